@@ -82,8 +82,8 @@ GPOOL_API const char *gpool_last_error(int error);
  *
  * For programs that react to a signal outside of its handler, such as interpreters. A signal alone ends no wait. Asked
  * are gpool_open(), calls that wait for pages, gpool_role_acquire(), gpool_event_next(), gpool_fence_wait(),
- * gpool_lora_acquire(), gpool_lora_begin() and gpool_lora_wait(), each as long as its timeout_ms lets it wait. After
- * -EINTR all is as after -ETIMEDOUT.
+ * gpool_lora_acquire(), gpool_lora_acquire_async() and gpool_lora_wait_layer(), each as long as its timeout_ms lets it
+ * wait. After -EINTR all is as after -ETIMEDOUT.
  *
  * check runs inside of the call, and may not call into the same pool. A load of an adapter is then begun by another
  * thread. Cost: without a check one load where a call sleeps.
@@ -100,16 +100,16 @@ struct gpool_object; /* a named object: one that is being built, or a version th
  * What a block holds. It weighs in, beside the time of the last use and the size, when the agent chooses what to evict:
  * TEMP_BUFFER is the cheapest to lose, then ACTIVATION, GRADIENT, LORA_WEIGHT, KV_CACHE.
  */
-enum gpool_content {
-	GPOOL_KV_CACHE = 0,    /* pinned for its request */
-	GPOOL_LORA_WEIGHT = 1, /* pinned by hand while in an active batch */
-	GPOOL_TEMP_BUFFER = 2, /* pinned for its kernel */
-	GPOOL_ACTIVATION = 3,  /* pinned for its layer's pass */
-	GPOOL_GRADIENT = 4,    /* pinned for the backward pass */
-	GPOOL_CONTENTS = 5
+enum gpool_usage {
+	GPOOL_USAGE_KV_CACHE = 0,    /* pinned for its request */
+	GPOOL_USAGE_LORA_WEIGHT = 1, /* pinned by hand while in an active batch */
+	GPOOL_USAGE_TEMP_BUFFER = 2, /* pinned for its kernel */
+	GPOOL_USAGE_ACTIVATION = 3,  /* pinned for its layer's pass */
+	GPOOL_USAGE_GRADIENT = 4,    /* pinned for the backward pass */
+	GPOOL_USAGE_COUNT = 5
 };
 
-enum gpool_pressure { GPOOL_LOW, GPOOL_MEDIUM, GPOOL_HIGH, GPOOL_CRITICAL };
+enum gpool_pressure { GPOOL_PRESSURE_LOW, GPOOL_PRESSURE_MEDIUM, GPOOL_PRESSURE_HIGH, GPOOL_PRESSURE_CRITICAL };
 
 /*
  * A block of pages. A value: copy it freely. It names the content, not the place: after a free or an eviction it is
@@ -157,7 +157,7 @@ GPOOL_ASSERT_SIZE(gpool_options, 72);
 enum {
 	GPOOL_ALLOC_FIRST_FIT = 1u << 0, /* lowest pages first instead of best fit */
 	GPOOL_ALLOC_CRITICAL = 1u << 1,  /* may use the reserved pages; admins and the system tenant only */
-	/* neighbouring pages of the pool, or -ENOSPC; without it a block may be stitched */
+	/* neighbouring pages of the pool, or -ENOSPC; without it a block may be scattered */
 	GPOOL_ALLOC_CONTIGUOUS = 1u << 2,
 	GPOOL_ALLOC_NO_EVICT = 1u << 3, /* rather -ENOSPC than another block's eviction */
 	/* on eviction keep the content outside of the pool, and bring it back when it is pinned */
@@ -167,7 +167,7 @@ enum {
 struct gpool_alloc_options {
 	uint32_t size;     /* sizeof(struct gpool_alloc_options); GPOOL_ALLOC_OPTIONS_INIT sets it */
 	uint32_t flags;    /* GPOOL_ALLOC_*; an unknown bit is -EINVAL */
-	uint32_t content;  /* enum gpool_content */
+	uint32_t content;  /* enum gpool_usage */
 	uint32_t priority; /* 0..3, higher stays longer */
 	/* what tools show: request, adapter; free to choose. Evicted content is known again by it (`adaptive`) */
 	uint64_t owner_id;
@@ -220,11 +220,11 @@ GPOOL_API void gpool_close(struct gpool *pool);
  *
  * Looks into the thread's magazine, then the process's lease, then asks the agent, which takes free pages, idle pages
  * of others, unpinned blocks by its eviction policy. A request never fails while so many pages are free: when they do
- * not lie in a row, the block is stitched, and its address is contiguous all the same.
+ * not lie in a row, the block is scattered, and its address is contiguous all the same.
  *
  * Return: 0, or
  *   -EINVAL     page_count 0 or above the pool's, an unknown flag, content or priority
- *   -ENOSPC     not so many pages to be had (in time); gpool_shortage() says needed, free, pinned and by whom
+ *   -ENOSPC     not so many pages to be had (in time); gpool_oom_info() says needed, free, pinned and by whom
  *   -EDQUOT     the tenant's limit or this process's quota
  *   -EPERM      GPOOL_ALLOC_CRITICAL without the right to it, or a session that only reads
  *   -ENOMEM     pages could not be mapped into this process
@@ -240,16 +240,16 @@ GPOOL_API int gpool_alloc(
 /*
  * gpool_free() - end a block that the caller has pinned (an allocation is); the pin ends with it.
  * When other threads still pin it, the pages come back with their last unpin, and no new pin succeeds.
- * Return: 0, -ESTALE (freed already: of two frees one wins), -EINVAL (nobody has it pinned: use gpool_drop(); or not a
- * handle that gpool_alloc() returned), -ECHILD. Cost: a few atomics [free1, free100].
+ * Return: 0, -ESTALE (freed already: of two frees one wins), -EINVAL (nobody has it pinned: use gpool_discard(); or not
+ * a handle that gpool_alloc() returned), -ECHILD. Cost: a few atomics [free1, free100].
  */
 GPOOL_API int gpool_free(struct gpool *pool, const struct gpool_block *block);
 
 /*
- * gpool_drop() - pin and free in one: ends a block that the caller has not pinned, a spilled one too. -ESTALE: freed or
- * evicted already.
+ * gpool_discard() - pin and free in one: ends a block that the caller has not pinned, a spilled one too. -ESTALE: freed
+ * or evicted already.
  */
-GPOOL_API int gpool_drop(struct gpool *pool, const struct gpool_block *block);
+GPOOL_API int gpool_discard(struct gpool *pool, const struct gpool_block *block);
 
 /*
  * gpool_pin() - keep a block's content and place until gpool_unpin(). Pins count.
@@ -271,7 +271,7 @@ GPOOL_API int gpool_drop(struct gpool *pool, const struct gpool_block *block);
  * ends after mover.patience (5 s by default). Other blocks' pages may be evicted for it.
  *
  * Cost: one atomic, two loads [pin]; no system call unless the block is on the move. By the handle of a block that has
- * moved a lock and a look into a table more, until gpool_relocate().
+ * moved a lock and a look into a table more, until gpool_refresh().
  */
 GPOOL_API int gpool_pin(struct gpool *pool, const struct gpool_block *block);
 
@@ -282,11 +282,11 @@ GPOOL_API int gpool_pin(struct gpool *pool, const struct gpool_block *block);
 GPOOL_API int gpool_unpin(struct gpool *pool, const struct gpool_block *block);
 
 /*
- * gpool_relocate() - after a block that was spilled has come back elsewhere: make *block say where it is, so that calls
+ * gpool_refresh() - after a block that was spilled has come back elsewhere: make *block say where it is, so that calls
  * with it find it at once again. The old handle stays good. 0, also when it has not moved; -ESTALE (spilled, or gone),
  * -EINVAL, -ECHILD.
  */
-GPOOL_API int gpool_relocate(struct gpool *pool, struct gpool_block *block);
+GPOOL_API int gpool_refresh(struct gpool *pool, struct gpool_block *block);
 
 /*
  * gpool_touch() - say that a block is in use: refreshes a long pin (max_pin_duration) and the eviction policy's clock.
@@ -305,7 +305,7 @@ GPOOL_API int gpool_address(struct gpool *pool, const struct gpool_block *block,
  */
 struct gpool_holder {
 	uint32_t session;
-	uint32_t content; /* enum gpool_content of most of its pages in blocks; GPOOL_CONTENTS: it has no blocks */
+	uint32_t content; /* enum gpool_usage of most of its pages in blocks; GPOOL_USAGE_COUNT: it has no blocks */
 	uint32_t needed_pages, offered_pages, idle_pages;
 	char name[64];
 };
@@ -314,8 +314,8 @@ GPOOL_ASSERT_SIZE(gpool_holder, 84);
 enum { GPOOL_HOLDERS_MAX = 4 };
 
 /* The fields before holder_count are as of the refusal. */
-struct gpool_shortage {
-	uint32_t size;         /* sizeof(struct gpool_shortage), set by the caller */
+struct gpool_oom_info {
+	uint32_t size;         /* sizeof(struct gpool_oom_info), set by the caller */
 	uint32_t needed;       /* pages that the allocation needed */
 	uint32_t free, pinned; /* pages in the pool */
 	uint32_t holder;       /* session with the most pinned pages; 0: none */
@@ -324,41 +324,41 @@ struct gpool_shortage {
 	uint32_t holder_count; /* 0: no session leases pages, or the agent did not answer within a second */
 	struct gpool_holder holders[GPOOL_HOLDERS_MAX]; /* the sessions that lease the most pages, most first */
 };
-GPOOL_ASSERT_SIZE(gpool_shortage, 428);
+GPOOL_ASSERT_SIZE(gpool_oom_info, 428);
 
 /*
- * gpool_shortage() - report why the calling thread's last allocation was refused for lack of pages, and which sessions
+ * gpool_oom_info() - report why the calling thread's last allocation was refused for lack of pages, and which sessions
  * hold the pages now.
  *
  * Return: 0, also when no allocation was refused (needed is 0 then); -EINVAL (its size), -ECHILD.
- * Cost: one request to the agent, which looks at all pages. None if size is offsetof(struct gpool_shortage,
+ * Cost: one request to the agent, which looks at all pages. None if size is offsetof(struct gpool_oom_info,
  * holder_count): then only the fields before it are filled. Threads: any.
  */
-GPOOL_API int gpool_shortage(struct gpool *pool, struct gpool_shortage *shortage);
+GPOOL_API int gpool_oom_info(struct gpool *pool, struct gpool_oom_info *shortage);
 
 /* Of the objects that were pinned at the refusal, the one with the most pages. */
-struct gpool_shortage_object {
-	uint32_t size; /* sizeof(struct gpool_shortage_object), set by the caller */
+struct gpool_oom_object {
+	uint32_t size; /* sizeof(struct gpool_oom_object), set by the caller */
 	uint32_t pages;
 	uint32_t session; /* that pins it most often */
 	uint32_t pins;    /* of that session; 0: its GPU work is not over */
 	char name[128];
 	char session_name[64];
 };
-GPOOL_ASSERT_SIZE(gpool_shortage_object, 208);
+GPOOL_ASSERT_SIZE(gpool_oom_object, 208);
 /*
- * gpool_shortage_object() - report the largest object that was pinned. Return: 0; -ENOENT: no object was pinned;
+ * gpool_oom_object() - report the largest object that was pinned. Return: 0; -ENOENT: no object was pinned;
  * -EINVAL (its size), -ECHILD.
  */
-GPOOL_API int gpool_shortage_object(struct gpool *pool, struct gpool_shortage_object *object);
+GPOOL_API int gpool_oom_object(struct gpool *pool, struct gpool_oom_object *object);
 
 /*
- * gpool_let_go() - unmap what the agent wants back for tenants of another trust domain: pages that this process uses no
- * more and still has mapped. Calls that allocate, wait or free while others wait do so by themselves, and gpool_sleep()
- * with all that is not in use; a process that is idle for long without sleeping calls this now and then (it is one load
- * where nothing is wanted), lest its former pages are retired. Return: handles let go, -ECHILD.
+ * gpool_release_unused() - unmap what the agent wants back for tenants of another trust domain: pages that this process
+ * uses no more and still has mapped. Calls that allocate, wait or free while others wait do so by themselves, and
+ * gpool_sleep() with all that is not in use; a process that is idle for long without sleeping calls this now and then
+ * (it is one load where nothing is wanted), lest its former pages are retired. Return: handles let go, -ECHILD.
  */
-GPOOL_API int gpool_let_go(struct gpool *pool);
+GPOOL_API int gpool_release_unused(struct gpool *pool);
 
 /* ---- work: smaller than a page ---- */
 
@@ -383,7 +383,7 @@ GPOOL_API int gpool_span_free(struct gpool *pool, const struct gpool_span *span)
 
 enum {
 	/* no GPU stream behind it: the program reaches its fences with gpool_fence_signal() */
-	GPOOL_STREAM_MANUAL = 1u << 0,
+	GPOOL_STREAM_HOST_SIGNALED = 1u << 0,
 };
 
 /*
@@ -412,7 +412,7 @@ GPOOL_API int gpool_fence_done(struct gpool *pool, struct gpool_fence fence);
 /* gpool_fence_wait() - wait on the host: 0, -ETIMEDOUT. gpool_stream_wait() - make a stream wait. */
 GPOOL_API int gpool_fence_wait(struct gpool *pool, struct gpool_fence fence, int timeout_ms);
 GPOOL_API int gpool_stream_wait(struct gpool *pool, uint32_t stream, struct gpool_fence fence);
-/* gpool_fence_signal() - reach a fence of a GPOOL_STREAM_MANUAL stream. */
+/* gpool_fence_signal() - reach a fence of a GPOOL_STREAM_HOST_SIGNALED stream. */
 GPOOL_API int gpool_fence_signal(struct gpool *pool, struct gpool_fence fence);
 
 /*
@@ -433,7 +433,7 @@ GPOOL_API int gpool_fence_signal(struct gpool *pool, struct gpool_fence fence);
  *         that is reached: as gpool_free(). If the process of an imported fence dies, the fence counts as reached here
  *
  * Return: 0, or, and then nothing has changed:
- *   -EINVAL  the block has no pin (use gpool_drop()); not a handle that gpool_alloc() returned; not a fence of this
+ *   -EINVAL  the block has no pin (use gpool_discard()); not a handle that gpool_alloc() returned; not a fence of this
  *            session
  *   -ESTALE  the block was freed before: of two frees one succeeds
  *   -ECHILD  after fork()
@@ -484,31 +484,31 @@ GPOOL_API int gpool_unpin_after(struct gpool *pool, const struct gpool_block *bl
  *	gpool_fence_done(pool, fence);                                1, or -ESRCH: the other one died, and what was
  *	read is not to be gpool_fence_close(pool, fence);                               believed
  */
-enum gpool_fence_way {
-	GPOOL_FENCE_REACHED = 1,     /* it was reached when it was exported: there is nothing to wait for */
-	GPOOL_FENCE_BY_TIMELINE = 2, /* a number in shared memory, for sessions of this pool and trust domain */
+enum gpool_fence_handle_type {
+	GPOOL_FENCE_HANDLE_SIGNALED = 1, /* it was reached when it was exported: there is nothing to wait for */
+	GPOOL_FENCE_HANDLE_TIMELINE = 2, /* a number in shared memory, for sessions of this pool and trust domain */
 	/* an event of the driver: also for sessions of other pools, as far as the driver lets them */
-	GPOOL_FENCE_BY_EVENT = 3
+	GPOOL_FENCE_HANDLE_EVENT = 3
 };
 
 /* It means nothing any more when the process that made it has ended. */
 struct gpool_fence_handle {
-	uint32_t way; /* enum gpool_fence_way */
+	uint32_t way; /* enum gpool_fence_handle_type */
 	uint8_t bytes[124];
 };
 GPOOL_ASSERT_SIZE(gpool_fence_handle, 128);
 
 enum {
 	/* by an event, although the timeline can do it: a GPU then waits for it without a processor's help */
-	GPOOL_EXPORT_EVENT = 1u << 0,
+	GPOOL_FENCE_EXPORT_EVENT = 1u << 0,
 };
 
 /*
  * gpool_fence_export() - a handle of a fence of ours for other processes. By timeline where that can be, else by event.
  *
  * Return: 0, or
- *   -EINVAL      no fence of ours, an imported one, an unknown flag; GPOOL_EXPORT_EVENT and a manual stream
- *   -EOPNOTSUPP  GPOOL_EXPORT_EVENT, and the device has no events between processes
+ *   -EINVAL      no fence of ours, an imported one, an unknown flag; GPOOL_FENCE_EXPORT_EVENT and a manual stream
+ *   -EOPNOTSUPP  GPOOL_FENCE_EXPORT_EVENT, and the device has no events between processes
  *   -EBUSY       256 fences are exported by events and not reached
  *   -EPERM       a session that only reads
  *   -EPIPE       the agent is gone, or does not answer
@@ -606,9 +606,11 @@ enum gpool_object_class {
 	GPOOL_OBJECT_IMMUTABLE = 0, /* read only for everybody from its publication on, its writer included */
 	GPOOL_OBJECT_MUTABLE = 1,   /* its one writer goes on writing; readers read, and see it at once */
 	GPOOL_OBJECT_EPHEMERAL = 2, /* as immutable, and may be evicted as a whole while nobody has it open */
-	GPOOL_OBJECT_PINNABLE =
-		3 /* as immutable, and may be evicted as a whole while nobody pins it, open or not: gpool_object_pin().
-	                               The one with the lowest (uses x cost_us / bytes) is evicted first; uses are pins */
+	/*
+	 * as immutable, and may be evicted as a whole while no session pins it, open or not: gpool_object_pin().
+	 * The one with the lowest (uses x cost_us / bytes) is evicted first; uses are pins
+	 */
+	GPOOL_OBJECT_PINNABLE = 3
 };
 
 enum {
@@ -865,7 +867,7 @@ struct gpool_range_options {
 	uint32_t size;         /* sizeof(struct gpool_range_options); GPOOL_RANGE_OPTIONS_INIT sets it */
 	uint32_t flags;        /* none yet; an unknown bit is -EINVAL */
 	uint32_t memory_class; /* enum gpool_object_class */
-	uint32_t content;      /* enum gpool_content */
+	uint32_t content;      /* enum gpool_usage */
 	const char *name;      /* immutable: of the object as which it is kept, at most 127 bytes; others: NULL */
 	uint64_t owner_id;     /* what tools show; free to choose */
 	int32_t timeout_ms;    /* longest wait for pages; 0: none, -1: no limit (49 days) */
@@ -920,12 +922,12 @@ struct gpool_range_info {
 	uint32_t memory_class; /* enum gpool_object_class */
 	uint32_t page_count;
 	uint64_t address, bytes;
-	uint64_t version;      /* of the object as which it is kept; 0: it is not */
-	uint64_t layout_hash;  /* of that */
-	char name[128];        /* likewise */
-	uint32_t backed_pages; /* all of them, but for an elastic range */
+	uint64_t version;         /* of the object as which it is kept; 0: it is not */
+	uint64_t layout_hash;     /* of that */
+	char name[128];           /* likewise */
+	uint32_t committed_pages; /* all of them, but for an elastic range */
 	/* mapped and used by no GPU work any more; those that the agent has taken meanwhile included */
-	uint32_t parked_pages;
+	uint32_t reclaimable_pages;
 	uint32_t captured_pages;
 	uint32_t handle_pages;  /* pages that are mapped together: 1, unless they are smaller than what the GPU maps */
 	uint32_t offered_pages; /* of the backed ones; those that the agent has taken meanwhile included */
@@ -933,8 +935,8 @@ struct gpool_range_info {
 };
 GPOOL_ASSERT_SIZE(gpool_range_info, 200);
 
-/* gpool_range_get() - waits while the handle goes to sleep or wakes. Return: 0, -EINVAL (its size), -ECHILD. */
-GPOOL_API int gpool_range_get(struct gpool_range *range, struct gpool_range_info *info);
+/* gpool_range_info() - waits while the handle goes to sleep or wakes. Return: 0, -EINVAL (its size), -ECHILD. */
+GPOOL_API int gpool_range_info(struct gpool_range *range, struct gpool_range_info *info);
 
 /* ---- work: elastic ranges ---- */
 
@@ -954,37 +956,39 @@ GPOOL_API int gpool_range_reserve(
 	struct gpool *pool, uint32_t page_count, const struct gpool_range_options *options, struct gpool_range **range);
 
 /*
- * gpool_range_back() - pages [first, first + count) of an elastic range have memory when this returns; those that had
+ * gpool_range_commit() - pages [first, first + count) of an elastic range have memory when this returns; those that had
  * any keep it, and its content. What the others contain is undefined. All or nothing.
  *
- * What was unbacked is parked: idle, so that anybody may take it, and mapped all the same. What nobody has taken is
- * backed again without any call. Where pages are smaller than what the GPU maps (gpool_range_info, handle_pages), a
+ * What was unbacked is reclaimable: idle, so that anybody may take it, and mapped all the same. What nobody has taken
+ * is backed again without any call. Where pages are smaller than what the GPU maps (gpool_range_info, handle_pages), a
  * page brings along its neighbours' memory.
  *
  * Return: 0, or
  *   -EINVAL  not an elastic range, or not so many pages; timeout_ms below -1
  *   -EBUSY   another thread backs a page there at the same time; GPU work is queued at addresses that were unbacked
  *            without its fence, and whose memory went elsewhere; this handle sleeps
- *   -ENOSPC, -EDQUOT  not so many pages to be had (in time); gpool_shortage() says more
+ *   -ENOSPC, -EDQUOT  not so many pages to be had (in time); gpool_oom_info() says more
  *   -ENOMEM  the driver could not map them
  *   -EPIPE, -ECHILD
  *
- * Threads: any. Cost: no driver call for parked pages [range_back_parked]. For the rest one request to the agent (none
- * where this process has idle pages that are mapped nowhere), a mapping for each handle and one access call for each
- * run of them [range_back_new].
+ * Threads: any. Cost: no driver call for reclaimable pages [range_commit_reclaimable]. For the rest one request to the
+ * agent (none where this process has idle pages that are mapped nowhere), a mapping for each handle and one access call
+ * for
+ * each
+ * run of them [range_commit_new].
  */
-GPOOL_API int gpool_range_back(struct gpool_range *range, uint32_t first, uint32_t count, int timeout_ms);
+GPOOL_API int gpool_range_commit(struct gpool_range *range, uint32_t first, uint32_t count, int timeout_ms);
 
 /*
- * gpool_range_unback() - those of pages [first, first + count) that are backed are not any more, and their content is
+ * gpool_range_decommit() - those of pages [first, first + count) that are backed are not any more, and their content is
  * gone. fence: behind the last GPU work that uses them (gpool_fence_record()); zero: there is none left. Until it is
  * reached the memory stays: nothing is ever unmapped under queued work. Nobody waits: backed again at once, they are
  * the same memory, in the order that the program gives its own work.
  *
- * Return: 0, -EINVAL (as gpool_range_back(), or a fence that no stream has recorded), -EBUSY (this handle sleeps),
- * -ENOMEM (nothing has changed), -ECHILD. Cost: no driver call [range_unback].
+ * Return: 0, -EINVAL (as gpool_range_commit(), or a fence that no stream has recorded), -EBUSY (this handle sleeps),
+ * -ENOMEM (nothing has changed), -ECHILD. Cost: no driver call [range_decommit].
  */
-GPOOL_API int gpool_range_unback(struct gpool_range *range, uint32_t first, uint32_t count, struct gpool_fence fence);
+GPOOL_API int gpool_range_decommit(struct gpool_range *range, uint32_t first, uint32_t count, struct gpool_fence fence);
 
 /*
  * gpool_range_capture() - captured 1: the addresses of these backed pages stand in a captured graph, or anywhere else
@@ -1002,7 +1006,7 @@ GPOOL_API int gpool_range_capture(struct gpool_range *range, uint32_t first, uin
  *
  * fence: behind the last GPU work that uses the pages (gpool_fence_record()); zero: there is none left. The agent does
  * not take a page before its fence is reached, and may do so from then on, whatever this process does. Offered pages
- * may be offered again: then all fences have to be reached. gpool_range_back() also ends an offer, and brings other
+ * may be offered again: then all fences have to be reached. gpool_range_commit() also ends an offer, and brings other
  * memory for a page that was taken, without reporting the loss: call gpool_range_reclaim() first where content matters.
  * Sleep (gpool_sleep()) drops the content of offered pages.
  *
@@ -1023,19 +1027,19 @@ GPOOL_API int gpool_range_offer(struct gpool_range *range, uint32_t first, uint3
  * content.
  *
  * kept: [count] 1: page first + i is backed, has its content and is not taken any more; 0: it is not backed, since the
- * agent has taken it or it never was; gpool_range_back() brings another page. NULL: not wanted. A page that is backed
+ * agent has taken it or it never was; gpool_range_commit() brings another page. NULL: not wanted. A page that is backed
  * and was not offered counts as kept.
  *
- * Return: how many pages are not kept, or -EINVAL (as gpool_range_back()), -EBUSY (this handle sleeps), -ECHILD.
+ * Return: how many pages are not kept, or -EINVAL (as gpool_range_commit()), -EBUSY (this handle sleeps), -ECHILD.
  * Threads: any. Cost: as gpool_range_offer() [range_reclaim, range_reclaim_one]. Waits while the agent examines a page
  * for eviction, which is a part of the eviction of one page [evict].
  */
 GPOOL_API int gpool_range_reclaim(struct gpool_range *range, uint32_t first, uint32_t count, uint8_t *kept);
 
 enum gpool_page_state {
-	GPOOL_PAGE_HOLE = 0,   /* no memory, or memory that is somebody else's by now */
-	GPOOL_PAGE_PARKED = 1, /* not backed, and its memory is still there */
-	GPOOL_PAGE_BACKED = 2,
+	GPOOL_PAGE_HOLE = 0,        /* no memory, or memory that is somebody else's by now */
+	GPOOL_PAGE_RECLAIMABLE = 1, /* not backed, and its memory is still there */
+	GPOOL_PAGE_COMMITTED = 2,
 };
 
 enum {
@@ -1066,55 +1070,56 @@ GPOOL_API int gpool_range_resolve(struct gpool_range *range, uint32_t index, str
  * together, so one call grows all of them and one shrinks all of them. Block i of slice s lies at address + s *
  * slice_bytes + i * block_bytes, always.
  */
-struct gpool_tensor;
+struct gpool_sliced_range;
 
-struct gpool_tensor_options {
-	uint32_t size;         /* sizeof(struct gpool_tensor_options); GPOOL_TENSOR_OPTIONS_INIT sets it */
+struct gpool_sliced_range_options {
+	uint32_t size;         /* sizeof(struct gpool_sliced_range_options); GPOOL_SLICED_RANGE_OPTIONS_INIT sets it */
 	uint32_t flags;        /* none yet; an unknown bit is -EINVAL */
 	uint32_t memory_class; /* enum gpool_object_class: mutable or ephemeral */
-	uint32_t content;      /* enum gpool_content */
+	uint32_t content;      /* enum gpool_usage */
 	uint64_t owner_id;     /* what tools show; free to choose */
 	/* blocks beyond those that are backed which a thread of this library brings to hand; 0: none, and no thread */
 	uint32_t read_ahead;
 	uint32_t reserved; /* 0 */
 };
-GPOOL_ASSERT_SIZE(gpool_tensor_options, 32);
-#define GPOOL_TENSOR_OPTIONS_INIT \
+GPOOL_ASSERT_SIZE(gpool_sliced_range_options, 32);
+#define GPOOL_SLICED_RANGE_OPTIONS_INIT \
 	{ \
-		sizeof(struct gpool_tensor_options), 0, 0, 0, 0, 0, 0 \
+		sizeof(struct gpool_sliced_range_options), 0, 0, 0, 0, 0, 0 \
 	}
 
 /*
- * gpool_tensor_create() - addresses for `slices` slices of `blocks` blocks of `block_pages` pages, and no page. options
+ * gpool_sliced_range_create() - addresses for `slices` slices of `blocks` blocks of `block_pages` pages, and no page.
+ * options
  * NULL: mutable, KV_CACHE, without reading ahead. What is at hand is mapped, and others may have it whenever they need
  * pages, without asking.
  * Return: as gpool_range_reserve(); -EINVAL: also a shape of no or of more than 2^32 pages; -ENOMEM: also no thread.
  */
-GPOOL_API int gpool_tensor_create(struct gpool *pool, uint32_t slices, uint32_t blocks, uint32_t block_pages,
-	const struct gpool_tensor_options *options, struct gpool_tensor **tensor);
+GPOOL_API int gpool_sliced_range_create(struct gpool *pool, uint32_t slices, uint32_t blocks, uint32_t block_pages,
+	const struct gpool_sliced_range_options *options, struct gpool_sliced_range **tensor);
 
-/* gpool_tensor_destroy() - as gpool_range_destroy(). NULL is fine. */
-GPOOL_API int gpool_tensor_destroy(struct gpool_tensor *tensor);
+/* gpool_sliced_range_destroy() - as gpool_range_destroy(). NULL is fine. */
+GPOOL_API int gpool_sliced_range_destroy(struct gpool_sliced_range *tensor);
 
 /*
- * gpool_tensor_grow() - the first `blocks` blocks of every slice are backed when this returns, or as many as before,
- * when it fails. Those that were keep their content. So many already: 0. Return: as gpool_range_back(); -EINVAL: the
- * slices have not so many blocks.
+ * gpool_sliced_range_grow() - the first `blocks` blocks of every slice are backed when this returns, or as many as
+ * before, when it fails. Those that were keep their content. So many already: 0. Return: as gpool_range_commit();
+ * -EINVAL: the slices have not so many blocks.
  *
  * Threads: any; one call at a time grows or shrinks a tensor. Cost: no driver call within what is at hand
  * [tensor_grow_ahead]; beyond that one request to the agent, a mapping for each handle and an access call for each
  * slice [tensor_grow].
  */
-GPOOL_API int gpool_tensor_grow(struct gpool_tensor *tensor, uint32_t blocks, int timeout_ms);
+GPOOL_API int gpool_sliced_range_grow(struct gpool_sliced_range *tensor, uint32_t blocks, int timeout_ms);
 
 /*
- * gpool_tensor_shrink() - no more than the first `blocks` blocks are backed: as gpool_range_unback() for the others. So
- * few already: 0.
+ * gpool_sliced_range_shrink() - no more than the first `blocks` blocks are backed: as gpool_range_decommit() for the
+ * others. So few already: 0.
  */
-GPOOL_API int gpool_tensor_shrink(struct gpool_tensor *tensor, uint32_t blocks, struct gpool_fence fence);
+GPOOL_API int gpool_sliced_range_shrink(struct gpool_sliced_range *tensor, uint32_t blocks, struct gpool_fence fence);
 
-struct gpool_tensor_info {
-	uint32_t size; /* sizeof(struct gpool_tensor_info), set by the caller */
+struct gpool_sliced_range_info {
+	uint32_t size; /* sizeof(struct gpool_sliced_range_info), set by the caller */
 	uint32_t slices, blocks, block_pages;
 	uint32_t backed; /* blocks */
 	uint32_t ready;  /* those at hand behind them included, as far as is known */
@@ -1122,10 +1127,10 @@ struct gpool_tensor_info {
 	uint64_t slice_bytes; /* from one slice to the next */
 	uint64_t block_bytes;
 };
-GPOOL_ASSERT_SIZE(gpool_tensor_info, 48);
+GPOOL_ASSERT_SIZE(gpool_sliced_range_info, 48);
 
-/* gpool_tensor_get() - Return: 0, -EINVAL (its size), -ECHILD. */
-GPOOL_API int gpool_tensor_get(struct gpool_tensor *tensor, struct gpool_tensor_info *info);
+/* gpool_sliced_range_info() - Return: 0, -EINVAL (its size), -ECHILD. */
+GPOOL_API int gpool_sliced_range_info(struct gpool_sliced_range *tensor, struct gpool_sliced_range_info *info);
 
 /* ---- work: sleep and wake ---- */
 
@@ -1164,7 +1169,7 @@ GPOOL_API int gpool_sleep(struct gpool *pool, uint32_t flags);
  * 0: none, -1: no limit.
  *
  * Return: 0, or
- *   -ENOSPC  not so many pages to be had (in time); gpool_shortage() says more
+ *   -ENOSPC  not so many pages to be had (in time); gpool_oom_info() says more
  *   -EDQUOT  the tenant's limit or this process's quota
  *   -ESTALE  an object is not there any more in the version that went to sleep
  *   -EIO     spilled content cannot be read back (no mover serves the pool, for one). It is kept, and may be tried
@@ -1183,8 +1188,9 @@ GPOOL_API int gpool_asleep(struct gpool *pool);
 /* ---- work: stream-ordered memory ---- */
 
 /*
- * gpool_malloc() and gpool_mfree() are for memory that lives from one point of a stream to another: what one frees in a
- * stream, the same stream may have again at once, without anybody waiting for the GPU. Addresses are this process's
+ * gpool_malloc_async() and gpool_free_async() are for memory that lives from one point of a stream to another: what one
+ * frees in a stream, the same stream may have again at once, without anybody waiting for the GPU. Addresses are this
+ * process's
  * own, in ranges that are reserved once; pages come from the pool. When no free place is long enough, pages that are
  * free in several places are mapped side by side in a new one: nothing is copied, and free memory can always be had in
  * one piece. gpool(7) tells how.
@@ -1195,28 +1201,30 @@ GPOOL_API int gpool_asleep(struct gpool *pool);
 
 enum gpool_vm_small {
 	/* parts of pages of the pool, kept in the order of streams; a whole page when there is no other */
-	GPOOL_SMALL_SPANS = 0,
-	GPOOL_SMALL_DRIVER = 1, /* the driver's own stream-ordered pool, where it has one */
-	GPOOL_SMALL_PAGES = 2   /* whole pages, as for larger ones */
+	GPOOL_VM_SMALL_SPANS = 0,
+	GPOOL_VM_SMALL_DRIVER = 1, /* the driver's own stream-ordered pool, where it has one */
+	GPOOL_VM_SMALL_PAGES = 2   /* whole pages, as for larger ones */
 };
 
 struct gpool_vm_options {
 	uint32_t size;  /* sizeof(struct gpool_vm_options); GPOOL_VM_OPTIONS_INIT sets it */
 	uint32_t flags; /* none yet; an unknown bit is -EINVAL */
-	/* of a VPMM page: a multiple of the pool's handle; 0: $VPMM_PAGE_SIZE, else one handle */
+	/* of a VPMM page: a multiple of the pool's handle; 0: $GPOOL_VM_PAGE_SIZE, else one handle */
 	uint64_t page_bytes;
-	/* to begin with, free in the stream of the first call; 0: $VPMM_PAGES pages, else none */
+	/* to begin with, free in the stream of the first call; 0: $GPOOL_VM_PAGES pages, else none */
 	uint64_t initial_bytes;
-	/* to reserve at a time; 0: $VPMM_VA_SIZE, else 8 TB, or less where a process cannot have so many */
+	/* to reserve at a time; 0: $GPOOL_VM_VA_SIZE, else 8 TB, or less where a process cannot have so many */
 	uint64_t address_bytes;
 	uint32_t small;   /* enum gpool_vm_small */
-	uint32_t content; /* enum gpool_content, as tools show it */
+	uint32_t content; /* enum gpool_usage, as tools show it */
 	/* longest wait for pages, and of calls without a stream for the GPU; 0: none, -1: no limit */
 	int32_t timeout_ms;
-	uint32_t
-		trace; /* through options.log of gpool_open(), level 3. 1: steps that call the driver or the agent, 2: all,
-	                           3: and the regions after each call; 0: $VPMM_TRACE, else none */
-	/* a new file, to which all calls are recorded (gpool-replay(1)); NULL: $VPMM_RECORD, else none */
+	/*
+	 * through options.log of gpool_open(), level 3. 1: steps that call the driver or the agent, 2: all, 3: and the
+	 * regions after each call; 0: $GPOOL_VM_TRACE, else none
+	 */
+	uint32_t trace;
+	/* a new file, to which all calls are recorded (gpool-replay(1)); NULL: $GPOOL_VM_RECORD, else none */
 	const char *record_path;
 	/* what lies unused for so long the agent may take; 0: 1000, -1: it may not, but under pressure */
 	int32_t idle_ms;
@@ -1229,14 +1237,14 @@ GPOOL_ASSERT_SIZE(gpool_vm_options, 64);
 	}
 
 /*
- * gpool_vm_configure() - before this handle's first gpool_malloc(). Without it the defaults hold. Sizes in the
+ * gpool_vm_configure() - before this handle's first gpool_malloc_async(). Without it the defaults hold. Sizes in the
  * environment are bytes, or have a suffix: K, M, G or T, each with or without "B" or "iB" (all powers of two).
  * Return: 0, -EINVAL (a field out of range, a variable that is no size), -EBUSY (too late), -E2BIG, -EPERM, -ECHILD.
  */
 GPOOL_API int gpool_vm_configure(struct gpool *pool, const struct gpool_vm_options *options);
 
 /*
- * gpool_malloc() - `bytes` of memory for work that is queued on a stream from now on.
+ * gpool_malloc_async() - `bytes` of memory for work that is queued on a stream from now on.
  *
  * @stream:  from gpool_stream_open(). 0: for work that the caller starts by itself after this call returns, wherever;
  *           then only memory that the GPU has done with is given, and for lack of that the call waits on the host
@@ -1251,29 +1259,29 @@ GPOOL_API int gpool_vm_configure(struct gpool *pool, const struct gpool_vm_optio
  *
  * Return: 0, or
  *   -EINVAL  bytes is 0; no open stream has that number; the first call: a variable of the environment that is no size
- *   -ENOSPC  the pool has no pages (in time); gpool_shortage() says more
+ *   -ENOSPC  the pool has no pages (in time); gpool_oom_info() says more
  *   -EDQUOT  the tenant's limit or this process's quota
  *   -ENOMEM  host memory, or addresses, or pages could not be mapped
  *   -EIO     the driver failed, or the record file cannot be made (first call)
  *   -EPIPE   the agent is gone, and what is free here is not enough
  *   -EPERM   a session that only reads
- *   -EOPNOTSUPP  GPOOL_SMALL_DRIVER, and the device has no such pool (first call)
+ *   -EOPNOTSUPP  GPOOL_VM_SMALL_DRIVER, and the device has no such pool (first call)
  *   -ECHILD
  *
  * Threads: any; calls in different streams do not wait for each other's driver calls.
  * Cost:    no driver call where a free place fits, as it does in the steady state [vpmm_steady_pair]. Else a map call
  *          for each handle and one access call.
  */
-GPOOL_API int gpool_malloc(struct gpool *pool, uint64_t bytes, uint32_t stream, uint64_t *address);
+GPOOL_API int gpool_malloc_async(struct gpool *pool, uint64_t bytes, uint32_t stream, uint64_t *address);
 
 /*
- * gpool_mfree() - an allocation ends behind all work that is queued on `stream` by now. The caller sees to it that work
- * on other streams that uses it is done, or that `stream` waits for it.
+ * gpool_free_async() - an allocation ends behind all work that is queued on `stream` by now. The caller sees to it that
+ * work on other streams that uses it is done, or that `stream` waits for it.
  *
  * @stream: 0, or one that is closed: all work is done
  *
  * Return: 0, or
- *   -EINVAL  not an address that gpool_malloc() gives, or a stream that never was
+ *   -EINVAL  not an address that gpool_malloc_async() gives, or a stream that never was
  *   -ESTALE  no allocation begins there: it was freed already
  *   -ENOMEM  host memory for what a stream that is new here frees; a small one is still allocated
  *   -EPERM, -ECHILD
@@ -1281,14 +1289,14 @@ GPOOL_API int gpool_malloc(struct gpool *pool, uint64_t bytes, uint32_t stream, 
  * Cost: no driver call while one stream is in use [vpmm_steady_pair]. With several: one fence, recorded before any lock
  * is taken [vpmm_steady_two_streams].
  */
-GPOOL_API int gpool_mfree(struct gpool *pool, uint64_t address, uint32_t stream);
+GPOOL_API int gpool_free_async(struct gpool *pool, uint64_t address, uint32_t stream);
 
 /*
- * gpool_vm_trim() - what is free and done with goes back to the agent, the longest free first, but for so many bytes.
+ * gpool_trim_to() - what is free and done with goes back to the agent, the longest free first, but for so many bytes.
  * It stays mapped, and is had again without a driver call unless somebody else has got the pages. Return: the bytes
  * given back, -EPERM, -ECHILD. The library does the same under pressure and with what lies unused (idle_ms).
  */
-GPOOL_API int64_t gpool_vm_trim(struct gpool *pool, uint64_t keep_bytes);
+GPOOL_API int64_t gpool_trim_to(struct gpool *pool, uint64_t keep_bytes);
 
 /*
  * gpool_vm_capture() - 1: the addresses of this allocation stay mapped to the same pages until 0, as a captured graph
@@ -1297,19 +1305,20 @@ GPOOL_API int64_t gpool_vm_trim(struct gpool *pool, uint64_t keep_bytes);
  */
 GPOOL_API int gpool_vm_capture(struct gpool *pool, uint64_t address, int captured);
 
-struct gpool_vm_totals {
-	uint32_t size; /* sizeof(struct gpool_vm_totals), set by the caller */
+struct gpool_vm_stats {
+	uint32_t size; /* sizeof(struct gpool_vm_stats), set by the caller */
 	uint32_t reserved;
-	uint64_t page_bytes;     /* of a VPMM page; 0: gpool_malloc() was not called yet */
-	uint64_t reserved_bytes; /* addresses: live, reusable, holes and zombies */
+	uint64_t page_bytes;     /* of a VPMM page; 0: gpool_malloc_async() was not called yet */
+	uint64_t reserved_bytes; /* addresses: live, reusable, holes and pending unmaps */
 	uint64_t mapped_bytes;   /* of those: with pages behind them; all but holes */
 	uint64_t live_bytes;     /* allocated */
 	uint64_t reusable_bytes; /* free. live and reusable together are the pages that this allocator has */
 	uint64_t hole_bytes;     /* nothing is mapped */
-	uint64_t zombie_bytes;   /* old places of pages that are mapped elsewhere, until the GPU has done with them */
-	uint64_t parked_bytes;   /* of the reusable ones: those that the agent may take */
-	uint64_t small_bytes;    /* allocated as parts of pages; in none of the above */
-	uint64_t live_regions, reusable_regions, hole_regions, zombie_regions;
+	/* old places of pages that are mapped elsewhere, until the GPU has done with them */
+	uint64_t pending_unmap_bytes;
+	uint64_t reclaimable_bytes; /* of the reusable ones: those that the agent may take */
+	uint64_t small_bytes;       /* allocated as parts of pages; in none of the above */
+	uint64_t live_regions, reusable_regions, hole_regions, pending_unmap_regions;
 	uint64_t allocations, frees; /* calls that succeeded, small ones too */
 	uint64_t remaps;             /* allocations for which free pages were mapped to a new place ... */
 	uint64_t remapped_bytes;     /* ... and how much of them */
@@ -1317,14 +1326,14 @@ struct gpool_vm_totals {
 	uint64_t waits;              /* how often a stream was made to wait for another */
 	uint64_t records_lost;       /* calls that could not be recorded (record_path) */
 };
-GPOOL_ASSERT_SIZE(gpool_vm_totals, 168);
+GPOOL_ASSERT_SIZE(gpool_vm_stats, 168);
 
-/* gpool_vm_totals() - Return: 0, -EINVAL (its size), -EPERM, -ECHILD. */
-GPOOL_API int gpool_vm_totals(struct gpool *pool, struct gpool_vm_totals *totals);
+/* gpool_vm_stats() - Return: 0, -EINVAL (its size), -EPERM, -ECHILD. */
+GPOOL_API int gpool_vm_stats(struct gpool *pool, struct gpool_vm_stats *totals);
 
 /*
  * gpool_vm_dump() - every region in ascending order. First in short, a line for each reservation, by pages:
- *   [+10][1][-5][*4][#100]   allocated by the last call, allocated, free, zombie, hole
+ *   [+10][1][-5][*4][#100]   allocated by the last call, allocated, free, pending unmap, hole
  * then a line for each region with its address, pages, kind, stream, age and fence. `line` is called without a lock
  * held.
  * Return: the number of regions, -ENOMEM, -EPERM, -ECHILD.
@@ -1341,8 +1350,8 @@ GPOOL_API int gpool_vm_dump(struct gpool *pool, void (*line)(void *context, cons
  *
  * so kernels take that and the tables, and nothing else. A chunk is what it takes from the pool and gives back at once:
  * one handle with several blocks, or several with one block. It has memory from its first block in use to its last;
- * then that is parked, for anybody to take. Blocks with the lowest numbers come first: of those whose chunk has memory,
- * then of chunks that get some.
+ * then that is reclaimable, for anybody to take. Blocks with the lowest numbers come first: of those whose chunk has
+ * memory, then of chunks that get some.
  *
  * All GPU work with a cache is in the order of its one stream, or made to wait for it by the program
  * (gpool_stream_wait()): a block that is freed may be another sequence's at once, copies are queued there, and memory
@@ -1395,8 +1404,8 @@ struct gpool_kv_options {
 	uint32_t cached_blocks; /* GPOOL_KV_PREFIXES: most that stay when no sequence has them; 0: no limit */
 	/* GPOOL_KV_PREFIXES: addresses for so many that other processes have too; 0: gpool_kv_prefix_share() is off */
 	uint32_t pool_blocks;
-	/* most that gpool_kv_pack() moves, and no more than a second's worth, or a chunk, at once; 0: no bound */
-	uint64_t pack_bytes_per_s;
+	/* most that gpool_kv_compact() moves, and no more than a second's worth, or a chunk, at once; 0: no bound */
+	uint64_t compact_bytes_per_s;
 };
 GPOOL_ASSERT_SIZE(gpool_kv_options, 104);
 #define GPOOL_KV_OPTIONS_INIT \
@@ -1503,10 +1512,10 @@ GPOOL_API int gpool_kv_can_batch(struct gpool_kv *kv, const uint32_t *tokens, ui
 	const struct gpool_kv_batch *limits, struct gpool_kv_need *need);
 
 /*
- * gpool_kv_shortage() - of this cache's last call that answered -ENOSPC, -EDQUOT or -EFBIG. Return: 0, -EINVAL (its
+ * gpool_kv_oom_info() - of this cache's last call that answered -ENOSPC, -EDQUOT or -EFBIG. Return: 0, -EINVAL (its
  * size), -ECHILD.
  */
-GPOOL_API int gpool_kv_shortage(struct gpool_kv *kv, struct gpool_kv_need *need);
+GPOOL_API int gpool_kv_oom_info(struct gpool_kv *kv, struct gpool_kv_need *need);
 
 enum {
 	GPOOL_KV_CONTINUES = 1u << 0, /* it goes on with what runs already, so the watermark is for it too */
@@ -1520,7 +1529,7 @@ struct gpool_kv_request {
 	uint32_t estimated_tokens;
 	uint32_t priority; /* higher stays longer */
 	uint32_t reserved; /* 0 */
-	uint64_t owner_id; /* gpool_kv_sequence(); free to choose */
+	uint64_t owner_id; /* gpool_kv_sequence_info(); free to choose */
 };
 GPOOL_ASSERT_SIZE(gpool_kv_request, 32);
 #define GPOOL_KV_REQUEST_INIT \
@@ -1535,7 +1544,7 @@ GPOOL_ASSERT_SIZE(gpool_kv_request, 32);
  * Return: 0, or, and then nothing has changed:
  *   -EINVAL  an unknown flag
  *   -EFBIG   GPOOL_KV_NEVER
- *   -ENOSPC, -EDQUOT  not so many blocks, or pages for them (now); gpool_kv_shortage() says needed and available
+ *   -ENOSPC, -EDQUOT  not so many blocks, or pages for them (now); gpool_kv_oom_info() says needed and available
  *   -EUSERS  max_sequences
  *   -EBUSY   this handle sleeps; GPU work is queued at addresses that the cache has given back, and whose memory went
  *            elsewhere
@@ -1543,7 +1552,7 @@ GPOOL_ASSERT_SIZE(gpool_kv_request, 32);
  *   -EPIPE, -E2BIG, -ECHILD
  *
  * Cost: one lock and a few stores a block where its chunk has memory [kv_alloc_128k: 8,192 blocks]; for others as
- * gpool_range_back(), in one call for each run of chunks [kv_alloc_128k_cold].
+ * gpool_range_commit(), in one call for each run of chunks [kv_alloc_128k_cold].
  */
 GPOOL_API int gpool_kv_allocate(struct gpool_kv *kv, const struct gpool_kv_request *request, uint64_t *sequence);
 
@@ -1610,16 +1619,16 @@ GPOOL_API int gpool_kv_waiting(struct gpool_kv *kv, uint64_t *sequence);
 GPOOL_API int gpool_kv_resume(struct gpool_kv *kv, uint64_t sequence);
 
 /*
- * gpool_kv_host_open() - so much host memory for what preempted sequences contain, in blocks; it ends with the cache.
- * It is all taken and page-locked now, once for a cache. Return: 0, -EINVAL (less than a block, more than 2^24), -EBUSY
- * (it has some), -ENOMEM, -EIO, -ECHILD.
+ * gpool_kv_host_reserve() - so much host memory for what preempted sequences contain, in blocks; it ends with the
+ * cache. It is all taken and page-locked now, once for a cache. Return: 0, -EINVAL (less than a block, more than 2^24),
+ * -EBUSY (it has some), -ENOMEM, -EIO, -ECHILD.
  */
-GPOOL_API int gpool_kv_host_open(struct gpool_kv *kv, uint64_t bytes);
+GPOOL_API int gpool_kv_host_reserve(struct gpool_kv *kv, uint64_t bytes);
 
 enum {
 	/* into blocks of the pool, which leave it under pressure: to the agent's host memory, then to its file */
 	GPOOL_KV_OFFLOAD_POOL = 1u << 0,
-	/* as int8, in about half the room of fp16; gpool_kv_loss() says what that lost */
+	/* as int8, in about half the room of fp16; gpool_kv_quant_error() says what that lost */
 	GPOOL_KV_OFFLOAD_INT8 = 1u << 1,
 };
 
@@ -1628,7 +1637,7 @@ enum {
  * stream, and back by gpool_kv_resume(): it goes on where it was, and nothing is to be computed again. gpool_kv_free()
  * gives up what was copied.
  *
- * @flags: GPOOL_KV_OFFLOAD_*. 0: to the cache's own host memory (gpool_kv_host_open()), at the speed of a copy both
+ * @flags: GPOOL_KV_OFFLOAD_*. 0: to the cache's own host memory (gpool_kv_host_reserve()), at the speed of a copy both
  * ways. With
  *         GPOOL_KV_OFFLOAD_POOL to blocks of the pool with GPOOL_ALLOC_SPILL, with the sequence's owner_id, up to 8
  *         pages each, unpinned: they take free pages, or those of what others have unpinned, and leave in their turn
@@ -1643,7 +1652,8 @@ enum {
  * an infinity or a NaN in it has no such form: its loss is infinite, and gpool_kv_resume() says -ENODATA.
  *
  * Return: as gpool_kv_preempt(), or, and then it runs as before:
- *   -EOPNOTSUPP  no gpool_kv_host_open(); with GPOOL_KV_OFFLOAD_POOL: a pool without spill_memory and spill_file; with
+ *   -EOPNOTSUPP  no gpool_kv_host_reserve(); with GPOOL_KV_OFFLOAD_POOL: a pool without spill_memory and spill_file;
+ *                with
  *                GPOOL_KV_OFFLOAD_INT8: elements of 8 bytes, blocks below 50 bytes, or a back end without kernels
  *                (built without nvcc)
  *   -ENOSPC      the host memory has not so many free blocks; no pages are to be had to copy to, since there are two
@@ -1689,25 +1699,25 @@ GPOOL_API int gpool_kv_prefetch(struct gpool_kv *kv, uint64_t sequence);
  * What int8 has lost of a sequence's content, over all elements x of its blocks with tokens, which became x': those of
  * the last block behind them too.
  */
-struct gpool_kv_loss {
-	uint32_t size; /* sizeof(struct gpool_kv_loss), set by the caller */
+struct gpool_kv_quant_error {
+	uint32_t size; /* sizeof(struct gpool_kv_quant_error), set by the caller */
 	uint32_t reserved;
 	double max_error; /* max |x - x'|; infinity: there is no int8 form */
 	/* sqrt(sum (x - x')^2 / sum x^2), without the rounding to the element's type; 0 where all x are 0 */
 	double relative_error;
 };
-GPOOL_ASSERT_SIZE(gpool_kv_loss, 24);
+GPOOL_ASSERT_SIZE(gpool_kv_quant_error, 24);
 
 /*
- * gpool_kv_loss() - of the last gpool_kv_offload(), whether it has been resumed or not.
+ * gpool_kv_quant_error() - of the last gpool_kv_offload(), whether it has been resumed or not.
  * Return: 0, -ENODATA (that was not as int8), -EAGAIN (the stream has not come to it), -EINVAL (its size, no such
  * sequence could be), -ESTALE, -ECHILD.
  */
-GPOOL_API int gpool_kv_loss(struct gpool_kv *kv, uint64_t sequence, struct gpool_kv_loss *loss);
+GPOOL_API int gpool_kv_quant_error(struct gpool_kv *kv, uint64_t sequence, struct gpool_kv_quant_error *loss);
 
 /* What is kept of preempted sequences, and where. */
-struct gpool_kv_offloaded {
-	uint32_t size;        /* sizeof(struct gpool_kv_offloaded), set by the caller */
+struct gpool_kv_offload_info {
+	uint32_t size;        /* sizeof(struct gpool_kv_offload_info), set by the caller */
 	uint32_t host_blocks; /* of the cache's own host memory; 0: there is none */
 	uint32_t host_free_blocks;
 	uint32_t sequences; /* of which content is kept now */
@@ -1717,10 +1727,10 @@ struct gpool_kv_offloaded {
 	uint64_t pool_pages;
 	uint64_t saves, loads; /* sequences that were copied away, and back */
 };
-GPOOL_ASSERT_SIZE(gpool_kv_offloaded, 56);
+GPOOL_ASSERT_SIZE(gpool_kv_offload_info, 56);
 
-/* gpool_kv_offloaded() - Return: 0, -EINVAL (its size), -ECHILD. Cost: a look at each preempted sequence. */
-GPOOL_API int gpool_kv_offloaded(struct gpool_kv *kv, struct gpool_kv_offloaded *offloaded);
+/* gpool_kv_offload_info() - Return: 0, -EINVAL (its size), -ECHILD. Cost: a look at each preempted sequence. */
+GPOOL_API int gpool_kv_offload_info(struct gpool_kv *kv, struct gpool_kv_offload_info *offloaded);
 
 /*
  * gpool_kv_table() - the blocks of a sequence, in order: host memory, valid until gpool_kv_destroy(). It is the
@@ -1732,11 +1742,11 @@ GPOOL_API int gpool_kv_table(struct gpool_kv *kv, uint64_t sequence, const int32
 /*
  * gpool_kv_sync() - what has changed in the tables is copied to the device, on the cache's stream: work that is queued
  * there after this call finds them as they are now, and work before it as they were. Rows of the device's table: struct
- * gpool_kv_sequence. Where the content was dropped in sleep (GPOOL_KV_KEEP), so were these tables: sequences that are
- * preempted and resumed are in them again.
+ * gpool_kv_sequence_info. Where the content was dropped in sleep (GPOOL_KV_KEEP), so were these tables: sequences that
+ * are preempted and resumed are in them again.
  *
  * Return: 0, or, and then all that is not copied is by the next call:
- *   -ENOSPC, -EDQUOT, -ENOMEM, -EBUSY, -EPIPE  pages for the tables, as gpool_range_back()
+ *   -ENOSPC, -EDQUOT, -ENOMEM, -EBUSY, -EPIPE  pages for the tables, as gpool_range_commit()
  *   -EIO, -ECHILD
  *
  * Cost: a copy for each sequence that changed, of the entries from the first to the last that did; one fence for 64 KiB
@@ -1757,17 +1767,18 @@ struct gpool_kv_pair {
 GPOOL_API int gpool_kv_copy_blocks(struct gpool_kv *kv, const struct gpool_kv_pair *pairs, size_t count);
 
 /*
- * gpool_kv_pack() - moves blocks out of chunks that are nearly empty into holes of others, whole chunks at a time and
- * up to so many blocks, so that the memory of these chunks goes back to the pool; with pack_bytes_per_s no more than
- * that allows by now. Tables change (gpool_kv_table(), gpool_kv_sync()); copies are queued on the cache's stream. For
- * between two steps: not while a place that gpool_kv_append() told is still to be written by work that is not queued
+ * gpool_kv_compact() - moves blocks out of chunks that are nearly empty into holes of others, whole chunks at a time
+ * and up to so many blocks, so that the memory of these chunks goes back to the pool; with compact_bytes_per_s no more
+ * than that allows by now. Tables change (gpool_kv_table(), gpool_kv_sync()); copies are queued on the cache's stream.
+ * For between two steps: not while a place that gpool_kv_append() told is still to be written by work that is not
+ * queued
  * yet.
  *
  * Return: how many blocks have moved, or -EBUSY (this handle sleeps), -ENOMEM, -EIO, -EINVAL (the cache's stream is
  * closed), -ECHILD.
  * Cost: for each chunk a look at all chunks and at all tables, and a copy for each block.
  */
-GPOOL_API int gpool_kv_pack(struct gpool_kv *kv, uint32_t blocks);
+GPOOL_API int gpool_kv_compact(struct gpool_kv *kv, uint32_t blocks);
 
 /*
  * gpool_kv_validate() - whether a block is a sequence's, of this shape (block_tokens 0 means 16 here too). For what
@@ -1834,7 +1845,7 @@ GPOOL_API int gpool_kv_prefix_find(
  * blocks that are there, and *tokens, which may be NULL, is how many tokens of it need not be computed. Tokens beyond
  * those of the request are not looked at. Who needs the last token computed in any case gives one id less, so that its
  * block is not shared.
- * Return: as gpool_kv_allocate() and gpool_kv_prefix_find(). In gpool_kv_shortage() needed blocks are without those
+ * Return: as gpool_kv_allocate() and gpool_kv_prefix_find(). In gpool_kv_oom_info() needed blocks are without those
  * that others have.
  */
 GPOOL_API int gpool_kv_prefix_allocate(struct gpool_kv *kv, const struct gpool_kv_request *request,
@@ -1902,8 +1913,8 @@ GPOOL_API int gpool_kv_prefix_evict(struct gpool_kv *kv, uint32_t blocks);
 
 enum gpool_kv_state { GPOOL_KV_RUNNING = 1, GPOOL_KV_PREEMPTED = 2 };
 
-struct gpool_kv_sequence {
-	uint32_t size;  /* sizeof(struct gpool_kv_sequence), set by the caller */
+struct gpool_kv_sequence_info {
+	uint32_t size;  /* sizeof(struct gpool_kv_sequence_info), set by the caller */
 	uint32_t state; /* enum gpool_kv_state */
 	uint32_t tokens;
 	uint32_t blocks;        /* that it has; preempted: that it had, and gets when it is resumed */
@@ -1914,13 +1925,13 @@ struct gpool_kv_sequence {
 	uint64_t arrival; /* lower came earlier */
 	uint64_t owner_id;
 };
-GPOOL_ASSERT_SIZE(gpool_kv_sequence, 48);
+GPOOL_ASSERT_SIZE(gpool_kv_sequence_info, 48);
 
-/* gpool_kv_sequence() - Return: 0, -EINVAL (its size), -ESTALE, -ECHILD. */
-GPOOL_API int gpool_kv_sequence(struct gpool_kv *kv, uint64_t sequence, struct gpool_kv_sequence *info);
+/* gpool_kv_sequence_info() - Return: 0, -EINVAL (its size), -ESTALE, -ECHILD. */
+GPOOL_API int gpool_kv_sequence_info(struct gpool_kv *kv, uint64_t sequence, struct gpool_kv_sequence_info *info);
 
-struct gpool_kv_statistics {
-	uint32_t size; /* sizeof(struct gpool_kv_statistics), set by the caller */
+struct gpool_kv_stats {
+	uint32_t size; /* sizeof(struct gpool_kv_stats), set by the caller */
 	uint32_t used_blocks;
 	uint32_t free_blocks;      /* these two are max_blocks; cached ones are free */
 	uint32_t available_blocks; /* struct gpool_kv_need */
@@ -1929,9 +1940,9 @@ struct gpool_kv_statistics {
 	uint32_t step_blocks;        /* that one further token of every running sequence needs */
 	uint32_t shared_blocks;      /* in use by more than one sequence */
 	uint32_t running, preempted; /* sequences */
-	uint32_t backed_chunks;      /* with memory */
+	uint32_t committed_chunks;   /* with memory */
 	uint32_t cached_blocks;      /* that no sequence has, and that are kept because they may be found again */
-	uint64_t backed_bytes;       /* of those */
+	uint64_t committed_bytes;    /* of those */
 	uint64_t allocations, forks, frees, preemptions, resumes; /* calls that succeeded */
 	uint64_t refusals;                                        /* for want of blocks, sequences or pages */
 	uint64_t block_copies;     /* of shared last blocks, and by gpool_kv_copy_blocks() */
@@ -1945,13 +1956,13 @@ struct gpool_kv_statistics {
 	uint64_t pool_shared;    /* blocks that gpool_kv_prefix_share() gave to the pool */
 	uint64_t pool_found;     /* blocks that came from there */
 	uint32_t pool_blocks;    /* of the pool, mapped here now: in use, or about to leave */
-	uint32_t offered_chunks; /* of backed_chunks: no sequence uses them, and the agent may take them */
+	uint32_t offered_chunks; /* of committed_chunks: no sequence uses them, and the agent may take them */
 	uint64_t prefix_lost;    /* cached blocks that are no more because the agent took them, or one before them */
 };
-GPOOL_ASSERT_SIZE(gpool_kv_statistics, 192);
+GPOOL_ASSERT_SIZE(gpool_kv_stats, 192);
 
-/* gpool_kv_statistics() - Return: 0, -EINVAL (its size), -ECHILD. Cost: a look at each running sequence. */
-GPOOL_API int gpool_kv_statistics(struct gpool_kv *kv, struct gpool_kv_statistics *statistics);
+/* gpool_kv_stats() - Return: 0, -EINVAL (its size), -ECHILD. Cost: a look at each running sequence. */
+GPOOL_API int gpool_kv_stats(struct gpool_kv *kv, struct gpool_kv_stats *statistics);
 
 /*
  * A group of caches, each on a GPU of its own as a rule, has sequences that are longer than one of them could hold (KV
@@ -1985,8 +1996,8 @@ GPOOL_API void gpool_kv_group_destroy(struct gpool_kv_group *group);
 GPOOL_API int gpool_kv_group_can_allocate(
 	struct gpool_kv_group *group, uint32_t tokens, uint32_t *member, struct gpool_kv_need *need);
 
-/* gpool_kv_group_shortage() - the cache for which the group's last call failed, and gpool_kv_shortage() of it. */
-GPOOL_API int gpool_kv_group_shortage(struct gpool_kv_group *group, uint32_t *member, struct gpool_kv_need *need);
+/* gpool_kv_group_oom_info() - the cache for which the group's last call failed, and gpool_kv_oom_info() of it. */
+GPOOL_API int gpool_kv_group_oom_info(struct gpool_kv_group *group, uint32_t *member, struct gpool_kv_need *need);
 
 /* gpool_kv_group_allocate() - Return: as gpool_kv_allocate(), of the cache that could not. */
 GPOOL_API int gpool_kv_group_allocate(
@@ -2047,7 +2058,7 @@ enum gpool_lora_element {
 
 enum {
 	/*
-	 * In cold_folder and warm, one of which has to be there, adapters are kept in int8 if that costs their outputs
+	 * In cache_dir and warm, one of which has to be there, adapters are kept in int8 if that costs their outputs
 	 * no more than 1.5 % (one scale for 128 columns): half the disk, half the host memory, half the time to read.
 	 * What is in the pool is
 	 * what int8 makes of the weights then, from the first load on, so that it is the same bits wherever it comes
@@ -2065,12 +2076,12 @@ struct gpool_lora_options {
 	uint32_t element; /* enum gpool_lora_element: what weights become */
 	/* threads that load adapters, several of them one where they are idle; 0: 4, at most 64 */
 	uint32_t load_threads;
-	const char *cold_folder; /* where loaded adapters are kept, ready to be loaded again; exists. NULL: nowhere */
-	uint64_t salt[2];        /* who does not know it does not find them; engines that share have the same */
+	const char *cache_dir; /* where loaded adapters are kept, ready to be loaded again; exists. NULL: nowhere */
+	uint64_t salt[2];      /* who does not know it does not find them; engines that share have the same */
 	/*
 	 * A pool of the back end `host`, in which copies of loaded adapters are shared by all engines that have it:
 	 * named objects, which leave as others do (gpool_object_pin()). The caller's, and open until
-	 * gpool_lora_close(). NULL: no such copies.
+	 * gpool_lora_destroy(). NULL: no such copies.
 	 */
 	struct gpool *warm;
 	/*
@@ -2092,18 +2103,18 @@ GPOOL_ASSERT_SIZE(gpool_lora_options, 56);
 enum { GPOOL_LORA_REASON_BYTES = 256 };
 
 /*
- * gpool_lora_open() - no adapter yet. It ends with gpool_lora_close(), before the pool's handle.
- * Return: 0, -EINVAL (also GPOOL_LORA_INT8 without cold_folder and warm; warm that the CPU cannot read, or an
- * observer's), -E2BIG, -ENOENT or what else cold_folder says, -EPERM (an observer), -EUSERS (streams), -ENOMEM, -EIO,
+ * gpool_lora_create() - no adapter yet. It ends with gpool_lora_destroy(), before the pool's handle.
+ * Return: 0, -EINVAL (also GPOOL_LORA_INT8 without cache_dir and warm; warm that the CPU cannot read, or an
+ * observer's), -E2BIG, -ENOENT or what else cache_dir says, -EPERM (an observer), -EUSERS (streams), -ENOMEM, -EIO,
  * -ECHILD.
  */
-GPOOL_API int gpool_lora_open(struct gpool *pool, const struct gpool_lora_options *options, struct gpool_lora **lora);
+GPOOL_API int gpool_lora_create(struct gpool *pool, const struct gpool_lora_options *options, struct gpool_lora **lora);
 /*
- * gpool_lora_close() - gives up loads that are under way, and copies. No other thread is in a call for it. NULL is
+ * gpool_lora_destroy() - gives up loads that are under way, and copies. No other thread is in a call for it. NULL is
  * fine. -EBUSY: an adapter is acquired, or was released behind a fence that is not reached; a batch or a scheduler is
  * open; -ECHILD.
  */
-GPOOL_API int gpool_lora_close(struct gpool_lora *lora);
+GPOOL_API int gpool_lora_destroy(struct gpool_lora *lora);
 
 /*
  * gpool_lora_register() - make an adapter known by a name of the program's own. Headers are read, no weights.
@@ -2140,9 +2151,9 @@ GPOOL_API int gpool_lora_unregister(struct gpool_lora *lora, uint32_t id);
  * Return: 0, or
  *   -EAGAIN     timeout_ms was 0, and it is being loaded
  *   -ETIMEDOUT  it is still being loaded
- *   -ENOSPC, -EDQUOT  no room: what is in the pool is in use; gpool_lora_why() says what it needs. Release one and try
- *                     again
- *   -EINVAL     its files are not any more what they were, or a weight is no number; gpool_lora_why()
+ *   -ENOSPC, -EDQUOT  no room: what is in the pool is in use; gpool_lora_last_error() says what it needs. Release one
+ *                     and try again
+ *   -EINVAL     its files are not any more what they were, or a weight is no number; gpool_lora_last_error()
  *   -EBUSY      it is acquired here, and somebody has unloaded it: release it first. Or queued work uses addresses that
  *               it had
  *   -ENOENT     no such adapter, or its files are gone
@@ -2156,14 +2167,14 @@ GPOOL_API int gpool_lora_unregister(struct gpool_lora *lora, uint32_t id);
 GPOOL_API int gpool_lora_acquire(struct gpool_lora *lora, uint32_t id, int timeout_ms);
 
 /*
- * gpool_lora_begin() - as gpool_lora_acquire(), and does not wait for the weights: the adapter has its place, and
- * layers come there one after the other, while the first ones are used. gpool_lora_release() ends it as it ends any
+ * gpool_lora_acquire_async() - as gpool_lora_acquire(), and does not wait for the weights: the adapter has its place,
+ * and layers come there one after the other, while the first ones are used. gpool_lora_release() ends it as it ends any
  * acquire, also before all has come.
  *
- *	error = gpool_lora_begin(lora, id, -1);
+ *	error = gpool_lora_acquire_async(lora, id, -1);
  *	for (layer = 0; !error && layer < layers; layer++) {
- *		error = gpool_lora_wait(lora, id, layer, -1);
- *		...                                 queue the work of this layer, with gpool_lora_part() of it
+ *		error = gpool_lora_wait_layer(lora, id, layer, -1);
+ *		...                                 queue the work of this layer, with gpool_lora_weights() of it
  *	}
  *	gpool_lora_release(lora, id, &fence);       behind all of that work, whatever came of it
  *
@@ -2176,15 +2187,15 @@ GPOOL_API int gpool_lora_acquire(struct gpool_lora *lora, uint32_t id, int timeo
  * released it.
  * Threads: any. Cost: as gpool_lora_acquire(), without the load.
  */
-GPOOL_API int gpool_lora_begin(struct gpool_lora *lora, uint32_t id, int timeout_ms);
+GPOOL_API int gpool_lora_acquire_async(struct gpool_lora *lora, uint32_t id, int timeout_ms);
 /*
- * gpool_lora_wait() - until that layer of an adapter that is begun or acquired is there; with it are all before it.
- * @layer: its number, also of one in which it has nothing; -1: all of it, with the modules outside of all layers, which
- * come last This thread takes part in the load as in gpool_lora_acquire().
+ * gpool_lora_wait_layer() - until that layer of an adapter that is begun or acquired is there; with it are all before
+ * it. @layer: its number, also of one in which it has nothing; -1: all of it, with the modules outside of all layers,
+ * which come last This thread takes part in the load as in gpool_lora_acquire().
  * Return: 0, -EAGAIN (timeout_ms was 0), -ETIMEDOUT, -EINVAL (not acquired), -ENOENT, -ECHILD, or why its load has
- * failed: gpool_lora_why(). Threads: any.
+ * failed: gpool_lora_last_error(). Threads: any.
  */
-GPOOL_API int gpool_lora_wait(struct gpool_lora *lora, uint32_t id, int32_t layer, int timeout_ms);
+GPOOL_API int gpool_lora_wait_layer(struct gpool_lora *lora, uint32_t id, int32_t layer, int timeout_ms);
 /*
  * gpool_lora_prefetch() - begin to load it, if need be: 0, -ENOENT, -ECHILD. It may leave again before it is acquired.
  */
@@ -2196,14 +2207,14 @@ GPOOL_API int gpool_lora_prefetch(struct gpool_lora *lora, uint32_t id);
 GPOOL_API int gpool_lora_release(struct gpool_lora *lora, uint32_t id, const struct gpool_fence *fence);
 /*
  * gpool_lora_unload() - out of the pool, for all engines; copies stay: 0; -EBUSY: acquired here, or coming, or just
- * released after gpool_lora_begin(), or elsewhere, where it goes with its last use; -ENOENT, -EPERM, -ECHILD.
+ * released after gpool_lora_acquire_async(), or elsewhere, where it goes with its last use; -ENOENT, -EPERM, -ECHILD.
  */
 GPOOL_API int gpool_lora_unload(struct gpool_lora *lora, uint32_t id);
 /*
- * gpool_lora_why() - why its last load failed, as a line: why[GPOOL_LORA_REASON_BYTES]; empty if it did not. 0,
+ * gpool_lora_last_error() - why its last load failed, as a line: why[GPOOL_LORA_REASON_BYTES]; empty if it did not. 0,
  * -ENOENT, -ECHILD.
  */
-GPOOL_API int gpool_lora_why(struct gpool_lora *lora, uint32_t id, char *why);
+GPOOL_API int gpool_lora_last_error(struct gpool_lora *lora, uint32_t id, char *why);
 
 /*
  * Where the tiles of a matrix lie: what kernels take (cuda/kernels/lora.h). A tile is 128 columns of all ranks,
@@ -2218,26 +2229,26 @@ struct gpool_lora_matrix {
 };
 
 /* An adapter's part in one layer and target. */
-struct gpool_lora_part {
+struct gpool_lora_weights {
 	struct gpool_lora_matrix a; /* rank x in */
 	struct gpool_lora_matrix b; /* its transpose: rank x out */
 	uint32_t rank;
 	float scale;
 	uint64_t reserved;
 };
-GPOOL_ASSERT_SIZE(gpool_lora_part, 64);
+GPOOL_ASSERT_SIZE(gpool_lora_weights, 64);
 
 /*
- * gpool_lora_part() - of an acquired adapter. Addresses are good until it is released.
+ * gpool_lora_weights() - of an acquired adapter. Addresses are good until it is released.
  * @layer:  its number; -1: of modules outside of all layers
  * @target: "model.layers.*.self_attn.q_proj": the module's path with a star for the layer
  * Return: 0; -ENOENT: it has none there, or there is no such adapter; -EAGAIN: the layer is not there yet,
- * gpool_lora_wait(); -EINVAL: not acquired; -ECHILD. Cost: two binary searches.
+ * gpool_lora_wait_layer(); -EINVAL: not acquired; -ECHILD. Cost: two binary searches.
  */
-GPOOL_API int gpool_lora_part(
-	struct gpool_lora *lora, uint32_t id, int32_t layer, const char *target, struct gpool_lora_part *part);
+GPOOL_API int gpool_lora_weights(
+	struct gpool_lora *lora, uint32_t id, int32_t layer, const char *target, struct gpool_lora_weights *part);
 
-enum gpool_lora_state { GPOOL_LORA_COLD = 0, GPOOL_LORA_LOADING = 1, GPOOL_LORA_HERE = 2 };
+enum gpool_lora_state { GPOOL_LORA_COLD = 0, GPOOL_LORA_LOADING = 1, GPOOL_LORA_RESIDENT = 2 };
 
 struct gpool_lora_info {
 	uint32_t size;     /* sizeof(struct gpool_lora_info), set by the caller */
@@ -2253,7 +2264,7 @@ struct gpool_lora_info {
 	uint64_t lost;    /* found to have left the pool since its last use */
 	char name[128];
 	uint64_t from_warm;  /* of the loads: from a copy in host memory */
-	uint64_t from_cold;  /* from one in cold_folder; the others are from PEFT's files */
+	uint64_t from_cold;  /* from one in cache_dir; the others are from PEFT's files */
 	uint64_t rebalanced; /* of the loads: brought back before somebody asked for it */
 };
 GPOOL_ASSERT_SIZE(gpool_lora_info, 216);
@@ -2270,7 +2281,7 @@ struct gpool_lora_stats {
 	uint64_t hits, loads, shared, lost, from_warm, from_cold; /* as in struct gpool_lora_info */
 	uint64_t hot_bytes;                                       /* pages of those that are resident */
 	uint64_t warm_bytes; /* of all copies in the warm pool, whoever has made them */
-	uint64_t cold_bytes; /* of all in cold_folder, likewise */
+	uint64_t cold_bytes; /* of all in cache_dir, likewise */
 	uint64_t warm_made;  /* copies that were put into the warm pool */
 	uint64_t warm_full;  /* that were not, since there was no room */
 	uint64_t refused;    /* copies that were not what they should be, and were not taken */
@@ -2280,7 +2291,7 @@ GPOOL_ASSERT_SIZE(gpool_lora_stats, 120);
 
 /*
  * gpool_lora_stats() - 0, -EINVAL (its size), -ECHILD. Cost: looks at each adapter, at each object of the warm pool and
- * at each file in cold_folder.
+ * at each file in cache_dir.
  */
 GPOOL_API int gpool_lora_stats(struct gpool_lora *lora, struct gpool_lora_stats *stats);
 
@@ -2334,7 +2345,7 @@ GPOOL_ASSERT_SIZE(gpool_lora_batch_options, 48);
 	}
 
 /*
- * gpool_lora_batch_open() - a batch without a token. It ends with gpool_lora_batch_close(), before `lora`.
+ * gpool_lora_batch_create() - a batch without a token. It ends with gpool_lora_batch_destroy(), before `lora`.
  *
  * Return: 0, or
  *   -EINVAL      a number out of range; a target without name, features or layers, or twice; an unknown flag; no such
@@ -2347,14 +2358,14 @@ GPOOL_ASSERT_SIZE(gpool_lora_batch_options, 48);
  * the kernels, 64 bytes a rank for each of up to 1,024 tokens and 4 for all; host memory for the first two, twice. The
  * kernels are loaded here and not in a capture.
  */
-GPOOL_API int gpool_lora_batch_open(
+GPOOL_API int gpool_lora_batch_create(
 	struct gpool_lora *lora, const struct gpool_lora_batch_options *options, struct gpool_lora_batch **batch);
 
 /*
- * gpool_lora_batch_close() - waits for the work on its stream, and lets go of its adapters. NULL is fine. 0, -EIO,
+ * gpool_lora_batch_destroy() - waits for the work on its stream, and lets go of its adapters. NULL is fine. 0, -EIO,
  * -ECHILD.
  */
-GPOOL_API int gpool_lora_batch_close(struct gpool_lora_batch *batch);
+GPOOL_API int gpool_lora_batch_destroy(struct gpool_lora_batch *batch);
 
 /*
  * gpool_lora_batch_set() - which adapter each token of the next step has, behind all that is queued on the batch's
@@ -2418,7 +2429,7 @@ GPOOL_API int gpool_lora_batch_apply(struct gpool_lora_batch *batch, int32_t lay
  *
  *	gpool_lora_scheduler_add(scheduler, adapter, tokens, &request);         as they arrive, by any thread
  *
- *	gpool_lora_scheduler_form(scheduler, running ? 0 : -1, &schedule);      before each step
+ *	gpool_lora_scheduler_schedule(scheduler, running ? 0 : -1, &schedule);      before each step
  *	gpool_lora_batch_set(batch, adapters_of_those_that_run, tokens, why);
  *	...                                                                      the step
  *	gpool_lora_scheduler_finish(scheduler, request, NULL);                   for each that has ended: the batch
@@ -2428,7 +2439,7 @@ GPOOL_API int gpool_lora_batch_apply(struct gpool_lora_batch *batch, int32_t lay
  * batch_tokens tokens, which are the prompts of those started and one for each that runs. A longer prompt is started
  * when no other one is.
  *
- * Bound: a request is passed over when one starts that came after it. From patience_ms after the first time nobody
+ * Bound: a request is passed over when one starts that came after it. From max_bypass_ms after the first time nobody
  * passes it any more; then it waits for nothing but those before it, its adapter and room in the batch. Where there is
  * no room for its adapter, that is until somebody lets go of what is in use.
  *
@@ -2449,7 +2460,7 @@ struct gpool_lora_scheduler_options {
 	uint32_t batch_tokens;   /* 0: 8192 */
 	/* requests behind those whose turn it is whose adapters are prefetched, at most 64; 0: 10 */
 	uint32_t look_ahead;
-	uint32_t patience_ms; /* 0: 2000 */
+	uint32_t max_bypass_ms; /* 0: 2000 */
 };
 GPOOL_ASSERT_SIZE(gpool_lora_scheduler_options, 32);
 #define GPOOL_LORA_SCHEDULER_OPTIONS_INIT \
@@ -2458,16 +2469,16 @@ GPOOL_ASSERT_SIZE(gpool_lora_scheduler_options, 32);
 	}
 
 /*
- * gpool_lora_scheduler_open() - without a request; options may be NULL. It ends before `lora`. Return: 0, -EINVAL,
+ * gpool_lora_scheduler_create() - without a request; options may be NULL. It ends before `lora`. Return: 0, -EINVAL,
  * -E2BIG, -ENOMEM, -ECHILD.
  */
-GPOOL_API int gpool_lora_scheduler_open(struct gpool_lora *lora, const struct gpool_lora_scheduler_options *options,
+GPOOL_API int gpool_lora_scheduler_create(struct gpool_lora *lora, const struct gpool_lora_scheduler_options *options,
 	struct gpool_lora_scheduler **scheduler);
 /*
- * gpool_lora_scheduler_close() - the work of requests that run is done, and no other thread is in a call for it. NULL
+ * gpool_lora_scheduler_destroy() - the work of requests that run is done, and no other thread is in a call for it. NULL
  * is fine. 0, -ECHILD.
  */
-GPOOL_API int gpool_lora_scheduler_close(struct gpool_lora_scheduler *scheduler);
+GPOOL_API int gpool_lora_scheduler_destroy(struct gpool_lora_scheduler *scheduler);
 
 /*
  * gpool_lora_scheduler_add() - a request comes, at the end of the queue.
@@ -2498,13 +2509,13 @@ struct gpool_lora_schedule {
 	uint32_t awaited;                               /* adapters that are being loaded for those whose turn it is */
 	uint32_t starts[GPOOL_LORA_BATCH_REQUESTS_MAX]; /* they run from now on */
 	uint32_t failed[GPOOL_LORA_BATCH_REQUESTS_MAX]; /* their adapter cannot be loaded: to be removed */
-	/* of those failed, as gpool_lora_acquire() says; gpool_lora_why() has words */
+	/* of those failed, as gpool_lora_acquire() says; gpool_lora_last_error() has words */
 	int32_t errors[GPOOL_LORA_BATCH_REQUESTS_MAX];
 };
 GPOOL_ASSERT_SIZE(gpool_lora_schedule, 3092);
 
 /*
- * gpool_lora_scheduler_form() - the next batch.
+ * gpool_lora_scheduler_schedule() - the next batch.
  *
  * @timeout_ms: longest wait, milliseconds, until something starts or fails; 0: none, which is for engines of which
  * something runs; -1: no limit
@@ -2513,7 +2524,7 @@ GPOOL_ASSERT_SIZE(gpool_lora_schedule, 3092);
  * tried again at each call, not more often than each 10 ms. Cost: a look at each waiting request, a lock and a pin for
  * each of their adapters.
  */
-GPOOL_API int gpool_lora_scheduler_form(
+GPOOL_API int gpool_lora_scheduler_schedule(
 	struct gpool_lora_scheduler *scheduler, int timeout_ms, struct gpool_lora_schedule *schedule);
 
 /*
@@ -2524,21 +2535,21 @@ GPOOL_API int gpool_lora_scheduler_form(
  */
 GPOOL_API int gpool_lora_scheduler_queue(struct gpool_lora_scheduler *scheduler, uint32_t *requests, uint32_t most);
 
-struct gpool_lora_scheduler_statistics {
-	uint32_t size; /* sizeof(struct gpool_lora_scheduler_statistics), set by the caller */
+struct gpool_lora_scheduler_stats {
+	uint32_t size; /* sizeof(struct gpool_lora_scheduler_stats), set by the caller */
 	uint32_t waiting, running, awaited;
 	uint64_t batches; /* that started something */
 	uint64_t added, started, finished, removed, failed;
 	uint64_t cold_starts; /* requests whose turn it was before their adapter was there */
-	uint64_t passed_over; /* requests */
+	uint64_t bypassed;    /* requests */
 	uint64_t overdue;     /* requests that were started as such */
-	uint64_t longest_passed_us, longest_wait_us;
+	uint64_t longest_bypass_us, longest_wait_us;
 };
-GPOOL_ASSERT_SIZE(gpool_lora_scheduler_statistics, 104);
+GPOOL_ASSERT_SIZE(gpool_lora_scheduler_stats, 104);
 
-/* gpool_lora_scheduler_statistics() - 0, -EINVAL (its size), -ECHILD. */
-GPOOL_API int gpool_lora_scheduler_statistics(
-	struct gpool_lora_scheduler *scheduler, struct gpool_lora_scheduler_statistics *statistics);
+/* gpool_lora_scheduler_stats() - 0, -EINVAL (its size), -ECHILD. */
+GPOOL_API int gpool_lora_scheduler_stats(
+	struct gpool_lora_scheduler *scheduler, struct gpool_lora_scheduler_stats *statistics);
 
 /* ---- roles ---- */
 
@@ -2600,11 +2611,11 @@ GPOOL_API int gpool_role_check(const struct gpool *pool, const struct gpool_role
 GPOOL_API int gpool_role_release(struct gpool *pool, const struct gpool_role *role);
 
 /*
- * gpool_role_get() - who holds a role: any session may look. *session 0: nobody, and *token is the last holder's.
+ * gpool_role_info() - who holds a role: any session may look. *session 0: nobody, and *token is the last holder's.
  * Either may be NULL.
  * Return: 0, -ENOENT (no role of that name), -EINVAL, -ECHILD. No system call.
  */
-GPOOL_API int gpool_role_get(const struct gpool *pool, const char *name, uint32_t *session, uint64_t *token);
+GPOOL_API int gpool_role_info(const struct gpool *pool, const char *name, uint32_t *session, uint64_t *token);
 
 /* ---- events ---- */
 
@@ -2665,8 +2676,8 @@ enum {
 #define GPOOL_DEVICE_NONE UINT32_MAX /* ordinal: a session that reads only opens no device */
 
 /* Where a pool's memory is, for what must be told of a device beside an address. */
-struct gpool_device {
-	uint32_t size;  /* sizeof(struct gpool_device), set by the caller */
+struct gpool_device_info {
+	uint32_t size;  /* sizeof(struct gpool_device_info), set by the caller */
 	uint32_t flags; /* GPOOL_DEVICE_* */
 	/* of the device in this process, as cuDeviceGet() and the CUDA runtime count; or GPOOL_DEVICE_NONE */
 	uint32_t ordinal;
@@ -2675,22 +2686,22 @@ struct gpool_device {
 	char backend[16]; /* "cuda", "host" */
 	char uuid[48];    /* empty: GPOOL_DEVICE_NONE */
 };
-GPOOL_ASSERT_SIZE(gpool_device, 144);
+GPOOL_ASSERT_SIZE(gpool_device_info, 144);
 
-/* gpool_device() - Return: 0, -EINVAL (its size), -ECHILD. No system call. */
-GPOOL_API int gpool_device(const struct gpool *pool, struct gpool_device *device);
+/* gpool_device_info() - Return: 0, -EINVAL (its size), -ECHILD. No system call. */
+GPOOL_API int gpool_device_info(const struct gpool *pool, struct gpool_device_info *device);
 
-struct gpool_statistics {
-	uint32_t size; /* sizeof(struct gpool_statistics), set by the caller */
+struct gpool_stats {
+	uint32_t size; /* sizeof(struct gpool_stats), set by the caller */
 	uint32_t leased_pages, idle_pages, deferred_blocks;
 	uint64_t allocations, frees, pins, unpins;
 	uint64_t stale_pins, contended_pins;
-	uint64_t magazine_hits, stitched, refills, refusals;
+	uint64_t magazine_hits, scattered, refills, refusals;
 	uint64_t driver_calls;      /* of the back end, by this handle, since gpool_open() */
 	uint64_t allocation_ns[32]; /* histogram, bucket i: [2^i, 2^(i+1)) ns; one allocation in 256 */
 	uint64_t refill_ns[32];     /* every refill */
 };
-GPOOL_API int gpool_statistics(struct gpool *pool, struct gpool_statistics *statistics);
+GPOOL_API int gpool_stats(struct gpool *pool, struct gpool_stats *statistics);
 
 #ifdef __cplusplus
 }

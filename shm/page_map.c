@@ -56,7 +56,7 @@ static void block_fill(
 		total += page - extent;
 		if (page < extent + count)
 			break;
-		next = tag & BLOCK_STITCHED
+		next = tag & BLOCK_SCATTERED
 			? atomic_load_explicit(&s->segment->blocks[extent].next, memory_order_relaxed)
 			: 0;
 		extent = next - 1;

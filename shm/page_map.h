@@ -31,7 +31,7 @@ struct page_fact {
 	uint8_t pinned;   /* the block is */
 	uint16_t session; /* that leases it; 0: none of those looked at */
 	uint32_t head;    /* first page of the block */
-	uint32_t pages;   /* of the block, extents of a stitched one together; at heads and inside */
+	uint32_t pages;   /* of the block, extents of a scattered one together; at heads and inside */
 };
 
 /*

@@ -175,19 +175,19 @@ static void check_block(struct look *look, const struct pool_check_session *s, u
 
 	if (!claim_run(look, s, head, USE_BLOCK))
 		return;
-	next = tag & BLOCK_STITCHED ? atomic_load_explicit(&blocks[head].next, memory_order_relaxed) : 0;
+	next = tag & BLOCK_SCATTERED ? atomic_load_explicit(&blocks[head].next, memory_order_relaxed) : 0;
 	while (next) {
 		uint32_t extent = next - 1;
 		uint64_t extent_tag;
 
 		if (extent >= look->pool->header->page_count) {
-			report(look, s->id, head, "a stitched block continues at nonexistent page %u", extent);
+			report(look, s->id, head, "a scattered block continues at nonexistent page %u", extent);
 			return;
 		}
 		extent_tag = atomic_load_explicit(&blocks[extent].tag, memory_order_acquire);
 		if (extent_tag >> BLOCK_SEQUENCE_SHIFT != tag >> BLOCK_SEQUENCE_SHIFT || !(extent_tag & BLOCK_EXTENT) ||
 			look->visited[extent]) {
-			report(look, s->id, head, "a stitched block goes on at page %u, where another stands", extent);
+			report(look, s->id, head, "a scattered block goes on at page %u, where another stands", extent);
 			return;
 		}
 		look->visited[extent] = 1;
@@ -230,7 +230,7 @@ static void check_session(struct look *look, const struct pool_check_session *s)
 		uint64_t tag = atomic_load_explicit(&segment->blocks[page].tag, memory_order_acquire);
 
 		if (tag & BLOCK_EXTENT && !look->visited[page] && look->check->quiescent)
-			report(look, s->id, page, "an extent of a stitched block without its head");
+			report(look, s->id, page, "an extent of a scattered block without its head");
 		if (!owned_by(look, page, s->id))
 			continue;
 		if (look->use[page] == USE_NONE) {

@@ -5,7 +5,7 @@
  *   1  every page word has a known state; FREE, RESERVED and RETIRED pages have no owner, LEASED ones an attached one
  *   2  the published page counts of the states add up to page_count and to what the words say
  *   3  a free bit, a block entry or a cached page stands only on a page leased to that session
- *   4  no page is in two blocks, or in a block and idle; extents of stitched blocks stand behind exactly one head
+ *   4  no page is in two blocks, or in a block and idle; extents of scattered blocks stand behind exactly one head
  *   5  with `quiescent`: every leased page is idle, cached or in a block (none in transit), and every pin is on a
  *      block's head
  *

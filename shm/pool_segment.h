@@ -79,9 +79,14 @@ enum pool_counter {
 #define SESSION_COUNTERS(COUNTER) \
 	COUNTER(allocations) \
 	COUNTER(frees) \
-	COUNTER(pins) COUNTER(unpins) COUNTER(stale_pins) COUNTER(contended_pins) COUNTER(refills) COUNTER(refusals) \
-		COUNTER(magazine_hits) COUNTER(stitched) COUNTER(adapter_hits) COUNTER(adapter_misses) \
-			COUNTER(prefix_hits) COUNTER(prefix_misses)
+	COUNTER(pins) \
+	COUNTER(unpins) \
+	COUNTER(stale_pins) \
+	COUNTER(contended_pins) \
+	COUNTER(refills) \
+	COUNTER(refusals) \
+	COUNTER(magazine_hits) \
+	COUNTER(scattered) COUNTER(adapter_hits) COUNTER(adapter_misses) COUNTER(prefix_hits) COUNTER(prefix_misses)
 
 /* What sessions have done, added up. */
 struct session_totals {

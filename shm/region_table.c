@@ -149,7 +149,7 @@ enum region_read region_table_read(
 
 const char *region_row_state_name(enum region_row_state state)
 {
-	static const char *const names[REGION_ROW_STATES] = {"none", "allocated", "free", "zombie", "hole"};
+	static const char *const names[REGION_ROW_STATES] = {"none", "allocated", "free", "pending_unmap", "hole"};
 
 	return (unsigned)state < REGION_ROW_STATES ? names[state] : "?";
 }

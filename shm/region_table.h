@@ -1,6 +1,6 @@
 /*
- * region_table.h - the regions of a worker's gpool_malloc(), for looking at them from outside: part of the session
- * segment.
+ * region_table.h - the regions of a worker's gpool_malloc_async(), for looking at them from outside: part of the
+ * session segment.
  *
  *   header, totals | struct region_entry[REGION_TABLE_ENTRIES], one for each region, in any order
  *
@@ -34,16 +34,16 @@ static_assert(REGION_TABLE_ENTRIES <= REGION_ROW_UNLISTED, "the numbers of entri
 enum region_row_state {
 	REGION_ROW_NONE,
 	REGION_ROW_ALLOCATED,
-	REGION_ROW_FREE,   /* mapped, and reused by gpool_malloc() */
-	REGION_ROW_ZOMBIE, /* still mapped, but its pages have moved to another place */
-	REGION_ROW_HOLE,   /* nothing is mapped */
+	REGION_ROW_FREE,          /* mapped, and reused by gpool_malloc_async() */
+	REGION_ROW_PENDING_UNMAP, /* still mapped, but its pages have moved to another place */
+	REGION_ROW_HOLE,          /* nothing is mapped */
 	REGION_ROW_STATES
 };
 
 enum {
-	REGION_ROW_PARKED = 1u << 0,   /* free, its pages idle: the agent may take them without asking */
-	REGION_ROW_CAPTURED = 1u << 1, /* by gpool_vm_capture(): keeps its addresses and pages */
-	REGION_ROW_MOVING = 1u << 2,   /* out of the sets while a call works on it */
+	REGION_ROW_RECLAIMABLE = 1u << 0, /* free, its pages idle: the agent may take them without asking */
+	REGION_ROW_CAPTURED = 1u << 1,    /* by gpool_vm_capture(): keeps its addresses and pages */
+	REGION_ROW_MOVING = 1u << 2,      /* out of the sets while a call works on it */
 	REGION_ROW_FLAGS = 7u,
 };
 
@@ -55,21 +55,21 @@ struct region_row {
 	uint32_t pages;   /* VPMM pages, at least 1 */
 	uint32_t stream;  /* its slot: the low 8 bits of what gpool_stream_open() gave; 0: none */
 	enum region_row_state state;
-	uint32_t flags;      /* REGION_ROW_PARKED .. */
+	uint32_t flags;      /* REGION_ROW_RECLAIMABLE .. */
 	uint32_t changed_ms; /* the pool's clock_ms when it was set; only a reader's */
 };
 
 /* Bytes of all regions, listed or not, by what they are, and how many there are. */
 struct region_totals {
 	uint64_t reserved; /* addresses: mapped and holes */
-	uint64_t mapped;   /* addresses with pages behind them: live, reusable and zombies */
+	uint64_t mapped;   /* addresses with pages behind them: live, reusable and pending unmaps */
 	uint64_t live;     /* allocated */
-	uint64_t reusable; /* free, parked or not */
-	uint64_t parked;
-	uint64_t zombies;
+	uint64_t reusable; /* free, reclaimable or not */
+	uint64_t reclaimable;
+	uint64_t pending_unmap;
 	uint64_t holes;
-	uint64_t last_id; /* of the region that the last gpool_malloc() returned; 0: it is gone, or was none */
-	uint64_t live_regions, reusable_regions, zombie_regions, hole_regions;
+	uint64_t last_id; /* of the region that the last gpool_malloc_async() returned; 0: it is gone, or was none */
+	uint64_t live_regions, reusable_regions, pending_unmap_regions, hole_regions;
 };
 enum { REGION_TOTALS = sizeof(struct region_totals) / sizeof(uint64_t) };
 
@@ -92,7 +92,7 @@ struct region_table {
 	_Atomic uint32_t used;
 	_Atomic uint32_t unlisted; /* regions that have no entry */
 	uint32_t reserved;
-	_Atomic uint64_t page_bytes;            /* of a VPMM page; 0: gpool_malloc() has not been used */
+	_Atomic uint64_t page_bytes;            /* of a VPMM page; 0: gpool_malloc_async() has not been used */
 	_Atomic uint64_t totals[REGION_TOTALS]; /* struct region_totals */
 	struct region_entry entries[REGION_TABLE_ENTRIES];
 };
@@ -196,13 +196,13 @@ static inline void region_table_totals(struct region_writer *writer, const struc
 	STORE(mapped);
 	STORE(live);
 	STORE(reusable);
-	STORE(parked);
-	STORE(zombies);
+	STORE(reclaimable);
+	STORE(pending_unmap);
 	STORE(holes);
 	STORE(last_id);
 	STORE(live_regions);
 	STORE(reusable_regions);
-	STORE(zombie_regions);
+	STORE(pending_unmap_regions);
 	STORE(hole_regions);
 #undef STORE
 }
@@ -217,7 +217,7 @@ struct region_look {
 	uint32_t unlisted;
 	bool totals_changing; /* the totals were being changed, and need not fit each other */
 	bool damaged;         /* a field that cannot be */
-	uint64_t page_bytes;  /* 0: gpool_malloc() has not been used */
+	uint64_t page_bytes;  /* 0: gpool_malloc_async() has not been used */
 	struct region_totals totals;
 };
 

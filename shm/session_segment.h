@@ -42,7 +42,7 @@ enum {
 struct block_entry {
 	_Atomic uint64_t tag;
 	_Atomic uint32_t page_count; /* pages in a row from here */
-	_Atomic uint32_t next;       /* stitched blocks: first page of the next extent plus 1; 0: last */
+	_Atomic uint32_t next;       /* scattered blocks: first page of the next extent plus 1; 0: last */
 	_Atomic uint64_t owner_id;   /* what the worker calls it: request, adapter */
 	_Atomic uint64_t fence;      /* GPU work that must finish before the page may be taken: slot:16 | value:48 */
 };
@@ -52,13 +52,13 @@ enum {
 	BLOCK_TYPE_MASK = 0xf,    /* content type */
 	BLOCK_PRIORITY_SHIFT = 4, /* two bits, 0 lowest */
 	BLOCK_PRIORITY_MASK = 0x30,
-	BLOCK_EXTENT = 0x40,   /* a further extent of a stitched block; goes with its head, never alone */
+	BLOCK_EXTENT = 0x40,   /* a further extent of a scattered block; goes with its head, never alone */
 	BLOCK_PREPARED = 0x80, /* two-phase: taken, not yet committed */
 	/* freed: no new pins. Without pins and behind its fence it has no content, and the agent may take it */
 	BLOCK_DYING = 0x100,
-	BLOCK_STITCHED = 0x200, /* the head of a stitched block */
-	BLOCK_SPILL = 0x400,    /* content goes to host memory or a file instead of being dropped */
-	BLOCK_RANGE = 0x800,    /* of a range: pinned for as long as that is awake, which no clock calls leaked */
+	BLOCK_SCATTERED = 0x200, /* the head of a scattered block */
+	BLOCK_SPILL = 0x400,     /* content goes to host memory or a file instead of being dropped */
+	BLOCK_RANGE = 0x800,     /* of a range: pinned for as long as that is awake, which no clock calls leaked */
 	BLOCK_ATTRIBUTES = 0xffff,
 	BLOCK_SEQUENCE_SHIFT = 16,
 };
@@ -197,7 +197,7 @@ struct thread_stats {
 	_Atomic uint64_t refills;
 	_Atomic uint64_t refusals;
 	_Atomic uint64_t magazine_hits;
-	_Atomic uint64_t stitched;
+	_Atomic uint64_t scattered;
 	/*
 	 * How often the thread began and ended to have pages in its hands, in neither bits nor entries. While they are
 	 * equal it has none: so an agent that does not know what its predecessor took sees what is the worker's.
@@ -239,7 +239,7 @@ struct session_header {
 	_Alignas(64) _Atomic uint64_t requests_pending; /* bit i: look at requests[i] */
 	_Atomic uint32_t pin_waiters;                   /* threads asleep on a page in motion */
 	_Atomic uint64_t sequences;                     /* highest tag sequence handed to a thread, in chunks */
-	/* of ranges and gpool_malloc(), that it has offered or released, as far as it knows */
+	/* of ranges and gpool_malloc_async(), that it has offered or released, as far as it knows */
 	_Atomic uint32_t offered_pages;
 	/* Agent -> worker */
 	_Alignas(64) _Atomic uint32_t closed; /* 1: the agent ended this session; errno in close_error */

@@ -140,7 +140,7 @@ enum ledger_slot_state {
 	SLOT_SINKING,   /* in the file: being written from other slots of the same block, which hold it */
 };
 struct ledger_slot {
-	_Atomic uint64_t tag;   /* of the block, without BLOCK_STITCHED; 0: free */
+	_Atomic uint64_t tag;   /* of the block, without BLOCK_SCATTERED; 0: free */
 	uint32_t session;       /* 0: its session has ended, and so does this as soon as no job uses it */
 	uint32_t index;         /* of the page within its block, in order of its extents */
 	uint64_t checksum;      /* XXH3 64 */

@@ -140,7 +140,7 @@ struct config {
 	} trust;
 
 	struct {
-		uint32_t patience_ms; /* how long jobs wait for a mover that does not come */
+		uint32_t max_bypass_ms; /* how long jobs wait for a mover that does not come */
 	} mover;
 
 	struct {

@@ -24,8 +24,8 @@ enum config_kind {
 	CONFIG_KIND_INTEGER, /* uint32_t */
 	CONFIG_KIND_FLOAT,   /* double */
 	CONFIG_KIND_SIZE,    /* uint32_t or uint64_t, bytes: KB is 1000, KiB is 1024 */
-	CONFIG_KIND_PAGE_SIZE, /* uint64_t, bytes, a power of two: KB and KiB are both 1024; "auto" is 0 where it is the default
-				*/
+	/* uint64_t, bytes, a power of two: KB and KiB are both 1024; "auto" is 0 where it is the default */
+	CONFIG_KIND_PAGE_SIZE,
 	CONFIG_KIND_AMOUNT,   /* struct config_amount */
 	CONFIG_KIND_DURATION, /* uint32_t, milliseconds */
 	CONFIG_KIND_USERS,    /* struct config_names */

@@ -41,12 +41,12 @@ static void totals_fill(const struct region_look *look, struct msg_regions_reply
 	reply->mapped_bytes = look->totals.mapped;
 	reply->live_bytes = look->totals.live;
 	reply->reusable_bytes = look->totals.reusable;
-	reply->parked_bytes = look->totals.parked;
-	reply->zombie_bytes = look->totals.zombies;
+	reply->reclaimable_bytes = look->totals.reclaimable;
+	reply->pending_unmap_bytes = look->totals.pending_unmap;
 	reply->hole_bytes = look->totals.holes;
 	reply->live_regions = look->totals.live_regions;
 	reply->reusable_regions = look->totals.reusable_regions;
-	reply->zombie_regions = look->totals.zombie_regions;
+	reply->pending_unmap_regions = look->totals.pending_unmap_regions;
 	reply->hole_regions = look->totals.hole_regions;
 	reply->last_id = look->totals.last_id;
 }

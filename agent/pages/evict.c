@@ -38,7 +38,7 @@ const struct evict_policy *evict_policy_named(const char *name)
 
 double evict_content_value(const struct evict_candidate *candidate)
 {
-	/* by enum gpool_content: KV_CACHE, LORA_WEIGHT, TEMP_BUFFER, ACTIVATION, GRADIENT */
+	/* by enum gpool_usage: KV_CACHE, LORA_WEIGHT, TEMP_BUFFER, ACTIVATION, GRADIENT */
 	static const double values[] = {5, 4, 0, 1, 2};
 	double value = candidate->content < sizeof(values) / sizeof(*values) ? values[candidate->content] : 0;
 
@@ -142,7 +142,7 @@ static uint32_t block_walk(struct pool *pool, const struct session *session, uin
 		}
 		if (run_count)
 			pool->runs[(*run_count)++] = (struct page_run){extent, count};
-		next = tag & BLOCK_STITCHED ? atomic_load_explicit(&blocks[extent].next, memory_order_relaxed) : 0;
+		next = tag & BLOCK_SCATTERED ? atomic_load_explicit(&blocks[extent].next, memory_order_relaxed) : 0;
 		total += count;
 		if (!next)
 			return total;
@@ -585,9 +585,9 @@ static void window_costs(struct pool *pool, const struct evict_request *request,
 	for (uint32_t i = 0; i < pool->evict.queue_count; i++) {
 		const struct evict_candidate *candidate = &pool->evict.queue[i];
 
-		/* The extents of a stitched block lie elsewhere: it is left alone. */
+		/* The extents of a scattered block lie elsewhere: it is left alone. */
 		for (uint32_t page = candidate->page;
-			!(candidate->tag & BLOCK_STITCHED) && page < candidate->page + candidate->pages; page++)
+			!(candidate->tag & BLOCK_SCATTERED) && page < candidate->page + candidate->pages; page++)
 			costs[page] = candidate->cached ? 0 : window_cost(candidate->score, highest);
 	}
 }
@@ -628,7 +628,7 @@ bool evict_window(struct pool *pool, const struct evict_request *request, uint32
 
 		const struct session *session = pool->sessions[candidate->session];
 
-		if (session && !(candidate->tag & BLOCK_STITCHED) && candidate->page < *first + need &&
+		if (session && !(candidate->tag & BLOCK_SCATTERED) && candidate->page < *first + need &&
 			candidate->page + candidate->pages > *first &&
 			wanted(request, session, candidate->tag, candidate->pages))
 			evict_one(pool, candidate);

@@ -16,7 +16,7 @@ struct session;
 struct tenant;
 struct config;
 
-/* Content types as the agent tells them apart: those of enum gpool_content, which a block's tag carries. */
+/* Content types as the agent tells them apart: those of enum gpool_usage, which a block's tag carries. */
 enum { EVICT_KV_CACHE = 0, EVICT_LORA_WEIGHT = 1, EVICT_ACTIVATION = 3 };
 
 /*

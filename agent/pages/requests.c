@@ -54,7 +54,7 @@ static uint32_t pinned_pages(const struct pool *pool, const struct session *sess
 			break;
 		*budget -= count;
 		total += count;
-		next = tag & BLOCK_STITCHED ? atomic_load_explicit(&blocks[extent].next, memory_order_relaxed) : 0;
+		next = tag & BLOCK_SCATTERED ? atomic_load_explicit(&blocks[extent].next, memory_order_relaxed) : 0;
 		if (!next || next > pool->page_count)
 			break;
 		extent = next - 1;

@@ -148,7 +148,7 @@ int spill_begin(struct session *session, uint32_t head, uint64_t tag, uint32_t p
 	struct spill *spill = pool->spill;
 	struct spill_block *block = jobs_possible(&pool->jobs) ? spill_block_find(pool, session->id, tag) : NULL;
 	struct spill_name name = {
-		.tag = tag & ~(uint64_t)BLOCK_STITCHED,
+		.tag = tag & ~(uint64_t)BLOCK_SCATTERED,
 		.session = session->id,
 		.owner_id = atomic_load_explicit(&session->segment.blocks[head].owner_id, memory_order_relaxed),
 	};
@@ -188,7 +188,7 @@ static bool entry_stands(const struct pool *pool, const struct spill_block *bloc
 {
 	const struct block_entry *entry = &block->session->segment.blocks[spill_slot(pool, block, 0)->page];
 
-	return (atomic_load_explicit(&entry->tag, memory_order_acquire) & ~(uint64_t)BLOCK_STITCHED) == block->tag;
+	return (atomic_load_explicit(&entry->tag, memory_order_acquire) & ~(uint64_t)BLOCK_SCATTERED) == block->tag;
 }
 
 /* A block has come to its end on the way out or back. */

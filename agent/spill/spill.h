@@ -42,7 +42,7 @@ struct spill_block {
 	struct session *session;   /* NULL: it has ended, and so does this with its last job */
 	uint32_t owner;            /* the session's id */
 	enum spill_phase phase;
-	uint64_t tag; /* without BLOCK_STITCHED, which is a matter of the place */
+	uint64_t tag; /* without BLOCK_SCATTERED, which is a matter of the place */
 	uint32_t pages;
 	uint32_t begun, finished; /* jobs */
 	uint32_t next;            /* pages before this one are begun */

@@ -36,7 +36,7 @@ static int by_name(const void *left, const void *right)
 
 struct spill_block *spill_block_find(const struct pool *pool, uint32_t owner, uint64_t tag)
 {
-	struct spill_block key = {.owner = owner, .tag = tag & ~(uint64_t)BLOCK_STITCHED};
+	struct spill_block key = {.owner = owner, .tag = tag & ~(uint64_t)BLOCK_SCATTERED};
 	void *found = tfind(&key, &pool->spill->blocks, by_name);
 
 	return found ? *(struct spill_block **)found : NULL;
@@ -51,7 +51,7 @@ struct spill_block *spill_block_new(
 		return NULL;
 	block->session = session;
 	block->owner = owner;
-	block->tag = tag & ~(uint64_t)BLOCK_STITCHED;
+	block->tag = tag & ~(uint64_t)BLOCK_SCATTERED;
 	block->pages = pages;
 	block->request = -1;
 	block->phase = SPILL_SAVED;
@@ -262,7 +262,7 @@ bool spill_sources_read(struct session *session, uint32_t head, uint64_t tag, ui
 				return false;
 			sources[total++] = (struct spill_source){page, page_word_generation(word)};
 		}
-		next = tag & BLOCK_STITCHED ? atomic_load_explicit(&blocks[extent].next, memory_order_relaxed) : 0;
+		next = tag & BLOCK_SCATTERED ? atomic_load_explicit(&blocks[extent].next, memory_order_relaxed) : 0;
 		extent = next - 1;
 	} while (next && next <= pool->page_count && total < pages);
 	return !next && total == pages;

@@ -27,7 +27,7 @@ int control_call(struct channel *control, const uint8_t token[16], uint8_t *requ
 	struct msg_envelope envelope;
 	uint64_t sequence;
 	int64_t deadline = channel_deadline(timeout_ms);
-	int length, patience_ms = CONTROL_RESEND_MS;
+	int length, max_bypass_ms = CONTROL_RESEND_MS;
 
 	if (request_length < MSG_ENVELOPE_BYTES)
 		return -EINVAL;
@@ -39,14 +39,14 @@ int control_call(struct channel *control, const uint8_t token[16], uint8_t *requ
 	msg_envelope_stamp(request, sequence, token);
 
 	do {
-		int64_t resend = channel_deadline(patience_ms);
+		int64_t resend = channel_deadline(max_bypass_ms);
 
 		length = channel_send(control, request, request_length);
 		if (length < 0)
 			return length;
 		length = channel_receive(control, reply, reply_capacity, resend < deadline ? resend : deadline);
-		if (patience_ms < RESEND_MS_MAX)
-			patience_ms *= 2;
+		if (max_bypass_ms < RESEND_MS_MAX)
+			max_bypass_ms *= 2;
 	} while (length == -ETIMEDOUT && channel_deadline(0) < deadline);
 	if (length < 0)
 		return length;

@@ -323,7 +323,7 @@ bool deferred_reuse(struct gpool *pool, struct thread_cache *cache, uint32_t slo
 			break;
 		}
 		if (entry->kind != DEFERRED_FREE || entry->block.page_count != page_count ||
-			entry->block.tag & BLOCK_STITCHED || entry->own_pins || is_pinned(pool, &entry->block, 0))
+			entry->block.tag & BLOCK_SCATTERED || entry->own_pins || is_pinned(pool, &entry->block, 0))
 			continue;
 		if (free_claim(pool, &entry->block))
 			continue;

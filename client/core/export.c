@@ -187,14 +187,14 @@ static int fence_export(struct gpool *pool, struct gpool_fence fence, uint32_t f
 {
 	int error = -EOPNOTSUPP, second;
 
-	ticket->way = GPOOL_FENCE_BY_TIMELINE;
-	if (!(flags & GPOOL_EXPORT_EVENT))
+	ticket->way = GPOOL_FENCE_HANDLE_TIMELINE;
+	if (!(flags & GPOOL_FENCE_EXPORT_EVENT))
 		error = by_timeline(pool, fence);
 	if (error >= 0 || error == -EINVAL)
 		return error;
-	ticket->way = GPOOL_FENCE_BY_EVENT;
+	ticket->way = GPOOL_FENCE_HANDLE_EVENT;
 	second = by_event(pool, fence, ticket);
-	return second < 0 && !(flags & GPOOL_EXPORT_EVENT) ? error : second;
+	return second < 0 && !(flags & GPOOL_FENCE_EXPORT_EVENT) ? error : second;
 }
 
 static int error_known(int error)
@@ -214,7 +214,7 @@ static int error_known(int error)
 int gpool_fence_export(struct gpool *pool, struct gpool_fence fence, uint32_t flags, struct gpool_fence_handle *handle)
 {
 	struct fence_ticket ticket = {
-		.way = GPOOL_FENCE_REACHED,
+		.way = GPOOL_FENCE_HANDLE_SIGNALED,
 		.magic = FENCE_TICKET_MAGIC,
 		.version = FENCE_TICKET_VERSION,
 		.session = pool->id,
@@ -227,8 +227,8 @@ int gpool_fence_export(struct gpool *pool, struct gpool_fence fence, uint32_t fl
 		return -ECHILD;
 	if (pool->role)
 		return fail_role(pool);
-	if (flags & ~(uint32_t)GPOOL_EXPORT_EVENT)
-		return fail(-EINVAL, "flags are 0x%x; the only one is GPOOL_EXPORT_EVENT", flags);
+	if (flags & ~(uint32_t)GPOOL_FENCE_EXPORT_EVENT)
+		return fail(-EINVAL, "flags are 0x%x; the only one is GPOOL_FENCE_EXPORT_EVENT", flags);
 	if (fence_check(pool, fence))
 		return -EINVAL;
 	if (stream_is_mirror(pool, fence_slot(fence.value)))
@@ -242,9 +242,9 @@ int gpool_fence_export(struct gpool *pool, struct gpool_fence fence, uint32_t fl
 		if (result < 0)
 			return error_known(result);
 		if (result > 0)
-			ticket.way = GPOOL_FENCE_REACHED;
+			ticket.way = GPOOL_FENCE_HANDLE_SIGNALED;
 	}
-	if (ticket.way == GPOOL_FENCE_REACHED)
+	if (ticket.way == GPOOL_FENCE_HANDLE_SIGNALED)
 		memset(ticket.ipc, 0, sizeof(ticket.ipc));
 	memcpy(handle, &ticket, sizeof(ticket));
 	return 0;

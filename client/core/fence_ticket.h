@@ -14,14 +14,14 @@
 enum { FENCE_TICKET_VERSION = 1 };
 
 struct fence_ticket {
-	uint32_t way; /* enum gpool_fence_way */
+	uint32_t way; /* enum gpool_fence_handle_type */
 	uint32_t magic, version;
 	uint32_t session; /* whose */
 	uint64_t key;     /* of its timeline page; of who exports by events alone, just as random */
 	uint64_t value;   /* of the fence, within its slot */
 	uint32_t slot;    /* of the exporter's streams */
 	uint32_t zero;
-	uint8_t ipc[GPU_IPC_BYTES]; /* GPOOL_FENCE_BY_EVENT: of the driver; else zeros */
+	uint8_t ipc[GPU_IPC_BYTES]; /* GPOOL_FENCE_HANDLE_EVENT: of the driver; else zeros */
 	uint8_t more[24];           /* zeros */
 };
 static_assert(sizeof(struct fence_ticket) == sizeof(struct gpool_fence_handle), "one is copied into the other");
@@ -35,11 +35,11 @@ static inline int fence_ticket_read(const struct gpool_fence_handle *handle, str
 	if (ticket->magic != FENCE_TICKET_MAGIC || ticket->version != FENCE_TICKET_VERSION || ticket->zero ||
 		memcmp(ticket->more, zeros, sizeof(ticket->more)))
 		return -EINVAL;
-	if (ticket->way != GPOOL_FENCE_BY_EVENT && memcmp(ticket->ipc, zeros, sizeof(ticket->ipc)))
+	if (ticket->way != GPOOL_FENCE_HANDLE_EVENT && memcmp(ticket->ipc, zeros, sizeof(ticket->ipc)))
 		return -EINVAL;
-	if (ticket->way == GPOOL_FENCE_REACHED)
+	if (ticket->way == GPOOL_FENCE_HANDLE_SIGNALED)
 		return 0;
-	if ((ticket->way != GPOOL_FENCE_BY_TIMELINE && ticket->way != GPOOL_FENCE_BY_EVENT) || !ticket->slot ||
+	if ((ticket->way != GPOOL_FENCE_HANDLE_TIMELINE && ticket->way != GPOOL_FENCE_HANDLE_EVENT) || !ticket->slot ||
 		ticket->slot >= SESSION_TIMELINES || !ticket->session || ticket->session >= POOL_SESSIONS ||
 		!ticket->value || ticket->value >> 48)
 		return -EINVAL;

@@ -33,7 +33,7 @@ int block_finish(struct gpool *pool, const struct gpool_block *block)
 	/* Not before: those who still pin it find it by the table. */
 	if (block->tag & BLOCK_SPILL)
 		spill_forget(pool, block->tag);
-	if (block->tag & BLOCK_STITCHED)
+	if (block->tag & BLOCK_SCATTERED)
 		return stitch_finish(pool, block);
 	run_to_bits(pool, block->page, block->page_count);
 	return 0;
@@ -80,7 +80,7 @@ static inline __attribute__((always_inline)) int free_in(
 		return -ESTALE;
 	if (unlikely(atomic_load_explicit(&entry->tag, memory_order_acquire) != tag))
 		return -ESTALE;
-	if (unlikely(!(tag & BLOCK_STITCHED) &&
+	if (unlikely(!(tag & BLOCK_SCATTERED) &&
 		    atomic_load_explicit(&entry->page_count, memory_order_relaxed) != block->page_count))
 		return fail(-EINVAL, "not a block's handle: %u pages at page %u, where the block has another length",
 			block->page_count, page);
@@ -99,7 +99,7 @@ static inline __attribute__((always_inline)) int free_in(
 		flight_tell_block(pool, FLIGHT_FREE, block, 0);
 	/* Also the work of other streams, behind which it was unpinned before. */
 	left = atomic_load_explicit(&entry->fence, memory_order_relaxed);
-	if (unlikely(pins > 1 || tag & (BLOCK_STITCHED | BLOCK_SPILL) ||
+	if (unlikely(pins > 1 || tag & (BLOCK_SCATTERED | BLOCK_SPILL) ||
 		    (fence && !fence_reached(&pool->session, fence)) ||
 		    (left && !fence_reached(&pool->session, left)))) {
 		free_later(pool, block, fence);
@@ -148,7 +148,7 @@ int gpool_free(struct gpool *pool, const struct gpool_block *block)
 	return unlikely(error == -ESTALE && block->tag & BLOCK_SPILL) ? free_moved(pool, block, 0) : error;
 }
 
-int gpool_drop(struct gpool *pool, const struct gpool_block *block)
+int gpool_discard(struct gpool *pool, const struct gpool_block *block)
 {
 	int error;
 

@@ -496,12 +496,12 @@ int gpool_fence_import(struct gpool *pool, const struct gpool_fence_handle *hand
 	/* What is ours we have already, and a driver refuses its own events. */
 	if (error)
 		return fail(-EINVAL, "not a handle of gpool_fence_export()");
-	if (ticket.way != GPOOL_FENCE_REACHED && ticket.key == export_key(pool))
+	if (ticket.way != GPOOL_FENCE_HANDLE_SIGNALED && ticket.key == export_key(pool))
 		return fail(-EINVAL, "the fence was exported by this session");
 	pthread_mutex_lock(&pool->imports->turn);
-	if (ticket.way == GPOOL_FENCE_BY_TIMELINE)
+	if (ticket.way == GPOOL_FENCE_HANDLE_TIMELINE)
 		error = import_by_timeline(pool->imports, &ticket, &imported);
-	else if (ticket.way == GPOOL_FENCE_BY_EVENT)
+	else if (ticket.way == GPOOL_FENCE_HANDLE_EVENT)
 		error = import_by_event(pool->imports, &ticket, &imported);
 	pthread_mutex_unlock(&pool->imports->turn);
 	if (!error)

@@ -78,7 +78,7 @@ int gpool_pressure(const struct gpool *pool)
 	return pool->alive ? (int)atomic_load_explicit(&pool->header->pressure, memory_order_relaxed) : -ECHILD;
 }
 
-static void count_pages(const struct gpool *pool, struct gpool_statistics *statistics)
+static void count_pages(const struct gpool *pool, struct gpool_stats *statistics)
 {
 	for (uint32_t page = 0; page < pool->page_count; page++) {
 		uint64_t word = atomic_load_explicit(&pool->pages[page], memory_order_relaxed);
@@ -92,7 +92,7 @@ static void count_pages(const struct gpool *pool, struct gpool_statistics *stati
 			atomic_load_explicit(&pool->session.free_bits[word], memory_order_relaxed));
 }
 
-static void count_threads(const struct session_stats *stats, struct gpool_statistics *statistics)
+static void count_threads(const struct session_stats *stats, struct gpool_stats *statistics)
 {
 	for (int i = 0; i < SESSION_STAT_SLOTS; i++) {
 		const struct thread_stats *thread = &stats->threads[i];
@@ -104,7 +104,7 @@ static void count_threads(const struct session_stats *stats, struct gpool_statis
 		statistics->stale_pins += atomic_load_explicit(&thread->stale_pins, memory_order_relaxed);
 		statistics->contended_pins += atomic_load_explicit(&thread->contended_pins, memory_order_relaxed);
 		statistics->magazine_hits += atomic_load_explicit(&thread->magazine_hits, memory_order_relaxed);
-		statistics->stitched += atomic_load_explicit(&thread->stitched, memory_order_relaxed);
+		statistics->scattered += atomic_load_explicit(&thread->scattered, memory_order_relaxed);
 		statistics->refills += atomic_load_explicit(&thread->refills, memory_order_relaxed);
 		statistics->refusals += atomic_load_explicit(&thread->refusals, memory_order_relaxed);
 	}
@@ -128,9 +128,9 @@ const struct gpu *pool_gpu(const struct gpool *pool)
 	return pool->gpu;
 }
 
-int gpool_statistics(struct gpool *pool, struct gpool_statistics *statistics)
+int gpool_stats(struct gpool *pool, struct gpool_stats *statistics)
 {
-	struct gpool_statistics filled = {.size = statistics->size};
+	struct gpool_stats filled = {.size = statistics->size};
 
 	if (!pool->alive)
 		return -ECHILD;
@@ -145,9 +145,9 @@ int gpool_statistics(struct gpool *pool, struct gpool_statistics *statistics)
 	return 0;
 }
 
-int gpool_device(const struct gpool *pool, struct gpool_device *device)
+int gpool_device_info(const struct gpool *pool, struct gpool_device_info *device)
 {
-	struct gpool_device filled = {.size = device->size, .ordinal = pool->device};
+	struct gpool_device_info filled = {.size = device->size, .ordinal = pool->device};
 
 	if (!pool->alive)
 		return -ECHILD;
@@ -166,7 +166,7 @@ int gpool_device(const struct gpool *pool, struct gpool_device *device)
 enum { SHORTAGE_ANSWER_MS = 1000 }; /* chosen: an agent that is restarted answers within it */
 
 /* Those that the agent names; none where it does not answer. */
-static void holders_ask(struct gpool *pool, struct gpool_shortage *shortage)
+static void holders_ask(struct gpool *pool, struct gpool_oom_info *shortage)
 {
 	const struct msg_shortage_request request = {0};
 	struct msg_shortage_reply reply;
@@ -185,7 +185,7 @@ static void holders_ask(struct gpool *pool, struct gpool_shortage *shortage)
 		struct gpool_holder *to = &shortage->holders[i];
 
 		to->session = from->session;
-		to->content = from->content_type < GPOOL_CONTENTS ? from->content_type : GPOOL_CONTENTS;
+		to->content = from->content_type < GPOOL_USAGE_COUNT ? from->content_type : GPOOL_USAGE_COUNT;
 		to->needed_pages = from->needed_pages;
 		to->offered_pages = from->offered_pages;
 		to->idle_pages = from->idle_pages;
@@ -193,9 +193,9 @@ static void holders_ask(struct gpool *pool, struct gpool_shortage *shortage)
 	}
 }
 
-int gpool_shortage(struct gpool *pool, struct gpool_shortage *shortage)
+int gpool_oom_info(struct gpool *pool, struct gpool_oom_info *shortage)
 {
-	struct gpool_shortage filled = {.size = 0};
+	struct gpool_oom_info filled = {.size = 0};
 	const struct thread_cache *cache;
 	uint32_t size = shortage->size;
 
@@ -207,15 +207,15 @@ int gpool_shortage(struct gpool *pool, struct gpool_shortage *shortage)
 	if (cache)
 		filled = cache->shortage;
 	filled.size = size;
-	if (size > offsetof(struct gpool_shortage, holder_count))
+	if (size > offsetof(struct gpool_oom_info, holder_count))
 		holders_ask(pool, &filled);
 	answer(shortage, size, &filled, sizeof(filled));
 	return 0;
 }
 
-int gpool_shortage_object(struct gpool *pool, struct gpool_shortage_object *object)
+int gpool_oom_object(struct gpool *pool, struct gpool_oom_object *object)
 {
-	struct gpool_shortage_object filled;
+	struct gpool_oom_object filled;
 	const struct thread_cache *cache;
 	uint32_t size = object->size;
 

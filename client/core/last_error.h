@@ -30,7 +30,7 @@ int fail_stream(uint32_t stream) __attribute__((noinline, cold));
 int fail_role(const struct gpool *pool) __attribute__((noinline, cold));
 /* fail_asleep() - -EBUSY: the session sleeps. */
 int fail_asleep(void) __attribute__((noinline, cold));
-/* fail_address() - -EINVAL: no allocation of gpool_malloc() begins there. */
+/* fail_address() - -EINVAL: no allocation of gpool_malloc_async() begins there. */
 int fail_address(uint64_t address) __attribute__((noinline, cold));
 
 #endif

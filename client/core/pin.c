@@ -265,7 +265,7 @@ int gpool_address(struct gpool *pool, const struct gpool_block *block, uint64_t 
 		if ((tag & ~(uint64_t)BLOCK_DYING) != block->tag)
 			return -ESTALE;
 	}
-	if (unlikely(tag & BLOCK_STITCHED))
+	if (unlikely(tag & BLOCK_SCATTERED))
 		return stitch_address(pool, block, address);
 	*address = pool->window_base + block->page * pool->page_bytes;
 	return 0;

@@ -12,7 +12,7 @@
  *   deferred->lock   blocks that wait for fences or for other threads' pins
  *   spaces->lock     spaces of addresses; only ever tried where other locks are held
  *   window->lock     imported handles and what is mapped
- *   stitches->lock   ranges of stitched blocks; nothing is taken inside it
+ *   stitches->lock   ranges of scattered blocks; nothing is taken inside it
  *   objects_lock     handles of objects; held for no question to the agent
  *   exports->lock, imports->turn  fences for and of other processes, one at a time; held while the agent is asked
  *   attach_lock      whose turn it is to ask the agent; held for no question either
@@ -22,8 +22,8 @@
  *   streams[].lock   one stream
  *   imports->lock    fences of other processes; its thread holds it while it looks
  *   sources.lock     what they are read from; nothing is taken inside it
- *   vpmm->lock       regions of gpool_malloc(); nothing is taken inside it, and it is not held over any call that may
- *                    wait
+ *   vpmm->lock       regions of gpool_malloc_async(); nothing is taken inside it, and it is not held over any call that
+ *                    may wait
  *   small->lock      its parts of pages; likewise
  *   kvs_lock         the list of KV caches; nothing is taken inside it
  * spans->lock stands outside all of these: a page of spans is allocated and freed under it; so do the locks of a KV

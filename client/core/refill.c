@@ -221,9 +221,9 @@ static void session_name_read(const struct gpool *pool, uint32_t session, char n
 }
 
 static void shortage_read(
-	const struct gpool *pool, const struct lease_request *request, uint32_t need, struct gpool_shortage *shortage)
+	const struct gpool *pool, const struct lease_request *request, uint32_t need, struct gpool_oom_info *shortage)
 {
-	*shortage = (struct gpool_shortage){
+	*shortage = (struct gpool_oom_info){
 		.needed = need,
 		.free = request->free_pages,
 		.pinned = request->pinned_pages,
@@ -238,11 +238,11 @@ static void shortage_read(
  * way.
  */
 static void shortage_object_read(
-	const struct gpool *pool, const struct lease_request *request, struct gpool_shortage_object *object)
+	const struct gpool *pool, const struct lease_request *request, struct gpool_oom_object *object)
 {
 	const struct object_record *record = &pool->segment.objects[request->object];
 
-	*object = (struct gpool_shortage_object){.size = sizeof(*object)};
+	*object = (struct gpool_oom_object){.size = sizeof(*object)};
 	if (!request->object || request->object >= pool->header->object_count)
 		return;
 	object->pages = record->pages;
@@ -253,7 +253,7 @@ static void shortage_object_read(
 }
 
 /* After a round trip to the agent the words are cheap. */
-static int shortage_fail(int error, const struct gpool_shortage *shortage)
+static int shortage_fail(int error, const struct gpool_oom_info *shortage)
 {
 	char holder[80] = "";
 

@@ -352,7 +352,7 @@ int gpool_role_release(struct gpool *pool, const struct gpool_role *role)
 	return error == -ESTALE ? 0 : error;
 }
 
-int gpool_role_get(const struct gpool *pool, const char *name, uint32_t *session, uint64_t *token)
+int gpool_role_info(const struct gpool *pool, const char *name, uint32_t *session, uint64_t *token)
 {
 	if (unlikely(!pool->alive))
 		return -ECHILD;

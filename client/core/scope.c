@@ -10,9 +10,9 @@ int gpool_scope_begin(struct gpool *pool, uint32_t content, uint32_t flags, stru
 {
 	if (!pool->alive)
 		return -ECHILD;
-	if (content >= GPOOL_CONTENTS || flags & ~(uint32_t)GPOOL_SCOPE_FREE)
+	if (content >= GPOOL_USAGE_COUNT || flags & ~(uint32_t)GPOOL_SCOPE_FREE)
 		return fail(-EINVAL, "content is %u, at most %d, and flags are 0x%x, at most GPOOL_SCOPE_FREE", content,
-			GPOOL_CONTENTS - 1, flags);
+			GPOOL_USAGE_COUNT - 1, flags);
 	*scope = (struct gpool_scope){.pool = pool, .content = content, .flags = flags};
 	return 0;
 }

@@ -33,7 +33,7 @@ TAILQ_HEAD(span_list, span_page);
 
 struct spans {
 	pthread_mutex_t lock;
-	struct span_list with_room[GPOOL_CONTENTS][SPAN_CLASSES];
+	struct span_list with_room[GPOOL_USAGE_COUNT][SPAN_CLASSES];
 	struct span_page **at; /* [page_count]; address space until it is used */
 	size_t bytes;
 	_Atomic uint32_t page_count; /* that hold spans */
@@ -58,7 +58,7 @@ int span_open(struct gpool *pool)
 		return -ENOMEM;
 	}
 	pthread_mutex_init(&spans->lock, NULL);
-	for (int content = 0; content < GPOOL_CONTENTS; content++)
+	for (int content = 0; content < GPOOL_USAGE_COUNT; content++)
 		for (int class = 0; class < SPAN_CLASSES; class ++)
 			TAILQ_INIT(&spans->with_room[content][class]);
 	pool->spans = spans;
@@ -193,8 +193,8 @@ int gpool_span_alloc(struct gpool *pool, uint64_t bytes, uint32_t content, struc
 	if (bytes == 0 || bytes > pool->page_bytes / 2)
 		return fail(-EINVAL, "bytes is %llu; a span has 1 to %llu, half a page", (unsigned long long)bytes,
 			(unsigned long long)pool->page_bytes / 2);
-	if (content >= GPOOL_CONTENTS)
-		return fail(-EINVAL, "content is %u; the largest is %d", content, GPOOL_CONTENTS - 1);
+	if (content >= GPOOL_USAGE_COUNT)
+		return fail(-EINVAL, "content is %u; the largest is %d", content, GPOOL_USAGE_COUNT - 1);
 	class = span_class_of((uint32_t)bytes);
 	pthread_mutex_lock(&pool->spans->lock);
 	page = TAILQ_FIRST(&pool->spans->with_room[content][class]);

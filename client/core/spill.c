@@ -134,7 +134,8 @@ void spill_forget(struct gpool *pool, uint64_t tag)
  */
 static int saved_ask(struct gpool *pool, uint64_t tag, uint32_t *page_count)
 {
-	struct lease_request ask = {.kind = LEASE_RESTORE, .flags = LEASE_SOON, .tag = tag & ~(uint64_t)BLOCK_STITCHED};
+	struct lease_request ask = {
+		.kind = LEASE_RESTORE, .flags = LEASE_SOON, .tag = tag & ~(uint64_t)BLOCK_SCATTERED};
 	int error = lease_ask(pool, &ask);
 
 	*page_count = ask.extra_granted;
@@ -157,8 +158,8 @@ static int target_alloc(struct gpool *pool, uint64_t tag, uint32_t page_count, u
 /* The pages have the content: from now on they are the block. */
 static void target_adopt(struct gpool *pool, struct gpool_block *target, uint64_t tag)
 {
-	tag = (tag & ~(uint64_t)BLOCK_STITCHED) | (target->tag & BLOCK_STITCHED);
-	if (tag & BLOCK_STITCHED)
+	tag = (tag & ~(uint64_t)BLOCK_SCATTERED) | (target->tag & BLOCK_SCATTERED);
+	if (tag & BLOCK_SCATTERED)
 		stitch_rename(pool, target->page, tag);
 	else
 		atomic_store_explicit(&block_entry(pool, target->page)->tag, tag, memory_order_release);
@@ -187,7 +188,7 @@ static int restore_fail(struct gpool *pool, uint64_t tag)
 
 static int bring_back(struct gpool *pool, uint64_t tag, struct gpool_block *target)
 {
-	struct lease_request ask = {.kind = LEASE_RESTORE, .tag = tag & ~(uint64_t)BLOCK_STITCHED};
+	struct lease_request ask = {.kind = LEASE_RESTORE, .tag = tag & ~(uint64_t)BLOCK_SCATTERED};
 	int32_t timeout_ms = (int32_t)atomic_load_explicit(&pool->header->pin_timeout_ms, memory_order_relaxed);
 	uint32_t page_count;
 	int error;
@@ -352,7 +353,7 @@ static int fetch_enter(struct gpool *pool, const struct gpool_block *block)
 int spill_fetch_begin(struct gpool *pool, const struct gpool_block *block, struct spill_fetch *fetch)
 {
 	struct lease_request ask = {
-		.kind = LEASE_RESTORE, .tag = block->tag & ~(uint64_t)BLOCK_STITCHED, .need = block->page_count};
+		.kind = LEASE_RESTORE, .tag = block->tag & ~(uint64_t)BLOCK_SCATTERED, .need = block->page_count};
 	int error = fetch_enter(pool, block);
 
 	if (error)
@@ -388,7 +389,7 @@ int spill_fetch_end(struct gpool *pool, struct spill_fetch *fetch, bool wait)
 
 static int discard(struct gpool *pool, uint64_t tag)
 {
-	struct lease_request ask = {.kind = LEASE_DISCARD, .tag = tag & ~(uint64_t)BLOCK_STITCHED};
+	struct lease_request ask = {.kind = LEASE_DISCARD, .tag = tag & ~(uint64_t)BLOCK_SCATTERED};
 
 	return lease_ask(pool, &ask);
 }
@@ -449,7 +450,7 @@ int spill_now(struct gpool *pool, const struct gpool_block *block)
 	return lease_ask(pool, &ask);
 }
 
-int gpool_relocate(struct gpool *pool, struct gpool_block *block)
+int gpool_refresh(struct gpool *pool, struct gpool_block *block)
 {
 	struct gpool_block place = *block;
 

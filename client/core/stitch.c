@@ -54,7 +54,7 @@ static int stitch_unmap(struct gpool *pool, const struct stitch *stitch)
 	if (!error)
 		error = gpu_unreserve(pool->gpu, stitch->va, bytes);
 	if (error)
-		pool_log(pool, POOL_LOG_ERROR, "cannot unmap a stitched block of %u pages: %s; its addresses are lost",
+		pool_log(pool, POOL_LOG_ERROR, "cannot unmap a scattered block of %u pages: %s; its addresses are lost",
 			stitch->page_count, gpu_error_text());
 	return 0;
 }
@@ -259,7 +259,7 @@ int chain_stand(struct gpool *pool, struct thread_cache *cache, uint32_t first, 
 	atomic_store_explicit(&pool->session.touch[first], pool_clock(pool), memory_order_relaxed);
 	*block = (struct gpool_block){
 		.generation = word,
-		.tag = block_tag_make(sequence, attributes->flags | BLOCK_STITCHED),
+		.tag = block_tag_make(sequence, attributes->flags | BLOCK_SCATTERED),
 		.page = first,
 		.page_count = page_count,
 	};
@@ -293,7 +293,7 @@ int stitch_create(struct gpool *pool, struct thread_cache *cache, uint32_t first
 	stitch->sequence = block->tag >> BLOCK_SEQUENCE_SHIFT;
 	stitch_publish(pool, stitch);
 	stat_add(cache, &cache->stats->allocations);
-	stat_add(cache, &cache->stats->stitched);
+	stat_add(cache, &cache->stats->scattered);
 	return 0;
 }
 

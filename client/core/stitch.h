@@ -2,9 +2,9 @@
  * stitch.h - blocks whose pages do not lie in a row: mapped a second time, side by side, in a range of their own.
  * Internal to libgpool.
  *
- * The head's entry has BLOCK_STITCHED and `next`, each further extent's BLOCK_EXTENT; the head's pin and fence stand
+ * The head's entry has BLOCK_SCATTERED and `next`, each further extent's BLOCK_EXTENT; the head's pin and fence stand
  * for all. When the agent evicts such a block, this process learns nothing of it: the range stays until it is cleaned,
- * which happens when a block is stitched at the same page or when the ranges have doubled in number since they were
+ * which happens when a block is scattered at the same page or when the ranges have doubled in number since they were
  * last looked through.
  */
 #ifndef GPOOL_CLIENT_STITCH_H
@@ -33,7 +33,7 @@ void chain_end(struct gpool *pool, uint32_t first);
 /* stitch_rename() - the block that stands at `page`, which nobody else knows, gets another sequence with this tag. */
 void stitch_rename(struct gpool *pool, uint32_t page, uint64_t tag);
 
-/* stitch_finish() - block_finish() for a stitched block: 0, -EBUSY. */
+/* stitch_finish() - block_finish() for a scattered block: 0, -EBUSY. */
 int stitch_finish(struct gpool *pool, const struct gpool_block *block);
 
 /*

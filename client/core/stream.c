@@ -224,7 +224,7 @@ static int stream_start(struct gpool *pool, struct stream *stream, void *native)
 
 	if (!(pool->capabilities & GPU_CAP_TIMELINE))
 		return fail(-EOPNOTSUPP,
-			"the device cannot write to memory from a stream; GPOOL_STREAM_MANUAL can be opened");
+			"the device cannot write to memory from a stream; GPOOL_STREAM_HOST_SIGNALED can be opened");
 	error = timeline_register(pool);
 	if (error)
 		return error;
@@ -255,19 +255,19 @@ int gpool_stream_open(struct gpool *pool, void *native, uint32_t flags, uint32_t
 
 	if (!pool->alive)
 		return -ECHILD;
-	if (flags & ~(uint32_t)GPOOL_STREAM_MANUAL || (native && flags))
+	if (flags & ~(uint32_t)GPOOL_STREAM_HOST_SIGNALED || (native && flags))
 		return fail(-EINVAL,
-			"flags are 0x%x; the only one is GPOOL_STREAM_MANUAL, for a stream without a native one",
+			"flags are 0x%x; the only one is GPOOL_STREAM_HOST_SIGNALED, for a stream without a native one",
 			flags);
 	if (pool->role)
 		return fail(-EOPNOTSUPP, "an observer or admin has no device");
 	pthread_mutex_lock(&pool->streams->lock);
 	opened = stream_find_closed(pool->streams, &slot);
 	if (opened) {
-		if (!(flags & GPOOL_STREAM_MANUAL))
+		if (!(flags & GPOOL_STREAM_HOST_SIGNALED))
 			error = stream_start(pool, opened, native);
 		if (!error) {
-			opened->manual = flags & GPOOL_STREAM_MANUAL;
+			opened->manual = flags & GPOOL_STREAM_HOST_SIGNALED;
 			opened->generation = (opened->generation + 1) & (UINT32_MAX >> SLOT_BITS);
 			opened->open = true;
 			*stream = opened->generation << SLOT_BITS | slot;

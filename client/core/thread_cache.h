@@ -37,9 +37,9 @@ struct thread_cache {
 	uint32_t take_hint; /* word of free_bits where the last search stopped */
 	uint32_t batch;     /* pages to ask the agent for at a time */
 	uint64_t last_refill_ns;
-	struct gpool_shortage shortage;               /* without size and holders */
-	struct gpool_shortage_object shortage_object; /* pages 0: none */
-	struct thread_cache *next, **link;            /* in pool->caches */
+	struct gpool_oom_info shortage;          /* without size and holders */
+	struct gpool_oom_object shortage_object; /* pages 0: none */
+	struct thread_cache *next, **link;       /* in pool->caches */
 	struct cached_run runs[CACHE_RUNS];
 	struct cached_run magazine[MAGAZINE_MAX];
 };

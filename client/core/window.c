@@ -458,7 +458,7 @@ int window_protect(struct gpool *pool, uint32_t first, uint32_t count, bool read
 		start = page;
 		while (page < end && bit_of(window->there, handle_of(window, page)))
 			page++;
-		/* A page that was only ever mapped elsewhere, in a stitched block, is not there. */
+		/* A page that was only ever mapped elsewhere, in a scattered block, is not there. */
 		if (page == start) {
 			page++;
 			continue;
@@ -643,7 +643,7 @@ static int gone_tell(struct gpool *pool, struct leaving *leaving)
 }
 
 /*
- * Two sweeps: the first lets go of what stitched blocks and pinnable objects of before have mapped; the second, after
+ * Two sweeps: the first lets go of what scattered blocks and pinnable objects of before have mapped; the second, after
  * the words were looked at, of those that were evicted in between, lest the agent hears that nothing is mapped while a
  * range of theirs still is.
  */
@@ -696,7 +696,7 @@ void window_let_go_unused(struct gpool *pool)
 		window_leave(pool, true);
 }
 
-int gpool_let_go(struct gpool *pool)
+int gpool_release_unused(struct gpool *pool)
 {
 	if (!pool->alive)
 		return -ECHILD;

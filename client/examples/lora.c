@@ -121,7 +121,7 @@ static void engine_open(const char *folder)
 	must(gpool_open(NULL, &engine.pool), "open");
 	must(gpool_stream_open(engine.pool, NULL, 0, &engine.stream), "stream");
 	lora.element = GPOOL_LORA_BF16;
-	must(gpool_lora_open(engine.pool, &lora, &engine.lora), "adapters");
+	must(gpool_lora_create(engine.pool, &lora, &engine.lora), "adapters");
 	for (uint32_t i = 0; i < ADAPTERS; i++) {
 		snprintf(path, sizeof(path), "%s/rank-%u", folder, ranks[i]);
 		adapter_write(path, i);
@@ -133,7 +133,7 @@ static void engine_open(const char *folder)
 	scheduler.requests = REQUESTS;
 	scheduler.batch_requests = AT_ONCE;
 	scheduler.batch_adapters = 4;
-	must(gpool_lora_scheduler_open(engine.lora, &scheduler, &engine.scheduler), "scheduler");
+	must(gpool_lora_scheduler_create(engine.lora, &scheduler, &engine.scheduler), "scheduler");
 	batch.stream = engine.stream;
 	batch.element = GPOOL_LORA_BF16;
 	batch.tokens_max = AT_ONCE;
@@ -141,7 +141,7 @@ static void engine_open(const char *folder)
 	batch.layers = LAYERS;
 	batch.targets = &target;
 	batch.target_count = 1;
-	must(gpool_lora_batch_open(engine.lora, &batch, &engine.batch), "batch");
+	must(gpool_lora_batch_create(engine.lora, &batch, &engine.batch), "batch");
 	must(gpool_alloc(engine.pool, (uint32_t)(1 + bytes / gpool_page_bytes(engine.pool)), NULL, &block),
 		"memory of the model");
 	must(gpool_address(engine.pool, &block, &address), "address");
@@ -151,9 +151,9 @@ static void engine_open(const char *folder)
 
 static void engine_close(void)
 {
-	must(gpool_lora_batch_close(engine.batch), "batch");
-	must(gpool_lora_scheduler_close(engine.scheduler), "scheduler");
-	must(gpool_lora_close(engine.lora), "adapters");
+	must(gpool_lora_batch_destroy(engine.batch), "batch");
+	must(gpool_lora_scheduler_destroy(engine.scheduler), "scheduler");
+	must(gpool_lora_destroy(engine.lora), "adapters");
 	gpool_stream_close(engine.pool, engine.stream);
 	gpool_close(engine.pool);
 }
@@ -199,7 +199,7 @@ static void requests_start(uint32_t step)
 {
 	struct gpool_lora_schedule schedule = {.size = sizeof(schedule)};
 
-	must(gpool_lora_scheduler_form(engine.scheduler, running_count ? 0 : -1, &schedule), "form");
+	must(gpool_lora_scheduler_schedule(engine.scheduler, running_count ? 0 : -1, &schedule), "form");
 	for (uint32_t i = 0; i < schedule.failed_count; i++)
 		must(schedule.errors[i], "adapter");
 	for (uint32_t i = 0; i < schedule.start_count; i++, running_count++) {
@@ -256,7 +256,7 @@ static double tokens_check(void)
 
 int main(int argc, char **argv)
 {
-	struct gpool_lora_scheduler_statistics all = {.size = sizeof(all)};
+	struct gpool_lora_scheduler_stats all = {.size = sizeof(all)};
 	double largest = 0;
 
 	if (argc != 2) {
@@ -280,7 +280,7 @@ int main(int argc, char **argv)
 		error = tokens_check();
 		printf(", largest error %.4f\n", error);
 		largest = error > largest ? error : largest;
-		must(gpool_lora_scheduler_statistics(engine.scheduler, &all), "statistics");
+		must(gpool_lora_scheduler_stats(engine.scheduler, &all), "statistics");
 	}
 	printf("%llu requests, %llu had to wait for their adapter; largest error %.4f\n",
 		(unsigned long long)all.finished, (unsigned long long)all.cold_starts, largest);

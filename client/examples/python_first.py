@@ -1,7 +1,8 @@
 """Four pages of memory: allocate, write, let go, come back. As first.c, on a pool in host memory."""
 
-import gpool
 import numpy
+
+import gpool
 
 with gpool.Pool() as pool:
     block = pool.alloc(4)  # comes pinned

@@ -4,7 +4,8 @@ Needs a GPU, PyTorch 2.5 or later and a gpoold that runs (GPOOL_DIR, where it is
 
     python3 client/examples/torch_mempool.py build/libgpool_torch.so
 
-Everything that is allocated inside the `with` comes out of the pool, where other engines can have it as soon as it is freed.
+Everything that is allocated inside the `with` comes out of the pool, where other engines can have it as soon as it is
+freed.
 """
 
 import sys

@@ -143,7 +143,7 @@ int gpool_kv_can_batch(struct gpool_kv *kv, const uint32_t *tokens, uint32_t cou
 	return error ? error : (int)fit;
 }
 
-int gpool_kv_shortage(struct gpool_kv *kv, struct gpool_kv_need *need)
+int gpool_kv_oom_info(struct gpool_kv *kv, struct gpool_kv_need *need)
 {
 	struct gpool_kv_need last;
 

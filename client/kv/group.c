@@ -149,7 +149,7 @@ int gpool_kv_group_can_allocate(
 	return worst;
 }
 
-int gpool_kv_group_shortage(struct gpool_kv_group *group, uint32_t *member, struct gpool_kv_need *need)
+int gpool_kv_group_oom_info(struct gpool_kv_group *group, uint32_t *member, struct gpool_kv_need *need)
 {
 	uint32_t refused;
 
@@ -160,7 +160,7 @@ int gpool_kv_group_shortage(struct gpool_kv_group *group, uint32_t *member, stru
 	pthread_mutex_unlock(&group->lock);
 	if (member)
 		*member = refused;
-	return gpool_kv_shortage(group->caches[refused], need);
+	return gpool_kv_oom_info(group->caches[refused], need);
 }
 
 /* ---- all or nothing; the callers hold the lock ---- */
@@ -223,10 +223,10 @@ static bool is_continued(const struct gpool_kv_group *group, const struct group_
 /* Blocks for tokens were allocated ahead. */
 static bool has_room(const struct gpool_kv_group *group, const struct group_row *row, uint32_t member, uint32_t tokens)
 {
-	struct gpool_kv_sequence info = {.size = sizeof(info)};
+	struct gpool_kv_sequence_info info = {.size = sizeof(info)};
 
-	return row->members[member] && gpool_kv_sequence(group->caches[member], row->members[member], &info) == 0 &&
-		info.room >= tokens;
+	return row->members[member] &&
+		gpool_kv_sequence_info(group->caches[member], row->members[member], &info) == 0 && info.room >= tokens;
 }
 
 /* Sequences for tokens that come into further caches, where there is no room ahead. */
@@ -457,7 +457,7 @@ int gpool_kv_group_resume(struct gpool_kv_group *group, uint64_t sequence)
 int gpool_kv_group_span(struct gpool_kv_group *group, uint64_t sequence, uint32_t member, struct gpool_kv_span *span)
 {
 	struct gpool_kv_span found = {.first_token = 0};
-	struct gpool_kv_sequence info = {.size = sizeof(info)};
+	struct gpool_kv_sequence_info info = {.size = sizeof(info)};
 	struct group_row *row;
 	int error;
 
@@ -471,7 +471,7 @@ int gpool_kv_group_span(struct gpool_kv_group *group, uint64_t sequence, uint32_
 		found.sequence = row->members[member];
 		found.first_token = member * group->range_tokens;
 		if (found.sequence)
-			error = gpool_kv_sequence(group->caches[member], found.sequence, &info);
+			error = gpool_kv_sequence_info(group->caches[member], found.sequence, &info);
 		found.tokens = info.tokens;
 		found.blocks = info.blocks;
 	}

@@ -64,11 +64,11 @@ static uint32_t shared_blocks(const struct gpool_kv *kv, const struct kv_sequenc
 	return shared;
 }
 
-static struct gpool_kv_sequence sequence_describe(const struct gpool_kv *kv, const struct kv_sequence *sequence)
+static struct gpool_kv_sequence_info sequence_describe(const struct gpool_kv *kv, const struct kv_sequence *sequence)
 {
 	uint64_t cursor = atomic_load_explicit(&sequence->cursor, memory_order_relaxed);
 
-	return (struct gpool_kv_sequence){
+	return (struct gpool_kv_sequence_info){
 		.state = sequence->state,
 		.tokens = cursor_tokens(cursor),
 		.blocks = sequence->blocks,
@@ -81,9 +81,9 @@ static struct gpool_kv_sequence sequence_describe(const struct gpool_kv *kv, con
 	};
 }
 
-int gpool_kv_sequence(struct gpool_kv *kv, uint64_t sequence, struct gpool_kv_sequence *info)
+int gpool_kv_sequence_info(struct gpool_kv *kv, uint64_t sequence, struct gpool_kv_sequence_info *info)
 {
-	struct gpool_kv_sequence filled;
+	struct gpool_kv_sequence_info filled;
 	struct kv_sequence *found;
 	int error;
 
@@ -114,13 +114,13 @@ static uint32_t step_blocks(struct gpool_kv *kv)
 	return blocks;
 }
 
-static struct gpool_kv_statistics statistics_of(struct gpool_kv *kv)
+static struct gpool_kv_stats statistics_of(struct gpool_kv *kv)
 {
 	const struct block_pool *blocks = &kv->blocks;
 	struct kv_sequence *victim = RB_MIN(kv_order, &kv->running);
 	uint32_t backed = blocks->chunks - blocks->holes.count;
 
-	return (struct gpool_kv_statistics){
+	return (struct gpool_kv_stats){
 		.used_blocks = blocks->used_blocks,
 		.free_blocks = blocks->blocks - blocks->used_blocks,
 		.available_blocks = memory_blocks(kv),
@@ -131,8 +131,8 @@ static struct gpool_kv_statistics statistics_of(struct gpool_kv *kv)
 		.cached_blocks = blocks->cached_blocks,
 		.running = kv->running_count,
 		.preempted = kv->preempted_count,
-		.backed_chunks = backed,
-		.backed_bytes = backed * kv->chunk_bytes,
+		.committed_chunks = backed,
+		.committed_bytes = backed * kv->chunk_bytes,
 		.allocations = kv->allocations,
 		.forks = kv->forks,
 		.frees = kv->frees,
@@ -154,9 +154,9 @@ static struct gpool_kv_statistics statistics_of(struct gpool_kv *kv)
 	};
 }
 
-int gpool_kv_statistics(struct gpool_kv *kv, struct gpool_kv_statistics *statistics)
+int gpool_kv_stats(struct gpool_kv *kv, struct gpool_kv_stats *statistics)
 {
-	struct gpool_kv_statistics filled;
+	struct gpool_kv_stats filled;
 
 	if (!kv->pool->alive)
 		return -ECHILD;

@@ -136,7 +136,7 @@ static int ranges_reserve(struct gpool_kv *kv, const struct gpool_kv_options *op
 	int error;
 
 	range.memory_class = options->flags & GPOOL_KV_KEEP ? GPOOL_OBJECT_MUTABLE : GPOOL_OBJECT_EPHEMERAL;
-	range.content = GPOOL_KV_CACHE;
+	range.content = GPOOL_USAGE_KV_CACHE;
 	range.owner_id = options->owner_id;
 	if (table_pages > UINT32_MAX)
 		return fail(-EINVAL, "the tables would have %llu pages; at most %u", (unsigned long long)table_pages,
@@ -285,7 +285,7 @@ int gpool_kv_create(struct gpool *pool, const struct gpool_kv_options *options, 
 		return -ENOMEM;
 	error = memory_shape(made, &chunk_blocks);
 	if (!error)
-		budget_init(&made->packing, read.pack_bytes_per_s, made->chunk_bytes, monotonic_ns());
+		budget_init(&made->packing, read.compact_bytes_per_s, made->chunk_bytes, monotonic_ns());
 	if (!error)
 		error = sizes_read(made, &read, chunk_blocks, &chunks);
 	if (!error)

@@ -190,7 +190,7 @@ int memory_shape(struct gpool_kv *kv, uint32_t *chunk_blocks);
 
 /*
  * memory_get() - so many blocks are free in chunks that are held, if need be those of cached ones: 0, or as
- * gpool_range_back(), and nothing has changed, but for what the agent has taken of the cache.
+ * gpool_range_commit(), and nothing has changed, but for what the agent has taken of the cache.
  */
 int memory_get(struct gpool_kv *kv, uint32_t blocks);
 /* memory_get_chunk() - whether an empty chunk has memory, which is taken for it if need be. */

@@ -2,7 +2,7 @@
  * memory.c - the memory behind a cache's blocks: chunks of one elastic range.
  *
  * A chunk is so many handles that little is left over behind its blocks. Pages of the range are backed when a chunk
- * gets its first block, and unbacked, behind a fence, when its last one is free: then they are parked, and adopted
+ * gets its first block, and unbacked, behind a fence, when its last one is free: then they are reclaimable, and adopted
  * again without a driver call unless somebody else has got them. Pages of chunks that have cached blocks alone are
  * offered: offer.h.
  */
@@ -96,7 +96,7 @@ static void empty_drain(struct gpool_kv *kv, struct gpool_fence fence)
 	for (uint32_t chunk = bitmap_lowest(&blocks->empty); chunk != BITMAP_NONE;) {
 		uint32_t run = run_of(&blocks->empty, chunk, blocks->chunks, UINT32_MAX);
 
-		if (gpool_range_unback(kv->range, chunk * kv->chunk_pages, run * kv->chunk_pages, fence))
+		if (gpool_range_decommit(kv->range, chunk * kv->chunk_pages, run * kv->chunk_pages, fence))
 			return;
 		for (uint32_t i = 0; i < run; i++)
 			block_pool_drain(blocks, chunk + i);
@@ -143,7 +143,7 @@ static int holes_fill(struct gpool_kv *kv, uint32_t missing)
 	while (missing && pool->holes.count) {
 		uint32_t chunk = bitmap_lowest(&pool->holes);
 		uint32_t run = run_of(&pool->holes, chunk, pool->chunks, missing < most ? missing : most);
-		int error = gpool_range_back(kv->range, chunk * kv->chunk_pages, run * kv->chunk_pages, 0);
+		int error = gpool_range_commit(kv->range, chunk * kv->chunk_pages, run * kv->chunk_pages, 0);
 
 		if (error && (run == 1 || !is_shortage(error) || !pool->cached_blocks))
 			return error;

@@ -201,7 +201,7 @@ int gpool_kv_offload(struct gpool_kv *kv, uint64_t sequence, uint32_t flags, uin
 	result = kv->host || flags & GPOOL_KV_OFFLOAD_POOL
 		? kv_victim(kv, sequence, &found)
 		: fail(-EOPNOTSUPP,
-			  "the cache has no host memory: call gpool_kv_host_open(), or give GPOOL_KV_OFFLOAD_POOL");
+			  "the cache has no host memory: call gpool_kv_host_reserve(), or give GPOOL_KV_OFFLOAD_POOL");
 	if (!result) {
 		uint32_t tokens = cursor_stop(found);
 
@@ -235,7 +235,7 @@ int gpool_kv_prefetch(struct gpool_kv *kv, uint64_t sequence)
 }
 
 /* Those that wait have what is kept. */
-static void kept_count(struct gpool_kv *kv, struct gpool_kv_offloaded *found)
+static void kept_count(struct gpool_kv *kv, struct gpool_kv_offload_info *found)
 {
 	struct kv_sequence *sequence;
 
@@ -252,9 +252,9 @@ static void kept_count(struct gpool_kv *kv, struct gpool_kv_offloaded *found)
 	}
 }
 
-int gpool_kv_offloaded(struct gpool_kv *kv, struct gpool_kv_offloaded *offloaded)
+int gpool_kv_offload_info(struct gpool_kv *kv, struct gpool_kv_offload_info *offloaded)
 {
-	struct gpool_kv_offloaded found = {.size = sizeof(found)};
+	struct gpool_kv_offload_info found = {.size = sizeof(found)};
 
 	if (!kv->pool->alive)
 		return -ECHILD;

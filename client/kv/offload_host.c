@@ -189,7 +189,7 @@ static int host_make(struct gpool_kv *kv, uint64_t bytes, struct kv_host **host)
 	return 0;
 }
 
-int gpool_kv_host_open(struct gpool_kv *kv, uint64_t bytes)
+int gpool_kv_host_reserve(struct gpool_kv *kv, uint64_t bytes)
 {
 	int error;
 

@@ -132,9 +132,9 @@ static double relative(const struct quantise_error *loss)
 	return loss->squares > 0 ? root(loss->error_squares / loss->squares) : 0;
 }
 
-int gpool_kv_loss(struct gpool_kv *kv, uint64_t sequence, struct gpool_kv_loss *loss)
+int gpool_kv_quant_error(struct gpool_kv *kv, uint64_t sequence, struct gpool_kv_quant_error *loss)
 {
-	struct gpool_kv_loss found = {.size = sizeof(found)};
+	struct gpool_kv_quant_error found = {.size = sizeof(found)};
 	struct kv_sequence *of;
 	int error;
 

@@ -34,7 +34,7 @@ static int piece_alloc(struct gpool_kv *kv, const struct kv_sequence *sequence, 
 	int error;
 
 	options.flags = GPOOL_ALLOC_SPILL;
-	options.content = GPOOL_KV_CACHE;
+	options.content = GPOOL_USAGE_KV_CACHE;
 	options.owner_id = sequence->owner_id;
 	options.stream = kv->stream;
 	for (;;) {
@@ -198,7 +198,7 @@ void pieces_forget(struct gpool_kv *kv, struct kv_saved *saved)
 {
 	for (uint32_t i = 0; i < saved->count; i++) {
 		piece_settle(kv, &saved->pieces[i], true);
-		gpool_drop(kv->pool, &saved->pieces[i].block);
+		gpool_discard(kv->pool, &saved->pieces[i].block);
 	}
 	free(saved->pieces);
 }

@@ -144,7 +144,7 @@ static int pack(struct gpool_kv *kv, uint32_t blocks)
 	return result < 0 && !moved ? result : (int)moved;
 }
 
-int gpool_kv_pack(struct gpool_kv *kv, uint32_t blocks)
+int gpool_kv_compact(struct gpool_kv *kv, uint32_t blocks)
 {
 	int result;
 

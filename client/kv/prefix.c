@@ -280,7 +280,7 @@ static void found_again(struct gpool_kv *kv, uint64_t number, uint32_t blocks)
 			block_order_found(&kv->order, kv_entry(kv, sequence, i));
 }
 
-/* For those who watch the pool, beside what gpool_kv_statistics() says. */
+/* For those who watch the pool, beside what gpool_kv_stats() says. */
 static void count_prefix(struct gpool *pool, const struct prefix_walk *walk)
 {
 	const struct thread_cache *cache = thread_cache_of(pool);

@@ -82,7 +82,7 @@ static int piece_copy(struct gpool_kv *kv, const struct piece *piece, const int3
 	uint64_t offset = ((uint64_t)kv_row(kv, piece->sequence) * kv->columns + piece->first) * sizeof(int32_t);
 	uint64_t bytes = piece->count * sizeof(int32_t), page_bytes = kv->pool->page_bytes;
 	uint32_t first = (uint32_t)(offset / page_bytes), last = (uint32_t)((offset + bytes - 1) / page_bytes);
-	int error = gpool_range_back(kv->table_range, first, last - first + 1, 0);
+	int error = gpool_range_commit(kv->table_range, first, last - first + 1, 0);
 
 	return error
 		? error

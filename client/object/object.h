@@ -18,7 +18,7 @@
 /* An allocation that is being built, or was built here. */
 struct object_part {
 	struct gpool_block block;
-	uint64_t range; /* once it is published: address of the range that a stitched block had */
+	uint64_t range; /* once it is published: address of the range that a scattered block had */
 };
 
 /* Metadata before it is sorted. */
@@ -146,7 +146,7 @@ int object_unmap(struct gpool_object *object);
 
 /* object_build.c */
 /*
- * object_keep() - publish a pinned, stitched block of the caller's, mapped at `address`, under this name, with no
+ * object_keep() - publish a pinned, scattered block of the caller's, mapped at `address`, under this name, with no
  * metadata. On success its pages are the object's, and the mapping, which may only be read then, stays the caller's.
  * Else *block is as before, perhaps with another generation. Return: as gpool_object_publish().
  */
@@ -165,7 +165,7 @@ int object_give(struct gpool *pool, const char *name, const struct gpool_object 
 void object_parts_drop(struct gpool_object *object);
 /* object_protect() - the pages that were built here, where they are: 0, -EBUSY. */
 int object_protect(struct gpool_object *object, bool readonly);
-/* object_parts_unmap() - the ranges of stitched parts, once it is published: 0, -EBUSY. */
+/* object_parts_unmap() - the ranges of scattered parts, once it is published: 0, -EBUSY. */
 int object_parts_unmap(struct gpool_object *object);
 
 #endif

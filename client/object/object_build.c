@@ -142,7 +142,7 @@ static int part_runs(const struct gpool *pool, const struct gpool_block *block, 
 {
 	uint32_t first = block->page;
 
-	if (!(block->tag & BLOCK_STITCHED))
+	if (!(block->tag & BLOCK_SCATTERED))
 		return run(pool, block->page, block->page_count, context);
 	for (;;) {
 		uint32_t count = atomic_load_explicit(&block_entry(pool, first)->page_count, memory_order_relaxed);
@@ -224,12 +224,12 @@ int object_protect(struct gpool_object *object, bool readonly)
 	for (uint32_t i = 0; i < object->part_count && !error; i++) {
 		const struct object_part *part = &object->parts[i];
 
-		if (part->block.tag & BLOCK_STITCHED) {
+		if (part->block.tag & BLOCK_SCATTERED) {
 			error = gpu_access(pool->gpu, object->addresses[i], part->block.page_count * pool->page_bytes,
 				readonly ? GPU_ACCESS_READ : GPU_ACCESS_READ_WRITE);
 			error = error == -EBUSY ? error : 0;
 		}
-		if (!error && (readonly || !(part->block.tag & BLOCK_STITCHED)))
+		if (!error && (readonly || !(part->block.tag & BLOCK_SCATTERED)))
 			error = part_runs(pool, &part->block, &readonly, run_protect);
 	}
 	return error;
@@ -278,7 +278,7 @@ static int parts_take_out(struct gpool_object *object)
 	for (i = 0; i < object->part_count; i++) {
 		struct object_part *part = &object->parts[i];
 
-		if (!(part->block.tag & BLOCK_STITCHED) || stitch_take(pool, &part->block, &part->range))
+		if (!(part->block.tag & BLOCK_SCATTERED) || stitch_take(pool, &part->block, &part->range))
 			atomic_store_explicit(&block_entry(pool, part->block.page)->tag, 0, memory_order_release);
 		/* Ours of now and the one of the allocation, if it is still there. */
 		pin_drop(&pool->session, part->block.page);
@@ -473,7 +473,7 @@ int object_keep(
 		return error;
 	made->memory_class = GPOOL_OBJECT_IMMUTABLE;
 	made->parts = malloc(sizeof(*made->parts));
-	/* So that it is found as any stitched block is; the record goes with the publication. */
+	/* So that it is found as any scattered block is; the record goes with the publication. */
 	error = made->parts ? stitch_give(pool, block, address) : -ENOMEM;
 	if (!error) {
 		made->parts[0] = (struct object_part){.block = *block};

@@ -1,6 +1,6 @@
 /*
  * gpool_torch.h - PyTorch's memory out of a gpool: what torch.cuda.memory.CUDAPluggableAllocator asks for, over
- * gpool_malloc().
+ * gpool_malloc_async().
  *
  *	allocator = torch.cuda.memory.CUDAPluggableAllocator("libgpool_torch.so", "gpool_torch_malloc",
  *	"gpool_torch_free") with torch.cuda.use_mem_pool(torch.cuda.MemPool(allocator.allocator())):
@@ -32,7 +32,7 @@ extern "C" {
  *
  * Return: a device address; NULL: there is none. The first failure of each kind is told on stderr, with what can be
  * done about it.
- * Cost: gpool_malloc(), and a look into a list of streams.
+ * Cost: gpool_malloc_async(), and a look into a list of streams.
  */
 GPOOL_API void *gpool_torch_malloc(ssize_t size, int device, void *stream);
 
@@ -40,7 +40,7 @@ GPOOL_API void *gpool_torch_malloc(ssize_t size, int device, void *stream);
 GPOOL_API void gpool_torch_free(void *address, ssize_t size, int device, void *stream);
 
 /*
- * gpool_torch_pool() - the pool behind a device, to look at or to trim (gpool_vm_totals(), gpool_vm_trim()). NULL: it
+ * gpool_torch_pool() - the pool behind a device, to look at or to trim (gpool_vm_stats(), gpool_trim_to()). NULL: it
  * cannot be attached.
  */
 GPOOL_API struct gpool *gpool_torch_pool(int device);

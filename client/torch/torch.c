@@ -189,11 +189,11 @@ static int stream_of(struct device *device, void *native, uint32_t *number)
 
 static void tell_shortage(struct device *device, struct gpool *pool, ssize_t size, int index)
 {
-	struct gpool_shortage shortage = {.size = sizeof(shortage)};
+	struct gpool_oom_info shortage = {.size = sizeof(shortage)};
 	char holders[320] = "";
 	size_t at = 0;
 
-	gpool_shortage(pool, &shortage);
+	gpool_oom_info(pool, &shortage);
 	for (uint32_t i = 0; i < shortage.holder_count && at < sizeof(holders); i++) {
 		const struct gpool_holder *holder = &shortage.holders[i];
 
@@ -218,7 +218,7 @@ void *gpool_torch_malloc(ssize_t size, int index, void *native)
 	if (!device || size <= 0 || stream_of(device, native, &stream))
 		return NULL;
 	pool = atomic_load(&device->pool);
-	error = gpool_malloc(pool, (uint64_t)size, stream, &address);
+	error = gpool_malloc_async(pool, (uint64_t)size, stream, &address);
 	if (!error)
 		return (void *)(uintptr_t)address;
 	if (error == -ENOSPC)
@@ -237,7 +237,7 @@ void gpool_torch_free(void *address, ssize_t size, int index, void *native)
 	(void)size;
 	if (!device || stream_of(device, native, &stream))
 		return;
-	error = gpool_mfree(atomic_load(&device->pool), (uint64_t)(uintptr_t)address, stream);
+	error = gpool_free_async(atomic_load(&device->pool), (uint64_t)(uintptr_t)address, stream);
 	if (error)
 		tell(device, error, "cannot free %p on device %d: %s", address, index, gpool_last_error(error));
 }

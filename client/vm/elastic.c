@@ -14,12 +14,13 @@ void elastic_set(struct elastic *elastic, uint32_t slot, enum elastic_state stat
 {
 	static const uint8_t next[ELASTIC_STATES] = {
 		[ELASTIC_HOLE] = 1 << ELASTIC_MOVING,
-		[ELASTIC_PARKED] = 1 << ELASTIC_MOVING | 1 << ELASTIC_TAKEN | 1 << ELASTIC_HOLE,
-		[ELASTIC_RELEASED] = 1 << ELASTIC_MOVING | 1 << ELASTIC_TAKEN | 1 << ELASTIC_PARKED | 1 << ELASTIC_HOLE,
-		[ELASTIC_OFFERED] = 1 << ELASTIC_HELD | 1 << ELASTIC_PARKED,
-		[ELASTIC_HELD] = 1 << ELASTIC_PARKED | 1 << ELASTIC_RELEASED | 1 << ELASTIC_OFFERED,
-		[ELASTIC_MOVING] = 1 << ELASTIC_TAKEN | 1 << ELASTIC_PARKED | 1 << ELASTIC_HOLE,
-		[ELASTIC_TAKEN] = 1 << ELASTIC_HELD | 1 << ELASTIC_RELEASED | 1 << ELASTIC_PARKED,
+		[ELASTIC_RECLAIMABLE] = 1 << ELASTIC_MOVING | 1 << ELASTIC_TAKEN | 1 << ELASTIC_HOLE,
+		[ELASTIC_RELEASED] =
+			1 << ELASTIC_MOVING | 1 << ELASTIC_TAKEN | 1 << ELASTIC_RECLAIMABLE | 1 << ELASTIC_HOLE,
+		[ELASTIC_OFFERED] = 1 << ELASTIC_HELD | 1 << ELASTIC_RECLAIMABLE,
+		[ELASTIC_HELD] = 1 << ELASTIC_RECLAIMABLE | 1 << ELASTIC_RELEASED | 1 << ELASTIC_OFFERED,
+		[ELASTIC_MOVING] = 1 << ELASTIC_TAKEN | 1 << ELASTIC_RECLAIMABLE | 1 << ELASTIC_HOLE,
+		[ELASTIC_TAKEN] = 1 << ELASTIC_HELD | 1 << ELASTIC_RELEASED | 1 << ELASTIC_RECLAIMABLE,
 	};
 	uint32_t was = elastic->slots[slot].state;
 
@@ -63,7 +64,7 @@ static void slots_park(struct elastic *elastic, uint32_t slot, uint32_t count)
 	if (!count)
 		return;
 	for (uint32_t i = slot; i < slot + count; i++)
-		elastic_set(elastic, i, ELASTIC_PARKED);
+		elastic_set(elastic, i, ELASTIC_RECLAIMABLE);
 	vm_park(&elastic->space, slot, count);
 }
 
@@ -99,7 +100,7 @@ static bool still_ours(const struct elastic *elastic, uint32_t slot)
 	const struct gpool *pool = elastic->space.pool;
 
 	switch (elastic->slots[slot].state) {
-	case ELASTIC_PARKED:
+	case ELASTIC_RECLAIMABLE:
 		return atomic_load_explicit(
 			       &pool->session.free_bits[page_of(elastic, slot) / 64], memory_order_acquire) >>
 			(page_of(elastic, slot) % 64) &
@@ -142,7 +143,7 @@ static bool elastic_let_go(struct vm_space *space)
 		/* What was offered and is wanted elsewhere the agent has taken. */
 		if (elastic->slots[slot].state == ELASTIC_OFFERED && !still_ours(elastic, slot))
 			elastic_hold_offered(elastic, slot);
-		if (elastic->slots[slot].state != ELASTIC_PARKED && elastic->slots[slot].state != ELASTIC_RELEASED)
+		if (elastic->slots[slot].state != ELASTIC_RECLAIMABLE && elastic->slots[slot].state != ELASTIC_RELEASED)
 			continue;
 		all &= vm_let_go(space, slot, 1);
 		if (!space->pages[slot])
@@ -214,7 +215,7 @@ void elastic_close(struct elastic *elastic)
 
 /* ---- out of use; the callers hold the lock ---- */
 
-/* Slots that drop out of use, one after the other: neighbours are parked together. */
+/* Slots that drop out of use, one after the other: neighbours are reclaimable together. */
 struct dropping {
 	struct elastic *elastic;
 	uint32_t slot, count;
@@ -253,7 +254,7 @@ static void drop_end(struct dropping *dropping)
 static void page_unback(struct elastic *elastic, uint32_t page)
 {
 	elastic->backed[page / 64] &= ~(UINT64_C(1) << (page % 64));
-	elastic->backed_pages--;
+	elastic->committed_pages--;
 }
 
 /* ---- offered ---- */
@@ -270,7 +271,7 @@ bool elastic_hold_offered(struct elastic *elastic, uint32_t slot)
 	FOR_BITS(elastic->backed, page, first, first + per_handle)
 	page_unback(elastic, page);
 	at->uses = 0;
-	elastic_set(elastic, slot, ELASTIC_PARKED);
+	elastic_set(elastic, slot, ELASTIC_RECLAIMABLE);
 	return false;
 }
 
@@ -475,10 +476,10 @@ void elastic_give(struct elastic *elastic, const struct elastic_pages *pages)
 	pthread_mutex_lock(&elastic->lock);
 	for (uint32_t page = pages->first; page < pages->first + pages->count; page++)
 		elastic->backed[page / 64] &= ~(UINT64_C(1) << (page % 64));
-	elastic->backed_pages -= pages->count;
+	elastic->committed_pages -= pages->count;
 	for (uint32_t slot = first; slot < first + pages->count / per_handle; slot++) {
 		elastic->slots[slot].uses = 0;
-		elastic_set(elastic, slot, ELASTIC_PARKED);
+		elastic_set(elastic, slot, ELASTIC_RECLAIMABLE);
 	}
 	elastic_unlock(elastic);
 }
@@ -535,10 +536,10 @@ void elastic_settle_slot(struct elastic *elastic, uint32_t slot)
 
 	if (elastic->slots[slot].state != ELASTIC_RELEASED || elastic_is_pending(elastic, slot))
 		return;
-	/* A handle that the agent has taken is parked as well as any other. */
+	/* A handle that the agent has taken is reclaimable as well as any other. */
 	if (handle_claim(elastic->space.pool, page_of(elastic, slot), elastic->slots[slot].tag, &options))
 		vm_park(&elastic->space, slot, 1);
-	elastic_set(elastic, slot, ELASTIC_PARKED);
+	elastic_set(elastic, slot, ELASTIC_RECLAIMABLE);
 }
 
 void elastic_settle(struct elastic *elastic, const struct elastic_pages *pages)
@@ -567,15 +568,15 @@ void elastic_settle_all(struct elastic *elastic)
 
 void elastic_counts(struct elastic *elastic, struct gpool_range_info *info)
 {
-	uint32_t parked;
+	uint32_t reclaimable;
 
 	pthread_mutex_lock(&elastic->lock);
-	parked = elastic->count[ELASTIC_PARKED] + elastic->count[ELASTIC_RELEASED];
+	reclaimable = elastic->count[ELASTIC_RECLAIMABLE] + elastic->count[ELASTIC_RELEASED];
 	if (elastic->count[ELASTIC_RELEASED])
 		FOR_USED(elastic, slot)
-	parked -= elastic->slots[slot].state == ELASTIC_RELEASED && elastic_is_pending(elastic, slot);
-	info->backed_pages = elastic->backed_pages;
-	info->parked_pages = parked * handle_pages(elastic->space.pool);
+	reclaimable -= elastic->slots[slot].state == ELASTIC_RELEASED && elastic_is_pending(elastic, slot);
+	info->committed_pages = elastic->committed_pages;
+	info->reclaimable_pages = reclaimable * handle_pages(elastic->space.pool);
 	info->captured_pages = elastic->captured_pages;
 	info->offered_pages = elastic->count[ELASTIC_OFFERED] * handle_pages(elastic->space.pool);
 	elastic_unlock(elastic);
@@ -592,7 +593,7 @@ void elastic_resolve(struct elastic *elastic, uint32_t index, struct gpool_range
 	page->page = UINT32_MAX;
 	page->state = GPOOL_PAGE_HOLE;
 	if (still_ours(elastic, slot)) {
-		page->state = elastic_bit(elastic->backed, index) ? GPOOL_PAGE_BACKED : GPOOL_PAGE_PARKED;
+		page->state = elastic_bit(elastic->backed, index) ? GPOOL_PAGE_COMMITTED : GPOOL_PAGE_RECLAIMABLE;
 		page->flags |= elastic->slots[slot].state == ELASTIC_OFFERED ? GPOOL_PAGE_OFFERED : 0;
 		page->page = elastic->space.pages[slot] - 1 + index % handle_pages(pool);
 		page->generation =

@@ -5,7 +5,7 @@
  * or several where pages are smaller than what the GPU maps: it is held for as long as one of its pages is in use.
  *
  *   HOLE     nothing is mapped
- *   PARKED   mapped, and not in use. Its handle is idle, or the agent has taken it
+ *   RECLAIMABLE   mapped, and not in use. Its handle is idle, or the agent has taken it
  *   RELEASED mapped, and not in use: unbacked behind a fence, or backed ahead of need. Its handle is released, or the
  *   agent has taken it
  *   OFFERED  mapped and backed; its handle is offered, or the agent has taken it
@@ -13,8 +13,8 @@
  *   MOVING   a thread brings it a handle
  *   TAKEN    as HELD, for a thread that brings handles to other slots of the same call
  *
- * uses: pages of it that are backed, and pages that are captured. A slot whose uses drop to 0 is parked, or released
- * while a fence of its handle is not reached.
+ * uses: pages of it that are backed, and pages that are captured. A slot whose uses drop to 0 is reclaimable, or
+ * released while a fence of its handle is not reached.
  */
 #ifndef GPOOL_CLIENT_VM_ELASTIC_H
 #define GPOOL_CLIENT_VM_ELASTIC_H
@@ -24,7 +24,7 @@
 
 enum elastic_state {
 	ELASTIC_HOLE,
-	ELASTIC_PARKED,
+	ELASTIC_RECLAIMABLE,
 	ELASTIC_RELEASED,
 	ELASTIC_OFFERED,
 	ELASTIC_HELD,
@@ -50,7 +50,7 @@ struct elastic {
 	uint64_t *backed, *captured; /* a bit for each page, likewise */
 	uint64_t *used;              /* a bit for each 64 slots: one of them was once something else than a HOLE */
 	size_t bytes;                /* of the memory of all four */
-	uint32_t backed_pages, captured_pages;
+	uint32_t committed_pages, captured_pages;
 	uint32_t count[ELASTIC_STATES]; /* slots in each state but HOLE */
 	uint32_t offered_told;          /* slots OFFERED or RELEASED that the session's header counts */
 	_Atomic uint64_t discarded;     /* offered slots whose content was dropped in sleep; read without the lock */
@@ -113,8 +113,8 @@ uint32_t elastic_used(const struct elastic *elastic, uint32_t *slot);
 /* elastic_set() - to another state; the caller holds the lock. */
 void elastic_set(struct elastic *elastic, uint32_t slot, enum elastic_state state);
 /*
- * elastic_drop() - a slot whose handle is held, HELD or TAKEN, is in no use any more: parked or released. The caller
- * holds the lock.
+ * elastic_drop() - a slot whose handle is held, HELD or TAKEN, is in no use any more: reclaimable or released. The
+ * caller holds the lock.
  */
 void elastic_drop(struct elastic *elastic, uint32_t slot);
 /*
@@ -164,15 +164,15 @@ bool elastic_is_here(struct elastic *elastic, const struct elastic_pages *pages)
 
 /*
  * elastic_give() - handles that are backed as a whole and in no other use became somebody else's, without ever having
- * been idle: their slots are parked as if they had been. elastic_can_give() - 0, -EBUSY (they are not so: captured, or
- * offered). Between ranges_enter() and ranges_leave().
+ * been idle: their slots are reclaimable as if they had been. elastic_can_give() - 0, -EBUSY (they are not so:
+ * captured, or offered). Between ranges_enter() and ranges_leave().
  */
 int elastic_can_give(struct elastic *elastic, const struct elastic_pages *pages);
 void elastic_give(struct elastic *elastic, const struct elastic_pages *pages);
 
 /*
- * elastic_settle() - released slots whose fences are reached are parked. elastic_settle_all() - of the whole range.
- * elastic_settle_slot() - the caller holds the lock.
+ * elastic_settle() - released slots whose fences are reached are reclaimable. elastic_settle_all() - of the whole
+ * range. elastic_settle_slot() - the caller holds the lock.
  */
 void elastic_settle_all(struct elastic *elastic);
 void elastic_settle_slot(struct elastic *elastic, uint32_t slot);

@@ -1,19 +1,20 @@
 /*
  * elastic_back.c - bringing handles to slots of elastic ranges. See elastic.h.
  *
- *   1 under the lock: what is offered, released or parked is taken back, if it is still ours; what lacks a handle is
- *   MOVING, the rest TAKEN 2 without it: handles from the agent, in one request; into the slots, run by run
- *   3 under the lock: all is held, or all is parked again. What was mapped until something failed stays so, parked
+ *   1 under the lock: what is offered, released or reclaimable is taken back, if it is still ours; what lacks a handle
+ *   is MOVING, the rest TAKEN 2 without it: handles from the agent, in one request; into the slots, run by run
+ *   3 under the lock: all is held, or all is reclaimable again. What was mapped until something failed stays so,
+ *   reclaimable
  *
  * Two that wait for pages, each with what the other lacks in its hands, would wait for ever. So who has to wait puts
  * down what it had, waits for handles for all of it, which the agent grants in one step, and begins anew: what is still
- * parked then is taken back after all.
+ * reclaimable then is taken back after all.
  */
 #include "client/vm/elastic.h"
 
 #include <stdlib.h>
 
-enum { ADOPT_RUN = 64 }; /* parked slots that are looked at together */
+enum { ADOPT_RUN = 64 }; /* reclaimable slots that are looked at together */
 
 struct backing {
 	struct elastic *elastic;
@@ -55,13 +56,13 @@ static void miss(struct backing *backing, uint32_t slot)
 	backing->missing++;
 }
 
-/* A run of parked slots: those that are still ours are taken. Returns its length. */
-static uint32_t parked_adopt(struct backing *backing, uint32_t slot, uint32_t end)
+/* A run of reclaimable slots: those that are still ours are taken. Returns its length. */
+static uint32_t reclaimable_adopt(struct backing *backing, uint32_t slot, uint32_t end)
 {
 	struct elastic *elastic = backing->elastic;
 	uint32_t gone[ADOPT_RUN], count = 0, lost, next = 0;
 
-	while (slot + count < end && count < ADOPT_RUN && elastic->slots[slot + count].state == ELASTIC_PARKED)
+	while (slot + count < end && count < ADOPT_RUN && elastic->slots[slot + count].state == ELASTIC_RECLAIMABLE)
 		count++;
 	lost = vm_adopt_run(&elastic->space, slot, count, &backing->options, gone);
 	for (uint32_t i = slot; i < slot + count; i++) {
@@ -94,7 +95,7 @@ static void piece_take(struct backing *backing, uint32_t slot, uint32_t end)
 {
 	while (slot < end) {
 		switch (backing->elastic->slots[slot].state) {
-		case ELASTIC_PARKED: slot += parked_adopt(backing, slot, end); continue;
+		case ELASTIC_RECLAIMABLE: slot += reclaimable_adopt(backing, slot, end); continue;
 		case ELASTIC_RELEASED: released_claim(backing, slot); break;
 		case ELASTIC_OFFERED: elastic_hold_offered(backing->elastic, slot); continue;
 		case ELASTIC_HOLE: miss(backing, slot); break;
@@ -133,7 +134,7 @@ static void pages_back(struct backing *backing)
 			if (elastic_bit(elastic->backed, page))
 				continue;
 			elastic->backed[page / 64] |= UINT64_C(1) << (page % 64);
-			elastic->backed_pages++;
+			elastic->committed_pages++;
 			elastic->slots[elastic_slot_of(elastic, page)].uses++;
 		}
 	}
@@ -181,7 +182,7 @@ static void slots_give_back(struct backing *backing)
 		if (elastic->slots[slot].state == ELASTIC_TAKEN)
 			elastic_drop(elastic, slot);
 		else if (elastic->slots[slot].state == ELASTIC_MOVING)
-			elastic_set(elastic, slot, elastic->space.pages[slot] ? ELASTIC_PARKED : ELASTIC_HOLE);
+			elastic_set(elastic, slot, elastic->space.pages[slot] ? ELASTIC_RECLAIMABLE : ELASTIC_HOLE);
 	}
 }
 

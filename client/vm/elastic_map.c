@@ -21,10 +21,10 @@ static int held_list(const struct elastic *elastic, struct page_list *list)
 }
 
 /* What was not held is not mapped any more. */
-static void parked_forget(struct elastic *elastic)
+static void reclaimable_forget(struct elastic *elastic)
 {
 	FOR_USED(elastic, slot)
-	if (elastic->slots[slot].state == ELASTIC_PARKED && !elastic->space.pages[slot])
+	if (elastic->slots[slot].state == ELASTIC_RECLAIMABLE && !elastic->space.pages[slot])
 		elastic_set(elastic, slot, ELASTIC_HOLE);
 }
 
@@ -58,7 +58,7 @@ int elastic_unmap(struct elastic *elastic)
 	if (!error) {
 		error = used_unmap(elastic);
 		range->mapped = false;
-		parked_forget(elastic);
+		reclaimable_forget(elastic);
 	}
 	elastic_unlock(elastic);
 	/* Some may be unmapped: if they cannot be put back, the range is as one that sleeps with its pages. */

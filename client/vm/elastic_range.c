@@ -16,8 +16,8 @@ static int reserve_options(struct gpool_range_options *read, const struct gpool_
 	error = options_read(read, sizeof(*read), options);
 	if (error)
 		return error;
-	if (read->content >= GPOOL_CONTENTS)
-		return fail(-EINVAL, "content is %u; the largest is %d", read->content, GPOOL_CONTENTS - 1);
+	if (read->content >= GPOOL_USAGE_COUNT)
+		return fail(-EINVAL, "content is %u; the largest is %d", read->content, GPOOL_USAGE_COUNT - 1);
 	if (read->memory_class != GPOOL_OBJECT_MUTABLE && read->memory_class != GPOOL_OBJECT_EPHEMERAL)
 		return fail(-EINVAL, "memory_class is %u; an elastic range is MUTABLE (%d) or EPHEMERAL (%d)",
 			read->memory_class, GPOOL_OBJECT_MUTABLE, GPOOL_OBJECT_EPHEMERAL);
@@ -89,7 +89,7 @@ int range_enter(struct gpool_range *range, const struct elastic_pages *pages)
 	return fail_asleep();
 }
 
-int gpool_range_back(struct gpool_range *range, uint32_t first, uint32_t count, int timeout_ms)
+int gpool_range_commit(struct gpool_range *range, uint32_t first, uint32_t count, int timeout_ms)
 {
 	const struct elastic_pages pages = {.first = first, .count = count, .times = 1};
 	int64_t brought = range_enter(range, &pages);
@@ -101,7 +101,7 @@ int gpool_range_back(struct gpool_range *range, uint32_t first, uint32_t count, 
 	return brought < 0 ? (int)brought : 0;
 }
 
-int gpool_range_unback(struct gpool_range *range, uint32_t first, uint32_t count, struct gpool_fence fence)
+int gpool_range_decommit(struct gpool_range *range, uint32_t first, uint32_t count, struct gpool_fence fence)
 {
 	const struct elastic_pages pages = {.first = first, .count = count, .times = 1};
 	int error = range_enter(range, &pages);

@@ -256,7 +256,8 @@ static int take_singly(struct gpool *pool, uint32_t handles, uint32_t flags, uin
 }
 
 /*
- * Idle pages of this session that no space maps: what is parked would be missed where it is mapped. Costs no request.
+ * Idle pages of this session that no space maps: what is reclaimable would be missed where it is mapped. Costs no
+ * request.
  */
 static uint32_t idle_take(struct gpool *pool, uint32_t most, uint32_t *pages)
 {

@@ -15,10 +15,10 @@
  * tag is never used twice, so the tag alone tells whether the handle is still what was offered or released.
  *
  *   idle     its free bits are set: any thread of ours may take it, and the agent without asking. What is still mapped
- *            of it is parked
+ *            of it is reclaimable
  *
- * A handle stays the same memory for as long as the pool lives. So a mapping that was parked is good again as soon as
- * its pages are ours again: adopting clears their free bits, and looks that the page word says that they are lent to
+ * A handle stays the same memory for as long as the pool lives. So a mapping that was reclaimable is good again as soon
+ * as its pages are ours again: adopting clears their free bits, and looks that the page word says that they are lent to
  * us.
  */
 #ifndef GPOOL_CLIENT_VM_HANDLE_H
@@ -29,7 +29,7 @@
 /* All zero: the defaults. */
 struct vm_take_options {
 	uint32_t flags;   /* LEASE_NO_EVICT, LEASE_FREE, LEASE_OWN_LAST */
-	uint32_t content; /* enum gpool_content */
+	uint32_t content; /* enum gpool_usage */
 	uint64_t owner_id;
 	int32_t timeout_ms; /* how long to wait for pages; -1: no limit */
 };

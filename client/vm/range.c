@@ -177,8 +177,8 @@ static int options_check(const struct gpool *pool, const struct gpool_range_opti
 	if (options->memory_class > GPOOL_OBJECT_EPHEMERAL)
 		return fail(-EINVAL, "memory_class is %u; the largest is %d", options->memory_class,
 			GPOOL_OBJECT_EPHEMERAL);
-	if (options->content >= GPOOL_CONTENTS)
-		return fail(-EINVAL, "content is %u; the largest is %d", options->content, GPOOL_CONTENTS - 1);
+	if (options->content >= GPOOL_USAGE_COUNT)
+		return fail(-EINVAL, "content is %u; the largest is %d", options->content, GPOOL_USAGE_COUNT - 1);
 	if (options->timeout_ms < -1)
 		return fail_timeout(options->timeout_ms);
 	if (page_count == 0 || page_count > pool->page_count)
@@ -204,7 +204,7 @@ struct gpool_range *range_new(struct gpool *pool, uint32_t page_count, uint32_t 
 }
 
 /* Addresses, pages, both together, a block. On failure nothing is left but the struct. */
-static int range_back(struct gpool_range *range, int32_t timeout_ms)
+static int range_commit(struct gpool_range *range, int32_t timeout_ms)
 {
 	struct gpool *pool = range->pool;
 	uint32_t per_handle = pool->header->pages_per_handle;
@@ -255,7 +255,7 @@ int gpool_range_create(
 	error = object_text_copy(made->name, sizeof(made->name), read.name);
 	pthread_mutex_lock(&pool->ranges->lock);
 	if (!error)
-		error = pool->ranges->asleep ? fail_asleep() : range_back(made, read.timeout_ms);
+		error = pool->ranges->asleep ? fail_asleep() : range_commit(made, read.timeout_ms);
 	if (error) {
 		range_free(made);
 	} else {
@@ -347,7 +347,7 @@ int range_settle(struct gpool_range *range)
 static int spilled_discard(struct gpool *pool)
 {
 	struct ranges *ranges = pool->ranges;
-	struct lease_request ask = {.kind = LEASE_DISCARD, .tag = ranges->spilled_tag & ~(uint64_t)BLOCK_STITCHED};
+	struct lease_request ask = {.kind = LEASE_DISCARD, .tag = ranges->spilled_tag & ~(uint64_t)BLOCK_SCATTERED};
 	struct gpool_range *range, *next;
 	int error;
 
@@ -430,7 +430,7 @@ int gpool_range_address(const struct gpool_range *range, uint64_t *address)
 	return 0;
 }
 
-int gpool_range_get(struct gpool_range *range, struct gpool_range_info *info)
+int gpool_range_info(struct gpool_range *range, struct gpool_range_info *info)
 {
 	struct gpool_range_info filled = {.size = info->size};
 	struct gpool *pool = range->pool;
@@ -449,7 +449,7 @@ int gpool_range_get(struct gpool_range *range, struct gpool_range_info *info)
 	filled.layout_hash = range->layout_hash;
 	memcpy(filled.name, range->name, sizeof(filled.name));
 	filled.handle_pages = pool->header->pages_per_handle;
-	filled.backed_pages = range->page_count;
+	filled.committed_pages = range->page_count;
 	if (range->elastic)
 		elastic_counts(range->elastic, &filled);
 	pthread_mutex_unlock(&pool->ranges->lock);

@@ -37,7 +37,7 @@ struct gpool_range {
 	uint64_t version, layout_hash;
 };
 
-LIST_HEAD(tensor_list, gpool_tensor);
+LIST_HEAD(tensor_list, gpool_sliced_range);
 
 struct ranges {
 	pthread_mutex_t lock;

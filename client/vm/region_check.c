@@ -15,7 +15,7 @@ struct check {
 	/* counted on the way */
 	uint64_t pages[VM_KINDS], counts[VM_KINDS];
 	/* what does not move */
-	uint64_t holes, free_there, available, guarded, parked, unfenced, ready, ready_pages, ripe, pending;
+	uint64_t holes, free_there, available, guarded, reclaimable, unfenced, ready, ready_pages, ripe, pending;
 };
 
 static void __attribute__((format(printf, 4, 5)))
@@ -76,7 +76,7 @@ static void readiness_check(struct check *check, const struct vm_region *region)
 		break;
 	case VM_PENDING:
 		expect(check, region->fence != 0, region, "waits for no fence");
-		expect(check, region->kind == VM_ZOMBIE || fence_slot(region->fence) == region->slot, region,
+		expect(check, region->kind == VM_PENDING_UNMAP || fence_slot(region->fence) == region->slot, region,
 			"another slot's fence");
 		break;
 	default:
@@ -102,7 +102,7 @@ static void region_add(struct check *check, const struct vm_region *region)
 	if (region->moving)
 		return;
 	check->holes += region->kind == VM_HOLE;
-	if (region->kind == VM_ZOMBIE) {
+	if (region->kind == VM_PENDING_UNMAP) {
 		check->ripe += region->ready == VM_READY;
 		check->pending += region->ready == VM_PENDING;
 	}
@@ -116,8 +116,8 @@ static void region_add(struct check *check, const struct vm_region *region)
 	}
 	check->free_there++;
 	check->available += region->count;
-	if (region->slot == VM_PARKED)
-		check->parked += region->count;
+	if (region->slot == VM_RECLAIMABLE)
+		check->reclaimable += region->count;
 	else if (region->slot != VM_NONE) {
 		check->unfenced += region->ready == VM_UNFENCED;
 		check->pending += region->ready == VM_PENDING;
@@ -130,7 +130,7 @@ static void region_look(struct check *check, const struct vm_region *region)
 {
 	neighbours_check(check, region);
 	place_check(check, region);
-	if (!region->moving && (region->kind == VM_FREE || region->kind == VM_ZOMBIE))
+	if (!region->moving && (region->kind == VM_FREE || region->kind == VM_PENDING_UNMAP))
 		readiness_check(check, region);
 }
 
@@ -153,7 +153,7 @@ static bool tree_holds(enum tree tree, const struct vm_region *region, uint32_t 
 		return region->kind == VM_FREE && region->ready == VM_READY && is_stream_slot(region->slot) &&
 			!region->guarded;
 	default:
-		return (region->kind == VM_FREE || region->kind == VM_ZOMBIE) && region->ready == VM_PENDING &&
+		return (region->kind == VM_FREE || region->kind == VM_PENDING_UNMAP) && region->ready == VM_PENDING &&
 			fence_slot(region->fence) == slot;
 	}
 }
@@ -218,7 +218,7 @@ static void slot_check(struct check *check, uint32_t slot, uint64_t *sized, uint
 	}
 	waiting = tree_check(check, TREE_FENCES, RB_ROOT(&stream->fences), slot);
 	*fenced += waiting;
-	if (slot == VM_PARKED)
+	if (slot == VM_RECLAIMABLE)
 		return;
 	expect(check, (set->fenced[slot / 64] >> (slot % 64) & 1) == (waiting != 0), NULL,
 		"slot %u: wrong bit for fences", slot);
@@ -249,7 +249,7 @@ static void trees_check(struct check *check)
 		(unsigned long long)check->unfenced);
 	expect(check, fenced == check->pending, NULL, "%llu regions wait in trees, %llu in chunks",
 		(unsigned long long)fenced, (unsigned long long)check->pending);
-	expect(check, ripe == check->ripe, NULL, "%llu ripe zombies in the list, %llu in chunks",
+	expect(check, ripe == check->ripe, NULL, "%llu ripe pending unmaps in the list, %llu in chunks",
 		(unsigned long long)ripe, (unsigned long long)check->ripe);
 	expect(check, ready == check->ready && tree_check(check, TREE_READIES, RB_ROOT(&set->readies), 0) == ready,
 		NULL, "%llu ready regions in the list, %llu in chunks", (unsigned long long)ready,
@@ -268,11 +268,12 @@ static void totals_check(struct check *check)
 	expect(check, set->guarded == check->guarded, NULL, "%llu pages guarded, in chunks %llu",
 		(unsigned long long)set->guarded, (unsigned long long)check->guarded);
 	expect(check,
-		set->available == check->available && set->parked == check->parked && set->ready == check->ready_pages,
-		NULL, "%llu pages available, %llu parked, %llu ready; in chunks %llu, %llu, %llu",
-		(unsigned long long)set->available, (unsigned long long)set->parked, (unsigned long long)set->ready,
-		(unsigned long long)check->available, (unsigned long long)check->parked,
-		(unsigned long long)check->ready_pages);
+		set->available == check->available && set->reclaimable == check->reclaimable &&
+			set->ready == check->ready_pages,
+		NULL, "%llu pages available, %llu reclaimable, %llu ready; in chunks %llu, %llu, %llu",
+		(unsigned long long)set->available, (unsigned long long)set->reclaimable,
+		(unsigned long long)set->ready, (unsigned long long)check->available,
+		(unsigned long long)check->reclaimable, (unsigned long long)check->ready_pages);
 }
 
 /* ---- all ---- */

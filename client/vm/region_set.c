@@ -248,8 +248,8 @@ static void free_sum(struct region_set *set, const struct vm_region *region, uin
 
 	set->available += pages;
 	stream->pages += pages;
-	if (region->slot == VM_PARKED) {
-		set->parked += pages;
+	if (region->slot == VM_RECLAIMABLE) {
+		set->reclaimable += pages;
 	} else if (region->ready == VM_READY && is_stream_slot(region->slot)) {
 		set->ready += pages;
 		stream->ready += pages;
@@ -293,7 +293,7 @@ static void free_in(struct region_set *set, struct vm_region *region)
 	LIST_INSERT_BY_ID(&set->streams[region->slot].ages, region, by_age);
 	if (is_stream_slot(region->slot))
 		wait_in(set, region);
-	if (region->slot != VM_PARKED)
+	if (region->slot != VM_RECLAIMABLE)
 		slot_mark(set->used, region->slot, true);
 	free_sum(set, region, region->count);
 }
@@ -311,7 +311,7 @@ static void free_out(struct region_set *set, struct vm_region *region)
 	TAILQ_REMOVE(&stream->ages, region, by_age);
 	if (is_stream_slot(region->slot))
 		wait_out(set, region);
-	if (region->slot != VM_PARKED && TAILQ_EMPTY(&stream->ages))
+	if (region->slot != VM_RECLAIMABLE && TAILQ_EMPTY(&stream->ages))
 		slot_mark(set->used, region->slot, false);
 	free_sum(set, region, 0 - (uint64_t)region->count);
 }
@@ -380,7 +380,7 @@ struct vm_region *region_best_ready(struct region_set *set, uint32_t count)
 		{
 			FIRST_OF(&set->readies, by_ready, count),
 			region_best(set, VM_NONE, count),
-			region_best(set, VM_PARKED, count),
+			region_best(set, VM_RECLAIMABLE, count),
 		},
 			 *best = NULL;
 
@@ -441,7 +441,7 @@ void region_turn(struct region_set *set, struct vm_region *region, enum vm_regio
 	set->pages[kind] += region->count;
 	set->counts[kind]++;
 	region->kind = kind;
-	if (kind == VM_HOLE || kind == VM_ZOMBIE)
+	if (kind == VM_HOLE || kind == VM_PENDING_UNMAP)
 		region->held = region->offered = false;
 	if (kind == VM_HOLE) {
 		region->ready = VM_READY;
@@ -536,9 +536,9 @@ struct vm_region *region_put_released(
 	return region;
 }
 
-void region_put_zombie(struct region_set *set, struct vm_region *region, uint64_t fence)
+void region_put_pending_unmap(struct region_set *set, struct vm_region *region, uint64_t fence)
 {
-	region_turn(set, region, VM_ZOMBIE);
+	region_turn(set, region, VM_PENDING_UNMAP);
 	ready_set(set, region, fence);
 	region_in(set, region);
 }
@@ -561,7 +561,7 @@ void region_put_allocated(struct region_set *set, struct vm_region *region, uint
 /* Another readiness for one that stays in the sets. */
 static void ready_change(struct region_set *set, struct vm_region *region, uint64_t fence)
 {
-	if (region->kind == VM_ZOMBIE) {
+	if (region->kind == VM_PENDING_UNMAP) {
 		pending_out(set, region);
 		ready_set(set, region, fence);
 		TAILQ_INSERT_TAIL(&set->ripe, region, by_age);
@@ -721,11 +721,11 @@ struct vm_region *region_idle(struct region_set *set, uint64_t pages)
 	return region_carve(set, region, region->count < pages ? region->count : (uint32_t)pages);
 }
 
-struct vm_region *region_parked(struct region_set *set, const struct region_chunk *chunk, uint64_t pages)
+struct vm_region *region_reclaimable(struct region_set *set, const struct region_chunk *chunk, uint64_t pages)
 {
 	struct vm_region *region;
 
-	TAILQ_FOREACH(region, &set->streams[VM_PARKED].ages, by_age)
+	TAILQ_FOREACH(region, &set->streams[VM_RECLAIMABLE].ages, by_age)
 	if (!chunk || region->chunk == chunk)
 		return region_carve(set, region, region->count < pages ? region->count : (uint32_t)pages);
 	return NULL;

@@ -2,10 +2,11 @@
  * region_set.h - the addresses of the stream-ordered allocator as regions in four sets. Internal to libgpool.
  *
  * A chunk is a reservation, counted in pages of the allocator. Its regions, side by side and without gaps, are
- *   allocated  somebody's, since gpool_malloc()
+ *   allocated  somebody's, since gpool_malloc_async()
  *   free       mapped, nobody's; of the stream in which it was freed, or of none
  *   hole       nothing is mapped there
- *   zombie     the old place of pages that were mapped elsewhere too; still mapped, because work that is queued may use
+ *   pending unmap     the old place of pages that were mapped elsewhere too; still mapped, because work that is queued
+ *   may use
  *              it
  * so the sets partition the space at every moment. A region is `moving` while one thread works on it without the lock:
  * it has its kind, and its place among its neighbours, and nobody else finds it.
@@ -20,7 +21,8 @@
  * no stream it is that stream's again, until then. Freed in another one it is `guarded`: nobody's until the guard is
  * over, and then that other stream's.
  *
- * Regions of no stream that the agent may take back without asking are of the slot VM_PARKED: their pages may be gone.
+ * Regions of no stream that the agent may take back without asking are of the slot VM_RECLAIMABLE: their pages may be
+ * gone.
  *
  * Invariants, which region_check.c proves:
  *   regions of a chunk follow each other from its first page to its last; totals are the sums over them
@@ -40,12 +42,12 @@
 #include <bsd/sys/tree.h>
 #include <sys/queue.h>
 
-enum vm_region_kind { VM_HOLE, VM_FREE, VM_ALLOCATED, VM_ZOMBIE, VM_KINDS };
+enum vm_region_kind { VM_HOLE, VM_FREE, VM_ALLOCATED, VM_PENDING_UNMAP, VM_KINDS };
 enum vm_region_ready { VM_READY, VM_PENDING, VM_UNFENCED };
 
 enum {
 	VM_NONE = 0, /* the slot of regions of no stream */
-	VM_PARKED = SESSION_TIMELINES,
+	VM_RECLAIMABLE = SESSION_TIMELINES,
 	VM_SLOTS,
 	VM_WORDS = SESSION_TIMELINES / 64,
 };
@@ -57,18 +59,18 @@ struct vm_region {
 	struct vm_region *before, *after; /* in the chunk, by address */
 	uint32_t first, count;            /* pages */
 	uint8_t kind;                     /* enum vm_region_kind */
-	/* enum vm_region_ready, of free ones and zombies; of allocated ones the guard's */
+	/* enum vm_region_ready, of free ones and pending unmaps; of allocated ones the guard's */
 	uint8_t ready;
 	bool moving;
 	bool guarded;        /* free, and nobody's before its guard is over */
-	bool unmapped;       /* zombie that moves: it is not mapped any more */
+	bool unmapped;       /* pending unmap that moves: it is not mapped any more */
 	bool captured;       /* allocated: keeps its pages also when it is freed, and is free only when that ends */
 	bool released;       /* allocated, captured: freed meanwhile */
 	bool held;           /* free, allocated: some of its handles are held */
 	bool offered;        /* free: some of its handles are released (vpmm_offer.c) */
 	uint16_t slot;       /* stream slot of free ones; of allocated ones the guard's */
 	uint16_t next_slot;  /* guarded: whose it is then */
-	uint64_t fence;      /* free, zombie, guard: until it is reached; 0: none */
+	uint64_t fence;      /* free, pending unmap, guard: until it is reached; 0: none */
 	uint64_t next_fence; /* guarded: of the free */
 	uint64_t id;         /* order of creation; allocated: number of the allocation */
 	uint64_t bytes;      /* allocated: as asked for */
@@ -77,7 +79,7 @@ struct vm_region {
 	uint16_t row;        /* in the table that others look at */
 	RB_ENTRY(vm_region) by_size;  /* free: of its slot; hole */
 	RB_ENTRY(vm_region) by_ready; /* PENDING: by fence, of its slot. READY, of a stream: by size, of all slots */
-	/* free: of its slot; READY zombie; and whatever list a thread that moves it keeps */
+	/* free: of its slot; READY pending unmap; and whatever list a thread that moves it keeps */
 	TAILQ_ENTRY(vm_region) by_age;
 	TAILQ_ENTRY(vm_region) queue; /* free: UNFENCED of its slot, or READY of all streams, oldest first */
 };
@@ -115,7 +117,7 @@ struct region_set {
 	struct region_sizes holes;
 	struct region_readies readies; /* READY regions of streams */
 	struct region_list ready_ages; /* the same, oldest first */
-	struct region_list ripe;       /* READY zombies */
+	struct region_list ripe;       /* READY pending unmaps */
 	uint64_t fenced[VM_WORDS];     /* a bit for each slot that has something PENDING */
 	uint64_t used[VM_WORDS];       /* a bit for each slot that has free regions */
 	uint64_t loose[VM_WORDS];      /* a bit for each slot that has UNFENCED ones */
@@ -123,7 +125,7 @@ struct region_set {
 	uint64_t counts[VM_KINDS];
 	uint64_t available;           /* free pages that do not move and are not guarded */
 	uint64_t guarded;             /* free pages that are */
-	uint64_t parked;              /* of those */
+	uint64_t reclaimable;         /* of those */
 	uint64_t ready;               /* of those of streams: READY */
 	uint64_t unfenced;            /* UNFENCED regions, guarded ones too */
 	uint64_t newest;              /* id of what the last call allocated; 0: it did something else */
@@ -158,7 +160,7 @@ void region_chunk_add(struct region_set *set, struct region_chunk *chunk);
 
 static inline bool is_stream_slot(uint32_t slot)
 {
-	return slot != VM_NONE && slot != VM_PARKED;
+	return slot != VM_NONE && slot != VM_RECLAIMABLE;
 }
 
 /*
@@ -184,7 +186,7 @@ int region_find(const struct region_set *set, uint64_t address, struct vm_region
 /* ---- finding: the smallest that holds `count` pages, of those the lowest. NULL: there is none ---- */
 
 struct vm_region *region_best(struct region_set *set, uint32_t slot, uint32_t count);
-/* region_best_ready() - of any stream, of none, or parked; in this order where they are equal. */
+/* region_best_ready() - of any stream, of none, or reclaimable; in this order where they are equal. */
 struct vm_region *region_best_ready(struct region_set *set, uint32_t count);
 struct vm_region *region_best_hole(struct region_set *set, uint32_t count);
 
@@ -212,8 +214,8 @@ struct vm_region *region_put_free(struct region_set *set, struct vm_region *regi
 struct vm_region *region_put_released(
 	struct region_set *set, struct vm_region *region, uint32_t slot, uint64_t fence, bool guard);
 
-/* region_put_zombie() - one that moves becomes a zombie until the fence is reached. */
-void region_put_zombie(struct region_set *set, struct vm_region *region, uint64_t fence);
+/* region_put_pending_unmap() - one that moves becomes a pending unmap until the fence is reached. */
+void region_put_pending_unmap(struct region_set *set, struct vm_region *region, uint64_t fence);
 
 /* region_put_allocated() - one that moves is somebody's; what it waits for is its guard. */
 void region_put_allocated(struct region_set *set, struct vm_region *region, uint32_t slot, uint64_t bytes);
@@ -223,7 +225,7 @@ void region_put_allocated(struct region_set *set, struct vm_region *region, uint
 /* region_sweep() - what waited for fences that are reached by now becomes READY. */
 void region_sweep(struct region_set *set);
 
-/* region_ripe() - the oldest READY zombie, which moves from now on; NULL: there is none. */
+/* region_ripe() - the oldest READY pending unmap, which moves from now on; NULL: there is none. */
 struct vm_region *region_ripe(struct region_set *set);
 
 /* region_fence() - `fence` covers all that was freed unfenced in its slot up to this id. */
@@ -236,7 +238,7 @@ void region_stream_end(struct region_set *set, uint32_t slot);
 
 /*
  * region_at_once() - pages that a stream may have without waiting and without asking: its own, and READY ones that are
- * not parked.
+ * not reclaimable.
  */
 static inline uint64_t region_at_once(const struct region_set *set, uint32_t slot)
 {
@@ -256,20 +258,22 @@ struct region_harvest {
 	uint64_t rest_id;
 };
 
-/* region_harvest() - `pages`, of which so many must be available without the parked ones; takes one step's memory. */
+/*
+ * region_harvest() - `pages`, of which so many must be available without the reclaimable ones; takes one step's memory.
+ */
 void region_harvest(struct region_set *set, uint32_t slot, uint32_t pages, struct region_harvest *harvest);
 
 /* region_harvest_undo() - as if it had not been: with the ids, fences and places in order of age that they had. */
 void region_harvest_undo(struct region_set *set, struct region_harvest *harvest);
 
 /*
- * region_idle() - the oldest READY region that is not parked, at most `pages` of it, which moves from now on; NULL:
- * there is none.
+ * region_idle() - the oldest READY region that is not reclaimable, at most `pages` of it, which moves from now on;
+ * NULL: there is none.
  */
 struct vm_region *region_idle(struct region_set *set, uint64_t pages);
 
-/* region_parked() - the same of those that are parked; chunk NULL: any. */
-struct vm_region *region_parked(struct region_set *set, const struct region_chunk *chunk, uint64_t pages);
+/* region_reclaimable() - the same of those that are reclaimable; chunk NULL: any. */
+struct vm_region *region_reclaimable(struct region_set *set, const struct region_chunk *chunk, uint64_t pages);
 
 /* ---- proving ---- */
 

@@ -122,7 +122,7 @@ static int mutable_part(struct ranges *ranges)
  */
 static int saved_after_all(struct gpool *pool, const struct gpool_block *block, int error)
 {
-	struct lease_request ask = {.kind = LEASE_RESTORE, .tag = block->tag & ~(uint64_t)BLOCK_STITCHED};
+	struct lease_request ask = {.kind = LEASE_RESTORE, .tag = block->tag & ~(uint64_t)BLOCK_SCATTERED};
 	uint64_t word;
 
 	while (error != -EPIPE) {

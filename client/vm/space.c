@@ -234,7 +234,7 @@ int vm_unmap(struct vm_space *space, uint32_t slot, uint32_t count)
 	return error;
 }
 
-/* ---- parked ---- */
+/* ---- reclaimable ---- */
 
 void vm_park(struct vm_space *space, uint32_t slot, uint32_t count)
 {

@@ -2,8 +2,9 @@
  * space.h - a reserved range of addresses with handles mapped in it, slot by slot. No policy. Internal to libgpool.
  *
  * One slot holds one handle (handle.h). Who owns the space says what is mapped where: of slots that are mapped it knows
- * which handles are held and which are parked, idle and mapped all the same. A parked slot's handle may go to another
- * process at any time. Within a trust domain that is all right, since nobody uses the slot before its handle was
+ * which handles are held and which are reclaimable, idle and mapped all the same. A reclaimable slot's handle may go to
+ * another process at any time. Within a trust domain that is all right, since nobody uses the slot before its handle
+ * was
  * adopted again. For another trust domain the agent waits until it is unmapped: that is what let_go() is for.
  */
 #ifndef GPOOL_CLIENT_VM_SPACE_H
@@ -14,8 +15,8 @@
 struct vm_space {
 	/*
 	 * Set by the owner before vm_space_open(). Called by any thread of ours, from wherever it waits for pages and
-	 * whatever locks it holds: so it must not wait for a lock (try it; false: not now). It passes all parked slots
-	 * to vm_let_go(). NULL: nothing of this space is ever parked.
+	 * whatever locks it holds: so it must not wait for a lock (try it; false: not now). It passes all reclaimable
+	 * slots to vm_let_go(). NULL: nothing of this space is ever reclaimable.
 	 */
 	bool (*let_go)(struct vm_space *space);
 	void *owner;
@@ -48,7 +49,7 @@ static inline uint64_t vm_address(const struct vm_space *space, uint32_t slot)
 
 /*
  * vm_map() - held handles into slots [slot, slot + count): one call for each handle and one access call for all. All or
- * nothing, but that what was mapped there before, parked or left by a call that failed, is unmapped first.
+ * nothing, but that what was mapped there before, reclaimable or left by a call that failed, is unmapped first.
  * vm_unmap() - whatever is mapped there: one call for each run of mapped slots. After an error pages[] says what still
  * is.
  *
@@ -60,8 +61,9 @@ int vm_map(struct vm_space *space, uint32_t slot, const uint32_t *pages, uint32_
 int vm_unmap(struct vm_space *space, uint32_t slot, uint32_t count);
 
 /*
- * vm_adopt_run() - the handles of parked slots [slot, slot + count) are held again, those that are idle here. Whole
- * words of free bits at once. gone[] receives the slots, ascending, whose handles are somebody else's now: they are
+ * vm_adopt_run() - the handles of reclaimable slots [slot, slot + count) are held again, those that are idle here.
+ * Whole words of free bits at once. gone[] receives the slots, ascending, whose handles are somebody else's now: they
+ * are
  * still mapped. Returns how many are gone.
  */
 uint32_t vm_adopt_run(
@@ -71,8 +73,8 @@ uint32_t vm_adopt_run(
 void vm_park(struct vm_space *space, uint32_t slot, uint32_t count);
 
 /*
- * vm_let_go() - of parked slots, on which no GPU work is queued: unmap those that are wanted. False: one of them could
- * not be.
+ * vm_let_go() - of reclaimable slots, on which no GPU work is queued: unmap those that are wanted. False: one of them
+ * could not be.
  */
 bool vm_let_go(struct vm_space *space, uint32_t slot, uint32_t count);
 

@@ -17,11 +17,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct gpool_tensor {
+struct gpool_sliced_range {
 	struct background_task task; /* first: the task is the tensor */
 	struct gpool *pool;
 	struct gpool_range *range;
-	LIST_ENTRY(gpool_tensor) link;
+	LIST_ENTRY(gpool_sliced_range) link;
 	uint32_t slices, blocks, block_pages, slice_pages, read_ahead;
 	pthread_mutex_t growing; /* one call at a time grows or shrinks */
 	pthread_mutex_t lock;    /* all below */
@@ -31,7 +31,7 @@ struct gpool_tensor {
 	uint32_t working; /* block + 1; 0: none */
 };
 
-static struct elastic_pages blocks_of(const struct gpool_tensor *tensor, uint32_t from, uint32_t to)
+static struct elastic_pages blocks_of(const struct gpool_sliced_range *tensor, uint32_t from, uint32_t to)
 {
 	return (struct elastic_pages){
 		.first = from * tensor->block_pages,
@@ -49,7 +49,7 @@ static uint32_t larger(uint32_t a, uint32_t b)
 /* ---- in the background ---- */
 
 /* The next block to bring to hand, or UINT32_MAX. What is at hand beyond the last is *first to *end. */
-static uint32_t work_next(struct gpool_tensor *tensor, uint32_t *first, uint32_t *end)
+static uint32_t work_next(struct gpool_sliced_range *tensor, uint32_t *first, uint32_t *end)
 {
 	uint32_t base, last, next = UINT32_MAX;
 
@@ -71,7 +71,7 @@ static uint32_t work_next(struct gpool_tensor *tensor, uint32_t *first, uint32_t
 	return next;
 }
 
-static void work_end(struct gpool_tensor *tensor, uint32_t block, bool there)
+static void work_end(struct gpool_sliced_range *tensor, uint32_t block, bool there)
 {
 	pthread_mutex_lock(&tensor->lock);
 	tensor->working = 0;
@@ -84,7 +84,7 @@ static void work_end(struct gpool_tensor *tensor, uint32_t block, bool there)
 
 static void tensor_work(struct background_task *task)
 {
-	struct gpool_tensor *tensor = (struct gpool_tensor *)task;
+	struct gpool_sliced_range *tensor = (struct gpool_sliced_range *)task;
 	struct elastic *elastic = tensor->range->elastic;
 	struct ranges *ranges = tensor->pool->ranges;
 	int64_t brought = 0;
@@ -113,8 +113,8 @@ static void tensor_work(struct background_task *task)
 
 /* ---- life ---- */
 
-static int options_check(struct gpool_tensor_options *read, struct gpool_range_options *range,
-	const struct gpool_tensor_options *options)
+static int options_check(struct gpool_sliced_range_options *read, struct gpool_range_options *range,
+	const struct gpool_sliced_range_options *options)
 {
 	int error;
 
@@ -132,7 +132,7 @@ static int options_check(struct gpool_tensor_options *read, struct gpool_range_o
 		: 0;
 }
 
-static void tensor_free(struct gpool_tensor *tensor)
+static void tensor_free(struct gpool_sliced_range *tensor)
 {
 	pthread_mutex_destroy(&tensor->growing);
 	pthread_mutex_destroy(&tensor->lock);
@@ -142,7 +142,7 @@ static void tensor_free(struct gpool_tensor *tensor)
 
 void tensors_close(struct gpool *pool)
 {
-	struct gpool_tensor *tensor;
+	struct gpool_sliced_range *tensor;
 
 	while (pool->ranges && (tensor = LIST_FIRST(&pool->ranges->tensors))) {
 		LIST_REMOVE(tensor, link);
@@ -151,7 +151,7 @@ void tensors_close(struct gpool *pool)
 }
 
 /* Each slice begins with a handle. False: they are more pages than a range can have. */
-static bool shape_set(struct gpool_tensor *tensor, uint32_t *pages)
+static bool shape_set(struct gpool_sliced_range *tensor, uint32_t *pages)
 {
 	uint64_t unit = handle_pages(tensor->pool), slice = (uint64_t)tensor->blocks * tensor->block_pages;
 
@@ -163,7 +163,7 @@ static bool shape_set(struct gpool_tensor *tensor, uint32_t *pages)
 	return true;
 }
 
-static int tensor_open(struct gpool_tensor *tensor, const struct gpool_range_options *options)
+static int tensor_open(struct gpool_sliced_range *tensor, const struct gpool_range_options *options)
 {
 	struct gpool *pool = tensor->pool;
 	uint32_t pages;
@@ -187,12 +187,12 @@ static int tensor_open(struct gpool_tensor *tensor, const struct gpool_range_opt
 	return 0;
 }
 
-int gpool_tensor_create(struct gpool *pool, uint32_t slices, uint32_t blocks, uint32_t block_pages,
-	const struct gpool_tensor_options *options, struct gpool_tensor **tensor)
+int gpool_sliced_range_create(struct gpool *pool, uint32_t slices, uint32_t blocks, uint32_t block_pages,
+	const struct gpool_sliced_range_options *options, struct gpool_sliced_range **tensor)
 {
-	struct gpool_tensor_options read = GPOOL_TENSOR_OPTIONS_INIT;
+	struct gpool_sliced_range_options read = GPOOL_SLICED_RANGE_OPTIONS_INIT;
 	struct gpool_range_options range = GPOOL_RANGE_OPTIONS_INIT;
-	struct gpool_tensor *made;
+	struct gpool_sliced_range *made;
 	int error;
 
 	if (!pool->alive)
@@ -224,7 +224,7 @@ int gpool_tensor_create(struct gpool *pool, uint32_t slices, uint32_t blocks, ui
 	return 0;
 }
 
-int gpool_tensor_destroy(struct gpool_tensor *tensor)
+int gpool_sliced_range_destroy(struct gpool_sliced_range *tensor)
 {
 	struct gpool *pool;
 	int error;
@@ -252,7 +252,7 @@ int gpool_tensor_destroy(struct gpool_tensor *tensor)
 /* ---- growing and shrinking ---- */
 
 /* Whether the background works at a handle of the first so many blocks. */
-static bool works_below(const struct gpool_tensor *tensor, uint32_t blocks)
+static bool works_below(const struct gpool_sliced_range *tensor, uint32_t blocks)
 {
 	uint32_t unit = handle_pages(tensor->pool);
 
@@ -264,7 +264,7 @@ static bool works_below(const struct gpool_tensor *tensor, uint32_t blocks)
  * The background begins at no block until growth_end(). Returns whether it still works at one, beyond those of the
  * caller.
  */
-static bool growth_begin(struct gpool_tensor *tensor, uint32_t blocks)
+static bool growth_begin(struct gpool_sliced_range *tensor, uint32_t blocks)
 {
 	bool works;
 
@@ -277,7 +277,7 @@ static bool growth_begin(struct gpool_tensor *tensor, uint32_t blocks)
 	return works;
 }
 
-static void background_await(struct gpool_tensor *tensor)
+static void background_await(struct gpool_sliced_range *tensor)
 {
 	pthread_mutex_lock(&tensor->lock);
 	while (tensor->working)
@@ -286,7 +286,7 @@ static void background_await(struct gpool_tensor *tensor)
 }
 
 /* When something had to be brought, what else was at hand may be gone too: it is looked at again. */
-static void growth_end(struct gpool_tensor *tensor, uint32_t blocks, int64_t brought)
+static void growth_end(struct gpool_sliced_range *tensor, uint32_t blocks, int64_t brought)
 {
 	pthread_mutex_lock(&tensor->lock);
 	tensor->claimed = 0;
@@ -300,7 +300,7 @@ static void growth_end(struct gpool_tensor *tensor, uint32_t blocks, int64_t bro
 		background_wake(tensor->pool, &tensor->task);
 }
 
-static int64_t grow(struct gpool_tensor *tensor, uint32_t blocks, int timeout_ms)
+static int64_t grow(struct gpool_sliced_range *tensor, uint32_t blocks, int timeout_ms)
 {
 	const struct elastic_pages pages = blocks_of(tensor, tensor->backed, blocks);
 	bool works = growth_begin(tensor, blocks);
@@ -319,7 +319,7 @@ static int64_t grow(struct gpool_tensor *tensor, uint32_t blocks, int timeout_ms
 	return brought;
 }
 
-int gpool_tensor_grow(struct gpool_tensor *tensor, uint32_t blocks, int timeout_ms)
+int gpool_sliced_range_grow(struct gpool_sliced_range *tensor, uint32_t blocks, int timeout_ms)
 {
 	int64_t brought = 0;
 
@@ -336,7 +336,7 @@ int gpool_tensor_grow(struct gpool_tensor *tensor, uint32_t blocks, int timeout_
 	return brought < 0 ? (int)brought : 0;
 }
 
-static int shrink(struct gpool_tensor *tensor, uint32_t blocks, struct gpool_fence fence)
+static int shrink(struct gpool_sliced_range *tensor, uint32_t blocks, struct gpool_fence fence)
 {
 	const struct elastic_pages pages = blocks_of(tensor, blocks, tensor->backed);
 	int error = range_enter(tensor->range, &pages);
@@ -356,7 +356,7 @@ static int shrink(struct gpool_tensor *tensor, uint32_t blocks, struct gpool_fen
 	return 0;
 }
 
-int gpool_tensor_shrink(struct gpool_tensor *tensor, uint32_t blocks, struct gpool_fence fence)
+int gpool_sliced_range_shrink(struct gpool_sliced_range *tensor, uint32_t blocks, struct gpool_fence fence)
 {
 	int error = 0;
 
@@ -373,9 +373,9 @@ int gpool_tensor_shrink(struct gpool_tensor *tensor, uint32_t blocks, struct gpo
 
 /* ---- looking ---- */
 
-int gpool_tensor_get(struct gpool_tensor *tensor, struct gpool_tensor_info *info)
+int gpool_sliced_range_info(struct gpool_sliced_range *tensor, struct gpool_sliced_range_info *info)
 {
-	struct gpool_tensor_info filled = {.size = info->size};
+	struct gpool_sliced_range_info filled = {.size = info->size};
 	struct gpool *pool = tensor->pool;
 
 	if (!pool->alive)

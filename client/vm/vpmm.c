@@ -195,7 +195,7 @@ static int find(struct vpmm_call *call, struct vm_region **found)
 	vpmm_trace(call, "1: %u pages %s, %u of stream slot %u, id %llu", call->count, which, region->count,
 		region->slot, (unsigned long long)region->id);
 	region = region_carve(set, region, call->count);
-	if (region->slot == VM_PARKED || region->offered) {
+	if (region->slot == VM_RECLAIMABLE || region->offered) {
 		int error = vpmm_adopt(call, region);
 
 		if (error)
@@ -205,7 +205,9 @@ static int find(struct vpmm_call *call, struct vm_region **found)
 	return 0;
 }
 
-/* Before a stream is made to wait for others, and before anybody is asked: what is parked, as much as is needed. */
+/*
+ * Before a stream is made to wait for others, and before anybody is asked: what is reclaimable, as much as is needed.
+ */
 static int unpark(struct vpmm_call *call)
 {
 	struct region_set *set = &call->vpmm->set;
@@ -213,11 +215,11 @@ static int unpark(struct vpmm_call *call)
 	struct vm_region *region;
 	int error;
 
-	if (!set->parked || there >= call->count)
+	if (!set->reclaimable || there >= call->count)
 		return 0;
 	if (region_spare(set, 1))
 		return -ENOMEM;
-	region = region_parked(set, NULL, call->count - there);
+	region = region_reclaimable(set, NULL, call->count - there);
 	error = vpmm_adopt(call, region);
 	if (!error)
 		region_put_free(set, region, VM_NONE, 0);
@@ -259,8 +261,8 @@ static COLD int malloc_slowly(struct vpmm_call *call, struct vm_region **found)
 	uint64_t limit_ns = 0;
 	int error;
 
-	if (call->vpmm->set.counts[VM_ZOMBIE])
-		vpmm_zombies_end(call);
+	if (call->vpmm->set.counts[VM_PENDING_UNMAP])
+		vpmm_pending_unmaps_end(call);
 	/* Nobody is refused for the sake of what is free, and only on its way. */
 	do {
 		error = search(call, found);
@@ -292,7 +294,7 @@ static int pages_malloc(
 	error = vpmm_slot(vpmm, stream, &slot);
 	if (unlikely(error))
 		goto unlock;
-	if (likely(!set->counts[VM_ZOMBIE] && !vpmm->options.trace && set->spare_count))
+	if (likely(!set->counts[VM_PENDING_UNMAP] && !vpmm->options.trace && set->spare_count))
 		region = region_best(set, slot, count);
 	if (likely(region && !region->offered)) {
 		region = region_carve(set, region, count);
@@ -327,11 +329,11 @@ static COLD int too_much(struct gpool *pool, uint64_t count)
 	struct thread_cache *cache = thread_cache_of(pool);
 
 	if (cache)
-		cache->shortage = (struct gpool_shortage){.needed = count < UINT32_MAX ? (uint32_t)count : UINT32_MAX};
+		cache->shortage = (struct gpool_oom_info){.needed = count < UINT32_MAX ? (uint32_t)count : UINT32_MAX};
 	return fail(-ENOSPC, "%llu pages are needed; this pool has %u", (unsigned long long)count, pool->page_count);
 }
 
-int gpool_malloc(struct gpool *pool, uint64_t bytes, uint32_t stream, uint64_t *address)
+int gpool_malloc_async(struct gpool *pool, uint64_t bytes, uint32_t stream, uint64_t *address)
 {
 	struct vpmm *vpmm;
 	uint64_t count, id, at;
@@ -443,7 +445,7 @@ static COLD void free_trace(struct vpmm *vpmm, uint64_t address, uint32_t stream
 	vpmm_trace_end(&call, "mfree", error, address);
 }
 
-int gpool_mfree(struct gpool *pool, uint64_t address, uint32_t stream)
+int gpool_free_async(struct gpool *pool, uint64_t address, uint32_t stream)
 {
 	struct vpmm *vpmm;
 	uint64_t bytes = 0, id = 0;

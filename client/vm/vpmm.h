@@ -1,9 +1,9 @@
 /*
- * vpmm.h - the stream-ordered allocator: gpool_malloc(), gpool_mfree(). Internal to libgpool.
+ * vpmm.h - the stream-ordered allocator: gpool_malloc_async(), gpool_free_async(). Internal to libgpool.
  *
  * region_set.h has the sets and says what a region is; here is what makes driver calls and asks the agent. Files:
  *   vpmm.c        life, malloc and free as long as no driver call is needed, capture
- *   vpmm_map.c    what needs one: zombies to holes, new places, initial pages, chunks of addresses
+ *   vpmm_map.c    what needs one: pending unmaps to holes, new places, initial pages, chunks of addresses
  *   vpmm_offer.c  free pages that the agent may take, and that stay in their regions
  *   vpmm_idle.c   free pages that the process gives up: parking, trimming, adopting, letting go; what is done in the
  *                 background
@@ -60,10 +60,10 @@ struct vpmm {
 	struct vpmm_chunk *chunks;
 	/* of the stream whose slot has regions, or had; 0: of none. Written under the lock */
 	_Atomic uint32_t numbers[SESSION_TIMELINES];
-	_Atomic uint32_t streams_used;   /* open ones among them */
-	uint64_t unmaps_refused;         /* by queued GPU work */
-	uint32_t pressed_ms;             /* the pool's clock when we last parked because of pressure */
-	struct gpool_vm_totals counters; /* those that are not in the sets */
+	_Atomic uint32_t streams_used;  /* open ones among them */
+	uint64_t unmaps_refused;        /* by queued GPU work */
+	uint32_t pressed_ms;            /* the pool's clock when we last reclaimable because of pressure */
+	struct gpool_vm_stats counters; /* those that are not in the sets */
 
 	struct vpmm_small *small;
 	struct vpmm_record *record;
@@ -172,16 +172,16 @@ static inline void vpmm_unlock(struct vpmm *vpmm)
 /* vpmm_chunk_add() - addresses for at least so many pages: 0, -ENOMEM. Lock held. */
 int vpmm_chunk_add(struct vpmm *vpmm, uint32_t pages);
 
-/* vpmm_zombies_end() - phase 0: those whose fence is reached become holes. Lock held. */
-void vpmm_zombies_end(struct vpmm_call *call) COLD;
+/* vpmm_pending_unmaps_end() - phase 0: those whose fence is reached become holes. Lock held. */
+void vpmm_pending_unmaps_end(struct vpmm_call *call) COLD;
 
 /* vpmm_fences_record() - for what was freed unfenced in other slots than this one. True: there was some. Lock held. */
 bool vpmm_fences_record(struct vpmm *vpmm, uint32_t except) COLD;
 
-/* vpmm_place() - phase 2: a new place for call->count pages, which moves: 0, or as gpool_malloc(). Lock held. */
+/* vpmm_place() - phase 2: a new place for call->count pages, which moves: 0, or as gpool_malloc_async(). Lock held. */
 int vpmm_place(struct vpmm_call *call, struct vm_region **place) COLD;
 
-/* vpmm_fill() - so many new pages in a place of their own, which moves. 0, or as gpool_malloc(). Lock held. */
+/* vpmm_fill() - so many new pages in a place of their own, which moves. 0, or as gpool_malloc_async(). Lock held. */
 int vpmm_fill(struct vpmm_call *call, int32_t timeout_ms, struct vm_region **place) COLD;
 
 /* ---- vpmm_offer.c ---- */
@@ -203,7 +203,8 @@ void vpmm_offer(struct vpmm *vpmm);
 uint32_t vpmm_claim(struct vpmm *vpmm, const struct vm_region *region, uint32_t *gone);
 
 /*
- * vpmm_hold() - all free regions are held again; what the agent has taken of them are zombies. chunk: of this one;
+ * vpmm_hold() - all free regions are held again; what the agent has taken of them are pending unmaps. chunk: of this
+ * one;
  * NULL: of all. ready: only those that wait for no fence. 0, -ENOMEM. Lock held. Cost: a look at each region.
  */
 int vpmm_hold(struct vpmm_call *call, const struct region_chunk *chunk, bool ready) COLD;
@@ -217,8 +218,9 @@ void vpmm_idle_close(struct vpmm *vpmm);
 uint64_t vpmm_park(struct vpmm *vpmm, uint64_t keep_pages);
 
 /*
- * vpmm_adopt() - a parked or offered region that moves, to be held again: 0, all of it is. -EAGAIN: it is in the sets
- * again, in pieces, and what the agent has taken of it are zombies. -ENOMEM: likewise, all of it zombies. Lock held.
+ * vpmm_adopt() - a reclaimable or offered region that moves, to be held again: 0, all of it is. -EAGAIN: it is in the
+ * sets again, in pieces, and what the agent has taken of it are pending unmaps. -ENOMEM: likewise, all of it pending
+ * unmaps. Lock held.
  */
 int vpmm_adopt(struct vpmm_call *call, struct vm_region *region);
 
@@ -253,7 +255,7 @@ void vpmm_small_stream_closed(struct vpmm *vpmm, uint32_t stream);
  */
 void vpmm_small_return(struct vpmm *vpmm, bool all);
 bool vpmm_small_waits(const struct vpmm *vpmm);
-void vpmm_small_totals(struct vpmm *vpmm, struct gpool_vm_totals *totals);
+void vpmm_small_totals(struct vpmm *vpmm, struct gpool_vm_stats *totals);
 
 /* ---- vpmm_dump.c ---- */
 

@@ -13,7 +13,7 @@
 
 /* ---- totals ---- */
 
-static void totals_fill(const struct vpmm *vpmm, struct gpool_vm_totals *totals)
+static void totals_fill(const struct vpmm *vpmm, struct gpool_vm_stats *totals)
 {
 	const struct region_set *set = &vpmm->set;
 	uint64_t page_bytes = vpmm->page_bytes;
@@ -22,19 +22,19 @@ static void totals_fill(const struct vpmm *vpmm, struct gpool_vm_totals *totals)
 	totals->live_bytes = set->pages[VM_ALLOCATED] * page_bytes;
 	totals->reusable_bytes = set->pages[VM_FREE] * page_bytes;
 	totals->hole_bytes = set->pages[VM_HOLE] * page_bytes;
-	totals->zombie_bytes = set->pages[VM_ZOMBIE] * page_bytes;
-	totals->mapped_bytes = totals->live_bytes + totals->reusable_bytes + totals->zombie_bytes;
+	totals->pending_unmap_bytes = set->pages[VM_PENDING_UNMAP] * page_bytes;
+	totals->mapped_bytes = totals->live_bytes + totals->reusable_bytes + totals->pending_unmap_bytes;
 	totals->reserved_bytes = totals->mapped_bytes + totals->hole_bytes;
-	totals->parked_bytes = set->parked * page_bytes;
+	totals->reclaimable_bytes = set->reclaimable * page_bytes;
 	totals->live_regions = set->counts[VM_ALLOCATED];
 	totals->reusable_regions = set->counts[VM_FREE];
 	totals->hole_regions = set->counts[VM_HOLE];
-	totals->zombie_regions = set->counts[VM_ZOMBIE];
+	totals->pending_unmap_regions = set->counts[VM_PENDING_UNMAP];
 }
 
-int gpool_vm_totals(struct gpool *pool, struct gpool_vm_totals *totals)
+int gpool_vm_stats(struct gpool *pool, struct gpool_vm_stats *totals)
 {
-	struct gpool_vm_totals filled = {.size = totals->size};
+	struct gpool_vm_stats filled = {.size = totals->size};
 	struct vpmm *vpmm;
 
 	if (!pool->alive)
@@ -65,7 +65,7 @@ struct line {
 	uint64_t address, bytes, id, fence;
 	uint32_t count, stream;
 	uint8_t kind;
-	bool moving, captured, guarded, parked, ready, newest, ends_chunk;
+	bool moving, captured, guarded, reclaimable, ready, newest, ends_chunk;
 };
 
 struct lines {
@@ -91,7 +91,7 @@ static void line_fill(const struct vpmm *vpmm, const struct vm_region *region, s
 	line->guarded = region->guarded;
 	line->newest = region->kind == VM_ALLOCATED && region->id == vpmm->set.newest;
 	line->ready = region->ready == VM_READY;
-	line->parked = region->kind == VM_FREE && region->slot == VM_PARKED;
+	line->reclaimable = region->kind == VM_FREE && region->slot == VM_RECLAIMABLE;
 	if (region->kind == VM_ALLOCATED)
 		line->stream = region->stream;
 	else if (is_stream_slot(region->slot))
@@ -131,7 +131,7 @@ static int lines_take(struct vpmm *vpmm, struct lines *lines)
 static int short_tell(const struct lines *lines, void (*line)(void *context, const char *text), void *context)
 {
 	static const char marks[VM_KINDS][2] = {
-		[VM_HOLE] = "#", [VM_FREE] = "-", [VM_ALLOCATED] = "", [VM_ZOMBIE] = "*"};
+		[VM_HOLE] = "#", [VM_FREE] = "-", [VM_ALLOCATED] = "", [VM_PENDING_UNMAP] = "*"};
 	char *text = NULL;
 	size_t length = 0;
 
@@ -158,9 +158,9 @@ static int short_tell(const struct lines *lines, void (*line)(void *context, con
 
 static void long_format(const struct line *line, char *text, size_t text_bytes)
 {
-	static const char *const kinds[VM_KINDS] = {"hole", "free", "allocated", "zombie"};
+	static const char *const kinds[VM_KINDS] = {"hole", "free", "allocated", "pending_unmap"};
 	size_t length = (size_t)snprintf(text, text_bytes, "%#llx %u pages %s", (unsigned long long)line->address,
-		line->count, line->parked ? "parked" : kinds[line->kind]);
+		line->count, line->reclaimable ? "reclaimable" : kinds[line->kind]);
 
 	if (line->kind == VM_ALLOCATED)
 		length += (size_t)snprintf(
@@ -260,7 +260,7 @@ static bool mappings_fit(const struct vpmm *vpmm, const struct vm_region *region
 	const struct vm_space *space = vpmm_space(region);
 	uint32_t first = vpmm_region_slot(vpmm, region);
 
-	if (region->moving || region->kind == VM_ZOMBIE)
+	if (region->moving || region->kind == VM_PENDING_UNMAP)
 		return true;
 	/* Of a hole the part that was ever used. */
 	for (uint32_t slot = first; slot < first + vpmm_region_slots(vpmm, region); slot++) {
@@ -271,10 +271,10 @@ static bool mappings_fit(const struct vpmm *vpmm, const struct vm_region *region
 		if ((page == 0) != (region->kind == VM_HOLE))
 			return false;
 		/*
-		 * What is held is held nowhere else. What is parked or released the agent may have taken, and lent to
-		 * this process again.
+		 * What is held is held nowhere else. What is reclaimable or released the agent may have taken, and lent
+		 * to this process again.
 		 */
-		if (region->kind != VM_HOLE && region->slot != VM_PARKED && !vpmm_chunk_of(region)->tags[slot] &&
+		if (region->kind != VM_HOLE && region->slot != VM_RECLAIMABLE && !vpmm_chunk_of(region)->tags[slot] &&
 			seen[page - 1]++)
 			return false;
 	}

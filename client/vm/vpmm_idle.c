@@ -1,12 +1,13 @@
 /*
  * vpmm_idle.c - free pages that the process gives up. See vpmm.h.
  *
- * A region is parked when the GPU has done with it and nobody of ours needs it now: its pages are idle, so that the
- * agent may take them without asking, and stay mapped. The next use adopts them, without a driver call, as far as they
- * are still there. What is gone is a zombie, then a hole. That happens
+ * A region is reclaimable when the GPU has done with it and nobody of ours needs it now: its pages are idle, so that
+ * the agent may take them without asking, and stay mapped. The next use adopts them, without a driver call, as far as
+ * they
+ * are still there. What is gone is a pending unmap, then a hole. That happens
  *   when pages are short: at a malloc or free, once in each step of the pool's clock, and before a call waits for pages
- *   when no call has been made for idle_ms: in the background, where zombies end too that nobody else would end
- *   by gpool_vm_trim()
+ *   when no call has been made for idle_ms: in the background, where pending unmaps end too that nobody else would end
+ *   by gpool_trim_to()
  */
 #include "client/vm/vpmm.h"
 #include "client/core/last_error.h"
@@ -37,8 +38,8 @@ uint64_t vpmm_park(struct vpmm *vpmm, uint64_t keep_pages)
 	uint64_t pages = 0;
 
 	vpmm_hold(&call, NULL, true);
-	while (set->available - set->parked > keep_pages && !region_spare(set, 1)) {
-		region = region_idle(set, set->available - set->parked - keep_pages);
+	while (set->available - set->reclaimable > keep_pages && !region_spare(set, 1)) {
+		region = region_idle(set, set->available - set->reclaimable - keep_pages);
 		if (!region)
 			break;
 		region->held = false;
@@ -54,7 +55,7 @@ uint64_t vpmm_park(struct vpmm *vpmm, uint64_t keep_pages)
 	vpmm_lock(vpmm);
 	while ((region = TAILQ_FIRST(&parking))) {
 		TAILQ_REMOVE(&parking, region, by_age);
-		region_put_free(set, region, VM_PARKED, 0);
+		region_put_free(set, region, VM_RECLAIMABLE, 0);
 	}
 	return pages;
 }
@@ -71,7 +72,7 @@ void vpmm_pressed(struct vpmm *vpmm)
 	vpmm_park(vpmm, 0);
 }
 
-int64_t gpool_vm_trim(struct gpool *pool, uint64_t keep_bytes)
+int64_t gpool_trim_to(struct gpool *pool, uint64_t keep_bytes)
 {
 	struct vpmm *vpmm;
 	uint64_t pages;
@@ -92,11 +93,11 @@ int64_t gpool_vm_trim(struct gpool *pool, uint64_t keep_bytes)
 	return (int64_t)(pages * vpmm->page_bytes);
 }
 
-/* ---- what is parked, and still there or not ---- */
+/* ---- what is reclaimable, and still there or not ---- */
 
 /*
- * A region that moves, in pieces into the sets: what is lost of it are zombies. There must be memory for `runs` - 1
- * steps.
+ * A region that moves, in pieces into the sets: what is lost of it are pending unmaps. There must be memory for `runs`
+ * - 1 steps.
  */
 static void pieces_put(struct vpmm *vpmm, struct vm_region *region, const bool *lost, uint32_t slot, uint64_t fence)
 {
@@ -111,7 +112,7 @@ static void pieces_put(struct vpmm *vpmm, struct vm_region *region, const bool *
 		if (run < total - done)
 			piece = region_split(&vpmm->set, region, run);
 		if (lost[done])
-			region_put_zombie(&vpmm->set, piece, 0);
+			region_put_pending_unmap(&vpmm->set, piece, 0);
 		else
 			region_put_free(&vpmm->set, piece, slot, fence);
 		done += run;
@@ -149,7 +150,7 @@ static uint32_t region_adopt(struct vpmm *vpmm, const struct vm_region *region, 
 {
 	uint32_t first = vpmm_region_slot(vpmm, region), count;
 
-	if (region->slot == VM_PARKED)
+	if (region->slot == VM_RECLAIMABLE)
 		count = vm_adopt_run(vpmm_space(region), first, vpmm_region_slots(vpmm, region), &vpmm->take, gone);
 	else
 		count = vpmm_claim(vpmm, region, gone);
@@ -166,7 +167,7 @@ int vpmm_adopt(struct vpmm_call *call, struct vm_region *region)
 {
 	struct vpmm *vpmm = call->vpmm;
 	uint32_t count = region->count, gone_count = 0, *gone;
-	bool *lost, parked = region->slot == VM_PARKED;
+	bool *lost, reclaimable = region->slot == VM_RECLAIMABLE;
 	int error = 0;
 
 	region_show(&vpmm->set, region);
@@ -180,8 +181,8 @@ int vpmm_adopt(struct vpmm_call *call, struct vm_region *region)
 		region_put(&vpmm->set, region);
 		error = -ENOMEM;
 	} else if (gone_count) {
-		vpmm_trace(call, "1: of %u %s pages %u handles are gone", count, parked ? "parked" : "offered",
-			gone_count);
+		vpmm_trace(call, "1: of %u %s pages %u handles are gone", count,
+			reclaimable ? "reclaimable" : "offered", gone_count);
 		error = -EAGAIN;
 		if (region_spare(&vpmm->set, runs_count(lost, count))) {
 			for (uint32_t i = 0; i < count; i++)
@@ -189,15 +190,16 @@ int vpmm_adopt(struct vpmm_call *call, struct vm_region *region)
 			vpmm_unlock(vpmm);
 			adopted_put(vpmm, region, lost, gone, gone_count);
 			vpmm_lock(vpmm);
-			region_put_zombie(&vpmm->set, region, 0);
+			region_put_pending_unmap(&vpmm->set, region, 0);
 			error = -ENOMEM;
 		} else {
 			region->held = true;
 			region->offered = false;
 			/* The agent has taken some of it, so all that a guard waited for is done. */
-			parked |= region->guarded;
+			reclaimable |= region->guarded;
 			region->guarded = false;
-			pieces_put(vpmm, region, lost, parked ? VM_NONE : region->slot, parked ? 0 : region->fence);
+			pieces_put(vpmm, region, lost, reclaimable ? VM_NONE : region->slot,
+				reclaimable ? 0 : region->fence);
 		}
 	} else {
 		region->held = true;
@@ -208,7 +210,7 @@ int vpmm_adopt(struct vpmm_call *call, struct vm_region *region)
 	return error;
 }
 
-/* A parked region that moves, without the lock: unmap what is wanted of it. False: it could not be. */
+/* A reclaimable region that moves, without the lock: unmap what is wanted of it. False: it could not be. */
 static bool region_let_go(struct vpmm *vpmm, const struct vm_region *region, bool *lost)
 {
 	struct vm_space *space = vpmm_space(region);
@@ -223,7 +225,7 @@ static bool region_let_go(struct vpmm *vpmm, const struct vm_region *region, boo
 
 bool vpmm_let_go(struct vm_space *space)
 {
-	struct region_list parked = TAILQ_HEAD_INITIALIZER(parked);
+	struct region_list reclaimable = TAILQ_HEAD_INITIALIZER(reclaimable);
 	struct vpmm *vpmm = space->owner;
 	const struct vpmm_chunk *chunk = (struct vpmm_chunk *)((char *)space - offsetof(struct vpmm_chunk, space));
 	struct vm_region *region;
@@ -234,24 +236,24 @@ bool vpmm_let_go(struct vm_space *space)
 		return false;
 	/* What is offered and wanted elsewhere the agent has taken. */
 	vpmm_hold(&call, &chunk->regions, false);
-	vpmm_zombies_end(&call);
-	while ((region = region_parked(&vpmm->set, &chunk->regions, UINT64_MAX))) {
-		TAILQ_INSERT_TAIL(&parked, region, by_age);
+	vpmm_pending_unmaps_end(&call);
+	while ((region = region_reclaimable(&vpmm->set, &chunk->regions, UINT64_MAX))) {
+		TAILQ_INSERT_TAIL(&reclaimable, region, by_age);
 		region_show(&vpmm->set, region);
 	}
-	while ((region = TAILQ_FIRST(&parked))) {
+	while ((region = TAILQ_FIRST(&reclaimable))) {
 		bool *lost = calloc(region->count, sizeof(*lost));
 
-		TAILQ_REMOVE(&parked, region, by_age);
+		TAILQ_REMOVE(&reclaimable, region, by_age);
 		vpmm_unlock(vpmm);
 		all &= lost && region_let_go(vpmm, region, lost);
 		vpmm_lock(vpmm);
 		if (!lost)
-			region_put_free(&vpmm->set, region, VM_PARKED, 0);
+			region_put_free(&vpmm->set, region, VM_RECLAIMABLE, 0);
 		else if (region_spare(&vpmm->set, runs_count(lost, region->count)))
-			region_put_zombie(&vpmm->set, region, 0);
+			region_put_pending_unmap(&vpmm->set, region, 0);
 		else
-			pieces_put(vpmm, region, lost, VM_PARKED, 0);
+			pieces_put(vpmm, region, lost, VM_RECLAIMABLE, 0);
 		free(lost);
 	}
 	vpmm_offer(vpmm);
@@ -266,7 +268,8 @@ static bool is_unsettled(const struct vpmm *vpmm)
 {
 	const struct region_set *set = &vpmm->set;
 
-	return vpmm->touched || set->counts[VM_ZOMBIE] || set->available != set->parked || vpmm_small_waits(vpmm);
+	return vpmm->touched || set->counts[VM_PENDING_UNMAP] || set->available != set->reclaimable ||
+		vpmm_small_waits(vpmm);
 }
 
 /* Lock held; let go meanwhile. */
@@ -278,7 +281,7 @@ static void settle(struct vpmm *vpmm)
 	vpmm_small_return(vpmm, true);
 	vpmm_lock(vpmm);
 	vpmm_fences_record(vpmm, VM_SLOTS);
-	vpmm_zombies_end(&call);
+	vpmm_pending_unmaps_end(&call);
 	vpmm_park(vpmm, 0);
 }
 

@@ -93,7 +93,7 @@ static int hole_take(struct vpmm_call *call, struct vm_region **place)
 
 /* ---- phase 0 ---- */
 
-void vpmm_zombies_end(struct vpmm_call *call)
+void vpmm_pending_unmaps_end(struct vpmm_call *call)
 {
 	struct region_list ending = TAILQ_HEAD_INITIALIZER(ending);
 	struct vpmm *vpmm = call->vpmm;
@@ -112,7 +112,7 @@ void vpmm_zombies_end(struct vpmm_call *call)
 		/* Whether it could be unmapped, until the lock is held again. */
 		region->unmapped = vm_unmap(vpmm_space(region), vpmm_region_slot(vpmm, region),
 					   vpmm_region_slots(vpmm, region)) == 0;
-		vpmm_trace(call, "0: zombie of %u pages at %#llx %s", region->count,
+		vpmm_trace(call, "0: pending unmap of %u pages at %#llx %s", region->count,
 			(unsigned long long)region_address(&vpmm->set, region),
 			region->unmapped ? "unmapped" : "cannot be unmapped");
 	}
@@ -124,7 +124,7 @@ void vpmm_zombies_end(struct vpmm_call *call)
 			region_put(&vpmm->set, region);
 		} else {
 			vpmm->unmaps_refused++;
-			region_put_zombie(&vpmm->set, region, 0);
+			region_put_pending_unmap(&vpmm->set, region, 0);
 		}
 	}
 }
@@ -216,7 +216,8 @@ static int driver_error(int error)
 }
 
 /*
- * Until which fences, one for each slot, the work of this call must wait. Zombies need one for what was freed without.
+ * Until which fences, one for each slot, the work of this call must wait. Pending unmaps need one for what was freed
+ * without.
  */
 static int fences_gather(struct vpmm_call *call, struct making *making, uint64_t *until)
 {
@@ -319,7 +320,7 @@ static void harvest_bury(struct vpmm *vpmm, const struct vpmm_call *call, struct
 		making->place->ready = VM_UNFENCED;
 	while ((region = TAILQ_FIRST(&making->harvest.regions))) {
 		TAILQ_REMOVE(&making->harvest.regions, region, by_age);
-		region_put_zombie(&vpmm->set, region,
+		region_put_pending_unmap(&vpmm->set, region,
 			region->ready == VM_UNFENCED ? making->recorded[region->slot] : region->fence);
 	}
 }
@@ -329,7 +330,7 @@ static void making_undo(struct vpmm *vpmm, struct making *making)
 {
 	region_harvest_undo(&vpmm->set, &making->harvest);
 	if (making->stuck)
-		region_put_zombie(&vpmm->set, making->place, 0);
+		region_put_pending_unmap(&vpmm->set, making->place, 0);
 	else
 		region_put(&vpmm->set, making->place);
 }
@@ -397,7 +398,7 @@ static int place_harvest(struct vpmm_call *call, bool unfinished, struct vm_regi
 		error = hole_take(call, &making.place);
 	if (error)
 		return error;
-	there = unfinished ? set->available - set->parked : region_at_once(set, call->slot);
+	there = unfinished ? set->available - set->reclaimable : region_at_once(set, call->slot);
 	error = place_make(call, &making, there < call->count ? (uint32_t)there : call->count);
 	if (!error)
 		*place = making.place;

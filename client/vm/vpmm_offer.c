@@ -4,8 +4,8 @@
  * The handles of a free region are held, so that the next allocation costs nothing. They are released, each behind the
  * fence of the region, when no call was made for a moment, or at the latest some ticks after the free: from then on
  * others can have the memory, also while this process sleeps, hangs or is stopped. A region keeps its place in the sets
- * meanwhile. Before it is used its handles are claimed; what the agent has taken becomes a zombie, as with parked pages
- * (vpmm_idle.c).
+ * meanwhile. Before it is used its handles are claimed; what the agent has taken becomes a pending unmap, as with
+ * reclaimable pages (vpmm_idle.c).
  *
  * What is released says vpmm_chunk.tags, slot by slot; region->held and region->offered summarise it, since regions are
  * joined and cut.

@@ -62,10 +62,10 @@ static int options_check(const struct gpool *pool, const struct gpool_vm_options
 	if (options->flags || options->reserved)
 		return fail(-EINVAL, "flags are 0x%x and reserved is %u; both must be 0", options->flags,
 			options->reserved);
-	if (options->small > GPOOL_SMALL_PAGES)
-		return fail(-EINVAL, "small is %u; the largest is %d", options->small, GPOOL_SMALL_PAGES);
-	if (options->content >= GPOOL_CONTENTS)
-		return fail(-EINVAL, "content is %u; the largest is %d", options->content, GPOOL_CONTENTS - 1);
+	if (options->small > GPOOL_VM_SMALL_PAGES)
+		return fail(-EINVAL, "small is %u; the largest is %d", options->small, GPOOL_VM_SMALL_PAGES);
+	if (options->content >= GPOOL_USAGE_COUNT)
+		return fail(-EINVAL, "content is %u; the largest is %d", options->content, GPOOL_USAGE_COUNT - 1);
 	if (options->timeout_ms < -1)
 		return fail_timeout(options->timeout_ms);
 	if (options->trace > TRACE_MAX)
@@ -123,18 +123,18 @@ int vpmm_options_read(struct vpmm *vpmm)
 
 	*options = vpmm->configured;
 	trace = options->trace;
-	error = size_from(vpmm, "VPMM_PAGE_SIZE", &options->page_bytes);
+	error = size_from(vpmm, "GPOOL_VM_PAGE_SIZE", &options->page_bytes);
 	if (!error)
-		error = size_from(vpmm, "VPMM_VA_SIZE", &options->address_bytes);
+		error = size_from(vpmm, "GPOOL_VM_VA_SIZE", &options->address_bytes);
 	if (!error && !options->initial_bytes)
-		error = size_from(vpmm, "VPMM_PAGES", &pages);
+		error = size_from(vpmm, "GPOOL_VM_PAGES", &pages);
 	if (!error)
-		error = size_from(vpmm, "VPMM_TRACE", &trace);
+		error = size_from(vpmm, "GPOOL_VM_TRACE", &trace);
 	if (error)
 		return error;
 	options->trace = trace < TRACE_MAX ? (uint32_t)trace : TRACE_MAX;
 	if (!options->record_path)
-		options->record_path = secure_getenv("VPMM_RECORD");
+		options->record_path = secure_getenv("GPOOL_VM_RECORD");
 	if (options->record_path && !*options->record_path)
 		options->record_path = NULL;
 	if (!options->page_bytes)
@@ -148,7 +148,7 @@ int vpmm_options_read(struct vpmm *vpmm)
 			(unsigned long long)options->page_bytes, (unsigned long long)handle_bytes);
 	}
 	if (pages > vpmm->pool->page_count)
-		return fail(-ENOSPC, "VPMM_PAGES is %llu; this pool has %u pages", (unsigned long long)pages,
+		return fail(-ENOSPC, "GPOOL_VM_PAGES is %llu; this pool has %u pages", (unsigned long long)pages,
 			vpmm->pool->page_count);
 	if (pages)
 		options->initial_bytes = pages * options->page_bytes;

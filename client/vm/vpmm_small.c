@@ -70,7 +70,7 @@ int vpmm_small_open(struct vpmm *vpmm)
 {
 	struct vpmm_small *small;
 
-	if (vpmm->options.small == GPOOL_SMALL_PAGES)
+	if (vpmm->options.small == GPOOL_VM_SMALL_PAGES)
 		return 0;
 	small = calloc(1, sizeof(*small));
 	if (!small)
@@ -80,7 +80,7 @@ int vpmm_small_open(struct vpmm *vpmm)
 	TAILQ_INIT(&small->spares);
 	vpmm->small = small;
 	vpmm->small_bytes = vpmm->pool->page_bytes / 2;
-	if (vpmm->options.small != GPOOL_SMALL_DRIVER)
+	if (vpmm->options.small != GPOOL_VM_SMALL_DRIVER)
 		return 0;
 	return vpmm->pool->capabilities & GPU_CAP_POOL ? gpu_stream_create(vpmm->pool->gpu, &small->driver)
 						       : -EOPNOTSUPP;
@@ -140,7 +140,7 @@ bool vpmm_small_waits(const struct vpmm *vpmm)
 	return vpmm->small && atomic_load(&vpmm->small->waiting);
 }
 
-void vpmm_small_totals(struct vpmm *vpmm, struct gpool_vm_totals *totals)
+void vpmm_small_totals(struct vpmm *vpmm, struct gpool_vm_stats *totals)
 {
 	struct vpmm_small *small = vpmm->small;
 

@@ -145,7 +145,7 @@ static int content_restore(struct gpool *pool, const struct waking *waking)
 		.kind = LEASE_RESTORE,
 		.need = ranges->spilled_pages,
 		.flags = LEASE_KEEP,
-		.tag = ranges->spilled_tag & ~(uint64_t)BLOCK_STITCHED,
+		.tag = ranges->spilled_tag & ~(uint64_t)BLOCK_SCATTERED,
 	};
 	struct gpool_block block;
 	uint32_t next = 0;
@@ -238,7 +238,7 @@ static int content_look(struct gpool *pool)
 	struct lease_request ask = {
 		.kind = LEASE_RESTORE,
 		.flags = LEASE_KEEP | LEASE_SOON,
-		.tag = ranges->spilled_tag & ~(uint64_t)BLOCK_STITCHED,
+		.tag = ranges->spilled_tag & ~(uint64_t)BLOCK_SCATTERED,
 	};
 
 	if (!ranges->spilled_tag || lease_ask(pool, &ask) != -EIO)

@@ -27,24 +27,15 @@ static double log2_of(double value)
 /* Two to the power of something between -1000 and 1000. */
 static double exp2_of(double exponent)
 {
+	static const double terms[] = {1, 0.69314718, 0.24022651, 0.05550411, 0.00961813, 0.00133336, 0.00016};
 	int whole = (int)exponent - (exponent < 0);
-	double f = exponent - whole, power;
+	double f = exponent - whole, power, sum = 0;
 	uint64_t bits = (uint64_t)(whole + 1023) << 52;
 
 	memcpy(&power, &bits, sizeof(power));
-	return power *
-		(1 +
-			f *
-				(0.69314718 +
-					f *
-						(0.24022651 +
-							f *
-								(0.05550411 +
-									f *
-										(0.00961813 +
-											f *
-												(0.00133336 +
-													f * 0.00016))))));
+	for (int i = 6; i >= 0; i--)
+		sum = terms[i] + f * sum;
+	return power * sum;
 }
 
 /* ---- uses ---- */

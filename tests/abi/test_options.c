@@ -28,36 +28,36 @@ static void test_layout(void **state)
 	assert_int_equal(sizeof(struct gpool_block), 24);
 	assert_int_equal(sizeof(struct gpool_options), 72);
 	assert_int_equal(sizeof(struct gpool_alloc_options), 32);
-	assert_int_equal(sizeof(struct gpool_shortage), 428);
-	assert_int_equal(offsetof(struct gpool_shortage, holder_name), 24);
-	assert_int_equal(offsetof(struct gpool_shortage, holder_count), 88);
+	assert_int_equal(sizeof(struct gpool_oom_info), 428);
+	assert_int_equal(offsetof(struct gpool_oom_info, holder_name), 24);
+	assert_int_equal(offsetof(struct gpool_oom_info, holder_count), 88);
 	assert_int_equal(sizeof(struct gpool_holder), 84);
 	assert_int_equal(offsetof(struct gpool_holder, name), 20);
-	assert_int_equal(sizeof(struct gpool_shortage_object), 208);
-	assert_int_equal(offsetof(struct gpool_shortage_object, session_name), 144);
+	assert_int_equal(sizeof(struct gpool_oom_object), 208);
+	assert_int_equal(offsetof(struct gpool_oom_object, session_name), 144);
 	assert_int_equal(sizeof(struct gpool_span), 40);
 	assert_int_equal(sizeof(struct gpool_fence), 8);
 	assert_int_equal(sizeof(struct gpool_fence_handle), 128);
 	assert_int_equal(offsetof(struct gpool_fence_handle, bytes), 4);
-	assert_int_equal(GPOOL_FENCE_BY_TIMELINE, 2);
-	assert_int_equal(GPOOL_EXPORT_EVENT, 1);
+	assert_int_equal(GPOOL_FENCE_HANDLE_TIMELINE, 2);
+	assert_int_equal(GPOOL_FENCE_EXPORT_EVENT, 1);
 	assert_int_equal(sizeof(struct gpool_scope), 32);
 	assert_int_equal(sizeof(struct gpool_event), 280);
 	assert_int_equal(sizeof(struct gpool_loan), 48);
-	assert_int_equal(sizeof(struct gpool_device), 144);
-	assert_int_equal(offsetof(struct gpool_device, pool), 16);
+	assert_int_equal(sizeof(struct gpool_device_info), 144);
+	assert_int_equal(offsetof(struct gpool_device_info, pool), 16);
 	assert_int_equal(sizeof(struct gpool_role), 16);
 	assert_int_equal(offsetof(struct gpool_role, index), 8);
-	assert_int_equal(sizeof(struct gpool_statistics), 616);
+	assert_int_equal(sizeof(struct gpool_stats), 616);
 	assert_int_equal(offsetof(struct gpool_options, directory), 8);
 	assert_int_equal(offsetof(struct gpool_options, timeout_ms), 40);
 	assert_int_equal(offsetof(struct gpool_options, quota_bytes), 48);
 	assert_int_equal(offsetof(struct gpool_options, log), 56);
 	assert_int_equal(offsetof(struct gpool_alloc_options, owner_id), 16);
 	assert_int_equal(offsetof(struct gpool_alloc_options, stream), 28);
-	assert_int_equal(offsetof(struct gpool_statistics, driver_calls), 96);
-	assert_int_equal(offsetof(struct gpool_statistics, refill_ns), 360);
-	assert_int_equal(GPOOL_GRADIENT, 4);
+	assert_int_equal(offsetof(struct gpool_stats, driver_calls), 96);
+	assert_int_equal(offsetof(struct gpool_stats, refill_ns), 360);
+	assert_int_equal(GPOOL_USAGE_GRADIENT, 4);
 	assert_int_equal(GPOOL_ALLOC_SPILL, 16);
 	assert_int_equal(GPOOL_EVENT_DAMAGE, 11);
 	assert_int_equal(sizeof(struct gpool_object_options), 40);
@@ -78,20 +78,20 @@ static void test_layout(void **state)
 	assert_int_equal(sizeof(struct gpool_kv_need), 24);
 	assert_int_equal(sizeof(struct gpool_kv_request), 32);
 	assert_int_equal(offsetof(struct gpool_kv_request, priority), 16);
-	assert_int_equal(sizeof(struct gpool_kv_sequence), 48);
-	assert_int_equal(offsetof(struct gpool_kv_sequence, arrival), 32);
+	assert_int_equal(sizeof(struct gpool_kv_sequence_info), 48);
+	assert_int_equal(offsetof(struct gpool_kv_sequence_info, arrival), 32);
 	assert_int_equal(offsetof(struct gpool_kv_options, model), 56);
-	assert_int_equal(offsetof(struct gpool_kv_options, pack_bytes_per_s), 96);
+	assert_int_equal(offsetof(struct gpool_kv_options, compact_bytes_per_s), 96);
 	assert_int_equal(sizeof(struct gpool_kv_prefix), 48);
 	assert_int_equal(offsetof(struct gpool_kv_prefix, adapter_id), 24);
 	assert_int_equal(sizeof(struct gpool_kv_prefix_found), 16);
-	assert_int_equal(sizeof(struct gpool_kv_statistics), 192);
-	assert_int_equal(offsetof(struct gpool_kv_statistics, prefix_lost), 184);
-	assert_int_equal(offsetof(struct gpool_kv_statistics, prefix_hits), 120);
-	assert_int_equal(offsetof(struct gpool_kv_statistics, backed_bytes), 48);
-	assert_int_equal(sizeof(struct gpool_kv_loss), 24);
-	assert_int_equal(sizeof(struct gpool_kv_offloaded), 56);
-	assert_int_equal(offsetof(struct gpool_kv_offloaded, host_bytes), 16);
+	assert_int_equal(sizeof(struct gpool_kv_stats), 192);
+	assert_int_equal(offsetof(struct gpool_kv_stats, prefix_lost), 184);
+	assert_int_equal(offsetof(struct gpool_kv_stats, prefix_hits), 120);
+	assert_int_equal(offsetof(struct gpool_kv_stats, committed_bytes), 48);
+	assert_int_equal(sizeof(struct gpool_kv_quant_error), 24);
+	assert_int_equal(sizeof(struct gpool_kv_offload_info), 56);
+	assert_int_equal(offsetof(struct gpool_kv_offload_info, host_bytes), 16);
 	assert_int_equal(sizeof(struct gpool_kv_span), 24);
 	assert_int_equal(offsetof(struct gpool_kv_span, sequence), 16);
 	assert_int_equal(GPOOL_KV_NEVER, 2);
@@ -109,28 +109,28 @@ static void test_layout(void **state)
 	assert_int_equal(sizeof(struct gpool_range_options), 40);
 	assert_int_equal(sizeof(struct gpool_range_info), 200);
 	assert_int_equal(sizeof(struct gpool_range_page), 32);
-	assert_int_equal(offsetof(struct gpool_range_info, backed_pages), 176);
+	assert_int_equal(offsetof(struct gpool_range_info, committed_pages), 176);
 	assert_int_equal(offsetof(struct gpool_range_page, generation), 16);
-	assert_int_equal(GPOOL_PAGE_BACKED, 2);
-	assert_int_equal(sizeof(struct gpool_tensor_options), 32);
-	assert_int_equal(sizeof(struct gpool_tensor_info), 48);
-	assert_int_equal(offsetof(struct gpool_tensor_options, read_ahead), 24);
-	assert_int_equal(offsetof(struct gpool_tensor_info, address), 24);
+	assert_int_equal(GPOOL_PAGE_COMMITTED, 2);
+	assert_int_equal(sizeof(struct gpool_sliced_range_options), 32);
+	assert_int_equal(sizeof(struct gpool_sliced_range_info), 48);
+	assert_int_equal(offsetof(struct gpool_sliced_range_options, read_ahead), 24);
+	assert_int_equal(offsetof(struct gpool_sliced_range_info, address), 24);
 	assert_int_equal(offsetof(struct gpool_range_options, name), 16);
 	assert_int_equal(offsetof(struct gpool_range_options, timeout_ms), 32);
 	assert_int_equal(offsetof(struct gpool_range_info, address), 16);
 	assert_int_equal(offsetof(struct gpool_range_info, name), 48);
 	assert_int_equal(sizeof(struct gpool_vm_options), 64);
-	assert_int_equal(sizeof(struct gpool_vm_totals), 168);
+	assert_int_equal(sizeof(struct gpool_vm_stats), 168);
 	assert_int_equal(offsetof(struct gpool_vm_options, page_bytes), 8);
 	assert_int_equal(offsetof(struct gpool_vm_options, small), 32);
 	assert_int_equal(offsetof(struct gpool_vm_options, record_path), 48);
 	assert_int_equal(offsetof(struct gpool_vm_options, idle_ms), 56);
-	assert_int_equal(offsetof(struct gpool_vm_totals, page_bytes), 8);
-	assert_int_equal(offsetof(struct gpool_vm_totals, small_bytes), 72);
-	assert_int_equal(offsetof(struct gpool_vm_totals, allocations), 112);
-	assert_int_equal(offsetof(struct gpool_vm_totals, records_lost), 160);
-	assert_int_equal(GPOOL_SMALL_PAGES, 2);
+	assert_int_equal(offsetof(struct gpool_vm_stats, page_bytes), 8);
+	assert_int_equal(offsetof(struct gpool_vm_stats, small_bytes), 72);
+	assert_int_equal(offsetof(struct gpool_vm_stats, allocations), 112);
+	assert_int_equal(offsetof(struct gpool_vm_stats, records_lost), 160);
+	assert_int_equal(GPOOL_VM_SMALL_PAGES, 2);
 	assert_int_equal(GPOOL_RANGE_ASLEEP, 2);
 	assert_int_equal(GPOOL_OBJECT_EPHEMERAL, 2);
 	assert_int_equal(GPOOL_OBJECT_PINNABLE, 3);
@@ -144,11 +144,11 @@ static void test_layout(void **state)
 	assert_int_equal(offsetof(struct gpool_lora_batch_options, tokens_max), 16);
 	assert_int_equal(offsetof(struct gpool_lora_batch_options, targets), 32);
 	assert_int_equal(sizeof(struct gpool_lora_scheduler_options), 32);
-	assert_int_equal(offsetof(struct gpool_lora_scheduler_options, patience_ms), 28);
+	assert_int_equal(offsetof(struct gpool_lora_scheduler_options, max_bypass_ms), 28);
 	assert_int_equal(sizeof(struct gpool_lora_schedule), 3092);
 	assert_int_equal(offsetof(struct gpool_lora_schedule, starts), 20);
-	assert_int_equal(sizeof(struct gpool_lora_scheduler_statistics), 104);
-	assert_int_equal(offsetof(struct gpool_lora_scheduler_statistics, batches), 16);
+	assert_int_equal(sizeof(struct gpool_lora_scheduler_stats), 104);
+	assert_int_equal(offsetof(struct gpool_lora_scheduler_stats, batches), 16);
 }
 
 /* ---- gpool_options ---- */
@@ -194,11 +194,11 @@ static void test_range_structs(void **state)
 	assert_int_equal(gpool_range_create(pool, 2, &made.known, &range), 0);
 	memset(&info, 0xff, sizeof(info));
 	info.known.size = offsetof(struct gpool_range_info, bytes);
-	assert_int_equal(gpool_range_get(range, &info.known), 0);
+	assert_int_equal(gpool_range_info(range, &info.known), 0);
 	assert_int_equal(info.known.page_count, 2);
 	assert_int_equal(info.known.bytes, UINT64_MAX);
 	info.known.size = sizeof(info);
-	assert_int_equal(gpool_range_get(range, &info.known), 0);
+	assert_int_equal(gpool_range_info(range, &info.known), 0);
 	assert_int_equal(info.future, 0);
 	assert_int_equal(gpool_range_destroy(range), 0);
 }
@@ -206,37 +206,37 @@ static void test_range_structs(void **state)
 static void test_elastic_structs(void **state)
 {
 	struct {
-		struct gpool_tensor_options known;
+		struct gpool_sliced_range_options known;
 		uint64_t future;
-	} made = {.known = GPOOL_TENSOR_OPTIONS_INIT};
+	} made = {.known = GPOOL_SLICED_RANGE_OPTIONS_INIT};
 	struct {
-		struct gpool_tensor_info known;
+		struct gpool_sliced_range_info known;
 		uint64_t future;
 	} info;
 	struct {
 		struct gpool_range_page known;
 		uint64_t future;
 	} page;
-	struct gpool_tensor *tensor;
+	struct gpool_sliced_range *tensor;
 	struct gpool_range *range;
 
 	(void)state;
 	made.known.size = sizeof(made);
 	made.known.memory_class = GPOOL_OBJECT_EPHEMERAL;
 	made.future = 1;
-	assert_int_equal(gpool_tensor_create(pool, 2, 3, 1, &made.known, &tensor), -E2BIG);
-	made.known.size = offsetof(struct gpool_tensor_options, read_ahead);
+	assert_int_equal(gpool_sliced_range_create(pool, 2, 3, 1, &made.known, &tensor), -E2BIG);
+	made.known.size = offsetof(struct gpool_sliced_range_options, read_ahead);
 	made.known.read_ahead = 7; /* beyond its size */
-	assert_int_equal(gpool_tensor_create(pool, 2, 3, 1, &made.known, &tensor), 0);
+	assert_int_equal(gpool_sliced_range_create(pool, 2, 3, 1, &made.known, &tensor), 0);
 	memset(&info, 0xff, sizeof(info));
-	info.known.size = offsetof(struct gpool_tensor_info, address);
-	assert_int_equal(gpool_tensor_get(tensor, &info.known), 0);
+	info.known.size = offsetof(struct gpool_sliced_range_info, address);
+	assert_int_equal(gpool_sliced_range_info(tensor, &info.known), 0);
 	assert_int_equal(info.known.blocks, 3);
 	assert_int_equal(info.known.address, UINT64_MAX);
 	info.known.size = sizeof(info);
-	assert_int_equal(gpool_tensor_get(tensor, &info.known), 0);
+	assert_int_equal(gpool_sliced_range_info(tensor, &info.known), 0);
 	assert_int_equal(info.future, 0);
-	assert_int_equal(gpool_tensor_destroy(tensor), 0);
+	assert_int_equal(gpool_sliced_range_destroy(tensor), 0);
 	assert_int_equal(gpool_range_reserve(pool, 2, NULL, &range), 0);
 	memset(&page, 0xff, sizeof(page));
 	page.known.size = offsetof(struct gpool_range_page, generation);
@@ -257,7 +257,7 @@ static void test_vm_structs(void **state)
 		uint64_t future;
 	} made = {.known = GPOOL_VM_OPTIONS_INIT};
 	struct {
-		struct gpool_vm_totals known;
+		struct gpool_vm_stats known;
 		uint8_t future[16];
 	} totals;
 	uint64_t address;
@@ -274,19 +274,19 @@ static void test_vm_structs(void **state)
 	assert_int_equal(gpool_vm_configure(pool, &made.known), 0);
 	made.known.size = 3;
 	assert_int_equal(gpool_vm_configure(pool, &made.known), -EINVAL);
-	assert_int_equal(gpool_malloc(pool, gpool_page_bytes(pool), 0, &address), 0);
+	assert_int_equal(gpool_malloc_async(pool, gpool_page_bytes(pool), 0, &address), 0);
 	memset(&totals, 0xee, sizeof(totals));
-	totals.known.size = offsetof(struct gpool_vm_totals, reusable_bytes);
-	assert_int_equal(gpool_vm_totals(pool, &totals.known), 0);
+	totals.known.size = offsetof(struct gpool_vm_stats, reusable_bytes);
+	assert_int_equal(gpool_vm_stats(pool, &totals.known), 0);
 	assert_int_equal(totals.known.live_bytes, gpool_page_bytes(pool));
 	assert_int_equal(totals.known.reusable_bytes, UINT64_C(0xeeeeeeeeeeeeeeee));
 	totals.known.size = sizeof(totals.known) + 8;
-	assert_int_equal(gpool_vm_totals(pool, &totals.known), 0);
+	assert_int_equal(gpool_vm_stats(pool, &totals.known), 0);
 	for (int i = 0; i < 16; i++)
 		assert_int_equal(totals.future[i], i < 8 ? 0 : 0xee);
 	totals.known.size = 3;
-	assert_int_equal(gpool_vm_totals(pool, &totals.known), -EINVAL);
-	assert_int_equal(gpool_mfree(pool, address, 0), 0);
+	assert_int_equal(gpool_vm_stats(pool, &totals.known), -EINVAL);
+	assert_int_equal(gpool_free_async(pool, address, 0), 0);
 }
 
 /*
@@ -304,7 +304,7 @@ static void test_kv_structs(void **state)
 		uint64_t future;
 	} request = {.known = GPOOL_KV_REQUEST_INIT};
 	struct {
-		struct gpool_kv_sequence known;
+		struct gpool_kv_sequence_info known;
 		uint64_t future;
 	} info;
 	struct {
@@ -338,16 +338,16 @@ static void test_kv_structs(void **state)
 	request.known.size = offsetof(struct gpool_kv_request, estimated_tokens);
 	assert_int_equal(gpool_kv_allocate(kv, &request.known, &sequence), 0);
 	memset(&info, 0xff, sizeof(info));
-	info.known.size = offsetof(struct gpool_kv_sequence, arrival);
-	assert_int_equal(gpool_kv_sequence(kv, sequence, &info.known), 0);
+	info.known.size = offsetof(struct gpool_kv_sequence_info, arrival);
+	assert_int_equal(gpool_kv_sequence_info(kv, sequence, &info.known), 0);
 	assert_int_equal(info.known.blocks, 1);
 	assert_int_equal(info.known.arrival, UINT64_MAX);
 	info.known.size = sizeof(info);
-	assert_int_equal(gpool_kv_sequence(kv, sequence, &info.known), 0);
+	assert_int_equal(gpool_kv_sequence_info(kv, sequence, &info.known), 0);
 	assert_int_equal(info.known.size, sizeof(info));
 	assert_int_equal(info.future, 0);
 	info.known.size = 3;
-	assert_int_equal(gpool_kv_sequence(kv, sequence, &info.known), -EINVAL);
+	assert_int_equal(gpool_kv_sequence_info(kv, sequence, &info.known), -EINVAL);
 	assert_int_equal(gpool_kv_destroy(kv), 0);
 	made.known.max_blocks = 0;
 	made.known.flags = GPOOL_KV_PREFIXES;
@@ -391,24 +391,24 @@ static void test_lora_structs(void **state)
 	struct gpool_lora_batch *batch;
 
 	(void)state;
-	assert_int_equal(gpool_lora_open(pool, NULL, &lora), 0);
+	assert_int_equal(gpool_lora_create(pool, NULL, &lora), 0);
 	made.known.element = GPOOL_LORA_F16;
 	made.known.tokens_max = made.known.layers = made.known.target_count = 1;
 	made.known.targets = &target;
 	assert_int_equal(gpool_stream_open(pool, NULL, 0, &made.known.stream), 0);
 	made.known.size = sizeof(made);
-	assert_int_equal(gpool_lora_batch_open(lora, &made.known, &batch), 0);
-	assert_int_equal(gpool_lora_batch_close(batch), 0);
+	assert_int_equal(gpool_lora_batch_create(lora, &made.known, &batch), 0);
+	assert_int_equal(gpool_lora_batch_destroy(batch), 0);
 	made.future = 1;
-	assert_int_equal(gpool_lora_batch_open(lora, &made.known, &batch), -E2BIG);
+	assert_int_equal(gpool_lora_batch_create(lora, &made.known, &batch), -E2BIG);
 	/* Without the last field but one there are no targets. */
 	made.known.size = offsetof(struct gpool_lora_batch_options, target_count);
-	assert_int_equal(gpool_lora_batch_open(lora, &made.known, &batch), -EINVAL);
+	assert_int_equal(gpool_lora_batch_create(lora, &made.known, &batch), -EINVAL);
 	made.known.size = offsetof(struct gpool_lora_batch_options, reserved);
-	assert_int_equal(gpool_lora_batch_open(lora, &made.known, &batch), 0);
-	assert_int_equal(gpool_lora_batch_close(batch), 0);
+	assert_int_equal(gpool_lora_batch_create(lora, &made.known, &batch), 0);
+	assert_int_equal(gpool_lora_batch_destroy(batch), 0);
 	gpool_stream_close(pool, made.known.stream);
-	assert_int_equal(gpool_lora_close(lora), 0);
+	assert_int_equal(gpool_lora_destroy(lora), 0);
 }
 
 static void test_lora_scheduler_structs(void **state)
@@ -418,33 +418,33 @@ static void test_lora_scheduler_structs(void **state)
 		uint64_t future;
 	} made = {.known = GPOOL_LORA_SCHEDULER_OPTIONS_INIT};
 	struct {
-		struct gpool_lora_scheduler_statistics known;
+		struct gpool_lora_scheduler_stats known;
 		uint64_t future;
 	} statistics = {.future = 1};
 	struct gpool_lora *lora;
 	struct gpool_lora_scheduler *scheduler;
 
 	(void)state;
-	assert_int_equal(gpool_lora_open(pool, NULL, &lora), 0);
+	assert_int_equal(gpool_lora_create(pool, NULL, &lora), 0);
 	made.known.size = sizeof(made);
 	made.future = 1;
-	assert_int_equal(gpool_lora_scheduler_open(lora, &made.known, &scheduler), -E2BIG);
+	assert_int_equal(gpool_lora_scheduler_create(lora, &made.known, &scheduler), -E2BIG);
 	made.future = 0;
-	assert_int_equal(gpool_lora_scheduler_open(lora, &made.known, &scheduler), 0);
+	assert_int_equal(gpool_lora_scheduler_create(lora, &made.known, &scheduler), 0);
 	statistics.known.size = sizeof(statistics);
-	assert_int_equal(gpool_lora_scheduler_statistics(scheduler, &statistics.known), 0);
+	assert_int_equal(gpool_lora_scheduler_stats(scheduler, &statistics.known), 0);
 	assert_int_equal(statistics.future, 0);
-	statistics.known.size = offsetof(struct gpool_lora_scheduler_statistics, batches);
+	statistics.known.size = offsetof(struct gpool_lora_scheduler_stats, batches);
 	statistics.known.batches = 77;
-	assert_int_equal(gpool_lora_scheduler_statistics(scheduler, &statistics.known), 0);
+	assert_int_equal(gpool_lora_scheduler_stats(scheduler, &statistics.known), 0);
 	assert_int_equal(statistics.known.batches, 77);
-	assert_int_equal(gpool_lora_scheduler_close(scheduler), 0);
+	assert_int_equal(gpool_lora_scheduler_destroy(scheduler), 0);
 	/* A number that is missing is a default, also where nonsense stands behind the size. */
 	made.known.size = offsetof(struct gpool_lora_scheduler_options, look_ahead);
 	made.known.look_ahead = 1000;
-	assert_int_equal(gpool_lora_scheduler_open(lora, &made.known, &scheduler), 0);
-	assert_int_equal(gpool_lora_scheduler_close(scheduler), 0);
-	assert_int_equal(gpool_lora_close(lora), 0);
+	assert_int_equal(gpool_lora_scheduler_create(lora, &made.known, &scheduler), 0);
+	assert_int_equal(gpool_lora_scheduler_destroy(scheduler), 0);
+	assert_int_equal(gpool_lora_destroy(lora), 0);
 }
 
 static void test_longer_options(void **state)
@@ -503,9 +503,9 @@ static void test_alloc_options(void **state)
 
 	(void)state;
 	options.known.size = sizeof(options.known) + 12;
-	options.known.content = GPOOL_GRADIENT;
+	options.known.content = GPOOL_USAGE_GRADIENT;
 	assert_int_equal(gpool_alloc(pool, 1, &options.known, &block), 0);
-	assert_int_equal(block.tag & BLOCK_TYPE_MASK, GPOOL_GRADIENT);
+	assert_int_equal(block.tag & BLOCK_TYPE_MASK, GPOOL_USAGE_GRADIENT);
 	assert_int_equal(gpool_free(pool, &block), 0);
 	options.future[2] = 1;
 	assert_int_equal(gpool_alloc(pool, 1, &options.known, &block), -E2BIG);
@@ -580,12 +580,12 @@ static void test_object_structs(void **state)
 	assert_int_equal(gpool_object_close(object), 0);
 }
 
-/* ---- gpool_statistics ---- */
+/* ---- gpool_stats ---- */
 
 static void test_statistics(void **state)
 {
 	struct {
-		struct gpool_statistics known;
+		struct gpool_stats known;
 		uint8_t future[16];
 	} statistics;
 	struct gpool_block block;
@@ -594,49 +594,49 @@ static void test_statistics(void **state)
 	assert_int_equal(gpool_alloc(pool, 1, NULL, &block), 0);
 	assert_int_equal(gpool_free(pool, &block), 0);
 	memset(&statistics, 0xee, sizeof(statistics));
-	statistics.known.size = offsetof(struct gpool_statistics, frees);
-	assert_int_equal(gpool_statistics(pool, &statistics.known), 0);
+	statistics.known.size = offsetof(struct gpool_stats, frees);
+	assert_int_equal(gpool_stats(pool, &statistics.known), 0);
 	assert_true(statistics.known.allocations >= 1);
 	assert_int_equal(statistics.known.frees, UINT64_C(0xeeeeeeeeeeeeeeee)); /* not ours to write */
 
 	statistics.known.size = sizeof(statistics.known) + 8;
-	assert_int_equal(gpool_statistics(pool, &statistics.known), 0);
+	assert_int_equal(gpool_stats(pool, &statistics.known), 0);
 	assert_int_equal(statistics.known.size, sizeof(statistics.known) + 8);
 	for (int i = 0; i < 16; i++)
 		assert_int_equal(statistics.future[i], i < 8 ? 0 : 0xee);
 	statistics.known.size = 3;
-	assert_int_equal(gpool_statistics(pool, &statistics.known), -EINVAL);
+	assert_int_equal(gpool_stats(pool, &statistics.known), -EINVAL);
 }
 
-/* ---- gpool_device ---- */
+/* ---- gpool_device_info ---- */
 
 static void test_device(void **state)
 {
 	struct gpool_options options = harness_options(&harness);
-	struct gpool_device device = {.size = offsetof(struct gpool_device, uuid), .uuid = "mine"};
+	struct gpool_device_info device = {.size = offsetof(struct gpool_device_info, uuid), .uuid = "mine"};
 	struct gpool *observer;
 
 	(void)state;
-	assert_int_equal(gpool_device(pool, &device), 0);
+	assert_int_equal(gpool_device_info(pool, &device), 0);
 	assert_int_equal(device.flags, GPOOL_DEVICE_HOST_POINTER);
 	assert_int_equal(device.ordinal, 0);
 	assert_string_equal(device.pool, "p0");
 	assert_string_equal(device.backend, "host");
 	assert_string_equal(device.uuid, "mine"); /* a program that did not know of it */
 	device.size = sizeof(device);
-	assert_int_equal(gpool_device(pool, &device), 0);
+	assert_int_equal(gpool_device_info(pool, &device), 0);
 	assert_true(strlen(device.uuid) > 0 && strcmp(device.uuid, "mine") != 0);
 
 	options.flags = GPOOL_OPEN_OBSERVER;
 	assert_int_equal(gpool_open(&options, &observer), 0);
-	assert_int_equal(gpool_device(observer, &device), 0);
+	assert_int_equal(gpool_device_info(observer, &device), 0);
 	assert_int_equal(device.ordinal, GPOOL_DEVICE_NONE);
 	assert_int_equal(device.flags, 0);
 	assert_string_equal(device.pool, "p0");
 	assert_string_equal(device.uuid, "");
 	gpool_close(observer);
 	device.size = 3;
-	assert_int_equal(gpool_device(pool, &device), -EINVAL);
+	assert_int_equal(gpool_device_info(pool, &device), -EINVAL);
 }
 
 /* ---- exported symbols ---- */

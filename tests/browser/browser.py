@@ -1,4 +1,5 @@
 """browser - a headless Chromium, steered by its own protocol over two pipes: no package is needed but the browser."""
+
 import base64
 import fcntl
 import json
@@ -11,7 +12,12 @@ import time
 
 def find():
     """The program, or None."""
-    return os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    return (
+        os.environ.get("CHROMIUM")
+        or shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
 
 
 class Browser:
@@ -26,10 +32,28 @@ class Browser:
         os.close(low)
         os.close(also_low)
         self.process = subprocess.Popen(
-            ["bash", "-c", f'exec "$@" 3<&{ours} 4>&{theirs}', "bash", program, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-             "--disable-dev-shm-usage", "--no-first-run", "--disable-background-networking", "--remote-debugging-pipe",
-             f"--user-data-dir={self.folder}", "about:blank"],
-            pass_fds=(ours, theirs), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "HOME": self.folder})
+            [
+                "bash",
+                "-c",
+                f'exec "$@" 3<&{ours} 4>&{theirs}',
+                "bash",
+                program,
+                "--headless=new",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--hide-scrollbars",
+                "--disable-dev-shm-usage",
+                "--no-first-run",
+                "--disable-background-networking",
+                "--remote-debugging-pipe",
+                f"--user-data-dir={self.folder}",
+                "about:blank",
+            ],
+            pass_fds=(ours, theirs),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "HOME": self.folder},
+        )
         os.close(ours)
         os.close(theirs)
         self.to, self.from_, self.left, self.number, self.session, self.events = its_input, its_output, b"", 0, None, []
@@ -85,7 +109,10 @@ class Browser:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
 
     def scheme(self, dark):
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
+        self.call(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}],
+        )
 
     def key(self, key):
         for kind in ("keyDown", "keyUp"):
@@ -107,7 +134,11 @@ class Browser:
         return found
 
     def asked(self):
-        return [event["params"]["request"]["url"] for event in self.events if event.get("method") == "Network.requestWillBeSent"]
+        return [
+            event["params"]["request"]["url"]
+            for event in self.events
+            if event.get("method") == "Network.requestWillBeSent"
+        ]
 
     def close(self):
         self.process.kill()

@@ -152,7 +152,7 @@ static void model_open(struct model *model, uint32_t adapters_max, uint32_t rank
 	int error;
 
 	options.element = model->element;
-	assert_int_equal(gpool_lora_open(pool, &options, &model->lora), 0);
+	assert_int_equal(gpool_lora_create(pool, &options, &model->lora), 0);
 	batch.stream = stream;
 	batch.element = model->element;
 	batch.tokens_max = TOKENS_MAX;
@@ -161,9 +161,9 @@ static void model_open(struct model *model, uint32_t adapters_max, uint32_t rank
 	batch.layers = model->layers;
 	batch.targets = &target;
 	batch.target_count = 1;
-	error = gpool_lora_batch_open(model->lora, &batch, &model->batch);
+	error = gpool_lora_batch_create(model->lora, &batch, &model->batch);
 	if (error)
-		fail_msg("gpool_lora_batch_open(): %s; %s", gpool_strerror(error), gpu_error_text());
+		fail_msg("gpool_lora_batch_create(): %s; %s", gpool_strerror(error), gpu_error_text());
 	assert_int_equal(gpool_alloc(pool, (uint32_t)(bytes / gpool_page_bytes(pool) + 1), NULL, &model->block), 0);
 	assert_int_equal(gpool_address(pool, &model->block, &model->x), 0);
 	model->y = model->x + (uint64_t)TOKENS_MAX * model->in * 2;
@@ -177,12 +177,12 @@ static void model_close(struct model *model)
 
 	if (model->program)
 		assert_int_equal(driver.cuGraphExecDestroy(model->program), 0);
-	assert_int_equal(gpool_lora_batch_close(model->batch), 0);
+	assert_int_equal(gpool_lora_batch_destroy(model->batch), 0);
 	for (uint32_t i = 0; i < model->count; i++) {
 		assert_int_equal(gpool_lora_release(model->lora, model->ids[i], NULL), 0);
 		assert_int_equal(gpool_lora_unload(model->lora, model->ids[i]), 0);
 	}
-	assert_int_equal(gpool_lora_close(model->lora), 0);
+	assert_int_equal(gpool_lora_destroy(model->lora), 0);
 	assert_int_equal(gpool_free(pool, &model->block), 0);
 	snprintf(command, sizeof(command), "rm -rf %s", model->folder);
 	assert_int_equal(system(command), 0);
@@ -228,7 +228,7 @@ static void adapter_add(struct model *model, struct rig *rig, uint32_t rank, boo
 		fail_msg("gpool_lora_register(): %s", why);
 	error = gpool_lora_acquire(model->lora, model->ids[model->count], WAIT_MS);
 	if (error) {
-		gpool_lora_why(model->lora, model->ids[model->count], why);
+		gpool_lora_last_error(model->lora, model->ids[model->count], why);
 		fail_msg("gpool_lora_acquire(): %s: %s", gpool_strerror(error), why);
 	}
 	model->count++;

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """lora_bmm.py - torch.bmm at the shapes of lora_on_gpu's table, to stand beside it.
 
-Each adapter has one token and all ranks are the same, since that is what bmm can do: x[n, 1, in] @ A[n, in, r] @ B[n, r, out], added to y.
-The weights lie in one tensor, which an adapter store with pages does not have; so this is a bound that is kind to bmm. Enough copies of them are gone
-through in turn that no cache holds them. With --graph the launches are captured, which leaves out what Python costs.
+Each adapter has one token and all ranks are the same, since that is what bmm can do: x[n, 1, in] @ A[n, in, r] @ B[n,
+r, out], added to y. The weights lie in one tensor, which an adapter store with pages does not have; so this is a bound
+that is kind to bmm. Enough copies of them are gone through in turn that no cache holds them. With --graph the launches
+are captured, which leaves out what Python costs.
 
 Written without a GPU at hand; it has not been run. Needs torch with CUDA.
 """
+
 import argparse
 import statistics
 import sys
@@ -81,7 +83,10 @@ def main():
     print("| --- | --- | --- | --- | --- | --- |")
     for rank in RANKS:
         for n in ADAPTERS:
-            size = 2 * n * (rank * (arguments.features_in + arguments.features_out) + arguments.features_in) + 4 * n * arguments.features_out
+            size = (
+                2 * n * (rank * (arguments.features_in + arguments.features_out) + arguments.features_in)
+                + 4 * n * arguments.features_out
+            )
             roofline = size / arguments.bandwidth / 1e3
             us = microseconds(torch, arguments, n, rank)
             print(f"| {n} | {rank} | {us:.1f} | {size / 1e6:.2f} | {roofline:.1f} | {us / roofline:.2f} |")

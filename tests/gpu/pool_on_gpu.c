@@ -2,8 +2,8 @@
  * pool_on_gpu.c - the whole of gpool on a real GPU: a gpoold that owns its memory, and workers that share it.
  *
  * Goal: what the integration tests show on `host` holds on `cuda`: pages created by a process without a context are
- * mapped by others, block by block and stitched; contents written by the GPU are what the GPU reads back; fences let go
- * when the GPU is done; a killed worker's pages come back; nothing is left on the device when gpoold ends.
+ * mapped by others, block by block and scattered; contents written by the GPU are what the GPU reads back; fences let
+ * go when the GPU is done; a killed worker's pages come back; nothing is left on the device when gpoold ends.
  * Method: a real gpoold, this process as one worker and a child (this program executed anew) as another. Data goes in
  * by fill and comes out by copy into registered host memory, so that no address is touched by the CPU. `pool_on_gpu
  * --backend host` runs the same on the host back end, which tests the test.
@@ -141,27 +141,27 @@ static void test_contents_stay(void **state)
 	assert_int_equal(gpool_free(pool, &many), 0);
 }
 
-static void test_a_stitched_block_is_contiguous(void **state)
+static void test_a_scattered_block_is_contiguous(void **state)
 {
-	struct gpool_block pages[PAGES], stitched;
-	struct gpool_statistics statistics = {.size = sizeof(statistics)};
+	struct gpool_block pages[PAGES], scattered;
+	struct gpool_stats statistics = {.size = sizeof(statistics)};
 
 	(void)state;
 	for (int i = 0; i < PAGES; i++)
 		pages[i] = alloc(1);
 	for (int i = 0; i < PAGES; i += 2)
 		assert_int_equal(gpool_free(pool, &pages[i]), 0);
-	stitched = alloc(PAGES / 2);
-	assert_int_equal(gpool_statistics(pool, &statistics), 0);
-	assert_int_equal(statistics.stitched, 1);
+	scattered = alloc(PAGES / 2);
+	assert_int_equal(gpool_stats(pool, &statistics), 0);
+	assert_int_equal(statistics.scattered, 1);
 	for (int i = 1; i < PAGES; i += 2)
 		fill(&pages[i], 1000 + (uint32_t)i);
-	fill(&stitched, 5000);
+	fill(&scattered, 5000);
 	finish();
-	verify(&stitched, 5000);
+	verify(&scattered, 5000);
 	for (int i = 1; i < PAGES; i += 2)
 		verify(&pages[i], 1000 + (uint32_t)i);
-	assert_int_equal(gpool_free(pool, &stitched), 0);
+	assert_int_equal(gpool_free(pool, &scattered), 0);
 	for (int i = 1; i < PAGES; i += 2)
 		assert_int_equal(gpool_free(pool, &pages[i]), 0);
 }
@@ -174,7 +174,7 @@ static void test_a_fence_holds_a_block(void **state)
 	struct gpool_fence hold;
 
 	(void)state;
-	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_MANUAL, &gate), 0);
+	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &gate), 0);
 	assert_int_equal(gpool_fence_record(pool, gate, &hold), 0);
 	assert_int_equal(gpool_stream_wait(pool, stream, hold), 0);
 	fill(&block, 1);
@@ -261,25 +261,25 @@ static void test_an_elastic_range(void **state)
 	(void)state;
 	assert_int_equal(gpool_range_reserve(pool, 4 * PAGES, NULL, &range), 0);
 	at = range_address(range);
-	assert_int_equal(gpool_range_back(range, 0, 8, 0), 0);
-	assert_int_equal(gpool_range_back(range, 3 * PAGES, 8, 0), 0);
+	assert_int_equal(gpool_range_commit(range, 0, 8, 0), 0);
+	assert_int_equal(gpool_range_commit(range, 3 * PAGES, 8, 0), 0);
 	fill_at(at, 8, 10);
 	fill_at(at + 3 * PAGES * (uint64_t)PAGE_BYTES, 8, 50);
 	assert_int_equal(gpool_fence_record(pool, stream, &fence), 0);
-	assert_int_equal(gpool_range_unback(range, 0, 8, fence), 0);
+	assert_int_equal(gpool_range_decommit(range, 0, 8, fence), 0);
 	calls = gpu_calls_total(pool->gpu);
-	assert_int_equal(gpool_range_back(range, 0, 8, 0), 0);
+	assert_int_equal(gpool_range_commit(range, 0, 8, 0), 0);
 	assert_int_equal(gpu_calls_total(pool->gpu), calls);
 	verify_at(at, 8, 10);
 	/* Parked, and then somebody else's: what is backed stays, and other memory comes to the same addresses. */
-	assert_int_equal(gpool_range_unback(range, 0, 8, (struct gpool_fence){0}), 0);
+	assert_int_equal(gpool_range_decommit(range, 0, 8, (struct gpool_fence){0}), 0);
 	block = alloc(PAGES - 8);
 	fill(&block, 1000);
 	finish();
 	verify_at(at + 3 * PAGES * (uint64_t)PAGE_BYTES, 8, 50);
 	verify(&block, 1000);
 	assert_int_equal(gpool_free(pool, &block), 0);
-	assert_int_equal(gpool_range_back(range, 0, 8, 0), 0);
+	assert_int_equal(gpool_range_commit(range, 0, 8, 0), 0);
 	fill_at(at, 8, 70);
 	verify_at(at, 8, 70);
 	assert_int_equal(gpool_range_destroy(range), 0);
@@ -289,18 +289,18 @@ static void test_an_elastic_range(void **state)
 /* Slices that grow together, into what was mapped beside the work of the GPU. */
 static void test_an_elastic_tensor(void **state)
 {
-	struct gpool_tensor_options options = GPOOL_TENSOR_OPTIONS_INIT;
-	struct gpool_tensor_info info = {.size = sizeof(info)};
-	struct gpool_tensor *tensor;
+	struct gpool_sliced_range_options options = GPOOL_SLICED_RANGE_OPTIONS_INIT;
+	struct gpool_sliced_range_info info = {.size = sizeof(info)};
+	struct gpool_sliced_range *tensor;
 	struct gpool_fence fence;
 
 	(void)state;
 	options.memory_class = GPOOL_OBJECT_EPHEMERAL;
 	options.read_ahead = 2;
-	assert_int_equal(gpool_tensor_create(pool, 4, 100, 1, &options, &tensor), 0);
+	assert_int_equal(gpool_sliced_range_create(pool, 4, 100, 1, &options, &tensor), 0);
 	for (uint32_t blocks = 1; blocks <= 8; blocks++) {
-		assert_int_equal(gpool_tensor_grow(tensor, blocks, WAIT_MS), 0);
-		assert_int_equal(gpool_tensor_get(tensor, &info), 0);
+		assert_int_equal(gpool_sliced_range_grow(tensor, blocks, WAIT_MS), 0);
+		assert_int_equal(gpool_sliced_range_info(tensor, &info), 0);
 		for (uint32_t slice = 0; slice < 4; slice++)
 			fill_at(info.address + slice * info.slice_bytes + (blocks - 1) * info.block_bytes, 1,
 				100 * slice + blocks);
@@ -308,10 +308,10 @@ static void test_an_elastic_tensor(void **state)
 	for (uint32_t slice = 0; slice < 4; slice++)
 		verify_at(info.address + slice * info.slice_bytes, 8, 100 * slice + 1);
 	assert_int_equal(gpool_fence_record(pool, stream, &fence), 0);
-	assert_int_equal(gpool_tensor_shrink(tensor, 3, fence), 0);
+	assert_int_equal(gpool_sliced_range_shrink(tensor, 3, fence), 0);
 	for (uint32_t slice = 0; slice < 4; slice++)
 		verify_at(info.address + slice * info.slice_bytes, 3, 100 * slice + 1);
-	assert_int_equal(gpool_tensor_destroy(tensor), 0);
+	assert_int_equal(gpool_sliced_range_destroy(tensor), 0);
 	assert_int_equal(harness_check(&harness), 0);
 }
 
@@ -351,7 +351,7 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_contents_stay, attach, detach),
-		cmocka_unit_test_setup_teardown(test_a_stitched_block_is_contiguous, attach, detach),
+		cmocka_unit_test_setup_teardown(test_a_scattered_block_is_contiguous, attach, detach),
 		cmocka_unit_test_setup_teardown(test_a_fence_holds_a_block, attach, detach),
 		cmocka_unit_test_setup_teardown(test_a_killed_worker_gives_all_back, attach, detach),
 		cmocka_unit_test_setup_teardown(test_an_elastic_range, attach, detach),

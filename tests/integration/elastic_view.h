@@ -70,19 +70,19 @@ static inline uint32_t wrong(struct gpool_range *range, uint32_t first, uint32_t
 
 static inline int back(struct gpool_range *range, uint32_t first, uint32_t count)
 {
-	return gpool_range_back(range, first, count, 0);
+	return gpool_range_commit(range, first, count, 0);
 }
 
 static inline int unback(struct gpool_range *range, uint32_t first, uint32_t count)
 {
-	return gpool_range_unback(range, first, count, done_fence);
+	return gpool_range_decommit(range, first, count, done_fence);
 }
 
 static inline struct gpool_range_info info_of(struct gpool_range *range)
 {
 	struct gpool_range_info info = {.size = sizeof(info)};
 
-	assert_int_equal(gpool_range_get(range, &info), 0);
+	assert_int_equal(gpool_range_info(range, &info), 0);
 	return info;
 }
 
@@ -142,9 +142,9 @@ static inline uint32_t lease_idle_count(const struct gpool *pool)
 
 static inline uint64_t requests(const struct gpool *pool)
 {
-	struct gpool_statistics statistics = {.size = sizeof(statistics)};
+	struct gpool_stats statistics = {.size = sizeof(statistics)};
 
-	assert_int_equal(gpool_statistics((struct gpool *)pool, &statistics), 0);
+	assert_int_equal(gpool_stats((struct gpool *)pool, &statistics), 0);
 	return statistics.refills;
 }
 

@@ -38,7 +38,7 @@ struct report {
 	bool right;
 	uint64_t sequence;
 	uint32_t found;
-	struct gpool_kv_statistics statistics;
+	struct gpool_kv_stats statistics;
 };
 
 /* ---- an engine ---- */
@@ -200,7 +200,7 @@ static inline int engine_main(char **arguments)
 			gpu_fault_set(worker->gpu, (enum gpu_call)order.fault, 0, 0);
 		report.statistics.size = sizeof(report.statistics);
 		if (order.verb != DESTROY && order.verb != QUIET_DOWN &&
-			(gpool_kv_statistics(kv, &report.statistics) || !prefix_check(kv)))
+			(gpool_kv_stats(kv, &report.statistics) || !prefix_check(kv)))
 			report.error = -EBADMSG;
 	}
 	gpool_close(worker);

@@ -82,21 +82,21 @@ static inline void settle(void)
 	assert_int_equal(gpool_fence_wait(worker, fence, ANSWER_MS), 0);
 }
 
-static inline struct gpool_kv_statistics statistics(void)
+static inline struct gpool_kv_stats statistics(void)
 {
-	struct gpool_kv_statistics found = {.size = sizeof(found)};
+	struct gpool_kv_stats found = {.size = sizeof(found)};
 
-	assert_int_equal(gpool_kv_statistics(kv, &found), 0);
+	assert_int_equal(gpool_kv_stats(kv, &found), 0);
 	assert_int_equal(found.used_blocks + found.free_blocks, kv->blocks.blocks);
 	assert_true(prefix_check(kv));
 	return found;
 }
 
-static inline struct gpool_kv_sequence info_of(uint64_t sequence)
+static inline struct gpool_kv_sequence_info info_of(uint64_t sequence)
 {
-	struct gpool_kv_sequence info = {.size = sizeof(info)};
+	struct gpool_kv_sequence_info info = {.size = sizeof(info)};
 
-	assert_int_equal(gpool_kv_sequence(kv, sequence, &info), 0);
+	assert_int_equal(gpool_kv_sequence_info(kv, sequence, &info), 0);
 	return info;
 }
 
@@ -104,7 +104,7 @@ static inline struct gpool_kv_need shortage(void)
 {
 	struct gpool_kv_need need = {.size = sizeof(need)};
 
-	assert_int_equal(gpool_kv_shortage(kv, &need), 0);
+	assert_int_equal(gpool_kv_oom_info(kv, &need), 0);
 	return need;
 }
 

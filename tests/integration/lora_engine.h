@@ -157,10 +157,10 @@ static inline void engine_open(struct engine *engine, uint32_t element)
 	*engine = (struct engine){.element = element, .random = element};
 	options.element = element;
 	engine->pool = open_worker();
-	assert_int_equal(gpool_lora_open(engine->pool, &options, &engine->lora), 0);
+	assert_int_equal(gpool_lora_create(engine->pool, &options, &engine->lora), 0);
 	assert_int_equal(gpool_stream_open(engine->pool, NULL, 0, &engine->stream), 0);
 	batch = engine_batch_options(engine);
-	assert_int_equal(gpool_lora_batch_open(engine->lora, &batch, &engine->batch), 0);
+	assert_int_equal(gpool_lora_batch_create(engine->lora, &batch, &engine->batch), 0);
 	engine->block = alloc(engine->pool,
 		(uint32_t)((bytes + gpool_page_bytes(engine->pool) - 1) / gpool_page_bytes(engine->pool)));
 	assert_int_equal(gpool_address(engine->pool, &engine->block, &address), 0);
@@ -175,9 +175,9 @@ static inline void engine_open(struct engine *engine, uint32_t element)
 
 static inline int engine_close(struct engine *engine)
 {
-	int error = gpool_lora_batch_close(engine->batch);
+	int error = gpool_lora_batch_destroy(engine->batch);
 
-	error |= gpool_lora_close(engine->lora);
+	error |= gpool_lora_destroy(engine->lora);
 	gpool_close(engine->pool);
 	engine->pool = NULL;
 	return error;

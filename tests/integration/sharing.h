@@ -62,7 +62,7 @@ struct owner {
 	uint32_t pages; /* that it lets go of; kinds with a size of their own set it in prepare() */
 	struct gpool_block blocks[4 * UNITS];
 	struct gpool_range *range;
-	struct gpool_tensor *tensor;
+	struct gpool_sliced_range *tensor;
 	uint64_t addresses[4 * UNITS];
 	void *own; /* whatever else a kind has */
 };
@@ -175,7 +175,8 @@ static inline void owner_open(struct owner *owner)
 {
 	owner->pool = open_worker();
 	for (int i = 0; i < GATES_MAX; i++) {
-		assert_int_equal(gpool_stream_open(owner->pool, NULL, GPOOL_STREAM_MANUAL, &owner->gates[i].manual), 0);
+		assert_int_equal(
+			gpool_stream_open(owner->pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &owner->gates[i].manual), 0);
 		assert_int_equal(gpool_stream_open(owner->pool, NULL, 0, &owner->gates[i].stream), 0);
 	}
 	owner->pages = UNITS;

@@ -1,5 +1,6 @@
 /*
- * test_bench.c - gpool-bench as people run it, and what it must find of gpool_malloc() on any machine, however slow.
+ * test_bench.c - gpool-bench as people run it, and what it must find of gpool_malloc_async() on any machine, however
+ * slow.
  *
  * Goal: the steady state makes no driver call; 300 GB go through 80 GB without a failure, and then one request gets at
  * least 90 % of what is free; random allocations hold little more than what is live, and less than a caching allocator

@@ -1,6 +1,6 @@
 /*
- * test_best_fit.c - the caching allocator that gpool_malloc() is compared with: a comparison is worth as much as the
- * other side.
+ * test_best_fit.c - the caching allocator that gpool_malloc_async() is compared with: a comparison is worth as much as
+ * the other side.
  *
  * Goal: it takes the smallest piece that fits, joins what is free, gives nobody what another stream may still use,
  * records nothing while one stream is in use, gives idle segments back before it fails; nothing overlaps. Method: a
@@ -53,7 +53,7 @@ static uint32_t manual_stream(void)
 {
 	uint32_t stream;
 
-	assert_int_equal(gpool_stream_open(pages, NULL, GPOOL_STREAM_MANUAL, &stream), 0);
+	assert_int_equal(gpool_stream_open(pages, NULL, GPOOL_STREAM_HOST_SIGNALED, &stream), 0);
 	return stream;
 }
 
@@ -197,9 +197,9 @@ static void test_what_was_freed_before_another_stream_came(void **state)
 
 static uint64_t driver_calls(void)
 {
-	struct gpool_statistics statistics = {.size = sizeof(statistics)};
+	struct gpool_stats statistics = {.size = sizeof(statistics)};
 
-	assert_int_equal(gpool_statistics(pages, &statistics), 0);
+	assert_int_equal(gpool_stats(pages, &statistics), 0);
 	return statistics.driver_calls;
 }
 
@@ -303,7 +303,7 @@ static void test_rest_of_a_segment_is_there_for_others(void **state)
 	gpool_stream_close(pages, b);
 }
 
-/* What it cannot do, and gpool_malloc() can. */
+/* What it cannot do, and gpool_malloc_async() can. */
 static void test_pieces_apart_cannot_be_put_together(void **state)
 {
 	uint64_t at[48], address;

@@ -59,7 +59,7 @@ static void test_open_defaults(void **state)
 	assert_int_equal(gpool_page_bytes(pool), PAGE_BYTES);
 	assert_int_equal(gpool_page_count(pool), PAGES);
 	assert_true(gpool_session(pool) >= 1);
-	assert_int_equal(gpool_pressure(pool), GPOOL_LOW);
+	assert_int_equal(gpool_pressure(pool), GPOOL_PRESSURE_LOW);
 	assert_int_equal(gpool_open(NULL, &again), 0);
 	assert_true(gpool_session(again) != gpool_session(pool));
 	gpool_close(again);
@@ -323,7 +323,7 @@ static void test_open_as_a_stranger(void **state)
 static void test_observer_has_no_pages(void **state)
 {
 	struct gpool_options options = harness_options(&harness);
-	struct gpool_statistics statistics = {.size = sizeof(statistics)};
+	struct gpool_stats statistics = {.size = sizeof(statistics)};
 	struct gpool_block block = {.tag = 1 << 16};
 	struct gpool_span span;
 	struct gpool *pool;
@@ -338,7 +338,7 @@ static void test_observer_has_no_pages(void **state)
 	assert_int_equal(gpool_pin(pool, &block), -EINVAL);
 	assert_int_equal(gpool_free(pool, &block), -EINVAL);
 	assert_int_equal(gpool_stream_open(pool, NULL, 0, &stream), -EOPNOTSUPP);
-	assert_int_equal(gpool_statistics(pool, &statistics), 0);
+	assert_int_equal(gpool_stats(pool, &statistics), 0);
 	assert_int_equal(statistics.leased_pages, 0);
 	gpool_close(pool);
 }
@@ -358,7 +358,7 @@ static void test_close_returns_everything(void **state)
 		assert_int_equal(gpool_alloc(pool, 1 + (uint32_t)i % 4, NULL, &block), 0);
 	assert_int_equal(gpool_span_alloc(pool, 700, 0, &span), 0);
 	assert_int_equal(gpool_prepare(pool, 3, NULL, &block), 0);
-	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_MANUAL, &manual), 0);
+	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &manual), 0);
 	assert_int_equal(gpool_stream_open(pool, NULL, 0, &stream), 0);
 	assert_int_equal(gpool_fence_record(pool, manual, &fence), 0);
 	assert_int_equal(gpool_stream_wait(pool, stream, fence), 0);
@@ -376,7 +376,7 @@ static void test_close_returns_everything(void **state)
  */
 static void test_agent_goes_away(void **state)
 {
-	struct gpool_statistics statistics = {.size = sizeof(statistics)};
+	struct gpool_stats statistics = {.size = sizeof(statistics)};
 	struct gpool_block held, block;
 	struct harness mortal;
 	struct gpool *pool;
@@ -390,7 +390,7 @@ static void test_agent_goes_away(void **state)
 	assert_int_equal(gpool_alloc(pool, 2, NULL, &held), 0);
 	assert_int_equal(gpool_address(pool, &held, &address), 0);
 	harness_kill(&mortal);
-	assert_int_equal(gpool_statistics(pool, &statistics), 0);
+	assert_int_equal(gpool_stats(pool, &statistics), 0);
 	while ((error = gpool_alloc(pool, 1, NULL, &block)) == 0)
 		got++;
 	assert_int_equal(error, -EPIPE);
@@ -408,7 +408,7 @@ static void test_agent_goes_away(void **state)
 /* Runs in the child: every call is refused, and none touches anything. Returns the number of the first that is not. */
 static int calls_in_child(struct gpool *pool, struct gpool_block *block, struct gpool_scope *scope, uint32_t stream)
 {
-	struct gpool_statistics statistics = {.size = sizeof(statistics)};
+	struct gpool_stats statistics = {.size = sizeof(statistics)};
 	struct gpool_options options = harness_options(&harness);
 	struct gpool_scope other;
 	struct gpool_event event;
@@ -420,7 +420,7 @@ static int calls_in_child(struct gpool *pool, struct gpool_block *block, struct 
 	const int answers[] = {
 		gpool_alloc(pool, 1, NULL, block),
 		gpool_free(pool, block),
-		gpool_drop(pool, block),
+		gpool_discard(pool, block),
 		gpool_pin(pool, block),
 		gpool_unpin(pool, block),
 		gpool_touch(pool, block),
@@ -445,7 +445,7 @@ static int calls_in_child(struct gpool *pool, struct gpool_block *block, struct 
 		gpool_rollback(pool, block),
 		gpool_event_next(pool, 0, &event),
 		gpool_pressure(pool),
-		gpool_statistics(pool, &statistics),
+		gpool_stats(pool, &statistics),
 		pool_request(pool, request, sizeof(request), request, sizeof(request), 0, NULL),
 	};
 
@@ -579,7 +579,7 @@ static void test_strerror_and_version(void **state)
 static void test_statistics(void **state)
 {
 	struct gpool *pool = harness_open_calm(&harness);
-	struct gpool_statistics statistics = {.size = sizeof(statistics)};
+	struct gpool_stats statistics = {.size = sizeof(statistics)};
 	struct gpool_block blocks[300];
 	uint64_t timed = 0, refills = 0;
 
@@ -590,7 +590,7 @@ static void test_statistics(void **state)
 	assert_int_equal(gpool_unpin(pool, &blocks[0]), 0);
 	assert_int_equal(gpool_free(pool, &blocks[299]), 0);
 	assert_int_equal(gpool_pin(pool, &blocks[299]), -ESTALE);
-	assert_int_equal(gpool_statistics(pool, &statistics), 0);
+	assert_int_equal(gpool_stats(pool, &statistics), 0);
 	assert_int_equal(statistics.allocations, 300);
 	assert_int_equal(statistics.frees, 1);
 	assert_int_equal(statistics.pins, 1);

@@ -76,11 +76,11 @@ static void assert_pages(const struct gpool_block *block, uint64_t value)
 	}
 }
 
-static struct gpool_statistics statistics(void)
+static struct gpool_stats statistics(void)
 {
-	struct gpool_statistics filled = {.size = sizeof(filled)};
+	struct gpool_stats filled = {.size = sizeof(filled)};
 
-	assert_int_equal(gpool_statistics(pool, &filled), 0);
+	assert_int_equal(gpool_stats(pool, &filled), 0);
 	return filled;
 }
 
@@ -94,7 +94,7 @@ static void evict_all(void)
 static void test_alloc_free(void **state)
 {
 	struct gpool_block one = alloc(1), many = alloc(7), again;
-	struct gpool_statistics before = statistics();
+	struct gpool_stats before = statistics();
 
 	(void)state;
 	write_pages(&one, 1000);
@@ -121,7 +121,7 @@ static void test_double_free_and_use_after_free(void **state)
 
 		assert_int_equal(gpool_free(pool, &block), 0);
 		assert_int_equal(gpool_free(pool, &block), -ESTALE);
-		assert_int_equal(gpool_drop(pool, &block), -ESTALE);
+		assert_int_equal(gpool_discard(pool, &block), -ESTALE);
 		assert_int_equal(gpool_pin(pool, &block), -ESTALE);
 		assert_int_equal(gpool_unpin(pool, &block), -ESTALE);
 		assert_int_equal(gpool_touch(pool, &block), -ESTALE);
@@ -148,8 +148,8 @@ static void test_pins_count(void **state)
 	assert_int_equal(gpool_unpin(pool, &block), -EINVAL);
 	assert_int_equal(gpool_free(pool, &block), -EINVAL);
 	assert_int_equal(gpool_touch(pool, &block), 0);
-	assert_int_equal(gpool_drop(pool, &block), 0);
-	assert_int_equal(gpool_drop(pool, &block), -ESTALE);
+	assert_int_equal(gpool_discard(pool, &block), 0);
+	assert_int_equal(gpool_discard(pool, &block), -ESTALE);
 }
 
 static void test_alloc_refuses_bad_arguments(void **state)
@@ -163,9 +163,9 @@ static void test_alloc_refuses_bad_arguments(void **state)
 	options.flags = 1u << 5;
 	assert_int_equal(gpool_alloc(pool, 1, &options, &block), -EINVAL);
 	options.flags = 0;
-	options.content = GPOOL_CONTENTS;
+	options.content = GPOOL_USAGE_COUNT;
 	assert_int_equal(gpool_alloc(pool, 1, &options, &block), -EINVAL);
-	options.content = GPOOL_GRADIENT;
+	options.content = GPOOL_USAGE_GRADIENT;
 	options.priority = 4;
 	assert_int_equal(gpool_alloc(pool, 1, &options, &block), -EINVAL);
 	options.priority = 3;
@@ -219,7 +219,7 @@ static void test_garbage_handles(void **state)
 		assert_true(error == -EINVAL || error == -ESTALE);
 		error = gpool_free(pool, &bad);
 		assert_true(error == -EINVAL || error == -ESTALE);
-		error = gpool_drop(pool, &bad);
+		error = gpool_discard(pool, &bad);
 		assert_true(error == -EINVAL || error == -ESTALE);
 		error = gpool_commit(pool, &bad, NULL);
 		assert_true(error == -EINVAL || error == -ESTALE);
@@ -264,12 +264,12 @@ static void test_first_fit_and_best_fit(void **state)
 static void test_out_of_memory_says_who(void **state)
 {
 	struct gpool_block all = alloc(PAGES), more = {.page = 4711};
-	struct gpool_shortage shortage = {.size = sizeof(shortage)};
+	struct gpool_oom_info shortage = {.size = sizeof(shortage)};
 
 	(void)state;
 	assert_int_equal(gpool_alloc(pool, 3, NULL, &more), -ENOSPC);
 	assert_int_equal(more.page, 4711);
-	gpool_shortage(pool, &shortage);
+	gpool_oom_info(pool, &shortage);
 	assert_int_equal(shortage.needed, 3);
 	assert_int_equal(shortage.free, 0);
 	assert_int_equal(shortage.pinned, PAGES);
@@ -312,7 +312,7 @@ static void test_evicted_block_is_stale(void **state)
 		assert_int_equal(gpool_touch(pool, &gone), -ESTALE);
 		assert_int_equal(gpool_unpin(pool, &gone), -ESTALE);
 		assert_int_equal(gpool_free(pool, &gone), -ESTALE);
-		assert_int_equal(gpool_drop(pool, &gone), -ESTALE);
+		assert_int_equal(gpool_discard(pool, &gone), -ESTALE);
 		assert_int_equal(gpool_address(pool, &gone, &address), -ESTALE);
 		/* A pinned one stays. */
 		assert_pages(&kept, 9);
@@ -388,7 +388,7 @@ static void test_free_while_others_pin(void **state)
 	assert_int_equal(gpool_free(pool, &all), 0);
 }
 
-/* ---- stitched blocks ---- */
+/* ---- scattered blocks ---- */
 
 /* The pool full of single pages, every other one freed: so many pages free, and no two of them in a row. */
 static void make_comb(struct gpool_block blocks[PAGES])
@@ -407,7 +407,7 @@ static void free_comb(struct gpool_block blocks[PAGES])
 			assert_int_equal(gpool_free(pool, &blocks[i]), 0);
 }
 
-/* Where page `index` of a stitched block lies in the window. */
+/* Where page `index` of a scattered block lies in the window. */
 static volatile uint64_t *window_of(const struct gpool_block *block, uint32_t index)
 {
 	uint32_t run = block->page;
@@ -422,7 +422,7 @@ static volatile uint64_t *window_of(const struct gpool_block *block, uint32_t in
 	}
 }
 
-static void test_stitched_block(void **state)
+static void test_scattered_block(void **state)
 {
 	static struct gpool_block comb[PAGES];
 	struct gpool_alloc_options contiguous = GPOOL_ALLOC_OPTIONS_INIT;
@@ -434,7 +434,7 @@ static void test_stitched_block(void **state)
 	assert_int_equal(gpool_alloc(pool, 2, &contiguous, &block), -ENOSPC);
 	/* Never a failure while so many pages are free. */
 	block = alloc(PAGES / 2);
-	assert_int_equal(statistics().stitched, 1);
+	assert_int_equal(statistics().scattered, 1);
 	write_pages(&block, 7000);
 	for (uint32_t i = 0; i < block.page_count; i++) {
 		assert_int_equal(window_of(&block, i)[0], 7000 + i);
@@ -454,7 +454,7 @@ static void test_stitched_block(void **state)
 	assert_int_equal(gpool_free(pool, &whole), 0);
 }
 
-static void test_stitched_block_evicted_and_again(void **state)
+static void test_scattered_block_evicted_and_again(void **state)
 {
 	static struct gpool_block comb[PAGES];
 	struct gpool_block block;
@@ -471,7 +471,7 @@ static void test_stitched_block_evicted_and_again(void **state)
 		assert_int_equal(gpool_pin(pool, &block), -ESTALE);
 		assert_int_equal(gpool_address(pool, &block, &address), -ESTALE);
 	}
-	assert_int_equal(statistics().stitched, 40);
+	assert_int_equal(statistics().scattered, 40);
 	free_comb(comb);
 }
 
@@ -483,18 +483,18 @@ static void test_scope_unpins_at_its_end(void **state)
 	struct gpool_scope scope;
 
 	(void)state;
-	assert_int_equal(gpool_scope_begin(pool, GPOOL_CONTENTS, 0, &scope), -EINVAL);
-	assert_int_equal(gpool_scope_begin(pool, GPOOL_ACTIVATION, 2, &scope), -EINVAL);
-	assert_int_equal(gpool_scope_begin(pool, GPOOL_ACTIVATION, 0, &scope), 0);
+	assert_int_equal(gpool_scope_begin(pool, GPOOL_USAGE_COUNT, 0, &scope), -EINVAL);
+	assert_int_equal(gpool_scope_begin(pool, GPOOL_USAGE_ACTIVATION, 2, &scope), -EINVAL);
+	assert_int_equal(gpool_scope_begin(pool, GPOOL_USAGE_ACTIVATION, 0, &scope), 0);
 	for (int i = 0; i < 40; i++)
 		assert_int_equal(gpool_scope_alloc(&scope, 1 + (uint32_t)i % 3, NULL, &blocks[i]), 0);
-	assert_int_equal(blocks[0].tag & BLOCK_TYPE_MASK, GPOOL_ACTIVATION);
+	assert_int_equal(blocks[0].tag & BLOCK_TYPE_MASK, GPOOL_USAGE_ACTIVATION);
 	assert_int_equal(gpool_scope_end(&scope, NULL), 0);
 	assert_int_equal(gpool_scope_end(&scope, NULL), 0);
 	assert_int_equal(gpool_scope_alloc(&scope, 1, NULL, &blocks[0]), -EINVAL);
 	for (int i = 0; i < 40; i++) {
 		assert_int_equal(gpool_unpin(pool, &blocks[i]), -EINVAL); /* it is not pinned any more */
-		assert_int_equal(gpool_drop(pool, &blocks[i]), 0);
+		assert_int_equal(gpool_discard(pool, &blocks[i]), 0);
 	}
 }
 
@@ -507,12 +507,12 @@ static void test_scope_frees_and_reports(void **state)
 	{
 		GPOOL_SCOPE(inner);
 
-		assert_int_equal(gpool_scope_begin(pool, GPOOL_TEMP_BUFFER, GPOOL_SCOPE_FREE, &inner), 0);
+		assert_int_equal(gpool_scope_begin(pool, GPOOL_USAGE_TEMP_BUFFER, GPOOL_SCOPE_FREE, &inner), 0);
 		assert_int_equal(gpool_scope_alloc(&inner, 2, NULL, &block), 0);
 	}
 	assert_int_equal(gpool_pin(pool, &block), -ESTALE);
 
-	assert_int_equal(gpool_scope_begin(pool, GPOOL_TEMP_BUFFER, GPOOL_SCOPE_FREE, &scope), 0);
+	assert_int_equal(gpool_scope_begin(pool, GPOOL_USAGE_TEMP_BUFFER, GPOOL_SCOPE_FREE, &scope), 0);
 	assert_int_equal(gpool_scope_alloc(&scope, 1, NULL, &block), 0);
 	assert_int_equal(gpool_scope_alloc(&scope, 1, NULL, &freed), 0);
 	assert_int_equal(gpool_free(pool, &freed), 0);
@@ -535,7 +535,7 @@ static void test_two_phases(void **state)
 	assert_int_equal(gpool_pin(pool, &block), -EINVAL);
 	assert_int_equal(gpool_unpin(pool, &block), -EINVAL);
 	assert_int_equal(gpool_free(pool, &block), -EINVAL);
-	assert_int_equal(gpool_drop(pool, &block), -EINVAL);
+	assert_int_equal(gpool_discard(pool, &block), -EINVAL);
 	assert_int_equal(gpool_touch(pool, &block), -EINVAL);
 	assert_int_equal(gpool_address(pool, &block, &address), -EINVAL);
 	evict_all();
@@ -555,7 +555,7 @@ static void test_two_phases(void **state)
 	assert_int_equal(gpool_commit(pool, &other, NULL), -ESTALE);
 }
 
-static void test_two_phases_stitched(void **state)
+static void test_two_phases_scattered(void **state)
 {
 	static struct gpool_block comb[PAGES];
 	struct gpool_block block;
@@ -596,7 +596,7 @@ static void test_no_driver_calls_in_the_steady_state(void **state)
 		for (int i = 0; i < 100; i++)
 			assert_int_equal(gpool_free(pool, &blocks[i]), 0);
 	}
-	assert_int_equal(statistics().stitched, 0);
+	assert_int_equal(statistics().scattered, 0);
 	assert_int_equal(statistics().driver_calls, calls);
 }
 
@@ -671,7 +671,7 @@ static void test_thread_keeps_as_many_as_asked(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-		struct gpool_statistics before = {.size = sizeof(before)}, after = before;
+		struct gpool_stats before = {.size = sizeof(before)}, after = before;
 		struct gpool *other;
 
 		options.magazine = sizes[i];
@@ -680,10 +680,10 @@ static void test_thread_keeps_as_many_as_asked(void **state)
 			assert_int_equal(gpool_alloc(other, 1, NULL, &blocks[j]), 0);
 		/* The rest of the last batch, so that the magazine is empty. */
 		thread_cache_flush(thread_cache_of(other));
-		assert_int_equal(gpool_statistics(other, &before), 0);
+		assert_int_equal(gpool_stats(other, &before), 0);
 		for (int j = 0; j < 70; j++)
 			assert_int_equal(gpool_free(other, &blocks[j]), 0);
-		assert_int_equal(gpool_statistics(other, &after), 0);
+		assert_int_equal(gpool_stats(other, &after), 0);
 		assert_int_equal(after.idle_pages - before.idle_pages, 70 - sizes[i]);
 		gpool_close(other);
 	}
@@ -706,12 +706,12 @@ int main(void)
 		TEST(test_evicted_caches_are_forgotten),
 		TEST(test_eviction_makes_room),
 		TEST(test_free_while_others_pin),
-		TEST(test_stitched_block),
-		TEST(test_stitched_block_evicted_and_again),
+		TEST(test_scattered_block),
+		TEST(test_scattered_block_evicted_and_again),
 		TEST(test_scope_unpins_at_its_end),
 		TEST(test_scope_frees_and_reports),
 		TEST(test_two_phases),
-		TEST(test_two_phases_stitched),
+		TEST(test_two_phases_scattered),
 		TEST(test_no_driver_calls_in_the_steady_state),
 		TEST(test_mapping_fails),
 		TEST(test_stitching_fails),

@@ -29,7 +29,7 @@ static void test_addresses_first(void **state)
 	assert_int_equal(free_pages(), PAGES);
 	assert_int_equal(gpool_range_address(range, &address), 0);
 	assert_int_equal(info_of(range).page_count, SPARSE);
-	assert_int_equal(info_of(range).backed_pages, 0);
+	assert_int_equal(info_of(range).committed_pages, 0);
 	assert_int_equal(info_of(range).handle_pages, 1);
 	assert_int_equal(page_of(range, SPARSE - 1).state, GPOOL_PAGE_HOLE);
 	assert_int_equal(page_of(range, SPARSE - 1).page, UINT32_MAX);
@@ -39,15 +39,15 @@ static void test_addresses_first(void **state)
 	fill(range, 1000, 3, 1);
 	fill(range, SPARSE - 1, 1, 1);
 	assert_int_equal(free_pages(), PAGES - 4);
-	assert_int_equal(info_of(range).backed_pages, 4);
-	assert_int_equal(in_state(range, 998, 8, GPOOL_PAGE_BACKED), 3);
+	assert_int_equal(info_of(range).committed_pages, 4);
+	assert_int_equal(in_state(range, 998, 8, GPOOL_PAGE_COMMITTED), 3);
 	assert_int_equal(atomic_load(&block_entry(pool, page_of(range, 1000).page)->owner_id), 4711);
 	assert_int_equal(page_word_generation(atomic_load(&pool->pages[page_of(range, 1001).page])),
 		page_of(range, 1001).generation);
 	assert_int_equal(harness_check(&harness), 0);
 	/* More than there is: nothing of it. */
 	assert_int_equal(back(range, 0, PAGES), -ENOSPC);
-	assert_int_equal(info_of(range).backed_pages, 4);
+	assert_int_equal(info_of(range).committed_pages, 4);
 	assert_int_equal(back(range, 0, PAGES - 4), 0);
 	fill(range, 0, PAGES - 4, 2);
 	assert_int_equal(wrong(range, 1000, 3, 1) + wrong(range, SPARSE - 1, 1, 1) + wrong(range, 0, PAGES - 4, 2), 0);
@@ -81,15 +81,15 @@ static void test_vast(void **state)
 	assert_int_equal(gpool_range_capture(range, 0, VAST, 1), -EINVAL);
 	assert_int_equal(gpool_range_capture(range, VAST - 1, 1, 1), 0);
 	assert_int_equal(unback(range, 0, VAST), 0);
-	assert_int_equal(info_of(range).backed_pages, 0);
-	assert_int_equal(info_of(range).parked_pages, 5);
+	assert_int_equal(info_of(range).committed_pages, 0);
+	assert_int_equal(info_of(range).reclaimable_pages, 5);
 	assert_int_equal(gpool_range_capture(range, 0, VAST, 0), 0);
-	assert_int_equal(info_of(range).parked_pages, 6);
+	assert_int_equal(info_of(range).reclaimable_pages, 6);
 	assert_int_equal(back(range, VAST - 5, 5), 0);
 	assert_int_equal(wrong(range, VAST - 5, 5, 1), 0);
 	assert_int_equal(gpool_sleep(pool, 0), 0);
 	assert_int_equal(gpool_wake(pool, 0), 0);
-	assert_int_equal(info_of(range).backed_pages, 5);
+	assert_int_equal(info_of(range).committed_pages, 5);
 	gpool_close(pool);
 }
 
@@ -120,9 +120,9 @@ static void test_driver_calls(void **state)
 	for (int round = 0; round < 5; round++) {
 		assert_int_equal(unback(range, 0, 12), 0);
 		assert_int_equal(unback(range, 20, 10), 0);
-		assert_int_equal(info_of(range).backed_pages, 13);
-		assert_int_equal(info_of(range).parked_pages, 17);
-		assert_int_equal(in_state(range, 5, 7, GPOOL_PAGE_PARKED), 7);
+		assert_int_equal(info_of(range).committed_pages, 13);
+		assert_int_equal(info_of(range).reclaimable_pages, 17);
+		assert_int_equal(in_state(range, 5, 7, GPOOL_PAGE_RECLAIMABLE), 7);
 		assert_int_equal(harness_check(&harness), 0);
 		assert_int_equal(back(range, 5, 30), 0);
 		assert_int_equal(wrong(range, 10, 20, 1), 0);
@@ -139,8 +139,8 @@ static void test_driver_calls(void **state)
 	gpool_close(pool);
 }
 
-/* What is parked is everybody's. What went elsewhere is another page afterwards; what did not is the same. */
-static void test_parked_pages_go_elsewhere(void **state)
+/* What is reclaimable is everybody's. What went elsewhere is another page afterwards; what did not is the same. */
+static void test_reclaimable_pages_go_elsewhere(void **state)
 {
 	struct gpool_block blocks[PAGES];
 	struct gpool_range *range;
@@ -158,12 +158,12 @@ static void test_parked_pages_go_elsewhere(void **state)
 	assert_int_equal(unback(range, 10, 20), 0);
 	count = squat(other, blocks, PAGES - 40 + 12);
 	assert_int_equal(count, PAGES - 40 + 12);
-	gone = 20 - in_state(range, 10, 20, GPOOL_PAGE_PARKED);
+	gone = 20 - in_state(range, 10, 20, GPOOL_PAGE_RECLAIMABLE);
 	assert_int_equal(gone, 12);
 	assert_int_equal(in_state(range, 10, 20, GPOOL_PAGE_HOLE), 12);
 	assert_int_equal(back(range, 10, 20), -ENOSPC);
-	assert_int_equal(in_state(range, 10, 20, GPOOL_PAGE_PARKED), 8);
-	assert_int_equal(info_of(range).backed_pages, 20);
+	assert_int_equal(in_state(range, 10, 20, GPOOL_PAGE_RECLAIMABLE), 8);
+	assert_int_equal(info_of(range).committed_pages, 20);
 	assert_int_equal(harness_check(&harness), 0);
 	leave(other, blocks, count);
 	maps = gpu_calls(pool->gpu, GPU_CALL_MAP);
@@ -200,17 +200,17 @@ static void test_handles_of_several_pages(void **state)
 	assert_int_equal(info_of(range).handle_pages, 4);
 	assert_int_equal(back(range, 3, 2), 0); /* the last of one, the first of the next */
 	fill(range, 3, 2, 1);
-	assert_int_equal(info_of(range).backed_pages, 2);
+	assert_int_equal(info_of(range).committed_pages, 2);
 	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_MAP), 2);
 	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_ACCESS), 1);
 	assert_int_equal(free_pages() + lease_idle_count(pool), PAGES - 8);
-	assert_int_equal(page_of(range, 2).state, GPOOL_PAGE_PARKED);
+	assert_int_equal(page_of(range, 2).state, GPOOL_PAGE_RECLAIMABLE);
 	assert_int_equal(page_of(range, 8).state, GPOOL_PAGE_HOLE);
 	assert_int_equal(back(range, 0, 5), 0);
 	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_MAP), 2);
 	assert_int_equal(unback(range, 3, 2), 0);
-	assert_int_equal(info_of(range).parked_pages, 4);
-	assert_int_equal(page_of(range, 3).state, GPOOL_PAGE_PARKED); /* its handle is in use */
+	assert_int_equal(info_of(range).reclaimable_pages, 4);
+	assert_int_equal(page_of(range, 3).state, GPOOL_PAGE_RECLAIMABLE); /* its handle is in use */
 	assert_int_equal(wrong(range, 3, 1, 1), 0);
 	assert_int_equal(harness_check(&harness), 0);
 	/* The last page of the range lies in a handle that it does not fill. */
@@ -257,37 +257,37 @@ static void unback_behind_fences(const char *const *arguments)
 	pool = open_worker();
 	other = open_worker();
 	range = reserved(pool);
-	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_MANUAL, &manual), 0);
-	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_MANUAL, &second), 0);
+	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &manual), 0);
+	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &second), 0);
 	assert_int_equal(back(range, 0, 32), 0);
 	fill(range, 0, 32, 1);
 	assert_int_equal(gpool_fence_record(pool, manual, &fence), 0);
-	assert_int_equal(gpool_range_unback(range, 0, 16, fence), 0);
-	assert_int_equal(info_of(range).backed_pages, 16);
-	assert_int_equal(info_of(range).parked_pages, 0);
+	assert_int_equal(gpool_range_decommit(range, 0, 16, fence), 0);
+	assert_int_equal(info_of(range).committed_pages, 16);
+	assert_int_equal(info_of(range).reclaimable_pages, 0);
 	count = squat(other, blocks, PAGES);
 	assert_int_equal(count, PAGES - 32);
 	assert_int_equal(wrong(range, 0, 32, 1), 0);
 	/* Some of them again, and again out of use behind another stream's work: now they wait for both. */
 	assert_int_equal(back(range, 0, 8), 0);
 	assert_int_equal(gpool_fence_record(pool, second, &later), 0);
-	assert_int_equal(gpool_range_unback(range, 0, 8, later), 0);
+	assert_int_equal(gpool_range_decommit(range, 0, 8, later), 0);
 	assert_int_equal(gpool_fence_signal(pool, later), 0);
-	assert_int_equal(info_of(range).parked_pages, 0);
+	assert_int_equal(info_of(range).reclaimable_pages, 0);
 	assert_int_equal(gpool_alloc(other, 1, NULL, &blocks[count]), -ENOSPC);
 	assert_int_equal(gpool_sleep(pool, 0), -EBUSY);
 	assert_int_equal(gpool_range_destroy(range), -EBUSY);
 	assert_int_equal(wrong(range, 0, 32, 1), 0);
 	assert_int_equal(gpool_fence_signal(pool, fence), 0);
-	assert_int_equal(info_of(range).parked_pages, 16);
+	assert_int_equal(info_of(range).reclaimable_pages, 16);
 	count += squat(other, blocks + count, PAGES);
 	assert_int_equal(count, PAGES - 16);
 	assert_int_equal(wrong(range, 16, 16, 1), 0);
 	/* Closing does not wait for what nobody signals. */
 	assert_int_equal(gpool_fence_record(pool, manual, &fence), 0);
-	assert_int_equal(gpool_range_unback(range, 16, 4, fence), 0);
+	assert_int_equal(gpool_range_decommit(range, 16, 4, fence), 0);
 	fence.value += 1;
-	assert_int_equal(gpool_range_unback(range, 20, 4, fence), -EINVAL);
+	assert_int_equal(gpool_range_decommit(range, 20, 4, fence), -EINVAL);
 	leave(other, blocks, count);
 	gpool_close(pool);
 	gpool_close(other);
@@ -324,20 +324,20 @@ static void test_queued_work(void **state)
 	other = open_worker();
 	range = reserved(pool);
 	assert_int_equal(gpool_stream_open(pool, NULL, 0, &stream), 0);
-	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_MANUAL, &manual), 0);
+	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &manual), 0);
 	assert_int_equal(back(range, 0, 8), 0);
 	fill(range, 0, 8, 1);
 	assert_int_equal(gpool_fence_record(pool, manual, &gate), 0);
 	assert_int_equal(gpool_stream_wait(pool, stream, gate), 0);
 	assert_int_equal(gpool_fill(pool, stream, (uint64_t)(uintptr_t)words_at(range, 2), 0x77, PAGE_BYTES), 0);
 	assert_int_equal(gpool_fence_record(pool, stream, &fence), 0);
-	assert_int_equal(gpool_range_unback(range, 4, 4, fence), 0);
+	assert_int_equal(gpool_range_decommit(range, 4, 4, fence), 0);
 	assert_int_equal(unback(range, 0, 4), 0); /* that is not true */
 	count = squat(other, blocks, PAGES);
 	assert_int_equal(count, PAGES - 4);
 	leave(other, blocks, count);
 	assert_int_equal(back(range, 0, 4), -EBUSY);
-	assert_int_equal(info_of(range).backed_pages, 0);
+	assert_int_equal(info_of(range).committed_pages, 0);
 	assert_int_equal(back(range, 4, 4), 0);
 	assert_int_equal(wrong(range, 4, 4, 1), 0);
 	assert_int_equal(harness_check(&harness), 0);
@@ -369,8 +369,8 @@ static void test_captured(void **state)
 	assert_int_equal(gpool_range_capture(range, 6, 4, 1), 0);
 	assert_int_equal(info_of(range).captured_pages, 6);
 	assert_int_equal(unback(range, 0, 16), 0);
-	assert_int_equal(info_of(range).backed_pages, 0);
-	assert_int_equal(page_of(range, 5).state, GPOOL_PAGE_PARKED);
+	assert_int_equal(info_of(range).committed_pages, 0);
+	assert_int_equal(page_of(range, 5).state, GPOOL_PAGE_RECLAIMABLE);
 	assert_int_equal(page_of(range, 5).flags, GPOOL_PAGE_CAPTURED);
 	count = squat(other, blocks, PAGES);
 	assert_int_equal(count, PAGES - 6);
@@ -396,7 +396,7 @@ static void test_captured(void **state)
 	leave(other, blocks, count);
 	assert_int_equal(gpool_wake(pool, ANSWER_MS), 0);
 	assert_int_equal(wrong(range, 0, 4, 3), 0);
-	assert_int_equal(info_of(range).backed_pages, 0);
+	assert_int_equal(info_of(range).committed_pages, 0);
 	assert_int_equal(gpool_range_capture(range, 0, 4, 0), 0);
 	gpool_close(pool);
 	gpool_close(other);
@@ -404,7 +404,7 @@ static void test_captured(void **state)
 
 /* ---- faults ---- */
 
-/* The n-th call of each kind fails while some pages are backed, some parked, some gone and some never were. */
+/* The n-th call of each kind fails while some pages are backed, some reclaimable, some gone and some never were. */
 static void test_driver_faults(void **state)
 {
 	static const enum gpu_call kinds[] = {GPU_CALL_MAP, GPU_CALL_ACCESS, GPU_CALL_UNMAP, GPU_CALL_IMPORT};
@@ -428,15 +428,15 @@ static void test_driver_faults(void **state)
 			assert_int_equal(unback(range, 4, 6), 0);
 			count = squat(other, blocks, PAGES - 12 + 3);
 			leave(other, blocks, count);
-			assert_int_equal(in_state(range, 4, 6, GPOOL_PAGE_PARKED), 3);
+			assert_int_equal(in_state(range, 4, 6, GPOOL_PAGE_RECLAIMABLE), 3);
 			gpu_fault_set(pool->gpu, kinds[kind], n, -EIO);
 			error = back(range, 0, 18);
 			gpu_fault_set(pool->gpu, kinds[kind], 0, 0);
 			failures += error != 0;
 			if (error) {
 				assert_int_equal(error, -ENOMEM);
-				assert_int_equal(info_of(range).backed_pages, 6);
-				assert_int_equal(in_state(range, 0, 18, GPOOL_PAGE_BACKED), 6);
+				assert_int_equal(info_of(range).committed_pages, 6);
+				assert_int_equal(in_state(range, 0, 18, GPOOL_PAGE_COMMITTED), 6);
 			}
 			assert_int_equal(wrong(range, 2, 2, n) + wrong(range, 10, 4, n), 0);
 			assert_int_equal(harness_check(&harness), 0);
@@ -483,7 +483,7 @@ static void test_driver_faults_asleep(void **state)
 			if (error) {
 				for (uint32_t i = 0; i < 12; i += 4)
 					assert_int_equal(wrong(range, i, 3, n), 0);
-				assert_int_equal(info_of(range).backed_pages, 9);
+				assert_int_equal(info_of(range).committed_pages, 9);
 				assert_int_equal(gpool_sleep(pool, 0), 0);
 			}
 			assert_int_equal(back(range, 0, 1), -EBUSY);
@@ -540,7 +540,7 @@ static void sleeps(const char *const *arguments)
 		assert_int_equal(back(mutable, 0, 1), -EBUSY);
 		assert_int_equal(unback(mutable, 4, 1), -EBUSY);
 		assert_int_equal(gpool_range_capture(mutable, 4, 1, 1), -EBUSY);
-		assert_int_equal(info_of(mutable).backed_pages, 12);
+		assert_int_equal(info_of(mutable).committed_pages, 12);
 		count = squat(other, blocks, PAGES);
 		assert_int_equal(count, PAGES);
 		leave(other, blocks, count);
@@ -548,9 +548,9 @@ static void sleeps(const char *const *arguments)
 			assert_int_equal(gpool_range_destroy(doomed), 0);
 		assert_int_equal(gpool_wake(pool, ANSWER_MS), 0);
 		assert_int_equal(wrong(mutable, 4, 4, 1) + wrong(mutable, 60, 8, 1), 0);
-		assert_int_equal(info_of(mutable).backed_pages, 12);
+		assert_int_equal(info_of(mutable).committed_pages, 12);
 		assert_int_equal(in_state(mutable, 100, 4, GPOOL_PAGE_HOLE), 4);
-		assert_int_equal(in_state(ephemeral, 8, 4, GPOOL_PAGE_BACKED), 4);
+		assert_int_equal(in_state(ephemeral, 8, 4, GPOOL_PAGE_COMMITTED), 4);
 		fill(ephemeral, 8, 4, 3);
 		assert_int_equal(wrong(ephemeral, 8, 4, 3), 0);
 		assert_int_equal(harness_check(&harness), 0);
@@ -597,7 +597,7 @@ static void __attribute__((noreturn)) child_run(unsigned seed, int ready)
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	pool = open_worker();
 	range = reserved_as(pool, 64, GPOOL_OBJECT_EPHEMERAL);
-	if (gpool_stream_open(pool, NULL, GPOOL_STREAM_MANUAL, &manual) || write(ready, "", 1) != 1)
+	if (gpool_stream_open(pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &manual) || write(ready, "", 1) != 1)
 		_exit(1);
 	for (;;) {
 		uint32_t first = (uint32_t)rand_r(&seed) % 56, count = (uint32_t)rand_r(&seed) % 8 + 1;
@@ -608,7 +608,7 @@ static void __attribute__((noreturn)) child_run(unsigned seed, int ready)
 		} else if (rand_r(&seed) % 2) {
 			unback(range, first, count);
 		} else if (!gpool_fence_record(pool, manual, &fence)) {
-			gpool_range_unback(range, first, count, fence);
+			gpool_range_decommit(range, first, count, fence);
 			gpool_fence_signal(pool, fence);
 		}
 	}
@@ -641,7 +641,7 @@ static void test_killed(void **state)
 		/* Its own pace decides how far it comes. */
 		for (unsigned i = 0; i < round * 10; i++) {
 			assert_int_equal(unback(range, 12, 4), 0);
-			assert_int_equal(gpool_range_back(range, 12, 4, ANSWER_MS), 0);
+			assert_int_equal(gpool_range_commit(range, 12, 4, ANSWER_MS), 0);
 		}
 		kill(child, SIGKILL);
 		assert_true(WIFSIGNALED(status_of(child)));
@@ -675,7 +675,7 @@ static void test_agent_killed(void **state)
 		for (int i = 0; i < 40; i++) {
 			uint32_t first = 8 + (uint32_t)rand_r(&seed) % 40, count = (uint32_t)rand_r(&seed) % 12 + 1;
 
-			assert_int_equal(gpool_range_back(range, first, count, ANSWER_MS), 0);
+			assert_int_equal(gpool_range_commit(range, first, count, ANSWER_MS), 0);
 			fill(range, first, count, 2);
 			assert_int_equal(wrong(range, first, count, 2), 0);
 			assert_int_equal(unback(range, first, count), 0);
@@ -713,7 +713,7 @@ static void *part_run(void *argument)
 		int error;
 
 		if (rand_r(&part->seed) % 2) {
-			error = gpool_range_back(part->range, part->first + first, count, 0);
+			error = gpool_range_commit(part->range, part->first + first, count, 0);
 			for (uint32_t i = first; !error && i < first + count; i++) {
 				if (!content[i])
 					fill(part->range, part->first + i, 1,
@@ -724,7 +724,7 @@ static void *part_run(void *argument)
 		} else {
 			error = gpool_fence_record(part->pool, part->stream, &fence);
 			if (!error)
-				error = gpool_range_unback(part->range, part->first + first, count, fence);
+				error = gpool_range_decommit(part->range, part->first + first, count, fence);
 			memset(content + first, 0, count * sizeof(*content));
 			part->error = error;
 		}
@@ -776,7 +776,7 @@ static void test_threads_large_handles(void **state)
 
 static void *backs(void *argument)
 {
-	return (void *)(intptr_t)gpool_range_back(argument, 0, 16, ANSWER_MS);
+	return (void *)(intptr_t)gpool_range_commit(argument, 0, 16, ANSWER_MS);
 }
 
 /*
@@ -800,14 +800,14 @@ static void test_waits_for_nothing_else(void **state)
 	assert_int_equal(pthread_create(&thread, NULL, backs, range), 0);
 	AWAIT(atomic_load(&pool_view(admin)->header->waiters) == 1);
 	assert_int_equal(free_pages(), 4);
-	assert_int_equal(gpool_range_back(range, 8, 4, 0), 0);
+	assert_int_equal(gpool_range_commit(range, 8, 4, 0), 0);
 	assert_int_equal(unback(range, 8, 4), 0);
 	assert_int_equal(gpool_sleep(pool, 0), -EBUSY);
 	assert_int_equal(unback(range, 100, 4), 0);
 	assert_int_equal(unback(second, 0, 10), 0);
 	assert_int_equal(pthread_join(thread, &result), 0);
 	assert_null(result);
-	assert_int_equal(info_of(range).backed_pages, 26 + 16);
+	assert_int_equal(info_of(range).committed_pages, 26 + 16);
 	gpool_close(pool);
 }
 
@@ -824,7 +824,7 @@ static void *rival_run(void *argument)
 	struct gpool_range *range = reserved(rival->pool);
 
 	for (uint32_t round = 1; round <= rival->rounds && !rival->error; round++) {
-		rival->error = gpool_range_back(range, 0, 40, -1);
+		rival->error = gpool_range_commit(range, 0, 40, -1);
 		if (rival->error)
 			break;
 		fill(range, 0, 40, round);
@@ -837,7 +837,7 @@ static void *rival_run(void *argument)
 	return NULL;
 }
 
-/* Only one of them can have what it wants; each has some of it parked; both always go on. */
+/* Only one of them can have what it wants; each has some of it reclaimable; both always go on. */
 static void rivals(bool one_process, const char *const *arguments)
 {
 	struct rival rivals[3] = {{0}};
@@ -900,14 +900,14 @@ static void test_wrong_arguments(void **state)
 	options.name = "n";
 	assert_int_equal(gpool_range_reserve(pool, 1, &options, &never), -EINVAL);
 	options.name = NULL;
-	options.content = GPOOL_CONTENTS;
+	options.content = GPOOL_USAGE_COUNT;
 	assert_int_equal(gpool_range_reserve(pool, 1, &options, &never), -EINVAL);
 	assert_int_equal(gpool_range_reserve(admin, 1, NULL, &never), -EPERM);
 	assert_int_equal(gpool_range_reserve(pool, UINT32_MAX, NULL, &never), -ENOMEM);
 	assert_null(never);
 	assert_int_equal(gpool_range_reserve(pool, 10, NULL, &range), 0);
 	assert_int_equal(gpool_range_create(pool, 2, NULL, &whole), 0);
-	assert_int_equal(info_of(whole).backed_pages, 2);
+	assert_int_equal(info_of(whole).committed_pages, 2);
 	assert_int_equal(back(whole, 0, 1), -EINVAL);
 	assert_int_equal(unback(whole, 0, 1), -EINVAL);
 	assert_int_equal(gpool_range_resolve(whole, 0, &page), -EINVAL);
@@ -915,9 +915,9 @@ static void test_wrong_arguments(void **state)
 	assert_int_equal(back(range, 10, 1), -EINVAL);
 	assert_int_equal(back(range, 1, 10), -EINVAL);
 	assert_int_equal(back(range, UINT32_MAX, UINT32_MAX), -EINVAL);
-	assert_int_equal(gpool_range_back(range, 0, 1, -2), -EINVAL);
+	assert_int_equal(gpool_range_commit(range, 0, 1, -2), -EINVAL);
 	assert_int_equal(unback(range, 5, 6), -EINVAL);
-	assert_int_equal(gpool_range_unback(range, 0, 1, (struct gpool_fence){1}), -EINVAL);
+	assert_int_equal(gpool_range_decommit(range, 0, 1, (struct gpool_fence){1}), -EINVAL);
 	assert_int_equal(gpool_range_capture(range, 0, 1, 2), -EINVAL);
 	assert_int_equal(gpool_range_resolve(range, 0, &page), -EINVAL);
 	assert_int_equal(back(range, 0, 10), 0);
@@ -944,7 +944,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_addresses_first, stop),
 		cmocka_unit_test_teardown(test_vast, stop),
 		cmocka_unit_test_teardown(test_driver_calls, stop),
-		cmocka_unit_test_teardown(test_parked_pages_go_elsewhere, stop),
+		cmocka_unit_test_teardown(test_reclaimable_pages_go_elsewhere, stop),
 		cmocka_unit_test_teardown(test_handles_of_several_pages, stop),
 		cmocka_unit_test_teardown(test_unback_behind_fences, stop),
 		cmocka_unit_test_teardown(test_unback_behind_fences_large_handles, stop),

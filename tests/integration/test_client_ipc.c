@@ -24,7 +24,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
-enum { MANY = 1000, FILL_WORD = 0x5ca1ab1e, OBJECT_PAGES = 2, WAY_TIMELINE = 0, WAY_EVENT = GPOOL_EXPORT_EVENT };
+enum { MANY = 1000, FILL_WORD = 0x5ca1ab1e, OBJECT_PAGES = 2, WAY_TIMELINE = 0, WAY_EVENT = GPOOL_FENCE_EXPORT_EVENT };
 
 /* ---- exporters ---- */
 
@@ -63,7 +63,7 @@ static struct gpool_fence gate;
 
 static int streams_open(void)
 {
-	int error = gpool_stream_open(ours, NULL, GPOOL_STREAM_MANUAL, &gate_stream);
+	int error = gpool_stream_open(ours, NULL, GPOOL_STREAM_HOST_SIGNALED, &gate_stream);
 
 	return error ? error : gpool_stream_open(ours, NULL, 0, &work_stream);
 }
@@ -256,7 +256,7 @@ static uint32_t slots_left(void)
 {
 	uint32_t streams[255], count = 0;
 
-	while (count < 255 && gpool_stream_open(ours, NULL, GPOOL_STREAM_MANUAL, &streams[count]) == 0)
+	while (count < 255 && gpool_stream_open(ours, NULL, GPOOL_STREAM_HOST_SIGNALED, &streams[count]) == 0)
 		count++;
 	for (uint32_t i = 0; i < count; i++)
 		gpool_stream_close(ours, streams[i]);
@@ -273,7 +273,7 @@ static void test_seen_when_it_is_reached(void **state)
 	(void)state;
 	begin();
 	handle = handle_of(&exporter, ORDER_GATE, 0);
-	assert_int_equal(handle.way, GPOOL_FENCE_BY_TIMELINE);
+	assert_int_equal(handle.way, GPOOL_FENCE_HANDLE_TIMELINE);
 	fence = imported(&handle);
 	again = imported(&handle);
 	assert_int_equal(again.value, fence.value);
@@ -427,13 +427,13 @@ static void reads_what_is_written(uint32_t flags, uint32_t way)
 static void test_stream_waits_by_timeline(void **state)
 {
 	(void)state;
-	reads_what_is_written(WAY_TIMELINE, GPOOL_FENCE_BY_TIMELINE);
+	reads_what_is_written(WAY_TIMELINE, GPOOL_FENCE_HANDLE_TIMELINE);
 }
 
 static void test_stream_waits_by_event(void **state)
 {
 	(void)state;
-	reads_what_is_written(WAY_EVENT, GPOOL_FENCE_BY_EVENT);
+	reads_what_is_written(WAY_EVENT, GPOOL_FENCE_HANDLE_EVENT);
 }
 
 /* Blocks go when another process says so. */
@@ -461,7 +461,9 @@ static void test_blocks_behind_it(void **state)
 	assert_int_equal(gpool_pin(ours, &unpinned), -ESTALE);
 }
 
-/* Pages of an elastic range are parked when another process says so, whether or not the fence is closed by then. */
+/*
+ * Pages of an elastic range are reclaimable when another process says so, whether or not the fence is closed by then.
+ */
 static void test_pages_behind_it(void **state)
 {
 	struct gpool_range_info info = {.size = sizeof(info)};
@@ -472,17 +474,17 @@ static void test_pages_behind_it(void **state)
 	(void)state;
 	begin();
 	assert_int_equal(gpool_range_reserve(ours, 4, NULL, &range), 0);
-	assert_int_equal(gpool_range_back(range, 0, 4, 0), 0);
+	assert_int_equal(gpool_range_commit(range, 0, 4, 0), 0);
 	handle = handle_of(&exporter, ORDER_GATE, 0);
 	fence = imported(&handle);
-	assert_int_equal(gpool_range_unback(range, 0, 4, fence), 0);
+	assert_int_equal(gpool_range_decommit(range, 0, 4, fence), 0);
 	closed(fence);
 	assert_int_equal(gpool_fence_done(ours, fence), 0);
-	assert_int_equal(gpool_range_get(range, &info), 0);
-	assert_int_equal(info.backed_pages + info.parked_pages, 0);
+	assert_int_equal(gpool_range_info(range, &info), 0);
+	assert_int_equal(info.committed_pages + info.reclaimable_pages, 0);
 	assert_int_equal(gpool_range_destroy(range), -EBUSY);
 	assert_int_equal(tell(&exporter, ORDER_OPEN, 0).result, 0);
-	AWAIT(gpool_fence_done(ours, fence) == 1 && gpool_range_get(range, &info) == 0 && info.parked_pages == 4);
+	AWAIT(gpool_fence_done(ours, fence) == 1 && gpool_range_info(range, &info) == 0 && info.reclaimable_pages == 4);
 	assert_int_equal(gpool_range_destroy(range), 0);
 }
 
@@ -786,16 +788,16 @@ static void test_more_streams_than_slots(void **state)
 	(void)state;
 	begin();
 	handle = handle_of(&exporter, ORDER_GATE, 0);
-	while (count < 255 && gpool_stream_open(ours, NULL, GPOOL_STREAM_MANUAL, &streams[count]) == 0)
+	while (count < 255 && gpool_stream_open(ours, NULL, GPOOL_STREAM_HOST_SIGNALED, &streams[count]) == 0)
 		count++;
 	assert_int_equal(gpool_fence_import(ours, &handle, &fence), -EUSERS);
 	gpool_stream_close(ours, streams[--count]);
 	fence = imported(&handle);
-	assert_int_equal(gpool_stream_open(ours, NULL, GPOOL_STREAM_MANUAL, &streams[count]), -EUSERS);
+	assert_int_equal(gpool_stream_open(ours, NULL, GPOOL_STREAM_HOST_SIGNALED, &streams[count]), -EUSERS);
 	assert_int_equal(tell(&exporter, ORDER_OPEN, 0).result, 0);
 	assert_int_equal(gpool_fence_wait(ours, fence, END_MS), 0);
 	closed(fence);
-	AWAIT(gpool_stream_open(ours, NULL, GPOOL_STREAM_MANUAL, &streams[count]) == 0);
+	AWAIT(gpool_stream_open(ours, NULL, GPOOL_STREAM_HOST_SIGNALED, &streams[count]) == 0);
 }
 
 /* Threads that import the same fences, ask, wait and close, while they are reached. */
@@ -871,18 +873,19 @@ static void test_our_own(void **state)
 
 	(void)state;
 	begin();
-	assert_int_equal(gpool_stream_open(ours, NULL, GPOOL_STREAM_MANUAL, &manual), 0);
+	assert_int_equal(gpool_stream_open(ours, NULL, GPOOL_STREAM_HOST_SIGNALED, &manual), 0);
 	assert_int_equal(gpool_stream_open(ours, NULL, 0, &stream), 0);
 	assert_int_equal(gpool_fence_record(ours, manual, &fence), 0);
 	assert_int_equal(gpool_fence_export(ours, fence, 0, &handle), 0);
 	assert_int_equal(gpool_fence_import(ours, &handle, &fill), -EINVAL);
-	assert_int_equal(gpool_fence_export(ours, fence, GPOOL_EXPORT_EVENT, &event), -EINVAL); /* no GPU behind it */
+	assert_int_equal(
+		gpool_fence_export(ours, fence, GPOOL_FENCE_EXPORT_EVENT, &event), -EINVAL); /* no GPU behind it */
 	block = alloc(ours, 1);
 	assert_int_equal(gpool_address(ours, &block, &address), 0);
 	assert_int_equal(gpool_stream_wait(ours, stream, fence), 0);
 	assert_int_equal(gpool_fill(ours, stream, address, 1, 4096), 0);
 	assert_int_equal(gpool_fence_record(ours, stream, &fill), 0);
-	assert_int_equal(gpool_fence_export(ours, fill, GPOOL_EXPORT_EVENT, &event), 0);
+	assert_int_equal(gpool_fence_export(ours, fill, GPOOL_FENCE_EXPORT_EVENT, &event), 0);
 	assert_int_equal(gpool_fence_import(ours, &event, &fill), -EINVAL);
 	/* Another session may be in the same process, by timeline; the driver's events are not for that. */
 	second = open_worker();
@@ -895,11 +898,11 @@ static void test_our_own(void **state)
 	gpool_close(second);
 	/* Reached: nothing is needed for that, and anybody may have it. */
 	assert_int_equal(gpool_fence_export(ours, fence, 0, &handle), 0);
-	assert_int_equal(handle.way, GPOOL_FENCE_REACHED);
+	assert_int_equal(handle.way, GPOOL_FENCE_HANDLE_SIGNALED);
 	assert_int_equal(gpool_fence_import(ours, &handle, &fill), 0);
 	assert_int_equal(fill.value, 0);
 	assert_int_equal(gpool_fence_export(ours, fill, 0, &handle), 0);
-	assert_int_equal(handle.way, GPOOL_FENCE_REACHED);
+	assert_int_equal(handle.way, GPOOL_FENCE_HANDLE_SIGNALED);
 }
 
 static void test_arguments(void **state)
@@ -1036,7 +1039,7 @@ static void test_a_device_without_events(void **state)
 		struct fence_ticket ticket;
 
 		memcpy(&ticket, &handle, sizeof(ticket));
-		ticket.way = GPOOL_FENCE_BY_EVENT;
+		ticket.way = GPOOL_FENCE_HANDLE_EVENT;
 		memcpy(&handle, &ticket, sizeof(ticket));
 	}
 	assert_int_equal(gpool_fence_import(ours, &handle, &(struct gpool_fence){0}), -EOPNOTSUPP);
@@ -1057,15 +1060,15 @@ static void test_driver_faults(void **state)
 
 	(void)state;
 	begin();
-	assert_int_equal(gpool_stream_open(ours, NULL, GPOOL_STREAM_MANUAL, &manual), 0);
+	assert_int_equal(gpool_stream_open(ours, NULL, GPOOL_STREAM_HOST_SIGNALED, &manual), 0);
 	assert_int_equal(gpool_stream_open(ours, NULL, 0, &stream), 0);
 	assert_int_equal(gpool_fence_record(ours, manual, &opened), 0);
 	assert_int_equal(gpool_stream_wait(ours, stream, opened), 0);
 	assert_int_equal(gpool_fence_record(ours, stream, &fence), 0);
 	for (size_t i = 0; i < sizeof(by_event) / sizeof(*by_event); i++) {
 		gpu_fault_set(ours->gpu, by_event[i], 1, -ENOMEM);
-		assert_int_equal(gpool_fence_export(ours, fence, GPOOL_EXPORT_EVENT, &handle), -ENOMEM);
-		assert_int_equal(gpool_fence_export(ours, fence, GPOOL_EXPORT_EVENT, &handle), 0);
+		assert_int_equal(gpool_fence_export(ours, fence, GPOOL_FENCE_EXPORT_EVENT, &handle), -ENOMEM);
+		assert_int_equal(gpool_fence_export(ours, fence, GPOOL_FENCE_EXPORT_EVENT, &handle), 0);
 	}
 	/* The second choice helps where the first one fails; and when both do, what the first one said is said. */
 	for (size_t i = 0; i < sizeof(by_timeline) / sizeof(*by_timeline); i++) {
@@ -1073,7 +1076,7 @@ static void test_driver_faults(void **state)
 		if (i == 0)
 			gpu_fault_set(ours->gpu, GPU_CALL_HOST_REGISTER, 1, -EIO);
 		assert_int_equal(gpool_fence_export(ours, fence, 0, &handle), 0);
-		assert_int_equal(handle.way, GPOOL_FENCE_BY_EVENT);
+		assert_int_equal(handle.way, GPOOL_FENCE_HANDLE_EVENT);
 		gpu_fault_set(ours->gpu, GPU_CALL_HOST_REGISTER, 0, 0);
 	}
 	gpu_fault_set(ours->gpu, GPU_CALL_HOST_REGISTER, 1, -ENOMEM);
@@ -1082,7 +1085,7 @@ static void test_driver_faults(void **state)
 	assert_int_equal(gpool_fence_export(ours, fence, 0, &handle), -ENOMEM);
 	gpu_fault_set(ours->gpu, GPU_CALL_TIMELINE_WRITE, 0, 0);
 	assert_int_equal(gpool_fence_export(ours, fence, 0, &handle), 0);
-	assert_int_equal(handle.way, GPOOL_FENCE_BY_TIMELINE);
+	assert_int_equal(handle.way, GPOOL_FENCE_HANDLE_TIMELINE);
 	/* And the import of theirs. */
 	handle_of(&exporter, ORDER_GATE, 0);
 	handle = handle_of(&exporter, ORDER_WORK, WAY_EVENT);
@@ -1155,7 +1158,7 @@ static void test_lies(void **state)
 	asker = open_worker();
 	for (uint64_t round = 0; round < 200; round++) {
 		const struct fence_ticket ticket = {
-			.way = GPOOL_FENCE_BY_TIMELINE,
+			.way = GPOOL_FENCE_HANDLE_TIMELINE,
 			.magic = FENCE_TICKET_MAGIC,
 			.version = FENCE_TICKET_VERSION,
 			.session = gpool_session(ours),

@@ -76,9 +76,9 @@ static void test_handles_of_several_pages(void **state)
 	sequence = allocated(33 * BLOCK_TOKENS, 0, 0);
 	write_tokens(sequence, 0, 33 * BLOCK_TOKENS, 1);
 	assert_int_equal(wrong_tokens(sequence, 0, 33 * BLOCK_TOKENS, 1), 0);
-	assert_int_equal(statistics().backed_chunks, 2);
+	assert_int_equal(statistics().committed_chunks, 2);
 	assert_int_equal(gpool_kv_free(kv, sequence), 0);
-	assert_int_equal(statistics().backed_chunks, 0);
+	assert_int_equal(statistics().committed_chunks, 0);
 }
 
 static void test_wrong_options(void **state)
@@ -101,7 +101,7 @@ static void test_wrong_options(void **state)
 
 	(void)state;
 	worker_open(calm);
-	assert_int_equal(gpool_stream_open(worker, NULL, GPOOL_STREAM_MANUAL, &manual), 0);
+	assert_int_equal(gpool_stream_open(worker, NULL, GPOOL_STREAM_HOST_SIGNALED, &manual), 0);
 	for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++) {
 		options = small_options(0);
 		options.shape = shapes[i];
@@ -128,7 +128,7 @@ static void test_wrong_options(void **state)
 
 static void test_append(void **state)
 {
-	struct gpool_kv_sequence info;
+	struct gpool_kv_sequence_info info;
 	uint64_t sequence, slot;
 
 	(void)state;
@@ -192,11 +192,11 @@ static void test_lowest_first(void **state)
 	kv_start(calm, 64);
 	for (int i = 0; i < 4; i++)
 		sequences[i] = allocated(CHUNK_BLOCKS * BLOCK_TOKENS, 0, 0);
-	assert_int_equal(statistics().backed_chunks, 4);
-	assert_int_equal(statistics().backed_bytes, 4 * PAGE_BYTES);
+	assert_int_equal(statistics().committed_chunks, 4);
+	assert_int_equal(statistics().committed_bytes, 4 * PAGE_BYTES);
 	assert_int_equal(gpool_kv_free(kv, sequences[1]), 0);
 	assert_int_equal(gpool_kv_free(kv, sequences[0]), 0);
-	assert_int_equal(statistics().backed_chunks, 2);
+	assert_int_equal(statistics().committed_chunks, 2);
 	sequences[0] = allocated(BLOCK_TOKENS, 0, 0);
 	assert_int_equal(block_at(sequences[0], 0), 0);
 	sequences[1] = allocated(CHUNK_BLOCKS * BLOCK_TOKENS, 0, 0);
@@ -212,7 +212,7 @@ static void test_lowest_first(void **state)
 static void test_fork(void **state)
 {
 	uint64_t parent, child, third;
-	struct gpool_kv_statistics before;
+	struct gpool_kv_stats before;
 
 	(void)state;
 	kv_start(calm, 64);
@@ -256,7 +256,7 @@ static void test_fork(void **state)
 	assert_int_equal(gpool_kv_free(kv, third), 0);
 	assert_int_equal(statistics().used_blocks, 0);
 	assert_int_equal(statistics().shared_blocks, 0);
-	assert_int_equal(statistics().backed_chunks, 0);
+	assert_int_equal(statistics().committed_chunks, 0);
 }
 
 /* Blocks ahead of need are the first one's own, and room again once its last block is. */
@@ -408,7 +408,7 @@ static void test_pool_is_short(void **state)
 	assert_int_equal(gpool_kv_can_allocate(kv, 17 * BLOCK_TOKENS, NULL), GPOOL_KV_LATER);
 	assert_int_equal(try_allocate(17 * BLOCK_TOKENS, 0, 0, &sequence), -ENOSPC);
 	assert_int_equal(shortage().available_blocks, 16);
-	assert_int_equal(statistics().backed_chunks, 0);
+	assert_int_equal(statistics().committed_chunks, 0);
 	sequence = allocated(16 * BLOCK_TOKENS, 0, 0);
 	write_tokens(sequence, 0, 16 * BLOCK_TOKENS, 1);
 	assert_int_equal(gpool_kv_append(kv, sequence, 1, NULL), -ENOSPC);
@@ -432,12 +432,12 @@ static void test_memory_goes(void **state)
 	(void)state;
 	kv_start(calm, 0);
 	other = open_worker();
-	assert_int_equal(gpool_stream_open(worker, NULL, GPOOL_STREAM_MANUAL, &manual), 0);
+	assert_int_equal(gpool_stream_open(worker, NULL, GPOOL_STREAM_HOST_SIGNALED, &manual), 0);
 	sequence = allocated(200 * BLOCK_TOKENS, 0, 0);
 	assert_int_equal(gpool_fence_record(worker, manual, &gate), 0);
 	assert_int_equal(gpool_stream_wait(worker, stream, gate), 0);
 	assert_int_equal(gpool_kv_free(kv, sequence), 0);
-	assert_int_equal(statistics().backed_chunks, 0);
+	assert_int_equal(statistics().committed_chunks, 0);
 	assert_int_equal(gpool_alloc(other, PAGES - 24, NULL, &block), -ENOSPC);
 	/* Meanwhile the cache may have it again. */
 	sequence = allocated(8 * BLOCK_TOKENS, 0, 0);
@@ -454,7 +454,7 @@ static void test_memory_goes(void **state)
 static void test_preempt_and_resume(void **state)
 {
 	uint64_t low, late, early, high, victim, waiting;
-	struct gpool_kv_sequence before, after;
+	struct gpool_kv_sequence_info before, after;
 
 	(void)state;
 	kv_start(calm, 64);
@@ -586,7 +586,7 @@ static void test_sync_is_in_order(void **state)
 
 	(void)state;
 	kv_start(calm, 0);
-	assert_int_equal(gpool_stream_open(worker, NULL, GPOOL_STREAM_MANUAL, &manual), 0);
+	assert_int_equal(gpool_stream_open(worker, NULL, GPOOL_STREAM_HOST_SIGNALED, &manual), 0);
 	sequence = allocated(2, 0, 0);
 	child = forked(sequence);
 	assert_int_equal(gpool_kv_sync(kv), 0);
@@ -634,12 +634,12 @@ static void test_sleep(void **state)
 	/* Freed asleep, the memory goes with the next that is freed. */
 	assert_int_equal(gpool_sleep(worker, 0), 0);
 	assert_int_equal(gpool_kv_free(kv, sequence), 0);
-	assert_int_equal(statistics().backed_chunks, 2);
+	assert_int_equal(statistics().committed_chunks, 2);
 	assert_int_equal(gpool_wake(worker, ANSWER_MS), 0);
 	sequence = allocated(1, 0, 0);
-	assert_int_equal(statistics().backed_chunks, 2);
+	assert_int_equal(statistics().committed_chunks, 2);
 	assert_int_equal(gpool_kv_free(kv, sequence), 0);
-	assert_int_equal(statistics().backed_chunks, 0);
+	assert_int_equal(statistics().committed_chunks, 0);
 	assert_int_equal(gpool_sleep(worker, 0), 0);
 	assert_int_equal(gpool_kv_destroy(kv), 0);
 }
@@ -685,7 +685,8 @@ static void test_wrong_numbers(void **state)
 		assert_int_equal(gpool_kv_preempt(kv, number, NULL), error);
 		assert_int_equal(gpool_kv_resume(kv, number), error);
 		assert_int_equal(gpool_kv_table(kv, number, &blocks, &count), error);
-		assert_int_equal(gpool_kv_sequence(kv, number, &(struct gpool_kv_sequence){.size = 48}), error);
+		assert_int_equal(
+			gpool_kv_sequence_info(kv, number, &(struct gpool_kv_sequence_info){.size = 48}), error);
 	}
 	assert_int_equal(gpool_kv_preempt(kv, other, NULL), 1);
 	assert_int_equal(gpool_kv_address(kv, 64, &address), -EINVAL);
@@ -724,8 +725,8 @@ static uint64_t one, two, third;
 
 /* All that can be seen of a cache and of its sequences. */
 struct view {
-	struct gpool_kv_statistics all;
-	struct gpool_kv_sequence infos[3];
+	struct gpool_kv_stats all;
+	struct gpool_kv_sequence_info infos[3];
 	int32_t tables[3][32];
 };
 
@@ -747,15 +748,15 @@ static struct view view_of_all(void)
 	return view;
 }
 
-/* What is parked goes to somebody else and is free again, so that it has to be mapped anew. */
+/* What is reclaimable goes to somebody else and is free again, so that it has to be mapped anew. */
 static void scatter(void)
 {
 	struct gpool *other = open_worker();
 
 	settle();
-	alloc(other, PAGES - statistics().backed_chunks);
+	alloc(other, PAGES - statistics().committed_chunks);
 	gpool_close(other);
-	AWAIT(free_pages() == PAGES - statistics().backed_chunks);
+	AWAIT(free_pages() == PAGES - statistics().committed_chunks);
 }
 
 static int step_allocate(void)
@@ -844,9 +845,9 @@ static void test_fence_faults(void **state)
 	gpu_fault_set(worker->gpu, GPU_CALL_TIMELINE_WRITE, 1, -EIO);
 	assert_int_equal(gpool_kv_free(kv, sequences[0]), 0);
 	assert_int_equal(statistics().used_blocks, CHUNK_BLOCKS);
-	assert_int_equal(statistics().backed_chunks, 2);
+	assert_int_equal(statistics().committed_chunks, 2);
 	assert_int_equal(gpool_kv_free(kv, sequences[1]), 0);
-	assert_int_equal(statistics().backed_chunks, 0);
+	assert_int_equal(statistics().committed_chunks, 0);
 }
 
 /* What was not copied is copied by the next call; a stage without a fence is not used before its copies are done. */
@@ -903,7 +904,7 @@ static void test_life(void **state)
 	assert_int_equal(info_of(sequence).tokens, 10);
 	assert_int_equal(gpool_kv_preempt(kv, 0, NULL), 0);
 	assert_int_equal(gpool_kv_preempt(kv, 0, NULL), 3);
-	assert_int_equal(statistics().backed_chunks, 0);
+	assert_int_equal(statistics().committed_chunks, 0);
 	assert_int_equal(gpool_kv_destroy(kv), 0);
 	/* And one that ends with the handle. */
 	assert_int_equal(gpool_stream_open(worker, NULL, 0, &stream), 0);

@@ -66,11 +66,11 @@ static int group_stop(void **state)
 	return stop(state);
 }
 
-static struct gpool_kv_statistics counts(int cache)
+static struct gpool_kv_stats counts(int cache)
 {
-	struct gpool_kv_statistics found = {.size = sizeof(found)};
+	struct gpool_kv_stats found = {.size = sizeof(found)};
 
-	assert_int_equal(gpool_kv_statistics(caches[cache], &found), 0);
+	assert_int_equal(gpool_kv_stats(caches[cache], &found), 0);
 	return found;
 }
 
@@ -226,7 +226,7 @@ static void test_all_or_nothing(void **state)
 	assert_int_equal(member, 1);
 	assert_int_equal(need.needed_blocks, 10);
 	assert_int_equal(try_group(2 * RANGE + 8, 0, 0, &other), -ENOSPC);
-	assert_int_equal(gpool_kv_group_shortage(group, &member, &need), 0);
+	assert_int_equal(gpool_kv_group_oom_info(group, &member, &need), 0);
 	assert_int_equal(member, 1);
 	assert_int_equal(need.needed_blocks, 10);
 	assert_int_equal(counts(0).used_blocks, 20);
@@ -247,7 +247,7 @@ static void test_all_or_nothing(void **state)
 	assert_int_equal(try_group(RANGE + 4, 0, 0, &second), 0);
 	assert_int_equal(gpool_kv_waiting(caches[0], &second), 0);
 	assert_int_equal(gpool_kv_group_resume(group, second), -ENOSPC);
-	assert_int_equal(gpool_kv_group_shortage(group, &member, &need), 0);
+	assert_int_equal(gpool_kv_group_oom_info(group, &member, &need), 0);
 	assert_int_equal(member, 1);
 	for (int i = 0; i < CACHES; i++)
 		assert_int_equal(counts(i).preempted, 1);
@@ -286,7 +286,7 @@ static void test_wrong_arguments(void **state)
 
 /* ---- random ---- */
 
-static struct gpool_kv_statistics before[CACHES];
+static struct gpool_kv_stats before[CACHES];
 
 static void note(void)
 {
@@ -300,14 +300,14 @@ static void nothing_has_changed(void)
 	uint32_t member = CACHES;
 
 	for (int i = 0; i < CACHES; i++) {
-		struct gpool_kv_statistics now = counts(i);
+		struct gpool_kv_stats now = counts(i);
 
 		assert_int_equal(now.used_blocks, before[i].used_blocks);
 		assert_int_equal(now.running, before[i].running);
 		assert_int_equal(now.preempted, before[i].preempted);
 		assert_int_equal(now.shared_blocks, before[i].shared_blocks);
 	}
-	assert_int_equal(gpool_kv_group_shortage(group, &member, &need), 0);
+	assert_int_equal(gpool_kv_group_oom_info(group, &member, &need), 0);
 	assert_true(member < CACHES);
 	assert_true(need.needed_blocks + need.watermark_blocks > need.free_blocks);
 }

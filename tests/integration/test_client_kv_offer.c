@@ -29,7 +29,7 @@ static struct engine *idle_engine(uint32_t texts_begun, uint32_t tokens)
 		freed(made, sequence);
 	}
 	assert_int_equal(last.statistics.cached_blocks, texts_begun * tokens / T);
-	assert_int_equal(last.statistics.offered_chunks, last.statistics.backed_chunks);
+	assert_int_equal(last.statistics.offered_chunks, last.statistics.committed_chunks);
 	return made;
 }
 
@@ -49,7 +49,7 @@ static void test_all_of_it(void **state)
 	assert_int_equal(found_by(idle, 1, 0, 3 * C), 0);
 	assert_int_equal(found_by(idle, 2, 0, 3 * C), 0);
 	assert_int_equal(last.statistics.cached_blocks, 0);
-	assert_int_equal(last.statistics.backed_chunks, 0);
+	assert_int_equal(last.statistics.committed_chunks, 0);
 	assert_int_equal(last.statistics.available_blocks, 0);
 	assert_int_equal(last.statistics.prefix_lost, 6 * CHUNK_BLOCKS);
 	assert_int_equal(last.statistics.prefix_evicted, 0);
@@ -120,7 +120,7 @@ static void test_evicted_at_once(void **state)
 	worker = open_worker();
 	idle = idle_engine(1, 3 * C);
 	assert_int_equal(ask(idle, (struct order){.verb = EVICT}), 3 * CHUNK_BLOCKS);
-	assert_int_equal(last.statistics.backed_chunks, 0);
+	assert_int_equal(last.statistics.committed_chunks, 0);
 	engine_stopped(idle);
 	alloc(worker, PLENTY);
 	assert_int_equal(atomic_load(&pool_view(admin)->header->counters[POOL_COUNT_EVICTIONS]), 0);
@@ -291,7 +291,7 @@ static uint32_t chunk_page(uint32_t chunk)
 	struct gpool_range_page page = {.size = sizeof(page)};
 
 	assert_int_equal(gpool_range_resolve(kv->range, chunk, &page), 0);
-	assert_int_equal(page.state, GPOOL_PAGE_BACKED);
+	assert_int_equal(page.state, GPOOL_PAGE_COMMITTED);
 	return page.page;
 }
 
@@ -335,7 +335,7 @@ static void test_followers_go(void **state)
 	assert_int_equal(here_found(2, C, 2 * C), 0);
 	assert_int_equal(statistics().cached_blocks, 0);
 	assert_int_equal(statistics().prefix_lost, 4 * CHUNK_BLOCKS);
-	assert_int_equal(statistics().backed_chunks, 0);
+	assert_int_equal(statistics().committed_chunks, 0);
 	gpool_close(other);
 }
 
@@ -367,7 +367,7 @@ static void test_mixed_chunks(void **state)
 	assert_int_equal(here_found(2, 0, 8 * T), 0);
 	assert_int_equal(statistics().cached_blocks, 0);
 	assert_int_equal(statistics().used_blocks, 2);
-	assert_int_equal(statistics().backed_chunks, 1);
+	assert_int_equal(statistics().committed_chunks, 1);
 	assert_true(engine_right(user));
 	here_ended(user);
 	assert_int_equal(gpool_free(other, &rest), 0);
@@ -388,7 +388,7 @@ static void test_behind_work(void **state)
 
 	(void)state;
 	offer_start(0, 0);
-	assert_int_equal(gpool_stream_open(worker, NULL, GPOOL_STREAM_MANUAL, &manual), 0);
+	assert_int_equal(gpool_stream_open(worker, NULL, GPOOL_STREAM_HOST_SIGNALED, &manual), 0);
 	other = open_worker();
 	here_ended(here_begun(1, 0, C, NULL));
 	settle();
@@ -421,7 +421,7 @@ static void test_room(void **state)
 	assert_int_equal(statistics().offered_chunks, 1);
 	sequence = allocated(5 * T, 0, 0);
 	assert_int_equal(statistics().offered_chunks, 0);
-	assert_int_equal(statistics().backed_chunks, 1);
+	assert_int_equal(statistics().committed_chunks, 1);
 	assert_int_equal(here_found(1, 0, 3 * T), 3 * T);
 	here_ended(sequence);
 	assert_int_equal(statistics().offered_chunks, 1);
@@ -591,7 +591,7 @@ static void test_sleep(void **state)
 	assert_int_equal(gpool_wake(worker, ANSWER_MS), 0);
 	assert_int_equal(statistics().cached_blocks, 0);
 	assert_int_equal(statistics().prefix_lost, 2 * CHUNK_BLOCKS);
-	assert_int_equal(statistics().backed_chunks, 1);
+	assert_int_equal(statistics().committed_chunks, 1);
 	assert_int_equal(here_found(1, 0, 2 * C), 0);
 	assert_true(engine_right(user));
 	here_ended(user);
@@ -614,10 +614,10 @@ static void test_pack(void **state)
 	for (uint32_t i = 0; i < 3; i++)
 		here_ended(sequences[i]);
 	assert_int_equal(statistics().offered_chunks, 3);
-	assert_int_equal(gpool_kv_pack(kv, UINT32_MAX), 4);
+	assert_int_equal(gpool_kv_compact(kv, UINT32_MAX), 4);
 	settle();
 	assert_int_equal(statistics().offered_chunks, 1);
-	assert_int_equal(statistics().backed_chunks, 1);
+	assert_int_equal(statistics().committed_chunks, 1);
 	for (uint32_t i = 0; i < 3; i++) {
 		sequences[i] = here_begun(i, 0, 2 * T, &found);
 		assert_int_equal(found, 2 * T);

@@ -13,14 +13,14 @@ enum { BLOCKS = 32, HOST_BLOCKS = 48, MODELS = 12, TOKENS_MAX = 60, STEPS = 2000
 static void offload_start(uint32_t host_blocks)
 {
 	kv_start(calm, BLOCKS);
-	assert_int_equal(gpool_kv_host_open(kv, (uint64_t)host_blocks * BLOCK_BYTES), 0);
+	assert_int_equal(gpool_kv_host_reserve(kv, (uint64_t)host_blocks * BLOCK_BYTES), 0);
 }
 
-static struct gpool_kv_offloaded offloaded(void)
+static struct gpool_kv_offload_info offloaded(void)
 {
-	struct gpool_kv_offloaded found = {.size = sizeof(found)};
+	struct gpool_kv_offload_info found = {.size = sizeof(found)};
 
-	assert_int_equal(gpool_kv_offloaded(kv, &found), 0);
+	assert_int_equal(gpool_kv_offload_info(kv, &found), 0);
 	return found;
 }
 
@@ -121,10 +121,10 @@ static void test_what_cannot_be_kept(void **state)
 	small = allocated(2 * BLOCK_TOKENS, 0, 0);
 	assert_int_equal(gpool_kv_offload(kv, large, 0, NULL), -EOPNOTSUPP);
 	assert_int_equal(offloaded().host_blocks, 0);
-	assert_int_equal(gpool_kv_host_open(kv, BLOCK_BYTES - 1), -EINVAL);
-	assert_int_equal(gpool_kv_host_open(kv, UINT64_MAX), -EINVAL);
-	assert_int_equal(gpool_kv_host_open(kv, 9 * BLOCK_BYTES), 0);
-	assert_int_equal(gpool_kv_host_open(kv, 9 * BLOCK_BYTES), -EBUSY);
+	assert_int_equal(gpool_kv_host_reserve(kv, BLOCK_BYTES - 1), -EINVAL);
+	assert_int_equal(gpool_kv_host_reserve(kv, UINT64_MAX), -EINVAL);
+	assert_int_equal(gpool_kv_host_reserve(kv, 9 * BLOCK_BYTES), 0);
+	assert_int_equal(gpool_kv_host_reserve(kv, 9 * BLOCK_BYTES), -EBUSY);
 	write_tokens(large, 0, 8 * BLOCK_TOKENS, 1);
 	assert_int_equal(gpool_kv_offload(kv, small, 0, NULL), 2);
 	assert_int_equal(gpool_kv_offload(kv, large, 0, NULL), -ENOSPC);

@@ -135,10 +135,10 @@ static void vector_check(uint64_t sequence, uint64_t first, struct seen *seen)
 /* The loss that is told leaves out the last rounding. */
 static void loss_check(uint64_t sequence, const struct seen *seen)
 {
-	struct gpool_kv_loss loss = {.size = sizeof(loss)};
+	struct gpool_kv_quant_error loss = {.size = sizeof(loss)};
 	double relative = sqrt(seen->error_squares / seen->squares);
 
-	assert_int_equal(gpool_kv_loss(kv, sequence, &loss), 0);
+	assert_int_equal(gpool_kv_quant_error(kv, sequence, &loss), 0);
 	if (!(fabs(loss.relative_error - relative) <= 0.02 * relative + forms[form].rounding))
 		fail_msg("relative error %g, told %g", relative, loss.relative_error);
 	if (!(fabs(loss.max_error - seen->max_error) <=
@@ -173,7 +173,7 @@ static void int8_start(uint32_t of, uint64_t host_bytes)
 	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
 	assert_int_equal(kv->block_bytes, BLOCK_BYTES);
 	if (host_bytes)
-		assert_int_equal(gpool_kv_host_open(kv, host_bytes), 0);
+		assert_int_equal(gpool_kv_host_reserve(kv, host_bytes), 0);
 	elements = SEQUENCE_BLOCKS * kv->block_bytes / kv->shape.dtype_bytes;
 	was = malloc(elements * sizeof(*was));
 }
@@ -185,11 +185,11 @@ static int int8_stop(void **state)
 	return kv_stop(state);
 }
 
-static struct gpool_kv_offloaded offloaded(void)
+static struct gpool_kv_offload_info offloaded(void)
 {
-	struct gpool_kv_offloaded found = {.size = sizeof(found)};
+	struct gpool_kv_offload_info found = {.size = sizeof(found)};
 
-	assert_int_equal(gpool_kv_offloaded(kv, &found), 0);
+	assert_int_equal(gpool_kv_offload_info(kv, &found), 0);
 	return found;
 }
 
@@ -299,12 +299,12 @@ static void test_again_and_again(void **state)
 	for (uint64_t i = 0; i < elements; i++)
 		once[i] = element_get(sequence, i);
 	for (int round = 0; round < 3; round++) {
-		struct gpool_kv_loss loss = {.size = sizeof(loss)};
+		struct gpool_kv_quant_error loss = {.size = sizeof(loss)};
 
 		assert_int_equal(gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_INT8, NULL), SEQUENCE_BLOCKS);
 		assert_int_equal(gpool_kv_resume(kv, sequence), 0);
 		settle();
-		assert_int_equal(gpool_kv_loss(kv, sequence, &loss), 0);
+		assert_int_equal(gpool_kv_quant_error(kv, sequence, &loss), 0);
 		assert_true(loss.relative_error < 0.004);
 		for (uint64_t i = 0; i < elements; i++)
 			assert_true(fabs(element_get(sequence, i) - once[i]) <= fabs(once[i]) * 0.02 + 520);
@@ -314,7 +314,7 @@ static void test_again_and_again(void **state)
 
 static void no_form(float value, uint32_t flags)
 {
-	struct gpool_kv_loss loss = {.size = sizeof(loss)};
+	struct gpool_kv_quant_error loss = {.size = sizeof(loss)};
 	uint64_t sequence;
 
 	int8_start(0, 64 * BLOCK_BYTES);
@@ -322,7 +322,7 @@ static void no_form(float value, uint32_t flags)
 	element_put(sequence, any((uint32_t)elements), value);
 	assert_int_equal(gpool_kv_offload(kv, sequence, flags | GPOOL_KV_OFFLOAD_INT8, NULL), SEQUENCE_BLOCKS);
 	settle();
-	assert_int_equal(gpool_kv_loss(kv, sequence, &loss), 0);
+	assert_int_equal(gpool_kv_quant_error(kv, sequence, &loss), 0);
 	assert_true(isinf(loss.max_error) && isinf(loss.relative_error));
 	assert_int_equal(gpool_kv_resume(kv, sequence), -ENODATA);
 	assert_int_equal(info_of(sequence).state, GPOOL_KV_PREEMPTED);
@@ -345,7 +345,7 @@ static void test_not_a_number(void **state)
 
 static void test_other_elements(void **state)
 {
-	struct gpool_kv_loss loss = {.size = sizeof(loss)};
+	struct gpool_kv_quant_error loss = {.size = sizeof(loss)};
 	struct gpool_kv_options options;
 	uint64_t sequence;
 
@@ -356,12 +356,12 @@ static void test_other_elements(void **state)
 	options.shape.dtype_bytes = 1;
 	options.shape.layers = 2 * LAYERS;
 	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
-	assert_int_equal(gpool_kv_host_open(kv, 64 * BLOCK_BYTES), 0);
+	assert_int_equal(gpool_kv_host_reserve(kv, 64 * BLOCK_BYTES), 0);
 	sequence = allocated(20 * BLOCK_TOKENS, 0, 0);
 	write_tokens(sequence, 0, 20 * BLOCK_TOKENS, 5);
 	assert_int_equal(gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_INT8, NULL), 20);
 	disturb();
-	assert_int_equal(gpool_kv_loss(kv, sequence, &loss), -ENODATA);
+	assert_int_equal(gpool_kv_quant_error(kv, sequence, &loss), -ENODATA);
 	assert_int_equal(gpool_kv_resume(kv, sequence), 0);
 	settle();
 	assert_int_equal(wrong_tokens(sequence, 0, 20 * BLOCK_TOKENS, 5), 0);
@@ -370,7 +370,7 @@ static void test_other_elements(void **state)
 	options.shape.dtype_bytes = 8;
 	options.shape.layers = 2;
 	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
-	assert_int_equal(gpool_kv_host_open(kv, 64 * BLOCK_BYTES), 0);
+	assert_int_equal(gpool_kv_host_reserve(kv, 64 * BLOCK_BYTES), 0);
 	sequence = allocated(20 * BLOCK_TOKENS, 0, 0);
 	assert_int_equal(gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_INT8, NULL), -EOPNOTSUPP);
 	assert_int_equal(info_of(sequence).state, GPOOL_KV_RUNNING);
@@ -379,11 +379,11 @@ static void test_other_elements(void **state)
 	options.shape = (struct gpool_kv_shape){
 		.layers = 1, .kv_heads = 1, .head_size = 8, .dtype_bytes = 2, .block_tokens = 1};
 	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
-	assert_int_equal(gpool_kv_host_open(kv, 1 << 20), 0);
+	assert_int_equal(gpool_kv_host_reserve(kv, 1 << 20), 0);
 	sequence = allocated(20, 0, 0);
 	assert_int_equal(gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_INT8, NULL), -EOPNOTSUPP);
 	assert_int_equal(gpool_kv_offload(kv, sequence, 0, NULL), 20);
-	assert_int_equal(gpool_kv_loss(kv, sequence, &loss), -ENODATA);
+	assert_int_equal(gpool_kv_quant_error(kv, sequence, &loss), -ENODATA);
 }
 
 static void test_calls_that_fail(void **state)

@@ -30,11 +30,11 @@ static void start_with_file(void)
 	kv_start((const char *const[]){"--pool", text, CALM, NULL}, BLOCKS);
 }
 
-static struct gpool_kv_offloaded offloaded(void)
+static struct gpool_kv_offload_info offloaded(void)
 {
-	struct gpool_kv_offloaded found = {.size = sizeof(found)};
+	struct gpool_kv_offload_info found = {.size = sizeof(found)};
 
-	assert_int_equal(gpool_kv_offloaded(kv, &found), 0);
+	assert_int_equal(gpool_kv_offload_info(kv, &found), 0);
 	return found;
 }
 
@@ -510,7 +510,7 @@ static void test_threads(void **state)
 
 	(void)state;
 	start_with_file();
-	assert_int_equal(gpool_kv_host_open(kv, 20 * BLOCK_BYTES), 0);
+	assert_int_equal(gpool_kv_host_reserve(kv, 20 * BLOCK_BYTES), 0);
 	for (uint32_t i = 0; i < 4; i++) {
 		preempters[i].content = 100 + i;
 		assert_int_equal(pthread_create(&preempters[i].thread, NULL, preempter_main, &preempters[i]), 0);
@@ -583,7 +583,7 @@ static void test_by_chance(void **state)
 	seed = given_seed ? strtoull(given_seed, NULL, 0) : (uint64_t)time(NULL) * 0x9e3779b97f4a7c15 | 1;
 	printf("seed %llu\n", (unsigned long long)seed);
 	start_with_file();
-	assert_int_equal(gpool_kv_host_open(kv, 20 * BLOCK_BYTES), 0);
+	assert_int_equal(gpool_kv_host_reserve(kv, 20 * BLOCK_BYTES), 0);
 	for (uint32_t i = 0; i < steps; i++) {
 		struct model *model = &models[any(MODELS)];
 

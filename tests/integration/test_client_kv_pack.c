@@ -54,18 +54,18 @@ static void test_memory_goes(void **state)
 	(void)state;
 	pack_start(0);
 	assert_int_equal(holes_make(sequences, 4, 4), 8);
-	assert_int_equal(statistics().backed_chunks, 4);
+	assert_int_equal(statistics().committed_chunks, 4);
 	/* No more than was asked for, and no chunk by half. */
-	assert_int_equal(gpool_kv_pack(kv, 0), 0);
-	assert_int_equal(gpool_kv_pack(kv, 1), 0);
-	assert_int_equal(gpool_kv_pack(kv, 3), 2);
-	assert_int_equal(statistics().backed_chunks, 3);
+	assert_int_equal(gpool_kv_compact(kv, 0), 0);
+	assert_int_equal(gpool_kv_compact(kv, 1), 0);
+	assert_int_equal(gpool_kv_compact(kv, 3), 2);
+	assert_int_equal(statistics().committed_chunks, 3);
 	contents_stand(sequences, 4 * CHUNK_BLOCKS);
-	assert_int_equal(gpool_kv_pack(kv, UINT32_MAX), 4);
-	assert_int_equal(statistics().backed_chunks, 1);
+	assert_int_equal(gpool_kv_compact(kv, UINT32_MAX), 4);
+	assert_int_equal(statistics().committed_chunks, 1);
 	assert_int_equal(statistics().block_copies, 6);
 	contents_stand(sequences, 4 * CHUNK_BLOCKS);
-	assert_int_equal(gpool_kv_pack(kv, UINT32_MAX), 0);
+	assert_int_equal(gpool_kv_compact(kv, UINT32_MAX), 0);
 	assert_int_equal(gpool_kv_sync(kv), 0);
 	settle();
 	for (uint32_t i = 0; i < 4 * CHUNK_BLOCKS; i++)
@@ -88,8 +88,8 @@ static void test_forks(void **state)
 	child = forked(parent);
 	assert_int_equal(gpool_kv_free(kv, sequences[0]), 0);
 	sequences[0] = 0;
-	assert_true(gpool_kv_pack(kv, UINT32_MAX) > 0);
-	assert_int_equal(statistics().backed_chunks, 1);
+	assert_true(gpool_kv_compact(kv, UINT32_MAX) > 0);
+	assert_int_equal(statistics().committed_chunks, 1);
 	assert_int_equal(statistics().shared_blocks, 2);
 	settle();
 	assert_int_equal(wrong_tokens(child, 0, BLOCK_TOKENS + 2, 9), 0);
@@ -136,8 +136,8 @@ static void published_move(uint32_t flags)
 	for (uint32_t i = 0; i < 24; i++)
 		assert_int_equal(gpool_kv_free(kv, between[i]), 0);
 	assert_int_equal(statistics().cached_blocks, 8);
-	assert_true(gpool_kv_pack(kv, UINT32_MAX) > 0);
-	assert_int_equal(statistics().backed_chunks, 2);
+	assert_true(gpool_kv_compact(kv, UINT32_MAX) > 0);
+	assert_int_equal(statistics().committed_chunks, 2);
 	assert_int_equal(statistics().cached_blocks, 8);
 	for (uint32_t i = 0; i < 3; i++) {
 		struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;
@@ -176,18 +176,18 @@ static void test_copies_that_fail(void **state)
 	holes_make(sequences, 4, 4);
 	for (uint64_t n = 1; n <= 2; n++) {
 		gpu_fault_set(worker->gpu, GPU_CALL_COPY, n, -EIO);
-		assert_int_equal(gpool_kv_pack(kv, UINT32_MAX), -EIO);
-		assert_int_equal(statistics().backed_chunks, 4);
+		assert_int_equal(gpool_kv_compact(kv, UINT32_MAX), -EIO);
+		assert_int_equal(statistics().committed_chunks, 4);
 		contents_stand(sequences, 4 * CHUNK_BLOCKS);
 	}
 	/* A chunk later it has moved what it could. */
 	gpu_fault_set(worker->gpu, GPU_CALL_COPY, 3, -EIO);
-	assert_int_equal(gpool_kv_pack(kv, UINT32_MAX), 2);
+	assert_int_equal(gpool_kv_compact(kv, UINT32_MAX), 2);
 	contents_stand(sequences, 4 * CHUNK_BLOCKS);
-	assert_int_equal(gpool_kv_pack(kv, UINT32_MAX), 4);
+	assert_int_equal(gpool_kv_compact(kv, UINT32_MAX), 4);
 	contents_stand(sequences, 4 * CHUNK_BLOCKS);
 	assert_int_equal(gpool_sleep(worker, 0), 0);
-	assert_int_equal(gpool_kv_pack(kv, 1), -EBUSY);
+	assert_int_equal(gpool_kv_compact(kv, 1), -EBUSY);
 	assert_int_equal(gpool_wake(worker, ANSWER_MS), 0);
 }
 
@@ -201,13 +201,13 @@ static void test_no_more_than_the_budget(void **state)
 	(void)state;
 	worker_open(calm);
 	options = small_options(BLOCKS);
-	options.pack_bytes_per_s = 1;
+	options.compact_bytes_per_s = 1;
 	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
 	assert_int_equal(holes_make(sequences, 4, 2), 16);
-	assert_int_equal(gpool_kv_pack(kv, 4), 4);
+	assert_int_equal(gpool_kv_compact(kv, 4), 4);
 	/* There are holes for four more. */
-	assert_int_equal(gpool_kv_pack(kv, UINT32_MAX), 4);
-	assert_int_equal(statistics().backed_chunks, 2);
+	assert_int_equal(gpool_kv_compact(kv, UINT32_MAX), 4);
+	assert_int_equal(statistics().committed_chunks, 2);
 	contents_stand(sequences, 4 * CHUNK_BLOCKS);
 	/* Half of each of the two is free now. */
 	for (uint32_t i = 0; i < 4 * CHUNK_BLOCKS; i += 2) {
@@ -216,11 +216,11 @@ static void test_no_more_than_the_budget(void **state)
 		assert_int_equal(gpool_kv_free(kv, sequences[i]), 0);
 		sequences[i] = 0;
 	}
-	assert_int_equal(gpool_kv_pack(kv, UINT32_MAX), 0);
+	assert_int_equal(gpool_kv_compact(kv, UINT32_MAX), 0);
 	/* As time would do. */
 	kv->packing.level = 4 * BLOCK_BYTES * UINT64_C(1000000000);
-	assert_int_equal(gpool_kv_pack(kv, UINT32_MAX), 4);
-	assert_int_equal(statistics().backed_chunks, 1);
+	assert_int_equal(gpool_kv_compact(kv, UINT32_MAX), 4);
+	assert_int_equal(statistics().committed_chunks, 1);
 	contents_stand(sequences, 4 * CHUNK_BLOCKS);
 }
 
@@ -285,13 +285,13 @@ static void test_by_chance(void **state)
 		step(&models[any(MODELS)]);
 		if (any(4))
 			continue;
-		result = gpool_kv_pack(kv, most);
+		result = gpool_kv_compact(kv, most);
 		assert_in_range(result, 0, most);
 		moved += (uint32_t)result;
 		/* Without a bound it is as few chunks as there can be. */
 		if (most == 39) {
-			moved += (uint32_t)gpool_kv_pack(kv, UINT32_MAX);
-			assert_int_equal(statistics().backed_chunks,
+			moved += (uint32_t)gpool_kv_compact(kv, UINT32_MAX);
+			assert_int_equal(statistics().committed_chunks,
 				(statistics().used_blocks + CHUNK_BLOCKS - 1) / CHUNK_BLOCKS);
 		}
 		settle();

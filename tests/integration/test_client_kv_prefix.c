@@ -83,7 +83,7 @@ static uint32_t there(const uint32_t *ids, uint32_t tokens)
 static void test_shared(void **state)
 {
 	const uint32_t *ids = text(1);
-	struct gpool_kv_statistics found;
+	struct gpool_kv_stats found;
 	uint64_t first, second;
 
 	(void)state;
@@ -254,7 +254,7 @@ static void test_growing(void **state)
 static void test_found_after_its_end(void **state)
 {
 	const uint32_t *ids = text(1);
-	struct gpool_kv_statistics found;
+	struct gpool_kv_stats found;
 	uint64_t sequence;
 	int32_t block;
 
@@ -267,7 +267,7 @@ static void test_found_after_its_end(void **state)
 	assert_int_equal(found.used_blocks, 0);
 	assert_int_equal(found.cached_blocks, 5);
 	assert_int_equal(found.free_blocks, 64);
-	assert_int_equal(found.backed_chunks, 1);
+	assert_int_equal(found.committed_chunks, 1);
 	sequence = published(ids, 6 * T);
 	assert_int_equal(block_at(sequence, 4), block);
 	text_check(sequence, ids, 0, 6 * T);
@@ -277,7 +277,7 @@ static void test_found_after_its_end(void **state)
 	assert_int_equal(gpool_kv_prefix_evict(kv, 2), 2);
 	assert_int_equal(there(ids, 100), 4);
 	assert_int_equal(gpool_kv_prefix_evict(kv, UINT32_MAX), 4);
-	assert_int_equal(statistics().backed_chunks, 0);
+	assert_int_equal(statistics().committed_chunks, 0);
 	assert_int_equal(there(ids, 100), 0);
 	assert_int_equal(gpool_kv_prefix_evict(kv, UINT32_MAX), 0);
 }
@@ -430,7 +430,7 @@ static void test_offloaded(void **state)
 
 	(void)state;
 	prefix_start(64, 0);
-	assert_int_equal(gpool_kv_host_open(kv, 16 * BLOCK_BYTES), 0);
+	assert_int_equal(gpool_kv_host_reserve(kv, 16 * BLOCK_BYTES), 0);
 	for (uint32_t evict = 0; evict < 2; evict++) {
 		uint64_t sequence = published(ids, 4 * T + 1);
 

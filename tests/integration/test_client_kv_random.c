@@ -106,7 +106,7 @@ static void contents_check(const struct model *model)
 
 static void model_check(const struct model *model)
 {
-	struct gpool_kv_sequence info = info_of(model->number);
+	struct gpool_kv_sequence_info info = info_of(model->number);
 
 	assert_int_equal(info.tokens, model->tokens);
 	assert_int_equal(info.priority, model->priority);
@@ -210,14 +210,14 @@ static void nodes_lose(uint64_t count)
  */
 static void nodes_follow(void)
 {
-	struct gpool_kv_statistics found = {.size = sizeof(found)};
+	struct gpool_kv_stats found = {.size = sizeof(found)};
 	uint32_t cached = 0;
 
 	/* A block that was evicted may be somebody's again: it has no key. */
 	for (int32_t block = 0; block < MODEL_BLOCKS; block++)
 		if (nodes[block].stamp && prefix_table_has(&kv->prefixes, (uint32_t)block) && is_held(block))
 			nodes[block].stamp = 0;
-	assert_int_equal(gpool_kv_statistics(kv, &found), 0);
+	assert_int_equal(gpool_kv_stats(kv, &found), 0);
 	if (lost < found.prefix_lost) {
 		nodes_lose(found.prefix_lost - lost + found.prefix_evicted - evicted);
 		lost = found.prefix_lost;
@@ -253,7 +253,7 @@ static void nodes_check(void)
 static void blocks_check(void)
 {
 	uint8_t seen[MODEL_BLOCKS] = {0};
-	struct gpool_kv_statistics found = statistics();
+	struct gpool_kv_stats found = statistics();
 	uint32_t used = 0, shared = 0, running = 0;
 
 	for (int i = 0; i < MODELS; i++) {
@@ -583,7 +583,7 @@ static void step_neighbour(void)
 static void random_steps(uint32_t steps)
 {
 	struct gpool_kv_options options;
-	struct gpool_kv_statistics found;
+	struct gpool_kv_stats found;
 
 	memset(models, 0, sizeof(models));
 	memset(nodes, 0, sizeof(nodes));

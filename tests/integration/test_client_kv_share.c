@@ -162,7 +162,7 @@ static void test_first_writer_wins(void **state)
 	assert_int_equal(last.statistics.pool_shared, 0);
 	swept(second);
 	assert_int_equal(last.statistics.used_blocks, 2);
-	assert_int_equal(last.statistics.backed_chunks, 1);
+	assert_int_equal(last.statistics.committed_chunks, 1);
 	/* Its own memory is idle now, and anybody's. */
 	AWAIT(free_pages() >= before);
 	look(first, sequence);
@@ -329,7 +329,7 @@ static void test_behind_work(void **state)
 
 	(void)state;
 	worker_open(calm);
-	assert_int_equal(gpool_stream_open(worker, NULL, GPOOL_STREAM_MANUAL, &manual), 0);
+	assert_int_equal(gpool_stream_open(worker, NULL, GPOOL_STREAM_HOST_SIGNALED, &manual), 0);
 	options = engine_options(0, heads);
 	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
 	assert_int_equal(engine_obey(&order, &report), 0);

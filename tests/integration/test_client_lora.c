@@ -1,9 +1,10 @@
 /*
  * test_client_lora.c - adapters of real processes on a real agent.
  *
- * Goal: weights that kernels find by gpool_lora_part() are those of the files, whoever loaded them, from PEFT's files
- * or from converted ones; what is acquired stays, the rest makes room and comes back; what cannot be had says why; a
- * process that dies in a load leaves nothing. Method: adapters made here, with a gpoold on host memory; every element
+ * Goal: weights that kernels find by gpool_lora_weights() are those of the files, whoever loaded them, from PEFT's
+ * files or from converted ones; what is acquired stays, the rest makes room and comes back; what cannot be had says
+ * why; a process that dies in a load leaves nothing. Method: adapters made here, with a gpoold on host memory; every
+ * element
  * of every matrix is looked at.
  */
 #include "client/lora/load/lora.h"
@@ -112,10 +113,11 @@ static uint64_t wrong_in(struct gpool_lora *in, uint32_t id, uint32_t adapter)
 
 	for (uint32_t m = 0; m < rig->peft.count; m++) {
 		const struct peft_module *module = &rig->peft.modules[m];
-		struct gpool_lora_part part;
+		struct gpool_lora_weights part;
 
-		assert_int_equal(gpool_lora_part(in, id, module->layer == PEFT_NO_LAYER ? -1 : (int32_t)module->layer,
-					 module->target, &part),
+		assert_int_equal(
+			gpool_lora_weights(in, id, module->layer == PEFT_NO_LAYER ? -1 : (int32_t)module->layer,
+				module->target, &part),
 			0);
 		assert_int_equal(part.rank, module->rank);
 		assert_true(part.scale == (float)module->scale);
@@ -141,13 +143,13 @@ static struct gpool_lora_info info_of(struct gpool_lora *in, uint32_t id)
 
 /* ---- fixture ---- */
 
-static struct gpool_lora *lora_opened(struct gpool *pool, const char *cold_folder)
+static struct gpool_lora *lora_opened(struct gpool *pool, const char *cache_dir)
 {
 	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
 	struct gpool_lora *made;
 
-	options.cold_folder = cold_folder;
-	assert_int_equal(gpool_lora_open(pool, &options, &made), 0);
+	options.cache_dir = cache_dir;
+	assert_int_equal(gpool_lora_create(pool, &options, &made), 0);
 	return made;
 }
 
@@ -168,9 +170,9 @@ static void engines_start(void)
 static int engines_stop(void **state)
 {
 	char command[128];
-	int error = gpool_lora_close(lora);
+	int error = gpool_lora_destroy(lora);
 
-	error |= gpool_lora_close(lora_of_other);
+	error |= gpool_lora_destroy(lora_of_other);
 	lora = lora_of_other = NULL;
 	gpool_close(one);
 	gpool_close(other);
@@ -230,7 +232,7 @@ static void test_its_loader_ends(void **state)
 	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
 	assert_int_equal(gpool_lora_acquire(lora_of_other, shared, -1), 0);
 	assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
-	assert_int_equal(gpool_lora_close(lora), 0);
+	assert_int_equal(gpool_lora_destroy(lora), 0);
 	gpool_close(one);
 	assert_int_equal(wrong_in(lora_of_other, shared, adapter), 0);
 	one = open_worker();
@@ -253,24 +255,24 @@ static void test_salts_keep_apart(void **state)
 	adapter = adapter_make(8);
 	id = registered(lora, adapter);
 	options.salt[1] = 1;
-	assert_int_equal(gpool_lora_open(other, &options, &apart), 0);
+	assert_int_equal(gpool_lora_create(other, &options, &apart), 0);
 	its = registered(apart, adapter);
 	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
 	assert_int_equal(gpool_lora_acquire(apart, its, -1), 0);
 	assert_int_equal(info_of(apart, its).loads, 1);
 	assert_int_equal(gpool_lora_release(apart, its, NULL), 0);
-	assert_int_equal(gpool_lora_close(apart), 0);
+	assert_int_equal(gpool_lora_destroy(apart), 0);
 	/* As are those that tenants keep for themselves. */
 	options.salt[1] = 0;
 	options.flags = GPOOL_LORA_PRIVATE;
 	for (int i = 0; i < 2; i++) {
-		assert_int_equal(gpool_lora_open(i ? one : other, &options, &apart), 0);
+		assert_int_equal(gpool_lora_create(i ? one : other, &options, &apart), 0);
 		its = registered(apart, adapter);
 		assert_int_equal(gpool_lora_acquire(apart, its, -1), 0);
 		assert_int_equal(info_of(apart, its).loads, i ? 0 : 1);
 		assert_int_equal(info_of(apart, its).shared, i ? 1 : 0);
 		assert_int_equal(gpool_lora_release(apart, its, NULL), 0);
-		assert_int_equal(gpool_lora_close(apart), 0);
+		assert_int_equal(gpool_lora_destroy(apart), 0);
 	}
 	assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
 }
@@ -322,7 +324,7 @@ static void test_more_than_fit(void **state)
 		held++;
 	assert_int_equal(error, -ENOSPC);
 	assert_true(held >= PAGES / (pages + 1) - 1 && held < count);
-	assert_int_equal(gpool_lora_why(lora, ids[held], why), 0);
+	assert_int_equal(gpool_lora_last_error(lora, ids[held], why), 0);
 	assert_non_null(strstr(why, "pool: it needs"));
 	assert_non_null(strstr(why, "release adapters"));
 	/* All are as they were. */
@@ -332,7 +334,7 @@ static void test_more_than_fit(void **state)
 	assert_int_equal(gpool_lora_release(lora, ids[1], NULL), 0);
 	assert_int_equal(gpool_lora_acquire(lora, ids[held], -1), 0);
 	assert_int_equal(wrong_in(lora, ids[held], held), 0);
-	assert_int_equal(gpool_lora_why(lora, ids[held], why), 0);
+	assert_int_equal(gpool_lora_last_error(lora, ids[held], why), 0);
 	assert_string_equal(why, "");
 	for (uint32_t i = 2; i <= held; i++)
 		assert_int_equal(gpool_lora_release(lora, ids[i], NULL), 0);
@@ -352,7 +354,7 @@ static void test_unloaded(void **state)
 	assert_int_equal(gpool_lora_acquire(lora_of_other, shared, -1), 0);
 	assert_int_equal(gpool_lora_unload(lora, id), -EBUSY);
 	assert_int_equal(gpool_lora_unregister(lora, id), -EBUSY);
-	assert_int_equal(gpool_lora_close(lora), -EBUSY);
+	assert_int_equal(gpool_lora_destroy(lora), -EBUSY);
 	assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
 	/* The other one still has it; it goes with its use, and cannot be acquired once more until then. */
 	assert_int_equal(gpool_lora_unload(lora, id), 0);
@@ -403,7 +405,7 @@ static void test_unloaded_under_a_waiter(void **state)
 	entry->acquired++;
 	for (int i = 0; i < 2; i++)
 		assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
-	assert_int_equal(gpool_lora_close(lora), 0);
+	assert_int_equal(gpool_lora_destroy(lora), 0);
 	lora = NULL;
 	for (uint32_t page = 0; page < PAGES; page++)
 		pins += pin_count(&one->session, page);
@@ -423,7 +425,7 @@ static void test_in_the_background(void **state)
 		ids[i] = registered(lora, adapter_make(30));
 	assert_int_equal(gpool_lora_acquire(lora, ids[0], 0), -EAGAIN);
 	assert_int_equal(gpool_lora_prefetch(lora, ids[1]), 0);
-	AWAIT(info_of(lora, ids[0]).state == GPOOL_LORA_HERE && info_of(lora, ids[1]).state == GPOOL_LORA_HERE);
+	AWAIT(info_of(lora, ids[0]).state == GPOOL_LORA_RESIDENT && info_of(lora, ids[1]).state == GPOOL_LORA_RESIDENT);
 	for (int i = 0; i < 2; i++) {
 		assert_int_equal(gpool_lora_acquire(lora, ids[i], 0), 0);
 		assert_int_equal(info_of(lora, ids[i]).hits, 1);
@@ -460,7 +462,7 @@ static void test_all_at_once(void **state)
 		assert_int_equal(gpool_lora_prefetch(lora, ids[i]), 0);
 	for (uint32_t i = 0; i < COUNT; i++) {
 		AWAIT(info_of(lora, ids[i]).state != GPOOL_LORA_LOADING);
-		assert_int_equal(gpool_lora_why(lora, ids[i], why), 0);
+		assert_int_equal(gpool_lora_last_error(lora, ids[i], why), 0);
 		assert_string_equal(why, "");
 		assert_int_equal(info_of(lora, ids[i]).loads, 1);
 	}
@@ -481,7 +483,7 @@ static void test_small_before_large(void **state)
 	(void)state;
 	engines_start();
 	options.load_threads = 1;
-	assert_int_equal(gpool_lora_open(one, &options, &single), 0);
+	assert_int_equal(gpool_lora_create(one, &options, &single), 0);
 	large = registered(single, adapter_make(128));
 	small = registered(single, adapter_make(4));
 	/* Whoever waits may be late, but not each time. */
@@ -496,7 +498,7 @@ static void test_small_before_large(void **state)
 		assert_int_equal(gpool_lora_unload(single, small), 0);
 	}
 	assert_true(before > 0);
-	assert_int_equal(gpool_lora_close(single), 0);
+	assert_int_equal(gpool_lora_destroy(single), 0);
 }
 
 struct asker {
@@ -570,11 +572,11 @@ static uint64_t wrong_in_layer(struct gpool_lora *in, uint32_t id, uint32_t adap
 
 	for (uint32_t m = 0; m < rig->peft.count; m++) {
 		const struct peft_module *module = &rig->peft.modules[m];
-		struct gpool_lora_part part;
+		struct gpool_lora_weights part;
 
 		if (module->layer != (uint32_t)layer)
 			continue;
-		assert_int_equal(gpool_lora_part(in, id, layer, module->target, &part), 0);
+		assert_int_equal(gpool_lora_weights(in, id, layer, module->target, &part), 0);
 		for (uint32_t k = 0; k < module->rank; k++)
 			for (uint32_t i = 0; i < module->in; i++)
 				wrong += element_at(&part.a, part.rank, k, i) !=
@@ -593,7 +595,7 @@ static bool is_published(struct gpool *pool)
 
 static void test_layer_by_layer(void **state)
 {
-	struct gpool_lora_part part;
+	struct gpool_lora_weights part;
 	uint32_t adapter, id, its;
 	uint64_t address;
 
@@ -602,32 +604,32 @@ static void test_layer_by_layer(void **state)
 	adapter = adapter_make(100);
 	id = registered(lora, adapter);
 	its = registered(lora_of_other, adapter);
-	assert_int_equal(gpool_lora_wait(lora, id, 0, -1), -EINVAL);
-	assert_int_equal(gpool_lora_wait(lora, id + 1, 0, -1), -ENOENT);
-	assert_int_equal(gpool_lora_begin(lora, id, -1), 0);
+	assert_int_equal(gpool_lora_wait_layer(lora, id, 0, -1), -EINVAL);
+	assert_int_equal(gpool_lora_wait_layer(lora, id + 1, 0, -1), -ENOENT);
+	assert_int_equal(gpool_lora_acquire_async(lora, id, -1), 0);
 	for (int32_t layer = 0; layer < 4; layer++) {
-		int error = gpool_lora_part(lora, id, layer, "model.layers.*.q", &part);
+		int error = gpool_lora_weights(lora, id, layer, "model.layers.*.q", &part);
 
 		assert_true(error == 0 || error == -EAGAIN);
-		assert_int_equal(gpool_lora_wait(lora, id, layer, -1), 0);
-		assert_int_equal(gpool_lora_part(lora, id, layer, "model.layers.*.q", &part), 0);
+		assert_int_equal(gpool_lora_wait_layer(lora, id, layer, -1), 0);
+		assert_int_equal(gpool_lora_weights(lora, id, layer, "model.layers.*.q", &part), 0);
 		assert_int_equal(wrong_in_layer(lora, id, adapter, layer), 0);
 	}
 	address = part.a.first;
-	assert_int_equal(gpool_lora_wait(lora, id, 999, ANSWER_MS), 0);
-	assert_int_equal(gpool_lora_wait(lora, id, -1, -1), 0);
+	assert_int_equal(gpool_lora_wait_layer(lora, id, 999, ANSWER_MS), 0);
+	assert_int_equal(gpool_lora_wait_layer(lora, id, -1, -1), 0);
 	assert_int_equal(wrong_in(lora, id, adapter), 0);
 	/* It is whole, and ours alone while it is used: here it can be acquired, where it lies. */
-	AWAIT(info_of(lora, id).state == GPOOL_LORA_HERE);
+	AWAIT(info_of(lora, id).state == GPOOL_LORA_RESIDENT);
 	assert_int_equal(gpool_lora_acquire(lora, id, 0), 0);
-	assert_int_equal(gpool_lora_part(lora, id, 3, "model.layers.*.q", &part), 0);
+	assert_int_equal(gpool_lora_weights(lora, id, 3, "model.layers.*.q", &part), 0);
 	assert_true(part.a.first == address);
 	assert_int_equal(info_of(lora, id).loads, 1);
 	assert_false(is_published(other));
 	assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
 	assert_int_equal(gpool_lora_unload(lora, id), -EBUSY);
 	assert_int_equal(gpool_lora_unregister(lora, id), -EBUSY);
-	assert_int_equal(gpool_lora_close(lora), -EBUSY);
+	assert_int_equal(gpool_lora_destroy(lora), -EBUSY);
 	assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
 	/* Then it is everybody's. */
 	AWAIT(is_published(other));
@@ -636,8 +638,8 @@ static void test_layer_by_layer(void **state)
 	assert_int_equal(info_of(lora_of_other, its).shared, 1);
 	assert_int_equal(wrong_in(lora_of_other, its, adapter), 0);
 	/* Of what is there to begin with is to acquire. */
-	assert_int_equal(gpool_lora_begin(lora, id, 0), 0);
-	assert_int_equal(gpool_lora_wait(lora, id, -1, 0), 0);
+	assert_int_equal(gpool_lora_acquire_async(lora, id, 0), 0);
+	assert_int_equal(gpool_lora_wait_layer(lora, id, -1, 0), 0);
 	for (int i = 0; i < 2; i++)
 		assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
 	assert_int_equal(gpool_lora_release(lora_of_other, its, NULL), 0);
@@ -655,12 +657,12 @@ static void test_begun_and_released(void **state)
 	adapter = adapter_make(100);
 	id = registered(lora, adapter);
 	its = registered(lora_of_other, adapter);
-	assert_int_equal(gpool_stream_open(one, NULL, GPOOL_STREAM_MANUAL, &manual), 0);
+	assert_int_equal(gpool_stream_open(one, NULL, GPOOL_STREAM_HOST_SIGNALED, &manual), 0);
 	assert_int_equal(gpool_fence_record(one, manual, &fence), 0);
-	assert_int_equal(gpool_lora_begin(lora, id, -1), 0);
+	assert_int_equal(gpool_lora_acquire_async(lora, id, -1), 0);
 	assert_int_equal(gpool_lora_release(lora, id, &fence), 0);
-	AWAIT(info_of(lora, id).state == GPOOL_LORA_HERE);
-	assert_int_equal(gpool_lora_close(lora), -EBUSY);
+	AWAIT(info_of(lora, id).state == GPOOL_LORA_RESIDENT);
+	assert_int_equal(gpool_lora_destroy(lora), -EBUSY);
 	/* Somebody else publishes meanwhile; his is taken when ours is not used any more, and there is one. */
 	assert_int_equal(gpool_lora_acquire(lora_of_other, its, -1), 0);
 	assert_int_equal(info_of(lora_of_other, its).loads, 1);
@@ -680,7 +682,7 @@ static void test_begun_and_released(void **state)
 static void test_fails_in_the_middle(void **state)
 {
 	char why[GPOOL_LORA_REASON_BYTES];
-	struct gpool_lora_part part;
+	struct gpool_lora_weights part;
 	uint32_t adapter, id, bad = 0;
 
 	(void)state;
@@ -691,17 +693,17 @@ static void test_fails_in_the_middle(void **state)
 	rig_put(&rigs[adapter], &rigs[adapter].peft.modules[bad].b, 17, NAN);
 	copy_to(rigs[adapter].weights, path_of(adapter, "adapter_model.safetensors"));
 	id = registered(lora, adapter);
-	assert_int_equal(gpool_lora_begin(lora, id, -1), 0);
-	assert_int_equal(gpool_lora_wait(lora, id, 0, -1), 0);
+	assert_int_equal(gpool_lora_acquire_async(lora, id, -1), 0);
+	assert_int_equal(gpool_lora_wait_layer(lora, id, 0, -1), 0);
 	assert_int_equal(wrong_in_layer(lora, id, adapter, 0), 0);
-	assert_int_equal(gpool_lora_wait(lora, id, 3, -1), -EINVAL);
-	assert_int_equal(gpool_lora_why(lora, id, why), 0);
+	assert_int_equal(gpool_lora_wait_layer(lora, id, 3, -1), -EINVAL);
+	assert_int_equal(gpool_lora_last_error(lora, id, why), 0);
 	assert_non_null(strstr(why, rigs[adapter].peft.modules[bad].path));
-	assert_int_equal(gpool_lora_wait(lora, id, 0, 0), 0);
+	assert_int_equal(gpool_lora_wait_layer(lora, id, 0, 0), 0);
 	assert_int_equal(wrong_in_layer(lora, id, adapter, 0), 0);
-	assert_int_equal(gpool_lora_part(lora, id, 3, "model.layers.*.q", &part), -EAGAIN);
+	assert_int_equal(gpool_lora_weights(lora, id, 3, "model.layers.*.q", &part), -EAGAIN);
 	/* Until it is released it cannot be loaded anew. */
-	assert_int_equal(gpool_lora_begin(lora, id, -1), -EINVAL);
+	assert_int_equal(gpool_lora_acquire_async(lora, id, -1), -EINVAL);
 	assert_int_equal(gpool_lora_acquire(lora, id, 0), -EINVAL);
 	assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
 	AWAIT(info_of(lora, id).state == GPOOL_LORA_COLD);
@@ -731,7 +733,7 @@ static void test_wrong_files(void **state)
 	assert_int_equal(gpool_lora_acquire(lora, id, -1), -ENOENT);
 	copy_to(rigs[adapter].weights, path_of(adapter, "adapter_model.safetensors"));
 	assert_int_equal(gpool_lora_acquire(lora, id, -1), -EINVAL);
-	assert_int_equal(gpool_lora_why(lora, id, why), 0);
+	assert_int_equal(gpool_lora_last_error(lora, id, why), 0);
 	assert_non_null(strstr(why, "not those that were registered"));
 	assert_int_equal(gpool_lora_unregister(lora, id), 0);
 	/* One that has a weight that is none. */
@@ -739,7 +741,7 @@ static void test_wrong_files(void **state)
 	copy_to(rigs[adapter].weights, path_of(adapter, "adapter_model.safetensors"));
 	id = registered(lora, adapter);
 	assert_int_equal(gpool_lora_acquire(lora, id, -1), -EINVAL);
-	assert_int_equal(gpool_lora_why(lora, id, why), 0);
+	assert_int_equal(gpool_lora_last_error(lora, id, why), 0);
 	assert_non_null(strstr(why, rigs[adapter].peft.modules[3].path));
 	assert_true(harness_free_pages(&harness) >= PAGES - 4 * TABLES);
 }
@@ -796,9 +798,9 @@ static struct gpool_lora *keeper_of(struct gpool *pool, uint32_t flags)
 
 	snprintf(path, sizeof(path), "%s/kept", folder);
 	mkdir(path, 0700);
-	options.cold_folder = path;
+	options.cache_dir = path;
 	options.flags = flags;
-	assert_int_equal(gpool_lora_open(pool, &options, &made), 0);
+	assert_int_equal(gpool_lora_create(pool, &options, &made), 0);
 	return made;
 }
 
@@ -833,7 +835,7 @@ static void test_kept_on_disk(void **state)
 	assert_int_equal(wrong_in(keeper, id, adapter), 0);
 	assert_int_equal(gpool_lora_release(keeper, id, NULL), 0);
 	AWAIT(stat(kept_path(), &after) == 0 && after.st_ino != before.st_ino);
-	assert_int_equal(gpool_lora_close(keeper), 0);
+	assert_int_equal(gpool_lora_destroy(keeper), 0);
 }
 
 /* All that is in its pages, as one number. */
@@ -844,10 +846,11 @@ static uint64_t digest_of(struct gpool_lora *in, uint32_t id, uint32_t adapter)
 
 	for (uint32_t m = 0; m < rig->peft.count; m++) {
 		const struct peft_module *module = &rig->peft.modules[m];
-		struct gpool_lora_part part;
+		struct gpool_lora_weights part;
 
-		assert_int_equal(gpool_lora_part(in, id, module->layer == PEFT_NO_LAYER ? -1 : (int32_t)module->layer,
-					 module->target, &part),
+		assert_int_equal(
+			gpool_lora_weights(in, id, module->layer == PEFT_NO_LAYER ? -1 : (int32_t)module->layer,
+				module->target, &part),
 			0);
 		for (uint32_t k = 0; k < module->rank; k++)
 			for (uint32_t i = 0; i < module->out; i++)
@@ -860,7 +863,7 @@ static uint64_t digest_of(struct gpool_lora *in, uint32_t id, uint32_t adapter)
 static void test_in_int8(void **state)
 {
 	struct gpool_lora *keeper;
-	struct gpool_lora_part part;
+	struct gpool_lora_weights part;
 	const struct peft_module *module;
 	uint32_t adapter, id;
 	uint64_t first;
@@ -875,7 +878,7 @@ static void test_in_int8(void **state)
 	AWAIT(*kept_path());
 	assert_true(wrong_in(keeper, id, adapter) > 0);
 	module = &rigs[adapter].peft.modules[0];
-	assert_int_equal(gpool_lora_part(keeper, id, (int32_t)module->layer, module->target, &part), 0);
+	assert_int_equal(gpool_lora_weights(keeper, id, (int32_t)module->layer, module->target, &part), 0);
 	for (uint32_t k = 0; k < module->rank; k++)
 		for (uint32_t i = 0; i < module->in; i++) {
 			double value = (double)rig_get(&rigs[adapter], &module->a, (uint64_t)k * module->in + i);
@@ -892,20 +895,20 @@ static void test_in_int8(void **state)
 	assert_int_equal(info_of(keeper, id).loads, 2);
 	assert_true(digest_of(keeper, id, adapter) == first);
 	assert_int_equal(gpool_lora_release(keeper, id, NULL), 0);
-	assert_int_equal(gpool_lora_close(keeper), 0);
+	assert_int_equal(gpool_lora_destroy(keeper), 0);
 }
 
 /* ---- copies in host memory ---- */
 
-static struct gpool_lora *warmed(struct gpool *pool, struct gpool *its_warm, const char *cold_folder, uint32_t flags)
+static struct gpool_lora *warmed(struct gpool *pool, struct gpool *its_warm, const char *cache_dir, uint32_t flags)
 {
 	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
 	struct gpool_lora *made;
 
 	options.warm = its_warm;
-	options.cold_folder = cold_folder;
+	options.cache_dir = cache_dir;
 	options.flags = flags;
-	assert_int_equal(gpool_lora_open(pool, &options, &made), 0);
+	assert_int_equal(gpool_lora_create(pool, &options, &made), 0);
 	return made;
 }
 
@@ -927,9 +930,9 @@ static void loaded_and_left(struct gpool_lora *in, uint32_t id, uint32_t adapter
 
 static uint64_t calls_of(struct gpool *pool)
 {
-	struct gpool_statistics statistics = {.size = sizeof(statistics)};
+	struct gpool_stats statistics = {.size = sizeof(statistics)};
 
-	assert_int_equal(gpool_statistics(pool, &statistics), 0);
+	assert_int_equal(gpool_stats(pool, &statistics), 0);
 	return statistics.driver_calls;
 }
 
@@ -969,7 +972,7 @@ static void test_warm_copies_stay_mapped(void **state)
 	AWAIT(try_evict(admin, "warm", WARM_PAGES, NULL) == 0 && stats_of(engine).warm_bytes == 0);
 	loaded_and_left(engine, id, adapter);
 	assert_int_equal(info_of(engine, id).from_warm, 1 + AGAIN);
-	assert_int_equal(gpool_lora_close(engine), 0);
+	assert_int_equal(gpool_lora_destroy(engine), 0);
 }
 
 /* ---- who waits helps ---- */
@@ -1013,15 +1016,15 @@ static void test_who_waits_helps(void **state)
 	options.warm = warm;
 	options.load_threads = 1;
 	options.rebalance_ms = UINT32_MAX;
-	assert_int_equal(gpool_lora_open(one, &options, &engine), 0);
+	assert_int_equal(gpool_lora_create(one, &options, &engine), 0);
 	warm_one = adapter_make(24);
 	id = registered(engine, warm_one);
 	loaded_and_left(engine, id, warm_one);
 	AWAIT(stats_of(engine).warm_made == 1);
 	loader_freeze(engine);
-	assert_int_equal(gpool_lora_begin(engine, id, -1), 0);
+	assert_int_equal(gpool_lora_acquire_async(engine, id, -1), 0);
 	for (int32_t layer = 0; layer >= -1; layer--) {
-		assert_int_equal(gpool_lora_wait(engine, id, layer, END_MS), 0);
+		assert_int_equal(gpool_lora_wait_layer(engine, id, layer, END_MS), 0);
 		assert_int_equal(wrong_in_layer(engine, id, warm_one, 0), 0);
 	}
 	assert_int_equal(info_of(engine, id).loads, 1); /* it is counted when it is over, which is the loader's */
@@ -1036,10 +1039,10 @@ static void test_who_waits_helps(void **state)
 	AWAIT(gpool_lora_unload(engine, id) == 0);
 	/* With a limit nothing is begun here. */
 	loader_freeze(engine);
-	assert_int_equal(gpool_lora_begin(engine, id, 20), -ETIMEDOUT);
+	assert_int_equal(gpool_lora_acquire_async(engine, id, 20), -ETIMEDOUT);
 	atomic_store(&thawed, true);
-	assert_int_equal(gpool_lora_begin(engine, id, END_MS), 0);
-	assert_int_equal(gpool_lora_wait(engine, id, -1, END_MS), 0);
+	assert_int_equal(gpool_lora_acquire_async(engine, id, END_MS), 0);
+	assert_int_equal(gpool_lora_wait_layer(engine, id, -1, END_MS), 0);
 	assert_int_equal(gpool_lora_release(engine, id, NULL), 0);
 	AWAIT(gpool_lora_unload(engine, id) == 0);
 	/* Without a copy in memory it has its place, and the rest is not for who waits. */
@@ -1049,15 +1052,15 @@ static void test_who_waits_helps(void **state)
 	AWAIT(stats_of(engine).warm_made == 2);
 	AWAIT(try_evict(admin, "warm", WARM_PAGES, NULL) == 0 && stats_of(engine).warm_bytes == 0);
 	loader_freeze(engine);
-	assert_int_equal(gpool_lora_begin(engine, its, -1), 0);
-	assert_int_equal(gpool_lora_wait(engine, its, 0, 1), -ETIMEDOUT);
+	assert_int_equal(gpool_lora_acquire_async(engine, its, -1), 0);
+	assert_int_equal(gpool_lora_wait_layer(engine, its, 0, 1), -ETIMEDOUT);
 	atomic_store(&thawed, true);
-	assert_int_equal(gpool_lora_wait(engine, its, -1, END_MS), 0);
+	assert_int_equal(gpool_lora_wait_layer(engine, its, -1, END_MS), 0);
 	assert_int_equal(wrong_in_layer(engine, its, cold_one, 0), 0);
 	assert_int_equal(gpool_lora_release(engine, its, NULL), 0);
 	AWAIT(gpool_lora_unload(engine, its) == 0);
 	assert_int_equal(info_of(engine, its).from_warm, 0);
-	assert_int_equal(gpool_lora_close(engine), 0);
+	assert_int_equal(gpool_lora_destroy(engine), 0);
 }
 
 /* More of them than stay mapped. */
@@ -1079,7 +1082,7 @@ static void test_warm_copies_stay_mapped_for_a_while(void **state)
 			loaded_and_left(engine, ids[i], i);
 	AWAIT(stats_of(engine).warm_made > 0);
 	assert_int_equal(stats_of(engine).refused, 0);
-	assert_int_equal(gpool_lora_close(engine), 0);
+	assert_int_equal(gpool_lora_destroy(engine), 0);
 }
 
 static void test_warm_copies(void **state)
@@ -1128,8 +1131,8 @@ static void test_warm_copies(void **state)
 	assert_int_equal(gpool_lora_unregister(second, its), 0);
 	assert_int_equal(stats_of(second).registered, 0);
 	assert_int_equal(stats_of(second).loads, 3);
-	assert_int_equal(gpool_lora_close(first), 0);
-	assert_int_equal(gpool_lora_close(second), 0);
+	assert_int_equal(gpool_lora_destroy(first), 0);
+	assert_int_equal(gpool_lora_destroy(second), 0);
 }
 
 enum forgery {
@@ -1212,7 +1215,7 @@ static void test_forged_copies(void **state)
 		loaded_and_left(keeper, id, adapter);
 		assert_int_equal(info_of(keeper, id).from_warm, forgery + 1);
 	}
-	assert_int_equal(gpool_lora_close(keeper), 0);
+	assert_int_equal(gpool_lora_destroy(keeper), 0);
 }
 
 static void test_no_room_for_copies(void **state)
@@ -1234,7 +1237,7 @@ static void test_no_room_for_copies(void **state)
 	loaded_and_left(keeper, id, adapter);
 	AWAIT(stats_of(keeper).warm_made == 1);
 	assert_int_equal(stats_of(keeper).refused, 0);
-	assert_int_equal(gpool_lora_close(keeper), 0);
+	assert_int_equal(gpool_lora_destroy(keeper), 0);
 }
 
 /*
@@ -1267,8 +1270,8 @@ static void test_through_the_stage(void **state)
 	AWAIT(stats_of(keeper).cold_bytes > 0);
 	loaded_and_left(keeper, ids[1], adapter);
 	assert_int_equal(stats_of(keeper).from_cold, 1);
-	assert_int_equal(gpool_lora_close(keeper), 0);
-	assert_int_equal(gpool_lora_close(staged), 0);
+	assert_int_equal(gpool_lora_destroy(keeper), 0);
+	assert_int_equal(gpool_lora_destroy(staged), 0);
 }
 
 static uint64_t digest_and_left(struct gpool_lora *in, uint32_t id, uint32_t adapter)
@@ -1325,9 +1328,9 @@ static void test_int8_is_the_same(void **state)
 	assert_int_equal(gpool_lora_unload(both, ids[2]), 0);
 	assert_true(digest_and_left(both, ids[2], adapter) == digest);
 	assert_int_equal(info_of(both, ids[2]).from_warm, 1);
-	assert_int_equal(gpool_lora_close(both), 0);
-	assert_int_equal(gpool_lora_close(in_memory), 0);
-	assert_int_equal(gpool_lora_close(on_disk), 0);
+	assert_int_equal(gpool_lora_destroy(both), 0);
+	assert_int_equal(gpool_lora_destroy(in_memory), 0);
+	assert_int_equal(gpool_lora_destroy(on_disk), 0);
 }
 
 /* ---- deaths ---- */
@@ -1393,7 +1396,7 @@ static void test_killed_in_loads(void **state)
 	for (uint32_t i = 0; i < 6; i++)
 		AWAIT((loaded_and_left(survivor, ids[i], i), info_of(survivor, ids[i]).from_warm > 0));
 	assert_int_equal(stats_of(survivor).refused, 0);
-	assert_int_equal(gpool_lora_close(survivor), 0);
+	assert_int_equal(gpool_lora_destroy(survivor), 0);
 }
 #endif
 
@@ -1422,12 +1425,12 @@ static void test_a_batch(void **state)
 
 	(void)state;
 	engines_start();
-	static_assert(sizeof(parts[0]) == sizeof(struct gpool_lora_part), "what kernels take");
+	static_assert(sizeof(parts[0]) == sizeof(struct gpool_lora_weights), "what kernels take");
 	for (uint32_t i = 0; i < 2; i++) {
 		ids[i] = registered(lora, adapter_make(20 + 30 * i));
 		assert_int_equal(gpool_lora_acquire(lora, ids[i], -1), 0);
 		assert_int_equal(
-			gpool_lora_part(lora, ids[i], 2, target, (struct gpool_lora_part *)(void *)&parts[i]), 0);
+			gpool_lora_weights(lora, ids[i], 2, target, (struct gpool_lora_weights *)(void *)&parts[i]), 0);
 	}
 	for (uint32_t t = 0; t < TOKENS; t++) {
 		for (uint32_t i = 0; i < IN; i++)
@@ -1484,7 +1487,7 @@ static void test_a_batch(void **state)
 static void test_wrong_arguments(void **state)
 {
 	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
-	struct gpool_lora_part part;
+	struct gpool_lora_weights part;
 	struct gpool_fence fence = {.value = UINT64_MAX};
 	struct gpool_lora *made;
 	uint32_t id;
@@ -1493,35 +1496,35 @@ static void test_wrong_arguments(void **state)
 	(void)state;
 	engines_start();
 	options.flags = 1u << 31;
-	assert_int_equal(gpool_lora_open(one, &options, &made), -EINVAL);
+	assert_int_equal(gpool_lora_create(one, &options, &made), -EINVAL);
 	options.flags = GPOOL_LORA_INT8;
-	assert_int_equal(gpool_lora_open(one, &options, &made), -EINVAL);
+	assert_int_equal(gpool_lora_create(one, &options, &made), -EINVAL);
 	options.flags = 0;
 	options.warm = admin;
-	assert_int_equal(gpool_lora_open(one, &options, &made), -EINVAL);
+	assert_int_equal(gpool_lora_create(one, &options, &made), -EINVAL);
 	options.warm = NULL;
 	options.element = 3;
-	assert_int_equal(gpool_lora_open(one, &options, &made), -EINVAL);
+	assert_int_equal(gpool_lora_create(one, &options, &made), -EINVAL);
 	options.element = 0;
 	options.load_threads = 65;
-	assert_int_equal(gpool_lora_open(one, &options, &made), -EINVAL);
+	assert_int_equal(gpool_lora_create(one, &options, &made), -EINVAL);
 	options.load_threads = 1;
-	options.cold_folder = "/nowhere";
-	assert_int_equal(gpool_lora_open(one, &options, &made), -ENOENT);
-	assert_int_equal(gpool_lora_open(admin, NULL, &made), -EPERM);
-	assert_int_equal(gpool_lora_close(NULL), 0);
+	options.cache_dir = "/nowhere";
+	assert_int_equal(gpool_lora_create(one, &options, &made), -ENOENT);
+	assert_int_equal(gpool_lora_create(admin, NULL, &made), -EPERM);
+	assert_int_equal(gpool_lora_destroy(NULL), 0);
 	memset(name, 'n', sizeof(name));
 	name[128] = '\0';
 	assert_int_equal(gpool_lora_register(lora, name, folder, &id, NULL), -EINVAL);
 	assert_int_equal(gpool_lora_register(lora, "", folder, &id, NULL), -EINVAL);
 	id = registered(lora, adapter_make(8));
 	assert_int_equal(gpool_lora_release(lora, id, NULL), -EINVAL);
-	assert_int_equal(gpool_lora_part(lora, id, 0, "q", &part), -EINVAL);
+	assert_int_equal(gpool_lora_weights(lora, id, 0, "q", &part), -EINVAL);
 	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
-	assert_int_equal(gpool_lora_part(lora, id, 0, "q", &part), -ENOENT);
-	assert_int_equal(gpool_lora_part(lora, id, 4, "model.layers.*.q", &part), -ENOENT);
-	assert_int_equal(gpool_lora_part(lora, id, -1, "model.layers.*.q", &part), -ENOENT);
-	assert_int_equal(gpool_lora_part(lora, id, -1, "lm_head", &part), 0);
+	assert_int_equal(gpool_lora_weights(lora, id, 0, "q", &part), -ENOENT);
+	assert_int_equal(gpool_lora_weights(lora, id, 4, "model.layers.*.q", &part), -ENOENT);
+	assert_int_equal(gpool_lora_weights(lora, id, -1, "model.layers.*.q", &part), -ENOENT);
+	assert_int_equal(gpool_lora_weights(lora, id, -1, "lm_head", &part), 0);
 	assert_int_equal(gpool_lora_release(lora, id, &fence), -EINVAL);
 	assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
 	assert_int_equal(gpool_lora_release(lora, id + 1, NULL), -ENOENT);

@@ -28,7 +28,7 @@ static void engine_start(uint32_t element, const uint32_t *ranks, uint32_t count
 static int engine_stop(void **state)
 {
 	struct gpool_lora_info info = {.size = sizeof(info)};
-	int error = gpool_lora_batch_close(engine.batch);
+	int error = gpool_lora_batch_destroy(engine.batch);
 
 	engine.batch = NULL;
 	/* Nothing is acquired but by the test itself. */
@@ -102,7 +102,7 @@ static void test_bf16(void **state)
 static void test_comes_back_elsewhere(void **state)
 {
 	static const uint32_t ranks[] = {16, 24, 16};
-	struct gpool_lora_part before, after;
+	struct gpool_lora_weights before, after;
 	int32_t which[ENGINE_TOKENS] = {0, 1, 0};
 
 	(void)state;
@@ -110,7 +110,7 @@ static void test_comes_back_elsewhere(void **state)
 	assert_int_equal(gpool_lora_release(engine.lora, engine.ids[2], NULL), 0);
 	assert_int_equal(gpool_lora_unload(engine.lora, engine.ids[2]), 0);
 	set_and_check(which, 3);
-	assert_int_equal(gpool_lora_part(engine.lora, engine.ids[0], 0, "model.layers.*.q", &before), 0);
+	assert_int_equal(gpool_lora_weights(engine.lora, engine.ids[0], 0, "model.layers.*.q", &before), 0);
 	which[0] = which[2] = 1;
 	set_and_check(which, 3);
 	assert_int_equal(acquired(0), 1);
@@ -118,7 +118,7 @@ static void test_comes_back_elsewhere(void **state)
 	assert_int_equal(gpool_lora_unload(engine.lora, engine.ids[0]), 0);
 	assert_int_equal(gpool_lora_acquire(engine.lora, engine.ids[2], -1), 0);
 	assert_int_equal(gpool_lora_acquire(engine.lora, engine.ids[0], -1), 0);
-	assert_int_equal(gpool_lora_part(engine.lora, engine.ids[0], 0, "model.layers.*.q", &after), 0);
+	assert_int_equal(gpool_lora_weights(engine.lora, engine.ids[0], 0, "model.layers.*.q", &after), 0);
 	assert_int_not_equal(before.a.first, after.a.first);
 	which[0] = 0;
 	set_and_check(which, 3);
@@ -140,7 +140,7 @@ static void test_keeps_what_it_has(void **state)
 		assert_int_equal(gpool_lora_release(engine.lora, engine.ids[i], NULL), 0);
 		assert_int_equal(gpool_lora_unregister(engine.lora, engine.ids[i]), -EBUSY);
 	}
-	assert_int_equal(gpool_lora_close(engine.lora), -EBUSY);
+	assert_int_equal(gpool_lora_destroy(engine.lora), -EBUSY);
 	assert_int_equal(gpool_alloc(engine.pool, harness_free_pages(&harness) + 2, NULL, &block), -ENOSPC);
 	assert_int_equal(engine_apply(&engine), 0);
 	assert_int_equal(engine_wrong(&engine, which), 0);
@@ -151,7 +151,7 @@ static void test_keeps_what_it_has(void **state)
 	assert_int_equal(acquired(1), 1);
 	set_and_check(which, 0);
 	assert_int_equal(acquired(1), 0);
-	assert_int_equal(gpool_lora_close(engine.lora), -EBUSY);
+	assert_int_equal(gpool_lora_destroy(engine.lora), -EBUSY);
 }
 
 /*
@@ -167,7 +167,7 @@ static void test_queued_work_keeps_it(void **state)
 
 	(void)state;
 	engine_start(GPOOL_LORA_BF16, ranks, 1);
-	assert_int_equal(gpool_stream_open(engine.pool, NULL, GPOOL_STREAM_MANUAL, &manual), 0);
+	assert_int_equal(gpool_stream_open(engine.pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &manual), 0);
 	assert_int_equal(gpool_fence_record(engine.pool, manual, &held), 0);
 	assert_int_equal(engine_set(&engine, which, 1, NULL), 0);
 	assert_int_equal(gpool_lora_release(engine.lora, engine.ids[0], NULL), 0);
@@ -221,10 +221,10 @@ static void test_refused(void **state)
 
 	(void)state;
 	engine_start(GPOOL_LORA_BF16, ranks, 2);
-	assert_int_equal(gpool_lora_batch_close(engine.batch), 0);
+	assert_int_equal(gpool_lora_batch_destroy(engine.batch), 0);
 	options = engine_batch_options(&engine);
 	options.rank_max = 64;
-	assert_int_equal(gpool_lora_batch_open(engine.lora, &options, &engine.batch), 0);
+	assert_int_equal(gpool_lora_batch_create(engine.lora, &options, &engine.batch), 0);
 	for (uint32_t i = 1; i < 6; i++) {
 		uint32_t adapter = engine_adapter_of((struct rig_module[]){modules[0], modules[i]}, 2);
 
@@ -264,10 +264,10 @@ static void test_refused_adapters(void **state)
 		which[i] = i % 9;
 	refused(which, ENGINE_TOKENS, -EINVAL, "token 8 has one more adapter than the batch takes, 8 (adapters_max)");
 	set_and_check(which, 8);
-	assert_int_equal(gpool_lora_batch_close(engine.batch), 0);
+	assert_int_equal(gpool_lora_batch_destroy(engine.batch), 0);
 	options = engine_batch_options(&engine);
 	options.element = GPOOL_LORA_F16;
-	assert_int_equal(gpool_lora_batch_open(engine.lora, &options, &engine.batch), 0);
+	assert_int_equal(gpool_lora_batch_create(engine.lora, &options, &engine.batch), 0);
 	assert_int_equal(engine_set(&engine, which, 1, why), -EINVAL);
 	assert_non_null(strstr(why, "its weights are bf16, the batch's fp16; gpool_lora_options.element"));
 }
@@ -275,9 +275,9 @@ static void test_refused_adapters(void **state)
 static int opened(struct gpool_lora_batch_options options)
 {
 	struct gpool_lora_batch *batch;
-	int error = gpool_lora_batch_open(engine.lora, &options, &batch);
+	int error = gpool_lora_batch_create(engine.lora, &options, &batch);
 
-	return error ? error : gpool_lora_batch_close(batch);
+	return error ? error : gpool_lora_batch_destroy(batch);
 }
 
 static void test_wrong_options(void **state)
@@ -316,7 +316,7 @@ static void test_wrong_options(void **state)
 	targets[1] = engine_targets[1];
 	targets[1].out = 0;
 	assert_int_equal(opened(options), -EINVAL);
-	assert_int_equal(gpool_lora_batch_close(NULL), 0);
+	assert_int_equal(gpool_lora_batch_destroy(NULL), 0);
 	x = (uintptr_t)engine.x;
 #define APPLY(layer, target, x, x_stride, y, y_stride, stream) \
 	assert_int_equal(gpool_lora_batch_apply(engine.batch, layer, target, x, x_stride, y, y_stride, stream), -EINVAL)

@@ -34,7 +34,7 @@ static void side_open(struct side *side)
 	options.magazine = 1;
 	assert_int_equal(gpool_open(&options, &side->pool), 0);
 	lora_options.load_threads = 1;
-	assert_int_equal(gpool_lora_open(side->pool, &lora_options, &side->lora), 0);
+	assert_int_equal(gpool_lora_create(side->pool, &lora_options, &side->lora), 0);
 	for (uint32_t i = 0; i < ADAPTERS; i++) {
 		snprintf(name, sizeof(name), "%u", i);
 		snprintf(folder, sizeof(folder), "%s/%u", engine_folder, i);
@@ -44,7 +44,7 @@ static void side_open(struct side *side)
 
 static void side_close(struct side *side)
 {
-	assert_int_equal(gpool_lora_close(side->lora), 0);
+	assert_int_equal(gpool_lora_destroy(side->lora), 0);
 	gpool_close(side->pool);
 }
 
@@ -53,7 +53,7 @@ static void acquire(const struct side *side, uint32_t adapter)
 	int error = gpool_lora_acquire(side->lora, side->ids[adapter], ANSWER_MS);
 	char why[GPOOL_LORA_REASON_BYTES];
 
-	gpool_lora_why(side->lora, side->ids[adapter], why);
+	gpool_lora_last_error(side->lora, side->ids[adapter], why);
 	if (error)
 		fail_msg("adapter %u is not acquired: %s: %s", adapter, gpool_strerror(error), why);
 }
@@ -71,10 +71,10 @@ static bool is_right(const struct side *side, uint32_t adapter)
 	for (uint32_t m = 0; m < rig->peft.count; m++) {
 		const struct peft_module *module = &rig->peft.modules[m];
 		int32_t layer = module->layer == PEFT_NO_LAYER ? -1 : (int32_t)module->layer;
-		struct gpool_lora_part part;
+		struct gpool_lora_weights part;
 		struct lora_matrix at;
 
-		assert_int_equal(gpool_lora_part(side->lora, side->ids[adapter], layer, module->target, &part), 0);
+		assert_int_equal(gpool_lora_weights(side->lora, side->ids[adapter], layer, module->target, &part), 0);
 		memcpy(&at, &part.a, sizeof(at));
 		for (uint32_t k = 0; k < module->rank; k++)
 			for (uint32_t i = 0; i < module->in; i++) {

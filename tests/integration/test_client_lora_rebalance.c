@@ -30,12 +30,12 @@ static void engine_start(uint32_t rebalance_ms)
 	one = open_worker();
 	other = open_worker();
 	options.rebalance_ms = rebalance_ms;
-	assert_int_equal(gpool_lora_open(one, &options, &lora), 0);
+	assert_int_equal(gpool_lora_create(one, &options, &lora), 0);
 }
 
 static int engine_stop(void **state)
 {
-	int error = gpool_lora_close(lora);
+	int error = gpool_lora_destroy(lora);
 
 	lora = NULL;
 	gpool_close(one);
@@ -121,7 +121,7 @@ static void room_given(void)
 {
 	gpool_close(other);
 	other = open_worker();
-	AWAIT(free_pages() >= PAGES - 2 && gpool_pressure(one) == GPOOL_LOW);
+	AWAIT(free_pages() >= PAGES - 2 && gpool_pressure(one) == GPOOL_PRESSURE_LOW);
 }
 
 static void lost_to_others(void)
@@ -165,7 +165,7 @@ static void test_comes_back(void **state)
 	lost_to_others();
 	AWAIT(info_of(id).rebalanced == 1);
 	info = info_of(id);
-	assert_int_equal(info.state, GPOOL_LORA_HERE);
+	assert_int_equal(info.state, GPOOL_LORA_RESIDENT);
 	assert_int_equal(info.lost, 1);
 	assert_int_equal(info.loads, 2);
 	/* Nobody has it pinned. */
@@ -335,7 +335,7 @@ static void test_displaces_nothing(void **state)
 	alloc(other, free_pages());
 	queued_too_late(away);
 	AWAIT(info_of(away).state == GPOOL_LORA_COLD);
-	assert_int_equal(gpool_lora_why(lora, away, why), 0);
+	assert_int_equal(gpool_lora_last_error(lora, away, why), 0);
 	assert_string_equal(why, "");
 	used(here, 1);
 	assert_int_equal(info_of(here).lost, 0);

@@ -24,7 +24,7 @@ static struct gpool_lora_scheduler *scheduler_opened(
 {
 	struct gpool_lora_scheduler *made;
 
-	assert_int_equal(gpool_lora_scheduler_open(engine->lora, options, &made), 0);
+	assert_int_equal(gpool_lora_scheduler_create(engine->lora, options, &made), 0);
 	return made;
 }
 
@@ -42,7 +42,7 @@ static void engines_start(uint32_t count, const struct gpool_lora_scheduler_opti
 
 static int engines_stop(void **state)
 {
-	int error = gpool_lora_scheduler_close(scheduler);
+	int error = gpool_lora_scheduler_destroy(scheduler);
 
 	scheduler = NULL;
 	error |= engine_close(&one);
@@ -71,7 +71,7 @@ static uint32_t added(uint32_t adapter)
 
 static int formed(int timeout_ms)
 {
-	return gpool_lora_scheduler_form(scheduler, timeout_ms, &schedule);
+	return gpool_lora_scheduler_schedule(scheduler, timeout_ms, &schedule);
 }
 
 static void finish(uint32_t request)
@@ -79,11 +79,11 @@ static void finish(uint32_t request)
 	assert_int_equal(gpool_lora_scheduler_finish(scheduler, request, NULL), 0);
 }
 
-static struct gpool_lora_scheduler_statistics statistics(void)
+static struct gpool_lora_scheduler_stats statistics(void)
 {
-	struct gpool_lora_scheduler_statistics all = {.size = sizeof(all)};
+	struct gpool_lora_scheduler_stats all = {.size = sizeof(all)};
 
-	assert_int_equal(gpool_lora_scheduler_statistics(scheduler, &all), 0);
+	assert_int_equal(gpool_lora_scheduler_stats(scheduler, &all), 0);
 	return all;
 }
 
@@ -146,7 +146,7 @@ static void test_looks_ahead(void **state)
 	assert_int_equal(formed(0), 1);
 	assert_int_equal(schedule.starts[0], first);
 	/* Of what waits the first is the next one, and no other one. */
-	AWAIT(info_of(&one, 1).state == GPOOL_LORA_HERE);
+	AWAIT(info_of(&one, 1).state == GPOOL_LORA_RESIDENT);
 	assert_int_equal(info_of(&one, 1).acquired, 0);
 	assert_int_equal(info_of(&one, 2).state, GPOOL_LORA_COLD);
 	finish(first);
@@ -171,7 +171,7 @@ static void test_removed(void **state)
 	} else {
 		assert_int_equal(gpool_lora_scheduler_remove(scheduler, request), 0);
 		assert_int_equal(gpool_lora_scheduler_remove(scheduler, request), -ENOENT);
-		AWAIT(info_of(&one, 0).state == GPOOL_LORA_HERE);
+		AWAIT(info_of(&one, 0).state == GPOOL_LORA_RESIDENT);
 		assert_int_equal(formed(0), 0);
 		assert_int_equal(schedule.awaited, 0);
 	}
@@ -212,7 +212,7 @@ static void test_cannot_be_loaded(void **state)
 			assert_int_equal(schedule.errors[0], -EINVAL);
 		}
 	}
-	assert_int_equal(gpool_lora_why(one.lora, one.ids[0], why), 0);
+	assert_int_equal(gpool_lora_last_error(one.lora, one.ids[0], why), 0);
 	assert_non_null(strstr(why, "not those that were registered"));
 	/* They have their numbers until they are removed, and the adapter stays registered. */
 	assert_int_not_equal(added(GPOOL_LORA_NONE), bad);
@@ -239,7 +239,7 @@ static void test_no_room(void **state)
 	base = added(GPOOL_LORA_NONE);
 	assert_int_equal(formed(0), 1);
 	assert_int_equal(schedule.starts[0], base);
-	AWAIT(!gpool_lora_why(one.lora, one.ids[0], why) && strstr(why, "pool: it needs"));
+	AWAIT(!gpool_lora_last_error(one.lora, one.ids[0], why) && strstr(why, "pool: it needs"));
 	assert_int_equal(formed(30), 0);
 	assert_int_equal(schedule.failed_count, 0);
 	assert_int_equal(gpool_free(other.pool, &block), 0);
@@ -258,7 +258,7 @@ static void test_kept_gives_way(void **state)
 	struct gpool_block block, rest;
 
 	(void)state;
-	options.patience_ms = 1;
+	options.max_bypass_ms = 1;
 	start(calm);
 	engine_adapters_begin();
 	small = engine_adapter(16, SAFETENSORS_F16);
@@ -282,7 +282,7 @@ static void test_kept_gives_way(void **state)
 	assert_int_equal(schedule.starts[0], base);
 	assert_int_equal(formed(5), 0); /* longer than anybody has patience */
 	added(small);
-	AWAIT(formed(1) == 0 && info_of(&one, small).state == GPOOL_LORA_HERE && info_of(&one, small).acquired);
+	AWAIT(formed(1) == 0 && info_of(&one, small).state == GPOOL_LORA_RESIDENT && info_of(&one, small).acquired);
 	assert_int_equal(gpool_free(other.pool, &rest), 0);
 	for (int tries = 0; formed(WAIT_MS / 100) == 0; tries++)
 		assert_true(tries < 100);
@@ -300,7 +300,7 @@ static void test_unloaded_meanwhile(void **state)
 	request = added(0);
 	assert_in_range(formed(0), 0, 1);
 	if (!schedule.start_count) {
-		AWAIT(info_of(&one, 0).state == GPOOL_LORA_HERE);
+		AWAIT(info_of(&one, 0).state == GPOOL_LORA_RESIDENT);
 		assert_int_equal(gpool_lora_acquire(other.lora, other.ids[0], -1), 0);
 		assert_int_equal(gpool_lora_release(other.lora, other.ids[0], NULL), 0);
 		assert_in_range(-gpool_lora_unload(other.lora, other.ids[0]), 0, EBUSY);
@@ -345,13 +345,13 @@ static void test_wrong_arguments(void **state)
 #define WRONG(field, value) \
 	options = (struct gpool_lora_scheduler_options)GPOOL_LORA_SCHEDULER_OPTIONS_INIT; \
 	options.field = value; \
-	assert_int_equal(gpool_lora_scheduler_open(one.lora, &options, &made), -EINVAL)
+	assert_int_equal(gpool_lora_scheduler_create(one.lora, &options, &made), -EINVAL)
 	WRONG(size, 3);
 	WRONG(flags, 1);
 	WRONG(requests, (1 << 20) + 1);
 	WRONG(batch_requests, 257);
 	WRONG(look_ahead, 65);
-	assert_int_equal(gpool_lora_scheduler_close(NULL), 0);
+	assert_int_equal(gpool_lora_scheduler_destroy(NULL), 0);
 	assert_int_equal(gpool_lora_scheduler_add(scheduler, 1, 1, &request), -ENOENT);
 	first = added(0);
 	added(GPOOL_LORA_NONE);
@@ -359,7 +359,7 @@ static void test_wrong_arguments(void **state)
 	assert_int_equal(gpool_lora_scheduler_add(scheduler, one.ids[0], 1, &request), -ENOSPC);
 	assert_int_equal(gpool_lora_scheduler_remove(scheduler, 3), -ENOENT);
 	assert_int_equal(gpool_lora_scheduler_finish(scheduler, first, NULL), -ENOENT);
-	AWAIT(info_of(&one, 0).state == GPOOL_LORA_HERE);
+	AWAIT(info_of(&one, 0).state == GPOOL_LORA_RESIDENT);
 	assert_int_equal(gpool_lora_scheduler_queue(scheduler, queue, 4), 3);
 	assert_int_equal(queue[0], first);
 	assert_int_equal(info_of(&one, 0).acquired, 0);
@@ -367,7 +367,7 @@ static void test_wrong_arguments(void **state)
 	schedule.size--;
 	assert_int_equal(formed(0), -EINVAL);
 	schedule.size++;
-	assert_int_equal(gpool_lora_close(one.lora), -EBUSY);
+	assert_int_equal(gpool_lora_destroy(one.lora), -EBUSY);
 }
 
 /* ---- all together ---- */
@@ -442,7 +442,7 @@ static void *serve(void *argument)
 		if (service->error)
 			break;
 		service->error =
-			gpool_lora_scheduler_form(service->scheduler, service->running_count ? 0 : WAIT_MS, &batch);
+			gpool_lora_scheduler_schedule(service->scheduler, service->running_count ? 0 : WAIT_MS, &batch);
 		if (service->error < 0)
 			break;
 		service->error = batch.failed_count                     ? batch.errors[0]
@@ -471,7 +471,7 @@ static void test_thousand(void **state)
 	options.requests = REQUESTS;
 	options.batch_requests = RUNNING;
 	options.batch_adapters = ENGINE_SLOTS;
-	options.patience_ms = 200;
+	options.max_bypass_ms = 200;
 	engine_open(&one, GPOOL_LORA_F16);
 	engine_open(&other, GPOOL_LORA_BF16);
 	for (int i = 0; i < 2; i++) {
@@ -483,10 +483,10 @@ static void test_thousand(void **state)
 	for (int i = 0; i < 2; i++)
 		pthread_join(threads[i], NULL);
 	for (int i = 0; i < 2; i++) {
-		struct gpool_lora_scheduler_statistics all = {.size = sizeof(all)};
+		struct gpool_lora_scheduler_stats all = {.size = sizeof(all)};
 		uint64_t loads = 0, lost = 0;
 
-		assert_int_equal(gpool_lora_scheduler_statistics(services[i].scheduler, &all), 0);
+		assert_int_equal(gpool_lora_scheduler_stats(services[i].scheduler, &all), 0);
 		for (uint32_t adapter = 0; adapter < SHARED; adapter++) {
 			loads += info_of(services[i].engine, adapter).loads;
 			lost += info_of(services[i].engine, adapter).lost;
@@ -500,7 +500,7 @@ static void test_thousand(void **state)
 		assert_int_equal(services[i].wrong, 0);
 		assert_true(lost > 0);
 		assert_int_equal(all.waiting + all.running + all.awaited, 0);
-		assert_int_equal(gpool_lora_scheduler_close(services[i].scheduler), 0);
+		assert_int_equal(gpool_lora_scheduler_destroy(services[i].scheduler), 0);
 	}
 }
 

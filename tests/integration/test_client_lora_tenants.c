@@ -45,7 +45,7 @@ static struct gpool_lora *lora_opened(const struct side *side, uint32_t flags)
 	options.element = GPOOL_LORA_BF16;
 	options.flags = flags;
 	options.warm = side->warm;
-	assert_int_equal(gpool_lora_open(side->pool, &options, &made), 0);
+	assert_int_equal(gpool_lora_create(side->pool, &options, &made), 0);
 	return made;
 }
 
@@ -80,7 +80,7 @@ static void start_sides(const char *config, uint32_t flags)
 
 static void side_close(struct side *side)
 {
-	gpool_lora_close(side->lora);
+	gpool_lora_destroy(side->lora);
 	gpool_close(side->pool);
 	gpool_close(side->warm);
 	*side = (struct side){NULL};
@@ -102,11 +102,11 @@ static uint64_t wrong_in(const struct side *side)
 
 	for (uint32_t m = 0; m < rig->peft.count; m++) {
 		const struct peft_module *module = &rig->peft.modules[m];
-		struct gpool_lora_part part;
+		struct gpool_lora_weights part;
 		struct lora_matrix at;
 
 		assert_int_equal(
-			gpool_lora_part(side->lora, side->id,
+			gpool_lora_weights(side->lora, side->id,
 				module->layer == PEFT_NO_LAYER ? -1 : (int32_t)module->layer, module->target, &part),
 			0);
 		memcpy(&at, &part.a, sizeof(at));
@@ -159,7 +159,7 @@ static void acquire(const struct side *side)
 	char why[GPOOL_LORA_REASON_BYTES];
 	int error = gpool_lora_acquire(side->lora, side->id, ANSWER_MS);
 
-	gpool_lora_why(side->lora, side->id, why);
+	gpool_lora_last_error(side->lora, side->id, why);
 	if (error)
 		fail_msg("it cannot be acquired: %s: %s", gpool_strerror(error), why);
 	assert_int_equal(wrong_in(side), 0);

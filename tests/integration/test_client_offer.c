@@ -51,8 +51,8 @@ static void test_kept(void **state)
 		memset(kept, 2, sizeof(kept));
 		assert_int_equal(offer(range, 0, 32), 0);
 		assert_int_equal(info_of(range).offered_pages, 32);
-		assert_int_equal(info_of(range).backed_pages, 32);
-		assert_int_equal(page_of(range, 3).state, GPOOL_PAGE_BACKED);
+		assert_int_equal(info_of(range).committed_pages, 32);
+		assert_int_equal(page_of(range, 3).state, GPOOL_PAGE_COMMITTED);
 		assert_int_equal(page_of(range, 3).flags, GPOOL_PAGE_OFFERED);
 		assert_int_equal(harness_check(&harness), 0);
 		assert_int_equal(gpool_range_reclaim(range, 0, 40, kept), 8);
@@ -85,9 +85,9 @@ static void test_lost(void **state)
 			assert_int_equal(wrong(range, page, 1, 1), 0);
 		else
 			assert_in_range(page, 8, 39);
-		assert_int_equal(page_of(range, page).state == GPOOL_PAGE_BACKED, kept[page]);
+		assert_int_equal(page_of(range, page).state == GPOOL_PAGE_COMMITTED, kept[page]);
 	}
-	assert_int_equal(info_of(range).backed_pages, 48 - lost);
+	assert_int_equal(info_of(range).committed_pages, 48 - lost);
 	leave(other, blocks, taken);
 	/* Others of the pool's pages come in the place of those that are lost. */
 	assert_int_equal(back(range, 0, 48), 0);
@@ -99,7 +99,7 @@ static void test_lost(void **state)
 	assert_int_equal(offer(range, 0, 48), 0);
 	assert_int_equal(squat(other, blocks, PAGES), PAGES);
 	assert_int_equal(gpool_range_reclaim(range, 0, 48, kept), 48);
-	assert_int_equal(info_of(range).backed_pages, 0);
+	assert_int_equal(info_of(range).committed_pages, 0);
 	assert_int_equal(back(range, 0, 1), -ENOSPC);
 	leave(other, blocks, PAGES);
 	end();
@@ -114,8 +114,8 @@ static void test_behind_fences(void **state)
 	uint8_t kept[PAGES];
 
 	(void)state;
-	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_MANUAL, &first), 0);
-	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_MANUAL, &second), 0);
+	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &first), 0);
+	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &second), 0);
 	assert_int_equal(gpool_fence_record(pool, first, &one), 0);
 	assert_int_equal(gpool_fence_record(pool, second, &two), 0);
 	assert_int_equal(back(range, 0, PAGES), 0);
@@ -209,14 +209,14 @@ static void test_other_calls(void **state)
 	assert_int_equal(info_of(range).offered_pages, 6);
 	assert_int_equal(unback(range, 2, 2), 0);
 	assert_int_equal(info_of(range).offered_pages, 4);
-	assert_int_equal(info_of(range).backed_pages, 6);
+	assert_int_equal(info_of(range).committed_pages, 6);
 	/* Content that is offered does not survive sleep, all other does. */
 	assert_int_equal(gpool_sleep(pool, 0), 0);
 	assert_int_equal(gpool_range_reclaim(range, 0, 8, kept), -EBUSY);
 	assert_int_equal(gpool_wake(pool, 0), 0);
 	assert_int_equal(gpool_range_reclaim(range, 0, 8, kept), 6);
 	assert_int_equal(wrong(range, 0, 2, 1), 0);
-	assert_int_equal(info_of(range).backed_pages, 2);
+	assert_int_equal(info_of(range).committed_pages, 2);
 	assert_int_equal(gpool_range_destroy(range), 0);
 	end();
 }

@@ -48,11 +48,11 @@ static uint32_t wrong(const struct vm_space *space, uint32_t slot, uint32_t coun
 	return found;
 }
 
-/* What is taken is held; parked it is idle, and the same memory when it is adopted. */
+/* What is taken is held; reclaimable it is idle, and the same memory when it is adopted. */
 static void park_and_adopt(const char *const *arguments, uint32_t per_handle)
 {
 	uint32_t pages[16], gone[16], handles = 48 / per_handle / 2;
-	struct vm_take_options options = {.content = GPOOL_KV_CACHE, .owner_id = 7};
+	struct vm_take_options options = {.content = GPOOL_USAGE_KV_CACHE, .owner_id = 7};
 	struct vm_space space = {.let_go = NULL};
 	struct gpool *pool, *other;
 	struct gpool_block block;
@@ -209,14 +209,14 @@ static uint32_t still_here(struct vm_space *space, uint32_t count)
 
 static uint64_t refills(struct gpool *pool)
 {
-	struct gpool_statistics statistics = {.size = sizeof(statistics)};
+	struct gpool_stats statistics = {.size = sizeof(statistics)};
 
-	assert_int_equal(gpool_statistics(pool, &statistics), 0);
+	assert_int_equal(gpool_stats(pool, &statistics), 0);
 	return statistics.refills;
 }
 
-/* In a pool without two neighbours free, asking for pages leaves alone what is parked here. */
-static void test_parked_while_asking(void **state)
+/* In a pool without two neighbours free, asking for pages leaves alone what is reclaimable here. */
+static void test_reclaimable_while_asking(void **state)
 {
 	struct vm_space space = {.let_go = NULL};
 	struct gpool_block kept[PAGES], block;
@@ -249,7 +249,7 @@ static void test_parked_while_asking(void **state)
 	gpool_close(other);
 }
 
-/* At its quota a session gives up as much of what it parked as it lacks. */
+/* At its quota a session gives up as much of what it reclaimable as it lacks. */
 static void test_at_the_quota(void **state)
 {
 	struct gpool_options options;
@@ -364,7 +364,7 @@ static void *lane_run(void *argument)
 	return NULL;
 }
 
-/* Threads of two processes' worth of sessions park and adopt, and rob each other of what is parked. */
+/* Threads of two processes' worth of sessions park and adopt, and rob each other of what is reclaimable. */
 static void test_threads(void **state)
 {
 	struct vm_space spaces[2] = {{.let_go = NULL}, {.let_go = NULL}};
@@ -401,7 +401,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_park_and_adopt, stop),
 		cmocka_unit_test_teardown(test_park_and_adopt_large_handles, stop),
 		cmocka_unit_test_teardown(test_driver_faults, stop),
-		cmocka_unit_test_teardown(test_parked_while_asking, stop),
+		cmocka_unit_test_teardown(test_reclaimable_while_asking, stop),
 		cmocka_unit_test_teardown(test_at_the_quota, stop),
 		cmocka_unit_test_teardown(test_released, stop),
 		cmocka_unit_test_teardown(test_threads, stop),

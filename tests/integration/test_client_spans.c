@@ -48,9 +48,9 @@ static void test_span_arguments(void **state)
 	(void)state;
 	assert_int_equal(gpool_span_alloc(pool, 0, 0, &span), -EINVAL);
 	assert_int_equal(gpool_span_alloc(pool, PAGE_BYTES / 2 + 1, 0, &span), -EINVAL);
-	assert_int_equal(gpool_span_alloc(pool, 1, GPOOL_CONTENTS, &span), -EINVAL);
+	assert_int_equal(gpool_span_alloc(pool, 1, GPOOL_USAGE_COUNT, &span), -EINVAL);
 	assert_int_equal(gpool_span_free(pool, &none), -EINVAL);
-	assert_int_equal(gpool_span_alloc(pool, PAGE_BYTES / 2, GPOOL_LORA_WEIGHT, &span), 0);
+	assert_int_equal(gpool_span_alloc(pool, PAGE_BYTES / 2, GPOOL_USAGE_LORA_WEIGHT, &span), 0);
 	assert_int_equal(span.bytes, PAGE_BYTES / 2);
 	none = span;
 	none.offset += 256;
@@ -81,7 +81,7 @@ static void test_spans_do_not_overlap(void **state)
 {
 	enum { SPANS = 4000 };
 	static struct gpool_span spans[SPANS];
-	struct gpool_statistics statistics = {.size = sizeof(statistics)};
+	struct gpool_stats statistics = {.size = sizeof(statistics)};
 	uint64_t seed = 99;
 	int count = 0;
 
@@ -109,7 +109,7 @@ static void test_spans_do_not_overlap(void **state)
 	for (int i = 0; i < count; i++)
 		assert_int_equal(gpool_span_free(pool, &spans[i]), -ESTALE);
 	/* The last span of each page gave it back. */
-	assert_int_equal(gpool_statistics(pool, &statistics), 0);
+	assert_int_equal(gpool_stats(pool, &statistics), 0);
 	assert_int_equal(statistics.allocations, statistics.frees);
 }
 

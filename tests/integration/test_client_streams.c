@@ -71,9 +71,9 @@ static struct gpool_fence record(uint32_t stream)
 
 static uint32_t deferred(void)
 {
-	struct gpool_statistics filled = {.size = sizeof(filled)};
+	struct gpool_stats filled = {.size = sizeof(filled)};
 
-	assert_int_equal(gpool_statistics(pool, &filled), 0);
+	assert_int_equal(gpool_stats(pool, &filled), 0);
 	return filled.deferred_blocks;
 }
 
@@ -86,7 +86,7 @@ static void evict_all(void)
 
 static void test_manual_fences(void **state)
 {
-	uint32_t stream = open_stream(GPOOL_STREAM_MANUAL), other = open_stream(GPOOL_STREAM_MANUAL);
+	uint32_t stream = open_stream(GPOOL_STREAM_HOST_SIGNALED), other = open_stream(GPOOL_STREAM_HOST_SIGNALED);
 	struct gpool_fence first = record(stream), second = record(stream), elsewhere = record(other), never = {0},
 			   future;
 
@@ -125,7 +125,7 @@ static void *signal_fence(void *fence)
 
 static void test_wait_is_woken(void **state)
 {
-	uint32_t stream = open_stream(GPOOL_STREAM_MANUAL);
+	uint32_t stream = open_stream(GPOOL_STREAM_HOST_SIGNALED);
 	struct gpool_fence fence = record(stream);
 	pthread_t thread;
 
@@ -143,15 +143,15 @@ static void test_stream_numbers(void **state)
 
 	(void)state;
 	assert_int_equal(gpool_stream_open(pool, NULL, 2, &one), -EINVAL);
-	assert_int_equal(gpool_stream_open(pool, &marker, GPOOL_STREAM_MANUAL, &one), -EINVAL);
+	assert_int_equal(gpool_stream_open(pool, &marker, GPOOL_STREAM_HOST_SIGNALED, &one), -EINVAL);
 	assert_int_equal(gpool_stream_open(pool, &marker, 0, &one), -EINVAL); /* no stream of this device */
 	for (int i = 0; i < 255; i++)
-		streams[i] = open_stream(GPOOL_STREAM_MANUAL);
-	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_MANUAL, &one), -EUSERS);
+		streams[i] = open_stream(GPOOL_STREAM_HOST_SIGNALED);
+	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &one), -EUSERS);
 	assert_int_equal(gpool_fence_record(pool, 0, &fence), -EINVAL);
 	gpool_stream_close(pool, streams[100]);
 	assert_int_equal(gpool_fence_record(pool, streams[100], &fence), -EINVAL);
-	again = open_stream(GPOOL_STREAM_MANUAL);
+	again = open_stream(GPOOL_STREAM_HOST_SIGNALED);
 	/* The same slot, another stream. */
 	assert_true(again != streams[100]);
 	assert_int_equal(again & 255, streams[100] & 255);
@@ -168,7 +168,7 @@ static void test_stream_numbers(void **state)
 
 static void test_copy_fill_and_order(void **state)
 {
-	uint32_t manual = open_stream(GPOOL_STREAM_MANUAL), stream = open_stream(0), second = open_stream(0);
+	uint32_t manual = open_stream(GPOOL_STREAM_HOST_SIGNALED), stream = open_stream(0), second = open_stream(0);
 	struct gpool_block from = alloc(2), to = alloc(2);
 	struct gpool_fence gate = record(manual), filled, copied;
 	volatile uint32_t *words = (volatile uint32_t *)(uintptr_t)address_of(&to);
@@ -223,7 +223,7 @@ static void test_close_waits_for_queued_work(void **state)
 
 static void test_free_after_waits_for_its_fence(void **state)
 {
-	uint32_t stream = open_stream(GPOOL_STREAM_MANUAL);
+	uint32_t stream = open_stream(GPOOL_STREAM_HOST_SIGNALED);
 	struct gpool_block block = alloc(PAGES), more;
 	struct gpool_fence fence = record(stream), none = {0}, bad = {UINT64_C(200) << 48 | 7};
 
@@ -249,7 +249,7 @@ static void test_free_after_waits_for_its_fence(void **state)
 static void test_waiting_allocation_gets_deferred_pages(void **state)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
-	uint32_t stream = open_stream(GPOOL_STREAM_MANUAL);
+	uint32_t stream = open_stream(GPOOL_STREAM_HOST_SIGNALED);
 	struct gpool_block block = alloc(PAGES), more;
 	struct gpool_fence fence = record(stream);
 	pthread_t thread;
@@ -264,7 +264,7 @@ static void test_waiting_allocation_gets_deferred_pages(void **state)
 
 static void test_many_behind_one_stream(void **state)
 {
-	uint32_t stream = open_stream(GPOOL_STREAM_MANUAL);
+	uint32_t stream = open_stream(GPOOL_STREAM_HOST_SIGNALED);
 	struct gpool_block blocks[100];
 	struct gpool_fence fences[100];
 
@@ -288,7 +288,7 @@ static void test_many_behind_one_stream(void **state)
 static void test_same_stream_reuses_at_once(void **state)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
-	uint32_t stream = open_stream(GPOOL_STREAM_MANUAL), other = open_stream(GPOOL_STREAM_MANUAL);
+	uint32_t stream = open_stream(GPOOL_STREAM_HOST_SIGNALED), other = open_stream(GPOOL_STREAM_HOST_SIGNALED);
 	struct gpool_block block = alloc(5), again, elsewhere, differs;
 	struct gpool_fence fence = record(stream);
 
@@ -317,7 +317,7 @@ static void test_same_stream_reuses_at_once(void **state)
 /* A free takes the fence into account that an unpin_after left behind. */
 static void test_unpin_after_keeps_the_content(void **state)
 {
-	uint32_t stream = open_stream(GPOOL_STREAM_MANUAL);
+	uint32_t stream = open_stream(GPOOL_STREAM_HOST_SIGNALED);
 	struct gpool_block block = alloc(2), freed = alloc(2);
 	struct gpool_fence fence = record(stream), late = record(stream);
 
@@ -332,7 +332,7 @@ static void test_unpin_after_keeps_the_content(void **state)
 	assert_int_equal(gpool_unpin(pool, &block), 0);
 
 	assert_int_equal(gpool_unpin_after(pool, &freed, late), 0);
-	assert_int_equal(gpool_drop(pool, &freed), 0);
+	assert_int_equal(gpool_discard(pool, &freed), 0);
 	assert_int_equal(deferred(), 1);
 	assert_int_equal(gpool_fence_signal(pool, late), 0);
 	assert_int_equal(deferred(), 0);
@@ -342,7 +342,7 @@ static void test_unpin_after_keeps_the_content(void **state)
 
 static void test_unpin_after_in_two_streams(void **state)
 {
-	uint32_t first = open_stream(GPOOL_STREAM_MANUAL), second = open_stream(GPOOL_STREAM_MANUAL);
+	uint32_t first = open_stream(GPOOL_STREAM_HOST_SIGNALED), second = open_stream(GPOOL_STREAM_HOST_SIGNALED);
 	struct gpool_block block = alloc(2);
 	struct gpool_fence one = record(first), two = record(second);
 
@@ -369,7 +369,7 @@ static void test_loans(void **state)
 {
 	const struct gpool_object_options options = {
 		.size = sizeof(options), .memory_class = GPOOL_OBJECT_PINNABLE, .flags = GPOOL_OBJECT_PINNED};
-	uint32_t gate = open_stream(GPOOL_STREAM_MANUAL), stream = open_stream(0), index;
+	uint32_t gate = open_stream(GPOOL_STREAM_HOST_SIGNALED), stream = open_stream(0), index;
 	struct gpool_block block = alloc(2);
 	struct gpool_fence opened = record(gate);
 	struct gpool_object *object;
@@ -410,7 +410,7 @@ static void test_loans(void **state)
 
 static void test_free_after_while_others_pin(void **state)
 {
-	uint32_t stream = open_stream(GPOOL_STREAM_MANUAL);
+	uint32_t stream = open_stream(GPOOL_STREAM_HOST_SIGNALED);
 	struct gpool_block block = alloc(3);
 	struct gpool_fence fence = record(stream);
 
@@ -429,16 +429,16 @@ static void test_free_after_while_others_pin(void **state)
 
 static void test_scope_behind_a_fence(void **state)
 {
-	uint32_t stream = open_stream(GPOOL_STREAM_MANUAL);
+	uint32_t stream = open_stream(GPOOL_STREAM_HOST_SIGNALED);
 	struct gpool_fence fence = record(stream);
 	struct gpool_block kept, freed;
 	struct gpool_scope scope;
 
 	(void)state;
-	assert_int_equal(gpool_scope_begin(pool, GPOOL_ACTIVATION, 0, &scope), 0);
+	assert_int_equal(gpool_scope_begin(pool, GPOOL_USAGE_ACTIVATION, 0, &scope), 0);
 	assert_int_equal(gpool_scope_alloc(&scope, 2, NULL, &kept), 0);
 	assert_int_equal(gpool_scope_end(&scope, &fence), 0);
-	assert_int_equal(gpool_scope_begin(pool, GPOOL_TEMP_BUFFER, GPOOL_SCOPE_FREE, &scope), 0);
+	assert_int_equal(gpool_scope_begin(pool, GPOOL_USAGE_TEMP_BUFFER, GPOOL_SCOPE_FREE, &scope), 0);
 	assert_int_equal(gpool_scope_alloc(&scope, 2, NULL, &freed), 0);
 	assert_int_equal(gpool_scope_end(&scope, &fence), 0);
 	evict_all();
@@ -451,10 +451,10 @@ static void test_scope_behind_a_fence(void **state)
 	assert_int_equal(gpool_touch(pool, &kept), -ESTALE);
 }
 
-/* The range of a stitched block goes only when the work that uses it is done. */
-static void test_stitched_block_in_use_by_a_stream(void **state)
+/* The range of a scattered block goes only when the work that uses it is done. */
+static void test_scattered_block_in_use_by_a_stream(void **state)
 {
-	uint32_t manual = open_stream(GPOOL_STREAM_MANUAL), stream = open_stream(0);
+	uint32_t manual = open_stream(GPOOL_STREAM_HOST_SIGNALED), stream = open_stream(0);
 	static struct gpool_block comb[PAGES];
 	struct gpool_fence gate = record(manual), done;
 	struct gpool_block block;
@@ -466,7 +466,7 @@ static void test_stitched_block_in_use_by_a_stream(void **state)
 		if (comb[i].page % 2)
 			assert_int_equal(gpool_free(pool, &comb[i]), 0);
 	block = alloc(4);
-	assert_true(block.tag & BLOCK_STITCHED);
+	assert_true(block.tag & BLOCK_SCATTERED);
 	assert_int_equal(gpool_stream_wait(pool, stream, gate), 0);
 	assert_int_equal(gpool_fill(pool, stream, address_of(&block), 5, 4 * PAGE_BYTES), 0);
 	done = record(stream);
@@ -502,7 +502,7 @@ static void test_back_end_fails(void **state)
 /* Who has waited for a fence is likely to be quiet after that: what was freed behind it is over by then. */
 static void test_a_wait_ends_what_was_freed_behind_the_fence(void **state)
 {
-	uint32_t gate = open_stream(GPOOL_STREAM_MANUAL), stream = open_stream(0);
+	uint32_t gate = open_stream(GPOOL_STREAM_HOST_SIGNALED), stream = open_stream(0);
 	struct gpool_block block = alloc(3), other = alloc(2);
 	struct gpool_fence hold = record(gate), fence;
 
@@ -523,7 +523,7 @@ static void test_streams_of_the_program(void **state)
 	struct gpu_stream *native;
 	struct gpool_block block = alloc(1);
 	uint32_t stream = 0, *words = (uint32_t *)(uintptr_t)address_of(&block);
-	uint32_t gate = open_stream(GPOOL_STREAM_MANUAL);
+	uint32_t gate = open_stream(GPOOL_STREAM_HOST_SIGNALED);
 	struct gpool_fence hold = record(gate), fence;
 
 	(void)state;
@@ -565,7 +565,7 @@ int main(void)
 		TEST(test_loans),
 		TEST(test_free_after_while_others_pin),
 		TEST(test_scope_behind_a_fence),
-		TEST(test_stitched_block_in_use_by_a_stream),
+		TEST(test_scattered_block_in_use_by_a_stream),
 		TEST(test_back_end_fails),
 	};
 	int failed;

@@ -28,33 +28,33 @@ static const struct gpool_fence done_fence = {0};
 
 /* ---- tensors with a content ---- */
 
-static struct gpool_tensor *made(struct gpool *pool, uint32_t block_pages, uint32_t read_ahead)
+static struct gpool_sliced_range *made(struct gpool *pool, uint32_t block_pages, uint32_t read_ahead)
 {
-	struct gpool_tensor_options options = GPOOL_TENSOR_OPTIONS_INIT;
-	struct gpool_tensor *tensor = NULL;
+	struct gpool_sliced_range_options options = GPOOL_SLICED_RANGE_OPTIONS_INIT;
+	struct gpool_sliced_range *tensor = NULL;
 
 	options.memory_class = GPOOL_OBJECT_MUTABLE;
 	options.read_ahead = read_ahead;
-	assert_int_equal(gpool_tensor_create(pool, SLICES, BLOCKS, block_pages, &options, &tensor), 0);
+	assert_int_equal(gpool_sliced_range_create(pool, SLICES, BLOCKS, block_pages, &options, &tensor), 0);
 	return tensor;
 }
 
-static struct gpool_tensor_info info_of(struct gpool_tensor *tensor)
+static struct gpool_sliced_range_info info_of(struct gpool_sliced_range *tensor)
 {
-	struct gpool_tensor_info info = {.size = sizeof(info)};
+	struct gpool_sliced_range_info info = {.size = sizeof(info)};
 
-	assert_int_equal(gpool_tensor_get(tensor, &info), 0);
+	assert_int_equal(gpool_sliced_range_info(tensor, &info), 0);
 	return info;
 }
 
-static volatile uint64_t *block_at(const struct gpool_tensor_info *info, uint32_t slice, uint32_t block)
+static volatile uint64_t *block_at(const struct gpool_sliced_range_info *info, uint32_t slice, uint32_t block)
 {
 	return (volatile uint64_t *)(uintptr_t)(info->address + slice * info->slice_bytes + block * info->block_bytes);
 }
 
-static void fill(struct gpool_tensor *tensor, uint32_t from, uint32_t to, uint64_t content)
+static void fill(struct gpool_sliced_range *tensor, uint32_t from, uint32_t to, uint64_t content)
 {
-	struct gpool_tensor_info info = info_of(tensor);
+	struct gpool_sliced_range_info info = info_of(tensor);
 
 	for (uint32_t slice = 0; slice < info.slices; slice++)
 		for (uint32_t block = from; block < to; block++)
@@ -62,9 +62,9 @@ static void fill(struct gpool_tensor *tensor, uint32_t from, uint32_t to, uint64
 				block_at(&info, slice, block)[word] = content << 32 | slice << 16 | block;
 }
 
-static uint32_t wrong(struct gpool_tensor *tensor, uint32_t from, uint32_t to, uint64_t content)
+static uint32_t wrong(struct gpool_sliced_range *tensor, uint32_t from, uint32_t to, uint64_t content)
 {
-	struct gpool_tensor_info info = info_of(tensor);
+	struct gpool_sliced_range_info info = info_of(tensor);
 	uint32_t found = 0;
 
 	for (uint32_t slice = 0; slice < info.slices; slice++)
@@ -97,9 +97,9 @@ static void leave(struct gpool *pool, struct gpool_block *blocks, uint32_t count
 
 static uint64_t refills(struct gpool *pool)
 {
-	struct gpool_statistics statistics = {.size = sizeof(statistics)};
+	struct gpool_stats statistics = {.size = sizeof(statistics)};
 
-	assert_int_equal(gpool_statistics(pool, &statistics), 0);
+	assert_int_equal(gpool_stats(pool, &statistics), 0);
 	return statistics.refills;
 }
 
@@ -142,8 +142,8 @@ static void background_go_on(struct gpool *pool)
 
 static void grows_and_shrinks(const char *const *arguments, uint32_t block_pages)
 {
-	struct gpool_tensor *tensor;
-	struct gpool_tensor_info info;
+	struct gpool_sliced_range *tensor;
+	struct gpool_sliced_range_info info;
 	struct gpool *pool;
 
 	start(arguments);
@@ -155,31 +155,31 @@ static void grows_and_shrinks(const char *const *arguments, uint32_t block_pages
 	assert_true(info.slice_bytes >= BLOCKS * info.block_bytes);
 	assert_int_equal(info.backed, 0);
 	assert_int_equal(free_pages(), PAGES);
-	assert_int_equal(gpool_tensor_grow(tensor, 1, 0), 0);
+	assert_int_equal(gpool_sliced_range_grow(tensor, 1, 0), 0);
 	fill(tensor, 0, 1, 1);
-	assert_int_equal(gpool_tensor_grow(tensor, 3, 0), 0);
+	assert_int_equal(gpool_sliced_range_grow(tensor, 3, 0), 0);
 	fill(tensor, 1, 3, 1);
-	assert_int_equal(gpool_tensor_grow(tensor, 2, 0), 0);
+	assert_int_equal(gpool_sliced_range_grow(tensor, 2, 0), 0);
 	assert_int_equal(info_of(tensor).backed, 3);
 	assert_int_equal(wrong(tensor, 0, 3, 1), 0);
 	/* All of the slices, or none. */
-	assert_int_equal(gpool_tensor_grow(tensor, PAGES / SLICES / block_pages + 1, 0), -ENOSPC);
+	assert_int_equal(gpool_sliced_range_grow(tensor, PAGES / SLICES / block_pages + 1, 0), -ENOSPC);
 	assert_int_equal(info_of(tensor).backed, 3);
 	assert_int_equal(wrong(tensor, 0, 3, 1), 0);
-	assert_int_equal(gpool_tensor_grow(tensor, PAGES / SLICES / block_pages, 0), 0);
+	assert_int_equal(gpool_sliced_range_grow(tensor, PAGES / SLICES / block_pages, 0), 0);
 	fill(tensor, 3, PAGES / SLICES / block_pages, 1);
 	assert_int_equal(wrong(tensor, 0, PAGES / SLICES / block_pages, 1), 0);
-	assert_int_equal(gpool_tensor_shrink(tensor, 2, done_fence), 0);
-	assert_int_equal(gpool_tensor_shrink(tensor, 5, done_fence), 0);
+	assert_int_equal(gpool_sliced_range_shrink(tensor, 2, done_fence), 0);
+	assert_int_equal(gpool_sliced_range_shrink(tensor, 5, done_fence), 0);
 	assert_int_equal(info_of(tensor).backed, 2);
 	assert_int_equal(wrong(tensor, 0, 2, 1), 0);
 	assert_int_equal(harness_check(&harness), 0);
-	assert_int_equal(gpool_tensor_grow(tensor, BLOCKS + 1, 0), -EINVAL);
-	assert_int_equal(gpool_tensor_grow(tensor, 2, -2), -EINVAL);
-	assert_int_equal(gpool_tensor_shrink(tensor, 0, (struct gpool_fence){1}), -EINVAL);
-	assert_int_equal(gpool_tensor_shrink(tensor, 0, done_fence), 0);
-	assert_int_equal(gpool_tensor_destroy(tensor), 0);
-	assert_int_equal(gpool_tensor_destroy(NULL), 0);
+	assert_int_equal(gpool_sliced_range_grow(tensor, BLOCKS + 1, 0), -EINVAL);
+	assert_int_equal(gpool_sliced_range_grow(tensor, 2, -2), -EINVAL);
+	assert_int_equal(gpool_sliced_range_shrink(tensor, 0, (struct gpool_fence){1}), -EINVAL);
+	assert_int_equal(gpool_sliced_range_shrink(tensor, 0, done_fence), 0);
+	assert_int_equal(gpool_sliced_range_destroy(tensor), 0);
+	assert_int_equal(gpool_sliced_range_destroy(NULL), 0);
 	made(pool, block_pages, 3); /* and one that is left to the end */
 	gpool_close(pool);
 	AWAIT(free_pages() == PAGES);
@@ -206,7 +206,7 @@ static void test_large_handles(void **state)
 /* One request for all slices, and an access call for each. */
 static void test_driver_calls(void **state)
 {
-	struct gpool_tensor *tensor;
+	struct gpool_sliced_range *tensor;
 	struct gpool *pool;
 	uint64_t asked;
 
@@ -215,7 +215,7 @@ static void test_driver_calls(void **state)
 	pool = open_worker();
 	tensor = made(pool, 2, 0);
 	asked = refills(pool);
-	assert_int_equal(gpool_tensor_grow(tensor, 3, 0), 0);
+	assert_int_equal(gpool_sliced_range_grow(tensor, 3, 0), 0);
 	assert_int_equal(refills(pool), asked + 1);
 	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_MAP), 3 * 2 * SLICES);
 	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_ACCESS), SLICES);
@@ -226,7 +226,7 @@ static void test_driver_calls(void **state)
 static void read_ahead(const char *const *arguments, uint32_t block_pages)
 {
 	struct gpool_block blocks[PAGES];
-	struct gpool_tensor *tensor;
+	struct gpool_sliced_range *tensor;
 	struct gpool *pool, *other;
 	uint32_t count, most = PAGES / SLICES / block_pages;
 	uint64_t calls, asked;
@@ -237,16 +237,16 @@ static void read_ahead(const char *const *arguments, uint32_t block_pages)
 	tensor = made(pool, block_pages, 2);
 	AWAIT(info_of(tensor).ready == 2);
 	assert_int_equal(info_of(tensor).backed, 0);
-	assert_int_equal(gpool_tensor_grow(tensor, 1, 0), 0);
+	assert_int_equal(gpool_sliced_range_grow(tensor, 1, 0), 0);
 	fill(tensor, 0, 1, 1);
 	AWAIT(info_of(tensor).ready == 3);
 	assert_int_equal(harness_check(&harness), 0);
 	background_hold(pool);
 	calls = gpu_calls_total(pool->gpu);
 	asked = refills(pool);
-	assert_int_equal(gpool_tensor_grow(tensor, 2, 0), 0);
+	assert_int_equal(gpool_sliced_range_grow(tensor, 2, 0), 0);
 	fill(tensor, 1, 2, 1);
-	assert_int_equal(gpool_tensor_grow(tensor, 3, 0), 0);
+	assert_int_equal(gpool_sliced_range_grow(tensor, 3, 0), 0);
 	fill(tensor, 2, 3, 1);
 	assert_int_equal(gpu_calls_total(pool->gpu), calls);
 	assert_int_equal(refills(pool), asked);
@@ -258,25 +258,25 @@ static void read_ahead(const char *const *arguments, uint32_t block_pages)
 	assert_int_equal(count, PAGES - 3 * SLICES * block_pages);
 	assert_int_equal(harness_check(&harness), 0);
 	assert_int_equal(wrong(tensor, 0, 3, 1), 0);
-	assert_int_equal(gpool_tensor_grow(tensor, 4, 0), -ENOSPC);
+	assert_int_equal(gpool_sliced_range_grow(tensor, 4, 0), -ENOSPC);
 	assert_int_equal(info_of(tensor).backed, 3);
 	background_go_on(pool);
 	gpool_close(other);
-	assert_int_equal(gpool_tensor_grow(tensor, 4, ANSWER_MS), 0);
+	assert_int_equal(gpool_sliced_range_grow(tensor, 4, ANSWER_MS), 0);
 	fill(tensor, 3, 4, 1);
 	assert_int_equal(wrong(tensor, 0, 4, 1), 0);
 	AWAIT(info_of(tensor).ready == (most < 6 ? most : 6));
 	/* Smaller, and again: what lies beyond is given up, what comes next is at hand. */
-	assert_int_equal(gpool_tensor_shrink(tensor, 1, done_fence), 0);
+	assert_int_equal(gpool_sliced_range_shrink(tensor, 1, done_fence), 0);
 	AWAIT(info_of(tensor).ready == 3);
 	background_hold(pool);
 	calls = gpu_calls_total(pool->gpu);
-	assert_int_equal(gpool_tensor_grow(tensor, 3, 0), 0);
+	assert_int_equal(gpool_sliced_range_grow(tensor, 3, 0), 0);
 	assert_int_equal(gpu_calls_total(pool->gpu), calls);
 	assert_int_equal(wrong(tensor, 0, 1, 1), 0);
 	background_go_on(pool);
 	assert_int_equal(harness_check(&harness), 0);
-	assert_int_equal(gpool_tensor_destroy(tensor), 0);
+	assert_int_equal(gpool_sliced_range_destroy(tensor), 0);
 	count = squat(pool, blocks, PAGES);
 	assert_int_equal(count, PAGES);
 	leave(pool, blocks, count);
@@ -300,7 +300,7 @@ static void test_read_ahead_large_handles(void **state)
 static void test_read_ahead_evicts_nothing(void **state)
 {
 	struct gpool_block blocks[PAGES];
-	struct gpool_tensor *tensor;
+	struct gpool_sliced_range *tensor;
 	struct gpool *pool, *other;
 
 	(void)state;
@@ -315,7 +315,7 @@ static void test_read_ahead_evicts_nothing(void **state)
 	assert_int_equal(count_there(other, blocks, PAGES - 24), PAGES - 24);
 	background_go_on(pool);
 	/* A call that wants more has it. */
-	assert_int_equal(gpool_tensor_grow(tensor, 8, 0), 0);
+	assert_int_equal(gpool_sliced_range_grow(tensor, 8, 0), 0);
 	assert_int_equal(count_there(other, blocks, PAGES - 24), PAGES - 32);
 	gpool_close(pool);
 	gpool_close(other);
@@ -332,25 +332,25 @@ static void test_driver_faults(void **state)
 	pool = open_worker();
 	for (uint32_t kind = 0; kind < sizeof(kinds) / sizeof(*kinds); kind++)
 		for (uint64_t n = 1; n < 16; n++) {
-			struct gpool_tensor *tensor = made(pool, 1, n % 3);
+			struct gpool_sliced_range *tensor = made(pool, 1, n % 3);
 			int error;
 
 			gpu_fault_set(pool->gpu, kinds[kind], n, -EIO);
 			for (uint32_t blocks = 2; blocks <= 8; blocks += 2) {
-				error = gpool_tensor_grow(tensor, blocks, 0);
+				error = gpool_sliced_range_grow(tensor, blocks, 0);
 				if (error) {
 					assert_int_equal(error, -ENOMEM);
 					assert_int_equal(info_of(tensor).backed, blocks - 2);
-					assert_int_equal(gpool_tensor_grow(tensor, blocks, 0), 0);
+					assert_int_equal(gpool_sliced_range_grow(tensor, blocks, 0), 0);
 				}
 				fill(tensor, blocks - 2, blocks, n);
 			}
 			assert_int_equal(wrong(tensor, 0, 8, n), 0);
-			assert_int_equal(gpool_tensor_shrink(tensor, 3, done_fence), 0);
+			assert_int_equal(gpool_sliced_range_shrink(tensor, 3, done_fence), 0);
 			assert_int_equal(wrong(tensor, 0, 3, n), 0);
-			if (gpool_tensor_destroy(tensor)) {
+			if (gpool_sliced_range_destroy(tensor)) {
 				assert_int_equal(wrong(tensor, 0, 3, n), 0);
-				assert_int_equal(gpool_tensor_destroy(tensor), 0);
+				assert_int_equal(gpool_sliced_range_destroy(tensor), 0);
 			}
 			gpu_fault_set(pool->gpu, kinds[kind], 0, 0);
 			assert_int_equal(harness_check(&harness), 0);
@@ -362,7 +362,7 @@ static void test_driver_faults(void **state)
 /* A tensor sleeps and wakes with the rest, also while its background is at work. */
 static void test_sleeps(void **state)
 {
-	struct gpool_tensor *tensor;
+	struct gpool_sliced_range *tensor;
 	struct gpool *pool;
 
 	(void)state;
@@ -370,11 +370,11 @@ static void test_sleeps(void **state)
 	pool = open_worker();
 	tensor = made(pool, 1, 4);
 	for (uint32_t round = 1; round <= 8; round++) {
-		assert_int_equal(gpool_tensor_grow(tensor, round, 0), 0);
+		assert_int_equal(gpool_sliced_range_grow(tensor, round, 0), 0);
 		fill(tensor, round - 1, round, 5);
 		assert_int_equal(gpool_sleep(pool, 0), 0);
-		assert_int_equal(gpool_tensor_grow(tensor, round + 1, 0), -EBUSY);
-		assert_int_equal(gpool_tensor_shrink(tensor, 0, done_fence), -EBUSY);
+		assert_int_equal(gpool_sliced_range_grow(tensor, round + 1, 0), -EBUSY);
+		assert_int_equal(gpool_sliced_range_shrink(tensor, 0, done_fence), -EBUSY);
 		assert_int_equal(gpool_wake(pool, ANSWER_MS), 0);
 		assert_int_equal(info_of(tensor).backed, round);
 		assert_int_equal(wrong(tensor, 0, round, 5), 0);
@@ -385,7 +385,7 @@ static void test_sleeps(void **state)
 
 static void test_destroyed_under_fences(void **state)
 {
-	struct gpool_tensor *tensor;
+	struct gpool_sliced_range *tensor;
 	struct gpool_fence fence;
 	struct gpool *pool;
 	uint32_t manual;
@@ -394,18 +394,18 @@ static void test_destroyed_under_fences(void **state)
 	start(plain);
 	pool = open_worker();
 	tensor = made(pool, 1, 2);
-	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_MANUAL, &manual), 0);
-	assert_int_equal(gpool_tensor_grow(tensor, 8, 0), 0);
+	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &manual), 0);
+	assert_int_equal(gpool_sliced_range_grow(tensor, 8, 0), 0);
 	fill(tensor, 0, 8, 3);
 	assert_int_equal(gpool_fence_record(pool, manual, &fence), 0);
-	assert_int_equal(gpool_tensor_shrink(tensor, 4, fence), 0);
-	assert_int_equal(gpool_tensor_destroy(tensor), -EBUSY);
+	assert_int_equal(gpool_sliced_range_shrink(tensor, 4, fence), 0);
+	assert_int_equal(gpool_sliced_range_destroy(tensor), -EBUSY);
 	/* It goes on, and what waits is still what it was. */
-	assert_int_equal(gpool_tensor_grow(tensor, 6, 0), 0);
+	assert_int_equal(gpool_sliced_range_grow(tensor, 6, 0), 0);
 	assert_int_equal(wrong(tensor, 0, 6, 3), 0);
 	AWAIT(info_of(tensor).ready == 8);
 	assert_int_equal(gpool_fence_signal(pool, fence), 0);
-	assert_int_equal(gpool_tensor_destroy(tensor), 0);
+	assert_int_equal(gpool_sliced_range_destroy(tensor), 0);
 	gpool_close(pool);
 }
 
@@ -422,7 +422,7 @@ struct user {
 static void *user_run(void *argument)
 {
 	struct user *user = argument;
-	struct gpool_tensor *tensor = made(user->pool, 1, 2);
+	struct gpool_sliced_range *tensor = made(user->pool, 1, 2);
 	uint32_t backed = 0;
 	struct gpool_fence fence;
 	uint32_t stream;
@@ -432,21 +432,21 @@ static void *user_run(void *argument)
 		uint32_t blocks = (uint32_t)rand_r(&user->seed) % (user->most + 1);
 
 		if (blocks > backed) {
-			user->error = gpool_tensor_grow(tensor, blocks, ANSWER_MS);
+			user->error = gpool_sliced_range_grow(tensor, blocks, ANSWER_MS);
 			fill(tensor, backed, user->error ? backed : blocks, user->seed);
 			/* All of it has one content again. */
 			fill(tensor, 0, user->error ? 0 : backed, user->seed);
 		} else {
 			user->error = gpool_fence_record(user->pool, stream, &fence);
 			if (!user->error)
-				user->error = gpool_tensor_shrink(tensor, blocks, fence);
+				user->error = gpool_sliced_range_shrink(tensor, blocks, fence);
 			fill(tensor, 0, user->error ? 0 : blocks, user->seed);
 		}
 		backed = user->error ? backed : blocks;
 		user->wrong += wrong(tensor, 0, backed, user->seed);
 	}
 	if (!user->error)
-		user->error = gpool_tensor_destroy(tensor);
+		user->error = gpool_sliced_range_destroy(tensor);
 	return NULL;
 }
 
@@ -490,7 +490,7 @@ static void test_killed(void **state)
 		assert_int_equal(pipe(ready), 0);
 		child = fork();
 		if (child == 0) {
-			struct gpool_tensor *tensor;
+			struct gpool_sliced_range *tensor;
 			unsigned seed = round;
 
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -498,8 +498,8 @@ static void test_killed(void **state)
 			if (write(ready[1], "", 1) != 1)
 				_exit(1);
 			for (;;) {
-				gpool_tensor_grow(tensor, (uint32_t)rand_r(&seed) % 10, 0);
-				gpool_tensor_shrink(tensor, (uint32_t)rand_r(&seed) % 10, done_fence);
+				gpool_sliced_range_grow(tensor, (uint32_t)rand_r(&seed) % 10, 0);
+				gpool_sliced_range_shrink(tensor, (uint32_t)rand_r(&seed) % 10, done_fence);
 			}
 		}
 		assert_int_equal(read(ready[0], &byte, 1), 1);
@@ -517,9 +517,9 @@ static void test_killed(void **state)
 
 static void test_wrong_arguments(void **state)
 {
-	struct gpool_tensor_options options = GPOOL_TENSOR_OPTIONS_INIT;
-	struct gpool_tensor_info info = {.size = 3};
-	struct gpool_tensor *tensor, *never = NULL;
+	struct gpool_sliced_range_options options = GPOOL_SLICED_RANGE_OPTIONS_INIT;
+	struct gpool_sliced_range_info info = {.size = 3};
+	struct gpool_sliced_range *tensor, *never = NULL;
 	struct gpool *pool;
 	int exit_status;
 	pid_t child;
@@ -527,33 +527,34 @@ static void test_wrong_arguments(void **state)
 	(void)state;
 	start(plain);
 	pool = open_worker();
-	assert_int_equal(gpool_tensor_create(pool, 0, 1, 1, NULL, &never), -EINVAL);
-	assert_int_equal(gpool_tensor_create(pool, 1, 0, 1, NULL, &never), -EINVAL);
-	assert_int_equal(gpool_tensor_create(pool, 1, 1, 0, NULL, &never), -EINVAL);
-	assert_int_equal(gpool_tensor_create(pool, 1 << 16, 1 << 8, 1 << 8, NULL, &never), -EINVAL);
-	assert_int_equal(gpool_tensor_create(pool, 2, UINT32_MAX, UINT32_MAX, NULL, &never), -EINVAL);
-	assert_int_equal(gpool_tensor_create(pool, 1, 1, 1, &options, &never), -EINVAL); /* immutable */
+	assert_int_equal(gpool_sliced_range_create(pool, 0, 1, 1, NULL, &never), -EINVAL);
+	assert_int_equal(gpool_sliced_range_create(pool, 1, 0, 1, NULL, &never), -EINVAL);
+	assert_int_equal(gpool_sliced_range_create(pool, 1, 1, 0, NULL, &never), -EINVAL);
+	assert_int_equal(gpool_sliced_range_create(pool, 1 << 16, 1 << 8, 1 << 8, NULL, &never), -EINVAL);
+	assert_int_equal(gpool_sliced_range_create(pool, 2, UINT32_MAX, UINT32_MAX, NULL, &never), -EINVAL);
+	assert_int_equal(gpool_sliced_range_create(pool, 1, 1, 1, &options, &never), -EINVAL); /* immutable */
 	options.memory_class = GPOOL_OBJECT_EPHEMERAL;
 	options.flags = 1;
-	assert_int_equal(gpool_tensor_create(pool, 1, 1, 1, &options, &never), -EINVAL);
+	assert_int_equal(gpool_sliced_range_create(pool, 1, 1, 1, &options, &never), -EINVAL);
 	options.flags = 0;
 	options.reserved = 1;
-	assert_int_equal(gpool_tensor_create(pool, 1, 1, 1, &options, &never), -EINVAL);
+	assert_int_equal(gpool_sliced_range_create(pool, 1, 1, 1, &options, &never), -EINVAL);
 	options.reserved = 0;
-	options.content = GPOOL_CONTENTS;
-	assert_int_equal(gpool_tensor_create(pool, 1, 1, 1, &options, &never), -EINVAL);
-	assert_int_equal(gpool_tensor_create(admin, 1, 1, 1, NULL, &never), -EPERM);
+	options.content = GPOOL_USAGE_COUNT;
+	assert_int_equal(gpool_sliced_range_create(pool, 1, 1, 1, &options, &never), -EINVAL);
+	assert_int_equal(gpool_sliced_range_create(admin, 1, 1, 1, NULL, &never), -EPERM);
 	assert_null(never);
 	tensor = made(pool, 1, 2);
-	assert_int_equal(gpool_tensor_get(tensor, &info), -EINVAL);
-	assert_int_equal(gpool_tensor_grow(tensor, 2, 0), 0);
+	assert_int_equal(gpool_sliced_range_info(tensor, &info), -EINVAL);
+	assert_int_equal(gpool_sliced_range_grow(tensor, 2, 0), 0);
 	child = fork();
 	if (child == 0) {
 		info.size = sizeof(info);
-		bool right = gpool_tensor_grow(tensor, 3, 0) == -ECHILD &&
-			gpool_tensor_shrink(tensor, 0, done_fence) == -ECHILD &&
-			gpool_tensor_get(tensor, &info) == -ECHILD && gpool_tensor_destroy(tensor) == -ECHILD &&
-			gpool_tensor_create(pool, 1, 1, 1, NULL, &never) == -ECHILD;
+		bool right = gpool_sliced_range_grow(tensor, 3, 0) == -ECHILD &&
+			gpool_sliced_range_shrink(tensor, 0, done_fence) == -ECHILD &&
+			gpool_sliced_range_info(tensor, &info) == -ECHILD &&
+			gpool_sliced_range_destroy(tensor) == -ECHILD &&
+			gpool_sliced_range_create(pool, 1, 1, 1, NULL, &never) == -ECHILD;
 
 		gpool_close(pool); /* no thread of its parent's to end */
 		_exit(right ? 0 : 1);
@@ -561,7 +562,7 @@ static void test_wrong_arguments(void **state)
 	exit_status = status_of(child);
 	assert_true(WIFEXITED(exit_status));
 	assert_int_equal(WEXITSTATUS(exit_status), 0);
-	assert_int_equal(gpool_tensor_grow(tensor, 3, 0), 0);
+	assert_int_equal(gpool_sliced_range_grow(tensor, 3, 0), 0);
 	gpool_close(pool);
 }
 

@@ -135,7 +135,7 @@ static void place_fill(struct place *place, uint64_t *random)
 	struct gpool_fence fence;
 	int error;
 
-	options.content = (uint32_t)random_next(random) % GPOOL_CONTENTS;
+	options.content = (uint32_t)random_next(random) % GPOOL_USAGE_COUNT;
 	options.flags = random_next(random) % 8 ? 0 : GPOOL_ALLOC_FIRST_FIT;
 	options.stream = random_next(random) % 4 ? 0 : manual;
 	options.timeout_ms = SOON_MS;
@@ -165,7 +165,7 @@ static void block_end(const struct gpool_block *block, uint64_t *random)
 	int error;
 
 	if (random_next(random) % 4) {
-		error = gpool_drop(pool, block);
+		error = gpool_discard(pool, block);
 	} else {
 		error = gpool_pin(pool, block);
 		if (!error) {
@@ -249,7 +249,7 @@ static void *evictor(void *unused)
 static void hammer(bool with_evictions)
 {
 	pthread_t threads[THREADS], evicting;
-	struct gpool_statistics statistics = {.size = sizeof(statistics)};
+	struct gpool_stats statistics = {.size = sizeof(statistics)};
 	struct gpool_block all;
 
 	wrong = allocations = frees = pins = stale = 0;
@@ -258,7 +258,7 @@ static void hammer(bool with_evictions)
 	atomic_store(&evict_rounds_least, with_evictions ? EVICT_ROUNDS * scale : 0);
 	for (int i = 0; i < PLACES; i++)
 		places[i] = (struct place){.lock = PTHREAD_MUTEX_INITIALIZER};
-	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_MANUAL, &manual), 0);
+	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &manual), 0);
 	for (uintptr_t i = 0; i < THREADS; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, worker, (void *)(i + 1)), 0);
 	if (with_evictions)
@@ -269,19 +269,19 @@ static void hammer(bool with_evictions)
 	if (with_evictions)
 		pthread_join(evicting, NULL);
 	gpool_stream_close(pool, manual);
-	assert_int_equal(gpool_statistics(pool, &statistics), 0);
+	assert_int_equal(gpool_stats(pool, &statistics), 0);
 	print_message(
-		"%llu allocations, %llu frees, %llu pins, %llu stale, %llu contended, %llu stitched, %llu refills\n",
+		"%llu allocations, %llu frees, %llu pins, %llu stale, %llu contended, %llu scattered, %llu refills\n",
 		(unsigned long long)allocations, (unsigned long long)frees, (unsigned long long)pins,
 		(unsigned long long)stale, (unsigned long long)statistics.contended_pins,
-		(unsigned long long)statistics.stitched, (unsigned long long)statistics.refills);
+		(unsigned long long)statistics.scattered, (unsigned long long)statistics.refills);
 	assert_int_equal(wrong, 0);
 	assert_true(with_evictions ? stale > 0 : true);
 	/* Each successful free shows once in the counters, and nobody still waits. */
 	for (int i = 0; i < PLACES; i++)
-		if (places[i].used && gpool_drop(pool, &places[i].block) == 0)
+		if (places[i].used && gpool_discard(pool, &places[i].block) == 0)
 			atomic_fetch_add(&frees, 1);
-	assert_int_equal(gpool_statistics(pool, &statistics), 0);
+	assert_int_equal(gpool_stats(pool, &statistics), 0);
 	assert_int_equal(statistics.allocations, allocations);
 	assert_int_equal(statistics.frees, frees);
 	assert_int_equal(statistics.deferred_blocks, 0);
@@ -322,7 +322,7 @@ static void *alloc_free_and_end(void *unused)
 /* What a thread kept is idle when it has ended; its slot of counters goes on with the next thread. */
 static void test_caches_end_with_their_thread(void **state)
 {
-	struct gpool_statistics statistics = {.size = sizeof(statistics)};
+	struct gpool_stats statistics = {.size = sizeof(statistics)};
 	pthread_t thread;
 	void *result;
 
@@ -332,7 +332,7 @@ static void test_caches_end_with_their_thread(void **state)
 		pthread_join(thread, &result);
 		assert_null(result);
 	}
-	assert_int_equal(gpool_statistics(pool, &statistics), 0);
+	assert_int_equal(gpool_stats(pool, &statistics), 0);
 	assert_int_equal(statistics.idle_pages, statistics.leased_pages);
 	assert_int_equal(statistics.allocations, 210);
 	assert_int_equal(statistics.frees, 210);
@@ -358,7 +358,7 @@ static void *count_exactly(void *unused)
 static void test_more_threads_than_counters(void **state)
 {
 	enum { MANY = SESSION_STAT_SLOTS + 20 };
-	struct gpool_statistics statistics = {.size = sizeof(statistics)};
+	struct gpool_stats statistics = {.size = sizeof(statistics)};
 	pthread_t threads[MANY];
 	void *result;
 
@@ -371,7 +371,7 @@ static void test_more_threads_than_counters(void **state)
 		assert_null(result);
 	}
 	pthread_barrier_destroy(&barrier);
-	assert_int_equal(gpool_statistics(pool, &statistics), 0);
+	assert_int_equal(gpool_stats(pool, &statistics), 0);
 	assert_int_equal(statistics.allocations, MANY);
 	assert_int_equal(statistics.frees, MANY);
 	assert_int_equal(statistics.pins, 200 * MANY);

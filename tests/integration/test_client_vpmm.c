@@ -90,9 +90,9 @@ static void test_joins(void **state)
 	give(at[2], s); /* with both */
 	assert_string_equal(dump(), "[-10]");
 	/* Not across streams, whether they are done or not. */
-	gpool_vm_trim(pool, 10 * PAGE_BYTES);
+	gpool_trim_to(pool, 10 * PAGE_BYTES);
 	finish(s);
-	gpool_vm_trim(pool, 10 * PAGE_BYTES); /* nothing is parked, and the GPU is known to have done with it */
+	gpool_trim_to(pool, 10 * PAGE_BYTES); /* nothing is reclaimable, and the GPU is known to have done with it */
 	for (int i = 0; i < 5; i++)
 		at[i] = take(2, s);
 	give(at[0], s);
@@ -178,27 +178,27 @@ static void test_wrong_addresses(void **state)
 	struct gpool_block block;
 
 	(void)state;
-	assert_int_equal(gpool_mfree(pool, 4096, s), -EINVAL); /* nothing was ever allocated */
+	assert_int_equal(gpool_free_async(pool, 4096, s), -EINVAL); /* nothing was ever allocated */
 	configure(0);
 	address = take(4, s);
 	other = take(1, s);
 	assert_int_equal(gpool_alloc(pool, 1, NULL, &block), 0);
 	assert_int_equal(gpool_address(pool, &block, &block_address), 0);
-	assert_int_equal(gpool_mfree(pool, block_address, s), -ESTALE);
-	assert_int_equal(gpool_mfree(pool, 0, s), -EINVAL);
-	assert_int_equal(gpool_mfree(pool, UINT64_MAX, s), -EINVAL);
-	assert_int_equal(gpool_mfree(pool, address + 1, s), -EINVAL);
-	assert_int_equal(gpool_mfree(pool, address + PAGE_BYTES, s), -ESTALE);
-	assert_int_equal(gpool_mfree(pool, address + (uint64_t)ADDRESS_PAGES * PAGE_BYTES, s), -EINVAL);
-	assert_int_equal(gpool_mfree(pool, address, s + 256), -EINVAL); /* a stream that never was */
-	assert_int_equal(gpool_mfree(pool, address, 77), -EINVAL);
-	assert_int_equal(gpool_malloc(pool, PAGE_BYTES, s + 256, &address), -EINVAL);
-	assert_int_equal(gpool_malloc(pool, 0, s, &address), -EINVAL);
+	assert_int_equal(gpool_free_async(pool, block_address, s), -ESTALE);
+	assert_int_equal(gpool_free_async(pool, 0, s), -EINVAL);
+	assert_int_equal(gpool_free_async(pool, UINT64_MAX, s), -EINVAL);
+	assert_int_equal(gpool_free_async(pool, address + 1, s), -EINVAL);
+	assert_int_equal(gpool_free_async(pool, address + PAGE_BYTES, s), -ESTALE);
+	assert_int_equal(gpool_free_async(pool, address + (uint64_t)ADDRESS_PAGES * PAGE_BYTES, s), -EINVAL);
+	assert_int_equal(gpool_free_async(pool, address, s + 256), -EINVAL); /* a stream that never was */
+	assert_int_equal(gpool_free_async(pool, address, 77), -EINVAL);
+	assert_int_equal(gpool_malloc_async(pool, PAGE_BYTES, s + 256, &address), -EINVAL);
+	assert_int_equal(gpool_malloc_async(pool, 0, s, &address), -EINVAL);
 	assert_string_equal(dump(), "[4][+1]");
 	give(address, s);
-	assert_int_equal(gpool_mfree(pool, address, s), -ESTALE);
+	assert_int_equal(gpool_free_async(pool, address, s), -ESTALE);
 	give(other, s);
-	assert_int_equal(gpool_mfree(pool, other, s), -ESTALE); /* joined into what lies below it */
+	assert_int_equal(gpool_free_async(pool, other, s), -ESTALE); /* joined into what lies below it */
 	assert_int_equal(gpool_free(pool, &block), 0);
 }
 
@@ -216,7 +216,7 @@ static struct gpool_fence gate_before(uint32_t stream, uint32_t manual)
 static void test_after_out_of_memory(void **state)
 {
 	uint64_t half, rest, never = 42;
-	struct gpool_shortage shortage = {.size = sizeof(shortage)};
+	struct gpool_oom_info shortage = {.size = sizeof(shortage)};
 	uint32_t s = streams[0];
 	char before[256];
 
@@ -226,19 +226,19 @@ static void test_after_out_of_memory(void **state)
 	rest = take(PAGES / 2 - 10, s);
 	fill(s, half, PAGES / 2, 0x11);
 	strcpy(before, dump());
-	assert_int_equal(gpool_malloc(pool, 11 * PAGE_BYTES, s, &never), -ENOSPC);
-	gpool_shortage(pool, &shortage);
+	assert_int_equal(gpool_malloc_async(pool, 11 * PAGE_BYTES, s, &never), -ENOSPC);
+	gpool_oom_info(pool, &shortage);
 	assert_int_equal(shortage.needed, 11);
-	assert_int_equal(gpool_malloc(pool, (uint64_t)(PAGES + 1) * PAGE_BYTES, s, &never), -ENOSPC);
-	assert_int_equal(gpool_malloc(pool, UINT64_MAX, s, &never), -ENOSPC);
+	assert_int_equal(gpool_malloc_async(pool, (uint64_t)(PAGES + 1) * PAGE_BYTES, s, &never), -ENOSPC);
+	assert_int_equal(gpool_malloc_async(pool, UINT64_MAX, s, &never), -ENOSPC);
 	assert_int_equal(never, 42);
 	/* The last allocation stays the last. */
 	assert_string_equal(dump(), before);
 	take(10, s);
-	assert_int_equal(gpool_malloc(pool, PAGE_BYTES, s, &never), -ENOSPC);
+	assert_int_equal(gpool_malloc_async(pool, PAGE_BYTES, s, &never), -ENOSPC);
 	give(rest, s);
 	/* Free, but not enough of it: not a page of it has moved. */
-	assert_int_equal(gpool_malloc(pool, (uint64_t)(PAGES / 2) * PAGE_BYTES, s, &never), -ENOSPC);
+	assert_int_equal(gpool_malloc_async(pool, (uint64_t)(PAGES / 2) * PAGE_BYTES, s, &never), -ENOSPC);
 	assert_string_equal(dump(), "[256][-246][10]");
 	rest = take(PAGES / 2 - 10, s);
 	finish(s);
@@ -274,7 +274,7 @@ static void test_everything_in_one_piece(void **state)
 		give(at[i], s);
 	whole = take(PAGES / 2, s);
 	assert_int_equal(pool_pages(), PAGES);
-	assert_int_equal(totals().zombie_bytes, PAGES / 2 * PAGE_BYTES);
+	assert_int_equal(totals().pending_unmap_bytes, PAGES / 2 * PAGE_BYTES);
 	/* The old places stay for as long as the stream is not there, and show the same memory. */
 	pages_write(whole, PAGES / 2, 0x77);
 	for (int i = 0; i < PAGES / 2; i += 2)
@@ -287,7 +287,7 @@ static void test_everything_in_one_piece(void **state)
 	/*
 	 * The pool was full, so the library's thread may be at them: what is short is unmapped in the background too.
 	 */
-	AWAIT(totals().zombie_bytes == 0);
+	AWAIT(totals().pending_unmap_bytes == 0);
 	gpool_stream_close(pool, manual);
 }
 
@@ -380,7 +380,7 @@ static void test_unfinished_regions_of_others(void **state)
 	assert_int_equal(gpool_fence_wait(pool, filled, 20), -ETIMEDOUT);
 	/* Nothing may be unmapped yet. */
 	give(take(1, s), s);
-	assert_int_equal(totals().zombie_bytes, 4 * PAGE_BYTES);
+	assert_int_equal(totals().pending_unmap_bytes, 4 * PAGE_BYTES);
 	signal_fence(gate);
 	assert_int_equal(gpool_fence_wait(pool, filled, SOON_MS), 0);
 	expect_content(b, 4, 0xbbbb);
@@ -393,7 +393,8 @@ static void test_unfinished_regions_of_others(void **state)
 }
 
 /*
- * A stream that is not finished is waited for only when nothing else is there: not for new pages, not for parked ones.
+ * A stream that is not finished is waited for only when nothing else is there: not for new pages, not for reclaimable
+ * ones.
  */
 static void test_waits_only_when_it_must(void **state)
 {
@@ -567,7 +568,7 @@ static void test_closed_streams(void **state)
 	c = take(3, t);
 	give(a, s);
 	gpool_stream_close(pool, s);
-	assert_int_equal(gpool_malloc(pool, PAGE_BYTES, s, &calls), -EINVAL);
+	assert_int_equal(gpool_malloc_async(pool, PAGE_BYTES, s, &calls), -EINVAL);
 	/* Freed in a stream that is gone: it was waited for. */
 	give(b, s);
 	assert_string_equal(dump(), "[-6][3]");
@@ -581,7 +582,7 @@ static void test_closed_streams(void **state)
 	assert_int_not_equal(again, s);
 	give(c, again);
 	assert_string_equal(dump(), "[-6][-3]");
-	assert_int_equal(gpool_malloc(pool, PAGE_BYTES, s, &calls), -EINVAL);
+	assert_int_equal(gpool_malloc_async(pool, PAGE_BYTES, s, &calls), -EINVAL);
 	streams[0] = again;
 }
 
@@ -604,13 +605,13 @@ static void test_captured(void **state)
 	assert_int_equal(gpool_vm_capture(pool, b, 1), 0);
 	fill(s, a, 2, 5);
 	give(a, s);
-	assert_int_equal(gpool_mfree(pool, a, s), -ESTALE);
+	assert_int_equal(gpool_free_async(pool, a, s), -ESTALE);
 	give(c, s);
 	/* Nobody gets it, and its pages go nowhere. */
 	take(4, s);
 	assert_string_equal(dump(), "[2][2][*2][+4]");
 	assert_int_equal(pool_pages(), 8);
-	assert_int_equal(gpool_vm_trim(pool, 0), 0);
+	assert_int_equal(gpool_trim_to(pool, 0), 0);
 	finish(s);
 	expect_content(a, 2, 5);
 	/* Freed before: it is free when the capture ends. */

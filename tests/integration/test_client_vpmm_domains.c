@@ -2,7 +2,7 @@
  * test_client_vpmm_domains.c - what the stream-ordered allocator has mapped, between trust domains and with handles of
  * several pages.
  *
- * A parked page may go to another process at any time. One of the same domain may have it while we still have it
+ * A reclaimable page may go to another process at any time. One of the same domain may have it while we still have it
  * mapped; for one of another domain the agent waits until we have let go. Method: a pool of 64 pages of 512 KB, in
  * handles of one page and of four, and two tenants of different domains; `red` allocates, frees, and works on, `blue`
  * wants all of it.
@@ -64,7 +64,7 @@ static uint64_t take(uint64_t bytes)
 {
 	uint64_t address = 0;
 
-	assert_int_equal(gpool_malloc(red, bytes, stream, &address), 0);
+	assert_int_equal(gpool_malloc_async(red, bytes, stream, &address), 0);
 	return address;
 }
 
@@ -93,7 +93,7 @@ static void *let_go(void *argument)
 {
 	(void)argument;
 	while (atomic_load(&busy)) {
-		gpool_let_go(red);
+		gpool_release_unused(red);
 		poll(NULL, 0, 1);
 	}
 	return NULL;
@@ -132,14 +132,14 @@ static void between_domains(uint32_t handle_pages_each)
 		*(uint32_t *)(uintptr_t)at[i] = 0x5ec7e7;
 	}
 	/* An old place that is still mapped is let go of too. */
-	assert_int_equal(gpool_mfree(red, at[0], stream), 0);
-	assert_int_equal(gpool_mfree(red, at[2], stream), 0);
+	assert_int_equal(gpool_free_async(red, at[0], stream), 0);
+	assert_int_equal(gpool_free_async(red, at[2], stream), 0);
 	again = take(all / 2);
 	for (int i = 1; i < 4; i += 2)
-		assert_int_equal(gpool_mfree(red, at[i], stream), 0);
-	assert_int_equal(gpool_mfree(red, again, stream), 0);
-	assert_int_equal(gpool_vm_trim(red, all), 0);
-	AWAIT(gpool_vm_trim(red, 0) == (int64_t)all);
+		assert_int_equal(gpool_free_async(red, at[i], stream), 0);
+	assert_int_equal(gpool_free_async(red, again, stream), 0);
+	assert_int_equal(gpool_trim_to(red, all), 0);
+	AWAIT(gpool_trim_to(red, 0) == (int64_t)all);
 	whole();
 	blue_has_all();
 	whole();
@@ -147,7 +147,7 @@ static void between_domains(uint32_t handle_pages_each)
 	/* And back: at new places. */
 	word = (uint32_t *)(uintptr_t)take(all / 2);
 	*word = 1;
-	assert_int_equal(count(VM_ZOMBIE), 0);
+	assert_int_equal(count(VM_PENDING_UNMAP), 0);
 	whole();
 }
 
@@ -172,19 +172,19 @@ static void test_large_handles(void **state)
 
 	(void)state;
 	begin(POOLS("handle_size = \"2MB\";"));
-	assert_int_equal(gpool_malloc(red, 100, stream, &small), 0);
+	assert_int_equal(gpool_malloc_async(red, 100, stream, &small), 0);
 	for (int i = 0; i < 4; i++)
 		at[i] = take((uint64_t)3 * PAGE_BYTES); /* one handle each */
 	assert_int_equal(at[1] - at[0], 2 << 20);
-	assert_int_equal(gpool_mfree(red, at[0], stream), 0);
-	assert_int_equal(gpool_mfree(red, at[2], stream), 0);
+	assert_int_equal(gpool_free_async(red, at[0], stream), 0);
+	assert_int_equal(gpool_free_async(red, at[2], stream), 0);
 	moved = take(4 << 20);
 	assert_int_equal(gpool_fill(red, stream, moved, 7, 4 << 20), 0);
 	assert_int_equal(stream_sync_all(red), 0);
 	assert_int_equal(*(uint32_t *)(uintptr_t)(moved + (4 << 20) - 4), 7);
-	assert_int_equal(count(VM_ZOMBIE), 2);
+	assert_int_equal(count(VM_PENDING_UNMAP), 2);
 	assert_int_equal(count(VM_ALLOCATED), 4);
-	assert_int_equal(gpool_mfree(red, small, stream), 0);
+	assert_int_equal(gpool_free_async(red, small, stream), 0);
 	whole();
 }
 

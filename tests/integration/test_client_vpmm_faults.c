@@ -92,7 +92,7 @@ static bool remap_with_fault(enum gpu_call call, uint64_t nth, const char *as_it
 	assert_true(strlen(regions()) < sizeof(before));
 	strcpy(before, regions());
 	gpu_fault_set(pool->gpu, call, nth, -EIO);
-	error = gpool_malloc(pool, NEW_PAGES * PAGE_BYTES, streams[0], &address);
+	error = gpool_malloc_async(pool, NEW_PAGES * PAGE_BYTES, streams[0], &address);
 	gpu_fault_set(pool->gpu, call, 0, 0);
 	if (error) {
 		assert_true(error == -ENOMEM || error == -EIO);
@@ -145,7 +145,7 @@ static void test_remapping(void **state)
 	/* Also when the agent has nothing: then there was no driver call at all. */
 	build_up_again(state);
 	strcpy(as_it_ends, dump());
-	assert_int_equal(gpool_malloc(pool, (PAGES - 8) * (uint64_t)PAGE_BYTES, streams[0], &live[0]), -ENOSPC);
+	assert_int_equal(gpool_malloc_async(pool, (PAGES - 8) * (uint64_t)PAGE_BYTES, streams[0], &live[0]), -ENOSPC);
 	assert_string_equal(dump(), as_it_ends);
 	signal_fence(gate);
 }
@@ -161,14 +161,14 @@ static void test_two_failures(void **state)
 	strcpy(before, dump());
 	gpu_fault_set(pool->gpu, GPU_CALL_TIMELINE_WAIT, 1, -EIO);
 	gpu_fault_set(pool->gpu, GPU_CALL_UNMAP, 1, -EIO);
-	assert_int_equal(gpool_malloc(pool, NEW_PAGES * PAGE_BYTES, streams[0], &address), -EIO);
-	/* A zombie in place of the hole; the next call makes it one. */
+	assert_int_equal(gpool_malloc_async(pool, NEW_PAGES * PAGE_BYTES, streams[0], &address), -EIO);
+	/* A pending unmap in place of the hole; the next call makes it one. */
 	assert_string_equal(dump(), "[-4][2][-5][3][-6][4][*20]");
 	take(1, streams[0]);
 	assert_string_equal(dump(), "[+1][-3][2][-5][3][-6][4]");
 	gpu_fault_set(pool->gpu, GPU_CALL_ACCESS, 1, -EIO);
 	gpu_fault_set(pool->gpu, GPU_CALL_UNMAP, 1, -EIO);
-	assert_int_equal(gpool_malloc(pool, NEW_PAGES * PAGE_BYTES, streams[0], &address), -ENOMEM);
+	assert_int_equal(gpool_malloc_async(pool, NEW_PAGES * PAGE_BYTES, streams[0], &address), -ENOMEM);
 	assert_string_equal(dump(), "[+1][-3][2][-5][3][-6][4][*20]");
 	address = take(NEW_PAGES, streams[0]);
 	fill(streams[0], address, NEW_PAGES, 0x400);
@@ -218,11 +218,11 @@ static void test_frees(void **state)
 	assert_non_null(strstr(regions(), "unfenced"));
 	/* It cannot be had then either: without a fence nobody else may have it. */
 	gpu_fault_set(pool->gpu, GPU_CALL_TIMELINE_WRITE, 1, -EIO);
-	assert_int_equal(gpool_vm_trim(pool, 0), 0);
+	assert_int_equal(gpool_trim_to(pool, 0), 0);
 	assert_non_null(strstr(regions(), "unfenced"));
 	/* Now it can, and is reached soon. */
 	for (int64_t given = 0; !given;) {
-		given = gpool_vm_trim(pool, 0);
+		given = gpool_trim_to(pool, 0);
 		assert_true(given == 0 || given == 4 * PAGE_BYTES);
 		finish(s);
 	}
@@ -253,13 +253,13 @@ static void test_faults_here_and_there(void **state)
 		if (at[which]) {
 			assert_int_equal(stream_sync_all(pool), 0);
 			expect_content(at[which], pages[which], value[which]);
-			assert_int_equal(gpool_mfree(pool, at[which], stream), 0);
+			assert_int_equal(gpool_free_async(pool, at[which], stream), 0);
 			at[which] = 0;
 			continue;
 		}
 		pages[which] = 1 + i * 11 % 13;
 		value[which] = i;
-		if (gpool_malloc(pool, pages[which] * (uint64_t)PAGE_BYTES, stream, &at[which])) {
+		if (gpool_malloc_async(pool, pages[which] * (uint64_t)PAGE_BYTES, stream, &at[which])) {
 			failed++;
 			at[which] = 0;
 		} else {

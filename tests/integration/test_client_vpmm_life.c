@@ -56,7 +56,7 @@ static void test_options(void **state)
 	(void)state;
 	assert_int_equal(totals().page_bytes, 0);
 	assert_int_equal(gpool_vm_dump(pool, dump_line, NULL), 0);
-	assert_int_equal(gpool_vm_trim(pool, 0), 0);
+	assert_int_equal(gpool_trim_to(pool, 0), 0);
 	assert_int_equal(gpool_vm_capture(pool, 4096, 1), -EINVAL);
 #define WRONG(field, value) \
 	wrong = options; \
@@ -65,7 +65,7 @@ static void test_options(void **state)
 	WRONG(flags, 1);
 	WRONG(page_bytes, PAGE_BYTES + 4096);
 	WRONG(small, 3);
-	WRONG(content, GPOOL_CONTENTS);
+	WRONG(content, GPOOL_USAGE_COUNT);
 	WRONG(timeout_ms, -2);
 	WRONG(trace, 4);
 	WRONG(idle_ms, -2);
@@ -78,7 +78,7 @@ static void test_options(void **state)
 	longer.known.page_bytes = 2 * PAGE_BYTES;
 	longer.known.initial_bytes = 8 * PAGE_BYTES;
 	assert_int_equal(gpool_vm_configure(pool, &longer.known), 0);
-	assert_int_equal(gpool_malloc(pool, 3 * PAGE_BYTES, streams[0], &address), 0);
+	assert_int_equal(gpool_malloc_async(pool, 3 * PAGE_BYTES, streams[0], &address), 0);
 	assert_string_equal(dump(), "[+2][-2]");
 	assert_int_equal(totals().page_bytes, 2 * PAGE_BYTES);
 	assert_int_equal(gpool_vm_configure(pool, &options), -EBUSY);
@@ -92,16 +92,16 @@ static void test_start_fails(void **state)
 
 	(void)state;
 	assert_int_equal(gpool_vm_configure(pool, &options), 0);
-	assert_int_equal(gpool_malloc(pool, PAGE_BYTES, streams[0], &address), -ENOSPC);
-	assert_int_equal(gpool_malloc(pool, PAGE_BYTES, 99, &address), -EINVAL);
+	assert_int_equal(gpool_malloc_async(pool, PAGE_BYTES, streams[0], &address), -ENOSPC);
+	assert_int_equal(gpool_malloc_async(pool, PAGE_BYTES, 99, &address), -EINVAL);
 	options = vm_options(4);
 	options.record_path = "/nowhere/at all";
 	assert_int_equal(gpool_vm_configure(pool, &options), 0);
-	assert_int_equal(gpool_malloc(pool, PAGE_BYTES, streams[0], &address), -EIO);
+	assert_int_equal(gpool_malloc_async(pool, PAGE_BYTES, streams[0], &address), -EIO);
 	configure(4);
 	for (int i = 0; i < 2; i++) {
 		gpu_fault_set(pool->gpu, i ? GPU_CALL_ACCESS : GPU_CALL_RESERVE, 1, -ENOMEM);
-		assert_int_equal(gpool_malloc(pool, PAGE_BYTES, streams[0], &address), -ENOMEM);
+		assert_int_equal(gpool_malloc_async(pool, PAGE_BYTES, streams[0], &address), -ENOMEM);
 		assert_int_equal(totals().page_bytes, 0);
 	}
 	take(1, streams[0]);
@@ -119,18 +119,18 @@ static void test_environment(void **state)
 	options.address_bytes = 0;
 	assert_int_equal(gpool_vm_configure(pool, &options), 0);
 	for (size_t i = 1; i < sizeof(wrong) / sizeof(*wrong); i++) {
-		setenv("VPMM_PAGE_SIZE", wrong[i], 1);
-		assert_int_equal(gpool_malloc(pool, PAGE_BYTES, streams[0], &address), -EINVAL);
+		setenv("GPOOL_VM_PAGE_SIZE", wrong[i], 1);
+		assert_int_equal(gpool_malloc_async(pool, PAGE_BYTES, streams[0], &address), -EINVAL);
 	}
-	setenv("VPMM_PAGE_SIZE", "786432", 1); /* half a handle more than one */
-	assert_int_equal(gpool_malloc(pool, PAGE_BYTES, streams[0], &address), -EINVAL);
-	setenv("VPMM_PAGE_SIZE", "1MiB", 1);
-	setenv("VPMM_PAGES", "5", 1);
-	setenv("VPMM_VA_SIZE", "64M", 1);
-	assert_int_equal(gpool_malloc(pool, PAGE_BYTES, streams[0], &address), 0);
-	unsetenv("VPMM_PAGE_SIZE");
-	unsetenv("VPMM_PAGES");
-	unsetenv("VPMM_VA_SIZE");
+	setenv("GPOOL_VM_PAGE_SIZE", "786432", 1); /* half a handle more than one */
+	assert_int_equal(gpool_malloc_async(pool, PAGE_BYTES, streams[0], &address), -EINVAL);
+	setenv("GPOOL_VM_PAGE_SIZE", "1MiB", 1);
+	setenv("GPOOL_VM_PAGES", "5", 1);
+	setenv("GPOOL_VM_VA_SIZE", "64M", 1);
+	assert_int_equal(gpool_malloc_async(pool, PAGE_BYTES, streams[0], &address), 0);
+	unsetenv("GPOOL_VM_PAGE_SIZE");
+	unsetenv("GPOOL_VM_PAGES");
+	unsetenv("GPOOL_VM_VA_SIZE");
 	assert_string_equal(dump(), "[+1][-4]");
 	assert_int_equal(totals().page_bytes, 1 << 20);
 	assert_int_equal(totals().reserved_bytes, 64 << 20);
@@ -140,7 +140,7 @@ static void test_environment(void **state)
 
 static void test_fork_and_observers(void **state)
 {
-	struct gpool_vm_totals filled = {.size = sizeof(filled)};
+	struct gpool_vm_stats filled = {.size = sizeof(filled)};
 	struct gpool_options options = harness_options(&harness);
 	uint64_t address = take(2, streams[0]), never;
 	struct gpool *observer;
@@ -150,9 +150,9 @@ static void test_fork_and_observers(void **state)
 	(void)state;
 	child = fork();
 	if (child == 0) {
-		int bad = gpool_malloc(pool, PAGE_BYTES, 0, &never) != -ECHILD ||
-			gpool_mfree(pool, address, 0) != -ECHILD || gpool_vm_trim(pool, 0) != -ECHILD ||
-			gpool_vm_capture(pool, address, 1) != -ECHILD || gpool_vm_totals(pool, &filled) != -ECHILD ||
+		int bad = gpool_malloc_async(pool, PAGE_BYTES, 0, &never) != -ECHILD ||
+			gpool_free_async(pool, address, 0) != -ECHILD || gpool_trim_to(pool, 0) != -ECHILD ||
+			gpool_vm_capture(pool, address, 1) != -ECHILD || gpool_vm_stats(pool, &filled) != -ECHILD ||
 			gpool_vm_dump(pool, dump_line, NULL) != -ECHILD || gpool_vm_configure(pool, NULL) != -ECHILD;
 
 		gpool_close(pool);
@@ -164,17 +164,17 @@ static void test_fork_and_observers(void **state)
 	dump();
 	options.flags = GPOOL_OPEN_OBSERVER;
 	assert_int_equal(gpool_open(&options, &observer), 0);
-	assert_int_equal(gpool_malloc(observer, PAGE_BYTES, 0, &never), -EPERM);
-	assert_int_equal(gpool_mfree(observer, address, 0), -EPERM);
-	assert_int_equal(gpool_vm_trim(observer, 0), -EPERM);
-	assert_int_equal(gpool_vm_totals(observer, &filled), -EPERM);
+	assert_int_equal(gpool_malloc_async(observer, PAGE_BYTES, 0, &never), -EPERM);
+	assert_int_equal(gpool_free_async(observer, address, 0), -EPERM);
+	assert_int_equal(gpool_trim_to(observer, 0), -EPERM);
+	assert_int_equal(gpool_vm_stats(observer, &filled), -EPERM);
 	assert_int_equal(gpool_vm_dump(observer, dump_line, NULL), -EPERM);
 	gpool_close(observer);
 }
 
 /* ---- what others may take ---- */
 
-static void test_parked_and_adopted(void **state)
+static void test_reclaimable_and_adopted(void **state)
 {
 	uint64_t a, b, calls;
 	uint32_t s = streams[0];
@@ -189,12 +189,12 @@ static void test_parked_and_adopted(void **state)
 	finish(s);
 	calls = gpu_calls(pool->gpu, GPU_CALL_UNMAP) + gpu_calls(pool->gpu, GPU_CALL_MAP) +
 		gpu_calls(pool->gpu, GPU_CALL_ACCESS);
-	AWAIT(gpool_vm_trim(pool, 0) == 10 * PAGE_BYTES);
-	assert_int_equal(totals().parked_bytes, 10 * PAGE_BYTES);
+	AWAIT(gpool_trim_to(pool, 0) == 10 * PAGE_BYTES);
+	assert_int_equal(totals().reclaimable_bytes, 10 * PAGE_BYTES);
 	assert_int_equal(totals().reusable_bytes, 10 * PAGE_BYTES);
 	assert_string_equal(dump(), "[-10][6]");
 	assert_int_equal(take(4, s), a);
-	assert_int_equal(totals().parked_bytes, 6 * PAGE_BYTES);
+	assert_int_equal(totals().reclaimable_bytes, 6 * PAGE_BYTES);
 	expect_content(a, 4, 1);
 	assert_int_equal(calls,
 		gpu_calls(pool->gpu, GPU_CALL_UNMAP) + gpu_calls(pool->gpu, GPU_CALL_MAP) +
@@ -202,13 +202,13 @@ static void test_parked_and_adopted(void **state)
 	/* Some stay. */
 	give(a, 0);
 	give(b, 0);
-	assert_int_equal(gpool_vm_trim(pool, 4 * PAGE_BYTES), 6 * PAGE_BYTES);
-	assert_int_equal(totals().parked_bytes, 12 * PAGE_BYTES);
-	assert_int_equal(gpool_vm_trim(pool, 1), 3 * PAGE_BYTES);
+	assert_int_equal(gpool_trim_to(pool, 4 * PAGE_BYTES), 6 * PAGE_BYTES);
+	assert_int_equal(totals().reclaimable_bytes, 12 * PAGE_BYTES);
+	assert_int_equal(gpool_trim_to(pool, 1), 3 * PAGE_BYTES);
 	dump();
 }
 
-static void test_parked_pages_are_taken(void **state)
+static void test_reclaimable_pages_are_taken(void **state)
 {
 	struct gpool_block block;
 	uint32_t s = streams[0];
@@ -218,11 +218,11 @@ static void test_parked_pages_are_taken(void **state)
 	configure(0);
 	a = take(20, s);
 	give(a, 0);
-	assert_int_equal(gpool_vm_trim(pool, 0), 20 * PAGE_BYTES);
+	assert_int_equal(gpool_trim_to(pool, 0), 20 * PAGE_BYTES);
 	block = other_takes(PAGES - 8, SOON_MS);
 	assert_string_equal(dump(), "[-20]"); /* nobody has looked */
-	/* Eight are left, wherever; the others are zombies, and soon holes. */
-	assert_int_equal(gpool_malloc(pool, 9 * PAGE_BYTES, s, &a), -ENOSPC);
+	/* Eight are left, wherever; the others are pending unmaps, and soon holes. */
+	assert_int_equal(gpool_malloc_async(pool, 9 * PAGE_BYTES, s, &a), -ENOSPC);
 	a = take(8, s);
 	fill(s, a, 8, 7);
 	assert_int_equal(pool_pages(), 8);
@@ -237,7 +237,7 @@ static void test_parked_pages_are_taken(void **state)
 }
 
 /* Pages of several handles: one that has lost a handle is lost, and its other handles are idle. */
-static void test_parked_pages_of_two_handles(void **state)
+static void test_reclaimable_pages_of_two_handles(void **state)
 {
 	struct gpool_vm_options options = vm_options(0);
 	struct gpool_block block;
@@ -248,7 +248,7 @@ static void test_parked_pages_of_two_handles(void **state)
 	assert_int_equal(gpool_vm_configure(pool, &options), 0);
 	a = take(20, streams[0]);
 	give(a, 0);
-	assert_int_equal(gpool_vm_trim(pool, 0), 20 * PAGE_BYTES);
+	assert_int_equal(gpool_trim_to(pool, 0), 20 * PAGE_BYTES);
 	block = other_takes(PAGES - 7, SOON_MS);
 	a = take(2, streams[0]);
 	fill(streams[0], a, 2, 9);
@@ -261,7 +261,7 @@ static void test_parked_pages_of_two_handles(void **state)
 }
 
 /* Unused for a while, or wanted by others: in the background. */
-static void test_idle_pages_are_parked(void **state)
+static void test_idle_pages_are_reclaimable(void **state)
 {
 	struct gpool_vm_options options = vm_options(0);
 	uint32_t s = streams[0];
@@ -273,12 +273,12 @@ static void test_idle_pages_are_parked(void **state)
 	a = take(20, s);
 	take(2, s);
 	give(a, s);
-	AWAIT(totals().parked_bytes == 20 * PAGE_BYTES);
+	AWAIT(totals().reclaimable_bytes == 20 * PAGE_BYTES);
 	assert_int_equal(take(20, s), a);
 	give(a, s);
 	/* Of a remapping the old places too. */
 	take(21, s);
-	AWAIT(totals().zombie_bytes == 0);
+	AWAIT(totals().pending_unmap_bytes == 0);
 	dump();
 }
 
@@ -289,7 +289,10 @@ static void test_pressure_frees(void **state)
 	uint64_t a, b;
 
 	(void)state;
-	/* Nothing is parked for being idle. What is free is offered by the next tick; before it, pressure parks it. */
+	/*
+	 * Nothing is reclaimable for being idle. What is free is offered by the next tick; before it, pressure parks
+	 * it.
+	 */
 	configure(0);
 	a = take(300, s);
 	b = take(100, s);
@@ -337,7 +340,7 @@ static uint64_t take_bytes(uint64_t bytes, uint32_t stream)
 {
 	uint64_t address = 0;
 
-	assert_int_equal(gpool_malloc(pool, bytes, stream, &address), 0);
+	assert_int_equal(gpool_malloc_async(pool, bytes, stream, &address), 0);
 	assert_int_equal(address % 256, 0);
 	return address;
 }
@@ -359,12 +362,12 @@ static void test_small(void **state)
 	calls = driver_calls();
 	for (int i = 0; i < 10; i++) {
 		give(a, s);
-		assert_int_equal(gpool_mfree(pool, a, s), -ESTALE);
+		assert_int_equal(gpool_free_async(pool, a, s), -ESTALE);
 		assert_int_equal(take_bytes(900 + (uint64_t)i, s), a);
 	}
 	assert_int_equal(driver_calls(), calls);
-	assert_int_equal(gpool_mfree(pool, a + 256, s), -ESTALE);
-	assert_int_equal(gpool_mfree(pool, a + 1, s), -ESTALE);
+	assert_int_equal(gpool_free_async(pool, a + 256, s), -ESTALE);
+	assert_int_equal(gpool_free_async(pool, a + 1, s), -ESTALE);
 	assert_int_equal(gpool_vm_capture(pool, a, 1), -EINVAL);
 	/* Another one only when it is done. */
 	c = take_bytes(1000, manual);
@@ -417,7 +420,7 @@ static void test_small_guards(void **state)
 	give(b, t);
 	/* Its guard is over, and it waits in t's list. */
 	AWAIT((vpmm_small_return(pool->vpmm, true), finish(t), !vpmm_small_waits(pool->vpmm)));
-	assert_int_equal(gpool_mfree(pool, a, t), -ESTALE);
+	assert_int_equal(gpool_free_async(pool, a, t), -ESTALE);
 	gpool_stream_close(pool, manual);
 }
 
@@ -434,9 +437,9 @@ static void test_small_ones_go_back(void **state)
 	for (int i = 0; i < 100; i++)
 		give(at[i], s);
 	assert_int_equal(totals().small_bytes, 0);
-	gpool_vm_trim(pool, 0);
+	gpool_trim_to(pool, 0);
 	finish(s);
-	gpool_vm_trim(pool, 0);
+	gpool_trim_to(pool, 0);
 	/* All pages are to be had. */
 	give(take(PAGES, t), t);
 	give(take_bytes(100, s), s);
@@ -472,7 +475,7 @@ static void test_small_ones_need_free_pages(void **state)
 	/* All pages are here, and free: one of them is what a small one needs. */
 	take_bytes(100, s);
 	take(PAGES - 1, s);
-	assert_int_equal(gpool_malloc(pool, 4096, s, &a), -ENOSPC);
+	assert_int_equal(gpool_malloc_async(pool, 4096, s, &a), -ENOSPC);
 	dump();
 }
 
@@ -507,7 +510,7 @@ static void test_small_as_pages(void **state)
 	struct gpool_vm_options options = vm_options(3);
 
 	(void)state;
-	options.small = GPOOL_SMALL_PAGES;
+	options.small = GPOOL_VM_SMALL_PAGES;
 	assert_int_equal(gpool_vm_configure(pool, &options), 0);
 	take_bytes(1, streams[0]);
 	assert_string_equal(dump(), "[+1][-2]");
@@ -542,9 +545,9 @@ static void test_small_of_the_driver(void **state)
 	uint64_t a, b, c, d;
 
 	(void)state;
-	options.small = GPOOL_SMALL_DRIVER;
+	options.small = GPOOL_VM_SMALL_DRIVER;
 	assert_int_equal(gpool_vm_configure(pool, &options), 0);
-	assert_int_equal(gpool_malloc(pool, 100, s, &a), -EOPNOTSUPP);
+	assert_int_equal(gpool_malloc_async(pool, 100, s, &a), -EOPNOTSUPP);
 	without_pool = pool->gpu->ops;
 	with_pool = *without_pool;
 	with_pool.pool_alloc = fake_pool_alloc;
@@ -561,7 +564,7 @@ static void test_small_of_the_driver(void **state)
 	assert_int_equal(totals().small_bytes, 2356);
 	give(a, s);
 	assert_int_equal(pool_frees, 1);
-	assert_int_equal(gpool_mfree(pool, a, s), -EINVAL);
+	assert_int_equal(gpool_free_async(pool, a, s), -EINVAL);
 	give(b, manual);
 	give(c, s);
 	give(d, 0);
@@ -625,9 +628,9 @@ static void test_trace(void **state)
 	finish(streams[0]);
 	*log_text = '\0';
 	give(take(1, streams[0]), streams[0]);
-	assert_non_null(strstr(log_text, "0: zombie of 4 pages"));
+	assert_non_null(strstr(log_text, "0: pending unmap of 4 pages"));
 	*log_text = '\0';
-	assert_int_equal(gpool_malloc(pool, (uint64_t)PAGES * PAGE_BYTES, streams[0], &a), -ENOSPC);
+	assert_int_equal(gpool_malloc_async(pool, (uint64_t)PAGES * PAGE_BYTES, streams[0], &a), -ENOSPC);
 	assert_non_null(strstr(log_text, gpool_strerror(ENOSPC)));
 	give(b, streams[0]);
 }
@@ -661,7 +664,7 @@ static void test_record(void **state)
 	a = take(3, streams[0]);
 	b = take_bytes(1000, 0);
 	give(a, streams[0]);
-	assert_int_equal(gpool_mfree(pool, a, streams[0]), -ESTALE); /* not a call that replaying could repeat */
+	assert_int_equal(gpool_free_async(pool, a, streams[0]), -ESTALE); /* not a call that replaying could repeat */
 	c = take_bytes(PAGE_BYTES + 5, streams[0]);
 	give(c, streams[0]);
 	give(b, 0);
@@ -723,7 +726,7 @@ static void test_record_on_a_full_disk(void **state)
 static void test_shown_regions(void **state)
 {
 	const struct region_table *table = pool->session.regions;
-	struct gpool_vm_totals now;
+	struct gpool_vm_stats now;
 	uint32_t s = streams[0], rows = 0;
 	uint64_t a, pages[REGION_ROW_STATES] = {0};
 	struct region_look look;
@@ -736,7 +739,7 @@ static void test_shown_regions(void **state)
 	give(a, s);
 	take(12, s);
 	give(take(1, s), s);
-	assert_int_equal(gpool_vm_trim(pool, 0) >= 0, 1);
+	assert_int_equal(gpool_trim_to(pool, 0) >= 0, 1);
 	now = totals();
 	dump();
 	region_table_look(table, &look);
@@ -752,15 +755,15 @@ static void test_shown_regions(void **state)
 		pages[row.state] += row.pages;
 		assert_int_equal(row.flags & REGION_ROW_MOVING, 0);
 	}
-	assert_int_equal(rows, now.live_regions + now.reusable_regions + now.hole_regions + now.zombie_regions);
+	assert_int_equal(rows, now.live_regions + now.reusable_regions + now.hole_regions + now.pending_unmap_regions);
 	assert_int_equal(pages[REGION_ROW_ALLOCATED] * PAGE_BYTES, now.live_bytes);
 	assert_int_equal(pages[REGION_ROW_FREE] * PAGE_BYTES, now.reusable_bytes);
 	assert_int_equal(pages[REGION_ROW_HOLE] * PAGE_BYTES, now.hole_bytes);
-	assert_int_equal(pages[REGION_ROW_ZOMBIE] * PAGE_BYTES, now.zombie_bytes);
+	assert_int_equal(pages[REGION_ROW_PENDING_UNMAP] * PAGE_BYTES, now.pending_unmap_bytes);
 	assert_int_equal(look.totals.live, now.live_bytes);
 	assert_int_equal(look.totals.reusable, now.reusable_bytes);
-	assert_int_equal(look.totals.parked, now.parked_bytes);
-	assert_int_equal(look.totals.zombies, now.zombie_bytes);
+	assert_int_equal(look.totals.reclaimable, now.reclaimable_bytes);
+	assert_int_equal(look.totals.pending_unmap, now.pending_unmap_bytes);
 	assert_int_equal(look.totals.reserved, now.reserved_bytes);
 	assert_true(region_table_stands(table, &look));
 }
@@ -772,10 +775,10 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_start_fails, attach, detach),
 		cmocka_unit_test_setup_teardown(test_environment, attach, detach),
 		cmocka_unit_test_setup_teardown(test_fork_and_observers, attach, detach),
-		cmocka_unit_test_setup_teardown(test_parked_and_adopted, attach, detach),
-		cmocka_unit_test_setup_teardown(test_parked_pages_are_taken, attach_two, detach_two),
-		cmocka_unit_test_setup_teardown(test_parked_pages_of_two_handles, attach_two, detach_two),
-		cmocka_unit_test_setup_teardown(test_idle_pages_are_parked, attach, detach),
+		cmocka_unit_test_setup_teardown(test_reclaimable_and_adopted, attach, detach),
+		cmocka_unit_test_setup_teardown(test_reclaimable_pages_are_taken, attach_two, detach_two),
+		cmocka_unit_test_setup_teardown(test_reclaimable_pages_of_two_handles, attach_two, detach_two),
+		cmocka_unit_test_setup_teardown(test_idle_pages_are_reclaimable, attach, detach),
 		cmocka_unit_test_setup_teardown(test_pressure_frees, attach_two, detach_two),
 		cmocka_unit_test_setup_teardown(test_waits_for_pages, attach_two, detach_two),
 		cmocka_unit_test_setup_teardown(test_small, attach, detach),

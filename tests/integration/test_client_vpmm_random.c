@@ -149,16 +149,17 @@ static void old_places_look(void)
 
 	memset(new_place, 0, sizeof(new_place));
 	vpmm_lock(vpmm);
-	for (int zombies = 0; zombies <= 1; zombies++)
+	for (int pending = 0; pending <= 1; pending++)
 		for (region = chunk->lowest; region; region = region->after) {
 			const struct vm_space *space = vpmm_space(region);
 
-			if (region->moving || (zombies ? region->kind != VM_ZOMBIE : region->kind != VM_ALLOCATED))
+			if (region->moving ||
+				(pending ? region->kind != VM_PENDING_UNMAP : region->kind != VM_ALLOCATED))
 				continue;
 			for (uint32_t slot = region->first; slot < region->first + region->count; slot++) {
 				uint32_t page = space->pages[slot] - 1;
 
-				if (!zombies)
+				if (!pending)
 					new_place[page] = vm_address(space, slot);
 				else if (new_place[page])
 					wrong += memcmp((void *)(uintptr_t)new_place[page],
@@ -217,7 +218,7 @@ static void step_take(struct actor *actor, bool alone)
 	};
 	bytes = allocation->pages ? (uint64_t)allocation->pages * PAGE_BYTES - any(actor, 2) * 4096 : 256;
 	pthread_rwlock_rdlock(&stream_locks[allocation->stream]);
-	error = gpool_malloc(pool, bytes, random_streams[allocation->stream], &allocation->address);
+	error = gpool_malloc_async(pool, bytes, random_streams[allocation->stream], &allocation->address);
 	if (error) {
 		assert_int_equal(error, -ENOSPC);
 		/*
@@ -246,18 +247,18 @@ static void give_elsewhere(struct actor *actor, const struct allocation *allocat
 	uint32_t stream = any(actor, RANDOM_STREAMS + 1);
 
 	if (stream == RANDOM_STREAMS && !allocation->written) {
-		assert_int_equal(gpool_mfree(pool, allocation->address, 0), 0);
+		assert_int_equal(gpool_free_async(pool, allocation->address, 0), 0);
 		return;
 	}
 	/* Held by who closes it, or not to be freed in without waiting: then where it was allocated, which we hold. */
 	if (stream == RANDOM_STREAMS || pthread_rwlock_tryrdlock(&stream_locks[stream])) {
-		assert_int_equal(gpool_mfree(pool, allocation->address, random_streams[allocation->stream]), 0);
+		assert_int_equal(gpool_free_async(pool, allocation->address, random_streams[allocation->stream]), 0);
 		return;
 	}
 	if (allocation->written)
 		assert_int_equal(
 			gpool_stream_wait(pool, random_streams[stream], record(random_streams[allocation->stream])), 0);
-	assert_int_equal(gpool_mfree(pool, allocation->address, random_streams[stream]), 0);
+	assert_int_equal(gpool_free_async(pool, allocation->address, random_streams[stream]), 0);
 	pthread_rwlock_unlock(&stream_locks[stream]);
 }
 
@@ -273,7 +274,7 @@ static void step_give(struct actor *actor)
 	if (any(actor, 8) == 0)
 		give_elsewhere(actor, &allocation);
 	else
-		assert_int_equal(gpool_mfree(pool, allocation.address, random_streams[allocation.stream]), 0);
+		assert_int_equal(gpool_free_async(pool, allocation.address, random_streams[allocation.stream]), 0);
 	pthread_rwlock_unlock(&stream_locks[allocation.stream]);
 	actor->live[which] = actor->live[--actor->live_count];
 	actor->live_pages -= allocation.pages;
@@ -320,7 +321,7 @@ static void step(struct actor *actor, bool alone)
 	if (what == 0)
 		step_close(actor);
 	else if (what == 1)
-		gpool_vm_trim(pool, any(actor, 100) * (uint64_t)PAGE_BYTES);
+		gpool_trim_to(pool, any(actor, 100) * (uint64_t)PAGE_BYTES);
 	else if (what < 10)
 		step_gate(actor);
 	else if (actor->live_count == LIVE_MAX || (actor->live_count && what % 2))

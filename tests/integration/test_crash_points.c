@@ -206,7 +206,7 @@ static void test_grant(void **state)
 	play(&(struct scenario){one_worker, ask_for_pages});
 }
 
-/* Every second page of the pool is the first's, pinned, so that the second's block has to be stitched. */
+/* Every second page of the pool is the first's, pinned, so that the second's block has to be scattered. */
 static void holes(void)
 {
 	struct gpool_block blocks[PAGES];
@@ -234,26 +234,26 @@ static void ask_for_many(void)
 	take(&second, 6, 0);
 }
 
-static void test_stitched_grant(void **state)
+static void test_scattered_grant(void **state)
 {
 	(void)state;
 	play(&(struct scenario){holes, ask_for_many});
 }
 
-/* All of the pool is the first's: blocks that may go, one of them stitched, the rest idle or in magazines. */
+/* All of the pool is the first's: blocks that may go, one of them scattered, the rest idle or in magazines. */
 static void may_go(void)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
-	struct gpool_block *stitched;
+	struct gpool_block *scattered;
 
 	holes();
 	worker_close(&second);
 	for (int i = 0; i < 4; i++)
 		assert_int_equal(gpool_free(first.pool, &first.blocks[--first.count]), 0);
-	stitched = &first.blocks[first.count];
+	scattered = &first.blocks[first.count];
 	options.timeout_ms = ANSWER_MS;
-	assert_int_equal(gpool_alloc(first.pool, 12, &options, stitched), 0);
-	put(first.pool, stitched, first.count);
+	assert_int_equal(gpool_alloc(first.pool, 12, &options, scattered), 0);
+	put(first.pool, scattered, first.count);
 	first.pinned[first.count++] = true;
 	let_go(&first);
 	worker_open(&second, "second");
@@ -297,8 +297,8 @@ static uint64_t *offered_words(uint32_t page)
 }
 
 /*
- * All of the pool is the first's: a stitched block and others, freed behind fences of two streams that are reached, and
- * offered pages.
+ * All of the pool is the first's: a scattered block and others, freed behind fences of two streams that are reached,
+ * and offered pages.
  */
 static void may_be_had(void)
 {
@@ -307,7 +307,7 @@ static void may_be_had(void)
 
 	may_go();
 	for (uint32_t i = 0; i < 2; i++) {
-		assert_int_equal(gpool_stream_open(first.pool, NULL, GPOOL_STREAM_MANUAL, &streams[i]), 0);
+		assert_int_equal(gpool_stream_open(first.pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &streams[i]), 0);
 		assert_int_equal(gpool_fence_record(first.pool, streams[i], &fences[i]), 0);
 	}
 	for (uint32_t i = 0; i < 6; i++) {
@@ -320,7 +320,7 @@ static void may_be_had(void)
 		first.count--;
 	}
 	assert_int_equal(gpool_range_reserve(first.pool, OFFERED, NULL, &offered), 0);
-	assert_int_equal(gpool_range_back(offered, 0, OFFERED, ANSWER_MS), 0);
+	assert_int_equal(gpool_range_commit(offered, 0, OFFERED, ANSWER_MS), 0);
 	for (uint32_t page = 0; page < OFFERED; page++)
 		for (uint32_t i = 0; i < WORDS; i++)
 			offered_words(page)[i] = word_of(7000 + page, i);
@@ -422,7 +422,7 @@ static void test_restore(void **state)
 static void drop_all(void)
 {
 	for (; first.count; first.count--)
-		assert_int_equal(gpool_drop(first.pool, &first.blocks[first.count - 1]), 0);
+		assert_int_equal(gpool_discard(first.pool, &first.blocks[first.count - 1]), 0);
 	assert_int_equal(status()->pools[0].spill_memory_bytes, 0);
 }
 
@@ -453,7 +453,7 @@ static void spill_and_drop(void)
 		status()->pools[0].spill_memory_bytes + status()->pools[0].spill_file_bytes >= 8 * page_bytes &&
 			status()->pools[0].moving_pages == 0));
 	for (; first.count; first.count--)
-		assert_int_equal(gpool_drop(first.pool, &first.blocks[first.count - 1]), 0);
+		assert_int_equal(gpool_discard(first.pool, &first.blocks[first.count - 1]), 0);
 	AWAIT(status()->pools[0].spill_memory_bytes + status()->pools[0].spill_file_bytes == 0);
 }
 
@@ -868,7 +868,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_attach_and_detach),
 		cmocka_unit_test(test_grant),
-		cmocka_unit_test(test_stitched_grant),
+		cmocka_unit_test(test_scattered_grant),
 		cmocka_unit_test(test_eviction_and_reclaim),
 		cmocka_unit_test(test_operators_eviction),
 		cmocka_unit_test(test_freed_behind_fences_and_offered),

@@ -2,8 +2,9 @@
  * test_eviction.c - whose blocks go when pages run out, which of them first, and what never goes.
  *
  * Goal: the watermarks start and stop eviction; the order is that of content, recency, size and priority; what is
- * pinned, behind a fence or prepared stays; a stitched block goes whole; tenants' minima, priorities and weights decide
- * between tenants; a refused request destroys nothing; and the pressure is told, in the pool's header and as events.
+ * pinned, behind a fence or prepared stays; a scattered block goes whole; tenants' minima, priorities and weights
+ * decide between tenants; a refused request destroys nothing; and the pressure is told, in the pool's header and as
+ * events.
  * Method: a gpoold for each test, with a pool of 64 pages, watermarks that rest where they are not the subject, and
  * workers that keep one page in their magazine, so that pages can be counted. Blocks compare as equally recent when
  * they were touched within one step of the agent's clock.
@@ -171,7 +172,7 @@ static struct gpool_block alloc_as(struct gpool *pool, uint32_t page_count, uint
 
 static struct gpool_block alloc(struct gpool *pool, uint32_t page_count)
 {
-	return alloc_as(pool, page_count, GPOOL_KV_CACHE, 0);
+	return alloc_as(pool, page_count, GPOOL_USAGE_KV_CACHE, 0);
 }
 
 static void unpin_all(struct gpool *pool, const struct gpool_block *blocks, uint32_t count)
@@ -320,7 +321,7 @@ static void test_watermarks_rest_in_a_small_pool(void **state)
 	(void)state;
 	start(watermarks);
 	pool = open_tenant(NULL);
-	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_MANUAL, &stream), 0);
+	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &stream), 0);
 	assert_int_equal(gpool_fence_record(pool, stream, &fence), 0);
 	alloc_pinned(pool, blocks, 56);
 	for (uint32_t i = 0; i < 56; i++)
@@ -341,8 +342,8 @@ static void test_watermarks_rest_in_a_small_pool(void **state)
 
 static void test_order_by_content(void **state)
 {
-	static const uint32_t contents[] = {
-		GPOOL_TEMP_BUFFER, GPOOL_ACTIVATION, GPOOL_GRADIENT, GPOOL_LORA_WEIGHT, GPOOL_KV_CACHE};
+	static const uint32_t contents[] = {GPOOL_USAGE_TEMP_BUFFER, GPOOL_USAGE_ACTIVATION, GPOOL_USAGE_GRADIENT,
+		GPOOL_USAGE_LORA_WEIGHT, GPOOL_USAGE_KV_CACHE};
 	struct gpool_block blocks[5];
 	struct gpool *pool;
 
@@ -367,7 +368,8 @@ static void test_order_by_priority_within_a_content(void **state)
 	start(quiet);
 	pool = open_tenant(NULL);
 	for (uint32_t i = 6; i-- > 0;)
-		blocks[i] = alloc_as(pool, 1, i < 4 ? GPOOL_TEMP_BUFFER : GPOOL_ACTIVATION, i < 4 ? i : i - 4);
+		blocks[i] =
+			alloc_as(pool, 1, i < 4 ? GPOOL_USAGE_TEMP_BUFFER : GPOOL_USAGE_ACTIVATION, i < 4 ? i : i - 4);
 	unpin_all(pool, blocks, 6);
 	touch_together(pool, blocks, 6);
 	expect_order(pool, blocks, 6);
@@ -400,7 +402,7 @@ static void test_order_by_recency(void **state)
 	start(quiet);
 	pool = open_tenant(NULL);
 	for (uint32_t i = 4; i-- > 0;)
-		blocks[i] = alloc_as(pool, 1, i == 0 ? GPOOL_KV_CACHE : GPOOL_TEMP_BUFFER, 0);
+		blocks[i] = alloc_as(pool, 1, i == 0 ? GPOOL_USAGE_KV_CACHE : GPOOL_USAGE_TEMP_BUFFER, 0);
 	unpin_all(pool, blocks, 4);
 	touch_together(pool, blocks, 4);
 	/* Steps that are long against a few questions. */
@@ -420,11 +422,11 @@ static void test_contents_that_were_not_named_stay(void **state)
 	(void)state;
 	start(quiet);
 	pool = open_tenant(NULL);
-	temporary = alloc_as(pool, 1, GPOOL_TEMP_BUFFER, 0);
-	kv = alloc_as(pool, 1, GPOOL_KV_CACHE, 0);
+	temporary = alloc_as(pool, 1, GPOOL_USAGE_TEMP_BUFFER, 0);
+	kv = alloc_as(pool, 1, GPOOL_USAGE_KV_CACHE, 0);
 	assert_int_equal(gpool_unpin(pool, &temporary), 0);
 	assert_int_equal(gpool_unpin(pool, &kv), 0);
-	assert_int_equal(evict(PAGES, 0, 1u << GPOOL_KV_CACHE), 1);
+	assert_int_equal(evict(PAGES, 0, 1u << GPOOL_USAGE_KV_CACHE), 1);
 	assert_false(alive(pool, &kv));
 	assert_true(alive(pool, &temporary));
 	gpool_close(pool);
@@ -443,7 +445,7 @@ static void test_a_fence_protects(void **state)
 	start(quiet);
 	pool = open_tenant(NULL);
 	other = open_tenant(NULL);
-	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_MANUAL, &stream), 0);
+	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &stream), 0);
 	for (uint32_t i = 0; i < 4; i++)
 		blocks[i] = alloc(pool, PAGES / 4);
 	assert_int_equal(gpool_fence_record(pool, stream, &fence), 0);
@@ -483,9 +485,9 @@ static void test_a_prepared_block_stays(void **state)
 	gpool_close(other);
 }
 
-static void test_a_stitched_block_goes_whole(void **state)
+static void test_a_scattered_block_goes_whole(void **state)
 {
-	struct gpool_block blocks[PAGES], stitched, more;
+	struct gpool_block blocks[PAGES], scattered, more;
 	struct gpool *pool, *other;
 	int error;
 
@@ -496,17 +498,17 @@ static void test_a_stitched_block_goes_whole(void **state)
 	assert_int_equal(alloc_most(pool, blocks, &error), PAGES);
 	for (uint32_t i = 0; i < 16; i += 2)
 		assert_int_equal(gpool_free(pool, &blocks[i]), 0);
-	stitched = alloc(pool, 8);
-	assert_true(stitched.tag & BLOCK_STITCHED);
+	scattered = alloc(pool, 8);
+	assert_true(scattered.tag & BLOCK_SCATTERED);
 	/* Pinned it does not go at all. */
 	assert_int_equal(try_alloc(other, 1, 0, &more), -ENOSPC);
 	assert_int_equal(evict(1, 0, 0), 0);
-	assert_int_equal(gpool_unpin(pool, &stitched), 0);
+	assert_int_equal(gpool_unpin(pool, &scattered), 0);
 	assert_int_equal(evict(1, gpool_session(pool), 0), 8);
-	assert_false(alive(pool, &stitched));
+	assert_false(alive(pool, &scattered));
 	assert_int_equal(status()->free_pages, 8);
 	more = alloc(other, 8);
-	assert_true(more.tag & BLOCK_STITCHED);
+	assert_true(more.tag & BLOCK_SCATTERED);
 	gpool_close(pool);
 	gpool_close(other);
 }
@@ -529,8 +531,8 @@ static void test_extents_that_overlap_are_no_block(void **state)
 	atomic_store(&block_entry(pool, block.page)->next, block.page + 2 + 1);
 	atomic_store(&block_entry(pool, block.page + 2)->page_count, 3);
 	atomic_store(&block_entry(pool, block.page + 2)->next, 0);
-	atomic_store(&block_entry(pool, block.page + 2)->tag, block.tag | BLOCK_STITCHED | BLOCK_EXTENT);
-	atomic_store(&block_entry(pool, block.page)->tag, block.tag | BLOCK_STITCHED);
+	atomic_store(&block_entry(pool, block.page + 2)->tag, block.tag | BLOCK_SCATTERED | BLOCK_EXTENT);
+	atomic_store(&block_entry(pool, block.page)->tag, block.tag | BLOCK_SCATTERED);
 	pin_drop(&pool->session, block.page);
 	evict(PAGES, gpool_session(pool), 0);
 	/* Whatever became of it: two workers get each page once, and no more than there are. */
@@ -864,7 +866,7 @@ static void test_an_operator_may_take_a_minimum(void **state)
 	owner = open_tenant("sure");
 	alloc_unpinned(owner, sure, 16);
 	assert_int_equal(evict(4, gpool_session(owner), 0), 4);
-	assert_int_equal(evict(4, 0, 1u << GPOOL_KV_CACHE), 4);
+	assert_int_equal(evict(4, 0, 1u << GPOOL_USAGE_KV_CACHE), 4);
 	assert_int_equal(evict(4, 0, 0), 4);
 	assert_int_equal(count_alive(owner, sure, 16), 4);
 	gpool_close(owner);
@@ -968,7 +970,7 @@ static void test_pressure_rises_and_falls_step_by_step(void **state)
 	start(quiet);
 	events_listen();
 	pool = open_tenant(NULL);
-	assert_int_equal(gpool_pressure(pool), GPOOL_LOW);
+	assert_int_equal(gpool_pressure(pool), GPOOL_PRESSURE_LOW);
 	for (int level = 0; level < 3; level++) {
 		while (count < steps[level] - 1)
 			blocks[count++] = alloc(pool, 1);
@@ -1010,13 +1012,13 @@ static void test_who_waits_for_pages_makes_it_critical(void **state)
 	pool = open_tenant(NULL);
 	half = alloc(pool, PAGES / 2);
 	waiter.pool = open_tenant(NULL);
-	assert_int_equal(gpool_pressure(pool), GPOOL_LOW);
+	assert_int_equal(gpool_pressure(pool), GPOOL_PRESSURE_LOW);
 	waiter_start(&waiter);
-	AWAIT(gpool_pressure(pool) == GPOOL_CRITICAL);
+	AWAIT(gpool_pressure(pool) == GPOOL_PRESSURE_CRITICAL);
 	assert_int_equal(gpool_free(pool, &half), 0);
 	pthread_join(waiter.thread, NULL);
 	assert_int_equal(waiter.error, 0);
-	AWAIT(gpool_pressure(pool) == GPOOL_LOW);
+	AWAIT(gpool_pressure(pool) == GPOOL_PRESSURE_LOW);
 	gpool_close(waiter.pool);
 	gpool_close(pool);
 }
@@ -1046,7 +1048,7 @@ static void test_pressure_falls_after_the_last_session_has_left(void **state)
 	start(quiet);
 	pool = open_tenant(NULL);
 	alloc(pool, PAGES);
-	AWAIT(gpool_pressure(pool) == GPOOL_CRITICAL);
+	AWAIT(gpool_pressure(pool) == GPOOL_PRESSURE_CRITICAL);
 	/* A second mapping of the same memory, which outlives the sessions. */
 	bytes = pool_view(pool)->bytes;
 	header = mremap(pool_view(pool)->header, 0, bytes, MREMAP_MAYMOVE);
@@ -1075,7 +1077,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_contents_that_were_not_named_stay, stop),
 		cmocka_unit_test_teardown(test_a_fence_protects, stop),
 		cmocka_unit_test_teardown(test_a_prepared_block_stays, stop),
-		cmocka_unit_test_teardown(test_a_stitched_block_goes_whole, stop),
+		cmocka_unit_test_teardown(test_a_scattered_block_goes_whole, stop),
 		cmocka_unit_test_teardown(test_extents_that_overlap_are_no_block, stop),
 		cmocka_unit_test_teardown(test_a_refused_request_destroys_nothing, stop),
 		cmocka_unit_test_teardown(test_a_contiguous_request_takes_the_cheapest_place, stop),

@@ -120,7 +120,7 @@ static void test_values_are_poolctls(void **state)
 	(void)state;
 	start(quiet);
 	worker = open_worker();
-	how.content = GPOOL_LORA_WEIGHT;
+	how.content = GPOOL_USAGE_LORA_WEIGHT;
 	assert_int_equal(gpool_alloc(worker, 3, &how, &held), 0);
 	alloc_unpinned(worker, blocks, 8);
 	assert_int_equal(try_evict(admin, "", 2, &taken), 0);
@@ -412,7 +412,7 @@ static void test_live_page(void **state)
 	start(quiet);
 	worker = open_worker();
 	assert_int_equal(gpool_alloc(worker, PINNED_PAGES, &how, &pinned), 0);
-	how.content = GPOOL_LORA_WEIGHT;
+	how.content = GPOOL_USAGE_LORA_WEIGHT;
 	how.owner_id = UINT64_C(0x123456789abcdef0);
 	assert_int_equal(gpool_alloc(worker, LORA_PAGES, &how, &unpinned), 0);
 	assert_int_equal(gpool_unpin(worker, &unpinned), 0);

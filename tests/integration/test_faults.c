@@ -145,33 +145,33 @@ static int round_of_spilling(struct gpool *pool, int timeout_ms)
 /* A tensor that grows, with its thread at work beside, and shrinks; what it has backed keeps its content. */
 static int round_of_growth(struct gpool *pool, int timeout_ms)
 {
-	struct gpool_tensor_options options = GPOOL_TENSOR_OPTIONS_INIT;
-	struct gpool_tensor_info info = {.size = sizeof(info)};
-	struct gpool_tensor *tensor;
+	struct gpool_sliced_range_options options = GPOOL_SLICED_RANGE_OPTIONS_INIT;
+	struct gpool_sliced_range_info info = {.size = sizeof(info)};
+	struct gpool_sliced_range *tensor;
 	volatile uint64_t *words;
 	int error;
 
 	options.memory_class = GPOOL_OBJECT_EPHEMERAL;
 	options.read_ahead = 2;
-	error = gpool_tensor_create(pool, 3, 8, 1, &options, &tensor);
+	error = gpool_sliced_range_create(pool, 3, 8, 1, &options, &tensor);
 	if (error)
 		return error;
-	error = gpool_tensor_get(tensor, &info);
+	error = gpool_sliced_range_info(tensor, &info);
 	words = (volatile uint64_t *)(uintptr_t)info.address;
 	for (uint32_t blocks = 1; blocks <= 5 && !error; blocks += 2) {
-		error = gpool_tensor_grow(tensor, blocks, timeout_ms);
+		error = gpool_sliced_range_grow(tensor, blocks, timeout_ms);
 		if (!error)
 			words[0] = blocks;
 	}
 	if (!error && words[0] != 5)
 		error = -EBADMSG;
 	if (!error)
-		error = gpool_tensor_shrink(tensor, 2, (struct gpool_fence){0});
+		error = gpool_sliced_range_shrink(tensor, 2, (struct gpool_fence){0});
 	if (!error)
-		error = gpool_tensor_grow(tensor, 8, timeout_ms);
+		error = gpool_sliced_range_grow(tensor, 8, timeout_ms);
 	if (!error && words[0] != 5)
 		error = -EBADMSG;
-	return error ? error : gpool_tensor_destroy(tensor);
+	return error ? error : gpool_sliced_range_destroy(tensor);
 }
 
 /* A fence goes to another session, of this same process. */
@@ -185,7 +185,7 @@ static int round_of_fences(struct gpool *pool, const struct gpool_options *optio
 
 	if (error)
 		return error;
-	error = gpool_stream_open(pool, NULL, GPOOL_STREAM_MANUAL, &stream);
+	error = gpool_stream_open(pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &stream);
 	if (!error)
 		error = gpool_fence_record(pool, stream, &fence);
 	if (!error)
@@ -262,7 +262,7 @@ static int round_of_objects(struct gpool *pool, const struct gpool_options *opti
 }
 
 /*
- * Allocate in a way that needs the agent, a stitched block among it; pin, unpin, free; a tensor; spill; a role; a
+ * Allocate in a way that needs the agent, a scattered block among it; pin, unpin, free; a tensor; spill; a role; a
  * fence; an object. The first error met.
  */
 static int round_of_work(const char *where, int timeout_ms)
@@ -283,7 +283,7 @@ static int round_of_work(const char *where, int timeout_ms)
 		count++;
 	for (uint32_t i = 0; i < count && !error; i++)
 		error = fill_and_verify(pool, &blocks[i], i);
-	/* Every second page goes, so that a long block must be stitched. */
+	/* Every second page goes, so that a long block must be scattered. */
 	for (uint32_t i = 0; i < count && !error; i += 2)
 		error = gpool_free(pool, &blocks[i]);
 	if (!error)

@@ -1,8 +1,8 @@
 /*
  * test_hostile_blocks.c - blocks that cannot be, written by a worker into its own segment.
  *
- * Goal: a stitched block whose extents lie over each other gives nobody a page twice, whether it is evicted, spilled or
- * restored into.
+ * Goal: a scattered block whose extents lie over each other gives nobody a page twice, whether it is evicted, spilled
+ * or restored into.
  * Method: a real gpoold and a worker that changes the entries of its blocks. Afterwards the books balance, and another
  * worker takes all of the pool and finds each page once.
  */
@@ -30,11 +30,11 @@ static struct gpool_block block_of_a_part(struct gpool *pool, uint32_t flags)
 static uint64_t fold(struct gpool *pool, const struct gpool_block *block, uint32_t attributes)
 {
 	struct block_entry *head = &pool->session.blocks[block->page], *extent = head + 2;
-	uint64_t tag = atomic_load(&head->tag) | BLOCK_STITCHED | attributes;
+	uint64_t tag = atomic_load(&head->tag) | BLOCK_SCATTERED | attributes;
 
 	atomic_store(&extent->page_count, 3);
 	atomic_store(&extent->next, 0);
-	atomic_store(&extent->tag, (tag | BLOCK_EXTENT) & ~(uint64_t)BLOCK_STITCHED);
+	atomic_store(&extent->tag, (tag | BLOCK_EXTENT) & ~(uint64_t)BLOCK_SCATTERED);
 	atomic_store(&head->page_count, 5);
 	atomic_store(&head->next, block->page + 3);
 	atomic_store(&head->tag, tag);

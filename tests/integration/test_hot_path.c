@@ -75,9 +75,9 @@ static int work(struct gpool *pool, long count)
 
 static uint64_t driver_calls(struct gpool *pool)
 {
-	struct gpool_statistics statistics = {.size = sizeof(statistics)};
+	struct gpool_stats statistics = {.size = sizeof(statistics)};
 
-	return gpool_statistics(pool, &statistics) ? UINT64_MAX : statistics.driver_calls;
+	return gpool_stats(pool, &statistics) ? UINT64_MAX : statistics.driver_calls;
 }
 
 static int worker(const char *directory)

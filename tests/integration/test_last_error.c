@@ -110,7 +110,7 @@ static void test_blocks(void **state)
 	assert_int_equal(gpool_unpin(pool, &block), 0);
 	SAYS(gpool_unpin(pool, &block), -EINVAL, "is not pinned");
 	SAYS(gpool_free(pool, &block), -EINVAL, "is not pinned");
-	assert_int_equal(gpool_drop(pool, &block), 0);
+	assert_int_equal(gpool_discard(pool, &block), 0);
 }
 
 static void test_spans(void **state)
@@ -154,11 +154,11 @@ static void test_ranges(void **state)
 	SAYS(gpool_range_reserve(pool, 1, &options, &range), -EINVAL, "content is 8; the largest is 4");
 	SAYS(gpool_range_reserve(pool, 0, NULL, &range), -EINVAL, "page_count is 0");
 	assert_int_equal(gpool_range_reserve(pool, 8, NULL, &range), 0);
-	SAYS(gpool_range_back(range, 7, 2, 0), -EINVAL, "first is 7 and count 2; the range has 8 pages");
-	SAYS(gpool_range_back(range, 0, 1, -2), -EINVAL, "timeout_ms is -2");
-	SAYS(gpool_range_unback(range, 0, 9, none), -EINVAL, "first is 0 and count 9; the range has 8 pages");
+	SAYS(gpool_range_commit(range, 7, 2, 0), -EINVAL, "first is 7 and count 2; the range has 8 pages");
+	SAYS(gpool_range_commit(range, 0, 1, -2), -EINVAL, "timeout_ms is -2");
+	SAYS(gpool_range_decommit(range, 0, 9, none), -EINVAL, "first is 0 and count 9; the range has 8 pages");
 	SAYS(gpool_range_resolve(range, 8, &page), -EINVAL, "first is 8 and count 1; the range has 8 pages");
-	SAYS(gpool_range_get(range, &info), -EINVAL, "size is 1 bytes");
+	SAYS(gpool_range_info(range, &info), -EINVAL, "size is 1 bytes");
 	assert_int_equal(gpool_range_destroy(range), 0);
 }
 
@@ -169,7 +169,7 @@ static void test_offered_ranges(void **state)
 
 	(void)state;
 	assert_int_equal(gpool_range_reserve(pool, 8, NULL, &range), 0);
-	assert_int_equal(gpool_range_back(range, 0, 4, 0), 0);
+	assert_int_equal(gpool_range_commit(range, 0, 4, 0), 0);
 	SAYS(gpool_range_offer(range, 0, 9, none), -EINVAL, "first is 0 and count 9; the range has 8 pages");
 	SAYS(gpool_range_offer(range, 2, 4, none), -EINVAL, "page 4 is not backed");
 	SAYS(gpool_range_offer(range, 0, 1, wrong), -EINVAL,
@@ -189,16 +189,16 @@ static void test_offered_ranges(void **state)
 
 static void test_shortages(void **state)
 {
-	struct gpool_shortage shortage = {.size = 2};
-	struct gpool_shortage_object object = {.size = 3};
-	struct gpool_statistics statistics = {.size = 3};
-	struct gpool_device device = {.size = 3};
+	struct gpool_oom_info shortage = {.size = 2};
+	struct gpool_oom_object object = {.size = 3};
+	struct gpool_stats statistics = {.size = 3};
+	struct gpool_device_info device = {.size = 3};
 
 	(void)state;
-	SAYS(gpool_shortage(pool, &shortage), -EINVAL, "size is 2 bytes");
-	SAYS(gpool_shortage_object(pool, &object), -EINVAL, "size is 3 bytes");
-	SAYS(gpool_statistics(pool, &statistics), -EINVAL, "size is 3 bytes");
-	SAYS(gpool_device(pool, &device), -EINVAL, "size is 3 bytes");
+	SAYS(gpool_oom_info(pool, &shortage), -EINVAL, "size is 2 bytes");
+	SAYS(gpool_oom_object(pool, &object), -EINVAL, "size is 3 bytes");
+	SAYS(gpool_stats(pool, &statistics), -EINVAL, "size is 3 bytes");
+	SAYS(gpool_device_info(pool, &device), -EINVAL, "size is 3 bytes");
 }
 
 static void test_objects(void **state)
@@ -263,12 +263,13 @@ static void test_roles_events_streams(void **state)
 	SAYS(gpool_role_acquire(pool, "r", -2, &role), -EINVAL, "timeout_ms is -2");
 	SAYS(gpool_role_check(pool, &role), -EINVAL, "not a role that gpool_role_acquire() returned");
 	SAYS(gpool_role_release(pool, &role), -ESTALE, "the session does not hold a role of index ");
-	SAYS(gpool_role_get(pool, "never", NULL, NULL), -ENOENT, "role 'never' was never acquired");
+	SAYS(gpool_role_info(pool, "never", NULL, NULL), -ENOENT, "role 'never' was never acquired");
 	SAYS(gpool_event_next(pool, -3, &event), -EINVAL, "timeout_ms is -3");
-	SAYS(gpool_stream_open(pool, NULL, 6, &stream), -EINVAL, "flags are 0x6; the only one is GPOOL_STREAM_MANUAL");
+	SAYS(gpool_stream_open(pool, NULL, 6, &stream), -EINVAL,
+		"flags are 0x6; the only one is GPOOL_STREAM_HOST_SIGNALED");
 	SAYS(gpool_copy(pool, 900, 0, 0, 0), -EINVAL, "stream 900 is not open");
 	SAYS(gpool_fence_wait(pool, fence, 0), -EINVAL, "fence 0xffffffffffffffff was not recorded by this session");
-	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_MANUAL, &stream), 0);
+	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &stream), 0);
 	SAYS(gpool_stream_native(pool, stream, &native), -EINVAL, "is manual");
 	SAYS(gpool_fill(pool, stream, 0, 0, 5), -EINVAL, "bytes is 5, which is not a multiple of 4");
 	gpool_stream_close(pool, stream);
@@ -286,7 +287,8 @@ static void test_fences(void **state)
 	SAYS(gpool_stream_wait(pool, 900, none), -EINVAL, "stream 900 is not open");
 	SAYS(gpool_fence_signal(pool, none), -EINVAL, "fence 0 is of no stream");
 	SAYS(gpool_fence_export(pool, fence, 0, &handle), -EINVAL, "fence 0xffffffffffffffff was not recorded");
-	SAYS(gpool_fence_export(pool, none, 8, &handle), -EINVAL, "flags are 0x8; the only one is GPOOL_EXPORT_EVENT");
+	SAYS(gpool_fence_export(pool, none, 8, &handle), -EINVAL,
+		"flags are 0x8; the only one is GPOOL_FENCE_EXPORT_EVENT");
 	SAYS(gpool_fence_import(pool, &handle, &imported), -EINVAL, "not a handle of gpool_fence_export()");
 	SAYS(gpool_fence_close(pool, fence), -EINVAL, "was not imported by this session, or is closed");
 	assert_int_equal(gpool_alloc(pool, 1, NULL, &block), 0);
@@ -294,8 +296,8 @@ static void test_fences(void **state)
 	SAYS(gpool_free_after(pool, &block, fence), -EINVAL, "fence 0xffffffffffffffff was not recorded");
 	assert_int_equal(gpool_free(pool, &block), 0);
 	block.page = PAGES;
-	SAYS(gpool_drop(pool, &block), -EINVAL, "its page is 512");
-	SAYS(gpool_relocate(pool, &block), -EINVAL, "its page is 512");
+	SAYS(gpool_discard(pool, &block), -EINVAL, "its page is 512");
+	SAYS(gpool_refresh(pool, &block), -EINVAL, "its page is 512");
 }
 
 static void test_scopes_and_commits(void **state)
@@ -320,19 +322,19 @@ static void test_scopes_and_commits(void **state)
 
 static void test_tensors(void **state)
 {
-	struct gpool_tensor_info info = {.size = 1};
+	struct gpool_sliced_range_info info = {.size = 1};
 	struct gpool_fence wrong = {UINT64_MAX};
-	struct gpool_tensor *tensor;
+	struct gpool_sliced_range *tensor;
 
 	(void)state;
-	SAYS(gpool_tensor_create(pool, 0, 2, 1, NULL, &tensor), -EINVAL,
+	SAYS(gpool_sliced_range_create(pool, 0, 2, 1, NULL, &tensor), -EINVAL,
 		"slices is 0, blocks 2 and block_pages 1; together they must be 1 to ");
-	assert_int_equal(gpool_tensor_create(pool, 2, 4, 1, NULL, &tensor), 0);
-	SAYS(gpool_tensor_grow(tensor, 5, 0), -EINVAL, "blocks is 5; the tensor has at most 4");
-	SAYS(gpool_tensor_grow(tensor, 1, -7), -EINVAL, "timeout_ms is -7");
-	SAYS(gpool_tensor_shrink(tensor, 0, wrong), -EINVAL, "fence 0xffffffffffffffff was not recorded");
-	SAYS(gpool_tensor_get(tensor, &info), -EINVAL, "size is 1 bytes");
-	assert_int_equal(gpool_tensor_destroy(tensor), 0);
+	assert_int_equal(gpool_sliced_range_create(pool, 2, 4, 1, NULL, &tensor), 0);
+	SAYS(gpool_sliced_range_grow(tensor, 5, 0), -EINVAL, "blocks is 5; the tensor has at most 4");
+	SAYS(gpool_sliced_range_grow(tensor, 1, -7), -EINVAL, "timeout_ms is -7");
+	SAYS(gpool_sliced_range_shrink(tensor, 0, wrong), -EINVAL, "fence 0xffffffffffffffff was not recorded");
+	SAYS(gpool_sliced_range_info(tensor, &info), -EINVAL, "size is 1 bytes");
+	assert_int_equal(gpool_sliced_range_destroy(tensor), 0);
 }
 
 /* ---- caches ---- */
@@ -395,8 +397,8 @@ static void test_sequences(void **state)
 	struct gpool_kv_need need = {.size = 1};
 	struct gpool_kv_batch limits = {.size = 1};
 	struct gpool_kv_layout layout = {.size = 1};
-	struct gpool_kv_sequence info = {.size = 1};
-	struct gpool_kv_statistics statistics = {.size = 1};
+	struct gpool_kv_sequence_info info = {.size = 1};
+	struct gpool_kv_stats statistics = {.size = 1};
 	struct gpool_kv *kv = make_cache(0);
 	uint64_t address, number, ended = make_sequence(kv, 1), first;
 	const int32_t *table;
@@ -411,7 +413,7 @@ static void test_sequences(void **state)
 	SAYS(gpool_kv_append(kv, 7, 1, NULL), -EINVAL, "0x7 is not the number of a sequence of this cache");
 	SAYS(gpool_kv_free(kv, ended), -ESTALE, "has ended");
 	SAYS(gpool_kv_table(kv, ended, &table, &blocks), -ESTALE, "has ended");
-	SAYS(gpool_kv_sequence(kv, ended, &info), -ESTALE, "has ended");
+	SAYS(gpool_kv_sequence_info(kv, ended, &info), -ESTALE, "has ended");
 	SAYS(gpool_kv_prefetch(kv, ended), -ESTALE, "has ended");
 	request.flags = 64;
 	SAYS(gpool_kv_allocate(kv, &request, &number), -EINVAL,
@@ -431,9 +433,9 @@ static void test_sequences(void **state)
 	SAYS(gpool_kv_append(kv, first, 1, NULL), -EAGAIN, "is preempted");
 	SAYS(gpool_kv_can_allocate(kv, 1, &need), -EINVAL, "size is 1 bytes");
 	SAYS(gpool_kv_can_batch(kv, &tokens, 1, &limits, NULL), -EINVAL, "size is 1 bytes");
-	SAYS(gpool_kv_shortage(kv, &need), -EINVAL, "size is 1 bytes");
+	SAYS(gpool_kv_oom_info(kv, &need), -EINVAL, "size is 1 bytes");
 	SAYS(gpool_kv_layout(kv, &layout), -EINVAL, "size is 1 bytes");
-	SAYS(gpool_kv_statistics(kv, &statistics), -EINVAL, "size is 1 bytes");
+	SAYS(gpool_kv_stats(kv, &statistics), -EINVAL, "size is 1 bytes");
 	SAYS(gpool_kv_address(kv, 100000, &address), -EINVAL, "block is 100000; the cache has ");
 	assert_int_equal(gpool_kv_destroy(kv), 0);
 }
@@ -442,8 +444,8 @@ static void test_blocks_of_caches(void **state)
 {
 	const struct gpool_kv_shape shape = {2, 2, 16, 2, 16}, other = {3, 2, 16, 2, 16};
 	const struct gpool_kv_pair same = {1, 1};
-	struct gpool_kv_offloaded offloaded = {.size = 1};
-	struct gpool_kv_loss loss = {.size = sizeof(loss)};
+	struct gpool_kv_offload_info offloaded = {.size = 1};
+	struct gpool_kv_quant_error loss = {.size = sizeof(loss)};
 	struct gpool_kv *kv = make_cache(0);
 	uint64_t sequence = make_sequence(kv, 20), another = make_sequence(kv, 1);
 	const int32_t *table;
@@ -457,11 +459,11 @@ static void test_blocks_of_caches(void **state)
 	SAYS(gpool_kv_validate(kv, sequence, table[0], &shape), -EACCES, "is not one of a running sequence");
 	SAYS(gpool_kv_copy_blocks(kv, &same, 1), -EINVAL, "pair 0: from block 1 to 1; ");
 	SAYS(gpool_kv_offload(kv, sequence, 0, NULL), -EOPNOTSUPP,
-		"the cache has no host memory: call gpool_kv_host_open()");
+		"the cache has no host memory: call gpool_kv_host_reserve()");
 	SAYS(gpool_kv_offload(kv, sequence, 32, NULL), -EINVAL, "flags are 0x20; known are ");
-	SAYS(gpool_kv_host_open(kv, 1), -EINVAL, "bytes is 1; at least ");
-	SAYS(gpool_kv_offloaded(kv, &offloaded), -EINVAL, "size is 1 bytes");
-	SAYS(gpool_kv_loss(kv, 5, &loss), -EINVAL, "0x5 is not the number of a sequence");
+	SAYS(gpool_kv_host_reserve(kv, 1), -EINVAL, "bytes is 1; at least ");
+	SAYS(gpool_kv_offload_info(kv, &offloaded), -EINVAL, "size is 1 bytes");
+	SAYS(gpool_kv_quant_error(kv, 5, &loss), -EINVAL, "0x5 is not the number of a sequence");
 	assert_int_equal(gpool_kv_destroy(kv), 0);
 }
 
@@ -518,7 +520,7 @@ static void test_groups_of_caches(void **state)
 	SAYS(gpool_kv_group_resume(group, 3), -EINVAL, "0x3 is not the number");
 	SAYS(gpool_kv_group_span(group, sequence, 2, &span), -EINVAL, "member is 2; the group has 2 caches");
 	SAYS(gpool_kv_group_can_allocate(group, 1, NULL, &need), -EINVAL, "size is 1 bytes");
-	SAYS(gpool_kv_group_shortage(group, NULL, &need), -EINVAL, "size is 1 bytes");
+	SAYS(gpool_kv_group_oom_info(group, NULL, &need), -EINVAL, "size is 1 bytes");
 	assert_int_equal(gpool_kv_group_free(group, sequence), 0);
 	SAYS(gpool_kv_group_free(group, sequence), -ESTALE, "of the group has ended");
 	request.flags = 64;
@@ -534,7 +536,7 @@ static struct gpool_lora *open_adapters(void)
 {
 	struct gpool_lora *lora;
 
-	assert_int_equal(gpool_lora_open(pool, NULL, &lora), 0);
+	assert_int_equal(gpool_lora_create(pool, NULL, &lora), 0);
 	return lora;
 }
 
@@ -543,41 +545,41 @@ static void test_adapters(void **state)
 	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
 	struct gpool_lora_info info = {.size = 1};
 	struct gpool_lora_stats stats = {.size = 1};
-	struct gpool_lora_part part;
+	struct gpool_lora_weights part;
 	char why[GPOOL_LORA_REASON_BYTES];
 	struct gpool_lora *lora;
 	uint32_t id;
 
 	(void)state;
 	options.load_threads = 1000;
-	SAYS(gpool_lora_open(pool, &options, &lora), -EINVAL, "load_threads is 1000; at most ");
+	SAYS(gpool_lora_create(pool, &options, &lora), -EINVAL, "load_threads is 1000; at most ");
 	options.load_threads = 0;
 	options.flags = GPOOL_LORA_INT8;
-	SAYS(gpool_lora_open(pool, &options, &lora), -EINVAL, "GPOOL_LORA_INT8 needs cold_folder or warm");
+	SAYS(gpool_lora_create(pool, &options, &lora), -EINVAL, "GPOOL_LORA_INT8 needs cache_dir or warm");
 	lora = open_adapters();
 	SAYS(gpool_lora_register(lora, "", "/tmp", &id, why), -EINVAL, "the adapter's name is empty");
 	SAYS(gpool_lora_register(lora, "a", "/nowhere", &id, NULL), -ENOENT, "/nowhere/adapter_config.json");
 	SAYS(gpool_lora_find(lora, "b", &id), -ENOENT, "no adapter 'b' is registered");
 	SAYS(gpool_lora_acquire(lora, 4, 0), -ENOENT, "no adapter 4 is registered");
-	SAYS(gpool_lora_begin(lora, 4, 0), -ENOENT, "no adapter 4 is registered");
+	SAYS(gpool_lora_acquire_async(lora, 4, 0), -ENOENT, "no adapter 4 is registered");
 	SAYS(gpool_lora_prefetch(lora, 4), -ENOENT, "no adapter 4 is registered");
 	SAYS(gpool_lora_unload(lora, 4), -ENOENT, "no adapter 4 is registered");
 	SAYS(gpool_lora_unregister(lora, 4), -ENOENT, "no adapter 4 is registered");
-	SAYS(gpool_lora_why(lora, 4, why), -ENOENT, "no adapter 4 is registered");
+	SAYS(gpool_lora_last_error(lora, 4, why), -ENOENT, "no adapter 4 is registered");
 	assert_int_equal(gpool_lora_register(lora, "plain", "tests/fixtures/adapters/plain", &id, NULL), 0);
-	SAYS(gpool_lora_wait(lora, id, 0, 0), -EINVAL, "adapter 'plain' is not acquired");
+	SAYS(gpool_lora_wait_layer(lora, id, 0, 0), -EINVAL, "adapter 'plain' is not acquired");
 	SAYS(gpool_lora_release(lora, id, NULL), -EINVAL, "adapter 'plain' is not acquired");
-	SAYS(gpool_lora_part(lora, id, 0, "q_proj", &part), -EINVAL, "adapter 'plain' is not acquired");
+	SAYS(gpool_lora_weights(lora, id, 0, "q_proj", &part), -EINVAL, "adapter 'plain' is not acquired");
 	SAYS(gpool_lora_info(lora, id, &info), -EINVAL, "size is 1 bytes");
 	SAYS(gpool_lora_stats(lora, &stats), -EINVAL, "size is 1 bytes");
 	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
-	SAYS(gpool_lora_part(lora, id, 0, "nothing", &part), -ENOENT,
+	SAYS(gpool_lora_weights(lora, id, 0, "nothing", &part), -ENOENT,
 		"adapter 'plain' has no part for 'nothing' of layer 0");
 	SAYS(gpool_lora_unload(lora, id), -EBUSY, "adapter 'plain' is acquired");
 	SAYS(gpool_lora_unregister(lora, id), -EBUSY, "adapter 'plain' is acquired");
-	SAYS(gpool_lora_close(lora), -EBUSY, "adapter 'plain' is in use");
+	SAYS(gpool_lora_destroy(lora), -EBUSY, "adapter 'plain' is in use");
 	assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
-	assert_int_equal(gpool_lora_close(lora), 0);
+	assert_int_equal(gpool_lora_destroy(lora), 0);
 }
 
 static void test_batches(void **state)
@@ -591,20 +593,20 @@ static void test_batches(void **state)
 
 	(void)state;
 	options.stream = work_stream;
-	SAYS(gpool_lora_batch_open(lora, &options, &batch), -EINVAL, "tokens_max is 0; 1 to 1048576");
+	SAYS(gpool_lora_batch_create(lora, &options, &batch), -EINVAL, "tokens_max is 0; 1 to 1048576");
 	options.tokens_max = 8;
 	options.rank_max = 500;
-	SAYS(gpool_lora_batch_open(lora, &options, &batch), -EINVAL, "rank_max is 500; 0 to 128");
+	SAYS(gpool_lora_batch_create(lora, &options, &batch), -EINVAL, "rank_max is 500; 0 to 128");
 	options.rank_max = 0;
 	options.element = GPOOL_LORA_F16;
 	options.target_count = 2;
-	SAYS(gpool_lora_batch_open(lora, &options, &batch), -EINVAL, "targets is NULL");
+	SAYS(gpool_lora_batch_create(lora, &options, &batch), -EINVAL, "targets is NULL");
 	options.targets = twice;
-	SAYS(gpool_lora_batch_open(lora, &options, &batch), -EINVAL, "target 'a.*.q' is in layers, and layers is 0");
+	SAYS(gpool_lora_batch_create(lora, &options, &batch), -EINVAL, "target 'a.*.q' is in layers, and layers is 0");
 	options.layers = 2;
-	SAYS(gpool_lora_batch_open(lora, &options, &batch), -EINVAL, "target 'a.*.q' is given twice");
+	SAYS(gpool_lora_batch_create(lora, &options, &batch), -EINVAL, "target 'a.*.q' is given twice");
 	options.target_count = 1;
-	assert_int_equal(gpool_lora_batch_open(lora, &options, &batch), 0);
+	assert_int_equal(gpool_lora_batch_create(lora, &options, &batch), 0);
 	SAYS(gpool_lora_batch_set(batch, unknown, 1, NULL), -ENOENT,
 		"token 0 has adapter 77: there is none of that number");
 	SAYS(gpool_lora_batch_set(batch, unknown, 9, NULL), -EINVAL, "9 tokens; the batch takes 8 (tokens_max)");
@@ -613,15 +615,15 @@ static void test_batches(void **state)
 	SAYS(gpool_lora_batch_apply(batch, 2, 0, 0, 0, 0, 0, work_stream), -EINVAL,
 		"layer is 2; the batch has 2 layers");
 	SAYS(gpool_lora_batch_apply(batch, 0, 0, 0, 0, 0, 0, 999), -EINVAL, "stream 999 is not open");
-	SAYS(gpool_lora_close(lora), -EBUSY, "1 batches and schedulers of these adapters are open");
-	assert_int_equal(gpool_lora_batch_close(batch), 0);
-	assert_int_equal(gpool_lora_close(lora), 0);
+	SAYS(gpool_lora_destroy(lora), -EBUSY, "1 batches and schedulers of these adapters are open");
+	assert_int_equal(gpool_lora_batch_destroy(batch), 0);
+	assert_int_equal(gpool_lora_destroy(lora), 0);
 }
 
 static void test_schedulers(void **state)
 {
 	struct gpool_lora_scheduler_options options = GPOOL_LORA_SCHEDULER_OPTIONS_INIT;
-	struct gpool_lora_scheduler_statistics statistics = {.size = 1};
+	struct gpool_lora_scheduler_stats statistics = {.size = 1};
 	struct gpool_lora_schedule schedule = {.size = 1};
 	struct gpool_lora *lora = open_adapters();
 	struct gpool_lora_scheduler *scheduler;
@@ -629,24 +631,24 @@ static void test_schedulers(void **state)
 
 	(void)state;
 	options.batch_requests = 1000;
-	SAYS(gpool_lora_scheduler_open(lora, &options, &scheduler), -EINVAL, "batch_requests is 1000; at most 256");
+	SAYS(gpool_lora_scheduler_create(lora, &options, &scheduler), -EINVAL, "batch_requests is 1000; at most 256");
 	options.batch_requests = 0;
 	options.look_ahead = 65;
-	SAYS(gpool_lora_scheduler_open(lora, &options, &scheduler), -EINVAL, "look_ahead is 65; at most 64");
+	SAYS(gpool_lora_scheduler_create(lora, &options, &scheduler), -EINVAL, "look_ahead is 65; at most 64");
 	options.look_ahead = 0;
 	options.requests = 1;
-	assert_int_equal(gpool_lora_scheduler_open(lora, &options, &scheduler), 0);
+	assert_int_equal(gpool_lora_scheduler_create(lora, &options, &scheduler), 0);
 	SAYS(gpool_lora_scheduler_add(scheduler, 3, 1, &request), -ENOENT, "no adapter 3 is registered");
 	SAYS(gpool_lora_scheduler_remove(scheduler, 0), -ENOENT, "request 0 is not waiting");
 	assert_int_equal(gpool_lora_scheduler_add(scheduler, GPOOL_LORA_NONE, 1, &request), 0);
 	SAYS(gpool_lora_scheduler_add(scheduler, GPOOL_LORA_NONE, 1, &request), -ENOSPC,
 		"all requests of the scheduler are taken (requests)");
 	SAYS(gpool_lora_scheduler_finish(scheduler, request, NULL), -ENOENT, "request 0 is not running");
-	SAYS(gpool_lora_scheduler_form(scheduler, -2, &schedule), -EINVAL, "timeout_ms is -2");
-	SAYS(gpool_lora_scheduler_form(scheduler, 0, &schedule), -EINVAL, "size is 1 bytes");
-	SAYS(gpool_lora_scheduler_statistics(scheduler, &statistics), -EINVAL, "size is 1 bytes");
-	assert_int_equal(gpool_lora_scheduler_close(scheduler), 0);
-	assert_int_equal(gpool_lora_close(lora), 0);
+	SAYS(gpool_lora_scheduler_schedule(scheduler, -2, &schedule), -EINVAL, "timeout_ms is -2");
+	SAYS(gpool_lora_scheduler_schedule(scheduler, 0, &schedule), -EINVAL, "size is 1 bytes");
+	SAYS(gpool_lora_scheduler_stats(scheduler, &statistics), -EINVAL, "size is 1 bytes");
+	assert_int_equal(gpool_lora_scheduler_destroy(scheduler), 0);
+	assert_int_equal(gpool_lora_destroy(lora), 0);
 }
 
 /* ---- the stream-ordered allocator ---- */
@@ -654,28 +656,28 @@ static void test_schedulers(void **state)
 static void test_allocator(void **state)
 {
 	struct gpool_vm_options options = {.size = sizeof(options)};
-	struct gpool_vm_totals totals = {.size = 1};
+	struct gpool_vm_stats totals = {.size = 1};
 	uint64_t address;
 
 	(void)state;
-	SAYS(gpool_mfree(pool, 4096, 0), -EINVAL, "0x1000 is not the address of an allocation");
+	SAYS(gpool_free_async(pool, 4096, 0), -EINVAL, "0x1000 is not the address of an allocation");
 	options.page_bytes = 1000;
 	SAYS(gpool_vm_configure(pool, &options), -EINVAL, "page_bytes is 1000; it must be a multiple of 524288");
 	options.page_bytes = 0;
 	options.trace = 9;
 	SAYS(gpool_vm_configure(pool, &options), -EINVAL, "trace is 9; the largest is 3");
 	options.trace = 0;
-	SAYS(gpool_malloc(pool, 0, 0, &address), -EINVAL, "bytes is 0");
-	SAYS(gpool_malloc(pool, 1000, 999, &address), -EINVAL, "stream 999 is not open");
-	SAYS(gpool_malloc(pool, UINT64_C(1) << 40, 0, &address), -ENOSPC,
+	SAYS(gpool_malloc_async(pool, 0, 0, &address), -EINVAL, "bytes is 0");
+	SAYS(gpool_malloc_async(pool, 1000, 999, &address), -EINVAL, "stream 999 is not open");
+	SAYS(gpool_malloc_async(pool, UINT64_C(1) << 40, 0, &address), -ENOSPC,
 		"2097152 pages are needed; this pool has 512");
-	assert_int_equal(gpool_malloc(pool, 3 * PAGE_BYTES, 0, &address), 0);
+	assert_int_equal(gpool_malloc_async(pool, 3 * PAGE_BYTES, 0, &address), 0);
 	SAYS(gpool_vm_configure(pool, &options), -EBUSY, "the allocator has started");
-	SAYS(gpool_mfree(pool, address + 1, 0), -EINVAL, "is not the address of an allocation");
+	SAYS(gpool_free_async(pool, address + 1, 0), -EINVAL, "is not the address of an allocation");
 	SAYS(gpool_vm_capture(pool, address, 2), -EINVAL, "captured is 2; it is 0 or 1");
 	SAYS(gpool_vm_capture(pool, address + 1, 1), -EINVAL, "is not the address of an allocation");
-	SAYS(gpool_vm_totals(pool, &totals), -EINVAL, "size is 1 bytes");
-	assert_int_equal(gpool_mfree(pool, address, 0), 0);
+	SAYS(gpool_vm_stats(pool, &totals), -EINVAL, "size is 1 bytes");
+	assert_int_equal(gpool_free_async(pool, address, 0), 0);
 }
 
 /* ---- sessions that only look, and sleepers ---- */
@@ -694,7 +696,7 @@ static void test_observers(void **state)
 	assert_int_equal(gpool_open(&options, &observer), 0);
 	SAYS(gpool_alloc(observer, 1, NULL, &block), -EPERM,
 		"not in a session that was opened with GPOOL_OPEN_OBSERVER");
-	SAYS(gpool_vm_trim(observer, 0), -EPERM, "GPOOL_OPEN_OBSERVER");
+	SAYS(gpool_trim_to(observer, 0), -EPERM, "GPOOL_OPEN_OBSERVER");
 	SAYS(gpool_vm_dump(observer, NULL, NULL), -EPERM, "GPOOL_OPEN_OBSERVER");
 	SAYS(gpool_wake(observer, 0), -EPERM, "GPOOL_OPEN_OBSERVER");
 	SAYS(gpool_fence_export(observer, fence, 0, &handle), -EPERM, "GPOOL_OPEN_OBSERVER");
@@ -712,7 +714,7 @@ static void test_sleeping(void **state)
 	SAYS(gpool_sleep(sleeper, 5), -EINVAL, "flags are 0x5; none are known");
 	SAYS(gpool_wake(sleeper, -2), -EINVAL, "timeout_ms is -2");
 	assert_int_equal(gpool_sleep(sleeper, 0), 0);
-	SAYS(gpool_range_back(range, 0, 1, 0), -EBUSY, "the session is asleep; call gpool_wake()");
+	SAYS(gpool_range_commit(range, 0, 1, 0), -EBUSY, "the session is asleep; call gpool_wake()");
 	SAYS(gpool_range_reserve(sleeper, 1, NULL, &second), -EBUSY, "the session is asleep");
 	assert_int_equal(gpool_wake(sleeper, 0), 0);
 	assert_int_equal(gpool_range_create(sleeper, 1, NULL, &second), 0);

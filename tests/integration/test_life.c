@@ -479,8 +479,8 @@ static void test_pools_are_independent(void **state)
 	alloc_unpinned(large, blocks, 8);
 	/* One is full and presses, the other does not notice. */
 	assert_int_equal(gpool_alloc(small, 1, NULL, &more), -ENOSPC);
-	AWAIT(gpool_pressure(small) == GPOOL_CRITICAL);
-	assert_int_equal(gpool_pressure(large), GPOOL_LOW);
+	AWAIT(gpool_pressure(small) == GPOOL_PRESSURE_CRITICAL);
+	assert_int_equal(gpool_pressure(large), GPOOL_PRESSURE_LOW);
 	assert_int_equal(count_there(large, blocks, 8), 8);
 	assert_int_equal(try_evict(admin, "p0", PAGES, &taken), 0);
 	assert_int_equal(taken, 0);

@@ -366,7 +366,7 @@ static void test_nobody_evicts_what_is_guaranteed(void **state)
 
 static void test_the_first_refusal_says_why(void **state)
 {
-	struct gpool_shortage shortage = {.size = sizeof(shortage)};
+	struct gpool_oom_info shortage = {.size = sizeof(shortage)};
 	struct gpool *large, *small;
 	struct gpool_block block;
 
@@ -377,7 +377,7 @@ static void test_the_first_refusal_says_why(void **state)
 	alloc_well(large, 40);
 	alloc_well(small, 16);
 	assert_int_equal(alloc(small, 20, 0, &block), -ENOSPC);
-	gpool_shortage(small, &shortage);
+	gpool_oom_info(small, &shortage);
 	assert_int_equal(shortage.needed, 20);
 	assert_int_equal(shortage.free, PAGES - 40 - 16);
 	assert_int_equal(shortage.pinned, 40 + 16);

@@ -336,7 +336,7 @@ static void test_what_is_out_stays_out(void **state)
 	/* To be forgotten nobody has to move it. */
 	blocks_spill(pool);
 	mover_becomes('h');
-	assert_int_equal(gpool_drop(pool, &blocks[5]), 0);
+	assert_int_equal(gpool_discard(pool, &blocks[5]), 0);
 	assert_int_equal(kept_bytes(), (BLOCKS - 1) * BLOCK_PAGES * PAGE_BYTES);
 	gpool_close(other);
 	gpool_close(pool);

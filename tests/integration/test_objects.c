@@ -662,7 +662,7 @@ static void test_busy(void **state)
 	(void)state;
 	add(object, 2, 3);
 	assert_int_equal(gpool_object_address(object, 0, &address, &bytes), 0);
-	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_MANUAL, &manual), 0);
+	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &manual), 0);
 	assert_int_equal(gpool_stream_open(pool, NULL, 0, &stream), 0);
 	assert_int_equal(gpool_fence_record(pool, manual, &gate), 0);
 	assert_int_equal(gpool_stream_wait(pool, stream, gate), 0);
@@ -890,7 +890,7 @@ enum { MANY_ALLOCATIONS = 3500, MANY_ENTRIES = 100000 };
 static void many_writer(struct gpool *own, int in, int out)
 {
 	struct gpool_object *object = create_as(own, "many", GPOOL_OBJECT_IMMUTABLE);
-	struct gpool_statistics before = {.size = sizeof(before)};
+	struct gpool_stats before = {.size = sizeof(before)};
 	char key[32], value[64];
 	uint64_t version;
 
@@ -936,7 +936,7 @@ static void test_many(void **state)
 }
 
 /* Pages that do not lie in a row: addresses do, for writer and reader. */
-static void test_stitched(void **state)
+static void test_scattered(void **state)
 {
 	static struct gpool_block blocks[PAGES];
 	struct gpool_object *object, *other;
@@ -959,7 +959,7 @@ static void test_stitched(void **state)
 	assert_true(filled(other, 1, 600));
 	assert_int_equal(gpool_object_delete(pool, "pieces", 0), 0);
 	assert_int_equal(gpool_object_close(other), 0);
-	/* Refused and aborted: the stitched block is one again, and then idle. */
+	/* Refused and aborted: the scattered block is one again, and then idle. */
 	object = create_as(pool, "pieces", GPOOL_OBJECT_IMMUTABLE);
 	object = (gpool_object_abort(object), create_as(pool, "pieces", GPOOL_OBJECT_IMMUTABLE));
 	add(object, 5, 500);
@@ -1238,14 +1238,14 @@ int main(void)
 		TEST(private),
 		TEST(repeats),
 		TEST(lies),
-		TEST(stitched),
+		TEST(scattered),
 		TEST(ephemeral_is_evicted),
 	};
 	size_t count = sizeof(tests) / sizeof(tests[0]);
 	int failed = run_with("auto", tests, count);
 
 	/*
-	 * All but the last two: where handles are larger than pages nothing is stitched, so a request needs pages in a
+	 * All but the last two: where handles are larger than pages nothing is scattered, so a request needs pages in a
 	 * row.
 	 */
 	return failed + run_with("2MB", tests, count - 2);

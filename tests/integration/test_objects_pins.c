@@ -373,16 +373,16 @@ static void test_room_in_a_row(void **state)
 
 static void test_a_refusal_names_the_object(void **state)
 {
-	struct gpool_shortage_object most = {.size = sizeof(most)};
+	struct gpool_oom_object most = {.size = sizeof(most)};
 	struct gpool_object *small, *large, *again;
 	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
-	struct gpool_shortage shortage = {.size = sizeof(shortage)};
+	struct gpool_oom_info shortage = {.size = sizeof(shortage)};
 	uint64_t version;
 	uint32_t index;
 
 	(void)state;
 	sessions_start();
-	assert_int_equal(gpool_shortage_object(writer, &most), -ENOENT);
+	assert_int_equal(gpool_oom_object(writer, &most), -ENOENT);
 	small = published(writer, "small", 1);
 	options.memory_class = GPOOL_OBJECT_PINNABLE;
 	assert_int_equal(gpool_object_create(writer, "large", &options, &large), 0);
@@ -394,18 +394,18 @@ static void test_a_refusal_names_the_object(void **state)
 	for (int i = 0; i < 3; i++)
 		assert_int_equal(gpool_object_pin(again), 0);
 	assert_false(can_have(writer, PAGES));
-	gpool_shortage(writer, &shortage);
+	gpool_oom_info(writer, &shortage);
 	assert_int_equal(shortage.pinned, 3 * OBJECT_PAGES);
 	assert_int_equal(shortage.holder, gpool_session(writer));
 	assert_int_equal(shortage.holder_pages, 3 * OBJECT_PAGES);
-	assert_int_equal(gpool_shortage_object(writer, &most), 0);
+	assert_int_equal(gpool_oom_object(writer, &most), 0);
 	assert_string_equal(most.name, "large");
 	assert_int_equal(most.pages, 2 * OBJECT_PAGES);
 	assert_int_equal(most.session, gpool_session(reader));
 	assert_int_equal(most.pins, 3);
 	assert_non_null(strstr(most.session_name, "test_objects_pins"));
 	most.size = 0;
-	assert_int_equal(gpool_shortage_object(writer, &most), -EINVAL);
+	assert_int_equal(gpool_oom_object(writer, &most), -EINVAL);
 	for (int i = 0; i < 3; i++)
 		assert_int_equal(gpool_object_unpin(again), 0);
 	assert_int_equal(gpool_object_unpin(large), 0);
@@ -496,8 +496,8 @@ static void test_unpin_after(void **state)
 
 	(void)state;
 	sessions_start();
-	assert_int_equal(gpool_stream_open(reader, NULL, GPOOL_STREAM_MANUAL, &one), 0);
-	assert_int_equal(gpool_stream_open(reader, NULL, GPOOL_STREAM_MANUAL, &other), 0);
+	assert_int_equal(gpool_stream_open(reader, NULL, GPOOL_STREAM_HOST_SIGNALED, &one), 0);
+	assert_int_equal(gpool_stream_open(reader, NULL, GPOOL_STREAM_HOST_SIGNALED, &other), 0);
 	object = published(writer, "a", 1);
 	again = opened(reader, "a");
 	for (int i = 0; i < 2; i++)

@@ -362,7 +362,7 @@ static void await_leaks(struct gpool *pool)
 
 	AWAIT(pins_on(pool, &marker) == 0);
 	await_ticks(2);
-	assert_int_equal(gpool_drop(pool, &marker), 0);
+	assert_int_equal(gpool_discard(pool, &marker), 0);
 }
 
 static void all_can_be_had(struct gpool *pool)
@@ -442,7 +442,7 @@ static void test_fences_of_two_streams_keep_no_pin(void **state)
 	for (int order = 0; order < 2; order++) {
 		block = alloc(pool, 1);
 		for (int i = 0; i < 2; i++) {
-			assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_MANUAL, &stream), 0);
+			assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &stream), 0);
 			assert_int_equal(gpool_fence_record(pool, stream, &fences[i]), 0);
 		}
 		assert_int_equal(gpool_pin(pool, &block), 0);

@@ -332,10 +332,10 @@ static int world_setup(void **state)
 	harness_start(&world.harness, arguments);
 	world.worker = harness_open(&world.harness);
 	world.session = gpool_session(world.worker);
-	block_make(4, GPOOL_KV_CACHE, 77);
-	block_make(1, GPOOL_ACTIVATION, 78);
+	block_make(4, GPOOL_USAGE_KV_CACHE, 77);
+	block_make(1, GPOOL_USAGE_ACTIVATION, 78);
 	for (int i = 0; i < 3; i++) {
-		struct gpool_block block = block_make(2, GPOOL_TEMP_BUFFER, 100);
+		struct gpool_block block = block_make(2, GPOOL_USAGE_TEMP_BUFFER, 100);
 
 		assert_int_equal(gpool_unpin(world.worker, &block), 0);
 	}

@@ -60,7 +60,8 @@ static void record_set(
 }
 
 /*
- * What the worker has: two pinned blocks, one unpinned, idle pages, a magazine, a stitched block, and pages in transit.
+ * What the worker has: two pinned blocks, one unpinned, idle pages, a magazine, a scattered block, and pages in
+ * transit.
  */
 static void worker_fill(struct session_segment *session)
 {
@@ -74,7 +75,7 @@ static void worker_fill(struct session_segment *session)
 	session->touch[8] = 98000;
 	session->free_bits[0] = UINT64_C(0x3ff) << 10; /* pages 10 to 19 */
 	block_set(session, 20, 4, BLOCK_TAG_CACHED, 0);
-	block_set(session, 30, 2, block_tag_make(4, 1 | BLOCK_STITCHED), 40 + 1); /* LORA_WEIGHT */
+	block_set(session, 30, 2, block_tag_make(4, 1 | BLOCK_SCATTERED), 40 + 1); /* LORA_WEIGHT */
 	block_set(session, 40, 3, block_tag_make(4, 1 | BLOCK_EXTENT), 0);
 	session->stats->threads[0].allocations = 11;
 	session->stats->threads[1].allocations = 4;
@@ -548,7 +549,7 @@ static void test_offline_hostile_sessions(void **state)
 	uint64_t seed = 0x5eed;
 
 	/* chains in a circle, onto themselves and out of the pool */
-	block_set(session, 30, 2, block_tag_make(4, 1 | BLOCK_STITCHED), 40 + 1);
+	block_set(session, 30, 2, block_tag_make(4, 1 | BLOCK_SCATTERED), 40 + 1);
 	block_set(session, 40, 3, block_tag_make(4, 1 | BLOCK_EXTENT), 30 + 1);
 	verbs_survive(keeper, NULL);
 	session->blocks[30].next = 30 + 1;

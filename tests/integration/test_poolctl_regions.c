@@ -134,12 +134,12 @@ static void row_add(enum region_row_state state, uint32_t pages, uint32_t stream
 	world.totals.mapped += state != REGION_ROW_HOLE ? bytes : 0;
 	world.totals.live += state == REGION_ROW_ALLOCATED ? bytes : 0;
 	world.totals.reusable += state == REGION_ROW_FREE ? bytes : 0;
-	world.totals.parked += flags & REGION_ROW_PARKED ? bytes : 0;
-	world.totals.zombies += state == REGION_ROW_ZOMBIE ? bytes : 0;
+	world.totals.reclaimable += flags & REGION_ROW_RECLAIMABLE ? bytes : 0;
+	world.totals.pending_unmap += state == REGION_ROW_PENDING_UNMAP ? bytes : 0;
 	world.totals.holes += state == REGION_ROW_HOLE ? bytes : 0;
 	world.totals.live_regions += state == REGION_ROW_ALLOCATED;
 	world.totals.reusable_regions += state == REGION_ROW_FREE;
-	world.totals.zombie_regions += state == REGION_ROW_ZOMBIE;
+	world.totals.pending_unmap_regions += state == REGION_ROW_PENDING_UNMAP;
 	world.totals.hole_regions += state == REGION_ROW_HOLE;
 }
 
@@ -151,12 +151,12 @@ static void rows_example(void)
 {
 	atomic_store(&world.worker->session.timeline[1], 100);
 	region_table_begin(world.writer);
-	row_add(REGION_ROW_FREE, 3, 0, 0, REGION_ROW_PARKED);
+	row_add(REGION_ROW_FREE, 3, 0, 0, REGION_ROW_RECLAIMABLE);
 	world.totals.last_id = world.rows + 1;
 	row_add(REGION_ROW_ALLOCATED, 10, 1, 0, 0);
 	row_add(REGION_ROW_ALLOCATED, 1, 2, 0, REGION_ROW_CAPTURED);
 	row_add(REGION_ROW_FREE, 5, 1, fence_make(1, 100), REGION_ROW_MOVING);
-	row_add(REGION_ROW_ZOMBIE, 4, 1, fence_make(1, 101), 0);
+	row_add(REGION_ROW_PENDING_UNMAP, 4, 1, fence_make(1, 101), 0);
 	row_add(REGION_ROW_HOLE, 100, 0, 0, 0);
 	world.next += PAGE_BYTES;
 	row_add(REGION_ROW_ALLOCATED, 2, 2, 0, 0);
@@ -193,8 +193,8 @@ static void expect_example(const struct result *result)
 	assert_int_equal(number(totals, "mapped_bytes"), 25 * PAGE_BYTES);
 	assert_int_equal(number(totals, "live_bytes"), 13 * PAGE_BYTES);
 	assert_int_equal(number(totals, "reusable_bytes"), 8 * PAGE_BYTES);
-	assert_int_equal(number(totals, "parked_bytes"), 3 * PAGE_BYTES);
-	assert_int_equal(number(totals, "zombie_bytes"), 4 * PAGE_BYTES);
+	assert_int_equal(number(totals, "reclaimable_bytes"), 3 * PAGE_BYTES);
+	assert_int_equal(number(totals, "pending_unmap_bytes"), 4 * PAGE_BYTES);
 	assert_int_equal(number(totals, "hole_bytes"), 100 * PAGE_BYTES);
 	assert_int_equal(number(totals, "largest_free_bytes"), 5 * PAGE_BYTES);
 	assert_int_equal(number(totals, "largest_hole_bytes"), 100 * PAGE_BYTES);
@@ -202,7 +202,7 @@ static void expect_example(const struct result *result)
 	row = list(result, "regions")->child;
 	assert_true(number(row, "address") == (double)BASE);
 	assert_string_equal(string(row, "state"), "free");
-	assert_true(is_true(row, "parked"));
+	assert_true(is_true(row, "reclaimable"));
 	row = row->next;
 	assert_true(is_true(row, "last"));
 	assert_int_equal(number(row, "pages"), 10);
@@ -214,7 +214,7 @@ static void expect_example(const struct result *result)
 	assert_true(is_true(row, "moving"));
 	assert_true(is_true(row, "fence_reached"));
 	row = row->next;
-	assert_string_equal(string(row, "state"), "zombie");
+	assert_string_equal(string(row, "state"), "pending_unmap");
 	assert_false(is_true(row, "fence_reached"));
 	row = row->next;
 	assert_string_equal(string(row, "state"), "hole");
@@ -245,11 +245,11 @@ static void test_regions(void **state)
 	expect(&result, OK);
 	expect_text(result.out, "\n" EXAMPLE "\n");
 	expect_text(result.out, "pages of 2 MiB");
-	expect_text(result.out, "reserved         7    125  250 MiB");
-	expect_text(result.out, "holes            1    100  200 MiB  200 MiB");
+	expect_text(result.out, "reserved              7    125  250 MiB");
+	expect_text(result.out, "holes                 1    100  200 MiB  200 MiB");
 	expect_text(result.out, "0x7f0000600000     10   20 MiB  allocated");
 	expect_text(result.out, "last");
-	expect_text(result.out, "parked");
+	expect_text(result.out, "reclaimable");
 	expect_text(result.out, "pending");
 	assert_null(strstr(result.out, "changed"));
 	assert_null(strstr(result.out, "totals are not"));
@@ -262,7 +262,7 @@ static void test_never_used(void **state)
 
 	(void)state;
 	expect(&result, OK);
-	expect_text(result.out, "has not used gpool_malloc()");
+	expect_text(result.out, "has not used gpool_malloc_async()");
 	result_free(&result);
 	result = AGENT_JSON("engine");
 	expect(&result, OK);

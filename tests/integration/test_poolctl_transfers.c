@@ -158,7 +158,7 @@ static void test_who_holds_them_up(void **state)
 	pages_are_shown(&result, true);
 	result_free(&result);
 
-	assert_int_equal(gpool_let_go(red), WANTED);
+	assert_int_equal(gpool_release_unused(red), WANTED);
 	await_retired(0);
 	for (int tries = 0;; tries++) {
 		int count;

@@ -181,7 +181,7 @@ static void *free_all(void *context)
 	struct recording *recording = context;
 
 	for (int i = 0; i < 200; i++)
-		if (gpool_mfree(recording->pool, recording->given[i], recording->stream))
+		if (gpool_free_async(recording->pool, recording->given[i], recording->stream))
 			return context;
 	return NULL;
 }
@@ -199,20 +199,20 @@ static void record_some(struct harness *harness)
 	assert_int_equal(gpool_stream_open(recording.pool, NULL, 0, &recording.stream), 0);
 	for (uint64_t i = 0; i < 200; i++) {
 		/* Small ones, too; each is known by its number also when its place is used again. */
-		assert_int_equal(
-			gpool_malloc(recording.pool, 1000 + i % 5 * (700 << 10), recording.stream, &recording.given[i]),
+		assert_int_equal(gpool_malloc_async(recording.pool, 1000 + i % 5 * (700 << 10), recording.stream,
+					 &recording.given[i]),
 			0);
 		if (i % 3 == 0) {
-			assert_int_equal(gpool_mfree(recording.pool, recording.given[i], recording.stream), 0);
-			assert_int_equal(gpool_malloc(recording.pool, 2 << 20, 0, &recording.given[i]), 0);
+			assert_int_equal(gpool_free_async(recording.pool, recording.given[i], recording.stream), 0);
+			assert_int_equal(gpool_malloc_async(recording.pool, 2 << 20, 0, &recording.given[i]), 0);
 		}
 	}
 	assert_int_equal(pthread_create(&thread, NULL, free_all, &recording), 0);
 	pthread_join(thread, &failed);
 	assert_null(failed);
 	/* Without this one thread would be over when the other begins, and the two replayed by one. */
-	assert_int_equal(gpool_malloc(recording.pool, 1, 0, &recording.given[0]), 0);
-	assert_int_equal(gpool_mfree(recording.pool, recording.given[0], 0), 0);
+	assert_int_equal(gpool_malloc_async(recording.pool, 1, 0, &recording.given[0]), 0);
+	assert_int_equal(gpool_free_async(recording.pool, recording.given[0], 0), 0);
 	gpool_close(recording.pool);
 }
 

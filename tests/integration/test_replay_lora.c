@@ -90,8 +90,8 @@ static void test_adds_up(void **state)
 			assert_adds_up(all, alone, result);
 		}
 		fifo = strategy_of(load, "fifo");
-		assert_true(number(fifo, "passed_over") == 0 && number(fifo, "prefetches") == 0 &&
-			number(fifo, "moves") == 0);
+		assert_true(
+			number(fifo, "bypassed") == 0 && number(fifo, "prefetches") == 0 && number(fifo, "moves") == 0);
 		assert_true(number(strategy_of(load, "resident"), "prefetches") == 0);
 		assert_true(number(strategy_of(load, "prefetch"), "cold_starts") < number(fifo, "cold_starts") / 2);
 		assert_true(number(strategy_of(load, "prefetch"), "ttft_p99_s") < number(fifo, "ttft_p99_s"));

@@ -51,7 +51,7 @@ static uint32_t holder(void)
 {
 	uint32_t session = 0;
 
-	assert_int_equal(gpool_role_get(admin, "main", &session, NULL), 0);
+	assert_int_equal(gpool_role_info(admin, "main", &session, NULL), 0);
 	return session;
 }
 
@@ -232,12 +232,12 @@ static void test_take_and_give_back(void **state)
 	start(quiet);
 	pool = open_worker();
 	other = open_worker();
-	assert_int_equal(gpool_role_get(pool, "main", &session, &token), -ENOENT);
+	assert_int_equal(gpool_role_info(pool, "main", &session, &token), -ENOENT);
 	assert_int_equal(gpool_role_acquire(pool, "main", 0, &role), 0);
 	assert_int_equal(role.session, gpool_session(pool));
 	assert_int_equal(gpool_role_check(pool, &role), 0);
 	assert_int_equal(gpool_role_check(other, &role), -ESTALE);
-	assert_int_equal(gpool_role_get(other, "main", &session, &token), 0);
+	assert_int_equal(gpool_role_info(other, "main", &session, &token), 0);
 	assert_int_equal(session, role.session);
 	assert_int_equal(token, role.token);
 
@@ -256,7 +256,7 @@ static void test_take_and_give_back(void **state)
 	assert_int_equal(gpool_role_release(pool, &role), 0);
 	assert_int_equal(gpool_role_check(pool, &role), -ESTALE);
 	assert_int_equal(gpool_role_release(pool, &role), -ESTALE);
-	assert_int_equal(gpool_role_get(pool, "main", &session, &token), 0);
+	assert_int_equal(gpool_role_info(pool, "main", &session, &token), 0);
 	assert_int_equal(session, 0);
 	assert_int_equal(token, role.token);
 	assert_int_equal(gpool_role_acquire(other, "main", -1, &again), 0);
@@ -428,7 +428,7 @@ static void test_a_standby_adopts_the_kv_of_the_dead(void **state)
 	assert_int_equal((int)(intptr_t)result, 0);
 
 	/* With the role comes what the dead has left, at once: no wait, no other writer, as it was. */
-	assert_int_equal(gpool_role_get(standby, "main", &role.session, &role.token), 0);
+	assert_int_equal(gpool_role_info(standby, "main", &role.session, &role.token), 0);
 	assert_int_equal(role.session, gpool_session(standby));
 	assert_true(role.token > answer.role.token);
 	assert_int_equal(gpool_object_open(standby, "kv", &adopt, &object), -ESTALE);
@@ -536,7 +536,7 @@ static void test_a_forked_child_may_not(void **state)
 	if (pid == 0)
 		_exit(gpool_role_check(pool, &role) != -ECHILD || gpool_role_release(pool, &role) != -ECHILD ||
 			gpool_role_acquire(pool, "other", -1, &role) != -ECHILD ||
-			gpool_role_get(pool, "main", &session, NULL) != -ECHILD);
+			gpool_role_info(pool, "main", &session, NULL) != -ECHILD);
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);
 	assert_int_equal(gpool_role_check(pool, &role), 0);
@@ -645,7 +645,7 @@ static void *impatient(void *pool)
 
 		if (error && error != -ETIMEDOUT)
 			return (void *)(intptr_t)error;
-		if (gpool_role_get(pool, "main", &session, NULL) || (session == gpool_session(pool)) != !error)
+		if (gpool_role_info(pool, "main", &session, NULL) || (session == gpool_session(pool)) != !error)
 			return (void *)(intptr_t)-EPROTO;
 		if (error)
 			continue;
@@ -912,7 +912,7 @@ static void test_names_and_places(void **state)
 	/* A place is kept for its name, until an admin says otherwise. */
 	assert_int_equal(gpool_role_acquire(pool, "main", 0, &more), -ENOSPC);
 	assert_int_equal(try_remove("role 7"), 0);
-	assert_int_equal(gpool_role_get(pool, "role 7", NULL, NULL), -ENOENT);
+	assert_int_equal(gpool_role_info(pool, "role 7", NULL, NULL), -ENOENT);
 	assert_int_equal(gpool_role_acquire(pool, "main", 0, &more), 0);
 	assert_int_equal(more.index, roles[7].index);
 	assert_true(more.token > roles[7].token);
@@ -921,7 +921,7 @@ static void test_names_and_places(void **state)
 
 	observer = open_as(GPOOL_OPEN_OBSERVER, NULL, NULL);
 	assert_int_equal(gpool_role_acquire(observer, "main", 0, &more), -EPERM);
-	assert_int_equal(gpool_role_get(observer, "main", NULL, NULL), 0);
+	assert_int_equal(gpool_role_info(observer, "main", NULL, NULL), 0);
 	gpool_close(observer);
 }
 

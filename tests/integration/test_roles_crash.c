@@ -47,7 +47,7 @@ static uint32_t holder(void)
 {
 	uint32_t session = 0;
 
-	return gpool_role_get(admin, "main", &session, NULL) ? 0 : session;
+	return gpool_role_info(admin, "main", &session, NULL) ? 0 : session;
 }
 
 /* It holds the role, by a token that nobody had before. */

@@ -68,9 +68,9 @@ static uint64_t adapter_hash(struct gpool_lora *lora, uint32_t id)
 	uint64_t hash = UINT64_C(0xcbf29ce484222325);
 
 	for (int layer = 0; layer < MODULES; layer++) {
-		struct gpool_lora_part part;
+		struct gpool_lora_weights part;
 
-		assert_int_equal(gpool_lora_part(lora, id, layer, "model.layers.*.q", &part), 0);
+		assert_int_equal(gpool_lora_weights(lora, id, layer, "model.layers.*.q", &part), 0);
 		assert_int_equal(part.rank, RANK);
 		hash = matrix_hash(&part.b, matrix_hash(&part.a, hash));
 	}
@@ -105,7 +105,7 @@ static void adapters_register(struct owner *owner)
 	owner->own = adapters;
 	options.warm = owner->second;
 	options.rebalance_ms = UINT32_MAX;
-	assert_int_equal(gpool_lora_open(owner->pool, &options, &adapters->lora), 0);
+	assert_int_equal(gpool_lora_create(owner->pool, &options, &adapters->lora), 0);
 	for (uint32_t i = 0; i < ADAPTERS; i++) {
 		snprintf(path, sizeof(path), "%s/%u", engine_folder, i);
 		if (gpool_lora_register(adapters->lora, path, path, &adapters->ids[i], why))

@@ -142,7 +142,7 @@ static void spans_alloc(struct owner *owner)
 	assert_non_null(spans);
 	owner->own = spans;
 	for (uint32_t i = 0; i < 2 * UNITS; i++) {
-		assert_int_equal(gpool_span_alloc(owner->pool, PAGE_BYTES / 2, GPOOL_TEMP_BUFFER, &spans[i]), 0);
+		assert_int_equal(gpool_span_alloc(owner->pool, PAGE_BYTES / 2, GPOOL_USAGE_TEMP_BUFFER, &spans[i]), 0);
 		*(volatile uint64_t *)(uintptr_t)spans[i].address = i;
 	}
 }
@@ -177,7 +177,7 @@ static void scope_open(struct owner *owner, uint32_t flags)
 
 	assert_non_null(scope);
 	owner->own = scope;
-	assert_int_equal(gpool_scope_begin(owner->pool, GPOOL_ACTIVATION, flags, scope), 0);
+	assert_int_equal(gpool_scope_begin(owner->pool, GPOOL_USAGE_ACTIVATION, flags, scope), 0);
 	for (uint32_t i = 0; i < UNITS; i++) {
 		assert_int_equal(gpool_scope_alloc(scope, 1, NULL, &owner->blocks[i]), 0);
 		page_write(block_address(owner, i), i);

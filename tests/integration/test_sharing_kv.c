@@ -113,7 +113,7 @@ static void cache_run_published(struct owner *owner)
 static void cache_run_with_host_memory(struct owner *owner)
 {
 	sequences_run(owner, 0);
-	assert_int_equal(gpool_kv_host_open(cache_of(owner)->kv, UNITS * PAGE_BYTES), 0);
+	assert_int_equal(gpool_kv_host_reserve(cache_of(owner)->kv, UNITS * PAGE_BYTES), 0);
 }
 
 static void sequences_free(struct owner *owner)

@@ -1,5 +1,5 @@
 /*
- * test_sharing_vm.c - the sharing matrix (sharing.h) for gpool_malloc(), elastic ranges and tensors of slices.
+ * test_sharing_vm.c - the sharing matrix (sharing.h) for gpool_malloc_async(), elastic ranges and tensors of slices.
  *
  * Goal: memory that was freed on a stream, unbacked, offered or shrunk is available to another process as soon as the
  * GPU work that uses it has ended, with no call and no background thread of its owner; reclaiming says which offered
@@ -14,13 +14,13 @@ static uint64_t bytes_of(uint32_t pages)
 	return (uint64_t)pages * PAGE_BYTES;
 }
 
-/* ---- gpool_malloc() ---- */
+/* ---- gpool_malloc_async() ---- */
 
 static void malloc_each(struct owner *owner)
 {
 	for (uint32_t i = 0; i < UNITS; i++) {
 		assert_int_equal(
-			gpool_malloc(owner->pool, PAGE_BYTES, owner->gates[0].stream, &owner->addresses[i]), 0);
+			gpool_malloc_async(owner->pool, PAGE_BYTES, owner->gates[0].stream, &owner->addresses[i]), 0);
 		page_write(owner->addresses[i], i);
 	}
 }
@@ -39,7 +39,8 @@ static void malloc_small(struct owner *owner)
 {
 	for (uint32_t i = 0; i < 2 * UNITS; i++)
 		assert_int_equal(
-			gpool_malloc(owner->pool, PAGE_BYTES / 2, owner->gates[0].stream, &owner->addresses[i]), 0);
+			gpool_malloc_async(owner->pool, PAGE_BYTES / 2, owner->gates[0].stream, &owner->addresses[i]),
+			0);
 }
 
 /*
@@ -54,20 +55,20 @@ static void release_await(struct owner *owner)
 static void mfree_each(struct owner *owner)
 {
 	for (uint32_t i = 0; i < UNITS; i++)
-		assert_int_equal(gpool_mfree(owner->pool, owner->addresses[i], owner->gates[0].stream), 0);
+		assert_int_equal(gpool_free_async(owner->pool, owner->addresses[i], owner->gates[0].stream), 0);
 	release_await(owner);
 }
 
 static void mfree_small(struct owner *owner)
 {
 	for (uint32_t i = 0; i < 2 * UNITS; i++)
-		assert_int_equal(gpool_mfree(owner->pool, owner->addresses[i], owner->gates[0].stream), 0);
+		assert_int_equal(gpool_free_async(owner->pool, owner->addresses[i], owner->gates[0].stream), 0);
 }
 
 static void mfree_without_stream(struct owner *owner)
 {
 	for (uint32_t i = 0; i < UNITS; i++)
-		assert_int_equal(gpool_mfree(owner->pool, owner->addresses[i], 0), 0);
+		assert_int_equal(gpool_free_async(owner->pool, owner->addresses[i], 0), 0);
 	release_await(owner);
 }
 
@@ -75,7 +76,7 @@ static void mfree_without_stream(struct owner *owner)
 static void mfree_on_two(struct owner *owner)
 {
 	for (uint32_t i = 0; i < UNITS; i++)
-		assert_int_equal(gpool_mfree(owner->pool, owner->addresses[i], owner->gates[i % 2].stream), 0);
+		assert_int_equal(gpool_free_async(owner->pool, owner->addresses[i], owner->gates[i % 2].stream), 0);
 	release_await(owner);
 }
 
@@ -107,21 +108,21 @@ static void range_create(struct owner *owner)
 	range_write(owner);
 }
 
-static void range_back(struct owner *owner)
+static void range_commit(struct owner *owner)
 {
 	assert_int_equal(gpool_range_reserve(owner->pool, 4 * UNITS, NULL, &owner->range), 0);
-	assert_int_equal(gpool_range_back(owner->range, 0, UNITS, 0), 0);
+	assert_int_equal(gpool_range_commit(owner->range, 0, UNITS, 0), 0);
 	range_write(owner);
 }
 
-static void range_unback(struct owner *owner)
+static void range_decommit(struct owner *owner)
 {
-	assert_int_equal(gpool_range_unback(owner->range, 0, UNITS, (struct gpool_fence){0}), 0);
+	assert_int_equal(gpool_range_decommit(owner->range, 0, UNITS, (struct gpool_fence){0}), 0);
 }
 
-static void range_unback_after(struct owner *owner)
+static void range_decommit_after(struct owner *owner)
 {
-	assert_int_equal(gpool_range_unback(owner->range, 0, UNITS, owner->fence), 0);
+	assert_int_equal(gpool_range_decommit(owner->range, 0, UNITS, owner->fence), 0);
 }
 
 static void range_look(struct owner *owner, struct found *found)
@@ -158,7 +159,7 @@ static void range_look_reclaimed(struct owner *owner, struct found *found)
 		struct gpool_range_page page = {.size = sizeof(page)};
 
 		assert_int_equal(gpool_range_resolve(owner->range, i, &page), 0);
-		assert_true(kept[i] ? page.state == GPOOL_PAGE_BACKED : page.state != GPOOL_PAGE_BACKED);
+		assert_true(kept[i] ? page.state == GPOOL_PAGE_COMMITTED : page.state != GPOOL_PAGE_COMMITTED);
 		found_page(found, kept[i], range_address(owner) + bytes_of(i), i);
 	}
 	assert_int_equal(found->lost, (uint32_t)lost);
@@ -168,37 +169,37 @@ static void range_look_reclaimed(struct owner *owner, struct found *found)
 
 enum { SLICES = 4, BLOCKS = UNITS / SLICES };
 
-static struct gpool_tensor_info tensor_info(struct owner *owner)
+static struct gpool_sliced_range_info tensor_info(struct owner *owner)
 {
-	struct gpool_tensor_info info = {.size = sizeof(info)};
+	struct gpool_sliced_range_info info = {.size = sizeof(info)};
 
-	assert_int_equal(gpool_tensor_get(owner->tensor, &info), 0);
+	assert_int_equal(gpool_sliced_range_info(owner->tensor, &info), 0);
 	return info;
 }
 
 static uint64_t tensor_address(struct owner *owner, uint32_t page)
 {
-	struct gpool_tensor_info info = tensor_info(owner);
+	struct gpool_sliced_range_info info = tensor_info(owner);
 
 	return info.address + page / BLOCKS * info.slice_bytes + page % BLOCKS * info.block_bytes;
 }
 
 static void tensor_grow(struct owner *owner)
 {
-	assert_int_equal(gpool_tensor_create(owner->pool, SLICES, 4 * BLOCKS, 1, NULL, &owner->tensor), 0);
-	assert_int_equal(gpool_tensor_grow(owner->tensor, BLOCKS, 0), 0);
+	assert_int_equal(gpool_sliced_range_create(owner->pool, SLICES, 4 * BLOCKS, 1, NULL, &owner->tensor), 0);
+	assert_int_equal(gpool_sliced_range_grow(owner->tensor, BLOCKS, 0), 0);
 	for (uint32_t i = 0; i < UNITS; i++)
 		page_write(tensor_address(owner, i), i);
 }
 
 static void tensor_shrink(struct owner *owner)
 {
-	assert_int_equal(gpool_tensor_shrink(owner->tensor, 0, (struct gpool_fence){0}), 0);
+	assert_int_equal(gpool_sliced_range_shrink(owner->tensor, 0, (struct gpool_fence){0}), 0);
 }
 
 static void tensor_shrink_after(struct owner *owner)
 {
-	assert_int_equal(gpool_tensor_shrink(owner->tensor, 0, owner->fence), 0);
+	assert_int_equal(gpool_sliced_range_shrink(owner->tensor, 0, owner->fence), 0);
 }
 
 static void tensor_look(struct owner *owner, struct found *found)
@@ -210,60 +211,64 @@ static void tensor_look(struct owner *owner, struct found *found)
 /* ---- the table ---- */
 
 static const struct kind kinds[] = {
-	{.name = "`gpool_malloc()`, in use",
+	{.name = "`gpool_malloc_async()`, in use",
 		.gets = HELD,
 		.content = NEEDED,
 		.prepare = malloc_each,
 		.look = malloc_look},
-	{.name = "`gpool_malloc()`, freed",
+	{.name = "`gpool_malloc_async()`, freed",
 		.gets = AT_ONCE,
 		.content = GONE,
 		.prepare = malloc_each,
 		.let_go = mfree_without_stream},
-	{.name = "`gpool_malloc()`, freed on a stream",
+	{.name = "`gpool_malloc_async()`, freed on a stream",
 		.gets = BEHIND_WORK,
 		.content = GONE,
 		.prepare = malloc_each,
 		.let_go = mfree_each},
-	{.name = "`gpool_malloc()`, freed on two streams",
+	{.name = "`gpool_malloc_async()`, freed on two streams",
 		.gets = BEHIND_WORK,
 		.content = GONE,
 		.prepare = malloc_each,
 		.let_go = mfree_on_two},
-	{.name = "`gpool_malloc()` of less than a page, freed on a stream",
+	{.name = "`gpool_malloc_async()` of less than a page, freed on a stream",
 		.gets = {ALL, NONE, WHEN_DONE, NONE, ALL},
 		.content = GONE,
 		.prepare = malloc_small,
 		.let_go = mfree_small},
 	{.name = "ranges", .gets = HELD, .content = NEEDED, .prepare = range_create, .look = range_look},
-	{.name = "elastic ranges, backed", .gets = HELD, .content = NEEDED, .prepare = range_back, .look = range_look},
+	{.name = "elastic ranges, backed",
+		.gets = HELD,
+		.content = NEEDED,
+		.prepare = range_commit,
+		.look = range_look},
 	{.name = "elastic ranges, unbacked",
 		.gets = AT_ONCE,
 		.content = GONE,
-		.prepare = range_back,
-		.let_go = range_unback},
+		.prepare = range_commit,
+		.let_go = range_decommit},
 	{.name = "elastic ranges, unbacked behind a fence",
 		.gets = BEHIND_WORK,
 		.content = GONE,
-		.prepare = range_back,
-		.let_go = range_unback_after},
+		.prepare = range_commit,
+		.let_go = range_decommit_after},
 	{.name = "elastic ranges, offered",
 		.gets = AT_ONCE,
 		.content = KEPT,
-		.prepare = range_back,
+		.prepare = range_commit,
 		.let_go = range_offer,
 		.look = range_look_reclaimed},
 	{.name = "elastic ranges, offered behind a fence",
 		.gets = BEHIND_WORK,
 		.content = KEPT,
-		.prepare = range_back,
+		.prepare = range_commit,
 		.let_go = range_offer_after,
 		.look = range_look_reclaimed},
 	{.name = "elastic ranges, offered behind fences of two streams",
 		.gets = BEHIND_WORK,
 		.content = KEPT,
 		.gates = 2,
-		.prepare = range_back,
+		.prepare = range_commit,
 		.let_go = range_offer_after_two,
 		.look = range_look_reclaimed},
 	{.name = "tensors of slices, grown",

@@ -1,7 +1,7 @@
 /*
  * test_shortage.c - a refused allocation names the sessions that hold the pages, and of which kind those are.
  *
- * Goal: gpool_shortage() and the agent's answers to tools count needed, offered and idle pages of each session and
+ * Goal: gpool_oom_info() and the agent's answers to tools count needed, offered and idle pages of each session and
  * tenant, also of a process that does not run.
  * Method: a real gpoold; engines in processes of their own that take pages, report that they have them, and are
  * stopped. Counts are exact: idle pages are not taken back within the test, and an allocation of more than one page
@@ -103,19 +103,19 @@ static void expect_holder(const struct gpool_holder *holder, const struct engine
 	assert_int_equal(holder->needed_pages, engine->pinned);
 	assert_int_equal(holder->offered_pages, engine->unpinned);
 	assert_int_equal(holder->idle_pages, engine->freed);
-	assert_int_equal(holder->content, engine->pinned + engine->unpinned ? engine->content : GPOOL_CONTENTS);
+	assert_int_equal(holder->content, engine->pinned + engine->unpinned ? engine->content : GPOOL_USAGE_COUNT);
 }
 
 static void test_the_largest_holders(void **state)
 {
 	struct engine engines[ENGINES] = {
-		{"first", GPOOL_KV_CACHE, 16, 2, 0, 0, 0},
-		{"second", GPOOL_LORA_WEIGHT, 2, 12, 0, 0, 0},
-		{"third", GPOOL_TEMP_BUFFER, 0, 0, 8, 0, 0},
-		{"fourth", GPOOL_GRADIENT, 6, 0, 0, 0, 0},
-		{"fifth", GPOOL_ACTIVATION, 4, 0, 0, 0, 0},
+		{"first", GPOOL_USAGE_KV_CACHE, 16, 2, 0, 0, 0},
+		{"second", GPOOL_USAGE_LORA_WEIGHT, 2, 12, 0, 0, 0},
+		{"third", GPOOL_USAGE_TEMP_BUFFER, 0, 0, 8, 0, 0},
+		{"fourth", GPOOL_USAGE_GRADIENT, 6, 0, 0, 0, 0},
+		{"fifth", GPOOL_USAGE_ACTIVATION, 4, 0, 0, 0, 0},
 	};
-	struct gpool_shortage shortage = {.size = sizeof(shortage)};
+	struct gpool_oom_info shortage = {.size = sizeof(shortage)};
 	struct gpool *pool;
 
 	(void)state;
@@ -124,7 +124,7 @@ static void test_the_largest_holders(void **state)
 		engine_start(&engines[i]);
 	pool = open_worker();
 	assert_int_equal(refused(pool, 40), -ENOSPC);
-	assert_int_equal(gpool_shortage(pool, &shortage), 0);
+	assert_int_equal(gpool_oom_info(pool, &shortage), 0);
 	assert_int_equal(shortage.needed, 40);
 	assert_int_equal(shortage.pinned, 16 + 2 + 6 + 4);
 	assert_int_equal(shortage.holder, engines[0].session);
@@ -141,10 +141,10 @@ static void test_the_largest_holders(void **state)
 static void test_sizes(void **state)
 {
 	struct {
-		struct gpool_shortage shortage;
+		struct gpool_oom_info shortage;
 		uint8_t more[16];
 	} longer = {.shortage = {.size = sizeof(longer)}, .more = {1}};
-	struct gpool_shortage shortage = {.size = offsetof(struct gpool_shortage, holder_count), .holder_count = 77};
+	struct gpool_oom_info shortage = {.size = offsetof(struct gpool_oom_info, holder_count), .holder_count = 77};
 	struct gpool *pool;
 
 	(void)state;
@@ -152,23 +152,23 @@ static void test_sizes(void **state)
 	pool = open_worker();
 	alloc(pool, 10);
 	assert_int_equal(refused(pool, 60), -ENOSPC);
-	assert_int_equal(gpool_shortage(pool, &shortage), 0);
+	assert_int_equal(gpool_oom_info(pool, &shortage), 0);
 	assert_int_equal(shortage.needed, 60);
 	assert_int_equal(shortage.holder_pages, 10);
 	assert_int_equal(shortage.holder_count, 77);
-	assert_int_equal(gpool_shortage(pool, &longer.shortage), 0);
+	assert_int_equal(gpool_oom_info(pool, &longer.shortage), 0);
 	assert_int_equal(longer.shortage.size, sizeof(longer));
 	assert_int_equal(longer.shortage.holder_count, 1);
 	assert_int_equal(longer.more[0], 0);
 	shortage.size = 3;
-	assert_int_equal(gpool_shortage(pool, &shortage), -EINVAL);
+	assert_int_equal(gpool_oom_info(pool, &shortage), -EINVAL);
 	gpool_close(pool);
 }
 
 /* What was refused is still known; the holders are not. */
 static void test_a_silent_agent(void **state)
 {
-	struct gpool_shortage shortage = {.size = sizeof(shortage)};
+	struct gpool_oom_info shortage = {.size = sizeof(shortage)};
 	struct gpool *pool;
 	pid_t agent;
 
@@ -180,7 +180,7 @@ static void test_a_silent_agent(void **state)
 	agent = process_of("gpoold-agent");
 	assert_true(agent > 0);
 	assert_int_equal(kill(agent, SIGSTOP), 0);
-	assert_int_equal(gpool_shortage(pool, &shortage), 0);
+	assert_int_equal(gpool_oom_info(pool, &shortage), 0);
 	assert_int_equal(kill(agent, SIGCONT), 0);
 	assert_int_equal(shortage.needed, 60);
 	assert_int_equal(shortage.holder_count, 0);

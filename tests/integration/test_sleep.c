@@ -47,7 +47,7 @@ static struct gpool_range_info info_of(struct gpool_range *range)
 {
 	struct gpool_range_info info = {.size = sizeof(info)};
 
-	assert_int_equal(gpool_range_get(range, &info), 0);
+	assert_int_equal(gpool_range_info(range, &info), 0);
 	return info;
 }
 
@@ -355,7 +355,7 @@ static void test_wake_without_pages(void **state)
 {
 	struct gpool_range *mutable, *ephemeral, *immutable;
 	struct gpool_block squatters[PAGES];
-	struct gpool_shortage shortage = {.size = sizeof(shortage)};
+	struct gpool_oom_info shortage = {.size = sizeof(shortage)};
 	struct gpool *pool, *other;
 	pthread_t thread;
 	uint32_t count;
@@ -372,7 +372,7 @@ static void test_wake_without_pages(void **state)
 	count = squat(other, squatters, PAGES - 10 - 19);
 	for (int tries = 0; tries < 3; tries++) {
 		assert_int_equal(gpool_wake(pool, tries * 20), -ENOSPC);
-		gpool_shortage(pool, &shortage);
+		gpool_oom_info(pool, &shortage);
 		assert_int_equal(shortage.needed, 20);
 		assert_int_equal(shortage.free, 19);
 		assert_int_equal(gpool_asleep(pool), 1);
@@ -513,7 +513,7 @@ static void test_busy(void **state)
 	fill(first = made(pool, 4, GPOOL_OBJECT_MUTABLE, NULL), 1);
 	fill(second = made(pool, 4, GPOOL_OBJECT_MUTABLE, NULL), 2);
 	assert_int_equal(gpool_stream_open(pool, NULL, 0, &stream), 0);
-	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_MANUAL, &manual), 0);
+	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &manual), 0);
 	assert_int_equal(gpool_fence_record(pool, manual, &fence), 0);
 	assert_int_equal(gpu_stream_create(pool->gpu, &native), 0);
 	assert_int_equal(
@@ -563,7 +563,7 @@ static void test_wrong_arguments(void **state)
 	options.flags = 1;
 	assert_int_equal(gpool_range_create(pool, 1, &options, &never), -EINVAL);
 	options.flags = 0;
-	options.content = GPOOL_CONTENTS;
+	options.content = GPOOL_USAGE_COUNT;
 	assert_int_equal(gpool_range_create(pool, 1, &options, &never), -EINVAL);
 	assert_int_equal(gpool_range_open(pool, "nothing", NULL, &never), -ENOENT);
 	assert_int_equal(gpool_range_create(admin, 1, NULL, &never), -EPERM);
@@ -574,7 +574,7 @@ static void test_wrong_arguments(void **state)
 	assert_int_equal(gpool_wake(pool, -2), -EINVAL);
 	assert_null(never);
 	assert_int_equal(gpool_range_create(pool, 2, NULL, &range), 0);
-	assert_int_equal(gpool_range_get(range, &info), -EINVAL);
+	assert_int_equal(gpool_range_info(range, &info), -EINVAL);
 	child = fork();
 	if (child == 0) {
 		bool right = gpool_sleep(pool, 0) == -ECHILD && gpool_wake(pool, 0) == -ECHILD &&

@@ -2,8 +2,9 @@
  * test_spill.c - blocks that were allocated with spill leave the pool under pressure, and come back with what was in
  * them.
  *
- * Goal: every byte is right after the way out and back, through memory and file, in one piece or stitched, with threads
- * that want the same block at once and with a mover that is killed on the way; what cannot be saved stays; what cannot
+ * Goal: every byte is right after the way out and back, through memory and file, in one piece or scattered, with
+ * threads that want the same block at once and with a mover that is killed on the way; what cannot be saved stays; what
+ * cannot
  * be read back is an error for that block alone; nothing stays behind of blocks that are freed or whose worker has
  * ended. Method: a gpoold for each test, with a pool of 64 pages; content that says whose page it is; the counters in
  * the pool's header say what has moved. Tiers are damaged through the keeper's descriptors.
@@ -119,7 +120,7 @@ static void test_content_comes_back_elsewhere(void **state)
 		assert_int_equal(gpool_pin(pool, &blocks[i]), 0);
 		assert_int_equal(wrong_words(pool, &blocks[i], 100 + i), 0);
 		moved = blocks[i];
-		assert_int_equal(gpool_relocate(pool, &moved), 0);
+		assert_int_equal(gpool_refresh(pool, &moved), 0);
 		assert_int_not_equal(moved.page, was.page);
 		assert_int_equal(moved.page_count, was.page_count);
 		assert_int_equal(moved.tag >> 16, was.tag >> 16);
@@ -192,12 +193,12 @@ static void test_more_blocks_than_pages(void **state)
 			read_back(pool, &blocks[i], i);
 	assert_true(counter(POOL_COUNT_RESTORED_PAGES) >= BLOCKS);
 	for (uint32_t i = 0; i < BLOCKS; i++)
-		assert_int_equal(gpool_drop(pool, &blocks[i]), 0);
+		assert_int_equal(gpool_discard(pool, &blocks[i]), 0);
 	assert_int_equal(kept_bytes(), 0);
 	gpool_close(pool);
 }
 
-static void test_stitched_blocks(void **state)
+static void test_scattered_blocks(void **state)
 {
 	struct gpool *pool;
 	struct gpool_block singles[PAGES], block, moved;
@@ -210,7 +211,7 @@ static void test_stitched_blocks(void **state)
 	for (uint32_t i = 0; i < PAGES; i += 2)
 		assert_int_equal(gpool_free(pool, &singles[i]), 0);
 	block = alloc_spill(pool, 8, 0);
-	assert_true(block.tag & BLOCK_STITCHED);
+	assert_true(block.tag & BLOCK_SCATTERED);
 	fill(pool, &block, 9);
 	assert_int_equal(gpool_unpin(pool, &block), 0);
 	evict_all(pool, 8);
@@ -218,10 +219,10 @@ static void test_stitched_blocks(void **state)
 	evict_all(pool, 8);
 	for (uint32_t i = 1; i < PAGES; i += 2)
 		assert_int_equal(gpool_free(pool, &singles[i]), 0);
-	assert_int_equal(gpool_pin(pool, &block), 0); /* in one piece now, by the handle of the stitched one */
+	assert_int_equal(gpool_pin(pool, &block), 0); /* in one piece now, by the handle of the scattered one */
 	assert_int_equal(wrong_words(pool, &block, 9), 0);
 	moved = block;
-	assert_int_equal(gpool_relocate(pool, &moved), 0);
+	assert_int_equal(gpool_refresh(pool, &moved), 0);
 	assert_int_equal(gpool_free(pool, &block), 0);
 	assert_int_equal(gpool_pin(pool, &moved), -ESTALE);
 	gpool_close(pool);
@@ -238,13 +239,13 @@ static void test_freed_and_dropped_leave_nothing(void **state)
 	for (uint32_t i = 0; i < 4; i++)
 		blocks[i] = made(pool, 2, i);
 	evict_all(pool, 8);
-	assert_int_equal(gpool_drop(pool, &blocks[0]), 0);
-	assert_int_equal(gpool_drop(pool, &blocks[0]), -ESTALE);
+	assert_int_equal(gpool_discard(pool, &blocks[0]), 0);
+	assert_int_equal(gpool_discard(pool, &blocks[0]), -ESTALE);
 	assert_int_equal(gpool_free(pool, &blocks[1]), 0);
 	assert_int_equal(gpool_pin(pool, &blocks[1]), -ESTALE);
 	assert_int_equal(kept_bytes(), 4 * PAGE_BYTES);
 	read_back(pool, &blocks[2], 2);
-	assert_int_equal(gpool_drop(pool, &blocks[2]), 0);
+	assert_int_equal(gpool_discard(pool, &blocks[2]), 0);
 	assert_int_equal(kept_bytes(), 2 * PAGE_BYTES);
 	gpool_close(pool);
 	AWAIT(kept_bytes() == 0);
@@ -382,7 +383,7 @@ static void test_sinking_is_no_hindrance(void **state)
 			if (i % 4) {
 				read_back(pool, &blocks[which], which);
 			} else {
-				assert_int_equal(gpool_drop(pool, &blocks[which]), 0);
+				assert_int_equal(gpool_discard(pool, &blocks[which]), 0);
 				blocks[which] = made(pool, 1 + which % 3, which);
 			}
 		}
@@ -522,7 +523,7 @@ static void damage_and_see(const char *tier_name, off_t tier_bytes, const char *
 				"the block's spilled content is lost: its checksum differs from when it was written");
 			/* It is gone, and says so from now on. */
 			assert_int_equal(gpool_pin(pool, &blocks[i]), -ESTALE);
-			assert_int_equal(gpool_drop(pool, &blocks[i]), -ESTALE);
+			assert_int_equal(gpool_discard(pool, &blocks[i]), -ESTALE);
 			continue;
 		}
 		assert_int_equal(error, 0);
@@ -635,7 +636,7 @@ static void test_ahead_of_need(void **state)
 	assert_int_equal(spill_fetch_end(pool, &fetch, true), 0);
 	read_back(pool, &block, 7);
 	evict_all(pool, 4);
-	assert_int_equal(gpool_drop(pool, &block), 0);
+	assert_int_equal(gpool_discard(pool, &block), 0);
 	assert_int_equal(spill_fetch_begin(pool, &block, &fetch), 0);
 	assert_int_equal(spill_fetch_end(pool, &fetch, true), -ESTALE);
 	gpool_close(pool);
@@ -662,7 +663,7 @@ static void test_at_its_own_wish(void **state)
 		assert_int_equal(spill_now(pool, &block), 0); /* it is where it shall be */
 		read_back(pool, &block, 5);
 	}
-	assert_int_equal(gpool_drop(pool, &block), 0);
+	assert_int_equal(gpool_discard(pool, &block), 0);
 	gpool_close(pool);
 }
 
@@ -809,7 +810,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_teardown(test_content_comes_back_elsewhere, stop),
 		cmocka_unit_test_teardown(test_pressure_of_another_spills, stop),
 		cmocka_unit_test_teardown(test_more_blocks_than_pages, stop),
-		cmocka_unit_test_teardown(test_stitched_blocks, stop),
+		cmocka_unit_test_teardown(test_scattered_blocks, stop),
 		cmocka_unit_test_teardown(test_freed_and_dropped_leave_nothing, stop),
 		cmocka_unit_test_teardown(test_worker_killed, stop),
 		cmocka_unit_test_teardown(test_memory_full_then_file, stop),

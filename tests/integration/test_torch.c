@@ -44,8 +44,8 @@ static struct {
 	__typeof__(&gpool_fill) fill;
 	__typeof__(&gpool_fence_record) fence_record;
 	__typeof__(&gpool_fence_wait) fence_wait;
-	__typeof__(&gpool_vm_totals) totals;
-	__typeof__(&gpool_vm_trim) trim;
+	__typeof__(&gpool_vm_stats) totals;
+	__typeof__(&gpool_trim_to) trim;
 } torch;
 
 static void *symbol(void *library, const char *name)
@@ -83,8 +83,8 @@ static int start(void **state)
 	*(void **)&torch.fill = symbol(library, "gpool_fill");
 	*(void **)&torch.fence_record = symbol(library, "gpool_fence_record");
 	*(void **)&torch.fence_wait = symbol(library, "gpool_fence_wait");
-	*(void **)&torch.totals = symbol(library, "gpool_vm_totals");
-	*(void **)&torch.trim = symbol(library, "gpool_vm_trim");
+	*(void **)&torch.totals = symbol(library, "gpool_vm_stats");
+	*(void **)&torch.trim = symbol(library, "gpool_trim_to");
 	return 0;
 }
 
@@ -94,9 +94,9 @@ static int stop(void **state)
 	return harness_stop(&harness);
 }
 
-static struct gpool_vm_totals totals(void)
+static struct gpool_vm_stats totals(void)
 {
-	struct gpool_vm_totals totals = {.size = sizeof(totals)};
+	struct gpool_vm_stats totals = {.size = sizeof(totals)};
 
 	assert_int_equal(torch.totals(torch.pool(0), &totals), 0);
 	return totals;

@@ -169,7 +169,7 @@ static _Atomic bool busy_stop;
 static void *busy_run(void *argument)
 {
 	while (!atomic_load(&busy_stop)) {
-		gpool_let_go(argument);
+		gpool_release_unused(argument);
 		poll(NULL, 0, 1); /* as a loop that serves requests would come by */
 	}
 	return NULL;
@@ -394,7 +394,7 @@ static void test_who_does_not_let_go(void **state)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
 	struct gpool_block blocks[PAGES], block;
-	struct gpool_shortage shortage = {.size = sizeof(shortage)};
+	struct gpool_oom_info shortage = {.size = sizeof(shortage)};
 	const uint8_t *seen[PAGES];
 
 	(void)state;
@@ -410,7 +410,7 @@ static void test_who_does_not_let_go(void **state)
 	is_shown(getpid(), gpool_session(red));
 	/* No more of its pages are asked for, and the refusal says what there is for blue. */
 	assert_int_equal(gpool_alloc(blue, SOME, &options, &block), -ENOSPC);
-	gpool_shortage(blue, &shortage);
+	gpool_oom_info(blue, &shortage);
 	assert_int_equal(shortage.free, 0);
 	assert_int_equal(counted(POOL_COUNT_RETIREMENTS), SOME);
 	/* Nobody has written to what it still has mapped. */
@@ -418,8 +418,8 @@ static void test_who_does_not_let_go(void **state)
 		assert_int_equal(seen[i][i], RED_BYTE);
 	books_balance();
 	/* It lets go. */
-	assert_int_equal(gpool_let_go(red), SOME);
-	assert_int_equal(gpool_let_go(red), 0);
+	assert_int_equal(gpool_release_unused(red), SOME);
+	assert_int_equal(gpool_release_unused(red), 0);
 	AWAIT(pages_in(PAGE_FREE) == SOME && transfers()->transfers_count == 0);
 	assert_int_equal(take(blue, blocks, SOME, ANSWER_MS), SOME);
 	are_zero(blue, blocks, SOME);
@@ -536,7 +536,7 @@ static void test_agent_dies_over_retired_pages(void **state)
 	is_shown(getpid(), gpool_session(red));
 	books_balance();
 	/* What red says to an agent that dies over it is said again to the next one. */
-	assert_int_equal(gpool_let_go(red), SOME);
+	assert_int_equal(gpool_release_unused(red), SOME);
 	killed("gpoold-agent");
 	busy_begin(red);
 	assert_int_equal(take(blue, blocks, PAGES, ANSWER_MS), PAGES);
@@ -745,8 +745,8 @@ static void test_evicted_objects_are_unmapped(void **state)
 	for (int tries = 0; count < SOME; tries++) {
 		assert_true(tries < TRIES);
 		count += take(blue, blocks + SOME + count, SOME - count, 0);
-		gpool_let_go(red);
-		gpool_let_go(rose);
+		gpool_release_unused(red);
+		gpool_release_unused(rose);
 		poll(NULL, 0, 1);
 	}
 	are_zero(blue, blocks, 2 * SOME);
@@ -1116,10 +1116,10 @@ static void test_odd_releases(void **state)
 /* ---- ranges ---- */
 
 /*
- * What a range parked is unmapped before anybody of another domain has it; what it has backed stays; and the range goes
- * on.
+ * What a range reclaimable is unmapped before anybody of another domain has it; what it has backed stays; and the range
+ * goes on.
  */
-static void parked(const char *pools, uint32_t per_handle)
+static void reclaimable(const char *pools, uint32_t per_handle)
 {
 	struct gpool_fence fence;
 	struct gpool_block blocks[PAGES];
@@ -1135,9 +1135,9 @@ static void parked(const char *pools, uint32_t per_handle)
 	assert_int_equal(gpool_range_reserve(red, 2 * PAGES, NULL, &range), 0);
 	assert_int_equal(gpool_range_address(range, &address), 0);
 	bytes = (uint8_t *)(uintptr_t)address;
-	assert_int_equal(gpool_range_back(range, 0, PAGES, 0), 0);
+	assert_int_equal(gpool_range_commit(range, 0, PAGES, 0), 0);
 	memset(bytes, RED_BYTE, PAGES * gpool_page_bytes(red));
-	assert_int_equal(gpool_range_unback(range, SOME, PAGES - SOME, (struct gpool_fence){0}), 0);
+	assert_int_equal(gpool_range_decommit(range, SOME, PAGES - SOME, (struct gpool_fence){0}), 0);
 	busy_begin(red);
 	count = take(blue, blocks, PAGES - SOME, ANSWER_MS);
 	busy_end();
@@ -1150,18 +1150,18 @@ static void parked(const char *pools, uint32_t per_handle)
 	books_balance();
 	give(blue, blocks, PAGES - SOME);
 	busy_begin(blue);
-	error = gpool_range_back(range, 0, 2 * SOME, ANSWER_MS);
+	error = gpool_range_commit(range, 0, 2 * SOME, ANSWER_MS);
 	busy_end();
 	assert_int_equal(error, 0);
 	assert_int_equal(bytes[0], RED_BYTE);
 	assert_int_equal(bytes[SOME * gpool_page_bytes(red)], 0);
 	/* Queued work of which nobody told: what it uses is not let go, and so nobody else has it. */
 	assert_int_equal(gpool_stream_open(red, NULL, 0, &stream), 0);
-	assert_int_equal(gpool_stream_open(red, NULL, GPOOL_STREAM_MANUAL, &manual), 0);
+	assert_int_equal(gpool_stream_open(red, NULL, GPOOL_STREAM_HOST_SIGNALED, &manual), 0);
 	assert_int_equal(gpool_fence_record(red, manual, &fence), 0);
 	assert_int_equal(gpool_stream_wait(red, stream, fence), 0);
 	assert_int_equal(gpool_fill(red, stream, address, 0x5555, gpool_page_bytes(red)), 0);
-	assert_int_equal(gpool_range_unback(range, 0, 2 * SOME, (struct gpool_fence){0}), 0);
+	assert_int_equal(gpool_range_decommit(range, 0, 2 * SOME, (struct gpool_fence){0}), 0);
 	busy_begin(red);
 	count = take(blue, blocks, PAGES - per_handle, ANSWER_MS);
 	error = gpool_alloc(blue, per_handle, NULL, &blocks[count]);
@@ -1175,7 +1175,7 @@ static void parked(const char *pools, uint32_t per_handle)
 	assert_int_equal(gpool_fence_signal(red, fence), 0);
 	assert_int_equal(gpool_fence_record(red, stream, &fence), 0);
 	assert_int_equal(gpool_fence_wait(red, fence, ANSWER_MS), 0);
-	AWAIT(gpool_let_go(red) == 1);
+	AWAIT(gpool_release_unused(red) == 1);
 	assert_int_equal(take(blue, blocks, per_handle, ANSWER_MS), per_handle);
 	are_zero(blue, blocks, per_handle);
 	books_balance();
@@ -1207,7 +1207,7 @@ static void test_mapped_is_not_let_go(void **state)
 	assert_int_equal(vm_unmap(&space, 0, SOME), 0);
 	assert_int_equal(count, PAGES - SOME);
 	assert_int_equal(retired, 1);
-	AWAIT(gpool_let_go(red) >= 0 && pages_in(PAGE_RETIRED) == 0);
+	AWAIT(gpool_release_unused(red) >= 0 && pages_in(PAGE_RETIRED) == 0);
 	busy_begin(red);
 	count = take(blue, blocks, SOME, ANSWER_MS);
 	busy_end();
@@ -1216,16 +1216,16 @@ static void test_mapped_is_not_let_go(void **state)
 	books_balance();
 }
 
-static void test_parked_pages_are_let_go(void **state)
+static void test_reclaimable_pages_are_let_go(void **state)
 {
 	(void)state;
-	parked(POOLS CALM APART, 1);
+	reclaimable(POOLS CALM APART, 1);
 }
 
-static void test_parked_handles_are_let_go(void **state)
+static void test_reclaimable_handles_are_let_go(void **state)
 {
 	(void)state;
-	parked(POOLS_OF_FOUR CALM APART, 4);
+	reclaimable(POOLS_OF_FOUR CALM APART, 4);
 }
 
 int main(void)
@@ -1260,8 +1260,8 @@ int main(void)
 		TEST(threads_go_on_while_it_falls_asleep),
 		TEST(odd_releases),
 		TEST(mapped_is_not_let_go),
-		TEST(parked_pages_are_let_go),
-		TEST(parked_handles_are_let_go),
+		TEST(reclaimable_pages_are_let_go),
+		TEST(reclaimable_handles_are_let_go),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

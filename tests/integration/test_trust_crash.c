@@ -108,7 +108,7 @@ static void *busy_run(void *argument)
 {
 	(void)argument;
 	while (!atomic_load(&busy_stop)) {
-		gpool_let_go(red);
+		gpool_release_unused(red);
 		poll(NULL, 0, 1);
 	}
 	return NULL;

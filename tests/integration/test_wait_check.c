@@ -49,7 +49,7 @@ static void test_every_wait_ends(void **state)
 	(void)state;
 	assert_int_equal(gpool_alloc(pool, PAGES, NULL, &all), 0);
 	assert_int_equal(gpool_role_acquire(other, "r", 0, &role), 0);
-	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_MANUAL, &stream), 0);
+	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &stream), 0);
 	assert_int_equal(gpool_fence_record(pool, stream, &fence), 0);
 	gpool_wait_check(check, &harness);
 	forever.timeout_ms = -1;
@@ -94,7 +94,7 @@ static void test_a_check_is_of_its_thread(void **state)
 	pthread_t other;
 
 	(void)state;
-	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_MANUAL, &stream), 0);
+	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &stream), 0);
 	assert_int_equal(gpool_fence_record(pool, stream, &fence), 0);
 	gpool_wait_check(check, &harness);
 	assert_int_equal(pthread_create(&other, NULL, wait_elsewhere, &fence), 0);

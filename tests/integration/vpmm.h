@@ -70,7 +70,7 @@ static inline int detach(void **state)
 	if (atomic_load(&pool->vpmm->started) && vpmm_check(pool, text, sizeof(text)))
 		print_error("%s\n", text);
 	if (pool->vpmm->unmaps_refused)
-		print_error("%d zombies could not be unmapped\n", (int)pool->vpmm->unmaps_refused);
+		print_error("%d pending unmaps could not be unmapped\n", (int)pool->vpmm->unmaps_refused);
 	findings += *text || pool->vpmm->unmaps_refused;
 	gpool_close(pool);
 	pool = NULL;
@@ -124,12 +124,12 @@ static inline const char *dump(void)
 	return dump_text;
 }
 
-static inline struct gpool_vm_totals totals(void)
+static inline struct gpool_vm_stats totals(void)
 {
-	struct gpool_vm_totals filled = {.size = sizeof(filled)};
+	struct gpool_vm_stats filled = {.size = sizeof(filled)};
 
-	assert_int_equal(gpool_vm_totals(pool, &filled), 0);
-	assert_int_equal(filled.mapped_bytes, filled.live_bytes + filled.reusable_bytes + filled.zombie_bytes);
+	assert_int_equal(gpool_vm_stats(pool, &filled), 0);
+	assert_int_equal(filled.mapped_bytes, filled.live_bytes + filled.reusable_bytes + filled.pending_unmap_bytes);
 	assert_int_equal(filled.reserved_bytes, filled.mapped_bytes + filled.hole_bytes);
 	return filled;
 }
@@ -137,7 +137,7 @@ static inline struct gpool_vm_totals totals(void)
 /* What the allocator has of the pool. */
 static inline uint32_t pool_pages(void)
 {
-	struct gpool_vm_totals now = totals();
+	struct gpool_vm_stats now = totals();
 
 	return (uint32_t)((now.live_bytes + now.reusable_bytes) / PAGE_BYTES);
 }
@@ -153,21 +153,21 @@ static inline uint64_t take(uint32_t pages, uint32_t stream)
 {
 	uint64_t address = 0;
 
-	assert_int_equal(gpool_malloc(pool, (uint64_t)pages * PAGE_BYTES, stream, &address), 0);
+	assert_int_equal(gpool_malloc_async(pool, (uint64_t)pages * PAGE_BYTES, stream, &address), 0);
 	assert_int_equal(address % PAGE_BYTES, 0);
 	return address;
 }
 
 static inline void give(uint64_t address, uint32_t stream)
 {
-	assert_int_equal(gpool_mfree(pool, address, stream), 0);
+	assert_int_equal(gpool_free_async(pool, address, stream), 0);
 }
 
 static inline uint32_t manual_stream(void)
 {
 	uint32_t stream = 0;
 
-	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_MANUAL, &stream), 0);
+	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &stream), 0);
 	return stream;
 }
 

@@ -1,4 +1,5 @@
-"""What the package knows of gpool.h is what gpool.h says: client/python/gpool/_abi.py is what the generator makes of it today, a C compiler finds the same
+"""What the package knows of gpool.h is what gpool.h says: client/python/gpool/_abi.py is what the generator makes of it
+today, a C compiler finds the same
 sizes, places and numbers, and libgpool.so exports every call."""
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from pathlib import Path
 from typing import Dict, List
 
 from harness import ROOT, gpool
+
 from gpool import _abi
 from gpool._library import library
 
 HEADER = ROOT / "client" / "gpool.h"
-STRUCTS = {name: kind for name, kind in vars(_abi).items() if isinstance(kind, type) and issubclass(kind, ctypes.Structure)}
+STRUCTS = {
+    name: kind for name, kind in vars(_abi).items() if isinstance(kind, type) and issubclass(kind, ctypes.Structure)
+}
 NUMBERS = {name: value for name, value in vars(_abi).items() if name.startswith("GPOOL_")}
 
 
@@ -30,10 +34,18 @@ def member(field: str) -> str:
 class Abi(unittest.TestCase):
     def test_it_is_what_the_header_says(self) -> None:
         made = subprocess.run(
-            [sys.executable, str(ROOT / "client" / "python" / "gen" / "abi.py")], stdin=HEADER.open(), check=True, stdout=subprocess.PIPE, text=True
+            [sys.executable, str(ROOT / "client" / "python" / "gen" / "abi.py")],
+            stdin=HEADER.open(),
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
         ).stdout
         kept = Path(_abi.__file__).read_text()
-        differs = "\n".join(difflib.unified_diff(kept.splitlines(), made.splitlines(), "client/python/gpool/_abi.py", "gpool.h", "", "", 0, ""))
+        differs = "\n".join(
+            difflib.unified_diff(
+                kept.splitlines(), made.splitlines(), "client/python/gpool/_abi.py", "gpool.h", "", "", 0, ""
+            )
+        )
         if kept != made:
             self.fail(f"gpool.h has changed; 'make docs', and see whether the package has to follow:\n{differs}")
 
@@ -49,11 +61,23 @@ class Abi(unittest.TestCase):
                 wanted[name], wanted[f"{name} size"] = place.offset, place.size
                 lines.append(f'\tprintf("{name} %zu\\n", offsetof(struct {struct}, {member(field)}));')
                 lines.append(f'\tprintf("{name} size %zu\\n", sizeof(((struct {struct} *)0)->{member(field)}));')
-        program = "\n".join(["#include <gpool.h>", "#include <stdio.h>", "int main(void)", "{", *lines, "\treturn 0;", "}", ""])
+        program = "\n".join(
+            ["#include <gpool.h>", "#include <stdio.h>", "int main(void)", "{", *lines, "\treturn 0;", "}", ""]
+        )
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder) / "abi.c"
             source.write_text(program)
-            subprocess.run([*os.environ.get("CC", "cc").split(), "-std=c11", f"-I{HEADER.parent}", "-o", f"{folder}/abi", str(source)], check=True)
+            subprocess.run(
+                [
+                    *os.environ.get("CC", "cc").split(),
+                    "-std=c11",
+                    f"-I{HEADER.parent}",
+                    "-o",
+                    f"{folder}/abi",
+                    str(source),
+                ],
+                check=True,
+            )
             said = subprocess.run([f"{folder}/abi"], check=True, stdout=subprocess.PIPE, text=True).stdout
         found = {name: int(value) for name, value in (line.rsplit(" ", 1) for line in said.splitlines())}
         self.assertEqual(found, wanted)
@@ -71,10 +95,19 @@ class Abi(unittest.TestCase):
         self.assertGreaterEqual(exported.count(";"), len(_abi.CALLS))
 
     def test_what_it_does_not_understand_it_refuses(self) -> None:
-        for line in ("union gpool_x { int a; };", "struct gpool_x { long a; };", "struct gpool_x { int a : 3; };", "GPOOL_API long gpool_x(void);"):
+        for line in (
+            "union gpool_x { int a; };",
+            "struct gpool_x { long a; };",
+            "struct gpool_x { int a : 3; };",
+            "GPOOL_API long gpool_x(void);",
+        ):
             with self.subTest(line):
                 made = subprocess.run(
-                    [sys.executable, str(ROOT / "client" / "python" / "gen" / "abi.py")], input=line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                    [sys.executable, str(ROOT / "client" / "python" / "gen" / "abi.py")],
+                    input=line,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
                 )
                 self.assertNotEqual(made.returncode, 0)
                 self.assertIn("do not understand", made.stderr)
@@ -98,9 +131,15 @@ class Library(unittest.TestCase):
     def test_one_that_lacks_something(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             subprocess.run(
-                [*os.environ.get("CC", "cc").split(), "-shared", "-o", f"{folder}/old.so", "-x", "c", "-"], input="int gpool_version;", text=True, check=True
+                [*os.environ.get("CC", "cc").split(), "-shared", "-o", f"{folder}/old.so", "-x", "c", "-"],
+                input="int gpool_version;",
+                text=True,
+                check=True,
             )
-            self.assertIn("libgpool is older than this package, it lacks gpool_strerror()", self.load(GPOOL_LIBRARY=f"{folder}/old.so"))
+            self.assertIn(
+                "libgpool is older than this package, it lacks gpool_strerror()",
+                self.load(GPOOL_LIBRARY=f"{folder}/old.so"),
+            )
 
 
 if __name__ == "__main__":

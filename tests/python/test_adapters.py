@@ -30,7 +30,10 @@ def tensors(folder: Path) -> Dict[str, Tuple[str, numpy.ndarray]]:  # type: igno
     for name, tensor in json.loads(data[8 : 8 + size]).items():
         if name != "__metadata__":
             begin, end = (8 + size + offset for offset in tensor["data_offsets"])
-            found[name] = (tensor["dtype"], numpy.frombuffer(data[begin:end], kinds[tensor["dtype"]]).reshape(tensor["shape"]))
+            found[name] = (
+                tensor["dtype"],
+                numpy.frombuffer(data[begin:end], kinds[tensor["dtype"]]).reshape(tensor["shape"]),
+            )
     return found
 
 
@@ -39,7 +42,12 @@ def matrix(where: gpool.Matrix, rank: int, columns: int) -> numpy.ndarray:  # ty
     tiles = -(-columns // TILE)
     assert tiles <= where.head_tiles, "the fixtures are small"
     data = ctypes.string_at(where.first, tiles * rank * TILE * 2)
-    return numpy.frombuffer(data, "<u2").reshape(tiles, rank, TILE).transpose(1, 0, 2).reshape(rank, tiles * TILE)[:, :columns]
+    return (
+        numpy.frombuffer(data, "<u2")
+        .reshape(tiles, rank, TILE)
+        .transpose(1, 0, 2)
+        .reshape(rank, tiles * TILE)[:, :columns]
+    )
 
 
 class Adapters(AgentTest):
@@ -51,7 +59,10 @@ class Adapters(AgentTest):
         module = name.replace("base_model.model.", "").replace(".lora_B.weight", "")
         layer = next(int(part) for part in module.split(".") if part.isdigit())
         target = ".".join("*" if part.isdigit() else part for part in module.split("."))
-        with self.pool.adapters(element=gpool.Element.FLOAT16) as adapters, adapters.register("plain", str(PLAIN)).acquire() as acquired:
+        with (
+            self.pool.adapters(element=gpool.Element.FLOAT16) as adapters,
+            adapters.register("plain", str(PLAIN)).acquire() as acquired,
+        ):
             part = acquired.part(layer, target)
             self.assertEqual(part.rank, a.shape[0])
             for where, wanted in ((part.a, a), (part.b, b.T)):
@@ -65,7 +76,9 @@ class Adapters(AgentTest):
             plain = adapters.register("plain", str(PLAIN))
             self.assertEqual(plain.info().state, gpool.AdapterState.COLD)
             acquired = plain.acquire()
-            self.assertEqual((plain.info().acquired, plain.info().state, plain.info().name), (1, gpool.AdapterState.HERE, "plain"))
+            self.assertEqual(
+                (plain.info().acquired, plain.info().state, plain.info().name), (1, gpool.AdapterState.HERE, "plain")
+            )
             self.assertRaises(gpool.Busy, adapters.close)
             self.assertRaises(gpool.Busy, self.pool.close)
             self.assertRaises(gpool.Busy, plain.unregister)
@@ -139,9 +152,17 @@ class Adapters(AgentTest):
             (config, replace(os.mkfifo), "adapter_config.json is a pipe and not a regular file"),
             (config, replace(Path.mkdir), "adapter_config.json is a directory and not a regular file"),
             (config, cut, "adapter_config.json: no JSON at byte"),
-            (config, lambda path: path.write_bytes(b" " * (5 << 20)), "adapter_config.json has 5242880 bytes, more than the limit of"),
+            (
+                config,
+                lambda path: path.write_bytes(b" " * (5 << 20)),
+                "adapter_config.json has 5242880 bytes, more than the limit of",
+            ),
             (weights, empty, "adapter_model.safetensors: file is empty"),
-            (weights, lambda path: path.write_bytes(b"abc"), "adapter_model.safetensors: file: 3 bytes, too few for the length of a header"),
+            (
+                weights,
+                lambda path: path.write_bytes(b"abc"),
+                "adapter_model.safetensors: file: 3 bytes, too few for the length of a header",
+            ),
             (weights, replace(os.mkfifo), "adapter_model.safetensors: file is a pipe and not a regular file"),
             (weights, replace(Path.mkdir), "adapter_model.safetensors: file is a directory and not a regular file"),
             (weights, cut_header, "adapter_model.safetensors: header: "),
@@ -167,7 +188,10 @@ class Adapters(AgentTest):
                 with self.assertRaises(gpool.Error) as caught:
                     adapter.acquire()
                 self.assertNotIn("driver", str(caught.exception))
-                self.assertRegex(str(caught.exception), "adapter_model.safetensors: file|its files are not those that were registered")
+                self.assertRegex(
+                    str(caught.exception),
+                    "adapter_model.safetensors: file|its files are not those that were registered",
+                )
 
     def test_a_pool_ends_its_adapters(self) -> None:
         adapters = self.pool.adapters()

@@ -27,12 +27,12 @@ class Blocks(AgentTest):
             self.assertEqual(array.ctypes.data, block.address + 4096)
             self.assertEqual(block.nbytes, 3 * PAGE)
 
-    def test_stitched_blocks_are_in_one_piece(self) -> None:
+    def test_scattered_blocks_are_in_one_piece(self) -> None:
         blocks = [self.pool.alloc(1) for _ in range(64)]
         for block in blocks[::2]:
             block.free()
-        with self.pool.alloc(32) as stitched:
-            array = numpy.asarray(stitched.view("uint64"))
+        with self.pool.alloc(32) as scattered:
+            array = numpy.asarray(scattered.view("uint64"))
             array[:] = numpy.arange(array.size)
             self.assertEqual(array.size, 32 * PAGE // 8)
             self.assertTrue((array == numpy.arange(array.size)).all())
@@ -223,7 +223,16 @@ class Blocks(AgentTest):
 
     def test_dtypes(self) -> None:
         with self.pool.alloc(1) as block:
-            for dtype in ("bool", "int8", "uint16", "float16", "float64", "complex64", numpy.int32, numpy.dtype("uint8")):
+            for dtype in (
+                "bool",
+                "int8",
+                "uint16",
+                "float16",
+                "float64",
+                "complex64",
+                numpy.int32,
+                numpy.dtype("uint8"),
+            ):
                 view = block.view(dtype)
                 self.assertEqual(numpy.asarray(view).dtype, numpy.dtype(dtype))
                 self.assertEqual(view.nbytes, PAGE)

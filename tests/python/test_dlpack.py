@@ -1,4 +1,6 @@
-"""DLPack: what other libraries are given, and when it ends. numpy takes some of it for real; takers that numpy is not are played through ctypes."""
+"""DLPack: what other libraries are given, and when it ends. numpy takes some of it for real; takers that numpy is not
+are played through ctypes.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,18 @@ from typing import Any, Optional
 import numpy
 
 from harness import AgentTest, gpool
+
 from gpool import _dlpack
 
 PAGE = 512 << 10
 VERSIONED = numpy.lib.NumpyVersion(numpy.__version__) >= "2.1.0"
 
-pointer_of: Any = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
-rename: Any = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_SetName", ctypes.pythonapi))
+pointer_of: Any = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+rename: Any = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_SetName", ctypes.pythonapi)
+)
 USED = b"used_dltensor"
 
 
@@ -42,7 +49,10 @@ class DLPack(AgentTest):
     def test_layout_is_that_of_dlpack(self) -> None:
         # dlpack.h, on 64 bits
         self.assertEqual(ctypes.sizeof(_dlpack._Tensor), 48)
-        self.assertEqual((_dlpack._Tensor.shape.offset, _dlpack._Tensor.byte_offset.offset, _dlpack._Tensor.code.offset), (24, 40, 20))
+        self.assertEqual(
+            (_dlpack._Tensor.shape.offset, _dlpack._Tensor.byte_offset.offset, _dlpack._Tensor.code.offset),
+            (24, 40, 20),
+        )
         self.assertEqual((ctypes.sizeof(_dlpack._Managed), _dlpack._Managed.deleter.offset), (64, 56))
         self.assertEqual((ctypes.sizeof(_dlpack._Versioned), _dlpack._Versioned.tensor.offset), (80, 32))
 
@@ -63,7 +73,7 @@ class DLPack(AgentTest):
         self.assertEqual(self.pool.handle.views, 0)
 
     def test_numpy_and_one_that_is_read_only(self) -> None:
-        """numpy before 2.1 asks for no version, and without one there is no flag that says read-only: that is refused."""
+        """numpy before 2.1 requests no version, and without one no flag can mark a tensor read-only: it is refused."""
         with self.pool.alloc(1) as block:
             if VERSIONED:
                 self.assertFalse(numpy.from_dlpack(block.view(readonly=True)).flags.writeable)
@@ -71,7 +81,9 @@ class DLPack(AgentTest):
                 self.assertRaises(BufferError, numpy.from_dlpack, block.view(readonly=True))
 
     def test_numpy_refuses_what_it_does_not_know(self) -> None:
-        """The capsule dies while an exception is on its way, which stays what it was; its pin is noticed with the next export."""
+        """The capsule dies while an exception is on its way, which stays what it was; its pin is noticed with the next
+        export.
+        """
         with self.pool.alloc(1) as block:
             with self.assertRaises((RuntimeError, BufferError, TypeError)):
                 numpy.from_dlpack(block.view("bfloat16"))
@@ -164,7 +176,8 @@ class DLPack(AgentTest):
             stream.wait(opened)
             stream.fill(block.address, 0x05050505, PAGE)
             view = block.view(stream=stream)
-            # A taker in the same stream waits there, one that wants no order not at all. (CUDA's streams: the device is made up.)
+            # A taker in the same stream waits there, one that wants no order not at all. (CUDA's streams: the device is
+            # made up.)
             view.device = gpool.Device("p0", "cuda", 0, "GPU-x", False)
             takers = [Taker(view, stream=stream.native), Taker(view, stream=-1)]
             view.device = self.pool.device
@@ -202,12 +215,16 @@ from gpool import _dlpack
 pool = gpool.Pool(directory={self.agent.directory!r})
 view = pool.alloc(1).view()
 capsule = view.__dlpack__()
-address = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))(capsule, b"dltensor")
-ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_SetName", ctypes.pythonapi))(capsule, b"used_dltensor")
+prototype = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
+address = prototype(("PyCapsule_GetPointer", ctypes.pythonapi))(capsule, b"dltensor")
+prototype = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
+prototype(("PyCapsule_SetName", ctypes.pythonapi))(capsule, b"used_dltensor")
 deleter = _dlpack._Managed.from_address(address).deleter
 ctypes.CDLL(None).__cxa_atexit(ctypes.c_void_p(deleter), ctypes.c_void_p(address), None)
 """
-        ended = subprocess.run([sys.executable, "-c", program], env=os.environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        ended = subprocess.run(
+            [sys.executable, "-c", program], env=os.environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
         self.assertEqual((ended.returncode, ended.stdout), (0, ""))
 
     def test_a_gpu_is_told(self) -> None:
@@ -219,7 +236,14 @@ ctypes.CDLL(None).__cxa_atexit(ctypes.c_void_p(deleter), ctypes.c_void_p(address
             self.assertEqual(view.__dlpack_device__(), (2, 3))
             self.assertEqual(
                 view.__cuda_array_interface__,
-                {"version": 3, "shape": (2, 4), "typestr": "<f2", "data": (block.address, True), "strides": None, "stream": stream.native},
+                {
+                    "version": 3,
+                    "shape": (2, 4),
+                    "typestr": "<f2",
+                    "data": (block.address, True),
+                    "strides": None,
+                    "stream": stream.native,
+                },
             )
             taker = Taker(view, stream=stream.native)
             self.assertEqual((taker.managed.tensor.device_type, taker.managed.tensor.device_id), (2, 3))

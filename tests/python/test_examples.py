@@ -1,4 +1,4 @@
-"""The examples do what they say; the README shows the first of them to the byte; what it takes of types is all there."""
+"""The examples run, the README shows the first of them to the byte, and all types that it uses exist."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from harness import PACKAGE, ROOT, AgentTest, gpool
 
 class Examples(AgentTest):
     def start(self, name: str) -> "subprocess.Popen[str]":
-        environment: Dict[str, Any] = {**os.environ, "GPOOL_DIR": self.agent.directory, "PYTHONPATH": PACKAGE, "PYTHONUNBUFFERED": "1"}
+        environment: Dict[str, Any] = {
+            **os.environ,
+            "GPOOL_DIR": self.agent.directory,
+            "PYTHONPATH": PACKAGE,
+            "PYTHONUNBUFFERED": "1",
+        }
         return subprocess.Popen(
             [sys.executable, str(ROOT / "client" / "examples" / name)],
             env=environment,
@@ -53,7 +58,10 @@ class Examples(AgentTest):
         self.assertIn("(256, 1024) on cpu", said)
 
     def test_the_readme_shows_the_first(self) -> None:
-        self.assertIn("\n```python\n" + (ROOT / "client" / "examples" / "python_first.py").read_text() + "```\n", (ROOT / "README.md").read_text())
+        self.assertIn(
+            "\n```python\n" + (ROOT / "client" / "examples" / "python_first.py").read_text() + "```\n",
+            (ROOT / "README.md").read_text(),
+        )
 
 
 class Names(unittest.TestCase):
@@ -61,7 +69,9 @@ class Names(unittest.TestCase):
         for name in gpool.__all__:
             self.assertTrue(getattr(gpool, name).__doc__, name)
         self.assertTrue((Path(gpool.__file__).parent / "py.typed").exists())
-        self.assertEqual(set(gpool.__all__), {name for name in vars(gpool) if name[0] != "_" and name not in ("library",)})
+        self.assertEqual(
+            set(gpool.__all__), {name for name in vars(gpool) if name[0] != "_" and name not in ("library",)}
+        )
 
 
 if __name__ == "__main__":

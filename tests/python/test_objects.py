@@ -44,7 +44,9 @@ with gpool.Pool(directory={self.agent.directory!r}) as pool, pool.open_object("w
     print(weights["number"].decode(), list(weights.items()), len(weights), weights.info().readers)
     del array
 """
-        said = subprocess.run([sys.executable, "-c", program], env=os.environ, check=True, stdout=subprocess.PIPE, text=True).stdout
+        said = subprocess.run(
+            [sys.executable, "-c", program], env=os.environ, check=True, stdout=subprocess.PIPE, text=True
+        ).stdout
         self.assertEqual(said, "24589 [('number', b'24589')] 1 1\n")
 
     def test_versions(self) -> None:
@@ -55,7 +57,9 @@ with gpool.Pool(directory={self.agent.directory!r}) as pool, pool.open_object("w
             self.assertEqual(current.info().version, second.info().version)
         self.assertEqual(first.view(dtype="uint32", shape=1).read(), b"\1\0\0\0")
         states = {info.version: info.state for info in self.pool.objects() if info.name == "v"}
-        self.assertEqual(states, {first.info().version: gpool.ObjectState.OLD, second.info().version: gpool.ObjectState.CURRENT})
+        self.assertEqual(
+            states, {first.info().version: gpool.ObjectState.OLD, second.info().version: gpool.ObjectState.CURRENT}
+        )
         with self.assertRaises(gpool.Stale):
             self.pool.delete_object("v", first.info().version)
         for expected in (0, first.info().version):
@@ -139,7 +143,8 @@ with gpool.Pool(directory={self.agent.directory!r}) as pool, pool.open_object("w
         self.assertEqual(caught.exception.errno, errno.EPROTO)
         self.assertEqual(
             str(caught.exception.strerror),
-            f"cannot open object 'laid out': object 'laid out': its layout hash is {found:016x}, and the one expected is {0xBAD:016x}",
+            f"cannot open object 'laid out': object 'laid out': its layout hash is {found:016x}, "
+            f"and the one expected is {0xBAD:016x}",
         )
 
     def test_a_text_with_nul_is_refused(self) -> None:
@@ -261,10 +266,10 @@ class Ranges(ObjectTest):
             view = elastic.view("uint8", 2 * PAGE, offset=7 * PAGE)
             view.write(b"x" * 2 * PAGE)
             self.assertRaises(gpool.Busy, elastic.unback, 7, 1)
-            self.assertEqual(elastic.info().backed_pages, 2)
+            self.assertEqual(elastic.info().committed_pages, 2)
             del view
             elastic.unback(7, 1)
-            self.assertEqual(elastic.page_state(7), gpool.PageState.PARKED)
+            self.assertEqual(elastic.page_state(7), gpool.PageState.RECLAIMABLE)
             with self.assertRaises(gpool.NoRoom):
                 elastic.back(0, 100)
             self.assertRaises(gpool.Error, elastic.view, "uint8", 2, PAGE * 8 - 1)

@@ -56,7 +56,7 @@ static struct rig_module module_of(uint32_t adapter, uint32_t index)
 /* An adapter where it lies: addresses are good for as long as it is pinned. */
 struct use {
 	uint32_t adapter, id;
-	struct gpool_lora_part parts[MODULES];
+	struct gpool_lora_weights parts[MODULES];
 };
 
 static uint64_t digest_of_matrix(
@@ -131,10 +131,10 @@ static void parts_get(const struct engine *engine, struct use *use)
 {
 	for (uint32_t i = 0; i < MODULES; i++) {
 		const char *target = i % 2 ? "model.layers.*.v" : "model.layers.*.q";
-		int error = gpool_lora_part(engine->lora, use->id, (int32_t)i / 2, target, &use->parts[i]);
+		int error = gpool_lora_weights(engine->lora, use->id, (int32_t)i / 2, target, &use->parts[i]);
 
 		if (error || use->parts[i].rank != module_of(use->adapter, i).rank)
-			refuse_answer(engine, "gpool_lora_part()", use->adapter, error);
+			refuse_answer(engine, "gpool_lora_weights()", use->adapter, error);
 	}
 }
 
@@ -173,10 +173,10 @@ static int acquire_somehow(struct thread *thread, uint32_t id, int timeout_ms)
 
 	if (chance_below(&thread->random, 3))
 		return gpool_lora_acquire(lora, id, timeout_ms);
-	error = gpool_lora_begin(lora, id, timeout_ms);
+	error = gpool_lora_acquire_async(lora, id, timeout_ms);
 	if (error)
 		return error;
-	error = gpool_lora_wait(lora, id, -1, PATIENCE_MS);
+	error = gpool_lora_wait_layer(lora, id, -1, PATIENCE_MS);
 	if (error && gpool_lora_release(lora, id, NULL))
 		refuse_answer(thread->engine, "gpool_lora_release()", id, error);
 	return error;
@@ -423,10 +423,10 @@ static int lora_open(struct engine *engine, uint32_t way)
 	options.load_threads = 2;
 	/* Nothing, one or the other, or both. */
 	if (way & 1)
-		options.cold_folder = kept;
+		options.cache_dir = kept;
 	if (way & 2)
 		options.warm = engine->warm;
-	return gpool_lora_open(engine->pool, &options, &engine->lora);
+	return gpool_lora_create(engine->pool, &options, &engine->lora);
 }
 
 static int engine_open(struct engine *engine, const char *directory)
@@ -445,7 +445,7 @@ static int engine_open(struct engine *engine, const char *directory)
 	if (!error)
 		error = lora_open(engine, chance_below(&engine->random, 4));
 	for (uint32_t i = 0; i < THREADS && !error; i++)
-		error = gpool_stream_open(engine->pool, NULL, GPOOL_STREAM_MANUAL, &engine->threads[i].stream);
+		error = gpool_stream_open(engine->pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &engine->threads[i].stream);
 	if (error)
 		refuse_answer(engine, "opening", 0, error);
 	return error;
@@ -457,9 +457,9 @@ static int engine_close(struct engine *engine)
 	int error;
 
 	loads_count(engine);
-	error = gpool_lora_close(engine->lora);
+	error = gpool_lora_destroy(engine->lora);
 	if (error)
-		refuse_answer(engine, "gpool_lora_close()", 0, error);
+		refuse_answer(engine, "gpool_lora_destroy()", 0, error);
 	stand(engine->slot, THREADS);
 	for (uint32_t i = 0; i < THREADS; i++)
 		gpool_stream_close(engine->pool, engine->threads[i].stream);

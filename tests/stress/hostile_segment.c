@@ -138,7 +138,7 @@ static void blocks_everywhere(struct hostile *hostile)
 	}
 }
 
-/* A stitched block whose extents go round in a circle, over pages that are its own where it has some. */
+/* A scattered block whose extents go round in a circle, over pages that are its own where it has some. */
 static void chain_in_a_circle(struct hostile *hostile)
 {
 	uint32_t pages[8], count = 0;
@@ -155,7 +155,7 @@ static void chain_in_a_circle(struct hostile *hostile)
 		atomic_store(&entry->page_count, 1);
 		atomic_store(&entry->next, pages[(i + 1) % count] + 1);
 		atomic_store(&entry->fence, 0);
-		atomic_store(&entry->tag, block_tag_make(77, i ? BLOCK_EXTENT : BLOCK_STITCHED));
+		atomic_store(&entry->tag, block_tag_make(77, i ? BLOCK_EXTENT : BLOCK_SCATTERED));
 	}
 }
 

@@ -50,7 +50,7 @@ static void judge(struct tormentor *tormentor, const struct stress_agent *agent)
 	       " scopes, %" PRIu64 " spans; %u violations\n",
 		c->frees, c->lost_frees, c->fences, c->prepared, c->scopes, c->spans, atomic_load(&stage->wrong));
 	printf("%" PRIu64 " offers of pages, %" PRIu64 " reclaimed with their content, %" PRIu64 " lost; %" PRIu64
-	       " calls of gpool_malloc() and gpool_mfree()\n",
+	       " calls of gpool_malloc_async() and gpool_free_async()\n",
 		c->offers, c->reclaimed, c->offers_lost, c->mallocs);
 }
 

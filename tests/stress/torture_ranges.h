@@ -1,6 +1,7 @@
 /*
- * torture_ranges.h - what the workers of torture.c do with elastic ranges and with gpool_malloc(): back pages, offer
- * them at once or behind a fence, reclaim them, unback them; allocate and free in a stream. Each thread has a range of
+ * torture_ranges.h - what the workers of torture.c do with elastic ranges and with gpool_malloc_async(): back pages,
+ * offer them at once or behind a fence, reclaim them, unback them; allocate and free in a stream. Each thread has a
+ * range of
  * its own and knows what each page contains. What a reclaim reports as kept has to contain it; what is behind a fence
  * has to contain it until the fence is signaled.
  */
@@ -58,16 +59,16 @@ static void range_fence_reach(struct thread *thread, struct ranges_state *state)
 	COUNT(fences, 1);
 }
 
-static void range_back(struct thread *thread, struct ranges_state *state, uint32_t first, uint32_t count)
+static void range_commit(struct thread *thread, struct ranges_state *state, uint32_t first, uint32_t count)
 {
-	int error = gpool_range_back(state->range, first, count, (int)chance_below(&thread->random, 10));
+	int error = gpool_range_commit(state->range, first, count, (int)chance_below(&thread->random, 10));
 
 	if (error == -ENOSPC) {
 		COUNT(refusals, 1);
 		return;
 	}
 	if (error) {
-		range_refuse(thread, "gpool_range_back()", error);
+		range_refuse(thread, "gpool_range_commit()", error);
 		return;
 	}
 	for (uint32_t page = first; page < first + count; page++) {
@@ -91,10 +92,10 @@ static void range_offer(struct thread *thread, struct ranges_state *state, uint3
 			return;
 	error = fenced ? gpool_fence_record(thread->worker->pool, state->stream, &fence) : 0;
 	if (!error)
-		error = unback ? gpool_range_unback(state->range, first, count, fence)
+		error = unback ? gpool_range_decommit(state->range, first, count, fence)
 			       : gpool_range_offer(state->range, first, count, fence);
 	if (error)
-		range_refuse(thread, unback ? "gpool_range_unback()" : "gpool_range_offer()", error);
+		range_refuse(thread, unback ? "gpool_range_decommit()" : "gpool_range_offer()", error);
 	for (uint32_t page = first; page < first + count; page++)
 		state->page[page] = fenced ? PAGE_FENCED : unback ? PAGE_NONE : PAGE_OFFERED;
 	if (fenced) {
@@ -142,11 +143,11 @@ static void range_malloc(struct thread *thread, struct ranges_state *state)
 		if (content_check(state->mallocs[at], worker->page_bytes, pages,
 			    worker->key ^ state->malloc_content[at]) >= 0)
 			violation("worker %u: wrong content in an allocation of %u pages", worker->slot, pages);
-		error = gpool_mfree(worker->pool, state->mallocs[at], 0);
+		error = gpool_free_async(worker->pool, state->mallocs[at], 0);
 		state->mallocs[at] = 0;
 	} else {
 		pages = state->malloc_pages[at] = 1 + chance_below(&thread->random, MALLOC_PAGES);
-		error = gpool_malloc(worker->pool, pages * worker->page_bytes, 0, &state->mallocs[at]);
+		error = gpool_malloc_async(worker->pool, pages * worker->page_bytes, 0, &state->mallocs[at]);
 		if (!error) {
 			state->malloc_content[at] = chance(&thread->random);
 			content_write(
@@ -156,7 +157,7 @@ static void range_malloc(struct thread *thread, struct ranges_state *state)
 		}
 	}
 	if (error && error != -ENOSPC)
-		range_refuse(thread, "gpool_malloc() or gpool_mfree()", error);
+		range_refuse(thread, "gpool_malloc_async() or gpool_free_async()", error);
 	COUNT(mallocs, 1);
 }
 
@@ -177,7 +178,7 @@ static void do_range(struct thread *thread)
 		state->fenced_first < first + count)
 		return;
 	if (what < 7)
-		range_back(thread, state, first, count);
+		range_commit(thread, state, first, count);
 	else if (what < 10)
 		range_offer(thread, state, first, count, false);
 	else if (what < 11)
@@ -195,7 +196,7 @@ static int ranges_begin(struct thread *thread)
 	thread->ranges = calloc(1, sizeof(*thread->ranges));
 	if (!thread->ranges)
 		return -ENOMEM;
-	error = gpool_stream_open(thread->worker->pool, NULL, GPOOL_STREAM_MANUAL, &thread->ranges->stream);
+	error = gpool_stream_open(thread->worker->pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &thread->ranges->stream);
 	if (!error)
 		error = gpool_range_reserve(thread->worker->pool, RANGE_PAGES, NULL, &thread->ranges->range);
 	return error ? error : gpool_range_address(thread->ranges->range, &thread->ranges->address);

@@ -170,7 +170,7 @@ static bool pin(const struct thread *thread, const struct gpool_block *block, bo
 static uint32_t any_size(struct thread *thread)
 {
 	switch (chance_below(&thread->random, 16)) {
-	case 0: return 1 + chance_below(&thread->random, 64); /* more than a word of the bitmap; often stitched */
+	case 0: return 1 + chance_below(&thread->random, 64); /* more than a word of the bitmap; often scattered */
 	case 1:
 	case 2:
 	case 3: return 1 + chance_below(&thread->random, 12);
@@ -182,7 +182,7 @@ static struct gpool_alloc_options any_options(struct thread *thread)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
 
-	options.content = chance_below(&thread->random, GPOOL_CONTENTS);
+	options.content = chance_below(&thread->random, GPOOL_USAGE_COUNT);
 	options.priority = chance_below(&thread->random, 4);
 	options.owner_id = chance(&thread->random);
 	if (chance_below(&thread->random, 4) == 0)
@@ -239,7 +239,7 @@ static void do_peek(struct thread *thread, uint32_t at)
 
 	/* So that the thread allocates more, for which this is evicted. */
 	handle_forget(thread, at);
-	/* The address of a stitched block ends with it; a page of the window can always be read. */
+	/* The address of a scattered block ends with it; a page of the window can always be read. */
 	if (block.page_count > 1 || !pin(thread, &block, &gone))
 		return;
 	if (!address_of(thread, &block, &address))
@@ -306,7 +306,7 @@ static void do_free(struct thread *thread, uint32_t at)
 static void do_drop(struct thread *thread, uint32_t at)
 {
 	struct gpool_block block = thread->handles[at];
-	int error = gpool_drop(thread->worker->pool, &block);
+	int error = gpool_discard(thread->worker->pool, &block);
 
 	if (error == -ETIMEDOUT || (error == -ENOSPC && block.tag & BLOCK_SPILL))
 		return;
@@ -316,7 +316,7 @@ static void do_drop(struct thread *thread, uint32_t at)
 	else if (error == -ESTALE)
 		COUNT(lost_frees, 1);
 	else
-		refuse(thread, "gpool_drop()", error, &block);
+		refuse(thread, "gpool_discard()", error, &block);
 }
 
 /* Leave ours for the other thread and keep it too, or not; take what lies there. */
@@ -447,7 +447,7 @@ static void do_scope(struct thread *thread)
 	GPOOL_SCOPE(scope);
 	int error;
 
-	error = gpool_scope_begin(worker->pool, GPOOL_TEMP_BUFFER, GPOOL_SCOPE_FREE, &scope);
+	error = gpool_scope_begin(worker->pool, GPOOL_USAGE_TEMP_BUFFER, GPOOL_SCOPE_FREE, &scope);
 	while (!error && count < 3) {
 		error = gpool_scope_alloc(&scope, any_size(thread), NULL, &blocks[count]);
 		if (!error && address_of(thread, &blocks[count], &address)) {
@@ -479,8 +479,8 @@ static void do_spans(struct thread *thread)
 
 	while (count < 4) {
 		/* At least as large as the words that content_write() spreads over it. */
-		error = gpool_span_alloc(
-			worker->pool, 4096 + chance_below(&thread->random, 60000), GPOOL_ACTIVATION, &spans[count]);
+		error = gpool_span_alloc(worker->pool, 4096 + chance_below(&thread->random, 60000),
+			GPOOL_USAGE_ACTIVATION, &spans[count]);
 		if (error)
 			break;
 		keys[count] = worker->key + chance(&thread->random);
@@ -556,7 +556,7 @@ static void *thread_main(void *argument)
 {
 	struct thread *thread = argument;
 	struct worker *worker = thread->worker;
-	int error = gpool_stream_open(worker->pool, NULL, GPOOL_STREAM_MANUAL, &thread->stream);
+	int error = gpool_stream_open(worker->pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &thread->stream);
 
 	if (error)
 		violation("worker %u: gpool_stream_open() answers %d: %s", worker->slot, error, gpool_strerror(error));

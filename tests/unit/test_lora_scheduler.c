@@ -124,7 +124,7 @@ static void test_in_order(void **state)
 	assert_true(lora_scheduler_was_cold(scheduler, b));
 	assert_false(lora_scheduler_was_cold(scheduler, c));
 	assert_int_equal(stats().cold_starts, 1);
-	assert_int_equal(stats().passed_over, 0);
+	assert_int_equal(stats().bypassed, 0);
 	end();
 }
 
@@ -175,7 +175,7 @@ static void test_resident_first_then_loading(void **state)
 	EXPECT(batch.starts, batch.start_count, c, d, e);
 	EXPECT(batch.wanted, batch.wanted_count, 2, 1);
 	assert_int_equal(batch.adapters, 1);
-	assert_int_equal(stats().passed_over, 2);
+	assert_int_equal(stats().bypassed, 2);
 	end();
 }
 
@@ -285,7 +285,7 @@ static void test_overdue_stops_all_others(void **state)
 	form();
 	EXPECT(batch.starts, batch.start_count, last, c, d);
 	assert_int_equal(stats().overdue, 1);
-	assert_int_equal(stats().longest_passed_us, options.patience_us - 100 * MS);
+	assert_int_equal(stats().longest_bypass_us, options.patience_us - 100 * MS);
 	end();
 }
 
@@ -555,7 +555,7 @@ static void test_random(void **state)
 		for (uint32_t i = 0; i < steps; i++)
 			model_step(&options, 4 + round);
 		model_drain(&options);
-		assert_true(stats().longest_passed_us < options.patience_us);
+		assert_true(stats().longest_bypass_us < options.patience_us);
 		assert_int_equal(stats().started + stats().removed, stats().added);
 		end();
 	}

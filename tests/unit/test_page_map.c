@@ -95,7 +95,7 @@ static void test_each_kind(void **state)
 	expect(SESSION, 58, 0, 6);
 	block(12, 4, block_tag_make(2, BLOCK_PREPARED), 0);
 	expect(SESSION, 58, 0, 6);
-	block(16, 2, block_tag_make(3, BLOCK_STITCHED), 20 + 1);
+	block(16, 2, block_tag_make(3, BLOCK_SCATTERED), 20 + 1);
 	block(20, 3, block_tag_make(3, BLOCK_EXTENT), 0);
 	expect(SESSION, 53, 5, 6);
 	it.sessions[0].pins[16] = 1;
@@ -141,10 +141,10 @@ static void test_a_liar_has_no_page_twice(void **state)
 	lend(32, 8, PAGE_LEASED, OTHER);
 	it.sessions[0].free_bits[0] = UINT64_C(0xff00000007);
 	block(0, 32, block_tag_make(1, 0), 0);
-	block(4, 8, block_tag_make(2, BLOCK_STITCHED), 4 + 1);
+	block(4, 8, block_tag_make(2, BLOCK_SCATTERED), 4 + 1);
 	block(6, PAGES, block_tag_make(3, 0), 0);
 	block(20, 30, block_tag_make(4, 0), 0);
-	block(30, UINT32_MAX, block_tag_make(5, BLOCK_STITCHED), UINT32_MAX);
+	block(30, UINT32_MAX, block_tag_make(5, BLOCK_SCATTERED), UINT32_MAX);
 	block(33, 4, BLOCK_TAG_CACHED, 0);
 	look();
 	assert_int_equal(it.uses[SESSION].needed + it.uses[SESSION].offered + it.uses[SESSION].idle, 32);

@@ -38,7 +38,7 @@ static void block(uint32_t first, uint32_t count, uint64_t tag, uint32_t next)
 	it.session.blocks[first].tag = tag;
 }
 
-/* 0..3 idle, 4 cached, 5..8 a pinned block, 10..11 and 20..22 one stitched block, the rest free */
+/* 0..3 idle, 4 cached, 5..8 a pinned block, 10..11 and 20..22 one scattered block, the rest free */
 static int setup(void **state)
 {
 	static const struct pool_geometry geometry = {.name = "p",
@@ -58,7 +58,7 @@ static int setup(void **state)
 	it.session.free_bits[0] = 0xf;
 	block(4, 1, BLOCK_TAG_CACHED, 0);
 	block(5, 4, block_tag_make(1, 0), 0);
-	block(10, 2, block_tag_make(2, BLOCK_STITCHED), 21);
+	block(10, 2, block_tag_make(2, BLOCK_SCATTERED), 21);
 	block(20, 3, block_tag_make(2, BLOCK_EXTENT), 0);
 	it.session.pins[5] = 1;
 	return 0;

@@ -256,7 +256,7 @@ static void test_harvest_order(void **state)
 	assert_int_equal(region->id, set.last_id);
 	while ((region = TAILQ_FIRST(&harvest.regions))) {
 		TAILQ_REMOVE(&harvest.regions, region, by_age);
-		region_put_zombie(&set, region, region->fence);
+		region_put_pending_unmap(&set, region, region->fence);
 		check();
 	}
 	assert_string_equal(picture(), "[*1][-1/2][2][*2][2][*2][2][*2][*2][#84]");
@@ -270,9 +270,9 @@ static void test_zombies_become_holes(void **state)
 	a = region_carve(&set, a, 2);
 	b = region_carve(&set, region_best(&set, 1, 3), 3);
 	c = region_carve(&set, region_best(&set, 1, 1), 1);
-	region_put_zombie(&set, a, fence(1, 2));
-	region_put_zombie(&set, b, fence(2, 3));
-	region_put_zombie(&set, c, 0);
+	region_put_pending_unmap(&set, a, fence(1, 2));
+	region_put_pending_unmap(&set, b, fence(2, 3));
+	region_put_pending_unmap(&set, c, 0);
 	check();
 	/* They stay apart; only the one without a fence is ripe. */
 	assert_string_equal(picture(), "[*2][*3][*1][-4/1][#90]");
@@ -297,7 +297,7 @@ static void test_zombies_become_holes(void **state)
 	assert_string_equal(picture(), "[#6][-4/0][#90]");
 }
 
-static void test_parked_are_found_last(void **state)
+static void test_reclaimable_are_found_last(void **state)
 {
 	struct vm_region *region;
 
@@ -305,20 +305,20 @@ static void test_parked_are_found_last(void **state)
 	add(5, VM_NONE, 0);
 	region = region_idle(&set, 3);
 	assert_int_equal(region->count, 3);
-	region_put_free(&set, region, VM_PARKED, 0);
+	region_put_free(&set, region, VM_RECLAIMABLE, 0);
 	check();
-	assert_int_equal(set.parked, 3);
+	assert_int_equal(set.reclaimable, 3);
 	assert_int_equal(set.available, 5);
 	assert_int_equal(region_at_once(&set, 1), 2);
 	assert_string_equal(picture(), "[-3/256][-2/0][#95]");
 	assert_int_equal(region_best_ready(&set, 3)->first, 0);
 	assert_int_equal(region_best_ready(&set, 2)->first, 3);
 	region = region_idle(&set, UINT64_MAX);
-	region_put_free(&set, region, VM_PARKED, 0);
+	region_put_free(&set, region, VM_RECLAIMABLE, 0);
 	check();
 	assert_null(region_idle(&set, 1));
 	assert_string_equal(picture(), "[-5/256][#95]");
-	region = region_parked(&set, &chunk, 1);
+	region = region_reclaimable(&set, &chunk, 1);
 	assert_int_equal(region->count, 1);
 	region_put_free(&set, region, VM_NONE, 0);
 	check();
@@ -391,7 +391,7 @@ static void random_remap(uint32_t slot)
 	struct vm_region *hole = region_best_hole(&set, pages), *region;
 	struct region_harvest harvest;
 
-	if (!hole || set.available - set.parked < pages)
+	if (!hole || set.available - set.reclaimable < pages)
 		return;
 	hole = region_carve(&set, hole, pages);
 	region_harvest(&set, slot, pages, &harvest);
@@ -403,7 +403,7 @@ static void random_remap(uint32_t slot)
 	}
 	while ((region = TAILQ_FIRST(&harvest.regions))) {
 		TAILQ_REMOVE(&harvest.regions, region, by_age);
-		region_put_zombie(&set, region,
+		region_put_pending_unmap(&set, region,
 			region->ready == VM_UNFENCED ? fence(region->slot, ++recorded[region->slot]) : region->fence);
 	}
 	region_put_free(&set, hole, slot, any_fence(slot));
@@ -455,10 +455,10 @@ static void random_step(struct vm_region **live, uint32_t *live_count)
 		} else if (which == 1) {
 			region_fence(&set, slot, fence(slot, ++recorded[slot]), set.last_id - any(3));
 		} else if (which < 5 && (region = region_idle(&set, 1 + any(10)))) {
-			region_put_free(&set, region, VM_PARKED, 0);
-		} else if (which > 6 && (region = region_parked(&set, NULL, 1 + any(5)))) {
+			region_put_free(&set, region, VM_RECLAIMABLE, 0);
+		} else if (which > 6 && (region = region_reclaimable(&set, NULL, 1 + any(5)))) {
 			if (any(2))
-				region_put_zombie(&set, region, 0);
+				region_put_pending_unmap(&set, region, 0);
 			else
 				region_put_free(&set, region, VM_NONE, 0);
 		}
@@ -491,7 +491,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_the_rest_keeps_stream_fence_and_age, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_harvest_order, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_zombies_become_holes, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_parked_are_found_last, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_reclaimable_are_found_last, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_addresses, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_chunks_do_not_join, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_random, set_up, tear_down),

@@ -129,13 +129,13 @@ static void test_totals(void **state)
 		.mapped = 60,
 		.live = 30,
 		.reusable = 20,
-		.parked = 5,
-		.zombies = 10,
+		.reclaimable = 5,
+		.pending_unmap = 10,
 		.holes = 40,
 		.last_id = 9,
 		.live_regions = 3,
 		.reusable_regions = 2,
-		.zombie_regions = 1,
+		.pending_unmap_regions = 1,
 		.hole_regions = 4};
 	struct region_look look;
 
@@ -370,7 +370,7 @@ static void test_entries_that_cannot_be(void **state)
 		{REGION_ROW_FREE | REGION_ROW_FLAGS << 8, 1, 0, REGION_READ_WHOLE},
 		{REGION_ROW_HOLE, 1, UINT64_MAX - 4095 - PAGE_BYTES, REGION_READ_WHOLE},
 		{REGION_ROW_NONE, UINT32_MAX, 1, REGION_READ_NONE},
-		{REGION_ROW_NONE | REGION_ROW_PARKED << 8, 1, BASE, REGION_READ_DAMAGED},
+		{REGION_ROW_NONE | REGION_ROW_RECLAIMABLE << 8, 1, BASE, REGION_READ_DAMAGED},
 		{REGION_ROW_STATES, 1, BASE, REGION_READ_DAMAGED},
 		{0xff, 1, BASE, REGION_READ_DAMAGED},
 		{REGION_ROW_FREE | (REGION_ROW_FLAGS + 1) << 8, 1, BASE, REGION_READ_DAMAGED},

@@ -154,14 +154,14 @@ static int base_of(struct cycles *cycles, const struct subject *subject, uint64_
 {
 	static const char *const targets[] = {
 		"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
-	struct gpool_lora_part part;
+	struct gpool_lora_weights part;
 
 	*base = UINT64_MAX;
 	for (size_t i = 0; i < sizeof(targets) / sizeof(*targets); i++) {
 		char name[64];
 
 		snprintf(name, sizeof(name), "model.layers.*.%s", targets[i]);
-		if (gpool_lora_part(cycles->lora, subject->id, 0, name, &part))
+		if (gpool_lora_weights(cycles->lora, subject->id, 0, name, &part))
 			continue;
 		*base = part.a.first < *base ? part.a.first : *base;
 		*base = part.b.first < *base ? part.b.first : *base;
@@ -185,7 +185,7 @@ static int is_right(struct cycles *cycles, const struct subject *subject, bool *
 static int unusable(struct cycles *cycles, double *percent)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
-	struct gpool_shortage shortage = {.size = offsetof(struct gpool_shortage, holder_count)};
+	struct gpool_oom_info shortage = {.size = offsetof(struct gpool_oom_info, holder_count)};
 	struct gpool_block block;
 	uint32_t largest = POOL_PAGES;
 	int error = gpool_lora_unload(cycles->lora, cycles->subjects[random_next(&cycles->look_random) % ADAPTERS].id);
@@ -195,7 +195,7 @@ static int unusable(struct cycles *cycles, double *percent)
 	options.flags = GPOOL_ALLOC_NO_EVICT;
 	while ((error = gpool_alloc(cycles->pool, largest, &options, &block)) == -ENOSPC) {
 		if (!shortage.free)
-			gpool_shortage(cycles->pool, &shortage);
+			gpool_oom_info(cycles->pool, &shortage);
 		largest = largest > shortage.free ? shortage.free : largest - 1;
 		if (!largest)
 			break;
@@ -360,7 +360,7 @@ static int cycles_open(struct cycles *cycles)
 		error = daemon_open(cycles->bench, 0, &cycles->pool);
 	options.element = GPOOL_LORA_BF16;
 	if (!error)
-		error = gpool_lora_open(cycles->pool, &options, &cycles->lora);
+		error = gpool_lora_create(cycles->pool, &options, &cycles->lora);
 	for (uint32_t i = 0; i < ADAPTERS && !error; i++) {
 		snprintf(name, sizeof(name), "%u", i);
 		error = gpool_lora_register(
@@ -372,7 +372,7 @@ static int cycles_open(struct cycles *cycles)
 /* Nothing of the adapters is left, and the peer has all of the pool. */
 static int peer_measure(struct cycles *cycles)
 {
-	int error = gpool_lora_close(cycles->lora);
+	int error = gpool_lora_destroy(cycles->lora);
 
 	cycles->lora = NULL;
 	gpool_close(cycles->pool);
@@ -407,7 +407,7 @@ int bench_adapter_cycles(struct bench *bench)
 		bench_complain(bench, error, "cannot have adapters");
 	if (cycles.fit)
 		best_fit_ops.close(cycles.fit);
-	gpool_lora_close(cycles.lora);
+	gpool_lora_destroy(cycles.lora);
 	gpool_close(cycles.pool);
 	daemon_stop(bench);
 	return error;

@@ -69,7 +69,7 @@ static int registered_sample(struct bench *bench, struct gpool *pool)
 	struct gpool_lora *many;
 	char name[32];
 	uint32_t id;
-	int error = gpool_lora_open(pool, NULL, &many);
+	int error = gpool_lora_create(pool, NULL, &many);
 
 	if (error)
 		return error;
@@ -80,7 +80,7 @@ static int registered_sample(struct bench *bench, struct gpool *pool)
 	bench_sample(
 		bench, FIGURE_adapter_registered_engine, (double)(anonymous_bytes(getpid()) - before) / (double)MIB);
 	bench_sample(bench, FIGURE_adapter_registered_agent, (double)agent_bytes(bench->agent) / (double)MIB);
-	gpool_lora_close(many);
+	gpool_lora_destroy(many);
 	return error;
 }
 

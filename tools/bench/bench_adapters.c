@@ -60,10 +60,10 @@ static int lora_open(struct gpool *pool, struct gpool *warm, const char *kept, u
 
 	options.element = GPOOL_LORA_BF16;
 	options.warm = warm;
-	options.cold_folder = kept;
+	options.cache_dir = kept;
 	options.flags = flags;
 	options.rebalance_ms = UINT32_MAX; /* nothing comes by itself while others are timed */
-	return gpool_lora_open(pool, &options, lora);
+	return gpool_lora_create(pool, &options, lora);
 }
 
 static int engines_open(struct bench *bench, struct engines *engines)
@@ -100,13 +100,13 @@ static int engines_open(struct bench *bench, struct engines *engines)
 
 static void engines_close(struct engines *engines)
 {
-	gpool_lora_close(engines->plain);
-	gpool_lora_close(engines->plain_of_other);
-	gpool_lora_close(engines->kept);
-	gpool_lora_close(engines->int8);
-	gpool_lora_close(engines->warm);
-	gpool_lora_close(engines->many);
-	gpool_lora_close(engines->warm_int8);
+	gpool_lora_destroy(engines->plain);
+	gpool_lora_destroy(engines->plain_of_other);
+	gpool_lora_destroy(engines->kept);
+	gpool_lora_destroy(engines->int8);
+	gpool_lora_destroy(engines->warm);
+	gpool_lora_destroy(engines->many);
+	gpool_lora_destroy(engines->warm_int8);
 	gpool_close(engines->one);
 	gpool_close(engines->other);
 }
@@ -167,7 +167,7 @@ static int register_many(struct engines *engines, const char *folder, int count,
 		error = gpool_lora_register(many, name, folder, &id, NULL);
 	}
 	*ns = now_ns() - begin;
-	gpool_lora_close(many);
+	gpool_lora_destroy(many);
 	return error;
 }
 
@@ -189,15 +189,15 @@ static int register_sample(struct bench *bench, struct engines *engines)
 static int begun_sample(struct bench *bench, struct gpool_lora *lora, uint32_t id, enum figure figure)
 {
 	uint64_t begin = now_ns();
-	int error = gpool_lora_begin(lora, id, -1);
+	int error = gpool_lora_acquire_async(lora, id, -1);
 
 	if (!error)
-		error = gpool_lora_wait(lora, id, 0, WAIT_MS);
+		error = gpool_lora_wait_layer(lora, id, 0, WAIT_MS);
 	if (error)
 		return error;
 	if (figure == FIGURE_adapter_warm_16mb)
 		bench_sample(bench, FIGURE_adapter_layer_16mb, (double)(now_ns() - begin) / 1e6);
-	error = gpool_lora_wait(lora, id, -1, WAIT_MS);
+	error = gpool_lora_wait_layer(lora, id, -1, WAIT_MS);
 	if (!error)
 		bench_sample(bench, figure, (double)(now_ns() - begin) / 1e6);
 	if (!error)
@@ -425,7 +425,7 @@ static int small_pages(struct bench *bench, const char *peft)
 		error = copies_await(warm, id);
 	for (unsigned run = 0; run < bench->runs && !error; run++)
 		error = begun_sample(bench, warm, id, FIGURE_adapter_warm_small_16mb);
-	gpool_lora_close(warm);
+	gpool_lora_destroy(warm);
 	gpool_close(one);
 	gpool_close(other);
 	daemon_stop(bench);

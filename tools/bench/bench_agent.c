@@ -30,7 +30,7 @@ static int fill_unpinned(struct gpool *pool)
 	int error, count = 0;
 
 	options.flags = GPOOL_ALLOC_NO_EVICT;
-	options.content = GPOOL_TEMP_BUFFER;
+	options.content = GPOOL_USAGE_TEMP_BUFFER;
 	while ((error = gpool_alloc(pool, 1, &options, &block)) == 0) {
 		error = gpool_unpin(pool, &block);
 		if (error)
@@ -91,9 +91,9 @@ static const char *const refill_settings[] = {"lease.initial_pages=0", "lease.ba
 
 static uint64_t refills(struct gpool *pool)
 {
-	struct gpool_statistics statistics = {.size = sizeof(statistics)};
+	struct gpool_stats statistics = {.size = sizeof(statistics)};
 
-	return gpool_statistics(pool, &statistics) ? 0 : statistics.refills;
+	return gpool_stats(pool, &statistics) ? 0 : statistics.refills;
 }
 
 /* Fills three quarters of the pool, and lets all of it be evicted. *count grows by the refills timed into times[]. */

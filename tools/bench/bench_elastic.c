@@ -1,8 +1,8 @@
 /*
  * bench_elastic.c - elastic ranges and tensors: what it costs to back pages for the first time, to unback them, and to
- * back what is still parked; and what a call to grow a tensor costs its caller when the blocks were brought to hand
- * before. On `host` a mapping is a system call; what it costs on a GPU only a GPU tells, so that the driver calls are
- * figures too.
+ * back what is still reclaimable; and what a call to grow a tensor costs its caller when the blocks were brought to
+ * hand before. On `host` a mapping is a system call; what it costs on a GPU only a GPU tells, so that the driver calls
+ * are figures too.
  */
 #include "tools/bench/bench.h"
 
@@ -23,9 +23,9 @@ static const struct gpool_fence done_fence = {0};
 
 static uint64_t driver_calls(struct gpool *pool)
 {
-	struct gpool_statistics statistics = {.size = sizeof(statistics)};
+	struct gpool_stats statistics = {.size = sizeof(statistics)};
 
-	return gpool_statistics(pool, &statistics) ? 0 : statistics.driver_calls;
+	return gpool_stats(pool, &statistics) ? 0 : statistics.driver_calls;
 }
 
 /* ---- ranges ---- */
@@ -44,12 +44,12 @@ static int timed(
 
 static int back(struct gpool_range *range)
 {
-	return gpool_range_back(range, 0, RANGE_PAGES, 0);
+	return gpool_range_commit(range, 0, RANGE_PAGES, 0);
 }
 
 static int unback(struct gpool_range *range)
 {
-	return gpool_range_unback(range, 0, RANGE_PAGES, done_fence);
+	return gpool_range_decommit(range, 0, RANGE_PAGES, done_fence);
 }
 
 static int offer(struct gpool_range *range)
@@ -106,14 +106,14 @@ static int sample_range(struct bench *bench, struct gpool *pool)
 
 	if (error)
 		return error;
-	error = timed(bench, FIGURE_range_back_new, back, range);
+	error = timed(bench, FIGURE_range_commit_new, back, range);
 	if (!error)
-		error = timed(bench, FIGURE_range_unback, unback, range);
+		error = timed(bench, FIGURE_range_decommit, unback, range);
 	calls = driver_calls(pool);
 	if (!error)
-		error = timed(bench, FIGURE_range_back_parked, back, range);
+		error = timed(bench, FIGURE_range_commit_reclaimable, back, range);
 	if (!error)
-		bench_sample(bench, FIGURE_range_back_parked_calls, (double)(driver_calls(pool) - calls));
+		bench_sample(bench, FIGURE_range_commit_reclaimable_calls, (double)(driver_calls(pool) - calls));
 	if (!error)
 		error = sample_offers(bench, pool, range);
 	return error ? error : gpool_range_destroy(range);
@@ -121,15 +121,15 @@ static int sample_range(struct bench *bench, struct gpool *pool)
 
 /* ---- tensors ---- */
 
-static uint32_t ready(struct gpool_tensor *tensor)
+static uint32_t ready(struct gpool_sliced_range *tensor)
 {
-	struct gpool_tensor_info info = {.size = sizeof(info)};
+	struct gpool_sliced_range_info info = {.size = sizeof(info)};
 
-	return gpool_tensor_get(tensor, &info) ? 0 : info.ready;
+	return gpool_sliced_range_info(tensor, &info) ? 0 : info.ready;
 }
 
 /* Until the blocks behind the first `backed` ones are at hand, as in an engine that computes meanwhile. */
-static bool ready_await(struct gpool_tensor *tensor, uint32_t backed)
+static bool ready_await(struct gpool_sliced_range *tensor, uint32_t backed)
 {
 	for (int waited = 0; ready(tensor) < backed + AHEAD && waited < READY_MS; waited++)
 		poll(NULL, 0, 1);
@@ -138,14 +138,14 @@ static bool ready_await(struct gpool_tensor *tensor, uint32_t backed)
 
 static int sample_tensor(struct bench *bench, struct gpool *pool, bool ahead)
 {
-	struct gpool_tensor_options options = GPOOL_TENSOR_OPTIONS_INIT;
+	struct gpool_sliced_range_options options = GPOOL_SLICED_RANGE_OPTIONS_INIT;
 	double times[GROWTHS];
-	struct gpool_tensor *tensor;
+	struct gpool_sliced_range *tensor;
 	int error;
 
 	options.memory_class = GPOOL_OBJECT_MUTABLE;
 	options.read_ahead = ahead ? AHEAD : 0;
-	error = gpool_tensor_create(pool, SLICES, GROWTHS + AHEAD, 1, &options, &tensor);
+	error = gpool_sliced_range_create(pool, SLICES, GROWTHS + AHEAD, 1, &options, &tensor);
 	if (error)
 		return error;
 	for (uint32_t i = 0; i < GROWTHS && !error; i++) {
@@ -155,13 +155,13 @@ static int sample_tensor(struct bench *bench, struct gpool *pool, bool ahead)
 			error = -EBUSY;
 		begin = now_ns();
 		if (!error)
-			error = gpool_tensor_grow(tensor, i + 1, 0);
+			error = gpool_sliced_range_grow(tensor, i + 1, 0);
 		times[i] = (double)(now_ns() - begin) / 1000;
 	}
 	if (error)
 		return error;
 	bench_sample(bench, ahead ? FIGURE_tensor_grow_ahead : FIGURE_tensor_grow, median(times, GROWTHS));
-	return gpool_tensor_destroy(tensor);
+	return gpool_sliced_range_destroy(tensor);
 }
 
 int bench_elastic(struct bench *bench)

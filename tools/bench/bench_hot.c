@@ -142,7 +142,7 @@ static int span_batch(struct gpool *pool, double *alloc_ns, double *free_ns)
 	int error = 0;
 
 	for (unsigned i = 0; i < SPANS && !error; i++)
-		error = gpool_span_alloc(pool, SPAN_BYTES, GPOOL_TEMP_BUFFER, &spans[i]);
+		error = gpool_span_alloc(pool, SPAN_BYTES, GPOOL_USAGE_TEMP_BUFFER, &spans[i]);
 	if (error)
 		return error;
 	middle = now_ns();
@@ -168,9 +168,9 @@ static int sample_spans(struct bench *bench, struct gpool *pool)
 
 static uint64_t refills(struct gpool *pool)
 {
-	struct gpool_statistics statistics = {.size = sizeof(statistics)};
+	struct gpool_stats statistics = {.size = sizeof(statistics)};
 
-	return gpool_statistics(pool, &statistics) ? 0 : statistics.refills;
+	return gpool_stats(pool, &statistics) ? 0 : statistics.refills;
 }
 
 static int sample_all(struct bench *bench, struct gpool *pool)

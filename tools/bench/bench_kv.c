@@ -2,7 +2,8 @@
  * bench_kv.c - a paged KV cache as an engine's scheduler uses it: tokens appended one by one, forks, a prompt of 128k
  * tokens, a sequence preempted and resumed, a text of 64k tokens published and found again, also after its memory was
  * offered, one of 16k tokens shared with another engine. Blocks are 32 KiB, sixteen in a page; memory is mapped before,
- * or parked, unless a figure says cold. On `host` a mapping is a system call; what it costs on a GPU only a GPU tells.
+ * or reclaimable, unless a figure says cold. On `host` a mapping is a system call; what it costs on a GPU only a GPU
+ * tells.
  */
 #include "tools/bench/bench.h"
 
@@ -219,7 +220,7 @@ static int shared(struct bench *bench, struct gpool *const *pools, const uint32_
 	return error;
 }
 
-/* The first prompt of a new cache has its memory mapped; later ones find it parked. */
+/* The first prompt of a new cache has its memory mapped; later ones find it reclaimable. */
 static int run(struct bench *bench, struct gpool *pool, uint32_t stream)
 {
 	struct gpool_kv_options options = GPOOL_KV_OPTIONS_INIT;

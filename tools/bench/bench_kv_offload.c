@@ -153,7 +153,7 @@ static int offload_open(struct bench *bench, struct offload *offload)
 		error = gpool_kv_layout(offload->kv, &layout);
 	offload->bytes = BLOCKS * layout.block_bytes;
 	if (!error)
-		error = gpool_kv_host_open(offload->kv, offload->bytes);
+		error = gpool_kv_host_reserve(offload->kv, offload->bytes);
 	if (!error)
 		error = gpool_kv_allocate(offload->kv, &request, &offload->sequence);
 	/* Elements of which each is a half. */

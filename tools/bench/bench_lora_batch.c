@@ -57,7 +57,7 @@ static int engine_open(struct bench *bench, struct engine *engine)
 	if (!error)
 		error = daemon_open(bench, 0, &engine->pool);
 	if (!error)
-		error = gpool_lora_open(engine->pool, &options, &engine->lora);
+		error = gpool_lora_create(engine->pool, &options, &engine->lora);
 	if (!error)
 		error = gpool_stream_open(engine->pool, NULL, 0, &engine->stream);
 	for (int i = 0; i < 2 * ADAPTERS_MOST && !error; i++) {
@@ -81,7 +81,7 @@ static int batch_open(const struct engine *engine, uint32_t adapters, struct gpo
 	options.layers = LAYERS;
 	options.targets = targets;
 	options.target_count = TARGETS;
-	return gpool_lora_batch_open(engine->lora, &options, batch);
+	return gpool_lora_batch_create(engine->lora, &options, batch);
 }
 
 static int stream_wait(const struct engine *engine)
@@ -96,19 +96,19 @@ static int stream_wait(const struct engine *engine)
 static int set_time(const struct engine *engine, struct gpool_lora_batch *batch, const uint32_t *ids, uint32_t count,
 	double *us, double *calls)
 {
-	struct gpool_statistics before = {.size = sizeof(before)}, after = {.size = sizeof(after)};
+	struct gpool_stats before = {.size = sizeof(before)}, after = {.size = sizeof(after)};
 	uint32_t tokens[TOKENS];
 	uint64_t begin;
 	int error = stream_wait(engine);
 
 	for (uint32_t i = 0; i < TOKENS; i++)
 		tokens[i] = ids[i % count];
-	gpool_statistics(engine->pool, &before);
+	gpool_stats(engine->pool, &before);
 	begin = own_time_ns();
 	if (!error)
 		error = gpool_lora_batch_set(batch, tokens, TOKENS, NULL);
 	*us = (double)(own_time_ns() - begin) / 1e3;
-	gpool_statistics(engine->pool, &after);
+	gpool_stats(engine->pool, &after);
 	*calls = (double)(after.driver_calls - before.driver_calls);
 	return error;
 }
@@ -133,7 +133,7 @@ static int set_sample(struct bench *bench, const struct engine *engine, uint32_t
 		error = set_time(engine, batch, engine->ids + turn % 2 * count, count, &us, &calls);
 		bench_sample(bench, same, us);
 	}
-	gpool_lora_batch_close(batch);
+	gpool_lora_batch_destroy(batch);
 	return error;
 }
 
@@ -155,7 +155,7 @@ static int apply_sample(struct bench *bench, const struct engine *engine)
 		error = gpool_lora_batch_apply(
 			batch, i / TARGETS, (uint32_t)(i % TARGETS), address, 14336, address, 14336, engine->stream);
 	bench_sample(bench, FIGURE_lora_batch_apply, (double)(own_time_ns() - begin) / LAYERS / TARGETS);
-	gpool_lora_batch_close(batch);
+	gpool_lora_batch_destroy(batch);
 	return error;
 }
 

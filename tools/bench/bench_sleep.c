@@ -12,9 +12,9 @@ enum { POOL_PAGES = 40960, RANGE_PAGES = 35000, CONTENT_PAGES = 512 };
 
 static uint64_t driver_calls(struct gpool *pool)
 {
-	struct gpool_statistics statistics = {.size = sizeof(statistics)};
+	struct gpool_stats statistics = {.size = sizeof(statistics)};
 
-	return gpool_statistics(pool, &statistics) ? 0 : statistics.driver_calls;
+	return gpool_stats(pool, &statistics) ? 0 : statistics.driver_calls;
 }
 
 static int sample(struct bench *bench, struct gpool *pool, bool content)

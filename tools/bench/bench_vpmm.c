@@ -1,6 +1,6 @@
 /*
- * bench_vpmm.c - gpool_malloc() on a pool of 80 GB, and on the same pool a caching allocator without remapping. No
- * memory is written but by streams that need work, so that 80 GB are no more than addresses.
+ * bench_vpmm.c - gpool_malloc_async() on a pool of 80 GB, and on the same pool a caching allocator without remapping.
+ * No memory is written but by streams that need work, so that 80 GB are no more than addresses.
  */
 #include "tools/bench/bench.h"
 
@@ -61,7 +61,7 @@ static uint64_t subject_calls(const struct subject *subject)
 	return gpu_calls_total(pool_gpu(subject->pool));
 }
 
-/* `measure` on gpool_malloc() and on the peer, each in sessions of its own. */
+/* `measure` on gpool_malloc_async() and on the peer, each in sessions of its own. */
 static int measure_both(struct bench *bench,
 	int (*measure)(struct bench *bench, const struct allocator_ops *ops, void *context), void *context)
 {

@@ -7,10 +7,11 @@ usage: lint_layers.py [--root FOLDER] [--objects FOLDER] [--list ROOM ROOM]
   --objects  object files of it, which are read with nm; default: ROOT/build/release/obj
   --list     print the includes and calls from one room to another
 
-The rules are in tools/build/layers.txt below the root. A file belongs to the room with the longest matching folder or file name. A file may
-include and call its own room and the rooms that its room uses; a room that uses `public` may call what client/libgpool.map exports. The
-includes and calls that break a rule today are counted for each pair of rooms; a count may only fall, and the file of rules must be updated
-when it does. The same holds for the number of files in the largest cycle of a folder, by calls.
+The rules are in tools/build/layers.txt below the root. A file belongs to the room with the longest matching folder or
+file name. A file may include and call its own room and the rooms that its room uses; a room that uses `public` may call
+what client/libgpool.map exports. The includes and calls that break a rule today are counted for each pair of rooms; a
+count may only fall, and the file of rules must be updated when it does. The same holds for the number of files in the
+largest cycle of a folder, by calls.
 
 Exit status: 0, 1 with a line for each finding, 2 when the rules or the objects cannot be read.
 """
@@ -69,7 +70,11 @@ def includes(root: Path, files: list[str]) -> Edges:
     edges: Edges = defaultdict(set)
     for file in files:
         for target in INCLUDE.findall((root / file).read_text(errors="replace")):
-            beside = str((root / file).parent.joinpath(target).resolve().relative_to(root)) if (root / file).parent.joinpath(target).is_file() else ""
+            beside = (
+                str((root / file).parent.joinpath(target).resolve().relative_to(root))
+                if (root / file).parent.joinpath(target).is_file()
+                else ""
+            )
             if (root / target).is_file():
                 edges[file].add(target)
             elif beside:
@@ -78,7 +83,9 @@ def includes(root: Path, files: list[str]) -> Edges:
 
 
 def calls(objects: Path, files: list[str], is_public: Callable[[str, str], bool]) -> Edges:
-    """By the symbols of the object files of the sources that have one, without the calls of a file for which is_public(file, symbol)."""
+    """By the symbols of the object files of the sources that have one, without the calls of a file for which
+    is_public(file, symbol).
+    """
     defined: dict[str, list[str]] = defaultdict(list)
     wanted: dict[str, list[str]] = defaultdict(list)
     sources = {str(objects / file[:-2]) + ".o": file for file in files if file.endswith(".c")}
@@ -129,7 +136,9 @@ def largest_cycle(edges: Edges, folder: str) -> list[str]:
                     number[target] = low[target] = len(number)
                     stack.append(target)
                     held.add(target)
-                    work.append((target, iter(sorted(t for t in edges.get(target, set()) if t.startswith(folder + "/")))))
+                    work.append(
+                        (target, iter(sorted(t for t in edges.get(target, set()) if t.startswith(folder + "/"))))
+                    )
                     break
                 if target in held:
                     low[node] = min(low[node], number[target])
@@ -154,8 +163,12 @@ def main() -> int:
     options = parser.parse_args()
     root = options.root.resolve()
     rules = Rules(root / "tools/build/layers.txt")
-    files = sorted(str(path.relative_to(root)) for top in ("agent", "client", "shm", "proto", "cuda", "tools")
-                   for path in (root / top).rglob("*") if path.suffix in (".c", ".h", ".def", ".cu"))
+    files = sorted(
+        str(path.relative_to(root))
+        for top in ("agent", "client", "shm", "proto", "cuda", "tools")
+        for path in (root / top).rglob("*")
+        if path.suffix in (".c", ".h", ".def", ".cu")
+    )
     status = 0
     roomless = [file for file in files if rules.room_of(file) is None]
     for file in roomless:
@@ -185,16 +198,24 @@ def main() -> int:
             print("\n".join(f"    {line}" for line in broken[pair]))
             status = 1
         elif found < allowed:
-            print(f"FAIL {pair[0]} uses {pair[1]} only {found} times now: write 'debt {pair[0]} {pair[1]} {found}', or nothing for 0")
+            print(
+                f"FAIL {pair[0]} uses {pair[1]} only {found} times now: "
+                f"write 'debt {pair[0]} {pair[1]} {found}', or nothing for 0"
+            )
             status = 1
     for folder, allowed in rules.cycles.items():
         cycle = largest_cycle(call_edges, folder)
         if len(cycle) != allowed:
-            print(f"FAIL the largest cycle of {folder} has {len(cycle)} files, the rules say {allowed}:\n    {' '.join(cycle)}")
+            print(
+                f"FAIL the largest cycle of {folder} has {len(cycle)} files, the rules say {allowed}:\n"
+                f"    {' '.join(cycle)}"
+            )
             status = 1
     if not status:
-        print(f"ok {len(files)} files in {len(rules.rooms)} rooms, {sum(rules.debts.values())} known exceptions, largest cycles: "
-              + ", ".join(f"{folder} {count}" for folder, count in rules.cycles.items()))
+        print(
+            f"ok {len(files)} files in {len(rules.rooms)} rooms, {sum(rules.debts.values())} known exceptions, "
+            "largest cycles: " + ", ".join(f"{folder} {count}" for folder, count in rules.cycles.items())
+        )
     return status
 
 

@@ -3,7 +3,8 @@
 
 usage: lint_prose.py [--list FOLDER]
 
-tools/build/prose.txt has the words, as regular expressions, and the number that each folder still has. Read are comments, strings and
+tools/build/prose.txt has the words, as regular expressions, and the number that each folder still has. Read are
+comments, strings and
 documents: every line of every tracked text file but those with data.
 """
 
@@ -32,7 +33,9 @@ def main() -> int:
         elif line.strip() and not line.startswith("#"):
             sys.exit(f"{RULES}:{number}: not a rule: {line}")
     pattern = re.compile(r"\b(?:" + "|".join(words) + r")\b", re.I)
-    files = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
+    files = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split("\n")
     found: dict[str, list[str]] = defaultdict(list)
     for name in filter(None, files):
         path = ROOT / name
@@ -48,7 +51,10 @@ def main() -> int:
     for folder in sorted(set(found) | set(known)):
         count, limit = len(found[folder]), known.get(folder, 0)
         if count > limit:
-            print(f"FAIL {folder} has {count} words of {RULES.name}, {limit} are known: tools/build/lint_prose.py --list {folder}")
+            print(
+                f"FAIL {folder} has {count} words of {RULES.name}, {limit} are known: "
+                f"tools/build/lint_prose.py --list {folder}"
+            )
             status = 1
         elif count < limit:
             print(f"FAIL {folder} has only {count} words of {RULES.name}: write 'count {folder} {count}'")

@@ -87,7 +87,7 @@ static const struct option_text {
 	enum option_id id;
 	const char *name, *argument, *help; /* help NULL: not told */
 } options[] = {
-	{ OPT_TRACE, "trace", "PATH", "folder with azure_code.csv and azure_conv.csv, or a file, twice (excerpts shipped here)" },
+	{ OPT_TRACE, "trace", "PATH", "folder with azure_code.csv and azure_conv.csv, or a file, twice (excerpts)" },
 	{ OPT_MODEL, "model", "SHAPE", "a model, or layers=N,kv_heads=N,head_dim=N,dtype=T (" MODEL_DEFAULT ")" },
 	{ OPT_POOL_SIZE, "pool-size", "SIZE", "of the shared pool (2GiB, but at most a quarter of the free memory)" },
 	{ OPT_PAGE_SIZE, "page-size", "SIZE", "512KiB, 1MiB, 2MiB or 4MiB (512KiB)" },

@@ -80,7 +80,7 @@ void prefix_cache_expire(struct prefix_cache *cache, const struct kv_context *co
 	uint32_t old = 0;
 
 	while (old < cache->count && cache->entries[old].until_us <= now_us) {
-		int error = gpool_drop(context->pool, &cache->entries[old].part.block);
+		int error = gpool_discard(context->pool, &cache->entries[old].part.block);
 
 		if (error)
 			lost(context, &cache->entries[old].part, error);

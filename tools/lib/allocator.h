@@ -15,9 +15,9 @@
 /* What an address holds, for who draws it. Memory that nobody has, and that is not between others, is no region. */
 enum region_kind {
 	REGION_ALLOCATED,
-	REGION_FREE,   /* ready to be given out */
-	REGION_ZOMBIE, /* still mapped, but its pages are at another address already */
-	REGION_HOLE,   /* addresses between others without memory */
+	REGION_FREE,          /* ready to be given out */
+	REGION_PENDING_UNMAP, /* still mapped, but its pages are at another address already */
+	REGION_HOLE,          /* addresses between others without memory */
 	REGION_KINDS
 };
 

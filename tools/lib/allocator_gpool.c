@@ -1,5 +1,6 @@
 /*
- * allocator_gpool.c - gpool_malloc() as what a trace is replayed on. It looks at the library's own sets, as tests do.
+ * allocator_gpool.c - gpool_malloc_async() as what a trace is replayed on. It looks at the library's own sets, as tests
+ * do.
  */
 #include "tools/lib/allocator.h"
 
@@ -28,16 +29,17 @@ static void remap_close(struct allocator *allocator)
 
 static int remap_malloc(struct allocator *allocator, uint64_t bytes, uint32_t stream, uint64_t *address)
 {
-	return gpool_malloc(allocator->pool, bytes, stream, address);
+	return gpool_malloc_async(allocator->pool, bytes, stream, address);
 }
 
 static int remap_free(struct allocator *allocator, uint64_t address, uint32_t stream)
 {
-	return gpool_mfree(allocator->pool, address, stream);
+	return gpool_free_async(allocator->pool, address, stream);
 }
 
 /*
- * Pages that it keeps from others: its own and those of small allocations, but not parked ones, which anybody may have.
+ * Pages that it keeps from others: its own and those of small allocations, but not reclaimable ones, which anybody may
+ * have.
  */
 static uint64_t remap_mapped(struct allocator *allocator)
 {
@@ -46,7 +48,7 @@ static uint64_t remap_mapped(struct allocator *allocator)
 
 	if (atomic_load_explicit(&vpmm->started, memory_order_acquire)) {
 		vpmm_lock(vpmm);
-		pages = vpmm->set.pages[VM_ALLOCATED] + vpmm->set.pages[VM_FREE] - vpmm->set.parked;
+		pages = vpmm->set.pages[VM_ALLOCATED] + vpmm->set.pages[VM_FREE] - vpmm->set.reclaimable;
 		vpmm_unlock(vpmm);
 	}
 	return pages * vpmm->page_bytes + span_pages(allocator->pool) * gpool_page_bytes(allocator->pool);
@@ -70,7 +72,7 @@ static int remap_visit(struct allocator *allocator,
 	static const enum region_kind kinds[VM_KINDS] = {[VM_HOLE] = REGION_HOLE,
 		[VM_FREE] = REGION_FREE,
 		[VM_ALLOCATED] = REGION_ALLOCATED,
-		[VM_ZOMBIE] = REGION_ZOMBIE};
+		[VM_PENDING_UNMAP] = REGION_PENDING_UNMAP};
 	struct vpmm *vpmm = allocator->pool->vpmm;
 	const struct region_chunk *chunk = NULL;
 
@@ -89,17 +91,17 @@ static int remap_visit(struct allocator *allocator,
 
 static void remap_totals(struct allocator *allocator, struct allocator_totals *totals)
 {
-	struct gpool_vm_totals now = {.size = sizeof(now)};
+	struct gpool_vm_stats now = {.size = sizeof(now)};
 
 	*totals = (struct allocator_totals){.mapped = remap_mapped(allocator)};
-	if (gpool_vm_totals(allocator->pool, &now) == 0)
+	if (gpool_vm_stats(allocator->pool, &now) == 0)
 		totals->live = now.live_bytes + now.small_bytes;
 	remap_visit(allocator, look, totals);
 }
 
 const struct allocator_ops gpool_ops = {
 	.name = "gpool",
-	.text = "gpool_malloc(), which maps free pages to new places",
+	.text = "gpool_malloc_async(), which maps free pages to new places",
 	.open = remap_open,
 	.close = remap_close,
 	.malloc = remap_malloc,

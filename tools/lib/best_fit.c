@@ -1,6 +1,6 @@
 /*
- * best_fit.c - a caching allocator without remapping, to compare gpool_malloc() with. It is made as such allocators are
- * made today, and as well as we can:
+ * best_fit.c - a caching allocator without remapping, to compare gpool_malloc_async() with. It is made as such
+ * allocators are made today, and as well as we can:
  *
  *   - memory comes in segments: 2 MiB for requests up to 1 MiB, 20 MiB below 10 MiB, and of its own size, in steps of 2
  *     MiB, above. Small requests and others never share a segment;
@@ -264,7 +264,7 @@ static int segment_fetch(struct best_fit *pool, enum size_class size_class, uint
 	int error = !segment || !first ? -ENOMEM : count > gpool_page_count(pages) ? -ENOSPC : 0;
 
 	options.flags = GPOOL_ALLOC_NO_EVICT;
-	options.content = GPOOL_TEMP_BUFFER;
+	options.content = GPOOL_USAGE_TEMP_BUFFER;
 	if (!error)
 		error = gpool_alloc(pages, (uint32_t)count, &options, &segment->block);
 	if (!error) {

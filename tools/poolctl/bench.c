@@ -90,7 +90,7 @@ static int block_alloc(struct gpool *pool, uint32_t pages, struct gpool_block *b
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
 
 	options.flags = GPOOL_ALLOC_NO_EVICT;
-	options.content = GPOOL_TEMP_BUFFER;
+	options.content = GPOOL_USAGE_TEMP_BUFFER;
 	return gpool_alloc(pool, pages, &options, block);
 }
 
@@ -102,10 +102,10 @@ static int block_alloc(struct gpool *pool, uint32_t pages, struct gpool_block *b
  */
 static int measure_refill(struct gpool *pool, uint32_t most, struct samples *samples)
 {
-	struct gpool_statistics before = {.size = sizeof(before)}, after = {.size = sizeof(after)};
+	struct gpool_stats before = {.size = sizeof(before)}, after = {.size = sizeof(after)};
 	struct gpool_block block;
 	uint64_t begin, end;
-	int error = gpool_statistics(pool, &before);
+	int error = gpool_stats(pool, &before);
 
 	if (error || before.leased_pages + 1 > most)
 		return error;
@@ -114,7 +114,7 @@ static int measure_refill(struct gpool *pool, uint32_t most, struct samples *sam
 	end = now_ns();
 	if (error)
 		return error;
-	error = gpool_statistics(pool, &after);
+	error = gpool_stats(pool, &after);
 	if (!error && after.refills == before.refills + 1)
 		sample(samples, (double)(end - begin) / 1e3);
 	return error ? error : gpool_free(pool, &block);

@@ -25,9 +25,9 @@ static int contents_parse(const struct command *command, uint32_t *contents)
 	for (char *name = strsep(&rest, ","); name && !code; name = strsep(&rest, ",")) {
 		uint32_t content = 0;
 
-		while (content < GPOOL_CONTENTS && strcasecmp(name, content_name(content)))
+		while (content < GPOOL_USAGE_COUNT && strcasecmp(name, content_name(content)))
 			content++;
-		if (content == GPOOL_CONTENTS)
+		if (content == GPOOL_USAGE_COUNT)
 			code = complain_usage(command->verb, "unknown content type '%s'", name);
 		else
 			*contents |= 1u << content;

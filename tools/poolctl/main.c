@@ -356,15 +356,16 @@ const struct verb verbs[] = {
 	{
 		.name = "regions",
 		.arguments = "CLIENT",
-		.summary = "show what gpool_malloc has made of a worker's addresses",
+		.summary = "show what gpool_malloc_async has made of a worker's addresses",
 		.text = "CLIENT is the number of a session, else a process, else a name, as clients shows them. First "
 			"come the totals, then all regions in ascending order on one line, by their pages: [X] "
-			"allocated, [+X] allocated by the last call, [-X] free, [*X] zombie: still mapped, but its "
+			"allocated, [+X] allocated by the last call, [-X] free, [*X] pending unmap: still mapped, but "
+			"its "
 			"pages have moved to another place, [#X] hole: nothing is mapped. A blank stands where "
 			"addresses are missing. Then one line for each region. STREAM is the slot of its stream, the "
 			"low 8 bits of its number; FENCE is the work after which others may have it, none yet where it "
 			"was freed and nothing recorded; ID goes up with each region that is made; AGE counts from its "
-			"last change. A parked region is free, and the agent may take its pages without asking; a "
+			"last change. A reclaimable region is free, and the agent may take its pages without asking; a "
 			"captured one keeps its addresses and pages; a moving one is being worked on. The worker is "
 			"not asked, so this works too when it hangs; what it was changing at that moment is marked.",
 		.options = no_options,

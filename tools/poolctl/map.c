@@ -23,7 +23,7 @@ static const struct {
 };
 
 /* The first letter of each content type; a capital where it is pinned. */
-static const char content_marks[GPOOL_CONTENTS] = {'k', 'l', 't', 'a', 'g'};
+static const char content_marks[GPOOL_USAGE_COUNT] = {'k', 'l', 't', 'a', 'g'};
 
 char map_mark(uint32_t kind)
 {
@@ -54,7 +54,7 @@ struct text map_name(uint32_t kind)
 /* Of a block whose content type is none of ours: by an agent that is newer. */
 static uint32_t block_kind(uint32_t content, bool pinned)
 {
-	return content < GPOOL_CONTENTS ? MAP_BLOCK + 2 * content + pinned : MAP_MOVING;
+	return content < GPOOL_USAGE_COUNT ? MAP_BLOCK + 2 * content + pinned : MAP_MOVING;
 }
 
 uint32_t map_kind_of(const struct msg_page_entry *page)

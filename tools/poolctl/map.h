@@ -22,7 +22,7 @@ enum map_kind {
 	MAP_RETIRED,
 	MAP_HIDDEN, /* not asked for */
 	MAP_BLOCK,
-	MAP_KINDS = MAP_BLOCK + 2 * GPOOL_CONTENTS
+	MAP_KINDS = MAP_BLOCK + 2 * GPOOL_USAGE_COUNT
 };
 
 char map_mark(uint32_t kind);

@@ -1,4 +1,4 @@
-/* regions.c - what a worker's gpool_malloc() has made of its addresses. */
+/* regions.c - what a worker's gpool_malloc_async() has made of its addresses. */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/offline.h"
 #include "tools/poolctl/output.h"
@@ -125,18 +125,18 @@ static bool region_overlaps(const struct regions_view *view, const struct msg_re
 static bool totals_fit(const struct regions_view *view, const struct sum *states)
 {
 	const struct msg_regions_reply *head = &view->head;
-	uint64_t mapped =
-		states[REGION_ROW_ALLOCATED].pages + states[REGION_ROW_FREE].pages + states[REGION_ROW_ZOMBIE].pages;
+	uint64_t mapped = states[REGION_ROW_ALLOCATED].pages + states[REGION_ROW_FREE].pages +
+		states[REGION_ROW_PENDING_UNMAP].pages;
 	const uint64_t fits[][2] = {
 		{bytes_of(view, states[REGION_ROW_ALLOCATED].pages), head->live_bytes},
 		{bytes_of(view, states[REGION_ROW_FREE].pages), head->reusable_bytes},
-		{bytes_of(view, states[REGION_ROW_ZOMBIE].pages), head->zombie_bytes},
+		{bytes_of(view, states[REGION_ROW_PENDING_UNMAP].pages), head->pending_unmap_bytes},
 		{bytes_of(view, states[REGION_ROW_HOLE].pages), head->hole_bytes},
 		{bytes_of(view, mapped), head->mapped_bytes},
 		{bytes_of(view, mapped + states[REGION_ROW_HOLE].pages), head->reserved_bytes},
 		{states[REGION_ROW_ALLOCATED].regions, head->live_regions},
 		{states[REGION_ROW_FREE].regions, head->reusable_regions},
-		{states[REGION_ROW_ZOMBIE].regions, head->zombie_regions},
+		{states[REGION_ROW_PENDING_UNMAP].regions, head->pending_unmap_regions},
 		{states[REGION_ROW_HOLE].regions, head->hole_regions},
 	};
 	bool all = true;
@@ -172,7 +172,7 @@ static char *notation(const struct regions_view *view)
 	static const char *const marks[REGION_ROW_STATES] = {
 		[REGION_ROW_ALLOCATED] = "",
 		[REGION_ROW_FREE] = "-",
-		[REGION_ROW_ZOMBIE] = "*",
+		[REGION_ROW_PENDING_UNMAP] = "*",
 		[REGION_ROW_HOLE] = "#",
 	};
 	uint64_t end = view->count ? view->regions[0].address : 0;
@@ -214,12 +214,13 @@ static void totals_table(const struct command *command, const struct regions_vie
 
 	sum_row(table, view, "allocated", head->live_regions, head->live_bytes, &summary->states[REGION_ROW_ALLOCATED]);
 	sum_row(table, view, "free", head->reusable_regions, head->reusable_bytes, &summary->states[REGION_ROW_FREE]);
-	sum_row(table, view, "zombies", head->zombie_regions, head->zombie_bytes, &summary->states[REGION_ROW_ZOMBIE]);
-	sum_row(table, view, "mapped", head->live_regions + head->reusable_regions + head->zombie_regions,
+	sum_row(table, view, "pending unmaps", head->pending_unmap_regions, head->pending_unmap_bytes,
+		&summary->states[REGION_ROW_PENDING_UNMAP]);
+	sum_row(table, view, "mapped", head->live_regions + head->reusable_regions + head->pending_unmap_regions,
 		head->mapped_bytes, NULL);
 	sum_row(table, view, "holes", head->hole_regions, head->hole_bytes, &summary->states[REGION_ROW_HOLE]);
 	sum_row(table, view, "reserved",
-		head->live_regions + head->reusable_regions + head->zombie_regions + head->hole_regions,
+		head->live_regions + head->reusable_regions + head->pending_unmap_regions + head->hole_regions,
 		head->reserved_bytes, NULL);
 	table_print(command, table);
 	table_destroy(table);
@@ -230,8 +231,9 @@ static const char *fence_text(const struct msg_region_entry *region)
 {
 	if (region->fence)
 		return region->fence_reached ? "reached" : "pending";
-	return region->stream && (region->state == REGION_ROW_FREE || region->state == REGION_ROW_ZOMBIE) ? "none yet"
-													  : "-";
+	return region->stream && (region->state == REGION_ROW_FREE || region->state == REGION_ROW_PENDING_UNMAP)
+		? "none yet"
+		: "-";
 }
 
 static void notes_cell(
@@ -242,7 +244,7 @@ static void notes_cell(
 		bool holds;
 	} notes[] = {
 		{"last", is_last(view, region)},
-		{"parked", region->flags & REGION_ROW_PARKED},
+		{"reclaimable", region->flags & REGION_ROW_RECLAIMABLE},
 		{"captured", region->flags & REGION_ROW_CAPTURED},
 		{"moving", region->flags & REGION_ROW_MOVING},
 		{"was being changed", region->changing},
@@ -262,7 +264,7 @@ static void region_line(
 {
 	static const enum color colors[REGION_ROW_STATES] = {
 		[REGION_ROW_ALLOCATED] = COLOR_GREEN,
-		[REGION_ROW_ZOMBIE] = COLOR_YELLOW,
+		[REGION_ROW_PENDING_UNMAP] = COLOR_YELLOW,
 		[REGION_ROW_HOLE] = COLOR_DIM,
 	};
 
@@ -330,7 +332,8 @@ static void regions_print(const struct command *command, const struct regions_vi
 		client->name, client->pid);
 	if (view->head.head_damaged || !view->head.page_size) {
 		print(command, ": %s\n",
-			view->head.head_damaged ? "its table of regions is damaged" : "has not used gpool_malloc()");
+			view->head.head_damaged ? "its table of regions is damaged"
+						: "has not used gpool_malloc_async()");
 		return;
 	}
 	print(command, ", pages of %s\n\n", bytes_text(view->head.page_size).text);
@@ -353,7 +356,7 @@ static void region_json(
 	json_number(to, "bytes", bytes_of(view, region->page_count));
 	json_text(to, "state", region_row_state_name(region->state));
 	json_bool(to, "last", is_last(view, region));
-	json_bool(to, "parked", region->flags & REGION_ROW_PARKED);
+	json_bool(to, "reclaimable", region->flags & REGION_ROW_RECLAIMABLE);
 	json_bool(to, "captured", region->flags & REGION_ROW_CAPTURED);
 	json_bool(to, "moving", region->flags & REGION_ROW_MOVING);
 	json_bool(to, "changing", region->changing);
@@ -372,12 +375,12 @@ static void totals_json(cJSON *to, const struct regions_view *view, const struct
 	NUMBER(mapped_bytes);
 	NUMBER(live_bytes);
 	NUMBER(reusable_bytes);
-	NUMBER(parked_bytes);
-	NUMBER(zombie_bytes);
+	NUMBER(reclaimable_bytes);
+	NUMBER(pending_unmap_bytes);
 	NUMBER(hole_bytes);
 	NUMBER(live_regions);
 	NUMBER(reusable_regions);
-	NUMBER(zombie_regions);
+	NUMBER(pending_unmap_regions);
 	NUMBER(hole_regions);
 #undef NUMBER
 	json_number(to, "largest_free_bytes", bytes_of(view, summary->states[REGION_ROW_FREE].largest));

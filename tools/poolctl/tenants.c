@@ -7,13 +7,13 @@
 
 AGENT_GETTER(tenants)
 
-static void tenant_contents(const struct msg_tenant_entry *tenant, uint64_t contents[GPOOL_CONTENTS])
+static void tenant_contents(const struct msg_tenant_entry *tenant, uint64_t contents[GPOOL_USAGE_COUNT])
 {
-	contents[GPOOL_KV_CACHE] = tenant->by_content_0;
-	contents[GPOOL_LORA_WEIGHT] = tenant->by_content_1;
-	contents[GPOOL_TEMP_BUFFER] = tenant->by_content_2;
-	contents[GPOOL_ACTIVATION] = tenant->by_content_3;
-	contents[GPOOL_GRADIENT] = tenant->by_content_4;
+	contents[GPOOL_USAGE_KV_CACHE] = tenant->by_content_0;
+	contents[GPOOL_USAGE_LORA_WEIGHT] = tenant->by_content_1;
+	contents[GPOOL_USAGE_TEMP_BUFFER] = tenant->by_content_2;
+	contents[GPOOL_USAGE_ACTIVATION] = tenant->by_content_3;
+	contents[GPOOL_USAGE_GRADIENT] = tenant->by_content_4;
 }
 
 static void tenants_table(const struct command *command, const struct msg_tenants_reply *reply)
@@ -21,7 +21,7 @@ static void tenants_table(const struct command *command, const struct msg_tenant
 	struct table *table = table_create("POOL|TENANT|>MINIMUM|>LIMIT|>LEASED|>NEEDED|>OFFERED|>IDLE|>OF "
 					   "LIMIT|>BORROWED|>WEIGHT|>PRIORITY|>SESSIONS|>REFUSALS|>EVICTED|"
 					   ">KV|>LORA|>TEMP|>ACTIVATION|>GRADIENT");
-	uint64_t contents[GPOOL_CONTENTS];
+	uint64_t contents[GPOOL_USAGE_COUNT];
 
 	for (uint32_t i = 0; i < reply->tenants_count; i++) {
 		const struct msg_tenant_entry *tenant = &reply->tenants[i];
@@ -43,7 +43,7 @@ static void tenants_table(const struct command *command, const struct msg_tenant
 		table_cell(table, "%" PRIu64, tenant->refusals);
 		table_cell(table, "%" PRIu64, tenant->evicted_pages);
 		tenant_contents(tenant, contents);
-		for (int content = 0; content < GPOOL_CONTENTS; content++)
+		for (int content = 0; content < GPOOL_USAGE_COUNT; content++)
 			table_cell(table, "%" PRIu64, contents[content]);
 	}
 	table_print(command, table);
@@ -53,7 +53,7 @@ static void tenants_table(const struct command *command, const struct msg_tenant
 static void tenants_json(const struct command *command, const struct msg_tenants_reply *reply)
 {
 	cJSON *document = json_document("tenants"), *list = json_array(document, "tenants");
-	uint64_t contents[GPOOL_CONTENTS];
+	uint64_t contents[GPOOL_USAGE_COUNT];
 
 	for (uint32_t i = 0; i < reply->tenants_count; i++) {
 		const struct msg_tenant_entry *tenant = &reply->tenants[i];
@@ -77,7 +77,7 @@ static void tenants_json(const struct command *command, const struct msg_tenants
 #undef NUMBER
 		used = json_object(to, "used_pages");
 		tenant_contents(tenant, contents);
-		for (uint32_t content = 0; content < GPOOL_CONTENTS; content++)
+		for (uint32_t content = 0; content < GPOOL_USAGE_COUNT; content++)
 			json_number(used, content_name(content), contents[content]);
 	}
 	json_print(command, document, false);

@@ -235,7 +235,7 @@ static void help_draw(struct drawing *to)
 	to->row++;
 	for (uint32_t kind = 0; kind < MAP_HIDDEN; kind++)
 		line(to, map_color(kind), "%c  %s", map_mark(kind), map_name(kind).text);
-	for (uint32_t content = 0; content < GPOOL_CONTENTS; content++)
+	for (uint32_t content = 0; content < GPOOL_USAGE_COUNT; content++)
 		line(to, COLOR_YELLOW, "%c  %s; %c where it is pinned", map_mark(MAP_BLOCK + 2 * content),
 			content_name(content), map_mark(MAP_BLOCK + 2 * content + 1));
 }

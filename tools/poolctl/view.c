@@ -11,15 +11,15 @@
 
 const char *content_name(uint32_t content)
 {
-	static const char *const names[GPOOL_CONTENTS] = {
-		[GPOOL_KV_CACHE] = "KV_CACHE",
-		[GPOOL_LORA_WEIGHT] = "LORA_WEIGHT",
-		[GPOOL_TEMP_BUFFER] = "TEMP_BUFFER",
-		[GPOOL_ACTIVATION] = "ACTIVATION",
-		[GPOOL_GRADIENT] = "GRADIENT",
+	static const char *const names[GPOOL_USAGE_COUNT] = {
+		[GPOOL_USAGE_KV_CACHE] = "KV_CACHE",
+		[GPOOL_USAGE_LORA_WEIGHT] = "LORA_WEIGHT",
+		[GPOOL_USAGE_TEMP_BUFFER] = "TEMP_BUFFER",
+		[GPOOL_USAGE_ACTIVATION] = "ACTIVATION",
+		[GPOOL_USAGE_GRADIENT] = "GRADIENT",
 	};
 
-	return content < GPOOL_CONTENTS ? names[content] : "?";
+	return content < GPOOL_USAGE_COUNT ? names[content] : "?";
 }
 
 const char *role_name(uint32_t role)

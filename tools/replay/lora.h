@@ -38,8 +38,11 @@ struct lora_recipe {
 	uint32_t adapters, tenants;
 	uint32_t ranks[LORA_RANKS_MAX];
 	int rank_count;
-	bool zipf; /* the n-th adapter 1/n^exponent as often as the first; else the first share x of all has x^exponent of the
-		      requests */
+	/*
+	 * the n-th adapter 1/n^exponent as often as the first; else the first share x of all has x^exponent of the
+	 * requests
+	 */
+	bool zipf;
 	double exponent;
 	double gamma_rate, gamma_cv; /* random arrivals, requests per second; 0: those of the trace */
 	uint32_t requests;           /* without a trace */

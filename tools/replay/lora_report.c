@@ -84,7 +84,7 @@ static void print_result(const struct lora_report *report, const struct lora_res
 		result->strategy->name, result->first_mean, result->first_p50, result->first_p99,
 		result->scheduler.cold_starts, hit_rate(result), loads_of(result), result->least_loads,
 		requests_rate(report, result), (double)result->scheduler.longest_wait_us / 1e6,
-		(double)result->scheduler.longest_passed_us / 1e6);
+		(double)result->scheduler.longest_bypass_us / 1e6);
 }
 
 static void print_change(const struct lora_result *result, const struct lora_result *first)
@@ -178,8 +178,8 @@ static cJSON *result_json(const struct lora_report *report, const struct lora_re
 		{"requests_per_s", requests_rate(report, result)},
 		{"tokens_per_s", (double)result->tokens / result->seconds},
 		{"longest_wait_s", (double)result->scheduler.longest_wait_us / 1e6},
-		{"longest_passed_over_s", (double)result->scheduler.longest_passed_us / 1e6},
-		{"passed_over", (double)result->scheduler.passed_over},
+		{"longest_passed_over_s", (double)result->scheduler.longest_bypass_us / 1e6},
+		{"bypassed", (double)result->scheduler.bypassed},
 		{"overdue", (double)result->scheduler.overdue},
 		{"busy", result->busy},
 		{"duration_s", result->seconds},

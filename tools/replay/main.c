@@ -37,7 +37,8 @@ static const struct option_spec malloc_options[] = {
 		.letter = 'a',
 		.argument = "NAMES",
 		.id = OPTION_ALLOCATOR,
-		.help = "On which: gpool (gpool_malloc), best-fit (a caching allocator without remapping, from the "
+		.help = "On which: gpool (gpool_malloc_async), best-fit (a caching allocator without remapping, from "
+			"the "
 			"same pool), driver (the GPU driver's own pool; needs a GPU), or several with commas between, "
 			"one after the other; all that are there. The default is gpool.",
 	},

@@ -30,15 +30,15 @@ static const char style[] =
 	"text{font:12px system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;fill:#5c6068}\n"
 	".title{font-size:17px;font-weight:600;fill:#1c1d20}.panel{font-size:14px;font-weight:600;fill:#1c1d20}\n"
 	".page{fill:#fcfcfb}.grid{stroke:#dcdcd6;stroke-width:1}.axis{stroke:#5c6068;stroke-width:1}\n"
-	".allocated{fill:#2a6db5}.free{fill:#b9d3ec}.zombie{fill:#e0812e}.hole{fill:#e2e2da}\n"
+	".allocated{fill:#2a6db5}.free{fill:#b9d3ec}.pending unmap{fill:#e0812e}.hole{fill:#e2e2da}\n"
 	".gap{stroke:#5c6068;stroke-width:1;stroke-dasharray:2 3}\n"
 	".area.mapped{fill:#b9d3ec}.area.live{fill:#2a6db5}\n"
 	"@media(prefers-color-scheme:dark){text{fill:#a3a7ae}.title,.panel{fill:#e8e8e4}\n"
 	".page{fill:#17181b}.grid{stroke:#34363b}.axis,.gap{stroke:#a3a7ae}\n"
-	".allocated{fill:#5c9fe6}.free{fill:#254463}.zombie{fill:#ec8f43}.hole{fill:#2b2d32}\n"
+	".allocated{fill:#5c9fe6}.free{fill:#254463}.pending unmap{fill:#ec8f43}.hole{fill:#2b2d32}\n"
 	".area.mapped{fill:#254463}.area.live{fill:#5c9fe6}}\n";
 
-static const char *const kind_names[REGION_KINDS] = {"allocated", "free", "zombie", "hole"};
+static const char *const kind_names[REGION_KINDS] = {"allocated", "free", "pending_unmap", "hole"};
 static const char *const kind_texts[REGION_KINDS] = {"allocated", "free, to be given out again",
 	"old place of pages that were remapped", "addresses without memory"};
 

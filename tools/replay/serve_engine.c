@@ -127,11 +127,11 @@ static int compute_all(struct serve_engine *engine)
 
 static void statistics_take(struct serve_engine *engine)
 {
-	struct gpool_kv_statistics now = {.size = sizeof(now)};
+	struct gpool_kv_stats now = {.size = sizeof(now)};
 	uint64_t page_bytes = gpool_page_bytes(engine->pool);
 	struct serve_answer *answer = &engine->answer;
 
-	gpool_kv_statistics(engine->kv, &now);
+	gpool_kv_stats(engine->kv, &now);
 	answer->used_pages = (uint32_t)(((uint64_t)(now.used_blocks + now.pool_blocks) * engine->memory.block_bytes +
 						page_bytes - 1) /
 		page_bytes);
@@ -277,7 +277,7 @@ static int engine_open(struct serve_engine *engine, const char *directory)
 	if (!error)
 		error = tables_warm(engine);
 	if (!error && engine->setup->host_bytes)
-		error = gpool_kv_host_open(engine->kv, engine->setup->host_bytes);
+		error = gpool_kv_host_reserve(engine->kv, engine->setup->host_bytes);
 	if (error)
 		return open_fail(engine, error, "make a cache, or its host memory");
 	engine->memory = (struct serve_memory){

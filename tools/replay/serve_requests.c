@@ -29,9 +29,9 @@ static struct serve_job *job_of(struct serve_engine *engine, uint64_t sequence)
 
 static uint64_t bytes_of(const struct serve_engine *engine, const struct serve_job *job)
 {
-	struct gpool_kv_sequence info = {.size = sizeof(info)};
+	struct gpool_kv_sequence_info info = {.size = sizeof(info)};
 
-	gpool_kv_sequence(engine->kv, job->sequence, &info);
+	gpool_kv_sequence_info(engine->kv, job->sequence, &info);
 	return info.blocks * engine->memory.block_bytes;
 }
 

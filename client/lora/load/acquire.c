@@ -179,7 +179,7 @@ static int acquire_once(
 	if (place && place_taken(entry))
 		error = 0;
 	else if (!error)
-		error = entry->load || entry->state == GPOOL_LORA_HERE ? pin_here(lora, entry) : -ESTALE;
+		error = entry->load || entry->state == GPOOL_LORA_RESIDENT ? pin_here(lora, entry) : -ESTALE;
 	wait_end(entry);
 	return error;
 }
@@ -212,7 +212,7 @@ static inline int acquire(struct gpool_lora *lora, uint32_t id, enum goal goal, 
 	pthread_mutex_lock(&lora->lock);
 	entry = entry_of(lora, id);
 	if (likely(entry != NULL)) {
-		if (likely(entry->state == GPOOL_LORA_HERE))
+		if (likely(entry->state == GPOOL_LORA_RESIDENT))
 			error = pin_here(lora, entry);
 		if (likely(!error)) {
 			entry->counts.hits++;
@@ -237,7 +237,7 @@ int gpool_lora_acquire(struct gpool_lora *lora, uint32_t id, int timeout_ms)
 
 /* ---- layer by layer ---- */
 
-int gpool_lora_begin(struct gpool_lora *lora, uint32_t id, int timeout_ms)
+int gpool_lora_acquire_async(struct gpool_lora *lora, uint32_t id, int timeout_ms)
 {
 	return acquire(lora, id, PLACE, timeout_ms);
 }
@@ -252,7 +252,7 @@ int fail_unacquired(const struct lora_entry *entry)
 	return fail(-EINVAL, "adapter '%s' is not acquired", entry->adapter->name);
 }
 
-int gpool_lora_wait(struct gpool_lora *lora, uint32_t id, int32_t layer, int timeout_ms)
+int gpool_lora_wait_layer(struct gpool_lora *lora, uint32_t id, int32_t layer, int timeout_ms)
 {
 	struct timespec limit = limit_of(timeout_ms);
 	struct lora_entry *entry;
@@ -294,8 +294,8 @@ int lora_hold(struct gpool_lora *lora, uint32_t id, struct lora_entry **entry, s
 	} else if (!found->acquired) {
 		error = refuse(reason, "adapter '%s': it is not acquired; gpool_lora_acquire() comes first",
 			found->adapter->name);
-	} else if (found->state != GPOOL_LORA_HERE) {
-		error = refuse(reason, "adapter '%s': it is not there as a whole; gpool_lora_wait() comes first",
+	} else if (found->state != GPOOL_LORA_RESIDENT) {
+		error = refuse(reason, "adapter '%s': it is not there as a whole; gpool_lora_wait_layer() comes first",
 			found->adapter->name);
 	} else {
 		error = pin_here(lora, found);
@@ -325,7 +325,7 @@ int gpool_lora_prefetch(struct gpool_lora *lora, uint32_t id)
 	pthread_mutex_lock(&lora->lock);
 	entry = entry_of(lora, id);
 	/* A pin tells whether it is still there, and counts as a use. */
-	if (entry && entry->state == GPOOL_LORA_HERE && !entry->load && !pin_here(lora, entry)) {
+	if (entry && entry->state == GPOOL_LORA_RESIDENT && !entry->load && !pin_here(lora, entry)) {
 		entry->acquired--;
 		gpool_object_unpin(entry->object);
 	}
@@ -384,9 +384,9 @@ int gpool_lora_unload(struct gpool_lora *lora, uint32_t id)
 		error = fail(-EBUSY, "adapter '%s' is %s", entry->adapter->name,
 			entry->acquired ? "acquired" : "being loaded");
 	} else {
-		bool there = entry->state == GPOOL_LORA_HERE && !gpool_object_info(entry->object, &info);
+		bool there = entry->state == GPOOL_LORA_RESIDENT && !gpool_object_info(entry->object, &info);
 
-		error = entry->state == GPOOL_LORA_HERE ? entry_close(lora, entry) : 0;
+		error = entry->state == GPOOL_LORA_RESIDENT ? entry_close(lora, entry) : 0;
 		if (!error && there)
 			error = gpool_object_delete(lora->pool, info.name, info.version);
 		/* Gone meanwhile, or a newer one by now, is gone. */
@@ -420,7 +420,7 @@ static int acquire_now(struct gpool_lora *lora, struct lora_entry *entry)
 		return -EAGAIN;
 	if (entry->error)
 		return load_rests(entry) ? entry->error : -ESTALE;
-	return entry->state == GPOOL_LORA_HERE ? pin_here(lora, entry) : -ESTALE;
+	return entry->state == GPOOL_LORA_RESIDENT ? pin_here(lora, entry) : -ESTALE;
 }
 
 int lora_try(struct gpool_lora *lora, uint32_t id)

@@ -18,14 +18,14 @@ enum {
 
 static void shortage_say(struct lora_load *load, int error)
 {
-	struct gpool_shortage_object object = {.size = sizeof(object)};
-	struct gpool_shortage shortage = {.size = offsetof(struct gpool_shortage, holder_count)};
+	struct gpool_oom_object object = {.size = sizeof(object)};
+	struct gpool_oom_info shortage = {.size = offsetof(struct gpool_oom_info, holder_count)};
 	char most[240] = "";
 
 	if ((error != -ENOSPC && error != -EDQUOT) || load->reason.text[0])
 		return;
-	gpool_shortage(load->lora->pool, &shortage);
-	if (!gpool_shortage_object(load->lora->pool, &object))
+	gpool_oom_info(load->lora->pool, &shortage);
+	if (!gpool_oom_object(load->lora->pool, &object))
 		snprintf(most, sizeof(most), ", of objects '%.60s' (%u, by session %u '%s', %u times)", object.name,
 			object.pages, object.session, object.session_name, object.pins);
 	refuse(&load->reason,
@@ -191,7 +191,7 @@ void load_end(struct lora_load *load, int error)
 	pthread_mutex_lock(&lora->lock);
 	entry->error = error;
 	entry->reason = load->reason;
-	entry->state = error ? GPOOL_LORA_COLD : GPOOL_LORA_HERE;
+	entry->state = error ? GPOOL_LORA_COLD : GPOOL_LORA_RESIDENT;
 	entry->runs = (struct lora_runs){0};
 	if (!error)
 		entry_here(load);
@@ -236,7 +236,7 @@ static void draft_begin(struct lora_load *load, int error)
 	entry->error = error;
 	entry->reason = load->reason;
 	if (!error) {
-		entry->state = GPOOL_LORA_HERE;
+		entry->state = GPOOL_LORA_RESIDENT;
 		load_count(load);
 	}
 	if (!entry->acquired)

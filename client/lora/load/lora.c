@@ -23,8 +23,8 @@ static int options_check(const struct gpool *pool, const struct gpool_lora_optio
 	if (options->flags & ~(uint32_t)(GPOOL_LORA_INT8 | GPOOL_LORA_PRIVATE))
 		return fail(-EINVAL, "flags are 0x%x, of which 0x%x are not known", options->flags,
 			options->flags & ~(uint32_t)(GPOOL_LORA_INT8 | GPOOL_LORA_PRIVATE));
-	if (options->flags & GPOOL_LORA_INT8 && !options->cold_folder && !options->warm)
-		return fail(-EINVAL, "GPOOL_LORA_INT8 needs cold_folder or warm");
+	if (options->flags & GPOOL_LORA_INT8 && !options->cache_dir && !options->warm)
+		return fail(-EINVAL, "GPOOL_LORA_INT8 needs cache_dir or warm");
 	if (options->warm &&
 		(!options->warm->alive || options->warm->role || !(options->warm->capabilities & GPU_CAP_HOST_POINTER)))
 		return fail(-EINVAL, "warm is not a worker's pool on the back end host");
@@ -48,7 +48,7 @@ static void lora_free(struct gpool_lora *lora)
 	free(lora);
 }
 
-int gpool_lora_open(struct gpool *pool, const struct gpool_lora_options *options, struct gpool_lora **lora)
+int gpool_lora_create(struct gpool *pool, const struct gpool_lora_options *options, struct gpool_lora **lora)
 {
 	struct gpool_lora_options read = GPOOL_LORA_OPTIONS_INIT;
 	struct gpool_lora *made;
@@ -85,8 +85,8 @@ int gpool_lora_open(struct gpool *pool, const struct gpool_lora_options *options
 	pthread_cond_init(&made->queued, &clock);
 	pthread_cond_init(&made->loaded, &clock);
 	pthread_condattr_destroy(&clock);
-	if (read.cold_folder) {
-		made->cold_fd = open(read.cold_folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (read.cache_dir) {
+		made->cold_fd = open(read.cache_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 		error = made->cold_fd < 0 ? -errno : 0;
 	}
 	if (!error)
@@ -119,7 +119,7 @@ static void entry_free(struct gpool_lora *lora, struct lora_entry *entry)
 	free(entry);
 }
 
-int gpool_lora_close(struct gpool_lora *lora)
+int gpool_lora_destroy(struct gpool_lora *lora)
 {
 	int error = 0;
 
@@ -266,7 +266,7 @@ static uint64_t loads_of(const struct lora_counts *counts)
 	return counts->from[LORA_FROM_WARM] + counts->from[LORA_FROM_COLD] + counts->from[LORA_FROM_PEFT];
 }
 
-int gpool_lora_why(struct gpool_lora *lora, uint32_t id, char *why)
+int gpool_lora_last_error(struct gpool_lora *lora, uint32_t id, char *why)
 {
 	const struct lora_entry *entry;
 
@@ -305,7 +305,7 @@ int gpool_lora_info(struct gpool_lora *lora, uint32_t id, struct gpool_lora_info
 		filled.rank_max = entry->adapter->rank_max;
 		filled.modules = entry->adapter->modules;
 		filled.layers = entry->adapter->layers;
-		if (entry->state == GPOOL_LORA_HERE) {
+		if (entry->state == GPOOL_LORA_RESIDENT) {
 			filled.pages = entry->adapter->layout.header->pages;
 			filled.element = entry->adapter->layout.header->element == ADAPTER_F16 ? GPOOL_LORA_F16
 											       : GPOOL_LORA_BF16;
@@ -339,9 +339,9 @@ static void entries_count(const struct gpool_lora *lora, struct gpool_lora_stats
 			continue;
 		counts_add(counts, &entry->counts);
 		stats->registered++;
-		stats->resident += entry->state == GPOOL_LORA_HERE;
+		stats->resident += entry->state == GPOOL_LORA_RESIDENT;
 		stats->active += entry->acquired > 0;
-		if (entry->state == GPOOL_LORA_HERE)
+		if (entry->state == GPOOL_LORA_RESIDENT)
 			stats->hot_bytes += entry->adapter->layout.header->pages * lora->pool->page_bytes;
 	}
 }

@@ -5,8 +5,9 @@
  *              |        +-> COLD   a pin found that it has left the pool
  *              +-> COLD         `error` says why; the next acquire tries again
  *
- * Who begins to use it while it comes (gpool_lora_begin()) has it acquired while it is LOADING. What is in use is not
- * published, since that takes the right to write from where it is mapped: it stays a draft of this process, HERE when
+ * Who begins to use it while it comes (gpool_lora_acquire_async()) has it acquired while it is LOADING. What is in use
+ * is not published, since that takes the right to write from where it is mapped: it stays a draft of this process, HERE
+ * when
  * it is whole and LOADING when its load has failed, until nobody uses it; then a loader thread publishes it, or gives
  * it up.
  *
@@ -208,8 +209,8 @@ void lora_change(struct gpool_lora *lora);
 int lora_change_wait(struct gpool_lora *lora, uint64_t seen, int timeout_ms);
 
 /*
- * lora_user_add() - a batch or a scheduler (1), or one less (-1): gpool_lora_close() does not take their adapters from
- * under them.
+ * lora_user_add() - a batch or a scheduler (1), or one less (-1): gpool_lora_destroy() does not take their adapters
+ * from under them.
  */
 void lora_user_add(struct gpool_lora *lora, int32_t more);
 
@@ -246,6 +247,6 @@ const struct adapter_module *module_find(const struct adapter_layout *layout, ui
 uint32_t layer_pages(const struct adapter_layout *layout, int32_t layer);
 /* layer_is_here() - of one that is acquired, under the lock. -1: all of it. */
 bool layer_is_here(const struct lora_entry *entry, int32_t layer);
-struct gpool_lora_part part_of(const struct lora_entry *entry, const struct adapter_module *module);
+struct gpool_lora_weights part_of(const struct lora_entry *entry, const struct adapter_module *module);
 
 #endif

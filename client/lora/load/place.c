@@ -33,11 +33,11 @@ static int table_alloc(struct gpool *pool, uint64_t bytes, struct lora_runs *run
 
 	runs->is_span = bytes <= pool->page_bytes / 2;
 	if (runs->is_span) {
-		error = gpool_span_alloc(pool, bytes, GPOOL_LORA_WEIGHT, &runs->span);
+		error = gpool_span_alloc(pool, bytes, GPOOL_USAGE_LORA_WEIGHT, &runs->span);
 		runs->address = error ? 0 : runs->span.address;
 		return error;
 	}
-	options.content = GPOOL_LORA_WEIGHT;
+	options.content = GPOOL_USAGE_LORA_WEIGHT;
 	error = gpool_alloc(
 		pool, (uint32_t)((bytes + pool->page_bytes - 1) / pool->page_bytes), &options, &runs->block);
 	if (!error)
@@ -203,9 +203,9 @@ static struct gpool_lora_matrix matrix_of(
 	};
 }
 
-struct gpool_lora_part part_of(const struct lora_entry *entry, const struct adapter_module *module)
+struct gpool_lora_weights part_of(const struct lora_entry *entry, const struct adapter_module *module)
 {
-	return (struct gpool_lora_part){
+	return (struct gpool_lora_weights){
 		.a = matrix_of(entry, &module->a, module->in),
 		.b = matrix_of(entry, &module->b, module->out),
 		.rank = module->rank,
@@ -214,9 +214,9 @@ struct gpool_lora_part part_of(const struct lora_entry *entry, const struct adap
 }
 
 static_assert(sizeof(struct gpool_lora_matrix) == sizeof(struct lora_matrix) &&
-		sizeof(struct gpool_lora_part) == sizeof(struct lora_adapter) &&
+		sizeof(struct gpool_lora_weights) == sizeof(struct lora_adapter) &&
 		offsetof(struct gpool_lora_matrix, head_tiles) == offsetof(struct lora_matrix, head_tiles) &&
-		offsetof(struct gpool_lora_part, scale) == offsetof(struct lora_adapter, scale),
+		offsetof(struct gpool_lora_weights, scale) == offsetof(struct lora_adapter, scale),
 	"what the kernels take");
 
 /* Pages are filled in order, and layers need them in order. */
@@ -239,12 +239,12 @@ uint32_t layer_pages(const struct adapter_layout *layout, int32_t layer)
 
 bool layer_is_here(const struct lora_entry *entry, int32_t layer)
 {
-	return entry->state == GPOOL_LORA_HERE ||
+	return entry->state == GPOOL_LORA_RESIDENT ||
 		(entry->load && layer_pages(&entry->adapter->layout, layer) <= entry->ready);
 }
 
-int gpool_lora_part(
-	struct gpool_lora *lora, uint32_t id, int32_t layer, const char *target, struct gpool_lora_part *part)
+int gpool_lora_weights(
+	struct gpool_lora *lora, uint32_t id, int32_t layer, const char *target, struct gpool_lora_weights *part)
 {
 	const struct adapter_module *module = NULL;
 	const struct lora_entry *entry;

@@ -57,7 +57,8 @@ static uint32_t pages_to_spare(const struct gpool *pool)
 	uint32_t free = atomic_load_explicit(&pool->header->state_pages[PAGE_FREE], memory_order_relaxed),
 		 stay = pool->page_count / RESERVE;
 
-	if (gpool_pressure(pool) != GPOOL_LOW || atomic_load_explicit(&pool->header->waiters, memory_order_relaxed))
+	if (gpool_pressure(pool) != GPOOL_PRESSURE_LOW ||
+		atomic_load_explicit(&pool->header->waiters, memory_order_relaxed))
 		return 0;
 	return free > stay ? free - stay : 0;
 }
@@ -66,7 +67,7 @@ static uint32_t pages_to_spare(const struct gpool *pool)
 static bool has_left(const struct lora_entry *entry)
 {
 	return entry->state == GPOOL_LORA_COLD ||
-		(entry->state == GPOOL_LORA_HERE && !entry->load && object_is_gone(entry->object));
+		(entry->state == GPOOL_LORA_RESIDENT && !entry->load && object_is_gone(entry->object));
 }
 
 static bool may_come_back(struct lora_entry *entry, uint32_t pages, uint64_t now_us)
@@ -107,7 +108,7 @@ void rebalance(struct gpool_lora *lora)
 	/* One at a time: another thread may still have a load in its hands. */
 	if (!entry || lora->loads)
 		return;
-	if (entry->state == GPOOL_LORA_HERE) {
+	if (entry->state == GPOOL_LORA_RESIDENT) {
 		if (entry_close(lora, entry))
 			return;
 		entry->counts.lost++;

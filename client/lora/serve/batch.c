@@ -125,7 +125,7 @@ static int device_alloc(struct gpool_lora_batch *batch)
 	batch->bytes = align_up(batch->workspace_at + workspace, page_bytes);
 	if (batch->bytes / page_bytes > pool->page_count)
 		return -ENOSPC;
-	options.content = GPOOL_TEMP_BUFFER;
+	options.content = GPOOL_USAGE_TEMP_BUFFER;
 	options.stream = batch->stream;
 	error = gpool_alloc(pool, (uint32_t)(batch->bytes / page_bytes), &options, &batch->block);
 	return error ? error : gpool_address(pool, &batch->block, &batch->address);
@@ -194,7 +194,7 @@ static int batch_wait(struct gpool_lora_batch *batch)
 	return error == -EINVAL ? 0 : error ? error : gpool_fence_wait(batch->lora->pool, fence, -1);
 }
 
-int gpool_lora_batch_open(
+int gpool_lora_batch_create(
 	struct gpool_lora *lora, const struct gpool_lora_batch_options *options, struct gpool_lora_batch **batch)
 {
 	struct gpool_lora_batch_options read = GPOOL_LORA_BATCH_OPTIONS_INIT;
@@ -272,7 +272,7 @@ static int leavers_make_room(struct gpool_lora_batch *batch)
 	return error ? error : batch->leaving_count > batch->adapters_max ? -ENOMEM : 0;
 }
 
-int gpool_lora_batch_close(struct gpool_lora_batch *batch)
+int gpool_lora_batch_destroy(struct gpool_lora_batch *batch)
 {
 	struct gpool_fence reached = {0};
 	int error;
@@ -397,7 +397,7 @@ static int joiner_join(
 	}
 	if (joiner->fresh)
 		error = batch_table(batch, joiner->entry,
-			(struct gpool_lora_part *)(void *)(tables + (uint64_t)joiner->slot * table_bytes(batch)),
+			(struct gpool_lora_weights *)(void *)(tables + (uint64_t)joiner->slot * table_bytes(batch)),
 			reason);
 	if (error) {
 		gpool_lora_release(batch->lora, joiner->id, NULL);

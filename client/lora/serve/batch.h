@@ -84,7 +84,7 @@ struct gpool_lora_batch {
  * batch_table() - an open adapter's table: parts[places]. Return: 0, or -EINVAL with a reason: the adapter has a module
  * that the batch does not know, of another shape, or of a higher rank; or its weights are of another type.
  */
-int batch_table(const struct gpool_lora_batch *batch, const struct lora_entry *entry, struct gpool_lora_part *parts,
+int batch_table(const struct gpool_lora_batch *batch, const struct lora_entry *entry, struct gpool_lora_weights *parts,
 	struct reason *reason);
 
 #endif

@@ -60,7 +60,7 @@ static int stranger_say(const struct gpool_lora_batch *batch, const struct lora_
 
 /* Modules of one target. Return: how many, or -EINVAL. */
 static int target_fill(const struct gpool_lora_batch *batch, const struct lora_entry *entry,
-	const struct batch_target *target, struct gpool_lora_part *parts, struct reason *reason)
+	const struct batch_target *target, struct gpool_lora_weights *parts, struct reason *reason)
 {
 	int index = target_find(&entry->adapter->layout, target->name), count = 0, error;
 
@@ -79,7 +79,7 @@ static int target_fill(const struct gpool_lora_batch *batch, const struct lora_e
 	return count;
 }
 
-int batch_table(const struct gpool_lora_batch *batch, const struct lora_entry *entry, struct gpool_lora_part *parts,
+int batch_table(const struct gpool_lora_batch *batch, const struct lora_entry *entry, struct gpool_lora_weights *parts,
 	struct reason *reason)
 {
 	const struct adapter_layout_header *header = entry->adapter->layout.header;

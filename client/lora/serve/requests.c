@@ -70,8 +70,8 @@ static int options_get(const struct gpool_lora_scheduler_options *read, struct l
 		options->batch_tokens = read->batch_tokens;
 	if (read->look_ahead)
 		options->look_ahead = read->look_ahead;
-	if (read->patience_ms)
-		options->patience_us = read->patience_ms * UINT64_C(1000);
+	if (read->max_bypass_ms)
+		options->patience_us = read->max_bypass_ms * UINT64_C(1000);
 	if (read->flags)
 		return fail(-EINVAL, "flags are 0x%x; none are known", read->flags);
 	if (read->requests > REQUESTS_MAX)
@@ -84,7 +84,7 @@ static int options_get(const struct gpool_lora_scheduler_options *read, struct l
 		: fail(-EINVAL, "look_ahead is %u; at most %d", options->look_ahead, LORA_LOOK_AHEAD_MAX);
 }
 
-int gpool_lora_scheduler_open(struct gpool_lora *lora, const struct gpool_lora_scheduler_options *options,
+int gpool_lora_scheduler_create(struct gpool_lora *lora, const struct gpool_lora_scheduler_options *options,
 	struct gpool_lora_scheduler **scheduler)
 {
 	struct gpool_lora_scheduler_options read = GPOOL_LORA_SCHEDULER_OPTIONS_INIT;
@@ -115,7 +115,7 @@ int gpool_lora_scheduler_open(struct gpool_lora *lora, const struct gpool_lora_s
 	return 0;
 }
 
-int gpool_lora_scheduler_close(struct gpool_lora_scheduler *scheduler)
+int gpool_lora_scheduler_destroy(struct gpool_lora_scheduler *scheduler)
 {
 	if (!scheduler)
 		return 0;
@@ -451,7 +451,7 @@ static void form(struct gpool_lora_scheduler *scheduler, struct gpool_lora_sched
 	schedule->awaited = scheduler->claim_count;
 }
 
-int gpool_lora_scheduler_form(
+int gpool_lora_scheduler_schedule(
 	struct gpool_lora_scheduler *scheduler, int timeout_ms, struct gpool_lora_schedule *schedule)
 {
 	uint64_t limit = timeout_ms < 0 ? UINT64_MAX : now_us() + (uint64_t)timeout_ms * 1000, now;
@@ -502,10 +502,9 @@ int gpool_lora_scheduler_queue(struct gpool_lora_scheduler *scheduler, uint32_t 
 
 /* ---- looking ---- */
 
-int gpool_lora_scheduler_statistics(
-	struct gpool_lora_scheduler *scheduler, struct gpool_lora_scheduler_statistics *statistics)
+int gpool_lora_scheduler_stats(struct gpool_lora_scheduler *scheduler, struct gpool_lora_scheduler_stats *statistics)
 {
-	struct gpool_lora_scheduler_statistics filled = {.size = statistics->size};
+	struct gpool_lora_scheduler_stats filled = {.size = statistics->size};
 	struct lora_scheduler_stats stats;
 
 	if (!scheduler->lora->pool->alive)
@@ -525,9 +524,9 @@ int gpool_lora_scheduler_statistics(
 	filled.finished = stats.finished;
 	filled.removed = stats.removed;
 	filled.cold_starts = stats.cold_starts;
-	filled.passed_over = stats.passed_over;
+	filled.bypassed = stats.bypassed;
 	filled.overdue = stats.overdue;
-	filled.longest_passed_us = stats.longest_passed_us;
+	filled.longest_bypass_us = stats.longest_bypass_us;
 	filled.longest_wait_us = stats.longest_wait_us;
 	if (filled.size > sizeof(filled))
 		memset((char *)statistics + sizeof(filled), 0, filled.size - sizeof(filled));

@@ -484,13 +484,13 @@ static void note_passed(struct forming *forming)
 	for (; scheduler->fresh != NOBODY && scheduler->requests[scheduler->fresh].turn < forming->latest;
 		scheduler->fresh = scheduler->requests[scheduler->fresh].next) {
 		scheduler->requests[scheduler->fresh].passed_us = forming->now_us;
-		scheduler->stats.passed_over++;
+		scheduler->stats.bypassed++;
 	}
 	if (scheduler->first == NOBODY)
 		return;
 	first = &scheduler->requests[scheduler->first];
-	if (first->turn < forming->latest && forming->now_us - first->passed_us > scheduler->stats.longest_passed_us)
-		scheduler->stats.longest_passed_us = forming->now_us - first->passed_us;
+	if (first->turn < forming->latest && forming->now_us - first->passed_us > scheduler->stats.longest_bypass_us)
+		scheduler->stats.longest_bypass_us = forming->now_us - first->passed_us;
 }
 
 void lora_scheduler_form(

@@ -93,9 +93,9 @@ struct lora_scheduler_stats {
 	uint64_t batches; /* that started something */
 	uint64_t added, started, finished, removed;
 	uint64_t cold_starts; /* requests */
-	uint64_t passed_over; /* requests */
+	uint64_t bypassed;    /* requests */
 	uint64_t overdue;     /* requests that were started as such */
-	uint64_t longest_passed_us;
+	uint64_t longest_bypass_us;
 	uint64_t longest_wait_us; /* until started */
 };
 

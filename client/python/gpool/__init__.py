@@ -3,8 +3,8 @@
     with gpool.Pool() as pool, pool.alloc(4) as block:
         weights = torch.from_dlpack(block.view("float16", (1024, 1024)))
 
-client/python/README.md has the rules. Everything here is written on ctypes and needs nothing but libgpool.so: $GPOOL_LIBRARY, the one that this package
-was installed with, or that of the source tree that it lies in.
+client/python/README.md has the rules. Everything here is written on ctypes and needs nothing but libgpool.so:
+$GPOOL_LIBRARY, the one that this package was installed with, or that of the source tree that it lies in.
 """
 
 from ._block import Block, Pin, Span

@@ -38,8 +38,9 @@ class Block:
         with pool.alloc(4) as block:            # freed at the end
             array = numpy.asarray(block.view("float16", (1024, 1024)))
 
-    A block that is not pinned may be evicted; then all calls but free() raise Stale. What is pinned for longer than the agent's
-    pins.max_duration (30 s) counts as leaked unless touch() is called meanwhile; what becomes of it then its configuration says.
+    A block that is not pinned may be evicted; then all calls but free() raise Stale. What is pinned for longer than the
+    agent's pins.max_duration (30 s) counts as leaked unless touch() is called meanwhile; what becomes of it then its
+    configuration says.
 
     Threads: any.
     """
@@ -52,11 +53,19 @@ class Block:
         self._freed = False
 
     def __repr__(self) -> str:
-        return f"<gpool.Block {self.page_count} pages from page {self._block.page}, {self._pins} pins{', freed' * self._freed}>"
+        return (
+            f"<gpool.Block {self.page_count} pages from page {self._block.page}, "
+            f"{self._pins} pins{', freed' * self._freed}>"
+        )
 
     def __del__(self) -> None:
         if self._pins and not self._freed and not self._pool.closed:
-            warnings.warn(f"{self!r} is dropped and stays pinned: free() or unpin() it", ResourceWarning, source=self)
+            warnings.warn(
+                f"{self!r} is dropped and stays pinned: free() or unpin() it",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
 
     def __enter__(self) -> Block:
         return self
@@ -106,7 +115,8 @@ class Block:
         return Pin(self)
 
     def unpin(self, after: Optional[Fence] = None) -> None:
-        """End one pin of the program's, the one that it was allocated with or that of a pin(); with a fence when that is reached, without waiting.
+        """End one pin of the program's, the one that it was allocated with or that of a pin(); with a fence when that
+        is reached, without waiting.
 
         Raises Error with EINVAL: it has no such pin. Those of views are not the program's to end.
         """
@@ -119,13 +129,14 @@ class Block:
         self._ended_pin(result, "unpin a block")
 
     def free(self, after: Optional[Fence] = None) -> None:
-        """End it, pinned or not; with a fence when that is reached, without waiting. Where views show it, or others pin it, with the last of them.
+        """End it, pinned or not; with a fence when that is reached, without waiting. Where views show it, or others pin
+        it, with the last of them.
 
         Raises Stale: freed or evicted already.
         """
         if self._pins == 0 and after is None:
             with self._pool.handle as pool:
-                check(library().gpool_drop(pool, self._block), "free a block")
+                check(library().gpool_discard(pool, self._block), "free a block")
             self._freed = True
             return
         if self._pins == 0:
@@ -168,7 +179,8 @@ class Block:
     ) -> View:
         """Its memory from byte `offset` on as an array, pinned for as long as that lives: see View.
 
-        shape: integers, at most 32 of them; None: all that is left, in one dimension. Raises Stale: freed or evicted; ValueError: the memory is smaller, too
+        shape: integers, at most 32 of them; None: all that is left, in one dimension. Raises Stale: freed or evicted;
+        ValueError: the memory is smaller, too
         many dimensions, or an offset that does not fit the dtype; TypeError: no integers.
         """
         return View(_Shown(self._pool, self._block), self._pool.device, dtype, shape, offset, readonly, stream)
@@ -198,7 +210,9 @@ class _Shown:
 
 
 class Span:
-    """Part of a page, aligned to 256 bytes, from Pool.alloc_span(). It is there until free(), or until the end of a `with`. Threads: any."""
+    """Part of a page, aligned to 256 bytes, from Pool.alloc_span(). It is there until free(), or until the end of a
+    `with`. Threads: any.
+    """
 
     def __init__(self, pool: Pool, span: _abi.gpool_span) -> None:
         self._pool = pool
@@ -221,7 +235,9 @@ class Span:
         self.free()
 
     def free(self) -> None:
-        """A second call does nothing. Raises Busy: views of it live, and another span could have the same bytes at once."""
+        """A second call does nothing. Raises Busy: views of it live, and another span could have the same bytes at
+        once.
+        """
         self.handle.close(self._end, "free")
 
     def _end(self, _: int) -> int:

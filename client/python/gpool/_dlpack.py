@@ -1,8 +1,9 @@
 """DLPack: a view's memory for other libraries, which end its pin by calling a function when they are done.
 
-That function is gpool_loan_end(), in C: it is called by any thread, with or without the interpreter's lock, while an exception is on its way, and when
-the interpreter is gone, none of which a function of Python's would survive. It ends the pin; that it was called is seen in the loan, and the loan's
-memory is freed when somebody looks next: Handle.views does, before anything is closed.
+That function is gpool_loan_end(), in C: it is called by any thread, with or without the interpreter's lock, while an
+exception is on its way, and when the interpreter is gone, none of which a function of Python's would survive. It ends
+the pin; that it was called is seen in the loan, and the loan's memory is freed when somebody looks next: Handle.views
+does, before anything is closed.
 """
 
 from __future__ import annotations
@@ -70,10 +71,11 @@ _free.restype, _free.argtypes = None, [c.c_void_p]
 
 
 class Loan:
-    """One exported tensor: a loan, the managed tensor right behind it, shape and strides behind that, in memory that outlives all objects of Python's.
+    """One exported tensor: a loan, the managed tensor right behind it, shape and strides behind that, in memory that
+    outlives all objects of Python's.
 
-    The capsule is kept here, too, so that one which nobody has taken is noticed: capsules have no weak references, and a destructor would again be
-    a function of Python's.
+    The capsule is kept here, too, so that one which nobody has taken is noticed: capsules have no weak references, and
+    a destructor would again be a function of Python's.
     """
 
     def __init__(self, view: View, loan: _abi.gpool_loan, device: Tuple[int, int], versioned: bool) -> None:
@@ -108,7 +110,9 @@ class Loan:
     def settled(self) -> bool:
         """Whether it is over: its memory is freed, and it is to be forgotten."""
         if not self._loan.ended and _references(self) <= _ALONE and _capsule_is(self.capsule, self._name):
-            library().gpool_loan_end(self._place + c.sizeof(_abi.gpool_loan))  # nobody has taken it, and nobody can any more
+            library().gpool_loan_end(
+                self._place + c.sizeof(_abi.gpool_loan)
+            )  # nobody has taken it, and nobody can any more
         if not self._loan.ended:
             return False
         self.capsule = None

@@ -9,7 +9,8 @@ from ._library import library
 
 
 class Error(OSError):
-    """A call failed. `errno` is the code, positive; `strerror` says what was tried, and the value and limit, or the cause, that the library names.
+    """A call failed. `errno` is the code, positive; `strerror` says what was tried, and the value and limit, or the
+    cause, that the library names.
 
     It is an OSError, and caught as one; subclasses are what programs tell apart.
     """
@@ -44,18 +45,24 @@ class Shortage(NamedTuple):
     holder_pages: int
     """pinned by it"""
     holders: Tuple[Holder, ...] = ()
-    """of Pool.shortage(): the sessions that lease the most pages at the time of that call, most first; empty: the agent did not answer"""
+    """of Pool.shortage(): the sessions that lease the most pages at the time of that call, most first; empty: the agent
+    did not answer
+    """
 
 
 class NoRoom(Error):
-    """No pages to be had, a limit or quota is reached, or a table is full: ENOSPC, EDQUOT. Free or unpin something, or wait (timeout_ms)."""
+    """No pages to be had, a limit or quota is reached, or a table is full: ENOSPC, EDQUOT. Free or unpin something, or
+    wait (timeout_ms).
+    """
 
     shortage: Optional[Shortage] = None
     """where an allocation of this thread was refused for lack of pages; Pool.shortage() reports the holders as well"""
 
 
 class Stale(Error):
-    """Gone: freed or evicted, a version that is not current, a role that is not ours any more: ESTALE. Make the content anew."""
+    """Gone: freed or evicted, a version that is not current, a role that is not ours any more: ESTALE. Make the content
+    anew.
+    """
 
 
 class TimedOut(Error, TimeoutError):
@@ -71,7 +78,9 @@ class Busy(Error):
 
 
 class AgentGone(Error):
-    """The agent is gone, or has ended this session: EPIPE. What is allocated stays usable; close the pool when it is not needed."""
+    """The agent is gone, or has ended this session: EPIPE. What is allocated stays usable; close the pool when it is
+    not needed.
+    """
 
 
 class Forked(Error):
@@ -97,7 +106,9 @@ _BY_CODE: Dict[int, Type[Error]] = {
 
 
 def error(code: int, what: str, why: str = "") -> Error:
-    """The exception for a code of either sign; `why` takes the place of the library's text. In the thread of the call, right after it."""
+    """The exception for a code of either sign; `why` takes the place of the library's text. In the thread of the call,
+    right after it.
+    """
     code = abs(code)
     text = library().gpool_last_error(code).decode(errors="replace")  # asked for in any case, which forgets it
     text = why or text

@@ -55,4 +55,11 @@ def event_of(filled: _abi.gpool_event) -> Event:
         kind = EventKind(filled.kind)
     except ValueError:
         pass
-    return Event(kind, filled.session, filled.time_ms, filled.value, filled.pool.decode(errors="replace"), filled.text.decode(errors="replace"))
+    return Event(
+        kind,
+        filled.session,
+        filled.time_ms,
+        filled.value,
+        filled.pool.decode(errors="replace"),
+        filled.text.decode(errors="replace"),
+    )

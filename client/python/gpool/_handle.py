@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 class Handle:
     """A pointer that the library gave, and gets back once.
 
-    The library must not be told to end what another thread is in a call with or what a view shows. So calls enter their handle (`with handle
-    as pointer`) and views hold it, and close() refuses while anybody does. Both enter and hold the handle's parent, too.
+    The library must not be told to end what another thread is in a call with or what a view shows. So calls enter their
+    handle (`with handle as pointer`) and views hold it, and close() refuses while anybody does. Both enter and hold the
+    handle's parent, too.
 
-    The lock is reentrant because views end wherever Python collects them, in the middle of any line; all that they do under it is to count.
+    The lock is reentrant because views end wherever Python collects them, in the middle of any line; all that they do
+    under it is to count.
     """
 
     def __init__(self, pointer: int, what: str, parent: Optional[Handle] = None) -> None:
@@ -89,7 +91,9 @@ class Handle:
         return self._pointer is None or (self.parent is not None and self.parent.closed)
 
     def close(self, end: Callable[[int], Optional[int]], verb: str = "close") -> None:
-        """Once: end(pointer) returns nothing or a code of the library's; when that is an error, all is as before. Closed already: nothing."""
+        """Once: end(pointer) returns nothing or a code of the library's; when that is an error, all is as before.
+        Closed already: nothing.
+        """
         if self.forked or self.closed:
             return
         self.refuse_views(verb)
@@ -108,7 +112,11 @@ class Handle:
     def refuse_views(self, verb: str) -> None:
         views = self.views
         if views:
-            raise Busy(errno.EBUSY, f"cannot {verb} {self.what}: {views} view{'s' * (views > 1)} of its memory live; drop the arrays and tensors first")
+            raise Busy(
+                errno.EBUSY,
+                f"cannot {verb} {self.what}: {views} view{'s' * (views > 1)} of its memory live; "
+                "drop the arrays and tensors first",
+            )
 
     def _count(self, calls: int, views: int) -> None:
         if self.forked:

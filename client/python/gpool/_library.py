@@ -14,7 +14,8 @@ _SONAME = "libgpool.so.0"
 
 
 def _places() -> Iterator[str]:
-    """$GPOOL_LIBRARY and nothing else, or: the build of the source tree that this file is in; the folder of libraries that the package was
+    """$GPOOL_LIBRARY and nothing else, or: the build of the source tree that this file is in; the folder of libraries
+    that the package was
     installed below; where the linker looks."""
     named = os.environ.get("GPOOL_LIBRARY")
     if named:
@@ -45,7 +46,9 @@ def _load() -> ctypes.CDLL:
 
 @functools.lru_cache(maxsize=None)
 def library() -> Any:
-    """The library with the types of its calls, loaded by the first use of it. ImportError: there is none, or one of another version."""
+    """The library with the types of its calls, loaded by the first use of it. ImportError: there is none, or one of
+    another version.
+    """
     loaded = _load()
     for name, (result, arguments) in _abi.CALLS.items():
         try:

@@ -34,7 +34,7 @@ class AdapterState(enum.IntEnum):
 
     COLD = _abi.GPOOL_LORA_COLD
     LOADING = _abi.GPOOL_LORA_LOADING
-    HERE = _abi.GPOOL_LORA_HERE
+    HERE = _abi.GPOOL_LORA_RESIDENT
     """it was in the pool when it was last looked at"""
 
 
@@ -135,17 +135,21 @@ class Acquired:
             self.release()
 
     def part(self, layer: int, target: str) -> Part:
-        """layer: its number; -1: of modules outside of all layers. target: "model.layers.*.self_attn.q_proj". Raises NotFound: it has none there."""
-        filled = _abi.gpool_lora_part()
+        """layer: its number; -1: of modules outside of all layers. target: "model.layers.*.self_attn.q_proj". Raises
+        NotFound: it has none there.
+        """
+        filled = _abi.gpool_lora_weights()
         with self.adapter.adapters.handle as pointer:
-            result = library().gpool_lora_part(pointer, self.adapter.id, layer, c_text(target), ctypes.byref(filled))
+            result = library().gpool_lora_weights(pointer, self.adapter.id, layer, c_text(target), ctypes.byref(filled))
             check(result, f"find part '{target}' of layer {layer} of adapter '{self.adapter.name}'")
         return Part(_matrix(filled.a), _matrix(filled.b), int(filled.rank), float(filled.scale))
 
     def wait(self, layer: int = -1, timeout_ms: int = -1) -> None:
-        """Until that layer is there, with all before it; -1: all of it, with the modules outside of all layers. Raises TimedOut, or why the load failed."""
+        """Until that layer is there, with all before it; -1: all of it, with the modules outside of all layers. Raises
+        TimedOut, or why the load failed.
+        """
         with self.adapter.adapters.handle as pointer:
-            result = waiting(timeout_ms, library().gpool_lora_wait, pointer, self.adapter.id, layer, timeout_ms)
+            result = waiting(timeout_ms, library().gpool_lora_wait_layer, pointer, self.adapter.id, layer, timeout_ms)
             if result < 0:
                 raise error(result, f"wait for layer {layer} of adapter '{self.adapter.name}'", self.adapter.why())
 
@@ -155,7 +159,9 @@ class Acquired:
             return
         with self.adapter.adapters.handle as pointer:
             fence = ctypes.byref(after.fence) if after is not None else None
-            check(library().gpool_lora_release(pointer, self.adapter.id, fence), f"release adapter '{self.adapter.name}'")
+            check(
+                library().gpool_lora_release(pointer, self.adapter.id, fence), f"release adapter '{self.adapter.name}'"
+            )
         self._released = True
 
 
@@ -174,9 +180,9 @@ class Adapter:
     def acquire(self, timeout_ms: int = -1) -> Acquired:
         """In the pool until it is released: `with adapter.acquire() as acquired:`.
 
-        timeout_ms: longest wait for its load, milliseconds; 0: begin it and do not wait, -1: no limit.
-        Raises TimedOut: it is being loaded; NoRoom: what is in the pool is in use; NotFound: its files are gone; Error with EINVAL: its files are not what
-        they were; Busy: somebody has unloaded it while it is acquired here.
+        timeout_ms: longest wait for its load, milliseconds; 0: begin it and do not wait, -1: no limit. Raises TimedOut:
+        it is being loaded; NoRoom: what is in the pool is in use; NotFound: its files are gone; Error with EINVAL: its
+        files are not what they were; Busy: somebody has unloaded it while it is acquired here.
         Cost: where it is in the pool, mostly the interpreter's time; else its load.
         """
         with self.adapters.handle as pointer:
@@ -187,11 +193,12 @@ class Adapter:
         return Acquired(self)
 
     def begin(self, timeout_ms: int = -1) -> Acquired:
-        """As acquire(), and does not wait for the weights, only for their place: Acquired.wait() says which layers are there. Released with a fence behind
+        """As acquire(), and does not wait for the weights, only for their place: Acquired.wait() says which layers are
+        there. Released with a fence behind
         all work that was queued, whatever came of it; then other engines may have it, too."""
         with self.adapters.handle as pointer:
             undo = lambda: library().gpool_lora_release(pointer, self.id, None)  # noqa: E731
-            result = waiting(timeout_ms, library().gpool_lora_begin, pointer, self.id, timeout_ms, undo=undo)
+            result = waiting(timeout_ms, library().gpool_lora_acquire_async, pointer, self.id, timeout_ms, undo=undo)
             if result < 0:
                 raise error(result, f"begin adapter '{self.name}'", self.why())
         return Acquired(self)
@@ -201,7 +208,9 @@ class Adapter:
         self._call("prefetch")
 
     def unload(self) -> None:
-        """Out of the pool, for all engines. Raises Busy: it is acquired, here or elsewhere, where it goes with its last use."""
+        """Out of the pool, for all engines. Raises Busy: it is acquired, here or elsewhere, where it goes with its last
+        use.
+        """
         self._call("unload")
 
     def unregister(self) -> None:
@@ -212,7 +221,7 @@ class Adapter:
         """Why its last load failed; empty: it did not."""
         text = ctypes.create_string_buffer(_abi.GPOOL_LORA_REASON_BYTES)
         with self.adapters.handle as pointer:
-            check(library().gpool_lora_why(pointer, self.id, text), f"tell of adapter '{self.name}'")
+            check(library().gpool_lora_last_error(pointer, self.id, text), f"tell of adapter '{self.name}'")
         return text.value.decode(errors="replace")
 
     def info(self) -> AdapterInfo:
@@ -230,14 +239,16 @@ class Adapter:
 
 
 class Adapters:
-    """The adapters of a process on one pool, from Pool.adapters(); there until close(), the end of a `with`, or the pool's."""
+    """The adapters of a process on one pool, from Pool.adapters(); there until close(), the end of a `with`, or the
+    pool's.
+    """
 
     handle: Handle
 
     def __init__(
         self,
         pool: Pool,
-        cold_folder: Optional[str],
+        cache_dir: Optional[str],
         warm: Optional[Pool],
         int8: bool,
         private: bool,
@@ -252,14 +263,14 @@ class Adapters:
             flags=(_abi.GPOOL_LORA_INT8 if int8 else 0) | (_abi.GPOOL_LORA_PRIVATE if private else 0),
             element=element,
             load_threads=load_threads,
-            cold_folder=c_optional(cold_folder),
+            cache_dir=c_optional(cache_dir),
             salt=salt,
         )
         pointer = ctypes.c_void_p()
         with contextlib.ExitStack() as calls:
             attached = calls.enter_context(pool.handle)
             options.warm = calls.enter_context(warm.handle) if warm is not None else None
-            check(library().gpool_lora_open(attached, options, ctypes.byref(pointer)), "open adapters")
+            check(library().gpool_lora_create(attached, options, ctypes.byref(pointer)), "open adapters")
         assert pointer.value
         self.handle = Handle(pointer.value, "adapters", pool.handle)
 
@@ -284,12 +295,14 @@ class Adapters:
         """Waits for loads that are under way. A second call does nothing. Raises Busy: one is acquired."""
         if not self._pool.closed:
             with self._pool.handle:
-                self.handle.close(library().gpool_lora_close)
+                self.handle.close(library().gpool_lora_destroy)
 
     def register(self, name: str, folder: str) -> Adapter:
-        """Make an adapter known: PEFT's folder with adapter_config.json and adapter_model.safetensors. Headers are read, no weights.
+        """Make an adapter known: PEFT's folder with adapter_config.json and adapter_model.safetensors. Headers are
+        read, no weights.
 
-        Raises Error with EINVAL: the files are not what they have to be, as the text says; EEXIST: the name is taken; NotFound.
+        Raises Error with EINVAL: the files are not what they have to be, as the text says; EEXIST: the name is taken;
+        NotFound.
         """
         number, why = ctypes.c_uint32(), ctypes.create_string_buffer(_abi.GPOOL_LORA_REASON_BYTES)
         with self.handle as pointer:

@@ -100,12 +100,22 @@ class Object:
             draft["scale"] = b"1.5"
             draft.publish()
 
-    Until publish() nobody sees it, and it goes when it is closed; one thread at a time uses it until then, any afterwards. Metadata is bytes under
-    texts; len(), `in`, iteration and [] read that of a published object.
+    Until publish() nobody sees it, and it goes when it is closed; one thread at a time uses it until then, any
+    afterwards. Metadata is bytes under texts; len(), `in`, iteration and [] read that of a published object.
     """
 
-    def __init__(self, pool: Pool, pointer: int, name: str, memory_class: Optional[ObjectClass] = None, pinned: bool = False, adopted: bool = False) -> None:
-        """The package's own. memory_class: of one that is to be published. pinned: from then on. adopted: this process is its writer."""
+    def __init__(
+        self,
+        pool: Pool,
+        pointer: int,
+        name: str,
+        memory_class: Optional[ObjectClass] = None,
+        pinned: bool = False,
+        adopted: bool = False,
+    ) -> None:
+        """The package's own. memory_class: of one that is to be published. pinned: from then on. adopted: this process
+        is its writer.
+        """
         self._pool = pool
         self.name = name
         self.handle = Handle(pointer, f"object '{name}'", pool.handle)
@@ -116,7 +126,10 @@ class Object:
         self._pins = int(pinned)  # of the program; views have their own
 
     def __repr__(self) -> str:
-        return f"<gpool.Object '{self.name}', {self._memory_class.name.lower()}{', not published' * self._draft}{', closed' * self.handle.closed}>"
+        return (
+            f"<gpool.Object '{self.name}', {self._memory_class.name.lower()}{', not published' * self._draft}"
+            f"{', closed' * self.handle.closed}>"
+        )
 
     def __enter__(self) -> Object:
         return self
@@ -156,24 +169,32 @@ class Object:
         timeout_ms: int = 0,
         stream: Optional[Stream] = None,
     ) -> int:
-        """A further allocation, pinned until it is published: its index, from 0 on. As Pool.alloc(); Error with EINVAL: it is published."""
+        """A further allocation, pinned until it is published: its index, from 0 on. As Pool.alloc(); Error with EINVAL:
+        it is published.
+        """
         index = ctypes.c_uint32()
         options = alloc_options(0, content, priority, owner_id, timeout_ms, stream)
         with self.handle as pointer, self._pool.handle as pool:
-            result = waiting(timeout_ms, library().gpool_object_alloc, pointer, page_count, options, ctypes.byref(index))
+            result = waiting(
+                timeout_ms, library().gpool_object_alloc, pointer, page_count, options, ctypes.byref(index)
+            )
             self._pool.check_room(pool, result, f"allocate {page_count} pages for object '{self.name}'")
         return index.value
 
     def __setitem__(self, key: str, value: bytes) -> None:
         """Metadata: any bytes under a text of 1 to 1,023 bytes. All of an object may have 64 MiB."""
         with self.handle as pointer:
-            check(library().gpool_object_set(pointer, c_text(key), value, len(value)), f"set '{key}' of object '{self.name}'")
+            check(
+                library().gpool_object_set(pointer, c_text(key), value, len(value)),
+                f"set '{key}' of object '{self.name}'",
+            )
 
     def publish(self) -> int:
-        """From now on the name means this, whole; its version. It stays open. GPU work that writes to it is done before.
+        """From now on the name means this, whole; its version. It stays open. GPU work that writes to it is done
+        before.
 
-        Raises Busy: a view lives through which it could be written; Stale: another version is current than expected; NoRoom; Error with EINVAL: it is
-        published already, or has no allocation.
+        Raises Busy: a view lives through which it could be written; Stale: another version is current than expected;
+        NoRoom; Error with EINVAL: it is published already, or has no allocation.
         """
         if self._memory_class != ObjectClass.MUTABLE:
             self.handle.refuse_views("publish")
@@ -208,7 +229,9 @@ class Object:
         index = 0
         while True:
             with self.handle as pointer:
-                result = library().gpool_object_entry(pointer, index, ctypes.byref(key), ctypes.byref(value), ctypes.byref(size))
+                result = library().gpool_object_entry(
+                    pointer, index, ctypes.byref(key), ctypes.byref(value), ctypes.byref(size)
+                )
                 if result == -errno.ENOENT:
                     return
                 check(result, f"get entry {index} of object '{self.name}'")
@@ -250,12 +273,15 @@ class Object:
         offset: int = 0,
         stream: Optional[Stream] = None,
     ) -> View:
-        """An allocation as an array: see Block.view(). Read only unless it is not published yet, or MUTABLE and this process its writer. While it
+        """An allocation as an array: see Block.view(). Read only unless it is not published yet, or MUTABLE and this
+        process its writer. While it
         lives the object stays open, and one of class PINNABLE pinned."""
         return View(_Allocation(self, index), self._pool.device, dtype, shape, offset, not self._writable, stream)
 
     def pin(self) -> ObjectPin:
-        """Of class PINNABLE: it stays, until unpin() or the end of a `with`. Raises Stale: it was evicted; close it, and open the name again."""
+        """Of class PINNABLE: it stays, until unpin() or the end of a `with`. Raises Stale: it was evicted; close it,
+        and open the name again.
+        """
         with self.handle as pointer:
             check(library().gpool_object_pin(pointer), f"pin object '{self.name}'")
         with self._lock:
@@ -263,7 +289,9 @@ class Object:
         return ObjectPin(self)
 
     def unpin(self, after: Optional[Fence] = None) -> None:
-        """End a pin of the program's; with a fence when that is reached, without waiting. Raises Error with EINVAL: it has none."""
+        """End a pin of the program's; with a fence when that is reached, without waiting. Raises Error with EINVAL: it
+        has none.
+        """
         with self._lock:
             if self._pins == 0:
                 raise Error(errno.EINVAL, f"cannot unpin object '{self.name}': the program has not pinned it")

@@ -11,14 +11,15 @@ from ._stream import Stream
 
 
 class Content(enum.IntEnum):
-    """What a block holds, which weighs in when the agent chooses what to evict: TEMP_BUFFER is the cheapest to lose, then ACTIVATION, GRADIENT,
+    """What a block holds, which weighs in when the agent chooses what to evict: TEMP_BUFFER is the cheapest to lose,
+    then ACTIVATION, GRADIENT,
     LORA_WEIGHT, KV_CACHE."""
 
-    KV_CACHE = _abi.GPOOL_KV_CACHE
-    LORA_WEIGHT = _abi.GPOOL_LORA_WEIGHT
-    TEMP_BUFFER = _abi.GPOOL_TEMP_BUFFER
-    ACTIVATION = _abi.GPOOL_ACTIVATION
-    GRADIENT = _abi.GPOOL_GRADIENT
+    KV_CACHE = _abi.GPOOL_USAGE_KV_CACHE
+    LORA_WEIGHT = _abi.GPOOL_USAGE_LORA_WEIGHT
+    TEMP_BUFFER = _abi.GPOOL_USAGE_TEMP_BUFFER
+    ACTIVATION = _abi.GPOOL_USAGE_ACTIVATION
+    GRADIENT = _abi.GPOOL_USAGE_GRADIENT
 
 
 def alloc_options(

@@ -28,10 +28,10 @@ from ._wait import waiting
 class Pressure(enum.IntEnum):
     """How short of pages a pool is."""
 
-    LOW = _abi.GPOOL_LOW
-    MEDIUM = _abi.GPOOL_MEDIUM
-    HIGH = _abi.GPOOL_HIGH
-    CRITICAL = _abi.GPOOL_CRITICAL
+    LOW = _abi.GPOOL_PRESSURE_LOW
+    MEDIUM = _abi.GPOOL_PRESSURE_MEDIUM
+    HIGH = _abi.GPOOL_PRESSURE_HIGH
+    CRITICAL = _abi.GPOOL_PRESSURE_CRITICAL
 
 
 class Device(NamedTuple):
@@ -64,7 +64,7 @@ class Statistics(NamedTuple):
     stale_pins: int
     contended_pins: int
     magazine_hits: int
-    stitched: int
+    scattered: int
     refills: int
     refusals: int
     driver_calls: int
@@ -80,12 +80,14 @@ class Pool:
         with gpool.Pool() as pool:
             ...
 
-    Raises NotFound: no agent there in time, or no pool or tenant of that name; TimedOut; Error with EACCES, EUSERS, EBUSY (out of service), EPROTO, ENODEV, EMFILE.
+    Raises NotFound: no agent there in time, or no pool or tenant of that name; TimedOut; Error with EACCES, EUSERS,
+    EBUSY (out of service), EPROTO, ENODEV, EMFILE.
 
-    Threads: any may use a pool and all that comes from it, unless a call says otherwise; calls into the library let go of the interpreter's lock.
-    Signals: handlers run within 50 ms while the main thread waits in a call with timeout_ms, and an exception that one raises, as Ctrl-C does, ends
-    the call. A handler may not use the pool itself.
-    After fork() the child owns nothing of it: every call raises Forked there, and the parent is not disturbed.
+    Threads: any may use a pool and all that comes from it, unless a call says otherwise; calls into the library let go
+    of the interpreter's lock.
+    Signals: handlers run within 50 ms while the main thread waits in a call with timeout_ms, and an exception that one
+    raises, as Ctrl-C does, ends the call. A handler may not use the pool itself. After fork() the child owns nothing of
+    it: every call raises Forked there, and the parent is not disturbed.
     """
 
     def __init__(
@@ -103,9 +105,12 @@ class Pool:
     ) -> None:
         """Attach.
 
-        pool: its name; None: the first. directory: of the agent's sockets; None: $GPOOL_DIR, else /run/gpool. name: how tools show this process.
-        tenant: None: the first that this user may join. timeout_ms: longest wait for an agent that is not up yet, milliseconds; -1: no limit.
-        observer: read only, no pages. admin: may steer the agent, no pages. quota_bytes: most that this process may lease; 0: the tenant's limit.
+        pool: its name; None: the first. directory: of the agent's sockets; None: $GPOOL_DIR, else /run/gpool. name: how
+        tools show this process.
+        tenant: None: the first that this user may join. timeout_ms: longest wait for an agent that is not up yet,
+        milliseconds; -1: no limit.
+        observer: read only, no pages. admin: may steer the agent, no pages. quota_bytes: most that this process may
+        lease; 0: the tenant's limit.
         log: receives a level, 0 error to 3 debug, and a line; by any thread.
         """
         said: List[str] = []
@@ -129,7 +134,13 @@ class Pool:
             log=self._log,
         )
         pointer = ctypes.c_void_p()
-        result = waiting(timeout_ms, library().gpool_open, options, ctypes.byref(pointer), undo=lambda: library().gpool_close(pointer))
+        result = waiting(
+            timeout_ms,
+            library().gpool_open,
+            options,
+            ctypes.byref(pointer),
+            undo=lambda: library().gpool_close(pointer),
+        )
         if result < 0:
             why = library().gpool_last_error(result).decode(errors="replace")
             raise error(result, "attach to a pool", "; ".join([why, *(line for line in said if line not in why)]))
@@ -148,7 +159,10 @@ class Pool:
         self._adapters: weakref.WeakSet[Adapters] = weakref.WeakSet()
 
     def __repr__(self) -> str:
-        return f"<gpool.Pool '{self.device.pool}' on {self.device.backend}, {self.page_count} pages of {self.page_bytes} bytes{', closed' * self.closed}>"
+        return (
+            f"<gpool.Pool '{self.device.pool}' on {self.device.backend}, {self.page_count} pages of "
+            f"{self.page_bytes} bytes{', closed' * self.closed}>"
+        )
 
     def __enter__(self) -> Pool:
         return self
@@ -157,7 +171,8 @@ class Pool:
         try:
             self.close()
         except Error:
-            # The frames of an exception that is on its way hold views; it says more than that, and the last of them ends the pool.
+            # The frames of an exception that is on its way hold views; it says more than that, and the last of them
+            # ends the pool.
             if kind is None:
                 raise
 
@@ -173,7 +188,8 @@ class Pool:
         return self.handle.closed or self.handle.forked
 
     def close(self) -> None:
-        """Detach: all that came from it ends with it. A second call does nothing. It waits for GPU work that is queued on its streams.
+        """Detach: all that came from it ends with it. A second call does nothing. It waits for GPU work that is queued
+        on its streams.
 
         Raises Busy: a view of its memory lives, an adapter is acquired, or another thread is in a call.
         """
@@ -206,9 +222,12 @@ class Pool:
     ) -> Block:
         """A block of pages, pinned once.
 
-        priority: 0..3, higher stays longer. owner_id: what tools show. timeout_ms: longest wait for pages, milliseconds; 0: none, -1: no limit.
-        stream: where it will be used first. first_fit: lowest pages first. critical: may use the reserved pages. contiguous: neighbouring pages of the
-        pool, else its addresses alone are. evict: other blocks may be evicted for it. spill: on eviction its content is kept, and comes back with pin().
+        priority: 0..3, higher stays longer. owner_id: what tools show. timeout_ms: longest wait for pages,
+        milliseconds; 0: none, -1: no limit.
+        stream: where it will be used first. first_fit: lowest pages first. critical: may use the reserved pages.
+        contiguous: neighbouring pages of the
+        pool, else its addresses alone are. evict: other blocks may be evicted for it. spill: on eviction its content is
+        kept, and comes back with pin().
 
         Raises NoRoom, whose `shortage` says what is missing; AgentGone; Error with EINVAL, EPERM, ENOMEM.
         Cost: mostly the interpreter's time; a wake-up of the agent when this process's lease is dry.
@@ -224,15 +243,21 @@ class Pool:
         block = _abi.gpool_block()
         with self.handle as pool:
             undo = lambda: library().gpool_free(pool, block)  # noqa: E731
-            result = waiting(timeout_ms, library().gpool_alloc, pool, page_count, options, ctypes.byref(block), undo=undo)
+            result = waiting(
+                timeout_ms, library().gpool_alloc, pool, page_count, options, ctypes.byref(block), undo=undo
+            )
             self.check_room(pool, result, f"allocate {page_count} pages")
         return Block(self, block)
 
     def alloc_span(self, nbytes: int, content: Content = Content.KV_CACHE) -> Span:
-        """1 byte to half a page, from pages that this process shares among spans of one size class and content. Raises as alloc()."""
+        """1 byte to half a page, from pages that this process shares among spans of one size class and content. Raises
+        as alloc().
+        """
         span = _abi.gpool_span()
         with self.handle as pool:
-            self.check_room(pool, library().gpool_span_alloc(pool, nbytes, content, ctypes.byref(span)), f"allocate {nbytes} bytes")
+            self.check_room(
+                pool, library().gpool_span_alloc(pool, nbytes, content, ctypes.byref(span)), f"allocate {nbytes} bytes"
+            )
         return Span(self, span)
 
     def check_room(self, pool: int, result: int, what: str) -> None:
@@ -244,7 +269,8 @@ class Pool:
             raise raised
 
     def shortage(self) -> Shortage:
-        """Why the calling thread's last allocation was refused for lack of pages, and the sessions that lease the most pages now.
+        """Why the calling thread's last allocation was refused for lack of pages, and the sessions that lease the most
+        pages now.
 
         Cost: one request to the agent, which looks at all pages.
         """
@@ -252,9 +278,11 @@ class Pool:
             return _shortage(pool, True)
 
     def let_go(self) -> int:
-        """Unmap what other trust domains want back; a process that is idle for long calls this now and then. How many handles were unmapped."""
+        """Unmap what other trust domains want back; a process that is idle for long calls this now and then. How many
+        handles were unmapped.
+        """
         with self.handle as pool:
-            return check(library().gpool_let_go(pool), "let go")
+            return check(library().gpool_release_unused(pool), "let go")
 
     # ---- named objects ----
 
@@ -271,13 +299,16 @@ class Pool:
     ) -> Object:
         """Begin an object of this name, at most 127 bytes; Object.publish() makes it seen.
 
-        pinned: PINNABLE, and pinned from its publication on, until Object.unpin(). private: sessions of other tenants cannot open it. domain_write:
-        all tenants of the trust domain may replace and delete it. role: that this process holds, looked at when it publishes. expect_version: publish only over this version, 0: only where there is none; None: over whatever is there.
+        pinned: PINNABLE, and pinned from its publication on, until Object.unpin(). private: sessions of other tenants
+        cannot open it. domain_write: all tenants of the trust domain may replace and delete it. role: that this process
+        holds, looked at when it publishes. expect_version: publish only over this version, 0: only where there is none;
+        None: over whatever is there.
         """
         expected = 0 if expect_version is None else expect_version or _abi.GPOOL_OBJECT_NONE
         options = _abi.gpool_object_options(
             size=ctypes.sizeof(_abi.gpool_object_options),
-            flags=(_abi.GPOOL_OBJECT_PINNED if pinned else 0) | (_abi.GPOOL_OBJECT_PRIVATE if private else 0)
+            flags=(_abi.GPOOL_OBJECT_PINNED if pinned else 0)
+            | (_abi.GPOOL_OBJECT_PRIVATE if private else 0)
             | (_abi.GPOOL_OBJECT_DOMAIN_WRITE if domain_write else 0),
             memory_class=memory_class,
             role=c_optional(role.name if role else None),
@@ -286,25 +317,36 @@ class Pool:
         )
         pointer = ctypes.c_void_p()
         with self.handle as pool:
-            check(library().gpool_object_create(pool, c_text(name), options, ctypes.byref(pointer)), f"create object '{name}'")
+            check(
+                library().gpool_object_create(pool, c_text(name), options, ctypes.byref(pointer)),
+                f"create object '{name}'",
+            )
         assert pointer.value
         return Object(self, pointer.value, name, memory_class, pinned)
 
-    def open_object(self, name: str, version: int = 0, *, layout_hash: int = 0, role: Optional[Role] = None, adopt: bool = False) -> Object:
-        """Map a version, 0: the current one. It stays as it is until it is closed, whatever is published or deleted meanwhile.
+    def open_object(
+        self, name: str, version: int = 0, *, layout_hash: int = 0, role: Optional[Role] = None, adopt: bool = False
+    ) -> Object:
+        """Map a version, 0: the current one. It stays as it is until it is closed, whatever is published or deleted
+        meanwhile.
 
-        layout_hash: that it must have; 0: any. adopt: become the writer of a mutable object whose writer is gone; takes the object's role.
-        Raises NotFound; Stale: the role is not good any more; Busy: adopt, and another process writes it; Error with EPROTO (layout), EACCES, EPERM.
+        layout_hash: that it must have; 0: any. adopt: become the writer of a mutable object whose writer is gone; takes
+        the object's role. Raises NotFound; Stale: the role is not good any more; Busy: adopt, and another process
+        writes it; Error with EPROTO (layout), EACCES, EPERM.
         """
         options = _open_options(version, layout_hash, role, adopt)
         pointer = ctypes.c_void_p()
         with self.handle as pool:
-            check(library().gpool_object_open(pool, c_text(name), options, ctypes.byref(pointer)), f"open object '{name}'")
+            check(
+                library().gpool_object_open(pool, c_text(name), options, ctypes.byref(pointer)), f"open object '{name}'"
+            )
         assert pointer.value
         return Object(self, pointer.value, name, adopted=adopt)
 
     def delete_object(self, name: str, version: int = 0) -> None:
-        """The name is gone at once, the pages with their last reader. version: the one that must be current; 0: any. Raises NotFound, Stale."""
+        """The name is gone at once, the pages with their last reader. version: the one that must be current; 0: any.
+        Raises NotFound, Stale.
+        """
         with self.handle as pool:
             check(library().gpool_object_delete(pool, c_text(name), version), f"delete object '{name}'")
 
@@ -331,13 +373,24 @@ class Pool:
         owner_id: int = 0,
         timeout_ms: int = 0,
     ) -> Range:
-        """Addresses in a row for so many pages, and the pages. name: IMMUTABLE: of the object as which it is kept. Raises as alloc(); Busy: asleep."""
-        return self._range(library().gpool_range_create, page_count, memory_class, content, name, owner_id, timeout_ms, False)
+        """Addresses in a row for so many pages, and the pages. name: IMMUTABLE: of the object as which it is kept.
+        Raises as alloc(); Busy: asleep.
+        """
+        return self._range(
+            library().gpool_range_create, page_count, memory_class, content, name, owner_id, timeout_ms, False
+        )
 
     def reserve_range(
-        self, page_count: int, memory_class: ObjectClass = ObjectClass.MUTABLE, content: Content = Content.KV_CACHE, *, owner_id: int = 0
+        self,
+        page_count: int,
+        memory_class: ObjectClass = ObjectClass.MUTABLE,
+        content: Content = Content.KV_CACHE,
+        *,
+        owner_id: int = 0,
     ) -> Range:
-        """An elastic range: addresses, and no page; Range.back() and Range.unback() bring and take single ones. It may be larger than the pool."""
+        """An elastic range: addresses, and no page; Range.back() and Range.unback() bring and take single ones. It may
+        be larger than the pool.
+        """
         return self._range(library().gpool_range_reserve, page_count, memory_class, content, None, owner_id, 0, True)
 
     def open_range(self, name: str, version: int = 0, *, layout_hash: int = 0) -> Range:
@@ -345,12 +398,23 @@ class Pool:
         pointer = ctypes.c_void_p()
         with self.handle as pool:
             options = _open_options(version, layout_hash, None, False)
-            check(library().gpool_range_open(pool, c_text(name), options, ctypes.byref(pointer)), f"open a range of object '{name}'")
+            check(
+                library().gpool_range_open(pool, c_text(name), options, ctypes.byref(pointer)),
+                f"open a range of object '{name}'",
+            )
         assert pointer.value
         return self._ranges_add(Range(self, pointer.value, False))
 
     def _range(
-        self, call: Any, page_count: int, memory_class: ObjectClass, content: Content, name: Optional[str], owner_id: int, timeout_ms: int, elastic: bool
+        self,
+        call: Any,
+        page_count: int,
+        memory_class: ObjectClass,
+        content: Content,
+        name: Optional[str],
+        owner_id: int,
+        timeout_ms: int,
+        elastic: bool,
     ) -> Range:
         options = _abi.gpool_range_options(
             size=ctypes.sizeof(_abi.gpool_range_options),
@@ -362,7 +426,15 @@ class Pool:
         )
         pointer = ctypes.c_void_p()
         with self.handle as pool:
-            result = waiting(timeout_ms, call, pool, page_count, options, ctypes.byref(pointer), undo=lambda: library().gpool_range_destroy(pointer))
+            result = waiting(
+                timeout_ms,
+                call,
+                pool,
+                page_count,
+                options,
+                ctypes.byref(pointer),
+                undo=lambda: library().gpool_range_destroy(pointer),
+            )
             self.check_room(pool, result, f"make a range of {page_count} pages")
         assert pointer.value
         return self._ranges_add(Range(self, pointer.value, elastic))
@@ -372,10 +444,11 @@ class Pool:
         return made
 
     def sleep(self) -> None:
-        """All ranges give their pages back, all or none; contents are published (IMMUTABLE), spilled (MUTABLE) or dropped (EPHEMERAL).
+        """All ranges give their pages back, all or none; contents are published (IMMUTABLE), spilled (MUTABLE) or
+        dropped (EPHEMERAL).
 
-        Raises Busy: a view of a range lives, or GPU work uses one; NoRoom: to spill; Error with EOPNOTSUPP: the pool keeps no spilled content; EIO.
-        No other thread may make views of ranges meanwhile.
+        Raises Busy: a view of a range lives, or GPU work uses one; NoRoom: to spill; Error with EOPNOTSUPP: the pool
+        keeps no spilled content; EIO. No other thread may make views of ranges meanwhile.
         """
         for made in list(self._ranges):
             made.handle.refuse_views("put to sleep")
@@ -383,7 +456,9 @@ class Pool:
             check(library().gpool_sleep(pool, 0), "go to sleep")
 
     def wake(self, timeout_ms: int = 0) -> None:
-        """All ranges have pages again, at the same addresses, with their contents; on failure all is as before. Raises NoRoom, Stale, Error with EIO."""
+        """All ranges have pages again, at the same addresses, with their contents; on failure all is as before. Raises
+        NoRoom, Stale, Error with EIO.
+        """
         with self.handle as pool:
             self.check_room(pool, waiting(timeout_ms, library().gpool_wake, pool, timeout_ms), "wake")
 
@@ -396,7 +471,7 @@ class Pool:
 
     def adapters(
         self,
-        cold_folder: Optional[str] = None,
+        cache_dir: Optional[str] = None,
         *,
         warm: Optional[Pool] = None,
         int8: bool = False,
@@ -407,12 +482,13 @@ class Pool:
     ) -> Adapters:
         """LoRA adapters of this process on this pool, none at first.
 
-        cold_folder: exists; where loaded ones are kept, ready to be loaded again. warm: a pool of the back end `host`, in which engines share copies; closing it closes these,
-        too. int8: they are kept in int8 in the cold folder where that costs little.
-        private: shared among engines of one tenant alone, else of a trust domain. load_threads: 0: 4. salt: two numbers of 64 bits, who does not
-        know them does not find what is shared.
+        cache_dir: exists; where loaded ones are kept, ready to be loaded again. warm: a pool of the back end `host`, in
+        which engines share copies; closing it closes these, too. int8: they are kept in int8 in the cold folder where
+        that costs little.
+        private: shared among engines of one tenant alone, else of a trust domain. load_threads: 0: 4. salt: two numbers
+        of 64 bits, who does not know them does not find what is shared.
         """
-        made = Adapters(self, cold_folder, warm, int8, private, element, load_threads, salt)
+        made = Adapters(self, cache_dir, warm, int8, private, element, load_threads, salt)
         for pool in (self, warm) if warm is not None else (self,):
             pool._adapters.add(made)
         return made
@@ -420,26 +496,34 @@ class Pool:
     # ---- roles ----
 
     def acquire_role(self, name: str, timeout_ms: int = -1) -> Role:
-        """Hold a role, waiting for it while another session does; 0: do not wait, -1: no limit. Raises TimedOut; NoRoom; Error with EALREADY, EACCES."""
+        """Hold a role, waiting for it while another session does; 0: do not wait, -1: no limit. Raises TimedOut;
+        NoRoom; Error with EALREADY, EACCES.
+        """
         return acquire(self.handle, name, timeout_ms)
 
     def role_holder(self, name: str) -> Tuple[int, int]:
         """The session that holds a role, 0: nobody, and its or the last holder's token. Raises NotFound."""
         session, token = ctypes.c_uint32(), ctypes.c_uint64()
         with self.handle as pool:
-            check(library().gpool_role_get(pool, c_text(name), ctypes.byref(session), ctypes.byref(token)), f"look for role '{name}'")
+            check(
+                library().gpool_role_info(pool, c_text(name), ctypes.byref(session), ctypes.byref(token)),
+                f"look for role '{name}'",
+            )
         return session.value, token.value
 
     # ---- events ----
 
     def event(self, timeout_ms: int = -1) -> Event:
-        """The agent's next event; the first call subscribes, what happened before is not seen. Events may be lost: ask for the state, events say when.
+        """The agent's next event; the first call subscribes, what happened before is not seen. Events may be lost: ask
+        for the state, events say when.
 
         Raises TimedOut. One thread at a time; the pool is not closed meanwhile.
         """
         filled = _abi.gpool_event()
         with self.handle as pool:
-            check(waiting(timeout_ms, library().gpool_event_next, pool, timeout_ms, ctypes.byref(filled)), "get an event")
+            check(
+                waiting(timeout_ms, library().gpool_event_next, pool, timeout_ms, ctypes.byref(filled)), "get an event"
+            )
         return event_of(filled)
 
     # ---- streams ----
@@ -447,11 +531,12 @@ class Pool:
     def stream(self, native: Optional[int] = None, manual: bool = False) -> Stream:
         """A stream whose progress all processes can see; at most 255 at a time.
 
-        native: a CUstream of the program's, such as torch.cuda.Stream().cuda_stream, which must outlive it; None: one of gpool's own.
+        native: a CUstream of the program's, such as torch.cuda.Stream().cuda_stream, which must outlive it; None: one
+        of gpool's own.
         manual: no GPU stream behind it, the program signals its fences.
         """
         number = ctypes.c_uint32()
-        flags = _abi.GPOOL_STREAM_MANUAL if manual else 0
+        flags = _abi.GPOOL_STREAM_HOST_SIGNALED if manual else 0
         with self.handle as pool:
             check(library().gpool_stream_open(pool, native, flags, ctypes.byref(number)), "open a stream")
         return Stream(self.handle, number.value)
@@ -477,9 +562,9 @@ class Pool:
 
     def statistics(self) -> Statistics:
         """Cost: a pass over the page table."""
-        filled = _abi.gpool_statistics(size=ctypes.sizeof(_abi.gpool_statistics))
+        filled = _abi.gpool_stats(size=ctypes.sizeof(_abi.gpool_stats))
         with self.handle as pool:
-            check(library().gpool_statistics(pool, ctypes.byref(filled)), "tell statistics")
+            check(library().gpool_stats(pool, ctypes.byref(filled)), "tell statistics")
         values: Dict[str, Any] = {name: getattr(filled, name) for name in Statistics._fields}
         values["allocation_ns"], values["refill_ns"] = list(filled.allocation_ns), list(filled.refill_ns)
         return Statistics(**values)
@@ -490,14 +575,14 @@ _LOG: Any = dict(_abi.gpool_options._fields_)["log"]
 
 def _shortage(pool: int, with_holders: bool) -> Shortage:
     """Without holders the agent is not asked: the struct ends before their count."""
-    figures: int = getattr(_abi.gpool_shortage, "holder_count").offset
-    filled = _abi.gpool_shortage(size=ctypes.sizeof(_abi.gpool_shortage) if with_holders else figures)
-    check(library().gpool_shortage(pool, ctypes.byref(filled)), "read the shortage")
+    figures: int = _abi.gpool_oom_info.holder_count.offset
+    filled = _abi.gpool_oom_info(size=ctypes.sizeof(_abi.gpool_oom_info) if with_holders else figures)
+    check(library().gpool_oom_info(pool, ctypes.byref(filled)), "read the shortage")
     holders = tuple(
         Holder(
             holder.session,
             holder.name.decode(errors="replace"),
-            Content(holder.content) if holder.content < _abi.GPOOL_CONTENTS else None,
+            Content(holder.content) if holder.content < _abi.GPOOL_USAGE_COUNT else None,
             holder.needed_pages,
             holder.offered_pages,
             holder.idle_pages,
@@ -519,8 +604,8 @@ def _open_options(version: int, layout_hash: int, role: Optional[Role], adopt: b
 
 
 def _device(pool: ctypes.c_void_p) -> Device:
-    device = _abi.gpool_device(size=ctypes.sizeof(_abi.gpool_device))
-    check(library().gpool_device(pool, ctypes.byref(device)), "tell the device")
+    device = _abi.gpool_device_info(size=ctypes.sizeof(_abi.gpool_device_info))
+    check(library().gpool_device_info(pool, ctypes.byref(device)), "tell the device")
     return Device(
         device.pool.decode(),
         device.backend.decode(),

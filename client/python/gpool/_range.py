@@ -26,9 +26,9 @@ class PageState(enum.IntEnum):
 
     HOLE = _abi.GPOOL_PAGE_HOLE
     """no memory, or memory that is somebody else's by now"""
-    PARKED = _abi.GPOOL_PAGE_PARKED
+    RECLAIMABLE = _abi.GPOOL_PAGE_RECLAIMABLE
     """not backed, and its memory is still there"""
-    BACKED = _abi.GPOOL_PAGE_BACKED
+    BACKED = _abi.GPOOL_PAGE_COMMITTED
 
 
 class RangeInfo(NamedTuple):
@@ -43,19 +43,20 @@ class RangeInfo(NamedTuple):
     """of the object as which it is kept; empty: it is not"""
     version: int
     layout_hash: int
-    backed_pages: int
+    committed_pages: int
     """all of them, but for an elastic range"""
-    parked_pages: int
+    reclaimable_pages: int
     captured_pages: int
     handle_pages: int
     """pages that are mapped together"""
 
 
 class Range:
-    """Addresses in a row from their creation to close(), from Pool.range(), Pool.open_range() or, elastic, Pool.reserve_range().
+    """Addresses in a row from their creation to close(), from Pool.range(), Pool.open_range() or, elastic,
+    Pool.reserve_range().
 
-    Pool.sleep() takes the pages of all ranges away, and Pool.wake() brings them back, at the same addresses: with their contents (IMMUTABLE, MUTABLE),
-    or without (EPHEMERAL). While a view of a range lives, the pool does not go to sleep.
+    Pool.sleep() takes the pages of all ranges away, and Pool.wake() brings them back, at the same addresses: with their
+    contents (IMMUTABLE, MUTABLE), or without (EPHEMERAL). While a view of a range lives, the pool does not go to sleep.
     """
 
     def __init__(self, pool: Pool, pointer: int, elastic: bool) -> None:
@@ -67,7 +68,10 @@ class Range:
         self.address, self.nbytes, self.page_count = info.address, info.nbytes, info.page_count
 
     def __repr__(self) -> str:
-        return f"<gpool.Range {self.page_count} pages at {self.address:#x}{', elastic' * self._elastic}{', closed' * self.handle.closed}>"
+        return (
+            f"<gpool.Range {self.page_count} pages at {self.address:#x}{', elastic' * self._elastic}"
+            f"{', closed' * self.handle.closed}>"
+        )
 
     def __enter__(self) -> Range:
         return self
@@ -87,7 +91,8 @@ class Range:
                 pass  # a tensor of another library's lives on; it ends with the pool
 
     def close(self) -> None:
-        """Its addresses end, awake or asleep; what was published stays. It waits for work on the pool's streams. A second call does nothing.
+        """Its addresses end, awake or asleep; what was published stays. It waits for work on the pool's streams. A
+        second call does nothing.
 
         Raises Busy: a view of it lives, or GPU work that is queued elsewhere still uses it.
         """
@@ -99,7 +104,7 @@ class Range:
         """Waits while the pool goes to sleep or wakes."""
         filled = _abi.gpool_range_info(size=ctypes.sizeof(_abi.gpool_range_info))
         with self.handle as pointer:
-            check(library().gpool_range_get(pointer, ctypes.byref(filled)), "tell of a range")
+            check(library().gpool_range_info(pointer, ctypes.byref(filled)), "tell of a range")
         return RangeInfo(
             filled.state == _abi.GPOOL_RANGE_ASLEEP,
             ObjectClass(filled.memory_class),
@@ -109,8 +114,8 @@ class Range:
             filled.name.decode(errors="replace"),
             filled.version,
             filled.layout_hash,
-            filled.backed_pages,
-            filled.parked_pages,
+            filled.committed_pages,
+            filled.reclaimable_pages,
             filled.captured_pages,
             filled.handle_pages,
         )
@@ -123,7 +128,8 @@ class Range:
         readonly: bool = False,
         stream: Optional[Stream] = None,
     ) -> View:
-        """As Block.view(); also read only where the range is kept as an object. Raises Busy: it is asleep; of an elastic range Error with EFAULT: a page
+        """As Block.view(); also read only where the range is kept as an object. Raises Busy: it is asleep; of an
+        elastic range Error with EFAULT: a page
         of those that are shown is not backed."""
         info = self.info()
         if info.asleep:
@@ -148,26 +154,31 @@ class Range:
     # ---- elastic ranges ----
 
     def back(self, first: int, count: int, timeout_ms: int = 0) -> None:
-        """Pages [first, first + count) have memory when this returns, all or none of them; what had any keeps it, with its content.
+        """Pages [first, first + count) have memory when this returns, all or none of them; what had any keeps it, with
+        its content.
 
-        Raises NoRoom; Busy: asleep, or another thread backs them; Error with EINVAL: not an elastic range, or not so many pages.
+        Raises NoRoom; Busy: asleep, or another thread backs them; Error with EINVAL: not an elastic range, or not so
+        many pages.
         """
         with self.handle as pointer, self._pool.handle as pool:
-            result = waiting(timeout_ms, library().gpool_range_back, pointer, first, count, timeout_ms)
+            result = waiting(timeout_ms, library().gpool_range_commit, pointer, first, count, timeout_ms)
             self._pool.check_room(pool, result, f"back {count} pages")
 
     def unback(self, first: int, count: int, after: Optional[Fence] = None) -> None:
-        """Pages [first, first + count) have none any more, and their content is gone; with a fence behind the last work that uses them.
+        """Pages [first, first + count) have none any more, and their content is gone; with a fence behind the last work
+        that uses them.
 
         Raises Busy: a view of the range lives; asleep.
         """
         self.handle.refuse_views("unback pages of")
         with self.handle as pointer:
             fence = after.fence if after is not None else _abi.gpool_fence(0)
-            check(library().gpool_range_unback(pointer, first, count, fence), f"unback {count} pages")
+            check(library().gpool_range_decommit(pointer, first, count, fence), f"unback {count} pages")
 
     def capture(self, first: int, count: int, captured: bool = True) -> None:
-        """The addresses of these backed pages stand in a captured graph: they stay mapped to the same memory, backed or not, until captured=False."""
+        """The addresses of these backed pages stand in a captured graph: they stay mapped to the same memory, backed or
+        not, until captured=False.
+        """
         with self.handle as pointer:
             check(library().gpool_range_capture(pointer, first, count, int(captured)), f"capture {count} pages")
 

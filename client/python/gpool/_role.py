@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 
 
 class Role:
-    """A role that this process holds, from Pool.acquire_role(), until release(), the end of a `with` or its own end; nothing less takes it away.
+    """A role that this process holds, from Pool.acquire_role(), until release(), the end of a `with` or its own end;
+    nothing less takes it away.
 
-    `token` is higher with each grant of the pool: send it along with what is done elsewhere, and let the other side refuse lower ones.
+    `token` is higher with each grant of the pool: send it along with what is done elsewhere, and let the other side
+    refuse lower ones.
     """
 
     def __init__(self, handle: Handle, name: str, role: _abi.gpool_role) -> None:
@@ -54,6 +56,8 @@ def acquire(handle: Handle, name: str, timeout_ms: int) -> Role:
     role = _abi.gpool_role()
     with handle as pool:
         undo = lambda: library().gpool_role_release(pool, role)  # noqa: E731
-        result = waiting(timeout_ms, library().gpool_role_acquire, pool, c_text(name), timeout_ms, ctypes.byref(role), undo=undo)
+        result = waiting(
+            timeout_ms, library().gpool_role_acquire, pool, c_text(name), timeout_ms, ctypes.byref(role), undo=undo
+        )
         check(result, f"acquire role '{name}'")
     return Role(handle, name, role)

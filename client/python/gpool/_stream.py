@@ -31,12 +31,16 @@ class Fence:
 
     @property
     def done(self) -> bool:
-        """Whether it is reached. Of an imported one: Error with ESRCH when its process has died before, AgentGone when nobody would tell."""
+        """Whether it is reached. Of an imported one: Error with ESRCH when its process has died before, AgentGone when
+        nobody would tell.
+        """
         with self._handle as pool:
             return check(library().gpool_fence_done(pool, self.fence), "ask for a fence") == 1
 
     def wait(self, timeout_ms: int = -1) -> None:
-        """Until it is reached, at most `timeout_ms` milliseconds; -1: no limit. Raises TimedOut; of an imported one as `done`."""
+        """Until it is reached, at most `timeout_ms` milliseconds; -1: no limit. Raises TimedOut; of an imported one as
+        `done`.
+        """
         with self._handle as pool:
             check(waiting(timeout_ms, library().gpool_fence_wait, pool, self.fence, timeout_ms), "wait for a fence")
 
@@ -48,11 +52,12 @@ class Fence:
     def export(self, event: bool = False) -> bytes:
         """128 bytes for another process, which gives them to Pool.fence_import(); good while this process lives.
 
-        event: by an event of the driver although shared memory can do it. Cost: a driver call, and the first time a question to the agent.
+        event: by an event of the driver although shared memory can do it. Cost: a driver call, and the first time a
+        question to the agent.
         """
         handle = _abi.gpool_fence_handle()
         with self._handle as pool:
-            flags = _abi.GPOOL_EXPORT_EVENT if event else 0
+            flags = _abi.GPOOL_FENCE_EXPORT_EVENT if event else 0
             check(library().gpool_fence_export(pool, self.fence, flags, ctypes.byref(handle)), "export a fence")
         return bytes(handle)
 
@@ -63,7 +68,8 @@ class Fence:
 
 
 class Stream:
-    """Work in order, whose progress all processes can see; from Pool.stream(). It is open until close(), or until its pool is closed.
+    """Work in order, whose progress all processes can see; from Pool.stream(). It is open until close(), or until its
+    pool is closed.
 
     Threads: any, but what one stream does is in the order of the calls.
     """
@@ -118,7 +124,9 @@ class Stream:
         self.record().wait(timeout_ms)
 
     def close(self) -> None:
-        """Waits for its work. A second call does nothing. Views with this stream are unpinned at once when they end after this."""
+        """Waits for its work. A second call does nothing. Views with this stream are unpinned at once when they end
+        after this.
+        """
         with self._handle as pool:
             number, self._number = self._number, None
             if number is not None:

@@ -6,7 +6,9 @@ from typing import Optional
 
 
 def c_text(value: str) -> bytes:
-    """A name, key or path as a C string. Raises ValueError: it contains NUL, at which C would cut it short and mean something else."""
+    """A name, key or path as a C string. Raises ValueError: it contains NUL, at which C would cut it short and mean
+    something else.
+    """
     encoded = value.encode()
     if b"\0" in encoded:
         raise ValueError(f"{value!r} contains NUL, which ends a text in C")

@@ -31,7 +31,9 @@ class Source(Protocol):
         """That the view holds."""
 
     def lend(self, stream: int) -> _abi.gpool_loan:
-        """Pin it, and how that pin ends: behind what is queued on the stream by then, if that is not 0. Raises Stale: it is gone."""
+        """Pin it, and how that pin ends: behind what is queued on the stream by then, if that is not 0. Raises Stale:
+        it is gone.
+        """
 
     def where(self) -> Tuple[int, int]:
         """Address and bytes of what is lent."""
@@ -40,15 +42,15 @@ class Source(Protocol):
 class View:
     """Part of a pool's memory as a C-contiguous array: shape and dtype, nothing copied.
 
-    While a view lives, or anything that was made of it (numpy.asarray(), torch.from_dlpack(), ...), its memory stays where it is, with its content,
-    whatever else is unpinned or freed; and the pool stays open: closing it raises Busy. There is nothing to close: it ends when nothing refers
-    to it any more.
+    While a view lives, or anything that was made of it (numpy.asarray(), torch.from_dlpack(), ...), its memory stays
+    where it is, with its content, whatever else is unpinned or freed; and the pool stays open: closing it raises Busy.
+    There is nothing to close: it ends when nothing refers to it any more.
 
-    For pools in a GPU's memory it has __cuda_array_interface__, for pools on the host (`host`) __array_interface__, read() and write(); for both
-    __dlpack__. Types that numpy lacks (bfloat16, float8) go by __dlpack__ alone.
+    For pools in a GPU's memory it has __cuda_array_interface__, for pools on the host (`host`) __array_interface__,
+    read() and write(); for both __dlpack__. Types that numpy lacks (bfloat16, float8) go by __dlpack__ alone.
 
-    Of the order of GPU work: with `stream` what reads the view first waits for what is queued there by then, and the memory is unpinned behind what
-    is queued there when the view ends. Without it both are the program's to see to.
+    Of the order of GPU work: with `stream` what reads the view first waits for what is queued there by then, and the
+    memory is unpinned behind what is queued there when the view ends. Without it both are the program's to see to.
 
     Threads: any.
     """
@@ -82,7 +84,10 @@ class View:
         self.nbytes: int = math.prod(self.shape) * size
         self.address: int = address + offset
         if offset < 0 or offset % size or any(length < 0 for length in self.shape):
-            raise ValueError(f"no view of {self.dtype} {self.shape} at byte {offset}: that is a multiple of {size}, and nothing is negative")
+            raise ValueError(
+                f"no view of {self.dtype} {self.shape} at byte {offset}: "
+                f"that is a multiple of {size}, and nothing is negative"
+            )
         if offset + self.nbytes > room:
             raise ValueError(f"no view of {self.nbytes} bytes at byte {offset} of {room}: it ends behind the memory")
 
@@ -113,11 +118,14 @@ class View:
         dl_device: Optional[Tuple[int, int]] = None,
         copy: Optional[bool] = None,
     ) -> object:
-        """A capsule for from_dlpack() of numpy, PyTorch, CuPy, JAX, ...; with max_version of 1 or more a versioned one. The memory stays pinned until
-        the taker's deleter is called, by whatever thread, and when nobody has taken the capsule, until the package notices.
+        """A capsule for from_dlpack() of numpy, PyTorch, CuPy, JAX, ...; with max_version of 1 or more a versioned one.
+        The memory stays pinned until
+        the taker's deleter is called, by whatever thread, and when nobody has taken the capsule, until the package
+        notices.
 
-        stream: of the taker's, on a GPU; -1: no order is wanted. What is queued on the view's stream is waited for on the host, unless it is the same.
-        Raises BufferError: a copy, another device, or a view that is read only for a taker that has no word for it (max_version below 1).
+        stream: of the taker's, on a GPU; -1: no order is wanted. What is queued on the view's stream is waited for on
+        the host, unless it is the same. Raises BufferError: a copy, another device, or a view that is read only for a
+        taker that has no word for it (max_version below 1).
         """
         device = self.__dlpack_device__()
         versioned = max_version is not None and max_version[0] >= 1
@@ -143,7 +151,9 @@ class View:
             return loan.capsule
 
     def _same_stream(self, stream: Optional[int]) -> bool:
-        return stream is not None and self.stream is not None and not self.stream.closed and self.stream.native == stream
+        return (
+            stream is not None and self.stream is not None and not self.stream.closed and self.stream.native == stream
+        )
 
     def _stream_number(self) -> int:
         """0: there is none any more, and nothing to wait for."""
@@ -172,7 +182,10 @@ class View:
 
     def _check_host(self, offset: int, nbytes: int) -> None:
         if not self.device.host_pointer:
-            raise BufferError(f"memory of a pool on '{self.device.backend}' is not the CPU's to use; copy it, or use a library for GPUs")
+            raise BufferError(
+                f"memory of a pool on '{self.device.backend}' is not the CPU's to use; "
+                "copy it, or use a library for GPUs"
+            )
         if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:
             raise ValueError(f"bytes {offset} to {offset + nbytes} of a view of {self.nbytes}")
         self._wait()

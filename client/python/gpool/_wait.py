@@ -1,12 +1,12 @@
 """Waiting calls that signals end.
 
-Python runs the handlers of signals in the main thread, between two steps of the interpreter. A call that waits in the library takes no such step, so
-Ctrl-C would have to wait, too. While it waits the library therefore asks a check every 50 ms, which takes one.
+Python runs the handlers of signals in the main thread, between two steps of the interpreter. A call that waits in the
+library takes no such step, so Ctrl-C would have to wait, too. While it waits the library therefore asks a check every
+50 ms, which takes one.
 """
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from typing import Any, Callable, Generator, List, Optional
 
@@ -17,8 +17,11 @@ _CHECK: Any = _abi.CALLS["gpool_wait_check"][1][0]
 _checks: List[Any] = []  # of the main thread: the last one counts, those before it are of calls in which a handler runs
 
 
-def waiting(timeout_ms: int, call: Callable[..., int], *arguments: Any, undo: Optional[Callable[[], object]] = None) -> int:
-    """call(*arguments), which waits for up to timeout_ms. An exception that a handler raises meanwhile ends it, and is raised; when the call had its
+def waiting(
+    timeout_ms: int, call: Callable[..., int], *arguments: Any, undo: Optional[Callable[[], object]] = None
+) -> int:
+    """call(*arguments), which waits for up to timeout_ms. An exception that a handler raises meanwhile ends it, and is
+    raised; when the call had its
     result by then, undo() comes first."""
     if timeout_ms == 0 or threading.current_thread() is not threading.main_thread():
         return call(*arguments)
@@ -40,7 +43,8 @@ def waiting(timeout_ms: int, call: Callable[..., int], *arguments: Any, undo: Op
 
 
 def _steps(raised: List[Optional[BaseException]]) -> Generator[int, None, None]:
-    """Each send() is a step of the interpreter inside of `try`. A function as the check would not do: its first step, in which a handler may raise, is
+    """Each send() is a step of the interpreter inside of `try`. A function as the check would not do: its first step,
+    in which a handler may raise, is
     before any `try` of its own, and ctypes drops what a callback raises."""
     try:
         while True:
