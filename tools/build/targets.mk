@@ -84,14 +84,14 @@ docs: $(B)/confgen $(B)/protogen $(B)/poolctl $(B)/gpool-exporter ## make again 
 # ---- looking at the source ----
 
 .PHONY: lint analyze format
-lint: all need-test-deps ## check layers, shell scripts and links between documents
+lint: all need-test-deps ## check layers, format, words, shell scripts and links between documents
 	$(Q)tools/build/lint
 
 analyze: ## cppcheck and clang-tidy, where they are installed
 	$(Q)tools/build/analyze.sh $(ALL_CFLAGS)
 
-format: ## clang-format, in place
-	$(Q)find agent client cuda proto shm tests tools docs -name '*.[ch]' -print0 | xargs -0 clang-format -i
+format: ## clang-format and ruff, in place
+	$(Q)tools/build/format
 
 # ---- install ----
 
