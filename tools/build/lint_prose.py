@@ -4,9 +4,7 @@
 usage: lint_prose.py [--list FOLDER]
 
 tools/build/prose.txt has the words, as regular expressions, and the number that each folder still has. Read are
-comments, strings and
-documents: every line of every tracked text file but those with data.
-"""
+comments, strings and documents: every line of every tracked text file but those with data."""
 
 from __future__ import annotations
 

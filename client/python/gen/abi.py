@@ -4,9 +4,8 @@
 usage: abi.py < client/gpool.h > client/python/gpool/_abi.py          (`make docs` does)
 
 It reads the subset of C that gpool.h is written in, and ends with an error at the first line that it does not
-understand: nothing is left
-out silently. tests/python/test_abi.py has a compiler say whether sizes and places are right.
-"""
+understand: nothing is left out silently. tests/python/test_abi.py has a compiler say whether sizes and places are
+right."""
 
 from __future__ import annotations
 

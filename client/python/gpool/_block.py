@@ -42,8 +42,7 @@ class Block:
     agent's pins.max_duration (30 s) counts as leaked unless touch() is called meanwhile; what becomes of it then its
     configuration says.
 
-    Threads: any.
-    """
+    Threads: any."""
 
     def __init__(self, pool: Pool, block: _abi.gpool_block) -> None:
         self._pool = pool
@@ -180,9 +179,8 @@ class Block:
         """Its memory from byte `offset` on as an array, pinned for as long as that lives: see View.
 
         shape: integers, at most 32 of them; None: all that is left, in one dimension. Raises Stale: freed or evicted;
-        ValueError: the memory is smaller, too
-        many dimensions, or an offset that does not fit the dtype; TypeError: no integers.
-        """
+        ValueError: the memory is smaller, too many dimensions, or an offset that does not fit the dtype; TypeError: no
+        integers."""
         return View(_Shown(self._pool, self._block), self._pool.device, dtype, shape, offset, readonly, stream)
 
 

@@ -3,8 +3,7 @@
 That function is gpool_loan_end(), in C: it is called by any thread, with or without the interpreter's lock, while an
 exception is on its way, and when the interpreter is gone, none of which a function of Python's would survive. It ends
 the pin; that it was called is seen in the loan, and the loan's memory is freed when somebody looks next: Handle.views
-does, before anything is closed.
-"""
+does, before anything is closed."""
 
 from __future__ import annotations
 

@@ -15,8 +15,7 @@ _SONAME = "libgpool.so.0"
 
 def _places() -> Iterator[str]:
     """$GPOOL_LIBRARY and nothing else, or: the build of the source tree that this file is in; the folder of libraries
-    that the package was
-    installed below; where the linker looks."""
+    that the package was installed below; where the linker looks."""
     named = os.environ.get("GPOOL_LIBRARY")
     if named:
         yield named

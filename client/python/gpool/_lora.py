@@ -194,8 +194,8 @@ class Adapter:
 
     def begin(self, timeout_ms: int = -1) -> Acquired:
         """As acquire(), and does not wait for the weights, only for their place: Acquired.wait() says which layers are
-        there. Released with a fence behind
-        all work that was queued, whatever came of it; then other engines may have it, too."""
+        there. Released with a fence behind all work that was queued, whatever came of it; then other engines may have
+        it, too."""
         with self.adapters.handle as pointer:
             undo = lambda: library().gpool_lora_release(pointer, self.id, None)  # noqa: E731
             result = waiting(timeout_ms, library().gpool_lora_acquire_async, pointer, self.id, timeout_ms, undo=undo)

@@ -101,8 +101,7 @@ class Object:
             draft.publish()
 
     Until publish() nobody sees it, and it goes when it is closed; one thread at a time uses it until then, any
-    afterwards. Metadata is bytes under texts; len(), `in`, iteration and [] read that of a published object.
-    """
+    afterwards. Metadata is bytes under texts; len(), `in`, iteration and [] read that of a published object."""
 
     def __init__(
         self,
@@ -274,8 +273,7 @@ class Object:
         stream: Optional[Stream] = None,
     ) -> View:
         """An allocation as an array: see Block.view(). Read only unless it is not published yet, or MUTABLE and this
-        process its writer. While it
-        lives the object stays open, and one of class PINNABLE pinned."""
+        process its writer. While it lives the object stays open, and one of class PINNABLE pinned."""
         return View(_Allocation(self, index), self._pool.device, dtype, shape, offset, not self._writable, stream)
 
     def pin(self) -> ObjectPin:

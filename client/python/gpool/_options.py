@@ -12,8 +12,7 @@ from ._stream import Stream
 
 class Content(enum.IntEnum):
     """What a block holds, which weighs in when the agent chooses what to evict: TEMP_BUFFER is the cheapest to lose,
-    then ACTIVATION, GRADIENT,
-    LORA_WEIGHT, KV_CACHE."""
+    then ACTIVATION, GRADIENT, LORA_WEIGHT, KV_CACHE."""
 
     KV_CACHE = _abi.GPOOL_USAGE_KV_CACHE
     LORA_WEIGHT = _abi.GPOOL_USAGE_LORA_WEIGHT

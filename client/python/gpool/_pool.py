@@ -84,11 +84,9 @@ class Pool:
     EBUSY (out of service), EPROTO, ENODEV, EMFILE.
 
     Threads: any may use a pool and all that comes from it, unless a call says otherwise; calls into the library let go
-    of the interpreter's lock.
-    Signals: handlers run within 50 ms while the main thread waits in a call with timeout_ms, and an exception that one
-    raises, as Ctrl-C does, ends the call. A handler may not use the pool itself. After fork() the child owns nothing of
-    it: every call raises Forked there, and the parent is not disturbed.
-    """
+    of the interpreter's lock. Signals: handlers run within 50 ms while the main thread waits in a call with timeout_ms,
+    and an exception that one raises, as Ctrl-C does, ends the call. A handler may not use the pool itself. After fork()
+    the child owns nothing of it: every call raises Forked there, and the parent is not disturbed."""
 
     def __init__(
         self,
@@ -106,13 +104,10 @@ class Pool:
         """Attach.
 
         pool: its name; None: the first. directory: of the agent's sockets; None: $GPOOL_DIR, else /run/gpool. name: how
-        tools show this process.
-        tenant: None: the first that this user may join. timeout_ms: longest wait for an agent that is not up yet,
-        milliseconds; -1: no limit.
-        observer: read only, no pages. admin: may steer the agent, no pages. quota_bytes: most that this process may
-        lease; 0: the tenant's limit.
-        log: receives a level, 0 error to 3 debug, and a line; by any thread.
-        """
+        tools show this process. tenant: None: the first that this user may join. timeout_ms: longest wait for an agent
+        that is not up yet, milliseconds; -1: no limit. observer: read only, no pages. admin: may steer the agent, no
+        pages. quota_bytes: most that this process may lease; 0: the tenant's limit. log: receives a level, 0 error to 3
+        debug, and a line; by any thread."""
         said: List[str] = []
 
         def hear(_: Any, level: int, line: bytes) -> None:
@@ -223,15 +218,12 @@ class Pool:
         """A block of pages, pinned once.
 
         priority: 0..3, higher stays longer. owner_id: what tools show. timeout_ms: longest wait for pages,
-        milliseconds; 0: none, -1: no limit.
-        stream: where it will be used first. first_fit: lowest pages first. critical: may use the reserved pages.
-        contiguous: neighbouring pages of the
-        pool, else its addresses alone are. evict: other blocks may be evicted for it. spill: on eviction its content is
-        kept, and comes back with pin().
+        milliseconds; 0: none, -1: no limit. stream: where it will be used first. first_fit: lowest pages first.
+        critical: may use the reserved pages. contiguous: neighbouring pages of the pool, else its addresses alone are.
+        evict: other blocks may be evicted for it. spill: on eviction its content is kept, and comes back with pin().
 
-        Raises NoRoom, whose `shortage` says what is missing; AgentGone; Error with EINVAL, EPERM, ENOMEM.
-        Cost: mostly the interpreter's time; a wake-up of the agent when this process's lease is dry.
-        """
+        Raises NoRoom, whose `shortage` says what is missing; AgentGone; Error with EINVAL, EPERM, ENOMEM. Cost: mostly
+        the interpreter's time; a wake-up of the agent when this process's lease is dry."""
         flags = (
             (_abi.GPOOL_ALLOC_FIRST_FIT if first_fit else 0)
             | (_abi.GPOOL_ALLOC_CRITICAL if critical else 0)
@@ -484,10 +476,8 @@ class Pool:
 
         cache_dir: exists; where loaded ones are kept, ready to be loaded again. warm: a pool of the back end `host`, in
         which engines share copies; closing it closes these, too. int8: they are kept in int8 in the cold folder where
-        that costs little.
-        private: shared among engines of one tenant alone, else of a trust domain. load_threads: 0: 4. salt: two numbers
-        of 64 bits, who does not know them does not find what is shared.
-        """
+        that costs little. private: shared among engines of one tenant alone, else of a trust domain. load_threads: 0:
+        4. salt: two numbers of 64 bits, who does not know them does not find what is shared."""
         made = Adapters(self, cache_dir, warm, int8, private, element, load_threads, salt)
         for pool in (self, warm) if warm is not None else (self,):
             pool._adapters.add(made)
@@ -532,9 +522,7 @@ class Pool:
         """A stream whose progress all processes can see; at most 255 at a time.
 
         native: a CUstream of the program's, such as torch.cuda.Stream().cuda_stream, which must outlive it; None: one
-        of gpool's own.
-        manual: no GPU stream behind it, the program signals its fences.
-        """
+        of gpool's own. manual: no GPU stream behind it, the program signals its fences."""
         number = ctypes.c_uint32()
         flags = _abi.GPOOL_STREAM_HOST_SIGNALED if manual else 0
         with self.handle as pool:

@@ -129,8 +129,7 @@ class Range:
         stream: Optional[Stream] = None,
     ) -> View:
         """As Block.view(); also read only where the range is kept as an object. Raises Busy: it is asleep; of an
-        elastic range Error with EFAULT: a page
-        of those that are shown is not backed."""
+        elastic range Error with EFAULT: a page of those that are shown is not backed."""
         info = self.info()
         if info.asleep:
             raise Busy(errno.EBUSY, "cannot show a range: it is asleep; Pool.wake() first")

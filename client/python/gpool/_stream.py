@@ -53,8 +53,7 @@ class Fence:
         """128 bytes for another process, which gives them to Pool.fence_import(); good while this process lives.
 
         event: by an event of the driver although shared memory can do it. Cost: a driver call, and the first time a
-        question to the agent.
-        """
+        question to the agent."""
         handle = _abi.gpool_fence_handle()
         with self._handle as pool:
             flags = _abi.GPOOL_FENCE_EXPORT_EVENT if event else 0

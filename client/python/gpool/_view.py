@@ -52,8 +52,7 @@ class View:
     Of the order of GPU work: with `stream` what reads the view first waits for what is queued there by then, and the
     memory is unpinned behind what is queued there when the view ends. Without it both are the program's to see to.
 
-    Threads: any.
-    """
+    Threads: any."""
 
     def __init__(
         self,
@@ -119,14 +118,12 @@ class View:
         copy: Optional[bool] = None,
     ) -> object:
         """A capsule for from_dlpack() of numpy, PyTorch, CuPy, JAX, ...; with max_version of 1 or more a versioned one.
-        The memory stays pinned until
-        the taker's deleter is called, by whatever thread, and when nobody has taken the capsule, until the package
-        notices.
+        The memory stays pinned until the taker's deleter is called, by whatever thread, and when nobody has taken the
+        capsule, until the package notices.
 
         stream: of the taker's, on a GPU; -1: no order is wanted. What is queued on the view's stream is waited for on
         the host, unless it is the same. Raises BufferError: a copy, another device, or a view that is read only for a
-        taker that has no word for it (max_version below 1).
-        """
+        taker that has no word for it (max_version below 1)."""
         device = self.__dlpack_device__()
         versioned = max_version is not None and max_version[0] >= 1
         if copy:

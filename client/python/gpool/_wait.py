@@ -21,8 +21,7 @@ def waiting(
     timeout_ms: int, call: Callable[..., int], *arguments: Any, undo: Optional[Callable[[], object]] = None
 ) -> int:
     """call(*arguments), which waits for up to timeout_ms. An exception that a handler raises meanwhile ends it, and is
-    raised; when the call had its
-    result by then, undo() comes first."""
+    raised; when the call had its result by then, undo() comes first."""
     if timeout_ms == 0 or threading.current_thread() is not threading.main_thread():
         return call(*arguments)
     raised: List[Optional[BaseException]] = [None]
@@ -44,8 +43,7 @@ def waiting(
 
 def _steps(raised: List[Optional[BaseException]]) -> Generator[int, None, None]:
     """Each send() is a step of the interpreter inside of `try`. A function as the check would not do: its first step,
-    in which a handler may raise, is
-    before any `try` of its own, and ctypes drops what a callback raises."""
+    in which a handler may raise, is before any `try` of its own, and ctypes drops what a callback raises."""
     try:
         while True:
             yield 0
