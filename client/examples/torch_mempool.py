@@ -2,10 +2,11 @@
 
 Needs a GPU, PyTorch 2.5 or later and a gpoold that runs (GPOOL_DIR, where it is not /run/gpool):
 
-python3 client/examples/torch_mempool.py build/libgpool_torch.so
+    python3 client/examples/torch_mempool.py build/libgpool_torch.so
 
 Everything that is allocated inside the `with` comes out of the pool, where other engines can have it as soon as it is
-freed."""
+freed.
+"""
 
 import sys
 

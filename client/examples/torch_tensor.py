@@ -2,9 +2,10 @@
 
 Needs PyTorch and a gpoold that runs (GPOOL_DIR, where it is not /run/gpool), on a GPU or on host memory:
 
-PYTHONPATH=client/python python3 client/examples/torch_tensor.py
+    PYTHONPATH=client/python python3 client/examples/torch_tensor.py
 
-torch_mempool.py is the other way: there PyTorch allocates, here the program does."""
+torch_mempool.py is the other way: there PyTorch allocates, here the program does.
+"""
 
 import sys
 
