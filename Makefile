@@ -6,7 +6,7 @@
 #   client/                -> libgpool, libgpool_torch          tools/NAME/main.c -> a program with its folder; tools/lib/ is what several of them use
 #   tests/*/test_NAME.c    -> one test program each
 
-VERSION := 0.1.0
+VERSION := 0.2.0
 SOVERSION := 0
 
 prefix ?= /usr/local

@@ -44,10 +44,10 @@ extern "C" {
 /* ---- version ---- */
 
 #define GPOOL_VERSION_MAJOR 0
-#define GPOOL_VERSION_MINOR 1
+#define GPOOL_VERSION_MINOR 2
 #define GPOOL_VERSION_PATCH 0
 
-/* gpool_version() - "0.1.0", of the library at run time. */
+/* gpool_version() - "0.2.0", of the library at run time. */
 GPOOL_API const char *gpool_version(void);
 
 /* ---- errors ---- */

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #ifndef GPOOL_VERSION
-#define GPOOL_VERSION "0.1.0"
+#define GPOOL_VERSION "0.2.0"
 #endif
 
 const char *gpool_version(void)

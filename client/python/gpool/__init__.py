@@ -68,5 +68,5 @@ __all__ = [
 
 
 def version() -> str:
-    """Of the library at run time: "0.1.0"."""
+    """Of the library at run time: "0.2.0"."""
     return str(library().gpool_version().decode())

@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Optional, Tuple
 Text = bytes  # there are fields of that name
 
 GPOOL_VERSION_MAJOR = 0
-GPOOL_VERSION_MINOR = 1
+GPOOL_VERSION_MINOR = 2
 GPOOL_VERSION_PATCH = 0
 GPOOL_OBJECT_NONE = 18446744073709551615
 GPOOL_KV_NO_WATERMARK = 4294967295
