@@ -34,8 +34,7 @@ def member(field: str) -> str:
 class Abi(unittest.TestCase):
     def test_it_is_what_the_header_says(self) -> None:
         made = subprocess.run(
-            [sys.executable, str(ROOT / "client" / "python" / "gen" / "abi.py")],
-            stdin=HEADER.open(),
+            [sys.executable, str(ROOT / "client" / "python" / "gen" / "abi.py"), str(HEADER)],
             check=True,
             stdout=subprocess.PIPE,
             text=True,

@@ -1,9 +1,9 @@
 /*
- * test_figures.c - where documents name a figure of gpool-bench there is one, and gpool.h states costs by such names
- * and not in times.
+ * test_figures.c - documents name only figures that gpool-bench has, and the public headers state costs as such names
+ * and not as times.
  *
- * Method: read README, guides, manual and gpool.h; names are compared with tools/bench/figures.def. Run from the root
- * of the source tree.
+ * Method: read README, guides, manual and headers; compare the names with tools/bench/figures.def. Run from the root of
+ * the source tree.
  */
 #include <glob.h>
 #include <setjmp.h>
@@ -63,7 +63,7 @@ static bool is_name(const char *name, size_t length)
 	return is_figure(name, length);
 }
 
-/* ---- gpool.h ---- */
+/* ---- the public headers ---- */
 
 /* "[alloc1, alloc100: explanation]": names up to a colon. */
 static const char *bracket_check(const char *at, const char *end, int *found)
@@ -75,32 +75,42 @@ static const char *bracket_check(const char *at, const char *end, int *found)
 		size_t length = strspn(at, name_bytes);
 
 		if (!is_figure(at, length))
-			fail_msg("client/gpool.h: not a figure of gpool-bench in [%.*s]", (int)(close - names), names);
+			fail_msg("client/gpool/: not a figure of gpool-bench in [%.*s]", (int)(close - names), names);
 		at += length;
 		(*found)++;
 	}
 	return close;
 }
 
-static void test_costs_name_figures(void **state)
+static void header_check(const char *path, int *found)
 {
 	static const char *const times[] = {" ns", "nanosecond", "microsecond"};
 	const char *end;
-	int found = 0;
 
-	(void)state;
-	for (const char *at = strstr(file_read("client/gpool.h"), "Cost:"); at; at = strstr(end, "Cost:")) {
+	for (const char *at = strstr(file_read(path), "Cost:"); at; at = strstr(end, "Cost:")) {
 		end = strstr(at, "*/");
 		assert_non_null(end);
 		for (size_t i = 0; i < sizeof(times) / sizeof(*times); i++) {
 			const char *time = strstr(at, times[i]);
 
 			if (time && time < end)
-				fail_msg("client/gpool.h states a time, not a figure: %.*s", (int)(end - at), at);
+				fail_msg("%s states a time, not a figure: %.*s", path, (int)(end - at), at);
 		}
 		for (at = memchr(at, '[', (size_t)(end - at)); at; at = memchr(at, '[', (size_t)(end - at)))
-			at = bracket_check(at + 1, end, &found);
+			at = bracket_check(at + 1, end, found);
 	}
+}
+
+static void test_costs_name_figures(void **state)
+{
+	glob_t headers;
+	int found = 0;
+
+	(void)state;
+	assert_int_equal(glob("client/gpool/*.h", 0, NULL, &headers), 0);
+	for (size_t i = 0; i < headers.gl_pathc; i++)
+		header_check(headers.gl_pathv[i], &found);
+	globfree(&headers);
 	assert_true(found > 20);
 }
 

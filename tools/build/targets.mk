@@ -75,7 +75,7 @@ docs: $(B)/confgen $(B)/protogen $(B)/poolctl $(B)/gpool-exporter ## make again 
 		cp $(B)/gpoold.conf.5 docs/man/
 	$(call say,GEN,proto/PROTOCOL.md)$(B)/protogen --markdown > $(B)/PROTOCOL.md && cp $(B)/PROTOCOL.md proto/
 	$(call say,GEN,tools/exporter/monitoring/METRICS.md)$(B)/gpool-exporter --metrics > $(B)/METRICS.md && cp $(B)/METRICS.md tools/exporter/monitoring/
-	$(call say,GEN,client/python/gpool/_abi.py)python3 client/python/gen/abi.py < client/gpool.h > $(B)/_abi.py && cp $(B)/_abi.py client/python/gpool/
+	$(call say,GEN,client/python/gpool/_abi.py)python3 client/python/gen/abi.py client/gpool.h > $(B)/_abi.py && cp $(B)/_abi.py client/python/gpool/
 	$(call say,GEN,tools/packaging/completions/poolctl.bash)$(B)/poolctl help --completion bash > $(B)/poolctl.bash && cp $(B)/poolctl.bash tools/packaging/completions/
 	$(call say,GEN,tools/packaging/completions/_poolctl)$(B)/poolctl help --completion zsh > $(B)/_poolctl && cp $(B)/_poolctl tools/packaging/completions/
 	$(call say,GEN,docs/man/poolctl.1)$(B)/poolctl help --man > $(B)/poolctl.parts && \
@@ -115,7 +115,7 @@ pythondir ?= $(shell $(PYTHON) -c 'import site; print(next(p for p in site.getsi
 .PHONY: install uninstall
 install: all ## install below prefix and sysconfdir
 	$(Q)rm -f $(B)/gpool.pc && $(MAKE) --no-print-directory $(B)/gpool.pc
-	$(INSTALL) -d $(DESTDIR)$(sbindir) $(DESTDIR)$(bindir) $(DESTDIR)$(libdir)/pkgconfig $(DESTDIR)$(includedir) \
+	$(INSTALL) -d $(DESTDIR)$(sbindir) $(DESTDIR)$(bindir) $(DESTDIR)$(libdir)/pkgconfig $(DESTDIR)$(includedir)/gpool \
 		$(DESTDIR)$(libdir)/gpool $(DESTDIR)$(sysconfdir)/gpool
 	$(INSTALL) -m 755 $(B)/gpoold $(DESTDIR)$(sbindir)/
 	$(INSTALL) -m 644 $(B)/gpoold-agent.so $(DESTDIR)$(libdir)/gpool/gpoold-agent.so~
@@ -128,6 +128,7 @@ install: all ## install below prefix and sysconfdir
 	$(INSTALL) -m 644 $(B)/libgpool_torch.so $(DESTDIR)$(libdir)/
 	$(INSTALL) -m 644 $(B)/gpool.pc $(DESTDIR)$(libdir)/pkgconfig/
 	$(INSTALL) -m 644 client/gpool.h client/torch/gpool_torch.h $(DESTDIR)$(includedir)/
+	$(INSTALL) -m 644 client/gpool/*.h $(DESTDIR)$(includedir)/gpool/
 	$(foreach s,$(MANDIRS),$(if $(call man_pages,$(s)),$(INSTALL) -d $(DESTDIR)$(mandir)/man$(s) && \
 		$(INSTALL) -m 644 $(call man_pages,$(s)) $(DESTDIR)$(mandir)/man$(s)/ &&)) true
 	$(INSTALL) -d $(DESTDIR)$(COMPLETION_DIR) $(DESTDIR)$(ZSH_DIR)
@@ -157,7 +158,7 @@ uninstall: ## remove what install puts there, but for the configuration
 		$(DESTDIR)$(prefix)/share/gpool/gpool-pools.sh \
 		$(addprefix $(DESTDIR)$(MONITORING_DIR)/,$(notdir $(MONITORING))) \
 		$(foreach s,$(MANDIRS),$(addprefix $(DESTDIR)$(mandir)/man$(s)/,$(notdir $(call man_pages,$(s)))))
-	rm -rf $(DESTDIR)$(pythondir)/gpool
+	rm -rf $(DESTDIR)$(pythondir)/gpool $(DESTDIR)$(includedir)/gpool
 	rmdir $(DESTDIR)$(libdir)/gpool 2>/dev/null || true
 	rmdir $(DESTDIR)$(MONITORING_DIR) $(DESTDIR)$(TRACE_DIR) $(dir $(DESTDIR)$(TRACE_DIR)) 2>/dev/null || true
 

@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
-"""abi.py - what ctypes has to know of gpool.h: its constants, structures and calls, as client/python/gpool/_abi.py.
+"""abi.py - print the constants, structures and calls of gpool.h as declarations for ctypes.
 
-usage: abi.py < client/gpool.h > client/python/gpool/_abi.py          (`make docs` does)
+usage: abi.py client/gpool.h > client/python/gpool/_abi.py          (`make docs` runs it)
 
-It reads the subset of C that gpool.h is written in, and ends with an error at the first line that it does not
-understand: nothing is left out silently. tests/python/test_abi.py has a compiler say whether sizes and places are
-right."""
+Reads the header and the parts that it includes, in the subset of C in which they are written, and fails at the first
+line that it cannot parse: no declaration is left out silently. tests/python/test_abi.py compares sizes and offsets
+with those of a C compiler.
+"""
 
 from __future__ import annotations
 
 import re
 import sys
 from keyword import iskeyword
-from typing import Dict, Iterator, List, Tuple
+from pathlib import Path
+from typing import Dict, Iterator, List, Set, Tuple
 
 SCALARS = {
     "int": "c_int",
@@ -36,19 +38,29 @@ def fail(what: str) -> None:
     sys.exit(f"abi.py: do not understand '{' '.join(what.split())}'")
 
 
+def read(path: Path, seen: Set[Path]) -> str:
+    """Return the text of a header behind that of the headers beside it which it includes, each once."""
+    if path in seen:
+        return ""
+    seen.add(path)
+    text = path.read_text()
+    included = [path.parent / name for name in re.findall(r'^#include "([^"]+)"', text, flags=re.M)]
+    return "".join(read(other, seen) for other in included) + text
+
+
 def statements(text: str) -> Iterator[str]:
     """Declarations, each to its semicolon, without comments and preprocessor lines."""
     text = re.sub(r"/\*.*?\*/", " ", text, flags=re.S)
     text = text.replace("\\\n", " ")
+    text = re.sub(r"^#ifdef __cplusplus\n.*?^#endif$", "", text, flags=re.M | re.S)
     text = re.sub(r"^\s*#.*$", "", text, flags=re.M)
-    text = re.sub(r'extern "C" \{', "", text)
     depth, begin = 0, 0
     for at, sign in enumerate(text):
         depth += {"{": 1, "}": -1}.get(sign, 0)
         if sign == ";" and depth == 0:
             yield text[begin:at].strip()
             begin = at + 1
-    if text[begin:].strip() not in ("", "}"):
+    if text[begin:].strip():
         fail(text[begin:])
 
 
@@ -241,4 +253,4 @@ def text_of(header: Header) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    print("\n".join(text_of(Header(sys.stdin.read()))))
+    print("\n".join(text_of(Header(read(Path(sys.argv[1]), set())))))

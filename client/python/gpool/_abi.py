@@ -10,34 +10,35 @@ Text = bytes  # there are fields of that name
 GPOOL_VERSION_MAJOR = 0
 GPOOL_VERSION_MINOR = 2
 GPOOL_VERSION_PATCH = 0
+GPOOL_DEVICE_NONE = 4294967295
 GPOOL_OBJECT_NONE = 18446744073709551615
 GPOOL_KV_NO_WATERMARK = 4294967295
 GPOOL_KV_GROUP_CACHES_MAX = 16
 GPOOL_LORA_NONE = 4294967295
-GPOOL_DEVICE_NONE = 4294967295
-GPOOL_USAGE_KV_CACHE = 0
-GPOOL_USAGE_LORA_WEIGHT = 1
-GPOOL_USAGE_TEMP_BUFFER = 2
-GPOOL_USAGE_ACTIVATION = 3
-GPOOL_USAGE_GRADIENT = 4
-GPOOL_USAGE_COUNT = 5
 GPOOL_PRESSURE_LOW = 0
 GPOOL_PRESSURE_MEDIUM = 1
 GPOOL_PRESSURE_HIGH = 2
 GPOOL_PRESSURE_CRITICAL = 3
 GPOOL_OPEN_OBSERVER = 1
 GPOOL_OPEN_ADMIN = 2
+GPOOL_DEVICE_HOST_POINTER = 1
+GPOOL_STREAM_HOST_SIGNALED = 1
+GPOOL_FENCE_HANDLE_SIGNALED = 1
+GPOOL_FENCE_HANDLE_TIMELINE = 2
+GPOOL_FENCE_HANDLE_EVENT = 3
+GPOOL_FENCE_EXPORT_EVENT = 1
+GPOOL_USAGE_KV_CACHE = 0
+GPOOL_USAGE_LORA_WEIGHT = 1
+GPOOL_USAGE_TEMP_BUFFER = 2
+GPOOL_USAGE_ACTIVATION = 3
+GPOOL_USAGE_GRADIENT = 4
+GPOOL_USAGE_COUNT = 5
 GPOOL_ALLOC_FIRST_FIT = 1
 GPOOL_ALLOC_CRITICAL = 2
 GPOOL_ALLOC_CONTIGUOUS = 4
 GPOOL_ALLOC_NO_EVICT = 8
 GPOOL_ALLOC_SPILL = 16
 GPOOL_HOLDERS_MAX = 4
-GPOOL_STREAM_HOST_SIGNALED = 1
-GPOOL_FENCE_HANDLE_SIGNALED = 1
-GPOOL_FENCE_HANDLE_TIMELINE = 2
-GPOOL_FENCE_HANDLE_EVENT = 3
-GPOOL_FENCE_EXPORT_EVENT = 1
 GPOOL_SCOPE_FREE = 1
 GPOOL_OBJECT_IMMUTABLE = 0
 GPOOL_OBJECT_MUTABLE = 1
@@ -103,29 +104,6 @@ GPOOL_EVENT_RETIRED = 18
 GPOOL_EVENT_SPILL_ERROR = 20
 GPOOL_EVENT_MOVER = 21
 GPOOL_EVENT_DRAIN = 22
-GPOOL_DEVICE_HOST_POINTER = 1
-
-
-class gpool_block(c.Structure):
-    generation: int
-    tag: int
-    page: int
-    page_count: int
-
-    _fields_ = [
-        ("generation", c.c_uint64),
-        ("tag", c.c_uint64),
-        ("page", c.c_uint32),
-        ("page_count", c.c_uint32),
-    ]
-
-
-class gpool_fence(c.Structure):
-    value: int
-
-    _fields_ = [
-        ("value", c.c_uint64),
-    ]
 
 
 class gpool_options(c.Structure):
@@ -153,6 +131,98 @@ class gpool_options(c.Structure):
         ("quota_bytes", c.c_uint64),
         ("log", c.CFUNCTYPE(None, c.c_void_p, c.c_int, c.c_char_p)),
         ("log_context", c.c_void_p),
+    ]
+
+
+class gpool_device_info(c.Structure):
+    size: int
+    flags: int
+    ordinal: int
+    reserved: int
+    pool: Text
+    backend: Text
+    uuid: Text
+
+    _fields_ = [
+        ("size", c.c_uint32),
+        ("flags", c.c_uint32),
+        ("ordinal", c.c_uint32),
+        ("reserved", c.c_uint32),
+        ("pool", c.c_char * 64),
+        ("backend", c.c_char * 16),
+        ("uuid", c.c_char * 48),
+    ]
+
+
+class gpool_stats(c.Structure):
+    size: int
+    leased_pages: int
+    idle_pages: int
+    deferred_blocks: int
+    allocations: int
+    frees: int
+    pins: int
+    unpins: int
+    stale_pins: int
+    contended_pins: int
+    magazine_hits: int
+    scattered: int
+    refills: int
+    refusals: int
+    driver_calls: int
+    allocation_ns: c.Array[c.c_uint64]
+    refill_ns: c.Array[c.c_uint64]
+
+    _fields_ = [
+        ("size", c.c_uint32),
+        ("leased_pages", c.c_uint32),
+        ("idle_pages", c.c_uint32),
+        ("deferred_blocks", c.c_uint32),
+        ("allocations", c.c_uint64),
+        ("frees", c.c_uint64),
+        ("pins", c.c_uint64),
+        ("unpins", c.c_uint64),
+        ("stale_pins", c.c_uint64),
+        ("contended_pins", c.c_uint64),
+        ("magazine_hits", c.c_uint64),
+        ("scattered", c.c_uint64),
+        ("refills", c.c_uint64),
+        ("refusals", c.c_uint64),
+        ("driver_calls", c.c_uint64),
+        ("allocation_ns", c.c_uint64 * 32),
+        ("refill_ns", c.c_uint64 * 32),
+    ]
+
+
+class gpool_fence(c.Structure):
+    value: int
+
+    _fields_ = [
+        ("value", c.c_uint64),
+    ]
+
+
+class gpool_fence_handle(c.Structure):
+    way: int
+    bytes: c.Array[c.c_uint8]
+
+    _fields_ = [
+        ("way", c.c_uint32),
+        ("bytes", c.c_uint8 * 124),
+    ]
+
+
+class gpool_block(c.Structure):
+    generation: int
+    tag: int
+    page: int
+    page_count: int
+
+    _fields_ = [
+        ("generation", c.c_uint64),
+        ("tag", c.c_uint64),
+        ("page", c.c_uint32),
+        ("page_count", c.c_uint32),
     ]
 
 
@@ -247,16 +317,6 @@ class gpool_span(c.Structure):
         ("address", c.c_uint64),
         ("offset", c.c_uint32),
         ("bytes", c.c_uint32),
-    ]
-
-
-class gpool_fence_handle(c.Structure):
-    way: int
-    bytes: c.Array[c.c_uint8]
-
-    _fields_ = [
-        ("way", c.c_uint32),
-        ("bytes", c.c_uint8 * 124),
     ]
 
 
@@ -1174,75 +1234,16 @@ class gpool_event(c.Structure):
     ]
 
 
-class gpool_device_info(c.Structure):
-    size: int
-    flags: int
-    ordinal: int
-    reserved: int
-    pool: Text
-    backend: Text
-    uuid: Text
-
-    _fields_ = [
-        ("size", c.c_uint32),
-        ("flags", c.c_uint32),
-        ("ordinal", c.c_uint32),
-        ("reserved", c.c_uint32),
-        ("pool", c.c_char * 64),
-        ("backend", c.c_char * 16),
-        ("uuid", c.c_char * 48),
-    ]
-
-
-class gpool_stats(c.Structure):
-    size: int
-    leased_pages: int
-    idle_pages: int
-    deferred_blocks: int
-    allocations: int
-    frees: int
-    pins: int
-    unpins: int
-    stale_pins: int
-    contended_pins: int
-    magazine_hits: int
-    scattered: int
-    refills: int
-    refusals: int
-    driver_calls: int
-    allocation_ns: c.Array[c.c_uint64]
-    refill_ns: c.Array[c.c_uint64]
-
-    _fields_ = [
-        ("size", c.c_uint32),
-        ("leased_pages", c.c_uint32),
-        ("idle_pages", c.c_uint32),
-        ("deferred_blocks", c.c_uint32),
-        ("allocations", c.c_uint64),
-        ("frees", c.c_uint64),
-        ("pins", c.c_uint64),
-        ("unpins", c.c_uint64),
-        ("stale_pins", c.c_uint64),
-        ("contended_pins", c.c_uint64),
-        ("magazine_hits", c.c_uint64),
-        ("scattered", c.c_uint64),
-        ("refills", c.c_uint64),
-        ("refusals", c.c_uint64),
-        ("driver_calls", c.c_uint64),
-        ("allocation_ns", c.c_uint64 * 32),
-        ("refill_ns", c.c_uint64 * 32),
-    ]
-
-
 # What gpool.h itself says of sizes, in bytes.
 SIZES: Dict[str, int] = {
-    "gpool_block": 24,
     "gpool_options": 72,
+    "gpool_device_info": 144,
+    "gpool_fence_handle": 128,
+    "gpool_block": 24,
     "gpool_alloc_options": 32,
     "gpool_holder": 84,
     "gpool_oom_info": 428,
     "gpool_oom_object": 208,
-    "gpool_fence_handle": 128,
     "gpool_object_options": 40,
     "gpool_object_open_options": 40,
     "gpool_object_info": 328,
@@ -1276,7 +1277,6 @@ SIZES: Dict[str, int] = {
     "gpool_lora_schedule": 3092,
     "gpool_lora_scheduler_stats": 104,
     "gpool_role": 16,
-    "gpool_device_info": 144,
 }
 
 # Result and arguments. Pointers to what only the library knows are c_void_p.
@@ -1287,6 +1287,25 @@ CALLS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpool_wait_check": (None, [c.CFUNCTYPE(c.c_int, c.c_void_p), c.c_void_p]),
     "gpool_open": (c.c_int, [c.POINTER(gpool_options), c.POINTER(c.c_void_p)]),
     "gpool_close": (None, [c.c_void_p]),
+    "gpool_page_bytes": (c.c_uint64, [c.c_void_p]),
+    "gpool_page_count": (c.c_uint32, [c.c_void_p]),
+    "gpool_session": (c.c_uint32, [c.c_void_p]),
+    "gpool_pressure": (c.c_int, [c.c_void_p]),
+    "gpool_device_info": (c.c_int, [c.c_void_p, c.POINTER(gpool_device_info)]),
+    "gpool_stats": (c.c_int, [c.c_void_p, c.POINTER(gpool_stats)]),
+    "gpool_stream_open": (c.c_int, [c.c_void_p, c.c_void_p, c.c_uint32, c.POINTER(c.c_uint32)]),
+    "gpool_stream_native": (c.c_int, [c.c_void_p, c.c_uint32, c.POINTER(c.c_void_p)]),
+    "gpool_stream_close": (None, [c.c_void_p, c.c_uint32]),
+    "gpool_copy": (c.c_int, [c.c_void_p, c.c_uint32, c.c_uint64, c.c_uint64, c.c_uint64]),
+    "gpool_fill": (c.c_int, [c.c_void_p, c.c_uint32, c.c_uint64, c.c_uint32, c.c_uint64]),
+    "gpool_fence_record": (c.c_int, [c.c_void_p, c.c_uint32, c.POINTER(gpool_fence)]),
+    "gpool_fence_done": (c.c_int, [c.c_void_p, gpool_fence]),
+    "gpool_fence_wait": (c.c_int, [c.c_void_p, gpool_fence, c.c_int]),
+    "gpool_stream_wait": (c.c_int, [c.c_void_p, c.c_uint32, gpool_fence]),
+    "gpool_fence_signal": (c.c_int, [c.c_void_p, gpool_fence]),
+    "gpool_fence_export": (c.c_int, [c.c_void_p, gpool_fence, c.c_uint32, c.POINTER(gpool_fence_handle)]),
+    "gpool_fence_import": (c.c_int, [c.c_void_p, c.POINTER(gpool_fence_handle), c.POINTER(gpool_fence)]),
+    "gpool_fence_close": (c.c_int, [c.c_void_p, gpool_fence]),
     "gpool_alloc": (c.c_int, [c.c_void_p, c.c_uint32, c.POINTER(gpool_alloc_options), c.POINTER(gpool_block)]),
     "gpool_free": (c.c_int, [c.c_void_p, c.POINTER(gpool_block)]),
     "gpool_discard": (c.c_int, [c.c_void_p, c.POINTER(gpool_block)]),
@@ -1298,23 +1317,10 @@ CALLS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpool_oom_info": (c.c_int, [c.c_void_p, c.POINTER(gpool_oom_info)]),
     "gpool_oom_object": (c.c_int, [c.c_void_p, c.POINTER(gpool_oom_object)]),
     "gpool_release_unused": (c.c_int, [c.c_void_p]),
-    "gpool_span_alloc": (c.c_int, [c.c_void_p, c.c_uint64, c.c_uint32, c.POINTER(gpool_span)]),
-    "gpool_span_free": (c.c_int, [c.c_void_p, c.POINTER(gpool_span)]),
-    "gpool_stream_open": (c.c_int, [c.c_void_p, c.c_void_p, c.c_uint32, c.POINTER(c.c_uint32)]),
-    "gpool_stream_native": (c.c_int, [c.c_void_p, c.c_uint32, c.POINTER(c.c_void_p)]),
-    "gpool_stream_close": (None, [c.c_void_p, c.c_uint32]),
-    "gpool_copy": (c.c_int, [c.c_void_p, c.c_uint32, c.c_uint64, c.c_uint64, c.c_uint64]),
-    "gpool_fill": (c.c_int, [c.c_void_p, c.c_uint32, c.c_uint64, c.c_uint32, c.c_uint64]),
-    "gpool_fence_record": (c.c_int, [c.c_void_p, c.c_uint32, c.POINTER(gpool_fence)]),
-    "gpool_fence_done": (c.c_int, [c.c_void_p, gpool_fence]),
-    "gpool_fence_wait": (c.c_int, [c.c_void_p, gpool_fence, c.c_int]),
-    "gpool_stream_wait": (c.c_int, [c.c_void_p, c.c_uint32, gpool_fence]),
-    "gpool_fence_signal": (c.c_int, [c.c_void_p, gpool_fence]),
     "gpool_free_after": (c.c_int, [c.c_void_p, c.POINTER(gpool_block), gpool_fence]),
     "gpool_unpin_after": (c.c_int, [c.c_void_p, c.POINTER(gpool_block), gpool_fence]),
-    "gpool_fence_export": (c.c_int, [c.c_void_p, gpool_fence, c.c_uint32, c.POINTER(gpool_fence_handle)]),
-    "gpool_fence_import": (c.c_int, [c.c_void_p, c.POINTER(gpool_fence_handle), c.POINTER(gpool_fence)]),
-    "gpool_fence_close": (c.c_int, [c.c_void_p, gpool_fence]),
+    "gpool_span_alloc": (c.c_int, [c.c_void_p, c.c_uint64, c.c_uint32, c.POINTER(gpool_span)]),
+    "gpool_span_free": (c.c_int, [c.c_void_p, c.POINTER(gpool_span)]),
     "gpool_scope_begin": (c.c_int, [c.c_void_p, c.c_uint32, c.c_uint32, c.POINTER(gpool_scope)]),
     "gpool_scope_alloc": (c.c_int, [c.POINTER(gpool_scope), c.c_uint32, c.POINTER(gpool_alloc_options), c.POINTER(gpool_block)]),
     "gpool_scope_end": (c.c_int, [c.POINTER(gpool_scope), c.POINTER(gpool_fence)]),
@@ -1440,10 +1446,4 @@ CALLS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpool_role_release": (c.c_int, [c.c_void_p, c.POINTER(gpool_role)]),
     "gpool_role_info": (c.c_int, [c.c_void_p, c.c_char_p, c.POINTER(c.c_uint32), c.POINTER(c.c_uint64)]),
     "gpool_event_next": (c.c_int, [c.c_void_p, c.c_int, c.POINTER(gpool_event)]),
-    "gpool_page_bytes": (c.c_uint64, [c.c_void_p]),
-    "gpool_page_count": (c.c_uint32, [c.c_void_p]),
-    "gpool_session": (c.c_uint32, [c.c_void_p]),
-    "gpool_pressure": (c.c_int, [c.c_void_p]),
-    "gpool_device_info": (c.c_int, [c.c_void_p, c.POINTER(gpool_device_info)]),
-    "gpool_stats": (c.c_int, [c.c_void_p, c.POINTER(gpool_stats)]),
 }
