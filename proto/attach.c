@@ -26,8 +26,8 @@
 
 enum {
 	BACKLOG = 128, /* chosen: workers that may wait between two turns of the agent's loop */
-	RETRY_MS = 50, /* where nothing tells that a listener came up */
-	/* where inotify tells; a look all the same, should the directory be on a remote file system */
+	RETRY_MS = 50, /* without inotify */
+	/* with inotify, which does not report changes on remote file systems */
 	RETRY_WATCHED_MS = 1000,
 };
 
@@ -144,9 +144,8 @@ static int receive_now(int socket, void *buffer, size_t capacity, int *fds, size
 		header.msg_controllen = CMSG_LEN(fd_capacity * sizeof(int));
 	}
 	/*
-	 * ECONNRESET is told once, when the peer closed without having read all that it was sent, and before what
-	 * itself had sent and lies in the queue: behind it that comes, and then the end. The second one in a row would
-	 * be somebody's invention.
+	 * The kernel reports ECONNRESET once, when the peer closed with unread packets in its queue. Packets that the
+	 * peer had sent before are still queued and follow it, and then the end of file. So the call is repeated once.
 	 */
 	for (int resets = 0;;) {
 		received = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
@@ -230,7 +229,7 @@ static int connect_now(const struct sockaddr_un *address)
 	return fd;
 }
 
-/* May path be replaced: nothing there, or a socket that nobody serves? */
+/* Return whether path may be replaced: it does not exist, or is a socket without a listener. */
 static int path_is_free(const struct sockaddr_un *address)
 {
 	struct stat status;
@@ -362,7 +361,7 @@ int attach_connect(const char *path, int timeout_ms)
 
 /* ---- peers ---- */
 
-/* Does process pid run as uid? Its effective user, as SO_PEERCRED tells. */
+/* Does process pid run as uid? Its effective user, as SO_PEERCRED reports it. */
 static bool process_has_uid(pid_t pid, uid_t uid)
 {
 	char path[32];
@@ -400,7 +399,7 @@ int attach_pidfd_open(int socket, pid_t pid, uid_t uid)
 	 * Last of all: what was true of an open connection and a living process now was true of the look at its user
 	 * too.
 	 */
-	states[0] = (struct pollfd){.fd = socket, .events = 0}; /* POLLHUP is always told */
+	states[0] = (struct pollfd){.fd = socket, .events = 0}; /* POLLHUP is always reported */
 	states[1] = (struct pollfd){.fd = pidfd, .events = POLLIN};
 	if (!same || poll(states, 2, 0) != 0) {
 		close(pidfd);

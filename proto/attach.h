@@ -1,9 +1,9 @@
 /*
- * attach.h - the attach socket: AF_UNIX SOCK_SEQPACKET, the only way in and the only channel that carries descriptors.
+ * attach.h - the attach socket: AF_UNIX SOCK_SEQPACKET, the only entry to the agent and the only channel that carries descriptors.
  *
- * The kernel keeps packets apart and says who calls. What a packet holds is the codec's business; here are bytes,
- * descriptors and peers. Everything received is hostile: a packet is refused as a whole when a part of it or of its
- * descriptors is missing, and no descriptor stays open that was not handed to the caller.
+ * The kernel keeps packets apart and identifies the peer. The codec interprets the content of packets; this file handles
+ * bytes, descriptors and peers. All input is considered hostile: a packet is refused as a whole if a part of it or of its
+ * descriptors is missing, and every descriptor that is not passed to the caller is closed.
  * Errors: 0 or a count, else negative errno. Threads: no state; one socket by one thread at a time and direction.
  */
 #ifndef GPOOL_PROTO_ATTACH_H
@@ -14,13 +14,13 @@
 
 enum {
 	ATTACH_FDS_MAX = 253,     /* the kernel's SCM_MAX_FD */
-	ATTACH_GROUPS_MAX = 1024, /* chosen: far above what people have; the kernel's limit is 65,536 */
+	ATTACH_GROUPS_MAX = 1024, /* chosen: far above the usual number; the kernel's limit is 65,536 */
 };
 
 /*
  * attach_send() - send one packet with fd_count descriptors; never waits.
  *
- * The descriptors stay the caller's: close them after the call, the packet has its own references.
+ * The descriptors still belong to the caller, which may close them after the call: the packet has references of its own.
  *
  * Return: 0, or
  *   -EINVAL        no bytes, or more than ATTACH_FDS_MAX descriptors
@@ -52,34 +52,34 @@ int attach_receive(
 	int socket, void *buffer, size_t capacity, int *fds, size_t fd_capacity, size_t *fd_count, int timeout_ms);
 
 /*
- * attach_listen() - make a listening socket at path, which nobody can see before it is ready; a stale one is replaced.
+ * attach_listen() - make a listening socket at path, which appears when it is ready; a stale socket is replaced.
  *
- * The socket is non-blocking, close-on-exec and has exactly this mode, whatever the umask. The directory must be one
- * where nobody else may write.
+ * The socket is non-blocking, close-on-exec and has exactly this mode, regardless of the umask. The directory must not be
+ * writable by other users.
  *
- * Return: the socket, or -EADDRINUSE (something listens there), -ENOTSOCK (path exists and is not a socket),
- * -ENAMETOOLONG (more than 106 bytes), or what socket(2), bind(2), chmod(2) and rename(2) say.
+ * Return: the socket, or -EADDRINUSE (another process listens at path), -ENOTSOCK (path exists and is not a socket),
+ * -ENAMETOOLONG (more than 106 bytes), or an error of socket(2), bind(2), chmod(2) or rename(2).
  */
 int attach_listen(const char *path, mode_t mode);
 
 /*
- * attach_connect() - connect to path; waits for a listener that is not there yet.
+ * attach_connect() - connect to path, and wait for a listener if there is none yet.
  *
- * While the path or its directory does not exist the wait sleeps on inotify, with a look every second; where a socket
- * exists that does not answer, or inotify is out of watches, it tries every 50 ms.
+ * While the path or its directory does not exist, the call sleeps on inotify and also checks every second. If a socket
+ * exists that does not answer, or inotify has no watches left, it tries every 50 ms.
  *
  * @timeout_ms: longest wait; 0: try once, -1: no limit
  *
  * Return: a blocking, close-on-exec socket, or
- *   -ETIMEDOUT  nobody listened in time (timeout_ms above 0)
- *   -ENOENT, -ECONNREFUSED, -EAGAIN  nothing there, stale, or its queue is full (timeout_ms 0)
- *   -EACCES     not permitted; -ENAMETOOLONG, -ENOTDIR and others of connect(2): at once, waiting would not help
+ *   -ETIMEDOUT  no process listened in time (timeout_ms above 0)
+ *   -ENOENT, -ECONNREFUSED, -EAGAIN  path does not exist, is stale, or its queue is full (timeout_ms 0)
+ *   -EACCES     not permitted; -ENAMETOOLONG, -ENOTDIR and others of connect(2): at once, because waiting does not help
  */
 int attach_connect(const char *path, int timeout_ms);
 
-/* Who is at the other end: as of its connect(2), not of now. */
+/* The process at the other end, at the time of its connect(2). */
 struct attach_peer {
-	pid_t pid; /* 0: in a pid namespace that is not seen from here */
+	pid_t pid; /* 0: in a pid namespace that is not visible to this process */
 	uid_t uid;
 	gid_t gid;
 	size_t group_count;
@@ -88,29 +88,29 @@ struct attach_peer {
 };
 
 /*
- * attach_peer() - ask the kernel who connected.
+ * attach_peer() - get the process that connected, from the kernel.
  *
  * The pidfd comes from SO_PEERPIDFD (Linux 6.5), which names the process for certain, else from attach_pidfd_open().
  *
- * Return: 0, or (*peer is as it was)
+ * Return: 0, or (*peer is not changed)
  *   -ESRCH       the process that connected is gone
  *   -E2BIG       it has more than ATTACH_GROUPS_MAX groups
- *   -EOPNOTSUPP  no pidfd to be had: it is in another pid namespace, and the kernel is older than 6.5
+ *   -EOPNOTSUPP  no pidfd available: it is in another pid namespace, and the kernel is older than 6.5
  *   -EMFILE and others of getsockopt(2) and pidfd_open(2)
  */
 int attach_peer(int socket, struct attach_peer *peer);
 
 /*
- * attach_pidfd_open() - a pidfd for the peer by its number, for kernels without SO_PEERPIDFD.
+ * attach_pidfd_open() - open a pidfd for the peer by its number, for kernels without SO_PEERPIDFD.
  *
- * A number may have been reused since connect(2). So this opens the pidfd first and then looks: the process behind it
- * lives and runs as uid, and the connection is still open. A process closes its descriptors before its number is free,
- * so an open connection means that the number was never reused, but for one race: the peer died, something else holds
- * its end open (a forked child, or a receiver of the descriptor), and a new process of the same user got the number.
- * Then the session waits for the death of the wrong process: pages of that user come back later than they could, and
- * nobody else is harmed.
+ * The number may have been reused since connect(2). The function therefore opens the pidfd first and then checks that its
+ * process is running as uid and that the connection is still open. A process closes its descriptors before its number is
+ * free, so an open connection shows that the number was not reused, except in one race: the peer died, another process
+ * holds its end open (a forked child, or a receiver of the descriptor), and a new process of the same user got the number.
+ * Then the session waits for the death of the wrong process: pages of that user are freed later than necessary, and no
+ * other user is affected.
  *
- * Return: the pidfd, or -ESRCH as above, or what pidfd_open(2) says.
+ * Return: the pidfd, or -ESRCH as above, or an error of pidfd_open(2).
  */
 int attach_pidfd_open(int socket, pid_t pid, uid_t uid);
 

@@ -27,9 +27,9 @@
  *   -EMSGSIZE  does not fit into capacity or MSG_BYTES_MAX
  *   -EINVAL    a list longer than its array, or a string without a NUL or with bytes that the decoder would refuse
  *
- * msg_decode_NAME() - read one message; the caller who needs token or sequence reads the envelope too.
+ * msg_decode_NAME() - read one message; a caller that needs the token or the sequence number reads the envelope, too.
  *
- * Return: 0, or -EBADMSG and *message is as it was: envelope wrong or of another type, bytes missing or left over, a
+ * Return: 0, or -EBADMSG, and *message is not changed: envelope wrong or of another type, bytes missing or left over, a
  * list too long, a string too long or not clean text.
  */
 #define MESSAGE(name, type, text) \

@@ -18,14 +18,14 @@ enum {
 	MSG_ENVELOPE_BYTES = 40,
 	MSG_TOKEN_BYTES = 16,
 	MSG_BYTES_MAX = 65536, /* any message with its envelope; codec.c asserts that every message of the table fits */
-	/* so often at least something comes on the channel of events: an empty message, which is none */
+	/* longest silence on the channel of events: an empty message is sent after it, which is no event */
 	MSG_BEAT_MS = 3000,
 };
 
-/* What stands before every message. The wire form is packed and little-endian; see msg_envelope_read(). */
+/* The header of every message. The wire form is packed and little-endian; see msg_envelope_read(). */
 struct msg_envelope {
 	uint16_t type;
-	uint64_t sequence; /* chosen by the asker, repeated in the answer */
+	uint64_t sequence; /* chosen by the requester, repeated in the reply */
 	uint8_t token[MSG_TOKEN_BYTES];
 	uint32_t body_bytes; /* after the envelope */
 };

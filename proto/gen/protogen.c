@@ -55,7 +55,7 @@ static void print_list(FILE *out, const char *name, const char *record, unsigned
 {
 	char wire[96];
 
-	snprintf(wire, sizeof(wire), "u32 count, at most %u, and as many `%s`", most, record);
+	snprintf(wire, sizeof(wire), "u32 count, at most %u, and that number of `%s`", most, record);
 	print_field(out, name, wire, text);
 }
 
@@ -87,22 +87,26 @@ static void print_introduction(FILE *out)
 {
 	fprintf(out,
 		"# Messages of gpool\n\n"
-		"Printed from `messages.def` by `protogen --markdown`; change the table and print it again. What the "
-		"channels are for, and\n"
-		"the rules for sequence numbers and hostile input, are in `docs/internals/protocol.md`.\n\n"
-		"Integers are little-endian and packed, in the order of the tables. A text is u16 length and as many "
-		"bytes of UTF-8 without\n"
-		"NUL and other control characters. A list is u32 count and as many records. A message has exactly one "
-		"encoding: a byte too\n"
-		"few or too many, a text or list above its limit, and a wrong envelope are all refused (`EBADMSG`).\n\n"
+		"Generated from `messages.def` by `make docs`. The purpose of each channel and the rules for sequence "
+		"numbers and hostile\n"
+		"input are described in `docs/internals/protocol.md`.\n\n"
+		"Integers are little-endian and packed, in the order of the tables. A text is encoded as u16 length "
+		"and "
+		"that number of bytes\n"
+		"of UTF-8, without NUL and other control characters. A list is encoded as u32 count and that number of "
+		"records. A message has\n"
+		"exactly one encoding. A message with missing or extra bytes, a text or list above its limit, or an "
+		"invalid envelope is\n"
+		"refused (`EBADMSG`).\n\n"
 		"## The envelope\n\n"
-		"%d bytes before every message; sizes below include it. No message is larger than %d bytes.\n\n"
-		"| offset | size | what |\n| --- | --- | --- |\n"
+		"The envelope is the first %d bytes of every message; the sizes below include it. No message is larger "
+		"than %d bytes.\n\n"
+		"| offset | size | content |\n| --- | --- | --- |\n"
 		"| 0 | 4 | magic: the characters `GPM1` |\n"
-		"| 4 | 2 | version of the envelope: %d; another one is `EPROTO` |\n"
+		"| 4 | 2 | version of the envelope: %d; a different one is refused (`EPROTO`) |\n"
 		"| 6 | 2 | type of the message |\n"
-		"| 8 | 8 | sequence number, chosen by the asker and repeated in the answer |\n"
-		"| 16 | %d | token of the session; zero where there is none |\n"
+		"| 8 | 8 | sequence number, chosen by the requester and repeated in the reply |\n"
+		"| 16 | %d | token of the session; zero if there is none |\n"
 		"| 32 | 4 | bytes after the envelope |\n"
 		"| 36 | 4 | reserved: zero |\n\n",
 		MSG_ENVELOPE_BYTES, MSG_BYTES_MAX, MSG_ENVELOPE_VERSION, MSG_TOKEN_BYTES);
@@ -152,8 +156,9 @@ static void print_integer(FILE *out, const char *name, const char *part, uint64_
 static void print_dictionary(FILE *out)
 {
 	fprintf(out,
-		"# Printed from messages.def by `protogen --dictionary`: the first bytes of each message, limits, and "
-		"odd text.\n");
+		"# Generated from messages.def by `protogen --dictionary`: the first bytes of each message, limits, "
+		"and "
+		"unusual text.\n");
 #define MESSAGE(name, type, text) \
 	print_integer(out, #name, "", MSG_MAGIC | (uint64_t)MSG_ENVELOPE_VERSION << 32 | (uint64_t)(type) << 48, 8);
 #define STR(name, size, text) print_integer(out, #name, "_longest", (size)-1, 2);
