@@ -1,10 +1,11 @@
 /*
- * attach.h - the attach socket: AF_UNIX SOCK_SEQPACKET, the only entry to the agent and the only channel that carries descriptors.
+ * attach.h - the attach socket: AF_UNIX SOCK_SEQPACKET, the only entry to the agent and the only channel that carries
+ * descriptors.
  *
- * The kernel keeps packets apart and identifies the peer. The codec interprets the content of packets; this file handles
- * bytes, descriptors and peers. All input is considered hostile: a packet is refused as a whole if a part of it or of its
- * descriptors is missing, and every descriptor that is not passed to the caller is closed.
- * Errors: 0 or a count, else negative errno. Threads: no state; one socket by one thread at a time and direction.
+ * The kernel keeps packets apart and identifies the peer. The codec interprets the content of packets; this file
+ * handles bytes, descriptors and peers. All input is considered hostile: a packet is refused as a whole if a part of it
+ * or of its descriptors is missing, and every descriptor that is not passed to the caller is closed. Errors: 0 or a
+ * count, else negative errno. Threads: no state; one socket by one thread at a time and direction.
  */
 #ifndef GPOOL_PROTO_ATTACH_H
 #define GPOOL_PROTO_ATTACH_H
@@ -20,7 +21,8 @@ enum {
 /*
  * attach_send() - send one packet with fd_count descriptors; never waits.
  *
- * The descriptors still belong to the caller, which may close them after the call: the packet has references of its own.
+ * The descriptors still belong to the caller, which may close them after the call: the packet has references of its
+ * own.
  *
  * Return: 0, or
  *   -EINVAL        no bytes, or more than ATTACH_FDS_MAX descriptors
@@ -54,8 +56,8 @@ int attach_receive(
 /*
  * attach_listen() - make a listening socket at path, which appears when it is ready; a stale socket is replaced.
  *
- * The socket is non-blocking, close-on-exec and has exactly this mode, regardless of the umask. The directory must not be
- * writable by other users.
+ * The socket is non-blocking, close-on-exec and has exactly this mode, regardless of the umask. The directory must not
+ * be writable by other users.
  *
  * Return: the socket, or -EADDRINUSE (another process listens at path), -ENOTSOCK (path exists and is not a socket),
  * -ENAMETOOLONG (more than 106 bytes), or an error of socket(2), bind(2), chmod(2) or rename(2).
@@ -103,12 +105,12 @@ int attach_peer(int socket, struct attach_peer *peer);
 /*
  * attach_pidfd_open() - open a pidfd for the peer by its number, for kernels without SO_PEERPIDFD.
  *
- * The number may have been reused since connect(2). The function therefore opens the pidfd first and then checks that its
- * process is running as uid and that the connection is still open. A process closes its descriptors before its number is
- * free, so an open connection shows that the number was not reused, except in one race: the peer died, another process
- * holds its end open (a forked child, or a receiver of the descriptor), and a new process of the same user got the number.
- * Then the session waits for the death of the wrong process: pages of that user are freed later than necessary, and no
- * other user is affected.
+ * The number may have been reused since connect(2). The function therefore opens the pidfd first and then checks that
+ * its process is running as uid and that the connection is still open. A process closes its descriptors before its
+ * number is free, so an open connection shows that the number was not reused, except in one race: the peer died,
+ * another process holds its end open (a forked child, or a receiver of the descriptor), and a new process of the same
+ * user got the number. Then the session waits for the death of the wrong process: pages of that user are freed later
+ * than necessary, and no other user is affected.
  *
  * Return: the pidfd, or -ESRCH as above, or an error of pidfd_open(2).
  */
