@@ -474,7 +474,7 @@ static void test_command_line(void **state)
 	EXPECT_END(2, "--help", "--timeout", "nan");
 	EXPECT_END(2, "--help", "--timeout", "0");
 	EXPECT_END(2, "--help", "extra");
-	EXPECT_END(2, "unrecognized", "--frobnicate");
+	EXPECT_END(2, "unknown option", "--frobnicate");
 	EXPECT_END(1, "no address of this machine", "--listen", "192.0.2.1");
 	EXPECT_END(3, "no agent listens there", "--dir", "/nonexistent", "--once");
 	EXPECT_END(0, "", "--help");

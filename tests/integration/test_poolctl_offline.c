@@ -866,7 +866,7 @@ static void test_full_output(void **state)
 	assert_true(full >= 0 && nothing >= 0);
 	result = poolctl_finish(poolctl_start_at((char *const *)(uintptr_t)arguments, full, nothing));
 	expect(&result, FAILED);
-	expect_text(result.err, "cannot write the output");
+	expect_text(result.err, "cannot write to standard output");
 	result_free(&result);
 }
 

@@ -1,16 +1,15 @@
 /*
- * main.c - gpool-bench: which figures were asked for, one process for each group that holds them, and what comes back.
+ * main.c - gpool-bench: selects figures, and runs one process for each group of them.
  *
  * The parent attaches to nothing. It makes the folder, starts the groups one after the other, collects their samples,
  * and removes the folder when no process of theirs is left, also when it is interrupted.
  */
 #include "tools/bench/bench.h"
 #include "tools/bench/report.h"
-#include "tools/lib/output_end.h"
+#include "tools/lib/cli.h"
 
 #include <errno.h>
 #include <ftw.h>
-#include <getopt.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -23,8 +22,6 @@
 #include <unistd.h>
 
 enum {
-	EXIT_INCOMPLETE = 1, /* a figure could not be measured */
-	EXIT_USAGE = 2,
 	RUNS_MAX = 1000,
 	GROUP_PATIENCE_S = 900, /* with the default runs every group needs less than a minute */
 };
@@ -195,7 +192,7 @@ static int group_measure(struct session *session, enum group group)
 	running = 0;
 	children_reap();
 	if (WIFSIGNALED(status) && !interrupted)
-		fprintf(stderr, "gpool-bench: %s: ended by signal %d (%s)\n", groups[group].name, WTERMSIG(status),
+		complain("%s: ended by signal %d (%s)", groups[group].name, WTERMSIG(status),
 			strsignal(WTERMSIG(status)));
 	return error ? error : status ? -EPIPE : 0;
 }
@@ -228,7 +225,7 @@ static bool group_report(struct session *session, enum group group)
 static int measure(struct session *session)
 {
 	const char *parent = getenv("TMPDIR");
-	int result = EXIT_SUCCESS;
+	int result = CODE_OK;
 
 	/* Before the folder exists, so that none is left. */
 	signals_catch();
@@ -236,8 +233,8 @@ static int measure(struct session *session)
 		parent && *parent ? parent : "/tmp");
 	/* The front of a gpoold that root started runs as another user, who must get to the sockets. */
 	if (!mkdtemp(session->folder) || chmod(session->folder, 0755) < 0) {
-		fprintf(stderr, "gpool-bench: cannot make folder '%s': %s\n", session->folder, strerror(errno));
-		return EXIT_INCOMPLETE;
+		complain("cannot make folder '%s': %s", session->folder, strerror(errno));
+		return CODE_FAILED;
 	}
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
 	report_begin(session->json);
@@ -245,33 +242,13 @@ static int measure(struct session *session)
 		if (!group_wanted(session, (enum group)group))
 			continue;
 		if (group_measure(session, (enum group)group))
-			result = EXIT_INCOMPLETE;
+			result = CODE_FAILED;
 		if (!group_report(session, (enum group)group))
-			result = EXIT_INCOMPLETE;
+			result = CODE_FAILED;
 	}
 	children_reap();
 	nftw(session->folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
 	return interrupted ? 128 + interrupted : result;
-}
-
-static void help(FILE *to)
-{
-	fputs("usage: gpool-bench [-o table|json] [--runs N] [NAME ...]\n"
-	      "\n"
-	      "Measures gpool on this machine: starts an agent of its own on the host back end, and no other.\n"
-	      "A NAME is a figure's or the beginning of several: vpmm_random means all that begin with it and an "
-	      "underscore.\n"
-	      "Without one everything is measured but what --list marks with '*'; that takes some minutes.\n"
-	      "\n"
-	      "  -o, --output FORM  table (default), or json: one object a line\n"
-	      "      --runs N       how often each figure is sampled, 1 to 1000; default: as many as it needs\n"
-	      "      --list         names and meanings\n"
-	      "      --help\n"
-	      "      --version\n"
-	      "\n"
-	      "GPOOLD names the gpoold to measure; default: the one beside this program.\n"
-	      "Exit status: 0 all was measured, 1 something could not be, 2 wrong usage.\n",
-		to);
 }
 
 static int figure_find(const char *name)
@@ -302,62 +279,63 @@ static bool name_want(struct session *session, const char *name)
 	return any;
 }
 
-/* Return: 0 go on, else the exit status plus 1. */
-static int arguments_read(struct session *session, int argc, char **argv)
-{
-	enum { OPTION_RUNS = 256, OPTION_LIST, OPTION_HELP, OPTION_VERSION };
-	static const struct option options[] = {{"output", required_argument, NULL, 'o'},
-		{"runs", required_argument, NULL, OPTION_RUNS}, {"list", no_argument, NULL, OPTION_LIST},
-		{"help", no_argument, NULL, OPTION_HELP}, {"version", no_argument, NULL, OPTION_VERSION},
-		{NULL, 0, NULL, 0}};
-	char *end;
-	long runs;
-	int option;
+enum { OPTION_RUNS = OPTION_COMMON, OPTION_LIST };
 
-	while ((option = getopt_long(argc, argv, "o:", options, NULL)) != -1) {
-		switch (option) {
-		case 'o':
-			session->json = !strcmp(optarg, "json");
-			if (!session->json && strcmp(optarg, "table")) {
-				fprintf(stderr, "gpool-bench: '%s' is not a form of output: table, json\n", optarg);
-				return EXIT_USAGE + 1;
-			}
-			break;
-		case OPTION_RUNS:
-			runs = strtol(optarg, &end, 10);
-			if (*end || end == optarg || runs < 1 || runs > RUNS_MAX) {
-				fprintf(stderr, "gpool-bench: '%s' is not a number of runs: 1 to %d\n", optarg,
-					RUNS_MAX);
-				return EXIT_USAGE + 1;
-			}
-			session->runs = (unsigned)runs;
-			break;
-		case OPTION_LIST:
-			for (int i = 0; i < FIGURES; i++)
-				report_name((enum figure)i, groups[figure_texts[i].group].asked);
-			return EXIT_SUCCESS + 1;
-		case OPTION_HELP: help(stdout); return EXIT_SUCCESS + 1;
-		case OPTION_VERSION: printf("gpool-bench %s\n", gpool_version()); return EXIT_SUCCESS + 1;
-		default: help(stderr); return EXIT_USAGE + 1;
-		}
+static const struct option_spec options[] = {
+	OPTION_ROW_OUTPUT,
+	OPTION(OPTION_RUNS, 0, "runs", "N", "Samples of each figure, 1 to 1000. The default depends on the figure."),
+	OPTION(OPTION_LIST, 0, "list", NULL, "Print the names and descriptions of the figures."),
+	OPTION_ROW_HELP,
+	OPTION_ROW_VERSION,
+	OPTIONS_END,
+};
+
+static const char *const codes[] = {
+	[CODE_OK] = "All figures were measured.",
+	[CODE_FAILED] = "A figure could not be measured.",
+	[CODE_USAGE] = "The command line is wrong.",
+	NULL,
+};
+
+static int run(const struct command *command)
+{
+	static struct session session = {0};
+	uint64_t runs;
+
+	if (!command_number(command, OPTION_RUNS, 1, RUNS_MAX, 0, &runs))
+		return CODE_USAGE;
+	session.json = command->json;
+	session.runs = (unsigned)runs;
+	session.progress = isatty(STDERR_FILENO);
+	if (command->values[OPTION_LIST]) {
+		for (int i = 0; i < FIGURES; i++)
+			report_name((enum figure)i, groups[figure_texts[i].group].asked);
+		return CODE_OK;
 	}
 	for (int i = 0; i < FIGURES; i++)
-		session->wanted[i] = optind == argc && !groups[figure_texts[i].group].asked;
-	for (int i = optind; i < argc; i++)
-		if (!name_want(session, argv[i])) {
-			fprintf(stderr, "gpool-bench: there is no bench '%s'; --list names them\n", argv[i]);
-			return EXIT_USAGE + 1;
+		session.wanted[i] = !command->argument_count && !groups[figure_texts[i].group].asked;
+	for (uint32_t i = 0; i < command->argument_count; i++)
+		if (!name_want(&session, command->arguments[i])) {
+			complain("there is no bench '%s'; --list prints the names", command->arguments[i]);
+			return CODE_USAGE;
 		}
-	return 0;
+	return measure(&session);
 }
 
 int main(int argc, char **argv)
 {
-	static struct session session;
-	int status = arguments_read(&session, argc, argv);
+	static const struct program bench = {
+		.name = "gpool-bench",
+		.usage = "[OPTION]... [NAME]...",
+		.summary = "Measures gpool on this machine, with an agent of its own on the host back end. A NAME is "
+			   "that of a figure or the beginning of several: vpmm_random means all that begin with it and "
+			   "an underscore. Without a NAME all figures are measured except those that --list marks with "
+			   "'*'; this takes some minutes. GPOOLD is the path of the gpoold to measure; the default is "
+			   "the one beside this program.",
+		.options = options,
+		.arguments_most = UINT32_MAX,
+		.codes = codes,
+	};
 
-	if (status)
-		return output_end("gpool-bench", status - 1);
-	session.progress = isatty(STDERR_FILENO);
-	return output_end("gpool-bench", measure(&session));
+	return command_run(&bench, argc, argv, run);
 }

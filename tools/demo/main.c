@@ -16,12 +16,11 @@
 #include "tools/demo/report.h"
 #include "tools/demo/summary.h"
 #include "tools/lib/agent_process.h"
+#include "tools/lib/cli.h"
 #include "tools/lib/machine.h"
-#include "tools/lib/output_end.h"
 #include "tools/lib/text.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,17 +29,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#ifndef GPOOL_VERSION
-#define GPOOL_VERSION "unknown"
-#endif
 #ifndef GPOOL_DATADIR
 #define GPOOL_DATADIR "/usr/local/share/gpool"
 #endif
 
 enum {
-	STATUS_OK = 0,
-	STATUS_FAILED = 1,
-	STATUS_USAGE = 2,
 	STATUS_INTERRUPTED = 130,
 	LONG_SPAN_S = 1500, /* from here on a trace is compressed into LONG_RUN_S */
 	LONG_RUN_S = 150,
@@ -59,188 +52,103 @@ struct settings {
 	char program[4096], gpoold[4096];
 };
 
-/* One table for parsing, --help and the defaults it tells. */
 enum option_id {
-	OPT_TRACE = 256,
-	OPT_MODEL,
-	OPT_POOL_SIZE,
-	OPT_PAGE_SIZE,
-	OPT_SPEED,
-	OPT_LOAD,
-	OPT_DURATION,
-	OPT_LIMIT,
-	OPT_KILL_EVERY,
-	OPT_SEED,
-	OPT_NO_SPLIT,
-	OPT_STEADY,
-	OPT_REPORT,
-	OPT_OUTPUT,
-	OPT_KEEP,
-	OPT_QUIET,
-	OPT_HELP,
-	OPT_VERSION,
-	OPT_CORRUPT,
+	OPTION_TRACE = OPTION_COMMON,
+	OPTION_MODEL,
+	OPTION_POOL_SIZE,
+	OPTION_PAGE_SIZE,
+	OPTION_SPEED,
+	OPTION_LOAD,
+	OPTION_DURATION,
+	OPTION_LIMIT,
+	OPTION_KILL_EVERY,
+	OPTION_SEED,
+	OPTION_NO_SPLIT,
+	OPTION_STEADY,
+	OPTION_REPORT,
+	OPTION_KEEP,
+	OPTION_CORRUPT,
 };
 
-/* clang-format off */
-static const struct option_text {
-	enum option_id id;
-	const char *name, *argument, *help; /* help NULL: not told */
-} options[] = {
-	{ OPT_TRACE, "trace", "PATH", "folder with azure_code.csv and azure_conv.csv, or a file, twice (excerpts)" },
-	{ OPT_MODEL, "model", "SHAPE", "a model, or layers=N,kv_heads=N,head_dim=N,dtype=T (" MODEL_DEFAULT ")" },
-	{ OPT_POOL_SIZE, "pool-size", "SIZE", "of the shared pool (2GiB, but at most a quarter of the free memory)" },
-	{ OPT_PAGE_SIZE, "page-size", "SIZE", "512KiB, 1MiB, 2MiB or 4MiB (512KiB)" },
-	{ OPT_SPEED, "speed", "X", "arrivals come X times as fast (6, or what makes a long trace last 150 s)" },
-	{ OPT_LOAD, "load", "Y", "Y times as many requests in flight as at the trace's pace (1.5)" },
-	{ OPT_DURATION, "duration", "SECONDS", "only the first seconds of the traces, at their pace" },
-	{ OPT_LIMIT, "limit", "N", "only the first N requests" },
-	{ OPT_KILL_EVERY, "kill-every", "SECONDS", "kill -9 an engine so often on average; 0: never (4)" },
-	{ OPT_SEED, "seed", "N", "of kills and choices (a new one each time)" },
-	{ OPT_NO_SPLIT, "no-split", NULL, "only the shared pool, not also two halves" },
-	{ OPT_STEADY, "steady", NULL, "arrivals as in the traces, without a time in which an engine has no requests" },
-	{ OPT_REPORT, "report", "PATH", "where the HTML report goes (./gpool-demo.html)" },
-	{ OPT_OUTPUT, "output", "FORMAT", "also -o: table or json (table)" },
-	{ OPT_KEEP, "keep", NULL, "leave the agent of the shared pool running, and say where" },
-	{ OPT_QUIET, "quiet", NULL, "no progress" },
-	{ OPT_HELP, "help", NULL, "this text" },
-	{ OPT_VERSION, "version", NULL, "version" },
-	{ OPT_CORRUPT, "corrupt", "N", NULL }, /* lets a test see verification fail */
+static const struct option_spec options[] = {
+	OPTION(OPTION_TRACE, 0, "trace", "PATH",
+		"Folder with azure_code.csv and azure_conv.csv, or, given twice, two files. The default is the "
+		"excerpts that are installed with gpool."),
+	OPTION(OPTION_MODEL, 0, "model", "SHAPE",
+		"A model, or layers=N,kv_heads=N,head_dim=N,dtype=T. The default is " MODEL_DEFAULT "."),
+	OPTION(OPTION_POOL_SIZE, 0, "pool-size", "SIZE",
+		"Size of the shared pool. The default is 2GiB, but at most a quarter of the free memory."),
+	OPTION(OPTION_PAGE_SIZE, 0, "page-size", "SIZE", "512KiB, 1MiB, 2MiB or 4MiB. The default is 512KiB."),
+	OPTION(OPTION_SPEED, 0, "speed", "X",
+		"Requests arrive X times as fast as in the traces. The default is 6; for a long trace, the speed at "
+		"which it lasts 150 s."),
+	OPTION(OPTION_LOAD, 0, "load", "Y",
+		"Keep Y times as many requests in flight as at the trace's pace. The default is 1.5."),
+	OPTION(OPTION_DURATION, 0, "duration", "SECONDS", "Use the first seconds of the traces alone, at their pace."),
+	OPTION(OPTION_LIMIT, 0, "limit", "N", "Use the first N requests alone."),
+	OPTION(OPTION_KILL_EVERY, 0, "kill-every", "SECONDS",
+		"Mean interval between kills (kill -9) of an engine; 0: none. The default is 4."),
+	OPTION(OPTION_SEED, 0, "seed", "N", "Random seed of kills and choices. The default is different each time."),
+	OPTION(OPTION_NO_SPLIT, 0, "no-split", NULL, "Run on the shared pool alone, not also on two halves."),
+	OPTION(OPTION_STEADY, 0, "steady", NULL,
+		"Keep the arrivals of the traces, without a time in which an engine has no requests."),
+	OPTION(OPTION_REPORT, 0, "report", "PATH", "File of the HTML report. The default is ./gpool-demo.html."),
+	OPTION_ROW_OUTPUT,
+	OPTION(OPTION_KEEP, 0, "keep", NULL, "Keep the agent of the shared pool running, and print its folder."),
+	OPTION_ROW_QUIET,
+	OPTION_ROW_HELP,
+	OPTION_ROW_VERSION,
+	OPTION(OPTION_CORRUPT, 0, "corrupt", "N", NULL), /* lets a test see verification fail */
+	OPTIONS_END,
 };
-/* clang-format on */
-enum { OPTIONS = sizeof options / sizeof options[0] };
 
-static void help_print(void)
+static const char *const codes[] = {
+	[CODE_OK] = "All requests finished and every byte was verified.",
+	[CODE_FAILED] = "A verification or a run failed.",
+	[CODE_USAGE] = "The command line or a trace is wrong.",
+	NULL,
+};
+
+static void models_print(void)
 {
-	printf("usage: gpool-demo [OPTION ...]\n\n"
-	       "Two engines replay request traces on one gpool agent, write and verify every byte of their KV, and are "
-	       "killed\n"
-	       "now and then. Then the same on two fixed halves of the memory. Exit status 0 only when everything "
-	       "verified.\n\n");
-	for (int i = 0; i < OPTIONS; i++) {
-		char left[32];
-
-		if (!options[i].help)
-			continue;
-		snprintf(left, sizeof left, "--%s%s%s", options[i].name, options[i].argument ? " " : "",
-			options[i].argument ? options[i].argument : "");
-		printf("  %-22s %s\n", left, options[i].help);
-	}
-	printf("\nmodels:");
+	printf("\nModels:");
 	for (size_t i = 0; model_list(i); i++)
 		printf(" %s (%llu bytes a token)%s", model_list(i)->name,
 			(unsigned long long)model_list(i)->token_bytes, model_list(i + 1) ? "," : "\n");
 }
 
-/* ---- values ---- */
-
-static int bad_value(const char *option, const char *value, const char *wanted)
+static bool options_read(struct settings *settings, const struct command *command)
 {
-	fprintf(stderr, "gpool-demo: --%s %s: %s\n", option, value, wanted);
-	return -EINVAL;
-}
-
-static int number_value(const char *option, const char *text, double least, double most, double *value)
-{
-	char *end, wanted[96];
-
-	errno = 0;
-	*value = strtod(text, &end);
-	if (end != text && *end == '\0' && errno == 0 && *value >= least && *value <= most)
-		return 0;
-	snprintf(wanted, sizeof wanted, "a number from %g to %g is needed", least, most);
-	return bad_value(option, text, wanted);
-}
-
-static int count_value(const char *option, const char *text, uint64_t *value)
-{
-	char *end;
-
-	errno = 0;
-	*value = strtoull(text, &end, 10);
-	if (*text >= '0' && *text <= '9' && *end == '\0' && errno == 0)
-		return 0;
-	return bad_value(option, text, "a whole number is needed");
-}
-
-static int size_value(const char *option, const char *text, uint64_t *value)
-{
-	return text_size(text, value) ? 0 : bad_value(option, text, "a size such as 512KiB or 2GiB is needed");
-}
-
-static int option_set(struct settings *settings, enum option_id id, const char *name, const char *value)
-{
+	const char *const *values = command->values;
 	struct plan *plan = &settings->plan;
 	char error[MODEL_ERROR_BYTES];
+	double seconds;
 
-	switch (id) {
-	case OPT_TRACE:
-		if (settings->trace_count == BOARD_ENGINES)
-			return bad_value(name, value, "at most two");
-		settings->traces[settings->trace_count++] = value;
-		return 0;
-	case OPT_MODEL: return model_parse(value, &plan->model, error) ? bad_value(name, value, error) : 0;
-	case OPT_POOL_SIZE: return size_value(name, value, &settings->pool_bytes);
-	case OPT_PAGE_SIZE:
-		if (size_value(name, value, &plan->page_bytes))
-			return -EINVAL;
-		for (uint64_t bytes = 512 << 10; bytes <= 4 << 20; bytes *= 2)
-			if (plan->page_bytes == bytes)
-				return 0;
-		return bad_value(name, value, "512KiB, 1MiB, 2MiB or 4MiB");
-	case OPT_SPEED: return number_value(name, value, 0.1, 10000, &plan->speed);
-	case OPT_LOAD: return number_value(name, value, 0.01, 10000, &plan->load);
-	case OPT_DURATION: {
-		double seconds;
-
-		if (number_value(name, value, 0.001, 1e7, &seconds))
-			return -EINVAL;
-		settings->duration_us = (uint64_t)(seconds * 1e6);
-		return 0;
-	}
-	case OPT_LIMIT:
-		if (count_value(name, value, &settings->limit))
-			return -EINVAL;
-		return settings->limit > 0 ? 0 : bad_value(name, value, "at least 1");
-	case OPT_KILL_EVERY: return number_value(name, value, 0, 1e6, &plan->kill_every_s);
-	case OPT_SEED: return count_value(name, value, &plan->seed);
-	case OPT_CORRUPT: return count_value(name, value, &plan->corrupt_at);
-	case OPT_REPORT: settings->report = value; return 0;
-	case OPT_OUTPUT:
-		settings->json = strcmp(value, "json") == 0;
-		return settings->json || strcmp(value, "table") == 0 ? 0 : bad_value(name, value, "table or json");
-	case OPT_NO_SPLIT: settings->no_split = true; return 0;
-	case OPT_STEADY: settings->steady = true; return 0;
-	case OPT_KEEP: plan->keep = true; return 0;
-	case OPT_QUIET: plan->quiet = true; return 0;
-	case OPT_HELP: help_print(); exit(output_end("gpool-demo", STATUS_OK));
-	case OPT_VERSION: printf("gpool-demo %s\n", GPOOL_VERSION); exit(output_end("gpool-demo", STATUS_OK));
-	}
-	return -EINVAL;
-}
-
-static int options_read(struct settings *settings, int argc, char **argv)
-{
-	struct option table[OPTIONS + 1] = {{0}};
-	int id;
-
-	for (int i = 0; i < OPTIONS; i++)
-		table[i] = (struct option){options[i].name, options[i].argument ? required_argument : no_argument, NULL,
-			(int)options[i].id};
-	while ((id = getopt_long(argc, argv, "ho:", table, NULL)) >= 0) {
-		enum option_id known = id == 'h' ? OPT_HELP : id == 'o' ? OPT_OUTPUT : (enum option_id)id;
-
-		if (id == '?')
-			return -EINVAL;
-		if (option_set(
-			    settings, known, known == OPT_OUTPUT ? "output" : options[known - OPT_TRACE].name, optarg))
-			return -EINVAL;
-	}
-	if (optind < argc) {
-		fprintf(stderr, "gpool-demo: what is '%s'? See --help\n", argv[optind]);
-		return -EINVAL;
-	}
-	return 0;
+	settings->traces[0] = command->before[OPTION_TRACE] ? command->before[OPTION_TRACE] : values[OPTION_TRACE];
+	settings->traces[1] = values[OPTION_TRACE];
+	settings->trace_count = (int)command->times[OPTION_TRACE];
+	if (settings->trace_count > BOARD_ENGINES)
+		return option_refuse(command, OPTION_TRACE, "is one too many: at most two");
+	if (model_parse(values[OPTION_MODEL] ? values[OPTION_MODEL] : MODEL_DEFAULT, &plan->model, error))
+		return option_refuse(command, OPTION_MODEL, "%s", error);
+	if (!command_size(command, OPTION_POOL_SIZE, 0, &settings->pool_bytes) ||
+		!command_page_size(command, OPTION_PAGE_SIZE, 512 << 10, &plan->page_bytes) ||
+		!command_factor(command, OPTION_SPEED, 0.1, 10000, 0, &plan->speed) ||
+		!command_factor(command, OPTION_LOAD, 0.01, 10000, 1.5, &plan->load) ||
+		!command_factor(command, OPTION_DURATION, 0.001, 1e7, 0, &seconds) ||
+		!command_number(command, OPTION_LIMIT, 1, UINT64_MAX, 0, &settings->limit) ||
+		!command_factor(command, OPTION_KILL_EVERY, 0, 1e6, 4, &plan->kill_every_s) ||
+		!command_number(command, OPTION_SEED, 0, UINT64_MAX, plan->seed, &plan->seed) ||
+		!command_number(command, OPTION_CORRUPT, 0, UINT64_MAX, 0, &plan->corrupt_at))
+		return false;
+	settings->duration_us = (uint64_t)(seconds * 1e6);
+	settings->report = values[OPTION_REPORT] ? values[OPTION_REPORT] : "gpool-demo.html";
+	settings->json = command->json;
+	settings->no_split = values[OPTION_NO_SPLIT] != NULL;
+	settings->steady = values[OPTION_STEADY] != NULL;
+	plan->keep = values[OPTION_KEEP] != NULL;
+	plan->quiet = command->quiet;
+	return true;
 }
 
 /* ---- what follows from the options ---- */
@@ -275,7 +183,7 @@ static int traces_read(struct settings *settings)
 	char directory[4200] = "", paths[BOARD_ENGINES][4300], error[TRACE_ERROR_BYTES];
 
 	if (settings->trace_count == 0 && find_excerpts(settings, directory, sizeof directory)) {
-		fprintf(stderr, "gpool-demo: cannot find the excerpts of the traces; give --trace PATH\n");
+		complain("cannot find the excerpts of the traces; give --trace PATH");
 		return -ENOENT;
 	}
 	if (settings->trace_count == 1)
@@ -286,13 +194,12 @@ static int traces_read(struct settings *settings)
 		else
 			snprintf(paths[i], sizeof paths[i], "%s", settings->traces[i]);
 		if (trace_load(paths[i], &plan->traces[i], error)) {
-			fprintf(stderr, "gpool-demo: %s\n", error);
+			complain("%s", error);
 			return -EINVAL;
 		}
 	}
 	if (strcmp(plan->traces[0].name, plan->traces[1].name) == 0) {
-		fprintf(stderr, "gpool-demo: both traces are called '%s', and so would their engines\n",
-			plan->traces[0].name);
+		complain("both traces are called '%s', and so would their engines", plan->traces[0].name);
 		return -EINVAL;
 	}
 	if (settings->trace_count == 0)
@@ -320,9 +227,8 @@ static int largest_request_fits(const struct settings *settings)
 
 			if (pages <= room)
 				continue;
-			fprintf(stderr,
-				"gpool-demo: request %u of '%s' needs %u pages, and an engine can have %u; give a "
-				"larger --pool-size or a smaller --model\n",
+			complain("request %u of '%s' needs %u pages, and an engine can have %u; give a "
+				 "larger --pool-size or a smaller --model",
 				i + 1, plan->traces[e].name, pages, room);
 			return -EINVAL;
 		}
@@ -342,14 +248,13 @@ static int pool_choose(struct settings *settings)
 	plan->page_count = (uint32_t)(bytes / plan->page_bytes) / BOARD_ENGINES * BOARD_ENGINES;
 	plan->tokens_per_page = model_tokens_per_page(&plan->model, plan->page_bytes);
 	if (plan->tokens_per_page == 0) {
-		fprintf(stderr,
-			"gpool-demo: a token of this model takes %llu bytes, more than a page; give a larger "
-			"--page-size\n",
+		complain("a token of this model takes %llu bytes, more than a page; give a larger "
+			 "--page-size",
 			(unsigned long long)plan->model.token_bytes);
 		return -EINVAL;
 	}
 	if (plan->page_count < 16) {
-		fprintf(stderr, "gpool-demo: a pool of %u pages is too small\n", plan->page_count);
+		complain("a pool of %u pages is too small", plan->page_count);
 		return -EINVAL;
 	}
 	return largest_request_fits(settings);
@@ -377,11 +282,11 @@ static int plan_make(struct settings *settings)
 	int error;
 
 	if (!*settings->program) {
-		fprintf(stderr, "gpool-demo: cannot read /proc/self/exe\n");
+		complain("cannot read /proc/self/exe");
 		return -ENOENT;
 	}
 	if (agent_program(settings->gpoold, sizeof settings->gpoold)) {
-		fprintf(stderr, "gpool-demo: cannot find gpoold beside this program; set GPOOLD to its path\n");
+		complain("cannot find gpoold beside this program; set GPOOLD to its path");
 		return -ENOENT;
 	}
 	plan->program = settings->program;
@@ -433,10 +338,10 @@ static void header_print(const struct settings *settings)
 	fflush(stdout);
 }
 
-static void complain(const struct run *run)
+static void run_complain(const struct run *run)
 {
 	if (run->errors > 0)
-		fprintf(stderr, "gpool-demo: %llu error%s on %s; the first: %s\n", (unsigned long long)run->errors,
+		complain("%llu error%s on %s; the first: %s", (unsigned long long)run->errors,
 			run->errors == 1 ? "" : "s", run->split ? "two halves" : "the shared pool", run->error_text);
 }
 
@@ -452,7 +357,7 @@ static int results_show(const struct settings *settings, const struct run *share
 	strftime(date, sizeof date, "%Y-%m-%d %H:%M:%S %z", localtime_r(&now, &local));
 	error = report_write(&frame, shared, split);
 	if (error)
-		fprintf(stderr, "gpool-demo: cannot write the report '%s': %s\n", settings->report, strerror(-error));
+		complain("cannot write the report '%s': %s", settings->report, strerror(-error));
 	if (settings->json) {
 		if (summary_json(stdout, &frame, shared, split))
 			error = -ENOMEM;
@@ -469,9 +374,8 @@ static int results_show(const struct settings *settings, const struct run *share
 
 static void kept_tell(const struct agent_process *agent)
 {
-	fprintf(stderr,
-		"gpool-demo: the agent runs on as process %d. Look at it:  poolctl --dir %s status\n"
-		"            End it:  kill %d; then remove %s\n",
+	complain("the agent runs on as process %d. Look at it:  poolctl --dir %s status\n"
+		 "            End it:  kill %d; then remove %s",
 		(int)agent->pid, agent->directory, (int)agent->pid, agent->root);
 }
 
@@ -480,7 +384,7 @@ static int demo_run(const struct settings *settings)
 	struct run shared = {0}, split = {0};
 	struct agent_process kept = {0};
 	bool with_split = !settings->no_split;
-	int error, status = STATUS_OK;
+	int error, status = CODE_OK;
 
 	conductor_signals();
 	if (!settings->json)
@@ -492,16 +396,16 @@ static int demo_run(const struct settings *settings)
 		plan.keep = false;
 		error = conductor_run(&plan, true, &split, NULL);
 	}
-	complain(&shared);
-	complain(&split);
+	run_complain(&shared);
+	run_complain(&split);
 	if (shared.interrupted || split.interrupted) {
-		fprintf(stderr, "gpool-demo: interrupted; all processes have ended\n");
+		complain("interrupted; all processes have ended");
 		status = STATUS_INTERRUPTED;
 	} else if (error || results_show(settings, &shared, with_split ? &split : NULL)) {
-		status = STATUS_FAILED;
+		status = CODE_FAILED;
 	}
-	if (status == STATUS_OK && (shared.errors > 0 || split.errors > 0))
-		status = STATUS_FAILED;
+	if (status == CODE_OK && (shared.errors > 0 || split.errors > 0))
+		status = CODE_FAILED;
 	if (kept.pid)
 		kept_tell(&kept);
 	run_destroy(&shared);
@@ -509,40 +413,49 @@ static int demo_run(const struct settings *settings)
 	return status;
 }
 
-static void command_note(struct settings *settings, int argc, char **argv)
-{
-	size_t length = (size_t)snprintf(settings->command, sizeof settings->command, "gpool-demo");
+static struct settings settings;
 
-	for (int i = 1; i < argc && length < sizeof settings->command; i++)
-		length +=
-			(size_t)snprintf(settings->command + length, sizeof settings->command - length, " %s", argv[i]);
+static void command_note(int argc, char **argv)
+{
+	size_t length = (size_t)snprintf(settings.command, sizeof settings.command, "gpool-demo");
+
+	for (int i = 1; i < argc && length < sizeof settings.command; i++)
+		length += (size_t)snprintf(settings.command + length, sizeof settings.command - length, " %s", argv[i]);
+}
+
+static int run(const struct command *command)
+{
+	struct timespec now;
+	int code;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	settings.plan.seed = (uint64_t)now.tv_nsec ^ (uint64_t)now.tv_sec << 8 ^ (uint64_t)getpid() << 32;
+	settings.plan.seed &= 0x7fffffff; /* short enough to type */
+	if (readlink("/proc/self/exe", settings.program, sizeof settings.program - 1) < 0)
+		settings.program[0] = '\0';
+	if (!options_read(&settings, command) || plan_make(&settings))
+		return CODE_USAGE;
+	code = demo_run(&settings);
+	trace_free(&settings.plan.traces[0]);
+	trace_free(&settings.plan.traces[1]);
+	return code;
 }
 
 int main(int argc, char **argv)
 {
-	static struct settings settings;
-	struct timespec now;
-	char error[MODEL_ERROR_BYTES];
-	int status;
+	static const struct program demo = {
+		.name = "gpool-demo",
+		.usage = "[OPTION]...",
+		.summary = "Replays request traces with two engines on one gpool agent. The engines write and verify "
+			   "every byte of their KV and are killed now and then. Then the same is done on two fixed "
+			   "halves of the memory.",
+		.options = options,
+		.codes = codes,
+		.help_end = models_print,
+	};
 
 	if (argc == 4 && strcmp(argv[1], "engine") == 0)
 		return engine_main(atoi(argv[2]), (uint32_t)atoi(argv[3]));
-	clock_gettime(CLOCK_REALTIME, &now);
-	settings.plan.seed = (uint64_t)now.tv_nsec ^ (uint64_t)now.tv_sec << 8 ^ (uint64_t)getpid() << 32;
-	settings.plan.seed &= 0x7fffffff; /* short enough to type */
-	settings.plan.page_bytes = 512 << 10;
-	settings.plan.load = 1.5;
-	settings.plan.kill_every_s = 4;
-	settings.report = "gpool-demo.html";
-	if (model_parse(MODEL_DEFAULT, &settings.plan.model, error))
-		return STATUS_FAILED;
-	if (readlink("/proc/self/exe", settings.program, sizeof settings.program - 1) < 0)
-		settings.program[0] = '\0';
-	command_note(&settings, argc, argv);
-	if (options_read(&settings, argc, argv) || plan_make(&settings))
-		return STATUS_USAGE;
-	status = demo_run(&settings);
-	trace_free(&settings.plan.traces[0]);
-	trace_free(&settings.plan.traces[1]);
-	return status;
+	command_note(argc, argv);
+	return command_run(&demo, argc, argv, run);
 }

@@ -8,148 +8,51 @@
 #include "tools/exporter/live.h"
 #include "tools/exporter/metrics.h"
 #include "tools/exporter/sampler.h"
-#include "tools/lib/option_help.h"
-#include "tools/lib/output_end.h"
+#include "tools/lib/cli.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#ifndef GPOOL_VERSION
-#define GPOOL_VERSION "unknown"
-#endif
-
-enum { STATUS_OK = 0, STATUS_FAILED = 1, STATUS_USAGE = 2, STATUS_NO_AGENT = 3 };
+enum { CODE_NO_AGENT = CODE_USAGE + 1 };
 enum { PORT = 9743, TIMEOUT_MS = 2000, TIMEOUT_MOST_MS = 600000 };
 
 struct settings {
 	const char *directory, *address;
 	uint16_t port;
 	int timeout_ms;
-	bool once;
 };
-
-static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
-static void say(const char *format, ...)
-{
-	va_list arguments;
-
-	va_start(arguments, format);
-	flockfile(stderr);
-	fputs("gpool-exporter: ", stderr);
-	vfprintf(stderr, format, arguments);
-	fputc('\n', stderr);
-	funlockfile(stderr);
-	va_end(arguments);
-}
 
 /* ---- options ---- */
 
-enum option_id { OPT_DIR, OPT_LISTEN, OPT_PORT, OPT_TIMEOUT, OPT_ONCE, OPT_METRICS, OPT_HELP, OPT_VERSION, OPTIONS };
+enum { OPTION_LISTEN = OPTION_COMMON, OPTION_PORT, OPTION_TIMEOUT, OPTION_ONCE, OPTION_METRICS };
 
-static const struct option_text {
-	char letter;
-	const char *name, *argument, *help;
-} options[OPTIONS] = {
-	[OPT_DIR] = {'d', "dir", "FOLDER",
-		"of the agent's sockets. The default is $GPOOL_DIR, and /run/gpool without it."},
-	[OPT_LISTEN] = {'l', "listen", "ADDRESS",
-		"where to serve. The default is 127.0.0.1: this machine alone. Neither TLS nor passwords: to be "
-		"reached from elsewhere, better put a proxy in front of it."},
-	[OPT_PORT] = {'p', "port", "NUMBER", "of that address; 0 means any that is free. The default is 9743."},
-	[OPT_TIMEOUT] = {'t', "timeout", "SECONDS",
-		"longest wait for an answer of the agent, 0.01 to 600. The default is 2."},
-	[OPT_ONCE] = {0, "once", NULL, "print the metrics and end; exit status 3 where the agent does not answer."},
-	[OPT_METRICS] = {0, "metrics", NULL, "print what there is to read, as Markdown."},
-	[OPT_HELP] = {'h', "help", NULL, "this text."},
-	[OPT_VERSION] = {'V', "version", NULL, "the version."},
+static const struct option_spec options[] = {
+	OPTION(OPTION_DIR, 'd', "dir", "FOLDER",
+		"Folder of the agent's sockets. The default is $GPOOL_DIR, or /run/gpool if it is not set."),
+	OPTION(OPTION_LISTEN, 'l', "listen", "ADDRESS",
+		"Address to serve on. The default is 127.0.0.1: this machine alone. There is neither TLS nor a "
+		"password: use a proxy for access from other machines."),
+	OPTION(OPTION_PORT, 'p', "port", "NUMBER", "Port of that address; 0 means any free one. The default is 9743."),
+	OPTION(OPTION_TIMEOUT, 't', "timeout", "SECONDS",
+		"Reply timeout of the agent in seconds, 0.01 to 600. The default is 2."),
+	OPTION(OPTION_ONCE, 0, "once", NULL,
+		"Print the metrics and end; the exit status is 3 if the agent does not answer."),
+	OPTION(OPTION_METRICS, 0, "metrics", NULL, "Print the list of metrics, as Markdown."),
+	OPTION_ROW_HELP,
+	OPTION(OPTION_VERSION, 'V', "version", NULL, "Print the version."),
+	OPTIONS_END,
 };
 
-static void help_print(void)
-{
-	puts("Usage: gpool-exporter [OPTION]...\n\n"
-	     "Serves metrics of gpoold's pools at http://127.0.0.1:9743/metrics, in the text format of Prometheus.\n"
-	     "/health says that this process lives, /ready that the agent answers. It attaches as an observer:\n"
-	     "its user needs no more than access.observers.\n");
-	for (int i = 0; i < OPTIONS; i++)
-		help_option(options[i].letter, options[i].name, options[i].argument, options[i].help, 26);
-}
-
-static int wrong(enum option_id id, const char *value, const char *wanted)
-{
-	say("--%s '%s': %s; see --help", options[id].name, value, wanted);
-	return -EINVAL;
-}
-
-static int port_read(const char *text, uint16_t *port)
-{
-	char *end;
-	unsigned long value = strtoul(text, &end, 10);
-
-	if (*text < '0' || *text > '9' || *end || value > UINT16_MAX)
-		return wrong(OPT_PORT, text, "a number from 0 to 65535 is needed");
-	*port = (uint16_t)value;
-	return 0;
-}
-
-static int timeout_read(const char *text, int *timeout_ms)
-{
-	char *end;
-	double value = strtod(text, &end) * 1000;
-
-	if (end == text || *end || !(value >= 10 && value <= TIMEOUT_MOST_MS))
-		return wrong(OPT_TIMEOUT, text, "seconds from 0.01 to 600 are needed");
-	*timeout_ms = (int)value;
-	return 0;
-}
-
-static int option_take(struct settings *settings, enum option_id id, const char *value)
-{
-	switch (id) {
-	case OPT_DIR: settings->directory = value; return 0;
-	case OPT_LISTEN: settings->address = value; return 0;
-	case OPT_PORT: return port_read(value, &settings->port);
-	case OPT_TIMEOUT: return timeout_read(value, &settings->timeout_ms);
-	case OPT_ONCE: settings->once = true; return 0;
-	case OPT_METRICS: metrics_document(stdout); exit(output_end("gpool-exporter", STATUS_OK));
-	case OPT_HELP: help_print(); exit(output_end("gpool-exporter", STATUS_OK));
-	case OPT_VERSION: puts("gpool-exporter " GPOOL_VERSION); exit(output_end("gpool-exporter", STATUS_OK));
-	case OPTIONS: break;
-	}
-	return -EINVAL;
-}
-
-static enum option_id option_of(int letter)
-{
-	int id = 0;
-
-	while (id < OPTIONS && options[id].letter != letter)
-		id++;
-	return (enum option_id)id;
-}
-
-static int options_read(struct settings *settings, int argc, char **argv)
-{
-	struct option table[OPTIONS + 1] = {{0}};
-	int found;
-
-	for (int i = 0; i < OPTIONS; i++)
-		table[i] = (struct option){
-			options[i].name, options[i].argument ? required_argument : no_argument, NULL, 256 + i};
-	while ((found = getopt_long(argc, argv, "d:l:p:t:hV", table, NULL)) >= 0)
-		if (found == '?' ||
-			option_take(settings, found >= 256 ? (enum option_id)(found - 256) : option_of(found), optarg))
-			return -EINVAL;
-	if (optind == argc)
-		return 0;
-	say("what is '%s'? See --help", argv[optind]);
-	return -EINVAL;
-}
+static const char *const codes[] = {
+	[CODE_OK] = "Success.",
+	[CODE_FAILED] = "The server could not be started, or the output could not be written.",
+	[CODE_USAGE] = "The command line is wrong.",
+	[CODE_NO_AGENT] = "With --once, the agent does not answer.",
+	NULL,
+};
 
 /* ---- paths ---- */
 
@@ -189,13 +92,13 @@ static void answer_ready(void *context, const struct http_request *request, stru
 
 /* ---- the program ---- */
 
-static void tell_change(const struct sample *sample)
+static void report_change(const struct sample *sample)
 {
 	if (sample->up)
-		say("the agent answers: %u pool%s", sample->status.pools_count,
+		complain("the agent answers: %u pool%s", sample->status.pools_count,
 			sample->status.pools_count == 1 ? "" : "s");
 	else
-		say("%s; asked again at each request", sample->why);
+		complain("%s; asked again at each request", sample->why);
 }
 
 static int once(struct sampler *sampler)
@@ -205,26 +108,23 @@ static int once(struct sampler *sampler)
 
 	metrics_print(stdout, sample);
 	if (!up)
-		say("%s", sample->why);
+		complain("%s", sample->why);
 	sampler_done(sampler);
-	if (fflush(stdout)) {
-		say("cannot write the metrics: %s", strerror(errno));
-		return STATUS_FAILED;
-	}
-	return up ? STATUS_OK : STATUS_NO_AGENT;
+	return up ? CODE_OK : CODE_NO_AGENT;
 }
 
-static int listen_or_say(struct settings *settings)
+static int listen_or_complain(struct settings *settings)
 {
 	int fd = http_listen(settings->address, &settings->port);
 
 	if (fd == -EADDRINUSE)
-		say("cannot listen at %s port %u: another process does; stop it, or choose another --port",
+		complain("cannot listen at %s port %u: another process does; stop it, or choose another --port",
 			settings->address, settings->port);
 	else if (fd == -EADDRNOTAVAIL)
-		say("cannot listen at '%s': no address of this machine; choose another --listen", settings->address);
+		complain("cannot listen at '%s': no address of this machine; choose another --listen",
+			settings->address);
 	else if (fd < 0)
-		say("cannot listen at %s port %u: %s", settings->address, settings->port, strerror(-fd));
+		complain("cannot listen at %s port %u: %s", settings->address, settings->port, strerror(-fd));
 	return fd;
 }
 
@@ -240,12 +140,12 @@ static int serve(struct settings *settings, struct sampler *sampler)
 		{"/health", answer_health, NULL},
 		{"/ready", answer_ready, sampler},
 	};
-	int socket = listen_or_say(settings), signal_number;
+	int socket = listen_or_complain(settings), signal_number;
 	struct http *http;
 	sigset_t ending;
 
 	if (socket < 0)
-		return STATUS_FAILED;
+		return CODE_FAILED;
 	/* In all threads, so that the wait below gets them. */
 	sigemptyset(&ending);
 	sigaddset(&ending, SIGINT);
@@ -254,34 +154,57 @@ static int serve(struct settings *settings, struct sampler *sampler)
 	signal(SIGPIPE, SIG_IGN);
 	live.notices = notices_start(settings->directory, settings->timeout_ms);
 	if (!live.notices || http_start(socket, routes, sizeof(routes) / sizeof(*routes), &limits, &http)) {
-		say("cannot start the server: out of memory or threads");
+		complain("cannot start the server: out of memory or threads");
 		notices_stop(live.notices);
-		return STATUS_FAILED;
+		return CODE_FAILED;
 	}
-	say("serves http://%s:%u/ and /metrics of the agent in '%s'", settings->address, settings->port,
+	complain("serves http://%s:%u/ and /metrics of the agent in '%s'", settings->address, settings->port,
 		settings->directory);
 	sigwait(&ending, &signal_number);
 	http_stop(http);
 	notices_stop(live.notices);
-	return STATUS_OK;
+	return CODE_OK;
+}
+
+static int run(const struct command *command)
+{
+	struct settings settings = {command->directory, "127.0.0.1", PORT, TIMEOUT_MS};
+	bool is_once = command->values[OPTION_ONCE] != NULL;
+	struct sampler *sampler;
+	uint64_t port;
+	int code;
+
+	if (command->values[OPTION_METRICS]) {
+		metrics_document(stdout);
+		return CODE_OK;
+	}
+	if (!command_number(command, OPTION_PORT, 0, UINT16_MAX, PORT, &port) ||
+		!command_seconds(command, OPTION_TIMEOUT, 10, TIMEOUT_MOST_MS, TIMEOUT_MS, &settings.timeout_ms))
+		return CODE_USAGE;
+	settings.port = (uint16_t)port;
+	if (command->values[OPTION_LISTEN])
+		settings.address = command->values[OPTION_LISTEN];
+	sampler = sampler_create(settings.directory, settings.timeout_ms, is_once ? NULL : report_change);
+	if (!sampler) {
+		complain("out of memory");
+		return CODE_FAILED;
+	}
+	code = is_once ? once(sampler) : serve(&settings, sampler);
+	sampler_destroy(sampler);
+	return code;
 }
 
 int main(int argc, char **argv)
 {
-	struct settings settings = {getenv("GPOOL_DIR"), "127.0.0.1", PORT, TIMEOUT_MS, false};
-	struct sampler *sampler;
-	int status;
+	static const struct program exporter = {
+		.name = "gpool-exporter",
+		.usage = "[OPTION]...",
+		.summary = "Serves metrics of gpoold's pools at http://127.0.0.1:9743/metrics, in the text format of "
+			   "Prometheus. /health answers if this process is running, /ready if the agent answers. It "
+			   "attaches as an observer: its user needs access.observers alone.",
+		.options = options,
+		.codes = codes,
+	};
 
-	if (!settings.directory || !settings.directory[0])
-		settings.directory = "/run/gpool";
-	if (options_read(&settings, argc, argv))
-		return STATUS_USAGE;
-	sampler = sampler_create(settings.directory, settings.timeout_ms, settings.once ? NULL : tell_change);
-	if (!sampler) {
-		say("out of memory");
-		return STATUS_FAILED;
-	}
-	status = settings.once ? once(sampler) : serve(&settings, sampler);
-	sampler_destroy(sampler);
-	return status;
+	return command_run(&exporter, argc, argv, run);
 }

@@ -319,7 +319,7 @@ int bench_run(const struct command *command)
 		complain("cannot measure in pool '%s': %s", name, gpool_last_error(error));
 		return CODE_FAILED;
 	}
-	if (command->output == OUTPUT_JSON)
+	if (command->json)
 		figures_json(command, name, samples);
 	else
 		figures_table(command, name, samples);

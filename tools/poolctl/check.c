@@ -160,7 +160,7 @@ int check_run(const struct command *command)
 		if (code)
 			break;
 		found += view.found;
-		if (command->output == OUTPUT_JSON)
+		if (command->json)
 			check_json(json_item(pools), &view);
 		else
 			check_print(command, &view);
@@ -168,7 +168,7 @@ int check_run(const struct command *command)
 	offline_close(source.offline);
 	gpool_close(source.pool);
 	json_number(document, "found", found);
-	if (!code && command->output == OUTPUT_JSON)
+	if (!code && command->json)
 		json_print(command, document, false);
 	else
 		cJSON_Delete(document);

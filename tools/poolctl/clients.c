@@ -189,7 +189,7 @@ int clients_run(const struct command *command)
 
 	if (!code && offline)
 		code = offline_clients(command, offline, &view);
-	if (!code && command->output == OUTPUT_JSON)
+	if (!code && command->json)
 		clients_json(command, &view);
 	else if (!code)
 		clients_table(command, &view);

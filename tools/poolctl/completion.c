@@ -31,24 +31,24 @@ static void bash_print(void)
 	       "_poolctl() {\n"
 	       "\tlocal current=\"${COMP_WORDS[COMP_CWORD]}\" previous=\"${COMP_WORDS[COMP_CWORD-1]}\" verb='' word\n"
 	       "\tlocal verbs='");
-	for (const struct verb *verb = verbs; verb->name; verb++)
-		printf("%s%s", verb == verbs ? "" : " ", verb->name);
+	for (const struct verb *verb = poolctl.verbs; verb->name; verb++)
+		printf("%s%s", verb == poolctl.verbs ? "" : " ", verb->name);
 	printf("'\n\tlocal options='");
-	for (const struct option_spec *spec = global_options; spec->name; spec++)
-		printf("%s--%s", spec == global_options ? "" : " ", spec->name);
+	for (const struct option_spec *spec = poolctl.options; spec->name; spec++)
+		printf("%s--%s", spec == poolctl.options ? "" : " ", spec->name);
 	printf("'\n\tCOMPREPLY=()\n"
 	       "\tfor word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n"
 	       "\t\tif [[ -z $verb && \" $verbs \" == *\" $word \"* ]]; then verb=$word; fi\n"
 	       "\tdone\n"
 	       "\tcase $previous in\n");
-	bash_words(global_options);
-	for (const struct verb *verb = verbs; verb->name; verb++)
+	bash_words(poolctl.options);
+	for (const struct verb *verb = poolctl.verbs; verb->name; verb++)
 		bash_words(verb->options);
 	printf("\t--dir | -d)\n\t\tCOMPREPLY=($(compgen -d -- \"$current\"))\n\t\treturn\n\t\t;;\n"
 	       "\tesac\n"
 	       "\tcase $verb in\n"
 	       "\t'')\n\t\tif [[ $current != -* ]]; then options=$verbs; fi\n\t\t;;\n");
-	for (const struct verb *verb = verbs; verb->name; verb++) {
+	for (const struct verb *verb = poolctl.verbs; verb->name; verb++) {
 		if (!verb->options->name || !verb->options->help)
 			continue;
 		printf("\t%s) options+='", verb->name);
@@ -140,7 +140,7 @@ static void zsh_print(void)
 	       "_poolctl_verbs() {\n"
 	       "\tlocal -a verbs\n"
 	       "\tverbs=(\n");
-	for (const struct verb *verb = verbs; verb->name; verb++) {
+	for (const struct verb *verb = poolctl.verbs; verb->name; verb++) {
 		printf("\t\t'%s:", verb->name);
 		zsh_text(verb->summary);
 		printf("'\n");
@@ -153,12 +153,12 @@ static void zsh_print(void)
 	       "\ttypeset -A opt_args\n"
 	       "\tlocal -a every words_of\n"
 	       "\tevery=(\n");
-	zsh_options(global_options, "\t\t");
+	zsh_options(poolctl.options, "\t\t");
 	printf("\t)\n"
 	       "\t_arguments -C $every '1:verb:_poolctl_verbs' '*::argument:->rest'\n"
 	       "\tif [[ $state == rest ]]; then\n"
 	       "\t\tcase $line[1] in\n");
-	for (const struct verb *verb = verbs; verb->name; verb++)
+	for (const struct verb *verb = poolctl.verbs; verb->name; verb++)
 		if (verb->arguments_most || (verb->options->name && verb->options->help))
 			zsh_verb(verb);
 	printf("\t\tesac\n"

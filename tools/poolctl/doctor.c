@@ -117,7 +117,7 @@ int doctor_run(const struct command *command)
 	doctor_limits(&doctor);
 	for (uint32_t i = 0; i < doctor.count; i++)
 		counts[doctor.lines[i].verdict]++;
-	if (command->output == OUTPUT_JSON) {
+	if (command->json) {
 		doctor_json(command, &doctor, counts);
 	} else {
 		doctor_table(command, &doctor);

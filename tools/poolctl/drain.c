@@ -86,7 +86,7 @@ static void drain_print(const struct command *command, const char *name, bool on
 {
 	cJSON *document;
 
-	if (command->output != OUTPUT_JSON) {
+	if (!command->json) {
 		print(command, "pool '%s': %s", name, text);
 		if (command->values[OPTION_EVICT])
 			print(command, "; %" PRIu64 " pages evicted", evicted);

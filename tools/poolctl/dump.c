@@ -16,7 +16,7 @@ static void dump_print(const struct command *command, const char *path, const st
 		pools += pieces->list[i].kind == PIECE_POOL;
 	if (lstat(path, &stat) < 0)
 		stat.st_size = 0;
-	if (command->output == OUTPUT_JSON) {
+	if (command->json) {
 		document = json_document("dump");
 		json_text(document, "file", path);
 		json_number(document, "pools", pools);

@@ -68,7 +68,7 @@ static void event_print(const struct command *command, const struct gpool_event 
 {
 	cJSON *document;
 
-	if (command->output == OUTPUT_JSON) {
+	if (command->json) {
 		document = json_document("event");
 		json_text(document, "event", event_kind_name(event->kind));
 		json_number(document, "time_ms", event->time_ms);

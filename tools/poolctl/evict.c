@@ -41,7 +41,7 @@ static void evict_print(const struct command *command, const struct msg_evict_re
 {
 	cJSON *document;
 
-	if (command->output == OUTPUT_JSON) {
+	if (command->json) {
 		document = json_document("evict");
 		json_text(document, "pool", request->pool);
 		json_number(document, "asked_pages", request->pages);

@@ -1,64 +1,10 @@
-/* help.c - --help and the generated part of the man page, from the tables of main.c. */
+/* help.c - the verb help and the generated part of the man page, from the tables of main.c. */
 #include "tools/poolctl/output.h"
 
-#include "tools/lib/option_help.h"
-
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { HELP_INDENT = 29, MAN_COLUMNS = 78 };
-
-int complain_usage(const struct verb *verb, const char *format, ...)
-{
-	char text[512];
-	va_list arguments;
-
-	va_start(arguments, format);
-	vsnprintf(text, sizeof(text), format, arguments);
-	va_end(arguments);
-	complain("%s; see 'poolctl %s%s--help'", text, verb ? verb->name : "", verb ? " " : "");
-	return CODE_USAGE;
-}
-
-static void options_print(const struct option_spec *spec, bool offline)
-{
-	for (; spec->name; spec++)
-		if (spec->help && (spec->id != OPTION_OFFLINE || offline))
-			help_option(spec->letter, spec->name, spec->argument, spec->help, HELP_INDENT);
-}
-
-static void program_help(void)
-{
-	printf("Usage: poolctl [OPTION]... VERB [ARGUMENT]...\nLook at and steer the gpool agent of this "
-	       "machine.\n\nVerbs:\n");
-	for (const struct verb *verb = verbs; verb->name; verb++)
-		printf("  %-10s %-13s  %s\n", verb->name, verb->arguments, verb->summary);
-	printf("\nOptions:\n");
-	options_print(global_options, true);
-	printf("\nExit status:\n");
-	for (int code = 0; code < CODES; code++)
-		printf("  %d  %s\n", code, code_texts[code]);
-	printf("\n'poolctl VERB --help' tells more.\n");
-}
-
-void help_print(const struct verb *verb)
-{
-	if (!verb) {
-		program_help();
-		return;
-	}
-	printf("Usage: poolctl [OPTION]... %s%s%s\n%s: %s.\n\n", verb->name, verb->arguments[0] ? " " : "",
-		verb->arguments, verb->name, verb->summary);
-	help_wrap(verb->text, 0, 0);
-	printf("\nExample: %s\n  %s\n", verb->example, verb->example_text);
-	if (verb->options->name && verb->options->help) {
-		printf("\nOptions of %s:\n", verb->name);
-		options_print(verb->options, true);
-	}
-	printf("\nOptions of every verb:\n");
-	options_print(global_options, verb->offline);
-}
+enum { MAN_COLUMNS = 78 };
 
 /* ---- the man page ---- */
 
@@ -93,6 +39,8 @@ static void man_text(const char *text)
 
 static void man_options(const struct option_spec *spec)
 {
+	char text[1024];
+
 	printf(".Bl -tag -width Ds\n");
 	for (; spec->name; spec++) {
 		if (!spec->help)
@@ -106,17 +54,17 @@ static void man_options(const struct option_spec *spec)
 		else if (spec->argument)
 			printf(" Ar %s", spec->argument);
 		putchar('\n');
-		man_text(spec->help);
+		man_text(option_help(spec, text, sizeof(text)));
 	}
 	printf(".El\n");
 }
 
 static void man_print(void)
 {
-	printf(MAN_BEGIN ".Sh OPTIONS\nThese stand before or after the verb.\n");
-	man_options(global_options);
+	printf(MAN_BEGIN ".Sh OPTIONS\nOptions may be given before or after the verb.\n");
+	man_options(poolctl.options);
 	printf(".Sh VERBS\n.Bl -tag -width Ds\n");
-	for (const struct verb *verb = verbs; verb->name; verb++) {
+	for (const struct verb *verb = poolctl.verbs; verb->name; verb++) {
 		printf(".It Ic %s", verb->name);
 		if (verb->arguments[0] == '[')
 			printf(" Op Ar %.*s", (int)strlen(verb->arguments) - 2, verb->arguments + 1);
@@ -134,9 +82,9 @@ static void man_print(void)
 		printf(".Dl %s\n", verb->example);
 	}
 	printf(".El\n" MAN_END MAN_BEGIN ".Sh EXIT STATUS\n.Bl -tag -width Ds\n");
-	for (int code = 0; code < CODES; code++) {
+	for (int code = 0; poolctl.codes[code]; code++) {
 		printf(".It %d\n", code);
-		man_text(code_texts[code]);
+		man_text(poolctl.codes[code]);
 	}
 	printf(".El\n" MAN_END);
 }
@@ -152,10 +100,10 @@ int help_run(const struct command *command)
 	if (command->values[OPTION_COMPLETION])
 		return completion_print(command);
 	if (command->argument_count) {
-		verb = verb_find(command->arguments[0]);
+		verb = verb_find(&poolctl, command->arguments[0]);
 		if (!verb)
 			return complain_usage(NULL, "unknown verb '%s'", command->arguments[0]);
 	}
-	help_print(verb);
+	help_print(&poolctl, verb);
 	return CODE_OK;
 }

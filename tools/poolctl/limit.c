@@ -16,7 +16,7 @@ static void limit_print(
 {
 	cJSON *document;
 
-	if (command->output == OUTPUT_JSON) {
+	if (command->json) {
 		document = json_document("limit");
 		json_text(document, "pool", request->pool);
 		if (request->tenant[0])

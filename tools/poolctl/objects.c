@@ -179,7 +179,7 @@ int objects_show(const struct command *command, objects_printer *table, objects_
 	int code = objects_look(command, &view);
 
 	if (!code)
-		(command->output == OUTPUT_JSON ? json : table)(command, &view);
+		(command->json ? json : table)(command, &view);
 	free(view.objects);
 	return code;
 }
@@ -229,7 +229,7 @@ int object_run(const struct command *command)
 	gpool_close(pool);
 	if (error)
 		return delete_complain(name, error, version);
-	if (command->output == OUTPUT_JSON) {
+	if (command->json) {
 		document = json_document("object");
 		json_text(document, "pool", pool_name);
 		json_text(document, "name", name);

@@ -24,43 +24,6 @@ struct table {
 	size_t cell_count, cell_capacity;
 };
 
-static struct {
-	char *text;
-	size_t bytes;
-} complaints;
-
-void complaints_to(char *text, size_t bytes)
-{
-	complaints.text = text;
-	complaints.bytes = bytes;
-}
-
-void complain(const char *format, ...)
-{
-	va_list arguments;
-
-	if (complaints.text) {
-		va_start(arguments, format);
-		vsnprintf(complaints.text, complaints.bytes, format, arguments);
-		va_end(arguments);
-		return;
-	}
-	fflush(stdout);
-	fputs("poolctl: ", stderr);
-	va_start(arguments, format);
-	vfprintf(stderr, format, arguments);
-	va_end(arguments);
-	fputc('\n', stderr);
-}
-
-void *memory_or_exit(void *pointer)
-{
-	if (pointer)
-		return pointer;
-	complain("out of memory");
-	exit(CODE_FAILED);
-}
-
 void print(const struct command *command, const char *format, ...)
 {
 	va_list arguments;
@@ -334,7 +297,7 @@ void print_done(const struct command *command, const char *verb, const char *tex
 {
 	cJSON *document;
 
-	if (command->output != OUTPUT_JSON) {
+	if (!command->json) {
 		print(command, "%s\n", text);
 		return;
 	}

@@ -223,7 +223,7 @@ static void pages_map(const struct command *command, const struct pages_view *vi
 	for (uint32_t i = 0; i < view->count; i++)
 		kinds[i] =
 			(uint8_t)(filter_passes(filter, &view->pages[i]) ? map_kind_of(&view->pages[i]) : MAP_HIDDEN);
-	if (command->output == OUTPUT_JSON)
+	if (command->json)
 		map_json(command, view, kinds);
 	else
 		map_print(command, view, kinds);
@@ -303,7 +303,7 @@ int pages_run(const struct command *command)
 	}
 	if (!code && command->values[OPTION_MAP])
 		pages_map(command, &view, &filter);
-	else if (!code && command->output == OUTPUT_JSON)
+	else if (!code && command->json)
 		pages_json(command, &view, &filter);
 	else if (!code)
 		pages_table(command, &view, &filter);

@@ -110,7 +110,7 @@ int pins_run(const struct command *command)
 
 	if (!code && offline)
 		code = offline_pins(command, offline, &view);
-	if (!code && command->output == OUTPUT_JSON)
+	if (!code && command->json)
 		pins_json(command, &view);
 	else if (!code)
 		pins_table(command, &view);

@@ -429,7 +429,7 @@ int regions_run(const struct command *command)
 		if (view.count)
 			qsort(view.regions, view.count, sizeof(*view.regions), region_compare);
 		summarize(&view, &summary);
-		if (command->output == OUTPUT_JSON)
+		if (command->json)
 			regions_json(command, &view, &summary);
 		else
 			regions_print(command, &view, &summary);

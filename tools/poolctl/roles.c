@@ -109,7 +109,7 @@ static void remove_print(const struct command *command, const struct msg_role_re
 {
 	cJSON *document;
 
-	if (command->output == OUTPUT_JSON) {
+	if (command->json) {
 		document = json_document("role_remove");
 		json_text(document, "pool", request->pool);
 		json_text(document, "name", request->name);
@@ -159,7 +159,7 @@ int roles_run(const struct command *command)
 	code = command->offline ? offline_open(command, &offline) : roles_ask(command, &view);
 	if (!code && offline)
 		code = offline_roles(command, offline, &view);
-	if (!code && command->output == OUTPUT_JSON)
+	if (!code && command->json)
 		roles_json(command, &view);
 	else if (!code)
 		roles_table(command, &view);

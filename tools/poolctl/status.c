@@ -236,7 +236,7 @@ int status_run(const struct command *command)
 
 	if (!code && offline)
 		code = offline_status(command, offline, &reply);
-	if (!code && command->output == OUTPUT_JSON) {
+	if (!code && command->json) {
 		status_json(command, &reply, offline);
 	} else if (!code) {
 		if (offline)

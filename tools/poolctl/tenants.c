@@ -96,7 +96,7 @@ int tenants_run(const struct command *command)
 		agent_pool_name(pool, request.pool);
 	code = agent_get_tenants(command, pool, &request, &reply);
 	gpool_close(pool);
-	if (!code && command->output == OUTPUT_JSON)
+	if (!code && command->json)
 		tenants_json(command, &reply);
 	else if (!code)
 		tenants_table(command, &reply);

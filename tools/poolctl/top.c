@@ -239,7 +239,7 @@ int top_run(const struct command *command)
 
 	if (!command_seconds(command, OPTION_INTERVAL, 100, 3600 * 1000, 1000, &interval_ms))
 		return CODE_USAGE;
-	if (command->output == OUTPUT_JSON)
+	if (command->json)
 		return complain_usage(
 			command->verb, "'top' is for people: 'poolctl status -o json' tells programs the same");
 	watch.command = *command;

@@ -80,7 +80,7 @@ static void print_written(const struct command *command, const char *path, const
 	uint64_t span_ns = log->count ? log->rows[log->count - 1].entry.time_ns - flight_row_begin(&log->rows[0]) : 0;
 	cJSON *document;
 
-	if (command->output == OUTPUT_JSON) {
+	if (command->json) {
 		document = json_document("trace");
 		json_text(document, "file", path);
 		json_number(document, "records", log->count);

@@ -135,7 +135,7 @@ int transfers_run(const struct command *command)
 
 	if (!code && offline)
 		code = offline_transfers(command, offline, &view);
-	if (!code && command->output == OUTPUT_JSON)
+	if (!code && command->json)
 		transfers_json(command, &view);
 	else if (!code)
 		transfers_table(command, &view);

@@ -45,7 +45,7 @@ int version_run(const struct command *command)
 	struct msg_version_reply reply;
 	int code = version_ask(command, &reply);
 
-	if (command->output == OUTPUT_JSON) {
+	if (command->json) {
 		version_json(command, code ? NULL : &reply);
 		return code;
 	}

@@ -2,7 +2,7 @@
 #include "tools/replay/lora_report.h"
 
 #include "tools/lib/chart.h"
-#include "tools/lib/option_help.h"
+#include "tools/lib/cli.h"
 #include "tools/lib/text.h"
 
 #include <cjson/cJSON.h>

@@ -16,7 +16,6 @@
 enum { POLICIES_MAX = 3 };
 
 struct replay {
-	bool json;
 	const char *chart; /* NULL: none */
 	uint64_t limit;
 	struct number_list sizes;
@@ -46,8 +45,7 @@ static bool replay_read(const struct command *command, struct replay *replay)
 {
 	replay->chart = command->values[OPTION_CHART];
 	replay->sizes = (struct number_list){.least = 1, .most = PREFIX_CAPACITY_MAX};
-	return command_json(command, &replay->json) &&
-		command_list(command, OPTION_BLOCKS, "1000,2000,5000,10000,20000", &replay->sizes) &&
+	return command_list(command, OPTION_BLOCKS, "1000,2000,5000,10000,20000", &replay->sizes) &&
 		policies_read(command, replay) &&
 		command_number(command, OPTION_LIMIT, 1, UINT32_MAX, 0, &replay->limit);
 }
@@ -75,7 +73,7 @@ static int report_write(const struct command *command, const struct replay *repl
 		.policies = replay->policy_count};
 	int error = 0;
 
-	if (replay->json)
+	if (command->json)
 		error = prefix_report_json(&report);
 	else
 		prefix_report_print(&report);
@@ -112,11 +110,11 @@ static int replay_all(const struct command *command, struct replay *replay)
 }
 
 /* What is for one of the two is refused by the other. */
-static bool is_for(const struct command *command, const enum option_id *ids, const char *why)
+static bool is_for(const struct command *command, const int *ids, const char *why)
 {
-	for (; *ids != OPTIONS; ids++)
+	for (; *ids != OPTION_HELP; ids++)
 		if (command->values[*ids])
-			return option_refuse(command, *ids, why);
+			return option_refuse(command, *ids, "%s", why);
 	return true;
 }
 
@@ -148,10 +146,10 @@ free_replay:
 
 int kv_run(const struct command *command)
 {
-	static const enum option_id of_model[] = {OPTION_BLOCKS, OPTIONS},
-				    of_engines[] = {OPTION_TOKENS, OPTION_GROWTH, OPTION_WATERMARK, OPTION_OFFLOAD,
-					    OPTION_APART, OPTION_IDLE, OPTION_SPEED, OPTION_POOL_SIZE, OPTION_PAGE_SIZE,
-					    OPTION_CORRUPT, OPTIONS};
+	static const int of_model[] = {OPTION_BLOCKS, OPTION_HELP},
+			 of_engines[] = {OPTION_TOKENS, OPTION_GROWTH, OPTION_WATERMARK, OPTION_OFFLOAD, OPTION_APART,
+				 OPTION_IDLE, OPTION_SPEED, OPTION_POOL_SIZE, OPTION_PAGE_SIZE, OPTION_CORRUPT,
+				 OPTION_HELP};
 
 	if (command->values[OPTION_ENGINES])
 		return is_for(command, of_model, "is for the model, without --engines") ? kv_engines_run(command)

@@ -17,7 +17,6 @@
 enum { RUNS_MAX = 64, MODEL_BLOCK_TOKENS = 512 /* of the trace's own blocks */, IDLE_S_MAX = 1000000 };
 
 struct serving {
-	bool json;
 	uint64_t limit;
 	struct serve_setup base;
 	struct number_list tokens, growths, watermarks, policies;
@@ -32,7 +31,7 @@ struct serving {
 static bool pool_read(const struct command *command, struct serve_setup *setup)
 {
 	return command_size(command, OPTION_POOL_SIZE, UINT64_C(1) << 30, &setup->pool_bytes) &&
-		command_page_size(command, UINT64_C(1) << 20, &setup->page_bytes) &&
+		command_page_size(command, OPTION_PAGE_SIZE, UINT64_C(1) << 20, &setup->page_bytes) &&
 		command_size(command, OPTION_OFFLOAD, 0, &setup->host_bytes);
 }
 
@@ -42,13 +41,12 @@ static bool serving_read(const struct command *command, struct serving *serving)
 	uint64_t engines, idle_s;
 
 	serving->watermarks = (struct number_list){.least = 0, .most = 50};
-	if (!command_json(command, &serving->json) ||
-		!command_number(command, OPTION_LIMIT, 1, UINT32_MAX, 0, &serving->limit) ||
+	if (!command_number(command, OPTION_LIMIT, 1, UINT32_MAX, 0, &serving->limit) ||
 		!command_number(command, OPTION_ENGINES, 1, SERVE_ENGINES_MAX, 1, &engines) ||
 		!pool_read(command, base) || !command_number(command, OPTION_IDLE, 1, IDLE_S_MAX, 0, &idle_s) ||
 		!command_number(command, OPTION_CORRUPT, 1, UINT64_MAX - 9, 0, &base->corrupt) ||
-		!command_factor(command, OPTION_SPEED, 1, &base->speed) ||
-		!command_block_tokens(command, "16", &serving->tokens) ||
+		!command_factor(command, OPTION_SPEED, 0.001, 1e6, 1, &base->speed) ||
+		!command_block_tokens(command, OPTION_TOKENS, "16", &serving->tokens) ||
 		!command_names(command, OPTION_GROWTH, "incremental", serve_growths, &serving->growths) ||
 		!command_list(command, OPTION_WATERMARK, "1", &serving->watermarks) ||
 		!command_names(command, OPTION_POLICY, "lru", serve_policies, &serving->policies))
@@ -168,7 +166,7 @@ static int report_write(const struct command *command, const struct serving *ser
 {
 	int error = 0;
 
-	if (serving->json)
+	if (command->json)
 		error = serve_report_json(&serving->report);
 	else
 		serve_report_print(&serving->report);

@@ -60,7 +60,7 @@ static const struct lora_strategy strategies[LORA_STRATEGIES] = {
 };
 
 struct replay {
-	bool json, progress, terminal, shown;
+	bool progress, terminal, shown;
 	struct number_list busy, chosen;
 	struct lora_recipe recipe;
 	struct trace trace; /* without requests: none was given */
@@ -193,7 +193,7 @@ static bool replay_read(const struct command *command, struct replay *replay)
 		.disk = 3,
 		.bus = 25,
 		.save = 10};
-	if (!command_json(command, &replay->json) || !recipe_read(command, &replay->recipe) ||
+	if (!recipe_read(command, &replay->recipe) ||
 		!command_list(command, OPTION_BUSY, command->values[OPTION_GAMMA] ? "0" : "60,80,95", &replay->busy) ||
 		!options_read(command, &replay->plan.options) || !costs_read(command, &replay->plan.costs) ||
 		!strategies_read(command, replay))
@@ -314,7 +314,7 @@ static int report_write(const struct command *command, const struct replay *repl
 		.strategy_count = replay->chosen.count};
 	int error = lora_fixed_loads(&replay->plan, &report.fixed_loads);
 
-	if (!error && replay->json)
+	if (!error && command->json)
 		error = lora_report_json(&report);
 	else if (!error)
 		lora_report_print(&report);

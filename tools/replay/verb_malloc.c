@@ -14,7 +14,6 @@
 enum { ALLOCATORS_MAX = 4 };
 
 struct replay {
-	bool json;
 	const char *picture; /* NULL: none */
 	const struct allocator_ops *allocators[ALLOCATORS_MAX];
 	int count;
@@ -76,15 +75,15 @@ static bool pool_read(const struct command *command, struct replay_pool *pool)
 	if (!pool->directory && pool->name)
 		return option_refuse(command, OPTION_POOL, "is for an agent that serves (--dir)");
 	return command_size(command, OPTION_POOL_SIZE, UINT64_C(80) << 30, &pool->bytes) &&
-		command_page_size(command, UINT64_C(2) << 20, &pool->page_bytes);
+		command_page_size(command, OPTION_PAGE_SIZE, UINT64_C(2) << 20, &pool->page_bytes);
 }
 
 static bool replay_read(const struct command *command, struct replay *replay)
 {
 	struct play_plan *plan = &replay->plan;
 
-	if (!command_json(command, &replay->json) || !allocators_read(command, replay) ||
-		!pool_read(command, &replay->pool) || !command_factor(command, OPTION_SPEED, 0, &plan->speed) ||
+	if (!allocators_read(command, replay) || !pool_read(command, &replay->pool) ||
+		!command_factor(command, OPTION_SPEED, 0.001, 1e6, 0, &plan->speed) ||
 		!command_size(command, OPTION_FILL, 0, &plan->fill_bytes))
 		return false;
 	replay->picture = command->values[OPTION_PICTURE];
@@ -141,14 +140,14 @@ static int picture_write(const struct replay *replay)
 	return error;
 }
 
-static int replay_all(struct replay *replay)
+static int replay_all(const struct command *command, struct replay *replay)
 {
 	int error = replay_pool_start(&replay->pool);
 
 	for (int i = 0; i < replay->count && !error; i++)
 		error = replay_one(replay, i);
 	replay_pool_stop(&replay->pool);
-	if (!error && replay->json)
+	if (!error && command->json)
 		error = result_json(&replay->frame, replay->results, replay->result_count);
 	else if (!error)
 		result_print(&replay->frame, replay->results, replay->result_count);
@@ -185,7 +184,7 @@ int malloc_run(const struct command *command)
 		.fill_bytes = replay->plan.fill_bytes};
 	for (int i = 0; i < replay->count; i++)
 		samples_init(&replay->samples[i], replay->trace.span_ns);
-	error = replay_all(replay);
+	error = replay_all(command, replay);
 	code = interrupted ? 128 + interrupted : error ? CODE_FAILED : CODE_OK;
 	for (int i = 0; i < replay->count; i++)
 		samples_fini(&replay->samples[i]);

@@ -18,7 +18,6 @@
 #include <string.h>
 
 struct waste {
-	bool json;
 	struct number_list sizes; /* of blocks, tokens */
 	uint64_t reserve;         /* tokens; 0: what the longest has */
 	struct trace trace;
@@ -130,7 +129,7 @@ static int waste_tell(const struct command *command, const struct waste *waste)
 {
 	int error = 0;
 
-	if (waste->json)
+	if (command->json)
 		error = waste_json(command, waste);
 	else
 		waste_print(command, waste);
@@ -147,7 +146,7 @@ int waste_run(const struct command *command)
 	struct waste waste = {0};
 	int code;
 
-	if (!command_json(command, &waste.json) || !command_block_tokens(command, "8,16,32", &waste.sizes) ||
+	if (!command_block_tokens(command, OPTION_TOKENS, "8,16,32", &waste.sizes) ||
 		!command_number(command, OPTION_RESERVE, 1, UINT32_MAX, 0, &waste.reserve))
 		return CODE_USAGE;
 	if (trace_load(command->arguments[0], &waste.trace, text)) {
