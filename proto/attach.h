@@ -4,8 +4,8 @@
  *
  * The kernel keeps packets apart and identifies the peer. The codec interprets the content of packets; this file
  * handles bytes, descriptors and peers. All input is considered hostile: a packet is refused as a whole if a part of it
- * or of its descriptors is missing, and every descriptor that is not passed to the caller is closed. Errors: 0 or a
- * count, else negative errno. Threads: no state; one socket by one thread at a time and direction.
+ * or of its descriptors is missing, and every descriptor that is not passed to the caller is closed.
+ * Errors: 0 or a count, else negative errno. Threads: no state; one socket by one thread at a time and direction.
  */
 #ifndef GPOOL_PROTO_ATTACH_H
 #define GPOOL_PROTO_ATTACH_H
