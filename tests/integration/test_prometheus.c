@@ -173,11 +173,17 @@ static void replace(char *text, const char *what, const char *with)
 /* All of it, with the values that its variables have where all machines and pools are chosen. */
 static int queries_read(char queries[QUERIES_MAX][QUERY_MAX])
 {
-	char *text = text_of("tools/exporter/monitoring/grafana-dashboard.json");
-	cJSON *dashboard = cJSON_Parse(text);
+	char command[192], path[96], *text;
+	cJSON *dashboard;
 	const cJSON *panel, *target;
 	int count = 0;
 
+	snprintf(path, sizeof(path), "%s/dashboard.json", folder);
+	snprintf(command, sizeof(command), "python3 tools/exporter/monitoring/dashboard.py > %s", path);
+	assert_int_equal(system(command), 0);
+	text = text_of(path);
+	unlink(path);
+	dashboard = cJSON_Parse(text);
 	assert_non_null(dashboard);
 	cJSON_ArrayForEach(panel, cJSON_GetObjectItem(dashboard, "panels"))
 	{

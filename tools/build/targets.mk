@@ -69,15 +69,13 @@ END { exit !parts || placed != parts || wrong || within }
 endef
 
 .PHONY: docs
-docs: $(B)/confgen $(B)/protogen $(B)/poolctl $(B)/gpool-exporter ## make again what is generated and committed: manuals, completion, PROTOCOL.md, METRICS.md, what Python knows of gpool.h
+docs: $(B)/confgen $(B)/protogen $(B)/poolctl $(B)/gpool-exporter ## make again what is generated and committed: manuals, PROTOCOL.md, METRICS.md, what Python knows of gpool.h
 	$(call say,GEN,agent/config/gpoold.conf)$(B)/confgen --example > $(B)/gpoold.conf && cp $(B)/gpoold.conf agent/config/gpoold.conf
 	$(call say,GEN,docs/man/gpoold.conf.5)$(B)/confgen --man docs/man/gpoold.conf.5.in > $(B)/gpoold.conf.5 && \
 		cp $(B)/gpoold.conf.5 docs/man/
 	$(call say,GEN,proto/PROTOCOL.md)$(B)/protogen --markdown > $(B)/PROTOCOL.md && cp $(B)/PROTOCOL.md proto/
 	$(call say,GEN,tools/exporter/monitoring/METRICS.md)$(B)/gpool-exporter --metrics > $(B)/METRICS.md && cp $(B)/METRICS.md tools/exporter/monitoring/
 	$(call say,GEN,client/python/gpool/_abi.py)python3 client/python/gen/abi.py client/gpool.h > $(B)/_abi.py && cp $(B)/_abi.py client/python/gpool/
-	$(call say,GEN,tools/packaging/completions/poolctl.bash)$(B)/poolctl help --completion bash > $(B)/poolctl.bash && cp $(B)/poolctl.bash tools/packaging/completions/
-	$(call say,GEN,tools/packaging/completions/_poolctl)$(B)/poolctl help --completion zsh > $(B)/_poolctl && cp $(B)/_poolctl tools/packaging/completions/
 	$(call say,GEN,docs/man/poolctl.1)$(B)/poolctl help --man > $(B)/poolctl.parts && \
 		awk '$(SPLICE)' $(B)/poolctl.parts docs/man/poolctl.1 > $(B)/poolctl.1 && cp $(B)/poolctl.1 docs/man/
 
@@ -101,7 +99,7 @@ ZSH_DIR := $(prefix)/share/zsh/site-functions
 TRACE_DIR := $(prefix)/share/gpool/traces
 TRACES := $(wildcard tools/demo/traces/*)
 MONITORING_DIR := $(prefix)/share/gpool/monitoring
-MONITORING := tools/exporter/monitoring/rules.yml tools/exporter/monitoring/grafana-dashboard.json
+MONITORING := tools/exporter/monitoring/rules.yml $(B)/grafana-dashboard.json
 SYSTEMD_DIR := $(prefix)/lib/systemd/system
 SYSUSERS_DIR := $(prefix)/lib/sysusers.d
 TMPFILES_DIR := $(prefix)/lib/tmpfiles.d
@@ -111,6 +109,16 @@ UNITS := $(notdir $(basename $(wildcard tools/packaging/systemd/*.service.in)))
 PYTHON ?= /usr/bin/python3
 pythondir ?= $(shell $(PYTHON) -c 'import site; print(next(p for p in site.getsitepackages() if p.startswith("$(prefix)/lib/")))' 2>/dev/null || \
 	echo $(prefix)/lib/python3/dist-packages)
+
+# What is installed and generated: completions from poolctl's own tables, the dashboard from a table of graphs.
+GENERATED := $(addprefix $(B)/,poolctl.bash _poolctl grafana-dashboard.json)
+all: $(GENERATED)
+
+$(B)/poolctl.bash $(B)/_poolctl: $(B)/poolctl
+	$(call say,GEN,$@)$< help --completion $(if $(filter %.bash,$@),bash,zsh) > $@
+
+$(B)/grafana-dashboard.json: tools/exporter/monitoring/dashboard.py
+	$(call say,GEN,$@)python3 $< > $@
 
 .PHONY: install uninstall
 install: all ## install below prefix and sysconfdir
@@ -132,8 +140,8 @@ install: all ## install below prefix and sysconfdir
 	$(foreach s,$(MANDIRS),$(if $(call man_pages,$(s)),$(INSTALL) -d $(DESTDIR)$(mandir)/man$(s) && \
 		$(INSTALL) -m 644 $(call man_pages,$(s)) $(DESTDIR)$(mandir)/man$(s)/ &&)) true
 	$(INSTALL) -d $(DESTDIR)$(COMPLETION_DIR) $(DESTDIR)$(ZSH_DIR)
-	$(INSTALL) -m 644 tools/packaging/completions/poolctl.bash $(DESTDIR)$(COMPLETION_DIR)/poolctl
-	$(INSTALL) -m 644 tools/packaging/completions/_poolctl $(DESTDIR)$(ZSH_DIR)/
+	$(INSTALL) -m 644 $(B)/poolctl.bash $(DESTDIR)$(COMPLETION_DIR)/poolctl
+	$(INSTALL) -m 644 $(B)/_poolctl $(DESTDIR)$(ZSH_DIR)/
 	$(if $(TRACES),$(INSTALL) -d $(DESTDIR)$(TRACE_DIR) && $(INSTALL) -m 644 $(TRACES) $(DESTDIR)$(TRACE_DIR)/)
 	$(INSTALL) -d $(DESTDIR)$(SYSTEMD_DIR) $(DESTDIR)$(SYSUSERS_DIR) $(DESTDIR)$(TMPFILES_DIR)
 	for unit in $(UNITS); do sed 's|@sbindir@|$(sbindir)|g; s|@bindir@|$(bindir)|g' tools/packaging/systemd/$$unit.in > $(B)/$$unit && \
