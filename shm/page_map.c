@@ -16,7 +16,7 @@ static struct page_fact block_fact(const struct pool_check_session *s, uint32_t 
 			: held  ? PAGE_DEMAND_NEEDED
 				: PAGE_DEMAND_OFFERED,
 		.pinned = pinned && !empty,
-		.content = (uint8_t)(tag & BLOCK_TYPE_MASK),
+		.usage = (uint8_t)(tag & BLOCK_TYPE_MASK),
 		.session = (uint16_t)s->id,
 		.head = head,
 	};
@@ -115,8 +115,8 @@ static void uses_add(struct page_uses *uses, const struct page_fact *fact)
 	uses->idle += fact->demand == PAGE_DEMAND_IDLE;
 	uses->used += used;
 	uses->pinned += used && fact->pinned;
-	if (used && fact->content < PAGE_MAP_CONTENTS)
-		uses->contents[fact->content]++;
+	if (used && fact->usage < PAGE_MAP_USAGES)
+		uses->usages[fact->usage]++;
 }
 
 void page_map_count(const struct page_fact *facts, uint32_t page_count, struct page_uses *uses)

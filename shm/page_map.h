@@ -21,12 +21,12 @@ enum page_use { PAGE_USE_NONE, PAGE_USE_IDLE, PAGE_USE_CACHED, PAGE_USE_HEAD, PA
  */
 enum page_demand { PAGE_DEMAND_NEEDED, PAGE_DEMAND_OFFERED, PAGE_DEMAND_IDLE };
 
-enum { PAGE_MAP_CONTENTS = 5 };
+enum { PAGE_MAP_USAGES = 5 };
 
 struct page_fact {
 	uint8_t use;      /* enum page_use */
 	uint8_t demand;   /* enum page_demand */
-	uint8_t content;  /* of the block */
+	uint8_t usage;    /* of the block */
 	uint8_t state;    /* enum page_state of its word */
 	uint8_t pinned;   /* the block is */
 	uint16_t session; /* that leases it; 0: none of those looked at */
@@ -41,7 +41,7 @@ struct page_fact {
 struct page_uses {
 	uint32_t needed, offered, idle;
 	uint32_t used, pinned;
-	uint32_t contents[PAGE_MAP_CONTENTS]; /* of used, by the block's content type */
+	uint32_t usages[PAGE_MAP_USAGES]; /* of used, by the block's usage */
 };
 
 /*

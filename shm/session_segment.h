@@ -49,7 +49,7 @@ struct block_entry {
 static_assert(sizeof(struct block_entry) == 32, "shared layout");
 
 enum {
-	BLOCK_TYPE_MASK = 0xf,    /* content type */
+	BLOCK_TYPE_MASK = 0xf,    /* usage */
 	BLOCK_PRIORITY_SHIFT = 4, /* two bits, 0 lowest */
 	BLOCK_PRIORITY_MASK = 0x30,
 	BLOCK_EXTENT = 0x40,   /* a further extent of a scattered block; goes with its head, never alone */

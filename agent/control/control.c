@@ -83,7 +83,7 @@ static int answer_evict(struct exchange *x)
 				request.session, pool->segment.header->name);
 	}
 	evict.by_operator = true;
-	evict.contents = request.content_types;
+	evict.usages = request.usages;
 	evict.pages = request.pages;
 	begin = clock_ns();
 	leaving = pool->spill->saving_pages;

@@ -233,7 +233,7 @@ int answer_clients(struct exchange *x)
 static void tenant_uses_fill(const struct pool *pool, const struct tenant *tenant, const struct page_uses *uses,
 	struct msg_tenant_entry *entry)
 {
-	uint32_t by_content[PAGE_MAP_CONTENTS] = {0};
+	uint32_t by_usage[PAGE_MAP_USAGES] = {0};
 
 	entry->offered_pages = tenant->idle_pages;
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++) {
@@ -241,15 +241,15 @@ static void tenant_uses_fill(const struct pool *pool, const struct tenant *tenan
 			continue;
 		entry->offered_pages += uses[id].offered;
 		entry->idle_pages += uses[id].idle;
-		for (int content = 0; content < PAGE_MAP_CONTENTS; content++)
-			by_content[content] += uses[id].contents[content];
+		for (int usage = 0; usage < PAGE_MAP_USAGES; usage++)
+			by_usage[usage] += uses[id].usages[usage];
 	}
 	entry->needed_pages = tenant->leased - entry->offered_pages - entry->idle_pages;
-	entry->by_content_0 = by_content[0];
-	entry->by_content_1 = by_content[1];
-	entry->by_content_2 = by_content[2];
-	entry->by_content_3 = by_content[3];
-	entry->by_content_4 = by_content[4];
+	entry->by_usage_0 = by_usage[0];
+	entry->by_usage_1 = by_usage[1];
+	entry->by_usage_2 = by_usage[2];
+	entry->by_usage_3 = by_usage[3];
+	entry->by_usage_4 = by_usage[4];
 }
 
 static void tenant_entry_fill(const struct pool *pool, const struct tenant *tenant, struct msg_tenant_entry *entry)
@@ -310,12 +310,12 @@ static void holder_fill(const struct session *session, const struct page_uses *u
 		.needed_pages = uses->needed,
 		.offered_pages = uses->offered,
 		.idle_pages = uses->idle,
-		.content_type = PAGE_MAP_CONTENTS,
+		.usage = PAGE_MAP_USAGES,
 	};
-	for (uint32_t content = 0; content < PAGE_MAP_CONTENTS; content++)
-		if (uses->contents[content] > most) {
-			most = uses->contents[content];
-			entry->content_type = content;
+	for (uint32_t usage = 0; usage < PAGE_MAP_USAGES; usage++)
+		if (uses->usages[usage] > most) {
+			most = uses->usages[usage];
+			entry->usage = usage;
 		}
 	snprintf(entry->name, sizeof(entry->name), "%s", session->name);
 }

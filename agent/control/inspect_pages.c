@@ -27,7 +27,7 @@ static void page_entry_fill(
 		.page = page,
 		.state = (uint8_t)page_word_state(word),
 		.use = fact->use,
-		.content_type = fact->content,
+		.usage = fact->usage,
 		.owner = (uint16_t)page_word_owner(word),
 		.generation = page_word_generation(word),
 		.pins = pins_of_fact(pool, fact),
@@ -107,7 +107,7 @@ static struct msg_page_kind page_kind_of(const struct pool *pool, uint32_t page,
 		kind.tenant = tenant_number(pool, pool->sessions[page_word_session(word)]->tenant);
 	}
 	if (state == PAGE_LEASED && fact->use >= PAGE_USE_HEAD)
-		kind.kind = (uint8_t)(KIND_BLOCK + 2 * fact->content + (pins_of_fact(pool, fact) != 0));
+		kind.kind = (uint8_t)(KIND_BLOCK + 2 * fact->usage + (pins_of_fact(pool, fact) != 0));
 	return kind;
 }
 
@@ -182,7 +182,7 @@ static void block_pins(struct pins_look *look, const struct page_fact *fact)
 	entry = pins ? pin_add(look, session, pins) : NULL;
 	if (!entry)
 		return;
-	entry->content_type = fact->content;
+	entry->usage = fact->usage;
 	entry->owner_id = atomic_load_explicit(&session->segment.blocks[look->page].owner_id, memory_order_relaxed);
 }
 

@@ -14,16 +14,16 @@
 #include <xxhash.h>
 
 /* What it is, by the names that the library gives; what is published otherwise can be made anew by whoever made it. */
-static uint8_t content_of(const char *name)
+static uint8_t usage_of(const char *name)
 {
 	static const struct {
 		const char *prefix;
-		uint8_t content;
+		uint8_t usage;
 	} kinds[] = {{"kv-prefix/", EVICT_KV_CACHE}, {"lora/", EVICT_LORA_WEIGHT}, {"warm/", EVICT_LORA_WEIGHT}};
 
 	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
 		if (!strncmp(name, kinds[i].prefix, strlen(kinds[i].prefix)))
-			return kinds[i].content;
+			return kinds[i].usage;
 	return EVICT_ACTIVATION;
 }
 
@@ -49,14 +49,14 @@ static struct evict_candidate candidate_of(const struct pool *pool, uint32_t num
 		.object = number,
 		.idle_ms = idle_ms(pool, number, now_ms),
 		.cost = object_cost(pool, number),
-		.content = content_of(object_record(pool, number)->name),
+		.usage = usage_of(object_record(pool, number)->name),
 	};
 }
 
 /* Requests for blocks of one kind, or of one session, have no object. */
 static bool asks_for_objects(const struct evict_request *request)
 {
-	return !request->only && !request->contents && !request->cached_only;
+	return !request->only && !request->usages && !request->cached_only;
 }
 
 /* By the request, and by the tenant rules with what its tenant has lost to it already. */

@@ -36,13 +36,13 @@ const struct evict_policy *evict_policy_named(const char *name)
 	return NULL;
 }
 
-double evict_content_value(const struct evict_candidate *candidate)
+double evict_usage_value(const struct evict_candidate *candidate)
 {
 	/* by enum gpool_usage: KV_CACHE, LORA_WEIGHT, TEMP_BUFFER, ACTIVATION, GRADIENT */
 	static const double values[] = {5, 4, 0, 1, 2};
-	double value = candidate->content < sizeof(values) / sizeof(*values) ? values[candidate->content] : 0;
+	double value = candidate->usage < sizeof(values) / sizeof(*values) ? values[candidate->usage] : 0;
 
-	if (candidate->content == EVICT_LORA_WEIGHT && candidate->idle_ms >= LORA_COLD_MS)
+	if (candidate->usage == EVICT_LORA_WEIGHT && candidate->idle_ms >= LORA_COLD_MS)
 		value = 3;
 	return (value + candidate->priority / 4.0) / 6.0;
 }
@@ -335,10 +335,10 @@ static bool wanted(const struct evict_request *request, const struct session *se
 	if (request->for_tenant && !trust_useful(session->pool, request->for_tenant->domain, session))
 		return false;
 	if (tag_is_free(tag))
-		return !request->contents;
+		return !request->usages;
 	if (request->cached_only || request->own_last == session || (request->spare_offered && tag & BLOCK_RANGE))
 		return false;
-	if (request->contents && !(request->contents >> (tag & BLOCK_TYPE_MASK) & 1))
+	if (request->usages && !(request->usages >> (tag & BLOCK_TYPE_MASK) & 1))
 		return false;
 	return request->by_operator || evict_tenant_may_lose(session->tenant, request->for_tenant, pages);
 }
@@ -389,13 +389,13 @@ static uint32_t idle_of(uint32_t now, uint32_t touched)
 static uint64_t block_key(const struct session *session, const struct block_entry *entry, uint64_t tag)
 {
 	struct {
-		uint64_t name, content, whose;
+		uint64_t name, usage, whose;
 	} key = {atomic_load_explicit(&entry->owner_id, memory_order_relaxed), tag & BLOCK_TYPE_MASK,
 		(uint64_t)(session->tenant - session->pool->tenants)};
 
 	if (!key.name) {
 		key.name = tag >> BLOCK_SEQUENCE_SHIFT;
-		key.content = UINT64_MAX;
+		key.usage = UINT64_MAX;
 		key.whose = session->id;
 	}
 	return XXH3_64bits(&key, sizeof(key));
@@ -463,7 +463,7 @@ static void scan(struct pool *pool, const struct evict_request *request)
 			.idle_ms =
 				idle_of(now, atomic_load_explicit(&session->segment.touch[page], memory_order_relaxed)),
 			.cost = 1,
-			.content = (uint8_t)(tag & BLOCK_TYPE_MASK),
+			.usage = (uint8_t)(tag & BLOCK_TYPE_MASK),
 			.priority = (uint8_t)((tag & BLOCK_PRIORITY_MASK) >> BLOCK_PRIORITY_SHIFT),
 			.cached = tag_is_free(tag),
 		};
@@ -494,7 +494,7 @@ static bool queue_usable(const struct evict_state *evict, const struct evict_req
 
 static bool general(const struct evict_request *request)
 {
-	return !request->only && !request->within && !request->cached_only && !request->contents;
+	return !request->only && !request->within && !request->cached_only && !request->usages;
 }
 
 /* When a scan for this tenant last found nothing. */

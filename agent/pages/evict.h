@@ -31,7 +31,7 @@ struct evict_candidate {
 	uint32_t object;  /* its number; 0: a block */
 	uint32_t idle_ms; /* since its last use */
 	float cost;       /* to have it again, for each byte: a block counts 1, as what is read from a disk */
-	uint8_t content;
+	uint8_t usage;
 	uint8_t priority;
 	bool cached; /* in a thread's magazine, or freed behind a fence: no content to lose */
 	float score; /* lowest goes first; of the same, lower priority, then longer idle */
@@ -67,10 +67,10 @@ extern const struct evict_policy evict_lru_size_aware, evict_adaptive;
 const struct evict_policy *evict_policy_named(const char *name);
 
 /*
- * evict_content_value() - below 1: what a loss of this content and priority counts, more for what is dearer to make
+ * evict_usage_value() - below 1: what a loss of this content and priority counts, more for what is dearer to make
  * again.
  */
-double evict_content_value(const struct evict_candidate *candidate);
+double evict_usage_value(const struct evict_candidate *candidate);
 /* evict_order() - for sorting: below 0 where the left one goes first. No two are the same. */
 int evict_order(const struct evict_candidate *left, const struct evict_candidate *right);
 
@@ -123,7 +123,7 @@ void evict_queue_drop(struct pool *pool);
  *               above their minimum
  * @only:        only this session's blocks, and no objects; NULL: all
  * @within:      only what is on the books of for_tenant itself (it is at its limit)
- * @contents:    bit i: blocks of content type i may go, and no objects; 0: all
+ * @contents:    bit i: blocks of usage i may go, and no objects; 0: all
  * @cached_only: only magazine pages, which hold no content
  * @whole:       `pages` or nothing: no content is lost for a request that fails all the same
  * @hysteresis:  for `pages` as far as they had content, so much more beside them, in whole pages: what is next in the
@@ -141,7 +141,7 @@ struct evict_request {
 	bool whole;
 	bool by_operator;
 	bool spare_offered;
-	uint32_t contents;
+	uint32_t usages;
 	uint32_t pages;
 	double hysteresis;
 };

@@ -150,8 +150,8 @@ static void adaptive_score(void *state, struct evict_candidate *candidates, uint
 		/* One that came since the scan looked at its page is worth least for now. */
 		float uses = known->node ? eviction_worth(adaptive->eviction, known->node - 1) : 0;
 
-		candidates[i].score = uses * candidates[i].cost *
-			(float)(1 + adaptive->priority * evict_content_value(&candidates[i]));
+		candidates[i].score =
+			uses * candidates[i].cost * (float)(1 + adaptive->priority * evict_usage_value(&candidates[i]));
 	}
 }
 

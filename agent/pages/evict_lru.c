@@ -4,7 +4,7 @@
  *
  * recency:  1 just used, falling to 0 at the longest idle time among the candidates
  * size:     1 for one page, falling to 0 at the largest candidate: a large one frees more for one loss
- * content:  evict_content_value()
+ * content:  evict_usage_value()
  */
 #include "agent/config/config.h"
 #include "agent/pages/evict.h"
@@ -46,7 +46,7 @@ static void lru_score(void *state, struct evict_candidate *candidates, uint32_t 
 	for (uint32_t i = 0; i < count; i++)
 		candidates[i].score = (float)(weights->recency * (1 - candidates[i].idle_ms / idle_most) +
 			weights->size * (1 - (candidates[i].pages - 1) / (pages_most - 1)) +
-			weights->priority * evict_content_value(&candidates[i]));
+			weights->priority * evict_usage_value(&candidates[i]));
 }
 
 const struct evict_policy evict_lru_size_aware = {

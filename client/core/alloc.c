@@ -32,8 +32,8 @@ static COLD int options_refuse(const struct gpool_alloc_options *read, uint32_t 
 {
 	if (read->flags & ~known)
 		return fail(-EINVAL, "flags are 0x%x, of which 0x%x are not known", read->flags, read->flags & ~known);
-	if (read->content >= GPOOL_USAGE_COUNT)
-		return fail(-EINVAL, "content is %u; the largest is %d", read->content, GPOOL_USAGE_COUNT - 1);
+	if (read->usage >= GPOOL_USAGE_COUNT)
+		return fail(-EINVAL, "usage is %u; the largest is %d", read->usage, GPOOL_USAGE_COUNT - 1);
 	if (read->priority > PRIORITY_MAX)
 		return fail(-EINVAL, "priority is %u; the largest is %d", read->priority, PRIORITY_MAX);
 	return fail_timeout(read->timeout_ms);
@@ -51,7 +51,7 @@ int alloc_request_read(const struct gpool *pool, const struct gpool_alloc_option
 
 		if (error)
 			return error;
-		if (read.flags & ~known || read.content >= GPOOL_USAGE_COUNT || read.priority > PRIORITY_MAX ||
+		if (read.flags & ~known || read.usage >= GPOOL_USAGE_COUNT || read.priority > PRIORITY_MAX ||
 			read.timeout_ms < -1)
 			return options_refuse(&read, known);
 		if (read.flags & GPOOL_ALLOC_SPILL) {
@@ -63,7 +63,7 @@ int alloc_request_read(const struct gpool *pool, const struct gpool_alloc_option
 		}
 	}
 	*request = (struct alloc_request){
-		.attributes.flags = read.content | read.priority << BLOCK_PRIORITY_SHIFT | more,
+		.attributes.flags = read.usage | read.priority << BLOCK_PRIORITY_SHIFT | more,
 		.attributes.owner_id = read.owner_id,
 		.flags = read.flags,
 		.timeout_ms = read.timeout_ms,

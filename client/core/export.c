@@ -187,12 +187,12 @@ static int fence_export(struct gpool *pool, struct gpool_fence fence, uint32_t f
 {
 	int error = -EOPNOTSUPP, second;
 
-	ticket->way = GPOOL_FENCE_HANDLE_TIMELINE;
+	ticket->handle_type = GPOOL_FENCE_HANDLE_TIMELINE;
 	if (!(flags & GPOOL_FENCE_EXPORT_EVENT))
 		error = by_timeline(pool, fence);
 	if (error >= 0 || error == -EINVAL)
 		return error;
-	ticket->way = GPOOL_FENCE_HANDLE_EVENT;
+	ticket->handle_type = GPOOL_FENCE_HANDLE_EVENT;
 	second = by_event(pool, fence, ticket);
 	return second < 0 && !(flags & GPOOL_FENCE_EXPORT_EVENT) ? error : second;
 }
@@ -214,7 +214,7 @@ static int error_known(int error)
 int gpool_fence_export(struct gpool *pool, struct gpool_fence fence, uint32_t flags, struct gpool_fence_handle *handle)
 {
 	struct fence_ticket ticket = {
-		.way = GPOOL_FENCE_HANDLE_SIGNALED,
+		.handle_type = GPOOL_FENCE_HANDLE_SIGNALED,
 		.magic = FENCE_TICKET_MAGIC,
 		.version = FENCE_TICKET_VERSION,
 		.session = pool->id,
@@ -242,9 +242,9 @@ int gpool_fence_export(struct gpool *pool, struct gpool_fence fence, uint32_t fl
 		if (result < 0)
 			return error_known(result);
 		if (result > 0)
-			ticket.way = GPOOL_FENCE_HANDLE_SIGNALED;
+			ticket.handle_type = GPOOL_FENCE_HANDLE_SIGNALED;
 	}
-	if (ticket.way == GPOOL_FENCE_HANDLE_SIGNALED)
+	if (ticket.handle_type == GPOOL_FENCE_HANDLE_SIGNALED)
 		memset(ticket.ipc, 0, sizeof(ticket.ipc));
 	memcpy(handle, &ticket, sizeof(ticket));
 	return 0;

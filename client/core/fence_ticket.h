@@ -14,7 +14,7 @@
 enum { FENCE_TICKET_VERSION = 1 };
 
 struct fence_ticket {
-	uint32_t way; /* enum gpool_fence_handle_type */
+	uint32_t handle_type; /* enum gpool_fence_handle_type */
 	uint32_t magic, version;
 	uint32_t session; /* whose */
 	uint64_t key;     /* of its timeline page; of who exports by events alone, just as random */
@@ -35,13 +35,13 @@ static inline int fence_ticket_read(const struct gpool_fence_handle *handle, str
 	if (ticket->magic != FENCE_TICKET_MAGIC || ticket->version != FENCE_TICKET_VERSION || ticket->zero ||
 		memcmp(ticket->more, zeros, sizeof(ticket->more)))
 		return -EINVAL;
-	if (ticket->way != GPOOL_FENCE_HANDLE_EVENT && memcmp(ticket->ipc, zeros, sizeof(ticket->ipc)))
+	if (ticket->handle_type != GPOOL_FENCE_HANDLE_EVENT && memcmp(ticket->ipc, zeros, sizeof(ticket->ipc)))
 		return -EINVAL;
-	if (ticket->way == GPOOL_FENCE_HANDLE_SIGNALED)
+	if (ticket->handle_type == GPOOL_FENCE_HANDLE_SIGNALED)
 		return 0;
-	if ((ticket->way != GPOOL_FENCE_HANDLE_TIMELINE && ticket->way != GPOOL_FENCE_HANDLE_EVENT) || !ticket->slot ||
-		ticket->slot >= SESSION_TIMELINES || !ticket->session || ticket->session >= POOL_SESSIONS ||
-		!ticket->value || ticket->value >> 48)
+	if ((ticket->handle_type != GPOOL_FENCE_HANDLE_TIMELINE && ticket->handle_type != GPOOL_FENCE_HANDLE_EVENT) ||
+		!ticket->slot || ticket->slot >= SESSION_TIMELINES || !ticket->session ||
+		ticket->session >= POOL_SESSIONS || !ticket->value || ticket->value >> 48)
 		return -EINVAL;
 	return 0;
 }

@@ -459,7 +459,7 @@ static int import_by_timeline(struct imports *imports, const struct fence_ticket
 		return error;
 	state = view_reached(imports->pool, view, ticket->slot, ticket->value);
 	if (state > 0)
-		*fence = (struct gpool_fence){0};
+		*fence = GPOOL_FENCE_NONE;
 	error = state == 0 ? fence_import(imports, ticket, view, NULL, fence) : state < 0 ? state : 0;
 	if (state || error)
 		view_put(&imports->sources, view);
@@ -475,7 +475,7 @@ static int import_by_event(struct imports *imports, const struct fence_ticket *t
 		return error;
 	state = event_reached(imports->pool, event);
 	if (state > 0)
-		*fence = (struct gpool_fence){0};
+		*fence = GPOOL_FENCE_NONE;
 	error = state == 0 ? fence_import(imports, ticket, NULL, event, fence) : state < 0 ? state : 0;
 	if (state || error)
 		event_put(imports->pool, &imports->sources, event);
@@ -496,12 +496,12 @@ int gpool_fence_import(struct gpool *pool, const struct gpool_fence_handle *hand
 	/* What is ours we have already, and a driver refuses its own events. */
 	if (error)
 		return fail(-EINVAL, "not a handle of gpool_fence_export()");
-	if (ticket.way != GPOOL_FENCE_HANDLE_SIGNALED && ticket.key == export_key(pool))
+	if (ticket.handle_type != GPOOL_FENCE_HANDLE_SIGNALED && ticket.key == export_key(pool))
 		return fail(-EINVAL, "the fence was exported by this session");
 	pthread_mutex_lock(&pool->imports->turn);
-	if (ticket.way == GPOOL_FENCE_HANDLE_TIMELINE)
+	if (ticket.handle_type == GPOOL_FENCE_HANDLE_TIMELINE)
 		error = import_by_timeline(pool->imports, &ticket, &imported);
-	else if (ticket.way == GPOOL_FENCE_HANDLE_EVENT)
+	else if (ticket.handle_type == GPOOL_FENCE_HANDLE_EVENT)
 		error = import_by_event(pool->imports, &ticket, &imported);
 	pthread_mutex_unlock(&pool->imports->turn);
 	if (!error)

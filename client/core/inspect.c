@@ -185,7 +185,7 @@ static void holders_ask(struct gpool *pool, struct gpool_oom_info *shortage)
 		struct gpool_holder *to = &shortage->holders[i];
 
 		to->session = from->session;
-		to->content = from->content_type < GPOOL_USAGE_COUNT ? from->content_type : GPOOL_USAGE_COUNT;
+		to->usage = from->usage < GPOOL_USAGE_COUNT ? from->usage : GPOOL_USAGE_COUNT;
 		to->needed_pages = from->needed_pages;
 		to->offered_pages = from->offered_pages;
 		to->idle_pages = from->idle_pages;

@@ -6,14 +6,14 @@
 
 enum { SCOPE_FIRST = 16 };
 
-int gpool_scope_begin(struct gpool *pool, uint32_t content, uint32_t flags, struct gpool_scope *scope)
+int gpool_scope_begin(struct gpool *pool, uint32_t usage, uint32_t flags, struct gpool_scope *scope)
 {
 	if (!pool->alive)
 		return -ECHILD;
-	if (content >= GPOOL_USAGE_COUNT || flags & ~(uint32_t)GPOOL_SCOPE_FREE)
-		return fail(-EINVAL, "content is %u, at most %d, and flags are 0x%x, at most GPOOL_SCOPE_FREE", content,
+	if (usage >= GPOOL_USAGE_COUNT || flags & ~(uint32_t)GPOOL_SCOPE_FREE)
+		return fail(-EINVAL, "usage is %u, at most %d, and flags are 0x%x, at most GPOOL_SCOPE_FREE", usage,
 			GPOOL_USAGE_COUNT - 1, flags);
-	*scope = (struct gpool_scope){.pool = pool, .content = content, .flags = flags};
+	*scope = (struct gpool_scope){.pool = pool, .usage = usage, .flags = flags};
 	return 0;
 }
 
@@ -36,7 +36,7 @@ static int scope_grow(struct gpool_scope *scope)
 int gpool_scope_alloc(struct gpool_scope *scope, uint32_t page_count, const struct gpool_alloc_options *options,
 	struct gpool_block *block)
 {
-	struct gpool_alloc_options with_content = GPOOL_ALLOC_OPTIONS_INIT;
+	struct gpool_alloc_options with_usage = GPOOL_ALLOC_OPTIONS_INIT;
 	int error;
 
 	if (!scope->pool)
@@ -45,26 +45,26 @@ int gpool_scope_alloc(struct gpool_scope *scope, uint32_t page_count, const stru
 	if (error)
 		return error;
 	if (options) {
-		error = options_read(&with_content, sizeof(with_content), options);
+		error = options_read(&with_usage, sizeof(with_usage), options);
 		if (error)
 			return error;
-		with_content.size = sizeof(with_content);
+		with_usage.size = sizeof(with_usage);
 	}
-	with_content.content = scope->content;
-	error = gpool_alloc(scope->pool, page_count, &with_content, block);
+	with_usage.usage = scope->usage;
+	error = gpool_alloc(scope->pool, page_count, &with_usage, block);
 	if (!error)
 		scope->blocks[scope->count++] = *block;
 	return error;
 }
 
-static int let_go(const struct gpool_scope *scope, const struct gpool_block *block, const struct gpool_fence *fence)
+static int block_release(const struct gpool_scope *scope, const struct gpool_block *block, struct gpool_fence fence)
 {
 	if (scope->flags & GPOOL_SCOPE_FREE)
-		return fence ? gpool_free_after(scope->pool, block, *fence) : gpool_free(scope->pool, block);
-	return fence ? gpool_unpin_after(scope->pool, block, *fence) : gpool_unpin(scope->pool, block);
+		return gpool_free_after(scope->pool, block, fence);
+	return gpool_unpin_after(scope->pool, block, fence);
 }
 
-int gpool_scope_end(struct gpool_scope *scope, const struct gpool_fence *fence)
+int gpool_scope_end(struct gpool_scope *scope, struct gpool_fence fence)
 {
 	int first = 0;
 
@@ -72,7 +72,7 @@ int gpool_scope_end(struct gpool_scope *scope, const struct gpool_fence *fence)
 		return 0;
 	/* The last first, as a stack: the thread's caches then hand out the lowest pages again. */
 	while (scope->count) {
-		int error = let_go(scope, &scope->blocks[--scope->count], fence);
+		int error = block_release(scope, &scope->blocks[--scope->count], fence);
 
 		if (error && !first)
 			first = error;
@@ -84,5 +84,5 @@ int gpool_scope_end(struct gpool_scope *scope, const struct gpool_fence *fence)
 
 void gpool_scope_cleanup(struct gpool_scope *scope)
 {
-	gpool_scope_end(scope, NULL);
+	gpool_scope_end(scope, GPOOL_FENCE_NONE);
 }

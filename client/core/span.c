@@ -1,5 +1,5 @@
 /*
- * span.c - parts of pages: slabs of equal pieces, one class of sizes and one content type to a page.
+ * span.c - parts of pages: slabs of equal pieces, one class of sizes and one usage to a page.
  *
  * Classes: 256 bytes times 4, 5, 6, 7 times a power of two, so that rounding up wastes at most a fifth; below 1 KB
  * every multiple of 256. A page of a class is an ordinary block, pinned once as long as a span in it lives, and given
@@ -24,7 +24,7 @@ struct span_page {
 	struct gpool_block block;
 	uint64_t address;
 	uint32_t class;
-	uint32_t content;
+	uint32_t usage;
 	uint32_t pieces, used;
 	uint32_t hint;   /* no word of bits[] below has a free piece */
 	uint64_t bits[]; /* a set bit: free */
@@ -58,9 +58,9 @@ int span_open(struct gpool *pool)
 		return -ENOMEM;
 	}
 	pthread_mutex_init(&spans->lock, NULL);
-	for (int content = 0; content < GPOOL_USAGE_COUNT; content++)
+	for (int usage = 0; usage < GPOOL_USAGE_COUNT; usage++)
 		for (int class = 0; class < SPAN_CLASSES; class ++)
-			TAILQ_INIT(&spans->with_room[content][class]);
+			TAILQ_INIT(&spans->with_room[usage][class]);
 	pool->spans = spans;
 	return 0;
 }
@@ -102,7 +102,7 @@ uint32_t span_class_of(uint32_t bytes)
 
 /* ---- pages ---- */
 
-static struct span_page *page_create(uint32_t class, uint32_t content, uint32_t pieces)
+static struct span_page *page_create(uint32_t class, uint32_t usage, uint32_t pieces)
 {
 	uint32_t words = (pieces + 63) / 64;
 	struct span_page *page = calloc(1, sizeof(*page) + words * sizeof(page->bits[0]));
@@ -110,7 +110,7 @@ static struct span_page *page_create(uint32_t class, uint32_t content, uint32_t 
 	if (!page)
 		return NULL;
 	page->class = class;
-	page->content = content;
+	page->usage = usage;
 	page->pieces = pieces;
 	for (uint32_t i = 0; i < pieces; i++)
 		page->bits[i / 64] |= UINT64_C(1) << (i % 64);
@@ -118,15 +118,15 @@ static struct span_page *page_create(uint32_t class, uint32_t content, uint32_t 
 }
 
 /* A new page for a class, in its list. Caller holds the lock. */
-static int page_add(struct gpool *pool, uint32_t class, uint32_t content, struct span_page **added)
+static int page_add(struct gpool *pool, uint32_t class, uint32_t usage, struct span_page **added)
 {
-	struct span_page *page = page_create(class, content, (uint32_t)(pool->page_bytes / class_bytes(class)));
+	struct span_page *page = page_create(class, usage, (uint32_t)(pool->page_bytes / class_bytes(class)));
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
 	int error;
 
 	if (!page)
 		return -ENOMEM;
-	options.content = content;
+	options.usage = usage;
 	error = gpool_alloc(pool, 1, &options, &page->block);
 	if (error) {
 		free(page);
@@ -134,7 +134,7 @@ static int page_add(struct gpool *pool, uint32_t class, uint32_t content, struct
 	}
 	gpool_address(pool, &page->block, &page->address);
 	pool->spans->at[page->block.page] = page;
-	TAILQ_INSERT_HEAD(&pool->spans->with_room[content][class], page, link);
+	TAILQ_INSERT_HEAD(&pool->spans->with_room[usage][class], page, link);
 	atomic_fetch_add_explicit(&pool->spans->page_count, 1, memory_order_relaxed);
 	*added = page;
 	return 0;
@@ -150,7 +150,7 @@ static uint32_t piece_take(struct gpool *pool, struct span_page *page)
 	piece = word * 64 + (uint32_t)__builtin_ctzll(page->bits[word]);
 	page->bits[word] &= page->bits[word] - 1;
 	if (++page->used == page->pieces)
-		TAILQ_REMOVE(&pool->spans->with_room[page->content][page->class], page, link);
+		TAILQ_REMOVE(&pool->spans->with_room[page->usage][page->class], page, link);
 	return piece;
 }
 
@@ -158,7 +158,7 @@ static uint32_t piece_take(struct gpool *pool, struct span_page *page)
 static int piece_put(struct gpool *pool, struct span_page *page, uint32_t piece)
 {
 	uint64_t bit = UINT64_C(1) << (piece % 64);
-	struct span_list *list = &pool->spans->with_room[page->content][page->class];
+	struct span_list *list = &pool->spans->with_room[page->usage][page->class];
 	int error = 0;
 
 	if (page->bits[piece / 64] & bit)
@@ -180,7 +180,7 @@ static int piece_put(struct gpool *pool, struct span_page *page, uint32_t piece)
 
 /* ---- calls ---- */
 
-int gpool_span_alloc(struct gpool *pool, uint64_t bytes, uint32_t content, struct gpool_span *span)
+int gpool_span_alloc(struct gpool *pool, uint64_t bytes, uint32_t usage, struct gpool_span *span)
 {
 	struct span_page *page;
 	uint32_t class, piece;
@@ -193,13 +193,13 @@ int gpool_span_alloc(struct gpool *pool, uint64_t bytes, uint32_t content, struc
 	if (bytes == 0 || bytes > pool->page_bytes / 2)
 		return fail(-EINVAL, "bytes is %llu; a span has 1 to %llu, half a page", (unsigned long long)bytes,
 			(unsigned long long)pool->page_bytes / 2);
-	if (content >= GPOOL_USAGE_COUNT)
-		return fail(-EINVAL, "content is %u; the largest is %d", content, GPOOL_USAGE_COUNT - 1);
+	if (usage >= GPOOL_USAGE_COUNT)
+		return fail(-EINVAL, "usage is %u; the largest is %d", usage, GPOOL_USAGE_COUNT - 1);
 	class = span_class_of((uint32_t)bytes);
 	pthread_mutex_lock(&pool->spans->lock);
-	page = TAILQ_FIRST(&pool->spans->with_room[content][class]);
+	page = TAILQ_FIRST(&pool->spans->with_room[usage][class]);
 	if (!page)
-		error = page_add(pool, class, content, &page);
+		error = page_add(pool, class, usage, &page);
 	if (!error) {
 		piece = piece_take(pool, page);
 		*span = (struct gpool_span){

@@ -249,7 +249,8 @@ static double tokens_check(void)
 		if (--running[i].left)
 			running[left++] = running[i];
 		else
-			must(gpool_lora_scheduler_finish(engine.scheduler, running[i].request, NULL), "finish");
+			must(gpool_lora_scheduler_finish(engine.scheduler, running[i].request, GPOOL_FENCE_NONE),
+				"finish");
 	running_count = left;
 	return largest;
 }

@@ -16,7 +16,7 @@ try:
 except ImportError:
     sys.exit("torch_tensor.py: there is no PyTorch here")
 
-with gpool.Pool() as pool, pool.alloc(4, gpool.Content.ACTIVATION) as block:
+with gpool.Pool() as pool, pool.alloc(4, gpool.Usage.ACTIVATION) as block:
     on_gpu = pool.device.backend == "cuda"
     if on_gpu:
         # One stream for both: what PyTorch has queued is done before the block can be somebody else's.

@@ -46,7 +46,7 @@ enum {
 struct gpool_alloc_options {
 	uint32_t size;     /* sizeof(struct gpool_alloc_options); GPOOL_ALLOC_OPTIONS_INIT sets it */
 	uint32_t flags;    /* GPOOL_ALLOC_*; an unknown bit is -EINVAL */
-	uint32_t content;  /* enum gpool_usage */
+	uint32_t usage;    /* enum gpool_usage */
 	uint32_t priority; /* 0..3, higher stays longer */
 	/* what tools show: request, adapter; free to choose. Evicted content is known again by it (`adaptive`) */
 	uint64_t owner_id;
@@ -69,7 +69,7 @@ GPOOL_ASSERT_SIZE(gpool_alloc_options, 32);
  * not lie in a row, the block is scattered, and its address is contiguous all the same.
  *
  * Return: 0, or
- *   -EINVAL     page_count 0 or above the pool's, an unknown flag, content or priority
+ *   -EINVAL     page_count 0 or above the pool's, an unknown flag, usage or priority
  *   -ENOSPC     not so many pages to be had (in time); gpool_oom_info() says needed, free, pinned and by whom
  *   -EDQUOT     the tenant's limit or this process's quota
  *   -EPERM      GPOOL_ALLOC_CRITICAL without the right to it, or a session that only reads
@@ -151,7 +151,7 @@ GPOOL_API int gpool_address(struct gpool *pool, const struct gpool_block *block,
  */
 struct gpool_holder {
 	uint32_t session;
-	uint32_t content; /* enum gpool_usage of most of its pages in blocks; GPOOL_USAGE_COUNT: it has no blocks */
+	uint32_t usage; /* enum gpool_usage of most of its pages in blocks; GPOOL_USAGE_COUNT: it has no blocks */
 	uint32_t needed_pages, offered_pages, idle_pages;
 	char name[64];
 };
@@ -265,11 +265,11 @@ struct gpool_span {
 
 /*
  * gpool_span_alloc() - 1 byte to half a page, from pages that this process shares among spans of one size class and
- * content.
+ * usage.
  * Return: as gpool_alloc(). Cost: a lock within the process [span_alloc, span_free]; the first and the last span of a
  * page also allocate and free the page.
  */
-GPOOL_API int gpool_span_alloc(struct gpool *pool, uint64_t bytes, uint32_t content, struct gpool_span *span);
+GPOOL_API int gpool_span_alloc(struct gpool *pool, uint64_t bytes, uint32_t usage, struct gpool_span *span);
 GPOOL_API int gpool_span_free(struct gpool *pool, const struct gpool_span *span);
 
 /* ---- scopes ---- */
@@ -286,16 +286,16 @@ struct gpool_scope {
 	struct gpool *pool;
 	struct gpool_block *blocks;
 	uint32_t count, capacity;
-	uint32_t content, flags;
+	uint32_t usage, flags;
 };
-GPOOL_API int gpool_scope_begin(struct gpool *pool, uint32_t content, uint32_t flags, struct gpool_scope *scope);
+GPOOL_API int gpool_scope_begin(struct gpool *pool, uint32_t usage, uint32_t flags, struct gpool_scope *scope);
 GPOOL_API int gpool_scope_alloc(struct gpool_scope *scope, uint32_t page_count,
 	const struct gpool_alloc_options *options, struct gpool_block *block);
 /*
  * gpool_scope_end() - a second call does nothing. fence NULL: at once. Return: 0, or the first error met; all blocks
  * are let go.
  */
-GPOOL_API int gpool_scope_end(struct gpool_scope *scope, const struct gpool_fence *fence);
+GPOOL_API int gpool_scope_end(struct gpool_scope *scope, struct gpool_fence fence);
 GPOOL_API void gpool_scope_cleanup(struct gpool_scope *scope);
 /* GPOOL_SCOPE(scope); gpool_scope_begin(pool, ..., &scope); ... - ends by itself when the C block does. */
 #define GPOOL_SCOPE(variable) \

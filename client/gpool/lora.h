@@ -147,7 +147,7 @@ GPOOL_API int gpool_lora_acquire(struct gpool_lora *lora, uint32_t id, int timeo
  *		error = gpool_lora_wait_layer(lora, id, layer, -1);
  *		...                                 queue the work of this layer, with gpool_lora_weights() of it
  *	}
- *	gpool_lora_release(lora, id, &fence);       behind all of that work, whatever came of it
+ *	gpool_lora_release(lora, id, fence);        behind all of that work, whatever came of it
  *
  * It is shared with other engines when all who have begun it here have released it, and the work behind their fences is
  * done. Until then others load one of their own; of two the first that is shared stays.
@@ -175,7 +175,7 @@ GPOOL_API int gpool_lora_prefetch(struct gpool_lora *lora, uint32_t id);
  * gpool_lora_release() - fence NULL: at once; else when it is reached, without waiting. Return: 0, -EINVAL (not
  * acquired, no such fence), -ENOENT, -ENOMEM (it stays acquired), -ECHILD.
  */
-GPOOL_API int gpool_lora_release(struct gpool_lora *lora, uint32_t id, const struct gpool_fence *fence);
+GPOOL_API int gpool_lora_release(struct gpool_lora *lora, uint32_t id, struct gpool_fence fence);
 /*
  * gpool_lora_unload() - out of the pool, for all engines; copies stay: 0; -EBUSY: acquired here, or coming, or just
  * released after gpool_lora_acquire_async(), or elsewhere, where it goes with its last use; -ENOENT, -EPERM, -ECHILD.
@@ -403,7 +403,7 @@ GPOOL_API int gpool_lora_batch_apply(struct gpool_lora_batch *batch, int32_t lay
  *	gpool_lora_scheduler_schedule(scheduler, running ? 0 : -1, &schedule);      before each step
  *	gpool_lora_batch_set(batch, adapters_of_those_that_run, tokens, why);
  *	...                                                                      the step
- *	gpool_lora_scheduler_finish(scheduler, request, NULL);                   for each that has ended: the batch
+ *	gpool_lora_scheduler_finish(scheduler, request, GPOOL_FENCE_NONE);  for each that has ended: the batch
  *	still has its adapter
  *
  * A batch is what runs and what is started with it: at most batch_requests requests, batch_adapters adapters, and
@@ -471,7 +471,7 @@ GPOOL_API int gpool_lora_scheduler_remove(struct gpool_lora_scheduler *scheduler
  * -ENOENT, -EINVAL (no such fence), -ENOMEM (it still runs), -ECHILD.
  */
 GPOOL_API int gpool_lora_scheduler_finish(
-	struct gpool_lora_scheduler *scheduler, uint32_t request, const struct gpool_fence *fence);
+	struct gpool_lora_scheduler *scheduler, uint32_t request, struct gpool_fence fence);
 
 struct gpool_lora_schedule {
 	uint32_t size; /* sizeof(struct gpool_lora_schedule), set by the caller */

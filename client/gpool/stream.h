@@ -13,6 +13,13 @@ struct gpool_fence {
 	uint64_t value;
 };
 
+/* The fence "none": signaled at all times. */
+#ifdef __cplusplus
+#define GPOOL_FENCE_NONE (gpool_fence{0})
+#else
+#define GPOOL_FENCE_NONE ((struct gpool_fence){0})
+#endif
+
 /* ---- streams and fences ---- */
 
 enum {
@@ -82,7 +89,7 @@ enum gpool_fence_handle_type {
 
 /* It means nothing any more when the process that made it has ended. */
 struct gpool_fence_handle {
-	uint32_t way; /* enum gpool_fence_handle_type */
+	uint32_t handle_type; /* enum gpool_fence_handle_type */
 	uint8_t bytes[124];
 };
 GPOOL_ASSERT_SIZE(gpool_fence_handle, 128);

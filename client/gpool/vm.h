@@ -28,7 +28,7 @@ struct gpool_range_options {
 	uint32_t size;         /* sizeof(struct gpool_range_options); GPOOL_RANGE_OPTIONS_INIT sets it */
 	uint32_t flags;        /* none yet; an unknown bit is -EINVAL */
 	uint32_t memory_class; /* enum gpool_object_class */
-	uint32_t content;      /* enum gpool_usage */
+	uint32_t usage;        /* enum gpool_usage */
 	const char *name;      /* immutable: of the object as which it is kept, at most 127 bytes; others: NULL */
 	uint64_t owner_id;     /* what tools show; free to choose */
 	int32_t timeout_ms;    /* longest wait for pages; 0: none, -1: no limit (49 days) */
@@ -45,7 +45,7 @@ GPOOL_ASSERT_SIZE(gpool_range_options, 40);
  * mutable, KV_CACHE. No pin of a range is ever called leaked (pins.max_duration).
  *
  * Return: 0, or
- *   -EINVAL  page_count, an unknown flag, class or content; a name that an immutable range lacks or another has
+ *   -EINVAL  page_count, an unknown flag, class or usage; a name that an immutable range lacks or another has
  *   -EBUSY   this handle sleeps
  *   -ENOSPC, -EDQUOT, -EPERM, -ENOMEM, -EPIPE, -ECHILD  as gpool_alloc()
  *   -E2BIG
@@ -104,7 +104,7 @@ GPOOL_API int gpool_range_info(struct gpool_range *range, struct gpool_range_inf
 /*
  * gpool_range_reserve() - addresses for `page_count` pages, and no page. Single pages are backed and unbacked while the
  * addresses stay, so that a tensor keeps its base address while its memory grows and shrinks. page_count may be larger
- * than the pool. Class and content of the options count, as in gpool_range_create(), but an immutable range cannot be
+ * than the pool. Class and usage of the options count, as in gpool_range_create(), but an immutable range cannot be
  * elastic; timeout_ms is 0. options NULL: mutable, KV_CACHE.
  *
  * Asleep what is backed at that time is spilled or dropped, by class, and backed again by waking. Calls of this section
@@ -237,7 +237,7 @@ struct gpool_sliced_range_options {
 	uint32_t size;         /* sizeof(struct gpool_sliced_range_options); GPOOL_SLICED_RANGE_OPTIONS_INIT sets it */
 	uint32_t flags;        /* none yet; an unknown bit is -EINVAL */
 	uint32_t memory_class; /* enum gpool_object_class: mutable or ephemeral */
-	uint32_t content;      /* enum gpool_usage */
+	uint32_t usage;        /* enum gpool_usage */
 	uint64_t owner_id;     /* what tools show; free to choose */
 	/* blocks beyond those that are backed which a thread of this library brings to hand; 0: none, and no thread */
 	uint32_t read_ahead;
@@ -376,8 +376,8 @@ struct gpool_vm_options {
 	uint64_t initial_bytes;
 	/* to reserve at a time; 0: $GPOOL_VM_VA_SIZE, else 8 TB, or less where a process cannot have so many */
 	uint64_t address_bytes;
-	uint32_t small;   /* enum gpool_vm_small */
-	uint32_t content; /* enum gpool_usage, as tools show it */
+	uint32_t small; /* enum gpool_vm_small */
+	uint32_t usage; /* enum gpool_usage, as tools show it */
 	/* longest wait for pages, and of calls without a stream for the GPU; 0: none, -1: no limit */
 	int32_t timeout_ms;
 	/*

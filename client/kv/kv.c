@@ -136,7 +136,7 @@ static int ranges_reserve(struct gpool_kv *kv, const struct gpool_kv_options *op
 	int error;
 
 	range.memory_class = options->flags & GPOOL_KV_KEEP ? GPOOL_OBJECT_MUTABLE : GPOOL_OBJECT_EPHEMERAL;
-	range.content = GPOOL_USAGE_KV_CACHE;
+	range.usage = GPOOL_USAGE_KV_CACHE;
 	range.owner_id = options->owner_id;
 	if (table_pages > UINT32_MAX)
 		return fail(-EINVAL, "the tables would have %llu pages; at most %u", (unsigned long long)table_pages,

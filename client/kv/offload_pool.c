@@ -34,7 +34,7 @@ static int piece_alloc(struct gpool_kv *kv, const struct kv_sequence *sequence, 
 	int error;
 
 	options.flags = GPOOL_ALLOC_SPILL;
-	options.content = GPOOL_USAGE_KV_CACHE;
+	options.usage = GPOOL_USAGE_KV_CACHE;
 	options.owner_id = sequence->owner_id;
 	options.stream = kv->stream;
 	for (;;) {

@@ -105,7 +105,7 @@ static int place_close(struct gpool_kv *kv, struct pooled_place *place)
 		place_lose(kv, place);
 	/* A cache that is destroyed with its sequences; their work is done. */
 	if (place->pinned)
-		object_unpin(place->object, (struct gpool_fence){0});
+		object_unpin(place->object, GPOOL_FENCE_NONE);
 	/* A close that nobody hears of is the session's end, which closes it as well. */
 	gpool_object_close(place->object);
 	*place = (struct pooled_place){.lost = place->lost};

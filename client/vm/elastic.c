@@ -117,8 +117,7 @@ struct vm_take_options elastic_options(const struct elastic *elastic)
 {
 	const struct block_attributes *attributes = &elastic->range->attributes;
 
-	return (struct vm_take_options){
-		.content = attributes->flags & BLOCK_TYPE_MASK, .owner_id = attributes->owner_id};
+	return (struct vm_take_options){.usage = attributes->flags & BLOCK_TYPE_MASK, .owner_id = attributes->owner_id};
 }
 
 bool elastic_pages_check(const struct elastic *elastic, const struct elastic_pages *pages)

@@ -16,8 +16,8 @@ static int reserve_options(struct gpool_range_options *read, const struct gpool_
 	error = options_read(read, sizeof(*read), options);
 	if (error)
 		return error;
-	if (read->content >= GPOOL_USAGE_COUNT)
-		return fail(-EINVAL, "content is %u; the largest is %d", read->content, GPOOL_USAGE_COUNT - 1);
+	if (read->usage >= GPOOL_USAGE_COUNT)
+		return fail(-EINVAL, "usage is %u; the largest is %d", read->usage, GPOOL_USAGE_COUNT - 1);
 	if (read->memory_class != GPOOL_OBJECT_MUTABLE && read->memory_class != GPOOL_OBJECT_EPHEMERAL)
 		return fail(-EINVAL, "memory_class is %u; an elastic range is MUTABLE (%d) or EPHEMERAL (%d)",
 			read->memory_class, GPOOL_OBJECT_MUTABLE, GPOOL_OBJECT_EPHEMERAL);
@@ -40,7 +40,7 @@ int range_reserve_elastic(
 	made = range_new(pool, page_count, read.memory_class);
 	if (!made)
 		return -ENOMEM;
-	made->attributes = (struct block_attributes){.flags = read.content | BLOCK_RANGE, .owner_id = read.owner_id};
+	made->attributes = (struct block_attributes){.flags = read.usage | BLOCK_RANGE, .owner_id = read.owner_id};
 	pthread_mutex_lock(&pool->ranges->lock);
 	error = pool->ranges->asleep ? fail_asleep() : elastic_open(made);
 	if (error) {

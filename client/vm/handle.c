@@ -22,8 +22,8 @@ static void handle_write(struct gpool *pool, struct thread_cache *cache, uint32_
 {
 	const struct block_attributes attributes = {.owner_id = options->owner_id, .fence = fence};
 
-	block_write(pool, page, handle_pages(pool),
-		block_tag_make(sequence_next(cache), options->content | BLOCK_RANGE), &attributes);
+	block_write(pool, page, handle_pages(pool), block_tag_make(sequence_next(cache), options->usage | BLOCK_RANGE),
+		&attributes);
 }
 
 int handle_stand(struct gpool *pool, struct thread_cache *cache, uint32_t page, const struct vm_take_options *options)

@@ -28,8 +28,8 @@
 
 /* All zero: the defaults. */
 struct vm_take_options {
-	uint32_t flags;   /* LEASE_NO_EVICT, LEASE_FREE, LEASE_OWN_LAST */
-	uint32_t content; /* enum gpool_usage */
+	uint32_t flags; /* LEASE_NO_EVICT, LEASE_FREE, LEASE_OWN_LAST */
+	uint32_t usage; /* enum gpool_usage */
 	uint64_t owner_id;
 	int32_t timeout_ms; /* how long to wait for pages; -1: no limit */
 };

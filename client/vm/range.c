@@ -177,8 +177,8 @@ static int options_check(const struct gpool *pool, const struct gpool_range_opti
 	if (options->memory_class > GPOOL_OBJECT_EPHEMERAL)
 		return fail(-EINVAL, "memory_class is %u; the largest is %d", options->memory_class,
 			GPOOL_OBJECT_EPHEMERAL);
-	if (options->content >= GPOOL_USAGE_COUNT)
-		return fail(-EINVAL, "content is %u; the largest is %d", options->content, GPOOL_USAGE_COUNT - 1);
+	if (options->usage >= GPOOL_USAGE_COUNT)
+		return fail(-EINVAL, "usage is %u; the largest is %d", options->usage, GPOOL_USAGE_COUNT - 1);
 	if (options->timeout_ms < -1)
 		return fail_timeout(options->timeout_ms);
 	if (page_count == 0 || page_count > pool->page_count)
@@ -251,7 +251,7 @@ int gpool_range_create(
 	made = range_new(pool, page_count, read.memory_class);
 	if (!made)
 		return -ENOMEM;
-	made->attributes = (struct block_attributes){.flags = read.content | BLOCK_RANGE, .owner_id = read.owner_id};
+	made->attributes = (struct block_attributes){.flags = read.usage | BLOCK_RANGE, .owner_id = read.owner_id};
 	error = object_text_copy(made->name, sizeof(made->name), read.name);
 	pthread_mutex_lock(&pool->ranges->lock);
 	if (!error)

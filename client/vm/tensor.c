@@ -125,7 +125,7 @@ static int options_check(struct gpool_sliced_range_options *read, struct gpool_r
 			return error;
 	}
 	range->memory_class = read->memory_class;
-	range->content = read->content;
+	range->usage = read->usage;
 	range->owner_id = read->owner_id;
 	return read->flags || read->reserved
 		? fail(-EINVAL, "flags are 0x%x and reserved is %u; both must be 0", read->flags, read->reserved)

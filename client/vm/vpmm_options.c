@@ -64,8 +64,8 @@ static int options_check(const struct gpool *pool, const struct gpool_vm_options
 			options->reserved);
 	if (options->small > GPOOL_VM_SMALL_PAGES)
 		return fail(-EINVAL, "small is %u; the largest is %d", options->small, GPOOL_VM_SMALL_PAGES);
-	if (options->content >= GPOOL_USAGE_COUNT)
-		return fail(-EINVAL, "content is %u; the largest is %d", options->content, GPOOL_USAGE_COUNT - 1);
+	if (options->usage >= GPOOL_USAGE_COUNT)
+		return fail(-EINVAL, "usage is %u; the largest is %d", options->usage, GPOOL_USAGE_COUNT - 1);
 	if (options->timeout_ms < -1)
 		return fail_timeout(options->timeout_ms);
 	if (options->trace > TRACE_MAX)
@@ -160,6 +160,6 @@ int vpmm_options_read(struct vpmm *vpmm)
 	vpmm->address_bytes = vpmm->address_bytes / vpmm->page_bytes * vpmm->page_bytes;
 	if (!vpmm->address_bytes)
 		vpmm->address_bytes = vpmm->page_bytes;
-	vpmm->take = (struct vm_take_options){.content = options->content};
+	vpmm->take = (struct vm_take_options){.usage = options->usage};
 	return 0;
 }

@@ -351,7 +351,7 @@ static COLD int stream_enter(struct vpmm *vpmm, uint32_t number)
 
 static int span_take(struct vpmm *vpmm, uint64_t bytes, struct gpool_span *span)
 {
-	int error = gpool_span_alloc(vpmm->pool, bytes, vpmm->options.content, span);
+	int error = gpool_span_alloc(vpmm->pool, bytes, vpmm->options.usage, span);
 
 	if (error != -ENOSPC && error != -EDQUOT)
 		return error;
@@ -362,7 +362,7 @@ static int span_take(struct vpmm *vpmm, uint64_t bytes, struct gpool_span *span)
 	region_sweep(&vpmm->set);
 	vpmm_park(vpmm, 0);
 	vpmm_unlock(vpmm);
-	return gpool_span_alloc(vpmm->pool, bytes, vpmm->options.content, span);
+	return gpool_span_alloc(vpmm->pool, bytes, vpmm->options.usage, span);
 }
 
 static void small_begin(struct vpmm_small *small, struct small *at, uint64_t bytes)

@@ -503,7 +503,7 @@ static void test_alloc_options(void **state)
 
 	(void)state;
 	options.known.size = sizeof(options.known) + 12;
-	options.known.content = GPOOL_USAGE_GRADIENT;
+	options.known.usage = GPOOL_USAGE_GRADIENT;
 	assert_int_equal(gpool_alloc(pool, 1, &options.known, &block), 0);
 	assert_int_equal(block.tag & BLOCK_TYPE_MASK, GPOOL_USAGE_GRADIENT);
 	assert_int_equal(gpool_free(pool, &block), 0);
@@ -512,7 +512,7 @@ static void test_alloc_options(void **state)
 	assert_int_equal(gpool_prepare(pool, 1, &options.known, &block), -E2BIG);
 	assert_int_equal(gpool_scope_begin(pool, 0, 0, &scope), 0);
 	assert_int_equal(gpool_scope_alloc(&scope, 1, &options.known, &block), -E2BIG);
-	assert_int_equal(gpool_scope_end(&scope, NULL), 0);
+	assert_int_equal(gpool_scope_end(&scope, GPOOL_FENCE_NONE), 0);
 
 	options.known.priority = 99;
 	options.known.size = offsetof(struct gpool_alloc_options, priority);

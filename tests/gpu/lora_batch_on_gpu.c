@@ -179,7 +179,7 @@ static void model_close(struct model *model)
 		assert_int_equal(driver.cuGraphExecDestroy(model->program), 0);
 	assert_int_equal(gpool_lora_batch_destroy(model->batch), 0);
 	for (uint32_t i = 0; i < model->count; i++) {
-		assert_int_equal(gpool_lora_release(model->lora, model->ids[i], NULL), 0);
+		assert_int_equal(gpool_lora_release(model->lora, model->ids[i], GPOOL_FENCE_NONE), 0);
 		assert_int_equal(gpool_lora_unload(model->lora, model->ids[i]), 0);
 	}
 	assert_int_equal(gpool_lora_destroy(model->lora), 0);

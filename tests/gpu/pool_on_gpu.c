@@ -272,7 +272,7 @@ static void test_an_elastic_range(void **state)
 	assert_int_equal(gpu_calls_total(pool->gpu), calls);
 	verify_at(at, 8, 10);
 	/* Parked, and then somebody else's: what is backed stays, and other memory comes to the same addresses. */
-	assert_int_equal(gpool_range_decommit(range, 0, 8, (struct gpool_fence){0}), 0);
+	assert_int_equal(gpool_range_decommit(range, 0, 8, GPOOL_FENCE_NONE), 0);
 	block = alloc(PAGES - 8);
 	fill(&block, 1000);
 	finish();

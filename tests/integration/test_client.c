@@ -439,7 +439,7 @@ static int calls_in_child(struct gpool *pool, struct gpool_block *block, struct 
 		gpool_unpin_after(pool, block, fence),
 		gpool_scope_begin(pool, 0, 0, &other),
 		gpool_scope_alloc(scope, 1, NULL, block),
-		gpool_scope_end(scope, NULL),
+		gpool_scope_end(scope, GPOOL_FENCE_NONE),
 		gpool_prepare(pool, 1, NULL, block),
 		gpool_commit(pool, block, NULL),
 		gpool_rollback(pool, block),
@@ -492,7 +492,7 @@ static void test_fork(void **state)
 	assert_int_equal(gpool_pin(pool, &block), 0);
 	assert_int_equal(gpool_unpin(pool, &block), 0);
 	assert_int_equal(gpool_free(pool, &block), 0);
-	assert_int_equal(gpool_scope_end(&scope, NULL), 0);
+	assert_int_equal(gpool_scope_end(&scope, GPOOL_FENCE_NONE), 0);
 	gpool_close(pool);
 }
 

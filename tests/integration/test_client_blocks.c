@@ -163,9 +163,9 @@ static void test_alloc_refuses_bad_arguments(void **state)
 	options.flags = 1u << 5;
 	assert_int_equal(gpool_alloc(pool, 1, &options, &block), -EINVAL);
 	options.flags = 0;
-	options.content = GPOOL_USAGE_COUNT;
+	options.usage = GPOOL_USAGE_COUNT;
 	assert_int_equal(gpool_alloc(pool, 1, &options, &block), -EINVAL);
-	options.content = GPOOL_USAGE_GRADIENT;
+	options.usage = GPOOL_USAGE_GRADIENT;
 	options.priority = 4;
 	assert_int_equal(gpool_alloc(pool, 1, &options, &block), -EINVAL);
 	options.priority = 3;
@@ -489,8 +489,8 @@ static void test_scope_unpins_at_its_end(void **state)
 	for (int i = 0; i < 40; i++)
 		assert_int_equal(gpool_scope_alloc(&scope, 1 + (uint32_t)i % 3, NULL, &blocks[i]), 0);
 	assert_int_equal(blocks[0].tag & BLOCK_TYPE_MASK, GPOOL_USAGE_ACTIVATION);
-	assert_int_equal(gpool_scope_end(&scope, NULL), 0);
-	assert_int_equal(gpool_scope_end(&scope, NULL), 0);
+	assert_int_equal(gpool_scope_end(&scope, GPOOL_FENCE_NONE), 0);
+	assert_int_equal(gpool_scope_end(&scope, GPOOL_FENCE_NONE), 0);
 	assert_int_equal(gpool_scope_alloc(&scope, 1, NULL, &blocks[0]), -EINVAL);
 	for (int i = 0; i < 40; i++) {
 		assert_int_equal(gpool_unpin(pool, &blocks[i]), -EINVAL); /* it is not pinned any more */
@@ -517,7 +517,7 @@ static void test_scope_frees_and_reports(void **state)
 	assert_int_equal(gpool_scope_alloc(&scope, 1, NULL, &freed), 0);
 	assert_int_equal(gpool_free(pool, &freed), 0);
 	/* One was freed by hand: the end says so, and lets go of the rest all the same. */
-	assert_int_equal(gpool_scope_end(&scope, NULL), -ESTALE);
+	assert_int_equal(gpool_scope_end(&scope, GPOOL_FENCE_NONE), -ESTALE);
 	assert_int_equal(gpool_pin(pool, &block), -ESTALE);
 }
 

@@ -900,7 +900,7 @@ static void test_wrong_arguments(void **state)
 	options.name = "n";
 	assert_int_equal(gpool_range_reserve(pool, 1, &options, &never), -EINVAL);
 	options.name = NULL;
-	options.content = GPOOL_USAGE_COUNT;
+	options.usage = GPOOL_USAGE_COUNT;
 	assert_int_equal(gpool_range_reserve(pool, 1, &options, &never), -EINVAL);
 	assert_int_equal(gpool_range_reserve(admin, 1, NULL, &never), -EPERM);
 	assert_int_equal(gpool_range_reserve(pool, UINT32_MAX, NULL, &never), -ENOMEM);

@@ -273,7 +273,7 @@ static void test_seen_when_it_is_reached(void **state)
 	(void)state;
 	begin();
 	handle = handle_of(&exporter, ORDER_GATE, 0);
-	assert_int_equal(handle.way, GPOOL_FENCE_HANDLE_TIMELINE);
+	assert_int_equal(handle.handle_type, GPOOL_FENCE_HANDLE_TIMELINE);
 	fence = imported(&handle);
 	again = imported(&handle);
 	assert_int_equal(again.value, fence.value);
@@ -399,7 +399,7 @@ static void reads_what_is_written(uint32_t flags, uint32_t way)
 	for (uint32_t round = 0; round < 3; round++) {
 		handle_of(&exporter, ORDER_GATE, 0);
 		handle = handle_of(&exporter, ORDER_WORK, flags);
-		assert_int_equal(handle.way, way);
+		assert_int_equal(handle.handle_type, way);
 		object = kv_open(&from, &bytes);
 		written = imported(&handle);
 		assert_int_equal(gpool_fence_done(ours, written), 0);
@@ -898,17 +898,17 @@ static void test_our_own(void **state)
 	gpool_close(second);
 	/* Reached: nothing is needed for that, and anybody may have it. */
 	assert_int_equal(gpool_fence_export(ours, fence, 0, &handle), 0);
-	assert_int_equal(handle.way, GPOOL_FENCE_HANDLE_SIGNALED);
+	assert_int_equal(handle.handle_type, GPOOL_FENCE_HANDLE_SIGNALED);
 	assert_int_equal(gpool_fence_import(ours, &handle, &fill), 0);
 	assert_int_equal(fill.value, 0);
 	assert_int_equal(gpool_fence_export(ours, fill, 0, &handle), 0);
-	assert_int_equal(handle.way, GPOOL_FENCE_HANDLE_SIGNALED);
+	assert_int_equal(handle.handle_type, GPOOL_FENCE_HANDLE_SIGNALED);
 }
 
 static void test_arguments(void **state)
 {
 	struct gpool_fence fence = {0}, never = {fence_make(3, 7)};
-	struct gpool_fence_handle handle = {.way = 0};
+	struct gpool_fence_handle handle = {.handle_type = 0};
 
 	(void)state;
 	begin();
@@ -964,7 +964,7 @@ static void test_hostile_handles(void **state)
 			word = random_next(&seed);
 			memcpy((uint8_t *)&odd + at, &word, sizeof(word));
 		}
-		assert_int_equal(gpool_fence_import(ours, &odd, &(struct gpool_fence){0}), -EINVAL);
+		assert_int_equal(gpool_fence_import(ours, &odd, &GPOOL_FENCE_NONE), -EINVAL);
 	}
 	/* One byte of a good one is another; or its numbers are any. */
 	for (int round = 0; round < 4000; round++) {
@@ -1039,10 +1039,10 @@ static void test_a_device_without_events(void **state)
 		struct fence_ticket ticket;
 
 		memcpy(&ticket, &handle, sizeof(ticket));
-		ticket.way = GPOOL_FENCE_HANDLE_EVENT;
+		ticket.handle_type = GPOOL_FENCE_HANDLE_EVENT;
 		memcpy(&handle, &ticket, sizeof(ticket));
 	}
-	assert_int_equal(gpool_fence_import(ours, &handle, &(struct gpool_fence){0}), -EOPNOTSUPP);
+	assert_int_equal(gpool_fence_import(ours, &handle, &GPOOL_FENCE_NONE), -EOPNOTSUPP);
 	assert_int_equal(tell(&exporter, ORDER_OPEN, 0).result, 0);
 	assert_int_equal(gpool_fence_wait(ours, fence, END_MS), 0);
 	closed(fence);
@@ -1076,7 +1076,7 @@ static void test_driver_faults(void **state)
 		if (i == 0)
 			gpu_fault_set(ours->gpu, GPU_CALL_HOST_REGISTER, 1, -EIO);
 		assert_int_equal(gpool_fence_export(ours, fence, 0, &handle), 0);
-		assert_int_equal(handle.way, GPOOL_FENCE_HANDLE_EVENT);
+		assert_int_equal(handle.handle_type, GPOOL_FENCE_HANDLE_EVENT);
 		gpu_fault_set(ours->gpu, GPU_CALL_HOST_REGISTER, 0, 0);
 	}
 	gpu_fault_set(ours->gpu, GPU_CALL_HOST_REGISTER, 1, -ENOMEM);
@@ -1085,7 +1085,7 @@ static void test_driver_faults(void **state)
 	assert_int_equal(gpool_fence_export(ours, fence, 0, &handle), -ENOMEM);
 	gpu_fault_set(ours->gpu, GPU_CALL_TIMELINE_WRITE, 0, 0);
 	assert_int_equal(gpool_fence_export(ours, fence, 0, &handle), 0);
-	assert_int_equal(handle.way, GPOOL_FENCE_HANDLE_TIMELINE);
+	assert_int_equal(handle.handle_type, GPOOL_FENCE_HANDLE_TIMELINE);
 	/* And the import of theirs. */
 	handle_of(&exporter, ORDER_GATE, 0);
 	handle = handle_of(&exporter, ORDER_WORK, WAY_EVENT);
@@ -1132,7 +1132,7 @@ static void test_lies(void **state)
 {
 	const int all = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
 	struct timeline_page *pages[2];
-	struct gpool_fence_handle handle = {.way = 0};
+	struct gpool_fence_handle handle = {.handle_type = 0};
 	struct gpool_fence fence;
 	struct gpool *asker;
 	int odd[5], fds[2];
@@ -1158,7 +1158,7 @@ static void test_lies(void **state)
 	asker = open_worker();
 	for (uint64_t round = 0; round < 200; round++) {
 		const struct fence_ticket ticket = {
-			.way = GPOOL_FENCE_HANDLE_TIMELINE,
+			.handle_type = GPOOL_FENCE_HANDLE_TIMELINE,
 			.magic = FENCE_TICKET_MAGIC,
 			.version = FENCE_TICKET_VERSION,
 			.session = gpool_session(ours),

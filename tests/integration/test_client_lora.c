@@ -215,8 +215,8 @@ static void test_loaded_once(void **state)
 	assert_int_equal(totals()->adapter_misses, 2);
 	assert_int_equal(info_of(lora, id).acquired, 2);
 	for (int i = 0; i < 2; i++)
-		assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
-	assert_int_equal(gpool_lora_release(lora_of_other, shared, NULL), 0);
+		assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
+	assert_int_equal(gpool_lora_release(lora_of_other, shared, GPOOL_FENCE_NONE), 0);
 }
 
 /* Who has it acquired needs nobody: the engine that loaded it ends. */
@@ -231,7 +231,7 @@ static void test_its_loader_ends(void **state)
 	shared = registered(lora_of_other, adapter);
 	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
 	assert_int_equal(gpool_lora_acquire(lora_of_other, shared, -1), 0);
-	assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
+	assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
 	assert_int_equal(gpool_lora_destroy(lora), 0);
 	gpool_close(one);
 	assert_int_equal(wrong_in(lora_of_other, shared, adapter), 0);
@@ -240,8 +240,8 @@ static void test_its_loader_ends(void **state)
 	id = registered(lora, adapter);
 	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
 	assert_int_equal(info_of(lora, id).shared, 1);
-	assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
-	assert_int_equal(gpool_lora_release(lora_of_other, shared, NULL), 0);
+	assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
+	assert_int_equal(gpool_lora_release(lora_of_other, shared, GPOOL_FENCE_NONE), 0);
 }
 
 static void test_salts_keep_apart(void **state)
@@ -260,7 +260,7 @@ static void test_salts_keep_apart(void **state)
 	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
 	assert_int_equal(gpool_lora_acquire(apart, its, -1), 0);
 	assert_int_equal(info_of(apart, its).loads, 1);
-	assert_int_equal(gpool_lora_release(apart, its, NULL), 0);
+	assert_int_equal(gpool_lora_release(apart, its, GPOOL_FENCE_NONE), 0);
 	assert_int_equal(gpool_lora_destroy(apart), 0);
 	/* As are those that tenants keep for themselves. */
 	options.salt[1] = 0;
@@ -271,10 +271,10 @@ static void test_salts_keep_apart(void **state)
 		assert_int_equal(gpool_lora_acquire(apart, its, -1), 0);
 		assert_int_equal(info_of(apart, its).loads, i ? 0 : 1);
 		assert_int_equal(info_of(apart, its).shared, i ? 1 : 0);
-		assert_int_equal(gpool_lora_release(apart, its, NULL), 0);
+		assert_int_equal(gpool_lora_release(apart, its, GPOOL_FENCE_NONE), 0);
 		assert_int_equal(gpool_lora_destroy(apart), 0);
 	}
-	assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
+	assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
 }
 
 /* ---- room ---- */
@@ -290,7 +290,7 @@ static void test_leaves_and_comes_back(void **state)
 	id = registered(lora, adapter);
 	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
 	assert_int_equal(gpool_alloc(other, PAGES, NULL, &block), -ENOSPC);
-	assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
+	assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
 	block = alloc(other, PAGES - TABLES);
 	assert_int_equal(gpool_lora_acquire(lora, id, -1), -ENOSPC);
 	assert_int_equal(gpool_free(other, &block), 0);
@@ -298,7 +298,7 @@ static void test_leaves_and_comes_back(void **state)
 	assert_int_equal(wrong_in(lora, id, adapter), 0);
 	assert_int_equal(info_of(lora, id).lost, 1);
 	assert_int_equal(info_of(lora, id).loads, 2);
-	assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
+	assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
 }
 
 /* More than fit: those that are not acquired make room for others, whoever needs it; and when all are, it is said. */
@@ -316,7 +316,7 @@ static void test_more_than_fit(void **state)
 		for (uint32_t i = 0; i < count; i++) {
 			assert_int_equal(gpool_lora_acquire(lora, ids[i], -1), 0);
 			assert_int_equal(wrong_in(lora, ids[i], i), 0);
-			assert_int_equal(gpool_lora_release(lora, ids[i], NULL), 0);
+			assert_int_equal(gpool_lora_release(lora, ids[i], GPOOL_FENCE_NONE), 0);
 		}
 	pages = info_of(lora, ids[count - 1]).pages;
 	assert_true(pages * count > PAGES);
@@ -330,14 +330,14 @@ static void test_more_than_fit(void **state)
 	/* All are as they were. */
 	for (uint32_t i = 0; i < held; i++)
 		assert_int_equal(wrong_in(lora, ids[i], i), 0);
-	assert_int_equal(gpool_lora_release(lora, ids[0], NULL), 0);
-	assert_int_equal(gpool_lora_release(lora, ids[1], NULL), 0);
+	assert_int_equal(gpool_lora_release(lora, ids[0], GPOOL_FENCE_NONE), 0);
+	assert_int_equal(gpool_lora_release(lora, ids[1], GPOOL_FENCE_NONE), 0);
 	assert_int_equal(gpool_lora_acquire(lora, ids[held], -1), 0);
 	assert_int_equal(wrong_in(lora, ids[held], held), 0);
 	assert_int_equal(gpool_lora_last_error(lora, ids[held], why), 0);
 	assert_string_equal(why, "");
 	for (uint32_t i = 2; i <= held; i++)
-		assert_int_equal(gpool_lora_release(lora, ids[i], NULL), 0);
+		assert_int_equal(gpool_lora_release(lora, ids[i], GPOOL_FENCE_NONE), 0);
 }
 
 static void test_unloaded(void **state)
@@ -355,15 +355,15 @@ static void test_unloaded(void **state)
 	assert_int_equal(gpool_lora_unload(lora, id), -EBUSY);
 	assert_int_equal(gpool_lora_unregister(lora, id), -EBUSY);
 	assert_int_equal(gpool_lora_destroy(lora), -EBUSY);
-	assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
+	assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
 	/* The other one still has it; it goes with its use, and cannot be acquired once more until then. */
 	assert_int_equal(gpool_lora_unload(lora, id), 0);
 	assert_int_equal(wrong_in(lora_of_other, shared, adapter), 0);
 	assert_int_equal(gpool_lora_acquire(lora_of_other, shared, -1), -EBUSY);
-	assert_int_equal(gpool_lora_release(lora_of_other, shared, NULL), 0);
+	assert_int_equal(gpool_lora_release(lora_of_other, shared, GPOOL_FENCE_NONE), 0);
 	AWAIT(harness_free_pages(&harness) >= PAGES - 4 * TABLES);
 	assert_int_equal(gpool_lora_acquire(lora_of_other, shared, -1), 0);
-	assert_int_equal(gpool_lora_release(lora_of_other, shared, NULL), 0);
+	assert_int_equal(gpool_lora_release(lora_of_other, shared, GPOOL_FENCE_NONE), 0);
 	/* Unused, its pages are back at once. */
 	assert_int_equal(gpool_lora_unload(lora_of_other, shared), 0);
 	assert_true(harness_free_pages(&harness) >= PAGES - 4 * TABLES);
@@ -394,7 +394,7 @@ static void test_unloaded_under_a_waiter(void **state)
 	entry->acquired = 0;
 	entry->held = true;
 	entry->waiting = 1;
-	assert_int_equal(gpool_lora_release(lora_of_other, shared, NULL), 0);
+	assert_int_equal(gpool_lora_release(lora_of_other, shared, GPOOL_FENCE_NONE), 0);
 	assert_int_equal(gpool_lora_unload(lora_of_other, shared), 0);
 	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
 	assert_int_equal(info_of(lora, id).loads, 2);
@@ -404,7 +404,7 @@ static void test_unloaded_under_a_waiter(void **state)
 	entry->held = false;
 	entry->acquired++;
 	for (int i = 0; i < 2; i++)
-		assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
+		assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
 	assert_int_equal(gpool_lora_destroy(lora), 0);
 	lora = NULL;
 	for (uint32_t page = 0; page < PAGES; page++)
@@ -429,7 +429,7 @@ static void test_in_the_background(void **state)
 	for (int i = 0; i < 2; i++) {
 		assert_int_equal(gpool_lora_acquire(lora, ids[i], 0), 0);
 		assert_int_equal(info_of(lora, ids[i]).hits, 1);
-		assert_int_equal(gpool_lora_release(lora, ids[i], NULL), 0);
+		assert_int_equal(gpool_lora_release(lora, ids[i], GPOOL_FENCE_NONE), 0);
 	}
 	/* Too short a time, and long enough. */
 	error = gpool_lora_acquire(lora, ids[2], 1);
@@ -437,7 +437,7 @@ static void test_in_the_background(void **state)
 	if (error)
 		assert_int_equal(gpool_lora_acquire(lora, ids[2], ANSWER_MS), 0);
 	assert_int_equal(wrong_in(lora, ids[2], 2), 0);
-	assert_int_equal(gpool_lora_release(lora, ids[2], NULL), 0);
+	assert_int_equal(gpool_lora_release(lora, ids[2], GPOOL_FENCE_NONE), 0);
 	/* Closed in the middle of it. */
 	assert_int_equal(gpool_lora_prefetch(lora, ids[3]), 0);
 	assert_int_equal(gpool_lora_prefetch(lora, 99), -ENOENT);
@@ -469,7 +469,7 @@ static void test_all_at_once(void **state)
 	for (uint32_t i = 0; i < COUNT; i++) {
 		assert_int_equal(gpool_lora_acquire(lora, ids[i], -1), 0);
 		assert_int_equal(wrong_in(lora, ids[i], i), 0);
-		assert_int_equal(gpool_lora_release(lora, ids[i], NULL), 0);
+		assert_int_equal(gpool_lora_release(lora, ids[i], GPOOL_FENCE_NONE), 0);
 	}
 }
 
@@ -491,9 +491,9 @@ static void test_small_before_large(void **state)
 		assert_int_equal(gpool_lora_prefetch(single, large), 0);
 		assert_int_equal(gpool_lora_acquire(single, small, -1), 0);
 		before += info_of(single, large).state == GPOOL_LORA_LOADING;
-		assert_int_equal(gpool_lora_release(single, small, NULL), 0);
+		assert_int_equal(gpool_lora_release(single, small, GPOOL_FENCE_NONE), 0);
 		assert_int_equal(gpool_lora_acquire(single, large, -1), 0);
-		assert_int_equal(gpool_lora_release(single, large, NULL), 0);
+		assert_int_equal(gpool_lora_release(single, large, GPOOL_FENCE_NONE), 0);
 		assert_int_equal(gpool_lora_unload(single, large), 0);
 		assert_int_equal(gpool_lora_unload(single, small), 0);
 	}
@@ -517,7 +517,7 @@ static void *asker_run(void *argument)
 			continue;
 		}
 		asker->wrong += wrong_in(i % 2 ? lora : lora_of_other, at, at) != 0;
-		gpool_lora_release(i % 2 ? lora : lora_of_other, at, NULL);
+		gpool_lora_release(i % 2 ? lora : lora_of_other, at, GPOOL_FENCE_NONE);
 	}
 	return NULL;
 }
@@ -626,11 +626,11 @@ static void test_layer_by_layer(void **state)
 	assert_true(part.a.first == address);
 	assert_int_equal(info_of(lora, id).loads, 1);
 	assert_false(is_published(other));
-	assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
+	assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
 	assert_int_equal(gpool_lora_unload(lora, id), -EBUSY);
 	assert_int_equal(gpool_lora_unregister(lora, id), -EBUSY);
 	assert_int_equal(gpool_lora_destroy(lora), -EBUSY);
-	assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
+	assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
 	/* Then it is everybody's. */
 	AWAIT(is_published(other));
 	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
@@ -641,8 +641,8 @@ static void test_layer_by_layer(void **state)
 	assert_int_equal(gpool_lora_acquire_async(lora, id, 0), 0);
 	assert_int_equal(gpool_lora_wait_layer(lora, id, -1, 0), 0);
 	for (int i = 0; i < 2; i++)
-		assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
-	assert_int_equal(gpool_lora_release(lora_of_other, its, NULL), 0);
+		assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
+	assert_int_equal(gpool_lora_release(lora_of_other, its, GPOOL_FENCE_NONE), 0);
 	assert_int_equal(info_of(lora, id).loads, 1);
 }
 
@@ -660,7 +660,7 @@ static void test_begun_and_released(void **state)
 	assert_int_equal(gpool_stream_open(one, NULL, GPOOL_STREAM_HOST_SIGNALED, &manual), 0);
 	assert_int_equal(gpool_fence_record(one, manual, &fence), 0);
 	assert_int_equal(gpool_lora_acquire_async(lora, id, -1), 0);
-	assert_int_equal(gpool_lora_release(lora, id, &fence), 0);
+	assert_int_equal(gpool_lora_release(lora, id, fence), 0);
 	AWAIT(info_of(lora, id).state == GPOOL_LORA_RESIDENT);
 	assert_int_equal(gpool_lora_destroy(lora), -EBUSY);
 	/* Somebody else publishes meanwhile; his is taken when ours is not used any more, and there is one. */
@@ -668,13 +668,13 @@ static void test_begun_and_released(void **state)
 	assert_int_equal(info_of(lora_of_other, its).loads, 1);
 	assert_int_equal(gpool_lora_acquire(lora, id, 0), 0);
 	assert_int_equal(wrong_in(lora, id, adapter), 0);
-	assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
+	assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
 	assert_int_equal(gpool_fence_signal(one, fence), 0);
 	AWAIT(uses_at_most(info_of(lora_of_other, its).pages + 3 * TABLES));
 	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
 	assert_int_equal(wrong_in(lora, id, adapter), 0);
-	assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
-	assert_int_equal(gpool_lora_release(lora_of_other, its, NULL), 0);
+	assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
+	assert_int_equal(gpool_lora_release(lora_of_other, its, GPOOL_FENCE_NONE), 0);
 	gpool_stream_close(one, manual);
 }
 
@@ -705,7 +705,7 @@ static void test_fails_in_the_middle(void **state)
 	/* Until it is released it cannot be loaded anew. */
 	assert_int_equal(gpool_lora_acquire_async(lora, id, -1), -EINVAL);
 	assert_int_equal(gpool_lora_acquire(lora, id, 0), -EINVAL);
-	assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
+	assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
 	AWAIT(info_of(lora, id).state == GPOOL_LORA_COLD);
 	AWAIT(uses_at_most(2 * TABLES));
 	assert_int_equal(gpool_lora_acquire(lora, id, -1), -EINVAL);
@@ -817,7 +817,7 @@ static void test_kept_on_disk(void **state)
 	id = registered(keeper, adapter);
 	assert_int_equal(gpool_lora_acquire(keeper, id, -1), 0);
 	assert_int_equal(wrong_in(keeper, id, adapter), 0);
-	assert_int_equal(gpool_lora_release(keeper, id, NULL), 0);
+	assert_int_equal(gpool_lora_release(keeper, id, GPOOL_FENCE_NONE), 0);
 	AWAIT(*kept_path());
 	/* What it was made of says something else by now, and is not read. */
 	byte_flip(path_of(adapter, "adapter_model.safetensors"), (off_t)rigs[adapter].peft.modules[0].a.offset + 100);
@@ -825,7 +825,7 @@ static void test_kept_on_disk(void **state)
 	assert_int_equal(gpool_lora_acquire(keeper, id, -1), 0);
 	assert_int_equal(info_of(keeper, id).loads, 2);
 	assert_int_equal(wrong_in(keeper, id, adapter), 0);
-	assert_int_equal(gpool_lora_release(keeper, id, NULL), 0);
+	assert_int_equal(gpool_lora_release(keeper, id, GPOOL_FENCE_NONE), 0);
 	byte_flip(path_of(adapter, "adapter_model.safetensors"), (off_t)rigs[adapter].peft.modules[0].a.offset + 100);
 	/* Damaged, it is not believed, and made anew. */
 	assert_int_equal(stat(kept_path(), &before), 0);
@@ -833,7 +833,7 @@ static void test_kept_on_disk(void **state)
 	assert_int_equal(gpool_lora_unload(keeper, id), 0);
 	assert_int_equal(gpool_lora_acquire(keeper, id, -1), 0);
 	assert_int_equal(wrong_in(keeper, id, adapter), 0);
-	assert_int_equal(gpool_lora_release(keeper, id, NULL), 0);
+	assert_int_equal(gpool_lora_release(keeper, id, GPOOL_FENCE_NONE), 0);
 	AWAIT(stat(kept_path(), &after) == 0 && after.st_ino != before.st_ino);
 	assert_int_equal(gpool_lora_destroy(keeper), 0);
 }
@@ -889,12 +889,12 @@ static void test_in_int8(void **state)
 		}
 	assert_true(sqrt(error / norm) < 0.015);
 	first = digest_of(keeper, id, adapter);
-	assert_int_equal(gpool_lora_release(keeper, id, NULL), 0);
+	assert_int_equal(gpool_lora_release(keeper, id, GPOOL_FENCE_NONE), 0);
 	assert_int_equal(gpool_lora_unload(keeper, id), 0);
 	assert_int_equal(gpool_lora_acquire(keeper, id, -1), 0);
 	assert_int_equal(info_of(keeper, id).loads, 2);
 	assert_true(digest_of(keeper, id, adapter) == first);
-	assert_int_equal(gpool_lora_release(keeper, id, NULL), 0);
+	assert_int_equal(gpool_lora_release(keeper, id, GPOOL_FENCE_NONE), 0);
 	assert_int_equal(gpool_lora_destroy(keeper), 0);
 }
 
@@ -924,7 +924,7 @@ static void loaded_and_left(struct gpool_lora *in, uint32_t id, uint32_t adapter
 {
 	assert_int_equal(gpool_lora_acquire(in, id, -1), 0);
 	assert_int_equal(wrong_in(in, id, adapter), 0);
-	assert_int_equal(gpool_lora_release(in, id, NULL), 0);
+	assert_int_equal(gpool_lora_release(in, id, GPOOL_FENCE_NONE), 0);
 	assert_int_equal(gpool_lora_unload(in, id), 0);
 }
 
@@ -962,7 +962,7 @@ static void test_warm_copies_stay_mapped(void **state)
 		assert_int_equal(gpool_lora_acquire(engine, id, -1), 0);
 		pages = info_of(engine, id).pages;
 		assert_int_equal(wrong_in(engine, id, adapter), 0);
-		assert_int_equal(gpool_lora_release(engine, id, NULL), 0);
+		assert_int_equal(gpool_lora_release(engine, id, GPOOL_FENCE_NONE), 0);
 		assert_int_equal(gpool_lora_unload(engine, id), 0);
 	}
 	assert_int_equal(info_of(engine, id).from_warm, 1 + AGAIN);
@@ -1028,14 +1028,14 @@ static void test_who_waits_helps(void **state)
 		assert_int_equal(wrong_in_layer(engine, id, warm_one, 0), 0);
 	}
 	assert_int_equal(info_of(engine, id).loads, 1); /* it is counted when it is over, which is the loader's */
-	assert_int_equal(gpool_lora_release(engine, id, NULL), 0);
+	assert_int_equal(gpool_lora_release(engine, id, GPOOL_FENCE_NONE), 0);
 	/* As a whole it is published, and only a loader does that. */
 	assert_int_equal(gpool_lora_acquire(engine, id, 1), -ETIMEDOUT);
 	atomic_store(&thawed, true);
 	assert_int_equal(gpool_lora_acquire(engine, id, END_MS), 0);
 	assert_int_equal(wrong_in(engine, id, warm_one), 0);
 	assert_int_equal(info_of(engine, id).from_warm, 1);
-	assert_int_equal(gpool_lora_release(engine, id, NULL), 0);
+	assert_int_equal(gpool_lora_release(engine, id, GPOOL_FENCE_NONE), 0);
 	AWAIT(gpool_lora_unload(engine, id) == 0);
 	/* With a limit nothing is begun here. */
 	loader_freeze(engine);
@@ -1043,7 +1043,7 @@ static void test_who_waits_helps(void **state)
 	atomic_store(&thawed, true);
 	assert_int_equal(gpool_lora_acquire_async(engine, id, END_MS), 0);
 	assert_int_equal(gpool_lora_wait_layer(engine, id, -1, END_MS), 0);
-	assert_int_equal(gpool_lora_release(engine, id, NULL), 0);
+	assert_int_equal(gpool_lora_release(engine, id, GPOOL_FENCE_NONE), 0);
 	AWAIT(gpool_lora_unload(engine, id) == 0);
 	/* Without a copy in memory it has its place, and the rest is not for who waits. */
 	cold_one = adapter_make(8);
@@ -1057,7 +1057,7 @@ static void test_who_waits_helps(void **state)
 	atomic_store(&thawed, true);
 	assert_int_equal(gpool_lora_wait_layer(engine, its, -1, END_MS), 0);
 	assert_int_equal(wrong_in_layer(engine, its, cold_one, 0), 0);
-	assert_int_equal(gpool_lora_release(engine, its, NULL), 0);
+	assert_int_equal(gpool_lora_release(engine, its, GPOOL_FENCE_NONE), 0);
 	AWAIT(gpool_lora_unload(engine, its) == 0);
 	assert_int_equal(info_of(engine, its).from_warm, 0);
 	assert_int_equal(gpool_lora_destroy(engine), 0);
@@ -1126,7 +1126,7 @@ static void test_warm_copies(void **state)
 	assert_int_equal(stats.hot_bytes, info_of(second, its).pages * gpool_page_bytes(other));
 	assert_true(stats.warm_bytes > 0 && stats.warm_bytes % gpool_page_bytes(warm) == 0);
 	assert_int_equal(stats.cold_bytes, 0);
-	assert_int_equal(gpool_lora_release(second, its, NULL), 0);
+	assert_int_equal(gpool_lora_release(second, its, GPOOL_FENCE_NONE), 0);
 	/* What is forgotten counts on. */
 	assert_int_equal(gpool_lora_unregister(second, its), 0);
 	assert_int_equal(stats_of(second).registered, 0);
@@ -1280,7 +1280,7 @@ static uint64_t digest_and_left(struct gpool_lora *in, uint32_t id, uint32_t ada
 
 	assert_int_equal(gpool_lora_acquire(in, id, -1), 0);
 	digest = digest_of(in, id, adapter);
-	assert_int_equal(gpool_lora_release(in, id, NULL), 0);
+	assert_int_equal(gpool_lora_release(in, id, GPOOL_FENCE_NONE), 0);
 	return digest;
 }
 
@@ -1382,7 +1382,7 @@ static void test_killed_in_loads(void **state)
 		for (uint32_t i = 0; i < 6; i++) {
 			assert_int_equal(gpool_lora_acquire(survivor, ids[i], -1), 0);
 			assert_int_equal(wrong_in(survivor, ids[i], i), 0);
-			assert_int_equal(gpool_lora_release(survivor, ids[i], NULL), 0);
+			assert_int_equal(gpool_lora_release(survivor, ids[i], GPOOL_FENCE_NONE), 0);
 			if (round % 2)
 				assert_int_equal(gpool_lora_unload(survivor, ids[i]), 0);
 		}
@@ -1479,7 +1479,7 @@ static void test_a_batch(void **state)
 	gpu_stream_destroy(one->gpu, stream);
 	free(work);
 	for (uint32_t i = 0; i < 2; i++)
-		assert_int_equal(gpool_lora_release(lora, ids[i], NULL), 0);
+		assert_int_equal(gpool_lora_release(lora, ids[i], GPOOL_FENCE_NONE), 0);
 }
 
 /* ---- calls that are wrong ---- */
@@ -1518,16 +1518,16 @@ static void test_wrong_arguments(void **state)
 	assert_int_equal(gpool_lora_register(lora, name, folder, &id, NULL), -EINVAL);
 	assert_int_equal(gpool_lora_register(lora, "", folder, &id, NULL), -EINVAL);
 	id = registered(lora, adapter_make(8));
-	assert_int_equal(gpool_lora_release(lora, id, NULL), -EINVAL);
+	assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), -EINVAL);
 	assert_int_equal(gpool_lora_weights(lora, id, 0, "q", &part), -EINVAL);
 	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
 	assert_int_equal(gpool_lora_weights(lora, id, 0, "q", &part), -ENOENT);
 	assert_int_equal(gpool_lora_weights(lora, id, 4, "model.layers.*.q", &part), -ENOENT);
 	assert_int_equal(gpool_lora_weights(lora, id, -1, "model.layers.*.q", &part), -ENOENT);
 	assert_int_equal(gpool_lora_weights(lora, id, -1, "lm_head", &part), 0);
-	assert_int_equal(gpool_lora_release(lora, id, &fence), -EINVAL);
-	assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
-	assert_int_equal(gpool_lora_release(lora, id + 1, NULL), -ENOENT);
+	assert_int_equal(gpool_lora_release(lora, id, fence), -EINVAL);
+	assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
+	assert_int_equal(gpool_lora_release(lora, id + 1, GPOOL_FENCE_NONE), -ENOENT);
 }
 
 int main(int argc, char **argv)

@@ -34,7 +34,7 @@ static int engine_stop(void **state)
 	/* Nothing is acquired but by the test itself. */
 	for (uint32_t i = 0; i < engine_rig_count; i++)
 		while (!gpool_lora_info(engine.lora, engine.ids[i], &info) && info.acquired)
-			error |= gpool_lora_release(engine.lora, engine.ids[i], NULL);
+			error |= gpool_lora_release(engine.lora, engine.ids[i], GPOOL_FENCE_NONE);
 	error |= engine_close(&engine);
 	error |= engine_adapters_end();
 	return error | stop(state);
@@ -107,14 +107,14 @@ static void test_comes_back_elsewhere(void **state)
 
 	(void)state;
 	engine_start(GPOOL_LORA_BF16, ranks, 3);
-	assert_int_equal(gpool_lora_release(engine.lora, engine.ids[2], NULL), 0);
+	assert_int_equal(gpool_lora_release(engine.lora, engine.ids[2], GPOOL_FENCE_NONE), 0);
 	assert_int_equal(gpool_lora_unload(engine.lora, engine.ids[2]), 0);
 	set_and_check(which, 3);
 	assert_int_equal(gpool_lora_weights(engine.lora, engine.ids[0], 0, "model.layers.*.q", &before), 0);
 	which[0] = which[2] = 1;
 	set_and_check(which, 3);
 	assert_int_equal(acquired(0), 1);
-	assert_int_equal(gpool_lora_release(engine.lora, engine.ids[0], NULL), 0);
+	assert_int_equal(gpool_lora_release(engine.lora, engine.ids[0], GPOOL_FENCE_NONE), 0);
 	assert_int_equal(gpool_lora_unload(engine.lora, engine.ids[0]), 0);
 	assert_int_equal(gpool_lora_acquire(engine.lora, engine.ids[2], -1), 0);
 	assert_int_equal(gpool_lora_acquire(engine.lora, engine.ids[0], -1), 0);
@@ -137,7 +137,7 @@ static void test_keeps_what_it_has(void **state)
 	assert_int_equal(engine_set(&engine, which, 3, NULL), 0);
 	assert_int_equal(acquired(0), 2);
 	for (uint32_t i = 0; i < 2; i++) {
-		assert_int_equal(gpool_lora_release(engine.lora, engine.ids[i], NULL), 0);
+		assert_int_equal(gpool_lora_release(engine.lora, engine.ids[i], GPOOL_FENCE_NONE), 0);
 		assert_int_equal(gpool_lora_unregister(engine.lora, engine.ids[i]), -EBUSY);
 	}
 	assert_int_equal(gpool_lora_destroy(engine.lora), -EBUSY);
@@ -170,7 +170,7 @@ static void test_queued_work_keeps_it(void **state)
 	assert_int_equal(gpool_stream_open(engine.pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &manual), 0);
 	assert_int_equal(gpool_fence_record(engine.pool, manual, &held), 0);
 	assert_int_equal(engine_set(&engine, which, 1, NULL), 0);
-	assert_int_equal(gpool_lora_release(engine.lora, engine.ids[0], NULL), 0);
+	assert_int_equal(gpool_lora_release(engine.lora, engine.ids[0], GPOOL_FENCE_NONE), 0);
 	assert_int_equal(gpool_stream_wait(engine.pool, engine.stream, held), 0);
 	assert_int_equal(engine_set(&engine, which, 0, NULL), 0);
 	assert_int_equal(acquired(0), 0);

@@ -60,7 +60,7 @@ static void acquire(const struct side *side, uint32_t adapter)
 
 static void release(const struct side *side, uint32_t adapter)
 {
-	assert_int_equal(gpool_lora_release(side->lora, side->ids[adapter], NULL), 0);
+	assert_int_equal(gpool_lora_release(side->lora, side->ids[adapter], GPOOL_FENCE_NONE), 0);
 }
 
 static bool is_right(const struct side *side, uint32_t adapter)

@@ -76,7 +76,7 @@ static void used(uint32_t id, int times)
 {
 	while (times--) {
 		assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
-		assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
+		assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
 	}
 }
 

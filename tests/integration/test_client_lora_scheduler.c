@@ -76,7 +76,7 @@ static int formed(int timeout_ms)
 
 static void finish(uint32_t request)
 {
-	assert_int_equal(gpool_lora_scheduler_finish(scheduler, request, NULL), 0);
+	assert_int_equal(gpool_lora_scheduler_finish(scheduler, request, GPOOL_FENCE_NONE), 0);
 }
 
 static struct gpool_lora_scheduler_stats statistics(void)
@@ -97,7 +97,7 @@ static void test_resident_first(void **state)
 	engines_start(2, NULL);
 	assert_int_equal(formed(0), 0);
 	assert_int_equal(gpool_lora_acquire(one.lora, one.ids[1], -1), 0);
-	assert_int_equal(gpool_lora_release(one.lora, one.ids[1], NULL), 0);
+	assert_int_equal(gpool_lora_release(one.lora, one.ids[1], GPOOL_FENCE_NONE), 0);
 	cold = added(0);
 	base = added(GPOOL_LORA_NONE);
 	there = added(1);
@@ -124,7 +124,7 @@ static void test_resident_first(void **state)
 	finish(base);
 	finish(cold);
 	assert_int_equal(info_of(&one, 0).acquired, 0);
-	assert_int_equal(gpool_lora_scheduler_finish(scheduler, cold, NULL), -ENOENT);
+	assert_int_equal(gpool_lora_scheduler_finish(scheduler, cold, GPOOL_FENCE_NONE), -ENOENT);
 	assert_int_equal(gpool_lora_unregister(one.lora, one.ids[0]), 0);
 	assert_int_equal(statistics().finished, 4);
 	assert_int_equal(statistics().started, 4);
@@ -217,7 +217,7 @@ static void test_cannot_be_loaded(void **state)
 	/* They have their numbers until they are removed, and the adapter stays registered. */
 	assert_int_not_equal(added(GPOOL_LORA_NONE), bad);
 	assert_int_equal(gpool_lora_unregister(one.lora, one.ids[0]), -EBUSY);
-	assert_int_equal(gpool_lora_scheduler_finish(scheduler, bad, NULL), -ENOENT);
+	assert_int_equal(gpool_lora_scheduler_finish(scheduler, bad, GPOOL_FENCE_NONE), -ENOENT);
 	assert_int_equal(gpool_lora_scheduler_remove(scheduler, bad), 0);
 	assert_int_equal(gpool_lora_scheduler_remove(scheduler, next), 0);
 	assert_int_equal(gpool_lora_unregister(one.lora, one.ids[0]), 0);
@@ -269,7 +269,7 @@ static void test_kept_gives_way(void **state)
 	before = harness_free_pages(&harness);
 	assert_int_equal(gpool_lora_acquire(one.lora, one.ids[large], -1), 0);
 	need = before - harness_free_pages(&harness);
-	assert_int_equal(gpool_lora_release(one.lora, one.ids[large], NULL), 0);
+	assert_int_equal(gpool_lora_release(one.lora, one.ids[large], GPOOL_FENCE_NONE), 0);
 	assert_int_equal(gpool_lora_unload(one.lora, one.ids[large]), 0);
 	need -= before - harness_free_pages(&harness); /* what stays for the next time */
 	assert_true(need > 1);
@@ -302,7 +302,7 @@ static void test_unloaded_meanwhile(void **state)
 	if (!schedule.start_count) {
 		AWAIT(info_of(&one, 0).state == GPOOL_LORA_RESIDENT);
 		assert_int_equal(gpool_lora_acquire(other.lora, other.ids[0], -1), 0);
-		assert_int_equal(gpool_lora_release(other.lora, other.ids[0], NULL), 0);
+		assert_int_equal(gpool_lora_release(other.lora, other.ids[0], GPOOL_FENCE_NONE), 0);
 		assert_in_range(-gpool_lora_unload(other.lora, other.ids[0]), 0, EBUSY);
 		assert_int_equal(formed(-1), 1);
 	}
@@ -358,7 +358,7 @@ static void test_wrong_arguments(void **state)
 	added(0);
 	assert_int_equal(gpool_lora_scheduler_add(scheduler, one.ids[0], 1, &request), -ENOSPC);
 	assert_int_equal(gpool_lora_scheduler_remove(scheduler, 3), -ENOENT);
-	assert_int_equal(gpool_lora_scheduler_finish(scheduler, first, NULL), -ENOENT);
+	assert_int_equal(gpool_lora_scheduler_finish(scheduler, first, GPOOL_FENCE_NONE), -ENOENT);
 	AWAIT(info_of(&one, 0).state == GPOOL_LORA_RESIDENT);
 	assert_int_equal(gpool_lora_scheduler_queue(scheduler, queue, 4), 3);
 	assert_int_equal(queue[0], first);
@@ -425,7 +425,7 @@ static int step(struct service *service)
 			service->running[kept++] = request;
 			continue;
 		}
-		error = gpool_lora_scheduler_finish(service->scheduler, request, NULL);
+		error = gpool_lora_scheduler_finish(service->scheduler, request, GPOOL_FENCE_NONE);
 		service->finished++;
 	}
 	service->running_count = kept;

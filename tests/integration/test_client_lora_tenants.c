@@ -167,7 +167,7 @@ static void acquire(const struct side *side)
 
 static void release(const struct side *side)
 {
-	assert_int_equal(gpool_lora_release(side->lora, side->id, NULL), 0);
+	assert_int_equal(gpool_lora_release(side->lora, side->id, GPOOL_FENCE_NONE), 0);
 }
 
 /* Of red's object in this pool blue has the name; in a trust domain of its own it is told that there is none. */

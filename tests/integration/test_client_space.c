@@ -52,7 +52,7 @@ static uint32_t wrong(const struct vm_space *space, uint32_t slot, uint32_t coun
 static void park_and_adopt(const char *const *arguments, uint32_t per_handle)
 {
 	uint32_t pages[16], gone[16], handles = 48 / per_handle / 2;
-	struct vm_take_options options = {.content = GPOOL_USAGE_KV_CACHE, .owner_id = 7};
+	struct vm_take_options options = {.usage = GPOOL_USAGE_KV_CACHE, .owner_id = 7};
 	struct vm_space space = {.let_go = NULL};
 	struct gpool *pool, *other;
 	struct gpool_block block;

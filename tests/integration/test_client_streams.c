@@ -437,10 +437,10 @@ static void test_scope_behind_a_fence(void **state)
 	(void)state;
 	assert_int_equal(gpool_scope_begin(pool, GPOOL_USAGE_ACTIVATION, 0, &scope), 0);
 	assert_int_equal(gpool_scope_alloc(&scope, 2, NULL, &kept), 0);
-	assert_int_equal(gpool_scope_end(&scope, &fence), 0);
+	assert_int_equal(gpool_scope_end(&scope, fence), 0);
 	assert_int_equal(gpool_scope_begin(pool, GPOOL_USAGE_TEMP_BUFFER, GPOOL_SCOPE_FREE, &scope), 0);
 	assert_int_equal(gpool_scope_alloc(&scope, 2, NULL, &freed), 0);
-	assert_int_equal(gpool_scope_end(&scope, &fence), 0);
+	assert_int_equal(gpool_scope_end(&scope, fence), 0);
 	evict_all();
 	assert_int_equal(gpool_touch(pool, &kept), 0);
 	assert_int_equal(gpool_touch(pool, &freed), -ESTALE);

@@ -540,7 +540,7 @@ static void test_wrong_arguments(void **state)
 	options.reserved = 1;
 	assert_int_equal(gpool_sliced_range_create(pool, 1, 1, 1, &options, &never), -EINVAL);
 	options.reserved = 0;
-	options.content = GPOOL_USAGE_COUNT;
+	options.usage = GPOOL_USAGE_COUNT;
 	assert_int_equal(gpool_sliced_range_create(pool, 1, 1, 1, &options, &never), -EINVAL);
 	assert_int_equal(gpool_sliced_range_create(admin, 1, 1, 1, NULL, &never), -EPERM);
 	assert_null(never);

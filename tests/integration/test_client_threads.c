@@ -135,7 +135,7 @@ static void place_fill(struct place *place, uint64_t *random)
 	struct gpool_fence fence;
 	int error;
 
-	options.content = (uint32_t)random_next(random) % GPOOL_USAGE_COUNT;
+	options.usage = (uint32_t)random_next(random) % GPOOL_USAGE_COUNT;
 	options.flags = random_next(random) % 8 ? 0 : GPOOL_ALLOC_FIRST_FIT;
 	options.stream = random_next(random) % 4 ? 0 : manual;
 	options.timeout_ms = SOON_MS;

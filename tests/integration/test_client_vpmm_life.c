@@ -65,7 +65,7 @@ static void test_options(void **state)
 	WRONG(flags, 1);
 	WRONG(page_bytes, PAGE_BYTES + 4096);
 	WRONG(small, 3);
-	WRONG(content, GPOOL_USAGE_COUNT);
+	WRONG(usage, GPOOL_USAGE_COUNT);
 	WRONG(timeout_ms, -2);
 	WRONG(trace, 4);
 	WRONG(idle_ms, -2);

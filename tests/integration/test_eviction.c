@@ -87,7 +87,7 @@ static const struct msg_pool_status *status(void)
 /* Pages that the agent took. contents: bit for each content, 0: all. */
 static uint32_t evict(uint32_t pages, uint32_t session, uint32_t contents)
 {
-	const struct msg_evict_request request = {.pages = pages, .session = session, .content_types = contents};
+	const struct msg_evict_request request = {.pages = pages, .session = session, .usages = contents};
 	struct msg_done_reply done;
 
 	ASK(evict_request, &request, done_reply, &done);
@@ -164,7 +164,7 @@ static struct gpool_block alloc_as(struct gpool *pool, uint32_t page_count, uint
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
 	struct gpool_block block = {0};
 
-	options.content = content;
+	options.usage = content;
 	options.priority = priority;
 	assert_int_equal(gpool_alloc(pool, page_count, &options, &block), 0);
 	return block;

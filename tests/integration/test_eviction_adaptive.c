@@ -102,7 +102,7 @@ static bool use(uint32_t name, uint32_t when)
 	bool hit = blocks[name].tag && gpool_pin(pool, &blocks[name]) == 0;
 
 	options.owner_id = 1000 + name;
-	options.content = GPOOL_USAGE_KV_CACHE;
+	options.usage = GPOOL_USAGE_KV_CACHE;
 	if (!hit)
 		assert_int_equal(gpool_alloc(pool, 1, &options, &blocks[name]), 0);
 	atomic_store(&pool->session.touch[blocks[name].page], when);

@@ -53,7 +53,7 @@ static void blocks_make(struct gpool_block *blocks, uint32_t count, uint32_t pri
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
 
-	options.content = GPOOL_USAGE_KV_CACHE;
+	options.usage = GPOOL_USAGE_KV_CACHE;
 	options.priority = priority;
 	for (uint32_t i = 0; i < count; i++) {
 		assert_int_equal(gpool_alloc(worker, 1, &options, &blocks[i]), 0);

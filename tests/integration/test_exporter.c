@@ -120,7 +120,7 @@ static void test_values_are_poolctls(void **state)
 	(void)state;
 	start(quiet);
 	worker = open_worker();
-	how.content = GPOOL_USAGE_LORA_WEIGHT;
+	how.usage = GPOOL_USAGE_LORA_WEIGHT;
 	assert_int_equal(gpool_alloc(worker, 3, &how, &held), 0);
 	alloc_unpinned(worker, blocks, 8);
 	assert_int_equal(try_evict(admin, "", 2, &taken), 0);
@@ -141,8 +141,8 @@ static void test_values_are_poolctls(void **state)
 		metric_in(scrape(), "gpool_tenant_offered_bytes{" TENANT), metric("gpool_pool_offered_bytes"), 0);
 	assert_float_equal(metric_in(scrape(), "gpool_tenant_idle_bytes{" TENANT), metric("gpool_pool_idle_bytes"), 0);
 	assert_float_equal(metric_in(scrape(),
-				   "gpool_tenant_content_bytes{pool=\"p0\",UUID=\"HOST-00000000-0000-0000-0000-"
-				   "000000000000\",tenant=\"default\",content_type=\"LORA_WEIGHT\"}"),
+				   "gpool_tenant_usage_bytes{pool=\"p0\",UUID=\"HOST-00000000-0000-0000-0000-"
+				   "000000000000\",tenant=\"default\",usage=\"LORA_WEIGHT\"}"),
 		3 * page_bytes, 0);
 	cJSON_Delete(document);
 	exporter_done();
@@ -412,7 +412,7 @@ static void test_live_page(void **state)
 	start(quiet);
 	worker = open_worker();
 	assert_int_equal(gpool_alloc(worker, PINNED_PAGES, &how, &pinned), 0);
-	how.content = GPOOL_USAGE_LORA_WEIGHT;
+	how.usage = GPOOL_USAGE_LORA_WEIGHT;
 	how.owner_id = UINT64_C(0x123456789abcdef0);
 	assert_int_equal(gpool_alloc(worker, LORA_PAGES, &how, &unpinned), 0);
 	assert_int_equal(gpool_unpin(worker, &unpinned), 0);

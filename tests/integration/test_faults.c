@@ -166,7 +166,7 @@ static int round_of_growth(struct gpool *pool, int timeout_ms)
 	if (!error && words[0] != 5)
 		error = -EBADMSG;
 	if (!error)
-		error = gpool_sliced_range_shrink(tensor, 2, (struct gpool_fence){0});
+		error = gpool_sliced_range_shrink(tensor, 2, GPOOL_FENCE_NONE);
 	if (!error)
 		error = gpool_sliced_range_grow(tensor, 8, timeout_ms);
 	if (!error && words[0] != 5)

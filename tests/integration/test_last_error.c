@@ -82,9 +82,9 @@ static void test_blocks(void **state)
 	options.flags = GPOOL_ALLOC_SPILL;
 	SAYS(gpool_alloc(pool, 1, &options, &block), -EOPNOTSUPP, "this pool keeps no spilled content");
 	options.flags = 0;
-	options.content = 99;
-	SAYS(gpool_alloc(pool, 1, &options, &block), -EINVAL, "content is 99; the largest is 4");
-	options.content = 0;
+	options.usage = 99;
+	SAYS(gpool_alloc(pool, 1, &options, &block), -EINVAL, "usage is 99; the largest is 4");
+	options.usage = 0;
 	options.priority = 7;
 	SAYS(gpool_alloc(pool, 1, &options, &block), -EINVAL, "priority is 7; the largest is 3");
 	options.priority = 0;
@@ -121,7 +121,7 @@ static void test_spans(void **state)
 	SAYS(gpool_span_alloc(pool, PAGE_BYTES, 0, &span), -EINVAL,
 		"bytes is 524288; a span has 1 to 262144, half a page");
 	SAYS(gpool_span_alloc(pool, 0, 0, &span), -EINVAL, "bytes is 0; a span has 1 to 262144");
-	SAYS(gpool_span_alloc(pool, 1, 50, &span), -EINVAL, "content is 50; the largest is 4");
+	SAYS(gpool_span_alloc(pool, 1, 50, &span), -EINVAL, "usage is 50; the largest is 4");
 	assert_int_equal(gpool_span_alloc(pool, 300, 0, &span), 0);
 	wrong = span;
 	wrong.offset = 1;
@@ -149,9 +149,9 @@ static void test_ranges(void **state)
 	options.name = "r";
 	SAYS(gpool_range_create(pool, 1, &options, &range), -EINVAL, "only a range of the class IMMUTABLE has a name");
 	options.name = NULL;
-	options.content = 8;
-	SAYS(gpool_range_create(pool, 1, &options, &range), -EINVAL, "content is 8; the largest is 4");
-	SAYS(gpool_range_reserve(pool, 1, &options, &range), -EINVAL, "content is 8; the largest is 4");
+	options.usage = 8;
+	SAYS(gpool_range_create(pool, 1, &options, &range), -EINVAL, "usage is 8; the largest is 4");
+	SAYS(gpool_range_reserve(pool, 1, &options, &range), -EINVAL, "usage is 8; the largest is 4");
 	SAYS(gpool_range_reserve(pool, 0, NULL, &range), -EINVAL, "page_count is 0");
 	assert_int_equal(gpool_range_reserve(pool, 8, NULL, &range), 0);
 	SAYS(gpool_range_commit(range, 7, 2, 0), -EINVAL, "first is 7 and count 2; the range has 8 pages");
@@ -308,11 +308,11 @@ static void test_scopes_and_commits(void **state)
 	uint64_t entry;
 
 	(void)state;
-	SAYS(gpool_scope_begin(pool, 70, 0, &scope), -EINVAL, "content is 70, at most 4");
+	SAYS(gpool_scope_begin(pool, 70, 0, &scope), -EINVAL, "usage is 70, at most 4");
 	assert_int_equal(gpool_scope_begin(pool, 0, 0, &scope), 0);
 	SAYS(gpool_scope_alloc(&scope, 0, NULL, &block), -EINVAL, "page_count is 0");
 	assert_int_equal(gpool_scope_alloc(&scope, 1, NULL, &block), 0);
-	SAYS(gpool_scope_end(&scope, &wrong), -EINVAL, "fence 0xffffffffffffffff was not recorded");
+	SAYS(gpool_scope_end(&scope, wrong), -EINVAL, "fence 0xffffffffffffffff was not recorded");
 	gpool_scope_cleanup(&scope);
 	SAYS(gpool_prepare(pool, 9999, NULL, &block), -EINVAL, "page_count is 9999; this pool has 512 pages");
 	block = (struct gpool_block){.page = PAGES};
@@ -568,7 +568,7 @@ static void test_adapters(void **state)
 	SAYS(gpool_lora_last_error(lora, 4, why), -ENOENT, "no adapter 4 is registered");
 	assert_int_equal(gpool_lora_register(lora, "plain", "tests/fixtures/adapters/plain", &id, NULL), 0);
 	SAYS(gpool_lora_wait_layer(lora, id, 0, 0), -EINVAL, "adapter 'plain' is not acquired");
-	SAYS(gpool_lora_release(lora, id, NULL), -EINVAL, "adapter 'plain' is not acquired");
+	SAYS(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), -EINVAL, "adapter 'plain' is not acquired");
 	SAYS(gpool_lora_weights(lora, id, 0, "q_proj", &part), -EINVAL, "adapter 'plain' is not acquired");
 	SAYS(gpool_lora_info(lora, id, &info), -EINVAL, "size is 1 bytes");
 	SAYS(gpool_lora_stats(lora, &stats), -EINVAL, "size is 1 bytes");
@@ -578,7 +578,7 @@ static void test_adapters(void **state)
 	SAYS(gpool_lora_unload(lora, id), -EBUSY, "adapter 'plain' is acquired");
 	SAYS(gpool_lora_unregister(lora, id), -EBUSY, "adapter 'plain' is acquired");
 	SAYS(gpool_lora_destroy(lora), -EBUSY, "adapter 'plain' is in use");
-	assert_int_equal(gpool_lora_release(lora, id, NULL), 0);
+	assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
 	assert_int_equal(gpool_lora_destroy(lora), 0);
 }
 
@@ -643,7 +643,7 @@ static void test_schedulers(void **state)
 	assert_int_equal(gpool_lora_scheduler_add(scheduler, GPOOL_LORA_NONE, 1, &request), 0);
 	SAYS(gpool_lora_scheduler_add(scheduler, GPOOL_LORA_NONE, 1, &request), -ENOSPC,
 		"all requests of the scheduler are taken (requests)");
-	SAYS(gpool_lora_scheduler_finish(scheduler, request, NULL), -ENOENT, "request 0 is not running");
+	SAYS(gpool_lora_scheduler_finish(scheduler, request, GPOOL_FENCE_NONE), -ENOENT, "request 0 is not running");
 	SAYS(gpool_lora_scheduler_schedule(scheduler, -2, &schedule), -EINVAL, "timeout_ms is -2");
 	SAYS(gpool_lora_scheduler_schedule(scheduler, 0, &schedule), -EINVAL, "size is 1 bytes");
 	SAYS(gpool_lora_scheduler_stats(scheduler, &statistics), -EINVAL, "size is 1 bytes");

@@ -43,7 +43,7 @@ static void test_usage_errors(void **state)
 		{"events", "--count", "18446744073709551616"},
 		{"evict"},
 		{"evict", "1", "2"},
-		{"evict", "1", "--content", "KV_CACHE,SOUP"},
+		{"evict", "1", "--usage", "KV_CACHE,SOUP"},
 		{"evict", "1", "--session", "0"},
 		{"limit"},
 		{"object"},
@@ -321,7 +321,7 @@ static struct gpool_block block_make(uint32_t pages, uint32_t content, uint64_t 
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
 	struct gpool_block block;
 
-	options.content = content;
+	options.usage = content;
 	options.owner_id = owner_id;
 	assert_int_equal(gpool_alloc(world.worker, pages, &options, &block), 0);
 	return block;
@@ -485,7 +485,7 @@ static void test_pages(void **state)
 	cJSON_ArrayForEach(item, list(&result, "pages"))
 	{
 		assert_string_equal(string(item, "status"), "PINNED");
-		assert_int_equal(number(item, "owner_id"), !strcmp(string(item, "content"), "KV_CACHE") ? 77 : 78);
+		assert_int_equal(number(item, "owner_id"), !strcmp(string(item, "usage"), "KV_CACHE") ? 77 : 78);
 	}
 	result_free(&result);
 
@@ -512,7 +512,7 @@ static void test_pins(void **state)
 	assert_int_equal(cJSON_GetArraySize(list(&result, "pins")), 2);
 	pin = find(list(&result, "pins"), "owner_id", 77);
 	assert_string_equal(string(pin, "pool"), "p0");
-	assert_string_equal(string(pin, "content"), "KV_CACHE");
+	assert_string_equal(string(pin, "usage"), "KV_CACHE");
 	assert_int_equal(number(pin, "page_count"), 4);
 	assert_int_equal(number(pin, "pins"), 1);
 	assert_int_equal(number(pin, "session"), world.session);
@@ -762,7 +762,7 @@ static void test_pinnable_object(void **state)
 		entry = entry->next)
 		;
 	assert_non_null(entry);
-	assert_string_equal(string(entry, "content"), "object");
+	assert_string_equal(string(entry, "usage"), "object");
 	assert_int_equal(number(entry, "pins"), 2);
 	assert_int_equal(number(entry, "pid"), getpid());
 	result_free(&result);
@@ -1054,7 +1054,7 @@ static void test_evict(void **state)
 
 	(void)state;
 	/* content that was not named stays, however much is asked for */
-	result = AGENT_JSON("evict", "100%", "--content", "KV_CACHE,GRADIENT");
+	result = AGENT_JSON("evict", "100%", "--usage", "KV_CACHE,GRADIENT");
 	expect(&result, FAILED);
 	expect_document(&result, "evict");
 	assert_int_equal(number(result.json, "asked_pages"), P0_PAGES);
@@ -1063,7 +1063,7 @@ static void test_evict(void **state)
 	assert_int_equal(unpinned_pages(), 6);
 
 	snprintf(session, sizeof(session), "%u", world.session);
-	result = AGENT_JSON("evict", "6", "--session", session, "--content", "TEMP_BUFFER");
+	result = AGENT_JSON("evict", "6", "--session", session, "--usage", "TEMP_BUFFER");
 	expect(&result, OK);
 	assert_true(number(result.json, "evicted_pages") >= 6);
 	assert_int_equal(number(result.json, "asked_pages"), 6);

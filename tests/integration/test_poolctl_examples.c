@@ -130,7 +130,7 @@ static void prepare(void)
 	uint64_t version;
 	uint32_t index;
 
-	alloc.content = GPOOL_USAGE_KV_CACHE;
+	alloc.usage = GPOOL_USAGE_KV_CACHE;
 	for (int i = 0; i < GIBIBYTE_PAGES; i++) {
 		assert_int_equal(gpool_alloc(worker, 1, &alloc, &block), 0);
 		assert_int_equal(gpool_unpin(worker, &block), 0);

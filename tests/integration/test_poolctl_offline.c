@@ -186,11 +186,11 @@ static void test_offline_pages(void **state)
 	assert_int_equal(number(run, "idle_ms"), 1000);
 	assert_string_equal(string(run, "state"), "LEASED");
 	assert_string_equal(string(run, "status"), "PINNED");
-	assert_string_equal(string(run, "content"), "KV_CACHE");
+	assert_string_equal(string(run, "usage"), "KV_CACHE");
 	run = run->next;
 	assert_int_equal(number(run, "first"), 8);
 	assert_int_equal(number(run, "count"), 2);
-	assert_string_equal(string(run, "content"), "TEMP_BUFFER");
+	assert_string_equal(string(run, "usage"), "TEMP_BUFFER");
 	assert_string_equal(string(run, "status"), "UNPINNED");
 	run = run->next;
 	assert_int_equal(number(run, "count"), 10);
@@ -203,7 +203,7 @@ static void test_offline_pages(void **state)
 	assert_string_equal(string(run, "use"), "none");
 	run = run->next;
 	assert_int_equal(number(run, "first"), 30);
-	assert_string_equal(string(run, "content"), "LORA_WEIGHT");
+	assert_string_equal(string(run, "usage"), "LORA_WEIGHT");
 	result_free(&result);
 
 	result = OFFLINE("pages", "--each", "--first", "41", "--count", "1");

@@ -131,14 +131,15 @@ static void adapters_acquire(struct owner *owner)
 static void adapters_release(struct owner *owner)
 {
 	for (uint32_t i = 0; i < ADAPTERS; i++)
-		assert_int_equal(gpool_lora_release(adapters_of(owner)->lora, adapters_of(owner)->ids[i], NULL), 0);
+		assert_int_equal(
+			gpool_lora_release(adapters_of(owner)->lora, adapters_of(owner)->ids[i], GPOOL_FENCE_NONE), 0);
 }
 
 static void adapters_release_after(struct owner *owner)
 {
 	for (uint32_t i = 0; i < ADAPTERS; i++)
 		assert_int_equal(
-			gpool_lora_release(adapters_of(owner)->lora, adapters_of(owner)->ids[i], &owner->fence), 0);
+			gpool_lora_release(adapters_of(owner)->lora, adapters_of(owner)->ids[i], owner->fence), 0);
 }
 
 static uint32_t second_pages(struct owner *owner)

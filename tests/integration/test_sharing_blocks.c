@@ -196,12 +196,12 @@ static void scope_alloc_to_free(struct owner *owner)
 
 static void scope_end(struct owner *owner)
 {
-	assert_int_equal(gpool_scope_end(owner->own, NULL), 0);
+	assert_int_equal(gpool_scope_end(owner->own, GPOOL_FENCE_NONE), 0);
 }
 
 static void scope_end_after(struct owner *owner)
 {
-	assert_int_equal(gpool_scope_end(owner->own, &owner->fence), 0);
+	assert_int_equal(gpool_scope_end(owner->own, owner->fence), 0);
 }
 
 /* ---- two phases ---- */

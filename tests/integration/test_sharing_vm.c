@@ -117,7 +117,7 @@ static void range_commit(struct owner *owner)
 
 static void range_decommit(struct owner *owner)
 {
-	assert_int_equal(gpool_range_decommit(owner->range, 0, UNITS, (struct gpool_fence){0}), 0);
+	assert_int_equal(gpool_range_decommit(owner->range, 0, UNITS, GPOOL_FENCE_NONE), 0);
 }
 
 static void range_decommit_after(struct owner *owner)
@@ -133,7 +133,7 @@ static void range_look(struct owner *owner, struct found *found)
 
 static void range_offer(struct owner *owner)
 {
-	assert_int_equal(gpool_range_offer(owner->range, 0, UNITS, (struct gpool_fence){0}), 0);
+	assert_int_equal(gpool_range_offer(owner->range, 0, UNITS, GPOOL_FENCE_NONE), 0);
 }
 
 static void range_offer_after(struct owner *owner)
@@ -194,7 +194,7 @@ static void tensor_grow(struct owner *owner)
 
 static void tensor_shrink(struct owner *owner)
 {
-	assert_int_equal(gpool_sliced_range_shrink(owner->tensor, 0, (struct gpool_fence){0}), 0);
+	assert_int_equal(gpool_sliced_range_shrink(owner->tensor, 0, GPOOL_FENCE_NONE), 0);
 }
 
 static void tensor_shrink_after(struct owner *owner)

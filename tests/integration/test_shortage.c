@@ -38,7 +38,7 @@ static struct gpool_block engine_alloc(struct gpool *pool, const struct engine *
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
 	struct gpool_block block = {0};
 
-	options.content = engine->content;
+	options.usage = engine->content;
 	if (pages && gpool_alloc(pool, pages, &options, &block))
 		_exit(1);
 	return block;
@@ -103,7 +103,7 @@ static void expect_holder(const struct gpool_holder *holder, const struct engine
 	assert_int_equal(holder->needed_pages, engine->pinned);
 	assert_int_equal(holder->offered_pages, engine->unpinned);
 	assert_int_equal(holder->idle_pages, engine->freed);
-	assert_int_equal(holder->content, engine->pinned + engine->unpinned ? engine->content : GPOOL_USAGE_COUNT);
+	assert_int_equal(holder->usage, engine->pinned + engine->unpinned ? engine->content : GPOOL_USAGE_COUNT);
 }
 
 static void test_the_largest_holders(void **state)

@@ -563,7 +563,7 @@ static void test_wrong_arguments(void **state)
 	options.flags = 1;
 	assert_int_equal(gpool_range_create(pool, 1, &options, &never), -EINVAL);
 	options.flags = 0;
-	options.content = GPOOL_USAGE_COUNT;
+	options.usage = GPOOL_USAGE_COUNT;
 	assert_int_equal(gpool_range_create(pool, 1, &options, &never), -EINVAL);
 	assert_int_equal(gpool_range_open(pool, "nothing", NULL, &never), -ENOENT);
 	assert_int_equal(gpool_range_create(admin, 1, NULL, &never), -EPERM);

@@ -1137,7 +1137,7 @@ static void reclaimable(const char *pools, uint32_t per_handle)
 	bytes = (uint8_t *)(uintptr_t)address;
 	assert_int_equal(gpool_range_commit(range, 0, PAGES, 0), 0);
 	memset(bytes, RED_BYTE, PAGES * gpool_page_bytes(red));
-	assert_int_equal(gpool_range_decommit(range, SOME, PAGES - SOME, (struct gpool_fence){0}), 0);
+	assert_int_equal(gpool_range_decommit(range, SOME, PAGES - SOME, GPOOL_FENCE_NONE), 0);
 	busy_begin(red);
 	count = take(blue, blocks, PAGES - SOME, ANSWER_MS);
 	busy_end();
@@ -1161,7 +1161,7 @@ static void reclaimable(const char *pools, uint32_t per_handle)
 	assert_int_equal(gpool_fence_record(red, manual, &fence), 0);
 	assert_int_equal(gpool_stream_wait(red, stream, fence), 0);
 	assert_int_equal(gpool_fill(red, stream, address, 0x5555, gpool_page_bytes(red)), 0);
-	assert_int_equal(gpool_range_decommit(range, 0, 2 * SOME, (struct gpool_fence){0}), 0);
+	assert_int_equal(gpool_range_decommit(range, 0, 2 * SOME, GPOOL_FENCE_NONE), 0);
 	busy_begin(red);
 	count = take(blue, blocks, PAGES - per_handle, ANSWER_MS);
 	error = gpool_alloc(blue, per_handle, NULL, &blocks[count]);

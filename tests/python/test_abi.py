@@ -102,7 +102,7 @@ class Abi(unittest.TestCase):
         ):
             with self.subTest(line):
                 made = subprocess.run(
-                    [sys.executable, str(ROOT / "client" / "python" / "gen" / "abi.py")],
+                    [sys.executable, str(ROOT / "client" / "python" / "gen" / "abi.py"), "/dev/stdin"],
                     input=line,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,

@@ -18,7 +18,7 @@ PAGE = 512 << 10
 
 class Blocks(AgentTest):
     def test_numpy_sees_the_pages(self) -> None:
-        with self.pool.alloc(3, gpool.Content.TEMP_BUFFER, owner_id=7) as block:
+        with self.pool.alloc(3, gpool.Usage.TEMP_BUFFER, owner_id=7) as block:
             array = numpy.asarray(block.view("float32", (3, 2, 64), offset=4096))
             array[:] = numpy.arange(3 * 2 * 64).reshape(3, 2, 64)
             again = numpy.asarray(block.view("float32", 3 * 2 * 64, offset=4096))
@@ -49,7 +49,7 @@ class Blocks(AgentTest):
         self.assertIn("not enough pages", str(caught.exception))
 
     def test_a_shortage_names_the_holders(self) -> None:
-        with self.pool.alloc(60, gpool.Content.LORA_WEIGHT) as block:
+        with self.pool.alloc(60, gpool.Usage.LORA_WEIGHT) as block:
             with self.assertRaises(gpool.NoRoom) as caught:
                 self.pool.alloc(5)
             self.assertEqual(caught.exception.shortage.holders, ())
@@ -57,7 +57,7 @@ class Blocks(AgentTest):
             shortage = self.pool.shortage()
             self.assertEqual(shortage[:5], caught.exception.shortage[:5])
             holder = shortage.holders[0]
-            self.assertEqual((holder.session, holder.content), (self.pool.session, gpool.Content.LORA_WEIGHT))
+            self.assertEqual((holder.session, holder.usage), (self.pool.session, gpool.Usage.LORA_WEIGHT))
             self.assertEqual((holder.needed_pages, holder.offered_pages), (0, 60))
             block.pin()
 

@@ -177,7 +177,7 @@ static int acquire_somehow(struct thread *thread, uint32_t id, int timeout_ms)
 	if (error)
 		return error;
 	error = gpool_lora_wait_layer(lora, id, -1, PATIENCE_MS);
-	if (error && gpool_lora_release(lora, id, NULL))
+	if (error && gpool_lora_release(lora, id, GPOOL_FENCE_NONE))
 		refuse_answer(thread->engine, "gpool_lora_release()", id, error);
 	return error;
 }
@@ -240,7 +240,7 @@ static void do_release(struct thread *thread, uint32_t at)
 	if (fenced)
 		error = gpool_fence_record(engine->pool, thread->stream, &fence);
 	if (!error)
-		error = gpool_lora_release(engine->lora, use.id, fenced ? &fence : NULL);
+		error = gpool_lora_release(engine->lora, use.id, fenced ? fence : GPOOL_FENCE_NONE);
 	if (error)
 		refuse_answer(engine, "gpool_lora_release()", use.adapter, error);
 	thread->held[at] = thread->held[--thread->held_count];
@@ -355,7 +355,7 @@ static void do_peek(struct thread *thread)
 
 	if (!acquire(thread, &use, PATIENCE_MS))
 		return;
-	gpool_lora_release(thread->engine->lora, use.id, NULL);
+	gpool_lora_release(thread->engine->lora, use.id, GPOOL_FENCE_NONE);
 	do_press(thread);
 	poll(NULL, 0, 1);
 	verify(thread, &use, "released");

@@ -182,7 +182,7 @@ static struct gpool_alloc_options any_options(struct thread *thread)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
 
-	options.content = chance_below(&thread->random, GPOOL_USAGE_COUNT);
+	options.usage = chance_below(&thread->random, GPOOL_USAGE_COUNT);
 	options.priority = chance_below(&thread->random, 4);
 	options.owner_id = chance(&thread->random);
 	if (chance_below(&thread->random, 4) == 0)
@@ -463,7 +463,7 @@ static void do_scope(struct thread *thread)
 	for (uint32_t i = 0; i < count; i++)
 		if (address_of(thread, &blocks[i], &address))
 			contents_verify(thread, &blocks[i], address, "in its scope");
-	error = gpool_scope_end(&scope, NULL);
+	error = gpool_scope_end(&scope, GPOOL_FENCE_NONE);
 	if (error)
 		violation("worker %u: gpool_scope_end() answers %d: %s", worker->slot, error, gpool_strerror(error));
 	COUNT(scopes, 1);

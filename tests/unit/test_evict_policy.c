@@ -71,11 +71,11 @@ static void test_the_larger_goes_first(void **state)
 static void test_content_order(void **state)
 {
 	const struct evict_candidate order[] = {
-		{.pages = 1, .idle_ms = 61000, .content = GPOOL_USAGE_TEMP_BUFFER},
-		{.pages = 1, .idle_ms = 61000, .content = GPOOL_USAGE_ACTIVATION},
-		{.pages = 1, .idle_ms = 61000, .content = GPOOL_USAGE_GRADIENT},
-		{.pages = 1, .idle_ms = 61000, .content = GPOOL_USAGE_LORA_WEIGHT},
-		{.pages = 1, .idle_ms = 61000, .content = GPOOL_USAGE_KV_CACHE},
+		{.pages = 1, .idle_ms = 61000, .usage = GPOOL_USAGE_TEMP_BUFFER},
+		{.pages = 1, .idle_ms = 61000, .usage = GPOOL_USAGE_ACTIVATION},
+		{.pages = 1, .idle_ms = 61000, .usage = GPOOL_USAGE_GRADIENT},
+		{.pages = 1, .idle_ms = 61000, .usage = GPOOL_USAGE_LORA_WEIGHT},
+		{.pages = 1, .idle_ms = 61000, .usage = GPOOL_USAGE_KV_CACHE},
 	};
 
 	(void)state;
@@ -85,9 +85,9 @@ static void test_content_order(void **state)
 
 static void test_warm_lora_stays_longer_than_cold(void **state)
 {
-	struct evict_candidate cold = {.pages = 1, .idle_ms = 60000, .content = GPOOL_USAGE_LORA_WEIGHT};
-	struct evict_candidate warm = {.pages = 1, .idle_ms = 59999, .content = GPOOL_USAGE_LORA_WEIGHT};
-	struct evict_candidate gradient = {.pages = 1, .idle_ms = 60000, .content = GPOOL_USAGE_GRADIENT};
+	struct evict_candidate cold = {.pages = 1, .idle_ms = 60000, .usage = GPOOL_USAGE_LORA_WEIGHT};
+	struct evict_candidate warm = {.pages = 1, .idle_ms = 59999, .usage = GPOOL_USAGE_LORA_WEIGHT};
+	struct evict_candidate gradient = {.pages = 1, .idle_ms = 60000, .usage = GPOOL_USAGE_GRADIENT};
 
 	(void)state;
 	configure(0, 0, 1);
@@ -97,9 +97,9 @@ static void test_warm_lora_stays_longer_than_cold(void **state)
 
 static void test_priority_orders_within_a_class_only(void **state)
 {
-	struct evict_candidate low = {.pages = 1, .content = GPOOL_USAGE_ACTIVATION, .priority = 0};
-	struct evict_candidate high = {.pages = 1, .content = GPOOL_USAGE_ACTIVATION, .priority = 3};
-	struct evict_candidate kv = {.pages = 1, .content = GPOOL_USAGE_KV_CACHE, .priority = 0};
+	struct evict_candidate low = {.pages = 1, .usage = GPOOL_USAGE_ACTIVATION, .priority = 0};
+	struct evict_candidate high = {.pages = 1, .usage = GPOOL_USAGE_ACTIVATION, .priority = 3};
+	struct evict_candidate kv = {.pages = 1, .usage = GPOOL_USAGE_KV_CACHE, .priority = 0};
 
 	(void)state;
 	assert_true(before(low, high));
@@ -118,8 +118,8 @@ static void test_weights_decide(void **state)
 
 static void test_unknown_content_is_worth_least(void **state)
 {
-	struct evict_candidate unknown = {.pages = 1, .content = 15},
-			       temp = {.pages = 1, .content = GPOOL_USAGE_ACTIVATION};
+	struct evict_candidate unknown = {.pages = 1, .usage = 15},
+			       temp = {.pages = 1, .usage = GPOOL_USAGE_ACTIVATION};
 
 	(void)state;
 	assert_true(before(unknown, temp));

@@ -85,10 +85,10 @@ static void test_tenants(void **state)
 	sample.tenants.tenants_count = 2;
 	strcpy(tenant[0].pool, sample.status.pools[0].name);
 	strcpy(tenant[0].name, "\\");
-	tenant[0].by_content_3 = 3;
+	tenant[0].by_usage_3 = 3;
 	strcpy(tenant[1].pool, "that has just gone");
 	print();
-	expect("\ngpool_tenant_content_bytes{" LABELS ",tenant=\"\\\\\",content_type=\"ACTIVATION\"} 6291456\n");
+	expect("\ngpool_tenant_usage_bytes{" LABELS ",tenant=\"\\\\\",usage=\"ACTIVATION\"} 6291456\n");
 	assert_null(strstr(text, "just gone"));
 }
 
@@ -163,7 +163,7 @@ static void test_labels_are_those_documented(void **state)
 {
 	struct msg_pool_status *pool = &sample.status.pools[0];
 	struct msg_tenant_entry *tenant = sample.tenants.tenants;
-	unsigned by_content = 0;
+	unsigned by_usage = 0;
 
 	(void)state;
 	strcpy(pool->name, "p0");
@@ -175,10 +175,10 @@ static void test_labels_are_those_documented(void **state)
 	print();
 	for (size_t i = 0; i < sizeof(metrics) / sizeof(metrics[0]); i++) {
 		expect_labels(metrics[i].name, labels_of(&metrics[i]));
-		by_content += strstr(labels_of(&metrics[i]), "content_type") != NULL;
+		by_usage += strstr(labels_of(&metrics[i]), "usage") != NULL;
 	}
-	assert_int_equal(by_content, 1);
-	expect("\ngpool_tenant_content_bytes{pool=\"p0\",UUID=\"GPU-1\",tenant=\"t\",content_type=\"GRADIENT\"} 0\n");
+	assert_int_equal(by_usage, 1);
+	expect("\ngpool_tenant_usage_bytes{pool=\"p0\",UUID=\"GPU-1\",tenant=\"t\",usage=\"GRADIENT\"} 0\n");
 }
 
 static void test_histogram(void **state)

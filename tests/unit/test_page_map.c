@@ -102,7 +102,7 @@ static void test_each_kind(void **state)
 	expect(SESSION, 58, 0, 6);
 	assert_int_equal(it.uses[SESSION].used, 4 + 4 + 5);
 	assert_int_equal(it.uses[SESSION].pinned, 4 + 5);
-	assert_int_equal(it.uses[SESSION].contents[1], 4);
+	assert_int_equal(it.uses[SESSION].usages[1], 4);
 	assert_int_equal(it.uses[0].needed, 58);
 }
 

@@ -241,7 +241,7 @@ static int cycle(struct cycles *cycles, struct tally *tally)
 		tally->pages_large += subject->pages_large;
 	}
 	if (!error)
-		error = gpool_lora_release(cycles->lora, subject->id, NULL);
+		error = gpool_lora_release(cycles->lora, subject->id, GPOOL_FENCE_NONE);
 	if (error || tally->loads < tally->looks * 10)
 		return error;
 	tally->looks++;

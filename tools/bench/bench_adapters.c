@@ -122,7 +122,7 @@ static int load_sample(struct bench *bench, struct gpool_lora *lora, uint32_t id
 	if (error)
 		return error;
 	bench_sample(bench, figure, (double)(now_ns() - begin) / 1e6);
-	error = gpool_lora_release(lora, id, NULL);
+	error = gpool_lora_release(lora, id, GPOOL_FENCE_NONE);
 	return error ? error : gpool_lora_unload(lora, id);
 }
 
@@ -140,13 +140,13 @@ static int hot_sample(struct bench *bench, struct engines *engines, uint32_t id,
 	for (int i = 0; i < HOT && !error; i++) {
 		error = gpool_lora_acquire(engines->plain, id, 0);
 		if (!error)
-			error = gpool_lora_release(engines->plain, id, NULL);
+			error = gpool_lora_release(engines->plain, id, GPOOL_FENCE_NONE);
 	}
 	bench_sample(bench, FIGURE_adapter_acquire, (double)(own_time_ns() - begin) / HOT);
 	if (!error)
-		error = gpool_lora_release(engines->plain, id, NULL);
+		error = gpool_lora_release(engines->plain, id, GPOOL_FENCE_NONE);
 	if (!error)
-		error = gpool_lora_release(engines->plain_of_other, its, NULL);
+		error = gpool_lora_release(engines->plain_of_other, its, GPOOL_FENCE_NONE);
 	return error ? error : gpool_lora_unload(engines->plain, id);
 }
 
@@ -201,7 +201,7 @@ static int begun_sample(struct bench *bench, struct gpool_lora *lora, uint32_t i
 	if (!error)
 		bench_sample(bench, figure, (double)(now_ns() - begin) / 1e6);
 	if (!error)
-		error = gpool_lora_release(lora, id, NULL);
+		error = gpool_lora_release(lora, id, GPOOL_FENCE_NONE);
 	/* It is published when it is released, by another thread. */
 	while (!error && (error = gpool_lora_unload(lora, id)) == -EBUSY &&
 		now_ns() - begin < WAIT_MS * UINT64_C(1000000)) {
@@ -230,7 +230,7 @@ static int many_make(struct bench *bench, struct gpool_lora *lora, uint32_t ids[
 		if (!error)
 			error = gpool_lora_acquire(lora, ids[i], WAIT_MS);
 		if (!error)
-			error = gpool_lora_release(lora, ids[i], NULL);
+			error = gpool_lora_release(lora, ids[i], GPOOL_FENCE_NONE);
 		if (!error)
 			error = gpool_lora_unload(lora, ids[i]);
 	}
@@ -286,7 +286,7 @@ static int many_load(struct bench *bench, struct gpool_lora *lora, const uint32_
 		bench_sample(bench, FIGURE_adapter_loads_32_longest, longest);
 	}
 	for (int i = 0; i < started; i++) {
-		error = error ? error : gpool_lora_release(lora, ids[i], NULL);
+		error = error ? error : gpool_lora_release(lora, ids[i], GPOOL_FENCE_NONE);
 		error = error ? error : gpool_lora_unload(lora, ids[i]);
 	}
 	return error;
@@ -342,7 +342,7 @@ static int copies_await(struct gpool_lora *lora, uint32_t id)
 	int error = gpool_lora_acquire(lora, id, WAIT_MS);
 
 	if (!error)
-		error = gpool_lora_release(lora, id, NULL);
+		error = gpool_lora_release(lora, id, GPOOL_FENCE_NONE);
 	while (!error && !stats.cold_bytes && !stats.warm_made) {
 		usleep(1000);
 		error = now_ns() - begin > WAIT_MS * UINT64_C(1000000) ? -ETIMEDOUT : gpool_lora_stats(lora, &stats);

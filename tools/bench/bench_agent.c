@@ -30,7 +30,7 @@ static int fill_unpinned(struct gpool *pool)
 	int error, count = 0;
 
 	options.flags = GPOOL_ALLOC_NO_EVICT;
-	options.content = GPOOL_USAGE_TEMP_BUFFER;
+	options.usage = GPOOL_USAGE_TEMP_BUFFER;
 	while ((error = gpool_alloc(pool, 1, &options, &block)) == 0) {
 		error = gpool_unpin(pool, &block);
 		if (error)

@@ -70,7 +70,7 @@ int kv_take(const struct kv_context *context, struct kv *kv, const struct patter
 	uint64_t address;
 	int error;
 
-	options.content = GPOOL_USAGE_KV_CACHE;
+	options.usage = GPOOL_USAGE_KV_CACHE;
 	options.owner_id = owner->request;
 	options.timeout_ms = timeout_ms;
 	error = gpool_alloc(context->pool, pages, &options, &part.block);

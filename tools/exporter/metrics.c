@@ -18,14 +18,14 @@ struct item {
 	const struct sample *sample;
 	const struct pool_sample *pool;
 	const struct msg_tenant_entry *tenant;
-	unsigned index; /* of the tier, class or type of content */
+	unsigned index; /* of the tier, class or usage */
 };
 
 enum { HISTOGRAM_FIRST = 5, HISTOGRAM_LAST = 29 }; /* buckets up to 64 ns, and up to about a second */
 
 static const char *const tiers[] = {"memory", "file"};
 static const char *const classes[OBJECT_CLASSES] = {"immutable", "mutable", "ephemeral", "pinnable"};
-static const char *const contents[] = {"KV_CACHE", "LORA_WEIGHT", "TEMP_BUFFER", "ACTIVATION", "GRADIENT"};
+static const char *const usages[] = {"KV_CACHE", "LORA_WEIGHT", "TEMP_BUFFER", "ACTIVATION", "GRADIENT"};
 #define COUNT(array) ((unsigned)(sizeof(array) / sizeof(*(array))))
 
 /* ---- values, as metrics.def names them ---- */
@@ -55,12 +55,12 @@ static double process_resident_bytes(void)
 	return found == 1 ? (double)pages * (double)sysconf(_SC_PAGESIZE) : NAN;
 }
 
-static uint64_t content_pages(const struct msg_tenant_entry *tenant, unsigned content)
+static uint64_t usage_pages(const struct msg_tenant_entry *tenant, unsigned usage)
 {
-	const uint64_t pages[] = {tenant->by_content_0, tenant->by_content_1, tenant->by_content_2,
-		tenant->by_content_3, tenant->by_content_4};
+	const uint64_t pages[] = {
+		tenant->by_usage_0, tenant->by_usage_1, tenant->by_usage_2, tenant->by_usage_3, tenant->by_usage_4};
 
-	return pages[content];
+	return pages[usage];
 }
 
 /* ---- lines ---- */
@@ -100,8 +100,8 @@ static char labels_print(FILE *to, enum scope scope, const struct item *it)
 		label_print(to, &separator, "tier", tiers[it->index]);
 	if (scope == SCOPE_OBJECTS)
 		label_print(to, &separator, "class", classes[it->index]);
-	if (scope == SCOPE_CONTENT)
-		label_print(to, &separator, "content_type", contents[it->index]);
+	if (scope == SCOPE_USAGE)
+		label_print(to, &separator, "usage", usages[it->index]);
 	return separator;
 }
 
@@ -219,7 +219,7 @@ static void scope_print(const struct lines *lines, const struct sample *sample)
 	case SCOPE_TIER: pools_print(lines, it, COUNT(tiers)); break;
 	case SCOPE_OBJECTS: pools_print(lines, it, COUNT(classes)); break;
 	case SCOPE_TENANT: tenants_print(lines, it, 1); break;
-	case SCOPE_CONTENT: tenants_print(lines, it, COUNT(contents)); break;
+	case SCOPE_USAGE: tenants_print(lines, it, COUNT(usages)); break;
 	case SCOPES: break;
 	}
 }

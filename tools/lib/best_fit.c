@@ -264,7 +264,7 @@ static int segment_fetch(struct best_fit *pool, enum size_class size_class, uint
 	int error = !segment || !first ? -ENOMEM : count > gpool_page_count(pages) ? -ENOSPC : 0;
 
 	options.flags = GPOOL_ALLOC_NO_EVICT;
-	options.content = GPOOL_USAGE_TEMP_BUFFER;
+	options.usage = GPOOL_USAGE_TEMP_BUFFER;
 	if (!error)
 		error = gpool_alloc(pages, (uint32_t)count, &options, &segment->block);
 	if (!error) {

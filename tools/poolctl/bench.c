@@ -90,7 +90,7 @@ static int block_alloc(struct gpool *pool, uint32_t pages, struct gpool_block *b
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
 
 	options.flags = GPOOL_ALLOC_NO_EVICT;
-	options.content = GPOOL_USAGE_TEMP_BUFFER;
+	options.usage = GPOOL_USAGE_TEMP_BUFFER;
 	return gpool_alloc(pool, pages, &options, block);
 }
 

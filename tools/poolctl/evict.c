@@ -12,25 +12,25 @@
 AGENT_DOER(evict)
 
 /* "KV_CACHE,TEMP_BUFFER" to a bit for each; 0 when nothing was given. */
-static int contents_parse(const struct command *command, uint32_t *contents)
+static int usages_parse(const struct command *command, uint32_t *usages)
 {
-	const char *text = command->values[OPTION_CONTENT];
+	const char *text = command->values[OPTION_USAGE];
 	char *list, *rest;
 	int code = CODE_OK;
 
-	*contents = 0;
+	*usages = 0;
 	if (!text)
 		return CODE_OK;
 	list = rest = memory_or_exit(strdup(text));
 	for (char *name = strsep(&rest, ","); name && !code; name = strsep(&rest, ",")) {
-		uint32_t content = 0;
+		uint32_t usage = 0;
 
-		while (content < GPOOL_USAGE_COUNT && strcasecmp(name, content_name(content)))
-			content++;
-		if (content == GPOOL_USAGE_COUNT)
-			code = complain_usage(command->verb, "unknown content type '%s'", name);
+		while (usage < GPOOL_USAGE_COUNT && strcasecmp(name, usage_name(usage)))
+			usage++;
+		if (usage == GPOOL_USAGE_COUNT)
+			code = complain_usage(command->verb, "unknown usage '%s'", name);
 		else
-			*contents |= 1u << content;
+			*usages |= 1u << usage;
 	}
 	free(list);
 	return code;
@@ -83,7 +83,7 @@ int evict_run(const struct command *command)
 	struct msg_evict_request request = {.pool = ""};
 	struct gpool *pool;
 	uint64_t session;
-	int code = contents_parse(command, &request.content_types);
+	int code = usages_parse(command, &request.usages);
 
 	if (code)
 		return code;

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #define STATE_WORDS "FREE LEASED SHARED EVICTING MOVING QUARANTINED RESERVED RETIRED PINNED UNPINNED"
-#define CONTENT_WORDS "KV_CACHE LORA_WEIGHT TEMP_BUFFER ACTIVATION GRADIENT"
+#define USAGE_WORDS "KV_CACHE LORA_WEIGHT TEMP_BUFFER ACTIVATION GRADIENT"
 #define KIND_WORDS \
 	"pressure eviction reclaim tenant-limit agent-start session-start session-end leaked-pin reload " \
 	"front-restart " \
@@ -91,8 +91,7 @@ static const struct option_spec trace_options[] = {
 
 static const struct option_spec evict_options[] = {
 	OPTION(OPTION_SESSION, 0, "session", "N", "Evict blocks of the session with this number alone."),
-	OPTION_WORDS(
-		OPTION_CONTENT, 0, "content", "TYPE,...", CONTENT_WORDS, "Evict blocks of these content types alone."),
+	OPTION_WORDS(OPTION_USAGE, 0, "usage", "TYPE,...", USAGE_WORDS, "Evict blocks of these usages alone."),
 	OPTIONS_END,
 };
 
@@ -172,7 +171,7 @@ static const struct verb verbs[] = {
 		"poolctl regions engine", "Print the regions of the worker named engine."},
 	{"tenants", "", 0, 0, no_options, tenants_run, false, "show the tenants, their shares and their use",
 		"Prints one line for each tenant and pool: guaranteed minimum, limit, leased pages, how many of them "
-		"are needed, offered and idle, pages borrowed above the minimum, and pages by content. An object's "
+		"are needed, offered and idle, pages borrowed above the minimum, and pages by usage. An object's "
 		"pages are leased by its tenant: offered if the object may be evicted, else needed.",
 		"poolctl tenants -o json", "Print the use of each tenant as JSON."},
 	{"objects", "", 0, 0, no_options, objects_run, true, "show the named objects",
@@ -225,7 +224,7 @@ static const struct verb verbs[] = {
 		"Evicts whole blocks, in the order of the eviction policy, until at least PAGES pages are free. PAGES "
 		"is a number, a size such as 128MiB, or a percentage of the pool. Pinned blocks are kept; if fewer "
 		"pages were freed, the status is 1.",
-		"poolctl evict 1GiB --content KV_CACHE", "Evict one GiB, of unpinned KV cache blocks alone."},
+		"poolctl evict 1GiB --usage KV_CACHE", "Evict one GiB, of unpinned KV cache blocks alone."},
 	{"object", "delete NAME", 2, 2, object_options, object_run, false, "delete a named object",
 		"Removes the name immediately; the pages are freed when the last process closes the object.",
 		"poolctl object delete weights", "Delete the current version of an object."},

@@ -22,7 +22,7 @@ static const struct {
 	[MAP_HIDDEN] = {' ', COLOR_NONE, "not asked for"},
 };
 
-/* The first letter of each content type; a capital where it is pinned. */
+/* The first letter of each usage; a capital where it is pinned. */
 static const char content_marks[GPOOL_USAGE_COUNT] = {'k', 'l', 't', 'a', 'g'};
 
 char map_mark(uint32_t kind)
@@ -46,15 +46,15 @@ struct text map_name(uint32_t kind)
 	if (kind < MAP_BLOCK)
 		snprintf(text.text, sizeof(text.text), "%s", kinds_alone[kind].name);
 	else
-		snprintf(text.text, sizeof(text.text), "%s, %s", content_name((kind - MAP_BLOCK) / 2),
+		snprintf(text.text, sizeof(text.text), "%s, %s", usage_name((kind - MAP_BLOCK) / 2),
 			(kind - MAP_BLOCK) % 2 ? "pinned" : "unpinned");
 	return text;
 }
 
-/* Of a block whose content type is none of ours: by an agent that is newer. */
-static uint32_t block_kind(uint32_t content, bool pinned)
+/* Of a block whose usage is none of ours: by an agent that is newer. */
+static uint32_t block_kind(uint32_t usage, bool pinned)
 {
-	return content < GPOOL_USAGE_COUNT ? MAP_BLOCK + 2 * content + pinned : MAP_MOVING;
+	return usage < GPOOL_USAGE_COUNT ? MAP_BLOCK + 2 * usage + pinned : MAP_MOVING;
 }
 
 uint32_t map_kind_of(const struct msg_page_entry *page)
@@ -71,7 +71,7 @@ uint32_t map_kind_of(const struct msg_page_entry *page)
 	};
 
 	if (page->state == PAGE_LEASED && (page->use == PAGE_USE_HEAD || page->use == PAGE_USE_INSIDE))
-		return block_kind(page->content_type, page->pins != 0);
+		return block_kind(page->usage, page->pins != 0);
 	if (page->state == PAGE_LEASED && page->use != PAGE_USE_NONE)
 		return MAP_IDLE;
 	return page->state < PAGE_STATES ? kinds[page->state] : MAP_RETIRED;

@@ -264,7 +264,7 @@ static void page_entry_fill(const struct look *look, uint32_t page, struct msg_p
 	};
 	if (!in_block(fact))
 		return;
-	entry->content_type = fact->content;
+	entry->usage = fact->usage;
 	entry->pins = pins_of(look, fact);
 	entry->idle_ms = idle_ms_of(look, fact);
 	entry->block_first = fact->head;
@@ -409,7 +409,7 @@ static void pin_entry(const struct offline_pool *pool, const struct msg_page_ent
 	pin->pins = page->pins;
 	pin->age_ms = page->idle_ms;
 	pin->leaked = page->idle_ms > LEAKED_AFTER_MS;
-	pin->content_type = page->content_type;
+	pin->usage = page->usage;
 	pin->session = page->owner;
 	pin->pid = record->pid;
 	pin->owner_id = page->owner_id;

@@ -90,7 +90,7 @@ static bool filter_passes(const struct filter *filter, const struct msg_page_ent
 static bool alike(const struct msg_page_entry *a, const struct msg_page_entry *b)
 {
 	return a->page + 1 == b->page && a->state == b->state && a->owner == b->owner && in_block(a) == in_block(b) &&
-		(in_block(a) ? a->content_type == b->content_type && !a->pins == !b->pins : a->use == b->use);
+		(in_block(a) ? a->usage == b->usage && !a->pins == !b->pins : a->use == b->use);
 }
 
 static void run_add(struct run *run, const struct msg_page_entry *page)
@@ -140,7 +140,7 @@ static void run_row(struct table *table, const struct pages_view *view, const st
 		for (int i = 0; i < 4; i++)
 			table_cell(table, "-");
 	} else {
-		table_cell(table, "%s", content_name(page->content_type));
+		table_cell(table, "%s", usage_name(page->usage));
 		if (each)
 			table_cell(table, "%" PRIu32 "+%" PRIu32, page->block_first, page->block_pages);
 		else
@@ -187,7 +187,7 @@ static void run_json(cJSON *to, const struct run *run, bool each)
 	json_text(to, "use", page->use == PAGE_USE_NONE ? "none" : use_name(page));
 	if (!in_block(page))
 		return;
-	json_text(to, "content", content_name(page->content_type));
+	json_text(to, "usage", usage_name(page->usage));
 	json_number(to, "pins", run->pins);
 	json_number(to, "idle_ms", run->idle_ms);
 	if (each) {

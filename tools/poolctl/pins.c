@@ -21,7 +21,7 @@ static void pins_table(const struct command *command, const struct pins_view *vi
 		table_cell(table, "%" PRIu32, pin->page);
 		table_cell(table, "%" PRIu32, pin->page_count);
 		table_cell(table, "%s", bytes_text(pin->page_count * view->pins[i].page_bytes).text);
-		table_cell(table, "%s", pin->object ? "object" : content_name(pin->content_type));
+		table_cell(table, "%s", pin->object ? "object" : usage_name(pin->usage));
 		table_cell(table, "%" PRIu32, pin->pins);
 		table_cell(table, "%s", age_text(pin->age_ms).text);
 		table_cell_color(table, COLOR_RED, "%s", pin->leaked ? "leaked" : "");
@@ -49,7 +49,7 @@ static void pins_json(const struct command *command, const struct pins_view *vie
 		json_number(to, "page_bytes", view->pins[i].page_bytes);
 		json_number(to, "page", pin->page);
 		json_number(to, "page_count", pin->page_count);
-		json_text(to, "content", pin->object ? "object" : content_name(pin->content_type));
+		json_text(to, "usage", pin->object ? "object" : usage_name(pin->usage));
 		json_number(to, "pins", pin->pins);
 		json_number(to, "age_ms", pin->age_ms);
 		json_bool(to, "leaked", pin->leaked);

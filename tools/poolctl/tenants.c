@@ -7,13 +7,13 @@
 
 AGENT_GETTER(tenants)
 
-static void tenant_contents(const struct msg_tenant_entry *tenant, uint64_t contents[GPOOL_USAGE_COUNT])
+static void tenant_usages(const struct msg_tenant_entry *tenant, uint64_t usages[GPOOL_USAGE_COUNT])
 {
-	contents[GPOOL_USAGE_KV_CACHE] = tenant->by_content_0;
-	contents[GPOOL_USAGE_LORA_WEIGHT] = tenant->by_content_1;
-	contents[GPOOL_USAGE_TEMP_BUFFER] = tenant->by_content_2;
-	contents[GPOOL_USAGE_ACTIVATION] = tenant->by_content_3;
-	contents[GPOOL_USAGE_GRADIENT] = tenant->by_content_4;
+	usages[GPOOL_USAGE_KV_CACHE] = tenant->by_usage_0;
+	usages[GPOOL_USAGE_LORA_WEIGHT] = tenant->by_usage_1;
+	usages[GPOOL_USAGE_TEMP_BUFFER] = tenant->by_usage_2;
+	usages[GPOOL_USAGE_ACTIVATION] = tenant->by_usage_3;
+	usages[GPOOL_USAGE_GRADIENT] = tenant->by_usage_4;
 }
 
 static void tenants_table(const struct command *command, const struct msg_tenants_reply *reply)
@@ -21,7 +21,7 @@ static void tenants_table(const struct command *command, const struct msg_tenant
 	struct table *table = table_create("POOL|TENANT|>MINIMUM|>LIMIT|>LEASED|>NEEDED|>OFFERED|>IDLE|>OF "
 					   "LIMIT|>BORROWED|>WEIGHT|>PRIORITY|>SESSIONS|>REFUSALS|>EVICTED|"
 					   ">KV|>LORA|>TEMP|>ACTIVATION|>GRADIENT");
-	uint64_t contents[GPOOL_USAGE_COUNT];
+	uint64_t usages[GPOOL_USAGE_COUNT];
 
 	for (uint32_t i = 0; i < reply->tenants_count; i++) {
 		const struct msg_tenant_entry *tenant = &reply->tenants[i];
@@ -42,9 +42,9 @@ static void tenants_table(const struct command *command, const struct msg_tenant
 		table_cell(table, "%" PRIu32, tenant->sessions);
 		table_cell(table, "%" PRIu64, tenant->refusals);
 		table_cell(table, "%" PRIu64, tenant->evicted_pages);
-		tenant_contents(tenant, contents);
-		for (int content = 0; content < GPOOL_USAGE_COUNT; content++)
-			table_cell(table, "%" PRIu64, contents[content]);
+		tenant_usages(tenant, usages);
+		for (int usage = 0; usage < GPOOL_USAGE_COUNT; usage++)
+			table_cell(table, "%" PRIu64, usages[usage]);
 	}
 	table_print(command, table);
 	table_destroy(table);
@@ -53,7 +53,7 @@ static void tenants_table(const struct command *command, const struct msg_tenant
 static void tenants_json(const struct command *command, const struct msg_tenants_reply *reply)
 {
 	cJSON *document = json_document("tenants"), *list = json_array(document, "tenants");
-	uint64_t contents[GPOOL_USAGE_COUNT];
+	uint64_t usages[GPOOL_USAGE_COUNT];
 
 	for (uint32_t i = 0; i < reply->tenants_count; i++) {
 		const struct msg_tenant_entry *tenant = &reply->tenants[i];
@@ -76,9 +76,9 @@ static void tenants_json(const struct command *command, const struct msg_tenants
 		NUMBER(evicted_pages);
 #undef NUMBER
 		used = json_object(to, "used_pages");
-		tenant_contents(tenant, contents);
-		for (uint32_t content = 0; content < GPOOL_USAGE_COUNT; content++)
-			json_number(used, content_name(content), contents[content]);
+		tenant_usages(tenant, usages);
+		for (uint32_t usage = 0; usage < GPOOL_USAGE_COUNT; usage++)
+			json_number(used, usage_name(usage), usages[usage]);
 	}
 	json_print(command, document, false);
 }

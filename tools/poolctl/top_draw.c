@@ -235,9 +235,9 @@ static void help_draw(struct drawing *to)
 	to->row++;
 	for (uint32_t kind = 0; kind < MAP_HIDDEN; kind++)
 		line(to, map_color(kind), "%c  %s", map_mark(kind), map_name(kind).text);
-	for (uint32_t content = 0; content < GPOOL_USAGE_COUNT; content++)
-		line(to, COLOR_YELLOW, "%c  %s; %c where it is pinned", map_mark(MAP_BLOCK + 2 * content),
-			content_name(content), map_mark(MAP_BLOCK + 2 * content + 1));
+	for (uint32_t usage = 0; usage < GPOOL_USAGE_COUNT; usage++)
+		line(to, COLOR_YELLOW, "%c  %s; %c where it is pinned", map_mark(MAP_BLOCK + 2 * usage),
+			usage_name(usage), map_mark(MAP_BLOCK + 2 * usage + 1));
 }
 
 void top_draw(const struct top *top)

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *content_name(uint32_t content)
+const char *usage_name(uint32_t usage)
 {
 	static const char *const names[GPOOL_USAGE_COUNT] = {
 		[GPOOL_USAGE_KV_CACHE] = "KV_CACHE",
@@ -19,7 +19,7 @@ const char *content_name(uint32_t content)
 		[GPOOL_USAGE_GRADIENT] = "GRADIENT",
 	};
 
-	return content < GPOOL_USAGE_COUNT ? names[content] : "?";
+	return usage < GPOOL_USAGE_COUNT ? names[usage] : "?";
 }
 
 const char *role_name(uint32_t role)

@@ -87,7 +87,7 @@ struct check_view {
 	struct msg_finding findings[128];
 };
 
-const char *content_name(uint32_t content); /* "KV_CACHE"; "?" for a number that is none */
+const char *usage_name(uint32_t usage); /* "KV_CACHE"; "?" for a number that is none */
 const char *role_name(uint32_t role);
 const char *object_class_name(uint32_t memory_class);
 const char *object_state_name(uint32_t state);

@@ -338,16 +338,16 @@ int gpool_lora_prefetch(struct gpool_lora *lora, uint32_t id)
 }
 
 /* One that is not published is pinned by whoever builds it. */
-static int let_go(struct gpool_lora *lora, struct lora_entry *entry, const struct gpool_fence *fence)
+static int let_go(struct gpool_lora *lora, struct lora_entry *entry, struct gpool_fence fence)
 {
-	int error = fence ? entry_use(lora, entry, *fence) : 0;
+	int error = fence.value ? entry_use(lora, entry, fence) : 0;
 
 	if (error || entry->load)
 		return error;
-	return fence ? gpool_object_unpin_after(entry->object, *fence) : gpool_object_unpin(entry->object);
+	return fence.value ? gpool_object_unpin_after(entry->object, fence) : gpool_object_unpin(entry->object);
 }
 
-int gpool_lora_release(struct gpool_lora *lora, uint32_t id, const struct gpool_fence *fence)
+int gpool_lora_release(struct gpool_lora *lora, uint32_t id, struct gpool_fence fence)
 {
 	struct lora_entry *entry;
 	int error;

@@ -73,7 +73,7 @@ int load_object_begin(struct lora_load *load)
 	options.memory_class = GPOOL_OBJECT_PINNABLE;
 	options.flags = GPOOL_OBJECT_PINNED | (load->lora->private ? GPOOL_OBJECT_PRIVATE : 0);
 	options.expect_version = GPOOL_OBJECT_NONE;
-	alloc.content = GPOOL_USAGE_LORA_WEIGHT;
+	alloc.usage = GPOOL_USAGE_LORA_WEIGHT;
 	alloc.flags = load->spare ? GPOOL_ALLOC_NO_EVICT : 0;
 	alloc.owner_id = load->entry->id;
 	error = gpool_object_create(load->lora->pool, load->adapter->key, &options, &load->object);

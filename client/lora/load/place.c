@@ -37,7 +37,7 @@ static int table_alloc(struct gpool *pool, uint64_t bytes, struct lora_runs *run
 		runs->address = error ? 0 : runs->span.address;
 		return error;
 	}
-	options.content = GPOOL_USAGE_LORA_WEIGHT;
+	options.usage = GPOOL_USAGE_LORA_WEIGHT;
 	error = gpool_alloc(
 		pool, (uint32_t)((bytes + pool->page_bytes - 1) / pool->page_bytes), &options, &runs->block);
 	if (!error)

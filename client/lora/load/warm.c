@@ -110,7 +110,7 @@ int warm_begin(struct gpool *pool, const char *name, const struct adapter_layout
 	options.memory_class = GPOOL_OBJECT_PINNABLE;
 	options.flags = private ? GPOOL_OBJECT_PRIVATE : 0;
 	options.expect_version = over ? over : GPOOL_OBJECT_NONE;
-	alloc.content = GPOOL_USAGE_LORA_WEIGHT;
+	alloc.usage = GPOOL_USAGE_LORA_WEIGHT;
 	error = gpool_object_create(pool, name, &options, &copy->object);
 	if (error)
 		return error;

@@ -125,7 +125,7 @@ static int device_alloc(struct gpool_lora_batch *batch)
 	batch->bytes = align_up(batch->workspace_at + workspace, page_bytes);
 	if (batch->bytes / page_bytes > pool->page_count)
 		return -ENOSPC;
-	options.content = GPOOL_USAGE_TEMP_BUFFER;
+	options.usage = GPOOL_USAGE_TEMP_BUFFER;
 	options.stream = batch->stream;
 	error = gpool_alloc(pool, (uint32_t)(batch->bytes / page_bytes), &options, &batch->block);
 	return error ? error : gpool_address(pool, &batch->block, &batch->address);
@@ -246,7 +246,7 @@ static void leavers_release(struct gpool_lora_batch *batch, struct gpool_fence f
 	uint32_t kept = 0;
 
 	for (uint32_t i = 0; i < batch->leaving_count; i++)
-		if (gpool_lora_release(batch->lora, batch->leaving[i], &fence))
+		if (gpool_lora_release(batch->lora, batch->leaving[i], fence))
 			batch->leaving[kept++] = batch->leaving[i];
 	batch->leaving_count = kept;
 }
@@ -400,7 +400,7 @@ static int joiner_join(
 			(struct gpool_lora_weights *)(void *)(tables + (uint64_t)joiner->slot * table_bytes(batch)),
 			reason);
 	if (error) {
-		gpool_lora_release(batch->lora, joiner->id, NULL);
+		gpool_lora_release(batch->lora, joiner->id, GPOOL_FENCE_NONE);
 		joiner->entry = NULL;
 	}
 	return error;
@@ -423,7 +423,7 @@ static void joiners_undo(struct gpool_lora_batch *batch)
 		struct batch_joiner *joiner = &batch->joiners[i];
 
 		if (joiner->entry)
-			gpool_lora_release(batch->lora, joiner->id, NULL);
+			gpool_lora_release(batch->lora, joiner->id, GPOOL_FENCE_NONE);
 		if (batch->slot_of[joiner->id] < BATCH_NO_SLOT)
 			batch->slot_of[joiner->id] = BATCH_NO_SLOT;
 	}

@@ -127,7 +127,7 @@ int gpool_lora_scheduler_destroy(struct gpool_lora_scheduler *scheduler)
 		const struct client *client = &scheduler->clients[id];
 
 		if (client->held)
-			gpool_lora_release(scheduler->lora, id, NULL);
+			gpool_lora_release(scheduler->lora, id, GPOOL_FENCE_NONE);
 		if (client->requests)
 			lora_requests_add(scheduler->lora, id, -(int32_t)client->requests);
 	}
@@ -165,7 +165,7 @@ static int clients_have(struct gpool_lora_scheduler *scheduler, uint32_t id)
 }
 
 /* Let go of it, unless it is needed. Return: 0, or why it is still held. */
-static int settle(struct gpool_lora_scheduler *scheduler, uint32_t id, const struct gpool_fence *fence)
+static int settle(struct gpool_lora_scheduler *scheduler, uint32_t id, struct gpool_fence fence)
 {
 	struct client *client = &scheduler->clients[id];
 	int error;
@@ -218,7 +218,7 @@ static uint32_t kept_let_go(struct gpool_lora_scheduler *scheduler)
 		if (!client->kept || client->running)
 			continue;
 		client->kept = false;
-		count += !settle(scheduler, id, NULL);
+		count += !settle(scheduler, id, GPOOL_FENCE_NONE);
 	}
 	return count;
 }
@@ -256,7 +256,7 @@ static void claims_look(struct gpool_lora_scheduler *scheduler, uint64_t now, st
 		if (error)
 			claim_failed(scheduler, id, error, now, schedule);
 		else
-			settle(scheduler, id, NULL); /* whoever waited for it may have been removed */
+			settle(scheduler, id, GPOOL_FENCE_NONE); /* whoever waited for it may have been removed */
 	}
 }
 
@@ -329,7 +329,7 @@ static void looks_end(struct gpool_lora_scheduler *scheduler)
 		uint32_t id = scheduler->looked_at[--scheduler->looked_count];
 
 		scheduler->clients[id].looked_at = false;
-		settle(scheduler, id, NULL);
+		settle(scheduler, id, GPOOL_FENCE_NONE);
 	}
 }
 
@@ -367,8 +367,7 @@ int gpool_lora_scheduler_add(
  * Under the lock: one is over. The first that fails is to let go of its adapter behind the fence; then nothing has
  * changed.
  */
-static int request_end(
-	struct gpool_lora_scheduler *scheduler, uint32_t id, bool running, const struct gpool_fence *fence)
+static int request_end(struct gpool_lora_scheduler *scheduler, uint32_t id, bool running, struct gpool_fence fence)
 {
 	struct client *client = id == LORA_NO_ADAPTER ? NULL : &scheduler->clients[id];
 	int error;
@@ -398,13 +397,12 @@ int gpool_lora_scheduler_remove(struct gpool_lora_scheduler *scheduler, uint32_t
 	error = lora_scheduler_remove(scheduler->core, request) ? fail(-ENOENT, "request %u is not waiting", request)
 								: 0;
 	if (!error)
-		request_end(scheduler, id, false, NULL);
+		request_end(scheduler, id, false, GPOOL_FENCE_NONE);
 	pthread_mutex_unlock(&scheduler->lock);
 	return error;
 }
 
-int gpool_lora_scheduler_finish(
-	struct gpool_lora_scheduler *scheduler, uint32_t request, const struct gpool_fence *fence)
+int gpool_lora_scheduler_finish(struct gpool_lora_scheduler *scheduler, uint32_t request, struct gpool_fence fence)
 {
 	int error;
 

@@ -52,7 +52,6 @@ def statements(text: str) -> Iterator[str]:
     """Declarations, each to its semicolon, without comments and preprocessor lines."""
     text = re.sub(r"/\*.*?\*/", " ", text, flags=re.S)
     text = text.replace("\\\n", " ")
-    text = re.sub(r"^#ifdef __cplusplus\n.*?^#endif$", "", text, flags=re.M | re.S)
     text = re.sub(r"^\s*#.*$", "", text, flags=re.M)
     depth, begin = 0, 0
     for at, sign in enumerate(text):
@@ -70,6 +69,7 @@ class Header:
         self.structs: Dict[str, List[Tuple[str, str, str]]] = {}
         self.sizes: Dict[str, int] = {}
         self.calls: Dict[str, Tuple[str, List[str]]] = {}
+        text = re.sub(r"^#ifdef __cplusplus\n.*?^#endif$", "", text, flags=re.M | re.S)
         self.defines(text)
         for statement in statements(text):
             self.statement(statement)

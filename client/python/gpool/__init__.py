@@ -13,7 +13,7 @@ from ._event import Event, EventKind
 from ._library import library
 from ._lora import Acquired, Adapter, AdapterInfo, Adapters, AdapterState, AdapterStatistics, Element, Matrix, Part
 from ._object import Object, ObjectClass, ObjectInfo, ObjectPin, ObjectState
-from ._options import Content
+from ._options import Usage
 from ._pool import Device, Pool, Pressure, Statistics
 from ._range import PageState, Range, RangeInfo
 from ._role import Role
@@ -31,7 +31,7 @@ __all__ = [
     "Block",
     "Busy",
     "Closed",
-    "Content",
+    "Usage",
     "Device",
     "Element",
     "Error",

@@ -203,11 +203,11 @@ class gpool_fence(c.Structure):
 
 
 class gpool_fence_handle(c.Structure):
-    way: int
+    handle_type: int
     bytes: c.Array[c.c_uint8]
 
     _fields_ = [
-        ("way", c.c_uint32),
+        ("handle_type", c.c_uint32),
         ("bytes", c.c_uint8 * 124),
     ]
 
@@ -229,7 +229,7 @@ class gpool_block(c.Structure):
 class gpool_alloc_options(c.Structure):
     size: int
     flags: int
-    content: int
+    usage: int
     priority: int
     owner_id: int
     timeout_ms: int
@@ -238,7 +238,7 @@ class gpool_alloc_options(c.Structure):
     _fields_ = [
         ("size", c.c_uint32),
         ("flags", c.c_uint32),
-        ("content", c.c_uint32),
+        ("usage", c.c_uint32),
         ("priority", c.c_uint32),
         ("owner_id", c.c_uint64),
         ("timeout_ms", c.c_int32),
@@ -248,7 +248,7 @@ class gpool_alloc_options(c.Structure):
 
 class gpool_holder(c.Structure):
     session: int
-    content: int
+    usage: int
     needed_pages: int
     offered_pages: int
     idle_pages: int
@@ -256,7 +256,7 @@ class gpool_holder(c.Structure):
 
     _fields_ = [
         ("session", c.c_uint32),
-        ("content", c.c_uint32),
+        ("usage", c.c_uint32),
         ("needed_pages", c.c_uint32),
         ("offered_pages", c.c_uint32),
         ("idle_pages", c.c_uint32),
@@ -325,7 +325,7 @@ class gpool_scope(c.Structure):
     blocks: Any
     count: int
     capacity: int
-    content: int
+    usage: int
     flags: int
 
     _fields_ = [
@@ -333,7 +333,7 @@ class gpool_scope(c.Structure):
         ("blocks", c.POINTER(gpool_block)),
         ("count", c.c_uint32),
         ("capacity", c.c_uint32),
-        ("content", c.c_uint32),
+        ("usage", c.c_uint32),
         ("flags", c.c_uint32),
     ]
 
@@ -436,7 +436,7 @@ class gpool_range_options(c.Structure):
     size: int
     flags: int
     memory_class: int
-    content: int
+    usage: int
     name: Optional[Text]
     owner_id: int
     timeout_ms: int
@@ -446,7 +446,7 @@ class gpool_range_options(c.Structure):
         ("size", c.c_uint32),
         ("flags", c.c_uint32),
         ("memory_class", c.c_uint32),
-        ("content", c.c_uint32),
+        ("usage", c.c_uint32),
         ("name", c.c_char_p),
         ("owner_id", c.c_uint64),
         ("timeout_ms", c.c_int32),
@@ -512,7 +512,7 @@ class gpool_sliced_range_options(c.Structure):
     size: int
     flags: int
     memory_class: int
-    content: int
+    usage: int
     owner_id: int
     read_ahead: int
     reserved: int
@@ -521,7 +521,7 @@ class gpool_sliced_range_options(c.Structure):
         ("size", c.c_uint32),
         ("flags", c.c_uint32),
         ("memory_class", c.c_uint32),
-        ("content", c.c_uint32),
+        ("usage", c.c_uint32),
         ("owner_id", c.c_uint64),
         ("read_ahead", c.c_uint32),
         ("reserved", c.c_uint32),
@@ -559,7 +559,7 @@ class gpool_vm_options(c.Structure):
     initial_bytes: int
     address_bytes: int
     small: int
-    content: int
+    usage: int
     timeout_ms: int
     trace: int
     record_path: Optional[Text]
@@ -573,7 +573,7 @@ class gpool_vm_options(c.Structure):
         ("initial_bytes", c.c_uint64),
         ("address_bytes", c.c_uint64),
         ("small", c.c_uint32),
-        ("content", c.c_uint32),
+        ("usage", c.c_uint32),
         ("timeout_ms", c.c_int32),
         ("trace", c.c_uint32),
         ("record_path", c.c_char_p),
@@ -1323,7 +1323,7 @@ CALLS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpool_span_free": (c.c_int, [c.c_void_p, c.POINTER(gpool_span)]),
     "gpool_scope_begin": (c.c_int, [c.c_void_p, c.c_uint32, c.c_uint32, c.POINTER(gpool_scope)]),
     "gpool_scope_alloc": (c.c_int, [c.POINTER(gpool_scope), c.c_uint32, c.POINTER(gpool_alloc_options), c.POINTER(gpool_block)]),
-    "gpool_scope_end": (c.c_int, [c.POINTER(gpool_scope), c.POINTER(gpool_fence)]),
+    "gpool_scope_end": (c.c_int, [c.POINTER(gpool_scope), gpool_fence]),
     "gpool_scope_cleanup": (None, [c.POINTER(gpool_scope)]),
     "gpool_prepare": (c.c_int, [c.c_void_p, c.c_uint32, c.POINTER(gpool_alloc_options), c.POINTER(gpool_block)]),
     "gpool_commit": (c.c_int, [c.c_void_p, c.POINTER(gpool_block), c.POINTER(c.c_uint64)]),
@@ -1423,7 +1423,7 @@ CALLS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpool_lora_acquire_async": (c.c_int, [c.c_void_p, c.c_uint32, c.c_int]),
     "gpool_lora_wait_layer": (c.c_int, [c.c_void_p, c.c_uint32, c.c_int32, c.c_int]),
     "gpool_lora_prefetch": (c.c_int, [c.c_void_p, c.c_uint32]),
-    "gpool_lora_release": (c.c_int, [c.c_void_p, c.c_uint32, c.POINTER(gpool_fence)]),
+    "gpool_lora_release": (c.c_int, [c.c_void_p, c.c_uint32, gpool_fence]),
     "gpool_lora_unload": (c.c_int, [c.c_void_p, c.c_uint32]),
     "gpool_lora_last_error": (c.c_int, [c.c_void_p, c.c_uint32, c.c_char_p]),
     "gpool_lora_weights": (c.c_int, [c.c_void_p, c.c_uint32, c.c_int32, c.c_char_p, c.POINTER(gpool_lora_weights)]),
@@ -1437,7 +1437,7 @@ CALLS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpool_lora_scheduler_destroy": (c.c_int, [c.c_void_p]),
     "gpool_lora_scheduler_add": (c.c_int, [c.c_void_p, c.c_uint32, c.c_uint32, c.POINTER(c.c_uint32)]),
     "gpool_lora_scheduler_remove": (c.c_int, [c.c_void_p, c.c_uint32]),
-    "gpool_lora_scheduler_finish": (c.c_int, [c.c_void_p, c.c_uint32, c.POINTER(gpool_fence)]),
+    "gpool_lora_scheduler_finish": (c.c_int, [c.c_void_p, c.c_uint32, gpool_fence]),
     "gpool_lora_scheduler_schedule": (c.c_int, [c.c_void_p, c.c_int, c.POINTER(gpool_lora_schedule)]),
     "gpool_lora_scheduler_queue": (c.c_int, [c.c_void_p, c.POINTER(c.c_uint32), c.c_uint32]),
     "gpool_lora_scheduler_stats": (c.c_int, [c.c_void_p, c.POINTER(gpool_lora_scheduler_stats)]),

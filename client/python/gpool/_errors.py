@@ -21,7 +21,7 @@ class Holder(NamedTuple):
 
     session: int
     name: str
-    content: Optional[int]
+    usage: Optional[int]
     """Content of most of its pages in blocks; None: it has no blocks"""
     needed_pages: int
     """pinned, or in a thread's hands"""

@@ -158,7 +158,7 @@ class Acquired:
         if self._released:
             return
         with self.adapter.adapters.handle as pointer:
-            fence = ctypes.byref(after.fence) if after is not None else None
+            fence = after.fence if after is not None else _abi.gpool_fence()
             check(
                 library().gpool_lora_release(pointer, self.adapter.id, fence), f"release adapter '{self.adapter.name}'"
             )
@@ -186,7 +186,7 @@ class Adapter:
         Cost: where it is in the pool, mostly the interpreter's time; else its load.
         """
         with self.adapters.handle as pointer:
-            undo = lambda: library().gpool_lora_release(pointer, self.id, None)  # noqa: E731
+            undo = lambda: library().gpool_lora_release(pointer, self.id, _abi.gpool_fence())  # noqa: E731
             result = waiting(timeout_ms, library().gpool_lora_acquire, pointer, self.id, timeout_ms, undo=undo)
             if result < 0:
                 raise error(result, f"acquire adapter '{self.name}'", self.why())
@@ -197,7 +197,7 @@ class Adapter:
         there. Released with a fence behind all work that was queued, whatever came of it; then other engines may have
         it, too."""
         with self.adapters.handle as pointer:
-            undo = lambda: library().gpool_lora_release(pointer, self.id, None)  # noqa: E731
+            undo = lambda: library().gpool_lora_release(pointer, self.id, _abi.gpool_fence())  # noqa: E731
             result = waiting(timeout_ms, library().gpool_lora_acquire_async, pointer, self.id, timeout_ms, undo=undo)
             if result < 0:
                 raise error(result, f"begin adapter '{self.name}'", self.why())

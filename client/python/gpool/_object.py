@@ -13,7 +13,7 @@ from . import _abi
 from ._errors import Error, check
 from ._handle import Handle
 from ._library import library
-from ._options import Content, alloc_options
+from ._options import Usage, alloc_options
 from ._text import c_text
 from ._view import View
 from ._wait import waiting
@@ -161,7 +161,7 @@ class Object:
     def alloc(
         self,
         page_count: int,
-        content: Content = Content.KV_CACHE,
+        usage: Usage = Usage.KV_CACHE,
         *,
         priority: int = 0,
         owner_id: int = 0,
@@ -172,7 +172,7 @@ class Object:
         it is published.
         """
         index = ctypes.c_uint32()
-        options = alloc_options(0, content, priority, owner_id, timeout_ms, stream)
+        options = alloc_options(0, usage, priority, owner_id, timeout_ms, stream)
         with self.handle as pointer, self._pool.handle as pool:
             result = waiting(
                 timeout_ms, library().gpool_object_alloc, pointer, page_count, options, ctypes.byref(index)

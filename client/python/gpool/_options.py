@@ -10,7 +10,7 @@ from . import _abi
 from ._stream import Stream
 
 
-class Content(enum.IntEnum):
+class Usage(enum.IntEnum):
     """What a block holds, which weighs in when the agent chooses what to evict: TEMP_BUFFER is the cheapest to lose,
     then ACTIVATION, GRADIENT, LORA_WEIGHT, KV_CACHE."""
 
@@ -22,12 +22,12 @@ class Content(enum.IntEnum):
 
 
 def alloc_options(
-    flags: int, content: Content, priority: int, owner_id: int, timeout_ms: int, stream: Optional[Stream]
+    flags: int, usage: Usage, priority: int, owner_id: int, timeout_ms: int, stream: Optional[Stream]
 ) -> _abi.gpool_alloc_options:
     return _abi.gpool_alloc_options(
         size=ctypes.sizeof(_abi.gpool_alloc_options),
         flags=flags,
-        content=content,
+        usage=usage,
         priority=priority,
         owner_id=owner_id,
         timeout_ms=timeout_ms,

@@ -17,7 +17,7 @@ from ._handle import Handle
 from ._library import library
 from ._lora import Adapters, Element
 from ._object import Object, ObjectClass, ObjectInfo, info_of
-from ._options import Content, alloc_options
+from ._options import Usage, alloc_options
 from ._range import Range
 from ._role import Role, acquire
 from ._stream import Fence, Stream
@@ -203,7 +203,7 @@ class Pool:
     def alloc(
         self,
         page_count: int,
-        content: Content = Content.KV_CACHE,
+        usage: Usage = Usage.KV_CACHE,
         *,
         priority: int = 0,
         owner_id: int = 0,
@@ -231,7 +231,7 @@ class Pool:
             | (0 if evict else _abi.GPOOL_ALLOC_NO_EVICT)
             | (_abi.GPOOL_ALLOC_SPILL if spill else 0)
         )
-        options = alloc_options(flags, content, priority, owner_id, timeout_ms, stream)
+        options = alloc_options(flags, usage, priority, owner_id, timeout_ms, stream)
         block = _abi.gpool_block()
         with self.handle as pool:
             undo = lambda: library().gpool_free(pool, block)  # noqa: E731
@@ -241,14 +241,14 @@ class Pool:
             self.check_room(pool, result, f"allocate {page_count} pages")
         return Block(self, block)
 
-    def alloc_span(self, nbytes: int, content: Content = Content.KV_CACHE) -> Span:
-        """1 byte to half a page, from pages that this process shares among spans of one size class and content. Raises
+    def alloc_span(self, nbytes: int, usage: Usage = Usage.KV_CACHE) -> Span:
+        """1 byte to half a page, from pages that this process shares among spans of one size class and usage. Raises
         as alloc().
         """
         span = _abi.gpool_span()
         with self.handle as pool:
             self.check_room(
-                pool, library().gpool_span_alloc(pool, nbytes, content, ctypes.byref(span)), f"allocate {nbytes} bytes"
+                pool, library().gpool_span_alloc(pool, nbytes, usage, ctypes.byref(span)), f"allocate {nbytes} bytes"
             )
         return Span(self, span)
 
@@ -359,7 +359,7 @@ class Pool:
         self,
         page_count: int,
         memory_class: ObjectClass = ObjectClass.MUTABLE,
-        content: Content = Content.KV_CACHE,
+        usage: Usage = Usage.KV_CACHE,
         *,
         name: Optional[str] = None,
         owner_id: int = 0,
@@ -369,21 +369,21 @@ class Pool:
         Raises as alloc(); Busy: asleep.
         """
         return self._range(
-            library().gpool_range_create, page_count, memory_class, content, name, owner_id, timeout_ms, False
+            library().gpool_range_create, page_count, memory_class, usage, name, owner_id, timeout_ms, False
         )
 
     def reserve_range(
         self,
         page_count: int,
         memory_class: ObjectClass = ObjectClass.MUTABLE,
-        content: Content = Content.KV_CACHE,
+        usage: Usage = Usage.KV_CACHE,
         *,
         owner_id: int = 0,
     ) -> Range:
         """An elastic range: addresses, and no page; Range.back() and Range.unback() bring and take single ones. It may
         be larger than the pool.
         """
-        return self._range(library().gpool_range_reserve, page_count, memory_class, content, None, owner_id, 0, True)
+        return self._range(library().gpool_range_reserve, page_count, memory_class, usage, None, owner_id, 0, True)
 
     def open_range(self, name: str, version: int = 0, *, layout_hash: int = 0) -> Range:
         """A range over the pages of an immutable object, read only. Raises as open_object()."""
@@ -402,7 +402,7 @@ class Pool:
         call: Any,
         page_count: int,
         memory_class: ObjectClass,
-        content: Content,
+        usage: Usage,
         name: Optional[str],
         owner_id: int,
         timeout_ms: int,
@@ -411,7 +411,7 @@ class Pool:
         options = _abi.gpool_range_options(
             size=ctypes.sizeof(_abi.gpool_range_options),
             memory_class=memory_class,
-            content=content,
+            usage=usage,
             name=c_optional(name),
             owner_id=owner_id,
             timeout_ms=timeout_ms,
@@ -570,7 +570,7 @@ def _shortage(pool: int, with_holders: bool) -> Shortage:
         Holder(
             holder.session,
             holder.name.decode(errors="replace"),
-            Content(holder.content) if holder.content < _abi.GPOOL_USAGE_COUNT else None,
+            Usage(holder.usage) if holder.usage < _abi.GPOOL_USAGE_COUNT else None,
             holder.needed_pages,
             holder.offered_pages,
             holder.idle_pages,
