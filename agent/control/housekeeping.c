@@ -46,8 +46,11 @@ static void watermark_eviction(struct pool *pool, uint64_t now)
 	if (!request.pages)
 		pool->evicting = false;
 	/* Everything else is pinned: rest, or this would be a scan of the pool at every tick. */
-	if (request.pages)
+	if (request.pages) {
+		/* A tenant with idle pages above its minimum loses those, and not content within its minimum. */
+		lease_reclaim_guaranteed(pool);
 		taken = evict_pages(pool, &request);
+	}
 	if (request.pages && !taken)
 		pool->evict_rest_ms = now + WATERMARK_REST_MS;
 }

@@ -103,6 +103,20 @@ uint32_t lease_reclaim(struct session *session, uint32_t most)
 	return taken;
 }
 
+void lease_reclaim_guaranteed(struct pool *pool)
+{
+	for (uint32_t id = 1, left = pool->session_count; left && id < POOL_SESSIONS; id++) {
+		struct session *session = pool->sessions[id];
+
+		if (!session)
+			continue;
+		left--;
+		if (session->role == SESSION_WORKER && session->tenant->minimum &&
+			session->tenant->leased > session->tenant->minimum)
+			lease_reclaim(session, session->tenant->leased - session->tenant->minimum);
+	}
+}
+
 uint32_t lease_reclaim_range(struct session *session, uint32_t first, uint32_t count)
 {
 	uint32_t taken = 0;

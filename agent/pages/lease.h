@@ -41,6 +41,12 @@ void lease_initial(struct session *session, uint32_t pages);
  */
 uint32_t lease_reclaim(struct session *session, uint32_t most);
 
+/*
+ * lease_reclaim_guaranteed() - take back the idle pages that tenants with a guaranteed minimum lease above it. The
+ * pages of such a tenant above its minimum then have content, and may be evicted.
+ */
+void lease_reclaim_guaranteed(struct pool *pool);
+
 /* lease_reclaim_range() - the idle ones of pages [first, first + count). */
 uint32_t lease_reclaim_range(struct session *session, uint32_t first, uint32_t count);
 

@@ -253,9 +253,10 @@ static const char config_text[] = "pools = ( { name = \"p0\"; backend = \"host\"
 				  "	{ name = \"rest\"; }\n"
 				  ");\n";
 
-static void start_tenants(void)
+static void start_tenants_with(const char *setting1, const char *setting2)
 {
-	const char *arguments[] = {"--config", config_path, NULL};
+	const char *arguments[] = {"--config", config_path, setting1 ? "--set" : NULL, setting1,
+		setting2 ? "--set" : NULL, setting2, NULL};
 	FILE *file;
 
 	snprintf(config_path, sizeof(config_path), "/tmp/gpool-test-%d.conf", (int)getpid());
@@ -265,6 +266,11 @@ static void start_tenants(void)
 	assert_int_equal(fclose(file), 0);
 	start(arguments);
 	unlink(config_path);
+}
+
+static void start_tenants(void)
+{
+	start_tenants_with(NULL, NULL);
 }
 
 static struct gpool *open_tenant(const char *tenant)
@@ -360,6 +366,42 @@ static void test_nobody_evicts_what_is_guaranteed(void **state)
 	assert_int_equal(count_alive(owner, sure, 16), 16);
 	gpool_close(owner);
 	gpool_close(greedy);
+}
+
+/*
+ * The watermarks evict what another tenant has above its minimum, here none, and leave the content of a guaranteed
+ * minimum alone, although the tenant leases idle pages beside it.
+ */
+static void test_watermarks_keep_what_is_guaranteed(void **state)
+{
+	struct gpool_block sure[16], blocks[30], unpinned[4];
+	struct gpool *owner, *other;
+
+	(void)state;
+	start_tenants_with("eviction.start=70", "eviction.stop=1");
+	/* The first session leases all pages, and keeps those that it has not used. */
+	owner = open_tenant("sure");
+	for (uint32_t i = 0; i < 16; i++)
+		sure[i] = alloc_well(owner, 1);
+	other = open_tenant("rest");
+	for (uint32_t i = 0; i < 30; i++)
+		blocks[i] = alloc_well(other, 1);
+	for (uint32_t i = 0; i < 4; i++)
+		unpinned[i] = alloc_well(other, 1);
+	for (uint32_t i = 0; i < 16; i++)
+		assert_int_equal(gpool_unpin(owner, &sure[i]), 0);
+	/* 50 of 64 pages are in use, 78 %. These are unpinned last: when they are gone, the others could have been. */
+	for (uint32_t i = 0; i < 4; i++)
+		assert_int_equal(gpool_unpin(other, &unpinned[i]), 0);
+	for (int tries = 0; count_alive(other, unpinned, 4); tries++) {
+		assert_true(tries < 60000);
+		poll(NULL, 0, 1);
+	}
+	assert_int_equal(count_alive(owner, sure, 16), 16);
+	for (uint32_t i = 0; i < 30; i++)
+		assert_int_equal(gpool_free(other, &blocks[i]), 0);
+	gpool_close(owner);
+	gpool_close(other);
 }
 
 /* ---- out of memory ---- */
@@ -540,6 +582,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_an_unknown_tenant_is_enxio, stop),
 		cmocka_unit_test_teardown(test_a_borrower_gives_back_what_is_guaranteed, stop),
 		cmocka_unit_test_teardown(test_nobody_evicts_what_is_guaranteed, stop),
+		cmocka_unit_test_teardown(test_watermarks_keep_what_is_guaranteed, stop),
 		cmocka_unit_test_teardown(test_the_first_refusal_says_why, stop),
 		cmocka_unit_test_teardown(test_a_waiting_allocation_is_served_by_a_free, stop),
 		cmocka_unit_test_teardown(test_a_waiting_allocation_is_served_by_an_unpin, stop),
