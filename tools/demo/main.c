@@ -359,16 +359,13 @@ static int results_show(const struct settings *settings, const struct run *share
 	if (error)
 		complain("cannot write the report '%s': %s", settings->report, strerror(-error));
 	if (settings->json) {
-		if (summary_json(stdout, &frame, shared, split))
-			error = -ENOMEM;
+		summary_json(stdout, &frame, shared, split);
 	} else {
 		fputc('\n', stdout);
 		summary_print(stdout, shared, split);
 		if (!error)
 			printf("\nreport  %s\n", settings->report);
 	}
-	if (fflush(stdout) != 0)
-		error = -errno;
 	return error;
 }
 

@@ -1,9 +1,9 @@
 /* summary.c - see summary.h. */
 #include "tools/demo/summary.h"
 
+#include "tools/lib/json.h"
 #include "tools/lib/text.h"
 
-#include <cjson/cJSON.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -207,132 +207,88 @@ void summary_print(FILE *out, const struct run *shared, const struct run *split)
 
 static void json_score(cJSON *to, const struct run_score *score)
 {
-	const struct {
-		const char *name;
-		uint64_t value;
-	} fields[] = {
-		{"requests", score->requests},
-		{"finished", score->finished},
-		{"failed", score->failed},
-		{"restarted", score->restarted},
-		{"tokens", score->tokens},
-		{"waits", score->waits},
-		{"wait_us", score->wait_us},
-		{"wait_p99_us", score->wait_p99_us},
-		{"first_token_mean_us", score->first_token_us},
-		{"first_token_p99_us", score->first_token_p99_us},
-		{"preemptions", score->preemptions},
-		{"recomputed_tokens", score->recomputed_tokens},
-		{"prefix_hits", score->prefix_hits},
-		{"prefix_hit_tokens", score->prefix_hit_tokens},
-		{"prefix_losses", score->prefix_losses},
-		{"bytes_written", score->bytes_written},
-		{"bytes_verified", score->bytes_verified},
-	};
-
-	for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
-		cJSON_AddNumberToObject(to, fields[i].name, (double)fields[i].value);
+	JSON_FIELDS(to, {"requests", score->requests}, {"finished", score->finished}, {"failed", score->failed},
+		{"restarted", score->restarted}, {"tokens", score->tokens}, {"waits", score->waits},
+		{"wait_us", score->wait_us}, {"wait_p99_us", score->wait_p99_us},
+		{"first_token_mean_us", score->first_token_us}, {"first_token_p99_us", score->first_token_p99_us},
+		{"preemptions", score->preemptions}, {"recomputed_tokens", score->recomputed_tokens},
+		{"prefix_hits", score->prefix_hits}, {"prefix_hit_tokens", score->prefix_hit_tokens},
+		{"prefix_losses", score->prefix_losses}, {"bytes_written", score->bytes_written},
+		{"bytes_verified", score->bytes_verified});
 }
 
 static void json_agent(cJSON *to, const struct run_agent *agent)
 {
-	cJSON *object = cJSON_AddObjectToObject(to, "agent");
+	cJSON *object = json_object(to, "agent");
 
-	cJSON_AddNumberToObject(object, "evictions", (double)agent->evictions);
-	cJSON_AddNumberToObject(object, "evicted_pages", (double)agent->evicted_pages);
-	cJSON_AddNumberToObject(object, "granted_pages", (double)agent->grants);
-	cJSON_AddNumberToObject(object, "reclaimed_pages", (double)agent->reclaims);
-	cJSON_AddNumberToObject(object, "refusals", (double)agent->refusals);
-	cJSON_AddNumberToObject(object, "deaths", (double)agent->deaths);
-	cJSON_AddNumberToObject(object, "pages_left", (double)agent->left_pages);
-	cJSON_AddNumberToObject(object, "pages_checked", (double)agent->pages_checked);
-	cJSON_AddNumberToObject(object, "findings", (double)agent->findings);
+	JSON_FIELDS(object, {"evictions", agent->evictions}, {"evicted_pages", agent->evicted_pages},
+		{"granted_pages", agent->grants}, {"reclaimed_pages", agent->reclaims}, {"refusals", agent->refusals},
+		{"deaths", agent->deaths}, {"pages_left", agent->left_pages}, {"pages_checked", agent->pages_checked},
+		{"findings", agent->findings});
 }
 
 static void json_run(cJSON *runs, const struct plan *plan, const struct run *run)
 {
-	cJSON *object = cJSON_CreateObject(), *engines;
+	cJSON *object = json_item(runs), *engines;
 
-	cJSON_AddItemToArray(runs, object);
-	cJSON_AddStringToObject(object, "mode", run->split ? "split" : "shared");
-	cJSON_AddBoolToObject(object, "complete", run->complete);
-	cJSON_AddNumberToObject(object, "errors", (double)run->errors);
+	json_text(object, "mode", run->split ? "split" : "shared");
+	json_bool(object, "complete", run->complete);
+	json_real(object, "errors", (double)run->errors);
 	if (run->errors)
-		cJSON_AddStringToObject(object, "error", run->error_text);
-	cJSON_AddNumberToObject(object, "seconds", run->seconds);
-	cJSON_AddNumberToObject(object, "wall_seconds", run->wall_seconds);
-	cJSON_AddNumberToObject(object, "tokens_per_second", tokens_per_second(run));
-	cJSON_AddNumberToObject(object, "peak_pages", run->peak_pages);
-	cJSON_AddNumberToObject(object, "peak_pinned_pages", run->peak_needed_pages);
-	cJSON_AddNumberToObject(object, "peak_needed_pages", run->peak_needed_pages);
-	cJSON_AddNumberToObject(object, "mean_pages", run->mean_pages);
-	cJSON_AddNumberToObject(object, "mean_pinned_pages", run->mean_needed_pages);
-	cJSON_AddNumberToObject(object, "mean_needed_pages", run->mean_needed_pages);
-	cJSON_AddNumberToObject(object, "kills", run->kill_count);
-	cJSON_AddNumberToObject(object, "samples", run->sample_count);
-	cJSON_AddNumberToObject(object, "missed_samples", (double)run->missed_samples);
+		json_text(object, "error", run->error_text);
+	JSON_FIELDS(object, {"seconds", run->seconds}, {"wall_seconds", run->wall_seconds},
+		{"tokens_per_second", tokens_per_second(run)}, {"peak_pages", run->peak_pages},
+		{"peak_pinned_pages", run->peak_needed_pages}, {"peak_needed_pages", run->peak_needed_pages},
+		{"mean_pages", run->mean_pages}, {"mean_pinned_pages", run->mean_needed_pages},
+		{"mean_needed_pages", run->mean_needed_pages}, {"kills", run->kill_count},
+		{"samples", run->sample_count}, {"missed_samples", run->missed_samples});
 	json_score(object, &run->total);
 	json_agent(object, &run->agent);
-	engines = cJSON_AddArrayToObject(object, "engines");
+	engines = json_array(object, "engines");
 	for (int i = 0; i < BOARD_ENGINES; i++) {
-		cJSON *engine = cJSON_CreateObject();
+		cJSON *engine = json_item(engines);
 
-		cJSON_AddItemToArray(engines, engine);
-		cJSON_AddStringToObject(engine, "name", plan->traces[i].name);
-		cJSON_AddNumberToObject(engine, "idle_from_s", (double)plan_idle_from_us(plan, (uint32_t)i) / 1e6);
-		cJSON_AddNumberToObject(engine, "gave_pages", run->gave_pages[i]);
+		json_text(engine, "name", plan->traces[i].name);
+		JSON_FIELDS(engine, {"idle_from_s", (double)plan_idle_from_us(plan, (uint32_t)i) / 1e6},
+			{"gave_pages", run->gave_pages[i]});
 		json_score(engine, &run->engines[i]);
 	}
 }
 
 static void json_plan(cJSON *root, const struct plan *plan)
 {
-	cJSON *model = cJSON_AddObjectToObject(root, "model"), *pool = cJSON_AddObjectToObject(root, "pool");
+	cJSON *model = json_object(root, "model"), *pool = json_object(root, "pool");
 	char seed[24];
 
-	cJSON_AddStringToObject(model, "name", plan->model.name);
-	cJSON_AddNumberToObject(model, "layers", plan->model.layers);
-	cJSON_AddNumberToObject(model, "kv_heads", plan->model.kv_heads);
-	cJSON_AddNumberToObject(model, "head_dim", plan->model.head_dim);
-	cJSON_AddStringToObject(model, "dtype", plan->model.dtype);
-	cJSON_AddNumberToObject(model, "token_bytes", (double)plan->model.token_bytes);
-	cJSON_AddNumberToObject(pool, "page_bytes", (double)plan->page_bytes);
-	cJSON_AddNumberToObject(pool, "page_count", plan->page_count);
-	cJSON_AddNumberToObject(pool, "tokens_per_page", plan->tokens_per_page);
-	cJSON_AddStringToObject(root, "traces", plan->trace_source);
-	cJSON_AddNumberToObject(root, "speed", plan->speed);
-	cJSON_AddNumberToObject(root, "load", plan->load);
-	cJSON_AddNumberToObject(root, "step_us", plan->step_us);
-	cJSON_AddNumberToObject(root, "idle_s", (double)plan->idle_us / 1e6);
-	cJSON_AddNumberToObject(root, "kill_every_s", plan->kill_every_s);
+	json_text(model, "name", plan->model.name);
+	JSON_FIELDS(model, {"layers", plan->model.layers}, {"kv_heads", plan->model.kv_heads},
+		{"head_dim", plan->model.head_dim});
+	json_text(model, "dtype", plan->model.dtype);
+	JSON_FIELDS(model, {"token_bytes", plan->model.token_bytes});
+	JSON_FIELDS(pool, {"page_bytes", plan->page_bytes}, {"page_count", plan->page_count},
+		{"tokens_per_page", plan->tokens_per_page});
+	json_text(root, "traces", plan->trace_source);
+	JSON_FIELDS(root, {"speed", plan->speed}, {"load", plan->load}, {"step_us", plan->step_us},
+		{"idle_s", (double)plan->idle_us / 1e6}, {"kill_every_s", plan->kill_every_s});
 	/* As text: a double cannot hold every 64-bit number. */
 	snprintf(seed, sizeof seed, "%llu", (unsigned long long)plan->seed);
-	cJSON_AddStringToObject(root, "seed", seed);
+	json_text(root, "seed", seed);
 }
 
-int summary_json(FILE *out, const struct summary_frame *frame, const struct run *shared, const struct run *split)
+void summary_json(FILE *out, const struct summary_frame *frame, const struct run *shared, const struct run *split)
 {
-	cJSON *root = cJSON_CreateObject(), *runs;
-	char *text;
+	cJSON *root = json_document("demo"), *runs;
 
-	cJSON_AddNumberToObject(root, "version", 1);
-	cJSON_AddStringToObject(root, "kind", "demo");
-	cJSON_AddStringToObject(root, "program", "gpool-demo " GPOOL_VERSION);
-	cJSON_AddStringToObject(root, "date", frame->date);
-	cJSON_AddStringToObject(root, "machine", frame->machine);
-	cJSON_AddStringToObject(root, "command", frame->command);
+	json_text(root, "program", "gpool-demo " GPOOL_VERSION);
+	json_text(root, "date", frame->date);
+	json_text(root, "machine", frame->machine);
+	json_text(root, "command", frame->command);
 	json_plan(root, frame->plan);
-	runs = cJSON_AddArrayToObject(root, "runs");
+	runs = json_array(root, "runs");
 	json_run(runs, frame->plan, shared);
 	if (split)
 		json_run(runs, frame->plan, split);
-	cJSON_AddNumberToObject(root, "errors", (double)(shared->errors + (split ? split->errors : 0)));
-	cJSON_AddStringToObject(root, "report", frame->report);
-	text = cJSON_Print(root);
-	cJSON_Delete(root);
-	if (!text)
-		return -ENOMEM;
-	fprintf(out, "%s\n", text);
-	free(text);
-	return 0;
+	json_real(root, "errors", (double)(shared->errors + (split ? split->errors : 0)));
+	json_text(root, "report", frame->report);
+	json_write(out, root, false);
 }

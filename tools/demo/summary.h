@@ -32,7 +32,7 @@ struct summary_frame {
 	const char *report; /* path */
 };
 
-/* summary_json() - one object with a version, for programs; gpool-demo(1) describes it. Return: 0 or -ENOMEM. */
-int summary_json(FILE *out, const struct summary_frame *frame, const struct run *shared, const struct run *split);
+/* summary_json() - one object with a version, for programs; gpool-demo(1) describes it. */
+void summary_json(FILE *out, const struct summary_frame *frame, const struct run *shared, const struct run *split);
 
 #endif

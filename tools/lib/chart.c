@@ -1,9 +1,13 @@
 /* chart.c - see chart.h. */
 #include "tools/lib/chart.h"
 
+#include "tools/lib/cli.h"
 #include "tools/lib/text.h"
 
+#include <errno.h>
 #include <math.h>
+#include <stdarg.h>
+#include <string.h>
 
 enum { LEFT = CHART_LEFT, RIGHT = CHART_RIGHT, TOP = CHART_TOP, BOTTOM = CHART_BOTTOM };
 
@@ -127,4 +131,71 @@ void chart_end(const struct chart *chart, int with_time)
 		fprintf(chart->out, "<text class=\"tick\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n",
 			chart_x(chart, x), bottom + 22, tick_text(text, x, step));
 	fprintf(chart->out, "</svg>\n");
+}
+
+/* ---- drawings of their own ---- */
+
+static const char page_style[] =
+	"text{font:12px system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;fill:#5c6068}\n"
+	".title{font-size:17px;font-weight:600;fill:#1c1d20}.panel{font-size:14px;font-weight:600;fill:#1c1d20}\n"
+	".page{fill:#fcfcfb}.grid{stroke:#dcdcd6;stroke-width:1}.axis{stroke:#5c6068;stroke-width:1}\n"
+	".line{fill:none;stroke-width:2}\n"
+	"@media(prefers-color-scheme:dark){text{fill:#a3a7ae}.title,.panel{fill:#e8e8e4}\n"
+	".page{fill:#17181b}.grid{stroke:#34363b}.axis{stroke:#a3a7ae}}\n";
+
+int chart_file(const char *path, int (*draw)(const void *context, FILE *out), const void *context)
+{
+	FILE *out = fopen(path, "we");
+	int error = out ? draw(context, out) : -errno;
+
+	if (out)
+		fputs("</svg>\n", out);
+	if (out && (fclose(out) != 0 || error))
+		error = error ? error : -errno;
+	if (error)
+		complain("cannot draw '%s': %s", path, strerror(-error));
+	return error;
+}
+
+void chart_page_begin(
+	FILE *out, double width, double height, const char *style, const char *path, const char *format, ...)
+{
+	const char *slash = strrchr(path, '/');
+	va_list arguments;
+
+	fprintf(out,
+		"<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" width=\"%.0f\" height=\"%.0f\" "
+		"role=\"img\">\n<style>%s%s</style>\n"
+		"<rect class=\"page\" width=\"100%%\" height=\"100%%\"/>\n<text class=\"title\" x=\"%d\" y=\"28\">",
+		width, height, width, height, page_style, style, LEFT);
+	chart_escape(out, slash ? slash + 1 : path);
+	va_start(arguments, format);
+	vfprintf(out, format, arguments);
+	va_end(arguments);
+	fputs("</text>\n", out);
+}
+
+void chart_page_key(FILE *out, double *x, bool box, const char *css_class, const char *text)
+{
+	double width = box ? 14 : 24;
+
+	if (box)
+		fprintf(out, "<rect class=\"%s\" x=\"%.0f\" y=\"46\" width=\"14\" height=\"14\" rx=\"3\"/>", css_class,
+			*x);
+	else
+		fprintf(out, "<line class=\"line %s\" x1=\"%.0f\" x2=\"%.0f\" y1=\"53\" y2=\"53\"/>", css_class, *x,
+			*x + width);
+	fprintf(out, "<text x=\"%.0f\" y=\"57\">%s</text>\n", *x + width + 6, text);
+	*x += width + 36 + 6.8 * (double)strlen(text);
+}
+
+void chart_page_panel(FILE *out, double top, const char *format, ...)
+{
+	va_list arguments;
+
+	fprintf(out, "<text class=\"panel\" x=\"%d\" y=\"%.0f\">", LEFT, top + 18);
+	va_start(arguments, format);
+	vfprintf(out, format, arguments);
+	va_end(arguments);
+	fputs("</text>\n", out);
 }

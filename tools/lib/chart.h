@@ -56,4 +56,21 @@ double chart_y(const struct chart *chart, double y);
 /* chart_escape() - text of anybody's, such as the name of a file, as it may stand in a drawing. */
 void chart_escape(FILE *out, const char *text);
 
+/* ---- drawings of their own: an SVG file with a title, a key and panels one below the other ---- */
+
+enum { CHART_PAGE_WIDTH = 1000, CHART_PAGE_HEAD = 74, CHART_PANEL_HEAD = 30, CHART_PANEL_GAP = 8 };
+
+/* chart_file() - write a drawing to a file. Return: 0, or negative errno after a complaint. */
+int chart_file(const char *path, int (*draw)(const void *context, FILE *out), const void *context);
+/*
+ * chart_page_begin() - begin the drawing: the style, and a title of the file name in `path` and a text.
+ * @style: CSS of the classes of the drawing, beside the common ones
+ */
+void __attribute__((format(printf, 6, 7)))
+chart_page_begin(FILE *out, double width, double height, const char *style, const char *path, const char *format, ...);
+/* chart_page_key() - add a line or a box of a class to the key at *x, and move *x behind its text. */
+void chart_page_key(FILE *out, double *x, bool box, const char *css_class, const char *text);
+/* chart_page_panel() - print the title of the panel that begins at `top`. */
+void __attribute__((format(printf, 3, 4))) chart_page_panel(FILE *out, double top, const char *format, ...);
+
 #endif

@@ -231,66 +231,14 @@ struct text time_text(uint64_t time_ms)
 	return text_make("%s.%03u", text, (unsigned)(time_ms % 1000));
 }
 
-cJSON *json_document(const char *kind)
-{
-	cJSON *document = memory_or_exit(cJSON_CreateObject());
-
-	json_number(document, "version", 1);
-	json_text(document, "kind", kind);
-	return document;
-}
-
-/* As raw text: cJSON's own numbers are doubles and lose the low bits of large counters. */
-void json_number(cJSON *object, const char *name, uint64_t value)
-{
-	char text[24];
-
-	snprintf(text, sizeof(text), "%" PRIu64, value);
-	memory_or_exit(cJSON_AddRawToObject(object, name, text));
-}
-
-void json_text(cJSON *object, const char *name, const char *value)
-{
-	memory_or_exit(cJSON_AddStringToObject(object, name, value));
-}
-
-void json_bool(cJSON *object, const char *name, bool value)
-{
-	memory_or_exit(cJSON_AddBoolToObject(object, name, value));
-}
-
-void json_null(cJSON *object, const char *name)
-{
-	memory_or_exit(cJSON_AddNullToObject(object, name));
-}
-
-cJSON *json_array(cJSON *object, const char *name)
-{
-	return memory_or_exit(cJSON_AddArrayToObject(object, name));
-}
-
-cJSON *json_object(cJSON *object, const char *name)
-{
-	return memory_or_exit(cJSON_AddObjectToObject(object, name));
-}
-
-cJSON *json_item(cJSON *array)
-{
-	cJSON *item = memory_or_exit(cJSON_CreateObject());
-
-	cJSON_AddItemToArray(array, item);
-	return item;
-}
-
 void json_print(const struct command *command, cJSON *document, bool line)
 {
-	char *text = memory_or_exit(line ? cJSON_PrintUnformatted(document) : cJSON_Print(document));
-
-	print(command, "%s\n", text);
+	if (command->quiet)
+		cJSON_Delete(document);
+	else
+		json_write(stdout, document, line);
 	if (line)
 		fflush(stdout);
-	cJSON_free(text);
-	cJSON_Delete(document);
 }
 
 void print_done(const struct command *command, const char *verb, const char *text)

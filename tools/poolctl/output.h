@@ -1,15 +1,14 @@
 /*
  * output.h - tables for people, JSON for programs.
  *
- * A table is filled cell by cell and printed at its end, when the width of each column is known. A JSON document is
- * {"version": 1, "kind": KIND, ...}: fields are added within a version, never renamed or removed.
+ * A table is filled cell by cell and printed at its end, when the width of each column is known.
  */
 #ifndef GPOOL_TOOLS_POOLCTL_OUTPUT_H
 #define GPOOL_TOOLS_POOLCTL_OUTPUT_H
 
+#include "tools/lib/json.h"
 #include "tools/poolctl/poolctl.h"
 
-#include <cjson/cJSON.h>
 #include <stddef.h>
 
 enum color { COLOR_NONE, COLOR_GREEN, COLOR_YELLOW, COLOR_RED, COLOR_DIM, COLOR_BOLD, COLOR_COUNT };
@@ -53,14 +52,6 @@ struct text time_text(uint64_t time_ms); /* local wall clock, "2026-01-31 12:00:
 
 /* ---- JSON ---- */
 
-cJSON *json_document(const char *kind);
-void json_number(cJSON *object, const char *name, uint64_t value); /* exact, also above 2^53 */
-void json_text(cJSON *object, const char *name, const char *value);
-void json_bool(cJSON *object, const char *name, bool value);
-void json_null(cJSON *object, const char *name);
-cJSON *json_array(cJSON *object, const char *name);
-cJSON *json_object(cJSON *object, const char *name);
-cJSON *json_item(cJSON *array); /* a new object at the end of it */
 /* json_print() - the document, indented (line: on one line and flushed), and destroy it. */
 void json_print(const struct command *command, cJSON *document, bool line);
 /* print_done() - what came of a command whose answer is a text for people, in either form. */

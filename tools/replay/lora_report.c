@@ -2,11 +2,10 @@
 #include "tools/replay/lora_report.h"
 
 #include "tools/lib/chart.h"
+#include "tools/lib/json.h"
 #include "tools/lib/cli.h"
 #include "tools/lib/text.h"
 
-#include <cjson/cJSON.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -151,141 +150,84 @@ void lora_report_print(const struct lora_report *report)
 
 /* ---- for programs ---- */
 
-static cJSON *result_json(const struct lora_report *report, const struct lora_result *result)
+static void result_json(cJSON *object, const struct lora_report *report, const struct lora_result *result)
 {
-	const struct {
-		const char *name;
-		double value;
-	} members[] = {
-		{"ttft_mean_s", result->first_mean},
-		{"ttft_p50_s", result->first_p50},
-		{"ttft_p99_s", result->first_p99},
-		{"ttft_p99_worst_tenant_s", result->first_p99_worst},
-		{"requests", (double)result->scheduler.started},
-		{"cold_starts", (double)result->scheduler.cold_starts},
-		{"hit_rate", hit_rate(result)},
-		{"loads", (double)loads_of(result)},
-		{"loads_warm", (double)result->residency.loads_warm},
-		{"loads_cold", (double)result->residency.loads_cold},
-		{"least_loads", (double)result->least_loads},
-		{"prefetches", (double)result->residency.prefetches},
-		{"prefetches_used", (double)result->residency.prefetches_used},
-		{"moves", (double)result->residency.moves},
-		{"evictions", (double)result->residency.evictions},
-		{"resident", (double)result->residency.resident},
-		{"loading", (double)result->residency.loading},
-		{"generated_tokens", (double)result->tokens},
+	json_text(object, "strategy", result->strategy ? result->strategy->name : "alone");
+	JSON_FIELDS(object, {"ttft_mean_s", result->first_mean}, {"ttft_p50_s", result->first_p50},
+		{"ttft_p99_s", result->first_p99}, {"ttft_p99_worst_tenant_s", result->first_p99_worst},
+		{"requests", result->scheduler.started}, {"cold_starts", result->scheduler.cold_starts},
+		{"hit_rate", hit_rate(result)}, {"loads", loads_of(result)},
+		{"loads_warm", result->residency.loads_warm}, {"loads_cold", result->residency.loads_cold},
+		{"least_loads", result->least_loads}, {"prefetches", result->residency.prefetches},
+		{"prefetches_used", result->residency.prefetches_used}, {"moves", result->residency.moves},
+		{"evictions", result->residency.evictions}, {"resident", result->residency.resident},
+		{"loading", result->residency.loading}, {"generated_tokens", result->tokens},
 		{"requests_per_s", requests_rate(report, result)},
 		{"tokens_per_s", (double)result->tokens / result->seconds},
-		{"longest_wait_s", (double)result->scheduler.longest_wait_us / 1e6},
-		{"longest_passed_over_s", (double)result->scheduler.longest_bypass_us / 1e6},
-		{"bypassed", (double)result->scheduler.bypassed},
-		{"overdue", (double)result->scheduler.overdue},
-		{"busy", result->busy},
-		{"duration_s", result->seconds},
-		{"steps", (double)result->steps},
-		{"adapters_per_step", result->adapters_mean},
-	};
-	cJSON *object = cJSON_CreateObject();
-
-	cJSON_AddStringToObject(object, "strategy", result->strategy ? result->strategy->name : "alone");
-	for (size_t i = 0; i < sizeof(members) / sizeof(members[0]); i++)
-		cJSON_AddNumberToObject(object, members[i].name, members[i].value);
-	return object;
+		{"longest_wait_s", result->scheduler.longest_wait_us / 1e6},
+		{"longest_passed_over_s", result->scheduler.longest_bypass_us / 1e6},
+		{"bypassed", result->scheduler.bypassed}, {"overdue", result->scheduler.overdue},
+		{"busy", result->busy}, {"duration_s", result->seconds}, {"steps", result->steps},
+		{"adapters_per_step", result->adapters_mean});
 }
 
-static cJSON *workload_json(const struct lora_report *report)
+static void workload_json(cJSON *object, const struct lora_report *report)
 {
 	const struct lora_workload *workload = report->plan->workload;
-	cJSON *object = cJSON_CreateObject();
-
 	if (report->trace_name)
-		cJSON_AddStringToObject(object, "trace", report->trace_name);
-	cJSON_AddNumberToObject(object, "requests", workload->count);
-	cJSON_AddNumberToObject(object, "tokens", (double)workload->tokens);
-	cJSON_AddNumberToObject(object, "adapters", workload->adapter_count);
-	cJSON_AddNumberToObject(object, "adapters_used", workload->used_adapters);
-	cJSON_AddNumberToObject(object, "tenants", workload->tenant_count);
-	cJSON_AddNumberToObject(object, "fixed_loads", (double)report->fixed_loads);
-	cJSON_AddStringToObject(object, "popularity", report->recipe->zipf ? "zipf" : "power");
-	cJSON_AddNumberToObject(object, "exponent", report->recipe->exponent);
-	cJSON_AddNumberToObject(object, "seed", (double)report->recipe->seed);
-	return object;
+		json_text(object, "trace", report->trace_name);
+	JSON_FIELDS(object, {"requests", workload->count}, {"tokens", workload->tokens},
+		{"adapters", workload->adapter_count}, {"adapters_used", workload->used_adapters},
+		{"tenants", workload->tenant_count}, {"fixed_loads", report->fixed_loads});
+	json_text(object, "popularity", report->recipe->zipf ? "zipf" : "power");
+	JSON_FIELDS(object, {"exponent", report->recipe->exponent}, {"seed", report->recipe->seed});
 }
 
-static cJSON *model_json(const struct lora_report *report)
+static void model_json(cJSON *object, const struct lora_report *report)
 {
 	const struct lora_plan *plan = report->plan;
-	cJSON *object = cJSON_CreateObject();
-
-	cJSON_AddNumberToObject(object, "step_us", plan->costs.step_us);
-	cJSON_AddNumberToObject(object, "prefill_us_per_token", plan->costs.prefill_us);
-	cJSON_AddNumberToObject(object, "decode_us_per_request", plan->costs.decode_us);
-	cJSON_AddNumberToObject(object, "adapter_us_per_mib", plan->costs.adapter_us);
-	cJSON_AddNumberToObject(object, "load_us", plan->costs.load_us);
-	cJSON_AddNumberToObject(object, "disk_gb_per_s", plan->costs.disk);
-	cJSON_AddNumberToObject(object, "bus_gb_per_s", plan->costs.bus);
-	cJSON_AddNumberToObject(object, "save_gb_per_s", plan->costs.save);
-	cJSON_AddNumberToObject(object, "hot_bytes", (double)plan->limits.hot_bytes);
-	cJSON_AddNumberToObject(object, "warm_bytes", (double)plan->limits.warm_bytes);
-	cJSON_AddNumberToObject(object, "patience_s", patience(report));
-	cJSON_AddNumberToObject(object, "look_ahead", plan->options.look_ahead);
-	cJSON_AddNumberToObject(object, "batch_adapters", plan->options.batch_adapters);
-	cJSON_AddNumberToObject(object, "batch_requests", plan->options.batch_requests);
-	cJSON_AddNumberToObject(object, "batch_tokens", plan->options.batch_tokens);
-	return object;
+	JSON_FIELDS(object, {"step_us", plan->costs.step_us}, {"prefill_us_per_token", plan->costs.prefill_us},
+		{"decode_us_per_request", plan->costs.decode_us}, {"adapter_us_per_mib", plan->costs.adapter_us},
+		{"load_us", plan->costs.load_us}, {"disk_gb_per_s", plan->costs.disk},
+		{"bus_gb_per_s", plan->costs.bus}, {"save_gb_per_s", plan->costs.save},
+		{"hot_bytes", plan->limits.hot_bytes}, {"warm_bytes", plan->limits.warm_bytes},
+		{"patience_s", patience(report)}, {"look_ahead", plan->options.look_ahead},
+		{"batch_adapters", plan->options.batch_adapters}, {"batch_requests", plan->options.batch_requests},
+		{"batch_tokens", plan->options.batch_tokens});
 }
 
-static cJSON *load_json(const struct lora_report *report, const struct lora_load *load)
+static void load_json(cJSON *object, const struct lora_report *report, const struct lora_load *load)
 {
-	cJSON *object = cJSON_CreateObject(), *list;
+	cJSON *list;
 
-	cJSON_AddNumberToObject(object, "busy_percent", load->busy_percent);
-	cJSON_AddNumberToObject(object, "speed", load->speed);
-	cJSON_AddItemToObject(object, "alone", result_json(report, &load->alone));
-	list = cJSON_AddArrayToObject(object, "results");
+	JSON_FIELDS(object, {"busy_percent", load->busy_percent}, {"speed", load->speed});
+	result_json(json_object(object, "alone"), report, &load->alone);
+	list = json_array(object, "results");
 	for (int i = 0; i < report->strategy_count; i++)
-		cJSON_AddItemToArray(list, result_json(report, &load->results[i]));
-	return object;
+		result_json(json_item(list), report, &load->results[i]);
 }
 
-int lora_report_json(const struct lora_report *report)
+void lora_report_json(const struct lora_report *report)
 {
-	cJSON *object = cJSON_CreateObject(), *list;
-	char *text;
+	cJSON *object = json_document("replay-lora"), *list;
 
-	cJSON_AddNumberToObject(object, "version", 1);
-	cJSON_AddStringToObject(object, "kind", "replay-lora");
-	cJSON_AddItemToObject(object, "workload", workload_json(report));
-	cJSON_AddItemToObject(object, "model", model_json(report));
-	list = cJSON_AddArrayToObject(object, "loads");
+	workload_json(json_object(object, "workload"), report);
+	model_json(json_object(object, "model"), report);
+	list = json_array(object, "loads");
 	for (int i = 0; i < report->load_count; i++)
-		cJSON_AddItemToArray(list, load_json(report, &report->loads[i]));
-	text = cJSON_Print(object);
-	cJSON_Delete(object);
-	if (!text)
-		return -ENOMEM;
-	puts(text);
-	cJSON_free(text);
-	return 0;
+		load_json(json_item(list), report, &report->loads[i]);
+	json_write(stdout, object, false);
 }
 
 /* ---- the chart ---- */
 
-enum { WIDTH = 1000, HEAD = 74, PANEL_HEAD = 30, PANEL_HEIGHT = 200 };
+enum { PANEL_HEIGHT = 200 };
 
 /* Told apart by people with any kind of colour vision; the orders of arrival by their dashes, too. */
-static const char style[] =
-	"text{font:12px system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;fill:#5c6068}\n"
-	".title{font-size:17px;font-weight:600;fill:#1c1d20}.panel{font-size:14px;font-weight:600;fill:#1c1d20}\n"
-	".page{fill:#fcfcfb}.grid{stroke:#dcdcd6;stroke-width:1}.axis{stroke:#5c6068;stroke-width:1}\n"
-	".line{fill:none;stroke-width:2}.fifo{stroke:#5c6068;stroke-dasharray:4 "
-	"3}.around{stroke:#9a6bb5;stroke-dasharray:4 3}\n"
-	".resident{stroke:#e0812e}.prefetch{stroke:#2a6db5}.limit{stroke:#2f8f5b}\n"
-	"@media(prefers-color-scheme:dark){text{fill:#a3a7ae}.title,.panel{fill:#e8e8e4}\n"
-	".page{fill:#17181b}.grid{stroke:#34363b}.axis{stroke:#a3a7ae}\n"
-	".fifo{stroke:#a3a7ae}.around{stroke:#b892d0}.resident{stroke:#ec8f43}.prefetch{stroke:#5c9fe6}.limit{stroke:#"
-	"58b987}}\n";
+static const char style[] = ".fifo{stroke:#5c6068;stroke-dasharray:4 3}.around{stroke:#9a6bb5;stroke-dasharray:4 3}\n"
+			    ".resident{stroke:#e0812e}.prefetch{stroke:#2a6db5}.limit{stroke:#2f8f5b}\n"
+			    "@media(prefers-color-scheme:dark){.fifo{stroke:#a3a7ae}.around{stroke:#b892d0}\n"
+			    ".resident{stroke:#ec8f43}.prefetch{stroke:#5c9fe6}.limit{stroke:#58b987}}\n";
 
 static const char *milliseconds(char text[TEXT_BYTES], uint64_t value)
 {
@@ -322,55 +264,39 @@ static void draw_panel(const struct lora_report *report, FILE *out, const struct
 {
 	const struct lora_workload *workload = report->plan->workload;
 	struct chart chart = {.out = out,
-		.width = WIDTH,
+		.width = CHART_PAGE_WIDTH,
 		.height = PANEL_HEIGHT,
 		.y_most = most_of(report, load),
 		.y_text = milliseconds,
 		.within = true,
 		.x_most = (double)(workload->requests[workload->count - 1].arrival_us + 1) / load->speed / 1e6,
-		.top = top + PANEL_HEAD};
+		.top = top + CHART_PANEL_HEAD};
 
-	fprintf(out,
-		"<text class=\"panel\" x=\"%d\" y=\"%.0f\">compute alone %.0f %% busy, %.2f requests a second</text>\n",
-		CHART_LEFT, top + 18, 100 * load->alone.busy, requests_rate(report, &load->alone));
+	chart_page_panel(out, top, "compute alone %.0f %% busy, %.2f requests per second", 100 * load->alone.busy,
+		requests_rate(report, &load->alone));
 	chart_begin(&chart, "time to the first token over time", "mean time to the first token");
 	for (int i = 0; i < report->strategy_count; i++)
 		draw_curve(&chart, &load->results[i]);
 	chart_end(&chart, 1);
 }
 
-static void draw_head(const struct lora_report *report, FILE *out, double height)
+int lora_report_draw(const void *context, FILE *out)
 {
-	const char *slash = report->trace_name ? strrchr(report->trace_name, '/') : NULL;
+	const struct lora_report *report = context;
+	int panel_height = CHART_PANEL_HEAD + PANEL_HEIGHT + CHART_PANEL_GAP;
 	char requests[TEXT_BYTES], adapters[TEXT_BYTES];
 	double x = CHART_LEFT;
 
-	fprintf(out,
-		"<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %.0f\" width=\"%d\" height=\"%.0f\" "
-		"role=\"img\">\n<style>%s</style>\n"
-		"<rect class=\"page\" width=\"100%%\" height=\"100%%\"/>\n<text class=\"title\" x=\"%d\" y=\"28\">",
-		WIDTH, height, WIDTH, height, style, CHART_LEFT);
-	chart_escape(out, slash ? slash + 1 : report->trace_name ? report->trace_name : "random");
-	fprintf(out, ": %s requests with %s adapters</text>\n", text_count(requests, report->plan->workload->count),
+	chart_page_begin(out, CHART_PAGE_WIDTH, CHART_PAGE_HEAD + report->load_count * panel_height, style,
+		report->trace_name ? report->trace_name : "random", ": %s requests with %s adapters",
+		text_count(requests, report->plan->workload->count),
 		text_count(adapters, report->plan->workload->adapter_count));
 	for (int i = 0; i < report->strategy_count; i++) {
 		const char *name = report->loads[0].results[i].strategy->name;
 
-		fprintf(out,
-			"<line class=\"line %s\" x1=\"%.0f\" x2=\"%.0f\" y1=\"53\" y2=\"53\"/><text x=\"%.0f\" "
-			"y=\"57\">%s</text>\n",
-			name, x, x + 24, x + 30, name);
-		x += 60 + 7 * (double)strlen(name);
+		chart_page_key(out, &x, false, name, name);
 	}
-}
-
-int lora_report_draw(const struct lora_report *report, FILE *out)
-{
-	int panel_height = PANEL_HEAD + PANEL_HEIGHT + 8;
-
-	draw_head(report, out, HEAD + report->load_count * panel_height);
 	for (int i = 0; i < report->load_count; i++)
-		draw_panel(report, out, &report->loads[i], HEAD + i * panel_height);
-	fputs("</svg>\n", out);
-	return fflush(out) || ferror(out) ? -EIO : 0;
+		draw_panel(report, out, &report->loads[i], CHART_PAGE_HEAD + i * panel_height);
+	return 0;
 }

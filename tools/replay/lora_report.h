@@ -29,8 +29,8 @@ struct lora_report {
 };
 
 void lora_report_print(const struct lora_report *report);
-/* lora_report_json() - 0, -ENOMEM. lora_report_draw() - 0; -EIO, when it could not be written. */
-int lora_report_json(const struct lora_report *report);
-int lora_report_draw(const struct lora_report *report, FILE *out);
+void lora_report_json(const struct lora_report *report);
+/* lora_report_draw() - draw the struct lora_report; for chart_file(). */
+int lora_report_draw(const void *report, FILE *out);
 
 #endif

@@ -12,8 +12,6 @@
 
 enum {
 	WIDTH = 1100,
-	HEAD = 74, /* title and legend */
-	PANEL_HEAD = 30,
 	MAP_HEIGHT = 380,
 	LINES_HEIGHT = 130,
 	ROWS = MAP_HEIGHT - CHART_TOP - CHART_BOTTOM, /* one for each unit of height */
@@ -27,15 +25,10 @@ enum {
  * knows them.
  */
 static const char style[] =
-	"text{font:12px system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;fill:#5c6068}\n"
-	".title{font-size:17px;font-weight:600;fill:#1c1d20}.panel{font-size:14px;font-weight:600;fill:#1c1d20}\n"
-	".page{fill:#fcfcfb}.grid{stroke:#dcdcd6;stroke-width:1}.axis{stroke:#5c6068;stroke-width:1}\n"
-	".allocated{fill:#2a6db5}.free{fill:#b9d3ec}.pending unmap{fill:#e0812e}.hole{fill:#e2e2da}\n"
-	".gap{stroke:#5c6068;stroke-width:1;stroke-dasharray:2 3}\n"
-	".area.mapped{fill:#b9d3ec}.area.live{fill:#2a6db5}\n"
-	"@media(prefers-color-scheme:dark){text{fill:#a3a7ae}.title,.panel{fill:#e8e8e4}\n"
-	".page{fill:#17181b}.grid{stroke:#34363b}.axis,.gap{stroke:#a3a7ae}\n"
-	".allocated{fill:#5c9fe6}.free{fill:#254463}.pending unmap{fill:#ec8f43}.hole{fill:#2b2d32}\n"
+	".allocated{fill:#2a6db5}.free{fill:#b9d3ec}.pending_unmap{fill:#e0812e}.hole{fill:#e2e2da}\n"
+	".gap{stroke:#5c6068;stroke-width:1;stroke-dasharray:2 3}.area.mapped{fill:#b9d3ec}.area.live{fill:#2a6db5}\n"
+	"@media(prefers-color-scheme:dark){.gap{stroke:#a3a7ae}\n"
+	".allocated{fill:#5c9fe6}.free{fill:#254463}.pending_unmap{fill:#ec8f43}.hole{fill:#2b2d32}\n"
 	".area.mapped{fill:#254463}.area.live{fill:#5c9fe6}}\n";
 
 static const char *const kind_names[REGION_KINDS] = {"allocated", "free", "pending_unmap", "hole"};
@@ -344,60 +337,43 @@ static void draw_lines(FILE *out, const struct samples *samples, double seconds,
 	chart_end(&chart, 1);
 }
 
-static void draw_head(FILE *out, const struct result_frame *frame, double height)
-{
-	char count[TEXT_BYTES], peak[TEXT_BYTES], pool[TEXT_BYTES], page[TEXT_BYTES];
-	const char *slash = strrchr(frame->trace_name, '/');
-	double x = CHART_LEFT;
-
-	fprintf(out,
-		"<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %.0f\" width=\"%d\" height=\"%.0f\" "
-		"role=\"img\">\n<style>%s</style>\n"
-		"<rect class=\"page\" width=\"100%%\" height=\"100%%\"/>\n<text class=\"title\" x=\"%d\" y=\"28\">",
-		WIDTH, height, WIDTH, height, style, CHART_LEFT);
-	chart_escape(out, slash ? slash + 1 : frame->trace_name);
-	fprintf(out, ": %s allocations, %s at once, in a pool of %s in pages of %s</text>\n",
-		text_count(count, frame->trace->mallocs), text_bytes(peak, frame->trace->peak_bytes),
-		text_bytes(pool, frame->pool_bytes), text_bytes(page, frame->page_bytes));
-	for (int kind = 0; kind < REGION_KINDS; kind++) {
-		fprintf(out,
-			"<rect class=\"%s\" x=\"%.0f\" y=\"46\" width=\"14\" height=\"14\" rx=\"3\"/><text x=\"%.0f\" "
-			"y=\"57\">%s</text>\n",
-			kind_names[kind], x, x + 20, kind_texts[kind]);
-		x += 50 + 6.6 * (double)strlen(kind_texts[kind]);
-	}
-}
-
 static void draw_panel(
 	FILE *out, const struct picture_panel *panel, const struct map *map, double seconds, double most, double top)
 {
-	fprintf(out, "<text class=\"panel\" x=\"%d\" y=\"%.0f\">%s: %s</text>\n", CHART_LEFT, top + 18,
-		panel->allocator->name, panel->allocator->text);
-	draw_map(out, map, seconds, top + PANEL_HEAD);
-	draw_lines(out, panel->samples, seconds, most, top + PANEL_HEAD + MAP_HEIGHT - CHART_BOTTOM + 8);
+	chart_page_panel(out, top, "%s: %s", panel->allocator->name, panel->allocator->text);
+	draw_map(out, map, seconds, top + CHART_PANEL_HEAD);
+	draw_lines(out, panel->samples, seconds, most, top + CHART_PANEL_HEAD + MAP_HEIGHT - CHART_BOTTOM + 8);
 }
 
-int picture_draw(FILE *out, const struct result_frame *frame, const struct picture_panel *panels, int count)
+int picture_draw(const void *context, FILE *out)
 {
-	double seconds = frame->trace->span_ns ? (double)frame->trace->span_ns / 1e9 : 1e-9, most = 1;
-	int panel_height = PANEL_HEAD + MAP_HEIGHT - CHART_BOTTOM + 8 + LINES_HEIGHT + 16, error = 0;
+	const struct picture *picture = context;
+	const struct result_frame *frame = picture->frame;
+	double seconds = frame->trace->span_ns ? (double)frame->trace->span_ns / 1e9 : 1e-9, most = 1, x = CHART_LEFT;
+	int panel_height = CHART_PANEL_HEAD + MAP_HEIGHT - CHART_BOTTOM + 8 + LINES_HEIGHT + 16, error = 0;
+	char count[TEXT_BYTES], peak[TEXT_BYTES], pool[TEXT_BYTES], page[TEXT_BYTES];
 
-	for (int i = 0; i < count; i++) {
-		if (panels[i].samples->error)
-			return panels[i].samples->error;
-		for (size_t s = 0; s < panels[i].samples->count; s++)
-			if ((double)panels[i].samples->list[s].mapped > most)
-				most = (double)panels[i].samples->list[s].mapped;
+	for (int i = 0; i < picture->count; i++) {
+		const struct samples *samples = picture->panels[i].samples;
+
+		if (samples->error)
+			return samples->error;
+		for (size_t s = 0; s < samples->count; s++)
+			most = (double)samples->list[s].mapped > most ? (double)samples->list[s].mapped : most;
 	}
-	draw_head(out, frame, HEAD + count * panel_height);
-	for (int i = 0; i < count && !error; i++) {
-		struct map map = {.samples = panels[i].samples};
+	chart_page_begin(out, WIDTH, CHART_PAGE_HEAD + picture->count * panel_height, style, frame->trace_name,
+		": %s allocations, at most %s at once, in a pool of %s with pages of %s",
+		text_count(count, frame->trace->mallocs), text_bytes(peak, frame->trace->peak_bytes),
+		text_bytes(pool, frame->pool_bytes), text_bytes(page, frame->page_bytes));
+	for (int kind = 0; kind < REGION_KINDS; kind++)
+		chart_page_key(out, &x, true, kind_names[kind], kind_texts[kind]);
+	for (int i = 0; i < picture->count && !error; i++) {
+		struct map map = {.samples = picture->panels[i].samples};
 
 		error = map_make(&map);
 		if (!error)
-			draw_panel(out, &panels[i], &map, seconds, most, HEAD + i * panel_height);
+			draw_panel(out, &picture->panels[i], &map, seconds, most, CHART_PAGE_HEAD + i * panel_height);
 		free(map.patches);
 	}
-	fputs("</svg>\n", out);
-	return error ? error : fflush(out) || ferror(out) ? -EIO : 0;
+	return error;
 }

@@ -1,6 +1,6 @@
 /*
- * picture.h - what lay at which address over time, as one SVG that needs nothing else: time to the right, addresses
- * upwards, and under each panel how much was live and mapped. Its colours follow the viewer's choice of light or dark.
+ * picture.h - the use of addresses over time as a self-contained SVG: time to the right, addresses upwards, and below
+ * each panel the bytes that were live and mapped. Colours follow the viewer's choice of light or dark.
  */
 #ifndef GPOOL_REPLAY_PICTURE_H
 #define GPOOL_REPLAY_PICTURE_H
@@ -14,7 +14,13 @@ struct picture_panel {
 	const struct samples *samples;
 };
 
-/* picture_draw() - 0; -ENOMEM; -EIO, when it could not be written. */
-int picture_draw(FILE *out, const struct result_frame *frame, const struct picture_panel *panels, int count);
+struct picture {
+	const struct result_frame *frame;
+	const struct picture_panel *panels;
+	int count;
+};
+
+/* picture_draw() - draw the struct picture; for chart_file(). Return: 0 or -ENOMEM. */
+int picture_draw(const void *picture, FILE *out);
 
 #endif

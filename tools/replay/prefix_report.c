@@ -2,10 +2,9 @@
 #include "tools/replay/prefix_report.h"
 
 #include "tools/lib/chart.h"
+#include "tools/lib/json.h"
 #include "tools/lib/text.h"
 
-#include <cjson/cJSON.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,68 +40,41 @@ void prefix_report_print(const struct prefix_report *report)
 
 /* ---- for programs ---- */
 
-static cJSON *result_json(const struct prefix_result *result)
+static void result_json(cJSON *object, const struct prefix_result *result)
 {
-	cJSON *object = cJSON_CreateObject();
-
-	cJSON_AddNumberToObject(object, "capacity_blocks", result->capacity);
-	cJSON_AddStringToObject(object, "policy", eviction_policy_name(result->policy));
-	cJSON_AddNumberToObject(object, "hits", (double)result->hits);
-	cJSON_AddNumberToObject(object, "blocks", (double)result->blocks);
-	cJSON_AddNumberToObject(object, "hit_rate", prefix_rate(result));
-	cJSON_AddNumberToObject(object, "evictions", (double)result->stats.evictions);
-	cJSON_AddNumberToObject(object, "returns", (double)result->stats.returns);
-	cJSON_AddNumberToObject(object, "duration_ns", (double)result->duration_ns);
-	return object;
+	json_real(object, "capacity_blocks", result->capacity);
+	json_text(object, "policy", eviction_policy_name(result->policy));
+	JSON_FIELDS(object, {"hits", result->hits}, {"blocks", result->blocks}, {"hit_rate", prefix_rate(result)},
+		{"evictions", result->stats.evictions}, {"returns", result->stats.returns},
+		{"duration_ns", result->duration_ns});
 }
 
-static cJSON *trace_json(const struct prefix_report *report)
+static void trace_json(cJSON *object, const struct prefix_report *report)
 {
-	cJSON *object = cJSON_CreateObject();
-
-	cJSON_AddStringToObject(object, "name", report->trace_name);
-	cJSON_AddNumberToObject(object, "requests", report->trace->request_count);
-	cJSON_AddNumberToObject(object, "blocks", report->trace->block_count);
-	cJSON_AddNumberToObject(object, "different_blocks", report->trace->node_count);
-	cJSON_AddNumberToObject(object, "longest_request_blocks", report->trace->longest);
-	return object;
+	json_text(object, "name", report->trace_name);
+	JSON_FIELDS(object, {"requests", report->trace->request_count}, {"blocks", report->trace->block_count},
+		{"different_blocks", report->trace->node_count}, {"longest_request_blocks", report->trace->longest});
 }
 
-int prefix_report_json(const struct prefix_report *report)
+void prefix_report_json(const struct prefix_report *report)
 {
-	cJSON *object = cJSON_CreateObject(), *list;
-	char *text;
+	cJSON *object = json_document("replay-kv"), *list;
 
-	cJSON_AddNumberToObject(object, "version", 1);
-	cJSON_AddStringToObject(object, "kind", "replay-kv");
-	cJSON_AddItemToObject(object, "trace", trace_json(report));
-	list = cJSON_AddArrayToObject(object, "results");
+	trace_json(json_object(object, "trace"), report);
+	list = json_array(object, "results");
 	for (int i = 0; i < report->sizes * report->policies; i++)
-		cJSON_AddItemToArray(list, result_json(&report->results[i]));
-	text = cJSON_Print(object);
-	cJSON_Delete(object);
-	if (!text)
-		return -ENOMEM;
-	puts(text);
-	cJSON_free(text);
-	return 0;
+		result_json(json_item(list), &report->results[i]);
+	json_write(stdout, object, false);
 }
 
 /* ---- the chart ---- */
 
-enum { WIDTH = 1000, HEAD = 74, PANEL_HEAD = 30, PANEL_HEIGHT = 200 };
+enum { PANEL_HEIGHT = 200 };
 
 /* Told apart by people with any kind of colour vision, and the optimum by its dashes, too. */
 static const char style[] =
-	"text{font:12px system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;fill:#5c6068}\n"
-	".title{font-size:17px;font-weight:600;fill:#1c1d20}.panel{font-size:14px;font-weight:600;fill:#1c1d20}\n"
-	".page{fill:#fcfcfb}.grid{stroke:#dcdcd6;stroke-width:1}.axis{stroke:#5c6068;stroke-width:1}\n"
-	".line{fill:none;stroke-width:2}.lru{stroke:#e0812e}.adaptive{stroke:#2a6db5}.optimum{stroke:#5c6068;stroke-"
-	"dasharray:4 "
-	"3}\n"
-	"@media(prefers-color-scheme:dark){text{fill:#a3a7ae}.title,.panel{fill:#e8e8e4}\n"
-	".page{fill:#17181b}.grid{stroke:#34363b}.axis{stroke:#a3a7ae}\n"
-	".lru{stroke:#ec8f43}.adaptive{stroke:#5c9fe6}.optimum{stroke:#a3a7ae}}\n";
+	".lru{stroke:#e0812e}.adaptive{stroke:#2a6db5}.optimum{stroke:#5c6068;stroke-dasharray:4 3}\n"
+	"@media(prefers-color-scheme:dark){.lru{stroke:#ec8f43}.adaptive{stroke:#5c9fe6}.optimum{stroke:#a3a7ae}}\n";
 
 static const char *percent(char text[TEXT_BYTES], uint64_t value)
 {
@@ -136,13 +108,13 @@ static void draw_panel(const struct prefix_report *report, FILE *out, int size, 
 {
 	const struct prefix_trace *trace = report->trace;
 	struct chart chart = {.out = out,
-		.width = WIDTH,
+		.width = CHART_PAGE_WIDTH,
 		.height = PANEL_HEIGHT,
 		.y_most = most,
 		.y_text = percent,
 		.within = true,
 		.x_most = (double)(trace->requests[trace->request_count - 1].time_ms + 1) / 1e3,
-		.top = top + PANEL_HEAD};
+		.top = top + CHART_PANEL_HEAD};
 	char blocks[TEXT_BYTES];
 
 	fprintf(out, "<text class=\"panel\" x=\"%d\" y=\"%.0f\">%s blocks:", CHART_LEFT, top + 18,
@@ -158,44 +130,27 @@ static void draw_panel(const struct prefix_report *report, FILE *out, int size, 
 	chart_end(&chart, 1);
 }
 
-static void draw_head(const struct prefix_report *report, FILE *out, double height)
+int prefix_report_draw(const void *context, FILE *out)
 {
+	const struct prefix_report *report = context;
+	int panel_height = CHART_PANEL_HEAD + PANEL_HEIGHT + CHART_PANEL_GAP;
 	char requests[TEXT_BYTES], blocks[TEXT_BYTES];
-	const char *slash = strrchr(report->trace_name, '/');
-	double x = CHART_LEFT;
-
-	fprintf(out,
-		"<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %.0f\" width=\"%d\" height=\"%.0f\" "
-		"role=\"img\">\n<style>%s</style>\n"
-		"<rect class=\"page\" width=\"100%%\" height=\"100%%\"/>\n<text class=\"title\" x=\"%d\" y=\"28\">",
-		WIDTH, height, WIDTH, height, style, CHART_LEFT);
-	chart_escape(out, slash ? slash + 1 : report->trace_name);
-	fprintf(out, ": %s requests with %s blocks</text>\n", text_count(requests, report->trace->request_count),
-		text_count(blocks, report->trace->block_count));
-	for (int policy = 0; policy < report->policies; policy++) {
-		const char *name = eviction_policy_name(result_at(report, 0, policy)->policy);
-
-		fprintf(out,
-			"<line class=\"line %s\" x1=\"%.0f\" x2=\"%.0f\" y1=\"53\" y2=\"53\"/><text x=\"%.0f\" "
-			"y=\"57\">%s</text>\n",
-			name, x, x + 24, x + 30, name);
-		x += 60 + 7 * (double)strlen(name);
-	}
-}
-
-int prefix_report_draw(const struct prefix_report *report, FILE *out)
-{
-	int panel_height = PANEL_HEAD + PANEL_HEIGHT + 8;
-	double most = 1;
+	double most = 1, x = CHART_LEFT;
 
 	for (int i = 0; i < report->sizes * report->policies; i++)
 		for (int window = 0; window < PREFIX_WINDOWS; window++)
 			if (report->results[i].window_blocks[window] &&
 				window_percent(&report->results[i], window) > most)
 				most = window_percent(&report->results[i], window);
-	draw_head(report, out, HEAD + report->sizes * panel_height);
+	chart_page_begin(out, CHART_PAGE_WIDTH, CHART_PAGE_HEAD + report->sizes * panel_height, style,
+		report->trace_name, ": %s requests with %s blocks", text_count(requests, report->trace->request_count),
+		text_count(blocks, report->trace->block_count));
+	for (int policy = 0; policy < report->policies; policy++) {
+		const char *name = eviction_policy_name(result_at(report, 0, policy)->policy);
+
+		chart_page_key(out, &x, false, name, name);
+	}
 	for (int size = 0; size < report->sizes; size++)
-		draw_panel(report, out, size, most, HEAD + size * panel_height);
-	fputs("</svg>\n", out);
-	return fflush(out) || ferror(out) ? -EIO : 0;
+		draw_panel(report, out, size, most, CHART_PAGE_HEAD + size * panel_height);
+	return 0;
 }

@@ -18,8 +18,8 @@ struct prefix_report {
 };
 
 void prefix_report_print(const struct prefix_report *report);
-/* prefix_report_json() - 0, -ENOMEM. prefix_report_draw() - 0; -EIO, when it could not be written. */
-int prefix_report_json(const struct prefix_report *report);
-int prefix_report_draw(const struct prefix_report *report, FILE *out);
+void prefix_report_json(const struct prefix_report *report);
+/* prefix_report_draw() - draw the struct prefix_report; for chart_file(). */
+int prefix_report_draw(const void *report, FILE *out);
 
 #endif

@@ -1,10 +1,10 @@
 /* result.c - see result.h. */
 #include "tools/replay/result.h"
 
+#include "tools/lib/json.h"
 #include "tools/lib/machine.h"
 #include "tools/lib/text.h"
 
-#include <cjson/cJSON.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -168,102 +168,67 @@ void result_print(const struct result_frame *frame, const struct result *results
 
 /* ---- for programs ---- */
 
-static cJSON *latency_json(const struct latencies *times)
+static void latency_json(cJSON *object, const struct latencies *times)
 {
-	cJSON *object = cJSON_CreateObject();
-
-	cJSON_AddNumberToObject(object, "count", (double)times->count);
-	cJSON_AddNumberToObject(object, "mean", latencies_mean(times));
+	JSON_FIELDS(object, {"count", times->count}, {"mean", latencies_mean(times)});
 	for (int s = 0; s < SHARES; s++)
-		cJSON_AddNumberToObject(object, share_names[s], (double)latencies_percentile(times, shares[s]));
-	cJSON_AddNumberToObject(object, "max", (double)times->most);
-	return object;
+		json_real(object, share_names[s], (double)latencies_percentile(times, shares[s]));
+	json_real(object, "max", (double)times->most);
 }
 
-static cJSON *failures_json(const struct play_result *play)
+static void failures_json(cJSON *object, const struct play_result *play)
 {
-	cJSON *object = cJSON_CreateObject();
-
-	cJSON_AddNumberToObject(object, "no_space", (double)play->no_space);
-	cJSON_AddNumberToObject(object, "over_quota", (double)play->over_quota);
-	cJSON_AddNumberToObject(object, "no_memory", (double)play->no_memory);
-	return object;
+	JSON_FIELDS(
+		object, {"no_space", play->no_space}, {"over_quota", play->over_quota}, {"no_memory", play->no_memory});
 }
 
-static cJSON *calls_json(const struct play_result *play)
+static void calls_json(cJSON *object, const struct play_result *play)
 {
-	cJSON *object = cJSON_CreateObject();
-
 	for (int kind = 0; kind < GPU_CALL_KINDS; kind++)
 		if (play->calls[kind])
-			cJSON_AddNumberToObject(object, gpu_call_name((enum gpu_call)kind), (double)play->calls[kind]);
-	return object;
+			json_real(object, gpu_call_name((enum gpu_call)kind), (double)play->calls[kind]);
 }
 
-static cJSON *run_json(const struct result *result)
+static void run_json(cJSON *object, const struct result *result)
 {
 	const struct play_result *play = &result->play;
-	cJSON *object = cJSON_CreateObject();
-
-	cJSON_AddStringToObject(object, "allocator", result->allocator->name);
-	cJSON_AddNumberToObject(object, "duration_ns", (double)play->duration_ns);
-	cJSON_AddNumberToObject(object, "mallocs", (double)play->mallocs);
-	cJSON_AddNumberToObject(object, "frees", (double)play->frees);
-	cJSON_AddNumberToObject(object, "failed", (double)failures(play));
-	cJSON_AddItemToObject(object, "failures", failures_json(play));
-	cJSON_AddItemToObject(object, "malloc_ns", latency_json(&play->malloc_ns));
-	cJSON_AddItemToObject(object, "free_ns", latency_json(&play->free_ns));
-	cJSON_AddNumberToObject(object, "peak_live_bytes", (double)play->peak_live);
-	cJSON_AddNumberToObject(object, "peak_mapped_bytes", (double)play->peak_mapped);
-	cJSON_AddNumberToObject(object, "unused_at_peak", overhead(play));
-	cJSON_AddNumberToObject(object, "end_free_bytes", (double)play->end.free);
-	cJSON_AddNumberToObject(object, "end_largest_free_bytes", (double)play->end.largest_free);
-	cJSON_AddNumberToObject(object, "fragmentation", fragmentation(play));
-	cJSON_AddNumberToObject(object, "driver_calls", (double)play->calls_total);
-	cJSON_AddItemToObject(object, "driver_calls_by_kind", calls_json(play));
-	return object;
+	json_text(object, "allocator", result->allocator->name);
+	JSON_FIELDS(object, {"duration_ns", play->duration_ns}, {"mallocs", play->mallocs}, {"frees", play->frees},
+		{"failed", (double)failures(play)});
+	failures_json(json_object(object, "failures"), play);
+	latency_json(json_object(object, "malloc_ns"), &play->malloc_ns);
+	latency_json(json_object(object, "free_ns"), &play->free_ns);
+	JSON_FIELDS(object, {"peak_live_bytes", play->peak_live}, {"peak_mapped_bytes", play->peak_mapped},
+		{"unused_at_peak", overhead(play)}, {"end_free_bytes", play->end.free},
+		{"end_largest_free_bytes", play->end.largest_free}, {"fragmentation", fragmentation(play)},
+		{"driver_calls", play->calls_total});
+	calls_json(json_object(object, "driver_calls_by_kind"), play);
 }
 
-static cJSON *trace_json(const struct result_frame *frame)
+static void trace_json(cJSON *object, const struct result_frame *frame)
 {
-	cJSON *object = cJSON_CreateObject();
-
-	cJSON_AddStringToObject(object, "name", frame->trace_name);
-	cJSON_AddNumberToObject(object, "events", frame->trace->count);
-	cJSON_AddNumberToObject(object, "allocations", frame->trace->mallocs);
-	cJSON_AddNumberToObject(object, "dropped", frame->trace->dropped);
-	cJSON_AddNumberToObject(object, "threads", frame->trace->threads);
-	cJSON_AddNumberToObject(object, "streams", frame->trace->streams);
-	cJSON_AddNumberToObject(object, "span_ns", (double)frame->trace->span_ns);
-	cJSON_AddNumberToObject(object, "peak_bytes", (double)frame->trace->peak_bytes);
-	return object;
+	json_text(object, "name", frame->trace_name);
+	JSON_FIELDS(object, {"events", frame->trace->count}, {"allocations", frame->trace->mallocs},
+		{"dropped", frame->trace->dropped}, {"threads", frame->trace->threads},
+		{"streams", frame->trace->streams}, {"span_ns", frame->trace->span_ns},
+		{"peak_bytes", frame->trace->peak_bytes});
 }
 
-int result_json(const struct result_frame *frame, const struct result *results, int count)
+void result_json(const struct result_frame *frame, const struct result *results, int count)
 {
-	cJSON *document = cJSON_CreateObject(), *runs;
-	char machine[256], *text;
+	cJSON *document = json_document("replay-malloc"), *runs;
+	char machine[256];
 
 	machine_describe(machine, sizeof(machine));
-	cJSON_AddNumberToObject(document, "version", 1);
-	cJSON_AddStringToObject(document, "kind", "replay-malloc");
-	cJSON_AddStringToObject(document, "machine", machine);
-	cJSON_AddItemToObject(document, "trace", trace_json(frame));
-	cJSON_AddNumberToObject(document, "pool_bytes", (double)frame->pool_bytes);
-	cJSON_AddNumberToObject(document, "page_bytes", (double)frame->page_bytes);
-	cJSON_AddBoolToObject(document, "in_order", frame->in_order);
-	cJSON_AddNumberToObject(document, "speed", frame->speed);
-	cJSON_AddNumberToObject(document, "fill_bytes", (double)frame->fill_bytes);
-	runs = cJSON_AddArrayToObject(document, "runs");
+	json_text(document, "machine", machine);
+	trace_json(json_object(document, "trace"), frame);
+	JSON_FIELDS(document, {"pool_bytes", frame->pool_bytes}, {"page_bytes", frame->page_bytes});
+	json_bool(document, "in_order", frame->in_order);
+	JSON_FIELDS(document, {"speed", frame->speed}, {"fill_bytes", frame->fill_bytes});
+	runs = json_array(document, "runs");
 	for (int i = 0; i < count; i++)
-		cJSON_AddItemToArray(runs, run_json(&results[i]));
+		run_json(json_item(runs), &results[i]);
 	if (frame->absent)
-		cJSON_AddStringToObject(document, "absent", frame->absent->name);
-	text = cJSON_Print(document);
-	cJSON_Delete(document);
-	if (!text)
-		return -ENOMEM;
-	puts(text);
-	free(text);
-	return 0;
+		json_text(document, "absent", frame->absent->name);
+	json_write(stdout, document, false);
 }

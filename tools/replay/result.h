@@ -22,7 +22,6 @@ struct result_frame {
 };
 
 void result_print(const struct result_frame *frame, const struct result *results, int count);
-/* result_json() - 0, -ENOMEM. */
-int result_json(const struct result_frame *frame, const struct result *results, int count);
+void result_json(const struct result_frame *frame, const struct result *results, int count);
 
 #endif

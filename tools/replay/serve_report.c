@@ -2,11 +2,10 @@
 #include "tools/replay/serve_report.h"
 
 #include "tools/lib/chart.h"
+#include "tools/lib/json.h"
 #include "tools/lib/machine.h"
 #include "tools/lib/text.h"
 
-#include <cjson/cJSON.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -155,130 +154,97 @@ void serve_report_print(const struct serve_report *report)
 static void counts_json(cJSON *object, const uint64_t *counts)
 {
 	for (int i = 0; i < SERVE_COUNT_END; i++)
-		cJSON_AddNumberToObject(object, serve_count_names[i], (double)counts[i]);
-	cJSON_AddNumberToObject(object, "hit_rate", hit_rate(counts));
+		json_real(object, serve_count_names[i], (double)counts[i]);
+	json_real(object, "hit_rate", hit_rate(counts));
 }
 
-static cJSON *engine_json(const struct serve_engine_result *engine)
+static void engine_json(cJSON *object, const struct serve_engine_result *engine)
 {
-	cJSON *object = cJSON_CreateObject();
-
-	cJSON_AddNumberToObject(object, "process", engine->pid);
-	cJSON_AddNumberToObject(object, "peak_pages", engine->peak_pages);
-	cJSON_AddNumberToObject(
-		object, "mean_pages", engine->clock_us ? engine->page_us / (double)engine->clock_us : 0);
+	JSON_FIELDS(object, {"process", engine->pid}, {"peak_pages", engine->peak_pages});
+	json_real(object, "mean_pages", engine->clock_us ? engine->page_us / (double)engine->clock_us : 0);
 	counts_json(object, engine->counts);
 	if (engine->failed)
-		cJSON_AddStringToObject(object, "failed", engine->text);
-	return object;
+		json_text(object, "failed", engine->text);
 }
 
-static cJSON *run_json(const struct serve_setup *setup, const struct serve_result *result)
+static void run_json(cJSON *object, const struct serve_setup *setup, const struct serve_result *result)
 {
-	cJSON *object = cJSON_CreateObject(), *engines;
+	cJSON *engines;
 
-	cJSON_AddStringToObject(object, "growth", serve_growths[setup->growth]);
-	cJSON_AddNumberToObject(object, "block_tokens", setup->block_tokens);
-	cJSON_AddNumberToObject(object, "watermark_percent", setup->watermark_percent);
-	cJSON_AddStringToObject(object, "policy", serve_policies[setup->adaptive]);
-	cJSON_AddNumberToObject(object, "duration_us", (double)result->duration_us);
-	cJSON_AddNumberToObject(object, "real_ns", (double)result->real_ns);
-	cJSON_AddNumberToObject(object, "peak_pages", result->peak_pages);
-	cJSON_AddNumberToObject(object, "mean_pages", result->mean_pages);
-	cJSON_AddNumberToObject(object, "peak_lent_pages", result->peak_lent_pages);
+	json_text(object, "growth", serve_growths[setup->growth]);
+	JSON_FIELDS(object, {"block_tokens", setup->block_tokens}, {"watermark_percent", setup->watermark_percent});
+	json_text(object, "policy", serve_policies[setup->adaptive]);
+	JSON_FIELDS(object, {"duration_us", result->duration_us}, {"real_ns", result->real_ns},
+		{"peak_pages", result->peak_pages}, {"mean_pages", result->mean_pages},
+		{"peak_lent_pages", result->peak_lent_pages});
 	counts_json(object, result->counts);
-	engines = cJSON_AddArrayToObject(object, "engines");
+	engines = json_array(object, "engines");
 	for (uint32_t i = 0; i < setup->engines; i++)
-		cJSON_AddItemToArray(engines, engine_json(&result->engines[i]));
-	return object;
+		engine_json(json_item(engines), &result->engines[i]);
 }
 
 static void comparison_json(cJSON *run, const struct serve_report *report, int index)
 {
 	struct serve_setup setup = report->setups[index];
 
-	cJSON_AddNumberToObject(run, "idle_share", idle_share(&setup, &report->results[index]));
-	cJSON_AddNumberToObject(run, "rate_ratio", rate_ratio(report, index));
-	cJSON_AddNumberToObject(run, "goal_ratio", GOAL_RATIO);
+	JSON_FIELDS(run, {"idle_share", idle_share(&setup, &report->results[index])},
+		{"rate_ratio", rate_ratio(report, index)}, {"goal_ratio", GOAL_RATIO});
 	setup.engines = 1;
-	cJSON_AddItemToObject(run, "one_engine", run_json(&setup, &report->one_engine[index]));
+	run_json(json_object(run, "one_engine"), &setup, &report->one_engine[index]);
 }
 
-static cJSON *trace_json(const struct serve_report *report)
+static void trace_json(cJSON *object, const struct serve_report *report)
 {
 	const struct prefix_trace *trace = report->setups->trace;
-	cJSON *object = cJSON_CreateObject();
-
-	cJSON_AddStringToObject(object, "name", report->trace_name);
-	cJSON_AddNumberToObject(object, "requests", trace->request_count);
-	cJSON_AddNumberToObject(object, "prompt_tokens", (double)trace_tokens(trace, false));
-	cJSON_AddNumberToObject(object, "answer_tokens", (double)trace_tokens(trace, true));
-	return object;
+	json_text(object, "name", report->trace_name);
+	JSON_FIELDS(object, {"requests", trace->request_count}, {"prompt_tokens", (double)trace_tokens(trace, false)},
+		{"answer_tokens", (double)trace_tokens(trace, true)});
 }
 
-static cJSON *model_json(const struct serve_report *report)
+static void model_json(cJSON *object, const struct serve_report *report)
 {
 	static const char *const names[SERVE_MODELS] = {"lru", "adaptive", "optimum"};
-	cJSON *object = cJSON_CreateObject();
-
-	cJSON_AddNumberToObject(object, "capacity_blocks", report->model_blocks);
+	json_real(object, "capacity_blocks", report->model_blocks);
 	for (int i = 0; i < SERVE_MODELS; i++)
-		cJSON_AddNumberToObject(object, names[i], report->model_rates[i]);
-	return object;
+		json_real(object, names[i], report->model_rates[i]);
 }
 
-int serve_report_json(const struct serve_report *report)
+void serve_report_json(const struct serve_report *report)
 {
 	const struct serve_setup *setup = report->setups;
-	cJSON *object = cJSON_CreateObject(), *runs;
-	char machine[256], *text;
+	cJSON *object = json_document("replay-kv-engines"), *runs;
+	char machine[256];
 
 	machine_describe(machine, sizeof(machine));
-	cJSON_AddNumberToObject(object, "version", 1);
-	cJSON_AddStringToObject(object, "kind", "replay-kv-engines");
-	cJSON_AddStringToObject(object, "machine", machine);
-	cJSON_AddItemToObject(object, "trace", trace_json(report));
-	cJSON_AddNumberToObject(object, "engines", setup->engines);
-	cJSON_AddBoolToObject(object, "apart", setup->apart);
-	cJSON_AddNumberToObject(object, "idle_s", (double)setup->idle_ms / 1000);
-	cJSON_AddNumberToObject(object, "pool_bytes", (double)setup->pool_bytes);
-	cJSON_AddNumberToObject(object, "pool_pages", report->results->pool_pages);
-	cJSON_AddNumberToObject(object, "page_bytes", (double)setup->page_bytes);
-	cJSON_AddNumberToObject(object, "token_bytes", SERVE_TOKEN_BYTES);
-	cJSON_AddNumberToObject(object, "offload_bytes", (double)setup->host_bytes);
-	cJSON_AddNumberToObject(object, "speed", setup->speed);
-	if (report->model_blocks)
-		cJSON_AddItemToObject(object, "model", model_json(report));
-	runs = cJSON_AddArrayToObject(object, "runs");
-	for (int i = 0; i < report->count; i++) {
-		cJSON *run = run_json(&report->setups[i], &report->results[i]);
 
+	json_text(object, "machine", machine);
+	trace_json(json_object(object, "trace"), report);
+	json_real(object, "engines", setup->engines);
+	json_bool(object, "apart", setup->apart);
+	JSON_FIELDS(object, {"idle_s", (double)setup->idle_ms / 1000}, {"pool_bytes", setup->pool_bytes},
+		{"pool_pages", report->results->pool_pages}, {"page_bytes", setup->page_bytes},
+		{"token_bytes", SERVE_TOKEN_BYTES}, {"offload_bytes", setup->host_bytes}, {"speed", setup->speed});
+	if (report->model_blocks)
+		model_json(json_object(object, "model"), report);
+	runs = json_array(object, "runs");
+	for (int i = 0; i < report->count; i++) {
+		cJSON *run = json_item(runs);
+
+		run_json(run, &report->setups[i], &report->results[i]);
 		if (report->one_engine)
 			comparison_json(run, report, i);
-		cJSON_AddItemToArray(runs, run);
 	}
-	text = cJSON_Print(object);
-	cJSON_Delete(object);
-	if (!text)
-		return -ENOMEM;
-	puts(text);
-	cJSON_free(text);
-	return 0;
+	json_write(stdout, object, false);
 }
 
 /* ---- the chart ---- */
 
-enum { WIDTH = 1000, HEAD = 74, PANEL_HEAD = 30, PANEL_HEIGHT = 180, COLOURS = 4 };
+enum { PANEL_HEIGHT = 180, COLOURS = 4 };
 
 /* Engines beyond the fourth have the colours of the first ones again, and are told apart by their titles. */
 static const char style[] =
-	"text{font:12px system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;fill:#5c6068}\n"
-	".title{font-size:17px;font-weight:600;fill:#1c1d20}.panel{font-size:14px;font-weight:600;fill:#1c1d20}\n"
-	".page{fill:#fcfcfb}.grid{stroke:#dcdcd6;stroke-width:1}.axis{stroke:#5c6068;stroke-width:1}\n"
-	".line{fill:none;stroke-width:1.5}.level{stroke:#5c6068;stroke-dasharray:4 3}\n"
 	".engine0{stroke:#2a6db5}.engine1{stroke:#e0812e}.engine2{stroke:#3f8f5b}.engine3{stroke:#8a5fb0}\n"
-	"@media(prefers-color-scheme:dark){text{fill:#a3a7ae}.title,.panel{fill:#e8e8e4}\n"
-	".page{fill:#17181b}.grid{stroke:#34363b}.axis,.level{stroke:#a3a7ae}\n"
+	"@media(prefers-color-scheme:dark){\n"
 	".engine0{stroke:#5c9fe6}.engine1{stroke:#ec8f43}.engine2{stroke:#66b884}.engine3{stroke:#b28fd6}}\n";
 
 static void panel_draw(const struct serve_report *report, FILE *out, int run, double top)
@@ -286,17 +252,16 @@ static void panel_draw(const struct serve_report *report, FILE *out, int run, do
 	const struct serve_setup *setup = &report->setups[run];
 	const struct serve_result *result = &report->results[run];
 	struct chart chart = {.out = out,
-		.width = WIDTH,
+		.width = CHART_PAGE_WIDTH,
 		.height = PANEL_HEIGHT,
 		.x_most = result->duration_us ? (double)result->duration_us / 1e6 : 1,
 		.y_most = result->pool_pages,
 		.within = true,
-		.top = top + PANEL_HEAD};
+		.top = top + CHART_PANEL_HEAD};
 
-	fprintf(out,
-		"<text class=\"panel\" x=\"%d\" y=\"%.0f\">%s, blocks of %" PRIu32 " tokens, watermark %" PRIu32
-		" %%, %s: found %.4f, %" PRIu64 " preempted</text>\n",
-		CHART_LEFT, top + 18, serve_growths[setup->growth], setup->block_tokens, setup->watermark_percent,
+	chart_page_panel(out, top,
+		"%s, blocks of %" PRIu32 " tokens, watermark %" PRIu32 " %%, %s: found %.4f, %" PRIu64 " preempted",
+		serve_growths[setup->growth], setup->block_tokens, setup->watermark_percent,
 		serve_policies[setup->adaptive], hit_rate(result->counts),
 		result->counts[SERVE_preempted] + result->counts[SERVE_offloaded]);
 	chart_begin(&chart, "pages over time", "pages in use");
@@ -316,27 +281,24 @@ static void panel_draw(const struct serve_report *report, FILE *out, int run, do
 	chart_end(&chart, 1);
 }
 
-int serve_report_draw(const struct serve_report *report, FILE *out)
+int serve_report_draw(const void *context, FILE *out)
 {
-	int panel_height = PANEL_HEAD + PANEL_HEIGHT + 8, height = HEAD + report->count * panel_height;
-	const char *slash = strrchr(report->trace_name, '/');
+	const struct serve_report *report = context;
+	int panel_height = CHART_PANEL_HEAD + PANEL_HEIGHT + CHART_PANEL_GAP;
 	char pool[TEXT_BYTES];
+	double x = CHART_LEFT;
 
-	fprintf(out,
-		"<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" "
-		"role=\"img\">\n<style>%s</style>\n"
-		"<rect class=\"page\" width=\"100%%\" height=\"100%%\"/>\n<text class=\"title\" x=\"%d\" y=\"28\">",
-		WIDTH, height, WIDTH, height, style, CHART_LEFT);
-	chart_escape(out, slash ? slash + 1 : report->trace_name);
-	fprintf(out, ": pages in use by each engine, of a pool of %s</text>\n",
+	chart_page_begin(out, CHART_PAGE_WIDTH, CHART_PAGE_HEAD + report->count * panel_height, style,
+		report->trace_name, ": pages in use by each engine, of a pool of %s",
 		text_bytes(pool, report->setups->pool_bytes));
-	for (uint32_t i = 0; i < report->setups->engines; i++)
-		fprintf(out,
-			"<line class=\"line engine%" PRIu32 "\" x1=\"%" PRIu32 "\" x2=\"%" PRIu32
-			"\" y1=\"53\" y2=\"53\"/><text x=\"%" PRIu32 "\" y=\"57\">%" PRIu32 "</text>\n",
-			i % COLOURS, CHART_LEFT + i * 56, CHART_LEFT + i * 56 + 24, CHART_LEFT + i * 56 + 30, i);
+	for (uint32_t i = 0; i < report->setups->engines; i++) {
+		char css_class[16], title[16];
+
+		snprintf(css_class, sizeof(css_class), "engine%" PRIu32, i % COLOURS);
+		snprintf(title, sizeof(title), "%" PRIu32, i);
+		chart_page_key(out, &x, false, css_class, title);
+	}
 	for (int i = 0; i < report->count; i++)
-		panel_draw(report, out, i, HEAD + i * panel_height);
-	fputs("</svg>\n", out);
-	return fflush(out) || ferror(out) ? -EIO : 0;
+		panel_draw(report, out, i, CHART_PAGE_HEAD + i * panel_height);
+	return 0;
 }

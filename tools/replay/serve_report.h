@@ -25,8 +25,8 @@ struct serve_report {
 };
 
 void serve_report_print(const struct serve_report *report);
-/* serve_report_json() - 0, -ENOMEM. serve_report_draw() - 0; -EIO, when it could not be written. */
-int serve_report_json(const struct serve_report *report);
-int serve_report_draw(const struct serve_report *report, FILE *out);
+void serve_report_json(const struct serve_report *report);
+/* serve_report_draw() - draw the struct serve_report; for chart_file(). */
+int serve_report_draw(const void *report, FILE *out);
 
 #endif

@@ -2,6 +2,7 @@
  * verb_kv.c - gpool-replay kv: prefixes of prompts through caches of several sizes, with several policies. With
  * --engines it is verb_kv_engines.c.
  */
+#include "tools/lib/chart.h"
 #include "tools/replay/replay.h"
 
 #include "tools/replay/prefix_optimum.h"
@@ -52,18 +53,6 @@ static bool replay_read(const struct command *command, struct replay *replay)
 
 /* ---- the way through ---- */
 
-static int chart_write(const struct prefix_report *report, const char *path)
-{
-	FILE *file = fopen(path, "we");
-	int error = file ? prefix_report_draw(report, file) : -errno;
-
-	if (file && fclose(file) != 0 && !error)
-		error = -errno;
-	if (error)
-		complain("cannot draw '%s': %s", path, strerror(-error));
-	return error;
-}
-
 static int report_write(const struct command *command, const struct replay *replay)
 {
 	struct prefix_report report = {.trace_name = command->arguments[0],
@@ -71,19 +60,12 @@ static int report_write(const struct command *command, const struct replay *repl
 		.results = replay->results,
 		.sizes = replay->sizes.count,
 		.policies = replay->policy_count};
-	int error = 0;
 
 	if (command->json)
-		error = prefix_report_json(&report);
+		prefix_report_json(&report);
 	else
 		prefix_report_print(&report);
-	if (!error && fflush(stdout) != 0)
-		error = -errno;
-	if (error)
-		complain("cannot write the result: %s", strerror(-error));
-	if (!error && replay->chart)
-		error = chart_write(&report, replay->chart);
-	return error;
+	return replay->chart ? chart_file(replay->chart, prefix_report_draw, &report) : 0;
 }
 
 static int replay_all(const struct command *command, struct replay *replay)

@@ -4,6 +4,7 @@
  */
 #include "tools/replay/replay.h"
 
+#include "tools/lib/chart.h"
 #include "tools/lib/request_trace.h"
 #include "tools/replay/prefix_optimum.h"
 #include "tools/replay/prefix_play.h"
@@ -150,33 +151,15 @@ static int model_play(struct serving *serving)
 	return error;
 }
 
-static int chart_write(const struct serve_report *report, const char *path)
-{
-	FILE *file = fopen(path, "we");
-	int error = file ? serve_report_draw(report, file) : -errno;
-
-	if (file && fclose(file) != 0 && !error)
-		error = -errno;
-	if (error)
-		complain("cannot draw '%s': %s", path, strerror(-error));
-	return error;
-}
-
 static int report_write(const struct command *command, const struct serving *serving)
 {
-	int error = 0;
+	const char *path = command->values[OPTION_CHART];
 
 	if (command->json)
-		error = serve_report_json(&serving->report);
+		serve_report_json(&serving->report);
 	else
 		serve_report_print(&serving->report);
-	if (!error && fflush(stdout) != 0)
-		error = -errno;
-	if (error)
-		complain("cannot write the result: %s", strerror(-error));
-	if (!error && command->values[OPTION_CHART])
-		error = chart_write(&serving->report, command->values[OPTION_CHART]);
-	return error;
+	return path ? chart_file(path, serve_report_draw, &serving->report) : 0;
 }
 
 static bool has_failed(const struct serve_report *report)

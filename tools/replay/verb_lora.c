@@ -4,6 +4,7 @@
  */
 #include "tools/replay/replay.h"
 
+#include "tools/lib/chart.h"
 #include "tools/lib/text.h"
 #include "tools/replay/lora_report.h"
 
@@ -292,18 +293,6 @@ static int load_run(struct replay *replay, struct lora_load *load)
 	return error;
 }
 
-static int chart_write(const struct lora_report *report, const char *path)
-{
-	FILE *file = fopen(path, "we");
-	int error = file ? lora_report_draw(report, file) : -errno;
-
-	if (file && fclose(file) != 0 && !error)
-		error = -errno;
-	if (error)
-		complain("cannot draw '%s': %s", path, strerror(-error));
-	return error;
-}
-
 static int report_write(const struct command *command, const struct replay *replay)
 {
 	struct lora_report report = {.trace_name = command->argument_count ? command->arguments[0] : NULL,
@@ -314,17 +303,17 @@ static int report_write(const struct command *command, const struct replay *repl
 		.strategy_count = replay->chosen.count};
 	int error = lora_fixed_loads(&replay->plan, &report.fixed_loads);
 
-	if (!error && command->json)
-		error = lora_report_json(&report);
-	else if (!error)
-		lora_report_print(&report);
-	if (!error && fflush(stdout) != 0)
-		error = -errno;
-	if (error)
+	const char *path = command->values[OPTION_CHART];
+
+	if (error) {
 		complain("cannot write the result: %s", strerror(-error));
-	if (!error && command->values[OPTION_CHART])
-		error = chart_write(&report, command->values[OPTION_CHART]);
-	return error;
+		return error;
+	}
+	if (command->json)
+		lora_report_json(&report);
+	else
+		lora_report_print(&report);
+	return path ? chart_file(path, lora_report_draw, &report) : 0;
 }
 
 static int replay_all(const struct command *command, struct replay *replay)

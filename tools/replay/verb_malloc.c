@@ -1,4 +1,5 @@
 /* verb_malloc.c - gpool-replay malloc: a trace of allocations on one allocator or several, one after the other. */
+#include "tools/lib/chart.h"
 #include "tools/replay/replay.h"
 
 #include "tools/replay/picture.h"
@@ -126,18 +127,11 @@ static int replay_one(struct replay *replay, int i)
 static int picture_write(const struct replay *replay)
 {
 	struct picture_panel panels[ALLOCATORS_MAX];
-	FILE *file = fopen(replay->picture, "we");
-	int error = file ? 0 : -errno;
+	struct picture picture = {&replay->frame, panels, replay->result_count};
 
 	for (int i = 0; i < replay->result_count; i++)
 		panels[i] = (struct picture_panel){replay->results[i].allocator, &replay->samples[i]};
-	if (!error)
-		error = picture_draw(file, &replay->frame, panels, replay->result_count);
-	if (file && fclose(file) != 0 && !error)
-		error = -errno;
-	if (error)
-		complain("cannot draw '%s': %s", replay->picture, strerror(-error));
-	return error;
+	return chart_file(replay->picture, picture_draw, &picture);
 }
 
 static int replay_all(const struct command *command, struct replay *replay)
@@ -148,11 +142,9 @@ static int replay_all(const struct command *command, struct replay *replay)
 		error = replay_one(replay, i);
 	replay_pool_stop(&replay->pool);
 	if (!error && command->json)
-		error = result_json(&replay->frame, replay->results, replay->result_count);
+		result_json(&replay->frame, replay->results, replay->result_count);
 	else if (!error)
 		result_print(&replay->frame, replay->results, replay->result_count);
-	if (!error && fflush(stdout) != 0)
-		error = -errno;
 	if (!error && replay->picture)
 		error = picture_write(replay);
 	return error;

@@ -7,10 +7,10 @@
 #include "tools/replay/replay.h"
 
 #include "client/kv/kv.h"
+#include "tools/lib/json.h"
 #include "tools/lib/request_trace.h"
 #include "tools/lib/text.h"
 
-#include <cjson/cJSON.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -93,51 +93,23 @@ static void waste_print(const struct command *command, const struct waste *waste
 	}
 }
 
-static int waste_json(const struct command *command, const struct waste *waste)
+static void waste_json(const struct command *command, const struct waste *waste)
 {
-	cJSON *object = cJSON_CreateObject(), *list;
-	char *text;
+	cJSON *object = json_document("replay-waste"), *list;
 
-	cJSON_AddNumberToObject(object, "version", 1);
-	cJSON_AddStringToObject(object, "kind", "replay-waste");
-	cJSON_AddStringToObject(object, "trace", command->arguments[0]);
-	cJSON_AddNumberToObject(object, "requests", waste->trace.count);
-	cJSON_AddNumberToObject(object, "context_tokens", (double)waste->context_tokens);
-	cJSON_AddNumberToObject(object, "generated_tokens", (double)waste->generated_tokens);
-	cJSON_AddNumberToObject(object, "longest_tokens", waste->longest);
-	cJSON_AddNumberToObject(object, "reserved_tokens", (double)waste->reserve);
-	cJSON_AddNumberToObject(object, "reserved_waste", share(waste->used, waste->held_reserved));
-	cJSON_AddNumberToObject(object, "foreseen_waste", share(waste->used, waste->held_foreseen));
-	list = cJSON_AddArrayToObject(object, "blocks");
+	json_text(object, "trace", command->arguments[0]);
+	JSON_FIELDS(object, {"requests", waste->trace.count}, {"context_tokens", waste->context_tokens},
+		{"generated_tokens", waste->generated_tokens}, {"longest_tokens", waste->longest},
+		{"reserved_tokens", waste->reserve}, {"reserved_waste", share(waste->used, waste->held_reserved)},
+		{"foreseen_waste", share(waste->used, waste->held_foreseen)});
+	list = json_array(object, "blocks");
 	for (int i = 0; i < waste->sizes.count; i++) {
-		cJSON *item = cJSON_CreateObject();
+		cJSON *item = json_item(list);
 
-		cJSON_AddNumberToObject(item, "block_tokens", waste->sizes.numbers[i]);
-		cJSON_AddNumberToObject(item, "waste", share(waste->used, waste->held[i]));
-		cJSON_AddItemToArray(list, item);
+		JSON_FIELDS(
+			item, {"block_tokens", waste->sizes.numbers[i]}, {"waste", share(waste->used, waste->held[i])});
 	}
-	text = cJSON_Print(object);
-	cJSON_Delete(object);
-	if (!text)
-		return -ENOMEM;
-	puts(text);
-	cJSON_free(text);
-	return 0;
-}
-
-static int waste_tell(const struct command *command, const struct waste *waste)
-{
-	int error = 0;
-
-	if (command->json)
-		error = waste_json(command, waste);
-	else
-		waste_print(command, waste);
-	if (!error && fflush(stdout) != 0)
-		error = -errno;
-	if (error)
-		complain("cannot write the result: %s", strerror(-error));
-	return error ? CODE_FAILED : CODE_OK;
+	json_write(stdout, object, false);
 }
 
 int waste_run(const struct command *command)
@@ -154,8 +126,10 @@ int waste_run(const struct command *command)
 		return CODE_USAGE;
 	}
 	code = waste_count(command, &waste);
-	if (code == CODE_OK)
-		code = waste_tell(command, &waste);
+	if (code == CODE_OK && command->json)
+		waste_json(command, &waste);
+	else if (code == CODE_OK)
+		waste_print(command, &waste);
 	trace_free(&waste.trace);
 	return code;
 }
