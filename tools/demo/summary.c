@@ -14,31 +14,6 @@
 
 /* ---- rows ---- */
 
-struct builder {
-	const struct run *runs[2]; /* [1] may be NULL */
-	struct summary_row *rows;
-	size_t count;
-};
-
-typedef void (*value_text)(char *text, size_t bytes, const struct run *run);
-typedef double (*value_number)(const struct run *run);
-
-/* One row; `number` gives the ratio of the two runs, NULL: none. */
-static void row_add(struct builder *builder, const char *label, value_text text, value_number number)
-{
-	struct summary_row *row = &builder->rows[builder->count++];
-	const struct run *split = builder->runs[1];
-
-	memset(row, 0, sizeof *row);
-	snprintf(row->label, sizeof row->label, "%s", label);
-	text(row->shared, sizeof row->shared, builder->runs[0]);
-	if (!split)
-		return;
-	text(row->split, sizeof row->split, split);
-	if (number && number(builder->runs[0]) > 0)
-		snprintf(row->ratio, sizeof row->ratio, "%.2f", number(split) / number(builder->runs[0]));
-}
-
 static double tokens_per_second(const struct run *run)
 {
 	return run->seconds > 0 ? (double)run->total.tokens / run->seconds : 0;
@@ -49,141 +24,65 @@ static double mean_wait_us(const struct run *run)
 	return run->total.finished ? (double)run->total.wait_us / (double)run->total.finished : 0;
 }
 
-static void requests_text(char *text, size_t bytes, const struct run *run)
-{
-	char a[TEXT_BYTES], b[TEXT_BYTES];
-
-	snprintf(text, bytes, "%s of %s", text_count(a, run->total.finished), text_count(b, run->total.requests));
-}
-
-static void pair_text(char *text, size_t bytes, uint64_t first, const char *between, uint64_t second)
-{
-	char a[TEXT_BYTES], b[TEXT_BYTES];
-
-	snprintf(text, bytes, "%s%s%s", text_count(a, first), between, text_count(b, second));
-}
-
-static void peak_text(char *text, size_t bytes, const struct run *run)
-{
-	pair_text(text, bytes, run->peak_pages, " / ", run->peak_needed_pages);
-}
-
-static void mean_text(char *text, size_t bytes, const struct run *run)
-{
-	pair_text(text, bytes, (uint64_t)(run->mean_pages + 0.5), " / ", (uint64_t)(run->mean_needed_pages + 0.5));
-}
-
-static void gave_text(char *text, size_t bytes, const struct run *run)
-{
-	pair_text(text, bytes, run->gave_pages[0], " / ", run->gave_pages[1]);
-}
-
-static void prefix_text(char *text, size_t bytes, const struct run *run)
-{
-	pair_text(text, bytes, run->total.prefix_hits, " / ", run->total.prefix_losses);
-}
-
-static void eviction_text(char *text, size_t bytes, const struct run *run)
-{
-	pair_text(text, bytes, run->agent.evictions, " / ", run->agent.evicted_pages);
-}
-
-static void kill_text(char *text, size_t bytes, const struct run *run)
-{
-	pair_text(text, bytes, run->kill_count, " / ", run->total.restarted);
-}
-
-static void check_text(char *text, size_t bytes, const struct run *run)
-{
-	char a[TEXT_BYTES];
-
-	snprintf(text, bytes, "%s pages, %llu found", text_count(a, run->agent.pages_checked),
-		(unsigned long long)run->agent.findings);
-}
-
-static void rate_text(char *text, size_t bytes, const struct run *run)
-{
-	char a[TEXT_BYTES];
-
-	snprintf(text, bytes, "%s", text_rate(a, tokens_per_second(run)));
-}
-
-static void duration_text(char *text, size_t bytes, const struct run *run)
-{
-	snprintf(text, bytes, "%.1f s", run->seconds);
-}
-
-static void wall_text(char *text, size_t bytes, const struct run *run)
-{
-	snprintf(text, bytes, "%.1f s", run->wall_seconds);
-}
-
-static double duration_number(const struct run *run)
-{
-	return run->seconds;
-}
-
-/* Plain figures: how it reads and what is compared. */
-#define FIGURE(name, format, expression) \
-	static double name##_number(const struct run *run) \
-	{ \
-		return (double)(expression); \
-	} \
-	static void name##_text(char *text, size_t bytes, const struct run *run) \
-	{ \
-		char a[TEXT_BYTES]; \
-		snprintf(text, bytes, "%s", format(a, (uint64_t)name##_number(run))); \
-	}
-
-FIGURE(tokens, text_count, run->total.tokens)
-FIGURE(waits, text_count, run->total.waits)
-FIGURE(wait_mean, text_seconds, mean_wait_us(run))
-FIGURE(wait_p99, text_seconds, run->total.wait_p99_us)
-FIGURE(first_mean, text_seconds, run->total.first_token_us)
-FIGURE(first_p99, text_seconds, run->total.first_token_p99_us)
-FIGURE(preemptions, text_count, run->total.preemptions)
-FIGURE(recomputed, text_count, run->total.recomputed_tokens)
-FIGURE(written, text_bytes, run->total.bytes_written)
-FIGURE(verified, text_bytes, run->total.bytes_verified)
-FIGURE(errors, text_count, run->errors)
-
-static double peak_number(const struct run *run)
-{
-	return run->peak_pages;
-}
-
-static double mean_number(const struct run *run)
-{
-	return run->mean_needed_pages;
-}
+/*
+ * Adds a row: the text of each `run`, of a printf format, and the ratio of the two `compared` numbers. The texts may
+ * use the buffers a and b.
+ */
+#define ROW(name, compared, ...) \
+	do { \
+		struct summary_row *row = &rows[count++]; \
+		double numbers[2] = {0, 0}; \
+\
+		memset(row, 0, sizeof *row); \
+		snprintf(row->label, sizeof row->label, "%s", name); \
+		for (int i = 0; i < 2 && runs[i]; i++) { \
+			const struct run *run = runs[i]; \
+\
+			numbers[i] = (double)(compared); \
+			snprintf(i ? row->split : row->shared, sizeof row->shared, __VA_ARGS__); \
+		} \
+		if (runs[1] && numbers[0] > 0) \
+			snprintf(row->ratio, sizeof row->ratio, "%.2f", numbers[1] / numbers[0]); \
+	} while (0)
+#define NOT_COMPARED ((void)run, 0)
+/* A row of one number, which is also compared; of two numbers, which are not. */
+#define ROW_OF(name, format, number) ROW(name, number, "%s", format(a, (uint64_t)(number)))
+#define ROW_PAIR(name, compared, first, second) \
+	ROW(name, compared, "%s / %s", text_count(a, (uint64_t)(first)), text_count(b, (uint64_t)(second)))
 
 size_t summary_rows(const struct run *shared, const struct run *split, struct summary_row rows[SUMMARY_ROWS_MAX])
 {
-	struct builder builder = {.runs = {shared, split}, .rows = rows};
+	const struct run *runs[2] = {shared, split};
+	char a[TEXT_BYTES], b[TEXT_BYTES];
+	size_t count = 0;
 
-	row_add(&builder, "requests finished", requests_text, NULL);
-	row_add(&builder, "tokens", tokens_text, NULL);
-	row_add(&builder, "time of the run, in steps of the engines", duration_text, duration_number);
-	row_add(&builder, "time on the clock", wall_text, NULL);
-	row_add(&builder, "tokens a second", rate_text, tokens_per_second);
-	row_add(&builder, "pages at the peak: leased / needed", peak_text, peak_number);
-	row_add(&builder, "pages on average: leased / needed", mean_text, mean_number);
-	row_add(&builder, "pages given way while idle: first / second", gave_text, NULL);
-	row_add(&builder, "times a request waited for pages", waits_text, waits_number);
-	row_add(&builder, "wait for pages, mean of all requests", wait_mean_text, wait_mean_number);
-	row_add(&builder, "wait for pages, 99th percentile", wait_p99_text, wait_p99_number);
-	row_add(&builder, "time to the first token, mean", first_mean_text, first_mean_number);
-	row_add(&builder, "time to the first token, 99th percentile", first_p99_text, first_p99_number);
-	row_add(&builder, "preemptions", preemptions_text, preemptions_number);
-	row_add(&builder, "tokens computed again", recomputed_text, recomputed_number);
-	row_add(&builder, "cached prefixes: used again / evicted", prefix_text, NULL);
-	row_add(&builder, "evictions by the agent: blocks / pages", eviction_text, NULL);
-	row_add(&builder, "engines killed / requests begun anew", kill_text, NULL);
-	row_add(&builder, "KV written", written_text, written_number);
-	row_add(&builder, "KV verified", verified_text, verified_number);
-	row_add(&builder, "invariants checked at the end", check_text, NULL);
-	row_add(&builder, "errors", errors_text, NULL);
-	return builder.count;
+	ROW("requests finished", NOT_COMPARED, "%s of %s", text_count(a, run->total.finished),
+		text_count(b, run->total.requests));
+	ROW("tokens", NOT_COMPARED, "%s", text_count(a, run->total.tokens));
+	ROW("time of the run, in steps of the engines", run->seconds, "%.1f s", run->seconds);
+	ROW("wall-clock time", NOT_COMPARED, "%.1f s", run->wall_seconds);
+	ROW("tokens per second", tokens_per_second(run), "%s", text_rate(a, tokens_per_second(run)));
+	ROW_PAIR("pages at the peak: leased / needed", run->peak_pages, run->peak_pages, run->peak_needed_pages);
+	ROW_PAIR("mean pages: leased / needed", run->mean_needed_pages, run->mean_pages + 0.5,
+		run->mean_needed_pages + 0.5);
+	ROW_PAIR("pages lent while idle: first / second", NOT_COMPARED, run->gave_pages[0], run->gave_pages[1]);
+	ROW_OF("times a request waited for pages", text_count, run->total.waits);
+	ROW_OF("wait for pages, mean of all requests", text_seconds, mean_wait_us(run));
+	ROW_OF("wait for pages, 99th percentile", text_seconds, run->total.wait_p99_us);
+	ROW_OF("time to the first token, mean", text_seconds, run->total.first_token_us);
+	ROW_OF("time to the first token, 99th percentile", text_seconds, run->total.first_token_p99_us);
+	ROW_OF("preemptions", text_count, run->total.preemptions);
+	ROW_OF("tokens recomputed", text_count, run->total.recomputed_tokens);
+	ROW_PAIR("cached prefixes: reused / evicted", NOT_COMPARED, run->total.prefix_hits, run->total.prefix_losses);
+	ROW_PAIR(
+		"evictions by the agent: blocks / pages", NOT_COMPARED, run->agent.evictions, run->agent.evicted_pages);
+	ROW_PAIR("engines killed / requests restarted", NOT_COMPARED, run->kill_count, run->total.restarted);
+	ROW_OF("KV written", text_bytes, run->total.bytes_written);
+	ROW_OF("KV verified", text_bytes, run->total.bytes_verified);
+	ROW("invariants checked at the end", NOT_COMPARED, "%s pages, %llu found",
+		text_count(a, run->agent.pages_checked), (unsigned long long)run->agent.findings);
+	ROW_OF("errors", text_count, run->errors);
+	return count;
 }
 
 void summary_print(FILE *out, const struct run *shared, const struct run *split)

@@ -17,17 +17,19 @@ enum { SHARES = sizeof(shares) / sizeof(shares[0]), NAME_COLUMNS = 34, VALUE_COL
 
 /* ---- for people ---- */
 
-/* One line of the table: a name, and a text for each result. */
-static void row(const char *name, const struct result *results, int count,
-	const char *(*value)(char text[TEXT_BYTES], const struct play_result *play))
-{
-	char text[TEXT_BYTES];
-
-	printf("%-*s", NAME_COLUMNS, name);
-	for (int i = 0; i < count; i++)
-		printf(" %*s", VALUE_COLUMNS, value(text, &results[i].play));
-	putchar('\n');
-}
+/* One line of the table: a name, and `value` of each `play` as text. */
+#define ROW(name, text_of, value) \
+	do { \
+		char text[TEXT_BYTES]; \
+\
+		printf("%-*s", NAME_COLUMNS, name); \
+		for (int i = 0; i < count; i++) { \
+			const struct play_result *play = &results[i].play; \
+\
+			printf(" %*s", VALUE_COLUMNS, text_of(text, value)); \
+		} \
+		putchar('\n'); \
+	} while (0)
 
 static const char *nanoseconds(char text[TEXT_BYTES], uint64_t ns)
 {
@@ -40,39 +42,9 @@ static const char *nanoseconds(char text[TEXT_BYTES], uint64_t ns)
 	return text;
 }
 
-static const char *duration(char text[TEXT_BYTES], const struct play_result *play)
-{
-	return nanoseconds(text, play->duration_ns);
-}
-
-static const char *rate(char text[TEXT_BYTES], const struct play_result *play)
-{
-	return text_rate(text, (double)(play->mallocs + play->frees) * 1e9 / (double)play->duration_ns);
-}
-
-static const char *mallocs(char text[TEXT_BYTES], const struct play_result *play)
-{
-	return text_count(text, play->mallocs);
-}
-
 static uint64_t failures(const struct play_result *play)
 {
 	return play->no_space + play->over_quota + play->no_memory;
-}
-
-static const char *failed(char text[TEXT_BYTES], const struct play_result *play)
-{
-	return text_count(text, failures(play));
-}
-
-static const char *peak_live(char text[TEXT_BYTES], const struct play_result *play)
-{
-	return text_bytes(text, play->peak_live);
-}
-
-static const char *peak_mapped(char text[TEXT_BYTES], const struct play_result *play)
-{
-	return text_bytes(text, play->peak_mapped);
 }
 
 static double overhead(const struct play_result *play)
@@ -80,47 +52,27 @@ static double overhead(const struct play_result *play)
 	return play->peak_mapped ? 1 - (double)play->peak_live / (double)play->peak_mapped : 0;
 }
 
-static const char *unused(char text[TEXT_BYTES], const struct play_result *play)
-{
-	return text_percent(text, overhead(play));
-}
-
 static double fragmentation(const struct play_result *play)
 {
 	return play->end.free ? 1 - (double)play->end.largest_free / (double)play->end.free : 0;
 }
 
-static const char *fragments(char text[TEXT_BYTES], const struct play_result *play)
-{
-	return text_percent(text, fragmentation(play));
-}
-
-static const char *calls_total(char text[TEXT_BYTES], const struct play_result *play)
-{
-	return text_count(text, play->calls_total);
-}
-
 static void latency_rows(const char *what, const struct result *results, int count, size_t member)
 {
 	for (int s = 0; s <= SHARES; s++) {
-		char name[48], text[TEXT_BYTES];
+		char name[48];
 
 		snprintf(name, sizeof(name), "%s, %s", what, s < SHARES ? share_names[s] : "longest");
-		printf("%-*s", NAME_COLUMNS, name);
-		for (int i = 0; i < count; i++) {
-			const struct latencies *times = (const void *)((const char *)&results[i].play + member);
-
-			printf(" %*s", VALUE_COLUMNS,
-				nanoseconds(text, s < SHARES ? latencies_percentile(times, shares[s]) : times->most));
-		}
-		putchar('\n');
+#define TIMES ((const struct latencies *)(const void *)((const char *)play + member))
+		ROW(name, nanoseconds, s < SHARES ? latencies_percentile(TIMES, shares[s]) : TIMES->most);
+#undef TIMES
 	}
 }
 
 static void call_rows(const struct result *results, int count)
 {
 	for (int kind = 0; kind < GPU_CALL_KINDS; kind++) {
-		char name[48], text[TEXT_BYTES];
+		char name[48];
 		bool any = false;
 
 		for (int i = 0; i < count; i++)
@@ -128,10 +80,7 @@ static void call_rows(const struct result *results, int count)
 		if (!any)
 			continue;
 		snprintf(name, sizeof(name), "  %s", gpu_call_name((enum gpu_call)kind));
-		printf("%-*s", NAME_COLUMNS, name);
-		for (int i = 0; i < count; i++)
-			printf(" %*s", VALUE_COLUMNS, text_count(text, results[i].play.calls[kind]));
-		putchar('\n');
+		ROW(name, text_count, play->calls[kind]);
 	}
 }
 
@@ -144,26 +93,26 @@ void result_print(const struct result_frame *frame, const struct result *results
 		frame->trace->threads, frame->trace->threads == 1 ? "" : "s", frame->trace->streams,
 		frame->trace->streams == 1 ? "" : "s", text_bytes(c, frame->trace->peak_bytes));
 	if (frame->trace->dropped)
-		printf("       %" PRIu32 " events are left out: it lacks calls\n", frame->trace->dropped);
+		printf("       %" PRIu32 " events are left out: the trace is incomplete\n", frame->trace->dropped);
 	printf("pool   %s in pages of %s\n\n", text_bytes(a, frame->pool_bytes), text_bytes(b, frame->page_bytes));
 	printf("%-*s", NAME_COLUMNS, "");
 	for (int i = 0; i < count; i++)
 		printf(" %*s", VALUE_COLUMNS, results[i].allocator->name);
 	putchar('\n');
-	row("time", results, count, duration);
-	row("calls a second", results, count, rate);
-	row("allocations served", results, count, mallocs);
-	row("allocations failed", results, count, failed);
+	ROW("time", nanoseconds, play->duration_ns);
+	ROW("calls per second", text_rate, (double)(play->mallocs + play->frees) * 1e9 / (double)play->duration_ns);
+	ROW("allocations served", text_count, play->mallocs);
+	ROW("allocations failed", text_count, failures(play));
 	latency_rows("malloc", results, count, offsetof(struct play_result, malloc_ns));
 	latency_rows("free", results, count, offsetof(struct play_result, free_ns));
-	row("live, peak", results, count, peak_live);
-	row("mapped, peak", results, count, peak_mapped);
-	row("not live of the mapped, at the peaks", results, count, unused);
-	row("free in pieces, at the end", results, count, fragments);
-	row("driver calls", results, count, calls_total);
+	ROW("live, peak", text_bytes, play->peak_live);
+	ROW("mapped, peak", text_bytes, play->peak_mapped);
+	ROW("mapped but not live, at the peaks", text_percent, overhead(play));
+	ROW("fragmentation, at the end", text_percent, fragmentation(play));
+	ROW("driver calls", text_count, play->calls_total);
 	call_rows(results, count);
 	if (frame->absent)
-		printf("\n%s (%s) is not on this device: it needs a GPU\n", frame->absent->name, frame->absent->text);
+		printf("\n%s (%s) is not available: it requires a GPU\n", frame->absent->name, frame->absent->text);
 }
 
 /* ---- for programs ---- */
