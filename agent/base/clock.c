@@ -1,14 +1,13 @@
 /* clock.c - see clock.h. */
 #include "agent/base/clock.h"
 
+#include "shm/monotonic.h"
+
 #include <time.h>
 
 uint64_t clock_ns(void)
 {
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+	return monotonic_ns();
 }
 
 uint64_t clock_ms(void)

@@ -22,11 +22,11 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "agent/front/sandbox.h"
 #include "proto/codec.h"
+#include "shm/monotonic.h"
 
 enum {
 	BATCH = 64, /* chosen: requests taken before the agent gets its turn */
@@ -128,25 +128,17 @@ __attribute__((format(printf, 1, 2))) static void say(const char *format, ...)
 	(void)written; /* there is nobody to tell */
 }
 
-static uint64_t now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
-}
-
 /* ---- tokens and rates ---- */
 
 static struct allowance full_allowance(void)
 {
-	return (struct allowance){.credit_ns = NS_PER_S, .since_ns = now_ns()};
+	return (struct allowance){.credit_ns = NS_PER_S, .since_ns = monotonic_ns()};
 }
 
 /* Take one request out of an allowance of `rate` per second; false: over it. */
 static bool allowance_take(struct allowance *allowance, uint32_t rate)
 {
-	uint64_t now = now_ns();
+	uint64_t now = monotonic_ns();
 	uint64_t cost;
 
 	if (rate == 0)
@@ -222,7 +214,7 @@ static void token_remove(struct front *front, const uint8_t *bytes)
 
 static struct flight *flight_new(struct front *front)
 {
-	uint64_t now = now_ns();
+	uint64_t now = monotonic_ns();
 
 	for (size_t i = 0; i < FRONT_FLIGHTS_MAX; i++) {
 		struct flight *flight = &front->flights[i];
@@ -649,7 +641,7 @@ static int start(struct front *front, const struct front_options *options)
 		}
 	}
 	front->descriptors_base = count_descriptors(front);
-	front->started_ns = front->descriptors_checked_ns = front->beat_ns = now_ns();
+	front->started_ns = front->descriptors_checked_ns = front->beat_ns = monotonic_ns();
 	return front->descriptors_base < 0 ? front->descriptors_base : 0;
 }
 
@@ -661,7 +653,7 @@ static int serve(struct front *front)
 		 * Requests wait until all tokens are known: who asks again because a front has ended is answered at
 		 * once.
 		 */
-		bool known = front->told || now_ns() - front->started_ns >= GRACE_MS * NS_PER_MS;
+		bool known = front->told || monotonic_ns() - front->started_ns >= GRACE_MS * NS_PER_MS;
 		struct pollfd polls[2] = {{.fd = front->agent_socket, .events = POLLIN},
 			{.fd = known ? front->control_fd : -1, .events = POLLIN}};
 		int result = 0;
@@ -673,7 +665,7 @@ static int serve(struct front *front)
 			result = serve_agent(front);
 		if (result == 0 && (polls[1].revents & POLLIN))
 			result = serve_clients(front);
-		now = now_ns();
+		now = monotonic_ns();
 		if (result == 0 && now - front->descriptors_checked_ns >= DESCRIPTORS_CHECK_MS * NS_PER_MS) {
 			front->descriptors_checked_ns = now;
 			result = check_descriptors(front);

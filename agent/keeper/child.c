@@ -1,11 +1,12 @@
 #include "agent/keeper/child.h"
 
+#include "shm/monotonic.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 pid_t child_fork(const struct child_shed *shed, const char *name)
@@ -28,10 +29,7 @@ pid_t child_fork(const struct child_shed *shed, const char *name)
 
 uint64_t keeper_ms(void)
 {
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+	return monotonic_ms();
 }
 
 void child_born(struct child *child, pid_t pid)

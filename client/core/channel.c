@@ -5,6 +5,7 @@
 
 #include "client/core/interrupt.h"
 #include "proto/codec.h"
+#include "shm/monotonic.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -13,7 +14,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -32,14 +32,6 @@ struct channel {
 	int64_t heard_ms; /* when something came, or was first waited for */
 	char url[];
 };
-
-static int64_t now_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
 
 int nanomsg_claim(void)
 {
@@ -91,7 +83,7 @@ int channel_open(int protocol, const char *url, int silence_ms, struct channel *
 	if (!made)
 		return -ENOMEM;
 	*made = (struct channel){
-		.protocol = protocol, .silence_ms = silence_ms, .owner = getpid(), .heard_ms = now_ms()};
+		.protocol = protocol, .silence_ms = silence_ms, .owner = getpid(), .heard_ms = (int64_t)monotonic_ms()};
 	strcpy(made->url, url);
 	result = open_socket(made);
 	if (result < 0) {
@@ -144,7 +136,7 @@ int channel_send(struct channel *channel, const void *request, size_t length)
  */
 static void connect_again(struct channel *channel)
 {
-	channel->heard_ms = now_ms();
+	channel->heard_ms = (int64_t)monotonic_ms();
 	if (channel->endpoint >= 0)
 		nn_shutdown(channel->socket, channel->endpoint);
 	channel->endpoint = nn_connect(channel->socket, channel->url); /* if it cannot be now, then in the next round */
@@ -152,13 +144,13 @@ static void connect_again(struct channel *channel)
 
 int64_t channel_deadline(int timeout_ms)
 {
-	return timeout_ms < 0 ? INT64_MAX : now_ms() + timeout_ms;
+	return timeout_ms < 0 ? INT64_MAX : (int64_t)monotonic_ms() + timeout_ms;
 }
 
 int channel_receive(struct channel *channel, void *buffer, size_t capacity, int64_t deadline)
 {
 	for (;;) {
-		int64_t now = now_ms(), left = deadline - now;
+		int64_t now = (int64_t)monotonic_ms(), left = deadline - now;
 		int64_t patience = channel->silence_ms < 0 ? INT_MAX : channel->heard_ms + channel->silence_ms - now;
 		int received;
 		int result;
@@ -179,7 +171,7 @@ int channel_receive(struct channel *channel, void *buffer, size_t capacity, int6
 			return result;
 		received = nn_recv(channel->socket, buffer, capacity, 0);
 		if (received >= 0) {
-			channel->heard_ms = now_ms();
+			channel->heard_ms = (int64_t)monotonic_ms();
 			channel->unanswered = false;
 			return received;
 		}
@@ -187,7 +179,7 @@ int channel_receive(struct channel *channel, void *buffer, size_t capacity, int6
 			continue;
 		if (nn_errno() != EAGAIN && nn_errno() != ETIMEDOUT)
 			return -nn_errno();
-		if (now_ms() >= deadline)
+		if ((int64_t)monotonic_ms() >= deadline)
 			return -ETIMEDOUT;
 	}
 }

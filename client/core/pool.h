@@ -36,6 +36,7 @@
 #include "cuda/gpu.h"
 #include "proto/messages.h"
 #include "shm/lease_bitmap.h"
+#include "shm/monotonic.h"
 #include "shm/session_segment.h"
 
 #include <errno.h>
@@ -227,7 +228,5 @@ static inline void pool_wake_waiters(struct gpool *pool)
 	if (unlikely(atomic_load_explicit(&pool->header->waiters, memory_order_relaxed)))
 		pool_pages_freed(pool);
 }
-
-uint64_t monotonic_ns(void);
 
 #endif

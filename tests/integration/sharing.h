@@ -18,6 +18,7 @@
 #define GPOOL_TESTS_SHARING_H
 
 #include "client/core/pool.h"
+#include "shm/monotonic.h"
 #include "shm/timeline.h"
 #include "tests/integration/life.h"
 
@@ -25,7 +26,6 @@
 #include <pthread.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <time.h>
 
 enum { UNITS = 16, PAGE_BYTES = 512 << 10, PAGE_WORDS = PAGE_BYTES / 8, STEP = 61 };
 enum { NONE_MS = 150, ALL_MS = 5000, CELLS_MAX = 256, GATES_MAX = 2, OWNER_MS = 30000 };
@@ -347,14 +347,6 @@ static struct gpool *taker;
 static struct gpool_block rest[8 * PAGES], taken[8 * PAGES];
 static uint32_t rest_count, taken_count;
 
-static inline uint64_t now_us(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
-}
-
 static inline uint32_t pages_free(void)
 {
 	return atomic_load(&pool_view(taker)->header->state_pages[PAGE_FREE]);
@@ -380,11 +372,11 @@ static inline void rest_take(void)
 static inline uint32_t take(uint32_t most, int timeout_ms)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
-	uint64_t until = now_us() + (uint64_t)timeout_ms * 1000;
+	uint64_t until = monotonic_us() + (uint64_t)timeout_ms * 1000;
 	uint32_t got = 0;
 
 	while (got < most) {
-		uint64_t now = now_us();
+		uint64_t now = monotonic_us();
 		int error;
 
 		options.timeout_ms = now < until ? (int)((until - now) / 1000) : 0;
@@ -445,13 +437,13 @@ struct cell {
 
 static void print_time(const char *what, uint32_t got, uint32_t of, uint64_t since_us)
 {
-	printf("    %s: %u of %u pages after %.1f ms\n", what, got, of, (double)(now_us() - since_us) / 1000);
+	printf("    %s: %u of %u pages after %.1f ms\n", what, got, of, (double)(monotonic_us() - since_us) / 1000);
 }
 
 /* All that the owner let go of, and not a page more. */
 static inline void expect_all(uint32_t pages, bool exactly)
 {
-	uint64_t since = now_us();
+	uint64_t since = monotonic_us();
 	uint32_t got = take(pages, ALL_MS);
 
 	print_time("taken", got, pages, since);
@@ -480,7 +472,7 @@ static inline void expect_when_done(const struct kind *kind, uint32_t pages)
 	}
 	assert_int_equal(pthread_create(&thread, NULL, take_waiting, &waiting), 0);
 	AWAIT(atomic_load(&pool_view(taker)->header->waiters) != 0);
-	since = now_us();
+	since = monotonic_us();
 	gates_open();
 	pthread_join(thread, NULL);
 	print_time("taken behind the work", waiting.got, pages, since);

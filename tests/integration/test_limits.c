@@ -8,6 +8,7 @@
 #include "proto/codec.h"
 #include "shm/pool_segment.h"
 #include "tests/lib/harness.h"
+#include "shm/monotonic.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -20,7 +21,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -102,14 +102,6 @@ static uint32_t count_alive(struct gpool *pool, const struct gpool_block *blocks
 		assert_int_equal(gpool_unpin(pool, &blocks[i]), 0);
 	}
 	return alive;
-}
-
-static uint64_t now_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
 /* ---- quota of a process ---- */
@@ -446,11 +438,11 @@ static void *wait_for_pages(void *argument)
 {
 	struct waiter *waiter = argument;
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
-	uint64_t begin = now_ms();
+	uint64_t begin = monotonic_ms();
 
 	options.timeout_ms = waiter->timeout_ms;
 	waiter->error = gpool_alloc(waiter->pool, 4, &options, &waiter->block);
-	waiter->took_ms = now_ms() - begin;
+	waiter->took_ms = monotonic_ms() - begin;
 	return NULL;
 }
 

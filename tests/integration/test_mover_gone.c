@@ -10,6 +10,7 @@
 #include "tests/integration/mover_will.h"
 
 #include "client/core/spill.h"
+#include "shm/monotonic.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -82,14 +83,6 @@ static void begin_config(const char *text)
 	assert_int_equal(fclose(file), 0);
 	if (harness.pid <= 0)
 		start((const char *const[]){"--module", module_path(), "--config", config_path, NULL});
-}
-
-static uint64_t now_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
 /* ---- blocks with a content ---- */
@@ -254,12 +247,12 @@ static void test_what_is_on_its_way_out_stays(void **state)
 	other = open_worker();
 	blocks_make(pool);
 	mover_becomes('h');
-	begun = now_ms();
+	begun = monotonic_ms();
 	/* A pin of what leaves, and a request that counts on it. */
 	evict_begin(pool);
 	assert_int_equal(moving(), BLOCKS * BLOCK_PAGES);
 	blocks_are_whole(pool);
-	assert_true(now_ms() - begun < 10000);
+	assert_true(monotonic_ms() - begun < 10000);
 	assert_int_equal(moving() + kept_bytes(), 0);
 	assert_int_equal(gpool_alloc(other, PAGES - 1, NULL, &some), -ENOSPC);
 	blocks_are_whole(pool);
@@ -315,19 +308,19 @@ static void test_what_is_out_stays_out(void **state)
 	blocks_spill(pool);
 	alloc_unpinned(other, others, PAGES);
 	mover_becomes('h');
-	begun = now_ms();
+	begun = monotonic_ms();
 	for (int i = 0; i < 3; i++)
 		pinner_start(&pinners[i], pool);
 	for (int i = 0; i < 3; i++)
 		assert_int_equal(pinner_end(&pinners[i]), -EIO);
-	assert_true(now_ms() - begun < 10000);
+	assert_true(monotonic_ms() - begun < 10000);
 	/* From now on at once, and nobody loses a page to it. */
 	left = count_there(other, others, PAGES);
 	assert_true(left < PAGES);
-	begun = now_ms();
+	begun = monotonic_ms();
 	for (int i = 1; i < BLOCKS; i++)
 		assert_int_equal(gpool_pin(pool, &blocks[i]), -EIO);
-	assert_true(now_ms() - begun < 1200);
+	assert_true(monotonic_ms() - begun < 1200);
 	assert_int_equal(count_there(other, others, PAGES), left);
 	assert_int_equal(moving(), 0);
 	assert_int_equal(kept_bytes(), BLOCKS * BLOCK_PAGES * PAGE_BYTES);
@@ -403,10 +396,10 @@ static void test_each_dies_over_the_same_jobs(void **state)
 	blocks_make(pool);
 	blocks_spill(pool);
 	mover_becomes('d');
-	begun = now_ms();
+	begun = monotonic_ms();
 	assert_int_equal(gpool_pin(pool, &blocks[0]), -EIO);
 	assert_int_equal(gpool_pin(pool, &blocks[1]), -EIO);
-	assert_true(now_ms() - begun < 15000);
+	assert_true(monotonic_ms() - begun < 15000);
 	assert_int_equal(moving(), 0);
 	assert_int_equal(kept_bytes(), BLOCKS * BLOCK_PAGES * PAGE_BYTES);
 	will('w');
@@ -451,7 +444,7 @@ static void test_a_dead_ones_gpu_is_waited_for(void **state)
 	mover_becomes('d');
 	pinner_start(&pinner, pool);
 	AWAIT(status()->pools[0].mover_gone_ms);
-	dead = now_ms();
+	dead = monotonic_ms();
 	assert_int_equal(moving(), BLOCK_PAGES);
 	/* Others come, and wait as well. */
 	will('w');
@@ -461,7 +454,7 @@ static void test_a_dead_ones_gpu_is_waited_for(void **state)
 	alloc_unpinned(pool, others, 8);
 	assert_int_equal(pinner_end(&pinner), -EIO);
 	/* The last death was up to mover.patience ago when the agent gave up. */
-	assert_true(now_ms() - dead > 400);
+	assert_true(monotonic_ms() - dead > 400);
 	AWAIT(status()->pools[0].mover_pid != 0);
 	blocks_are_whole(pool);
 	gpool_close(pool);

@@ -12,6 +12,7 @@
 #include "client/core/request.h"
 #include "proto/codec.h"
 #include "tests/lib/harness.h"
+#include "shm/monotonic.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -193,14 +194,6 @@ static uint32_t pins_on(const struct gpool *pool, const struct gpool_block *bloc
 	return atomic_load(&pool->session.pins[block->page]);
 }
 
-static uint64_t now_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
-
 /* ---- report ---- */
 
 static const char *const report[] = {
@@ -267,7 +260,7 @@ static bool touches_prevent_it(void)
 	const struct msg_pins_reply *reply;
 	const struct msg_pin_entry *entry;
 	struct gpool *pool = harness_open(&harness);
-	uint64_t last = now_ms(), before;
+	uint64_t last = monotonic_ms(), before;
 	bool in_time;
 	uint32_t age;
 
@@ -277,7 +270,7 @@ static bool touches_prevent_it(void)
 	/* The forgotten one is the clock. */
 	do {
 		poll(NULL, 0, TRY_MS);
-		before = now_ms();
+		before = monotonic_ms();
 		assert_int_equal(gpool_touch(pool, &touched), 0);
 		assert_int_equal(gpool_pin(pool, &pinned), 0); /* a further pin refreshes as well */
 		assert_int_equal(gpool_unpin(pool, &pinned), 0);
@@ -286,7 +279,7 @@ static bool touches_prevent_it(void)
 		assert_non_null(entry);
 		age = entry->age_ms;
 		assert_int_equal(entry->leaked, age > 1000);
-		in_time = now_ms() - last < 900;
+		in_time = monotonic_ms() - last < 900;
 		last = before;
 		if (!in_time)
 			break;
@@ -337,11 +330,11 @@ static void test_an_agent_that_slept_blames_nobody(void **state)
 	agent = (pid_t)status()->agent_pid;
 	assert_true(agent > 1);
 	assert_int_equal(kill(agent, SIGSTOP), 0);
-	for (end = now_ms() + 900; now_ms() < end; poll(NULL, 0, TRY_MS))
+	for (end = monotonic_ms() + 900; monotonic_ms() < end; poll(NULL, 0, TRY_MS))
 		if (gpool_touch(pool, &block))
 			break;
 	assert_int_equal(kill(agent, SIGCONT), 0);
-	assert_true(now_ms() >= end);
+	assert_true(monotonic_ms() >= end);
 	for (int i = 0; i < 5; i++) {
 		assert_int_equal(gpool_touch(pool, &block), 0);
 		await_ticks(1);

@@ -10,6 +10,7 @@
 
 #include "client/gpool.h"
 #include "client/core/request.h"
+#include "shm/monotonic.h"
 
 #include <limits.h>
 #include <stddef.h>
@@ -50,7 +51,6 @@ void bench_progress(struct bench *bench, uint64_t done, uint64_t all);
 /* One line to stderr, `NAME: ...: what the error means`; returns `error`. */
 int __attribute__((format(printf, 3, 4))) bench_complain(const struct bench *bench, int error, const char *format, ...);
 
-uint64_t now_ns(void);
 /*
  * own_time_ns() - the same clock less the time for which this thread was ready and other programs had its core: sleep
  * counts, a busy machine does not. Microseconds dear.

@@ -116,12 +116,12 @@ static void engines_close(struct engines *engines)
 /* One load, from what there is; then it is out of the pool again. */
 static int load_sample(struct bench *bench, struct gpool_lora *lora, uint32_t id, enum figure figure)
 {
-	uint64_t begin = now_ns();
+	uint64_t begin = monotonic_ns();
 	int error = gpool_lora_acquire(lora, id, WAIT_MS);
 
 	if (error)
 		return error;
-	bench_sample(bench, figure, (double)(now_ns() - begin) / 1e6);
+	bench_sample(bench, figure, (double)(monotonic_ns() - begin) / 1e6);
 	error = gpool_lora_release(lora, id, GPOOL_FENCE_NONE);
 	return error ? error : gpool_lora_unload(lora, id);
 }
@@ -133,9 +133,9 @@ static int hot_sample(struct bench *bench, struct engines *engines, uint32_t id,
 
 	if (error)
 		return error;
-	begin = now_ns();
+	begin = monotonic_ns();
 	error = gpool_lora_acquire(engines->plain_of_other, its, WAIT_MS);
-	bench_sample(bench, FIGURE_adapter_shared_16mb, (double)(now_ns() - begin) / 1e6);
+	bench_sample(bench, FIGURE_adapter_shared_16mb, (double)(monotonic_ns() - begin) / 1e6);
 	begin = own_time_ns();
 	for (int i = 0; i < HOT && !error; i++) {
 		error = gpool_lora_acquire(engines->plain, id, 0);
@@ -161,12 +161,12 @@ static int register_many(struct engines *engines, const char *folder, int count,
 
 	if (error)
 		return error;
-	begin = now_ns();
+	begin = monotonic_ns();
 	for (int i = 0; i < count && !error; i++) {
 		snprintf(name, sizeof(name), "adapter-%d", i);
 		error = gpool_lora_register(many, name, folder, &id, NULL);
 	}
-	*ns = now_ns() - begin;
+	*ns = monotonic_ns() - begin;
 	gpool_lora_destroy(many);
 	return error;
 }
@@ -188,7 +188,7 @@ static int register_sample(struct bench *bench, struct engines *engines)
 /* Until the first layer is there; the rest comes, and then it is out of the pool again. */
 static int begun_sample(struct bench *bench, struct gpool_lora *lora, uint32_t id, enum figure figure)
 {
-	uint64_t begin = now_ns();
+	uint64_t begin = monotonic_ns();
 	int error = gpool_lora_acquire_async(lora, id, -1);
 
 	if (!error)
@@ -196,15 +196,15 @@ static int begun_sample(struct bench *bench, struct gpool_lora *lora, uint32_t i
 	if (error)
 		return error;
 	if (figure == FIGURE_adapter_warm_16mb)
-		bench_sample(bench, FIGURE_adapter_layer_16mb, (double)(now_ns() - begin) / 1e6);
+		bench_sample(bench, FIGURE_adapter_layer_16mb, (double)(monotonic_ns() - begin) / 1e6);
 	error = gpool_lora_wait_layer(lora, id, -1, WAIT_MS);
 	if (!error)
-		bench_sample(bench, figure, (double)(now_ns() - begin) / 1e6);
+		bench_sample(bench, figure, (double)(monotonic_ns() - begin) / 1e6);
 	if (!error)
 		error = gpool_lora_release(lora, id, GPOOL_FENCE_NONE);
 	/* It is published when it is released, by another thread. */
 	while (!error && (error = gpool_lora_unload(lora, id)) == -EBUSY &&
-		now_ns() - begin < WAIT_MS * UINT64_C(1000000)) {
+		monotonic_ns() - begin < WAIT_MS * UINT64_C(1000000)) {
 		usleep(100);
 		error = 0;
 	}
@@ -216,7 +216,7 @@ static int begun_sample(struct bench *bench, struct gpool_lora *lora, uint32_t i
 static int many_make(struct bench *bench, struct gpool_lora *lora, uint32_t ids[AT_ONCE])
 {
 	struct gpool_lora_stats stats = {.size = sizeof(stats)};
-	uint64_t begin = now_ns();
+	uint64_t begin = monotonic_ns();
 	int error = 0;
 
 	for (int i = 0; i < AT_ONCE && !error; i++) {
@@ -236,7 +236,8 @@ static int many_make(struct bench *bench, struct gpool_lora *lora, uint32_t ids[
 	}
 	while (!error && stats.warm_made < AT_ONCE) {
 		usleep(1000);
-		error = now_ns() - begin > WAIT_MS * UINT64_C(1000000) ? -ETIMEDOUT : gpool_lora_stats(lora, &stats);
+		error = monotonic_ns() - begin > WAIT_MS * UINT64_C(1000000) ? -ETIMEDOUT
+									     : gpool_lora_stats(lora, &stats);
 	}
 	return error;
 }
@@ -254,7 +255,7 @@ static void *one_run(void *argument)
 	struct one_of_many *one = argument;
 
 	one->error = gpool_lora_acquire(one->lora, one->id, WAIT_MS);
-	one->end = now_ns();
+	one->end = monotonic_ns();
 	return NULL;
 }
 
@@ -263,7 +264,7 @@ static int many_load(struct bench *bench, struct gpool_lora *lora, const uint32_
 {
 	struct one_of_many all[AT_ONCE];
 	double sum = 0, longest = 0;
-	uint64_t begin = now_ns();
+	uint64_t begin = monotonic_ns();
 	int error = 0, started;
 
 	for (int i = 0; i < AT_ONCE; i++)
@@ -319,13 +320,13 @@ static int peer_sample(struct bench *bench, struct engines *engines)
 	} else {
 		memset(from, 1, bytes);
 		memset(to, 2, bytes);
-		begin = now_ns();
+		begin = monotonic_ns();
 		memcpy(to, from, bytes);
-		bench_sample(bench, FIGURE_peer_memcpy_16mb, (double)(now_ns() - begin) / 1e6);
-		begin = now_ns();
+		bench_sample(bench, FIGURE_peer_memcpy_16mb, (double)(monotonic_ns() - begin) / 1e6);
+		begin = monotonic_ns();
 		if (pread(fd, to, bytes, 0) != (ssize_t)bytes)
 			error = -EIO;
-		bench_sample(bench, FIGURE_peer_pread_16mb, (double)(now_ns() - begin) / 1e6);
+		bench_sample(bench, FIGURE_peer_pread_16mb, (double)(monotonic_ns() - begin) / 1e6);
 	}
 	if (fd >= 0)
 		close(fd);
@@ -338,14 +339,15 @@ static int peer_sample(struct bench *bench, struct engines *engines)
 static int copies_await(struct gpool_lora *lora, uint32_t id)
 {
 	struct gpool_lora_stats stats = {.size = sizeof(stats)};
-	uint64_t begin = now_ns();
+	uint64_t begin = monotonic_ns();
 	int error = gpool_lora_acquire(lora, id, WAIT_MS);
 
 	if (!error)
 		error = gpool_lora_release(lora, id, GPOOL_FENCE_NONE);
 	while (!error && !stats.cold_bytes && !stats.warm_made) {
 		usleep(1000);
-		error = now_ns() - begin > WAIT_MS * UINT64_C(1000000) ? -ETIMEDOUT : gpool_lora_stats(lora, &stats);
+		error = monotonic_ns() - begin > WAIT_MS * UINT64_C(1000000) ? -ETIMEDOUT
+									     : gpool_lora_stats(lora, &stats);
 	}
 	return error ? error : gpool_lora_unload(lora, id);
 }

@@ -48,13 +48,13 @@ static int sample_evict(struct bench *bench, struct gpool *pool, enum figure fig
 
 	if (filled < 0)
 		return filled;
-	begin = now_ns();
+	begin = monotonic_ns();
 	evicted = daemon_evict(bench, (uint32_t)filled);
 	if (evicted < 0)
 		return (int)evicted;
 	if (evicted * 2 < filled)
 		return bench_complain(bench, -EAGAIN, "only %lld of %d pages were evicted", (long long)evicted, filled);
-	bench_sample(bench, figure, (double)(now_ns() - begin) / (double)evicted);
+	bench_sample(bench, figure, (double)(monotonic_ns() - begin) / (double)evicted);
 	return 0;
 }
 
@@ -104,12 +104,12 @@ static int refill_cycle(struct bench *bench, struct gpool *pool, double *times, 
 	int error;
 
 	for (unsigned i = 0; i < FILLS; i++) {
-		uint64_t before = refills(pool), begin = now_ns(), end;
+		uint64_t before = refills(pool), begin = monotonic_ns(), end;
 
 		error = gpool_alloc(pool, NEED, NULL, &block);
 		if (error)
 			return error;
-		end = now_ns();
+		end = monotonic_ns();
 		if (refills(pool) == before + 1)
 			times[(*count)++] = (double)(end - begin) / 1000;
 		error = gpool_unpin(pool, &block);

@@ -34,11 +34,11 @@ static uint64_t driver_calls(struct gpool *pool)
 static int timed(
 	struct bench *bench, enum figure figure, int (*call)(struct gpool_range *range), struct gpool_range *range)
 {
-	uint64_t begin = now_ns();
+	uint64_t begin = monotonic_ns();
 	int error = call(range);
 
 	if (!error)
-		bench_sample(bench, figure, (double)(now_ns() - begin) / RANGE_PAGES);
+		bench_sample(bench, figure, (double)(monotonic_ns() - begin) / RANGE_PAGES);
 	return error;
 }
 
@@ -153,10 +153,10 @@ static int sample_tensor(struct bench *bench, struct gpool *pool, bool ahead)
 
 		if (ahead && !ready_await(tensor, i))
 			error = -EBUSY;
-		begin = now_ns();
+		begin = monotonic_ns();
 		if (!error)
 			error = gpool_sliced_range_grow(tensor, i + 1, 0);
-		times[i] = (double)(now_ns() - begin) / 1000;
+		times[i] = (double)(monotonic_ns() - begin) / 1000;
 	}
 	if (error)
 		return error;

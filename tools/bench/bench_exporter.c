@@ -135,7 +135,7 @@ static int usage_take(const struct bench *bench, const struct exporter *exporter
 {
 	int error = daemon_time(bench, &usage->agent);
 
-	usage->clock = now_ns();
+	usage->clock = monotonic_ns();
 	usage->exporter = 0;
 	return error ? error : process_time(exporter->pid, &usage->exporter);
 }

@@ -58,17 +58,17 @@ static int batches(
 	int error;
 
 	for (unsigned i = 0; i < rounds; i++) {
-		uint64_t begin = now_ns(), middle;
+		uint64_t begin = monotonic_ns(), middle;
 
 		error = allocate_all(pool, pages, blocks, count);
 		if (error)
 			return error;
-		middle = now_ns();
+		middle = monotonic_ns();
 		error = free_all(pool, blocks, count);
 		if (error)
 			return error;
 		first_ns[i] = (double)(middle - begin) / count;
-		second_ns[i] = (double)(now_ns() - middle) / count;
+		second_ns[i] = (double)(monotonic_ns() - middle) / count;
 	}
 	*alloc_ns = median(first_ns, rounds);
 	*free_ns = median(second_ns, rounds);
@@ -99,14 +99,14 @@ static int sample_pairs(struct bench *bench, struct gpool *pool)
 	int error = 0;
 
 	for (unsigned batch = 0; batch < PAIR_BATCHES; batch++) {
-		uint64_t begin = now_ns();
+		uint64_t begin = monotonic_ns();
 
 		for (unsigned i = 0; i < PAIRS && !error; i++) {
 			error = gpool_alloc(pool, 1, NULL, &block);
 			if (!error)
 				error = gpool_free(pool, &block);
 		}
-		first_ns[batch] = (double)(now_ns() - begin) / PAIRS;
+		first_ns[batch] = (double)(monotonic_ns() - begin) / PAIRS;
 	}
 	if (!error)
 		bench_sample(bench, FIGURE_alloc1_free1, median(first_ns, PAIR_BATCHES));
@@ -118,15 +118,15 @@ static int sample_pins(struct bench *bench, struct gpool *pool, const struct gpo
 	int error = 0;
 
 	for (unsigned batch = 0; batch < PIN_BATCHES; batch++) {
-		uint64_t begin = now_ns(), middle;
+		uint64_t begin = monotonic_ns(), middle;
 
 		for (unsigned i = 0; i < PINNED * PINS; i++)
 			error |= gpool_pin(pool, &blocks[i % PINNED]);
-		middle = now_ns();
+		middle = monotonic_ns();
 		for (unsigned i = 0; i < PINNED * PINS; i++)
 			error |= gpool_unpin(pool, &blocks[i % PINNED]);
 		first_ns[batch] = (double)(middle - begin) / (PINNED * PINS);
-		second_ns[batch] = (double)(now_ns() - middle) / (PINNED * PINS);
+		second_ns[batch] = (double)(monotonic_ns() - middle) / (PINNED * PINS);
 	}
 	if (error)
 		return -EIO;
@@ -138,18 +138,18 @@ static int sample_pins(struct bench *bench, struct gpool *pool, const struct gpo
 static int span_batch(struct gpool *pool, double *alloc_ns, double *free_ns)
 {
 	static struct gpool_span spans[SPANS];
-	uint64_t begin = now_ns(), middle;
+	uint64_t begin = monotonic_ns(), middle;
 	int error = 0;
 
 	for (unsigned i = 0; i < SPANS && !error; i++)
 		error = gpool_span_alloc(pool, SPAN_BYTES, GPOOL_USAGE_TEMP_BUFFER, &spans[i]);
 	if (error)
 		return error;
-	middle = now_ns();
+	middle = monotonic_ns();
 	for (unsigned i = 0; i < SPANS; i++)
 		error |= gpool_span_free(pool, &spans[i]);
 	*alloc_ns = (double)(middle - begin) / SPANS;
-	*free_ns = (double)(now_ns() - middle) / SPANS;
+	*free_ns = (double)(monotonic_ns() - middle) / SPANS;
 	return error ? -EIO : 0;
 }
 

@@ -62,9 +62,9 @@ static int sample_idle(struct bench *bench, pid_t agent)
 	error = daemon_time(bench, &before);
 	if (error)
 		return error;
-	begin = now_ns();
+	begin = monotonic_ns();
 	poll(NULL, 0, WATCH_MS);
-	end = now_ns();
+	end = monotonic_ns();
 	error = daemon_time(bench, &after);
 	if (!error)
 		error = private_memory(agent, &bytes);

@@ -26,7 +26,7 @@ struct offload {
 
 static double gbps(const struct offload *offload, uint64_t begin)
 {
-	return (double)offload->bytes / (double)(now_ns() - begin);
+	return (double)offload->bytes / (double)(monotonic_ns() - begin);
 }
 
 static int settle(const struct offload *offload)
@@ -39,7 +39,7 @@ static int settle(const struct offload *offload)
 
 static int sample_out(struct bench *bench, const struct offload *offload, uint32_t flags, enum figure figure)
 {
-	uint64_t begin = now_ns();
+	uint64_t begin = monotonic_ns();
 	int result = gpool_kv_offload(offload->kv, offload->sequence, flags, NULL),
 	    error = result < 0 ? result : settle(offload);
 
@@ -50,7 +50,7 @@ static int sample_out(struct bench *bench, const struct offload *offload, uint32
 
 static int sample_back(struct bench *bench, const struct offload *offload, enum figure figure)
 {
-	uint64_t begin = now_ns();
+	uint64_t begin = monotonic_ns();
 	int error = gpool_kv_resume(offload->kv, offload->sequence);
 
 	if (!error)
@@ -63,12 +63,12 @@ static int sample_back(struct bench *bench, const struct offload *offload, enum 
 /* What the mover has taken: all of it. */
 static int leave(struct bench *bench, const struct offload *offload)
 {
-	uint64_t pages = offload->bytes / gpool_page_bytes(offload->pool), end = now_ns() + PATIENCE_NS;
+	uint64_t pages = offload->bytes / gpool_page_bytes(offload->pool), end = monotonic_ns() + PATIENCE_NS;
 	uint64_t before = atomic_load(&offload->header->counters[POOL_COUNT_SPILLED_PAGES]);
 	int64_t taken = daemon_evict(bench, POOL_PAGES);
 
 	while (taken >= 0 && atomic_load(&offload->header->counters[POOL_COUNT_SPILLED_PAGES]) - before < pages) {
-		if (now_ns() > end)
+		if (monotonic_ns() > end)
 			return -ETIMEDOUT;
 		sched_yield();
 	}
@@ -77,7 +77,7 @@ static int leave(struct bench *bench, const struct offload *offload)
 
 static int sample_prefetch(struct bench *bench, const struct offload *offload)
 {
-	uint64_t begin = now_ns();
+	uint64_t begin = monotonic_ns();
 	int left;
 
 	while ((left = gpool_kv_prefetch(offload->kv, offload->sequence)) > 0)
@@ -96,7 +96,7 @@ static int sample_peer(struct bench *bench, const struct offload *offload)
 	if (memory == MAP_FAILED)
 		return -errno;
 	memset(memory, 1, 2 * offload->bytes);
-	begin = now_ns();
+	begin = monotonic_ns();
 	memcpy(memory + offload->bytes, memory, offload->bytes);
 	bench_sample(bench, FIGURE_kv_peer_memcpy, gbps(offload, begin));
 	munmap(memory, 2 * offload->bytes);

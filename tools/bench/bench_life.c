@@ -19,7 +19,7 @@ enum { POOL_PAGES = 40960, PATIENCE_MS = 60000 };
 /* In the child: 0 and the time, or negative errno. */
 static int attach_and_allocate(const struct bench *bench, double *ms)
 {
-	uint64_t begin = now_ns();
+	uint64_t begin = monotonic_ns();
 	struct gpool_block block;
 	struct gpool *pool;
 	int error;
@@ -27,7 +27,7 @@ static int attach_and_allocate(const struct bench *bench, double *ms)
 	error = daemon_open(bench, 0, &pool);
 	if (!error)
 		error = gpool_alloc(pool, 1, NULL, &block);
-	*ms = (double)(now_ns() - begin) / 1e6;
+	*ms = (double)(monotonic_ns() - begin) / 1e6;
 	if (!error)
 		gpool_close(pool);
 	return error;
@@ -108,10 +108,10 @@ static int time_death(struct bench *bench, pid_t pid)
 	ended.fd = (int)syscall(SYS_pidfd_open, pid, 0);
 	if (ended.fd < 0)
 		return -errno;
-	killed = now_ns();
+	killed = monotonic_ns();
 	kill(pid, SIGKILL);
 	error = poll(&ended, 1, PATIENCE_MS) == 1 ? 0 : -ETIMEDOUT;
-	reported = now_ns();
+	reported = monotonic_ns();
 	if (!error)
 		error = daemon_wait_free(bench, &freed);
 	if (!error) {

@@ -35,16 +35,16 @@ static int sample(struct bench *bench, struct gpool *writer, struct gpool *reade
 
 	if (error)
 		return error;
-	begin = now_ns();
+	begin = monotonic_ns();
 	error = gpool_object_publish(object, &version);
 	if (error)
 		return error;
-	bench_sample(bench, FIGURE_publish_3500, (double)(now_ns() - begin) / 1e6);
-	begin = now_ns();
+	bench_sample(bench, FIGURE_publish_3500, (double)(monotonic_ns() - begin) / 1e6);
+	begin = monotonic_ns();
 	error = gpool_object_open(reader, "bench", NULL, &open);
 	if (error)
 		return error;
-	bench_sample(bench, FIGURE_open_3500, (double)(now_ns() - begin) / 1e6);
+	bench_sample(bench, FIGURE_open_3500, (double)(monotonic_ns() - begin) / 1e6);
 	error = gpool_object_address(open, ALLOCATIONS - 1, &address, &bytes);
 	if (!error)
 		error = gpool_object_close(open);

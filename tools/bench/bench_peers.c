@@ -36,18 +36,18 @@ static int heap_batches(size_t bytes, unsigned count, unsigned rounds, double *a
 	void *blocks[SINGLES];
 
 	for (unsigned round = 0; round < rounds; round++) {
-		uint64_t begin = now_ns(), middle;
+		uint64_t begin = monotonic_ns(), middle;
 		unsigned got = 0;
 
 		while (got < count && (blocks[got] = mallocx(bytes, 0)))
 			got++;
-		middle = now_ns();
+		middle = monotonic_ns();
 		for (unsigned i = 0; i < got; i++)
 			sdallocx(blocks[i], bytes, 0);
 		if (got < count)
 			return -ENOMEM;
 		first_ns[round] = (double)(middle - begin) / count;
-		second_ns[round] = (double)(now_ns() - middle) / count;
+		second_ns[round] = (double)(monotonic_ns() - middle) / count;
 	}
 	*alloc_ns = median(first_ns, rounds);
 	*free_ns = median(second_ns, rounds);
@@ -107,7 +107,7 @@ static int futex_ask(struct bench *bench, struct pingpong *shared)
 	int error = 0;
 
 	for (unsigned run = 0; run < bench->runs && !error; run++) {
-		uint64_t begin = now_ns();
+		uint64_t begin = monotonic_ns();
 
 		for (unsigned trip = 0; trip < TRIPS && !error; trip++, turn++) {
 			atomic_store(&shared->ping, turn + 1);
@@ -115,7 +115,7 @@ static int futex_ask(struct bench *bench, struct pingpong *shared)
 			error = pass(&shared->pong, turn);
 		}
 		if (!error)
-			bench_sample(bench, FIGURE_peer_futex, (double)(now_ns() - begin) / 1000 / TRIPS);
+			bench_sample(bench, FIGURE_peer_futex, (double)(monotonic_ns() - begin) / 1000 / TRIPS);
 	}
 	return error;
 }
@@ -175,12 +175,12 @@ static _Noreturn void nanomsg_ask(struct bench *bench, const char *url)
 		_exit(EIO);
 	error = nanomsg_trip(socket); /* waits until the other side is there */
 	for (unsigned run = 0; run < bench->runs && !error; run++) {
-		uint64_t begin = now_ns();
+		uint64_t begin = monotonic_ns();
 
 		for (unsigned trip = 0; trip < TRIPS && !error; trip++)
 			error = nanomsg_trip(socket);
 		if (!error)
-			bench_sample(bench, FIGURE_peer_nanomsg, (double)(now_ns() - begin) / 1000 / TRIPS);
+			bench_sample(bench, FIGURE_peer_nanomsg, (double)(monotonic_ns() - begin) / 1000 / TRIPS);
 	}
 	_exit(error ? EIO : 0);
 }

@@ -47,7 +47,7 @@ static int sample_restart(struct bench *bench, struct gpool *pool)
 	if (ended.fd < 0)
 		return -errno;
 	options.flags = GPOOL_ALLOC_CONTIGUOUS;
-	killed = now_ns();
+	killed = monotonic_ns();
 	kill((pid_t)before, SIGKILL);
 	/* Until it has ended it could still answer. */
 	error = poll(&ended, 1, ANSWER_MS) == 1 ? 0 : -ETIMEDOUT;
@@ -55,10 +55,10 @@ static int sample_restart(struct bench *bench, struct gpool *pool)
 	/* The block stays: given back it would be in the lease, and the next question never asked. */
 	if (!error)
 		error = gpool_alloc(pool, ASKED, &options, &block);
-	served = now_ns();
+	served = monotonic_ns();
 	if (!error)
 		error = ask_status(bench, &after);
-	answered = now_ns();
+	answered = monotonic_ns();
 	if (!error && after == before)
 		error = -EAGAIN;
 	if (error)

@@ -19,20 +19,20 @@ static uint64_t driver_calls(struct gpool *pool)
 
 static int sample(struct bench *bench, struct gpool *pool, bool content)
 {
-	uint64_t begin = now_ns(), calls;
+	uint64_t begin = monotonic_ns(), calls;
 	int error = gpool_sleep(pool, 0);
 
 	if (error)
 		return error;
-	bench_sample(
-		bench, content ? FIGURE_sleep_512_content : FIGURE_sleep_35000_pages, (double)(now_ns() - begin) / 1e6);
+	bench_sample(bench, content ? FIGURE_sleep_512_content : FIGURE_sleep_35000_pages,
+		(double)(monotonic_ns() - begin) / 1e6);
 	calls = driver_calls(pool);
-	begin = now_ns();
+	begin = monotonic_ns();
 	error = gpool_wake(pool, 0);
 	if (error)
 		return error;
-	bench_sample(
-		bench, content ? FIGURE_wake_512_content : FIGURE_wake_35000_pages, (double)(now_ns() - begin) / 1e6);
+	bench_sample(bench, content ? FIGURE_wake_512_content : FIGURE_wake_35000_pages,
+		(double)(monotonic_ns() - begin) / 1e6);
 	if (!content)
 		bench_sample(bench, FIGURE_wake_35000_calls, (double)(driver_calls(pool) - calls));
 	return 0;

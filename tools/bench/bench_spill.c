@@ -54,31 +54,31 @@ static int blocks_take(struct spill *spill)
 /* Out: one request for all of them, and its end is when the last page has left. */
 static int sample_out(struct bench *bench, struct spill *spill, enum figure figure)
 {
-	uint64_t before = atomic_load(&spill->header->counters[POOL_COUNT_SPILLED_PAGES]), begin = now_ns(),
+	uint64_t before = atomic_load(&spill->header->counters[POOL_COUNT_SPILLED_PAGES]), begin = monotonic_ns(),
 		 end = begin + PATIENCE_NS;
 	int64_t taken = daemon_evict(bench, POOL_PAGES); /* cached pages count too */
 
 	if (taken < 0)
 		return (int)taken;
 	while (atomic_load(&spill->header->counters[POOL_COUNT_SPILLED_PAGES]) - before < BLOCKS) {
-		if (now_ns() > end)
+		if (monotonic_ns() > end)
 			return -ETIMEDOUT;
 		sched_yield();
 	}
-	bench_sample(bench, figure, gbps(spill->bytes, now_ns() - begin));
+	bench_sample(bench, figure, gbps(spill->bytes, monotonic_ns() - begin));
 	return 0;
 }
 
 /* Back: pin after pin, as a program does it. */
 static int sample_back(struct bench *bench, struct spill *spill, enum figure figure)
 {
-	uint64_t begin = now_ns();
+	uint64_t begin = monotonic_ns();
 	int error = 0;
 
 	for (unsigned i = 0; i < BLOCKS && !error; i++)
 		error = gpool_pin(spill->pool, &spill->blocks[i]);
 	if (!error)
-		bench_sample(bench, figure, gbps(spill->bytes, now_ns() - begin));
+		bench_sample(bench, figure, gbps(spill->bytes, monotonic_ns() - begin));
 	for (unsigned i = 0; i < BLOCKS && !error; i++) {
 		uint64_t address;
 
@@ -95,10 +95,10 @@ static int sample_back(struct bench *bench, struct spill *spill, enum figure fig
 
 static void sample_memcpy(struct bench *bench, const struct spill *spill, uint8_t *from, uint8_t *to)
 {
-	uint64_t begin = now_ns();
+	uint64_t begin = monotonic_ns();
 
 	memcpy(to, from, spill->bytes);
-	bench_sample(bench, FIGURE_peer_memcpy, gbps(spill->bytes, now_ns() - begin));
+	bench_sample(bench, FIGURE_peer_memcpy, gbps(spill->bytes, monotonic_ns() - begin));
 }
 
 /* The same bytes past the page cache where the file system can, as the mover does it. */
@@ -111,15 +111,15 @@ static int sample_file(struct bench *bench, const struct spill *spill, uint8_t *
 		fd = open(bench->folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return -errno;
-	begin = now_ns();
+	begin = monotonic_ns();
 	for (uint64_t at = 0; at < spill->bytes && !error; at += FILE_CHUNK)
 		error = pwrite(fd, memory + at, FILE_CHUNK, (off_t)at) == FILE_CHUNK ? 0 : -EIO;
-	middle = now_ns();
+	middle = monotonic_ns();
 	for (uint64_t at = 0; at < spill->bytes && !error; at += FILE_CHUNK)
 		error = pread(fd, memory + at, FILE_CHUNK, (off_t)at) == FILE_CHUNK ? 0 : -EIO;
 	if (!error) {
 		bench_sample(bench, FIGURE_peer_file_write, gbps(spill->bytes, middle - begin));
-		bench_sample(bench, FIGURE_peer_file_read, gbps(spill->bytes, now_ns() - middle));
+		bench_sample(bench, FIGURE_peer_file_read, gbps(spill->bytes, monotonic_ns() - middle));
 	}
 	close(fd);
 	return error;

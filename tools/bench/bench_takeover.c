@@ -93,7 +93,7 @@ static _Noreturn void hold(const struct bench *bench, int orders, int say_to)
 	}
 	if (say(say_to, error) || hear(orders, &go))
 		_exit(1);
-	begin = now_ns();
+	begin = monotonic_ns();
 	error = gpool_role_release(pool, &role);
 	say(say_to, error ? error : (int64_t)begin);
 	for (;;)
@@ -109,10 +109,10 @@ static _Noreturn void stand_by(const struct bench *bench, int say_to, int by_for
 	error = daemon_open(bench, 0, &pool);
 	if (!error)
 		error = gpool_role_acquire(pool, ROLE, PATIENCE_MS, &role);
-	say(say_to, error ? error : (int64_t)now_ns());
+	say(say_to, error ? error : (int64_t)monotonic_ns());
 	if (by_force) {
 		error = adopt(pool, &role);
-		say(say_to, error ? error : (int64_t)now_ns());
+		say(say_to, error ? error : (int64_t)monotonic_ns());
 	}
 	for (;;)
 		pause();
@@ -167,7 +167,7 @@ static int scene_play(struct bench *bench, struct scene *scene, int by_force)
 	if (error)
 		return error;
 	if (by_force) {
-		begin = (int64_t)now_ns();
+		begin = (int64_t)monotonic_ns();
 		kill(scene->holder, SIGKILL);
 	} else {
 		error = say(scene->orders[1], 0);

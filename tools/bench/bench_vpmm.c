@@ -107,10 +107,10 @@ static int steady_sample(struct subject *subject, uint64_t addresses[LIVE], doub
 	int error = 0;
 
 	for (unsigned batch = 0; batch < BATCHES && !error; batch++) {
-		uint64_t begin = now_ns();
+		uint64_t begin = monotonic_ns();
 
 		error = steady_batch(subject, addresses);
-		times[batch] = (double)(now_ns() - begin) / PAIRS;
+		times[batch] = (double)(monotonic_ns() - begin) / PAIRS;
 	}
 	*ns = median(times, BATCHES);
 	*calls = 1000 * (double)(subject_calls(subject) - before) / (BATCHES * PAIRS);
@@ -176,7 +176,7 @@ struct played {
 static int trace_play(
 	struct subject *subject, const struct malloc_trace *trace, uint64_t *addresses, struct played *played)
 {
-	uint64_t begin = now_ns(), calls = subject_calls(subject);
+	uint64_t begin = monotonic_ns(), calls = subject_calls(subject);
 	int error = 0;
 
 	*played = (struct played){0};
@@ -201,7 +201,7 @@ static int trace_play(
 		if (held > played->peak)
 			played->peak = held;
 	}
-	played->ms = (double)(now_ns() - begin) / 1e6;
+	played->ms = (double)(monotonic_ns() - begin) / 1e6;
 	played->calls = subject_calls(subject) - calls;
 	return error;
 }
@@ -427,7 +427,7 @@ static int streams(struct bench *bench, const struct allocator_ops *ops, void *c
 		uint64_t begin, calls, waits;
 
 		error = subject_open(bench, ops, &subject);
-		begin = now_ns();
+		begin = monotonic_ns();
 		if (!error)
 			error = streams_run(&subject, threads, &calls);
 		if (!error) {
@@ -435,7 +435,7 @@ static int streams(struct bench *bench, const struct allocator_ops *ops, void *c
 
 			waits = gpu_calls(gpu, GPU_CALL_TIMELINE_WAIT) + gpu_calls(gpu, GPU_CALL_EVENT_WAIT);
 			bench_sample(bench, ours ? FIGURE_vpmm_multi_stream_call : FIGURE_peer_fit_multi_stream_call,
-				(double)(now_ns() - begin) * THREADS / (double)calls);
+				(double)(monotonic_ns() - begin) * THREADS / (double)calls);
 			if (ours)
 				bench_sample(
 					bench, FIGURE_vpmm_multi_stream_waits, 100000 * (double)waits / (double)calls);

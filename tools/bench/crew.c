@@ -63,7 +63,7 @@ static int member_race(struct crew_shared *shared, unsigned member, const struct
 	int64_t operations = 0, made;
 
 	/* All begin in the same microsecond; the wait is short and both cores are meant to be busy. */
-	while (now_ns() < shared->start_ns)
+	while (monotonic_ns() < shared->start_ns)
 		;
 	begin = own_time_ns();
 	do {
@@ -71,7 +71,7 @@ static int member_race(struct crew_shared *shared, unsigned member, const struct
 		if (made < 0)
 			return (int)made;
 		operations += made;
-	} while (now_ns() < end);
+	} while (monotonic_ns() < end);
 	shared->rates[member] = (double)operations * 1e9 / (double)(own_time_ns() - begin);
 	return 0;
 }
@@ -150,7 +150,7 @@ int crew_race(struct crew *crew, unsigned members, uint64_t duration_ns, double 
 
 	shared->members = members;
 	shared->duration_ns = duration_ns;
-	shared->start_ns = now_ns() + 2000000; /* time enough for every member to wake up */
+	shared->start_ns = monotonic_ns() + 2000000; /* time enough for every member to wake up */
 	for (unsigned i = 0; i < crew->count; i++)
 		shared->rates[i] = 0;
 	atomic_fetch_add(&shared->round, 1);

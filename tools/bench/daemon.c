@@ -122,7 +122,7 @@ int daemon_open(const struct bench *bench, uint32_t flags, struct gpool **pool)
 static int daemon_await(struct bench *bench)
 {
 	struct gpool_options options = GPOOL_OPTIONS_INIT;
-	uint64_t deadline = now_ns() + START_PATIENCE_MS * UINT64_C(1000000);
+	uint64_t deadline = monotonic_ns() + START_PATIENCE_MS * UINT64_C(1000000);
 	char folder[PATH_MAX];
 	int error;
 
@@ -139,7 +139,7 @@ static int daemon_await(struct bench *bench)
 			bench->agent = 0;
 			return -EPIPE;
 		}
-	} while ((error == -ENOENT || error == -ETIMEDOUT) && now_ns() < deadline);
+	} while ((error == -ENOENT || error == -ETIMEDOUT) && monotonic_ns() < deadline);
 	return error;
 }
 
@@ -252,18 +252,18 @@ int64_t daemon_evict(const struct bench *bench, uint32_t pages)
 int daemon_wait_free(const struct bench *bench, uint64_t *when)
 {
 	const struct pool_header *header = pool_view(bench->control)->header;
-	uint64_t deadline = now_ns() + UINT64_C(30000000000), now;
+	uint64_t deadline = monotonic_ns() + UINT64_C(30000000000), now;
 
 	/*
 	 * Nothing wakes an observer at this change, so it looks again and again, leaving the core to whoever wants it.
 	 */
 	while (atomic_load(&header->state_pages[PAGE_FREE]) != header->page_count) {
-		if (now_ns() > deadline)
+		if (monotonic_ns() > deadline)
 			return bench_complain(bench, -ETIMEDOUT, "%u of %u pages are free after 30 s",
 				atomic_load(&header->state_pages[PAGE_FREE]), header->page_count);
 		sched_yield();
 	}
-	now = now_ns();
+	now = monotonic_ns();
 	if (when)
 		*when = now;
 	return 0;

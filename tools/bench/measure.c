@@ -21,7 +21,7 @@ void bench_sample(struct bench *bench, enum figure figure, double value)
 void bench_progress(struct bench *bench, uint64_t done, uint64_t all)
 {
 	static uint64_t last_ns;
-	uint64_t now = now_ns();
+	uint64_t now = monotonic_ns();
 
 	if (now - last_ns < UINT64_C(250000000))
 		return;
@@ -41,14 +41,6 @@ int bench_complain(const struct bench *bench, int error, const char *format, ...
 	return error;
 }
 
-uint64_t now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
-
 uint64_t own_time_ns(void)
 {
 	uint64_t ran, waited = 0;
@@ -58,7 +50,7 @@ uint64_t own_time_ns(void)
 		waited = 0;
 	if (file)
 		fclose(file);
-	return now_ns() - waited;
+	return monotonic_ns() - waited;
 }
 
 int process_time(pid_t pid, uint64_t *ns)

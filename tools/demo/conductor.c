@@ -1,6 +1,7 @@
 /* conductor.c - see conductor.h. */
 #include "tools/demo/conductor.h"
 
+#include "shm/monotonic.h"
 #include "tools/demo/monitor.h"
 #include "tools/demo/progress.h"
 
@@ -43,14 +44,6 @@ struct conductor {
 };
 
 static sigset_t watched;
-
-static uint64_t clock_us(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
-}
 
 void conductor_signals(void)
 {
@@ -329,7 +322,7 @@ static void sample(struct conductor *conductor)
 	const char *names[BOARD_ENGINES] = {conductor->plan->traces[0].name, conductor->plan->traces[1].name};
 	struct run_sample taken = {.time_us = board_now_us(&conductor->board)};
 
-	conductor->next_sample_us = clock_us() + SAMPLE_US;
+	conductor->next_sample_us = monotonic_us() + SAMPLE_US;
 	if (monitor_sample(&conductor->monitor, names, &taken) != 0) {
 		conductor->run->missed_samples++;
 		return;
@@ -378,7 +371,7 @@ static void conduct(struct conductor *conductor)
 	struct run *run = conductor->run;
 
 	while (!conductor->stop && (conductor->engines[0] != 0 || conductor->engines[1] != 0)) {
-		uint64_t now_us = clock_us(), run_us = board_now_us(&conductor->board);
+		uint64_t now_us = monotonic_us(), run_us = board_now_us(&conductor->board);
 
 		if (kill_is_due(conductor, run_us))
 			kill_one(conductor, run_us);
@@ -416,7 +409,7 @@ static void finish(struct conductor *conductor)
 	int error;
 
 	run->seconds = (double)board_now_us(&conductor->board) / 1e6;
-	run->wall_seconds = (double)(clock_us() - conductor->start_us) / 1e6;
+	run->wall_seconds = (double)(monotonic_us() - conductor->start_us) / 1e6;
 	sample(conductor);
 	progress_show(&conductor->progress, conductor->plan, run, &conductor->board, true);
 	if (run->missed_samples > run->sample_count)
@@ -443,7 +436,7 @@ static int run_engines(struct conductor *conductor)
 	struct board_engine *engines = conductor->board.header->engines;
 	int error = 0;
 
-	conductor->start_us = clock_us();
+	conductor->start_us = monotonic_us();
 	conductor->next_kill_us = random_interval_us(conductor);
 	/* Before either starts, so that the first one up waits for the other. */
 	for (int i = 0; i < BOARD_ENGINES; i++)

@@ -2,6 +2,7 @@
 #include "tools/demo/engine.h"
 
 #include "client/gpool.h"
+#include "shm/monotonic.h"
 #include "tools/demo/board.h"
 #include "tools/demo/kv.h"
 #include "tools/demo/model.h"
@@ -59,14 +60,6 @@ struct engine {
 	bool released; /* pages were freed or unpinned since */
 	struct prefix_cache cache;
 };
-
-static uint64_t clock_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
 
 static const struct board_request *request_of(const struct engine *engine, const struct sequence *sequence)
 {
@@ -389,7 +382,7 @@ static int engine_step(struct engine *engine)
 static void engine_keep_house(struct engine *engine)
 {
 	struct board_engine *score = engine->context.score;
-	uint64_t now_us = clock_ns() / 1000;
+	uint64_t now_us = monotonic_ns() / 1000;
 
 	atomic_store_explicit(&score->running, engine->running.count, memory_order_relaxed);
 	atomic_store_explicit(&score->waiting, engine->queue.count, memory_order_relaxed);
@@ -404,7 +397,7 @@ static void engine_keep_house(struct engine *engine)
 /* The rest of the step. A request that was refused spends it in the agent's queue. */
 static int engine_rest(struct engine *engine)
 {
-	uint64_t now_ns = clock_ns();
+	uint64_t now_ns = monotonic_ns();
 	struct timespec due = {
 		.tv_sec = (time_t)(engine->due_ns / 1000000000), .tv_nsec = (long)(engine->due_ns % 1000000000)};
 	int error = 0;
@@ -437,7 +430,7 @@ static void engine_tick(struct engine *engine)
 	engine->now_us += step_us;
 	atomic_store(&engine->context.score->clock_us, engine->now_us);
 	engine_wait_for_other(engine);
-	now_ns = clock_ns();
+	now_ns = monotonic_ns();
 	engine->due_ns = (engine->due_ns > now_ns ? engine->due_ns : now_ns) + step_us * 1000;
 }
 
@@ -453,7 +446,7 @@ static void engine_join(struct engine *engine)
 		engine->now_us = others_us;
 	atomic_store(&score->clock_us, engine->now_us);
 	atomic_store(&score->active, 1);
-	engine->due_ns = clock_ns();
+	engine->due_ns = monotonic_ns();
 }
 
 static int engine_serve(struct engine *engine)

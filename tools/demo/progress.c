@@ -1,12 +1,12 @@
 /* progress.c - see progress.h. */
 #include "tools/demo/progress.h"
 
+#include "shm/monotonic.h"
 #include "tools/lib/text.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { TERMINAL_US = 250 * 1000, PLAIN_US = 2000 * 1000 };
@@ -27,14 +27,6 @@ static void count_finished(const struct board *board, uint64_t *finished, uint64
 		}
 }
 
-static uint64_t clock_us(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
-}
-
 static int columns(void)
 {
 	struct winsize size;
@@ -45,7 +37,7 @@ static int columns(void)
 void progress_show(
 	struct progress *progress, const struct plan *plan, const struct run *run, const struct board *board, bool last)
 {
-	uint64_t now_us = clock_us(), finished, tokens, waits = 0, lost = 0;
+	uint64_t now_us = monotonic_us(), finished, tokens, waits = 0, lost = 0;
 	const struct run_sample *sample = run->sample_count ? &run->samples[run->sample_count - 1] : NULL;
 	char line[512], number[TEXT_BYTES];
 	int length;

@@ -1,6 +1,8 @@
 /* live.c - streams for those who look: what has changed since they were told last. */
 #include "tools/exporter/live.h"
 
+#include "shm/monotonic.h"
+
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -22,14 +24,6 @@ struct viewer {
 	char *text;
 	size_t bytes, given;
 };
-
-static uint64_t now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
 
 /* ---- pages ---- */
 
@@ -256,7 +250,7 @@ static ssize_t viewer_next(void *stream, char *to, size_t room)
 	size_t bytes;
 
 	while (viewer->given == viewer->bytes) {
-		uint64_t now = now_ns();
+		uint64_t now = monotonic_ns();
 
 		if (http_stopping())
 			return -1;
@@ -302,7 +296,7 @@ void live_stream(void *context, const struct http_request *request, struct http_
 		return;
 	}
 	viewer->live = live;
-	viewer->next_ns = now_ns();
+	viewer->next_ns = monotonic_ns();
 	snprintf(viewer->pool, sizeof(viewer->pool), "%s", pool ? pool : "");
 	answer->type = "text/event-stream";
 	answer->next = viewer_next;

@@ -1,6 +1,8 @@
 /* peers.c - see peers.h. */
 #include "tools/exporter/peers.h"
 
+#include "shm/monotonic.h"
+
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -26,14 +28,6 @@ struct peers {
 	bool ending;
 	TAILQ_HEAD(, peer) list;
 };
-
-static uint64_t now_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
 
 /* What counts as one address. No IPv6 network in use begins with 64 zero bits, so the two kinds do not meet. */
 static uint64_t origin_of(const struct sockaddr *address)
@@ -70,7 +64,7 @@ static void set_state(struct peers *peers, struct peer *peer, enum peer_state st
 	pthread_mutex_lock(&peers->lock);
 	if (peer->state != PEER_DROPPED) {
 		peer->state = state;
-		peer->deadline_ms = now_ms() + deadline_ms;
+		peer->deadline_ms = monotonic_ms() + deadline_ms;
 		pthread_cond_signal(&peers->changed);
 	}
 	pthread_mutex_unlock(&peers->lock);
@@ -79,7 +73,7 @@ static void set_state(struct peers *peers, struct peer *peer, enum peer_state st
 /* Disconnect those whose time is over; return when the next one's is, UINT64_MAX: there is none. */
 static uint64_t drop_late(struct peers *peers)
 {
-	uint64_t now = now_ms(), next = UINT64_MAX;
+	uint64_t now = monotonic_ms(), next = UINT64_MAX;
 	struct peer *peer;
 
 	TAILQ_FOREACH(peer, &peers->list, link)
@@ -193,7 +187,7 @@ struct peer *peer_open(struct peers *peers, int fd, const struct sockaddr *addre
 	}
 	peer->fd = fd;
 	peer->origin = origin_of(address);
-	peer->deadline_ms = now_ms() + peers->limits.head_ms;
+	peer->deadline_ms = monotonic_ms() + peers->limits.head_ms;
 	pthread_mutex_lock(&peers->lock);
 	TAILQ_INSERT_TAIL(&peers->list, peer, link);
 	pthread_cond_signal(&peers->changed);

@@ -3,6 +3,7 @@
 
 #include "client/gpool.h"
 #include "client/core/request.h"
+#include "shm/monotonic.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -10,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 struct sampler {
@@ -26,14 +26,6 @@ struct sampler {
 	struct sample sample;
 	struct page_kinds *kinds[SAMPLE_POOLS]; /* of pools that somebody looks at */
 };
-
-static uint64_t now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
 
 /* ---- attaching ---- */
 
@@ -186,14 +178,14 @@ static void sample_take(struct sampler *sampler)
 {
 	struct sample *sample = &sampler->sample;
 	bool was_up = sample->up, first = !sample->taken;
-	uint64_t begin = now_ns(), end;
+	uint64_t begin = monotonic_ns(), end;
 	int error = sample_fill(sampler);
 
 	if (error == -EPIPE) {
 		detach(sampler);
 		error = sample_fill(sampler);
 	}
-	end = now_ns();
+	end = monotonic_ns();
 	sample->up = !error;
 	sample->why[0] = '\0';
 	if (error)
@@ -233,7 +225,7 @@ void sampler_destroy(struct sampler *sampler)
 
 const struct sample *sampler_look(struct sampler *sampler)
 {
-	uint64_t asked_ms = now_ns() / 1000000;
+	uint64_t asked_ms = monotonic_ns() / 1000000;
 
 	pthread_mutex_lock(&sampler->lock);
 	if (!sampler->sample.taken || sampler->ended_ms + SAMPLE_MS < asked_ms)
@@ -302,13 +294,13 @@ const struct page_kinds *sampler_kinds(struct sampler *sampler, const char *pool
 	kinds = sampler->kinds[index];
 	if (!kinds)
 		return NULL;
-	if (kinds->taken_ms && !strcmp(kinds->pool, pool) && kinds->taken_ms + KINDS_MS >= now_ns() / 1000000)
+	if (kinds->taken_ms && !strcmp(kinds->pool, pool) && kinds->taken_ms + KINDS_MS >= monotonic_ns() / 1000000)
 		return kinds;
 	snprintf(kinds->pool, sizeof(kinds->pool), "%s", pool);
 	kinds->taken_ms = 0;
 	if (kinds_ask(sampler, kinds))
 		return NULL;
-	kinds->taken_ms = now_ns() / 1000000;
+	kinds->taken_ms = monotonic_ns() / 1000000;
 	return kinds;
 }
 

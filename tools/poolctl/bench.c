@@ -5,6 +5,7 @@
  * exactly gpool-bench measures, on a machine of its own, this cannot.
  */
 #include "tools/poolctl/agent.h"
+#include "shm/monotonic.h"
 #include "tools/poolctl/output.h"
 
 #include "shm/pool_segment.h"
@@ -12,7 +13,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum {
 	SESSIONS = 15, /* attached one after the other: a sample each of attaching and of a lease */
@@ -58,14 +58,6 @@ struct samples {
 	uint32_t count;
 };
 
-static uint64_t now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
-
 static void sample(struct samples *samples, double value)
 {
 	if (samples->count < BATCHES)
@@ -109,9 +101,9 @@ static int measure_refill(struct gpool *pool, uint32_t most, struct samples *sam
 
 	if (error || before.leased_pages + 1 > most)
 		return error;
-	begin = now_ns();
+	begin = monotonic_ns();
 	error = block_alloc(pool, before.leased_pages + 1, &block);
-	end = now_ns();
+	end = monotonic_ns();
 	if (error)
 		return error;
 	error = gpool_stats(pool, &after);
@@ -125,7 +117,7 @@ static int measure_session(const struct command *command, uint32_t most, struct 
 	struct gpool_options options = GPOOL_OPTIONS_INIT;
 	struct gpool_block block;
 	struct gpool *pool;
-	uint64_t begin = now_ns();
+	uint64_t begin = monotonic_ns();
 	int error;
 
 	options.directory = command->directory;
@@ -137,7 +129,7 @@ static int measure_session(const struct command *command, uint32_t most, struct 
 		return error;
 	error = block_alloc(pool, 1, &block);
 	if (!error) {
-		sample(&samples[FIGURE_ATTACH], (double)(now_ns() - begin) / 1e6);
+		sample(&samples[FIGURE_ATTACH], (double)(monotonic_ns() - begin) / 1e6);
 		error = gpool_free(pool, &block);
 	}
 	if (!error)
@@ -152,16 +144,16 @@ static int measure_batch(struct gpool *pool, struct samples *samples)
 	uint64_t at[4];
 	int error = 0, done = 0;
 
-	at[0] = now_ns();
+	at[0] = monotonic_ns();
 	while (done < BATCH && !(error = block_alloc(pool, 1, &blocks[done])))
 		done++;
-	at[1] = now_ns();
+	at[1] = monotonic_ns();
 	for (int i = 0; i < done && !error; i++)
 		error = gpool_pin(pool, &blocks[i]);
-	at[2] = now_ns();
+	at[2] = monotonic_ns();
 	for (int i = 0; i < done && !error; i++)
 		error = gpool_unpin(pool, &blocks[i]);
-	at[3] = now_ns();
+	at[3] = monotonic_ns();
 	for (int i = 0; i < done; i++)
 		gpool_free(pool, &blocks[i]);
 	for (int i = 0; i < 3 && !error; i++)
@@ -171,7 +163,7 @@ static int measure_batch(struct gpool *pool, struct samples *samples)
 
 static int measure_copy(struct gpool *pool, uint32_t stream, const uint64_t addresses[2], struct samples *samples)
 {
-	uint64_t bytes = gpool_page_bytes(pool), begin = now_ns();
+	uint64_t bytes = gpool_page_bytes(pool), begin = monotonic_ns();
 	struct gpool_fence fence;
 	int error = gpool_copy(pool, stream, addresses[1], addresses[0], bytes);
 
@@ -180,7 +172,7 @@ static int measure_copy(struct gpool *pool, uint32_t stream, const uint64_t addr
 	if (!error)
 		error = gpool_fence_wait(pool, fence, 5000);
 	if (!error)
-		sample(samples, (double)bytes / (double)(now_ns() - begin));
+		sample(samples, (double)bytes / (double)(monotonic_ns() - begin));
 	return error;
 }
 

@@ -1,5 +1,6 @@
 /* doctor_agent.c - the folder of the sockets, and the gpoold that serves there. */
 #include "tools/poolctl/agent.h"
+#include "shm/monotonic.h"
 #include "tools/poolctl/doctor.h"
 #include "tools/poolctl/output.h"
 #include "tools/poolctl/pieces.h"
@@ -11,7 +12,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 static const char *group_name(gid_t gid)
@@ -81,14 +81,6 @@ static void group_check(struct doctor *doctor)
 	doctor_add(doctor, DOCTOR_INFO, "group gpool", "does not exist: gpoold gives the sockets to its own group");
 	doctor_advise(
 		doctor, "groupadd --system gpool, and add the users of the workers to it, unless they all run as root");
-}
-
-static uint64_t now_us(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
 }
 
 static void needs_learn(struct doctor *doctor, const struct msg_status_reply *status)
@@ -167,7 +159,7 @@ static void agent_ask_status(
 	struct doctor *doctor, const struct command *command, struct gpool *pool, uint64_t attach_us)
 {
 	static struct msg_status_reply status;
-	uint64_t begin = now_us();
+	uint64_t begin = monotonic_us();
 
 	if (agent_status(command, pool, &status)) {
 		doctor_add(doctor, DOCTOR_FAIL, "front", "the agent attaches sessions and answers no request");
@@ -179,7 +171,8 @@ static void agent_ask_status(
 	doctor->agent_answers = true;
 	doctor_add(doctor, DOCTOR_OK, "agent",
 		"process %" PRIu32 ", up %s, %" PRIu32 " pools; attached in %" PRIu64 " us, answers in %" PRIu64 " us",
-		status.agent_pid, age_text(status.uptime_ms).text, status.pools_count, attach_us, now_us() - begin);
+		status.agent_pid, age_text(status.uptime_ms).text, status.pools_count, attach_us,
+		monotonic_us() - begin);
 	front_check(doctor, &status);
 	movers_check(doctor, &status);
 	needs_learn(doctor, &status);
@@ -188,12 +181,12 @@ static void agent_ask_status(
 static void agent_check(struct doctor *doctor, const struct command *command)
 {
 	struct gpool *pool;
-	uint64_t begin = now_us();
+	uint64_t begin = monotonic_us();
 	char why[256];
 	int error = agent_try(command, GPOOL_OPEN_OBSERVER, &pool, why, sizeof(why));
 
 	if (!error) {
-		agent_ask_status(doctor, command, pool, now_us() - begin);
+		agent_ask_status(doctor, command, pool, monotonic_us() - begin);
 		gpool_close(pool);
 		return;
 	}

@@ -1,5 +1,6 @@
 /* drain.c - a pool out of service, gently: no new workers, and wait until those who are there have left. */
 #include "tools/poolctl/agent.h"
+#include "shm/monotonic.h"
 #include "tools/poolctl/output.h"
 #include "tools/poolctl/view.h"
 
@@ -7,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 AGENT_DOER(drain)
 AGENT_DOER(evict)
@@ -47,14 +47,6 @@ static struct text left_text(const struct left *left)
 	return text;
 }
 
-static uint64_t now_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
-
 /* Until no worker is left. CODE_FAILED when `until_ms` passes before (0: never), as the caller says. */
 static int drain_wait(
 	const struct command *command, struct gpool *pool, const char *name, uint64_t until_ms, struct left *left)
@@ -72,7 +64,7 @@ static int drain_wait(
 		if (!command->quiet && (left->workers != told.workers || left->pages != told.pages))
 			complain("pool '%s': waiting for %s", name, left_text(left).text);
 		told = *left;
-		now = now_ms();
+		now = monotonic_ms();
 		if (until_ms && now >= until_ms)
 			return CODE_FAILED;
 		if (until_ms && until_ms - now < wait_ms)
@@ -143,7 +135,7 @@ int drain_run(const struct command *command)
 
 	if (command->values[OPTION_OFF] && (command->values[OPTION_EVICT] || command->values[OPTION_NO_WAIT]))
 		return complain_usage(command->verb, "--off goes with neither --evict nor --no-wait");
-	until_ms = command->values[OPTION_TIMEOUT] ? now_ms() + (uint64_t)command->timeout_ms : 0;
+	until_ms = command->values[OPTION_TIMEOUT] ? monotonic_ms() + (uint64_t)command->timeout_ms : 0;
 	asking.timeout_ms = ANSWER_MS;
 	code = agent_open(&asking, GPOOL_OPEN_ADMIN, &pool);
 	if (code)

@@ -1,6 +1,7 @@
 /* top.c - a pool on the whole terminal: looking once a second, and the keys. */
 #include "tools/poolctl/top.h"
 
+#include "shm/monotonic.h"
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/map.h"
 #include "tools/poolctl/screen.h"
@@ -8,7 +9,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 AGENT_GETTER(page_kinds)
 AGENT_GETTER(tenants)
@@ -28,14 +28,6 @@ struct watch {
 	uint64_t before_ms, incarnation;
 	struct top top;
 };
-
-static uint64_t now_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
 
 /* ---- looking ---- */
 
@@ -72,7 +64,7 @@ static double rate(uint64_t before, uint64_t now, uint64_t ms)
 static void rates_fill(struct watch *watch)
 {
 	const struct msg_pool_status *now = &watch->top.status.pools[watch->top.chosen], *before = &watch->before;
-	uint64_t at_ms = now_ms(), ms = at_ms - watch->before_ms;
+	uint64_t at_ms = monotonic_ms(), ms = at_ms - watch->before_ms;
 
 	watch->top.rates = (struct top_rates){0};
 	if (watch->incarnation == watch->top.status.incarnation && !strcmp(before->name, now->name) && ms) {
@@ -205,18 +197,18 @@ static bool key_do(struct watch *watch, int key)
 
 static void watch_on(struct watch *watch, int interval_ms)
 {
-	uint64_t next_ms = now_ms() + (uint64_t)interval_ms;
+	uint64_t next_ms = monotonic_ms() + (uint64_t)interval_ms;
 
 	for (;;) {
-		uint64_t at_ms = now_ms();
+		uint64_t at_ms = monotonic_ms();
 
 		top_draw(&watch->top);
 		if (!key_do(watch, screen_key(next_ms > at_ms ? (int)(next_ms - at_ms) : 0)))
 			return;
-		if (now_ms() < next_ms)
+		if (monotonic_ms() < next_ms)
 			continue;
 		look(watch);
-		next_ms = now_ms() + (uint64_t)interval_ms;
+		next_ms = monotonic_ms() + (uint64_t)interval_ms;
 	}
 }
 

@@ -2,6 +2,7 @@
 #include "tools/replay/player.h"
 
 #include "client/core/request.h"
+#include "shm/monotonic.h"
 #include "tools/lib/text.h"
 
 #include <errno.h>
@@ -55,14 +56,6 @@ struct player {
 	uint32_t running;     /* under the lock */
 	int error;            /* likewise */
 };
-
-static uint64_t clock_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
 
 /* ---- one thread waits for another ---- */
 
@@ -156,11 +149,11 @@ static void play_malloc(struct play_thread *thread, uint32_t index)
 	const struct malloc_event *event = &plan->trace->events[index];
 	struct allocator *allocator = player->allocator;
 	uint32_t stream = player->streams[event->stream];
-	uint64_t address = address_failed, begin = clock_ns(), fill;
+	uint64_t address = address_failed, begin = monotonic_ns(), fill;
 	int error = allocator->ops->malloc(allocator, event->bytes, stream, &address);
 
 	if (!error) {
-		latencies_add(&thread->malloc_ns, clock_ns() - begin);
+		latencies_add(&thread->malloc_ns, monotonic_ns() - begin);
 		raise_to(&player->peak_live, atomic_fetch_add(&player->live, event->bytes) + event->bytes);
 		raise_to(&player->peak_mapped, allocator->ops->mapped(allocator));
 		fill = (plan->fill_bytes < event->bytes ? plan->fill_bytes : event->bytes) / 4 * 4;
@@ -190,9 +183,9 @@ static void play_free(struct play_thread *thread, uint32_t index)
 	if (address == address_pending || address == address_failed)
 		return; /* stopped; or there is nothing to free */
 	atomic_fetch_sub(&player->live, event->bytes);
-	begin = clock_ns();
+	begin = monotonic_ns();
 	error = allocator->ops->free(allocator, address, player->streams[event->stream]);
-	latencies_add(&thread->free_ns, clock_ns() - begin);
+	latencies_add(&thread->free_ns, monotonic_ns() - begin);
 	atomic_store(&player->addresses[event->twin], address_failed); /* nothing is left of it */
 	if (error)
 		player_stop(player, error, "event %" PRIu32 ": cannot free %#" PRIx64 ": %s", index + 1, address,
@@ -207,7 +200,7 @@ static void play_pace(const struct player *player, uint64_t time_ns)
 	if (player->plan->speed <= 0)
 		return;
 	due = player->start_ns + (uint64_t)((double)time_ns / player->plan->speed);
-	while ((now = clock_ns()) < due && !atomic_load_explicit(&player->stop, memory_order_relaxed)) {
+	while ((now = monotonic_ns()) < due && !atomic_load_explicit(&player->stop, memory_order_relaxed)) {
 		uint64_t left = due - now < 100000000 ? due - now : 100000000;
 		struct timespec pause = {.tv_nsec = (long)left};
 
@@ -363,9 +356,9 @@ static void player_watch(struct player *player)
 		if (*player->plan->interrupted)
 			player_stop(player, -EINTR, "interrupted");
 		if (player->plan->progress &&
-			clock_ns() - shown_ns >= (terminal ? PROGRESS_MS : PROGRESS_PLAIN_MS) * UINT64_C(1000000)) {
+			monotonic_ns() - shown_ns >= (terminal ? PROGRESS_MS : PROGRESS_PLAIN_MS) * UINT64_C(1000000)) {
 			progress_show(player, terminal);
-			shown_ns = clock_ns();
+			shown_ns = monotonic_ns();
 			shown = true;
 		}
 		pthread_mutex_lock(&player->lock);
@@ -381,7 +374,7 @@ static void threads_start(struct player *player)
 {
 	int error = 0;
 
-	player->start_ns = clock_ns();
+	player->start_ns = monotonic_ns();
 	for (uint32_t i = 0; i < player->plan->trace->threads && !error; i++) {
 		pthread_mutex_lock(&player->lock);
 		error = -pthread_create(&player->threads[i].thread, NULL, thread_main, &player->threads[i]);
@@ -408,7 +401,7 @@ static void threads_join(struct player *player)
 		result->over_quota += thread->over_quota;
 		result->no_memory += thread->no_memory;
 	}
-	result->duration_ns = clock_ns() - player->start_ns;
+	result->duration_ns = monotonic_ns() - player->start_ns;
 	result->mallocs = result->malloc_ns.count;
 	result->frees = result->free_ns.count;
 	result->peak_live = player->peak_live;

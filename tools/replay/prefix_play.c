@@ -1,13 +1,13 @@
 /* prefix_play.c - see prefix_play.h. */
 #include "tools/replay/prefix_play.h"
 
+#include "shm/monotonic.h"
 #include "tools/lib/text.h"
 #include "tools/replay/prefix_optimum.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -26,14 +26,6 @@ struct play {
 	uint64_t begin_ns, shown_ns;
 	bool terminal, shown;
 };
-
-static uint64_t clock_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
-}
 
 double prefix_rate(const struct prefix_result *result)
 {
@@ -134,7 +126,7 @@ static int play_look(struct play *play, uint32_t request)
 		return -EINTR;
 	if (!play->plan->progress)
 		return 0;
-	now_ns = clock_ns();
+	now_ns = monotonic_ns();
 	if (now_ns - play->shown_ns >= (play->terminal ? PROGRESS_MS : PROGRESS_PLAIN_MS) * UINT64_C(1000000)) {
 		progress_show(play, request);
 		play->shown_ns = now_ns;
@@ -181,10 +173,10 @@ int prefix_play(const struct prefix_plan *plan, struct prefix_result *result)
 	if (play.kept)
 		memset(play.kept, 0xff, trace->node_count * sizeof(*play.kept));
 	error = !play.kept ? -ENOMEM : plan->policy == &prefix_optimum ? play_foresee(&play) : 0;
-	play.begin_ns = play.shown_ns = clock_ns();
+	play.begin_ns = play.shown_ns = monotonic_ns();
 	if (!error)
 		error = requests_play(&play);
-	result->duration_ns = clock_ns() - play.begin_ns;
+	result->duration_ns = monotonic_ns() - play.begin_ns;
 	eviction_get_stats(play.eviction, &result->stats);
 	if (play.shown && play.terminal)
 		fputs("\r\033[K", stderr);

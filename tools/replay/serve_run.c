@@ -6,6 +6,7 @@
  */
 #include "tools/replay/serve.h"
 
+#include "shm/monotonic.h"
 #include "tools/lib/text.h"
 #include "tools/replay/pool.h"
 #include "tools/replay/replay.h"
@@ -51,14 +52,6 @@ struct run {
 	uint64_t begin_ns, shown_ns;
 	bool terminal, shown;
 };
-
-static uint64_t clock_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
-}
 
 /* ---- what comes of it ---- */
 
@@ -115,12 +108,12 @@ static void result_sum(struct run *run)
 			result->counts[count] += engine->counts[count];
 	}
 	result->mean_pages = result->duration_us ? page_us / (double)result->duration_us : 0;
-	result->real_ns = clock_ns() - run->begin_ns;
+	result->real_ns = monotonic_ns() - run->begin_ns;
 }
 
 static void progress_show(struct run *run)
 {
-	uint64_t now_ns = clock_ns(), done = 0, clock_us = 0;
+	uint64_t now_ns = monotonic_ns(), done = 0, clock_us = 0;
 	char now[TEXT_BYTES], all[TEXT_BYTES];
 
 	if (!run->setup->progress ||
@@ -320,7 +313,7 @@ int serve_run(const struct serve_setup *setup, struct serve_result *result)
 		run->parts[i].channel = -1;
 	/* Blocks that are shared go by the agent's policy. */
 	run->pool.setting = setup->adaptive ? "eviction.policy=adaptive" : NULL;
-	run->begin_ns = run->shown_ns = clock_ns();
+	run->begin_ns = run->shown_ns = monotonic_ns();
 	error = pool_begin(run);
 	if (!error)
 		error = engines_start(run);

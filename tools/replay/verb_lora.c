@@ -4,6 +4,7 @@
  */
 #include "tools/replay/replay.h"
 
+#include "shm/monotonic.h"
 #include "tools/lib/chart.h"
 #include "tools/lib/text.h"
 #include "tools/replay/lora_report.h"
@@ -238,11 +239,8 @@ static bool limits_read(const struct command *command, struct replay *replay)
 static void progress(void *context, uint32_t finished)
 {
 	struct replay *replay = context;
-	struct timespec now;
-	uint64_t now_ms;
+	uint64_t now_ms = monotonic_ms();
 
-	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-	now_ms = (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 	if (now_ms - replay->shown_ms < (replay->terminal ? PROGRESS_MS : PROGRESS_PLAIN_MS))
 		return;
 	if (replay->shown_ms) {
