@@ -73,7 +73,7 @@ void flight_over(void *base, uint32_t count, bool texts, struct flight_ring *rin
 
 static uint64_t what_of(const struct flight_entry *entry)
 {
-	uint64_t flags = (entry->told ? FLAG_TOLD : 0) | (entry->everywhere ? FLAG_EVERYWHERE : 0);
+	uint64_t flags = (entry->self_reported ? FLAG_TOLD : 0) | (entry->everywhere ? FLAG_EVERYWHERE : 0);
 
 	return entry->kind | (uint64_t)entry->session << 32 | flags << 48;
 }
@@ -146,7 +146,7 @@ static void load(const struct flight_ring *ring, uint32_t place, struct flight_e
 		.duration_ns = atomic_load_explicit(&record->duration_ns, memory_order_relaxed),
 		.kind = (uint32_t)what,
 		.session = (uint16_t)(what >> 32),
-		.told = what >> 48 & FLAG_TOLD,
+		.self_reported = what >> 48 & FLAG_TOLD,
 		.everywhere = what >> 48 & FLAG_EVERYWHERE,
 		.page = (uint32_t)(pages >> 32),
 		.pages = (uint32_t)pages,
@@ -201,7 +201,7 @@ void flight_keep(const struct flight_ring *from, uint16_t session, const struct 
 			entry.kind < FLIGHT_WORKERS_FIRST)
 			continue;
 		entry.session = session;
-		entry.told = true;
+		entry.self_reported = true;
 		flight_write(to, &entry, NULL);
 	}
 }

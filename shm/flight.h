@@ -69,7 +69,7 @@ struct flight_entry {
 	uint64_t duration_ns; /* 0: an instant */
 	uint32_t kind;        /* enum flight_kind, or an event's */
 	uint16_t session;     /* whom it concerns; 0: nobody in particular */
-	bool told;            /* by that session about itself, which the agent only passes on */
+	bool self_reported;   /* by that session about itself; the agent forwards it alone */
 	bool everywhere;      /* an event of all pools */
 	uint32_t page, pages;
 	uint64_t tag;   /* of the block; 0: none */

@@ -104,7 +104,7 @@ static void keep(const struct flight_ring *from)
 	flight_keep(from, SESSION, &to);
 	for (uint32_t place = 0; place < PLACES; place++)
 		if (!flight_read(&to, place, UINT64_MAX, &entry, NULL))
-			demand(entry.kind >= FLIGHT_WORKERS_FIRST && entry.session == SESSION && entry.told);
+			demand(entry.kind >= FLIGHT_WORKERS_FIRST && entry.session == SESSION && entry.self_reported);
 	free(to.head);
 }
 

@@ -207,7 +207,7 @@ static void test_keep(void **state)
 		if (flight_read(&to, place, NOW, &entry, NULL))
 			continue;
 		assert_int_equal(entry.session, 9);
-		assert_true(entry.told);
+		assert_true(entry.self_reported);
 		assert_in_range(
 			entry.page, 3 * FLIGHT_SESSION_RECORDS - FLIGHT_KEPT_RECORDS, 3 * FLIGHT_SESSION_RECORDS - 1);
 		kept++;

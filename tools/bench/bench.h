@@ -78,7 +78,7 @@ int daemon_start_huge(struct bench *bench, uint32_t pages, const char *const *se
 int daemon_start_with(struct bench *bench, uint32_t pages, const char *more, const char *const *settings);
 /*
  * daemon_start_device() - the same on a device that seems to have `bytes`, all of them the pool's; none is used that
- * nobody writes.
+ * is not written.
  */
 int daemon_start_device(struct bench *bench, uint64_t bytes, uint64_t page_bytes, const char *const *settings);
 /* daemon_open() - another session with it: a worker's, unless flags say otherwise. */

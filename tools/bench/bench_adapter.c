@@ -164,7 +164,7 @@ static int reader_read(int fd, struct cold_reader *reader, const struct cold_fil
 	return result;
 }
 
-/* The first read of what was just written is not measured: a virtual disk may be slow at it, whoever reads. */
+/* The first read after writing is not measured: it may be slow on a virtual disk. */
 static int disk_sample(struct bench *bench, struct adapter *adapter, struct cold_reader *reader, int fd)
 {
 	struct cold_file file;

@@ -1,10 +1,10 @@
 /*
- * bench_adapter_cycles.c - adapters of mixed sizes come and go, 10,000 times, in a pool that holds a part of them.
+ * bench_adapter_cycles.c - adapters of mixed sizes are loaded and evicted 10,000 times, in a pool for a part of them.
  *
  * Every load is one of gpool_lora_acquire() from PEFT's files, evicting what was used least recently, and every page is
  * compared with the files by its checksum. The peer is placement in one piece, best fit in as many bytes, of the same
- * adapters in the same order, evicting likewise until so many bytes are free that the next one would fit, and, where it
- * does not, more.
+ * adapters in the same order, also evicting until the free bytes suffice for the next one, and further if it
+ * does not fit.
  */
 #include "tools/bench/bench.h"
 

@@ -150,7 +150,7 @@ static int hot_sample(struct bench *bench, struct engines *engines, uint32_t id,
 	return error ? error : gpool_lora_unload(engines->plain, id);
 }
 
-/* Registers one folder so many times, under different names; *ns receives the time. */
+/* Registers one folder `count` times under different names; *ns receives the time. */
 static int register_many(struct engines *engines, const char *folder, int count, uint64_t *ns)
 {
 	struct gpool_lora *many;

@@ -1,7 +1,7 @@
 /*
  * bench_elastic.c - elastic ranges and tensors: what it costs to back pages for the first time, to unback them, and to
  * back what is still reclaimable; and what a call to grow a tensor costs its caller when the blocks were brought to
- * hand before. On `host` a mapping is a system call; what it costs on a GPU only a GPU tells, so that the driver calls
+ * hand before. On `host` a mapping is a system call; its cost on a GPU can only be measured there, so the driver calls
  * are figures too.
  */
 #include "tools/bench/bench.h"

@@ -2,8 +2,8 @@
  * bench_kv.c - a paged KV cache as an engine's scheduler uses it: tokens appended one by one, forks, a prompt of 128k
  * tokens, a sequence preempted and resumed, a text of 64k tokens published and found again, also after its memory was
  * offered, one of 16k tokens shared with another engine. Blocks are 32 KiB, sixteen in a page; memory is mapped before,
- * or reclaimable, unless a figure says cold. On `host` a mapping is a system call; what it costs on a GPU only a GPU
- * tells.
+ * or reclaimable, unless a figure says cold. On `host` a mapping is a system call; its cost on a GPU can only be
+ * measured there.
  */
 #include "tools/bench/bench.h"
 
@@ -189,7 +189,7 @@ static int share_find(struct bench *bench, struct gpool_kv *first, struct gpool_
 	return 0;
 }
 
-/* What is shared outlives the caches: so that the next run begins anew. */
+/* Deletes the shared blocks, which outlive the caches, before the next run. */
 static void shared_delete(struct gpool *pool)
 {
 	struct gpool_object_info info = {.size = sizeof(info)};

@@ -123,7 +123,7 @@ static int set_sample(struct bench *bench, const struct engine *engine, uint32_t
 
 	if (error)
 		return error;
-	/* The first ones are for pages of the stage that nobody has touched. */
+	/* The first steps fault in the pages of the staging buffer and are not measured. */
 	for (int turn = 0; turn < 4 && !error; turn++) {
 		error = set_time(engine, batch, engine->ids + turn % 2 * count, count, &us, &calls);
 		if (turn < 2 || error)

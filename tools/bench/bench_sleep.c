@@ -1,7 +1,7 @@
 /*
  * bench_sleep.c - a range of 35,000 pages of a pool of 40,960 goes to sleep and wakes: one whose content is dropped,
- * and a smaller one whose content is spilled and comes back. The driver calls of a waking are a figure too. On `host` a
- * mapping is a system call; what it costs on a GPU only a GPU tells.
+ * and a smaller one whose content is spilled and restored. The driver calls of a waking are a figure too. On `host` a
+ * mapping is a system call; its cost on a GPU can only be measured there.
  */
 #include "tools/bench/bench.h"
 

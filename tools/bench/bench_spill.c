@@ -1,5 +1,5 @@
 /*
- * bench_spill.c - content that leaves the pool and comes back, through agent and mover, beside a plain memcpy and a
+ * bench_spill.c - content that is spilled and restored by agent and mover, compared with a plain memcpy and a
  * plain file of the same bytes in the same run.
  */
 #include "tools/bench/bench.h"

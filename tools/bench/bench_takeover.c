@@ -1,5 +1,5 @@
 /*
- * bench_takeover.c - how long nobody acts in a role: from the end of its holder, by force or in order, until the
+ * bench_takeover.c - how long a role has no acting holder: from the end of its holder, by force or in order, until the
  * standby knows that it is its turn, and has what the dead one published. Holder and standby are processes of their
  * own; all read one clock.
  */
@@ -72,7 +72,7 @@ static int adopt(struct gpool *pool, const struct gpool_role *role)
 	return gpool_object_open(pool, OBJECT, &options, &object);
 }
 
-/* Takes the role and every page, says so; releases it when it hears a word, and tells when it began to. */
+/* Takes the role and every page and reports it; releases the role on request and reports the time of the release. */
 static _Noreturn void hold(const struct bench *bench, int orders, int say_to)
 {
 	struct gpool_role role;

@@ -53,7 +53,7 @@ void socket_folder(const struct bench *bench, char path[PATH_MAX])
 	snprintf(path, PATH_MAX, "%s/run", bench->folder);
 }
 
-/* What the pool lies on. */
+/* The device of the pool. */
 struct device {
 	uint64_t bytes, page_bytes;
 	const char *more; /* keys of the pool, ",key=value" */
@@ -255,7 +255,7 @@ int daemon_wait_free(const struct bench *bench, uint64_t *when)
 	uint64_t deadline = monotonic_ns() + UINT64_C(30000000000), now;
 
 	/*
-	 * Nothing wakes an observer at this change, so it looks again and again, leaving the core to whoever wants it.
+	 * Nothing wakes an observer at this change, so it polls, and yields the core in between.
 	 */
 	while (atomic_load(&header->state_pages[PAGE_FREE]) != header->page_count) {
 		if (monotonic_ns() > deadline)

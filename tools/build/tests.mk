@@ -25,7 +25,7 @@ test-%: need-test-deps ## one test or group by its name, such as test-config
 check-gpu: need-deps ## tests that need a GPU; each says why where it skips
 	$(run_tests) gpu
 
-check-headers: ## gpool.h stands alone in C and C++
+check-headers: ## gpool.h compiles on its own in C and C++
 	$(run_tests) headers
 
 stress: need-test-deps ## torture for SECONDS= (600) with SEED=
@@ -60,7 +60,7 @@ $(B)/messages.dict: $(B)/protogen
 some-fuzz: $(addprefix $(B)/,$(NAMES)) $(B)/messages.dict
 endif
 
-# The module in which the agent dies at a store of the test's choice (agent/base/crash_point.h), with a mover that does as it is told.
+# The module in which the agent dies at a store of the test's choice (agent/base/crash_point.h), with a mover that follows the orders of the test.
 CRASH_SRC := $(shell grep -l 'crash_point\|journal.h' agent/*.c agent/*/*.c)
 CRASH_OBJ := $(patsubst %.c,$(B)/obj/crash/%.o,$(CRASH_SRC))
 

@@ -40,7 +40,7 @@ struct board_mark {
 	_Atomic uint64_t finished_us;
 };
 
-/* One engine's part. Counters run on when the engine is killed and started again; gauges begin anew. */
+/* One engine's part. Counters are kept when the engine is killed and restarted; gauges are reset. */
 struct board_engine {
 	char name[32];
 	char pool[32];

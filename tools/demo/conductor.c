@@ -338,7 +338,7 @@ static void sample(struct conductor *conductor)
 
 /*
  * An error of agent, library or demo may make everybody wait for ever; that must not be the end of it. The gap between
- * two arrivals may be long too, but then nobody waits.
+ * two arrivals may also be long, but then no request is waiting.
  */
 static void watch_for_stall(struct conductor *conductor, uint64_t now_us)
 {

@@ -191,7 +191,8 @@ static void engine_admitted(struct engine *engine, struct sequence *sequence)
 }
 
 /*
- * Try to start the oldest request that waits. Return: 0, -ENOSPC (no pages), -ENOENT (nobody waits), or an error that
+ * Try to start the oldest request that waits. Return: 0, -ENOSPC (no pages), -ENOENT (no request waits), or an error
+ * that
  * ends the engine.
  */
 static int engine_admit_one(struct engine *engine, int timeout_ms)

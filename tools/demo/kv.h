@@ -44,7 +44,8 @@ struct kv_context {
 uint32_t kv_part_full_pages(const struct kv_context *context, const struct kv_part *part);
 
 /*
- * kv_part_check() - compare every byte that was written. Return: 0, or -EBADMSG, counted and told as an error of the
+ * kv_part_check() - compare every byte that was written. Return: 0, or -EBADMSG, counted and reported as an error of
+ * the
  * engine.
  */
 int kv_part_check(const struct kv_context *context, const struct kv_part *part);
@@ -68,7 +69,7 @@ void kv_write(const struct kv_context *context, struct kv *kv, uint32_t tokens);
 /* kv_check() - all parts. Return: 0 or -EBADMSG. */
 int kv_check(const struct kv_context *context, const struct kv *kv);
 
-/* kv_touch() - tell the agent that the parts are in use: a pin that nobody refreshes counts as leaked. */
+/* kv_touch() - report the parts as used to the agent: a pin that is not refreshed counts as leaked. */
 void kv_touch(const struct kv_context *context, const struct kv *kv);
 
 /*

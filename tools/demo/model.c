@@ -105,7 +105,7 @@ static int model_finish(struct model *model, char *error)
 		return -EINVAL;
 	}
 	model->token_bytes = UINT64_C(2) * model->layers * model->kv_heads * model->head_dim * model->dtype_bytes;
-	/* The pattern that stands for KV is made of 64-bit words. */
+	/* The pattern that represents KV consists of 64-bit words. */
 	if (model->token_bytes % sizeof(uint64_t) != 0) {
 		snprintf(error, MODEL_ERROR_BYTES, "%llu bytes a token are not a multiple of 8",
 			(unsigned long long)model->token_bytes);

@@ -37,7 +37,7 @@ int model_parse(const char *text, struct model *model, char *error);
 /* model_tokens_per_page() - whole tokens in a page; 0: a token is larger than that. */
 uint32_t model_tokens_per_page(const struct model *model, uint64_t page_bytes);
 
-/* model_pages() - pages for so many tokens. */
+/* model_pages() - return the number of pages for a number of tokens. */
 uint32_t model_pages(uint64_t tokens, uint32_t tokens_per_page);
 
 /* model_list() - the i-th model of the table, NULL behind the last. */

@@ -1,5 +1,5 @@
 /*
- * pattern.h - bytes that stand for KV: every 64-bit word tells, once checked, whose it is and where it belongs.
+ * pattern.h - bytes that represent KV: each 64-bit word identifies its owner and its position.
  *
  * Word i of a page is seed + i * C, with a seed mixed from engine, request, life and page. A page that belongs to
  * somebody else, that is out of date, torn, shifted or has a single bit flipped differs. An addition a word is as fast

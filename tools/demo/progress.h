@@ -9,7 +9,7 @@
 
 struct progress {
 	bool terminal;
-	bool open; /* the cursor stands behind a line */
+	bool open; /* the cursor is at the end of a line */
 	uint64_t next_us;
 };
 

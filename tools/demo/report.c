@@ -387,7 +387,7 @@ static void write_explanation(FILE *out, const struct plan *plan)
 		"that pace. There is no model behind it: steps set the time, and the memory traffic is real. All times "
 		"are counted in steps, so that a busy machine stretches the clock on the wall and not the figures. On "
 		"the shared pool either engine could take all %s pages, on the halves %s. Requests, seed and kills "
-		"were the same. An engine that was killed began its unfinished requests anew.</p>\n",
+		"were the same. An engine that was killed restarted its unfinished requests.</p>\n",
 		plan->speed, text_seconds(a, plan->step_us), PLAN_STEP_US / 1000, plan->load,
 		text_count(b, plan->page_count), text_count(c, plan->page_count / 2));
 }

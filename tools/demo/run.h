@@ -22,7 +22,7 @@ struct plan {
 	uint64_t page_bytes;
 	uint32_t page_count; /* of the shared pool; each half of the split one has half of them */
 	uint32_t tokens_per_page;
-	double speed;        /* arrivals come so many times as fast as in the trace */
+	double speed;        /* factor by which arrivals are faster than in the trace */
 	double load;         /* and steps are so much slower against them */
 	double kill_every_s; /* mean; 0: no kills */
 	uint64_t seed;

@@ -32,7 +32,7 @@ struct http_request;
 const char *http_argument(const struct http_request *request, const char *name);
 
 /*
- * What a handler answers. Either bytes, or, with `next` set, a stream whose length nobody knows before its end.
+ * What a handler answers. Either bytes, or, with `next` set, a stream of unknown length.
  *
  * next() puts up to `room` bytes into `to` and returns how many, or -1: the end. It may wait, and then looks at
  * http_stopping() at least once a second. end() is called once, also when the peer has gone away.
@@ -58,7 +58,7 @@ void http_text(struct http_answer *answer, unsigned status, const char *format, 
 	__attribute__((format(printf, 3, 4)));
 
 /*
- * http_listen() - a socket that listens at a host or numeric address. Port 0: any free one, which `port` then tells.
+ * http_listen() - a socket that listens at a host or numeric address. Port 0: any free one, which is stored in `port`.
  * Return: a descriptor, or negative errno; -EADDRNOTAVAIL also where the name has no address.
  */
 int http_listen(const char *address, uint16_t *port);

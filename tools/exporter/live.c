@@ -1,4 +1,4 @@
-/* live.c - streams for those who look: what has changed since they were told last. */
+/* live.c - streams for viewers: changes since the last message to them. */
 #include "tools/exporter/live.h"
 
 #include "shm/monotonic.h"
@@ -18,7 +18,7 @@ enum { STATE_TICKS = LIVE_HZ / 2, BEAT_TICKS = 2 * LIVE_HZ };
 struct viewer {
 	struct live *live;
 	char pool[64];
-	uint64_t ticks, next_ns, told; /* told: number of the last notice */
+	uint64_t ticks, next_ns, sent; /* sent: number of the last notice */
 	uint32_t count;                /* pages that it has; 0: none yet */
 	struct msg_page_kind *has;
 	char *text;
@@ -184,20 +184,20 @@ static void notices_print(FILE *to, struct viewer *viewer)
 {
 	struct notice notice;
 
-	while (notices_next(viewer->live->notices, viewer->told, &notice)) {
+	while (notices_next(viewer->live->notices, viewer->sent, &notice)) {
 		cJSON *json = cJSON_CreateObject();
 
 		number(json, "time_ms", (double)notice.time_ms);
 		cJSON_AddStringToObject(json, "pool", notice.pool);
 		cJSON_AddStringToObject(json, "text", notice.text);
 		json_print(to, "notice", json);
-		viewer->told = notice.number;
+		viewer->sent = notice.number;
 	}
 }
 
 /* ---- a viewer ---- */
 
-/* Whoever names no pool sees the first. */
+/* Without a name, the first pool. */
 static void tick_print(FILE *to, struct viewer *viewer)
 {
 	const struct sample *sample;

@@ -3,7 +3,7 @@
  *
  *   /                             one HTML file, page.html, which asks for nothing but these
  *   /api/live?pool=NAME           server-sent events: `pages`, at most LIVE_HZ times a second, what has changed;
- *                                 `state`, all pools in numbers, twice a second; `notice`, what the agent tells
+ *                                 `state`, all pools in numbers, twice a second; `notice`, the agent's notices
  *   /api/page?pool=NAME&page=N    all about one page, JSON
  */
 #ifndef GPOOL_TOOLS_EXPORTER_LIVE_H

@@ -1,5 +1,5 @@
 /*
- * notices.h - the last events that the agent has told, numbered, for all who look.
+ * notices.h - the last events of the agent, numbered, for all viewers.
  */
 #ifndef GPOOL_TOOLS_EXPORTER_NOTICES_H
 #define GPOOL_TOOLS_EXPORTER_NOTICES_H
@@ -17,7 +17,7 @@ struct notice {
 struct notices;
 
 /*
- * notices_start() - a thread that listens as an observer, and attaches again when gpoold was started anew. NULL: out of
+ * notices_start() - a thread that listens as an observer, and attaches again when gpoold was restarted. NULL: out of
  * memory or threads.
  */
 struct notices *notices_start(const char *directory, int timeout_ms);

@@ -1,4 +1,4 @@
-/* page.c - page.html as it stands in the source. */
+/* page.c - page.html of the source, as bytes. */
 #include "tools/exporter/live.h"
 
 #include <stdlib.h>

@@ -44,7 +44,7 @@ static void detach(struct sampler *sampler)
 	sampler->attached = 0;
 }
 
-/* Where there is no socket nobody is waited for: gpoold makes it once, and keeps it while its agent restarts. */
+/* Without a socket there is nothing to wait for: gpoold makes it once and keeps it while its agent restarts. */
 static bool socket_missing(const struct sampler *sampler)
 {
 	char path[PATH_MAX];
@@ -165,15 +165,15 @@ static int sample_fill(struct sampler *sampler)
 
 static void sample_explain(struct sampler *sampler, int error)
 {
-	static const char who_may[] =
-		"; access.observers of gpoold.conf names who may look, and group who reaches the socket";
+	static const char who_may[] = "; access.observers of gpoold.conf lists the users that may attach as observers, "
+				      "and group those that can open the socket";
 	const char *detail = sampler->logged, *hint = error == -EACCES ? who_may : "";
 
 	snprintf(sampler->sample.why, sizeof(sampler->sample.why), "the agent in '%s' does not answer: %s%s%s%s",
 		sampler->directory, gpool_strerror(error), detail[0] ? ": " : "", detail, hint);
 }
 
-/* A gpoold that was started anew has ended our sessions: the second try attaches again. */
+/* A restarted gpoold has ended our sessions: the second try attaches again. */
 static void sample_take(struct sampler *sampler)
 {
 	struct sample *sample = &sampler->sample;
@@ -197,7 +197,7 @@ static void sample_take(struct sampler *sampler)
 		sampler->changed(sample);
 }
 
-/* ---- who asks ---- */
+/* ---- callers ---- */
 
 struct sampler *sampler_create(const char *directory, int timeout_ms, void (*changed)(const struct sample *sample))
 {

@@ -1,8 +1,8 @@
 /*
- * sampler.h - what the agent says about its pools, asked anew for who wants to know.
+ * sampler.h - the agent's state of its pools, requested when a caller needs it.
  *
- * Attaches as an observer to each pool, and again when gpoold was started anew; an agent that restarts under the same
- * gpoold is waited for. Who asks while another asks gets the same answer, and answers younger than SAMPLE_MS are given
+ * Attaches as an observer to each pool, and again when gpoold was restarted; an agent that restarts under the same
+ * gpoold is waited for. Concurrent callers get the same answer, and answers younger than SAMPLE_MS are given
  * again: however many people look, the agent is asked 1000 / SAMPLE_MS times a second at most.
  */
 #ifndef GPOOL_TOOLS_EXPORTER_SAMPLER_H
@@ -46,7 +46,7 @@ struct sampler;
  * sampler_create() - nothing is asked yet.
  * @directory:  of the agent's sockets; stays the caller's
  * @timeout_ms: longest wait for one answer
- * @changed:    is told at each change whether the agent answers, and at the first sample; NULL: nobody is
+ * @changed:    called when the agent begins or stops to answer, and at the first sample; may be NULL
  */
 struct sampler *sampler_create(const char *directory, int timeout_ms, void (*changed)(const struct sample *sample));
 void sampler_destroy(struct sampler *sampler);
@@ -58,7 +58,7 @@ void sampler_destroy(struct sampler *sampler);
  */
 const struct sample *sampler_look(struct sampler *sampler);
 void sampler_done(struct sampler *sampler);
-/* sampler_hold() - instead of sampler_look() for who wants no sample: the last one stands. */
+/* sampler_hold() - instead of sampler_look() for callers that need no new sample: return the last one. */
 void sampler_hold(struct sampler *sampler);
 
 /* What a page is now: struct msg_page_kind, as the agent gives it. */

@@ -10,7 +10,7 @@ enum { ADAPTER_MAKE_LAYERS_MAX = 128 };
 
 /*
  * adapter_make() - write adapter_config.json and adapter_model.safetensors to two empty files: this rank in all linear
- * layers of so many layers as an 8B model has them, F32, about normal. 16 MB of fp16 are 6 layers of rank 16. Return:
+ * layers of the shapes of an 8B model, F32, about normal. 16 MB of fp16 are 6 layers of rank 16. Return:
  * 0, -EINVAL, -EIO.
  */
 int adapter_make(int config_fd, int weights_fd, uint32_t layers, uint32_t rank);

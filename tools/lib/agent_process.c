@@ -159,7 +159,7 @@ void agent_log_tail(const struct agent_process *agent, char *text, size_t text_b
 	fclose(file);
 }
 
-/* What an ended agent left in its folder is removed, and told: there should be nothing. */
+/* Files that an ended agent left in its folder are removed and reported: there should be none. */
 static void directory_clear(const char *path, char *complaint, size_t complaint_bytes)
 {
 	DIR *directory = opendir(path);

@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-/* What an address holds, for who draws it. Memory that nobody has, and that is not between others, is no region. */
+/* What an address holds, for pictures. Unused memory that is not between regions is no region. */
 enum region_kind {
 	REGION_ALLOCATED,
 	REGION_FREE,          /* ready to be given out */
@@ -34,7 +34,7 @@ struct allocator_ops {
 	const char *name, *text;
 	/* -EOPNOTSUPP: not on this device. */
 	int (*open)(struct gpool *pool, struct allocator **allocator);
-	/* Nobody may be inside a call; what is still allocated ends. NULL is fine. */
+	/* No call may be in progress; allocations that are left are freed. NULL is allowed. */
 	void (*close)(struct allocator *allocator);
 	/*
 	 * stream: of gpool_stream_open(), 0: none. Return: 0, -ENOSPC, -EDQUOT, -ENOMEM, or what else a driver or agent

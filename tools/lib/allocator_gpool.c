@@ -81,7 +81,7 @@ static int remap_visit(struct allocator *allocator,
 	vpmm_lock(vpmm);
 	while ((chunk = region_chunk_next(&vpmm->set, chunk)))
 		for (const struct vm_region *at = chunk->lowest; at; at = at->after)
-			/* The rest of a reservation is a hole that lies between nothing. */
+			/* The rest of a reservation is a hole that is not between regions. */
 			if (at->kind != VM_HOLE || at->after)
 				region(context, region_address(&vpmm->set, at), at->count * vpmm->page_bytes,
 					kinds[at->kind]);

@@ -13,7 +13,7 @@
  *     again.
  *
  * So it is ahead of gpool in rounding, makes next to no driver calls once it has grown, and cannot put together what
- * lies apart. A segment is a block of the pool, which is contiguous as long as the pool has that many pages, wherever
+ * is separate. A segment is a block of the pool, which is contiguous as long as the pool has that many pages, wherever
  * they lie: here segments cost less, and fail later, than those that a driver's malloc gives. One lock is over all of
  * it, also while a segment is fetched.
  */
@@ -164,7 +164,7 @@ static void piece_release(struct best_fit *pool, struct stream_set *set, struct 
 }
 
 /*
- * A fence behind what a stream has freed. One that is closed was waited for; of one that is broken nobody ever knows.
+ * A fence after the frees of a stream. A closed stream was waited for; the state of a broken one is unknown.
  */
 static struct gpool_fence fence_behind(struct best_fit *pool, uint32_t stream)
 {

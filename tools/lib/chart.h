@@ -13,7 +13,7 @@
 #include <stdio.h>
 
 enum {
-	CHART_POINTS_MAX = 500, /* more than that nobody sees at this width */
+	CHART_POINTS_MAX = 500, /* more cannot be distinguished at this width */
 	CHART_LEFT = 64,        /* margins, for numbers and names */
 	CHART_RIGHT = 14,
 	CHART_TOP = 20,
@@ -25,7 +25,7 @@ struct chart {
 	double width, height;  /* of the drawing with its margins */
 	double x_most, y_most; /* x counts seconds */
 	double y_step;         /* between the lines across; 0: a round number is chosen */
-	const char *(*y_text)(char text[TEXT_BYTES], uint64_t value); /* what stands at them; NULL: text_count() */
+	const char *(*y_text)(char text[TEXT_BYTES], uint64_t value); /* their labels; NULL: text_count() */
 	bool within;                                                  /* part of a larger drawing, at: */
 	double left, top;
 };
@@ -40,7 +40,7 @@ struct chart_curve {
 	size_t count;
 };
 
-/* chart_begin() - the frame, its scales and names; what is drawn next lies on top. */
+/* chart_begin() - draw the frame, its scales and names, below all that follows. */
 void chart_begin(const struct chart *chart, const char *label, const char *y_name);
 void chart_area(const struct chart *chart, const struct chart_curve *curve);
 void chart_line(const struct chart *chart, const struct chart_curve *curve);
@@ -50,7 +50,7 @@ void chart_level(const struct chart *chart, double y, const char *word);
 void chart_event(const struct chart *chart, double x, const char *css_class, const char *title);
 /* chart_end() - with_time: numbers and unit of the time axis. */
 void chart_end(const struct chart *chart, int with_time);
-/* chart_x(), chart_y() - where a value lies in the drawing. */
+/* chart_x(), chart_y() - return the position of a value in the drawing. */
 double chart_x(const struct chart *chart, double x);
 double chart_y(const struct chart *chart, double y);
 /* chart_escape() - text of anybody's, such as the name of a file, as it may stand in a drawing. */

@@ -52,7 +52,7 @@ static void put_microseconds(FILE *file, const char *name, uint64_t ns)
 }
 
 /*
- * What a session did it did at once or one after the other, which nobody can tell: so its slices never lie in each
+ * What a session did it did at once or one after the other, which is unknown: so its slices are never nested in each
  * other. What the agent did for it does, where it fits.
  */
 static bool track_take(struct track *track, const struct flight_row *row)
@@ -61,10 +61,10 @@ static bool track_take(struct track *track, const struct flight_row *row)
 
 	if (track->end_ns <= begin) {
 		track->end_ns = end;
-		track->inner_ns = row->entry.told ? begin : end;
+		track->inner_ns = row->entry.self_reported ? begin : end;
 		return true;
 	}
-	if (row->entry.told || end > track->end_ns || track->inner_ns > begin)
+	if (row->entry.self_reported || end > track->end_ns || track->inner_ns > begin)
 		return false;
 	track->inner_ns = end;
 	return true;
@@ -163,9 +163,9 @@ static int put_row(struct writer *writer, const struct flight_row *row)
 	fputs("{\"name\": ", file);
 	put_text(file, name ? name : writer->names->event(entry->kind));
 	fprintf(file, ", \"cat\": \"%s\", \"ph\": \"%s\", \"pid\": %" PRIu32 ", \"tid\": %" PRIu64,
-		!name                 ? "event"
-			: entry->told ? "worker"
-				      : "agent",
+		!name                          ? "event"
+			: entry->self_reported ? "worker"
+					       : "agent",
 		entry->duration_ns ? "X" : "i", row->pool + 1, thread_of(entry->session, (uint32_t)track));
 	put_microseconds(file, "ts", flight_row_begin(row) - origin);
 	if (entry->duration_ns)

@@ -8,7 +8,8 @@
  *   ts    microseconds since the first record, with three decimals; args.labels of the process says when that was
  *
  * Slices of one thread must lie in each other or apart, and those of a process with several threads do neither: so a
- * session has as many tracks as it did things at a time. What the agent did for it lies in the slice of who waited for
+ * session has as many tracks as it did things at a time. Work of the agent is in the slice of the session that waited
+ * for
  * it, where there is one.
  */
 #ifndef GPOOL_TOOLS_CHROME_TRACE_H

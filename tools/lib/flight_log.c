@@ -10,9 +10,9 @@
 static bool attribute(struct flight_entry *entry, uint32_t session)
 {
 	if (!session)
-		return entry->told == (entry->kind >= FLIGHT_WORKERS_FIRST);
+		return entry->self_reported == (entry->kind >= FLIGHT_WORKERS_FIRST);
 	entry->session = (uint16_t)session;
-	entry->told = true;
+	entry->self_reported = true;
 	entry->everywhere = false;
 	return entry->kind >= FLIGHT_WORKERS_FIRST;
 }
@@ -89,7 +89,7 @@ void flight_log_sort(struct flight_log *log)
 	if (log->count)
 		qsort(log->rows, log->count, sizeof(*log->rows), by_begin);
 	for (uint32_t i = 0; i < log->count; i++) {
-		if (kept && log->rows[i].entry.told && !by_begin(&log->rows[kept - 1], &log->rows[i]))
+		if (kept && log->rows[i].entry.self_reported && !by_begin(&log->rows[kept - 1], &log->rows[i]))
 			free(log->rows[i].text);
 		else
 			log->rows[kept++] = log->rows[i];

@@ -1,7 +1,8 @@
 /*
  * flight_log.h - what rings of the flight recorder (shm/flight.h) hold, gathered and in order.
  *
- * What stands in a session's ring counts as that session's, whatever it says, and only what sessions may tell. Memory
+ * Records in a session's ring are attributed to that session, whatever they state, and only kinds that sessions may
+ * record are used. Memory
  * is the log's: 64 bytes a record, and what their texts take.
  */
 #ifndef GPOOL_TOOLS_FLIGHT_LOG_H
@@ -29,7 +30,7 @@ struct flight_log {
 /* flight_log_add() - the records of one ring. session: whose it is; 0: the agent's. Return: 0 or -ENOMEM. */
 int flight_log_add(struct flight_log *log, uint32_t pool, uint32_t session, const struct flight_ring *ring);
 
-/* flight_log_sort() - by their beginnings, longer ones first, and none twice that was told twice. */
+/* flight_log_sort() - by their beginnings, longer ones first, without duplicates. */
 void flight_log_sort(struct flight_log *log);
 
 void flight_log_fini(struct flight_log *log);

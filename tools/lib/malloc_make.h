@@ -9,8 +9,8 @@
 #include "tools/lib/malloc_trace.h"
 
 struct malloc_recipe {
-	uint32_t allocations;      /* end when so many were made; 0: no such end */
-	uint64_t through;          /* end when they have had so many bytes together; 0: no such end */
+	uint32_t allocations;      /* number of allocations; 0: no limit */
+	uint64_t through;          /* sum of their bytes; 0: no limit */
 	uint64_t least, most;      /* size of each, bytes, both included */
 	uint64_t cap;              /* most that is live at once, bytes; at least `most` */
 	uint32_t chance;           /* percent, 1 to 100, of an allocation where the cap allows one */

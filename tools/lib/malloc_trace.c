@@ -18,7 +18,7 @@ enum {
 enum field { FIELD_TIME, FIELD_THREAD, FIELD_STREAM, FIELD_OP, FIELD_SIZE, FIELD_ID };
 static const char *const field_names[FIELDS] = {"time_ns", "thread", "stream", "op", "size", "id"};
 
-/* What stands in the text of an event beside the event itself. */
+/* Fields of an event's text that are not in the event itself. */
 struct names {
 	uint64_t thread, stream, id;
 };
@@ -267,7 +267,7 @@ static uint32_t *events_sort(const struct malloc_trace *trace, struct key *key)
 	return order;
 }
 
-/* A place for each thread or stream from its first event to its last, as there can be only so many at a time. */
+/* A place for each thread or stream from its first event to its last, since their number at a time is limited. */
 struct places {
 	struct key key;
 	enum field field;
@@ -397,7 +397,7 @@ static int events_name(struct reader *reader)
 
 /*
  * An event and the one before it with the same id; MALLOC_TRACE_NONE: there is none. Return: NULL, or what is wrong,
- * and *field names where. One that is wrong is nobody's twin.
+ * and *field names where. A wrong one has no twin.
  */
 static const char *pair_join(struct malloc_trace *trace, uint32_t at, uint32_t before, enum field *field)
 {
@@ -419,8 +419,8 @@ static const char *pair_join(struct malloc_trace *trace, uint32_t at, uint32_t b
 }
 
 /*
- * Sorted by id, and by place where that is the same, each free stands behind its malloc. Of several faults the first is
- * told.
+ * Sorted by id, and by place where that is the same, each free follows its malloc. Of several faults the first is
+ * reported.
  */
 static int events_pair(struct reader *reader)
 {

@@ -15,8 +15,8 @@
  *   size     bytes of a malloc, from 1; of a free either those of its malloc or 0
  *   id       which allocation; when it has been freed the number may be used again
  *
- * A malloc stands above its free. A line ends with a line end, so that one that is cut off is noticed. What is wrong
- * with a text is told with its name, line and field, and nothing of it is taken. A record that lacks calls, because its
+ * A malloc precedes its free. Each line ends with a newline, so that a truncated one is noticed. An error
+ * in a text is reported with its name, line and field, and the text is rejected. A record that lacks calls, because its
  * program was killed or was too quick, can be read all the same, if asked for. docs/internals/replay.md has the same
  * for people.
  */
@@ -44,7 +44,7 @@ enum malloc_op { MALLOC_OP_MALLOC, MALLOC_OP_FREE };
 struct malloc_event {
 	uint64_t time_ns; /* since the first event */
 	uint64_t bytes;   /* of a free: those of its malloc */
-	/* where the free of a malloc stands, and the malloc of a free; MALLOC_TRACE_NONE: it is never freed */
+	/* the index of the free of a malloc, and of the malloc of a free; MALLOC_TRACE_NONE: it is never freed */
 	uint32_t twin;
 	uint8_t op;     /* enum malloc_op */
 	uint8_t thread; /* from 0; one whose last event is over leaves its number to another */

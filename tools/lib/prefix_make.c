@@ -30,7 +30,7 @@ struct making {
 	FILE *out;
 	uint64_t random;
 	uint32_t request;
-	uint64_t fresh; /* documents from here on nobody has seen */
+	uint64_t fresh; /* documents from here on are new */
 	struct chat *chats;
 	double *shares; /* cumulative, of Zipf's law */
 };
@@ -124,7 +124,7 @@ static uint32_t zipf_any(struct making *making)
 	return low;
 }
 
-/* Ten times what the cache holds, the n-th of them asked for 1/n as often as the first. */
+/* Ten times the cache; the n-th document has 1/n as many requests as the first. */
 static void zipf_step(struct making *making)
 {
 	document_write(making, zipf_any(making));
@@ -178,7 +178,7 @@ static void chats_step(struct making *making)
 	chat_turn(making, &making->chats[chance(making, 50) ? below(making, tenth) : below(making, count)]);
 }
 
-/* A prompt of 20 blocks that all have, and behind it what nobody asks again. */
+/* A prompt of 20 blocks that all requests share, followed by blocks that are never requested again. */
 static void system_step(struct making *making)
 {
 	uint32_t blocks = document_blocks(making->fresh);

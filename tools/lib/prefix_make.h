@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* In a table of their own; gpool-replay(1) tells what each of them is. */
+/* gpool-replay(1) describes each of them. */
 struct prefix_workload;
 
 enum { PREFIX_MAKE_REQUESTS_MAX = 1000000, PREFIX_MAKE_BLOCKS_MIN = 100, PREFIX_MAKE_BLOCKS_MAX = 1000000 };

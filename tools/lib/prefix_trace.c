@@ -16,7 +16,7 @@
 #define LENGTH_MAX 2147483648.0
 
 /*
- * An edge of the tree. A number from a file decides where it stands, so that is mixed with one that nobody knows
+ * An edge of the tree. Its place depends on a number from a file, which is mixed with a random one that is unknown
  * beforehand.
  */
 struct edge {

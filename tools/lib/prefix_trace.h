@@ -12,7 +12,7 @@
  *
  * Numbers are whole, from 0 to 2^53, lengths to 2^31. Other members are let be, and so are empty lines. In memory a
  * request is a path in a tree: each different block behind different blocks is a node. What is wrong with a text is
- * told with its name and line, and nothing of it is taken.
+ * reported with its name and line, and the trace is rejected.
  */
 #ifndef GPOOL_TOOLS_LIB_PREFIX_TRACE_H
 #define GPOOL_TOOLS_LIB_PREFIX_TRACE_H

@@ -27,7 +27,7 @@ static void log_keep(void *context, int level, const char *text)
 }
 
 /*
- * Where there is no socket, nobody is waited for: gpoold makes it once and keeps it while its agent restarts. The
+ * Without a socket there is nothing to wait for: gpoold makes it once and keeps it while its agent restarts. The
  * connection itself is the library's business.
  */
 static bool attach_missing(const struct command *command)

@@ -14,7 +14,7 @@
 /*
  * agent_open() - attach in a role, GPOOL_OPEN_OBSERVER, GPOOL_OPEN_ADMIN or 0, a worker; to the pool of --pool, else to
  * the first.
- * Return: CODE_OK; CODE_NO_AGENT (nobody there, or no answer), CODE_USAGE (no such pool), CODE_FAILED (not permitted,
+ * Return: CODE_OK; CODE_NO_AGENT (no agent, or no answer), CODE_USAGE (no such pool), CODE_FAILED (not permitted,
  * other).
  */
 int agent_open(const struct command *command, uint32_t role, struct gpool **pool);
@@ -42,7 +42,7 @@ int agent_ask(
 /* agent_bad_answer() - complain about an answer that does not decode. Returns CODE_FAILED. */
 int agent_bad_answer(const struct command *command);
 
-/* The pool's name as the shared table tells it. */
+/* The pool's name in the shared table. */
 void agent_pool_name(const struct gpool *pool, char name[64]);
 
 /* agent_clients() - the sessions of all pools, or of that of --pool. */

@@ -1,8 +1,9 @@
 /*
- * bench.c - a quick look at how fast the agent that runs is, with a few pages, beside whoever uses it.
+ * bench.c - a quick measurement of the running agent, with a few pages, beside its other users.
  *
- * Each figure is a median, over some tenths of a second. It evicts nobody, and what it took ends with its sessions. How
- * exactly gpool-bench measures, on a machine of its own, this cannot.
+ * Each figure is a median, over some tenths of a second. It evicts no pages, and its pages are returned when its
+ * sessions end.
+ * gpool-bench measures more precisely, with an agent of its own.
  */
 #include "tools/poolctl/agent.h"
 #include "shm/monotonic.h"
@@ -216,7 +217,8 @@ static void figures_table(const struct command *command, const char *name, struc
 	struct table *table = table_create("FIGURE|>MEDIAN|UNIT|>GOAL|>SAMPLES|WHAT");
 
 	print(command,
-		"pool '%s', a few pages of it, beside whoever else uses it; gpool-bench measures more, and alone\n\n",
+		"pool '%s', a few pages of it, beside its other users; gpool-bench measures more, with an agent of its "
+		"own\n\n",
 		name);
 	for (int i = 0; i < FIGURES; i++) {
 		double goal = goal_of(figures[i].goal_name);
@@ -264,7 +266,7 @@ static void figures_json(const struct command *command, const char *name, struct
 	json_print(command, document, false);
 }
 
-/* Whoever lacks pages already is not to wait for this. *most: pages that may be asked for at once. */
+/* Refuses when pages are short for others. *most: pages that may be requested at once. */
 static int room_check(const struct command *command, struct gpool *pool, const char *name, uint32_t *most)
 {
 	static struct msg_status_reply status;

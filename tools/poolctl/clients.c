@@ -116,7 +116,7 @@ static bool client_is(const struct msg_client_entry *client, enum client_by by, 
 	return number_parse(text, 1, UINT32_MAX, &value) && value == (by == BY_SESSION ? client->session : client->pid);
 }
 
-/* How many workers are meant, and the last of them; `looker` tells when somebody is meant who is none. */
+/* How many workers are meant, and the last of them; `looker` is set if the name is that of an observer or admin. */
 static uint32_t clients_count(const struct clients_view *view, enum client_by by, const char *text,
 	const struct msg_client_entry **last, bool *looker)
 {

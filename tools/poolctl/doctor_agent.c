@@ -21,7 +21,10 @@ static const char *group_name(gid_t gid)
 	return group ? group->gr_name : "?";
 }
 
-/* The rules that gpoold itself applies (it refuses a folder that others may write to), and who can reach it. */
+/*
+ * The rules that gpoold itself applies (it refuses a folder that others may write to), and the users that can reach
+ * it.
+ */
 static void folder_check(struct doctor *doctor, const char *path)
 {
 	static const char thing[] = "folder of sockets";
@@ -48,14 +51,14 @@ static void folder_check(struct doctor *doctor, const char *path)
 		doctor_add(doctor, DOCTOR_FAIL, thing, "you may not enter '%s': mode %04o, group %s", path,
 			stat.st_mode & 07777, group_name(stat.st_gid));
 		doctor_advise(
-			doctor, "have an administrator add you to group %s, and log in anew", group_name(stat.st_gid));
+			doctor, "have an administrator add you to group %s, and log in again", group_name(stat.st_gid));
 	} else {
 		doctor_add(doctor, DOCTOR_OK, thing, "'%s': mode %04o, group %s", path, stat.st_mode & 07777,
 			group_name(stat.st_gid));
 	}
 }
 
-/* One header that nobody would send ends a nanomsg process, so only the group may reach these sockets. */
+/* A malformed header ends a nanomsg process, so only the group may reach these sockets. */
 static void sockets_check(struct doctor *doctor, const char *directory)
 {
 	static const char *const names[] = {"attach", "nn"};
@@ -149,7 +152,7 @@ static void movers_check(struct doctor *doctor, const struct msg_status_reply *s
 				"pool '%s' could not read back %" PRIu32 " spilled blocks", pool->name,
 				pool->spill_lost_blocks);
 			doctor_advise(doctor,
-				"look at the disk of spill_directory, or at the memory: the log of gpoold tells which "
+				"look at the disk of spill_directory, or at the memory: the log of gpoold states which "
 				"it was");
 		}
 	}

@@ -69,7 +69,7 @@ static void pidfd_check(struct doctor *doctor)
 
 	if (fd >= 0) {
 		close(fd);
-		doctor_add(doctor, DOCTOR_OK, "pidfd", "the death of a worker can be told for certain");
+		doctor_add(doctor, DOCTOR_OK, "pidfd", "the death of a worker is detected reliably");
 		return;
 	}
 	doctor_add(doctor, DOCTOR_FAIL, "pidfd", "pidfd_open: %s", strerror(errno));

@@ -14,7 +14,7 @@ AGENT_DOER(evict)
 
 enum {
 	ANSWER_MS = 5000, /* --timeout is for the workers here, not for the agent */
-	LOOK_MS = 1000,   /* events tell who has left; where one is lost, this does */
+	LOOK_MS = 1000,   /* events report workers that detach; this covers lost events */
 	ROLE_WORKER = 0,  /* client_entry.role */
 };
 
@@ -51,7 +51,7 @@ static struct text left_text(const struct left *left)
 static int drain_wait(
 	const struct command *command, struct gpool *pool, const char *name, uint64_t until_ms, struct left *left)
 {
-	struct left told = {UINT32_MAX, UINT32_MAX};
+	struct left printed = {UINT32_MAX, UINT32_MAX};
 	struct gpool_event event;
 
 	gpool_event_next(pool, 0, &event); /* from now on none is missed */
@@ -61,9 +61,9 @@ static int drain_wait(
 
 		if (code || !left->workers)
 			return code;
-		if (!command->quiet && (left->workers != told.workers || left->pages != told.pages))
+		if (!command->quiet && (left->workers != printed.workers || left->pages != printed.pages))
 			complain("pool '%s': waiting for %s", name, left_text(left).text);
-		told = *left;
+		printed = *left;
 		now = monotonic_ms();
 		if (until_ms && now >= until_ms)
 			return CODE_FAILED;

@@ -118,7 +118,7 @@ static struct gpool_event event_of(const struct offline *offline, const struct f
 	return event;
 }
 
-/* What was recorded, as it was read before events were followed: so that none is told twice. */
+/* The recorded events, read before new ones are followed, so that none is printed twice. */
 struct recorded {
 	struct gpool_event *events;
 	uint32_t count;
@@ -170,7 +170,8 @@ static bool recorded_has(const struct recorded *recorded, const struct gpool_eve
 /* ---- what happens ---- */
 
 /*
- * The next one that the command asks for. Return: an exit code; CODE_OK with event->kind 0: a signal, or nobody reads
+ * The next one that the command asks for. Return: an exit code; CODE_OK with event->kind 0: a signal, or the output is
+ * closed
  * any more.
  */
 static int event_await(const struct command *command, struct gpool *pool, bool seen, struct gpool_event *event)

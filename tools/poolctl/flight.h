@@ -11,7 +11,7 @@
 #include "tools/lib/flight_log.h"
 
 /*
- * flight_gather() - what stands in the rings, sorted; `events`: in those of events alone. The log's session is the
+ * flight_gather() - the records of the rings, sorted; `events`: in those of events alone. The log's session is the
  * caller's to set; --since is read here. Rows have the indices of their pools as offline.h knows them.
  */
 int flight_gather(const struct command *command, const struct offline *offline, bool events, struct flight_log *log);

@@ -1,4 +1,4 @@
-/* gather.c - the shared segments from whoever shows them: the keeper, or to others the agent. */
+/* gather.c - the shared segments: from the keeper, or, without the rights for that, from the agent. */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/pieces.h"
 
@@ -29,7 +29,7 @@ static int piece_from_session(const struct gpool *pool, struct pieces *pieces)
 			goto fail;
 		at += (size_t)written;
 	}
-	/* So that who reads it can check it as any other. */
+	/* So that it can be checked like any other. */
 	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) < 0)
 		goto fail;
 	pieces_add(pieces, PIECE_POOL, segment->header->index % PIECE_POOLS_MAX, 0, fd);
@@ -69,7 +69,7 @@ static int pieces_from_agent(const struct command *command, struct pieces *piece
 	return code;
 }
 
-/* Root may look at its descriptors, and gpoold's own user with core_dumps; root is told why where that fails. */
+/* Root may look at its descriptors, and gpoold's own user with core_dumps; for root a failure is reported. */
 static bool keeper_readable(const char *directory)
 {
 	pid_t keeper = keeper_pid(directory);

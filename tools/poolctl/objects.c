@@ -126,7 +126,8 @@ static void objects_json(const struct command *command, const struct objects_vie
 }
 
 /*
- * Out of each pool's table, which whoever is attached has mapped: the agent is asked which pools there are, and who
+ * From each pool's table, which attached processes have mapped: the agent is asked for the list of pools and for the
+ * sessions that
  * pins what.
  */
 static int objects_ask(const struct command *command, struct objects_view *view)

@@ -240,7 +240,7 @@ static void look_destroy(struct look *look)
 	free(look);
 }
 
-/* Since a block was last used, by the agent's coarse clock, which stands still while no agent runs. */
+/* Since a block was last used, by the agent's coarse clock, which stops while no agent runs. */
 static uint32_t idle_ms_of(const struct look *look, const struct page_fact *fact)
 {
 	uint32_t now = atomic_load_explicit(&look->pool->pool.header->clock_ms, memory_order_relaxed);
@@ -416,7 +416,7 @@ static void pin_entry(const struct offline_pool *pool, const struct msg_page_ent
 	text_copy(pin->name, sizeof(pin->name), record->name, sizeof(record->name));
 }
 
-/* Who has it open is the agent's secret: pins at its first page are taken for pins of it. */
+/* The sessions that have it open are known to the agent alone: pins at its first page count as its pins. */
 static void object_pins(
 	const struct command *command, const struct offline_pool *pool, uint32_t number, struct pins_view *view)
 {
@@ -674,7 +674,7 @@ int offline_regions(const struct command *command, const struct offline *offline
 	return CODE_OK;
 }
 
-/* Nobody's, and out of use: for another trust domain. -1: neither. */
+/* The state of a page without an owner that is for another trust domain; -1: it is no such page. */
 static int transfer_state(uint64_t word)
 {
 	if (page_word_owner(word))

@@ -28,7 +28,7 @@ void offline_close(struct offline *offline);
 const struct pool_segment *offline_pool(const struct offline *offline, uint32_t index);
 const char *offline_pool_name(const struct offline *offline, uint32_t index);
 const struct session_segment *offline_session(const struct offline *offline, uint32_t index, uint32_t session);
-/* offline_session_name() - clean text; false: nobody of this number is attached. */
+/* offline_session_name() - clean text; false: no session of this number is attached. */
 bool offline_session_name(
 	const struct offline *offline, uint32_t index, uint32_t session, char name[64], uint32_t *pid);
 

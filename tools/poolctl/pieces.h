@@ -1,7 +1,7 @@
 /*
  * pieces.h - the shared segments of an agent as descriptors, without asking it: from its keeper, or from a snapshot.
  *
- * A piece is a sealed memfd that nobody here has looked into yet; everything in it is hostile until checked. Functions
+ * A piece is a sealed memfd that has not been read yet; everything in it is hostile until checked. Functions
  * that fail have complained already and return an exit code.
  */
 #ifndef GPOOL_TOOLS_POOLCTL_PIECES_H

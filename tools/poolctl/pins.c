@@ -1,4 +1,4 @@
-/* pins.c - pinned blocks and objects, and who holds them. */
+/* pins.c - pinned blocks and objects, and the sessions that hold the pins. */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/offline.h"
 #include "tools/poolctl/output.h"

@@ -1,4 +1,4 @@
-/* roles.c - roles: who holds them, who stands by, and how a place is freed. */
+/* roles.c - roles: holders, candidates, and how a slot is freed. */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/offline.h"
 #include "tools/poolctl/output.h"

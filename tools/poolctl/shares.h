@@ -28,7 +28,7 @@ enum {
 };
 
 void shares_fill(const struct msg_pool_status *pool, struct share shares[SHARES]);
-/* shares_at() - what stands in a cell of a bar of so many. */
+/* shares_at() - return the letter of a cell of a bar of `cells` cells. */
 const struct share *shares_at(const struct share *shares, uint32_t page_count, uint32_t cell, uint32_t cells);
 enum color pressure_color(uint32_t pressure);
 

@@ -78,7 +78,7 @@ static int segment_write(FILE *file, const struct piece *piece)
 	segment.bytes = (uint64_t)stat.st_size;
 	if (fwrite(&segment, sizeof(segment), 1, file) != 1)
 		return -EIO;
-	/* the size is sealed; pages that nobody has touched are holes */
+	/* the size is sealed; untouched pages are holes */
 	while ((at = lseek(piece->fd, at, SEEK_DATA)) >= 0 && at < stat.st_size) {
 		hole = lseek(piece->fd, at, SEEK_HOLE);
 		if (hole < 0)

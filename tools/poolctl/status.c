@@ -167,7 +167,7 @@ static void pool_json(cJSON *to, const struct msg_pool_status *pool, bool offlin
 	NUMBER(spill_errors);
 	NUMBER(scrubbed_pages);
 	NUMBER(retirements);
-	/* by the names that metrics have, so that nobody has to compute them anew */
+	/* with the names of the metrics, so that they need not be computed again */
 	json_share(to, "pool_utilization", pool->used_pages, pool->page_count);
 	json_share(to, "fragmentation_ratio", pool->largest_free_run, pool->free_pages);
 	json_share(to, "pin_contention", pool->contended_pins, pool->pins);

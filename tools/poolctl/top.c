@@ -60,7 +60,7 @@ static double rate(uint64_t before, uint64_t now, uint64_t ms)
 	return now > before ? (double)(now - before) * 1000 / (double)ms : 0;
 }
 
-/* Counters begin anew with each agent, so those of two agents are not compared. */
+/* Counters start at 0 with each agent, so those of two agents are not compared. */
 static void rates_fill(struct watch *watch)
 {
 	const struct msg_pool_status *now = &watch->top.status.pools[watch->top.chosen], *before = &watch->before;
@@ -136,7 +136,7 @@ static int look_attached(struct watch *watch)
 	return CODE_OK;
 }
 
-/* What fails is tried anew at the next look, by another session: gpoold may have been started anew. */
+/* A failed request is repeated at the next refresh in a new session: gpoold may have been restarted. */
 static int look(struct watch *watch)
 {
 	int code = watch->pool ? CODE_OK : agent_open(&watch->command, GPOOL_OPEN_OBSERVER, &watch->pool);
@@ -233,7 +233,7 @@ int top_run(const struct command *command)
 		return CODE_USAGE;
 	if (command->json)
 		return complain_usage(
-			command->verb, "'top' is for people: 'poolctl status -o json' tells programs the same");
+			command->verb, "'top' is for terminals: 'poolctl status -o json' prints the same for programs");
 	watch.command = *command;
 	code = look(&watch);
 	if (code)

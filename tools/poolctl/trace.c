@@ -24,7 +24,7 @@ static void pool_name(const void *context, uint32_t pool, char name[CHROME_NAME_
 	snprintf(name, CHROME_NAME_BYTES, "%s", offline_pool_name(source->offline, pool));
 }
 
-/* What was told when it began, "'NAME' attached"; NULL: that is too long ago. */
+/* The event of its start, "'NAME' attached"; NULL: it is too old. */
 static const struct flight_row *attached(const struct flight_log *log, uint32_t pool, uint32_t session)
 {
 	for (uint32_t i = log->count; i-- > 0;) {
@@ -113,7 +113,7 @@ static int write_output(const struct command *command, const struct offline *off
 {
 	int error = command->quiet ? 0 : write_to(stdout, offline, log);
 
-	/* whoever reads has enough */
+	/* the reader has closed the output */
 	if (!error || error == -EPIPE)
 		return CODE_OK;
 	complain("cannot write the trace: %s", strerror(-error));

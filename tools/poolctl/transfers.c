@@ -61,7 +61,7 @@ static void transfers_table(const struct command *command, const struct transfer
 	table_destroy(table);
 }
 
-/* Whose the pages were, and who has them, stands in no table that others may read. */
+/* The former owners of the pages, and the processes that have them mapped, are in no table that others may read. */
 static void entry_details(cJSON *to, const struct msg_transfer_entry *entry, bool known)
 {
 #define TEXT(field) known ? json_text(to, #field, entry->field) : json_null(to, #field)

@@ -48,7 +48,7 @@ struct regions_view {
 	struct msg_region_entry *regions;
 };
 
-/* A version of an object of some pool, as its record tells it. */
+/* A version of an object of some pool, from its record. */
 struct object_view {
 	char pool[64];
 	uint64_t page_bytes;
@@ -70,7 +70,7 @@ struct roles_view {
 };
 
 /*
- * What an entry's state can be beside what the agent says: offline nobody can tell whether it waits or is being
+ * A state of an entry beside those of the agent: offline it is unknown whether it waits or is being
  * cleared.
  */
 enum { TRANSFER_WAITS, TRANSFER_RETIRED, TRANSFER_CLEARED, TRANSFER_UNDER_WAY };
@@ -83,7 +83,7 @@ struct transfers_view {
 struct check_view {
 	char pool[64];
 	uint32_t pages, sessions, in_transit, found;
-	uint32_t count; /* of the findings told: the first ones */
+	uint32_t count; /* of the findings reported: the first ones */
 	struct msg_finding findings[128];
 };
 
@@ -114,7 +114,7 @@ void *list_grow(void *list, uint32_t count, uint32_t *capacity, size_t item);
 /*
  * clients.c: client_pick() - the one worker of these that is meant: by the number of its session, else by its process,
  * else by its name.
- * Return: CODE_OK, or CODE_USAGE after a complaint: nobody, several, or not a worker.
+ * Return: CODE_OK, or CODE_USAGE after a complaint: none, several, or not a worker.
  */
 int client_pick(const struct command *command, const struct clients_view *view, const char *text,
 	struct msg_client_entry *client);

@@ -39,7 +39,8 @@ struct lora_recipe {
 	uint32_t ranks[LORA_RANKS_MAX];
 	int rank_count;
 	/*
-	 * the n-th adapter 1/n^exponent as often as the first; else the first share x of all has x^exponent of the
+	 * the n-th adapter has 1/n^exponent of the first one's requests; else the first fraction x has x^exponent of
+	 * the
 	 * requests
 	 */
 	bool zipf;
@@ -110,7 +111,7 @@ struct lora_result {
 int lora_serve(const struct lora_plan *plan, struct lora_result *result);
 
 /*
- * lora_least_loads() - so many loads at least has anybody, who may know the trace to its end and serve requests in any
+ * lora_least_loads() - a lower bound of loads, for a scheduler that knows the whole trace and serves requests in any
  * order, as long as each is over at ends_us[], or patience_us after it came, whichever is later. Return: 0 and *loads,
  * -ENOMEM.
  */
@@ -119,7 +120,7 @@ int lora_least_loads(const struct lora_plan *plan, const uint64_t *ends_us, uint
 /*
  * lora_fixed_loads() - for comparison: loads if those with the most requests for their bytes stayed for ever, once
  * loaded, and every other request were a load. Requests are drawn independently, so this is what to expect at best of
- * whoever does not know the future, but for requests that wait together. Return: 0 and *loads, -ENOMEM.
+ * a scheduler that does not know the future, except for requests that wait together. Return: 0 and *loads, -ENOMEM.
  */
 int lora_fixed_loads(const struct lora_plan *plan, uint64_t *loads);
 

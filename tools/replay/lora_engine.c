@@ -179,7 +179,7 @@ static void requests_start(struct service *service, const struct lora_schedule *
 	}
 }
 
-/* Whoever comes first needs the room. */
+/* The oldest request needs the room. */
 static void kept_let_go(struct service *service)
 {
 	for (uint32_t adapter = 0; adapter < service->plan->workload->adapter_count; adapter++) {

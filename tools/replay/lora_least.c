@@ -1,5 +1,5 @@
 /*
- * lora_least.c - how many loads nobody can do without: see lora.h.
+ * lora_least.c - a lower bound of loads: see lora.h.
  *
  * Between two requests for one adapter there is a gap when the later one came after all before it had to be over.
  * Through a gap the adapter either stays, or is loaded once more behind it; and each is loaded once at first. So loads

@@ -142,8 +142,8 @@ void lora_report_print(const struct lora_report *report)
 	explain("cold starts", "requests whose turn it was, in order of arrival, and whose adapter was not there");
 	explain("loads", "of adapters, those ahead of need included");
 	explain("least loads",
-		"nobody can do with fewer, who knows all requests beforehand and serves them in any order, as long as "
-		"each is over when it was here, or within the bound");
+		"a lower bound for a scheduler that knows all requests in advance and may serve them in any order, as "
+		"long as each is finished when it was here, or within the bound");
 	explain("passed over",
 		"longest time from when a later request was first started before one to when the last such one was");
 }
@@ -223,7 +223,7 @@ void lora_report_json(const struct lora_report *report)
 
 enum { PANEL_HEIGHT = 200 };
 
-/* Told apart by people with any kind of colour vision; the orders of arrival by their dashes, too. */
+/* Distinguishable with any kind of colour vision; the orders of arrival also by their dashes. */
 static const char style[] = ".fifo{stroke:#5c6068;stroke-dasharray:4 3}.around{stroke:#9a6bb5;stroke-dasharray:4 3}\n"
 			    ".resident{stroke:#e0812e}.prefetch{stroke:#2a6db5}.limit{stroke:#2f8f5b}\n"
 			    "@media(prefers-color-scheme:dark){.fifo{stroke:#a3a7ae}.around{stroke:#b892d0}\n"

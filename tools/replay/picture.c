@@ -1,4 +1,4 @@
-/* picture.c - see picture.h. Addresses that nobody used in between are left out, and a thin line says so. */
+/* picture.c - see picture.h. Unused addresses in between are left out, and marked by a thin line. */
 #include "tools/replay/picture.h"
 
 #include "tools/lib/chart.h"
@@ -293,7 +293,7 @@ static void draw_map(FILE *out, const struct map *map, double seconds, double to
 			map->areas[0].begin, map->area_count > 1 ? ", without wide gaps" : "");
 	else
 		snprintf(name, sizeof(name), "addresses: none was used");
-	chart_begin(&chart, "what lies at which address over time", name);
+	chart_begin(&chart, "use of addresses over time", name);
 	for (uint8_t kind = REGION_KINDS; kind-- > 0;)
 		draw_patches(&chart, map, kind);
 	for (size_t i = 1; i < map->area_count; i++) {

@@ -2,9 +2,11 @@
  * player.h - a trace of allocations on an allocator: one thread for each of the trace's, one stream for each of its
  * streams.
  *
- * A thread does its events in their order. A free waits for its malloc, whoever does that; nothing else is kept between
- * threads, unless the trace is played in order, each event after the one above it. Since what an event waits for stands
- * above it, nobody waits for ever.
+ * A thread does its events in their order. A free waits for its malloc, also of another thread; nothing else is
+ * ordered between
+ * threads, unless the trace is played in order, each event after the one above it. Since an event waits only for
+ * events that
+ * precede it, no thread waits forever.
  */
 #ifndef GPOOL_REPLAY_PLAYER_H
 #define GPOOL_REPLAY_PLAYER_H
@@ -22,11 +24,11 @@ struct play_plan {
 	const struct malloc_trace *trace;
 	const struct allocator_ops *allocator;
 	struct gpool *pool;
-	double speed;        /* so many times as fast as it was recorded; 0: as fast as it goes */
+	double speed;        /* factor by which it is faster than recorded; 0: as fast as possible */
 	uint64_t fill_bytes; /* written to each allocation, on its stream */
 	bool in_order;
 	bool progress;                      /* on standard error */
-	struct samples *samples;            /* what the regions were; NULL: nobody wants to know */
+	struct samples *samples;            /* receives the regions; may be NULL */
 	volatile sig_atomic_t *interrupted; /* set by a signal */
 };
 
@@ -47,7 +49,7 @@ struct play_result {
 
 /*
  * play() - all of it; what lives behind the last event is freed then, and not counted.
- * Return: 0; -EINTR; or what ended it, which result->error tells.
+ * Return: 0; -EINTR; or the error that ended it, described in result->error.
  */
 int play(const struct play_plan *plan, struct play_result *result);
 

@@ -21,7 +21,7 @@ struct play {
 	struct prefix_result *result;
 	struct eviction *eviction;
 	uint32_t *kept;          /* [node_count] of the trace's nodes: the cache's; EVICTION_NONE: not there */
-	uint32_t *next;          /* [node_count] the request that needs it next; NULL: nobody wants to know */
+	uint32_t *next;          /* [node_count] the next request that needs it; may be NULL */
 	uint32_t *next_of_block; /* [block_count] the same behind each of the requests */
 	uint64_t begin_ns, shown_ns;
 	bool terminal, shown;

@@ -71,7 +71,7 @@ void prefix_report_json(const struct prefix_report *report)
 
 enum { PANEL_HEIGHT = 200 };
 
-/* Told apart by people with any kind of colour vision, and the optimum by its dashes, too. */
+/* Distinguishable with any kind of colour vision, and the optimum also by its dashes. */
 static const char style[] =
 	".lru{stroke:#e0812e}.adaptive{stroke:#2a6db5}.optimum{stroke:#5c6068;stroke-dasharray:4 3}\n"
 	"@media(prefers-color-scheme:dark){.lru{stroke:#ec8f43}.adaptive{stroke:#5c9fe6}.optimum{stroke:#a3a7ae}}\n";

@@ -3,7 +3,7 @@
  * moments.
  *
  * Memory is bounded: when the lists have grown to SAMPLES_REGIONS_MAX regions in all, every second of them is given up
- * and from then on they are taken half as often.
+ * and from then on the interval is doubled.
  */
 #ifndef GPOOL_REPLAY_SAMPLES_H
 #define GPOOL_REPLAY_SAMPLES_H

@@ -53,7 +53,7 @@ struct serve_setup {
 	uint64_t idle_ms;
 	uint32_t block_tokens;
 	uint32_t watermark_percent; /* of the pool's blocks */
-	double speed;               /* requests come so many times as fast */
+	double speed;               /* factor by which requests arrive faster */
 	enum serve_growth growth;
 	bool adaptive;
 	bool apart; /* engines share no blocks */
@@ -61,7 +61,7 @@ struct serve_setup {
 	uint64_t corrupt; /* serve_job.h */
 };
 
-/* What an engine counts; all but these sums are told by whoever has them. */
+/* What an engine counts. */
 #define SERVE_COUNTS(X) \
 	X(requests) /* all of this engine */ \
 	X(idle_us)  /* time without a request, in which the engine makes no gpool call */ \
@@ -102,7 +102,7 @@ extern const char *const serve_count_names[SERVE_COUNT_END];
 /* From the run to an engine. Its end is that of the channel. */
 enum serve_verb {
 	SERVE_STEP,
-	SERVE_GIVE_UP /* nobody computes, and this engine's first request still finds no memory: it is refused */
+	SERVE_GIVE_UP /* no engine computes, and this engine's first request still finds no memory: it is refused */
 };
 struct serve_order {
 	enum serve_verb verb;

@@ -290,7 +290,7 @@ static int engine_open(struct serve_engine *engine, const char *directory)
 	return 0;
 }
 
-/* Does as it is told, until the run closes the channel: 0, or why it cannot go on. */
+/* Executes orders until the run closes the channel. Return: 0, or the error that prevents it. */
 static int engine_serve(struct serve_engine *engine, int channel)
 {
 	struct serve_order order;

@@ -10,7 +10,7 @@ enum { TRACE_BLOCK_TOKENS = 512 /* behind one number of a trace's hash_ids */ };
 
 struct mark {
 	uint64_t chain;
-	uint32_t writer, check; /* check: so that memory that nobody wrote to has no writer */
+	uint32_t writer, check; /* check: distinguishes memory that was never written */
 };
 
 #define CHAIN_BEGIN UINT64_C(0x67706f6f6c6b7673)

@@ -43,16 +43,17 @@ struct serve_memory {
 	uint32_t block_tokens;
 	uint64_t block_bytes;
 	uint32_t writer;
-	/* so many full blocks from now one gets a wrong mark, so that a test sees it found; 0: none */
+	/* full blocks until one gets a wrong mark, which a test expects to be found; 0: none */
 	uint64_t corrupt;
 };
 
-/* serve_job_found() - so many of its first tokens are there. serve_job_restart() - none is any more. */
+/* serve_job_found() - its first `tokens` tokens are cached. serve_job_restart() - none is any more. */
 void serve_job_found(struct serve_job *job, const struct serve_memory *memory, uint32_t tokens);
 void serve_job_restart(struct serve_job *job);
 
 /*
- * serve_job_compute() - so many tokens more: marks of their blocks. 0, or what gpool_kv_table() and gpool_kv_address()
+ * serve_job_compute() - compute `tokens` more tokens: write the marks of their blocks. 0, or what gpool_kv_table() and
+ * gpool_kv_address()
  * say.
  */
 int serve_job_compute(struct serve_job *job, struct serve_memory *memory, uint32_t tokens);

@@ -241,7 +241,7 @@ void serve_report_json(const struct serve_report *report)
 
 enum { PANEL_HEIGHT = 180, COLOURS = 4 };
 
-/* Engines beyond the fourth have the colours of the first ones again, and are told apart by their titles. */
+/* Engines beyond the fourth have the colours of the first ones, and are distinguished by their titles. */
 static const char style[] =
 	".engine0{stroke:#2a6db5}.engine1{stroke:#e0812e}.engine2{stroke:#3f8f5b}.engine3{stroke:#8a5fb0}\n"
 	"@media(prefers-color-scheme:dark){\n"

@@ -177,8 +177,9 @@ static uint32_t estimate(const struct serve_engine *engine, const struct serve_j
 
 /*
  * gpool_kv_allocate() leaves the watermark of block numbers, and pages may go elsewhere: so it is looked at before, as
- * gpool_kv_can_allocate() tells it. Not where several engines use the pool: what others do not use at the moment is
- * memory too, and not told.
+ * gpool_kv_can_allocate() reports it. Not if several engines use the pool: memory that the others do not use at the
+ * moment is
+ * available too, and is not reported.
  */
 static bool leaves_watermark(struct serve_engine *engine, uint32_t tokens, const struct gpool_kv_prefix *prefix)
 {
@@ -280,7 +281,7 @@ int requests_admit(struct serve_engine *engine)
 {
 	int goes = resume_all(engine);
 
-	/* Who was preempted comes before who is new. */
+	/* Preempted requests come before new ones. */
 	while (goes > 0 && engine->job_count < SERVE_SEQUENCES && has_come(engine, engine->next))
 		goes = admit(engine);
 	return goes < 0 ? goes : 0;

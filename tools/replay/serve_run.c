@@ -2,7 +2,7 @@
  * serve_run.c - one run: an agent, engines as processes, and whose turn it is.
  *
  * The engine whose simulated clock is behind all others does its step while they wait, so a run is the same each time.
- * One that dies is left out from then on, and told; the others go on.
+ * An engine that dies is reported and left out; the others continue.
  */
 #include "tools/replay/serve.h"
 
@@ -25,7 +25,7 @@
 
 enum {
 	ANSWER_MS = 120000, /* of a step, also on a machine that is busy */
-	/* so many of anybody in a row in which nothing was computed: what the agent may still do is done */
+	/* turns in a row, of any engine, in which nothing was computed: the agent has done all that it can */
 	STUCK_TURNS = 2000,
 	PROGRESS_MS = 250, /* on a terminal; elsewhere a line each: */
 	PROGRESS_PLAIN_MS = 2000,
@@ -217,7 +217,7 @@ static int engine_hear(struct run *run, uint32_t index)
 
 static int engine_ask(struct run *run, uint32_t index, const struct serve_order *order)
 {
-	/* That nobody is there to read it shows in the answer. */
+	/* If the engine has died, the answer shows it. */
 	send(run->parts[index].channel, order, sizeof(*order), MSG_NOSIGNAL);
 	return engine_hear(run, index);
 }

@@ -28,7 +28,8 @@ enum {
 static const struct lora_strategy strategies[LORA_STRATEGIES] = {
 	{
 		.name = "fifo",
-		.text = "in order of arrival: who waits for its adapter holds up all behind it, while what runs goes "
+		.text = "in order of arrival: a request that waits for its adapter delays all later ones, while "
+			"running requests go "
 			"on, and the adapters of all for whom there would be room are loaded at once; the least "
 			"recently used adapter goes",
 		.order = LORA_IN_ORDER,
@@ -36,7 +37,7 @@ static const struct lora_strategy strategies[LORA_STRATEGIES] = {
 	},
 	{
 		.name = "around",
-		.text = "the same, but nobody waits for another one's adapter",
+		.text = "the same, but no request waits for the adapter of another",
 		.order = LORA_AROUND,
 		.lru = true,
 	},
@@ -54,7 +55,7 @@ static const struct lora_strategy strategies[LORA_STRATEGIES] = {
 	},
 	{
 		.name = "limit",
-		.text = "the same, and a batch has so many different adapters at most (--batch-adapters)",
+		.text = "the same, with a limit on the different adapters of a batch (--batch-adapters)",
 		.order = LORA_RESIDENT_FIRST,
 		.look_ahead = true,
 		.limit = true,
@@ -75,7 +76,7 @@ struct replay {
 
 /* ---- options ---- */
 
-/* A decimal number up to `end`, which stands behind it. */
+/* A decimal number, which is followed by `end`. */
 static bool decimal(const char *text, char end, double most, double *value)
 {
 	char *rest;
@@ -207,7 +208,7 @@ static bool replay_read(const struct command *command, struct replay *replay)
 	return true;
 }
 
-/* Room for so many adapters of average size. */
+/* The bytes of `count` adapters of average size. */
 static bool limits_read(const struct command *command, struct replay *replay)
 {
 	struct residency_limits *limits = &replay->plan.limits;

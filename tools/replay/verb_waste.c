@@ -34,7 +34,7 @@ static double share(double used, double held)
 	return held > 0 ? 1 - used / held : 0;
 }
 
-/* What the block manager takes for so many tokens, in tokens. */
+/* The tokens that the block manager allocates for `tokens` tokens. */
 static uint64_t held_in_blocks(uint32_t block_tokens, uint32_t tokens)
 {
 	const struct gpool_kv kv = {.token_shift = (uint32_t)__builtin_ctz(block_tokens)};
