@@ -115,8 +115,7 @@ static void count_threads(const struct session_stats *stats, struct gpool_stats 
 	}
 }
 
-/* As options: an older program gets the fields it knows, a newer one zeros where this library has nothing to say. */
-static void answer(void *to, uint32_t size, const void *filled, size_t known)
+void struct_answer(void *to, uint32_t size, const void *filled, size_t known)
 {
 	if (size > known)
 		memset((char *)to + known, 0, size - known);
@@ -141,7 +140,7 @@ int gpool_stats(struct gpool *pool, struct gpool_stats *statistics)
 	filled.deferred_blocks = atomic_load_explicit(&pool->deferred_count, memory_order_relaxed);
 	if (pool->gpu)
 		filled.driver_calls = gpu_calls_total(pool->gpu) - pool->calls_at_open;
-	answer(statistics, filled.size, &filled, sizeof(filled));
+	struct_answer(statistics, filled.size, &filled, sizeof(filled));
 	return 0;
 }
 
@@ -159,7 +158,7 @@ int gpool_device_info(const struct gpool *pool, struct gpool_device_info *device
 	memcpy(filled.pool, pool->header->name, sizeof(filled.pool) - 1);
 	memcpy(filled.backend, pool->header->backend, sizeof(filled.backend) - 1);
 	memcpy(filled.uuid, pool->device_uuid, sizeof(filled.uuid));
-	answer(device, filled.size, &filled, sizeof(filled));
+	struct_answer(device, filled.size, &filled, sizeof(filled));
 	return 0;
 }
 
@@ -209,7 +208,7 @@ int gpool_oom_info(struct gpool *pool, struct gpool_oom_info *shortage)
 	filled.size = size;
 	if (size > offsetof(struct gpool_oom_info, holder_count))
 		holders_ask(pool, &filled);
-	answer(shortage, size, &filled, sizeof(filled));
+	struct_answer(shortage, size, &filled, sizeof(filled));
 	return 0;
 }
 
@@ -228,6 +227,6 @@ int gpool_oom_object(struct gpool *pool, struct gpool_oom_object *object)
 		return fail(-ENOENT, "no object was in the way of this thread's last failed allocation");
 	filled = cache->shortage_object;
 	filled.size = size;
-	answer(object, size, &filled, sizeof(filled));
+	struct_answer(object, size, &filled, sizeof(filled));
 	return 0;
 }

@@ -182,6 +182,12 @@ bool pool_gone(const struct gpool *pool);
  */
 int options_read(void *to, size_t known, const void *from);
 
+/*
+ * struct_answer() - copy a filled structure of `known` bytes to a caller's of `size`: a program built against an older
+ * header gets the fields that it knows, one built against a newer header zeros in those that this library lacks.
+ */
+void struct_answer(void *to, uint32_t size, const void *filled, size_t known);
+
 static inline uint32_t pool_clock(const struct gpool *pool)
 {
 	return atomic_load_explicit(&pool->header->clock_ms, memory_order_relaxed);

@@ -63,11 +63,15 @@ int pool_request(struct gpool *pool, uint8_t *request, size_t request_bytes, uin
 
 int gpool_event_next(struct gpool *pool, int timeout_ms, struct gpool_event *event)
 {
+	struct gpool_event filled;
 	struct msg_event message;
+	uint32_t size = event->size;
 	int error = 0;
 
 	if (!pool->alive)
 		return -ECHILD;
+	if (size < sizeof(size))
+		return fail_size(size);
 	if (timeout_ms < -1)
 		return fail_timeout(timeout_ms);
 	pthread_mutex_lock(&pool->events_lock);
@@ -80,15 +84,17 @@ int gpool_event_next(struct gpool *pool, int timeout_ms, struct gpool_event *eve
 	pthread_mutex_unlock(&pool->events_lock);
 	if (error)
 		return error;
-	*event = (struct gpool_event){
+	filled = (struct gpool_event){
+		.size = size,
 		.kind = message.kind,
 		.session = message.session,
 		.time_ms = message.time_ms,
 		.value = message.value,
 	};
-	static_assert(sizeof(event->pool) == sizeof(message.pool) && sizeof(event->text) == sizeof(message.text),
+	static_assert(sizeof(filled.pool) == sizeof(message.pool) && sizeof(filled.text) == sizeof(message.text),
 		"same text");
-	memcpy(event->pool, message.pool, sizeof(event->pool));
-	memcpy(event->text, message.text, sizeof(event->text));
+	memcpy(filled.pool, message.pool, sizeof(filled.pool));
+	memcpy(filled.text, message.text, sizeof(filled.text));
+	struct_answer(event, size, &filled, sizeof(filled));
 	return 0;
 }

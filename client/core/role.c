@@ -39,6 +39,12 @@ struct role_claim {
 
 /* ---- claims ---- */
 
+/* What the calls use of a role that they get. */
+static int role_read(const struct gpool_role *role)
+{
+	return role->size < offsetof(struct gpool_role, session) ? fail_size(role->size) : 0;
+}
+
 static struct role_claim **claim_find(struct gpool *pool, const char *name)
 {
 	struct role_claim **at = &pool->roles;
@@ -266,7 +272,8 @@ static int role_take(struct gpool *pool, const char *name, int timeout_ms, struc
 	}
 	if (reply.state != STANDING_HOLDER)
 		return late;
-	*role = (struct gpool_role){.token = reply.token, .index = reply.index, .session = pool->id};
+	*role = (struct gpool_role){
+		.size = sizeof(*role), .token = reply.token, .index = reply.index, .session = pool->id};
 	return 0;
 }
 
@@ -291,10 +298,13 @@ static int name_check(const char *name)
 int gpool_role_acquire(struct gpool *pool, const char *name, int timeout_ms, struct gpool_role *role)
 {
 	struct gpool_role taken;
+	uint32_t size = role->size;
 	int error;
 
 	if (unlikely(!pool->alive))
 		return -ECHILD;
+	if (size < sizeof(size))
+		return fail_size(size);
 	error = name_check(name);
 	if (error)
 		return error;
@@ -311,7 +321,8 @@ int gpool_role_acquire(struct gpool *pool, const char *name, int timeout_ms, str
 		return error;
 	}
 	claim_settle(pool, name, &taken);
-	*role = taken;
+	taken.size = size;
+	struct_answer(role, size, &taken, sizeof(taken));
 	return 0;
 }
 
@@ -321,6 +332,8 @@ int gpool_role_check(const struct gpool *pool, const struct gpool_role *role)
 
 	if (unlikely(!pool->alive))
 		return -ECHILD;
+	if (unlikely(role_read(role)))
+		return -EINVAL;
 	if (unlikely(role->index >= POOL_ROLES || !role->token))
 		return fail(-EINVAL, "not a role that gpool_role_acquire() returned: index %u, token %llu", role->index,
 			(unsigned long long)role->token);
@@ -343,6 +356,9 @@ int gpool_role_release(struct gpool *pool, const struct gpool_role *role)
 
 	if (unlikely(!pool->alive))
 		return -ECHILD;
+	error = role_read(role);
+	if (error)
+		return error;
 	error = claim_unsettle(pool, role, name);
 	if (error)
 		return error;

@@ -10,10 +10,12 @@ int gpool_scope_begin(struct gpool *pool, uint32_t usage, uint32_t flags, struct
 {
 	if (!pool->alive)
 		return -ECHILD;
+	if (scope->size < sizeof(*scope))
+		return fail_size(scope->size);
 	if (usage >= GPOOL_USAGE_COUNT || flags & ~(uint32_t)GPOOL_SCOPE_FREE)
 		return fail(-EINVAL, "usage is %u, at most %d, and flags are 0x%x, at most GPOOL_SCOPE_FREE", usage,
 			GPOOL_USAGE_COUNT - 1, flags);
-	*scope = (struct gpool_scope){.pool = pool, .usage = usage, .flags = flags};
+	*scope = (struct gpool_scope){.size = scope->size, .pool = pool, .usage = usage, .flags = flags};
 	return 0;
 }
 
@@ -78,7 +80,7 @@ int gpool_scope_end(struct gpool_scope *scope, struct gpool_fence fence)
 			first = error;
 	}
 	free(scope->blocks);
-	*scope = (struct gpool_scope){0};
+	*scope = (struct gpool_scope){.size = scope->size};
 	return first;
 }
 

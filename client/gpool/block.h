@@ -283,11 +283,18 @@ enum {
  * Used by one thread at a time. gpool_scope_end() with a fence lets go when the fence is reached.
  */
 struct gpool_scope {
+	uint32_t size; /* sizeof(struct gpool_scope), set by the caller; GPOOL_SCOPE_INIT and GPOOL_SCOPE() set it */
+	uint32_t flags;
 	struct gpool *pool;
 	struct gpool_block *blocks;
 	uint32_t count, capacity;
-	uint32_t usage, flags;
+	uint32_t usage, reserved;
 };
+GPOOL_ASSERT_SIZE(gpool_scope, 40);
+#define GPOOL_SCOPE_INIT \
+	{ \
+		sizeof(struct gpool_scope), 0, 0, 0, 0, 0, 0, 0 \
+	}
 GPOOL_API int gpool_scope_begin(struct gpool *pool, uint32_t usage, uint32_t flags, struct gpool_scope *scope);
 GPOOL_API int gpool_scope_alloc(struct gpool_scope *scope, uint32_t page_count,
 	const struct gpool_alloc_options *options, struct gpool_block *block);
@@ -299,7 +306,7 @@ GPOOL_API int gpool_scope_end(struct gpool_scope *scope, struct gpool_fence fenc
 GPOOL_API void gpool_scope_cleanup(struct gpool_scope *scope);
 /* GPOOL_SCOPE(scope); gpool_scope_begin(pool, ..., &scope); ... - ends by itself when the C block does. */
 #define GPOOL_SCOPE(variable) \
-	struct gpool_scope variable __attribute__((cleanup(gpool_scope_cleanup))) = {0, 0, 0, 0, 0, 0}
+	struct gpool_scope variable __attribute__((cleanup(gpool_scope_cleanup))) = GPOOL_SCOPE_INIT
 
 /* ---- two phases ---- */
 

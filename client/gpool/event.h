@@ -36,13 +36,23 @@ enum gpool_event_kind {
 };
 
 struct gpool_event {
+	uint32_t size;    /* sizeof(struct gpool_event), set by the caller; GPOOL_EVENT_INIT sets it */
 	uint32_t kind;    /* enum gpool_event_kind */
-	uint32_t session; /* whom it concerns; 0: all */
+	uint32_t session; /* session that the event concerns; 0: all */
+	uint32_t reserved;
 	uint64_t time_ms; /* wall clock */
 	uint64_t value;   /* level, pages or number, as the kind says */
 	char pool[64];
 	char text[192];
 };
+GPOOL_ASSERT_SIZE(gpool_event, 288);
+#define GPOOL_EVENT_INIT \
+	{ \
+		sizeof(struct gpool_event), 0, 0, 0, 0, 0, {0}, \
+		{ \
+			0 \
+		} \
+	}
 
 /*
  * gpool_event_next() - the agent's next event: 0, -ETIMEDOUT. The first call subscribes; earlier events are not seen.

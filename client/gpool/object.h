@@ -243,7 +243,7 @@ GPOOL_API int gpool_object_next(struct gpool *pool, uint32_t *cursor, struct gpo
  * with. The loan lies right in front of that.
  *
  *	struct { struct gpool_loan loan; struct DLManagedTensorVersioned tensor; } *lent = ...;
- *	lent->loan = (struct gpool_loan){ pool, NULL, block, 0, 0 };      a block that is pinned once more for it
+ *	lent->loan = (struct gpool_loan){ pool, NULL, block, 0, 0, 0, sizeof(lent->loan) };    pinned once for it
  *	lent->tensor.deleter = (void (*)(struct DLManagedTensorVersioned *))gpool_loan_end;
  *
  * The memory of both stays the lender's, who frees it when `ended` is not 0 any more, and closes neither pool nor
@@ -255,8 +255,11 @@ struct gpool_loan {
 	struct gpool_block block;    /* pinned once for this; page_count 0: none */
 	uint32_t stream;             /* the pin ends behind what is queued there by then; 0: at once */
 	uint32_t ended;              /* 0; gpool_loan_end() makes it 1, last of all */
+	uint32_t reserved;           /* 0 */
+	/* sizeof(struct gpool_loan). The last field, since a loan is found by its end: later fields are put in front */
+	uint32_t size;
 };
-GPOOL_ASSERT_SIZE(gpool_loan, 48);
+GPOOL_ASSERT_SIZE(gpool_loan, 56);
 
 /*
  * gpool_loan_end() - end the pin of the loan that ends where `behind` begins. Once. Where the fence for it cannot be

@@ -19,11 +19,17 @@ extern "C" {
  * and let the other side refuse one that is lower than it has seen.
  */
 struct gpool_role {
-	uint64_t token;   /* fencing token: each grant has a higher one than all before in this pool */
+	uint32_t size;    /* sizeof(struct gpool_role), set by the caller; GPOOL_ROLE_INIT sets it */
 	uint32_t index;   /* the role's place in the pool's table */
+	uint64_t token;   /* fencing token: each grant has a higher one than all before in this pool */
 	uint32_t session; /* holder: gpool_session() */
+	uint32_t reserved;
 };
-GPOOL_ASSERT_SIZE(gpool_role, 16);
+GPOOL_ASSERT_SIZE(gpool_role, 24);
+#define GPOOL_ROLE_INIT \
+	{ \
+		sizeof(struct gpool_role), 0, 0, 0, 0 \
+	}
 
 /*
  * gpool_role_acquire() - hold a role; wait for it while another session does, in order of arrival.

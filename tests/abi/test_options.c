@@ -41,13 +41,13 @@ static void test_layout(void **state)
 	assert_int_equal(offsetof(struct gpool_fence_handle, bytes), 4);
 	assert_int_equal(GPOOL_FENCE_HANDLE_TIMELINE, 2);
 	assert_int_equal(GPOOL_FENCE_EXPORT_EVENT, 1);
-	assert_int_equal(sizeof(struct gpool_scope), 32);
-	assert_int_equal(sizeof(struct gpool_event), 280);
-	assert_int_equal(sizeof(struct gpool_loan), 48);
+	assert_int_equal(sizeof(struct gpool_scope), 40);
+	assert_int_equal(sizeof(struct gpool_event), 288);
+	assert_int_equal(sizeof(struct gpool_loan), 56);
 	assert_int_equal(sizeof(struct gpool_device_info), 144);
 	assert_int_equal(offsetof(struct gpool_device_info, pool), 16);
-	assert_int_equal(sizeof(struct gpool_role), 16);
-	assert_int_equal(offsetof(struct gpool_role, index), 8);
+	assert_int_equal(sizeof(struct gpool_role), 24);
+	assert_int_equal(offsetof(struct gpool_role, token), 8);
 	assert_int_equal(sizeof(struct gpool_stats), 616);
 	assert_int_equal(offsetof(struct gpool_options, directory), 8);
 	assert_int_equal(offsetof(struct gpool_options, timeout_ms), 40);
@@ -498,7 +498,7 @@ static void test_alloc_options(void **state)
 		struct gpool_alloc_options known;
 		uint32_t future[3];
 	} options = {.known = GPOOL_ALLOC_OPTIONS_INIT};
-	struct gpool_scope scope;
+	struct gpool_scope scope = GPOOL_SCOPE_INIT;
 	struct gpool_block block;
 
 	(void)state;
@@ -578,6 +578,93 @@ static void test_object_structs(void **state)
 	assert_int_equal(gpool_object_info(object, &info.known), -EINVAL);
 	assert_int_equal(gpool_object_delete(pool, "abi", 0), 0);
 	assert_int_equal(gpool_object_close(object), 0);
+}
+
+/* ---- gpool_role, gpool_event, gpool_scope ---- */
+
+static void test_roles(void **state)
+{
+	struct {
+		struct gpool_role known;
+		uint8_t future[16];
+	} role;
+
+	(void)state;
+	memset(&role, 0xee, sizeof(role));
+	role.known.size = 3;
+	assert_int_equal(gpool_role_acquire(pool, "abi", 0, &role.known), -EINVAL);
+	assert_string_equal(gpool_last_error(-EINVAL),
+		"size is 3 bytes, which cannot hold a struct of this library; set it to sizeof the struct");
+	role.known.size = offsetof(struct gpool_role, session);
+	assert_int_equal(gpool_role_acquire(pool, "abi", 0, &role.known), 0);
+	assert_int_equal(role.known.session, 0xeeeeeeee);
+	assert_int_equal(gpool_role_check(pool, &role.known), 0);
+	role.known.size = offsetof(struct gpool_role, token);
+	assert_int_equal(gpool_role_check(pool, &role.known), -EINVAL);
+	assert_int_equal(gpool_role_release(pool, &role.known), -EINVAL);
+	role.known.size = offsetof(struct gpool_role, session);
+	assert_int_equal(gpool_role_release(pool, &role.known), 0);
+	role.known.size = sizeof(role.known) + 8;
+	assert_int_equal(gpool_role_acquire(pool, "abi", 0, &role.known), 0);
+	assert_int_equal(role.known.session, gpool_session(pool));
+	for (int i = 0; i < 16; i++)
+		assert_int_equal(role.future[i], i < 8 ? 0 : 0xee);
+	assert_int_equal(gpool_role_release(pool, &role.known), 0);
+}
+
+static void test_events(void **state)
+{
+	struct {
+		struct gpool_event known;
+		uint8_t future[16];
+	} event;
+	struct gpool_options options = harness_options(&harness);
+	struct gpool *other;
+	int error;
+
+	(void)state;
+	memset(&event, 0xee, sizeof(event));
+	event.known.size = 3;
+	assert_int_equal(gpool_event_next(pool, 0, &event.known), -EINVAL);
+	event.known.size = sizeof(event.known) + 8;
+	assert_int_equal(gpool_event_next(pool, 0, &event.known), -ETIMEDOUT);
+	/* The subscription takes effect some time after the first call. */
+	do {
+		assert_int_equal(gpool_open(&options, &other), 0);
+		gpool_close(other);
+		error = gpool_event_next(pool, 100, &event.known);
+	} while (error == -ETIMEDOUT);
+	assert_int_equal(error, 0);
+	assert_int_equal(event.known.size, sizeof(event.known) + 8);
+	for (int i = 0; i < 16; i++)
+		assert_int_equal(event.future[i], i < 8 ? 0 : 0xee);
+	memset(&event, 0xee, sizeof(event));
+	event.known.size = offsetof(struct gpool_event, pool);
+	do {
+		assert_int_equal(gpool_open(&options, &other), 0);
+		gpool_close(other);
+		error = gpool_event_next(pool, 100, &event.known);
+	} while (error == -ETIMEDOUT);
+	assert_int_equal(error, 0);
+	assert_true(event.known.kind < 100);
+	assert_int_equal((uint8_t)event.known.pool[0], 0xee);
+}
+
+static void test_scopes(void **state)
+{
+	struct {
+		struct gpool_scope known;
+		uint64_t future;
+	} scope = {.future = 77};
+
+	(void)state;
+	scope.known.size = sizeof(scope.known) - 8;
+	assert_int_equal(gpool_scope_begin(pool, GPOOL_USAGE_ACTIVATION, 0, &scope.known), -EINVAL);
+	scope.known.size = sizeof(scope);
+	assert_int_equal(gpool_scope_begin(pool, GPOOL_USAGE_ACTIVATION, 0, &scope.known), 0);
+	assert_int_equal(gpool_scope_end(&scope.known, GPOOL_FENCE_NONE), 0);
+	assert_int_equal(scope.known.size, sizeof(scope));
+	assert_int_equal(scope.future, 77);
 }
 
 /* ---- gpool_stats ---- */
@@ -734,6 +821,9 @@ int main(void)
 		cmocka_unit_test(test_longer_options),
 		cmocka_unit_test(test_shorter_options),
 		cmocka_unit_test(test_alloc_options),
+		cmocka_unit_test(test_roles),
+		cmocka_unit_test(test_events),
+		cmocka_unit_test(test_scopes),
 		cmocka_unit_test(test_statistics),
 		cmocka_unit_test(test_device),
 		cmocka_unit_test(test_exports_equal_the_map),

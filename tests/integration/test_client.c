@@ -410,8 +410,8 @@ static int calls_in_child(struct gpool *pool, struct gpool_block *block, struct 
 {
 	struct gpool_stats statistics = {.size = sizeof(statistics)};
 	struct gpool_options options = harness_options(&harness);
-	struct gpool_scope other;
-	struct gpool_event event;
+	struct gpool_scope other = GPOOL_SCOPE_INIT;
+	struct gpool_event event = GPOOL_EVENT_INIT;
 	struct gpool_fence fence = {0};
 	struct gpool_span span = {.block = *block};
 	struct gpool *own;
@@ -467,7 +467,7 @@ static void test_fork(void **state)
 {
 	struct gpool *pool = harness_open(&harness);
 	struct gpool_block block, second;
-	struct gpool_scope scope;
+	struct gpool_scope scope = GPOOL_SCOPE_INIT;
 	uint64_t address;
 	uint32_t stream;
 	pid_t child;
@@ -501,7 +501,7 @@ static void test_child_with_a_pool_of_its_own(void **state)
 {
 	struct gpool_options options = harness_options(&harness);
 	struct gpool *pool = harness_open(&harness);
-	struct gpool_event event;
+	struct gpool_event event = GPOOL_EVENT_INIT;
 	int status;
 	pid_t child;
 
@@ -612,7 +612,7 @@ static void test_statistics(void **state)
 static void test_event_of_an_eviction(void **state)
 {
 	struct gpool *pool = harness_open(&harness);
-	struct gpool_event event = {0};
+	struct gpool_event event = GPOOL_EVENT_INIT;
 	struct gpool_block block;
 	int error = -ETIMEDOUT;
 

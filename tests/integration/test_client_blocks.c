@@ -480,7 +480,7 @@ static void test_scattered_block_evicted_and_again(void **state)
 static void test_scope_unpins_at_its_end(void **state)
 {
 	struct gpool_block blocks[40];
-	struct gpool_scope scope;
+	struct gpool_scope scope = GPOOL_SCOPE_INIT;
 
 	(void)state;
 	assert_int_equal(gpool_scope_begin(pool, GPOOL_USAGE_COUNT, 0, &scope), -EINVAL);
@@ -501,7 +501,7 @@ static void test_scope_unpins_at_its_end(void **state)
 static void test_scope_frees_and_reports(void **state)
 {
 	struct gpool_block block, freed;
-	struct gpool_scope scope;
+	struct gpool_scope scope = GPOOL_SCOPE_INIT;
 
 	(void)state;
 	{

@@ -68,7 +68,7 @@ static void is_of(uint32_t session, uint32_t waiters)
 
 static void test_waits_no_longer(void **state)
 {
-	struct gpool_role held, role;
+	struct gpool_role held = GPOOL_ROLE_INIT, role = GPOOL_ROLE_INIT;
 
 	(void)state;
 	begin();
@@ -88,7 +88,7 @@ static void test_waits_no_longer(void **state)
 
 static void test_does_not_get_it(void **state)
 {
-	struct gpool_role role;
+	struct gpool_role role = GPOOL_ROLE_INIT;
 
 	(void)state;
 	begin();
@@ -103,7 +103,7 @@ static void test_does_not_get_it(void **state)
 /* Nor does it keep what it could not give back. */
 static void test_gives_back_late(void **state)
 {
-	struct gpool_role role;
+	struct gpool_role role = GPOOL_ROLE_INIT;
 
 	(void)state;
 	begin();
@@ -120,7 +120,7 @@ static void test_gives_back_late(void **state)
 /* The same name is asked for before the agent is back: what counts is what was asked last. */
 static void test_asks_again_at_once(void **state)
 {
-	struct gpool_role role, again;
+	struct gpool_role role = GPOOL_ROLE_INIT, again = GPOOL_ROLE_INIT;
 
 	(void)state;
 	begin();
@@ -156,7 +156,7 @@ static void wait_send(struct gpool *pool, const char *name)
  */
 static void test_lost_message_is_said_again(void **state)
 {
-	struct gpool_role held, role;
+	struct gpool_role held = GPOOL_ROLE_INIT, role = GPOOL_ROLE_INIT;
 
 	(void)state;
 	begin();
@@ -179,7 +179,7 @@ static void test_lost_message_is_said_again(void **state)
 /* The agent that finds the questions is another one than that which was asked. */
 static void test_agent_dies_instead(void **state)
 {
-	struct gpool_role held, role;
+	struct gpool_role held = GPOOL_ROLE_INIT, role = GPOOL_ROLE_INIT;
 	uint64_t before;
 
 	(void)state;

@@ -377,7 +377,7 @@ static void test_loans(void **state)
 	struct {
 		struct gpool_loan loan;
 		char tensor[8];
-	} lent = {{pool, NULL, block, stream, 0}, ""};
+	} lent = {{.pool = pool, .block = block, .stream = stream, .size = sizeof(struct gpool_loan)}, ""};
 
 	(void)state;
 	assert_int_equal(gpool_stream_wait(pool, stream, opened), 0);
@@ -398,7 +398,7 @@ static void test_loans(void **state)
 	assert_int_equal(gpool_object_create(pool, "lent", &options, &object), 0);
 	assert_int_equal(gpool_object_alloc(object, 1, NULL, &index), 0);
 	assert_int_equal(gpool_object_publish(object, &version), 0);
-	lent.loan = (struct gpool_loan){pool, object, {0}, 0, 0};
+	lent.loan = (struct gpool_loan){.pool = pool, .object = object, .size = sizeof(struct gpool_loan)};
 	gpool_loan_end(lent.tensor);
 	assert_int_equal(gpool_object_unpin(object), -EINVAL); /* it was the only one */
 	lent.loan.object = NULL;
@@ -432,7 +432,7 @@ static void test_scope_behind_a_fence(void **state)
 	uint32_t stream = open_stream(GPOOL_STREAM_HOST_SIGNALED);
 	struct gpool_fence fence = record(stream);
 	struct gpool_block kept, freed;
-	struct gpool_scope scope;
+	struct gpool_scope scope = GPOOL_SCOPE_INIT;
 
 	(void)state;
 	assert_int_equal(gpool_scope_begin(pool, GPOOL_USAGE_ACTIVATION, 0, &scope), 0);

@@ -933,7 +933,7 @@ static uint32_t event_count;
 static void events_collect(void)
 {
 	const struct msg_reload_request request = {0};
-	struct gpool_event event;
+	struct gpool_event event = GPOOL_EVENT_INIT;
 	struct msg_done_reply done;
 
 	event_count = 0;
@@ -949,7 +949,7 @@ static void events_collect(void)
 
 static void events_listen(void)
 {
-	struct gpool_event event;
+	struct gpool_event event = GPOOL_EVENT_INIT;
 
 	do
 		gpool_close(harness_open(&harness));

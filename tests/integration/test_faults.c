@@ -269,7 +269,7 @@ static int round_of_work(const char *where, int timeout_ms)
 {
 	struct gpool_options options = GPOOL_OPTIONS_INIT;
 	struct gpool_block blocks[PAGES], large;
-	struct gpool_role role;
+	struct gpool_role role = GPOOL_ROLE_INIT;
 	struct gpool *pool;
 	uint32_t count = 0;
 	int error;

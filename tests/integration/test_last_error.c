@@ -251,9 +251,9 @@ static void test_objects(void **state)
 
 static void test_roles_events_streams(void **state)
 {
-	struct gpool_role role = {.token = 0};
+	struct gpool_role role = GPOOL_ROLE_INIT;
 	struct gpool_fence fence = {UINT64_MAX};
-	struct gpool_event event;
+	struct gpool_event event = GPOOL_EVENT_INIT;
 	uint32_t stream;
 	void *native;
 
@@ -304,7 +304,7 @@ static void test_scopes_and_commits(void **state)
 {
 	struct gpool_fence wrong = {UINT64_MAX};
 	struct gpool_block block;
-	struct gpool_scope scope;
+	struct gpool_scope scope = GPOOL_SCOPE_INIT;
 	uint64_t entry;
 
 	(void)state;

@@ -178,14 +178,14 @@ static void log_says(const char *part)
 /* Until something is heard: who has only just connected may miss what is said. */
 static void events_listen(void)
 {
-	struct gpool_event event;
+	struct gpool_event event = GPOOL_EVENT_INIT;
 
 	AWAIT((gpool_close(open_worker()), gpool_event_next(admin, 20, &event) == 0));
 }
 
 static void event_comes(uint64_t value)
 {
-	struct gpool_event event = {0};
+	struct gpool_event event = GPOOL_EVENT_INIT;
 
 	while (event.kind != GPOOL_EVENT_MOVER)
 		assert_int_equal(gpool_event_next(admin, ANSWER_MS, &event), 0);

@@ -727,7 +727,7 @@ static void trainer(struct gpool *own, int in, int out)
 {
 	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
 	struct gpool_object *object;
-	struct gpool_role role;
+	struct gpool_role role = GPOOL_ROLE_INIT;
 	uint64_t version;
 
 	if (gpool_role_acquire(own, "trainer", 0, &role))
@@ -750,7 +750,7 @@ static void test_adopted_by_its_role(void **state)
 	struct process writer = spawn(trainer);
 	struct gpool *other = harness_open(&harness);
 	struct gpool_object *object, *again;
-	struct gpool_role role, unrelated;
+	struct gpool_role role = GPOOL_ROLE_INIT, unrelated = GPOOL_ROLE_INIT;
 
 	(void)state;
 	hear(&writer);

@@ -120,7 +120,7 @@ static uint32_t event_count;
 static void events_collect(void)
 {
 	const struct msg_reload_request request = {0};
-	struct gpool_event event;
+	struct gpool_event event = GPOOL_EVENT_INIT;
 	struct msg_done_reply done;
 
 	ASK(reload_request, &request, done_reply, &done);
@@ -145,7 +145,7 @@ static uint32_t events_of(uint32_t kind, uint64_t value)
 /* Who listens hears nothing for a moment, so something happens until it is heard. */
 static void events_listen(void)
 {
-	struct gpool_event event;
+	struct gpool_event event = GPOOL_EVENT_INIT;
 
 	do
 		gpool_close(harness_open(&harness));

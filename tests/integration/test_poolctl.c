@@ -179,12 +179,12 @@ static void expect_completion(const char *words, const char *wanted)
 
 static void test_completion(void **state)
 {
-	static const char *const names[] = {"'evict:", "--content=[", ":(table json)", "#compdef poolctl"};
+	static const char *const names[] = {"'evict:", "--usage=[", ":(table json)", "#compdef poolctl"};
 	struct result result;
 
 	(void)state;
 	expect_completion("poolctl ev", "events evict\n");
-	expect_completion("poolctl evict --con", "--content\n");
+	expect_completion("poolctl evict --us", "--usage\n");
 	expect_completion("poolctl -o js", "json\n");
 	expect_completion("poolctl pages --state RE", "RESERVED RETIRED\n");
 	result = poolctl("help", "--completion", "zsh", NULL);
@@ -604,7 +604,7 @@ static void test_tenants(void **state)
 
 static void test_held_roles(void **state)
 {
-	struct gpool_role role, other;
+	struct gpool_role role = GPOOL_ROLE_INIT, other = GPOOL_ROLE_INIT;
 	struct result result;
 	const cJSON *item;
 

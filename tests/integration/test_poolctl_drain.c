@@ -126,7 +126,7 @@ static void test_who_is_refused(void **state)
 
 static void expect_event(struct gpool *pool, uint64_t value)
 {
-	struct gpool_event event = {.kind = 0};
+	struct gpool_event event = GPOOL_EVENT_INIT;
 
 	while (event.kind != GPOOL_EVENT_DRAIN)
 		assert_int_equal(gpool_event_next(pool, END_MS, &event), 0);
@@ -138,7 +138,7 @@ static void test_who_is_there_goes_on(void **state)
 {
 	struct gpool *pool = harness_open(&harness);
 	struct gpool_block kept, loose;
-	struct gpool_event event;
+	struct gpool_event event = GPOOL_EVENT_INIT;
 	struct result result;
 
 	(void)state;

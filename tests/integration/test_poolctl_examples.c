@@ -126,7 +126,7 @@ static void prepare(void)
 	struct gpool_alloc_options alloc = GPOOL_ALLOC_OPTIONS_INIT;
 	struct gpool_object *object;
 	struct gpool_block block;
-	struct gpool_role role;
+	struct gpool_role role = GPOOL_ROLE_INIT;
 	uint64_t version;
 	uint32_t index;
 

@@ -139,7 +139,7 @@ static int reload(char *text)
 /* Somebody who listens before anything happens: something happens until it is heard. */
 static void events_listen(void)
 {
-	struct gpool_event event;
+	struct gpool_event event = GPOOL_EVENT_INIT;
 
 	do
 		gpool_close(harness_open(&harness));
@@ -148,7 +148,7 @@ static void events_listen(void)
 
 static void await_reload_event(char *text)
 {
-	struct gpool_event event;
+	struct gpool_event event = GPOOL_EVENT_INIT;
 
 	do
 		assert_int_equal(gpool_event_next(admin, ANSWER_MS, &event), 0);

@@ -60,7 +60,7 @@ static void changes_nothing(struct gpool *pool)
 static void test_others_than_admins_change_nothing(void **state)
 {
 	uint64_t incarnation = atomic_load(&pool_view(admin)->header->incarnation);
-	struct gpool_role role;
+	struct gpool_role role = GPOOL_ROLE_INIT;
 	struct gpool_block block;
 
 	(void)state;

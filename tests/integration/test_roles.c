@@ -93,7 +93,9 @@ static int obey(struct gpool **pool, const struct told *told, struct gpool_role 
 	pid_t pid;
 
 	switch (told->order) {
-	case ORDER_ACQUIRE: return gpool_role_acquire(*pool, told->name, told->timeout_ms, role);
+	case ORDER_ACQUIRE:
+		role->size = sizeof(*role);
+		return gpool_role_acquire(*pool, told->name, told->timeout_ms, role);
 	case ORDER_RELEASE: return gpool_role_release(*pool, role);
 	case ORDER_CHECK: return gpool_role_check(*pool, role);
 	case ORDER_DISCONNECT: return shutdown((*pool)->socket, SHUT_RDWR);
@@ -224,7 +226,7 @@ static void took_over(struct actor *actor, uint64_t above)
 static void test_take_and_give_back(void **state)
 {
 	struct gpool *pool, *other;
-	struct gpool_role role, again, wrong;
+	struct gpool_role role = GPOOL_ROLE_INIT, again = GPOOL_ROLE_INIT, wrong = GPOOL_ROLE_INIT;
 	uint32_t session;
 	uint64_t token;
 
@@ -294,9 +296,9 @@ static void test_release_passes_it_on(void **state)
 
 static void test_death_passes_it_on(void **state)
 {
-	struct gpool_event event = {.kind = 0};
+	struct gpool_event event = GPOOL_EVENT_INIT;
 	struct actor first, second;
-	struct gpool_role role;
+	struct gpool_role role = GPOOL_ROLE_INIT;
 	struct gpool *pool;
 
 	(void)state;
@@ -338,7 +340,7 @@ static void test_death_passes_it_on(void **state)
 /* In a thread, so that the test itself has the session that waits. */
 static void *acquire_in_thread(void *pool)
 {
-	struct gpool_role role;
+	struct gpool_role role = GPOOL_ROLE_INIT;
 
 	return (void *)(intptr_t)gpool_role_acquire(pool, "main", -1, &role);
 }
@@ -360,7 +362,7 @@ static _Noreturn void engine_main(int channel)
 	struct gpool_object_options how = GPOOL_OBJECT_OPTIONS_INIT;
 	struct gpool_options options = harness_options(&harness);
 	struct gpool_object *object;
-	struct answer answer;
+	struct answer answer = {.role = GPOOL_ROLE_INIT};
 	struct gpool *pool;
 	uint64_t version;
 	uint32_t index;
@@ -393,7 +395,7 @@ static void test_a_standby_adopts_the_kv_of_the_dead(void **state)
 	struct actor engine = {.session = 0};
 	struct gpool_object *object;
 	struct gpool *standby, *other;
-	struct gpool_role role;
+	struct gpool_role role = GPOOL_ROLE_INIT;
 	struct answer answer;
 	pthread_t thread;
 	void *result;
@@ -521,7 +523,7 @@ static void test_a_child_keeps_nothing(void **state)
 
 static void test_a_forked_child_may_not(void **state)
 {
-	struct gpool_role role;
+	struct gpool_role role = GPOOL_ROLE_INIT;
 	struct gpool *pool;
 	uint32_t session;
 	int status = -1;
@@ -611,7 +613,7 @@ static void test_a_closed_standby_waits_for_nothing(void **state)
 static void test_two_threads_are_one_session(void **state)
 {
 	struct gpool *pool, *other;
-	struct gpool_role role, mine;
+	struct gpool_role role = GPOOL_ROLE_INIT, mine = GPOOL_ROLE_INIT;
 	pthread_t thread;
 	void *result;
 
@@ -639,7 +641,7 @@ static void *impatient(void *pool)
 	intptr_t got = 0;
 
 	for (int round = 0; round < 400; round++) {
-		struct gpool_role role;
+		struct gpool_role role = GPOOL_ROLE_INIT;
 		uint32_t session;
 		int error = gpool_role_acquire(pool, "main", round % 3, &role);
 
@@ -693,7 +695,7 @@ static bool unread(const struct gpool *pool)
 
 static void *acquire_for_a_moment(void *pool)
 {
-	struct gpool_role role;
+	struct gpool_role role = GPOOL_ROLE_INIT;
 
 	return (void *)(intptr_t)gpool_role_acquire(pool, "main", 200, &role);
 }
@@ -704,7 +706,7 @@ static void test_time_out_and_grant_do_cross(void **state)
 	struct msg_role_request request = {.verb = 3, .name = "main"};
 	uint8_t bytes[MSG_LARGEST_role_request];
 	struct gpool *first, *second;
-	struct gpool_role role;
+	struct gpool_role role = GPOOL_ROLE_INIT;
 	pthread_t thread;
 	pid_t agent_pid;
 	void *result;
@@ -796,7 +798,7 @@ static _Noreturn void crowd_main(struct scene *scene, unsigned seed)
 	int error = gpool_open(&options, &pool) ? 6 : 0;
 
 	while (!error) {
-		struct gpool_role role;
+		struct gpool_role role = GPOOL_ROLE_INIT;
 		int timeout_ms = rand_r(&seed) % 4 ? -1 : rand_r(&seed) % 3;
 		int result = gpool_role_acquire(pool, "main", timeout_ms, &role);
 
@@ -884,12 +886,14 @@ static int try_remove(const char *name)
 
 static void test_names_and_places(void **state)
 {
-	struct gpool_role roles[POOL_ROLES], more;
+	struct gpool_role roles[POOL_ROLES], more = GPOOL_ROLE_INIT;
 	struct gpool *pool, *observer;
 	char name[80];
 
 	(void)state;
 	start(quiet);
+	for (size_t i = 0; i < POOL_ROLES; i++)
+		roles[i] = (struct gpool_role)GPOOL_ROLE_INIT;
 	pool = open_worker();
 	assert_int_equal(gpool_role_acquire(pool, "", 0, &more), -EINVAL);
 	assert_int_equal(gpool_role_acquire(pool, NULL, 0, &more), -EINVAL);
@@ -945,7 +949,7 @@ static void start_tenants(void)
 static void test_a_role_is_of_one_tenant(void **state)
 {
 	struct gpool *serving, *batch, *second;
-	struct gpool_role role;
+	struct gpool_role role = GPOOL_ROLE_INIT;
 
 	(void)state;
 	start_tenants();

@@ -65,6 +65,7 @@ static void *wait_for_it(void *of)
 {
 	struct waiting *waiting = of;
 
+	waiting->role.size = sizeof(waiting->role);
 	waiting->result = gpool_role_acquire(waiting->pool, "main", ANSWER_MS, &waiting->role);
 	return NULL;
 }
@@ -146,7 +147,7 @@ static void nothing(void)
 
 static void hand_over(void)
 {
-	struct gpool_role role;
+	struct gpool_role role = GPOOL_ROLE_INIT;
 
 	assert_int_equal(gpool_role_acquire(first, "main", ANSWER_MS, &role), 0);
 	holds(first, &role);
@@ -174,7 +175,7 @@ static void test_hand_over(void **state)
 
 static void give_up(void)
 {
-	struct gpool_role role, other;
+	struct gpool_role role = GPOOL_ROLE_INIT, other = GPOOL_ROLE_INIT;
 
 	assert_int_equal(gpool_role_acquire(first, "main", ANSWER_MS, &role), 0);
 	holds(first, &role);
@@ -195,7 +196,7 @@ static void test_withdrawal(void **state)
 
 static void child_holds(void)
 {
-	struct gpool_role role;
+	struct gpool_role role = GPOOL_ROLE_INIT;
 	struct gpool_block block;
 	struct gpool *pool;
 	int says[2];

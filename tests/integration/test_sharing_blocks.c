@@ -177,6 +177,7 @@ static void scope_open(struct owner *owner, uint32_t flags)
 
 	assert_non_null(scope);
 	owner->own = scope;
+	scope->size = sizeof(*scope);
 	assert_int_equal(gpool_scope_begin(owner->pool, GPOOL_USAGE_ACTIVATION, flags, scope), 0);
 	for (uint32_t i = 0; i < UNITS; i++) {
 		assert_int_equal(gpool_scope_alloc(scope, 1, NULL, &owner->blocks[i]), 0);

@@ -88,6 +88,7 @@ static int engine_begin(struct own *own)
 	NEED(!gpool_object_address(own->object, index, &address, &bytes));
 	bytes_write(address, (size_t)bytes, 0xabcdef);
 	NEED(!gpool_object_publish(own->object, &version));
+	own->role.size = sizeof(own->role);
 	NEED(!gpool_role_acquire(own->pool, "main", 0, &own->role));
 	return 0;
 }

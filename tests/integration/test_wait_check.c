@@ -42,8 +42,8 @@ static void test_every_wait_ends(void **state)
 	struct gpool *other = harness_open(&harness), *none;
 	struct gpool_block all, one;
 	struct gpool_fence fence;
-	struct gpool_event event;
-	struct gpool_role role;
+	struct gpool_event event = GPOOL_EVENT_INIT;
+	struct gpool_role role = GPOOL_ROLE_INIT;
 	uint32_t stream;
 
 	(void)state;

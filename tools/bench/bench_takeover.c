@@ -75,7 +75,7 @@ static int adopt(struct gpool *pool, const struct gpool_role *role)
 /* Takes the role and every page and reports it; releases the role on request and reports the time of the release. */
 static _Noreturn void hold(const struct bench *bench, int orders, int say_to)
 {
-	struct gpool_role role;
+	struct gpool_role role = GPOOL_ROLE_INIT;
 	struct gpool *pool;
 	int64_t go;
 	uint64_t begin;
@@ -102,7 +102,7 @@ static _Noreturn void hold(const struct bench *bench, int orders, int say_to)
 
 static _Noreturn void stand_by(const struct bench *bench, int say_to, int by_force)
 {
-	struct gpool_role role;
+	struct gpool_role role = GPOOL_ROLE_INIT;
 	struct gpool *pool;
 	int error;
 

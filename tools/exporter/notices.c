@@ -79,7 +79,7 @@ static struct gpool *attach(struct notices *notices)
 
 static void listen_to(struct notices *notices, struct gpool *pool)
 {
-	struct gpool_event event;
+	struct gpool_event event = GPOOL_EVENT_INIT;
 	int error = 0;
 
 	while ((!error || error == -ETIMEDOUT) && !stopping(notices)) {

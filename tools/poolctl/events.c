@@ -106,6 +106,7 @@ static bool gpoold_ended(const struct command *command)
 static struct gpool_event event_of(const struct offline *offline, const struct flight_row *row)
 {
 	struct gpool_event event = {
+		.size = sizeof(event),
 		.kind = row->entry.kind,
 		.session = row->entry.session,
 		.time_ms = row->entry.time_ns / 1000000,
@@ -198,7 +199,7 @@ static int events_follow(const struct command *command, struct gpool *pool, uint
 {
 	struct recorded recorded = {.events = NULL};
 	bool seen = !gpoold_ended(command), early = false;
-	struct gpool_event event;
+	struct gpool_event event = GPOOL_EVENT_INIT;
 	int code = CODE_OK;
 
 	if (command->values[OPTION_SINCE]) {

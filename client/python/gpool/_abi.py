@@ -321,20 +321,24 @@ class gpool_span(c.Structure):
 
 
 class gpool_scope(c.Structure):
+    size: int
+    flags: int
     pool: Optional[int]
     blocks: Any
     count: int
     capacity: int
     usage: int
-    flags: int
+    reserved: int
 
     _fields_ = [
+        ("size", c.c_uint32),
+        ("flags", c.c_uint32),
         ("pool", c.c_void_p),
         ("blocks", c.POINTER(gpool_block)),
         ("count", c.c_uint32),
         ("capacity", c.c_uint32),
         ("usage", c.c_uint32),
-        ("flags", c.c_uint32),
+        ("reserved", c.c_uint32),
     ]
 
 
@@ -422,6 +426,8 @@ class gpool_loan(c.Structure):
     block: gpool_block
     stream: int
     ended: int
+    reserved: int
+    size: int
 
     _fields_ = [
         ("pool", c.c_void_p),
@@ -429,6 +435,8 @@ class gpool_loan(c.Structure):
         ("block", gpool_block),
         ("stream", c.c_uint32),
         ("ended", c.c_uint32),
+        ("reserved", c.c_uint32),
+        ("size", c.c_uint32),
     ]
 
 
@@ -1205,28 +1213,36 @@ class gpool_lora_scheduler_stats(c.Structure):
 
 
 class gpool_role(c.Structure):
-    token: int
+    size: int
     index: int
+    token: int
     session: int
+    reserved: int
 
     _fields_ = [
-        ("token", c.c_uint64),
+        ("size", c.c_uint32),
         ("index", c.c_uint32),
+        ("token", c.c_uint64),
         ("session", c.c_uint32),
+        ("reserved", c.c_uint32),
     ]
 
 
 class gpool_event(c.Structure):
+    size: int
     kind: int
     session: int
+    reserved: int
     time_ms: int
     value: int
     pool: Text
     text: Text
 
     _fields_ = [
+        ("size", c.c_uint32),
         ("kind", c.c_uint32),
         ("session", c.c_uint32),
+        ("reserved", c.c_uint32),
         ("time_ms", c.c_uint64),
         ("value", c.c_uint64),
         ("pool", c.c_char * 64),
@@ -1244,10 +1260,11 @@ SIZES: Dict[str, int] = {
     "gpool_holder": 84,
     "gpool_oom_info": 428,
     "gpool_oom_object": 208,
+    "gpool_scope": 40,
     "gpool_object_options": 40,
     "gpool_object_open_options": 40,
     "gpool_object_info": 328,
-    "gpool_loan": 48,
+    "gpool_loan": 56,
     "gpool_range_options": 40,
     "gpool_range_info": 200,
     "gpool_range_page": 32,
@@ -1276,7 +1293,8 @@ SIZES: Dict[str, int] = {
     "gpool_lora_scheduler_options": 32,
     "gpool_lora_schedule": 3092,
     "gpool_lora_scheduler_stats": 104,
-    "gpool_role": 16,
+    "gpool_role": 24,
+    "gpool_event": 288,
 }
 
 # Result and arguments. Pointers to what only the library knows are c_void_p.

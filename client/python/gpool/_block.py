@@ -12,7 +12,7 @@ from . import _abi
 from ._errors import Error, Stale, check
 from ._handle import Handle
 from ._library import library
-from ._view import View
+from ._view import View, loan
 
 if TYPE_CHECKING:
     from ._pool import Pool
@@ -198,7 +198,7 @@ class _Shown:
     def lend(self, stream: int) -> _abi.gpool_loan:
         with self._pool.handle as pool:
             check(library().gpool_pin(pool, self._block), "pin a block")
-            return _abi.gpool_loan(pool, None, self._block, stream, 0)
+            return loan(pool, None, self._block, stream)
 
     def where(self) -> Tuple[int, int]:
         address = ctypes.c_uint64()
@@ -257,7 +257,7 @@ class Span:
         """For views."""
         with self._pool.handle as pool:
             check(library().gpool_pin(pool, self._span.block), "pin a span")
-            return _abi.gpool_loan(pool, None, self._span.block, stream, 0)
+            return loan(pool, None, self._span.block, stream)
 
     def where(self) -> Tuple[int, int]:
         """For views: address and bytes."""

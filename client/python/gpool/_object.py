@@ -15,7 +15,7 @@ from ._handle import Handle
 from ._library import library
 from ._options import Usage, alloc_options
 from ._text import c_text
-from ._view import View
+from ._view import View, loan
 from ._wait import waiting
 
 if TYPE_CHECKING:
@@ -326,7 +326,7 @@ class _Allocation:
         with self._object.handle as pointer, self._object._pool.handle as pool:
             if pinnable:
                 check(library().gpool_object_pin(pointer), f"pin object '{self._object.name}'")
-            return _abi.gpool_loan(pool, pointer if pinnable else None, _abi.gpool_block(), stream, 0)
+            return loan(pool, pointer if pinnable else None, _abi.gpool_block(), stream)
 
     def where(self) -> Tuple[int, int]:
         return self._object.address(self._index)

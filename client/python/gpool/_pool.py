@@ -509,7 +509,7 @@ class Pool:
 
         Raises TimedOut. One thread at a time; the pool is not closed meanwhile.
         """
-        filled = _abi.gpool_event()
+        filled = _abi.gpool_event(size=ctypes.sizeof(_abi.gpool_event))
         with self.handle as pool:
             check(
                 waiting(timeout_ms, library().gpool_event_next, pool, timeout_ms, ctypes.byref(filled)), "get an event"

@@ -13,7 +13,7 @@ from ._errors import Busy, Error, check
 from ._handle import Handle
 from ._library import library
 from ._object import ObjectClass
-from ._view import View
+from ._view import View, loan
 from ._wait import waiting
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class Range:
     def lend(self, stream: int) -> _abi.gpool_loan:
         """For views. Nothing is pinned: what would take the pages away asks for views first."""
         with self._pool.handle as pool:
-            return _abi.gpool_loan(pool, None, _abi.gpool_block(), stream, 0)
+            return loan(pool, None, _abi.gpool_block(), stream)
 
     def where(self) -> Tuple[int, int]:
         """For views: address and bytes."""

@@ -53,7 +53,7 @@ class Role:
 
 
 def acquire(handle: Handle, name: str, timeout_ms: int) -> Role:
-    role = _abi.gpool_role()
+    role = _abi.gpool_role(size=ctypes.sizeof(_abi.gpool_role))
     with handle as pool:
         undo = lambda: library().gpool_role_release(pool, role)  # noqa: E731
         result = waiting(

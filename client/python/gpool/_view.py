@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from ._stream import Stream
 
 
+def loan(pool: Any, object_: Any, block: _abi.gpool_block, stream: int) -> _abi.gpool_loan:
+    """Return a loan whose pin ends behind the work that is queued on `stream` when the loan ends; 0: at once."""
+    return _abi.gpool_loan(pool, object_, block, stream, 0, 0, ctypes.sizeof(_abi.gpool_loan))
+
+
 DIMENSIONS_MOST = 32
 """of an array in numpy 1, which crashes on more in __array_interface__; newer ones and PyTorch have 64"""
 BYTES_MOST = 2**63 - 1

@@ -55,7 +55,7 @@ ROWS = [
             for name in ("needed", "offered", "idle", "objects", "quarantined", "retired", "reserved", "free")
         }),
         ("Content", "bytes", "Pages in blocks, by content.",
-         {"{{content_type}}": "sum by (content_type) (gpool_tenant_content_bytes[])"}),
+         {"{{usage}}": "sum by (usage) (gpool_tenant_usage_bytes[])"}),
     ]),
     (9, [
         ("Tenants", "bytes", "Leased pages, guaranteed minimum and limit of each tenant.", {
@@ -181,7 +181,7 @@ def graph(number: int, title: str, unit: str, description: str, place: tuple, qu
     pool = {True: "{{pool}} ", False: "{{instance}} "}
     targets = []
     for legend, query in queries.items():
-        plain = legend in ("front", "{{content_type}}")
+        plain = legend in ("front", "{{usage}}")
         targets.append((legend if plain else (pool["[]" in query] + legend).rstrip(), query))
     made = panel(number, "timeseries", title, unit, description, place, targets)
     stacked = title in ("Memory", "Content")
