@@ -1,4 +1,4 @@
-/* first.c - four pages of GPU memory: allocate, write, let go, come back. */
+/* first.c - allocate four pages of GPU memory, write to them, unpin them, and pin them again. */
 #include <gpool.h>
 
 #include <errno.h>
@@ -23,18 +23,18 @@ int main(void)
 	int result;
 
 	must(gpool_open(NULL, &pool), "open");
-	must(gpool_alloc(pool, 4, NULL, &block), "allocate"); /* comes pinned */
+	must(gpool_alloc(pool, 4, NULL, &block), "allocate"); /* the block has one pin */
 	must(gpool_address(pool, &block, &address), "address");
 	must(gpool_stream_open(pool, NULL, 0, &stream), "stream");
 	must(gpool_fill(pool, stream, address, 0x600d, 4 * gpool_page_bytes(pool)), "fill");
 	must(gpool_fence_record(pool, stream, &written), "fence");
-	must(gpool_unpin_after(pool, &block, written), "unpin"); /* as soon as it is written, it may be evicted */
+	must(gpool_unpin_after(pool, &block, written), "unpin"); /* it may be evicted after the fill */
 
-	puts("4 pages, unpinned; Enter pins them again ('poolctl evict 4' takes them away)");
+	puts("4 pages, unpinned; Enter pins them again ('poolctl evict 4' evicts them)");
 	getchar();
 	result = gpool_pin(pool, &block);
 	if (result == -ESTALE) {
-		puts("evicted: now a program makes its content anew");
+		puts("evicted: a program would now recreate the content");
 	} else {
 		must(result, "pin");
 		printf("still there, at %#llx\n", (unsigned long long)address);

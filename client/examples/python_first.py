@@ -1,20 +1,20 @@
-"""Four pages of memory: allocate, write, let go, come back. As first.c, on a pool in host memory."""
+"""Allocate four pages of memory, write to them, unpin them, and pin them again: first.c, for a pool in host memory."""
 
 import numpy
 
 import gpool
 
 with gpool.Pool() as pool:
-    block = pool.alloc(4)  # comes pinned
+    block = pool.alloc(4)  # the block has one pin
     array = numpy.asarray(block.view("uint32"))
     array[:] = 0x600D
-    block.unpin()  # the array still has it pinned ...
-    del array  # ... and now nothing has: it may be evicted
+    block.unpin()  # the array still keeps it pinned
+    del array  # without the array it may be evicted
 
-    input("4 pages, unpinned; Enter pins them again ('poolctl evict 4' takes them away)\n")
+    input("4 pages, unpinned; Enter pins them again ('poolctl evict 4' evicts them)\n")
     try:
         with block.pin():
             print("still there,", hex(numpy.asarray(block.view("uint32"))[-1]))
         block.free()
     except gpool.Stale:
-        print("evicted: now a program makes its content anew")
+        print("evicted: a program would now recreate the content")

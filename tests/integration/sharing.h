@@ -42,7 +42,7 @@ enum gets {
 /* What the owner finds when it uses the memory again. */
 enum content {
 	NEEDED, /* all of it */
-	KEPT,   /* what was not taken; what was taken is reported as lost */
+	KEPT,   /* the remaining content; evicted content is reported as lost */
 	SAVED,  /* all of it, also what was taken */
 	GONE,   /* nothing: it was freed */
 };
@@ -427,7 +427,7 @@ static const char *const state_names[STATES] = {
 	"idle", "stopped", "GPU work that ends", "GPU work that hangs", "killed", "returns"};
 static const char *const gets_words[] = {[NONE] = "none", [ALL] = "all", [WHEN_DONE] = "all, when the work ends"};
 static const char *const content_words[] = {
-	[NEEDED] = "everything", [KEPT] = "what was not taken", [SAVED] = "everything, restored", [GONE] = "nothing"};
+	[NEEDED] = "everything", [KEPT] = "remaining content", [SAVED] = "everything, restored", [GONE] = "nothing"};
 
 struct cell {
 	const struct kind *kind;

@@ -44,7 +44,7 @@ class Examples(AgentTest):
         self.assertEqual(self.first(0), "still there, 0x600d\n")
 
     def test_first_notices_the_eviction(self) -> None:
-        self.assertEqual(self.first(4), "evicted: now a program makes its content anew\n")
+        self.assertEqual(self.first(4), "evicted: a program would now recreate the content\n")
 
     def test_torch(self) -> None:
         with self.start("torch_tensor.py") as example:
