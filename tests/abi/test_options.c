@@ -439,7 +439,7 @@ static void test_lora_scheduler_structs(void **state)
 	assert_int_equal(gpool_lora_scheduler_stats(scheduler, &statistics.known), 0);
 	assert_int_equal(statistics.known.batches, 77);
 	assert_int_equal(gpool_lora_scheduler_destroy(scheduler), 0);
-	/* A number that is missing is a default, also where nonsense stands behind the size. */
+	/* A missing number gets the default, whatever bytes follow the size. */
 	made.known.size = offsetof(struct gpool_lora_scheduler_options, look_ahead);
 	made.known.look_ahead = 1000;
 	assert_int_equal(gpool_lora_scheduler_create(lora, &made.known, &scheduler), 0);
@@ -470,7 +470,7 @@ static void test_shorter_options(void **state)
 	struct gpool_options options = harness_options(&harness);
 
 	(void)state;
-	/* Fields behind the size do not count, whatever stands there. */
+	/* Bytes beyond the size are ignored, whatever their values. */
 	options.pool = "no pool of this name";
 	options.timeout_ms = -77;
 	options.magazine = 1000;

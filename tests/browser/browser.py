@@ -93,7 +93,7 @@ class Browser:
         return answer["result"].get("value")
 
     def until(self, expression, seconds=30):
-        """Until it is true; the page is asked, as nothing tells."""
+        """Poll the page until the expression is true; the page sends no event."""
         end = time.monotonic() + seconds
         while not (value := self.value(expression)):
             if time.monotonic() > end:

@@ -1,10 +1,10 @@
 /*
- * fuzz_adapter_cold.c - any bytes as a cold file.
+ * fuzz_adapter_cold.c - arbitrary bytes as a cold file.
  *
- * Method: the input as a file, once as it is and once with its checksums made right, so that what lies behind them is
- * reached.
- * Held: a refusal has a reason, and all groups and pages of what is not refused can be read, in memory of the sizes
- * that it says; read ahead, by the page cache or past it, each group has the same bytes.
+ * Method: the input is opened as a file twice: unchanged, and with its checksums corrected, so that the checks after
+ * them are reached.
+ * Held: a refusal has a reason. All groups and pages of an accepted file can be read into memory of the sizes that the
+ * file states. Reading ahead, through the page cache or past it, yields the same bytes for each group.
  */
 #include <errno.h>
 #include <stdint.h>

@@ -1,9 +1,9 @@
 /*
- * fuzz_adapter_layout.c - any bytes as the layout of an adapter, as engines get it with its named object.
+ * fuzz_adapter_layout.c - arbitrary bytes as the layout of an adapter, as engines read it with its named object.
  *
- * Method: the input, copied to its own allocation so that a byte too many is found, once as it is and once with its
- * counts made such that they fit its length, so that what lies behind those checks is reached. Held: what passes can be
- * walked, tile by tile, within its pages, and no two tiles touch.
+ * Method: the input is copied to an allocation of its exact size, so that an overrun is found. It is checked twice:
+ * unchanged, and with its counts adjusted to its length, so that the later checks are reached. Held: an accepted layout
+ * can be walked tile by tile within its pages, and no two tiles overlap.
  */
 #include <errno.h>
 #include <stdint.h>

@@ -42,7 +42,7 @@ static int count_descriptors(void)
 	return count;
 }
 
-/* A decoded text: it ends inside its array, prints as it is, and nothing lies behind its end. */
+/* A decoded text ends inside its array, is printable, and is followed by zeros only. */
 static void demand_text(const char *text, size_t size)
 {
 	size_t length = strnlen(text, size);

@@ -44,7 +44,7 @@ static void check_round_trip(const struct config *config)
 	config_defaults(&again);
 	must(config_load_text("printed", text, (size_t)bytes, &again, &error) == 0, "printed text is refused",
 		error.text);
-	/* What was not given stands there as a comment, and follows from the rest again. */
+	/* A key that was not set is printed as a comment, and gets the same default again. */
 	must(config_finish(&again, &error) == 0, "printed text is not whole", error.text);
 	config_difference(config, &again, applies, sizeof(applies), restart, sizeof(restart));
 	must(!applies[0] && !restart[0], applies, restart);

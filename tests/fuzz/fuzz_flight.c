@@ -1,10 +1,10 @@
 /*
- * fuzz_flight.c - any bytes as rings of the flight recorder, as poolctl trace and the agent read them.
+ * fuzz_flight.c - arbitrary bytes as rings of the flight recorder, as poolctl trace and the agent read them.
  *
- * Method: the input as a session's ring and as the agent's ring of events, once as it is and once with serials that fit
- * their places, so that what lies behind that check is reached. Held: each look ends; what a session tells is shown as
- * its own; the trace is JSON in which every element has what a reader needs; what the agent keeps of a session is of
- * its kinds.
+ * Method: the input is read as a session's ring and as the agent's ring of events, unchanged and with serials that
+ * match their positions, so that the later checks are reached. Held: each read ends; records of a session are
+ * attributed to that session; the trace is JSON in which every element has the fields that a reader needs; the agent
+ * keeps only records of a session's kinds.
  */
 #include <cjson/cJSON.h>
 #include <stdio.h>
@@ -110,18 +110,18 @@ static void keep(const struct flight_ring *from)
 
 static void look(const uint8_t *data, size_t size, bool fitting)
 {
-	struct flight_ring told = ring_of(data, size, false, fitting), events = ring_of(data, size, true, fitting);
+	struct flight_ring worker = ring_of(data, size, false, fitting), events = ring_of(data, size, true, fitting);
 	struct flight_log log = {.now_ns = NOW};
 
-	demand(flight_log_add(&log, 1, SESSION, &told) == 0);
+	demand(flight_log_add(&log, 1, SESSION, &worker) == 0);
 	for (uint32_t i = 0; i < log.count; i++)
 		demand(log.rows[i].entry.session == SESSION && log.rows[i].entry.kind >= FLIGHT_WORKERS_FIRST);
 	demand(flight_log_add(&log, 0, 0, &events) == 0);
 	flight_log_sort(&log);
 	trace(&log);
 	flight_log_fini(&log);
-	keep(&told);
-	free(told.head);
+	keep(&worker);
+	free(worker.head);
 	free(events.head);
 }
 

@@ -1,9 +1,9 @@
 /*
- * fuzz_manifest.c - any bytes as the manifest of an object, as the agent and readers check and read them.
+ * fuzz_manifest.c - arbitrary bytes as the manifest of an object, as the agent and readers check and read them.
  *
- * Method: the input, copied to its own allocation so that a byte too many is found, once as it is and once with its
- * lengths and hash made right, so that what lies behind those checks is reached. Held: what passes can be read whole,
- * and describes each page of the pool at most once.
+ * Method: the input is copied to an allocation of its exact size, so that an overrun is found. It is checked twice:
+ * unchanged, and with its lengths and hash corrected, so that the later checks are reached. Held: an accepted manifest
+ * can be read completely, and describes each page of the pool at most once.
  */
 #include <errno.h>
 #include <stdint.h>

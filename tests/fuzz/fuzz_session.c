@@ -45,7 +45,7 @@ static void require(int condition, const char *what)
 	abort();
 }
 
-/* The other end of a socket that nobody reads: full at some point, which the agent must bear as well. */
+/* The other end of a socket that is never read. It becomes full at some point, which the agent must tolerate. */
 static int deaf_socket(void)
 {
 	int pair[2];
@@ -54,7 +54,7 @@ static int deaf_socket(void)
 	return pair[0];
 }
 
-/* The keeper reads, and this one holds nothing: nobody is started again here. */
+/* The keeper reads but holds nothing: no process is restarted here. */
 static void keeper_reads(void)
 {
 	struct keep_message message;
@@ -146,7 +146,7 @@ static void mover_ends(uint32_t count, uint8_t how)
 	jobs_resume(pool);
 }
 
-/* What the keeper says of movers. Patience is none, so that jobs are taken back with the word that nobody does them. */
+/* Keeper messages about movers. The patience is 0: jobs are taken back as soon as no mover is reported. */
 static void mover_comes_or_goes(uint8_t how)
 {
 	struct keep_message message = {.what = KEEP_MOVER_END, .kind = pool->jobs.ended, .id = how & 2};

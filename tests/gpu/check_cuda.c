@@ -1,11 +1,11 @@
 /*
  * check_cuda.c - does the cuda back end, with the driver behind it, keep the contract of cuda/gpu.h?
  *
- * Goal: the rules that tests/unit/test_gpu_host*.c check on `host` hold on a real GPU as well, so that what passes
- * there can be trusted here; only what the driver leaves unchecked (an unmap under running work) is left out.
- * Method: as there. Streams are held back by a timeline wait, so that "not done yet" is certain; other processes are
- * this program executed anew. `check_cuda --backend host` runs the same checks on the host back end, which tests the
- * checks.
+ * Goal: the rules that tests/unit/test_gpu_host*.c check on `host` also hold on a real GPU, so that results on `host`
+ * are valid for it. Left out is only what the driver does not check (an unmap under running work).
+ * Method: as in those tests. Streams are held back by a timeline wait, so that "not done yet" is certain; other
+ * processes are this program executed again. `check_cuda --backend host` runs the same checks on the host back end,
+ * which tests the checks.
  *
  * Exit: 0 pass, 1 fail, 77 there is no GPU (the reason is printed).
  */

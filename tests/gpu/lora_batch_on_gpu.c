@@ -281,7 +281,7 @@ static double token_error(const struct model *model, const struct rig *rig, cons
 	return all > 0 ? sqrt(difference / all) : difference;
 }
 
-/* One step: x anew, y zeros, and then what was set, by launches or by the graph. */
+/* One step: x is written again, y is cleared, and then the batch runs, by launches or by the graph. */
 static void step_check(struct model *model, const struct rig *rigs, const int32_t *which, bool by_graph)
 {
 	uint64_t x_bytes = (uint64_t)TOKENS_MAX * model->in * 2, y_bytes = (uint64_t)TOKENS_MAX * model->out * 2;

@@ -72,7 +72,7 @@ static void test_lora_plain(void **state)
 	case_plain(*state);
 }
 
-/* Codes and scales to the bit, and what comes back of them; sums of errors but for the order of their terms. */
+/* Codes, scales and dequantized values are compared bit by bit; sums of errors may differ in the order of terms. */
 static void test_quantise(void **state)
 {
 	enum { ROWS = 300, COLUMNS = 1111, COUNT = ROWS * COLUMNS };

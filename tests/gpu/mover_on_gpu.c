@@ -1,12 +1,13 @@
 /*
  * mover_on_gpu.c - the mover on a real GPU.
  *
- * Goal: what tests/unit/test_mover*.c show on `host` holds on `cuda`: handles with a descriptor each, made by a process
- * without a context, are imported and mapped by a mover; page-locked tiers and buffers are copied to and from; killed
- * in the middle, a mover is replaced by one that ends its work. Method: three processes, since the driver does not
- * survive fork(): an owner (this program executed anew) that creates and exports, this one, which never touches the
- * driver, as keeper and agent, and the movers that it forks. What is in a page is loaded from a tier and seen in
- * another slot of a tier. `mover_on_gpu --backend host` runs the same on the host back end, which tests the test.
+ * Goal: what tests/unit/test_mover*.c show on `host` also holds on `cuda`. Handles with one descriptor each, created by
+ * a process without a context, are imported and mapped by a mover; page-locked tiers and buffers are copied to and
+ * from; a mover that is killed during its work is replaced by one that completes it. Method: three processes, since the
+ * driver does not survive fork(): an owner (this program executed again) that creates and exports, this one, which
+ * never uses the driver, as keeper and agent, and the movers that it forks. A page's content is loaded from a tier and
+ * read back through another slot of a tier. `mover_on_gpu --backend host` runs the same on the host back end, which
+ * tests the test.
  *
  * Exit: 0 pass, 1 fail, 77 there is no GPU (the reason is printed).
  */

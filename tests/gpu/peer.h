@@ -1,5 +1,5 @@
 /*
- * peer.h - a second process for a GPU test: the same program, started anew, and messages with a descriptor to it.
+ * peer.h - a second process for a GPU test: the same program, executed again, and messages with a descriptor to it.
  *
  * The driver does not survive fork(), and a forked child would hold every descriptor of its parent, which decides how
  * long memory lives. So a peer is executed: it has its socket, open as PEER_SOCKET, and nothing else.

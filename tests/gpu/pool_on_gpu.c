@@ -1,11 +1,11 @@
 /*
  * pool_on_gpu.c - the whole of gpool on a real GPU: a gpoold that owns its memory, and workers that share it.
  *
- * Goal: what the integration tests show on `host` holds on `cuda`: pages created by a process without a context are
- * mapped by others, block by block and scattered; contents written by the GPU are what the GPU reads back; fences let
- * go when the GPU is done; a killed worker's pages come back; nothing is left on the device when gpoold ends.
- * Method: a real gpoold, this process as one worker and a child (this program executed anew) as another. Data goes in
- * by fill and comes out by copy into registered host memory, so that no address is touched by the CPU. `pool_on_gpu
+ * Goal: what the integration tests show on `host` also holds on `cuda`. Pages created by a process without a context
+ * are mapped by others, block by block and scattered; the GPU reads back the contents that it wrote; fences are
+ * signaled when the GPU is done; pages of a killed worker are freed; nothing is left on the device when gpoold ends.
+ * Method: a real gpoold, this process as one worker and a child (this program executed again) as another. Data is
+ * written by fill and read by copy into registered host memory, so that the CPU accesses no page. `pool_on_gpu
  * --backend host` runs the same on the host back end, which tests the test.
  *
  * Exit: 0 pass, 1 fail, 77 there is no GPU (the reason is printed).

@@ -260,7 +260,7 @@ struct gpool *harness_open_calm(const struct harness *harness)
 {
 	struct gpool *pool = harness_open(harness);
 
-	/* The level is a word in shared memory that wakes nobody. */
+	/* The pressure level is a word in shared memory without a wakeup, so it is polled. */
 	for (int tries = 0; gpool_pressure(pool) != GPOOL_PRESSURE_LOW; tries++) {
 		if (tries == ANSWER_MS) {
 			fprintf(stderr, "the pressure does not go down\n");

@@ -54,7 +54,7 @@ uint32_t harness_evict(struct harness *harness, uint32_t session, uint32_t pages
  */
 uint32_t harness_check(struct harness *harness);
 
-/* harness_free_pages() - of the first pool: lent to nobody. */
+/* harness_free_pages() - return the number of free pages of the first pool. */
 uint32_t harness_free_pages(struct harness *harness);
 
 #endif

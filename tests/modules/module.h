@@ -1,5 +1,5 @@
 /*
- * module.h - modules for tests of the keeper: each file here becomes a shared object that a gpoold is told to load.
+ * module.h - modules for tests of the keeper: each file here becomes a shared object that a gpoold can load.
  */
 #ifndef GPOOL_TESTS_MODULE_H
 #define GPOOL_TESTS_MODULE_H

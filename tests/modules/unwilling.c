@@ -1,6 +1,6 @@
 /*
- * unwilling.c - gpoold's own module with a mover that works when it is told to: each that is started looks into the
- * file $GPOOL_TEST_MOVER, whose first letter says what it does.
+ * unwilling.c - gpoold's own module with a mover that the test controls: each mover that is started reads the file
+ * $GPOOL_TEST_MOVER, whose first letter selects what it does.
  *
  *   w  works, as it does without such a file
  *   e  ends at once, and says why, as one that gets no GPU context

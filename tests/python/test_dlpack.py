@@ -32,7 +32,7 @@ USED = b"used_dltensor"
 
 
 class Taker:
-    """A library that takes a capsule and calls the deleter when it is told to."""
+    """A library that takes a capsule and calls the deleter on request."""
 
     def __init__(self, view: gpool.View, version: Optional[Any] = (1, 0), **arguments: Any) -> None:
         capsule = view.__dlpack__(max_version=version, **arguments)

@@ -30,7 +30,7 @@ class Examples(AgentTest):
         )
 
     def first(self, pages: int) -> str:
-        """What it prints when so many of its pages were evicted while it waited."""
+        """Return what the example prints when that number of its pages was evicted while it waited."""
         with self.start("python_first.py") as example:
             assert example.stdin and example.stdout
             self.assertIn("Enter", example.stdout.readline())

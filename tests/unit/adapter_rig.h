@@ -111,7 +111,7 @@ static inline void rig_put(const struct rig *rig, const struct peft_matrix *matr
 	memcpy(rig->file + matrix->offset + index * bytes, bytes == 4 ? (const void *)&value : &half, bytes);
 }
 
-/* One element of a matrix, as it stands in the file. */
+/* One element of a matrix, as stored in the file. */
 static inline float rig_get(const struct rig *rig, const struct peft_matrix *matrix, uint64_t index)
 {
 	uint32_t bytes = safetensors_type_bytes(matrix->type);

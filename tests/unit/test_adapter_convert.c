@@ -1,9 +1,9 @@
 /*
- * test_adapter_convert.c - weights out of safetensors files, as images of pages.
+ * test_adapter_convert.c - weights of safetensors files as images of pages.
  *
- * Goal: where the kernels look for an element (lora_tile_at()) stands that element of the file, rounded once, and zeros
- * are wherever no element is; what is no number in the pages is refused with its place. Method: random adapters, all
- * types of elements, looked at element by element; the kernels' reference on the pages against B (A x) of the file.
+ * Goal: the element of the file is where the kernels read it (lora_tile_at()), rounded once, and all other elements are
+ * zero; a weight that is not finite in the pages is refused with its position. Method: random adapters with all element
+ * types, compared element by element; the kernels' reference on the pages against B (A x) of the file.
  */
 #include "client/lora/format/convert.h"
 #include "client/lora/format/pack.h"

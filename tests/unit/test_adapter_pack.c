@@ -1,10 +1,10 @@
 /*
- * test_adapter_pack.c - where the tiles of adapters lie in pages.
+ * test_adapter_pack.c - positions of adapter tiles in pages.
  *
- * Goal: every tile of every matrix has one place, none crosses a page or lies over another, the kernels' struct
- * lora_matrix can be made of it, layers need pages in order; little is lost; and of a layout in which one field is
- * wrong none passes. Method: random adapters at every page size, placed by the code and looked at tile by tile;
- * adapters of models that there are, for what is lost.
+ * Goal: every tile of every matrix has one position; none crosses a page boundary or overlaps another; the kernels'
+ * struct lora_matrix can be built from it; layers need pages in order; little space is lost; a layout with one wrong
+ * field is refused. Method: random adapters at every page size, placed by the code and checked tile by tile; adapters
+ * of real models, for the space lost.
  */
 #include "client/lora/format/pack.h"
 #include "tests/unit/adapter_rig.h"

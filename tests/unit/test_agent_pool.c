@@ -1,11 +1,11 @@
 /*
- * test_agent_pool.c - a pool of the agent's, without processes around it: what needs a keeper or a mover that fails at
- * the right moment.
+ * test_agent_pool.c - a pool of the agent without other processes, for cases that need a keeper or a mover that fails
+ * at a given moment.
  *
- * Goal: a session whose descriptors the keeper could not hold waits for the end of its process, and everybody else is
- * served meanwhile; spilled content that a mover cannot read back, for whatever reason but its own, is still there;
- * jobs are taken back from dead movers, and from nobody else. Method: a real pool, whose ledger says
- * that an agent has served; the test is the keeper, the worker and the mover.
+ * Goal: a session whose descriptors the keeper could not hold waits for the end of its process, while all other
+ * sessions are served; spilled content that a mover cannot read back is kept, unless the content itself is the cause;
+ * jobs are taken back from dead movers only. Method: a real pool, whose ledger records that an agent has served; the
+ * test is the keeper, the worker and the mover.
  */
 #include "agent/agent.h"
 #include "agent/pages/evict.h"
@@ -266,7 +266,7 @@ static void test_what_cannot_be_read_now_stays(void **state)
 	ask_back(1);
 	assert_int_equal(pool_create(agent, 0, &made, &pool), 0);
 	recover_resume(pool);
-	/* Another mover may do better: nobody hears of the first time. */
+	/* Another mover may succeed: the first failure is not reported. */
 	job_ends(ring, -EIO);
 	assert_int_equal(lease_state_of(atomic_load(&ask->state)), LEASE_REQUESTED);
 	job_ends(ring, -EIO);
@@ -429,7 +429,7 @@ static void test_what_was_begun_waits_for_the_driver(void **state)
 		begun++;
 	atomic_store(&ring->jobs[begun].state, MOVER_TAKEN);
 	keeper_says(KEEP_MOVER_END, 1, "process 9 ended (signal 9)");
-	/* The other one nobody has begun. */
+	/* No mover has begun the other one. */
 	was_given_up(1);
 	assert_false(is_answered(0));
 	assert_int_equal(page_word_state(pool_word(pool, 40)), PAGE_MOVING);

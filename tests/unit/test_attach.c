@@ -90,7 +90,7 @@ static void path_in(const struct fixture *fixture, const char *name, char path[1
 	snprintf(path, 108, "%s/%s", fixture->folder, name);
 }
 
-/* So many descriptors of different files. */
+/* Open `count` descriptors of different files. */
 static void open_many(int *fds, size_t count)
 {
 	for (size_t i = 0; i < count; i++) {
@@ -156,7 +156,7 @@ static void test_send_refuses_too_many_descriptors_and_empty_packets(void **stat
 		attach_receive(fixture->theirs, buffer, sizeof(buffer), fds, ATTACH_FDS_MAX + 1, NULL, 0), -EINVAL);
 }
 
-/* Whoever expects two descriptors gets two, however many come. */
+/* A receiver that expects two descriptors gets two, whatever number was sent. */
 static void test_unasked_descriptors_are_closed(void **state)
 {
 	struct fixture *fixture = *state;
@@ -432,7 +432,7 @@ static void *connect_thread(void *argument)
 	return NULL;
 }
 
-/* Does this process have an inotify descriptor? Then attach_connect() has found nobody and is about to wait. */
+/* Does this process have an inotify descriptor? Then attach_connect() found no listener and is about to wait. */
 static bool inotify_is_open(void)
 {
 	DIR *folder = opendir("/proc/self/fd");
@@ -539,7 +539,7 @@ struct child {
 	int life;   /* close it to let the child end */
 };
 
-/* A child that connects as another user where it may, and lives until told to end. */
+/* A child that connects, as another user if this one may switch, and runs until the parent ends it. */
 static struct child start_child(const struct fixture *fixture)
 {
 	struct child child;
@@ -635,8 +635,8 @@ static void test_pidfd_by_number_checks_the_peer(void **state)
 	assert_true(is_readable(pidfd, -1));
 	close(pidfd);
 	/*
-	 * the number is free, or by now somebody else's: here it is ours, as if reused, and only the closed connection
-	 * tells
+	 * the number is free, or reused by another process by now. Here it is ours, as if reused, so only the closed
+	 * connection shows the end
 	 */
 	assert_int_equal(attach_pidfd_open(child.socket, child.pid, uid), -ESRCH);
 	assert_int_equal(attach_pidfd_open(child.socket, getpid(), geteuid()), -ESRCH);

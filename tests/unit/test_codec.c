@@ -1,9 +1,9 @@
 /*
- * test_codec.c - every message of the table survives its encoding, and nothing that is not a message is taken for one.
+ * test_codec.c - every message of the table survives its encoding, and malformed bytes are refused.
  *
  * Method: expansions of messages.def fill, encode, decode and compare every field of every message, so that a new
- * message is tested without a line here. What is decoded lies at the end of a heap block of its exact size: under the
- * address sanitizer a read beyond it is an error.
+ * message is tested without a change here. The bytes to decode are at the end of a heap block of their exact size:
+ * under the address sanitizer a read beyond them is an error.
  */
 #include <errno.h>
 #include <limits.h>
@@ -306,7 +306,7 @@ static void test_truncation_at_every_length_is_refused(void **state)
 			assert_int_equal(decode_copy(&all[m], wire, cut), -EBADMSG);
 			if (cut < MSG_ENVELOPE_BYTES)
 				continue;
-			/* the same with an envelope that tells the truth: now the fields must notice */
+			/* the same with a correct envelope: now the fields must be refused */
 			set_body_bytes(wire, cut);
 			assert_int_equal(decode_copy(&all[m], wire, cut), -EBADMSG);
 			set_body_bytes(wire, (size_t)length);
@@ -577,7 +577,7 @@ static void test_names_and_requests(void **state)
 	assert_false(msg_is_control_request(MSG_TYPE_front_token));
 }
 
-/* Each message stands below the channel that its type belongs to. */
+/* Each message is listed below the channel that its type belongs to. */
 static void test_types_are_in_their_channels(void **state)
 {
 	int low = 0;

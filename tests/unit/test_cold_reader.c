@@ -1,10 +1,10 @@
 /*
  * test_cold_reader.c - groups of a cold file, read ahead.
  *
- * Goal: each way gives the bytes that stand in the file, in order, also where it changes on the way, where the kernel
- * refuses a part of it or a request fails; a file that ends early is an error, and nothing of it stays for the next
- * file. Method: files of random groups; calls of the C library and of liburing fail when they are told to, by functions
- * of this program in their place.
+ * Goal: each method of reading yields the bytes of the file in order, also when the method changes on the way and when
+ * the kernel refuses a part or a request fails; a truncated file is an error, and none of its state remains for the
+ * next file. Method: files of random groups; wrappers in this program replace calls of the C library and of liburing
+ * and inject failures.
  */
 #include "client/lora/load/cold_reader.h"
 
@@ -230,7 +230,7 @@ static void test_what_is_in_the_page_cache_is_taken_from_there(void **state)
 	unmake(&made);
 }
 
-/* From any group on; the next file begins anew. */
+/* Read from a random group on; the next file starts from the beginning. */
 static void test_what_is_not_comes_from_the_disk(void **state)
 {
 	struct cold_reader *reader = reader_made();
@@ -465,7 +465,7 @@ static void test_a_disk_that_fails_is_an_error(void **state)
 	unmake(&made);
 }
 
-/* Nobody knows then what the kernel still writes, and where: the reader goes on with other memory, and by no ring. */
+/* It is unknown then where the kernel still writes: the reader goes on with other memory and without a ring. */
 static void test_memory_of_requests_that_are_lost_is_not_used_again(void **state)
 {
 	struct cold_reader *reader = reader_made();

@@ -334,7 +334,7 @@ static void test_amount_pages(void **state)
 /* ---- complaints: one key ---- */
 
 struct complaint {
-	const char *text, *want; /* want: what stands after "FILE:" */
+	const char *text, *want; /* want: the text after "FILE:" */
 };
 
 static void assert_complaints(const struct complaint *cases, size_t count)
@@ -556,7 +556,7 @@ static void test_too_long_texts(void **state)
 	assert_non_null(strstr(error.text, "at most 95 bytes"));
 }
 
-/* So many that the next one does not fit, for each of the four limits. */
+/* The largest number for which one more exceeds the limit, for each of the four limits. */
 static void test_too_many(void **state)
 {
 	static const struct {
@@ -985,7 +985,7 @@ static void test_current_configuration_reads_back(void **state)
 	assert_int_equal(config.pools[0].reserved.value, now.pools[0].reserved.value);
 }
 
-/* Take the '#' away where a key stands behind it. `group` stays: its default bends to the machine. */
+/* Remove the '#' in front of a key. `group` is left out: its default depends on the machine. */
 static unsigned uncomment(char *text)
 {
 	unsigned count = 0;

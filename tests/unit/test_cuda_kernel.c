@@ -185,8 +185,8 @@ static void test_failures_are_tried_again(void **state)
 }
 
 /*
- * found() - is `name` in the fat binary, whose header (fatbinary_section.h) begins with a magic number and tells its
- * sizes?
+ * found() - is `name` in the fat binary? Its header (fatbinary_section.h) begins with a magic number and contains the
+ * sizes.
  */
 static bool found(const void *image, const char *name)
 {

@@ -141,7 +141,7 @@ static void test_all_of_16_bits_become_others(void **state)
 	free(all);
 }
 
-/* Each number of 16 bits, what lies in the middle to the next, and the fp32 numbers beside both. */
+/* Every 16-bit number, the midpoint to the next one, and the fp32 numbers on both sides of it. */
 static void test_fp32_is_rounded_to_nearest_even(void **state)
 {
 	enum { BESIDE = 3, AROUND = 2 * BESIDE };
@@ -233,7 +233,7 @@ static void test_what_is_turned_stands_the_other_way(void **state)
 
 /* ---- int8 ---- */
 
-/* Two rows for each scale, since a code is -127 to 127; -128, which nobody writes, may come from a file. */
+/* Two rows for each scale, since a code is -127 to 127; -128 is never written but may occur in a file. */
 static void test_each_code_times_each_scale(void **state)
 {
 	int8_t all[2 * ROW];

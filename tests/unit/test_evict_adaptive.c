@@ -1,8 +1,8 @@
 /*
- * Goal: `adaptive` keeps what comes back where `lru_size_aware` loses it (a loop larger than the pool, a scan,
- * popularity); it knows evicted blocks again by what their workers call them, forgets what is freed, and one session's
- * lies do not rule what is learned. Method: a pool of pages that is played in memory, looked at and taken from through
- * struct evict_policy alone, as evict.c does it. GPOOL_TEST_SEED= takes back a seed that was printed.
+ * Goal: `adaptive` keeps reused content where `lru_size_aware` loses it (a loop larger than the pool, a scan,
+ * popularity); it recognizes evicted blocks by the names that their workers gave them and forgets freed ones; false
+ * names of one session do not dominate what is learned. Method: a pool of pages simulated in memory, read and evicted
+ * through struct evict_policy alone, as in evict.c. The seed is printed; GPOOL_TEST_SEED= sets it.
  */
 #include "agent/config/config.h"
 #include "agent/pages/evict.h"
@@ -163,7 +163,7 @@ static uint32_t loop_hits(const struct evict_policy *policy)
 	return hits;
 }
 
-/* Of five uses one is of what comes back, the others of what never does. */
+/* One use in five is of reused content, the others are of content that is used once. */
 static uint32_t scan_hits(const struct evict_policy *policy)
 {
 	uint32_t hits = 0, once = 0;
@@ -283,7 +283,7 @@ static void test_random_life(void **state)
  */
 static void test_liar_does_not_rule(void **state)
 {
-	uint32_t hits = 0, uses = 0, lies = PAGES / 4;
+	uint32_t hits = 0, uses = 0, false_names = PAGES / 4;
 
 	(void)state;
 	pool_begin(&evict_adaptive);
@@ -292,7 +292,7 @@ static void test_liar_does_not_rule(void **state)
 			if (pool.blocks[page].session == 2)
 				pool.blocks[page].touched = pool.now + any(1000);
 		for (uint32_t j = 0; j < 5; j++)
-			use(2, 50000 + any(lies));
+			use(2, 50000 + any(false_names));
 		for (uint32_t j = 0; j < 20; j++, uses++)
 			hits += use(1, 1 + uses % (PAGES * 9 / 8));
 	}

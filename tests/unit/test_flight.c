@@ -1,10 +1,10 @@
 /*
  * test_flight.c - rings of the flight recorder.
  *
- * Goal: the last records stand, whole ones only, whoever writes at the same time or died over it; and what somebody
- * else wrote there does no harm. Method: rings in memory of our own; threads that write records whose fields follow
- * from one number, against a reader that checks that they do; rings of random bytes. The seed is printed;
- * GPOOL_TEST_SEED= takes it back.
+ * Goal: the last records are kept, and only complete ones, even when other threads write at the same time or died while
+ * writing; arbitrary bytes in a ring do no harm. Method: rings in private memory; threads that write records whose
+ * fields are derived from one number, and a reader that checks them; rings of random bytes. The seed is printed;
+ * GPOOL_TEST_SEED= sets it.
  */
 #include "shm/flight.h"
 
@@ -118,7 +118,7 @@ static void test_no_ring_no_record(void **state)
 	free(ring.head);
 }
 
-/* A place that is claimed is nobody else's, also a lap later: its writer may only be asleep. */
+/* A claimed place is not given to another writer, also a lap later: its writer may be asleep. */
 static void test_claimed_place_is_left_alone(void **state)
 {
 	struct flight_ring ring = make(PLACES, false);
@@ -141,7 +141,7 @@ static void test_claimed_place_is_left_alone(void **state)
 	free(ring.head);
 }
 
-/* Who was overtaken by a whole lap does not put an old record over a new one. */
+/* A writer that was overtaken by a whole lap does not overwrite a newer record with an older one. */
 static void test_later_record_stays(void **state)
 {
 	struct flight_ring ring = make(PLACES, false);
@@ -213,7 +213,7 @@ static void test_keep(void **state)
 		kept++;
 	}
 	assert_int_equal(kept, FLIGHT_KEPT_RECORDS - 1);
-	/* A head that lies costs as many looks and no more. */
+	/* A head with a wrong count costs at most one pass over the ring. */
 	atomic_store(&from.head->begun, UINT64_MAX - 3);
 	flight_keep(&from, 9, &to);
 	free(from.head);

@@ -270,8 +270,10 @@ static void test_close_ends_a_wait_without_end(void **state)
 	struct gpu_event *event;
 	uint32_t *shared = page_new(f->page);
 
-	/* Nothing tells that a thread has begun to wait; a round trip through a third stream makes it all but certain,
-	 * and that many times over makes it certain. */
+	/*
+	 * The start of a wait cannot be observed. A round trip through a third stream makes it nearly certain, and
+	 * repeating that makes it certain.
+	 */
 	for (int i = 0; i < 10; i++) {
 		gpu_close(f->gpu);
 		device_open(f);
@@ -406,7 +408,7 @@ static void test_a_wait_is_for_the_record_before_it(void **state)
 	assert_int_equal(gpu_event_wait(f->gpu, second, event), 0);
 	assert_int_equal(gpu_timeline_write(f->gpu, second, &f->words[1], 1), 0);
 
-	/* recorded anew on an idle stream, the event is done; the wait from before still is for the first record */
+	/* recorded again on an idle stream, the event is done; the wait from before still is for the first record */
 	assert_int_equal(gpu_event_record(f->gpu, event, third), 0);
 	assert_int_equal(gpu_stream_sync(f->gpu, third), 0);
 	assert_int_equal(gpu_event_query(f->gpu, event), 0);
@@ -650,7 +652,7 @@ static void test_an_event_crosses_processes(void **state)
 	close(socket);
 }
 
-/* peer_exporter() - make an event that is never done, another that is destroyed, and live until told to end. */
+/* peer_exporter() - make an event that is never done, another that is destroyed, and run until the parent ends it. */
 static int peer_exporter(struct fixture *f, int socket)
 {
 	uint8_t ipc[3][GPU_IPC_BYTES];

@@ -121,7 +121,7 @@ static void test_pauses_grow_and_end(void **state)
 		child_born(&child, 1000);
 		assert_int_equal(child_died(&child, true), pauses[i]);
 	}
-	/* One that was replaced is no death, and one that lived begins anew. */
+	/* A replaced process is not counted as a death, and one that ran long enough resets the count. */
 	child_born(&child, 1000);
 	child_replaced(&child);
 	assert_true(child_due(&child));

@@ -112,7 +112,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* ---- who asks ---- */
+/* ---- identity of the client ---- */
 
 static int connected(void)
 {

@@ -1,9 +1,9 @@
 /*
- * test_keeper_channel.c - what an agent has said before its death counts to the last word.
+ * test_keeper_channel.c - every message that an agent sent before its death is handled.
  *
- * Goal: everything that the dead agent gave to hold or to drop is taken, also when it had not read what the keeper told
- * it: then the kernel reports a reset before it gives what is queued. Method: the keeper's reading of a real socket
- * pair, whose other end is closed.
+ * Goal: all descriptors that the dead agent gave to hold or to drop are received, even when the agent had not read the
+ * keeper's messages: the kernel then reports a reset before it delivers what is queued. Method: the keeper reads a real
+ * socket pair whose other end is closed.
  */
 #include "agent/keeper/state.h"
 #include "proto/attach.h"
@@ -34,7 +34,7 @@ static void say(int agent, enum keep_what what, uint32_t id)
 
 static void last_words(bool unread)
 {
-	struct keep_message told = {.what = KEEP_MOVER};
+	struct keep_message message = {.what = KEEP_MOVER};
 	int pair[2];
 
 	memset(&keeper, 0, sizeof(keeper));
@@ -46,7 +46,7 @@ static void last_words(bool unread)
 	say(pair[1], KEEP_DROP, 5);
 	say(pair[1], KEEP_HOLD, 7);
 	if (unread)
-		assert_int_equal(attach_send(pair[0], &told, sizeof(told), NULL, 0), 0);
+		assert_int_equal(attach_send(pair[0], &message, sizeof(message), NULL, 0), 0);
 	close(pair[1]);
 	channel_drain(&keeper);
 	assert_int_equal(keeper.channel, -1);

@@ -65,7 +65,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* device() - so many bytes of device memory, which the CPU may touch here. */
+/* device() - return `bytes` bytes of device memory, which the CPU may access here. */
 static void *device(struct fixture *f, uint64_t bytes)
 {
 	uint64_t at = f->va + f->used;

@@ -39,7 +39,7 @@ static void test_a_second_at_most(void **state)
 	assert_int_equal(budget_room(&budget, SECOND + SECOND / 4), 250);
 	budget_spend(&budget, 200);
 	assert_int_equal(budget_room(&budget, SECOND + SECOND / 2), 300);
-	/* Nobody came for long: no more than a second's worth. */
+	/* After a long pause the budget is at most one second's worth. */
 	assert_int_equal(budget_room(&budget, 1000 * SECOND), 1000);
 	/* The clock goes back: nothing comes in, and nothing is lost. */
 	assert_int_equal(budget_room(&budget, 1), 1000);

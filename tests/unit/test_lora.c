@@ -1,9 +1,9 @@
 /*
- * test_lora.c - the LoRA kernels on the host back end, and what prepares their work: tiles, batches, refusals.
+ * test_lora.c - the LoRA kernels on the host back end, and the preparation of their work: tiles, batches, refusals.
  *
- * Goal: within 1e-3 (fp16) and 1e-2 (bf16) of float64 for any shape, rank and batch; nobody else's bits touched; the
- * same bits alone and in a batch. Method: lora_rig.h makes layers whose tiles are scattered over pages, and computes
- * what must come out.
+ * Goal: results within 1e-3 (fp16) and 1e-2 (bf16) of float64 for any shape, rank and batch; no other bits are changed;
+ * the same bits alone and in a batch. Method: lora_rig.h makes layers whose tiles are scattered over pages, and
+ * computes the expected results.
  */
 #include "tests/unit/lora_cases.h"
 

@@ -1,10 +1,10 @@
 /*
- * test_lora_scheduler.c - which waiting request starts next.
+ * test_lora_scheduler.c - the order in which waiting requests start.
  *
- * Goal: no request is bypassed for longer than the bound, whatever comes when; batches keep their limits; orders are
- * what they say; what has to be loaded is told, and everybody is served in the end. Method: small queues whose batches
- * are known, and random arrivals, loads and ends, watched by a model that only keeps lists. The seed is printed;
- * GPOOL_TEST_SEED= takes it back, GPOOL_TEST_SCALE= makes it longer.
+ * Goal: no request is bypassed for longer than the bound, in any order of arrival; batches keep their limits; each
+ * order is as documented; adapters to load are reported, and every request is served in the end. Method: small queues
+ * whose batches are known, and random arrivals, loads and ends, compared with a model that keeps lists. The seed is
+ * printed; GPOOL_TEST_SEED= sets it, GPOOL_TEST_SCALE= makes the run longer.
  */
 #include "client/lora/serve/scheduler.h"
 
@@ -257,7 +257,7 @@ static void test_looks_ahead(void **state)
 	end();
 }
 
-/* Passed over until the bound, and then by nobody, though all others could start. */
+/* Bypassed until the bound, and then no longer, although all others could start. */
 static void test_overdue_stops_all_others(void **state)
 {
 	struct lora_options options = LORA_OPTIONS_INIT;
@@ -289,7 +289,7 @@ static void test_overdue_stops_all_others(void **state)
 	end();
 }
 
-/* More adapters come while requests wait and run; who waits for one is told, first come first. */
+/* More adapters arrive while requests wait and run; an adapter with waiting requests is reported in arrival order. */
 static void test_grows(void **state)
 {
 	struct lora_options options = LORA_OPTIONS_INIT;
@@ -319,7 +319,7 @@ static void test_grows(void **state)
 	assert_int_equal(lora_scheduler_remove(scheduler, b), 0);
 	assert_int_equal(lora_scheduler_waiting(scheduler, 1, &found), 1);
 	assert_int_equal(found, c);
-	/* Who is given up is not waited for, and has its number until it is removed. */
+	/* A cancelled request is not waited for, and keeps its number until it is removed. */
 	b = add(1, 10);
 	assert_int_equal(lora_scheduler_give_up(scheduler, b), 0);
 	assert_int_equal(lora_scheduler_give_up(scheduler, b), -ENOENT);
@@ -405,7 +405,7 @@ static void model_add(void)
 	model.waiting++;
 }
 
-/* Everybody who waits and came before this one is passed over now: for no longer than the bound. */
+/* Every request that waits and arrived before this one is bypassed now: for no longer than the bound. */
 static void model_pass(const struct lora_options *options, uint64_t arrival)
 {
 	for (uint32_t i = 0; i < REQUESTS; i++) {
@@ -446,7 +446,7 @@ static void model_start(const struct lora_options *options)
 	model_pass(options, latest);
 }
 
-/* Who is first and could start does, whatever the order. */
+/* The first request that can start does, in any order. */
 static void model_first_starts(const struct lora_options *options)
 {
 	uint32_t first = REQUESTS;
@@ -491,7 +491,7 @@ static void model_finish(uint32_t request)
 		model.running_of[adapter]--;
 }
 
-/* One is loaded, or, when nobody uses it, goes. */
+/* An adapter is loaded, or is dropped when it has no users. */
 static void model_move(uint32_t adapter)
 {
 	if (places[adapter] == LORA_LOADING)

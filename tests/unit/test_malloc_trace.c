@@ -118,7 +118,7 @@ static void test_refuses_with_line_and_field(void **state)
 	must_refuse(HEAD "0,1,1,malloc,5,1\n1,1,1,free,0,1\n2,1,1,free,0,1\n", 4, "id: id 1 is not allocated");
 	must_refuse(HEAD "0,1,1,malloc,5,1\n1,1,1,malloc,5,1\n", 3, "id: id 1 is allocated already");
 	must_refuse(HEAD "0,1,1,malloc,5,1\n1,1,1,free,6,1\n", 3, "size: id 1 was allocated with another size");
-	/* Of several faults the first is told. */
+	/* The first of several faults is reported. */
 	must_refuse(HEAD "0,1,1,malloc,5,9\n1,1,1,free,6,9\n2,1,1,free,0,2\n", 3, "size: id 9");
 }
 
@@ -323,7 +323,7 @@ static void test_what_is_written_reads_back(void **state)
 	FILE *file = open_memstream(&text, &length);
 
 	(void)state;
-	one.threads = one.streams = 1; /* others are counted anew, in order of appearance */
+	one.threads = one.streams = 1; /* others are numbered again, in order of appearance */
 	assert_int_equal(malloc_make(&one, &trace), 0);
 	assert_int_equal(malloc_trace_write(&trace, file), 0);
 	fclose(file);
@@ -381,9 +381,9 @@ static void test_percentiles_are_close(void **state)
 	qsort(values, 20000, sizeof(*values), compare);
 	for (size_t i = 0; i < sizeof(shares) / sizeof(shares[0]); i++) {
 		uint64_t exact = values[(size_t)(shares[i] * 20000 + 0.5) - 1],
-			 told = latencies_percentile(&all, shares[i]);
+			 reported = latencies_percentile(&all, shares[i]);
 
-		assert_true(told >= exact && told <= exact + exact / 32 + 1);
+		assert_true(reported >= exact && reported <= exact + exact / 32 + 1);
 	}
 	assert_int_equal(all.count, 20000);
 	assert_int_equal(all.most, values[19999]);

@@ -103,7 +103,7 @@ static int check_changed(void (*change)(uint8_t *bytes))
 #define DATA(bytes) ((bytes) + LAYOUT.data)
 
 /* One lie each. */
-#define LIES \
+#define FALSE_FIELDS \
 	LIE(magic, HEADER(bytes)->magic++) \
 	LIE(too_long, HEADER(bytes)->bytes += 8) \
 	LIE(too_short, HEADER(bytes)->bytes -= 8) \
@@ -152,11 +152,10 @@ static int check_changed(void (*change)(uint8_t *bytes))
 	{ \
 		what; \
 	}
-LIES
+FALSE_FIELDS
 #undef LIE
 
-	static void
-	nothing(uint8_t *bytes)
+static void nothing(uint8_t *bytes)
 {
 	(void)bytes;
 }
@@ -180,7 +179,7 @@ static void test_lies(void **state)
 #define LIE(name, what) \
 	if (check_changed(lie_##name) != -EBADMSG) \
 		fail_msg("%s is not found", #name);
-	LIES
+	FALSE_FIELDS
 #undef LIE
 }
 

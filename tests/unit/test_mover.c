@@ -307,7 +307,7 @@ static void test_shut_gate(void **state)
 	assert_false(mover_shut(&rig->queue, 0));
 	rig_stop(rig, SIGKILL);
 	assert_true(mover_shut(&rig->queue, 1));
-	/* At the gate it can be told to end, too. */
+	/* At the gate it can also be ended. */
 	fork_and_wait(rig);
 	assert_int_equal(rig_stop(rig, SIGTERM), 0);
 	mover_let_in(&rig->queue);

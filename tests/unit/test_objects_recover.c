@@ -135,7 +135,7 @@ static void hold(uint32_t number, int fd)
 	held[start.held_count++] = (struct held){.kind = KEEP_OBJECT, .id = number, .fd_count = 1, .fds = {fd}};
 }
 
-/* The stores of a publication up to `step`; returns false when there are not so many. */
+/* The stores of a publication up to `step`; returns false when there are fewer. */
 static bool publish_until(int step, bool old_read, bool manifest)
 {
 	int fd = manifest_of(new_pages, NEW_PAGES);

@@ -20,7 +20,7 @@ static struct {
 	struct pool_segment pool;
 	struct session_segment session;
 	int pool_fd, session_fd;
-	char told[4096]; /* all findings, one after the other */
+	char findings[4096]; /* all findings, one after the other */
 } it;
 
 static void lend(uint32_t first, uint32_t count)
@@ -76,10 +76,10 @@ static int teardown(void **state)
 
 static void note(void *context, const struct pool_finding *finding)
 {
-	size_t length = strlen(it.told);
+	size_t length = strlen(it.findings);
 
 	(void)context;
-	snprintf(it.told + length, sizeof(it.told) - length, "%s\n", finding->text);
+	snprintf(it.findings + length, sizeof(it.findings) - length, "%s\n", finding->text);
 }
 
 static struct pool_check look(bool quiescent)
@@ -97,8 +97,8 @@ static void expect(const char *words)
 	struct pool_check check = look(true);
 
 	assert_true(check.findings > 0);
-	if (!strstr(it.told, words))
-		fail_msg("'%s' does not say '%s'", it.told, words);
+	if (!strstr(it.findings, words))
+		fail_msg("'%s' does not say '%s'", it.findings, words);
 }
 
 static void test_sound_pool_is_clean(void **state)

@@ -1,11 +1,10 @@
 /*
- * test_prefix_eviction.c - which node of a prefix tree goes: the tree, and both policies.
+ * test_prefix_eviction.c - the choice of the node to evict from a prefix tree: the tree, and both policies.
  *
  * Goal: a victim never has a pin or a kept child, and there is one whenever there is a candidate; counts are exact;
- * what is remembered is bounded; `lru` names the candidate touched longest ago, `adaptive` holds on to what comes back
- * where LRU loses it. Method: random insertions, touches, pins, evictions and removals against plain arrays, and small
- * workloads whose outcome is known. The seed is printed; GPOOL_TEST_SEED= takes it back, GPOOL_TEST_SCALE= makes it
- * longer.
+ * the history is bounded; `lru` selects the candidate touched longest ago, `adaptive` keeps reused content where LRU
+ * loses it. Method: random insertions, touches, pins, evictions and removals against plain arrays, and small workloads
+ * whose outcome is known. The seed is printed; GPOOL_TEST_SEED= sets it, GPOOL_TEST_SCALE= makes the run longer.
  */
 #include "shm/policy/eviction.h"
 

@@ -1,9 +1,9 @@
 /*
- * Goal: who reads a region table without a lock gets regions as they were at one moment, or is told that it did not;
- * nobody waits for a writer that is dead, and nothing that cannot be comes through, whatever stands in the table.
- * Method: write and read back, fill it beyond its end; stop a writer in the middle; a thread that writes without end
- * against one that reads, where each region's fields follow from one number and all of them together cover a space;
- * random and chosen lies.
+ * Goal: a reader without a lock gets regions as they were at one moment, or learns that it did not; no reader waits for
+ * a writer that has died; no impossible region is returned, whatever the table contains.
+ * Method: write and read back, fill the table beyond its end; stop a writer in the middle; a thread that writes without
+ * end against one that reads, where each region's fields are derived from one number and all regions together cover a
+ * space; random and chosen wrong values.
  */
 #include "shm/session_segment.h"
 
@@ -350,7 +350,7 @@ static void test_reader_against_writer(void **state)
 	pthread_join(thread, NULL);
 }
 
-/* ---- lies ---- */
+/* ---- wrong values ---- */
 
 static void entry_lie(uint32_t what, uint32_t pages, uint64_t address)
 {

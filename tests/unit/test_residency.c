@@ -1,11 +1,11 @@
 /*
  * test_residency.c - which adapters are hot, warm and cold.
  *
- * Goal: no limit is ever passed, only idle adapters leave, what is acquired comes whenever there could be room, the one
- * that goes is the one worth least, copies go in their order, and rebalancing moves no more than it says. Method: small
- * stories whose outcome is known, and random events against a slow model that does what it is told in plain arrays and
- * computes worths with the mathematical library. The seed is printed; GPOOL_TEST_SEED= takes it back, GPOOL_TEST_SCALE=
- * makes it longer.
+ * Goal: no limit is ever exceeded; only idle adapters are evicted; an acquired adapter is loaded whenever room can be
+ * made; the adapter with the lowest worth is evicted; copies are evicted in their order; rebalancing moves no more than
+ * stated. Method: small cases whose outcome is known, and random events against a slow model that keeps plain arrays
+ * and computes worths with the mathematical library. The seed is printed; GPOOL_TEST_SEED= sets it, GPOOL_TEST_SCALE=
+ * makes the run longer.
  */
 #include "shm/policy/residency.h"
 
@@ -134,7 +134,7 @@ static void test_comes_at_once_and_leaves_by_worth(void **state)
 	done(RESIDENCY_SAVE, 1, true);
 	expect(RESIDENCY_LOAD_COLD, 3);
 	done(RESIDENCY_LOAD_COLD, 3, true);
-	/* And 1 comes back from its copy, which stays. 2 has fewer accesses than 0, and 3 is in use. */
+	/* Adapter 1 is loaded from its copy, which is kept. 2 has fewer accesses than 0, and 3 is in use. */
 	assert_int_equal(residency_acquire(all, 1, now), 0);
 	expect(RESIDENCY_SAVE, 2);
 	done(RESIDENCY_SAVE, 2, true);
@@ -222,7 +222,7 @@ static void test_queued_for_room_that_others_make(void **state)
 	done(RESIDENCY_SAVE, 0, true);
 	expect(RESIDENCY_LOAD_COLD, 2);
 	expect(RESIDENCY_SAVE, 1);
-	/* Who is leaving is wanted again: it comes back as soon as there is room, which 3 had asked for before. */
+	/* Adapter 1 is acquired while it is evicted: it is loaded as soon as room for 3, which came first, is made. */
 	assert_int_equal(residency_acquire(all, 1, now), 0);
 	done(RESIDENCY_SAVE, 1, true);
 	expect(RESIDENCY_LOAD_COLD, 3);
@@ -374,13 +374,13 @@ static void test_prefetched_ones_are_expected(void **state)
 	expect(RESIDENCY_EVICT, 0);
 	expect(RESIDENCY_LOAD_COLD, 2);
 	done(RESIDENCY_LOAD_COLD, 2, true);
-	/* Another prefetch takes what nobody expects, a third one finds no room. */
+	/* Another prefetch evicts an adapter that is not expected, a third one finds no room. */
 	assert_int_equal(residency_prefetch(all, 3, now), 0);
 	expect(RESIDENCY_EVICT, 1);
 	expect(RESIDENCY_LOAD_COLD, 3);
 	done(RESIDENCY_LOAD_COLD, 3, true);
 	assert_int_equal(residency_prefetch(all, 4, now), -ENOSPC);
-	/* Whoever needs one does. */
+	/* An acquire does. */
 	assert_int_equal(residency_acquire(all, 2, now), 1);
 	assert_int_equal(residency_acquire(all, 4, now), 0);
 	expect(RESIDENCY_EVICT, 3);
@@ -503,7 +503,7 @@ static uint64_t moves(void)
 	return stats.moves;
 }
 
-/* Who was moved stays where it is for a window, whether it came or went. */
+/* A moved adapter is not moved again within a window, in either direction. */
 static void test_rebalancing_leaves_the_moved_alone(void **state)
 {
 	struct residency_limits limits = limits_of(10, 1000);
@@ -616,7 +616,7 @@ static struct {
 	uint32_t pending_count;
 	uint64_t hot_bytes, warm_bytes;
 	uint32_t hot, warm;
-	bool told; /* who leaves was told by name */
+	bool named; /* the adapter to evict was given by number */
 } slow;
 
 static double slow_us(const struct slow_adapter *adapter, bool warm)
@@ -643,11 +643,11 @@ static bool slow_idle(const struct slow_adapter *adapter)
 		adapter->warm != RESIDENCY_COPYING;
 }
 
-/* Nobody who may go is worth less, and nobody who is not expected stays for one who is. */
+/* No evictable adapter has a lower worth, and no unexpected adapter is kept in place of an expected one. */
 static void slow_leaves(const struct slow_adapter *leaving)
 {
 	assert_true(slow_idle(leaving));
-	for (uint32_t i = 0; i < ADAPTERS && !slow.told; i++) {
+	for (uint32_t i = 0; i < ADAPTERS && !slow.named; i++) {
 		const struct slow_adapter *other = &slow.adapters[i];
 
 		if (other == leaving || !slow_idle(other) || (other->expected && !leaving->expected))
@@ -721,7 +721,7 @@ static void slow_take(void)
 
 	while (residency_next(all, &decision))
 		slow_do(&decision);
-	slow.told = false;
+	slow.named = false;
 }
 
 /* One of those that are being done is done. */
@@ -835,7 +835,7 @@ static void slow_register(uint32_t number)
 		bool busy = adapter->references || adapter->pins || adapter->hot == RESIDENCY_LOADING ||
 			adapter->hot == RESIDENCY_LEAVING || adapter->warm == RESIDENCY_COPYING;
 
-		slow.told = true;
+		slow.named = true;
 		assert_int_equal(residency_forget(all, number), busy ? -EBUSY : 0);
 		slow_take();
 		if (busy)
@@ -881,7 +881,7 @@ static void slow_step(void)
 	case 1: slow_prefetch(number); break;
 	case 2: slow_tick(); break;
 	case 3:
-		slow.told = true;
+		slow.named = true;
 		residency_unload(all, number);
 		break;
 	case 4:

@@ -1,10 +1,10 @@
 /*
- * test_roles_recover.c - what a new agent makes of roles that the last one left half-done.
+ * test_roles_recover.c - how a new agent completes roles that the last one left in an intermediate state.
  *
  * Goal: wherever an agent dies in a grant, a release, a join or a naming, roles_recover() leaves each role with one
- * holder that lives, or with none and nobody who waits; tokens never go down, the order of standbys stays. Method:
- * tables in plain memory are brought into each state that stands between two stores (the list is in
- * agent/session/roles.h), and recovered.
+ * living holder, or with neither holder nor standby; tokens never decrease, and the order of standbys is kept. Method:
+ * tables in plain memory are brought into each state between two stores (the list is in agent/session/roles.h), and
+ * recovered.
  */
 #include "agent/session/roles.h"
 
@@ -158,7 +158,7 @@ static void test_grant_stopped_behind_the_token(void **state)
 	record()->holder = 0;
 	record()->token = token + 1;
 	roles_recover(pool);
-	/* Nobody ever had token + 1. */
+	/* The token + 1 was never granted. */
 	expect(2, token + 2, 1);
 }
 
@@ -202,7 +202,7 @@ static void test_join_stopped_behind_each_store(void **state)
 	row()->standbys[4] = row()->arrivals;
 	roles_recover(pool);
 	expect(1, token, 3);
-	/* Asked again it stays where it stands. */
+	/* A repeated request leaves its place unchanged. */
 	assert_int_equal(ask(4, ROLE_WAIT, "main", 0).state, ROLE_STANDBY);
 	expect(1, token, 3);
 	for (uint32_t id = 1; id < 4; id++) {

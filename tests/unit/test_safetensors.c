@@ -1,9 +1,9 @@
 /*
  * test_safetensors.c - headers of safetensors files.
  *
- * Goal: what the format allows is read as it stands there; whatever is not the format, to the letter, is refused with
- * the tensor and what is wrong with it, and leaves nothing behind. Method: headers as texts, with data of the size that
- * each case wants; files of the reference writer in tests/fixtures/adapters.
+ * Goal: everything that the format allows is read as written; any deviation from the format is refused with the tensor
+ * and the reason, and leaves nothing allocated. Method: headers as texts, with data of the size that each case needs;
+ * files of the reference writer in tests/fixtures/adapters.
  */
 #include "client/lora/format/safetensors.h"
 
@@ -22,7 +22,7 @@
 
 static struct reason reason;
 
-/* Exactly as long as it is, so that a sanitizer sees who reads behind it. */
+/* Allocated in its exact size, so that a sanitizer detects a read beyond it. */
 static int parse(const char *text, size_t length, uint64_t data_bytes, struct safetensors *file)
 {
 	char *header = malloc(length ? length : 1);

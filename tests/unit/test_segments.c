@@ -1,6 +1,6 @@
 /*
- * Goal: nobody but the creator can ever write a pool segment or a session's timeline page, and one that is not what it
- * claims is refused.
+ * Goal: only the creator can ever write a pool segment or a session's timeline page, and a malformed segment is
+ * refused.
  * Method: create real segments; try each way to write; change one field, one size, one seal at a time and open again.
  */
 #include "shm/pool_segment.h"
@@ -238,7 +238,7 @@ static void test_timeline_page_is_its_makers(void **state)
 	assert_true(theirs->key == ours->key);
 	atomic_store(&ours->reached[255], 12);
 	assert_int_equal(theirs->reached[255], 12);
-	/* By no way: not the mapping, not the descriptor, not one opened anew. */
+	/* By no means: not through the mapping, not through the descriptor, not through one opened again. */
 	assert_int_equal(mprotect((void *)(uintptr_t)theirs, 4096, PROT_READ | PROT_WRITE), -1);
 	assert_true(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED);
 	assert_int_equal(pwrite(fd, "x", 1, 0), -1);
@@ -270,7 +270,7 @@ static void test_forged_timeline_pages_are_refused(void **state)
 	} forged[] = {
 		{4096, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, -EPERM},
 		{4096, F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL, -EPERM},
-		/* who may seal may also do so later */
+		/* a process that may seal may also do so later */
 		{4096, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE, -EPERM}, {4096, 0, -EPERM},
 		{0, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL, -EBADMSG},
 		{4095, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL, -EBADMSG},

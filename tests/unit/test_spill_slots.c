@@ -190,7 +190,7 @@ static void test_space_comes_back(void **state)
 	slots_put(&slots, again, 1);
 	assert_false(slots_tidy(&slots));
 	assert_int_equal(blocks_of(MOVER_TIER_MEMORY), 0);
-	/* After a restart nobody knows: all free ones are looked after. */
+	/* After a restart the state is unknown: all free slots are examined. */
 	assert_int_equal(pwrite(slots.tiers[MOVER_TIER_FILE].fd, bytes, PAGE_BYTES, 0), PAGE_BYTES);
 	slots_soil(&slots);
 	while (slots_tidy(&slots))

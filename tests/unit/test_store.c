@@ -1,7 +1,7 @@
 /*
- * Goal: what is put into the store comes out of it, as a whole, after any number of looks; what is not ours, or of
- * another layout, is refused. Method: pools and held things made by hand, with descriptors told apart by their inodes;
- * damaged heads.
+ * Goal: what is put into the store is read from it completely, after any number of reads; a foreign store, or one of
+ * another layout, is refused. Method: pools and held descriptors made by hand, distinguished by their inodes; damaged
+ * heads.
  */
 #include "agent/keeper/store.h"
 #include "proto/attach.h"

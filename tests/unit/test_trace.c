@@ -1,6 +1,6 @@
 /*
- * test_trace.c - the parser of traces of requests, the arithmetic of its model shapes, and the pattern that stands for
- * KV.
+ * test_trace.c - the parser of request traces, the arithmetic of its model shapes, and the pattern that represents KV
+ * contents.
  *
  * Goal: what is not exactly a trace is refused with file and line; bytes a token and tokens a page are right for shapes
  * whose figures are known; a pattern differs in every byte position that is tampered with. Method: those files that are
@@ -413,7 +413,7 @@ static int compare_seeds(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* Nobody else's page passes for one's own: engine, request, life and page all count, also against each other. */
+/* A page of another engine, request, life or position is not accepted, also when several of them differ. */
 static void test_pattern_seeds_differ(void **state)
 {
 	enum { SIDE = 12, ALL = SIDE * SIDE * SIDE * SIDE };
