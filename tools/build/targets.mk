@@ -79,6 +79,10 @@ docs: $(B)/confgen $(B)/protogen $(B)/poolctl $(B)/gpool-exporter ## make again 
 	$(call say,GEN,docs/man/poolctl.1)$(B)/poolctl help --man > $(B)/poolctl.parts && \
 		awk '$(SPLICE)' $(B)/poolctl.parts docs/man/poolctl.1 > $(B)/poolctl.1 && cp $(B)/poolctl.1 docs/man/
 
+.PHONY: benchmarks
+benchmarks: $(B)/gpool-bench ## measure the figures of docs/benchmarks.md and write its tables: some minutes, on an idle machine
+	$(Q)python3 tools/bench/benchmarks.py $<
+
 # ---- looking at the source ----
 
 .PHONY: lint analyze format
