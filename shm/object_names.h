@@ -16,6 +16,10 @@
 
 #include <stdbool.h>
 
+/* How the names of adapters begin: of the objects in the pool, and of the copies in the warm pool. */
+#define LORA_PREFIX "lora/"
+#define LORA_WARM_PREFIX "warm/"
+
 /*
  * object_names_first(), object_names_next() - records that may have this name in this domain, one after the other; 0:
  * no more. A reader looks at object_count at most. Cost: a hash and a cache line each.

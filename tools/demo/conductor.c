@@ -225,7 +225,7 @@ static void reap(struct conductor *conductor)
 		if (conductor->engines[i] != 0 &&
 			waitpid(conductor->engines[i], &status, WNOHANG) == conductor->engines[i])
 			engine_ended(conductor, i, status);
-	if (agent_ended(&conductor->agent, &status)) {
+	if (agent_process_ended(&conductor->agent, &status)) {
 		run_error(conductor->run, "gpoold ended in the midst of the run, with %s %d",
 			WIFSIGNALED(status) ? "signal" : "status",
 			WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
@@ -278,14 +278,14 @@ static int agent_await(struct conductor *conductor, const char *const *names, ui
 		error = monitor_open(&conductor->monitor, conductor->agent.directory, names, count, AGENT_POLL_MS);
 		if (error == 0)
 			return 0;
-		if (agent_ended(&conductor->agent, &status)) {
+		if (agent_process_ended(&conductor->agent, &status)) {
 			error = -ESRCH;
 			break;
 		}
 		if (error != -ENOENT && error != -ETIMEDOUT)
 			break;
 	}
-	agent_log_tail(&conductor->agent, said, sizeof said);
+	agent_process_log_tail(&conductor->agent, said, sizeof said);
 	run_error(conductor->run, "cannot attach to gpoold: %s%s%s",
 		error == -ESRCH ? "it has ended" : gpool_strerror(error), *said ? "; it said:\n" : "", said);
 	return error;
@@ -307,7 +307,7 @@ static int agent_bring_up(struct conductor *conductor)
 			(unsigned long long)plan->page_bytes);
 		pools[i] = text[i];
 	}
-	error = agent_start(&conductor->agent, "gpool-demo", plan->gpoold, pools, count, NULL, plan->keep);
+	error = agent_process_start(&conductor->agent, "gpool-demo", plan->gpoold, pools, count, NULL, plan->keep);
 	if (error) {
 		run_error(conductor->run, "cannot start '%s': %s", plan->gpoold, strerror(-error));
 		return error;
@@ -478,7 +478,7 @@ int conductor_run(const struct plan *plan, bool split, struct run *run, struct a
 	if (leave && !error && !run->interrupted) {
 		*leave = conductor.agent;
 	} else {
-		agent_stop(&conductor.agent, complaint, sizeof complaint);
+		agent_process_stop(&conductor.agent, complaint, sizeof complaint);
 		if (*complaint)
 			run_error(run, "%s", complaint);
 	}

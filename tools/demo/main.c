@@ -285,7 +285,7 @@ static int plan_make(struct settings *settings)
 		complain("cannot read /proc/self/exe");
 		return -ENOENT;
 	}
-	if (agent_program(settings->gpoold, sizeof settings->gpoold)) {
+	if (agent_process_program(settings->gpoold, sizeof settings->gpoold)) {
 		complain("cannot find gpoold beside this program; set GPOOLD to its path");
 		return -ENOENT;
 	}

@@ -17,7 +17,7 @@
 
 enum { STOP_TIMEOUT_MS = 10 * 1000, POOLS_MAX = 4, TMPDIR_MAX = 40 };
 
-int agent_program(char *path, size_t path_bytes)
+int agent_process_program(char *path, size_t path_bytes)
 {
 	static const char *const places[] = {"gpoold", "../sbin/gpoold"};
 	const char *given = getenv("GPOOLD");
@@ -56,7 +56,7 @@ void child_prepare(int keep)
 		fcntl(keep, F_SETFD, 0);
 }
 
-/* The child's side of agent_start(). */
+/* The child's side of agent_process_start(). */
 static void agent_exec(const struct agent_process *agent, const char *gpoold, const char *const *pools, size_t count,
 	const char *setting, bool detached, pid_t parent)
 {
@@ -103,7 +103,7 @@ static const char *temporary_folder(void)
 	return given && *given == '/' && strlen(given) <= TMPDIR_MAX ? given : "/tmp";
 }
 
-int agent_start(struct agent_process *agent, const char *name, const char *gpoold, const char *const *pools,
+int agent_process_start(struct agent_process *agent, const char *name, const char *gpoold, const char *const *pools,
 	size_t count, const char *setting, bool detached)
 {
 	pid_t parent = getpid();
@@ -136,7 +136,7 @@ int agent_start(struct agent_process *agent, const char *name, const char *gpool
 	return 0;
 }
 
-bool agent_ended(struct agent_process *agent, int *status)
+bool agent_process_ended(struct agent_process *agent, int *status)
 {
 	if (agent->pid == 0 || waitpid(agent->pid, status, WNOHANG) != agent->pid)
 		return false;
@@ -144,7 +144,7 @@ bool agent_ended(struct agent_process *agent, int *status)
 	return true;
 }
 
-void agent_log_tail(const struct agent_process *agent, char *text, size_t text_bytes)
+void agent_process_log_tail(const struct agent_process *agent, char *text, size_t text_bytes)
 {
 	FILE *file = fopen(agent->log, "re");
 	size_t length;
@@ -187,7 +187,7 @@ static void wait_for_end(struct agent_process *agent, char *complaint, size_t co
 
 	kill(agent->pid, SIGTERM);
 	for (int waited_ms = 0; waited_ms < STOP_TIMEOUT_MS; waited_ms += 5) {
-		if (agent_ended(agent, &status)) {
+		if (agent_process_ended(agent, &status)) {
 			if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
 				snprintf(complaint, complaint_bytes, "gpoold ended with %s %d after SIGTERM",
 					WIFEXITED(status) ? "status" : "signal",
@@ -202,7 +202,7 @@ static void wait_for_end(struct agent_process *agent, char *complaint, size_t co
 	agent->pid = 0;
 }
 
-void agent_stop(struct agent_process *agent, char *complaint, size_t complaint_bytes)
+void agent_process_stop(struct agent_process *agent, char *complaint, size_t complaint_bytes)
 {
 	if (complaint_bytes > 0)
 		complaint[0] = '\0';

@@ -17,32 +17,32 @@ struct agent_process {
 };
 
 /*
- * agent_program() - path of gpoold: $GPOOLD, beside this program, or in the sbin beside its bin. Return: 0 or -ENOENT.
+ * agent_process_program() - path of gpoold: $GPOOLD, beside this program, or in the sbin beside its bin. Return: 0 or -ENOENT.
  */
-int agent_program(char *path, size_t path_bytes);
+int agent_process_program(char *path, size_t path_bytes);
 
 /*
- * agent_start() - make the folder and start gpoold.
+ * agent_process_start() - make the folder and start gpoold.
  * @name: of the folder, before the six characters that make it a new one
  * @pools: [count] as after --pool
  * @setting: as after --set; NULL: none
  * @detached: it shall live on when this process ends
- * Return: 0, or what mkdtemp, open and fork said. That gpoold cannot run shows at the first agent_ended().
+ * Return: 0, or what mkdtemp, open and fork said. That gpoold cannot run shows at the first agent_process_ended().
  */
-int agent_start(struct agent_process *agent, const char *name, const char *gpoold, const char *const *pools,
+int agent_process_start(struct agent_process *agent, const char *name, const char *gpoold, const char *const *pools,
 	size_t count, const char *setting, bool detached);
 
-/* agent_ended() - has it ended by itself? *status is then as of waitpid(). */
-bool agent_ended(struct agent_process *agent, int *status);
+/* agent_process_ended() - has it ended by itself? *status is then as of waitpid(). */
+bool agent_process_ended(struct agent_process *agent, int *status);
 
-/* agent_log_tail() - the last lines of what it said. */
-void agent_log_tail(const struct agent_process *agent, char *text, size_t text_bytes);
+/* agent_process_log_tail() - the last lines of what it said. */
+void agent_process_log_tail(const struct agent_process *agent, char *text, size_t text_bytes);
 
 /*
- * agent_stop() - SIGTERM, wait, remove the folder. Does nothing when there is none.
+ * agent_process_stop() - SIGTERM, wait, remove the folder. Does nothing when there is none.
  * @complaint: receives what was wrong with its end, or ""
  */
-void agent_stop(struct agent_process *agent, char *complaint, size_t complaint_bytes);
+void agent_process_stop(struct agent_process *agent, char *complaint, size_t complaint_bytes);
 
 /* child_prepare() - in a child before exec: default signals, no descriptors but 0 to 2 and `keep` (-1: none).
  * Async-signal-safe.

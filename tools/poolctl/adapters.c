@@ -3,7 +3,7 @@
 #include "tools/poolctl/output.h"
 #include "tools/poolctl/view.h"
 
-#include "client/lora/format/adapter.h"
+#include "shm/object_names.h"
 #include "shm/pool_segment.h"
 
 #include <inttypes.h>

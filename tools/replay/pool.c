@@ -19,7 +19,7 @@ int replay_pool_start(struct replay_pool *pool)
 
 	if (pool->directory)
 		return 0;
-	error = agent_program(program, sizeof(program));
+	error = agent_process_program(program, sizeof(program));
 	if (error) {
 		complain("cannot find gpoold beside this program; set GPOOLD to its path, or give --dir");
 		return error;
@@ -29,7 +29,7 @@ int replay_pool_start(struct replay_pool *pool)
 	setenv("GPOOL_HOST_MEMORY", memory, 0);
 	snprintf(text, sizeof(text), "name=replay,backend=host,size=%" PRIu64 "B,page_size=%" PRIu64 "B,reserved=0",
 		pool->bytes, pool->page_bytes);
-	error = agent_start(&pool->agent, "gpool-replay", program, pools, 1, pool->setting, false);
+	error = agent_process_start(&pool->agent, "gpool-replay", program, pools, 1, pool->setting, false);
 	if (error)
 		complain("cannot start '%s': %s", program, strerror(-error));
 	return error;
@@ -51,10 +51,10 @@ int replay_pool_open(struct replay_pool *pool, struct gpool **handle)
 		if (error != -ENOENT && error != -ETIMEDOUT)
 			break;
 		waited += ATTACH_STEP_MS;
-	} while (!pool->directory && !interrupted && waited < ATTACH_MS && !agent_ended(&pool->agent, &status));
+	} while (!pool->directory && !interrupted && waited < ATTACH_MS && !agent_process_ended(&pool->agent, &status));
 	if (error && !interrupted) {
 		if (!pool->directory)
-			agent_log_tail(&pool->agent, said, sizeof(said));
+			agent_process_log_tail(&pool->agent, said, sizeof(said));
 		complain("cannot attach to the agent in '%s': %s%s%s", options.directory, gpool_strerror(error),
 			*said ? "; it said:\n" : "", said);
 	}
@@ -67,7 +67,7 @@ void replay_pool_stop(struct replay_pool *pool)
 
 	if (pool->directory)
 		return;
-	agent_stop(&pool->agent, text, sizeof(text));
+	agent_process_stop(&pool->agent, text, sizeof(text));
 	if (*text)
 		complain("%s", text);
 }

@@ -6,7 +6,6 @@
  */
 #include "tools/replay/replay.h"
 
-#include "client/kv/kv.h"
 #include "tools/lib/json.h"
 #include "tools/lib/request_trace.h"
 #include "tools/lib/text.h"
@@ -34,12 +33,10 @@ static double share(double used, double held)
 	return held > 0 ? 1 - used / held : 0;
 }
 
-/* The tokens that the block manager allocates for `tokens` tokens. */
+/* The tokens that the block manager allocates for `tokens` tokens: whole blocks. */
 static uint64_t held_in_blocks(uint32_t block_tokens, uint32_t tokens)
 {
-	const struct gpool_kv kv = {.token_shift = (uint32_t)__builtin_ctz(block_tokens)};
-
-	return (uint64_t)kv_blocks_for(&kv, tokens) * block_tokens;
+	return ((uint64_t)tokens + block_tokens - 1) / block_tokens * block_tokens;
 }
 
 static void request_add(struct waste *waste, const struct trace_request *request)

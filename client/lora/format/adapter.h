@@ -11,15 +11,14 @@
 
 #include "client/lora/format/cold_file.h"
 #include "client/lora/format/reason.h"
+#include "shm/object_names.h"
 #include "shm/pool_segment.h"
 
 struct gpool_lora;
 
 enum { LORA_NAME_BYTES = 128, LORA_HASH_BYTES = 33, LORA_KEY_BYTES = 8 + LORA_HASH_BYTES + POOL_NAME_BYTES };
 
-/* How names begin and end: of objects in the pool and in the warm one, of kept files. */
-#define LORA_PREFIX "lora/"
-#define LORA_WARM_PREFIX "warm/"
+/* How names of kept files end; those of objects are in shm/object_names.h. */
 #define LORA_COLD_SUFFIX ".cold"
 
 /* A file by its path, and whether it is the one of before. */
