@@ -7,6 +7,7 @@
 #include "tools/bench/bench.h"
 #include "tools/bench/report.h"
 #include "tools/lib/cli.h"
+#include "tools/lib/interrupt.h"
 
 #include <errno.h>
 #include <ftw.h>
@@ -46,31 +47,15 @@ struct session {
 	struct figure_values values[FIGURES];
 };
 
-static volatile sig_atomic_t interrupted;
-static volatile pid_t running; /* the group's process, to be ended with us */
+static volatile pid_t running; /* the group's process, which ends with this one */
 
-static void interrupt(int signal)
+static void running_end(void)
 {
-	interrupted = signal;
 	if (running > 0)
 		kill(running, SIGTERM);
 }
 
 static const int end_signals[] = {SIGINT, SIGTERM, SIGHUP};
-
-static void signals_catch(void)
-{
-	/* a second one ends the process at once */
-	struct sigaction action = {.sa_handler = interrupt, .sa_flags = SA_RESETHAND};
-
-	for (size_t i = 0; i < sizeof(end_signals) / sizeof(end_signals[0]); i++) {
-		struct sigaction before;
-
-		/* nohup has SIGHUP ignored. */
-		if (sigaction(end_signals[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
-			sigaction(end_signals[i], &action, NULL);
-	}
-}
 
 static void signals_block(int how)
 {
@@ -228,7 +213,7 @@ static int measure(struct session *session)
 	int result = CODE_OK;
 
 	/* Before the folder exists, so that none is left. */
-	signals_catch();
+	interrupts_catch(running_end);
 	snprintf(session->folder, sizeof(session->folder), "%.40s/gpool-bench-XXXXXX",
 		parent && *parent ? parent : "/tmp");
 	/* The front of a gpoold that root started runs as another user, who must get to the sockets. */

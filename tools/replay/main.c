@@ -10,8 +10,6 @@
  */
 #include "tools/replay/replay.h"
 
-volatile sig_atomic_t interrupted;
-
 static const char *const codes[] = {
 	[CODE_OK] = "Success. Allocations that failed are part of the result.",
 	[CODE_FAILED] = "The replay did not complete, an engine failed, or a file could not be written.",
@@ -211,24 +209,6 @@ static const struct verb verbs[] = {
 		NULL, NULL},
 	VERBS_END,
 };
-
-static void interrupt(int signal)
-{
-	interrupted = signal;
-}
-
-void interrupts_catch(void)
-{
-	/* a second one ends the process at once */
-	struct sigaction action = {.sa_handler = interrupt, .sa_flags = SA_RESETHAND};
-	struct sigaction before;
-
-	sigaction(SIGINT, &action, NULL);
-	sigaction(SIGTERM, &action, NULL);
-	/* nohup has it ignored. */
-	if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
-		sigaction(SIGHUP, &action, NULL);
-}
 
 int main(int argc, char **argv)
 {

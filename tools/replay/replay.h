@@ -7,8 +7,7 @@
 #define GPOOL_REPLAY_H
 
 #include "tools/lib/cli.h"
-
-#include <signal.h>
+#include "tools/lib/interrupt.h"
 
 /* The options, in the order of command.values. */
 enum option_id {
@@ -56,15 +55,6 @@ enum option_id {
 	OPTION_IDLE,
 	OPTION_CORRUPT,
 };
-
-/* main.c */
-extern volatile sig_atomic_t interrupted; /* the signal */
-/*
- * interrupts_catch() - set `interrupted` at SIGINT, SIGTERM and SIGHUP from now on. Before that they end the process,
- * since a trace may
- * take long to read, or not end.
- */
-void interrupts_catch(void);
 
 /* The verbs. */
 int malloc_run(const struct command *command);

@@ -117,7 +117,7 @@ static int model_run(const struct command *command)
 		complain("%s", text);
 		goto free_replay;
 	}
-	interrupts_catch();
+	interrupts_catch(NULL);
 	error = replay_all(command, replay);
 	code = interrupted ? 128 + interrupted : error ? CODE_FAILED : CODE_OK;
 	prefix_trace_free(&replay->trace);

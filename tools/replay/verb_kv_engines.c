@@ -215,7 +215,7 @@ int kv_engines_run(const struct command *command)
 		return CODE_FAILED;
 	}
 	if (serving_read(command, serving) && runs_plan(serving) && trace_read(command->arguments[0], serving)) {
-		interrupts_catch();
+		interrupts_catch(NULL);
 		error = serving_run(command, serving);
 		code = interrupted ? 128 + interrupted : error ? CODE_FAILED : CODE_OK;
 	}

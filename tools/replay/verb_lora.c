@@ -364,7 +364,7 @@ int lora_run(const struct command *command)
 	}
 	if (!replay_read(command, replay) || trace_read(command, replay) != CODE_OK)
 		goto free_all;
-	interrupts_catch();
+	interrupts_catch(NULL);
 	if (lora_workload_make(&replay->recipe, &replay->trace, &replay->workload)) {
 		complain("no memory for the requests");
 		code = CODE_FAILED;

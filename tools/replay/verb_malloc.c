@@ -168,7 +168,7 @@ int malloc_run(const struct command *command)
 		complain("%s", text);
 		goto free_replay;
 	}
-	interrupts_catch();
+	interrupts_catch(NULL);
 	replay->frame = (struct result_frame){.trace_name = command->arguments[0],
 		.trace = &replay->trace,
 		.in_order = replay->plan.in_order,

@@ -1,0 +1,17 @@
+/* interrupt.h - SIGINT, SIGTERM and SIGHUP as a flag. */
+#ifndef GPOOL_TOOLS_LIB_INTERRUPT_H
+#define GPOOL_TOOLS_LIB_INTERRUPT_H
+
+#include <signal.h>
+#include <stddef.h>
+
+extern volatile sig_atomic_t interrupted; /* the signal; 0: none yet */
+
+/*
+ * interrupts_catch() - set `interrupted` at these signals from now on. The second one ends the process at once. A
+ * SIGHUP that is ignored (nohup) stays ignored.
+ * @also: called at the signal; may be NULL
+ */
+void interrupts_catch(void (*also)(void));
+
+#endif
