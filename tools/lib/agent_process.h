@@ -17,7 +17,8 @@ struct agent_process {
 };
 
 /*
- * agent_process_program() - path of gpoold: $GPOOLD, beside this program, or in the sbin beside its bin. Return: 0 or -ENOENT.
+ * agent_process_program() - path of gpoold: $GPOOLD, beside this program, or in the sbin beside its bin. Return: 0 or
+ * -ENOENT.
  */
 int agent_process_program(char *path, size_t path_bytes);
 
