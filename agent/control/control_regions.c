@@ -5,51 +5,12 @@
 #include "agent/control/exchange.h"
 
 #include "agent/session/session.h"
-#include "shm/timeline.h"
+#include "proto/view.h"
 
 #include <errno.h>
 #include <string.h>
 
 enum { TRIES = 4 }; /* for a part that nobody changes meanwhile; 10 us each */
-
-static void entry_fill(
-	const struct session *session, const struct region_row *region, bool changing, struct msg_region_entry *entry)
-{
-	uint32_t age = (uint32_t)clock_ms() - region->changed_ms;
-
-	*entry = (struct msg_region_entry){
-		.address = region->address,
-		.page_count = region->pages,
-		.state = (uint8_t)region->state,
-		.flags = (uint8_t)region->flags,
-		.changing = changing,
-		.fence_reached = fence_reached(&session->segment, region->fence),
-		.stream = region->stream,
-		.age_ms = age > INT32_MAX ? 0 : age,
-		.id = region->id,
-		.fence = region->fence,
-	};
-}
-
-static void totals_fill(const struct region_look *look, struct msg_regions_reply *reply)
-{
-	reply->page_size = look->page_bytes;
-	reply->unlisted = look->unlisted;
-	reply->head_damaged = look->damaged;
-	reply->totals_changing = look->totals_changing;
-	reply->reserved_bytes = look->totals.reserved;
-	reply->mapped_bytes = look->totals.mapped;
-	reply->live_bytes = look->totals.live;
-	reply->reusable_bytes = look->totals.reusable;
-	reply->reclaimable_bytes = look->totals.reclaimable;
-	reply->pending_unmap_bytes = look->totals.pending_unmap;
-	reply->hole_bytes = look->totals.holes;
-	reply->live_regions = look->totals.live_regions;
-	reply->reusable_regions = look->totals.reusable_regions;
-	reply->pending_unmap_regions = look->totals.pending_unmap_regions;
-	reply->hole_regions = look->totals.hole_regions;
-	reply->last_id = look->totals.last_id;
-}
 
 /* The entries from `first` on; true when nothing changed meanwhile. */
 static bool part_fill(const struct session *session, uint32_t first, struct msg_regions_reply *reply)
@@ -59,7 +20,7 @@ static bool part_fill(const struct session *session, uint32_t first, struct msg_
 
 	memset(reply, 0, sizeof(*reply));
 	region_table_look(table, &look);
-	totals_fill(&look, reply);
+	view_region_head(&look, reply);
 	for (uint32_t number = first; number < look.used; number++) {
 		struct region_row region;
 		enum region_read read;
@@ -71,10 +32,9 @@ static bool part_fill(const struct session *session, uint32_t first, struct msg_
 		read = region_table_read(table, &look, number, &region);
 		reply->damaged += read == REGION_READ_DAMAGED;
 		if (read == REGION_READ_WHOLE || read == REGION_READ_CHANGING)
-			entry_fill(session, &region, read == REGION_READ_CHANGING,
+			view_region(&session->segment, &region, read == REGION_READ_CHANGING, (uint32_t)clock_ms(),
 				&reply->regions[reply->regions_count++]);
 	}
-	reply->changes = look.changes;
 	return region_table_stands(table, &look);
 }
 

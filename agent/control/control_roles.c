@@ -2,6 +2,7 @@
 #include "agent/control/exchange.h"
 #include "agent/base/log.h"
 #include "agent/session/roles.h"
+#include "proto/view.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -11,10 +12,9 @@ enum { POOL_SHIFT = 12 }; /* a place in all tables of roles: pool order above, p
 
 static void role_entry_fill(const struct pool *pool, const struct role_record *record, struct msg_role_entry *entry)
 {
-	uint64_t now = wall_ms(), then = atomic_load_explicit(&record->changed_ms, memory_order_relaxed);
 	const struct session *holder;
 
-	entry->session = atomic_load_explicit(&record->holder, memory_order_relaxed);
+	view_role(record, wall_ms(), entry);
 	holder = pool->sessions[entry->session];
 	snprintf(entry->pool, sizeof(entry->pool), "%s", pool->segment.header->name);
 	snprintf(entry->name, sizeof(entry->name), "%s", record->name);
@@ -24,10 +24,6 @@ static void role_entry_fill(const struct pool *pool, const struct role_record *r
 		entry->state = holder->state != SESSION_LIVE;
 		snprintf(entry->holder, sizeof(entry->holder), "%s", holder->name);
 	}
-	entry->standbys = atomic_load_explicit(&record->waiters, memory_order_relaxed);
-	entry->token = atomic_load_explicit(&record->token, memory_order_relaxed);
-	entry->takeovers = atomic_load_explicit(&record->takeovers, memory_order_relaxed);
-	entry->age_ms = now > then ? now - then : 0;
 }
 
 int answer_roles(struct exchange *x)

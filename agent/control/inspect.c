@@ -6,6 +6,7 @@
 #include "agent/session/session.h"
 #include "agent/spill/spill.h"
 #include "agent/trust/trust.h"
+#include "proto/view.h"
 #include "shm/page_map.h"
 #include "shm/session_totals.h"
 
@@ -54,9 +55,6 @@ static void spill_status_fill(const struct pool *pool, struct msg_pool_status *s
 	status->spill_memory_limit = spill->slots.tiers[MOVER_TIER_MEMORY].count * header->page_bytes;
 	status->spill_file_bytes = spill_used(pool, MOVER_TIER_FILE);
 	status->spill_file_limit = spill->slots.tiers[MOVER_TIER_FILE].count * header->page_bytes;
-	status->spilled_pages = header->counters[POOL_COUNT_SPILLED_PAGES];
-	status->restored_pages = header->counters[POOL_COUNT_RESTORED_PAGES];
-	status->spill_errors = header->counters[POOL_COUNT_SPILL_ERRORS];
 	status->spill_lost_blocks = spill->lost_blocks;
 	if (!jobs_possible(&pool->jobs))
 		return;
@@ -74,6 +72,7 @@ static int pool_status_fill(struct pool *pool, struct msg_pool_status *status)
 	const struct pool_header *header = pool->segment.header;
 	struct page_fact *facts = facts_of(pool);
 	const struct page_uses *all;
+	uint32_t states[PAGE_STATES];
 
 	if (!facts)
 		return -ENOMEM;
@@ -86,31 +85,14 @@ static int pool_status_fill(struct pool *pool, struct msg_pool_status *status)
 	snprintf(status->backend, sizeof(status->backend), "%s", header->backend);
 	snprintf(status->device, sizeof(status->device), "%s", header->device);
 	snprintf(status->policy, sizeof(status->policy), "%s", pool->evict.policy->name);
-	status->page_size = header->page_bytes;
-	status->page_count = header->page_count;
-	status->free_pages = header->state_pages[PAGE_FREE];
-	status->leased_pages = header->state_pages[PAGE_LEASED] + header->state_pages[PAGE_MOVING];
-	status->moving_pages = header->state_pages[PAGE_MOVING];
-	status->quarantined_pages = header->state_pages[PAGE_QUARANTINED];
-	status->reserved_pages = header->state_pages[PAGE_RESERVED];
-	status->retired_pages = header->state_pages[PAGE_RETIRED];
+	for (int state = 0; state < PAGE_STATES; state++)
+		states[state] = header->state_pages[state];
+	view_pool(header, states, status);
 	status->needed_pages = all->needed;
-	status->offered_pages = all->offered;
-	status->idle_pages = all->idle;
-	status->used_pages = all->used;
-	status->pinned_pages = all->pinned;
+	VIEW_USES(status, all);
 	status->largest_free_run = free_runs_longest(&pool->free);
 	status->sessions = pool->session_count;
 	status->waiters = pool->waiter_count;
-	status->pressure = header->pressure;
-	status->draining = header->draining != 0;
-	status->grants = header->counters[POOL_COUNT_GRANTS];
-	status->reclaims = header->counters[POOL_COUNT_RECLAIMS];
-	status->evictions = header->counters[POOL_COUNT_EVICTIONS];
-	status->evicted_pages = header->counters[POOL_COUNT_EVICTED_PAGES];
-	status->refusals = header->counters[POOL_COUNT_REFUSALS];
-	status->deaths = header->counters[POOL_COUNT_DEATHS];
-	status->leaked_pins = header->counters[POOL_COUNT_LEAKED_PINS];
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
 		if (pool->sessions[id]) {
 			struct session_totals totals = {0};
@@ -123,8 +105,6 @@ static int pool_status_fill(struct pool *pool, struct msg_pool_status *status)
 	refill_percentiles(pool, &status->refill_p50_ns, &status->refill_p99_ns);
 	spill_status_fill(pool, status);
 	status->cleaning_pages = trust_cleaning(pool->trust);
-	status->scrubbed_pages = header->counters[POOL_COUNT_SCRUBBED_PAGES];
-	status->retirements = header->counters[POOL_COUNT_RETIREMENTS];
 	return 0;
 }
 
@@ -176,10 +156,7 @@ static void client_entry_fill(
 	entry->leased_pages = session->leased;
 	entry->limit_pages = session->limit;
 	entry->needed_pages = uses->needed;
-	entry->offered_pages = uses->offered;
-	entry->idle_pages = uses->idle;
-	entry->used_pages = uses->used;
-	entry->pinned_pages = uses->pinned;
+	VIEW_USES(entry, uses);
 	entry->allocations = totals.allocations;
 	entry->frees = totals.frees;
 	entry->pins = totals.pins;

@@ -4,6 +4,7 @@
 #include "agent/control/exchange.h"
 #include "agent/object/objects.h"
 #include "agent/control/page_facts.h"
+#include "proto/view.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -21,24 +22,8 @@ static void page_entry_fill(
 	const struct pool *pool, uint32_t page, const struct page_fact *fact, struct msg_page_entry *entry)
 {
 	const struct session *session = session_of_fact(pool, fact);
-	uint64_t word = pool_word(pool, page);
 
-	*entry = (struct msg_page_entry){
-		.page = page,
-		.state = (uint8_t)page_word_state(word),
-		.use = fact->use,
-		.usage = fact->usage,
-		.owner = (uint16_t)page_word_owner(word),
-		.generation = page_word_generation(word),
-		.pins = pins_of_fact(pool, fact),
-		.block_first = fact->head,
-		.block_pages = fact->pages,
-	};
-	if (session && fact->use >= PAGE_USE_HEAD) {
-		entry->idle_ms = idle_ms_of(session, fact->head);
-		entry->owner_id =
-			atomic_load_explicit(&session->segment.blocks[fact->head].owner_id, memory_order_relaxed);
-	}
+	view_page(page, pool_word(pool, page), fact, session ? &session->segment : NULL, (uint32_t)clock_ms(), entry);
 }
 
 int answer_pages(struct exchange *x)

@@ -4,8 +4,8 @@
 #include "tools/poolctl/pieces.h"
 
 #include "proto/codec.h"
+#include "proto/view.h"
 #include "shm/page_map.h"
-#include "shm/timeline.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -194,18 +194,6 @@ struct look {
 	struct page_uses uses[POOL_SESSIONS]; /* as page_map_count() has them */
 };
 
-static bool in_block(const struct page_fact *fact)
-{
-	return fact->use == PAGE_USE_HEAD || fact->use == PAGE_USE_INSIDE;
-}
-
-static uint32_t pins_of(const struct look *look, const struct page_fact *fact)
-{
-	return in_block(fact)
-		? atomic_load_explicit(&look->pool->by_id[fact->session]->pins[fact->head], memory_order_relaxed)
-		: 0;
-}
-
 static struct look *look_create(const struct offline_pool *pool)
 {
 	struct look *look = memory_or_exit(calloc(1, sizeof(*look)));
@@ -240,37 +228,13 @@ static void look_destroy(struct look *look)
 	free(look);
 }
 
-/* Since a block was last used, by the agent's coarse clock, which stops while no agent runs. */
-static uint32_t idle_ms_of(const struct look *look, const struct page_fact *fact)
-{
-	uint32_t now = atomic_load_explicit(&look->pool->pool.header->clock_ms, memory_order_relaxed);
-	uint32_t age =
-		now - atomic_load_explicit(&look->pool->by_id[fact->session]->touch[fact->head], memory_order_relaxed);
-
-	return age > INT32_MAX ? 0 : age;
-}
-
+/* By the agent's coarse clock, which stops while no agent runs. */
 static void page_entry_fill(const struct look *look, uint32_t page, struct msg_page_entry *entry)
 {
 	const struct page_fact *fact = &look->facts[page];
-	uint64_t word = look->words[page];
+	uint32_t now_ms = atomic_load_explicit(&look->pool->pool.header->clock_ms, memory_order_relaxed);
 
-	*entry = (struct msg_page_entry){
-		.page = page,
-		.state = (uint8_t)page_word_state(word),
-		.use = fact->use,
-		.owner = (uint16_t)page_word_owner(word),
-		.generation = page_word_generation(word),
-	};
-	if (!in_block(fact))
-		return;
-	entry->usage = fact->usage;
-	entry->pins = pins_of(look, fact);
-	entry->idle_ms = idle_ms_of(look, fact);
-	entry->block_first = fact->head;
-	entry->block_pages = fact->pages;
-	entry->owner_id = atomic_load_explicit(
-		&look->pool->by_id[fact->session]->blocks[fact->head].owner_id, memory_order_relaxed);
+	view_page(page, look->words[page], fact, look->pool->by_id[fact->session], now_ms, entry);
 }
 
 /* ---- the verbs ---- */
@@ -301,11 +265,6 @@ static uint32_t minus(uint32_t from, uint32_t what)
 	return from > what ? from - what : 0;
 }
 
-static uint64_t counter(const struct pool_segment *pool, enum pool_counter which)
-{
-	return atomic_load_explicit(&pool->header->counters[which], memory_order_relaxed);
-}
-
 /* The sum over a session's threads of one field of struct thread_stats. */
 static uint64_t stats_sum(const struct session_segment *segment, size_t field)
 {
@@ -327,22 +286,10 @@ static void pool_status(const struct offline_pool *from, struct msg_pool_status 
 	strcpy(to->name, from->name);
 	text_copy(to->backend, sizeof(to->backend), header->backend, sizeof(header->backend));
 	text_copy(to->device, sizeof(to->device), header->device, sizeof(header->device));
-	to->page_size = header->page_bytes;
-	to->page_count = header->page_count;
-	to->free_pages = look->state_pages[PAGE_FREE];
-	to->leased_pages = look->state_pages[PAGE_LEASED] + look->state_pages[PAGE_MOVING];
-	to->moving_pages = look->state_pages[PAGE_MOVING];
-	to->quarantined_pages = look->state_pages[PAGE_QUARANTINED];
-	to->reserved_pages = look->state_pages[PAGE_RESERVED];
-	to->retired_pages = look->state_pages[PAGE_RETIRED];
+	view_pool(header, look->state_pages, to);
 	to->largest_free_run = look->largest_free_run;
-	to->scrubbed_pages = atomic_load(&header->counters[POOL_COUNT_SCRUBBED_PAGES]);
-	to->retirements = atomic_load(&header->counters[POOL_COUNT_RETIREMENTS]);
 	to->needed_pages = minus(to->leased_pages, look->uses[0].offered + look->uses[0].idle);
-	to->offered_pages = look->uses[0].offered;
-	to->idle_pages = look->uses[0].idle;
-	to->used_pages = look->uses[0].used;
-	to->pinned_pages = look->uses[0].pinned;
+	VIEW_USES(to, &look->uses[0]);
 	for (uint32_t i = 0; i < from->count; i++) {
 		to->contended_pins += STATS_SUM(&from->segments[i], contended_pins);
 		to->pins += STATS_SUM(&from->segments[i], pins);
@@ -350,18 +297,6 @@ static void pool_status(const struct offline_pool *from, struct msg_pool_status 
 	}
 	to->sessions = atomic_load(&header->sessions);
 	to->waiters = atomic_load(&header->waiters);
-	to->pressure = atomic_load(&header->pressure);
-	to->draining = atomic_load(&header->draining) != 0;
-	to->grants = counter(&from->pool, POOL_COUNT_GRANTS);
-	to->reclaims = counter(&from->pool, POOL_COUNT_RECLAIMS);
-	to->evictions = counter(&from->pool, POOL_COUNT_EVICTIONS);
-	to->evicted_pages = counter(&from->pool, POOL_COUNT_EVICTED_PAGES);
-	to->refusals = counter(&from->pool, POOL_COUNT_REFUSALS);
-	to->deaths = counter(&from->pool, POOL_COUNT_DEATHS);
-	to->leaked_pins = counter(&from->pool, POOL_COUNT_LEAKED_PINS);
-	to->spilled_pages = counter(&from->pool, POOL_COUNT_SPILLED_PAGES);
-	to->restored_pages = counter(&from->pool, POOL_COUNT_RESTORED_PAGES);
-	to->spill_errors = counter(&from->pool, POOL_COUNT_SPILL_ERRORS);
 	look_destroy(look);
 }
 
@@ -434,8 +369,7 @@ static void object_pins(
 		if (!segment || page >= segment->page_count)
 			continue;
 		pin.pins = atomic_load_explicit(&segment->pins[page], memory_order_relaxed);
-		pin.age_ms = clock_ms - atomic_load_explicit(&segment->touch[page], memory_order_relaxed);
-		pin.age_ms = pin.age_ms > INT32_MAX ? 0 : pin.age_ms;
+		pin.age_ms = view_age_ms(clock_ms, atomic_load_explicit(&segment->touch[page], memory_order_relaxed));
 		pin.leaked = pin.age_ms > LEAKED_AFTER_MS;
 		pin.pid = pool->pool.sessions[id].pid;
 		text_copy(
@@ -506,10 +440,7 @@ static void client_entry(
 	to->age_ms = offline->pieces.time_ms > record->attached_ms ? offline->pieces.time_ms - record->attached_ms : 0;
 	to->leased_pages = look->leased[id];
 	to->needed_pages = minus(look->leased[id], uses->offered + uses->idle);
-	to->offered_pages = uses->offered;
-	to->idle_pages = uses->idle;
-	to->used_pages = uses->used;
-	to->pinned_pages = uses->pinned;
+	VIEW_USES(to, uses);
 	if (!segment)
 		return;
 	to->allocations = STATS_SUM(segment, allocations);
@@ -546,18 +477,13 @@ int offline_clients(const struct command *command, const struct offline *offline
 static void role_entry(const struct offline *offline, const struct offline_pool *pool, const struct role_record *record,
 	struct msg_role_entry *entry)
 {
-	uint64_t changed_ms = atomic_load(&record->changed_ms);
 	const struct session_record *holder;
 
 	memset(entry, 0, sizeof(*entry));
 	strcpy(entry->pool, pool->name);
 	text_copy(entry->name, sizeof(entry->name), record->name, sizeof(record->name));
 	text_copy(entry->tenant, sizeof(entry->tenant), record->tenant, sizeof(record->tenant));
-	entry->session = atomic_load(&record->holder);
-	entry->standbys = atomic_load(&record->waiters);
-	entry->token = atomic_load(&record->token);
-	entry->takeovers = atomic_load(&record->takeovers);
-	entry->age_ms = offline_time_ms(offline) > changed_ms ? offline_time_ms(offline) - changed_ms : 0;
+	view_role(record, offline_time_ms(offline), entry);
 	if (!entry->session || entry->session >= POOL_SESSIONS)
 		return;
 	holder = &pool->pool.sessions[entry->session];
@@ -591,47 +517,13 @@ int offline_roles(const struct command *command, const struct offline *offline, 
 
 enum { REGION_LOOKS = 16 }; /* for one during which the worker changes nothing; most are the first */
 
-static void region_head(const struct region_look *look, struct msg_regions_reply *head)
-{
-	*head = (struct msg_regions_reply){
-		.changes = look->changes,
-		.page_size = look->page_bytes,
-		.unlisted = look->unlisted,
-		.head_damaged = look->damaged,
-		.totals_changing = look->totals_changing,
-		.reserved_bytes = look->totals.reserved,
-		.mapped_bytes = look->totals.mapped,
-		.live_bytes = look->totals.live,
-		.reusable_bytes = look->totals.reusable,
-		.reclaimable_bytes = look->totals.reclaimable,
-		.pending_unmap_bytes = look->totals.pending_unmap,
-		.hole_bytes = look->totals.holes,
-		.live_regions = look->totals.live_regions,
-		.reusable_regions = look->totals.reusable_regions,
-		.pending_unmap_regions = look->totals.pending_unmap_regions,
-		.hole_regions = look->totals.hole_regions,
-		.last_id = look->totals.last_id,
-	};
-}
-
 static void region_add(const struct offline_pool *pool, const struct session_segment *segment,
 	const struct region_row *region, bool changing, struct regions_view *view)
 {
-	uint32_t age = atomic_load_explicit(&pool->pool.header->clock_ms, memory_order_relaxed) - region->changed_ms;
+	uint32_t now_ms = atomic_load_explicit(&pool->pool.header->clock_ms, memory_order_relaxed);
 
 	view->regions = list_grow(view->regions, view->count, &view->capacity, sizeof(*view->regions));
-	view->regions[view->count++] = (struct msg_region_entry){
-		.address = region->address,
-		.page_count = region->pages,
-		.state = (uint8_t)region->state,
-		.flags = (uint8_t)region->flags,
-		.changing = changing,
-		.fence_reached = fence_reached(segment, region->fence),
-		.stream = region->stream,
-		.age_ms = age > INT32_MAX ? 0 : age,
-		.id = region->id,
-		.fence = region->fence,
-	};
+	view_region(segment, region, changing, now_ms, &view->regions[view->count++]);
 }
 
 static void regions_look(
@@ -642,7 +534,8 @@ static void regions_look(
 
 	view->count = view->damaged = 0;
 	region_table_look(segment->regions, &look);
-	region_head(&look, &view->head);
+	view->head = (struct msg_regions_reply){0};
+	view_region_head(&look, &view->head);
 	for (uint32_t number = 0; number < look.used; number++) {
 		enum region_read read = region_table_read(segment->regions, &look, number, &region);
 
