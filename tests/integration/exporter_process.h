@@ -34,8 +34,8 @@ static inline const char *beside_gpoold(const char *name)
 
 /*
  * Any program; arguments[0] is its path, or a name where uid is 0: as this process; else it is of nogroup alone. NULL
- * is the end. Its standard output is lost. It is opened before it becomes another user, who may not be able to reach
- * the folder that it was built in.
+ * is the end. Its standard output is discarded. It is opened before it becomes another user, who may not be able to
+ * reach the folder that it was built in.
  */
 static inline struct process process_start_as(const char *const *arguments, uid_t uid)
 {

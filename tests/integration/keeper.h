@@ -26,7 +26,7 @@ struct agent_seen {
 	uint64_t incarnation;
 };
 
-/* As a tool that attaches anew is told: so an agent that was just killed has a successor that serves. */
+/* Attach as a new tool does. It succeeds once the successor of a killed agent serves. */
 static inline struct agent_seen agent_seen(void)
 {
 	struct result result = poolctl("--dir", harness.directory, "--timeout", "20", "version", NULL);
@@ -93,7 +93,7 @@ static inline pid_t child_named(pid_t parent, const char *name)
 	return found;
 }
 
-/* Until it is there: what starts it tells nobody here. */
+/* Poll until the process exists: its start sends no event. */
 static inline pid_t child_awaited(pid_t parent, const char *name)
 {
 	pid_t child = 0;

@@ -1,5 +1,5 @@
 /*
- * kv_engine.h - engines with a KV cache, as processes of their own that do what they are told, for tests. On top of
+ * kv_engine.h - engines with a KV cache, as separate processes that execute orders, for tests. On top of
  * kv_view.h.
  *
  * Each order is answered by a report, and prefix_check() has passed then. Every token has a content of its own, in any
@@ -30,7 +30,7 @@ struct order {
 	uint32_t text, same, tokens; /* BEGIN, FIND: `same` tokens of the plain text, then the text's own */
 	uint64_t salt;
 	uint64_t sequence;        /* LOOK, SHARE, FREE */
-	uint32_t fault, fault_at; /* this call of the driver (enum gpu_call) fails, the so many-th; 0: none */
+	uint32_t fault, fault_at; /* this call of the driver (enum gpu_call) fails, counted from 1; 0: none */
 };
 
 struct report {

@@ -54,7 +54,7 @@ static inline void worker_open(const char *const *arguments)
 	assert_int_equal(gpool_stream_open(worker, NULL, 0, &stream), 0);
 }
 
-/* A gpoold, a worker, and a cache of so many blocks. */
+/* A gpoold, a worker, and a cache of `blocks` blocks. */
 static inline void kv_start(const char *const *arguments, uint32_t blocks)
 {
 	struct gpool_kv_options options;

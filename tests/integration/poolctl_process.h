@@ -238,7 +238,7 @@ static inline void expect(struct result *result, int code)
 	if (result->code != code)
 		fail_msg(
 			"exit status %d instead of %d\nout: %s\nerr: %s", result->code, code, result->out, result->err);
-	/* whoever fails says why, and nobody else speaks there */
+	/* a failing program reports the reason on stderr, and a successful one writes nothing there */
 	if (code == OK)
 		assert_string_equal(result->err, "");
 	else if (code != FOUND)

@@ -352,7 +352,7 @@ static inline uint32_t pages_free(void)
 	return atomic_load(&pool_view(taker)->header->state_pages[PAGE_FREE]);
 }
 
-/* Pages that have content of nobody else, one by one, until there are none: what remains is the owner's. */
+/* Allocate pages that no session has content in, one by one, until there are none: the rest is the owner's. */
 static inline void rest_take(void)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -368,7 +368,7 @@ static inline void rest_take(void)
 	assert_int_equal(pages_free(), 0);
 }
 
-/* Up to `most` pages, one by one, in so many milliseconds: those that it got. */
+/* Allocate up to `most` pages, one by one, within `ms` milliseconds; return the number. */
 static inline uint32_t take(uint32_t most, int timeout_ms)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;

@@ -1,5 +1,5 @@
 /*
- * terminal.h - a program on a terminal of its own, and what stands on that terminal: a pty, and as much of an xterm as
+ * terminal.h - a program on its own terminal, and the text on that terminal: a pty, and as much of an xterm as
  * curses uses.
  *
  * Colours are not kept. Included once by each test program, after its own headers.

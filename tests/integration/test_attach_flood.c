@@ -1,8 +1,8 @@
 /*
- * Goal: a user who opens connections and says nothing keeps nobody else from attaching.
- * Method: as root, a child becomes nobody and opens more silent connections than one user may have, on a socket that is
- * open to all; some are turned away, and a worker of root's attaches at once. Without root there is no second user, and
- * the test skips.
+ * Goal: a user who opens many silent connections does not keep other users from attaching.
+ * Method: as root, a child becomes an unprivileged user and opens more silent connections than one user may have, on a
+ * socket that is open to all users. Some are refused, and a worker of root attaches at once. Without root there is no
+ * second user, and the test is skipped.
  */
 #include "proto/attach.h"
 #include "tests/lib/harness.h"
@@ -18,7 +18,7 @@
 
 enum { CONNECTIONS = 200, NOBODY = 65534 };
 
-/* Opens all, tells the parent by a byte how many were closed by the agent, and lives until the pipe closes. */
+/* Open all, report by a byte how many the agent closed, and run until the pipe closes. */
 static int silent_user(const char *path, int ready, int end)
 {
 	static int sockets[CONNECTIONS];

@@ -2,11 +2,10 @@
  * test_best_fit.c - the caching allocator that gpool_malloc_async() is compared with: a comparison is worth as much as
  * the other side.
  *
- * Goal: it takes the smallest piece that fits, joins what is free, gives nobody what another stream may still use,
- * records nothing while one stream is in use, gives idle segments back before it fails; nothing overlaps. Method: a
- * pool of 512 pages of a
- * real agent; manual streams decide when a stream is where. On `host` an address is memory, so that contents can be
- * looked at.
+ * Goal: it takes the smallest piece that fits, joins free pieces, never hands out memory that another stream may still
+ * use, records nothing while one stream is in use, returns idle segments before it fails; nothing overlaps. Method: a
+ * pool of 512 pages of a real agent; manual streams decide when work is done. On `host` an address is memory, so that
+ * contents can be compared.
  */
 #include "tests/lib/harness.h"
 #include "tools/lib/allocator.h"
@@ -168,13 +167,13 @@ static void test_no_join_across_streams(void **state)
 	assert_int_equal(totals().largest_free, 5 * MIB);
 	reach(a);
 	reach(b);
-	/* Whoever looks for more finds that all of it is done, and joined. */
+	/* A larger allocation finds that all of it is done, and joined. */
 	assert_int_equal(take(9 * MIB, a), at[0]);
 	gpool_stream_close(pages, a);
 	gpool_stream_close(pages, b);
 }
 
-/* Freed by the only stream there was, when nobody asked; then another one comes. */
+/* Freed by the only stream that existed, without an event; then a second stream is used. */
 static void test_what_was_freed_before_another_stream_came(void **state)
 {
 	uint32_t a = manual_stream(), b;
@@ -245,7 +244,7 @@ static void test_idle_segments_go_back_before_it_fails(void **state)
 	reach(b);
 	assert_int_equal(totals().mapped, 9 * 26 * MIB);
 	take(50 * MIB, a);
-	assert_int_equal(totals().live, 7 * 26 * MIB + 50 * MIB); /* a rest of 1 MiB belongs to who has the piece */
+	assert_int_equal(totals().live, 7 * 26 * MIB + 50 * MIB); /* a rest of 1 MiB is part of the piece */
 	gpool_stream_close(pages, a);
 	gpool_stream_close(pages, b);
 }

@@ -1,7 +1,7 @@
 /*
  * test_client.c - attaching and detaching, fork, inspection, events and requests against a real agent.
  *
- * One gpoold with two pools; p1 has reserved pages and lies on the second device of the host back end.
+ * One gpoold with two pools; p1 has reserved pages and is on the second device of the host back end.
  */
 #include "client/core/pool.h"
 #include "client/core/request.h"
@@ -99,7 +99,7 @@ static void test_reserved_pages(void **state)
 	options.pool = "p1";
 	assert_int_equal(gpool_open(&options, &pool), 0);
 	critical.flags = GPOOL_ALLOC_CRITICAL;
-	/* This test runs as the agent's own user, who may. */
+	/* This test runs as the agent's own user, which may attach. */
 	assert_int_equal(gpool_alloc(pool, 60, NULL, &all), 0);
 	assert_int_equal(gpool_alloc(pool, 1, NULL, &block), -ENOSPC);
 	for (int round = 0; round < 3; round++) {
@@ -295,7 +295,7 @@ static void test_sessions_limit(void **state)
 	assert_int_equal(harness_stop(&small), 0);
 }
 
-/* Another user, who is in no group of ours. Only root can play him. */
+/* Another user, in no group of this process. Needs root. */
 static void test_open_as_a_stranger(void **state)
 {
 	struct gpool_options options = harness_options(&harness);

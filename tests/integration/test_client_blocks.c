@@ -1,9 +1,9 @@
 /*
  * test_client_blocks.c - blocks against a real agent: what succeeds, and every error that the calls promise.
  *
- * One gpoold with a pool of 512 pages of 512 KB; each test attaches anew, so it begins with nothing. Evictions are made
- * by an admin's request, so they happen exactly where a test wants them. After each test the agent proves the pool's
- * invariants.
+ * One gpoold with a pool of 512 pages of 512 KB; each test attaches a new session, so it begins with nothing. Evictions
+ * are made by an admin's request, so they happen exactly where a test wants them. After each test the agent proves the
+ * pool's invariants.
  */
 #include "client/core/thread_cache.h"
 #include "tests/lib/harness.h"
@@ -127,7 +127,7 @@ static void test_double_free_and_use_after_free(void **state)
 		assert_int_equal(gpool_touch(pool, &block), -ESTALE);
 		assert_int_equal(gpool_address(pool, &block, &address), -ESTALE);
 		assert_int_equal(address, 77);
-		/* Also when something else stands there. */
+		/* Also when another block is in the entry. */
 		next = alloc(pages);
 		assert_int_equal(next.page, block.page);
 		assert_int_equal(gpool_free(pool, &block), -ESTALE);
@@ -390,7 +390,7 @@ static void test_free_while_others_pin(void **state)
 
 /* ---- scattered blocks ---- */
 
-/* The pool full of single pages, every other one freed: so many pages free, and no two of them in a row. */
+/* Fill the pool with single pages and free every other one: no two free pages are adjacent. */
 static void make_comb(struct gpool_block blocks[PAGES])
 {
 	for (int i = 0; i < PAGES; i++)
@@ -407,7 +407,7 @@ static void free_comb(struct gpool_block blocks[PAGES])
 			assert_int_equal(gpool_free(pool, &blocks[i]), 0);
 }
 
-/* Where page `index` of a scattered block lies in the window. */
+/* The address of page `index` of a scattered block in the window. */
 static volatile uint64_t *window_of(const struct gpool_block *block, uint32_t index)
 {
 	uint32_t run = block->page;
@@ -432,7 +432,7 @@ static void test_scattered_block(void **state)
 	make_comb(comb);
 	contiguous.flags = GPOOL_ALLOC_CONTIGUOUS | GPOOL_ALLOC_NO_EVICT;
 	assert_int_equal(gpool_alloc(pool, 2, &contiguous, &block), -ENOSPC);
-	/* Never a failure while so many pages are free. */
+	/* Never a failure while enough pages are free. */
 	block = alloc(PAGES / 2);
 	assert_int_equal(statistics().scattered, 1);
 	write_pages(&block, 7000);

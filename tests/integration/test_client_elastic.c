@@ -1,11 +1,11 @@
 /*
- * test_client_elastic.c - ranges of which single pages are backed.
+ * test_client_elastic.c - ranges of which single pages are committed.
  *
- * Goal: backing costs one request and one access call for each run, and nothing where the memory is still there; what
- * is backed keeps its content whatever else fails, sleeps or dies; what is unbacked goes to whoever needs it, but not
- * before its fence; nothing is unmapped under queued work; captured addresses keep their memory. Method: a gpoold for
- * each test with a pool of 64 pages; contents that say whose page it is; counted and failing driver calls; workers that
- * are killed; threads against a model of their own part.
+ * Goal: committing costs one request and one access call for each run, and nothing where the memory is still there;
+ * committed pages keep their content whatever else fails, sleeps or dies; decommitted pages are available to other
+ * sessions, but not before their fence; nothing is unmapped under queued work; captured addresses keep their memory.
+ * Method: a gpoold for each test with a pool of 64 pages; contents that identify their page; counted and failing driver
+ * calls; workers that are killed; threads against a model of their own part.
  */
 #include "tests/integration/elastic_view.h"
 
@@ -62,7 +62,7 @@ static void test_addresses_first(void **state)
 static void test_vast(void **state)
 {
 #if defined(__SANITIZE_THREAD__)
-	enum { VAST = 1 << 20 }; /* its own memory lies around */
+	enum { VAST = 1 << 20 }; /* surrounded by unrelated memory */
 #else
 	enum { VAST = 1 << 24 }; /* 8 TiB */
 #endif
@@ -213,7 +213,7 @@ static void test_handles_of_several_pages(void **state)
 	assert_int_equal(page_of(range, 3).state, GPOOL_PAGE_RECLAIMABLE); /* its handle is in use */
 	assert_int_equal(wrong(range, 3, 1, 1), 0);
 	assert_int_equal(harness_check(&harness), 0);
-	/* The last page of the range lies in a handle that it does not fill. */
+	/* The last page of the range is in a handle that it does not fill. */
 	assert_int_equal(back(range, 202, 1), 0);
 	fill(range, 202, 1, 3);
 	assert_int_equal(back(range, 202, 2), -EINVAL);
@@ -283,7 +283,7 @@ static void unback_behind_fences(const char *const *arguments)
 	count += squat(other, blocks + count, PAGES);
 	assert_int_equal(count, PAGES - 16);
 	assert_int_equal(wrong(range, 16, 16, 1), 0);
-	/* Closing does not wait for what nobody signals. */
+	/* Closing does not wait for a fence that is never signaled. */
 	assert_int_equal(gpool_fence_record(pool, manual, &fence), 0);
 	assert_int_equal(gpool_range_decommit(range, 16, 4, fence), 0);
 	fence.value += 1;
@@ -307,8 +307,8 @@ static void test_unback_behind_fences_large_handles(void **state)
 }
 
 /*
- * The back end refuses to unmap under queued work; what was unbacked without the fence of that work cannot be backed
- * anew before.
+ * The back end refuses to unmap under queued work; pages that were decommitted without the fence of that work cannot
+ * be committed again before it is done.
  */
 static void test_queued_work(void **state)
 {
@@ -440,7 +440,7 @@ static void test_driver_faults(void **state)
 			}
 			assert_int_equal(wrong(range, 2, 2, n) + wrong(range, 10, 4, n), 0);
 			assert_int_equal(harness_check(&harness), 0);
-			/* Whoever needs the pages that it did not get has them. */
+			/* The pages that it did not get are held by other sessions. */
 			count = squat(other, blocks, PAGES);
 			assert_int_equal(count, error ? PAGES - 6 : PAGES - 18);
 			leave(other, blocks, count);

@@ -1,11 +1,11 @@
 /*
  * test_client_ipc.c - fences that cross processes.
  *
- * Goal: who imports a fence sees it reached when it is, by either way, on the host and in a stream; waiting on a fence
- * of a process that has died ends, and who asks about what they left undone is told; handles of whatever bytes harm
- * nobody; slots, events and mappings come back; and a session of another trust domain gets nothing. Method: a real
- * gpoold, and exporters that are processes of their own (this program once more, told over a socket what to do). Their
- * manual streams are gates: behind them nothing happens before the test says so.
+ * Goal: an imported fence is signaled when the original is, in both ways of waiting, on the host and in a stream;
+ * waiting on a fence of a process that has died ends, and querying it reports the death; malformed handles do no harm;
+ * slots, events and mappings are freed; a session of another trust domain gets nothing. Method: a real gpoold, and
+ * exporters that are separate processes (this program again, which executes orders from a socket). Their manual streams
+ * are gates: work behind them runs only when the test opens them.
  */
 #include "tests/integration/life.h"
 
@@ -33,12 +33,12 @@ enum order {
 	/* the GPU stream waits for the last gate, fills the object "kv"; a fence behind that, exported */
 	ORDER_WORK,
 	ORDER_OPEN,    /* the last gate is reached, and all before it */
-	ORDER_STREAMS, /* both streams are closed, and opened anew */
+	ORDER_STREAMS, /* both streams are closed and opened again */
 	ORDER_CLOSE,   /* the pool is closed; the process lives */
 	ORDER_CHILD,   /* what the calls say in a forked child */
 };
 
-struct told {
+struct command {
 	enum order order;
 	uint32_t flags;
 };
@@ -112,15 +112,15 @@ static int in_a_child(struct gpool_fence_handle *handle)
 	return pid < 0 || waitpid(pid, &status, 0) != pid || status ? -EIO : 0;
 }
 
-static int obey(const struct told *told, struct gpool_fence_handle *handle)
+static int obey(const struct command *command, struct gpool_fence_handle *handle)
 {
 	int error;
 
-	switch (told->order) {
+	switch (command->order) {
 	case ORDER_GATE:
 		error = gpool_fence_record(ours, gate_stream, &gate);
-		return error ? error : gpool_fence_export(ours, gate, told->flags, handle);
-	case ORDER_WORK: return work(told->flags, handle);
+		return error ? error : gpool_fence_export(ours, gate, command->flags, handle);
+	case ORDER_WORK: return work(command->flags, handle);
 	case ORDER_OPEN: return gpool_fence_signal(ours, gate);
 	case ORDER_STREAMS:
 		gpool_stream_close(ours, gate_stream);
@@ -140,7 +140,7 @@ static int exporter_main(char **arguments)
 	struct gpool_options options = GPOOL_OPTIONS_INIT;
 	struct answer answer = {.result = 0};
 	int channel = atoi(arguments[4]);
-	struct told told;
+	struct command command;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	options.directory = arguments[2];
@@ -151,8 +151,8 @@ static int exporter_main(char **arguments)
 		return 1;
 	answer.session = gpool_session(ours);
 	while (write(channel, &answer, sizeof(answer)) == sizeof(answer) &&
-		read(channel, &told, sizeof(told)) == sizeof(told))
-		answer.result = obey(&told, &answer.handle);
+		read(channel, &command, sizeof(command)) == sizeof(command))
+		answer.result = obey(&command, &answer.handle);
 	return 0;
 }
 
@@ -168,9 +168,9 @@ static struct answer heard(const struct exporter *exporter)
 
 static struct answer tell(const struct exporter *exporter, enum order order, uint32_t flags)
 {
-	const struct told told = {order, flags};
+	const struct command command = {order, flags};
 
-	assert_int_equal(write(exporter->channel, &told, sizeof(told)), sizeof(told));
+	assert_int_equal(write(exporter->channel, &command, sizeof(command)), sizeof(command));
 	return heard(exporter);
 }
 
@@ -365,7 +365,7 @@ static void test_a_closed_pool_leaves_nobody_waiting(void **state)
 	assert_int_equal(gpool_fence_wait(ours, fence, END_MS), 0);
 	assert_int_equal(gpool_fence_done(ours, fence), 1);
 	closed(fence);
-	/* Of who has gone there is nothing left to be asked. */
+	/* Nothing about a closed exporter can be queried. */
 	assert_int_equal(gpool_fence_import(ours, &handle, &fence), -ESRCH);
 }
 
@@ -408,7 +408,7 @@ static void reads_what_is_written(uint32_t flags, uint32_t way)
 		assert_int_equal(gpool_fence_record(ours, stream, &read_), 0);
 		assert_int_equal(gpool_fence_wait(ours, read_, 20), -ETIMEDOUT);
 		if (round == 1)
-			closed(written); /* who waits waits all the same */
+			closed(written); /* the waiter waits all the same */
 		assert_int_equal(tell(&exporter, ORDER_OPEN, 0).result, 0);
 		assert_int_equal(gpool_fence_wait(ours, read_, END_MS), 0);
 		/* Of this round, and so copied behind its fill. */
@@ -452,7 +452,7 @@ static void test_blocks_behind_it(void **state)
 	assert_int_equal(gpool_free_after(ours, &freed, fence), 0);
 	assert_int_equal(gpool_unpin_after(ours, &unpinned, fence), 0);
 	closed(fence);
-	/* The agent goes by the same word. */
+	/* The agent uses the same word. */
 	assert_int_equal(harness_evict(&harness, gpool_session(ours), PAGES), 0);
 	assert_int_equal(tell(&exporter, ORDER_OPEN, 0).result, 0);
 	AWAIT(gpool_fence_done(ours, fence) == 1 && atomic_load(&ours->deferred_count) == 0);
@@ -663,7 +663,7 @@ static void test_without_an_agent(void **state)
 	fence = imported(&timeline);
 	admin_close();
 	harness_kill(&harness);
-	/* Nobody tells of a death any more. */
+	/* No message reports a death any more. */
 	assert_int_equal(gpool_fence_wait(ours, fence, -1), -EPIPE);
 	closed(fence);
 	assert_int_equal(gpool_fence_import(ours, &timeline, &fence), 0); /* its page is still at hand */
@@ -1100,7 +1100,7 @@ static void test_driver_faults(void **state)
 	AWAIT(slots_left() == 253);
 }
 
-/* ---- lies to the agent ---- */
+/* ---- false messages to the agent ---- */
 
 static int share(int fd)
 {
@@ -1128,7 +1128,7 @@ static int file_of(off_t bytes, int seals)
 	return fd;
 }
 
-static void test_lies(void **state)
+static void test_false_messages(void **state)
 {
 	const int all = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
 	struct timeline_page *pages[2];
@@ -1213,7 +1213,7 @@ int main(int argc, char **argv)
 		TEST(another_trust_domain),
 		TEST(a_device_without_events),
 		TEST(driver_faults),
-		TEST(lies),
+		TEST(false_messages),
 	};
 
 	if (argc == 5 && !strcmp(argv[1], "exporter"))

@@ -1,11 +1,11 @@
 /*
  * test_client_kv.c - paged KV caches.
  *
- * Goal: blocks and chunks follow from the shape; the lowest blocks are used; forks share and copy at the right time;
- * admission keeps the watermark and says what it lacks; preempted sequences come back as they were; memory comes and
- * goes by chunks, behind its fence; wrong numbers are refused; a driver call that fails changes nothing. Method: a
- * gpoold for each test, contents of each token, counted and failing driver calls. Random steps and threads:
- * test_client_kv_random.c.
+ * Goal: blocks and chunks follow from the shape; the lowest blocks are used; forks share blocks and copy them on write;
+ * admission keeps the watermark and reports what is missing; preempted sequences are restored unchanged; memory is
+ * committed and decommitted by chunks, behind its fence; wrong numbers are refused; a driver call that fails changes
+ * nothing. Method: a gpoold for each test, distinct contents for each token, counted and failing driver calls. Random
+ * steps and threads: test_client_kv_random.c.
  */
 #include "tests/integration/kv_view.h"
 
@@ -173,7 +173,7 @@ static void test_bulk(void **state)
 	sequence = allocated(10, 5, 0);
 	assert_int_equal(info_of(sequence).blocks, 3);
 	assert_int_equal(block_at(sequence, 0), 25);
-	/* Nobody is asked for what is there. */
+	/* Nothing is requested from the agent for committed memory. */
 	calls = gpu_calls_total(worker->gpu);
 	for (uint32_t i = 0; i < 90; i++)
 		assert_int_equal(gpool_kv_append(kv, bulk, 1, NULL), 0);
@@ -183,7 +183,7 @@ static void test_bulk(void **state)
 	assert_int_equal(block_at(bulk, 25), 28);
 }
 
-/* Of blocks whose memory is there the lowest; memory goes by chunks, and comes for the lowest. */
+/* The lowest committed block is used; chunks are decommitted, and the lowest are committed first. */
 static void test_lowest_first(void **state)
 {
 	uint64_t sequences[4];
@@ -420,7 +420,7 @@ static void test_pool_is_short(void **state)
 	gpool_close(other);
 }
 
-/* What is free goes to whoever needs it, but not before the work that was queued. */
+/* Free chunks are available to other sessions, but not before the queued work is done. */
 static void test_memory_goes(void **state)
 {
 	struct gpool_fence gate;
@@ -491,7 +491,7 @@ static void test_preempt_and_resume(void **state)
 	assert_int_equal(gpool_kv_append(kv, late, 21, NULL), 0);
 }
 
-/* What others share stays, and who comes back has blocks of its own. */
+/* Shared blocks stay, and a resumed sequence has blocks of its own. */
 static void test_preempt_shared(void **state)
 {
 	uint64_t parent, child;
@@ -673,7 +673,7 @@ static void test_wrong_numbers(void **state)
 	assert_int_equal(gpool_kv_validate(kv, ended, 0, &shape), -ESTALE);
 	shape.head_size = 128;
 	assert_int_equal(gpool_kv_validate(kv, sequence, 0, &shape), -EPROTO);
-	/* Another cache's, nobody's, none at all. */
+	/* A sequence of another cache, an unused number, an invalid one. */
 	assert_int_equal(gpool_kv_free(second, sequence), -ESTALE);
 	for (int i = 0; i < 3; i++) {
 		uint64_t number = i == 0 ? ended : i == 1 ? sequence + 64 : 7, child;
@@ -748,7 +748,7 @@ static struct view view_of_all(void)
 	return view;
 }
 
-/* What is reclaimable goes to somebody else and is free again, so that it has to be mapped anew. */
+/* Reclaimable memory is taken by another session and freed again, so it has to be mapped again. */
 static void scatter(void)
 {
 	struct gpool *other = open_worker();

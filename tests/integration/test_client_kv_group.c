@@ -199,7 +199,7 @@ static void test_estimated(void **state)
 	assert_true(span_of(sequence, 1).sequence == ahead);
 	assert_int_equal(span_of(sequence, 2).tokens, 8);
 	assert_int_equal(counts(2).used_blocks, 2);
-	/* More than there is ahead: the part begins anew. */
+	/* More than the read-ahead: the part begins again. */
 	assert_int_equal(gpool_kv_group_free(group, sequence), 0);
 	assert_int_equal(try_group(RANGE, RANGE + 4, 0, &sequence), 0);
 	ahead = span_of(sequence, 1).sequence;
@@ -241,7 +241,7 @@ static void test_all_or_nothing(void **state)
 	assert_int_equal(gpool_kv_group_append(group, other, 2 * RANGE, NULL, NULL), -ENOSPC);
 	assert_int_equal(counts(2).used_blocks, 1);
 	assert_true(span_of(other, 2).sequence == 0);
-	/* What is preempted here comes back everywhere or nowhere. */
+	/* A sequence that is preempted here is resumed everywhere or nowhere. */
 	assert_int_equal(gpool_kv_group_preempt(group, second, NULL), 21);
 	assert_int_equal(gpool_kv_group_append(group, second, 1, NULL, NULL), -EAGAIN);
 	assert_int_equal(try_group(RANGE + 4, 0, 0, &second), 0);

@@ -17,7 +17,7 @@ static const char *const spilling[] = {"--pool", POOL ",spill_memory=32MiB", CAL
 
 /* ---- an engine that is stopped ---- */
 
-/* Texts of so many tokens each, from 1 on, that no sequence has any more. */
+/* Publish texts of that many tokens each, from 1 on, that no sequence has any more. */
 static struct engine *idle_engine(uint32_t texts_begun, uint32_t tokens)
 {
 	struct engine *made = engine();
@@ -82,7 +82,7 @@ static void test_part_of_it(void **state)
 	engine_ended(idle);
 }
 
-/* A hit reclaims: nobody gets what a sequence uses. */
+/* A hit reclaims the block: no other session gets a block that a sequence uses. */
 static void test_in_use_again(void **state)
 {
 	struct engine *idle;
@@ -339,7 +339,7 @@ static void test_followers_go(void **state)
 	gpool_close(other);
 }
 
-/* A second text in the middle of whose chunks the first one lies, and a follower in a chunk that stays in use. */
+/* A second text that spans chunks of the first one, and a following block in a chunk that stays in use. */
 static void test_mixed_chunks(void **state)
 {
 	struct gpool *other;
@@ -377,7 +377,7 @@ static void test_mixed_chunks(void **state)
 	gpool_close(other);
 }
 
-/* Until the GPU has done with it nobody gets it; then at once, while this process calls nothing. */
+/* A block is not taken before the GPU is done with it; then at once, while this process makes no call. */
 static void test_behind_work(void **state)
 {
 	struct gpool_fence gate;

@@ -1,10 +1,10 @@
 /*
  * test_client_kv_offload_int8.c - preempted sequences as int8.
  *
- * Goal: what comes back is within the bound that gpool.h gives, for fp16, bf16 and fp32, by way of host memory and of
- * the pool and its tiers; the loss that is told is the one there is; zeros are zeros, and what has no int8 form says
- * so; it takes about half the room. Method: random elements and of kinds that are hard, each compared with what was
- * written.
+ * Goal: restored contents are within the bound that gpool.h gives, for fp16, bf16 and fp32, through host memory and
+ * through the pool and its tiers; the reported loss is the actual one; zeros stay zeros; contents without an int8 form
+ * are refused with the reason; the copy takes about half the room. Method: random elements and difficult distributions,
+ * each compared with the original.
  */
 #include "cuda/kernels/element.h"
 #include "tests/integration/kv_view.h"
@@ -132,7 +132,7 @@ static void vector_check(uint64_t sequence, uint64_t first, struct seen *seen)
 	}
 }
 
-/* The loss that is told leaves out the last rounding. */
+/* The reported loss leaves out the last rounding. */
 static void loss_check(uint64_t sequence, const struct seen *seen)
 {
 	struct gpool_kv_quant_error loss = {.size = sizeof(loss)};
@@ -140,10 +140,10 @@ static void loss_check(uint64_t sequence, const struct seen *seen)
 
 	assert_int_equal(gpool_kv_quant_error(kv, sequence, &loss), 0);
 	if (!(fabs(loss.relative_error - relative) <= 0.02 * relative + forms[form].rounding))
-		fail_msg("relative error %g, told %g", relative, loss.relative_error);
+		fail_msg("relative error %g, reported %g", relative, loss.relative_error);
 	if (!(fabs(loss.max_error - seen->max_error) <=
 		    0.02 * seen->max_error + forms[form].most * forms[form].rounding))
-		fail_msg("largest error %g, told %g", seen->max_error, loss.max_error);
+		fail_msg("largest error %g, reported %g", seen->max_error, loss.max_error);
 	assert_true(loss.relative_error < 0.004);
 }
 

@@ -224,7 +224,7 @@ static void test_prefetched(void **state)
 	settle();
 	evict_all(BLOCK_PAGES);
 	AWAIT(gpool_kv_prefetch(kv, sequence) == 0);
-	/* All is here, and nobody has resumed it. */
+	/* All of it is in the pool, and not resumed. */
 	AWAIT(restored() == BLOCK_PAGES);
 	assert_int_equal(kept_bytes(), 0);
 	assert_int_equal(info_of(sequence).state, GPOOL_KV_PREEMPTED);
@@ -244,7 +244,7 @@ static void test_prefetched(void **state)
 	assert_int_equal(offloaded().pool_pages, 0);
 }
 
-/* The blocks' own pages are not taken for it, and nobody's are evicted. */
+/* The blocks' own pages are not taken for it, and no other content is evicted. */
 static void test_prefetch_leaves_room(void **state)
 {
 	struct gpool_block taken[PAGES], theirs;

@@ -19,7 +19,7 @@ static void pack_start(uint32_t flags)
 	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
 }
 
-/* Sequences of a block each, in all blocks of so many chunks; then all end but every `each`-th. */
+/* Create sequences of a block each that fill `chunks` chunks; then end all but every `each`-th. */
 static uint32_t holes_make(uint64_t *sequences, uint32_t chunks, uint32_t each)
 {
 	uint32_t left = 0;

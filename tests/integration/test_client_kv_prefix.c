@@ -2,9 +2,9 @@
  * test_client_kv_prefix.c - blocks of a paged KV cache that are found again by their tokens, in one process.
  *
  * Goal: a sequence begins with the blocks that others have published for the same tokens, model, adapter and salt, and
- * with no others; nothing is copied for that; blocks that nobody has stay until their memory is wanted, and go children
- * first, the least recently used first, exactly as many as are needed; what is refused changes nothing. Method: a cache
- * whose tokens have contents of their own, its counters and tables, and prefix_check() behind each step.
+ * with no others; nothing is copied for that; unreferenced blocks stay until their memory is needed, and are evicted
+ * children first, the least recently used first, exactly as many as are needed; a refused call changes nothing. Method:
+ * a cache whose tokens have distinct contents, its counters and tables, and prefix_check() after each step.
  */
 #include "tests/integration/kv_view.h"
 
@@ -94,7 +94,7 @@ static void test_shared(void **state)
 	second = published(ids, 4 * T + 1);
 	for (uint32_t i = 0; i < 3; i++)
 		assert_int_equal(block_at(first, i), block_at(second, i));
-	/* A block that is not full is nobody else's. */
+	/* A block that is not full is not shared. */
 	assert_int_not_equal(block_at(first, 3), block_at(second, 3));
 	text_check(first, ids, 0, 3 * T + 2);
 	text_check(second, ids, 0, 4 * T + 1);
@@ -420,7 +420,7 @@ static void test_preempted(void **state)
 }
 
 /*
- * What a preempted sequence has in host memory comes back into blocks of its own, whatever became of the published
+ * The host memory copy of a preempted sequence is restored into blocks of its own, whatever happened to the published
  * ones.
  */
 static void test_offloaded(void **state)
@@ -471,7 +471,7 @@ static void test_sleep(void **state)
 		assert_int_equal(statistics().cached_blocks, keep);
 		if (keep)
 			text_check(sequence, ids, 0, 2 * T);
-		/* Whoever computes it again publishes it again, from the beginning. */
+		/* A sequence that computes it again publishes it again, from the beginning. */
 		assert_int_equal(gpool_kv_prefix_publish(kv, sequence,
 					 &(struct gpool_kv_prefix){.size = 48, .ids = ids, .count = 2 * T}),
 			2);
@@ -593,7 +593,7 @@ static void test_wrong(void **state)
 	assert_true(prefix_check(kv));
 }
 
-/* A published block is nobody's to write, used or cached; a cached one is nobody's to read. */
+/* A published block cannot be written, used or cached; a cached one cannot be read. */
 static void test_published_are_not_written(void **state)
 {
 	struct gpool_kv_shape shape = SMALL;

@@ -4,7 +4,7 @@
  * Goal: whatever is done in whatever order, sequences have the tokens that they were given, each with its content,
  * through forks, copies and preemptions; blocks in use are those of running sequences; what is refused changes nothing
  * and could not be had; the right one is preempted and resumed. Published blocks are found by exactly the tokens that
- * they were published with, stay when nobody has them, and go in order, as many as are wanted. What a neighbour's
+ * they were published with, stay when unreferenced, and are evicted in order, as many as needed. What a neighbour's
  * allocations take of chunks that are offered is gone with all that follows it, and with nothing else. A driver's call
  * that fails now and then changes nothing of this. Threads that append to one sequence get different places. Method:
  * random steps, a million in all, of which GPOOL_TEST_SCALE makes more or fewer, on a cache that is larger than what a
@@ -188,7 +188,7 @@ static void node_evict(void)
 	*oldest = (struct node){0};
 }
 
-/* Cached ones that have no key any more, so many, and nothing that stays follows one of them. */
+/* The number of cached blocks without a key; no kept block follows one of them. */
 static void nodes_lose(uint64_t count)
 {
 	uint64_t gone = 0;

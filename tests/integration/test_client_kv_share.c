@@ -1,12 +1,12 @@
 /*
  * test_client_kv_share.c - blocks of KV caches that processes share: engines of one model on one pool.
  *
- * Goal: what one engine has shared another one begins with, in the same memory and without a copy, and can only read;
- * for the same tokens, model and salt, and in the same trust domain only; whoever was first wins; a death, of either
- * engine or of the agent, at any time, takes nothing from those who live; what nobody uses goes when memory is wanted,
- * the end of a text before its beginning; objects that are not what their names say harm nobody. Method: engines are
- * processes that do what they are told and prove prefix_check() each time; every token has a content of its own, in any
- * engine's addresses; kill -9.
+ * Goal: a block that one engine has shared is used by another one, in the same memory and without a copy, read-only,
+ * for the same tokens, model and salt, and in the same trust domain only; the first publisher wins; a death of either
+ * engine or of the agent, at any time, takes nothing from the living ones; unused blocks are evicted when memory is
+ * needed, the end of a text before its beginning; objects with false names do no harm. Method: engines are processes
+ * that execute orders and call prefix_check() each time; every token has a distinct content, in any engine's addresses;
+ * kill -9.
  */
 #include "client/object/object.h"
 #include "tests/integration/kv_engine.h"
@@ -21,7 +21,7 @@ static struct engine *sharer(uint64_t *sequence)
 	return made;
 }
 
-/* So many chunks of one text, shared one after the other: each follows the one before, so that it goes before that. */
+/* Share that many chunks of one text, one after the other: a chunk is evicted before the one that it follows. */
 static bool is_chain(uint32_t count)
 {
 	uint64_t before = 0;
@@ -36,7 +36,7 @@ static bool is_chain(uint32_t count)
 	return true;
 }
 
-/* Whether anybody could have so many pages, pinned; they are given back. */
+/* Whether any session could allocate that many pages, pinned; they are freed again. */
 static bool to_be_had(struct gpool *pool, uint32_t pages)
 {
 	struct gpool_block blocks[PAGES];
@@ -228,7 +228,7 @@ static void test_goes_on(void **state)
 	look(first, sequence);
 }
 
-/* Chunks of another form: so many blocks, all that a text of four of them and a bit has. */
+/* Chunks of another size: the number of blocks that a text of four of them and a part of a fifth has. */
 static void chunks_of(uint32_t chunk_blocks)
 {
 	uint32_t tokens = 4 * chunk_blocks * T, readers, before;
@@ -293,7 +293,7 @@ static void test_let_go(void **state)
 	assert_int_equal(begun(second, 6, 2 * C, 2 * C + T, &third), 2 * C);
 	freed(second, other);
 	swept(second);
-	/* The third chunk nobody has. */
+	/* No engine has the third chunk. */
 	assert_int_equal(last.statistics.pool_blocks, 2 * CHUNK_BLOCKS);
 	look(second, third);
 	/* A cached block follows the second one. */
@@ -391,7 +391,7 @@ static void test_fork(void **state)
 		assert_int_equal(atomic_load(&worker->session.pins[page]), 0);
 }
 
-/* What somebody holds stays, and what nobody holds goes, its end first. */
+/* Blocks in use stay, and unused ones are evicted, the end of the text first. */
 static void test_evicted(void **state)
 {
 	struct engine *first, *second;

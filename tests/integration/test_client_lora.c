@@ -1,11 +1,10 @@
 /*
  * test_client_lora.c - adapters of real processes on a real agent.
  *
- * Goal: weights that kernels find by gpool_lora_weights() are those of the files, whoever loaded them, from PEFT's
- * files or from converted ones; what is acquired stays, the rest makes room and comes back; what cannot be had says
- * why; a process that dies in a load leaves nothing. Method: adapters made here, with a gpoold on host memory; every
- * element
- * of every matrix is looked at.
+ * Goal: weights that kernels find by gpool_lora_weights() are those of the files, whichever engine loaded them, from
+ * PEFT files or from converted ones; acquired adapters stay, others make room and are loaded again; a refusal reports
+ * its reason; a process that dies in a load leaves nothing. Method: adapters made here, with a gpoold on host memory;
+ * every element of every matrix is compared.
  */
 #include "client/lora/load/lora.h"
 #include "client/object/object.h"
@@ -219,7 +218,7 @@ static void test_loaded_once(void **state)
 	assert_int_equal(gpool_lora_release(lora_of_other, shared, GPOOL_FENCE_NONE), 0);
 }
 
-/* Who has it acquired needs nobody: the engine that loaded it ends. */
+/* An acquired adapter does not depend on the engine that loaded it, which ends. */
 static void test_its_loader_ends(void **state)
 {
 	uint32_t adapter, id, shared;
@@ -301,7 +300,7 @@ static void test_leaves_and_comes_back(void **state)
 	assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
 }
 
-/* More than fit: those that are not acquired make room for others, whoever needs it; and when all are, it is said. */
+/* More than fit: adapters that are not acquired make room; when all are acquired, the call reports it. */
 static void test_more_than_fit(void **state)
 {
 	uint32_t ids[ADAPTERS_MAX], count = 0, pages, held = 0;
@@ -389,7 +388,7 @@ static void test_unloaded_under_a_waiter(void **state)
 	shared = registered(lora_of_other, adapter);
 	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
 	assert_int_equal(gpool_lora_acquire(lora_of_other, shared, -1), 0);
-	/* The pin goes over to a waiter, who is played here. */
+	/* The pin passes to a waiter, which the test simulates. */
 	entry = lora->entries[id];
 	entry->acquired = 0;
 	entry->held = true;
@@ -486,7 +485,7 @@ static void test_small_before_large(void **state)
 	assert_int_equal(gpool_lora_create(one, &options, &single), 0);
 	large = registered(single, adapter_make(128));
 	small = registered(single, adapter_make(4));
-	/* Whoever waits may be late, but not each time. */
+	/* A waiter may be late, but not each time. */
 	for (int i = 0; i < 50 && !before; i++) {
 		assert_int_equal(gpool_lora_prefetch(single, large), 0);
 		assert_int_equal(gpool_lora_acquire(single, small, -1), 0);
@@ -619,7 +618,7 @@ static void test_layer_by_layer(void **state)
 	assert_int_equal(gpool_lora_wait_layer(lora, id, 999, ANSWER_MS), 0);
 	assert_int_equal(gpool_lora_wait_layer(lora, id, -1, -1), 0);
 	assert_int_equal(wrong_in(lora, id, adapter), 0);
-	/* It is whole, and ours alone while it is used: here it can be acquired, where it lies. */
+	/* It is complete, and private while it is used: it can be acquired where it is. */
 	AWAIT(info_of(lora, id).state == GPOOL_LORA_RESIDENT);
 	assert_int_equal(gpool_lora_acquire(lora, id, 0), 0);
 	assert_int_equal(gpool_lora_weights(lora, id, 3, "model.layers.*.q", &part), 0);
@@ -678,7 +677,7 @@ static void test_begun_and_released(void **state)
 	gpool_stream_close(one, manual);
 }
 
-/* The file is bad in its third layer: the first two can be used, and what waits for more is told. */
+/* The file is bad in its third layer: the first two can be used, and a wait for more reports the error. */
 static void test_fails_in_the_middle(void **state)
 {
 	char why[GPOOL_LORA_REASON_BYTES];
@@ -702,7 +701,7 @@ static void test_fails_in_the_middle(void **state)
 	assert_int_equal(gpool_lora_wait_layer(lora, id, 0, 0), 0);
 	assert_int_equal(wrong_in_layer(lora, id, adapter, 0), 0);
 	assert_int_equal(gpool_lora_weights(lora, id, 3, "model.layers.*.q", &part), -EAGAIN);
-	/* Until it is released it cannot be loaded anew. */
+	/* Until it is released it cannot be loaded again. */
 	assert_int_equal(gpool_lora_acquire_async(lora, id, -1), -EINVAL);
 	assert_int_equal(gpool_lora_acquire(lora, id, 0), -EINVAL);
 	assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
@@ -827,7 +826,7 @@ static void test_kept_on_disk(void **state)
 	assert_int_equal(wrong_in(keeper, id, adapter), 0);
 	assert_int_equal(gpool_lora_release(keeper, id, GPOOL_FENCE_NONE), 0);
 	byte_flip(path_of(adapter, "adapter_model.safetensors"), (off_t)rigs[adapter].peft.modules[0].a.offset + 100);
-	/* Damaged, it is not believed, and made anew. */
+	/* A damaged copy is not used, and is made again. */
 	assert_int_equal(stat(kept_path(), &before), 0);
 	byte_flip(kept_path(), before.st_size - 5000);
 	assert_int_equal(gpool_lora_unload(keeper, id), 0);
@@ -937,9 +936,8 @@ static uint64_t calls_of(struct gpool *pool)
 }
 
 /*
- * Whoever loads again has the copy mapped still, and its own pages: nothing is mapped, and what could be read only is
- * written to again by a call for all that lie in a row. And a copy that has left meanwhile is none, although it is
- * mapped.
+ * A repeated load has the copy and its own pages still mapped: nothing is mapped, and read-only pages are made
+ * writable by one call for each run of them. A copy that was evicted meanwhile is not used, although it is mapped.
  */
 static void test_warm_copies_stay_mapped(void **state)
 {
@@ -975,7 +973,7 @@ static void test_warm_copies_stay_mapped(void **state)
 	assert_int_equal(gpool_lora_destroy(engine), 0);
 }
 
-/* ---- who waits helps ---- */
+/* ---- waiting threads help ---- */
 
 static _Atomic bool frozen, thawed;
 
@@ -1002,8 +1000,8 @@ static void loader_freeze(struct gpool_lora *in)
 }
 
 /*
- * A copy in memory is brought by who waits for it, in his own thread, if he has the time; what comes from files is not,
- * nor for somebody in a hurry, and what follows on the last part is left to the loader.
+ * A copy in host memory is loaded by the thread that waits for it, if its timeout allows. A load from files is not, and
+ * neither is one for a caller with a short timeout; what follows the last part is left to the loader.
  */
 static void test_who_waits_helps(void **state)
 {
@@ -1045,7 +1043,7 @@ static void test_who_waits_helps(void **state)
 	assert_int_equal(gpool_lora_wait_layer(engine, id, -1, END_MS), 0);
 	assert_int_equal(gpool_lora_release(engine, id, GPOOL_FENCE_NONE), 0);
 	AWAIT(gpool_lora_unload(engine, id) == 0);
-	/* Without a copy in memory it has its place, and the rest is not for who waits. */
+	/* Without a copy in memory it has its pages, and the rest of the load is not done by the waiting thread. */
 	cold_one = adapter_make(8);
 	its = registered(engine, cold_one);
 	loaded_and_left(engine, its, cold_one);
@@ -1181,7 +1179,7 @@ static void forge(struct gpool *pool, enum forgery forgery)
 		memcpy(changed, value, value_bytes);
 		changed[value_bytes / 2] ^= (forgery == FORGED_CHECKSUM && !strcmp(key, "checksums")) ||
 			(forgery == FORGED_LAYOUT && !strcmp(key, "layout"));
-		/* Nobody has asked for int8. */
+		/* int8 was not requested. */
 		changed[0] ^= forgery == FORGED_FORM && !strcmp(key, "form");
 		assert_int_equal(gpool_object_set(forged, key, changed, value_bytes), 0);
 		free(changed);
@@ -1367,7 +1365,7 @@ static void test_killed_in_loads(void **state)
 			own = warmed(open_worker(), open_as(0, "warm", NULL), NULL, 0);
 			for (uint32_t i = 0; i < 6; i++)
 				gpool_lora_prefetch(own, registered(own, i));
-			/* After so many of them. */
+			/* After that many of them. */
 			for (int i = 0; i < round && i < 6; i++)
 				gpool_lora_acquire(own, (uint32_t)i, -1);
 			assert_int_equal(write(pair[1], "", 1), 1);
@@ -1392,7 +1390,7 @@ static void test_killed_in_loads(void **state)
 		if (round % 4 == 3)
 			AWAIT(try_evict(admin, "warm", WARM_PAGES, NULL) == 0 && stats_of(survivor).warm_bytes == 0);
 	}
-	/* Copies that were half made by the dead are in nobody's way. */
+	/* Incomplete copies of dead processes do no harm. */
 	for (uint32_t i = 0; i < 6; i++)
 		AWAIT((loaded_and_left(survivor, ids[i], i), info_of(survivor, ids[i]).from_warm > 0));
 	assert_int_equal(stats_of(survivor).refused, 0);

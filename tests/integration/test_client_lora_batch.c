@@ -1,10 +1,10 @@
 /*
  * test_client_lora_batch.c - batches of tokens with different adapters, through the public calls, on a real agent.
  *
- * Goal: what apply adds is each token's own adapter's product, whoever came, left or came back elsewhere; a batch keeps
- * what it uses and no more; what does not fit is refused by name, and the batch before stands; a set costs no call for
- * each module; what a failed copy leaves is not applied. Method: a small model on host memory, every output against
- * float64; calls of the back end are counted, and made to fail.
+ * Goal: gpool_lora_apply adds the product of each token's own adapter, whichever adapters were loaded, evicted or
+ * moved; a batch keeps what it uses and no more; what does not fit is refused by name, and the previous batch stays
+ * valid; a set costs no call for each module; the result of a failed copy is not applied. Method: a small model on host
+ * memory, every output against float64; calls of the back end are counted, and made to fail.
  */
 #include "tests/integration/lora_engine.h"
 
@@ -144,7 +144,7 @@ static void test_keeps_what_it_has(void **state)
 	assert_int_equal(gpool_alloc(engine.pool, harness_free_pages(&harness) + 2, NULL, &block), -ENOSPC);
 	assert_int_equal(engine_apply(&engine), 0);
 	assert_int_equal(engine_wrong(&engine, which), 0);
-	/* The next batch has only one of them, though nobody else has acquired it; the one after that none. */
+	/* The next batch has only one of them, though no other caller has acquired it; the one after that none. */
 	which[0] = which[2] = 1;
 	set_and_check(which, 3);
 	assert_int_equal(acquired(0), 0);
@@ -155,8 +155,7 @@ static void test_keeps_what_it_has(void **state)
 }
 
 /*
- * An adapter is not taken from under work that is queued: released behind it, it is acquired by nobody, and yet it
- * stays mapped.
+ * An adapter is not evicted under queued work: released behind that work it has no users, and yet it stays mapped.
  */
 static void test_queued_work_keeps_it(void **state)
 {

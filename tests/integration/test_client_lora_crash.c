@@ -2,8 +2,8 @@
  * test_client_lora_crash.c - engines load, find and displace adapters while the agent dies after each of its stores,
  * one after the other.
  *
- * Goal: who acquires gets the adapter as if nothing had been, with the weights of the files; who has it acquired keeps
- * it; no page is lost. Method: that of test_objects_crash.c. $GPOOL_CRASH_STRIDE tries every so many-th store only.
+ * Goal: an acquire succeeds as if no death had happened, with the weights of the files; acquired adapters stay; no page
+ * is lost. Method: that of test_objects_crash.c. $GPOOL_CRASH_STRIDE=n tries every n-th store only.
  */
 #include "client/lora/load/lora.h"
 #include "cuda/kernels/lora.h"
@@ -161,7 +161,7 @@ static void test_load_and_find(void **state)
 
 /* ---- displaced ---- */
 
-/* Adapter 0 is there, nobody has it acquired, and there is no room beside it. */
+/* Adapter 0 is resident and not acquired, and there is no room beside it. */
 static void the_pool_is_full(void)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -237,7 +237,7 @@ static void the_other_has_it(void)
 	release(&sides[0], 0);
 }
 
-/* It goes with its last use; whoever comes loads it anew. */
+/* It is freed with its last use; the next acquire loads it again. */
 static void unload_and_load(void)
 {
 	assert_int_equal(gpool_lora_unload(sides[0].lora, sides[0].ids[0]), 0);

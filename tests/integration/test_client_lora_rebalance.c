@@ -1,10 +1,10 @@
 /*
- * test_client_lora_rebalance.c - adapters that come back to the pool before somebody asks for them.
+ * test_client_lora_rebalance.c - evicted adapters that are loaded again before they are requested.
  *
- * Goal: what is in use and was lost to others comes back when there is room again, one at a time and once for each time
- * that it is used; never what was used once or was unloaded, never where it displaces something, never under pressure.
- * Method: an engine with adapters and a worker that takes their room, on a gpoold; but in the first test the engine
- * looks when it is told to, and what it does is known when it has looked.
+ * Goal: an adapter in use that was evicted for others is loaded again when there is room, one at a time and once for
+ * each time that it is used; never one that was used once or was unloaded, never where it displaces something, never
+ * under pressure. Method: an engine with adapters and a worker that takes their room, on a gpoold; in the first test
+ * the rebalancing runs on request, so that its effect is known when it has run.
  */
 #include "client/lora/load/load.h"
 #include "tests/integration/lora_engine.h"
@@ -109,7 +109,7 @@ static bool is_in_pool(void)
 	return gpool_object_next(one, &cursor, &info) == 0;
 }
 
-/* Nobody uses any: all of them leave. */
+/* None is in use: all of them are evicted. */
 static void room_taken(void)
 {
 	alloc(other, PAGES);
@@ -151,7 +151,7 @@ static void look(void)
 	AWAIT(has_looked());
 }
 
-/* ---- what comes back ---- */
+/* ---- adapters that are loaded again ---- */
 
 static void test_comes_back(void **state)
 {
@@ -168,7 +168,7 @@ static void test_comes_back(void **state)
 	assert_int_equal(info.state, GPOOL_LORA_RESIDENT);
 	assert_int_equal(info.lost, 1);
 	assert_int_equal(info.loads, 2);
-	/* Nobody has it pinned. */
+	/* It is not pinned. */
 	used(id, 1);
 	assert_int_equal(info_of(id).loads, 2);
 	assert_int_equal(info_of(id).hits, info.hits + 1);
@@ -252,7 +252,7 @@ static void test_never(void **state)
 	id = small_one();
 	used(id, 2);
 	lost_to_others();
-	/* Whoever is woken would look. */
+	/* A woken rebalancer would run. */
 	pthread_mutex_lock(&lora->lock);
 	lora->rebalance_ns = 0;
 	pthread_cond_broadcast(&lora->queued);
@@ -283,7 +283,7 @@ static void test_under_pressure(void **state)
 	assert_int_equal(rebalanced(), 1);
 }
 
-/* Two that do not fit together, both in use: who asks displaces, who comes back does not. */
+/* Two that do not fit together, both in use: an acquire displaces, rebalancing does not. */
 static void test_no_thrash(void **state)
 {
 	struct gpool_lora_info first_info, second_info;
@@ -339,7 +339,7 @@ static void test_displaces_nothing(void **state)
 	assert_string_equal(why, "");
 	used(here, 1);
 	assert_int_equal(info_of(here).lost, 0);
-	/* Who asks for it while it comes has it, whatever that takes. */
+	/* An acquire during its load gets it, whatever that takes. */
 	queued_too_late(away);
 	used(away, 1);
 	assert_int_equal(rebalanced(), 0);

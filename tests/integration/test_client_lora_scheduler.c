@@ -28,7 +28,7 @@ static struct gpool_lora_scheduler *scheduler_opened(
 	return made;
 }
 
-/* So many adapters of rank 16 and more. */
+/* Register `count` adapters of rank 16 and more. */
 static void engines_start(uint32_t count, const struct gpool_lora_scheduler_options *options)
 {
 	start(calm);

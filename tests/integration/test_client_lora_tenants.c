@@ -1,5 +1,5 @@
 /*
- * test_client_lora_tenants.c - adapters of two tenants who can read the same files.
+ * test_client_lora_tenants.c - adapters of two tenants that can read the same files.
  *
  * Goal: a tenant neither acquires, nor opens by its name, nor deletes, nor can put anything in the place of another
  * one's private adapter, in the pool and among the copies in host memory; in trust domains of their own tenants share
@@ -170,7 +170,7 @@ static void release(const struct side *side)
 	assert_int_equal(gpool_lora_release(side->lora, side->id, GPOOL_FENCE_NONE), 0);
 }
 
-/* Of red's object in this pool blue has the name; in a trust domain of its own it is told that there is none. */
+/* Blue has the name of red's object in this pool; in a trust domain of its own it gets -ENOENT. */
 static void cannot_touch(struct gpool *of_red, struct gpool *of_blue, bool apart)
 {
 	struct gpool_object_info info = published(of_red, "red");

@@ -110,7 +110,7 @@ static void *open_and_close(void *argument)
 			atomic_fetch_add(&wrong, 1);
 			continue;
 		}
-		/* Its record stands, and the agent knows that we read it. */
+		/* Its record is set, and the agent knows that we read it. */
 		if (gpool_object_info(object, &info) || info.readers != 1)
 			atomic_fetch_add(&wrong, 1);
 		if (gpool_object_close(object))
@@ -130,7 +130,7 @@ static uint32_t readers_of(const char *name)
 	return readers;
 }
 
-/* And whoever publishes it closes one that others open at that moment. */
+/* The publisher closes one that others open at that moment. */
 static void test_opened_and_closed_at_once(void **state)
 {
 	pthread_t threads[THREADS];

@@ -1,8 +1,8 @@
 /*
  * test_client_roles.c - roles of which the agent said nothing in time.
  *
- * Goal: who was told -EPIPE, since no answer came, neither waits for the role nor has it once the agent is back,
- * whatever the agent makes of the question that it finds then; a lost message about that is made up for by the next
+ * Goal: a caller that got -EPIPE because no answer came neither waits for the role nor has it once the agent serves
+ * again, whatever the agent does with the request that it finds then; a lost message about that is repeated by the next
  * call; and the name can be asked for again.
  * Method: an agent that is stopped while it is asked, and a library that loses its patience soon. What the agent has
  * read is known by a further question on the same connection.

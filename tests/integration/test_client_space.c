@@ -1,10 +1,10 @@
 /*
- * test_client_space.c - handles and spaces of addresses, on which the allocators of virtual memory stand.
+ * test_client_space.c - handles and address spaces, on which the virtual memory allocators are built.
  *
- * Goal: what is taken is held, what is put can be adopted again for as long as nobody else took it, a mapping costs one
- * access call, and whatever fails leaves everything as it was. Method: a gpoold for each test with a pool of 64 pages;
- * handles of one page and of four; faults of the back end at each call; a second worker who takes what is idle; two
- * trust domains.
+ * Goal: a taken handle is held; a released one can be adopted again until another session takes it; a mapping costs one
+ * access call; a failure leaves everything as it was. Method: a gpoold for each test with a pool of 64 pages; handles
+ * of one page and of four; faults of the back end at each call; a second worker that takes idle pages; two trust
+ * domains.
  */
 #include "tests/integration/spill_view.h"
 
@@ -174,7 +174,7 @@ static void test_driver_faults(void **state)
 	gpool_close(pool);
 }
 
-/* ---- who has what ---- */
+/* ---- ownership of handles ---- */
 
 /* Every second page of the pool is other's. */
 static uint32_t scatter(struct gpool *other, struct gpool_block *kept)
@@ -303,7 +303,7 @@ static void test_released(void **state)
 	for (uint32_t i = 0; i < 16; i++)
 		tags[i] = handle_release(pool, pages[i]);
 	assert_int_equal(harness_check(&harness), 0);
-	/* What is idle goes by the clock. */
+	/* Idle pages are released by age. */
 	assert_int_equal(vm_take(pool, 1, NULL, &one), 0);
 	vm_put(pool, &one, 1);
 	AWAIT(!is_idle(pool, one));
@@ -312,7 +312,7 @@ static void test_released(void **state)
 		assert_false(handle_claim(pool, pages[i], tags[i], NULL));
 		tags[i] = handle_release(pool, pages[i]);
 	}
-	/* What is nobody's, and nothing else: neither idle elsewhere nor released. */
+	/* Only unowned handles: neither idle elsewhere nor released. */
 	block = alloc(other, 40);
 	assert_int_equal(vm_take(pool, 9, &free_only, &one), -ENOSPC);
 	assert_int_equal(gpool_free(other, &block), 0);

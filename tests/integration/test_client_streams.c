@@ -499,7 +499,7 @@ static void test_back_end_fails(void **state)
 	assert_int_equal(gpool_fence_wait(pool, fence, SOON_MS), 0);
 }
 
-/* Who has waited for a fence is likely to be quiet after that: what was freed behind it is over by then. */
+/* A thread that has waited for a fence is likely idle after that: frees behind the fence are completed by then. */
 static void test_a_wait_ends_what_was_freed_behind_the_fence(void **state)
 {
 	uint32_t gate = open_stream(GPOOL_STREAM_HOST_SIGNALED), stream = open_stream(0);

@@ -1,10 +1,10 @@
 /*
  * test_client_tensors.c - elastic tensors: equal slices that grow and shrink together.
  *
- * Goal: block i of every slice is there or none is; growth within what was read ahead makes no driver call and asks
- * nobody; reading ahead takes nothing from anybody who needs it; contents stay; whatever fails leaves the tensor as
- * large as it was. Method: a gpoold for each test with a pool of 64 pages; a task that keeps the library's thread busy,
- * so that what a call does by itself can be counted.
+ * Goal: block i is committed in every slice or in none; growth within the read-ahead makes no driver call and no
+ * request; read-ahead takes nothing from other sessions; contents stay; a failure leaves the tensor at its size.
+ * Method: a gpoold for each test with a pool of 64 pages; a task that keeps the library's thread busy, so that the
+ * calls of a function itself can be counted.
  */
 #include "tests/integration/spill_view.h"
 
@@ -266,7 +266,7 @@ static void read_ahead(const char *const *arguments, uint32_t block_pages)
 	fill(tensor, 3, 4, 1);
 	assert_int_equal(wrong(tensor, 0, 4, 1), 0);
 	AWAIT(info_of(tensor).ready == (most < 6 ? most : 6));
-	/* Smaller, and again: what lies beyond is given up, what comes next is at hand. */
+	/* Shrunk and grown again: pages beyond the end are released, the next ones are ready. */
 	assert_int_equal(gpool_sliced_range_shrink(tensor, 1, done_fence), 0);
 	AWAIT(info_of(tensor).ready == 3);
 	background_hold(pool);

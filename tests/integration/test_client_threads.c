@@ -1,11 +1,11 @@
 /*
  * test_client_threads.c - many threads of one worker on the same blocks, while an admin has the agent evict them.
  *
- * Of blocks that are ended, half stay in their place for others, who then end them too: of two frees one wins.
- * Each block's pages are stamped when it is allocated, and whoever pins it finds the stamp: a page in two blocks, a
- * block that is evicted under a pin, a free that two callers win, all show as a wrong stamp or a wrong answer. At the
- * end the agent proves the pool's invariants, and all pages can be had in one piece. GPOOL_TEST_SCALE multiplies the
- * length; the seed is printed and taken back in GPOOL_TEST_SEED.
+ * Of the blocks that are ended, half stay in their place for other threads, which then end them too: of two frees one
+ * succeeds. Each block's pages are stamped when it is allocated, and a pin checks the stamp: a page in two blocks, a
+ * block that is evicted under a pin, a free that succeeds twice, all show as a wrong stamp or a wrong answer. At the
+ * end the agent proves the pool's invariants, and all pages can be allocated in one piece. GPOOL_TEST_SCALE multiplies
+ * the length; the seed is printed, and GPOOL_TEST_SEED sets it.
  */
 #include "client/core/thread_cache.h"
 #include "tests/lib/harness.h"
@@ -277,7 +277,7 @@ static void hammer(bool with_evictions)
 		(unsigned long long)statistics.scattered, (unsigned long long)statistics.refills);
 	assert_int_equal(wrong, 0);
 	assert_true(with_evictions ? stale > 0 : true);
-	/* Each successful free shows once in the counters, and nobody still waits. */
+	/* Each successful free is counted once, and no request waits any more. */
 	for (int i = 0; i < PLACES; i++)
 		if (places[i].used && gpool_discard(pool, &places[i].block) == 0)
 			atomic_fetch_add(&frees, 1);
@@ -385,7 +385,7 @@ static void *close_under_a_thread(void *argument)
 	int wrong_here = gpool_alloc(*other, 1, NULL, &block) | gpool_free(*other, &block);
 
 	pthread_barrier_wait(&barrier);
-	pthread_barrier_wait(&barrier); /* the pool is closed, and another one stands in its place */
+	pthread_barrier_wait(&barrier); /* the pool is closed, and another one is open in its place */
 	wrong_here |= gpool_alloc(*other, 1, NULL, &block) | gpool_free(*other, &block);
 	return wrong_here ? &pool : NULL;
 }

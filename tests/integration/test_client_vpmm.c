@@ -198,7 +198,7 @@ static void test_wrong_addresses(void **state)
 	give(address, s);
 	assert_int_equal(gpool_free_async(pool, address, s), -ESTALE);
 	give(other, s);
-	assert_int_equal(gpool_free_async(pool, other, s), -ESTALE); /* joined into what lies below it */
+	assert_int_equal(gpool_free_async(pool, other, s), -ESTALE); /* joined into the piece below it */
 	assert_int_equal(gpool_free(pool, &block), 0);
 }
 
@@ -421,7 +421,7 @@ static void test_waits_only_when_it_must(void **state)
 	gpool_stream_close(pool, manual);
 }
 
-/* Who has no stream, or one that nothing can make wait, gets what is done with, or waits on the host. */
+/* A caller without a stream, or with one that cannot wait, gets memory whose work is done, or waits on the host. */
 static void *signal_later(void *fence)
 {
 	signal_fence(*(struct gpool_fence *)fence);
@@ -464,7 +464,7 @@ static void test_without_a_stream(void **state)
 	give(c, other);
 }
 
-/* What a stream has again before the GPU has done with it: others may not have it before that, whoever frees it. */
+/* A stream may reuse its memory before the GPU is done with it; other streams may not, whichever thread frees it. */
 static void test_guards(void **state)
 {
 	uint32_t s, t, u, manual;
@@ -493,7 +493,7 @@ static void test_guards(void **state)
 	assert_string_equal(dump(), "[*4][1][4][+4]");
 	assert_int_equal(totals().waits, 1);
 	fill(t, c, 4, 0xbbbb);
-	/* Freed by who waits for it, and has not come to it: a third one waits too. */
+	/* Freed by a stream that waits for it and has not reached the wait: a third one waits too. */
 	give(c, 0);
 	c = take(4, u);
 	fill(u, c, 4, 0xcccc);
@@ -607,7 +607,7 @@ static void test_captured(void **state)
 	give(a, s);
 	assert_int_equal(gpool_free_async(pool, a, s), -ESTALE);
 	give(c, s);
-	/* Nobody gets it, and its pages go nowhere. */
+	/* It is not handed out, and its pages are not freed. */
 	take(4, s);
 	assert_string_equal(dump(), "[2][2][*2][+4]");
 	assert_int_equal(pool_pages(), 8);
@@ -671,7 +671,7 @@ static void test_streams_do_not_wait_for_each_others_driver_calls(void **state)
 	pool->gpu->ops = &stopping;
 	assert_int_equal(pthread_create(&thread, NULL, stopped_call, &moved), 0);
 	pthread_barrier_wait(&inside);
-	/* It is in the middle of a remapping: what it works on is seen, and found by nobody. */
+	/* A remapping is under way: its piece is visible, but no allocation finds it. */
 	assert_string_equal(dump(), "[-4][4][8][-4][#8]");
 	for (int round = 0; round < 1000; round++) {
 		give(b, streams[1]);

@@ -82,7 +82,7 @@ static void build_up_again(void **state)
 	build();
 }
 
-/* With the n-th call of this kind failing: false, there were not so many. */
+/* Make the n-th call of this kind fail; return false when there were fewer. */
 static bool remap_with_fault(enum gpu_call call, uint64_t nth, const char *as_it_ends)
 {
 	char before[4096], after[4096];
@@ -216,7 +216,7 @@ static void test_frees(void **state)
 	gpu_fault_set(pool->gpu, GPU_CALL_TIMELINE_WRITE, 1, -EIO);
 	give(a, s);
 	assert_non_null(strstr(regions(), "unfenced"));
-	/* It cannot be had then either: without a fence nobody else may have it. */
+	/* It cannot be allocated then either: without a fence no other stream may have it. */
 	gpu_fault_set(pool->gpu, GPU_CALL_TIMELINE_WRITE, 1, -EIO);
 	assert_int_equal(gpool_trim_to(pool, 0), 0);
 	assert_non_null(strstr(regions(), "unfenced"));

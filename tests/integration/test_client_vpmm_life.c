@@ -1,9 +1,9 @@
 /*
- * test_client_vpmm_life.c - the stream-ordered allocator beside others: options, what others may take of it, small
- * buffers, what it tells.
+ * test_client_vpmm_life.c - the stream-ordered allocator beside other sessions: options, memory that others may take,
+ * small buffers, reports.
  *
- * The second process is a second session of this one, to the agent the same. Nothing here waits for time to pass: what
- * happens in the background is looked for until it has happened.
+ * The second process is a second session of this one, which makes no difference to the agent. Nothing here waits for
+ * time to pass: effects of background work are polled until they occur.
  */
 #include "tests/integration/vpmm.h"
 
@@ -136,7 +136,7 @@ static void test_environment(void **state)
 	assert_int_equal(totals().reserved_bytes, 64 << 20);
 }
 
-/* ---- who may not ---- */
+/* ---- callers without the right ---- */
 
 static void test_fork_and_observers(void **state)
 {
@@ -220,7 +220,7 @@ static void test_reclaimable_pages_are_taken(void **state)
 	give(a, 0);
 	assert_int_equal(gpool_trim_to(pool, 0), 20 * PAGE_BYTES);
 	block = other_takes(PAGES - 8, SOON_MS);
-	assert_string_equal(dump(), "[-20]"); /* nobody has looked */
+	assert_string_equal(dump(), "[-20]"); /* not examined yet */
 	/* Eight are left, wherever; the others are pending unmaps, and soon holes. */
 	assert_int_equal(gpool_malloc_async(pool, 9 * PAGE_BYTES, s, &a), -ENOSPC);
 	a = take(8, s);
@@ -392,7 +392,7 @@ static void test_small(void **state)
 	gpool_stream_close(pool, manual);
 }
 
-/* What a stream has again before the GPU has done with it: others may not have it before that, whoever frees it. */
+/* A stream may reuse its memory before the GPU is done with it; other streams may not, whichever thread frees it. */
 static void test_small_guards(void **state)
 {
 	uint32_t s = streams[0], t = streams[1], manual = manual_stream();
@@ -405,7 +405,7 @@ static void test_small_guards(void **state)
 	a = take_bytes(5000, manual);
 	give(a, manual);
 	gate = record(manual);
-	/* Freed in no stream: it is the manual one's again. In another one: nobody's yet. */
+	/* Freed in no stream: the manual one may reuse it. In another one: no stream may yet. */
 	assert_int_equal(take_bytes(5000, manual), a);
 	give(a, 0);
 	assert_int_equal(take_bytes(5000, manual), a);
@@ -577,7 +577,7 @@ static void test_small_of_the_driver(void **state)
 	attach(state);
 }
 
-/* ---- what it tells ---- */
+/* ---- reports ---- */
 
 static char log_text[1 << 16];
 
@@ -697,7 +697,7 @@ static void test_record(void **state)
 	pool = harness_open(&harness);
 }
 
-/* A full disk stops nobody. It is counted, and said. */
+/* A full disk stops no work. It is counted and logged. */
 static void test_record_on_a_full_disk(void **state)
 {
 	struct rlimit before, limit = {200, RLIM_INFINITY};

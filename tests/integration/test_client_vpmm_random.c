@@ -1,12 +1,12 @@
 /*
  * test_client_vpmm_random.c - the stream-ordered allocator against a simple model, and against a driver that fails.
  *
- * The model knows what is allocated. Each allocation gets a value of its own, which its stream writes and, before it is
- * freed, copies to a witness: whoever was given the memory too early or twice shows there. First one thread, with the
- * sets proved around each call and as a whole now and then; then four at once on eight streams, which come together for
- * that. Streams are held back by gates now and then, so that freed memory is not done with, and old places stay: then
- * both places of a page must show the same. Then each driver call of a remapping fails in turn. The strict back end
- * refuses to unmap what queued work uses, and counts it; see detach().
+ * The model knows what is allocated. Each allocation gets a distinct value, which its stream writes and, before it is
+ * freed, copies to a witness: memory that was handed out too early or twice shows there. First one thread, with the
+ * sets proved around each call and as a whole now and then; then four at once on eight streams, which meet for that.
+ * Streams are held back by gates now and then, so that freed memory is not done with, and old addresses stay: then both
+ * addresses of a page must show the same. Then each driver call of a remapping fails in turn. The strict back end
+ * refuses to unmap memory that queued work uses, and counts it; see detach().
  *
  * The seed is printed, GPOOL_TEST_SEED takes it back; GPOOL_TEST_SCALE multiplies the length.
  */
@@ -53,13 +53,13 @@ struct actor {
 };
 
 static struct actor actors[THREADS];
-static _Atomic uint32_t model[MODEL_PAGES]; /* who has this page of the space: value, or 0 */
+static _Atomic uint32_t model[MODEL_PAGES]; /* the value of the allocation that has this page of the space, or 0 */
 static _Atomic uint32_t values;
 static uint32_t random_streams[RANDOM_STREAMS];
 static pthread_rwlock_t stream_locks[RANDOM_STREAMS]; /* written by who closes one */
 /*
- * Read by who holds back a stream, and others that wait for it; written by who closes one, which waits for all of its
- * work. First.
+ * Read by a thread that holds back a stream, and by streams that wait for it; written by a thread that closes one,
+ * which waits for all of its work. Locked first.
  */
 static pthread_rwlock_t gates = PTHREAD_RWLOCK_INITIALIZER;
 static uint32_t gate_stream;
@@ -241,7 +241,7 @@ static void step_take(struct actor *actor, bool alone)
 	pthread_rwlock_unlock(&stream_locks[allocation->stream]);
 }
 
-/* In another stream than it was allocated for, or in none. What has no work of ours needs nobody to wait for it. */
+/* Free in another stream than it was allocated for, or in none. Memory without work of ours needs no wait. */
 static void give_elsewhere(struct actor *actor, const struct allocation *allocation)
 {
 	uint32_t stream = any(actor, RANDOM_STREAMS + 1);

@@ -1,12 +1,12 @@
 /*
- * test_crash_points.c - the agent dies after each of its stores, one after the other, and the next one makes it right.
+ * test_crash_points.c - the agent dies after each of its stores, one after the other, and the next one recovers.
  *
- * Goal: each half-done step of each protocol has an outcome in which no page is lost or in two hands, contents are
- * right, and the worker's call ends as if nothing had been. Method: gpoold runs a module that is built with
- * GPOOL_CRASH_POINTS, in which the agent dies at the n-th store since it was told to; each scenario is played for n =
- * 1, 2, 3, ... until it ends before the n-th. In between and in the end the books must balance.
+ * Goal: each intermediate state of each protocol is recovered so that no page is lost or owned twice, contents are
+ * right, and the worker's call ends as if no death had happened. Method: gpoold runs a module that is built with
+ * GPOOL_CRASH_POINTS, in which the agent dies at the n-th store after it was armed; each scenario is run for n = 1, 2,
+ * 3, ... until it ends before the n-th. In between and at the end the pool's invariants are checked.
  *
- * $GPOOL_CRASH_STRIDE tries every so many-th point only.
+ * $GPOOL_CRASH_STRIDE=n tries every n-th point only.
  */
 #include "client/core/pool.h"
 #include "shm/doorbell.h"
@@ -649,7 +649,7 @@ static void *shut_when_told(void *argument)
 	return NULL;
 }
 
-/* Its block is spilled; then it is told to pin it, and waits for a mover that does not move. */
+/* Its block is spilled; then it pins the block, and waits for a mover that does not run. */
 static void spiller_run(void)
 {
 	struct gpool_options options = harness_options(&harness);
@@ -703,7 +703,7 @@ static void spiller_start(void)
 	AWAIT(status()->pools[0].moving_pages == 3);
 }
 
-/* Worker and agent die: what the mover may still write to is lent to nobody before it is done. */
+/* Worker and agent die: pages that the mover may still write to are not lent before it is done. */
 static void test_death_of_a_worker_while_it_is_read_back(void **state)
 {
 	int64_t left = 0, at;
