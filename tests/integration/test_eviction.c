@@ -1,12 +1,12 @@
 /*
- * test_eviction.c - whose blocks go when pages run out, which of them first, and what never goes.
+ * test_eviction.c - eviction: between tenants, in which order, and what is exempt.
  *
- * Goal: the watermarks start and stop eviction; the order is that of content, recency, size and priority; what is
- * pinned, behind a fence or prepared stays; a scattered block goes whole; tenants' minima, priorities and weights
- * decide between tenants; a refused request destroys nothing; and the pressure is told, in the pool's header and as
+ * Goal: the watermarks start and stop eviction; the order is that of usage, recency, size and priority; blocks that are
+ * pinned or behind a fence stay; a scattered block is evicted as a whole; tenants' minima, priorities and weights
+ * decide between tenants; a refused request evicts nothing; the pressure is reported in the pool's header and by
  * events.
- * Method: a gpoold for each test, with a pool of 64 pages, watermarks that rest where they are not the subject, and
- * workers that keep one page in their magazine, so that pages can be counted. Blocks compare as equally recent when
+ * Method: a gpoold for each test, with a pool of 64 pages, watermarks that are disabled where they are not the subject,
+ * and workers that keep one page in their magazine, so that pages can be counted. Blocks count as equally recent when
  * they were touched within one step of the agent's clock.
  */
 #include "client/core/block.h"
@@ -43,7 +43,7 @@ enum {
 };
 
 #define POOL "name=p0,backend=host,size=32MiB,page_size=512KB,reserved=0"
-/* Nothing is taken before somebody asks for it, and nothing is lent that nobody needs. */
+/* Nothing is evicted without a request, and no pages are lent beyond the request. */
 #define QUIET \
 	"--set", "eviction.start=100", "--set", "eviction.stop=99", "--set", "lease.initial_pages=0", "--set", \
 		"lease.batch_pages=1", "--set", "lease.batch_most=1"
@@ -451,7 +451,7 @@ static void test_a_fence_protects(void **state)
 	assert_int_equal(gpool_fence_record(pool, stream, &fence), 0);
 	for (uint32_t i = 0; i < 4; i++)
 		assert_int_equal(gpool_unpin_after(pool, &blocks[i], fence), 0);
-	/* Nobody gets it: not who needs a page, not the operator. */
+	/* Neither a request nor the operator can take it. */
 	assert_int_equal(try_alloc(other, 1, 0, &more), -ENOSPC);
 	assert_int_equal(evict(1, gpool_session(pool), 0), 0);
 	assert_int_equal(evict(1, 0, 0), 0);
@@ -964,7 +964,7 @@ static void test_pressure_rises_and_falls_step_by_step(void **state)
 	static const uint64_t expected[] = {1, 2, 3, 2, 1, 0};
 	struct gpool_block blocks[PAGES];
 	struct gpool *pool;
-	uint32_t count = 0, told = 0;
+	uint32_t count = 0, reported = 0;
 
 	(void)state;
 	start(quiet);
@@ -993,11 +993,11 @@ static void test_pressure_rises_and_falls_step_by_step(void **state)
 	for (uint32_t i = 0; i < event_count; i++) {
 		if (events[i].kind != GPOOL_EVENT_PRESSURE)
 			continue;
-		assert_true(told < 6);
-		assert_int_equal(events[i].value, expected[told++]);
+		assert_true(reported < 6);
+		assert_int_equal(events[i].value, expected[reported++]);
 		assert_string_equal(events[i].pool, "p0");
 	}
-	assert_int_equal(told, 6);
+	assert_int_equal(reported, 6);
 	gpool_close(pool);
 }
 

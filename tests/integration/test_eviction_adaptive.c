@@ -1,11 +1,11 @@
 /*
  * test_eviction_adaptive.c - `eviction.policy = "adaptive"` with a real agent.
  *
- * Goal: of a loop larger than the pool blocks and ephemeral objects are found again where `lru_size_aware` finds none;
- * an object never goes before one that follows it, whatever the policy, the order in which they were let go of and the
- * deaths of the agent; nobody keeps what he does not have open; a reload changes the policy with everything in place.
- * Method: a pool of 64 pages that nothing but requests takes from. Blocks are given the time stamps of their use by the
- * test, since the agent's clock is coarse.
+ * Goal: in a loop larger than the pool, blocks and ephemeral objects are found again where `lru_size_aware` finds none;
+ * an object is never evicted before one that follows it, whatever the policy, the order of their release and the deaths
+ * of the agent; a session keeps only what it has open; a reload changes the policy without moving anything.
+ * Method: a pool of 64 pages from which only requests evict. The test sets the time stamps of the use of blocks, since
+ * the agent's clock is coarse.
  */
 #include "client/gpool.h"
 #include "client/object/object.h"
@@ -209,7 +209,7 @@ static void test_objects_of_a_loop(void **state)
 	assert_true(hits > 40 * 12 / 4);
 }
 
-/* What of a chain a-b-c and d behind a is left after so many pages were taken, as bits; then they are given back. */
+/* After taking that many pages, return as bits which objects of the chain a-b-c and d, behind a, are left. */
 static uint32_t left_after(uint32_t pages)
 {
 	struct gpool_block block;
@@ -222,7 +222,7 @@ static uint32_t left_after(uint32_t pages)
 	return left;
 }
 
-/* Eight pages each; let go of in the order in which nobody should: a, which all others need, first. */
+/* Eight pages each; released in the worst order: a, which all others need, first. */
 static void chain(void)
 {
 	struct gpool_object *a = published("a", 8, NULL), *b = published("b", 8, a), *c = published("c", 8, b),
@@ -326,8 +326,8 @@ static void test_a_row_takes_what_follows_along(void **state)
 }
 
 /*
- * Beside what is free: the last of the chain is open, so all of it stays, and so does what it followed when one in the
- * middle is deleted. Who asks for so much that only the chain would do costs nobody anything.
+ * Beside the free pages: the last of the chain is open, so all of the chain stays, and so does what it followed when
+ * one in the middle is deleted. A request that only the chain could satisfy is refused and evicts nothing.
  */
 static void test_what_is_followed_by_something_open_is_no_room(void **state)
 {

@@ -147,7 +147,7 @@ static void time_passes(void)
 	}
 }
 
-/* Another session asks for so many pages more than are free, and keeps them. */
+/* Another session allocates that many pages more than are free, and keeps them. */
 static void request_beyond_free(uint32_t lacks, uint32_t flags)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -363,7 +363,7 @@ static void test_a_request_evicts_more_than_it_lacks(void **state)
 	assert_int_equal(gpool_alloc(other, 10, NULL, &block), 0);
 	assert_int_equal(blocks_there(blocks, PAGES), PAGES - 15);
 	assert_int_equal(harness_free_pages(&harness), 5);
-	/* What is there already costs nobody anything. */
+	/* Resident content costs no eviction. */
 	assert_int_equal(gpool_alloc(other, 5, NULL, &block), 0);
 	assert_int_equal(blocks_there(blocks, PAGES), PAGES - 15);
 	/* Half of a page is none. */

@@ -241,7 +241,7 @@ static void test_lora_example(void **state)
 	size_t length;
 
 	(void)state;
-	/* What a static library wants besides is told by gpool.pc. */
+	/* The libraries that a static link needs are listed in gpool.pc. */
 	snprintf(command, sizeof(command), "$(sed -n 's/^Libs.private: //p' '%s/gpool.pc')", build);
 	example_compile("lora", command);
 	snprintf(command, sizeof(command), "mkdir '%s/adapters' && GPOOL_DIR='%s' '%s' '%s/adapters' 2>&1",

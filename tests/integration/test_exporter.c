@@ -1,10 +1,9 @@
 /*
  * test_exporter.c - gpool-exporter with a real agent.
  *
- * Goal: it says what the agent says, in a form that Prometheus' own checker has no complaint about; ends and restarts
- * of agent and gpoold are seen and survived, without a process to look at twice; wrong options and a port in use are
- * told. Method: the real programs; a worker that is this process; values beside those that `poolctl` and the agent
- * give.
+ * Goal: it reports the agent's values in a form that Prometheus' own checker accepts; ends and restarts of agent and
+ * gpoold are detected and survived; wrong options and a port in use are reported. Method: the real programs; a worker
+ * that is this process; values compared with those of `poolctl` and the agent.
  */
 #include "client/object/object.h"
 #include "tests/integration/exporter_process.h"
@@ -271,7 +270,7 @@ static void gpoold_kill(void)
 	harness_kill(&harness);
 }
 
-/* Nobody, then one, then none, then another with another pool, and at once one more. */
+/* No gpoold, then one, then none, then another with another pool, and at once one more. */
 static void test_gpoold_comes_and_goes(void **state)
 {
 	static const char *const other[] = {
@@ -297,7 +296,7 @@ static void test_gpoold_comes_and_goes(void **state)
 	gpoold_begin(other);
 	AWAIT(metric_plain("gpool_up") == 1);
 	assert_false(isnan(metric_in(scrape(), page)));
-	/* Of a change between two looks nothing is seen but that all begins anew. */
+	/* A change between two samples shows only as counters that begin again. */
 	gpoold_kill();
 	gpoold_begin(quiet);
 	AWAIT(isnan(metric_in(text = scrape(), page)));
@@ -427,7 +426,7 @@ static void test_live_page(void **state)
 	assert_int_equal(pages_of_kind(json, LORA, 0), LORA_PAGES);
 	assert_true(pages_of_kind(json, FREE, 255) > 0);
 	cJSON_Delete(json);
-	/* Whoever names none has the first, and one that is none is no reason to end. */
+	/* Without --pool the first one is used, and a nonexistent pool does not end the exporter. */
 	json = stream_event("", "pages");
 	assert_int_equal(number_of(json, "count"), PAGES);
 	cJSON_Delete(json);
@@ -487,7 +486,7 @@ static void test_command_line(void **state)
 	exporter_done();
 }
 
-/* A user who is nothing else needs to be an observer, and no more. */
+/* An unprivileged user needs to be an observer, and no more. */
 static void test_any_user_who_may_look(void **state)
 {
 	static const char *const for_nobody[] = {

@@ -1,14 +1,14 @@
 /*
- * Goal: every system call on the way of start, attach, lease, spill, roles, fences for others, objects, control and
- * death may fail, in keeper, agent, front, mover or worker, and then: nobody crashes, the error is one that the call
- * documents, nothing is lost, and the next try works.
+ * Goal: every system call of start, attach, lease, spill, roles, fences for others, objects, control and death may
+ * fail, in keeper, agent, front, mover or worker. Then no process crashes, the error is one that the call documents,
+ * nothing is lost, and the next attempt succeeds.
  * Method: strace makes the n-th call of a kind fail in a real gpoold or in a real worker; driver calls fail through the
- * back end's own fault plan. After each fault a clean worker does the whole round, the pool is checked and is all free,
- * no slot of spilled pages is taken, and gpoold ends in order, with nothing left behind. Each process of gpoold has its
- * own n-th call.
+ * back end's own fault plan. After each fault a clean worker runs the whole round, the pool is checked and all free, no
+ * slot of spilled pages is taken, and gpoold ends in order, with nothing left behind. Each process of gpoold counts its
+ * own calls.
  *
- * Most of the time is spent waiting, so several faults are tried at once, each by a process of its own: this program,
- * told which. GPOOL_TEST_SCALE below 1 tries fewer of them.
+ * Most of the time is spent waiting, so several faults are tried at once, each by a separate process: this program,
+ * with the fault as arguments. GPOOL_TEST_SCALE below 1 tries fewer of them.
  */
 #include "client/gpool.h"
 #include "client/core/pool.h"
@@ -381,7 +381,7 @@ static int wait_end(pid_t child)
 	return status;
 }
 
-/* The keeper's pid stands in its file; strace may stand between. */
+/* The keeper's pid is in its file; strace may be between. */
 static void gpoold_stop(pid_t child)
 {
 	char path[160], text[32] = "";
@@ -443,7 +443,7 @@ static int look_for_spilled(struct gpool *pool)
 			poll(NULL, 0, 10);
 	}
 	if (kept)
-		fail_msg("%s: %llu bytes are kept of blocks that nobody has", now_testing, (unsigned long long)kept);
+		fail_msg("%s: %llu bytes are kept for blocks without an owner", now_testing, (unsigned long long)kept);
 	return 0;
 }
 
@@ -484,9 +484,9 @@ static int look_whether_whole(void)
 }
 
 /*
- * The look itself may meet the fault, once in the agent and once in the front. A front is started again when it dies of
- * it, and strace lets each new one meet the fault anew: then nobody answers requests, as it should be, and the free
- * pages must do.
+ * The check itself may meet the fault, once in the agent and once in the front. A front that dies of it is restarted,
+ * and strace injects the fault into each new one: then no request is answered, as expected, and the free pages are
+ * checked alone.
  */
 static void pool_is_whole(void)
 {
@@ -640,7 +640,7 @@ static struct trial *trial_free(struct trial *trials)
 	return NULL;
 }
 
-/* Of so many faults one is tried. */
+/* Only every n-th fault is tried. */
 static int thinned(void)
 {
 	const char *text = getenv("GPOOL_TEST_SCALE");
@@ -794,7 +794,7 @@ static void test_worker_faults(void **state)
 		pool_is_whole();
 	}
 	gpoold_stop(child);
-	/* Most looks were complete: what follows from "nobody answers" must not hide a front that is simply broken. */
+	/* Most looks were complete: "no answer" must not hide a front that is simply broken. */
 	assert_true(looks_without_check * 2 < looks);
 }
 

@@ -176,7 +176,7 @@ static void stop_front(struct fixture *fixture)
 		fail_msg("the front ended with status %#x", (unsigned)status);
 }
 
-/* By the pidfd, which can mean nobody else. */
+/* By the pidfd, which cannot refer to another process. */
 static void kill_front(struct fixture *fixture)
 {
 	assert_int_equal(syscall(SYS_pidfd_send_signal, fixture->pidfd, SIGKILL, NULL, 0), 0);
@@ -475,7 +475,7 @@ static void test_requests_reach_the_agent_and_answers_the_client(void **state)
 	start_usual_front(fixture);
 	client = start_client(fixture, client_asks_three_times);
 	for (uint64_t i = 1; i <= 3; i++) {
-		do /* REQ may have asked twice; the number tells */
+		do /* REQ may have sent the request twice; the number identifies the reply */
 			take_request(fixture, &request);
 		while (request.envelope.sequence == last);
 		assert_true(request.envelope.sequence > last);
@@ -552,7 +552,7 @@ static void test_client_survives_a_restart(void **state)
 	stop_front(fixture);
 }
 
-/* ---- connections that stand, with nobody behind them ---- */
+/* ---- connections without a live peer ---- */
 
 static int listen_raw(const char *path)
 {
@@ -749,7 +749,8 @@ static void test_the_front_beats(void **state)
 }
 
 /*
- * Before a front has been told all tokens it answers nobody: what it does not know may be good. Then it does at once.
+ * A front that has not received all tokens yet answers no request: an unknown token may be valid. Then it answers at
+ * once.
  */
 static void start_front_that_learns(struct fixture *fixture)
 {
@@ -804,7 +805,7 @@ static void test_announced_tokens_are_known_at_once(void **state)
 	uint8_t fresh[MSG_TOKEN_BYTES] = {7};
 	int fd;
 
-	/* were it not told all, it would be silent where it has to refuse */
+	/* without all tokens it would be silent where it has to refuse */
 	start_front_that_learns(fixture);
 	fd = connect_req(fixture);
 	for (uint32_t i = 1; i <= 2000; i++) {
@@ -1012,8 +1013,8 @@ static void test_events_are_published(void **state)
 	start_usual_front(fixture);
 	client = start_client(fixture, client_hears_an_event);
 	/*
-	 * Nobody tells when a subscription is in place: publish until it was heard, as events are hints and may be
-	 * missed.
+	 * The start of a subscription is not reported: publish until an event is received, as events are hints and may
+	 * be missed.
 	 */
 	while (waitpid(client, &status, WNOHANG) == 0) {
 		send_to_front(fixture, 0, message, (size_t)length);
@@ -1199,7 +1200,7 @@ static void test_what_is_no_message_is_dropped(void **state)
 }
 
 /*
- * A way back of many hops is honest as far as nanomsg goes, but nobody forwards to us: dropped before it takes memory.
+ * A return path of many hops is valid in nanomsg, but no device forwards to us: dropped before it takes memory.
  */
 static void test_long_ways_back_are_dropped(void **state)
 {
@@ -1435,7 +1436,7 @@ static void test_front_dies_with_the_keeper(void **state)
 	int status;
 	struct pollfd wait;
 
-	/* become the reaper of orphans, so that the front's end can be waited for, and nobody else gets its number */
+	/* become the reaper of orphans, so that the front's end can be waited for, and its number is not reused */
 	assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
 	assert_int_equal(pipe2(pipes, O_CLOEXEC), 0);
 	keeper = fork();

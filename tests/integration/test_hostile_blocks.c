@@ -1,10 +1,10 @@
 /*
- * test_hostile_blocks.c - blocks that cannot be, written by a worker into its own segment.
+ * test_hostile_blocks.c - impossible blocks, written by a worker into its own segment.
  *
- * Goal: a scattered block whose extents lie over each other gives nobody a page twice, whether it is evicted, spilled
- * or restored into.
- * Method: a real gpoold and a worker that changes the entries of its blocks. Afterwards the books balance, and another
- * worker takes all of the pool and finds each page once.
+ * Goal: with a scattered block whose extents overlap, no page is lent twice, whether the block is evicted, spilled or
+ * restored into.
+ * Method: a real gpoold and a worker that changes the entries of its blocks. Afterwards the invariants hold, and
+ * another worker allocates all of the pool and finds each page once.
  */
 #include "client/core/pool.h"
 #include "shm/pool_segment.h"

@@ -1,10 +1,9 @@
 /*
- * test_hot_path.c - a worker that has warmed up asks nobody: no driver call and no system call.
+ * test_hot_path.c - a worker that has warmed up makes no driver call and no system call.
  *
  * Method: a child, this program again under strace, attaches, warms up, and then allocates, pins, unpins and frees a
- * million times, between two calls of getppid() that nobody else makes. No line of strace's may stand between them,
- * whatever thread made it; and the back end's count of calls must not change. Skipped where strace is missing or may
- * not trace.
+ * million times, between two calls of getppid() that occur nowhere else. No line of strace may be between them, from
+ * any thread; and the back end's count of calls must not change. Skipped where strace is missing or may not trace.
  */
 #include "client/gpool.h"
 #include "tests/lib/harness.h"

@@ -119,10 +119,7 @@ static void manager_end(void)
 /* Which gpoold, beside this program. */
 static const char *program = "../gpoold";
 
-/*
- * gpoold behind a shell that gives it what is stored as descriptor 3, as sd_listen_fds(3) tells, with limits of its
- * own.
- */
+/* gpoold behind a shell that passes the store as descriptor 3, as in sd_listen_fds(3), with limits of its own. */
 static void give_stored(char script[64], const char *before)
 {
 	char text[900];
@@ -358,7 +355,7 @@ static void test_another_version_goes_on(void **state)
 	gpool_close(pool);
 	manager_stop();
 	goes_on_with("next/gpoold-agent.so", "9.9.9", 0x11, 0x22);
-	/* Another layout as a whole, whose module lies beside it; then its module alone. */
+	/* Another layout as a whole, whose module is beside it; then its module alone. */
 	program = "other/gpoold";
 	assert_int_equal(refused(usual, said, sizeof(said), ""), 1);
 	program = "../gpoold";
@@ -440,7 +437,7 @@ static void test_without_the_key_it_is_given_back(void **state)
 	manager_end();
 }
 
-/* A keeper that turns says so in time, one that is stopped does not, and who was not asked says nothing. */
+/* A running keeper reports in time, a stopped one does not, and one that was not asked reports nothing. */
 static void test_the_watchdog_hears_of_it(void **state)
 {
 	struct pollfd look;
@@ -478,7 +475,7 @@ static void test_a_manager_that_takes_nothing(void **state)
 	(void)state;
 	manager_begin();
 	start_given(usual);
-	/* Nobody reads: the barrier is not passed, and the end says so. */
+	/* Without a reader the barrier is not passed, and the call reports it. */
 	manager.deaf = true;
 	pid = harness.pid;
 	assert_int_equal(kill(pid, SIGTERM), 0);

@@ -1,9 +1,10 @@
 /*
- * test_keeper.c - the processes of gpoold die, one after the other and again and again.
+ * test_keeper.c - the processes of gpoold die, one after the other and repeatedly.
  *
- * Goal: whoever dies is started again and the pool is as it was; who keeps dying is not given up; each child has what
- * it needs and nothing else; the end leaves nothing; without descriptors sessions are refused by name. Method: kill -9
- * of the real processes, found in /proc, and tools that attach anew. What a child has mapped and open is read in /proc.
+ * Goal: a process that dies is restarted and the pool is unchanged; one that keeps dying is restarted each time; each
+ * child has what it needs and nothing else; the end leaves nothing; without descriptors sessions are refused with a
+ * reason. Method: kill -9 of the real processes, found in /proc, and tools that attach again. The mappings and open
+ * files of a child are read in /proc.
  */
 #include "tests/integration/keeper.h"
 
@@ -60,7 +61,7 @@ static void test_an_agent_that_keeps_dying_is_not_given_up(void **state)
 	assert_true(child_named(harness.pid, "gpoold-front") > 0);
 }
 
-/* Whoever is started after the agent's death finds the memory of before, by the file itself. */
+/* A process that is started after the agent's death uses the same memory, by its inode. */
 static void test_memory_outlives_the_agent(void **state)
 {
 	struct gpool_options options;
@@ -231,10 +232,7 @@ static void test_a_mover_has_its_pool_and_nothing_else(void **state)
 
 enum { FEW = 256 };
 
-/*
- * gpoold behind a shell that lowers its limit; as root it could raise it again, but for a right that nobody here has
- * from now on.
- */
+/* gpoold behind a shell that lowers its limit. Root could raise it again; that capability is dropped here. */
 static void limits_low(char path[64])
 {
 	char script[900];
@@ -322,7 +320,7 @@ static void test_few_descriptors_refuse_sessions_by_name(void **state)
 	expect_text(result.err, "RLIMIT_NOFILE");
 	expect_text(result.err, "256");
 	result_free(&result);
-	/* Who leaves makes room, and whoever comes then is served. */
+	/* A detached session makes room for the next one. */
 	crowd_end(&crowds[0]);
 	pool_is_whole(PAGES);
 	crowds[0] = crowd_start();

@@ -32,7 +32,7 @@ static void said(int line, int result, int error, const char *text)
 	found = gpool_last_error(result);
 	if (!strstr(found, text))
 		fail_msg("line %d: '%s' instead of '%s'", line, found, text);
-	/* Once: nobody takes it for that of a later failure. */
+	/* Once, so that it is not mistaken for the text of a later failure. */
 	assert_string_equal(gpool_last_error(result), gpool_strerror(result));
 }
 #define SAYS(call, error, text) said(__LINE__, call, error, text)

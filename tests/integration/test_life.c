@@ -1,10 +1,10 @@
 /*
  * test_life.c - starts and ends: of gpoold and its processes, and of sessions.
  *
- * Goal: two gpoolds do not share a directory; an end in order leaves nothing and one by force leaves nothing that
- * hurts; pages come back when, and only when, nobody can touch them any more, and to where they belong. Method: real
- * processes, workers among them, that are ended in each way. What belongs to a gpoold is found by its process group,
- * its memory by inode, in /proc.
+ * Goal: two gpoolds do not share a directory; an orderly end leaves nothing and a kill leaves nothing harmful; pages
+ * are freed when, and only when, no process can access them any more, and return to their owner. Method: real
+ * processes, workers among them, that are ended in each way. Processes of a gpoold are found by its process group, its
+ * memory by inode, in /proc.
  */
 #include "client/gpool.h"
 #include "client/core/pool.h"
@@ -115,7 +115,7 @@ enum worker_kind {
 struct worker {
 	pid_t pid, child;
 	uint32_t session;
-	int channel; /* closed: whoever reads from its other end leaves */
+	int channel; /* when it is closed, the reader of its other end exits */
 };
 
 static _Noreturn void worker_main(int channel, enum worker_kind kind, uint32_t page_count, uint32_t flags)
@@ -322,7 +322,7 @@ static void test_a_killed_keeper_takes_all_along_and_another_starts(void **state
 	await_end(front);
 	AWAIT(group_count(keeper) == 0);
 	AWAIT(memfds_open(&memfds) == 0);
-	/* Nobody tidied up. */
+	/* The files were left behind. */
 	snprintf(path, sizeof(path), "%s/attach", harness.directory);
 	assert_int_equal(access(path, F_OK), 0);
 
@@ -390,7 +390,7 @@ static void test_a_closed_connection_quarantines(void **state)
 	AWAIT(status()->pools[0].quarantined_pages == leased);
 	assert_int_equal(pages_in_state(PAGE_QUARANTINED), leased);
 	assert_int_equal(status()->pools[0].deaths, 0);
-	/* Nobody gets them: not who asks, not by eviction. */
+	/* They are not available: not to a request, not by eviction. */
 	pool = open_worker();
 	assert_int_equal(gpool_alloc(pool, PAGES - leased + 1, NULL, &block), -ENOSPC);
 	block = alloc(pool, PAGES - leased);

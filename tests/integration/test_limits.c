@@ -190,7 +190,7 @@ static void test_reserved_pages_are_for_critical_work(void **state)
 	assert_int_equal(harness_free_pages(&harness), PAGES - RESERVED);
 }
 
-/* In a child, as a user who is nobody here. Return: the exit status, 0 when it was refused as it must be. */
+/* In a child, as an unprivileged user. Return: the exit status, 0 when it was refused as expected. */
 static int critical_as_nobody(void)
 {
 	struct gpool_options options = harness_options(&harness);
@@ -321,7 +321,7 @@ static void test_a_borrower_gives_back_what_is_guaranteed(void **state)
 	(void)state;
 	start_tenants();
 	borrower = open_tenant("rest");
-	/* Nobody uses the minimum, so it is lent; what lies there is not pinned. */
+	/* The minimum is unused, so it is lent; the blocks there are not pinned. */
 	borrowed = alloc_most(borrower, false, blocks, &error);
 	assert_int_equal(borrowed, PAGES);
 	owner = open_tenant("sure");
@@ -453,7 +453,7 @@ static void waiter_start(struct waiter *waiter, int32_t timeout_ms)
 	assert_int_equal(pthread_create(&waiter->thread, NULL, wait_for_pages, waiter), 0);
 }
 
-/* Until the agent says that so many requests wait. */
+/* Wait until the agent reports `count` waiting requests. */
 static void await_waiters(struct gpool *pool, uint32_t count)
 {
 	const struct pool_header *header = pool_view(pool)->header;

@@ -1,11 +1,12 @@
 /*
- * test_mover_gone.c - pools whose mover does not come up, or dies each time over the same work.
+ * test_mover_gone.c - pools whose mover does not start, or dies each time at the same work.
  *
- * Goal: nobody waits for ever. What was on its way out of the pool stays in it, what is out fails to come back and is
- * still there, a process stays as awake or asleep as it was, pages for another trust domain go to nobody uncleared;
- * tools say why; when a mover works again all goes on; and an agent that dies meanwhile costs another wait at most.
+ * Goal: no caller waits for ever. A block that was being spilled stays in the pool; a spilled block that cannot be
+ * restored is kept; a process stays as awake or asleep as it was; pages for another trust domain are not lent
+ * uncleared; tools report the reason; when a mover works again everything continues; an agent that dies meanwhile costs
+ * at most another wait.
  * Method: gpoold with a module whose movers do as a file says (tests/modules/unwilling.c): end at once, hang before
- * they serve, die over what they have begun; and a keeper whose forks strace makes fail.
+ * they serve, die at the jobs that they have begun; and a keeper whose forks strace makes fail.
  */
 #include "tests/integration/mover_will.h"
 
@@ -140,7 +141,7 @@ static void blocks_spill(struct gpool *pool)
 	AWAIT((evict_begin(pool), kept_bytes() == BLOCKS * BLOCK_PAGES * PAGE_BYTES && moving() == 0));
 }
 
-/* ---- what is told ---- */
+/* ---- reports ---- */
 
 static char output[65536];
 
@@ -175,7 +176,7 @@ static void log_says(const char *part)
 	says(log, part);
 }
 
-/* Until something is heard: who has only just connected may miss what is said. */
+/* Repeat until an event is received: a new subscriber may miss what was published before. */
 static void events_listen(void)
 {
 	struct gpool_event event = GPOOL_EVENT_INIT;
@@ -314,7 +315,7 @@ static void test_what_is_out_stays_out(void **state)
 	for (int i = 0; i < 3; i++)
 		assert_int_equal(pinner_end(&pinners[i]), -EIO);
 	assert_true(monotonic_ms() - begun < 10000);
-	/* From now on at once, and nobody loses a page to it. */
+	/* From now on at once, and no block is lost to it. */
 	left = count_there(other, others, PAGES);
 	assert_true(left < PAGES);
 	begun = monotonic_ms();
@@ -326,7 +327,7 @@ static void test_what_is_out_stays_out(void **state)
 	assert_int_equal(kept_bytes(), BLOCKS * BLOCK_PAGES * PAGE_BYTES);
 	mover_works();
 	blocks_are_whole(pool);
-	/* To be forgotten nobody has to move it. */
+	/* A block can be forgotten without a mover. */
 	blocks_spill(pool);
 	mover_becomes('h');
 	assert_int_equal(gpool_discard(pool, &blocks[5]), 0);
@@ -422,7 +423,7 @@ static void test_each_dies_over_the_same_jobs(void **state)
 	gpool_close(pool);
 }
 
-/* Where a driver goes on after a death, what it may write to is nobody's for so long, and no other mover comes in. */
+/* A driver continues after a death: until its copies are done their pages are not lent, and no other mover starts. */
 static void test_a_dead_ones_gpu_is_waited_for(void **state)
 {
 	struct gpool_block others[PAGES];
@@ -624,7 +625,7 @@ static void test_pages_wait_to_be_cleared(void **state)
 		assert_int_equal(gpool_free(red, &taken[i]), 0);
 	}
 	gpool_close(red);
-	/* On their way, as nobody knows yet that nobody comes. */
+	/* Under way, as it is not known yet that no mover will start. */
 	blue = open_as(0, NULL, "blue");
 	assert_int_equal(take(blue, taken, PAGES), 0);
 	AWAIT(status()->pools[0].cleaning_pages > 0);

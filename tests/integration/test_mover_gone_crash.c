@@ -1,10 +1,10 @@
 /*
  * test_mover_gone_crash.c - the agent dies after each of its stores while it takes jobs back that no mover will do.
  *
- * Goal: each half-done step of that is made right by the next agent, after another wait: what was to be saved is in the
- * pool, what was to be loaded is still out, what a dead worker had is free, and nothing is lost or in two hands.
- * Method: as test_crash_points.c; the mover is stopped while the jobs come, and killed when they are there, and its
- * successors hang before they serve (tests/modules/unwilling.c). $GPOOL_CRASH_STRIDE tries every so many-th point only.
+ * Goal: each intermediate state is recovered by the next agent, after another wait: a block to be saved is in the pool,
+ * one to be restored is still saved, a dead worker's pages are free, and nothing is lost or owned twice.
+ * Method: as test_crash_points.c; the mover is stopped while the jobs are queued, and killed afterwards, and its
+ * successors hang before they serve (tests/modules/unwilling.c). $GPOOL_CRASH_STRIDE=n tries every n-th point only.
  */
 #include "tests/integration/crash_points.h"
 #include "tests/integration/mover_will.h"

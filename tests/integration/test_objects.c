@@ -1,6 +1,6 @@
 /*
- * test_objects.c - named objects between real processes: what a name means at any moment, who may write, what outlives
- * whom.
+ * test_objects.c - named objects between real processes: the version that a name refers to at any moment, the right to
+ * write, and lifetimes.
  *
  * One gpoold with a pool of 4,096 pages of 512 KB. Writers and readers are processes of their own where that matters;
  * they say over a pipe how far they are. After each test the agent proves the pool's invariants, and all pages are free
@@ -516,7 +516,7 @@ static void test_deleted_while_mapped(void **state)
 	assert_int_equal(gpool_object_delete(pool, "gone", 12345), -ESTALE);
 	assert_int_equal(gpool_object_delete(pool, "gone", 0), 0);
 	assert_int_equal(try_open("gone", 0, 0), -ENOENT);
-	/* The name can be used anew while the old one is still read. */
+	/* The name can be used again while the old object is still read. */
 	publish_and_close(pool, "gone", GPOOL_OBJECT_IMMUTABLE, 1, 78);
 	assert_true(filled(object, 0, 77));
 	before = harness_free_pages(&harness);
@@ -631,7 +631,7 @@ static void test_read_only(void **state)
 	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
 }
 
-/* What was published and deleted comes back as ordinary pages, which can be written where they were read-only. */
+/* A published and deleted object's pages become ordinary pages, which can be written where they were read-only. */
 static void test_pages_come_back_writable(void **state)
 {
 	struct gpool_object *object = create_as(pool, "back", GPOOL_OBJECT_IMMUTABLE);
@@ -710,7 +710,7 @@ static void test_mutable(void **state)
 	status = end_of(&reading);
 	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
 	assert_true(filled(object, 0, 2));
-	/* Who holds no role adopts nothing. */
+	/* A session without the role adopts nothing. */
 	adopt.flags = GPOOL_OBJECT_ADOPT;
 	assert_int_equal(gpool_object_open(pool, "state", &adopt, &other), -EINVAL);
 	adopt.role = "trainer";
@@ -742,7 +742,7 @@ static void trainer(struct gpool *own, int in, int out)
 	await(in);
 }
 
-/* Who takes over the role of a dead writer may go on writing; nobody else, and never two. */
+/* The successor in a dead writer's role may go on writing; no other session may, and never two. */
 static void test_adopted_by_its_role(void **state)
 {
 	struct gpool_object_open_options adopt = GPOOL_OBJECT_OPEN_OPTIONS_INIT;
@@ -1023,7 +1023,7 @@ static void test_private(void **state)
 	assert_int_equal(gpool_object_close(object), 0);
 }
 
-/* ---- repeats and lies, on the socket itself ---- */
+/* ---- repeated and false messages, on the socket itself ---- */
 
 static int packet_ask(uint8_t *question, int length, int fd, uint8_t *answer, size_t capacity, int *got)
 {
@@ -1060,7 +1060,7 @@ static void test_repeats(void **state)
 		&change, ++pool->attach_sequence, pool->token, question, sizeof(question));
 	assert_true(packet_ask(question, length, -1, first, sizeof(first), NULL) > 0);
 	publish_as(pool, "again", GPOOL_OBJECT_IMMUTABLE, 1, 2);
-	/* Older than the last one: nobody waits for an answer, and the new object stands. */
+	/* Older than the last one: its answer is not awaited, and the new object stays. */
 	assert_int_equal(attach_send(pool->socket, question, (size_t)length, NULL, 0), 0);
 	assert_int_equal(try_open("again", 0, 0), 0);
 	/*
@@ -1118,7 +1118,7 @@ static int manifest_of(uint32_t page, uint64_t generation, bool sealed)
 	return fd;
 }
 
-static void test_lies(void **state)
+static void test_false_messages(void **state)
 {
 	struct gpool *victim = harness_open(&harness);
 	struct gpool_block theirs, ours;
@@ -1184,7 +1184,7 @@ static void test_arguments(void **state)
 	gpool_object_abort(NULL);
 }
 
-/* The second tenant is joined by name; nobody who names none gets it. */
+/* The second tenant is joined by name; a session that names none does not join it. */
 static const char config_text[] =
 	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"2GiB\"; page_size = \"512KB\"; reserved = \"0 "
 	"pages\"; handle_size = \"%s\"; } );\n"
@@ -1237,7 +1237,7 @@ int main(void)
 		TEST(who_may_delete),
 		TEST(private),
 		TEST(repeats),
-		TEST(lies),
+		TEST(false_messages),
 		TEST(scattered),
 		TEST(ephemeral_is_evicted),
 	};

@@ -1,9 +1,9 @@
 /*
  * test_objects_crash.c - named objects while the agent dies after each of its stores, one after the other.
  *
- * Goal: whatever a caller asks is done once and answered as if nothing had been; a name means one whole version at any
- * time; no page is lost. Method: that of test_crash_points.c, with its module; each scenario is played for the n-th
- * store, n = 1, 2, 3, ..., until it ends before the n-th. $GPOOL_CRASH_STRIDE tries every so many-th only.
+ * Goal: each call takes effect once and returns as if no death had happened; a name refers to one complete version at
+ * any time; no page is lost. Method: that of test_crash_points.c, with its module; each scenario is run for the n-th
+ * store, n = 1, 2, 3, ..., until it ends before the n-th. $GPOOL_CRASH_STRIDE=n tries every n-th only.
  */
 #include "client/object/object.h"
 #include "tests/integration/crash_points.h"
@@ -431,8 +431,8 @@ static uint32_t idle_pages(void)
 }
 
 /*
- * The agent dies as it is about to take idle pages. While there is none they become an object's, and its pages are in
- * nobody's hands but the publisher's when the next agent asks itself whose they are.
+ * The agent dies as it is about to take idle pages. While there is no agent they become an object's, and only the
+ * publisher knows about its pages when the next agent determines their owner.
  */
 static void test_published_pages_are_nobody_elses(void **state)
 {

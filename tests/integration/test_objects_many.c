@@ -1,10 +1,10 @@
 /*
  * test_objects_many.c - thousands of named objects.
  *
- * Goal: as many as the pool is set to have can be published, are found by name, in the directory and after the agent's
- * death, and go; one more is refused with an error that names the limit and the setting; without the setting there is
- * room for one in each page. Method: objects of one page that nobody writes to, so that the memory behind them is never
- * there.
+ * Goal: the configured number of objects can be published, found by name, in the directory and after the agent's death,
+ * and deleted; one more is refused with an error that names the limit and the setting; without the setting there is
+ * room for one in each page. Method: objects of one page that are never written, so that their memory is never
+ * allocated.
  */
 #include "client/gpool.h"
 #include "client/object/object.h"
@@ -166,7 +166,7 @@ static void test_as_many_as_may_be(void **state)
 		assert_true(is_found(i));
 	assert_int_equal(listed(), MANY);
 
-	/* While a successor makes the directory anew somebody may look there in vain; when it answers it is whole. */
+	/* While a successor rebuilds the directory a lookup may fail; once it answers, the directory is complete. */
 	agent_killed();
 	opened(0);
 	for (uint32_t i = 0; i < MANY; i++)

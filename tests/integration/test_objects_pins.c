@@ -1,10 +1,10 @@
 /*
  * test_objects_pins.c - objects that pins alone keep.
  *
- * Goal: what is pinned stays, with its content, whoever needs room and whatever becomes of its name; what is not goes,
- * though it is open, and its readers are told when they pin it again; what is worth least goes first, of bytes and of
- * counts; pins end with their process, and stand while the agent dies. Method: a gpoold, its only pool of 64 pages,
- * sessions of this process and processes of their own.
+ * Goal: a pinned object stays, with its content, under pressure and whatever happens to its name; an unpinned one is
+ * evicted though it is open, and its readers get an error when they pin it again; the object with the lowest worth is
+ * evicted first, by bytes and by counts; pins end with their process, and survive the death of the agent. Method: a
+ * gpoold, its only pool of 64 pages, sessions of this process and separate processes.
  */
 #include "client/core/pool.h"
 #include "tests/integration/life.h"
@@ -88,7 +88,7 @@ static bool is_there(const char *name)
 	return false;
 }
 
-/* Whether so many pages can be had now; they are given back. */
+/* Whether that many pages can be allocated now; they are freed again. */
 static bool can_have(struct gpool *pool, uint32_t pages)
 {
 	struct gpool_block block;
@@ -278,7 +278,7 @@ static void test_worth(void **state)
 	scan();
 	assert_true(is_there("dear") && is_there("often"));
 	assert_true(is(dear, 1) && is(often, 2));
-	/* Whoever needs the room gets it all the same. */
+	/* A request for the room evicts it all the same. */
 	assert_true(can_have(reader, PAGES));
 	assert_int_equal(gpool_object_close(dear), 0);
 	assert_int_equal(gpool_object_close(often), 0);
@@ -369,7 +369,7 @@ static void test_room_in_a_row(void **state)
 		assert_int_equal(gpool_object_close(objects[i]), 0);
 }
 
-/* ---- who is in the way ---- */
+/* ---- which sessions are in the way ---- */
 
 static void test_a_refusal_names_the_object(void **state)
 {
@@ -459,7 +459,7 @@ static void test_pins_are_listed(void **state)
 	assert_int_equal(gpool_object_close(again), 0);
 }
 
-/* A pin that nobody refreshes is found and, here, taken away; then the object may leave. */
+/* A pin that is not refreshed is found and, here, revoked; then the object may be evicted. */
 static void test_a_leaked_pin(void **state)
 {
 	struct gpool_object *object;
@@ -542,7 +542,7 @@ static void test_a_newer_version(void **state)
 	found = opened(writer, "a");
 	assert_true(is(found, 2));
 	assert_int_equal(harness_free_pages(&harness), PAGES - 2 * OBJECT_PAGES);
-	/* It goes when nobody pins it any more, though it is open. */
+	/* It is freed with its last pin, though it is open. */
 	assert_int_equal(gpool_object_unpin(old), 0);
 	AWAIT(harness_free_pages(&harness) == PAGES - OBJECT_PAGES);
 	assert_int_equal(gpool_object_close(old), 0);
@@ -640,7 +640,7 @@ static void test_the_agent_dies(void **state)
 	again = opened(reader, "kept");
 	assert_int_equal(gpool_object_pin(again), 0);
 	assert_int_equal(kill(process_of("gpoold-agent"), SIGKILL), 0);
-	/* Nobody is asked. */
+	/* No request is sent. */
 	assert_int_equal(gpool_object_pin(goes), 0);
 	assert_int_equal(gpool_object_unpin(goes), 0);
 	AWAIT(status()->incarnation > agents);

@@ -1,11 +1,11 @@
 /*
  * test_pins.c - pins that are held for longer than pins.max_duration.
  *
- * Goal: each of the three answers to a leaked pin does what it says and no more. It is found once and its holder named;
- * a touch in time prevents it; a pin that was taken away leaves a block that can be evicted and a program that can go
- * on; a session that was ended keeps its pages until its process ends. Method: a gpoold for each test, with a short
- * time to leak. What it knows is asked of it, over and over until it is as expected; events are counted up to one that
- * was ordered by a reload. A second block, which leaks too, tells when the first had its turn.
+ * Goal: each of the three actions on a leaked pin has its documented effect and no other. The pin is found once and its
+ * holder named; a touch in time prevents it; a revoked pin leaves a block that can be evicted and a program that can
+ * continue; a session that was ended keeps its pages until its process ends. Method: a gpoold for each test, with a
+ * short leak time. Its state is polled until it is as expected; events are counted up to one that a reload triggers. A
+ * second block, which leaks too, shows when the first was examined.
  */
 #include "client/gpool.h"
 #include "client/core/pool.h"

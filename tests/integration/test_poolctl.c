@@ -1165,7 +1165,7 @@ static void test_events_kind_and_interrupt(void **state)
 
 /* ---- who may ---- */
 
-/* poolctl as the user nobody, whom the configuration lets look and not steer. */
+/* poolctl as the user nobody, which the configuration makes an observer. */
 static struct result as_nobody(const char *first, ...)
 {
 	char *arguments[ARGUMENTS_MAX];

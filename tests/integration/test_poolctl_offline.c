@@ -1,10 +1,10 @@
 /*
  * test_poolctl_offline.c - what poolctl reads without an agent: the tables of a stopped one, and snapshots.
  *
- * Goal: status, pages, pins, clients and check say what stands there; whatever stands there, poolctl does not crash; a
- * snapshot says the same as the tables it was taken from.
+ * Goal: status, pages, pins, clients and check report the content of the tables; no content crashes poolctl; a snapshot
+ * reports the same as the tables it was taken from.
  * Method: this process plays gpoold's keeper: it makes segments whose content it knows, holds their descriptors and
- * writes a pid file. Then it lies: in a worker's segment, in the pool's, in the file.
+ * writes a pid file. Then it writes wrong values: into a worker's segment, the pool's, the file.
  */
 #include "tests/integration/poolctl_process.h"
 

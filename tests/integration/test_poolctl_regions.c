@@ -1,11 +1,11 @@
 /*
- * test_poolctl_regions.c - poolctl regions: what workers have made of their addresses, as it is seen from outside.
+ * test_poolctl_regions.c - poolctl regions: workers' use of their addresses, seen from outside.
  *
- * Goal: asked of the agent, read without it, or read from a snapshot, it says the same, and what stands there; a worker
- * that hangs in the middle of a change, or changes without end, is shown as such and waited for by nobody; lies are
- * told apart; a client that is not there, or may be several, is refused with its name.
- * Method: this process is a worker of a real agent and writes its table of regions itself, so that it knows what must
- * be shown.
+ * Goal: a request to the agent, an offline read and a snapshot report the same, and the true content; a worker that
+ * hangs in the middle of a change, or changes without end, is shown as such and is not waited for; false entries are
+ * marked; a client that does not exist, or is ambiguous, is refused with its name.
+ * Method: this process is a worker of a real agent and writes its table of regions itself, so that it knows the
+ * expected output.
  */
 #include "tests/integration/poolctl_process.h"
 #include "tests/lib/harness.h"
@@ -470,7 +470,7 @@ static void test_restless_worker(void **state)
 	pthread_join(thread, NULL);
 }
 
-/* ---- lies ---- */
+/* ---- false entries ---- */
 
 static void test_lies(void **state)
 {
@@ -600,7 +600,7 @@ static void test_without_agent(void **state)
 	rmdir(folder);
 }
 
-/* Who may not read a session's table writes none of them into a snapshot. */
+/* A user that may not read a session's table writes none of them into a snapshot. */
 static void test_snapshot_without_sessions(void **state)
 {
 	static const uint64_t nothing[6] = {0};

@@ -1,9 +1,9 @@
 /*
  * test_poolctl_top.c - poolctl top on a terminal.
  *
- * Goal: it draws what is there, in every size, with and without colours; keys do what they say; it says when nobody
- * answers; and whatever ends it, the terminal is as it was. Method: the program that was built on a pty, whose screen
- * the test keeps, with a real agent.
+ * Goal: it draws the pool's state, in every size, with and without colours; keys work as documented; it reports when no
+ * agent answers; and however it ends, the terminal is restored. Method: the program that was built on a pty, whose
+ * screen the test keeps, with a real agent.
  */
 #include "tests/integration/poolctl_process.h"
 #include "tests/integration/terminal.h"
@@ -183,7 +183,7 @@ static void test_where_it_cannot_be(void **state)
 	assert_int_equal(WEXITSTATUS(status), FAILED);
 }
 
-/* While nobody answers it says so, shows what was, and obeys. */
+/* While no agent answers it reports that, shows the last state, and handles keys. */
 static void test_it_outlives_gpoold(void **state)
 {
 	struct terminal terminal;

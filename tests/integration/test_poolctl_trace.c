@@ -2,10 +2,9 @@
  * test_poolctl_trace.c - the flight recorder of a real agent and real workers, as poolctl trace and poolctl events
  * --since show it.
  *
- * Goal: what happened stands in the trace, also what a worker and an agent did that were killed; the trace is what
- * Perfetto reads; an agent that hangs is not needed. Method: make each thing happen once, kill -9, and look for it by
- * name; check every element of the trace against the format: known phases, named tracks, sorted times, no slices across
- * each other.
+ * Goal: the trace contains what happened, also what a worker and an agent did that were killed; Perfetto can read the
+ * trace; an agent that hangs is not needed. Method: make each event happen once, kill -9, and look for it by name;
+ * check every element of the trace against the format: known phases, named tracks, sorted times, no overlapping slices.
  */
 #include "tests/integration/poolctl_process.h"
 #include "tests/lib/harness.h"
@@ -66,7 +65,7 @@ static void check_metadata(const cJSON *event, struct track *track)
 	}
 }
 
-/* Apart from the one before, or in it and apart from what lies there. Times have three decimals, as doubles. */
+/* Either after the one before, or inside it and apart from its children. Times have three decimals, as doubles. */
 static void check_slice(struct track *track, double begin, double end)
 {
 	const double least = 0.0005;
@@ -125,7 +124,7 @@ static void check_trace(const cJSON *trace)
 	}
 }
 
-/* ---- what stands in one ---- */
+/* ---- content of a trace ---- */
 
 static bool is(const cJSON *event, const char *name, const char *phase, uint32_t session)
 {
@@ -465,7 +464,7 @@ static void test_without_agent(void **state)
 	unlink(path);
 }
 
-/* Who is neither root nor gpoold's user is shown what the agent has recorded. */
+/* A user that is neither root nor gpoold's user is shown what the agent has recorded. */
 static void test_as_nobody(void **state)
 {
 	char *const arguments[] = {(char *)"poolctl", (char *)"trace", (char *)"-d", world.harness.directory, NULL};
@@ -533,7 +532,7 @@ static void test_events_since(void **state)
 		lines += *at == '\n';
 	snprintf(count, sizeof(count), "%u", lines + 1);
 	running = poolctl_start(arguments);
-	/* When it has told the recorded ones it follows. */
+	/* After the recorded ones it follows. */
 	for (left = lines; left; left -= seen == '\n')
 		assert_int_equal(read(running.out, &seen, 1), 1);
 	gpool_close(harness_open(&world.harness));

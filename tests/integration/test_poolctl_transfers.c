@@ -1,10 +1,9 @@
 /*
- * test_poolctl_transfers.c - what poolctl says of pages on their way between trust domains.
+ * test_poolctl_transfers.c - poolctl's report of pages in transfer between trust domains.
  *
- * Goal: retired pages are shown with who holds them up, also when they are more than one answer has room for; the list
- * is empty when they have come back; and what can be said without the agent agrees with it. Method: a real gpoold with
- * the tenants `red` and `blue`. Red gives up every second page of the pool, without letting go of any, and blue asks
- * for some.
+ * Goal: retired pages are shown with the sessions that delay them, also when they exceed one answer; the list is empty
+ * when they are free again; and the offline report agrees with the agent's. Method: a real gpoold with the tenants
+ * `red` and `blue`. Red frees every second page of the pool, without unmapping any, and blue requests some.
  */
 #include "tests/integration/poolctl_process.h"
 #include "tests/lib/harness.h"
@@ -78,7 +77,7 @@ static void await_retired(uint32_t pages)
 	}
 }
 
-/* Red has had all of the pool; every second page is nobody's now, and red has it mapped still. */
+/* Red has had all of the pool; every second page is free now, and red has it still mapped. */
 static void red_gives_up_half(void)
 {
 	static struct gpool_block blocks[PAGES];

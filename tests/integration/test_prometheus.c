@@ -84,7 +84,7 @@ static void test_rules_name_what_is_exported(void **state)
 
 /* ---- a Prometheus of our own ---- */
 
-/* One that nobody has at this moment. */
+/* A port that no process uses at this moment. */
 static uint16_t free_port(void)
 {
 	struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};

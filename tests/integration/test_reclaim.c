@@ -4,8 +4,8 @@
  * Goal: under pressure the agent takes back a stopped worker's idle pages, what its threads keep in their magazines,
  * and its unpinned blocks, in this order; what it has pinned stays. When it goes on, it finds -ESTALE and the rest as
  * it was.
- * Method: a child makes itself pages of each kind and is stopped; this process then allocates. Who has which page, and
- * as what, is asked of the agent.
+ * Method: a child makes itself pages of each kind and is stopped; this process then allocates. Owner and state of pages
+ * are requested from the agent.
  */
 #include "client/gpool.h"
 #include "client/core/request.h"
@@ -44,7 +44,7 @@ struct sleeper {
 	struct gpool_block pinned[PINNED], unpinned[UNPINNED];
 };
 
-/* What it tells when it is asked to go on. */
+/* What it reports when it goes on. */
 struct findings {
 	int error; /* the first call that answered what it must not */
 	uint32_t stale, alive, wrong;

@@ -1,10 +1,9 @@
 /*
- * test_recovery.c - the agent is killed and goes on; workers notice nothing but a pause.
+ * test_recovery.c - the agent is killed and restarted; workers notice nothing but a pause.
  *
- * Goal: what stood before a death stands after it: sessions, leases, pins, contents, waiting requests, limits,
- * quarantines, tokens; and what ended while there was no agent has ended. Method: a real gpoold whose agent gets
- * SIGKILL at a time of the test's choice. That every half-done step is made whole is the business of
- * test_crash_points.c.
+ * Goal: the state before a death is kept: sessions, leases, pins, contents, waiting requests, limits, quarantines,
+ * tokens; and a session that ended while there was no agent has ended. Method: a real gpoold whose agent gets SIGKILL
+ * at a time that the test chooses. Recovery of each intermediate state is tested in test_crash_points.c.
  */
 #include "tests/integration/life.h"
 

@@ -1,10 +1,10 @@
 /*
  * test_reload.c - the configuration: a wrong one at the start, another one later.
  *
- * Goal: a wrong configuration starts nothing and is named by file and line; a reload, by SIGHUP or by request, changes
- * what it says and says what needs a restart; a broken file changes nothing; nothing is measured by a configuration
- * that does not run yet, and tenants shut out nobody who only looks and steers. Method: a real gpoold with a
- * configuration file that is written anew beneath it; what it says is read from the answer, the event or the log.
+ * Goal: a wrong configuration is refused at the start with file and line; a reload, by SIGHUP or by request, changes
+ * what it reports and lists what needs a restart; a broken file changes nothing; no value of a configuration that is
+ * not applied yet is used, and tenants do not exclude observers and admins. Method: a real gpoold with a configuration
+ * file that is rewritten during the run; its reports are read from the answer, the event or the log.
  */
 #include "client/gpool.h"
 #include "proto/codec.h"

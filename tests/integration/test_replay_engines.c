@@ -186,7 +186,7 @@ static void test_preempts_and_finishes(void **state)
 		assert_true(number(run, "hit_blocks") == 0);
 		assert_true(number(run, "waits") > 0 && number(run, "wait_us") > 0);
 		assert_true(number(run, "offloaded") == 0 && number(run, "saved_bytes") == 0);
-		/* Who has all blocks from the beginning has none to wait for. */
+		/* An engine that has all blocks from the beginning waits for none. */
 		assert_true((number(run, "preempted") > 0) == (i < 4));
 		assert_true((number(run, "recomputed_tokens") > 0) == (i < 4));
 	}
@@ -197,7 +197,7 @@ static void test_preempts_and_finishes(void **state)
 	assert_nothing_left();
 }
 
-/* What was copied is verified when it comes back. */
+/* Copied content is verified when it is restored. */
 static void test_offloads(void **state)
 {
 	const cJSON *run;

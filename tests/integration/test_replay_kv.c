@@ -1,8 +1,8 @@
 /*
- * test_replay_kv.c - gpool-replay kv and waste as people run them, on the excerpts of public traces that are shipped.
+ * test_replay_kv.c - gpool-replay kv and waste on the excerpts of public traces that are shipped.
  *
- * Goal: the hit rates of LRU and of the optimum are those that a slow model finds, whose parts are plain arrays and
- * loops; `adaptive` lies between; the chart is one whole file; wrong options and traces are refused with the place.
+ * Goal: the hit rates of LRU and of the optimum equal those of a slow model made of plain arrays and loops; `adaptive`
+ * is between them; the chart is one complete file; wrong options and traces are refused with the place.
  * Method: the real program as a child process. Run it from the root of the source tree.
  */
 #include "tests/integration/tool_process.h"

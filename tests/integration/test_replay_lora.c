@@ -1,9 +1,9 @@
 /*
- * test_replay_lora.c - gpool-replay lora as people run it, on the excerpt of a public trace that is shipped.
+ * test_replay_lora.c - gpool-replay lora on the excerpt of a public trace that is shipped.
  *
- * Goal: what it tells adds up, nobody is passed over beyond the bound, no strategy does with fewer loads than the
- * least, what can be computed by hand is as computed, the same seed makes the same result, and wrong options and traces
- * are refused. Method: the real program as a child process. Run it from the root of the source tree.
+ * Goal: its figures add up, no request is bypassed beyond the bound, no strategy needs fewer loads than the minimum,
+ * figures that can be computed by hand are as computed, the same seed gives the same result, and wrong options and
+ * traces are refused. Method: the real program as a child process. Run it from the root of the source tree.
  */
 #include "tests/integration/tool_process.h"
 
@@ -62,7 +62,7 @@ static void assert_adds_up(const cJSON *all, const cJSON *alone, const cJSON *re
 	assert_true(number(result, "longest_passed_over_s") < number(member(all, "model"), "patience_s"));
 	assert_float_equal(number(result, "requests_per_s"), requests / number(result, "duration_s"), 1e-6);
 	assert_true(number(result, "busy") > 0 && number(result, "busy") <= 1);
-	/* Who has every adapter there is served no later, all in all. */
+	/* With every adapter resident, requests are served no later in total. */
 	assert_true(number(alone, "duration_s") <= number(result, "duration_s") * 1.01);
 }
 
@@ -100,7 +100,7 @@ static void test_adds_up(void **state)
 	cJSON_Delete(all);
 }
 
-/* Room for all: each is loaded once, and nobody can do with less. */
+/* Room for all: each is loaded once, which is the minimum. */
 static void test_room_for_all(void **state)
 {
 	const cJSON *load, *result;

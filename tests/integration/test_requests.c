@@ -1,10 +1,10 @@
 /*
- * test_requests.c - requests over the control socket: who may send them, and how often they take effect.
+ * test_requests.c - requests over the control socket: rights, and how often they take effect.
  *
- * Goal: who may not, cannot; the token of an ended session is worth nothing; a request takes effect once however often
- * it arrives, also when the front dies over it. Method: a real gpoold, whose front is killed with a request unread and
- * with one passed on. Requests that must be the same byte for byte are sent over the control socket by a few lines that
- * speak nanomsg's framing.
+ * Goal: a request without the right is refused; the token of an ended session is invalid; a request takes effect once
+ * however often it arrives, also when the front dies while handling it. Method: a real gpoold, whose front is killed
+ * with a request unread and with one passed on. Requests that must be identical byte for byte are sent over the control
+ * socket by a few lines that implement nanomsg's framing.
  */
 #include "client/gpool.h"
 #include "client/core/pool.h"

@@ -2,7 +2,7 @@
  * test_rights_objects.c - the rights to named objects that docs/rights.md states.
  *
  * Goal: a tenant replaces and deletes the objects of its own sessions, and none of another tenant's unless the owner
- * allows that; a version that nobody has open yet stays, and so does the right of its owner. A name belongs to a trust
+ * allows that; a version that is not open yet stays, and so does the right of its owner. A name belongs to a trust
  * domain, and other domains see nothing of it. Method: a real gpoold with tenants `red`, `blue` and `rose`; red is the
  * victim, and each case is one attack.
  */
@@ -164,7 +164,7 @@ static void test_known_version_is_not_replaced(void **state)
 	is_read(blue, "weights", version, RED_BYTE);
 }
 
-/* Nobody has it open: a replacement would have freed it at once. */
+/* It is not open: a replacement would have freed it at once. */
 static void test_unread_version_stays(void **state)
 {
 	uint64_t version, never;
@@ -333,7 +333,7 @@ static void test_same_name_in_two_domains(void **state)
 	is_read(red, "weights", of_red, RED_BYTE);
 }
 
-/* A private object of another domain is in nobody's way, and nobody locks its owner out. */
+/* A private object of another domain blocks no session, and its owner cannot be locked out. */
 static void test_private_of_another_domain(void **state)
 {
 	struct gpool_object *object;

@@ -1,5 +1,5 @@
 /*
- * test_rights_sessions.c - tenants and users that attach as often as they can.
+ * test_rights_sessions.c - tenants and users that attach without limit.
  *
  * Goal: neither one tenant, nor one user, nor observers can take all of limits.sessions: other tenants get what they
  * are guaranteed, and root's tools always attach; refusals name the limit; the limits hold after a restart of the

@@ -2,9 +2,9 @@
  * test_roles.c - roles: one session holds one at a time, others stand by, and a death passes it on.
  *
  * Goal: the next standby holds a role with a higher token once the holder's process is dead, and never before; order,
- * time-outs, limits and rights are as gpool.h says. Method: real processes that do as they are told over a socket, and
- * are killed, stopped, or lose their connection; and a crowd that is killed at random, where whoever enters checks that
- * nobody else can be inside.
+ * time-outs, limits and rights are as in gpool.h. Method: real processes that execute orders from a socket, and are
+ * killed, stopped, or lose their connection; and a crowd that is killed at random, in which each process that enters
+ * checks that no other can be inside.
  */
 #include "client/gpool.h"
 #include "client/core/pool.h"
@@ -35,7 +35,7 @@
 
 #include <cmocka.h>
 
-/* ---- what stands in the table ---- */
+/* ---- content of the table ---- */
 
 static const struct role_record *record_of(const char *name)
 {
@@ -65,11 +65,11 @@ static uint64_t takeovers(void)
 	return atomic_load(&pool_view(admin)->header->counters[POOL_COUNT_TAKEOVERS]);
 }
 
-/* ---- processes that do as they are told ---- */
+/* ---- processes that execute orders ---- */
 
 enum order { ORDER_ACQUIRE, ORDER_RELEASE, ORDER_CHECK, ORDER_DISCONNECT, ORDER_CHILD, ORDER_CLOSE };
 
-struct told {
+struct command {
 	enum order order;
 	int timeout_ms;
 	char name[64];
@@ -87,15 +87,15 @@ struct actor {
 	struct gpool_role role; /* as of its last acquisition */
 };
 
-static int obey(struct gpool **pool, const struct told *told, struct gpool_role *role, int channel)
+static int obey(struct gpool **pool, const struct command *command, struct gpool_role *role, int channel)
 {
 	char byte;
 	pid_t pid;
 
-	switch (told->order) {
+	switch (command->order) {
 	case ORDER_ACQUIRE:
 		role->size = sizeof(*role);
-		return gpool_role_acquire(*pool, told->name, told->timeout_ms, role);
+		return gpool_role_acquire(*pool, command->name, command->timeout_ms, role);
 	case ORDER_RELEASE: return gpool_role_release(*pool, role);
 	case ORDER_CHECK: return gpool_role_check(*pool, role);
 	case ORDER_DISCONNECT: return shutdown((*pool)->socket, SHUT_RDWR);
@@ -119,7 +119,7 @@ static _Noreturn void actor_main(int channel, const char *tenant)
 	struct gpool_options options = harness_options(&harness);
 	struct answer answer = {.result = 0};
 	struct gpool *pool = NULL;
-	struct told told;
+	struct command command;
 
 	options.tenant = tenant;
 	options.magazine = 1;
@@ -129,9 +129,9 @@ static _Noreturn void actor_main(int channel, const char *tenant)
 	do {
 		if (write(channel, &answer, sizeof(answer)) != sizeof(answer))
 			_exit(2);
-		if (read(channel, &told, sizeof(told)) != sizeof(told))
+		if (read(channel, &command, sizeof(command)) != sizeof(command))
 			break;
-		answer.result = obey(&pool, &told, &answer.role, channel);
+		answer.result = obey(&pool, &command, &answer.role, channel);
 	} while (true);
 	_exit(0);
 }
@@ -148,9 +148,9 @@ static struct answer heard(const struct actor *actor)
 
 static void say(const struct actor *actor, enum order order, int timeout_ms)
 {
-	struct told told = {.order = order, .timeout_ms = timeout_ms, .name = "main"};
+	struct command command = {.order = order, .timeout_ms = timeout_ms, .name = "main"};
 
-	assert_int_equal(write(actor->channel, &told, sizeof(told)), sizeof(told));
+	assert_int_equal(write(actor->channel, &command, sizeof(command)), sizeof(command));
 }
 
 static int tell(struct actor *actor, enum order order, int timeout_ms)
@@ -200,7 +200,7 @@ static void actor_end(struct actor *actor)
 	close(actor->channel);
 }
 
-/* It waits in the agent's order now, behind whoever waited before. */
+/* It is in the agent's queue now, behind the earlier standbys. */
 static void stand_by(const struct actor *actor, int timeout_ms)
 {
 	uint32_t before = waiters();
@@ -323,7 +323,7 @@ static void test_death_passes_it_on(void **state)
 	while (event.kind != GPOOL_EVENT_TAKEOVER);
 	assert_int_equal(event.session, second.session);
 	assert_int_equal(event.value, second.role.token);
-	/* Nobody waits: free, and the next is no takeover. */
+	/* No standby: free, and the next grant is no takeover. */
 	actor_kill(&second);
 	AWAIT(holder() == 0);
 	pool = open_worker();
@@ -418,7 +418,7 @@ static void test_a_standby_adopts_the_kv_of_the_dead(void **state)
 	standby = open_worker();
 	other = open_worker();
 
-	/* While it lives, and with its token, nobody adopts: the token is good for its own session alone. */
+	/* While it lives, its token cannot be used to adopt: the token is valid for its own session alone. */
 	adopt.flags = GPOOL_OBJECT_ADOPT;
 	adopt.role = "main";
 	adopt.role_token = answer.role.token;
@@ -545,7 +545,7 @@ static void test_a_forked_child_may_not(void **state)
 	gpool_close(pool);
 }
 
-/* ---- who is next ---- */
+/* ---- succession ---- */
 
 static void test_standbys_in_order_of_arrival(void **state)
 {
@@ -635,7 +635,7 @@ static void test_two_threads_are_one_session(void **state)
 	gpool_close(other);
 }
 
-/* Patience that ends just when the role comes: it is had by who was told so, and by nobody else. */
+/* A timeout that ends just when the role is granted: the role is held by the process that was granted it alone. */
 static void *impatient(void *pool)
 {
 	intptr_t got = 0;
@@ -745,7 +745,7 @@ enum { CROWD = 6, DEATHS = 120 };
 /* Written inside the role alone, but for `error`. */
 struct scene {
 	_Atomic uint32_t inside; /* pid; of a dead one when it died there */
-	_Atomic uint64_t token;  /* of the last who was inside */
+	_Atomic uint64_t token;  /* of the last one inside */
 	_Atomic uint32_t left, right;
 	_Atomic uint32_t entered, found_dead;
 	_Atomic uint32_t error;
@@ -845,7 +845,7 @@ static void test_never_two_holders(void **state)
 		int victim = rand_r(&next) % CROWD;
 
 		AWAIT(atomic_load(&scene->entered) > entered || atomic_load(&scene->error));
-		/* Every other time whoever is inside, if it is somebody of ours. */
+		/* Every other time the process inside, if it is one of ours. */
 		pid = atomic_load(&scene->inside);
 		for (int i = 0; i < CROWD && rand_r(&next) % 2; i++)
 			if ((uint32_t)pids[i] == pid)
@@ -960,7 +960,7 @@ static void test_a_role_is_of_one_tenant(void **state)
 	assert_int_equal(gpool_role_acquire(batch, "main", 0, &role), -EACCES);
 	assert_int_equal(gpool_role_acquire(second, "main", 0, &role), -ETIMEDOUT);
 	gpool_close(serving);
-	/* Also when nobody has it. */
+	/* Also when it has no holder. */
 	assert_int_equal(gpool_role_acquire(batch, "main", -1, &role), -EACCES);
 	assert_int_equal(gpool_role_acquire(second, "main", -1, &role), 0);
 	assert_int_equal(gpool_role_acquire(batch, "mine", -1, &role), 0);

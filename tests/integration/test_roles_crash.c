@@ -31,7 +31,7 @@ static struct gpool *first;
 static pid_t child;
 static uint64_t highest;
 
-/* ---- what stands there ---- */
+/* ---- content of the table ---- */
 
 static uint32_t waiters(void)
 {
@@ -50,7 +50,7 @@ static uint32_t holder(void)
 	return gpool_role_info(admin, "main", &session, NULL) ? 0 : session;
 }
 
-/* It holds the role, by a token that nobody had before. */
+/* It holds the role, with a token that was never used before. */
 static void holds(struct gpool *pool, const struct gpool_role *role)
 {
 	assert_int_equal(gpool_role_check(pool, role), 0);

@@ -88,7 +88,7 @@ static uint32_t pinned_blocks_of(const struct gpool *pool)
 	return heads;
 }
 
-/* Every second page at the pool's begin is somebody's, so that nothing lies in a row. */
+/* Every second page at the pool's beginning is allocated, so that no two free pages are adjacent. */
 static uint32_t scatter(struct gpool *pool, struct gpool_block *kept)
 {
 	struct gpool_block all[PAGES];
@@ -194,7 +194,7 @@ static void test_same_addresses_and_contents(void **state)
 	fill(mutable[0], 6);
 	assert_int_equal(wrong_words(ephemeral, 5), 0);
 	assert_int_equal(harness_check(&harness), 0);
-	/* A range that was made from an object closes it: then the pages are nobody's but the object's. */
+	/* A range that was made from an object closes it: then the pages belong to the object alone. */
 	assert_int_equal(gpool_sleep(other, 0), 0);
 	assert_int_equal(gpool_sleep(pool, 0), 0);
 	assert_int_equal(gpool_wake(other, ANSWER_MS), 0);
@@ -610,7 +610,7 @@ static void test_destroyed_asleep(void **state)
 		fill(mutable[i] = made(pool, 3 + i, GPOOL_OBJECT_MUTABLE, NULL), i);
 	ephemeral = made(pool, 3, GPOOL_OBJECT_EPHEMERAL, NULL);
 	assert_int_equal(gpool_sleep(pool, 0), 0);
-	/* It comes back with the others, and ends then. */
+	/* It is restored with the others, and ends then. */
 	assert_int_equal(gpool_range_destroy(mutable[1]), 0);
 	assert_int_equal(kept_bytes(), 12 * PAGE_BYTES);
 	assert_int_equal(gpool_range_destroy(ephemeral), 0);
@@ -681,7 +681,7 @@ static void test_killed_asleep(void **state)
 	gpool_close(pool);
 }
 
-/* A range is pinned for as long as it is awake, and that is no leak; a block that nobody touches is one. */
+/* A range is pinned for as long as it is awake, and that is no leak; a block that is not touched is one. */
 static void test_never_leaked(void **state)
 {
 	struct gpool_range *range;

@@ -624,7 +624,7 @@ static void test_ahead_of_need(void **state)
 		assert_int_equal(kept_bytes(), 0);
 		read_back(pool, &block, 7);
 	}
-	/* Nobody goes for it. */
+	/* It is not requested. */
 	evict_all(pool, 4);
 	for (uint32_t i = 0; i < PAGES - 3; i++)
 		taken[i] = alloc(other, 1);

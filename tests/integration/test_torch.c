@@ -34,7 +34,7 @@ int __lsan_is_turned_off(void)
 
 static struct harness harness;
 
-/* Out of the library, and of the libgpool that it stands on: another one than this program's own. */
+/* From the library, and from the libgpool that it is linked with: another one than this program's own. */
 static struct {
 	void *(*malloc)(ssize_t size, int device, void *stream);
 	void (*free)(void *address, ssize_t size, int device, void *stream);

@@ -1,8 +1,8 @@
 /*
- * test_totals.c - what sessions have done, added up by the agent.
+ * test_totals.c - counters of sessions, added up by the agent.
  *
- * Goal: the sums have what living sessions count and what those have counted that ended, whether they detached or died,
- * and an agent's death takes nothing from them; a worker that lies bends nothing but what it adds. Method: workers
+ * Goal: the sums contain the counts of living sessions and of those that ended, whether they detached or died, and the
+ * agent's death takes nothing from them; false counts of a worker affect only its own contribution. Method: workers
  * whose calls are counted here.
  */
 #include "client/core/pool.h"

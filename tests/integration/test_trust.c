@@ -1,11 +1,12 @@
 /*
  * test_trust.c - pages that move from the tenants of one trust domain to those of another.
  *
- * Goal: who gets such a page finds zeros in all of it; while a process of the old domain may have it mapped nobody of
- * another one gets it, and it is retired and shown; it comes back when that process lets go or dies; all of this over
- * deaths of agent and mover; no descriptor gives more than one handle; and with one domain nothing is ever cleared.
+ * Goal: a session that gets such a page finds zeros in all of it; while a process of the old domain may have the page
+ * mapped, no session of another one gets it, and it is retired and shown; it is free again when that process unmaps it
+ * or dies; all of this across deaths of agent and mover; no descriptor gives more than one handle; with one domain
+ * nothing is ever cleared.
  * Method: a real gpoold with two tenants, `red` and `blue`, whose sessions this process and its children open (as an
- * operator may); red fills what it has, and blue looks at every byte.
+ * operator may); red fills its pages, and blue checks every byte.
  */
 #include "tests/integration/life.h"
 
@@ -413,7 +414,7 @@ static void test_who_does_not_let_go(void **state)
 	gpool_oom_info(blue, &shortage);
 	assert_int_equal(shortage.free, 0);
 	assert_int_equal(counted(POOL_COUNT_RETIREMENTS), SOME);
-	/* Nobody has written to what it still has mapped. */
+	/* Pages that are still mapped were not written to. */
 	for (uint32_t i = 0; i < PAGES; i++)
 		assert_int_equal(seen[i][i], RED_BYTE);
 	books_balance();
@@ -436,7 +437,7 @@ static void test_other_pages_are_lent_instead(void **state)
 	assert_int_equal(take(red, blocks, PAGES / 2, ANSWER_MS), PAGES / 2);
 	fill(red, blocks, PAGES / 2);
 	give(red, blocks, PAGES / 2);
-	/* Half of the pool nobody has had; what is red's comes after. */
+	/* Half of the pool was never used; red's pages come after it. */
 	assert_int_equal(take(blue, others, PAGES, 0), PAGES / 2);
 	are_zero(blue, others, PAGES / 2);
 	for (uint32_t i = 0; i < PAGES / 2; i++)
@@ -601,7 +602,7 @@ static void test_mover_dies_over_transfers(void **state)
 	deaths_over_transfers("gpoold-mover");
 }
 
-/* What nobody has mapped any more is made ready before somebody waits for it. */
+/* Pages that are not mapped any more are cleared before they are requested. */
 static void test_ahead_of_need(void **state)
 {
 	(void)state;
@@ -711,8 +712,8 @@ static bool is_readable(uint64_t address)
 }
 
 /*
- * One that is open, not pinned, and wanted by the other domain: who has it mapped, as its publisher or to read, lets go
- * of it first.
+ * An object that is open, not pinned, and needed by the other domain: the sessions that have it mapped, as its
+ * publisher or to read, unmap it first.
  */
 static void test_evicted_objects_are_unmapped(void **state)
 {
@@ -878,7 +879,7 @@ static void start_dirty(const char *text)
 	unsetenv("GPOOL_HOST_LACKS");
 }
 
-/* Of a device that does not say what it gives: nobody sees what was in it, and each page is cleared once. */
+/* A device that may return old content: the old content is never visible, and each page is cleared once. */
 static void test_fresh_memory_is_cleared(void **state)
 {
 	struct gpool_block blocks[PAGES];
@@ -903,7 +904,7 @@ static void test_fresh_memory_is_cleared(void **state)
 	assert_int_equal(counted(POOL_COUNT_SCRUBBED_PAGES), PAGES);
 }
 
-/* An agent that takes over knows which pages nobody has had yet. */
+/* An agent that takes over knows which pages were never used. */
 static void test_fresh_memory_over_deaths(void **state)
 {
 	struct gpool_block blocks[PAGES];
@@ -985,7 +986,7 @@ static void sleeps(uint32_t kept_pages)
 	are_zero(blue, blocks, count);
 	assert_int_equal(counted(POOL_COUNT_RETIREMENTS), 0);
 	is_all(red, &pinned, RED_BYTE);
-	/* Nobody reads the object any more: its pages too are as those that nobody has mapped. */
+	/* The object has no reader any more: its pages are like those that are not mapped. */
 	assert_int_equal(gpool_object_delete(red, "weights", 0), 0);
 	AWAIT(take(blue, &blocks[count], 1, 0) == 1);
 	assert_int_equal(counted(POOL_COUNT_RETIREMENTS), 0);
@@ -1155,7 +1156,7 @@ static void reclaimable(const char *pools, uint32_t per_handle)
 	assert_int_equal(error, 0);
 	assert_int_equal(bytes[0], RED_BYTE);
 	assert_int_equal(bytes[SOME * gpool_page_bytes(red)], 0);
-	/* Queued work of which nobody told: what it uses is not let go, and so nobody else has it. */
+	/* Queued work without a fence: its memory is not unmapped, and so no other session has it. */
 	assert_int_equal(gpool_stream_open(red, NULL, 0, &stream), 0);
 	assert_int_equal(gpool_stream_open(red, NULL, GPOOL_STREAM_HOST_SIGNALED, &manual), 0);
 	assert_int_equal(gpool_fence_record(red, manual, &fence), 0);

@@ -1,10 +1,10 @@
 /*
  * test_trust_crash.c - the agent dies after each of its stores while a page goes from one trust domain to another.
  *
- * Goal: whatever it dies between, no byte of the old domain is seen in the new one, no page is lost, and what was asked
- * for is had.
+ * Goal: wherever it dies, no byte of the old domain is visible in the new one, no page is lost, and the request is
+ * served.
  * Method: as in test_crash_points: a module in which the agent dies at the n-th store, for n = 1, 2, 3, ... until a
- * scenario ends before the n-th. $GPOOL_CRASH_STRIDE tries every so many-th point only.
+ * scenario ends before the n-th. $GPOOL_CRASH_STRIDE=n tries every n-th point only.
  */
 #include "tests/integration/life.h"
 
@@ -165,7 +165,7 @@ static void act_against_red(void)
 	act_without_red();
 }
 
-/* `usual`: every so many-th point, where nobody says otherwise. */
+/* `usual`: every n-th point, unless the environment sets it. */
 static void play(void (*act)(void), int usual)
 {
 	const char *stride_text = getenv("GPOOL_CRASH_STRIDE");

@@ -458,7 +458,7 @@ static void test_a_long_path_leaves_room_for_the_reason(void **state)
 }
 
 /*
- * Only an upgrade brings other code: who is started again runs what its predecessor ran, whatever the file is by now.
+ * Only an upgrade brings other code: a restarted process runs what its predecessor ran, whatever the file is by now.
  */
 static void test_a_restart_is_no_upgrade(void **state)
 {
@@ -534,7 +534,7 @@ static void test_one_that_does_not_serve_is_undone(void **state)
 	is_taken();
 }
 
-/* A process of a user who may attach asks the agent as a worker, and then as an admin. */
+/* A process of a user that may attach opens the agent as a worker, and then as an admin. */
 static int worker_asks(uid_t uid)
 {
 	struct gpool_options options = harness_options(&harness);
