@@ -11,6 +11,7 @@
 #include "client/gpool.h"
 #include "client/core/request.h"
 #include "proto/codec.h"
+#include "tests/lib/await.h"
 #include "tests/lib/harness.h"
 
 #include <dirent.h>
@@ -31,17 +32,10 @@
 
 #include <cmocka.h>
 
-enum { PAGES = 64, ANSWER_MS = 20000, STUCK_SECONDS = 250, TRIES = 4000, TRY_MS = 5, END_MS = 20000 };
+enum { PAGES = 64, ANSWER_MS = AWAIT_MS, STUCK_SECONDS = 250, END_MS = AWAIT_MS };
 
 #define POOL "name=p0,backend=host,size=32MiB,page_size=512KB,reserved=0"
 #define QUIET "--set", "eviction.start=100", "--set", "eviction.stop=99"
-
-/* Until it holds, for as long as a slow machine may need. */
-#define AWAIT(condition) \
-	for (int tries_ = 0; !(condition); tries_++) { \
-		assert_true(tries_ < TRIES); \
-		poll(NULL, 0, TRY_MS); \
-	}
 
 static const char *const quiet[] = {"--pool", POOL, QUIET, NULL};
 

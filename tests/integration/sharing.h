@@ -28,7 +28,7 @@
 #include <sys/uio.h>
 
 enum { UNITS = 16, PAGE_BYTES = 512 << 10, PAGE_WORDS = PAGE_BYTES / 8, STEP = 61 };
-enum { NONE_MS = 150, ALL_MS = 5000, CELLS_MAX = 256, GATES_MAX = 2, OWNER_MS = 30000 };
+enum { NONE_MS = 150, ALL_MS = AWAIT_MS, CELLS_MAX = 256, GATES_MAX = 2, OWNER_MS = AWAIT_MS };
 
 enum owner_state { IDLE, STOPPED, WORKING, HANGING, KILLED, BACK, STATES };
 
@@ -591,8 +591,8 @@ static int cell_end(void **state)
 		if (gpool_open(&options, &taker))
 			break;
 		objects_delete(taker);
-		for (int tries = 0; pages_free() != gpool_page_count(taker) && tries < TRIES; tries++)
-			poll(NULL, 0, TRY_MS);
+		for (int tries = 0; pages_free() != gpool_page_count(taker) && tries < AWAIT_TRIES; tries++)
+			poll(NULL, 0, AWAIT_STEP_MS);
 		if (pages_free() != gpool_page_count(taker)) {
 			print_error("%u of %u pages are free at the end\n", pages_free(), gpool_page_count(taker));
 			gpool_close(taker);

@@ -25,7 +25,7 @@
 
 #include <cmocka.h>
 
-enum { TERMINAL_ROWS = 60, TERMINAL_COLUMNS = 200, TERMINAL_WAIT_MS = 20000 };
+enum { TERMINAL_ROWS = 60, TERMINAL_COLUMNS = 200, TERMINAL_WAIT_MS = 60000 };
 
 struct terminal {
 	int fd;  /* the pty's other side */

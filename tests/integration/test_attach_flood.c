@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { CONNECTIONS = 200, NOBODY = 65534 };
+enum { CONNECTIONS = 200, WAIT_MS = 60000, NOBODY = 65534 };
 
 /* Open all, report by a byte how many the agent closed, and run until the pipe closes. */
 static int silent_user(const char *path, int ready, int end)
@@ -29,13 +29,13 @@ static int silent_user(const char *path, int ready, int end)
 	if (setgid(NOBODY) < 0 || setuid(NOBODY) < 0)
 		return 1;
 	for (int i = 0; i < CONNECTIONS; i++) {
-		sockets[i] = attach_connect(path, 2000);
+		sockets[i] = attach_connect(path, WAIT_MS);
 		if (sockets[i] < 0)
 			return 1;
 	}
 	/* The agent accepts in order: once the last one is decided, all are. */
 	look = (struct pollfd){sockets[CONNECTIONS - 1], POLLIN, 0};
-	if (poll(&look, 1, 4000) != 1)
+	if (poll(&look, 1, WAIT_MS) != 1)
 		return 1;
 	for (int i = 0; i < CONNECTIONS; i++) {
 		look.fd = sockets[i];

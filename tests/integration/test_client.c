@@ -513,7 +513,7 @@ static void test_child_with_a_pool_of_its_own(void **state)
 		struct gpool_block block;
 		struct gpool *own;
 
-		alarm(30);
+		alarm(250);
 		if (gpool_open(&options, &own) || gpool_alloc(own, 1, NULL, &block))
 			_exit(1);
 		if (gpool_event_next(own, 0, &event) != -EOPNOTSUPP)
@@ -621,7 +621,7 @@ static void test_event_of_an_eviction(void **state)
 	/*
 	 * The subscription is on its way for a moment, and what is published meanwhile is not seen: evict until one is.
 	 */
-	for (int tries = 0; tries < 200 && error; tries++) {
+	for (int tries = 0; tries < 600 && error; tries++) {
 		assert_int_equal(gpool_alloc(pool, 3, NULL, &block), 0);
 		assert_int_equal(gpool_unpin(pool, &block), 0);
 		assert_true(harness_evict(&harness, gpool_session(pool), 1000) >= 3);

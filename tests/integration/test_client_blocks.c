@@ -354,7 +354,7 @@ static void test_eviction_makes_room(void **state)
 	options.flags = GPOOL_ALLOC_NO_EVICT;
 	assert_int_equal(gpool_alloc(pool, 2, &options, &new), -ENOSPC);
 	options.flags = 0;
-	options.timeout_ms = 1000;
+	options.timeout_ms = 60000;
 	assert_int_equal(gpool_alloc(pool, 2, &options, &new), 0);
 	assert_int_equal(gpool_pin(pool, &old), -ESTALE);
 	assert_pages(&pinned, 3);

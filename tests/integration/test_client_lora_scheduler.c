@@ -10,7 +10,7 @@
 
 #include <pthread.h>
 
-enum { SHARED = 36, REQUESTS = 500, RUNNING = 12, STEPS = 3, WAIT_MS = 20000 };
+enum { SHARED = 36, REQUESTS = 500, RUNNING = 12, STEPS = 3, WAIT_MS = 60000 };
 
 static const char *const calm[] = {"--pool", POOL, QUIET, "--set", "lease.initial_pages=0", "--set",
 	"lease.batch_pages=1", "--set", "lease.batch_most=1", NULL};

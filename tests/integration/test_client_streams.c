@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-enum { PAGES = 512, PAGE_BYTES = 512 * 1024, ALL = 1000000, SOON_MS = 20000 };
+enum { PAGES = 512, PAGE_BYTES = 512 * 1024, ALL = 1000000, SOON_MS = 60000 };
 
 static struct harness harness;
 static struct gpool *pool;

@@ -21,7 +21,7 @@
 
 #include <cmocka.h>
 
-enum { PAGES = 512, PAGE_BYTES = 512 * 1024, THREADS = 4, PLACES = 96, LONGEST = 12, SOON_MS = 20000 };
+enum { PAGES = 512, PAGE_BYTES = 512 * 1024, THREADS = 4, PLACES = 96, LONGEST = 12, SOON_MS = 60000 };
 enum { ROUNDS = 60000, EVICT_ROUNDS = 200 }; /* both are reached before a run ends */
 
 static struct harness harness;

@@ -16,6 +16,7 @@
 #include "proto/codec.h"
 #include "shm/pins.h"
 #include "shm/session_segment.h"
+#include "tests/lib/await.h"
 #include "tests/lib/harness.h"
 
 #include <errno.h>
@@ -32,28 +33,13 @@
 
 #include <cmocka.h>
 
-enum {
-	PAGES = 64,
-	PAGE_BYTES = 512 << 10,
-	ANSWER_MS = 10000,
-	STUCK_SECONDS = 250,
-	TRIES = 4000,
-	TRY_MS = 5,
-	EVENTS_MAX = 256
-};
+enum { PAGES = 64, PAGE_BYTES = 512 << 10, ANSWER_MS = AWAIT_MS, STUCK_SECONDS = 250, EVENTS_MAX = 256 };
 
 #define POOL "name=p0,backend=host,size=32MiB,page_size=512KB,reserved=0"
 /* Nothing is evicted without a request, and no pages are lent beyond the request. */
 #define QUIET \
 	"--set", "eviction.start=100", "--set", "eviction.stop=99", "--set", "lease.initial_pages=0", "--set", \
 		"lease.batch_pages=1", "--set", "lease.batch_most=1"
-
-/* Until it holds, for as long as a slow machine may need. */
-#define AWAIT(condition) \
-	for (int tries_ = 0; !(condition); tries_++) { \
-		assert_true(tries_ < TRIES); \
-		poll(NULL, 0, TRY_MS); \
-	}
 
 static const char *const quiet[] = {"--pool", POOL, QUIET, NULL};
 
@@ -632,7 +618,7 @@ static void waiter_start(struct waiter *waiter)
 
 static void test_a_waiting_request_destroys_nothing_before_it_can_be_served(void **state)
 {
-	struct waiter waiter = {.page_count = 12, .timeout_ms = 30000};
+	struct waiter waiter = {.page_count = 12, .timeout_ms = AWAIT_MS};
 	struct gpool_block pinned, two, blocks[10];
 	uint64_t address;
 	struct gpool *pool;
@@ -1003,7 +989,7 @@ static void test_pressure_rises_and_falls_step_by_step(void **state)
 
 static void test_who_waits_for_pages_makes_it_critical(void **state)
 {
-	struct waiter waiter = {.page_count = PAGES / 2 + 1, .timeout_ms = 30000};
+	struct waiter waiter = {.page_count = PAGES / 2 + 1, .timeout_ms = AWAIT_MS};
 	struct gpool_block half;
 	struct gpool *pool;
 

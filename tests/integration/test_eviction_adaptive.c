@@ -12,6 +12,7 @@
 #include "client/core/pool.h"
 #include "proto/codec.h"
 #include "client/core/request.h"
+#include "tests/lib/await.h"
 #include "tests/lib/harness.h"
 
 #include <errno.h>
@@ -27,7 +28,7 @@
 
 #include <cmocka.h>
 
-enum { PAGES = 64, STUCK_SECONDS = 250, TRIES = 4000, TRY_MS = 5, ANSWER_MS = 10000 };
+enum { PAGES = 64, STUCK_SECONDS = 250, ANSWER_MS = AWAIT_MS };
 
 #define CONFIG(policy) \
 	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 " \
@@ -261,8 +262,8 @@ static void agent_killed(void)
 	assert_true(pid > 0);
 	assert_int_equal(kill((pid_t)pid, SIGKILL), 0);
 	for (int tries = 0; atomic_load(&pool->header->incarnation) == before; tries++) {
-		assert_true(tries < TRIES);
-		poll(NULL, 0, TRY_MS);
+		assert_true(tries < AWAIT_TRIES);
+		poll(NULL, 0, AWAIT_STEP_MS);
 	}
 }
 

@@ -30,8 +30,8 @@ enum {
 	FILE_MOST = 1 << 20,
 	OUTPUT_MOST = 4096,
 	PAGES = 4, /* of the example's block */
-	WAIT_MS = 30000,
-	EVICT_TRIES = 10000, /* of a millisecond: until the example's own work on the block is done */
+	WAIT_MS = 60000,
+	EVICT_TRIES = 60000, /* of a millisecond: until the example's own work on the block is done */
 };
 
 static struct harness harness;

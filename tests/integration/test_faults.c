@@ -37,7 +37,7 @@
 
 #include <cmocka.h>
 
-enum { PAGES = 64, WAIT_MS = 20000, AT_ONCE = 4, SPILLED = 3, SPILLED_PAGES = 4 };
+enum { PAGES = 64, WAIT_MS = 60000, AT_ONCE = 4, SPILLED = 3, SPILLED_PAGES = 4 };
 
 /* How the process ends that tries one fault. */
 enum { TRIED_SERVED = 10, TRIED_SERVED_WITHOUT_CHECK, TRIED_ENDED };
@@ -430,11 +430,11 @@ static int look_for_spilled(struct gpool *pool)
 	static struct msg_status_reply status;
 	uint64_t kept = 1;
 
-	for (int tries = 0; tries < 200 && kept; tries++) {
+	for (int tries = 0; tries < 6000 && kept; tries++) {
 		int length =
 			msg_encode_status_request(&(struct msg_status_request){0}, 0, NULL, request, sizeof(request));
 
-		length = pool_request(pool, request, (size_t)length, reply, sizeof(reply), 700, NULL);
+		length = pool_request(pool, request, (size_t)length, reply, sizeof(reply), 2000, NULL);
 		if (length <= 0 || msg_decode_status_reply(&status, reply, (size_t)length))
 			return -EAGAIN;
 		kept = status.pools[0].spill_memory_bytes + status.pools[0].spill_file_bytes +
@@ -458,12 +458,12 @@ static int look_whether_whole(void)
 
 	options.directory = directory;
 	options.flags = GPOOL_OPEN_OBSERVER;
-	options.timeout_ms = 5000;
+	options.timeout_ms = WAIT_MS;
 	error = gpool_open(&options, &pool);
 	if (error)
 		return error;
 	length = msg_encode_check_request(&(struct msg_check_request){0}, 0, NULL, request, sizeof(request));
-	length = pool_request(pool, request, (size_t)length, reply, sizeof(reply), 700, NULL);
+	length = pool_request(pool, request, (size_t)length, reply, sizeof(reply), 2000, NULL);
 	if (length > 0 && !msg_decode_check_reply(&check, reply, (size_t)length)) {
 		if (check.found)
 			fail_msg("%s: %u findings: %s", now_testing, check.found, check.findings[0].text);
@@ -474,9 +474,9 @@ static int look_whether_whole(void)
 	if (!error)
 		error = look_for_spilled(pool);
 	/* A worker that ended without a detach is cleaned up when its death is seen; its end was waited for. */
-	for (tries = 0; tries < 200 && atomic_load(&pool_view(pool)->header->state_pages[PAGE_FREE]) != PAGES; tries++)
+	for (tries = 0; tries < 6000 && atomic_load(&pool_view(pool)->header->state_pages[PAGE_FREE]) != PAGES; tries++)
 		poll(NULL, 0, 10);
-	if (tries == 200)
+	if (tries == 6000)
 		fail_msg("%s: %u of %d pages are free", now_testing,
 			atomic_load(&pool_view(pool)->header->state_pages[PAGE_FREE]), PAGES);
 	gpool_close(pool);
@@ -814,7 +814,7 @@ static void test_driver_faults(void **state)
 			int error;
 
 			options.directory = directory;
-			options.timeout_ms = 5000;
+			options.timeout_ms = WAIT_MS;
 			error = gpool_open(&options, &pool);
 			assert_int_equal(error, 0);
 			gpu_fault_set(pool->gpu, kinds[i], nth, -ENOMEM);

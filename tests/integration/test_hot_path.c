@@ -87,7 +87,7 @@ static int worker(const char *directory)
 	int error;
 
 	options.directory = directory;
-	options.timeout_ms = 10000;
+	options.timeout_ms = 60000;
 	error = gpool_open(&options, &pool);
 	if (!error)
 		error = work(pool, WARM_UP);

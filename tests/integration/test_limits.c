@@ -7,6 +7,7 @@
 #include "client/core/request.h"
 #include "proto/codec.h"
 #include "shm/pool_segment.h"
+#include "tests/lib/await.h"
 #include "tests/lib/harness.h"
 #include "shm/monotonic.h"
 
@@ -143,6 +144,7 @@ static void test_sessions_are_eusers(void **state)
 		"--set", "limits.sessions=3", NULL};
 	struct gpool_options options;
 	struct gpool *pools[3], *one_more = NULL;
+	int error;
 
 	(void)state;
 	start(arguments);
@@ -152,7 +154,9 @@ static void test_sessions_are_eusers(void **state)
 	assert_int_equal(gpool_open(&options, &one_more), -EUSERS);
 	assert_null(one_more);
 	gpool_close(pools[0]);
-	pools[0] = open_with(&options);
+	/* gpool_close() waits two seconds for the agent; a busy one frees the session later. */
+	AWAIT((error = gpool_open(&options, &pools[0])) != -EUSERS);
+	assert_int_equal(error, 0);
 	for (int i = 0; i < 3; i++)
 		gpool_close(pools[i]);
 }
@@ -385,10 +389,7 @@ static void test_watermarks_keep_what_is_guaranteed(void **state)
 	/* 50 of 64 pages are in use, 78 %. These are unpinned last: when they are gone, the others could have been. */
 	for (uint32_t i = 0; i < 4; i++)
 		assert_int_equal(gpool_unpin(other, &unpinned[i]), 0);
-	for (int tries = 0; count_alive(other, unpinned, 4); tries++) {
-		assert_true(tries < 60000);
-		poll(NULL, 0, 1);
-	}
+	AWAIT(!count_alive(other, unpinned, 4));
 	assert_int_equal(count_alive(owner, sure, 16), 16);
 	for (uint32_t i = 0; i < 30; i++)
 		assert_int_equal(gpool_free(other, &blocks[i]), 0);
@@ -458,10 +459,7 @@ static void await_waiters(struct gpool *pool, uint32_t count)
 {
 	const struct pool_header *header = pool_view(pool)->header;
 
-	for (int tries = 0; atomic_load(&header->waiters) != count; tries++) {
-		assert_true(tries < 10000);
-		poll(NULL, 0, 1);
-	}
+	AWAIT(atomic_load(&header->waiters) == count);
 }
 
 static void test_a_waiting_allocation_is_served_by_a_free(void **state)
@@ -475,12 +473,11 @@ static void test_a_waiting_allocation_is_served_by_a_free(void **state)
 	pool = harness_open(&harness);
 	most = alloc_well(pool, PAGES - 4);
 	four = alloc_well(pool, 4);
-	waiter_start(&waiter, 30000);
+	waiter_start(&waiter, -1);
 	await_waiters(pool, 1);
 	assert_int_equal(gpool_free(pool, &four), 0);
 	pthread_join(waiter.thread, NULL);
 	assert_int_equal(waiter.error, 0);
-	assert_true(waiter.took_ms < 20000);
 	await_waiters(pool, 0);
 	assert_int_equal(gpool_free(pool, &most), 0);
 	gpool_close(waiter.pool);
@@ -497,12 +494,11 @@ static void test_a_waiting_allocation_is_served_by_an_unpin(void **state)
 	start(plain);
 	pool = harness_open(&harness);
 	all = alloc_well(pool, PAGES);
-	waiter_start(&waiter, 30000);
+	waiter_start(&waiter, -1);
 	await_waiters(pool, 1);
 	assert_int_equal(gpool_unpin(pool, &all), 0);
 	pthread_join(waiter.thread, NULL);
 	assert_int_equal(waiter.error, 0);
-	assert_true(waiter.took_ms < 20000);
 	assert_int_equal(gpool_pin(pool, &all), -ESTALE);
 	gpool_close(waiter.pool);
 	gpool_close(pool);
@@ -532,13 +528,12 @@ static void test_a_waiting_allocation_is_served_by_a_death(void **state)
 	}
 	assert_int_equal(read(ends[0], &ready, 1), 1);
 	observer = harness_open(&harness);
-	waiter_start(&waiter, 30000);
+	waiter_start(&waiter, -1);
 	await_waiters(observer, 1);
 	assert_int_equal(kill(pid, SIGKILL), 0);
 	assert_int_equal(waitpid(pid, NULL, 0), pid);
 	pthread_join(waiter.thread, NULL);
 	assert_int_equal(waiter.error, 0);
-	assert_true(waiter.took_ms < 20000);
 	close(ends[0]);
 	close(ends[1]);
 	gpool_close(waiter.pool);
@@ -558,7 +553,6 @@ static void test_a_wait_ends_when_its_time_is_over(void **state)
 	pthread_join(waiter.thread, NULL);
 	assert_int_equal(waiter.error, -ENOSPC);
 	assert_true(waiter.took_ms >= 49);
-	assert_true(waiter.took_ms < 10000);
 	gpool_close(waiter.pool);
 	gpool_close(pool);
 }

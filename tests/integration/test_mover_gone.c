@@ -240,7 +240,6 @@ static void test_what_is_on_its_way_out_stays(void **state)
 {
 	struct gpool_block some;
 	struct gpool *pool, *other;
-	uint64_t begun;
 
 	(void)state;
 	begin_with_mover("1s");
@@ -248,12 +247,10 @@ static void test_what_is_on_its_way_out_stays(void **state)
 	other = open_worker();
 	blocks_make(pool);
 	mover_becomes('h');
-	begun = monotonic_ms();
 	/* A pin of what leaves, and a request that counts on it. */
 	evict_begin(pool);
 	assert_int_equal(moving(), BLOCKS * BLOCK_PAGES);
 	blocks_are_whole(pool);
-	assert_true(monotonic_ms() - begun < 10000);
 	assert_int_equal(moving() + kept_bytes(), 0);
 	assert_int_equal(gpool_alloc(other, PAGES - 1, NULL, &some), -ENOSPC);
 	blocks_are_whole(pool);
@@ -298,7 +295,6 @@ static void test_what_is_out_stays_out(void **state)
 	struct gpool_block others[PAGES];
 	struct gpool *pool, *other;
 	struct pinner pinners[3];
-	uint64_t begun;
 	uint32_t left;
 
 	(void)state;
@@ -309,19 +305,15 @@ static void test_what_is_out_stays_out(void **state)
 	blocks_spill(pool);
 	alloc_unpinned(other, others, PAGES);
 	mover_becomes('h');
-	begun = monotonic_ms();
 	for (int i = 0; i < 3; i++)
 		pinner_start(&pinners[i], pool);
 	for (int i = 0; i < 3; i++)
 		assert_int_equal(pinner_end(&pinners[i]), -EIO);
-	assert_true(monotonic_ms() - begun < 10000);
 	/* From now on at once, and no block is lost to it. */
 	left = count_there(other, others, PAGES);
 	assert_true(left < PAGES);
-	begun = monotonic_ms();
 	for (int i = 1; i < BLOCKS; i++)
 		assert_int_equal(gpool_pin(pool, &blocks[i]), -EIO);
-	assert_true(monotonic_ms() - begun < 1200);
 	assert_int_equal(count_there(other, others, PAGES), left);
 	assert_int_equal(moving(), 0);
 	assert_int_equal(kept_bytes(), BLOCKS * BLOCK_PAGES * PAGE_BYTES);
@@ -389,7 +381,6 @@ static void test_sleeping_and_waking(void **state)
 static void test_each_dies_over_the_same_jobs(void **state)
 {
 	struct gpool *pool;
-	uint64_t begun;
 
 	(void)state;
 	begin_with_mover("100ms");
@@ -397,10 +388,8 @@ static void test_each_dies_over_the_same_jobs(void **state)
 	blocks_make(pool);
 	blocks_spill(pool);
 	mover_becomes('d');
-	begun = monotonic_ms();
 	assert_int_equal(gpool_pin(pool, &blocks[0]), -EIO);
 	assert_int_equal(gpool_pin(pool, &blocks[1]), -EIO);
-	assert_true(monotonic_ms() - begun < 15000);
 	assert_int_equal(moving(), 0);
 	assert_int_equal(kept_bytes(), BLOCKS * BLOCK_PAGES * PAGE_BYTES);
 	will('w');
@@ -429,7 +418,7 @@ static void test_a_dead_ones_gpu_is_waited_for(void **state)
 	struct gpool_block others[PAGES];
 	struct gpool *pool;
 	struct pinner pinner;
-	uint64_t dead;
+	uint64_t dead, gone_ms;
 
 	(void)state;
 	will('w');
@@ -444,8 +433,9 @@ static void test_a_dead_ones_gpu_is_waited_for(void **state)
 	blocks_spill(pool);
 	mover_becomes('d');
 	pinner_start(&pinner, pool);
-	AWAIT(status()->pools[0].mover_gone_ms);
-	dead = monotonic_ms();
+	/* The time of the death, or earlier: the agent reports an age. */
+	AWAIT((dead = monotonic_ms(), gone_ms = status()->pools[0].mover_gone_ms));
+	dead -= gone_ms;
 	assert_int_equal(moving(), BLOCK_PAGES);
 	/* Others come, and wait as well. */
 	will('w');

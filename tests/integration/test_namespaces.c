@@ -22,7 +22,7 @@
 
 #include <cmocka.h>
 
-enum { PAGES = 8, LEFT_MS = 10000 };
+enum { PAGES = 8, LEFT_MS = 60000 };
 
 static const char *const arguments[] = {"--pool", HARNESS_POOL, NULL};
 

@@ -10,6 +10,7 @@
 #include "proto/attach.h"
 #include "proto/codec.h"
 #include "shm/manifest.h"
+#include "tests/lib/await.h"
 #include "tests/lib/harness.h"
 
 #include <fcntl.h>
@@ -27,16 +28,10 @@
 
 #include <cmocka.h>
 
-enum { PAGES = 4096, PAGE_BYTES = 512 * 1024, WAIT_MS = 20000 };
+enum { PAGES = 4096, PAGE_BYTES = 512 * 1024, WAIT_MS = AWAIT_MS };
 
 static struct harness harness;
 static struct gpool *pool;
-
-#define AWAIT(condition) \
-	for (int tries_ = 0; !(condition); tries_++) { \
-		assert_true(tries_ < 4000); \
-		poll(NULL, 0, 5); \
-	}
 
 /* ---- fixture ---- */
 
@@ -51,10 +46,10 @@ static int attach(void **state)
 /* Until what a process left behind is gone: the agent hears of its end by itself. */
 static bool await_free(uint32_t pages)
 {
-	for (int i = 0; i < 2000; i++) {
+	for (int i = 0; i < AWAIT_TRIES; i++) {
 		if (harness_free_pages(&harness) == pages)
 			return true;
-		poll(NULL, 0, 5);
+		poll(NULL, 0, AWAIT_STEP_MS);
 	}
 	fprintf(stderr, "%u pages are free\n", harness_free_pages(&harness));
 	return false;

@@ -9,6 +9,7 @@
 #include "client/gpool.h"
 #include "client/object/object.h"
 #include "client/core/pool.h"
+#include "tests/lib/await.h"
 #include "tests/lib/harness.h"
 
 #include <errno.h>
@@ -25,7 +26,7 @@
 
 #include <cmocka.h>
 
-enum { MANY = 6000, PAGES = 8192, STUCK_SECONDS = 300, TRIES = 4000, TRY_MS = 5 };
+enum { MANY = 6000, PAGES = 8192, STUCK_SECONDS = 300 };
 
 static struct harness harness;
 static struct gpool *pool;
@@ -144,8 +145,8 @@ static void agent_killed(void)
 
 	assert_int_equal(kill(agent_pid(), SIGKILL), 0);
 	for (int tries = 0; atomic_load(&pool->header->incarnation) == before; tries++) {
-		assert_true(tries < TRIES);
-		poll(NULL, 0, TRY_MS);
+		assert_true(tries < AWAIT_TRIES);
+		poll(NULL, 0, AWAIT_STEP_MS);
 	}
 }
 

@@ -520,7 +520,7 @@ static void test_pins(void **state)
 	result_free(&result);
 
 	/* they are held for longer than pins.max_duration, by a clock that ticks now and then */
-	for (int tries = 0; leaked < 2 && tries < 1000; tries++) {
+	for (int tries = 0; leaked < 2 && tries < 12000; tries++) {
 		result = AGENT_JSON("pins", "--leaked");
 		expect(&result, OK);
 		leaked = cJSON_GetArraySize(list(&result, "pins"));

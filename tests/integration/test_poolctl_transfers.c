@@ -72,7 +72,7 @@ static uint32_t retired(void)
 static void await_retired(uint32_t pages)
 {
 	for (int tries = 0; retired() != pages; tries++) {
-		assert_true(tries < 4000);
+		assert_true(tries < 12000);
 		poll(NULL, 0, 5);
 	}
 }
@@ -168,7 +168,7 @@ static void test_who_holds_them_up(void **state)
 		result_free(&result);
 		if (!count)
 			break;
-		assert_true(tries < 4000);
+		assert_true(tries < 12000);
 		poll(NULL, 0, 5);
 	}
 }

@@ -223,7 +223,7 @@ static void test_a_broken_file_changes_nothing(void **state)
 	assert_int_equal(kill(harness.pid, SIGHUP), 0);
 	do {
 		file_read(harness.log, log, sizeof(log));
-		poll(NULL, 0, TRY_MS);
+		poll(NULL, 0, AWAIT_STEP_MS);
 	} while (!strstr(log, "the configuration stays as it was"));
 	assert_non_null(strstr(log, place));
 	assert_int_equal(tenant("one")->limit_pages, 40);

@@ -308,7 +308,7 @@ static void test_death_passes_it_on(void **state)
 	assert_int_equal(tell(&first, ORDER_ACQUIRE, -1), 0);
 	stand_by(&second, -1);
 	/* Subscribes; what is heard of a death comes later. */
-	while (gpool_event_next(admin, TRY_MS, &event) == -ETIMEDOUT && event.kind != GPOOL_EVENT_ROLE_GRANTED) {
+	while (gpool_event_next(admin, AWAIT_STEP_MS, &event) == -ETIMEDOUT && event.kind != GPOOL_EVENT_ROLE_GRANTED) {
 		pool = open_worker();
 		assert_int_equal(gpool_role_acquire(pool, "listen", -1, &role), 0);
 		gpool_close(pool);

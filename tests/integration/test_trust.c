@@ -744,7 +744,7 @@ static void test_evicted_objects_are_unmapped(void **state)
 	assert_int_equal(take(blue, blocks, PAGES, 0), SOME);
 	assert_int_equal(gpool_object_unpin(again), 0);
 	for (int tries = 0; count < SOME; tries++) {
-		assert_true(tries < TRIES);
+		assert_true(tries < AWAIT_TRIES);
 		count += take(blue, blocks + SOME + count, SOME - count, 0);
 		gpool_release_unused(red);
 		gpool_release_unused(rose);
@@ -1166,8 +1166,8 @@ static void reclaimable(const char *pools, uint32_t per_handle)
 	busy_begin(red);
 	count = take(blue, blocks, PAGES - per_handle, ANSWER_MS);
 	error = gpool_alloc(blue, per_handle, NULL, &blocks[count]);
-	for (int tries = 0; tries < TRIES && !counted(POOL_COUNT_RETIREMENTS); tries++)
-		poll(NULL, 0, TRY_MS);
+	for (int tries = 0; tries < AWAIT_TRIES && !counted(POOL_COUNT_RETIREMENTS); tries++)
+		poll(NULL, 0, AWAIT_STEP_MS);
 	busy_end();
 	assert_int_equal(error, -ENOSPC);
 	assert_int_equal(count, PAGES - per_handle);
@@ -1202,8 +1202,8 @@ static void test_mapped_is_not_let_go(void **state)
 	count = take(blue, blocks, PAGES - SOME, ANSWER_MS);
 	/* One of them is asked for, and does not come. */
 	count += take(blue, blocks + count, 1, 0);
-	for (int tries = 0; tries < TRIES && !(retired = counted(POOL_COUNT_RETIREMENTS)); tries++)
-		poll(NULL, 0, TRY_MS);
+	for (int tries = 0; tries < AWAIT_TRIES && !(retired = counted(POOL_COUNT_RETIREMENTS)); tries++)
+		poll(NULL, 0, AWAIT_STEP_MS);
 	busy_end();
 	assert_int_equal(vm_unmap(&space, 0, SOME), 0);
 	assert_int_equal(count, PAGES - SOME);

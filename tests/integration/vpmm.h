@@ -6,6 +6,7 @@
 #define GPOOL_TESTS_VPMM_H
 
 #include "client/vm/vpmm.h"
+#include "tests/lib/await.h"
 #include "tests/lib/harness.h"
 
 #include <poll.h>
@@ -18,22 +19,7 @@
 
 #include <cmocka.h>
 
-enum {
-	PAGES = 512,
-	PAGE_BYTES = 512 * 1024,
-	ADDRESS_PAGES = 10000,
-	STREAMS = 4,
-	SOON_MS = 20000,
-	TRIES = 4000,
-	TRY_MS = 5
-};
-
-/* Until it holds, for as long as a slow machine may need. */
-#define AWAIT(condition) \
-	for (int tries_ = 0; !(condition); tries_++) { \
-		assert_true(tries_ < TRIES); \
-		poll(NULL, 0, TRY_MS); \
-	}
+enum { PAGES = 512, PAGE_BYTES = 512 * 1024, ADDRESS_PAGES = 10000, STREAMS = 4, SOON_MS = AWAIT_MS };
 
 static struct harness harness;
 static struct gpool *pool;

@@ -257,7 +257,7 @@ static bool no_more_than(const char *who, pid_t pid, int before, int allowed)
 	int now = stress_descriptors(pid);
 
 	/* What a connection held goes when its end is noticed. */
-	for (int tries = 0; now > allowed && tries < 1000; tries++) {
+	for (int tries = 0; now > allowed && tries < 6000; tries++) {
 		poll(NULL, 0, 10);
 		now = stress_descriptors(pid);
 	}

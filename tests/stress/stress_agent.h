@@ -23,7 +23,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-enum { STRESS_SETTINGS_MAX = 8, STRESS_MORE_MAX = 8, STRESS_PATIENCE_MS = 30000 };
+enum { STRESS_SETTINGS_MAX = 8, STRESS_MORE_MAX = 8, STRESS_PATIENCE_MS = 60000 };
 
 struct stress_agent {
 	struct harness harness;

@@ -27,7 +27,7 @@
 enum {
 	THREADS = 2, /* of a worker */
 	WORKERS_MAX = 32,
-	PATIENCE_MS = 30000,
+	PATIENCE_MS = 60000,
 	TEXTS = 8,
 	KILL_MEAN_MS = 50,
 	STOP_MEAN_MS = 40,

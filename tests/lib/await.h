@@ -1,0 +1,21 @@
+/*
+ * await.h - wait for a condition that no event announces, such as a word in shared memory or a line of a log.
+ *
+ * The condition is checked AWAIT_TRIES times: for one minute on an idle machine, and longer on a busy one. So a test
+ * fails only if the condition does not become true, and not because its process got no CPU time. A call with a timeout
+ * that must not expire gets AWAIT_MS.
+ */
+#ifndef GPOOL_TESTS_AWAIT_H
+#define GPOOL_TESTS_AWAIT_H
+
+#include <poll.h>
+
+enum { AWAIT_TRIES = 12000, AWAIT_STEP_MS = 5, AWAIT_MS = AWAIT_TRIES * AWAIT_STEP_MS };
+
+#define AWAIT(condition) \
+	for (int tries_ = 0; !(condition); tries_++) { \
+		assert_true(tries_ < AWAIT_TRIES); \
+		poll(NULL, 0, AWAIT_STEP_MS); \
+	}
+
+#endif
