@@ -181,19 +181,4 @@ int client_pick(const struct command *command, const struct clients_view *view, 
 	return CODE_USAGE;
 }
 
-int clients_run(const struct command *command)
-{
-	struct clients_view view = {.clients = NULL};
-	struct offline *offline = NULL;
-	int code = command->offline ? offline_open(command, &offline) : clients_ask(command, &view);
-
-	if (!code && offline)
-		code = offline_clients(command, offline, &view);
-	if (!code && command->json)
-		clients_json(command, &view);
-	else if (!code)
-		clients_table(command, &view);
-	free(view.clients);
-	offline_close(offline);
-	return code;
-}
+VIEW_FUNCTION(clients_run, clients)

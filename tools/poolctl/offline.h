@@ -13,6 +13,8 @@
 
 #include "proto/messages.h"
 
+#include <stdlib.h>
+
 struct offline;
 struct pool_segment;
 struct session_segment;
@@ -49,5 +51,27 @@ int offline_transfers(const struct command *command, const struct offline *offli
 /* offline_pools() - which pools --pool lets through: [first, first + count). offline_check() - one of them. */
 int offline_pools(const struct command *command, const struct offline *offline, uint32_t *first, uint32_t *count);
 int offline_check(const struct offline *offline, uint32_t index, bool quiescent, struct check_view *view);
+
+/*
+ * VIEW_FUNCTION() - define a function of a verb that shows a view: it asks the agent by NAME_ask() or reads it by
+ * offline_NAME(), and prints it by NAME_json() or NAME_table(). The view's list has the same name.
+ */
+#define VIEW_FUNCTION(function, name) \
+	int function(const struct command *command) \
+	{ \
+		struct name##_view view = {.name = NULL}; \
+		struct offline *offline = NULL; \
+		int code = command->offline ? offline_open(command, &offline) : name##_ask(command, &view); \
+\
+		if (!code && offline) \
+			code = offline_##name(command, offline, &view); \
+		if (!code && command->json) \
+			name##_json(command, &view); \
+		else if (!code) \
+			name##_table(command, &view); \
+		free(view.name); \
+		offline_close(offline); \
+		return code; \
+	}
 
 #endif

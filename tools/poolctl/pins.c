@@ -102,19 +102,4 @@ static int pins_ask(const struct command *command, struct pins_view *view)
 	return code;
 }
 
-int pins_run(const struct command *command)
-{
-	struct pins_view view = {.pins = NULL};
-	struct offline *offline = NULL;
-	int code = command->offline ? offline_open(command, &offline) : pins_ask(command, &view);
-
-	if (!code && offline)
-		code = offline_pins(command, offline, &view);
-	if (!code && command->json)
-		pins_json(command, &view);
-	else if (!code)
-		pins_table(command, &view);
-	free(view.pins);
-	offline_close(offline);
-	return code;
-}
+VIEW_FUNCTION(pins_run, pins)

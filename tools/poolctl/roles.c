@@ -144,26 +144,14 @@ static int role_remove_run(const struct command *command)
 	return code;
 }
 
+static int roles_show(const struct command *command);
+VIEW_FUNCTION(roles_show, roles)
+
 int roles_run(const struct command *command)
 {
-	struct roles_view view = {.roles = NULL};
-	struct offline *offline = NULL;
-	int code;
-
-	if (command->argument_count) {
-		if (command->argument_count != 2 || strcmp(command->arguments[0], "remove"))
-			return complain_usage(
-				command->verb, "'roles' takes no argument, or 'remove' and the name of a role");
-		return role_remove_run(command);
-	}
-	code = command->offline ? offline_open(command, &offline) : roles_ask(command, &view);
-	if (!code && offline)
-		code = offline_roles(command, offline, &view);
-	if (!code && command->json)
-		roles_json(command, &view);
-	else if (!code)
-		roles_table(command, &view);
-	free(view.roles);
-	offline_close(offline);
-	return code;
+	if (!command->argument_count)
+		return roles_show(command);
+	if (command->argument_count != 2 || strcmp(command->arguments[0], "remove"))
+		return complain_usage(command->verb, "'roles' takes no argument, or 'remove' and the name of a role");
+	return role_remove_run(command);
 }

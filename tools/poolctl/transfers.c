@@ -127,19 +127,4 @@ static int transfers_ask(const struct command *command, struct transfers_view *v
 	return code;
 }
 
-int transfers_run(const struct command *command)
-{
-	struct transfers_view view = {.transfers = NULL};
-	struct offline *offline = NULL;
-	int code = command->offline ? offline_open(command, &offline) : transfers_ask(command, &view);
-
-	if (!code && offline)
-		code = offline_transfers(command, offline, &view);
-	if (!code && command->json)
-		transfers_json(command, &view);
-	else if (!code)
-		transfers_table(command, &view);
-	free(view.transfers);
-	offline_close(offline);
-	return code;
-}
+VIEW_FUNCTION(transfers_run, transfers)
