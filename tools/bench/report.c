@@ -1,11 +1,11 @@
 #include "tools/bench/report.h"
 
+#include "tools/lib/machine.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/utsname.h>
-#include <unistd.h>
 
 const struct figure_text figure_texts[FIGURES] = {
 #define FIGURE(group, name, unit, goal, text) {GROUP_##group, #name, unit, text, goal},
@@ -27,35 +27,21 @@ int values_add(struct figure_values *values, double value)
 	return 0;
 }
 
-/*
- * "AMD EPYC 7B13, 2 cores, Linux 6.1.0": printable and without quotes or backslashes, so that it goes into JSON as it
- * is.
- */
+/* The machine, printable and without quotes or backslashes, so that it is valid in JSON. */
 static const char *machine(void)
 {
 	static char text[384];
-	char line[256], cpu[200] = "unknown CPU";
-	struct utsname kernel;
-	FILE *file;
 
 	if (text[0])
 		return text;
-	file = fopen("/proc/cpuinfo", "re");
-	while (file && fgets(line, sizeof(line), file))
-		if (sscanf(line, "model name : %199[^\n]", cpu) == 1)
-			break;
-	if (file)
-		fclose(file);
-	uname(&kernel);
-	snprintf(text, sizeof(text), "%s, %ld cores, %s %.64s", cpu, sysconf(_SC_NPROCESSORS_ONLN), kernel.sysname,
-		kernel.release);
+	machine_describe(text, sizeof(text));
 	for (char *at = text; *at; at++)
 		if (*at < ' ' || *at > '~' || *at == '"' || *at == '\\')
 			*at = '?';
 	return text;
 }
 
-/* Three digits that mean something, whatever the size. */
+/* Three significant digits. */
 static const char *number(double value, char text[32])
 {
 	int decimals = value < 0.1 ? 4 : value < 10 ? 3 : value < 100 ? 2 : value < 1000 ? 1 : 0;

@@ -1,5 +1,5 @@
 /*
- * machine.h - what it runs on, for the report, and how much memory there is to take.
+ * machine.h - a description of the machine for reports, and the memory that is available.
  */
 #ifndef GPOOL_TOOLS_LIB_MACHINE_H
 #define GPOOL_TOOLS_LIB_MACHINE_H
