@@ -626,7 +626,7 @@ static void test_snapshot_without_sessions(void **state)
 	free(content);
 	result = poolctl("regions", "engine", "--offline", snapshot, NULL);
 	expect(&result, FAILED);
-	expect_text(result.err, "may not have been root");
+	expect_text(result.err, "without root's rights");
 	result_free(&result);
 	unlink(snapshot);
 	rmdir(folder);

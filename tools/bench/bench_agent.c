@@ -70,7 +70,7 @@ static int evict_by(struct bench *bench, const char *const *settings, enum figur
 	for (unsigned run = 0; run < bench->runs && !error; run++)
 		error = sample_evict(bench, pool, figure);
 	if (error)
-		bench_complain(bench, error, "cannot go on");
+		bench_complain(bench, error, "cannot continue");
 	gpool_close(pool);
 	daemon_stop(bench);
 	return error;
@@ -155,7 +155,7 @@ int bench_refill(struct bench *bench)
 	for (unsigned run = 0; run < bench->runs && !error; run++)
 		error = sample_refills(bench, pool, times);
 	if (error)
-		bench_complain(bench, error, "cannot go on");
+		bench_complain(bench, error, "cannot continue");
 	gpool_close(pool);
 	daemon_stop(bench);
 free_times:

@@ -197,7 +197,7 @@ int bench_exporter(struct bench *bench)
 	for (unsigned run = 0; run < bench->runs && !error; run++)
 		error = sample_exporter(bench, &exporter);
 	if (error)
-		bench_complain(bench, error, "cannot go on");
+		bench_complain(bench, error, "cannot continue");
 	exporter_stop(&exporter);
 	gpool_close(pool);
 	daemon_stop(bench);

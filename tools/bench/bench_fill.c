@@ -80,7 +80,7 @@ int bench_fill(struct bench *bench)
 	for (unsigned run = 0; run < bench->runs && !error; run++)
 		error = sample_fill(bench, filling);
 	if (error)
-		bench_complain(bench, error, "cannot go on");
+		bench_complain(bench, error, "cannot continue");
 	gpool_close(filling->pool);
 	daemon_stop(bench);
 free_filling:

@@ -95,7 +95,7 @@ int bench_idle(struct bench *bench)
 	for (unsigned run = 0; run < bench->runs && !error; run++)
 		error = sample_idle(bench, agent);
 	if (error)
-		bench_complain(bench, error, "cannot go on");
+		bench_complain(bench, error, "cannot continue");
 	gpool_close(pool);
 	daemon_stop(bench);
 	return error;

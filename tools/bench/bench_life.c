@@ -154,7 +154,7 @@ int bench_death(struct bench *bench)
 	for (unsigned run = 0; run < bench->runs && !error; run++)
 		error = sample_death(bench);
 	if (error)
-		bench_complain(bench, error, "cannot go on");
+		bench_complain(bench, error, "cannot continue");
 	daemon_stop(bench);
 	return error;
 }

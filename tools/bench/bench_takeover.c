@@ -236,7 +236,7 @@ int bench_takeover(struct bench *bench)
 			error = sample(bench, 0);
 	}
 	if (error)
-		bench_complain(bench, error, "cannot go on");
+		bench_complain(bench, error, "cannot continue");
 	daemon_stop(bench);
 	return error;
 }

@@ -73,7 +73,7 @@ static int measure_both(struct bench *bench,
 	if (!error)
 		error = measure(bench, &best_fit_ops, context);
 	if (error)
-		bench_complain(bench, error, "cannot go on");
+		bench_complain(bench, error, "cannot continue");
 	daemon_stop(bench);
 	return error;
 }

@@ -287,7 +287,7 @@ static int agent_await(struct conductor *conductor, const char *const *names, ui
 	}
 	agent_process_log_tail(&conductor->agent, said, sizeof said);
 	run_error(conductor->run, "cannot attach to gpoold: %s%s%s",
-		error == -ESRCH ? "it has ended" : gpool_strerror(error), *said ? "; it said:\n" : "", said);
+		error == -ESRCH ? "it has ended" : gpool_strerror(error), *said ? "; its log:\n" : "", said);
 	return error;
 }
 
@@ -398,7 +398,8 @@ static void take_errors(struct conductor *conductor)
 		if (errors == 0)
 			continue;
 		run_error(run, "engine '%s': %s", engine->name,
-			atomic_load(&engine->error_ready) ? engine->error_text : "(killed as it said why)");
+			atomic_load(&engine->error_ready) ? engine->error_text
+							  : "(killed before it reported the error)");
 		run->errors += errors - 1;
 	}
 }

@@ -515,7 +515,7 @@ int engine_main(int fd, uint32_t index)
 	}
 	error = engine_serve(&engine);
 	if (error)
-		board_error(engine.context.score, "cannot go on: %s", gpool_strerror(error));
+		board_error(engine.context.score, "cannot continue: %s", gpool_strerror(error));
 	prefix_cache_destroy(&engine.cache, &engine.context);
 	gpool_close(engine.context.pool);
 	board_close(&engine.board);

@@ -277,7 +277,7 @@ static void scope_document(FILE *to, enum scope scope)
 	fprintf(to, "\n## %s\n\n", scopes[scope].text);
 	if (labels[0])
 		fprintf(to, "Labels: `%s`\n\n", labels);
-	fputs("| metric | kind | what it says |\n| --- | --- | --- |\n", to);
+	fputs("| metric | kind | description |\n| --- | --- | --- |\n", to);
 	for (unsigned i = 0; i < COUNT(metrics); i++)
 		if (metrics[i].scope == scope)
 			fprintf(to, "| `%s` | %s | %s |\n", metrics[i].name, metrics[i].kind, metrics[i].help);

@@ -45,7 +45,7 @@ static double goal_of(const char *name)
 static const struct {
 	const char *name, *unit, *goal_name, *text;
 } figures[FIGURES] = {
-	[FIGURE_ATTACH] = {"attach", "ms", "attach_40960", "attach, until the first page is there"},
+	[FIGURE_ATTACH] = {"attach", "ms", "attach_40960", "attach, until the first page is allocated"},
 	[FIGURE_REFILL] = {"refill", "us", "refill_p99", "allocate more than was lent: one question to the agent"},
 	[FIGURE_ALLOC] = {"allocate", "ns", "alloc1", "allocate one page that was lent"},
 	[FIGURE_PIN] = {"pin", "ns", "pin", "pin a block"},

@@ -45,7 +45,7 @@ static void folder_check(struct doctor *doctor, const char *path)
 		return;
 	}
 	if (stat.st_mode & S_IWOTH) {
-		doctor_add(doctor, DOCTOR_FAIL, thing, "'%s' may be written by everybody: gpoold refuses it", path);
+		doctor_add(doctor, DOCTOR_FAIL, thing, "'%s' is writable by all users: gpoold refuses it", path);
 		doctor_advise(doctor, "chmod 0750 '%s'", path);
 	} else if (access(path, X_OK) < 0) {
 		doctor_add(doctor, DOCTOR_FAIL, thing, "you may not enter '%s': mode %04o, group %s", path,
@@ -69,7 +69,7 @@ static void sockets_check(struct doctor *doctor, const char *directory)
 		snprintf(path, sizeof(path), "%s/%s", directory, names[i]);
 		if (lstat(path, &stat) < 0 || !(stat.st_mode & (S_IWOTH | (S_ISDIR(stat.st_mode) ? S_IXOTH : 0))))
 			continue;
-		doctor_add(doctor, DOCTOR_WARN, "sockets", "everybody may reach '%s': mode %04o", path,
+		doctor_add(doctor, DOCTOR_WARN, "sockets", "all users can reach '%s': mode %04o", path,
 			stat.st_mode & 07777);
 		doctor_advise(doctor, "chmod o-rwx '%s': any user could disturb the front", path);
 	}
@@ -111,7 +111,7 @@ static void front_check(struct doctor *doctor, const struct msg_status_reply *st
 	doctor_add(doctor, DOCTOR_WARN, "front",
 		"process %" PRIu32 " carries requests, and was restarted %" PRIu32 " times", status->front_pid,
 		status->front_restarts);
-	doctor_advise(doctor, "look into the log of gpoold for why: somebody may send it nonsense");
+	doctor_advise(doctor, "see the log of gpoold for the cause: a process may be sending invalid messages");
 }
 
 /* Who moves bytes for each pool, and how it writes the file. */
@@ -122,11 +122,11 @@ static void movers_check(struct doctor *doctor, const struct msg_status_reply *s
 
 		if (pool->mover_gone_ms) {
 			doctor_add(doctor, DOCTOR_FAIL, "mover",
-				"pool '%s' has none that serves, for %s: %s; nothing is spilled, brought back or "
+				"pool '%s' has none that serves, for %s: %s; nothing is spilled, restored or "
 				"cleared",
 				pool->name, age_text(pool->mover_gone_ms).text, pool->mover_why);
 			doctor_advise(doctor,
-				"the log of gpoold says more. It is tried again all the time: look for processes and "
+				"see the log of gpoold. It is retried continuously: look for processes and "
 				"threads that are used up (ulimit -u, TasksMax= of the unit), memory that may be "
 				"locked (ulimit -l), the GPU's memory, its driver");
 		} else if (!pool->mover_pid) {
@@ -144,7 +144,7 @@ static void movers_check(struct doctor *doctor, const struct msg_status_reply *s
 			doctor_add(doctor, DOCTOR_OK, "mover", "process %" PRIu32 " of pool '%s'%s", pool->mover_pid,
 				pool->name,
 				pool->mover_file_way == 1           ? ", its file by io_uring"
-					: pool->mover_file_way == 2 ? ", its file by threads, as GPOOL_NO_URING says"
+					: pool->mover_file_way == 2 ? ", its file by threads, because of GPOOL_NO_URING"
 								    : ", without a file");
 		}
 		if (pool->spill_lost_blocks) {
@@ -204,7 +204,7 @@ static void agent_check(struct doctor *doctor, const struct command *command)
 			doctor, "run doctor as root, or name your user or group in access.observers of gpoold.conf");
 	else if (doctor->keeper > 0)
 		doctor_advise(doctor,
-			"process %d is there: is it stopped? 'poolctl status --offline' as root reads its tables; "
+			"process %d exists: is it stopped? 'poolctl status --offline' as root reads its tables; "
 			"restart gpoold",
 			(int)doctor->keeper);
 	else

@@ -20,8 +20,7 @@ static void device_check(struct doctor *doctor, const struct gpu_ops *cuda, int 
 	if (error) {
 		doctor_add(doctor, DOCTOR_FAIL, "GPU", "device %d cannot be opened: %s; %s", index, strerror(-error),
 			gpu_error_text());
-		doctor_advise(
-			doctor, "see what nvidia-smi says about it, and whether this process may use /dev/nvidia*");
+		doctor_advise(doctor, "check it with nvidia-smi, and whether this process may use /dev/nvidia*");
 		return;
 	}
 	error = gpu_granularity(gpu, &granularity);

@@ -157,7 +157,8 @@ static void seccomp_check(struct doctor *doctor)
 	}
 	doctor_add(doctor, DOCTOR_FAIL, "seccomp", "no filters: %s", strerror(errno));
 	doctor_advise(doctor,
-		"use a kernel with CONFIG_SECCOMP_FILTER: the front, which reads from everybody, runs behind one");
+		"use a kernel with CONFIG_SECCOMP_FILTER: the front, which reads untrusted messages, runs in a "
+		"sandbox");
 }
 
 /* A clock that is read without a system call; gpool takes the time on its way to waiting and in its measurements. */

@@ -73,7 +73,7 @@ static int evict_ask(const struct command *command, struct gpool *pool, struct m
 	if (reply.value >= request->pages)
 		return CODE_OK;
 	complain("%" PRIu64 " of %" PRIu32
-		 " pages came free: there are no more unpinned blocks of that kind; 'poolctl pins' says who pins",
+		 " pages were freed: there are no more unpinned blocks of that kind; 'poolctl pins' lists the pins",
 		reply.value, request->pages);
 	return CODE_FAILED;
 }

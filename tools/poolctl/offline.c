@@ -557,7 +557,7 @@ int offline_regions(const struct command *command, const struct offline *offline
 	segment = pool->by_id[view->client.session];
 	if (!segment || !segment->regions) {
 		complain("the table of session %u of pool '%s' is not there%s", view->client.session, pool->name,
-			command->snapshot ? ": who wrote this snapshot may not have been root"
+			command->snapshot ? ": the snapshot may have been written without root's rights"
 					  : ": it has begun or ended just now; try again");
 		return CODE_FAILED;
 	}

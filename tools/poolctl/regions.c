@@ -301,7 +301,7 @@ static void reserves_print(
 
 	if (!view->whole)
 		print(command,
-			"%sit was being changed: each line is right by itself, but they may be of different "
+			"%sit was being changed: each line is correct, but they may be of different "
 			"moments%s\n",
 			red, none);
 	if (view->head.totals_changing)

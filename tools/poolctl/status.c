@@ -44,8 +44,7 @@ static void shares_print(const struct command *command, const struct msg_pool_st
 static void mover_print(const struct command *command, const struct msg_pool_status *pool)
 {
 	if (pool->mover_gone_ms)
-		print(command,
-			"  %sno mover serves%s for %s: %s; nothing is spilled, brought back or cleared meanwhile\n",
+		print(command, "  %sno mover serves%s for %s: %s; nothing is spilled, restored or cleared meanwhile\n",
 			color_code(command, COLOR_RED), color_code(command, COLOR_NONE),
 			age_text(pool->mover_gone_ms).text, pool->mover_why);
 }

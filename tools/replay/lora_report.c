@@ -134,7 +134,7 @@ void lora_report_print(const struct lora_report *report)
 	for (int i = 0; i < report->load_count; i++)
 		print_load(report, &report->loads[i]);
 	putchar('\n');
-	explain("(alone)", "every adapter is there, always");
+	explain("(alone)", "every adapter is always resident");
 	for (int i = 0; i < report->strategy_count; i++)
 		explain(report->loads[0].results[i].strategy->name, report->loads[0].results[i].strategy->text);
 	putchar('\n');

@@ -56,7 +56,7 @@ int replay_pool_open(struct replay_pool *pool, struct gpool **handle)
 		if (!pool->directory)
 			agent_process_log_tail(&pool->agent, said, sizeof(said));
 		complain("cannot attach to the agent in '%s': %s%s%s", options.directory, gpool_strerror(error),
-			*said ? "; it said:\n" : "", said);
+			*said ? "; its log:\n" : "", said);
 	}
 	return error;
 }

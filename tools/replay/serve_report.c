@@ -67,7 +67,7 @@ static void head_print(const struct serve_report *report)
 		text_bytes(a, setup->pool_bytes), text_count(b, report->results->pool_pages),
 		text_bytes(c, setup->page_bytes), text_count(d, setup->pool_bytes / SERVE_TOKEN_BYTES));
 	if (setup->host_bytes)
-		printf("         host memory for what is preempted: %s each\n", text_bytes(e, setup->host_bytes));
+		printf("         host memory for preempted sequences: %s each\n", text_bytes(e, setup->host_bytes));
 	printf("\n%-11s %5s %9s %-8s %6s %6s %9s %9s %6s %8s %6s %6s %10s %10s %8s %8s\n", "growth", "block",
 		"watermark", "policy", "found", "others", "preempted", "offloaded", "waits", "wait", "pages", "mean",
 		"recomputed", "moved", "first", "all");

@@ -68,7 +68,7 @@ int requests_preempt(struct serve_engine *engine)
 	if (error)
 		return error;
 	++*count_of(engine, job->saved ? SERVE_offloaded : SERVE_preempted);
-	return ++job->stops > STOPS_MAX ? engine_fail(engine, -ENOSPC, "go on", job->request) : 0;
+	return ++job->stops > STOPS_MAX ? engine_fail(engine, -ENOSPC, "continue", job->request) : 0;
 }
 
 /* One token more, which the next step computes. Preempted others first, and in the end itself: then it waits. */

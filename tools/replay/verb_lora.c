@@ -49,7 +49,7 @@ static const struct lora_strategy strategies[LORA_STRATEGIES] = {
 	},
 	{
 		.name = "prefetch",
-		.text = "the same, and adapters of those who are next are loaded ahead (--look-ahead)",
+		.text = "the same, and the adapters of the next requests are loaded ahead (--look-ahead)",
 		.order = LORA_RESIDENT_FIRST,
 		.look_ahead = true,
 	},
