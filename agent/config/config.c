@@ -1,6 +1,5 @@
 /*
- * config.c - the configuration as a whole: defaults, the command line, the checks over several keys, the difference at
- * a reload.
+ * config.c - the configuration as a whole: defaults, the command line, checks between keys, comparison at a reload.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -9,7 +8,7 @@
 #include "agent/config/config_value.h"
 #include "shm/pool_segment.h"
 
-enum { HUGE_PAGE = 2 << 20 }; /* of the machines that this runs on */
+enum { HUGE_PAGE = 2 << 20 }; /* on x86-64 */
 
 void config_defaults(struct config *config)
 {
@@ -64,7 +63,7 @@ int config_set(struct config *config, const char *assignment, struct config_erro
 	return 0;
 }
 
-/* One "key=value" of --pool. */
+/* Set one "key=value" of --pool. */
 static int pool_assign(struct config_pool *pool, char *assignment, struct config_error *error)
 {
 	char *equals = strchr(assignment, '='), why[400];
@@ -108,7 +107,7 @@ int config_add_pool(struct config *config, const char *text, struct config_error
 	return 0;
 }
 
-/* ---- checks over several keys ---- */
+/* ---- checks between keys ---- */
 
 /* "FILE:LINE", "--set", or "the defaults". */
 static const char *origin_text(const struct config *config, uint32_t origin, char *text, size_t text_bytes)
@@ -124,7 +123,7 @@ static const char *origin_text(const struct config *config, uint32_t origin, cha
 	return text;
 }
 
-/* Where the first of some keys was given that was given at all; the list ends with NULL. */
+/* Print the origin of the first of these keys that was set; the list ends with NULL. */
 static const char *keys_origin(const struct config *config, const char *const *paths, char *text, size_t text_bytes)
 {
 	uint32_t origin = 0;
@@ -230,7 +229,7 @@ int config_pool_measure(const struct config *config, const struct config_pool *p
 	return 0;
 }
 
-/* All of a pool that can be known without its device. */
+/* Check the properties of a pool that do not depend on its device. */
 static int pool_measure(
 	const struct config *config, uint32_t index, struct config_measure *measure, struct config_error *error)
 {
@@ -260,7 +259,7 @@ static int pool_check(const struct config *config, uint32_t index, struct config
 	return pool_measure(config, index, &measure, error);
 }
 
-/* Does a tenant's minimum fit below its limit, as far as can be said without knowing the pool? */
+/* Return whether a tenant's minimum is below its limit, as far as that can be decided without the pool. */
 static bool minimum_within_limit(const struct config_tenant *tenant, uint64_t page_bytes, uint32_t pages)
 {
 	if (pages)
@@ -304,7 +303,7 @@ static int minima_check(const struct config *config, uint32_t index, struct conf
 	return 0;
 }
 
-/* The first id that two lists have in common; false when there is none. */
+/* Find the first id that two lists have in common; false: there is none. */
 static bool names_overlap(const struct config_names *a, const struct config_names *b, uint32_t *id)
 {
 	for (uint32_t i = 0; i < a->count; i++)
@@ -355,7 +354,7 @@ static void default_tenant_add(struct config *config)
 	config_table_defaults(&config_tenant_keys, tenant);
 }
 
-/* The default, in pages, as it is for this pool: what tools and a reload compare. */
+/* Set the default for this pool, in pages, which tools and a reload compare. */
 static int reserved_lower(struct config *config, uint32_t index, struct config_error *error)
 {
 	struct config_pool *pool = &config->pools[index];
@@ -406,14 +405,14 @@ uint32_t config_domains(const struct config *config)
 	return count;
 }
 
-/* ---- the difference at a reload ---- */
+/* ---- comparison at a reload ---- */
 
 struct differences {
 	char *texts[2]; /* by enum config_reload */
 	size_t bytes[2];
 };
 
-/* Append ", path"; what does not fit is shown as dots. */
+/* Append ", path", or dots if it does not fit. */
 static void difference_add(struct differences *out, enum config_reload reload, const char *path)
 {
 	char *text = out->texts[reload];
@@ -458,7 +457,7 @@ static const struct config_tenant *tenant_find(const struct config *config, cons
 	return NULL;
 }
 
-/* Those in `a` that `b` lacks; those in both are compared when `compare`, so that each pair is compared once. */
+/* List the elements of `a` that `b` lacks. With `compare`, compare those in both, so each pair is compared once. */
 static void pools_difference(const struct config *a, const struct config *b, bool compare, struct differences *out)
 {
 	char path[CONFIG_NAME_BYTES + 16];

@@ -1,10 +1,10 @@
 /*
- * config_file.c - from files to struct config.
+ * config_file.c - reading files into struct config.
  *
- * libconfig parses; before that we look at the text ourselves, since libconfig (1.5) ends the process on an @include
- * that it cannot read, gives 0 for a whole number that does not fit into 32 bits, cuts a string at \x00, takes a
- * comment that never ends, and does not take a comment on a last line without a line feed. After that we walk its tree,
- * so that a key that nobody knows is an error and not a value that silently stays at its default.
+ * libconfig parses the text, which is checked first, since libconfig (1.5) ends the process on an @include that it
+ * cannot read, returns 0 for a whole number that does not fit into 32 bits, cuts a string at \x00, accepts a comment
+ * without an end, and refuses a comment on a last line without a line feed. After that the tree is walked, so that an
+ * unknown key is an error and not a value that silently keeps its default.
  */
 #include <ctype.h>
 #include <dirent.h>
@@ -20,14 +20,14 @@
 #include "agent/config/config_value.h"
 
 enum {
-	/* chosen: the most tenants and names that we take need a tenth of it */
+	/* chosen: the maximum of tenants and names needs a tenth of it */
 	FILE_BYTES_MAX = 1 << 20,
 	CONF_D_FILES_MAX = CONFIG_SOURCES_MAX - 2, /* beside [0] and the file itself */
-	NESTING_MAX = 16,                          /* chosen: our own keys need 4 */
+	NESTING_MAX = 16,                          /* chosen: the keys need 4 */
 	CONF_D_NAME_BYTES = 256,                   /* as NAME_MAX */
 };
 
-/* One file on its way into *config. */
+/* A file that is being read into *config. */
 struct reading {
 	const char *name;
 	int source;
@@ -46,7 +46,7 @@ static unsigned line_of(const char *text, const char *place)
 	return line;
 }
 
-/* Does this number reach us as written? libconfig reads whole numbers by atoi() and atoll(), floats by atof(). */
+/* Return whether libconfig reads this number correctly: whole numbers by atoi() and atoll(), floats by atof(). */
 static bool number_fits(const char *token, size_t length)
 {
 	char number[48];
@@ -61,12 +61,12 @@ static bool number_fits(const char *token, size_t length)
 	value = strtoll(number, &end, strncasecmp(number, "0x", 2) ? 10 : 16);
 	if (*end == 'L')
 		return errno == 0;
-	if (*end) /* a float; or what libconfig refuses itself */
+	if (*end) /* a float; or refused by libconfig */
 		return true;
 	return errno == 0 && value >= INT_MIN && value <= INT_MAX;
 }
 
-/* Past the closing quotation mark; NULL when there is none, or when the string has a \x00 (then *zero is its place). */
+/* Skip a string. NULL: it has no closing quotation mark, or a \x00 at *zero. */
 static const char *string_skip(const char *c, const char **zero)
 {
 	for (c++; *c && *c != '"'; c++) {
@@ -82,7 +82,7 @@ static const char *string_skip(const char *c, const char **zero)
 }
 
 /*
- * The @include rule of libconfig holds at the start of any line, and we hold it so inside of comments and strings too.
+ * libconfig processes @include at the start of any line, also inside comments and strings, so it is refused there, too.
  */
 static const char *include_find(const char *text)
 {
@@ -110,13 +110,13 @@ static int word_check(const struct reading *in, const char *text, const char *c,
 }
 
 /*
- * Where we are between brackets. libconfig loses the memory of a string that it does not expect, so we must know where
- * one may stand: after an equals sign, after a string, and as an element of a list.
+ * The position between brackets. libconfig leaks the memory of an unexpected string, so strings are accepted only where
+ * they are expected: after an equals sign, after a string, and as an element of a list.
  */
 struct nesting {
-	char open[NESTING_MAX]; /* the brackets around us */
+	char open[NESTING_MAX]; /* the enclosing brackets */
 	size_t depth;
-	char previous; /* the last character that counts */
+	char previous; /* the last significant character */
 };
 
 static bool string_expected(const struct nesting *n)
@@ -126,7 +126,7 @@ static bool string_expected(const struct nesting *n)
 	return n->previous && (strchr("=:\"", n->previous) || (in_list && strchr("[(,", n->previous)));
 }
 
-/* False when the brackets are nested deeper than any configuration needs. */
+/* Enter a bracket. False: the brackets are nested more deeply than any configuration needs. */
 static bool nesting_follow(struct nesting *n, char c)
 {
 	if (isspace((unsigned char)c))
@@ -142,7 +142,7 @@ static bool nesting_follow(struct nesting *n, char c)
 	return true;
 }
 
-/* Check one string, comment, word or sign. Return: what follows it, or NULL with the error set. */
+/* Check one string, comment, word or sign. Return: the text after it, or NULL with the error set. */
 static const char *lexeme_check(const struct reading *in, const char *text, const char *c, struct nesting *n)
 {
 	const size_t word = strspn(c, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_+-.*");
@@ -196,7 +196,7 @@ static int text_check(const struct reading *in, const char *text)
 
 /* ---- the tree ---- */
 
-/* Edits (insert, delete, replace, swap of neighbours) between two short words; 99 when either is long. */
+/* Return the number of edits (insert, delete, replace, swap) between two short words; 99 if one is long. */
 static unsigned word_distance(const char *a, const char *b)
 {
 	enum { MOST = 32 };
@@ -207,7 +207,8 @@ static unsigned word_distance(const char *a, const char *b)
 		return 99;
 	for (size_t i = 0; i <= rows_count; i++) {
 		for (size_t j = 0; j <= columns; j++) {
-			unsigned best = (unsigned)(i + j); /* right for the first row and column, too much elsewhere */
+			/* Exact for the first row and column, an upper bound elsewhere. */
+			unsigned best = (unsigned)(i + j);
 
 			if (i && j) {
 				best = rows[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
@@ -356,8 +357,8 @@ static bool group_known(const struct config_table *table, const char *path)
 static int read_list(const struct reading *in, const config_setting_t *setting);
 
 /*
- * The members of one group: values of the table, groups of its keys, and at the top pools and tenants. `label` is what
- * stands before the paths of a pool's or tenant's table in a complaint.
+ * Read the members of one group: values of the table, groups of its keys, and at the top pools and tenants. `label` is
+ * the prefix of the paths of a pool or tenant in an error.
  */
 static int read_group(const struct reading *in, const config_setting_t *group, const struct config_table *table,
 	const char *prefix, void *base, const char *label)
@@ -425,7 +426,7 @@ static int read_tenant(const struct reading *in, const config_setting_t *setting
 	return rc;
 }
 
-/* pools or tenants: a list of groups that each have a name. */
+/* Read pools or tenants: a list of groups with a name each. */
 static int read_list(const struct reading *in, const config_setting_t *setting)
 {
 	const char *what = config_setting_name(setting);
@@ -490,13 +491,13 @@ int config_load_text(
 
 /* ---- the files ---- */
 
-/* Only a regular file that not everyone may write, and of a size that a configuration can have. */
+/* Check that it is a regular file, not writable by all users, and not larger than a configuration can be. */
 static int file_check(const char *path, int fd, off_t *size, struct config_error *error)
 {
 	struct stat status;
 
 	if (fstat(fd, &status))
-		return config_fail(error, -errno, "cannot look at configuration '%s': %s", path, strerror(errno));
+		return config_fail(error, -errno, "cannot stat configuration '%s': %s", path, strerror(errno));
 	if (!S_ISREG(status.st_mode))
 		return config_fail(error, -EINVAL, "configuration '%s' is not a regular file", path);
 	if (status.st_mode & S_IWOTH)
@@ -520,7 +521,7 @@ static int text_read(const char *path, int fd, char *text, size_t room, size_t *
 	} while (got > 0 || (got < 0 && errno == EINTR));
 	if (got < 0)
 		return config_fail(error, -errno, "cannot read configuration '%s': %s", path, strerror(errno));
-	*bytes = used; /* a file that grows meanwhile is cut where it was, and complains as any half file */
+	*bytes = used; /* a file that grows meanwhile is cut, and refused like any incomplete file */
 	return 0;
 }
 
@@ -545,7 +546,7 @@ static int load_fd(const char *path, int fd, struct config *config, struct confi
 
 static int load_file(int dir_fd, const char *name, const char *path, struct config *config, struct config_error *error)
 {
-	int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK); /* a FIFO must not hold us */
+	int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK); /* a FIFO must not block */
 	int rc;
 
 	if (fd < 0)
@@ -567,7 +568,7 @@ static bool is_conf_name(const char *name)
 	return name[0] != '.' && length > 5 && !strcmp(name + length - 5, ".conf");
 }
 
-/* The names of a folder's *.conf in order; names[] has room for all files that fit. */
+/* List the names of a folder's *.conf in order; names[] has room for the maximum. */
 static int conf_d_names(
 	const char *folder, DIR *dir, char (*names)[CONF_D_NAME_BYTES], size_t *count, struct config_error *error)
 {
@@ -596,7 +597,7 @@ static int load_conf_d(const char *folder, DIR *dir, struct config *config, stru
 	int rc;
 
 	if (fstat(dirfd(dir), &status))
-		return config_fail(error, -errno, "cannot look at folder '%s': %s", folder, strerror(errno));
+		return config_fail(error, -errno, "cannot stat folder '%s': %s", folder, strerror(errno));
 	if (status.st_mode & S_IWOTH)
 		return config_fail(error, -EACCES, "folder '%s' may be written by everyone; chmod o-w it", folder);
 	rc = conf_d_names(folder, dir, names, &count, error);
@@ -616,7 +617,7 @@ static int load_all(const char *path, struct config *config, struct config_error
 	if (rc)
 		return rc;
 	if (snprintf(folder, sizeof(folder), "%s.d", path) >= (int)sizeof(folder))
-		return 0; /* so long a name cannot exist */
+		return 0; /* a name of this length cannot exist */
 	dir = opendir(folder);
 	if (!dir && errno == ENOENT)
 		return 0;

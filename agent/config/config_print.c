@@ -1,7 +1,7 @@
 /*
  * config_print.c - the configuration as text: the example, the rows of gpoold.conf(5), the current values.
  *
- * One walk over the tables in the order of config_keys.def; the forms differ in what they say about one key.
+ * The tables are walked in the order of config_keys.def; the forms differ in the text of a key.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -13,9 +13,9 @@
 struct printing {
 	FILE *out;
 	enum config_print_form form;
-	const struct config *config; /* only of use, and only there for sure, when the form is CURRENT */
+	const struct config *config; /* used only by the form CURRENT; may be NULL otherwise */
 	int depth;
-	bool separate; /* something stands before in this group: the example leaves a line between */
+	bool separate; /* not the first of its group: the example prints an empty line before it */
 };
 
 static void indent(const struct printing *p)
@@ -31,7 +31,7 @@ static void separate(struct printing *p)
 	p->separate = true;
 }
 
-/* How much of text fits into a line of width columns: to the end, or up to a blank; a longer word is not broken. */
+/* Return the length of text that fits into width columns, up to the end or a blank; a longer word is not broken. */
 static size_t line_length(const char *text, size_t width)
 {
 	size_t length = strlen(text);
@@ -43,7 +43,7 @@ static size_t line_length(const char *text, size_t width)
 	return length ? length : strcspn(text, " ");
 }
 
-/* Help as comment lines. */
+/* Print help as comment lines. */
 static void print_comment(const struct printing *p, const char *text)
 {
 	while (*text) {
@@ -56,7 +56,7 @@ static void print_comment(const struct printing *p, const char *text)
 	}
 }
 
-/* Help as mdoc: each sentence begins a line, and no line is longer than 80 columns. */
+/* Print help as mdoc: each sentence begins a line, and no line is longer than 80 columns. */
 static void print_sentences(FILE *out, const char *text)
 {
 	while (*text) {
@@ -71,7 +71,7 @@ static void print_sentences(FILE *out, const char *text)
 	}
 }
 
-/* A value as libconfig takes it: quoted, bare, or a list from names with commas between. */
+/* Print a value in the syntax of libconfig: quoted, bare, or a list from names separated by commas. */
 static void print_value(FILE *out, const struct config_key *key, const char *text)
 {
 	if (config_value_quoted(key->kind)) {
@@ -95,7 +95,7 @@ static const char *reload_text(const struct config_key *key)
 	return key->reload == CONFIG_RELOAD_APPLIES ? "applies at a reload" : "needs a restart";
 }
 
-/* "A whole number from 1 to 4000; needs a restart." */
+/* Print "A whole number from 1 to 4000; needs a restart." */
 static void range_text(const struct config_key *key, char *text, size_t text_bytes)
 {
 	char expected[200];
@@ -121,7 +121,7 @@ static void print_key_man(const struct printing *p, const struct config_key *key
 	print_sentences(p->out, range);
 }
 
-/* `hidden`: behind a '#', as it is the default. */
+/* Print a key with its value; `hidden`: after a '#', since it is the default. */
 static void print_key_file(
 	struct printing *p, const struct config_key *key, const char *name, const char *text, bool hidden)
 {
@@ -171,7 +171,7 @@ static void group_close(struct printing *p)
 	p->separate = true;
 }
 
-/* The part of a path before its last dot, "" at the top; the groups follow each other as the keys do. */
+/* Return the part of a path before its last dot, "" at the top; the groups are in the order of the keys. */
 static void group_of(const char *path, char *group, size_t group_bytes)
 {
 	const char *dot = strrchr(path, '.');
@@ -187,7 +187,8 @@ static bool group_within(const char *group, const char *outer)
 }
 
 /*
- * Leave and enter groups on the way from the group `from`, which has room for 64 bytes, to `to`; then `from` is `to`.
+ * Print the ends and starts of groups between the group `from`, which has room for 64 bytes, and `to`. Copy `to` into
+ * `from`.
  */
 static void group_change(struct printing *p, char *from, const char *to)
 {
@@ -203,7 +204,7 @@ static void group_change(struct printing *p, char *from, const char *to)
 		length = strlen(from);
 		length += from[0] != '\0';
 		length += strcspn(to + length, ".");
-		memcpy(from, to, length); /* as long as `to` at most, which fits */
+		memcpy(from, to, length); /* at most as long as `to`, which fits */
 		from[length] = '\0';
 		group_open(p, from, strrchr(from, '.') ? strrchr(from, '.') + 1 : from);
 	}
@@ -231,7 +232,7 @@ static void print_globals(struct printing *p, size_t first, size_t end)
 	group_change(p, group, "");
 }
 
-/* One pool or tenant of the current configuration. */
+/* Print one pool or tenant of the current configuration. */
 static void print_element(struct printing *p, const struct config_table *table, const void *base,
 	const struct config_pool *pool, bool last)
 {
@@ -250,7 +251,7 @@ static void print_element(struct printing *p, const struct config_table *table, 
 	fputs(last ? "    }\n" : "    },\n", p->out);
 }
 
-/* A list of the example with one element: a pool that stands, with its name, or a tenant all behind '#'. */
+/* Print a list of the example with one element: a pool with its name, or a tenant that is commented out. */
 static void print_list_example(struct printing *p, const char *name, const struct config_table *table, bool stands)
 {
 	fprintf(p->out, "%s = (\n    %s{\n", name, stands ? "" : "#");
@@ -301,7 +302,7 @@ static void print_all(struct printing *p)
 	else if (p->form == CONFIG_PRINT_EXAMPLE)
 		fputs("# gpoold.conf - configuration of gpoold, see gpoold.conf(5).\n"
 		      "#\n"
-		      "# A key behind a '#' without a blank is shown with its default; take the '#' away to change "
+		      "# A key after a '#' without a blank is shown with its default; remove the '#' to change "
 		      "it.\n\n",
 			p->out);
 	print_globals(p, 0, top);

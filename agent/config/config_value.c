@@ -1,8 +1,8 @@
 /*
- * config_value.c - the table of keys, and single values: text to field and back.
+ * config_value.c - the table of keys, and converting single values between text and field.
  *
- * Numbers are read by hand-checked strtoull(), since a sign, a blank or a hexadecimal digit that strtoull() would take
- * is a typing error in a configuration. A field changes only when the whole text is right.
+ * Numbers are checked before strtoull(), which also accepts signs, blanks and hexadecimal digits; in a configuration
+ * these are typing errors. A field changes only if the whole text is valid.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -88,7 +88,7 @@ int config_source_add(struct config *config, const char *name)
 	uint32_t source = 1;
 	char text[CONFIG_PATH_BYTES];
 
-	if (length <= room) /* of a long path the end says more than the beginning */
+	if (length <= room) /* the end of a long path is more specific than its beginning */
 		snprintf(text, sizeof(text), "%s", name);
 	else
 		snprintf(text, sizeof(text), "...%s", name + length - (room - 3));
@@ -104,7 +104,7 @@ int config_source_add(struct config *config, const char *name)
 
 /* ---- words and numbers ---- */
 
-/* Decimal digits alone, at *text, which moves on. Return: 0, or -EINVAL when there is none or too many. */
+/* Read decimal digits at *text, and advance it. Return: 0, or -EINVAL: no digits or too many. */
 static int digits_parse(const char **text, uint64_t *number)
 {
 	uint64_t sum = 0;
@@ -119,7 +119,7 @@ static int digits_parse(const char **text, uint64_t *number)
 	return 0;
 }
 
-/* Digits, any blanks, and the rest as the unit. */
+/* Read digits, any blanks, and the rest as the unit. */
 static int number_unit_parse(const char *text, uint64_t *number, const char **unit)
 {
 	if (digits_parse(&text, number))
@@ -132,7 +132,7 @@ static const struct size_unit {
 	const char *name;
 	uint64_t bytes;
 } size_units[] = {
-	/* the binary ones come first and from large to small, as size_format() looks for them */
+	/* binary units first, in descending order, for size_format() */
 	{"TiB", 1ull << 40},
 	{"GiB", 1ull << 30},
 	{"MiB", 1ull << 20},
@@ -144,7 +144,7 @@ static const struct size_unit {
 	{"TB", 1000000000000},
 };
 
-/* Bytes of a size such as "16GiB". With `binary`, KB, MB and GB are powers of 1024 too. */
+/* Read the bytes of a size such as "16GiB". With `binary`, KB, MB and GB are powers of 1024, too. */
 static int size_parse(const char *text, bool binary, uint64_t *bytes)
 {
 	uint64_t number;
@@ -219,7 +219,7 @@ static int amount_parse(const char *text, uint64_t min, struct config_amount *am
 		if (given.value > POOL_PAGES_MAX)
 			return -ERANGE;
 	} else if (!unit[0] && given.value == 0) {
-		given.unit = CONFIG_AMOUNT_PAGES; /* nothing is nothing in every unit */
+		given.unit = CONFIG_AMOUNT_PAGES; /* zero is the same in every unit */
 	} else if (size_parse(text, false, &given.value)) {
 		return -EINVAL;
 	}
@@ -238,7 +238,7 @@ static void amount_format(const struct config_amount *amount, char *text, size_t
 			amount->unit == CONFIG_AMOUNT_PERCENT ? "%" PRIu64 "%%" : "%" PRIu64 " pages", amount->value);
 }
 
-/* The n-th of words with bars between, or NULL. */
+/* Return the n-th of words separated by bars, or NULL. */
 static const char *word_at(const char *words, size_t n, size_t *length)
 {
 	for (; n > 0; n--) {
@@ -282,7 +282,7 @@ static bool text_allowed(const struct config_key *key, const char *text)
 	return text[0] != '\0';
 }
 
-/* Fill a char[] whole, so that its bytes can be compared. */
+/* Fill a char[] completely, so that its bytes can be compared. */
 static void text_store(char *field, size_t bytes, const char *text)
 {
 	memset(field, 0, bytes);
@@ -304,7 +304,7 @@ static int id_parse(const char *text, uint32_t *id)
 
 static int lookup_failed(const char *what, const char *text, int code, char *why, size_t why_bytes)
 {
-	/* getpwnam(3) lists them all */
+	/* all listed in getpwnam(3) */
 	if (code == 0 || code == ENOENT || code == ESRCH || code == EBADF || code == EPERM)
 		snprintf(why, why_bytes, "there is no %s '%.64s'", what, text);
 	else
@@ -323,7 +323,8 @@ static int user_resolve(const char *text, uid_t *uid, gid_t *gid, char *why, siz
 	if (!entry && !numeric)
 		return lookup_failed("user", text, errno, why, why_bytes);
 	*uid = entry ? entry->pw_uid : id;
-	*gid = entry ? entry->pw_gid : id; /* a bare number, as in a container: the group of the same number */
+	/* A number without an account, as in a container, has the group with the same number. */
+	*gid = entry ? entry->pw_gid : id;
 	return 0;
 }
 
@@ -388,7 +389,7 @@ static int names_parse(
 	return 0;
 }
 
-/* The two keys whose text is an account: the ids belong to the same struct config. */
+/* Resolve the two keys whose text is an account; the ids are stored in the same struct config. */
 static int account_parse(
 	const struct config_key *key, const char *text, struct config *config, char *why, size_t why_bytes)
 {
@@ -473,7 +474,7 @@ void config_value_expected(const struct config_key *key, char *text, size_t text
 	}
 }
 
-/* Kinds that are a number in the end. */
+/* Kinds that are stored as a number. */
 static int number_parse(const struct config_key *key, const char *text, void *field)
 {
 	uint64_t number = 0;
@@ -505,7 +506,8 @@ static int float_parse(const struct config_key *key, const char *text, double *f
 	char *end;
 	double number;
 
-	if (strspn(text, "0123456789.eE+-") != strlen(text) || !*text) /* strtod() knows more: blanks, "nan", "0x1p3" */
+	/* strtod() also accepts blanks, "nan", "0x1p3". */
+	if (strspn(text, "0123456789.eE+-") != strlen(text) || !*text)
 		return -EINVAL;
 	number = strtod(text, &end);
 	if (*end || !(number >= (double)key->min && number <= (double)key->max))
@@ -604,7 +606,7 @@ void config_value_format(const struct config_key *key, const void *base, char *t
 	case CONFIG_KIND_FLOAT: {
 		int precision = 1;
 
-		do /* the shortest text that reads back as the same number */
+		do /* the shortest text that results in the same number */
 			snprintf(text, text_bytes, "%.*g", precision, *(const double *)field);
 		while (strtod(text, NULL) != *(const double *)field && precision++ < 17);
 		break;
@@ -626,7 +628,7 @@ void config_value_format(const struct config_key *key, const void *base, char *t
 	}
 }
 
-/* The defaults of the two accounts bend to a machine that has no such account; all others are right by construction. */
+/* Set the defaults. Those of the two accounts depend on the accounts of the machine; the others are always valid. */
 static void default_set(const struct config_key *key, void *base)
 {
 	struct config *config = base;
@@ -641,7 +643,7 @@ static void default_set(const struct config_key *key, void *base)
 		/* the kernel's overflow user, /proc/sys/kernel/overflowuid */
 		config->front_uid = config->front_gid = 65534;
 	} else {
-		abort(); /* a default in config_keys.def that its own key does not allow */
+		abort(); /* an invalid default in config_keys.def */
 	}
 }
 

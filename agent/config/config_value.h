@@ -1,9 +1,8 @@
 /*
- * config_value.h - keys and single values of the configuration: what one text means for one key, and how a value is
- * written.
+ * config_value.h - keys and single values of the configuration: parsing and printing the value of a key.
  *
- * For config*.c alone; others include config.h. A value that is not allowed changes nothing and is explained in words
- * that name what was given and what is expected; file and line are the caller's to add.
+ * For config*.c only; other files include config.h. An invalid value changes nothing; the error contains the given and
+ * the expected value, and the caller adds file and line.
  */
 #ifndef GPOOL_AGENT_CONFIG_VALUE_H
 #define GPOOL_AGENT_CONFIG_VALUE_H
@@ -54,50 +53,50 @@ extern const struct config_table config_keys;        /* fields of struct config 
 extern const struct config_table config_pool_keys;   /* of struct config_pool */
 extern const struct config_table config_tenant_keys; /* of struct config_tenant */
 
-/* config_key_find() - the key with this path in a table, or NULL. */
+/* config_key_find() - return the key with this path in a table, or NULL. */
 const struct config_key *config_key_find(const struct config_table *table, const char *path);
 
-/* config_group_help() - the text of a group such as "lease" or "access.workers"; "" when there is none. */
+/* config_group_help() - return the text of a group such as "lease" or "access.workers"; "" if there is none. */
 const char *config_group_help(const char *path);
 
-/* config_fail() - put a complaint into error. Return: code. */
+/* config_fail() - set the text of error. Return: code. */
 int config_fail(struct config_error *error, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /*
- * config_value_parse() - set the key's field in base from text; names: comma separated. Return: 0, or -EINVAL with
- * `why` set.
+ * config_value_parse() - set the key's field in base from text; names are separated by commas. Return: 0, or -EINVAL
+ * with `why` set.
  */
 int config_value_parse(const struct config_key *key, const char *text, void *base, char *why, size_t why_bytes);
 
 /*
- * config_names_add() - resolve one user or group and append it unless it is there. Return: 0, or -EINVAL with `why`
+ * config_names_add() - resolve one user or group and append it unless it is listed. Return: 0, or -EINVAL with `why`
  * set.
  */
 int config_names_add(
 	const struct config_key *key, const char *text, struct config_names *names, char *why, size_t why_bytes);
 
-/* config_value_quoted() - is a value of this kind written as a string? Lists are not. */
+/* config_value_quoted() - return whether a value of this kind is written as a string. Lists are not. */
 bool config_value_quoted(enum config_kind kind);
 
-/* config_value_is_list() - is it a list of strings? */
+/* config_value_is_list() - return whether it is a list of strings. */
 bool config_value_is_list(enum config_kind kind);
 
-/* config_value_expected() - what is allowed: "a whole number from 1 to 4000". */
+/* config_value_expected() - print the permitted values: "a whole number from 1 to 4000". */
 void config_value_expected(const struct config_key *key, char *text, size_t text_bytes);
 
-/* config_value_format() - the value of the key's field in base as config_value_parse() takes it. */
+/* config_value_format() - print the value of the key's field in base in the form of config_value_parse(). */
 void config_value_format(const struct config_key *key, const void *base, char *text, size_t text_bytes);
 
 enum { CONFIG_VALUE_BYTES = CONFIG_NAMES_MAX * 12 + 1 }; /* room for config_value_format(): as many numeric ids */
 
-/* config_table_defaults() - give every field of a table its default. */
+/* config_table_defaults() - set every field of a table to its default. */
 void config_table_defaults(const struct config_table *table, void *base);
 
-/* config_source_add() - remember a file, or "--set", once. Return: its number, from 1, or -ENOSPC. */
+/* config_source_add() - add a file, or "--set", once. Return: its number, from 1, or -ENOSPC. */
 int config_source_add(struct config *config, const char *name);
 
 /*
- * config_load_text() - apply one file's text to *config, as config_load() does for each file; `name` is for complaints.
+ * config_load_text() - apply one file's text to *config, as config_load() does for each file; `name` is for errors.
  */
 int config_load_text(
 	const char *name, const char *text, size_t text_bytes, struct config *config, struct config_error *error);

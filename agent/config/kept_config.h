@@ -1,6 +1,6 @@
 /*
- * kept_config.h - the configuration that is in force, as text in the keeper's hands: every agent begins with it, and
- * not with a file that somebody has changed meanwhile, or broken. The keeper writes the first, and each reload another.
+ * kept_config.h - the configuration in effect, as text held by the keeper: every agent starts with it, and not with a
+ * file that may have been changed or damaged meanwhile. The keeper writes the first one, and each reload replaces it.
  */
 #ifndef GPOOL_AGENT_KEPT_CONFIG_H
 #define GPOOL_AGENT_KEPT_CONFIG_H
@@ -8,10 +8,10 @@
 #include "agent/config/config.h"
 #include "agent/base/module.h"
 
-/* kept_config_write() - a descriptor of the text, or negative errno. */
+/* kept_config_write() - return a descriptor of the text, or negative errno. */
 int kept_config_write(const struct config *config);
 
-/* kept_config_load() - what the keeper holds. 0; -ENOENT: nothing; else error->text says why it cannot be used. */
+/* kept_config_load() - load the configuration that the keeper holds. 0; -ENOENT: none; else see error->text. */
 int kept_config_load(const struct module_start *start, struct config *config, struct config_error *error);
 
 #endif

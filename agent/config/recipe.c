@@ -30,8 +30,8 @@ int recipe_load(const struct recipe *recipe, struct config *config, struct confi
 }
 
 /*
- * Tenants are booked by their place in the list: new ones may follow, and all may change in all but their names and
- * their trust domains. What one domain alone has used was never told apart: a second one takes a restart.
+ * Tenants are booked by their position in the list: new ones may follow, and all values except names and trust domains
+ * may change. With a single domain the owners of pages are not recorded, so a second domain needs a restart.
  */
 bool recipe_tenants_follow(const struct config *now, const struct config *next)
 {

@@ -1,5 +1,5 @@
 /*
- * recipe.h - where the configuration comes from: a file and what the command line adds. Kept for the reload.
+ * recipe.h - the sources of the configuration: a file and the values of the command line. Stored for a reload.
  */
 #ifndef GPOOL_AGENT_RECIPE_H
 #define GPOOL_AGENT_RECIPE_H
@@ -19,16 +19,16 @@ struct recipe {
 	uint32_t set_count;
 };
 
-/* recipe_load() - the whole configuration; a value on the command line replaces the file's. As config_load(). */
+/* recipe_load() - load the configuration; a value of the command line replaces that of the file. As config_load(). */
 int recipe_load(const struct recipe *recipe, struct config *config, struct config_error *error);
 
 /*
- * recipe_tenants_follow() - whether the tenants of `next` begin with those of `now`: only so they can change while
- * sessions run.
+ * recipe_tenants_follow() - return whether the tenants of `next` begin with those of `now`, which is required for a
+ * change while sessions exist.
  */
 bool recipe_tenants_follow(const struct config *now, const struct config *next);
 
-/* recipe_apply() - take over from `next` what can change without a restart; the rest of `now` stays. */
+/* recipe_apply() - copy the values that can change without a restart from `next`; the rest of `now` stays. */
 void recipe_apply(struct config *now, const struct config *next);
 
 #endif

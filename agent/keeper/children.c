@@ -245,7 +245,7 @@ static void movers_settle(struct keeper *keeper)
 		if (keeper->movers[i].pid)
 			return;
 	keeper->movers_old = false;
-	keeper->max_bypass_ms = 0;
+	keeper->stop_deadline_ms = 0;
 }
 
 void movers_begin(struct keeper *keeper)
@@ -263,7 +263,7 @@ void movers_begin(struct keeper *keeper)
 			mover_tell_end(keeper, i);
 	}
 	if (keeper->movers_old)
-		keeper->max_bypass_ms = keeper_ms() + STOP_PATIENCE_MS;
+		keeper->stop_deadline_ms = keeper_ms() + STOP_PATIENCE_MS;
 	movers_settle(keeper);
 }
 
@@ -358,7 +358,7 @@ static void agent_died(struct keeper *keeper, int status)
 		return;
 	}
 	keeper->start.incarnation++;
-	keeper->max_bypass_ms = 0;
+	keeper->stop_deadline_ms = 0;
 	if (left) {
 		keeper->movers_old = true;
 		child_replaced(&keeper->agent);
@@ -413,7 +413,7 @@ static void patience_end(struct keeper *keeper)
 
 	log_warning(
 		"%s does not make room within %d ms; it is killed", agent ? "the agent" : "a mover", STOP_PATIENCE_MS);
-	keeper->max_bypass_ms = 0;
+	keeper->stop_deadline_ms = 0;
 	if (agent)
 		kill(keeper->agent.pid, SIGKILL);
 	for (uint32_t i = 0; i < keeper->start.pool_count && !agent; i++)
@@ -423,7 +423,7 @@ static void patience_end(struct keeper *keeper)
 
 void children_start_due(struct keeper *keeper)
 {
-	if (keeper->max_bypass_ms && keeper_ms() >= keeper->max_bypass_ms)
+	if (keeper->stop_deadline_ms && keeper_ms() >= keeper->stop_deadline_ms)
 		patience_end(keeper);
 	if (child_due(&keeper->agent))
 		started_or_later(&keeper->agent, "the agent", agent_start(keeper));
@@ -443,11 +443,11 @@ void children_start_due(struct keeper *keeper)
 
 int children_wait_ms(const struct keeper *keeper)
 {
-	uint64_t now = keeper_ms(), end = keeper->probe.pid ? keeper->probe.end_ms : keeper->max_bypass_ms;
+	uint64_t now = keeper_ms(), end = keeper->probe.pid ? keeper->probe.end_ms : keeper->stop_deadline_ms;
 	int ms = end ? (end > now ? (int)(end - now) : 0) : -1;
 
-	if (keeper->probe.pid && keeper->max_bypass_ms && keeper->max_bypass_ms < end)
-		ms = keeper->max_bypass_ms > now ? (int)(keeper->max_bypass_ms - now) : 0;
+	if (keeper->probe.pid && keeper->stop_deadline_ms && keeper->stop_deadline_ms < end)
+		ms = keeper->stop_deadline_ms > now ? (int)(keeper->stop_deadline_ms - now) : 0;
 	ms = child_wait_ms(&keeper->agent, ms);
 	if (keeper->channel < 0)
 		return ms;

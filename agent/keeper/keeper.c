@@ -379,7 +379,7 @@ static void keeper_loop(struct keeper *keeper)
 			 */
 			close(keeper->channel);
 			keeper->channel = -1;
-			keeper->max_bypass_ms = keeper_ms() + STOP_PATIENCE_MS;
+			keeper->stop_deadline_ms = keeper_ms() + STOP_PATIENCE_MS;
 		}
 		if (keeper->probe.pid && (look[2].revents || keeper_ms() >= keeper->probe.end_ms))
 			upgrade_go_on(keeper);

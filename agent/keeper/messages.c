@@ -90,7 +90,7 @@ void upgrade_go_on(struct keeper *keeper)
 	keeper->before = keeper->loader;
 	keeper->loader = next;
 	keeper->leaving = true;
-	keeper->max_bypass_ms = keeper_ms() + STOP_PATIENCE_MS;
+	keeper->stop_deadline_ms = keeper_ms() + STOP_PATIENCE_MS;
 }
 
 /* ---- reading ---- */

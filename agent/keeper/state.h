@@ -34,10 +34,10 @@ struct keeper {
 	uint64_t old_front_ms;
 	bool ready; /* this agent serves */
 	bool ever_ready;
-	bool leaving;           /* this agent was told to make room for its successor */
-	bool movers_old;        /* these movers run code from before an upgrade */
-	uint64_t max_bypass_ms; /* when those that were asked to make room are killed; 0: nobody was */
-	int watchdog_ms;        /* how often the service manager wants to hear of us; 0: never */
+	bool leaving;              /* this agent was told to make room for its successor */
+	bool movers_old;           /* these movers run code from before an upgrade */
+	uint64_t stop_deadline_ms; /* when processes that were asked to end are killed; 0: none was asked */
+	int watchdog_ms;           /* how often the service manager wants to hear of us; 0: never */
 	uint64_t watchdog_due_ms;
 	bool stopping;
 	int exit_status;

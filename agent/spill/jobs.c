@@ -154,7 +154,7 @@ static bool mover_look(struct pool *pool)
 	since_note(jobs, serves);
 	if (!jobs->since_ms)
 		return false;
-	end = jobs->since_ms + pool->agent->config.mover.max_bypass_ms;
+	end = jobs->since_ms + pool->agent->config.mover.patience_ms;
 	if (serves) {
 		/* One that has not done what its predecessor died over may be about to die of it too. */
 		if (jobs->oldest <= jobs->before)

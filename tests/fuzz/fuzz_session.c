@@ -81,7 +81,7 @@ static void setup(void)
 
 	log_setup("fuzz", -1, 0);
 	config_defaults(&agent.config);
-	agent.config.mover.max_bypass_ms = 0;
+	agent.config.mover.patience_ms = 0;
 	require(config_add_pool(&agent.config, "name=p0,backend=host,size=400MiB,page_size=2MB,reserved=0", &error) ==
 			0,
 		error.text);

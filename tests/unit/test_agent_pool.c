@@ -353,7 +353,7 @@ static void test_only_dead_movers_are_given_up(void **state)
 	(void)state;
 	ring_make();
 	ring = made.ring;
-	agent->config.mover.max_bypass_ms = 0;
+	agent->config.mover.patience_ms = 0;
 	two_are_asked_back();
 	/* The keeper has said nothing: there may be one of before an upgrade, which knows no gate. */
 	jobs_tick(pool);
@@ -390,7 +390,7 @@ static void test_movers_that_get_on(void **state)
 	(void)state;
 	ring_make();
 	ring = made.ring;
-	agent->config.mover.max_bypass_ms = 10000;
+	agent->config.mover.patience_ms = 10000;
 	two_are_asked_back();
 	atomic_store(&ring->gate, 1);
 	keeper_says(KEEP_MOVER_END, 1, "process 9 ended (signal 9)");
@@ -421,7 +421,7 @@ static void test_what_was_begun_waits_for_the_driver(void **state)
 	(void)state;
 	ring_make();
 	ring = made.ring;
-	agent->config.mover.max_bypass_ms = 0;
+	agent->config.mover.patience_ms = 0;
 	agent->config.trust.death_grace_ms = 60000;
 	two_are_asked_back();
 	atomic_store(&ring->gate, 1);
