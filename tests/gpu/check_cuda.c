@@ -335,7 +335,7 @@ static void test_the_pool_of_the_driver(void **state)
 	assert_true(used == 0 && held >= 3 << 20);
 }
 
-static void test_the_host_goes_on_while_work_is_queued(void **state)
+static void test_the_host_continues_while_work_is_queued(void **state)
 {
 	struct fixture *f = *state;
 	struct gpu_event *event;
@@ -692,7 +692,7 @@ static int check_all(void)
 		cmocka_unit_test_setup_teardown(test_memory_moves_between_addresses, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_fill_and_copy_move_the_bytes, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_the_pool_of_the_driver, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_the_host_goes_on_while_work_is_queued, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_the_host_continues_while_work_is_queued, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_a_wait_is_for_the_record_before_it, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_registration_is_whole_pages_and_once, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_an_owner_may_only_create_export_and_release, setup, teardown),

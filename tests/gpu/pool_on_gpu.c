@@ -211,7 +211,7 @@ static int other_worker(const char *directory)
 	}
 }
 
-static void test_a_killed_worker_gives_all_back(void **state)
+static void test_pages_of_a_killed_worker_are_freed(void **state)
 {
 	int ends[2], status;
 	char byte;
@@ -353,7 +353,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_contents_stay, attach, detach),
 		cmocka_unit_test_setup_teardown(test_a_scattered_block_is_contiguous, attach, detach),
 		cmocka_unit_test_setup_teardown(test_a_fence_holds_a_block, attach, detach),
-		cmocka_unit_test_setup_teardown(test_a_killed_worker_gives_all_back, attach, detach),
+		cmocka_unit_test_setup_teardown(test_pages_of_a_killed_worker_are_freed, attach, detach),
 		cmocka_unit_test_setup_teardown(test_an_elastic_range, attach, detach),
 		cmocka_unit_test_setup_teardown(test_an_elastic_tensor, attach, detach),
 		cmocka_unit_test(test_nothing_is_left_on_the_device),

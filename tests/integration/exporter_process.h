@@ -14,7 +14,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-enum { TEXT_MAX = 1 << 20, NOBODY = 65534, NOGROUP = 65534 };
+enum { TEXT_MAX = 1 << 20, OTHER_USER = 65534, NOGROUP = 65534 };
 
 struct process {
 	pid_t pid;
@@ -34,7 +34,7 @@ static inline const char *beside_gpoold(const char *name)
 
 /*
  * Any program; arguments[0] is its path, or a name where uid is 0: as this process; else it is of nogroup alone. NULL
- * is the end. Its standard output is discarded. It is opened before it becomes another user, who may not be able to
+ * is the end. Its standard output is discarded. It is opened before it becomes another user, which may not be able to
  * reach the folder that it was built in.
  */
 static inline struct process process_start_as(const char *const *arguments, uid_t uid)

@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { CONNECTIONS = 200, WAIT_MS = 60000, NOBODY = 65534 };
+enum { CONNECTIONS = 200, WAIT_MS = 60000, OTHER_USER = 65534 };
 
 /* Open all, report by a byte how many the agent closed, and run until the pipe closes. */
 static int silent_user(const char *path, int ready, int end)
@@ -26,7 +26,7 @@ static int silent_user(const char *path, int ready, int end)
 	uint8_t turned_away = 0;
 	char byte;
 
-	if (setgid(NOBODY) < 0 || setuid(NOBODY) < 0)
+	if (setgid(OTHER_USER) < 0 || setuid(OTHER_USER) < 0)
 		return 1;
 	for (int i = 0; i < CONNECTIONS; i++) {
 		sockets[i] = attach_connect(path, WAIT_MS);

@@ -89,7 +89,7 @@ static void test_allocations_by_chance_hold_little(void **state)
 }
 
 /* 500 loads of adapters of mixed sizes, and 10,000 registered ones. */
-static void test_adapters_come_and_go(void **state)
+static void test_adapters_are_loaded_and_evicted(void **state)
 {
 	(void)state;
 	assert_int_equal(RUN("-o", "json", "--runs", "1", "adapter_cycles", "adapter_registered"), 0);
@@ -175,7 +175,7 @@ int main(void)
 		cmocka_unit_test(test_steady_state_calls_no_driver),
 		cmocka_unit_test(test_churn_ends_with_one_large_request),
 		cmocka_unit_test(test_allocations_by_chance_hold_little),
-		cmocka_unit_test(test_adapters_come_and_go),
+		cmocka_unit_test(test_adapters_are_loaded_and_evicted),
 	};
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -174,7 +174,7 @@ static void test_no_join_across_streams(void **state)
 }
 
 /* Freed by the only stream that existed, without an event; then a second stream is used. */
-static void test_what_was_freed_before_another_stream_came(void **state)
+static void test_memory_freed_before_a_second_stream(void **state)
 {
 	uint32_t a = manual_stream(), b;
 	uint64_t first = take(PIECE_MIB * MIB, a);
@@ -227,7 +227,7 @@ static void test_one_stream_makes_no_driver_calls(void **state)
 
 /* ---- a full pool ---- */
 
-static void test_idle_segments_go_back_before_it_fails(void **state)
+static void test_idle_segments_are_returned_before_it_fails(void **state)
 {
 	uint32_t a = manual_stream(), b = manual_stream();
 	uint64_t at[9], address;
@@ -250,7 +250,7 @@ static void test_idle_segments_go_back_before_it_fails(void **state)
 }
 
 /* A segment of which one part is a stream's and another everybody's is idle too. */
-static void test_idle_segments_of_several_go_back(void **state)
+static void test_idle_segments_of_several_return(void **state)
 {
 	uint32_t a = manual_stream(), b = manual_stream();
 	uint64_t at[12], halves[12];
@@ -289,7 +289,7 @@ static void test_rest_of_a_segment_joins(void **state)
 /*
  * What was fetched for a stream and not used is everybody's, when somebody looks, whatever else the stream has queued.
  */
-static void test_rest_of_a_segment_is_there_for_others(void **state)
+static void test_rest_of_a_segment_is_available_to_others(void **state)
 {
 	uint32_t a = manual_stream(), b = manual_stream();
 	uint64_t first;
@@ -438,15 +438,14 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_sizes_and_classes, open_session, close_session),
 		cmocka_unit_test_setup_teardown(test_a_stream_waits_for_another, open_session, close_session),
 		cmocka_unit_test_setup_teardown(test_no_join_across_streams, open_session, close_session),
-		cmocka_unit_test_setup_teardown(
-			test_what_was_freed_before_another_stream_came, open_session, close_session),
+		cmocka_unit_test_setup_teardown(test_memory_freed_before_a_second_stream, open_session, close_session),
 		cmocka_unit_test_setup_teardown(test_one_stream_makes_no_driver_calls, open_session, close_session),
 		cmocka_unit_test_setup_teardown(
-			test_idle_segments_go_back_before_it_fails, open_session, close_session),
-		cmocka_unit_test_setup_teardown(test_idle_segments_of_several_go_back, open_session, close_session),
+			test_idle_segments_are_returned_before_it_fails, open_session, close_session),
+		cmocka_unit_test_setup_teardown(test_idle_segments_of_several_return, open_session, close_session),
 		cmocka_unit_test_setup_teardown(test_rest_of_a_segment_joins, open_session, close_session),
 		cmocka_unit_test_setup_teardown(
-			test_rest_of_a_segment_is_there_for_others, open_session, close_session),
+			test_rest_of_a_segment_is_available_to_others, open_session, close_session),
 		cmocka_unit_test_setup_teardown(test_pieces_apart_cannot_be_put_together, open_session, close_session),
 		cmocka_unit_test_setup_teardown(test_nothing_overlaps, open_session, close_session),
 	};

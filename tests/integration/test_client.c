@@ -137,7 +137,7 @@ static void test_open_refuses_bad_options(void **state)
 	options.pool = "p9";
 	assert_int_equal(open_with(options), -ENXIO);
 	options = harness_options(&harness);
-	options.tenant = "nobody-has-this-name";
+	options.tenant = "no-such-tenant";
 	assert_int_equal(open_with(options), -ENXIO);
 	options = harness_options(&harness);
 	name[64] = 'x';
@@ -374,7 +374,7 @@ static void test_close_returns_everything(void **state)
  * The agent stops: what is allocated stays usable, what is leased can be allocated, and then the error says what
  * happened.
  */
-static void test_agent_goes_away(void **state)
+static void test_agent_disappears(void **state)
 {
 	struct gpool_stats statistics = {.size = sizeof(statistics)};
 	struct gpool_block held, block;
@@ -683,7 +683,7 @@ int main(void)
 		TEST(test_open_as_a_stranger),
 		TEST(test_observer_has_no_pages),
 		TEST(test_close_returns_everything),
-		TEST(test_agent_goes_away),
+		TEST(test_agent_disappears),
 		TEST(test_fork),
 		TEST(test_child_with_a_pool_of_its_own),
 		TEST(test_descriptors_close_on_exec),

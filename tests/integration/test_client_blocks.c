@@ -261,7 +261,7 @@ static void test_first_fit_and_best_fit(void **state)
 	assert_int_equal(best.page, blocks[5].page);
 }
 
-static void test_out_of_memory_says_who(void **state)
+static void test_out_of_memory_names_the_holder(void **state)
 {
 	struct gpool_block all = alloc(PAGES), more = {.page = 4711};
 	struct gpool_oom_info shortage = {.size = sizeof(shortage)};
@@ -700,7 +700,7 @@ int main(void)
 		TEST(test_alloc_refuses_bad_arguments),
 		TEST(test_garbage_handles),
 		TEST(test_first_fit_and_best_fit),
-		TEST(test_out_of_memory_says_who),
+		TEST(test_out_of_memory_names_the_holder),
 		TEST(test_quota),
 		TEST(test_evicted_block_is_stale),
 		TEST(test_evicted_caches_are_forgotten),

@@ -140,7 +140,7 @@ static void test_driver_calls(void **state)
 }
 
 /* What is reclaimable is everybody's. What went elsewhere is another page afterwards; what did not is the same. */
-static void test_reclaimable_pages_go_elsewhere(void **state)
+static void test_reclaimable_pages_are_taken_by_others(void **state)
 {
 	struct gpool_block blocks[PAGES];
 	struct gpool_range *range;
@@ -944,7 +944,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_addresses_first, stop),
 		cmocka_unit_test_teardown(test_vast, stop),
 		cmocka_unit_test_teardown(test_driver_calls, stop),
-		cmocka_unit_test_teardown(test_reclaimable_pages_go_elsewhere, stop),
+		cmocka_unit_test_teardown(test_reclaimable_pages_are_taken_by_others, stop),
 		cmocka_unit_test_teardown(test_handles_of_several_pages, stop),
 		cmocka_unit_test_teardown(test_unback_behind_fences, stop),
 		cmocka_unit_test_teardown(test_unback_behind_fences_large_handles, stop),

@@ -298,7 +298,7 @@ static void test_seen_when_it_is_reached(void **state)
 }
 
 /* Who gives up leaves nothing behind, also when it is never reached. */
-static void test_given_up(void **state)
+static void test_waiting_times_out(void **state)
 {
 	struct gpool_fence_handle handle;
 	struct gpool_fence fence, kept;
@@ -352,7 +352,7 @@ static void test_in_any_order(void **state)
 	AWAIT(slots_left() == 255);
 }
 
-static void test_a_closed_pool_leaves_nobody_waiting(void **state)
+static void test_closing_a_pool_ends_waits(void **state)
 {
 	struct gpool_fence_handle handle;
 	struct gpool_fence fence;
@@ -500,7 +500,7 @@ static void *wait_for_it(void *argument)
 	return (void *)(intptr_t)gpool_fence_wait(ours, *fence, -1);
 }
 
-static void nobody_waits_for_the_dead(uint32_t flags)
+static void waits_end_with_the_process(uint32_t flags)
 {
 	struct gpool_fence_handle handle;
 	struct gpool_fence undone, done;
@@ -536,13 +536,13 @@ static void nobody_waits_for_the_dead(uint32_t flags)
 static void test_death_by_timeline(void **state)
 {
 	(void)state;
-	nobody_waits_for_the_dead(WAY_TIMELINE);
+	waits_end_with_the_process(WAY_TIMELINE);
 }
 
 static void test_death_by_event(void **state)
 {
 	(void)state;
-	nobody_waits_for_the_dead(WAY_EVENT);
+	waits_end_with_the_process(WAY_EVENT);
 }
 
 /* For blocks the fence of a dead process counts as reached. */
@@ -573,7 +573,7 @@ static void test_death_before_blocks_end(void **state)
 }
 
 /* What it had reached before stays reached, and its number in another session's hands means nothing. */
-static void test_death_of_what_was_done(void **state)
+static void test_death_after_the_work_was_done(void **state)
 {
 	struct gpool_fence_handle first, second;
 	struct gpool_fence fences[2];
@@ -1189,9 +1189,9 @@ int main(int argc, char **argv)
 #define TEST(name) cmocka_unit_test_teardown(test_##name, end)
 	const struct CMUnitTest tests[] = {
 		TEST(seen_when_it_is_reached),
-		TEST(given_up),
+		TEST(waiting_times_out),
 		TEST(in_any_order),
-		TEST(a_closed_pool_leaves_nobody_waiting),
+		TEST(closing_a_pool_ends_waits),
 		TEST(stream_waits_by_timeline),
 		TEST(stream_waits_by_event),
 		TEST(blocks_behind_it),
@@ -1199,7 +1199,7 @@ int main(int argc, char **argv)
 		TEST(death_by_timeline),
 		TEST(death_by_event),
 		TEST(death_before_blocks_end),
-		TEST(death_of_what_was_done),
+		TEST(death_after_the_work_was_done),
 		TEST(closing_while_waiting),
 		TEST(over_agents),
 		cmocka_unit_test_teardown(test_without_an_agent, end_without_an_agent),

@@ -34,7 +34,7 @@ static void disturb(void)
 	assert_int_equal(gpool_kv_free(kv, other), 0);
 }
 
-static void test_it_comes_back(void **state)
+static void test_content_is_restored(void **state)
 {
 	uint64_t sequence, victim = 0;
 
@@ -111,7 +111,7 @@ static void test_forks(void **state)
 	assert_int_equal(statistics().shared_blocks, 0);
 }
 
-static void test_what_cannot_be_kept(void **state)
+static void test_content_that_cannot_be_kept(void **state)
 {
 	uint64_t large, small;
 
@@ -277,10 +277,10 @@ static void test_by_chance(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(test_it_comes_back, kv_stop),
+		cmocka_unit_test_teardown(test_content_is_restored, kv_stop),
 		cmocka_unit_test_teardown(test_in_the_order_of_the_stream, kv_stop),
 		cmocka_unit_test_teardown(test_forks, kv_stop),
-		cmocka_unit_test_teardown(test_what_cannot_be_kept, kv_stop),
+		cmocka_unit_test_teardown(test_content_that_cannot_be_kept, kv_stop),
 		cmocka_unit_test_teardown(test_copies_that_fail, kv_stop),
 		cmocka_unit_test_teardown(test_by_chance, kv_stop),
 	};

@@ -169,7 +169,7 @@ static void test_pressure(void **state)
 	gpool_close(other);
 }
 
-static void test_what_cannot_be_kept(void **state)
+static void test_content_that_cannot_be_kept(void **state)
 {
 	struct gpool_block taken[PAGES];
 	struct gpool *other;
@@ -620,7 +620,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_teardown(test_out_of_the_pool_itself, kv_stop),
 		cmocka_unit_test_teardown(test_memory_then_file, kv_stop),
 		cmocka_unit_test_teardown(test_pressure, kv_stop),
-		cmocka_unit_test_teardown(test_what_cannot_be_kept, kv_stop),
+		cmocka_unit_test_teardown(test_content_that_cannot_be_kept, kv_stop),
 		cmocka_unit_test_teardown(test_no_tier, kv_stop),
 		cmocka_unit_test_teardown(test_prefetched, kv_stop),
 		cmocka_unit_test_teardown(test_prefetch_leaves_room, kv_stop),

@@ -87,7 +87,7 @@ static void test_found_by_another(void **state)
 	engine_ended(second);
 }
 
-static void test_not_what_is_different(void **state)
+static void test_different_content_is_not_shared(void **state)
 {
 	struct engine *first, *second;
 	uint64_t sequence;
@@ -206,7 +206,7 @@ static void test_both_at_once(void **state)
 }
 
 /* Texts grow in each engine from what is shared, and what grew is shared too. */
-static void test_goes_on(void **state)
+static void test_sequences_continue(void **state)
 {
 	struct engine *first, *second;
 	uint64_t sequence, other, third;
@@ -279,7 +279,7 @@ static void test_other_chunks(void **state)
 
 /* ---- letting go ---- */
 
-static void test_let_go(void **state)
+static void test_unused_chunks_are_released(void **state)
 {
 	struct engine *first, *second;
 	uint64_t sequence, other, third;
@@ -559,7 +559,7 @@ static void test_agent_dies(void **state)
 }
 
 /* An agent that dies over a publication, again and again. */
-static void test_agent_dies_over_it(void **state)
+static void test_agent_dies_during_sharing(void **state)
 {
 	struct engine *first, *second;
 	uint64_t sequence, other;
@@ -902,14 +902,14 @@ int main(int count, char **arguments)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(test_found_by_another, engines_stop),
-		cmocka_unit_test_teardown(test_not_what_is_different, engines_stop),
+		cmocka_unit_test_teardown(test_different_content_is_not_shared, engines_stop),
 		cmocka_unit_test_teardown(test_same_memory, engines_stop),
 		cmocka_unit_test_teardown(test_only_to_be_read, engines_stop),
 		cmocka_unit_test_teardown(test_first_writer_wins, engines_stop),
 		cmocka_unit_test_teardown(test_both_at_once, engines_stop),
-		cmocka_unit_test_teardown(test_goes_on, engines_stop),
+		cmocka_unit_test_teardown(test_sequences_continue, engines_stop),
 		cmocka_unit_test_teardown(test_other_chunks, engines_stop),
-		cmocka_unit_test_teardown(test_let_go, engines_stop),
+		cmocka_unit_test_teardown(test_unused_chunks_are_released, engines_stop),
 		cmocka_unit_test_teardown(test_behind_work, engines_stop),
 		cmocka_unit_test_teardown(test_fork, engines_stop),
 		cmocka_unit_test_teardown(test_evicted, engines_stop),
@@ -917,7 +917,7 @@ int main(int count, char **arguments)
 		cmocka_unit_test_teardown(test_reader_dies, engines_stop),
 		cmocka_unit_test_teardown(test_dies_at_any_time, engines_stop),
 		cmocka_unit_test_teardown(test_agent_dies, engines_stop),
-		cmocka_unit_test_teardown(test_agent_dies_over_it, engines_stop),
+		cmocka_unit_test_teardown(test_agent_dies_during_sharing, engines_stop),
 		cmocka_unit_test_teardown(test_random, engines_stop),
 		cmocka_unit_test_teardown(test_hostile_objects, engines_stop),
 		cmocka_unit_test_teardown(test_refused, engines_stop),

@@ -278,7 +278,7 @@ static void test_salts_keep_apart(void **state)
 
 /* ---- room ---- */
 
-static void test_leaves_and_comes_back(void **state)
+static void test_evicted_and_loaded_again(void **state)
 {
 	uint32_t adapter, id;
 	struct gpool_block block;
@@ -1003,7 +1003,7 @@ static void loader_freeze(struct gpool_lora *in)
  * A copy in host memory is loaded by the thread that waits for it, if its timeout allows. A load from files is not, and
  * neither is one for a caller with a short timeout; what follows the last part is left to the loader.
  */
-static void test_who_waits_helps(void **state)
+static void test_a_waiting_thread_helps(void **state)
 {
 	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
 	struct gpool_lora *engine;
@@ -1535,7 +1535,7 @@ int main(int argc, char **argv)
 		TEST(loaded_once),
 		TEST(its_loader_ends),
 		TEST(salts_keep_apart),
-		TEST(leaves_and_comes_back),
+		TEST(evicted_and_loaded_again),
 		TEST(more_than_fit),
 		TEST(unloaded),
 		TEST(unloaded_under_a_waiter),
@@ -1551,7 +1551,7 @@ int main(int argc, char **argv)
 		TEST(in_int8),
 		TEST(warm_copies),
 		TEST(warm_copies_stay_mapped),
-		TEST(who_waits_helps),
+		TEST(a_waiting_thread_helps),
 		TEST(warm_copies_stay_mapped_for_a_while),
 		TEST(forged_copies),
 		TEST(no_room_for_copies),

@@ -99,7 +99,7 @@ static void test_bf16(void **state)
  * It left the pool, and came back to other addresses, as another one has those that it had: its table is of the new
  * ones.
  */
-static void test_comes_back_elsewhere(void **state)
+static void test_reloaded_at_other_pages(void **state)
 {
 	static const uint32_t ranks[] = {16, 24, 16};
 	struct gpool_lora_weights before, after;
@@ -126,7 +126,7 @@ static void test_comes_back_elsewhere(void **state)
 
 /* ---- keeping ---- */
 
-static void test_keeps_what_it_has(void **state)
+static void test_a_batch_keeps_its_adapters(void **state)
 {
 	static const uint32_t ranks[] = {128, 128};
 	int32_t which[ENGINE_TOKENS] = {0, 1, 0};
@@ -425,8 +425,8 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		TEST(fp16),
 		TEST(bf16),
-		TEST(comes_back_elsewhere),
-		TEST(keeps_what_it_has),
+		TEST(reloaded_at_other_pages),
+		TEST(a_batch_keeps_its_adapters),
 		TEST(queued_work_keeps_it),
 		TEST(refused),
 		TEST(refused_adapters),

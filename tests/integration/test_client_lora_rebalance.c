@@ -153,7 +153,7 @@ static void look(void)
 
 /* ---- adapters that are loaded again ---- */
 
-static void test_comes_back(void **state)
+static void test_evicted_adapter_is_loaded_again(void **state)
 {
 	struct gpool_lora_info info;
 	uint32_t id;
@@ -349,7 +349,7 @@ int main(int argc, char **argv)
 {
 #define TEST(name) cmocka_unit_test_teardown(test_##name, engine_stop)
 	const struct CMUnitTest tests[] = {
-		TEST(comes_back),
+		TEST(evicted_adapter_is_loaded_again),
 		TEST(one_at_a_time),
 		TEST(once_for_its_uses),
 		TEST(used_once),

@@ -251,7 +251,7 @@ static void test_no_room(void **state)
  * Who came first needs all the room that there is, and who came later has some of it, loaded meanwhile and kept for its
  * turn, which does not come before the other's: that one gives way.
  */
-static void test_kept_gives_way(void **state)
+static void test_kept_adapter_is_evicted(void **state)
 {
 	struct gpool_lora_scheduler_options options = GPOOL_LORA_SCHEDULER_OPTIONS_INIT;
 	uint32_t large, small, first, base, before, need;
@@ -513,7 +513,7 @@ int main(int argc, char **argv)
 		TEST(removed),
 		TEST(cannot_be_loaded),
 		TEST(no_room),
-		TEST(kept_gives_way),
+		TEST(kept_adapter_is_evicted),
 		TEST(unloaded_meanwhile),
 		TEST(woken),
 		TEST(wrong_arguments),

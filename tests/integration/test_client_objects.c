@@ -57,7 +57,7 @@ static void *open_slowly(void *argument)
 	return error ? (void *)(intptr_t)error : (gpool_object_close(object), NULL);
 }
 
-static void test_others_go_on(void **state)
+static void test_other_readers_continue(void **state)
 {
 	struct gpool_object *one, *other, *built;
 	const void *value;
@@ -157,7 +157,7 @@ static void test_opened_and_closed_at_once(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(test_others_go_on, stop),
+		cmocka_unit_test_teardown(test_other_readers_continue, stop),
 		cmocka_unit_test_teardown(test_opened_and_closed_at_once, stop),
 	};
 

@@ -101,7 +101,7 @@ static void test_does_not_get_it(void **state)
 }
 
 /* Nor does it keep what it could not give back. */
-static void test_gives_back_late(void **state)
+static void test_late_release(void **state)
 {
 	struct gpool_role role = GPOOL_ROLE_INIT;
 
@@ -203,7 +203,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(test_waits_no_longer, stop),
 		cmocka_unit_test_teardown(test_does_not_get_it, stop),
-		cmocka_unit_test_teardown(test_gives_back_late, stop),
+		cmocka_unit_test_teardown(test_late_release, stop),
 		cmocka_unit_test_teardown(test_asks_again_at_once, stop),
 		cmocka_unit_test_teardown(test_lost_message_is_said_again, stop),
 		cmocka_unit_test_teardown(test_agent_dies_instead, stop),

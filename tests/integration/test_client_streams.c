@@ -500,7 +500,7 @@ static void test_back_end_fails(void **state)
 }
 
 /* A thread that has waited for a fence is likely idle after that: frees behind the fence are completed by then. */
-static void test_a_wait_ends_what_was_freed_behind_the_fence(void **state)
+static void test_a_wait_completes_frees_behind_the_fence(void **state)
 {
 	uint32_t gate = open_stream(GPOOL_STREAM_HOST_SIGNALED), stream = open_stream(0);
 	struct gpool_block block = alloc(3), other = alloc(2);
@@ -549,7 +549,7 @@ static void test_streams_of_the_program(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(test_a_wait_ends_what_was_freed_behind_the_fence),
+		TEST(test_a_wait_completes_frees_behind_the_fence),
 		TEST(test_streams_of_the_program),
 		TEST(test_manual_fences),
 		TEST(test_wait_is_woken),

@@ -425,7 +425,7 @@ static void test_small_guards(void **state)
 }
 
 /* What waits goes back to its pages, and these to the pool. */
-static void test_small_ones_go_back(void **state)
+static void test_small_buffers_are_freed(void **state)
 {
 	uint32_t s = streams[0], t = streams[1];
 	uint64_t at[100];
@@ -463,7 +463,7 @@ static void test_small_free_wakes_the_background(void **state)
 	AWAIT(!vpmm_small_waits(pool->vpmm));
 }
 
-static void test_small_ones_need_free_pages(void **state)
+static void test_small_buffers_need_free_pages(void **state)
 {
 	uint32_t s = streams[0];
 	uint64_t a;
@@ -480,7 +480,7 @@ static void test_small_ones_need_free_pages(void **state)
 }
 
 /* All pages are free in a stream that has not come so far: a whole one serves, and its stream waits on the GPU. */
-static void test_small_one_behind_a_wait(void **state)
+static void test_small_buffer_behind_a_wait(void **state)
 {
 	uint32_t s = streams[0], t = streams[1], manual = manual_stream();
 	struct gpool_fence gate, later;
@@ -783,10 +783,10 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_waits_for_pages, attach_two, detach_two),
 		cmocka_unit_test_setup_teardown(test_small, attach, detach),
 		cmocka_unit_test_setup_teardown(test_small_guards, attach, detach),
-		cmocka_unit_test_setup_teardown(test_small_ones_go_back, attach, detach),
+		cmocka_unit_test_setup_teardown(test_small_buffers_are_freed, attach, detach),
 		cmocka_unit_test_setup_teardown(test_small_free_wakes_the_background, attach, detach),
-		cmocka_unit_test_setup_teardown(test_small_ones_need_free_pages, attach, detach),
-		cmocka_unit_test_setup_teardown(test_small_one_behind_a_wait, attach, detach),
+		cmocka_unit_test_setup_teardown(test_small_buffers_need_free_pages, attach, detach),
+		cmocka_unit_test_setup_teardown(test_small_buffer_behind_a_wait, attach, detach),
 		cmocka_unit_test_setup_teardown(test_small_as_pages, attach, detach),
 		cmocka_unit_test_setup_teardown(test_small_of_the_driver, attach, detach),
 		cmocka_unit_test_setup_teardown(test_trace, attach, detach),

@@ -486,7 +486,7 @@ static void test_sink(void **state)
 	sink_play(spill_and_sink);
 }
 
-static void test_drop_what_sinks(void **state)
+static void test_a_sinking_block_is_dropped(void **state)
 {
 	(void)state;
 	sink_play(spill_and_drop);
@@ -877,7 +877,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_restore),
 		cmocka_unit_test(test_discard),
 		cmocka_unit_test(test_sink),
-		cmocka_unit_test(test_drop_what_sinks),
+		cmocka_unit_test(test_a_sinking_block_is_dropped),
 		cmocka_unit_test(test_sleep_and_wake),
 		cmocka_unit_test(test_death_of_a_worker),
 		cmocka_unit_test(test_quarantine),

@@ -149,7 +149,7 @@ static double gave_pages(const cJSON *run, int engine)
 }
 
 /* While one engine has no requests the other leases more than its half. */
-static void test_demo_idle_engine_gives_way(void **state)
+static void test_demo_idle_engine_loses_pages(void **state)
 {
 	const char *const arguments[] = {"--duration", "12", "--load", "1", "--kill-every", "0", "-o", "json",
 		"--no-split", "--seed", "1", "--pool-size", "512MiB", "--report", report, "--quiet", NULL};
@@ -351,7 +351,7 @@ int main(void)
 		cmocka_unit_test(test_demo_helps),
 		cmocka_unit_test(test_demo_verifies_while_engines_are_killed),
 		cmocka_unit_test(test_demo_verifies_under_pressure),
-		cmocka_unit_test(test_demo_idle_engine_gives_way),
+		cmocka_unit_test(test_demo_idle_engine_loses_pages),
 		cmocka_unit_test(test_demo_finds_one_flipped_bit),
 		cmocka_unit_test(test_demo_interrupted_leaves_nothing),
 		cmocka_unit_test(test_demo_keep_leaves_a_working_agent),

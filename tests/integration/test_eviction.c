@@ -471,7 +471,7 @@ static void test_a_prepared_block_stays(void **state)
 	gpool_close(other);
 }
 
-static void test_a_scattered_block_goes_whole(void **state)
+static void test_a_scattered_block_is_evicted_as_a_whole(void **state)
 {
 	struct gpool_block blocks[PAGES], scattered, more;
 	struct gpool *pool, *other;
@@ -713,7 +713,7 @@ static const char minima[] =
 	TENANTS("{ name = \"sure\"; users = [ \"1\" ]; minimum = \"16 pages\"; },{ name = \"lender\"; users = [ \"2\" "
 		"]; minimum = \"16 pages\"; unused = \"lend\"; },{ name = \"rest\"; }");
 
-static void test_what_is_kept_is_there_at_once(void **state)
+static void test_kept_pages_are_available_at_once(void **state)
 {
 	struct gpool_block blocks[PAGES], sure[16], more;
 	struct gpool *borrower, *owner;
@@ -738,7 +738,7 @@ static void test_what_is_kept_is_there_at_once(void **state)
 	gpool_close(borrower);
 }
 
-static void test_what_is_lent_comes_back_when_it_is_unpinned(void **state)
+static void test_lent_pages_are_returned_when_unpinned(void **state)
 {
 	struct gpool_block blocks[PAGES], mine[16], more;
 	struct gpool *borrower, *lender;
@@ -987,7 +987,7 @@ static void test_pressure_rises_and_falls_step_by_step(void **state)
 	gpool_close(pool);
 }
 
-static void test_who_waits_for_pages_makes_it_critical(void **state)
+static void test_a_waiting_request_makes_pressure_critical(void **state)
 {
 	struct waiter waiter = {.page_count = PAGES / 2 + 1, .timeout_ms = AWAIT_MS};
 	struct gpool_block half;
@@ -1063,15 +1063,15 @@ int main(void)
 		cmocka_unit_test_teardown(test_contents_that_were_not_named_stay, stop),
 		cmocka_unit_test_teardown(test_a_fence_protects, stop),
 		cmocka_unit_test_teardown(test_a_prepared_block_stays, stop),
-		cmocka_unit_test_teardown(test_a_scattered_block_goes_whole, stop),
+		cmocka_unit_test_teardown(test_a_scattered_block_is_evicted_as_a_whole, stop),
 		cmocka_unit_test_teardown(test_extents_that_overlap_are_no_block, stop),
 		cmocka_unit_test_teardown(test_a_refused_request_destroys_nothing, stop),
 		cmocka_unit_test_teardown(test_a_contiguous_request_takes_the_cheapest_place, stop),
 		cmocka_unit_test_teardown(test_a_waiting_request_destroys_nothing_before_it_can_be_served, stop),
 		cmocka_unit_test_teardown(test_a_request_that_the_pool_refuses_costs_no_block_for_the_quota, stop),
 		cmocka_unit_test_teardown(test_no_evict_is_refused_at_the_quota_too, stop),
-		cmocka_unit_test_teardown(test_what_is_kept_is_there_at_once, stop),
-		cmocka_unit_test_teardown(test_what_is_lent_comes_back_when_it_is_unpinned, stop),
+		cmocka_unit_test_teardown(test_kept_pages_are_available_at_once, stop),
+		cmocka_unit_test_teardown(test_lent_pages_are_returned_when_unpinned, stop),
 		cmocka_unit_test_teardown(test_watermarks_leave_minima_alone, stop),
 		cmocka_unit_test_teardown(test_no_priority_takes_a_minimum, stop),
 		cmocka_unit_test_teardown(test_a_tenant_at_its_minimum_takes_its_own_blocks, stop),
@@ -1080,7 +1080,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_priority_decides, stop),
 		cmocka_unit_test_teardown(test_weight_decides, stop),
 		cmocka_unit_test_teardown(test_pressure_rises_and_falls_step_by_step, stop),
-		cmocka_unit_test_teardown(test_who_waits_for_pages_makes_it_critical, stop),
+		cmocka_unit_test_teardown(test_a_waiting_request_makes_pressure_critical, stop),
 		cmocka_unit_test_teardown(test_pressure_falls_after_the_last_session_has_left, stop),
 	};
 

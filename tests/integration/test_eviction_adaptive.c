@@ -288,7 +288,7 @@ static void order_holds(const char *config, bool kill_first)
 	stop(NULL);
 }
 
-static void test_nothing_goes_before_what_follows_it(void **state)
+static void test_followers_are_evicted_first(void **state)
 {
 	(void)state;
 	order_holds(lru, false);
@@ -301,7 +301,7 @@ static void test_nothing_goes_before_what_follows_it(void **state)
  * Neighbouring pages that a takes part in: those that follow it go with it, wherever they are. One that is open keeps
  * it.
  */
-static void test_a_row_takes_what_follows_along(void **state)
+static void test_a_run_of_pages_evicts_followers(void **state)
 {
 	struct gpool_alloc_options row = GPOOL_ALLOC_OPTIONS_INIT;
 	struct gpool_object *a, *walls[2], *open;
@@ -330,7 +330,7 @@ static void test_a_row_takes_what_follows_along(void **state)
  * Beside the free pages: the last of the chain is open, so all of the chain stays, and so does what it followed when
  * one in the middle is deleted. A request that only the chain could satisfy is refused and evicts nothing.
  */
-static void test_what_is_followed_by_something_open_is_no_room(void **state)
+static void test_predecessors_of_open_objects_are_kept(void **state)
 {
 	struct gpool_object *open;
 	struct gpool_block block;
@@ -353,7 +353,7 @@ static void test_what_is_followed_by_something_open_is_no_room(void **state)
 }
 
 /* Said of an object that one does not have open, or of one that is none, it counts for nothing. */
-static void test_nobody_keeps_what_he_does_not_have(void **state)
+static void test_a_session_keeps_only_open_objects(void **state)
 {
 	struct gpool_object *a, *liar, lie = {.number = 1};
 
@@ -377,10 +377,10 @@ int main(void)
 		cmocka_unit_test_teardown(test_blocks_of_a_loop, stop),
 		cmocka_unit_test_teardown(test_reload_changes_the_policy, stop),
 		cmocka_unit_test_teardown(test_objects_of_a_loop, stop),
-		cmocka_unit_test(test_nothing_goes_before_what_follows_it),
-		cmocka_unit_test_teardown(test_a_row_takes_what_follows_along, stop),
-		cmocka_unit_test_teardown(test_what_is_followed_by_something_open_is_no_room, stop),
-		cmocka_unit_test_teardown(test_nobody_keeps_what_he_does_not_have, stop),
+		cmocka_unit_test(test_followers_are_evicted_first),
+		cmocka_unit_test_teardown(test_a_run_of_pages_evicts_followers, stop),
+		cmocka_unit_test_teardown(test_predecessors_of_open_objects_are_kept, stop),
+		cmocka_unit_test_teardown(test_a_session_keeps_only_open_objects, stop),
 	};
 	int failed, fd = mkstemp(config_path);
 

@@ -222,19 +222,19 @@ static void of_all(void (*test)(const char *policy, const struct kind *kind))
 			test(policies[policy], &kinds[kind]);
 }
 
-static void test_an_idle_object_goes_before_blocks_just_used(void **state)
+static void test_an_idle_object_is_evicted_before_recent_blocks(void **state)
 {
 	(void)state;
 	of_all(idle_object_goes);
 }
 
-static void test_idle_blocks_go_before_an_object_just_used(void **state)
+static void test_idle_blocks_are_evicted_before_a_recent_object(void **state)
 {
 	(void)state;
 	of_all(idle_blocks_go);
 }
 
-static void test_an_object_goes_between_blocks(void **state)
+static void test_an_object_is_evicted_between_blocks(void **state)
 {
 	(void)state;
 	of_all(object_stands_between);
@@ -264,7 +264,7 @@ static void chain_goes_by_its_end(const char *policy)
 	assert_int_equal(end(NULL), 0);
 }
 
-static void test_a_chain_goes_by_its_end(void **state)
+static void test_a_chain_is_ordered_by_its_end(void **state)
 {
 	(void)state;
 	chain_goes_by_its_end(lru);
@@ -317,7 +317,7 @@ static void watermark_takes_the_idle_object(const char *policy, const struct kin
 	assert_int_equal(end(NULL), 0);
 }
 
-static void test_watermarks_go_by_the_same_order(void **state)
+static void test_watermarks_use_the_same_order(void **state)
 {
 	(void)state;
 	of_all(watermark_takes_the_idle_object);
@@ -340,7 +340,7 @@ static void place_is_where_the_object_is(const char *policy, const struct kind *
 	assert_int_equal(end(NULL), 0);
 }
 
-static void test_pages_in_a_row_come_from_what_is_worth_least(void **state)
+static void test_adjacent_pages_evict_the_least_valuable(void **state)
 {
 	(void)state;
 	of_all(place_is_where_the_object_is);
@@ -432,13 +432,13 @@ static void test_without_eviction_there_is_no_surplus(void **state)
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(test_an_idle_object_goes_before_blocks_just_used, clean),
-		cmocka_unit_test_teardown(test_idle_blocks_go_before_an_object_just_used, clean),
-		cmocka_unit_test_teardown(test_an_object_goes_between_blocks, clean),
-		cmocka_unit_test_teardown(test_a_chain_goes_by_its_end, clean),
+		cmocka_unit_test_teardown(test_an_idle_object_is_evicted_before_recent_blocks, clean),
+		cmocka_unit_test_teardown(test_idle_blocks_are_evicted_before_a_recent_object, clean),
+		cmocka_unit_test_teardown(test_an_object_is_evicted_between_blocks, clean),
+		cmocka_unit_test_teardown(test_a_chain_is_ordered_by_its_end, clean),
 		cmocka_unit_test_teardown(test_a_refused_request_takes_neither, clean),
-		cmocka_unit_test_teardown(test_watermarks_go_by_the_same_order, clean),
-		cmocka_unit_test_teardown(test_pages_in_a_row_come_from_what_is_worth_least, clean),
+		cmocka_unit_test_teardown(test_watermarks_use_the_same_order, clean),
+		cmocka_unit_test_teardown(test_adjacent_pages_evict_the_least_valuable, clean),
 		cmocka_unit_test_teardown(test_a_request_evicts_more_than_it_lacks, clean),
 		cmocka_unit_test_teardown(test_the_default_hysteresis_is_a_tenth, clean),
 		cmocka_unit_test_teardown(test_a_request_does_not_need_the_surplus, clean),

@@ -271,7 +271,7 @@ static void gpoold_kill(void)
 }
 
 /* No gpoold, then one, then none, then another with another pool, and at once one more. */
-static void test_gpoold_comes_and_goes(void **state)
+static void test_gpoold_starts_and_ends(void **state)
 {
 	static const char *const other[] = {
 		"--pool", "name=q,backend=host,size=16MiB,page_size=512KB,reserved=0", QUIET, NULL};
@@ -487,9 +487,9 @@ static void test_command_line(void **state)
 }
 
 /* An unprivileged user needs to be an observer, and no more. */
-static void test_any_user_who_may_look(void **state)
+static void test_any_observer(void **state)
 {
-	static const char *const for_nobody[] = {
+	static const char *const for_one_user[] = {
 		"--pool", POOL, QUIET, "--set", "access.observers.users=nobody", "--set", "group=nogroup", NULL};
 
 	(void)state;
@@ -497,9 +497,9 @@ static void test_any_user_who_may_look(void **state)
 		print_message("only root can become another user\n");
 		skip();
 	}
-	start(for_nobody);
-	EXPECT_END_AS(NOBODY, 0, "", "--dir", harness.directory, "--once");
-	EXPECT_END_AS(NOBODY - 1, 3, "access.observers", "--dir", harness.directory, "--once");
+	start(for_one_user);
+	EXPECT_END_AS(OTHER_USER, 0, "", "--dir", harness.directory, "--once");
+	EXPECT_END_AS(OTHER_USER - 1, 3, "access.observers", "--dir", harness.directory, "--once");
 }
 
 int main(void)
@@ -510,11 +510,11 @@ int main(void)
 		cmocka_unit_test_teardown(test_objects_and_adapters, stop),
 		cmocka_unit_test_teardown(test_promtool_has_no_complaint, forced_end),
 		cmocka_unit_test_teardown(test_an_agent_that_is_killed, stop),
-		cmocka_unit_test_teardown(test_gpoold_comes_and_goes, forced_end),
+		cmocka_unit_test_teardown(test_gpoold_starts_and_ends, forced_end),
 		cmocka_unit_test_teardown(test_an_agent_that_hangs, stop),
 		cmocka_unit_test_teardown(test_live_page, forced_end),
 		cmocka_unit_test_teardown(test_command_line, stop),
-		cmocka_unit_test_teardown(test_any_user_who_may_look, stop),
+		cmocka_unit_test_teardown(test_any_observer, stop),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

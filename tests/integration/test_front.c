@@ -611,7 +611,7 @@ static bool answer_raw(int fd)
  * What comes on the first connection is taken and never answered; nanomsg alone would send all to it for ever. On a
  * busy machine the client may give up others too before they are answered.
  */
-static void test_a_silent_connection_is_given_up(void **state)
+static void test_a_silent_connection_is_closed(void **state)
 {
 	struct fixture *fixture = *state;
 	const uint8_t greeting[8] = {0, 'S', 'P', 0, 0, SP_REP, 0, 0};
@@ -710,7 +710,7 @@ static int client_listens(const struct fixture *fixture)
 }
 
 /* Empty messages keep a connection, and are no events. */
-static void test_a_silent_subscription_is_given_up(void **state)
+static void test_a_silent_subscription_is_closed(void **state)
 {
 	struct fixture *fixture = *state;
 	const struct msg_event event = {.kind = 2, .value = 42, .pool = "p", .text = "something happened"};
@@ -1158,7 +1158,7 @@ static void test_half_messages_do_not_disturb(void **state)
 	stop_front(fixture);
 }
 
-static void test_what_is_no_message_is_dropped(void **state)
+static void test_malformed_messages_are_dropped(void **state)
 {
 	struct fixture *fixture = *state;
 	static struct request request;
@@ -1524,9 +1524,9 @@ int main(void)
 		front_test(test_requests_reach_the_agent_and_answers_the_client),
 		front_test(test_call_without_front_times_out),
 		front_test(test_client_survives_a_restart),
-		front_test(test_a_silent_connection_is_given_up),
+		front_test(test_a_silent_connection_is_closed),
 		front_test(test_a_late_answer_is_discarded),
-		front_test(test_a_silent_subscription_is_given_up),
+		front_test(test_a_silent_subscription_is_closed),
 		front_test(test_the_front_beats),
 		front_test(test_tokens_are_checked),
 		front_test(test_announced_tokens_are_known_at_once),
@@ -1537,7 +1537,7 @@ int main(void)
 		front_test(test_events_are_published),
 		front_test(test_garbage_costs_at_most_the_front),
 		front_test(test_half_messages_do_not_disturb),
-		front_test(test_what_is_no_message_is_dropped),
+		front_test(test_malformed_messages_are_dropped),
 		front_test(test_long_ways_back_are_dropped),
 		front_test(test_attached_descriptors_do_not_pile_up),
 		front_test(test_many_connections_are_no_leak),

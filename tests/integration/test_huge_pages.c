@@ -67,7 +67,7 @@ static uint64_t mapped_huge_bytes(uint64_t address)
 	return found;
 }
 
-static void test_all_is_there_at_the_start(void **state)
+static void test_all_memory_is_allocated_at_the_start(void **state)
 {
 	struct gpool_block block;
 	struct gpool *pool;
@@ -155,7 +155,7 @@ static void test_each_handle_of_its_own_is_huge_too(void **state)
 	gpool_close(pool);
 }
 
-static void test_without_the_key_memory_comes_with_its_use(void **state)
+static void test_without_the_key_memory_is_allocated_on_use(void **state)
 {
 	struct gpool_block block;
 	struct gpool *pool;
@@ -240,10 +240,10 @@ static void test_more_than_the_group_may_have(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(test_all_is_there_at_the_start, stop),
+		cmocka_unit_test_teardown(test_all_memory_is_allocated_at_the_start, stop),
 		cmocka_unit_test_teardown(test_published_pages_stay_huge, stop),
 		cmocka_unit_test_teardown(test_each_handle_of_its_own_is_huge_too, stop),
-		cmocka_unit_test_teardown(test_without_the_key_memory_comes_with_its_use, stop),
+		cmocka_unit_test_teardown(test_without_the_key_memory_is_allocated_on_use, stop),
 		cmocka_unit_test(test_more_than_the_group_may_have),
 	};
 

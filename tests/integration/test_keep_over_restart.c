@@ -341,7 +341,7 @@ static void goes_on_with(const char *module, const char *version, uint8_t bytes,
  * A run of another version of the same layout goes on with the memory, and so does the version before; another layout
  * leaves it there.
  */
-static void test_another_version_goes_on(void **state)
+static void test_another_version_continues(void **state)
 {
 	char said[4000], path[700], wanted[100], ours[LAYOUT_TEXT_BYTES];
 	struct gpool *pool;
@@ -374,7 +374,7 @@ static void test_another_version_goes_on(void **state)
 	manager_end();
 }
 
-static void test_what_does_not_fit_stays_in_the_store(void **state)
+static void test_incompatible_state_stays_in_the_store(void **state)
 {
 	static const char *const others[][8] = {
 		{"--pool", "name=p1,backend=host,size=32MiB,page_size=512KB,reserved=0", KEEP, NULL},
@@ -413,7 +413,7 @@ static void test_what_does_not_fit_stays_in_the_store(void **state)
 }
 
 /* The key is the way out; and what was used up is no obstacle. */
-static void test_without_the_key_it_is_given_back(void **state)
+static void test_without_the_key_memory_is_freed(void **state)
 {
 	static const char *const without[] = {"--pool", POOL, NULL};
 	struct gpool *pool;
@@ -438,7 +438,7 @@ static void test_without_the_key_it_is_given_back(void **state)
 }
 
 /* A running keeper reports in time, a stopped one does not, and one that was not asked reports nothing. */
-static void test_the_watchdog_hears_of_it(void **state)
+static void test_the_watchdog_is_notified(void **state)
 {
 	struct pollfd look;
 
@@ -491,12 +491,12 @@ int main(void)
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_memory_outlives_gpoold),
 		cmocka_unit_test(test_sessions_are_held_until_their_process_is_dead),
-		cmocka_unit_test(test_without_the_key_it_is_given_back),
-		cmocka_unit_test(test_the_watchdog_hears_of_it),
+		cmocka_unit_test(test_without_the_key_memory_is_freed),
+		cmocka_unit_test(test_the_watchdog_is_notified),
 		cmocka_unit_test(test_a_manager_that_takes_nothing),
 		cmocka_unit_test(test_a_drained_pool_serves_again),
-		cmocka_unit_test(test_another_version_goes_on),
-		cmocka_unit_test(test_what_does_not_fit_stays_in_the_store),
+		cmocka_unit_test(test_another_version_continues),
+		cmocka_unit_test(test_incompatible_state_stays_in_the_store),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

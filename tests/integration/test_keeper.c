@@ -41,7 +41,7 @@ static void test_a_killed_agent_is_replaced(void **state)
 }
 
 /* More often than what is answered at once: then with pauses, and still. */
-static void test_an_agent_that_keeps_dying_is_not_given_up(void **state)
+static void test_an_agent_that_keeps_dying_is_restarted(void **state)
 {
 	struct agent_seen first, last;
 	pid_t agent = 0;
@@ -119,7 +119,7 @@ static void test_a_restart_keeps_the_configuration(void **state)
 	unlink(path);
 }
 
-static void test_the_front_goes_with_its_agent(void **state)
+static void test_the_front_ends_with_its_agent(void **state)
 {
 	pid_t agent, front, next;
 
@@ -336,10 +336,10 @@ int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(test_a_killed_agent_is_replaced, stop),
-		cmocka_unit_test_teardown(test_an_agent_that_keeps_dying_is_not_given_up, stop),
+		cmocka_unit_test_teardown(test_an_agent_that_keeps_dying_is_restarted, stop),
 		cmocka_unit_test_teardown(test_memory_outlives_the_agent, stop),
 		cmocka_unit_test_teardown(test_a_restart_keeps_the_configuration, stop),
-		cmocka_unit_test_teardown(test_the_front_goes_with_its_agent, stop),
+		cmocka_unit_test_teardown(test_the_front_ends_with_its_agent, stop),
 		cmocka_unit_test(test_a_signal_to_all_stops_in_order),
 		cmocka_unit_test(test_a_missing_module_is_named),
 		cmocka_unit_test_teardown(test_a_mover_has_its_pool_and_nothing_else, stop),

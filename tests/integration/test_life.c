@@ -179,7 +179,7 @@ static void worker_kill(struct worker *worker)
 
 /* ---- gpoold starts and ends ---- */
 
-static void test_a_second_one_is_refused(void **state)
+static void test_a_second_gpoold_is_refused(void **state)
 {
 	const char *const second[] = {"--foreground", "--dir", harness.directory, "--pool", POOL, NULL};
 	char log[128], text[2048], pid_file[128], before[32], after[32];
@@ -498,7 +498,7 @@ static void test_pools_are_independent(void **state)
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(test_a_second_one_is_refused, stop),
+		cmocka_unit_test_teardown(test_a_second_gpoold_is_refused, stop),
 		cmocka_unit_test_teardown(test_sigterm_leaves_nothing, clean),
 		cmocka_unit_test_teardown(test_sigint_leaves_nothing, clean),
 		cmocka_unit_test_teardown(test_a_worker_that_is_attached_does_not_hold_up_the_end, clean),

@@ -26,7 +26,7 @@
 
 #include <cmocka.h>
 
-enum { PAGES = 64, RESERVED = 8, PAGE_BYTES = 512 << 10, STUCK_SECONDS = 250, NOBODY = 65534 };
+enum { PAGES = 64, RESERVED = 8, PAGE_BYTES = 512 << 10, STUCK_SECONDS = 250, OTHER_USER = 65534 };
 
 static struct harness harness;
 
@@ -195,13 +195,13 @@ static void test_reserved_pages_are_for_critical_work(void **state)
 }
 
 /* In a child, as an unprivileged user. Return: the exit status, 0 when it was refused as expected. */
-static int critical_as_nobody(void)
+static int critical_as_other_user(void)
 {
 	struct gpool_options options = harness_options(&harness);
 	struct gpool_block block;
 	struct gpool *pool;
 
-	if (setgid(NOBODY) < 0 || setuid(NOBODY) < 0)
+	if (setgid(OTHER_USER) < 0 || setuid(OTHER_USER) < 0)
 		return 2;
 	if (gpool_open(&options, &pool))
 		return 3;
@@ -231,7 +231,7 @@ static void test_critical_is_eperm_for_others(void **state)
 	fflush(stdout);
 	pid = fork();
 	if (pid == 0)
-		_exit(critical_as_nobody());
+		_exit(critical_as_other_user());
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);
 }
@@ -315,7 +315,7 @@ static void test_an_unknown_tenant_is_enxio(void **state)
 	assert_null(pool);
 }
 
-static void test_a_borrower_gives_back_what_is_guaranteed(void **state)
+static void test_guaranteed_pages_are_returned_by_a_borrower(void **state)
 {
 	struct gpool_block blocks[PAGES], sure[PAGES];
 	struct gpool *borrower, *owner;
@@ -341,7 +341,7 @@ static void test_a_borrower_gives_back_what_is_guaranteed(void **state)
 	gpool_close(owner);
 }
 
-static void test_nobody_evicts_what_is_guaranteed(void **state)
+static void test_guaranteed_pages_are_not_evicted(void **state)
 {
 	struct gpool_block sure[PAGES], blocks[PAGES];
 	struct gpool *owner, *greedy;
@@ -368,7 +368,7 @@ static void test_nobody_evicts_what_is_guaranteed(void **state)
  * The watermarks evict what another tenant has above its minimum, here none, and leave the content of a guaranteed
  * minimum alone, although the tenant leases idle pages beside it.
  */
-static void test_watermarks_keep_what_is_guaranteed(void **state)
+static void test_watermarks_keep_guaranteed_pages(void **state)
 {
 	struct gpool_block sure[16], blocks[30], unpinned[4];
 	struct gpool *owner, *other;
@@ -399,7 +399,7 @@ static void test_watermarks_keep_what_is_guaranteed(void **state)
 
 /* ---- out of memory ---- */
 
-static void test_the_first_refusal_says_why(void **state)
+static void test_the_first_refusal_reports_the_reason(void **state)
 {
 	struct gpool_oom_info shortage = {.size = sizeof(shortage)};
 	struct gpool *large, *small;
@@ -540,7 +540,7 @@ static void test_a_waiting_allocation_is_served_by_a_death(void **state)
 	gpool_close(observer);
 }
 
-static void test_a_wait_ends_when_its_time_is_over(void **state)
+static void test_a_wait_ends_at_its_timeout(void **state)
 {
 	struct waiter waiter = {0};
 	struct gpool *pool;
@@ -566,14 +566,14 @@ int main(void)
 		cmocka_unit_test_teardown(test_critical_is_eperm_for_others, stop),
 		cmocka_unit_test_teardown(test_tenant_limit_holds_for_all_its_sessions, stop),
 		cmocka_unit_test_teardown(test_an_unknown_tenant_is_enxio, stop),
-		cmocka_unit_test_teardown(test_a_borrower_gives_back_what_is_guaranteed, stop),
-		cmocka_unit_test_teardown(test_nobody_evicts_what_is_guaranteed, stop),
-		cmocka_unit_test_teardown(test_watermarks_keep_what_is_guaranteed, stop),
-		cmocka_unit_test_teardown(test_the_first_refusal_says_why, stop),
+		cmocka_unit_test_teardown(test_guaranteed_pages_are_returned_by_a_borrower, stop),
+		cmocka_unit_test_teardown(test_guaranteed_pages_are_not_evicted, stop),
+		cmocka_unit_test_teardown(test_watermarks_keep_guaranteed_pages, stop),
+		cmocka_unit_test_teardown(test_the_first_refusal_reports_the_reason, stop),
 		cmocka_unit_test_teardown(test_a_waiting_allocation_is_served_by_a_free, stop),
 		cmocka_unit_test_teardown(test_a_waiting_allocation_is_served_by_an_unpin, stop),
 		cmocka_unit_test_teardown(test_a_waiting_allocation_is_served_by_a_death, stop),
-		cmocka_unit_test_teardown(test_a_wait_ends_when_its_time_is_over, stop),
+		cmocka_unit_test_teardown(test_a_wait_ends_at_its_timeout, stop),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -236,7 +236,7 @@ static void test_a_pool_works_without(void **state)
 	gpool_close(pool);
 }
 
-static void test_what_is_on_its_way_out_stays(void **state)
+static void test_blocks_being_spilled_stay(void **state)
 {
 	struct gpool_block some;
 	struct gpool *pool, *other;
@@ -290,7 +290,7 @@ static int pinner_end(struct pinner *pinner)
 	return pinner->error;
 }
 
-static void test_what_is_out_stays_out(void **state)
+static void test_spilled_blocks_stay_spilled(void **state)
 {
 	struct gpool_block others[PAGES];
 	struct gpool *pool, *other;
@@ -378,7 +378,7 @@ static void test_sleeping_and_waking(void **state)
 
 /* ---- over work that was begun ---- */
 
-static void test_each_dies_over_the_same_jobs(void **state)
+static void test_each_mover_dies_at_the_same_jobs(void **state)
 {
 	struct gpool *pool;
 
@@ -413,7 +413,7 @@ static void test_each_dies_over_the_same_jobs(void **state)
 }
 
 /* A driver continues after a death: until its copies are done their pages are not lent, and no other mover starts. */
-static void test_a_dead_ones_gpu_is_waited_for(void **state)
+static void test_gpu_work_of_a_dead_mover_is_waited_for(void **state)
 {
 	struct gpool_block others[PAGES];
 	struct gpool *pool;
@@ -728,11 +728,11 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(test_a_pool_works_without, after),
-		cmocka_unit_test_teardown(test_what_is_on_its_way_out_stays, after),
-		cmocka_unit_test_teardown(test_what_is_out_stays_out, after),
+		cmocka_unit_test_teardown(test_blocks_being_spilled_stay, after),
+		cmocka_unit_test_teardown(test_spilled_blocks_stay_spilled, after),
 		cmocka_unit_test_teardown(test_sleeping_and_waking, after),
-		cmocka_unit_test_teardown(test_each_dies_over_the_same_jobs, after),
-		cmocka_unit_test_teardown(test_a_dead_ones_gpu_is_waited_for, after),
+		cmocka_unit_test_teardown(test_each_mover_dies_at_the_same_jobs, after),
+		cmocka_unit_test_teardown(test_gpu_work_of_a_dead_mover_is_waited_for, after),
 		cmocka_unit_test_teardown(test_the_agent_dies_meanwhile, after),
 		cmocka_unit_test_teardown(test_the_agent_dies_after_a_failed_load, after),
 		cmocka_unit_test_teardown(test_the_worker_dies_meanwhile, after),

@@ -191,19 +191,19 @@ static void play(void (*act)(int64_t at), void (*is_right)(void))
 	assert_true(deaths > 0);
 }
 
-static void test_what_was_to_be_saved(void **state)
+static void test_blocks_to_be_saved(void **state)
 {
 	(void)state;
 	play(saving, saved_not);
 }
 
-static void test_what_was_to_be_loaded(void **state)
+static void test_blocks_to_be_restored(void **state)
 {
 	(void)state;
 	play(loading, loaded_not);
 }
 
-static void test_what_a_dead_worker_had(void **state)
+static void test_blocks_of_a_dead_worker(void **state)
 {
 	(void)state;
 	play(dying, is_all_free);
@@ -229,9 +229,9 @@ static int end(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_what_was_to_be_saved),
-		cmocka_unit_test(test_what_was_to_be_loaded),
-		cmocka_unit_test(test_what_a_dead_worker_had),
+		cmocka_unit_test(test_blocks_to_be_saved),
+		cmocka_unit_test(test_blocks_to_be_restored),
+		cmocka_unit_test(test_blocks_of_a_dead_worker),
 	};
 
 	if (argc > 1)

@@ -477,7 +477,7 @@ static void reader(struct gpool *own, int in, int out)
 	await(in);
 }
 
-static void test_dead_readers_let_go(void **state)
+static void test_objects_of_dead_readers_are_closed(void **state)
 {
 	struct gpool_object_info info = {.size = sizeof(info)};
 	struct process readers[3];
@@ -627,7 +627,7 @@ static void test_read_only(void **state)
 }
 
 /* A published and deleted object's pages become ordinary pages, which can be written where they were read-only. */
-static void test_pages_come_back_writable(void **state)
+static void test_freed_pages_are_writable(void **state)
 {
 	struct gpool_object *object = create_as(pool, "back", GPOOL_OBJECT_IMMUTABLE);
 	struct gpool_block block;
@@ -966,7 +966,7 @@ static void test_scattered(void **state)
 
 /* ---- rights ---- */
 
-static void test_who_may_delete(void **state)
+static void test_right_to_delete(void **state)
 {
 	struct gpool_options options = harness_options(&harness);
 	struct gpool *stranger, *admin;
@@ -1216,12 +1216,12 @@ int main(void)
 		TEST(reader_keeps_its_version),
 		TEST(unpublished_work_vanishes),
 		TEST(killed_around_publish),
-		TEST(dead_readers_let_go),
+		TEST(objects_of_dead_readers_are_closed),
 		TEST(deleted_while_mapped),
 		TEST(expected_version),
 		TEST(two_writers),
 		TEST(read_only),
-		TEST(pages_come_back_writable),
+		TEST(freed_pages_are_writable),
 		TEST(busy),
 		TEST(mutable),
 		TEST(adopted_by_its_role),
@@ -1229,7 +1229,7 @@ int main(void)
 		TEST(ephemeral_makes_room_in_a_row),
 		TEST(ephemeral_of_a_full_tenant),
 		TEST(many),
-		TEST(who_may_delete),
+		TEST(right_to_delete),
 		TEST(private),
 		TEST(repeats),
 		TEST(false_messages),

@@ -238,7 +238,7 @@ static void open_and_close(void)
 	old = NULL;
 }
 
-static void nobody_reads(void)
+static void no_reader_is_left(void)
 {
 	struct gpool_object_info info = {.size = sizeof(info)};
 	uint32_t cursor = 0;
@@ -251,7 +251,7 @@ static void nobody_reads(void)
 static void test_open_and_close(void **state)
 {
 	(void)state;
-	play(one_published, open_and_close, nobody_reads);
+	play(one_published, open_and_close, no_reader_is_left);
 }
 
 static void delete_while_read(void)
@@ -305,7 +305,7 @@ static void both_close(void)
 	reader = worker("reader");
 }
 
-static void nobody_has_it(void)
+static void no_user_is_left(void)
 {
 	struct gpool_object_info info = {.size = sizeof(info)};
 	uint32_t cursor = 0;
@@ -319,7 +319,7 @@ static void nobody_has_it(void)
 static void test_sessions_end(void **state)
 {
 	(void)state;
-	play(read_and_written, both_close, nobody_has_it);
+	play(read_and_written, both_close, no_user_is_left);
 }
 
 static void ephemeral(void)
@@ -366,7 +366,7 @@ static void it_has_gone(void)
 	nothing_is_there();
 }
 
-static void test_eviction_of_what_is_open(void **state)
+static void test_eviction_of_an_open_object(void **state)
 {
 	(void)state;
 	play(pinnable, take_more, it_has_gone);
@@ -396,7 +396,7 @@ static void it_has_stayed(void)
 	assert_int_equal(versions(), 1);
 }
 
-static void test_no_eviction_of_what_is_pinned(void **state)
+static void test_no_eviction_of_a_pinned_object(void **state)
 {
 	(void)state;
 	play(pinned, cannot_take_more, it_has_stayed);
@@ -434,7 +434,7 @@ static uint32_t idle_pages(void)
  * The agent dies as it is about to take idle pages. While there is no agent they become an object's, and only the
  * publisher knows about its pages when the next agent determines their owner.
  */
-static void test_published_pages_are_nobody_elses(void **state)
+static void test_published_pages_have_one_owner(void **state)
 {
 	const struct pool_header *header = pool_view(admin)->header;
 	struct gpool_alloc_options now = GPOOL_ALLOC_OPTIONS_INIT;
@@ -499,9 +499,9 @@ int main(int argc, char **argv)
 		TEST(test_delete_and_publish),
 		TEST(test_sessions_end),
 		TEST(test_eviction),
-		TEST(test_eviction_of_what_is_open),
-		TEST(test_no_eviction_of_what_is_pinned),
-		TEST(test_published_pages_are_nobody_elses),
+		TEST(test_eviction_of_an_open_object),
+		TEST(test_no_eviction_of_a_pinned_object),
+		TEST(test_published_pages_have_one_owner),
 	};
 
 	if (argc > 1)

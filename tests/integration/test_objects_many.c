@@ -197,7 +197,7 @@ static void test_as_many_as_may_be(void **state)
 }
 
 /* A session that had many open ends, and another one goes on. */
-static void test_who_had_many_open_ends(void **state)
+static void test_a_reader_of_many_objects_ends(void **state)
 {
 	struct gpool_options options;
 	struct gpool_object *objects[500];
@@ -231,7 +231,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(test_as_many_as_may_be, stop),
-		cmocka_unit_test_teardown(test_who_had_many_open_ends, stop),
+		cmocka_unit_test_teardown(test_a_reader_of_many_objects_ends, stop),
 	};
 	struct rlimit limit;
 

@@ -207,7 +207,7 @@ static void clock_moves(void)
 	AWAIT(pool_clock(writer) != now);
 }
 
-static void test_least_recently_used_goes_first(void **state)
+static void test_least_recently_used_is_evicted_first(void **state)
 {
 	static const char *const names[] = {"a", "b", "c"};
 	struct gpool_object *objects[3], *again;
@@ -741,7 +741,7 @@ int main(int argc, char **argv)
 		TEST(open_does_not_keep),
 		TEST(a_pin_keeps),
 		TEST(wrong_arguments),
-		TEST(least_recently_used_goes_first),
+		TEST(least_recently_used_is_evicted_first),
 		TEST(worth),
 		TEST(cost_is_by_size),
 		TEST(no_more_than_may_be),

@@ -193,7 +193,7 @@ static uint32_t pins_on(const struct gpool *pool, const struct gpool_block *bloc
 static const char *const report[] = {
 	"--pool", POOL, QUIET, "--set", "pins.max_duration=300ms", "--set", "pins.leaked=report", NULL};
 
-static void test_report_says_it_once_and_names_the_holder(void **state)
+static void test_a_leak_is_reported_once_with_its_holder(void **state)
 {
 	const struct msg_pins_reply *reply;
 	struct gpool_options options;
@@ -211,7 +211,7 @@ static void test_report_says_it_once_and_names_the_holder(void **state)
 	assert_int_equal(reply->pins_count, 1);
 	assert_int_equal(reply->pins[0].leaked, 0);
 
-	/* Long after it was found it has been told once. */
+	/* Long after it was found it has been reported once. */
 	AWAIT((reply = pins(true))->pins_count == 1 && reply->pins[0].age_ms > 1500);
 	assert_int_equal(reply->pins[0].page, block.page);
 	assert_int_equal(reply->pins[0].page_count, 2);
@@ -230,7 +230,7 @@ static void test_report_says_it_once_and_names_the_holder(void **state)
 			assert_non_null(strstr(events[i].text, "forgetful"));
 		}
 
-	/* It is a report: the pin stands. */
+	/* It is only a report: the pin is kept. */
 	assert_int_equal(harness_evict(&harness, gpool_session(pool), 1), 0);
 	assert_int_equal(gpool_unpin(pool, &block), 0);
 	assert_int_equal(pins(false)->pins_count, 0);
@@ -313,7 +313,7 @@ static void test_a_touch_prevents_it(void **state)
  * An agent that had no time for a while, stopped, starved or in a debugger, has not moved the clock that touches are
  * stamped with. What was touched meanwhile is no leak.
  */
-static void test_an_agent_that_slept_blames_nobody(void **state)
+static void test_a_suspended_agent_reports_no_leaks(void **state)
 {
 	struct gpool_block block;
 	struct gpool *pool;
@@ -460,7 +460,7 @@ static void test_a_prepared_block_can_be_rolled_back_or_committed(void **state)
 	assert_int_equal(gpool_prepare(pool, 2, NULL, &given_up), 0);
 	assert_int_equal(gpool_prepare(pool, 2, NULL, &kept), 0);
 	await_leaks(pool);
-	/* Nobody evicts what is not complete, and its pin is its worker's whatever the time. */
+	/* An incomplete block is not evicted, and its pin is its worker's at any age. */
 	harness_evict(&harness, gpool_session(pool), PAGES);
 	assert_int_equal(gpool_rollback(pool, &given_up), 0);
 	assert_int_equal(gpool_commit(pool, &kept, NULL), 0);
@@ -532,7 +532,7 @@ static void test_a_disconnected_session_keeps_its_pages_until_its_end(void **sta
 			strstr(events[i].text, "forgetful") && strstr(events[i].text, "max_duration");
 	assert_int_equal(ended, 1);
 
-	/* It hears of it, and nobody gets what it has mapped. */
+	/* The session is notified, and its mapped pages are not lent. */
 	assert_int_equal(write(ends[0], "g", 1), 1);
 	assert_int_equal(read(ends[0], answer, sizeof(answer)), sizeof(answer));
 	assert_int_equal(answer[0], -EPIPE);
@@ -555,9 +555,9 @@ static void test_a_disconnected_session_keeps_its_pages_until_its_end(void **sta
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(test_report_says_it_once_and_names_the_holder, stop),
+		cmocka_unit_test_teardown(test_a_leak_is_reported_once_with_its_holder, stop),
 		cmocka_unit_test_teardown(test_a_touch_prevents_it, stop),
-		cmocka_unit_test_teardown(test_an_agent_that_slept_blames_nobody, stop),
+		cmocka_unit_test_teardown(test_a_suspended_agent_reports_no_leaks, stop),
 		cmocka_unit_test_teardown(test_an_unpinned_block_can_be_evicted, stop),
 		cmocka_unit_test_teardown(test_a_freed_block_ends_with_its_leaked_pin, stop),
 		cmocka_unit_test_teardown(test_fences_of_two_streams_keep_no_pin, stop),

@@ -330,7 +330,7 @@ static struct gpool_block block_make(uint32_t pages, uint32_t content, uint64_t 
 /* Pinned: 4 pages of KV_CACHE and 1 of ACTIVATION. Unpinned: three blocks of TEMP_BUFFER, 2 pages each. */
 static int world_setup(void **state)
 {
-	/* more pages than one answer holds; pins leak soon; user nobody may look, and no one but root may steer */
+	/* more pages than one answer holds; pins leak soon; user nobody is an observer, and only root is an admin */
 	static const char *const arguments[] = {
 		"--pool",
 		"name=p0,backend=host,size=1GiB,page_size=512KB,reserved=0",
@@ -403,7 +403,7 @@ static void test_status(void **state)
 	assert_true(number(pool, "pool_utilization") == 11 / number(pool, "page_count"));
 	assert_true(
 		number(pool, "fragmentation_ratio") == number(pool, "largest_free_run") / number(pool, "free_pages"));
-	assert_true(cJSON_IsNull(cJSON_GetObjectItem(pool, "pin_contention"))); /* nobody has pinned anything */
+	assert_true(cJSON_IsNull(cJSON_GetObjectItem(pool, "pin_contention"))); /* no pin was taken */
 	assert_int_equal(number(pool, "leased_pages") + number(pool, "free_pages"), P0_PAGES);
 	assert_string_equal(string(pool, "pressure"), "low");
 	assert_int_equal(number(pool, "allocations"), 5);
@@ -1019,7 +1019,7 @@ static void test_check(void **state)
 	assert_int_equal(number(result.json, "found"), 0);
 	result_free(&result);
 
-	/* the last page is nobody's */
+	/* the last page is free */
 	atomic_fetch_or(word, UINT64_C(1) << 63);
 	result = AGENT_JSON("check", "-p", "p0");
 	atomic_fetch_and(word, ~(UINT64_C(1) << 63));
@@ -1163,10 +1163,10 @@ static void test_events_kind_and_interrupt(void **state)
 	result_free(&result);
 }
 
-/* ---- who may ---- */
+/* ---- rights ---- */
 
 /* poolctl as the user nobody, which the configuration makes an observer. */
-static struct result as_nobody(const char *first, ...)
+static struct result as_observer(const char *first, ...)
 {
 	char *arguments[ARGUMENTS_MAX];
 	struct running running;
@@ -1189,23 +1189,23 @@ static void test_roles(void **state)
 		print_message("only root can become another user\n");
 		skip();
 	}
-	result = as_nobody("status", "-d", world.harness.directory, "-o", "json", NULL);
+	result = as_observer("status", "-d", world.harness.directory, "-o", "json", NULL);
 	expect(&result, OK);
 	result_free(&result);
-	result = as_nobody("evict", "1", "-d", world.harness.directory, NULL);
+	result = as_observer("evict", "1", "-d", world.harness.directory, NULL);
 	expect(&result, FAILED);
 	expect_text(result.err, "access.admins");
 	result_free(&result);
-	result = as_nobody("status", "--offline", "-d", world.harness.directory, NULL);
+	result = as_observer("status", "--offline", "-d", world.harness.directory, NULL);
 	expect(&result, FAILED);
 	expect_text(result.err, "root can");
 	result_free(&result);
 
-	/* what nobody sees of the pools is in its snapshot: both pools, no session */
+	/* an observer's snapshot contains what it may see: both pools, no session */
 	assert_non_null(mkdtemp(file));
 	assert_int_equal(chmod(file, 0777), 0);
 	snprintf(snapshot, sizeof(snapshot), "%s/snapshot", file);
-	result = as_nobody("dump", snapshot, "-d", world.harness.directory, "-o", "json", NULL);
+	result = as_observer("dump", snapshot, "-d", world.harness.directory, "-o", "json", NULL);
 	expect(&result, OK);
 	assert_int_equal(number(result.json, "pools"), 2);
 	assert_int_equal(number(result.json, "sessions"), 0);

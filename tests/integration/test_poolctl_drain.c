@@ -1,9 +1,9 @@
 /*
  * test_poolctl_drain.c - a pool out of service.
  *
- * Goal: while a pool is drained workers are refused with a reason that names it, all others are let in, those who are
- * there go on and are told; the verb waits for them and says who is left; it holds over the agent's death and an
- * upgrade, and ends with --off.
+ * Goal: while a pool is drained new workers are refused with a reason that names the pool, other sessions can attach,
+ * attached workers continue and are notified; the verb waits for them and lists those that remain; the state survives
+ * the agent's death and an upgrade, and ends with --off.
  * Method: the program that was built against a gpoold on the host back end, with workers of this process and of its
  * children.
  */
@@ -66,7 +66,7 @@ static int attach(uint32_t role, const char *pool_name)
 	return error;
 }
 
-/* As status tells in both forms. */
+/* The status in both forms. */
 static void expect_draining(const char *pool, bool draining)
 {
 	struct result json = AGENT("status", "-p", pool, "-o", "json"), table = AGENT("status", "-p", pool);
@@ -88,7 +88,7 @@ static void drain(const char *option)
 	result_free(&result);
 }
 
-static void test_who_is_refused(void **state)
+static void test_new_workers_are_refused(void **state)
 {
 	struct result result;
 
@@ -96,7 +96,7 @@ static void test_who_is_refused(void **state)
 	expect_draining("p0", false);
 	result = AGENT("drain");
 	assert_int_equal(result.code, OK);
-	assert_string_equal(result.err, ""); /* nobody was there */
+	assert_string_equal(result.err, ""); /* no worker was attached */
 	expect_text(result.out, "pool 'p0': the pool is out of service; left: 0 workers with 0 pages");
 	result_free(&result);
 	expect_draining("p0", true);
@@ -134,7 +134,7 @@ static void expect_event(struct gpool *pool, uint64_t value)
 	assert_string_equal(event.pool, "p0");
 }
 
-static void test_who_is_there_goes_on(void **state)
+static void test_attached_workers_continue(void **state)
 {
 	struct gpool *pool = harness_open(&harness);
 	struct gpool_block kept, loose;
@@ -147,7 +147,7 @@ static void test_who_is_there_goes_on(void **state)
 	assert_int_equal(gpool_unpin(pool, &loose), 0);
 	while (gpool_event_next(pool, 0, &event) == 0)
 		;
-	/* told; what is unpinned goes, what is pinned stays, and there is more for those who are there */
+	/* notified; unpinned blocks are evicted, pinned ones stay, and attached workers can allocate more */
 	result = AGENT("drain", "--no-wait", "--evict", "-o", "json");
 	expect(&result, OK);
 	assert_int_equal(number(result.json, "evicted_pages"), 8);
@@ -157,7 +157,7 @@ static void test_who_is_there_goes_on(void **state)
 	expect_event(pool, 1);
 	assert_int_equal(gpool_pin(pool, &loose), -ESTALE);
 	assert_int_equal(gpool_alloc(pool, 64, NULL, &loose), 0);
-	/* nobody leaves in time */
+	/* no worker detaches in time */
 	result = AGENT("drain", "--timeout", "0.05");
 	assert_int_equal(result.code, FAILED);
 	expect_text(result.err, "pool 'p0': waiting for 1 worker with");
@@ -265,8 +265,8 @@ static void test_it_outlives_the_agent(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_who_is_refused),
-		cmocka_unit_test(test_who_is_there_goes_on),
+		cmocka_unit_test(test_new_workers_are_refused),
+		cmocka_unit_test(test_attached_workers_continue),
 		cmocka_unit_test(test_it_waits_for_the_last_one),
 		cmocka_unit_test(test_it_outlives_the_agent),
 	};

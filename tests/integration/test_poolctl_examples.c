@@ -1,9 +1,9 @@
 /*
  * test_poolctl_examples.c - the example of every verb, as its --help shows it.
  *
- * Goal: examples do what they say, in both forms of output; with them every verb's exit codes are what the manual says.
- * Method: the words are taken from --help and given to the program, against nobody and against an agent as the examples
- * mean it.
+ * Goal: examples do what they describe, in both forms of output; every verb's exit codes are those of the manual.
+ * Method: the words are taken from --help and passed to the program, without an agent and with one that has what the
+ * examples name.
  */
 #include "tests/integration/poolctl_process.h"
 #include "tests/lib/harness.h"
@@ -49,7 +49,7 @@ static struct result example_run(const char *verb, const char *first, ...)
 	return poolctl_finish(poolctl_start((char *const *)(uintptr_t)arguments));
 }
 
-/* Whatever the verb: an unknown option, an argument too many, nobody there. */
+/* For each verb: an unknown option, an argument too many, no agent. */
 static void test_exit_codes_of_every_verb(void **state)
 {
 	static const char *const at_home[] = {"doctor", "help"};
@@ -120,7 +120,7 @@ static int stop(void **state)
 	return harness_stop(&harness);
 }
 
-/* A gibibyte of unpinned blocks of caches, an object weights, a role main that nobody holds. */
+/* A gibibyte of unpinned blocks of caches, an object weights, a role main without a holder. */
 static void prepare(void)
 {
 	struct gpool_alloc_options alloc = GPOOL_ALLOC_OPTIONS_INIT;

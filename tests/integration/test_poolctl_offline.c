@@ -390,7 +390,7 @@ static void test_offline_roles(void **state)
 	const cJSON *role;
 
 	role_set(keeper, 0, WORKER, "main");
-	role_set(keeper, 3, 0, "nobody's");
+	role_set(keeper, 3, 0, "unheld");
 	role_set(keeper, 9, GONE, "late");
 	role_set(keeper, 12, 0xfffffff0, "damaged");
 	memset(keeper->pool.roles[12].name, 0xff, sizeof(keeper->pool.roles[12].name));
@@ -469,7 +469,7 @@ static void test_offline_check(void **state)
 	assert_int_equal(number(list(&result, "pools")->child, "in_transit"), 64 - 15 - 14 + 8);
 	result_free(&result);
 
-	/* with nobody at work, pages that are nowhere are lost */
+	/* without a running process, pages without an owner are lost */
 	result = OFFLINE("check", "--quiescent");
 	expect(&result, FOUND);
 	assert_int_equal(number(result.json, "found"), 64 - 15 - 14 + 8);
@@ -681,7 +681,7 @@ static void snapshot_take(struct keeper *keeper)
 	result_free(&result);
 }
 
-static void test_snapshot_says_the_same(void **state)
+static void test_snapshot_reports_the_same(void **state)
 {
 	static const char *const names[] = {"pages", "pins", "transfers", "check"};
 	struct keeper *keeper = *state;
@@ -696,7 +696,7 @@ static void test_snapshot_says_the_same(void **state)
 		result_free(&live);
 		result_free(&kept);
 	}
-	/* and goes on saying it when the tables have changed, or nobody is left */
+	/* and continues to report it when the tables have changed, or without any process */
 	page_set(keeper, 0, 64, PAGE_FREE, 0);
 	unlink(keeper->pid_file);
 	struct result kept = poolctl("--offline", keeper->snapshot, "clients", "-o", "json", NULL);
@@ -889,7 +889,7 @@ int main(void)
 		WITH_KEEPER(test_offline_hostile_pool),
 		WITH_KEEPER(test_offline_unknown_names),
 		WITH_KEEPER(test_offline_without_keeper),
-		WITH_KEEPER(test_snapshot_says_the_same),
+		WITH_KEEPER(test_snapshot_reports_the_same),
 		WITH_KEEPER(test_snapshot_cut_short),
 		WITH_KEEPER(test_snapshot_hostile),
 		WITH_KEEPER(test_snapshot_runs),

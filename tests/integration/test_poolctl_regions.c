@@ -287,7 +287,7 @@ static void test_unknown_clients(void **state)
 	char both[64], one[64];
 
 	(void)state;
-	expect_usage(AGENT("nobody"), "no client 'nobody'");
+	expect_usage(AGENT("missing"), "no client 'missing'");
 	expect_usage(AGENT("4095"), "no client '4095'");
 	expect_usage(AGENT("0"), "no client '0'");
 	expect_usage(AGENT("-1"), "--help");
@@ -472,7 +472,7 @@ static void test_restless_worker(void **state)
 
 /* ---- false entries ---- */
 
-static void test_lies(void **state)
+static void test_false_entries(void **state)
 {
 	const char *const ways[] = {NULL, "--offline"};
 	struct region_table *table = world.worker->session.regions;
@@ -595,7 +595,7 @@ static void test_without_agent(void **state)
 	expect(&result, OK);
 	expect_example(&result);
 	result_free(&result);
-	expect_usage(poolctl("regions", "nobody", "--offline", snapshot, NULL), "poolctl clients --offline");
+	expect_usage(poolctl("regions", "missing", "--offline", snapshot, NULL), "poolctl clients --offline");
 	unlink(snapshot);
 	rmdir(folder);
 }
@@ -643,7 +643,7 @@ int main(void)
 		WITH_WORKER(test_many_regions),
 		WITH_WORKER(test_hanging_worker),
 		WITH_WORKER(test_restless_worker),
-		WITH_WORKER(test_lies),
+		WITH_WORKER(test_false_entries),
 		WITH_WORKER(test_random_bytes),
 		WITH_WORKER(test_without_agent),
 		WITH_WORKER(test_snapshot_without_sessions),

@@ -68,7 +68,7 @@ static void expect_restored(struct terminal *terminal, const struct termios *bef
 	assert_int_equal(WEXITSTATUS(status), OK);
 }
 
-static void test_what_it_shows(void **state)
+static void test_content_of_the_screen(void **state)
 {
 	struct terminal terminal;
 	struct termios before;
@@ -205,7 +205,7 @@ static void test_it_outlives_gpoold(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_what_it_shows),
+		cmocka_unit_test(test_content_of_the_screen),
 		cmocka_unit_test(test_every_size),
 		cmocka_unit_test(test_signals_restore_the_terminal),
 		cmocka_unit_test(test_without_colours),

@@ -465,7 +465,7 @@ static void test_without_agent(void **state)
 }
 
 /* A user that is neither root nor gpoold's user is shown what the agent has recorded. */
-static void test_as_nobody(void **state)
+static void test_as_an_unprivileged_user(void **state)
 {
 	char *const arguments[] = {(char *)"poolctl", (char *)"trace", (char *)"-d", world.harness.directory, NULL};
 	struct result result;
@@ -595,7 +595,7 @@ int main(void)
 		cmocka_unit_test(test_killed_agent),
 		cmocka_unit_test(test_choices),
 		cmocka_unit_test(test_without_agent),
-		cmocka_unit_test(test_as_nobody),
+		cmocka_unit_test(test_as_an_unprivileged_user),
 		cmocka_unit_test(test_liar),
 		cmocka_unit_test(test_events_since),
 		cmocka_unit_test(test_off),

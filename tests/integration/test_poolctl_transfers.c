@@ -118,7 +118,7 @@ static void pages_are_shown(const struct result *result, bool offline)
 	assert_int_equal(count, WANTED);
 }
 
-static void test_who_holds_them_up(void **state)
+static void test_sessions_that_delay_transfers(void **state)
 {
 	struct gpool_block block;
 	struct result result;
@@ -176,7 +176,7 @@ static void test_who_holds_them_up(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(test_who_holds_them_up, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_sessions_that_delay_transfers, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -57,7 +57,7 @@ static void test_rules_pass_their_tests(void **state)
 }
 
 /* A metric by another name would make a rule that is always silent. */
-static void test_rules_name_what_is_exported(void **state)
+static void test_rules_name_exported_metrics(void **state)
 {
 	char *rules = text_of("tools/exporter/monitoring/rules.yml"),
 	     *metrics = text_of("tools/exporter/monitoring/METRICS.md");
@@ -313,7 +313,7 @@ int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_rules_pass_their_tests),
-		cmocka_unit_test(test_rules_name_what_is_exported),
+		cmocka_unit_test(test_rules_name_exported_metrics),
 		cmocka_unit_test_teardown(test_dashboard_has_data, forced_end),
 	};
 

@@ -289,7 +289,7 @@ static void test_all_but_the_pinned_is_taken(void **state)
 	assert_int_equal(findings.alive, 0);
 }
 
-static void test_one_block_of_many_pages_gets_them_too(void **state)
+static void test_idle_pages_serve_one_large_block(void **state)
 {
 	struct fixture *fixture = *state;
 	struct gpool_block block, one;
@@ -305,7 +305,7 @@ static void test_one_block_of_many_pages_gets_them_too(void **state)
 	assert_int_equal(findings.stale, UNPINNED);
 }
 
-static void test_idle_pages_and_magazines_go_before_blocks(void **state)
+static void test_idle_pages_and_magazines_are_taken_before_blocks(void **state)
 {
 	struct fixture *fixture = *state;
 	struct gpool_block block;
@@ -344,9 +344,9 @@ int main(void)
 		"--set", "eviction.start=100", "--set", "eviction.stop=99", "--set", "lease.idle=1h", NULL};
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_all_but_the_pinned_is_taken, sleeper_stop, sleeper_end),
-		cmocka_unit_test_setup_teardown(test_one_block_of_many_pages_gets_them_too, sleeper_stop, sleeper_end),
+		cmocka_unit_test_setup_teardown(test_idle_pages_serve_one_large_block, sleeper_stop, sleeper_end),
 		cmocka_unit_test_setup_teardown(
-			test_idle_pages_and_magazines_go_before_blocks, sleeper_stop, sleeper_end),
+			test_idle_pages_and_magazines_are_taken_before_blocks, sleeper_stop, sleeper_end),
 		cmocka_unit_test_setup_teardown(test_no_evict_leaves_blocks_alone, sleeper_stop, sleeper_end),
 	};
 	int failed;

@@ -256,7 +256,7 @@ static void test_limits_stay_until_a_reload(void **state)
 	gpool_close(pool);
 }
 
-static void test_incarnations_and_counters_go_on(void **state)
+static void test_incarnations_and_counters_continue(void **state)
 {
 	uint64_t incarnation = status()->incarnation, grants;
 	struct gpool *pool = open_worker();
@@ -280,7 +280,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_a_detach_without_an_agent, start_quiet, stop),
 		cmocka_unit_test_setup_teardown(test_attaching_without_an_agent, start_quiet, stop),
 		cmocka_unit_test_setup_teardown(test_limits_stay_until_a_reload, start_quiet, stop),
-		cmocka_unit_test_setup_teardown(test_incarnations_and_counters_go_on, start_quiet, stop),
+		cmocka_unit_test_setup_teardown(test_incarnations_and_counters_continue, start_quiet, stop),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

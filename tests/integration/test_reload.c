@@ -162,7 +162,7 @@ static void await_reload_event(char *text)
 #define TWO "{ name = \"two\"; users = [ \"2\" ]; }"
 #define OTHERS "{ name = \"others\"; }"
 
-static void test_a_reload_changes_what_it_can(void **state)
+static void test_a_reload_changes_the_keys_it_can(void **state)
 {
 	struct gpool_block blocks[40];
 	struct gpool *pool, *joined;
@@ -290,7 +290,7 @@ int main(void)
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_wrong_configuration_starts_nothing),
 		cmocka_unit_test(test_minima_that_do_not_fit_a_pool_in_percent),
-		cmocka_unit_test_teardown(test_a_reload_changes_what_it_can, stop_config),
+		cmocka_unit_test_teardown(test_a_reload_changes_the_keys_it_can, stop_config),
 		cmocka_unit_test_teardown(test_a_broken_file_changes_nothing, stop_config),
 		cmocka_unit_test_teardown(test_minima_are_measured_by_the_pool_that_runs, stop_config),
 		cmocka_unit_test_teardown(test_an_admin_needs_no_tenant, clean),

@@ -129,7 +129,7 @@ static void test_replays_threads_and_streams(void **state)
 }
 
 /* No memory is a result. */
-static void test_counts_what_finds_no_memory(void **state)
+static void test_failed_allocations_are_counted(void **state)
 {
 	const cJSON *run;
 	cJSON *result;
@@ -216,7 +216,7 @@ static void record_some(struct harness *harness)
 	gpool_close(recording.pool);
 }
 
-static void test_replays_what_the_library_records(void **state)
+static void test_traces_of_the_library_are_replayed(void **state)
 {
 	const char *const arguments[] = {"--pool", "name=p0,backend=host,size=1GiB,page_size=512KB,reserved=0", NULL};
 	struct harness harness;
@@ -235,7 +235,7 @@ static void test_replays_what_the_library_records(void **state)
 	assert_true(number(result, "page_bytes") == 512 << 10);
 	assert_served(result, 0, "gpool");
 	cJSON_Delete(result);
-	assert_int_equal(RUN("malloc", trace_path, "--dir", harness.directory, "--pool", "nobody"), 1);
+	assert_int_equal(RUN("malloc", trace_path, "--dir", harness.directory, "--pool", "missing"), 1);
 	assert_non_null(strstr(read_text(tool.error), "no pool or tenant of that name"));
 	assert_int_equal(harness_check(&harness), 0);
 	assert_int_equal(harness_stop(&harness), 0);
@@ -375,9 +375,9 @@ int main(void)
 		cmocka_unit_test(test_takes_incomplete_traces_if_asked),
 		cmocka_unit_test(test_replays_on_both_and_draws),
 		cmocka_unit_test(test_replays_threads_and_streams),
-		cmocka_unit_test(test_counts_what_finds_no_memory),
+		cmocka_unit_test(test_failed_allocations_are_counted),
 		cmocka_unit_test(test_keeps_the_times_of_the_trace),
-		cmocka_unit_test(test_replays_what_the_library_records),
+		cmocka_unit_test(test_traces_of_the_library_are_replayed),
 		cmocka_unit_test(test_interrupted_leaves_nothing),
 	};
 

@@ -2,11 +2,11 @@
  * test_replay_engines.c - gpool-replay kv --engines as people run it, on the excerpts of public traces that are
  * shipped.
  *
- * Goal: engines begin with blocks that others wrote, and every block that is used contains what its tokens come to; a
+ * Goal: engines begin with blocks that others wrote, and every block that is used has the content of its tokens; a
  * wrong one is found; two engines, one of which is idle at times, are compared with one engine; where memory is short
  * sequences are preempted, and all requests finish, computed again or from host memory; figures add up; one engine
- * finds what the model of a cache finds; an engine that is killed is told, the others go on, and nothing is left; wrong
- * options and traces are refused.
+ * finds the same blocks as the model of a cache; a killed engine is reported, the others continue, and nothing is left;
+ * wrong options and traces are refused.
  * Method: the real program with the real agent, as children of this process. Run it from the root of the source tree.
  */
 #include "tests/integration/tool_process.h"
@@ -144,7 +144,7 @@ static void test_compares_with_one_engine(void **state)
 }
 
 /* One request after the other, with memory for all: an engine finds what a cache without a bound finds. */
-static void test_finds_what_the_model_finds(void **state)
+static void test_hits_equal_those_of_the_model(void **state)
 {
 	double rate, found;
 	cJSON *result;
@@ -217,7 +217,7 @@ static void test_offloads(void **state)
 	assert_nothing_left();
 }
 
-static void test_refuses_what_does_not_fit(void **state)
+static void test_too_large_requests_are_refused(void **state)
 {
 	cJSON *result;
 
@@ -331,7 +331,7 @@ static const char *rest_of(int from)
 	return said;
 }
 
-static void test_others_go_on_when_one_is_killed(void **state)
+static void test_other_engines_continue_when_one_is_killed(void **state)
 {
 	const cJSON *engines;
 	char words[64];
@@ -439,13 +439,13 @@ int main(void)
 		cmocka_unit_test(test_refuses),
 		cmocka_unit_test(test_engines_share_blocks),
 		cmocka_unit_test(test_compares_with_one_engine),
-		cmocka_unit_test(test_finds_what_the_model_finds),
+		cmocka_unit_test(test_hits_equal_those_of_the_model),
 		cmocka_unit_test(test_preempts_and_finishes),
 		cmocka_unit_test(test_offloads),
-		cmocka_unit_test(test_refuses_what_does_not_fit),
+		cmocka_unit_test(test_too_large_requests_are_refused),
 		cmocka_unit_test(test_table_and_chart),
 		cmocka_unit_test(test_finds_a_wrong_block),
-		cmocka_unit_test(test_others_go_on_when_one_is_killed),
+		cmocka_unit_test(test_other_engines_continue_when_one_is_killed),
 		cmocka_unit_test(test_interrupted_leaves_nothing),
 	};
 

@@ -95,7 +95,7 @@ static size_t control_call_raw(int fd, uint32_t id, const uint8_t *message, size
 
 /* ---- requests ---- */
 
-static void test_who_may_not_steer(void **state)
+static void test_observers_cannot_change_anything(void **state)
 {
 	const struct msg_limit_request limit = {.tenant = "default", .limit_pages = 1, .minimum_pages = UINT32_MAX};
 	const struct msg_reload_request again = {0};
@@ -339,7 +339,7 @@ static void test_a_request_that_was_passed_on_is_done_once(void **state)
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(test_who_may_not_steer, stop),
+		cmocka_unit_test_teardown(test_observers_cannot_change_anything, stop),
 		cmocka_unit_test_teardown(test_the_token_of_an_ended_session_is_eacces, stop),
 		cmocka_unit_test_teardown(test_a_repeated_request_is_answered_and_not_done_again, stop),
 		cmocka_unit_test_teardown(test_a_request_survives_the_front, stop),

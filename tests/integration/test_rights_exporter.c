@@ -23,7 +23,7 @@ static int slow_open(void)
 	return fd;
 }
 
-static void test_slow_requests_keep_nobody_out(void **state)
+static void test_slow_requests_do_not_block_others(void **state)
 {
 	int slow[CONNECTIONS];
 	const char *text;
@@ -48,7 +48,7 @@ static void test_slow_requests_keep_nobody_out(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_slow_requests_keep_nobody_out),
+		cmocka_unit_test(test_slow_requests_do_not_block_others),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -94,7 +94,7 @@ static void evict_all(struct gpool *pool, uint64_t pages)
 
 /* ---- tests ---- */
 
-static void test_content_comes_back_elsewhere(void **state)
+static void test_content_is_restored_elsewhere(void **state)
 {
 	struct gpool *pool, *other;
 	struct gpool_block blocks[4], squatters[64], moved;
@@ -577,7 +577,7 @@ static void test_no_tier(void **state)
 	gpool_close(pool);
 }
 
-static void test_no_pages_to_come_back_to(void **state)
+static void test_no_pages_to_restore_into(void **state)
 {
 	struct gpool *pool, *other;
 	struct gpool_block block, taken[PAGES];
@@ -807,7 +807,7 @@ static void test_agent_killed(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(test_content_comes_back_elsewhere, stop),
+		cmocka_unit_test_teardown(test_content_is_restored_elsewhere, stop),
 		cmocka_unit_test_teardown(test_pressure_of_another_spills, stop),
 		cmocka_unit_test_teardown(test_more_blocks_than_pages, stop),
 		cmocka_unit_test_teardown(test_scattered_blocks, stop),
@@ -823,7 +823,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_teardown(test_damaged_file, stop),
 		cmocka_unit_test_teardown(test_damaged_file_by_threads, stop),
 		cmocka_unit_test_teardown(test_no_tier, stop),
-		cmocka_unit_test_teardown(test_no_pages_to_come_back_to, stop),
+		cmocka_unit_test_teardown(test_no_pages_to_restore_into, stop),
 		cmocka_unit_test_teardown(test_ahead_of_need, stop),
 		cmocka_unit_test_teardown(test_at_its_own_wish, stop),
 		cmocka_unit_test_teardown(test_threads_want_the_same, stop),

@@ -212,7 +212,7 @@ static uint32_t lines_of(const char *text)
 	return lines;
 }
 
-static void test_what_cannot_be_is_told_once(void **state)
+static void test_failures_are_reported_once(void **state)
 {
 	char text[2048];
 	void *after;
@@ -250,7 +250,7 @@ static void test_a_forked_child_gets_nothing(void **state)
 	assert_int_equal(status, 0);
 }
 
-static void test_idle_memory_goes_back(void **state)
+static void test_idle_memory_is_returned(void **state)
 {
 	void *address = torch.malloc(100 * PAGE, 0, NULL);
 
@@ -267,9 +267,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_memory_of_several_streams),
 		cmocka_unit_test(test_the_default_stream_and_small_tensors),
-		cmocka_unit_test(test_what_cannot_be_is_told_once),
+		cmocka_unit_test(test_failures_are_reported_once),
 		cmocka_unit_test(test_a_forked_child_gets_nothing),
-		cmocka_unit_test(test_idle_memory_goes_back),
+		cmocka_unit_test(test_idle_memory_is_returned),
 	};
 
 	return cmocka_run_group_tests(tests, start, stop);

@@ -78,7 +78,7 @@ static void test_ended_sessions_count_on(void **state)
 	gpool_close(pool);
 }
 
-static void test_a_lie_is_left_out(void **state)
+static void test_false_counts_are_ignored(void **state)
 {
 	struct gpool *pool;
 
@@ -97,7 +97,7 @@ int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(test_ended_sessions_count_on, stop),
-		cmocka_unit_test_teardown(test_a_lie_is_left_out, stop),
+		cmocka_unit_test_teardown(test_false_counts_are_ignored, stop),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

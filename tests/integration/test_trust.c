@@ -295,7 +295,7 @@ static void moves(void)
 	books_balance();
 }
 
-static void test_what_moves_holds_zeros(void **state)
+static void test_moved_pages_are_cleared(void **state)
 {
 	(void)state;
 	start_config(POOLS CALM APART);
@@ -323,7 +323,7 @@ static void test_several_pages_in_a_handle_move_together(void **state)
 	assert_int_equal(counted(POOL_COUNT_RETIREMENTS), 0);
 }
 
-static void test_in_one_run(void **state)
+static void test_pages_in_one_run(void **state)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
 	struct gpool_block block;
@@ -391,7 +391,7 @@ static void is_shown(pid_t pid, uint32_t session)
 	assert_int_equal(status()->pools[0].retired_pages, SOME);
 }
 
-static void test_who_does_not_let_go(void **state)
+static void test_a_session_that_keeps_its_mapping(void **state)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
 	struct gpool_block blocks[PAGES], block;
@@ -463,7 +463,7 @@ static void test_retired_pages_serve_their_own_domain(void **state)
 	assert_int_equal(pages_in(PAGE_RETIRED), 0);
 }
 
-static void test_death_lets_go(void **state)
+static void test_death_ends_mappings(void **state)
 {
 	struct gpool_block blocks[PAGES];
 
@@ -523,7 +523,7 @@ static void test_grace_after_a_death(void **state)
 	AWAIT(pages_in(PAGE_QUARANTINED) == 0);
 }
 
-static void test_agent_dies_over_retired_pages(void **state)
+static void test_agent_dies_with_retired_pages(void **state)
 {
 	struct gpool_block blocks[PAGES];
 
@@ -590,13 +590,13 @@ static void deaths_over_transfers(const char *name)
 	}
 }
 
-static void test_agent_dies_over_transfers(void **state)
+static void test_agent_dies_during_transfers(void **state)
 {
 	(void)state;
 	deaths_over_transfers("gpoold-agent");
 }
 
-static void test_mover_dies_over_transfers(void **state)
+static void test_mover_dies_during_transfers(void **state)
 {
 	(void)state;
 	deaths_over_transfers("gpoold-mover");
@@ -1051,7 +1051,7 @@ static void *allocator_run(void *argument)
 	return NULL;
 }
 
-static void test_threads_go_on_while_it_falls_asleep(void **state)
+static void test_threads_continue_while_the_process_goes_to_sleep(void **state)
 {
 	struct gpool_object *object;
 	pthread_t threads[2];
@@ -1183,7 +1183,7 @@ static void reclaimable(const char *pools, uint32_t per_handle)
 }
 
 /* A mapping that its owner has not given up yet counts, also when a sweep came too early for it. */
-static void test_mapped_is_not_let_go(void **state)
+static void test_mapped_pages_are_not_released(void **state)
 {
 	struct vm_space space = {.let_go = NULL};
 	struct gpool_block blocks[PAGES];
@@ -1217,13 +1217,13 @@ static void test_mapped_is_not_let_go(void **state)
 	books_balance();
 }
 
-static void test_reclaimable_pages_are_let_go(void **state)
+static void test_reclaimable_pages_are_released(void **state)
 {
 	(void)state;
 	reclaimable(POOLS CALM APART, 1);
 }
 
-static void test_reclaimable_handles_are_let_go(void **state)
+static void test_reclaimable_handles_are_released(void **state)
 {
 	(void)state;
 	reclaimable(POOLS_OF_FOUR CALM APART, 4);
@@ -1233,19 +1233,19 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(test_##name, NULL, stop_config)
 	const struct CMUnitTest tests[] = {
-		TEST(what_moves_holds_zeros),
+		TEST(moved_pages_are_cleared),
 		TEST(several_pages_in_a_handle_move_together),
-		TEST(in_one_run),
+		TEST(pages_in_one_run),
 		TEST(within_a_domain_nothing_is_cleared),
-		TEST(who_does_not_let_go),
+		TEST(a_session_that_keeps_its_mapping),
 		TEST(other_pages_are_lent_instead),
 		TEST(retired_pages_serve_their_own_domain),
-		TEST(death_lets_go),
+		TEST(death_ends_mappings),
 		TEST(release_by_death_alone),
 		TEST(grace_after_a_death),
-		TEST(agent_dies_over_retired_pages),
-		TEST(agent_dies_over_transfers),
-		TEST(mover_dies_over_transfers),
+		TEST(agent_dies_with_retired_pages),
+		TEST(agent_dies_during_transfers),
+		TEST(mover_dies_during_transfers),
 		TEST(ahead_of_need),
 		TEST(a_descriptor_for_each_handle),
 		TEST(one_domain_costs_nothing),
@@ -1258,11 +1258,11 @@ int main(void)
 		TEST(fresh_memory_of_one_domain),
 		TEST(asleep_nothing_is_retired),
 		TEST(asleep_with_several_pages_in_a_handle),
-		TEST(threads_go_on_while_it_falls_asleep),
+		TEST(threads_continue_while_the_process_goes_to_sleep),
 		TEST(odd_releases),
-		TEST(mapped_is_not_let_go),
-		TEST(reclaimable_pages_are_let_go),
-		TEST(reclaimable_handles_are_let_go),
+		TEST(mapped_pages_are_not_released),
+		TEST(reclaimable_pages_are_released),
+		TEST(reclaimable_handles_are_released),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -209,7 +209,7 @@ static void test_transfer(void **state)
 	play(act_with_red, 1);
 }
 
-static void test_transfer_from_who_is_gone(void **state)
+static void test_transfer_from_an_ended_session(void **state)
 {
 	(void)state;
 	play(act_without_red, 1);
@@ -226,7 +226,7 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_transfer),
-		cmocka_unit_test(test_transfer_from_who_is_gone),
+		cmocka_unit_test(test_transfer_from_an_ended_session),
 		cmocka_unit_test(test_retirement),
 	};
 

@@ -478,7 +478,7 @@ static void test_a_restart_is_no_upgrade(void **state)
 	pool_is_whole(PAGES);
 }
 
-static void test_what_does_not_fit_is_refused(void **state)
+static void test_an_incompatible_module_is_refused(void **state)
 {
 	char ours[LAYOUT_TEXT_BYTES], text[200];
 
@@ -514,7 +514,7 @@ static void test_what_does_not_fit_is_refused(void **state)
 }
 
 /* It looked good, and its agent does not come up. */
-static void test_one_that_does_not_serve_is_undone(void **state)
+static void test_an_upgrade_that_does_not_serve_is_undone(void **state)
 {
 	struct agent_seen before, after;
 	struct result result;
@@ -617,8 +617,8 @@ int main(void)
 		cmocka_unit_test_teardown(test_another_layout_is_refused, stop_and_remove),
 		cmocka_unit_test_teardown(test_a_long_path_leaves_room_for_the_reason, stop_and_remove),
 		cmocka_unit_test_teardown(test_a_restart_is_no_upgrade, stop_and_remove),
-		cmocka_unit_test_teardown(test_what_does_not_fit_is_refused, stop_and_remove),
-		cmocka_unit_test_teardown(test_one_that_does_not_serve_is_undone, stop_and_remove),
+		cmocka_unit_test_teardown(test_an_incompatible_module_is_refused, stop_and_remove),
+		cmocka_unit_test_teardown(test_an_upgrade_that_does_not_serve_is_undone, stop_and_remove),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

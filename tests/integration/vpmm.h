@@ -34,7 +34,7 @@ static inline int attach(void **state)
 	return 0;
 }
 
-/* The same again, and it may have so many pages: then there is nothing better than to wait for other streams. */
+/* The same again, and it has that page limit: then the only way is to wait for other streams. */
 static inline void attach_anew(uint32_t pages)
 {
 	struct gpool_options options = harness_options(&harness);

@@ -278,7 +278,7 @@ free:
 	fi;
 #endif
 	seen = 0;
-	/* We have the claim: nobody's pin can succeed any more. Who did succeed is in the count. */
+	/* We have the claim: no further pin can succeed. Pins that succeeded before are in the count. */
 	n = pins[page];
 	if
 	:: n == 1 -> n = 0; goto finish

@@ -1,9 +1,9 @@
 /*
- * death.pml - a worker dies at any step, or loses its connection and lives on, while the agent grants, reclaims and
- * evicts, and lends what comes back to another worker.
+ * death.pml - a worker dies at any step, or loses its connection and keeps running, while the agent grants, reclaims and
+ * evicts, and lends freed pages to another worker.
  *
- * Proved: no page is used by two, not even by the GPU work of a dead process; and once the agent has buried the dead,
- * every page is free or lent to someone alive.
+ * Proved: no page is used by two, not even by the GPU work of a dead process; and once the agent has handled the death,
+ * every page is free or lent to a living worker.
  * Planted bugs:
  *   BUG_FREE_ON_CLOSE   the agent frees the pages when the connection closes, not when the pidfd fires
  *   BUG_NO_QUARANTINE   it frees them at the pidfd, while the driver still runs the dead worker's GPU work

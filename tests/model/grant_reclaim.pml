@@ -59,7 +59,7 @@
 byte taken;               /* ghost: the pages in the worker's hands, a bit each */
 byte finished;
 
-inline use(p)             /* the worker has page p: it looks at the word under a pin, and nobody else may have the page */
+inline use(p)             /* the worker has page p: it checks the word under a pin, and no one else may have the page */
 {
 	d_step { assert((taken & (1 << (p))) == 0); taken = taken | (1 << (p)) };
 	w = LOAD(WORKER, WORD(p));
@@ -159,7 +159,7 @@ proctype agent()
 		:: page = 0
 		:: page = 1
 		fi;
-		w = LOAD(AGENT, WORD(page));      /* nobody else writes it */
+		w = LOAD(AGENT, WORD(page));      /* the only writer */
 		slot = mem[SLOT];                 /* once: the worker may change it at any time */
 		if
 		/* Answer a request. */

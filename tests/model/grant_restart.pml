@@ -4,7 +4,7 @@
  * The slot's word is state and serial number; the worker raises the serial with each request. The agent writes into its journal
  * what it is about to lend and the slot's word as it read it, marks the pages LEASED, writes the answer, and commits by one
  * compare-and-swap of the slot to DONE. All pages, those beyond the need too, are the worker's by that answer alone. A new agent
- * tells by the slot whether the pages of the journal were handed over: while the slot says REQUESTED or CANCELLED with that
+ * determines by the slot whether the pages of the journal were handed over: while the slot says REQUESTED or CANCELLED with that
  * serial, they were not.
  * Proved: worker and agent never both have a page, no page is lost, each request is answered once, and one whose worker
  * waits without end is answered at last.
@@ -144,7 +144,7 @@ proctype worker()
 	atomic { DRAINED(WORKER) -> ops = 0; round = 0; worker_done = true }
 }
 
-/* Page p goes back to the pool: nobody may use it or be able to take it. */
+/* Page p is returned to the pool: no one may use it or be able to take it. */
 inline take_back(p)
 {
 	d_step { DRAINED(AGENT) ->

@@ -1,8 +1,8 @@
 /*
  * pin_evict.pml - two workers pin one shared page that the agent wants to evict.
  *
- * Proved: whoever holds a valid pin sees the contents he asked for, and so does GPU work that he launched under the
- * pin and whose fence he left in the block entry. A worker may die at any step.
+ * Proved: a worker with a valid pin sees the contents it asked for, and so does GPU work that it launched under the
+ * pin and whose fence it left in the block entry. A worker may die at any step.
  * Planted bugs:
  *   BUG_NO_FENCE        the pin is a plain store and waits in the store buffer
  *   BUG_ACQUIRE_LOAD    the page word is loaded before the pin is visible, as a mere acquire load allows
@@ -177,7 +177,7 @@ proctype agent()
 			d_step {
 				assert(!using[0] && !using[1]);
 				assert(gpu[0] == 0 && gpu[1] == 0);
-				content = GEN(old) + 2   /* the page serves someone else, then comes back with other bytes */
+				content = GEN(old) + 2   /* the page serves someone else, then is restored with other bytes */
 			};
 			store(AGENT, WORD, MAKE(FREE, GEN(old) + 1));
 			store(AGENT, WORD, MAKE(SHARED, GEN(old) + 2))

@@ -5,7 +5,7 @@
  * LEASED, with a flag in the ledger, and the next agent decides. Each thread says by a counter when it has pages in its hands:
  * odd before it takes bits or clears a tag on the way to the bits, even when all is in an entry or in the bits.
  * The decision looks at all counters, then at bits and entries, then at all counters again. Were all even and are unchanged, no
- * thread had a page in its hands in between: who is in no place then is the agent's.
+ * thread held a page in between: a page that is in no place then is the agent's.
  * Proved: the agent frees no page that a thread has, and at the end no page is lost and no flag left over.
  * Planted bugs:
  *   BUG_NO_COUNTERS     the decision looks at bits and entries alone
@@ -21,7 +21,7 @@
  *   BUG_JOURNAL_LATE    the bits are taken before the journal is written
  *   BUG_REST_FIRST      recovery clears the journal before it has set the flags
  *   BUG_FLAG_FIRST      the flag is cleared before the page word
- *   BUG_STALE_FLAG      an eviction leaves the flag, and the page is lent anew
+ *   BUG_STALE_FLAG      an eviction leaves the flag, and the page is lent again
  */
 #define CPUS  2           /* the two threads; the agent's stores are in memory at once: a dead agent's have all arrived */
 #ifndef PAGES

@@ -2,9 +2,9 @@
  * role.pml - two processes (or three) take a role, wait for it, lose their patience, give it back; each may die at any step or lose its
  * connection and live on; the agent may die between any two of its stores, and the next one goes on from the two tables.
  *
- * Proved: nobody is in the role while another process that is can still run; each holder has a higher token than all before, and
- * finds itself and its token in the record for as long as it stays; who was told that it does not hold the role does not; and
- * nobody waits for ever (nothing has a timeout here but patience, so that would be an invalid end state).
+ * Proved: no process is in the role while another one in it can still run; each holder has a higher token than all before, and
+ * finds itself and its token in the record for as long as it stays; a process that got a refusal does not hold the role; and
+ * no process waits for ever (nothing has a timeout here but patience, so that would be an invalid end state).
  * Planted bugs:
  *   BUG_FREE_ON_CLOSE    the role passes on when the connection closes
  *   BUG_HOLDER_FIRST     the holder is stored before the token
@@ -15,8 +15,8 @@
  *   BUG_SWEEP_NOT        a new agent does not look whether the holder waits
  *   BUG_NO_BURIAL        a new agent does not look whether the holder lives
  *   BUG_EMPTY_CHAIR      a new agent leaves a role without a holder as it is
- *   BUG_QUEUE_LOST       a new agent knows nobody who waits
- *   BUG_NO_WAKE          a new agent does not wake who sleeps on the record
+ *   BUG_QUEUE_LOST       a new agent knows no standby
+ *   BUG_NO_WAKE          a new agent does not wake a process that sleeps on the record
  *   BUG_NO_SEQUENCE      an answer is taken for whatever was asked last
  *   BUG_ASK_ONCE         a request that died with an agent is not sent again
  */
@@ -24,7 +24,7 @@
 #define WORKERS 2
 #endif
 #ifndef DEATHS
-#define DEATHS 1     /* by force; who is done dies too */
+#define DEATHS 1     /* by force; a finished process dies too */
 #endif
 #ifndef CLOSES
 #define CLOSES 1
@@ -49,13 +49,13 @@
 #define GONE   2
 
 /* What outlives an agent: the record, the row of the ledger, the sockets, incarnation. */
-byte holder;                  /* worker + 1; 0: nobody */
+byte holder;                  /* worker + 1; 0: none */
 byte token;
 byte row[WORKERS];            /* arrival; 0: does not wait */
 byte arrivals, waiters;
 byte incarnation;
 chan ask[WORKERS] = [CRASHES + 1] of { byte, byte, byte };      /* verb, token, sequence */
-chan told[WORKERS] = [2 * CRASHES + 2] of { byte, byte, byte }; /* sequence, standing, token */
+chan answers[WORKERS] = [2 * CRASHES + 2] of { byte, byte, byte }; /* sequence, standing, token */
 
 bool sleeping[WORKERS];       /* on the futex */
 bool dead[WORKERS];           /* nothing of it runs; its pidfd is readable */
@@ -75,10 +75,10 @@ inline call(verb, t)
 	atomic { sequence++; asked = incarnation; ask[s]!verb, t, sequence };
 	do
 #ifdef BUG_NO_SEQUENCE
-	:: atomic { told[s]?_, standing, tok -> asked = 0; break }
+	:: atomic { answers[s]?_, standing, tok -> asked = 0; break }
 #else
-	:: atomic { told[s]?eval(sequence), standing, tok -> asked = 0; break }
-	:: atomic { nempty(told[s]) && !told[s]?[eval(sequence), _, _] -> told[s]?_, _, _ }
+	:: atomic { answers[s]?eval(sequence), standing, tok -> asked = 0; break }
+	:: atomic { nempty(answers[s]) && !answers[s]?[eval(sequence), _, _] -> answers[s]?_, _, _ }
 #endif
 #ifndef BUG_ASK_ONCE
 	:: atomic { incarnation != asked -> asked = incarnation; ask[s]!verb, t, sequence }
@@ -149,8 +149,8 @@ over:
 		sleeping[s] = false;
 		sequence = 0; asked = 0; standing = 0; tok = 0; mine = 0; seen = 0; op = 0;
 		do
-		:: told[s]?_, _, _
-		:: empty(told[s]) -> break
+		:: answers[s]?_, _, _
+		:: empty(answers[s]) -> break
 		od
 	}
 }
@@ -237,7 +237,7 @@ inline answer(w)
 	atomic {
 		if
 		:: dead[w]
-		:: else -> told[w]!sequence, standing, (standing == HOLDER -> token : 0)
+		:: else -> answers[w]!sequence, standing, (standing == HOLDER -> token : 0)
 		fi;
 		verb = 0; t = 0; sequence = 0; standing = 0
 	}

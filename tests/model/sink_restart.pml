@@ -5,7 +5,7 @@
  * holds it ANSWERED, the request answered, the slot free; what sinks has lost its origin then, and its slot comes free when its job is done.
  * Recovery: a slot in state SINKING, and one whose block another slot holds, is free, or waited for if a job names it. Ways out of the pool and
  * back are spill_restart.pml's: here they are a step. Slots that are free somebody else takes, and looks at later.
- * Proved: what is restored is what was spilled last; nobody's slot is written by another's job; after all deaths no slot is left over.
+ * Proved: the restored content was spilled last; no job writes another block's slot; after all deaths no slot is left over.
  * Planted bugs:
  *   BUG_SAVED_EARLY     the file's slot is SAVED when the job is submitted
  *   BUG_MEMORY_FIRST    memory's slot is free before the file's is SAVED
@@ -27,7 +27,7 @@
 #define TAKEN  2
 #define DONE   3
 
-#define BLOCK   1         /* whose a slot is; 0: nobody's */
+#define BLOCK   1         /* owner of a slot; 0: free */
 #define ANOTHER 2
 #define THEIRS  99
 

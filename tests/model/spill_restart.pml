@@ -1,16 +1,16 @@
 /*
- * spill_restart.pml - a block's content goes to a slot of host memory and comes back; agent and mover may be killed anywhere.
+ * spill_restart.pml - a block's content goes to a slot of host memory and is restored; agent and mover may be killed anywhere.
  *
  * Spill: EVICTING and the look at the pins; slot record WRITING; word MOVING, same generation; job. When the mover says DONE:
  * journal TAKE, tag = 0, slot SAVED, word FREE, REST, job IDLE. Restore, asked for in a request slot: slot record LOADING; word
  * MOVING, the worker's; job. When DONE: journal GRANT, word LEASED, answer, compare-and-swap of the request; then slot FREE, or,
  * if the worker has given up, word FREE and slot SAVED again; REST, job IDLE. What a job in the ring names, page and slot, is
- * nobody else's until the job is DONE, whatever becomes of agent, mover and request. Where nobody does a job the agent takes it back:
- * when all movers that have come in are dead it shuts the gate, by which a mover comes in before it looks at a job; job IDLE; the spill
- * or the restore undone, its request answered with an error; the gate open again, by the next agent too.
+ * not used for anything else until the job is DONE, whatever happens to agent, mover and request. The agent takes back a job that
+ * no mover does: when all movers that have come in are dead it shuts the gate, by which a mover comes in before it looks at a job;
+ * job IDLE; the spill or the restore undone, its request answered with an error; the gate open again, by the next agent too.
  * Proved: what is read under a pin is what was written last, and after all deaths the content is there once more; a mover writes
  * no slot and no page that is somebody else's. With -DDEATH the worker may die, and all of its pages and slots come free. With
- * -DGIVE_UP the agent takes a job back, in smaller bounds; with -DNO_MOVER there never is a mover, and nobody waits for ever.
+ * -DGIVE_UP the agent takes a job back, in smaller bounds; with -DNO_MOVER there never is a mover, and no process waits for ever.
  * Planted bugs:
  *   BUG_COPY_LEASED     the word stays LEASED while the mover copies
  *   BUG_TAKE_EARLY      the page goes before the mover is done
@@ -65,7 +65,7 @@
 #define STEP_OF_MOVER(...) __VA_ARGS__
 #else
 #define GIVE_UPS 0
-#define STEP_OF_MOVER(...) d_step { __VA_ARGS__ }  /* nobody but the mover changes a job that waits */
+#define STEP_OF_MOVER(...) d_step { __VA_ARGS__ }  /* only the mover changes a waiting job */
 #endif
 #ifndef OPS
 #define OPS 3
@@ -82,7 +82,7 @@
 #ifndef MOVER_KILLS
 #define MOVER_KILLS 1
 #endif
-#define NOBODY 0          /* in the gate: or the number of the mover that came in last */
+#define OPEN 0            /* in the gate: or the number of the mover that came in last */
 #define SHUT   255
 
 /* One page, one slot, one job, one request. Stores are in memory at once: pin_evict and grant_restart buffer them. */
@@ -93,7 +93,7 @@ byte request, serial;     /* state, number */
 bool failed;              /* the answer is an error */
 byte job;
 bool job_load;
-byte gate = NOBODY;
+byte gate = OPEN;
 byte ended;               /* the highest number of a mover that is dead, as the keeper says */
 #ifdef BUG_LIVING
 #define LIVING false
@@ -308,7 +308,7 @@ start:
 
 #ifndef BUG_LEFT_SHUT
 	if
-	:: gate == SHUT -> STEP(gate = NOBODY)
+	:: gate == SHUT -> STEP(gate = OPEN)
 	:: else
 	fi;
 #endif
@@ -316,7 +316,7 @@ start:
 again:
 	got = 0;
 	if
-	/* Nobody does it. */
+	/* No mover does it. */
 	:: give_ups > 0 && !LIVING && (job == QUEUED || job == TAKEN) ->
 #ifndef NO_MOVER
 		give_ups--;
@@ -332,7 +332,7 @@ again:
 		:: else -> goto again
 		fi;
 #ifdef BUG_OPEN_FIRST
-		STEP(gate = NOBODY);
+		STEP(gate = OPEN);
 #endif
 #ifndef BUG_UNDO_FIRST
 		STEP(job = IDLE);
@@ -353,7 +353,7 @@ again:
 #ifdef BUG_UNDO_FIRST
 		STEP(job = IDLE);
 #endif
-		STEP(gate = NOBODY);
+		STEP(gate = OPEN);
 		goto again
 	/* Spill. */
 	:: spills < SPILLS && STATE(word) == LEASED && tag && slot == FREE && job == IDLE -> spills++;

@@ -2,9 +2,9 @@
  * take_restart.pml - allocate_free.pml with an agent that may be killed between any two stores while it evicts a block.
  *
  * The agent marks the word EVICTING, looks at pins and tag, and if it takes the block writes its runs into the journal before it
- * changes anything else. Threads allocate, pin and free on while no agent runs. The next one finishes what stands in the journal,
+ * changes anything else. Threads allocate, pin and free on while no agent runs. The next one completes the step in the journal,
  * and only then puts back each EVICTING word with no journal, with the same generation.
- * Proved: what allocate_free proves, and that nobody waits for ever on a word that a dead agent has marked.
+ * Proved: what allocate_free proves, and that no process waits for ever on a word that a dead agent has marked.
  * Planted bugs:
  *   BUG_JOURNAL_FIRST   the journal is written before the look at the pins
  *   BUG_JOURNAL_LATE    the journal is written after the tag is cleared

@@ -221,13 +221,13 @@ class Events(AgentTest):
             number = 0
             while not heard.wait(0.05):  # until the subscription has reached the agent
                 number += 1
-                with self.pool.create_object(f"told{number}") as draft:
+                with self.pool.create_object(f"reported{number}") as draft:
                     draft.alloc(1)
                     draft.publish()
-                self.pool.delete_object(f"told{number}")
+                self.pool.delete_object(f"reported{number}")
             thread.join()
             self.assertEqual(texts[0].pool, "p0")
-            self.assertIn("told", texts[0].text)
+            self.assertIn("reported", texts[0].text)
 
 
 if __name__ == "__main__":

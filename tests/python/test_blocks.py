@@ -340,7 +340,7 @@ class Blocks(AgentTest):
         with self.assertRaisesRegex(gpool.NotFound, "cannot connect to '/nowhere/attach'"):
             gpool.Pool(directory="/nowhere")
         with self.assertRaises(gpool.NotFound) as caught:
-            self.agent.pool("nobody")
+            self.agent.pool("missing")
         self.assertEqual(caught.exception.errno, errno.ENXIO)
 
     def test_an_observer_has_no_pages(self) -> None:

@@ -202,7 +202,7 @@ with gpool.Pool(directory={self.agent.directory!r}) as pool, pool.open_object("w
         with self.pool.create_object("r", role=role) as draft:
             draft.alloc(1)
             self.assertRaises(gpool.Stale, draft.publish)
-        self.assertRaises(gpool.NotFound, self.pool.role_holder, "nobody")
+        self.assertRaises(gpool.NotFound, self.pool.role_holder, "missing")
 
     def test_adopting(self) -> None:
         role = self.pool.acquire_role("heir")

@@ -61,7 +61,7 @@ class Signals(AgentTest):
     def test_waiting_for_an_event(self) -> None:
         self.interrupt(self.pool.event)
         while True:  # what happens before the subscription has arrived is not seen
-            self.pool.acquire_role("told").release()
+            self.pool.acquire_role("reported").release()
             try:
                 while self.pool.event(100).kind != gpool.EventKind.ROLE_FREED:
                     pass

@@ -2,16 +2,15 @@
  * adapters.c - engines that load, use and unload LoRA adapters, while they, the agent and its movers are killed and
  * pages are evicted.
  *
- * Goal: whoever dies at whatever instruction, no engine ever finds other weights than those of the files in an adapter
- * that it has acquired, or released behind a fence that is not reached; no tenant opens another one's; no page and no
- * pin is lost.
- * Method: two tenants with three engines each, of two threads each, in a pool that holds a third of what they want.
- * Their adapters are private; some engines keep them on disk, in a folder that they share, some in a warm pool, which
- * is too small as well, some in both. Each weight is read, and compared by a checksum with what PEFT's files say. What
- * an engine does is drawn by lot: acquire with and without waiting, prefetch, release at once and behind fences,
- * unload, register anew, allocate and overwrite pages for something else, open what the other tenant has published. In
- * the end everything is
- * released and evicted, and every page of both pools must be free.
+ * Goal: whichever process dies at whatever instruction, no engine ever finds weights other than those of the files in
+ * an adapter that it has acquired, or released behind a fence that is not signaled; no tenant opens another one's; no
+ * page and no pin is lost.
+ * Method: two tenants with three engines each, of two threads each, in a pool that holds a third of their adapters. The
+ * adapters are private; some engines keep them on disk, in a folder that they share, some in a warm pool, which is too
+ * small as well, some in both. Each weight is read, and compared by a checksum with that of the PEFT files. The steps
+ * of an engine are random: acquire with and without waiting, prefetch, release at once and behind fences, unload,
+ * register again, allocate and overwrite pages for something else, open what the other tenant has published. At the end
+ * everything is released and evicted, and every page of both pools must be free.
  *
  * With --broken engines read what they have released: then wrong weights must be found, or this test could not fail.
  *
@@ -119,7 +118,7 @@ static void files_remove(void)
 
 /* ---- eviction, as by poolctl ---- */
 
-/* So many pages of a pool, of those that nobody pins. */
+/* The number of pages of a pool that are not pinned. */
 static void evict(struct stress_agent *agent, const char *pool, uint32_t pages)
 {
 	static uint8_t reply[MSG_BYTES_MAX];
@@ -166,7 +165,7 @@ static uint32_t objects_left(struct gpool *observer)
 	return count;
 }
 
-/* Whoever held anything is gone: what nobody pins can be evicted, and that is all of it. */
+/* All engines have ended: unpinned content can be evicted, and that is all of it. */
 static bool nothing_is_left(struct stress_agent *agent, struct gpool *observer, const char *pool, uint32_t pages)
 {
 	bool clean;
@@ -186,7 +185,7 @@ static void judge(const struct tormentor *tormentor, const struct stress_agent *
 	       " late, %" PRIu64 " without room, %" PRIu64 " busy\n",
 		c->hot, c->acquired - c->hot, c->again, c->late, c->refusals, c->busy);
 	printf("%" PRIu64 " adapters verified, %" PRIu64 " behind fences; %" PRIu64 " unloaded, %" PRIu64
-	       " registered anew, %" PRIu64 " not opened by the other tenant; %" PRIu64 " requests to evict, %" PRIu64
+	       " registered again, %" PRIu64 " not opened by the other tenant; %" PRIu64 " requests to evict, %" PRIu64
 	       " pages evicted; of the last engines' loads %" PRIu64 " warm, %" PRIu64 " cold; %u violations\n",
 		c->verified, c->fences, c->unloaded, c->renewed, c->denied, evictor->requests,
 		atomic_load(&agent->header->counters[POOL_COUNT_EVICTED_PAGES]), c->from_warm, c->from_cold,

@@ -3,7 +3,7 @@
  *
  * An engine is this program again, with two threads on one set of adapters. It knows of each adapter its shape and the
  * checksum of its weights, and which answers the documentation allows. Most adapters are registered once for both
- * threads; each thread has one more entry of its own, which it registers anew as something else.
+ * threads; each thread has one more entry of its own, which it registers again as something else.
  */
 #ifndef GPOOL_TESTS_STRESS_ADAPTERS_ENGINE_H
 #define GPOOL_TESTS_STRESS_ADAPTERS_ENGINE_H
@@ -53,7 +53,7 @@ static struct rig_module module_of(uint32_t adapter, uint32_t index)
 	return module;
 }
 
-/* An adapter where it lies: addresses are good for as long as it is pinned. */
+/* An adapter at its addresses, which are valid while it is pinned. */
 struct use {
 	uint32_t adapter, id;
 	struct gpool_lora_weights parts[MODULES];
@@ -348,7 +348,7 @@ static void do_steal(struct thread *thread, struct gpool *pool)
 	}
 }
 
-/* --broken: what is wrong when nobody has it acquired. */
+/* --broken: the weights are wrong when it is not acquired. */
 static void do_peek(struct thread *thread)
 {
 	struct use use = any_adapter(thread);
@@ -451,7 +451,7 @@ static int engine_open(struct engine *engine, const char *directory)
 	return error;
 }
 
-/* Its loads and copies end before it stands still, so that no page is in between. */
+/* Its loads and copies end before it pauses, so that no page is in between. */
 static int engine_close(struct engine *engine)
 {
 	int error;

@@ -1,7 +1,7 @@
 /*
  * hostile_front.c - programs that speak garbage to the nanomsg sockets, while workers work.
  *
- * Goal: at most the front dies, and comes back; the agent stays the same process, the workers' hot path does not
+ * Goal: at most the front dies, and is restarted; the agent stays the same process, the workers' hot path does not
  * notice, control requests work again afterwards, and no process keeps descriptors. Method: attackers connect to both
  * sockets by hand and send what an honest peer never would: greetings that are none, headers with wrong type bytes,
  * lengths up to 2^64 - 1, halves of messages, right frames around wrong messages, descriptors attached to anything,
@@ -21,7 +21,7 @@
 
 enum {
 	PAGES = 256,
-	HONEST_BUDGET = 40, /* so that the pool stays below any pressure, and nobody loses a block */
+	HONEST_BUDGET = 40, /* so that the pool stays below any pressure, and no block is evicted */
 	ATTACKERS = 2,
 	CROWD = 120,   /* connections at once */
 	ATTACHED = 40, /* descriptors to a message */
@@ -305,7 +305,7 @@ int main(int argc, char **argv)
 		crew.stage->more[MORE_ATTACKS], crew.stage->more[MORE_CONNECTIONS], crew.stage->more[MORE_REFUSED],
 		restarts, crew.stage->allocations, crew.stage->refusals, crew.stage->verified, crew.stage->stale,
 		(double)crew.stage->slowest_ns / 1e6, atomic_load(&crew.stage->wrong));
-	/* With room for all of them, nobody is refused and nothing is evicted: whoever attacks the front. */
+	/* With room for all of them, no worker is refused and nothing is evicted, whatever the attackers do. */
 	if (crew.stage->refusals || crew.stage->stale || !crew.stage->more[MORE_ATTACKS]) {
 		printf("the workers noticed, or there was nothing to notice\n");
 		clean = false;

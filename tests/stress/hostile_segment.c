@@ -1,12 +1,12 @@
 /*
  * hostile_segment.c - a worker that writes anything into its session segment, again and again, while others work.
  *
- * Goal: it cannot stop the agent, take another worker's page, or make the pool wrong; what is found wrong is its own;
- * after its death everything is back. Method: the hostile process attaches by hand (no library that could refuse to
- * lie), and its two threads write at the same time: random bytes over everything, and well-chosen lies, such as block
- * chains that bite their tails, counts that wrap, free bits on other workers' pages, requests whose fields change while
- * they are read. Both ring the doorbell. When the agent has had enough it ends the session; the process ends too, and
- * the next one starts. Honest workers verify their contents all the while.
+ * Goal: it cannot stop the agent, take another worker's page, or damage the pool; findings concern its own session
+ * only; after its death every page is free. Method: the hostile process attaches by hand (without the library's
+ * checks), and its two threads write at the same time: random bytes over everything, and well-chosen false values, such
+ * as cyclic block chains, counts that wrap, free bits on other workers' pages, requests whose fields change while they
+ * are read. Both ring the doorbell. At some point the agent ends the session; the process ends too, and the next one
+ * starts. Honest workers verify their contents all the while.
  *
  * usage: hostile_segment [SECONDS [SEED]] [--workers N]
  */
@@ -29,7 +29,7 @@ struct hostile {
 	struct session_segment session;
 	uint32_t id;
 	uint64_t random;
-	bool careful; /* tells no lie that ends the session at once, so that the others are listened to for longer */
+	bool careful; /* writes no value that ends the session at once, so that others are read for longer */
 };
 
 /* ---- attach without the library ---- */
@@ -68,7 +68,7 @@ static int hostile_attach(struct hostile *hostile, const char *directory)
 	return length ? length : session_segment_open(fds[1], reply.page_count, true, &hostile->session);
 }
 
-/* ---- lies ---- */
+/* ---- false values ---- */
 
 /* Fields that are no atomics, as others write them too at this moment. */
 #define put(field, value) __atomic_store_n((field), (value), __ATOMIC_RELAXED)
@@ -347,7 +347,7 @@ int main(int argc, char **argv)
 	if (last > 0)
 		kill(last, SIGSTOP);
 	clean = honest_stand_still(&crew) && clean;
-	/* The hostile session, if it still stands, may look as it likes; nothing else may. */
+	/* The hostile session, if it still exists, may have findings; no other may. */
 	clean = stress_agent_check_except(&agent, (uint32_t)atomic_load(&crew.stage->more[MORE_SESSION])) && clean;
 	if (last > 0) {
 		kill(last, SIGKILL);
@@ -365,7 +365,7 @@ int main(int argc, char **argv)
 		crew.stage->stale, atomic_load(&crew.stage->wrong));
 	if (arguments.seconds >= 2 &&
 		(!crew.stage->more[MORE_ATTACKS] || !crew.stage->more[MORE_ENDED] || !crew.stage->verified)) {
-		printf("nobody attacked, was thrown out, or had something to lose\n");
+		printf("no attack, no ended session, or no honest content\n");
 		clean = false;
 	}
 	clean = stress_agent_stop(&agent, clean);

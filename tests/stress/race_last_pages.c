@@ -2,10 +2,10 @@
  * race_last_pages.c - six engines want the last pages of a small pool at the same time.
  *
  * Goal: no page is ever held by two, all together never hold more pages than there are, every refusal is a clean
- * out-of-memory, and nobody crashes. Method: each engine (a process) allocates blocks of one to four pages, pinned, and
- * frees them, always near the end of the pool. A holder swaps his stamp into a word of each page itself and must find
- * it empty; he empties it before he frees. A count that all share, raised after an allocation and lowered before a
- * free, must never pass the pool's size. With --broken an engine now and then forgets a page's stamp, as if it had
+ * out-of-memory, and no engine crashes. Method: each engine (a process) allocates blocks of one to four pages, pinned,
+ * and frees them, always near the end of the pool. It swaps its stamp into a word of each page and must find the word
+ * empty; it empties the word before it frees the page. A shared count, raised after an allocation and lowered before a
+ * free, must never exceed the pool's size. With --broken an engine now and then forgets a page's stamp, as if it had
  * freed a page that it still uses: that must be found.
  *
  * Without arguments it makes a million requests; with SECONDS as many as it can in that time, or --requests.
@@ -205,7 +205,7 @@ static bool engines_run(const struct stress_agent *agent, const struct stress_ar
 int main(int argc, char **argv)
 {
 	struct stress_arguments arguments = {.count = 1000000, .workers = 6};
-	/* Small batches, so that nobody sits on idle pages, and no block is evicted since all are pinned. */
+	/* Small batches, so that no engine holds idle pages, and no block is evicted since all are pinned. */
 	static const char *const settings[] = {
 		"lease.initial_pages=1", "lease.batch_pages=1", "lease.batch_most=4", NULL};
 	struct stress_agent agent;
@@ -240,7 +240,7 @@ int main(int argc, char **argv)
 	clean = stress_agent_same(&agent) && clean;
 	clean = stress_agent_stop(&agent, clean);
 	if (!atomic_load(&stage->refusals) || !atomic_load(&stage->allocations)) {
-		printf("nobody was refused, or nobody was served: this was no race\n");
+		printf("no request was refused, or none was served: this was no race\n");
 		clean = false;
 	}
 	return clean && !atomic_load(&stage->wrong) ? 0 : 1;

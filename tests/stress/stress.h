@@ -1,9 +1,9 @@
 /*
- * stress.h - what the stress tests share: chance, clocks, run lengths, contents that prove whose they are, and the
- * agent's own check.
+ * stress.h - shared by the stress tests: random numbers, clocks, run lengths, contents that identify their owner, and
+ * the agent's own check.
  *
- * Every test prints its seed and takes it back, runs for as long as it is told (GPOOL_TEST_SCALE shortens that for
- * sanitizers), and waits for events with a bound, never for time to pass.
+ * Every test prints its seed and accepts it as an argument, runs for the given time (GPOOL_TEST_SCALE shortens that for
+ * sanitizers), and waits for events with a limit, never for time to pass.
  */
 #ifndef GPOOL_TESTS_STRESS_H
 #define GPOOL_TESTS_STRESS_H

@@ -135,7 +135,7 @@ static inline bool stress_agent_start(struct stress_agent *agent, uint32_t pages
 
 /*
  * The agent's own proof of the invariants. Findings against session `except` (0: none) do not count. With `still`,
- * nobody is in the middle of anything: no page may be between two places.
+ * no operation is under way: no page may be between two places.
  */
 static inline bool stress_agent_check_pool(struct stress_agent *agent, const char *pool, bool still, uint32_t except)
 {
@@ -204,7 +204,7 @@ static inline bool stress_agent_wait_free(struct stress_agent *agent)
 /* The end of what gpoold said. */
 static inline void stress_log_show(const struct stress_agent *agent)
 {
-	char text[1500]; /* less than what is shown of a failed test, whose verdict stands before it */
+	char text[1500]; /* less than the shown end of a failed test's output, which follows its verdict */
 	size_t length;
 	FILE *log = fopen(agent->harness.log, "re");
 
@@ -268,8 +268,8 @@ static inline uint32_t stress_sessions_held(pid_t pid)
 }
 
 /*
- * stress_keeper_descriptors() - as stress_descriptors(), when the keeper holds `sessions` of them: it is told of one
- * beside the worker, and takes it when its turn comes. Negative: it does not come to that.
+ * stress_keeper_descriptors() - as stress_descriptors(), when the keeper holds `sessions` of them: it receives one
+ * beside the worker, and handles the message later. Negative: that does not happen.
  */
 static inline int stress_keeper_descriptors(const struct stress_agent *agent, uint32_t sessions)
 {

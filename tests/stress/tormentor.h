@@ -2,8 +2,8 @@
  * tormentor.h - processes that are killed and stopped at any instruction, and gpoold's own with them, while they work.
  *
  * A stress program that includes it (once, behind its own struct counters) starts itself again as each of its workers:
- * NAME --worker SLOT FD DIRECTORY SEED. What all of these processes see is the stage: what they are told, what they
- * count, what went wrong.
+ * NAME --worker SLOT FD DIRECTORY SEED. The stage is shared by all of these processes: their orders, their counts, the
+ * first error.
  */
 #ifndef GPOOL_TESTS_STRESS_TORMENTOR_H
 #define GPOOL_TESTS_STRESS_TORMENTOR_H
@@ -75,7 +75,7 @@ static bool told_to_run(void)
 	return atomic_load_explicit(&stage->command, memory_order_relaxed) == RUN;
 }
 
-/* So many threads of this worker have finished what they were at. Returns when they may end. */
+/* The number of threads of this worker that are finished. Returns when they may end. */
 static void stand(uint32_t slot, uint32_t threads)
 {
 	atomic_fetch_add(&stage->standing[slot], threads);

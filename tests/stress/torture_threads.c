@@ -4,9 +4,9 @@
  * Goal: pin, allocate, free, grant, reclaim, evict and death, as shm/ implements them, never give a page to two, never
  * change a content under a pin, and order every access. Method: sessions of two threads each and an agent thread share
  * one mapping of each segment; contents are plain memory, so that a missing order is a data race by the letter; ghosts
- * (relaxed, so that they order nothing) say who has which page. Sessions die at named points, leaving everything as it
- * is. A device thread of each session stands for its GPU: it reads pages after their blocks were unpinned or freed
- * behind a fence, and then reaches the fence.
+ * (relaxed, so that they order nothing) record the holder of each page. Sessions die at named points, leaving
+ * everything as it is. A device thread of each session acts as its GPU: it reads pages after their blocks were unpinned
+ * or freed behind a fence, and then reaches the fence.
  *
  * With --broken one of two bugs is planted: the pin ignores the page word, or an offer drops its pin before it stores
  * the fence. Violations must then be found, or the test could not fail: without arguments a short run with each bug
@@ -69,7 +69,7 @@ struct session {
 	uint32_t id;
 	_Atomic bool dying;
 	_Atomic uint64_t sequence;
-	pthread_mutex_t lock; /* of the hand-over alone; nobody dies holding it */
+	pthread_mutex_t lock; /* for the hand-over alone; no session dies holding it */
 	struct handle shared[SHARED];
 	struct job jobs[THREADS];
 	pthread_t threads[THREADS], device;
@@ -92,7 +92,7 @@ static _Atomic uint64_t page_words[PAGES];
 static uint64_t contents[PAGES][WORDS];
 static _Atomic uint64_t claims[PAGES]; /* ghost: tag of the block that has the page */
 static struct session sessions[SESSIONS];
-static uint32_t owners[PAGES]; /* the agent's own table: session, 0: nobody */
+static uint32_t owners[PAGES]; /* the agent's own table: session, 0: none */
 static enum { SOUND, BROKEN_PIN, BROKEN_OFFER } broken;
 static const char *const broken_names[] = {
 	[SOUND] = "",
@@ -187,7 +187,7 @@ static int pin(const struct worker *worker, const struct handle *handle)
 	return -ESTALE;
 }
 
-/* Pin a page that nobody else can have, as its bit was ours: only the agent's look may be in the way. */
+/* Pin a page that no one else can have, as its bit was ours: only the agent's check may be in the way. */
 static uint64_t pin_claimed(const struct worker *worker, uint32_t page)
 {
 	const struct session_segment *segment = &worker->session->segment;
@@ -267,7 +267,7 @@ static bool allocate(struct worker *worker, uint32_t count, struct handle *handl
 	return true;
 }
 
-/* The claim is ours and the pin is the last: nobody else can reach the block. */
+/* The claim is ours and the pin is the last: no one else can reach the block. */
 static void block_end(struct worker *worker, const struct handle *handle)
 {
 	const struct session_segment *segment = &worker->session->segment;
@@ -539,7 +539,7 @@ static void session_begin(struct session *session, uint64_t *random)
 	memset(session->segment.header, 0, session->segment.bytes);
 	memset(session->shared, 0, sizeof(session->shared));
 	memset(session->jobs, 0, sizeof(session->jobs));
-	atomic_store(&session->sequence, 1 + (chance(random) >> 20)); /* no tag comes back */
+	atomic_store(&session->sequence, 1 + (chance(random) >> 20)); /* no tag is used twice */
 	atomic_store(&session->dying, false);
 	for (int i = 0; i < THREADS; i++) {
 		struct worker *worker = calloc(1, sizeof(*worker));
@@ -552,7 +552,7 @@ static void session_begin(struct session *session, uint64_t *random)
 	pthread_create(&session->device, NULL, device_main, session);
 }
 
-/* The page leaves its owner; the scribble stands for the next owner's content. */
+/* The page is taken from its owner; the scribble represents the next owner's content. */
 static void page_take(uint32_t page)
 {
 	uint64_t word = atomic_load_explicit(&page_words[page], memory_order_relaxed);
@@ -615,7 +615,7 @@ static void reclaim(struct session *session, uint64_t *random)
 	}
 }
 
-/* All of one block that nobody pins, or what a magazine holds. */
+/* All pages of an unpinned block, or those of a magazine. */
 static void evict_marked(struct session *session, uint32_t page, uint64_t word)
 {
 	struct block_entry *entry = &session->segment.blocks[page];

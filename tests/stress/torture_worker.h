@@ -319,7 +319,7 @@ static void do_drop(struct thread *thread, uint32_t at)
 		refuse(thread, "gpool_discard()", error, &block);
 }
 
-/* Leave ours for the other thread and keep it too, or not; take what lies there. */
+/* Leave ours for the other thread and keep it too, or not; take the other thread's. */
 static void do_exchange(struct thread *thread, uint32_t at)
 {
 	struct worker *worker = thread->worker;
@@ -387,8 +387,8 @@ static void do_fence(struct thread *thread, uint32_t at)
 		refuse(thread, ends ? "gpool_free_after()" : "gpool_unpin_after()", error, &block);
 	COUNT(lost_frees, 1);
 	/*
-	 * Nobody waits for this fence. It is behind those before it, which count as reached when it is: so they are
-	 * reached first.
+	 * This fence is not waited for. It is behind those before it, which count as signaled when it is: so they are
+	 * signaled first.
 	 */
 	unneeded = pending->fence;
 	while (thread->pending_count)
@@ -575,7 +575,7 @@ static void *thread_main(void *argument)
 	return NULL;
 }
 
-/* Where it happened: without it nobody learns more than that it did. */
+/* The place of the failure, without which the message is of little use. */
 static void fault(int number, siginfo_t *info, void *context)
 {
 	void *frames[48];

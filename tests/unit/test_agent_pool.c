@@ -140,7 +140,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-static void test_others_go_on(void **state)
+static void test_other_sessions_continue(void **state)
 {
 	struct evict_request all = {.by_operator = true, .pages = PAGES};
 	struct lease_request *ask = &worker.requests[0];
@@ -245,7 +245,7 @@ static void job_ends(struct mover_ring *ring, int error)
 	pool->jobs.done.ready(&pool->jobs.done, EPOLLIN);
 }
 
-static void test_what_cannot_be_read_now_stays(void **state)
+static void test_unreadable_content_is_kept(void **state)
 {
 	struct mover_ring *ring = aligned_alloc(64, sizeof(*ring));
 	struct lease_request *ask = &worker.requests[0];
@@ -346,7 +346,7 @@ static void bells_close(void)
 	close(made.done_bell);
 }
 
-static void test_only_dead_movers_are_given_up(void **state)
+static void test_jobs_are_taken_back_from_dead_movers_only(void **state)
 {
 	struct mover_ring *ring;
 
@@ -413,7 +413,7 @@ static void test_movers_that_get_on(void **state)
 	bells_close();
 }
 
-static void test_what_was_begun_waits_for_the_driver(void **state)
+static void test_begun_jobs_wait_for_the_driver(void **state)
 {
 	struct mover_ring *ring;
 	uint32_t begun = 0;
@@ -446,12 +446,12 @@ static void test_what_was_begun_waits_for_the_driver(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(test_others_go_on, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_other_sessions_continue, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_a_scan_that_was_preempted, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_what_cannot_be_read_now_stays, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_only_dead_movers_are_given_up, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_unreadable_content_is_kept, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_jobs_are_taken_back_from_dead_movers_only, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_movers_that_get_on, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_what_was_begun_waits_for_the_driver, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_begun_jobs_wait_for_the_driver, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

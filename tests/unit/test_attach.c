@@ -594,7 +594,7 @@ static bool is_readable(int fd, int timeout_ms)
 	return poll(&wait, 1, timeout_ms) == 1;
 }
 
-static void test_peer_is_who_connected(void **state)
+static void test_peer_is_the_connecting_process(void **state)
 {
 	static struct attach_peer peer;
 	struct child child = start_child(*state);
@@ -682,7 +682,7 @@ int main(void)
 		attach_test(test_connect_waits_for_a_listener),
 		attach_test(test_connect_waits_for_the_folder_too),
 		attach_test(test_connect_waits_at_a_stale_socket),
-		attach_test(test_peer_is_who_connected),
+		attach_test(test_peer_is_the_connecting_process),
 		attach_test(test_pidfd_by_number_checks_the_peer),
 		attach_test(test_dead_process_has_no_pidfd),
 	};

@@ -396,7 +396,7 @@ static void test_a_list_too_long_is_refused(void **state)
 }
 
 /* The message struct is all that an encoder may trust: what the decoder would refuse is not sent. */
-static void test_encoder_refuses_what_cannot_be_decoded(void **state)
+static void test_encoder_refuses_undecodable_messages(void **state)
 {
 	unsigned tried = 0;
 
@@ -621,7 +621,7 @@ int main(void)
 		cmocka_unit_test(test_another_type_is_refused),
 		cmocka_unit_test(test_damaged_envelope_is_refused),
 		cmocka_unit_test(test_a_list_too_long_is_refused),
-		cmocka_unit_test(test_encoder_refuses_what_cannot_be_decoded),
+		cmocka_unit_test(test_encoder_refuses_undecodable_messages),
 		cmocka_unit_test(test_encoder_stays_inside_its_buffer),
 		cmocka_unit_test(test_text_is_clean_or_refused),
 		cmocka_unit_test(test_text_copy_makes_any_string_clean),

@@ -212,7 +212,7 @@ static struct cold_reader *reader_made(void)
 
 /* ---- ways ---- */
 
-static void test_what_is_in_the_page_cache_is_taken_from_there(void **state)
+static void test_cached_groups_are_read_from_the_page_cache(void **state)
 {
 	struct cold_reader *reader = reader_made();
 	enum cold_reader_way way;
@@ -231,7 +231,7 @@ static void test_what_is_in_the_page_cache_is_taken_from_there(void **state)
 }
 
 /* Read from a random group on; the next file starts from the beginning. */
-static void test_what_is_not_comes_from_the_disk(void **state)
+static void test_uncached_groups_are_read_from_disk(void **state)
 {
 	struct cold_reader *reader = reader_made();
 	enum cold_reader_way wanted;
@@ -287,7 +287,7 @@ static void fail_direct_reads(void)
 	now.direct = DIRECT_READS_FAIL;
 }
 
-static void test_what_is_refused_goes_another_way(void **state)
+static void test_refused_reads_use_another_method(void **state)
 {
 	(void)state;
 	refused(refuse_ring, false);
@@ -350,7 +350,7 @@ static void holds(struct cold_reader *reader, const struct made *made)
 	cold_reader_end(reader);
 }
 
-static void test_groups_stay_until_they_are_given_back(void **state)
+static void test_groups_stay_until_they_are_returned(void **state)
 {
 	struct cold_reader *reader = reader_made();
 	struct made made;
@@ -536,11 +536,11 @@ static void test_it_can_end_anywhere(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_what_is_in_the_page_cache_is_taken_from_there),
-		cmocka_unit_test(test_what_is_not_comes_from_the_disk),
-		cmocka_unit_test(test_what_is_refused_goes_another_way),
+		cmocka_unit_test(test_cached_groups_are_read_from_the_page_cache),
+		cmocka_unit_test(test_uncached_groups_are_read_from_disk),
+		cmocka_unit_test(test_refused_reads_use_another_method),
 		cmocka_unit_test(test_a_ring_that_takes_no_more_is_left),
-		cmocka_unit_test(test_groups_stay_until_they_are_given_back),
+		cmocka_unit_test(test_groups_stay_until_they_are_returned),
 		cmocka_unit_test(test_two_of_any_find_room),
 		cmocka_unit_test(test_a_file_that_ends_early_is_an_error),
 		cmocka_unit_test(test_a_disk_that_fails_is_an_error),

@@ -122,7 +122,7 @@ static const char *difference(const struct config *a, const struct config *b)
 
 /* ---- values ---- */
 
-static void test_empty_file_gives_the_defaults(void **state)
+static void test_empty_file_has_the_defaults(void **state)
 {
 	static struct config defaults;
 
@@ -1001,7 +1001,7 @@ static unsigned uncomment(char *text)
 	return count;
 }
 
-static void test_example_gives_the_defaults(void **state)
+static void test_example_has_the_defaults(void **state)
 {
 	static struct config defaults;
 	char *text;
@@ -1035,7 +1035,7 @@ static void test_print_reports_a_failed_write(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		IN_FOLDER(test_empty_file_gives_the_defaults),
+		IN_FOLDER(test_empty_file_has_the_defaults),
 		cmocka_unit_test(test_default_group_falls_back),
 		IN_FOLDER(test_every_key_arrives),
 		cmocka_unit_test(test_sizes_in_powers_of_1000_and_1024),
@@ -1066,7 +1066,7 @@ int main(void)
 		IN_FOLDER(test_difference),
 		cmocka_unit_test(test_difference_in_a_small_buffer),
 		IN_FOLDER(test_current_configuration_reads_back),
-		IN_FOLDER(test_example_gives_the_defaults),
+		IN_FOLDER(test_example_has_the_defaults),
 		cmocka_unit_test(test_print_reports_a_failed_write),
 	};
 

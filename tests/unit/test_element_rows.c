@@ -165,7 +165,7 @@ static void test_fp32_is_rounded_to_nearest_even(void **state)
 	free(bits);
 }
 
-static void test_any_fp32_becomes_others(void **state)
+static void test_fp32_is_converted_to_each_type(void **state)
 {
 	enum { MANY = 1 << 20 };
 	uint32_t *bits = room((uint64_t)MANY * sizeof(*bits));
@@ -220,7 +220,7 @@ static void turns(const struct element_rows *code, uint32_t rows, uint32_t colum
 	free(to);
 }
 
-static void test_what_is_turned_stands_the_other_way(void **state)
+static void test_transposed_rows(void **state)
 {
 	size_t index = 0;
 
@@ -299,7 +299,7 @@ static void test_forms_are_those_of_the_kernel(void **state)
 	free(wanted);
 }
 
-static void test_this_cpu_has_what_it_takes(void **state)
+static void test_this_cpu_has_the_instructions(void **state)
 {
 	(void)state;
 	assert_true(element_rows()->is_usable());
@@ -310,12 +310,12 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_all_of_16_bits_become_others),
 		cmocka_unit_test(test_fp32_is_rounded_to_nearest_even),
-		cmocka_unit_test(test_any_fp32_becomes_others),
+		cmocka_unit_test(test_fp32_is_converted_to_each_type),
 		cmocka_unit_test(test_rows_become_fp32),
-		cmocka_unit_test(test_what_is_turned_stands_the_other_way),
+		cmocka_unit_test(test_transposed_rows),
 		cmocka_unit_test(test_each_code_times_each_scale),
 		cmocka_unit_test(test_forms_are_those_of_the_kernel),
-		cmocka_unit_test(test_this_cpu_has_what_it_takes),
+		cmocka_unit_test(test_this_cpu_has_the_instructions),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

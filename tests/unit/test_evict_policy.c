@@ -51,7 +51,7 @@ static bool before(struct evict_candidate first, struct evict_candidate second)
 	return both[0].score < both[1].score;
 }
 
-static void test_the_longer_unused_goes_first(void **state)
+static void test_the_longer_unused_is_evicted_first(void **state)
 {
 	struct evict_candidate old = {.pages = 1, .idle_ms = 5000}, fresh = {.pages = 1, .idle_ms = 100};
 
@@ -60,7 +60,7 @@ static void test_the_longer_unused_goes_first(void **state)
 	assert_false(before(fresh, old));
 }
 
-static void test_the_larger_goes_first(void **state)
+static void test_the_larger_is_evicted_first(void **state)
 {
 	struct evict_candidate large = {.pages = 50, .idle_ms = 10}, small = {.pages = 1, .idle_ms = 10};
 
@@ -128,8 +128,8 @@ static void test_unknown_content_is_worth_least(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(test_the_longer_unused_goes_first, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_the_larger_goes_first, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_the_longer_unused_is_evicted_first, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_the_larger_is_evicted_first, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_content_order, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_warm_lora_stays_longer_than_cold, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_priority_orders_within_a_class_only, setup, teardown),

@@ -71,7 +71,7 @@ static void test_layout(void **state)
 		assert_int_equal(flight_kind_name(kind) != NULL, kind >= FLIGHT_KINDS_FIRST && kind < FLIGHT_KINDS);
 }
 
-static void test_last_records_stand(void **state)
+static void test_last_records_are_kept(void **state)
 {
 	struct flight_ring ring = make(PLACES, true);
 	char text[FLIGHT_TEXT_BYTES], want[FLIGHT_TEXT_BYTES + 100];
@@ -256,7 +256,7 @@ static void *writer(void *unused)
 	return NULL;
 }
 
-static void test_nobody_reads_half_a_record(void **state)
+static void test_no_reader_gets_half_a_record(void **state)
 {
 	pthread_t threads[WRITERS];
 
@@ -328,14 +328,14 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_layout),
-		cmocka_unit_test(test_last_records_stand),
+		cmocka_unit_test(test_last_records_are_kept),
 		cmocka_unit_test(test_no_ring_no_record),
 		cmocka_unit_test(test_claimed_place_is_left_alone),
 		cmocka_unit_test(test_later_record_stays),
 		cmocka_unit_test(test_impossible_is_refused),
 		cmocka_unit_test(test_keep),
 		cmocka_unit_test(test_copy),
-		cmocka_unit_test(test_nobody_reads_half_a_record),
+		cmocka_unit_test(test_no_reader_gets_half_a_record),
 		cmocka_unit_test(test_rubbish),
 	};
 

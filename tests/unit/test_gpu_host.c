@@ -253,7 +253,7 @@ static void test_wrong_settings_are_named(void **state)
 	}
 }
 
-static void test_what_a_device_lacks(void **state)
+static void test_missing_capabilities_of_a_device(void **state)
 {
 	uint64_t handle, va, bytes = 128 << 10;
 	uint8_t ipc[GPU_IPC_BYTES] = {0};
@@ -303,7 +303,7 @@ static void test_defaults_hold_without_settings(void **state)
 	gpu_close(gpu);
 }
 
-static void test_open_refuses_what_is_not_there(void **state)
+static void test_open_refuses_a_nonexistent_device(void **state)
 {
 	struct gpu *gpu = NULL;
 
@@ -372,7 +372,7 @@ static void test_create_takes_multiples_of_the_granularity(void **state)
 	assert_true(handle == 7);
 }
 
-static void test_memory_runs_out_and_comes_back(void **state)
+static void test_memory_is_exhausted_and_freed(void **state)
 {
 	struct fixture *f = *state;
 	uint64_t before = free_memory(f->gpu), handle, more = 0;
@@ -456,7 +456,7 @@ static void test_exported_memory_is_kept_for_others(void **state)
 	close(exported.fd);
 }
 
-static void test_closing_gives_all_memory_back(void **state)
+static void test_closing_frees_all_memory(void **state)
 {
 	struct fixture *f = *state;
 	uint64_t before = free_memory(f->gpu), handle;
@@ -1008,15 +1008,15 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_no_operation_of_a_backend_is_null, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_devices_are_found_by_index_and_uuid, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_wrong_settings_are_named, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_what_a_device_lacks, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_missing_capabilities_of_a_device, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_defaults_hold_without_settings, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_open_refuses_what_is_not_there, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_open_refuses_a_nonexistent_device, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_an_owner_may_only_create_export_and_release, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_create_takes_multiples_of_the_granularity, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_memory_runs_out_and_comes_back, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_memory_is_exhausted_and_freed, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_released_memory_leaves_the_arena, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_exported_memory_is_kept_for_others, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_closing_gives_all_memory_back, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_closing_frees_all_memory, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_a_stale_handle_is_refused, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_an_exported_file_cannot_be_misused, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_an_exported_file_takes_no_more_handles, setup, teardown),

@@ -166,7 +166,7 @@ static void test_bad_arguments_are_refused_when_queued(void **state)
 	assert_int_equal(finish(f), 0);
 }
 
-static void test_the_host_goes_on_while_work_is_queued(void **state)
+static void test_the_host_continues_while_work_is_queued(void **state)
 {
 	struct fixture *f = *state;
 	struct gpu_event *event;
@@ -239,7 +239,7 @@ static void test_a_bad_access_is_an_error_at_the_next_sync(void **state)
 	assert_true(value_at(f, 3) == 0);
 }
 
-static void test_what_is_mapped_before_its_turn_is_in_time(void **state)
+static void test_mapping_before_queued_work_runs_is_in_time(void **state)
 {
 	struct fixture *f = *state;
 
@@ -850,10 +850,10 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_an_imported_event_dies_with_its_process, setup_device, teardown),
 		cmocka_unit_test_setup_teardown(test_fill_and_copy_move_the_bytes, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_bad_arguments_are_refused_when_queued, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_the_host_goes_on_while_work_is_queued, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_the_host_continues_while_work_is_queued, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_memory_in_use_cannot_be_taken_away, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_a_bad_access_is_an_error_at_the_next_sync, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_what_is_mapped_before_its_turn_is_in_time, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_mapping_before_queued_work_runs_is_in_time, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_destroy_lets_queued_work_finish, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_close_ends_a_wait_without_end, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_a_device_keeps_to_its_own, setup, teardown),

@@ -80,7 +80,7 @@ static void test_a_long_walk(void **state)
 	close(after);
 }
 
-static void test_what_cannot_be_is_refused(void **state)
+static void test_impossible_messages_are_refused(void **state)
 {
 	static const struct held wrong[] = {
 		{.kind = 0},
@@ -135,7 +135,7 @@ int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_long_walk),
-		cmocka_unit_test(test_what_cannot_be_is_refused),
+		cmocka_unit_test(test_impossible_messages_are_refused),
 		cmocka_unit_test(test_pauses_grow_and_end),
 	};
 

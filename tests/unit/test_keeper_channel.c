@@ -62,7 +62,7 @@ static void test_last_words(void **state)
 	last_words(false);
 }
 
-static void test_last_words_of_one_that_had_not_listened(void **state)
+static void test_last_messages_of_an_agent_with_unread_input(void **state)
 {
 	(void)state;
 	last_words(true);
@@ -72,7 +72,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_last_words),
-		cmocka_unit_test(test_last_words_of_one_that_had_not_listened),
+		cmocka_unit_test(test_last_messages_of_an_agent_with_unread_input),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

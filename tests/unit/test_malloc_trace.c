@@ -122,7 +122,7 @@ static void test_refuses_with_line_and_field(void **state)
 	must_refuse(HEAD "0,1,1,malloc,5,9\n1,1,1,free,6,9\n2,1,1,free,0,2\n", 3, "size: id 9");
 }
 
-static void test_refuses_what_is_no_text(void **state)
+static void test_non_text_input_is_refused(void **state)
 {
 	static const char nul[] = HEAD "0,1,1,mal\0loc,5,1\n";
 	char line[512] = HEAD;
@@ -314,7 +314,7 @@ static void test_recipes_that_cannot_be(void **state)
 		assert_int_equal(malloc_make(&bad[i], &trace), -EINVAL);
 }
 
-static void test_what_is_written_reads_back(void **state)
+static void test_written_trace_reads_back(void **state)
 {
 	struct malloc_recipe one = recipe;
 	struct malloc_trace trace, back;
@@ -336,7 +336,7 @@ static void test_what_is_written_reads_back(void **state)
 	free(text);
 }
 
-static void test_writing_to_a_full_disk_is_told(void **state)
+static void test_writing_to_a_full_disk_is_reported(void **state)
 {
 	struct malloc_trace trace;
 	FILE *file = fopen("/dev/full", "w");
@@ -399,7 +399,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_reads_events),
 		cmocka_unit_test(test_refuses_with_line_and_field),
-		cmocka_unit_test(test_refuses_what_is_no_text),
+		cmocka_unit_test(test_non_text_input_is_refused),
 		cmocka_unit_test(test_refuses_more_threads_than_can_be),
 		cmocka_unit_test(test_places_are_used_again),
 		cmocka_unit_test(test_time_does_not_run_backwards_in_a_place),
@@ -408,8 +408,8 @@ int main(void)
 		cmocka_unit_test(test_made_trace_keeps_to_its_recipe),
 		cmocka_unit_test(test_made_trace_ends_when_enough_went_through),
 		cmocka_unit_test(test_recipes_that_cannot_be),
-		cmocka_unit_test(test_what_is_written_reads_back),
-		cmocka_unit_test(test_writing_to_a_full_disk_is_told),
+		cmocka_unit_test(test_written_trace_reads_back),
+		cmocka_unit_test(test_writing_to_a_full_disk_is_reported),
 		cmocka_unit_test(test_percentiles_are_close),
 	};
 

@@ -170,7 +170,7 @@ static void other_header(uint8_t *bytes)
 	HEADER(bytes)->header_bytes = 72;
 }
 
-static void test_lies(void **state)
+static void test_false_fields(void **state)
 {
 	(void)state;
 	assert_int_equal(check_changed(nothing), 0);
@@ -282,7 +282,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_good),
-		cmocka_unit_test(test_lies),
+		cmocka_unit_test(test_false_fields),
 		cmocka_unit_test(test_hash_and_length),
 		cmocka_unit_test(test_large_handles),
 		cmocka_unit_test(test_descriptors),

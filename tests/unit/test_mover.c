@@ -205,7 +205,7 @@ static void test_disk_full_by_threads(void **state)
 	disk_full(*state);
 }
 
-static void test_what_cannot_be(void **state)
+static void test_impossible_jobs(void **state)
 {
 	struct rig *rig = *state;
 
@@ -409,7 +409,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_file_ends_early, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_disk_full, setup_only, teardown),
 		cmocka_unit_test_setup_teardown(test_disk_full_by_threads, setup_only, teardown),
-		cmocka_unit_test_setup_teardown(test_what_cannot_be, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_impossible_jobs, setup, teardown),
 		cmocka_unit_test_teardown(test_tiers_that_are_not_there, teardown),
 		cmocka_unit_test_teardown(test_a_descriptor_for_each_handle, teardown),
 		cmocka_unit_test_setup_teardown(test_all_slots_at_once, setup_only, teardown),

@@ -167,7 +167,7 @@ static void test_done_is_not_repeated(void **state)
 	assert_true(pattern_is(rig_slot(rig, 5), 3));
 }
 
-static void test_told_to_end(void **state)
+static void test_ended_on_request(void **state)
 {
 	struct rig *rig = *state;
 
@@ -251,7 +251,7 @@ static bool mover_has_mapped(struct rig *rig, const char *what)
 	return found;
 }
 
-static void test_drops_what_is_not_its_own(void **state)
+static void test_drops_foreign_jobs(void **state)
 {
 	struct rig *rig = *state;
 	int stranger = memfd_create("gpool-test-stranger", 0);
@@ -300,9 +300,9 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_killed_in_the_middle_by_threads, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_killed_at_its_start, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_done_is_not_repeated, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_told_to_end, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_ended_on_request, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_orders_from_results, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_drops_what_is_not_its_own, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_drops_foreign_jobs, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_wild_ring, setup, teardown),
 	};
 

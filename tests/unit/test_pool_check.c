@@ -137,7 +137,7 @@ static void test_free_page_with_an_owner(void **state)
 	expect("yet owned");
 }
 
-static void test_page_of_nobody_attached(void **state)
+static void test_page_of_an_unattached_session(void **state)
 {
 	(void)state;
 	it.pool.pages[8] = page_word_make(PAGE_LEASED, 9, 2);
@@ -230,7 +230,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_page_in_transit, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_count_that_is_off, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_free_page_with_an_owner, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_page_of_nobody_attached, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_page_of_an_unattached_session, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_state_that_is_none, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_free_bit_on_a_foreign_page, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_free_bit_inside_a_block, setup, teardown),

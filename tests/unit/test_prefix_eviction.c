@@ -365,7 +365,7 @@ static void test_loop_with_nodes_to_spare(void **state)
 }
 
 /* The same loop, while the room is sometimes a tenth: it is large again after that, and knows what it did before. */
-static void test_loop_while_room_comes_and_goes(void **state)
+static void test_loop_with_varying_room(void **state)
 {
 	static struct cache cache;
 	uint32_t hits = 0;
@@ -417,7 +417,7 @@ int main(void)
 		cmocka_unit_test(test_create_refuses),
 		cmocka_unit_test(test_loop_larger_than_the_cache),
 		cmocka_unit_test(test_loop_with_nodes_to_spare),
-		cmocka_unit_test(test_loop_while_room_comes_and_goes),
+		cmocka_unit_test(test_loop_with_varying_room),
 		cmocka_unit_test(test_scan_does_not_flush),
 	};
 

@@ -84,7 +84,7 @@ static void clear(uint16_t *number)
 	region_table_end(writer);
 }
 
-static void test_what_is_set_is_read(void **state)
+static void test_regions_read_as_written(void **state)
 {
 	uint16_t first = REGION_ROW_NEW, second = REGION_ROW_NEW;
 	struct region_row region = region_of(7, 3), read;
@@ -501,7 +501,7 @@ static void test_unused_costs_nothing(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		WITH_TABLE(test_what_is_set_is_read),
+		WITH_TABLE(test_regions_read_as_written),
 		WITH_TABLE(test_totals),
 		WITH_TABLE(test_more_regions_than_entries),
 		WITH_TABLE(test_dead_writer),

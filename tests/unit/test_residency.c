@@ -113,7 +113,7 @@ static struct residency_limits limits_of(uint64_t hot_megabytes, uint64_t warm_m
 	return limits;
 }
 
-static void test_comes_at_once_and_leaves_by_worth(void **state)
+static void test_loaded_at_once_and_evicted_by_worth(void **state)
 {
 	const struct residency_limits limits = limits_of(30, 100);
 
@@ -271,7 +271,7 @@ static void test_a_load_that_fails(void **state)
 	end();
 }
 
-static void test_idle_ones_get_copies(void **state)
+static void test_idle_adapters_get_copies(void **state)
 {
 	const struct residency_limits limits = limits_of(100, 100);
 
@@ -312,7 +312,7 @@ static void test_idle_ones_get_copies(void **state)
 	end();
 }
 
-static void test_copies_of_what_is_hot_go_first(void **state)
+static void test_copies_of_hot_adapters_are_evicted_first(void **state)
 {
 	struct residency_limits limits = limits_of(20, 15);
 
@@ -358,7 +358,7 @@ static void test_copies_of_what_is_hot_go_first(void **state)
 	end();
 }
 
-static void test_prefetched_ones_are_expected(void **state)
+static void test_prefetched_adapters_are_expected(void **state)
 {
 	const struct residency_limits limits = limits_of(20, 0);
 	struct residency_stats stats;
@@ -424,7 +424,7 @@ static void test_ten_accesses_are_a_boost(void **state)
 	}
 }
 
-static void test_rebalancing_comes_to_rest(void **state)
+static void test_rebalancing_ends(void **state)
 {
 	struct residency_limits limits = limits_of(100, 1000);
 	struct residency_decision decision;
@@ -971,16 +971,16 @@ static void test_many(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_comes_at_once_and_leaves_by_worth),
+		cmocka_unit_test(test_loaded_at_once_and_evicted_by_worth),
 		cmocka_unit_test(test_counts_are_a_limit_too),
 		cmocka_unit_test(test_all_in_use_names_the_holders),
 		cmocka_unit_test(test_queued_for_room_that_others_make),
 		cmocka_unit_test(test_a_load_that_fails),
-		cmocka_unit_test(test_idle_ones_get_copies),
-		cmocka_unit_test(test_copies_of_what_is_hot_go_first),
-		cmocka_unit_test(test_prefetched_ones_are_expected),
+		cmocka_unit_test(test_idle_adapters_get_copies),
+		cmocka_unit_test(test_copies_of_hot_adapters_are_evicted_first),
+		cmocka_unit_test(test_prefetched_adapters_are_expected),
 		cmocka_unit_test(test_ten_accesses_are_a_boost),
-		cmocka_unit_test(test_rebalancing_comes_to_rest),
+		cmocka_unit_test(test_rebalancing_ends),
 		cmocka_unit_test(test_rebalancing_does_not_thrash),
 		cmocka_unit_test(test_rebalancing_leaves_the_moved_alone),
 		cmocka_unit_test(test_adopts),

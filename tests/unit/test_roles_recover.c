@@ -254,7 +254,7 @@ static void test_naming_stopped_before_its_state(void **state)
 
 /* ---- names ---- */
 
-static void test_tokens_go_up_over_removal(void **state)
+static void test_tokens_increase_across_removal(void **state)
 {
 	uint64_t token, last;
 
@@ -310,7 +310,7 @@ int main(void)
 		TEST(test_standbys_that_ended_are_passed_over),
 		TEST(test_closed_holder_keeps_it),
 		TEST(test_naming_stopped_before_its_state),
-		TEST(test_tokens_go_up_over_removal),
+		TEST(test_tokens_increase_across_removal),
 		TEST(test_verbs_are_checked),
 	};
 

@@ -146,7 +146,7 @@ static void test_chains_are_whole_or_none(void **state)
 	assert_false(slots_chain(&ledger, chain[0], found));
 }
 
-static void test_what_is_free_says_the_ledger(void **state)
+static void test_the_ledger_determines_free_slots(void **state)
 {
 	uint32_t chain[ALL];
 
@@ -166,7 +166,7 @@ static blkcnt_t blocks_of(enum mover_tier tier)
 	return stat.st_blocks;
 }
 
-static void test_space_comes_back(void **state)
+static void test_space_is_freed(void **state)
 {
 	static char bytes[PAGE_BYTES];
 	uint32_t chain[ALL], again[1], place;
@@ -205,8 +205,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_all_or_nothing, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_a_tier_rests, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_chains_are_whole_or_none, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_what_is_free_says_the_ledger, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_space_comes_back, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_the_ledger_determines_free_slots, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_space_is_freed, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

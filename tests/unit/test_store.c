@@ -88,7 +88,7 @@ static int tear_down(void **state)
 	return 0;
 }
 
-static void test_what_goes_in_comes_out(void **state)
+static void test_stored_content_reads_back(void **state)
 {
 	struct held_table out = {0};
 	struct store store;
@@ -132,7 +132,7 @@ static void test_what_goes_in_comes_out(void **state)
 	assert_int_equal(store.socket, -1);
 }
 
-static void test_what_differs_does_not_fit(void **state)
+static void test_a_different_layout_is_refused(void **state)
 {
 	struct pool_geometry others[8];
 	struct store store;
@@ -256,8 +256,8 @@ static void test_too_many_in_flight_is_named(void **state)
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(test_what_goes_in_comes_out, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_what_differs_does_not_fit, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_stored_content_reads_back, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_a_different_layout_is_refused, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_too_many_in_flight_is_named, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_damage_is_refused, set_up, tear_down),
 	};

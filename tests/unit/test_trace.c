@@ -107,7 +107,7 @@ static void test_trace_takes_carriage_returns(void **state)
 	trace_free(&trace);
 }
 
-static void test_trace_refuses_what_is_no_row(void **state)
+static void test_malformed_rows_are_refused(void **state)
 {
 	static const struct {
 		const char *row, *words;
@@ -177,7 +177,7 @@ static void test_trace_refuses_nul_bytes(void **state)
 	assert_non_null(strstr(error, ":2: a NUL byte"));
 }
 
-static void test_trace_tells_what_open_said(void **state)
+static void test_trace_reports_the_open_error(void **state)
 {
 	struct trace trace;
 	char error[TRACE_ERROR_BYTES];
@@ -358,7 +358,7 @@ static void test_model_pages(void **state)
 
 enum { WORDS = 1000 }; /* neither a multiple of the batch nor below it */
 
-static void test_pattern_is_what_was_written_in_pieces(void **state)
+static void test_pattern_equals_that_written_in_pieces(void **state)
 {
 	static uint64_t page[WORDS];
 	struct pattern_owner owner = {1, 2, 3};
@@ -436,10 +436,10 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_trace_reads_rows),
 		cmocka_unit_test(test_trace_takes_carriage_returns),
-		cmocka_unit_test(test_trace_refuses_what_is_no_row),
+		cmocka_unit_test(test_malformed_rows_are_refused),
 		cmocka_unit_test(test_trace_refuses_wrong_files),
 		cmocka_unit_test(test_trace_refuses_nul_bytes),
-		cmocka_unit_test(test_trace_tells_what_open_said),
+		cmocka_unit_test(test_trace_reports_the_open_error),
 		cmocka_unit_test(test_trace_names_engines),
 		cmocka_unit_test(test_trace_cut_by_limit_takes_the_earliest),
 		cmocka_unit_test(test_trace_cut_by_duration_counts_from_the_first),
@@ -447,7 +447,7 @@ int main(void)
 		cmocka_unit_test(test_model_table_agrees_with_the_formula),
 		cmocka_unit_test(test_model_refuses),
 		cmocka_unit_test(test_model_pages),
-		cmocka_unit_test(test_pattern_is_what_was_written_in_pieces),
+		cmocka_unit_test(test_pattern_equals_that_written_in_pieces),
 		cmocka_unit_test(test_pattern_check_finds_any_flipped_bit),
 		cmocka_unit_test(test_pattern_keeps_to_its_words),
 		cmocka_unit_test(test_pattern_seeds_differ),
