@@ -149,7 +149,7 @@ static void block_run(uint32_t threads)
 	}
 }
 
-/* What the C++ side has, each with a function of one type. */
+/* Functions of the C++ side, one for each type. */
 #define KERNEL(id, name, file, args) \
 	void name(const struct args given); \
 	static void run_##name(const void *given) \

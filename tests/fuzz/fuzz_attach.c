@@ -53,7 +53,7 @@ static void demand_text(const char *text, size_t size)
 		demand(text[i] == '\0');
 }
 
-/* What the agent does with a packet of a worker, as far as the bytes go. */
+/* Handle a worker's packet as the agent does, as far as its bytes are concerned. */
 static void handle_packet(const uint8_t *packet, size_t length)
 {
 	struct msg_envelope envelope;

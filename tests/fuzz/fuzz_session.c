@@ -396,7 +396,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	finish(hostile);
 	books_hold(second, NULL);
-	/* What the mover was still at comes free with its result, or when its death was long enough ago. */
+	/* Pages of running jobs are freed with the mover's result, or after the grace period of its death. */
 	mover_ends(MOVER_JOBS, 0);
 	mover_comes_or_goes(4);
 	mover_comes_or_goes(1);

@@ -49,7 +49,7 @@ struct fixture {
 	uint32_t capabilities;
 };
 
-/* What goes between this process and a peer. */
+/* A message between this process and a peer. */
 struct parcel {
 	struct gpu_export memory;
 	uint8_t ipc[GPU_IPC_BYTES];

@@ -246,7 +246,7 @@ static uint16_t bits_of(uint32_t element, float value)
 	return element == GPOOL_LORA_F16 ? f16_of_float(value) : bf16_of_float(value);
 }
 
-/* What all layers together add to one token, as y has it: each of them to the same row. */
+/* The sum of all layers for one token, as in y: each layer adds to the same row. */
 static double token_error(const struct model *model, const struct rig *rig, const uint16_t *x, const uint16_t *y)
 {
 	static double sums[LAYERS_MAX][128];

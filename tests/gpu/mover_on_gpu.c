@@ -16,7 +16,7 @@
 
 static const char *backend = "cuda";
 
-/* What the owner says of each handle, with its descriptor, or of why there are none. */
+/* The owner's message about each handle, with its descriptor, or the reason why there is none. */
 struct owner_message {
 	int32_t error;
 	uint64_t offset, length;

@@ -271,7 +271,7 @@ static void test_an_elastic_range(void **state)
 	assert_int_equal(gpool_range_commit(range, 0, 8, 0), 0);
 	assert_int_equal(gpu_calls_total(pool->gpu), calls);
 	verify_at(at, 8, 10);
-	/* Parked, and then somebody else's: what is backed stays, and other memory comes to the same addresses. */
+	/* Decommitted, then taken by another session: committed pages stay, others are mapped at the same addresses. */
 	assert_int_equal(gpool_range_decommit(range, 0, 8, GPOOL_FENCE_NONE), 0);
 	block = alloc(PAGES - 8);
 	fill(&block, 1000);
@@ -315,7 +315,7 @@ static void test_an_elastic_tensor(void **state)
 	assert_int_equal(harness_check(&harness), 0);
 }
 
-/* What gpoold took from the device it gives back. */
+/* gpoold frees all the device memory that it allocated. */
 static void test_nothing_is_left_on_the_device(void **state)
 {
 	const struct gpu_ops *ops = gpu_backend(backend);

@@ -18,7 +18,7 @@
 
 enum { ANSWER_TIMEOUT_S = 60 }; /* chosen: a driver call that takes longer is an answer too */
 
-/* What is asked about, and the program to run for it. */
+/* The property to probe, and the program that probes it. */
 struct probe_target {
 	const char *program;
 	const char *backend;

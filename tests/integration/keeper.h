@@ -46,7 +46,7 @@ static inline struct agent_seen agent_seen(void)
 	return seen;
 }
 
-/* Exactly there: free pages of the pool, without a finding in its tables. */
+/* Check the number of free pages, and that the tables have no findings. */
 static inline void pool_is_whole(uint32_t free_pages)
 {
 	struct result result = poolctl("--dir", harness.directory, "--timeout", "20", "check", NULL);
@@ -117,7 +117,7 @@ static inline void kill_and_await(pid_t pid, int signal_number)
 	close(fd);
 }
 
-/* How many descriptors of a process are of files that are called so. */
+/* Return the number of descriptors of a process that refer to files of that name. */
 static inline uint32_t fds_of(pid_t pid, const char *prefix)
 {
 	char folder[64], path[400], target[200];
@@ -140,7 +140,7 @@ static inline uint32_t fds_of(pid_t pid, const char *prefix)
 	return count;
 }
 
-/* Whether gpoold's log has this. */
+/* Whether gpoold's log contains this text. */
 static inline bool log_has(const char *text)
 {
 	char *log = file_read(harness.log, NULL);

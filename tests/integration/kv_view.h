@@ -73,7 +73,7 @@ static inline int kv_stop(void **state)
 	return stop(state);
 }
 
-/* All that is queued is done. */
+/* Wait for all queued work. */
 static inline void settle(void)
 {
 	struct gpool_fence fence;

@@ -40,14 +40,14 @@ enum { PAGES = 64, ANSWER_MS = AWAIT_MS, STUCK_SECONDS = 250, END_MS = AWAIT_MS 
 static const char *const quiet[] = {"--pool", POOL, QUIET, NULL};
 
 static struct harness harness;
-static struct gpool *admin; /* to ask and to listen */
+static struct gpool *admin; /* for requests and events */
 
-/* ---- questions ---- */
+/* ---- requests ---- */
 
 static uint8_t reply_bytes[MSG_BYTES_MAX];
 static char error_text[512];
 
-/* 0, or the error that came back, with its text in error_text. */
+/* 0, or the returned error, with its text in error_text. */
 #define ASK_FROM(pool, question, request, answer, into) \
 	({ \
 		uint8_t message_[MSG_LARGEST_##question]; \
@@ -144,7 +144,7 @@ static inline int stop(void **state)
 	return harness_stop(&harness) || findings ? -1 : 0;
 }
 
-/* For tests after which no gpoold is there. */
+/* For tests that end without a gpoold. */
 static inline int clean(void **state)
 {
 	(void)state;
@@ -200,7 +200,7 @@ static inline void program_path(char *path, size_t size)
 	strcat(path, "/gpoold");
 }
 
-/* A second gpoold, beside the harness's: in a process group of its own, what it says in `log`. */
+/* A second gpoold, beside the harness's: in its own process group, with its output in `log`. */
 static inline pid_t gpoold_spawn(const char *log, const char *const *arguments)
 {
 	const char *all[32] = {"gpoold"};
@@ -265,7 +265,7 @@ static inline void file_read(const char *path, char *text, size_t size)
 		fclose(file);
 }
 
-/* Processes of a group that still run; zombies are not ours to reap. */
+/* The number of running processes of a group, without zombies, which this process cannot reap. */
 static inline int group_count(pid_t group)
 {
 	DIR *proc = opendir("/proc");

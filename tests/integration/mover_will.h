@@ -11,7 +11,7 @@
 
 static char mover_file[] = "/tmp/gpool-mover-XXXXXX";
 
-/* What movers do that are started from now on, and those that hang. */
+/* Set the behavior of hanging movers and of those that are started from now on. */
 static inline void will(char what)
 {
 	int fd = open(mover_file, O_WRONLY | O_CLOEXEC);
@@ -48,7 +48,7 @@ static inline bool runs(pid_t process)
 	return found;
 }
 
-/* It serves, as far as anybody knows, and does nothing. */
+/* The mover still counts as serving, but does nothing. */
 static inline pid_t mover_stop(void)
 {
 	pid_t mover = (pid_t)status()->pools[0].mover_pid;

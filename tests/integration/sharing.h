@@ -32,14 +32,14 @@ enum { NONE_MS = 150, ALL_MS = AWAIT_MS, CELLS_MAX = 256, GATES_MAX = 2, OWNER_M
 
 enum owner_state { IDLE, STOPPED, WORKING, HANGING, KILLED, BACK, STATES };
 
-/* What the taker can have in one state of the owner. */
+/* The pages that the taker gets in one state of the owner. */
 enum gets {
 	NONE,
 	ALL,       /* at once */
 	WHEN_DONE, /* none before the GPU work ends, then all */
 };
 
-/* What the owner finds when it uses the memory again. */
+/* The content that the owner finds when it uses the memory again. */
 enum content {
 	NEEDED, /* all of it */
 	KEPT,   /* the remaining content; evicted content is reported as lost */
@@ -67,7 +67,7 @@ struct owner {
 	void *own; /* whatever else a kind has */
 };
 
-/* What the owner found. */
+/* The content that the owner found. */
 struct found {
 	uint32_t kept, lost, wrong;
 };
@@ -88,7 +88,7 @@ struct kind {
 	void (*look)(struct owner *owner, struct found *found);
 };
 
-/* What the owner reports when it has let go. */
+/* The owner's report after it has released the memory. */
 struct report {
 	uint32_t pages, gates;
 	uint64_t timeline; /* address in its process */
@@ -223,7 +223,7 @@ static inline void __attribute__((noreturn)) owner_run(const struct kind *kind, 
 	owner_lets_go(&owner);
 	report = owner_report(&owner);
 	assert_int_equal(write(channel, &report, sizeof(report)), sizeof(report));
-	/* No library call from here on: the process sleeps in read() until the test asks what it finds. */
+	/* No library call from here on: the process sleeps in read() until the test requests the content. */
 	if (read(channel, &command, 1) != 1)
 		_exit(1);
 	kind->look(&owner, &found);
@@ -295,7 +295,7 @@ static inline struct iovec timeline_word(uint64_t fence)
 	return (struct iovec){(void *)(uintptr_t)address, sizeof(uint64_t)};
 }
 
-/* As a GPU writes it. */
+/* Write the timeline as a GPU does. */
 static inline void timeline_write(uint64_t fence)
 {
 	uint64_t value = fence & FENCE_VALUE_MASK;
@@ -440,7 +440,7 @@ static void print_time(const char *what, uint32_t got, uint32_t of, uint64_t sin
 	printf("    %s: %u of %u pages after %.1f ms\n", what, got, of, (double)(monotonic_us() - since_us) / 1000);
 }
 
-/* All that the owner let go of, and not a page more. */
+/* All pages that the owner released, and not one more. */
 static inline void expect_all(uint32_t pages, bool exactly)
 {
 	uint64_t since = monotonic_us();
@@ -480,7 +480,7 @@ static inline void expect_when_done(const struct kind *kind, uint32_t pages)
 	assert_int_equal(take(1, 0), 0);
 }
 
-/* The owner goes on, and looks for its memory. */
+/* The owner continues, and checks its memory. */
 static inline struct found owner_returns(const struct kind *kind)
 {
 	struct found found = {0};
@@ -510,7 +510,7 @@ static inline void expect_content(const struct kind *kind, bool all_taken)
 		assert_true(found.kept >= owner_says.pages / 2);
 }
 
-/* A part is taken, as far as there is something to take, and the owner returns. */
+/* A part is taken, if any can be, and the owner continues. */
 static inline void run_back(const struct kind *kind)
 {
 	uint32_t quarter = owner_says.pages / 4;
@@ -555,7 +555,7 @@ static inline void run_state(const struct kind *kind, enum owner_state state)
 	expect_content(kind, gets != NONE);
 }
 
-/* Objects outlive their owner: what is left of them ends with the cell. */
+/* Objects outlive their owner: they are deleted at the end of the cell. */
 static inline void objects_delete(struct gpool *pool)
 {
 	struct gpool_object_info info = {.size = sizeof(info)};
@@ -581,7 +581,7 @@ static int cell_end(void **state)
 	if (!taker)
 		return -1;
 	gpool_close(taker);
-	/* Whatever the cell was, at its end there is nothing left of it. */
+	/* At the end of each cell all pages are free again. */
 	for (int second = 0; second < 2; second++) {
 		taker = NULL;
 		struct gpool_options options = harness_options(&harness);

@@ -1,5 +1,5 @@
 /*
- * Goal: a user who opens many silent connections does not keep other users from attaching.
+ * Goal: a user that opens many silent connections does not keep other users from attaching.
  * Method: as root, a child becomes an unprivileged user and opens more silent connections than one user may have, on a
  * socket that is open to all users. Some are refused, and a worker of root attaches at once. Without root there is no
  * second user, and the test is skipped.

@@ -146,7 +146,7 @@ static void test_a_stream_waits_for_another(void **state)
 	assert_int_not_equal(take(PIECE_MIB * MIB, 0), first);
 	reach(a);
 	assert_int_equal(take(PIECE_MIB * MIB, b), first);
-	/* Freed without a stream, it is everybody's. */
+	/* Freed without a stream, it is available to all streams. */
 	give(second, 0);
 	assert_int_equal(take(PIECE_MIB * MIB, a), second);
 	gpool_stream_close(pages, a);
@@ -249,7 +249,7 @@ static void test_idle_segments_are_returned_before_it_fails(void **state)
 	gpool_stream_close(pages, b);
 }
 
-/* A segment of which one part is a stream's and another everybody's is idle too. */
+/* A segment with one part for a stream and another for all streams is idle too. */
 static void test_idle_segments_of_several_return(void **state)
 {
 	uint32_t a = manual_stream(), b = manual_stream();
@@ -274,7 +274,7 @@ static void test_idle_segments_of_several_return(void **state)
 	gpool_stream_close(pages, b);
 }
 
-/* What is left of a segment is its stream's, and is joined with what that frees. */
+/* The rest of a segment belongs to its stream, and is joined with the pieces that the stream frees. */
 static void test_rest_of_a_segment_joins(void **state)
 {
 	uint32_t a = manual_stream();
@@ -287,7 +287,7 @@ static void test_rest_of_a_segment_joins(void **state)
 }
 
 /*
- * What was fetched for a stream and not used is everybody's, when somebody looks, whatever else the stream has queued.
+ * An unused piece that was fetched for a stream is available to all at the next search, whatever the stream has queued.
  */
 static void test_rest_of_a_segment_is_available_to_others(void **state)
 {
@@ -302,7 +302,7 @@ static void test_rest_of_a_segment_is_available_to_others(void **state)
 	gpool_stream_close(pages, b);
 }
 
-/* What it cannot do, and gpool_malloc_async() can. */
+/* Requests that fail here and succeed with gpool_malloc_async(). */
 static void test_pieces_apart_cannot_be_put_together(void **state)
 {
 	uint64_t at[48], address;
@@ -378,7 +378,7 @@ static void test_nothing_overlaps(void **state)
 	struct visited visited = {0};
 
 	(void)state;
-	/* Real streams, with nothing queued: what is freed on one is soon everybody's. */
+	/* Real streams, with nothing queued: memory freed on one is soon available to all. */
 	for (int i = 1; i < 3; i++)
 		assert_int_equal(gpool_stream_open(pages, NULL, 0, &streams[i]), 0);
 	for (uint32_t i = 0; i < 4; i++) {

@@ -106,7 +106,7 @@ static void test_reserved_pages(void **state)
 		assert_int_equal(gpool_alloc(pool, 4, &critical, &block), 0);
 		assert_int_equal(block.page, 60);
 		assert_int_equal(gpool_free(pool, &block), 0);
-		/* What was freed is not for everybody. */
+		/* Freed reserved pages are not available to ordinary allocations. */
 		assert_int_equal(gpool_alloc(pool, 4, NULL, &block), -ENOSPC);
 		assert_int_equal(gpool_alloc(pool, 1, NULL, &block), -ENOSPC);
 	}
@@ -185,7 +185,7 @@ static void test_open_without_an_agent(void **state)
 	options.directory = path;
 	assert_int_equal(open_with(options), -EINVAL);
 
-	/* Somebody else's socket, whose owner is gone. */
+	/* A socket whose owner has ended. */
 	snprintf(path, sizeof(path), "%s/attach", harness.base);
 	listener = attach_listen(path, 0600);
 	assert_true(listener >= 0);

@@ -371,7 +371,7 @@ static void test_free_while_others_pin(void **state)
 	assert_int_equal(gpool_pin(pool, &block), 0);
 	assert_int_equal(gpool_pin(pool, &block), 0);
 	assert_int_equal(gpool_free(pool, &block), 0);
-	/* No new pin, no second free; those who have it keep it, with its content. */
+	/* No new pin, no second free; existing pins keep the block and its content. */
 	assert_int_equal(gpool_pin(pool, &block), -ESTALE);
 	assert_int_equal(gpool_free(pool, &block), -ESTALE);
 	assert_int_equal(statistics().deferred_blocks, 1);

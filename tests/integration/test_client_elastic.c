@@ -58,7 +58,7 @@ static void test_addresses_first(void **state)
 	AWAIT(free_pages() == PAGES);
 }
 
-/* Far larger than the pool, and than anybody would touch page by page. */
+/* Far larger than the pool, and too large for work per page. */
 static void test_vast(void **state)
 {
 #if defined(__SANITIZE_THREAD__)
@@ -139,7 +139,7 @@ static void test_driver_calls(void **state)
 	gpool_close(pool);
 }
 
-/* What is reclaimable is everybody's. What went elsewhere is another page afterwards; what did not is the same. */
+/* Reclaimable pages are available to all. A taken page is replaced by another one, the others stay the same. */
 static void test_reclaimable_pages_are_taken_by_others(void **state)
 {
 	struct gpool_block blocks[PAGES];

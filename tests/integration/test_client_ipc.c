@@ -297,7 +297,7 @@ static void test_seen_when_it_is_reached(void **state)
 	AWAIT(slots_left() == 255);
 }
 
-/* Who gives up leaves nothing behind, also when it is never reached. */
+/* A wait that times out leaves nothing behind, even if the fence is never signaled. */
 static void test_waiting_times_out(void **state)
 {
 	struct gpool_fence_handle handle;
@@ -380,7 +380,7 @@ static struct gpool_object *kv_open(uint64_t *address, uint64_t *bytes)
 	return object;
 }
 
-/* What engines do: pages are published before the copy to them is done, and a reader's stream waits for it. */
+/* As in engines: pages are published before the copy to them is done, and a reader's stream waits for it. */
 static void reads_what_is_written(uint32_t flags, uint32_t way)
 {
 	struct gpool_fence_handle handle;
@@ -525,7 +525,7 @@ static void waits_end_with_the_process(uint32_t flags)
 	assert_int_equal(gpool_fence_done(ours, undone), -ESRCH);
 	assert_int_equal(gpool_fence_wait(ours, undone, 0), -ESRCH);
 	assert_int_equal(gpool_stream_wait(ours, stream, undone), -ESRCH);
-	/* What waited in a stream goes on; that it need not be believed the fence has said. */
+	/* Waiting streams continue; the fence reported that the content is not valid. */
 	assert_int_equal(gpool_fence_wait(ours, done, END_MS), 0);
 	AWAIT(gpool_fence_import(ours, &handle, &done) == -ESRCH);
 	closed(undone);
@@ -572,7 +572,7 @@ static void test_death_before_blocks_end(void **state)
 	closed(fence);
 }
 
-/* What it had reached before stays reached, and its number in another session's hands means nothing. */
+/* Fences signaled before stay signaled, and their numbers have no meaning in another session. */
 static void test_death_after_the_work_was_done(void **state)
 {
 	struct gpool_fence_handle first, second;
@@ -639,7 +639,7 @@ static void test_over_agents(void **state)
 	agent = process_of("gpoold-agent");
 	assert_int_equal(kill(agent, SIGKILL), 0);
 	AWAIT(atomic_load(&ours->header->incarnation) != before);
-	/* What was shown to the last agent the next one shows, and takes from those that show it now. */
+	/* The next agent knows what was shown to the last one, and accepts it from sessions that show it now. */
 	fence = imported(&handle);
 	late = handle_of(&second, ORDER_GATE, 0);
 	other = imported(&late);
@@ -896,7 +896,7 @@ static void test_our_own(void **state)
 	assert_int_equal(gpool_fence_wait(second, fill, END_MS), 0);
 	assert_int_equal(gpool_fence_close(second, fill), 0);
 	gpool_close(second);
-	/* Reached: nothing is needed for that, and anybody may have it. */
+	/* Signaled: it needs no resources, and any session may import it. */
 	assert_int_equal(gpool_fence_export(ours, fence, 0, &handle), 0);
 	assert_int_equal(handle.handle_type, GPOOL_FENCE_HANDLE_SIGNALED);
 	assert_int_equal(gpool_fence_import(ours, &handle, &fill), 0);

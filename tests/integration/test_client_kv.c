@@ -247,7 +247,7 @@ static void test_fork(void **state)
 	assert_int_equal(gpool_kv_append(kv, third, 1, NULL), 0);
 	assert_int_equal(statistics().block_copies, before.block_copies + 1);
 	assert_int_equal(statistics().used_blocks, 6);
-	/* What others have stays. */
+	/* Blocks of other sequences stay. */
 	assert_int_equal(gpool_kv_free(kv, parent), 0);
 	assert_int_equal(
 		wrong_tokens(third, 0, 10, 1) + wrong_tokens(third, 10, 2, 3) + wrong_tokens(child, 0, 10, 1), 0);
@@ -335,7 +335,7 @@ static void test_batch(void **state)
 	assert_int_equal(need.available_blocks, 64);
 	assert_int_equal(gpool_kv_can_batch(kv, tokens + 4, 2, NULL, NULL), 2);
 	assert_int_equal(gpool_kv_can_batch(kv, tokens, 0, NULL, NULL), 0);
-	/* What can never be ends it. */
+	/* A request that can never be satisfied ends it. */
 	assert_int_equal(gpool_kv_can_batch(kv, huge, 3, NULL, &need), 1);
 	limits.max_tokens = 30 * BLOCK_TOKENS;
 	assert_int_equal(gpool_kv_can_batch(kv, tokens, 6, &limits, NULL), 2);
@@ -383,7 +383,7 @@ static void test_watermark(void **state)
 	assert_int_equal(try_allocate(6 * BLOCK_TOKENS + 1, 0, 0, &(uint64_t){0}), -ENOSPC);
 	assert_int_equal(shortage().needed_blocks, 7);
 	assert_int_equal(shortage().free_blocks, 14);
-	/* What runs may have all, and have it again. */
+	/* A running sequence may use all blocks, and use them again. */
 	assert_int_equal(gpool_kv_append(kv, sequence, 14 * BLOCK_TOKENS, NULL), 0);
 	assert_int_equal(gpool_kv_preempt(kv, sequence, NULL), 64);
 	allocated(1, 0, 0);
@@ -413,7 +413,7 @@ static void test_pool_is_short(void **state)
 	write_tokens(sequence, 0, 16 * BLOCK_TOKENS, 1);
 	assert_int_equal(gpool_kv_append(kv, sequence, 1, NULL), -ENOSPC);
 	assert_int_equal(wrong_tokens(sequence, 0, 16 * BLOCK_TOKENS, 1), 0);
-	/* What another has unpinned is evicted, though can_allocate() does not count on it. */
+	/* Another session's unpinned blocks are evicted, although can_allocate() does not count them. */
 	assert_int_equal(gpool_unpin(other, &block), 0);
 	assert_int_equal(gpool_kv_can_allocate(kv, 1, NULL), GPOOL_KV_LATER);
 	assert_int_equal(gpool_kv_append(kv, sequence, 1, NULL), 0);
@@ -850,7 +850,7 @@ static void test_fence_faults(void **state)
 	assert_int_equal(statistics().committed_chunks, 0);
 }
 
-/* What was not copied is copied by the next call; a stage without a fence is not used before its copies are done. */
+/* Missing copies are made by the next call; a stage without a fence is not used before its copies are done. */
 static void test_sync_faults(void **state)
 {
 	uint64_t sequences[12];

@@ -4,7 +4,7 @@
  * Goal: each cache has its range of a sequence's tokens, with their content, through appends that cross ranges, forks
  * and preemptions; a call that one cache refuses changes nothing in any; wrong arguments are refused. Method: three
  * pools, whose caches are of different sizes, so that each refuses at times; examples, and random steps against arrays
- * of tokens, of which GPOOL_TEST_SCALE makes more. The seed is printed, and GPOOL_TEST_SEED= takes it back.
+ * of tokens, of which GPOOL_TEST_SCALE makes more. The seed is printed, and GPOOL_TEST_SEED= sets it.
  */
 #include "tests/integration/kv_view.h"
 
@@ -183,7 +183,7 @@ static void test_ranges(void **state)
 		assert_int_equal(counts(i).used_blocks, 0);
 }
 
-/* What was allocated ahead is used, and asks for nothing. */
+/* Blocks that were allocated ahead are used, without a request. */
 static void test_estimated(void **state)
 {
 	uint64_t sequence, ahead;

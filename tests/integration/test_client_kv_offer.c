@@ -110,7 +110,7 @@ static void test_in_use_again(void **state)
 	engine_ended(idle);
 }
 
-/* What is evicted is free without a further call. */
+/* Evicted blocks are free without a further call. */
 static void test_evicted_at_once(void **state)
 {
 	struct engine *idle;
@@ -174,7 +174,7 @@ static void test_shared_give_way(void **state)
 	engine_ended(idle);
 }
 
-/* What a sequence of any engine has stays, and what follows it in no sequence goes. */
+/* Blocks of a sequence in any engine stay; unused blocks that follow them are evicted. */
 static void test_shared_in_use(void **state)
 {
 	struct engine *idle, *user;
@@ -301,7 +301,7 @@ static void chunk_age(uint32_t chunk, uint32_t ms)
 	atomic_store(&worker->session.touch[chunk_page(chunk)], pool_clock(worker) - ms);
 }
 
-/* A page of which the pool has none: somebody loses one. */
+/* The pool has no free page: one is evicted. */
 static struct gpool_block taken_from_all(struct gpool *other, struct gpool_block *rest)
 {
 	*rest = alloc(other, free_pages());

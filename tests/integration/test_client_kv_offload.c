@@ -64,7 +64,7 @@ static void test_content_is_restored(void **state)
 	assert_int_equal(offloaded().loads, 1);
 }
 
-/* What is queued before is copied, and what is queued after it meets the copies done. */
+/* Work queued before is included in the copies; work queued after runs when the copies are done. */
 static void test_in_the_order_of_the_stream(void **state)
 {
 	uint64_t sequence, address = 0, other;
@@ -131,7 +131,7 @@ static void test_content_that_cannot_be_kept(void **state)
 	assert_int_equal(info_of(large).state, GPOOL_KV_RUNNING);
 	assert_int_equal(gpool_kv_append(kv, large, 1, NULL), 0);
 	assert_int_equal(wrong_tokens(large, 0, 8 * BLOCK_TOKENS, 1), 0);
-	/* What ends leaves its place. */
+	/* A sequence that ends frees its place. */
 	assert_int_equal(gpool_kv_free(kv, small), 0);
 	assert_int_equal(offloaded().host_free_blocks, 9);
 	assert_int_equal(gpool_kv_offload(kv, large, 0, NULL), 9);

@@ -228,7 +228,7 @@ static void test_prefetched(void **state)
 	AWAIT(restored() == BLOCK_PAGES);
 	assert_int_equal(kept_bytes(), 0);
 	assert_int_equal(info_of(sequence).state, GPOOL_KV_PREEMPTED);
-	/* What was prefetched may go again, and comes again. */
+	/* Prefetched content may be evicted, and is loaded again. */
 	evict_all(BLOCK_PAGES);
 	assert_true(gpool_kv_prefetch(kv, sequence) > 0);
 	resumed(sequence, TOKENS, 12);

@@ -93,7 +93,7 @@ static void test_forks(void **state)
 	assert_int_equal(statistics().shared_blocks, 2);
 	settle();
 	assert_int_equal(wrong_tokens(child, 0, BLOCK_TOKENS + 2, 9), 0);
-	/* The last block is still shared, so who appends has a copy. */
+	/* The last block is still shared, so an append makes a copy. */
 	assert_int_equal(gpool_kv_append(kv, child, 1, NULL), 0);
 	settle();
 	*token_at(child, BLOCK_TOKENS + 2) = 77;

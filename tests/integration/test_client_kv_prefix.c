@@ -308,7 +308,7 @@ static void test_evicted_in_order(void **state)
 	assert_int_equal(statistics().cached_blocks, 0);
 }
 
-/* What a sequence begins with is not evicted for the rest of it. */
+/* The first blocks of a sequence are not evicted for the rest of it. */
 static void test_own_prefix_stays(void **state)
 {
 	const uint32_t *first = text(1), *second = text(2);

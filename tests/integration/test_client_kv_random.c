@@ -9,7 +9,7 @@
  * that fails now and then changes nothing of this. Threads that append to one sequence get different places. Method:
  * random steps, a million in all, of which GPOOL_TEST_SCALE makes more or fewer, on a cache that is larger than what a
  * neighbour leaves of the pool; every sequence's tokens as an array, and what each block was published with. The seed
- * is printed, and GPOOL_TEST_SEED= takes it back.
+ * is printed, and GPOOL_TEST_SEED= sets it.
  */
 #include "tests/integration/kv_view.h"
 
@@ -27,11 +27,11 @@ struct model {
 	uint64_t contents[TOKENS_MAX]; /* each of all ids up to its own, and of the salt */
 };
 
-/* What a block is published with. */
+/* The key that a block is published with. */
 struct node {
 	uint64_t content; /* of its last token; 0: it is not published */
 	uint64_t parent;  /* content of the block before; 0: it is the first */
-	uint64_t stamp;   /* when it was cached; 0: somebody has it */
+	uint64_t stamp;   /* when it was cached; 0: it is in use */
 };
 
 static struct model models[MODELS];
@@ -205,7 +205,7 @@ static void nodes_lose(uint64_t count)
 }
 
 /*
- * After each step: what somebody has is not cached, and as many as were evicted were the oldest ones. In a step in
+ * After each step: blocks in use are not cached, and the evicted ones were the oldest. In a step in
  * which the agent took some the order of the others is not known.
  */
 static void nodes_follow(void)
@@ -213,7 +213,7 @@ static void nodes_follow(void)
 	struct gpool_kv_stats found = {.size = sizeof(found)};
 	uint32_t cached = 0;
 
-	/* A block that was evicted may be somebody's again: it has no key. */
+	/* An evicted block may be in use again: it has no key. */
 	for (int32_t block = 0; block < MODEL_BLOCKS; block++)
 		if (nodes[block].stamp && prefix_table_has(&kv->prefixes, (uint32_t)block) && is_held(block))
 			nodes[block].stamp = 0;
@@ -301,7 +301,7 @@ static bool before(const struct model *a, const struct model *b)
 	return a->priority != b->priority ? a->priority < b->priority : a->arrival > b->arrival;
 }
 
-/* What a call that was refused needed is not there. */
+/* The blocks that a refused call needed do not exist. */
 static void refused_check(int error, bool admission)
 {
 	struct gpool_kv_need need = shortage();
@@ -713,7 +713,7 @@ static void *hand_run(void *argument)
 		}
 		hand->errors +=
 			gpool_kv_fork(kv, own, &child) || gpool_kv_append(kv, child, 3, NULL) || gpool_kv_sync(kv);
-		/* The copy is done before others, who write without a stream, get its blocks. */
+		/* The copy is done before its blocks are used by others, which write without a stream. */
 		hand->errors +=
 			gpool_fence_record(worker, stream, &fence) || gpool_fence_wait(worker, fence, ANSWER_MS);
 		hand->errors +=

@@ -77,7 +77,7 @@ static void test_found_by_another(void **state)
 	look(first, sequence);
 	assert_int_equal(objects(&readers), 3);
 	assert_int_equal(readers, 6);
-	/* A part of it, ending within a chunk; and beside it the same again, without asking anybody. */
+	/* A part of it, ending within a chunk; and beside it the same again, without a request. */
 	assert_int_equal(begun(second, 2, C + 2 * T + 1, 2 * C, &third), C + 2 * T);
 	look(second, third);
 	assert_int_equal(last.statistics.pool_found, 3 * CHUNK_BLOCKS);
@@ -104,7 +104,7 @@ static void test_different_content_is_not_shared(void **state)
 	engine_ended(first);
 }
 
-/* What is written through the writer's old mapping the other one reads: it is the same memory. */
+/* The other one reads what the writer's old mapping writes: it is the same memory. */
 static void test_same_memory(void **state)
 {
 	struct engine *first, *second;
@@ -163,7 +163,7 @@ static void test_first_writer_wins(void **state)
 	swept(second);
 	assert_int_equal(last.statistics.used_blocks, 2);
 	assert_int_equal(last.statistics.committed_chunks, 1);
-	/* Its own memory is idle now, and anybody's. */
+	/* Its own memory is idle now, and available to all. */
 	AWAIT(free_pages() >= before);
 	look(first, sequence);
 	look(second, other);
@@ -441,7 +441,7 @@ static void test_writer_dies(void **state)
 	assert_int_equal(begun(first, 1, TEXT_MAX, 3 * C, &sequence), 0);
 	engine_killed(first);
 	AWAIT(free_pages() == PAGES);
-	/* Before anybody has looked, and while somebody reads. */
+	/* Before the first lookup, and during a read. */
 	first = sharer(&sequence);
 	engine_killed(first);
 	second = engine();
@@ -828,7 +828,7 @@ static void test_driver_faults(void **state)
 			assert_int_equal(shared(first, order.sequence), 2 * CHUNK_BLOCKS);
 			look(first, order.sequence);
 			sequence = order.sequence;
-			/* Who cannot map what is there begins with less. */
+			/* An engine that cannot map the shared blocks begins with fewer. */
 			order = (struct order){
 				.verb = BEGIN, .same = TEXT_MAX, .tokens = 2 * C, .fault = calls[i], .fault_at = at};
 			assert_int_equal(ask(second, order), 0);

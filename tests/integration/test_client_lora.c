@@ -630,7 +630,7 @@ static void test_layer_by_layer(void **state)
 	assert_int_equal(gpool_lora_unregister(lora, id), -EBUSY);
 	assert_int_equal(gpool_lora_destroy(lora), -EBUSY);
 	assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
-	/* Then it is everybody's. */
+	/* Then it is available to all. */
 	AWAIT(is_published(other));
 	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
 	assert_int_equal(gpool_lora_acquire(lora_of_other, its, -1), 0);
@@ -818,7 +818,7 @@ static void test_kept_on_disk(void **state)
 	assert_int_equal(wrong_in(keeper, id, adapter), 0);
 	assert_int_equal(gpool_lora_release(keeper, id, GPOOL_FENCE_NONE), 0);
 	AWAIT(*kept_path());
-	/* What it was made of says something else by now, and is not read. */
+	/* Its source files have changed by now, and are not read. */
 	byte_flip(path_of(adapter, "adapter_model.safetensors"), (off_t)rigs[adapter].peft.modules[0].a.offset + 100);
 	assert_int_equal(gpool_lora_unload(keeper, id), 0);
 	assert_int_equal(gpool_lora_acquire(keeper, id, -1), 0);
@@ -1099,7 +1099,7 @@ static void test_warm_copies(void **state)
 	its = registered(second, adapter);
 	loaded_and_left(first, id, adapter);
 	AWAIT(stats_of(first).warm_made == 1);
-	/* What it was made of says something else by now, and neither engine reads that. */
+	/* Its source files have changed by now, and neither engine reads them. */
 	at = (off_t)rigs[adapter].peft.modules[0].a.offset + 100;
 	byte_flip(path_of(adapter, "adapter_model.safetensors"), at);
 	loaded_and_left(first, id, adapter);
@@ -1125,7 +1125,7 @@ static void test_warm_copies(void **state)
 	assert_true(stats.warm_bytes > 0 && stats.warm_bytes % gpool_page_bytes(warm) == 0);
 	assert_int_equal(stats.cold_bytes, 0);
 	assert_int_equal(gpool_lora_release(second, its, GPOOL_FENCE_NONE), 0);
-	/* What is forgotten counts on. */
+	/* Counts of forgotten adapters are kept. */
 	assert_int_equal(gpool_lora_unregister(second, its), 0);
 	assert_int_equal(stats_of(second).registered, 0);
 	assert_int_equal(stats_of(second).loads, 3);
@@ -1191,7 +1191,7 @@ static void forge(struct gpool *pool, enum forgery forgery)
 	assert_int_equal(gpool_object_close(forged), 0);
 }
 
-/* Somebody whom the agent lets publish puts something else by that name: it is not taken, and replaced. */
+/* A session with the right to publish stores other content under that name: it is not used, and is replaced. */
 static void test_forged_copies(void **state)
 {
 	struct gpool_lora *keeper;

@@ -310,7 +310,7 @@ static void test_no_thrash(void **state)
 
 /* ---- where others were quicker ---- */
 
-/* As rebalance() queues it when it has seen room that somebody else has by now. */
+/* As queued by rebalance() when the room that it saw is taken by now. */
 static void queued_too_late(uint32_t id)
 {
 	pthread_mutex_lock(&lora->lock);

@@ -130,7 +130,7 @@ static void test_resident_first(void **state)
 	assert_int_equal(statistics().started, 4);
 }
 
-/* Behind those whose turn it is. */
+/* Behind the requests that are due. */
 static void test_looks_ahead(void **state)
 {
 	struct gpool_lora_scheduler_options options = GPOOL_LORA_SCHEDULER_OPTIONS_INIT;
@@ -155,7 +155,7 @@ static void test_looks_ahead(void **state)
 	finish(second);
 }
 
-/* What was claimed stays until its request runs, or is removed; what is removed leaves nothing behind. */
+/* A claimed adapter stays until its request runs or is removed; a removed request leaves nothing behind. */
 static void test_removed(void **state)
 {
 	uint32_t request, running;
@@ -248,7 +248,7 @@ static void test_no_room(void **state)
 }
 
 /*
- * Who came first needs all the room that there is, and who came later has some of it, loaded meanwhile and kept for its
+ * The first request needs all the room that there is, and a later one has some of it, loaded meanwhile and kept for its
  * turn, which does not come before the other's: that one gives way.
  */
 static void test_kept_adapter_is_evicted(void **state)
@@ -280,7 +280,7 @@ static void test_kept_adapter_is_evicted(void **state)
 	base = added(GPOOL_LORA_NONE);
 	assert_int_equal(formed(0), 1);
 	assert_int_equal(schedule.starts[0], base);
-	assert_int_equal(formed(5), 0); /* longer than anybody has patience */
+	assert_int_equal(formed(5), 0); /* longer than any request may be bypassed */
 	added(small);
 	AWAIT(formed(1) == 0 && info_of(&one, small).state == GPOOL_LORA_RESIDENT && info_of(&one, small).acquired);
 	assert_int_equal(gpool_free(other.pool, &rest), 0);

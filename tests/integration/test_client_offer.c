@@ -174,7 +174,7 @@ static void test_watermarks(void **state)
 	assert_int_equal(gpool_range_reclaim(range, 0, PAGES, NULL), 0);
 	assert_int_equal(wrong(range, 0, PAGES, 1), 0);
 	AWAIT(atomic_load(pressure) == POOL_PRESSURE_CRITICAL);
-	/* What the agent has taken counts as its new owner's, also before the old one finds out. */
+	/* A taken page counts as its new owner's, also before the old owner notices. */
 	assert_int_equal(offer(range, 0, PAGES), 0);
 	assert_int_equal(squat(other, blocks, PAGES), PAGES);
 	AWAIT(atomic_load(pressure) == POOL_PRESSURE_CRITICAL);

@@ -48,7 +48,7 @@ static uint32_t wrong(const struct vm_space *space, uint32_t slot, uint32_t coun
 	return found;
 }
 
-/* What is taken is held; reclaimable it is idle, and the same memory when it is adopted. */
+/* A taken handle is held; while reclaimable it is idle, and adopting it yields the same memory. */
 static void park_and_adopt(const char *const *arguments, uint32_t per_handle)
 {
 	uint32_t pages[16], gone[16], handles = 48 / per_handle / 2;
@@ -83,7 +83,7 @@ static void park_and_adopt(const char *const *arguments, uint32_t per_handle)
 	assert_int_equal(wrong(&space, 5, handles, 100), 0);
 	assert_int_equal(harness_check(&harness), 0);
 	vm_park(&space, 5, handles);
-	/* One of them is somebody else's meanwhile: of this process, then of another one. */
+	/* One of them has been taken meanwhile: in this process, then in another one. */
 	assert_true(vm_adopt(pool, pages[2], NULL));
 	assert_false(vm_adopt(pool, pages[2], NULL));
 	assert_int_equal(vm_adopt_run(&space, 5, handles, NULL, gone), 1);
@@ -235,7 +235,7 @@ static void test_reclaimable_while_asking(void **state)
 	vm_park(&space, 0, 16);
 	assert_int_equal(vm_take(pool, 8, NULL, more), 0);
 	assert_int_equal(still_here(&space, 16), 16);
-	/* What is idle and mapped nowhere comes first, and without a question. */
+	/* Idle pages that are not mapped are used first, without a request. */
 	vm_put(pool, more, 8);
 	asked = refills(pool);
 	assert_int_equal(vm_take(pool, 8, NULL, more), 0);

@@ -105,7 +105,7 @@ static void test_manual_fences(void **state)
 	/* A late signal of an earlier fence takes nothing back. */
 	assert_int_equal(gpool_fence_signal(pool, first), 0);
 	assert_int_equal(gpool_fence_wait(pool, second, -1), 0);
-	/* What was never recorded is no fence. */
+	/* A number that was never recorded is not a fence. */
 	future.value = second.value + 1;
 	assert_int_equal(gpool_fence_done(pool, future), -EINVAL);
 	assert_int_equal(gpool_fence_wait(pool, future, 0), -EINVAL);
@@ -304,7 +304,7 @@ static void test_same_stream_reuses_at_once(void **state)
 	assert_int_equal(again.page, block.page);
 	assert_int_equal(deferred(), 0);
 	assert_int_equal(gpool_pin(pool, &block), -ESTALE);
-	/* What the first one was freed behind still holds: unpinned, the block may not be evicted yet. */
+	/* The fence of the first free still applies: the unpinned block may not be evicted yet. */
 	assert_int_equal(gpool_unpin(pool, &again), 0);
 	evict_all();
 	assert_int_equal(gpool_pin(pool, &again), 0);

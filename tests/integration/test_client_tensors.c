@@ -222,7 +222,7 @@ static void test_driver_calls(void **state)
 	gpool_close(pool);
 }
 
-/* What was read ahead is there without a call or a question; and it is everybody's until then. */
+/* Read-ahead pages are used without a driver call or a request; until then they are available to all. */
 static void read_ahead(const char *const *arguments, uint32_t block_pages)
 {
 	struct gpool_block blocks[PAGES];
@@ -296,7 +296,7 @@ static void test_read_ahead_large_handles(void **state)
 	read_ahead(fours, 4);
 }
 
-/* It takes no block from anybody, and nothing at all while somebody waits. */
+/* Read-ahead evicts no block, and takes nothing at all while a request waits. */
 static void test_read_ahead_evicts_nothing(void **state)
 {
 	struct gpool_block blocks[PAGES];

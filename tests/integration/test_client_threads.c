@@ -319,7 +319,7 @@ static void *alloc_free_and_end(void *unused)
 	return wrong_here ? &pool : NULL;
 }
 
-/* What a thread kept is idle when it has ended; its slot of counters goes on with the next thread. */
+/* A thread's cached pages are idle when it has ended; its slot of counters is continued by the next thread. */
 static void test_caches_end_with_their_thread(void **state)
 {
 	struct gpool_stats statistics = {.size = sizeof(statistics)};

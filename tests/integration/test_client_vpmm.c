@@ -319,7 +319,7 @@ static void test_one_stream_calls_no_driver(void **state)
 	give(at[0], streams[1]);
 }
 
-/* What other streams have freed, and the GPU has done with, is found in place. */
+/* Memory that other streams have freed, and whose work is done, is reused in place. */
 static void test_finished_regions_of_others(void **state)
 {
 	uint32_t s = streams[0], t = streams[1];
@@ -349,7 +349,7 @@ static void test_finished_regions_of_others(void **state)
 	assert_int_equal(pool_pages(), 9);
 }
 
-/* What others have not finished is mapped elsewhere at once, and the stream waits on the GPU. */
+/* Memory with unfinished work is mapped elsewhere at once, and the stream waits on the GPU. */
 static void test_unfinished_regions_of_others(void **state)
 {
 	uint32_t s, t, manual;

@@ -63,7 +63,7 @@ static void build(void)
 	gate = record(gate_stream);
 	assert_int_equal(gpool_stream_wait(pool, streams[2], gate), 0);
 	give(freed[2], streams[2]);
-	/* What has been reached is found now. */
+	/* Signaled fences are noticed now. */
 	vpmm_lock(pool->vpmm);
 	region_sweep(&pool->vpmm->set);
 	vpmm_unlock(pool->vpmm);
@@ -150,7 +150,7 @@ static void test_remapping(void **state)
 	signal_fence(gate);
 }
 
-/* What was mapped cannot be unmapped again after another failure: it is not lost. */
+/* A mapping that cannot be undone after another failure is not lost. */
 static void test_two_failures(void **state)
 {
 	char before[256];
@@ -203,7 +203,7 @@ static void test_zombies(void **state)
 	assert_string_equal(dump(), "[#4][1][5][+1]");
 }
 
-/* A fence that cannot be recorded now is recorded when somebody wants to know. */
+/* A fence that cannot be recorded now is recorded when it is first needed. */
 static void test_frees(void **state)
 {
 	uint32_t s = streams[0], t = streams[1];

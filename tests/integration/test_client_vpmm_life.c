@@ -424,7 +424,7 @@ static void test_small_guards(void **state)
 	gpool_stream_close(pool, manual);
 }
 
-/* What waits goes back to its pages, and these to the pool. */
+/* Waiting buffers return to their pages, and these to the pool. */
 static void test_small_buffers_are_freed(void **state)
 {
 	uint32_t s = streams[0], t = streams[1];
@@ -570,7 +570,7 @@ static void test_small_of_the_driver(void **state)
 	give(d, 0);
 	assert_int_equal(pool_frees, 2);
 	gpool_stream_close(pool, manual);
-	/* What is left ends with the pool. */
+	/* The rest is freed with the pool. */
 	take_bytes(1, s);
 	detach(state);
 	assert_int_equal(pool_frees, 3);
@@ -722,7 +722,7 @@ static void test_record_on_a_full_disk(void **state)
 	pool = harness_open(&harness);
 }
 
-/* What tools see from outside is what the dump says. */
+/* The view of tools equals the dump. */
 static void test_shown_regions(void **state)
 {
 	const struct region_table *table = pool->session.regions;

@@ -8,7 +8,7 @@
  * addresses of a page must show the same. Then each driver call of a remapping fails in turn. The strict back end
  * refuses to unmap memory that queued work uses, and counts it; see detach().
  *
- * The seed is printed, GPOOL_TEST_SEED takes it back; GPOOL_TEST_SCALE multiplies the length.
+ * The seed is printed, GPOOL_TEST_SEED sets it; GPOOL_TEST_SCALE multiplies the length.
  */
 #include "tests/integration/vpmm.h"
 
@@ -56,7 +56,7 @@ static struct actor actors[THREADS];
 static _Atomic uint32_t model[MODEL_PAGES]; /* the value of the allocation that has this page of the space, or 0 */
 static _Atomic uint32_t values;
 static uint32_t random_streams[RANDOM_STREAMS];
-static pthread_rwlock_t stream_locks[RANDOM_STREAMS]; /* written by who closes one */
+static pthread_rwlock_t stream_locks[RANDOM_STREAMS]; /* written by the closing thread */
 /*
  * Read by a thread that holds back a stream, and by streams that wait for it; written by a thread that closes one,
  * which waits for all of its work. Locked first.
@@ -250,7 +250,7 @@ static void give_elsewhere(struct actor *actor, const struct allocation *allocat
 		assert_int_equal(gpool_free_async(pool, allocation->address, 0), 0);
 		return;
 	}
-	/* Held by who closes it, or not to be freed in without waiting: then where it was allocated, which we hold. */
+	/* Locked by a closing thread, or a free in it would wait: free where it was allocated, which we hold. */
 	if (stream == RANDOM_STREAMS || pthread_rwlock_tryrdlock(&stream_locks[stream])) {
 		assert_int_equal(gpool_free_async(pool, allocation->address, random_streams[allocation->stream]), 0);
 		return;

@@ -97,7 +97,7 @@ static void let_go(struct worker *worker)
 		}
 }
 
-/* What is pinned is right; what is not is right or gone. */
+/* Pinned blocks have the right content; unpinned ones have it or were evicted. */
 static void worker_verify(struct worker *worker)
 {
 	for (uint32_t i = 0; worker->pool && i < worker->count; i++) {
@@ -131,7 +131,7 @@ struct scenario {
 
 static void books_balance(void)
 {
-	/* What another agent has left open it decides with its next ticks. */
+	/* Cases that the last agent left in doubt are decided at the next ticks. */
 	AWAIT(harness_check(&harness) == 0);
 }
 

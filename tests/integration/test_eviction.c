@@ -44,7 +44,7 @@ enum { PAGES = 64, PAGE_BYTES = 512 << 10, ANSWER_MS = AWAIT_MS, STUCK_SECONDS =
 static const char *const quiet[] = {"--pool", POOL, QUIET, NULL};
 
 static struct harness harness;
-static struct gpool *looker; /* an admin session, to ask and to listen */
+static struct gpool *looker; /* an admin session, for requests and events */
 
 /* ---- questions ---- */
 
@@ -80,7 +80,7 @@ static uint32_t evict(uint32_t pages, uint32_t session, uint32_t contents)
 	return (uint32_t)done.value;
 }
 
-/* Steps of the agent's clock, at each of which it looks after everything. */
+/* Wait for steps of the agent's clock; at each of them it does its housekeeping. */
 static void await_ticks(int count)
 {
 	const struct pool_header *header = pool_view(looker)->header;
@@ -179,7 +179,7 @@ static void alloc_unpinned(struct gpool *pool, struct gpool_block *blocks, uint3
 	unpin_all(pool, blocks, count);
 }
 
-/* Single pages, pinned, until there are none; `error` is what the last answered. */
+/* Allocate single pages, pinned, until there are none; `error` is the result of the last call. */
 static uint32_t alloc_most(struct gpool *pool, struct gpool_block *blocks, int *error)
 {
 	uint32_t count = 0;
@@ -223,7 +223,7 @@ static void touch_together(struct gpool *pool, const struct gpool_block *blocks,
 	} while (atomic_load(&header->clock_ms) != clock);
 }
 
-/* Evicted one by one they go in the order in which they stand. Looking at one without touching it: its address. */
+/* Evicted one by one, in the order of the array. gpool_address() checks a block without touching it. */
 static void expect_order(struct gpool *pool, const struct gpool_block *blocks, uint32_t count)
 {
 	uint64_t address;
@@ -269,7 +269,7 @@ static void test_watermarks_start_and_stop(void **state)
 	alloc_unpinned(pool, blocks + 32, 15);
 	await_ticks(4);
 	assert_int_equal(status()->evicted_pages, 16);
-	/* What is pinned stayed all the time. */
+	/* Pinned blocks stayed all the time. */
 	for (uint32_t i = 0; i < 16; i++)
 		assert_int_equal(gpool_free(pool, &pinned[i]), 0);
 	gpool_close(pool);
@@ -285,7 +285,7 @@ static void test_watermarks_take_no_pinned_block(void **state)
 	pool = open_tenant(NULL);
 	alloc_pinned(pool, pinned, 56);
 	alloc_unpinned(pool, blocks, 4);
-	/* All that is not pinned goes, and that is not enough. */
+	/* All unpinned blocks are evicted, and that is not enough. */
 	AWAIT(status()->evicted_pages == 4);
 	await_ticks(12);
 	assert_int_equal(status()->evicted_pages, 4);
@@ -378,7 +378,7 @@ static void test_order_by_size(void **state)
 	gpool_close(pool);
 }
 
-/* A KV block that was not used for long goes before a temporary one of just now. */
+/* A KV block that was not used for long is evicted before a recent temporary one. */
 static void test_order_by_recency(void **state)
 {
 	struct gpool_block blocks[4];
@@ -418,7 +418,7 @@ static void test_contents_that_were_not_named_stay(void **state)
 	gpool_close(pool);
 }
 
-/* ---- what stays, and what goes as one ---- */
+/* ---- exempt blocks, and blocks evicted as a whole ---- */
 
 static void test_a_fence_protects(void **state)
 {
@@ -486,7 +486,7 @@ static void test_a_scattered_block_is_evicted_as_a_whole(void **state)
 		assert_int_equal(gpool_free(pool, &blocks[i]), 0);
 	scattered = alloc(pool, 8);
 	assert_true(scattered.tag & BLOCK_SCATTERED);
-	/* Pinned it does not go at all. */
+	/* While pinned it is not evicted at all. */
 	assert_int_equal(try_alloc(other, 1, 0, &more), -ENOSPC);
 	assert_int_equal(evict(1, 0, 0), 0);
 	assert_int_equal(gpool_unpin(pool, &scattered), 0);
@@ -499,7 +499,7 @@ static void test_a_scattered_block_is_evicted_as_a_whole(void **state)
 	gpool_close(other);
 }
 
-/* A liar's extents lie over each other: no page may become free twice. */
+/* A hostile worker's extents overlap: no page may become free twice. */
 static void test_extents_that_overlap_are_no_block(void **state)
 {
 	struct gpool_block block, mine[PAGES], theirs[PAGES];
@@ -521,7 +521,7 @@ static void test_extents_that_overlap_are_no_block(void **state)
 	atomic_store(&block_entry(pool, block.page)->tag, block.tag | BLOCK_SCATTERED);
 	pin_drop(&pool->session, block.page);
 	evict(PAGES, gpool_session(pool), 0);
-	/* Whatever became of it: two workers get each page once, and no more than there are. */
+	/* In any case two workers get each page once, and no more than there are. */
 	own = alloc_most(pool, mine, &error);
 	others = alloc_most(other, theirs, &error);
 	assert_in_range(own + others, 0, PAGES);
@@ -687,7 +687,7 @@ static void test_no_evict_is_refused_at_the_quota_too(void **state)
 
 /* ---- tenants ---- */
 
-/* Joined by name; the users are there so that only the last takes everybody. */
+/* Joined by name; users are listed so that only the last tenant accepts every user. */
 #define TENANTS(list) \
 	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 " \
 	"pages\"; } );\n" \
@@ -771,7 +771,7 @@ static void test_watermarks_leave_minima_alone(void **state)
 	other = open_tenant("rest");
 	alloc_unpinned(owner, sure, 24);
 	pinned = alloc(other, PAGES - 24);
-	/* What is above the minimum goes, and that does not bring it below the watermark. */
+	/* The pages above the minimum are evicted, which does not reach the watermark. */
 	AWAIT(status()->evicted_pages >= 8);
 	await_ticks(12);
 	assert_int_equal(status()->evicted_pages, 8);

@@ -119,7 +119,7 @@ static pid_t example_start(int *terminal)
 	return child;
 }
 
-/* What it prints, appended to output, until `word` is there or it ends; false: it ended first. */
+/* Append its output until `word` occurs or it ends; false: it ended first. */
 static bool output_until(int terminal, char output[OUTPUT_MOST], const char *word)
 {
 	struct pollfd more = {.fd = terminal, .events = POLLIN};

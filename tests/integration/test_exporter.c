@@ -305,8 +305,8 @@ static void test_gpoold_starts_and_ends(void **state)
 }
 
 /*
- * While somebody waits for an agent that says nothing, /health answers; and the agent is not asked once for each who
- * waits.
+ * While a request waits for an agent that does not answer, /health answers; and the agent is not asked once for each
+ * who waits.
  */
 static void test_an_agent_that_hangs(void **state)
 {

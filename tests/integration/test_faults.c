@@ -54,7 +54,7 @@ static char self[512], gpoold[512], base[64], directory[128];
 static char now_testing[160] = "no fault";
 static int looks, looks_without_check, served, ended, failed;
 
-/* What a public call may answer when the system says no. */
+/* Errors that a public call may return when a system call fails. */
 static int documented(int error)
 {
 	static const int codes[] = {0, -ENOSPC, -EDQUOT, -ENOMEM, -EPIPE, -ENOENT, -ETIMEDOUT, -EACCES, -ENXIO, -EUSERS,
@@ -423,7 +423,7 @@ static int clean_up(void **state)
 	return 0;
 }
 
-/* All workers have ended, so nothing is kept for anybody. Some of it may still be on its way. */
+/* All workers have ended, so no content is kept. Some of it may still be moving. */
 static int look_for_spilled(struct gpool *pool)
 {
 	static uint8_t request[256], reply[MSG_BYTES_MAX];

@@ -265,7 +265,7 @@ static void expect_no_request(const struct fixture *fixture)
 
 /* ---- peers that speak the wire format by hand ---- */
 
-/* A connection as soon as somebody listens. */
+/* Connect as soon as a process listens. */
 static int connect_raw(const char *path)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};

@@ -173,7 +173,7 @@ static void test_without_the_key_memory_is_allocated_on_use(void **state)
 }
 
 /*
- * In the child: become a gpoold for whose control group somebody has set a limit, as it reads that. 77: we may not
+ * In the child: become a gpoold whose control group has a limit, as it reads that. 77: we may not
  * pretend so.
  */
 static _Noreturn void limited_become(int said, const char *most)
@@ -203,7 +203,7 @@ static _Noreturn void limited_become(int said, const char *most)
 	_exit(77);
 }
 
-/* What a container may not take is refused before it is taken, which would end in a kill. */
+/* Memory beyond the container's limit is refused before it is allocated, which would end in a kill. */
 static void test_more_than_the_group_may_have(void **state)
 {
 	int said = memfd_create("said", MFD_CLOEXEC), status;

@@ -76,7 +76,7 @@ static void manager_take(void)
 		close(fd);
 }
 
-/* What it said until its end, and its exit status. */
+/* Its output until its end, and its exit status. */
 static int manager_await_end(pid_t pid)
 {
 	struct pollfd look[] = {{manager.socket, POLLIN, 0}, {(int)syscall(SYS_pidfd_open, pid, 0), POLLIN, 0}};

@@ -1,7 +1,7 @@
 /*
- * test_limits.c - more is wanted than there is: quotas, tenants, reserved pages, the limit on sessions, and waiting.
+ * test_limits.c - limits: quotas, tenants, reserved pages, the number of sessions, and waiting for pages.
  *
- * Each test starts a gpoold with a small pool and the limit it is about, and walks up to the limit, over it, and back.
+ * Each test starts a gpoold with a small pool and the limit to test, and goes up to the limit, beyond it, and back.
  */
 #include "client/gpool.h"
 #include "client/core/request.h"
@@ -74,7 +74,7 @@ static struct gpool_block alloc_well(struct gpool *pool, uint32_t page_count)
 	return block;
 }
 
-/* Pages one by one, pinned or not, until there are none; `error` is what the last answered. */
+/* Allocate pages one by one, pinned or not, until there are none; `error` is the result of the last call. */
 static uint32_t alloc_most(struct gpool *pool, bool pinned, struct gpool_block *blocks, int *error)
 {
 	uint32_t count = 0;
@@ -87,7 +87,7 @@ static uint32_t alloc_most(struct gpool *pool, bool pinned, struct gpool_block *
 	return count;
 }
 
-/* Of these unpinned blocks, how many are still there? */
+/* Return the number of these unpinned blocks that were not evicted. */
 static uint32_t count_alive(struct gpool *pool, const struct gpool_block *blocks, uint32_t count)
 {
 	uint32_t alive = 0;
@@ -124,7 +124,7 @@ static void test_quota_is_edquot(void **state)
 	assert_int_equal(error, -EDQUOT);
 	assert_int_equal(count, 8);
 	assert_int_equal(alloc(pool, 9, 0, &more), -EDQUOT);
-	/* What is given back can be had again. */
+	/* Freed pages can be allocated again. */
 	assert_int_equal(gpool_free(pool, &blocks[0]), 0);
 	more = alloc_well(pool, 1);
 	/* Its own unpinned blocks make room. */
@@ -186,7 +186,7 @@ static void test_reserved_pages_are_for_critical_work(void **state)
 	assert_int_equal(alloc(pool, RESERVED, GPOOL_ALLOC_CRITICAL, &critical), 0);
 	assert_true(critical.page >= PAGES - RESERVED);
 	assert_int_equal(alloc(pool, 1, GPOOL_ALLOC_CRITICAL, &more), -ENOSPC);
-	/* Given back, they are reserved again and not everybody's. */
+	/* Freed, they are reserved again, and not available to ordinary allocations. */
 	assert_int_equal(gpool_free(pool, &critical), 0);
 	assert_int_equal(alloc(pool, 1, 0, &more), -ENOSPC);
 	assert_int_equal(alloc(pool, RESERVED, GPOOL_ALLOC_CRITICAL, &critical), 0);
@@ -207,7 +207,7 @@ static int critical_as_other_user(void)
 		return 3;
 	if (alloc(pool, 1, 0, &block))
 		return 4;
-	/* More than it can hold idle, so that the agent is asked. */
+	/* More than it can hold idle, so that a request is sent. */
 	if (alloc(pool, PAGES - RESERVED, GPOOL_ALLOC_CRITICAL, &block) != -EPERM)
 		return 5;
 	gpool_close(pool);
@@ -222,7 +222,7 @@ static void test_critical_is_eperm_for_others(void **state)
 	pid_t pid;
 
 	(void)state;
-	/* Who runs gpoold may use the reserved pages, so this needs a second user. */
+	/* The user that runs gpoold may use the reserved pages, so this needs a second user. */
 	if (geteuid() != 0) {
 		print_message("only root can become another user\n");
 		skip();
@@ -240,7 +240,7 @@ static void test_critical_is_eperm_for_others(void **state)
 
 static char config_path[64];
 
-/* Joined by name; the users are there so that a worker who names none gets the last. */
+/* Joined by name; users are listed so that a worker that names no tenant joins the last. */
 static const char config_text[] = "pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = "
 				  "\"512KB\"; reserved = \"0 pages\"; } );\n"
 				  "tenants = (\n"
@@ -294,7 +294,7 @@ static void test_tenant_limit_holds_for_all_its_sessions(void **state)
 	assert_int_equal(alloc(two, 1, 0, &others[0]), -EDQUOT);
 	for (uint32_t i = 0; i < 5; i++)
 		assert_int_equal(gpool_free(one, &blocks[i]), 0);
-	/* What the first keeps idle is the tenant's, and moves to the second. */
+	/* Idle pages of the first session are the tenant's, and move to the second. */
 	more = alloc_most(two, true, others, &error);
 	assert_int_equal(error, -EDQUOT);
 	assert_int_equal(more, 5);
@@ -333,7 +333,7 @@ static void test_guaranteed_pages_are_returned_by_a_borrower(void **state)
 		sure[i] = alloc_well(owner, 1);
 	alive = count_alive(borrower, blocks, borrowed);
 	assert_true(alive <= PAGES - 16);
-	/* And no more was evicted than a batch for the owner may explain. */
+	/* No more was evicted than a batch for the owner. */
 	assert_true(alive > 0);
 	for (uint32_t i = 0; i < 16; i++)
 		assert_int_equal(gpool_unpin(owner, &sure[i]), 0);
@@ -418,7 +418,7 @@ static void test_the_first_refusal_reports_the_reason(void **state)
 	assert_int_equal(shortage.pinned, 40 + 16);
 	assert_int_equal(shortage.holder, gpool_session(large));
 	assert_int_equal(shortage.holder_pages, 40);
-	/* What is free can be had. */
+	/* The free pages can be allocated. */
 	alloc_well(small, PAGES - 40 - 16);
 	gpool_close(large);
 	gpool_close(small);

@@ -216,7 +216,7 @@ static void test_a_pool_works_without(void **state)
 	says(output, "ulimit -u");
 	says(poolctl_says("status"), "no mover serves for");
 	says(poolctl_says("-o json status"), "\"mover_gone_ms\"");
-	/* What may be spilled, and cannot be, stays; others have what is left. */
+	/* Blocks that cannot be spilled stay; other sessions get the rest. */
 	while (gpool_alloc(other, 1, NULL, &taken[count]) == 0)
 		count++;
 	assert_int_equal(count, PAGES - BLOCKS * BLOCK_PAGES);

@@ -1,7 +1,7 @@
 /*
  * test_namespaces.c - workers in containers.
  *
- * Goal: who shares nothing with gpoold but the folder of its sockets, allocates, computes and is given up like any
+ * Goal: a worker that shares only the folder of the sockets with gpoold allocates, computes and is cleaned up like any
  * worker. Method: a worker in pid, mount, network and ipc namespaces of its own, with and without a user namespace,
  * which is killed with its content pinned.
  */

@@ -217,7 +217,7 @@ static struct process spawn(void (*run)(struct gpool *own, int hear, int say))
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		if (getppid() != parent)
 			_exit(97);
-		/* What fails here ends this process, and not by going on with the parent's tests. */
+		/* A failure here ends this process instead of continuing with the parent's tests. */
 		setenv("CMOCKA_TEST_ABORT", "1", 1);
 		signal(SIGSEGV, SIG_DFL);
 		close(to[1]);
@@ -383,7 +383,7 @@ static void test_reader_keeps_its_version(void **state)
 	assert_int_equal(gpool_object_info(kept, &old), 0);
 	assert_int_equal(old.state, GPOOL_OBJECT_OLD);
 	assert_int_equal(versions_of("weights"), 2);
-	/* An old version may be opened by its number while somebody has it. */
+	/* An old version may be opened by its number while it is in use. */
 	assert_int_equal(try_open("weights", old.version, 0), 0);
 	assert_int_equal(gpool_object_close(kept), 0);
 	assert_int_equal(versions_of("weights"), 1);
@@ -869,7 +869,7 @@ static void test_ephemeral_of_a_full_tenant(void **state)
 	assert_int_equal(gpool_alloc(other, 250, NULL, &block), 0);
 	assert_int_equal(versions_of("own"), 0);
 	assert_int_equal(versions_of("of-another") + versions_of("own-kept"), 2);
-	/* What was published stays on the tenant's books when its session ends. */
+	/* Published objects still count for the tenant when its session ends. */
 	gpool_close(other);
 	assert_int_equal(gpool_open(&options, &other), 0);
 	assert_int_equal(gpool_alloc(other, 251, NULL, &block), -EDQUOT);

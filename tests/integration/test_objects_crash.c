@@ -488,7 +488,7 @@ static void test_published_pages_have_one_owner(void **state)
 
 int main(int argc, char **argv)
 {
-	/* A gpoold each: a keeper whose agents die too often in a row takes its time. */
+	/* A gpoold each: a keeper whose agents die repeatedly delays the restart. */
 #define TEST(name) cmocka_unit_test_setup_teardown(name, publisher_start, crash_stop)
 	const struct CMUnitTest tests[] = {
 		TEST(test_publish),

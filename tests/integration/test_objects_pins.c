@@ -131,7 +131,7 @@ static void test_open_does_not_keep(void **state)
 	object = published(writer, "a", 1);
 	again = opened(reader, "a");
 	assert_true(is(again, 1));
-	/* What there is without it does not make it go. */
+	/* It is not evicted while other pages are available. */
 	assert_true(can_have(reader, PAGES - OBJECT_PAGES));
 	assert_int_equal(gpool_object_pin(object), 0);
 	assert_int_equal(gpool_object_unpin(object), 0);
@@ -312,7 +312,7 @@ static void test_cost_is_by_size(void **state)
 	assert_int_equal(gpool_object_create(writer, "a", &options, &small), -EINVAL);
 }
 
-/* At a publication as far as somebody may go, and by the clock what was pinned then. */
+/* At a publication as many as may be evicted, and at the next tick those that were pinned then. */
 static void test_no_more_than_may_be(void **state)
 {
 	struct gpool_object *objects[3];
@@ -424,7 +424,7 @@ static const struct msg_pins_reply *pins_from(uint32_t page, uint32_t session)
 	return &reply;
 }
 
-/* One line for each who pins it, by the object's name; from any of them on. */
+/* One entry for each session that pins it, by the object's name; starting at any of them. */
 static void test_pins_are_listed(void **state)
 {
 	const struct msg_pins_reply *reply;
@@ -504,7 +504,7 @@ static void test_unpin_after(void **state)
 		assert_int_equal(gpool_object_pin(again), 0);
 	first = recorded(one);
 	second = recorded(other);
-	/* Of the second fence there is no room at the object: that pin stays until somebody looks. */
+	/* The object has no room for a second fence: that pin stays until the next check. */
 	assert_int_equal(gpool_object_unpin_after(again, first), 0);
 	assert_int_equal(gpool_object_unpin_after(again, second), 0);
 	assert_false(can_have(writer, PAGES - OBJECT_PAGES + 1));

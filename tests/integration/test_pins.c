@@ -38,7 +38,7 @@ enum { PAGES = 64, ANSWER_MS = AWAIT_MS, STUCK_SECONDS = 250, EVENTS_MAX = 256 }
 #define QUIET "--set", "eviction.start=100", "--set", "eviction.stop=99"
 
 static struct harness harness;
-static struct gpool *looker; /* an admin session, to ask and to listen */
+static struct gpool *looker; /* an admin session, for requests and events */
 
 /* ---- questions ---- */
 
@@ -93,7 +93,7 @@ static const struct msg_client_entry *client(uint32_t session)
 	return NULL;
 }
 
-/* Steps of the agent's clock, at each of which it looks after everything. */
+/* Wait for steps of the agent's clock; at each of them it does its housekeeping. */
 static void await_ticks(int count)
 {
 	const struct pool_header *header = pool_view(looker)->header;
@@ -136,7 +136,7 @@ static uint32_t events_of(uint32_t kind, uint64_t value)
 	return found;
 }
 
-/* Who listens hears nothing for a moment, so something happens until it is heard. */
+/* A new subscriber may miss events, so trigger them until one is received. */
 static void events_listen(void)
 {
 	struct gpool_event event = GPOOL_EVENT_INIT;
@@ -247,7 +247,7 @@ static void test_a_leak_is_reported_once_with_its_holder(void **state)
 static const char *const patient[] = {
 	"--pool", POOL, QUIET, "--set", "pins.max_duration=1s", "--set", "pins.leaked=report", NULL};
 
-/* False: this process got no core for so long that a touch came too late. */
+/* Return false when this process got too little CPU time and a touch was late. */
 static bool touches_prevent_it(void)
 {
 	struct gpool_block touched, pinned, forgotten;
@@ -345,7 +345,7 @@ static void test_a_suspended_agent_reports_no_leaks(void **state)
 static const char *const unpin[] = {
 	"--pool", POOL, QUIET, "--set", "pins.max_duration=500ms", "--set", "pins.leaked=unpin", NULL};
 
-/* The agent has looked at all pins that were there before. */
+/* The agent has checked all pins that existed before. */
 static void await_leaks(struct gpool *pool)
 {
 	struct gpool_block marker = alloc(pool, 1);
@@ -378,7 +378,7 @@ static void test_an_unpinned_block_can_be_evicted(void **state)
 	AWAIT(pins(false)->pins_count == 0);
 	assert_int_equal(status()->pools[0].leaked_pins, 1);
 
-	/* The program finds out when it unpins, and has lost nothing. */
+	/* The unpin reports it, and nothing is lost. */
 	assert_int_equal(gpool_unpin(pool, &block), -EINVAL);
 	assert_int_equal(gpool_free(pool, &block), -EINVAL);
 	assert_int_equal(gpool_pin(pool, &block), 0);
@@ -395,8 +395,8 @@ static void test_an_unpinned_block_can_be_evicted(void **state)
 }
 
 /*
- * Freed while somebody else had it pinned, and he forgot: the last pin that the block waits for is the one that is
- * taken away.
+ * Freed while a second session had it pinned and leaked the pin: the last pin that the block waits for is the one that
+ * is taken away.
  */
 static void test_a_freed_block_ends_with_its_leaked_pin(void **state)
 {
@@ -474,7 +474,7 @@ static void test_a_prepared_block_can_be_rolled_back_or_committed(void **state)
 static const char *const disconnect[] = {
 	"--pool", POOL, QUIET, "--set", "pins.max_duration=500ms", "--set", "pins.leaked=disconnect", NULL};
 
-/* Forgets a pin, says its session, waits for a byte, says what the agent answers now, and stays. */
+/* Leak a pin, report the session, wait for a byte, report the agent's answer, and keep running. */
 static _Noreturn void forgetful_main(int parent, pid_t expected)
 {
 	struct gpool_options options = harness_options(&harness);

@@ -160,7 +160,7 @@ static void test_man_page_is_current(void **state)
 	result_free(&result);
 }
 
-/* What bash offers after `words`, the last of which is being typed. */
+/* The completions of bash after `words`, the last of which is incomplete. */
 static void expect_completion(const char *words, const char *wanted)
 {
 	char command[512], line[512] = "";
@@ -281,7 +281,7 @@ static void test_doctor(void **state)
 	assert_string_equal(string(doctor_line(&result, "folder of sockets"), "verdict"), "ok");
 	result_free(&result);
 
-	/* a folder that everybody may write to is what gpoold refuses */
+	/* gpoold refuses a world-writable folder */
 	assert_int_equal(chmod(directory, 0777), 0);
 	result = poolctl("doctor", "-d", directory, "-o", "json", NULL);
 	assert_int_equal(result.code, FOUND);
@@ -723,7 +723,7 @@ static double tenant_number(const char *name)
 	return value;
 }
 
-/* Who pins it is seen from both sides. */
+/* The pins are shown for the object and for its sessions. */
 static void test_pinnable_object(void **state)
 {
 	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
@@ -801,7 +801,7 @@ static void test_bench(void **state)
 	expect(&result, OK);
 	expect_text(result.out, "GOAL");
 	result_free(&result);
-	/* so few pages may be somebody's need in a moment */
+	/* a running request may use so few pages */
 	result = AGENT("bench", "-p", "p1");
 	expect(&result, FAILED);
 	expect_text(result.err, "at the expense of others");

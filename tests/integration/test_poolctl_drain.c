@@ -188,7 +188,7 @@ static void await_text(int fd, const char *part)
 	}
 }
 
-/* It waits for those who are there, one after the other, also for one whose process dies. */
+/* It waits for the attached workers, one after the other, also for one whose process dies. */
 static void test_it_waits_for_the_last_one(void **state)
 {
 	const char *line[] = {"poolctl", "drain", "-d", harness.directory, NULL};

@@ -422,7 +422,7 @@ static void test_offline_transfers(void **state)
 	struct result result;
 	const cJSON *entry;
 
-	/* What a closed session left behind is quarantined too, and its own. */
+	/* Pages of a closed session are quarantined too, and attributed to it. */
 	result = OFFLINE("transfers");
 	expect(&result, OK);
 	expect_document(&result, "transfers");
@@ -855,7 +855,7 @@ static void test_color(void **state)
 	result_free(&result);
 }
 
-/* What could not be written did not happen. */
+/* A snapshot that could not be written leaves no file. */
 static void test_full_output(void **state)
 {
 	struct keeper *keeper = *state;

@@ -162,7 +162,7 @@ static const cJSON *expect_event(const cJSON *trace, const char *name, const cha
 	return NULL;
 }
 
-/* Its first track says who it is. */
+/* Its first track identifies the session. */
 static void expect_track(const cJSON *trace, uint32_t session, const char *part)
 {
 	const cJSON *event;
@@ -395,7 +395,7 @@ static void test_killed_agent(void **state)
 		;
 	result = trace_read();
 	assert_int_equal(count_of(result.json, "agent-start", "i", 0), 2);
-	/* What it had written. */
+	/* The records that it had written. */
 	expect_event(result.json, "session-end", "i", world.killed);
 	assert_int_equal(number(expect_event(result.json, "refill", "X", world.killed), "pages"), CHILD_PAGES);
 	expect_event(result.json, "evict", "i", world.session);

@@ -44,7 +44,7 @@ struct sleeper {
 	struct gpool_block pinned[PINNED], unpinned[UNPINNED];
 };
 
-/* What it reports when it goes on. */
+/* Its report after SIGCONT. */
 struct findings {
 	int error; /* the first call that answered what it must not */
 	uint32_t stale, alive, wrong;
@@ -340,7 +340,7 @@ static void test_no_evict_leaves_blocks_alone(void **state)
 int main(void)
 {
 	static const char *const arguments[] = {"--pool", "name=p0,backend=host,size=32MiB,page_size=512KB,reserved=0",
-		/* Nothing is taken before somebody asks for it. */
+		/* Nothing is taken without a request. */
 		"--set", "eviction.start=100", "--set", "eviction.stop=99", "--set", "lease.idle=1h", NULL};
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_all_but_the_pinned_is_taken, sleeper_stop, sleeper_end),

@@ -136,7 +136,7 @@ static int reload(char *text)
 	return error;
 }
 
-/* Somebody who listens before anything happens: something happens until it is heard. */
+/* A subscriber. Events are triggered until it receives one. */
 static void events_listen(void)
 {
 	struct gpool_event event = GPOOL_EVENT_INIT;
@@ -261,8 +261,8 @@ static void test_minima_are_measured_by_the_pool_that_runs(void **state)
 }
 
 /*
- * Tenants say who leases pages. Who only looks and steers leases none, and is not shut out where all of them name their
- * users.
+ * Tenants determine which users lease pages. Observers and admins lease none, and may attach where all of them name
+ * their users.
  */
 static void test_an_admin_needs_no_tenant(void **state)
 {

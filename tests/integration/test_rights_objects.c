@@ -91,7 +91,7 @@ static struct gpool_object *built(
 	return object;
 }
 
-/* What comes of publishing; *version is that of a success. The object is closed. */
+/* Publish the object and close it. Return the result; on success *version is set. */
 static int publish_with(
 	struct gpool *pool, const char *name, const struct gpool_object_options *options, int byte, uint64_t *version)
 {
@@ -225,7 +225,7 @@ static void test_engines_of_one_tenant_share(void **state)
 	gpool_close(engine);
 }
 
-/* A name that is free again is anybody's, also after an admin has freed it. */
+/* A name that is free again may be used by any session, also after an admin has freed it. */
 static void test_freed_name(void **state)
 {
 	uint64_t version;
@@ -250,7 +250,7 @@ static void test_owner_allows_writing(void **state)
 	assert_int_equal(publish(red, "weights", GPOOL_OBJECT_DOMAIN_WRITE, RED_BYTE, &version), 0);
 	assert_int_equal(publish(blue, "weights", 0, BLUE_BYTE, &version), 0);
 	is_read(red, "weights", version, BLUE_BYTE);
-	/* The version is blue's now, who allows nothing. */
+	/* The version is blue's now, which allows nothing. */
 	assert_int_equal(publish(red, "weights", 0, RED_BYTE, &version), -EPERM);
 	assert_int_equal(publish(blue, "weights", GPOOL_OBJECT_DOMAIN_WRITE, BLUE_BYTE, &version), 0);
 	assert_int_equal(gpool_object_delete(red, "weights", 0), 0);

@@ -59,7 +59,7 @@ static void all_are(bool readable)
 	}
 }
 
-/* What is allocated and freed as this user works, too: nothing in gpoold needs what it has closed. */
+/* Allocating and freeing as this user works too: gpoold needs no descriptor that it has closed. */
 static void works(void)
 {
 	struct gpool *pool = harness_open(&harness);

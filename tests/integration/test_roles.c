@@ -209,7 +209,7 @@ static void stand_by(const struct actor *actor, int timeout_ms)
 	AWAIT(waiters() == before + 1);
 }
 
-/* What a standby was waiting for. */
+/* A standby's turn. */
 static void took_over(struct actor *actor, uint64_t above)
 {
 	struct answer answer = heard(actor);

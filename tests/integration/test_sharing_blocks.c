@@ -97,7 +97,7 @@ static void blocks_free_after_two(struct owner *owner)
 	}
 }
 
-/* What has no content is taken first: a quarter of the pages costs none of the half that has some. */
+/* Pages without content are taken first: a quarter of the pages costs none of the half that has content. */
 static void blocks_free_half_after(struct owner *owner)
 {
 	for (uint32_t i = 0; i < UNITS; i++) {

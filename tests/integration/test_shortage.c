@@ -165,7 +165,7 @@ static void test_sizes(void **state)
 	gpool_close(pool);
 }
 
-/* What was refused is still known; the holders are not. */
+/* The refused request is still known; the holders are not. */
 static void test_a_silent_agent(void **state)
 {
 	struct gpool_oom_info shortage = {.size = sizeof(shortage)};

@@ -165,7 +165,7 @@ static void test_same_addresses_and_contents(void **state)
 	assert_int_equal(info_of(mutable[0]).state, GPOOL_RANGE_ASLEEP);
 	assert_int_equal(info_of(immutable).version, 1);
 	assert_string_equal(info_of(immutable).name, "weights");
-	/* Another engine reads what was kept, and then all that was freed is somebody else's. */
+	/* Another engine reads the kept object, and then another session uses all freed pages. */
 	assert_int_equal(gpool_range_open(other, "weights", NULL, &opened), 0);
 	assert_int_equal(wrong_words(opened, 3), 0);
 	addresses[4] = address_of(opened);
@@ -746,7 +746,7 @@ static void *engine_main(void *argument)
 			engine->wrong += wrong_words(large, engine->seed + round) +
 				wrong_words(small, engine->seed + round + 1000);
 	}
-	/* What it has the other needs. */
+	/* The other process needs its pages. */
 	if (!engine->error)
 		engine->error = gpool_sleep(engine->pool, 0);
 	atomic_store(&engine->done, true);

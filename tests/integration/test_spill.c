@@ -327,7 +327,7 @@ static bool tiers_have(uint64_t memory_pages, uint64_t file_pages)
 		pool->spill_file_bytes == file_pages * PAGE_BYTES;
 }
 
-/* What was spilled first goes down to the file, so that what comes next finds an eighth of the memory free. */
+/* The oldest spilled blocks move to the file, so that an eighth of the memory is free for the next ones. */
 static void test_oldest_sink(void **state)
 {
 	struct gpool *pool;
@@ -361,7 +361,7 @@ static void test_oldest_sink(void **state)
 	gpool_close(pool);
 }
 
-/* What sinks is freed, or wanted, or its worker dies: with many, some are just on their way. */
+/* Sinking blocks are freed or restored, or their worker dies: of many blocks, some are just moving. */
 static void test_sinking_is_no_hindrance(void **state)
 {
 	enum { BLOCKS = 24 };
@@ -598,7 +598,7 @@ static void test_no_pages_to_restore_into(void **state)
 	gpool_close(other);
 }
 
-/* Begun, and answered when somebody looks. */
+/* Begun, and answered at the next check. */
 static void test_ahead_of_need(void **state)
 {
 	struct gpool *pool, *other;

@@ -68,7 +68,7 @@ static void test_lost_output_is_a_failure(void **state)
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		int written = run_at(i, null), filled = run_at(i, full);
 
-		/* What fills more than a buffer has lost the cause by the end. */
+		/* With more output than a buffer holds, the cause of the error is lost by the end. */
 		if (written != 0 || filled != 1 || !strstr(read_text(tool.error), "cannot write"))
 			fail_msg("'%s %s' ended with %d, and with %d where nothing could be written: %s",
 				cases[i].program, cases[i].arguments[0], written, filled, read_text(tool.error));

@@ -102,7 +102,7 @@ static struct gpool_vm_stats totals(void)
 	return totals;
 }
 
-/* What the library says on stderr while `call` runs. */
+/* The library's output on stderr while `call` runs. */
 static void said(char *text, size_t bytes, void (*call)(void))
 {
 	FILE *file = tmpfile();
@@ -146,7 +146,7 @@ static void test_memory_of_several_streams(void **state)
 		for (size_t word = 0; word < 4 * PAGE / sizeof(uint32_t); word += 1024)
 			assert_int_equal(((const uint32_t *)address[i])[word], 0x5eed + i);
 	}
-	/* What its own stream has freed a stream has again at once, where it was. */
+	/* Memory that a stream has freed can be reused by that stream at once, in place. */
 	torch.free(address[1], 4 * PAGE, 0, native[1]);
 	again = torch.malloc(4 * PAGE, 0, native[1]);
 	assert_ptr_equal(again, address[1]);

@@ -367,7 +367,7 @@ static void red_is_silent(void)
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
 	struct gpool_block block;
 
-	/* What this is about takes as long as the silent one is given. */
+	/* The transfer takes as long as the grace period of the silent session. */
 	assert_int_equal(gpool_alloc(blue, SOME, &options, &block), -ENOSPC);
 	AWAIT(pages_in(PAGE_RETIRED) == SOME);
 	assert_int_equal(counted(POOL_COUNT_RETIREMENTS), SOME);
@@ -536,7 +536,7 @@ static void test_agent_dies_with_retired_pages(void **state)
 	killed("gpoold-agent");
 	is_shown(getpid(), gpool_session(red));
 	books_balance();
-	/* What red says to an agent that dies over it is said again to the next one. */
+	/* Red's message to an agent that dies while handling it is sent again to the next one. */
 	assert_int_equal(gpool_release_unused(red), SOME);
 	killed("gpoold-agent");
 	busy_begin(red);
@@ -616,7 +616,7 @@ static void test_ahead_of_need(void **state)
 	assert_int_equal(counted(POOL_COUNT_RETIREMENTS), 0);
 }
 
-/* Whose descriptor, of all that this process has, gives more than `most` bytes of pool memory? */
+/* Find a descriptor of this process that gives access to more than `most` bytes of pool memory. */
 static uint64_t largest_memory(void)
 {
 	DIR *fds = opendir("/proc/self/fd");
@@ -921,7 +921,7 @@ static void test_fresh_memory_over_deaths(void **state)
 	books_balance();
 }
 
-/* Among those who trust each other nothing is. */
+/* Within one trust domain nothing is cleared. */
 static void test_fresh_memory_of_one_domain(void **state)
 {
 	struct gpool_block blocks[PAGES];
@@ -1117,7 +1117,7 @@ static void test_odd_releases(void **state)
 /* ---- ranges ---- */
 
 /*
- * What a range reclaimable is unmapped before anybody of another domain has it; what it has backed stays; and the range
+ * A range's reclaimable pages are unmapped before another domain gets them; its committed pages stay; and the range
  * goes on.
  */
 static void reclaimable(const char *pools, uint32_t per_handle)

@@ -40,7 +40,7 @@ struct engine {
 };
 static struct engine engines[ENGINES];
 
-/* What an engine process has. The first one publishes the object and holds the role. */
+/* State of an engine process. The first one publishes the object and holds the role. */
 struct own {
 	uint32_t number;
 	struct gpool *pool;

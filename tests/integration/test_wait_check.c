@@ -75,7 +75,7 @@ static void test_every_wait_ends(void **state)
 	assert_int_equal(gpool_fence_signal(pool, fence), 0);
 	gpool_stream_close(pool, stream);
 	assert_int_equal(gpool_free(pool, &all), 0);
-	/* What was withdrawn has taken no pages. */
+	/* The withdrawn request has taken no pages. */
 	assert_int_equal(gpool_alloc(pool, PAGES, &forever, &all), 0);
 	assert_int_equal(gpool_free(pool, &all), 0);
 	assert_int_equal(harness_check(&harness), 0);

@@ -175,7 +175,7 @@ static inline int tool_prepare(const char *name, const char *variable)
 	if (getenv(variable))
 		snprintf(tool.program, sizeof tool.program, "%s", getenv(variable));
 	strcpy(tool.folder, "/tmp/test_tool.XXXXXX");
-	/* The agent's front may run as another user, who must be able to reach its sockets. */
+	/* The agent's front may run as another user, which must be able to reach its sockets. */
 	if (!mkdtemp(tool.folder) || chmod(tool.folder, 0711) != 0)
 		return -1;
 	tool_path(tool.temporary, "tmp");

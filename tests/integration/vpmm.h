@@ -46,7 +46,7 @@ static inline void attach_anew(uint32_t pages)
 		assert_int_equal(gpool_stream_open(pool, NULL, 0, &streams[i]), 0);
 }
 
-/* The sets are whole, the strict back end has refused no unmap, and all pages come back. */
+/* The sets are consistent, the strict back end has refused no unmap, and all pages are freed. */
 static inline int detach(void **state)
 {
 	uint32_t findings = harness_check(&harness);
@@ -120,7 +120,7 @@ static inline struct gpool_vm_stats totals(void)
 	return filled;
 }
 
-/* What the allocator has of the pool. */
+/* Pages of the pool that the allocator holds. */
 static inline uint32_t pool_pages(void)
 {
 	struct gpool_vm_stats now = totals();

@@ -79,12 +79,12 @@ run_program(const struct harness *harness, const char *const *arguments, pid_t p
 	char path[512];
 	int count = 4, log;
 
-	/* Tests look at gpoold's descriptors. Root may anyway; a test that passes the key itself decides. */
+	/* Tests read gpoold's descriptors, for which only root needs no core_dumps. A test may set the key itself. */
 	if (geteuid() != 0) {
 		all[count++] = "--set";
 		all[count++] = "core_dumps=yes";
 	}
-	/* A test that dies takes its agent along. */
+	/* gpoold ends when the test dies. */
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() != parent)
 		_exit(127);
@@ -126,12 +126,12 @@ void harness_start(struct harness *harness, const char *const *arguments)
 	for (int tries = 0; socket < 0 && tries < START_TRIES; tries++) {
 		if (waitpid(harness->pid, &status, WNOHANG) == harness->pid) {
 			harness->pid = 0;
-			give_up(harness, "gpoold ended with status 0x%x instead of coming up", status);
+			give_up(harness, "gpoold ended with status 0x%x at its start", status);
 		}
 		socket = attach_connect(path, START_SLICE_MS);
 	}
 	if (socket < 0)
-		give_up(harness, "gpoold does not come up: %s", strerror(-socket));
+		give_up(harness, "gpoold does not start: %s", strerror(-socket));
 	close(socket);
 }
 
@@ -187,7 +187,7 @@ int harness_stop(struct harness *harness)
 	int status = -1, result = 0;
 
 	if (harness->pid <= 0)
-		return -1; /* it was killed before, or never came up */
+		return -1; /* it was killed before, or never started */
 	gpool_close(harness->admin);
 	harness->admin = NULL;
 	kill(harness->pid, SIGTERM);
@@ -263,7 +263,7 @@ struct gpool *harness_open_calm(const struct harness *harness)
 	/* The pressure level is a word in shared memory without a wakeup, so it is polled. */
 	for (int tries = 0; gpool_pressure(pool) != GPOOL_PRESSURE_LOW; tries++) {
 		if (tries == ANSWER_MS) {
-			fprintf(stderr, "the pressure does not go down\n");
+			fprintf(stderr, "the pressure stays above low\n");
 			log_print(harness);
 			exit(1);
 		}
@@ -272,11 +272,11 @@ struct gpool *harness_open_calm(const struct harness *harness)
 	return pool;
 }
 
-/* ---- questions ---- */
+/* ---- requests ---- */
 
 static uint8_t reply_bytes[MSG_BYTES_MAX];
 
-/* Length of the answer in reply_bytes; ends the program when there is none. */
+/* Send a request; return the length of the answer in reply_bytes. Ends the program when there is none. */
 static size_t ask(struct harness *harness, uint8_t *request, int length)
 {
 	char text[512];
@@ -298,7 +298,7 @@ uint32_t harness_evict(struct harness *harness, uint32_t session, uint32_t pages
 	int length = msg_encode_evict_request(&request, 0, NULL, buffer, sizeof(buffer));
 
 	if (msg_decode_done_reply(&done, reply_bytes, ask(harness, buffer, length)))
-		give_up(harness, "the answer to an eviction is none");
+		give_up(harness, "malformed answer to an eviction request");
 	return (uint32_t)done.value;
 }
 
@@ -310,7 +310,7 @@ uint32_t harness_check(struct harness *harness)
 	int length = msg_encode_check_request(&request, 0, NULL, buffer, sizeof(buffer));
 
 	if (msg_decode_check_reply(&check, reply_bytes, ask(harness, buffer, length)))
-		give_up(harness, "the answer to a check is none");
+		give_up(harness, "malformed answer to a check request");
 	for (uint32_t i = 0; i < check.findings_count; i++)
 		fprintf(stderr, "finding: session %u page %u: %s\n", check.findings[i].session, check.findings[i].page,
 			check.findings[i].text);
@@ -325,6 +325,6 @@ uint32_t harness_free_pages(struct harness *harness)
 	int length = msg_encode_status_request(&request, 0, NULL, buffer, sizeof(buffer));
 
 	if (msg_decode_status_reply(&status, reply_bytes, ask(harness, buffer, length)) || !status.pools_count)
-		give_up(harness, "the answer to a status request is none");
+		give_up(harness, "malformed answer to a status request");
 	return status.pools[0].free_pages;
 }

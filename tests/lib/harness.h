@@ -1,5 +1,5 @@
 /*
- * harness.h - a real gpoold on the host back end for a test, in a folder of its own, and what tests ask it.
+ * harness.h - run a real gpoold on the host back end for a test, in its own folder, and send it requests.
  *
  * The program is $GPOOLD, else gpoold in the folder above the test program's. Nothing here waits for time to pass:
  * starting waits for the attach socket, stopping for the process. Every wait has a limit, after which the test fails
@@ -24,33 +24,33 @@ struct harness {
 
 /*
  * harness_start() - start gpoold with these arguments, NULL at the end, behind --foreground --dir; return when a worker
- * can attach. Fails the program with the log when it does not come up.
+ * can attach. Ends the program, and prints the log, if gpoold does not start.
  */
 void harness_start(struct harness *harness, const char *const *arguments);
 
 /*
- * harness_stop() - SIGTERM. Return: 0 when it ends with status 0 and leaves nothing in its runtime directory, else -1
- * with the reason on stderr. harness_kill() - SIGKILL to the whole of it.
+ * harness_stop() - send SIGTERM. Return: 0 when gpoold ends with status 0 and an empty runtime directory, else -1
+ * with the reason on stderr. harness_kill() - send SIGKILL to its process group.
  */
 int harness_stop(struct harness *harness);
 void harness_kill(struct harness *harness);
 
-/* harness_options() - to attach here. */
+/* harness_options() - return options to attach to this gpoold. */
 struct gpool_options harness_options(const struct harness *harness);
-/* harness_open() - attach as a worker; ends the program when that fails. */
+/* harness_open() - attach as a worker; end the program on failure. */
 struct gpool *harness_open(const struct harness *harness);
 
 /*
- * harness_open_calm() - the same, when the pool's pressure is low: what an earlier test filled, the agent notices to be
- * free some moments later, and under pressure nothing is kept in threads' caches.
+ * harness_open_calm() - attach and wait until the pool's pressure is low. The agent updates it some time after an
+ * earlier test has freed its pages, and under pressure nothing is kept in threads' caches.
  */
 struct gpool *harness_open_calm(const struct harness *harness);
 
-/* harness_evict() - have the agent evict up to `pages` pages of a session's unpinned blocks; how many it took. */
+/* harness_evict() - have the agent evict up to `pages` pages of a session's unpinned blocks; return the number. */
 uint32_t harness_evict(struct harness *harness, uint32_t session, uint32_t pages);
 
 /*
- * harness_check() - the pool's invariants, as the agent proves them: 0, or the number of findings, which are printed.
+ * harness_check() - have the agent check the pool's invariants; print the findings, and return their number.
  */
 uint32_t harness_check(struct harness *harness);
 

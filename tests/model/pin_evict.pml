@@ -177,7 +177,7 @@ proctype agent()
 			d_step {
 				assert(!using[0] && !using[1]);
 				assert(gpu[0] == 0 && gpu[1] == 0);
-				content = GEN(old) + 2   /* the page serves someone else, then is restored with other bytes */
+				content = GEN(old) + 2   /* the page gets another owner, then other bytes */
 			};
 			store(AGENT, WORD, MAKE(FREE, GEN(old) + 1));
 			store(AGENT, WORD, MAKE(SHARED, GEN(old) + 2))

@@ -123,7 +123,7 @@ accept: /* Pages of an answer were never idle, so that they cannot be in doubt: 
 	fi;
 	goto over;
 
-free:   /* Claim; who fails has lost the block to the agent. */
+free:   /* Claim; a failure means that the agent has the block. */
 	atomic { DRAINED(t) ->
 		page = my_page; entry = my_entry; my_page = 0; my_entry = 0;
 		seen = mem[TAG(page)];

@@ -63,7 +63,7 @@ bool closed[WORKERS];         /* its connection has ended */
 
 /* Ghosts. */
 byte inside;                  /* worker + 1 that acts in the role, or died doing so */
-byte last;                    /* token of the last who did */
+byte last;                    /* token of the last holder */
 bool kill[WORKERS], crash;
 byte deaths, closes, crashes;
 

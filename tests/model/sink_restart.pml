@@ -4,7 +4,7 @@
  * Sink: record of the file's slot, SINKING; job. When that is DONE: job IDLE, the file's slot SAVED, memory's slot free. Restore: the slot that
  * holds it ANSWERED, the request answered, the slot free; what sinks has lost its origin then, and its slot comes free when its job is done.
  * Recovery: a slot in state SINKING, and one whose block another slot holds, is free, or waited for if a job names it. Ways out of the pool and
- * back are spill_restart.pml's: here they are a step. Slots that are free somebody else takes, and looks at later.
+ * back are spill_restart.pml's: here they are a step. Free slots are taken by another owner, which checks them later.
  * Proved: the restored content was spilled last; no job writes another block's slot; after all deaths no slot is left over.
  * Planted bugs:
  *   BUG_SAVED_EARLY     the file's slot is SAVED when the job is submitted

@@ -9,7 +9,7 @@
  * no mover does: when all movers that have come in are dead it shuts the gate, by which a mover comes in before it looks at a job;
  * job IDLE; the spill or the restore undone, its request answered with an error; the gate open again, by the next agent too.
  * Proved: what is read under a pin is what was written last, and after all deaths the content is there once more; a mover writes
- * no slot and no page that is somebody else's. With -DDEATH the worker may die, and all of its pages and slots come free. With
+ * no slot and no page of another owner. With -DDEATH the worker may die, and all of its pages and slots come free. With
  * -DGIVE_UP the agent takes a job back, in smaller bounds; with -DNO_MOVER there never is a mover, and no process waits for ever.
  * Planted bugs:
  *   BUG_COPY_LEASED     the word stays LEASED while the mover copies
@@ -35,7 +35,7 @@
 #define LEASED   1
 #define EVICTING 2
 #define MOVING   3
-#define OTHER    4        /* lent to another worker, who writes into it */
+#define OTHER    4        /* lent to another worker, which writes into it */
 #define STATE(w) ((w) & 7)
 #define MAKE(s, w) (((w) & 248) | (s))
 #define NEXT_GEN 8

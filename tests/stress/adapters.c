@@ -42,7 +42,7 @@ static bool file_write(const char *name, const void *bytes, size_t length, const
 	return file && fclose(file) == 0 && written;
 }
 
-/* What the kernels find where the matrix is loaded: tiles of 128 columns, in bf16. */
+/* The matrix as the kernels read it: tiles of 128 columns, in bf16. */
 static uint64_t digest_of_file(const struct rig *rig, const struct peft_matrix *matrix, bool transposed, uint32_t rank,
 	uint32_t columns, uint64_t digest)
 {

@@ -324,7 +324,7 @@ static void do_press(struct thread *thread)
 		refuse_answer(thread->engine, "gpool_free()", 0, error);
 }
 
-/* What the other tenant has published can be seen, by its name, and not be opened. */
+/* The name of the other tenant's object is visible, but the object cannot be opened. */
 static void do_steal(struct thread *thread, struct gpool *pool)
 {
 	struct gpool_object_info info = {.size = sizeof(info)};

@@ -1,5 +1,5 @@
 /*
- * honest.h - workers that behave, for tests in which somebody else does not: they allocate, write, verify under a pin,
+ * honest.h - well-behaved workers, for tests with a hostile process: they allocate, write, verify under a pin,
  * and free.
  *
  * They share a page with the test: what they found wrong, how far they came, and the order to stand still and to leave.

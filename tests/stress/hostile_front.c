@@ -256,7 +256,7 @@ static bool no_more_than(const char *who, pid_t pid, int before, int allowed)
 {
 	int now = stress_descriptors(pid);
 
-	/* What a connection held goes when its end is noticed. */
+	/* The descriptors of a connection are closed when its end is noticed. */
 	for (int tries = 0; now > allowed && tries < 6000; tries++) {
 		poll(NULL, 0, 10);
 		now = stress_descriptors(pid);
@@ -290,7 +290,7 @@ int main(int argc, char **argv)
 	front = stress_descriptors(agent.front);
 	storm(crew.stage, &agent, arguments.seconds, &arguments.seed);
 	clean = honest_stand_still(&crew) && clean;
-	/* The agent answers again, through whatever front there is now, and is who it was. */
+	/* The agent answers again, through the current front, and is the same process. */
 	clean = stress_agent_same(&agent) && clean;
 	clean = stress_agent_front(&agent, &front_pid, &restarts) && clean;
 	clean = stress_agent_check(&agent, true) && clean;

@@ -78,7 +78,7 @@ static uint32_t any_page(struct hostile *hostile)
 	return chance_below(&hostile->random, PAGES);
 }
 
-/* A number that somebody may forget to check. */
+/* A number at a boundary, for which a check may be missing. */
 static uint32_t wild(struct hostile *hostile)
 {
 	static const uint32_t numbers[] = {0, 1, 2, 63, 64, 65, PAGES - 1, PAGES, PAGES + 1, 4095, 4096, 0x7fffffff,
@@ -129,7 +129,7 @@ static void block_lie(struct hostile *hostile, uint32_t page)
 		&entry->tag, block_tag_make(1 + chance_below(&hostile->random, 3), (uint32_t)chance(&hostile->random)));
 }
 
-/* Blocks over everybody's pages, ready to be evicted. */
+/* Blocks over pages of all sessions, ready to be evicted. */
 static void blocks_everywhere(struct hostile *hostile)
 {
 	for (uint32_t page = 0; page < PAGES; page++) {
@@ -176,7 +176,7 @@ static void requests_wild(struct hostile *hostile)
 	atomic_store(&hostile->session.header->requests_pending, ~UINT64_C(0));
 }
 
-/* What a real worker would ask, so that there are pages to lie about. */
+/* Requests as of a real worker, so that the session has pages. */
 static void request_honest(struct hostile *hostile)
 {
 	struct lease_request *request = &hostile->session.requests[0];

@@ -36,7 +36,7 @@ enum {
 
 enum command { RUN, STAND_STILL, LEAVE };
 
-/* What all processes see. */
+/* Shared by all processes. */
 struct stage {
 	_Atomic uint32_t command;
 	_Atomic uint32_t standing[WORKERS_MAX]; /* threads that stand still; reset at each start of a worker */

@@ -79,7 +79,7 @@ static bool broken_was_found(void)
 	return false;
 }
 
-/* As anybody would run it: with the default time. */
+/* The usual case: with the default time. */
 static bool broken_is_found(void)
 {
 	pid_t pid = fork();

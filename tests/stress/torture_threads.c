@@ -745,7 +745,7 @@ static bool broken_is_found(struct stress_arguments arguments, int bug)
 	return false;
 }
 
-/* What the run was for must have happened. */
+/* The events that the run is meant to test must have happened. */
 static bool was_real(void)
 {
 	return did.evictions && did.reclaims && did.vetoes && did.fenced && did.freed_taken && did.deaths &&

@@ -82,7 +82,7 @@ static void refuse(const struct thread *thread, const char *call, int error, con
 		block->tag, block->page, error, gpool_strerror(error));
 }
 
-/* What the calling thread looks at, for fault(). */
+/* The object that the calling thread checks, for fault(). */
 static _Thread_local struct {
 	const struct gpool_block *block;
 	const struct worker *worker;

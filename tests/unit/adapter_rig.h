@@ -27,7 +27,7 @@ struct rig {
 	struct peft peft;
 	struct reason reason;
 	uint8_t *file; /* of weights, mapped */
-	/* What is being made. */
+	/* The adapter being made. */
 	uint64_t bytes, header_room, header_bytes;
 	char *header;
 };

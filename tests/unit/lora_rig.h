@@ -301,7 +301,7 @@ static inline void layer_init(
 		.element = shape->element,
 		.adapter_stride = shape->others ? layer_stride(shape) : 0,
 	};
-	/* What the host has of it may be changed from here on. */
+	/* The host's copy may be changed from here on. */
 	assert_int_equal(gpu_stream_sync(rig->gpu, rig->stream), 0);
 }
 

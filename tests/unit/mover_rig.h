@@ -275,7 +275,7 @@ static inline void rig_free(struct rig *rig)
 {
 	if (rig->mover)
 		assert_int_equal(rig_stop(rig, SIGTERM), 0);
-	gpu_close(rig->gpu); /* NULL where it is somebody else's */
+	gpu_close(rig->gpu); /* NULL where the rig does not own it */
 	for (uint32_t i = 0; i < rig->start.held_count; i++)
 		close(rig->held[i].fds[0]);
 	if (rig->memory)

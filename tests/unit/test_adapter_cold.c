@@ -307,7 +307,7 @@ static void test_damage(void **state)
 	rig_end(&rig);
 }
 
-/* A file as somebody may write it who knows the checksums. */
+/* A malicious file with correct checksums. */
 struct forged {
 	union {
 		uint8_t bytes[16384];

@@ -54,7 +54,7 @@ static void images_free(struct images *images)
 	free(images->bytes);
 }
 
-/* What an engine makes of the layout and the addresses of its pages. more: as many as there are runs. */
+/* The engine's view of the layout and the addresses of its pages. more: the number of runs. */
 static struct lora_matrix kernels_matrix(
 	const struct images *images, const struct adapter_matrix *matrix, uint32_t columns, uint64_t *more)
 {
@@ -145,7 +145,7 @@ static void test_random(void **state)
 	}
 }
 
-/* What the reference library wrote. */
+/* Files that the reference library wrote. */
 static void test_fixture(void **state)
 {
 	int config = open("tests/fixtures/adapters/mixed/adapter_config.json", O_RDONLY | O_CLOEXEC);

@@ -156,7 +156,7 @@ static void test_other_sessions_continue(void **state)
 	slot_was(0, SPILLS, TAG, SLOT_SAVED, 30);
 	slot_was(2, SPILLS, TAG + TAG, SLOT_ANSWERED, 32);
 	atomic_store(&made.ledger.header->started, 1);
-	/* More than there is, so that everybody is looked at, and what is missing is counted. */
+	/* More than there is, so that every session is examined, and the missing pages are counted. */
 	*ask = (struct lease_request){.kind = LEASE_TAKE, .need = PAGES};
 	atomic_store(&ask->state, LEASE_SERIAL_ONE | LEASE_REQUESTED);
 	assert_int_equal(pool_create(agent, 0, &made, &pool), 0);

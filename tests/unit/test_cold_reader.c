@@ -96,7 +96,7 @@ int io_uring_submit(struct io_uring *ring)
 	return now.requests-- <= 0 ? -EBUSY : real(ring);
 }
 
-/* What io_uring_wait_cqe(), which is compiled into the reader, is made of. */
+/* The functions that io_uring_wait_cqe(), which is inlined into the reader, calls. */
 int __io_uring_get_cqe(
 	struct io_uring *ring, struct io_uring_cqe **cqe, unsigned submit, unsigned count, sigset_t *mask)
 {

@@ -109,7 +109,7 @@ static char *print(const struct config *from, enum config_print_form form)
 	return text;
 }
 
-/* What differs between two configurations, both kinds in one text. */
+/* The differences between two configurations, both kinds in one text. */
 static const char *difference(const struct config *a, const struct config *b)
 {
 	static char text[2100];

@@ -24,7 +24,7 @@
 
 #include <cmocka.h>
 
-/* What the driver was asked, and what it is to answer. */
+/* The calls of the driver, and the results that it returns. */
 static struct {
 	CUresult load, lookup, launch;
 	uint32_t loads, unloads, lookups, launches;

@@ -200,7 +200,7 @@ static void test_keep(void **state)
 		entry = entry_of(n);
 		flight_write(&from, &entry, NULL);
 	}
-	/* What only the agent may say. */
+	/* Kinds of records that only the agent may write. */
 	flight_write(&from, &(struct flight_entry){.time_ns = 1, .kind = FLIGHT_EVICT}, NULL);
 	flight_keep(&from, 9, &to);
 	for (uint32_t place = 0; place < to.count; place++) {

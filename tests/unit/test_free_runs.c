@@ -120,7 +120,7 @@ static void test_remove_out_of_the_middle(void **state)
 			free_runs_put(&runs, 200, 7);
 			free_runs_remove(&runs, 20 + at, count);
 			assert_int_equal(runs.total, 140 - count);
-			/* What is left joins to the same again. */
+			/* The rest joins to the same run again. */
 			free_runs_put(&runs, 20 + at, count);
 			assert_int_equal(free_runs_longest(&runs), 130);
 			assert_true(free_runs_take(&runs, 130, false, &first));

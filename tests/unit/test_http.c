@@ -36,7 +36,7 @@ static void say_word(void *context, const struct http_request *request, struct h
 	http_text(answer, 200, "%s %s\n", (const char *)context, who ? who : "nobody");
 }
 
-/* Counts for as long as somebody reads. */
+/* Counts while the client reads. */
 static ssize_t count_next(void *stream, char *to, size_t room)
 {
 	unsigned *count = stream;
@@ -189,7 +189,7 @@ static void test_hostile_heads(void **state)
 	free(request);
 }
 
-/* What is served keeps its place: a new connection is refused at once, and served when one of them has ended. */
+/* Connections being served are kept: a new one is refused at once, and served when one of them has ended. */
 static void test_more_connections_than_there_are(void **state)
 {
 	static const char request[] = ASK("GET /endless");

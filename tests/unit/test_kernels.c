@@ -231,7 +231,7 @@ static void test_bf16_both_ways(void **state)
 
 /* ---- quantise ---- */
 
-/* What one test quantises: device memory for all of it. */
+/* The data of one test, in device memory. */
 struct tensor {
 	struct quantise_args args;
 	struct quantise_error *error;

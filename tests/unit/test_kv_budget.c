@@ -2,7 +2,7 @@
  * test_kv_budget.c - bytes per second.
  *
  * Goal: over any time no more is spent than a bucket's content and what came in since; nothing is lost to rounding,
- * however often somebody looks; slow rates come to a whole piece at last. Method: a clock that the test sets; random
+ * whatever the number of checks; slow rates come to a whole piece at last. Method: a clock that the test sets; random
  * steps against exact numbers, with a seed that is printed and that GPOOL_TEST_SEED= takes back.
  */
 #include "client/kv/budget.h"

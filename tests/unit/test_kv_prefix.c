@@ -4,7 +4,7 @@
  * Goal: whatever decides about keys and values decides about the key, each part of it and the order of tokens, and
  * nothing else does; the table finds what is in it and nothing else, however keys collide in it. Method: keys that
  * differ in one thing; random steps against plain arrays, with keys that crowd a few places of the table. The seed is
- * printed; GPOOL_TEST_SEED= takes it back, GPOOL_TEST_SCALE= makes it longer.
+ * printed; GPOOL_TEST_SEED= sets it, GPOOL_TEST_SCALE= makes the run longer.
  */
 #include "client/kv/block_lru.h"
 #include "client/kv/prefix_table.h"

@@ -101,7 +101,7 @@ static void test_wrong_args_are_refused(void **state)
 	layer_fini(&layer);
 }
 
-/* What is in device memory cannot be refused at the call; it is left out. */
+/* Values in device memory cannot be refused at the call; they are skipped. */
 static void test_a_wrong_batch_is_left_out(void **state)
 {
 	struct rig *rig = *state;

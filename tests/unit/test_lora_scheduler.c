@@ -519,7 +519,7 @@ static void model_step(const struct lora_options *options, uint32_t load)
 	model_form(options);
 }
 
-/* Nothing comes any more: everybody is served. */
+/* No further arrivals: every request is served. */
 static void model_drain(const struct lora_options *options)
 {
 	for (uint32_t i = 0; model.waiting; i++) {

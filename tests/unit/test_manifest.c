@@ -270,7 +270,7 @@ static void test_draft_limits(void **state)
 	assert_int_equal(draft_set(&draft, key, "v", 1), 0);
 	assert_int_equal(draft_set(&draft, "large", large, MANIFEST_BYTES_MAX), 0);
 	assert_int_equal(draft_manifest(&draft, &runs, 4096, &fd), -EFBIG);
-	/* What was replaced does not count. */
+	/* Replaced entries do not count. */
 	assert_int_equal(draft_set(&draft, "large", "small", 5), 0);
 	assert_int_equal(draft_manifest(&draft, &runs, 4096, &fd), 0);
 	close(fd);

@@ -4,7 +4,7 @@
  * Goal: whatever is killed whenever, every job is done, once or twice, in an order that leaves the right bytes; results
  * neither get lost nor come before their bytes; a mover keeps nothing of its keeper's that it does not need. Method:
  * streams of jobs that undo and need each other, killed with SIGKILL after some random number of results, many times
- * (mover_rig.h). The seed is printed; GPOOL_TEST_SEED= takes it back, GPOOL_TEST_SCALE= makes it longer.
+ * (mover_rig.h). The seed is printed; GPOOL_TEST_SEED= sets it, GPOOL_TEST_SCALE= makes the run longer.
  */
 #include "tests/unit/mover_rig.h"
 

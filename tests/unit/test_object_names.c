@@ -3,7 +3,7 @@
  *
  * Goal: a record in a chain is found by its name and domain, the latest first, and no other; what somebody else has
  * written there leads nowhere else than to records, and its reader comes to an end. Method: random steps against an
- * array, and chains of rubbish. The seed is printed; GPOOL_TEST_SEED= takes it back.
+ * array, and chains of rubbish. The seed is printed; GPOOL_TEST_SEED= sets it.
  */
 #include "shm/object_names.h"
 

@@ -223,7 +223,7 @@ static void books_make(void)
 	}
 }
 
-/* What the publisher still leased when it died, as its burial gives it back. */
+/* The pages that the publisher still leased when it died, as freed at the end of its session. */
 static void dead_buried(void)
 {
 	if (!pool->sessions[WRITER])
@@ -332,7 +332,7 @@ static void test_rolled_back_without_manifest(void **state)
 		}
 }
 
-/* A publisher's page that is somebody else's by now: it cannot be finished. */
+/* A publisher's page that has another owner by now: the publication cannot be completed. */
 static void test_cannot_finish(void **state)
 {
 	(void)state;

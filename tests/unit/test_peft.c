@@ -221,7 +221,7 @@ static void test_refused_configs(void **state)
 	}
 }
 
-/* What changes nothing is let be. */
+/* Keys without effect are accepted. */
 static void test_taken_configs(void **state)
 {
 	static const char *const configs[] = {

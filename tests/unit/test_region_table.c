@@ -463,7 +463,7 @@ static uint64_t file_blocks(int fd)
 	return (uint64_t)stat.st_blocks * 512;
 }
 
-/* What is not used takes no memory, also when it is looked at. */
+/* Unused parts take no memory, also when they are read. */
 static void test_unused_costs_nothing(void **state)
 {
 	struct session_segment segment, reader;

@@ -436,7 +436,7 @@ static void test_rebalancing_ends(void **state)
 	begin(&limits, 40);
 	for (uint32_t i = 0; i < 40; i++)
 		add(i, 10);
-	/* Accessed by many who got no place: 0 is wanted most. */
+	/* Accessed by many requests that got no place: 0 has the most accesses. */
 	for (uint32_t i = 30; i < 40; i++)
 		use_cold(i);
 	for (uint32_t i = 0; i < 30; i++)
@@ -534,7 +534,7 @@ static void test_rebalancing_leaves_the_moved_alone(void **state)
 	end();
 }
 
-/* What one who decided before has brought there. */
+/* An adapter loaded by an earlier decision. */
 static void test_adopts(void **state)
 {
 	const struct residency_limits limits = limits_of(20, 10);
@@ -803,7 +803,7 @@ static void slow_acquire(uint32_t number)
 		slow_access(adapter);
 }
 
-/* The next one that anybody holds: once, or all that hold it. */
+/* Release the next held one: once, or all holds of it. */
 static void slow_let_go(uint32_t number)
 {
 	struct slow_adapter *adapter = &slow.adapters[number];

@@ -122,7 +122,7 @@ static void test_entries_are_used_again(void **state)
 	assert_false(fence_reached(&session, joint));
 }
 
-/* What a hostile worker may write: members that name each other, entries and slots that do not exist. */
+/* Values of a hostile worker: members that refer to each other, entries and slots that do not exist. */
 static void test_hostile_entries(void **state)
 {
 	(void)state;
