@@ -63,7 +63,8 @@ COMMON_SRC := $(wildcard shm/*.c proto/*.c cuda/*.c cuda/kernels/*.c shm/policy/
 AGENT_SRC := $(wildcard agent/*.c agent/*/*.c)
 KEEPER_SRC := agent/main.c $(addprefix agent/base/,layout.c ledger.c log.c) $(wildcard agent/config/*.c agent/keeper/*.c shm/*.c proto/*.c)
 MODULE_SRC := $(filter-out agent/main.c agent/keeper/%,$(AGENT_SRC)) $(COMMON_SRC)
-CLIENT_SRC := $(filter-out client/torch/% client/examples/%,$(wildcard client/*.c client/*/*.c client/*/*/*.c))
+CLIENT_SRC := $(filter-out client/torch/% client/examples/%,$(wildcard client/*.c client/*/*.c))
+LORA_SRC := $(wildcard client/lora/*/*.c)
 TOOLS := $(patsubst tools/%/main.c,%,$(wildcard tools/*/main.c))
 UNIT := $(notdir $(basename $(wildcard tests/unit/test_*.c)))
 ABI := $(notdir $(basename $(wildcard tests/abi/test_*.c)))
@@ -79,32 +80,35 @@ KEEPER_OBJ := $(call obj,$(KEEPER_SRC))
 MODULE_OBJ := $(call obj,$(MODULE_SRC)) $(CUDA_KERNEL_OBJ)
 AGENT_LIB_OBJ := $(filter-out $(B)/obj/agent/main.o,$(AGENT_OBJ))
 CLIENT_OBJ := $(call obj,$(CLIENT_SRC))
+LORA_OBJ := $(call obj,$(LORA_SRC))
 KERNEL_OBJ := $(CUDA_KERNEL_OBJ)
 
-CLIENT_LIBS := -lnanomsg -luring -lxxhash -lzstd -lcjson -lyajl -lpcre2-8 -lm -ldl
+CLIENT_LIBS := -lnanomsg -ldl
+LORA_LIBS := -luring -lxxhash -lzstd -lcjson -lyajl -lpcre2-8 -lm
 KEEPER_LIBS := -lconfig -ldl
 AGENT_LIBS := -lnanomsg -lconfig -lseccomp -luring -lxxhash -ldl
-TOOL_LIBS := $(CLIENT_LIBS)
+TOOL_LIBS := $(LORA_LIBS) $(CLIENT_LIBS)
 bench_LIBS := -ljemalloc
 exporter_LIBS := -lmicrohttpd
 poolctl_LIBS := -lncursesw -ltinfo
 # The page stands in the program.
 $(B)/obj/tools/exporter/page.o: tools/exporter/page.html
-TEST_LIBS := -lcmocka $(AGENT_LIBS) $(CLIENT_LIBS)
+TEST_LIBS := -lcmocka $(AGENT_LIBS) $(LORA_LIBS) $(CLIENT_LIBS)
 
 PROGRAMS := $(B)/gpoold $(B)/poolctl $(B)/gpool-demo $(B)/gpool-bench $(B)/gpool-exporter $(B)/gpool-replay
-LIBRARIES := $(B)/libgpool.so $(B)/libgpool.a $(B)/libgpool_torch.so
+LIBRARIES := $(addprefix $(B)/,libgpool.so libgpool.a libgpool_lora.so libgpool_lora.a libgpool_torch.so)
 tool_name = $(if $(filter poolctl,$(1)),poolctl,gpool-$(1))
 
 .DEFAULT_GOAL := all
 .PHONY: all
-all: need-deps $(B)/gpoold $(B)/gpoold-agent.so $(LIBRARIES) $(foreach t,$(TOOLS),$(B)/$(call tool_name,$(t))) $(B)/gpool.pc links
+all: need-deps $(B)/gpoold $(B)/gpoold-agent.so $(LIBRARIES) $(foreach t,$(TOOLS),$(B)/$(call tool_name,$(t))) $(B)/gpool.pc $(B)/gpool-lora.pc links
 
 # build/NAME -> build/release/NAME
 .PHONY: links
 links: $(B)/gpoold $(B)/gpoold-agent.so $(LIBRARIES) $(foreach t,$(TOOLS),$(B)/$(call tool_name,$(t)))
 ifeq ($(CONFIG),release)
 	$(Q)for f in $(notdir $^); do ln -sfn release/$$f build/$$f; done
+	$(Q)for f in libgpool libgpool_lora; do ln -sfn release/$$f.so build/$$f.so.$(SOVERSION); done
 endif
 
 $(B)/obj/%.o: %.c
@@ -129,9 +133,26 @@ $(B)/obj/agent/keeper/loader.o: ALL_CFLAGS += -DGPOOL_MODULE_DIR='"$(libdir)/gpo
 $(B)/libgpool.a: $(CLIENT_OBJ) $(COMMON_OBJ) $(KERNEL_OBJ)
 	$(call say,AR,$@)rm -f $@ && ar rcs $@ $^
 
-$(B)/libgpool.so: $(CLIENT_OBJ) $(COMMON_OBJ) $(KERNEL_OBJ) client/libgpool.map
-	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libgpool.so.$(SOVERSION) -Wl,--version-script=client/libgpool.map \
+# What libgpool_lora calls in libgpool carries the version of both: see client/core/internal.h.
+$(B)/libgpool.map: client/libgpool.map Makefile
+	@mkdir -p $(@D)
+	$(Q)sed 's/@VERSION@/$(VERSION)/' $< > $@
+
+$(B)/libgpool.so: $(CLIENT_OBJ) $(COMMON_OBJ) $(KERNEL_OBJ) $(B)/libgpool.map
+	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) -shared -Wl,--as-needed -Wl,-soname,libgpool.so.$(SOVERSION) -Wl,--version-script=$(B)/libgpool.map \
 		-o $@ $(filter %.o,$^) $(CLIENT_LIBS) && ln -sfn libgpool.so $(B)/libgpool.so.$(SOVERSION)
+
+$(B)/libgpool_lora.a: $(LORA_OBJ)
+	$(call say,AR,$@)rm -f $@ && ar rcs $@ $^
+
+# It has copies of its own of what it uses in shm/ and cuda/, which are functions without state; --exclude-libs keeps them hidden.
+$(B)/libcommon.a: $(COMMON_OBJ) $(KERNEL_OBJ)
+	$(call say,AR,$@)rm -f $@ && ar rcs $@ $^
+
+$(B)/libgpool_lora.so: $(LORA_OBJ) $(B)/libgpool.so $(B)/libcommon.a client/lora/libgpool_lora.map
+	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) -shared -Wl,--as-needed -Wl,-soname,libgpool_lora.so.$(SOVERSION) -Wl,-rpath,'$$ORIGIN' \
+		-Wl,--version-script=client/lora/libgpool_lora.map -o $@ $(LORA_OBJ) -L$(B) -lgpool $(B)/libcommon.a $(LORA_LIBS) && \
+		ln -sfn libgpool_lora.so $(B)/libgpool_lora.so.$(SOVERSION)
 
 # A user of libgpool like any other: it sees gpool.h and what that declares, and finds libgpool beside itself.
 $(B)/obj/client/torch/torch.o $(B)/obj/tests/integration/test_torch.o: ALL_CFLAGS += -Iclient
@@ -142,7 +163,7 @@ $(B)/libtools.a: $(call obj,$(wildcard tools/lib/*.c))
 	$(call say,AR,$@)rm -f $@ && ar rcs $@ $^
 
 define tool_rule
-$(B)/$(call tool_name,$(1)): $(call obj,$(wildcard tools/$(1)/*.c)) $($(1)_OBJ) $(B)/libtools.a $(B)/libgpool.a
+$(B)/$(call tool_name,$(1)): $(call obj,$(wildcard tools/$(1)/*.c)) $($(1)_OBJ) $(B)/libtools.a $(B)/libgpool_lora.a $(B)/libgpool.a
 	$$(call say,LD,$$@)$$(CC) $$(ALL_LDFLAGS) -o $$@ $$^ $$(TOOL_LIBS) $$($(1)_LIBS)
 endef
 $(foreach t,$(TOOLS),$(eval $(call tool_rule,$(t))))
@@ -152,6 +173,12 @@ $(B)/gpool.pc: Makefile
 	$(Q)printf '%s\n' 'prefix=$(prefix)' 'libdir=$(libdir)' 'includedir=$(includedir)' '' 'Name: gpool' \
 		'Description: GPU memory lent in pages by one agent per machine' 'Version: $(VERSION)' \
 		'Libs: -L$${libdir} -lgpool' 'Libs.private: $(CLIENT_LIBS) -pthread' 'Cflags: -I$${includedir}' > $@
+
+$(B)/gpool-lora.pc: Makefile
+	@mkdir -p $(@D)
+	$(Q)printf '%s\n' 'prefix=$(prefix)' 'libdir=$(libdir)' '' 'Name: gpool-lora' \
+		'Description: LoRA adapters in memory of gpool' 'Version: $(VERSION)' 'Requires: gpool = $(VERSION)' \
+		'Libs: -L$${libdir} -lgpool_lora' 'Libs.private: $(LORA_LIBS)' > $@
 
 # GPU kernels as C++ for the CPU: tests/emulated/ gives them what nvcc would.
 EMULATED_OBJ := $(patsubst cuda/kernels/%.cu,$(B)/obj/emulated/%.o,$(CUDA_KERNEL_SRC)) $(B)/obj/tests/emulated/emulator.o
@@ -167,10 +194,10 @@ test_http_LIBS := $(exporter_LIBS)
 
 # Tests: every program may use the code of agent, client and tools/lib, never both mains.
 define test_rule
-$(B)/tests/$(2): $(B)/obj/tests/$(1)/$(2).o $$($(2)_OBJ) $(B)/libtools.a $(B)/libgpool.a $(AGENT_LIB_OBJ) $(call obj,$(wildcard tests/lib/*.c))
+$(B)/tests/$(2): $(B)/obj/tests/$(1)/$(2).o $$($(2)_OBJ) $(B)/libtools.a $(B)/libgpool_lora.a $(B)/libgpool.a $(AGENT_LIB_OBJ) $(call obj,$(wildcard tests/lib/*.c))
 	@mkdir -p $$(@D)
 	$$(call say,LD,$$@)$$(CC) $$(ALL_LDFLAGS) -o $$@ $(B)/obj/tests/$(1)/$(2).o $$($(2)_OBJ) $(AGENT_LIB_OBJ) $(call obj,$(wildcard tests/lib/*.c)) \
-		$(B)/libtools.a $(B)/libgpool.a $$(TEST_LIBS) $$($(2)_LIBS)
+		$(B)/libtools.a $(B)/libgpool_lora.a $(B)/libgpool.a $$(TEST_LIBS) $$($(2)_LIBS)
 endef
 $(foreach t,$(UNIT),$(eval $(call test_rule,unit,$(t))))
 $(foreach t,$(ABI),$(eval $(call test_rule,abi,$(t))))

@@ -7,27 +7,28 @@
 #ifndef GPOOL_CLIENT_LAST_ERROR_H
 #define GPOOL_CLIENT_LAST_ERROR_H
 
+#include "client/core/internal.h"
 #include <stdint.h>
 
 struct gpool;
 struct gpool_block;
 
 /* fail() - note the text. Returns error, so that callers can return it. */
-int fail(int error, const char *format, ...) __attribute__((format(printf, 2, 3), noinline, cold));
+int fail(int error, const char *format, ...) GPOOL_INTERNAL(fail) __attribute__((format(printf, 2, 3), noinline, cold));
 
 /* fail_size() - -EINVAL: a struct's `size` is too small to hold itself. */
-int fail_size(uint32_t size) __attribute__((noinline, cold));
+int fail_size(uint32_t size) GPOOL_INTERNAL(fail_size) __attribute__((noinline, cold));
 /* fail_handle() - -EINVAL: block_handle_bad(). */
 int fail_handle(const struct gpool *pool, const struct gpool_block *block) __attribute__((noinline, cold));
 /* fail_unpinned() - -EINVAL: a block without a pin. */
 int fail_unpinned(const struct gpool_block *block) __attribute__((noinline, cold));
 /* fail_timeout() - -EINVAL: a timeout below -1. */
-int fail_timeout(int timeout_ms) __attribute__((noinline, cold));
+int fail_timeout(int timeout_ms) GPOOL_INTERNAL(fail_timeout) __attribute__((noinline, cold));
 /* fail_stream() - -EINVAL: not the number of an open stream. */
-int fail_stream(uint32_t stream) __attribute__((noinline, cold));
+int fail_stream(uint32_t stream) GPOOL_INTERNAL(fail_stream) __attribute__((noinline, cold));
 
 /* fail_role() - -EPERM: the session is an observer or admin. */
-int fail_role(const struct gpool *pool) __attribute__((noinline, cold));
+int fail_role(const struct gpool *pool) GPOOL_INTERNAL(fail_role) __attribute__((noinline, cold));
 /* fail_asleep() - -EBUSY: the session sleeps. */
 int fail_asleep(void) __attribute__((noinline, cold));
 /* fail_address() - -EINVAL: no allocation of gpool_malloc_async() begins there. */

@@ -32,6 +32,7 @@
 #ifndef GPOOL_CLIENT_POOL_H
 #define GPOOL_CLIENT_POOL_H
 
+#include "client/core/internal.h"
 #include "client/gpool.h"
 #include "cuda/gpu.h"
 #include "proto/messages.h"
@@ -170,7 +171,7 @@ struct gpool {
 };
 
 void __attribute__((format(printf, 3, 4)))
-pool_log(const struct gpool *pool, enum pool_log_level level, const char *format, ...);
+pool_log(const struct gpool *pool, enum pool_log_level level, const char *format, ...) GPOOL_INTERNAL(pool_log);
 
 /* pool_gone() - whether the agent has ended this session or the connection. */
 bool pool_gone(const struct gpool *pool);
@@ -180,7 +181,7 @@ bool pool_gone(const struct gpool *pool);
  * be zero.
  * Return: 0, -EINVAL (smaller than its own size field), -E2BIG.
  */
-int options_read(void *to, size_t known, const void *from);
+int options_read(void *to, size_t known, const void *from) GPOOL_INTERNAL(options_read);
 
 /*
  * struct_answer() - copy a filled structure of `known` bytes to a caller's of `size`: a program built against an older

@@ -7,6 +7,7 @@
 #ifndef GPOOL_CLIENT_STREAM_H
 #define GPOOL_CLIENT_STREAM_H
 
+#include "client/core/internal.h"
 #include "client/core/pool.h"
 #include "cuda/kernels/lora.h"
 #include "cuda/kernels/quantise.h"
@@ -17,7 +18,7 @@ int stream_open_all(struct gpool *pool);
 void stream_close_all(struct gpool *pool);
 
 /* stream_sync_all() - wait for all work queued so far on streams that are not manual: 0, or what the back end said. */
-int stream_sync_all(struct gpool *pool);
+int stream_sync_all(struct gpool *pool) GPOOL_INTERNAL(stream_sync_all);
 
 /* stream_slot_of() - of an open stream: 0, -EINVAL. One load. */
 int stream_slot_of(struct gpool *pool, uint32_t stream, uint32_t *slot);
@@ -26,7 +27,7 @@ int stream_slot_of(struct gpool *pool, uint32_t stream, uint32_t *slot);
  * stream_was() - it is open, or was: 0, -EINVAL. stream_can_wait() - whether it is open and not manual; takes no lock.
  */
 int stream_was(struct gpool *pool, uint32_t stream);
-bool stream_can_wait(struct gpool *pool, uint32_t stream);
+bool stream_can_wait(struct gpool *pool, uint32_t stream) GPOOL_INTERNAL(stream_can_wait);
 
 /*
  * stream_pool_alloc(), stream_pool_free() - gpu_pool_alloc(), gpu_pool_free() on a stream: -EINVAL: not open.
@@ -45,7 +46,7 @@ int stream_quantise(struct gpool *pool, uint32_t stream, const struct quantise_a
  * stream_lora() - lora_shrink_queue() and lora_expand_queue() on a stream: both, or neither adds anything. -EINVAL
  * also: not open, or manual.
  */
-int stream_lora(struct gpool *pool, uint32_t stream, const struct lora_args *args);
+int stream_lora(struct gpool *pool, uint32_t stream, const struct lora_args *args) GPOOL_INTERNAL(stream_lora);
 
 /*
  * A fence for others: 0, 1 (it is reached, so there is nothing to tell), -EINVAL (not a fence that a stream of ours has
@@ -83,7 +84,7 @@ int stream_wait_word(struct gpool *pool, struct gpu_stream *stream, struct gpool
 uint64_t fence_joined(struct gpool *pool, uint64_t old, uint64_t fence);
 
 /* fence_check() - 0, or -EINVAL: no stream has recorded such a fence. */
-int fence_check(struct gpool *pool, struct gpool_fence fence);
+int fence_check(struct gpool *pool, struct gpool_fence fence) GPOOL_INTERNAL(fence_check);
 /* fence_pending() - whether it is not reached yet, of one that something of ours will wait for then. */
 bool fence_pending(struct gpool *pool, struct gpool_fence fence);
 

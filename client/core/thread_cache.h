@@ -12,6 +12,7 @@
 #ifndef GPOOL_CLIENT_THREAD_CACHE_H
 #define GPOOL_CLIENT_THREAD_CACHE_H
 
+#include "client/core/internal.h"
 #include "client/core/block.h"
 
 enum {
@@ -77,6 +78,9 @@ static inline struct thread_cache *thread_cache_of(struct gpool *pool)
  */
 int thread_cache_pool_open(struct gpool *pool);
 void thread_cache_pool_close(struct gpool *pool);
+
+/* adapter_count() - count the acquisition of an adapter, resident or not, in the statistics of this session. */
+void adapter_count(struct gpool *pool, bool hit) GPOOL_INTERNAL(adapter_count);
 
 /* thread_cache_flush() - all pages that the calling thread keeps become idle. */
 void thread_cache_flush(struct thread_cache *cache);

@@ -12,6 +12,7 @@
 #ifndef GPOOL_CLIENT_OBJECT_H
 #define GPOOL_CLIENT_OBJECT_H
 
+#include "client/core/internal.h"
 #include "client/core/block.h"
 #include "shm/manifest.h"
 
@@ -84,7 +85,7 @@ void object_free(struct gpool_object *object);
 void objects_close_all(struct gpool *pool);
 int object_text_copy(char *to, size_t size, const char *from);
 /* object_domain() - the trust domain of this session, to which its names belong; 0: domains are not told apart. */
-uint32_t object_domain(const struct gpool *pool);
+uint32_t object_domain(const struct gpool *pool) GPOOL_INTERNAL(object_domain);
 /*
  * object_look_up() - the version that a name means at this moment, as gpool_object_next() tells it, without asking the
  * agent: false, there is none, or its record is just changing. Cost: below a microsecond, whatever else there is.
@@ -101,7 +102,7 @@ int object_open(struct gpool *pool, const char *name, const struct gpool_object_
 /* object_pin_raise() - a pin on what is about to be published: its pages are in transit. */
 void object_pin_raise(struct gpool_object *object);
 /* object_is_gone() - an open version does not stand any more: it was evicted, as class GPOOL_OBJECT_PINNABLE allows. */
-bool object_is_gone(const struct gpool_object *object);
+bool object_is_gone(const struct gpool_object *object) GPOOL_INTERNAL(object_is_gone);
 /* objects_sweep() - ranges and places of those that were evicted are unmapped. False: not all of them could be. */
 bool objects_sweep(struct gpool *pool);
 /*

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("GPOOL_BUILD", ROOT / "build"))
 PACKAGE = os.environ.get("GPOOL_PYTHON", str(ROOT / "client" / "python"))
 sys.path.insert(0, PACKAGE)
-os.environ.setdefault("GPOOL_LIBRARY", str(BUILD / "libgpool.so"))
+os.environ.setdefault("GPOOL_LIBRARY", str(BUILD / "libgpool_lora.so"))
 
 import gpool  # noqa: E402
 

@@ -1,6 +1,6 @@
 """What the package knows of gpool.h is what gpool.h says: client/python/gpool/_abi.py is what the generator makes of it
 today, a C compiler finds the same
-sizes, places and numbers, and libgpool.so exports every call."""
+sizes, places and numbers, and the libraries export every call."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Abi(unittest.TestCase):
             self.assertEqual(ctypes.sizeof(getattr(_abi, struct)), size, struct)
 
     def test_all_calls_are_there(self) -> None:
-        exported = (ROOT / "client" / "libgpool.map").read_text()
+        exported = "".join((ROOT / "client" / m).read_text() for m in ("libgpool.map", "lora/libgpool_lora.map"))
         for name in _abi.CALLS:
             self.assertIn(f"\t{name};", exported)
             self.assertTrue(hasattr(library(), name), name)
@@ -125,7 +125,7 @@ class Library(unittest.TestCase):
         ).stdout
 
     def test_the_one_that_is_named(self) -> None:
-        self.assertIn("cannot load libgpool: '/nowhere.so': no such file", self.load(GPOOL_LIBRARY="/nowhere.so"))
+        self.assertIn("cannot load libgpool_lora: '/nowhere.so': no such file", self.load(GPOOL_LIBRARY="/nowhere.so"))
 
     def test_one_that_lacks_something(self) -> None:
         with tempfile.TemporaryDirectory() as folder:

@@ -25,17 +25,19 @@ for program in "${programs[@]}"; do
     cp "$program" "$place"
     strip --strip-debug "$place"
 done
-cp "$build/libgpool.so" "$bundle/lib/libgpool.so.0"
-strip --strip-debug "$bundle/lib/libgpool.so.0"
-ln -s libgpool.so.0 "$bundle/lib/libgpool.so"
+for name in libgpool libgpool_lora; do
+    cp "$build/$name.so" "$bundle/lib/$name.so.0"
+    strip --strip-debug "$bundle/lib/$name.so.0"
+    ln -s "$name.so.0" "$bundle/lib/$name.so"
+done
 
 # "NAME => PATH (address)"
-for program in "${programs[@]}" "$build/libgpool.so"; do
+for program in "${programs[@]}" "$build/libgpool.so" "$build/libgpool_lora.so"; do
     ldd "$program"
 done | awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' | sort -u | while read -r name path; do
     case $name in
     libc.so.* | libm.so.* | libdl.so.* | librt.so.* | libpthread.so.* | libresolv.so.* | libutil.so.* | libanl.so.*) ;;
-    libgpool.so.*) ;;
+    libgpool.so.* | libgpool_lora.so.*) ;;
     *) cp -L "$path" "$bundle/lib/$name" ;;
     esac
 done

@@ -40,7 +40,7 @@ need-test-deps:
 	$(Q)tools/build/deps.sh --quiet build test
 
 # No object before its headers are there.
-$(COMMON_OBJ) $(AGENT_OBJ) $(CLIENT_OBJ): | need-deps
+$(COMMON_OBJ) $(AGENT_OBJ) $(CLIENT_OBJ) $(LORA_OBJ): | need-deps
 
 # ---- running what was built ----
 
@@ -97,7 +97,7 @@ format: ## clang-format and ruff, in place
 
 # ---- install ----
 
-LIBRARY_FILE := libgpool.so.$(VERSION)
+SHARED := libgpool libgpool_lora
 COMPLETION_DIR := $(prefix)/share/bash-completion/completions
 ZSH_DIR := $(prefix)/share/zsh/site-functions
 TRACE_DIR := $(prefix)/share/gpool/traces
@@ -126,19 +126,18 @@ $(B)/grafana-dashboard.json: tools/exporter/monitoring/dashboard.py
 
 .PHONY: install uninstall
 install: all ## install below prefix and sysconfdir
-	$(Q)rm -f $(B)/gpool.pc && $(MAKE) --no-print-directory $(B)/gpool.pc
+	$(Q)rm -f $(B)/*.pc && $(MAKE) --no-print-directory $(B)/gpool.pc $(B)/gpool-lora.pc
 	$(INSTALL) -d $(DESTDIR)$(sbindir) $(DESTDIR)$(bindir) $(DESTDIR)$(libdir)/pkgconfig $(DESTDIR)$(includedir)/gpool \
 		$(DESTDIR)$(libdir)/gpool $(DESTDIR)$(sysconfdir)/gpool
 	$(INSTALL) -m 755 $(B)/gpoold $(DESTDIR)$(sbindir)/
 	$(INSTALL) -m 644 $(B)/gpoold-agent.so $(DESTDIR)$(libdir)/gpool/gpoold-agent.so~
 	mv -f $(DESTDIR)$(libdir)/gpool/gpoold-agent.so~ $(DESTDIR)$(libdir)/gpool/gpoold-agent.so
 	$(INSTALL) -m 755 $(addprefix $(B)/,$(TOOL_NAMES)) $(DESTDIR)$(bindir)/
-	$(INSTALL) -m 644 $(B)/libgpool.so $(DESTDIR)$(libdir)/$(LIBRARY_FILE)
-	ln -sfn $(LIBRARY_FILE) $(DESTDIR)$(libdir)/libgpool.so.$(SOVERSION)
-	ln -sfn libgpool.so.$(SOVERSION) $(DESTDIR)$(libdir)/libgpool.so
-	$(INSTALL) -m 644 $(B)/libgpool.a $(DESTDIR)$(libdir)/
+	for name in $(SHARED); do $(INSTALL) -m 644 $(B)/$$name.so $(DESTDIR)$(libdir)/$$name.so.$(VERSION) && \
+		ln -sfn $$name.so.$(VERSION) $(DESTDIR)$(libdir)/$$name.so.$(SOVERSION) && \
+		ln -sfn $$name.so.$(SOVERSION) $(DESTDIR)$(libdir)/$$name.so && $(INSTALL) -m 644 $(B)/$$name.a $(DESTDIR)$(libdir)/ || exit 1; done
 	$(INSTALL) -m 644 $(B)/libgpool_torch.so $(DESTDIR)$(libdir)/
-	$(INSTALL) -m 644 $(B)/gpool.pc $(DESTDIR)$(libdir)/pkgconfig/
+	$(INSTALL) -m 644 $(B)/gpool.pc $(B)/gpool-lora.pc $(DESTDIR)$(libdir)/pkgconfig/
 	$(INSTALL) -m 644 client/gpool.h client/torch/gpool_torch.h $(DESTDIR)$(includedir)/
 	$(INSTALL) -m 644 client/gpool/*.h $(DESTDIR)$(includedir)/gpool/
 	$(foreach s,$(MANDIRS),$(if $(call man_pages,$(s)),$(INSTALL) -d $(DESTDIR)$(mandir)/man$(s) && \
@@ -162,8 +161,8 @@ install: all ## install below prefix and sysconfdir
 
 uninstall: ## remove what install puts there, but for the configuration
 	rm -f $(DESTDIR)$(sbindir)/gpoold $(DESTDIR)$(libdir)/gpool/gpoold-agent.so $(addprefix $(DESTDIR)$(bindir)/,$(TOOL_NAMES)) \
-		$(addprefix $(DESTDIR)$(libdir)/,$(LIBRARY_FILE) libgpool.so.$(SOVERSION) libgpool.so libgpool.a libgpool_torch.so) \
-		$(DESTDIR)$(libdir)/pkgconfig/gpool.pc \
+		$(addprefix $(DESTDIR)$(libdir)/,$(foreach s,$(SHARED),$(s).so.$(VERSION) $(s).so.$(SOVERSION) $(s).so $(s).a) libgpool_torch.so) \
+		$(addprefix $(DESTDIR)$(libdir)/pkgconfig/,gpool.pc gpool-lora.pc) \
 		$(DESTDIR)$(includedir)/gpool.h $(DESTDIR)$(includedir)/gpool_torch.h \
 		$(DESTDIR)$(COMPLETION_DIR)/poolctl $(DESTDIR)$(ZSH_DIR)/_poolctl $(addprefix $(DESTDIR)$(TRACE_DIR)/,$(notdir $(TRACES))) \
 		$(addprefix $(DESTDIR)$(SYSTEMD_DIR)/,$(UNITS)) $(DESTDIR)$(SYSUSERS_DIR)/gpool.conf $(DESTDIR)$(TMPFILES_DIR)/gpool.conf \

@@ -47,8 +47,8 @@ $(filter-out $(COMPUTING),$(call obj,$(wildcard tests/unit/*.c tests/integration
 # Fuzz programs exist in CONFIG=fuzz alone: clang's libFuzzer, over the same code as everything else.
 ifeq ($(CONFIG),fuzz)
 define fuzz_rule
-$(B)/$(1): $(B)/obj/tests/fuzz/$(1).o $(AGENT_LIB_OBJ) $(call obj,$(wildcard tests/lib/*.c)) $(B)/libtools.a $(B)/libgpool.a
-	$$(call say,LD,$$@)$$(CC) $$(ALL_LDFLAGS) -fsanitize=fuzzer -o $$@ $$^ $$(AGENT_LIBS) $$(CLIENT_LIBS)
+$(B)/$(1): $(B)/obj/tests/fuzz/$(1).o $(AGENT_LIB_OBJ) $(call obj,$(wildcard tests/lib/*.c)) $(B)/libtools.a $(B)/libgpool_lora.a $(B)/libgpool.a
+	$$(call say,LD,$$@)$$(CC) $$(ALL_LDFLAGS) -fsanitize=fuzzer -o $$@ $$^ $$(AGENT_LIBS) $$(LORA_LIBS) $$(CLIENT_LIBS)
 endef
 $(foreach f,$(FUZZ),$(eval $(call fuzz_rule,$(f))))
 

@@ -1,4 +1,4 @@
-"""Where libgpool.so is, and its calls with their types."""
+"""Where the libraries are, and their calls with their types."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Iterator
 
 from . import _abi
 
-_SONAME = "libgpool.so.0"
+_SONAME = "libgpool_lora.so.0"  # it needs libgpool, whose calls are found through it
 
 
 def _places() -> Iterator[str]:
@@ -23,7 +23,7 @@ def _places() -> Iterator[str]:
     here = Path(__file__).resolve()
     for root in here.parents[3:4]:
         if (root / "client" / "gpool.h").exists():
-            yield str(root / "build" / "libgpool.so")
+            yield str(root / "build" / "libgpool_lora.so")
     for folder in here.parents[2:5]:
         if folder.name.startswith("lib"):
             yield str(folder / _SONAME)
@@ -40,7 +40,9 @@ def _load() -> ctypes.CDLL:
             return ctypes.CDLL(place)
         except OSError as error:
             tried.append(f"'{place}': {error}")
-    raise ImportError(f"cannot load libgpool: {'; '.join(tried)}; install gpool, or let GPOOL_LIBRARY name the file")
+    raise ImportError(
+        f"cannot load libgpool_lora: {'; '.join(tried)}; install gpool, or let GPOOL_LIBRARY name the file"
+    )
 
 
 @functools.lru_cache(maxsize=None)
