@@ -52,7 +52,7 @@ static int drain_wait(
 	const struct command *command, struct gpool *pool, const char *name, uint64_t until_ms, struct left *left)
 {
 	struct left printed = {UINT32_MAX, UINT32_MAX};
-	struct gpool_event event;
+	struct gpool_event event = GPOOL_EVENT_INIT;
 
 	gpool_event_next(pool, 0, &event); /* from now on none is missed */
 	for (;;) {
