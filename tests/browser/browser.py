@@ -86,13 +86,13 @@ class Browser:
             self.events.append(answer)
 
     def value(self, expression):
-        """Of an expression in the page."""
+        """Return the value of an expression in the page."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in answer:
             raise RuntimeError(f"{expression}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
-    def until(self, expression, seconds=30):
+    def until(self, expression, seconds=90):
         """Poll the page until the expression is true; the page sends no event."""
         end = time.monotonic() + seconds
         while not (value := self.value(expression)):

@@ -1,11 +1,11 @@
 /*
- * Goal: whatever a worker writes into its session segment, the agent's books stay right and other sessions stay
- * untouched.
- * Method: a real pool and two real sessions inside this process; the input is a list of writes into the first session's
- * segment (offset and bytes) and of things that make the agent look at it: doorbell, housekeeping, eviction, requests
- * of tools, results of the mover, which this process plays as well: no byte is moved, and a result is whatever the
- * input says. After each step: the pool's words, counts and books agree, the second session has exactly what it had,
- * and slots of spilled pages are taken or free.
+ * Goal: whatever a worker writes into its session segment, the agent's accounting stays correct and other sessions are
+ * not affected.
+ * Method: a real pool and two real sessions inside this process. The input is a list of writes into the first session's
+ * segment (offset and bytes) and of triggers that make the agent read it: doorbell, housekeeping, eviction, requests of
+ * tools, results of the mover, which this process plays as well: no byte is moved, and the input determines the result.
+ * After each step the pool's words and counts agree, the second session is unchanged, and each slot of spilled pages is
+ * either taken or free.
  */
 #include "agent/control/control.h"
 #include "agent/control/housekeeping.h"

@@ -1,12 +1,12 @@
 /*
- * test_bench.c - gpool-bench as people run it, and what it must find of gpool_malloc_async() on any machine, however
+ * test_bench.c - gpool-bench as a program, and its results for gpool_malloc_async() that hold on any machine, however
  * slow.
  *
- * Goal: the steady state makes no driver call; 300 GB go through 80 GB without a failure, and then one request gets at
- * least 90 % of what is free; random allocations hold little more than what is live, and less than a caching allocator
- * where these are large; adapters of mixed sizes come and go without a failure, a wrong weight or memory that none can
- * have; names mean what the manual says. Method: the real program, one run of each; times are not looked at. It is
- * linked with jemalloc, which no sanitizer bears.
+ * Goal: the steady state makes no driver call; 300 GB are allocated and freed in 80 GB without a failure, and then one
+ * request gets at least 90 % of the free memory; random allocations hold little more than the live memory, and less
+ * than a caching allocator where these are large; adapters of mixed sizes are loaded and evicted without a failure, a
+ * wrong weight or unusable memory; names match the manual. Method: the real program, one run of each; times are not
+ * checked. It is linked with jemalloc, which no sanitizer supports.
  */
 #include "tests/integration/tool_process.h"
 

@@ -1,11 +1,11 @@
 /*
- * test_client_kv_offer.c - the memory of cached prefixes is available to others while its engine calls nothing.
+ * test_client_kv_offer.c - the memory of cached prefixes is available to others while its engine makes no call.
  *
- * Goal: what no sequence uses another process gets by one allocation, however long the engine is stopped, and not
- * before the GPU work that reads it is done; what was not taken is found again with its content; what was taken is not
- * found, nor what follows it, wherever that is; a prefix that a sequence uses stays; counts are exact after each call;
- * own cached blocks are evicted when they are due before others' content, and not otherwise. Method: engines as
- * processes that are stopped and killed, or in this process where the time of a use or a fence matters.
+ * Goal: another process gets unused blocks with one allocation, however long the engine is stopped, but not before the
+ * GPU work that reads them is done; blocks that were not taken are found again with their content; taken blocks and
+ * those that follow them are not found; a prefix in use stays; counts are exact after each call; an engine's own cached
+ * blocks are evicted before others' content when they are older, and not otherwise. Method: engines as processes that
+ * are stopped and killed, or in this process where the time of a use or a fence matters.
  */
 #include "client/kv/pooled.h"
 #include "client/object/object.h"

@@ -1,10 +1,10 @@
 /*
- * test_client_kv_offload.c - sequences that are preempted with what their blocks contain.
+ * test_client_kv_offload.c - sequences that are preempted with the content of their blocks.
  *
- * Goal: they come back exactly, whatever others did meanwhile with the memory, forks and queued work included; what
- * cannot be kept goes on running; host memory is bounded and given back; a copy that fails changes nothing. Method:
- * contents of each token; random steps with all sequences' contents as arrays, more of them by GPOOL_TEST_SCALE, in a
- * cache that is too small for all.
+ * Goal: they are restored exactly, however others used the memory meanwhile, with forks and queued work included; a
+ * sequence whose content cannot be kept continues to run; host memory is bounded and freed; a failed copy changes
+ * nothing. Method: distinct contents for each token; random steps with all sequences' contents as arrays, more of them
+ * by GPOOL_TEST_SCALE, in a cache that is too small for all.
  */
 #include "tests/integration/kv_view.h"
 

@@ -1,11 +1,11 @@
 /*
- * test_client_kv_offload_pool.c - preempted sequences in blocks of the pool, which the mover takes to host memory and
- * file.
+ * test_client_kv_offload_pool.c - preempted sequences in blocks of the pool, which the mover spills to host memory and
+ * a file.
  *
- * Goal: they come back exactly, from the pool, from memory or file, under pressure, and with agent, mover or engine
- * killed meanwhile; what is prefetched is there before it is resumed; what cannot be kept goes on running; what is lost
- * says so once, and nothing stays behind. Method: contents of each token; the counters of the pool and the tiers' use
- * say what has moved; a pool of 64 pages.
+ * Goal: they are restored exactly, from the pool, from memory or the file, under pressure, and with agent, mover or
+ * engine killed meanwhile; a prefetched sequence is in the pool before it is resumed; a sequence whose content cannot
+ * be kept continues to run; a loss is reported once, and nothing is left behind. Method: distinct contents for each
+ * token; the counters of the pool and the tiers' use show what has moved; a pool of 64 pages.
  */
 #include "tests/integration/kv_view.h"
 #include "tests/integration/spill_view.h"

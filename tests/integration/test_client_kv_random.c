@@ -1,15 +1,15 @@
 /*
  * test_client_kv_random.c - paged KV caches against a model, and by several threads.
  *
- * Goal: whatever is done in whatever order, sequences have the tokens that they were given, each with its content,
- * through forks, copies and preemptions; blocks in use are those of running sequences; what is refused changes nothing
- * and could not be had; the right one is preempted and resumed. Published blocks are found by exactly the tokens that
- * they were published with, stay when unreferenced, and are evicted in order, as many as needed. What a neighbour's
- * allocations take of chunks that are offered is gone with all that follows it, and with nothing else. A driver's call
+ * Goal: after any steps in any order, sequences have the tokens that they were given, each with its content, through
+ * forks, copies and preemptions; blocks in use are those of running sequences; a refused call changes nothing and could
+ * not have succeeded; the right sequence is preempted and resumed. Published blocks are found by exactly the tokens
+ * that they were published with, stay when unreferenced, and are evicted in order, as many as needed. Blocks of offered
+ * chunks that a neighbour's allocations take are gone with all that follow them, and with nothing else. A driver call
  * that fails now and then changes nothing of this. Threads that append to one sequence get different places. Method:
- * random steps, a million in all, of which GPOOL_TEST_SCALE makes more or fewer, on a cache that is larger than what a
- * neighbour leaves of the pool; every sequence's tokens as an array, and what each block was published with. The seed
- * is printed, and GPOOL_TEST_SEED= sets it.
+ * random steps, a million in all, of which GPOOL_TEST_SCALE makes more or fewer, on a cache that is larger than the
+ * part of the pool that a neighbour leaves; every sequence's tokens as an array, and the key of each published block.
+ * The seed is printed, and GPOOL_TEST_SEED= sets it.
  */
 #include "tests/integration/kv_view.h"
 

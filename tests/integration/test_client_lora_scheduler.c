@@ -1,10 +1,10 @@
 /*
  * test_client_lora_scheduler.c - requests that wait for real adapters, on a real agent.
  *
- * Goal: what is there starts at once, the rest when it has come, whatever is in the way meanwhile: no room, files that
- * are wrong, somebody who unloads it; what runs has its adapter, and what has ended lets go of it. And all together:
- * two engines with more adapters than there is room for serve a thousand requests, and every number that comes out is
- * right. Method: batches of small queues are known; outputs against float64.
+ * Goal: requests with a resident adapter start at once, others when it is loaded, in spite of obstacles: no room, wrong
+ * files, an unload meanwhile; a running request has its adapter, and an ended one has released it. In the end two
+ * engines with more adapters than fit serve a thousand requests, and every output is right. Method: batches of small
+ * queues are known; outputs against float64.
  */
 #include "tests/integration/lora_engine.h"
 

@@ -513,7 +513,7 @@ static void test_a_wait_completes_frees_behind_the_fence(void **state)
 	assert_int_equal(gpool_free_after(pool, &other, fence), 0);
 	assert_int_equal(deferred(), 2);
 	assert_int_equal(gpool_fence_signal(pool, hold), 0);
-	assert_int_equal(gpool_fence_wait(pool, fence, 10000), 0);
+	assert_int_equal(gpool_fence_wait(pool, fence, SOON_MS), 0);
 	assert_int_equal(deferred(), 0);
 }
 
@@ -534,7 +534,7 @@ static void test_streams_of_the_program(void **state)
 	fence = record(stream);
 	assert_int_equal(gpool_fence_done(pool, fence), 0);
 	assert_int_equal(gpool_fence_signal(pool, hold), 0);
-	assert_int_equal(gpool_fence_wait(pool, fence, 10000), 0);
+	assert_int_equal(gpool_fence_wait(pool, fence, SOON_MS), 0);
 	assert_int_equal(words[0], 7);
 	gpool_stream_close(pool, stream);
 	assert_int_equal(gpu_fill(pool->gpu, address_of(&block), 8, gpool_page_bytes(pool), native), 0);

@@ -1,9 +1,9 @@
 /*
- * test_client_vpmm.c - the stream-ordered allocator against a real agent: where things go, case by case.
+ * test_client_vpmm.c - the stream-ordered allocator against a real agent: placement, case by case.
  *
- * The regions are compared with what gpool_vm_dump() prints, and are looked over as a whole (vpmm_check()) at each
- * step. Manual streams stand for GPU work that is not done yet: what is freed in one is not done with until the test
- * says so, and what a stream of the back end does behind a wait for one happens only then.
+ * The regions are compared with the output of gpool_vm_dump(), and are checked as a whole (vpmm_check()) at each step.
+ * Manual streams represent unfinished GPU work: memory freed in one is not reusable by others until the test signals
+ * its fence, and work of a back end stream behind a wait for one runs only then.
  */
 #include "tests/integration/vpmm.h"
 

@@ -1,11 +1,11 @@
 /*
- * test_eviction_order.c - one order of eviction over blocks and objects.
+ * test_eviction_order.c - one order of eviction for blocks and objects.
  *
- * Goal: what was not used for long goes before what was used just now, be it a block, a cached prefix or an adapter,
- * with both policies, for a request, at the watermarks, and where pages in a row are wanted; an object that another
- * follows stays as long as that one; and a request evicts more than it lacks by the configured hysteresis, where that
- * is there and may go. Method: a gpoold for each case, its only pool of 64 pages. Blocks of one page get the time
- * stamps of their use from the test; objects are as old as the time since they were used.
+ * Goal: the least recently used content is evicted first, be it a block, a cached prefix or an adapter, with both
+ * policies, for a request, at the watermarks, and where adjacent pages are needed; an object that another one follows
+ * stays as long as that one; a request evicts more than it lacks by the configured hysteresis, where enough content can
+ * be evicted. Method: a gpoold for each case, its only pool of 64 pages. The test sets the time stamps of the use of
+ * one-page blocks; objects are as old as the time since their last use.
  */
 #include "client/object/object.h"
 #include "client/core/pool.h"

@@ -1,10 +1,10 @@
 /*
  * test_huge_pages.c - pools of host memory in huge pages of the kernel.
  *
- * Goal: all memory is there when the pool is, in zeros, and mapped as huge pages by workers, also where it was
- * published; without the key it comes with its use; more than there is, is refused. Method: a gpoold, its memory as the
- * files in its hands tell, and this process's own maps. Where the kernel has no huge page to give, which the log says,
- * their sizes in the maps are not looked at.
+ * Goal: all memory is allocated with the pool, cleared, and mapped as huge pages by workers, also where it was
+ * published; without the key it is allocated on use; more than the machine has is refused. Method: a gpoold, its memory
+ * by the files that it holds, and this process's own maps. Where the kernel has no huge page left, which the log
+ * reports, page sizes in the maps are not checked.
  */
 #include "tests/integration/life.h"
 #include "tests/integration/spill_view.h"

@@ -1,10 +1,10 @@
 /*
  * test_keep_over_restart.c - memory that outlives gpoold in the store of a service manager.
  *
- * Goal: with keep_over_restart a stop hands everything over as a whole, and the next run goes on with the same memory
- * and words; what does not fit is refused and stays in the store; what cannot be handed over is given back, with the
- * cause. Method: this process plays the service manager: it listens at $NOTIFY_SOCKET, keeps the descriptor that comes,
- * and gives it to the next gpoold.
+ * Goal: with keep_over_restart a stop hands over everything as a whole, and the next run continues with the same memory
+ * and words; incompatible state is refused and stays in the store; memory that cannot be handed over is freed, and the
+ * cause is logged. Method: this process plays the service manager: it listens at $NOTIFY_SOCKET, keeps the received
+ * descriptor, and passes it to the next gpoold.
  */
 #include "tests/integration/keeper.h"
 

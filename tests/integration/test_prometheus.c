@@ -300,7 +300,7 @@ static void test_dashboard_has_data(void **state)
 	prometheus_start();
 	AWAIT(answered("up{job=\"gpool\"} == 1")); /* its first look is 5 s after its start, by its own clock */
 	for (int tries = 0; unanswered(queries, count, &done); tries++) {
-		if (tries == AWAIT_TRIES / 4)
+		if (tries == AWAIT_TRIES)
 			fail_msg("no number comes for '%s'", queries[done]);
 		poll(NULL, 0, AWAIT_STEP_MS);
 	}

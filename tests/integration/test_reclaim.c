@@ -222,7 +222,7 @@ static struct uses uses_of_others(struct gpool *pool)
 	struct uses uses = {0};
 	int length = msg_encode_pages_request(&request, 0, NULL, message, sizeof(message));
 
-	length = pool_request(pool, message, (size_t)length, reply, sizeof(reply), 10000, NULL);
+	length = pool_request(pool, message, (size_t)length, reply, sizeof(reply), 60000, NULL);
 	assert_true(length > 0);
 	assert_int_equal(msg_decode_pages_reply(&pages, reply, (size_t)length), 0);
 	assert_int_equal(pages.pages_count, PAGES);

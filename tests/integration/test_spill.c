@@ -1,13 +1,11 @@
 /*
- * test_spill.c - blocks that were allocated with spill leave the pool under pressure, and come back with what was in
- * them.
+ * test_spill.c - blocks allocated with GPOOL_ALLOC_SPILL are spilled under pressure, and restored with their content.
  *
- * Goal: every byte is right after the way out and back, through memory and file, in one piece or scattered, with
- * threads that want the same block at once and with a mover that is killed on the way; what cannot be saved stays; what
- * cannot
- * be read back is an error for that block alone; nothing stays behind of blocks that are freed or whose worker has
- * ended. Method: a gpoold for each test, with a pool of 64 pages; content that says whose page it is; the counters in
- * the pool's header say what has moved. Tiers are damaged through the keeper's descriptors.
+ * Goal: every byte is right after a spill and a restore, through memory and file, contiguous or scattered, with threads
+ * that pin the same block at once and with a mover that is killed during the copy; blocks that cannot be saved stay; a
+ * block that cannot be read is an error for that block alone; nothing is left of blocks that are freed or whose worker
+ * has ended. Method: a gpoold for each test, with a pool of 64 pages; content that identifies its page; the counters in
+ * the pool's header show what has moved. Tiers are damaged through the keeper's descriptors.
  */
 #include "tests/integration/spill_view.h"
 

@@ -1,10 +1,10 @@
 /*
- * test_torch.c - what PyTorch's pluggable allocator calls, as PyTorch calls it: by name, out of the shared library.
+ * test_torch.c - the functions of PyTorch's pluggable allocator, called as PyTorch does: by name, from the shared
+ * library.
  *
- * Goal: memory comes out of the pool and goes back, in the order of the streams that the program has; what cannot be is
- * NULL and one line on stderr. Method: the library is loaded with dlopen() and asked on a real gpoold; the streams are
- * gpool's own, handed over as the CUstreams that a program would have. With PyTorch on a GPU:
- * client/examples/torch_mempool.py.
+ * Goal: memory is allocated from the pool and freed to it, in the order of the program's streams; a failure is NULL and
+ * one line on stderr. Method: the library is loaded with dlopen() and used with a real gpoold; the streams are gpool's
+ * own, passed like the CUstreams of a program. With PyTorch on a GPU: client/examples/torch_mempool.py.
  */
 #include "client/torch/gpool_torch.h"
 #include "tests/lib/harness.h"

@@ -748,7 +748,7 @@ static void test_evicted_objects_are_unmapped(void **state)
 		count += take(blue, blocks + SOME + count, SOME - count, 0);
 		gpool_release_unused(red);
 		gpool_release_unused(rose);
-		poll(NULL, 0, 1);
+		poll(NULL, 0, AWAIT_STEP_MS);
 	}
 	are_zero(blue, blocks, 2 * SOME);
 	assert_false(is_readable(address));

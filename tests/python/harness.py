@@ -24,7 +24,7 @@ import gpool  # noqa: E402
 
 POOL = "name=p0,backend=host,size=32MiB,page_size=512KB,reserved=0,spill_memory=8MiB"  # 64 pages
 PRCTL, PR_SET_PDEATHSIG = ctypes.CDLL(None).prctl, 1
-START_TRIES, START_SLICE_MS, STOP_SECONDS = 150, 200, 30
+START_TRIES, START_SLICE_MS, STOP_SECONDS = 300, 200, 60
 
 
 class Agent:
@@ -52,7 +52,7 @@ class Agent:
         self.process.kill()
         raise AssertionError(f"gpoold does not come up: {self.log.read_text()}")
 
-    def pool(self, pool: Optional[str] = None, timeout_ms: int = 20000, **options: object) -> gpool.Pool:
+    def pool(self, pool: Optional[str] = None, timeout_ms: int = 60000, **options: object) -> gpool.Pool:
         return gpool.Pool(pool, directory=self.directory, timeout_ms=timeout_ms, **options)  # type: ignore[arg-type]
 
     def poolctl(self, *arguments: str) -> str:

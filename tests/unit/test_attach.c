@@ -32,7 +32,7 @@
 
 #include "proto/attach.h"
 
-enum { STUCK_SECONDS = 250 };
+enum { STUCK_SECONDS = 250, WAIT_MS = 60000 };
 
 struct fixture {
 	int descriptors;
@@ -129,7 +129,8 @@ static void test_bytes_and_descriptors_arrive(void **state)
 
 		assert_int_equal(attach_send(fixture->ours, "hello", 5, sent, counts[i]), 0);
 		assert_int_equal(
-			attach_receive(fixture->theirs, buffer, sizeof(buffer), got, ATTACH_FDS_MAX, &count, 1000), 5);
+			attach_receive(fixture->theirs, buffer, sizeof(buffer), got, ATTACH_FDS_MAX, &count, WAIT_MS),
+			5);
 		assert_memory_equal(buffer, "hello", 5);
 		assert_int_equal(count, counts[i]);
 		for (size_t f = 0; f < count; f++) {
@@ -171,7 +172,8 @@ static void test_unasked_descriptors_are_closed(void **state)
 		size_t count = 999;
 
 		assert_int_equal(attach_send(fixture->ours, "x", 1, sent, ATTACH_FDS_MAX), 0);
-		assert_int_equal(attach_receive(fixture->theirs, buffer, sizeof(buffer), got, wanted, &count, 1000), 1);
+		assert_int_equal(
+			attach_receive(fixture->theirs, buffer, sizeof(buffer), got, wanted, &count, WAIT_MS), 1);
 		assert_int_equal(count, wanted);
 		assert_int_equal(count_descriptors(), before + (int)wanted);
 		close_many(got, count);
@@ -192,11 +194,11 @@ static void test_packet_too_long_is_refused_with_its_descriptors(void **state)
 	before = count_descriptors();
 	assert_int_equal(attach_send(fixture->ours, "12345", 5, sent, 3), 0);
 	assert_int_equal(attach_send(fixture->ours, "1234", 4, NULL, 0), 0);
-	assert_int_equal(attach_receive(fixture->theirs, buffer, sizeof(buffer), got, 3, &count, 1000), -EMSGSIZE);
+	assert_int_equal(attach_receive(fixture->theirs, buffer, sizeof(buffer), got, 3, &count, WAIT_MS), -EMSGSIZE);
 	assert_int_equal(count, 999);
 	assert_int_equal(count_descriptors(), before);
 	/* and the next packet is a packet again */
-	assert_int_equal(attach_receive(fixture->theirs, buffer, sizeof(buffer), got, 3, &count, 1000), 4);
+	assert_int_equal(attach_receive(fixture->theirs, buffer, sizeof(buffer), got, 3, &count, WAIT_MS), 4);
 	assert_int_equal(count, 0);
 	close_many(sent, 3);
 }
@@ -223,11 +225,11 @@ static void test_limit_of_open_files_is_noticed(void **state)
 	low = saved;
 	low.rlim_cur = (rlim_t)sent[19] + 8; /* room for 7 above the highest, and a few holes */
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
-	assert_int_equal(attach_receive(fixture->theirs, buffer, sizeof(buffer), got, 20, &count, 1000), -EMFILE);
+	assert_int_equal(attach_receive(fixture->theirs, buffer, sizeof(buffer), got, 20, &count, WAIT_MS), -EMFILE);
 	assert_int_equal(count, 999);
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &saved), 0);
 	assert_int_equal(count_descriptors(), before);
-	assert_int_equal(attach_receive(fixture->theirs, buffer, sizeof(buffer), got, 20, &count, 1000), 1);
+	assert_int_equal(attach_receive(fixture->theirs, buffer, sizeof(buffer), got, 20, &count, WAIT_MS), 1);
 	assert_int_equal(buffer[0], 'b');
 	assert_int_equal(count, 2);
 	close_many(got, 2);
@@ -268,7 +270,7 @@ static void test_empty_packet_is_epipe(void **state)
 	entry->cmsg_len = CMSG_LEN(sizeof(int));
 	memcpy(CMSG_DATA(entry), &fixture->ours, sizeof(int));
 	assert_int_equal(sendmsg(fixture->ours, &header, 0), 0);
-	assert_int_equal(attach_receive(fixture->theirs, buffer, sizeof(buffer), got, 4, &count, 1000), -EPIPE);
+	assert_int_equal(attach_receive(fixture->theirs, buffer, sizeof(buffer), got, 4, &count, WAIT_MS), -EPIPE);
 	assert_int_equal(count, 999);
 	assert_int_equal(count_descriptors(), before);
 }
@@ -394,7 +396,7 @@ static void test_connect_talks_to_listener(void **state)
 	server = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 	assert_true(server >= 0);
 	assert_int_equal(attach_send(client, "ping", 4, NULL, 0), 0);
-	assert_int_equal(attach_receive(server, buffer, sizeof(buffer), NULL, 0, NULL, 1000), 4);
+	assert_int_equal(attach_receive(server, buffer, sizeof(buffer), NULL, 0, NULL, WAIT_MS), 4);
 	close(server);
 	close(client);
 	close(listener);
@@ -564,7 +566,7 @@ static struct child start_child(const struct fixture *fixture)
 			(setgroups(2, groups) < 0 || setresgid(1234, 1234, 1234) < 0 ||
 				setresuid(1235, 1235, 1235) < 0))
 			_exit(2);
-		if (attach_connect(path, 10000) < 0)
+		if (attach_connect(path, WAIT_MS) < 0)
 			_exit(3);
 		_exit(read(life[0], &byte, 1) == 0 ? 0 : 4);
 	}

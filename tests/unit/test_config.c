@@ -1,8 +1,8 @@
 /*
- * test_config.c - the configuration: what is taken, what is refused and in which words.
+ * test_config.c - the configuration: accepted and refused files, and the texts of the errors.
  *
- * Goal: every value arrives, and every mistake is answered with file, line, key, what was given and what is allowed.
- * Method: files are written into a temporary folder and loaded; complaints are compared as whole texts. The last tests
+ * Goal: every value is read, and every mistake is reported with file, line, key, the given and the allowed value.
+ * Method: files are written into a temporary folder and loaded; errors are compared as whole texts. The last tests
  * print a configuration and load it again.
  */
 #include <errno.h>

@@ -1,10 +1,9 @@
 /*
- * test_cuda_kernel.c - launches of the CUDA back end: what it asks of the driver, and what it makes of the answers.
+ * test_cuda_kernel.c - launches of the CUDA back end: its calls of the driver, and its handling of the results.
  *
- * Goal: an image is loaded once, a kernel looked up once, its arguments and shape reach the driver, failures change
- * nothing and have the right errno, and the context is left as it was. Method: a device whose driver is this test: a
- * table of functions that note what they are asked. Skipped where the toolkit's headers are not, or kernels were not
- * built.
+ * Goal: an image is loaded once, a kernel looked up once, its arguments and shape are passed to the driver, failures
+ * change nothing and have the right errno, and the context is left as it was. Method: a device whose driver is this
+ * test: a table of functions that record their calls. Skipped without the toolkit's headers or without built kernels.
  */
 #include <stdint.h>
 #if __has_include(<cuda.h>) && !defined(GPOOL_WITHOUT_CUDA)

@@ -2,9 +2,9 @@
  * test_gpu_host.c - do the host back end's memory and address ranges obey and refuse as a GPU's driver would?
  *
  * Goal: code that passes on `host` makes no call that CUDA would refuse. Each test states one rule of cuda/gpu.h and
- * tries what keeps it and what breaks it; after a refusal it checks that nothing changed. What the kernel really did is
- * asked of the kernel: access through system calls that answer EFAULT instead of a signal, memory through the blocks of
- * the arena, mappings and descriptors through /proc. Streams and events have test_gpu_host_stream.c.
+ * makes calls that keep it and calls that break it; after a refusal it checks that nothing changed. The actual state is
+ * read from the kernel: access through system calls that return EFAULT instead of raising a signal, memory through the
+ * blocks of the arena, mappings and descriptors through /proc. Streams and events have test_gpu_host_stream.c.
  */
 #include <errno.h>
 #include <fcntl.h>

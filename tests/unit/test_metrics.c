@@ -1,8 +1,7 @@
 /*
- * Goal: whatever names and values a sample has, what is printed is the text that Prometheus reads: escaped labels,
- * cumulative buckets, no line where there is nothing to say, and of an agent that does not answer nothing but that; and
- * the document is what the table says. Method: samples made here, and the lines that must come. Run from the root of
- * the source tree.
+ * Goal: for any names and values in a sample, the output is the text that Prometheus reads: escaped labels, cumulative
+ * buckets, no line for a missing value, and for an agent that does not answer only that fact; and the document matches
+ * the table. Method: samples made here, and the expected lines. Run from the root of the source tree.
  */
 #include "tools/exporter/metrics.h"
 

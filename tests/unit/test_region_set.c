@@ -1,9 +1,9 @@
 /*
- * test_region_set.c - the sets of regions by themselves: no agent, no driver.
+ * test_region_set.c - the sets of regions alone, without agent and driver.
  *
- * Each step is followed by region_check(), which proves all invariants. A timeline that the test writes says which
- * fences are reached. Cases by hand say where things go; a long random run says that they always add up.
- * GPOOL_TEST_SEED= takes a seed back, GPOOL_TEST_SCALE= makes it longer.
+ * Each step is followed by region_check(), which proves all invariants. A timeline that the test writes determines
+ * which fences are signaled. Cases by hand check the placement; a long random run checks that the sets stay consistent.
+ * GPOOL_TEST_SEED= sets the seed, GPOOL_TEST_SCALE= makes the run longer.
  */
 #include "client/vm/region_set.h"
 #include "shm/timeline.h"

@@ -1,7 +1,7 @@
 /*
- * Goal: the slots of spilled pages: memory before the file, all of a chain or nothing, a chain is whole or none
- * whatever the ledger says, what is free is what the ledger says, and freed slots give their space back. Method: a
- * ledger of a few slots, two real files.
+ * Goal: slots of spilled pages are taken from memory before the file, for a whole chain or not at all; a chain is
+ * complete or absent whatever the ledger contains; the ledger determines the free slots; freed slots free their space.
+ * Method: a ledger of a few slots, two real files.
  */
 #include "agent/spill/spill_slots.h"
 
