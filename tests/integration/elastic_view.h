@@ -108,7 +108,7 @@ static inline uint32_t free_pages(void)
 	return atomic_load(&pool_view(admin)->header->state_pages[PAGE_FREE]);
 }
 
-/* All that can be had, as one block for each page, with something else in it. */
+/* Allocate all free pages, one block for each, and overwrite them. */
 static inline uint32_t squat(struct gpool *pool, struct gpool_block *blocks, uint32_t most)
 {
 	uint32_t count = 0;

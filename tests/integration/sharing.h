@@ -139,7 +139,7 @@ static inline bool page_right(uint64_t address, uint64_t page)
 	return words[PAGE_WORDS - 1] == ~page;
 }
 
-/* found_page() - count a page by whether it is there, and what it contains. */
+/* found_page() - classify a page by its presence and content, and count it. */
 static inline void found_page(struct found *found, bool there, uint64_t address, uint64_t page)
 {
 	if (!there)

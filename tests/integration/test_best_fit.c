@@ -237,7 +237,7 @@ static void test_idle_segments_are_returned_before_it_fails(void **state)
 	for (int i = 0; i < 9; i++)
 		at[i] = take(25 * MIB, i < 5 ? a : b);
 	assert_int_equal(allocator->ops->malloc(allocator, 25 * MIB, a, &address), -ENOSPC);
-	/* Apart, they are not one; but each is a whole segment, and goes back. */
+	/* The segments are not adjacent; but each is free as a whole, and is returned. */
 	give(at[2], a);
 	give(at[7], b);
 	reach(a);

@@ -154,7 +154,7 @@ static int accept_next(int listener)
 	return accept(listener, NULL, NULL);
 }
 
-/* Says something that is no message, and goes away over the second question. */
+/* Send a malformed reply, and close the connection at the second request. */
 static void *answer_nonsense(void *argument)
 {
 	const int *listener = argument;

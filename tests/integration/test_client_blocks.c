@@ -516,7 +516,7 @@ static void test_scope_frees_and_reports(void **state)
 	assert_int_equal(gpool_scope_alloc(&scope, 1, NULL, &block), 0);
 	assert_int_equal(gpool_scope_alloc(&scope, 1, NULL, &freed), 0);
 	assert_int_equal(gpool_free(pool, &freed), 0);
-	/* One was freed by hand: the end says so, and lets go of the rest all the same. */
+	/* One was freed by hand: the end of the scope reports it, and frees the rest. */
 	assert_int_equal(gpool_scope_end(&scope, GPOOL_FENCE_NONE), -ESTALE);
 	assert_int_equal(gpool_pin(pool, &block), -ESTALE);
 }

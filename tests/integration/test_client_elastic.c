@@ -184,7 +184,7 @@ static void test_reclaimable_pages_are_taken_by_others(void **state)
 	gpool_close(other);
 }
 
-/* Where handles hold several pages, a handle is there for as long as one of its pages is. */
+/* Where handles hold several pages, a handle is kept as long as one of its pages is. */
 static void test_handles_of_several_pages(void **state)
 {
 	struct gpool_block blocks[PAGES];
@@ -374,7 +374,7 @@ static void test_captured(void **state)
 	assert_int_equal(page_of(range, 5).flags, GPOOL_PAGE_CAPTURED);
 	count = squat(other, blocks, PAGES);
 	assert_int_equal(count, PAGES - 6);
-	/* A graph may read and write there, and finds what was there. */
+	/* A graph may read and write there, and reads the earlier content. */
 	assert_int_equal(wrong(range, 4, 6, 1), 0);
 	fill(range, 4, 6, 2);
 	assert_int_equal(gpool_range_capture(range, 4, 2, 0), 0);
@@ -385,7 +385,7 @@ static void test_captured(void **state)
 	count += squat(other, blocks + count, PAGES);
 	assert_int_equal(count, PAGES);
 	leave(other, blocks, count);
-	/* Asleep nothing is mapped; awake the graph's addresses are there again, with what they held. */
+	/* Asleep nothing is mapped; awake the graph's addresses are mapped again, with their content. */
 	assert_int_equal(back(range, 0, 4), 0);
 	fill(range, 0, 4, 3);
 	assert_int_equal(gpool_range_capture(range, 0, 4, 1), 0);
@@ -652,7 +652,7 @@ static void test_killed(void **state)
 	gpool_close(pool);
 }
 
-/* The agent comes and goes; calls go on meanwhile, and what is backed stays. */
+/* The agent ends and restarts; calls continue meanwhile, and committed pages stay. */
 static void test_agent_killed(void **state)
 {
 	struct gpool_range *range;

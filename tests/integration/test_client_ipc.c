@@ -1070,7 +1070,7 @@ static void test_driver_faults(void **state)
 		assert_int_equal(gpool_fence_export(ours, fence, GPOOL_FENCE_EXPORT_EVENT, &handle), -ENOMEM);
 		assert_int_equal(gpool_fence_export(ours, fence, GPOOL_FENCE_EXPORT_EVENT, &handle), 0);
 	}
-	/* The second choice helps where the first one fails; and when both do, what the first one said is said. */
+	/* The second method is used where the first one fails; when both fail, the first error is reported. */
 	for (size_t i = 0; i < sizeof(by_timeline) / sizeof(*by_timeline); i++) {
 		gpu_fault_set(ours->gpu, by_timeline[i], 1, -EIO);
 		if (i == 0)

@@ -624,14 +624,14 @@ static void test_sleep(void **state)
 	write_tokens(sequence, 0, 30, 1);
 	assert_int_equal(gpool_kv_sync(kv), 0);
 	assert_int_equal(gpool_sleep(worker, 0), 0);
-	/* Arithmetic goes on, memory does not. */
+	/* Computations continue, memory does not grow. */
 	assert_int_equal(gpool_kv_append(kv, sequence, 2, NULL), 0);
 	assert_int_equal(gpool_kv_append(kv, sequence, 1, NULL), -EBUSY);
 	assert_int_equal(gpool_wake(worker, ANSWER_MS), 0);
 	assert_int_equal(wrong_tokens(sequence, 0, 30, 1), 0);
 	assert_true(device_agrees(sequence));
 	assert_int_equal(gpool_kv_append(kv, sequence, 1, NULL), 0);
-	/* Freed asleep, the memory goes with the next that is freed. */
+	/* Freed asleep, the memory is decommitted with the next free. */
 	assert_int_equal(gpool_sleep(worker, 0), 0);
 	assert_int_equal(gpool_kv_free(kv, sequence), 0);
 	assert_int_equal(statistics().committed_chunks, 2);
@@ -823,7 +823,7 @@ static void test_driver_faults(void **state)
 	two = allocated(6, 0, 0);
 	write_tokens(two, 0, 6, 9);
 	one = forked(two);
-	/* 20 blocks and the six that are there: two chunks more; one run, with one access call. */
+	/* 20 blocks, of which six are committed: two chunks more; one run, with one access call. */
 	assert_int_equal(fail_each(step_allocate, GPU_CALL_MAP), 2);
 	assert_int_equal(fail_each(step_allocate, GPU_CALL_ACCESS), 1);
 	assert_int_equal(fail_each(step_append, GPU_CALL_MAP), 2);
@@ -833,7 +833,7 @@ static void test_driver_faults(void **state)
 	assert_int_equal(fail_each(step_resume, GPU_CALL_ACCESS), 1);
 }
 
-/* No fence behind which memory could go: it stays, and goes with what is freed next. */
+/* No fence can be recorded to decommit behind: the memory stays, and is decommitted with the next free. */
 static void test_fence_faults(void **state)
 {
 	uint64_t sequences[2];
@@ -880,7 +880,7 @@ static void test_sync_faults(void **state)
 		assert_true(device_agrees(sequences[i]));
 }
 
-/* A cache that cannot be made leaves nothing; one whose stream is closed gives its memory back all the same. */
+/* A failed creation leaves nothing; a cache whose stream is closed frees its memory all the same. */
 static void test_life(void **state)
 {
 	static const enum gpu_call kinds[] = {GPU_CALL_RESERVE, GPU_CALL_HOST_REGISTER};

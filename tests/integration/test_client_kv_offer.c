@@ -59,7 +59,7 @@ static void test_all_of_it(void **state)
 	engine_ended(idle);
 }
 
-/* Of a text the end goes first. */
+/* The end of a text is evicted first. */
 static void test_part_of_it(void **state)
 {
 	struct engine *idle;
@@ -399,7 +399,7 @@ static void test_behind_work(void **state)
 	assert_int_equal(statistics().offered_chunks, 1);
 	rest = alloc(other, free_pages());
 	assert_int_equal(gpool_alloc(other, 1, NULL, &block), -ENOSPC);
-	/* It is reclaimed and offered again while the work goes on. */
+	/* It is reclaimed and offered again while the work continues. */
 	sequence = here_begun(1, 0, C, &found);
 	assert_int_equal(found, C);
 	here_ended(sequence);

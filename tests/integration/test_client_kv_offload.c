@@ -97,7 +97,7 @@ static void test_forks(void **state)
 	parent = allocated(4 * BLOCK_TOKENS + 2, 0, 0);
 	write_tokens(parent, 0, 4 * BLOCK_TOKENS + 2, 3);
 	child = forked(parent);
-	/* Nothing is free by it, and the other goes on alone, without a copy. */
+	/* The free releases nothing, and the other sequence continues alone, without a copy. */
 	assert_int_equal(gpool_kv_offload(kv, parent, 0, NULL), 0);
 	assert_int_equal(statistics().shared_blocks, 0);
 	assert_int_equal(gpool_kv_append(kv, child, 1, NULL), 0);

@@ -142,7 +142,7 @@ static void test_memory_then_file(void **state)
 	AWAIT(kept_bytes() == 0);
 }
 
-/* Somebody else takes all pages, and so it goes; then those are free again. */
+/* Another session takes all pages, which evicts it; then those are free again. */
 static void test_pressure(void **state)
 {
 	struct gpool_block taken[PAGES];

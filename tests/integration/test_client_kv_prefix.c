@@ -45,7 +45,7 @@ static void prefix_start(uint32_t blocks, uint32_t cached_blocks)
 	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
 }
 
-/* A sequence with what is there of the text, the rest written, and its full blocks published. */
+/* Create a sequence from the cached part of the text, write the rest, and publish its full blocks. */
 static uint64_t published(const uint32_t *ids, uint32_t tokens)
 {
 	struct gpool_kv_prefix prefix = prefix_of(ids, tokens);
@@ -70,7 +70,7 @@ static void text_check(uint64_t sequence, const uint32_t *ids, uint32_t first, u
 		assert_int_equal(*token_at(sequence, i), ids[i]);
 }
 
-/* How many blocks of the text are there. */
+/* Return the number of cached blocks of the text. */
 static uint32_t there(const uint32_t *ids, uint32_t tokens)
 {
 	struct gpool_kv_prefix prefix = prefix_of(ids, tokens);
@@ -110,7 +110,7 @@ static void test_shared(void **state)
 	assert_int_equal(gpool_kv_sync(kv), 0);
 	settle();
 	assert_true(device_agrees(first) && device_agrees(second));
-	/* Each goes on by itself, and publishes what is new. */
+	/* Each continues alone, and publishes its new blocks. */
 	assert_int_equal(gpool_kv_append(kv, first, T - 2, NULL), 0);
 	*token_at(first, 3 * T + 2) = *token_at(first, 3 * T + 3) = 77;
 	text_check(second, ids, 0, 4 * T + 1);
@@ -219,7 +219,7 @@ static void test_first_writer_wins(void **state)
 	assert_int_equal(statistics().cached_blocks, 3);
 }
 
-/* Publishing goes on where it was, with what grew; a fork goes on from there too. */
+/* Publishing continues where it ended, with the new blocks; a fork continues from there too. */
 static void test_growing(void **state)
 {
 	const uint32_t *ids = text(1);
@@ -282,7 +282,7 @@ static void test_found_after_its_end(void **state)
 	assert_int_equal(gpool_kv_prefix_evict(kv, UINT32_MAX), 0);
 }
 
-/* The oldest text goes from its end, and only as much as is needed; what is used again is not the oldest any more. */
+/* The oldest text is evicted from its end, as far as needed; a text that is used again is not the oldest any more. */
 static void test_evicted_in_order(void **state)
 {
 	const uint32_t *first = text(1), *second = text(2);
@@ -337,7 +337,7 @@ static void test_admission(void **state)
 	first = published(ids, 10 * T);
 	assert_int_equal(try_allocate_prefix(16 * T, &prefix, &sequence, NULL), 0);
 	freed(sequence);
-	/* Without what is there it is too much. */
+	/* Without the cached blocks it is too large. */
 	assert_int_equal(try_allocate(16 * T, 0, 0, &sequence), -ENOSPC);
 	prefix.count = 9 * T;
 	assert_int_equal(try_allocate_prefix(16 * T, &prefix, &sequence, NULL), -ENOSPC);
@@ -364,7 +364,7 @@ static void test_limit(void **state)
 	assert_int_equal(there(second, 100), 2);
 }
 
-/* The pool is what is short: what there is of it first, then cached blocks; what cannot be had evicts nothing. */
+/* The pool is short of pages: its free ones are used first, then cached blocks; a refused request evicts nothing. */
 static void test_pool_is_short(void **state)
 {
 	const uint32_t *ids = text(1);

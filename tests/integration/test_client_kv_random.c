@@ -152,7 +152,7 @@ static bool is_held(int32_t block)
 	return false;
 }
 
-/* A sequence has let go of these blocks, the last one first. */
+/* A sequence has released these blocks, the last one first. */
 static void blocks_left(const int32_t *blocks, uint32_t count)
 {
 	while (count-- > 0)
@@ -168,7 +168,7 @@ static bool node_has_children(const struct node *node)
 	return false;
 }
 
-/* Where it is learned what goes: a cached one that has no key any more, and nothing that follows it. */
+/* Detect evicted blocks: a cached one that has no key any more, and none that follows it. */
 static bool goes_before(const struct node *node, const struct node *other)
 {
 	if (adaptive)
@@ -273,7 +273,7 @@ static void blocks_check(void)
 		assert_int_equal(bitmap_has(&kv->blocks.holes, chunk) || bitmap_has(&kv->blocks.empty, chunk) ||
 				bitmap_has(&kv->blocks.spent, chunk),
 			kv->blocks.kept[chunk] == 0);
-	/* Memory of which no fence could be recorded goes with what is freed next. */
+	/* Memory of which no fence could be recorded is decommitted with the next free. */
 	assert_true(
 		faults || (kv->blocks.empty.count == 0 && kv->blocks.unused.count == 0 && kv->blocks.spent.count == 0));
 }
@@ -324,7 +324,7 @@ static bool refused_late(int error)
 		(error == -ENOSPC && need.needed_blocks + WATERMARK <= need.free_blocks);
 }
 
-/* Blocks that a sequence was to begin with were in hand, and were let go of again. */
+/* The first blocks of a sequence were acquired, and released again. */
 static void found_again(const struct model *model, uint32_t found)
 {
 	int32_t blocks[TOKENS_MAX / BLOCK_TOKENS];

@@ -487,7 +487,7 @@ static void test_reader_dies(void **state)
 	AWAIT(to_be_had(worker, PAGES));
 }
 
-/* Killed somewhere while it shares or finds: what is there is whole, and the rest is free. */
+/* Killed at some point while it shares or looks up: published blocks are complete, and the rest is free. */
 static void test_dies_at_any_time(void **state)
 {
 	struct engine *first, *second;
@@ -504,7 +504,7 @@ static void test_dies_at_any_time(void **state)
 		second = engine();
 		assert_int_equal(begun(first, 1, TEXT_MAX, 3 * C, &sequence), 0);
 		tell(first, (struct order){.verb = SHARE, .sequence = sequence});
-		/* As many objects as this round waits for are there. */
+		/* The number of objects that this round waits for exists. */
 		AWAIT(objects(&readers) >= (uint32_t)round % 4);
 		engine_killed(first);
 		if (round % 2) {
@@ -522,7 +522,7 @@ static void test_dies_at_any_time(void **state)
 	}
 }
 
-/* The agent dies with the directory full, with readers, and while one is let go; its successor has the same. */
+/* The agent dies with the directory full, with readers, and during a release; its successor has the same objects. */
 static void test_agent_dies(void **state)
 {
 	struct engine *first, *second;

@@ -355,7 +355,7 @@ static void test_unloaded(void **state)
 	assert_int_equal(gpool_lora_unregister(lora, id), -EBUSY);
 	assert_int_equal(gpool_lora_destroy(lora), -EBUSY);
 	assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
-	/* The other one still has it; it goes with its use, and cannot be acquired once more until then. */
+	/* The other one still has it; it is freed with its last use, and cannot be acquired again until then. */
 	assert_int_equal(gpool_lora_unload(lora, id), 0);
 	assert_int_equal(wrong_in(lora_of_other, shared, adapter), 0);
 	assert_int_equal(gpool_lora_acquire(lora_of_other, shared, -1), -EBUSY);
@@ -472,7 +472,7 @@ static void test_all_at_once(void **state)
 	}
 }
 
-/* One thread, and a small one that is wanted after a large one: it is there while the large one is still coming. */
+/* One thread, and a small adapter acquired after a large one: it is ready while the large one is still loading. */
 static void test_small_before_large(void **state)
 {
 	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
@@ -552,7 +552,7 @@ static void test_many_at_once(void **state)
 
 /* ---- layers as they come ---- */
 
-/* Whether all other pages can be had: what is idle in some process is given up for that. */
+/* Whether all other pages can be allocated: idle pages of processes are taken back for that. */
 static bool uses_at_most(uint32_t pages)
 {
 	struct gpool_block block;
@@ -636,7 +636,7 @@ static void test_layer_by_layer(void **state)
 	assert_int_equal(gpool_lora_acquire(lora_of_other, its, -1), 0);
 	assert_int_equal(info_of(lora_of_other, its).shared, 1);
 	assert_int_equal(wrong_in(lora_of_other, its, adapter), 0);
-	/* Of what is there to begin with is to acquire. */
+	/* Beginning with a resident adapter is to acquire it. */
 	assert_int_equal(gpool_lora_acquire_async(lora, id, 0), 0);
 	assert_int_equal(gpool_lora_wait_layer(lora, id, -1, 0), 0);
 	for (int i = 0; i < 2; i++)
@@ -645,7 +645,7 @@ static void test_layer_by_layer(void **state)
 	assert_int_equal(info_of(lora, id).loads, 1);
 }
 
-/* Released before it is there, and while work is queued on it: it is published after that. */
+/* Released before it is loaded, and while work is queued on it: it is published after that. */
 static void test_begun_and_released(void **state)
 {
 	uint32_t adapter, id, its, manual;

@@ -372,7 +372,7 @@ static void test_calls(void **state)
 
 /* ---- failures ---- */
 
-/* A copy or a fence that fails: nothing is applied until a batch is there whole again. */
+/* A copy or a fence that fails: nothing is applied until a complete batch is set again. */
 static void test_failed_copies(void **state)
 {
 	static const uint32_t ranks[] = {16, 24, 40};

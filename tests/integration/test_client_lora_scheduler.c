@@ -179,7 +179,7 @@ static void test_removed(void **state)
 	assert_int_equal(gpool_lora_unregister(one.lora, one.ids[0]), 0);
 	assert_int_equal(gpool_lora_scheduler_remove(scheduler, running), -ENOENT);
 	finish(running);
-	/* Closing with requests in any state lets go of all. */
+	/* Closing with requests in any state releases all of them. */
 	added(1);
 	assert_int_equal(formed(-1), 1);
 	added(1);
@@ -224,7 +224,7 @@ static void test_cannot_be_loaded(void **state)
 	assert_int_equal(statistics().failed, 2);
 }
 
-/* No room: the engine goes on with what it has, and the request starts when there is some. */
+/* No room: the engine continues with its adapters, and the request starts when there is room. */
 static void test_no_room(void **state)
 {
 	char why[GPOOL_LORA_REASON_BYTES];

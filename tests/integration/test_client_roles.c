@@ -100,7 +100,7 @@ static void test_does_not_get_it(void **state)
 	end();
 }
 
-/* Nor does it keep what it could not give back. */
+/* Nor does it keep a role that it could not release. */
 static void test_late_release(void **state)
 {
 	struct gpool_role role = GPOOL_ROLE_INIT;

@@ -451,7 +451,7 @@ static void test_scope_behind_a_fence(void **state)
 	assert_int_equal(gpool_touch(pool, &kept), -ESTALE);
 }
 
-/* The range of a scattered block goes only when the work that uses it is done. */
+/* The range of a scattered block is unmapped only when the work that uses it is done. */
 static void test_scattered_block_in_use_by_a_stream(void **state)
 {
 	uint32_t manual = open_stream(GPOOL_STREAM_HOST_SIGNALED), stream = open_stream(0);

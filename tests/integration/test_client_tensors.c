@@ -252,7 +252,7 @@ static void read_ahead(const char *const *arguments, uint32_t block_pages)
 	assert_int_equal(refills(pool), asked);
 	background_go_on(pool);
 	AWAIT(info_of(tensor).ready == (most < 5 ? most : 5));
-	/* Somebody needs all that there is: what is at hand goes, what is backed stays. */
+	/* Another session needs all pages: read-ahead pages are taken, committed ones stay. */
 	background_hold(pool);
 	count = squat(other, blocks, PAGES);
 	assert_int_equal(count, PAGES - 3 * SLICES * block_pages);
@@ -400,7 +400,7 @@ static void test_destroyed_under_fences(void **state)
 	assert_int_equal(gpool_fence_record(pool, manual, &fence), 0);
 	assert_int_equal(gpool_sliced_range_shrink(tensor, 4, fence), 0);
 	assert_int_equal(gpool_sliced_range_destroy(tensor), -EBUSY);
-	/* It goes on, and what waits is still what it was. */
+	/* It continues, and the waiting request is unchanged. */
 	assert_int_equal(gpool_sliced_range_grow(tensor, 6, 0), 0);
 	assert_int_equal(wrong(tensor, 0, 6, 3), 0);
 	AWAIT(info_of(tensor).ready == 8);

@@ -569,7 +569,7 @@ static void test_closed_streams(void **state)
 	give(a, s);
 	gpool_stream_close(pool, s);
 	assert_int_equal(gpool_malloc_async(pool, PAGE_BYTES, s, &calls), -EINVAL);
-	/* Freed in a stream that is gone: it was waited for. */
+	/* Freed in a closed stream, which was waited for. */
 	give(b, s);
 	assert_string_equal(dump(), "[-6][3]");
 	calls = driver_calls();

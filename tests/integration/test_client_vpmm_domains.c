@@ -99,7 +99,7 @@ static void *let_go(void *argument)
 	return NULL;
 }
 
-/* And is gone. */
+/* And is decommitted. */
 static void blue_has_all(void)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -131,7 +131,7 @@ static void between_domains(uint32_t handle_pages_each)
 		at[i] = take(all / 4);
 		*(uint32_t *)(uintptr_t)at[i] = 0x5ec7e7;
 	}
-	/* An old place that is still mapped is let go of too. */
+	/* An old place that is still mapped is unmapped too. */
 	assert_int_equal(gpool_free_async(red, at[0], stream), 0);
 	assert_int_equal(gpool_free_async(red, at[2], stream), 0);
 	again = take(all / 2);

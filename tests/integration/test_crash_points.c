@@ -440,7 +440,7 @@ static bool sunk(void)
 		pool->spill_memory_bytes + pool->spill_file_bytes == 8 * page_bytes;
 }
 
-/* Memory is full then, so the first of them goes down to the file. */
+/* Memory is full then, so the first of them moves to the file. */
 static void spill_and_sink(void)
 {
 	AWAIT((harness_evict(&harness, gpool_session(first.pool), PAGES), sunk()));

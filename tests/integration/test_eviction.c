@@ -573,7 +573,7 @@ static void test_a_contiguous_request_takes_the_cheapest_place(void **state)
 	alloc_pinned(pool, blocks, PAGES);
 	for (uint32_t i = 0; i < PAGES; i++)
 		by_page[blocks[i].page] = blocks[i];
-	/* One in sixteen stays pinned: no sixteen in a row can be had. */
+	/* One in sixteen stays pinned: no sixteen adjacent pages can be allocated. */
 	for (uint32_t page = 0; page < PAGES; page++)
 		if (page % 16 != 0)
 			assert_int_equal(gpool_unpin(pool, &by_page[page]), 0);

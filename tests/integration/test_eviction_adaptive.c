@@ -96,7 +96,7 @@ enum { LOOP = PAGES * 3 / 2, LOOPS = 200 };
 
 static struct gpool_block blocks[LOOP];
 
-/* A block of one page by this name, used at that time: whether it was there still. */
+/* Use a block of one page with this name at that time; return whether it was still resident. */
 static bool use(uint32_t name, uint32_t when)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -278,7 +278,7 @@ static void order_holds(const char *config, bool kill_first)
 		agent_killed();
 	for (uint32_t i = 0; i < 4; i++) {
 		left = lefts[i] = left_after(PAGES - 31 + 8 * i);
-		/* One of them goes at a time; b not before c, and a not before any. */
+		/* One of them is evicted at a time; b not before c, and a not before any. */
 		assert_int_equal(__builtin_popcount(left), 3 - (int)i);
 		assert_true(!(left & 4) || left & 2);
 		assert_true(!(left & 14) || left & 1);

@@ -27,7 +27,7 @@ static void begin(const char *policy, const char *hysteresis, const char *start_
 	other = open_worker();
 }
 
-/* Nothing goes but for a request, and not more than it needs. */
+/* Nothing is evicted without a request, and not more than it needs. */
 static void begin_quiet(const char *policy)
 {
 	begin(policy, "eviction.hysteresis=0", "eviction.start=100", "eviction.stop=99");
@@ -41,7 +41,7 @@ static int end(void **state)
 	return stop(state);
 }
 
-/* ---- what is there ---- */
+/* ---- resident content ---- */
 
 static void block_touch(const struct gpool_block *block, uint32_t idle_ms)
 {

@@ -174,7 +174,7 @@ static int round_of_growth(struct gpool *pool, int timeout_ms)
 	return error ? error : gpool_sliced_range_destroy(tensor);
 }
 
-/* A fence goes to another session, of this same process. */
+/* A fence is exported to another session, of this same process. */
 static int round_of_fences(struct gpool *pool, const struct gpool_options *options)
 {
 	struct gpool_fence_handle handle;
@@ -283,7 +283,7 @@ static int round_of_work(const char *where, int timeout_ms)
 		count++;
 	for (uint32_t i = 0; i < count && !error; i++)
 		error = fill_and_verify(pool, &blocks[i], i);
-	/* Every second page goes, so that a long block must be scattered. */
+	/* Every second page is freed, so that a long block must be scattered. */
 	for (uint32_t i = 0; i < count && !error; i += 2)
 		error = gpool_free(pool, &blocks[i]);
 	if (!error)
@@ -346,7 +346,7 @@ static pid_t gpoold_start(const struct fault *fault, int nth)
 	char *traced[] = {"strace", "-f", "-qq", "-o", "/dev/null", "-e", trace, "-e", inject, gpoold, "--dir",
 		directory, "--pool", pool, "--set", "mover.patience=500ms", NULL};
 
-	/* Below a folder that is new: pids come again, and what an earlier test was killed over may still be there. */
+	/* Below a new folder: pids are reused, and the files of an earlier test that was killed may still exist. */
 	strcpy(base, "/tmp/gpool-faults-XXXXXX");
 	assert_non_null(mkdtemp(base));
 	assert_int_equal(chmod(base, 0755), 0);

@@ -1104,7 +1104,7 @@ static const struct garbage garbage[] = {
 	{"a greeting with another version", false, 8, {0, 'S', 'P', 7, 0, SP_REQ, 0, 0}},
 };
 
-/* Each is sent, then the front must be dead and replaced, or have thrown the peer out; and the service goes on. */
+/* Each is sent, then the front must be dead and replaced, or have closed the connection; and the service continues. */
 static void test_garbage_costs_at_most_the_front(void **state)
 {
 	struct fixture *fixture = *state;
@@ -1133,7 +1133,7 @@ static void test_garbage_costs_at_most_the_front(void **state)
 	stop_front(fixture);
 }
 
-/* Nothing to be seen of these from outside: the service must go on around them, while they are there and after. */
+/* These have no visible effect: the service must continue while they are open and afterwards. */
 static void test_half_messages_do_not_disturb(void **state)
 {
 	struct fixture *fixture = *state;

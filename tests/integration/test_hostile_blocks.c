@@ -59,7 +59,7 @@ static int request(struct gpool *pool, uint32_t kind, uint32_t page, uint32_t ne
 	return slot->error;
 }
 
-/* The liar goes; all pages are there, each once. */
+/* The hostile worker detaches; all pages are free, each once. */
 static void each_page_once(struct gpool *liar)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;

@@ -31,7 +31,7 @@ static long rounds(void)
 
 /* ---- the worker ---- */
 
-/* One block, used and given back; every now and then one of many pages, or many that are held at the same time. */
+/* One block, used and freed; now and then one of many pages, or many that are held at the same time. */
 static int round_trip(struct gpool *pool, uint32_t page_count)
 {
 	struct gpool_block block;

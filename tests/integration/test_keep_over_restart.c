@@ -149,7 +149,7 @@ static void start_given(const char *const *arguments)
 	close(9);
 }
 
-/* It does not come up: its status, and what it says into `said`. */
+/* It does not start: return its status, and its output in `said`. */
 static int refused(const char *const *arguments, char *said, size_t bytes, const char *before)
 {
 	char script[64], command[1200];
@@ -277,7 +277,7 @@ static void test_sessions_are_held_until_their_process_is_dead(void **state)
 	assert_int_equal(gpool_open(&options, &observer), 0);
 	manager_stop();
 	start_given(usual);
-	/* The tool that looked whether it serves goes a moment later. */
+	/* The tool that checked the service detaches a moment later. */
 	for (int tries = 0; fds_of(harness.pid, "anon_inode:[pidfd]") != 1; tries++) {
 		assert_true(tries < END_MS / 5);
 		poll(NULL, 0, 5);

@@ -221,7 +221,7 @@ static void test_a_mover_has_its_pool_and_nothing_else(void **state)
 	assert_false(maps_have(mover, "gpool-ledger"));
 	assert_true(maps_have(agent, "gpool-ledger"));
 	assert_true(maps_have(mover, "gpool-pool"));
-	/* It goes on when the agent does not. */
+	/* It continues when the agent does not. */
 	kill_and_await(agent, SIGKILL);
 	agent_seen();
 	assert_int_equal(kill(mover, 0), 0);

@@ -622,7 +622,7 @@ static void test_pages_wait_to_be_cleared(void **state)
 	reload(TWO_DOMAINS "mover: { patience = \"10ms\"; };\n");
 	AWAIT(status()->pools[0].mover_gone_ms);
 	says(status()->pools[0].mover_why, "was started, and does not come to serve");
-	/* Now it is known: none goes on its way any more, and those that have are out of circulation, and shown. */
+	/* Now it is known: no further page is retired, and the retired ones are out of circulation, and shown. */
 	cleaning = status()->pools[0].cleaning_pages;
 	assert_in_range(cleaning, 1, PAGES - 1);
 	assert_int_equal(take(blue, taken, PAGES), 0);

@@ -43,7 +43,7 @@ static int attach(void **state)
 	return 0;
 }
 
-/* Until what a process left behind is gone: the agent hears of its end by itself. */
+/* Wait until the agent has noticed the end of a process and freed its pages. */
 static bool await_free(uint32_t pages)
 {
 	for (int i = 0; i < AWAIT_TRIES; i++) {
@@ -433,7 +433,7 @@ static void publisher(struct gpool *own, int in, int out)
 	await(in);
 }
 
-/* Killed at any instant around a publication: all of it is there, or nothing. */
+/* Killed at any instant around a publication: the object is complete, or does not exist. */
 static void test_killed_around_publish(void **state)
 {
 	uint32_t published = 0, vanished = 0;
@@ -806,7 +806,7 @@ static void test_ephemeral_is_evicted(void **state)
 	publish_and_close(pool, "cache-3", GPOOL_OBJECT_EPHEMERAL, 100, 3);
 	publish_and_close(pool, "kept", GPOOL_OBJECT_IMMUTABLE, 100, 4);
 	open = open_named(pool, "cache-1");
-	/* More than there is when all that may go is gone: nothing goes. */
+	/* More than could be had by evicting everything: nothing is evicted. */
 	assert_int_equal(gpool_alloc(pool, PAGES - 199, NULL, &block), -ENOSPC);
 	assert_int_equal(versions_of("cache-2") + versions_of("cache-3"), 2);
 	/*

@@ -348,7 +348,7 @@ static void test_eviction(void **state)
 	play(ephemeral, take_more, nothing_is_there);
 }
 
-/* Open and not pinned, so that it goes; another one is pinned, and stays. */
+/* Open and not pinned, so that it is evicted; another one is pinned, and stays. */
 static void pinnable(void)
 {
 	struct gpool_alloc_options wait = GPOOL_ALLOC_OPTIONS_INIT;
@@ -372,7 +372,7 @@ static void test_eviction_of_an_open_object(void **state)
 	play(pinnable, take_more, it_has_gone);
 }
 
-/* It is asked for and cannot be had: the agent looks at it, and lets it be, whatever an agent before has left. */
+/* A request that cannot be satisfied: the agent examines the object and leaves it, whatever the last agent left. */
 static void pinned(void)
 {
 	pinnable();

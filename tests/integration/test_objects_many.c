@@ -196,7 +196,7 @@ static void test_as_many_as_may_be(void **state)
 	assert_true(is_found(MANY - 2) && is_found(1));
 }
 
-/* A session that had many open ends, and another one goes on. */
+/* A session that had many objects open ends, and another one continues. */
 static void test_a_reader_of_many_objects_ends(void **state)
 {
 	struct gpool_options options;

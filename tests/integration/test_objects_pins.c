@@ -566,7 +566,7 @@ static void test_deleted(void **state)
 	assert_int_equal(harness_free_pages(&harness), PAGES - OBJECT_PAGES);
 	assert_int_equal(gpool_object_unpin(again), 0);
 	AWAIT(harness_free_pages(&harness) == PAGES);
-	/* Unpinned, it goes at once. */
+	/* Unpinned, it is freed at once. */
 	assert_int_equal(gpool_object_close(object), 0);
 	assert_int_equal(gpool_object_close(again), 0);
 	object = published(writer, "a", 1);
@@ -686,7 +686,7 @@ static void race_publish(struct racer *racer)
 	racer->object = NULL;
 }
 
-/* Has it again whenever it is gone, as it was: what is pinned has the content that its name says. */
+/* Create it again whenever it was evicted: a pinned object has the content that its name states. */
 static void *race(void *argument)
 {
 	struct racer *racer = argument;

@@ -1300,7 +1300,7 @@ static void test_stopped_agent(void **state)
 	result_free(&result);
 }
 
-/* Whatever failed: the agent goes on for the other tests. */
+/* After any failure: the agent continues for the other tests. */
 static int agent_continue(void **state)
 {
 	(void)state;

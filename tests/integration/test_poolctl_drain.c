@@ -51,7 +51,7 @@ static void log_keep(void *context, int level, const char *text)
 		snprintf(said, sizeof(said), "%s", text);
 }
 
-/* gpool_open()'s result; what it let in is let go. */
+/* Return gpool_open()'s result; the session is closed. */
 static int attach(uint32_t role, const char *pool_name)
 {
 	struct gpool_options options = harness_options(&harness);

@@ -821,7 +821,7 @@ static void test_dump_of_one_pool(void **state)
 	result_free(&result);
 }
 
-/* ---- where the output goes ---- */
+/* ---- destinations of the output ---- */
 
 static struct result on_terminal(struct keeper *keeper, const char *option)
 {

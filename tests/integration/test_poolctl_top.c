@@ -145,7 +145,7 @@ static void test_signals_restore_the_terminal(void **state)
 	}
 }
 
-/* vt100 has none; it says that it has gone into its other screen in no way. */
+/* vt100 has no alternate screen, and no sequence that selects one. */
 static void test_without_colours(void **state)
 {
 	struct terminal terminal;

@@ -369,7 +369,7 @@ static void test_moves(void **state)
 	result_free(&result);
 }
 
-/* Its segment is gone, and what it recorded is there. */
+/* Its segment is freed, and its records are kept. */
 static void test_killed_worker_is_heard(void **state)
 {
 	struct result result;

@@ -231,7 +231,7 @@ static bool answered(const char *query)
 	return number;
 }
 
-/* A worker that comes, does some of everything, and goes. */
+/* A worker that attaches, makes calls of each kind, and detaches. */
 static void work(void)
 {
 	struct gpool *worker = open_worker();

@@ -177,7 +177,7 @@ static int sleeper_stop(void **state)
 	return 0;
 }
 
-/* The sleeper is let go on: what did it find? */
+/* Let the stopped worker continue: what did it find? */
 static struct findings wake(struct fixture *fixture)
 {
 	struct findings findings = {.error = -1};

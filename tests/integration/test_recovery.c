@@ -52,7 +52,7 @@ static bool holds(struct gpool *pool, const struct gpool_block *block, uint8_t v
 	return at[0] == value && !memcmp(at, at + 1, bytes - 1);
 }
 
-/* ---- a worker that goes on ---- */
+/* ---- a worker that continues ---- */
 
 struct busy {
 	struct gpool *pool;

@@ -231,7 +231,7 @@ struct call {
 	pthread_t thread;
 };
 
-/* With buffers of its own: the test goes on asking. */
+/* With its own buffers: the test continues to send requests. */
 static void *call_evict(void *argument)
 {
 	static uint8_t reply[MSG_BYTES_MAX];
@@ -264,7 +264,7 @@ static void test_a_request_survives_the_front(void **state)
 	front = (pid_t)status()->front_pid;
 	assert_true(agent > 1 && front > 1);
 	call.pool = open_as(GPOOL_OPEN_ADMIN, NULL, NULL);
-	/* Connected, so that the next one goes straight to a front that does not read. */
+	/* Connected, so that the next request is sent to a front that does not read. */
 	assert_int_equal(try_evict(call.pool, "nowhere", 1, NULL), -ENXIO);
 	exit_front = pidfd_of(front);
 	assert_int_equal(kill(front, SIGSTOP), 0);

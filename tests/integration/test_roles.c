@@ -264,7 +264,7 @@ static void test_take_and_give_back(void **state)
 	assert_int_equal(gpool_role_acquire(other, "main", -1, &again), 0);
 	assert_true(again.token > role.token);
 	assert_int_equal(gpool_role_check(pool, &role), -ESTALE);
-	/* The end of a session in order gives back too. */
+	/* The orderly end of a session releases its role, too. */
 	gpool_close(other);
 	assert_int_equal(gpool_role_acquire(pool, "main", -1, &role), 0);
 	assert_true(role.token > again.token);

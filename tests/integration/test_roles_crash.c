@@ -241,7 +241,7 @@ static void test_takeover(void **state)
 	play(&(struct scenario){child_holds, child_dies, 3});
 }
 
-/* The holder dies while no agent is there to hear of it, and so does a standby's patience. */
+/* The holder dies while no agent runs, and a standby times out. */
 static void agent_and_child_die(void)
 {
 	pid_t agent_pid = (pid_t)status()->agent_pid;

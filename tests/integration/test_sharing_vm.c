@@ -148,7 +148,7 @@ static void range_offer_after_two(struct owner *owner)
 		assert_int_equal(gpool_range_offer(owner->range, 0, UNITS, owner->fences[stream]), 0);
 }
 
-/* A lost page is a hole, and another page can be had in its place. */
+/* A lost page is a hole, in which another page can be committed. */
 static void range_look_reclaimed(struct owner *owner, struct found *found)
 {
 	uint8_t kept[UNITS];

@@ -106,7 +106,7 @@ static uint32_t scatter(struct gpool *pool, struct gpool_block *kept)
 	return left;
 }
 
-/* The pages that are to be had, all of them, in blocks of one page. */
+/* Allocate all available pages, in blocks of one page. */
 static uint32_t squat(struct gpool *pool, struct gpool_block *blocks, uint32_t most)
 {
 	uint32_t count = 0;
@@ -620,7 +620,7 @@ static void test_destroyed_asleep(void **state)
 	assert_int_equal(kept_bytes(), 0);
 	assert_int_equal(harness_check(&harness), 0);
 	assert_int_equal(pinned_blocks_of(pool), 2);
-	/* With the last one what is kept goes. */
+	/* With the last one the kept content is freed. */
 	assert_int_equal(gpool_sleep(pool, 0), 0);
 	assert_int_equal(gpool_range_destroy(mutable[0]), 0);
 	assert_int_equal(kept_bytes(), 8 * PAGE_BYTES);

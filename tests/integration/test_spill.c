@@ -519,7 +519,7 @@ static void damage_and_see(const char *tier_name, off_t tier_bytes, const char *
 			lost++;
 			assert_string_equal(gpool_last_error(error),
 				"the block's spilled content is lost: its checksum differs from when it was written");
-			/* It is gone, and says so from now on. */
+			/* It is lost, and reports that from now on. */
 			assert_int_equal(gpool_pin(pool, &blocks[i]), -ESTALE);
 			assert_int_equal(gpool_discard(pool, &blocks[i]), -ESTALE);
 			continue;

@@ -113,7 +113,7 @@ static uint8_t *bytes_of(struct gpool *pool, const struct gpool_block *block)
 	return (uint8_t *)(uintptr_t)address;
 }
 
-/* As many single pages as there are to be had, up to `most`. */
+/* Allocate up to `most` single pages. */
 static uint32_t take(struct gpool *pool, struct gpool_block *blocks, uint32_t most, int timeout_ms)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -152,7 +152,7 @@ static void give(struct gpool *pool, const struct gpool_block *blocks, uint32_t 
 		assert_int_equal(gpool_free(pool, &blocks[i]), 0);
 }
 
-/* All of the pool held and filled by red, then given back; red has all of it mapped. */
+/* All of the pool allocated and filled by red, then freed; red has all of it mapped. */
 static void red_has_been_everywhere(struct gpool *pool)
 {
 	struct gpool_block blocks[PAGES];
@@ -162,7 +162,7 @@ static void red_has_been_everywhere(struct gpool *pool)
 	give(pool, blocks, PAGES);
 }
 
-/* ---- a process that works and so lets go ---- */
+/* ---- a running process, which unmaps pages ---- */
 
 static pthread_t busy_thread;
 static _Atomic bool busy_stop;
@@ -193,7 +193,7 @@ static void busy_end(void)
 static pid_t child;
 static int child_says, child_hears;
 
-/* It fills all it can get, gives it back, says so, and is silent from then on; or on a byte detaches, and lives. */
+/* Fill all pages that it gets, free them, report, and make no further call; or on a byte detach, and keep running. */
 static void __attribute__((noreturn)) child_run(void)
 {
 	struct gpool_options options = harness_options(&harness);
@@ -259,7 +259,7 @@ static void child_end(void)
 	close(child_hears);
 }
 
-/* And another one is there. */
+/* And another one exists. */
 static void killed(const char *name)
 {
 	pid_t pid = process_of(name), next;
@@ -418,7 +418,7 @@ static void test_a_session_that_keeps_its_mapping(void **state)
 	for (uint32_t i = 0; i < PAGES; i++)
 		assert_int_equal(seen[i][i], RED_BYTE);
 	books_balance();
-	/* It lets go. */
+	/* It unmaps them. */
 	assert_int_equal(gpool_release_unused(red), SOME);
 	assert_int_equal(gpool_release_unused(red), 0);
 	AWAIT(pages_in(PAGE_FREE) == SOME && transfers()->transfers_count == 0);
@@ -1022,7 +1022,7 @@ static void test_asleep_with_several_pages_in_a_handle(void **state)
 static _Atomic bool allocator_stop;
 static _Atomic uint32_t allocator_strange, allocator_served;
 
-/* Takes idle pages, and opens an object, while another thread lets go of what is not used. */
+/* Take idle pages, and open an object, while another thread releases unused pages. */
 static void *allocator_run(void *argument)
 {
 	struct gpool *pool = argument;

@@ -100,7 +100,7 @@ static void take(struct gpool *pool, struct gpool_block *blocks, uint32_t count)
 		assert_int_equal(gpool_alloc(pool, 1, &options, &blocks[i]), 0);
 }
 
-/* Red lets go, as a process that works does. */
+/* Red unmaps pages, as a running process does. */
 static pthread_t busy_thread;
 static _Atomic bool busy_stop;
 

@@ -209,7 +209,7 @@ static int stop_and_remove(void **state)
 	return result;
 }
 
-/* Once the agent has noticed the end of all engines; the object goes with its name. */
+/* After the agent has noticed the end of all engines; the object is freed with its name. */
 static void pool_is_free(void)
 {
 	struct gpool *pool = harness_open(&harness);

@@ -86,7 +86,7 @@ static inline int rig_open(struct rig *rig, const struct gpu_ops *ops, uint64_t 
 	return 0;
 }
 
-/* rig_clear() - everything that was placed is gone. */
+/* rig_clear() - remove everything that was placed. */
 static inline void rig_clear(struct rig *rig)
 {
 	assert_int_equal(gpu_stream_sync(rig->gpu, rig->stream), 0);

@@ -169,7 +169,7 @@ static void test_other_sessions_continue(void **state)
 	assert_int_equal(pool_idle(pool), 0);
 	for (uint32_t page = 0; page < 22; page++)
 		assert_int_equal(page_word_state(pool_word(pool, page)), PAGE_QUARANTINED);
-	/* They end, and all is there again. */
+	/* They end, and all pages are free again. */
 	session_end(pool->sessions[LOST], SESSION_END_DEATH);
 	session_end(pool->sessions[SPILLS], SESSION_END_DEATH);
 	assert_int_equal(pool->free.total, PAGES);
@@ -355,7 +355,7 @@ static void test_jobs_are_taken_back_from_dead_movers_only(void **state)
 	ring = made.ring;
 	agent->config.mover.patience_ms = 0;
 	two_are_asked_back();
-	/* The keeper has said nothing: there may be one of before an upgrade, which knows no gate. */
+	/* Without a message of the keeper: a mover of an earlier version may run, which does not know the gate. */
 	jobs_tick(pool);
 	assert_int_equal(pool->jobs.queue.in_flight, 2);
 	/* The second one has come in, and lives. */
@@ -374,7 +374,7 @@ static void test_jobs_are_taken_back_from_dead_movers_only(void **state)
 	assert_int_equal(atomic_load(&ring->gate), MOVER_NOBODY);
 	for (int i = 0; i < MOVER_JOBS; i++)
 		assert_int_equal(atomic_load(&ring->jobs[i].state), MOVER_IDLE);
-	/* It comes in, and all goes on. */
+	/* It starts, and the work continues. */
 	atomic_store(&ring->gate, 3);
 	pool->jobs.done.ready(&pool->jobs.done, EPOLLIN);
 	assert_false(pool->jobs.gone);

@@ -321,7 +321,7 @@ static void test_a_ring_that_takes_no_more_is_left(void **state)
 
 /* ---- what the caller holds ---- */
 
-/* Some are kept and given back out of order, at random; what is kept stays as it is. */
+/* Some groups are kept and returned out of order, at random; kept groups stay unchanged. */
 static void holds(struct cold_reader *reader, const struct made *made)
 {
 	const void *held[GROUPS] = {NULL}, *stored;
@@ -397,7 +397,7 @@ static void test_two_of_any_find_room(void **state)
 	unmake(&made);
 }
 
-/* ---- what goes wrong ---- */
+/* ---- failures ---- */
 
 static void (*const ways[])(void) = {all_works, refuse_ring, refuse_direct, refuse_room};
 enum { WAYS = sizeof(ways) / sizeof(*ways) };
@@ -465,7 +465,7 @@ static void test_a_disk_that_fails_is_an_error(void **state)
 	unmake(&made);
 }
 
-/* It is unknown then where the kernel still writes: the reader goes on with other memory and without a ring. */
+/* It is unknown then where the kernel still writes: the reader continues with other memory and without a ring. */
 static void test_memory_of_requests_that_are_lost_is_not_used_again(void **state)
 {
 	struct cold_reader *reader = reader_made();

@@ -95,7 +95,7 @@ static void same_bits(uint32_t element, uint16_t wanted, uint16_t found, const c
 
 /* ---- other types ---- */
 
-/* Also what is said of them; `count` elements at a time, from a place without alignment. */
+/* Also the reported loss; `count` elements at a time, from an unaligned address. */
 static void converts(const struct element_rows *code, uint32_t from_element, const void *from, uint32_t to_element,
 	uint64_t total, uint64_t count)
 {

@@ -220,7 +220,7 @@ static void test_mix_is_kept_by_use(void **state)
 
 /* ---- what is known of blocks ---- */
 
-/* Before anything is learned what was used longest ago goes first, also when all were seen in one scan. */
+/* Before anything is learned the least recently used is evicted first, also when all were seen in one scan. */
 static void test_first_scan_is_lru(void **state)
 {
 	enum { BLOCKS = PAGES / 2 };

@@ -276,7 +276,7 @@ static void test_streams_end(void **state)
 	(void)state;
 	expect(ASK("GET /three"), "HTTP/1.1 200", "3\n");
 	sem_wait(&stream_ended);
-	/* its reader goes away */
+	/* the client disconnects */
 	fd = connected();
 	assert_int_equal(send(fd, request, strlen(request), 0), strlen(request));
 	assert_true(recv(fd, some, sizeof(some), 0) > 0);

@@ -173,7 +173,7 @@ static void test_the_table_is_whole(void **state)
 		assert_non_null(gpu_kernels[i].host);
 		assert_true(gpu_kernels[i].args_bytes && gpu_kernels[i].args_bytes % 8 == 0 &&
 			gpu_kernels[i].args_bytes <= 4096);
-		/* all images or none: nvcc was there or was not */
+		/* all images or none: nvcc was available or was not */
 		assert_int_equal(!gpu_kernel_images[gpu_kernels[i].image], !gpu_kernel_images[0]);
 	}
 }

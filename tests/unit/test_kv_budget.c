@@ -41,7 +41,7 @@ static void test_a_second_at_most(void **state)
 	assert_int_equal(budget_room(&budget, SECOND + SECOND / 2), 300);
 	/* After a long pause the budget is at most one second's worth. */
 	assert_int_equal(budget_room(&budget, 1000 * SECOND), 1000);
-	/* The clock goes back: nothing comes in, and nothing is lost. */
+	/* The clock is set back: nothing is added, and nothing is lost. */
 	assert_int_equal(budget_room(&budget, 1), 1000);
 	budget_spend(&budget, 1000);
 	assert_int_equal(budget_room(&budget, 999 * SECOND), 0);

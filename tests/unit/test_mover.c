@@ -279,7 +279,7 @@ static void fork_and_wait(struct rig *rig)
 		poll(NULL, 0, 1);
 }
 
-/* A mover that finds the gate shut does nothing, whatever waits, and is there when it opens. */
+/* A mover that finds the gate shut does nothing, whatever is queued, and runs when it opens. */
 static void test_shut_gate(void **state)
 {
 	struct rig *rig = *state;

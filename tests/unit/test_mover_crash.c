@@ -79,7 +79,7 @@ static void stream_check(struct rig *rig, uint32_t jobs)
 		assert_true(pattern_is(rig_page(rig, page), page));
 }
 
-/* The agent's death: all that it knew is gone, and the next one has the ring. */
+/* The agent's death: its private state is lost, and the next one has the ring. */
 static void agent_restart(struct rig *rig)
 {
 	uint32_t in_flight = rig->queue.in_flight;

@@ -191,7 +191,7 @@ static void test_more_regions_than_entries(void **state)
 	assert_int_equal(look.unlisted, 0);
 	for (uint32_t i = 0; i < look.used; i++)
 		assert_int_equal(region_table_read(table, &look, i, &read), REGION_READ_NONE);
-	/* all of them can be had again */
+	/* all of them can be read again */
 	for (uint32_t i = 0; i < REGION_TABLE_ENTRIES; i++)
 		set(&numbers[i], &region);
 	region_table_look(table, &look);

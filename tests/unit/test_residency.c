@@ -126,7 +126,7 @@ static void test_loaded_at_once_and_evicted_by_worth(void **state)
 	use_hot(0, 3);
 	now += SECOND;
 	use_hot(2, 2);
-	/* 1 is the one used least; it gets a copy on its way out, and 3 comes when it has gone. */
+	/* Adapter 1 is the least used; it is copied when it is evicted, and 3 is loaded afterwards. */
 	assert_int_equal(residency_acquire(all, 3, now), 0);
 	expect(RESIDENCY_SAVE, 1);
 	expect_nothing();
@@ -141,7 +141,7 @@ static void test_loaded_at_once_and_evicted_by_worth(void **state)
 	expect(RESIDENCY_LOAD_WARM, 1);
 	done(RESIDENCY_LOAD_WARM, 1, true);
 	assert_int_equal(residency_warm(all, 1), RESIDENCY_COPY);
-	/* The next time it goes at once. */
+	/* The next time it is evicted at once. */
 	residency_release(all, 1, now);
 	use_hot(0, 20);
 	assert_int_equal(residency_acquire(all, 2, now), 0);
@@ -333,7 +333,7 @@ static void test_copies_of_hot_adapters_are_evicted_first(void **state)
 		assert_int_equal(residency_done(all, &decision, true, now), 0);
 		residency_tick(all, now);
 	}
-	/* 1 goes; then there is one place left. */
+	/* Adapter 1 is evicted; then there is one place left. */
 	assert_int_equal(residency_acquire(all, 2, now), 0);
 	expect(RESIDENCY_EVICT, 1);
 	expect(RESIDENCY_LOAD_COLD, 2);

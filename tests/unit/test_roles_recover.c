@@ -266,7 +266,7 @@ static void test_tokens_increase_across_removal(void **state)
 	assert_int_equal(role_remove(pool, "main", &last), 0);
 	assert_int_equal(last, token);
 	assert_int_equal(role_remove(pool, "main", &last), -ENOENT);
-	/* The place goes to another name, and the first name to another place. */
+	/* The place is given to another name, and another place to the first name. */
 	assert_true(ask(2, ROLE_TAKE, "third", 0).token > token);
 	assert_true(ask(2, ROLE_TAKE, "main", 0).token > token);
 	assert_int_equal(role_fence(pool, 0, token, 1), -ESTALE);
