@@ -1,29 +1,46 @@
 /*
- * gpool.h - GPU memory lent in pages by the one agent of this machine.
+ * gpool.h - allocate GPU memory from a pool that several processes share.
  *
- * A worker attaches, allocates blocks of pages, pins them while it or its GPU work uses them, unpins them so that the
- * agent may evict them under pressure, and frees them. All of that is a few atomics on shared memory; the agent is
- * asked only when this process's lease runs dry. gpool(7) tells the model, gpool(3) the calls.
+ * One agent per machine (gpoold(8)) owns the memory and leases it in pages. A process attaches to a pool, allocates
+ * blocks of pages, pins them while it or its GPU work uses them, unpins them so that the agent may evict them under
+ * pressure, and frees them. These calls are a few atomic operations on shared memory; a request is sent to the agent
+ * only when the lease of the process is used up. gpool(7) describes the model, gpool(3) lists all calls.
  *
  *	struct gpool *pool;
  *	struct gpool_block block;
  *	uint64_t address;
  *
- *	gpool_open(NULL, &pool);                      attach to /run/gpool, the first pool
+ *	gpool_open(NULL, &pool);                      attach to the first pool of the agent in /run/gpool
  *	gpool_alloc(pool, 4, NULL, &block);           four pages, pinned
  *	gpool_address(pool, &block, &address);        contiguous device address
- *	gpool_unpin(pool, &block);                    may be evicted from now on
- *	if (gpool_pin(pool, &block) == 0)             -ESTALE: it was
+ *	gpool_unpin(pool, &block);                    the block may be evicted from now on
+ *	if (gpool_pin(pool, &block) == 0)             -ESTALE: it was evicted
  *		gpool_free(pool, &block);
  *	gpool_close(pool);
  *
- * Functions return 0 or a count, else negative errno; gpool_strerror() says what a code means here. Out-parameters
- * change only on success. Unless a call says otherwise any thread may make it, and none may be made from a signal
- * handler. After fork() the child owns nothing of this: every call answers -ECHILD there, and the parent is not
- * disturbed.
+ * This header includes one header per part; each part can be included alone.
  *
- * "Cost:" states what a call does. Times depend on the machine and are not promised: [alloc1] names the figure of
- * gpool-bench(1) that measures the call on this one, `gpool-bench alloc1`.
+ * Results: functions return 0 or a count, or a negative errno value; they do not set errno. gpool_strerror() describes
+ * a code, gpool_last_error() the last failure of the calling thread. Values are stored through pointers on success
+ * only, except where a call documents otherwise.
+ *
+ * Times: timeouts are milliseconds; 0: do not wait, -1: wait without limit.
+ *
+ * Threads: any thread may make any call, on the same handle and at the same time as other threads, unless a call
+ * documents otherwise. No call may be made from a signal handler.
+ *
+ * Fork: after fork() the child owns no handle of the parent. Calls of the child that return an error return -ECHILD,
+ * gpool_page_bytes(), gpool_page_count() and gpool_session() return 0, gpool_close() does nothing, and the parent is
+ * not affected. The child may open the pool for itself.
+ *
+ * Structures: a structure with a `size` field may grow; fields are only appended. The caller sets size to sizeof the
+ * structure, by the _INIT macro where there is one. In options, fields behind a smaller size count as zero; behind the
+ * library's own size all bytes must be zero, otherwise the call returns -E2BIG. In results, fields behind a smaller
+ * size are not written, and bytes that the library does not know are zeroed. A size below 4 is -EINVAL. Reserved
+ * fields are zero.
+ *
+ * Costs: "Cost:" states the work of a call. Times depend on the machine: a name in brackets, as in [alloc1], is the
+ * figure of gpool-bench(1) that measures the call on this machine.
  */
 #ifndef GPOOL_H
 #define GPOOL_H

@@ -171,7 +171,7 @@ static int refusal(int error)
 	case -EACCES:
 	case -ENXIO:
 	case -EUSERS:
-	case -EBUSY:
+	case -ESHUTDOWN:
 	case -EPROTO:
 	case -ENODEV:
 	case -EMFILE:

@@ -688,7 +688,7 @@ int session_admit(
 			tenant->config->domain);
 	if (request->role == SESSION_WORKER &&
 		atomic_load_explicit(&pool->segment.header->draining, memory_order_relaxed))
-		return refuse(socket, -EBUSY,
+		return refuse(socket, -ESHUTDOWN,
 			"pool '%s' is out of service (poolctl drain); attach to another one, or after poolctl drain "
 			"--off",
 			pool->segment.header->name);

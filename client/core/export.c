@@ -146,7 +146,7 @@ static int by_timeline(struct gpool *pool, struct gpool_fence fence)
 static int event_take(struct gpool *pool, struct gpu_event **event)
 {
 	struct exports *exports = pool->exports;
-	int error = fail(-EBUSY, "all %d events for exports have unfinished work", EXPORT_EVENTS);
+	int error = fail(-EUSERS, "all %d events for exports have unfinished work", EXPORT_EVENTS);
 
 	if (exports->event_count < EXPORT_EVENTS) {
 		error = gpu_event_create(pool->gpu, GPU_EVENT_INTERPROCESS, &exports->events[exports->event_count]);
@@ -201,7 +201,7 @@ static int error_known(int error)
 {
 	switch (error) {
 	case -EINVAL:
-	case -EBUSY:
+	case -EUSERS:
 	case -EMFILE:
 	case -ENOMEM:
 	case -EOPNOTSUPP:

@@ -75,7 +75,7 @@ int fail_role(const struct gpool *pool)
 
 int fail_asleep(void)
 {
-	return fail(-EBUSY, "the session is asleep; call gpool_wake()");
+	return fail(-EHOSTDOWN, "the session is asleep; call gpool_wake()");
 }
 
 int fail_address(uint64_t address)

@@ -29,7 +29,7 @@ int fail_stream(uint32_t stream) GPOOL_INTERNAL(fail_stream) __attribute__((noin
 
 /* fail_role() - -EPERM: the session is an observer or admin. */
 int fail_role(const struct gpool *pool) GPOOL_INTERNAL(fail_role) __attribute__((noinline, cold));
-/* fail_asleep() - -EBUSY: the session sleeps. */
+/* fail_asleep() - -EHOSTDOWN: the session is asleep. */
 int fail_asleep(void) __attribute__((noinline, cold));
 /* fail_address() - -EINVAL: no allocation of gpool_malloc_async() begins there. */
 int fail_address(uint64_t address) __attribute__((noinline, cold));

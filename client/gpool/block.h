@@ -1,4 +1,4 @@
-/* block.h - allocate, pin and free blocks of pages, and parts of pages. */
+/* block.h - allocate, pin and free blocks of pages; spans, scopes, two-phase allocation. */
 #ifndef GPOOL_BLOCK_H
 #define GPOOL_BLOCK_H
 
@@ -9,21 +9,22 @@ extern "C" {
 #endif
 
 /*
- * What a block holds. It weighs in, beside the time of the last use and the size, when the agent chooses what to evict:
- * TEMP_BUFFER is the cheapest to lose, then ACTIVATION, GRADIENT, LORA_WEIGHT, KV_CACHE.
+ * What a block is used for. Besides the time of the last use and the size, the agent considers it when it selects
+ * blocks to evict: TEMP_BUFFER first, then ACTIVATION, GRADIENT, LORA_WEIGHT, KV_CACHE. The comments state how long
+ * such a block is pinned as a rule.
  */
 enum gpool_usage {
-	GPOOL_USAGE_KV_CACHE = 0,    /* pinned for its request */
-	GPOOL_USAGE_LORA_WEIGHT = 1, /* pinned by hand while in an active batch */
-	GPOOL_USAGE_TEMP_BUFFER = 2, /* pinned for its kernel */
-	GPOOL_USAGE_ACTIVATION = 3,  /* pinned for its layer's pass */
-	GPOOL_USAGE_GRADIENT = 4,    /* pinned for the backward pass */
+	GPOOL_USAGE_KV_CACHE = 0,    /* for its request */
+	GPOOL_USAGE_LORA_WEIGHT = 1, /* while a batch uses the adapter */
+	GPOOL_USAGE_TEMP_BUFFER = 2, /* for its kernel */
+	GPOOL_USAGE_ACTIVATION = 3,  /* for the pass of its layer */
+	GPOOL_USAGE_GRADIENT = 4,    /* for the backward pass */
 	GPOOL_USAGE_COUNT = 5
 };
 
 /*
- * A block of pages. A value: copy it freely. It names the content, not the place: after a free or an eviction it is
- * stale, and every call with it says so, also when the pages were taken for something else meanwhile.
+ * A handle of a block of pages. A value: copy it freely. It names the content, not the place: after a free or an
+ * eviction the handle is stale, and calls with it return -ESTALE, even if the pages are in use again.
  */
 struct gpool_block {
 	uint64_t generation; /* of the first page */
@@ -34,12 +35,15 @@ struct gpool_block {
 GPOOL_ASSERT_SIZE(gpool_block, 24);
 
 enum {
-	GPOOL_ALLOC_FIRST_FIT = 1u << 0, /* lowest pages first instead of best fit */
-	GPOOL_ALLOC_CRITICAL = 1u << 1,  /* may use the reserved pages; admins and the system tenant only */
-	/* neighbouring pages of the pool, or -ENOSPC; without it a block may be scattered */
+	GPOOL_ALLOC_FIRST_FIT = 1u << 0, /* take the lowest pages instead of the best fit */
+	GPOOL_ALLOC_CRITICAL = 1u << 1,  /* may take the reserved pages; admins and the system tenant only */
+	/* take neighbouring pages of the pool, or fail with -ENOSPC; without it a block may be scattered */
 	GPOOL_ALLOC_CONTIGUOUS = 1u << 2,
-	GPOOL_ALLOC_NO_EVICT = 1u << 3, /* rather -ENOSPC than another block's eviction */
-	/* on eviction keep the content outside of the pool, and bring it back when it is pinned */
+	GPOOL_ALLOC_NO_EVICT = 1u << 3, /* fail with -ENOSPC instead of evicting another block */
+	/*
+	 * spill the content to host memory or a file when the block is evicted; gpool_pin() restores it into other
+	 * pages. The block counts against the agent's spill budget until it is freed, also while it is in the pool
+	 */
 	GPOOL_ALLOC_SPILL = 1u << 4,
 };
 
@@ -47,11 +51,15 @@ struct gpool_alloc_options {
 	uint32_t size;     /* sizeof(struct gpool_alloc_options); GPOOL_ALLOC_OPTIONS_INIT sets it */
 	uint32_t flags;    /* GPOOL_ALLOC_*; an unknown bit is -EINVAL */
 	uint32_t usage;    /* enum gpool_usage */
-	uint32_t priority; /* 0..3, higher stays longer */
-	/* what tools show: request, adapter; free to choose. Evicted content is known again by it (`adaptive`) */
+	uint32_t priority; /* 0..3; blocks of a higher priority are evicted later than others of the same usage */
+	/* any number, shown by tools: a request, an adapter. The `adaptive` policy recognizes evicted content by it */
 	uint64_t owner_id;
-	int32_t timeout_ms; /* longest wait for pages; 0: none, -1: no limit (49 days) */
-	uint32_t stream;    /* where it will be used first (gpool_stream_open); 0: anywhere */
+	int32_t timeout_ms; /* longest wait for pages, also at a limit; 0: none, -1: no limit (at most 49 days) */
+	/*
+	 * stream of the block's first use. Blocks that were freed behind work of this stream can then be reused before
+	 * that work is done. 0: any
+	 */
+	uint32_t stream;
 };
 GPOOL_ASSERT_SIZE(gpool_alloc_options, 32);
 #define GPOOL_ALLOC_OPTIONS_INIT \
@@ -62,20 +70,29 @@ GPOOL_ASSERT_SIZE(gpool_alloc_options, 32);
 /* ---- blocks ---- */
 
 /*
- * gpool_alloc() - allocate `page_count` pages, pinned once.
+ * gpool_alloc() - allocate a block of pages, pinned once.
  *
- * Looks into the thread's magazine, then the process's lease, then asks the agent, which takes free pages, idle pages
- * of others, unpinned blocks by its eviction policy. A request never fails while so many pages are free: when they do
- * not lie in a row, the block is scattered, and its address is contiguous all the same.
+ * @page_count: number of pages
+ * @options:    NULL: the defaults
+ * @block:      receives the handle
+ *
+ * The pages come from the thread's magazine, then from the lease of the process, then from the agent, which leases free
+ * pages, idle pages of other sessions, and pages of unpinned blocks that it evicts. An allocation does not fail while
+ * enough pages are free: if they are not neighbours, the block is scattered; its address range is contiguous all the
+ * same.
  *
  * Return: 0, or
- *   -EINVAL     page_count 0 or above the pool's, an unknown flag, usage or priority
- *   -ENOSPC     not so many pages to be had (in time); gpool_oom_info() says needed, free, pinned and by whom
- *   -EDQUOT     the tenant's limit or this process's quota
- *   -EPERM      GPOOL_ALLOC_CRITICAL without the right to it, or a session that only reads
- *   -ENOMEM     pages could not be mapped into this process
- *   -EPIPE      the agent is gone, and the lease is dry; what is allocated stays usable
- *   -ECHILD     after fork()
+ *   -EINVAL      page_count is 0 or above the pool's, an unknown flag, usage, priority or stream
+ *   -E2BIG       options of a newer library, with a field set that this one does not have
+ *   -EOPNOTSUPP  GPOOL_ALLOC_SPILL, and the pool has neither memory nor a file for spilled content
+ *   -ENOSPC      not enough pages in time, besides those reserved for other tenants; gpool_oom_info() has the details
+ *   -EDQUOT      the limit of the tenant or the quota of this session is reached
+ *   -EPERM       GPOOL_ALLOC_CRITICAL without the right to it; the session is an observer or admin
+ *   -ENOMEM      the pages could not be mapped into this process
+ *   -EPIPE       the agent is not running or has ended the session, and the lease is used up; existing blocks stay
+ *                usable
+ *   -EINTR       gpool_wait_check() ended the wait
+ *   -ECHILD      after fork()
  *
  * Cost: a few atomics from the magazine [alloc1_free1]; a search of the lease's bitmap [alloc1, alloc100]; otherwise a
  * request to the agent [refill_p50, refill_p99]. The first use of a page maps it.
@@ -84,91 +101,123 @@ GPOOL_API int gpool_alloc(
 	struct gpool *pool, uint32_t page_count, const struct gpool_alloc_options *options, struct gpool_block *block);
 
 /*
- * gpool_free() - end a block that the caller has pinned (an allocation is); the pin ends with it.
- * When other threads still pin it, the pages come back with their last unpin, and no new pin succeeds.
- * Return: 0, -ESTALE (freed already: of two frees one wins), -EINVAL (nobody has it pinned: use gpool_discard(); or not
- * a handle that gpool_alloc() returned), -ECHILD. Cost: a few atomics [free1, free100].
+ * gpool_free() - free a block that the caller has pinned, and end that pin. An allocated block is pinned.
+ *
+ * If other threads have the block pinned, its pages are returned with the last unpin; new pins fail from now on.
+ *
+ * Return: 0, or
+ *   -ESTALE  the block was freed or evicted before; of two frees one succeeds
+ *   -EINVAL  the block has no pin (use gpool_discard()); not a handle that gpool_alloc() returned
+ *   -ENOMEM  no memory for the thread's first call
+ *   -ECHILD  after fork()
+ *
+ * Cost: a few atomics [free1, free100].
  */
 GPOOL_API int gpool_free(struct gpool *pool, const struct gpool_block *block);
 
 /*
- * gpool_discard() - pin and free in one: ends a block that the caller has not pinned, a spilled one too. -ESTALE: freed
- * or evicted already.
+ * gpool_discard() - free a block that the caller has not pinned, also while it is spilled.
+ *
+ * Return: 0, -ESTALE (freed or evicted before), or as gpool_pin(). Cost: as gpool_free().
  */
 GPOOL_API int gpool_discard(struct gpool *pool, const struct gpool_block *block);
 
 /*
- * gpool_pin() - keep a block's content and place until gpool_unpin(). Pins count.
+ * gpool_pin() - pin a block: keep its content and place until gpool_unpin(). Pins are counted.
+ *
+ * A spilled block (GPOOL_ALLOC_SPILL) is restored into other pages first; the call waits for that, and other blocks may
+ * be evicted for it. The handle remains valid; the address changes. pins.timeout does not limit this wait, but if no
+ * mover serves the pool it ends after mover.patience (5 s by default).
  *
  * Return: 0, or
- *   -ESTALE     freed or evicted
- *   -EIO        of a block with GPOOL_ALLOC_SPILL: it cannot be read back. When its checksum is wrong its content is
- *               lost, and from now on it is stale; else it is still kept, and another try may do: a disk failed, or the
- *               pool is without its mover (gpoold.conf(5), mover.patience)
- *   -ENOSPC, -EDQUOT  likewise: no pages to bring it back to now. It is still kept
- *   -ENOMEM     likewise: this process cannot note or map where it comes back to
- *   -EPIPE      likewise: it is spilled, and the agent is gone
- *   -EINVAL     not the handle of a block, or of one that is prepared and not committed
- *   -ETIMEDOUT  it was on the move for longer than the pool's pin_timeout (100 ms by default)
+ *   -ESTALE     the block was freed or evicted
+ *   -ETIMEDOUT  the block was moved for longer than pins.timeout (100 ms by default)
+ *   -EINVAL     not a handle that gpool_alloc() returned, or a block that is prepared and not committed
  *   -ECHILD     after fork()
+ * and for spilled blocks:
+ *   -EIO        the content cannot be read. If its checksum is wrong the content is lost, and the block is stale from
+ *               now on. Otherwise it is kept and a later call may succeed: a disk failed, or no mover serves the pool
+ *   -ENOSPC, -EDQUOT  no pages to restore the block to; it is kept
+ *   -ENOMEM     the pages cannot be mapped into this process; the block is kept
+ *   -EPIPE      the agent is not running; the block is kept
  *
- * A block with GPOOL_ALLOC_SPILL that has left the pool comes back for this, into other pages: the wait is as long as
- * that takes, and the handle stays good. pin_timeout does not count then, but where nobody comes to bring it the wait
- * ends after mover.patience (5 s by default). Other blocks' pages may be evicted for it.
- *
- * Cost: one atomic, two loads [pin]; no system call unless the block is on the move. By the handle of a block that has
- * moved a lock and a look into a table more, until gpool_refresh().
+ * Cost: one atomic, two loads [pin]; no system call unless the block is being moved. With the old handle of a restored
+ * block a lock and a table lookup more, until gpool_refresh().
  */
 GPOOL_API int gpool_pin(struct gpool *pool, const struct gpool_block *block);
 
 /*
- * gpool_unpin() - end one pin. -EINVAL: it is not pinned. -ESTALE: not this block's place any more.
- * Cost: one atomic, some loads [unpin].
+ * gpool_unpin() - end one pin of a block, of whichever thread.
+ *
+ * Return: 0, -EINVAL (not pinned), -ESTALE (freed or evicted), -ECHILD. Cost: one atomic, some loads [unpin].
  */
 GPOOL_API int gpool_unpin(struct gpool *pool, const struct gpool_block *block);
 
 /*
- * gpool_refresh() - after a block that was spilled has come back elsewhere: make *block say where it is, so that calls
- * with it find it at once again. The old handle stays good. 0, also when it has not moved; -ESTALE (spilled, or gone),
- * -EINVAL, -ECHILD.
+ * gpool_refresh() - update a handle after its block was restored into other pages, so that calls find it directly
+ * again. The old handle remains valid.
+ *
+ * Return: 0, also if the block was not moved; -ESTALE (spilled, freed or evicted), -EINVAL, -ECHILD.
  */
 GPOOL_API int gpool_refresh(struct gpool *pool, struct gpool_block *block);
 
 /*
- * gpool_touch() - say that a block is in use: refreshes a long pin (max_pin_duration) and the eviction policy's clock.
+ * gpool_touch() - mark a block as used: for the eviction policy, and so that a long pin does not count as leaked
+ * (pins.max_duration).
+ *
+ * Return: as gpool_pin(), and -ESTALE for a spilled block. Cost: a pin and an unpin.
  */
 GPOOL_API int gpool_touch(struct gpool *pool, const struct gpool_block *block);
 
 /*
- * gpool_address() - the block's device address, page_count * gpool_page_bytes() contiguous bytes; valid while it is
- * pinned.
+ * gpool_address() - return the device address of a block: page_count * gpool_page_bytes() contiguous bytes.
+ *
+ * The address is valid while the block is pinned, and the same after a later pin unless the block was spilled. With the
+ * back end `host` the CPU can use it as a pointer.
+ *
+ * Return: 0, -ESTALE (freed or evicted), -EINVAL (not a handle that gpool_alloc() returned), -ECHILD. Cost: two loads;
+ * for a scattered block a few more.
  */
 GPOOL_API int gpool_address(struct gpool *pool, const struct gpool_block *block, uint64_t *address);
 
 /*
- * A session and the pages that it leases. Needed: pinned, or in a thread's hands. Offered: content without a pin, kept
- * until the page is needed elsewhere. Idle: no content; evicted first.
+ * gpool_release_unused() - unmap pages that this process no longer uses and that tenants of another trust domain wait
+ * for (gpoold.conf(5), tenants.domain).
+ *
+ * Calls that allocate, wait, or free while other sessions wait do this on their own, and gpool_sleep() does it with all
+ * unused pages. A process that makes none of these calls for more than a second should call it from time to time;
+ * otherwise such pages are retired and listed with the name of the process.
+ *
+ * Return: the number of driver handles that were released, or -ECHILD. Cost: one load where no page is waited for.
  */
+GPOOL_API int gpool_release_unused(struct gpool *pool);
+
+/* ---- out of memory ---- */
+
+/* A session and the pages that it leases. An element of an array: its size does not change. */
 struct gpool_holder {
 	uint32_t session;
 	uint32_t usage; /* enum gpool_usage of most of its pages in blocks; GPOOL_USAGE_COUNT: it has no blocks */
-	uint32_t needed_pages, offered_pages, idle_pages;
+	uint32_t needed_pages;  /* pinned, or kept by a thread */
+	uint32_t offered_pages; /* with content and without a pin: evicted when the page is needed elsewhere */
+	uint32_t idle_pages;    /* without content: taken first */
 	char name[64];
 };
 GPOOL_ASSERT_SIZE(gpool_holder, 84);
 
 enum { GPOOL_HOLDERS_MAX = 4 };
 
-/* The fields before holder_count are as of the refusal. */
+/* The fields before holder_count are as of the refusal, the others as of the call. */
 struct gpool_oom_info {
 	uint32_t size;         /* sizeof(struct gpool_oom_info), set by the caller */
-	uint32_t needed;       /* pages that the allocation needed */
+	uint32_t needed;       /* pages that the allocation needed; 0: no allocation was refused */
 	uint32_t free, pinned; /* pages in the pool */
 	uint32_t holder;       /* session with the most pinned pages; 0: none */
-	uint32_t holder_pages; /* pinned by it */
+	uint32_t holder_pages; /* pages that it has pinned */
 	char holder_name[64];
 	uint32_t holder_count; /* 0: no session leases pages, or the agent did not answer within a second */
-	struct gpool_holder holders[GPOOL_HOLDERS_MAX]; /* the sessions that lease the most pages, most first */
+	/* the sessions that lease the most pages, in descending order */
+	struct gpool_holder holders[GPOOL_HOLDERS_MAX];
 };
 GPOOL_ASSERT_SIZE(gpool_oom_info, 428);
 
@@ -176,68 +225,65 @@ GPOOL_ASSERT_SIZE(gpool_oom_info, 428);
  * gpool_oom_info() - report why the calling thread's last allocation was refused for lack of pages, and which sessions
  * hold the pages now.
  *
- * Return: 0, also when no allocation was refused (needed is 0 then); -EINVAL (its size), -ECHILD.
- * Cost: one request to the agent, which looks at all pages. None if size is offsetof(struct gpool_oom_info,
- * holder_count): then only the fields before it are filled. Threads: any.
+ * Return: 0, also if no allocation was refused; -EINVAL (size), -ECHILD.
+ * Threads: any. Cost: one request to the agent, which examines all pages. None if size is
+ * offsetof(struct gpool_oom_info, holder_count): then only the fields before it are filled.
  */
-GPOOL_API int gpool_oom_info(struct gpool *pool, struct gpool_oom_info *shortage);
+GPOOL_API int gpool_oom_info(struct gpool *pool, struct gpool_oom_info *info);
 
 /* Of the objects that were pinned at the refusal, the one with the most pages. */
 struct gpool_oom_object {
 	uint32_t size; /* sizeof(struct gpool_oom_object), set by the caller */
 	uint32_t pages;
-	uint32_t session; /* that pins it most often */
-	uint32_t pins;    /* of that session; 0: its GPU work is not over */
+	uint32_t session; /* the session with the most pins of it */
+	uint32_t pins;    /* of that session; 0: only its GPU work is not done */
 	char name[128];
 	char session_name[64];
 };
 GPOOL_ASSERT_SIZE(gpool_oom_object, 208);
-/*
- * gpool_oom_object() - report the largest object that was pinned. Return: 0; -ENOENT: no object was pinned;
- * -EINVAL (its size), -ECHILD.
- */
-GPOOL_API int gpool_oom_object(struct gpool *pool, struct gpool_oom_object *object);
 
 /*
- * gpool_release_unused() - unmap what the agent wants back for tenants of another trust domain: pages that this process
- * uses no more and still has mapped. Calls that allocate, wait or free while others wait do so by themselves, and
- * gpool_sleep() with all that is not in use; a process that is idle for long without sleeping calls this now and then
- * (it is one load where nothing is wanted), lest its former pages are retired. Return: handles let go, -ECHILD.
+ * gpool_oom_object() - report the largest object that was pinned when the calling thread's last allocation was refused.
+ *
+ * Return: 0, -ENOENT (no object was pinned), -EINVAL (size), -ECHILD.
  */
-GPOOL_API int gpool_release_unused(struct gpool *pool);
+GPOOL_API int gpool_oom_object(struct gpool *pool, struct gpool_oom_object *object);
 
 /* ---- frees and unpins behind fences ---- */
 
 /*
- * gpool_free_after() - free a block that the caller has pinned, when a fence is reached. The call does not wait.
+ * gpool_free_after() - free a block that the caller has pinned, when a fence is signaled. The call does not wait.
  *
  * From this call on the handle is stale and no new pin succeeds. The pages are reused when `fence`, all fences behind
  * which the block was unpinned before, and all other pins are past: by a later call of this process that allocates,
  * frees or waits, or by the agent when it needs pages. The agent also does so while this process sleeps or is stopped.
  * Allocations with this stream in their options may reuse them earlier, in the order of the stream.
  *
- * @fence: behind the last GPU work that uses the block (gpool_fence_record()), or an imported fence; zero, and a fence
- *         that is reached: as gpool_free(). If the process of an imported fence dies, the fence counts as reached here
+ * @fence: behind the last GPU work that uses the block (gpool_fence_record()), or an imported fence. With
+ *         GPOOL_FENCE_NONE, or a fence that is signaled, the call is gpool_free(). If the process of an imported fence
+ *         dies, the fence counts as signaled here
  *
  * Return: 0, or, and then nothing has changed:
  *   -EINVAL  the block has no pin (use gpool_discard()); not a handle that gpool_alloc() returned; not a fence of this
  *            session
  *   -ESTALE  the block was freed before: of two frees one succeeds
+ *   -ENOMEM  no memory for the thread's first call
  *   -ECHILD  after fork()
  *
- * Cost: as gpool_free() if the fence is reached; otherwise a lock within the process. No driver call and no request.
- * Threads: any.
+ * Threads: any. Cost: as gpool_free() if the fence is signaled; otherwise a lock within the process. No driver call and
+ * no request.
  */
 GPOOL_API int gpool_free_after(struct gpool *pool, const struct gpool_block *block, struct gpool_fence fence);
+
 /*
- * gpool_unpin_after() - end one pin of a block, and protect the block from eviction until a fence is reached. The call
+ * gpool_unpin_after() - end one pin of a block, and protect the block from eviction until a fence is signaled. The call
  * does not wait.
  *
  * The pin ends at once, and the block stays allocated: gpool_pin() succeeds as long as it was not evicted. After
  * several such calls with fences of different streams the agent respects all of these fences, also if this process is
  * stopped meanwhile.
  *
- * @fence: as in gpool_free_after(); zero, and a fence that is reached: as gpool_unpin()
+ * @fence: as in gpool_free_after(); with GPOOL_FENCE_NONE, or a fence that is signaled, the call is gpool_unpin()
  *
  * Return: 0, or, and then the pin remains:
  *   -EINVAL  the block has no pin; not a handle that gpool_alloc() returned; not a fence of this session
@@ -247,40 +293,49 @@ GPOOL_API int gpool_free_after(struct gpool *pool, const struct gpool_block *blo
  *            fence
  *   -ECHILD  after fork()
  *
- * Cost: as gpool_unpin(), with a few atomics more; a lock within the process where the block waits for another stream
- * too. No driver call and no request.
- * Threads: any.
+ * Threads: any. Cost: as gpool_unpin(), with a few atomics more; a lock within the process where the block waits for
+ * another stream too. No driver call and no request.
  */
 GPOOL_API int gpool_unpin_after(struct gpool *pool, const struct gpool_block *block, struct gpool_fence fence);
 
-/* ---- smaller than a page ---- */
+/* ---- parts of pages ---- */
 
-/* Part of a page, aligned to 256 bytes. */
+/* Part of a page, aligned to 256 bytes. A value: copy it freely. */
 struct gpool_span {
-	struct gpool_block block; /* the page it lies in; pinned while a span in it lives */
+	struct gpool_block block; /* the page that contains it, pinned while it has spans */
 	uint64_t address;
 	uint32_t offset;
-	uint32_t bytes; /* as rounded up */
+	uint32_t bytes; /* size, rounded up */
 };
 
 /*
- * gpool_span_alloc() - 1 byte to half a page, from pages that this process shares among spans of one size class and
+ * gpool_span_alloc() - allocate a part of a page, from pages that this process shares among spans of one size class and
  * usage.
- * Return: as gpool_alloc(). Cost: a lock within the process [span_alloc, span_free]; the first and the last span of a
- * page also allocate and free the page.
+ *
+ * @bytes: 1 to half a page
+ * @usage: enum gpool_usage
+ *
+ * Return: as gpool_alloc(); -EINVAL: bytes or usage out of range. Cost: a lock within the process [span_alloc,
+ * span_free]; the first span of a page also allocates the page, the last one frees it.
  */
 GPOOL_API int gpool_span_alloc(struct gpool *pool, uint64_t bytes, uint32_t usage, struct gpool_span *span);
+
+/* gpool_span_free() - free a part of a page. Return: 0, -ESTALE (its page is gone), -EINVAL (not a span), -ECHILD. */
 GPOOL_API int gpool_span_free(struct gpool *pool, const struct gpool_span *span);
 
 /* ---- scopes ---- */
 
 enum {
-	GPOOL_SCOPE_FREE = 1u << 0, /* free at the end instead of unpin */
+	GPOOL_SCOPE_FREE = 1u << 0, /* free the blocks at the end instead of unpinning them */
 };
 
 /*
- * A scope pins what is allocated in it and unpins (or frees) all of it at its end: a kernel, a layer's pass, a request.
- * Used by one thread at a time. gpool_scope_end() with a fence lets go when the fence is reached.
+ * A scope pins the blocks that are allocated in it and unpins (or frees) all of them at its end: for a kernel, the pass
+ * of a layer, a request. Its fields belong to the library.
+ *
+ *	GPOOL_SCOPE(layer);                                           ends with the C block
+ *	if (gpool_scope_begin(pool, GPOOL_USAGE_ACTIVATION, 0, &layer) == 0)
+ *		gpool_scope_alloc(&layer, 8, NULL, &block);
  */
 struct gpool_scope {
 	uint32_t size; /* sizeof(struct gpool_scope), set by the caller; GPOOL_SCOPE_INIT and GPOOL_SCOPE() set it */
@@ -295,31 +350,69 @@ GPOOL_ASSERT_SIZE(gpool_scope, 40);
 	{ \
 		sizeof(struct gpool_scope), 0, 0, 0, 0, 0, 0, 0 \
 	}
+
+/*
+ * gpool_scope_begin() - begin a scope.
+ *
+ * @usage: enum gpool_usage of all its blocks
+ * @flags: GPOOL_SCOPE_FREE, or 0
+ * @scope: the caller sets its size
+ *
+ * Return: 0, -EINVAL (usage, flags, size), -ECHILD.
+ */
 GPOOL_API int gpool_scope_begin(struct gpool *pool, uint32_t usage, uint32_t flags, struct gpool_scope *scope);
+
+/*
+ * gpool_scope_alloc() - allocate a block in a scope. The scope's usage replaces that of the options.
+ *
+ * Return: as gpool_alloc(); -EINVAL: the scope has ended or was never begun. Threads: one at a time for each scope.
+ */
 GPOOL_API int gpool_scope_alloc(struct gpool_scope *scope, uint32_t page_count,
 	const struct gpool_alloc_options *options, struct gpool_block *block);
+
 /*
- * gpool_scope_end() - a second call does nothing. fence NULL: at once. Return: 0, or the first error met; all blocks
- * are let go.
+ * gpool_scope_end() - unpin or free all blocks of a scope.
+ *
+ * @fence: GPOOL_FENCE_NONE: at once; otherwise when the fence is signaled, without waiting
+ *
+ * A second call does nothing. Return: 0, or the first error of gpool_unpin_after() or gpool_free_after(); all blocks
+ * have been processed.
  */
 GPOOL_API int gpool_scope_end(struct gpool_scope *scope, struct gpool_fence fence);
+
+/* gpool_scope_cleanup() - end a scope that a variable declared by GPOOL_SCOPE() holds. */
 GPOOL_API void gpool_scope_cleanup(struct gpool_scope *scope);
-/* GPOOL_SCOPE(scope); gpool_scope_begin(pool, ..., &scope); ... - ends by itself when the C block does. */
+/* GPOOL_SCOPE() - declare a scope that ends, without a fence, when its C block ends. */
 #define GPOOL_SCOPE(variable) \
 	struct gpool_scope variable __attribute__((cleanup(gpool_scope_cleanup))) = GPOOL_SCOPE_INIT
 
-/* ---- two phases ---- */
+/* ---- two-phase allocation ---- */
 
 /*
- * gpool_prepare() - take pages that nobody sees yet. gpool_commit() - make them a block and store its device address to
- * *entry (an entry of a table that kernels read; may be NULL) in one 8-byte release store; *block becomes the committed
- * block, pinned once. gpool_rollback() - give them back. A process that dies between the two rolls back by dying.
- * Only these two calls take a prepared block; others answer -EINVAL. Return: as gpool_alloc(); -ESTALE: committed or
- * rolled back.
+ * gpool_prepare() - allocate pages that no other call accepts and that are not evicted, until gpool_commit() or
+ * gpool_rollback(). If the process dies before the commit, the pages are returned.
+ *
+ * Return: as gpool_alloc().
  */
 GPOOL_API int gpool_prepare(
 	struct gpool *pool, uint32_t page_count, const struct gpool_alloc_options *options, struct gpool_block *block);
+
+/*
+ * gpool_commit() - turn a prepared block into a block that is pinned once.
+ *
+ * @block: replaced by the committed block
+ * @entry: receives the device address in one 8-byte release store, as an entry of a table that kernels read; may be
+ *         NULL
+ *
+ * Return: 0, -ESTALE (committed or rolled back before), -EINVAL (not a prepared block), -ECHILD.
+ */
 GPOOL_API int gpool_commit(struct gpool *pool, struct gpool_block *block, uint64_t *entry);
+
+/*
+ * gpool_rollback() - free a prepared block.
+ *
+ * Return: 0, -ESTALE (committed or rolled back before), -EINVAL (not a prepared block), -ECHILD.
+ */
 GPOOL_API int gpool_rollback(struct gpool *pool, const struct gpool_block *block);
 
 #ifdef __cplusplus

@@ -9,39 +9,40 @@ extern "C" {
 #endif
 
 enum gpool_event_kind {
-	GPOOL_EVENT_PRESSURE = 1,
-	GPOOL_EVENT_EVICTION = 2,
-	GPOOL_EVENT_RECLAIM = 3,
-	GPOOL_EVENT_TENANT_LIMIT = 4,
-	GPOOL_EVENT_AGENT_START = 5,
-	GPOOL_EVENT_SESSION_START = 6,
-	GPOOL_EVENT_SESSION_END = 7,
-	GPOOL_EVENT_LEAKED_PIN = 8,
-	GPOOL_EVENT_RELOAD = 9,
-	GPOOL_EVENT_FRONT_RESTART = 10,
-	GPOOL_EVENT_DAMAGE = 11,
+	GPOOL_EVENT_PRESSURE = 1,          /* the pressure has changed; value: enum gpool_pressure */
+	GPOOL_EVENT_EVICTION = 2,          /* content was evicted; value: pages */
+	GPOOL_EVENT_RECLAIM = 3,           /* idle pages were taken from a session; value: pages */
+	GPOOL_EVENT_TENANT_LIMIT = 4,      /* a tenant's limit has changed */
+	GPOOL_EVENT_AGENT_START = 5,       /* the agent has started */
+	GPOOL_EVENT_SESSION_START = 6,     /* a session has attached */
+	GPOOL_EVENT_SESSION_END = 7,       /* a session has ended */
+	GPOOL_EVENT_LEAKED_PIN = 8,        /* a pin was held for longer than pins.max_duration */
+	GPOOL_EVENT_RELOAD = 9,            /* the configuration was reloaded */
+	GPOOL_EVENT_FRONT_RESTART = 10,    /* the front process was restarted; events may be missing */
+	GPOOL_EVENT_DAMAGE = 11,           /* a session segment has impossible values */
 	GPOOL_EVENT_OBJECT_PUBLISHED = 12, /* value: version */
 	GPOOL_EVENT_OBJECT_DELETED = 13,
 	GPOOL_EVENT_OBJECT_EVICTED = 14,
 	GPOOL_EVENT_ROLE_GRANTED = 15, /* value: token */
 	GPOOL_EVENT_ROLE_FREED = 16,   /* value: token */
-	GPOOL_EVENT_TAKEOVER = 17,     /* a standby has the role of a dead session; value: token */
-	/* pages are out of use: a session of another trust domain may still map them; value: its pid */
+	GPOOL_EVENT_TAKEOVER = 17,     /* a standby was granted the role of a session that died; value: token */
+	/* pages are out of use, since a session of another trust domain may still map them; value: its process ID */
 	GPOOL_EVENT_RETIRED = 18,
-	GPOOL_EVENT_SPILL_ERROR = 20, /* content could not be spilled, and stayed, or not be read back, and is lost */
-	/* nothing can be spilled, brought back or cleared (value 0), or again it can (1) */
+	/* content could not be spilled and was kept, or could not be restored and is lost */
+	GPOOL_EVENT_SPILL_ERROR = 20,
+	/* content cannot be spilled, restored or cleared (value 0), or can be again (1) */
 	GPOOL_EVENT_MOVER = 21,
-	/* the pool is out of service: end soon, a new session is refused (value 1), or in service again (0) */
+	/* the pool is out of service (value 1): sessions should end, new ones are refused; or in service (0) */
 	GPOOL_EVENT_DRAIN = 22
 };
 
 struct gpool_event {
 	uint32_t size;    /* sizeof(struct gpool_event), set by the caller; GPOOL_EVENT_INIT sets it */
-	uint32_t kind;    /* enum gpool_event_kind */
+	uint32_t kind;    /* enum gpool_event_kind; a newer agent may send others */
 	uint32_t session; /* session that the event concerns; 0: all */
 	uint32_t reserved;
-	uint64_t time_ms; /* wall clock */
-	uint64_t value;   /* level, pages or number, as the kind says */
+	uint64_t time_ms; /* wall clock, milliseconds since 1970 */
+	uint64_t value;   /* depends on the kind */
 	char pool[64];
 	char text[192];
 };
@@ -55,8 +56,22 @@ GPOOL_ASSERT_SIZE(gpool_event, 288);
 	}
 
 /*
- * gpool_event_next() - the agent's next event: 0, -ETIMEDOUT. The first call subscribes; earlier events are not seen.
- * One thread.
+ * gpool_event_next() - wait for the next event of the agent.
+ *
+ * @timeout_ms: longest wait, milliseconds; 0: do not wait, -1: no limit
+ * @event:      receives the event; the caller sets its size
+ *
+ * The first call subscribes; earlier events are not received. Events are lost when the caller does not read them fast
+ * enough: an event is a reason to read the state, not a replacement for it.
+ *
+ * Return: 0, or
+ *   -ETIMEDOUT  no event in time
+ *   -EINVAL     size, or timeout_ms below -1
+ *   -EINTR      gpool_wait_check() ended the wait
+ *   -EMFILE, -ENOMEM  limits of this process
+ *   -ECHILD     after fork()
+ *
+ * Threads: one at a time.
  */
 GPOOL_API int gpool_event_next(struct gpool *pool, int timeout_ms, struct gpool_event *event);
 

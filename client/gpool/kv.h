@@ -8,31 +8,31 @@
 extern "C" {
 #endif
 
+/* ---- caches ---- */
+
 /*
- * A paged KV cache keeps the keys and values of tokens in blocks of one size, and for each sequence a table of its
+ * A paged KV cache stores the keys and values of tokens in blocks of one size, and for each sequence a table of its
  * blocks. It has one range of addresses for its whole life, in which block i always has the same address:
  *
- *   address + i / chunk_blocks * chunk_bytes + i % chunk_blocks * block_bytes        (struct gpool_kv_layout)
+ *	address + i / chunk_blocks * chunk_bytes + i % chunk_blocks * block_bytes        (struct gpool_kv_layout)
  *
- * so kernels take that and the tables, and nothing else. A chunk is what it takes from the pool and gives back at once:
- * one handle with several blocks, or several with one block. It has memory from its first block in use to its last;
- * then that is reclaimable, for anybody to take. Blocks with the lowest numbers come first: of those whose chunk has
- * memory, then of chunks that get some.
+ * Kernels need these numbers and the tables, and nothing else. A chunk is the unit in which the cache commits and
+ * decommits memory: one driver handle with several blocks, or several handles with one block. A chunk has memory from
+ * its first block in use to its last; afterwards the memory is reclaimable by any session. Blocks are allocated in
+ * ascending order: first from chunks with memory, then from others.
  *
- * All GPU work with a cache is in the order of its one stream, or made to wait for it by the program
- * (gpool_stream_wait()): a block that is freed may be another sequence's at once, copies are queued there, and memory
- * is given back behind what is queued there by then.
+ * All GPU work with a cache is in the order of its one stream, or the program makes that stream wait for it
+ * (gpool_stream_wait()): a freed block may be allocated to another sequence at once, copies are queued on the stream,
+ * and memory is returned behind the work that is queued there.
  *
- * Sequences are numbers, good for this cache only. Calls may be made by any thread; but the tokens of one sequence are
- * in the order of the calls that append them, so who appends to it from several threads does not know whose slots are
- * whose neighbours.
+ * A sequence is a number, valid in this cache only. Any thread may make calls; the tokens of one sequence are in the
+ * order of the calls that append them, so that of several threads that append to one sequence none knows the neighbours
+ * of its slots.
  */
 struct gpool_kv;
 
-/*
- * What a block holds: keys and values of block_tokens tokens, 2 * layers * kv_heads * head_size * dtype_bytes bytes for
- * each.
- */
+/* Shape of the content: a block has keys and values of block_tokens tokens, 2 * layers * kv_heads * head_size *
+ * dtype_bytes bytes for each token. */
 struct gpool_kv_shape {
 	uint32_t layers, kv_heads, head_size;
 	uint32_t dtype_bytes;  /* of an element: 1, 2, 4 or 8 */
@@ -41,13 +41,13 @@ struct gpool_kv_shape {
 GPOOL_ASSERT_SIZE(gpool_kv_shape, 20);
 
 enum {
-	/* gpool_sleep() spills what sequences have, and waking brings it back; without it it is dropped */
+	/* gpool_sleep() spills the content of sequences, and waking restores it; without the flag it is dropped */
 	GPOOL_KV_KEEP = 1u << 0,
 	/* blocks can be published, and found again by their tokens: gpool_kv_prefix_publish() */
 	GPOOL_KV_PREFIXES = 1u << 1,
-	/* with it: evict by what was learned of the texts; at most 256 bytes for each block */
+	/* with PREFIXES: evict by what was learned of past requests; at most 256 bytes for each block */
 	GPOOL_KV_ADAPTIVE = 1u << 2,
-	GPOOL_KV_BF16 = 1u << 3, /* elements of 2 bytes are bfloat16, not IEEE half: for GPOOL_KV_OFFLOAD_INT8 */
+	GPOOL_KV_BF16 = 1u << 3, /* elements of 2 bytes are bfloat16, not IEEE half; for GPOOL_KV_OFFLOAD_INT8 */
 };
 
 #define GPOOL_KV_NO_WATERMARK UINT32_MAX
@@ -56,21 +56,18 @@ struct gpool_kv_options {
 	uint32_t size;  /* sizeof(struct gpool_kv_options); GPOOL_KV_OPTIONS_INIT sets it */
 	uint32_t flags; /* GPOOL_KV_KEEP, _PREFIXES, _ADAPTIVE, _BF16; an unknown bit is -EINVAL */
 	struct gpool_kv_shape shape;
-	uint32_t stream;              /* in whose order all work with the cache is; open, and not a manual one */
-	uint32_t max_blocks;          /* up to 2^24, rounded up to whole chunks; 0: as many as the pool could hold */
-	uint32_t max_sequences;       /* at a time, preempted ones too, up to 65,536; 0: 256 */
+	uint32_t stream;              /* in whose order all work with the cache is; open, not host-signaled */
+	uint32_t max_blocks;          /* up to 2^24, rounded up to whole chunks; 0: as many as the pool can hold */
+	uint32_t max_sequences;       /* at a time, including preempted ones, up to 65,536; 0: 256 */
 	uint32_t max_sequence_tokens; /* below 2^24, rounded up to whole blocks; 0: 131,072 */
 	uint32_t watermark_blocks;    /* that admission leaves free; 0: 1 % of max_blocks; or GPOOL_KV_NO_WATERMARK */
-	uint64_t owner_id;            /* what tools show; free to choose */
-	/*
-	 * GPOOL_KV_PREFIXES: hash of everything that affects the contents of keys and values (weights, quantization,
-	 * ...)
-	 */
+	uint64_t owner_id;            /* any number, shown by tools */
+	/* PREFIXES: hash of everything that affects KV contents (weights, quantization, ...) */
 	uint8_t model[32];
-	uint32_t cached_blocks; /* GPOOL_KV_PREFIXES: most that stay when no sequence has them; 0: no limit */
-	/* GPOOL_KV_PREFIXES: addresses for so many that other processes have too; 0: gpool_kv_prefix_share() is off */
+	uint32_t cached_blocks; /* PREFIXES: most blocks that stay without a sequence; 0: no limit */
+	/* PREFIXES: addresses for blocks that other processes share; 0: gpool_kv_prefix_share() is disabled */
 	uint32_t pool_blocks;
-	/* most that gpool_kv_compact() moves, and no more than a second's worth, or a chunk, at once; 0: no bound */
+	/* limit of gpool_kv_compact(), which also moves at most a second's worth, or a chunk, at once; 0: no limit */
 	uint64_t compact_bytes_per_s;
 };
 GPOOL_ASSERT_SIZE(gpool_kv_options, 104);
@@ -80,26 +77,31 @@ GPOOL_ASSERT_SIZE(gpool_kv_options, 104);
 	}
 
 /*
- * gpool_kv_create() - a cache without a block in use: addresses, and no page. It ends with gpool_kv_destroy(), or with
- * the pool handle.
+ * gpool_kv_create() - create a cache: addresses, without pages.
+ *
+ * @kv: receives the cache; gpool_kv_destroy() or gpool_close() ends it
  *
  * Return: 0, or
- *   -EINVAL  an unknown flag; a shape without bytes, or with a block above 2^40 bytes; a number out of range, or a
- *            watermark of all blocks; no such stream, or a manual one
- *   -EBUSY   this handle sleeps
- *   -ENOMEM  host memory, or no such addresses
- *   -EPERM   a session that only reads
- *   -EIO, -E2BIG, -ECHILD
+ *   -EINVAL     an unknown flag; a shape without bytes, or with a block above 2^40 bytes; a number out of range; a
+ *               watermark of all blocks; a stream that is not open, or host-signaled
+ *   -EHOSTDOWN  the session is asleep
+ *   -ENOMEM     no host memory or address space
+ *   -EPERM      the session is an observer or admin
+ *   -EIO        the GPU driver failed
+ *   -E2BIG, -ECHILD
  */
 GPOOL_API int gpool_kv_create(struct gpool *pool, const struct gpool_kv_options *options, struct gpool_kv **kv);
 
 /*
- * gpool_kv_destroy() - waits for the work on this handle's streams; sequences and addresses end. No other thread is in
- * a call for it. NULL is fine. Return: 0, -EBUSY (GPU work that the program queued elsewhere still uses it: call
- * again), -EIO, -EPIPE, -ECHILD.
+ * gpool_kv_destroy() - wait for the work on this handle's streams and end a cache, its sequences and addresses. NULL is
+ * permitted.
+ *
+ * Return: 0, -EBUSY (GPU work that the program queued elsewhere uses it: call again), -EIO (the GPU driver failed),
+ * -EPIPE, -ECHILD. Threads: no other thread may be in a call for the cache.
  */
 GPOOL_API int gpool_kv_destroy(struct gpool_kv *kv);
 
+/* Everything that kernels need; it never changes. */
 struct gpool_kv_layout {
 	uint32_t size; /* sizeof(struct gpool_kv_layout), set by the caller */
 	uint32_t block_tokens;
@@ -111,50 +113,52 @@ struct gpool_kv_layout {
 	uint64_t table_address; /* of the device's tables: int32_t [max_sequences][table_columns]; gpool_kv_sync() */
 	uint32_t table_columns;
 	uint32_t max_sequences;
-	uint32_t pool_blocks; /* numbers from max_blocks on: blocks that are the pool's, to be read only */
+	uint32_t pool_blocks; /* blocks of the pool, read-only, numbered from max_blocks on */
 	uint32_t reserved;
 };
 GPOOL_ASSERT_SIZE(gpool_kv_layout, 64);
 
-/* gpool_kv_layout() - all that kernels need; never changes. Return: 0, -EINVAL (its size), -ECHILD. */
+/* gpool_kv_layout() - return the layout of a cache. Return: 0, -EINVAL (size), -ECHILD. */
 GPOOL_API int gpool_kv_layout(const struct gpool_kv *kv, struct gpool_kv_layout *layout);
 
-/* gpool_kv_address() - of a block, in use or not: 0, -EINVAL (no such block), -ECHILD. */
+/* gpool_kv_address() - return the address of a block, in use or not. Return: 0, -EINVAL (no such block), -ECHILD. */
 GPOOL_API int gpool_kv_address(const struct gpool_kv *kv, uint32_t block, uint64_t *address);
 
-/* What a request costs, and what there is for it. */
+/* ---- admission ---- */
+
+/* The blocks that a request needs, and those that there are. */
 struct gpool_kv_need {
 	uint32_t size; /* sizeof(struct gpool_kv_need), set by the caller */
 	uint32_t needed_blocks;
-	/*
-	 * free ones, as far as their memory is here, or free in the pool: no content elsewhere is lost; and cached ones
-	 */
+	/* free and cached blocks with memory in this cache or free in the pool: no content would be evicted */
 	uint32_t available_blocks;
-	/* all that are not in use, whether memory is to be had for them or not; cached ones too */
-	uint32_t free_blocks;
-	uint32_t watermark_blocks; /* of those admission leaves so many */
+	uint32_t free_blocks;      /* all blocks that are not in use, with or without memory; includes cached ones */
+	uint32_t watermark_blocks; /* of those, blocks that admission leaves free */
 	uint32_t reserved;
 };
 GPOOL_ASSERT_SIZE(gpool_kv_need, 24);
 
 enum gpool_kv_admission {
 	GPOOL_KV_OK = 0,
-	/* not enough blocks now, or not without evicting what others have unpinned: gpool_kv_allocate() may try that */
+	/* not enough blocks now, or only by evicting unpinned content, which gpool_kv_allocate() may do */
 	GPOOL_KV_LATER = 1,
 	GPOOL_KV_NEVER = 2 /* more than a sequence may have, or than the cache or the pool has */
 };
 
 /*
- * gpool_kv_can_allocate() - whether a sequence of so many tokens can be admitted. need: may be NULL; its size is set by
- * the caller. Limits of tenants and quotas are the agent's, and not looked at. Return: enum gpool_kv_admission,
- * -EINVAL, -ECHILD. No system call.
+ * gpool_kv_can_allocate() - check whether a sequence of `tokens` tokens can be admitted.
+ *
+ * @need: receives the numbers; the caller sets its size. May be NULL
+ *
+ * Limits of tenants and quotas are not considered. Return: enum gpool_kv_admission, -EINVAL (size), -ECHILD. Cost: no
+ * system call.
  */
 GPOOL_API int gpool_kv_can_allocate(struct gpool_kv *kv, uint32_t tokens, struct gpool_kv_need *need);
 
 struct gpool_kv_batch {
 	uint32_t size;          /* sizeof(struct gpool_kv_batch); GPOOL_KV_BATCH_INIT sets it */
-	uint32_t max_sequences; /* that run, with those that are admitted; 0: as many as the cache has room for */
-	uint64_t max_tokens;    /* of those that are admitted, together: what one step computes; 0: no limit */
+	uint32_t max_sequences; /* running ones and those that are admitted; 0: as many as the cache has room for */
+	uint64_t max_tokens;    /* of all that are admitted: what one step computes; 0: no limit */
 };
 GPOOL_ASSERT_SIZE(gpool_kv_batch, 16);
 #define GPOOL_KV_BATCH_INIT \
@@ -163,39 +167,44 @@ GPOOL_ASSERT_SIZE(gpool_kv_batch, 16);
 	}
 
 /*
- * gpool_kv_can_batch() - how many of these requests, from the first one on, can be admitted together, within memory and
- * limits. None is passed over: the first that does not fit ends it. One that could never be admitted, as
- * gpool_kv_can_allocate() says, ends it too.
+ * gpool_kv_can_batch() - count how many requests, from the first one on, can be admitted together.
  *
- * @tokens: [count] of each request, in the order in which they are to be admitted
+ * @tokens: [count] tokens of each request, in the order in which they are to be admitted
  * @limits: NULL: none
- * @need:   of those that fit, together; may be NULL; its size is set by the caller
+ * @need:   receives the numbers of those that fit; the caller sets its size. May be NULL
  *
- * Return: how many, -EINVAL (a size), -E2BIG, -ECHILD. Limits of tenants and quotas are the agent's, and not looked at.
- * Threads: any; what another thread admits meanwhile is not there any more. No system call.
+ * No request is bypassed: the first that does not fit, or can never be admitted, ends the count. Limits of tenants and
+ * quotas are not considered.
+ *
+ * Return: the number of requests, -EINVAL (size), -E2BIG, -ECHILD. Threads: any; admissions of other threads change the
+ * result. Cost: no system call.
  */
 GPOOL_API int gpool_kv_can_batch(struct gpool_kv *kv, const uint32_t *tokens, uint32_t count,
 	const struct gpool_kv_batch *limits, struct gpool_kv_need *need);
 
 /*
- * gpool_kv_oom_info() - of this cache's last call that answered -ENOSPC, -EDQUOT or -EFBIG. Return: 0, -EINVAL (its
- * size), -ECHILD.
+ * gpool_kv_oom_info() - report the numbers of this cache's last call that returned -ENOSPC, -EDQUOT or -EFBIG.
+ *
+ * Return: 0, -EINVAL (size), -ECHILD.
  */
 GPOOL_API int gpool_kv_oom_info(struct gpool_kv *kv, struct gpool_kv_need *need);
 
+/* ---- sequences ---- */
+
 enum {
-	GPOOL_KV_CONTINUES = 1u << 0, /* it goes on with what runs already, so the watermark is for it too */
+	/* the request continues running work, so that it may use the watermark's blocks */
+	GPOOL_KV_CONTINUES = 1u << 0,
 };
 
 struct gpool_kv_request {
 	uint32_t size;   /* sizeof(struct gpool_kv_request); GPOOL_KV_REQUEST_INIT sets it */
 	uint32_t flags;  /* GPOOL_KV_CONTINUES; an unknown bit is -EINVAL */
-	uint32_t tokens; /* that it begins with: the prompt's */
-	/* that it is likely to have in the end: blocks for all of them now. 0: blocks as it grows */
+	uint32_t tokens; /* initial tokens: the prompt's */
+	/* expected tokens at its end: their blocks are allocated at once. 0: blocks are allocated as it grows */
 	uint32_t estimated_tokens;
-	uint32_t priority; /* higher stays longer */
+	uint32_t priority; /* sequences of lower priority are preempted first */
 	uint32_t reserved; /* 0 */
-	uint64_t owner_id; /* gpool_kv_sequence_info(); free to choose */
+	uint64_t owner_id; /* any number, returned by gpool_kv_sequence_info() */
 };
 GPOOL_ASSERT_SIZE(gpool_kv_request, 32);
 #define GPOOL_KV_REQUEST_INIT \
@@ -204,17 +213,20 @@ GPOOL_ASSERT_SIZE(gpool_kv_request, 32);
 	}
 
 /*
- * gpool_kv_allocate() - a sequence, with blocks for its tokens, or for the estimated ones if these are more. It leaves
- * the watermark free.
+ * gpool_kv_allocate() - create a sequence with blocks for its tokens, or for the estimated ones if they are more.
+ *
+ * @sequence: receives its number
+ *
+ * The blocks of the watermark stay free.
  *
  * Return: 0, or, and then nothing has changed:
- *   -EINVAL  an unknown flag
- *   -EFBIG   GPOOL_KV_NEVER
- *   -ENOSPC, -EDQUOT  not so many blocks, or pages for them (now); gpool_kv_oom_info() says needed and available
- *   -EUSERS  max_sequences
- *   -EBUSY   this handle sleeps; GPU work is queued at addresses that the cache has given back, and whose memory went
- *            elsewhere
- *   -ENOMEM  the driver could not map pages
+ *   -EINVAL     an unknown flag
+ *   -EFBIG      GPOOL_KV_NEVER
+ *   -ENOSPC, -EDQUOT  not enough blocks, or pages for them, now; gpool_kv_oom_info() has the numbers
+ *   -EUSERS     max_sequences is reached
+ *   -EHOSTDOWN  the session is asleep
+ *   -EBUSY      GPU work is queued at addresses that the cache has decommitted, and whose memory was taken
+ *   -ENOMEM     the driver could not map pages
  *   -EPIPE, -E2BIG, -ECHILD
  *
  * Cost: one lock and a few stores a block where its chunk has memory [kv_alloc_128k: 8,192 blocks]; for others as
@@ -223,147 +235,166 @@ GPOOL_ASSERT_SIZE(gpool_kv_request, 32);
 GPOOL_API int gpool_kv_allocate(struct gpool_kv *kv, const struct gpool_kv_request *request, uint64_t *sequence);
 
 /*
- * gpool_kv_append() - `tokens` more, all or none. A last block that is not full and that other sequences have too is
- * copied first, on the cache's stream. *slot, which may be NULL, is the place of the first: block * block_tokens +
- * place in the block. The others follow there up to the end of the block, and then as the table says.
+ * gpool_kv_append() - append tokens to a sequence, all or none.
+ *
+ * @slot: receives the slot of the first token: block * block_tokens + position in the block. The others follow up to
+ *        the end of the block, and then as the table says. May be NULL
+ *
+ * A last block that is not full and that other sequences share is copied first, on the cache's stream.
  *
  * Return: 0, or, and then nothing has changed:
- *   -EINVAL  tokens is 0, or no such sequence could be
- *   -ESTALE  the sequence has ended, or is another cache's
- *   -EAGAIN  it is preempted: gpool_kv_resume()
+ *   -EINVAL  tokens is 0, not a sequence number, or the cache's stream is closed
+ *   -ESTALE  the sequence has ended, or belongs to another cache
+ *   -EAGAIN  the sequence is preempted: gpool_kv_resume()
  *   -EFBIG   more than max_sequence_tokens
- *   -ENOSPC, -EDQUOT, -EBUSY, -ENOMEM, -EPIPE  as gpool_kv_allocate(), without the watermark
- *   -EIO     the copy could not be queued; -EINVAL also: the cache's stream is closed
- *   -ECHILD
+ *   -ENOSPC, -EDQUOT, -EHOSTDOWN, -EBUSY, -ENOMEM, -EPIPE  as gpool_kv_allocate(), without the watermark
+ *   -EIO     the copy could not be queued
+ *   -ECHILD  after fork()
  *
- * Cost: a compare-and-swap where there is room in the blocks that it has [kv_append_bulk]; otherwise one lock, and for
- * each block as gpool_kv_allocate() [kv_append].
+ * Cost: a compare-and-swap where its blocks have room [kv_append_bulk]; otherwise one lock, and for each block as
+ * gpool_kv_allocate() [kv_append].
  */
 GPOOL_API int gpool_kv_append(struct gpool_kv *kv, uint64_t sequence, uint32_t tokens, uint64_t *slot);
 
 /*
- * gpool_kv_fork() - another sequence with the same tokens, in the same blocks; each of both copies the last one, if it
- * is not full, when it appends and the other still has it. Blocks ahead of need stay with the first. Priority, arrival
- * and owner_id are the first one's.
- * Return: 0, -EINVAL, -ESTALE, -EAGAIN (it is preempted), -EUSERS (max_sequences), -ECHILD. Cost: a few
- * instructions a block [kv_fork: 125 blocks].
+ * gpool_kv_fork() - create a sequence that shares the blocks of another one.
+ *
+ * @child: receives its number
+ *
+ * Each of both copies a last block that is not full when it appends and the other still shares it. Blocks allocated in
+ * advance stay with the first one. Priority, arrival and owner_id are copied.
+ *
+ * Return: 0, -EINVAL (not a sequence number), -ESTALE (ended), -EAGAIN (preempted), -EUSERS (max_sequences), -ECHILD.
+ * Cost: a few instructions a block [kv_fork: 125 blocks].
  */
 GPOOL_API int gpool_kv_fork(struct gpool_kv *kv, uint64_t sequence, uint64_t *child);
 
 /*
- * gpool_kv_free() - it ends, running or preempted; blocks that no other has are free at once, or cached if they were
- * published. Return: 0, -EINVAL, -ESTALE, -ECHILD.
+ * gpool_kv_free() - end a sequence, running or preempted. Blocks that no other sequence shares are free at once, or
+ * cached if they were published.
+ *
+ * Return: 0, -EINVAL (not a sequence number), -ESTALE (ended before), -ECHILD.
  */
 GPOOL_API int gpool_kv_free(struct gpool_kv *kv, uint64_t sequence);
 
 /*
- * gpool_kv_preempt() - a running sequence gives its blocks back at once, and waits; its tokens are counted on, for the
- * program to compute their keys and values again after gpool_kv_resume().
+ * gpool_kv_preempt() - preempt a running sequence: return its blocks at once.
  *
- * @sequence: 0: the running one of lowest priority, of those the one that arrived last
- * @victim:   receives which one; may be NULL
+ * @sequence: 0: the running one of the lowest priority, of those the last to arrive
+ * @victim:   receives the number of the sequence; may be NULL
  *
- * Return: the number of blocks that are free or cached by that (those that another sequence shares are not), or
+ * Its tokens stay counted; after gpool_kv_resume() the program computes their keys and values again.
+ *
+ * Return: the number of blocks that are now free or cached (without those that other sequences share), or
  *   -ENOENT  sequence is 0, and none runs
- *   -EAGAIN  it is preempted already
+ *   -EAGAIN  it is preempted
  *   -EINVAL, -ESTALE, -ECHILD
  */
 GPOOL_API int gpool_kv_preempt(struct gpool_kv *kv, uint64_t sequence, uint64_t *victim);
 
 /*
- * gpool_kv_waiting() - the preempted one to resume first: of highest priority, of those that arrived first. 0, -ENOENT
- * (none), -ECHILD.
+ * gpool_kv_waiting() - return the preempted sequence to resume first: of the highest priority, of those the first to
+ * arrive.
+ *
+ * Return: 0, -ENOENT (none is preempted), -ECHILD.
  */
 GPOOL_API int gpool_kv_waiting(struct gpool_kv *kv, uint64_t *sequence);
 
 /*
- * gpool_kv_resume() - a preempted sequence has as many blocks again as it had, none of them shared, and as many tokens;
- * what the blocks contain is undefined, unless it was gpool_kv_offload() that preempted it. Admission: it leaves the
- * watermark free, unless no other sequence runs.
- * Return: as gpool_kv_allocate(), but for -EFBIG and -EUSERS; -EALREADY (it runs), -EINVAL, -ESTALE.
+ * gpool_kv_resume() - give a preempted sequence as many blocks as it had, none of them shared.
+ *
+ * Their content is undefined, unless gpool_kv_offload() preempted the sequence. The blocks of the watermark stay free,
+ * unless no other sequence runs.
+ *
+ * Return: as gpool_kv_allocate(), without -EFBIG and -EUSERS; -EALREADY (it runs), -EINVAL, -ESTALE; after
+ * gpool_kv_offload() also, and then it is preempted as before:
+ *   -EIO      its content is kept, but the copies could not be queued, or the mover cannot restore it now (gpool_pin())
+ *   -ENODATA  its content is lost: its checksum was wrong, or it has no int8 form. From now on it is as after
+ *             gpool_kv_preempt()
+ *   -ENOSPC, -EDQUOT also: no page to restore it to
  */
 GPOOL_API int gpool_kv_resume(struct gpool_kv *kv, uint64_t sequence);
 
+/* ---- offloading ---- */
+
 /*
- * gpool_kv_host_reserve() - so much host memory for what preempted sequences contain, in blocks; it ends with the
- * cache. It is all taken and page-locked now, once for a cache. Return: 0, -EINVAL (less than a block, more than 2^24),
- * -EBUSY (it has some), -ENOMEM, -EIO, -ECHILD.
+ * gpool_kv_host_reserve() - allocate and page-lock host memory for the content of preempted sequences, once for a
+ * cache. It ends with the cache.
+ *
+ * @bytes: at least one block, at most 2^24 blocks
+ *
+ * Return: 0, -EINVAL (bytes), -EALREADY (the cache has host memory), -ENOMEM, -EIO (the GPU driver failed), -ECHILD.
  */
 GPOOL_API int gpool_kv_host_reserve(struct gpool_kv *kv, uint64_t bytes);
 
 enum {
-	/* into blocks of the pool, which leave it under pressure: to the agent's host memory, then to its file */
+	/* to spillable blocks of the pool, which the agent evicts to its host memory, then to its file */
 	GPOOL_KV_OFFLOAD_POOL = 1u << 0,
-	/* as int8, in about half the room of fp16; gpool_kv_quant_error() says what that lost */
+	/* as int8, in about half the size of fp16; gpool_kv_quant_error() reports the loss */
 	GPOOL_KV_OFFLOAD_INT8 = 1u << 1,
 };
 
 /*
- * gpool_kv_offload() - gpool_kv_preempt(), but what the sequence's blocks contain is copied elsewhere, on the cache's
- * stream, and back by gpool_kv_resume(): it goes on where it was, and nothing is to be computed again. gpool_kv_free()
- * gives up what was copied.
+ * gpool_kv_offload() - preempt a sequence and copy the content of its blocks elsewhere, on the cache's stream.
  *
- * @flags: GPOOL_KV_OFFLOAD_*. 0: to the cache's own host memory (gpool_kv_host_reserve()), at the speed of a copy both
- * ways. With
- *         GPOOL_KV_OFFLOAD_POOL to blocks of the pool with GPOOL_ALLOC_SPILL, with the sequence's owner_id, up to 8
- *         pages each, unpinned: they take free pages, or those of what others have unpinned, and leave in their turn
- *         when pages are wanted, so that the bounds are the agent's (spill_memory, spill_file). The mover saves what
- *         leaves, and brings it back when the sequence is resumed or prefetched
+ * @sequence: as in gpool_kv_preempt()
+ * @flags:    0: to the cache's own host memory (gpool_kv_host_reserve()), at the speed of a copy both ways.
+ *            GPOOL_KV_OFFLOAD_POOL: to unpinned blocks of the pool of up to 8 pages each, allocated with
+ *            GPOOL_ALLOC_SPILL and the sequence's owner_id: they take free pages, or those of unpinned content, and are
+ *            evicted in their turn, within the agent's limits (spill_memory, spill_file). The mover saves what is
+ *            evicted, and restores it when the sequence is resumed or prefetched
+ * @victim:   as in gpool_kv_preempt()
+ *
+ * gpool_kv_resume() copies the content back, so that nothing has to be computed again; gpool_kv_free() discards it.
  *
  * With GPOOL_KV_OFFLOAD_INT8 each vector of head_size elements that follow each other in a block (where head_size is
- * the innermost dimension: of each token and head, of K and of V) becomes int8 codes -127..127 and one bf16 scale, so 2
- * / head_size more than the codes; conversions are work on the stream. Elements of 4 bytes are fp32, those of 2 bytes
- * fp16, or bf16 with GPOOL_KV_BF16; those of 1 byte are kept as they are. What comes back is off by no more than 1 /
- * 252 of the largest magnitude in its vector, and the rounding to its type; zeros come back as zeros. A sequence with
- * an infinity or a NaN in it has no such form: its loss is infinite, and gpool_kv_resume() says -ENODATA.
+ * the innermost dimension: of each token and head, of K and of V) becomes int8 codes -127..127 and one bf16 scale,
+ * which is 2 / head_size more than the codes; conversions are work on the stream. Elements of 4 bytes are fp32, those
+ * of 2 bytes fp16, or bf16 with GPOOL_KV_BF16; those of 1 byte are kept as they are. A restored element differs by at
+ * most 1 / 252 of the largest magnitude in its vector, and the rounding to its type; zeros are restored as zeros. A
+ * sequence with an infinity or a NaN has no such form: its loss is infinite, and gpool_kv_resume() returns -ENODATA.
  *
  * Return: as gpool_kv_preempt(), or, and then it runs as before:
- *   -EOPNOTSUPP  no gpool_kv_host_reserve(); with GPOOL_KV_OFFLOAD_POOL: a pool without spill_memory and spill_file;
- *                with
+ *   -EOPNOTSUPP  no gpool_kv_host_reserve(); GPOOL_KV_OFFLOAD_POOL: a pool without spill_memory and spill_file;
  *                GPOOL_KV_OFFLOAD_INT8: elements of 8 bytes, blocks below 50 bytes, or a back end without kernels
  *                (built without nvcc)
- *   -ENOSPC      the host memory has not so many free blocks; no pages are to be had to copy to, since there are two
- *                copies for a moment. Then the host memory may do
+ *   -ENOSPC      too few free blocks of host memory; no pages to copy to, since both copies exist for a moment. Then
+ *                the host memory may have room
  *   -EDQUOT, -EPIPE  as gpool_alloc()
- *   -EBUSY       this handle sleeps
- *   -ENOMEM, -EIO, -EINVAL (an unknown flag; the cache's stream is closed)
+ *   -EHOSTDOWN   the session is asleep
+ *   -EINVAL      an unknown flag; the cache's stream is closed
+ *   -ENOMEM, -EIO
  *
- * gpool_kv_resume() of such a one may also say the following, and then it is preempted as before:
- *   -EIO      its content is still kept, but the copies could not be queued, or the mover cannot bring it back now
- *             (gpool_pin())
- *   -ENODATA  its content is lost: its checksum was wrong when it came back, or it has no int8 form. From now on it is
- *             as one that gpool_kv_preempt() preempted
- *   -ENOSPC, -EDQUOT also: no page to bring it back to
- *
- * Cost: a copy for each run of blocks that are neighbours; nothing is waited for, unless pages have to be evicted. Of
- * what has left the pool and was not prefetched, gpool_kv_resume() waits for the mover, and so do other threads' calls
- * for this cache, but for gpool_kv_append() in blocks that the sequence has. gpool_kv_free() waits for what is just on
- * its way. As int8 resuming waits until the stream has come to the conversion.
+ * Cost: a copy for each run of neighbouring blocks; no wait, unless pages have to be evicted. If content was evicted
+ * and not prefetched, gpool_kv_resume() waits for the mover, and so do other threads' calls for this cache, except
+ * gpool_kv_append() in blocks that the sequence has; gpool_kv_free() waits for content that is being moved. With int8,
+ * resuming waits until the stream has reached the conversion.
  */
 GPOOL_API int gpool_kv_offload(struct gpool_kv *kv, uint64_t sequence, uint32_t flags, uint64_t *victim);
 
 /*
- * gpool_kv_prefetch() - begin to bring back into the pool what a preempted sequence will need and what has left it
- * (GPOOL_KV_OFFLOAD_POOL), so that gpool_kv_resume() need not wait. Call it again until it says 0: some pages are on
- * their way at a time, and each call takes what has come and asks for the next. Into free pages only, and those that
- * the sequence's blocks will take stay free; nothing is evicted for it. What has come may leave again when pages are
- * wanted, like all that nobody pins.
+ * gpool_kv_prefetch() - begin to restore evicted content of a preempted sequence (GPOOL_KV_OFFLOAD_POOL), so that
+ * gpool_kv_resume() need not wait.
  *
- * Return: how many pages are not in the pool yet, 0: resuming it will not wait, also when nothing is kept or all is in
- * the cache's host memory; or
+ * Call it repeatedly until it returns 0: each call collects restored pages and requests the next ones. It uses free
+ * pages only, leaves those free that the sequence's blocks need, and evicts nothing. Restored content may be evicted
+ * again, like all unpinned content.
+ *
+ * Return: the number of pages that are not in the pool yet; 0: resuming will not wait, also if nothing is kept or all
+ * is in the cache's host memory; or
  *   -ENOSPC    no free pages for any of the rest
  *   -EALREADY  it runs
- *   -EIO       one cannot be brought back now; gpool_kv_resume() tries again
- *   -ENODATA   what is kept is lost, as gpool_kv_resume() will say
+ *   -EIO       a part cannot be restored now; gpool_kv_resume() tries again
+ *   -ENODATA   the content is lost, as gpool_kv_resume() will report
  *   -EDQUOT, -ENOMEM, -EPIPE, -EINVAL, -ESTALE, -ECHILD
  *
- * Cost: a look at each piece of 8 pages, and a message to the agent for each that it begins to bring; no wait.
+ * Cost: examines each piece of 8 pages, and sends a message to the agent for each that it begins to restore; no wait.
  */
 GPOOL_API int gpool_kv_prefetch(struct gpool_kv *kv, uint64_t sequence);
 
 /*
- * What int8 has lost of a sequence's content, over all elements x of its blocks with tokens, which became x': those of
- * the last block behind them too.
+ * The loss of a sequence's content by int8, over all elements x of its blocks with tokens, which became x'; including
+ * those of the last block behind its tokens.
  */
 struct gpool_kv_quant_error {
 	uint32_t size; /* sizeof(struct gpool_kv_quant_error), set by the caller */
@@ -375,110 +406,136 @@ struct gpool_kv_quant_error {
 GPOOL_ASSERT_SIZE(gpool_kv_quant_error, 24);
 
 /*
- * gpool_kv_quant_error() - of the last gpool_kv_offload(), whether it has been resumed or not.
- * Return: 0, -ENODATA (that was not as int8), -EAGAIN (the stream has not come to it), -EINVAL (its size, no such
- * sequence could be), -ESTALE, -ECHILD.
+ * gpool_kv_quant_error() - return the loss of a sequence's last gpool_kv_offload(), whether it was resumed or not.
+ *
+ * Return: 0, -ENODATA (it was not offloaded as int8), -EAGAIN (the stream has not reached the conversion), -EINVAL
+ * (size, not a sequence number), -ESTALE, -ECHILD.
  */
 GPOOL_API int gpool_kv_quant_error(struct gpool_kv *kv, uint64_t sequence, struct gpool_kv_quant_error *loss);
 
-/* What is kept of preempted sequences, and where. */
+/* The content that is kept of preempted sequences. */
 struct gpool_kv_offload_info {
 	uint32_t size;        /* sizeof(struct gpool_kv_offload_info), set by the caller */
 	uint32_t host_blocks; /* of the cache's own host memory; 0: there is none */
 	uint32_t host_free_blocks;
-	uint32_t sequences; /* of which content is kept now */
+	uint32_t sequences; /* whose content is kept now */
 	uint64_t host_bytes;
-	uint64_t content_bytes; /* of theirs, as it was in their blocks */
-	/* of the blocks that have some of it: in the pool, in the agent's host memory, or in its file */
+	uint64_t content_bytes; /* of their content, as it was in their blocks */
+	/* of the blocks that keep it: in the pool, in the agent's host memory, or in its file */
 	uint64_t pool_pages;
-	uint64_t saves, loads; /* sequences that were copied away, and back */
+	uint64_t saves, loads; /* sequences that were copied out, and back */
 };
 GPOOL_ASSERT_SIZE(gpool_kv_offload_info, 56);
 
-/* gpool_kv_offload_info() - Return: 0, -EINVAL (its size), -ECHILD. Cost: a look at each preempted sequence. */
-GPOOL_API int gpool_kv_offload_info(struct gpool_kv *kv, struct gpool_kv_offload_info *offloaded);
+/*
+ * gpool_kv_offload_info() - describe the content that is kept of preempted sequences.
+ *
+ * Return: 0, -EINVAL (size), -ECHILD. Cost: examines each preempted sequence.
+ */
+GPOOL_API int gpool_kv_offload_info(struct gpool_kv *kv, struct gpool_kv_offload_info *info);
+
+/* ---- tables and blocks ---- */
 
 /*
- * gpool_kv_table() - the blocks of a sequence, in order: host memory, valid until gpool_kv_destroy(). It is the
- * program's to see to it that no other thread changes the sequence while it looks. count 0: it is preempted, or has no
- * token. Return: 0, -EINVAL, -ESTALE, -ECHILD.
+ * gpool_kv_table() - return the blocks of a sequence, in order: host memory that is valid until gpool_kv_destroy().
+ *
+ * @count: receives the number of blocks; 0: the sequence is preempted, or has no token
+ *
+ * The program must ensure that no other thread changes the sequence while it reads the table.
+ *
+ * Return: 0, -EINVAL (not a sequence number), -ESTALE, -ECHILD.
  */
 GPOOL_API int gpool_kv_table(struct gpool_kv *kv, uint64_t sequence, const int32_t **blocks, uint32_t *count);
 
 /*
- * gpool_kv_sync() - what has changed in the tables is copied to the device, on the cache's stream: work that is queued
- * there after this call finds them as they are now, and work before it as they were. Rows of the device's table: struct
- * gpool_kv_sequence_info. Where the content was dropped in sleep (GPOOL_KV_KEEP), so were these tables: sequences that
- * are preempted and resumed are in them again.
+ * gpool_kv_sync() - copy the changes of all tables to the device, on the cache's stream.
  *
- * Return: 0, or, and then all that is not copied is by the next call:
- *   -ENOSPC, -EDQUOT, -ENOMEM, -EBUSY, -EPIPE  pages for the tables, as gpool_range_commit()
- *   -EIO, -ECHILD
+ * Work that is queued there after this call reads the tables as they are now, work before it as they were. The row of a
+ * sequence in the device's table is in struct gpool_kv_sequence_info. If sleep drops the content (no GPOOL_KV_KEEP), it
+ * drops these tables as well: sequences that are preempted and resumed are in them again.
+ *
+ * Return: 0, or, and then the next call copies the rest:
+ *   -ENOSPC, -EDQUOT, -ENOMEM, -EHOSTDOWN, -EBUSY, -EPIPE  pages for the tables, as gpool_range_commit()
+ *   -EIO     the copy could not be queued
+ *   -ECHILD  after fork()
  *
  * Cost: a copy for each sequence that changed, of the entries from the first to the last that did; one fence for 64 KiB
  * of them.
  */
 GPOOL_API int gpool_kv_sync(struct gpool_kv *kv);
 
-/* A block and the one that gets its content. */
+/* A copy between blocks. */
 struct gpool_kv_pair {
 	int32_t from, to;
 };
 
 /*
- * gpool_kv_copy_blocks() - copies, in this order, on the cache's stream; neighbours in one. All blocks must be in use,
- * and one that is written be no more than one sequence's, and not published. Return: 0, -EINVAL (a block that is not
- * so, and nothing is queued), -ENOMEM, -EIO, -ECHILD.
+ * gpool_kv_copy_blocks() - queue copies of blocks in the given order, on the cache's stream; neighbours in one copy.
+ *
+ * All blocks must be in use; one that is written must belong to one sequence only, and not be published.
+ *
+ * Return: 0, -EINVAL (a block that does not meet this; nothing is queued), -ENOMEM, -EIO (a copy could not be queued),
+ * -ECHILD.
  */
 GPOOL_API int gpool_kv_copy_blocks(struct gpool_kv *kv, const struct gpool_kv_pair *pairs, size_t count);
 
 /*
- * gpool_kv_compact() - moves blocks out of chunks that are nearly empty into holes of others, whole chunks at a time
- * and up to so many blocks, so that the memory of these chunks goes back to the pool; with compact_bytes_per_s no more
- * than that allows by now. Tables change (gpool_kv_table(), gpool_kv_sync()); copies are queued on the cache's stream.
- * For between two steps: not while a place that gpool_kv_append() told is still to be written by work that is not
- * queued
- * yet.
+ * gpool_kv_compact() - move blocks out of chunks that are nearly empty into free blocks of other chunks, so that the
+ * memory of these chunks is returned to the pool.
  *
- * Return: how many blocks have moved, or -EBUSY (this handle sleeps), -ENOMEM, -EIO, -EINVAL (the cache's stream is
- * closed), -ECHILD.
- * Cost: for each chunk a look at all chunks and at all tables, and a copy for each block.
+ * @blocks: most blocks to move; whole chunks are moved. compact_bytes_per_s limits it further
+ *
+ * Tables change (gpool_kv_table(), gpool_kv_sync()), and copies are queued on the cache's stream. Call it between two
+ * steps: not while work that writes to a slot of gpool_kv_append() is not queued yet.
+ *
+ * Return: the number of blocks that were moved, or -EHOSTDOWN (asleep), -ENOMEM, -EIO (a copy could not be queued),
+ * -EINVAL (the cache's stream is closed), -ECHILD.
+ * Cost: for each chunk a look at all chunks and all tables, and a copy for each block.
  */
 GPOOL_API int gpool_kv_compact(struct gpool_kv *kv, uint32_t blocks);
 
 /*
- * gpool_kv_validate() - whether a block is a sequence's, of this shape (block_tokens 0 means 16 here too). For what
- * comes from elsewhere.
- * Return: 0, -EINVAL (no such block, or no such sequence could be), -ESTALE (the sequence has ended, or is another
- * cache's; the block is free), -EACCES (it is another sequence's), -EPROTO (the shape is not the cache's), -ECHILD.
+ * gpool_kv_validate() - check that a block belongs to a sequence and has a shape; for numbers from an untrusted source.
+ *
+ * @shape: block_tokens 0 means 16
+ *
+ * Return: 0, or
+ *   -EINVAL  no such block, or not a sequence number
+ *   -ESTALE  the sequence has ended, or belongs to another cache; the block is free
+ *   -EACCES  the block belongs to another sequence
+ *   -EPROTO  the shape is not the cache's
+ *   -ECHILD  after fork()
+ *
  * Cost: a look at each block of the sequence.
  */
 GPOOL_API int gpool_kv_validate(
 	struct gpool_kv *kv, uint64_t sequence, int32_t block, const struct gpool_kv_shape *shape);
 
+/* ---- prefixes ---- */
+
 /*
- * What sequences begin with is often the same: a system prompt, the turns of a conversation. In a cache with
- * GPOOL_KV_PREFIXES a sequence's full blocks can be published, with the ids of its tokens; later sequences with the
- * same ids begin with these blocks, as forks do, and do not compute them again. A block is known by all tokens up to
- * its end, by the cache's model and shape, and by adapter and salt. When no sequence has it any more it is cached: it
- * stays until its memory is wanted (least recently used first, or with GPOOL_KV_ADAPTIVE what is least likely to be
- * found again; what follows a block before the block), until gpool_kv_prefix_evict(), or until the content is dropped
- * in sleep. Cached blocks count as free.
+ * Sequences often begin with the same tokens: a system prompt, the turns of a conversation. In a cache with
+ * GPOOL_KV_PREFIXES the full blocks of a sequence can be published with the IDs of its tokens; later sequences with the
+ * same IDs begin with these blocks, as forks do, and need not compute them again. A block is identified by all tokens
+ * up to its end, by the cache's model and shape, and by adapter and salt. A published block without a sequence is
+ * cached: it stays until its memory is needed (least recently used first, or with GPOOL_KV_ADAPTIVE the one that is
+ * least likely to be found again; later blocks of a prefix before earlier ones), until gpool_kv_prefix_evict(), or
+ * until sleep drops the content. Cached blocks count as free.
  *
- * Chunks without a block in use are offered, as by gpool_range_offer(), behind the work that is queued by then: when
- * memory is wanted elsewhere the agent takes such a chunk in the order of eviction, while this process calls nothing.
- * Its cached blocks, and all that follow one of them, are then found no more. A sequence that begins with cached blocks
- * has them for good. Counts are right when the call that tells them looks; what is taken after that counts until the
- * next call. In sleep what is offered is dropped, with GPOOL_KV_KEEP as well.
+ * Chunks without a block in use are offered, as by gpool_range_offer(), behind the work that is queued at that time:
+ * when memory is needed elsewhere, the agent takes such a chunk in the order of eviction, without a call of this
+ * process. Its cached blocks, and all that follow one of them, are then not found any more. A sequence that begins with
+ * cached blocks holds them for good. Counters are correct when the call that returns them reads them; what is taken
+ * afterwards counts until the next call. Sleep drops offered chunks, also with GPOOL_KV_KEEP.
  */
 struct gpool_kv_prefix {
 	uint32_t size;       /* sizeof(struct gpool_kv_prefix); GPOOL_KV_PREFIX_INIT sets it */
-	uint32_t flags;      /* none yet; an unknown bit is -EINVAL */
+	uint32_t flags;      /* 0; an unknown bit is -EINVAL */
 	const uint32_t *ids; /* [count] of the tokens, from a sequence's first one on */
 	uint32_t count;
 	uint32_t reserved;   /* 0 */
-	uint64_t adapter_id; /* with which they are computed; 0: none */
-	uint64_t salt[2];    /* only who gives the same finds the blocks; a tenant's secret keeps its own apart */
+	uint64_t adapter_id; /* adapter that computes them; 0: none */
+	uint64_t salt[2];    /* blocks are found only with the same salt; a secret separates tenants */
 };
 GPOOL_ASSERT_SIZE(gpool_kv_prefix, 48);
 #define GPOOL_KV_PREFIX_INIT \
@@ -492,90 +549,100 @@ GPOOL_ASSERT_SIZE(gpool_kv_prefix, 48);
 struct gpool_kv_prefix_found {
 	uint32_t size;          /* sizeof(struct gpool_kv_prefix_found), set by the caller */
 	uint32_t blocks;        /* from the first on, without a gap */
-	uint32_t tokens;        /* that these are */
-	uint32_t cached_blocks; /* of those: nobody has them, so that using them leaves fewer free ones */
+	uint32_t tokens;        /* in these blocks */
+	uint32_t cached_blocks; /* of those, blocks without a sequence: using them leaves fewer free ones */
 };
 GPOOL_ASSERT_SIZE(gpool_kv_prefix_found, 16);
 
 /*
- * gpool_kv_prefix_find() - the longest prefix of the ids that is there, in full blocks. Nothing changes, and nothing is
- * promised for later.
- * Return: 0, -EINVAL (a size, flag; count without ids), -EOPNOTSUPP (no GPOOL_KV_PREFIXES), -E2BIG, -ECHILD.
- * Cost: one lock, a hash over each block's ids and two loads for each block found, and for one more.
+ * gpool_kv_prefix_find() - find the longest published prefix of token IDs, in full blocks. Nothing is reserved.
+ *
+ * Return: 0, -EINVAL (size, flag; count without ids), -EOPNOTSUPP (no GPOOL_KV_PREFIXES), -E2BIG, -ECHILD.
+ * Cost: one lock; a hash over each block's IDs and two loads for each block found, and for one more.
  */
 GPOOL_API int gpool_kv_prefix_find(
 	struct gpool_kv *kv, const struct gpool_kv_prefix *prefix, struct gpool_kv_prefix_found *found);
 
 /*
- * gpool_kv_prefix_allocate() - gpool_kv_allocate() of a sequence whose first tokens have these ids: it begins with the
- * blocks that are there, and *tokens, which may be NULL, is how many tokens of it need not be computed. Tokens beyond
- * those of the request are not looked at. Who needs the last token computed in any case gives one id less, so that its
- * block is not shared.
- * Return: as gpool_kv_allocate() and gpool_kv_prefix_find(). In gpool_kv_oom_info() needed blocks are without those
- * that others have.
+ * gpool_kv_prefix_allocate() - create a sequence, as gpool_kv_allocate(), that begins with the published blocks of its
+ * first tokens.
+ *
+ * @prefix: IDs of its first tokens; those beyond the request's tokens are ignored. Pass one ID less if the last token
+ *          is to be computed in any case, so that its block is not shared
+ * @tokens: receives the number of tokens that need not be computed; may be NULL
+ *
+ * In gpool_kv_oom_info() the needed blocks are without the shared ones. Return: as gpool_kv_allocate() and
+ * gpool_kv_prefix_find().
  */
 GPOOL_API int gpool_kv_prefix_allocate(struct gpool_kv *kv, const struct gpool_kv_request *request,
 	const struct gpool_kv_prefix *prefix, uint64_t *sequence, uint32_t *tokens);
 
 /*
- * gpool_kv_prefix_publish() - from now on the sequence's full blocks among these tokens can be found. Their keys and
- * values are written, or the work that writes them is queued on the cache's stream, or that stream waits for it: from
- * now on nobody writes to these blocks. Where the same content is there already, the sequence and its forks change over
- * to that block and give up their own (gpool_kv_table(), gpool_kv_sync()). Ids of what was published before are not
- * looked at again, so publishing as a sequence grows costs what is new. Of a group's sequences only the parts in the
- * first cache can be published: the ids of others are not those of the whole text's first tokens.
+ * gpool_kv_prefix_publish() - publish a sequence's full blocks among these tokens.
  *
- * Return: how many of the sequence's first blocks are published by now, or
- *   -EINVAL      a size, a flag, count without ids; more ids than the sequence has tokens; a block that was published
- *                with other ids, adapter or salt; no such sequence could be
- *   -EAGAIN      it is preempted
+ * Their keys and values must be written, or the work that writes them queued on the cache's stream, or that stream must
+ * wait for it; from now on these blocks must not be written. Where the same content is published already, the sequence
+ * and its forks change to that block and release their own (gpool_kv_table(), gpool_kv_sync()). IDs that were published
+ * before are not read again, so that publishing a growing sequence costs only the new part. Of a group's sequences only
+ * the parts in the first cache can be published, since IDs must start with the text's first token.
+ *
+ * Return: the number of the sequence's first blocks that are published, or
+ *   -EINVAL      size, flag, count without ids; more IDs than the sequence has tokens; a block that was published with
+ *                other IDs, adapter or salt; not a sequence number
+ *   -EAGAIN      the sequence is preempted
  *   -EOPNOTSUPP  no GPOOL_KV_PREFIXES
  *   -ESTALE, -E2BIG, -ECHILD
  *
- * Cost: one lock, and for each new block a hash over its ids and an entry [kv_publish].
+ * Cost: one lock, and for each new block a hash over its IDs and an entry [kv_publish].
  */
 GPOOL_API int gpool_kv_prefix_publish(struct gpool_kv *kv, uint64_t sequence, const struct gpool_kv_prefix *prefix);
 
 /*
- * gpool_kv_prefix_share() - what the sequence has published can be found by other processes with caches of the same
- * model and shape, in the same trust domain, without a copy: their gpool_kv_prefix_allocate() maps the same memory, to
- * be read. Waits for the work on the cache's stream, so that the content is there.
+ * gpool_kv_prefix_share() - share a sequence's published blocks with other processes, without a copy.
  *
- * Whole chunks are shared, in which there are only full blocks of this sequence in their order; a cache with
- * pool_blocks therefore lays the blocks of new sequences into whole chunks. Each becomes a named object
- * (kv-prefix/KEY), ephemeral: it outlives this process, is evicted as a whole when its memory is wanted and no sequence
- * of any process has a block of it, and counts for the tenant that shared it. Here its blocks have other numbers from
- * now on (gpool_kv_table(), gpool_kv_sync()), for all sequences that have them, and the same memory. Where another
- * process was first, the sequences change over to its blocks, and their own memory is free.
+ * @timeout_ms: longest wait for the work on the cache's stream, milliseconds; 0: do not wait, -1: no limit
  *
- * Blocks of the pool are not cached: when no sequence has them, the agent may evict them behind the work that is queued
- * by then, with the cached blocks that follow one. Where none follows, they are unmapped at one of the next calls that
- * free or allocate, and found in the pool again as long as that has them.
+ * gpool_kv_prefix_allocate() of other processes of the same trust domain, with caches of the same model and shape, maps
+ * the same memory read-only. Whole chunks are shared that contain only full blocks of this sequence in their order; a
+ * cache with pool_blocks therefore allocates the blocks of new sequences in whole chunks. Each chunk becomes an
+ * ephemeral named object (kv-prefix/KEY): it outlives this process, is evicted as a whole when its memory is needed and
+ * no sequence of any process uses it, and counts for the tenant that shared it. In this cache its blocks get other
+ * numbers (gpool_kv_table(), gpool_kv_sync()), for all sequences that use them, and the same memory. Where another
+ * process has shared the same content, the sequences change to its blocks, and their own memory is freed.
  *
- * @timeout_ms: longest wait for the work, milliseconds; 0: do not wait, -1: no limit
+ * Blocks of the pool are not cached: without a sequence the agent may evict them behind the work that is queued at that
+ * time, with the cached blocks that follow. If none follows, they are unmapped by a later call that frees or allocates,
+ * and found in the pool again as long as it has them.
  *
- * Return: how many of the sequence's first blocks are the pool's by now, or
+ * Return: the number of the sequence's first blocks that are the pool's, or
  *   -EOPNOTSUPP  a cache without pool_blocks
  *   -ETIMEDOUT   the work is not done
  *   -EAGAIN      the sequence is preempted
- *   -ENOSPC      pool_blocks are in use, or the pool's metadata are
- *   -EUSERS      as many versions of objects are there as the pool may have (`objects` of its configuration)
- *   -ESTALE      an object of that name is there, and is none that can be used; the sequence has ended
- *   -EBUSY       this handle sleeps, or queued GPU work could write to the blocks
+ *   -ENOSPC      all pool_blocks are in use, or the pool's space for metadata
+ *   -EUSERS      the pool has the most versions of objects that it can have (`objects` of its configuration)
+ *   -ESTALE      an object of that name exists and cannot be used; the sequence has ended
+ *   -EHOSTDOWN   the session is asleep
+ *   -EBUSY       queued GPU work could write to the blocks
  *   -EINVAL, -ENOMEM, -EMFILE, -EIO, -EPIPE, -ECHILD
- * After an error what was shared before it stays shared.
+ * After an error, chunks that were shared before it remain shared.
  *
- * Cost: a wait for the stream; for each chunk one question to the agent, and one mapping for each handle.
+ * Cost: a wait for the stream; for each chunk one request to the agent, and one mapping for each handle.
  */
 GPOOL_API int gpool_kv_prefix_share(struct gpool_kv *kv, uint64_t sequence, int timeout_ms);
 
 /*
- * gpool_kv_prefix_evict() - up to so many cached blocks are free, those that would go next; memory of chunks that get
- * empty by that is available to others behind the work that is queued by then, as after gpool_kv_free(), without a
- * further call. UINT32_MAX: all. Others get the memory of cached blocks without it.
- * Return: how many, -EOPNOTSUPP, -ECHILD.
+ * gpool_kv_prefix_evict() - free cached blocks, in the order of eviction.
+ *
+ * @blocks: most blocks to free; UINT32_MAX: all
+ *
+ * Memory of chunks that become empty is available to other sessions behind the work that is queued at that time, as
+ * after gpool_kv_free(), without a further call. Other sessions also get the memory of cached blocks without this call.
+ *
+ * Return: the number of blocks freed, -EOPNOTSUPP (no GPOOL_KV_PREFIXES), -ECHILD.
  */
 GPOOL_API int gpool_kv_prefix_evict(struct gpool_kv *kv, uint32_t blocks);
+
+/* ---- state and counters ---- */
 
 enum gpool_kv_state { GPOOL_KV_RUNNING = 1, GPOOL_KV_PREEMPTED = 2 };
 
@@ -584,122 +651,153 @@ struct gpool_kv_sequence_info {
 	uint32_t state; /* enum gpool_kv_state */
 	uint32_t tokens;
 	uint32_t blocks;        /* that it has; preempted: that it had, and gets when it is resumed */
-	uint32_t shared_blocks; /* of those: other sequences have them too */
-	uint32_t room;          /* tokens for which it needs no further block, and no copy */
+	uint32_t shared_blocks; /* of those, blocks that other sequences share */
+	uint32_t room;          /* tokens that fit without a further block or copy */
 	uint32_t row;           /* in the device's tables */
 	uint32_t priority;
-	uint64_t arrival; /* lower came earlier */
+	uint64_t arrival; /* a lower number arrived earlier */
 	uint64_t owner_id;
 };
 GPOOL_ASSERT_SIZE(gpool_kv_sequence_info, 48);
 
-/* gpool_kv_sequence_info() - Return: 0, -EINVAL (its size), -ESTALE, -ECHILD. */
+/* gpool_kv_sequence_info() - describe a sequence. Return: 0, -EINVAL (size), -ESTALE, -ECHILD. */
 GPOOL_API int gpool_kv_sequence_info(struct gpool_kv *kv, uint64_t sequence, struct gpool_kv_sequence_info *info);
 
 struct gpool_kv_stats {
 	uint32_t size; /* sizeof(struct gpool_kv_stats), set by the caller */
 	uint32_t used_blocks;
-	uint32_t free_blocks;      /* these two are max_blocks; cached ones are free */
+	uint32_t free_blocks;      /* used and free blocks are max_blocks; cached ones are free */
 	uint32_t available_blocks; /* struct gpool_kv_need */
 	uint32_t watermark_blocks;
-	uint32_t reclaimable_blocks; /* that the preemption of gpool_kv_preempt()'s next victim would free */
-	uint32_t step_blocks;        /* that one further token of every running sequence needs */
-	uint32_t shared_blocks;      /* in use by more than one sequence */
+	uint32_t reclaimable_blocks; /* that gpool_kv_preempt() of its next victim would free */
+	uint32_t step_blocks;        /* that one more token of every running sequence needs */
+	uint32_t shared_blocks;      /* used by more than one sequence */
 	uint32_t running, preempted; /* sequences */
 	uint32_t committed_chunks;   /* with memory */
-	uint32_t cached_blocks;      /* that no sequence has, and that are kept because they may be found again */
-	uint64_t committed_bytes;    /* of those */
+	uint32_t cached_blocks;      /* published, without a sequence */
+	uint64_t committed_bytes;    /* of committed_chunks */
 	uint64_t allocations, forks, frees, preemptions, resumes; /* calls that succeeded */
-	uint64_t refusals;                                        /* for want of blocks, sequences or pages */
+	uint64_t refusals;                                        /* for lack of blocks, sequences or pages */
 	uint64_t block_copies;     /* of shared last blocks, and by gpool_kv_copy_blocks() */
 	uint64_t table_bytes;      /* copied to the device */
-	uint64_t prefix_hits;      /* blocks that gpool_kv_prefix_allocate() found ... */
-	uint64_t prefix_misses;    /* ... and those that it did not: full ones of the ids */
+	uint64_t prefix_hits;      /* blocks that gpool_kv_prefix_allocate() found */
+	uint64_t prefix_misses;    /* full blocks of the IDs that it did not find */
 	uint64_t prefix_published; /* blocks */
-	/* blocks that were given up at their publication, for others with the same content */
+	/* blocks that were replaced at their publication by others with the same content */
 	uint64_t prefix_switched;
 	uint64_t prefix_evicted; /* cached blocks that this cache evicted itself */
 	uint64_t pool_shared;    /* blocks that gpool_kv_prefix_share() gave to the pool */
-	uint64_t pool_found;     /* blocks that came from there */
-	uint32_t pool_blocks;    /* of the pool, mapped here now: in use, or about to leave */
-	uint32_t offered_chunks; /* of committed_chunks: no sequence uses them, and the agent may take them */
-	uint64_t prefix_lost;    /* cached blocks that are no more because the agent took them, or one before them */
+	uint64_t pool_found;     /* blocks found in the pool */
+	uint32_t pool_blocks;    /* blocks of the pool that are mapped here */
+	uint32_t offered_chunks; /* of committed_chunks: without a sequence, so that the agent may take them */
+	uint64_t prefix_lost;    /* cached blocks that were lost because the agent took them, or one before them */
 };
 GPOOL_ASSERT_SIZE(gpool_kv_stats, 192);
 
-/* gpool_kv_stats() - Return: 0, -EINVAL (its size), -ECHILD. Cost: a look at each running sequence. */
-GPOOL_API int gpool_kv_stats(struct gpool_kv *kv, struct gpool_kv_stats *statistics);
+/* gpool_kv_stats() - read a cache's counters. Return: 0, -EINVAL (size), -ECHILD. Cost: a look at each sequence. */
+GPOOL_API int gpool_kv_stats(struct gpool_kv *kv, struct gpool_kv_stats *stats);
+
+/* ---- groups ---- */
 
 /*
- * A group of caches, each on a GPU of its own as a rule, has sequences that are longer than one of them could hold (KV
+ * A group of caches, usually each on its own GPU, has sequences that are longer than one cache can hold (KV
  * parallelism): the first range_tokens tokens are in the first cache, the next in the second, and the last cache has
- * all that remain. What a call for a group does it does in all of its caches, or in none.
+ * all remaining ones. A call for a group takes effect in all of its caches or in none.
  *
- * A sequence of a group has the number of the part of it in the first cache; gpool_kv_group_span() tells those of the
- * others, for their tables. The caches may have sequences besides. Parts of a group's are changed by the group's calls
- * alone, and gpool_kv_group_preempt() takes the place of gpool_kv_preempt() for the first cache. A group ends before
- * its caches. Calls may be made by any thread.
+ * A sequence of a group has the number of its part in the first cache; gpool_kv_group_span() returns those of the other
+ * parts, for their tables. The caches may have further sequences. Parts of a group's sequences are changed by the
+ * group's calls alone, and gpool_kv_group_preempt() replaces gpool_kv_preempt() for the first cache. A group ends
+ * before its caches. Calls may be made by any thread.
  */
 struct gpool_kv_group;
 
 #define GPOOL_KV_GROUP_CACHES_MAX 16
 
 /*
- * gpool_kv_group_create() - of 1 to 16 caches, of one pool handle or of several.
+ * gpool_kv_group_create() - create a group of 1 to 16 caches, of one pool handle or of several.
+ *
+ * @range_tokens: tokens in each cache but the last
+ *
  * Return: 0, -EINVAL (their number, one of them twice, a range that is 0, no multiple of a cache's block_tokens, or
- * longer than what a sequence may have in one that is not the last), -ENOMEM, -ECHILD.
+ * longer than a sequence may be in one that is not the last), -ENOMEM, -ECHILD.
  */
 GPOOL_API int gpool_kv_group_create(
 	struct gpool_kv *const *caches, uint32_t count, uint32_t range_tokens, struct gpool_kv_group **group);
 
-/* gpool_kv_group_destroy() - and its sequences. No other thread is in a call for it. NULL is fine. */
+/*
+ * gpool_kv_group_destroy() - end a group and its sequences. NULL is permitted.
+ *
+ * Threads: no other thread may be in a call for the group.
+ */
 GPOOL_API void gpool_kv_group_destroy(struct gpool_kv_group *group);
 
 /*
- * gpool_kv_group_can_allocate() - the worst answer of its caches, which one gave it, and what that one lacks; both may
- * be NULL. Return: as gpool_kv_can_allocate().
+ * gpool_kv_group_can_allocate() - check whether a sequence can be admitted in all caches.
+ *
+ * @member: receives the index of the cache with the worst result; may be NULL
+ * @need:   receives the numbers of that cache; may be NULL
+ *
+ * Return: as gpool_kv_can_allocate(), the worst of all caches.
  */
 GPOOL_API int gpool_kv_group_can_allocate(
 	struct gpool_kv_group *group, uint32_t tokens, uint32_t *member, struct gpool_kv_need *need);
 
-/* gpool_kv_group_oom_info() - the cache for which the group's last call failed, and gpool_kv_oom_info() of it. */
+/* gpool_kv_group_oom_info() - report the cache for which the group's last call failed, and its numbers. */
 GPOOL_API int gpool_kv_group_oom_info(struct gpool_kv_group *group, uint32_t *member, struct gpool_kv_need *need);
 
-/* gpool_kv_group_allocate() - Return: as gpool_kv_allocate(), of the cache that could not. */
+/* gpool_kv_group_allocate() - create a sequence. Return: as gpool_kv_allocate(), of the cache that failed. */
 GPOOL_API int gpool_kv_group_allocate(
 	struct gpool_kv_group *group, const struct gpool_kv_request *request, uint64_t *sequence);
 
 /*
- * gpool_kv_group_append() - tokens that come into a further cache begin a part there. *member and *slot, which may be
- * NULL, are the place of the first one. Return: as gpool_kv_append(), and gpool_kv_allocate() for a part that begins.
- * Cost: one lock more than gpool_kv_append().
+ * gpool_kv_group_append() - append tokens to a sequence; tokens that reach a further cache begin a part there.
+ *
+ * @member, @slot: receive the cache and the slot of the first token; may be NULL
+ *
+ * Return: as gpool_kv_append(), and as gpool_kv_allocate() for a part that begins. Cost: one lock more than
+ * gpool_kv_append().
  */
 GPOOL_API int gpool_kv_group_append(
 	struct gpool_kv_group *group, uint64_t sequence, uint32_t tokens, uint32_t *member, uint64_t *slot);
 
-/* Return: as gpool_kv_fork(), gpool_kv_free(). */
+/* gpool_kv_group_fork() - create a sequence that shares all blocks of another one. Return: as gpool_kv_fork(). */
 GPOOL_API int gpool_kv_group_fork(struct gpool_kv_group *group, uint64_t sequence, uint64_t *child);
+/* gpool_kv_group_free() - end a sequence in all caches. Return: as gpool_kv_free(). */
 GPOOL_API int gpool_kv_group_free(struct gpool_kv_group *group, uint64_t sequence);
 
 /*
- * gpool_kv_group_preempt() - sequence 0: the first cache's choice, which may be one that is not the group's;
- * gpool_kv_waiting() of the first cache says whom to resume. gpool_kv_group_resume() - in all caches or in none.
- * Return: as gpool_kv_preempt(), the blocks of all caches together, and gpool_kv_resume().
+ * gpool_kv_group_preempt() - preempt a sequence in all caches.
+ *
+ * @sequence: 0: the choice of the first cache, which may be a sequence outside of the group
+ *
+ * Return: as gpool_kv_preempt(), the blocks of all caches together.
  */
 GPOOL_API int gpool_kv_group_preempt(struct gpool_kv_group *group, uint64_t sequence, uint64_t *victim);
+/*
+ * gpool_kv_group_resume() - resume a sequence in all caches or in none; gpool_kv_waiting() of the first cache returns
+ * the one to resume first.
+ *
+ * Return: as gpool_kv_resume().
+ */
 GPOOL_API int gpool_kv_group_resume(struct gpool_kv_group *group, uint64_t sequence);
 
-/* What a sequence of a group has in one cache. */
+/* The part of a group's sequence in one cache. */
 struct gpool_kv_span {
 	uint32_t size;        /* sizeof(struct gpool_kv_span), set by the caller */
 	uint32_t first_token; /* of the sequence, that is the first one here */
 	uint32_t tokens;
 	uint32_t blocks;
-	uint64_t sequence; /* number in this cache; 0: nothing yet */
+	uint64_t sequence; /* number in this cache; 0: no part yet */
 };
 GPOOL_ASSERT_SIZE(gpool_kv_span, 24);
 
-/* gpool_kv_group_span() - Return: 0, -EINVAL (its size, no such cache, no such sequence could be), -ESTALE, -ECHILD. */
+/*
+ * gpool_kv_group_span() - describe the part of a sequence in one cache.
+ *
+ * @member: index of the cache
+ *
+ * Return: 0, -EINVAL (size, no such cache, not a sequence number), -ESTALE, -ECHILD.
+ */
 GPOOL_API int gpool_kv_group_span(
 	struct gpool_kv_group *group, uint64_t sequence, uint32_t member, struct gpool_kv_span *span);
 

@@ -8,22 +8,22 @@
 extern "C" {
 #endif
 
-struct gpool_object; /* a named object: one that is being built, or a version that is open */
-
 /* ---- named objects ---- */
 
+struct gpool_object; /* a named object that is being built, or an open version */
+
 /*
- * A named object outlives its writer: allocations and metadata under a name, published in one step and read by any
- * worker of the pool that is of the same trust domain; other domains may use the same name for objects of their own
- * (docs/rights.md). Each publication is a version of its own; who has an older one open keeps it, unchanged, until it
- * closes it.
+ * A named object consists of allocations and metadata. It is published under a name in one step and can be opened by
+ * every session of the same trust domain; other domains may use the same name for objects of their own
+ * (docs/rights.md). It outlives its writer. Each publication is a new version; a session that has an older version open
+ * keeps that, unchanged, until it closes it.
  *
- * What may become of the pages is declared when the object is made, and all access follows from it:
+ * The class is chosen when the object is created, and determines all access to its pages:
  */
 enum gpool_object_class {
-	GPOOL_OBJECT_IMMUTABLE = 0, /* read only for everybody from its publication on, its writer included */
-	GPOOL_OBJECT_MUTABLE = 1,   /* its one writer goes on writing; readers read, and see it at once */
-	GPOOL_OBJECT_EPHEMERAL = 2, /* as immutable, and may be evicted as a whole while nobody has it open */
+	GPOOL_OBJECT_IMMUTABLE = 0, /* read-only for all sessions from its publication on, including its writer */
+	GPOOL_OBJECT_MUTABLE = 1,   /* its one writer continues to write; readers see each write */
+	GPOOL_OBJECT_EPHEMERAL = 2, /* as immutable, and may be evicted as a whole while no session has it open */
 	/*
 	 * as immutable, and may be evicted as a whole while no session pins it, open or not: gpool_object_pin().
 	 * The one with the lowest (uses x cost_us / bytes) is evicted first; uses are pins
@@ -32,7 +32,7 @@ enum gpool_object_class {
 };
 
 enum {
-	/* GPOOL_OBJECT_PINNABLE: its publisher has it pinned from the first moment on, until gpool_object_unpin() */
+	/* GPOOL_OBJECT_PINNABLE: its publisher has it pinned from the publication on, until gpool_object_unpin() */
 	GPOOL_OBJECT_PINNED = 1u << 0,
 	/* sessions of other tenants cannot open it; those of its trust domain see its name */
 	GPOOL_OBJECT_PRIVATE = 1u << 1,
@@ -40,18 +40,18 @@ enum {
 	GPOOL_OBJECT_DOMAIN_WRITE = 1u << 2,
 };
 
-#define GPOOL_OBJECT_NONE UINT64_MAX /* expect_version: there must be no such object */
+#define GPOOL_OBJECT_NONE UINT64_MAX /* expect_version: no object of that name may exist */
 
 struct gpool_object_options {
 	uint32_t size;         /* sizeof(struct gpool_object_options); GPOOL_OBJECT_OPTIONS_INIT sets it */
 	uint32_t flags;        /* GPOOL_OBJECT_PINNED, _PRIVATE, _DOMAIN_WRITE; an unknown bit is -EINVAL */
 	uint32_t memory_class; /* enum gpool_object_class */
-	/* GPOOL_OBJECT_PINNABLE: what it takes to have it again, microseconds, at most a minute; 0: not known */
+	/* GPOOL_OBJECT_PINNABLE: time to load it again, microseconds, at most a minute; 0: unknown */
 	uint32_t cost_us;
-	/* that this process holds: looked at when it publishes; its holder may adopt the object. NULL: none */
+	/* role that this process must hold when it publishes; its holder may adopt the object. NULL: none */
 	const char *role;
 	uint64_t role_token;     /* fencing token of the role */
-	uint64_t expect_version; /* publish only over this version; 0: over whatever is there; GPOOL_OBJECT_NONE */
+	uint64_t expect_version; /* publish only over this version; 0: over any; or GPOOL_OBJECT_NONE */
 };
 GPOOL_ASSERT_SIZE(gpool_object_options, 40);
 #define GPOOL_OBJECT_OPTIONS_INIT \
@@ -60,63 +60,81 @@ GPOOL_ASSERT_SIZE(gpool_object_options, 40);
 	}
 
 /*
- * gpool_object_create() - begin an object of this name, at most 127 bytes. All until gpool_object_publish() is this
- * process's own: nobody sees it, and it goes when the process ends. One thread at a time until then; afterwards any.
- * Return: 0, -EINVAL (name, flag, PRIVATE with DOMAIN_WRITE, class), -E2BIG, -EPERM (a session that only reads),
- * -ENOMEM, -ECHILD.
+ * gpool_object_create() - begin to build an object.
+ *
+ * @name:    at most 127 bytes. Names that begin with lora/, warm/, kv-prefix/ or kv/ are reserved for the library
+ * @options: NULL: immutable, no flags
+ * @object:  receives the handle; gpool_object_publish() or gpool_object_abort()
+ *
+ * Until its publication the object is private to this process and ends with it.
+ *
+ * Return: 0, -EINVAL (name, flag, PRIVATE with DOMAIN_WRITE, class), -E2BIG, -EPERM (an observer or admin), -ENOMEM,
+ * -ECHILD.
+ * Threads: one at a time for each object until it is published, any afterwards.
  */
 GPOOL_API int gpool_object_create(
 	struct gpool *pool, const char *name, const struct gpool_object_options *options, struct gpool_object **object);
 
 /*
- * gpool_object_alloc() - a further allocation, as gpool_alloc() with these options; *index counts from 0. It is a block
- * of this process, pinned until it is published. (As any pin it needs to be in use: every call for the object refreshes
- * them all.)
- * Return: as gpool_alloc(); -EINVAL: it is published, or GPOOL_ALLOC_SPILL is asked for.
+ * gpool_object_alloc() - add an allocation to an object that is being built.
+ *
+ * @index: receives its index, counted from 0
+ *
+ * The allocation is a block of this process and pinned until the publication. Each call for the object refreshes these
+ * pins; if none is made for pins.max_duration they count as leaked.
+ *
+ * Return: as gpool_alloc(); -EINVAL also: the object is published, or GPOOL_ALLOC_SPILL.
  */
 GPOOL_API int gpool_object_alloc(
 	struct gpool_object *object, uint32_t page_count, const struct gpool_alloc_options *options, uint32_t *index);
 
 /*
- * gpool_object_set() - metadata: any bytes under a key, a text of 1 to 1,023 bytes. A second value for a key replaces
- * the first. All metadata of an object may have 64 MiB. Return: 0, -EINVAL, -ENOMEM, -EFBIG.
+ * gpool_object_set() - set a value of the metadata. A second value for a key replaces the first.
+ *
+ * @key:   a text of 1 to 1,023 bytes
+ * @value: any bytes; the metadata of an object may have 64 MiB
+ *
+ * Return: 0, -EINVAL (key; published), -ENOMEM, -EFBIG (more than 64 MiB), -ECHILD.
  */
 GPOOL_API int gpool_object_set(struct gpool_object *object, const char *key, const void *value, size_t bytes);
 
 /*
- * gpool_object_publish() - one step: from now on the name means this, whole. The object stays open, so that its
- * addresses stay valid, but only a mutable one can be written any more; GPU work that writes to it must be done before.
+ * gpool_object_publish() - publish an object under its name, in one step.
  *
- * Return: 0, or, and then it is as before and may be published again or aborted:
- *   -ESTALE  another version is current than expected; the role's token is not good any more; a pin was lost to
- *            pins.leaked
- *   -EPERM   the name belongs to another tenant, or is one of the library's own, such as lora/... (docs/rights.md)
- *   -EBUSY   queued GPU work still uses it and could write to it
- *   -EINVAL  published already, or without an allocation
- *   -EUSERS  as many versions of objects are there as the pool may have (`objects` of its configuration)
- *   -ENOSPC  the metadata of all objects together is too large (1 GiB)
- *   -EFBIG   the metadata of this one is too large
- *   -ENOMEM, -EMFILE
- *   -EPIPE   the session is over
- *   -ECHILD  after fork()
+ * @version: receives its number, which is higher than all earlier ones in the pool
  *
- * Cost: one question to the agent, whatever the number of allocations.
+ * The object remains open and its addresses valid; unless it is mutable they are read-only from now on. GPU work that
+ * writes to it must be done before.
+ *
+ * Return: 0, or, and then the object is as before and may be published again or aborted:
+ *   -ESTALE  the current version is not the expected one; the role's token is not valid any more; a pin was lost as
+ *            leaked
+ *   -EPERM   the name belongs to another tenant or to the library (docs/rights.md)
+ *   -EBUSY   queued GPU work uses the object and could write to it
+ *   -EINVAL  published before, or without an allocation
+ *   -EUSERS  the pool has the most versions of objects that it can have (`objects` of its configuration)
+ *   -ENOSPC  the metadata of all objects of the pool would exceed 1 GiB
+ *   -EFBIG   the metadata of this object exceeds 64 MiB
+ *   -EPIPE   the session has ended
+ *   -ENOMEM, -EMFILE, -ECHILD
+ *
+ * Cost: one request to the agent, for any number of allocations.
  */
 GPOOL_API int gpool_object_publish(struct gpool_object *object, uint64_t *version);
 
-/* gpool_object_abort() - end one that is not published; its pages are idle again. NULL is fine. */
+/* gpool_object_abort() - end an object that is not published; its pages are idle again. NULL is permitted. */
 GPOOL_API void gpool_object_abort(struct gpool_object *object);
 
 enum {
-	/* become the writer of a mutable object whose writer is gone; takes the object's role */
+	/* become the writer of a mutable object whose writer has ended; requires the object's role */
 	GPOOL_OBJECT_ADOPT = 1u << 0,
 };
 
 struct gpool_object_open_options {
 	uint32_t size;        /* sizeof(struct gpool_object_open_options); GPOOL_OBJECT_OPEN_OPTIONS_INIT sets it */
 	uint32_t flags;       /* GPOOL_OBJECT_ADOPT; an unknown bit is -EINVAL */
-	uint64_t version;     /* 0: the current one */
-	uint64_t layout_hash; /* that it must have; 0: any */
+	uint64_t version;     /* 0: the current version */
+	uint64_t layout_hash; /* required layout hash; 0: any */
 	const char *role;     /* that this process holds; NULL: none */
 	uint64_t role_token;
 };
@@ -127,77 +145,109 @@ GPOOL_ASSERT_SIZE(gpool_object_open_options, 40);
 	}
 
 /*
- * gpool_object_open() - map a version, read only unless this process is its writer. It stays as it is until
- * gpool_object_close(), whatever is published or deleted meanwhile; one of class GPOOL_OBJECT_PINNABLE while it is
- * pinned.
+ * gpool_object_open() - map a version of an object; read-only unless this process is its writer.
+ *
+ * @options: NULL: the current version
+ *
+ * The version stays as it is until gpool_object_close(), also when another one is published or it is deleted. A version
+ * of class GPOOL_OBJECT_PINNABLE stays only while it is pinned.
  *
  * Return: 0, or
- *   -EINVAL  name, flag, ADOPT without a role or of an object that is not mutable
- *   -ENOENT  no object of this name, or not this version
+ *   -EINVAL  name, flag; ADOPT without a role, or of an object that is not mutable
+ *   -ENOENT  no object of this name, or no such version
  *   -EPROTO  another layout hash
- *   -ESTALE  the role's token is not good (any more)
+ *   -ESTALE  the role's token is not valid
  *   -EBUSY   ADOPT, and another process is its writer
- *   -EACCES  of another tenant alone
- *   -EPERM   ADOPT with another role than the object's; or a session that only reads
- *   -ENOMEM, -EMFILE, -EPIPE, -E2BIG, -ECHILD
+ *   -EACCES  the object is private to another tenant
+ *   -EPERM   ADOPT with another role than the object's; the session is an observer or admin
+ *   -EMFILE  no more file descriptors; the session may count as a reader until it opens and closes the object again, or
+ *            ends
+ *   -ENOMEM, -EPIPE, -E2BIG, -ECHILD
  *
- * Cost: one question to the agent, whatever the number of allocations, and one mapping for each page.
+ * Cost: one request to the agent, for any number of allocations, and one mapping for each page.
  */
 GPOOL_API int gpool_object_open(struct gpool *pool, const char *name, const struct gpool_object_open_options *options,
 	struct gpool_object **object);
 
 /*
- * gpool_object_close() - its addresses end. Closing the last handle of a mutable object ends this process's right to
- * write it; one that is not published is aborted. NULL is fine. Return: 0, -EBUSY (queued GPU work still uses it: it
- * stays open), -ECHILD.
+ * gpool_object_close() - close an object; its addresses end.
+ *
+ * Closing the last handle of a mutable object ends this process's right to write it. An object that is not published is
+ * aborted. NULL is permitted.
+ *
+ * Return: 0, -EBUSY (queued GPU work uses it: it stays open), -ECHILD.
  */
 GPOOL_API int gpool_object_close(struct gpool_object *object);
 
 /*
- * gpool_object_pin() - an open version of class GPOOL_OBJECT_PINNABLE stays, with its content at its addresses, until
- * gpool_object_unpin() was called as often. For what is used now and then and can be had again, like adapters: it stays
- * mapped between two uses, costs nothing to use again, and makes room for others meanwhile. The publisher pins, too.
+ * gpool_object_pin() - keep an open version of class GPOOL_OBJECT_PINNABLE in the pool, with its content at its
+ * addresses. Pins nest: call gpool_object_unpin() once per pin.
  *
- * gpool_object_unpin_after() - lets go when the fence is reached, without waiting; then its work may still read.
+ * For content that is used repeatedly and can be loaded again, such as adapters: between two uses the object stays
+ * mapped, and may be evicted for other content. The publisher pins the object, too.
  *
  * Return: 0, or
- *   -ESTALE     it was evicted, or its name means another version by now: close it, and open the name or publish it
- *               again
- *   -EINVAL     of another class, not published, not pinned, or no such fence
- *   -ETIMEDOUT  pin: being looked at for longer than pin_timeout; try again
- *   -ENOMEM     unpin_after: it stays pinned
- *   -ECHILD
+ *   -ESTALE     the object was evicted, or its name has another version: close it, and open the name or publish again
+ *   -EINVAL     another class, or not published
+ *   -ETIMEDOUT  the agent examined the object for longer than pins.timeout; try again
+ *   -ECHILD     after fork()
  *
  * Threads: any. Cost: one atomic operation and no system call. Source: shm/pins.h.
  */
 GPOOL_API int gpool_object_pin(struct gpool_object *object);
+
+/* gpool_object_unpin() - end one pin of an object. Return: 0, -EINVAL (another class, not pinned), -ECHILD. */
 GPOOL_API int gpool_object_unpin(struct gpool_object *object);
+
+/*
+ * gpool_object_unpin_after() - end one pin when a fence is signaled, without waiting; until then GPU work may read the
+ * object.
+ *
+ * Return: 0, -EINVAL (another class, not pinned, not a fence of this session), -ENOMEM (it stays pinned), -ECHILD.
+ */
 GPOOL_API int gpool_object_unpin_after(struct gpool_object *object, struct gpool_fence fence);
 
 /*
- * gpool_object_address() - of an allocation, and its size: contiguous bytes, valid until the object is closed. -EINVAL:
- * no such one.
+ * gpool_object_address() - return the address and the size of an allocation: contiguous bytes, valid until the object
+ * is closed.
+ *
+ * Return: 0, -EINVAL (no such allocation), -ECHILD.
  */
 GPOOL_API int gpool_object_address(struct gpool_object *object, uint32_t index, uint64_t *address, uint64_t *bytes);
 
 /*
- * gpool_object_get() - a value of a published object, aligned to 8 and valid until it is closed. -ENOENT: no such key.
+ * gpool_object_get() - return a value of a published object's metadata: aligned to 8 bytes, valid until the object is
+ * closed.
+ *
+ * Return: 0, -ENOENT (no such key), -EINVAL (not published), -ECHILD.
  */
 GPOOL_API int gpool_object_get(struct gpool_object *object, const char *key, const void **value, size_t *bytes);
 
 /*
- * gpool_object_entry() - the index-th entry in order of the keys, each of which ends with a NUL. -ENOENT: there are not
- * so many.
+ * gpool_object_entry() - return an entry of the metadata by its index in the order of the keys. The key ends with a
+ * NUL.
+ *
+ * Return: 0, -ENOENT (fewer entries), -EINVAL (not published), -ECHILD.
  */
 GPOOL_API int gpool_object_entry(
 	struct gpool_object *object, uint32_t index, const char **key, const void **value, size_t *bytes);
 
 /*
- * gpool_object_delete() - the name is gone at once, the pages with their last reader. Whoever may publish over it may
- * delete it, and so may admins, who name the version where several trust domains have such a name. version 0: the
- * current one. Return: 0, -ENOENT, -ESTALE (another version is current), -EPERM, -EINVAL (name; an admin's name of
- * several trust domains without a version), -ETIMEDOUT (no answer within 10 s; it may be deleted all the same), -EPIPE,
- * -ECHILD.
+ * gpool_object_delete() - delete a name. Its pages are freed when the last reader closes the object.
+ *
+ * @version: delete only this version; 0: the current one
+ *
+ * Sessions that may publish over an object may delete it: those of its tenant, its writer, and with DOMAIN_WRITE those
+ * of the trust domain. Admins may delete objects of all domains; if several domains have the name, they must state the
+ * version.
+ *
+ * Return: 0, or
+ *   -ENOENT     no such object
+ *   -ESTALE     another version is current
+ *   -EPERM      no right to delete it
+ *   -EINVAL     name; a name of several trust domains without a version
+ *   -ETIMEDOUT  no answer within 10 s; the object may be deleted all the same
+ *   -EPIPE, -ECHILD
  */
 GPOOL_API int gpool_object_delete(struct gpool *pool, const char *name, uint64_t version);
 
@@ -205,17 +255,17 @@ enum gpool_object_state { GPOOL_OBJECT_CURRENT = 2, GPOOL_OBJECT_OLD = 3, GPOOL_
 
 struct gpool_object_info {
 	uint32_t size;         /* sizeof(struct gpool_object_info), set by the caller */
-	uint32_t number;       /* owner in the page table */
+	uint32_t number;       /* number of the object in the page table */
 	uint32_t state;        /* enum gpool_object_state */
 	uint32_t memory_class; /* enum gpool_object_class */
 	uint32_t pages, allocations;
 	uint32_t readers; /* sessions that have it open */
 	uint32_t writer;  /* session that may write it; 0: none */
 	uint64_t version;
-	uint64_t layout_hash; /* of allocation sizes and metadata; contents do not enter */
+	uint64_t layout_hash; /* hash of allocation sizes and metadata, without the content of allocations */
 	uint64_t metadata_bytes;
-	uint64_t published_ms; /* wall clock */
-	uint32_t uid, pid;     /* of who published it */
+	uint64_t published_ms; /* wall clock, milliseconds since 1970 */
+	uint32_t uid, pid;     /* of the publisher */
 	char name[128];
 	char tenant[64];
 	char role[64];
@@ -223,48 +273,57 @@ struct gpool_object_info {
 GPOOL_ASSERT_SIZE(gpool_object_info, 328);
 
 /*
- * gpool_object_info() - of one that is published. -EINVAL: it is not; or its size. -ESTALE: GPOOL_OBJECT_PINNABLE, and
- * it was evicted.
+ * gpool_object_info() - describe a published object.
+ *
+ * Return: 0, -EINVAL (not published; size), -ESTALE (GPOOL_OBJECT_PINNABLE: it was evicted), -ECHILD.
  */
 GPOOL_API int gpool_object_info(struct gpool_object *object, struct gpool_object_info *info);
 
 /*
- * gpool_object_next() - the next version of any object of this session's trust domain, of all domains for an observer
- * or admin; *cursor is 0 at first. Out of the shared table, without a question to the agent.
- * Return: 0, -ENOENT (that was all), -EINVAL, -ECHILD.
+ * gpool_object_next() - list all versions of objects of this session's trust domain; of all domains for observers and
+ * admins.
+ *
+ * @cursor: 0 before the first call; updated by each call
+ * @info:   receives the next version; the caller sets its size
+ *
+ * Return: 0, -ENOENT (the list has ended), -EINVAL (size), -ECHILD. Cost: reads the shared table; no request.
  */
 GPOOL_API int gpool_object_next(struct gpool *pool, uint32_t *cursor, struct gpool_object_info *info);
 
 /* ---- loans ---- */
 
 /*
- * A pin for code that knows nothing of gpool and ends it with one argument: whoever gives it memory as a tensor
- * (DLPack) also gives it a function to call when it is done, and the address of the tensor's description to call it
- * with. The loan lies right in front of that.
+ * A loan is a pin that foreign code ends by calling a function with one address. Tensor exchange (DLPack) passes memory
+ * together with such a deleter function and the address of the tensor's description; the loan is placed directly before
+ * that description.
  *
  *	struct { struct gpool_loan loan; struct DLManagedTensorVersioned tensor; } *lent = ...;
  *	lent->loan = (struct gpool_loan){ pool, NULL, block, 0, 0, 0, sizeof(lent->loan) };    pinned once for it
  *	lent->tensor.deleter = (void (*)(struct DLManagedTensorVersioned *))gpool_loan_end;
  *
- * The memory of both stays the lender's, who frees it when `ended` is not 0 any more, and closes neither pool nor
+ * The lender owns the memory of both. It frees that memory once `ended` is not 0, and does not close the pool or the
  * object before.
  */
 struct gpool_loan {
 	struct gpool *pool;
-	struct gpool_object *object; /* of class GPOOL_OBJECT_PINNABLE, pinned once for this; or NULL */
-	struct gpool_block block;    /* pinned once for this; page_count 0: none */
-	uint32_t stream;             /* the pin ends behind what is queued there by then; 0: at once */
-	uint32_t ended;              /* 0; gpool_loan_end() makes it 1, last of all */
+	struct gpool_object *object; /* of class GPOOL_OBJECT_PINNABLE, pinned once for the loan; or NULL */
+	struct gpool_block block;    /* pinned once for the loan; page_count 0: none */
+	uint32_t stream;             /* the pin ends behind the work that is queued there at the end; 0: at once */
+	uint32_t ended;              /* 0; set to 1 by gpool_loan_end(), in its last store */
 	uint32_t reserved;           /* 0 */
-	/* sizeof(struct gpool_loan). The last field, since a loan is found by its end: later fields are put in front */
+	/* sizeof(struct gpool_loan). The last field, since a loan is found by its end: new fields are added in front */
 	uint32_t size;
 };
 GPOOL_ASSERT_SIZE(gpool_loan, 56);
 
 /*
- * gpool_loan_end() - end the pin of the loan that ends where `behind` begins. Once. Where the fence for it cannot be
- * made, memory being short, it waits for the stream. Threads: any. Cost: gpool_unpin(), with a stream a driver call
- * more.
+ * gpool_loan_end() - end the pin of a loan, once.
+ *
+ * @behind: the address directly behind the loan
+ *
+ * If no fence can be recorded for lack of memory, the call waits for the stream.
+ *
+ * Threads: any. Cost: gpool_unpin(); with a stream one driver call more.
  */
 GPOOL_API void gpool_loan_end(void *behind);
 

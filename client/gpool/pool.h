@@ -21,75 +21,76 @@ extern "C" {
 #define GPOOL_VERSION_MINOR 2
 #define GPOOL_VERSION_PATCH 0
 
-/* gpool_version() - "0.2.0", of the library at run time. */
+/* gpool_version() - return the version of the library at run time, "0.2.0". */
 GPOOL_API const char *gpool_version(void);
 
 /* ---- errors ---- */
 
 /*
- * gpool_strerror() - what a code of this library means here; never NULL, never translated. `error` may have either
- * sign.
+ * gpool_strerror() - describe a code that a call of this library returns.
+ *
+ * @error: the code, of either sign
+ *
+ * Return: a text, never NULL, never translated.
  */
 GPOOL_API const char *gpool_strerror(int error);
 
 /*
- * gpool_last_error() - describe this thread's last failure with this code: the value that was refused and its limit, or
- * the cause.
+ * gpool_last_error() - describe the calling thread's last failure with a code: the value that was refused and its
+ * limit, or the cause.
  *
- * @error: what the call returned, of either sign
+ * @error: the code that the call returned, of either sign
  *
- * Meant to be called right after a call that failed. A text is returned once; without one, and for other codes, the
- * answer is that of gpool_strerror().
+ * Call it directly after the call that failed. A text is returned once; if there is none, or for another code, the
+ * result is that of gpool_strerror().
  *
- * Return: a text, never NULL, never translated; valid until this thread's next call that fails.
- * Cost: a look at memory of this thread. Calls note texts only where they fail.
- * Threads: any; each has its own.
+ * Return: a text, never NULL, never translated; valid until the next call of this thread that fails.
+ * Threads: any; each thread has its own texts.
+ * Cost: a read of thread-local memory. Calls record texts only when they fail.
  */
 GPOOL_API const char *gpool_last_error(int error);
 
 /*
- * gpool_wait_check() - have this thread's waiting calls ask every 50 ms whether to go on.
+ * gpool_wait_check() - set a function that waiting calls of this thread call every 50 ms.
  *
- * @check:    returns 0 to go on; anything else ends the call that waits with -EINTR, or with its result where that was
- *            just there. NULL: none any more
+ * @check:    returns 0 to continue the wait. Any other value ends the waiting call with -EINTR, or with its result if
+ *            that is available. NULL: no check
  * @argument: passed to check
  *
- * For programs that react to a signal outside of its handler, such as interpreters. A signal alone ends no wait. Asked
- * are gpool_open(), calls that wait for pages, gpool_role_acquire(), gpool_event_next(), gpool_fence_wait(),
- * gpool_lora_acquire(), gpool_lora_acquire_async() and gpool_lora_wait_layer(), each as long as its timeout_ms lets it
- * wait. After -EINTR all is as after -ETIMEDOUT.
+ * For programs that handle signals outside of the signal handler, such as interpreters; a signal alone does not end a
+ * wait. The check is called by gpool_open(), calls that wait for pages, gpool_role_acquire(), gpool_event_next(),
+ * gpool_fence_wait(), gpool_lora_acquire(), gpool_lora_acquire_async() and gpool_lora_wait_layer(), while their timeout
+ * permits a wait. After -EINTR the state is that after -ETIMEDOUT.
  *
- * check runs inside of the call, and may not call into the same pool. A load of an adapter is then begun by another
- * thread. Cost: without a check one load where a call sleeps.
- * Threads: any; each has its own.
+ * The check runs within the waiting call and must not call into the same pool. While a check is set, another thread
+ * starts the load of an adapter.
+ *
+ * Threads: any; each thread has its own check. Cost: without a check, one load where a call sleeps.
  */
 GPOOL_API void gpool_wait_check(int (*check)(void *argument), void *argument);
 
-/* ---- types ---- */
+/* ---- attaching ---- */
 
-struct gpool; /* an attached pool */
-
-enum gpool_pressure { GPOOL_PRESSURE_LOW, GPOOL_PRESSURE_MEDIUM, GPOOL_PRESSURE_HIGH, GPOOL_PRESSURE_CRITICAL };
-
-/* ---- options ---- */
+struct gpool; /* an attached pool: one session */
 
 enum {
-	GPOOL_OPEN_OBSERVER = 1u << 0, /* read only: no pages, no blocks */
-	GPOOL_OPEN_ADMIN = 1u << 1,    /* may steer the agent; no pages either */
+	GPOOL_OPEN_OBSERVER = 1u << 0, /* session kind observer: reads only, leases no pages */
+	GPOOL_OPEN_ADMIN = 1u << 1,    /* session kind admin: may control the agent, leases no pages */
 };
 
 struct gpool_options {
-	uint32_t size;         /* sizeof(struct gpool_options); GPOOL_OPTIONS_INIT sets it */
-	uint32_t flags;        /* GPOOL_OPEN_*; an unknown bit is -EINVAL */
-	const char *directory; /* of the agent's sockets; NULL: $GPOOL_DIR, else /run/gpool */
-	const char *pool;      /* name of the pool; NULL: the first */
-	const char *name;      /* how tools show this process; NULL: the program's name */
-	const char *tenant;    /* NULL: the first that this user may join */
-	int32_t timeout_ms;    /* longest wait for an agent that is not up yet; -1: no limit, 0: none */
-	uint32_t magazine;     /* single pages that each thread keeps at hand, 1..64; 0: 16 */
-	uint64_t quota_bytes;  /* most that this process may lease; 0: the tenant's limit */
-	void (*log)(void *context, int level, const char *text); /* NULL: silent. level: 0 error .. 3 debug */
-	void *log_context;
+	uint32_t size;  /* sizeof(struct gpool_options); GPOOL_OPTIONS_INIT sets it */
+	uint32_t flags; /* GPOOL_OPEN_*; 0: a worker. An unknown bit is -EINVAL */
+	/* directory of the agent's sockets; NULL: $GPOOL_DIR, or /run/gpool if that is not set */
+	const char *directory;
+	const char *pool;     /* name of the pool; NULL: the first */
+	const char *name;     /* name of this process in tools; NULL: the program's name */
+	const char *tenant;   /* NULL: the first tenant that this user may join */
+	int32_t timeout_ms;   /* longest wait for an agent that is not running yet; -1: no limit, 0: none */
+	uint32_t magazine;    /* single pages that each thread keeps, 1..64; 0: 16 */
+	uint64_t quota_bytes; /* most that this session may lease; 0: the tenant's limit */
+	void (*log)(void *context, int level, const char *text); /* NULL: no log. level: 0 error .. 3 debug */
+	void *log_context;                                       /* passed to log */
 };
 GPOOL_ASSERT_SIZE(gpool_options, 72);
 #define GPOOL_OPTIONS_INIT \
@@ -97,80 +98,103 @@ GPOOL_ASSERT_SIZE(gpool_options, 72);
 		sizeof(struct gpool_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
 	}
 
-/* ---- life cycle ---- */
-
 /*
  * gpool_open() - attach to a pool.
  *
- * @options: NULL for the defaults. Smaller size than the library's: missing fields are zero. Larger: the unknown tail
- * must be
- *           zero, else -E2BIG.
- * @pool:    receives the handle; gpool_close() it
+ * @options: NULL: the defaults
+ * @pool:    receives the handle; release it with gpool_close()
+ *
+ * Each call makes a session of its own; a process can have 16. An agent that has accepted the connection has at least
+ * 10 seconds to answer. A quota that poolctl(1) sets replaces quota_bytes until the configuration is reloaded.
  *
  * Return: 0, or
- *   -EINVAL     an unknown flag or a field out of range
- *   -E2BIG      options of a newer library with a field set that this one lacks
- *   -ENOENT     no agent's socket there, and timeout_ms is over
- *   -ETIMEDOUT  the agent did not answer in time
- *   -EACCES     this user may not attach, or not to this tenant or in this role
- *   -ENXIO      no pool, tenant of that name
- *   -EUSERS     the agent's limit on sessions
- *   -EBUSY      the pool is out of service ("poolctl drain"); sessions that do not allocate are let in
- *   -EPROTO     agent and library disagree on the shared memory's layout
+ *   -EINVAL     an unknown flag, a field out of range, a name that is too long
+ *   -E2BIG      options of a newer library, with a field set that this one does not have
+ *   -ENOENT     no agent listens in the directory, and timeout_ms has passed
+ *   -ETIMEDOUT  the agent did not answer in time, or ended while it handled the request
+ *   -EACCES     this user may not attach, or not to this tenant or with this session kind
+ *   -ENXIO      no pool or tenant of that name
+ *   -EUSERS     the agent's limit of sessions is reached
+ *   -ESHUTDOWN  the pool is out of service ("poolctl drain"); observers and admins may still attach
+ *   -EPROTO     agent and library have different layouts of the shared memory
  *   -ENODEV     the pool's device or back end cannot be opened in this process
- *   -EMFILE, -ENOMEM  this process's limits
+ *   -EMFILE     no more file descriptors, or 16 pools are open
+ *   -ENOMEM     no memory or address space
  *
- * Cost: some system calls and one round trip to the agent. Source: proto/PROTOCOL.md.
+ * Cost: some system calls and one round trip to the agent. Address space of the pool's size is reserved; pages are
+ * mapped when they are first used. Source: proto/PROTOCOL.md.
  */
 GPOOL_API int gpool_open(const struct gpool_options *options, struct gpool **pool);
 
 /*
- * gpool_close() - detach. All blocks end; waits for GPU work queued through this handle. NULL is fine. No other thread
- * may be inside a call with this handle.
+ * gpool_close() - detach from a pool and end all blocks of the session.
+ *
+ * @pool: NULL is permitted
+ *
+ * Waits for GPU work that was queued through this handle, unmaps all memory and informs the agent.
+ *
+ * Threads: no other thread may be in a call with this handle.
  */
 GPOOL_API void gpool_close(struct gpool *pool);
 
 /* ---- inspection ---- */
 
+enum gpool_pressure { GPOOL_PRESSURE_LOW, GPOOL_PRESSURE_MEDIUM, GPOOL_PRESSURE_HIGH, GPOOL_PRESSURE_CRITICAL };
+
+/* gpool_page_bytes() - return the size of a page, in bytes. Cost: one load. */
 GPOOL_API uint64_t gpool_page_bytes(const struct gpool *pool);
+/* gpool_page_count() - return the number of pages of the whole pool. Cost: one load. */
 GPOOL_API uint32_t gpool_page_count(const struct gpool *pool);
+/* gpool_session() - return the number of this session, as tools show it. Cost: one load. */
 GPOOL_API uint32_t gpool_session(const struct gpool *pool);
-/* gpool_pressure() - enum gpool_pressure, one load. */
+/* gpool_pressure() - return the memory pressure of the pool, an enum gpool_pressure, or -ECHILD. Cost: one load. */
 GPOOL_API int gpool_pressure(const struct gpool *pool);
 
 enum {
-	GPOOL_DEVICE_HOST_POINTER = 1u << 0, /* the pool's addresses may also be read and written by the CPU (`host`) */
+	GPOOL_DEVICE_HOST_POINTER = 1u << 0, /* the CPU can use the pool's addresses, too (back end `host`) */
 };
 
-#define GPOOL_DEVICE_NONE UINT32_MAX /* ordinal: a session that reads only opens no device */
+#define GPOOL_DEVICE_NONE UINT32_MAX /* ordinal in an observer or admin, which opens no device */
 
-/* Where a pool's memory is, for what must be told of a device beside an address. */
+/* The place of a pool's memory. */
 struct gpool_device_info {
 	uint32_t size;  /* sizeof(struct gpool_device_info), set by the caller */
 	uint32_t flags; /* GPOOL_DEVICE_* */
-	/* of the device in this process, as cuDeviceGet() and the CUDA runtime count; or GPOOL_DEVICE_NONE */
+	/* number of the device in this process, as in cuDeviceGet() and the CUDA runtime; or GPOOL_DEVICE_NONE */
 	uint32_t ordinal;
 	uint32_t reserved;
-	char pool[64];
-	char backend[16]; /* "cuda", "host" */
-	char uuid[48];    /* empty: GPOOL_DEVICE_NONE */
+	char pool[64];    /* name of the pool */
+	char backend[16]; /* "cuda" or "host" */
+	char uuid[48];    /* of the device; empty for GPOOL_DEVICE_NONE */
 };
 GPOOL_ASSERT_SIZE(gpool_device_info, 144);
 
-/* gpool_device_info() - Return: 0, -EINVAL (its size), -ECHILD. No system call. */
+/*
+ * gpool_device_info() - describe the pool and the device that its memory belongs to.
+ *
+ * Return: 0, -EINVAL (size), -ECHILD. Cost: no system call.
+ */
 GPOOL_API int gpool_device_info(const struct gpool *pool, struct gpool_device_info *device);
 
+/* Counters of this session since gpool_open(). */
 struct gpool_stats {
-	uint32_t size; /* sizeof(struct gpool_stats), set by the caller */
-	uint32_t leased_pages, idle_pages, deferred_blocks;
+	uint32_t size;            /* sizeof(struct gpool_stats), set by the caller */
+	uint32_t leased_pages;    /* in the lease of this session now */
+	uint32_t idle_pages;      /* of those, without content */
+	uint32_t deferred_blocks; /* freed behind a fence that is not signaled */
 	uint64_t allocations, frees, pins, unpins;
-	uint64_t stale_pins, contended_pins;
-	uint64_t magazine_hits, scattered, refills, refusals;
-	uint64_t driver_calls;      /* of the back end, by this handle, since gpool_open() */
+	uint64_t stale_pins;        /* pins of blocks that were freed or evicted */
+	uint64_t contended_pins;    /* pins that met an eviction */
+	uint64_t magazine_hits;     /* allocations from a thread's magazine */
+	uint64_t scattered;         /* allocations whose pages are not neighbours */
+	uint64_t refills, refusals; /* requests to the agent for pages; those that it refused */
+	uint64_t driver_calls;      /* calls of the back end by this handle */
 	uint64_t allocation_ns[32]; /* histogram, bucket i: [2^i, 2^(i+1)) ns; one allocation in 256 */
-	uint64_t refill_ns[32];     /* every refill */
+	uint64_t refill_ns[32];     /* histogram of all refills */
 };
-GPOOL_API int gpool_stats(struct gpool *pool, struct gpool_stats *statistics);
+
+/* gpool_stats() - read the session's counters. Return: 0, -EINVAL (size), -ECHILD. Cost: a pass over the page table. */
+GPOOL_API int gpool_stats(struct gpool *pool, struct gpool_stats *stats);
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,4 @@
-/* role.h - leadership roles. */
+/* role.h - roles, for leader election. */
 #ifndef GPOOL_ROLE_H
 #define GPOOL_ROLE_H
 
@@ -9,20 +9,20 @@ extern "C" {
 #endif
 
 /*
- * A role is a name that one session of a pool holds at a time: the engine that serves, while others stand by. The agent
- * grants it; the kernel tells the agent of the holder's death, and nothing less than that, a release or a close takes a
- * role away: no time-out, no missed heartbeat. So a holder that is stopped, or has lost its connection, keeps the role
- * until its process has ended, and when a standby has it, nothing of the old holder runs any more, on this machine or
- * its GPUs.
+ * A role is a name that at most one session of a pool holds at a time: for example the engine that serves while others
+ * are on standby. The agent grants it. A role ends by gpool_role_release(), by gpool_close(), or by the death of the
+ * holder's process, which the kernel reports to the agent; there is no time-out and no heartbeat. A holder that is
+ * stopped, or has lost its connection, keeps the role until its process has ended. When a standby is granted the role,
+ * therefore, no code of the old holder runs any more, on this machine or its GPUs.
  *
- * What the holder does elsewhere (a request to a server, a file) may arrive late all the same: send the token along,
- * and let the other side refuse one that is lower than it has seen.
+ * What the holder has sent elsewhere (a request to a server, a write to a file) may still arrive later. Send the token
+ * along, and let the receiver refuse a token that is lower than the highest it has seen.
  */
 struct gpool_role {
 	uint32_t size;    /* sizeof(struct gpool_role), set by the caller; GPOOL_ROLE_INIT sets it */
 	uint32_t index;   /* the role's place in the pool's table */
-	uint64_t token;   /* fencing token: each grant has a higher one than all before in this pool */
-	uint32_t session; /* holder: gpool_session() */
+	uint64_t token;   /* fencing token: higher than the token of every earlier grant in this pool */
+	uint32_t session; /* the holder, as gpool_session() returns it */
 	uint32_t reserved;
 };
 GPOOL_ASSERT_SIZE(gpool_role, 24);
@@ -32,49 +32,59 @@ GPOOL_ASSERT_SIZE(gpool_role, 24);
 	}
 
 /*
- * gpool_role_acquire() - hold a role; wait for it while another session does, in order of arrival.
- *
- * A role exists from its first acquisition on and belongs to the tenant of who made that. It keeps its place, one of 64
- * in each pool, when nobody holds it ('poolctl roles remove NAME' frees the place).
+ * gpool_role_acquire() - acquire a role, waiting in order of arrival while another session holds it.
  *
  * @name:       1 to 63 bytes of printable UTF-8
  * @timeout_ms: longest wait, milliseconds; 0: do not wait, -1: no limit
- * @role:       receives the token
+ * @role:       receives the token; the caller sets its size
+ *
+ * The first acquisition creates the role for the tenant of the caller. The role keeps its place, one of 64 in each
+ * pool, while no session holds it; "poolctl roles remove NAME" frees the place. An agent that is restarted during the
+ * wait keeps the queue and its order.
  *
  * Return: 0, or
- *   -ETIMEDOUT  another session holds it, and the time is over; this one waits no longer
- *   -EALREADY   this process has the role, or another thread of it waits for it
- *   -EACCES     the role is another tenant's
- *   -EPERM      a session that only reads
- *   -ENOSPC     64 roles have names
- *   -EINVAL     a name that cannot be, timeout_ms below -1
- *   -EPIPE      the agent has ended this session, or does not answer within 10 s: then this process neither waits for
- *               the role nor gets it, once the agent is back
+ *   -ETIMEDOUT  another session holds the role; the caller has left the queue
+ *   -EALREADY   this process holds the role, or another of its threads waits for it
+ *   -EACCES     the role belongs to another tenant
+ *   -EPERM      the session is an observer or admin
+ *   -ENOSPC     64 roles exist
+ *   -EINVAL     name, timeout_ms below -1, or size
+ *   -EPIPE      the agent has ended this session, or does not answer within 10 s; once it is running again, this
+ *               process neither waits for the role nor holds it
+ *   -EINTR      gpool_wait_check() ended the wait
  *   -ENOMEM, -EPROTO, -ECHILD
  *
- * Cost: a round trip to the agent; while waiting a sleep in the kernel. An agent that restarts meanwhile keeps who
- * waits, in order.
+ * Cost: one round trip to the agent; during the wait a sleep in the kernel.
  */
 GPOOL_API int gpool_role_acquire(struct gpool *pool, const char *name, int timeout_ms, struct gpool_role *role);
 
 /*
- * gpool_role_check() - whether this process holds the role by this token. 0, -ESTALE (given back, or taken over),
- * -EINVAL, -ECHILD. Two loads. What it says was true when it looked; a role does not go away from a process that
- * neither releases nor closes.
+ * gpool_role_check() - check whether this process holds a role by this token.
+ *
+ * The result was true when it was read. A role is never taken from a process that neither releases it nor closes the
+ * pool.
+ *
+ * Return: 0, -ESTALE (released, or granted to another session), -EINVAL (size, not a role), -ECHILD. Cost: two loads.
  */
 GPOOL_API int gpool_role_check(const struct gpool *pool, const struct gpool_role *role);
 
 /*
- * gpool_role_release() - give it back; the first standby has it when this returns. gpool_close() does the same. What
- * GPU work of the holder still runs is the holder's to wait for. Return: 0, -ESTALE (not ours), -EPIPE (no answer
- * within 10 s: it is given back once the agent is there), -EPROTO, -ECHILD.
+ * gpool_role_release() - release a role; the first session in the queue holds it when the call returns.
+ *
+ * gpool_close() also releases all roles. The caller must wait for GPU work that the role protects before the call.
+ *
+ * Return: 0, -ESTALE (not held by this token), -EINVAL (size), -EPIPE (no answer within 10 s: the role is released once
+ * the agent is running), -EPROTO, -ECHILD.
  */
 GPOOL_API int gpool_role_release(struct gpool *pool, const struct gpool_role *role);
 
 /*
- * gpool_role_info() - who holds a role: any session may look. *session 0: nobody, and *token is the last holder's.
- * Either may be NULL.
- * Return: 0, -ENOENT (no role of that name), -EINVAL, -ECHILD. No system call.
+ * gpool_role_info() - find the holder of a role. Sessions of all kinds may call it.
+ *
+ * @session: receives the holder; 0: the role is free. May be NULL
+ * @token:   receives the token of the holder, or of the last holder if the role is free. May be NULL
+ *
+ * Return: 0, -ENOENT (no role of that name), -EINVAL (name), -ECHILD. Cost: no system call.
  */
 GPOOL_API int gpool_role_info(const struct gpool *pool, const char *name, uint32_t *session, uint64_t *token);
 

@@ -8,86 +8,145 @@
 extern "C" {
 #endif
 
-/* A point in a stream: reached when all work queued before it is done. Zero: always reached. */
+/* A point in the order of a stream; signaled when all work queued before it is done. A value: copy it freely. */
 struct gpool_fence {
-	uint64_t value;
+	uint64_t value; /* 0: the fence "none", which is signaled at all times */
 };
 
-/* The fence "none": signaled at all times. */
 #ifdef __cplusplus
 #define GPOOL_FENCE_NONE (gpool_fence{0})
 #else
 #define GPOOL_FENCE_NONE ((struct gpool_fence){0})
 #endif
 
-/* ---- streams and fences ---- */
+/* ---- streams ---- */
 
 enum {
-	/* no GPU stream behind it: the program reaches its fences with gpool_fence_signal() */
+	/* a host-signaled timeline: no GPU stream; the program signals its fences with gpool_fence_signal() */
 	GPOOL_STREAM_HOST_SIGNALED = 1u << 0,
 };
 
 /*
- * gpool_stream_open() - a stream whose progress everybody can see. `native`: a CUstream of this process to put fences
- * on, which stays the program's and must outlive gpool_stream_close(), or NULL for one of gpool's own. At most 255 at a
- * time.
- * Return: 0, -EINVAL, -EUSERS (too many), -ENOMEM, -EIO, -EOPNOTSUPP.
+ * gpool_stream_open() - open a stream whose progress the agent and other processes can read.
+ *
+ * @native: a CUstream of this process, made in the primary context of the pool's device, behind whose work fences are
+ *          to be recorded; the program keeps it and must not destroy it before gpool_stream_close(). NULL: the library
+ *          creates one. NULL with GPOOL_STREAM_HOST_SIGNALED
+ * @flags:  GPOOL_STREAM_*
+ * @stream: receives the stream's number, never 0
+ *
+ * Return: 0, or
+ *   -EINVAL      an unknown flag; native with GPOOL_STREAM_HOST_SIGNALED
+ *   -EUSERS      255 streams are open
+ *   -EOPNOTSUPP  the session has no device, or the device cannot write fences
+ *   -EIO, -ENODEV  the GPU driver failed
+ *   -ENOMEM, -ECHILD
  */
 GPOOL_API int gpool_stream_open(struct gpool *pool, void *native, uint32_t flags, uint32_t *stream);
+
 /*
- * gpool_stream_native() - the CUstream behind a stream, to queue the program's own work on. It ends with the stream.
- * Return: 0, -EINVAL (not open, or manual), -ECHILD.
+ * gpool_stream_native() - return the CUstream of a stream, for kernels that the program queues itself. The CUstream
+ * ends with the stream.
+ *
+ * Return: 0, -EINVAL (not open, or host-signaled), -ECHILD.
  */
 GPOOL_API int gpool_stream_native(struct gpool *pool, uint32_t stream, void **native);
-/* gpool_stream_close() - waits for its work. */
+
+/* gpool_stream_close() - wait for a stream's work and close the stream. All of its fences are signaled. */
 GPOOL_API void gpool_stream_close(struct gpool *pool, uint32_t stream);
 
-/* gpool_copy(), gpool_fill() - queue on a stream that is not manual. bytes of fill: a multiple of 4. */
+/*
+ * gpool_copy() - queue a copy of device memory on a stream.
+ *
+ * @to, @from: device addresses. Their blocks stay pinned, or protected by a fence, until the work is done
+ * @bytes:     length of the copy
+ *
+ * Return: 0, -EINVAL (not open, or host-signaled), -EFAULT (not mapped), -EIO (the GPU driver failed), -ENOMEM,
+ * -ECHILD.
+ */
 GPOOL_API int gpool_copy(struct gpool *pool, uint32_t stream, uint64_t to, uint64_t from, uint64_t bytes);
-GPOOL_API int gpool_fill(struct gpool *pool, uint32_t stream, uint64_t to, uint32_t value, uint64_t bytes);
-
-/* gpool_fence_record() - a fence behind all that was queued on `stream` so far. One driver call. */
-GPOOL_API int gpool_fence_record(struct gpool *pool, uint32_t stream, struct gpool_fence *fence);
-/* gpool_fence_done() - 1 reached, 0 not yet. One load. */
-GPOOL_API int gpool_fence_done(struct gpool *pool, struct gpool_fence fence);
-/* gpool_fence_wait() - wait on the host: 0, -ETIMEDOUT. gpool_stream_wait() - make a stream wait. */
-GPOOL_API int gpool_fence_wait(struct gpool *pool, struct gpool_fence fence, int timeout_ms);
-GPOOL_API int gpool_stream_wait(struct gpool *pool, uint32_t stream, struct gpool_fence fence);
-/* gpool_fence_signal() - reach a fence of a GPOOL_STREAM_HOST_SIGNALED stream. */
-GPOOL_API int gpool_fence_signal(struct gpool *pool, struct gpool_fence fence);
 
 /*
- * gpool_fence_done(), gpool_fence_wait() and gpool_stream_wait() also say, of a fence that was imported:
- *   -ESRCH  its process has died, or detached, before it was reached: what it stands for may not have happened
- *   -EPIPE  the agent is gone, so that nobody would tell of that
+ * gpool_fill() - queue a fill of device memory with a 32-bit value.
+ *
+ * @bytes: a multiple of 4
+ *
+ * Return: as gpool_copy().
  */
+GPOOL_API int gpool_fill(struct gpool *pool, uint32_t stream, uint64_t to, uint32_t value, uint64_t bytes);
+
+/* ---- fences ---- */
+
+/*
+ * gpool_fence_record() - record a fence behind all work that is queued on a stream.
+ *
+ * Return: 0, -EINVAL (not open), -EIO (the GPU driver failed), -ENOMEM, -ECHILD. Cost: one driver call.
+ */
+GPOOL_API int gpool_fence_record(struct gpool *pool, uint32_t stream, struct gpool_fence *fence);
+
+/*
+ * gpool_fence_done() - check whether a fence is signaled.
+ *
+ * Return: 1: signaled; 0: not signaled; or
+ *   -EINVAL  not a fence of this session
+ *   -ESRCH   an imported fence whose process died or detached before the fence was signaled: the work behind it may not
+ *            have happened
+ *   -EPIPE   an imported fence, and the agent, which reports the death of its process, is not running
+ *   -ECHILD  after fork()
+ *
+ * Cost: one load.
+ */
+GPOOL_API int gpool_fence_done(struct gpool *pool, struct gpool_fence fence);
+
+/*
+ * gpool_fence_wait() - wait on the host until a fence is signaled.
+ *
+ * Return: 0, -ETIMEDOUT, -EINTR (gpool_wait_check() ended the wait), or the errors of gpool_fence_done().
+ */
+GPOOL_API int gpool_fence_wait(struct gpool *pool, struct gpool_fence fence, int timeout_ms);
+
+/*
+ * gpool_stream_wait() - make later work of a stream wait for a fence. The call itself does not wait.
+ *
+ * Return: 0, -EINVAL (stream not open), -EIO (the GPU driver failed), or the errors of gpool_fence_done().
+ */
+GPOOL_API int gpool_stream_wait(struct gpool *pool, uint32_t stream, struct gpool_fence fence);
+
+/*
+ * gpool_fence_signal() - signal a fence of a host-signaled timeline, and all its earlier fences.
+ *
+ * Return: 0, -EINVAL (not a fence of a host-signaled timeline of this session), -ECHILD.
+ */
+GPOOL_API int gpool_fence_signal(struct gpool *pool, struct gpool_fence fence);
 
 /* ---- fences of other processes ---- */
 
 /*
- * A fence that another process shall wait for is exported here, sent there by whatever way the two have, and imported
- * there, where it is a fence like any other: to be asked, to be waited for, to make a stream wait, to free a block
- * behind it. So an engine may publish pages while a copy to them is still queued, and its readers' streams wait for
- * that copy.
+ * A fence can be exported as a handle of 128 bytes, which the program sends to another process in any way; imported
+ * there, it is a fence for all calls except gpool_fence_signal() and gpool_fence_export(). An engine can so publish
+ * pages while a copy to them is still queued, and its readers' streams wait for that copy.
  *
- *	gpool_copy(pool, stream, to, from, bytes);                    an engine ...
+ *	gpool_copy(pool, stream, to, from, bytes);                    in the engine that writes
  *	gpool_fence_record(pool, stream, &fence);
- *	gpool_fence_export(pool, fence, 0, &handle);                  ... sends the handle
+ *	gpool_fence_export(pool, fence, 0, &handle);                  send the handle
  *
- *	gpool_fence_import(pool, &handle, &fence);                    another one
+ *	gpool_fence_import(pool, &handle, &fence);                    in the engine that reads
  *	gpool_stream_wait(pool, stream, fence);
- *	...                                                           it reads; when its stream is done:
- *	gpool_fence_done(pool, fence);                                1, or -ESRCH: the other one died, and what was
- *	read is not to be gpool_fence_close(pool, fence);                               believed
+ *	...                                                           queue reads; when the stream is done:
+ *	gpool_fence_done(pool, fence);                                1, or -ESRCH: discard what was read
+ *	gpool_fence_close(pool, fence);
+ *
+ * If the process that made the fence dies before the fence is signaled, waits for it end, and gpool_fence_done()
+ * returns -ESRCH until the fence is closed. So a reader checks the fence once more when its own stream is done.
  */
 enum gpool_fence_handle_type {
-	GPOOL_FENCE_HANDLE_SIGNALED = 1, /* it was reached when it was exported: there is nothing to wait for */
+	GPOOL_FENCE_HANDLE_SIGNALED = 1, /* the fence was signaled at the export; its import is GPOOL_FENCE_NONE */
 	GPOOL_FENCE_HANDLE_TIMELINE = 2, /* a number in shared memory, for sessions of this pool and trust domain */
-	/* an event of the driver: also for sessions of other pools, as far as the driver lets them */
+	/* an event of the driver; also for sessions of other pools, as far as the driver permits it */
 	GPOOL_FENCE_HANDLE_EVENT = 3
 };
 
-/* It means nothing any more when the process that made it has ended. */
+/* A fence for other processes. Its meaning ends with the process that made it. */
 struct gpool_fence_handle {
 	uint32_t handle_type; /* enum gpool_fence_handle_type */
 	uint8_t bytes[124];
@@ -95,53 +154,66 @@ struct gpool_fence_handle {
 GPOOL_ASSERT_SIZE(gpool_fence_handle, 128);
 
 enum {
-	/* by an event, although the timeline can do it: a GPU then waits for it without a processor's help */
+	/* export an event even if a timeline is possible: the waiting GPU then needs no CPU */
 	GPOOL_FENCE_EXPORT_EVENT = 1u << 0,
 };
 
 /*
- * gpool_fence_export() - a handle of a fence of ours for other processes. By timeline where that can be, else by event.
+ * gpool_fence_export() - make a handle of a fence, for other processes.
+ *
+ * @flags: 0: a timeline where possible, otherwise an event; or GPOOL_FENCE_EXPORT_EVENT
+ *
+ * An event is recorded behind all work that is queued on the stream at the export. It is reused after 256 further
+ * exports: an importer that waits for an older handle then waits for the newer work.
  *
  * Return: 0, or
- *   -EINVAL      no fence of ours, an imported one, an unknown flag; GPOOL_FENCE_EXPORT_EVENT and a manual stream
- *   -EOPNOTSUPP  GPOOL_FENCE_EXPORT_EVENT, and the device has no events between processes
- *   -EBUSY       256 fences are exported by events and not reached
- *   -EPERM       a session that only reads
- *   -EPIPE       the agent is gone, or does not answer
- *   -EMFILE, -ENOMEM, -EIO, -EPROTO, -ECHILD
+ *   -EINVAL      not a fence of this session, or an imported one; an unknown flag; GPOOL_FENCE_EXPORT_EVENT and a
+ *                host-signaled timeline
+ *   -EOPNOTSUPP  GPOOL_FENCE_EXPORT_EVENT, and the device has no events that processes can share
+ *   -EUSERS      256 exported events are not signaled
+ *   -EPERM       the session is an observer or admin
+ *   -EPIPE       the agent is not running, or does not answer within 10 s
+ *   -EIO         the GPU driver failed
+ *   -EMFILE, -ENOMEM, -EPROTO, -ECHILD
  *
- * Cost: one driver call; the first one of a process a question to the agent too.
+ * Cost: one driver call; the first export of a process also sends a request to the agent.
  */
 GPOOL_API int gpool_fence_export(
 	struct gpool *pool, struct gpool_fence fence, uint32_t flags, struct gpool_fence_handle *handle);
 
 /*
- * gpool_fence_import() - a fence of another process, as one of ours, until gpool_fence_close(). While such a fence is
- * open and not reached, a thread of the library polls it with exponential backoff (20 us to 1 ms, an eighth of the time
- * waited), which bounds the latency that is added to streams that wait for it.
+ * gpool_fence_import() - import a fence of another process, until gpool_fence_close().
  *
  * @handle: may come from an untrusted peer: a malformed handle is rejected, a forged one affects only its waiters
+ * @fence:  receives the fence
+ *
+ * While an imported timeline fence is open and not signaled, a thread of the library polls it with exponential backoff
+ * (20 us to 1 ms, an eighth of the time waited), which bounds the latency that is added to streams that wait for it.
  *
  * Return: 0, or
- *   -EINVAL      not the bytes of a handle; one of ours; an event of a handle of this same process
- *   -ESRCH       its process has died, or detached; or by timeline it is of another pool
- *   -EACCES      it is of another trust domain, or its event of a user whose processes ours may not look into
- *   -EUSERS      255 streams, ours and theirs, are in use, or 256 events
- *   -EOPNOTSUPP  an event, and the device has none between processes
- *   -EPERM       a session that only reads
- *   -EPIPE       the agent is gone, or does not answer
- *   -EMFILE, -ENOMEM, -EIO, -EPROTO, -ECHILD
+ *   -EINVAL      not the bytes of a handle; a fence of this session; an event of this process
+ *   -ESRCH       the process has died or detached; or a timeline of another pool
+ *   -EACCES      a fence of another trust domain, or an event of a user whose processes the driver may not access
+ *   -EUSERS      255 streams, own and imported, are in use, or 256 events
+ *   -EOPNOTSUPP  an event, and the device has no events that processes can share
+ *   -EPERM       the session is an observer or admin
+ *   -EPIPE       the agent is not running, or does not answer within 10 s
+ *   -EIO         the GPU driver failed
+ *   -EMFILE, -ENOMEM, -EPROTO, -ECHILD
  *
- * Cost: by timeline a lock, and the first time for each process a question to the agent; by event a driver call, and
- * one to open it the first time.
+ * Cost: a timeline takes a lock, and for the first fence of each process one request to the agent. An event takes one
+ * driver call, and another one the first time.
  */
 GPOOL_API int gpool_fence_import(
 	struct gpool *pool, const struct gpool_fence_handle *handle, struct gpool_fence *fence);
 
 /*
- * gpool_fence_close() - end one import. Streams and blocks that wait behind the fence go on waiting; it is not to be
- * asked about any more. Return: 0, -EINVAL (not an open one), -ECHILD. Of one that was reached when it was imported: 0,
- * and nothing to be done.
+ * gpool_fence_close() - end an import.
+ *
+ * Streams and blocks that wait for the fence keep waiting; the fence must not be used in further calls. For a fence
+ * that was signaled at its import the call does nothing.
+ *
+ * Return: 0, -EINVAL (not an open import), -ECHILD.
  */
 GPOOL_API int gpool_fence_close(struct gpool *pool, struct gpool_fence fence);
 

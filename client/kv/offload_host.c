@@ -199,7 +199,7 @@ int gpool_kv_host_reserve(struct gpool_kv *kv, uint64_t bytes)
 		return fail(-EINVAL, "bytes is %llu; at least %llu, a block, and at most %d blocks",
 			(unsigned long long)bytes, (unsigned long long)kv->block_bytes, BITMAP_BITS_MAX);
 	pthread_mutex_lock(&kv->lock);
-	error = kv->host ? fail(-EBUSY, "the cache has host memory already") : host_make(kv, bytes, &kv->host);
+	error = kv->host ? fail(-EALREADY, "the cache has host memory already") : host_make(kv, bytes, &kv->host);
 	pthread_mutex_unlock(&kv->lock);
 	return error;
 }

@@ -383,7 +383,7 @@ int gpool_sliced_range_info(struct gpool_sliced_range *tensor, struct gpool_slic
 	if (filled.size < sizeof(filled.size))
 		return fail_size(filled.size);
 	pthread_mutex_lock(&tensor->lock);
-	filled.backed = tensor->backed;
+	filled.committed = tensor->backed;
 	filled.ready = larger(tensor->ready, tensor->backed);
 	pthread_mutex_unlock(&tensor->lock);
 	filled.slices = tensor->slices;

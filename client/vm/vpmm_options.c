@@ -103,7 +103,7 @@ int gpool_vm_configure(struct gpool *pool, const struct gpool_vm_options *option
 	}
 	pthread_mutex_lock(&vpmm->start_lock);
 	if (atomic_load_explicit(&vpmm->started, memory_order_relaxed)) {
-		error = fail(-EBUSY, "the allocator has started: configure it before its first allocation");
+		error = fail(-EALREADY, "the allocator has started: configure it before its first allocation");
 	} else {
 		free(vpmm->record_path);
 		vpmm->record_path = path;

@@ -486,7 +486,7 @@ static void test_driver_faults_asleep(void **state)
 				assert_int_equal(info_of(range).committed_pages, 9);
 				assert_int_equal(gpool_sleep(pool, 0), 0);
 			}
-			assert_int_equal(back(range, 0, 1), -EBUSY);
+			assert_int_equal(back(range, 0, 1), -EHOSTDOWN);
 			error = gpool_wake(pool, 0);
 			assert_int_equal(gpool_asleep(pool), !!error);
 			if (error)
@@ -537,9 +537,9 @@ static void sleeps(const char *const *arguments)
 	for (int round = 0; round < 3; round++) {
 		assert_int_equal(gpool_sleep(pool, 0), 0);
 		assert_int_equal(info_of(mutable).state, GPOOL_RANGE_ASLEEP);
-		assert_int_equal(back(mutable, 0, 1), -EBUSY);
-		assert_int_equal(unback(mutable, 4, 1), -EBUSY);
-		assert_int_equal(gpool_range_capture(mutable, 4, 1, 1), -EBUSY);
+		assert_int_equal(back(mutable, 0, 1), -EHOSTDOWN);
+		assert_int_equal(unback(mutable, 4, 1), -EHOSTDOWN);
+		assert_int_equal(gpool_range_capture(mutable, 4, 1, 1), -EHOSTDOWN);
 		assert_int_equal(info_of(mutable).committed_pages, 12);
 		count = squat(other, blocks, PAGES);
 		assert_int_equal(count, PAGES);

@@ -744,7 +744,7 @@ static void test_many_by_event(void **state)
 		handles[i] = handle_of(&exporter, ORDER_WORK, WAY_EVENT);
 		fences[i] = imported(&handles[i]);
 	}
-	assert_int_equal(tell(&exporter, ORDER_WORK, WAY_EVENT).result, -EBUSY);
+	assert_int_equal(tell(&exporter, ORDER_WORK, WAY_EVENT).result, -EUSERS);
 	/* By timeline there is no such limit. */
 	handle_of(&exporter, ORDER_WORK, WAY_TIMELINE);
 	assert_int_equal(tell(&exporter, ORDER_OPEN, 0).result, 0);

@@ -626,7 +626,7 @@ static void test_sleep(void **state)
 	assert_int_equal(gpool_sleep(worker, 0), 0);
 	/* Computations continue, memory does not grow. */
 	assert_int_equal(gpool_kv_append(kv, sequence, 2, NULL), 0);
-	assert_int_equal(gpool_kv_append(kv, sequence, 1, NULL), -EBUSY);
+	assert_int_equal(gpool_kv_append(kv, sequence, 1, NULL), -EHOSTDOWN);
 	assert_int_equal(gpool_wake(worker, ANSWER_MS), 0);
 	assert_int_equal(wrong_tokens(sequence, 0, 30, 1), 0);
 	assert_true(device_agrees(sequence));

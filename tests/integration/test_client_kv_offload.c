@@ -124,7 +124,7 @@ static void test_content_that_cannot_be_kept(void **state)
 	assert_int_equal(gpool_kv_host_reserve(kv, BLOCK_BYTES - 1), -EINVAL);
 	assert_int_equal(gpool_kv_host_reserve(kv, UINT64_MAX), -EINVAL);
 	assert_int_equal(gpool_kv_host_reserve(kv, 9 * BLOCK_BYTES), 0);
-	assert_int_equal(gpool_kv_host_reserve(kv, 9 * BLOCK_BYTES), -EBUSY);
+	assert_int_equal(gpool_kv_host_reserve(kv, 9 * BLOCK_BYTES), -EALREADY);
 	write_tokens(large, 0, 8 * BLOCK_TOKENS, 1);
 	assert_int_equal(gpool_kv_offload(kv, small, 0, NULL), 2);
 	assert_int_equal(gpool_kv_offload(kv, large, 0, NULL), -ENOSPC);

@@ -453,8 +453,8 @@ static void test_asleep(void **state)
 	other = made(10, 17);
 	assert_int_equal(offload(sequence), 200);
 	assert_int_equal(gpool_sleep(worker, 0), 0);
-	assert_int_equal(offload(other), -EBUSY);
-	assert_int_equal(gpool_kv_resume(kv, sequence), -EBUSY);
+	assert_int_equal(offload(other), -EHOSTDOWN);
+	assert_int_equal(gpool_kv_resume(kv, sequence), -EHOSTDOWN);
 	assert_int_equal(gpool_wake(worker, ANSWER_MS), 0);
 	resumed(sequence, TOKENS, 16);
 }

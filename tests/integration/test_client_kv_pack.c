@@ -187,7 +187,7 @@ static void test_copies_that_fail(void **state)
 	assert_int_equal(gpool_kv_compact(kv, UINT32_MAX), 4);
 	contents_stand(sequences, 4 * CHUNK_BLOCKS);
 	assert_int_equal(gpool_sleep(worker, 0), 0);
-	assert_int_equal(gpool_kv_compact(kv, 1), -EBUSY);
+	assert_int_equal(gpool_kv_compact(kv, 1), -EHOSTDOWN);
 	assert_int_equal(gpool_wake(worker, ANSWER_MS), 0);
 }
 

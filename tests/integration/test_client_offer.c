@@ -212,7 +212,7 @@ static void test_other_calls(void **state)
 	assert_int_equal(info_of(range).committed_pages, 6);
 	/* Content that is offered does not survive sleep, all other does. */
 	assert_int_equal(gpool_sleep(pool, 0), 0);
-	assert_int_equal(gpool_range_reclaim(range, 0, 8, kept), -EBUSY);
+	assert_int_equal(gpool_range_reclaim(range, 0, 8, kept), -EHOSTDOWN);
 	assert_int_equal(gpool_wake(pool, 0), 0);
 	assert_int_equal(gpool_range_reclaim(range, 0, 8, kept), 6);
 	assert_int_equal(wrong(range, 0, 2, 1), 0);
@@ -260,9 +260,9 @@ static void *offers(void *argument)
 		for (uint32_t page = 0; page < 32; page += 4) {
 			int offered = offer(range, page, 4), reclaimed = gpool_range_reclaim(range, page, 4, NULL);
 
-			/* -EINVAL: lost in sleep; -EBUSY: asleep. */
-			wrong_answers += (offered && offered != -EINVAL && offered != -EBUSY) ||
-				(reclaimed < 0 && reclaimed != -EBUSY);
+			/* -EINVAL: lost in sleep; -EHOSTDOWN: asleep. */
+			wrong_answers += (offered && offered != -EINVAL && offered != -EHOSTDOWN) ||
+				(reclaimed < 0 && reclaimed != -EHOSTDOWN);
 			if (reclaimed > 0)
 				back(range, page, 4);
 		}
@@ -282,7 +282,7 @@ static void test_while_it_sleeps_and_wakes(void **state)
 	for (uint32_t i = 0; i < 100; i++) {
 		int error = gpool_sleep(pool, 0);
 
-		assert_true(!error || error == -EBUSY);
+		assert_true(!error || error == -EHOSTDOWN);
 		if (!error)
 			AWAIT(gpool_wake(pool, 0) == 0);
 	}

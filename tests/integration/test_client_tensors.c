@@ -153,25 +153,25 @@ static void grows_and_shrinks(const char *const *arguments, uint32_t block_pages
 	assert_int_equal(info.slices, SLICES);
 	assert_int_equal(info.block_bytes, block_pages * PAGE_BYTES);
 	assert_true(info.slice_bytes >= BLOCKS * info.block_bytes);
-	assert_int_equal(info.backed, 0);
+	assert_int_equal(info.committed, 0);
 	assert_int_equal(free_pages(), PAGES);
 	assert_int_equal(gpool_sliced_range_grow(tensor, 1, 0), 0);
 	fill(tensor, 0, 1, 1);
 	assert_int_equal(gpool_sliced_range_grow(tensor, 3, 0), 0);
 	fill(tensor, 1, 3, 1);
 	assert_int_equal(gpool_sliced_range_grow(tensor, 2, 0), 0);
-	assert_int_equal(info_of(tensor).backed, 3);
+	assert_int_equal(info_of(tensor).committed, 3);
 	assert_int_equal(wrong(tensor, 0, 3, 1), 0);
 	/* All of the slices, or none. */
 	assert_int_equal(gpool_sliced_range_grow(tensor, PAGES / SLICES / block_pages + 1, 0), -ENOSPC);
-	assert_int_equal(info_of(tensor).backed, 3);
+	assert_int_equal(info_of(tensor).committed, 3);
 	assert_int_equal(wrong(tensor, 0, 3, 1), 0);
 	assert_int_equal(gpool_sliced_range_grow(tensor, PAGES / SLICES / block_pages, 0), 0);
 	fill(tensor, 3, PAGES / SLICES / block_pages, 1);
 	assert_int_equal(wrong(tensor, 0, PAGES / SLICES / block_pages, 1), 0);
 	assert_int_equal(gpool_sliced_range_shrink(tensor, 2, done_fence), 0);
 	assert_int_equal(gpool_sliced_range_shrink(tensor, 5, done_fence), 0);
-	assert_int_equal(info_of(tensor).backed, 2);
+	assert_int_equal(info_of(tensor).committed, 2);
 	assert_int_equal(wrong(tensor, 0, 2, 1), 0);
 	assert_int_equal(harness_check(&harness), 0);
 	assert_int_equal(gpool_sliced_range_grow(tensor, BLOCKS + 1, 0), -EINVAL);
@@ -236,7 +236,7 @@ static void read_ahead(const char *const *arguments, uint32_t block_pages)
 	other = open_worker();
 	tensor = made(pool, block_pages, 2);
 	AWAIT(info_of(tensor).ready == 2);
-	assert_int_equal(info_of(tensor).backed, 0);
+	assert_int_equal(info_of(tensor).committed, 0);
 	assert_int_equal(gpool_sliced_range_grow(tensor, 1, 0), 0);
 	fill(tensor, 0, 1, 1);
 	AWAIT(info_of(tensor).ready == 3);
@@ -259,7 +259,7 @@ static void read_ahead(const char *const *arguments, uint32_t block_pages)
 	assert_int_equal(harness_check(&harness), 0);
 	assert_int_equal(wrong(tensor, 0, 3, 1), 0);
 	assert_int_equal(gpool_sliced_range_grow(tensor, 4, 0), -ENOSPC);
-	assert_int_equal(info_of(tensor).backed, 3);
+	assert_int_equal(info_of(tensor).committed, 3);
 	background_go_on(pool);
 	gpool_close(other);
 	assert_int_equal(gpool_sliced_range_grow(tensor, 4, ANSWER_MS), 0);
@@ -340,7 +340,7 @@ static void test_driver_faults(void **state)
 				error = gpool_sliced_range_grow(tensor, blocks, 0);
 				if (error) {
 					assert_int_equal(error, -ENOMEM);
-					assert_int_equal(info_of(tensor).backed, blocks - 2);
+					assert_int_equal(info_of(tensor).committed, blocks - 2);
 					assert_int_equal(gpool_sliced_range_grow(tensor, blocks, 0), 0);
 				}
 				fill(tensor, blocks - 2, blocks, n);
@@ -373,10 +373,10 @@ static void test_sleeps(void **state)
 		assert_int_equal(gpool_sliced_range_grow(tensor, round, 0), 0);
 		fill(tensor, round - 1, round, 5);
 		assert_int_equal(gpool_sleep(pool, 0), 0);
-		assert_int_equal(gpool_sliced_range_grow(tensor, round + 1, 0), -EBUSY);
-		assert_int_equal(gpool_sliced_range_shrink(tensor, 0, done_fence), -EBUSY);
+		assert_int_equal(gpool_sliced_range_grow(tensor, round + 1, 0), -EHOSTDOWN);
+		assert_int_equal(gpool_sliced_range_shrink(tensor, 0, done_fence), -EHOSTDOWN);
 		assert_int_equal(gpool_wake(pool, ANSWER_MS), 0);
-		assert_int_equal(info_of(tensor).backed, round);
+		assert_int_equal(info_of(tensor).committed, round);
 		assert_int_equal(wrong(tensor, 0, round, 5), 0);
 	}
 	assert_int_equal(harness_check(&harness), 0);

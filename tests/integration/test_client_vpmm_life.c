@@ -81,7 +81,7 @@ static void test_options(void **state)
 	assert_int_equal(gpool_malloc_async(pool, 3 * PAGE_BYTES, streams[0], &address), 0);
 	assert_string_equal(dump(), "[+2][-2]");
 	assert_int_equal(totals().page_bytes, 2 * PAGE_BYTES);
-	assert_int_equal(gpool_vm_configure(pool, &options), -EBUSY);
+	assert_int_equal(gpool_vm_configure(pool, &options), -EALREADY);
 }
 
 /* A start that fails leaves nothing, and the next call starts again. */

@@ -672,7 +672,7 @@ static void test_allocator(void **state)
 	SAYS(gpool_malloc_async(pool, UINT64_C(1) << 40, 0, &address), -ENOSPC,
 		"2097152 pages are needed; this pool has 512");
 	assert_int_equal(gpool_malloc_async(pool, 3 * PAGE_BYTES, 0, &address), 0);
-	SAYS(gpool_vm_configure(pool, &options), -EBUSY, "the allocator has started");
+	SAYS(gpool_vm_configure(pool, &options), -EALREADY, "the allocator has started");
 	SAYS(gpool_free_async(pool, address + 1, 0), -EINVAL, "is not the address of an allocation");
 	SAYS(gpool_vm_capture(pool, address, 2), -EINVAL, "captured is 2; it is 0 or 1");
 	SAYS(gpool_vm_capture(pool, address + 1, 1), -EINVAL, "is not the address of an allocation");
@@ -714,8 +714,8 @@ static void test_sleeping(void **state)
 	SAYS(gpool_sleep(sleeper, 5), -EINVAL, "flags are 0x5; none are known");
 	SAYS(gpool_wake(sleeper, -2), -EINVAL, "timeout_ms is -2");
 	assert_int_equal(gpool_sleep(sleeper, 0), 0);
-	SAYS(gpool_range_commit(range, 0, 1, 0), -EBUSY, "the session is asleep; call gpool_wake()");
-	SAYS(gpool_range_reserve(sleeper, 1, NULL, &second), -EBUSY, "the session is asleep");
+	SAYS(gpool_range_commit(range, 0, 1, 0), -EHOSTDOWN, "the session is asleep; call gpool_wake()");
+	SAYS(gpool_range_reserve(sleeper, 1, NULL, &second), -EHOSTDOWN, "the session is asleep");
 	assert_int_equal(gpool_wake(sleeper, 0), 0);
 	assert_int_equal(gpool_range_create(sleeper, 1, NULL, &second), 0);
 	SAYS(gpool_sleep(sleeper, 0), -EOPNOTSUPP, "1 pages of MUTABLE ranges have nowhere to go");

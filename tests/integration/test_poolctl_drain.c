@@ -101,9 +101,9 @@ static void test_new_workers_are_refused(void **state)
 	result_free(&result);
 	expect_draining("p0", true);
 	expect_draining("p1", false);
-	assert_int_equal(attach(0, "p0"), -EBUSY);
+	assert_int_equal(attach(0, "p0"), -ESHUTDOWN);
 	expect_text(said, "pool 'p0' is out of service (poolctl drain)");
-	assert_int_equal(attach(0, NULL), -EBUSY);
+	assert_int_equal(attach(0, NULL), -ESHUTDOWN);
 	assert_int_equal(attach(0, "p1"), 0);
 	assert_int_equal(attach(GPOOL_OPEN_OBSERVER, "p0"), 0);
 	assert_int_equal(attach(GPOOL_OPEN_ADMIN, "p0"), 0);
@@ -252,12 +252,12 @@ static void test_it_outlives_the_agent(void **state)
 		incarnation(&second);
 	while (first == second);
 	expect_draining("p0", true);
-	assert_int_equal(attach(0, "p0"), -EBUSY);
+	assert_int_equal(attach(0, "p0"), -ESHUTDOWN);
 	result = AGENT("upgrade", "--timeout", "20");
 	expect(&result, OK);
 	result_free(&result);
 	expect_draining("p0", true);
-	assert_int_equal(attach(0, "p0"), -EBUSY);
+	assert_int_equal(attach(0, "p0"), -ESHUTDOWN);
 	drain("--off");
 	assert_int_equal(attach(0, "p0"), 0);
 }

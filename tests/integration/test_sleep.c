@@ -589,7 +589,7 @@ static void test_wrong_arguments(void **state)
 	assert_true(WIFEXITED(exit_status));
 	assert_int_equal(WEXITSTATUS(exit_status), 0);
 	assert_int_equal(gpool_sleep(pool, 0), 0);
-	assert_int_equal(gpool_range_create(pool, 2, NULL, &never), -EBUSY);
+	assert_int_equal(gpool_range_create(pool, 2, NULL, &never), -EHOSTDOWN);
 	assert_int_equal(gpool_range_destroy(range), 0);
 	assert_int_equal(gpool_range_destroy(NULL), 0);
 	assert_int_equal(gpool_wake(pool, 0), 0);

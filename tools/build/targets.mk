@@ -75,6 +75,7 @@ docs: $(B)/confgen $(B)/protogen $(B)/poolctl $(B)/gpool-exporter ## make again 
 		cp $(B)/gpoold.conf.5 docs/man/
 	$(call say,GEN,proto/PROTOCOL.md)$(B)/protogen --markdown > $(B)/PROTOCOL.md && cp $(B)/PROTOCOL.md proto/
 	$(call say,GEN,tools/exporter/monitoring/METRICS.md)$(B)/gpool-exporter --metrics > $(B)/METRICS.md && cp $(B)/METRICS.md tools/exporter/monitoring/
+	$(call say,GEN,docs/man/gpool.3)docs/man/gen/gpool3.py client/gpool.h > $(B)/gpool.3 && cp $(B)/gpool.3 docs/man/
 	$(call say,GEN,client/python/gpool/_abi.py)python3 client/python/gen/abi.py client/gpool.h > $(B)/_abi.py && cp $(B)/_abi.py client/python/gpool/
 	$(call say,GEN,docs/man/poolctl.1)$(B)/poolctl help --man > $(B)/poolctl.parts && \
 		awk '$(SPLICE)' $(B)/poolctl.parts docs/man/poolctl.1 > $(B)/poolctl.1 && cp $(B)/poolctl.1 docs/man/

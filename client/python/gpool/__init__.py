@@ -8,7 +8,21 @@ $GPOOL_LIBRARY, the one that this package was installed with, or that of the sou
 """
 
 from ._block import Block, Pin, Span
-from ._errors import AgentGone, Busy, Closed, Error, Forked, Holder, NoRoom, NotFound, Shortage, Stale, TimedOut
+from ._errors import (
+    AgentGone,
+    Asleep,
+    Busy,
+    Closed,
+    Error,
+    Forked,
+    Holder,
+    NoRoom,
+    NotFound,
+    OutOfService,
+    Shortage,
+    Stale,
+    TimedOut,
+)
 from ._event import Event, EventKind
 from ._library import library
 from ._lora import Acquired, Adapter, AdapterInfo, Adapters, AdapterState, AdapterStatistics, Element, Matrix, Part
@@ -29,6 +43,7 @@ __all__ = [
     "Adapters",
     "AgentGone",
     "Block",
+    "Asleep",
     "Busy",
     "Closed",
     "Usage",
@@ -43,6 +58,7 @@ __all__ = [
     "Matrix",
     "NoRoom",
     "NotFound",
+    "OutOfService",
     "Object",
     "ObjectClass",
     "ObjectInfo",

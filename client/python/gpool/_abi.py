@@ -15,12 +15,12 @@ GPOOL_OBJECT_NONE = 18446744073709551615
 GPOOL_KV_NO_WATERMARK = 4294967295
 GPOOL_KV_GROUP_CACHES_MAX = 16
 GPOOL_LORA_NONE = 4294967295
+GPOOL_OPEN_OBSERVER = 1
+GPOOL_OPEN_ADMIN = 2
 GPOOL_PRESSURE_LOW = 0
 GPOOL_PRESSURE_MEDIUM = 1
 GPOOL_PRESSURE_HIGH = 2
 GPOOL_PRESSURE_CRITICAL = 3
-GPOOL_OPEN_OBSERVER = 1
-GPOOL_OPEN_ADMIN = 2
 GPOOL_DEVICE_HOST_POINTER = 1
 GPOOL_STREAM_HOST_SIGNALED = 1
 GPOOL_FENCE_HANDLE_SIGNALED = 1
@@ -541,7 +541,7 @@ class gpool_sliced_range_info(c.Structure):
     slices: int
     blocks: int
     block_pages: int
-    backed: int
+    committed: int
     ready: int
     address: int
     slice_bytes: int
@@ -552,7 +552,7 @@ class gpool_sliced_range_info(c.Structure):
         ("slices", c.c_uint32),
         ("blocks", c.c_uint32),
         ("block_pages", c.c_uint32),
-        ("backed", c.c_uint32),
+        ("committed", c.c_uint32),
         ("ready", c.c_uint32),
         ("address", c.c_uint64),
         ("slice_bytes", c.c_uint64),
@@ -1332,9 +1332,9 @@ CALLS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpool_refresh": (c.c_int, [c.c_void_p, c.POINTER(gpool_block)]),
     "gpool_touch": (c.c_int, [c.c_void_p, c.POINTER(gpool_block)]),
     "gpool_address": (c.c_int, [c.c_void_p, c.POINTER(gpool_block), c.POINTER(c.c_uint64)]),
+    "gpool_release_unused": (c.c_int, [c.c_void_p]),
     "gpool_oom_info": (c.c_int, [c.c_void_p, c.POINTER(gpool_oom_info)]),
     "gpool_oom_object": (c.c_int, [c.c_void_p, c.POINTER(gpool_oom_object)]),
-    "gpool_release_unused": (c.c_int, [c.c_void_p]),
     "gpool_free_after": (c.c_int, [c.c_void_p, c.POINTER(gpool_block), gpool_fence]),
     "gpool_unpin_after": (c.c_int, [c.c_void_p, c.POINTER(gpool_block), gpool_fence]),
     "gpool_span_alloc": (c.c_int, [c.c_void_p, c.c_uint64, c.c_uint32, c.POINTER(gpool_span)]),

@@ -74,7 +74,15 @@ class NotFound(Error):
 
 
 class Busy(Error):
-    """Something still uses it: GPU work, a view, a call in another thread: EBUSY. End that first."""
+    """In use by GPU work, a view, or a call in another thread: EBUSY. End that first."""
+
+
+class Asleep(Busy):
+    """The session is asleep: EHOSTDOWN. Call Pool.wake() first."""
+
+
+class OutOfService(Busy):
+    """The pool is out of service (`poolctl drain`): ESHUTDOWN. Attach to another pool, or later."""
 
 
 class AgentGone(Error):
@@ -100,6 +108,8 @@ _BY_CODE: Dict[int, Type[Error]] = {
     errno.ENOENT: NotFound,
     errno.ENXIO: NotFound,
     errno.EBUSY: Busy,
+    errno.EHOSTDOWN: Asleep,
+    errno.ESHUTDOWN: OutOfService,
     errno.EPIPE: AgentGone,
     errno.ECHILD: Forked,
 }

@@ -81,7 +81,7 @@ class Pool:
             ...
 
     Raises NotFound: no agent there in time, or no pool or tenant of that name; TimedOut; Error with EACCES, EUSERS,
-    EBUSY (out of service), EPROTO, ENODEV, EMFILE.
+    EPROTO, ENODEV, EMFILE.
 
     Threads: any may use a pool and all that comes from it, unless a call says otherwise; calls into the library let go
     of the interpreter's lock. Signals: handlers run within 50 ms while the main thread waits in a call with timeout_ms,
@@ -366,7 +366,7 @@ class Pool:
         timeout_ms: int = 0,
     ) -> Range:
         """Addresses in a row for so many pages, and the pages. name: IMMUTABLE: of the object as which it is kept.
-        Raises as alloc(); Busy: asleep.
+        Raises as alloc(); Asleep.
         """
         return self._range(
             library().gpool_range_create, page_count, memory_class, usage, name, owner_id, timeout_ms, False

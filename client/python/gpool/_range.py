@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _abi
-from ._errors import Busy, Error, check
+from ._errors import Asleep, Error, check
 from ._handle import Handle
 from ._library import library
 from ._object import ObjectClass
@@ -132,7 +132,7 @@ class Range:
         elastic range Error with EFAULT: a page of those that are shown is not backed."""
         info = self.info()
         if info.asleep:
-            raise Busy(errno.EBUSY, "cannot show a range: it is asleep; Pool.wake() first")
+            raise Asleep(errno.EHOSTDOWN, "cannot show a range: it is asleep; call Pool.wake() first")
         view = View(self, self._pool.device, dtype, shape, offset, readonly or info.version != 0, stream)
         if self._elastic and view.nbytes:
             first, last = offset // self._pool.page_bytes, (offset + view.nbytes - 1) // self._pool.page_bytes
