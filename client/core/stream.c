@@ -24,9 +24,9 @@ static_assert(SESSION_TIMELINES * sizeof(uint64_t) <= TIMELINE_BYTES, "all slots
 
 struct stream {
 	pthread_mutex_t lock;
-	struct gpu_stream *gpu; /* NULL: manual, or closed */
+	struct gpu_stream *gpu; /* NULL: host-signaled, or closed */
 	bool open;
-	bool manual;
+	bool host_signaled;
 	bool adopted; /* the program's own: not ours to destroy */
 	uint32_t generation;
 	/* while it is open; 0: it is closed. This and the next are written under the lock, read without it */
@@ -86,8 +86,8 @@ static void stream_end(struct gpool *pool, uint32_t slot)
 		stream->gpu = NULL;
 	}
 	/*
-	 * Nobody can reach the fences of a closed manual stream any more, nor those of work that failed: they are
-	 * reached.
+	 * Nobody can reach the fences of a closed host-signaled timeline any more, nor those of work that failed: they
+	 * are reached.
 	 */
 	reach(pool, slot, atomic_load_explicit(&stream->recorded, memory_order_relaxed));
 	atomic_store_explicit(&stream->number, 0, memory_order_release);
@@ -101,9 +101,9 @@ void stream_close_all(struct gpool *pool)
 	if (!streams)
 		return;
 	/* Manual ones first: others may wait for their fences. */
-	for (int manual = 1; manual >= 0; manual--)
+	for (int host_signaled = 1; host_signaled >= 0; host_signaled--)
 		for (uint32_t i = 1; i < SESSION_TIMELINES; i++)
-			if (streams->slots[i].open && streams->slots[i].manual == manual)
+			if (streams->slots[i].open && streams->slots[i].host_signaled == host_signaled)
 				stream_end(pool, i);
 	if (streams->registered)
 		gpu_host_unregister(pool->gpu, (void *)pool->session.timeline);
@@ -149,9 +149,9 @@ static struct stream *stream_lock(struct gpool *pool, uint32_t number, uint32_t 
 	return NULL;
 }
 
-static __attribute__((noinline, cold)) int fail_manual(uint32_t stream)
+static __attribute__((noinline, cold)) int fail_host_signaled(uint32_t stream)
 {
-	return fail(-EINVAL, "stream %u is manual: it takes no work", stream);
+	return fail(-EINVAL, "stream %u is host-signaled: it takes no work", stream);
 }
 
 int stream_slot_of(struct gpool *pool, uint32_t stream, uint32_t *slot)
@@ -267,7 +267,7 @@ int gpool_stream_open(struct gpool *pool, void *native, uint32_t flags, uint32_t
 		if (!(flags & GPOOL_STREAM_HOST_SIGNALED))
 			error = stream_start(pool, opened, native);
 		if (!error) {
-			opened->manual = flags & GPOOL_STREAM_HOST_SIGNALED;
+			opened->host_signaled = flags & GPOOL_STREAM_HOST_SIGNALED;
 			opened->generation = (opened->generation + 1) & (UINT32_MAX >> SLOT_BITS);
 			opened->open = true;
 			*stream = opened->generation << SLOT_BITS | slot;
@@ -291,7 +291,8 @@ int gpool_stream_native(struct gpool *pool, uint32_t stream, void **native)
 	found = stream_lock(pool, stream, &slot);
 	if (!found)
 		return fail_stream(stream);
-	error = found->gpu ? 0 : fail(-EINVAL, "stream %u is manual: there is no native stream behind it", stream);
+	error = found->gpu ? 0
+			   : fail(-EINVAL, "stream %u is host-signaled: there is no native stream behind it", stream);
 	if (!error)
 		*native = found->gpu; /* what gpu_stream_adopt() takes */
 	pthread_mutex_unlock(&found->lock);
@@ -325,7 +326,7 @@ int gpool_copy(struct gpool *pool, uint32_t stream, uint64_t to, uint64_t from, 
 	found = stream_lock(pool, stream, &slot);
 	if (!found)
 		return fail_stream(stream);
-	error = found->gpu ? gpu_copy(pool->gpu, to, from, bytes, found->gpu) : fail_manual(stream);
+	error = found->gpu ? gpu_copy(pool->gpu, to, from, bytes, found->gpu) : fail_host_signaled(stream);
 	pthread_mutex_unlock(&found->lock);
 	return error;
 }
@@ -344,7 +345,7 @@ int gpool_fill(struct gpool *pool, uint32_t stream, uint64_t to, uint32_t value,
 	if (bytes % 4)
 		error = fail(-EINVAL, "bytes is %llu, which is not a multiple of 4", (unsigned long long)bytes);
 	else
-		error = found->gpu ? gpu_fill(pool->gpu, to, value, bytes, found->gpu) : fail_manual(stream);
+		error = found->gpu ? gpu_fill(pool->gpu, to, value, bytes, found->gpu) : fail_host_signaled(stream);
 	pthread_mutex_unlock(&found->lock);
 	return error;
 }
@@ -359,7 +360,7 @@ int stream_quantise(struct gpool *pool, uint32_t stream, const struct quantise_a
 	if (!found)
 		return fail_stream(stream);
 	if (!found->gpu)
-		error = fail_manual(stream);
+		error = fail_host_signaled(stream);
 	else
 		error = out ? quantise_queue(pool->gpu, args, found->gpu)
 			    : dequantise_queue(pool->gpu, args, found->gpu);
@@ -376,7 +377,7 @@ int stream_lora(struct gpool *pool, uint32_t stream, const struct lora_args *arg
 	found = stream_lock(pool, stream, &slot);
 	if (!found)
 		return fail_stream(stream);
-	error = found->gpu ? lora_shrink_queue(pool->gpu, args, found->gpu) : fail_manual(stream);
+	error = found->gpu ? lora_shrink_queue(pool->gpu, args, found->gpu) : fail_host_signaled(stream);
 	if (!error)
 		error = lora_expand_queue(pool->gpu, args, found->gpu);
 	pthread_mutex_unlock(&found->lock);
@@ -546,7 +547,7 @@ int gpool_stream_wait(struct gpool *pool, uint32_t stream, struct gpool_fence fe
 	if (!found)
 		return fail_stream(stream);
 	if (!found->gpu)
-		error = fail_manual(stream);
+		error = fail_host_signaled(stream);
 	else if (state)
 		error = state < 0 ? state : 0;
 	else if (stream_is_mirror(pool, fence_slot(fence.value)))
@@ -571,8 +572,9 @@ int gpool_fence_signal(struct gpool *pool, struct gpool_fence fence)
 		return -EINVAL;
 	stream = &pool->streams->slots[slot];
 	pthread_mutex_lock(&stream->lock);
-	if (!stream->open || !stream->manual)
-		error = fail(-EINVAL, "fence 0x%llx is not of an open manual stream", (unsigned long long)fence.value);
+	if (!stream->open || !stream->host_signaled)
+		error = fail(-EINVAL, "fence 0x%llx is not of an open host-signaled timeline",
+			(unsigned long long)fence.value);
 	else
 		reach(pool, slot, fence.value & FENCE_VALUE_MASK);
 	pthread_mutex_unlock(&stream->lock);
@@ -621,7 +623,7 @@ int stream_share(struct gpool *pool, struct gpool_fence fence)
 
 	if (error)
 		return error;
-	/* A manual stream's signals come to the page by themselves. */
+	/* The program itself stores signals of a host-signaled timeline in the page. */
 	if (stream->gpu && stream->shared < value) {
 		recorded = atomic_load_explicit(&stream->recorded, memory_order_relaxed);
 		error = gpu_timeline_write(pool->gpu, stream->gpu, (uint64_t *)&page->reached[slot], recorded);

@@ -17,34 +17,38 @@ int stream_open_all(struct gpool *pool);
 /* stream_close_all() - waits for all queued work. */
 void stream_close_all(struct gpool *pool);
 
-/* stream_sync_all() - wait for all work queued so far on streams that are not manual: 0, or what the back end said. */
+/*
+ * stream_sync_all() - wait for all work queued so far on streams that are not host-signaled: 0, or what the back end
+ * said.
+ */
 int stream_sync_all(struct gpool *pool) GPOOL_INTERNAL(stream_sync_all);
 
 /* stream_slot_of() - of an open stream: 0, -EINVAL. One load. */
 int stream_slot_of(struct gpool *pool, uint32_t stream, uint32_t *slot);
 
 /*
- * stream_was() - it is open, or was: 0, -EINVAL. stream_can_wait() - whether it is open and not manual; takes no lock.
+ * stream_was() - it is open, or was: 0, -EINVAL. stream_can_wait() - whether it is open and not host-signaled; takes no
+ * lock.
  */
 int stream_was(struct gpool *pool, uint32_t stream);
 bool stream_can_wait(struct gpool *pool, uint32_t stream) GPOOL_INTERNAL(stream_can_wait);
 
 /*
  * stream_pool_alloc(), stream_pool_free() - gpu_pool_alloc(), gpu_pool_free() on a stream: -EINVAL: not open.
- * -EOPNOTSUPP: manual.
+ * -EOPNOTSUPP: host-signaled.
  */
 int stream_pool_alloc(struct gpool *pool, uint32_t stream, uint64_t bytes, uint64_t *address);
 int stream_pool_free(struct gpool *pool, uint32_t stream, uint64_t address);
 
 /*
  * stream_quantise() - quantise_queue() on a stream, or dequantise_queue() where it is not `out`; -EINVAL also: not
- * open, or manual.
+ * open, or host-signaled.
  */
 int stream_quantise(struct gpool *pool, uint32_t stream, const struct quantise_args *args, bool out);
 
 /*
  * stream_lora() - lora_shrink_queue() and lora_expand_queue() on a stream: both, or neither adds anything. -EINVAL
- * also: not open, or manual.
+ * also: not open, or host-signaled.
  */
 int stream_lora(struct gpool *pool, uint32_t stream, const struct lora_args *args) GPOOL_INTERNAL(stream_lora);
 
@@ -52,7 +56,8 @@ int stream_lora(struct gpool *pool, uint32_t stream, const struct lora_args *arg
  * A fence for others: 0, 1 (it is reached, so there is nothing to tell), -EINVAL (not a fence that a stream of ours has
  * recorded), or what the back end said.
  *   stream_share()  its number, or a higher one of the same stream, comes to the published page when it is reached
- *   stream_event()  the event is recorded behind what is queued on its stream by now; -EINVAL also of a manual one
+ *   stream_event()  the event is recorded behind what is queued on its stream by now; -EINVAL also of a host-signaled
+ *   one
  */
 int stream_share(struct gpool *pool, struct gpool_fence fence);
 int stream_event(struct gpool *pool, struct gpool_fence fence, struct gpu_event *event);

@@ -67,7 +67,7 @@ static int options_check(struct gpool *pool, struct gpool_kv_options *options)
 		return fail_stream(options->stream);
 	return stream_can_wait(pool, options->stream)
 		? 0
-		: fail(-EINVAL, "stream %u is manual: it takes no work", options->stream);
+		: fail(-EINVAL, "stream %u is host-signaled: it takes no work", options->stream);
 }
 
 /* Chunks of other processes that it can have at a time. */

@@ -7,9 +7,9 @@
  * from the owner. Each program has a table of kinds; main() makes one test of each kind and state, and prints the
  * rows of the table in docs/sharing.md with --table.
  *
- * GPU work is a stream of the owner that waits for a gate: the timeline of a manual stream, which this test writes
- * from outside by process_vm_writev(), as a GPU writes to the memory of a process that does nothing. Where the owner
- * is stopped, the threads which stand for its GPU are stopped too, so the test writes the timeline of the stream
+ * GPU work is a stream of the owner that waits for a gate: the timeline of a host-signaled timeline, which this test
+ * writes from outside by process_vm_writev(), as a GPU writes to the memory of a process that does nothing. Where the
+ * owner is stopped, the threads which stand for its GPU are stopped too, so the test writes the timeline of the stream
  * itself.
  *
  * Included once by each program, on top of life.h.

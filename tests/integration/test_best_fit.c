@@ -4,8 +4,8 @@
  *
  * Goal: it takes the smallest piece that fits, joins free pieces, never hands out memory that another stream may still
  * use, records nothing while one stream is in use, returns idle segments before it fails; nothing overlaps. Method: a
- * pool of 512 pages of a real agent; manual streams decide when work is done. On `host` an address is memory, so that
- * contents can be compared.
+ * pool of 512 pages of a real agent; host-signaled timelines decide when work is done. On `host` an address is memory,
+ * so that contents can be compared.
  */
 #include "tests/lib/harness.h"
 #include "tools/lib/allocator.h"
@@ -56,7 +56,7 @@ static uint32_t manual_stream(void)
 	return stream;
 }
 
-/* All that was freed on a manual stream so far is done. */
+/* All that was freed on a host-signaled timeline so far is done. */
 static void reach(uint32_t stream)
 {
 	struct gpool_fence fence;

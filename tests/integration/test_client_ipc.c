@@ -4,8 +4,8 @@
  * Goal: an imported fence is signaled when the original is, in both ways of waiting, on the host and in a stream;
  * waiting on a fence of a process that has died ends, and querying it reports the death; malformed handles do no harm;
  * slots, events and mappings are freed; a session of another trust domain gets nothing. Method: a real gpoold, and
- * exporters that are separate processes (this program again, which executes orders from a socket). Their manual streams
- * are gates: work behind them runs only when the test opens them.
+ * exporters that are separate processes (this program again, which executes orders from a socket). Their host-signaled
+ * timelines are gates: work behind them runs only when the test opens them.
  */
 #include "tests/integration/life.h"
 
@@ -29,7 +29,7 @@ enum { MANY = 1000, FILL_WORD = 0x5ca1ab1e, OBJECT_PAGES = 2, WAY_TIMELINE = 0, 
 /* ---- exporters ---- */
 
 enum order {
-	ORDER_GATE, /* a fence of the manual stream, exported */
+	ORDER_GATE, /* a fence of the host-signaled timeline, exported */
 	/* the GPU stream waits for the last gate, fills the object "kv"; a fence behind that, exported */
 	ORDER_WORK,
 	ORDER_OPEN,    /* the last gate is reached, and all before it */

@@ -109,8 +109,8 @@ static void check_pages(const struct gpool_block *block, uint64_t stamp)
 }
 
 /*
- * Fences of the one manual stream are reached right after they were used: the window in which they are not is what
- * counts.
+ * Fences of the one host-signaled timeline are reached right after they were used: the window in which they are not is
+ * what counts.
  */
 static struct gpool_fence fence_record(void)
 {

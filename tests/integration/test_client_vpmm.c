@@ -450,14 +450,14 @@ static void test_without_a_stream(void **state)
 	assert_string_equal(dump(), "[-4][1][+2][-2]");
 	assert_int_equal(totals().waits, 0);
 	freed = record(manual);
-	/* All of the pool: for that it has to wait for the manual stream. */
+	/* All of the pool: for that it has to wait for the host-signaled timeline. */
 	assert_int_equal(pthread_create(&thread, NULL, signal_later, &freed), 0);
 	take(PAGES - 3, 0);
 	pthread_join(thread, NULL);
 	dump();
 	/*
-	 * The 4 pages of the manual stream may have been offered and come back as new pages: their old place is not
-	 * looked at yet.
+	 * The 4 pages of the host-signaled timeline may have been offered and come back as new pages: their old place
+	 * is not looked at yet.
 	 */
 	assert_in_range(pool_pages(), PAGES, PAGES + 4);
 	give(b, other);

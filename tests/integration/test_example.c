@@ -255,6 +255,29 @@ static void test_lora_example(void **state)
 	assert_int_equal(harness_check(&harness), 0);
 }
 
+/* The examples that end on their own, each with a line of its output. */
+static void test_other_examples(void **state)
+{
+	static const char *const examples[][2] = {
+		{"blocks", "table: 1 of 2 entries"}, {"kv", "cache 1: 26 tokens from 64"}};
+	char command[1024], output[OUTPUT_MOST], libraries[1024];
+
+	(void)state;
+	snprintf(libraries, sizeof(libraries), "$(sed -n 's/^Libs.private: //p' '%s/gpool.pc')", build);
+	for (size_t i = 0; i < sizeof(examples) / sizeof(*examples); i++) {
+		FILE *said;
+
+		example_compile(examples[i][0], libraries);
+		snprintf(command, sizeof(command), "GPOOL_DIR='%s' '%s' 2>&1", harness.directory, program);
+		said = popen(command, "r");
+		assert_non_null(said);
+		output[fread(output, 1, sizeof(output) - 1, said)] = '\0';
+		if (pclose(said) || !strstr(output, examples[i][1]) || !strstr(output, "\ndone\n"))
+			fail_msg("the example %s prints: %s", examples[i][0], output);
+		assert_int_equal(harness_check(&harness), 0);
+	}
+}
+
 static void test_readme_has_a_good_configuration(void **state)
 {
 	char *block = readme_block("libconfig"), path[128], command[1024];
@@ -297,6 +320,7 @@ int main(void)
 		cmocka_unit_test(test_example_finds_its_block_again),
 		cmocka_unit_test(test_example_notices_the_eviction),
 		cmocka_unit_test(test_lora_example),
+		cmocka_unit_test(test_other_examples),
 	};
 
 	return cmocka_run_group_tests(tests, start, stop);

@@ -270,7 +270,7 @@ static void test_roles_events_streams(void **state)
 	SAYS(gpool_copy(pool, 900, 0, 0, 0), -EINVAL, "stream 900 is not open");
 	SAYS(gpool_fence_wait(pool, fence, 0), -EINVAL, "fence 0xffffffffffffffff was not recorded by this session");
 	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &stream), 0);
-	SAYS(gpool_stream_native(pool, stream, &native), -EINVAL, "is manual");
+	SAYS(gpool_stream_native(pool, stream, &native), -EINVAL, "is host-signaled");
 	SAYS(gpool_fill(pool, stream, 0, 0, 5), -EINVAL, "bytes is 5, which is not a multiple of 4");
 	gpool_stream_close(pool, stream);
 }

@@ -82,7 +82,7 @@ class Adapters(AgentTest):
             self.assertRaises(gpool.Busy, adapters.close)
             self.assertRaises(gpool.Busy, self.pool.close)
             self.assertRaises(gpool.Busy, plain.unregister)
-            stream = self.pool.stream(manual=True)
+            stream = self.pool.stream(host_signaled=True)
             fence = stream.record()
             acquired.release(fence)
             acquired.release()

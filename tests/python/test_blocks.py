@@ -266,7 +266,7 @@ class Blocks(AgentTest):
 
     def test_views_wait_for_their_stream(self) -> None:
         with self.pool.alloc(1) as block, self.pool.stream() as gate, self.pool.stream() as stream:
-            manual = self.pool.stream(manual=True)
+            manual = self.pool.stream(host_signaled=True)
             opened = manual.record()
             stream.wait(opened)
             stream.fill(block.address, 0x05050505, PAGE)
@@ -276,7 +276,7 @@ class Blocks(AgentTest):
             del gate
 
     def test_what_waits_for_a_fence(self) -> None:
-        manual = self.pool.stream(manual=True)
+        manual = self.pool.stream(host_signaled=True)
         fence = manual.record()
         self.assertFalse(fence.done)
         with self.assertRaises(gpool.TimedOut) as caught:
@@ -290,7 +290,7 @@ class Blocks(AgentTest):
         self.pool.alloc(64).free()
 
     def test_the_pin_of_a_view_ends_behind_its_stream(self) -> None:
-        manual = self.pool.stream(manual=True)
+        manual = self.pool.stream(host_signaled=True)
         opened = manual.record()
         with self.pool.alloc(4) as block, self.pool.stream() as stream:
             stream.wait(opened)
@@ -304,7 +304,7 @@ class Blocks(AgentTest):
             self.assertEqual(self.agent.evict(), 4)
 
     def test_fences_of_other_processes(self) -> None:
-        manual = self.pool.stream(manual=True)
+        manual = self.pool.stream(host_signaled=True)
         fence = manual.record()
         with self.agent.pool() as other:
             with self.assertRaises(gpool.Error):
@@ -392,7 +392,7 @@ class Blocks(AgentTest):
         self.assertEqual(self.pool.handle.views, 0)
 
     def test_a_pool_is_not_closed_under_a_call(self) -> None:
-        manual = self.pool.stream(manual=True)
+        manual = self.pool.stream(host_signaled=True)
         fence = manual.record()
         waits = threading.Thread(target=fence.wait)
         waits.start()

@@ -170,7 +170,7 @@ class DLPack(AgentTest):
             taker.drop()
 
     def test_takers_find_what_was_queued(self) -> None:
-        manual = self.pool.stream(manual=True)
+        manual = self.pool.stream(host_signaled=True)
         opened = manual.record()
         with self.pool.alloc(1) as block, self.pool.stream() as stream:
             stream.wait(opened)
@@ -192,7 +192,7 @@ class DLPack(AgentTest):
             self.assertEqual((waited, missed, last), (False, False, 5))
 
     def test_the_pin_ends_behind_the_stream(self) -> None:
-        manual = self.pool.stream(manual=True)
+        manual = self.pool.stream(host_signaled=True)
         opened = manual.record()
         with self.pool.alloc(4) as block, self.pool.stream() as stream:
             taker = Taker(block.view(stream=stream))

@@ -70,7 +70,7 @@ class Signals(AgentTest):
                 pass
 
     def test_waiting_for_a_fence(self) -> None:
-        with self.pool.stream(manual=True) as stream:
+        with self.pool.stream(host_signaled=True) as stream:
             fence = stream.record()
             self.interrupt(fence.wait)
             fence.signal()
@@ -97,7 +97,7 @@ class Signals(AgentTest):
         handled: List[int] = []
         before = signal.signal(signal.SIGUSR1, lambda number, frame: handled.append(number))
         self.addCleanup(signal.signal, signal.SIGUSR1, before)
-        with self.pool.stream(manual=True) as stream:
+        with self.pool.stream(host_signaled=True) as stream:
             fence = stream.record()
 
             def signal_and_reach() -> None:

@@ -44,7 +44,7 @@ static void range_refuse(const struct thread *thread, const char *call, int erro
 	violation("worker %u: %s answers %d: %s", thread->worker->slot, call, error, gpool_strerror(error));
 }
 
-/* The stream alone ends the work: a manual stream is signaled, which is no call for the range. */
+/* The stream alone ends the work: a host-signaled timeline is signaled, which is no call for the range. */
 static void range_fence_reach(struct thread *thread, struct ranges_state *state)
 {
 	for (uint32_t i = 0; i < state->fenced_count; i++) {

@@ -518,13 +518,13 @@ class Pool:
 
     # ---- streams ----
 
-    def stream(self, native: Optional[int] = None, manual: bool = False) -> Stream:
+    def stream(self, native: Optional[int] = None, host_signaled: bool = False) -> Stream:
         """A stream whose progress all processes can see; at most 255 at a time.
 
         native: a CUstream of the program's, such as torch.cuda.Stream().cuda_stream, which must outlive it; None: one
-        of gpool's own. manual: no GPU stream behind it, the program signals its fences."""
+        of gpool's own. host_signaled: no GPU stream; the program signals the fences of the timeline."""
         number = ctypes.c_uint32()
-        flags = _abi.GPOOL_STREAM_HOST_SIGNALED if manual else 0
+        flags = _abi.GPOOL_STREAM_HOST_SIGNALED if host_signaled else 0
         with self.handle as pool:
             check(library().gpool_stream_open(pool, native, flags, ctypes.byref(number)), "open a stream")
         return Stream(self.handle, number.value)

@@ -45,7 +45,7 @@ class Fence:
             check(waiting(timeout_ms, library().gpool_fence_wait, pool, self.fence, timeout_ms), "wait for a fence")
 
     def signal(self) -> None:
-        """Reach it: one of a manual stream."""
+        """Signal the fence, and all earlier ones of its host-signaled timeline."""
         with self._handle as pool:
             check(library().gpool_fence_signal(pool, self.fence), "signal a fence")
 
@@ -90,7 +90,7 @@ class Stream:
 
     @property
     def native(self) -> int:
-        """The CUstream behind it, to queue one's own work on. Error with EINVAL: it is manual."""
+        """The CUstream behind it, to queue one's own work on. Error with EINVAL: it is host-signaled."""
         native = ctypes.c_void_p()
         with self._handle as pool:
             check(library().gpool_stream_native(pool, self.number, ctypes.byref(native)), "get a stream's own")
