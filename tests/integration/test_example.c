@@ -180,7 +180,7 @@ static void example_compile(const char *name, const char *libraries)
 {
 	/* the sanitizer that the library was built with must be in the program too */
 	const char *config = strrchr(build, '/') + 1, *compiler = getenv("CC"), *sanitizer = "";
-	char command[2048];
+	char command[8192];
 
 	if (!strcmp(config, "asan"))
 		sanitizer = "-fsanitize=address,undefined";
@@ -236,13 +236,16 @@ static void test_example_notices_the_eviction(void **state)
 /* Its numbers are right by its own account, to the hundredth. */
 static void test_lora_example(void **state)
 {
-	char command[1024], output[OUTPUT_MOST] = "";
+	char command[4096], output[OUTPUT_MOST] = "";
 	FILE *said;
 	size_t length;
 
 	(void)state;
-	/* The libraries that a static link needs are listed in gpool.pc. */
-	snprintf(command, sizeof(command), "$(sed -n 's/^Libs.private: //p' '%s/gpool.pc')", build);
+	/* The libraries that a static link needs are listed in gpool-lora.pc and gpool.pc. */
+	snprintf(command, sizeof(command),
+		"'%s/libgpool_lora.a' '%s/libgpool.a' $(sed -n 's/^Libs.private: //p' '%s/gpool-lora.pc' "
+		"'%s/gpool.pc')",
+		build, build, build, build);
 	example_compile("lora", command);
 	snprintf(command, sizeof(command), "mkdir '%s/adapters' && GPOOL_DIR='%s' '%s' '%s/adapters' 2>&1",
 		harness.base, harness.directory, program, harness.base);
