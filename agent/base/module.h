@@ -13,7 +13,6 @@
 #include "agent/keeper/channel.h"
 #include "agent/base/layout.h"
 #include "agent/base/ledger.h"
-#include "agent/config/recipe.h"
 #include "shm/pool_segment.h"
 
 enum {
@@ -21,6 +20,8 @@ enum {
 	MODULE_POOLS_MAX = 32,
 };
 #define MODULE_SYMBOL "gpool_module"
+
+struct recipe;
 
 /* One pool, as the keeper has made it. */
 struct module_pool {

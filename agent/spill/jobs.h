@@ -14,7 +14,7 @@
 
 #include "agent/agent.h"
 #include "agent/keeper/channel.h"
-#include "agent/mover/mover_queue.h"
+#include "agent/spill/mover_queue.h"
 
 #include <errno.h>
 

@@ -27,7 +27,7 @@
 
 #include "agent/pages/free_runs.h"
 #include "agent/base/ledger.h"
-#include "agent/mover/mover_queue.h"
+#include "agent/spill/mover_queue.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -29,7 +29,7 @@
 #include <cmocka.h>
 
 #include "agent/mover/mover.h"
-#include "agent/mover/mover_queue.h"
+#include "agent/spill/mover_queue.h"
 #include "cuda/gpu.h"
 
 enum {

@@ -6,8 +6,8 @@
  * goes before it.
  * Threads: one.
  */
-#ifndef GPOOL_AGENT_MOVER_MOVER_QUEUE_H
-#define GPOOL_AGENT_MOVER_MOVER_QUEUE_H
+#ifndef GPOOL_AGENT_SPILL_MOVER_QUEUE_H
+#define GPOOL_AGENT_SPILL_MOVER_QUEUE_H
 
 #include "agent/mover/ring.h"
 

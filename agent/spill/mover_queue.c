@@ -1,4 +1,4 @@
-#include "agent/mover/mover_queue.h"
+#include "agent/spill/mover_queue.h"
 
 #include "agent/base/crash_point.h"
 
