@@ -11,6 +11,7 @@
 #include "agent/base/log.h"
 #include "agent/control/pool_start.h"
 #include "agent/control/recover.h"
+#include "agent/pages/requests.h"
 #include "agent/session/session.h"
 
 #include <errno.h>
@@ -375,6 +376,8 @@ static void agent_loop(struct agent *agent)
 
 			source->ready(source, events[i].events);
 		}
+		for (uint32_t i = 0; i < agent->pool_count; i++)
+			requests_pass(agent->pools[i]);
 		/* What ended in this pass may still stand in `events`; from here on it does not. */
 		connections_sweep(agent);
 		sessions_free_dead(agent);

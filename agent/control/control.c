@@ -7,58 +7,14 @@
 #include "agent/base/log.h"
 #include "agent/config/kept_config.h"
 #include "agent/keeper/channel.h"
-#include "agent/pages/requests.h"
 #include "agent/session/session.h"
-#include "agent/spill/spill.h"
 #include "agent/control/upgrade.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-int exchange_fail(struct exchange *x, int error, const char *format, ...)
-{
-	struct msg_error_reply reply = {.error = error};
-	char text[512];
-	va_list arguments;
-
-	va_start(arguments, format);
-	vsnprintf(text, sizeof(text), format, arguments);
-	va_end(arguments);
-	msg_text_copy(reply.text, sizeof(reply.text), text);
-	return msg_encode_error_reply(&reply, x->sequence, NULL, x->reply, MSG_BYTES_MAX);
-}
-
-int exchange_done(struct exchange *x, uint64_t value, const char *text)
-{
-	struct msg_done_reply reply = {.value = value};
-
-	msg_text_copy(reply.text, sizeof(reply.text), text);
-	return msg_encode_done_reply(&reply, x->sequence, NULL, x->reply, MSG_BYTES_MAX);
-}
-
-int exchange_malformed(struct exchange *x)
-{
-	return exchange_fail(x, -EBADMSG, "the request's body is malformed");
-}
-
-struct pool *exchange_pool(struct exchange *x, const char *name)
-{
-	if (!name[0])
-		return x->agent->pools[0];
-	for (uint32_t i = 0; i < x->agent->pool_count; i++)
-		if (!strcmp(x->agent->pools[i]->segment.header->name, name))
-			return x->agent->pools[i];
-	return NULL;
-}
-
-int exchange_no_pool(struct exchange *x, const char *name)
-{
-	return exchange_fail(x, -ENXIO, "no pool '%s'; poolctl status lists them", name);
-}
 
 static int answer_evict(struct exchange *x)
 {
@@ -86,16 +42,15 @@ static int answer_evict(struct exchange *x)
 	evict.usages = request.usages;
 	evict.pages = request.pages;
 	begin = clock_ns();
-	leaving = pool->spill->saving_pages;
+	leaving = pool->saving_pages;
 	pages = evict_pages(pool, &evict);
-	leaving = pool->spill->saving_pages - leaving;
+	leaving = pool->saving_pages - leaving;
 	pages -= leaving;
 	snprintf(text, sizeof(text), "%u pages evicted in %llu ns", pages, (unsigned long long)(clock_ns() - begin));
 	if (leaving)
 		snprintf(text + strlen(text), sizeof(text) - strlen(text), ", %u on their way to be spilled", leaving);
 	pages += leaving;
-	if (pool->waiter_count)
-		requests_serve_waiters(pool, NULL);
+	pool_mark_freed(pool);
 	return exchange_done(x, pages, text);
 }
 
@@ -157,8 +112,7 @@ static int answer_limit(struct exchange *x)
 	pool_limits_note(pool, tenant);
 	event_publish(x->agent, EVENT_TENANT_LIMIT, pool, 0, limit, "tenant '%s': minimum %u, limit %u pages",
 		request.tenant, minimum, limit);
-	if (pool->waiter_count)
-		requests_serve_waiters(pool, NULL);
+	pool_mark_freed(pool);
 	return exchange_done(x, limit, "tenant limits changed, until the next reload");
 }
 
@@ -334,18 +288,6 @@ static int answer_repeated(struct exchange *x)
 	return 0;
 }
 
-static void answer_keep(struct exchange *x)
-{
-	struct session_answer *answer = &x->session->segment.answers[x->sequence % SESSION_ANSWERS];
-
-	if (x->reply_bytes > SESSION_ANSWER_BYTES)
-		return;
-	atomic_store_explicit(&answer->length, 0, memory_order_release);
-	memcpy(answer->bytes, x->reply, (size_t)x->reply_bytes);
-	atomic_store_explicit(&answer->sequence, x->sequence, memory_order_release);
-	atomic_store_explicit(&answer->length, (uint32_t)x->reply_bytes, memory_order_release);
-}
-
 /* What is being done is written down: an agent that dies in it leaves it to the next one to say how far it came. */
 static void verb_begin(const struct exchange *x, unsigned type)
 {
@@ -380,7 +322,7 @@ void control_recover(struct pool *pool)
 		snprintf(text, sizeof(text), "%llu pages evicted, then the agent was restarted",
 			(unsigned long long)pages);
 		x.reply_bytes = exchange_done(&x, pages, text);
-		answer_keep(&x);
+		exchange_keep(&x);
 	}
 	verb_end(pool);
 }
@@ -405,23 +347,10 @@ static int answer(struct exchange *x, unsigned type)
 	if (x->reply_bytes < 0)
 		x->reply_bytes = exchange_fail(x, x->reply_bytes, "the answer to %s cannot be written", msg_name(type));
 	if (verb->changes && x->reply_bytes > 0)
-		answer_keep(x);
+		exchange_keep(x);
 	if (verb->changes)
 		verb_end(x->session->pool);
 	return x->reply_bytes;
-}
-
-void control_answer_later(struct agent *agent, const struct exchange_later *later, int error, const char *text)
-{
-	static uint8_t reply[MSG_BYTES_MAX];
-	struct exchange x = {.agent = agent, .id = later->id, .sequence = later->sequence, .reply = reply};
-
-	x.reply_bytes = error ? exchange_fail(&x, error, "%s", text) : exchange_done(&x, 0, text);
-	x.session = session_by_token(agent, later->token);
-	if (x.session && x.reply_bytes > 0)
-		answer_keep(&x);
-	if (x.reply_bytes > 0)
-		front_send(agent, x.id, reply, (uint32_t)x.reply_bytes);
 }
 
 void control_packet(struct agent *agent, const uint8_t *packet, size_t length)

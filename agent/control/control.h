@@ -5,15 +5,11 @@
 #define GPOOL_AGENT_CONTROL_H
 
 #include "agent/agent.h"
-#include "agent/base/later.h"
 
 #include <stddef.h>
 
 /* control_packet() - one packet from the front: its id and a request that passed the front's checks. Answers it. */
 void control_packet(struct agent *agent, const uint8_t *packet, size_t length);
-
-/* control_answer_later() - 0: done, with this text; else an error. */
-void control_answer_later(struct agent *agent, const struct exchange_later *later, int error, const char *text);
 
 /*
  * control_reload() - read the configuration again. Text for people in `text`; 0 or negative errno, then nothing has

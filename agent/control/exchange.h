@@ -1,7 +1,4 @@
-/*
- * exchange.h - one request of a tool being answered, as the handlers in control.c, inspect.c and inspect_pages.c see
- * it.
- */
+/* exchange.h - one request of a tool, and how its handler in control*.c, inspect*.c or upgrade.c answers it. */
 #ifndef GPOOL_AGENT_EXCHANGE_H
 #define GPOOL_AGENT_EXCHANGE_H
 
@@ -23,7 +20,7 @@ struct exchange {
 
 /*
  * Handlers return the length of what they wrote to reply, or negative errno; 0: the answer comes later, by
- * control_answer_later().
+ * exchange_answer_later().
  */
 int exchange_fail(struct exchange *x, int error, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* exchange_done() - it took effect. */
@@ -32,6 +29,11 @@ int exchange_malformed(struct exchange *x);
 /* exchange_pool() - by name, the first for an empty one; NULL: there is none, which exchange_no_pool() says. */
 struct pool *exchange_pool(struct exchange *x, const char *name);
 int exchange_no_pool(struct exchange *x, const char *name);
+
+/* exchange_keep() - keep the answer in the session's segment, so that a repeat of the request gets it. */
+void exchange_keep(struct exchange *x);
+/* exchange_answer_later() - send the answer of a handler that returned 0; error 0: the request is done. */
+void exchange_answer_later(struct agent *agent, const struct exchange_later *later, int error, const char *text);
 
 #define DECODE(x, name, into) msg_decode_##name(into, (x)->request, (x)->request_bytes)
 #define ENCODE(x, name, message) msg_encode_##name(message, (x)->sequence, NULL, (x)->reply, MSG_BYTES_MAX)

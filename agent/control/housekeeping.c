@@ -7,6 +7,7 @@
 #include "agent/object/objects.h"
 #include "agent/control/recover.h"
 #include "agent/pages/requests.h"
+#include "agent/session/session.h"
 #include "agent/spill/spill.h"
 #include "agent/trust/trust.h"
 #include "shm/pins.h"
@@ -39,9 +40,9 @@ static void watermark_eviction(struct pool *pool, uint64_t now)
 	if (!pool->evicting || now < pool->evict_rest_ms)
 		return;
 	request.pages = (uint32_t)((uint64_t)pages * (percent - config->eviction.stop_percent) / 100);
-	if (pool->spill->saving_pages >= request.pages && pool->spill->saving_pages)
+	if (pool->saving_pages >= request.pages && pool->saving_pages)
 		return;
-	request.pages -= pool->spill->saving_pages;
+	request.pages -= pool->saving_pages;
 	/* A percent of a small pool may be less than a page: there is nothing to do, so this is the stop. */
 	if (!request.pages)
 		pool->evicting = false;
@@ -236,8 +237,8 @@ void housekeeping(struct pool *pool)
 	trust_tick(pool);
 	if (pool->session_count)
 		watermark_eviction(pool, now);
-	if (pool->waiter_count)
-		requests_serve_waiters(pool, NULL);
+	pool_mark_freed(pool);
+	requests_pass(pool);
 	pool_update_pressure(pool);
 	announce(pool);
 }

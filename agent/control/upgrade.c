@@ -1,6 +1,5 @@
 #include "agent/control/upgrade.h"
 
-#include "agent/control/control.h"
 #include "agent/control/exchange.h"
 #include "agent/session/session.h"
 
@@ -47,5 +46,5 @@ void upgrade_answer(struct agent *agent, const struct keep_message *verdict)
 	agent->upgrade_asker.id = 0;
 	snprintf(text, sizeof(text), error ? "%.*s; the agent goes on as it was" : "the agent goes on with %.*s",
 		KEEP_TEXT_BYTES - 1, verdict->text);
-	control_answer_later(agent, &asker, error, text);
+	exchange_answer_later(agent, &asker, error, text);
 }

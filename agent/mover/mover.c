@@ -8,10 +8,10 @@
  *
  * Crash rule: nothing here outlives the process but the ring and the bytes; ring.h says why that is enough.
  */
-#include "agent/config/recipe.h"
 #include "agent/mover/mover.h"
 
 #include "agent/base/log.h"
+#include "agent/config/recipe.h"
 #include "agent/mover/mover_lane.h"
 #include "agent/mover/ring.h"
 

@@ -27,8 +27,10 @@ int objects_create(struct pool *pool)
 	objects->count = count;
 	for (uint32_t i = 1; i < count; i++)
 		bitmap_add(&objects->unused, i);
-	if (!objects_order_begin(pool))
+	if (!objects_order_begin(pool)) {
+		pool->evict.source = &objects_evict_source;
 		return 0;
+	}
 no_memory:
 	objects_destroy(pool);
 	return -ENOMEM;
@@ -51,6 +53,7 @@ void objects_destroy(struct pool *pool)
 	free(pool->objects->goes);
 	free(pool->objects);
 	pool->objects = NULL;
+	pool->evict.source = NULL;
 }
 
 struct manifest_pool object_geometry(const struct pool *pool)
@@ -85,7 +88,7 @@ static void end_set(struct pool *pool, uint32_t end)
 
 static void count_used(struct pool *pool, uint32_t number)
 {
-	pool->objects->live++;
+	pool->object_count++;
 	if (object_kept_by_pins(object_record(pool, number)))
 		bitmap_add(&pool->objects->pinnable, number);
 	bitmap_remove(&pool->objects->unused, number);
@@ -97,7 +100,7 @@ static void count_unused(struct pool *pool, uint32_t number)
 {
 	uint32_t end = object_end_of(pool);
 
-	pool->objects->live--;
+	pool->object_count--;
 	if (bitmap_has(&pool->objects->pinnable, number))
 		bitmap_remove(&pool->objects->pinnable, number);
 	bitmap_add(&pool->objects->unused, number);
@@ -298,11 +301,6 @@ static _Atomic uint64_t *readers_word(const struct pool *pool, uint32_t number, 
 	return &pool->ledger.objects[number].readers[session / 64];
 }
 
-bool object_has_reader(const struct pool *pool, uint32_t number, uint32_t session)
-{
-	return atomic_load_explicit(readers_word(pool, number, session), memory_order_relaxed) >> (session % 64) & 1;
-}
-
 /* The bits are what counts; the record's number is for those who look, and made anew after a restart. */
 static void readers_publish(struct pool *pool, uint32_t number)
 {
@@ -355,12 +353,4 @@ void objects_session_end(struct session *session)
 	for (uint32_t i = object_end_of(pool); session->objects_open && i-- > 1;)
 		if (object_stands(pool, i) && object_has_reader(pool, i, session->id))
 			object_reader_drop(pool, i, session->id);
-}
-
-bool objects_may_map(const struct pool *pool, const struct session *session, uint64_t word)
-{
-	uint32_t number = page_word_owner(word);
-
-	return page_word_state(word) == PAGE_SHARED && number < pool->objects->count && object_stands(pool, number) &&
-		object_has_reader(pool, number, session->id);
 }

@@ -17,7 +17,9 @@
 #ifndef GPOOL_AGENT_OBJECTS_H
 #define GPOOL_AGENT_OBJECTS_H
 
-#include "agent/session/session.h"
+#include "agent/pages/object_records.h"
+#include "agent/pages/session_state.h"
+#include "proto/codec.h"
 #include "shm/policy/bitmap.h"
 #include "shm/policy/worth.h"
 #include "shm/manifest.h"
@@ -44,13 +46,12 @@ struct objects {
 	uint64_t manifest_bytes; /* of all */
 	uint64_t version;        /* the highest that there was */
 	uint32_t count;          /* records, the first of which is none */
-	uint32_t live;           /* records that are not NONE */
 	struct bitmap unused;    /* those that are */
 	struct bitmap pinnable;  /* those that are not, and that pins alone keep */
 	struct objects_order *order;
 	uint64_t looked_ms; /* at all pins, by the clock */
 	uint32_t *sorted;   /* [count] scratch: objects_sort() */
-	/* [count] scratch, by number: objects_window(), objects_candidates(), objects_evict_at() */
+	/* [count] scratch, by number, of objects_evict.c */
 	bool *stays, *goes;
 	struct object of[]; /* [count] */
 };
@@ -75,51 +76,20 @@ void objects_session_end(struct session *session);
  * objects_holders() - calls `found` for each session that pins a pinnable object, or has left a fence there (pins: 0).
  * object_holders() - of one. Cost: a look at each reader.
  */
-typedef void object_holder_found(void *context, uint32_t number, struct session *session, uint32_t pins);
-void object_holders(const struct pool *pool, uint32_t number, object_holder_found *found, void *context);
-void objects_holders(const struct pool *pool, object_holder_found *found, void *context);
-/* objects_may_map() - whether a page with this word belongs to an object that the session has open. */
-bool objects_may_map(const struct pool *pool, const struct session *session, uint64_t word);
+void object_holders(const struct pool *pool, uint32_t number, evict_holder_found *found, void *context);
+void objects_holders(const struct pool *pool, evict_holder_found *found, void *context);
 
 /*
- * Objects in eviction (evict.c): ephemeral ones that no session has open, and pinnable ones that nobody pins. What of
- * them a request may have, struct evict_request says, and the tenant rules.
- *
- * objects_see() - all in the order, as sights; how many. objects_candidates() - those that this request may have, and
- * that nothing follows which stays, for their scores; objects_scored() hands these back. Cost: a look at each object,
- * and at the pins of pinnable ones.
- * objects_before() - pages that the request may have and that go before this candidate. Cost: a look at each object.
- * objects_evictable() - pages that the request may have beside what tenants lose already, lost[] of each. Cost: a look
- * at each tenant.
- * objects_next() - the one that goes next: of each kind the next in its own order (objects_order.c), of the two kinds
- * that with the lower score. NULL: none. objects_take() - that one; returns its pages, 0 when it was pinned just now.
- * objects_back() - after a walk, before another scan. Cost: logarithmic for each that goes or that the rules keep.
+ * The objects of a pool as eviction sees them (struct evict_source): ephemeral ones that no session has open, and
+ * pinnable ones that no session pins. Of each kind the next is decided in objects_order.c; of the two, the one with the
+ * lower score.
  */
-uint32_t objects_see(const struct pool *pool, struct evict_sight *sights, uint32_t now_ms);
-uint32_t objects_candidates(
-	struct pool *pool, const struct evict_request *request, struct evict_candidate *candidates, uint32_t now_ms);
-void objects_scored(struct pool *pool, const struct evict_candidate *candidates, uint32_t count);
-uint32_t objects_evictable(const struct pool *pool, const struct evict_request *request, const uint32_t *lost);
-uint32_t objects_before(
-	const struct pool *pool, const struct evict_request *request, const struct evict_candidate *limit);
-const struct evict_candidate *objects_next(struct pool *pool, const struct evict_request *request);
-uint32_t objects_take(struct pool *pool, uint32_t number);
-void objects_back(struct pool *pool);
+extern const struct evict_source objects_evict_source;
 /*
  * objects_thin() - of more pinnable ones than the pool's `pinnable_objects`, those worth least go, as far as nobody
  * pins them and the rules let them; not `spared` (0: none). Cost: a look at the pins of all, if there are too many.
  */
 void objects_thin(struct pool *pool, struct tenant *taker, uint32_t spared);
-/*
- * objects_window() - look which objects this request may have, with all that follows them. objects_window_has() -
- * whether a page with this word is of one of these; objects_score(), of such a page. objects_evict_at() - all that
- * have a page here, with all that follows. Cost: a look at each object.
- */
-void objects_window(struct pool *pool, const struct evict_request *request);
-bool objects_window_has(const struct pool *pool, uint64_t word);
-float objects_score(const struct pool *pool, uint64_t word);
-float objects_highest_score(const struct pool *pool);
-void objects_evict_at(struct pool *pool, uint32_t first, uint32_t count);
 /*
  * objects_check() - calls `found` for what is not as objects_order.c says, and for pins of sessions that do not have
  * the object open. Such a pin stands for a moment when somebody finds that an object has gone. Cost: a look at each
@@ -141,22 +111,6 @@ int objects_order_begin(struct pool *pool);
 void objects_recover(struct pool *pool);
 
 /* ---- between the files ---- */
-
-static inline struct object_record *object_record(const struct pool *pool, uint32_t number)
-{
-	return &pool->segment.objects[number];
-}
-
-static inline enum object_state object_state(const struct pool *pool, uint32_t number)
-{
-	return (enum object_state)atomic_load_explicit(&object_record(pool, number)->state, memory_order_acquire);
-}
-
-/* CURRENT, OLD, DELETED or LEAVING: it has pages, and may be open. */
-static inline bool object_stands(const struct pool *pool, uint32_t number)
-{
-	return object_state(pool, number) >= OBJECT_CURRENT && object_state(pool, number) <= OBJECT_LEAVING;
-}
 
 /* It is found by its name. */
 static inline bool object_has_name(enum object_state state)
@@ -182,17 +136,11 @@ uint32_t object_of_version(const struct pool *pool, uint32_t domain, const char 
 uint32_t object_anywhere(const struct pool *pool, const char *name, uint64_t version);
 /* object_place() - the lowest record that is NONE; 0: there is none. */
 uint32_t object_place(const struct pool *pool);
-/* object_end_of() - records that may not be NONE are below it: so far whoever looks at all of them looks. */
-static inline uint32_t object_end_of(const struct pool *pool)
-{
-	return pool_object_end(&pool->segment);
-}
 /* object_take() - its manifest, with the descriptor, which was checked. 0, -ENOMEM. */
 int object_take(struct pool *pool, uint32_t number, int fd, const struct manifest *manifest);
 
 /* object_commit() - PUBLISHING, all its pages SHARED: CURRENT, and what the name meant before OLD. */
 void object_commit(struct pool *pool, uint32_t number);
-bool object_has_reader(const struct pool *pool, uint32_t number, uint32_t session);
 void object_reader_add(struct pool *pool, uint32_t number, uint32_t session);
 /* object_reader_drop() - its writership ends too. What nobody needs any more ends. */
 void object_reader_drop(struct pool *pool, uint32_t number, uint32_t session);

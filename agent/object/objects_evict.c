@@ -89,7 +89,7 @@ static uint32_t evictable_of(const struct tenant *victim, const struct evict_req
 	return victim->idle_pages < above ? victim->idle_pages : above;
 }
 
-uint32_t objects_evictable(const struct pool *pool, const struct evict_request *request, const uint32_t *lost)
+static uint32_t evictable(const struct pool *pool, const struct evict_request *request, const uint32_t *lost)
 {
 	uint32_t pages;
 
@@ -101,7 +101,7 @@ uint32_t objects_evictable(const struct pool *pool, const struct evict_request *
 	return pages;
 }
 
-uint32_t objects_before(
+static uint32_t before(
 	const struct pool *pool, const struct evict_request *request, const struct evict_candidate *limit)
 {
 	uint32_t pages = 0;
@@ -149,18 +149,13 @@ static uint32_t evict_one_object(struct pool *pool, uint32_t number)
 	return pages;
 }
 
-uint32_t objects_take(struct pool *pool, uint32_t number)
+static uint32_t take(struct pool *pool, uint32_t number)
 {
 	uint32_t pages = evict_one_object(pool, number);
 
 	if (pages && pool->evict.queue_objects)
 		pool->evict.queue_objects--;
 	return pages;
-}
-
-void objects_back(struct pool *pool)
-{
-	object_order_back(pool);
 }
 
 static uint32_t next_ephemeral(struct pool *pool, const struct evict_request *request)
@@ -196,7 +191,7 @@ static uint32_t next_pinnable(struct pool *pool, const struct evict_request *req
 }
 
 /* What the last scan has not seen, or what was used since, was used just now: it goes last. */
-static const struct evict_candidate *scored(struct pool *pool, uint32_t number)
+static const struct evict_candidate *scored_now(struct pool *pool, uint32_t number)
 {
 	struct object *object = &pool->objects->of[number];
 
@@ -208,14 +203,14 @@ static const struct evict_candidate *scored(struct pool *pool, uint32_t number)
 	return number ? &object->candidate : NULL;
 }
 
-const struct evict_candidate *objects_next(struct pool *pool, const struct evict_request *request)
+static const struct evict_candidate *next_object(struct pool *pool, const struct evict_request *request)
 {
 	const struct evict_candidate *ephemeral, *pinnable;
 
 	if (!asks_for_objects(request))
 		return NULL;
-	ephemeral = scored(pool, next_ephemeral(pool, request));
-	pinnable = scored(pool, next_pinnable(pool, request));
+	ephemeral = scored_now(pool, next_ephemeral(pool, request));
+	pinnable = scored_now(pool, next_pinnable(pool, request));
 	if (!ephemeral || !pinnable)
 		return ephemeral ? ephemeral : pinnable;
 	return evict_order(ephemeral, pinnable) < 0 ? ephemeral : pinnable;
@@ -237,7 +232,7 @@ void objects_thin(struct pool *pool, struct tenant *taker, uint32_t spared)
 	object_order_back(pool);
 }
 
-void objects_window(struct pool *pool, const struct evict_request *request)
+static void window(struct pool *pool, const struct evict_request *request)
 {
 	bool *stays = pool->objects->stays;
 	uint32_t end = object_end_of(pool);
@@ -249,7 +244,7 @@ void objects_window(struct pool *pool, const struct evict_request *request)
 				stays[above] = true;
 }
 
-bool objects_window_has(const struct pool *pool, uint64_t word)
+static bool window_has(const struct pool *pool, uint64_t word)
 {
 	uint32_t number = page_word_owner(word);
 
@@ -257,12 +252,12 @@ bool objects_window_has(const struct pool *pool, uint64_t word)
 		!pool->objects->stays[number];
 }
 
-float objects_score(const struct pool *pool, uint64_t word)
+static float score(const struct pool *pool, uint64_t word)
 {
 	return pool->objects->of[page_word_owner(word)].candidate.score;
 }
 
-float objects_highest_score(const struct pool *pool)
+static float highest_score(const struct pool *pool)
 {
 	float highest = 0;
 
@@ -275,7 +270,7 @@ float objects_highest_score(const struct pool *pool)
 	return highest;
 }
 
-uint32_t objects_see(const struct pool *pool, struct evict_sight *sights, uint32_t now_ms)
+static uint32_t see(const struct pool *pool, struct evict_sight *sights, uint32_t now_ms)
 {
 	uint32_t count = 0;
 
@@ -296,7 +291,7 @@ uint32_t objects_see(const struct pool *pool, struct evict_sight *sights, uint32
 	return count;
 }
 
-uint32_t objects_candidates(
+static uint32_t candidates_list(
 	struct pool *pool, const struct evict_request *request, struct evict_candidate *candidates, uint32_t now_ms)
 {
 	uint32_t count = 0;
@@ -304,14 +299,14 @@ uint32_t objects_candidates(
 	if (!asks_for_objects(request))
 		return 0;
 	objects_order_look_at_pins(pool);
-	objects_window(pool, request);
+	window(pool, request);
 	for (uint32_t i = 1; i < object_end_of(pool); i++)
 		if (is_in_order(pool, i) && !pool->objects->stays[i] && object_page_stands(&pool->objects->of[i]))
 			candidates[count++] = candidate_of(pool, i, now_ms);
 	return count;
 }
 
-void objects_scored(struct pool *pool, const struct evict_candidate *candidates, uint32_t count)
+static void scored(struct pool *pool, const struct evict_candidate *candidates, uint32_t count)
 {
 	for (uint32_t i = 0; i < count; i++) {
 		pool->objects->of[candidates[i].object].candidate = candidates[i];
@@ -319,7 +314,7 @@ void objects_scored(struct pool *pool, const struct evict_candidate *candidates,
 	}
 }
 
-void objects_evict_at(struct pool *pool, uint32_t first, uint32_t count)
+static void evict_at(struct pool *pool, uint32_t first, uint32_t count)
 {
 	const uint32_t *sorted = pool->objects->sorted;
 	bool *goes = pool->objects->goes;
@@ -327,7 +322,7 @@ void objects_evict_at(struct pool *pool, uint32_t first, uint32_t count)
 
 	memset(goes, 0, object_end_of(pool) * sizeof(*goes));
 	for (uint32_t page = first; page < first + count; page++)
-		if (objects_window_has(pool, pool_word(pool, page)))
+		if (window_has(pool, pool_word(pool, page)))
 			goes[page_word_owner(pool_word(pool, page))] = true;
 	count_sorted = objects_sort(pool, is_in_order);
 	for (uint32_t i = 0; i < count_sorted; i++)
@@ -337,3 +332,22 @@ void objects_evict_at(struct pool *pool, uint32_t first, uint32_t count)
 		if (goes[sorted[count_sorted]])
 			evict_one_object(pool, sorted[count_sorted]);
 }
+
+const struct evict_source objects_evict_source = {
+	.order = objects_order_begin,
+	.see = see,
+	.candidates = candidates_list,
+	.scored = scored,
+	.evictable = evictable,
+	.before = before,
+	.next = next_object,
+	.take = take,
+	.back = object_order_back,
+	.window = window,
+	.window_has = window_has,
+	.score = score,
+	.highest_score = highest_score,
+	.evict_at = evict_at,
+	.offered = object_order_offered_pages,
+	.holders = objects_holders,
+};

@@ -445,7 +445,7 @@ int objects_order_begin(struct pool *pool)
 	for (uint32_t i = 0; i < CONFIG_TENANTS_MAX; i++)
 		pool->tenants[i].idle_pages = 0;
 	/* At the start of an agent nothing is known of any yet: objects_recover() begins anew. */
-	count = pool->objects->live ? objects_sort(pool, is_there) : 0;
+	count = pool->object_count ? objects_sort(pool, is_there) : 0;
 	for (uint32_t i = 0; i < count; i++) {
 		object_of(pool, pool->objects->sorted[i])->node = 0;
 		object_of(pool, pool->objects->sorted[i])->in_order = false;

@@ -62,7 +62,7 @@ void object_pins_look(const struct pool *pool, uint32_t number, struct object_pi
 	}
 }
 
-void object_holders(const struct pool *pool, uint32_t number, object_holder_found *found, void *context)
+void object_holders(const struct pool *pool, uint32_t number, evict_holder_found *found, void *context)
 {
 	uint32_t left = atomic_load_explicit(&object_record(pool, number)->readers, memory_order_relaxed),
 		 page = object_page(pool, number);
@@ -79,7 +79,7 @@ void object_holders(const struct pool *pool, uint32_t number, object_holder_foun
 	}
 }
 
-void objects_holders(const struct pool *pool, object_holder_found *found, void *context)
+void objects_holders(const struct pool *pool, evict_holder_found *found, void *context)
 {
 	const struct bitmap *pinnable = &pool->objects->pinnable;
 

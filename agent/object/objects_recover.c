@@ -193,7 +193,7 @@ static void index_recover(struct pool *pool)
 
 		if (state == OBJECT_NONE)
 			continue;
-		pool->objects->live++;
+		pool->object_count++;
 		if (object_kept_by_pins(object_record(pool, i)))
 			bitmap_add(&pool->objects->pinnable, i);
 		bitmap_remove(&pool->objects->unused, i);

@@ -5,6 +5,7 @@
 #include "agent/object/objects.h"
 
 #include "agent/session/asked.h"
+#include "agent/session/session.h"
 #include "agent/base/crash_point.h"
 #include "agent/base/descriptors.h"
 #include "agent/session/session_limits.h"
@@ -13,7 +14,6 @@
 #include "agent/keeper/channel.h"
 #include "agent/pages/lease.h"
 #include "agent/base/log.h"
-#include "agent/pages/requests.h"
 #include "shm/lease_bitmap.h"
 
 #include <errno.h>
@@ -68,12 +68,6 @@ static bool role_held(const struct session *session, const char *role, uint64_t 
 				atomic_load_explicit(&record->token, memory_order_acquire) == token;
 	}
 	return false;
-}
-
-static void serve_waiters(struct pool *pool)
-{
-	if (pool->waiter_count)
-		requests_serve_waiters(pool, NULL);
 }
 
 /* ---- publish ---- */
@@ -277,7 +271,7 @@ static int publish(struct question *q, const struct msg_object_publish_request *
 	event_publish(pool->agent, EVENT_OBJECT_PUBLISHED, pool, q->session->id, reply->version,
 		"object '%s' version %llu published, %u pages", request->name, (unsigned long long)reply->version,
 		manifest->header->pages);
-	serve_waiters(pool);
+	pool_mark_freed(pool);
 	return 0;
 }
 
@@ -496,7 +490,7 @@ static void change_carry_out(struct session *session, uint32_t verb, const struc
 		object_reader_drop(pool, reply->object, session->id);
 	else if (verb == VERB_DELETE && object_state(pool, reply->object) == OBJECT_CURRENT)
 		object_delete(pool, reply->object);
-	serve_waiters(pool);
+	pool_mark_freed(pool);
 }
 
 static void answer_change(struct question *q, const struct msg_object_change_request *request)

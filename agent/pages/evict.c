@@ -3,9 +3,7 @@
 #include "agent/pages/flight.h"
 #include "agent/base/journal.h"
 #include "agent/base/log.h"
-#include "agent/object/objects.h"
-#include "agent/session/session.h"
-#include "agent/spill/spill.h"
+#include "agent/pages/session_state.h"
 #include "agent/trust/trust.h"
 #include "shm/doorbell.h"
 #include "shm/lease_bitmap.h"
@@ -78,8 +76,7 @@ static int policy_change(struct pool *pool, const struct evict_policy *policy)
 	if (policy->create(pool->page_count, &state))
 		return -ENOMEM;
 	pool->evict.policy = policy;
-	/* At the start there are no objects yet. */
-	if (pool->objects && objects_order_begin(pool)) {
+	if (pool->evict.source && pool->evict.source->order(pool)) {
 		pool->evict.policy = before;
 		policy->destroy(state);
 		return -ENOMEM;
@@ -250,7 +247,7 @@ static uint32_t evict_one(struct pool *pool, const struct evict_candidate *candi
 			;
 		else if (!spills(tag))
 			taken = block_take(pool, session, run_count);
-		else if (!spill_begin(session, page, tag, candidate->pages, NULL))
+		else if (!pool->saver->begin(session, page, tag, candidate->pages, NULL))
 			leaving = candidate->pages;
 	}
 	if (!taken && !leaving)
@@ -299,7 +296,7 @@ int evict_to_spill(struct session *session, uint32_t page, uint64_t tag, const s
 		pages = now == tag && !tag_is_free(tag) && tag_evictable(tag)
 			? block_walk(pool, session, page, tag, &budget, NULL)
 			: 0;
-		error = pages ? spill_begin(session, page, tag, pages, asker) : -ESTALE;
+		error = pages ? pool->saver->begin(session, page, tag, pages, asker) : -ESTALE;
 	}
 	if (error)
 		atomic_store_explicit(&pool->segment.pages[page], word, memory_order_seq_cst);
@@ -452,7 +449,7 @@ static void scan(struct pool *pool, const struct evict_request *request)
 			session->walk_budget = session->leased;
 		}
 		pages = block_walk(pool, session, page, tag, &session->walk_budget, NULL);
-		if (!pages || (spills(tag) && !spill_possible(pool, page, pages)))
+		if (!pages || (spills(tag) && !pool->saver->possible(pool, page, pages)))
 			continue;
 		candidate = &evict->queue[count++];
 		*candidate = (struct evict_candidate){
@@ -469,14 +466,14 @@ static void scan(struct pool *pool, const struct evict_request *request)
 		};
 	}
 	/* Behind the blocks, for their scores. Each has a page of its own, so there is room for all. */
-	objects = objects_candidates(pool, request, evict->queue + count, now);
+	objects = pool->evict.source->candidates(pool, request, evict->queue + count, now);
 	if (evict->policy->see) {
-		seen += objects_see(pool, evict->sights + seen, now);
+		seen += pool->evict.source->see(pool, evict->sights + seen, now);
 		evict->policy->see(evict->policy_state, evict->sights, seen);
 	}
 	cached = cached_first(evict->queue, count);
 	pool->evict.policy->score(pool->evict.policy_state, evict->queue + cached, count + objects - cached);
-	objects_scored(pool, evict->queue + count, objects);
+	pool->evict.source->scored(pool, evict->queue + count, objects);
 	evict->queue_objects = objects;
 	qsort(evict->queue, count, sizeof(*evict->queue), by_score);
 	evict->queue_head = 0;
@@ -517,7 +514,7 @@ static bool own_is_next(const struct evict_request *request, const struct evict_
 static bool queue_suffices(const struct pool *pool, const struct evict_request *request, uint32_t need)
 {
 	const struct evict_state *evict = &pool->evict;
-	uint32_t lost[CONFIG_TENANTS_MAX] = {0}, pages = 0, room = slots_room(&pool->spill->slots, clock_ms());
+	uint32_t lost[CONFIG_TENANTS_MAX] = {0}, pages = 0, room = pool->saver->room(pool);
 
 	for (uint32_t i = evict->queue_head; i < evict->queue_count && pages < need; i++) {
 		const struct evict_candidate *candidate = &evict->queue[i];
@@ -525,7 +522,7 @@ static bool queue_suffices(const struct pool *pool, const struct evict_request *
 		bool spill = spills(candidate->tag);
 
 		if (own_is_next(request, candidate))
-			return pages + objects_before(pool, request, candidate) >= need;
+			return pages + pool->evict.source->before(pool, request, candidate) >= need;
 		if (session && (!spill || room >= candidate->pages) &&
 			wanted(request, session, candidate->tag,
 				lost[session->tenant - pool->tenants] + candidate->pages)) {
@@ -534,7 +531,7 @@ static bool queue_suffices(const struct pool *pool, const struct evict_request *
 			room -= spill ? candidate->pages : 0;
 		}
 	}
-	return pages >= need || pages + objects_evictable(pool, request, lost) >= need;
+	return pages >= need || pages + pool->evict.source->evictable(pool, request, lost) >= need;
 }
 
 /*
@@ -545,7 +542,7 @@ enum { WINDOW_LEAST = 16, WINDOW_MOST = 256, WINDOW_BLOCKED = UINT16_MAX };
 
 static float highest_score(const struct pool *pool)
 {
-	float highest = objects_highest_score(pool);
+	float highest = pool->evict.source->highest_score(pool);
 
 	for (uint32_t i = 0; i < pool->evict.queue_count; i++)
 		if (!pool->evict.queue[i].cached && pool->evict.queue[i].score > highest)
@@ -565,7 +562,7 @@ static void window_costs(struct pool *pool, const struct evict_request *request,
 {
 	float highest = highest_score(pool);
 
-	objects_window(pool, request);
+	pool->evict.source->window(pool, request);
 	for (uint32_t page = 0; page < pool->segment.header->reserved_first; page++) {
 		uint64_t word = pool_word(pool, page);
 		const struct session *session = pool->sessions[page_word_session(word)];
@@ -578,9 +575,10 @@ static void window_costs(struct pool *pool, const struct evict_request *request,
 		bool there =
 			page_word_state(word) == PAGE_FREE && trust_reachable(pool, request->for_tenant->domain, page);
 
-		costs[page] = there || idle              ? 0
-			: objects_window_has(pool, word) ? window_cost(objects_score(pool, word), highest)
-							 : WINDOW_BLOCKED;
+		costs[page] = there || idle ? 0
+			: pool->evict.source->window_has(pool, word)
+			? window_cost(pool->evict.source->score(pool, word), highest)
+			: WINDOW_BLOCKED;
 	}
 	for (uint32_t i = 0; i < pool->evict.queue_count; i++) {
 		const struct evict_candidate *candidate = &pool->evict.queue[i];
@@ -634,7 +632,7 @@ bool evict_window(struct pool *pool, const struct evict_request *request, uint32
 			evict_one(pool, candidate);
 	}
 	if (found)
-		objects_evict_at(pool, *first, need);
+		pool->evict.source->evict_at(pool, *first, need);
 	return found;
 }
 
@@ -672,7 +670,7 @@ static uint32_t take_next(
 	struct pool *pool, const struct evict_request *request, uint32_t most, uint32_t *empty, bool *none)
 {
 	const struct evict_candidate *next = next_block(pool, request);
-	const struct evict_candidate *object = next && next->cached ? NULL : objects_next(pool, request);
+	const struct evict_candidate *object = next && next->cached ? NULL : pool->evict.source->next(pool, request);
 	uint32_t taken;
 
 	if (object && (!next || evict_order(object, next) < 0))
@@ -681,7 +679,7 @@ static uint32_t take_next(
 	if (*none)
 		return 0;
 	if (next == object)
-		return objects_take(pool, object->object);
+		return pool->evict.source->take(pool, object->object);
 	pool->evict.queue_head++;
 	taken = evict_one(pool, next);
 	*empty += next->cached ? taken : 0;
@@ -710,7 +708,7 @@ static void scan_for(struct pool *pool, const struct evict_request *request)
 {
 	static const struct evict_request everybody = {.by_operator = true};
 
-	objects_back(pool);
+	pool->evict.source->back(pool);
 	scan(pool, general(request) ? &everybody : request);
 	pool->evict.queue_general = general(request);
 }
@@ -741,7 +739,7 @@ uint32_t evict_pages(struct pool *pool, const struct evict_request *request)
 		if (request->by_operator)
 			atomic_store_explicit(&pool->ledger.header->verb.progress, taken, memory_order_relaxed);
 	}
-	objects_back(pool);
+	pool->evict.source->back(pool);
 	if (fresh && !taken && general(request) && !request->own_last)
 		*barren_of(pool, request) = clock_ns();
 	return taken;

@@ -47,6 +47,11 @@ struct evict_sight {
 	uint32_t touched; /* time stamp of that, as its worker wrote it */
 };
 
+typedef void evict_holder_found(void *context, uint32_t number, struct session *session, uint32_t pins);
+
+struct evict_request;
+struct lease_request;
+
 /* A policy. Calls come from the agent's one thread. */
 struct evict_policy {
 	const char *name;
@@ -74,7 +79,59 @@ double evict_usage_value(const struct evict_candidate *candidate);
 /* evict_order() - for sorting: below 0 where the left one goes first. No two are the same. */
 int evict_order(const struct evict_candidate *left, const struct evict_candidate *right);
 
+/*
+ * What saves the content of blocks that are evicted: agent/spill registers it as pool->saver. Its functions are
+ * described in agent/spill/spill.h.
+ */
+struct content_saver {
+	bool (*possible)(const struct pool *pool, uint32_t head, uint32_t pages);
+	/* Return how many pages could be saved now. */
+	uint32_t (*room)(const struct pool *pool);
+	int (*begin)(
+		struct session *session, uint32_t head, uint64_t tag, uint32_t pages, const struct spill_asker *asker);
+	void (*request)(struct session *session, uint32_t slot, const struct lease_request *ask);
+};
+
+/*
+ * Content beside blocks that may be evicted: agent/object registers it as pool->evict.source. In all of it a request
+ * may have what struct evict_request and the tenant rules say.
+ */
+struct evict_source {
+	/* Order all content by the policy in pool->evict; 0, -ENOMEM: nothing has changed. */
+	int (*order)(struct pool *pool);
+	/* List all content as sights; return how many. */
+	uint32_t (*see)(const struct pool *pool, struct evict_sight *sights, uint32_t now_ms);
+	/* List what this request may have, for its scores, which scored() returns. Cost: a look at each piece. */
+	uint32_t (*candidates)(struct pool *pool, const struct evict_request *request,
+		struct evict_candidate *candidates, uint32_t now_ms);
+	void (*scored)(struct pool *pool, const struct evict_candidate *candidates, uint32_t count);
+	/* Return the pages that the request may have beside lost[] of each tenant. Cost: a look at each tenant. */
+	uint32_t (*evictable)(const struct pool *pool, const struct evict_request *request, const uint32_t *lost);
+	/* Return the pages that the request may have and that precede a candidate. Cost: a look at each piece. */
+	uint32_t (*before)(
+		const struct pool *pool, const struct evict_request *request, const struct evict_candidate *limit);
+	/* Return the next piece in order, or NULL. take() evicts it: its pages, 0 if it was pinned just now. */
+	const struct evict_candidate *(*next)(struct pool *pool, const struct evict_request *request);
+	uint32_t (*take)(struct pool *pool, uint32_t number);
+	/* End a walk by next(), before another scan. */
+	void (*back)(struct pool *pool);
+	/*
+	 * Find what this request may have, with all that follows it; window_has(), whether a page with this word is of
+	 * that, score(), of such a page, and evict_at(), all that has a page in [first, first + count).
+	 */
+	void (*window)(struct pool *pool, const struct evict_request *request);
+	bool (*window_has)(const struct pool *pool, uint64_t word);
+	float (*score)(const struct pool *pool, uint64_t word);
+	float (*highest_score)(const struct pool *pool);
+	void (*evict_at)(struct pool *pool, uint32_t first, uint32_t count);
+	/* Return the pages that can be evicted without loss to the work of any tenant. */
+	uint32_t (*offered)(const struct pool *pool);
+	/* Call `found` for each session that pins a piece. */
+	void (*holders)(const struct pool *pool, evict_holder_found *found, void *context);
+};
+
 struct evict_state {
+	const struct evict_source *source; /* NULL: blocks are all that there is */
 	const struct evict_policy *policy;
 	void *policy_state;
 	struct evict_candidate *queue; /* [page_count], ordered, of the last scan */
@@ -118,7 +175,7 @@ void evict_queue_drop(struct pool *pool);
 /*
  * evict_pages() - take blocks and objects in one order until at least `pages` pages came free, or no candidate is
  * left. Returns pages taken; those of blocks that are spilled count, although they come free later
- * (spill->saving_pages).
+ * (pool->saving_pages).
  * @for_tenant:  who needs them: decides whose content may go (see tenant rules in docs/internals/agent.md); NULL: all
  *               above their minimum
  * @only:        only this session's blocks, and no objects; NULL: all

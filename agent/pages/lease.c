@@ -2,7 +2,6 @@
 
 #include "agent/pages/flight.h"
 #include "agent/base/journal.h"
-#include "agent/spill/spill.h"
 #include "agent/trust/trust.h"
 #include "shm/lease_bitmap.h"
 
@@ -286,7 +285,7 @@ static uint32_t beyond(uint32_t pages, uint32_t leaving)
 /* Pages that are being spilled or cleared, and on which no request counts that waits. */
 static uint32_t leaving(const struct pool *pool)
 {
-	return beyond(pool->spill->saving_pages + trust_coming(pool), pool->spill->claimed_pages);
+	return beyond(pool->saving_pages + trust_coming(pool), pool->claimed_pages);
 }
 
 /* What is idle in the session's own magazines and bitmap goes back, so that it can be lent anew in one piece. */
@@ -435,7 +434,7 @@ static bool make_run(struct session *session, uint32_t need, uint32_t flags)
 	if (longest_run(session, flags) >= need || !(flags & LEASE_CONTIGUOUS))
 		return longest_run(session, flags) >= need;
 	/* While blocks are on their way out of a place that was chosen before, no second one is chosen. */
-	if (pool->spill->saving_pages || trust_coming(pool) || !evict_window(pool, &request, need, &first))
+	if (pool->saving_pages || trust_coming(pool) || !evict_window(pool, &request, need, &first))
 		return false;
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
 		if (pool->sessions[id] && pool->sessions[id]->role == SESSION_WORKER)

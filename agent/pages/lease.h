@@ -6,7 +6,7 @@
 #ifndef GPOOL_AGENT_LEASE_H
 #define GPOOL_AGENT_LEASE_H
 
-#include "agent/session/session.h"
+#include "agent/pages/session_state.h"
 
 /* What a worker asks for, checked for its form; see struct lease_request. */
 struct lease_want {

@@ -5,9 +5,7 @@
 #include "agent/keeper/channel.h"
 #include "agent/pages/lease.h"
 #include "agent/base/log.h"
-#include "agent/object/objects.h"
-#include "agent/session/session.h"
-#include "agent/spill/spill.h"
+#include "agent/pages/session_state.h"
 #include "agent/trust/trust.h"
 
 #include <errno.h>
@@ -271,7 +269,7 @@ static uint32_t session_offered(const struct session *session)
  */
 static uint32_t pool_offered(const struct pool *pool)
 {
-	uint32_t offered = object_order_offered_pages(pool);
+	uint32_t offered = pool->evict.source ? pool->evict.source->offered(pool) : 0;
 
 	for (uint32_t id = 1, left = pool->session_count; left && id < POOL_SESSIONS; id++) {
 		const struct session *session = pool->sessions[id];

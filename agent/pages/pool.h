@@ -53,15 +53,20 @@ struct pool {
 	struct tenant tenants[CONFIG_TENANTS_MAX];
 	uint32_t tenant_count;
 	struct waiter_list waiters;
+	bool pages_freed;       /* since the waiting requests were last served */
 	uint32_t waiter_count;  /* all */
 	uint32_t short_waiters; /* those that wait for the pool's pages, not at a limit of their own */
 	uint32_t leased;
+	uint32_t saving_pages;  /* of blocks that are being saved (agent/spill): they will be free */
+	uint32_t claimed_pages; /* of those and of pages being cleared, what waiting requests count on already */
 	struct ledger ledger;
 	struct page_run *runs; /* the ledger's: [page_count] of the step at hand */
 	struct evict_state evict;
 	struct objects *objects;
+	uint32_t object_count; /* records of objects that are not NONE */
 	struct jobs jobs;
 	struct spill *spill;
+	const struct content_saver *saver;
 	uint64_t refill_ns[REFILL_SAMPLES]; /* ring of the latest */
 	uint64_t refill_count;
 	uint64_t leak_scan_ms;
@@ -75,6 +80,12 @@ struct pool {
 	uint64_t evict_rest_ms;                              /* no watermark eviction before */
 	bool evicting;                                       /* between the watermarks: started, not yet at the stop */
 };
+
+/* pool_mark_freed() - have the loop serve the waiting requests at the end of this pass. */
+static inline void pool_mark_freed(struct pool *pool)
+{
+	pool->pages_freed = true;
+}
 
 /* pool_count_words() - fill the counts and the indexes of free pages from the page words. */
 void pool_count_words(struct pool *pool);

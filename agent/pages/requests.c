@@ -7,8 +7,7 @@
 #include "agent/pages/flight.h"
 #include "agent/base/journal.h"
 #include "agent/pages/lease.h"
-#include "agent/object/objects.h"
-#include "agent/spill/spill.h"
+#include "agent/pages/object_records.h"
 #include "agent/trust/trust.h"
 #include "shm/doorbell.h"
 
@@ -117,7 +116,7 @@ static void shortage_look(struct pool *pool)
 		shortage.budget[id] = pool->sessions[id] ? pool->sessions[id]->leased : 0;
 	pool->shortage_pinned = pool->shortage_object = 0;
 	blocks_pinned(&shortage);
-	objects_holders(pool, object_is_pinned, &shortage);
+	pool->evict.source->holders(pool, object_is_pinned, &shortage);
 	for (uint32_t id = 0; id < POOL_SESSIONS; id++)
 		if (shortage.pinned_by[id] > shortage.pinned_by[holder])
 			holder = id;
@@ -205,25 +204,25 @@ static bool leaving(const struct session *session, const struct waiter *waiter, 
 
 	if (clock_ns() - waiter->started_ns >= LEAVING_PATIENCE_MS * UINT64_C(1000000))
 		return false;
-	return (pool->spill->saving_pages && !(waiter->want.flags & LEASE_NO_EVICT)) ||
+	return (pool->saving_pages && !(waiter->want.flags & LEASE_NO_EVICT)) ||
 		(trust_coming(pool) && error == -ENOSPC);
 }
 
 /* What others count on is not there for this one. */
 static int grant(struct session *session, struct waiter *waiter, struct lease_grant *granted)
 {
-	struct spill *spill = session->pool->spill;
+	struct pool *pool = session->pool;
 	int error;
 
 	if (waiter->claims)
-		spill->claimed_pages -= waiter->want.need;
+		pool->claimed_pages -= waiter->want.need;
 	waiter->claims = false;
 	waiter->want.slot = waiter->slot;
 	waiter->want.word = waiter->word;
 	error = lease_grant(session, &waiter->want, granted);
 	if (error && leaving(session, waiter, error)) {
 		waiter->claims = true;
-		spill->claimed_pages += waiter->want.need;
+		pool->claimed_pages += waiter->want.need;
 	}
 	return error;
 }
@@ -295,7 +294,7 @@ static void waiters_publish(struct pool *pool)
 static void waiter_remove(struct pool *pool, struct waiter *waiter)
 {
 	if (waiter->claims)
-		pool->spill->claimed_pages -= waiter->want.need;
+		pool->claimed_pages -= waiter->want.need;
 	TAILQ_REMOVE(&pool->waiters, waiter, link);
 	pool->waiter_count--;
 	free(waiter);
@@ -351,6 +350,15 @@ void requests_serve_waiters(struct pool *pool, const struct session *ringer)
 	waiters_publish(pool);
 }
 
+void requests_pass(struct pool *pool)
+{
+	if (!pool->pages_freed)
+		return;
+	pool->pages_freed = false;
+	if (pool->waiter_count)
+		requests_serve_waiters(pool, NULL);
+}
+
 void requests_forget(struct session *session)
 {
 	struct pool *pool = session->pool;
@@ -374,7 +382,8 @@ static bool is_waiting(const struct session *session, uint32_t slot)
 	return false;
 }
 
-static void request_serve(struct session *session, uint32_t slot_index)
+/* Return: 0, or -EPROTO: the slot holds what no library writes. */
+static int request_serve(struct session *session, uint32_t slot_index)
 {
 	struct lease_request *slot = &session->segment.requests[slot_index];
 	struct pool *pool = session->pool;
@@ -384,11 +393,11 @@ static void request_serve(struct session *session, uint32_t slot_index)
 	asked.word = atomic_load_explicit(&slot->state, memory_order_acquire);
 	/* The mover is at it: the slot waits. */
 	if (session->spill_requests >> slot_index & 1)
-		return;
+		return 0;
 	if (lease_state_of(asked.word) == LEASE_CANCELLED && !is_waiting(session, slot_index))
 		requests_give_back(session, slot_index);
 	if (lease_state_of(asked.word) != LEASE_REQUESTED || is_waiting(session, slot_index))
-		return;
+		return 0;
 	/* Read once; the worker may change them meanwhile. */
 	kind = *(volatile uint32_t *)&slot->kind;
 	asked.want.need = *(volatile uint32_t *)&slot->need;
@@ -396,54 +405,59 @@ static void request_serve(struct session *session, uint32_t slot_index)
 	asked.want.flags = *(volatile uint32_t *)&slot->flags;
 	timeout_ms = *(volatile uint32_t *)&slot->timeout_ms;
 	if (kind == LEASE_RESTORE || kind == LEASE_DISCARD || kind == LEASE_SPILL) {
-		spill_request(session, slot_index,
+		pool->saver->request(session, slot_index,
 			&(struct lease_request){.state = asked.word,
 				.kind = kind,
 				.need = asked.want.need,
 				.flags = asked.want.flags,
 				.first_page = *(volatile uint32_t *)&slot->first_page,
 				.tag = *(volatile uint64_t *)&slot->tag});
-		return;
+		return 0;
 	}
 	if (kind != LEASE_TAKE || asked.want.flags & ~(uint32_t)LEASE_FLAGS) {
 		refuse(session, &asked, -EINVAL);
-		session_damage(session, "a lease request of an unknown kind");
-		return;
+		return -EPROTO;
 	}
 	if (asked.want.need < 1 || asked.want.need > pool->page_count) {
 		refuse(session, &asked, -EINVAL);
-		return;
+		return 0;
 	}
 	if (serve(session, &asked, timeout_ms == 0))
-		return;
+		return 0;
 	waiter = malloc(sizeof(*waiter));
 	if (!waiter) {
-		pool->spill->claimed_pages -= asked.claims ? asked.want.need : 0;
+		pool->claimed_pages -= asked.claims ? asked.want.need : 0;
 		refuse(session, &asked, -ENOMEM);
-		return;
+		return 0;
 	}
 	*waiter = asked;
 	waiter->deadline_ms = clock_ms() + timeout_ms;
 	waiter_insert(pool, waiter);
 	waiters_publish(pool);
 	pool_update_pressure(pool);
+	return 0;
 }
 
-void requests_restart(struct session *session)
+uint32_t requests_restart(struct session *session)
 {
-	for (uint32_t slot = 0; slot < SESSION_REQUESTS && session->state == SESSION_LIVE; slot++)
-		request_serve(session, slot);
+	uint32_t malformed = 0;
+
+	for (uint32_t slot = 0; slot < SESSION_REQUESTS; slot++)
+		malformed += request_serve(session, slot) != 0;
+	return malformed;
 }
 
-void requests_doorbell(struct session *session)
+uint32_t requests_doorbell(struct session *session)
 {
+	uint32_t malformed = 0;
 	uint64_t pending;
 
 	if (session->state != SESSION_LIVE || session->role != SESSION_WORKER)
-		return;
+		return 0;
 	pending = atomic_exchange_explicit(&session->segment.header->requests_pending, 0, memory_order_acq_rel);
-	for (; pending && session->state == SESSION_LIVE; pending &= pending - 1)
-		request_serve(session, (uint32_t)__builtin_ctzll(pending));
+	for (; pending; pending &= pending - 1)
+		malformed += request_serve(session, (uint32_t)__builtin_ctzll(pending)) != 0;
 	if (session->pool->waiter_count)
 		requests_serve_waiters(session->pool, session);
+	return malformed;
 }

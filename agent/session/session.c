@@ -199,7 +199,7 @@ static bool handle_allowed(const struct session *session, uint32_t handle)
 	for (uint32_t page = handle * per_handle; page < (handle + 1) * per_handle; page++) {
 		uint64_t word = pool_word(session->pool, page);
 
-		if (page_word_state(word) == PAGE_SHARED ? objects_may_map(session->pool, session, word)
+		if (page_word_state(word) == PAGE_SHARED ? object_may_map(session->pool, session->id, word)
 							 : page_word_owner(word) == session->id)
 			return true;
 	}
@@ -447,10 +447,18 @@ static void pidfd_ready(struct event_source *source, uint32_t events)
 		process_died(session);
 }
 
+static void requests_damage(struct session *session, uint32_t malformed)
+{
+	while (malformed--)
+		session_damage(session, "a lease request of an unknown kind");
+}
+
 static void doorbell_ready(struct event_source *source, uint32_t events)
 {
+	struct session *session = session_of(source, doorbell);
+
 	(void)events;
-	requests_doorbell(session_of(source, doorbell));
+	requests_damage(session, requests_doorbell(session));
 }
 
 static int send_admission(struct session *session)
@@ -826,7 +834,7 @@ void session_resume(struct session *session)
 	}
 	if (record->state == LEDGER_SESSION_SENDING)
 		ledger_state(session, LEDGER_SESSION_LIVE);
-	requests_restart(session);
+	requests_damage(session, requests_restart(session));
 }
 
 void session_add_totals(const struct session *session, struct session_totals *totals)
@@ -884,8 +892,7 @@ void session_end(struct session *session, enum session_end how)
 		event_publish(pool->agent, EVENT_SESSION_END, pool, session->id, pages, "'%s' ended, %u pages back",
 			session->name, pages);
 	}
-	if (pool->waiter_count)
-		requests_serve_waiters(pool, NULL);
+	pool_mark_freed(pool);
 }
 
 void session_disconnect(struct session *session, int error, const char *why)

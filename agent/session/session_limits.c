@@ -2,7 +2,6 @@
 #include "agent/session/session_limits.h"
 
 #include "agent/base/descriptors.h"
-#include "agent/object/objects.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -102,7 +101,7 @@ bool descriptors_left(const struct agent *agent, uint32_t wanted)
 	uint64_t used = DESCRIPTORS_OWN;
 
 	for (uint32_t i = 0; i < agent->pool_count; i++)
-		used += DESCRIPTORS_OF_POOL + agent->pools[i]->objects->live + agent->pools[i]->physical.exported +
+		used += DESCRIPTORS_OF_POOL + agent->pools[i]->object_count + agent->pools[i]->physical.exported +
 			agent->pools[i]->timeline_count +
 			(uint64_t)DESCRIPTORS_OF_SESSION * agent->pools[i]->session_count;
 	return used + wanted <= descriptors_most();

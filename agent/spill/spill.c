@@ -133,7 +133,7 @@ void spill_job_done(struct pool *pool, const struct mover_result *result)
 
 /* ---- out of the pool ---- */
 
-bool spill_possible(const struct pool *pool, uint32_t head, uint32_t pages)
+static bool spill_possible(const struct pool *pool, uint32_t head, uint32_t pages)
 {
 	const struct spill *spill = pool->spill;
 	uint64_t now = clock_ms();
@@ -142,7 +142,8 @@ bool spill_possible(const struct pool *pool, uint32_t head, uint32_t pages)
 		(!spill->rest_ms[head] || (int32_t)((uint32_t)now - spill->rest_ms[head]) >= 0);
 }
 
-int spill_begin(struct session *session, uint32_t head, uint64_t tag, uint32_t pages, const struct spill_asker *asker)
+static int spill_begin(
+	struct session *session, uint32_t head, uint64_t tag, uint32_t pages, const struct spill_asker *asker)
 {
 	struct pool *pool = session->pool;
 	struct spill *spill = pool->spill;
@@ -239,7 +240,7 @@ static void save_end(struct pool *pool, struct spill_block *block)
 	session->evicted_pages += block->pages;
 	session->tenant->evicted_pages += block->pages;
 	pool->evicted_unannounced += block->pages;
-	pool->spill->freed = true;
+	pool_mark_freed(pool);
 	pool_count(pool, POOL_COUNT_EVICTIONS, 1);
 	pool_count(pool, POOL_COUNT_EVICTED_PAGES, block->pages);
 	pool_count(pool, POOL_COUNT_SPILLED_PAGES, block->pages);
@@ -293,7 +294,7 @@ static void load_bury(struct pool *pool, struct spill_block *block)
 		if (pool_word(pool, slot->page) == page_word_make(PAGE_RETIRED, 0, slot->generation + 1))
 			pool_take_back(pool, slot->page, 1);
 	}
-	pool->spill->freed = true;
+	pool_mark_freed(pool);
 	spill_block_end(pool, block);
 	spill_block_drop(pool, block);
 }
@@ -458,7 +459,7 @@ static int spill_ask(struct session *session, uint32_t slot, const struct lease_
 	return 0;
 }
 
-void spill_request(struct session *session, uint32_t slot, const struct lease_request *ask)
+static void spill_request(struct session *session, uint32_t slot, const struct lease_request *ask)
 {
 	struct spill_block *block = spill_block_find(session->pool, session->id, ask->tag);
 	int error = -EINVAL;
@@ -571,11 +572,9 @@ void spill_go_on(struct pool *pool)
 	blocks_end(pool);
 	spill_sink_some(pool);
 	submit(pool);
-	if (!spill->freed && pages_move(spill))
-		return;
-	spill->freed = false;
-	if (pool->waiter_count)
-		requests_serve_waiters(pool, NULL);
+	/* Requests that counted on those pages are refused at last. */
+	if (!pages_move(spill))
+		pool_mark_freed(pool);
 }
 
 void spill_tick(struct pool *pool)
@@ -585,3 +584,15 @@ void spill_tick(struct pool *pool)
 	if (slots_tidy(&pool->spill->slots))
 		agent_need_tick(pool->agent, SPILL_TIDY_TICK_MS);
 }
+
+static uint32_t spill_room(const struct pool *pool)
+{
+	return slots_room(&pool->spill->slots, clock_ms());
+}
+
+const struct content_saver spill_saver = {
+	.possible = spill_possible,
+	.room = spill_room,
+	.begin = spill_begin,
+	.request = spill_request,
+};

@@ -72,12 +72,8 @@ struct spill {
 	struct spill_list working;
 	struct spill_list aged;      /* saved first, first */
 	struct spill_block *sinking; /* one at a time */
-	uint32_t saving_pages;       /* that will come free */
 	uint32_t loading_pages;
-	/* of the saving ones, those that requests which wait already count on; requests.c */
-	uint32_t claimed_pages;
 	uint32_t lost_blocks; /* content that could not be read back */
-	bool freed;           /* pages came free since waiters were last served */
 };
 
 /* spill_open() - the tiers, from the keeper when it holds some. Return: 0 or what making them said, which is logged. */
@@ -91,22 +87,18 @@ void spill_close(struct pool *pool);
 void spill_recover_ends(struct pool *pool);
 void spill_recover(struct pool *pool);
 
-/* spill_possible() - whether the block of so many pages that starts at `head` could be saved now. */
-bool spill_possible(const struct pool *pool, uint32_t head, uint32_t pages);
-
 /*
- * spill_begin() - save the block at `head`, which is marked EVICTING and was seen unpinned, its fence reached. On
- * success its pages are MOVING, and in the end free or, when it fails, the session's again. `asker`: whose request it
- * is, answered then; NULL: nobody's.
+ * possible() - whether the block of so many pages that starts at `head` could be saved now.
+ *
+ * begin() - save the block at `head`, which is marked EVICTING and was seen unpinned, its fence reached. On success its
+ * pages are MOVING, and in the end free or, when it fails, the session's again. `asker`: whose request it is, answered
+ * then; NULL: no session's.
  * Return: 0, or -EOPNOTSUPP, -EIO (no mover serves), -ENOSPC (no slots), -EBUSY (on its way already), -EAGAIN (the
  * entry has changed), -ENOMEM; nothing changed.
+ *
+ * request() - serve a LEASE_RESTORE, LEASE_DISCARD or LEASE_SPILL; answered now or later. `ask` is the caller's copy.
  */
-int spill_begin(struct session *session, uint32_t head, uint64_t tag, uint32_t pages, const struct spill_asker *asker);
-
-/*
- * spill_request() - a LEASE_RESTORE, LEASE_DISCARD or LEASE_SPILL; answered now or later. `ask` is the caller's copy.
- */
-void spill_request(struct session *session, uint32_t slot, const struct lease_request *ask);
+extern const struct content_saver spill_saver;
 
 /* spill_session_ends() - before its pages are taken back. */
 void spill_session_ends(struct session *session);

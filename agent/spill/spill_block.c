@@ -4,7 +4,7 @@
 #include "agent/pages/evict.h"
 #include "agent/pages/pool.h"
 #include "agent/pages/requests.h"
-#include "agent/session/session.h"
+#include "agent/pages/session_state.h"
 #include "shm/doorbell.h"
 #include "shm/lease_bitmap.h"
 
@@ -105,7 +105,7 @@ void spill_block_free(struct pool *pool, struct spill_block *block)
 
 void spill_saving_count(struct pool *pool, const struct spill_block *block, int64_t pages)
 {
-	pool->spill->saving_pages = (uint32_t)(pool->spill->saving_pages + pages);
+	pool->saving_pages = (uint32_t)(pool->saving_pages + pages);
 	block->session->saving = (uint32_t)(block->session->saving + pages);
 	block->session->tenant->saving = (uint32_t)(block->session->tenant->saving + pages);
 }

@@ -12,7 +12,7 @@
 #include "agent/base/crash_point.h"
 #include "agent/base/log.h"
 #include "agent/pages/pool.h"
-#include "agent/session/session.h"
+#include "agent/pages/session_state.h"
 
 #include <errno.h>
 #include <stdlib.h>

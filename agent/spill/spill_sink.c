@@ -3,7 +3,7 @@
 
 #include "agent/base/crash_point.h"
 #include "agent/pages/pool.h"
-#include "agent/session/session.h"
+#include "agent/pages/session_state.h"
 
 #include <errno.h>
 #include <string.h>

@@ -94,6 +94,7 @@ int spill_open(struct pool *pool, const struct module_start *start)
 	if (!spill)
 		return -ENOMEM;
 	pool->spill = spill;
+	pool->saver = &spill_saver;
 	TAILQ_INIT(&spill->working);
 	TAILQ_INIT(&spill->aged);
 	spill->slots.tiers[MOVER_TIER_MEMORY].fd = spill->slots.tiers[MOVER_TIER_FILE].fd = -1;

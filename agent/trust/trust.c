@@ -3,7 +3,7 @@
 
 #include "agent/base/crash_point.h"
 #include "agent/base/log.h"
-#include "agent/object/objects.h"
+#include "agent/pages/object_records.h"
 #include "agent/session/session.h"
 
 #include <errno.h>
@@ -385,7 +385,7 @@ static bool page_in_use(const struct session *session, uint32_t page)
 	uint64_t word = pool_word(session->pool, page);
 
 	if (page_word_state(word) == PAGE_SHARED)
-		return objects_may_map(session->pool, session, word);
+		return object_may_map(session->pool, session->id, word);
 	return page_word_owner(word) == session->id &&
 		!(atomic_load_explicit(&session->segment.free_bits[page / 64], memory_order_relaxed) >> (page % 64) &
 			1);

@@ -57,7 +57,6 @@ struct trust {
 	uint64_t rest_ms;  /* no scrub is begun before: one failed */
 	uint64_t ahead_ms; /* nothing is made ready ahead before */
 	bool told;         /* that scrubs fail */
-	bool freed;        /* pages came free since waiters were last served */
 };
 
 /* trust_wanted() - whether this pool tells domains apart. One that did once does so for good. */

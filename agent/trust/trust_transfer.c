@@ -12,7 +12,6 @@
 #include "agent/pages/event.h"
 #include "agent/spill/jobs.h"
 #include "agent/base/log.h"
-#include "agent/pages/requests.h"
 #include "agent/session/session.h"
 
 #include <errno.h>
@@ -127,7 +126,7 @@ static void transfer_end(struct pool *pool, uint32_t handle)
 	transfer_set(pool, handle, LEDGER_TRANSFER_NONE);
 	moving_set(trust, handle, false);
 	trust->cleaning -= trust->per_handle;
-	trust->freed = true;
+	pool_mark_freed(pool);
 }
 
 static void scrub_failed(struct pool *pool, uint32_t page, int error)
@@ -174,16 +173,8 @@ void trust_job_done(struct pool *pool, const struct mover_result *result)
 
 void trust_go_on(struct pool *pool)
 {
-	struct trust *trust = pool->trust;
-
-	if (!trust)
-		return;
-	scrubs_submit(pool);
-	if (!trust->freed)
-		return;
-	trust->freed = false;
-	if (pool->waiter_count)
-		requests_serve_waiters(pool, NULL);
+	if (pool->trust)
+		scrubs_submit(pool);
 }
 
 /* ---- begin ---- */

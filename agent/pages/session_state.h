@@ -1,0 +1,56 @@
+/*
+ * session_state.h - the state of a session: what every room reads of a process that pages are lent to. The life of a
+ * session, from the attach to its end, is in agent/session/session.h.
+ */
+#ifndef GPOOL_AGENT_SESSION_STATE_H
+#define GPOOL_AGENT_SESSION_STATE_H
+
+#include "agent/pages/pool.h"
+#include "shm/session_segment.h"
+
+#include <sys/queue.h>
+
+enum session_role { SESSION_WORKER, SESSION_OBSERVER, SESSION_ADMIN };
+enum session_state { SESSION_LIVE, SESSION_CLOSING, SESSION_CLOSED, SESSION_DEAD };
+
+struct session {
+	struct pool *pool;
+	uint32_t id; /* also the owner number of its pages */
+	enum session_state state;
+	enum session_role role;
+	bool privileged; /* may use the reserved pages */
+	struct event_source socket, pidfd, doorbell;
+	struct session_segment segment;
+	int segment_fd;
+	int timeline_fd; /* of the page that it shows to others; -1: none */
+	pid_t pid;
+	uid_t uid;
+	char name[64];
+	struct tenant *tenant;
+	uint32_t domain;  /* trust domain, that of the tenant at the attach */
+	bool silent;      /* has not let go of pages that are wanted for another trust domain */
+	uint64_t died_ms; /* its process is dead, and its pages are kept for trust.death_grace */
+	uint8_t token[16];
+	uint64_t attached_ms;
+	uint64_t closing_ms;
+	uint32_t leased;
+	uint32_t limit;          /* 0: the tenant's */
+	uint32_t quota;          /* what it asked for itself: the limit, until poolctl says otherwise */
+	uint64_t at_limit_ms;    /* when one of its waiters at a limit was last tried */
+	uint64_t quota_event_ms; /* when its last refusal at a limit was announced */
+	uint32_t batch;          /* pages per refill; grows with demand */
+	uint64_t last_refill_ms;
+	uint64_t refills, refusals, evicted_pages, reclaimed_pages, damage;
+	uint32_t objects_open; /* named objects that it reads */
+	uint64_t walk_scan;    /* the scan for eviction that walk_budget belongs to */
+	uint32_t walk_budget;  /* pages of its blocks that this scan may still look at: honest blocks do not overlap */
+	LIST_HEAD(, spill_block) spilled; /* and those on their way there or back */
+	uint32_t spilled_pages;           /* of them, those that lie outside of the pool */
+	uint32_t saving;                  /* leased pages on their way to be spilled */
+	uint64_t spill_requests;          /* slots of requests about spilled blocks that are under way */
+	uint32_t doubts;                  /* pages of which it is open whether they are this session's; see recover.c */
+	uint8_t *leaks;                   /* by page, enum leak; made at the first suspicion */
+	struct session *next_dead;
+};
+
+#endif
