@@ -28,6 +28,7 @@
 
 #include <cmocka.h>
 
+#include "agent/config/recipe.h"
 #include "agent/mover/mover.h"
 #include "agent/spill/mover_queue.h"
 #include "cuda/gpu.h"
