@@ -64,7 +64,7 @@ enum gpu_call {
 	GPU_CALL_KINDS
 };
 
-/* The kernels that gpool brings along; what each takes stands in the header beside it, cuda/kernels/. */
+/* The kernels of gpool; the arguments of each are described in its header in cuda/kernels/. */
 enum gpu_kernel {
 #define KERNEL(id, name, file, args) GPU_KERNEL_##id,
 #include "cuda/kernels/kernels.def"
@@ -104,7 +104,7 @@ enum { GPU_EVENT_INTERPROCESS = 1u << 0 };
 enum {
 	GPU_CAP_IPC_EVENT = 1u << 0,
 	GPU_CAP_TIMELINE = 1u << 1,      /* gpu_timeline_write()/wait() on registered host memory */
-	GPU_CAP_EXPORT_OFFSET = 1u << 2, /* one exported FD may carry several handles, told apart by offset (host,
+	GPU_CAP_EXPORT_OFFSET = 1u << 2, /* one exported FD may carry several handles, distinguished by offset (host,
 	                                      unless they were made with GPU_OPEN_SEPARATE) */
 	GPU_CAP_HOST_POINTER = 1u << 3,  /* a device address may be read and written by the CPU (host) */
 	/* gpu_create() gives zeros (host); without it, what somebody else may have left */
@@ -197,8 +197,10 @@ const struct gpu_ops *gpu_ops_of(const struct gpu *gpu);
 
 /* gpu_granularity() - smallest size and alignment of a handle, bytes. 2 MB on A100 and H100; ask, never assume. */
 int gpu_granularity(struct gpu *gpu, uint64_t *bytes);
-/* gpu_memory_info() - of the device, whoever uses it; `host` knows of this process's creations only. An owner on `cuda`
- * asks the management library: -EOPNOTSUPP where there is none. */
+/*
+ * gpu_memory_info() - return free and total memory of the device, for all processes; `host` knows only allocations of
+ * this process. An owner on `cuda` asks the management library: -EOPNOTSUPP where it is missing.
+ */
 int gpu_memory_info(struct gpu *gpu, uint64_t *free_bytes, uint64_t *total_bytes);
 
 /*
@@ -235,9 +237,9 @@ int gpu_access(struct gpu *gpu, uint64_t va, uint64_t bytes, enum gpu_access acc
 
 int gpu_stream_create(struct gpu *gpu, struct gpu_stream **stream);
 /*
- * gpu_stream_adopt() - a stream that the program made by itself, to queue on and put timelines behind; it stays the
- * program's and is never given to gpu_stream_destroy(). native: a CUstream of the device's primary context (`cuda`), or
- * a stream that gpu_stream_create() made on this struct gpu (`host`), which is told from garbage: -EINVAL.
+ * gpu_stream_adopt() - use a stream that the program created, for queued work and timelines. The program keeps owning
+ * it; it must never be passed to gpu_stream_destroy(). native: a CUstream of the device's primary context (`cuda`), or
+ * a stream that gpu_stream_create() created on this struct gpu (`host`; any other value is rejected with -EINVAL).
  */
 int gpu_stream_adopt(struct gpu *gpu, void *native, struct gpu_stream **stream);
 /* gpu_stream_destroy() - lets queued work finish first. */
@@ -258,14 +260,14 @@ int gpu_copy(struct gpu *gpu, uint64_t to, uint64_t from, uint64_t bytes, struct
 int gpu_fill(struct gpu *gpu, uint64_t to, uint32_t value, uint64_t bytes, struct gpu_stream *stream);
 
 /*
- * gpu_launch() - queue a kernel. `args` is its struct, copied at the call; `args_bytes`, its size, must be what the
- * kernel takes (-EINVAL). The addresses in it are device addresses or registered memory, and nobody checks them: what
- * the kernel's own function refuses (each has one, which also knows its shape) is all that is refused. On `host` the
- * kernel's reference in C takes its turn in the stream; memory that it uses is not marked as used, and a wrong address
- * ends the process as it would end the context of `cuda`.
+ * gpu_launch() - queue a kernel. `args` is its struct, copied at the call; `args_bytes`, its size, must be the size
+ * that the kernel expects (-EINVAL). The addresses in it are device addresses or registered memory, and are not
+ * checked: gpu_launch() rejects only what the kernel's own function rejects (each kernel has such a function, which
+ * also computes its shape). On `host` the kernel's reference in C runs in stream order; memory that it uses is not
+ * marked as used, and an invalid address ends the process as it would end the context of `cuda`.
  *
  * On `cuda` the first launch from an image loads it: launch once before capturing a graph. -EOPNOTSUPP without
- * GPU_CAP_KERNELS, and when the driver is too old for what nvcc made.
+ * GPU_CAP_KERNELS, and if the driver is too old for the images that nvcc compiled.
  */
 int gpu_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args,
 	size_t args_bytes, struct gpu_stream *stream);
@@ -291,7 +293,7 @@ int gpu_host_register(struct gpu *gpu, void *memory, uint64_t bytes);
 int gpu_host_unregister(struct gpu *gpu, void *memory);
 
 /*
- * gpu_timeline_write() - when all work queued before is done, store `value` to *word with release order. word lies in
+ * gpu_timeline_write() - when all work queued before is done, store `value` to *word with release order. `word` is in
  * registered memory and may be shared with other processes, which read it with a plain acquire load.
  * gpu_timeline_wait() - queue a wait until *word >= value. Values of one word only grow, by less than 2^63 in all.
  */

@@ -63,7 +63,7 @@ unlock:
 	return ours;
 }
 
-/* memory_find() - what a handle of ours stands for, and take it out of the table when it is to be released. */
+/* memory_find() - look up a handle, and remove it from the table when it is to be released. */
 static int memory_find(
 	struct gpu_cuda *cuda, uint64_t ours, bool take, CUmemGenericAllocationHandle *handle, uint64_t *bytes)
 {

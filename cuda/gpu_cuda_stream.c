@@ -358,10 +358,7 @@ int cuda_timeline_write(struct gpu *gpu, struct gpu_stream *stream, uint64_t *wo
 		rc = cuda_context_push(cuda);
 	if (rc < 0)
 		return rc;
-	/*
-	 * The default form has a memory barrier before the write: what was queued before is visible to whoever reads
-	 * the word.
-	 */
+	/* The default form has a memory barrier before the write: earlier work is visible to all readers. */
 	result = cuda->driver->cuStreamWriteValue64(stream_of(stream), device, value, CU_STREAM_WRITE_VALUE_DEFAULT);
 	cuda_context_pop(cuda);
 	if (result != CUDA_SUCCESS)

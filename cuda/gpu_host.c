@@ -29,7 +29,7 @@ static const uint64_t granularity_max = 1u << 30;
  */
 static _Atomic uint64_t device_used[HOST_DEVICES_MAX];
 
-/* suffix_shift() - the power of two a size's suffix stands for, or -1. */
+/* suffix_shift() - return the power of two of a size's suffix, or -1. */
 static int suffix_shift(const char *suffix)
 {
 	static const char units[] = "KMGT";
@@ -255,7 +255,7 @@ void host_memory_discharge(struct gpu_host *host, uint64_t bytes)
 	host->charged_bytes -= bytes;
 }
 
-/* Nobody else's allocator stands behind this back end. */
+/* This back end does not wrap the allocator of a driver. */
 static int no_pool(void)
 {
 	return gpu_fail(-EOPNOTSUPP, "the host back end has no pool of a driver's own: that needs a GPU");

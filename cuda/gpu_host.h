@@ -1,9 +1,9 @@
 /*
- * gpu_host.h - the host back end's device, shared by cuda/gpu_host*.c and by nobody else.
+ * gpu_host.h - the host back end's device, shared by cuda/gpu_host*.c only.
  *
  *   gpu_host.c         the table, the devices, open and close
  *   gpu_host_memory.c  physical memory: files, handles, export and import
- *   gpu_host_range.c   address ranges: reserve, map, access, registered host memory, and who uses them
+ *   gpu_host_range.c   address ranges: reserve, map, access, registered host memory, and their users
  *   gpu_host_stream.c  streams: queue, thread, copies, fills, kernels, timelines
  *   gpu_host_event.c   events, also between processes
  *

@@ -2,9 +2,9 @@
  * gpu_host_event.c - events of the host back end, in one process and between processes.
  *
  * An event is a ring of numbers: the n-th record takes number n, and its stream stores n in slot n % EVENT_SLOTS when
- * it gets there. A waiter remembers the number it waits for, so recording the event anew never lets it go early. For an
- * interprocess event the ring is a page of a memfd, whose process, descriptor and cookie make up what is exported:
- * nothing has a name, and nothing is left behind.
+ * it gets there. A waiter remembers the number it waits for, so recording the event again never ends the wait early.
+ * For an interprocess event the ring is a page of a memfd, whose process, descriptor and cookie make up what is
+ * exported: nothing has a name, and nothing is left behind.
  *
  * As in CUDA an imported event comes from another process and dies with it. The importer reads
  * /proc/PID/fd, so both processes need the same user or the right to trace, and the same pid namespace.
@@ -265,7 +265,7 @@ int host_event_export(struct gpu *gpu, struct gpu_event *event, uint8_t ipc[GPU_
 	struct event_ipc exported = {.magic = event_ipc_magic, .pid = getpid(), .fd = event->fd};
 
 	if (!(host_of(gpu)->capabilities & GPU_CAP_IPC_EVENT))
-		return gpu_fail(-EOPNOTSUPP, "this device was told to have no events between processes");
+		return gpu_fail(-EOPNOTSUPP, "events between processes are disabled for this device");
 	if (event->host != host_of(gpu) || event->fd < 0)
 		return gpu_fail(-EINVAL, "cannot export an event that was not created interprocess on this device");
 	exported.cookie = event->ring->cookie;
@@ -325,7 +325,7 @@ static int import_into(struct gpu_event *event, const struct event_ipc *from)
 {
 	int fd, rc;
 
-	/* The pidfd comes first: if the number is given to another process later, the cookie tells. */
+	/* The pidfd comes first: if the number is reused by another process later, the cookie differs. */
 	event->pidfd = (int)syscall(SYS_pidfd_open, from->pid, 0);
 	if (event->pidfd < 0) {
 		/* Of the number of a thread kernels say EINVAL, or ENOENT: there is no such process. */
@@ -353,7 +353,7 @@ int host_event_import(struct gpu *gpu, const uint8_t ipc[GPU_IPC_BYTES], struct 
 
 	memcpy(&from, ipc, sizeof(from));
 	if (!(host->capabilities & GPU_CAP_IPC_EVENT))
-		return gpu_fail(-EOPNOTSUPP, "this device was told to have no events between processes");
+		return gpu_fail(-EOPNOTSUPP, "events between processes are disabled for this device");
 	if (from.magic != event_ipc_magic || from.pid <= 0 || from.fd < 0 || from.zero)
 		return gpu_fail(-EINVAL, "cannot import an event: these bytes are none");
 	if (from.pid == getpid())

@@ -33,7 +33,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-enum { FRESH_BYTE = 0xa5 }; /* what fresh memory holds where it is told to hold no zeros */
+enum { FRESH_BYTE = 0xa5 }; /* contents of fresh memory where it is set not to be zero */
 
 /*
  * host_file_create() - create an empty memfd that only this user may re-open and that cannot shrink. Return its
@@ -207,7 +207,7 @@ static uint64_t memory_handle(const struct gpu_host *host, const struct host_mem
 	return (uint64_t)memory->generation << 32 | host_memory_slot(host, memory);
 }
 
-/* host_memory_find() - the memory a handle stands for, or NULL when it was released or never given. */
+/* host_memory_find() - return the memory of a handle, or NULL if it was released or never existed. */
 struct host_memory *host_memory_find(struct gpu_host *host, uint64_t handle)
 {
 	uint32_t slot = (uint32_t)handle;

@@ -1,18 +1,18 @@
 /*
- * adapter_layout.h - where the weights of a LoRA adapter lie in its pages: what engines get as metadata of its named
- * object, and what the store file has.
+ * adapter_layout.h - layout of the weights of a LoRA adapter in its pages. Engines get it as metadata of the adapter's
+ * named object; the store file has the same.
  *
  *   header | layers struct adapter_layer[layers] | modules struct adapter_module[modules] | runs struct
  *   adapter_run[runs] | targets struct adapter_target[targets] | names
  *
  * Pages are counted from 0 within the adapter. A matrix of rank r and n columns (A: r x in; B transposed: r x out)
- * consists of tiles of 128 columns, each r rows of 256 bytes; a run is some tiles side by side within one page. The
- * first run of a matrix has head_tiles, each further one run_tiles, but for the last, which may have fewer: what the
- * kernels take (cuda/kernels/lora.h).
+ * consists of tiles of 128 columns, each with r rows of 256 bytes. A run is a number of adjacent tiles within one page.
+ * The first run of a matrix has head_tiles, each further run has run_tiles, except the last one, which may have fewer.
+ * The kernels expect this form (cuda/kernels/lora.h).
  *
- * There is one way to write a layout, but for the places: modules ascend by layer and target, targets by name, the runs
- * of matrices follow each other, A before B, and names lie without holes. To its reader every field is hostile until
- * adapter_layout_check() has passed it.
+ * Apart from the positions of runs, a layout has exactly one encoding: modules ascend by layer and target, targets by
+ * name; the runs of the matrices follow each other, A before B; names are stored without gaps. A reader must treat
+ * every field as untrusted until adapter_layout_check() has accepted the layout.
  */
 #ifndef GPOOL_SHM_ADAPTER_LAYOUT_H
 #define GPOOL_SHM_ADAPTER_LAYOUT_H
@@ -102,20 +102,22 @@ struct adapter_layout {
 
 /* adapter_layout_bytes() - of one with these counts, which are in a header; at most 2^37. */
 uint64_t adapter_layout_bytes(const struct adapter_layout_header *header);
-/* adapter_layout_at() - the parts of one that lies at base, by the counts in its header, which are not checked. */
+/*
+ * adapter_layout_at() - return the parts of the layout at `base`, by the counts in its header, which are not checked.
+ */
 struct adapter_layout adapter_layout_at(const void *base);
 
 /*
- * adapter_layout_check() - whether [base, base + bytes) is a layout: every count, tiles within pages and no byte twice,
- * names in order. base must be aligned to 8. *layout receives the parts. Return: 0, -EBADMSG, -EPROTO (another
- * version), -ENOMEM. Threads: any.
- * Cost: a bit of memory for each 256 bytes of pages, at most 8 MiB.
+ * adapter_layout_check() - check that [base, base + bytes) is a valid layout: every count, tiles within pages, no byte
+ * used twice, names in order. `base` must be aligned to 8 bytes. *layout receives the parts.
+ * Return: 0, -EBADMSG, -EPROTO (another version), -ENOMEM. Threads: any.
+ * Cost: one bit of memory for each 256 bytes of pages, at most 8 MiB.
  */
 int adapter_layout_check(const void *base, size_t bytes, struct adapter_layout *layout);
 
 /* ---- of a matrix ---- */
 
-/* adapter_tiles() - of so many columns. */
+/* adapter_tiles() - return the number of tiles for this number of columns. */
 static inline uint32_t adapter_tiles(uint32_t columns)
 {
 	return (columns + ADAPTER_TILE_COLUMNS - 1) / ADAPTER_TILE_COLUMNS;
@@ -127,8 +129,8 @@ static inline uint32_t adapter_tile_bytes(uint32_t rank)
 }
 
 /*
- * adapter_matrix_runs() - how many runs a matrix of so many tiles has. head_tiles is at least 1; run_tiles too, if
- * there are further ones.
+ * adapter_matrix_runs() - return the number of runs of a matrix with this number of tiles. head_tiles is at least 1; so
+ * is run_tiles if there are further runs.
  */
 static inline uint32_t adapter_matrix_runs(const struct adapter_matrix *matrix, uint32_t tiles)
 {

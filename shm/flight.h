@@ -1,25 +1,23 @@
 /*
- * flight.h - the flight recorder: rings of fixed-size records about what happened, in shared memory, for who looks
- * afterwards.
+ * flight.h - the flight recorder: rings of fixed-size records of past events, in shared memory, for later analysis.
  *
- * A ring lies in
- *   each worker's session segment    what the worker did and waited for. Any of its threads writes
- *   the pool segment, "flight"       what the agent did with pages, and the last records of sessions that have ended
- *   the pool segment, "events"       what the agent told everybody, with the words for people. Rare, so it reaches far
- *   back
- * The oldest record is overwritten. Nobody waits, nothing is decided by what stands here, and the agent's rings outlive
- * every process but the keeper.
+ * There are three kinds of rings:
+ *   each worker's session segment    what the worker did and waited for; any of its threads writes
+ *   the pool segment, "flight"       what the agent did with pages, and the last records of ended sessions
+ *   the pool segment, "events"       the agent's published events, with their text; rare, so it covers a long time
+ * The oldest record is overwritten. Recording never waits, no decision depends on the contents, and the agent's rings
+ * survive every process except the keeper.
  *
  *   head | struct flight_record[count] | char[count][FLIGHT_TEXT_BYTES], in a ring with texts
  *
- * A writer draws a number, claims the place of that number by one compare-and-swap on its serial, fills it and says
- * that it is whole. Where the place is claimed already, by a thread that stands still or has died there, or holds a
- * later record, the new one is dropped: so no two threads ever write into one record, and whoever reads the same
- * serial, whole, before and after has read what belongs together. A thread that dies within a record costs its place,
- * until the next agent clears its own (flight_recover()).
+ * A writer draws a number, claims the record of that number by one compare-and-swap on its serial, fills it and marks
+ * it as complete. If the record is already claimed by a thread that is stopped or has died, or if it holds a later
+ * number, the new entry is dropped. So no two threads ever write the same record, and a reader that sees the same
+ * complete serial before and after reading has read a consistent record. A thread that dies while it writes makes its
+ * record unusable until the next agent clears the rings it owns (flight_recover()).
  *
- * To a reader every field is hostile: a place is believed to hold a record of its own number and nothing else, kinds
- * and times are checked by flight_read(), pages, tags and values are only ever shown.
+ * A reader must treat every field as untrusted: a record is accepted only with its own number, flight_read() checks
+ * kinds and times, and pages, tags and values are only displayed.
  */
 #ifndef GPOOL_SHM_FLIGHT_H
 #define GPOOL_SHM_FLIGHT_H
@@ -63,13 +61,13 @@ enum flight_kind {
 };
 #define FLIGHT_WORKERS_FIRST FLIGHT_ALLOCATE
 
-/* One entry as writers tell it and readers get it. Times are wall clock, nanoseconds since 1970. */
+/* One entry, as passed by writers and returned to readers. Times are wall clock, in nanoseconds since 1970. */
 struct flight_entry {
 	uint64_t time_ns;     /* of its end */
 	uint64_t duration_ns; /* 0: an instant */
 	uint32_t kind;        /* enum flight_kind, or an event's */
-	uint16_t session;     /* whom it concerns; 0: nobody in particular */
-	bool self_reported;   /* by that session about itself; the agent forwards it alone */
+	uint16_t session;     /* the session concerned; 0: none in particular */
+	bool self_reported;   /* recorded by that session about itself; the agent only passes it on */
 	bool everywhere;      /* an event of all pools */
 	uint32_t page, pages;
 	uint64_t tag;   /* of the block; 0: none */
@@ -87,7 +85,7 @@ struct flight_record {
 	_Atomic uint64_t reserved;
 };
 static_assert(sizeof(struct flight_record) == 64, "one cache line each");
-/* Nobody waits for longer than a day: what says so would only make a trace unreadable. */
+/* No wait lasts longer than a day; a longer duration would only make a trace unreadable. */
 #define FLIGHT_DURATION_MAX (UINT64_C(86400) * 1000000000)
 #define FLIGHT_CLAIMED (UINT64_C(1) << 63)
 
@@ -103,18 +101,21 @@ struct flight_ring {
 };
 
 /*
- * flight_bytes() - what a ring takes; 0 for none. flight_over() - the parts of one in the caller's mapping, which is
- * zero at first.
+ * flight_bytes() - return the size of a ring; 0 for none. flight_over() - return the parts of a ring in the caller's
+ * mapping, which is initially zero.
  */
 size_t flight_bytes(uint32_t count, bool texts);
 void flight_over(void *base, uint32_t count, bool texts, struct flight_ring *ring);
 
-/* flight_count() - places for so many records: the next power of two, at most FLIGHT_RECORDS_MAX; 0 stays 0. */
+/*
+ * flight_count() - return the number of places for `records`: the next power of two, at most FLIGHT_RECORDS_MAX; 0
+ * stays 0.
+ */
 uint32_t flight_count(uint32_t records);
 
 /*
- * flight_write() - any thread of any number of writers; never waits. `text` NULL: none; what is too long is cut. Cost:
- * about 20 ns.
+ * flight_write() - write an entry; any number of threads may write, none ever waits. `text` NULL: none; a text that is
+ * too long is cut. Cost: about 20 ns.
  */
 void flight_write(const struct flight_ring *ring, const struct flight_entry *entry, const char *text);
 
@@ -122,35 +123,39 @@ void flight_write(const struct flight_ring *ring, const struct flight_entry *ent
 uint64_t flight_now(void);
 
 /*
- * flight_used() - places [0, this) are worth a look; reading one of a memfd that nobody has written yet would give it
+ * flight_used() - return the number of places that may be in use. Reading unused places of a memfd would allocate
  * memory.
  */
 uint32_t flight_used(const struct flight_ring *ring);
 
 /*
- * flight_read() - what stands at one place of a ring that anybody may be writing. now_ns: flight_now(), or when a copy
- * was made.
- * Return: 0, also text[FLIGHT_TEXT_BYTES] (may be NULL), ended by NUL but otherwise as it stands; -ENOENT (nothing, or
- * it is being written); -EBADMSG (it cannot be: number, kind, a time of the future, a duration of more than a day).
+ * flight_read() - read one place of a ring that may be written at the same time. now_ns: flight_now(), or the time when
+ * a copy was made.
+ * Return: 0, and text[FLIGHT_TEXT_BYTES] (may be NULL), terminated by NUL but otherwise unchecked; -ENOENT (empty, or
+ * being written); -EBADMSG (invalid number or kind, a time in the future, a duration of more than a day).
  */
 int flight_read(
 	const struct flight_ring *ring, uint32_t place, uint64_t now_ns, struct flight_entry *entry, char *text);
 
 /*
- * flight_keep() - the last FLIGHT_KEPT_RECORDS of a session's ring to the pool's, as told by it. What it says of others
- * is dropped. Told twice, when an agent dies over it, they are the same records twice.
+ * flight_keep() - copy the last FLIGHT_KEPT_RECORDS records of a session's ring to the pool's ring, marked as recorded
+ * by that session. Records about other sessions are dropped. If an agent dies while it copies, the records may appear
+ * twice.
  */
 void flight_keep(const struct flight_ring *from, uint16_t session, const struct flight_ring *to);
 
-/* flight_recover() - places that a dead writer has claimed are free again. Only where nobody writes now. */
+/* flight_recover() - free the places that a dead writer has claimed. Call it only while there is no writer. */
 void flight_recover(const struct flight_ring *ring);
 
 /*
- * flight_copy() - a ring whose writer is gone, to another one that nobody writes yet; nothing where their sizes differ.
+ * flight_copy() - copy a ring whose writer has ended to one without a writer; does nothing if their sizes differ.
  */
 void flight_copy(const struct flight_ring *from, const struct flight_ring *to);
 
-/* flight_kind_name() - "grant", for kinds from FLIGHT_KINDS_FIRST on; NULL: there is none of that number. */
+/*
+ * flight_kind_name() - return the name of a kind, such as "grant", from FLIGHT_KINDS_FIRST on; NULL if there is no such
+ * kind.
+ */
 const char *flight_kind_name(uint32_t kind);
 
 #endif

@@ -14,7 +14,7 @@ bool lease_take(_Atomic uint64_t *bits, uint32_t first, uint32_t count)
 
 		if (got == mask)
 			continue;
-		/* Somebody was faster: give back what this call took, here and in the words before. */
+		/* Another thread was faster: return what this call has taken, in this word and in the words before. */
 		if (got)
 			atomic_fetch_or_explicit(&bits[word], got, memory_order_release);
 		if (word > first / 64)
@@ -33,13 +33,13 @@ void lease_summary_all(_Atomic uint64_t *summary, uint32_t page_count)
 void lease_put_summed(_Atomic uint64_t *bits, _Atomic uint64_t *summary, uint32_t first, uint32_t count)
 {
 	lease_put(bits, first, count);
-	/* After the bits; a search that clears it meanwhile looks at the bits once more. */
+	/* Set after the bits: a search that clears it at the same time checks the bits again. */
 	for (uint32_t word = first / 64; word <= (first + count - 1) / 64; word++)
 		if (!(atomic_load_explicit(&summary[word / 64], memory_order_seq_cst) >> (word % 64) & 1))
 			atomic_fetch_or_explicit(&summary[word / 64], UINT64_C(1) << (word % 64), memory_order_seq_cst);
 }
 
-/* A word that was seen empty: skip it from now on, unless somebody has put something there since. */
+/* Skip a word that was seen empty from now on, unless bits have been set in it since. */
 static void summary_clear(_Atomic uint64_t *bits, _Atomic uint64_t *summary, uint32_t word)
 {
 	atomic_fetch_and_explicit(&summary[word / 64], ~(UINT64_C(1) << (word % 64)), memory_order_seq_cst);
@@ -78,7 +78,7 @@ static bool run_ended(struct run_search *search, uint32_t first, uint32_t length
 	return search->first_fit || length == search->count;
 }
 
-/* Looks at a moving target: what it finds is a candidate for lease_take(). */
+/* The bits may change during the search: the result is a candidate for lease_take(). */
 static bool run_find(_Atomic uint64_t *bits, _Atomic uint64_t *summary, uint32_t page_count, struct run_search *search)
 {
 	uint32_t words = (page_count + 63) / 64, first = 0, length = 0;
@@ -147,7 +147,7 @@ bool lease_take_run(_Atomic uint64_t *bits, _Atomic uint64_t *summary, uint32_t 
 			*first = search.best_first;
 			return true;
 		}
-		/* What was given back may have been seen as empty meanwhile; a bit too many does no harm. */
+		/* Returned bits may have been seen as empty meanwhile; an extra summary bit does no harm. */
 		for (uint32_t word = search.best_first / 64; summary && word <= (search.best_first + count - 1) / 64;
 			word++)
 			atomic_fetch_or_explicit(&summary[word / 64], UINT64_C(1) << (word % 64), memory_order_seq_cst);

@@ -1,9 +1,9 @@
 /*
- * lease_bitmap.h - a worker's idle pages, one bit each: who clears a bit owns the page.
+ * lease_bitmap.h - a worker's idle pages, one bit each. The thread that clears a bit owns the page.
  *
- * Writers: every thread of the worker and the agent. All changes are atomic read-modify-writes of one 64-bit word; a
- * run that crosses words is claimed word by word and given back when one of them lost a bit meanwhile. No lock, so none
- * that a dead process could hold; no pointer, so no ABA.
+ * Writers: every thread of the worker, and the agent. All changes are atomic read-modify-writes of one 64-bit word. A
+ * run that crosses words is claimed word by word and returned if a bit of it was lost meanwhile. There is no lock, so a
+ * dead process cannot hold one, and no pointer, so there is no ABA problem.
  */
 #ifndef GPOOL_SHM_LEASE_BITMAP_H
 #define GPOOL_SHM_LEASE_BITMAP_H
@@ -12,17 +12,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* lease_put() - set the bits of pages [first, first + count): they are idle again. Release. */
+/* lease_put() - set the bits of pages [first, first + count), which become idle. Release. */
 void lease_put(_Atomic uint64_t *bits, uint32_t first, uint32_t count);
 
-/* lease_take() - clear exactly this run; false, and nothing changed, when a bit of it was clear. */
+/* lease_take() - clear exactly this run. Returns false, with nothing changed, if one of its bits was clear. */
 bool lease_take(_Atomic uint64_t *bits, uint32_t first, uint32_t count);
 
 /*
- * lease_summary_*() - one bit for each word of a bitmap, clear only where the word was seen empty: what a search may
- * skip. Private to a process, whose threads all put through lease_put_summed(); what another process (the agent) puts
- * is seen after lease_summary_all(). Missing a page that is just being put costs one question to the agent, nothing
- * else.
+ * lease_summary_*() - one bit for each word of a bitmap, clear only if the word was seen empty, so that a search may
+ * skip it. A summary is private to a process, whose threads all put pages through lease_put_summed(); pages that
+ * another process (the agent) puts are seen after lease_summary_all(). Missing a page that is being put costs one
+ * request to the agent and nothing else.
  */
 static inline uint32_t lease_summary_words(uint32_t page_count)
 {
@@ -33,16 +33,17 @@ void lease_summary_all(_Atomic uint64_t *summary, uint32_t page_count);
 void lease_put_summed(_Atomic uint64_t *bits, _Atomic uint64_t *summary, uint32_t first, uint32_t count);
 
 /*
- * lease_take_run() - claim `count` pages in a row: the shortest run that holds them (first_fit: the lowest). False:
- * there is none. `summary` may be NULL. Cost: one pass over the page_count / 64 words that are not known to be empty,
- * plus one atomic for each word of the run.
+ * lease_take_run() - claim `count` adjacent pages: the shortest run that has enough (first_fit: the lowest). Returns
+ * false if there is none. `summary` may be NULL. Cost: one pass over those of the page_count / 64 words that are not
+ * known to be empty, plus one atomic for each word of the run.
  */
 bool lease_take_run(_Atomic uint64_t *bits, _Atomic uint64_t *summary, uint32_t page_count, uint32_t count,
 	bool first_fit, uint32_t *first);
 
 /*
- * lease_take_some() - claim up to `most` single pages, from the word `*hint` on (moved to where it stopped).
- * Return: how many stand in pages[].
+ * lease_take_some() - claim up to `most` single pages, starting at word `*hint`, which is set to where the search
+ * stopped.
+ * Return: the number of pages stored in pages[].
  */
 uint32_t lease_take_some(_Atomic uint64_t *bits, uint32_t page_count, uint32_t *hint, uint32_t *pages, uint32_t most);
 

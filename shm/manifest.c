@@ -44,7 +44,7 @@ uint64_t manifest_hash(const void *base, const struct manifest_layout *layout, u
 {
 	uint64_t hash = XXH3_64bits_withSeed((const char *)base + layout->sizes, bytes - layout->sizes, page_bytes);
 
-	return hash ? hash : 1; /* 0 says "any" to who opens */
+	return hash ? hash : 1; /* 0 means "any" when an object is opened */
 }
 
 int manifest_key_compare(const char *left, size_t left_bytes, const char *right, size_t right_bytes)
@@ -62,7 +62,7 @@ static bool all_zero(const char *at, uint64_t bytes)
 	return true;
 }
 
-/* Runs within the pool, and no page in two of them. */
+/* Check that runs are within the pool and that no page is in two of them. */
 static int check_runs(const struct manifest *manifest, const struct manifest_pool *pool)
 {
 	const struct manifest_header *header = manifest->header;
@@ -88,7 +88,7 @@ static int check_runs(const struct manifest *manifest, const struct manifest_poo
 	return error ? error : pages == header->pages ? 0 : -EBADMSG;
 }
 
-/* The runs of each allocation add up to its size, those of all to all. */
+/* Check that the runs of each allocation add up to its size, and those of all allocations to the total. */
 static int check_allocations(const struct manifest *manifest, const struct manifest_pool *pool)
 {
 	const struct manifest_header *header = manifest->header;
@@ -98,7 +98,7 @@ static int check_allocations(const struct manifest *manifest, const struct manif
 		uint32_t runs = manifest->run_counts[i];
 		uint64_t pages = 0;
 
-		/* A handle is mapped whole, so pieces of handles cannot lie side by side. */
+		/* A handle is mapped as a whole, so parts of different handles cannot be mapped side by side. */
 		if (runs < 1 || runs > header->runs - run || (pool->pages_per_handle > 1 && runs > 1))
 			return -EBADMSG;
 		for (uint32_t end = run + runs; run < end; run++)

@@ -1,16 +1,16 @@
 /*
- * manifest.h - what a named object consists of: its allocations, the pages behind them, its metadata. One sealed memfd
- * for each version, written by its publisher before it is published and by nobody afterwards.
+ * manifest.h - contents of a named object: its allocations, their pages, its metadata. Each version has one sealed
+ * memfd, which its publisher writes before publication and which never changes afterwards.
  *
  *   header | runs struct manifest_run[runs] | run_counts u32[allocations] | sizes u32[allocations] |
  *   entries struct manifest_entry[entries] | data
  *
- * From `sizes` on it is the layout: it says nothing of pages, so that two versions with equal sizes and metadata have
- * equal hashes. There is one way to write a manifest: entries ascend by key, keys and values lie in data without holes,
- * and what is left over is zero.
+ * The part from `sizes` on is the layout. It does not depend on pages, so two versions with equal sizes and metadata
+ * have equal hashes. A manifest has exactly one encoding: entries ascend by key, keys and values are stored in data
+ * without gaps, and unused bytes are zero.
  *
- * To its reader every field is hostile until manifest_open() has passed it; then it cannot change any more, because of
- * the seals.
+ * A reader must treat every field as untrusted until manifest_open() has accepted the manifest; because of the seals it
+ * cannot change after that.
  */
 #ifndef GPOOL_SHM_MANIFEST_H
 #define GPOOL_SHM_MANIFEST_H
@@ -83,20 +83,21 @@ struct manifest_pool {
 };
 
 /*
- * manifest_check() - whether [base, base + bytes) is a manifest for this pool: every count, every run within the pool
- * and no page twice, keys in order, the hash. base must be aligned to 8. Return: 0, -EBADMSG, -EPROTO (another
- * version), -ENOMEM.
+ * manifest_check() - check that [base, base + bytes) is a manifest for this pool: every count, every run within the
+ * pool, no page twice, keys in order, the hash. `base` must be aligned to 8 bytes.
+ * Return: 0, -EBADMSG, -EPROTO (another version), -ENOMEM.
  */
 int manifest_check(const void *base, size_t bytes, const struct manifest_pool *pool, struct manifest *manifest);
 
 /*
- * manifest_open() - map a received one and check it. The descriptor stays the caller's.
- * Return: 0, -EPERM (not sealed, or no memfd), -EFBIG (above MANIFEST_BYTES_MAX), and as manifest_check().
+ * manifest_open() - map and check a received manifest. The caller keeps the descriptor.
+ * Return: 0, -EPERM (not sealed, or not a memfd), -EFBIG (above MANIFEST_BYTES_MAX), and the errors of
+ * manifest_check().
  */
 int manifest_open(int fd, const struct manifest_pool *pool, struct manifest *manifest);
 void manifest_close(struct manifest *manifest);
 
-/* manifest_find() - index of the entry with this key, or -1. Cost: log2(entries) comparisons. */
+/* manifest_find() - return the index of the entry with this key, or -1. Cost: log2(entries) comparisons. */
 int64_t manifest_find(const struct manifest *manifest, const char *key, size_t key_bytes);
 /* manifest_key_compare() - the order of entries: as memcmp(), a shorter key before a longer one that begins with it. */
 int manifest_key_compare(const char *left, size_t left_bytes, const char *right, size_t right_bytes);

@@ -13,7 +13,7 @@ static _Atomic uint32_t *place_of(const struct pool_segment *segment, uint32_t d
 	return &segment->names[hash % segment->header->object_count];
 }
 
-/* To a reader it is a number that somebody has written. */
+/* Readers must treat the number as untrusted. */
 static uint32_t number_at(const struct pool_segment *segment, const _Atomic uint32_t *place)
 {
 	uint32_t number = atomic_load_explicit(place, memory_order_acquire);

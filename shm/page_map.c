@@ -3,7 +3,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* Of a block, or a cached run, with this tag at its first page. */
+/* Describe the block, or cached run, with this tag at its first page. */
 static struct page_fact block_fact(const struct pool_check_session *s, uint32_t head, uint64_t tag)
 {
 	bool pinned = atomic_load_explicit(&s->segment->pins[head], memory_order_relaxed) != 0;
@@ -23,7 +23,8 @@ static struct page_fact block_fact(const struct pool_check_session *s, uint32_t 
 }
 
 /*
- * What the owner says counts for a page that the agent may take: not for one of a session that closed and still lives.
+ * Copy the owner's claim for a page that the agent may take; not for one whose session disconnected but is still
+ * running.
  */
 static void fact_set(struct page_fact *fact, struct page_fact said)
 {
@@ -34,8 +35,8 @@ static void fact_set(struct page_fact *fact, struct page_fact said)
 }
 
 /*
- * The block that starts at `head`, its extents included. Each page counts once, so that blocks that a damaged session
- * lays over each other, or chains in a circle, cost no more than honest ones.
+ * Fill in the block that starts at `head`, with its extents. Each page counts once, so that overlapping or circular
+ * blocks of a damaged session cost no more than valid ones.
  */
 static void block_fill(
 	const struct pool_check_session *s, uint32_t head, uint32_t page_count, uint64_t tag, struct page_fact *facts)
@@ -81,7 +82,7 @@ static void page_fill(const struct pool_check_session *s, uint32_t page, uint32_
 		block_fill(s, page, page_count, tag, facts);
 }
 
-/* Each word is read once, so that a page is one session's whatever the agent does meanwhile. */
+/* Each word is read once, so that a page belongs to one session even if the agent changes it meanwhile. */
 void page_map_fill(const struct pool_segment *pool, const struct pool_check_session *sessions, uint32_t session_count,
 	struct page_fact *facts)
 {

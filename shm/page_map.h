@@ -1,7 +1,7 @@
 /*
- * page_map.h - what the sessions say about each page of a pool: idle, cached, or in which block. For tools and for the
- * agent's answers to them; a snapshot of a moving target, every field bounds-checked, so a damaged session shows as
- * USE_NONE.
+ * page_map.h - what the sessions claim about each page of a pool: idle, cached, or in which block. For tools, and for
+ * the agent's replies to them. It is a snapshot of changing data; every field is bounds-checked, so the pages of a
+ * damaged session appear as USE_NONE.
  */
 #ifndef GPOOL_SHM_PAGE_MAP_H
 #define GPOOL_SHM_PAGE_MAP_H
@@ -12,10 +12,10 @@
 enum page_use { PAGE_USE_NONE, PAGE_USE_IDLE, PAGE_USE_CACHED, PAGE_USE_HEAD, PAGE_USE_INSIDE };
 
 /*
- * What the session that leases a page says about it; each leased page has one of the three. A page behind a fence that
- * is not reached has the same as after it.
- *   NEEDED   pinned, prepared, in a thread's hands, or of a session that closed and still lives: the agent does not
- *            take it
+ * A session's claim about a page that it leases; each leased page has one of the three. A page behind a fence that is
+ * not signaled has the same value as after it.
+ *   NEEDED   pinned, prepared, held by a thread, or of a session that disconnected but is still running: the agent
+ *            does not take it
  *   OFFERED  in a block without a pin: the content is kept until the page is needed elsewhere
  *   IDLE     without content: the agent takes it before any page with content
  */
@@ -45,15 +45,15 @@ struct page_uses {
 };
 
 /*
- * page_map_fill() - facts[page_count]. Cost: one pass over the pages, whatever the number of sessions.
- * Pages that a word does not give to the session that claims them stay as they are.
+ * page_map_fill() - fill in facts[page_count]. Cost: one pass over the pages, independent of the number of sessions.
+ * Pages that do not belong to the session that claims them, by their page word, are left unchanged.
  */
 void page_map_fill(const struct pool_segment *pool, const struct pool_check_session *sessions, uint32_t session_count,
 	struct page_fact *facts);
 
 /*
- * page_map_count() - the pages of each session: uses[POOL_SESSIONS], by id. uses[0]: of all sessions together, without
- * the pages of those that closed and still live. Cost: one pass over the pages.
+ * page_map_count() - count the pages of each session: uses[POOL_SESSIONS], by id. uses[0] is the sum of all sessions,
+ * without those that disconnected but are still running. Cost: one pass over the pages.
  */
 void page_map_count(const struct page_fact *facts, uint32_t page_count, struct page_uses *uses);
 

@@ -12,16 +12,16 @@
 #include <stdint.h>
 
 enum page_state {
-	PAGE_FREE,   /* lent to nobody */
+	PAGE_FREE,   /* not lent */
 	PAGE_LEASED, /* lent to its owner */
 	PAGE_SHARED, /* part of a shared object; any permitted session may pin it */
-	/* the agent is looking whether it may be taken; less than a microsecond, unless it is preempted */
+	/* the agent is checking whether it may be taken; less than a microsecond, unless it is preempted */
 	PAGE_EVICTING,
 	PAGE_MOVING, /* its content is being moved; pins wait */
-	/* its owner closed the connection and still lives. Without owner: on its way to another trust domain */
+	/* its owner disconnected but is still running. Without owner: being transferred to another trust domain */
 	PAGE_QUARANTINED,
 	PAGE_RESERVED, /* free, for critical work only */
-	/* out of use: somebody of another trust domain may still have it mapped, or the mover writes to it */
+	/* out of use: another trust domain may still have it mapped, or the mover writes to it */
 	PAGE_RETIRED,
 	PAGE_STATES
 };
@@ -45,7 +45,9 @@ static inline uint32_t page_word_owner(uint64_t word)
 	return (uint32_t)(word >> 44) & PAGE_OWNER_MAX;
 }
 
-/* The session that it is lent to, or was; 0: none. So it may be looked up among sessions, whatever the word says. */
+/*
+ * Return the session that the page is or was lent to; 0: none. The result is a valid index, whatever the word contains.
+ */
 static inline uint32_t page_word_session(uint64_t word)
 {
 	uint32_t owner = page_word_owner(word);
@@ -58,7 +60,7 @@ static inline uint64_t page_word_generation(uint64_t word)
 	return word & PAGE_GENERATION_MASK;
 }
 
-/* The same page and generation on its way out or elsewhere: a pin waits instead of giving up. */
+/* The same page and generation is being evicted or moved: a pin waits instead of failing. */
 static inline int page_word_in_motion(uint64_t word)
 {
 	return page_word_state(word) == PAGE_EVICTING || page_word_state(word) == PAGE_MOVING;

@@ -16,7 +16,7 @@
 
 #include <errno.h>
 
-/* The pin stands whatever the word says; the caller undoes it with pin_drop(). */
+/* The pin is raised whatever the word contains; the caller drops it with pin_drop(). */
 static inline uint64_t pin_raise(const struct session_segment *session, const _Atomic uint64_t *pages, uint32_t page)
 {
 	atomic_fetch_add_explicit(&session->pins[page], 1, memory_order_seq_cst);
@@ -24,8 +24,8 @@ static inline uint64_t pin_raise(const struct session_segment *session, const _A
 }
 
 /*
- * Returns how many pins there were, this one included. Release: what was done under the pin happens before it ends.
- * 0: the agent had taken it away (pins.leaked = "unpin"); the count stays 0.
+ * Return the number of pins before the drop, including this one. Release: accesses under the pin happen before it ends.
+ * 0: the agent had removed the pin (pins.leaked = "unpin"); the count stays 0.
  */
 static inline uint32_t pin_drop(const struct session_segment *session, uint32_t page)
 {
@@ -42,7 +42,7 @@ static inline uint32_t pin_count(const struct session_segment *session, uint32_t
 }
 
 /*
- * pin_try() - pin the block whose handle says that its first page has this word and its entry this tag.
+ * pin_try() - pin the block of a handle, if its first page still has this word and its entry this tag.
  * Return: 0, -EAGAIN (in motion: wait and try again), -ESTALE (gone).
  */
 static inline int pin_try(const struct session_segment *session, const _Atomic uint64_t *pages, uint32_t page,
@@ -62,10 +62,10 @@ static inline int pin_try(const struct session_segment *session, const _Atomic u
 
 /*
  * object_pin_try() - pin a version of an object of class OBJECT_PINNABLE, whose first page is `page`. The record takes
- * the page word's part: the agent stores LEAVING and looks at its readers' pins then; so after the pin stands, CURRENT
- * and then this version mean that it stays. A version comes once and is there before its record is CURRENT, so what is
- * CURRENT and of this version is what was opened.
- * Return: 0, -EAGAIN (being looked at: wait and try again), -ESTALE (gone).
+ * the role of the page word: the agent stores LEAVING, then looks at its readers' pins. So if the record is CURRENT and
+ * of this version after the pin was raised, the version stays. A version number is used once and stored before its
+ * record becomes CURRENT, so a CURRENT record with this version is the one that was opened.
+ * Return: 0, -EAGAIN (being checked: wait and try again), -ESTALE (gone).
  */
 static inline int object_pin_try(
 	const struct session_segment *session, const struct object_record *record, uint64_t version, uint32_t page)

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a session says of each of its pages. */
+/* A session's claim about each of its pages. */
 enum use { USE_NONE, USE_IDLE, USE_CACHED, USE_BLOCK };
 
 struct look {
@@ -47,7 +47,7 @@ static bool owned_by(const struct look *look, uint32_t page, uint32_t session)
 		(state == PAGE_LEASED || state == PAGE_EVICTING || state == PAGE_MOVING || state == PAGE_QUARANTINED);
 }
 
-/* Whoever asks for its name comes by it. */
+/* Return whether a lookup of its name finds the object. */
 static bool is_found(const struct pool_segment *pool, uint32_t object, uint32_t *steps)
 {
 	char name[POOL_OBJECT_NAME_BYTES + 1] = "";
@@ -57,11 +57,14 @@ static bool is_found(const struct pool_segment *pool, uint32_t object, uint32_t 
 	number = object_names_first(pool, pool->objects[object].domain, name);
 	for (; number && number != object && *steps; --*steps)
 		number = object_names_next(pool, number);
-	/* In a segment that somebody has made up all names may stand in one chain. */
+	/* In a forged segment, all names may be in one chain. */
 	return number == object || !*steps;
 }
 
-/* A shared page belongs to a version of an object that is there, and each has as many as its record says. */
+/*
+ * Check that each shared page belongs to an existing version of an object, and that each version has as many pages as
+ * its record states.
+ */
 static void check_objects(struct look *look, const uint32_t *shared)
 {
 	uint32_t end = pool_object_end(look->pool), steps = 16 * look->pool->header->object_count;
@@ -69,13 +72,13 @@ static void check_objects(struct look *look, const uint32_t *shared)
 	for (uint32_t i = 0; i < end; i++) {
 		const struct object_record *record = &look->pool->objects[i];
 		uint32_t state = atomic_load_explicit(&record->state, memory_order_acquire);
-		bool stands = i && state >= OBJECT_CURRENT && state <= OBJECT_LEAVING;
+		bool exists = i && state >= OBJECT_CURRENT && state <= OBJECT_LEAVING;
 
 		if (state >= OBJECT_STATES)
 			report(look, 0, 0, "object %u is in state %u, which is none", i, state);
 		else if (shared[i] && (!i || state == OBJECT_NONE))
 			report(look, 0, 0, "%u pages are SHARED by nonexistent object %u", shared[i], i);
-		else if (stands && shared[i] != record->pages)
+		else if (exists && shared[i] != record->pages)
 			report(look, 0, 0, "object %u has %u pages, its record says %u", i, shared[i], record->pages);
 		if (i && state == OBJECT_CURRENT && !is_found(look->pool, i, &steps))
 			report(look, 0, 0, "object %u is not found by its name", i);
@@ -120,12 +123,12 @@ static void check_words(struct look *look, const bool *attached, uint32_t *share
 		if (state == PAGE_EVICTING)
 			continue;
 		if (published != look->check->state_pages[state])
-			report(look, 0, 0, "%u pages are %s, published are %u", look->check->state_pages[state],
+			report(look, 0, 0, "%u pages are %s, but %u are published", look->check->state_pages[state],
 				page_state_name(state), published);
 	}
 }
 
-/* False: it is not the session's to claim, which is a finding. */
+/* Returns false, with a finding, if the session must not claim the page. */
 static bool claim(struct look *look, uint32_t session, uint32_t page, enum use use)
 {
 	if (!owned_by(look, page, session)) {
@@ -150,8 +153,8 @@ static bool claim(struct look *look, uint32_t session, uint32_t page, enum use u
 }
 
 /*
- * One run of a block or of the magazine; false when it cannot be. It ends at the first page that is not its own, so
- * that runs which a damaged session lays over each other cost one finding each and no more.
+ * Claim one run of a block or of the magazine; false if it is invalid. It stops at the first page that the session does
+ * not own, so that overlapping runs of a damaged session cost one finding each and no more.
  */
 static bool claim_run(struct look *look, const struct pool_check_session *s, uint32_t first, enum use use)
 {
@@ -187,7 +190,8 @@ static void check_block(struct look *look, const struct pool_check_session *s, u
 		extent_tag = atomic_load_explicit(&blocks[extent].tag, memory_order_acquire);
 		if (extent_tag >> BLOCK_SEQUENCE_SHIFT != tag >> BLOCK_SEQUENCE_SHIFT || !(extent_tag & BLOCK_EXTENT) ||
 			look->visited[extent]) {
-			report(look, s->id, head, "a scattered block goes on at page %u, where another stands", extent);
+			report(look, s->id, head, "a scattered block continues at page %u, which is not its extent",
+				extent);
 			return;
 		}
 		look->visited[extent] = 1;

@@ -1,16 +1,16 @@
 /*
- * pool_check.h - proves the invariants of a pool segment and its session segments. Every test and `poolctl check` call
+ * pool_check.h - check the invariants of a pool segment and its session segments. Every test and `poolctl check` call
  * it.
  *
  *   1  every page word has a known state; FREE, RESERVED and RETIRED pages have no owner, LEASED ones an attached one
- *   2  the published page counts of the states add up to page_count and to what the words say
- *   3  a free bit, a block entry or a cached page stands only on a page leased to that session
- *   4  no page is in two blocks, or in a block and idle; extents of scattered blocks stand behind exactly one head
+ *   2  the published page counts of the states add up to page_count and agree with the page words
+ *   3  a free bit, a block entry or a cached page exists only for a page leased to that session
+ *   4  no page is in two blocks, or in a block and idle; every extent of a scattered block has exactly one head
  *   5  with `quiescent`: every leased page is idle, cached or in a block (none in transit), and every pin is on a
  *      block's head
  *
- * On a running pool a page may be between two places for nanoseconds: such findings are told apart by `in_transit`, and
- * a caller who wants certainty looks again.
+ * On a running pool a page may be between two places for nanoseconds. Such findings are marked `in_transit`; a caller
+ * that needs certainty checks again.
  */
 #ifndef GPOOL_SHM_POOL_CHECK_H
 #define GPOOL_SHM_POOL_CHECK_H

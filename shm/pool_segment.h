@@ -1,16 +1,16 @@
 /*
- * pool_segment.h - the shared description of one pool: a memfd that the agent alone can write.
+ * pool_segment.h - the shared description of one pool: a memfd that only the agent can write.
  *
- * The keeper creates it, makes the only writable mapping, then seals it (F_SEAL_FUTURE_WRITE): from then on nobody, a
- * restarted agent included, can map it for writing, so the agent inherits the mapping by fork. Everybody else maps it
- * read-only.
+ * The keeper creates it, makes the only writable mapping, then seals it (F_SEAL_FUTURE_WRITE). From then on no process,
+ * including a restarted agent, can map it for writing, so the agent inherits the mapping by fork. All other processes
+ * map it read-only.
  *
  *   header | page table: u64[page_count] | session directory: struct session_record[4096] | struct
  *   object_record[object_count] | names of objects: u32[object_count] (object_names.h) | struct role_record[64] | rings
  *   "flight" and "events" (flight.h)
  *
- * Fixed-width fields, offsets and no pointers. A change of any struct here raises POOL_LAYOUT_VERSION and is described
- * in agent/base/layout.def.
+ * Fields have fixed widths; there are offsets and no pointers. A change of any struct here raises POOL_LAYOUT_VERSION
+ * and is described in agent/base/layout.def.
  */
 #ifndef GPOOL_SHM_POOL_SEGMENT_H
 #define GPOOL_SHM_POOL_SEGMENT_H
@@ -27,7 +27,7 @@
 #define POOL_MAGIC UINT64_C(0x006c6f6f70703167) /* "g1ppool" */
 enum {
 	POOL_LAYOUT_VERSION = 14,
-	POOL_SESSIONS = PAGE_SESSION_MAX + 1, /* session 0 is nobody */
+	POOL_SESSIONS = PAGE_SESSION_MAX + 1, /* session 0 is none */
 	/* 8 TB in pages of 2 MB: far above any device, low enough to check sizes against */
 	POOL_PAGES_MAX = 1 << 22,
 	POOL_NAME_BYTES = 64,
@@ -58,7 +58,7 @@ enum pool_counter {
 	POOL_COUNT_DEATHS,        /* sessions that ended without a detach */
 	POOL_COUNT_LEAKED_PINS,   /* pins reported as leaked */
 	POOL_COUNT_ATTACHES,
-	POOL_COUNT_DAMAGE, /* fields of session segments that could not be */
+	POOL_COUNT_DAMAGE, /* invalid fields found in session segments */
 	POOL_COUNT_AGENT_STARTS,
 	POOL_COUNT_SPILLED_PAGES, /* content kept in host memory or in the file */
 	POOL_COUNT_RESTORED_PAGES,
@@ -67,7 +67,7 @@ enum pool_counter {
 	POOL_COUNT_SCRUBBED_PAGES, /* zeroed between two trust domains */
 	POOL_COUNT_RETIREMENTS,    /* pages set aside because a former holder may still map them */
 	POOL_COUNT_PUBLICATIONS,
-	POOL_COUNT_TAKEOVERS, /* roles that went on after a death */
+	POOL_COUNT_TAKEOVERS, /* roles granted to a standby after a death */
 	POOL_COUNT_MOVER_STARTS,
 	POOL_COUNTERS = 32
 };
@@ -88,7 +88,7 @@ enum pool_counter {
 	COUNTER(magazine_hits) \
 	COUNTER(scattered) COUNTER(adapter_hits) COUNTER(adapter_misses) COUNTER(prefix_hits) COUNTER(prefix_misses)
 
-/* What sessions have done, added up. */
+/* Sums over sessions. */
 struct session_totals {
 #define COUNTER(name) _Atomic uint64_t name;
 	SESSION_COUNTERS(COUNTER)
@@ -100,7 +100,7 @@ static_assert(sizeof(struct session_totals) == 624, "shared layout");
 
 enum session_record_state { SESSION_RECORD_NONE, SESSION_RECORD_LIVE, SESSION_RECORD_CLOSED };
 
-/* Who is attached, for `poolctl --offline` and for the agent's next incarnation. */
+/* The attached sessions, for `poolctl --offline` and for the agent's next incarnation. */
 struct session_record {
 	_Atomic uint32_t state; /* enum session_record_state; stored last */
 	uint32_t pid;
@@ -109,29 +109,29 @@ struct session_record {
 	uint64_t attached_ms; /* wall clock */
 	char name[POOL_NAME_BYTES];
 	char tenant[POOL_NAME_BYTES];
-	uint32_t domain; /* trust domain, as in ledger_session; 0: domains are not told apart */
+	uint32_t domain; /* trust domain, as in ledger_session; 0: the pool has no separate domains */
 	uint8_t reserved[36];
 };
 static_assert(sizeof(struct session_record) == 192, "shared layout");
 
 enum object_state {
 	OBJECT_NONE,
-	OBJECT_PUBLISHING, /* its pages are becoming its own; seen by nobody */
-	OBJECT_CURRENT,    /* what its name means */
-	OBJECT_OLD,        /* a newer version is current; goes with its last reader */
-	OBJECT_DELETED,    /* its name is gone; goes with its last reader */
+	OBJECT_PUBLISHING, /* its pages are becoming its own; not visible yet */
+	OBJECT_CURRENT,    /* the current version of its name */
+	OBJECT_OLD,        /* a newer version is current; ends with its last reader */
+	OBJECT_DELETED,    /* its name is deleted; ends with its last reader */
 	/* kept by pins alone: current, and being looked at whether a session pins it; soon decided */
 	OBJECT_LEAVING,
-	OBJECT_ENDING, /* its pages are on their way back */
+	OBJECT_ENDING, /* its pages are being returned */
 	OBJECT_STATES
 };
 
-/* What may become of an object's pages, and so how they are mapped. */
+/* Determines whether an object's pages may be written or evicted, and so how they are mapped. */
 enum object_class {
-	OBJECT_IMMUTABLE, /* nobody writes after publication */
-	OBJECT_MUTABLE,   /* its one writer goes on writing; readers read */
+	OBJECT_IMMUTABLE, /* not written after publication */
+	OBJECT_MUTABLE,   /* its one writer continues to write; readers read */
 	OBJECT_EPHEMERAL, /* as immutable, and may be evicted while no session has it open; OBJECT_BY_PINS: pins it */
-	OBJECT_PINNABLE,  /* as immutable, and may be evicted while nobody pins it, open or not; shm/pins.h */
+	OBJECT_PINNABLE,  /* as immutable, and may be evicted while it is not pinned, open or not; shm/pins.h */
 	OBJECT_CLASSES
 };
 
@@ -145,7 +145,7 @@ struct object_record {
 	uint32_t allocations;
 	uint64_t manifest_bytes;
 	uint64_t published_ms; /* wall clock */
-	uint32_t uid;          /* of who published it */
+	uint32_t uid;          /* of its publisher */
 	uint32_t pid;
 	_Atomic uint32_t writer;  /* session that may write (OBJECT_MUTABLE); 0: none, it may be adopted */
 	_Atomic uint32_t readers; /* sessions that have it open */
@@ -153,13 +153,13 @@ struct object_record {
 	/* for people: what its metadata have under "name", clean text; empty: nothing, or OBJECT_PRIVATE */
 	char label[POOL_NAME_BYTES];
 	char tenant[POOL_NAME_BYTES];
-	char role[POOL_NAME_BYTES]; /* who holds this role may adopt it; empty: nobody */
+	char role[POOL_NAME_BYTES]; /* the holder of this role may adopt it; empty: no session */
 	/* of the ephemeral one without which it is useless, and which goes after it; 0: none */
 	uint64_t follows_version;
 	uint32_t follows;      /* its number; there may be another version there by now */
 	_Atomic uint32_t next; /* object_names.h */
 	uint32_t flags;        /* OBJECT_PRIVATE, OBJECT_BY_PINS, OBJECT_DOMAIN_WRITE */
-	uint32_t cost_us;      /* what its publisher says that it takes to have it again; 0: nothing */
+	uint32_t cost_us;      /* reload cost as stated by its publisher; 0: not stated */
 	uint32_t first_page;   /* its first page, where pins stand */
 	uint32_t domain;       /* trust domain of its publisher and its name, as in ledger_session */
 	/* OBJECT_PINNABLE: what the agent has seen of its pins, up to some seconds ago */
@@ -173,10 +173,13 @@ enum {
 	OBJECT_PRIVATE = 1,      /* opened by sessions of the publisher's tenant alone */
 	OBJECT_DOMAIN_WRITE = 4, /* replaced and deleted by all tenants of its trust domain; not with OBJECT_PRIVATE */
 	OBJECT_OF_LIBRARY = 8, /* of a publish request alone: a call of libgpool's own (agent/object/objects_names.c) */
-	OBJECT_BY_PINS = 2,    /* an ephemeral one that pins alone keep, as OBJECT_PINNABLE ones: not who has it open */
+	/* an ephemeral one that only pins keep, like OBJECT_PINNABLE ones; being open does not keep it */
+	OBJECT_BY_PINS = 2,
 };
 
-/* object_kept_by_pins() - it is evicted although sessions have it open, unless one pins it (pins.h). */
+/*
+ * object_kept_by_pins() - return whether it may be evicted although sessions have it open, unless one pins it (pins.h).
+ */
 static inline bool object_kept_by_pins(const struct object_record *record)
 {
 	return record->class == OBJECT_PINNABLE ||
@@ -186,17 +189,17 @@ static inline bool object_kept_by_pins(const struct object_record *record)
 enum role_state { ROLE_NONE, ROLE_NAMED };
 
 /*
- * A role that one session holds at a time. `token` goes up with each holder and fences the ones before; it never goes
- * down, also not when the place gets another name. Who reads the same token before and after `holder` (and `name`) has
- * seen a pair that was.
+ * A role that one session holds at a time. `token` is raised with each holder and fences off earlier ones; it never
+ * decreases, even when the record gets another name. A reader that sees the same token before and after reading
+ * `holder` (and `name`) has read a consistent pair.
  *   grant: token + 1, then holder          release: holder = 0
  */
 struct role_record {
-	_Atomic uint32_t holder; /* session, 0: nobody. Standbys sleep on it */
+	_Atomic uint32_t holder; /* session, 0: none. Standbys sleep on it */
 	_Atomic uint32_t waiters;
 	_Atomic uint64_t token;
 	char name[POOL_NAME_BYTES];
-	char tenant[POOL_NAME_BYTES]; /* whose sessions may have it: that of who came first */
+	char tenant[POOL_NAME_BYTES]; /* the tenant whose sessions may hold it: that of the first candidate */
 	_Atomic uint32_t state;       /* enum role_state; stored last, cleared first */
 	uint32_t reserved;
 	_Atomic uint64_t changed_ms; /* wall clock, of the last grant or release */
@@ -247,12 +250,12 @@ struct pool_header {
 	_Atomic uint64_t incarnation; /* number of the agent's start; goes up with each */
 	_Atomic uint32_t spill_slots; /* pages of content that may be spilled at a time; 0: none */
 	/*
-	 * Goes up when pages that a session may have mapped are wanted for another trust domain: they are QUARANTINED
-	 * or RETIRED, without an owner. Who maps one of them unmaps it and says so (handles_released). 0: this pool
-	 * tells no domains apart.
+	 * Raised when pages that a session may have mapped are needed for another trust domain: they are QUARANTINED or
+	 * RETIRED, without an owner. A session that maps one unmaps it and reports that (handles_released). 0: this
+	 * pool has no separate trust domains.
 	 */
 	_Atomic uint32_t release_serial;
-	/* one block in so many is recorded, a power of two from FLIGHT_SAMPLING_LEAST on; 0: none */
+	/* one of this many blocks is recorded, a power of two from FLIGHT_SAMPLING_LEAST on; 0: none */
 	_Atomic uint32_t flight_sampling;
 	/* 1: out of service, no worker may attach. Here, so that it outlives the agent */
 	_Atomic uint32_t draining;
@@ -261,9 +264,9 @@ struct pool_header {
 	_Alignas(64) _Atomic uint32_t state_pages[PAGE_STATES];
 	_Atomic uint64_t counters[POOL_COUNTERS];
 	_Atomic uint32_t sessions;
-	/* records from here on are NONE: so far whoever looks at all of them needs to look */
+	/* records from here on are NONE: a scan of the records may end here */
 	_Atomic uint32_t object_end;
-	struct session_totals ended; /* of all sessions that are no more */
+	struct session_totals ended; /* of all ended sessions */
 };
 
 struct pool_segment {
@@ -293,12 +296,12 @@ struct pool_geometry {
 	uint32_t flight_records; /* that the flight recorder keeps, rounded up to a power of two; 0: it is off */
 };
 
-/* pool_object_count() - records for so many objects, as in struct pool_geometry. */
+/* pool_object_count() - return the number of records for `objects`, as in struct pool_geometry. */
 uint32_t pool_object_count(uint32_t objects, uint32_t page_count);
 
 /*
- * pool_object_end() - records that are to be looked at: [1, this). What a segment of unknown origin says is kept within
- * its records.
+ * pool_object_end() - return the end of the records to scan: [1, this). The value of a segment of unknown origin is
+ * limited to its records.
  */
 static inline uint32_t pool_object_end(const struct pool_segment *segment)
 {
@@ -308,16 +311,16 @@ static inline uint32_t pool_object_end(const struct pool_segment *segment)
 }
 
 /*
- * pool_segment_create() - a new sealed memfd with the one writable mapping there will ever be; all pages FREE, the last
- * reserved_pages RESERVED. *fd is the caller's. Return: 0, -EINVAL, -ENOMEM, or what memfd_create, ftruncate, mmap,
- * fcntl said.
+ * pool_segment_create() - create a new sealed memfd and its only writable mapping; all pages are FREE, the last
+ * reserved_pages RESERVED. The caller owns *fd. Return: 0, -EINVAL, -ENOMEM, or the error of memfd_create, ftruncate,
+ * mmap or fcntl.
  */
 int pool_segment_create(const struct pool_geometry *geometry, struct pool_segment *segment, int *fd);
 
 /*
  * pool_segment_open() - map another process's pool segment read-only, after checking its seals, sizes, magic and
  * version.
- * Return: 0, -EPROTO (another layout), -EPERM (not sealed), -EBADMSG (a field that cannot be), -ENOMEM.
+ * Return: 0, -EPROTO (another layout), -EPERM (not sealed), -EBADMSG (an invalid field), -ENOMEM.
  */
 int pool_segment_open(int fd, struct pool_segment *segment);
 void pool_segment_close(struct pool_segment *segment);

@@ -1,4 +1,4 @@
-/* region_table.c - the slow half of the writer, and readers that trust nothing. */
+/* region_table.c - the slow half of the writer, and readers that treat the table as untrusted. */
 #include "shm/region_table.h"
 
 /* A change takes some nanoseconds, unless the writer is preempted or dead: chosen, several times as long. */
@@ -58,9 +58,9 @@ void region_table_clear(struct region_writer *writer, uint16_t *number)
 	*number = REGION_ROW_NEW;
 }
 
-/* ---- the readers' side ---- */
+/* Begin a read and return its serial number; check that the number is unchanged at the end. */
 
-/* The number with which a look begins, and whether it still stands after it. */
+/* Begin a read and return its serial number; check that the number is unchanged at the end. */
 static uint32_t look_begin(const _Atomic uint32_t *serial)
 {
 	return atomic_load_explicit(serial, memory_order_acquire);

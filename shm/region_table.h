@@ -1,17 +1,17 @@
 /*
- * region_table.h - the regions of a worker's gpool_malloc_async(), for looking at them from outside: part of the
+ * region_table.h - the regions of a worker's gpool_malloc_async(), for inspection by other processes: part of the
  * session segment.
  *
  *   header, totals | struct region_entry[REGION_TABLE_ENTRIES], one for each region, in any order
  *
- * Writer: the worker, under its own lock. Readers: the agent and tools, without a lock, also of a worker that hangs or
- * died in the middle of a change. So there are two kinds of serial numbers, each odd while what it stands for is being
- * changed: one in each entry, and `changes` for all of it together. Who reads an even one twice has read what belongs
- * together; who does not, after a bounded number of tries, says so and goes on.
+ * Writer: the worker, under its own lock. Readers: the agent and tools, without a lock, also for a worker that hangs or
+ * died in the middle of a change. So there are two kinds of serial numbers, odd while the data they protect is being
+ * changed: one in each entry, and `changes` for the whole table. A reader that sees the same even number before and
+ * after has read consistent data; otherwise it gives up after a bounded number of tries, reports that and continues.
  *
- * A region is a run of VPMM pages in one state; together they cover the reserved addresses, each once. What does not
- * fit into the table is counted in `unlisted`. To a reader every field is hostile: each is read once and checked, and
- * bad entries are told apart. Nothing is decided by what stands here.
+ * A region is a run of VPMM pages in one state; together they cover the reserved addresses, each once. Regions that do
+ * not fit into the table are counted in `unlisted`. A reader must treat every field as untrusted: each is read once and
+ * checked, and bad entries are reported as such. No decision depends on the contents.
  */
 #ifndef GPOOL_SHM_REGION_TABLE_H
 #define GPOOL_SHM_REGION_TABLE_H
@@ -47,7 +47,7 @@ enum {
 	REGION_ROW_FLAGS = 7u,
 };
 
-/* One region, as the writer tells it and as a reader gets it. */
+/* One region, as passed by the writer and returned to a reader. */
 struct region_row {
 	uint64_t address; /* a multiple of REGION_TABLE_PAGE_LEAST */
 	uint64_t id;      /* goes up with each region that is made */
@@ -209,7 +209,7 @@ static inline void region_table_totals(struct region_writer *writer, const struc
 
 /* ---- the readers' side ---- */
 
-/* What stands above the entries. */
+/* The header of the table. */
 struct region_look {
 	/* odd: the table is being changed; the same even number in two looks: nothing was between */
 	uint32_t changes;
@@ -230,10 +230,13 @@ enum region_read {
 
 void region_table_look(const struct region_table *table, struct region_look *look);
 
-/* region_table_stands() - nothing has changed since the look: all that was read meanwhile belongs together. */
+/*
+ * region_table_stands() - return whether nothing has changed since the look; then all data read meanwhile is
+ * consistent.
+ */
 bool region_table_stands(const struct region_table *table, const struct region_look *look);
 
-/* region_table_read() - entry `number`, below look->used; *region is set at WHOLE and CHANGING. */
+/* region_table_read() - read entry `number`, below look->used; *region is set for WHOLE and CHANGING. */
 enum region_read region_table_read(
 	const struct region_table *table, const struct region_look *look, uint32_t number, struct region_row *region);
 

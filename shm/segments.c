@@ -61,7 +61,7 @@ static int segment_map(int fd, size_t bytes, bool writable, void **base)
 	return *base == MAP_FAILED ? -errno : 0;
 }
 
-/* A received descriptor is what it claims: a memfd of this size that nobody can shrink under us. */
+/* Check that a received descriptor is what it claims: a memfd of this size that cannot shrink. */
 static int segment_verify(int fd, int seals, size_t bytes)
 {
 	struct stat stat;

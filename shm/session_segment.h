@@ -1,10 +1,10 @@
 /*
- * session_segment.h - what one worker and the agent share: leases, pins, blocks, requests. One memfd per session.
+ * session_segment.h - memory shared by one worker and the agent: leases, pins, blocks, requests. One memfd per session.
  *
- * Writers: that worker (any of its threads) and the agent. To the agent every field is hostile input: it reads a field
- * once into a local, checks it against its own tables, and lets a wrong one hurt this session alone. Sizes and offsets
- * are computed from the page count on both sides and never read from the segment. Sealed against shrinking and growing,
- * so that nobody gets SIGBUS.
+ * Writers: that worker (any of its threads) and the agent. For the agent every field is untrusted input: it reads a
+ * field once into a local variable and checks it against its own tables, and an invalid one affects this session only.
+ * Sizes and offsets are computed from the page count on both sides and never read from the segment. The memfd is sealed
+ * against shrinking and growing, so that no process gets SIGBUS.
  *
  *   header | free_bits u64[] | pins u32[] | touch u32[] | blocks struct block_entry[] | timeline u64[] | requests |
  *   stats | answers | struct region_table | struct fence_join[] | ring of the flight recorder (flight.h)
@@ -58,7 +58,7 @@ enum {
 	BLOCK_DYING = 0x100,
 	BLOCK_SCATTERED = 0x200, /* the head of a scattered block */
 	BLOCK_SPILL = 0x400,     /* content goes to host memory or a file instead of being dropped */
-	BLOCK_RANGE = 0x800,     /* of a range: pinned for as long as that is awake, which no clock calls leaked */
+	BLOCK_RANGE = 0x800, /* of a range: pinned for as long as the range is awake, and never reported as a leak */
 	BLOCK_ATTRIBUTES = 0xffff,
 	BLOCK_SEQUENCE_SHIFT = 16,
 };
@@ -75,10 +75,10 @@ static inline bool block_tag_is_block(uint64_t tag)
 }
 
 /*
- * Several fences that stand for one: the GPU work of several streams that used a page. A fence of slot
- * SESSION_TIMELINES names an entry by serial:32 | index:16 (timeline.h). Written by the worker, under a lock of its
- * own; read by the agent without one. The serial number is odd while the members are written. An entry is used again
- * only when all its members are reached, so a fence with another serial number than the entry's is reached.
+ * Several fences combined into one: the GPU work of several streams that used a page. A fence of slot SESSION_TIMELINES
+ * names an entry by serial:32 | index:16 (timeline.h). Written by the worker, under a lock of its own; read by the
+ * agent without one. The serial number is odd while the members are written. An entry is reused only when all its
+ * members are signaled, so a fence with another serial number than the entry's is signaled.
  */
 struct fence_join {
 	_Alignas(64) _Atomic uint32_t serial;
@@ -118,14 +118,15 @@ enum {
 	LEASE_NO_EVICT = 1u << 3,   /* refuse rather than evict a block */
 	/* LEASE_RESTORE: what cannot be read back now stays spilled, and may be asked for again */
 	LEASE_KEEP = 1u << 4,
-	/* where they lie does not matter: nothing idle is gathered for the sake of one run */
+	/* scattered pages are acceptable: idle pages are not gathered to form one run */
 	LEASE_SCATTERED = 1u << 5,
-	/* only what is nobody's: nothing is taken from anybody, not even what is idle there */
+	/* only free pages: no pages are taken from a session, not even idle ones */
 	LEASE_FREE = 1u << 6,
-	/* evict no content of the asker's, nor what would go after some of it: it evicts its own itself */
+	/* evict no content of the requesting session, nor what comes after it in the eviction order: the session
+	   evicts its own content itself */
 	LEASE_OWN_LAST = 1u << 8,
 	LEASE_FLAGS = 367u, /* those of LEASE_TAKE */
-	/* LEASE_RESTORE with need 0: it will be asked for next; -EIO: nobody is there to bring it */
+	/* LEASE_RESTORE with need 0: the restore follows; -EIO: there is no mover to execute it */
 	LEASE_SOON = 1u << 7,
 };
 
@@ -147,7 +148,7 @@ struct lease_request {
 	_Atomic uint32_t state; /* serial:28 | enum lease_request_state:4 */
 	uint32_t kind;
 	uint32_t need;  /* pages, at least 1 */
-	uint32_t extra; /* pages more would be welcome, about so many; 0: none */
+	uint32_t extra; /* additional pages wanted, approximately; 0: none */
 	uint32_t flags;
 	uint32_t timeout_ms; /* how long the agent may keep it waiting; 0: answer at once */
 	/* the answer */

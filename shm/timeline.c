@@ -5,7 +5,10 @@ enum {
 	JOIN_LOOKS = 64, /* entries for one fence; chosen: 64 * 7 members are more than there are streams */
 };
 
-/* Its members that are not 0, if the entry is still this fence's; -1: it is not, so the fence is reached. */
+/*
+ * Read the members of a joint fence that are not 0, if the entry still belongs to this fence; -1: it does not, so the
+ * fence is signaled.
+ */
 static int members_read(const struct session_segment *session, uint64_t fence, uint64_t *members)
 {
 	uint32_t index = fence_joint_index(fence), serial = fence_joint_serial(fence);
@@ -66,7 +69,7 @@ static bool list_add(uint64_t *members, int *count, uint64_t fence)
 	return true;
 }
 
-/* What is not reached of `old`, and `fence`; where that is too much, `old` as it is. */
+/* Collect the members of `old` that are not signaled, and `fence`; if these are too many, `old` as it is. */
 static int join_list(const struct session_segment *session, uint64_t old, uint64_t fence, uint64_t *members)
 {
 	uint64_t parts[JOIN_MEMBERS];
@@ -98,7 +101,7 @@ static bool is_same(const struct session_segment *session, uint32_t index, const
 static uint64_t join_write(struct session_segment *session, uint32_t index, const uint64_t *members, int count)
 {
 	struct fence_join *join = &session->joins[index];
-	/* Whatever a damaged segment says, odd, then even. */
+	/* Odd, then even, whatever a damaged segment contains. */
 	uint32_t serial = atomic_load_explicit(&join->serial, memory_order_relaxed) | 1;
 
 	atomic_store_explicit(&join->serial, serial, memory_order_relaxed);

@@ -1,9 +1,9 @@
 /*
  * timeline.h - completion of GPU work as a number in shared memory.
  *
- * Each stream slot of a session holds the last sequence number its stream has finished, written by the GPU (or by the
- * host back end's stream) behind the work. A fence names a slot and a number: reached when the slot holds at least that
- * number. Anybody who maps the segment can tell with a plain load and without a GPU context.
+ * Each stream slot of a session holds the last sequence number that its stream has finished, written by the GPU (or by
+ * the host back end's stream) after the work. A fence names a slot and a number; it is signaled when the slot holds at
+ * least that number. Any process that maps the segment can check it with a plain load and without a GPU context.
  */
 #ifndef GPOOL_SHM_TIMELINE_H
 #define GPOOL_SHM_TIMELINE_H
@@ -40,14 +40,14 @@ static inline uint32_t fence_joint_serial(uint64_t fence)
 }
 
 /*
- * fence_joint_pending() - a member of a joint fence that is not reached, one of a stream; 0: the fence is reached.
- * Reads hostile memory: the number of entries that it looks at is bounded.
+ * fence_joint_pending() - return a member of a joint fence that is not signaled, a fence of one stream; 0: the joint
+ * fence is signaled. The memory is untrusted: the number of entries read is bounded.
  */
 uint64_t fence_joint_pending(const struct session_segment *session, uint64_t fence);
 
 /*
- * fence_reached() - also of a joint fence. A slot out of range counts as reached: a worker that lies about its fences
- * harms its own blocks alone.
+ * fence_reached() - return whether a fence is signaled, a joint one included. A slot out of range counts as signaled: a
+ * worker with invalid fences affects its own blocks only.
  */
 static inline bool fence_reached(const struct session_segment *session, uint64_t fence)
 {
@@ -60,7 +60,9 @@ static inline bool fence_reached(const struct session_segment *session, uint64_t
 	return atomic_load_explicit(&session->timeline[slot], memory_order_acquire) >= (fence & FENCE_VALUE_MASK);
 }
 
-/* fence_pending_part() - a fence of a stream that is not reached and that `fence` stands for; 0: `fence` is reached. */
+/*
+ * fence_pending_part() - return a fence of one stream that is part of `fence` and not signaled; 0: `fence` is signaled.
+ */
 static inline uint64_t fence_pending_part(const struct session_segment *session, uint64_t fence)
 {
 	if (fence_slot(fence) == FENCE_JOINT)
@@ -69,9 +71,9 @@ static inline uint64_t fence_pending_part(const struct session_segment *session,
 }
 
 /*
- * fence_join() - one fence that is reached when both are; `old` may be a joint one. The caller is the session's worker
- * and holds its lock of joint fences. 0: all entries are in use. Cost: 100 ns, and a look at the entries that are in
- * use.
+ * fence_join() - return one fence that is signaled when both are; `old` may be a joint one. The caller is the session's
+ * worker and holds its lock of joint fences. 0: all entries are in use. Cost: 100 ns, and a look at the entries that
+ * are in use.
  */
 uint64_t fence_join(struct session_segment *session, uint64_t old, uint64_t fence, uint32_t *cursor);
 

@@ -1,12 +1,12 @@
 /*
- * timeline_page.h - the timeline that a session shows to others: a page of shared memory of its own.
+ * timeline_page.h - the timeline that a session shows to other sessions: a separate page of shared memory.
  *
- * The session segment is the session's and the agent's alone. So what other processes may see of a session's streams
- * lies apart: one memfd of one page, made, mapped and sealed by its worker, so that nobody else can ever write to it;
- * the agent hands it on to sessions of the same trust domain. A worker makes one when it first exports a fence, and its
- * streams write there, beside the session segment, the numbers that others wait for (client/core/export.c). To its
- * readers all of it is hostile: it may say too early or too late that a fence is reached, which harms those alone that
- * wait for it.
+ * The session segment is shared by the session and the agent only. The part of a session's streams that other processes
+ * may see is therefore stored separately: one memfd of one page, created, mapped and sealed by its worker, so that no
+ * other process can ever write to it. The agent forwards it to sessions of the same trust domain. A worker creates one
+ * when it first exports a fence; its streams then write to it, in addition to the session segment, the numbers that
+ * others wait for (client/core/export.c). Readers must treat it as untrusted: it may signal a fence too early or too
+ * late, which affects only its waiters.
  */
 #ifndef GPOOL_SHM_TIMELINE_PAGE_H
 #define GPOOL_SHM_TIMELINE_PAGE_H
@@ -28,13 +28,13 @@ static_assert(sizeof(struct timeline_page) == 64 + SESSION_TIMELINES * 8, "share
 static_assert(sizeof(struct timeline_page) <= TIMELINE_PAGE_BYTES, "one page");
 
 /*
- * timeline_page_create() - mapped for writing and sealed; *fd is the caller's. 0, or what memfd_create, mmap,
- * getrandom, fcntl said.
+ * timeline_page_create() - create a page, mapped for writing and sealed; the caller owns *fd. Return: 0, or the error
+ * of memfd_create, mmap, getrandom or fcntl.
  */
 int timeline_page_create(uint32_t session, struct timeline_page **page, int *fd);
 
 /*
- * timeline_page_verify() - whether a received descriptor is a page that nobody can write any more: 0, -EPERM (its
+ * timeline_page_verify() - check that a received descriptor is a page that cannot be written any more: 0, -EPERM (its
  * seals), -EBADMSG (its size).
  */
 int timeline_page_verify(int fd);

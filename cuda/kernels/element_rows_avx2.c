@@ -259,7 +259,7 @@ AVX2 static void avx2_dequantise(
 		if (isfinite(scale))
 			row_dequantise(
 				element, codes, _mm256_set1_ps(scale), fabsf(scale) > element_most(element) / 128, to);
-		else /* nobody has made such a form; let it be as strange as the plain code makes it */
+		else /* no writer produces this form; match the plain code */
 			element_rows_plain.dequantise(element, codes, &scales[row], 1, to);
 	}
 }

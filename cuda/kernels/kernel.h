@@ -1,5 +1,6 @@
 /*
- * kernel.h - the table of kernels, for gpu_launch() and the back ends; who wants one run includes the header beside it.
+ * kernel.h - the table of kernels, for gpu_launch() and the back ends. A caller of one kernel includes the kernel's own
+ * header.
  */
 #ifndef CUDA_KERNELS_KERNEL_H
 #define CUDA_KERNELS_KERNEL_H

@@ -9,14 +9,14 @@
  *
  * Weights. A matrix of rank r and n columns (A: r x in; B transposed: r x out) is cut into tiles of 128 columns. A tile
  * is [r][128] elements of 2 bytes, a row after the other, so it has 256 r bytes whatever the rank: no rank is padded.
- * The last tile is whole; what lies beyond n in it is zeros. A tile is contiguous and never crosses a page; where the
- * tiles lie is told by struct lora_matrix: some follow each other at its first place (the rest of a page that another
- * matrix began), then equal runs at places in a list (whole pages). Rows of 256 bytes are what both kernels read 16
- * bytes at a time, and are the groups of the int8 form (quantise.h, groups of 128).
+ * The last tile is whole; columns beyond n are zeros. A tile is contiguous and never crosses a page; the
+ * places of the tiles are given by struct lora_matrix: some follow each other at its first place (the rest of a page
+ * that another matrix began), then equal runs at places in a list (whole pages). Rows of 256 bytes are what both
+ * kernels read 16 bytes at a time, and are the groups of the int8 form (quantise.h, groups of 128).
  *
- * A batch. lora_batch_build() sorts tokens by adapter and cuts each adapter's tokens into pieces; it lies in device
- * memory of a fixed size and place, so a captured graph runs the next batch after a copy to it. The grid is for the
- * largest batch; blocks without a piece end.
+ * A batch. lora_batch_build() sorts tokens by adapter and cuts each adapter's tokens into pieces; the batch is in
+ * device memory of a fixed size and place, so a captured graph runs the next batch after a copy to it. The grid is for
+ * the largest batch; blocks without a piece end.
  *
  * Bits. A token's result depends on its own row, its adapter and the shape of the layer alone: not on who else is in
  * the batch. That holds for each back end by itself; between them sums are added in another order.

@@ -3,8 +3,8 @@
  *
  * shrink and expand go through a piece tile by tile: a tile's row is made fp32 once and used for all tokens of the
  * piece, in loops of a fixed length that the compiler turns into vector code. The plain ones, which are references for
- * these, sum one number at a time. All sums are fp32. A token's own sums are added in the same order whoever is in its
- * piece.
+ * these, sum one number at a time. All sums are fp32. A token's own sums are added in the same order whatever else is
+ * in its piece.
  */
 #include "cuda/kernels/lora.h"
 

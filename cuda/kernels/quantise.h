@@ -4,7 +4,7 @@
  * Symmetric: value = code * scale, codes -127..127, one scale for each group of elements that follow each other in a
  * row. A scale is bf16, which is 1.6 % of the codes' bytes at 128 elements a group, and is rounded up, so that the
  * largest of a group still has a code. A group with an infinity or a NaN has no such form: its scale and codes are 0
- * and its error is infinite, so whoever looks at the error refuses it.
+ * and its error is infinite, so a caller that checks the error rejects it.
  */
 #ifndef CUDA_KERNELS_QUANTISE_H
 #define CUDA_KERNELS_QUANTISE_H

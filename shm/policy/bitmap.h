@@ -1,9 +1,9 @@
 /*
- * bitmap.h - a set of small numbers whose lowest member is found at once.
+ * bitmap.h - a set of small numbers with fast access to the lowest member.
  *
- * A bit for each number, and above that levels of summaries: a bit for each word below that is not 0. Looking for the
- * lowest member, or for the next from a number on, looks at one or two words of each level, of which there are four at
- * most. No locks: its owner has one.
+ * There is a bit for each number, and above that levels of summaries: a bit for each word below that is not 0. Finding
+ * the lowest member, or the next one from a number on, reads one or two words of each of at most four levels. There are
+ * no locks: the owner has one.
  */
 #ifndef GPOOL_POLICY_BITMAP_H
 #define GPOOL_POLICY_BITMAP_H

@@ -1,4 +1,4 @@
-/* eviction.c - see eviction.h: the tree, and who is a candidate. */
+/* eviction.c - see eviction.h: the tree, and which nodes are candidates. */
 #include "shm/policy/eviction_policy.h"
 
 #include <assert.h>
@@ -196,7 +196,7 @@ void eviction_forget(struct eviction *eviction, uint32_t number)
 			continue;
 		eviction->nodes[child].parent = node->parent;
 		child_add(eviction, node->parent, child);
-		/* The last one is left for bare(): until then it is no candidate. */
+		/* bare() subtracts the last child: until then the parent is no candidate. */
 		if (node->children == 1)
 			break;
 		node->children--;

@@ -1,18 +1,18 @@
 /*
- * eviction.h - which node of a prefix tree goes when room is needed. Numbers only: no pool, no memory of blocks, no
- * clock but its own, which counts insertions and touches.
+ * eviction.h - select the node of a prefix tree to evict when room is needed. It works on numbers only: no pool, no
+ * memory of blocks, and no clock but its own, which counts insertions and touches.
  *
- * A node stands for something kept (a block of a prefix) and is a small number that its owner may use as an index. Its
- * key is the identity of the whole prefix up to it, such as a chained hash; it serves to know a node again that was
- * evicted, and for nothing else, so that two nodes of one key do no harm.
+ * A node represents something kept (a block of a prefix). It is a small number that the owner may use as an index. Its
+ * key identifies the whole prefix up to it, such as a chained hash. The key serves only to recognize an evicted node,
+ * so two nodes with the same key do no harm.
  *
  * Invariants:
- *   a candidate is a kept node without kept children and without pins; nothing else is ever a victim
+ *   a candidate is a kept node without kept children and without pins; only candidates are victims
  *   kept = pinned + with children (and no pin) + candidates
- *   what is remembered of evicted nodes is at most EVICTION_GHOSTS for each node that may be kept
+ *   at most EVICTION_GHOSTS evicted nodes are remembered for each node that may be kept
  *
- * Threads: none of its own and no lock; its owner has one.
- * Memory:  all of it from eviction_create() on, touched as it is used: 56 bytes for each node with `lru`, about 250
+ * Threads: none of its own, and no lock; its owner has one.
+ * Memory:  all of it allocated by eviction_create(), touched as it is used: 56 bytes per node with `lru`, about 250
  *          with `adaptive`, and 60 KiB.
  */
 #ifndef GPOOL_POLICY_EVICTION_H
@@ -25,7 +25,7 @@
 #define EVICTION_NODES_MAX (UINT32_C(1) << 24)
 
 enum {
-	/* `adaptive` only. Chosen: it must see nodes come back that a cache of this size loses long before. */
+	/* `adaptive` only. Chosen: it must recognize nodes long after a cache of this size has evicted them. */
 	EVICTION_GHOSTS = 8,
 };
 
@@ -62,39 +62,39 @@ void eviction_destroy(struct eviction *eviction);
  */
 int eviction_insert(struct eviction *eviction, uint32_t parent, uint64_t key, uint32_t *node);
 
-/* eviction_touch() - somebody found it. A prefix is touched from its top down. Cost: as insert. */
+/* eviction_touch() - record a use of a node. A prefix is touched from its top down. Cost: as insert. */
 void eviction_touch(struct eviction *eviction, uint32_t node);
 
-/* eviction_used() - of one with a pin: it was in use until now. Its age begins anew, and it counts as no touch. */
+/* eviction_used() - restart the age of a pinned node, which was in use until now. It does not count as a touch. */
 void eviction_used(struct eviction *eviction, uint32_t node);
 
-/* eviction_pin() - it stays until it is unpinned as often; at most UINT32_MAX pins. Its parents stay since it does. */
+/* eviction_pin() - keep a node until it is unpinned. Pins nest, up to UINT32_MAX. Pinning a node keeps its parents. */
 void eviction_pin(struct eviction *eviction, uint32_t node);
 void eviction_unpin(struct eviction *eviction, uint32_t node);
 
 /*
- * eviction_victim() - the candidate that should go next, and changes nothing; EVICTION_NONE: all are pinned, or there
- * is none.
+ * eviction_victim() - return the candidate to evict next, without changing anything; EVICTION_NONE: all are pinned, or
+ * there is none.
  */
 uint32_t eviction_victim(struct eviction *eviction);
 
 /*
- * eviction_worth() - of a kept node: those with less go first. It is what is known now, and comparable among all nodes
- * now; for owners who choose among some of them.
+ * eviction_worth() - return the worth of a kept node: nodes with less are evicted first. It reflects current knowledge
+ * and is comparable among all nodes at this time, for owners that choose among some of them.
  */
 float eviction_worth(const struct eviction *eviction, uint32_t node);
 
 /*
- * eviction_evict() - for want of room: a candidate is kept no longer, and remembered. eviction_remove() - for another
- * reason (it is no longer valid): forgotten. Both need a candidate, not just the victim. The number may be given out
- * again at once.
+ * eviction_evict() - evict a candidate for want of room; it is remembered. eviction_remove() - remove a candidate for
+ * another reason (it is no longer valid); it is forgotten. Any candidate may be passed, not only the victim. The number
+ * may be reused at once.
  */
 void eviction_evict(struct eviction *eviction, uint32_t node);
 void eviction_remove(struct eviction *eviction, uint32_t node);
 
 /*
- * eviction_forget() - any kept node is kept no longer, and not remembered, whoever has pinned it; its children go to
- * its parent. eviction_clear() - all of them. Cost: a look at each node.
+ * eviction_forget() - remove any kept node, pinned or not, without remembering it; its children move to its parent.
+ * eviction_clear() - remove all nodes. Cost: proportional to the nodes.
  */
 void eviction_forget(struct eviction *eviction, uint32_t node);
 void eviction_clear(struct eviction *eviction);

@@ -1,24 +1,23 @@
 /*
- * eviction_adaptive.c - the candidate from which the fewest touches can be hoped for, for the room and the time that it
- * would take.
+ * eviction_adaptive.c - evict the candidate with the fewest expected touches for the room and time that keeping it
+ * takes.
  *
- * Nodes are sorted into classes by what is known of them (how often they were touched; if never, below what they came
- * and how far below; whether anything ever grew below them, whether their chain was left for another one), and by age,
- * which is the clock since the last touch. For each class and age two things are counted: how long nodes were in it,
- * and how many were touched. Evicted nodes go on counting as ghosts, so that it is also learned what happens at ages
- * that nothing here reaches. From that comes the rate of touches by age, and from the rates the density of each class
- * and age: touches for each unit of time, if a node is kept until the moment up to which keeping it pays best. A node
- * that nobody is likely to touch soon, but many are later, is so held through the gap, and when not all can be held, a
- * part of them is, instead of none.
+ * Nodes are sorted into classes and by age. The class reflects what is known about a node: how often it was touched; if
+ * never, below which kind of node it was inserted and how far below; whether it ever had a child; whether its chain was
+ * left for another one. The age is the clock since the last touch. For each class and age two quantities are counted:
+ * how long nodes were in it, and how many were touched. Evicted nodes continue to count as ghosts, so that ages which
+ * no kept node reaches are learned, too. These counts give the rate of touches by age, and the rates give the density
+ * of each class and age: touches per unit of time, if a node is kept until the moment up to which keeping it pays best.
+ * So a node that is unlikely to be touched soon but likely later is kept through the gap, and when there is no room for
+ * all such nodes, a part of them is kept instead of none.
  *
- * There are no constants of any workload: ages are measured in sizes of the cache, and before anything is learned the
- * rates fall with age, which is LRU. That size is what is kept when something has to go, within a factor of four, since
- * the room may be no number of nodes.
+ * No constant depends on a workload: ages are measured in sizes of the cache, and before anything is learned the rates
+ * fall with age, which is LRU. The size of the cache is the number of nodes kept when one has to be evicted, within a
+ * factor of four, since the room may not be a fixed number of nodes.
  *
- * Candidates hang in one list for each class and age. They are in it by the age that they had when they came, and are
- * brought up to date when somebody looks, which for each node is once for each age it reaches. A bitmap over the lists
- * in the order of density finds the lowest. Looking at all nodes and ghosts, for their time to be counted, goes on bit
- * by bit with every insertion and touch.
+ * Each class and age has a list of candidates. A candidate is listed by the age at which it was added and is moved when
+ * it is next looked at, which happens once for each age that it reaches. A bitmap over the lists in the order of
+ * density finds the lowest. Each insertion and touch also looks at some nodes and ghosts, to count their time.
  */
 #include "shm/policy/bitmap.h"
 #include "shm/policy/eviction_policy.h"
@@ -44,14 +43,14 @@ enum {
 	GROUPS = 2 * (ORIGINS + 1) + 1,
 	LISTS = CLASSES * AGES,
 
-	GHOST_WAYS = 8,      /* a key has its place in a bucket of so many, where the oldest makes room */
+	GHOST_WAYS = 8,      /* a key may be in any entry of a bucket of this many, of which the oldest is replaced */
 	CLOCK_FAR = 1 << 30, /* ages are kept in 32 bits; nothing is older than that */
 };
 
 /*
- * All chosen, none for a workload: only what is too long or too short by much makes a difference. Weights are numbers
- * of touches that must be seen until they count as much as what was believed before: of all classes together; of by how
- * much one class differs from those like it; and of by how much it does so at each age.
+ * All values are chosen, none for a workload: only a value that is far too large or too small makes a difference.
+ * Weights are the number of touches after which observations count as much as the prior assumption: for all classes
+ * together, for the difference between one class and similar ones, and for that difference at each age.
  */
 /* what a turn leaves of all counts: half is forgotten in 44 sizes of the cache */
 static const float memory = 1 - 1 / 256.f;
@@ -59,19 +58,19 @@ static const float pooled_weight = 1, factor_weight = 10, class_weight = 2;
 static const float first_guess = 0.3f; /* the rate at an age, times that age, until something is known */
 
 enum {
-	TURN_SHARE = 4, /* densities are made anew after the size of the cache divided by that, in clocks */
+	TURN_SHARE = 4, /* densities are computed again after this part of the size of the cache, in clocks */
 	TURN_LEAST = 256,
 	NODES_SHARE = 8,  /* all nodes are looked at once in the size of the cache divided by that */
 	GHOSTS_SHARE = 2, /* and all ghosts */
 
 	SIZE_LEAST = 16,
-	/* the size of the cache is another one when less than a part of it in so many is kept, or more than it */
+	/* the size of the cache is set again when it differs from the kept nodes by more than this part */
 	SIZE_SHARE = 4,
 };
 
 struct entry {
 	uint32_t seen;       /* clock up to which its time is counted */
-	uint32_t prev, next; /* of its list: a ring; a list's own entry stands behind those of the nodes */
+	uint32_t prev, next; /* of its list: a ring; the list's own entry follows those of the nodes */
 	uint16_t list;
 	uint8_t touches; /* not above 255 */
 	uint8_t origin;  /* below what it came */
@@ -458,7 +457,7 @@ static void ghost_return(struct eviction *eviction, uint32_t node)
 	}
 }
 
-/* ---- time goes by ---- */
+/* ---- time passes ---- */
 
 static void nodes_look(struct eviction *eviction, uint32_t count)
 {
@@ -492,7 +491,7 @@ static void ghosts_look(struct eviction *eviction, uint32_t count)
 	}
 }
 
-/* How many to look at so that `count` are done in so many steps. */
+/* Return the number of entries to look at in this step, so that `count` are done in `step_count` steps. */
 static uint32_t looks(uint32_t count, uint32_t step_count)
 {
 	return step_count ? (count + step_count - 1) / step_count : count;
@@ -527,8 +526,8 @@ static void size_set(struct adaptive *adaptive, uint32_t size)
 }
 
 /*
- * Ages are half as long: what was counted of one is now of the age two further on; of the first ones nobody knows how
- * it lay there.
+ * Ages are half as long: a count of one age now belongs to the age two further on. The distribution within the first
+ * ages is unknown.
  */
 static void counts_halve(float counts[AGES])
 {
@@ -559,7 +558,7 @@ static void counts_rescale(struct adaptive *adaptive, uint32_t shift_before)
 	}
 }
 
-/* What is remembered of evicted nodes is not brought along; what was learned from them is. */
+/* Ghosts are discarded; what was learned from them is kept. */
 static void rescale(struct eviction *eviction, uint32_t size)
 {
 	struct adaptive *adaptive = eviction->state;
@@ -579,7 +578,7 @@ static void rescale(struct eviction *eviction, uint32_t size)
 	adaptive->turned = 0;
 }
 
-/* Something is about to go for want of room. */
+/* Called before an eviction for want of room. */
 static void size_look(struct eviction *eviction)
 {
 	const struct adaptive *adaptive = eviction->state;
@@ -626,7 +625,7 @@ static int adaptive_init(struct eviction *eviction)
 	return 0;
 }
 
-/* What is known of a node changes: its time so far belongs to the class that it was in. */
+/* A node changes its class: its time so far belongs to the class that it was in. */
 static void entry_grew(struct eviction *eviction, uint32_t node)
 {
 	struct adaptive *adaptive = eviction->state;
@@ -651,9 +650,9 @@ static void entry_left(struct eviction *eviction, uint32_t node)
 }
 
 /*
- * A second child: whoever came by went another way than before, and who follows him will too. What hangs below the
- * first child in one chain is left. Each is marked once until somebody touches it, so that this costs no more than
- * touching does.
+ * A second child: a later access took another branch than the earlier ones, and further accesses are expected to follow
+ * it. The chain below the first child is marked as left. Each node is marked once until its next touch, so that marking
+ * costs no more than touching.
  */
 static void chain_leave(struct eviction *eviction, uint32_t node)
 {

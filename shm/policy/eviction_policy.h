@@ -1,6 +1,6 @@
 /*
- * eviction_policy.h - between the tree (eviction.c), which knows who is a candidate, and policies, which put candidates
- * in an order. Internal to these files.
+ * eviction_policy.h - interface between the tree (eviction.c), which determines the candidates, and the policies, which
+ * order them. Internal to these files.
  */
 #ifndef GPOOL_POLICY_EVICTION_POLICY_H
 #define GPOOL_POLICY_EVICTION_POLICY_H
@@ -10,7 +10,7 @@
 struct eviction_node {
 	uint64_t key;
 	uint64_t touched;   /* clock of its insertion or its last touch; no two nodes have the same */
-	uint32_t parent;    /* EVICTION_NONE: at the top. Of a number that nobody has: the next such */
+	uint32_t parent;    /* EVICTION_NONE: at the top. Of an unused number: the next unused one */
 	uint32_t children;  /* kept ones */
 	uint32_t child_sum; /* their numbers, each exclusive-or'ed: the only child's, when there is one */
 	uint32_t pins;
@@ -22,8 +22,8 @@ struct eviction {
 	void *state;                 /* the policy's */
 	struct eviction_node *nodes; /* [node_count] */
 	uint32_t node_count;
-	uint32_t unused;  /* the first number that nobody has, of those that somebody had; EVICTION_NONE: none */
-	uint32_t entered; /* numbers from here on nobody ever had */
+	uint32_t unused;  /* the first unused number among those that were used before; EVICTION_NONE: none */
+	uint32_t entered; /* numbers from here on have never been used */
 	uint64_t clock;
 	struct eviction_stats stats;
 };

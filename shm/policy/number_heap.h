@@ -1,6 +1,6 @@
 /*
- * number_heap.h - small numbers in the order of their keys: the one with the lowest key is on top. A binary heap that
- * knows where each number stands, so that any of them can go. No locks: its owner has one.
+ * number_heap.h - small numbers ordered by their keys, the lowest key on top. A binary heap that knows the position of
+ * each number, so that any of them can be removed. There are no locks: the owner has one.
  */
 #ifndef GPOOL_POLICY_NUMBER_HEAP_H
 #define GPOOL_POLICY_NUMBER_HEAP_H

@@ -6,11 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RING_SHARE = 4 }; /* decisions of one adapter that nobody has taken yet: EVICT, DROP, LOAD or SAVE, COMPRESS */
+/* decisions for one adapter that have not been fetched yet: EVICT, DROP, LOAD or SAVE, COMPRESS */
+enum { RING_SHARE = 4 };
 
 #define ADAPTER_BYTES_MAX (UINT64_C(1) << 40)
 
-/* ---- what follows from an adapter's state: sums, and the heaps it stands in ---- */
+/* ---- derived from an adapter's state: sums, and the heaps that it is in ---- */
 
 /* Before any of its fields changes; offer() afterwards. */
 static void withdraw(struct residency *residency, uint32_t number)
@@ -90,7 +91,7 @@ static void drop(struct residency *residency, uint32_t number)
 	decide(residency, number, RESIDENCY_DROP);
 }
 
-/* Drops what is worth less than this one's copy, until that has room. */
+/* Drop copies that are worth less than this adapter's, until its copy has room. */
 static bool copy_room(struct residency *residency, uint32_t number, bool hot)
 {
 	const struct residency_limits *limits = &residency->limits;
@@ -101,9 +102,9 @@ static bool copy_room(struct residency *residency, uint32_t number, bool hot)
 		return false;
 	while (limits->warm_bytes - residency->sums.warm_bytes < adapter->warm_bytes ||
 		residency->sums.warm >= limits->warm_count) {
-		uint32_t least = residency->copies.count ? number_heap_lowest(&residency->copies) : NOBODY;
+		uint32_t least = residency->copies.count ? number_heap_lowest(&residency->copies) : NO_ADAPTER;
 
-		if (least == NOBODY || residency->copies.keys[least] >= key)
+		if (least == NO_ADAPTER || residency->copies.keys[least] >= key)
 			return false;
 		drop(residency, least);
 	}
@@ -127,8 +128,8 @@ static void evict(struct residency *residency, uint32_t number)
 /* ---- coming ---- */
 
 /*
- * Whether there could be room for those queued and one more, if those idle went: all of them, or those that nobody
- * expects.
+ * Return whether there could be room for the queued adapters and one more if the idle ones were evicted: all of them,
+ * or those that are not expected to be used.
  */
 static bool could_have_room(const struct residency *residency, uint64_t bytes, uint32_t count, bool expected_too)
 {
@@ -153,7 +154,7 @@ static bool fits(const struct residency *residency, uint64_t bytes, bool with_le
 		1 <= limits->hot_count - sums->hot + (with_leaving ? sums->leaving : 0);
 }
 
-/* Whether there is room now. What is not there is made, as far as the reason allows. */
+/* Return whether there is room now. Evicts to make room, as far as the reason allows. */
 static bool hot_room(struct residency *residency, const struct adapter *adapter)
 {
 	bool for_use = adapter->reason == FOR_USE;
@@ -162,7 +163,7 @@ static bool hot_room(struct residency *residency, const struct adapter *adapter)
 		return false;
 	while (!fits(residency, adapter->bytes, true)) {
 		if (adapter->reason == FOR_REBALANCING)
-			return false; /* it has chosen who goes already */
+			return false; /* its victims are already chosen */
 		evict(residency, number_heap_lowest(&residency->victims));
 	}
 	return fits(residency, adapter->bytes, false);
@@ -180,15 +181,17 @@ static void load(struct residency *residency, uint32_t number)
 	decide(residency, number, warm ? RESIDENCY_LOAD_WARM : RESIDENCY_LOAD_COLD);
 }
 
-/* It is not queued, and for no use, any more. */
+/* Remove an adapter from the queue, and from any planned use. */
 static void unqueue(struct residency *residency, uint32_t number)
 {
-	residency->moving = residency->moving == number ? NOBODY : residency->moving;
+	residency->moving = residency->moving == number ? NO_ADAPTER : residency->moving;
 	set_hot(residency, number, RESIDENCY_ABSENT);
 }
 
-/* Something has become free: whose turn is it? Who waits for use waits on; the others are let go of when nobody makes
- * room for them. */
+/*
+ * Serve the queue after memory was freed. An adapter that is queued for use keeps waiting; the others are removed from
+ * the queue if no room can be made for them.
+ */
 static void serve_queue(struct residency *residency)
 {
 	while (residency->queued.count) {
@@ -209,7 +212,7 @@ static void enqueue(struct residency *residency, uint32_t number, enum reason re
 	struct adapter *adapter = &residency->adapters[number];
 
 	if (residency->moving == number && reason != FOR_REBALANCING)
-		residency->moving = NOBODY;
+		residency->moving = NO_ADAPTER;
 	withdraw(residency, number);
 	adapter->hot = RESIDENCY_QUEUED;
 	adapter->reason = (uint8_t)reason;
@@ -246,7 +249,7 @@ static bool can_come(const struct residency *residency, const struct adapter *ad
 		residency, residency->sums.queued_bytes + adapter->bytes, residency->sums.queued + 1, expected_too);
 }
 
-/* One more to hold it, in references or pins. */
+/* Add a reference or a pin. */
 static int hold(struct residency *residency, uint32_t number, uint32_t *holds, bool accessed, uint64_t now_us)
 {
 	struct adapter *adapter = &residency->adapters[number];
@@ -337,17 +340,17 @@ static bool is_settled(const struct residency *residency, const struct adapter *
 	return adapter->settled && now_us - adapter->settled_us < residency->limits.worth.window_us;
 }
 
-/* Who would have to go for this one; NOBODY: no one. False: none is worth it. */
+/* Select the adapter to evict for this one; NO_ADAPTER: none is needed. Return false if no victim is worth it. */
 static bool rebalance_victim(
 	const struct residency *residency, const struct adapter *adapter, uint64_t now_us, uint32_t *victim)
 {
 	const struct adapter *least;
 
-	*victim = NOBODY;
+	*victim = NO_ADAPTER;
 	if (fits(residency, adapter->bytes, true))
 		return true;
 	if (!residency->sums.victims[0])
-		return false; /* those expected stand behind all others */
+		return false; /* expected adapters are behind all others */
 	*victim = number_heap_lowest(&residency->victims);
 	least = &residency->adapters[*victim];
 	return hot_worth(residency, least) + 1 <= hot_worth(residency, adapter) &&
@@ -368,7 +371,7 @@ static void rebalance(struct residency *residency, uint64_t now_us)
 	uint32_t best, victim;
 	struct adapter *adapter;
 
-	if (!residency->limits.rebalance_us || residency->moving != NOBODY || residency->queued.count ||
+	if (!residency->limits.rebalance_us || residency->moving != NO_ADAPTER || residency->queued.count ||
 		!residency->absent.count || now_us - residency->moved_us < residency->limits.rebalance_us)
 		return;
 	best = number_heap_lowest(&residency->absent);
@@ -377,7 +380,7 @@ static void rebalance(struct residency *residency, uint64_t now_us)
 		worth_uses(&residency->limits.worth, &adapter->worth, now_us) < 1 ||
 		!rebalance_victim(residency, adapter, now_us, &victim))
 		return;
-	if (victim != NOBODY) {
+	if (victim != NO_ADAPTER) {
 		settle(&residency->adapters[victim], now_us);
 		evict(residency, victim);
 	}
@@ -388,8 +391,9 @@ static void rebalance(struct residency *residency, uint64_t now_us)
 	enqueue(residency, best, FOR_REBALANCING);
 }
 
-/* One at a time, so that it takes little from loads. Where host memory has no room for it, it is asked again an idle
- * time later.
+/*
+ * Compress one adapter at a time, so that loads are hardly affected. If host memory has no room for the copy, it is
+ * requested again after another idle time.
  */
 static void compress(struct residency *residency, uint64_t now_us)
 {
@@ -428,7 +432,7 @@ void residency_tick(struct residency *residency, uint64_t now_us)
 	rebalance(residency, now_us);
 }
 
-/* ---- decisions and what became of them ---- */
+/* ---- decisions and their results ---- */
 
 bool residency_next(struct residency *residency, struct residency_decision *decision)
 {
@@ -447,8 +451,8 @@ static void load_done(struct residency *residency, uint32_t number, bool ok, uin
 {
 	struct adapter *adapter = &residency->adapters[number];
 
-	residency->moving = residency->moving == number ? NOBODY : residency->moving;
-	adapter->idle_us = now_us; /* no heap has it while it loads */
+	residency->moving = residency->moving == number ? NO_ADAPTER : residency->moving;
+	adapter->idle_us = now_us; /* it is in no heap while it loads */
 	set_hot(residency, number, ok ? RESIDENCY_RESIDENT : RESIDENCY_ABSENT);
 	if (ok)
 		return;
@@ -518,7 +522,7 @@ int residency_create(const struct residency_limits *limits, uint32_t adapters, s
 		return -ENOMEM;
 	residency->limits = *limits;
 	residency->adapter_count = adapters;
-	residency->moving = NOBODY;
+	residency->moving = NO_ADAPTER;
 	residency->ring_size = RING_SHARE * adapters;
 	residency->adapters = calloc(adapters, sizeof(*residency->adapters));
 	residency->ring = calloc(residency->ring_size, sizeof(*residency->ring));

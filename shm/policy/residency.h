@@ -1,36 +1,38 @@
 /*
- * residency.h - which adapters are hot (in GPU memory), which have a warm copy (int8, in host memory), and which are on
- * disk alone. Numbers only: events go in, decisions come out, and the time is an argument.
+ * residency.h - decide which adapters are hot (in GPU memory), which have a warm copy (int8, in host memory), and which
+ * are on disk only. It works on numbers only: events are passed in, decisions are returned, and the time is an
+ * argument.
  *
  *           acquire, pin, prefetch, tick                  LOAD, EVICT, SAVE, COMPRESS, DROP
- *   caller ------------------------------> residency ------------------------------------> caller does it
+ *   caller ------------------------------> residency ------------------------------------> caller executes it
  *             ^                                                                               |
  *             +------------------ residency_done() of LOAD, SAVE, COMPRESS ------------------+
  *
- * What it goes by:
- * - An adapter that is acquired is loaded at once if room can be made, however seldom it is used. Bytes are the first
- *   limit, counts the second.
- * - Only idle ones leave: without reference and pin, not on their way in or out, and not being read for a warm copy.
- * - Of these the one goes whose bytes save the least: expected accesses times the time that it takes to have it back,
- *   by its bytes. Expected accesses are learned: each counts one, and half is forgotten in half_life_us. Who had
- *   promote_uses of them within window_us counts as if that had always been so; that is a boost and bars nobody.
- * - Who is prefetched is expected: only what is acquired displaces it until window_us later.
- * - What was idle for idle_us gets a warm copy while it stays hot; what leaves earlier gets one on the way (SAVE).
- *   Copies of what is hot go first where host memory is short, since they can be made again.
+ * Rules:
+ * - An acquired adapter is loaded at once if room can be made, however rarely it is used. Bytes are the first limit,
+ *   counts the second.
+ * - Only idle adapters are evicted: without reference or pin, not being loaded or saved, and not being read for a
+ *   warm copy.
+ * - Of these the one whose bytes save the least is evicted: expected accesses times reload time, divided by its size.
+ *   Expected accesses are learned: each counts one, and half is forgotten in half_life_us. An adapter with
+ *   promote_uses of them within window_us counts as if this rate had always held; the boost excludes no adapter.
+ * - A prefetched adapter is expected: until window_us later, only acquired adapters displace it.
+ * - An adapter that was idle for idle_us gets a warm copy while it stays hot; one that is evicted earlier gets a copy
+ *   first (SAVE). When host memory is short, copies of hot adapters are dropped first, since they can be made again.
  *
- * Rebalancing (residency_tick()) brings back what is worth more than what is there. What bounds it: one move at a time,
- * and one begun in rebalance_us at most; what comes promises at least twice as much for each byte as anything that
- * goes; and who was moved is not moved so again for window_us. With counts at rest a place is thus filled anew
- * log2(best / worst) times at most.
+ * Rebalancing (residency_tick()) loads adapters that are worth more than resident ones. Its limits: one move at a time;
+ * at most one begins in rebalance_us; the loaded adapter promises at least twice as much per byte as any evicted one;
+ * and a moved adapter is not moved again in the same direction for window_us. With constant counts, a place is
+ * therefore refilled at most log2(best / worst) times.
  *
- * Invariants, proved by residency_check():
+ * Invariants, checked by residency_check():
  *   hot bytes and adapters = loading + resident + leaving, within both limits; warm ones = copies + those being made,
- *   within both victims = resident, and idle as above
- *   queued only while room is being made, or all that could make some is in use
+ *   within both limits; victims = resident, and idle as above
+ *   an adapter is queued only while room is being made, or all memory that could be freed is in use
  *
- * Threads: none of its own and no lock; its owner has one.
- * Memory:  200 bytes for each adapter that there may be, all of it from residency_create() on.
- * Cost:    of each call and each decision logarithmic in the adapters, unless said otherwise.
+ * Threads: none of its own, and no lock; its owner has one.
+ * Memory:  200 bytes for each possible adapter, all of it allocated by residency_create().
+ * Cost:    each call and each decision is logarithmic in the number of adapters, unless stated otherwise.
  */
 #ifndef GPOOL_POLICY_RESIDENCY_H
 #define GPOOL_POLICY_RESIDENCY_H
@@ -102,7 +104,7 @@ struct residency_stats {
 	uint64_t prefetches, prefetches_used, moves; /* loads for each; moves: by rebalancing */
 };
 
-/* Who holds what, for those who are told that all is in use. */
+/* One holder of GPU memory, for reporting that all memory is in use. */
 struct residency_holder {
 	uint32_t adapter, references, pins;
 	enum residency_hot state;
@@ -110,95 +112,98 @@ struct residency_holder {
 };
 
 /*
- * residency_create() - without an adapter.
- * @adapters: 1..RESIDENCY_ADAPTERS_MAX; adapters' numbers are below it
- * Return: 0, -EINVAL (a limit of 0 that may be none), -ENOMEM. residency_destroy() takes NULL, too.
+ * residency_create() - create a state without adapters. @adapters: 1..RESIDENCY_ADAPTERS_MAX; numbers of adapters are
+ * below it.
+ * Return: 0, -EINVAL (a limit is 0 that must not be), -ENOMEM. residency_destroy() accepts NULL.
  */
 int residency_create(const struct residency_limits *limits, uint32_t adapters, struct residency **out);
 void residency_destroy(struct residency *residency);
 
 /*
- * residency_register() - a number that is none becomes an adapter on disk. bytes: in GPU memory; warm_bytes: of its
- * warm copy, 0: it cannot have one. Return: 0, -EINVAL, -EEXIST, -EFBIG (more than the hot limit: it could never be
- * loaded).
+ * residency_register() - register an unused number as an adapter on disk. bytes: its size in GPU memory; warm_bytes:
+ * size of its warm copy, 0: it cannot have one. Return: 0, -EINVAL, -EEXIST, -EFBIG (more than the hot limit: it could
+ * never be loaded).
  */
 int residency_register(
 	struct residency *residency, uint32_t adapter, uint64_t bytes, uint64_t warm_bytes, uint64_t now_us);
 
 /*
- * residency_adopt() - of one just registered: it is in GPU memory, or has a warm copy, or both, since whoever decided
- * before has had it brought there. Return: 0; -ENOENT; -EBUSY: it is on its way or there already; -ENOSPC: that is more
- * than may be, and nothing changed.
+ * residency_adopt() - record that an adapter that was just registered is already in GPU memory, has a warm copy, or
+ * both, because an earlier state loaded it. Return: 0; -ENOENT; -EBUSY: it is resident or being loaded; -ENOSPC: a
+ * limit would be exceeded, and nothing changed.
  */
 int residency_adopt(struct residency *residency, uint32_t adapter, bool resident, bool copied, uint64_t now_us);
 
-/* residency_forget() - an adapter is none any more, at once. Return: 0, -ENOENT, -EBUSY (in use, or on its way). */
+/* residency_forget() - unregister an adapter at once. Return: 0, -ENOENT, -EBUSY (in use, or being moved). */
 int residency_forget(struct residency *residency, uint32_t adapter);
 
 /*
- * residency_resize() - its warm copy needs other room than was said, such as for one that int8 does not suit; 0: it
- * cannot have one. Return: 0, -ENOENT, -EBUSY (it has one, or one is being made).
+ * residency_resize() - change the size of its warm copy, for instance if int8 does not suit it; 0: it cannot have one.
+ * Return: 0, -ENOENT, -EBUSY (it has a copy, or one is being made).
  */
 int residency_resize(struct residency *residency, uint32_t adapter, uint64_t warm_bytes);
 
 /*
- * residency_acquire() - a reference, and an access. It is counted from now on also while the adapter is on its way;
- * when the load fails it is there still, and the next acquisition tries again. Return: 1: resident, use it; 0: being
- * loaded, or queued for room that others make; and no reference with -ENOENT -ENOSPC  no room can be made: all is in
- * use; residency_holders() says by whom
+ * residency_acquire() - take a reference and record an access. The reference counts from now on, also while the adapter
+ * is being loaded; if the load fails the reference remains, and the next acquisition tries again. Return: 1: resident,
+ * use it; 0: being loaded, or queued until others free memory; and without a reference -ENOENT, -ENOSPC (no room can be
+ * made: all memory is in use; residency_holders() lists the holders)
  */
 int residency_acquire(struct residency *residency, uint32_t adapter, uint64_t now_us);
 void residency_release(struct residency *residency, uint32_t adapter, uint64_t now_us);
 
-/* residency_pin() - as acquire, but no access: it stays until it is unpinned as often. */
+/* residency_pin() - like acquire, but without an access: the adapter stays until it is unpinned. Pins nest. */
 int residency_pin(struct residency *residency, uint32_t adapter, uint64_t now_us);
 void residency_unpin(struct residency *residency, uint32_t adapter, uint64_t now_us);
 
-/* residency_access() - `count` uses by those who hold it, beside their acquisitions. */
+/* residency_access() - record `count` uses by holders of the adapter, in addition to their acquisitions. */
 void residency_access(struct residency *residency, uint32_t adapter, uint32_t count, uint64_t now_us);
 
 /*
- * residency_prefetch() - somebody is about to acquire it: it is loaded if that displaces nothing that is in use or
- * expected, and then expected itself. Return: 1: resident; 0: on its way; -ENOENT; -ENOSPC: not now.
+ * residency_prefetch() - announce that the adapter will be acquired. It is loaded if that displaces no adapter that is
+ * in use or expected, and is then expected itself. Return: 1: resident; 0: being loaded; -ENOENT; -ENOSPC: not now.
  */
 int residency_prefetch(struct residency *residency, uint32_t adapter, uint64_t now_us);
 
 /*
- * residency_unload() - it leaves GPU memory. Return: 0, also when it is not there; -ENOENT; -EBUSY: in use, or on its
- * way.
+ * residency_unload() - evict an adapter from GPU memory. Return: 0, also if it is not resident; -ENOENT; -EBUSY: in
+ * use, or being moved.
  */
 int residency_unload(struct residency *residency, uint32_t adapter);
 
-/* residency_next() - the next decision; false: there is none. */
+/* residency_next() - fetch the next decision; false: there is none. */
 bool residency_next(struct residency *residency, struct residency_decision *decision);
 
 /*
- * residency_done() - what a decision asked for has been done, or, without ok, has failed. A SAVE that failed has freed
- * the memory all the same. Who could not be copied is not asked for a copy again until residency_resize(); a failed
- * load from a warm copy drops the copy. Return: 0; -EINVAL: it was not asked for.
+ * residency_done() - report that a decision was executed or, without ok, that it failed. A SAVE that failed has freed
+ * the memory all the same. An adapter whose copy failed is not copied again until residency_resize(); a failed load
+ * from a warm copy drops the copy. Return: 0; -EINVAL: the decision was not requested.
  */
 int residency_done(struct residency *residency, const struct residency_decision *decision, bool ok, uint64_t now_us);
 
-/* residency_tick() - time has passed: warm copies for the idle, the end of what was expected, rebalancing. As often as
- * you like.
+/*
+ * residency_tick() - advance the time: make warm copies of idle adapters, end expectations, rebalance. It may be called
+ * at any frequency.
  */
 void residency_tick(struct residency *residency, uint64_t now_us);
 
-/* Of an adapter, or a number that is none: ABSENT, NO_COPY, 0. */
+/* Return the state of an adapter; for an unused number: ABSENT, NO_COPY, 0. */
 enum residency_hot residency_hot(const struct residency *residency, uint32_t adapter);
 enum residency_warm residency_warm(const struct residency *residency, uint32_t adapter);
 uint32_t residency_references(const struct residency *residency, uint32_t adapter);
 
 /*
- * residency_holders() - who has GPU memory that cannot be taken: up to `most` of them in out[], lowest number first.
- * Return: how many there are in all. Cost: a look at each adapter.
+ * residency_holders() - list adapters whose GPU memory cannot be freed: up to `most` of them in out[], lowest number
+ * first.
+ * Return: their total number. Cost: a look at each adapter.
  */
 uint32_t residency_holders(const struct residency *residency, struct residency_holder *out, uint32_t most);
 
 void residency_get_stats(const struct residency *residency, struct residency_stats *stats);
 
-/* residency_check() - the invariants: NULL, or the words for one that does not hold. Cost: a look at each adapter,
- * several times.
+/*
+ * residency_check() - check the invariants. Return: NULL, or a description of one that is violated. Cost: several looks
+ * at each adapter.
  */
 const char *residency_check(const struct residency *residency);
 

@@ -1,4 +1,4 @@
-/* residency_inspect.c - what residency.h tells of itself, and the proof that it is right. */
+/* residency_inspect.c - report the state of residency.h and check its invariants. */
 #include "shm/policy/residency_state.h"
 
 #include <string.h>
@@ -117,7 +117,10 @@ static void find(const struct residency *residency, struct found *found)
 	}
 }
 
-/* Every member stands where it says and belongs there, and none has a lower key than the one above it. */
+/*
+ * Check that every member is at its recorded position and belongs to the heap, and that none has a lower key than its
+ * parent.
+ */
 static bool heap_holds(const struct residency *residency, const struct number_heap *heap,
 	bool (*belongs)(const struct adapter *adapter))
 {
@@ -148,7 +151,7 @@ static bool is_expected(const struct adapter *adapter)
 	return adapter->expected;
 }
 
-/* Whoever is first in the queue could have been served. */
+/* Return true if the first queued adapter could have been served. */
 static bool queue_sleeps(const struct residency *residency)
 {
 	const struct sums *sums = &residency->sums;
@@ -168,18 +171,18 @@ const char *residency_check(const struct residency *residency)
 
 	find(residency, &found);
 	if (memcmp(&found.sums, sums, sizeof(*sums)) != 0 || found.registered != residency->registered)
-		return "the sums are not those of the adapters";
+		return "the sums differ from those of the adapters";
 	if (sums->hot_bytes > limits->hot_bytes || sums->hot > limits->hot_count)
-		return "more is hot than may be";
+		return "hot adapters exceed the limit";
 	if (sums->warm_bytes > limits->warm_bytes || sums->warm > limits->warm_count)
-		return "more is warm than may be";
+		return "warm copies exceed the limit";
 	if (sums->hot != sums->loading + sums->resident + sums->leaving)
-		return "hot is not loading + resident + leaving";
+		return "hot differs from loading + resident + leaving";
 	if (residency->victims.count != sums->victims[0] + sums->victims[1] ||
 		residency->queued.count != sums->queued || residency->copies.count != found.droppable ||
 		residency->absent.count != found.absent || residency->idle.count != found.idle ||
 		residency->expected.count != found.expected)
-		return "a heap lacks one, or has one too many";
+		return "a heap has a missing or an extra member";
 	if (!heap_holds(residency, &residency->victims, is_victim) ||
 		!heap_holds(residency, &residency->queued, is_queued) ||
 		!heap_holds(residency, &residency->copies, is_droppable) ||
@@ -188,6 +191,6 @@ const char *residency_check(const struct residency *residency)
 		!heap_holds(residency, &residency->expected, is_expected))
 		return "a heap is out of order";
 	if (queue_sleeps(residency))
-		return "there is room, and somebody waits for it";
+		return "an adapter is queued although there is room for it";
 	return NULL;
 }

@@ -1,8 +1,8 @@
 /*
- * residency_state.h - what residency.c decides on and residency_inspect.c proves. Internal to these files.
+ * residency_state.h - the state that residency.c decides on and residency_inspect.c checks. Internal to these files.
  *
- * In which sums an adapter counts and in which heaps it stands follows from its fields alone, by the functions below.
- * So every change is withdraw(), the change, offer(), and nothing has to be kept in step by hand.
+ * The sums that include an adapter and the heaps that contain it follow from its fields alone, by the functions below.
+ * So every change is withdraw(), the change, offer(), and nothing has to be kept consistent by hand.
  */
 #ifndef GPOOL_POLICY_RESIDENCY_STATE_H
 #define GPOOL_POLICY_RESIDENCY_STATE_H
@@ -12,7 +12,7 @@
 
 #include <stddef.h>
 
-#define NOBODY UINT32_MAX
+#define NO_ADAPTER UINT32_MAX
 
 /* Why it is to be loaded: in this order they are served. */
 enum reason {
@@ -51,7 +51,7 @@ struct residency {
 	struct number_heap idle;     /* victims without a copy, by idle_us */
 	struct number_heap expected; /* by expected_us */
 	uint64_t turns;
-	uint32_t moving; /* the adapter that rebalancing brings in, or NOBODY */
+	uint32_t moving; /* the adapter that rebalancing brings in, or NO_ADAPTER */
 	bool compressing;
 	uint64_t moved_us;
 	uint32_t *ring; /* [ring_size] adapter << 3 | action */
@@ -92,16 +92,15 @@ static inline struct adapter *adapter_at(const struct residency *residency, uint
 }
 
 /*
- * sums_add() - an adapter counts; sign -1: counts no more. All of it is arithmetic without sign, which wraps as it
- * should.
+ * sums_add() - add an adapter to the sums; sign -1: subtract it. The arithmetic is unsigned and wraps as intended.
  */
 void sums_add(struct sums *sums, const struct adapter *adapter, int sign);
 
 /* residency_worth.c */
 /*
- * hot_worth() - in doublings, of a byte of GPU memory. Comparable among all adapters, and it does not change as time
- * goes by. Keys, least first: victims, those that are expected behind all others; the absent, the most worth first;
- * warm copies, of what is hot before all others.
+ * hot_worth() - return the worth of a byte of GPU memory, in doublings. It is comparable among all adapters and does
+ * not change with time. Keys, least first: victims, with expected ones behind all others; absent adapters, the most
+ * worth first; warm copies, those of hot adapters before all others.
  */
 double hot_worth(const struct residency *residency, const struct adapter *adapter);
 uint64_t victim_key(const struct residency *residency, const struct adapter *adapter);

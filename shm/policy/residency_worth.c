@@ -1,4 +1,4 @@
-/* residency_worth.c - what it saves to have an adapter. See residency.h and worth.h. */
+/* residency_worth.c - compute how much time a resident adapter saves. See residency.h and worth.h. */
 #include "shm/policy/residency_state.h"
 
 static double load_us(const struct residency *residency, const struct adapter *adapter, bool warm)
@@ -10,8 +10,9 @@ static double load_us(const struct residency *residency, const struct adapter *a
 	return limits->load_us + (double)adapter->bytes / limits->cold_bytes_per_us;
 }
 
-/* For its bytes of GPU memory. What leaves without a warm copy gets one on the way, which takes as long as to come back
- * from it.
+/*
+ * Per byte of GPU memory. An adapter that is evicted without a warm copy gets one first, which takes as long as a
+ * reload from it.
  */
 double hot_worth(const struct residency *residency, const struct adapter *adapter)
 {
@@ -26,7 +27,7 @@ double hot_worth(const struct residency *residency, const struct adapter *adapte
 	return worth_of(&adapter->worth, us, (double)adapter->bytes);
 }
 
-/* For the host memory of its copy: what that saves against the disk. */
+/* Per byte of host memory of its copy: the time saved compared with the disk. */
 static double copy_worth(const struct residency *residency, const struct adapter *adapter)
 {
 	double saved_us = load_us(residency, adapter, false) - load_us(residency, adapter, true);

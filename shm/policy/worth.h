@@ -1,13 +1,13 @@
 /*
- * worth.h - what it is worth to keep something that can be had again: the uses to be expected of it, times what each
- * would wait for it, for its bytes. Whoever is worth least goes first.
+ * worth.h - the worth of keeping something that can be loaded again: expected uses times the reload time that each
+ * would wait, divided by the size. The item with the least worth is evicted first.
  *
- * Uses are learned: each counts one, and half is forgotten in half_life_us. Who had promote_uses of them within
- * window_us counts as if that had always been so, so that what becomes popular stays at once. All of it is told as a
- * logarithm to which the time is added, in half-lives: so worths that were taken at different times compare, and none
- * changes as time goes by.
+ * Uses are learned: each counts one, and half is forgotten in half_life_us. An item with promote_uses of them within
+ * window_us counts as if this rate had always held, so that an item that becomes popular stays at once. Worth is stored
+ * as a logarithm plus the time in half-lives, so values that were computed at different times are comparable and none
+ * changes with time.
  *
- * No clock: times are microseconds on any that does not run backwards. Threads: none, and no lock.
+ * Clock: times are microseconds of any clock that does not run backwards. Threads: none, and no lock.
  */
 #ifndef GPOOL_POLICY_WORTH_H
 #define GPOOL_POLICY_WORTH_H
@@ -31,15 +31,15 @@ struct worth {
 	uint32_t uses, uses_ago; /* in this window, and in the one before */
 };
 
-/* worth_begin() - of what nobody has used yet. */
+/* worth_begin() - initialize the worth of an item that has not been used yet. */
 void worth_begin(const struct worth_terms *terms, struct worth *worth, uint64_t now_us);
 void worth_count(const struct worth_terms *terms, struct worth *worth, uint32_t uses, uint64_t now_us);
-/* worth_uses() - as far as remembered. */
+/* worth_uses() - return the remembered uses. */
 double worth_uses(const struct worth_terms *terms, const struct worth *worth, uint64_t now_us);
-/* worth_recent() - within the last window_us, as if those of the window before were spread evenly. */
+/* worth_recent() - return the uses within the last window_us, as if those of the window before were spread evenly. */
 double worth_recent(const struct worth_terms *terms, struct worth *worth, uint64_t now_us);
 
-/* worth_of() - in doublings, of each byte of something that it takes `us` to have again. */
+/* worth_of() - return the worth of each byte of an item whose reload takes `us`, in doublings. */
 double worth_of(const struct worth *worth, double us, double bytes);
 /* worth_key() - worths in the same order, in 63 bits. */
 uint64_t worth_key(double worth);
