@@ -1,9 +1,9 @@
 /*
- * alloc.c - allocating blocks: from the thread's caches, from the process's lease, from the agent, in this order.
+ * alloc.c - allocate blocks: from the thread's caches, from the process's lease, from the agent, in this order.
  *
- * Pages that a thread has claimed and not yet written into an entry are in transit: no free bit, no tag. Nobody takes
- * them, so every path below either makes them a block or puts the bits back, and says so meanwhile (transit_begin()).
- * Pages that the agent hands over need not be announced: it has written down whose they are.
+ * Pages that a thread has claimed and not yet written into an entry are in transit: no free bit, no tag. No other
+ * thread takes them, so every path below either makes them a block or sets the bits again, and marks the time between
+ * (transit_begin()). Pages that the agent grants need no mark: the agent has recorded their owner.
  */
 #include "client/core/alloc.h"
 
@@ -155,8 +155,8 @@ static int magazine_add(struct gpool *pool, struct thread_cache *cache, uint32_t
 }
 
 /*
- * How many pages at once. While they are mapped nobody else can have them, so that all threads together, caught in the
- * middle of it, shall not have more than a quarter of the pool in their hands.
+ * The number of pages to take at once. While a thread maps them they are unavailable to others, so all threads together
+ * must not hold more than a quarter of the pool in this state.
  */
 static uint32_t magazine_share(const struct gpool *pool)
 {
@@ -266,9 +266,9 @@ static int alloc_asked(struct gpool *pool, struct thread_cache *cache, uint32_t 
 }
 
 /*
- * Whether a refusal may be the work of a moment: other threads of this process have pages in their hands, between free
- * bits and caches, where not even the agent finds them. A caller who does not wait shall not fail for that: he tries a
- * few times.
+ * Return whether a refusal may be temporary: other threads of this process hold pages between free bits and caches,
+ * where not even the agent finds them. A call that does not wait must not fail because of that, so it tries a few
+ * times.
  */
 static bool shortage_may_pass(const struct gpool *pool, const struct thread_cache *cache, uint32_t page_count,
 	const struct alloc_request *request)
@@ -306,7 +306,7 @@ static COLD int alloc_slow(struct gpool *pool, struct thread_cache *cache, uint3
 		if (error == -ENOSPC)
 			error = alloc_asked(pool, cache, page_count, request, block);
 		if (error == -EPIPE) {
-			/* Nobody to ask: look at every word once more, also at those that seemed empty. */
+			/* The agent cannot be asked: check every word once more, including those that seemed empty. */
 			lease_summary_all(pool->summary, pool->page_count);
 			if (!alloc_leased(pool, cache, page_count, request, block))
 				return 0;

@@ -9,7 +9,7 @@
 
 enum {
 	AGAIN_MS = 200, /* chosen: an agent that restarts takes less, and a repeat costs nothing */
-	ROOM_MS = 1,    /* until a full queue is looked at again, where nothing tells */
+	ROOM_MS = 1,    /* interval between checks of a full queue, for which there is no notification */
 };
 
 /* What is left of the caller's time, at most `most`. */
@@ -58,7 +58,10 @@ static int take_answer(struct gpool *pool, struct attach_call *call, uint64_t se
 	return 0;
 }
 
-/* One question at a time, and nobody waits for another's answer longer than for his own: 0, -ETIMEDOUT. */
+/*
+ * Take the turn to send a request: one at a time, and no thread waits for another's reply longer than its own timeout.
+ * Return: 0, -ETIMEDOUT.
+ */
 static int turn_take(struct gpool *pool, uint64_t end_ns)
 {
 	const struct timespec until = {.tv_sec = (time_t)(end_ns / 1000000000), .tv_nsec = (long)(end_ns % 1000000000)};
@@ -68,7 +71,7 @@ static int turn_take(struct gpool *pool, uint64_t end_ns)
 	while (pool->attach_busy && !error)
 		error = end_ns ? pthread_cond_timedwait(&pool->attach_free, &pool->attach_lock, &until)
 			       : pthread_cond_wait(&pool->attach_free, &pool->attach_lock);
-	/* The turn may have come free just as the time was over: who was woken for it must take it. */
+	/* The turn may have become free just as the time expired: the thread that was woken for it must take it. */
 	if (!pool->attach_busy)
 		error = 0;
 	if (!error)

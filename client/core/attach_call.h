@@ -1,9 +1,9 @@
 /*
- * attach_call.h - one question on the attach socket and its answer. Internal to libgpool.
+ * attach_call.h - one request on the attach socket and its reply. Internal to libgpool.
  *
- * An agent may have read a question and died over it. So each has a number, is asked again with it when the agent was
- * started anew or no answer came for a while, and only the answer with its number is taken; the agent answers a repeat
- * and does nothing twice.
+ * An agent may have read a request and died before it replied. So each request has a number and is sent again with it
+ * when the agent was restarted or no reply arrived for a while. Only the reply with its number is accepted. The agent
+ * answers a repeated request without executing it twice.
  */
 #ifndef GPOOL_CLIENT_ATTACH_CALL_H
 #define GPOOL_CLIENT_ATTACH_CALL_H

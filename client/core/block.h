@@ -32,7 +32,10 @@ static inline bool block_word_same(uint64_t now, uint64_t word)
 			page_word_generation(now) == page_word_generation(word));
 }
 
-/* The half of a page word in which the state lies, to sleep on. The mapping is read-only, which FUTEX_WAIT allows. */
+/*
+ * Return the half of a page word that contains the state, for waiting on it. The mapping is read-only, which FUTEX_WAIT
+ * allows.
+ */
 static inline const _Atomic uint32_t *page_word_high(const struct gpool *pool, uint32_t page)
 {
 	return (const _Atomic uint32_t *)(const void *)&pool->pages[page] + (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
@@ -55,7 +58,7 @@ static inline void block_write(const struct gpool *pool, uint32_t page, uint32_t
 	atomic_store_explicit(&entry->next, 0, memory_order_relaxed);
 	atomic_store_explicit(&entry->owner_id, attributes->owner_id, memory_order_relaxed);
 	atomic_store_explicit(&entry->fence, attributes->fence, memory_order_relaxed);
-	/* Last, and release: whoever sees the tag sees the rest. */
+	/* Last, and release: a thread that sees the tag sees the rest. */
 	atomic_store_explicit(&entry->tag, tag, memory_order_release);
 	atomic_store_explicit(&pool->session.touch[page], pool_clock(pool), memory_order_relaxed);
 }

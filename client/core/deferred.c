@@ -292,7 +292,7 @@ static void lists_sweep(struct gpool *pool)
 
 void deferred_sweep_now(struct gpool *pool)
 {
-	/* Whoever has the lock does what there is to do. */
+	/* The thread that holds the lock does the pending work. */
 	if (pthread_mutex_trylock(&pool->deferred->lock))
 		return;
 	lists_sweep(pool);

@@ -40,7 +40,7 @@ int events_receive(struct channel *events, int timeout_ms, struct msg_event *eve
 
 		if (received < 0)
 			return received;
-		/* nanomsg tells the true length of what it cut. */
+		/* nanomsg returns the full length of a truncated message. */
 		if ((size_t)received <= sizeof(message) && msg_decode_event(event, message, (size_t)received) == 0)
 			return 0;
 	}

@@ -14,7 +14,7 @@
 
 struct exports {
 	pthread_mutex_t lock;
-	struct timeline_page *page; /* NULL: nobody has exported yet */
+	struct timeline_page *page; /* NULL: no fence was exported yet */
 	int fd;                     /* of it, until the agent has it; -1: it has */
 	bool registered;            /* the back end knows it, and so streams write there */
 	struct gpu_event *events[EXPORT_EVENTS];

@@ -1,10 +1,10 @@
 /*
- * export.h - fences of ours that other processes may wait for. Internal to libgpool.
+ * export.h - fences of this process for which other processes may wait. Internal to libgpool.
  *
- * By timeline: the first export makes a page of shared memory that we alone can write, and gives the agent a descriptor
- * of it for others of our trust domain. From then on the streams of exported fences write there too. By event: one of
- * the driver's events for each fence, out of a ring; one is recorded anew when its work is done and EXPORT_EVENTS - 1
- * others were exported after it.
+ * By timeline: the first export creates a page of shared memory that only this process can write, and sends the agent a
+ * descriptor of it for other sessions of the trust domain. From then on the streams of exported fences write to it,
+ * too. By event: each fence uses one of a ring of driver events; an event is recorded again when its work is done and
+ * EXPORT_EVENTS - 1 other fences were exported after it.
  */
 #ifndef GPOOL_CLIENT_EXPORT_H
 #define GPOOL_CLIENT_EXPORT_H

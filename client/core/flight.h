@@ -1,9 +1,9 @@
 /*
- * flight.h - what a worker tells in its ring of the flight recorder (shm/flight.h). Internal to libgpool.
+ * flight.h - the records that a worker writes to its ring of the flight recorder (shm/flight.h). Internal to libgpool.
  *
- * Slow paths note what they waited for. Of allocations and frees those of one block in 256 at most are noted, chosen by
- * the tag's sequence, so that a block that was seen to begin is seen to end: its allocation is out of line in any case,
- * to be timed, and a free looks at bits of the tag that it has in a register.
+ * Slow paths record what they waited for. Allocations and frees are recorded for at most one block in 256, chosen by
+ * the tag's sequence, so that both the begin and the end of a block's life are recorded: the allocation of such a block
+ * is out of line in any case, to be timed, and a free checks bits of the tag that it has in a register.
  */
 #ifndef GPOOL_CLIENT_FLIGHT_H
 #define GPOOL_CLIENT_FLIGHT_H

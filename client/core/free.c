@@ -1,10 +1,10 @@
 /*
- * free.c - ending blocks.
+ * free.c - end blocks.
  *
  * A free first claims the entry: a compare-and-swap adds BLOCK_DYING to the tag. Of two frees one wins, and from then
- * on no pin succeeds. Only then it looks at the pins: the other way round a pin between the look and the claim would be
- * overlooked. One pin, the caller's own, means that nobody else uses the block, and that can no longer change;
- * otherwise the block waits, with the caller's pin, until the others are gone.
+ * on no pin succeeds. Only then does it read the pins: in the opposite order, a pin between the read and the claim
+ * would be missed. If the only pin is the caller's, the block has no other user, and that can no longer change.
+ * Otherwise the block waits, with the caller's pin, until the other pins are dropped.
  */
 #include "client/core/alloc.h"
 
@@ -16,7 +16,7 @@
 #include "shm/lease_bitmap.h"
 #include "shm/timeline.h"
 
-/* Idle again. The caller's pin ends between tag and bits, so that nobody finds a page in two places. */
+/* Make a run idle again. The caller's pin ends between tag and bits, so that no observer finds a page in two places. */
 static void run_to_bits(struct gpool *pool, uint32_t page, uint32_t page_count)
 {
 	struct thread_stats *transit = transit_begin(pool);

@@ -41,7 +41,7 @@ struct import {
 	struct import_fences fences;
 	uint64_t reached; /* number of ours */
 	uint32_t refs;    /* of all fences */
-	/* a stream or a block of ours may wait for a number of it, also when nobody has a fence of it open */
+	/* a stream or a block of this process may wait for one of its numbers, even if no fence of it is open */
 	bool held;
 	int error; /* what the fences say that are not reached and never will be */
 };
@@ -103,7 +103,7 @@ static void fence_free(struct gpool *pool, struct import *import, struct import_
 	free(fence);
 }
 
-/* Those that nobody has open, and for which nothing waits. */
+/* Free the fences that are not open and for which nothing waits. */
 static void fences_sweep(struct gpool *pool, struct import *import)
 {
 	struct import_fence *fence, *next;
@@ -117,7 +117,7 @@ static void fences_sweep(struct gpool *pool, struct import *import)
 	}
 }
 
-/* Nobody will ever reach the rest: whoever waits goes on, and who asks is told. */
+/* The remaining numbers will never be signaled: end the waits and report the error. */
 static void import_break(struct gpool *pool, struct import *import, int error)
 {
 	import->error = error;

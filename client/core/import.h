@@ -1,17 +1,17 @@
 /*
- * import.h - fences of other processes, as fences of ours. Internal to libgpool.
+ * import.h - fences of other processes, as fences of this process. Internal to libgpool.
  *
- * Each stream of another process of which a fence is imported gets a slot of our own timeline, a mirror. Its fences
- * have numbers of ours there, in their order. So whatever goes by a fence, a GPU stream, a block that waits to be
- * freed, the agent that would evict it, goes by a word of our own segment, which nobody but us and our streams writes.
- * Somebody has to bring it up to date: whoever asks does, and a thread of ours for the others: while a fence is open it
- * looks again after an eighth of the time that nothing has come, at least 20 us and at most 1 ms, and else it sleeps
- * for good.
+ * Each stream of another process of which a fence is imported gets a slot of this session's timeline, a mirror. Its
+ * fences have numbers there, in their order. So everything that depends on a fence (a GPU stream, a block that waits to
+ * be freed, the agent that would evict it) reads a word of this session's segment, which only this process and its
+ * streams write. The word is updated by each query, and by a thread of its own for all other waiters: while a fence is
+ * open the thread polls after an eighth of the time since the last progress, at least 20 us and at most 1 ms; otherwise
+ * it sleeps without a timeout.
  *
- * A GPU that waited for the other process's word itself would wait for ever when that process dies, and with it
- * whatever else is queued there. The thread hears of the death from the agent (the session's record), or from the
- * driver (an event), and lets go of those that wait: the fence then says -ESRCH for as long as it is open, so that
- * nobody takes for written what may not be.
+ * If a GPU waited for the other process's word directly, it would wait for ever when that process dies, together with
+ * everything queued behind. The thread learns of the death from the agent (the session's record) or from the driver (an
+ * event), and ends the waits. The fence then reports -ESRCH for as long as it is open, so that incomplete data is not
+ * taken for complete.
  */
 #ifndef GPOOL_CLIENT_IMPORT_H
 #define GPOOL_CLIENT_IMPORT_H

@@ -82,8 +82,8 @@ static void view_free(struct import_view **at)
 }
 
 /*
- * Those that nobody uses: of sessions that have ended, and else the oldest ones above what is kept. The caller holds
- * the lock.
+ * Free unused views: those of ended sessions, and of the others the oldest ones above the limit. The caller holds the
+ * lock.
  */
 static void views_sweep(const struct gpool *pool, struct import_sources *sources)
 {
@@ -183,7 +183,7 @@ static void event_free(struct gpool *pool, struct import_sources *sources, struc
 }
 
 /*
- * The last one of the list that nobody uses, which is the oldest, goes if there are many. False: all are in use. The
+ * If there are many events, free the last unused one of the list, which is the oldest. False: all are in use. The
  * caller holds the lock.
  */
 static bool event_make_room(struct gpool *pool, struct import_sources *sources)

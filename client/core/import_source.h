@@ -1,9 +1,9 @@
 /*
- * import_source.h - where it stands how far another process's streams are: its timeline page, or events of the driver.
+ * import_source.h - sources of the progress of another process's streams: its timeline page, or events of the driver.
  * Internal to import.c.
  *
- * One thread at a time gets (imports->turn), so that none opens what another one is opening; to put and to look is
- * anybody's.
+ * One thread at a time gets a source (imports->turn), so that no two threads open the same one. Any thread may put or
+ * read one.
  */
 #ifndef GPOOL_CLIENT_IMPORT_SOURCE_H
 #define GPOOL_CLIENT_IMPORT_SOURCE_H

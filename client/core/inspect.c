@@ -1,4 +1,4 @@
-/* inspect.c - what a pool tells about itself, and what error codes mean. */
+/* inspect.c - report the state of a pool, and describe error codes. */
 #include "client/core/last_error.h"
 #include "client/core/pool.h"
 #include "client/core/request.h"

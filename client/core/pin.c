@@ -87,8 +87,8 @@ int pin_at(struct gpool *pool, const struct gpool_block *block)
 }
 
 /*
- * A pin that failed stood for a moment. When it was what a dying block waited for, nobody else looks after that.
- * *place: where it is pinned in the end.
+ * A failed pin was visible for a moment. If a dying block waited for it, this thread must complete the free. *place:
+ * where the block is pinned in the end.
  */
 static COLD int pin_failed(struct gpool *pool, const struct gpool_block *block, int error, struct gpool_block *place)
 {
@@ -141,7 +141,7 @@ int gpool_pin(struct gpool *pool, const struct gpool_block *block)
 	return 0;
 }
 
-/* What an unpin checks: the block still stands here (dying or not), and somebody has it pinned. */
+/* Check for an unpin that the block still exists here (dying or not) and is pinned. */
 static inline int unpin_check(const struct gpool *pool, const struct gpool_block *block)
 {
 	uint64_t tag;

@@ -219,8 +219,8 @@ static inline void pool_put(const struct gpool *pool, uint32_t first, uint32_t c
 }
 
 /*
- * pool_pages_freed() - pages became idle or may be evicted: whoever waits for some gets another try. What of ours is
- * wanted for another trust domain is let go.
+ * pool_pages_freed() - pages became idle or may be evicted: wake the waiters, which try again. Handles that are needed
+ * for another trust domain are released.
  */
 void pool_pages_freed(struct gpool *pool) COLD;
 

@@ -67,7 +67,9 @@ static uint64_t wait_limit_ns(int32_t timeout_ms)
 	return timeout_ms < 0 ? UINT64_MAX : ((uint64_t)timeout_ms + GRACE_MS) * 1000000;
 }
 
-/* Of a slot that nobody uses. One that was cancelled is the agent's until it has noticed. -1: there is none now. */
+/*
+ * Return a slot that is not in use. A cancelled slot belongs to the agent until it has noticed. -1: there is none now.
+ */
 static int slot_find(struct gpool *pool)
 {
 	static_assert(SESSION_REQUESTS == 64, "one bit each");
@@ -135,7 +137,10 @@ static void request_announce(struct gpool *pool, int slot)
 	doorbell_ring(pool->doorbell);
 }
 
-/* Nobody answers: withdraw, and tell it, so that the slot comes back. -EPIPE, or 0 when the answer came after all. */
+/*
+ * No reply arrived: cancel the request and notify the agent, so that it returns the slot. -EPIPE, or 0 if the reply has
+ * arrived after all.
+ */
 static int request_cancel(struct gpool *pool, int slot, uint32_t word)
 {
 	if (!atomic_compare_exchange_strong_explicit(&pool->session.requests[slot].state, &word,
@@ -233,10 +238,7 @@ static void shortage_read(
 	session_name_read(pool, shortage->holder, shortage->holder_name);
 }
 
-/*
- * As its record tells it just now: whatever has become of it since does not make it a worse name for what was in the
- * way.
- */
+/* Read from its record now. The object may have changed since, but it is still the one that was in the way. */
 static void shortage_object_read(
 	const struct gpool *pool, const struct lease_request *request, struct gpool_oom_object *object)
 {

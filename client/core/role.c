@@ -1,14 +1,14 @@
 /*
- * role.c - roles that one process holds at a time. What is true of a role stands in its record of the pool segment,
- * which the agent alone writes; see shm/pool_segment.h and agent/session/roles.h.
+ * role.c - roles that one process holds at a time. The state of a role is in its record of the pool segment, which only
+ * the agent writes; see shm/pool_segment.h and agent/session/roles.h.
  *
- * The agent knows sessions, not threads. So that two threads of a process are not both told that they hold a role, or
- * one withdraws what the other waits for, a name is claimed in this process before the agent is asked about it.
+ * The agent knows sessions, not threads. So a name is claimed in this process before the agent is asked about it.
+ * Otherwise two threads of a process could both be granted a role, or one could withdraw the request of the other.
  *
- * A question that gets no answer in time may yet be read, and leave the session a standby or the holder without anybody
- * in this process who knows. So a message is sent behind it, without waiting, that takes it back: the agent reads them
- * in order. An agent may die over that message too; so the name stays claimed as doubtful, and the message is sent
- * again behind the next question that is answered.
+ * A request that is not answered in time may still be read later, and make the session a standby or the holder without
+ * the knowledge of this process. So a message that cancels it is sent behind it, without waiting; the agent reads them
+ * in order. An agent may die over that message, too. So the name stays claimed as doubtful, and the message is sent
+ * again behind the next request that is answered.
  */
 #include "client/core/role.h"
 
@@ -33,7 +33,7 @@ struct role_claim {
 	struct role_claim *next;
 	uint64_t token; /* 0: still waiting */
 	uint32_t index;
-	bool doubtful; /* nobody's: the agent did not say in time what has become of it */
+	bool doubtful; /* held by no thread: the agent did not report the result in time */
 	char name[POOL_NAME_BYTES];
 };
 
@@ -133,7 +133,7 @@ static int forget_send(const struct gpool *pool, const char *name)
 	int length;
 
 	strcpy(request.name, name);
-	/* No question has the number 0, so nobody takes the answer for his. */
+	/* No request has the number 0, so the reply matches no waiting request. */
 	length = msg_encode_role_request(&request, 0, pool->token, bytes, sizeof(bytes));
 	return length < 0 ? length : attach_send(pool->socket, bytes, (size_t)length, NULL, 0);
 }
@@ -277,7 +277,7 @@ static int role_take(struct gpool *pool, const char *name, int timeout_ms, struc
 	return 0;
 }
 
-/* It is not ours: surely, or as far as the agent can be told. */
+/* The role is not held: certainly, or as far as the agent can be notified. */
 static void claim_end(struct gpool *pool, const char *name, int error)
 {
 	if (error == -EPIPE && !pool_gone(pool))
@@ -339,8 +339,8 @@ int gpool_role_check(const struct gpool *pool, const struct gpool_role *role)
 			(unsigned long long)role->token);
 	record = &pool->segment.roles[role->index];
 	/*
-	 * The holder first: while a token stands, it has one holder or none. So who is seen as the holder and finds his
-	 * own token after that was the holder by it when he looked.
+	 * Read the holder first: while a token is valid, it has one holder or none. So a session that reads itself as
+	 * the holder and finds its own token after that was the holder when it read.
 	 */
 	if (atomic_load_explicit(&record->holder, memory_order_seq_cst) != pool->id ||
 		atomic_load_explicit(&record->token, memory_order_seq_cst) != role->token)

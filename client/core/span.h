@@ -8,7 +8,7 @@
 
 enum { SPAN_CLASSES = 64 }; /* far more than a page of 4 MB has */
 
-/* span_class_of() - the class of sizes that a span of so many bytes is of. */
+/* span_class_of() - return the size class of a span of `bytes`. */
 uint32_t span_class_of(uint32_t bytes);
 
 /* span_pages() - how many pages of the pool hold spans now. */

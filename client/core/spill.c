@@ -171,11 +171,11 @@ static void target_settle(struct gpool *pool, struct gpool_block *target, uint64
 {
 	if (!error)
 		target_adopt(pool, target, tag);
-	else if (error != -EPIPE) /* then somebody may still be writing to the pages: nobody gets them */
+	else if (error != -EPIPE) /* the mover may still be writing to the pages: they must not be reused */
 		block_free(pool, target, 0);
 }
 
-/* Whether the agent still has the content tells one failure from the other. */
+/* Whether the agent still has the content distinguishes the two failures. */
 static int restore_fail(struct gpool *pool, uint64_t tag)
 {
 	uint32_t page_count;
@@ -236,8 +236,8 @@ static void coming_end(struct spills *spills, uint64_t tag, const struct gpool_b
 }
 
 /*
- * While it is on its way out there is nothing to do but wait: as with a block that comes back, no time is too long for
- * that. The agent ends it, with or without a mover (mover.patience).
+ * While the block is being spilled the only choice is to wait, without a limit, as for a block that is being restored.
+ * The agent ends it, with or without a mover (mover.patience).
  */
 static int pin_patiently(struct gpool *pool, const struct gpool_block *block, int error)
 {
@@ -246,7 +246,7 @@ static int pin_patiently(struct gpool *pool, const struct gpool_block *block, in
 	return error;
 }
 
-/* Freed, and others still pin it: it is theirs to the end, and nobody's who comes now. */
+/* The block was freed while others pin it: they keep it until they unpin it, and no new pin succeeds. */
 static bool dying_at(const struct gpool *pool, const struct gpool_block *place)
 {
 	return atomic_load_explicit(&block_entry(pool, place->page)->tag, memory_order_acquire) ==
@@ -271,7 +271,7 @@ int spill_pin(struct gpool *pool, const struct gpool_block *block, int error, st
 		if (error != -ESTALE || dying_at(pool, place))
 			return error;
 		pthread_mutex_lock(&spills->lock);
-		/* Nobody has moved it meanwhile: then it is our turn. */
+		/* No other thread has moved it meanwhile: this thread does. */
 		moved = moved_settled(spills, block->tag);
 		if (moved && moved->known && moved->place.page == place->page &&
 			moved->place.generation == place->generation)
@@ -428,7 +428,7 @@ static int drop_once(struct gpool *pool, const struct gpool_block *block)
 	return error;
 }
 
-/* -EBUSY: it is on its way, which ends by itself; nothing tells this process when. */
+/* -EBUSY: it is being moved, which ends by itself; this process gets no notification. */
 int spill_drop(struct gpool *pool, const struct gpool_block *block)
 {
 	int error;

@@ -1,9 +1,9 @@
 /*
- * spill.h - blocks whose content leaves the pool and comes back elsewhere (GPOOL_ALLOC_SPILL). Internal to libgpool.
+ * spill.h - blocks whose content is spilled and restored into other pages (GPOOL_ALLOC_SPILL). Internal to libgpool.
  *
- * A handle names content by the sequence in its tag; where the content is now, once it has moved, stands in a table of
- * this process. Nothing of this is looked at while the handle's own page still holds its block, so that blocks which
- * never moved cost nothing. One thread brings a block back; others that want it wait for that one.
+ * A handle names content by the sequence in its tag. The present place of moved content is stored in a table of this
+ * process. The table is not read while the handle's own page still holds its block, so blocks that never moved cost
+ * nothing. One thread restores a block; other threads that need it wait for that thread.
  */
 #ifndef GPOOL_CLIENT_SPILL_H
 #define GPOOL_CLIENT_SPILL_H
@@ -26,7 +26,7 @@ int spill_where(struct gpool *pool, const struct gpool_block *block, struct gpoo
  */
 int spill_pin(struct gpool *pool, const struct gpool_block *block, int error, struct gpool_block *place) COLD;
 
-/* A block that comes back while nobody waits for it. */
+/* A block that is being restored without a waiting thread. */
 struct spill_fetch {
 	uint64_t tag;
 	struct gpool_block target;

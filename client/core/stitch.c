@@ -161,7 +161,7 @@ static int chain_map(struct gpool *pool, uint32_t first, uint32_t page_count, ui
 	return error;
 }
 
-/* A mapped range; nobody else knows of it yet. */
+/* Create a mapped range; it is not visible to other threads yet. */
 static struct stitch *stitch_map(struct gpool *pool, uint32_t first, uint32_t page_count)
 {
 	struct stitches *stitches = pool->stitches;

@@ -30,7 +30,7 @@ int chain_stand(struct gpool *pool, struct thread_cache *cache, uint32_t first, 
 	const struct block_attributes *attributes, struct gpool_block *block);
 void chain_end(struct gpool *pool, uint32_t first);
 
-/* stitch_rename() - the block that stands at `page`, which nobody else knows, gets another sequence with this tag. */
+/* stitch_rename() - give the block at `page`, which is not visible to other threads, another sequence with this tag. */
 void stitch_rename(struct gpool *pool, uint32_t page, uint64_t tag);
 
 /* stitch_finish() - block_finish() for a scattered block: 0, -EBUSY. */
@@ -44,8 +44,8 @@ int stitch_finish(struct gpool *pool, const struct gpool_block *block);
 int stitch_take(struct gpool *pool, const struct gpool_block *block, uint64_t *address);
 int stitch_give(struct gpool *pool, const struct gpool_block *block, uint64_t address);
 /*
- * stitch_forget() - the block stands on, but its range of addresses is the caller's, as after chain_stand(). 0,
- * -ESTALE.
+ * stitch_forget() - pass the address range of a block to the caller; the block remains, as after chain_stand(). Return:
+ * 0, -ESTALE.
  */
 int stitch_forget(struct gpool *pool, const struct gpool_block *block, uint64_t *address);
 

@@ -15,7 +15,7 @@ enum {
 	SLOT_BITS = 8,         /* of a stream's number; SESSION_TIMELINES slots */
 	TIMELINE_BYTES = 4096, /* the layout gives it pages of its own, and drivers register whole ones */
 	WAIT_SPINS = 256,
-	/* a GPU that writes a timeline wakes nobody: waiting on the host is looking, in growing steps */
+	/* A GPU's write to a timeline wakes no thread: waiting on the host means polling at growing intervals */
 	WAIT_FIRST_NS = 20000,
 	WAIT_LARGEST_NS = 1000000,
 };
@@ -40,7 +40,7 @@ struct stream {
 struct streams {
 	pthread_mutex_t lock;               /* opening */
 	bool registered;                    /* the timeline is known to the back end */
-	struct timeline_page *_Atomic page; /* for others; NULL: nobody has asked yet */
+	struct timeline_page *_Atomic page; /* for other sessions; NULL: not requested yet */
 	pthread_mutex_t joins_lock;         /* the session's joint fences; a leaf */
 	uint32_t join_cursor;
 	struct stream slots[SESSION_TIMELINES];
@@ -86,8 +86,8 @@ static void stream_end(struct gpool *pool, uint32_t slot)
 		stream->gpu = NULL;
 	}
 	/*
-	 * Nobody can reach the fences of a closed host-signaled timeline any more, nor those of work that failed: they
-	 * are reached.
+	 * The fences of a closed host-signaled timeline, and those of failed work, can no longer be signaled: signal
+	 * them now.
 	 */
 	reach(pool, slot, atomic_load_explicit(&stream->recorded, memory_order_relaxed));
 	atomic_store_explicit(&stream->number, 0, memory_order_release);
@@ -468,7 +468,7 @@ int gpool_fence_done(struct gpool *pool, struct gpool_fence fence)
 	state = fence_state(pool, fence);
 	if (state <= 0)
 		return state;
-	/* Whoever asks is likely to be quiet after that: what was freed behind the fence ends here. */
+	/* A thread that queries a fence is likely to be idle after that: complete the frees behind the fence now. */
 	deferred_sweep(pool);
 	return 1;
 }

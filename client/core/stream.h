@@ -1,8 +1,8 @@
 /*
- * stream.h - streams whose progress stands in the session's timeline. Internal to libgpool.
+ * stream.h - streams whose progress is stored in the session's timeline. Internal to libgpool.
  *
- * The number that programs get is slot | times the slot was opened << 8, so that a closed stream's number is refused.
- * The values of a slot go on where its last stream left off: a fence of a stream that is closed is reached for good.
+ * The number that programs get is slot | times the slot was opened << 8, so that a closed stream's number is rejected.
+ * The values of a slot continue where its last stream ended: a fence of a closed stream stays signaled.
  */
 #ifndef GPOOL_CLIENT_STREAM_H
 #define GPOOL_CLIENT_STREAM_H

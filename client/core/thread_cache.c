@@ -7,7 +7,7 @@
 
 _Thread_local struct thread_slot thread_slots[POOLS_MAX] __attribute__((tls_model("initial-exec")));
 
-/* Who is attached in this process: epoch of the pool in each slot, 0: none. */
+/* The pools attached in this process: epoch of the pool in each slot, 0: none. */
 static struct {
 	pthread_mutex_t lock;
 	uint64_t epochs[POOLS_MAX];

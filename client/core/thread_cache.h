@@ -1,13 +1,13 @@
 /*
- * thread_cache.h - what each thread keeps for itself of each pool: a magazine of single pages, a few longer runs, a
- * chunk of tag sequences, a slot of counters. Internal to libgpool.
+ * thread_cache.h - what each thread caches of each pool: a magazine of single pages, a few longer runs, a chunk of tag
+ * sequences, a slot of counters. Internal to libgpool.
  *
  * A cached page is leased, unpinned and tagged BLOCK_TAG_CACHED, and the agent may take it at any time, so that a
- * stopped thread sits on nothing. So the cache remembers the whole page word, and takes a page only under a pin and
- * with that word unchanged: then nobody can have touched the entry meanwhile.
+ * stopped thread does not block any pages. So the cache stores the whole page word, and takes a page only under a pin
+ * and with that word unchanged: then no other thread can have changed the entry meanwhile.
  *
- * Owner of a cache: its pool's list. A thread finds its own through a thread-local table, in which an entry counts only
- * while its epoch is the pool's; the end of the thread, or of the pool, frees the cache.
+ * Owner of a cache: its pool's list. A thread finds its own through a thread-local table, in which an entry is valid
+ * only while its epoch is the pool's. The end of the thread, or of the pool, frees the cache.
  */
 #ifndef GPOOL_CLIENT_THREAD_CACHE_H
 #define GPOOL_CLIENT_THREAD_CACHE_H
@@ -115,7 +115,7 @@ static inline bool magazine_pop(struct thread_cache *cache, struct cached_run *r
 	return false;
 }
 
-/* runs_pop() - the same for a run of exactly so many pages. */
+/* runs_pop() - the same for a run of exactly `page_count` pages. */
 static inline bool runs_pop(struct thread_cache *cache, uint32_t page_count, struct cached_run *run)
 {
 	for (uint32_t i = cache->run_count; i-- > 0;) {
@@ -135,7 +135,7 @@ static inline bool runs_pop(struct thread_cache *cache, uint32_t page_count, str
 	return false;
 }
 
-/* thread_cache_has_room() - for a run of so many pages. */
+/* thread_cache_has_room() - return whether a run of `page_count` pages fits. */
 static inline bool thread_cache_has_room(const struct thread_cache *cache, uint32_t page_count)
 {
 	if (page_count == 1)

@@ -1,9 +1,9 @@
 /*
- * two_phase.c - blocks that nobody sees before they are complete.
+ * two_phase.c - blocks that become visible when they are complete.
  *
- * A prepared block is an allocated one whose tag says so; its handle is refused everywhere but here. Commit is a
- * compare-and-swap of the tag, so of a commit and a rollback, or of two commits, one wins. Rolling back after a death
- * needs nothing: the pages of a dead process all go back.
+ * A prepared block is an allocated one that is marked in its tag; all functions but these reject its handle. Commit is
+ * a compare-and-swap of the tag, so of a commit and a rollback, or of two commits, one wins. No rollback is needed
+ * after a death: all pages of a dead process are returned.
  */
 #include "client/core/alloc.h"
 #include "client/core/last_error.h"

@@ -32,7 +32,9 @@ struct window {
 	_Atomic uint64_t *mapped; /* a bit for each handle: all of it is mapped for reading and writing */
 	uint64_t *there;          /* a bit for each handle: it is mapped */
 	uint64_t *readonly;       /* a bit for each page that may only be read: published, see window_protect() */
-	/* [handle_count]; 0: not imported. Written under the lock, read without it by who has pages of it */
+	/*
+	 * [handle_count]; 0: not imported. Written under the lock, read without it by threads that hold its pages
+	 */
 	_Atomic uint64_t *handles;
 	struct handle_source *sources;
 };
@@ -491,7 +493,7 @@ struct leaving {
 	struct msg_handles_released message;
 };
 
-/* The pages of a handle are wanted for another trust domain: they are nobody's, and in no use. */
+/* Return whether the pages of a handle are needed for another trust domain: they have no owner and are not in use. */
 static bool is_wanted(const struct gpool *pool, uint32_t handle)
 {
 	const struct window *window = pool->window;
@@ -582,7 +584,10 @@ static void run_note(struct msg_handles_released *message, uint32_t handle)
 		message->runs[message->runs_count++] = (struct msg_handle_run){handle, 1};
 }
 
-/* Also what is wanted and was never mapped, or was let go before, is told: an agent may have died over the message. */
+/*
+ * Handles that are needed but were never mapped, or were released before, are reported, too: an agent may have died
+ * over the message.
+ */
 static void candidates_mark(struct gpool *pool, struct leaving *leaving)
 {
 	struct window *window = pool->window;
@@ -691,7 +696,7 @@ int window_let_go(struct gpool *pool)
 
 void window_let_go_unused(struct gpool *pool)
 {
-	/* Where there is one trust domain nobody will ever want it, and importing it anew would cost us time. */
+	/* A pool with one trust domain never needs it, and importing it again would cost time. */
 	if (atomic_load_explicit(&pool->header->release_serial, memory_order_relaxed))
 		window_leave(pool, true);
 }

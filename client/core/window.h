@@ -35,21 +35,21 @@ bool window_has(const struct gpool *pool, uint32_t page);
 int window_import(struct gpool *pool, uint32_t first, uint32_t count);
 
 /*
- * window_protect() - pages that are mapped here may only be read from now on, or written again. window_map() gives
- * write access back too, when pages are leased to us anew. Return: 0, -EBUSY (queued GPU work would lose its access),
- * -ENOMEM, or what the back end said.
+ * window_protect() - make pages that are mapped here read-only, or writable again. window_map() restores write access,
+ * too, when pages are leased to this process again. Return: 0, -EBUSY (queued GPU work would lose its access), -ENOMEM,
+ * or the error of the back end.
  */
 int window_protect(struct gpool *pool, uint32_t first, uint32_t count, bool readonly);
 
 /*
- * window_wanted() - all pages of the handle behind `page` are wanted for another trust domain: they are nobody's, and
- * in no use.
+ * window_wanted() - return whether all pages of the handle behind `page` are needed for another trust domain: they have
+ * no owner and are not in use.
  */
 bool window_wanted(const struct gpool *pool, uint32_t page);
 
 /*
- * window_let_go() - handles whose pages are wanted for another trust domain are unmapped, and the agent is told.
- * Returns how many.
+ * window_let_go() - unmap the handles whose pages are needed for another trust domain, and notify the agent. Return
+ * their number.
  */
 int window_let_go(struct gpool *pool) COLD;
 
