@@ -36,7 +36,7 @@ void complaints_to(char *text, size_t bytes)
 	complaints.bytes = bytes;
 }
 
-static void complain_list(const char *format, va_list arguments)
+static void __attribute__((format(printf, 1, 0))) complain_list(const char *format, va_list arguments)
 {
 	if (complaints.text) {
 		vsnprintf(complaints.text, complaints.bytes, format, arguments);
