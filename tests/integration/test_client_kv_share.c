@@ -794,7 +794,7 @@ static void test_refused(void **state)
 	/* Asleep nothing is shared; what is the pool's stays mapped. */
 	assert_int_equal(begun(first, 10, 0, C, &sequence), 0);
 	assert_int_equal(ask(first, (struct order){.verb = SLEEP}), 0);
-	assert_int_equal(shared(first, sequence), -EBUSY);
+	assert_int_equal(shared(first, sequence), -EHOSTDOWN);
 	assert_int_equal(ask(first, (struct order){.verb = WAKE}), 0);
 	freed(first, sequence);
 	look(first, other);
