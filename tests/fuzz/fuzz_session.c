@@ -192,8 +192,7 @@ static void spill_holds(const struct session *hostile, uint32_t moving)
 		loading += block->phase == SPILL_LOADING ? block->pages : 0;
 	}
 	require(moving == saving + loading, "pages in motion");
-	require(pool->saving_pages == saving && (!hostile || hostile->saving == saving),
-		"pages on their way out");
+	require(pool->saving_pages == saving && (!hostile || hostile->saving == saving), "pages on their way out");
 	for (uint32_t slot = 0; hostile && slot < SESSION_REQUESTS; slot++) {
 		uint32_t waits = 0;
 
