@@ -1,4 +1,9 @@
-/* lora.h - LoRA adapters, batches of them, and a scheduler of requests. */
+/*
+ * lora.h - LoRA adapters, batches of them, and a scheduler of requests.
+ *
+ * These functions are in a library of their own, libgpool_lora: link with -lgpool_lora -lgpool, or use the pkg-config
+ * file gpool-lora. Both libraries must have the same version.
+ */
 #ifndef GPOOL_LORA_H
 #define GPOOL_LORA_H
 

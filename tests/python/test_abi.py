@@ -136,9 +136,11 @@ class Library(unittest.TestCase):
                 check=True,
             )
             self.assertIn(
-                "libgpool is older than this package, it lacks gpool_strerror()",
+                "lacks gpool_strerror(): it is libgpool_lora of an older version, or another library",
                 self.load(GPOOL_LIBRARY=f"{folder}/old.so"),
             )
+        libgpool = os.environ["GPOOL_LIBRARY"].replace("_lora", "")
+        self.assertIn(f"'{libgpool}' lacks gpool_lora_", self.load(GPOOL_LIBRARY=libgpool))
 
 
 if __name__ == "__main__":

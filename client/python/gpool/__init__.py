@@ -3,8 +3,9 @@
     with gpool.Pool() as pool, pool.alloc(4) as block:
         weights = torch.from_dlpack(block.view("float16", (1024, 1024)))
 
-client/python/README.md has the rules. Everything here is written on ctypes and needs nothing but libgpool.so:
-$GPOOL_LIBRARY, the one that this package was installed with, or that of the source tree that it lies in.
+client/python/README.md describes the rules. The package uses ctypes and needs only libgpool_lora.so, which loads
+libgpool.so: the file that $GPOOL_LIBRARY names, the library with which this package was installed, or that of the
+source tree that contains it.
 """
 
 from ._block import Block, Pin, Span

@@ -41,7 +41,7 @@ def _load() -> ctypes.CDLL:
         except OSError as error:
             tried.append(f"'{place}': {error}")
     raise ImportError(
-        f"cannot load libgpool_lora: {'; '.join(tried)}; install gpool, or let GPOOL_LIBRARY name the file"
+        f"cannot load libgpool_lora: {'; '.join(tried)}; install gpool, or let GPOOL_LIBRARY name libgpool_lora.so"
     )
 
 
@@ -55,7 +55,9 @@ def library() -> Any:
         try:
             call = getattr(loaded, name)
         except AttributeError:
-            raise ImportError(f"libgpool is older than this package, it lacks {name}(): '{loaded._name}'") from None
+            raise ImportError(
+                f"'{loaded._name}' lacks {name}(): it is libgpool_lora of an older version, or another library"
+            ) from None
         call.restype, call.argtypes = result, arguments
     version = loaded.gpool_version().decode()
     mine = f"{_abi.GPOOL_VERSION_MAJOR}.{_abi.GPOOL_VERSION_MINOR}."

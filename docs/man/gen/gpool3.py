@@ -246,6 +246,7 @@ def page(umbrella: Path) -> Iterator[str]:
     yield ".Nd GPU memory from a pool that processes share"
     yield ".Sh LIBRARY"
     yield ".Pq libgpool, \\-lgpool"
+    yield ".Pq libgpool_lora, \\-lgpool_lora, for the calls of gpool/lora.h"
     yield ".Sh SYNOPSIS"
     yield ".In gpool.h"
     for part in parts:
