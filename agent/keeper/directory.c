@@ -4,11 +4,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static int make(const char *path, mode_t mode, uid_t uid, gid_t gid, bool *created)
@@ -86,6 +88,55 @@ static int lock(struct directory *directory)
 	return error;
 }
 
+/*
+ * In a child, with the rights of the front: the length of the first part of path that it cannot pass, at most 255, which
+ * is an exit status; 0: it can pass all.
+ */
+static int find_barrier(char *path, uid_t uid, gid_t gid)
+{
+	if (setgroups(0, NULL) < 0 || setgid(gid) < 0 || setuid(uid) < 0)
+		return 0; /* the front reports this itself */
+	for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+		*slash = '\0';
+		if (access(path, X_OK) < 0)
+			break;
+		*slash = '/';
+	}
+	if (access(path, W_OK | X_OK) == 0)
+		return 0;
+	return strlen(path) < 255 ? (int)strlen(path) : 255;
+}
+
+/*
+ * Check that the front, which runs as another user, can create its sockets. Otherwise it would fail at every start of
+ * it, and requests would wait for an answer. Return: 0, -EACCES, logged.
+ */
+static int front_can_listen(const struct directory *directory)
+{
+	const struct config *config = directory->config;
+	char *path = realpath(directory->front, NULL);
+	int status = 0;
+	pid_t child;
+
+	if (!path)
+		return -errno;
+	child = fork();
+	if (child == 0)
+		_exit(find_barrier(path, config->front_uid, config->front_gid));
+	while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
+		;
+	if (child > 0 && WIFEXITED(status) && WEXITSTATUS(status)) {
+		log_error("front_user '%s' cannot pass '%.*s', and so not create the control sockets in '%s'; allow it "
+			  "with "
+			  "chmod o+x, or choose another runtime_dir",
+			config->front_user, WEXITSTATUS(status), path, directory->front);
+		free(path);
+		return -EACCES;
+	}
+	free(path);
+	return 0;
+}
+
 int directory_open(struct directory *directory, const struct config *config)
 {
 	gid_t gid = config->group[0] ? config->group_id : getegid();
@@ -119,8 +170,14 @@ int directory_open(struct directory *directory, const struct config *config)
 	}
 	/* setgid: what the front makes here belongs to the pool's group, in which the front itself is not */
 	error = make(directory->front, 02750, config->front_uid, gid, &front_created);
-	if (error)
+	if (error) {
 		log_error("cannot make '%s': %s", directory->front, strerror(-error));
+		return error;
+	}
+	if (geteuid() == 0 && config->front_uid != 0)
+		error = front_can_listen(directory);
+	if (error)
+		directory_close(directory);
 	return error;
 }
 

@@ -118,7 +118,7 @@ static void test_too_few_descriptors(void **state)
 
 static void attach_path(char path[128])
 {
-	mkdir(directory, 0700);
+	mkdir(directory, 0711);
 	snprintf(path, 128, "%s/attach", directory);
 }
 
@@ -136,6 +136,28 @@ static void test_a_path_that_is_no_socket(void **state)
 	refused(RUN("--dir", directory, "--pool", POOL), "it exists and is not a socket");
 	assert_string_equal(read_text(path), "mine");
 	assert_int_equal(unlink(path), 0);
+	assert_int_equal(rmdir(directory), 0);
+}
+
+/* The front runs as another user when gpoold is root. It must reach the folder of its sockets. */
+static void test_a_folder_that_the_front_cannot_pass(void **state)
+{
+	char text[192];
+
+	(void)state;
+	if (geteuid() != 0) {
+		print_message("only root runs the front as another user\n");
+		skip();
+	}
+	snprintf(text, sizeof(text), "front_user 'nobody' cannot pass '%s'", tool.folder);
+	assert_int_equal(chmod(tool.folder, 0700), 0);
+	refused(RUN("--dir", directory, "--pool", POOL), text);
+	refused(RUN("--dir", directory, "--pool", POOL), "chmod o+x, or choose another runtime_dir");
+	assert_int_equal(access(directory, F_OK), -1); /* no leftovers */
+	assert_int_equal(chmod(tool.folder, 0711), 0);
+	assert_int_equal(mkdir(directory, 0700), 0);
+	snprintf(text, sizeof(text), "front_user 'nobody' cannot pass '%s'", directory);
+	refused(RUN("--dir", directory, "--pool", POOL), text);
 	assert_int_equal(rmdir(directory), 0);
 }
 
@@ -191,6 +213,7 @@ int main(void)
 		cmocka_unit_test(test_check_and_start_agree),
 		cmocka_unit_test(test_too_few_descriptors),
 		cmocka_unit_test(test_a_path_that_is_no_socket),
+		cmocka_unit_test(test_a_folder_that_the_front_cannot_pass),
 		cmocka_unit_test(test_a_wait_for_the_address_ends_with_sigterm),
 	};
 
