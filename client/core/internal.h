@@ -8,7 +8,7 @@
 #ifndef GPOOL_CLIENT_INTERNAL_H
 #define GPOOL_CLIENT_INTERNAL_H
 
-/* GPOOL_INTERNAL(name) - mark a function; follows its declaration, before other attributes. */
+/* GPOOL_INTERNAL(name) - mark a function or a variable; follows its declaration, before other attributes. */
 #define GPOOL_INTERNAL(name) __asm__("gpool_internal_" #name) __attribute__((visibility("default")))
 
 #endif

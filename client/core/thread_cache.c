@@ -220,11 +220,3 @@ struct thread_cache *thread_cache_create(struct gpool *pool)
 	pthread_mutex_unlock(&registry.lock);
 	return cache;
 }
-
-void adapter_count(struct gpool *pool, bool hit)
-{
-	const struct thread_cache *cache = thread_cache_of(pool);
-
-	if (likely(cache != NULL))
-		stat_add(cache, hit ? &cache->stats->adapter_hits : &cache->stats->adapter_misses);
-}

@@ -54,14 +54,14 @@ struct thread_slot {
  * Initial-exec: one load relative to the thread pointer instead of a call; 256 bytes fit into what dlopen() keeps for
  * this.
  */
-extern _Thread_local struct thread_slot thread_slots[POOLS_MAX]
-	__attribute__((tls_model("initial-exec"), visibility("hidden")));
+extern _Thread_local struct thread_slot thread_slots[POOLS_MAX] GPOOL_INTERNAL(thread_slots)
+	__attribute__((tls_model("initial-exec")));
 
 /*
  * thread_cache_create() - the calling thread's cache for this pool; NULL: out of memory. Then only allocations fail for
  * it.
  */
-struct thread_cache *thread_cache_create(struct gpool *pool) COLD;
+struct thread_cache *thread_cache_create(struct gpool *pool) GPOOL_INTERNAL(thread_cache_create) COLD;
 
 static inline struct thread_cache *thread_cache_of(struct gpool *pool)
 {
@@ -78,9 +78,6 @@ static inline struct thread_cache *thread_cache_of(struct gpool *pool)
  */
 int thread_cache_pool_open(struct gpool *pool);
 void thread_cache_pool_close(struct gpool *pool);
-
-/* adapter_count() - count the acquisition of an adapter, resident or not, in the statistics of this session. */
-void adapter_count(struct gpool *pool, bool hit) GPOOL_INTERNAL(adapter_count);
 
 /* thread_cache_flush() - all pages that the calling thread keeps become idle. */
 void thread_cache_flush(struct thread_cache *cache);

@@ -137,6 +137,15 @@ static int load_wait(
 	return !is_coming(entry, goal) ? entry->error : error == EINTR ? -EINTR : -ETIMEDOUT;
 }
 
+/* Count an acquisition in the statistics of the session; entry->counts are those of this process. */
+static inline void count_acquire(struct gpool *pool, bool hit)
+{
+	const struct thread_cache *cache = thread_cache_of(pool);
+
+	if (likely(cache != NULL))
+		stat_add(cache, hit ? &cache->stats->adapter_hits : &cache->stats->adapter_misses);
+}
+
 /* Its place is ours since it has it, whatever became of its load by the time that we are awake. */
 static bool place_taken(struct lora_entry *entry)
 {
@@ -181,7 +190,7 @@ static COLD int acquire_slowly(struct gpool_lora *lora, struct lora_entry *entry
 	int error;
 
 	if (entry->state == GPOOL_LORA_COLD)
-		adapter_count(lora->pool, false);
+		count_acquire(lora->pool, false);
 	entry->spare = false;
 	do {
 		if (timeout_ms == 0 && entry->state == GPOOL_LORA_COLD)
@@ -207,7 +216,7 @@ static inline int acquire(struct gpool_lora *lora, uint32_t id, enum goal goal, 
 			error = pin_here(lora, entry);
 		if (likely(!error)) {
 			entry->counts.hits++;
-			adapter_count(lora->pool, true);
+			count_acquire(lora->pool, true);
 		} else if (error == -ESTALE) {
 			error = acquire_slowly(lora, entry, goal, timeout_ms);
 			if (error && error == entry->error)
@@ -432,7 +441,7 @@ void lora_hit(struct gpool_lora *lora, uint32_t id)
 	lora->entries[id]->counts.hits++;
 	lora->entries[id]->acquires++;
 	pthread_mutex_unlock(&lora->lock);
-	adapter_count(lora->pool, true);
+	count_acquire(lora->pool, true);
 }
 
 /* Under the lock. */
@@ -441,7 +450,7 @@ static int claim(struct gpool_lora *lora, struct lora_entry *entry)
 	int error = acquire_now(lora, entry);
 
 	if (error == -ESTALE) {
-		adapter_count(lora->pool, false);
+		count_acquire(lora->pool, false);
 		entry_queue(lora, entry);
 		error = -EAGAIN;
 	}
