@@ -1,11 +1,12 @@
 /*
- * module.h - the border between the keeper, which stays for as long as gpoold runs, and the code of agent, front and
- * mover, which a forked child loads from a file. So an upgrade is a new file and a new child: no exec, which would lose
- * the writable mappings of the sealed pool segments, and no new keeper, which would lose the descriptors.
+ * module.h - the interface between the keeper, which runs as long as gpoold, and the code of agent, front and mover,
+ * which each forked child loads from a file. An upgrade therefore loads a new file in a new child. It does not exec,
+ * which would lose the writable mappings of the sealed pool segments, and does not replace the keeper, which would lose
+ * the descriptors.
  *
- * The keeper takes a module of any version or build whose layout (layout.h) is its own: that of the shared memory,
- * numbered by POOL_LAYOUT_VERSION, and that of the structs and functions here, numbered by MODULE_ABI. Structs that
- * begin with their size may grow at the end. Every other change of a layout makes the keeper refuse the module.
+ * The keeper accepts a module of any version whose layouts (layout.h) equal its own: that of the shared memory, with
+ * the number POOL_LAYOUT_VERSION, and that of the structs and functions here, with the number MODULE_ABI. Structs that
+ * begin with their size may grow at the end. The keeper refuses a module with any other change of a layout.
  */
 #ifndef GPOOL_AGENT_MODULE_H
 #define GPOOL_AGENT_MODULE_H

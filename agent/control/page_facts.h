@@ -7,17 +7,21 @@
 #include "agent/session/session.h"
 #include "shm/page_map.h"
 
-/* facts_of() - of all pages, in one look at all sessions; free() it. NULL: out of memory. */
+/*
+ * facts_of() - return an array with one entry for each page of the pool, from one scan of all sessions. The caller frees
+ * it. NULL: out of memory.
+ */
 struct page_fact *facts_of(const struct pool *pool);
 /*
- * uses_of() - the pages of each session of facts_of(), by id, as page_map_count() has them; valid until the next call.
+ * uses_of() - count the pages of each session, by its id, as page_map_count() does. The array is valid until the next
+ * call.
  */
 const struct page_uses *uses_of(const struct pool *pool, const struct page_fact *facts);
-/* session_of_fact() - whose page it is; NULL: nobody's any more. */
+/* session_of_fact() - return the session that has the page; NULL: it has ended. */
 const struct session *session_of_fact(const struct pool *pool, const struct page_fact *fact);
-/* pins_of_fact() - of the block that it is of; 0 where it is of none. */
+/* pins_of_fact() - return the pins of the block that contains the page; 0: the page is in no block. */
 uint32_t pins_of_fact(const struct pool *pool, const struct page_fact *fact);
-/* idle_ms_of() - since a block's first page was used last. */
+/* idle_ms_of() - return the time since the last use of the block that begins at this page, in milliseconds. */
 uint32_t idle_ms_of(const struct session *session, uint32_t page);
 
 #endif

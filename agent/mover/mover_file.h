@@ -57,11 +57,14 @@ void mover_transfer_init(struct mover_transfer *transfer, struct mover_file *fil
 int mover_transfer_uring(struct mover_transfer *transfer);
 void mover_transfer_fini(struct mover_transfer *transfer);
 
-/* mover_transfer_begin() - the buffer is the transfer's until its end. 0, or -EINVAL: no such slot. */
+/*
+ * mover_transfer_begin() - start the transfer of one slot. The caller must not use the buffer until
+ * mover_transfer_end(). Return: 0, -EINVAL (no such slot).
+ */
 int mover_transfer_begin(struct mover_transfer *transfer, uint32_t slot, bool write);
 /*
- * mover_transfer_end() - wait until all of the page is there. 0, -ENOSPC, -EBADMSG (the file ends before the slot
- * does), -EIO.
+ * mover_transfer_end() - wait until the page is transferred. Return: 0, -ENOSPC, -EBADMSG (the file ends before the
+ * slot does), -EIO.
  */
 int mover_transfer_end(struct mover_transfer *transfer);
 

@@ -20,8 +20,9 @@ struct config;
 enum { EVICT_KV_CACHE = 0, EVICT_LORA_WEIGHT = 1, EVICT_ACTIVATION = 3 };
 
 /*
- * A block (or cached run) that may be taken: unpinned, its fence reached, when it was looked at. Or an object that may
- * be evicted: page is its first one, where no block stands, and the tag is made of its version.
+ * A candidate for eviction: a block or cached run that was unpinned, with its fence signaled, at the scan; or an object
+ * that may be evicted. For an object, `page` is its first page, at which no block begins, and `tag` is derived from its
+ * version.
  */
 struct evict_candidate {
 	uint64_t tag;

@@ -33,7 +33,7 @@ struct spill_fetch {
 	struct lease_ticket ticket;
 };
 
-/* spill_here() - whether it is in the pool, and not just on its way out. Then it counts as used now. */
+/* spill_here() - return whether the block is in the pool and not being spilled; if so, record a use of it. */
 bool spill_here(struct gpool *pool, const struct gpool_block *block);
 
 /*

@@ -67,7 +67,7 @@ struct gpool_kv_options {
 	uint32_t cached_blocks; /* PREFIXES: most blocks that stay without a sequence; 0: no limit */
 	/* PREFIXES: addresses for blocks that other processes share; 0: gpool_kv_prefix_share() is disabled */
 	uint32_t pool_blocks;
-	/* limit of gpool_kv_compact(), which also moves at most a second's worth, or a chunk, at once; 0: no limit */
+	/* average limit of gpool_kv_compact(); one call moves at most a second's worth, or one chunk; 0: no limit */
 	uint64_t compact_bytes_per_s;
 };
 GPOOL_ASSERT_SIZE(gpool_kv_options, 104);

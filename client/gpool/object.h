@@ -103,16 +103,16 @@ GPOOL_API int gpool_object_set(struct gpool_object *object, const char *key, con
  *
  * @version: receives its number, which is higher than all earlier ones in the pool
  *
- * The object remains open and its addresses valid; unless it is mutable they are read-only from now on. GPU work that
- * writes to it must be done before.
+ * The object remains open and its addresses remain valid; unless it is mutable they become read-only. GPU work that
+ * writes to the object must have finished.
  *
  * Return: 0, or, and then the object is as before and may be published again or aborted:
- *   -ESTALE  the current version is not the expected one; the role's token is not valid any more; a pin was lost as
+ *   -ESTALE  the current version is not the expected one; the role's token is no longer valid; a pin was ended as
  *            leaked
  *   -EPERM   the name belongs to another tenant or to the library (docs/rights.md)
  *   -EBUSY   queued GPU work uses the object and could write to it
  *   -EINVAL  published before, or without an allocation
- *   -EUSERS  the pool has the most versions of objects that it can have (`objects` of its configuration)
+ *   -EUSERS  the pool has its maximum number of object versions (`objects` of its configuration)
  *   -ENOSPC  the metadata of all objects of the pool would exceed 1 GiB
  *   -EFBIG   the metadata of this object exceeds 64 MiB
  *   -EPIPE   the session has ended

@@ -33,7 +33,8 @@ int offer_use(struct gpool_kv *kv, uint32_t chunk);
 void offer_drop_lost(struct gpool_kv *kv);
 
 /*
- * offer_settle() - offered chunks without a cached block are held and empty, or holes, as far as that is possible now.
+ * offer_settle() - reclaim the offered chunks that have no cached block. Each becomes an empty chunk, or a hole if the
+ * agent has taken it. Stops at the first chunk that cannot be reclaimed now.
  */
 void offer_settle(struct gpool_kv *kv);
 

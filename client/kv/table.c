@@ -52,8 +52,8 @@ static void batch_fill(struct gpool_kv *kv, struct batch *batch, int32_t *entrie
 }
 
 /*
- * What did not get there is missing there again, as far as the sequence is the same and has as much. The caller holds
- * the lock.
+ * Mark the entries of a failed copy as changed again, if the sequence is still the same and still has these blocks. The
+ * caller holds the lock.
  */
 static void piece_return(struct gpool_kv *kv, const struct piece *piece)
 {

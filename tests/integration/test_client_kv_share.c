@@ -316,8 +316,8 @@ static void test_unused_chunks_are_released(void **state)
 }
 
 /*
- * Nothing is shared before the work that writes it, and nothing let go of before the work that reads it; until then it
- * is found again.
+ * A prefix is not shared before the GPU work that writes it is done, and not released before the GPU work that reads it
+ * is done; until then a lookup finds it.
  */
 static void test_behind_work(void **state)
 {

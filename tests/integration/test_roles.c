@@ -1080,8 +1080,8 @@ static void test_repeats_and_nonsense(void **state)
 	assert_int_equal(holder(), 0);
 
 	/*
-	 * A body that is too long, or too short, is damage; the sixteenth ends the session, and what it holds stays
-	 * until it is dead.
+	 * A message body of a wrong length counts as damage. The sixteenth such message ends the session; its roles
+	 * stay held until its process ends.
 	 */
 	token = raw(pool, 11, 0, "main", 0).token;
 	assert_true(token > 0);
