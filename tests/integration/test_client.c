@@ -502,11 +502,13 @@ static void test_child_with_a_pool_of_its_own(void **state)
 	struct gpool_options options = harness_options(&harness);
 	struct gpool *pool = harness_open(&harness);
 	struct gpool_event event = GPOOL_EVENT_INIT;
-	int status;
+	int status, result;
 	pid_t child;
 
 	(void)state;
-	assert_int_equal(gpool_event_next(pool, 0, &event), -ETIMEDOUT); /* nanomsg's threads run from here on */
+	/* The threads of nanomsg run from here on. The end of a session of the test before may be reported just now. */
+	result = gpool_event_next(pool, 0, &event);
+	assert_true(result == 0 || result == -ETIMEDOUT);
 	child = fork();
 	assert_true(child >= 0);
 	if (child == 0) {
