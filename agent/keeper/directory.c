@@ -126,9 +126,8 @@ static int front_can_listen(const struct directory *directory)
 	while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
 		;
 	if (child > 0 && WIFEXITED(status) && WEXITSTATUS(status)) {
-		log_error("front_user '%s' cannot pass '%.*s', and so not create the control sockets in '%s'; allow it "
-			  "with "
-			  "chmod o+x, or choose another runtime_dir",
+		log_error("front_user '%s' cannot pass '%.*s', so it cannot create the control sockets in '%s'; "
+			  "allow it with chmod o+x, or choose another runtime_dir",
 			config->front_user, WEXITSTATUS(status), path, directory->front);
 		free(path);
 		return -EACCES;

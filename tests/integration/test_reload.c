@@ -58,6 +58,7 @@ static void test_a_wrong_configuration_starts_nothing(void **state)
 	(void)state;
 	alarm(STUCK_SECONDS);
 	assert_non_null(mkdtemp(base));
+	assert_int_equal(chmod(base, 0711), 0); /* the front runs as another user */
 	snprintf(directory, sizeof(directory), "%s/run", base);
 	snprintf(log, sizeof(log), "%s/log", base);
 	snprintf(config_path, sizeof(config_path), "%s/conf", base);
@@ -93,6 +94,7 @@ static void test_minima_that_do_not_fit_a_pool_in_percent(void **state)
 
 	(void)state;
 	assert_non_null(mkdtemp(base));
+	assert_int_equal(chmod(base, 0711), 0); /* the front runs as another user */
 	snprintf(directory, sizeof(directory), "%s/run", base);
 	snprintf(log, sizeof(log), "%s/log", base);
 	snprintf(config_path, sizeof(config_path), "%s/conf", base);
