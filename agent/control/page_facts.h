@@ -8,8 +8,8 @@
 #include "shm/page_map.h"
 
 /*
- * facts_of() - return an array with one entry for each page of the pool, from one scan of all sessions. The caller frees
- * it. NULL: out of memory.
+ * facts_of() - return an array with one entry for each page of the pool, from one scan of all sessions. The caller
+ * frees it. NULL: out of memory.
  */
 struct page_fact *facts_of(const struct pool *pool);
 /*

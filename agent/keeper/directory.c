@@ -89,8 +89,8 @@ static int lock(struct directory *directory)
 }
 
 /*
- * In a child, with the rights of the front: the length of the first part of path that it cannot pass, at most 255, which
- * is an exit status; 0: it can pass all.
+ * In a child, with the rights of the front: return the length of the first part of path that it cannot pass, at most
+ * 255, the greatest exit status; 0 if it can pass all.
  */
 static int find_barrier(char *path, uid_t uid, gid_t gid)
 {

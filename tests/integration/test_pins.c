@@ -317,7 +317,8 @@ static void test_a_suspended_agent_reports_no_leaks(void **state)
 {
 	struct gpool_block block;
 	struct gpool *pool;
-	uint64_t end;
+	uint64_t end, touched, longest;
+	uint32_t leaked = 0;
 	pid_t agent;
 
 	(void)state;
@@ -326,17 +327,28 @@ static void test_a_suspended_agent_reports_no_leaks(void **state)
 	block = alloc(pool, 1);
 	agent = (pid_t)status()->agent_pid;
 	assert_true(agent > 1);
-	assert_int_equal(kill(agent, SIGSTOP), 0);
-	for (end = monotonic_ms() + 900; monotonic_ms() < end; poll(NULL, 0, AWAIT_STEP_MS))
-		if (gpool_touch(pool, &block))
-			break;
-	assert_int_equal(kill(agent, SIGCONT), 0);
-	assert_true(monotonic_ms() >= end);
-	for (int i = 0; i < 5; i++) {
+	/* A touch that this process had no CPU time for proves nothing: once more. */
+	do {
 		assert_int_equal(gpool_touch(pool, &block), 0);
-		await_ticks(1);
-	}
-	assert_int_equal(status()->pools[0].leaked_pins, 0);
+		leaked = status()->pools[0].leaked_pins;
+		assert_int_equal(kill(agent, SIGSTOP), 0);
+		for (end = monotonic_ms() + 900; monotonic_ms() < end; poll(NULL, 0, AWAIT_STEP_MS))
+			if (gpool_touch(pool, &block))
+				break;
+		assert_int_equal(gpool_touch(pool, &block), 0);
+		touched = monotonic_ms();
+		assert_int_equal(kill(agent, SIGCONT), 0);
+		assert_true(touched >= end);
+		longest = 0;
+		for (int i = 0; i < 5; i++) {
+			await_ticks(1);
+			assert_int_equal(gpool_touch(pool, &block), 0);
+			longest = monotonic_ms() - touched > longest ? monotonic_ms() - touched : longest;
+			touched = monotonic_ms();
+		}
+		leaked = status()->pools[0].leaked_pins - leaked;
+	} while (leaked && longest > 200);
+	assert_int_equal(leaked, 0);
 	gpool_close(pool);
 }
 

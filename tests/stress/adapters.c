@@ -262,8 +262,9 @@ static bool run_with_agent(struct tormentor *tormentor)
 
 int main(int argc, char **argv)
 {
-	struct tormentor tormentor = {
-		.arguments = {.seconds = 10, .workers = 6}, .gpoold_ms = gpoold_ms(GPOOLD_KILL_MEAN_MS)};
+	struct tormentor tormentor = {.arguments = {.seconds = 10, .workers = 6},
+		.gpoold_ms = gpoold_ms(GPOOLD_KILL_MEAN_MS),
+		.was_real = was_real};
 	bool clean;
 
 	if (argc == 6 && !strcmp(argv[1], "--worker"))

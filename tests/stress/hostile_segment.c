@@ -300,14 +300,19 @@ static pid_t hostile_start(int stage_fd, const char *directory, uint64_t *random
 	return pid;
 }
 
+static bool was_real(struct honest_stage *stage, double seconds)
+{
+	return seconds < 2 || (stage->more[MORE_ATTACKS] && stage->more[MORE_ENDED] && stage->verified);
+}
+
 /* One after the other, killed in between from time to time, until the time is over; the last one stays, stopped. */
 static pid_t hostiles_run(
 	struct honest_stage *stage, int stage_fd, const char *directory, double seconds, uint64_t *random)
 {
-	uint64_t end = clock_ns() + (uint64_t)(seconds * 1e9);
+	uint64_t begin = clock_ns(), length = (uint64_t)(seconds * 1e9);
 	pid_t pid = -1;
 
-	while (clock_ns() < end && !atomic_load(&stage->wrong)) {
+	while (clock_ns() - begin < length * STRESS_LONGEST && !atomic_load(&stage->wrong)) {
 		struct pollfd ended;
 
 		pid = hostile_start(stage_fd, directory, random);
@@ -316,7 +321,7 @@ static pid_t hostiles_run(
 		ended = (struct pollfd){.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
 		poll(&ended, 1, 200 + (int)chance_below(random, 800));
 		close(ended.fd);
-		if (clock_ns() >= end)
+		if (clock_ns() - begin >= length && was_real(stage, seconds))
 			break;
 		kill(pid, SIGKILL);
 		waitpid(pid, NULL, 0);
@@ -363,8 +368,7 @@ int main(int argc, char **argv)
 		crew.stage->more[MORE_ATTACKS], crew.stage->more[MORE_RINGS], crew.stage->more[MORE_SESSIONS],
 		crew.stage->more[MORE_ENDED], crew.stage->allocations, crew.stage->refusals, crew.stage->verified,
 		crew.stage->stale, atomic_load(&crew.stage->wrong));
-	if (arguments.seconds >= 2 &&
-		(!crew.stage->more[MORE_ATTACKS] || !crew.stage->more[MORE_ENDED] || !crew.stage->verified)) {
+	if (!was_real(crew.stage, arguments.seconds)) {
 		printf("no attack, no ended session, or no honest content\n");
 		clean = false;
 	}

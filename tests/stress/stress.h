@@ -61,6 +61,12 @@ struct stress_arguments {
 #define STRESS_USAGE "usage: %s [SECONDS [SEED]] [--workers N] [--requests N] [--broken]\n"
 
 /*
+ * On a starved machine a run goes on for up to this multiple of its length, until each event that it is meant to test
+ * has happened.
+ */
+enum { STRESS_LONGEST = 12 };
+
+/*
  * stress_arguments_read() - [SECONDS [SEED]] and options over the defaults in *arguments; prints the seed. Seconds that
  * are given take the place of a default count. Return: false on wrong usage.
  */

@@ -55,7 +55,7 @@ static void judge(struct tormentor *tormentor, const struct stress_agent *agent)
 }
 
 /* A run of some length in which nothing was evicted or killed would prove nothing. */
-static bool was_real(const struct tormentor *tormentor, const struct stress_agent *agent)
+static bool was_real(const struct tormentor *tormentor)
 {
 	const struct counters *c = &stage->counters;
 
@@ -64,8 +64,8 @@ static bool was_real(const struct tormentor *tormentor, const struct stress_agen
 			(!tormentor->keeper || tormentor->arguments.seconds < 10 || tormentor->agent_kills) &&
 			tormentor->stops && c->verified && c->stale && c->fences && c->lost_frees && c->prepared &&
 			c->spans && c->reclaimed && c->offers_lost && c->mallocs &&
-			atomic_load(&agent->header->counters[POOL_COUNT_EVICTIONS]) &&
-			atomic_load(&agent->header->counters[POOL_COUNT_RECLAIMS]));
+			atomic_load(&tormentor->agent->header->counters[POOL_COUNT_EVICTIONS]) &&
+			atomic_load(&tormentor->agent->header->counters[POOL_COUNT_RECLAIMS]));
 }
 
 static const char *const adaptive[] = {"eviction.policy=adaptive", NULL};
@@ -94,7 +94,7 @@ static bool broken_is_found(void)
 
 int main(int argc, char **argv)
 {
-	struct tormentor tormentor = {.arguments = {.seconds = 10, .workers = 8}};
+	struct tormentor tormentor = {.arguments = {.seconds = 10, .workers = 8}, .was_real = was_real};
 	struct stress_agent agent;
 	bool clean, spare = false;
 
@@ -118,6 +118,7 @@ int main(int argc, char **argv)
 	tormentor.stage_fd = stage_create();
 	if (tormentor.stage_fd < 0)
 		return 1;
+	tormentor.agent = &agent;
 	tormentor.directory = agent.directory;
 	tormentor.keeper = spare ? 0 : agent.keeper;
 	tormentor.gpoold_ms = gpoold_ms(GPOOLD_KILL_MEAN_MS);
@@ -130,7 +131,7 @@ int main(int argc, char **argv)
 	clean = stress_agent_check(&agent, true) && clean;
 	judge(&tormentor, &agent);
 	clean = clean && !atomic_load(&stage->wrong);
-	if (!was_real(&tormentor, &agent)) {
+	if (!was_real(&tormentor)) {
 		printf("something this test is about did not happen\n");
 		clean = false;
 	}

@@ -670,11 +670,29 @@ static void evict(uint64_t *random)
 	evict_marked(session, page, word);
 }
 
+/* The events that the run is meant to test must have happened. */
+static bool was_real(void)
+{
+	return did.evictions && did.reclaims && did.vetoes && did.fenced && did.freed_taken && did.deaths &&
+		atomic_load(&all_verified) && atomic_load(&all_lost_frees) && atomic_load(&all_late_frees) &&
+		atomic_load(&all_offers) && atomic_load(&all_claimed);
+}
+
+/* Whether a run of this length goes on; with a planted bug it ends with the first violation. */
+static bool goes_on(uint64_t begin, double seconds)
+{
+	uint64_t length = (uint64_t)(seconds * 1e9), age = clock_ns() - begin;
+
+	if (broken)
+		return age < length && !atomic_load(&violations);
+	return age < length || (age < length * STRESS_LONGEST && !was_real());
+}
+
 static void agent_run(double seconds, uint64_t seed)
 {
-	uint64_t end = clock_ns() + (uint64_t)(seconds * 1e9), random = seed, death = 0;
+	uint64_t begin = clock_ns(), random = seed, death = 0;
 
-	while (clock_ns() < end && !(broken && atomic_load(&violations))) {
+	while (goes_on(begin, seconds)) {
 		for (int i = 0; i < 256; i++) {
 			struct session *session = &sessions[chance_below(&random, SESSIONS)];
 
@@ -743,14 +761,6 @@ static bool broken_is_found(struct stress_arguments arguments, int bug)
 		return true;
 	fprintf(stderr, "%sno violation was found: this test proves nothing\n", broken_names[bug]);
 	return false;
-}
-
-/* The events that the run is meant to test must have happened. */
-static bool was_real(void)
-{
-	return did.evictions && did.reclaims && did.vetoes && did.fenced && did.freed_taken && did.deaths &&
-		atomic_load(&all_verified) && atomic_load(&all_lost_frees) && atomic_load(&all_late_frees) &&
-		atomic_load(&all_offers) && atomic_load(&all_claimed);
 }
 
 int main(int argc, char **argv)
