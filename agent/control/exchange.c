@@ -4,6 +4,7 @@
 #include "agent/pages/event.h"
 #include "agent/session/session.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

@@ -56,15 +56,15 @@ static void spill_status_fill(const struct pool *pool, struct msg_pool_status *s
 	status->spill_file_bytes = spill_used(pool, MOVER_TIER_FILE);
 	status->spill_file_limit = spill->slots.tiers[MOVER_TIER_FILE].count * header->page_bytes;
 	status->spill_lost_blocks = spill->lost_blocks;
-	if (!jobs_possible(&pool->jobs))
+	if (!jobs_possible(pool->jobs))
 		return;
-	status->mover_pid = jobs_mover(&pool->jobs);
-	status->mover_file_way = atomic_load_explicit(&pool->jobs.queue.ring->uring, memory_order_relaxed);
-	status->mover_file_error = atomic_load_explicit(&pool->jobs.queue.ring->uring_error, memory_order_relaxed);
-	if (!pool->jobs.gone)
+	status->mover_pid = jobs_mover(pool->jobs);
+	status->mover_file_way = atomic_load_explicit(&pool->jobs->queue.ring->uring, memory_order_relaxed);
+	status->mover_file_error = atomic_load_explicit(&pool->jobs->queue.ring->uring_error, memory_order_relaxed);
+	if (!pool->jobs->gone)
 		return;
-	status->mover_gone_ms = clock_ms() - pool->jobs.since_ms;
-	snprintf(status->mover_why, sizeof(status->mover_why), "%s", pool->jobs.why);
+	status->mover_gone_ms = clock_ms() - pool->jobs->since_ms;
+	snprintf(status->mover_why, sizeof(status->mover_why), "%s", pool->jobs->why);
 }
 
 static int pool_status_fill(struct pool *pool, struct msg_pool_status *status)
@@ -338,10 +338,11 @@ int answer_shortage(struct exchange *x)
 
 static void mover_totals_fill(const struct pool *pool, struct msg_totals_reply *reply)
 {
-	const struct mover_queue *queue = &pool->jobs.queue;
+	const struct mover_queue *queue;
 
-	if (!jobs_possible(&pool->jobs))
+	if (!jobs_possible(pool->jobs))
 		return;
+	queue = &pool->jobs->queue;
 	reply->mover_jobs = atomic_load_explicit(&queue->ring->jobs_done, memory_order_relaxed);
 	reply->mover_bytes = atomic_load_explicit(&queue->ring->bytes_moved, memory_order_relaxed);
 	reply->mover_queue = queue->in_flight;

@@ -7,7 +7,6 @@
 #include "agent/agent.h"
 #include "agent/pages/evict.h"
 #include "agent/pages/free_runs.h"
-#include "agent/spill/jobs.h"
 #include "agent/pages/physical.h"
 #include "shm/pool_check.h"
 
@@ -29,6 +28,7 @@ struct tenant {
 	uint64_t barren_ns; /* when a scan for its sake last found nothing to evict; see evict.c */
 };
 
+struct jobs;
 struct objects;
 struct spill;
 struct trust;
@@ -64,7 +64,7 @@ struct pool {
 	struct evict_state evict;
 	struct objects *objects;
 	uint32_t object_count; /* records of objects that are not NONE */
-	struct jobs jobs;
+	struct jobs *jobs;
 	struct spill *spill;
 	const struct content_saver *saver;
 	uint64_t refill_ns[REFILL_SAMPLES]; /* ring of the latest */

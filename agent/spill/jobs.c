@@ -9,6 +9,7 @@
 
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 
@@ -52,28 +53,28 @@ static void why_note(struct jobs *jobs, const struct keep_message *message)
 
 static void gone_tell(struct pool *pool)
 {
-	const char *why = pool->jobs.why;
+	const char *why = pool->jobs->why;
 
 	log_error("no mover has served pool '%s' for %llu ms: %s; what was on its way out of the pool stays, what is "
 		  "out cannot be brought back, and pages for other trust domains wait, until one serves; poolctl "
 		  "doctor says what to look at",
-		pool->config->name, (unsigned long long)(clock_ms() - pool->jobs.since_ms), why);
+		pool->config->name, (unsigned long long)(clock_ms() - pool->jobs->since_ms), why);
 	event_publish(pool->agent, EVENT_MOVER, pool, 0, 0, "no mover serves: %s", why);
 }
 
 static void back_tell(struct pool *pool)
 {
 	log_info("pool '%s': a mover serves again, after %llu ms", pool->config->name,
-		(unsigned long long)(clock_ms() - pool->jobs.since_ms));
+		(unsigned long long)(clock_ms() - pool->jobs->since_ms));
 	event_publish(pool->agent, EVENT_MOVER, pool, 0, 1, "a mover serves again");
 }
 
 /* What a dead mover's GPU may still be doing: zero, or until when it has to be waited for. */
 static uint64_t grace_left(const struct pool *pool)
 {
-	uint64_t grace = pool->agent->config.trust.death_grace_ms, since = clock_ms() - pool->jobs.died_ms;
+	uint64_t grace = pool->agent->config.trust.death_grace_ms, since = clock_ms() - pool->jobs->died_ms;
 
-	return pool->jobs.died_ms && since < grace ? grace - since : 0;
+	return pool->jobs->died_ms && since < grace ? grace - since : 0;
 }
 
 /*
@@ -82,7 +83,7 @@ static uint64_t grace_left(const struct pool *pool)
  */
 static void jobs_take_back(struct pool *pool)
 {
-	struct jobs *jobs = &pool->jobs;
+	struct jobs *jobs = pool->jobs;
 	uint64_t grace_ms = grace_left(pool);
 
 	for (uint32_t slot = 0; slot < MOVER_JOBS; slot++) {
@@ -107,7 +108,7 @@ static void jobs_take_back(struct pool *pool)
 
 static void jobs_give_up(struct pool *pool)
 {
-	struct jobs *jobs = &pool->jobs;
+	struct jobs *jobs = pool->jobs;
 
 	if (!jobs->shut) {
 		/* One has come at the last moment. */
@@ -147,7 +148,7 @@ static void since_note(struct jobs *jobs, bool serves)
  */
 static bool mover_look(struct pool *pool)
 {
-	struct jobs *jobs = &pool->jobs;
+	struct jobs *jobs = pool->jobs;
 	bool serves = mover_serves(&jobs->queue, jobs->ended);
 	uint64_t now = clock_ms(), end;
 
@@ -188,7 +189,7 @@ static void jobs_go_on(struct pool *pool)
 
 void jobs_hear(struct pool *pool, const struct keep_message *message)
 {
-	struct jobs *jobs = &pool->jobs;
+	struct jobs *jobs = pool->jobs;
 
 	if (!jobs_possible(jobs))
 		return;
@@ -209,7 +210,7 @@ void jobs_hear(struct pool *pool, const struct keep_message *message)
 
 void jobs_tick(struct pool *pool)
 {
-	if (pool->jobs.since_ms && mover_look(pool))
+	if (jobs_possible(pool->jobs) && pool->jobs->since_ms && mover_look(pool))
 		jobs_go_on(pool);
 }
 
@@ -217,38 +218,53 @@ void jobs_tick(struct pool *pool)
 
 static void done_ready(struct event_source *source, uint32_t events)
 {
-	struct pool *pool = (struct pool *)(void *)((char *)source - offsetof(struct pool, jobs.done));
+	struct jobs *jobs = (struct jobs *)(void *)((char *)source - offsetof(struct jobs, done));
+	struct pool *pool = jobs->pool;
 
 	(void)events;
-	mover_collect(&pool->jobs.queue, job_done, pool);
+	mover_collect(&jobs->queue, job_done, pool);
 	mover_look(pool);
 	jobs_go_on(pool);
 }
 
 void jobs_resume(struct pool *pool)
 {
-	if (!jobs_possible(&pool->jobs))
+	if (!jobs_possible(pool->jobs))
 		return;
 	/* An agent that died with the gate shut: what it took back and did not end has been taken up again. */
-	mover_let_in(&pool->jobs.queue);
-	done_ready(&pool->jobs.done, EPOLLIN);
+	mover_let_in(&pool->jobs->queue);
+	done_ready(&pool->jobs->done, EPOLLIN);
 }
 
 int jobs_open(struct pool *pool, const struct module_pool *start)
 {
-	pool->jobs.done.fd = -1;
+	struct jobs *jobs;
+	int error;
+
 	if (!start->ring)
 		return 0;
-	mover_queue_init(&pool->jobs.queue, start->ring, start->work_bell, start->done_bell);
-	mover_rescan(&pool->jobs.queue);
-	pool->jobs.done.fd = start->done_bell;
-	pool->jobs.done.ready = done_ready;
-	return agent_watch(pool->agent, &pool->jobs.done, EPOLLIN);
+	jobs = calloc(1, sizeof(*jobs));
+	if (!jobs)
+		return -ENOMEM;
+	jobs->pool = pool;
+	mover_queue_init(&jobs->queue, start->ring, start->work_bell, start->done_bell);
+	mover_rescan(&jobs->queue);
+	jobs->done.fd = start->done_bell;
+	jobs->done.ready = done_ready;
+	error = agent_watch(pool->agent, &jobs->done, EPOLLIN);
+	if (error) {
+		free(jobs);
+		return error;
+	}
+	pool->jobs = jobs;
+	return 0;
 }
 
 void jobs_close(struct pool *pool)
 {
-	if (jobs_possible(&pool->jobs))
-		agent_unwatch(pool->agent, &pool->jobs.done);
-	pool->jobs.done.fd = -1;
+	if (!jobs_possible(pool->jobs))
+		return;
+	agent_unwatch(pool->agent, &pool->jobs->done);
+	free(pool->jobs);
+	pool->jobs = NULL;
 }

@@ -27,8 +27,9 @@ enum { JOB_OWNER_SHIFT = 56 };
 enum { JOB_GIVEN_UP = -EOWNERDEAD };
 
 struct jobs {
+	struct pool *pool;
 	struct mover_queue queue;
-	struct event_source done; /* .fd -1: this pool has no mover */
+	struct event_source done;
 
 	/* Who does them. */
 	bool told;      /* the keeper has spoken: before that nobody knows who lives */
@@ -49,7 +50,10 @@ static inline uint64_t job_tag(enum job_owner owner, uint64_t own)
 	return (uint64_t)owner << JOB_OWNER_SHIFT | own;
 }
 
-/* jobs_open() - takes over what an earlier agent has left in the ring. 0, or what epoll said. */
+/*
+ * jobs_open() - allocate pool->jobs, which stays NULL for a pool without a mover, and take over the jobs that an earlier
+ * agent has left in the ring. Return: 0, -ENOMEM, or the error of epoll.
+ */
 int jobs_open(struct pool *pool, const struct module_pool *start);
 /* jobs_resume() - after a restart: results that nobody has looked at, and jobs that were not submitted. */
 void jobs_resume(struct pool *pool);
@@ -63,7 +67,7 @@ void jobs_tick(struct pool *pool);
 /* jobs_possible() - whether the pool has a ring at all. jobs_served() - and somebody serves it, or is waited for. */
 static inline bool jobs_possible(const struct jobs *jobs)
 {
-	return jobs->done.fd >= 0;
+	return jobs != NULL;
 }
 
 static inline bool jobs_served(const struct jobs *jobs)

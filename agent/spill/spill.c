@@ -55,7 +55,7 @@ static void submit(struct pool *pool)
 			if (block->phase == SPILL_SINKING && block->begun - block->finished == SINK_JOBS)
 				break;
 			order = order_of(pool, block, block->next);
-			if (mover_submit(&pool->jobs.queue, &order))
+			if (mover_submit(&pool->jobs->queue, &order))
 				return;
 			crash_point();
 			place->begun = true;
@@ -138,7 +138,7 @@ static bool spill_possible(const struct pool *pool, uint32_t head, uint32_t page
 	const struct spill *spill = pool->spill;
 	uint64_t now = clock_ms();
 
-	return jobs_served(&pool->jobs) && slots_room(&spill->slots, now) >= pages &&
+	return jobs_served(pool->jobs) && slots_room(&spill->slots, now) >= pages &&
 		(!spill->rest_ms[head] || (int32_t)((uint32_t)now - spill->rest_ms[head]) >= 0);
 }
 
@@ -147,7 +147,7 @@ static int spill_begin(
 {
 	struct pool *pool = session->pool;
 	struct spill *spill = pool->spill;
-	struct spill_block *block = jobs_possible(&pool->jobs) ? spill_block_find(pool, session->id, tag) : NULL;
+	struct spill_block *block = jobs_possible(pool->jobs) ? spill_block_find(pool, session->id, tag) : NULL;
 	struct spill_name name = {
 		.tag = tag & ~(uint64_t)BLOCK_SCATTERED,
 		.session = session->id,
@@ -155,9 +155,9 @@ static int spill_begin(
 	};
 	int error;
 
-	if (!jobs_possible(&pool->jobs))
+	if (!jobs_possible(pool->jobs))
 		return -EOPNOTSUPP;
-	if (!jobs_served(&pool->jobs))
+	if (!jobs_served(pool->jobs))
 		return -EIO;
 	if (block && block->phase != SPILL_SAVED)
 		return -EBUSY;
@@ -409,7 +409,7 @@ static int restore_ask(
 		return -ESTALE;
 	if (block->phase != SPILL_SAVED)
 		return -EBUSY;
-	if (!jobs_served(&session->pool->jobs) && (ask->need || ask->flags & LEASE_SOON))
+	if (!jobs_served(session->pool->jobs) && (ask->need || ask->flags & LEASE_SOON))
 		return -EIO;
 	if (ask->need)
 		return load_begin(session, slot, ask, block);
@@ -466,7 +466,7 @@ static void spill_request(struct session *session, uint32_t slot, const struct l
 
 	if (session->spill_requests >> slot & 1)
 		return;
-	if (!jobs_possible(&session->pool->jobs))
+	if (!jobs_possible(session->pool->jobs))
 		error = -ESTALE;
 	else if (ask->kind == LEASE_RESTORE)
 		error = restore_ask(session, slot, ask, block);

@@ -171,8 +171,8 @@ static void orphan_recover(struct pool *pool, struct spill_block *block, enum le
 /* Slots that a job in the ring names. */
 static void ring_look(const struct pool *pool, uint8_t *named)
 {
-	for (uint32_t i = 0; i < MOVER_JOBS && jobs_possible(&pool->jobs); i++) {
-		const struct mover_order *order = mover_order_of(&pool->jobs.queue, i);
+	for (uint32_t i = 0; i < MOVER_JOBS && jobs_possible(pool->jobs); i++) {
+		const struct mover_order *order = mover_order_of(&pool->jobs->queue, i);
 		uint64_t number = order ? order->tag & ((UINT64_C(1) << JOB_OWNER_SHIFT) - 1) : 0;
 
 		if (order && order->tag >> JOB_OWNER_SHIFT == JOB_OF_SPILL && number < pool->ledger.header->slot_count)
@@ -224,8 +224,8 @@ static enum spill_phase phase_of(const struct mover_order *order)
 /* Jobs that the last agent submitted and whose results nobody has taken. */
 static void ring_recover(struct pool *pool)
 {
-	for (uint32_t i = 0; i < MOVER_JOBS && jobs_possible(&pool->jobs); i++) {
-		const struct mover_order *order = mover_order_of(&pool->jobs.queue, i);
+	for (uint32_t i = 0; i < MOVER_JOBS && jobs_possible(pool->jobs); i++) {
+		const struct mover_order *order = mover_order_of(&pool->jobs->queue, i);
 		uint64_t number = order ? order->tag & ((UINT64_C(1) << JOB_OWNER_SHIFT) - 1) : 0;
 		struct spill_place *place;
 

@@ -23,7 +23,7 @@ void spill_sink_some(struct pool *pool)
 	struct spill_block *above = TAILQ_FIRST(&spill->aged), *below;
 	struct spill_name name;
 
-	if (spill->sinking || !above || !memory_is_short(&spill->slots) || !jobs_served(&pool->jobs))
+	if (spill->sinking || !above || !memory_is_short(&spill->slots) || !jobs_served(pool->jobs))
 		return;
 	name = (struct spill_name){
 		.tag = above->tag, .session = above->owner, .owner_id = spill_slot(pool, above, 0)->owner_id};

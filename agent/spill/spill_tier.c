@@ -103,14 +103,14 @@ int spill_open(struct pool *pool, const struct module_start *start)
 	spill->rest_ms = calloc(pool->page_count, sizeof(*spill->rest_ms));
 	if (spill->places && spill->sources && spill->rest_ms)
 		error = slots_open(&spill->slots, &pool->ledger, pool->segment.header->page_bytes);
-	for (int tier = 0; tier < MOVER_TIERS && !error && jobs_possible(&pool->jobs); tier++)
+	for (int tier = 0; tier < MOVER_TIERS && !error && jobs_possible(pool->jobs); tier++)
 		error = tier_open(pool, start, (enum mover_tier)tier);
 	if (error) {
 		spill_close(pool);
 		return error;
 	}
 	atomic_store_explicit(
-		&pool->segment.header->spill_slots, jobs_possible(&pool->jobs) ? slot_count : 0, memory_order_relaxed);
+		&pool->segment.header->spill_slots, jobs_possible(pool->jobs) ? slot_count : 0, memory_order_relaxed);
 	return 0;
 }
 

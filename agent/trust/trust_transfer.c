@@ -69,7 +69,7 @@ static void scrubs_submit(struct pool *pool)
 {
 	struct trust *trust = pool->trust;
 
-	if (!jobs_possible(&pool->jobs) || clock_ms() < trust->rest_ms)
+	if (!jobs_possible(pool->jobs) || clock_ms() < trust->rest_ms)
 		return;
 	for (uint32_t word = 0; word < trust->words; word++)
 		for (uint64_t bits = trust->moving[word]; bits; bits &= bits - 1) {
@@ -84,7 +84,7 @@ static void scrubs_submit(struct pool *pool)
 
 				if (trust->scrubs[page] != SCRUB_NONE)
 					continue;
-				if (trust->in_ring >= RING_SHARE || mover_submit(&pool->jobs.queue, &order))
+				if (trust->in_ring >= RING_SHARE || mover_submit(&pool->jobs->queue, &order))
 					return;
 				crash_point();
 				trust->scrubs[page] = SCRUB_BEGUN;
@@ -95,7 +95,7 @@ static void scrubs_submit(struct pool *pool)
 
 uint32_t trust_coming(const struct pool *pool)
 {
-	return jobs_served(&pool->jobs) ? trust_cleaning(pool->trust) : 0;
+	return jobs_served(pool->jobs) ? trust_cleaning(pool->trust) : 0;
 }
 
 void trust_unheld(struct pool *pool, uint32_t handle)
@@ -223,7 +223,7 @@ bool trust_reachable(const struct pool *pool, uint32_t domain, uint32_t page)
 		return true;
 	of = trust_of_page(pool, page);
 	return !of || of == domain ||
-		(jobs_served(&pool->jobs) && can_move(pool, page / pool->trust->per_handle, domain));
+		(jobs_served(pool->jobs) && can_move(pool, page / pool->trust->per_handle, domain));
 }
 
 /* The pages of a handle that the wish is about. */
@@ -241,7 +241,7 @@ uint32_t trust_reach(const struct pool *pool, const struct trust_wish *wish)
 {
 	uint32_t pages = 0;
 
-	if (!pool->trust || !jobs_served(&pool->jobs))
+	if (!pool->trust || !jobs_served(pool->jobs))
 		return 0;
 	for (uint32_t handle = 0; handle < pool->trust->handle_count && pages < wish->pages; handle++)
 		if (can_move(pool, handle, wish->domain))
@@ -256,7 +256,7 @@ uint32_t trust_begin(struct pool *pool, const struct trust_wish *wish)
 	uint32_t begun = 0;
 	bool ask = false;
 
-	if (!trust || !jobs_served(&pool->jobs))
+	if (!trust || !jobs_served(pool->jobs))
 		return 0;
 	for (int asked = 0; asked <= (wish->ahead ? 0 : 1); asked++)
 		for (uint32_t i = 0; i < trust->handle_count && begun < wish->pages; i++) {
@@ -280,7 +280,7 @@ void trust_begin_range(struct pool *pool, uint32_t domain, uint32_t first, uint3
 	struct trust *trust = pool->trust;
 	bool ask = false;
 
-	if (!trust || !jobs_served(&pool->jobs))
+	if (!trust || !jobs_served(pool->jobs))
 		return;
 	for (uint32_t handle = first / trust->per_handle; handle <= (first + count - 1) / trust->per_handle; handle++)
 		if (can_move(pool, handle, domain))
@@ -447,8 +447,8 @@ static void transfer_recover(struct pool *pool, uint32_t handle)
 /* Scrubs that the last agent has submitted and whose results nobody has taken. */
 static void ring_recover(struct pool *pool)
 {
-	for (uint32_t i = 0; i < MOVER_JOBS && jobs_possible(&pool->jobs); i++) {
-		const struct mover_order *order = mover_order_of(&pool->jobs.queue, i);
+	for (uint32_t i = 0; i < MOVER_JOBS && jobs_possible(pool->jobs); i++) {
+		const struct mover_order *order = mover_order_of(&pool->jobs->queue, i);
 		uint32_t page = order ? order->page : 0;
 
 		if (!order || order->tag != job_tag(JOB_OF_TRUST, page) || order->kind != MOVER_SCRUB ||

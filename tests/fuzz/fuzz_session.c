@@ -129,7 +129,7 @@ static struct session *attach(const char *name)
 static void mover_ends(uint32_t count, uint8_t how)
 {
 	static const int32_t results[] = {0, 0, 0, -ENOSPC, -EBADMSG, -EIO, -EINVAL, 77};
-	struct mover_ring *ring = pool->jobs.queue.ring;
+	struct mover_ring *ring = pool->jobs->queue.ring;
 
 	for (uint32_t slot = 0; slot < MOVER_JOBS && count; slot++) {
 		if (atomic_load(&ring->jobs[slot].state) != MOVER_QUEUED)
@@ -149,15 +149,15 @@ static void mover_ends(uint32_t count, uint8_t how)
 /* Keeper messages about movers. The patience is 0: jobs are taken back as soon as no mover is reported. */
 static void mover_comes_or_goes(uint8_t how)
 {
-	struct keep_message message = {.what = KEEP_MOVER_END, .kind = pool->jobs.ended, .id = how & 2};
+	struct keep_message message = {.what = KEEP_MOVER_END, .kind = pool->jobs->ended, .id = how & 2};
 
 	if (how & 1) {
-		atomic_store(&pool->jobs.queue.ring->gate, pool->jobs.ended + 1);
+		atomic_store(&pool->jobs->queue.ring->gate, pool->jobs->ended + 1);
 		jobs_resume(pool);
 		return;
 	}
 	message.kind += how & 4 ? 1 : 0;
-	memset(pool->jobs.queue.ring->why, how, MOVER_WHY_BYTES);
+	memset(pool->jobs->queue.ring->why, how, MOVER_WHY_BYTES);
 	agent.config.trust.death_grace_ms = how & 8 ? 60000 : 0;
 	jobs_hear(pool, &message);
 }
@@ -403,7 +403,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	require(pool->free.total == PAGES && pool->leased == 0, "all pages back");
 	require(slots_used(&pool->spill->slots, MOVER_TIER_MEMORY) == 0 && TAILQ_EMPTY(&pool->spill->working),
 		"all slots back");
-	require(pool->jobs.queue.in_flight == 0, "all jobs back");
+	require(pool->jobs->queue.in_flight == 0, "all jobs back");
 	keeper_reads();
 	return 0;
 }

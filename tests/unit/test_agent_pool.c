@@ -242,7 +242,7 @@ static void job_ends(struct mover_ring *ring, int error)
 		jobs++;
 	}
 	assert_int_equal(jobs, 1);
-	pool->jobs.done.ready(&pool->jobs.done, EPOLLIN);
+	pool->jobs->done.ready(&pool->jobs->done, EPOLLIN);
 }
 
 static void test_unreadable_content_is_kept(void **state)
@@ -314,7 +314,7 @@ static void two_are_asked_back(void)
 	atomic_store(&made.ledger.header->started, 1);
 	assert_int_equal(pool_create(agent, 0, &made, &pool), 0);
 	recover_resume(pool);
-	assert_int_equal(pool->jobs.queue.in_flight, 2);
+	assert_int_equal(pool->jobs->queue.in_flight, 2);
 }
 
 static void keeper_says(enum keep_what what, uint32_t ended, const char *text)
@@ -357,27 +357,27 @@ static void test_jobs_are_taken_back_from_dead_movers_only(void **state)
 	two_are_asked_back();
 	/* Without a message of the keeper: a mover of an earlier version may run, which does not know the gate. */
 	jobs_tick(pool);
-	assert_int_equal(pool->jobs.queue.in_flight, 2);
+	assert_int_equal(pool->jobs->queue.in_flight, 2);
 	/* The second one has come in, and lives. */
 	atomic_store(&ring->gate, 2);
 	keeper_says(KEEP_MOVER, 1, "");
 	jobs_tick(pool);
-	assert_int_equal(pool->jobs.queue.in_flight, 2);
-	assert_false(pool->jobs.gone);
+	assert_int_equal(pool->jobs->queue.in_flight, 2);
+	assert_false(pool->jobs->gone);
 	snprintf(ring->why, sizeof(ring->why), "no\001memory");
 	keeper_says(KEEP_MOVER_END, 2, "process 9 ended (status 1)");
 	for (uint32_t i = 0; i < 2; i++)
 		was_given_up(i);
-	assert_int_equal(pool->jobs.queue.in_flight, 0);
-	assert_true(pool->jobs.gone);
-	assert_string_equal(pool->jobs.why, "process 9 ended (status 1): no?memory");
+	assert_int_equal(pool->jobs->queue.in_flight, 0);
+	assert_true(pool->jobs->gone);
+	assert_string_equal(pool->jobs->why, "process 9 ended (status 1): no?memory");
 	assert_int_equal(atomic_load(&ring->gate), MOVER_NOBODY);
 	for (int i = 0; i < MOVER_JOBS; i++)
 		assert_int_equal(atomic_load(&ring->jobs[i].state), MOVER_IDLE);
 	/* It starts, and the work continues. */
 	atomic_store(&ring->gate, 3);
-	pool->jobs.done.ready(&pool->jobs.done, EPOLLIN);
-	assert_false(pool->jobs.gone);
+	pool->jobs->done.ready(&pool->jobs->done, EPOLLIN);
+	assert_false(pool->jobs->gone);
 	bells_close();
 }
 
@@ -394,22 +394,22 @@ static void test_movers_that_get_on(void **state)
 	two_are_asked_back();
 	atomic_store(&ring->gate, 1);
 	keeper_says(KEEP_MOVER_END, 1, "process 9 ended (signal 9)");
-	pool->jobs.since_ms -= 20000;
+	pool->jobs->since_ms -= 20000;
 	while (ring->jobs[first].number != 1)
 		first++;
 	atomic_store(&ring->jobs[first].state, MOVER_DONE);
-	pool->jobs.done.ready(&pool->jobs.done, EPOLLIN);
+	pool->jobs->done.ready(&pool->jobs->done, EPOLLIN);
 	jobs_tick(pool);
-	assert_int_equal(pool->jobs.queue.in_flight, 1);
-	assert_false(pool->jobs.gone);
+	assert_int_equal(pool->jobs->queue.in_flight, 1);
+	assert_false(pool->jobs->gone);
 	/* One has come in, and has done nothing when it dies. */
-	pool->jobs.since_ms -= 20000;
+	pool->jobs->since_ms -= 20000;
 	atomic_store(&ring->gate, 2);
 	jobs_tick(pool);
-	assert_int_equal(pool->jobs.queue.in_flight, 1);
+	assert_int_equal(pool->jobs->queue.in_flight, 1);
 	keeper_says(KEEP_MOVER_END, 2, "process 10 ended (signal 9)");
-	assert_int_equal(pool->jobs.queue.in_flight, 0);
-	assert_true(pool->jobs.gone);
+	assert_int_equal(pool->jobs->queue.in_flight, 0);
+	assert_true(pool->jobs->gone);
 	bells_close();
 }
 
