@@ -109,6 +109,8 @@ int pool_create(struct agent *agent, uint32_t index, const struct module_pool *s
 	error = jobs_open(pool, start);
 	if (error)
 		goto close_trust;
+	jobs_register(pool, JOB_OF_SPILL, &spill_job_user);
+	jobs_register(pool, JOB_OF_TRUST, &trust_job_user);
 	error = spill_open(pool, agent->start);
 	if (error)
 		goto close_jobs;

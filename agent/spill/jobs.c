@@ -3,8 +3,6 @@
 #include "agent/pages/event.h"
 #include "agent/base/log.h"
 #include "agent/pages/pool.h"
-#include "agent/spill/spill.h"
-#include "agent/trust/trust.h"
 #include "proto/codec.h"
 
 #include <stddef.h>
@@ -13,14 +11,27 @@
 #include <string.h>
 #include <sys/epoll.h>
 
+/* NULL: a tag that no room of this pool has given, which only a defective mover or ring contains. */
+static const struct job_user *user_of(const struct pool *pool, const struct mover_order *order)
+{
+	uint64_t owner = order->tag >> JOB_OWNER_SHIFT;
+
+	return owner < JOB_OWNERS ? pool->jobs->users[owner] : NULL;
+}
+
 static void job_done(void *context, const struct mover_result *result)
 {
 	struct pool *pool = context;
+	const struct job_user *user = user_of(pool, &result->order);
 
-	switch (result->order.tag >> JOB_OWNER_SHIFT) {
-	case JOB_OF_SPILL: spill_job_done(pool, result); break;
-	case JOB_OF_TRUST: trust_job_done(pool, result); break;
-	}
+	if (user)
+		user->done(pool, result);
+}
+
+void jobs_register(struct pool *pool, enum job_owner owner, const struct job_user *user)
+{
+	if (jobs_possible(pool->jobs))
+		pool->jobs->users[owner] = user;
 }
 
 /* ---- nobody does them ---- */
@@ -88,16 +99,18 @@ static void jobs_take_back(struct pool *pool)
 
 	for (uint32_t slot = 0; slot < MOVER_JOBS; slot++) {
 		const struct mover_order *order = mover_order_of(&jobs->queue, slot);
+		const struct job_user *user = order ? user_of(pool, order) : NULL;
 		struct mover_result given_up;
 
-		if (!order || order->tag >> JOB_OWNER_SHIFT != JOB_OF_SPILL ||
-			(grace_ms && mover_begun(&jobs->queue, slot)))
+		if (!user || !user->give_up || (grace_ms && mover_begun(&jobs->queue, slot)))
 			continue;
 		given_up = (struct mover_result){*order, JOB_GIVEN_UP};
 		mover_withdraw(&jobs->queue, slot);
 		job_done(pool, &given_up);
 	}
-	spill_give_up(pool);
+	for (int owner = 0; owner < JOB_OWNERS; owner++)
+		if (jobs->users[owner] && jobs->users[owner]->give_up)
+			jobs->users[owner]->give_up(pool);
 	if (grace_ms) {
 		agent_need_tick(pool->agent, (uint32_t)grace_ms);
 		return;
@@ -183,8 +196,9 @@ static bool mover_look(struct pool *pool)
 /* Slots of the ring are free, and pages perhaps, or nobody is to be waited for: what waits for either. */
 static void jobs_go_on(struct pool *pool)
 {
-	spill_go_on(pool);
-	trust_go_on(pool);
+	for (int owner = 0; owner < JOB_OWNERS; owner++)
+		if (pool->jobs->users[owner])
+			pool->jobs->users[owner]->go_on(pool);
 }
 
 void jobs_hear(struct pool *pool, const struct keep_message *message)

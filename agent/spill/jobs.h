@@ -1,7 +1,8 @@
 /*
  * jobs.h - what a pool has its mover do, who is told when it is done, and what becomes of it when nobody does it.
  *
- * One ring for all who move, clear or save pages. The upper byte of a job's tag says whose it is, the rest is his own.
+ * One ring serves all rooms that move, clear or save pages. The upper byte of a job's tag names the room, the rest is
+ * the room's own.
  *
  * Jobs wait for a mover, since the next one is mostly there within milliseconds. Where none has served for
  * mover.patience, or each dies over the same jobs for so long, the pool is without one (`gone`): what was to be saved
@@ -20,14 +21,29 @@
 
 struct pool;
 
-enum job_owner { JOB_OF_SPILL = 1, JOB_OF_TRUST };
+/* Numbers are never changed: jobs in the ring outlive the agent. */
+enum job_owner { JOB_OF_SPILL = 1, JOB_OF_TRUST, JOB_OWNERS };
 enum { JOB_OWNER_SHIFT = 56 };
 
 /* The result of a job that was taken back: no mover has said it, and none will do the job. */
 enum { JOB_GIVEN_UP = -EOWNERDEAD };
 
+/* A room that submits jobs. pool_create() registers them, in the order in which go_on() is called. */
+struct job_user {
+	/* Handle the result of one of its jobs. */
+	void (*done)(struct pool *pool, const struct mover_result *result);
+	/* End what has finished, and submit jobs that had to wait for a slot of the ring. */
+	void (*go_on)(struct pool *pool);
+	/*
+	 * No mover serves: called after done() with JOB_GIVEN_UP for each of its jobs that could be taken back. NULL:
+	 * its jobs wait for the next mover.
+	 */
+	void (*give_up)(struct pool *pool);
+};
+
 struct jobs {
 	struct pool *pool;
+	const struct job_user *users[JOB_OWNERS];
 	struct mover_queue queue;
 	struct event_source done;
 
@@ -51,10 +67,12 @@ static inline uint64_t job_tag(enum job_owner owner, uint64_t own)
 }
 
 /*
- * jobs_open() - allocate pool->jobs, which stays NULL for a pool without a mover, and take over the jobs that an earlier
- * agent has left in the ring. Return: 0, -ENOMEM, or the error of epoll.
+ * jobs_open() - allocate pool->jobs, which stays NULL for a pool without a mover, and take over the jobs that an
+ * earlier agent has left in the ring. Return: 0, -ENOMEM, or the error of epoll.
  */
 int jobs_open(struct pool *pool, const struct module_pool *start);
+/* jobs_register() - set the functions of a room; before jobs_resume(), which calls them. */
+void jobs_register(struct pool *pool, enum job_owner owner, const struct job_user *user);
 /* jobs_resume() - after a restart: results that nobody has looked at, and jobs that were not submitted. */
 void jobs_resume(struct pool *pool);
 void jobs_close(struct pool *pool);

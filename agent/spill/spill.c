@@ -99,7 +99,7 @@ static bool load_again(struct pool *pool, struct spill_place *place, uint32_t nu
 	return true;
 }
 
-void spill_job_done(struct pool *pool, const struct mover_result *result)
+static void spill_job_done(struct pool *pool, const struct mover_result *result)
 {
 	struct spill *spill = pool->spill;
 	uint64_t number = result->order.tag & ((UINT64_C(1) << JOB_OWNER_SHIFT) - 1);
@@ -545,7 +545,7 @@ void spill_session_ends(struct session *session)
 	blocks_end(pool);
 }
 
-void spill_give_up(struct pool *pool)
+static void spill_give_up(struct pool *pool)
 {
 	struct spill_block *block;
 
@@ -565,7 +565,7 @@ static bool pages_move(const struct spill *spill)
 	return false;
 }
 
-void spill_go_on(struct pool *pool)
+static void spill_go_on(struct pool *pool)
 {
 	struct spill *spill = pool->spill;
 
@@ -589,6 +589,12 @@ static uint32_t spill_room(const struct pool *pool)
 {
 	return slots_room(&pool->spill->slots, clock_ms());
 }
+
+const struct job_user spill_job_user = {
+	.done = spill_job_done,
+	.go_on = spill_go_on,
+	.give_up = spill_give_up,
+};
 
 const struct content_saver spill_saver = {
 	.possible = spill_possible,

@@ -103,14 +103,12 @@ extern const struct content_saver spill_saver;
 /* spill_session_ends() - before its pages are taken back. */
 void spill_session_ends(struct session *session);
 
-void spill_job_done(struct pool *pool, const struct mover_result *result);
 /*
- * spill_give_up() - nobody does their jobs: blocks on their way end with what has been done, those whose jobs are out
- * with the last.
+ * Jobs of spills and restores. go_on() also has the requests served that waited for pages. give_up() ends blocks that
+ * are being saved or loaded with what has been done so far.
  */
-void spill_give_up(struct pool *pool);
-/* spill_go_on() - blocks whose jobs are done, jobs that find room in the ring, requests that waited for pages. */
-void spill_go_on(struct pool *pool);
+extern const struct job_user spill_job_user;
+
 void spill_tick(struct pool *pool);
 
 /* spill_used() - bytes kept in a tier. */

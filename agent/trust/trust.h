@@ -27,11 +27,11 @@
 
 #include "agent/pages/free_runs.h"
 #include "agent/base/ledger.h"
-#include "agent/spill/mover_queue.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
+struct job_user;
 struct module_pool;
 struct pool;
 struct session;
@@ -128,9 +128,9 @@ static inline uint32_t trust_cleaning(const struct trust *trust)
 /* trust_coming() - of those that are being cleared, the ones that it is worth to wait for: none while nobody clears. */
 uint32_t trust_coming(const struct pool *pool);
 
-void trust_job_done(struct pool *pool, const struct mover_result *result);
-/* trust_go_on() - scrubs that find room in the ring, requests that waited. trust_tick() - housekeeping. */
-void trust_go_on(struct pool *pool);
+/* Jobs that clear pages. */
+extern const struct job_user trust_job_user;
+/* trust_tick() - housekeeping. */
 void trust_tick(struct pool *pool);
 /* trust_recover() - after an agent's death, when sessions and page words stand. */
 void trust_recover(struct pool *pool);

@@ -143,7 +143,7 @@ static void scrub_failed(struct pool *pool, uint32_t page, int error)
 	trust->told = true;
 }
 
-void trust_job_done(struct pool *pool, const struct mover_result *result)
+static void job_done(struct pool *pool, const struct mover_result *result)
 {
 	struct trust *trust = pool->trust;
 	uint64_t page = result->order.tag & ((UINT64_C(1) << JOB_OWNER_SHIFT) - 1);
@@ -171,11 +171,14 @@ void trust_job_done(struct pool *pool, const struct mover_result *result)
 	transfer_end(pool, handle);
 }
 
-void trust_go_on(struct pool *pool)
+static void go_on(struct pool *pool)
 {
 	if (pool->trust)
 		scrubs_submit(pool);
 }
+
+/* Without give_up(): pages that have not been cleared wait for the next mover. */
+const struct job_user trust_job_user = {.done = job_done, .go_on = go_on};
 
 /* ---- begin ---- */
 
@@ -394,7 +397,7 @@ void trust_tick(struct pool *pool)
 	retire(pool);
 	if (!pool->waiter_count && pool->session_count && clock_ms() >= trust->ahead_ms)
 		ahead(pool);
-	trust_go_on(pool);
+	go_on(pool);
 	if (trust_coming(pool))
 		agent_need_tick(pool->agent, WAIT_TICK_MS);
 }
