@@ -142,58 +142,66 @@ void block_pool_lose(struct block_pool *pool, uint32_t chunk)
 
 /* ---- blocks ---- */
 
-static uint32_t take(struct block_pool *pool, uint32_t block)
+/* Free blocks of one held chunk, that many from `first` on, are in use now. */
+static void take(struct block_pool *pool, uint32_t chunk, uint32_t first, uint32_t count)
 {
-	uint32_t chunk = block / pool->chunk_blocks;
-
-	bitmap_remove(&pool->free, block);
-	pool->kept[chunk]++;
-	pool->used[chunk]++;
-	chunk_settle(pool, chunk);
-	pool->refs[block] = 1;
-	pool->used_blocks++;
-	return block;
+	for (uint32_t block = first; block < first + count; block++) {
+		bitmap_remove(&pool->free, block);
+		pool->refs[block] = 1;
+	}
+	pool->kept[chunk] += count;
+	pool->used[chunk] += count;
+	pool->used_blocks += count;
+	/* A chunk with a free block is not offered, so only its first block in use changes a set. */
+	if (pool->used[chunk] == count)
+		chunk_settle(pool, chunk);
 }
 
-uint32_t block_pool_take(struct block_pool *pool)
+uint32_t block_pool_take(struct block_pool *pool, uint32_t most, uint32_t *count)
 {
+	uint32_t first = bitmap_lowest(&pool->free), chunk = first / pool->chunk_blocks;
+	uint32_t end = (chunk + 1) * pool->chunk_blocks, next = first + 1;
+
 	assert(pool->free.count);
-	return take(pool, bitmap_lowest(&pool->free));
+	if (end - first > most)
+		end = first + most;
+	while (next < end && bitmap_has(&pool->free, next))
+		next++;
+	*count = next - first;
+	take(pool, chunk, first, *count);
+	return first;
 }
 
 uint32_t block_pool_take_chunk(struct block_pool *pool)
 {
-	uint32_t first = bitmap_lowest(&pool->empty) * pool->chunk_blocks;
+	uint32_t chunk = bitmap_lowest(&pool->empty), first = chunk * pool->chunk_blocks;
 
 	assert(pool->empty.count);
-	for (uint32_t i = 0; i < pool->chunk_blocks; i++)
-		take(pool, first + i);
+	take(pool, chunk, first, pool->chunk_blocks);
 	return first;
 }
 
-bool block_pool_ref(struct block_pool *pool, uint32_t block)
+void block_pool_use_cached(struct block_pool *pool, uint32_t block)
 {
 	uint32_t chunk = block / pool->chunk_blocks;
-	bool cached = pool->refs[block] == 0;
 
 	assert(!bitmap_has(&pool->offered, chunk));
-	if (cached) {
-		pool->used_blocks++;
-		pool->cached_blocks--;
-		pool->used[chunk]++;
+	pool->refs[block] = 1;
+	pool->used_blocks++;
+	pool->cached_blocks--;
+	if (pool->used[chunk]++ == 0)
 		chunk_settle(pool, chunk);
-	}
-	pool->shared_blocks += pool->refs[block]++ == 1;
-	return cached;
 }
 
 static void block_free(struct block_pool *pool, uint32_t block)
 {
 	uint32_t chunk = block / pool->chunk_blocks;
+	bool offered = bitmap_has(&pool->offered, chunk);
 
-	bitmap_add(bitmap_has(&pool->offered, chunk) ? &pool->offered_free : &pool->free, block);
+	bitmap_add(offered ? &pool->offered_free : &pool->free, block);
 	pool->kept[chunk]--;
-	chunk_settle(pool, chunk);
+	if (offered || !pool->used[chunk])
+		chunk_settle(pool, chunk);
 }
 
 bool block_pool_unref(struct block_pool *pool, uint32_t block, bool keep)
@@ -207,7 +215,8 @@ bool block_pool_unref(struct block_pool *pool, uint32_t block, bool keep)
 	pool->used[block / pool->chunk_blocks]--;
 	if (keep) {
 		pool->cached_blocks++;
-		chunk_settle(pool, block / pool->chunk_blocks);
+		if (!pool->used[block / pool->chunk_blocks])
+			chunk_settle(pool, block / pool->chunk_blocks);
 	} else {
 		block_free(pool, block);
 	}

@@ -57,13 +57,29 @@ void block_pool_offer(struct block_pool *pool, uint32_t chunk);
 void block_pool_reclaim(struct block_pool *pool, uint32_t chunk);
 void block_pool_lose(struct block_pool *pool, uint32_t chunk);
 
-/* block_pool_take() - the lowest free one, with one reference. There is one: block_pool_short() said 0. */
-uint32_t block_pool_take(struct block_pool *pool);
+/*
+ * block_pool_take() - take the lowest free block and the free blocks of its chunk that follow it without a gap, `most`
+ * in all, with one reference each. Return: the first; *count is their number. There must be a free block
+ * (block_pool_short() is 0).
+ */
+uint32_t block_pool_take(struct block_pool *pool, uint32_t most, uint32_t *count);
 /* block_pool_take_chunk() - all blocks of the lowest empty chunk likewise; returns the first. There is one. */
 uint32_t block_pool_take_chunk(struct block_pool *pool);
 
-/* block_pool_ref() - of a block in use, or of a cached one in a held chunk; true: it was cached. */
-bool block_pool_ref(struct block_pool *pool, uint32_t block);
+/* block_pool_use_cached() - give a cached block of a held chunk its first reference. */
+void block_pool_use_cached(struct block_pool *pool, uint32_t block);
+
+/* block_pool_ref() - add a reference to a block in use or cached, in a held chunk. Return: true if it was cached. */
+static inline bool block_pool_ref(struct block_pool *pool, uint32_t block)
+{
+	if (pool->refs[block] == 0) {
+		block_pool_use_cached(pool, block);
+		return true;
+	}
+	pool->shared_blocks += pool->refs[block]++ == 1;
+	return false;
+}
+
 /* block_pool_unref() - true: it was the last one, and the block is free, or cached, as `keep` says. */
 bool block_pool_unref(struct block_pool *pool, uint32_t block, bool keep);
 /* block_pool_drop() - a cached one is free. */

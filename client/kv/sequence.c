@@ -68,8 +68,13 @@ void kv_clean(struct gpool_kv *kv, struct kv_sequence *sequence)
 
 void kv_grow(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t blocks)
 {
-	while (blocks--)
-		kv_set_entry(kv, sequence, sequence->blocks++, block_pool_take(&kv->blocks));
+	while (blocks) {
+		uint32_t count, first = block_pool_take(&kv->blocks, blocks, &count);
+
+		for (uint32_t i = 0; i < count; i++)
+			kv_set_entry(kv, sequence, sequence->blocks++, first + i);
+		blocks -= count;
+	}
 }
 
 uint32_t kv_shrink(struct gpool_kv *kv, struct kv_sequence *sequence)
@@ -302,7 +307,7 @@ int gpool_kv_free(struct gpool_kv *kv, uint64_t sequence)
 /* A last block of its own instead of one that others have too; block_pool_short() says that there is one. */
 static int last_copy(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t index)
 {
-	uint32_t from = kv_entry(kv, sequence, index), to = block_pool_take(&kv->blocks);
+	uint32_t from = kv_entry(kv, sequence, index), count, to = block_pool_take(&kv->blocks, 1, &count);
 	int error = gpool_copy(kv->pool, kv->stream, memory_address(kv, to), memory_address(kv, from), kv->block_bytes);
 
 	if (error) {

@@ -145,7 +145,7 @@ static void check(const struct block_pool *pool, const struct model *model)
 
 static void take(struct block_pool *pool, struct model *model)
 {
-	uint32_t lowest = 0;
+	uint32_t lowest = 0, most = 1 + any(2 * PER_CHUNK), count, run = 1;
 
 	while (lowest < BLOCKS && (!is_free(model, lowest) || model->offered[lowest / PER_CHUNK]))
 		lowest++;
@@ -155,8 +155,12 @@ static void take(struct block_pool *pool, struct model *model)
 	assert_int_equal(block_pool_short(pool, pool->free.count + PER_CHUNK + 1), 2);
 	if (lowest == BLOCKS)
 		return;
-	assert_int_equal(block_pool_take(pool), lowest);
-	model->refs[lowest] = 1;
+	while (run < most && (lowest + run) % PER_CHUNK && is_free(model, lowest + run))
+		run++;
+	assert_int_equal(block_pool_take(pool, most, &count), lowest);
+	assert_int_equal(count, run);
+	for (uint32_t i = 0; i < run; i++)
+		model->refs[lowest + i] = 1;
 }
 
 static void reclaim(struct block_pool *pool, struct model *model, uint32_t chunk)
