@@ -1,4 +1,4 @@
-/* inspect.c - report the state of a pool, and describe error codes. */
+/* inspect.c - report the state of a pool. */
 #include "client/core/last_error.h"
 #include "client/core/pool.h"
 #include "client/core/request.h"
@@ -14,47 +14,6 @@
 const char *gpool_version(void)
 {
 	return GPOOL_VERSION;
-}
-
-const char *gpool_strerror(int error)
-{
-	switch (error < 0 ? -error : error) {
-	case 0: return "success";
-	case E2BIG: return "options of a newer library, with a field set that this one does not have";
-	case EACCES:
-		return "this user may not attach, or not to this tenant or with this session kind; or the name belongs "
-		       "to another tenant or trust domain";
-	case EAGAIN: return "not possible at this moment";
-	case EALREADY: return "in effect already: this process has the role, or it is too late to configure";
-	case EBADMSG: return "an answer that is no message of the protocol";
-	case EBUSY: return "in use by queued GPU work, by another thread, or by another session";
-	case ECHILD: return "called after fork(): the pool is the parent's, open one of your own";
-	case EDQUOT: return "the tenant's limit or this process's quota is reached";
-	case EFBIG: return "more metadata than an object can have";
-	case EFAULT: return "an address that is not mapped for this access";
-	case EHOSTDOWN: return "the session is asleep; call gpool_wake()";
-	case EINTR: return "the wait was interrupted by the check that gpool_wait_check() has set";
-	case EINVAL: return "an argument out of range, or a handle that no call returned";
-	case EIO: return "the GPU driver or a disk failed, or spilled content cannot be restored";
-	case EMFILE: return "too many open files, or too many pools in this process";
-	case EMSGSIZE: return "a message longer than its reader has room for";
-	case ENODATA: return "what was kept is lost";
-	case ENODEV: return "the pool's device or back end cannot be opened in this process";
-	case ENOENT: return "no agent listens there, or no such name or version exists";
-	case ENOMEM: return "out of host memory, or pages could not be mapped into this process";
-	case ENOSPC: return "not enough pages free or evictable, or no place left in a table of names";
-	case ENXIO: return "no pool or tenant of that name";
-	case EOPNOTSUPP: return "not supported by this device, back end or version";
-	case EPERM: return "not permitted to this session kind or tenant";
-	case EPIPE: return "the agent is gone, or has ended this session";
-	case EPROTO: return "agent and library disagree on the protocol or the layout of shared memory";
-	case ESHUTDOWN: return "the pool is out of service (poolctl drain)";
-	case ESRCH: return "the other process has died or detached, and never reached that fence";
-	case ESTALE: return "stale: memory was freed or evicted, a version is not current, or a role is no longer held";
-	case ETIMEDOUT: return "not in time";
-	case EUSERS: return "too many sessions, streams, objects or events";
-	default: return "unknown error";
-	}
 }
 
 uint64_t gpool_page_bytes(const struct gpool *pool)
@@ -112,13 +71,6 @@ static void count_threads(const struct session_stats *stats, struct gpool_stats 
 		statistics->allocation_ns[i] = atomic_load_explicit(&stats->allocation_ns[i], memory_order_relaxed);
 		statistics->refill_ns[i] = atomic_load_explicit(&stats->refill_ns[i], memory_order_relaxed);
 	}
-}
-
-void struct_answer(void *to, uint32_t size, const void *filled, size_t known)
-{
-	if (size > known)
-		memset((char *)to + known, 0, size - known);
-	memcpy(to, filled, size < known ? size : known);
 }
 
 const struct gpu *pool_gpu(const struct gpool *pool)

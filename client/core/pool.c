@@ -56,3 +56,10 @@ int options_read(void *to, size_t known, const void *from)
 	memcpy(to, from, size < known ? size : known);
 	return 0;
 }
+
+void struct_answer(void *to, uint32_t size, const void *filled, size_t known)
+{
+	if (size > known)
+		memset((char *)to + known, 0, size - known);
+	memcpy(to, filled, size < known ? size : known);
+}
