@@ -23,7 +23,6 @@ enum {
 	PRIORITY_MAX = 3,
 	/* chosen: a millisecond of refusals, far longer than a thread is between two instructions */
 	ALLOC_TRIES = 8,
-	RUN_PIN_TRIES = 1000 /* looks of the agent in a row; more is an agent that is gone for good */
 };
 
 /* ---- options ---- */
@@ -73,38 +72,6 @@ int alloc_request_read(const struct gpool *pool, const struct gpool_alloc_option
 }
 
 /* ---- from a run to a block ---- */
-
-void block_from_run(struct thread_cache *cache, uint32_t page, uint32_t page_count, uint64_t word,
-	const struct block_attributes *attributes, struct gpool_block *block)
-{
-	uint64_t tag = block_tag_make(sequence_next(cache), attributes->flags);
-
-	block_write(cache->pool, page, page_count, tag, attributes);
-	stat_add(cache, &cache->stats->allocations);
-	*block = (struct gpool_block){.generation = word, .tag = tag, .page = page, .page_count = page_count};
-}
-
-int run_pin(const struct gpool *pool, uint32_t page, uint64_t *word)
-{
-	uint64_t now;
-
-	for (int tries = 0;; tries++) {
-		now = pin_raise(&pool->session, pool->pages, page);
-		if (page_word_state(now) == PAGE_LEASED)
-			break;
-		pin_drop(&pool->session, page);
-		/* No block starts here, so the agent lets go as soon as it has looked. */
-		if (!page_word_in_motion(now) || page_word_owner(now) != pool->id || tries == RUN_PIN_TRIES)
-			return -ESTALE;
-		word_settle(pool, page);
-	}
-	if (page_word_owner(now) != pool->id) {
-		pin_drop(&pool->session, page);
-		return -ESTALE;
-	}
-	*word = now;
-	return 0;
-}
 
 /* An idle run that this thread has taken out of the free bits. On failure the bits are back. */
 static int run_to_block(struct gpool *pool, struct thread_cache *cache, uint32_t page, uint32_t page_count,

@@ -24,16 +24,6 @@ int alloc_request_read(const struct gpool *pool, const struct gpool_alloc_option
 int alloc_block(
 	struct gpool *pool, uint32_t page_count, const struct alloc_request *request, struct gpool_block *block);
 
-/* block_from_run() - a claimed run, pinned at `page`, becomes a block; `word` is the page word that the pin saw. */
-void block_from_run(struct thread_cache *cache, uint32_t page, uint32_t page_count, uint64_t word,
-	const struct block_attributes *attributes, struct gpool_block *block);
-
-/*
- * run_pin() - pin the first page of a run that is ours and in no block; waits while the agent looks at it. 0 or
- * -ESTALE.
- */
-int run_pin(const struct gpool *pool, uint32_t page, uint64_t *word);
-
 /*
  * block_free() - gpool_free() after fork and handle checks, also for prepared blocks; `fence`: not before it is
  * reached.
@@ -46,17 +36,5 @@ int block_free(struct gpool *pool, const struct gpool_block *block, uint64_t fen
  * Return: 0, or -EBUSY: GPU work still uses the address of a scattered block.
  */
 int block_finish(struct gpool *pool, const struct gpool_block *block);
-
-/*
- * word_settle() - wait while the page is in motion. The agent's look lasts less than a microsecond, unless it dies over
- * it: then until the next one has put things right.
- */
-void word_settle(const struct gpool *pool, uint32_t page) COLD;
-
-/*
- * entry_fence_raise() - the agent does not take what starts here before this fence is reached, beside those that it
- * has. False: there is no room for a joint fence.
- */
-bool entry_fence_raise(struct gpool *pool, struct block_entry *entry, uint64_t fence);
 
 #endif

@@ -63,4 +63,22 @@ static inline void block_write(const struct gpool *pool, uint32_t page, uint32_t
 	atomic_store_explicit(&pool->session.touch[page], pool_clock(pool), memory_order_relaxed);
 }
 
+/*
+ * run_pin() - pin the first page of a run that is ours and in no block; waits while the agent looks at it. 0 or
+ * -ESTALE.
+ */
+int run_pin(const struct gpool *pool, uint32_t page, uint64_t *word);
+
+/*
+ * word_settle() - wait while the page is in motion. The agent's look lasts less than a microsecond, unless it dies over
+ * it: then until the next one has put things right.
+ */
+void word_settle(const struct gpool *pool, uint32_t page) COLD;
+
+/*
+ * entry_fence_raise() - the agent does not take what starts here before this fence is reached, beside those that it
+ * has. False: there is no room for a joint fence.
+ */
+bool entry_fence_raise(struct gpool *pool, struct block_entry *entry, uint64_t fence);
+
 #endif

@@ -13,6 +13,7 @@
 #include "client/core/last_error.h"
 #include "client/core/spill.h"
 #include "client/core/stitch.h"
+#include "client/core/stream.h"
 #include "shm/lease_bitmap.h"
 #include "shm/timeline.h"
 
@@ -146,6 +147,17 @@ int gpool_free(struct gpool *pool, const struct gpool_block *block)
 		return fail_handle(pool, block);
 	error = free_in(pool, block, 0);
 	return unlikely(error == -ESTALE && block->tag & BLOCK_SPILL) ? free_moved(pool, block, 0) : error;
+}
+
+int gpool_free_after(struct gpool *pool, const struct gpool_block *block, struct gpool_fence fence)
+{
+	if (unlikely(!pool->alive))
+		return -ECHILD;
+	if (block_handle_bad(pool, block))
+		return fail_handle(pool, block);
+	if (fence_check(pool, fence))
+		return -EINVAL;
+	return block_free(pool, block, fence_pending(pool, fence) ? fence.value : 0);
 }
 
 int gpool_discard(struct gpool *pool, const struct gpool_block *block)

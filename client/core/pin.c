@@ -9,27 +9,11 @@
 #include "client/core/stitch.h"
 #include "client/core/stream.h"
 #include "shm/doorbell.h"
-#include "shm/timeline.h"
 
 enum {
 	PIN_SPINS = 64,         /* an eviction that fails lasts less than a microsecond: about that long */
 	PIN_SLICE_NS = 1000000, /* the agent wakes sleepers; this is for an agent that died over it */
-	GONE_SLICES = 256,      /* between two looks whether there will be another agent */
 };
-
-void word_settle(const struct gpool *pool, uint32_t page)
-{
-	for (int slices = 1;; slices++) {
-		uint64_t word = atomic_load_explicit(&pool->pages[page], memory_order_seq_cst);
-
-		if (!page_word_in_motion(word) || (slices % GONE_SLICES == 0 && pool_gone(pool)))
-			return;
-		if (slices < PIN_SPINS)
-			cpu_relax();
-		else
-			futex_wait(page_word_high(pool, page), (uint32_t)(word >> 32), PIN_SLICE_NS);
-	}
-}
 
 static void tell(
 	const struct gpool *pool, enum flight_kind kind, const struct gpool_block *block, int error, uint64_t begun_ns)
@@ -272,38 +256,6 @@ int gpool_address(struct gpool *pool, const struct gpool_block *block, uint64_t 
 }
 
 /* ---- behind fences ---- */
-
-int gpool_free_after(struct gpool *pool, const struct gpool_block *block, struct gpool_fence fence)
-{
-	if (unlikely(!pool->alive))
-		return -ECHILD;
-	if (block_handle_bad(pool, block))
-		return fail_handle(pool, block);
-	if (fence_check(pool, fence))
-		return -EINVAL;
-	return block_free(pool, block, fence_pending(pool, fence) ? fence.value : 0);
-}
-
-/*
- * unpin_after unpins at once and leaves the fence in the entry, which the agent respects. An entry has room for one:
- * together with the unfinished fence of another stream it becomes a joint fence.
- */
-bool entry_fence_raise(struct gpool *pool, struct block_entry *entry, uint64_t fence)
-{
-	uint64_t old = atomic_load_explicit(&entry->fence, memory_order_acquire), joined;
-
-	do {
-		joined = fence;
-		if (fence_slot(old) == fence_slot(fence) ? old >= fence : false)
-			return true;
-		if (fence_slot(old) != fence_slot(fence) && !fence_reached(&pool->session, old))
-			joined = fence_joined(pool, old, fence);
-		if (!joined)
-			return false;
-	} while (!atomic_compare_exchange_weak_explicit(
-		&entry->fence, &old, joined, memory_order_acq_rel, memory_order_acquire));
-	return true;
-}
 
 int gpool_unpin_after(struct gpool *pool, const struct gpool_block *block, struct gpool_fence fence)
 {

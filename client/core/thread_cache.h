@@ -177,6 +177,17 @@ static inline void stat_add(const struct thread_cache *cache, _Atomic uint64_t *
 	stat_add_many(cache, counter, 1);
 }
 
+/* block_from_run() - a claimed run, pinned at `page`, becomes a block; `word` is the page word that the pin saw. */
+static inline void block_from_run(struct thread_cache *cache, uint32_t page, uint32_t page_count, uint64_t word,
+	const struct block_attributes *attributes, struct gpool_block *block)
+{
+	uint64_t tag = block_tag_make(sequence_next(cache), attributes->flags);
+
+	block_write(cache->pool, page, page_count, tag, attributes);
+	stat_add(cache, &cache->stats->allocations);
+	*block = (struct gpool_block){.generation = word, .tag = tag, .page = page, .page_count = page_count};
+}
+
 /*
  * transit_begin(), transit_end() - around every time that a thread has pages in its hands which stand neither in the
  * free bits nor in an entry: see struct thread_stats. They nest. Not around magazines and runs at hand, whose pages
