@@ -262,7 +262,7 @@ static COLD int alloc_slow(struct gpool *pool, struct thread_cache *cache, uint3
 		if (deferred_reuse(pool, cache, slot, page_count, &request->attributes, block))
 			return 0;
 	}
-	deferred_sweep(pool);
+	pool_sweep(pool);
 	for (int tries = 0; tries < ALLOC_TRIES; tries++) {
 		error = alloc_leased(pool, cache, page_count, request, block);
 		if (error == -ENOSPC && (cache->magazine_count || cache->run_count)) {

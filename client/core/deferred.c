@@ -2,7 +2,6 @@
 #include "client/core/deferred.h"
 
 #include "client/core/spill.h"
-#include "client/core/window.h"
 #include "shm/timeline.h"
 
 #include <stdlib.h>
@@ -35,47 +34,6 @@ struct deferred_lists {
 	struct deferred *blocks;
 	size_t bytes;
 };
-
-int deferred_open(struct gpool *pool)
-{
-	struct deferred_lists *lists = calloc(1, sizeof(*lists));
-
-	if (!lists)
-		return -ENOMEM;
-	lists->bytes = (pool->page_count ? pool->page_count : 1) * sizeof(*lists->blocks);
-	lists->blocks =
-		mmap(NULL, lists->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (lists->blocks == MAP_FAILED) {
-		free(lists);
-		return -ENOMEM;
-	}
-	pthread_mutex_init(&lists->lock, NULL);
-	for (int i = 0; i < SESSION_TIMELINES; i++)
-		TAILQ_INIT(&lists->behind[i]);
-	pool->deferred = lists;
-	return 0;
-}
-
-void deferred_close(struct gpool *pool)
-{
-	struct deferred_lists *lists = pool->deferred;
-
-	if (!lists)
-		return;
-	for (int i = 1; i < SESSION_TIMELINES; i++) {
-		struct deferred *entry, *next;
-
-		for (entry = TAILQ_FIRST(&lists->behind[i]); entry; entry = next) {
-			next = TAILQ_NEXT(entry, link);
-			if (entry->kind == DEFERRED_UNPIN)
-				free(entry);
-		}
-	}
-	munmap(lists->blocks, lists->bytes);
-	pthread_mutex_destroy(&lists->lock);
-	free(lists);
-	pool->deferred = NULL;
-}
 
 /* ---- lists; the caller holds the lock ---- */
 
@@ -290,15 +248,16 @@ static void lists_sweep(struct gpool *pool)
 		entry_ready(pool, entry); /* to the end of the list, when it cannot end yet */
 }
 
-void deferred_sweep_now(struct gpool *pool)
+/* Idle callback: end the frees and unpins that can end by now. */
+static bool deferred_sweep(struct gpool *pool)
 {
 	/* The thread that holds the lock does the pending work. */
-	if (pthread_mutex_trylock(&pool->deferred->lock))
-		return;
-	lists_sweep(pool);
-	pthread_mutex_unlock(&pool->deferred->lock);
-	if (pool_release_due(pool))
-		window_let_go(pool);
+	if (atomic_load_explicit(&pool->deferred_count, memory_order_relaxed) &&
+		!pthread_mutex_trylock(&pool->deferred->lock)) {
+		lists_sweep(pool);
+		pthread_mutex_unlock(&pool->deferred->lock);
+	}
+	return atomic_load_explicit(&pool->deferred_count, memory_order_relaxed) != 0;
 }
 
 bool deferred_reuse(struct gpool *pool, struct thread_cache *cache, uint32_t slot, uint32_t page_count,
@@ -345,4 +304,49 @@ bool deferred_reuse(struct gpool *pool, struct thread_cache *cache, uint32_t slo
 	}
 	pthread_mutex_unlock(&lists->lock);
 	return entry != NULL;
+}
+
+/* ---- life ---- */
+
+int deferred_open(struct gpool *pool)
+{
+	struct deferred_lists *lists = calloc(1, sizeof(*lists));
+
+	if (!lists)
+		return -ENOMEM;
+	lists->bytes = (pool->page_count ? pool->page_count : 1) * sizeof(*lists->blocks);
+	lists->blocks =
+		mmap(NULL, lists->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (lists->blocks == MAP_FAILED) {
+		free(lists);
+		return -ENOMEM;
+	}
+	pthread_mutex_init(&lists->lock, NULL);
+	for (int i = 0; i < SESSION_TIMELINES; i++)
+		TAILQ_INIT(&lists->behind[i]);
+	pool->deferred = lists;
+	idle_register(pool, IDLE_WAIT, deferred_sweep);
+	return 0;
+}
+
+void deferred_close(struct gpool *pool)
+{
+	struct deferred_lists *lists = pool->deferred;
+
+	if (!lists)
+		return;
+	for (int i = 1; i < SESSION_TIMELINES; i++) {
+		struct deferred *entry, *next;
+
+		for (entry = TAILQ_FIRST(&lists->behind[i]); entry; entry = next) {
+			next = TAILQ_NEXT(entry, link);
+			if (entry->kind == DEFERRED_UNPIN)
+				free(entry);
+		}
+	}
+	munmap(lists->blocks, lists->bytes);
+	pthread_mutex_destroy(&lists->lock);
+	free(lists);
+	pool->deferred = NULL;
+	atomic_store_explicit(&pool->deferred_count, 0, memory_order_relaxed);
 }

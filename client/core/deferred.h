@@ -50,14 +50,4 @@ void deferred_unpinned(struct gpool *pool, uint32_t page) COLD;
 bool deferred_reuse(struct gpool *pool, struct thread_cache *cache, uint32_t slot, uint32_t page_count,
 	const struct block_attributes *attributes, struct gpool_block *block);
 
-/* deferred_sweep_now() - unless another thread is at it. */
-void deferred_sweep_now(struct gpool *pool) COLD;
-
-/* deferred_sweep() - end what can end by now. */
-static inline void deferred_sweep(struct gpool *pool)
-{
-	if (unlikely(atomic_load_explicit(&pool->deferred_count, memory_order_relaxed)))
-		deferred_sweep_now(pool);
-}
-
 #endif

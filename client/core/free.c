@@ -114,8 +114,7 @@ static inline __attribute__((always_inline)) int free_in(
 		pin_drop(&pool->session, page);
 		thread_cache_push(cache, page, block->page_count, block->generation);
 	}
-	if (unlikely(atomic_load_explicit(&pool->deferred_count, memory_order_relaxed)))
-		deferred_sweep(pool);
+	pool_sweep(pool);
 	return 0;
 }
 

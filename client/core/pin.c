@@ -97,7 +97,7 @@ static COLD int pin_failed(struct gpool *pool, const struct gpool_block *block, 
 			stat_add(cache, &cache->stats->stale_pins);
 		tell(pool, FLIGHT_PIN_STALE, block, 0, 0);
 	}
-	deferred_sweep(pool);
+	pool_sweep(pool);
 	return error;
 }
 
@@ -206,7 +206,7 @@ static COLD int touch_failed(struct gpool *pool, const struct gpool_block *block
 	if (error == -ESTALE && cache)
 		stat_add(cache, &cache->stats->stale_pins);
 	if (error)
-		deferred_sweep(pool);
+		pool_sweep(pool);
 	return error;
 }
 

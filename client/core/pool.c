@@ -2,7 +2,6 @@
 #include "client/core/pool.h"
 
 #include "client/core/last_error.h"
-#include "client/core/window.h"
 #include "shm/doorbell.h"
 
 #include <errno.h>
@@ -35,8 +34,7 @@ bool pool_gone(const struct gpool *pool)
 
 void pool_pages_freed(struct gpool *pool)
 {
-	if (pool_release_due(pool))
-		window_let_go(pool);
+	idle_run(pool, IDLE_FREED);
 	doorbell_ring(pool->doorbell);
 }
 

@@ -32,6 +32,7 @@
 #ifndef GPOOL_CLIENT_POOL_H
 #define GPOOL_CLIENT_POOL_H
 
+#include "client/core/idle.h"
 #include "client/core/internal.h"
 #include "client/gpool.h"
 #include "cuda/gpu.h"
@@ -162,6 +163,7 @@ struct gpool {
 	uint64_t stat_slots_used; /* likewise */
 
 	const struct pool_hooks *hooks;
+	struct idle_callbacks idle;
 	void (*log)(void *context, int level, const char *text);
 	void *log_context;
 
@@ -201,10 +203,7 @@ static inline bool pool_is_short(const struct gpool *pool)
 		atomic_load_explicit(&pool->header->pressure, memory_order_relaxed) >= POOL_PRESSURE_HIGH;
 }
 
-/*
- * Whether the agent wants something unmapped: looked at wherever this process waits or frees while others wait; see
- * window_let_go().
- */
+/* Whether the agent needs handles unmapped: see window_let_go(). An idle callback checks it. */
 static inline bool pool_release_due(const struct gpool *pool)
 {
 	return pool->header &&
@@ -218,10 +217,7 @@ static inline void pool_put(const struct gpool *pool, uint32_t first, uint32_t c
 	lease_put_summed(pool->session.free_bits, pool->summary, first, count);
 }
 
-/*
- * pool_pages_freed() - pages became idle or may be evicted: wake the waiters, which try again. Handles that are needed
- * for another trust domain are released.
- */
+/* pool_pages_freed() - pages became idle or may be evicted: run the idle callbacks and wake the waiters. */
 void pool_pages_freed(struct gpool *pool) COLD;
 
 /* pool_tenant_name() - whose this session is, as the agent says. */
@@ -234,6 +230,13 @@ static inline void pool_wake_waiters(struct gpool *pool)
 {
 	if (unlikely(atomic_load_explicit(&pool->header->waiters, memory_order_relaxed)))
 		pool_pages_freed(pool);
+}
+
+/* pool_sweep() - run the idle callbacks if frees or unpins of this process are deferred. */
+static inline void pool_sweep(struct gpool *pool)
+{
+	if (unlikely(atomic_load_explicit(&pool->deferred_count, memory_order_relaxed)))
+		idle_run(pool, IDLE_WAIT);
 }
 
 #endif

@@ -11,11 +11,9 @@
  */
 #include "client/core/refill.h"
 
-#include "client/core/deferred.h"
 #include "client/core/flight.h"
 #include "client/core/interrupt.h"
 #include "client/core/last_error.h"
-#include "client/core/window.h"
 #include "shm/doorbell.h"
 #include "shm/lease_bitmap.h"
 
@@ -26,8 +24,8 @@
 enum {
 	/* after the time that the agent was given: it may be restarting, or wait for pages on their way out */
 	GRACE_MS = 10000,
-	LOOK_MS = 1000,     /* between two looks whether the agent is there at all */
-	SWEEP_LOOK_MS = 10, /* between two looks whether blocks of our own have begun to wait */
+	LOOK_MS = 1000,     /* between two checks that the agent exists */
+	IDLE_SLICE_MS = 10, /* between two runs of the idle callbacks, when they have left no work */
 	SLOT_LOOK_NS = 10000000,
 	BATCH_FIRST = 64, /* pages in one trip */
 	BATCH_MAX = 1024,
@@ -155,15 +153,10 @@ static int request_wait(struct gpool *pool, int slot, uint32_t word, int32_t tim
 {
 	const _Atomic uint32_t *state = &pool->session.requests[slot].state;
 	uint64_t start = monotonic_ns(), looked = start, limit = wait_limit_ns(timeout_ms);
+	int64_t slice_ms = 1;
 
 	while (atomic_load_explicit(state, memory_order_acquire) == word) {
-		/*
-		 * While blocks of our own wait for the GPU or for other threads, their pages may be what the agent
-		 * waits for.
-		 */
-		bool sweep = atomic_load_explicit(&pool->deferred_count, memory_order_relaxed) != 0;
 		uint64_t now = monotonic_ns();
-		int64_t slice_ms = sweep ? 1 : SWEEP_LOOK_MS; /* another thread may make one wait meanwhile */
 
 		if (now - looked >= LOOK_MS * UINT64_C(1000000)) {
 			looked = now;
@@ -175,10 +168,7 @@ static int request_wait(struct gpool *pool, int slot, uint32_t word, int32_t tim
 		if (may_interrupt && wait_interrupted())
 			return request_cancel(pool, slot, word) ? -EINTR : 0;
 		futex_wait(state, word, slice_ms * 1000000);
-		if (sweep)
-			deferred_sweep(pool);
-		if (pool_release_due(pool))
-			window_let_go(pool);
+		slice_ms = idle_run(pool, IDLE_WAIT) ? 1 : IDLE_SLICE_MS;
 	}
 	/* What was lent may just have been let go: see handle_let_go(). */
 	atomic_thread_fence(memory_order_seq_cst);

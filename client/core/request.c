@@ -5,7 +5,6 @@
 #include "client/core/events.h"
 #include "client/core/last_error.h"
 #include "client/core/pool.h"
-#include "client/core/window.h"
 #include "proto/codec.h"
 
 #include <string.h>
@@ -79,9 +78,8 @@ int gpool_event_next(struct gpool *pool, int timeout_ms, struct gpool_event *eve
 		error = events_open(pool->events_url, &pool->events);
 	if (!error)
 		error = events_receive(pool->events, timeout_ms, &message);
-	if (pool_release_due(pool))
-		window_let_go(pool);
 	pthread_mutex_unlock(&pool->events_lock);
+	idle_run(pool, IDLE_WAIT);
 	if (error)
 		return error;
 	filled = (struct gpool_event){

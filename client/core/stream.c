@@ -1,7 +1,6 @@
 /* stream.c - streams and fences; see stream.h. */
 #include "client/core/stream.h"
 
-#include "client/core/deferred.h"
 #include "client/core/import.h"
 #include "client/core/interrupt.h"
 #include "client/core/last_error.h"
@@ -312,7 +311,7 @@ void gpool_stream_close(struct gpool *pool, uint32_t stream)
 	stream_end(pool, slot);
 	pthread_mutex_unlock(&found->lock);
 	pool->hooks->stream_closed(pool, stream);
-	deferred_sweep(pool);
+	pool_sweep(pool);
 }
 
 int gpool_copy(struct gpool *pool, uint32_t stream, uint64_t to, uint64_t from, uint64_t bytes)
@@ -469,7 +468,7 @@ int gpool_fence_done(struct gpool *pool, struct gpool_fence fence)
 	if (state <= 0)
 		return state;
 	/* A thread that queries a fence is likely to be idle after that: complete the frees behind the fence now. */
-	deferred_sweep(pool);
+	pool_sweep(pool);
 	return 1;
 }
 
@@ -484,7 +483,7 @@ static int wait_ended(struct gpool *pool, int state)
 {
 	if (state < 0)
 		return state;
-	deferred_sweep(pool);
+	pool_sweep(pool);
 	return 0;
 }
 
@@ -581,7 +580,7 @@ int gpool_fence_signal(struct gpool *pool, struct gpool_fence fence)
 	if (error)
 		return error;
 	futex_wake(timeline_low(pool, slot), INT_MAX);
-	deferred_sweep(pool);
+	pool_sweep(pool);
 	pool_wake_waiters(pool);
 	return 0;
 }

@@ -56,6 +56,14 @@ static inline bool is_mapped(const struct window *window, uint32_t handle)
 
 /* ---- life ---- */
 
+/* Idle callback: release the handles that the agent needs. */
+static bool window_idle(struct gpool *pool)
+{
+	if (pool_release_due(pool))
+		window_let_go(pool);
+	return false;
+}
+
 int window_open(struct gpool *pool)
 {
 	struct window *window = calloc(1, sizeof(*window));
@@ -82,6 +90,7 @@ int window_open(struct gpool *pool)
 	}
 	pthread_mutex_init(&window->lock, NULL);
 	pool->window = window;
+	idle_register(pool, IDLE_WAIT | IDLE_FREED, window_idle);
 	return 0;
 free_window:
 	free((void *)window->mapped);

@@ -79,7 +79,7 @@ int object_pin(struct gpool_object *object)
 		error = pin_wait(object);
 	if (unlikely(error)) {
 		/* For a moment it stood at what may be a block of ours by now, which waits for its last pin. */
-		deferred_sweep(pool);
+		pool_sweep(pool);
 		return error;
 	}
 	used(object);

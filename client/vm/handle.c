@@ -2,7 +2,6 @@
 #include "client/vm/handle.h"
 
 #include "client/core/alloc.h"
-#include "client/core/deferred.h"
 #include "client/vm/page_list.h"
 #include "client/vm/space.h"
 #include "shm/timeline.h"
@@ -319,7 +318,7 @@ int vm_take(struct gpool *pool, uint32_t handles, const struct vm_take_options *
 		return -ENOMEM;
 	if (handles > pool->page_count / handle_pages(pool))
 		return -ENOSPC;
-	deferred_sweep(pool);
+	pool_sweep(pool);
 	transit = transit_begin(pool);
 	error = take(pool, handles, options ? options : &no_options, pages);
 	transit_end(pool, transit);

@@ -12,7 +12,6 @@
 #include "client/vm/range.h"
 
 #include "client/core/alloc.h"
-#include "client/core/deferred.h"
 #include "client/core/last_error.h"
 #include "client/core/refill.h"
 #include "client/core/stitch.h"
@@ -262,7 +261,7 @@ int gpool_sleep(struct gpool *pool, uint32_t flags)
 	if (error)
 		return error;
 	/* What is idle goes back as soon as somebody needs it, or by the clock. */
-	deferred_sweep_now(pool);
+	pool_sweep(pool);
 	cache = thread_cache_of(pool);
 	if (cache)
 		thread_cache_flush(cache);

@@ -545,6 +545,58 @@ static void test_agent_dies_with_retired_pages(void **state)
 	are_zero(blue, blocks, PAGES);
 }
 
+struct waiter {
+	pthread_t thread;
+	struct gpool *pool;
+	uint32_t page_count;
+	struct gpool_block block;
+	_Atomic int error; /* 1: it waits */
+};
+
+static void *waiter_run(void *argument)
+{
+	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
+	struct waiter *waiter = argument;
+
+	options.timeout_ms = ANSWER_MS;
+	atomic_store(&waiter->error, gpool_alloc(waiter->pool, waiter->page_count, &options, &waiter->block));
+	return NULL;
+}
+
+static void waiter_begin(struct waiter *waiter, struct gpool *pool, uint32_t page_count)
+{
+	*waiter = (struct waiter){.pool = pool, .page_count = page_count, .error = 1};
+	assert_int_equal(pthread_create(&waiter->thread, NULL, waiter_run, waiter), 0);
+}
+
+static void test_a_thread_that_waits_for_pages_unmaps(void **state)
+{
+	struct waiter of_red, of_blue;
+	struct gpool_block blocks[PAGES];
+
+	(void)state;
+	start_config(POOLS CALM APART);
+	red = open_as(0, NULL, "red");
+	blue = open_as(0, NULL, "blue");
+	assert_int_equal(take(red, blocks, PAGES, ANSWER_MS), PAGES);
+	fill(red, blocks, PAGES);
+	give(red, blocks, SOME);
+	waiter_begin(&of_blue, blue, SOME);
+	AWAIT(pages_in(PAGE_QUARANTINED) == SOME);
+	assert_int_equal(atomic_load(&of_blue.error), 1);
+	/* More pages than red has unpinned: it still waits when blue has got those. */
+	waiter_begin(&of_red, red, SOME + 1);
+	AWAIT(atomic_load(&of_blue.error) <= 0);
+	pthread_join(of_blue.thread, NULL);
+	assert_int_equal(of_blue.error, 0);
+	is_all(blue, &of_blue.block, 0);
+	assert_int_equal(atomic_load(&of_red.error), 1);
+	give(red, blocks + SOME, SOME + 1);
+	pthread_join(of_red.thread, NULL);
+	assert_int_equal(of_red.error, 0);
+	books_balance();
+}
+
 struct taker {
 	pthread_t thread;
 	struct gpool_block blocks[PAGES];
@@ -1237,6 +1289,7 @@ int main(void)
 		TEST(several_pages_in_a_handle_move_together),
 		TEST(pages_in_one_run),
 		TEST(within_a_domain_nothing_is_cleared),
+		TEST(a_thread_that_waits_for_pages_unmaps),
 		TEST(a_session_that_keeps_its_mapping),
 		TEST(other_pages_are_lent_instead),
 		TEST(retired_pages_serve_their_own_domain),
