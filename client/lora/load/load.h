@@ -82,7 +82,7 @@ struct lora_part {
 /* entry_queue() - what is COLD is to be loaded. */
 void entry_queue(struct gpool_lora *lora, struct lora_entry *entry);
 
-/* ---- load.c; under the lock ---- */
+/* ---- finish.c; under the lock ---- */
 
 /* load_rests() - its load is over, and it is a draft: whole where entry->error is 0. */
 static inline bool load_rests(const struct lora_entry *entry)
@@ -100,14 +100,26 @@ void drafts_watch(struct gpool_lora *lora);
 /* draft_use() - one more has it acquired before it is published. draft_leave() - nobody has any more. */
 void draft_use(struct lora_entry *entry);
 void draft_leave(struct lora_entry *entry);
+/* load_free() - when it is out of any list. */
+void load_free(struct lora_load *load);
+/* load_leave() - one load less is under way: notify the waiting threads. */
+void load_leave(struct gpool_lora *lora);
 
 /* ---- load.c; without the lock ---- */
+
+/* place_make() - set the address of its object, and make the table of runs. Return: as runs_make(). */
+int place_make(struct lora_loader *loader, struct lora_load *load);
 
 /*
  * load_run() - its beginning: after it the load is listed, or over. wholly: else any source but a warm copy is opened
  * by another thread.
  */
 void load_run(struct lora_loader *loader, struct lora_load *load, bool wholly);
+
+/* ---- finish.c; without the lock ---- */
+
+/* load_over() - check the source, and publish; a load that is used becomes a draft. */
+void load_over(struct lora_loader *loader, struct lora_load *load, int error);
 /* load_go_on() - all parts of its source were made, or one of them could not be, and nobody has it but we. */
 void load_go_on(struct lora_loader *loader, struct lora_load *load);
 /* load_end() - published, or given up: nobody uses it, and nobody can begin to. */
