@@ -391,7 +391,7 @@ static void test_unloaded_under_a_waiter(void **state)
 	/* The pin passes to a waiter, which the test simulates. */
 	entry = lora->entries[id];
 	entry->acquired = 0;
-	entry->held = true;
+	entry->load_state = LOAD_HELD;
 	entry->waiting = 1;
 	assert_int_equal(gpool_lora_release(lora_of_other, shared, GPOOL_FENCE_NONE), 0);
 	assert_int_equal(gpool_lora_unload(lora_of_other, shared), 0);
@@ -400,7 +400,7 @@ static void test_unloaded_under_a_waiter(void **state)
 	assert_int_equal(wrong_in(lora, id, adapter), 0);
 	/* He wakes, and finds it held again. */
 	entry->waiting = 0;
-	entry->held = false;
+	entry->load_state = LOAD_RESIDENT;
 	entry->acquired++;
 	for (int i = 0; i < 2; i++)
 		assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);

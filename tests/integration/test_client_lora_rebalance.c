@@ -314,8 +314,7 @@ static void test_no_thrash(void **state)
 static void queued_too_late(uint32_t id)
 {
 	pthread_mutex_lock(&lora->lock);
-	entry_queue(lora, entry_of(lora, id));
-	entry_of(lora, id)->spare = true;
+	load_set_state(lora, entry_of(lora, id), LOAD_QUEUED_UNASKED);
 	pthread_mutex_unlock(&lora->lock);
 }
 

@@ -13,20 +13,24 @@
 
 void entry_queue(struct gpool_lora *lora, struct lora_entry *entry)
 {
-	entry->state = GPOOL_LORA_LOADING;
 	entry->error = 0;
-	entry->spare = false;
-	TAILQ_INSERT_TAIL(&lora->queue, entry, link);
-	pthread_cond_signal(&lora->queued);
+	load_set_state(lora, entry, LOAD_QUEUED);
+}
+
+/* A caller asks for an adapter that rebalance.c has begun to load. */
+static void entry_asked(struct gpool_lora *lora, struct lora_entry *entry)
+{
+	if (entry->load_state == LOAD_QUEUED_UNASKED)
+		load_set_state(lora, entry, LOAD_QUEUED);
+	else if (entry->load_state == LOAD_BEGUN_UNASKED)
+		load_set_state(lora, entry, LOAD_BEGUN);
 }
 
 /* It is not pinned any more for those who wait. */
-static void held_end(struct lora_entry *entry)
+static void held_end(struct gpool_lora *lora, struct lora_entry *entry)
 {
-	if (!entry->held)
-		return;
-	entry->held = false;
-	gpool_object_unpin(entry->object);
+	if (entry->load_state == LOAD_HELD)
+		load_set_state(lora, entry, LOAD_RESIDENT);
 }
 
 /* Pin what is here. -ESTALE: it has left the pool, and is COLD now. */
@@ -51,7 +55,7 @@ static int pin_here(struct gpool_lora *lora, struct lora_entry *entry)
 	 */
 	if (entry->acquired)
 		return -EBUSY;
-	held_end(entry);
+	held_end(lora, entry);
 	if (entry_close(lora, entry))
 		return -EBUSY;
 	entry->counts.lost++;
@@ -59,10 +63,10 @@ static int pin_here(struct gpool_lora *lora, struct lora_entry *entry)
 }
 
 /* One who has waited goes on, one way or the other. */
-static void wait_end(struct lora_entry *entry)
+static void wait_end(struct gpool_lora *lora, struct lora_entry *entry)
 {
 	if (!--entry->waiting)
-		held_end(entry);
+		held_end(lora, entry);
 }
 
 /* What a caller waits for: all of it, or its place alone. */
@@ -70,9 +74,9 @@ enum goal { WHOLE, PLACE };
 
 static bool is_coming(const struct lora_entry *entry, enum goal goal)
 {
-	if (entry->state != GPOOL_LORA_LOADING || load_rests(entry))
+	if (entry->state != GPOOL_LORA_LOADING || is_draft(entry))
 		return false;
-	return goal == WHOLE || !entry->load;
+	return goal == WHOLE || !is_placed(entry);
 }
 
 static struct timespec limit_of(int timeout_ms)
@@ -160,7 +164,7 @@ static bool place_taken(struct lora_entry *entry)
 static int acquire_once(
 	struct gpool_lora *lora, struct lora_entry *entry, enum goal goal, int timeout_ms, const struct timespec *limit)
 {
-	bool place = goal == PLACE && !entry->load;
+	bool place = goal == PLACE && !is_placed(entry);
 	int error;
 
 	entry->waiting++;
@@ -179,8 +183,8 @@ static int acquire_once(
 	if (place && place_taken(entry))
 		error = 0;
 	else if (!error)
-		error = entry->load || entry->state == GPOOL_LORA_RESIDENT ? pin_here(lora, entry) : -ESTALE;
-	wait_end(entry);
+		error = is_placed(entry) || entry->state == GPOOL_LORA_RESIDENT ? pin_here(lora, entry) : -ESTALE;
+	wait_end(lora, entry);
 	return error;
 }
 
@@ -191,7 +195,7 @@ static COLD int acquire_slowly(struct gpool_lora *lora, struct lora_entry *entry
 
 	if (entry->state == GPOOL_LORA_COLD)
 		count_acquire(lora->pool, false);
-	entry->spare = false;
+	entry_asked(lora, entry);
 	do {
 		if (timeout_ms == 0 && entry->state == GPOOL_LORA_COLD)
 			entry_queue(lora, entry);
@@ -267,7 +271,7 @@ int gpool_lora_wait_layer(struct gpool_lora *lora, uint32_t id, int32_t layer, i
 	else if (!entry->acquired)
 		error = fail_unacquired(entry);
 	while (!error && !layer_is_here(entry, layer)) {
-		if (load_rests(entry))
+		if (is_draft(entry))
 			error = fail(entry->error, "%s", entry->reason.text);
 		else if (!help(entry, layer_pages(&entry->adapter->layout, layer), timeout_ms))
 			error = timeout_ms ? -wait_some(lora, timeout_ms, &limit) : -EAGAIN;
@@ -330,7 +334,7 @@ int gpool_lora_prefetch(struct gpool_lora *lora, uint32_t id)
 		gpool_object_unpin(entry->object);
 	}
 	if (entry)
-		entry->spare = false;
+		entry_asked(lora, entry);
 	if (entry && entry->state == GPOOL_LORA_COLD)
 		entry_queue(lora, entry);
 	pthread_mutex_unlock(&lora->lock);
@@ -419,7 +423,7 @@ static int acquire_now(struct gpool_lora *lora, struct lora_entry *entry)
 	if (is_coming(entry, WHOLE))
 		return -EAGAIN;
 	if (entry->error)
-		return load_rests(entry) ? entry->error : -ESTALE;
+		return is_draft(entry) ? entry->error : -ESTALE;
 	return entry->state == GPOOL_LORA_RESIDENT ? pin_here(lora, entry) : -ESTALE;
 }
 
@@ -454,7 +458,7 @@ static int claim(struct gpool_lora *lora, struct lora_entry *entry)
 		entry_queue(lora, entry);
 		error = -EAGAIN;
 	}
-	entry->spare = false;
+	entry_asked(lora, entry);
 	entry->waiting += error == -EAGAIN;
 	return error;
 }
@@ -480,7 +484,7 @@ int lora_claim_look(struct gpool_lora *lora, uint32_t id)
 	entry = lora->entries[id];
 	if (!is_coming(entry, WHOLE)) {
 		error = entry->error ? entry->error : acquire_now(lora, entry);
-		wait_end(entry);
+		wait_end(lora, entry);
 		entry->acquires += !error;
 		/* Others were at it at the same time, or it has left again: once more. */
 		if (error == -ESTALE || error == -EAGAIN)
@@ -493,7 +497,7 @@ int lora_claim_look(struct gpool_lora *lora, uint32_t id)
 void lora_claim_end(struct gpool_lora *lora, uint32_t id)
 {
 	pthread_mutex_lock(&lora->lock);
-	wait_end(lora->entries[id]);
+	wait_end(lora, lora->entries[id]);
 	pthread_mutex_unlock(&lora->lock);
 }
 

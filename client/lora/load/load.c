@@ -39,110 +39,140 @@ int place_make(struct lora_loader *loader, struct lora_load *load)
 	return error ? error : runs_make(loader, &load->adapter->layout, load->base, &load->runs);
 }
 
-/* Under the lock, for who begins to use it: there it will be. */
+/* Callers can acquire it layer by layer from now on: those that wait for the address have it acquired. */
 static void entry_place(struct lora_load *load)
 {
 	struct lora_entry *entry = load->entry;
 
+	pthread_mutex_lock(&load->lora->lock);
 	entry->base = load->base;
 	entry->runs = load->runs;
 	entry->placed = ++load->lora->placings;
 	entry->ready = 0;
-	entry->load = load;
 	entry->granted = entry->beginning;
 	entry->acquired += entry->beginning;
 	entry->beginning = 0;
+	load_set_state(load->lora, entry, LOAD_OPENING);
 	pthread_cond_broadcast(&load->lora->loaded);
+	pthread_mutex_unlock(&load->lora->lock);
 }
 
-/* What another engine has is there; else there are pages. */
-static int load_begin(struct lora_loader *loader, struct lora_load *load)
+/* The object of another engine, or pages, whose address callers know from now on. */
+static int object_have(struct lora_loader *loader, struct lora_load *load)
 {
 	int error = adapter_know(load->lora, load->adapter, &load->files, &load->reason);
 
 	if (error)
 		return error;
 	error = load_object_find(load, &load->object);
-	load->stands = load->shared = !error;
+	load->shared = !error;
 	if (error == -ENOENT)
 		error = load_object_begin(load);
 	if (!error)
 		error = place_make(loader, load);
 	shortage_say(load, error);
-	if (error || load->stands)
+	if (error || load->shared)
 		return error;
 	load->done = calloc(load->adapter->layout.header->pages, sizeof(*load->done));
 	if (!load->done)
 		return -ENOMEM;
-	pthread_mutex_lock(&load->lora->lock);
 	entry_place(load);
-	pthread_mutex_unlock(&load->lora->lock);
 	return 0;
 }
 
-/* ---- beginning ---- */
-
 /*
- * There is no room for it, but for others that are coming: it is tried again when one of them is there, and may leave.
- * One that nobody has asked for stays away, and if somebody has by now, it is tried again as his.
+ * Under the lock: there is no room for it, but other loads are in progress: it is tried again when one of them has
+ * ended and its pages can be evicted. One that no caller has asked for is not loaded; if a caller has asked by now, it
+ * is tried again for that caller.
  */
-static bool load_postpone(struct lora_load *load, int error)
+static bool load_postpone(struct lora_load *load)
 {
 	struct gpool_lora *lora = load->lora;
 	struct lora_entry *entry = load->entry;
-	bool others, postponed;
+	bool others = lora->loads > 1;
 
-	if (error != -ENOSPC && error != -EDQUOT)
-		return false;
-	pthread_mutex_lock(&lora->lock);
-	others = lora->loads > 1;
-	postponed = others || load->spare;
-	if (entry->spare) {
-		entry->state = GPOOL_LORA_COLD;
+	if (entry->load_state == LOAD_BEGUN_UNASKED) {
+		entry->load = NULL;
+		load_set_state(lora, entry, LOAD_COLD);
 		/*
 		 * It was not brought back: pages that were free for a moment, on their way to a session, do not count
 		 * against it.
 		 */
 		entry->acquires_spent = entry->acquires - 1;
-		load_leave(lora);
-	} else if (postponed) {
-		lora->crowded |= others;
-		lora->loads--;
-		TAILQ_INSERT_HEAD(&lora->queue, entry, link);
+		return true;
 	}
-	pthread_mutex_unlock(&lora->lock);
-	return postponed;
+	if (!others && !load->unasked)
+		return false;
+	entry->load = NULL;
+	load_set_state(lora, entry, LOAD_QUEUED);
+	lora->crowded |= others;
+	return true;
 }
 
-void load_run(struct lora_loader *loader, struct lora_load *load, bool wholly)
+/* The object is another engine's, or there are no pages for one. */
+static void begin_end(struct lora_load *load, int error)
 {
 	struct gpool_lora *lora = load->lora;
-	int error = load_begin(loader, load);
-	bool later = false;
+	bool postponed = false;
 
-	if (error && !load->shared && load->object && !load->done) {
+	if (error && !load->shared && load->object) {
 		load_object_drop(load);
-		if (load_postpone(load, error)) {
-			source_close(load);
-			pthread_mutex_lock(&lora->lock);
-			load_free(load);
-			pthread_mutex_unlock(&lora->lock);
-			return;
-		}
+		pthread_mutex_lock(&lora->lock);
+		postponed = (error == -ENOSPC || error == -EDQUOT) && load_postpone(load);
+		pthread_mutex_unlock(&lora->lock);
 	}
-	if (!error && !load->stands) {
-		if (wholly)
-			error = source_open(load);
-		else
-			later = !source_open_warm(load);
-	}
-	if (error || load->stands) {
-		load_over(loader, load, error);
+	if (postponed)
+		load_free(load);
+	else
+		load_end(load, error);
+}
+
+/* ---- states; under the lock, but for the work ---- */
+
+void load_begin(struct lora_loader *loader, struct lora_entry *entry)
+{
+	struct gpool_lora *lora = loader->lora;
+	bool unasked = entry->load_state == LOAD_QUEUED_UNASKED, warm;
+	struct lora_load *load = calloc(1, sizeof(*load));
+	int error;
+
+	entry->error = load ? 0 : -ENOMEM;
+	if (!load) {
+		if (entry->load_state != LOAD_COLD)
+			load_set_state(lora, entry, LOAD_COLD);
+		lora->changes++;
+		pthread_cond_broadcast(&lora->loaded);
 		return;
 	}
-	pthread_mutex_lock(&lora->lock);
-	load->error = later ? -EAGAIN : 0;
-	load->over = later;
-	load_list(load);
+	*load = (struct lora_load){.lora = lora, .entry = entry, .adapter = entry->adapter, .unasked = unasked};
+	load->adapter->refs++;
+	entry->load = load;
+	load_set_state(lora, entry, unasked ? LOAD_BEGUN_UNASKED : LOAD_BEGUN);
+	loader_wake(lora);
 	pthread_mutex_unlock(&lora->lock);
+	error = object_have(loader, load);
+	if (error || load->shared) {
+		begin_end(load, error);
+		pthread_mutex_lock(&lora->lock);
+		return;
+	}
+	warm = source_open_warm(load);
+	pthread_mutex_lock(&lora->lock);
+	load_set_state(lora, entry, warm ? LOAD_LISTED : LOAD_NEEDS_SOURCE);
+}
+
+void load_source(struct lora_load *load)
+{
+	struct gpool_lora *lora = load->lora;
+	int error;
+
+	load_set_state(lora, load->entry, LOAD_OPENING);
+	loader_wake(lora);
+	pthread_mutex_unlock(&lora->lock);
+	if (load->error)
+		source_refuse(load, load->error);
+	error = source_open(load);
+	pthread_mutex_lock(&lora->lock);
+	load->error = error;
+	load_set_state(lora, load->entry, error ? LOAD_MADE : LOAD_LISTED);
 }

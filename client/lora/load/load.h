@@ -26,8 +26,8 @@ struct lora_load {
 	struct adapter *adapter; /* a reference */
 	struct lora_files files;
 	struct gpool_object *object; /* of its key: being built, or one that stands */
-	bool stands, shared;         /* it is published, and pinned; another engine's */
-	bool spare;                  /* begun for nobody: it displaces nothing, also no copies of others */
+	bool shared;                 /* the object is another engine's: published, and pinned */
+	bool unasked;                /* begun for rebalance.c: it displaces nothing, also no copies of others */
 	uint64_t began_ns;           /* when there were pages for it */
 	uint64_t base;
 	struct lora_runs runs;
@@ -47,19 +47,10 @@ struct lora_load {
 	bool *done;       /* [pages] */
 	uint32_t next;    /* part: its first page; from a kept file: the group */
 	uint32_t running; /* threads that make parts of it */
-	/* it has parts that nobody makes, and its turn comes; or it is a draft that nobody uses */
-	bool listed;
 	/* groups for the reader, when somebody uses it the next time */
 	uint32_t returned[COLD_READER_HELD_MAX], returned_count;
-	/* threads have all the groups that the reader has room for: listed when one of them is done */
-	bool starved;
-	/* listed for a loader to go on with: all parts were made, or it has no source yet (error: -EAGAIN) */
-	bool over;
-	bool rests; /* it is over, but in use: a draft */
-	bool counted;
-	int error; /* of a part; of all of it, when it rests */
+	int error; /* of a part, or of the source; in a draft, of the load */
 	struct reason reason;
-	TAILQ_ENTRY(lora_load) link;
 };
 
 /* Copies to be made of an adapter that was loaded. */
@@ -82,68 +73,76 @@ struct lora_part {
 /* entry_queue() - what is COLD is to be loaded. */
 void entry_queue(struct gpool_lora *lora, struct lora_entry *entry);
 
-/* ---- finish.c; under the lock ---- */
-
-/* load_rests() - its load is over, and it is a draft: whole where entry->error is 0. */
-static inline bool load_rests(const struct lora_entry *entry)
+/* is_placed() - Check whether callers can acquire an adapter whose load is in progress: its pages have an address. */
+static inline bool is_placed(const struct lora_entry *entry)
 {
-	return entry->load && entry->load->rests;
+	return entry->load_state >= LOAD_OPENING && entry->load_state <= LOAD_DRAFT_UNUSED;
+}
+
+/* is_draft() - Check whether the load has ended without being published; entry->error: it has failed. */
+static inline bool is_draft(const struct lora_entry *entry)
+{
+	return entry->load_state == LOAD_DRAFT || entry->load_state == LOAD_DRAFT_UNUSED;
 }
 
 /*
- * draft_done() - one whose work is done, or NULL. draft_end() - publish it, or give it up. drafts_watch() - in short
- * waits, since there may be something to load meanwhile.
+ * load_is_short() - Check whether a part is work for a core: it comes from memory, so more threads than cores would only
+ * change places. From files it waits.
+ */
+static inline bool load_is_short(const struct lora_load *load)
+{
+	return load->from == LORA_FROM_WARM;
+}
+
+/* ---- loaders.c; under the lock, but for the work ---- */
+
+/* load_here() - Begin a load in this thread if nothing delays it; otherwise do the same as entry_queue(). */
+void load_here(struct gpool_lora *lora, struct lora_entry *entry);
+/* loader_wake() - Wake a loader thread if there is work, because this one turns to something else. */
+void loader_wake(struct gpool_lora *lora);
+
+/* ---- load.c; under the lock, but for the work ---- */
+
+/* load_begin() - Take an adapter to LISTED or NEEDS_SOURCE, or to its end if no part has to be made. */
+void load_begin(struct lora_loader *loader, struct lora_entry *entry);
+/* load_source() - Open the next source: from NEEDS_SOURCE to LISTED, or to MADE if none can be opened. */
+void load_source(struct lora_load *load);
+
+/* place_make() - Set the address of the object, and make the table of runs; without the lock. Return: as runs_make(). */
+int place_make(struct lora_loader *loader, struct lora_load *load);
+
+/* ---- turns.c; under the lock, but for the work ---- */
+
+/* turn_take() - Make one part of a load that is LISTED. After the last part the load is MADE or NEEDS_SOURCE. */
+void turn_take(struct lora_loader *loader, struct lora_load *load);
+/*
+ * turns_help() - Let a thread that waits for pages 0 to `pages` - 1 make one part of them, if the part comes from
+ * memory and a core is free. A loader thread does what follows the last part. Return: true if a part was made.
+ */
+bool turns_help(struct lora_load *load, uint32_t pages);
+
+/* ---- finish.c; under the lock, but for the work ---- */
+
+/* load_finish() - Publish or drop a load that is MADE; one that is in use becomes a draft. */
+void load_finish(struct lora_loader *loader, struct lora_load *load);
+
+/*
+ * draft_done() - Return a draft that is no longer in use, or NULL. draft_end() - Publish it, or drop it. drafts_watch() -
+ * Wait for the GPU work that uses a draft, for a short time, since another load may be queued meanwhile.
  */
 struct lora_load *draft_done(struct gpool_lora *lora);
 void draft_end(struct lora_loader *loader, struct lora_load *load);
 void drafts_watch(struct gpool_lora *lora);
-/* draft_use() - one more has it acquired before it is published. draft_leave() - nobody has any more. */
+/* draft_use() - Acquire an adapter that is not published. draft_leave() - Handle its last release. */
 void draft_use(struct lora_entry *entry);
 void draft_leave(struct lora_entry *entry);
-/* load_free() - when it is out of any list. */
-void load_free(struct lora_load *load);
-/* load_leave() - one load less is under way: notify the waiting threads. */
-void load_leave(struct gpool_lora *lora);
-
-/* ---- load.c; without the lock ---- */
-
-/* place_make() - set the address of its object, and make the table of runs. Return: as runs_make(). */
-int place_make(struct lora_loader *loader, struct lora_load *load);
 
 /*
- * load_run() - its beginning: after it the load is listed, or over. wholly: else any source but a warm copy is opened
- * by another thread.
+ * load_end() - Publish the result of a load that is BEGUN or ENDING in its entry, and free the load; without the lock.
+ * load_free() - Free a load that no entry refers to.
  */
-void load_run(struct lora_loader *loader, struct lora_load *load, bool wholly);
-
-/* ---- finish.c; without the lock ---- */
-
-/* load_over() - check the source, and publish; a load that is used becomes a draft. */
-void load_over(struct lora_loader *loader, struct lora_load *load, int error);
-/* load_go_on() - all parts of its source were made, or one of them could not be, and nobody has it but we. */
-void load_go_on(struct lora_loader *loader, struct lora_load *load);
-/* load_end() - published, or given up: nobody uses it, and nobody can begin to. */
 void load_end(struct lora_load *load, int error);
-
-/* ---- turns.c; under the lock, but for the work ---- */
-
-/* load_list() - from now on idle threads make its parts. */
-void load_list(struct lora_load *load);
-/* turn_take() - make one part of what is listed. True: it was the last, and load_go_on() is next. */
-bool turn_take(struct lora_loader *loader, struct lora_load *load);
-/*
- * turns_help() - let a thread that waits for pages 0 to `pages` - 1 make one part of them itself, if the part comes
- * from memory and a core is free. What follows the last part is done by a loader. Return: whether there was such a
- * part.
- */
-bool turns_help(struct lora_load *load, uint32_t pages);
-/* turns_pass() - a thread turns to something else: another one takes the next part, if there is one. */
-void turns_pass(struct gpool_lora *lora);
-
-/* ---- loaders.c; under the lock, but for the work ---- */
-
-/* load_here() - as entry_queue(), but that its load begins in this thread, where it can at once. */
-void load_here(struct gpool_lora *lora, struct lora_entry *entry);
+void load_free(struct lora_load *load);
 
 /* ---- load_object.c ---- */
 

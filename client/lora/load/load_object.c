@@ -74,7 +74,7 @@ int load_object_begin(struct lora_load *load)
 	options.flags = GPOOL_OBJECT_PINNED | (load->lora->private ? GPOOL_OBJECT_PRIVATE : 0);
 	options.expect_version = GPOOL_OBJECT_NONE;
 	alloc.usage = GPOOL_USAGE_LORA_WEIGHT;
-	alloc.flags = load->spare ? GPOOL_ALLOC_NO_EVICT : 0;
+	alloc.flags = load->unasked ? GPOOL_ALLOC_NO_EVICT : 0;
 	alloc.owner_id = load->entry->id;
 	error = gpool_object_create(load->lora->pool, load->adapter->key, &options, &load->object);
 	if (error) {
@@ -108,7 +108,7 @@ int load_object_publish(struct lora_load *load)
 void load_object_drop(struct lora_load *load)
 {
 	runs_free(load->lora, &load->runs);
-	if (load->stands)
+	if (load->shared)
 		gpool_object_unpin(load->object);
 	/* One that is not published is aborted. Nothing of ours is queued on it. */
 	gpool_object_close(load->object);

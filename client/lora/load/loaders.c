@@ -20,52 +20,15 @@ static void later_free(struct lora_later *later)
 	free(later);
 }
 
-/* Under the lock, but for the work. */
-static void turns_go_on(struct lora_loader *loader, struct lora_load *load)
-{
-	struct gpool_lora *lora = loader->lora;
-
-	if (!turn_take(loader, load))
-		return;
-	turns_pass(lora);
-	pthread_mutex_unlock(&lora->lock);
-	load_go_on(loader, load);
-	pthread_mutex_lock(&lora->lock);
-}
-
-/* Under the lock, but for the work. */
-static void entry_load(struct lora_loader *loader, struct lora_entry *entry, bool wholly)
-{
-	struct gpool_lora *lora = loader->lora;
-	struct lora_load *load = calloc(1, sizeof(*load));
-
-	if (!load) {
-		entry->error = -ENOMEM;
-		entry->state = GPOOL_LORA_COLD;
-		lora->changes++;
-		pthread_cond_broadcast(&lora->loaded);
-		return;
-	}
-	*load = (struct lora_load){.lora = lora, .entry = entry, .adapter = entry->adapter, .spare = entry->spare};
-	load->adapter->refs++;
-	lora->loads++;
-	turns_pass(lora);
-	pthread_mutex_unlock(&lora->lock);
-	load_run(loader, load, wholly);
-	pthread_mutex_lock(&lora->lock);
-}
-
 static bool is_room(const struct gpool_lora *lora)
 {
 	return lora->loads < LOADS_MAX && !lora->crowded;
 }
 
-static void queue_take(struct lora_loader *loader)
+void loader_wake(struct gpool_lora *lora)
 {
-	struct lora_entry *entry = TAILQ_FIRST(&loader->lora->queue);
-
-	TAILQ_REMOVE(&loader->lora->queue, entry, link);
-	entry_load(loader, entry, true);
+	if (!TAILQ_EMPTY(&lora->steps) || !TAILQ_EMPTY(&lora->turns))
+		pthread_cond_signal(&lora->queued);
 }
 
 void load_here(struct gpool_lora *lora, struct lora_entry *entry)
@@ -76,10 +39,17 @@ void load_here(struct gpool_lora *lora, struct lora_entry *entry)
 		entry_queue(lora, entry);
 		return;
 	}
-	entry->state = GPOOL_LORA_LOADING;
-	entry->error = 0;
-	entry->spare = false;
-	entry_load(&helper, entry, false);
+	load_begin(&helper, entry);
+	if (!TAILQ_EMPTY(&lora->steps))
+		pthread_cond_signal(&lora->queued);
+}
+
+static void step_take(struct lora_loader *loader, struct lora_entry *entry)
+{
+	if (entry->load_state == LOAD_MADE)
+		load_finish(loader, entry->load);
+	else
+		load_source(entry->load);
 }
 
 static void later_take(struct lora_loader *loader)
@@ -103,11 +73,13 @@ static void *loader_run(void *argument)
 	struct lora_load *draft;
 
 	pthread_mutex_lock(&lora->lock);
-	while (!lora->ending) {
-		if (!TAILQ_EMPTY(&lora->queue) && is_room(lora))
-			queue_take(loader);
+	while (!lora->ending || !TAILQ_EMPTY(&lora->steps)) {
+		if (!TAILQ_EMPTY(&lora->steps))
+			step_take(loader, TAILQ_FIRST(&lora->steps));
+		else if (!TAILQ_EMPTY(&lora->queue) && is_room(lora))
+			load_begin(loader, TAILQ_FIRST(&lora->queue));
 		else if (!TAILQ_EMPTY(&lora->turns))
-			turns_go_on(loader, TAILQ_FIRST(&lora->turns));
+			turn_take(loader, TAILQ_FIRST(&lora->turns)->load);
 		else if ((draft = draft_done(lora)))
 			draft_end(loader, draft);
 		else if (!TAILQ_EMPTY(&lora->later) && !lora->copying)
@@ -198,23 +170,17 @@ static void lists_empty(struct gpool_lora *lora)
 {
 	struct lora_entry *entry;
 	struct lora_later *later;
-	struct lora_load *load;
 
-	while ((load = TAILQ_FIRST(&lora->turns))) {
-		TAILQ_REMOVE(&lora->turns, load, link);
-		load->entry->load = NULL;
-		load_end(load, -ECANCELED);
+	while ((entry = TAILQ_FIRST(&lora->turns))) {
+		load_set_state(lora, entry, LOAD_ENDING);
+		load_end(entry->load, -ECANCELED);
 	}
-	while ((load = TAILQ_FIRST(&lora->drafts))) {
-		TAILQ_REMOVE(&lora->drafts, load, link);
-		load->entry->load = NULL;
-		lora->loads++;
-		load_end(load, -ECANCELED);
+	while ((entry = TAILQ_FIRST(&lora->drafts))) {
+		load_set_state(lora, entry, LOAD_DRAFT_ENDING);
+		load_end(entry->load, -ECANCELED);
 	}
-	while ((entry = TAILQ_FIRST(&lora->queue))) {
-		TAILQ_REMOVE(&lora->queue, entry, link);
-		entry->state = GPOOL_LORA_COLD;
-	}
+	while ((entry = TAILQ_FIRST(&lora->queue)))
+		load_set_state(lora, entry, LOAD_COLD);
 	while ((later = TAILQ_FIRST(&lora->later))) {
 		TAILQ_REMOVE(&lora->later, later, link);
 		later_free(later);

@@ -74,6 +74,7 @@ int gpool_lora_create(struct gpool *pool, const struct gpool_lora_options *optio
 	made->int8 = read.flags & GPOOL_LORA_INT8;
 	made->private = read.flags & GPOOL_LORA_PRIVATE;
 	rebalance_begin(made, read.rebalance_ms);
+	TAILQ_INIT(&made->steps);
 	TAILQ_INIT(&made->queue);
 	TAILQ_INIT(&made->turns);
 	TAILQ_INIT(&made->later);

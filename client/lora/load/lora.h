@@ -24,6 +24,7 @@
 
 #include "client/lora/format/adapter.h"
 #include "client/lora/format/reason.h"
+#include "client/lora/load/load_state.h"
 #include "client/lora/load/warm.h"
 #include "client/core/pool.h"
 #include "shm/policy/worth.h"
@@ -69,16 +70,15 @@ struct cold_reader;
 struct lora_entry {
 	struct adapter *adapter; /* a reference */
 
+	enum load_state load_state; /* changed by load_set_state() alone, which derives `state` */
 	enum gpool_lora_state state;
 	uint32_t acquired, waiting;  /* waiting: threads, and claims of schedulers */
 	uint32_t beginning, granted; /* who waits for its place; who has got it, and does not know yet */
 	uint32_t requests;           /* of schedulers; it is not unregistered under them */
-	bool held;                   /* HERE: pinned for those who wait */
 
 	int error; /* of the last load */
 	struct reason reason;
-	/* it has its place, and is not published: begun, or a draft that is in use; else NULL */
-	struct lora_load *load;
+	struct lora_load *load;      /* BEGUN to DRAFT_ENDING; else NULL */
 	struct gpool_object *object; /* HERE, and published */
 	uint64_t base;
 	struct lora_runs runs;
@@ -91,13 +91,14 @@ struct lora_entry {
 	/* what there were when it was last brought back, or unloaded: it takes more of them to bring it back */
 	uint64_t acquires_spent;
 	struct worth worth;
-	bool spare; /* LOADING: nobody has asked for it, so it displaces nothing */
 
 	uint32_t id;
 	bool unnamed;                 /* there was no memory to find it by its name */
 	UT_hash_handle hh;            /* by name */
-	TAILQ_ENTRY(lora_entry) link; /* of those whose load has not begun */
+	TAILQ_ENTRY(lora_entry) link; /* in the list of its state */
 };
+
+TAILQ_HEAD(lora_list, lora_entry);
 
 struct gpool_lora {
 	struct gpool *pool;
@@ -120,16 +121,15 @@ struct gpool_lora {
 	uint64_t changes;
 	uint32_t users; /* batches and schedulers */
 	struct lora_entry *by_name;
-	TAILQ_HEAD(, lora_entry) queue; /* their loads have not begun */
-	TAILQ_HEAD(, lora_load) turns;  /* loads that have parts to be made; the first one's turn is next */
+	/* Lists by state, see load_state.h: in the order in which loader threads take from them. */
+	struct lora_list steps, queue, turns, drafts;
 	TAILQ_HEAD(, lora_later) later; /* copies to be made when nothing else is to be done */
-	uint32_t loads;                 /* that are under way */
+	uint32_t loads;                 /* in progress */
 	/* threads that make parts from memory; of more than there are cores, some would only wait for others */
 	uint32_t making, cores;
-	TAILQ_HEAD(, lora_load) drafts; /* whole or failed, and acquired no more: to be published or given up */
-	bool watching;                  /* one thread waits for a fence of theirs */
-	bool crowded;                   /* there was no room for a further one; until one of them ends */
-	bool copying;                   /* one thread at a time: others are there for loads */
+	bool watching; /* one thread waits for a fence of a draft */
+	bool crowded;  /* there was no room for a further one; until one of them ends */
+	bool copying;  /* one thread at a time: others are there for loads */
 	bool ending;
 	uint32_t rebalance_ms;   /* UINT32_MAX: never */
 	uint64_t rebalance_ns;   /* when what may come back is looked at again */

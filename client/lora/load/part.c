@@ -337,10 +337,12 @@ int source_open(struct lora_load *load)
 
 bool source_open_warm(struct lora_load *load)
 {
-	int error = load->from == LORA_FROM_WARM ? warm_open(load) : -ENOENT;
+	int error = warm_open(load);
 
 	if (error == -EINVAL)
 		source_refuse(load, error);
+	else if (error)
+		load->from++;
 	return !error;
 }
 

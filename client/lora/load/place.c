@@ -148,7 +148,8 @@ int entry_close(struct gpool_lora *lora, struct lora_entry *entry)
 		return error;
 	entry->object = NULL;
 	runs_free(lora, &entry->runs);
-	entry->state = GPOOL_LORA_COLD;
+	if (entry->load_state != LOAD_COLD)
+		load_set_state(lora, entry, LOAD_COLD);
 	return 0;
 }
 

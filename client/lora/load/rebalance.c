@@ -114,6 +114,6 @@ void rebalance(struct gpool_lora *lora)
 		entry->counts.lost++;
 	}
 	entry->acquires_spent = entry->acquires;
-	entry_queue(lora, entry);
-	entry->spare = true;
+	entry->error = 0;
+	load_set_state(lora, entry, LOAD_QUEUED_UNASKED);
 }

@@ -5,31 +5,6 @@
 
 #include <errno.h>
 
-/*
- * From memory a part is work for a core, and more threads than there are cores would only change places. From files it
- * waits.
- */
-static bool is_short(const struct lora_load *load)
-{
-	return load->from == LORA_FROM_WARM;
-}
-
-void load_list(struct lora_load *load)
-{
-	struct gpool_lora *lora = load->lora;
-
-	load->listed = true;
-	TAILQ_INSERT_TAIL(&lora->turns, load, link);
-	if (load->over || !is_short(load) || lora->making < lora->cores)
-		pthread_cond_signal(&lora->queued);
-}
-
-void turns_pass(struct gpool_lora *lora)
-{
-	if (!TAILQ_EMPTY(&lora->turns))
-		pthread_cond_signal(&lora->queued);
-}
-
 /* Under the lock: layers that became usable. */
 static void pages_ready(struct lora_load *load)
 {
@@ -41,25 +16,36 @@ static void pages_ready(struct lora_load *load)
 		pthread_cond_broadcast(&load->lora->loaded);
 }
 
+/* Under the lock: parts of it are made again if a colder source is left. */
+static bool is_refusable(const struct lora_load *load)
+{
+	return load->from != LORA_FROM_PEFT && (load->error == -EINVAL || load->error == -EIO);
+}
+
 /* Under the lock. */
 static void part_end(struct lora_load *load, const struct lora_part *part, int error, const struct reason *reason)
 {
+	struct lora_entry *entry = load->entry;
+
 	load->running--;
 	part_return(load, part);
-	if (load->starved && !load->error && !error)
-		load_list(load);
-	load->starved = false;
 	for (uint32_t page = part->first; page < part->first + part->pages && !error; page++)
 		load->done[page] = true;
 	if (!error)
 		pages_ready(load);
-	if (!error || load->error)
+	if (error && entry->load_state != LOAD_FAILED) {
+		load->error = error;
+		load->reason = *reason;
+		load_set_state(load->lora, entry, LOAD_FAILED);
+	} else if (entry->load_state == LOAD_STARVED) {
+		load_set_state(load->lora, entry, LOAD_LISTED);
+	}
+	if (load->running)
 		return;
-	load->error = error;
-	load->reason = *reason;
-	if (load->listed)
-		TAILQ_REMOVE(&load->lora->turns, load, link);
-	load->listed = false;
+	if (entry->load_state == LOAD_FAILED && is_refusable(load))
+		load_set_state(load->lora, entry, LOAD_NEEDS_SOURCE);
+	else if (entry->load_state == LOAD_FAILED || entry->load_state == LOAD_MAKING)
+		load_set_state(load->lora, entry, LOAD_MADE);
 }
 
 /* There is no group for us until another thread gives one back, which may have happened by now. */
@@ -67,50 +53,43 @@ static void part_put_off(struct lora_load *load)
 {
 	load->running--;
 	load->next--;
-	if (load->returned_count)
-		load_list(load);
-	else
-		load->starved = true;
+	load_set_state(load->lora, load->entry, load->returned_count ? LOAD_LISTED : LOAD_STARVED);
 }
 
 /* Under the lock, but for the work: the next part, when it can be made. False: it cannot yet. */
 static bool part_have(struct lora_load *load, struct lora_part *part, int *error)
 {
+	const struct lora_entry *entry = load->entry;
 	bool more = part_take(load, part);
 
 	if (load->reader) {
 		pthread_mutex_unlock(&load->lora->lock);
 		*error = part_fetch(load, part);
 		pthread_mutex_lock(&load->lora->lock);
-		if (*error == -EAGAIN && !load->error) {
+		if (*error == -EAGAIN && entry->load_state != LOAD_FAILED) {
 			part_put_off(load);
 			return false;
 		}
 	}
-	if (more && !*error && !load->error)
-		load_list(load);
+	if (more && !*error && entry->load_state != LOAD_FAILED)
+		load_set_state(load->lora, load->entry, LOAD_LISTED);
 	return true;
 }
 
-bool turn_take(struct lora_loader *loader, struct lora_load *load)
+void turn_take(struct lora_loader *loader, struct lora_load *load)
 {
 	struct gpool_lora *lora = load->lora;
 	struct reason reason = {""};
-	bool counted = is_short(load);
+	bool counted = load_is_short(load);
 	struct lora_part part;
 	int error = 0;
 
-	TAILQ_REMOVE(&lora->turns, load, link);
-	load->listed = false;
-	if (load->over) {
-		load->over = false;
-		return true;
-	}
+	load_set_state(lora, load->entry, LOAD_MAKING);
 	load->running++;
 	lora->making += counted;
 	if (!part_have(load, &part, &error)) {
 		lora->making -= counted;
-		return false;
+		return;
 	}
 	pthread_mutex_unlock(&lora->lock);
 	if (!error)
@@ -118,7 +97,6 @@ bool turn_take(struct lora_loader *loader, struct lora_load *load)
 	pthread_mutex_lock(&lora->lock);
 	lora->making -= counted;
 	part_end(load, &part, error, &reason);
-	return !load->running && !load->listed;
 }
 
 bool turns_help(struct lora_load *load, uint32_t pages)
@@ -126,13 +104,10 @@ bool turns_help(struct lora_load *load, uint32_t pages)
 	struct gpool_lora *lora = load->lora;
 	struct lora_loader helper = {.lora = lora};
 
-	if (!load->listed || load->rests || load->over || !is_short(load) || load->next >= pages ||
+	if (load->entry->load_state != LOAD_LISTED || !load_is_short(load) || load->next >= pages ||
 		lora->making >= lora->cores || !lora_can_help(lora))
 		return false;
-	if (turn_take(&helper, load)) {
-		load->over = true;
-		load_list(load);
-	}
-	turns_pass(lora);
+	turn_take(&helper, load);
+	loader_wake(lora);
 	return true;
 }
