@@ -84,16 +84,16 @@ LORA_OBJ := $(call obj,$(LORA_SRC))
 KERNEL_OBJ := $(CUDA_KERNEL_OBJ)
 
 CLIENT_LIBS := -lnanomsg -ldl
-LORA_LIBS := -luring -lxxhash -lzstd -lcjson -lyajl -lpcre2-8 -lm
+LORA_LIBS := -luring -lxxhash -lzstd -lyajl -lpcre2-8 -lm
 KEEPER_LIBS := -lconfig -ldl
 AGENT_LIBS := -lnanomsg -lconfig -lseccomp -luring -lxxhash -ldl
-TOOL_LIBS := $(LORA_LIBS) $(CLIENT_LIBS)
+TOOL_LIBS := -lcjson $(LORA_LIBS) $(CLIENT_LIBS)
 bench_LIBS := -ljemalloc
 exporter_LIBS := -lmicrohttpd
 poolctl_LIBS := -lncursesw -ltinfo
 # The page stands in the program.
 $(B)/obj/tools/exporter/page.o: tools/exporter/page.html
-TEST_LIBS := -lcmocka $(AGENT_LIBS) $(LORA_LIBS) $(CLIENT_LIBS)
+TEST_LIBS := -lcmocka -lcjson $(AGENT_LIBS) $(LORA_LIBS) $(CLIENT_LIBS)
 
 PROGRAMS := $(B)/gpoold $(B)/poolctl $(B)/gpool-demo $(B)/gpool-bench $(B)/gpool-exporter $(B)/gpool-replay
 LIBRARIES := $(addprefix $(B)/,libgpool.so libgpool.a libgpool_lora.so libgpool_lora.a libgpool_torch.so)

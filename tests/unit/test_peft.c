@@ -6,10 +6,12 @@
  * (tests/fixtures/adapters), and pairs of files made here, each wrong in one thing.
  */
 #include "client/lora/format/peft.h"
+#include "client/lora/format/json_object.h"
 #include "client/lora/format/peft_config.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <locale.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -186,7 +188,7 @@ static const struct {
 	{"[]", "no object"},
 	{"{}", "no peft_type"},
 	{"{\"peft_type\":\"LOHA\"}", "peft_type is 'LOHA'"},
-	{"{" LORA "," LORA "}", "key 'peft_type' comes twice"},
+	{"{" LORA "," LORA "}", "key 'peft_type' occurs twice"},
 	{"{" LORA ",\"use_dora\":true}", "use_dora: DoRA"},
 	{"{" LORA ",\"modules_to_save\":[\"lm_head\"]}", "modules_to_save: it has whole modules"},
 	{"{" LORA ",\"bias\":\"all\"}", "bias: it has biases"},
@@ -206,8 +208,20 @@ static const struct {
 	{"{" LORA ",\"rank_pattern\":[1]}", "rank_pattern is no object"},
 	{"{" LORA ",\"rank_pattern\":{\"q\":-1}}", "'q' is no positive number"},
 	{"{" LORA ",\"alpha_pattern\":{\"(\":1}}", "'(' is no regular expression"},
-	{"{" LORA ",\"alpha_pattern\":{\"\xff\":1}}", "'\\xff' is no regular expression"},
-	{"{" LORA ",\"alpha_pattern\":{\"q\":1,\"q\":2}}", "key 'q' comes twice"},
+	{"{" LORA ",\"alpha_pattern\":{\"\xff\":1}}", "no JSON, or beyond a limit, at byte"},
+	{"{" LORA ",\"alpha_pattern\":{\"q\":1,\"q\":2}}", "key 'q' occurs twice"},
+	{"{" LORA ",\"alpha_pattern\":{\"q\":1,\"\\u0071\":2}}", "key 'q' occurs twice"},
+	{"{" LORA ",\"alpha_pattern\":{\"q\\u0000\":1}}", "no JSON, or beyond a limit"},
+	{"{" LORA ",\"alpha_pattern\":{\"q\":{\"r\":1}}}", "'q' is no number"},
+	{"{" LORA ",\"alpha_pattern\":{\"q\":[1]}}", "'q' is no number"},
+	{"{" LORA ",\"lora_alpha\":[8]}", "'lora_alpha' is no number"},
+	{"{" LORA ",\"lora_alpha\":8,}", "no JSON"},
+	{"{" LORA ",\"lora_alpha\":NaN}", "no JSON"},
+	{"{" LORA ",\"lora_alpha\":0000000000000000000000000000000000000000000000000000000000000008}", "no JSON"},
+	{"{" LORA ",\"lora_alpha\":8.00000000000000000000000000000000000000000000000000000000000000}",
+		"no JSON, or beyond a limit"},
+	{"{\"peft_type\":\"LORA\\u0000\"}", "peft_type is 'LORA', and only LORA"},
+	{"{" LORA, "no JSON"},
 };
 
 static void test_refused_configs(void **state)
@@ -231,6 +245,9 @@ static void test_taken_configs(void **state)
 		"{" LORA ",\"init_lora_weights\":\"gaussian\",\"rank_pattern\":null,\"alpha_pattern\":{\"k\":99}}",
 		"{" LORA ",\"r\":99,\"alpha_pattern\":{\"z\":1,\"h\\\\.(7|8)\\\\.[a-q]\":8,\"q\":5},\"lora_alpha\":1}",
 		"{" LORA ",\"alpha_pattern\":{\".*\":8}}",
+		"{" LORA ",\"x\":{\"alpha_pattern\":{\"q\":1},\"r\":[]},\"y\":[{\"lora_alpha\":1,\"lora_alpha\":2}],"
+			 "\"lora_alpha\":8}",
+		"{" LORA ",\"alpha_pattern\":{\"z\":0.5,\".*q\":0.8e1},\"runtime\":{\"alpha_pattern\":{}}}",
 	};
 
 	(void)state;
@@ -344,6 +361,44 @@ static void test_too_many_expressions(void **state)
 	free(config);
 }
 
+/* As deep as the limit, and one level deeper. */
+static void test_nesting(void **state)
+{
+	(void)state;
+	for (int depth = JSON_DEPTH_MAX; depth <= JSON_DEPTH_MAX + 1; depth++) {
+		char config[2 * JSON_DEPTH_MAX + 100];
+		size_t length = (size_t)sprintf(config, "{" LORA ",\"lora_alpha\":8,\"x\":");
+		struct made made = good();
+		struct peft peft;
+
+		memset(config + length, '[', (size_t)depth - 1);
+		memset(config + length + depth - 1, ']', (size_t)depth - 1);
+		strcpy(config + length + 2 * (depth - 1), "}");
+		if (depth > JSON_DEPTH_MAX) {
+			refused(read_made(config, &made, &peft), "no JSON, or beyond a limit");
+		} else {
+			assert_int_equal(read_made(config, &made, &peft), 0);
+			peft_free(&peft);
+		}
+	}
+}
+
+/* Numbers have a decimal point, whatever the locale of the program has. */
+static void test_locale(void **state)
+{
+	static const char *const names[] = {"de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8", "C"};
+	struct made made = good();
+	struct peft peft;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names) && !setlocale(LC_NUMERIC, names[i]); i++)
+		;
+	assert_int_equal(read_made("{" LORA ",\"lora_alpha\":8.5}", &made, &peft), 0);
+	assert_true(fabs(peft.modules[0].scale - 4.25) < 1e-12);
+	peft_free(&peft);
+	setlocale(LC_NUMERIC, "C");
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -352,6 +407,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_mixed),
 		cmocka_unit_test(test_refused_configs),
 		cmocka_unit_test(test_taken_configs),
+		cmocka_unit_test(test_nesting),
+		cmocka_unit_test(test_locale),
 		cmocka_unit_test(test_steps),
 		cmocka_unit_test(test_refused_tensors),
 		cmocka_unit_test(test_twins),

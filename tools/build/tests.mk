@@ -48,7 +48,7 @@ $(filter-out $(COMPUTING),$(call obj,$(wildcard tests/unit/*.c tests/integration
 ifeq ($(CONFIG),fuzz)
 define fuzz_rule
 $(B)/$(1): $(B)/obj/tests/fuzz/$(1).o $(AGENT_LIB_OBJ) $(call obj,$(wildcard tests/lib/*.c)) $(B)/libtools.a $(B)/libgpool_lora.a $(B)/libgpool.a
-	$$(call say,LD,$$@)$$(CC) $$(ALL_LDFLAGS) -fsanitize=fuzzer -o $$@ $$^ $$(AGENT_LIBS) $$(LORA_LIBS) $$(CLIENT_LIBS)
+	$$(call say,LD,$$@)$$(CC) $$(ALL_LDFLAGS) -fsanitize=fuzzer -o $$@ $$^ -lcjson $$(AGENT_LIBS) $$(LORA_LIBS) $$(CLIENT_LIBS)
 endef
 $(foreach f,$(FUZZ),$(eval $(call fuzz_rule,$(f))))
 

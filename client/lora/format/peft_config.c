@@ -6,6 +6,7 @@
 #include "client/lora/format/peft_config.h"
 
 #include "client/lora/format/file_at.h"
+#include "client/lora/format/json_object.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -14,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <cjson/cJSON.h>
 #include <pcre2.h>
 
 struct peft_pattern {
@@ -24,10 +24,15 @@ struct peft_pattern {
 
 /* ---- what must not be ---- */
 
-static bool is_off(const cJSON *value)
+static bool is_off(const struct json_value *value)
 {
-	return !value || cJSON_IsNull(value) || cJSON_IsFalse(value) ||
-		((cJSON_IsArray(value) || cJSON_IsObject(value)) && !value->child);
+	return !value || value->kind == JSON_NULL || value->kind == JSON_FALSE ||
+		((value->kind == JSON_ARRAY || value->kind == JSON_OBJECT) && !value->children);
+}
+
+static bool is_text(const struct json_value *value, const char *text)
+{
+	return value && value->kind == JSON_STRING && value->bytes == strlen(text) && !strcmp(value->text, text);
 }
 
 /* Each makes of the adapter something else than A and B alone. */
@@ -48,12 +53,12 @@ static const struct {
 /* How weights were begun does not matter afterwards, but for these, which change the base weights. */
 static const char *const base_changers[] = {"pissa", "olora", "corda", "loftq"};
 
-static int begin_check(const cJSON *value, struct reason *reason)
+static int begin_check(const struct json_value *value, struct reason *reason)
 {
-	if (!cJSON_IsString(value))
+	if (!value || value->kind != JSON_STRING)
 		return 0;
 	for (size_t i = 0; i < sizeof(base_changers) / sizeof(*base_changers); i++)
-		if (strncasecmp(value->valuestring, base_changers[i], strlen(base_changers[i])) == 0)
+		if (strncasecmp(value->text, base_changers[i], strlen(base_changers[i])) == 0)
 			return refuse(reason,
 				"adapter_config.json: init_lora_weights is \"%s\", which changes the base weights; "
 				"convert it to plain LoRA",
@@ -61,34 +66,34 @@ static int begin_check(const cJSON *value, struct reason *reason)
 	return 0;
 }
 
-static int kind_check(const cJSON *root, struct reason *reason)
+static int kind_check(const struct json_object *root, struct reason *reason)
 {
-	const cJSON *type = cJSON_GetObjectItemCaseSensitive(root, "peft_type"),
-		    *bias = cJSON_GetObjectItemCaseSensitive(root, "bias");
+	const struct json_value *type = json_find(root, "peft_type"), *bias = json_find(root, "bias");
 	char name[REASON_NAME_BYTES];
 
-	if (!cJSON_IsString(type))
+	if (!type || type->kind != JSON_STRING)
 		return refuse(reason, "adapter_config.json: no peft_type");
-	if (strcmp(type->valuestring, "LORA") != 0)
-		return refuse(reason, "adapter_config.json: peft_type is '%s', and only LORA is taken",
-			refuse_name(type->valuestring, name));
+	if (!is_text(type, "LORA"))
+		return refuse(reason, "adapter_config.json: peft_type is '%s', and only LORA is supported",
+			refuse_name(type->text, name));
 	for (size_t i = 0; i < sizeof(refused) / sizeof(*refused); i++)
-		if (!is_off(cJSON_GetObjectItemCaseSensitive(root, refused[i].key)))
+		if (!is_off(json_find(root, refused[i].key)))
 			return refuse(reason, "adapter_config.json: %s: %s", refused[i].key, refused[i].why);
-	if (!is_off(bias) && !(cJSON_IsString(bias) && strcmp(bias->valuestring, "none") == 0))
+	if (!is_off(bias) && !is_text(bias, "none"))
 		return refuse(reason, "adapter_config.json: bias: it has biases; train with bias = \"none\"");
-	return begin_check(cJSON_GetObjectItemCaseSensitive(root, "init_lora_weights"), reason);
+	return begin_check(json_find(root, "init_lora_weights"), reason);
 }
 
 /* Two readers may take different ones of two. */
-static int keys_check(const cJSON *object, struct reason *reason)
+static int keys_check(const struct json_object *root, const struct json_value *first, struct reason *reason)
 {
-	const cJSON *one, *other;
 	char name[REASON_NAME_BYTES];
 
-	cJSON_ArrayForEach(one, object) for (other = one->next; other;
-					     other = other->next) if (strcmp(one->string, other->string) ==
-		0) return refuse(reason, "adapter_config.json: key '%s' comes twice", refuse_name(one->string, name));
+	for (const struct json_value *one = first; one; one = json_next(root, one))
+		for (const struct json_value *other = json_next(root, one); other; other = json_next(root, other))
+			if (!strcmp(one->key, other->key))
+				return refuse(reason, "adapter_config.json: key '%s' occurs twice",
+					refuse_name(one->key, name));
 	return 0;
 }
 
@@ -96,14 +101,14 @@ static int keys_check(const cJSON *object, struct reason *reason)
 
 enum { KEYS_MAX = 4096 };
 
-static int number_of(const cJSON *value, const char *key, bool positive, double *number, struct reason *reason)
+static int number_of(const struct json_value *value, bool positive, double *number, struct reason *reason)
 {
 	char name[REASON_NAME_BYTES];
 
-	if (!cJSON_IsNumber(value) || !isfinite(value->valuedouble) || (positive && value->valuedouble <= 0))
-		return refuse(reason, "adapter_config.json: '%s' is no %snumber", refuse_name(key, name),
+	if (value->kind != JSON_NUMBER || !isfinite(value->number) || (positive && value->number <= 0))
+		return refuse(reason, "adapter_config.json: '%s' is no %snumber", refuse_name(value->key, name),
 			positive ? "positive " : "");
-	*number = value->valuedouble;
+	*number = value->number;
 	return 0;
 }
 
@@ -126,64 +131,70 @@ static int pattern_compile(const char *key, struct peft_pattern *pattern, struct
 	return 0;
 }
 
-static int patterns_read(
-	const cJSON *root, const char *key, bool positive, struct peft_patterns *patterns, struct reason *reason)
+static int patterns_read(const struct json_object *root, const char *key, bool positive, struct peft_patterns *patterns,
+	struct reason *reason)
 {
-	const cJSON *object = cJSON_GetObjectItemCaseSensitive(root, key), *one;
-	uint32_t count = (uint32_t)cJSON_GetArraySize(object);
+	const struct json_value *object = json_find(root, key), *one;
 	int error = 0;
 
-	if (!object || cJSON_IsNull(object) || (cJSON_IsObject(object) && !count))
+	if (!object || object->kind == JSON_NULL || (object->kind == JSON_OBJECT && !object->children))
 		return 0;
-	if (!cJSON_IsObject(object) || count > PEFT_PATTERNS_MAX)
+	if (object->kind != JSON_OBJECT || object->children > PEFT_PATTERNS_MAX)
 		return refuse(reason, "adapter_config.json: %s is no object of at most %d expressions", key,
 			PEFT_PATTERNS_MAX);
-	error = keys_check(object, reason);
+	error = keys_check(root, json_child(root, object), reason);
 	if (error)
 		return error;
-	patterns->patterns = calloc(count, sizeof(*patterns->patterns));
+	patterns->patterns = calloc(object->children, sizeof(*patterns->patterns));
 	if (!patterns->patterns)
 		return -ENOMEM;
-	cJSON_ArrayForEach(one, object)
-	{
+	for (one = json_child(root, object); one && !error; one = json_next(root, one)) {
 		struct peft_pattern *pattern = &patterns->patterns[patterns->count++];
 
-		error = pattern_compile(one->string, pattern, reason);
+		error = pattern_compile(one->key, pattern, reason);
 		if (!error)
-			error = number_of(one, one->string, positive, &pattern->value, reason);
-		if (error)
-			return error;
+			error = number_of(one, positive, &pattern->value, reason);
 	}
-	return 0;
+	return error;
 }
 
-static int bool_of(const cJSON *root, const char *key, bool *value, struct reason *reason)
+static int bool_of(const struct json_object *root, const char *key, bool *value, struct reason *reason)
 {
-	const cJSON *found = cJSON_GetObjectItemCaseSensitive(root, key);
+	const struct json_value *found = json_find(root, key);
 
-	if (found && !cJSON_IsNull(found) && !cJSON_IsBool(found))
+	*value = found && found->kind == JSON_TRUE;
+	if (found && !*value && found->kind != JSON_NULL && found->kind != JSON_FALSE)
 		return refuse(reason, "adapter_config.json: %s is neither true nor false", key);
-	*value = cJSON_IsTrue(found);
 	return 0;
 }
 
-static int config_fill(const cJSON *root, struct peft_config *config, struct reason *reason)
+static uint32_t keys_count(const struct json_object *root)
 {
-	const cJSON *rank = cJSON_GetObjectItemCaseSensitive(root, "r"),
-		    *alpha = cJSON_GetObjectItemCaseSensitive(root, "lora_alpha");
+	uint32_t count = 0;
+
+	for (const struct json_value *one = root->values; one; one = json_next(root, one))
+		count++;
+	return count;
+}
+
+static int config_fill(const struct json_object *root, struct peft_config *config, struct reason *reason)
+{
+	const struct json_value *rank, *alpha;
 	int error;
 
-	if (!cJSON_IsObject(root) || cJSON_GetArraySize(root) > KEYS_MAX)
+	if (!root->is_object || (root->count && keys_count(root) > KEYS_MAX))
 		return refuse(reason, "adapter_config.json: it is no object of at most %d keys", KEYS_MAX);
-	error = keys_check(root, reason);
+	rank = json_find(root, "r");
+	alpha = json_find(root, "lora_alpha");
+	error = root->count ? keys_check(root, root->values, reason) : 0;
 	if (!error)
 		error = kind_check(root, reason);
 	/* PEFT's own defaults. */
 	config->rank = config->alpha = 8;
 	if (!error && rank)
-		error = number_of(rank, "r", true, &config->rank, reason);
+		error = number_of(rank, true, &config->rank, reason);
 	if (!error && alpha)
-		error = number_of(alpha, "lora_alpha", false, &config->alpha, reason);
+		error = number_of(alpha, false, &config->alpha, reason);
 	if (!error)
 		error = bool_of(root, "use_rslora", &config->rslora, reason);
 	if (!error)
@@ -196,22 +207,20 @@ static int config_fill(const cJSON *root, struct peft_config *config, struct rea
 int peft_config_parse(const char *text, uint64_t bytes, struct peft_config *config, struct reason *reason)
 {
 	struct peft_config made = {0};
-	const char *end = text;
-	cJSON *root;
+	struct json_object root;
+	size_t at;
 	int error;
 
 	if (bytes > PEFT_CONFIG_BYTES_MAX)
 		return refuse(reason, "adapter_config.json: %" PRIu64 " bytes, more than the limit of %d", bytes,
 			PEFT_CONFIG_BYTES_MAX);
-	root = cJSON_ParseWithLengthOpts(text, bytes, &end, false);
-	while (root && end < text + bytes && memchr(" \t\r\n", *end, 4))
-		end++;
-	if (!root || end != text + bytes) {
-		cJSON_Delete(root);
-		return refuse(reason, "adapter_config.json: no JSON at byte %td", end - text);
-	}
-	error = config_fill(root, &made, reason);
-	cJSON_Delete(root);
+	error = json_object_parse(text, bytes, &root, &at);
+	if (error == -EINVAL)
+		return refuse(reason, "adapter_config.json: no JSON, or beyond a limit, at byte %zu", at);
+	if (error)
+		return error;
+	error = config_fill(&root, &made, reason);
+	json_object_free(&root);
 	if (error)
 		peft_config_free(&made);
 	else
