@@ -246,7 +246,7 @@ static void test_taken_configs(void **state)
 		"{" LORA ",\"r\":99,\"alpha_pattern\":{\"z\":1,\"h\\\\.(7|8)\\\\.[a-q]\":8,\"q\":5},\"lora_alpha\":1}",
 		"{" LORA ",\"alpha_pattern\":{\".*\":8}}",
 		"{" LORA ",\"x\":{\"alpha_pattern\":{\"q\":1},\"r\":[]},\"y\":[{\"lora_alpha\":1,\"lora_alpha\":2}],"
-			 "\"lora_alpha\":8}",
+		"\"lora_alpha\":8}",
 		"{" LORA ",\"alpha_pattern\":{\"z\":0.5,\".*q\":0.8e1},\"runtime\":{\"alpha_pattern\":{}}}",
 	};
 
@@ -334,7 +334,7 @@ static void test_twins(void **state)
 	(void)state;
 	add(&made, "h.07.q.lora_A.weight", "F16", "2,8", 32);
 	add(&made, "h.07.q.lora_B.weight", "F16", "8,2", 32);
-	refused(read_made("{" LORA "}", &made, &peft), "comes twice");
+	refused(read_made("{" LORA "}", &made, &peft), "occurs twice");
 }
 
 static void test_empty(void **state)

@@ -83,7 +83,7 @@ int adapter_unchanged(const struct adapter *adapter, const struct lora_files *fi
 	return error;
 }
 
-/* The source is taken before the headers are read: what is read afterwards is of it, or found to have changed. */
+/* The source is determined before the headers are read, so that a later change of the files is detected. */
 int adapter_files(struct adapter *adapter, struct lora_files *files, struct reason *reason)
 {
 	int error = files->open ? 0 : files_open(adapter, files->fds, reason);
@@ -114,7 +114,7 @@ static struct lora_stamp stamp_of(const struct stat *status)
 		ns_of(status->st_ctim)};
 }
 
-/* Of what stands at these paths now. */
+/* Read the stamps of the files that these paths have now. */
 static int stamps_take(const struct adapter *adapter, struct lora_stamp stamps[2], struct reason *reason)
 {
 	for (int i = 0; i < 2; i++) {
@@ -149,7 +149,7 @@ void adapter_unref(struct adapter *adapter)
 		adapter_free(adapter);
 }
 
-/* What is in the headers, and which files these are. */
+/* Read the headers, and identify the files. */
 static int adapter_read(struct adapter *adapter, struct reason *reason)
 {
 	struct lora_files files = {.open = false};
@@ -203,8 +203,9 @@ static void names_make(const struct gpool_lora *lora, struct adapter *adapter)
 	struct {
 		struct cold_source source;
 		uint64_t element, page_bytes, int8, salt[2];
-		uint64_t domain;              /* another one's objects cannot be opened, and are in nobody's way */
-		char tenant[POOL_NAME_BYTES]; /* where only its engines share */
+		/* objects of other domains cannot be opened, and may have the same names */
+		uint64_t domain;
+		char tenant[POOL_NAME_BYTES]; /* if only engines of the tenant share the object */
 	} identity;
 	char text[LORA_HASH_BYTES];
 	XXH128_hash_t hash;
@@ -220,7 +221,7 @@ static void names_make(const struct gpool_lora *lora, struct adapter *adapter)
 		memcpy(identity.tenant, pool_tenant_name(lora->pool), sizeof(identity.tenant));
 	hash = XXH3_128bits(&identity, sizeof(identity));
 	snprintf(text, sizeof(text), "%016llx%016llx", (unsigned long long)hash.high64, (unsigned long long)hash.low64);
-	/* By a name that ends with a tenant the agent lets that tenant alone publish. */
+	/* If a name ends with a tenant, the agent permits only this tenant to publish it. */
 	snprintf(adapter->key, sizeof(adapter->key), LORA_PREFIX "%s%s%s", text, identity.tenant[0] ? "@" : "",
 		identity.tenant);
 	snprintf(adapter->warm_name, sizeof(adapter->warm_name), LORA_WARM_PREFIX "%s",
@@ -228,7 +229,7 @@ static void names_make(const struct gpool_lora *lora, struct adapter *adapter)
 	snprintf(adapter->file_name, sizeof(adapter->file_name), "%s" LORA_COLD_SUFFIX, text);
 }
 
-/* Under the lock. Of two that have read the same at once the first one's layout stays. */
+/* Under the lock. If two threads have read the headers at the same time, the layout of the first is kept. */
 static void known_set(struct gpool_lora *lora, struct adapter *adapter, struct adapter_layout *layout,
 	const struct lora_stamp stamps[2])
 {

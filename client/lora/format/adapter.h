@@ -1,8 +1,8 @@
 /*
- * adapter.h - one adapter: where its files are, and what is known of them. Internal to client/lora.
+ * adapter.h - the files of an adapter, and the data that is derived from them. Internal to client/lora.
  *
- * Reading and packing headers takes longer than bringing the weights from host memory. So what the first load has found
- * out stays, and holds for as long as the files are the same by what stat(2) says.
+ * Reading and packing headers takes longer than copying the weights from host memory. Therefore the results of the
+ * first load are kept, and are valid while stat(2) reports that the files have not changed.
  */
 #ifndef GPOOL_CLIENT_LORA_ADAPTER_H
 #define GPOOL_CLIENT_LORA_ADAPTER_H
@@ -18,10 +18,10 @@ struct gpool_lora;
 
 enum { LORA_NAME_BYTES = 128, LORA_HASH_BYTES = 33, LORA_KEY_BYTES = 8 + LORA_HASH_BYTES + POOL_NAME_BYTES };
 
-/* How names of kept files end; those of objects are in shm/object_names.h. */
+/* Suffix of the names of cold files; names of objects are in shm/object_names.h. */
 #define LORA_COLD_SUFFIX ".cold"
 
-/* A file by its path, and whether it is the one of before. */
+/* Identifies a file and its version. */
 struct lora_stamp {
 	uint64_t device, inode, bytes;
 	int64_t mtime_ns, ctime_ns;
@@ -34,14 +34,14 @@ struct adapter {
 	struct cold_source source;
 	uint32_t rank_max, modules, layers;
 	/* ---- */
-	struct lora_stamp stamps[2]; /* when it was last found unchanged: adapter_config.json, the weights */
-	bool known, form_known;      /* from then on, what follows stays */
+	struct lora_stamp stamps[2]; /* of the last check: adapter_config.json, the weights */
+	bool known, form_known;      /* once set, the fields below do not change */
 	struct adapter_layout layout;
 	char key[LORA_KEY_BYTES], warm_name[LORA_KEY_BYTES], file_name[LORA_HASH_BYTES + 16];
-	enum cold_form form; /* of its pages: int8 where it may be */
+	enum cold_form form; /* of its pages: int8 if the loss permits it */
 };
 
-/* Its files, when they are needed: one thread's, zero at first. */
+/* The open files of an adapter, used by one thread; initially zero. */
 struct lora_files {
 	bool open;
 	int fds[2];
@@ -49,39 +49,42 @@ struct lora_files {
 };
 
 /*
- * adapter_create() - reads headers. Return: 0; or what open(2) says, -EINVAL, -EIO, -ENOMEM, with a reason.
- * adapter_unref() under the lock.
+ * adapter_create() - Read the headers of an adapter. Return: 0; or as open(2), -EINVAL, -EIO, -ENOMEM, with a reason.
+ * adapter_unref() - Drop a reference; under the lock.
  */
 int adapter_create(const char *name, const char *folder, struct adapter **adapter, struct reason *reason);
 void adapter_unref(struct adapter *adapter);
 
 /*
- * adapter_know() - its files are those that were registered, and layout and names are known. Return: 0; what open(2)
- * says, -EINVAL, -EIO, -ENOMEM, with a reason. Cost: two system calls, the first time some hundred microseconds.
+ * adapter_know() - Check that the files have not changed since they were registered, and derive layout and names.
+ * Return: 0; or as open(2), -EINVAL, -EIO, -ENOMEM, with a reason. Cost: two system calls; the first time some hundred
+ * us.
  */
 int adapter_know(struct gpool_lora *lora, struct adapter *adapter, struct lora_files *files, struct reason *reason);
-/* adapter_files() - open, the same, and their headers read: as above. */
+/* adapter_files() - Open the files, check them, and read their headers. Return: as adapter_know(). */
 int adapter_files(struct adapter *adapter, struct lora_files *files, struct reason *reason);
-/* adapter_unchanged() - files that are open still are those that were registered: 0, -EINVAL, -EIO, -ENOMEM. */
+/*
+ * adapter_unchanged() - Check that open files have not changed since they were registered. Return: 0, -EINVAL, -EIO,
+ * -ENOMEM.
+ */
 int adapter_unchanged(const struct adapter *adapter, const struct lora_files *files, struct reason *reason);
 void files_close(struct lora_files *files);
 
 /*
- * adapter_form() - in which form its pages are kept and expanded from is known. It is measured once, where int8 is
- * asked for, because who finds its key is promised the same bits, whatever they come from. Return: 0, or what
- * int8_loss_measure() says.
+ * adapter_form() - Decide the form of the pages. If int8 is requested, the loss is measured once, because all objects
+ * of a key must have the same bits, whatever their source. Return: 0, or as int8_loss_measure().
  */
 int adapter_form(
 	struct gpool_lora *lora, struct adapter *adapter, const struct convert *convert, struct reason *reason);
 /*
- * adapter_page() - an image out of convert_page() becomes what engines get. form: receives its form,
- * [cold_page_bytes()]; NULL where it is COLD_PLAIN and nobody wants it.
+ * adapter_page() - Round an image of convert_page() as the form requires. form: receives the form, [cold_page_bytes()];
+ * may be NULL if it is COLD_PLAIN.
  */
 void adapter_page(const struct adapter *adapter, uint32_t page, void *image, void *form);
 
 /*
- * adapter_cold() - its kept file, open; -ENOENT: there is none, or one of something else; or what cold_open() says.
- * adapter_cold_end()
+ * adapter_cold() - Open the cold file of an adapter. Return: 0; -ENOENT: no cold file, or one of other files; or as
+ * cold_open(). adapter_cold_end() - Close it.
  */
 int adapter_cold(
 	const struct gpool_lora *lora, const struct adapter *adapter, struct cold_file *file, struct reason *reason);

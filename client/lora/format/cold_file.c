@@ -1,5 +1,5 @@
 /*
- * cold_file.c - the sizes of what is in a cold file, and its reader.
+ * cold_file.c - read cold files, and compute the sizes of their parts.
  */
 #include "client/lora/format/cold_file.h"
 
@@ -16,8 +16,8 @@
 #include "shm/checksum.h"
 
 /*
- * Rows that are expanded before their checksum goes on: 64 KiB, which are in a cache of the core then. Measured, of 16
- * MB by two threads: 0.80 ms, and 1.0 a page of 2 MiB at a time.
+ * Rows that are expanded before they are added to the checksum: 64 KiB, which fit in a cache of the core. Measured for
+ * 16 MB by two threads: 0.80 ms, and 1.0 ms with 2 MiB at a time.
  */
 enum { EXPAND_ROWS = 256 };
 
@@ -53,7 +53,7 @@ static bool header_holds(const struct cold_header *header)
 		header->head_bytes == cold_align(bytes) && header->head_bytes <= header->file_bytes;
 }
 
-/* What can be said before the rest of the head is read. */
+/* Check the header, before the rest of the head is read. */
 static int header_check(const struct cold_header *header, uint64_t file_bytes, struct reason *reason)
 {
 	if (header->magic != COLD_MAGIC)
@@ -80,7 +80,7 @@ static bool checksum_holds(struct cold_header *header)
 	return found == checksum;
 }
 
-/* They share out the pages, and the file behind the head. */
+/* Check that the groups contain each page once, and cover the file behind the head. */
 static bool groups_hold(const struct cold_file *file)
 {
 	const struct cold_header *header = file->header;
@@ -104,7 +104,7 @@ static bool groups_hold(const struct cold_file *file)
 	return page == header->pages && offset == header->file_bytes;
 }
 
-/* The parts of the head, each checked. */
+/* Find and check the parts of the head. */
 static int head_check(struct cold_header *header, struct cold_file *file, struct reason *reason)
 {
 	int error;

@@ -1,5 +1,5 @@
 /*
- * cold_file_write.c - makes a cold file: form, groups, compression, and the head when all of that is known.
+ * cold_file_write.c - write a cold file: its groups, and then its head.
  */
 #include "client/lora/format/cold_file.h"
 
@@ -20,11 +20,11 @@
 #include "shm/checksum.h"
 
 enum {
-	LEVEL = 3, /* zstd's default. Higher ones gain next to nothing on weights */
+	LEVEL = 3, /* zstd's default; weights compress hardly better with higher levels */
 	/*
-	 * Compression has to take off one part in so many. Chosen: a core undoes 1 to 2 GB/s, which is what a disk
-	 * reads, so less than that takes longer than it saves. Normal bf16 gets smaller by a quarter, and took three
-	 * times as long to load.
+	 * Compression must save at least a third. Chosen: a core decompresses 1 to 2 GB/s, as fast as a disk reads, so
+	 * a smaller gain costs more time than it saves. Weights in bf16 shrink by a quarter, and took three times as
+	 * long to load.
 	 */
 	GAIN_MIN = 3,
 };
@@ -55,7 +55,7 @@ static void source_of_file(const struct stat *status, struct cold_source *source
 	source->mtime_ns = status->st_mtim.tv_sec * INT64_C(1000000000) + status->st_mtim.tv_nsec;
 }
 
-/* What the source is a hash of, and nothing of what is in it. */
+/* Read the bytes that the source is a hash of, without interpreting them. */
 static int sizes_of(
 	int config_fd, int weights_fd, uint64_t *config_bytes, uint64_t *header_bytes, struct reason *reason)
 {
@@ -98,7 +98,7 @@ int cold_source_of(int config_fd, int weights_fd, struct cold_source *source, st
 	return error;
 }
 
-/* The weights are still those that the source was taken of. */
+/* Check that the weights have not changed since the source was determined. */
 static int source_check(const struct convert *convert, const struct cold_source *source, struct reason *reason)
 {
 	struct cold_source now = *source;
@@ -118,14 +118,14 @@ struct writer {
 	const struct adapter_layout *layout;
 	int fd;
 	bool compress;
-	struct cold_header *head; /* all of it */
+	struct cold_header *head; /* the complete head */
 	struct cold_group *groups;
 	uint64_t *checksums;
 	uint8_t *image, *pages, *packed; /* a page; a group, and zeros behind it; a group compressed */
 	uint64_t pages_room, packed_room;
 };
 
-/* How many pages the group from `page` on has: to the last that the next layer needs, and not too many. */
+/* Return the number of pages of the group that begins with `page`: those of the next layer, up to the limit. */
 static uint32_t group_pages(const struct adapter_layout *layout, uint32_t page)
 {
 	uint32_t most = COLD_GROUP_IMAGE_MAX / layout->header->page_bytes, layer = 0;
@@ -144,7 +144,7 @@ static uint32_t groups_count(const struct adapter_layout *layout)
 	return count;
 }
 
-/* The page's form at `form`, and the checksum of what comes out of it. */
+/* Make the form of a page, and the checksum of its expanded image. */
 static int page_make(struct writer *writer, uint32_t page, uint8_t *form, struct reason *reason)
 {
 	const struct adapter_layout_header *header = writer->layout->header;
@@ -163,7 +163,7 @@ static int page_make(struct writer *writer, uint32_t page, uint8_t *form, struct
 	return 0;
 }
 
-/* The group's bytes as they shall stand in the file: *from, cold_align(group->bytes) of them. */
+/* Make the stored bytes of a group. from: receives their address; cold_align(group->bytes) of them. */
 static int group_pack(struct writer *writer, struct cold_group *group, const uint8_t **from)
 {
 	uint64_t whole = group->bytes;
@@ -176,7 +176,7 @@ static int group_pack(struct writer *writer, struct cold_group *group, const uin
 	if (ZSTD_isError(packed))
 		return -ENOMEM;
 	if (group->first_page == 0 && cold_align(packed) > whole - whole / GAIN_MIN)
-		writer->compress = false; /* the others are like it */
+		writer->compress = false; /* the other groups are similar */
 	if (!writer->compress || cold_align(packed) >= cold_align(whole))
 		return 0;
 	memset(writer->packed + packed, 0, cold_align(packed) - packed);
@@ -295,7 +295,7 @@ static int form_choose(struct writer *writer, bool int8, struct reason *reason)
 	return 0;
 }
 
-/* The head comes last, so a file without an end has none. */
+/* The head is written last, so an incomplete file has none. */
 static int file_write(struct writer *writer, const struct cold_source *source, struct reason *reason)
 {
 	int error = groups_write(writer, reason);

@@ -1,5 +1,5 @@
 /*
- * convert.c - reads pieces of matrices, converts their elements, and puts them into tiles.
+ * convert.c - read pieces of matrices, convert their elements, and write them to tiles.
  */
 #include "client/lora/format/convert.h"
 
@@ -34,7 +34,7 @@ static float element_read(const void *source, uint64_t index, enum safetensors_t
 	return row[0];
 }
 
-/* Elements of a piece, from number `index` on. Whether all are finite. */
+/* Convert elements of a piece from number `index` on. Return: false if one is not finite. */
 static bool elements_convert(
 	const struct convert *convert, enum safetensors_type type, uint64_t index, uint64_t count, uint16_t *to)
 {
@@ -49,7 +49,7 @@ static bool elements_convert(
 struct part {
 	const struct peft_module *module;
 	const struct peft_matrix *matrix;
-	uint32_t column, columns; /* the first, and how many; of B a column is an output */
+	uint32_t column, columns; /* the first, and their number; a column of B is an output */
 	uint64_t count;           /* of elements */
 };
 
@@ -66,7 +66,7 @@ static struct part part_of(const struct convert *convert, const struct convert_p
 	return part;
 }
 
-/* B is [out][rank] in the file, so a piece lies in one place; A is [rank][in], and a piece has a part of each row. */
+/* B is [out][rank] in the file, so a piece is contiguous; A is [rank][in], so a piece is a part of each row. */
 static int part_read(const struct convert *convert, const struct convert_piece *piece, const struct part *part)
 {
 	const uint32_t bytes = safetensors_type_bytes(part->matrix->type), in = part->module->in;
@@ -84,7 +84,7 @@ static int part_read(const struct convert *convert, const struct convert_piece *
 	return error;
 }
 
-/* Says which is the first that is not finite. */
+/* Report the first element that is not finite. */
 static int weight_refuse(const struct convert *convert, const struct convert_piece *piece, const struct part *part,
 	struct reason *reason)
 {
@@ -108,7 +108,7 @@ static int weight_refuse(const struct convert *convert, const struct convert_pie
 		element == ADAPTER_F16 ? "; it needs bf16" : "");
 }
 
-/* Of A, [rank][columns] of the piece: rows of a tile are parts of its rows. */
+/* Convert a piece of A, [rank][columns]: rows of a tile are parts of its rows. */
 static bool tile_of_a(const struct convert *convert, const struct part *part, uint32_t index, uint16_t *tile)
 {
 	uint32_t begin = index * ADAPTER_TILE_COLUMNS, left = part->columns - begin;
@@ -123,7 +123,7 @@ static bool tile_of_a(const struct convert *convert, const struct part *part, ui
 	return finite;
 }
 
-/* Of B, [columns][rank]: a tile lies in one place there, and is turned. */
+/* Convert a piece of B, [columns][rank]: a tile is contiguous in the file, and is transposed. */
 static bool tile_of_b(const struct convert *convert, const struct part *part, uint32_t index, uint16_t *tile)
 {
 	uint32_t begin = index * ADAPTER_TILE_COLUMNS, left = part->columns - begin, rank = part->module->rank;
@@ -232,7 +232,7 @@ void convert_close(struct convert *convert)
 	*convert = (struct convert){0};
 }
 
-/* The first piece of that page, or of a later one. */
+/* Return the index of the first piece of a page, or of a later page. */
 static uint32_t page_begin(const struct convert *convert, uint32_t page)
 {
 	uint32_t low = 0, high = convert->piece_count;

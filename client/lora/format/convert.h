@@ -1,9 +1,9 @@
 /*
- * convert.h - weights out of the safetensors file, as images of an adapter's pages.
+ * convert.h - convert weights of a safetensors file to images of an adapter's pages.
  *
- * Any page can be made by itself, in any order; in order the file is read about once. What is no number, or not one in
- * the layout's element, is refused with its place: an adapter that overflows would be nonsense for every request that
- * uses it.
+ * Pages can be made one by one, in any order; in ascending order the file is read about once. A weight that is not a
+ * number, or that overflows in the layout's element, is refused with its position, because it would make every result
+ * of the adapter useless.
  */
 #ifndef GPOOL_CLIENT_LORA_CONVERT_H
 #define GPOOL_CLIENT_LORA_CONVERT_H
@@ -26,29 +26,30 @@ struct convert {
 	int fd;
 	struct convert_piece *pieces; /* [piece_count], by place */
 	uint32_t piece_count;
-	void *source; /* of one piece, as it stands in the file: at most two pages */
+	void *source; /* of one piece, as stored in the file: at most two pages */
 	const struct element_rows *rows;
 };
 
 /*
- * convert_open() - peft and layout (of pack_make() with the same peft) and fd, of the file of weights, have to stay
- * until convert_close().
- * Return: 0; -EINVAL, with a reason: the file has another size than peft says; -EIO; -ENOMEM.
+ * convert_open() - Prepare the conversion. peft, layout (of pack_make() with the same peft) and fd, of the file of
+ * weights, must stay valid until convert_close().
+ * Return: 0; -EINVAL, with a reason: the size of the file has changed; -EIO; -ENOMEM.
  */
 int convert_open(const struct peft *peft, const struct adapter_layout *layout, int fd, struct convert *convert,
 	struct reason *reason);
 void convert_close(struct convert *convert);
 
 /*
- * convert_page() - image: [page_bytes] receives the page: tiles in the layout's element, zeros where none is. Return:
- * 0; -EINVAL, with a reason: a weight is infinite, no number, or too large for fp16; -EIO. The image is undefined then.
+ * convert_page() - Make the image of a page: tiles in the layout's element, and zeros between them. image:
+ * [page_bytes].
+ * Return: 0; -EINVAL, with a reason: a weight is infinite, not a number, or too large for fp16; -EIO. After an error
+ * the image is undefined.
  */
 int convert_page(const struct convert *convert, uint32_t page, void *image, struct reason *reason);
 
 /*
- * convert_tiles() - the same for `tiles` tiles of one matrix from `tile` on, wherever they lie; no more than fit a
- * page. to: [tiles] tiles.
- * Errors as above.
+ * convert_tiles() - Convert `tiles` tiles of one matrix from `tile` on, at most a page of them. to: [tiles] tiles.
+ * Return: as convert_page().
  */
 int convert_tiles(const struct convert *convert, const struct convert_piece *piece, void *to, struct reason *reason);
 

@@ -1,5 +1,5 @@
 /*
- * file_at.c - loops around pread() and pwrite().
+ * file_at.c - see file_at.h.
  */
 #include "client/lora/format/file_at.h"
 

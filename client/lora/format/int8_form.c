@@ -1,5 +1,5 @@
 /*
- * int8_form.c - the form, and the measurement of what it loses.
+ * int8_form.c - make and expand forms in int8, and measure their loss.
  */
 #include "client/lora/format/int8_form.h"
 
@@ -38,9 +38,9 @@ void int8_form_expand(const void *form, uint32_t rows, enum adapter_element elem
 /* ---- what is lost ---- */
 
 /*
- * Vectors x, some at a time. What is measured varies with ranks times vectors, so low ranks take more of them: with 128
- * it is within a tenth of what very many would give. Of a single x rank 1 may see next to nothing, and would seem to
- * lose all.
+ * Number of random vectors x, and of those that are computed at a time. The variance of the result depends on rank
+ * times vectors, so low ranks need more of them: with 128 the result is within a tenth of the limit. With a single x,
+ * the output of rank 1 may be close to zero, and the relative error large.
  */
 enum { INPUTS = 8, RANK_ENOUGH = 16 };
 
@@ -49,10 +49,10 @@ static uint32_t batches_of(uint32_t rank)
 	return rank < RANK_ENOUGH ? RANK_ENOUGH / rank : 1;
 }
 
-/* Becomes a part of its caller, in that one's kind of code. */
+/* Inlined, so that it is compiled for the instruction set of its caller. */
 #define EACH __attribute__((always_inline)) static inline
 
-/* One number for each input: a vector for the compiler, as inputs have no order in which they must be added. */
+/* One sum for each input, so that the compiler can use vectors without changing the order of additions. */
 typedef float lanes __attribute__((vector_size(INPUTS * sizeof(float)), aligned(16)));
 
 struct measure {
@@ -68,7 +68,7 @@ struct measure {
 	double output_squares, output_errors;
 };
 
-/* -1 to 1, the same for each column of each module. */
+/* A random value from -1 to 1, the same for a column in all modules. */
 EACH float input_of(uint32_t column, uint32_t input)
 {
 	uint64_t bits = ((uint64_t)input << 32 | column) * UINT64_C(0x9e3779b97f4a7c15);
@@ -77,7 +77,7 @@ EACH float input_of(uint32_t column, uint32_t input)
 	return (float)(int32_t)(bits >> 32) * 0x1p-31f;
 }
 
-/* In two sums, as each addition waits for the one before. */
+/* In two sums, because each addition depends on the previous one. */
 EACH void products_add(lanes *sums, const float *row, const lanes *x)
 {
 	lanes even = *sums, odd = {0};
@@ -118,7 +118,7 @@ EACH void squares_add(struct measure *measure, uint32_t is_b, const float *row, 
 	measure->errors[is_b] += lanes_sum(&errors);
 }
 
-/* A tile of A: adds to A x. */
+/* Add the products of a tile of A to A x. */
 EACH void tile_of_a(struct measure *measure, const uint16_t *tile, const uint16_t *form_tile, uint32_t rank,
 	uint32_t column, uint32_t batch)
 {
@@ -140,7 +140,7 @@ EACH void tile_of_a(struct measure *measure, const uint16_t *tile, const uint16_
 	}
 }
 
-/* A tile of B: its outputs, and their errors. */
+/* Compute the outputs of a tile of B, and their errors. */
 EACH void tile_of_b(
 	struct measure *measure, const uint16_t *tile, const uint16_t *form_tile, uint32_t rank, uint32_t batch)
 {
@@ -168,7 +168,7 @@ EACH void tile_of_b(
 		}
 }
 
-/* Some tiles of a matrix, the first of which is number `first`. */
+/* Process tiles of a matrix, from number `first` on. */
 EACH void tiles_measure_plain(struct measure *measure, uint32_t rank, uint32_t is_b, uint32_t first, uint32_t tiles)
 {
 	for (uint32_t i = 0; i < tiles; i++) {
@@ -185,7 +185,7 @@ EACH void tiles_measure_plain(struct measure *measure, uint32_t rank, uint32_t i
 }
 
 #ifdef __x86_64__
-/* Eight inputs are one vector. The sums are the same. */
+/* The same for AVX: eight inputs are one vector. The sums are the same. */
 __attribute__((target("avx2"))) static void tiles_measure_avx2(
 	struct measure *measure, uint32_t rank, uint32_t is_b, uint32_t first, uint32_t tiles)
 {
@@ -226,7 +226,7 @@ static int matrix_measure(struct measure *measure, uint32_t index, uint32_t is_b
 	return 0;
 }
 
-/* error / value, of squares; nothing of nothing is nothing. */
+/* Return the root of error / value; 0 for 0 / 0. */
 static double ratio(double errors, double squares)
 {
 	double quotient = errors == 0 ? 0 : sqrt(errors / squares);

@@ -26,7 +26,7 @@ struct parse {
 
 /* ---- values ---- */
 
-/* Members of the object, and of objects in it. */
+/* Check whether the current value is a member of the object, or of an object in it. */
 static bool is_stored(const struct parse *parse)
 {
 	if (!parse->object->is_object || !parse->depth || parse->depth > DEPTH_STORED)
@@ -44,7 +44,7 @@ static const char *string_add(struct parse *parse, const unsigned char *text, si
 	return added;
 }
 
-/* The value of the last key, or NULL if it is not stored. */
+/* Set the kind of the value of the last key. Return: the value, or NULL if it is not stored. */
 static struct json_value *value_set(struct parse *parse, enum json_kind kind)
 {
 	struct json_object *object = parse->object;

@@ -2,7 +2,7 @@
  * json_object.h - read an object of JSON whose members are values, or objects of values. Internal to client/lora.
  *
  * It is for small files from untrusted sources. Members of the object and of objects in it are stored, in the order of
- * the file. What is nested deeper, and elements of arrays, are checked and counted, but not stored. Limits: depth
+ * the file. Deeper values, and elements of arrays, are checked and counted, but not stored. Limits: depth
  * JSON_DEPTH_MAX; numbers of JSON_NUMBER_BYTES_MAX characters; strings are UTF-8; no key contains a zero byte. Keys may
  * occur twice: callers compare them.
  */

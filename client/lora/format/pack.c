@@ -1,5 +1,5 @@
 /*
- * pack.c - tiles into pages, and the layout that says where.
+ * pack.c - assign tiles to pages, and make the layout.
  */
 #include "client/lora/format/pack.h"
 
@@ -13,10 +13,10 @@ static_assert((int)PEFT_NO_LAYER == (int)ADAPTER_NO_LAYER && (int)PEFT_RANK_MAX 
 		(int)PEFT_MODULES_MAX == (int)ADAPTER_MODULES_MAX,
 	"what is read can be packed");
 
-/* Ends of pages that are kept in mind. Chosen: more than a layer has, so that few of them are forgotten. */
+/* Number of gaps at ends of pages that are remembered. Chosen: more than a layer leaves. */
 enum { GAPS_MAX = 64 };
 
-/* A matrix on its way to its places. */
+/* A matrix that is being assigned. */
 struct item {
 	uint32_t module;
 	uint32_t is_b;
@@ -25,10 +25,10 @@ struct item {
 
 struct plan {
 	uint32_t page_bytes;
-	uint32_t page, at; /* where the next tile would lie; at page_bytes a new page begins */
+	uint32_t page, at; /* position of the next tile; page_bytes: in a new page */
 	struct adapter_run gaps[GAPS_MAX];
 	uint32_t gap_count;
-	struct adapter_run *runs; /* in the order in which they were placed */
+	struct adapter_run *runs; /* in the order in which they were assigned */
 	uint32_t run_count, run_room;
 	struct adapter_matrix (*matrices)[2]; /* of each module: A and B */
 	struct adapter_layer *layers;
@@ -45,7 +45,7 @@ static uint32_t gap_bytes(const struct plan *plan, const struct adapter_run *gap
 	return plan->page_bytes - gap->offset;
 }
 
-/* What is left of a page. When there are too many, the smallest is forgotten. */
+/* Remember the rest of a page. If there are too many, the smallest is dropped. */
 static void gap_add(struct plan *plan, uint32_t page, uint32_t offset)
 {
 	struct adapter_run *least = plan->gaps;
@@ -63,7 +63,7 @@ static void gap_add(struct plan *plan, uint32_t page, uint32_t offset)
 		*least = (struct adapter_run){page, offset};
 }
 
-/* The one of which least remains, or NULL. */
+/* Return the gap of which the smallest rest remains, or NULL. */
 static struct adapter_run *gap_find(struct plan *plan, const struct item *item)
 {
 	struct adapter_run *best = NULL;
@@ -96,7 +96,7 @@ static int run_add(struct plan *plan, struct adapter_run run)
 	return 0;
 }
 
-/* So many of `tiles` as a gap takes, or as the open page does. Returns how many, or -ENOMEM. */
+/* Assign as many of `tiles` as fit in a gap, or in the open page. Return: their number, or -ENOMEM. */
 static int64_t gap_take(struct plan *plan, struct adapter_run *gap, const struct item *item, uint32_t tiles)
 {
 	uint32_t most = gap_bytes(plan, gap) / item->tile_bytes, some = tiles < most ? tiles : most;
@@ -125,8 +125,9 @@ static int64_t page_take(struct plan *plan, const struct item *item, uint32_t ti
 }
 
 /*
- * The gap that is to take a part of the matrix, or NULL. Runs behind the head are equal but for the last: so beside the
- * gap's there may be two of any length, one in the open page and one in the next, and no whole pages between.
+ * Return the gap for a part of the matrix, or NULL. All runs behind the head have the same length except the last. So
+ * besides the run in the gap there may be two of any length, in the open page and in the next one, without complete
+ * pages between.
  */
 static struct adapter_run *gap_for(struct plan *plan, const struct item *item)
 {
@@ -156,7 +157,7 @@ static int item_place(struct plan *plan, const struct item *item)
 			matrix->head_tiles = (uint32_t)some;
 		else if (runs == 1)
 			matrix->run_tiles = (uint32_t)some;
-		else if (some > before) { /* with a gap alone: of the two others the longer one has to come first */
+		else if (some > before) { /* needs a gap: the longer one of the other two runs must be first */
 			struct adapter_run shorter = plan->runs[plan->run_count - 2];
 
 			plan->runs[plan->run_count - 2] = plan->runs[plan->run_count - 1];
@@ -181,7 +182,7 @@ static int by_tile(const void *a, const void *b)
 	return (x->is_b > y->is_b) - (x->is_b < y->is_b);
 }
 
-/* The modules from first on that are of one layer. */
+/* Return the end of the modules of one layer, from `first` on. */
 static int layer_place(struct plan *plan, const struct peft *peft, uint32_t first, struct item *items)
 {
 	struct adapter_layer *layer = &plan->layers[plan->layer_count++];
@@ -225,7 +226,7 @@ static int by_text(const void *a, const void *b)
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Each once, sorted. */
+/* Collect the targets, sorted, each once. */
 static void targets_collect(struct plan *plan, const struct peft *peft)
 {
 	for (uint32_t i = 0; i < peft->count; i++)
@@ -245,7 +246,7 @@ static uint32_t target_index(const struct plan *plan, const char *name)
 	return (uint32_t)(found - plan->targets);
 }
 
-/* Runs of a matrix to the place where they belong in the layout. */
+/* Copy the runs of a matrix to their position in the layout. */
 static struct adapter_matrix matrix_write(
 	const struct plan *plan, struct adapter_matrix matrix, uint32_t tiles, struct adapter_run *runs, uint32_t *next)
 {

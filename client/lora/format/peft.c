@@ -1,5 +1,5 @@
 /*
- * peft.c - adapters out of PEFT's two files.
+ * peft.c - read the headers of an adapter's two files.
  */
 #include "client/lora/format/peft.h"
 
@@ -23,7 +23,7 @@ static bool ends_with(const char *name, const char *end)
 	return length > end_length && strcmp(name + length - end_length, end) == 0;
 }
 
-/* What a tensor that is neither A nor B says that this is. */
+/* Tensors other than A and B, and what they are part of. */
 static int stranger_refuse(const char *name, struct reason *reason)
 {
 	static const struct {
@@ -105,8 +105,8 @@ static int scale_set(
 }
 
 /*
- * The layer is the first part of the path that is a number; the target has a star in its place. target: as long as
- * path, and one more.
+ * Split a path into layer and target. The layer is the first component of the path that is a number; in the target it
+ * is replaced by a star. target: has room for the length of the path + 1.
  */
 static int layer_set(struct peft_module *module, char *target, struct reason *reason)
 {
@@ -146,18 +146,18 @@ static int by_layer(const void *a, const void *b)
 	return strcmp(x->target, y->target);
 }
 
-/* "00" and "0" are different paths of one place. */
+/* "00" and "0" in different paths are the same layer. */
 static int twins_check(const struct peft *peft, struct reason *reason)
 {
 	char name[REASON_NAME_BYTES];
 
 	for (uint32_t i = 1; i < peft->count; i++)
 		if (by_layer(&peft->modules[i - 1], &peft->modules[i]) == 0)
-			return refuse(reason, "module '%s': comes twice", refuse_name(peft->modules[i].path, name));
+			return refuse(reason, "module '%s': occurs twice", refuse_name(peft->modules[i].path, name));
 	return 0;
 }
 
-/* The module that this A belongs to. names: where its path and target are put. */
+/* Add the module of a matrix A. names: receives its path and target. */
 static int module_add(struct peft *peft, const struct safetensors *file, const struct safetensors_tensor *a,
 	char **names, const struct peft_config *config, struct reason *reason)
 {
@@ -194,7 +194,7 @@ static int module_add(struct peft *peft, const struct safetensors *file, const s
 	return 0;
 }
 
-/* How many modules there are, and how long their names; or what else is in the file. */
+/* Count the modules and the bytes of their names, and refuse other tensors. */
 static int tensors_count(const struct safetensors *file, const struct peft_config *config, uint32_t *modules,
 	size_t *name_bytes, struct reason *reason)
 {

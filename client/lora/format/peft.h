@@ -1,11 +1,11 @@
 /*
- * peft.h - a LoRA adapter as PEFT writes it: adapter_config.json and adapter_model.safetensors, checked as one.
+ * peft.h - the files of a LoRA adapter of PEFT: adapter_config.json and adapter_model.safetensors.
  *
- * For each adapted module there are two matrices, base_model.model.PATH.lora_A.weight [rank, in] and .lora_B.weight
- * [out, rank], and y += scale * B (A x). Shapes count, not what the configuration says of ranks; the scale is alpha /
- * rank, or alpha / sqrt(rank) with rsLoRA, each by the patterns of the configuration.
+ * Each adapted module has two matrices, base_model.model.PATH.lora_A.weight [rank, in] and .lora_B.weight [out, rank],
+ * and y += scale * B (A x). The rank is that of the shapes; the ranks of the configuration affect only the scale, which
+ * is alpha / rank, or alpha / sqrt(rank) with rsLoRA, each by the patterns of the configuration.
  *
- * Only headers are read here. Whoever reads the weights finds their places, which lie in the file and do not overlap.
+ * Only headers are read. The positions of the weights were checked: they are within the file and do not overlap.
  */
 #ifndef GPOOL_CLIENT_LORA_PEFT_H
 #define GPOOL_CLIENT_LORA_PEFT_H
@@ -19,14 +19,14 @@
 
 enum {
 	PEFT_RANK_MAX = 128,         /* the largest class of the kernels */
-	PEFT_FEATURES_MAX = 1 << 20, /* in and out: four times the largest vocabulary known */
+	PEFT_FEATURES_MAX = 1 << 20, /* in and out: four times the largest known vocabulary */
 	PEFT_LAYERS_MAX = 4096,
 	PEFT_MODULES_MAX = 65536,
 	PEFT_MATCHES_MAX = 1 << 20,     /* modules times expressions */
-	PEFT_NO_LAYER = PEFT_LAYERS_MAX /* of modules outside of all layers */
+	PEFT_NO_LAYER = PEFT_LAYERS_MAX /* of modules outside all layers */
 };
 
-/* Where a matrix stands in the file of weights, row by row. */
+/* The position of a matrix in the file of weights, in rows. */
 struct peft_matrix {
 	uint64_t offset, bytes;
 	uint8_t type; /* enum safetensors_type: F32, F16 or BF16 */
@@ -44,16 +44,16 @@ struct peft_module {
 struct peft {
 	struct peft_module *modules; /* [count], by layer, then by target */
 	uint32_t count;
-	uint32_t layers;       /* one more than the highest; 0: all are outside */
-	uint32_t ranks_differ; /* modules of which the configuration tells another rank */
+	uint32_t layers;       /* the highest layer + 1; 0: no module is in a layer */
+	uint32_t ranks_differ; /* modules whose rank differs from that in the configuration */
 	uint32_t rank_max;
-	uint64_t file_bytes; /* of the weights' file, which has to be the same when they are read */
+	uint64_t file_bytes; /* of the file of weights; must be the same when the weights are read */
 	char *names;
 };
 
 /*
- * peft_read() - of two descriptors that can be read at any place. Return: 0, and peft_free() is to be called; -EINVAL,
- * with a reason; -EIO; -ENOMEM.
+ * peft_read() - Read the headers of an adapter from two descriptors of regular files. Return: 0, and peft_free() is to
+ * be called; -EINVAL, with a reason; -EIO; -ENOMEM.
  */
 int peft_read(int config_fd, int weights_fd, struct peft *peft, struct reason *reason);
 void peft_free(struct peft *peft);

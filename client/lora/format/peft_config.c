@@ -1,5 +1,5 @@
 /*
- * peft_config.c - what adapter_config.json says.
+ * peft_config.c - see peft_config.h.
  */
 #define PCRE2_CODE_UNIT_WIDTH 8
 
@@ -22,7 +22,7 @@ struct peft_pattern {
 	double value;
 };
 
-/* ---- what must not be ---- */
+/* ---- keys that are refused ---- */
 
 static bool is_off(const struct json_value *value)
 {
@@ -35,7 +35,7 @@ static bool is_text(const struct json_value *value, const char *text)
 	return value && value->kind == JSON_STRING && value->bytes == strlen(text) && !strcmp(value->text, text);
 }
 
-/* Each makes of the adapter something else than A and B alone. */
+/* Keys of adapters that are more than A and B. */
 static const struct {
 	const char *key, *why;
 } refused[] = {
@@ -50,7 +50,7 @@ static const struct {
 	{"arrow_config", "it routes between adapters"},
 };
 
-/* How weights were begun does not matter afterwards, but for these, which change the base weights. */
+/* Initializations that change the base weights; others have no effect on the trained adapter. */
 static const char *const base_changers[] = {"pissa", "olora", "corda", "loftq"};
 
 static int begin_check(const struct json_value *value, struct reason *reason)
@@ -84,7 +84,7 @@ static int kind_check(const struct json_object *root, struct reason *reason)
 	return begin_check(json_find(root, "init_lora_weights"), reason);
 }
 
-/* Two readers may take different ones of two. */
+/* Refuse keys that occur twice, because two readers could use different ones. */
 static int keys_check(const struct json_object *root, const struct json_value *first, struct reason *reason)
 {
 	char name[REASON_NAME_BYTES];
@@ -122,7 +122,7 @@ static int pattern_compile(const char *key, struct peft_pattern *pattern, struct
 	if (strlen(key) > PEFT_PATTERN_BYTES_MAX)
 		return refuse(reason, "adapter_config.json: the expression '%s' has more than %d bytes", name,
 			PEFT_PATTERN_BYTES_MAX);
-	/* As PEFT puts it: the whole path, or what stands behind a dot in it. */
+	/* As PEFT matches it: the complete path, or a part of it behind a dot. */
 	snprintf(text, sizeof(text), "(.*\\.)?(%s)$", key);
 	pattern->code = pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED,
 		PCRE2_ANCHORED | PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C, &error, &at, NULL);
@@ -189,7 +189,7 @@ static int config_fill(const struct json_object *root, struct peft_config *confi
 	error = root->count ? keys_check(root, root->values, reason) : 0;
 	if (!error)
 		error = kind_check(root, reason);
-	/* PEFT's own defaults. */
+	/* Defaults of PEFT. */
 	config->rank = config->alpha = 8;
 	if (!error && rank)
 		error = number_of(rank, true, &config->rank, reason);
@@ -272,9 +272,9 @@ void peft_config_free(struct peft_config *config)
 	patterns_free(&config->alphas);
 }
 
-/* ---- of one module ---- */
+/* ---- values of a module ---- */
 
-/* 1: it fits, 0: it does not, -EINVAL, -ENOMEM. */
+/* Return: 1: the path matches, 0: it does not, -EINVAL, -ENOMEM. */
 static int pattern_fits(
 	const struct peft_pattern *pattern, const char *path, pcre2_match_data *data, pcre2_match_context *context)
 {

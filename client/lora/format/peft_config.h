@@ -1,8 +1,8 @@
 /*
- * peft_config.h - adapter_config.json of a PEFT directory: what of it decides how a LoRA adapter is applied.
+ * peft_config.h - adapter_config.json of a PEFT directory: the keys that affect the result of a LoRA adapter.
  *
- * An adapter that would be applied in another way than y += scale * B (A x), or not by its own files alone, is refused
- * with the reason. Keys that are not known are let be, as PEFT does it, which adds some with each version.
+ * An adapter is refused, with a reason, if it is not applied as y += scale * B (A x), or if it needs other files.
+ * Unknown keys are ignored, because PEFT adds some with each version and ignores unknown ones, too.
  */
 #ifndef GPOOL_CLIENT_LORA_PEFT_CONFIG_H
 #define GPOOL_CLIENT_LORA_PEFT_CONFIG_H
@@ -18,7 +18,7 @@ enum {
 	PEFT_PATTERN_BYTES_MAX = 1023,
 };
 
-/* Expressions over modules' paths, in the order of the file: the first that fits gives the value. */
+/* Expressions over paths of modules, in the order of the file: the first that matches has the value. */
 struct peft_patterns {
 	struct peft_pattern *patterns; /* [count] */
 	uint32_t count;
@@ -31,20 +31,20 @@ struct peft_config {
 };
 
 /*
- * peft_config_parse() - text: [bytes]. Return: 0, and peft_config_free() is to be called; -EINVAL, with a reason;
- * -ENOMEM.
+ * peft_config_parse() - Read a configuration. text: [bytes]. Return: 0, and peft_config_free() is to be called;
+ * -EINVAL, with a reason; -ENOMEM.
  */
 int peft_config_parse(const char *text, uint64_t bytes, struct peft_config *config, struct reason *reason);
-/* peft_config_size() - how long the file is: 0; -EINVAL, with a reason, if it can be none; -EIO. */
+/* peft_config_size() - Get and check the size of the file. Return: 0; -EINVAL, with a reason; -EIO. */
 int peft_config_size(int fd, uint64_t *bytes, struct reason *reason);
-/* peft_config_read() - the same, of a descriptor: also -EIO. */
+/* peft_config_read() - Read a configuration from a file. Return: as peft_config_parse(), or -EIO. */
 int peft_config_read(int fd, struct peft_config *config, struct reason *reason);
 void peft_config_free(struct peft_config *config);
 
 /*
- * peft_config_rank() - of the module with that path, as the file says; _alpha() likewise. *value is set. Return: 0;
- * -EINVAL: an expression needs too many steps on that path. Cost: each expression is tried up to the first that fits,
- * at most PEFT_PATTERN_STEPS each.
+ * peft_config_rank(), peft_config_alpha() - Get the rank or alpha that the configuration has for the module of a path.
+ * Return: 0; -EINVAL: an expression needs too many steps for this path. Cost: expressions are tried up to the first
+ * that matches, with at most PEFT_PATTERN_STEPS steps each.
  */
 enum { PEFT_PATTERN_STEPS = 5000 };
 int peft_config_rank(const struct peft_config *config, const char *path, double *value, struct reason *reason);

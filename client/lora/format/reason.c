@@ -1,5 +1,5 @@
 /*
- * reason.c - words about what is refused.
+ * reason.c - see reason.h.
  */
 #include "client/lora/format/reason.h"
 
@@ -30,7 +30,7 @@ void refuse_in(struct reason *reason, const char *file)
 	snprintf(reason->text, sizeof(reason->text), "%.60s: %.190s", file, said.text);
 }
 
-/* Printable ASCII as it is; of the rest each byte as \xNN, so that a name cannot write on a terminal what it likes. */
+/* Printable ASCII is unchanged; other bytes become \xNN, so that a name cannot contain terminal sequences. */
 const char *refuse_name(const char *name, char *text)
 {
 	size_t at = 0;

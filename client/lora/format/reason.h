@@ -1,5 +1,5 @@
 /*
- * reason.h - why an adapter is refused: words for whoever wanted it.
+ * reason.h - the reason for which an adapter is refused, for people.
  */
 #ifndef GPOOL_CLIENT_LORA_REASON_H
 #define GPOOL_CLIENT_LORA_REASON_H
@@ -7,8 +7,8 @@
 enum { REASON_BYTES = 256 };
 
 /*
- * Lower case, no full stop: what is wrong, where, the limit and the way out. Names out of files are shortened, and
- * escaped where not printable.
+ * Lower case, without a full stop: the error, its position, the limit and the remedy. Names from files are shortened,
+ * and escaped if they are not printable.
  */
 struct reason {
 	char text[REASON_BYTES];
@@ -16,14 +16,15 @@ struct reason {
 
 enum { REASON_NAME_BYTES = 100 };
 
-/* refuse() - says why; reason may be NULL. Returns -EINVAL, so that callers can return it. */
+/* refuse() - Write a reason, which may be NULL. Return: -EINVAL, for the caller to return. */
 int refuse(struct reason *reason, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* refuse_in() - of which file a reason is: its name in front of what was said. */
+/* refuse_in() - Insert the name of a file at the begin of a reason. */
 void refuse_in(struct reason *reason, const char *file);
 
 /*
- * refuse_name() - a name out of a file, as it may stand in a reason: in `text`, REASON_NAME_BYTES, which is returned.
+ * refuse_name() - Escape and shorten a name from a file for a reason. text: receives it, [REASON_NAME_BYTES]. Return:
+ * `text`.
  */
 const char *refuse_name(const char *name, char *text);
 

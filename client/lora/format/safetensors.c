@@ -1,9 +1,9 @@
 /*
- * safetensors.c - headers of safetensors files.
+ * safetensors.c - see safetensors.h.
  *
- * The JSON is read by callbacks of yajl, which also checks that it is UTF-8. Which callback may come is a matter of
- * where the last one has led to (`enum place`); whatever else comes is refused at once, so nothing nests deeper than
- * the format does.
+ * The JSON is read by callbacks of yajl, which also checks that it is UTF-8. The position in the format (`enum place`)
+ * determines which callbacks are permitted; others are refused at once, so the nesting is limited to that of the
+ * format.
  */
 #include "client/lora/format/safetensors.h"
 
@@ -68,7 +68,7 @@ enum place {
 	END
 };
 
-/* What may come there, for those who are told that something else did. */
+/* The expected value at each position, for reasons. */
 static const char *const wanted[] = {
 	[BEGIN] = "an object of tensors",
 	[IN_FILE] = "a tensor's name",
@@ -88,14 +88,11 @@ struct parse {
 	struct safetensors *file;
 	struct reason *reason;
 	enum place place;
-	int error; /* 0, or why a callback said to stop */
+	int error; /* of the callback that has stopped the parser, or 0 */
 	bool metadata;
 	uint32_t room; /* of file->tensors */
 	size_t names_used, names_room;
-	/*
-	 * of the tensor that is being read: the last one in file->tensors; its name's place stands in `offset` until
-	 * the end
-	 */
+	/* of the tensor that is being read: the last one in file->tensors */
 	bool has_type, has_shape, has_place;
 	uint32_t numbers;
 	uint64_t span[2];
@@ -106,7 +103,7 @@ static struct safetensors_tensor *current(struct parse *parse)
 	return &parse->file->tensors[parse->file->count - 1];
 }
 
-/* The name stands in the arena, which may move yet. */
+/* The name is stored as an offset until the arena of names no longer moves. */
 static const char *current_name(struct parse *parse)
 {
 	return parse->file->names + (uintptr_t)current(parse)->name;
@@ -140,7 +137,7 @@ static int on_boolean(void *context, int value)
 	return unwanted(context, "true or false");
 }
 
-/* Digits alone: no sign, no fraction, no exponent, as the format's numbers are counts. */
+/* Only digits are permitted, because the format's numbers are counts. */
 static bool number_read(const char *text, size_t length, uint64_t *number)
 {
 	uint64_t sum = 0;
@@ -197,7 +194,7 @@ static int on_string(void *context, const unsigned char *text, size_t length)
 	return stop(parse, refuse(parse->reason, "tensor '%s': unknown dtype", refuse_name(current_name(parse), name)));
 }
 
-/* A place for a further tensor of that name: 0, -ENOMEM. */
+/* Add a tensor. Return: 0, -ENOMEM. */
 static int tensor_add(struct parse *parse, const unsigned char *name, size_t length)
 {
 	struct safetensors *file = parse->file;
@@ -235,7 +232,7 @@ static int file_key(struct parse *parse, const unsigned char *key, size_t length
 
 	if (length == 12 && memcmp(key, "__metadata__", 12) == 0) {
 		if (parse->metadata)
-			return stop(parse, refuse(parse->reason, "header: __metadata__ comes twice"));
+			return stop(parse, refuse(parse->reason, "header: __metadata__ occurs twice"));
 		parse->metadata = true;
 		parse->place = AT_METADATA;
 		return 1;
@@ -272,7 +269,7 @@ static int tensor_key(struct parse *parse, const unsigned char *key, size_t leng
 			continue;
 		if (*((bool *)((char *)parse + keys[i].flag)))
 			return stop(parse,
-				refuse(parse->reason, "tensor '%s': %s comes twice",
+				refuse(parse->reason, "tensor '%s': %s occurs twice",
 					refuse_name(current_name(parse), name), keys[i].name));
 		parse->place = keys[i].place;
 		return 1;
@@ -304,7 +301,7 @@ static int on_map(void *context)
 	}
 }
 
-/* All that is known of a tensor for itself. Its place is relative yet. */
+/* Check a tensor by itself. Its offset is still relative to the data. */
 static int tensor_end(struct parse *parse)
 {
 	struct safetensors_tensor *tensor = current(parse);
@@ -422,7 +419,7 @@ static int by_name(const void *a, const void *b)
 	return strcmp(x->name, y->name);
 }
 
-/* They follow each other, from the header to the end of the file, each aligned to its type. */
+/* Check that the tensors cover the data without gaps, each aligned to its type. */
 static int places_check(struct safetensors *file, uint64_t file_bytes, struct reason *reason)
 {
 	uint64_t end = 0, data_bytes = file_bytes - file->data_offset;
@@ -462,7 +459,7 @@ static int names_check(struct safetensors *file, struct reason *reason)
 		qsort(file->tensors, file->count, sizeof(*file->tensors), by_name);
 	for (uint32_t i = 1; i < file->count; i++)
 		if (strcmp(file->tensors[i - 1].name, file->tensors[i].name) == 0)
-			return refuse(reason, "tensor '%s': comes twice", refuse_name(file->tensors[i].name, name));
+			return refuse(reason, "tensor '%s': occurs twice", refuse_name(file->tensors[i].name, name));
 	return 0;
 }
 

@@ -1,12 +1,12 @@
 /*
- * safetensors.h - which tensors a safetensors file has, and where: the header, checked to the letter.
+ * safetensors.h - read and check the header of a safetensors file: its tensors and their positions.
  *
- * A file is: length of the header (8 bytes, little endian), header (JSON, may end in spaces), data. The header names
- * each tensor once, with its type, shape and place in the data; the places follow each other from 0 to the end of the
- * file without holes. The reference reader does not look at alignment nor for names that come twice; this one refuses
- * both: the first since kernels and copies rely on it, the second since two readers may take different ones.
+ * A file is: length of the header (8 bytes, little endian), header (JSON, may end in spaces), data. The header contains
+ * each tensor once, with its type, shape and range of the data; the ranges cover the data without gaps. The reference
+ * reader checks neither the alignment nor that names are unique; this one refuses such files, because kernels and
+ * copies rely on the alignment, and two readers could use different ones of two tensors with the same name.
  *
- * The header is the work of a stranger: it is parsed as a stream, in memory bounded by the limits below.
+ * Headers are untrusted: they are parsed as a stream, in memory bounded by the limits below.
  */
 #ifndef GPOOL_CLIENT_LORA_SAFETENSORS_H
 #define GPOOL_CLIENT_LORA_SAFETENSORS_H
@@ -19,7 +19,7 @@ enum {
 	SAFETENSORS_DIMENSIONS = 8,
 	SAFETENSORS_TENSORS_MAX = 262144,
 	SAFETENSORS_NAME_MAX = 1023,
-	/* The reference's limit is 100 MB. The most tensors that we take need less than this, each with 250 bytes. */
+	/* The reference's limit is 100 MB. SAFETENSORS_TENSORS_MAX tensors of 250 bytes each need less than this. */
 	SAFETENSORS_HEADER_MAX = 64 << 20,
 };
 
@@ -56,28 +56,25 @@ struct safetensors_tensor {
 struct safetensors {
 	struct safetensors_tensor *tensors; /* [count], by name in order of bytes */
 	uint32_t count;
-	uint64_t data_offset; /* where the first tensor begins */
+	uint64_t data_offset; /* position of the first tensor */
 	char *names;
 };
 
 /*
- * safetensors_parse() - header: [header_bytes], what stands behind the length. file_bytes: of the whole file.
- * Return: 0, and safetensors_free() is to be called; -EINVAL: no such file, reason says why; -ENOMEM.
+ * safetensors_parse() - Read a header. header: [header_bytes], without the length before it; file_bytes: of the file.
+ * Return: 0, and safetensors_free() is to be called; -EINVAL, with a reason; -ENOMEM.
  */
 int safetensors_parse(const void *header, uint64_t header_bytes, uint64_t file_bytes, struct safetensors *file,
 	struct reason *reason);
 
-/*
- * safetensors_header() - how long the header is that the file begins with: 0; -EINVAL, with a reason, if it can be
- * none; -EIO.
- */
+/* safetensors_header() - Get the length of the header of a file. Return: 0; -EINVAL, with a reason; -EIO. */
 int safetensors_header(int fd, uint64_t *header_bytes, uint64_t *file_bytes, struct reason *reason);
-/* safetensors_read() - the same, from a descriptor that can be read at any place: also -EIO. */
+/* safetensors_read() - Read the header of a regular file. Return: as safetensors_parse(), or -EIO. */
 int safetensors_read(int fd, struct safetensors *file, struct reason *reason);
 
 void safetensors_free(struct safetensors *file);
 
-/* safetensors_find() - the tensor of that name, or NULL. Cost: a binary search. */
+/* safetensors_find() - Return the tensor of a name, or NULL. Cost: a binary search. */
 const struct safetensors_tensor *safetensors_find(const struct safetensors *file, const char *name);
 
 const char *safetensors_type_name(enum safetensors_type type);
