@@ -230,7 +230,7 @@ static void test_refused(void **state)
 		snprintf(path, sizeof(path), "%s/%u", engine_folder, adapter);
 		assert_int_equal(gpool_lora_register(engine.lora, path, path, &engine.ids[adapter], NULL), 0);
 		which[1] = (int32_t)adapter;
-		refused(which, 3, -EINVAL, "is not acquired; gpool_lora_acquire() comes first");
+		refused(which, 3, -EINVAL, "is not acquired; call gpool_lora_acquire() first");
 		assert_int_equal(gpool_lora_acquire(engine.lora, engine.ids[adapter], -1), 0);
 		refused(which, 3, -EINVAL, words[i]);
 		refused(which, 3, -EINVAL, path);
@@ -240,7 +240,7 @@ static void test_refused(void **state)
 	for (uint32_t i = 0; i < ENGINE_TOKENS; i++)
 		others[i] = 3 + i % 9;
 	assert_int_equal(gpool_lora_batch_set(engine.batch, others, ENGINE_TOKENS, why), -ENOENT);
-	assert_non_null(strstr(why, "adapter 7: there is none"));
+	assert_non_null(strstr(why, "adapter 7: no adapter has this number"));
 	others[0] = 1000000;
 	assert_int_equal(gpool_lora_batch_set(engine.batch, others, 1, why), -ENOENT);
 	assert_int_equal(gpool_lora_batch_set(engine.batch, others, ENGINE_TOKENS + 1, why), -EINVAL);

@@ -608,7 +608,7 @@ static void test_batches(void **state)
 	options.target_count = 1;
 	assert_int_equal(gpool_lora_batch_create(lora, &options, &batch), 0);
 	SAYS(gpool_lora_batch_set(batch, unknown, 1, NULL), -ENOENT,
-		"token 0 has adapter 77: there is none of that number");
+		"token 0 has adapter 77: no adapter has this number");
 	SAYS(gpool_lora_batch_set(batch, unknown, 9, NULL), -EINVAL, "9 tokens; the batch takes 8 (tokens_max)");
 	SAYS(gpool_lora_batch_apply(batch, 0, 1, 0, 0, 0, 0, work_stream), -EINVAL,
 		"target is 1; the batch has 1 targets");

@@ -1,5 +1,5 @@
 /*
- * batch.c - see batch.h: its life, the next batch, and applying it.
+ * batch.c - create a batch, set its adapters, and apply it; see batch.h.
  */
 #include "client/lora/serve/batch.h"
 
@@ -87,7 +87,7 @@ static int lists_alloc(struct gpool_lora_batch *batch)
 	return batch->slots && batch->joiners && batch->leaving && batch->token_slots ? 0 : -ENOMEM;
 }
 
-/* The stages are copies of what is before the workspace. */
+/* Allocate the stages: copies of the device memory before the workspace. */
 static int staging_alloc(struct gpool_lora_batch *batch)
 {
 	uint64_t each = align_up(batch->workspace_at, 4096);
@@ -148,9 +148,9 @@ static struct lora_args args_of(const struct gpool_lora_batch *batch, const stru
 }
 
 /*
- * Zeros are a batch without a token, tables without an adapter, and what the workspace begins with. Then both kernels
- * run once over nothing, so that their images are loaded and a program may capture graphs from now on, and it is known
- * here if there are none.
+ * Fill the device memory with zeros: a batch without tokens, tables without adapters, and the initial workspace. Then
+ * run both kernels once without tokens, so that their images are loaded before a program captures graphs, and missing
+ * images are detected here.
  */
 static int device_begin(struct gpool_lora_batch *batch)
 {
@@ -184,13 +184,13 @@ static void batch_free(struct gpool_lora_batch *batch)
 	free(batch);
 }
 
-/* All that was queued on its stream is done. */
+/* Wait for the work on the stream. */
 static int batch_wait(struct gpool_lora_batch *batch)
 {
 	struct gpool_fence fence;
 	int error = gpool_fence_record(batch->lora->pool, batch->stream, &fence);
 
-	/* A stream that is closed has waited for its work. */
+	/* Closing a stream waits for its work. */
 	return error == -EINVAL ? 0 : error ? error : gpool_fence_wait(batch->lora->pool, fence, -1);
 }
 
@@ -240,7 +240,7 @@ int gpool_lora_batch_create(
 
 /* ---- adapters that leave ---- */
 
-/* Behind what is queued by now. Those that cannot be noted stay for the next time. */
+/* Release adapters of earlier batches behind the queued work. Those that fail remain for the next call. */
 static void leavers_release(struct gpool_lora_batch *batch, struct gpool_fence fence)
 {
 	uint32_t kept = 0;
@@ -258,7 +258,7 @@ static void slot_leave(struct gpool_lora_batch *batch, struct batch_slot *slot)
 	slot->held = false;
 }
 
-/* There is room for all slots' adapters in the list: 0, -ENOMEM, or why there is no fence. */
+/* Make room in the list for the adapters of all slots. Return: 0, -ENOMEM, or the error of the fence. */
 static int leavers_make_room(struct gpool_lora_batch *batch)
 {
 	struct gpool_fence fence;
@@ -292,9 +292,9 @@ int gpool_lora_batch_destroy(struct gpool_lora_batch *batch)
 	return 0;
 }
 
-/* ---- who is in the next batch ---- */
+/* ---- adapters of the next batch ---- */
 
-/* Of an adapter that has no slot yet, while a batch is made; and back. Below BATCH_NO_SLOT. */
+/* Encode the index of an adapter that has no slot yet, while a batch is made, below BATCH_NO_SLOT; and decode it. */
 static int32_t joiner_mark(int32_t joiner)
 {
 	return -2 - joiner;
@@ -319,7 +319,7 @@ static int ids_have(struct gpool_lora_batch *batch, uint32_t id)
 	return 0;
 }
 
-/* An adapter that a token has, once for each batch. */
+/* Handle an adapter of a token, once for each batch. */
 static void adapter_note(struct gpool_lora_batch *batch, uint32_t id, uint32_t *count)
 {
 	int32_t slot = batch->slot_of[id];
@@ -353,7 +353,7 @@ static int adapters_note(
 			continue;
 		last = adapters[i];
 		if (last >= known) {
-			refuse(reason, "token %u has adapter %u: there is none of that number", i, last);
+			refuse(reason, "token %u has adapter %u: no adapter has this number", i, last);
 			return -ENOENT;
 		}
 		error = ids_have(batch, last);
@@ -368,8 +368,8 @@ static int adapters_note(
 }
 
 /*
- * A slot that the batch does not use: an empty one, else that whose last use is longest ago. There is one, as adapters
- * are counted.
+ * Find a slot that the batch does not use: an empty one, or the least recently used one. There is always one, because
+ * the number of adapters is limited.
  */
 static int32_t slot_choose(const struct gpool_lora_batch *batch)
 {
@@ -381,7 +381,7 @@ static int32_t slot_choose(const struct gpool_lora_batch *batch)
 	return best;
 }
 
-/* Acquire it, and make its table if there is none, or one of addresses that it had before it left the pool. */
+/* Acquire an adapter, and make its table if there is none, or if its addresses have changed. */
 static int joiner_join(
 	struct gpool_lora_batch *batch, struct batch_joiner *joiner, struct batch_stage *stage, struct reason *reason)
 {
@@ -406,7 +406,7 @@ static int joiner_join(
 	return error;
 }
 
-/* All are acquired, or none of them. */
+/* Acquire all adapters, or none. */
 static int joiners_join(struct gpool_lora_batch *batch, struct batch_stage *stage, struct reason *reason)
 {
 	int error = 0;
@@ -416,7 +416,7 @@ static int joiners_join(struct gpool_lora_batch *batch, struct batch_stage *stag
 	return error;
 }
 
-/* Nothing of this batch is left; marks of its step stand at slots, and are of no step to come. */
+/* Undo the batch. Marks of its step remain at slots, and no later step has the same number. */
 static void joiners_undo(struct gpool_lora_batch *batch)
 {
 	for (uint32_t i = 0; i < batch->joiner_count; i++) {
@@ -429,7 +429,7 @@ static void joiners_undo(struct gpool_lora_batch *batch)
 	}
 }
 
-/* From here on they have their slots, and what is not in this batch leaves. */
+/* Assign the slots, and mark the adapters that are not in this batch for release. */
 static void joiners_commit(struct gpool_lora_batch *batch)
 {
 	for (uint32_t i = 0; i < batch->adapters_max; i++)
@@ -454,7 +454,7 @@ static void joiners_commit(struct gpool_lora_batch *batch)
 
 /* ---- onto the device ---- */
 
-/* Tables side by side go together. */
+/* Copy adjacent tables together. */
 static int tables_copy(struct gpool_lora_batch *batch, const struct batch_stage *stage)
 {
 	uint64_t each = table_bytes(batch);
@@ -484,7 +484,7 @@ static int stage_copy(struct gpool_lora_batch *batch, struct batch_stage *stage)
 	return error;
 }
 
-/* Nobody knows what is on the device: the next batch makes it all anew. */
+/* The content of the device memory is unknown: the next batch writes all of it. */
 static void batch_tear(struct gpool_lora_batch *batch)
 {
 	batch->torn = true;
@@ -502,7 +502,7 @@ static int batch_queue(struct gpool_lora_batch *batch, struct batch_stage *stage
 	int error = stage_copy(batch, stage), late = gpool_fence_record(pool, batch->stream, &stage->fence);
 
 	if (error || late) {
-		/* Whatever reads the stage is waited for now, as nothing will tell later. */
+		/* Wait for the copies that read the stage, because there is no fence for a later wait. */
 		stream_sync_all(pool);
 		batch_tear(batch);
 		return error ? error : late;

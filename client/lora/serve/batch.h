@@ -1,16 +1,16 @@
 /*
- * batch.h - which adapter each token of a step has, on the device. Internal to libgpool.
+ * batch.h - the adapter of each token of a step, on the device. Internal to libgpool_lora.
  *
- *   device memory, in this order, at addresses that stay:
+ *   device memory, in this order, at fixed addresses:
  *   struct lora_batch for tokens_max | tables: struct lora_adapter[adapters_max][places] | workspace
  *
- * A place is a layer and target of the model. An adapter in the batch has a slot, which is the index that kernels have
- * for it, and its table there for all places side by side. A slot keeps its table when its adapter leaves the batch,
- * until another one needs it, so what comes back while it stays in the pool costs nothing.
+ * A place is a layer and target of the model. An adapter in the batch has a slot, which is its index for kernels; the
+ * slot has a table of the adapter's matrices for all places. A slot keeps its table when its adapter is no longer in
+ * the batch, until another adapter needs the slot, so an adapter that is used again while it stays in the pool costs
+ * nothing.
  *
- * Invariants: a slot with an id is that id's in slot_of[], and no other one's. Slots of the last batch are held: their
- * adapters are acquired by it. Nothing on the device is written but in the order of `stream`, behind the work of the
- * batch before.
+ * Invariants: if a slot has an id, slot_of[id] is this slot. Slots of the last batch are held: the batch has acquired
+ * their adapters. The device memory is written only in the order of `stream`, after the work of the previous batch.
  */
 #ifndef GPOOL_CLIENT_LORA_BATCH_H
 #define GPOOL_CLIENT_LORA_BATCH_H
@@ -19,39 +19,39 @@
 #include "cuda/kernels/lora.h"
 
 enum {
-	BATCH_STAGES = 2, /* the host makes the next batch while the device takes the last one */
+	BATCH_STAGES = 2, /* the host makes the next batch while the device copies the last one */
 	BATCH_ADAPTERS_DEFAULT = 32,
 	BATCH_ADAPTERS_MAX = 1024, /* chosen */
-	BATCH_PLACES_MAX = 65536,  /* as many modules as an adapter may have */
+	BATCH_PLACES_MAX = 65536,  /* the maximum number of modules of an adapter */
 	BATCH_NO_SLOT = -1,
 };
 
 struct batch_target {
 	char *name;
-	bool in_layers; /* else it is outside of them, and has one place */
+	bool in_layers; /* false: it is outside of layers, and has one place */
 	uint32_t in, out;
-	uint32_t place; /* of its first layer */
+	uint32_t place; /* in its first layer */
 };
 
 struct batch_slot {
-	struct lora_entry *entry; /* held: whose table it is */
+	struct lora_entry *entry; /* if it is held: the adapter of the table */
 	uint32_t id;
-	uint64_t placed; /* the entry's, when the table was made; 0: there is none */
-	uint64_t step;   /* in which it was used last */
+	uint64_t placed; /* entry->placed when the table was made; 0: no table */
+	uint64_t step;   /* of its last use */
 	bool held;
-	bool fresh; /* while a batch is queued: its table goes along */
+	bool fresh; /* while a batch is queued: its table is copied, too */
 };
 
-/* One that has to be acquired for the next batch. */
+/* An adapter to acquire for the next batch. */
 struct batch_joiner {
 	struct lora_entry *entry;
 	uint32_t id;
 	int32_t slot;
-	bool fresh; /* its table has to be made */
+	bool fresh; /* its table must be made */
 };
 
 struct batch_stage {
-	uint8_t *memory; /* as on the device: batch, then tables */
+	uint8_t *memory; /* laid out as on the device: batch, then tables */
 	struct gpool_fence fence;
 };
 
@@ -71,18 +71,18 @@ struct gpool_lora_batch {
 	struct batch_slot *slots;     /* [adapters_max] */
 	struct batch_joiner *joiners; /* [adapters_max] */
 	int32_t *token_slots;         /* [tokens_max] */
-	/* [id_count] by adapter: slot, BATCH_NO_SLOT, or while a batch is made what joiner_mark() says */
+	/* [id_count] by adapter: slot, BATCH_NO_SLOT, or, while a batch is made, the result of joiner_mark() */
 	int32_t *slot_of;
 	uint32_t id_count, joiner_count;
-	uint32_t *leaving; /* [2 * adapters_max] of batches before, to be released behind the next fence */
+	uint32_t *leaving; /* [2 * adapters_max] adapters of earlier batches, to release behind the next fence */
 	uint32_t leaving_count;
 	uint64_t step;
-	bool torn; /* what is on the device may be of two batches */
+	bool torn; /* the device memory may have parts of two batches */
 };
 
 /*
- * batch_table() - an open adapter's table: parts[places]. Return: 0, or -EINVAL with a reason: the adapter has a module
- * that the batch does not know, of another shape, or of a higher rank; or its weights are of another type.
+ * batch_table() - Make the table of an open adapter: parts[places]. Return: 0, or -EINVAL with a reason: a module of
+ * the adapter is unknown to the batch, or has another shape or a higher rank; or its weights have another type.
  */
 int batch_table(const struct gpool_lora_batch *batch, const struct lora_entry *entry, struct gpool_lora_weights *parts,
 	struct reason *reason);

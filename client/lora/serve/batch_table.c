@@ -1,6 +1,6 @@
 /*
- * batch_table.c - where an adapter's matrices lie, for each place of a batch; and whether the adapter is for such a
- * model.
+ * batch_table.c - make the table of an adapter's matrices for each place of a batch, and check that the adapter fits
+ * the model.
  */
 #include "client/lora/serve/batch.h"
 
@@ -40,7 +40,7 @@ static bool module_known(
 	return false;
 }
 
-/* An adapter of which a part was left out would be another one. */
+/* Refuse modules without a place: without them the adapter would give other results. */
 static int stranger_say(const struct gpool_lora_batch *batch, const struct lora_entry *entry, struct reason *reason)
 {
 	const struct adapter_layout *layout = &entry->adapter->layout;
@@ -58,7 +58,7 @@ static int stranger_say(const struct gpool_lora_batch *batch, const struct lora_
 		entry->adapter->name, name, module->layer, batch->layers);
 }
 
-/* Modules of one target. Return: how many, or -EINVAL. */
+/* Fill the places of one target. Return: the number of modules, or -EINVAL. */
 static int target_fill(const struct gpool_lora_batch *batch, const struct lora_entry *entry,
 	const struct batch_target *target, struct gpool_lora_weights *parts, struct reason *reason)
 {

@@ -1,13 +1,14 @@
 /*
- * requests.c - requests of an engine that wait and run, and their adapters: scheduler.h with real ones.
+ * requests.c - the requests of an engine and their adapters: scheduler.h, applied to the adapters of lora.h.
  *
  * An adapter is in one of these states for a scheduler:
- *   held     acquired: some of its requests run, or, `kept`, it was claimed for one that waits. Else it is let go of
+ *   held acquired: requests of it are running, or it was claimed for a waiting one (`kept`). Otherwise it is released
+ *   
  *            when a batch is formed
- *   claimed  somebody's turn waits for its load; when it has come it is held
+ *   claimed  a request that is due waits for its load; it is held when it is loaded
  *   none
  *
- * The lock of a scheduler is taken before that of its adapters, and held over no wait.
+ * The lock of a scheduler is taken before that of its adapters. It is not held during waits.
  */
 #include "client/lora/load/lora.h"
 #include "client/core/last_error.h"
@@ -20,22 +21,22 @@ enum {
 	REQUESTS_DEFAULT = 4096,
 	REQUESTS_MAX = 1 << 20,
 	CLAIMS_MAX = 2 * LORA_BATCH_REQUESTS_MAX,
-	AGAIN_US = 10000, /* chosen: how long nothing is loaded that there was no room for, and nothing ahead twice */
+	AGAIN_US = 10000, /* chosen: time before an adapter without room is loaded again, or prefetched again */
 };
 
 static_assert((int)GPOOL_LORA_BATCH_REQUESTS_MAX == (int)LORA_BATCH_REQUESTS_MAX && GPOOL_LORA_NONE == LORA_NO_ADAPTER,
 	"the same");
 
-/* An adapter. */
+/* An adapter, as a client of the scheduler. */
 struct client {
 	uint32_t requests, running;
 	bool held, kept, claimed, looked_at;
-	int error;         /* it cannot be loaded, and not all have been told yet */
-	uint64_t again_us; /* it is not claimed before; ahead_us: nor prefetched */
+	int error;         /* it cannot be loaded, and requests remain to be given up */
+	uint64_t again_us; /* time of the next claim; ahead_us: of the next prefetch */
 	uint64_t ahead_us;
 };
 
-/* With the 44 bytes of scheduler.h the 80 that gpool.h states. */
+/* Together with the 44 bytes of scheduler.h, the 80 that gpool.h states. */
 static_assert(sizeof(struct client) + sizeof(uint32_t) == 36, "memory of an adapter");
 
 struct gpool_lora_scheduler {
@@ -45,9 +46,9 @@ struct gpool_lora_scheduler {
 	struct client *clients; /* [client_count] by adapter */
 	uint32_t client_count;
 	uint32_t claims[CLAIMS_MAX], claim_count;
-	uint32_t *looked_at, looked_count; /* [client_count] held just to see whether they are there */
-	bool short_of;                     /* something could not be loaded, and may later */
-	bool again;                        /* there is something new already */
+	uint32_t *looked_at, looked_count; /* [client_count] held for this batch, to check that they are resident */
+	bool short_of;                     /* an adapter could not be loaded for lack of room */
+	bool again;                        /* a change has been reported since the last batch */
 	uint64_t failed;
 	struct lora_schedule batch;
 };
@@ -164,7 +165,7 @@ static int clients_have(struct gpool_lora_scheduler *scheduler, uint32_t id)
 	return lora_scheduler_grow(scheduler->core, count);
 }
 
-/* Let go of it, unless it is needed. Return: 0, or why it is still held. */
+/* Release an adapter unless it is needed. Return: 0, or the error because of which it is still held. */
 static int settle(struct gpool_lora_scheduler *scheduler, uint32_t id, struct gpool_fence fence)
 {
 	struct client *client = &scheduler->clients[id];
@@ -179,14 +180,14 @@ static int settle(struct gpool_lora_scheduler *scheduler, uint32_t id, struct gp
 	return 0;
 }
 
-/* What passes by itself: room, an agent that starts anew, memory. Everything else is the adapter's. */
+/* Check for a temporary error: no room, a restart of the agent, no memory. Other errors are those of the adapter. */
 static bool is_passing(int error)
 {
 	return error == -ENOSPC || error == -EDQUOT || error == -EAGAIN || error == -EBUSY || error == -EPIPE ||
 		error == -ENOMEM || error == -ETIMEDOUT;
 }
 
-/* Whatever waits for it is given up, as far as there is room to tell. */
+/* Give up the requests that wait for an adapter, as far as the list of failed requests has room. */
 static void requests_fail(
 	struct gpool_lora_scheduler *scheduler, uint32_t id, int error, struct gpool_lora_schedule *schedule)
 {
@@ -207,7 +208,7 @@ static void requests_fail(
 		scheduler->again = true;
 }
 
-/* Others that were claimed for those who wait, and do not run: they may come again. Return: how many. */
+/* Release other adapters that are kept for waiting requests; they can be loaded again. Return: their number. */
 static uint32_t kept_let_go(struct gpool_lora_scheduler *scheduler)
 {
 	uint32_t count = 0;
@@ -230,13 +231,13 @@ static void claim_failed(struct gpool_lora_scheduler *scheduler, uint32_t id, in
 		requests_fail(scheduler, id, error, schedule);
 		return;
 	}
-	/* Who came first is asked for first again, and those who came later have nothing in its way. */
+	/* The adapter of the first request is claimed first, and none is kept for later requests. */
 	if ((error == -ENOSPC || error == -EDQUOT) && kept_let_go(scheduler))
 		return;
 	scheduler->clients[id].again_us = now + AGAIN_US;
 }
 
-/* What has come, or cannot. */
+/* Handle the claims that have ended. */
 static void claims_look(struct gpool_lora_scheduler *scheduler, uint64_t now, struct gpool_lora_schedule *schedule)
 {
 	uint32_t count = scheduler->claim_count;
@@ -256,11 +257,12 @@ static void claims_look(struct gpool_lora_scheduler *scheduler, uint64_t now, st
 		if (error)
 			claim_failed(scheduler, id, error, now, schedule);
 		else
-			settle(scheduler, id, GPOOL_FENCE_NONE); /* whoever waited for it may have been removed */
+			/* the requests that waited for it may have been removed */
+			settle(scheduler, id, GPOOL_FENCE_NONE);
 	}
 }
 
-/* What those whose turn it is wait for. Whoever came later has nothing loaded before who came first. */
+/* Claim the adapters of blocked requests, in order of arrival. */
 static void wanted_claim(struct gpool_lora_scheduler *scheduler, uint64_t now, struct gpool_lora_schedule *schedule)
 {
 	for (uint32_t i = 0; i < scheduler->batch.wanted_count && scheduler->claim_count < CLAIMS_MAX; i++) {
@@ -304,7 +306,7 @@ static void ahead_prefetch(struct gpool_lora_scheduler *scheduler, uint64_t now)
 
 /* ---- where they are ---- */
 
-/* What is there is held until the batch is formed, so that it still is when its requests start. */
+/* Hold a resident adapter until the batch is formed, so that it is resident when its requests start. */
 static enum lora_place place(void *context, uint32_t id)
 {
 	struct gpool_lora_scheduler *scheduler = context;
@@ -364,8 +366,7 @@ int gpool_lora_scheduler_add(
 }
 
 /*
- * Under the lock: one is over. The first that fails is to let go of its adapter behind the fence; then nothing has
- * changed.
+ * End a request; under the lock. If its adapter cannot be released behind the fence, nothing changes.
  */
 static int request_end(struct gpool_lora_scheduler *scheduler, uint32_t id, bool running, struct gpool_fence fence)
 {

@@ -6,14 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NOBODY UINT32_MAX
+#define NO_REQUEST UINT32_MAX
 
 enum { UNUSED, WAITING, RUNNING, GIVEN_UP };
 
 struct request {
 	uint32_t adapter; /* index in adapters[] */
 	uint32_t tokens;
-	uint32_t previous, next; /* in the queue; next: also of numbers that nobody has */
+	uint32_t previous, next; /* in the queue; next: also in the list of free numbers */
 	uint64_t turn;           /* order of arrival */
 	uint64_t added_us, passed_us;
 	uint8_t state;
@@ -23,31 +23,31 @@ struct request {
 struct adapter {
 	uint32_t waiting, running;
 	uint64_t seen_in, listed_in,
-		chosen_in; /* round in which `place` was asked for; when it became a candidate; when it was chosen */
+		chosen_in; /* rounds in which `place` was read, in which it became a candidate, and was chosen */
 	enum lora_place place;
 };
 
-/* What scheduler.h and gpool.h state. */
+/* As stated in scheduler.h and gpool.h. */
 static_assert(
 	sizeof(struct request) == 48 && sizeof(struct adapter) + sizeof(uint32_t) == 44, "memory of the scheduler");
 
 struct lora_scheduler {
 	struct lora_options options;
 	struct request *requests; /* [request_count] */
-	struct adapter *adapters; /* [adapter_count + 1]: the first one stands for none */
+	struct adapter *adapters; /* [adapter_count + 1]: the first one represents no adapter */
 	uint32_t *candidates;     /* [adapter_count] */
 	uint32_t request_count, adapter_count;
 	uint32_t first, last, unused;
-	uint32_t fresh; /* the first in the queue that nobody has passed over, or NOBODY */
+	uint32_t fresh; /* the first in the queue that was not bypassed, or NO_REQUEST */
 	uint32_t running_adapters;
 	uint64_t turns, round;
 	struct lora_scheduler_stats stats;
 };
 
-/* Room that is left in a batch. */
+/* The rest of the room in a batch. */
 struct room {
 	uint32_t requests, tokens, adapters;
-	bool prompted; /* there is a prompt in it */
+	bool prompted; /* it has a prompt */
 };
 
 /* ---- life ---- */
@@ -57,7 +57,7 @@ int lora_scheduler_create(
 {
 	struct lora_scheduler *scheduler;
 
-	if (!requests || requests == NOBODY || !adapters || adapters == LORA_NO_ADAPTER || !options->batch_tokens ||
+	if (!requests || requests == NO_REQUEST || !adapters || adapters == LORA_NO_ADAPTER || !options->batch_tokens ||
 		!options->batch_requests || options->batch_requests > LORA_BATCH_REQUESTS_MAX ||
 		options->look_ahead > LORA_LOOK_AHEAD_MAX || (unsigned)options->order > LORA_RESIDENT_FIRST)
 		return -EINVAL;
@@ -67,7 +67,7 @@ int lora_scheduler_create(
 	scheduler->options = *options;
 	scheduler->request_count = requests;
 	scheduler->adapter_count = adapters;
-	scheduler->first = scheduler->last = scheduler->fresh = NOBODY;
+	scheduler->first = scheduler->last = scheduler->fresh = NO_REQUEST;
 	scheduler->requests = calloc(requests, sizeof(*scheduler->requests));
 	scheduler->adapters = calloc((size_t)adapters + 1, sizeof(*scheduler->adapters));
 	scheduler->candidates = calloc(adapters, sizeof(*scheduler->candidates));
@@ -76,7 +76,7 @@ int lora_scheduler_create(
 		return -ENOMEM;
 	}
 	for (uint32_t i = 0; i < requests; i++)
-		scheduler->requests[i].next = i + 1 < requests ? i + 1 : NOBODY;
+		scheduler->requests[i].next = i + 1 < requests ? i + 1 : NO_REQUEST;
 	*out = scheduler;
 	return 0;
 }
@@ -98,7 +98,7 @@ static struct adapter *adapter_of(const struct lora_scheduler *scheduler, const 
 	return &scheduler->adapters[request->adapter];
 }
 
-/* What callers call an adapter is one less than its index, and LORA_NO_ADAPTER of 0. */
+/* Callers' numbers of adapters are the index - 1; index 0 is LORA_NO_ADAPTER. */
 static uint32_t number_of(const struct request *request)
 {
 	return request->adapter - 1;
@@ -117,24 +117,24 @@ int lora_scheduler_add(
 
 	if (adapter != LORA_NO_ADAPTER && adapter >= scheduler->adapter_count)
 		return -EINVAL;
-	if (number == NOBODY)
+	if (number == NO_REQUEST)
 		return -ENOSPC;
 	scheduler->unused = request->next;
 	*request = (struct request){
 		.adapter = adapter + 1,
 		.tokens = tokens,
 		.previous = scheduler->last,
-		.next = NOBODY,
+		.next = NO_REQUEST,
 		.turn = scheduler->turns++,
 		.added_us = now_us,
 		.state = WAITING,
 	};
-	if (scheduler->last == NOBODY)
+	if (scheduler->last == NO_REQUEST)
 		scheduler->first = number;
 	else
 		scheduler->requests[scheduler->last].next = number;
 	scheduler->last = number;
-	if (scheduler->fresh == NOBODY)
+	if (scheduler->fresh == NO_REQUEST)
 		scheduler->fresh = number;
 	adapter_of(scheduler, request)->waiting++;
 	scheduler->stats.waiting++;
@@ -149,11 +149,11 @@ static void leave_queue(struct lora_scheduler *scheduler, uint32_t number)
 
 	if (scheduler->fresh == number)
 		scheduler->fresh = request->next;
-	if (request->previous == NOBODY)
+	if (request->previous == NO_REQUEST)
 		scheduler->first = request->next;
 	else
 		scheduler->requests[request->previous].next = request->next;
-	if (request->next == NOBODY)
+	if (request->next == NO_REQUEST)
 		scheduler->last = request->previous;
 	else
 		scheduler->requests[request->next].previous = request->previous;
@@ -269,7 +269,7 @@ static struct room room_now(const struct lora_scheduler *scheduler)
 	};
 }
 
-/* another: its adapter is not in the batch yet. */
+/* another: the adapter of the request is not in the batch yet. */
 static bool room_take(struct room *room, const struct request *request, bool another)
 {
 	if (room->requests == 0 || (another && room->adapters == 0) ||
@@ -307,15 +307,15 @@ static void list_add(uint32_t *list, uint32_t *count, uint32_t adapter)
 }
 
 /*
- * Who would start if every adapter were there. Tells what has to be loaded for them, and ahead of the next ones.
- * Return: the first whose turn it is not.
+ * Find the requests that are due. Report the adapters to load for them, and those to prefetch for the next ones.
+ * Return: the first request that is not due.
  */
 static uint32_t find_turns(struct lora_scheduler *scheduler, const struct lora_view *view, struct lora_schedule *batch)
 {
 	struct room room = room_now(scheduler);
 	uint32_t number = scheduler->first, behind;
 
-	for (; number != NOBODY; number = scheduler->requests[number].next) {
+	for (; number != NO_REQUEST; number = scheduler->requests[number].next) {
 		struct request *request = &scheduler->requests[number];
 		struct adapter *adapter = adapter_of(scheduler, request);
 		bool another = has_adapter(request) && !adapter->running && adapter->chosen_in != scheduler->round;
@@ -330,11 +330,11 @@ static uint32_t find_turns(struct lora_scheduler *scheduler, const struct lora_v
 		list_add(batch->wanted, &batch->wanted_count, number_of(request));
 	}
 	behind = number;
-	for (uint32_t i = 0; i < scheduler->options.look_ahead && behind != NOBODY;
+	for (uint32_t i = 0; i < scheduler->options.look_ahead && behind != NO_REQUEST;
 		i++, behind = scheduler->requests[behind].next)
 		if (has_adapter(&scheduler->requests[behind]))
 			list_add(batch->ahead, &batch->ahead_count, number_of(&scheduler->requests[behind]));
-	scheduler->round++; /* what was chosen here is not chosen yet */
+	scheduler->round++; /* choices of this function are not final */
 	return number;
 }
 
@@ -345,19 +345,19 @@ struct forming {
 	const struct lora_view *view;
 	struct lora_schedule *batch;
 	struct room room;
-	uint64_t now_us, latest; /* of those started, the turn of the last one, plus 1 */
+	uint64_t now_us, latest; /* latest: the highest turn of a started request, plus 1 */
 };
 
 static bool is_overdue(const struct lora_scheduler *scheduler, uint32_t number, uint64_t now_us)
 {
 	const struct request *requests = scheduler->requests;
 
-	if (scheduler->fresh != NOBODY && requests[number].turn >= requests[scheduler->fresh].turn)
-		return false; /* nobody has passed it */
+	if (scheduler->fresh != NO_REQUEST && requests[number].turn >= requests[scheduler->fresh].turn)
+		return false; /* it was not bypassed */
 	return now_us - requests[number].passed_us >= scheduler->options.patience_us;
 }
 
-/* Whether it could: its adapter is there, and there was room for it, which it has now. */
+/* Start a request if its adapter is resident and the batch has room. Return: true if it was started. */
 static bool start(struct forming *forming, uint32_t number)
 {
 	struct lora_scheduler *scheduler = forming->scheduler;
@@ -384,12 +384,12 @@ static bool start(struct forming *forming, uint32_t number)
 	return true;
 }
 
-/* Those in front, one by one. False: one of them has to wait, and nobody may pass it. */
+/* Start the overdue requests at the head of the queue. Return: false if one must wait; no request may bypass it. */
 static bool start_overdue(struct forming *forming)
 {
 	struct lora_scheduler *scheduler = forming->scheduler;
 
-	while (scheduler->first != NOBODY && is_overdue(scheduler, scheduler->first, forming->now_us))
+	while (scheduler->first != NO_REQUEST && is_overdue(scheduler, scheduler->first, forming->now_us))
 		if (!start(forming, scheduler->first))
 			return false;
 	return true;
@@ -397,24 +397,24 @@ static bool start_overdue(struct forming *forming)
 
 static void start_in_order(struct forming *forming)
 {
-	while (forming->scheduler->first != NOBODY && start(forming, forming->scheduler->first))
+	while (forming->scheduler->first != NO_REQUEST && start(forming, forming->scheduler->first))
 		continue;
 }
 
-/* Who is not there keeps its place in the batch. */
+/* A request whose adapter is not resident keeps its room in the batch. */
 static void start_around(struct forming *forming, uint32_t behind)
 {
 	struct lora_scheduler *scheduler = forming->scheduler;
 
-	for (uint32_t number = scheduler->first, next; number != NOBODY && number != behind; number = next) {
+	for (uint32_t number = scheduler->first, next; number != NO_REQUEST && number != behind; number = next) {
 		next = scheduler->requests[number].next;
 		start(forming, number);
 	}
 }
 
 /*
- * Adapters that are there of those who would have room if adapters took no places, in order of who came first; and of
- * the first who would not, so that nobody smaller takes its room. Return: how many.
+ * Collect the resident adapters of the requests that would fit without the limit of adapters, in order of arrival, and
+ * of the first request that would not fit, so that no smaller one takes its room. Return: their number.
  */
 static uint32_t find_candidates(struct forming *forming)
 {
@@ -423,7 +423,8 @@ static uint32_t find_candidates(struct forming *forming)
 	bool fits = true;
 	uint32_t count = 0;
 
-	for (uint32_t number = scheduler->first; number != NOBODY && fits; number = scheduler->requests[number].next) {
+	for (uint32_t number = scheduler->first; number != NO_REQUEST && fits;
+		number = scheduler->requests[number].next) {
 		const struct request *request = &scheduler->requests[number];
 		struct adapter *adapter = adapter_of(scheduler, request);
 
@@ -436,12 +437,12 @@ static uint32_t find_candidates(struct forming *forming)
 		if (has_adapter(request) && !adapter->running)
 			scheduler->candidates[count++] = request->adapter;
 		else
-			adapter->chosen_in = scheduler->round; /* costs no place */
+			adapter->chosen_in = scheduler->round; /* it is in the batch already */
 	}
 	return count;
 }
 
-/* Of more adapters than there are places for, those with the most waiting requests; of equals, who came first. */
+/* Choose the adapters with the most waiting requests; of equal ones, that of the first request. */
 static void choose_adapters(struct forming *forming)
 {
 	struct lora_scheduler *scheduler = forming->scheduler;
@@ -467,26 +468,26 @@ static void start_resident(struct forming *forming)
 	uint32_t next;
 
 	choose_adapters(forming);
-	for (uint32_t number = scheduler->first; number != NOBODY; number = next) {
+	for (uint32_t number = scheduler->first; number != NO_REQUEST; number = next) {
 		next = scheduler->requests[number].next;
 		if (adapter_of(scheduler, &scheduler->requests[number])->chosen_in == scheduler->round &&
 			!start(forming, number))
-			return; /* there is no room: nobody of these passes another */
+			return; /* the batch is full: these requests do not bypass each other */
 	}
 }
 
-/* Those before the last one that was started have been passed over, if not before, now. */
+/* Mark requests before the last started one as bypassed, if they are not yet. */
 static void note_passed(struct forming *forming)
 {
 	struct lora_scheduler *scheduler = forming->scheduler;
 	const struct request *first;
 
-	for (; scheduler->fresh != NOBODY && scheduler->requests[scheduler->fresh].turn < forming->latest;
+	for (; scheduler->fresh != NO_REQUEST && scheduler->requests[scheduler->fresh].turn < forming->latest;
 		scheduler->fresh = scheduler->requests[scheduler->fresh].next) {
 		scheduler->requests[scheduler->fresh].passed_us = forming->now_us;
 		scheduler->stats.bypassed++;
 	}
-	if (scheduler->first == NOBODY)
+	if (scheduler->first == NO_REQUEST)
 		return;
 	first = &scheduler->requests[scheduler->first];
 	if (first->turn < forming->latest && forming->now_us - first->passed_us > scheduler->stats.longest_bypass_us)
@@ -524,11 +525,11 @@ uint32_t lora_scheduler_queue(struct lora_scheduler *scheduler, const struct lor
 	uint32_t count = 0, number, front;
 
 	scheduler->round++;
-	for (front = scheduler->first; front != NOBODY && is_overdue(scheduler, front, now_us) && count < most;
+	for (front = scheduler->first; front != NO_REQUEST && is_overdue(scheduler, front, now_us) && count < most;
 		front = scheduler->requests[front].next)
 		requests[count++] = front;
 	for (enum lora_place place = LORA_RESIDENT; place <= LORA_ABSENT; place++)
-		for (number = front; number != NOBODY && count < most; number = scheduler->requests[number].next)
+		for (number = front; number != NO_REQUEST && count < most; number = scheduler->requests[number].next)
 			if (place_of(scheduler, view, &scheduler->requests[number]) == place)
 				requests[count++] = number;
 	return count;
@@ -552,14 +553,14 @@ static uint32_t count_state(const struct lora_scheduler *scheduler, int state)
 
 const char *lora_scheduler_check(const struct lora_scheduler *scheduler)
 {
-	uint32_t previous = NOBODY, count = 0, running = 0, waiting_of = 0, running_of = 0;
+	uint32_t previous = NO_REQUEST, count = 0, running = 0, waiting_of = 0, running_of = 0;
 
-	for (uint32_t number = scheduler->first; number != NOBODY; number = scheduler->requests[number].next) {
+	for (uint32_t number = scheduler->first; number != NO_REQUEST; number = scheduler->requests[number].next) {
 		const struct request *request = &scheduler->requests[number];
 
 		if (request->state != WAITING || request->previous != previous || ++count > scheduler->stats.waiting)
 			return "the queue is torn";
-		if (previous != NOBODY && scheduler->requests[previous].turn >= request->turn)
+		if (previous != NO_REQUEST && scheduler->requests[previous].turn >= request->turn)
 			return "the queue is not in order of arrival";
 		previous = number;
 	}

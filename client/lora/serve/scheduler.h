@@ -1,28 +1,27 @@
 /*
- * scheduler.h - which of the waiting requests an engine starts next, when adapters come and go. Numbers only: requests
- * go in, batches come out; where an adapter is, the caller says, and what should be loaded, it is told. The time is an
- * argument.
+ * scheduler.h - decide which waiting requests an engine starts next. It works on numbers alone: the caller passes
+ * requests, the places of adapters and the time, and gets batches and the adapters to load.
  *
- * A batch is formed before each step of the engine. It has what runs already and what is started with it, together at
- * most batch_requests requests, batch_adapters different adapters, and batch_tokens tokens: the prompts of those
- * started, and one for each that runs. A prompt that is longer than that is started when no other one is.
+ * A batch is formed before each step of the engine. It has the running requests and those that start with it: at most
+ * batch_requests requests, batch_adapters different adapters, and batch_tokens tokens, which are the prompts of started
+ * requests and one token for each running one. A longer prompt starts in a batch without other prompts.
  *
- * The queue is in order of arrival. It is the turn of those who would be started if they were taken in that order and
- * every adapter were there. Whose turn it is and whose adapter is not there is held up by it, and counted as a cold
- * start, once.
+ * The queue is in order of arrival. The requests that would start in this order if every adapter were resident are due.
+ * A request that is due, and whose adapter is not resident, is blocked, and counted as a cold start, once.
  *
- *   LORA_IN_ORDER        nobody starts before one who came earlier: who is held up holds up all behind it
- *   LORA_AROUND          whose turn it is starts, others do not wait for who is held up
- *   LORA_RESIDENT_FIRST  whose adapter is there start first, in order of arrival; then those whose adapter is being
- *                        loaded; then the rest. Where there are too many adapters, those with the most waiting requests
- *                        are taken
+ *   LORA_IN_ORDER        requests start in order of arrival: a blocked request blocks all requests behind it
+ *   LORA_AROUND          other requests that are due start before a blocked one
+ *   LORA_RESIDENT_FIRST requests whose adapter is resident start first, in order of arrival; then those whose adapter
+ *   is
+ *                        being loaded; then the rest. If there are too many adapters, those with the most waiting
+ *                        requests are chosen
  *
- * Bound: a request is passed over when one starts that came after it. From patience_us after it was first passed over
- * nobody passes it any more: then it waits for nothing but those before it, its adapter and room in the batch. The
- * bound holds without condition, since who is overdue is started in order of arrival, and nobody behind it before it.
+ * Bound: a request is bypassed when a later request starts. patience_us after it was bypassed first it is overdue, and
+ * no request bypasses it any more: it waits only for earlier requests, its adapter and room in the batch. The bound
+ * holds always, because overdue requests start in order of arrival, before all others.
  *
- * Threads: none of its own and no lock; its owner has one.
- * Memory:  48 bytes for each request and 44 for each adapter that there may be.
+ * Threads: it has no threads and no lock; its owner has one.
+ * Memory:  48 bytes for each request and 44 for each adapter, up to their maximum numbers.
  */
 #ifndef GPOOL_CLIENT_LORA_SCHEDULER_H
 #define GPOOL_CLIENT_LORA_SCHEDULER_H
@@ -52,116 +51,117 @@ enum lora_place {
 struct lora_options {
 	enum lora_order order;
 	uint32_t batch_requests; /* 1..LORA_BATCH_REQUESTS_MAX */
-	uint32_t batch_adapters; /* 0: as many as there are */
+	uint32_t batch_adapters; /* 0: no limit */
 	uint32_t batch_tokens;
-	/* requests behind those whose turn it is whose adapters are asked for; 0..LORA_LOOK_AHEAD_MAX */
+	/* number of requests behind those that are due, whose adapters are prefetched; 0..LORA_LOOK_AHEAD_MAX */
 	uint32_t look_ahead;
 	uint64_t patience_us;
 };
 
-/*
- * As specified; tokens and patience chosen: what a step of an 8B model should take, and a wait that a person just
- * bears.
- */
+/* As specified; tokens and patience chosen: a step of an 8B model, and a wait that is still acceptable for a person. */
 #define LORA_OPTIONS_INIT \
 	{ \
 		.order = LORA_RESIDENT_FIRST, .batch_requests = LORA_BATCH_REQUESTS_MAX, .batch_adapters = 32, \
 		.batch_tokens = 8192, .look_ahead = 10, .patience_us = 2000000, \
 	}
 
-/* Where adapters are. */
+/* The places of adapters, as the caller reports them. */
 struct lora_view {
 	enum lora_place (*place)(void *context, uint32_t adapter);
 	void *context;
 };
 
 /*
- * wanted: adapters that hold up whose turn it is, of who came first first: load them, and keep them until they ran.
- * Where there is no room for one, let go of what is kept for others, and want no more this time: otherwise who came
- * first may wait for ever.
+ * wanted: adapters of blocked requests, in order of arrival: load them, and keep them until their requests have run. If
+ * there is no room for one, release adapters that are kept for later requests, and load no further one now; otherwise
+ * the first request could wait forever.
  */
 struct lora_schedule {
-	uint32_t starts[LORA_BATCH_REQUESTS_MAX]; /* requests: they run from now on */
+	uint32_t starts[LORA_BATCH_REQUESTS_MAX]; /* requests, which are running now */
 	uint32_t wanted[LORA_BATCH_REQUESTS_MAX];
-	uint32_t ahead[LORA_LOOK_AHEAD_MAX]; /* adapters of those who are next, resident or not: prefetch them */
+	uint32_t ahead[LORA_LOOK_AHEAD_MAX]; /* adapters of the next requests, resident or not: prefetch them */
 	uint32_t start_count, wanted_count, ahead_count;
-	uint32_t adapters; /* different ones in the batch, with those that ran before */
+	uint32_t adapters; /* different ones in the batch, including those of running requests */
 };
 
 struct lora_scheduler_stats {
 	uint32_t waiting, running;
-	uint64_t batches; /* that started something */
+	uint64_t batches; /* in which a request has started */
 	uint64_t added, started, finished, removed;
 	uint64_t cold_starts; /* requests */
 	uint64_t bypassed;    /* requests */
-	uint64_t overdue;     /* requests that were started as such */
+	uint64_t overdue;     /* requests that were overdue when they started */
 	uint64_t longest_bypass_us;
-	uint64_t longest_wait_us; /* until started */
+	uint64_t longest_wait_us; /* until the start */
 };
 
 struct lora_scheduler;
 
 /*
- * lora_scheduler_create() - without a request.
- * @requests: most that wait and run at once; @adapters: their numbers are below it
- * Return: 0, -EINVAL, -ENOMEM. lora_scheduler_destroy() takes NULL, too.
+ * lora_scheduler_create() - Create a scheduler without requests. lora_scheduler_destroy() - Free it; may be NULL.
+ * @requests: maximum number of waiting and running requests; @adapters: numbers of adapters are below it
+ * Return: 0, -EINVAL, -ENOMEM.
  */
 int lora_scheduler_create(
 	const struct lora_options *options, uint32_t requests, uint32_t adapters, struct lora_scheduler **out);
 void lora_scheduler_destroy(struct lora_scheduler *scheduler);
 
 /*
- * lora_scheduler_add() - a request with a prompt of so many tokens, at the end of the queue.
- * @request: receives its number, below `requests`, its own until it is finished or removed
- * Return: 0; 1: it is so near the front that its adapter should be prefetched now (look_ahead); -EINVAL (no such
- * adapter), -ENOSPC.
+ * lora_scheduler_add() - Add a request with a prompt of `tokens` tokens to the end of the queue.
+ * @request: receives its number, below `requests`, which is valid until it is finished or removed
+ * Return: 0; 1: its adapter should be prefetched now (look_ahead); -EINVAL (no such adapter), -ENOSPC.
  */
 int lora_scheduler_add(
 	struct lora_scheduler *scheduler, uint32_t adapter, uint32_t tokens, uint64_t now_us, uint32_t *request);
 
 /*
- * lora_scheduler_remove() - one that waits, or was given up, is gone. lora_scheduler_finish() - one that runs has
- * ended. lora_scheduler_give_up() - one that waits waits no more, and has its number until it is removed. Return: 0,
- * -ENOENT.
+ * lora_scheduler_remove() - Remove a request that waits or was given up. lora_scheduler_finish() - End a running
+ * request. lora_scheduler_give_up() - Take a waiting request from the queue; it keeps its number until it is removed.
+ * Return: 0, -ENOENT.
  */
 int lora_scheduler_give_up(struct lora_scheduler *scheduler, uint32_t request);
 int lora_scheduler_remove(struct lora_scheduler *scheduler, uint32_t request);
 int lora_scheduler_finish(struct lora_scheduler *scheduler, uint32_t request);
 
-/* lora_scheduler_form() - the next batch. Cost: a look at each waiting request; in order, at those whose turn it is. */
+/*
+ * lora_scheduler_form() - Form the next batch. Cost: linear in waiting requests; with LORA_IN_ORDER in those that are
+ * due.
+ */
 void lora_scheduler_form(
 	struct lora_scheduler *scheduler, const struct lora_view *view, uint64_t now_us, struct lora_schedule *batch);
 
 /*
- * lora_scheduler_queue() - for engines that form their batches themselves: those who wait, overdue ones first, then by
- * where their adapters are, each in order of arrival; up to `most` of them. Return: how many. Cost: four looks at each
- * waiting request.
+ * lora_scheduler_queue() - List waiting requests, for engines that form their batches themselves: overdue ones first,
+ * then by the place of their adapter, each in order of arrival; at most `most`. Return: their number. Cost: four passes
+ * over the waiting requests.
  */
 uint32_t lora_scheduler_queue(struct lora_scheduler *scheduler, const struct lora_view *view, uint64_t now_us,
 	uint32_t *requests, uint32_t most);
 
 /*
- * lora_scheduler_grow() - from now on the numbers of adapters are below `adapters`: 0, also if they were already;
- * -EINVAL, -ENOMEM.
+ * lora_scheduler_grow() - Permit numbers of adapters below `adapters`, if the limit is lower now. Return: 0, -EINVAL,
+ * -ENOMEM.
  */
 int lora_scheduler_grow(struct lora_scheduler *scheduler, uint32_t adapters);
 
 /*
- * lora_scheduler_waiting() - how many wait for an adapter; *request, if not NULL, is the first of them. Cost: for that
- * a look at those before it.
+ * lora_scheduler_waiting() - Return the number of requests that wait for an adapter. request: receives the first of
+ * them, at the cost of a pass over earlier requests; may be NULL.
  */
 uint32_t lora_scheduler_waiting(const struct lora_scheduler *scheduler, uint32_t adapter, uint32_t *request);
 
 bool lora_scheduler_runs(const struct lora_scheduler *scheduler, uint32_t request);
 
-/* Of a request that waits or runs, or was given up. */
+/* lora_scheduler_adapter() - Return the adapter of a request that waits or runs, or was given up. */
 uint32_t lora_scheduler_adapter(const struct lora_scheduler *scheduler, uint32_t request);
 bool lora_scheduler_was_cold(const struct lora_scheduler *scheduler, uint32_t request);
 
 void lora_scheduler_get_stats(const struct lora_scheduler *scheduler, struct lora_scheduler_stats *stats);
 
-/* lora_scheduler_check() - its lists and counts: NULL, or the words for what does not hold. Cost: a look at each
- * request and adapter. */
+/*
+ * lora_scheduler_check() - Check lists and counts. Return: NULL, or the text of an error. Cost: linear in requests and
+ * adapters.
+ */
 const char *lora_scheduler_check(const struct lora_scheduler *scheduler);
 
 #endif
