@@ -1,5 +1,5 @@
 /*
- * acquire.c - having adapters, as a whole or layer by layer, and letting go of them.
+ * acquire.c - acquire adapters, completely or layer by layer, and release them.
  */
 #include "client/core/interrupt.h"
 #include "client/core/last_error.h"
@@ -26,14 +26,14 @@ static void entry_asked(struct gpool_lora *lora, struct lora_entry *entry)
 		load_set_state(lora, entry, LOAD_BEGUN);
 }
 
-/* It is not pinned any more for those who wait. */
+/* Unpin the object that was pinned for waiting callers. */
 static void held_end(struct gpool_lora *lora, struct lora_entry *entry)
 {
 	if (entry->load_state == LOAD_HELD)
 		load_set_state(lora, entry, LOAD_RESIDENT);
 }
 
-/* Pin what is here. -ESTALE: it has left the pool, and is COLD now. */
+/* Pin a resident adapter. Return: -ESTALE if it was evicted; it is COLD then. */
 static int pin_here(struct gpool_lora *lora, struct lora_entry *entry)
 {
 	int error;
@@ -50,8 +50,8 @@ static int pin_here(struct gpool_lora *lora, struct lora_entry *entry)
 	if (error != -ESTALE)
 		return error;
 	/*
-	 * Acquired, it was unloaded by somebody else, and goes with its last use. Who still waits for it finds it COLD,
-	 * and begins anew.
+	 * Another process has unloaded it. While it is acquired, it stays open until its last release. Otherwise it is
+	 * closed, and the threads that wait for it load it again.
 	 */
 	if (entry->acquired)
 		return -EBUSY;
@@ -62,14 +62,14 @@ static int pin_here(struct gpool_lora *lora, struct lora_entry *entry)
 	return -ESTALE;
 }
 
-/* One who has waited goes on, one way or the other. */
+/* A caller no longer waits. */
 static void wait_end(struct gpool_lora *lora, struct lora_entry *entry)
 {
 	if (!--entry->waiting)
 		held_end(lora, entry);
 }
 
-/* What a caller waits for: all of it, or its place alone. */
+/* What a caller waits for: the complete adapter, or its address. */
 enum goal { WHOLE, PLACE };
 
 static bool is_coming(const struct lora_entry *entry, enum goal goal)
@@ -98,7 +98,7 @@ static bool is_before(const struct timespec *a, const struct timespec *b)
 	return a->tv_sec != b->tv_sec ? a->tv_sec < b->tv_sec : a->tv_nsec < b->tv_nsec;
 }
 
-/* The lock is not held over the program's check. 0: look again; ETIMEDOUT, EINTR. */
+/* The lock is not held during the program's check for interrupts. Return: 0: check again; ETIMEDOUT, EINTR. */
 static int wait_some(struct gpool_lora *lora, int timeout_ms, const struct timespec *limit)
 {
 	bool interrupted;
@@ -118,10 +118,7 @@ static int wait_some(struct gpool_lora *lora, int timeout_ms, const struct times
 	return interrupted ? EINTR : error == ETIMEDOUT ? 0 : error;
 }
 
-/*
- * A part takes well below a millisecond, so who has so much time, or more, makes one himself rather than wait for
- * others. Chosen.
- */
+/* A thread with at least this timeout makes parts itself: a part takes well below a millisecond. Chosen. */
 enum { HELP_MS = 10 };
 
 static bool help(struct lora_entry *entry, uint32_t pages, int timeout_ms)
@@ -129,7 +126,7 @@ static bool help(struct lora_entry *entry, uint32_t pages, int timeout_ms)
 	return entry->load && (timeout_ms < 0 || timeout_ms >= HELP_MS) && turns_help(entry->load, pages);
 }
 
-/* 0, -ETIMEDOUT, -EINTR, or why its load failed. */
+/* Return: 0, -ETIMEDOUT, -EINTR, or the error of the load. */
 static int load_wait(
 	struct gpool_lora *lora, struct lora_entry *entry, enum goal goal, int timeout_ms, const struct timespec *limit)
 {
@@ -150,7 +147,7 @@ static inline void count_acquire(struct gpool *pool, bool hit)
 		stat_add(cache, hit ? &cache->stats->adapter_hits : &cache->stats->adapter_misses);
 }
 
-/* Its place is ours since it has it, whatever became of its load by the time that we are awake. */
+/* The caller has acquired the adapter since its address was set, even if the load has ended meanwhile. */
 static bool place_taken(struct lora_entry *entry)
 {
 	if (!entry->granted) {
@@ -171,8 +168,7 @@ static int acquire_once(
 	entry->beginning += place;
 	if (entry->state == GPOOL_LORA_COLD) {
 		/*
-		 * The agent is asked for pages, and may be slow: not by a thread that has a limit, or whose waits may
-		 * be interrupted.
+		 * The agent may take long to allocate pages, so a thread with a timeout leaves that to a loader thread.
 		 */
 		if (timeout_ms < 0 && !wait_is_checked())
 			load_here(lora, entry);
@@ -276,7 +272,7 @@ int gpool_lora_wait_layer(struct gpool_lora *lora, uint32_t id, int32_t layer, i
 		else if (!help(entry, layer_pages(&entry->adapter->layout, layer), timeout_ms))
 			error = timeout_ms ? -wait_some(lora, timeout_ms, &limit) : -EAGAIN;
 	}
-	/* It may have come with the end of the time. */
+	/* The layer may have been completed at the end of the timeout. */
 	if (error == -ETIMEDOUT && layer_is_here(entry, layer))
 		error = 0;
 	pthread_mutex_unlock(&lora->lock);
@@ -293,18 +289,19 @@ int lora_hold(struct gpool_lora *lora, uint32_t id, struct lora_entry **entry, s
 	pthread_mutex_lock(&lora->lock);
 	found = entry_of(lora, id);
 	if (!found) {
-		refuse(reason, "adapter %u: there is none of that number", id);
+		refuse(reason, "adapter %u: no adapter has this number", id);
 		error = -ENOENT;
 	} else if (!found->acquired) {
-		error = refuse(reason, "adapter '%s': it is not acquired; gpool_lora_acquire() comes first",
+		error = refuse(reason, "adapter '%s': it is not acquired; call gpool_lora_acquire() first",
 			found->adapter->name);
 	} else if (found->state != GPOOL_LORA_RESIDENT) {
-		error = refuse(reason, "adapter '%s': it is not there as a whole; gpool_lora_wait_layer() comes first",
+		error = refuse(reason, "adapter '%s': it is not completely loaded; call gpool_lora_wait_layer() first",
 			found->adapter->name);
 	} else {
 		error = pin_here(lora, found);
 		if (error)
-			refuse(reason, "adapter '%s': somebody has unloaded it; release it, and acquire it again",
+			refuse(reason,
+				"adapter '%s': another process has unloaded it; release it, and acquire it again",
 				found->adapter->name);
 	}
 	if (!error)
@@ -328,7 +325,7 @@ int gpool_lora_prefetch(struct gpool_lora *lora, uint32_t id)
 		return -ECHILD;
 	pthread_mutex_lock(&lora->lock);
 	entry = entry_of(lora, id);
-	/* A pin tells whether it is still there, and counts as a use. */
+	/* A pin checks that the adapter is resident, and counts as a use. */
 	if (entry && entry->state == GPOOL_LORA_RESIDENT && !entry->load && !pin_here(lora, entry)) {
 		entry->acquired--;
 		gpool_object_unpin(entry->object);
@@ -341,7 +338,7 @@ int gpool_lora_prefetch(struct gpool_lora *lora, uint32_t id)
 	return entry ? 0 : fail_adapter(id);
 }
 
-/* One that is not published is pinned by whoever builds it. */
+/* The object of a load in progress or of a draft is pinned by the load. */
 static int let_go(struct gpool_lora *lora, struct lora_entry *entry, struct gpool_fence fence)
 {
 	int error = fence.value ? entry_use(lora, entry, fence) : 0;
@@ -393,7 +390,7 @@ int gpool_lora_unload(struct gpool_lora *lora, uint32_t id)
 		error = entry->state == GPOOL_LORA_RESIDENT ? entry_close(lora, entry) : 0;
 		if (!error && there)
 			error = gpool_object_delete(lora->pool, info.name, info.version);
-		/* Gone meanwhile, or a newer one by now, is gone. */
+		/* The object was deleted or replaced meanwhile. */
 		if (error == -ENOENT || error == -ESTALE)
 			error = 0;
 		if (!error)
@@ -417,7 +414,7 @@ int lora_requests_add(struct gpool_lora *lora, uint32_t id, int32_t more)
 	return entry ? 0 : -ENOENT;
 }
 
-/* Under the lock. A draft that has failed is in the way until all who have it let go. */
+/* Under the lock. A failed draft cannot be acquired, and prevents a new load until its last release. */
 static int acquire_now(struct gpool_lora *lora, struct lora_entry *entry)
 {
 	if (is_coming(entry, WHOLE))
@@ -486,7 +483,7 @@ int lora_claim_look(struct gpool_lora *lora, uint32_t id)
 		error = entry->error ? entry->error : acquire_now(lora, entry);
 		wait_end(lora, entry);
 		entry->acquires += !error;
-		/* Others were at it at the same time, or it has left again: once more. */
+		/* Another thread loads it, or it was evicted: claim it again. */
 		if (error == -ESTALE || error == -EAGAIN)
 			error = claim(lora, entry);
 	}

@@ -1,9 +1,9 @@
 /*
- * cold_reader.c - slots of one room, and what is in each.
+ * cold_reader.c - see cold_reader.h. The buffers are slots of one piece of memory.
  *
- * A slot is free, or the kernel reads a group into it, or the group is there, or the caller has it. Groups are asked
- * for in order, so that all from `next` up to `ahead` are in slots, when they come directly; the other ways read `next`
- * into a slot when it is wanted.
+ * A slot is free, or the kernel reads a group into it, or it has a group, or the caller uses it. Groups are requested
+ * in order: with direct reads, all groups from `next` up to `ahead` have slots; otherwise `next` is read when it is
+ * needed.
  */
 #include "client/lora/load/cold_reader.h"
 
@@ -18,7 +18,7 @@
 
 #include "client/lora/format/file_at.h"
 
-/* which each kernel reads ahead for one call; of more it may read the beginning alone */
+/* of one announcement; of a longer one a kernel may read only the beginning */
 enum { ADVICE_BYTES = 128 << 10 };
 
 enum slot_state { SLOT_FREE, SLOT_ASKED, SLOT_READ, SLOT_HELD };
@@ -32,16 +32,16 @@ struct slot {
 enum ring_state { RING_NONE, RING_OPEN, RING_REFUSED };
 
 struct cold_reader {
-	uint8_t *room; /* COLD_READER_ROOM, from the first file on; NULL: none, and no slots */
+	uint8_t *room; /* COLD_READER_ROOM, allocated with the first file; NULL: none, and no slots */
 	const struct cold_file *file;
 	enum cold_reader_way way;
-	uint32_t next, ahead; /* groups: the next to hand out, the first that nobody was asked for */
+	uint32_t next, ahead; /* groups: the next to return, the first that was not requested */
 	struct slot slots[COLD_READER_HELD_MAX];
 	uint32_t slot_count;
 	uint64_t slot_bytes;
 	int direct_fd; /* of this file; -1: none */
 	enum ring_state ring_state;
-	bool registered; /* the room, as buffer 0 */
+	bool registered; /* the memory, as buffer 0 of the ring */
 	struct io_uring ring;
 };
 
@@ -55,7 +55,7 @@ static uint8_t *slot_bytes(const struct cold_reader *reader, const struct slot *
 	return reader->room + (uint64_t)(slot - reader->slots) * reader->slot_bytes;
 }
 
-/* Any that is free; NULL: none. */
+/* Return a free slot, or NULL. */
 static struct slot *slot_free(struct cold_reader *reader)
 {
 	for (struct slot *slot = reader->slots; slot < reader->slots + reader->slot_count; slot++)
@@ -64,7 +64,7 @@ static struct slot *slot_free(struct cold_reader *reader)
 	return NULL;
 }
 
-/* The one with that group, whatever is done with it; NULL: none. */
+/* Return the slot of a group, in any state, or NULL. */
 static struct slot *slot_of(struct cold_reader *reader, uint32_t group)
 {
 	for (struct slot *slot = reader->slots; slot < reader->slots + reader->slot_count; slot++)
@@ -85,7 +85,7 @@ static bool ring_knows(struct io_uring *ring)
 	return known;
 }
 
-/* Once; who was refused does not ask again. */
+/* Create the ring once; after a failure it is not tried again. */
 static bool ring_have(struct cold_reader *reader)
 {
 	struct iovec room = {.iov_base = reader->room, .iov_len = COLD_READER_ROOM};
@@ -99,15 +99,17 @@ static bool ring_have(struct cold_reader *reader)
 		io_uring_queue_exit(&reader->ring);
 		return false;
 	}
-	/* Saves work in each request. Without, as when so much memory may not be locked, all works the same. */
+	/*
+	 * A registered buffer saves work in each request. It may fail, for example beyond the limit of locked memory.
+	 */
 	reader->registered = io_uring_register_buffers(&reader->ring, &room, 1) == 0;
 	reader->ring_state = RING_OPEN;
 	return true;
 }
 
 /*
- * Without the kernel's word that it is done with our room, that can be neither used nor given back: both are left to
- * it.
+ * If the kernel does not confirm the end of its reads, the memory can neither be used nor freed: it leaks, with the
+ * ring.
  */
 static void room_leave(struct cold_reader *reader)
 {
@@ -116,7 +118,7 @@ static void room_leave(struct cold_reader *reader)
 	reader->ring_state = RING_REFUSED;
 }
 
-/* One completion. */
+/* Handle one completion. */
 static void ring_wait(struct cold_reader *reader)
 {
 	struct io_uring_cqe *cqe;
@@ -143,7 +145,7 @@ static void ring_drain(struct cold_reader *reader)
 			ring_wait(reader);
 }
 
-/* A request that was not taken would go out with the next: no next one by this ring. */
+/* A request that the kernel has not accepted would be submitted with the next one: stop using the ring. */
 static void ring_close(struct cold_reader *reader)
 {
 	ring_drain(reader);
@@ -178,7 +180,7 @@ static int slot_read(struct cold_reader *reader, const struct slot *slot, uint64
 		reader->file->groups[slot->group].offset + done);
 }
 
-/* -EAGAIN: the page cache has not all of it. */
+/* Return: -EAGAIN if the page cache does not have the complete group. */
 static int cached_read(struct cold_reader *reader, const struct slot *slot)
 {
 	struct iovec to = {.iov_base = slot_bytes(reader, slot), .iov_len = group_bytes(reader, slot->group)};
@@ -189,7 +191,7 @@ static int cached_read(struct cold_reader *reader, const struct slot *slot)
 		: -EAGAIN;
 }
 
-/* A description of our own, as O_DIRECT is a property of those. */
+/* Open the file again, because O_DIRECT is a property of the open file description. */
 static void direct_open(struct cold_reader *reader)
 {
 	char path[32];
@@ -198,14 +200,14 @@ static void direct_open(struct cold_reader *reader)
 	reader->direct_fd = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
 }
 
-/* Not from the page cache any more. */
+/* Read directly from now on. */
 static void way_turn(struct cold_reader *reader)
 {
 	direct_open(reader);
 	reader->way = reader->direct_fd >= 0 && ring_have(reader) ? COLD_READER_DIRECT : COLD_READER_PLAIN;
 }
 
-/* As many as there is room for. */
+/* Request as many groups as there are free slots. */
 static void direct_ask(struct cold_reader *reader)
 {
 	struct slot *slot;
@@ -222,7 +224,7 @@ static void direct_ask(struct cold_reader *reader)
 	}
 }
 
-/* What came short, or failed: the plain call brings the rest, or says what is wrong. */
+/* After a short or failed read, pread(2) reads the rest, or returns the error. */
 static int direct_finish(struct cold_reader *reader, struct slot *slot)
 {
 	uint64_t done;
@@ -235,7 +237,7 @@ static int direct_finish(struct cold_reader *reader, struct slot *slot)
 	return slot_read(reader, slot, done);
 }
 
-/* The kernel reads these while their predecessors are expanded. */
+/* Announce groups, which the kernel reads while earlier ones are expanded. */
 static void plain_advise(struct cold_reader *reader)
 {
 	uint32_t end = reader->next + reader->slot_count;
@@ -248,7 +250,7 @@ static void plain_advise(struct cold_reader *reader)
 	}
 }
 
-/* The group `next`, into a slot, which the page cache is asked for, or the disk. */
+/* Read the group `next` into a slot, from the page cache or from the disk. */
 static int group_read(struct cold_reader *reader, struct slot **found)
 {
 	struct slot *slot = slot_free(reader);
@@ -280,9 +282,8 @@ static int group_read(struct cold_reader *reader, struct slot **found)
 /* ---- the reader ---- */
 
 /*
- * In huge pages, where there are some: a disk that takes so many pieces of memory for a request gets requests of 4 MiB,
- * not of 1. Measured on a virtual disk: 3.4 GB/s, and 1.1 with small ones. They are registered in 0.06 ms, and those in
- * 1.4.
+ * Use huge pages if possible: a disk that limits the pieces of memory of a request then gets requests of 4 MiB instead
+ * of 1 MiB. Measured on a virtual disk: 3.4 GB/s instead of 1.1. Registration takes 0.06 ms instead of 1.4.
  */
 static uint8_t *room_make(void)
 {

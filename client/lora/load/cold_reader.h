@@ -1,12 +1,11 @@
 /*
- * cold_reader.h - the groups of a cold file one after the other, read ahead of whoever expands them.
+ * cold_reader.h - read the groups of a cold file in order, ahead of the threads that expand them.
  *
- * A group that the page cache has whole is copied from there, when it is wanted. From the first that it has not, they
- * come from the disk past it (O_DIRECT), by io_uring, as many at once as there is room for: expanding one takes as long
- * as reading some. Where the kernel or the file system refuses that, it is told which groups will be wanted and reads
- * them into its cache meanwhile.
+ * A group that is completely in the page cache is copied from it. From the first other group on, groups are read from
+ * the disk without the page cache (O_DIRECT), by io_uring, as many at once as the buffers can hold. If the kernel or
+ * the file system refuses that, groups are read by pread(2), and the following ones are announced to the kernel.
  *
- * One thread at a time uses a reader; what it handed out may be read by any.
+ * One thread at a time uses a reader; any thread may read the groups that it returned.
  */
 #ifndef GPOOL_CLIENT_LORA_COLD_READER_H
 #define GPOOL_CLIENT_LORA_COLD_READER_H
@@ -14,58 +13,56 @@
 #include "client/lora/format/cold_file.h"
 
 enum {
-	/* Bytes of buffers: any two groups fit, and of an adapter of usual size all. */
+	/* Bytes of buffers: enough for any two groups, and for all groups of an adapter of usual size. */
 	COLD_READER_ROOM = 2 * COLD_GROUP_IMAGE_MAX,
-	COLD_READER_HELD_MAX = 8, /* groups that are read ahead or not given back */
+	COLD_READER_HELD_MAX = 8, /* groups that are read ahead, or not yet given back */
 };
 
 struct cold_reader;
 
-/* Where the group that came last came from. */
+/* The source of the last group. */
 enum cold_reader_way {
-	COLD_READER_CACHED, /* all of it was in the page cache */
+	COLD_READER_CACHED, /* the page cache */
 	COLD_READER_DIRECT, /* from the disk, by io_uring */
-	COLD_READER_PLAIN,  /* by pread(2), and what follows it was asked for ahead */
+	COLD_READER_PLAIN,  /* pread(2), with an announcement of the following groups */
 };
 
 /*
- * cold_reader_create() - a reader without a file. It is for many files, one after the other. Return: 0; -ENOMEM. Cost:
- * nothing yet; the first file takes its room, and the first that is not in the page cache a ring with its room
- * registered.
+ * cold_reader_create() - Create a reader, which reads any number of files one after the other. Return: 0; -ENOMEM.
+ * Cost: buffers are allocated with the first file, and the ring with the first file that is not in the page cache.
  */
 int cold_reader_create(struct cold_reader **reader);
-/* cold_reader_destroy() - also cold_reader_end(). NULL is taken. */
+/* cold_reader_destroy() - Free a reader, after cold_reader_end(). May be NULL. */
 void cold_reader_destroy(struct cold_reader *reader);
 
 /*
- * cold_reader_begin() - from now on groups of that file, from the first on. file: of cold_open(), without O_DIRECT,
- * which stays open until cold_reader_end(). Return: 0; -ENOMEM.
+ * cold_reader_begin() - Start with the first group of a file. file: of cold_open(), without O_DIRECT; it must stay open
+ * until cold_reader_end(). Return: 0; -ENOMEM.
  */
 int cold_reader_begin(struct cold_reader *reader, const struct cold_file *file);
 
 /*
- * cold_reader_next() - wait for the next group.
+ * cold_reader_next() - Wait for the next group.
  *
  * @group:  receives its number: 0, 1, ...
- * @stored: receives its bytes as they stand in the file, cold_align(bytes) of them, aligned to COLD_ALIGN and
- * unchecked: for
- *          cold_group_expand(). They stay until cold_reader_give_back().
+ * @stored: receives the address of its stored bytes, cold_align(bytes) of them, aligned to COLD_ALIGN and unchecked,
+ *          for cold_group_expand(). They are valid until cold_reader_give_back().
  *
- * Return: 1; 0: there was no further one; -EAGAIN: the caller has so many groups that there is no room for another (two
- * always find room); -EIO: the file cannot be read, or has become shorter.
+ * Return: 1; 0: no further group; -EAGAIN: the groups that were not given back leave no room for another (two always
+ * fit); -EIO: the file cannot be read, or was truncated.
  */
 int cold_reader_next(struct cold_reader *reader, uint32_t *group, const void **stored);
 
-/* cold_reader_give_back() - that one's bytes are not read any more. In any order. */
+/* cold_reader_give_back() - Give back the bytes of a group; in any order. */
 void cold_reader_give_back(struct cold_reader *reader, uint32_t group);
 
 /*
- * cold_reader_end() - no further groups of this file; all that were handed out are given back. Waits for what the
- * kernel is reading into our buffers, and forgets it. Without a file it does nothing.
+ * cold_reader_end() - End a file; all groups must have been given back. It waits for the reads in progress. Without a
+ * file it does nothing.
  */
 void cold_reader_end(struct cold_reader *reader);
 
-/* cold_reader_way() - of the last group that cold_reader_next() gave: for tests and figures. */
+/* cold_reader_way() - Return the source of the last group of cold_reader_next(); for tests and figures. */
 enum cold_reader_way cold_reader_way(const struct cold_reader *reader);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * copy.c - copies of an adapter that was loaded, in host memory and on disk, so that it comes faster the next time.
+ * copy.c - copy an adapter that was loaded to host memory and to disk, so that its next load is faster.
  */
 #include "client/lora/load/load.h"
 
@@ -23,7 +23,7 @@ struct copying {
 
 /* ---- in host memory ---- */
 
-/* From the kept file, group by group: it is shorter than PEFT's, and was read or written recently. */
+/* From the cold file, which is smaller than PEFT's files, and was read or written recently. */
 static int forms_from_cold(struct copying *copying, const struct cold_file *file, struct warm_copy *copy)
 {
 	int error = 0;
@@ -41,7 +41,7 @@ static int forms_from_cold(struct copying *copying, const struct cold_file *file
 	return error;
 }
 
-/* Images are made in the loader's room. */
+/* From PEFT's files; images are made in the loader's memory. */
 static int forms_from_peft(
 	struct copying *copying, const struct convert *convert, struct warm_copy *copy, uint64_t *checksums)
 {
@@ -129,7 +129,7 @@ static int warm_keep(struct copying *copying)
 
 /* ---- on disk ---- */
 
-/* One writer at a time in a folder; while another one is at work it is left to the next load: -EAGAIN. */
+/* A folder has one writer at a time. Return: -EAGAIN if there is another one; the next load tries it again. */
 static int cold_keep(struct copying *copying)
 {
 	const struct gpool_lora *lora = copying->lora;
@@ -158,11 +158,11 @@ static bool cold_is_wanted(const struct gpool_lora *lora, const struct lora_late
 
 static void failure_say(struct copying *copying, const char *where, int error)
 {
-	pool_log(copying->lora->pool, POOL_LOG_ERROR, "adapter '%s' is not kept %s: %s", copying->adapter->name, where,
+	pool_log(copying->lora->pool, POOL_LOG_ERROR, "cannot copy adapter '%s' %s: %s", copying->adapter->name, where,
 		copying->reason.text[0] ? copying->reason.text : gpool_strerror(error));
 }
 
-/* No room is no failure, and said once; nor is it that another engine was first. */
+/* A full pool is logged once, and is no failure; nor is a copy that another engine has published first. */
 static void warm_end(struct copying *copying, int error)
 {
 	struct gpool_lora *lora = copying->lora;
@@ -174,10 +174,10 @@ static void warm_end(struct copying *copying, int error)
 	pthread_mutex_unlock(&lora->lock);
 	if (first)
 		pool_log(lora->pool, POOL_LOG_INFO,
-			"adapter '%s' is not kept in host memory: that pool is full, and all of it in use",
+			"cannot copy adapter '%s' to host memory: its pool is full, and all of it is in use",
 			copying->adapter->name);
 	else if (error && !full && error != -ESTALE)
-		failure_say(copying, "in host memory", error);
+		failure_say(copying, "to host memory", error);
 }
 
 void copies_make(struct lora_loader *loader, const struct lora_later *later)
@@ -190,6 +190,6 @@ void copies_make(struct lora_loader *loader, const struct lora_later *later)
 	copying.reason.text[0] = '\0';
 	error = cold_is_wanted(copying.lora, later) ? cold_keep(&copying) : -EAGAIN;
 	if (error && error != -EAGAIN)
-		failure_say(&copying, "on disk", error);
+		failure_say(&copying, "to disk", error);
 	files_close(&copying.files);
 }

@@ -7,11 +7,11 @@
 #include <stdlib.h>
 
 enum {
-	TRIES = 8,    /* each of them ends by somebody else's work, publishing or evicting */
-	WATCH_MS = 5, /* for a fence; chosen: so long a load may wait for the only thread */
+	TRIES = 8,    /* chosen: each one fails only if another process publishes or evicts meanwhile */
+	WATCH_MS = 5, /* for a fence; chosen: the longest time that a queued load waits for the only thread */
 };
 
-/* Its pages are filled, and nobody uses them. If somebody else was first, his are taken. */
+/* Publish the pages, which are not in use. If another engine was first, its object is opened instead. */
 static int load_publish(struct lora_loader *loader, struct lora_load *load)
 {
 	struct gpool_object *found;
@@ -35,7 +35,7 @@ static int load_publish(struct lora_loader *loader, struct lora_load *load)
 
 /* ---- its end ---- */
 
-/* Copies are made when nobody waits for anything else. Without memory there are none. */
+/* Copies are made when no load is queued. Without memory they are not made. */
 static void later_add(const struct lora_load *load)
 {
 	struct gpool_lora *lora = load->lora;
@@ -55,7 +55,7 @@ static void later_add(const struct lora_load *load)
 	TAILQ_INSERT_TAIL(&lora->later, later, link);
 }
 
-/* Under the lock: it is pinned for the callers that wait; without them it can be evicted. */
+/* Under the lock: the object stays pinned for the callers that wait; without them it can be evicted. */
 static void entry_resident(struct lora_load *load)
 {
 	struct lora_entry *entry = load->entry;
@@ -82,7 +82,6 @@ void load_free(struct lora_load *load)
 	free(load);
 }
 
-/* Published, or given up: nobody uses it, and nobody can begin to. */
 void load_end(struct lora_load *load, int error)
 {
 	struct gpool_lora *lora = load->lora;
@@ -164,8 +163,8 @@ void drafts_watch(struct gpool_lora *lora)
 /* ---- its parts are over ---- */
 
 /*
- * It is used already, or work of before still is: it is a draft until that is over, and its sources are closed before
- * somebody else can have it.
+ * If the adapter is acquired, or GPU work still uses it, the load becomes a draft. Its sources are closed before
+ * another thread can take the draft. Return: true if it is a draft.
  */
 static bool draft_made(struct lora_load *load, int error)
 {

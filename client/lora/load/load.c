@@ -1,5 +1,5 @@
 /*
- * load.c - the beginning of a load: another engine's object, or pages of our own and the warmest source.
+ * load.c - the begin of a load: open the object of another engine, or allocate pages and open the fastest source.
  */
 #include "client/lora/load/load.h"
 
@@ -30,7 +30,6 @@ static void shortage_say(struct lora_load *load, int error)
 		error == -ENOSPC ? "pool" : "tenant");
 }
 
-/* Where its object lies, and the table of that on the device. */
 int place_make(struct lora_loader *loader, struct lora_load *load)
 {
 	uint64_t bytes;
@@ -39,7 +38,7 @@ int place_make(struct lora_loader *loader, struct lora_load *load)
 	return error ? error : runs_make(loader, &load->adapter->layout, load->base, &load->runs);
 }
 
-/* Callers can acquire it layer by layer from now on: those that wait for the address have it acquired. */
+/* Set the address of the adapter. The callers that wait for the address have the adapter acquired then. */
 static void entry_place(struct lora_load *load)
 {
 	struct lora_entry *entry = load->entry;
@@ -57,7 +56,7 @@ static void entry_place(struct lora_load *load)
 	pthread_mutex_unlock(&load->lora->lock);
 }
 
-/* The object of another engine, or pages, whose address callers know from now on. */
+/* Open the object of another engine, or allocate pages and set their address. */
 static int object_have(struct lora_loader *loader, struct lora_load *load)
 {
 	int error = adapter_know(load->lora, load->adapter, &load->files, &load->reason);
@@ -81,9 +80,9 @@ static int object_have(struct lora_loader *loader, struct lora_load *load)
 }
 
 /*
- * Under the lock: there is no room for it, but other loads are in progress: it is tried again when one of them has
- * ended and its pages can be evicted. One that no caller has asked for is not loaded; if a caller has asked by now, it
- * is tried again for that caller.
+ * Under the lock. The pool has no room for the adapter. If other loads are in progress, the load begins again when one
+ * of them has ended, because its pages can be evicted then. A load that no caller has asked for ends; if a caller has
+ * asked meanwhile, it begins again for that caller. Return: false if the load has failed.
  */
 static bool load_postpone(struct lora_load *load)
 {
@@ -94,10 +93,7 @@ static bool load_postpone(struct lora_load *load)
 	if (entry->load_state == LOAD_BEGUN_UNASKED) {
 		entry->load = NULL;
 		load_set_state(lora, entry, LOAD_COLD);
-		/*
-		 * It was not brought back: pages that were free for a moment, on their way to a session, do not count
-		 * against it.
-		 */
+		/* It may be tried again: the free pages that rebalance() has seen were on their way to a session. */
 		entry->acquires_spent = entry->acquires - 1;
 		return true;
 	}
@@ -109,7 +105,7 @@ static bool load_postpone(struct lora_load *load)
 	return true;
 }
 
-/* The object is another engine's, or there are no pages for one. */
+/* The load needs no part: the object is another engine's, or the load has failed. */
 static void begin_end(struct lora_load *load, int error)
 {
 	struct gpool_lora *lora = load->lora;

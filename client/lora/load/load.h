@@ -1,16 +1,16 @@
 /*
- * load.h - an adapter on its way into the pool. Internal to client/lora.
+ * load.h - the load of an adapter into the pool. Internal to client/lora.
  *
- * A load is cut into parts, some pages each, which are made by whichever loader thread is idle. All loads that are
- * under way take turns, the one that came first first, each with one part at a time: so several threads work on one
- * adapter, and a small one does not wait for a large one.
+ * acquire.c queues an adapter. Loader threads (loaders.c) take each further step from a list: they begin a load
+ * (load.c), make its parts (turns.c, part.c) and end it (finish.c). Copies are made later (copy.c). See load_state.h
+ * for the states and lists.
  *
- * It is in the list of those whose turn comes, or in the hands of the threads that make its parts; with its last part
- * in those of the thread that made it, which goes on with it: publishes it, or takes what is missing from a colder
- * source.
+ * A part is some pages. All loads in progress take turns, in the order of their begin, with one part at a time, so
+ * several threads work on one adapter, and a small adapter does not wait for a large one.
  *
- * Where the CPU writes to pages itself, who waits for a load and is in no hurry begins it, and makes parts of it that
- * come from memory: to wake another thread may take as long as a part. What takes longer is left to loaders.
+ * If the CPU can write to pages, a thread that waits for a load without a short timeout begins the load itself, and
+ * makes parts that come from memory, because waking another thread may take as long as a part. Longer work is left to
+ * loader threads.
  */
 #ifndef GPOOL_CLIENT_LORA_LOAD_H
 #define GPOOL_CLIENT_LORA_LOAD_H
@@ -25,35 +25,34 @@ struct lora_load {
 	struct lora_entry *entry;
 	struct adapter *adapter; /* a reference */
 	struct lora_files files;
-	struct gpool_object *object; /* of its key: being built, or one that stands */
+	struct gpool_object *object; /* named by the key: being built, or published */
 	bool shared;                 /* the object is another engine's: published, and pinned */
-	bool unasked;                /* begun for rebalance.c: it displaces nothing, also no copies of others */
-	uint64_t began_ns;           /* when there were pages for it */
+	bool unasked;                /* begun for rebalance.c: it evicts nothing, also no copies of other adapters */
+	uint64_t began_ns;           /* time at which its pages were allocated */
 	uint64_t base;
 	struct lora_runs runs;
 
-	enum lora_from from; /* where its parts come from, and if it is not open there, what comes next */
+	enum lora_from from; /* the open source, or the next one to open */
 	struct warm_copy warm;
 	struct cold_file cold; /* header NULL: not open */
 	/*
-	 * of the kept file: used by the thread that fetches a part, meanwhile the load is not listed. NULL: each thread
-	 * reads
+	 * Of the cold file: used by the thread that fetches a part, while the load is MAKING. NULL: each thread reads.
 	 */
 	struct cold_reader *reader;
-	uint64_t warm_refused; /* version of a warm copy that is not what it should be; 0: no such */
-	bool cold_refused;     /* the kept file is not */
+	uint64_t warm_refused; /* version of an invalid warm copy; 0: none */
+	bool cold_refused;     /* the cold file is invalid */
 
-	/* Under the lock, but that threads look at the pages of their own part. */
+	/* Under the lock, except that a thread reads done[] of its own part. */
 	bool *done;       /* [pages] */
-	uint32_t next;    /* part: its first page; from a kept file: the group */
-	uint32_t running; /* threads that make parts of it */
-	/* groups for the reader, when somebody uses it the next time */
+	uint32_t next;    /* the next part: its first page; from a cold file: its group */
+	uint32_t running; /* threads that make or fetch parts of it */
+	/* groups that the next user of the reader gives back to it */
 	uint32_t returned[COLD_READER_HELD_MAX], returned_count;
 	int error; /* of a part, or of the source; in a draft, of the load */
 	struct reason reason;
 };
 
-/* Copies to be made of an adapter that was loaded. */
+/* Copies to make of an adapter that was loaded. */
 struct lora_later {
 	struct adapter *adapter; /* a reference */
 	enum lora_from from;
@@ -64,13 +63,13 @@ struct lora_later {
 
 struct lora_part {
 	uint32_t first, pages;
-	uint32_t group;     /* from a kept file */
-	const void *stored; /* that group, out of the reader; NULL: none */
+	uint32_t group;     /* of a cold file */
+	const void *stored; /* that group, from the reader; NULL: none */
 };
 
 /* ---- acquire.c; under the lock ---- */
 
-/* entry_queue() - what is COLD is to be loaded. */
+/* entry_queue() - Queue an adapter that is COLD. */
 void entry_queue(struct gpool_lora *lora, struct lora_entry *entry);
 
 /* is_placed() - Check whether callers can acquire an adapter whose load is in progress: its pages have an address. */
@@ -86,8 +85,8 @@ static inline bool is_draft(const struct lora_entry *entry)
 }
 
 /*
- * load_is_short() - Check whether a part is work for a core: it comes from memory, so more threads than cores would only
- * change places. From files it waits.
+ * load_is_short() - Check whether a part is work for a core: it comes from memory, so more threads than cores would
+ * only change places. From files it waits.
  */
 static inline bool load_is_short(const struct lora_load *load)
 {
@@ -108,7 +107,9 @@ void load_begin(struct lora_loader *loader, struct lora_entry *entry);
 /* load_source() - Open the next source: from NEEDS_SOURCE to LISTED, or to MADE if none can be opened. */
 void load_source(struct lora_load *load);
 
-/* place_make() - Set the address of the object, and make the table of runs; without the lock. Return: as runs_make(). */
+/*
+ * place_make() - Set the address of the object, and make the table of runs; without the lock. Return: as runs_make().
+ */
 int place_make(struct lora_loader *loader, struct lora_load *load);
 
 /* ---- turns.c; under the lock, but for the work ---- */
@@ -127,8 +128,8 @@ bool turns_help(struct lora_load *load, uint32_t pages);
 void load_finish(struct lora_loader *loader, struct lora_load *load);
 
 /*
- * draft_done() - Return a draft that is no longer in use, or NULL. draft_end() - Publish it, or drop it. drafts_watch() -
- * Wait for the GPU work that uses a draft, for a short time, since another load may be queued meanwhile.
+ * draft_done() - Return a draft that is no longer in use, or NULL. draft_end() - Publish it, or drop it. drafts_watch()
+ * - Wait for the GPU work that uses a draft, for a short time, since another load may be queued meanwhile.
  */
 struct lora_load *draft_done(struct gpool_lora *lora);
 void draft_end(struct lora_loader *loader, struct lora_load *load);
@@ -147,66 +148,66 @@ void load_free(struct lora_load *load);
 /* ---- load_object.c ---- */
 
 /*
- * load_object_find() - what an engine has published: open, and pinned. Return: 0; -ENOENT: there is none (any more);
- * -EINVAL, with a reason; or as gpool_object_open().
+ * load_object_find() - Open and pin an object that an engine has published. Return: 0; -ENOENT: there is none; -EINVAL,
+ * with a reason; or as gpool_object_open().
  */
 int load_object_find(struct lora_load *load, struct gpool_object **object);
 /*
- * load_object_begin() - load->object with pages that nobody else sees. Also after a failure load_object_drop(). Return:
- * as gpool_object_alloc().
+ * load_object_begin() - Create load->object and allocate its pages, invisible to other processes. Also after a failure
+ * load_object_drop() is to be called. Return: as gpool_object_alloc().
  */
 int load_object_begin(struct lora_load *load);
-/* load_object_cost() - the agent learns what it would take to have it again: as long as it has taken until now. */
+/* load_object_cost() - Set the reload cost of the object: the time since its pages were allocated. */
 void load_object_cost(const struct lora_load *load);
-/* load_object_publish() - pinned. Return: as gpool_object_publish(); -ESTALE: somebody else was first. */
+/*
+ * load_object_publish() - Publish the object, which stays pinned. Return: as gpool_object_publish(); -ESTALE: another
+ * engine was first.
+ */
 int load_object_publish(struct lora_load *load);
-/* load_object_drop() - let go of what stands, or abort what was begun. Nothing of ours is queued on it. */
+/* load_object_drop() - Close a published object, or abort one that is being built. No GPU work may use it. */
 void load_object_drop(struct lora_load *load);
 
 /* ---- part.c ---- */
 
 /*
- * source_open() - the warmest source from load->from on: its parts can be made. Return: 0; -EINVAL, -EIO, -ENOMEM, or
- * what open(2) says of PEFT's files, in load->reason. source_close() - of all. No part is being made.
+ * source_open() - Open the fastest source from load->from on. Return: 0; -EINVAL, -EIO, -ENOMEM, or the error of
+ * open(2) for PEFT's files, with load->reason. source_close() - Close all sources. No part may be in progress.
  */
 int source_open(struct lora_load *load);
-/*
- * source_open_warm() - the same of a copy in host memory, if there is one to be believed; false: source_open() finds
- * what comes after it.
- */
+/* source_open_warm() - Open the copy in host memory. Return: false if there is no valid one; source_open() follows. */
 bool source_open_warm(struct lora_load *load);
 void source_close(struct lora_load *load);
-/* source_refuse() - it is not what it should be: logged and counted, and the next one is that behind it. */
+/* source_refuse() - Log and count that a source is invalid, and set load->from to the next one. */
 void source_refuse(struct lora_load *load, int error);
 
-/* part_take() - the next part; under the lock. False: it was the last. */
+/* part_take() - Take the next part; under the lock. Return: false if it was the last. */
 bool part_take(struct lora_load *load, struct lora_part *part);
 /*
- * part_fetch() - waits for a group from the reader, of which the part is then; nothing without one. Return: 0; -EAGAIN:
- * threads have too many; -EIO. The load is not listed meanwhile. part_return() - under the lock: the group is not read
- * any more.
+ * part_fetch() - Wait for a group from the reader, and make it the part; without a reader do nothing. The load is
+ * MAKING meanwhile. Return: 0; -EAGAIN: threads have all groups; -EIO. part_return() - Give the group back; under the
+ * lock.
  */
 int part_fetch(struct lora_load *load, struct lora_part *part);
 void part_return(struct lora_load *load, const struct lora_part *part);
 /*
- * part_make() - images in its pages, but those that are done. Return: 0; -EINVAL, -EIO: this source is not to be
- * believed; -ENOMEM.
+ * part_make() - Write the images of a part to its pages, except those that are done. Return: 0; -EINVAL, -EIO: the
+ * source is invalid; -ENOMEM.
  */
 int part_make(
 	struct lora_loader *loader, const struct lora_load *load, const struct lora_part *part, struct reason *reason);
 
 /*
- * room_have() - the loader's room and its place for a stored group are so large at least, with nothing in them: 0,
- * -ENOMEM.
+ * room_have() - Enlarge the loader's memory for forms and for a stored group if it is smaller; its content is lost.
+ * Return: 0, -ENOMEM.
  */
 int room_have(struct lora_loader *loader, uint64_t room_bytes, uint64_t stored_bytes);
-/* group_forms() - forms of a group's pages, in the loader's room: 0, -EINVAL, -EIO, -ENOMEM. */
+/* group_forms() - Read the forms of a group's pages into the loader's memory. Return: 0, -EINVAL, -EIO, -ENOMEM. */
 int group_forms(struct lora_loader *loader, const struct cold_file *file, uint32_t group, const void **forms,
 	struct reason *reason);
 
 /* ---- copy.c ---- */
 
-/* copies_make() - in the warm pool and in the folder, where there are none. What fails is logged. */
+/* copies_make() - Make the missing copies in the warm pool and in the folder. Failures are logged. */
 void copies_make(struct lora_loader *loader, const struct lora_later *later);
 
 #endif

@@ -1,9 +1,9 @@
 /*
- * load_object.c - the object in the pool that an adapter is loaded into: another engine's, or one of our own.
+ * load_object.c - the object in the pool that has an adapter: another engine's, or one of this process.
  *
- * Its name is a hash of what it is made of: which files, for which type and page size, and the salt. Whoever finds it
- * compares the layout with the one that the files give. Of two who publish at once one is first, and the other opens
- * that one's.
+ * Its name is a hash of its sources: the files, the type, the page size and the salt. An engine that opens it compares
+ * its layout with the one that results from the files. If two engines publish at the same time, one is first, and the
+ * other one opens the object of the first.
  */
 #include "client/lora/load/load.h"
 
@@ -25,19 +25,18 @@ static bool same_layout(const struct adapter_layout_header *layout, struct gpool
 		length == (uint64_t)layout->pages * layout->page_bytes;
 }
 
-/* The agent lets no other tenant publish by a private name; this is the library's own check of that. */
+/* The agent permits no other tenant to publish under a private name; the library checks it, too. */
 static int object_believe(struct lora_load *load, struct gpool_object *object)
 {
 	struct gpool_object_info info = {.size = sizeof(info)};
 	int error = gpool_object_info(object, &info);
 
 	if (!error && load->lora->private && strcmp(info.tenant, pool_tenant_name(load->lora->pool)) != 0)
-		return refuse(&load->reason,
-			"object '%s': it is of tenant '%s', who has published something by this name",
+		return refuse(&load->reason, "object '%s': it was published by another tenant, '%s'",
 			load->adapter->key, info.tenant);
 	if (!error && !same_layout(load->adapter->layout.header, object))
 		return refuse(&load->reason,
-			"object '%s': it is not what the files say; somebody has published something else by this name",
+			"object '%s': its layout does not match the files; another process has published it",
 			load->adapter->key);
 	return error;
 }
@@ -110,7 +109,7 @@ void load_object_drop(struct lora_load *load)
 	runs_free(load->lora, &load->runs);
 	if (load->shared)
 		gpool_object_unpin(load->object);
-	/* One that is not published is aborted. Nothing of ours is queued on it. */
+	/* An object that is not published is aborted. */
 	gpool_object_close(load->object);
 	load->object = NULL;
 }

@@ -23,8 +23,8 @@
  *      |  no caller waits
  *    RESIDENT
  *
- * load_set_state() is the only function that changes the state. It checks the transition, and keeps the lists and counts
- * that depend on the state. All functions are called under the lock of struct gpool_lora.
+ * load_set_state() is the only function that changes the state. It checks the transition, and keeps the lists and
+ * counts that depend on the state. All functions are called under the lock of struct gpool_lora.
  */
 #ifndef GPOOL_CLIENT_LORA_LOAD_STATE_H
 #define GPOOL_CLIENT_LORA_LOAD_STATE_H

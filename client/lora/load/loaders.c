@@ -1,5 +1,5 @@
 /*
- * loaders.c - the threads that bring adapters into the pool, and what each of them does next.
+ * loaders.c - the loader threads, which take the next piece of work from the lists of struct gpool_lora.
  */
 #include "client/lora/load/load.h"
 #include "client/lora/load/rebalance.h"
@@ -9,10 +9,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Under way at a time: each of them has its pages, and as many take turns. Chosen. */
+/* Loads in progress at a time: each has pages allocated. Chosen. */
 enum { LOADS_MAX = 32 };
 
-/* ---- what is to be done ---- */
+/* ---- work ---- */
 
 static void later_free(struct lora_later *later)
 {
@@ -97,7 +97,7 @@ static void *loader_run(void *argument)
 
 /* ---- threads ---- */
 
-/* Where the CPU writes to pages itself there is nothing to copy. */
+/* A stage is not needed if the CPU can write to pages. */
 static int stage_open(struct lora_loader *loader)
 {
 	struct gpool *pool = loader->lora->pool;
@@ -165,7 +165,7 @@ int loaders_start(struct gpool_lora *lora, uint32_t count)
 	return error;
 }
 
-/* What no thread had in its hands. */
+/* Drop what no thread works on. */
 static void lists_empty(struct gpool_lora *lora)
 {
 	struct lora_entry *entry;

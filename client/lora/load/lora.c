@@ -1,5 +1,5 @@
 /*
- * lora.c - registering adapters, and looking at them.
+ * lora.c - register adapters, and report their state.
  */
 #include "client/core/last_error.h"
 #include "client/lora/load/lora.h"
@@ -130,7 +130,7 @@ int gpool_lora_destroy(struct gpool_lora *lora)
 		return -ECHILD;
 	if (lora->users)
 		return fail(-EBUSY, "%u batches and schedulers of these adapters are open", lora->users);
-	/* Loaders are at work, also for nobody. */
+	/* Loader threads may work even if no caller waits. */
 	pthread_mutex_lock(&lora->lock);
 	for (uint32_t i = 0; i < lora->entry_count && !error; i++)
 		if (lora->entries[i] && (lora->entries[i]->acquired || entry_is_used(lora, lora->entries[i])))
@@ -153,7 +153,7 @@ int gpool_lora_destroy(struct gpool_lora *lora)
 
 /* ---- registering ---- */
 
-/* Under the lock: a number for it. */
+/* Give an adapter a number and a name; under the lock. */
 static int entry_add(struct gpool_lora *lora, struct lora_entry *entry)
 {
 	struct lora_entry *other;
@@ -281,7 +281,7 @@ int gpool_lora_last_error(struct gpool_lora *lora, uint32_t id, char *why)
 	return entry ? 0 : fail_adapter(id);
 }
 
-/* As far as the caller's struct goes; what it has more is zeros. */
+/* Copy as much as the caller's struct can hold, and fill the rest of it with zeros. */
 static void struct_give(void *to, uint32_t size, const void *filled, size_t bytes)
 {
 	if (size > bytes)
@@ -347,7 +347,7 @@ static void entries_count(const struct gpool_lora *lora, struct gpool_lora_stats
 	}
 }
 
-/* All copies in the warm pool, whoever has made them. */
+/* Bytes of all copies in the warm pool, of this and of other processes. */
 static uint64_t warm_bytes(const struct gpool_lora *lora)
 {
 	struct gpool_object_info info = {.size = sizeof(info)};
@@ -360,7 +360,7 @@ static uint64_t warm_bytes(const struct gpool_lora *lora)
 	return bytes;
 }
 
-/* And not half written. */
+/* A cold file is renamed to this suffix when it is complete. */
 static bool is_kept_file(const char *name)
 {
 	const char *suffix = strstr(name, LORA_COLD_SUFFIX);

@@ -1,5 +1,5 @@
 /*
- * part.c - images of some pages, from the warmest source that there is.
+ * part.c - make images of pages from the fastest source.
  */
 #include "client/lora/load/load.h"
 
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes of images in a part. Chosen: it takes about 100 us from memory, much longer than to hand it over. */
+/* Bytes of images in a part. Chosen: a part from memory takes about 100 us, much longer than passing it to a thread. */
 enum { PART_BYTES = 1 << 20 };
 
 /* ---- room ---- */
@@ -34,7 +34,7 @@ int room_have(struct lora_loader *loader, uint64_t room_bytes, uint64_t stored_b
 
 /* ---- pages ---- */
 
-/* Where the CPU cannot write to pages, images go to the device by the stage's pages in turn. */
+/* Writes images to pages; if the CPU cannot write to them, through the pages of the stage in turn. */
 struct sink {
 	struct lora_loader *loader;
 	uint64_t base, page_bytes;
@@ -47,7 +47,7 @@ static struct sink sink_of(struct lora_loader *loader, const struct lora_load *l
 	return (struct sink){.loader = loader, .base = load->base, .page_bytes = load->lora->pool->page_bytes};
 }
 
-/* Where the image of that page is made; NULL: -EIO. */
+/* Return the address at which the image of a page is made; NULL: -EIO. */
 static void *sink_image(struct sink *sink, uint32_t page)
 {
 	struct gpool *pool = sink->loader->lora->pool;
@@ -76,7 +76,7 @@ static int sink_put(struct sink *sink, uint32_t page)
 	return error;
 }
 
-/* Everything is there. */
+/* Wait until all images are written. */
 static int sink_end(struct sink *sink)
 {
 	return sink->count
@@ -130,7 +130,7 @@ static int peft_part(
 	return error ? error : sink_end(&sink);
 }
 
-/* ---- kept files and copies: forms ---- */
+/* ---- forms, in cold files and copies ---- */
 
 static int form_page(
 	const struct cold_file *file, uint32_t page, const void *form, struct sink *sink, struct reason *reason)
@@ -141,7 +141,7 @@ static int form_page(
 	return error ? error : sink_put(sink, page);
 }
 
-/* Without one, since all are taken, threads read for themselves. */
+/* If all readers are in use, each thread reads its groups itself. */
 static void reader_take(struct lora_load *load)
 {
 	struct gpool_lora *lora = load->lora;
@@ -185,7 +185,7 @@ static int cold_source_open(struct lora_load *load)
 	return error;
 }
 
-/* They are given back by who uses the reader, and not by those who had them. */
+/* Give groups back to the reader; only the thread that uses the reader may do so. */
 static void groups_give_back(struct lora_load *load)
 {
 	uint32_t groups[COLD_READER_HELD_MAX], count;
@@ -222,7 +222,7 @@ void part_return(struct lora_load *load, const struct lora_part *part)
 		load->returned[load->returned_count++] = part->group;
 }
 
-/* What was read, as forms; uncompressed into the loader's room. */
+/* Return the forms of a stored group, uncompressed into the loader's memory if necessary. */
 static int forms_of(struct lora_loader *loader, const struct cold_file *file, uint32_t index, const void *stored,
 	const void **forms, struct reason *reason)
 {
@@ -273,7 +273,7 @@ static int warm_open(struct lora_load *load)
 	if (error)
 		error = warm_find(lora->warm, adapter->warm_name, &adapter->layout, lora->int8, lora->private,
 			&load->warm, &load->reason);
-	/* Else there is nobody who could say whether there is one. */
+	/* With other errors it is unknown whether there is a copy. */
 	return error && error != -EINVAL ? -ENOENT : error;
 }
 
@@ -313,7 +313,7 @@ void source_refuse(struct lora_load *load, int error)
 	else
 		load->cold_refused = true;
 	pool_log(lora->pool, POOL_LOG_ERROR,
-		"adapter '%s': its copy '%s' is not taken: %s; it is loaded from elsewhere and copied anew",
+		"adapter '%s': copy '%s' is invalid: %s; loading from another source and replacing the copy",
 		load->adapter->name, load->from == LORA_FROM_WARM ? load->adapter->warm_name : load->adapter->file_name,
 		load->reason.text[0] ? load->reason.text : gpool_strerror(error));
 	load->reason.text[0] = '\0';
@@ -348,7 +348,7 @@ bool source_open_warm(struct lora_load *load)
 
 void source_close(struct lora_load *load)
 {
-	/* One that was refused is not the one to be loaded next. */
+	/* A copy that was refused is not kept for the next load. */
 	if (load->from == LORA_FROM_WARM)
 		warm_leave(&load->lora->kept, load->adapter->warm_name, &load->warm);
 	else

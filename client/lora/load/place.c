@@ -1,5 +1,5 @@
 /*
- * place.c - where an open adapter's tiles lie in this process.
+ * place.c - addresses of the tiles of an open adapter in this process.
  */
 #include "client/lora/load/lora.h"
 #include "client/core/last_error.h"
@@ -20,7 +20,7 @@ static uint64_t run_at(const struct adapter_layout *layout, uint64_t base, uint3
 	return base + (uint64_t)at->page * layout->header->page_bytes + at->offset;
 }
 
-/* Each matrix has one run; more only where it goes on in another page. */
+/* Check whether a matrix has more than one run, because it continues in another page. */
 static bool has_further(const struct adapter_layout *layout)
 {
 	return layout->header->runs > 2 * layout->header->modules;
@@ -51,7 +51,7 @@ static void table_fill(const struct adapter_layout *layout, uint64_t base, uint3
 		to[i] = run_at(layout, base, begin + i);
 }
 
-/* The table goes to the device from the stage, piece by piece. */
+/* Copy the table to the device through the stage, in pieces. */
 static int table_write(struct lora_loader *loader, const struct adapter_layout *layout, uint64_t base, uint64_t table)
 {
 	struct gpool *pool = loader->lora->pool;
@@ -103,7 +103,7 @@ void runs_free(struct gpool_lora *lora, struct lora_runs *runs)
 	*runs = (struct lora_runs){0};
 }
 
-/* ---- who still uses it ---- */
+/* ---- GPU work that uses an adapter ---- */
 
 int entry_use(struct gpool_lora *lora, struct lora_entry *entry, struct gpool_fence fence)
 {
@@ -112,7 +112,7 @@ int entry_use(struct gpool_lora *lora, struct lora_entry *entry, struct gpool_fe
 
 	if (error)
 		return error;
-	/* Of one stream the later fence stands for the earlier one. */
+	/* Of the fences of one stream, only the latest is kept. */
 	while (use && fence_slot(use->fence.value) != fence_slot(fence.value))
 		use = use->next;
 	if (!use) {
@@ -220,7 +220,7 @@ static_assert(sizeof(struct gpool_lora_matrix) == sizeof(struct lora_matrix) &&
 		offsetof(struct gpool_lora_weights, scale) == offsetof(struct lora_adapter, scale),
 	"what the kernels take");
 
-/* Pages are filled in order, and layers need them in order. */
+/* Pages are filled in the order in which layers need them. */
 uint32_t layer_pages(const struct adapter_layout *layout, int32_t layer)
 {
 	uint32_t low = 0, high = layout->header->layers;

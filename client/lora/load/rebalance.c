@@ -4,9 +4,9 @@
 #include "client/object/object.h"
 
 enum {
-	DEFAULT_MS = 10000, /* chosen: of bandwidth for what nobody has asked for, one adapter in a while */
-	USES_LEAST = 2,     /* in the last window: what was used once is as likely to be never used again */
-	RESERVE = 8,        /* of the pool a part in so many stays free for those who ask */
+	DEFAULT_MS = 10000, /* chosen: limits the bandwidth of loads that no caller has asked for */
+	USES_LEAST = 2,     /* in the last window; a single use does not predict another one */
+	RESERVE = 8,        /* one page in eight stays free for other requests */
 };
 
 static const struct worth_terms terms = WORTH_TERMS_INIT;
@@ -33,9 +33,9 @@ void rebalance_wait(struct gpool_lora *lora)
 		pthread_cond_timedwait(&lora->queued, &lora->lock, &limit);
 }
 
-/* ---- what may come back ---- */
+/* ---- candidates ---- */
 
-/* Acquires only count, since a logarithm would cost as much as all else that they do. */
+/* An acquire only counts; the worth is computed here, because a logarithm would double the cost of an acquire. */
 static void uses_learn(struct lora_entry *entry, uint64_t now_us)
 {
 	uint64_t uses = entry->acquires - entry->acquires_learned;
@@ -49,8 +49,8 @@ static void uses_learn(struct lora_entry *entry, uint64_t now_us)
 }
 
 /*
- * Pages that are free beyond what stays free; 0 also where anybody is short of them. What sessions keep idle is theirs:
- * they are about to use it.
+ * Return the number of free pages beyond the reserve; 0 if a session waits for pages. Idle pages of sessions are not
+ * included, because the sessions are likely to use them.
  */
 static uint32_t pages_to_spare(const struct gpool *pool)
 {
@@ -63,7 +63,7 @@ static uint32_t pages_to_spare(const struct gpool *pool)
 	return free > stay ? free - stay : 0;
 }
 
-/* A pin would tell it, too, but counts as a use. */
+/* Check without a pin, because a pin counts as a use. */
 static bool has_left(const struct lora_entry *entry)
 {
 	return entry->state == GPOOL_LORA_COLD ||
@@ -78,10 +78,7 @@ static bool may_come_back(struct lora_entry *entry, uint32_t pages, uint64_t now
 	return has_left(entry) && entry->adapter->layout.header->pages <= pages;
 }
 
-/*
- * What a load takes goes with the bytes, as in worth_of() what it saves for each of them: so uses alone tell who is
- * worth more.
- */
+/* The cost of a load is proportional to its size, and worth_of() divides by the size, so only the uses are compared. */
 static struct lora_entry *best_of(const struct gpool_lora *lora, uint64_t now_us)
 {
 	uint32_t pages = pages_to_spare(lora->pool);
@@ -105,7 +102,7 @@ void rebalance(struct gpool_lora *lora)
 	struct lora_entry *entry = best_of(lora, now_ns / 1000);
 
 	lora->rebalance_ns = now_ns + lora->rebalance_ms * UINT64_C(1000000);
-	/* One at a time: another thread may still have a load in its hands. */
+	/* One at a time, and not while another load is in progress. */
 	if (!entry || lora->loads)
 		return;
 	if (entry->state == GPOOL_LORA_RESIDENT) {

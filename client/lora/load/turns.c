@@ -1,11 +1,11 @@
 /*
- * turns.c - parts of loads, made in turn: by loader threads, and by those who wait for them.
+ * turns.c - make the parts of loads in turn, in loader threads and in threads that wait for a load.
  */
 #include "client/lora/load/load.h"
 
 #include <errno.h>
 
-/* Under the lock: layers that became usable. */
+/* Under the lock: count the complete pages, and wake the threads that wait for layers. */
 static void pages_ready(struct lora_load *load)
 {
 	struct lora_entry *entry = load->entry;
@@ -16,7 +16,7 @@ static void pages_ready(struct lora_load *load)
 		pthread_cond_broadcast(&load->lora->loaded);
 }
 
-/* Under the lock: parts of it are made again if a colder source is left. */
+/* Under the lock: another source can replace the one that has failed. */
 static bool is_refusable(const struct lora_load *load)
 {
 	return load->from != LORA_FROM_PEFT && (load->error == -EINVAL || load->error == -EIO);
@@ -48,7 +48,7 @@ static void part_end(struct lora_load *load, const struct lora_part *part, int e
 		load_set_state(load->lora, entry, LOAD_MADE);
 }
 
-/* There is no group for us until another thread gives one back, which may have happened by now. */
+/* The reader has no group until another thread returns one, which may have happened meanwhile. */
 static void part_put_off(struct lora_load *load)
 {
 	load->running--;
@@ -56,7 +56,7 @@ static void part_put_off(struct lora_load *load)
 	load_set_state(load->lora, load->entry, load->returned_count ? LOAD_LISTED : LOAD_STARVED);
 }
 
-/* Under the lock, but for the work: the next part, when it can be made. False: it cannot yet. */
+/* Under the lock, but for the work: take the next part. Return: false if it cannot be made yet. */
 static bool part_have(struct lora_load *load, struct lora_part *part, int *error)
 {
 	const struct lora_entry *entry = load->entry;

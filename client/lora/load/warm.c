@@ -1,5 +1,5 @@
 /*
- * warm.c - finding and publishing copies of adapters in host memory.
+ * warm.c - find and publish copies of adapters in host memory.
  */
 #include "client/lora/load/warm.h"
 
@@ -31,7 +31,7 @@ static const void *value_of(struct gpool_object *object, const char *key, size_t
 	return !gpool_object_get(object, key, &value, &found) && found == bytes ? value : NULL;
 }
 
-/* The metadata is sealed: what was checked stays. */
+/* The metadata of a published object cannot change after the check. */
 const char *warm_look(struct warm_copy *copy, const struct adapter_layout *layout, bool int8)
 {
 	const void *its = value_of(copy->object, "layout", layout->header->bytes);
@@ -72,7 +72,7 @@ int warm_find(struct gpool *pool, const char *name, const struct adapter_layout 
 	if (error) {
 		gpool_object_close(copy->object);
 		copy->object = NULL;
-		/* It has left; or it is none that could be pinned. */
+		/* It was evicted, or is of a class that cannot be pinned. */
 		return error == -ESTALE    ? -ENOENT
 			: error == -EINVAL ? refuse(reason, "object '%s': it is of another class", name)
 					   : error;
