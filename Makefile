@@ -17,7 +17,7 @@ includedir ?= $(prefix)/include
 mandir ?= $(prefix)/share/man
 sysconfdir ?= /etc
 
-# Configurations: release (default), asan, ubsan, tsan, fuzz. Each has its own folder; programs of the release one are linked
+# Configurations: release (default), debug, asan, ubsan, tsan, fuzz. Each has its own folder; programs of the release one are linked
 # from build/ itself, so that build/gpoold is what you just made.
 CONFIG ?= release
 B := build/$(CONFIG)
@@ -41,6 +41,10 @@ CFLAGS ?= -O2 -g
 ALL_CFLAGS = -std=c11 -D_GNU_SOURCE -DGPOOL_VERSION='"$(VERSION)"' -fPIC -fvisibility=hidden -pthread $(WARNINGS) -I. $(CFLAGS) $(CONFIG_CFLAGS)
 ALL_LDFLAGS = -pthread $(LDFLAGS) $(CONFIG_CFLAGS)
 
+# The assertions of shm/invariant.h.
+ifeq ($(CONFIG),debug)
+CONFIG_CFLAGS := -DGPOOL_DEBUG -O1 -g
+endif
 # Line numbers are enough for reports of sanitizers, and build faster.
 ifeq ($(CONFIG),asan)
 CONFIG_CFLAGS := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -O1 -g1

@@ -20,7 +20,7 @@ help: ## this text
 # VARIABLE V=1             show commands
 # VARIABLE WERROR=1        warnings are errors; on where CI=true
 # VARIABLE CUDA=0          no GPU kernels, even where nvcc is
-# VARIABLE CONFIG=asan     another build: asan, ubsan, tsan, fuzz
+# VARIABLE CONFIG=asan     another build: debug, asan, ubsan, tsan, fuzz
 # VARIABLE TESTS="unit"    groups or names for test
 # VARIABLE SECONDS= SEED=  for stress and fuzz
 # VARIABLE prefix= DESTDIR=  where install puts things; also bindir, sbindir, libdir, includedir, mandir, sysconfdir, pythondir

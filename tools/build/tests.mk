@@ -1,7 +1,7 @@
 # Tests: make builds, tests/run decides what to build and run, counts, and ends with "N passed, N failed, N skipped".
 
 # Groups of `make test`. `sharing`, `rights` and `core` are parts of `integration`.
-TESTS ?= meta headers docs unit abi integration gpu-logic python install package browser stress model fuzz asan tsan
+TESTS ?= meta headers docs unit abi integration gpu-logic python install package browser stress model fuzz debug asan tsan
 SECONDS ?=
 SEED ?=
 
@@ -21,7 +21,7 @@ test-full: need-test-deps ## the same with every bound and planted bug of the mo
 test-%: need-test-deps ## one test or group by its name, such as test-config
 	$(run_tests) $(if $(wildcard tests/*/test_$*.c),test_$*,$*)
 
-.PHONY: check-gpu check-headers stress fuzz asan ubsan tsan
+.PHONY: check-gpu check-headers stress fuzz debug asan ubsan tsan
 check-gpu: need-deps ## tests that need a GPU; each says why where it skips
 	$(run_tests) gpu
 
@@ -33,6 +33,9 @@ stress: need-test-deps ## torture for SECONDS= (600) with SEED=
 
 fuzz: need-test-deps ## each fuzz program for SECONDS= (600)
 	+$(Q)MAKE='$(MAKE)' FUZZ_SECONDS=$(or $(SECONDS),600) tests/run fuzz
+
+debug: need-test-deps ## build with assertions and run the tests of the modules that have some
+	$(run_tests) debug
 
 asan ubsan tsan: need-test-deps ## build with this sanitizer and run its tests
 	$(run_tests) $@
