@@ -14,6 +14,7 @@
 
 #include "client/core/internal.h"
 #include "client/core/block.h"
+#include "shm/invariant.h"
 
 enum {
 	CACHE_RUNS = 8,              /* runs of several pages that a thread keeps; chosen: searched in a line */
@@ -95,6 +96,37 @@ static inline int cached_run_claim(const struct gpool *pool, const struct cached
 	return now != run->word && block_word_same(now, run->word) ? -EAGAIN : -ESTALE;
 }
 
+static inline uint32_t runs_sum(const struct thread_cache *cache)
+{
+	uint32_t sum = 0;
+
+	for (uint32_t i = 0; i < cache->run_count; i++)
+		sum += cache->runs[i].page_count;
+	return sum;
+}
+
+/* The counts are within their bounds, and `run_pages` is the sum over the runs. */
+static inline void thread_cache_check(const struct thread_cache *cache)
+{
+	GPOOL_INVARIANT(cache->magazine_count <= cache->pool->magazine && cache->pool->magazine <= MAGAZINE_MAX,
+		"%u pages in a magazine of %u", cache->magazine_count, cache->pool->magazine);
+	GPOOL_INVARIANT(cache->run_count <= CACHE_RUNS, "%u runs", cache->run_count);
+	GPOOL_INVARIANT(cache->run_pages <= cache->pool->run_pages, "%u pages in runs, at most %u", cache->run_pages,
+		cache->pool->run_pages);
+	GPOOL_INVARIANT(cache->run_pages == runs_sum(cache), "%u pages in %u runs, which have %u", cache->run_pages,
+		cache->run_count, runs_sum(cache));
+}
+
+/* A run in the cache is inside the pool, and was part of the lease; the agent may have taken it since. */
+static inline void cached_run_check(const struct gpool *pool, const struct cached_run *run)
+{
+	GPOOL_INVARIANT(
+		run->page_count >= 1 && run->page < pool->page_count && run->page_count <= pool->page_count - run->page,
+		"run of %u pages at page %u in a pool of %u", run->page_count, run->page, pool->page_count);
+	GPOOL_INVARIANT(page_word_state(run->word) == PAGE_LEASED && page_word_owner(run->word) == pool->id,
+		"run at page %u: word 0x%llx, session %u", run->page, (unsigned long long)run->word, pool->id);
+}
+
 /* magazine_pop() - claim a single page: its place in *run; false: there is none. */
 static inline bool magazine_pop(struct thread_cache *cache, struct cached_run *run)
 {
@@ -102,6 +134,7 @@ static inline bool magazine_pop(struct thread_cache *cache, struct cached_run *r
 		int claimed;
 
 		*run = cache->magazine[i];
+		cached_run_check(cache->pool, run);
 		claimed = cached_run_claim(cache->pool, run);
 		if (unlikely(claimed == -EAGAIN))
 			continue; /* the agent looks at it; another will do */
@@ -121,11 +154,13 @@ static inline bool runs_pop(struct thread_cache *cache, uint32_t page_count, str
 		if (cache->runs[i].page_count != page_count)
 			continue;
 		*run = cache->runs[i];
+		cached_run_check(cache->pool, run);
 		claimed = cached_run_claim(cache->pool, run);
 		if (unlikely(claimed == -EAGAIN))
 			continue;
 		cache->runs[i] = cache->runs[--cache->run_count];
 		cache->run_pages -= page_count;
+		thread_cache_check(cache);
 		if (likely(claimed == 0))
 			return true;
 	}
@@ -145,12 +180,14 @@ static inline void thread_cache_push(struct thread_cache *cache, uint32_t page, 
 {
 	struct cached_run run = {.page = page, .page_count = page_count, .word = word};
 
+	cached_run_check(cache->pool, &run);
 	if (page_count == 1) {
 		cache->magazine[cache->magazine_count++] = run;
 	} else {
 		cache->runs[cache->run_count++] = run;
 		cache->run_pages += page_count;
 	}
+	thread_cache_check(cache);
 }
 
 uint64_t sequence_chunk(struct thread_cache *cache) COLD;

@@ -5,6 +5,7 @@
 #include "client/core/stitch.h"
 #include "proto/attach.h"
 #include "proto/codec.h"
+#include "shm/invariant.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -54,6 +55,34 @@ static inline bool is_mapped(const struct window *window, uint32_t handle)
 	return atomic_load_explicit(&window->mapped[handle / 64], memory_order_acquire) >> (handle % 64) & 1;
 }
 
+static inline bool bit_of(const uint64_t *bits, uint32_t index)
+{
+	return bits[index / 64] >> (index % 64) & 1;
+}
+
+static bool any_readonly(const struct window *window, uint32_t handle)
+{
+	uint32_t begin = handle * window->pages_per_handle;
+
+	for (uint32_t page = begin; page < begin + window->pages_per_handle; page++)
+		if (bit_of(window->readonly, page))
+			return true;
+	return false;
+}
+
+/* A handle whose entry has changed, and of which it is decided whether it stays. Caller holds window->lock. */
+static void handle_check(const struct window *window, uint32_t handle)
+{
+	GPOOL_INVARIANT(!bit_of(window->there, handle) || handle_at(window, handle),
+		"handle %u is mapped and not imported", handle);
+	GPOOL_INVARIANT(!is_mapped(window, handle) || bit_of(window->there, handle),
+		"handle %u is writable and not mapped", handle);
+	GPOOL_INVARIANT(!any_readonly(window, handle) || bit_of(window->there, handle),
+		"handle %u has read-only pages and is not mapped", handle);
+	GPOOL_INVARIANT(!is_mapped(window, handle) || !any_readonly(window, handle),
+		"handle %u is writable and has read-only pages", handle);
+}
+
 /* ---- life ---- */
 
 /* Idle callback: release the handles that the agent needs. */
@@ -99,11 +128,6 @@ free_window:
 	free((void *)window->handles);
 	free(window);
 	return error;
-}
-
-static inline bool bit_of(const uint64_t *bits, uint32_t index)
-{
-	return bits[index / 64] >> (index % 64) & 1;
 }
 
 static void unmap_run(struct gpool *pool, uint32_t first, uint32_t end)
@@ -335,6 +359,7 @@ static int map_run(struct gpool *pool, uint32_t first, uint32_t end)
 		window->there[handle / 64] |= UINT64_C(1) << (handle % 64);
 		atomic_fetch_or_explicit(
 			&window->mapped[handle / 64], UINT64_C(1) << (handle % 64), memory_order_release);
+		handle_check(window, handle);
 	}
 	return 0;
 unmap:
@@ -343,16 +368,6 @@ unmap:
 	if (handle > first)
 		unmap_run(pool, first, handle);
 	return error;
-}
-
-static bool any_readonly(const struct window *window, uint32_t handle)
-{
-	uint32_t begin = handle * window->pages_per_handle;
-
-	for (uint32_t page = begin; page < begin + window->pages_per_handle; page++)
-		if (bit_of(window->readonly, page))
-			return true;
-	return false;
 }
 
 /*
@@ -374,10 +389,12 @@ static int restore(struct gpool *pool, uint32_t first, uint32_t end)
 		for (uint32_t at = start; !error && at <= page; at++)
 			window->readonly[at / 64] &= ~(UINT64_C(1) << (at % 64));
 	}
-	for (uint32_t handle = handle_of(window, first); handle <= handle_of(window, end - 1); handle++)
+	for (uint32_t handle = handle_of(window, first); handle <= handle_of(window, end - 1); handle++) {
 		if (!any_readonly(window, handle))
 			atomic_fetch_or_explicit(
 				&window->mapped[handle / 64], UINT64_C(1) << (handle % 64), memory_order_release);
+		handle_check(window, handle);
+	}
 	return error;
 }
 
@@ -482,6 +499,7 @@ int window_protect(struct gpool *pool, uint32_t first, uint32_t count, bool read
 			atomic_fetch_and_explicit(
 				&window->mapped[handle / 64], ~(UINT64_C(1) << (handle % 64)), memory_order_relaxed);
 			window->readonly[at / 64] |= UINT64_C(1) << (at % 64);
+			handle_check(window, handle);
 		}
 	}
 	pthread_mutex_unlock(&window->lock);
@@ -565,12 +583,14 @@ static bool handle_let_go(struct gpool *pool, const struct leaving *leaving, uin
 			gpu_unmap(
 				pool->gpu, pool->window_base + handle * window->handle_bytes, window->handle_bytes))) {
 		atomic_store_explicit(&window->handles[handle], leaving->imported[handle], memory_order_release);
+		handle_check(window, handle);
 		return false;
 	}
 	window->there[handle / 64] &= ~(UINT64_C(1) << (handle % 64));
 	for (uint32_t page = handle * window->pages_per_handle; page < (handle + 1) * window->pages_per_handle; page++)
 		window->readonly[page / 64] &= ~(UINT64_C(1) << (page % 64));
 	gpu_release(pool->gpu, leaving->imported[handle]);
+	handle_check(window, handle);
 	return true;
 }
 

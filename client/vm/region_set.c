@@ -1,6 +1,7 @@
 /* region_set.c - see region_set.h. */
 #include "client/vm/region_set.h"
 
+#include "shm/invariant.h"
 #include "shm/timeline.h"
 
 #include <errno.h>
@@ -392,6 +393,14 @@ struct vm_region *region_best_ready(struct region_set *set, uint32_t count)
 
 /* ---- taking and putting ---- */
 
+/* The region and its neighbours follow each other in order, and could not be joined: see region_check_near(). */
+static void near_check(const struct region_set *set, const struct vm_region *region)
+{
+	char text[256] = "";
+
+	GPOOL_INVARIANT(region_check_near(set, region, text, sizeof(text)) == 0, "%s", text);
+}
+
 /* The first `count` pages of a region that is in no set. The rest keeps all else that it had. */
 struct vm_region *region_split(struct region_set *set, struct vm_region *region, uint32_t count)
 {
@@ -409,6 +418,8 @@ struct vm_region *region_split(struct region_set *set, struct vm_region *region,
 	region->first += count;
 	region->count -= count;
 	set->counts[region->kind]++;
+	GPOOL_INVARIANT(count >= 1 && region->count >= 1 && region->first == piece->first + count,
+		"%u pages of a region that has %u left at page %u", count, region->count, region->first);
 	return piece;
 }
 
@@ -418,6 +429,7 @@ struct vm_region *region_carve(struct region_set *set, struct vm_region *region,
 
 	if (region->count == count) {
 		region_out(set, region);
+		near_check(set, region);
 		return region;
 	}
 	/*
@@ -431,6 +443,7 @@ struct vm_region *region_carve(struct region_set *set, struct vm_region *region,
 	if (region->kind == VM_FREE)
 		free_sum(set, region, 0 - (uint64_t)count);
 	region_show(set, region);
+	near_check(set, piece);
 	return piece;
 }
 
@@ -495,6 +508,7 @@ struct vm_region *region_put(struct region_set *set, struct vm_region *region)
 		merge_above(set, region);
 	}
 	region_in(set, region);
+	near_check(set, region);
 	return region;
 }
 
@@ -533,6 +547,7 @@ struct vm_region *region_put_released(
 	region->next_slot = (uint16_t)slot;
 	region->next_fence = fence;
 	region_in(set, region);
+	near_check(set, region);
 	return region;
 }
 
@@ -541,6 +556,7 @@ void region_put_pending_unmap(struct region_set *set, struct vm_region *region, 
 	region_turn(set, region, VM_PENDING_UNMAP);
 	ready_set(set, region, fence);
 	region_in(set, region);
+	near_check(set, region);
 }
 
 void region_put_allocated(struct region_set *set, struct vm_region *region, uint32_t slot, uint64_t bytes)
@@ -554,6 +570,7 @@ void region_put_allocated(struct region_set *set, struct vm_region *region, uint
 	region->id = ++set->last_id;
 	region->bytes = bytes;
 	region_in(set, region);
+	near_check(set, region);
 }
 
 /* ---- time ---- */
