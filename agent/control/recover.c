@@ -172,9 +172,8 @@ static void looks_end(struct pool *pool)
 
 		if (page_word_state(word) != PAGE_EVICTING)
 			continue;
-		atomic_store_explicit(&pool->segment.pages[page],
-			page_word_make(PAGE_LEASED, page_word_owner(word), page_word_generation(word)),
-			memory_order_seq_cst);
+		pool_word_set(pool, page, STEP_UNMARK,
+			page_word_make(PAGE_LEASED, page_word_owner(word), page_word_generation(word)));
 		crash_point();
 		futex_wake((_Atomic uint32_t *)&pool->segment.pages[page] + 1, INT32_MAX);
 	}

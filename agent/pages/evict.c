@@ -211,8 +211,8 @@ static bool spills(uint64_t tag)
 
 static void mark(struct pool *pool, uint32_t page, uint64_t word)
 {
-	atomic_store_explicit(&pool->segment.pages[page],
-		page_word_make(PAGE_EVICTING, page_word_owner(word), page_word_generation(word)), memory_order_seq_cst);
+	pool_word_set(pool, page, STEP_MARK,
+		page_word_make(PAGE_EVICTING, page_word_owner(word), page_word_generation(word)));
 }
 
 static void wake_pins(const struct pool *pool, const struct session *session, uint32_t page)
@@ -251,7 +251,7 @@ static uint32_t evict_one(struct pool *pool, const struct evict_candidate *candi
 			leaving = candidate->pages;
 	}
 	if (!taken && !leaving)
-		atomic_store_explicit(&pool->segment.pages[page], word, memory_order_seq_cst);
+		pool_word_set(pool, page, STEP_UNMARK, word);
 	crash_point();
 	wake_pins(pool, session, page);
 	if ((taken || leaving) && !candidate->cached && pool->evict.policy->evicted)
@@ -299,7 +299,7 @@ int evict_to_spill(struct session *session, uint32_t page, uint64_t tag, const s
 		error = pages ? pool->saver->begin(session, page, tag, pages, asker) : -ESTALE;
 	}
 	if (error)
-		atomic_store_explicit(&pool->segment.pages[page], word, memory_order_seq_cst);
+		pool_word_set(pool, page, STEP_UNMARK, word);
 	wake_pins(pool, session, page);
 	return error;
 }

@@ -1,5 +1,7 @@
 #include "agent/pages/free_runs.h"
 
+#include "shm/invariant.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -45,6 +47,57 @@ void free_runs_fini(struct free_runs *runs)
 
 /* Below, `at` counts from runs->low. */
 
+static bool is_start(const struct free_runs *runs, uint32_t at)
+{
+	return runs->starts[at / 64] >> (at % 64) & 1;
+}
+
+/* The lists around a run lead to it. */
+static bool is_linked(const struct free_runs *runs, uint32_t at)
+{
+	uint32_t class = class_of(runs->length[at]), next = runs->next[at], previous = runs->previous[at];
+
+	return (previous ? runs->next[previous - 1] : runs->heads[class]) == at + 1 &&
+		(!next || runs->previous[next - 1] == at + 1) && runs->filled[class / 64] >> (class % 64) & 1;
+}
+
+/* A run in the index: its length is written at both ends, it is in the list of its class, and no run touches it. */
+static void run_check(const struct free_runs *runs, uint32_t at)
+{
+	uint32_t length = runs->length[at], end = at + length;
+
+	GPOOL_INVARIANT(is_start(runs, at) && length >= 1 && length <= runs->pages - at,
+		"run of %u pages at page %u of %u", length, at, runs->pages);
+	GPOOL_INVARIANT(runs->length[end - 1] == length, "run of %u pages at page %u: %u at its last page", length, at,
+		runs->length[end - 1]);
+	GPOOL_INVARIANT(is_linked(runs, at), "run of %u pages at page %u", length, at);
+	GPOOL_INVARIANT(
+		at == 0 || runs->length[at - 1] == 0, "run at page %u after one of %u pages", at, runs->length[at - 1]);
+	GPOOL_INVARIANT(
+		end == runs->pages || !is_start(runs, end), "run of %u pages at page %u before another", length, at);
+	GPOOL_INVARIANT(length <= runs->total && runs->total <= runs->pages, "run of %u pages; %u of %u free", length,
+		runs->total, runs->pages);
+}
+
+/* The last run that begins at page `at` or before it, as page + 1; 0: none. */
+static uint32_t run_before(const struct free_runs *runs, uint32_t at)
+{
+	uint32_t word = at / 64;
+	uint64_t starts = runs->starts[word] & (~UINT64_C(0) >> (63 - at % 64));
+
+	while (!starts && word)
+		starts = runs->starts[--word];
+	return starts ? word * 64 + 64 - (uint32_t)__builtin_clzll(starts) : 0;
+}
+
+/* Return whether one of these pages is in a run. */
+static bool overlaps(const struct free_runs *runs, uint32_t at, uint32_t count)
+{
+	uint32_t run = run_before(runs, at + count - 1);
+
+	return run && run - 1 + runs->length[run - 1] > at;
+}
+
 static void run_link(struct free_runs *runs, uint32_t at, uint32_t length)
 {
 	uint32_t class = class_of(length), head = runs->heads[class];
@@ -58,6 +111,7 @@ static void run_link(struct free_runs *runs, uint32_t at, uint32_t length)
 	runs->filled[class / 64] |= UINT64_C(1) << (class % 64);
 	runs->starts[at / 64] |= UINT64_C(1) << (at % 64);
 	runs->total += length;
+	run_check(runs, at);
 }
 
 static void run_unlink(struct free_runs *runs, uint32_t at)
@@ -65,6 +119,7 @@ static void run_unlink(struct free_runs *runs, uint32_t at)
 	uint32_t length = runs->length[at], class = class_of(length);
 	uint32_t next = runs->next[at], previous = runs->previous[at];
 
+	run_check(runs, at);
 	if (next)
 		runs->previous[next - 1] = previous;
 	if (previous)
@@ -78,16 +133,12 @@ static void run_unlink(struct free_runs *runs, uint32_t at)
 	runs->total -= length;
 }
 
-static bool is_start(const struct free_runs *runs, uint32_t at)
-{
-	return runs->starts[at / 64] >> (at % 64) & 1;
-}
-
 void free_runs_put(struct free_runs *runs, uint32_t first, uint32_t count)
 {
 	uint32_t at = first - runs->low;
 
 	assert(first >= runs->low && count >= 1 && count <= runs->pages - at);
+	GPOOL_INVARIANT(!overlaps(runs, at, count), "%u pages at page %u: one is free already", count, first);
 	if (at > 0 && runs->length[at - 1]) {
 		uint32_t left = runs->length[at - 1];
 
@@ -206,20 +257,9 @@ uint32_t free_runs_take_longest(struct free_runs *runs, uint32_t most, uint32_t 
 	return length;
 }
 
-/* The first page of the run that holds `at`. */
-static uint32_t start_of(const struct free_runs *runs, uint32_t at)
-{
-	uint32_t word = at / 64;
-	uint64_t starts = runs->starts[word] & (~UINT64_C(0) >> (63 - at % 64));
-
-	while (!starts)
-		starts = runs->starts[--word];
-	return word * 64 + 63 - (uint32_t)__builtin_clzll(starts);
-}
-
 void free_runs_remove(struct free_runs *runs, uint32_t first, uint32_t count)
 {
-	uint32_t at = first - runs->low, start = start_of(runs, at), length = runs->length[start];
+	uint32_t at = first - runs->low, start = run_before(runs, at) - 1, length = runs->length[start];
 
 	assert(count >= 1 && at + count <= start + length);
 	run_unlink(runs, start);

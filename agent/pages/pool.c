@@ -36,8 +36,8 @@ void pool_lend(struct pool *pool, uint32_t first, uint32_t count, uint32_t owner
 		uint64_t word = pool_word(pool, page);
 
 		normal += page_word_state(word) == PAGE_FREE;
-		atomic_store_explicit(&pool->segment.pages[page],
-			page_word_make(PAGE_LEASED, owner, page_word_generation(word) + 1), memory_order_seq_cst);
+		pool_word_set(
+			pool, page, STEP_LEND, page_word_make(PAGE_LEASED, owner, page_word_generation(word) + 1));
 		crash_point();
 	}
 	words_count(pool, PAGE_FREE, -(int64_t)normal);
@@ -46,19 +46,20 @@ void pool_lend(struct pool *pool, uint32_t first, uint32_t count, uint32_t owner
 	pool->leased += count;
 }
 
-static void words_become(struct pool *pool, uint32_t first, uint32_t count, enum page_state state, uint32_t owner)
+static void words_become(struct pool *pool, uint32_t first, uint32_t count, enum page_step step, uint32_t owner)
 {
+	enum page_state state = step == STEP_SHARE ? PAGE_SHARED : PAGE_LEASED;
+
 	for (uint32_t page = first; page < first + count; page++) {
-		atomic_store_explicit(&pool->segment.pages[page],
-			page_word_make(state, owner, page_word_generation(pool_word(pool, page)) + 1),
-			memory_order_seq_cst);
+		pool_word_set(pool, page, step,
+			page_word_make(state, owner, page_word_generation(pool_word(pool, page)) + 1));
 		crash_point();
 	}
 }
 
 void pool_share(struct pool *pool, uint32_t first, uint32_t count, uint32_t object)
 {
-	words_become(pool, first, count, PAGE_SHARED, object);
+	words_become(pool, first, count, STEP_SHARE, object);
 	words_count(pool, PAGE_LEASED, -(int64_t)count);
 	words_count(pool, PAGE_SHARED, count);
 	pool->leased -= count;
@@ -66,7 +67,7 @@ void pool_share(struct pool *pool, uint32_t first, uint32_t count, uint32_t obje
 
 void pool_unshare(struct pool *pool, uint32_t first, uint32_t count, uint32_t owner)
 {
-	words_become(pool, first, count, PAGE_LEASED, owner);
+	words_become(pool, first, count, STEP_UNSHARE, owner);
 	words_count(pool, PAGE_SHARED, -(int64_t)count);
 	words_count(pool, PAGE_LEASED, count);
 	pool->leased += count;
@@ -89,8 +90,7 @@ static void words_free(struct pool *pool, uint32_t first, uint32_t count, enum p
 		by_state[counted_state(word)]++;
 		lent += is_lent(word);
 		pool->ledger.pages[page].doubt = 0;
-		atomic_store_explicit(&pool->segment.pages[page], page_word_make(to, 0, page_word_generation(word) + 1),
-			memory_order_seq_cst);
+		pool_word_set(pool, page, STEP_TAKE_BACK, page_word_make(to, 0, page_word_generation(word) + 1));
 		crash_point();
 	}
 	for (int state = 0; state < PAGE_STATES; state++)
@@ -146,8 +146,8 @@ void pool_move(struct pool *pool, uint32_t page, enum page_state state)
 
 	words_count(pool, counted_state(word), -1);
 	words_count(pool, state, 1);
-	atomic_store_explicit(&pool->segment.pages[page],
-		page_word_make(state, page_word_owner(word), page_word_generation(word)), memory_order_seq_cst);
+	pool_word_set(pool, page, state == PAGE_MOVING ? STEP_MOVE : STEP_UNMOVE,
+		page_word_make(state, page_word_owner(word), page_word_generation(word)));
 	crash_point();
 }
 
@@ -157,8 +157,7 @@ void pool_put_aside(struct pool *pool, uint32_t page, enum page_state state)
 
 	words_count(pool, counted_state(word), -1);
 	words_count(pool, state, 1);
-	atomic_store_explicit(&pool->segment.pages[page], page_word_make(state, 0, page_word_generation(word) + 1),
-		memory_order_seq_cst);
+	pool_word_set(pool, page, STEP_PUT_ASIDE, page_word_make(state, 0, page_word_generation(word) + 1));
 	crash_point();
 }
 
@@ -169,8 +168,7 @@ void pool_set_aside(struct pool *pool, uint32_t page)
 	words_count(pool, counted_state(word), -1);
 	words_count(pool, PAGE_RETIRED, 1);
 	pool->leased--;
-	atomic_store_explicit(&pool->segment.pages[page],
-		page_word_make(PAGE_RETIRED, 0, page_word_generation(word) + 1), memory_order_seq_cst);
+	pool_word_set(pool, page, STEP_SET_ASIDE, page_word_make(PAGE_RETIRED, 0, page_word_generation(word) + 1));
 	crash_point();
 }
 
@@ -201,9 +199,8 @@ static void run_quarantine(struct pool *pool, uint32_t first, uint32_t count)
 		uint64_t word = pool_word(pool, page);
 
 		words_count(pool, counted_state(word), -1);
-		atomic_store_explicit(&pool->segment.pages[page],
-			page_word_make(PAGE_QUARANTINED, page_word_owner(word), page_word_generation(word) + 1),
-			memory_order_seq_cst);
+		pool_word_set(pool, page, STEP_QUARANTINE,
+			page_word_make(PAGE_QUARANTINED, page_word_owner(word), page_word_generation(word) + 1));
 		crash_point();
 	}
 	words_count(pool, PAGE_QUARANTINED, count);

@@ -7,7 +7,9 @@
 #include "agent/agent.h"
 #include "agent/pages/evict.h"
 #include "agent/pages/free_runs.h"
+#include "agent/pages/page_step.h"
 #include "agent/pages/physical.h"
+#include "shm/invariant.h"
 #include "shm/pool_check.h"
 
 #include <sys/queue.h>
@@ -93,6 +95,16 @@ void pool_count_words(struct pool *pool);
 static inline uint64_t pool_word(const struct pool *pool, uint32_t page)
 {
 	return atomic_load_explicit(&pool->segment.pages[page], memory_order_relaxed);
+}
+
+/* pool_word_set() - store a page word. Each change of a word is made here, as a step that page_step.h allows. */
+static inline void pool_word_set(const struct pool *pool, uint32_t page, enum page_step step, uint64_t word)
+{
+	GPOOL_INVARIANT(page < pool->page_count && page_step_allowed(step, pool_word(pool, page), word),
+		"page %u: step '%s' from 0x%016llx (%s) to 0x%016llx (%s)", page, page_steps[step].name,
+		(unsigned long long)pool_word(pool, page), page_state_name(page_word_state(pool_word(pool, page))),
+		(unsigned long long)word, page_state_name(page_word_state(word)));
+	atomic_store_explicit(&pool->segment.pages[page], word, memory_order_seq_cst);
 }
 
 /*

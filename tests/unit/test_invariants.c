@@ -5,6 +5,7 @@
  * builds it evaluates nothing. Method: a forked child damages the structure or takes a step that is not allowed; the
  * test reads its message and its status. Only a debug build has these cases: `tests/run debug/test_invariants`.
  */
+#include "agent/pages/pool.h"
 #include "client/core/thread_cache.h"
 #include "client/core/window.c"
 #include "client/vm/region_set.h"
@@ -28,6 +29,67 @@ static void test_evaluated_in_debug_builds_only(void **state)
 	(void)state;
 	GPOOL_INVARIANT(++evaluated, "%d", evaluated);
 	assert_int_equal(evaluated, INVARIANTS);
+}
+
+/* Each allowed transition of a page word, and some that are not. */
+static void test_steps_of_page_words(void **state)
+{
+	const struct {
+		enum page_step step;
+		enum page_state from, to;
+		uint32_t owner_from, owner_to;
+		int more; /* generations */
+		bool allowed;
+	} cases[] = {
+		{STEP_LEND, PAGE_FREE, PAGE_LEASED, 0, 7, 1, true},
+		{STEP_LEND, PAGE_RESERVED, PAGE_LEASED, 0, 7, 1, true},
+		{STEP_LEND, PAGE_FREE, PAGE_LEASED, 0, 0, 1, false},    /* to no session */
+		{STEP_LEND, PAGE_FREE, PAGE_LEASED, 0, 7, 0, false},    /* the old generation */
+		{STEP_LEND, PAGE_LEASED, PAGE_LEASED, 7, 8, 1, false},  /* lent twice */
+		{STEP_LEND, PAGE_RETIRED, PAGE_LEASED, 0, 7, 1, false}, /* out of use */
+		{STEP_LEND, PAGE_FREE, PAGE_LEASED, 0, 4096, 1, false}, /* a session that cannot be */
+		{STEP_MARK, PAGE_LEASED, PAGE_EVICTING, 7, 7, 0, true},
+		{STEP_MARK, PAGE_SHARED, PAGE_EVICTING, 7, 7, 0, false}, /* an object's page */
+		{STEP_UNMARK, PAGE_EVICTING, PAGE_LEASED, 7, 7, 0, true},
+		{STEP_UNMARK, PAGE_LEASED, PAGE_LEASED, 7, 7, 0, false}, /* was not marked */
+		{STEP_UNMARK, PAGE_EVICTING, PAGE_LEASED, 7, 8, 0, false},
+		{STEP_MOVE, PAGE_EVICTING, PAGE_MOVING, 7, 7, 0, true},
+		{STEP_MOVE, PAGE_LEASED, PAGE_MOVING, 7, 7, 0, true},
+		{STEP_MOVE, PAGE_LEASED, PAGE_MOVING, 7, 7, 1, false}, /* pins would fail instead of waiting */
+		{STEP_UNMOVE, PAGE_MOVING, PAGE_LEASED, 7, 7, 0, true},
+		{STEP_UNMOVE, PAGE_QUARANTINED, PAGE_LEASED, 7, 7, 0, false},
+		{STEP_SHARE, PAGE_LEASED, PAGE_SHARED, 7, 9, 1, true},
+		{STEP_SHARE, PAGE_MOVING, PAGE_SHARED, 7, 9, 1, false},
+		{STEP_UNSHARE, PAGE_SHARED, PAGE_LEASED, 9, 7, 1, true},
+		{STEP_QUARANTINE, PAGE_MOVING, PAGE_QUARANTINED, 7, 7, 1, true},
+		{STEP_QUARANTINE, PAGE_QUARANTINED, PAGE_QUARANTINED, 7, 7, 1, true},
+		{STEP_QUARANTINE, PAGE_LEASED, PAGE_QUARANTINED, 7, 0, 1, false},
+		{STEP_SET_ASIDE, PAGE_MOVING, PAGE_RETIRED, 7, 0, 1, true},
+		{STEP_SET_ASIDE, PAGE_FREE, PAGE_RETIRED, 0, 0, 1, false},
+		{STEP_PUT_ASIDE, PAGE_FREE, PAGE_QUARANTINED, 0, 0, 1, true},
+		{STEP_PUT_ASIDE, PAGE_QUARANTINED, PAGE_RETIRED, 0, 0, 1, true},
+		{STEP_PUT_ASIDE, PAGE_QUARANTINED, PAGE_RETIRED, 7, 0, 1, false}, /* a session's page */
+		{STEP_PUT_ASIDE, PAGE_RETIRED, PAGE_RETIRED, 0, 0, 1, false},
+		{STEP_TAKE_BACK, PAGE_SHARED, PAGE_FREE, 9, 0, 1, true},
+		{STEP_TAKE_BACK, PAGE_EVICTING, PAGE_RESERVED, 7, 0, 1, true},
+		{STEP_TAKE_BACK, PAGE_RETIRED, PAGE_FREE, 0, 0, 1, true},
+		{STEP_TAKE_BACK, PAGE_FREE, PAGE_FREE, 0, 0, 1, false}, /* freed twice */
+		{STEP_TAKE_BACK, PAGE_RESERVED, PAGE_FREE, 0, 0, 1, false},
+		{STEP_TAKE_BACK, PAGE_LEASED, PAGE_FREE, 7, 7, 1, false}, /* free, and owned */
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		uint64_t from = page_word_make(cases[i].from, cases[i].owner_from, 5);
+		uint64_t to = page_word_make(cases[i].to, cases[i].owner_to, (uint64_t)(5 + cases[i].more));
+
+		if (page_step_allowed(cases[i].step, from, to) != cases[i].allowed)
+			fail_msg("case %zu: step '%s' is%s allowed", i, page_steps[cases[i].step].name,
+				cases[i].allowed ? " not" : "");
+	}
+	/* The generation wraps. */
+	assert_true(page_step_allowed(
+		STEP_LEND, page_word_make(PAGE_FREE, 0, PAGE_GENERATION_MASK), page_word_make(PAGE_LEASED, 1, 0)));
 }
 
 #ifdef GPOOL_DEBUG
@@ -282,17 +344,158 @@ static void test_region_set(void **state)
 	region_chunk_close(&chunk);
 }
 
+/* ---- free runs ---- */
+
+static struct free_runs runs;
+
+static void put_free_pages(void)
+{
+	free_runs_put(&runs, 1005, 2);
+}
+
+static void put_around_free_pages(void)
+{
+	free_runs_put(&runs, 1019, 12);
+}
+
+static void put_beside_a_damaged_length(void)
+{
+	runs.length[20] = 4;
+	free_runs_put(&runs, 1030, 1);
+}
+
+static void take_from_a_damaged_list(void)
+{
+	uint32_t first;
+
+	runs.next[0] = 0;
+	runs.previous[0] = 51;
+	free_runs_take(&runs, 10, true, &first);
+}
+
+static void take_beside_an_unmerged_run(void)
+{
+	uint32_t first;
+
+	/* Pages [10, 20) become a run of their own, which free_runs_put() would have joined. */
+	runs.starts[0] |= UINT64_C(1) << 10;
+	free_runs_take(&runs, 10, true, &first);
+}
+
+static void take_more_than_there_are(void)
+{
+	uint32_t first;
+
+	runs.total = 5;
+	free_runs_take_longest(&runs, 10, &first);
+}
+
+static void test_free_runs(void **state)
+{
+	(void)state;
+	assert_int_equal(free_runs_init(&runs, 1000, 100), 0);
+	free_runs_put(&runs, 1000, 10);
+	free_runs_put(&runs, 1020, 10);
+	free_runs_put(&runs, 1050, 10);
+	expect_abort(put_free_pages, "2 pages at page 1005: one is free already");
+	expect_abort(put_around_free_pages, "12 pages at page 1019: one is free already");
+	expect_abort(put_beside_a_damaged_length, "run of 4 pages at page 20: 0 at its last page");
+	expect_abort(take_from_a_damaged_list, "is_linked(runs, at)");
+	expect_abort(take_beside_an_unmerged_run, "run of 10 pages at page 0 before another");
+	expect_abort(take_more_than_there_are, "run of 10 pages; 5 of 100 free");
+	free_runs_fini(&runs);
+}
+
+/* ---- page words ---- */
+
+static struct pool *pool;
+
+/* The words are shared with the children, so each case has a page of its own. */
+
+static void lend_twice(void)
+{
+	pool_lend(pool, 10, 1, 7);
+	pool_lend(pool, 10, 1, 8);
+}
+
+static void share_free_page(void)
+{
+	pool_share(pool, 11, 1, 3);
+}
+
+static void unshare_leased_page(void)
+{
+	pool_lend(pool, 12, 1, 7);
+	pool_unshare(pool, 12, 1, 7);
+}
+
+static void move_twice(void)
+{
+	pool_lend(pool, 13, 1, 7);
+	pool_move(pool, 13, PAGE_MOVING);
+	pool_move(pool, 13, PAGE_MOVING);
+}
+
+static void take_back_twice(void)
+{
+	pool_lend(pool, 14, 1, 7);
+	pool_take_back(pool, 14, 1);
+	pool_take_back(pool, 14, 1);
+}
+
+static void lend_beyond_the_pool(void)
+{
+	pool_word_set(pool, pool->page_count, STEP_LEND, leased(7));
+}
+
+static void test_page_words(void **state)
+{
+	struct pool_geometry geometry = {.name = "p",
+		.backend = "host",
+		.device = "host-0",
+		.page_bytes = 524288,
+		.page_count = 64,
+		.pages_per_handle = 1};
+	uint32_t first;
+	int fd, ledger_fd;
+
+	(void)state;
+	pool = calloc(1, sizeof(*pool));
+	assert_non_null(pool);
+	pool->page_count = geometry.page_count;
+	assert_int_equal(pool_segment_create(&geometry, &pool->segment, &fd), 0);
+	assert_int_equal(ledger_create(64, POOL_OBJECTS_LEAST, 0, 0, &pool->ledger, &ledger_fd), 0);
+	assert_int_equal(free_runs_init(&pool->free, 0, 64), 0);
+	pool_count_words(pool);
+	assert_true(free_runs_take(&pool->free, 64, true, &first));
+	expect_abort(lend_twice, "page 10: step 'lend' from 0x1000700000000002 (LEASED)");
+	expect_abort(share_free_page, "page 11: step 'share' from 0x0000000000000001 (FREE)");
+	expect_abort(unshare_leased_page, "page 12: step 'unshare'");
+	expect_abort(move_twice, "page 13: step 'move'");
+	expect_abort(take_back_twice, "page 14: step 'take back' from 0x0000000000000003 (FREE)");
+	expect_abort(lend_beyond_the_pool, "page < pool->page_count");
+	free_runs_fini(&pool->free);
+	pool_segment_close(&pool->segment);
+	ledger_close(&pool->ledger);
+	close(fd);
+	close(ledger_fd);
+	free(pool);
+}
+
 #endif
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_evaluated_in_debug_builds_only),
+		cmocka_unit_test(test_steps_of_page_words),
 #ifdef GPOOL_DEBUG
 		cmocka_unit_test(test_message_has_place_condition_and_values),
 		cmocka_unit_test(test_thread_cache),
 		cmocka_unit_test(test_window),
 		cmocka_unit_test(test_region_set),
+		cmocka_unit_test(test_free_runs),
+		cmocka_unit_test(test_page_words),
 #endif
 	};
 
