@@ -189,7 +189,7 @@ static int attach_ask(struct attaching *a, int fds[3])
 {
 	struct msg_attach_request request = {
 		.layout_version = POOL_LAYOUT_VERSION,
-		.role = a->pool->role,
+		.kind = a->pool->session_kind,
 		.quota_bytes = a->options.quota_bytes,
 	};
 	int timeout_ms = a->options.timeout_ms, length, error;
@@ -248,8 +248,8 @@ static int segments_open(struct attaching *a, const int fds[3])
 	pool->header = pool->segment.header;
 	pool->pages = pool->segment.pages;
 	pool->page_bytes = pool->header->page_bytes;
-	pool->page_count = pool->role ? 0 : pool->header->page_count;
-	pool->unreserved = pool->role ? 0 : pool->header->reserved_first;
+	pool->page_count = pool->session_kind ? 0 : pool->header->page_count;
+	pool->unreserved = pool->session_kind ? 0 : pool->header->reserved_first;
 	error = session_segment_open(fds[1], pool->page_count, true, &pool->session);
 	if (error)
 		return error == -ENOMEM ? error : -EPROTO;
@@ -430,7 +430,7 @@ static int parts_open(struct attaching *a)
 	pool->hooks = &hooks;
 	if (!error)
 		error = deferred_open(pool);
-	if (error || pool->role)
+	if (error || pool->session_kind)
 		return error;
 	pool->summary = calloc(lease_summary_words(pool->page_count), sizeof(*pool->summary));
 	if (!pool->summary)
@@ -508,7 +508,9 @@ int gpool_open(const struct gpool_options *options, struct gpool **pool)
 	}
 	a->pool->log = a->options.log;
 	a->pool->log_context = a->options.log_context;
-	a->pool->role = a->options.flags & GPOOL_OPEN_OBSERVER ? 1 : a->options.flags & GPOOL_OPEN_ADMIN ? 2 : 0;
+	a->pool->session_kind = a->options.flags & GPOOL_OPEN_OBSERVER ? 1
+		: a->options.flags & GPOOL_OPEN_ADMIN                  ? 2
+								       : 0;
 	error = pool_open(a);
 	if (error)
 		pool_release(a->pool);

@@ -105,7 +105,7 @@ struct session_record {
 	_Atomic uint32_t state; /* enum session_record_state; stored last */
 	uint32_t pid;
 	uint32_t uid;
-	uint32_t role;
+	uint32_t kind;        /* enum session_kind */
 	uint64_t attached_ms; /* wall clock */
 	char name[POOL_NAME_BYTES];
 	char tenant[POOL_NAME_BYTES];

@@ -70,7 +70,7 @@ enum { LEDGER_ANSWER_BYTES = 368 };
 
 struct ledger_session {
 	_Atomic uint32_t state; /* enum ledger_session_state */
-	uint32_t role;
+	uint32_t kind;
 	uint32_t privileged;
 	uint32_t pid;
 	uint32_t uid;

@@ -124,7 +124,7 @@ static uint32_t workers_of(const struct pool *pool)
 		if (!pool->sessions[id])
 			continue;
 		left--;
-		count += pool->sessions[id]->role == SESSION_WORKER;
+		count += pool->sessions[id]->kind == SESSION_WORKER;
 	}
 	return count;
 }
@@ -233,7 +233,7 @@ static int answer_reload(struct exchange *x)
 
 struct verb {
 	uint16_t type;
-	enum session_role role; /* least */
+	enum session_kind kind; /* least */
 	bool changes;           /* its answer is kept, so that a repeat is answered and not done again */
 	int (*answer)(struct exchange *x);
 };
@@ -335,7 +335,7 @@ static int answer(struct exchange *x, unsigned type)
 	if (!verb)
 		return exchange_fail(x, -EOPNOTSUPP, "this agent does not know request %u", type);
 	/* A worker may look at what an observer may; steering takes an admin. */
-	if (verb->role == SESSION_ADMIN && x->session->role != SESSION_ADMIN)
+	if (verb->kind == SESSION_ADMIN && x->session->kind != SESSION_ADMIN)
 		return exchange_fail(
 			x, -EPERM, "%s takes an admin session; see access.admins in gpoold.conf", msg_name(type));
 	length = verb->changes ? answer_repeated(x) : 0;

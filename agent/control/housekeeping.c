@@ -182,7 +182,7 @@ static void leak_scan(struct pool *pool, uint32_t now_ms)
 		struct session *session = pool->sessions[page_word_session(word)];
 
 		if (session && page_word_state(word) == PAGE_LEASED && session->state == SESSION_LIVE &&
-			session->role == SESSION_WORKER)
+			session->kind == SESSION_WORKER)
 			leak_look(session, page, 0, now_ms);
 	}
 	objects_holders(pool, leak_look_at_object, &now_ms);
@@ -220,7 +220,7 @@ void housekeeping(struct pool *pool)
 			continue;
 		left--;
 		session_tick(session);
-		if (session->state != SESSION_LIVE || session->role != SESSION_WORKER)
+		if (session->state != SESSION_LIVE || session->kind != SESSION_WORKER)
 			continue;
 		if (session->doubts)
 			recover_doubts(session);

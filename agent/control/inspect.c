@@ -150,7 +150,7 @@ static void client_entry_fill(
 	entry->session = session->id;
 	entry->pid = (uint32_t)session->pid;
 	entry->uid = session->uid;
-	entry->role = session->role;
+	entry->kind = session->kind;
 	entry->state = session->state != SESSION_LIVE;
 	entry->age_ms = clock_ms() - session->attached_ms;
 	entry->leased_pages = session->leased;

@@ -100,7 +100,7 @@ static void grant_undo(struct pool *pool, struct session *session, const struct 
 {
 	uint32_t word;
 
-	if (journal->slot >= SESSION_REQUESTS || session->role != SESSION_WORKER)
+	if (journal->slot >= SESSION_REQUESTS || session->kind != SESSION_WORKER)
 		return;
 	word = atomic_load_explicit(&session->segment.requests[journal->slot].state, memory_order_acquire);
 	if (word != journal->slot_word && word != lease_state_to(journal->slot_word, LEASE_CANCELLED))
@@ -159,7 +159,7 @@ static void journal_settle(struct pool *pool)
 		grant_undo(pool, session, journal);
 	else if (session && what == LEDGER_TAKE)
 		take_finish(pool, session, journal);
-	else if (session && what == LEDGER_RECLAIM && session->role == SESSION_WORKER)
+	else if (session && what == LEDGER_RECLAIM && session->kind == SESSION_WORKER)
 		reclaim_doubt(pool, session, journal);
 	journal_end(&pool->ledger);
 }
@@ -268,7 +268,7 @@ int recover_pool(struct pool *pool)
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++) {
 		struct session *session = pool->sessions[id];
 
-		if (session && session->role == SESSION_WORKER && session->state == SESSION_LIVE)
+		if (session && session->kind == SESSION_WORKER && session->state == SESSION_LIVE)
 			session->doubts = doubts_count(pool, session);
 	}
 	log_info("pool '%s': %u sessions go on, %u of %u pages lent; found in %llu us", pool->config->name,

@@ -340,7 +340,7 @@ static bool pinned_by_stranger(const struct pool *pool, uint32_t number, uint32_
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++) {
 		const struct session *stranger = pool->sessions[id];
 
-		if (!stranger || stranger->role != SESSION_WORKER || object_has_reader(pool, number, id) ||
+		if (!stranger || stranger->kind != SESSION_WORKER || object_has_reader(pool, number, id) ||
 			!pin_count(&stranger->segment, object_page(pool, number)))
 			continue;
 		*session = id;

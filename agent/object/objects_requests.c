@@ -99,9 +99,9 @@ static bool flags_ok(uint32_t flags)
  */
 static bool may_change(const struct session *session, const struct object_record *record)
 {
-	if (session->role == SESSION_ADMIN)
+	if (session->kind == SESSION_ADMIN)
 		return true;
-	return session->role == SESSION_WORKER &&
+	return session->kind == SESSION_WORKER &&
 		(record->flags & OBJECT_DOMAIN_WRITE || !strcmp(record->tenant, session->tenant->config->name) ||
 			atomic_load_explicit(&record->writer, memory_order_relaxed) == session->id);
 }
@@ -435,7 +435,7 @@ static uint32_t delete_find(const struct session *session, const struct msg_obje
 	struct msg_object_change_reply *reply)
 {
 	const struct pool *pool = session->pool;
-	uint32_t found = session->role == SESSION_ADMIN ? object_anywhere(pool, request->name, 0)
+	uint32_t found = session->kind == SESSION_ADMIN ? object_anywhere(pool, request->name, 0)
 							: object_current(pool, session->domain, request->name);
 
 	if (found == OBJECT_SEVERAL && request->version)
@@ -527,16 +527,16 @@ void objects_request(
 	q.kept_bytes = asked_find(session, q.sequence, q.kept);
 	if (q.kept_bytes < 0)
 		goto close_fd; /* its asker has gone on */
-	if (envelope->type == MSG_TYPE_object_publish_request && session->role == SESSION_WORKER &&
+	if (envelope->type == MSG_TYPE_object_publish_request && session->kind == SESSION_WORKER &&
 		!msg_decode_object_publish_request(&request.publish, packet, length)) {
 		answer_publish(&q, &request.publish, fd);
 		return;
 	}
-	if (envelope->type == MSG_TYPE_object_open_request && session->role == SESSION_WORKER &&
+	if (envelope->type == MSG_TYPE_object_open_request && session->kind == SESSION_WORKER &&
 		!msg_decode_object_open_request(&request.open, packet, length)) {
 		answer_open(&q, &request.open);
 		good = true;
-	} else if (envelope->type == MSG_TYPE_object_change_request && session->role != SESSION_OBSERVER &&
+	} else if (envelope->type == MSG_TYPE_object_change_request && session->kind != SESSION_OBSERVER &&
 		!msg_decode_object_change_request(&request.change, packet, length)) {
 		answer_change(&q, &request.change);
 		good = true;

@@ -566,7 +566,7 @@ static void window_costs(struct pool *pool, const struct evict_request *request,
 	for (uint32_t page = 0; page < pool->segment.header->reserved_first; page++) {
 		uint64_t word = pool_word(pool, page);
 		const struct session *session = pool->sessions[page_word_session(word)];
-		bool idle = session && session->role == SESSION_WORKER && session->state == SESSION_LIVE &&
+		bool idle = session && session->kind == SESSION_WORKER && session->state == SESSION_LIVE &&
 			page_word_state(word) == PAGE_LEASED &&
 			atomic_load_explicit(&session->segment.free_bits[page / 64], memory_order_relaxed) >>
 					(page % 64) &

@@ -110,7 +110,7 @@ void lease_reclaim_guaranteed(struct pool *pool)
 		if (!session)
 			continue;
 		left--;
-		if (session->role == SESSION_WORKER && session->tenant->minimum &&
+		if (session->kind == SESSION_WORKER && session->tenant->minimum &&
 			session->tenant->leased > session->tenant->minimum)
 			lease_reclaim(session, session->tenant->leased - session->tenant->minimum);
 	}
@@ -174,7 +174,7 @@ static uint32_t reclaim_from(struct pool *pool, const struct whose *whose, const
 			if (!session)
 				continue;
 			left--;
-			if (session->role == SESSION_WORKER && is_whose(session, whose) && in_turn(session, turn) &&
+			if (session->kind == SESSION_WORKER && is_whose(session, whose) && in_turn(session, turn) &&
 				trust_useful(pool, taker->domain, session)) {
 				uint32_t spare = spare_of(session->tenant, taker);
 
@@ -437,7 +437,7 @@ static bool make_run(struct session *session, uint32_t need, uint32_t flags)
 	if (pool->saving_pages || trust_coming(pool) || !evict_window(pool, &request, need, &first))
 		return false;
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
-		if (pool->sessions[id] && pool->sessions[id]->role == SESSION_WORKER)
+		if (pool->sessions[id] && pool->sessions[id]->kind == SESSION_WORKER)
 			lease_reclaim_range(pool->sessions[id], first, need);
 	trust_begin_range(pool, session->domain, first, need);
 	/*

@@ -224,7 +224,7 @@ uint32_t pool_idle_owned(const struct pool *pool)
 		uint64_t word = pool_word(pool, page);
 		const struct session *session = pool->sessions[page_word_session(word)];
 
-		idle += session && session->role == SESSION_WORKER && session->state == SESSION_LIVE &&
+		idle += session && session->kind == SESSION_WORKER && session->state == SESSION_LIVE &&
 			page_word_state(word) == PAGE_LEASED &&
 			atomic_load_explicit(&session->segment.free_bits[page / 64], memory_order_relaxed) >>
 					(page % 64) &
@@ -246,7 +246,7 @@ uint32_t pool_idle(const struct pool *pool)
 		if (!session)
 			continue;
 		left--;
-		if (session->role == SESSION_WORKER && session->state == SESSION_LIVE)
+		if (session->kind == SESSION_WORKER && session->state == SESSION_LIVE)
 			idle += lease_idle(session);
 	}
 	return idle;
@@ -274,7 +274,7 @@ static uint32_t pool_offered(const struct pool *pool)
 		if (!session)
 			continue;
 		left--;
-		if (session->role == SESSION_WORKER && session->state == SESSION_LIVE)
+		if (session->kind == SESSION_WORKER && session->state == SESSION_LIVE)
 			offered += session_offered(session);
 	}
 	return offered;

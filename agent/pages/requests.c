@@ -452,7 +452,7 @@ uint32_t requests_doorbell(struct session *session)
 	uint32_t malformed = 0;
 	uint64_t pending;
 
-	if (session->state != SESSION_LIVE || session->role != SESSION_WORKER)
+	if (session->state != SESSION_LIVE || session->kind != SESSION_WORKER)
 		return 0;
 	pending = atomic_exchange_explicit(&session->segment.header->requests_pending, 0, memory_order_acq_rel);
 	for (; pending; pending &= pending - 1)

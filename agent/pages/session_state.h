@@ -10,14 +10,14 @@
 
 #include <sys/queue.h>
 
-enum session_role { SESSION_WORKER, SESSION_OBSERVER, SESSION_ADMIN };
+enum session_kind { SESSION_WORKER, SESSION_OBSERVER, SESSION_ADMIN };
 enum session_state { SESSION_LIVE, SESSION_CLOSING, SESSION_CLOSED, SESSION_DEAD };
 
 struct session {
 	struct pool *pool;
 	uint32_t id; /* also the owner number of its pages */
 	enum session_state state;
-	enum session_role role;
+	enum session_kind kind;
 	bool privileged; /* may use the reserved pages */
 	struct event_source socket, pidfd, doorbell;
 	struct session_segment segment;

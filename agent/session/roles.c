@@ -309,9 +309,9 @@ static void let_go(struct session *session, const struct msg_role_request *reque
 void role_serve(struct session *session, const struct msg_role_request *request, struct msg_role_reply *reply)
 {
 	memset(reply, 0, sizeof(*reply));
-	if (session->role != SESSION_WORKER)
+	if (session->kind != SESSION_WORKER)
 		refuse(reply, -EPERM, "a role takes a worker's session; this one is of an %s",
-			session_role_name(session->role));
+			session_kind_name(session->kind));
 	else if (!request->name[0] || request->verb >= ROLE_VERBS)
 		refuse(reply, -EINVAL, "no name, or verb %u, which is not known here", request->verb);
 	else if (request->verb == ROLE_TAKE || request->verb == ROLE_WAIT)

@@ -40,11 +40,11 @@ enum {
 
 #define session_of(source, member) ((struct session *)(void *)((char *)(source)-offsetof(struct session, member)))
 
-const char *session_role_name(uint32_t role)
+const char *session_kind_name(uint32_t kind)
 {
 	static const char *const names[] = {"worker", "observer", "admin"};
 
-	return role < 3 ? names[role] : "unknown";
+	return kind < 3 ? names[kind] : "unknown";
 }
 
 static bool named(const struct config_names *names, uint32_t id)
@@ -75,16 +75,16 @@ static bool is_operator(const struct attach_peer *peer)
 	return session_is_operator(peer->uid);
 }
 
-static bool may_be(const struct config *config, uint32_t role, const struct attach_peer *peer)
+static bool may_be(const struct config *config, uint32_t kind, const struct attach_peer *peer)
 {
 	const struct config_names *users = &config->access.worker_users, *groups = &config->access.worker_groups;
 
 	if (is_operator(peer))
 		return true;
-	if (role == SESSION_OBSERVER) {
+	if (kind == SESSION_OBSERVER) {
 		users = &config->access.observer_users;
 		groups = &config->access.observer_groups;
-	} else if (role == SESSION_ADMIN) {
+	} else if (kind == SESSION_ADMIN) {
 		users = &config->access.admin_users;
 		groups = &config->access.admin_groups;
 		if (!users->count && !groups->count)
@@ -104,7 +104,7 @@ static bool may_join(const struct config_tenant *tenant, const struct attach_pee
 
 /* The tenant asked for, or the first that names this peer, or the first that is open to all. */
 static struct tenant *tenant_for(
-	struct pool *pool, const char *name, uint32_t role, const struct attach_peer *peer, int *error)
+	struct pool *pool, const char *name, uint32_t kind, const struct attach_peer *peer, int *error)
 {
 	if (name[0]) {
 		struct tenant *tenant = pool_tenant(pool, name);
@@ -121,7 +121,7 @@ static struct tenant *tenant_for(
 				return &pool->tenants[i];
 		}
 	/* Who takes no pages needs no tenant, and the operator must get in whatever the list says. */
-	if (role != SESSION_WORKER || is_operator(peer))
+	if (kind != SESSION_WORKER || is_operator(peer))
 		return &pool->tenants[0];
 	*error = -EACCES;
 	return NULL;
@@ -179,7 +179,7 @@ static void record_write(struct session *session, enum session_record_state stat
 		atomic_store_explicit(&record->state, SESSION_RECORD_NONE, memory_order_release);
 		record->pid = (uint32_t)session->pid;
 		record->uid = session->uid;
-		record->role = session->role;
+		record->kind = session->kind;
 		record->attached_ms = wall_ms();
 		snprintf(record->name, sizeof(record->name), "%s", session->name);
 		snprintf(record->tenant, sizeof(record->tenant), "%s", session->tenant->config->name);
@@ -324,7 +324,7 @@ static void process_died(struct session *session)
 	struct pool *pool = session->pool;
 	uint32_t grace_ms = pool->agent->config.trust.death_grace_ms;
 
-	if (!grace_ms || session->role != SESSION_WORKER) {
+	if (!grace_ms || session->kind != SESSION_WORKER) {
 		session_end(session, SESSION_END_DEATH);
 		return;
 	}
@@ -356,7 +356,7 @@ static void released(struct session *session, const uint8_t *packet, size_t leng
 {
 	static struct msg_handles_released message;
 
-	if (msg_decode_handles_released(&message, packet, length) || session->role != SESSION_WORKER) {
+	if (msg_decode_handles_released(&message, packet, length) || session->kind != SESSION_WORKER) {
 		session_damage(session, "a release of handles that cannot be");
 		return;
 	}
@@ -409,7 +409,7 @@ static void socket_ready(struct event_source *source, uint32_t events)
 	}
 	switch (envelope.type) {
 	case MSG_TYPE_handles_request:
-		if (msg_decode_handles_request(&handles, buffer, (size_t)length) || session->role != SESSION_WORKER)
+		if (msg_decode_handles_request(&handles, buffer, (size_t)length) || session->kind != SESSION_WORKER)
 			session_damage(session, "a handles request that cannot be");
 		else
 			send_handles(session, envelope.sequence, handles.first, handles.count);
@@ -508,7 +508,7 @@ static int ledger_write(const struct session *session)
 
 	trust_session_begin(session->pool, session->id);
 	memset(record, 0, sizeof(*record));
-	record->role = session->role;
+	record->kind = session->kind;
 	record->privileged = session->privileged;
 	record->pid = (uint32_t)session->pid;
 	record->uid = session->uid;
@@ -548,7 +548,7 @@ static int session_equip(struct session *session, struct agent *agent)
 
 	if (getrandom(session->token, sizeof(session->token), 0) != (ssize_t)sizeof(session->token))
 		return -EIO;
-	error = session_segment_create(session->role == SESSION_WORKER ? pool->page_count : 0, pool->index, session->id,
+	error = session_segment_create(session->kind == SESSION_WORKER ? pool->page_count : 0, pool->index, session->id,
 		agent->incarnation, &session->segment, &session->segment_fd);
 	if (error)
 		return error;
@@ -618,7 +618,7 @@ static int session_start(struct agent *agent, struct pool *pool, int socket, con
 
 	if (!session)
 		return -ENOMEM;
-	session->role = (enum session_role)request->role;
+	session->kind = (enum session_kind)request->kind;
 	session->privileged = is_operator(peer) || !strcmp(tenant->config->name, "system") ||
 		(may_be(&agent->config, SESSION_ADMIN, peer));
 	session->tenant = tenant;
@@ -650,7 +650,7 @@ static int session_start(struct agent *agent, struct pool *pool, int socket, con
 	session_enter(session);
 	record_write(session, SESSION_RECORD_LIVE);
 	pool_count(pool, POOL_COUNT_ATTACHES, 1);
-	if (session->role == SESSION_WORKER)
+	if (session->kind == SESSION_WORKER)
 		lease_initial(session, agent->config.lease.initial_pages);
 	ledger_state(session, LEDGER_SESSION_SENDING);
 	agent_announce_token(agent, session);
@@ -658,8 +658,8 @@ static int session_start(struct agent *agent, struct pool *pool, int socket, con
 	if (!session_answer(session))
 		return 0;
 	log_debug("session %u of pool '%s': %s '%s', pid %d, uid %u, tenant '%s'", session->id, pool->config->name,
-		session_role_name(session->role), session->name, session->pid, session->uid, tenant->config->name);
-	if (session->role == SESSION_WORKER)
+		session_kind_name(session->kind), session->name, session->pid, session->uid, tenant->config->name);
+	if (session->kind == SESSION_WORKER)
 		event_publish(agent, EVENT_SESSION_START, pool, session->id, (uint64_t)session->pid, "'%s' attached",
 			session->name);
 	return 0;
@@ -676,16 +676,16 @@ int session_admit(
 	if (request->layout_version != POOL_LAYOUT_VERSION)
 		return refuse(socket, -EPROTO, "layout %u, this agent has %d: install library and agent of one version",
 			request->layout_version, POOL_LAYOUT_VERSION);
-	if (request->flags || request->role > SESSION_ADMIN)
-		return refuse(
-			socket, -EINVAL, "flags 0x%x or role %u are not known here", request->flags, request->role);
+	if (request->flags || request->kind > SESSION_ADMIN)
+		return refuse(socket, -EINVAL, "flags 0x%x or session kind %u are not known here", request->flags,
+			request->kind);
 	pool = pool_named(agent, request->pool);
 	if (!pool)
 		return refuse(socket, -ENXIO, "no pool '%s'; poolctl status lists them", request->pool);
-	if (!may_be(&agent->config, request->role, peer))
+	if (!may_be(&agent->config, request->kind, peer))
 		return refuse(socket, -EACCES, "user %u may not attach as %s; see access in gpoold.conf", peer->uid,
-			session_role_name(request->role));
-	tenant = tenant_for(pool, request->tenant, request->role, peer, &error);
+			session_kind_name(request->kind));
+	tenant = tenant_for(pool, request->tenant, request->kind, peer, &error);
 	if (!tenant)
 		return refuse(socket, error,
 			error == -ENXIO ? "no tenant '%s'; poolctl tenants lists them"
@@ -694,13 +694,13 @@ int session_admit(
 	if (pool->trust && !tenant->domain)
 		return refuse(socket, -ENOSPC, "there is no room for trust domain '%s'; restart gpoold",
 			tenant->config->domain);
-	if (request->role == SESSION_WORKER &&
+	if (request->kind == SESSION_WORKER &&
 		atomic_load_explicit(&pool->segment.header->draining, memory_order_relaxed))
 		return refuse(socket, -ESHUTDOWN,
 			"pool '%s' is out of service (poolctl drain); attach to another one, or after poolctl drain "
 			"--off",
 			pool->segment.header->name);
-	error = session_limits_check(pool, tenant, (enum session_role)request->role, peer->uid, text, sizeof(text));
+	error = session_limits_check(pool, tenant, (enum session_kind)request->kind, peer->uid, text, sizeof(text));
 	if (error)
 		return refuse(socket, error, "%s", text);
 	if (!descriptors_left(agent, DESCRIPTORS_OF_SESSION))
@@ -748,7 +748,7 @@ static int segment_replace(struct session *session)
 	if (session->segment_fd >= 0)
 		close(session->segment_fd);
 	session->segment_fd = -1;
-	return session_segment_create(session->role == SESSION_WORKER ? session->pool->page_count : 0,
+	return session_segment_create(session->kind == SESSION_WORKER ? session->pool->page_count : 0,
 		session->pool->index, session->id, session->pool->agent->incarnation, &session->segment,
 		&session->segment_fd);
 }
@@ -761,7 +761,7 @@ int session_restore(struct pool *pool, uint32_t id, const struct held *held, uin
 
 	if (!session)
 		return -ENOMEM;
-	session->role = (enum session_role)record->role;
+	session->kind = (enum session_kind)record->kind;
 	session->privileged = record->privileged != 0;
 	session->pid = (pid_t)record->pid;
 	session->uid = record->uid;
@@ -779,7 +779,7 @@ int session_restore(struct pool *pool, uint32_t id, const struct held *held, uin
 	restore_descriptors(session, held);
 	error = session->segment_fd < 0
 		? -EBADF
-		: session_segment_open(session->segment_fd, session->role == SESSION_WORKER ? pool->page_count : 0,
+		: session_segment_open(session->segment_fd, session->kind == SESSION_WORKER ? pool->page_count : 0,
 			  true, &session->segment);
 	if (error && segment_replace(session)) {
 		session_free(session);
@@ -883,9 +883,9 @@ void session_end(struct session *session, enum session_end how)
 	if (how == SESSION_END_STOP)
 		return;
 	roles_session_end(session, how == SESSION_END_DEATH);
-	if (how == SESSION_END_DEATH && session->role == SESSION_WORKER)
+	if (how == SESSION_END_DEATH && session->kind == SESSION_WORKER)
 		pool_count(pool, POOL_COUNT_DEATHS, 1);
-	if (session->role == SESSION_WORKER) {
+	if (session->kind == SESSION_WORKER) {
 		log_debug("session %u of pool '%s' ('%s', pid %d) ended%s, %u pages back", session->id,
 			pool->config->name, session->name, session->pid,
 			how == SESSION_END_DEATH ? " without a detach" : "", pages);

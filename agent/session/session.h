@@ -41,7 +41,7 @@ void session_tick(struct session *session);
 void session_add_totals(const struct session *session, struct session_totals *totals);
 
 struct session *session_by_token(struct agent *agent, const uint8_t token[16]);
-const char *session_role_name(uint32_t role);
+const char *session_kind_name(uint32_t role);
 /* session_is_operator() - root, or the agent's own user: may do everything. */
 bool session_is_operator(uid_t uid);
 

@@ -11,9 +11,9 @@ struct attached {
 	uint32_t ordinary, of_user, of_tenant[CONFIG_TENANTS_MAX];
 };
 
-static bool is_ordinary(enum session_role role, uid_t uid)
+static bool is_ordinary(enum session_kind kind, uid_t uid)
 {
-	return role == SESSION_WORKER || (role == SESSION_OBSERVER && !session_is_operator(uid));
+	return kind == SESSION_WORKER || (kind == SESSION_OBSERVER && !session_is_operator(uid));
 }
 
 static void count(const struct pool *pool, uid_t uid, struct attached *attached)
@@ -24,7 +24,7 @@ static void count(const struct pool *pool, uid_t uid, struct attached *attached)
 		if (!session)
 			continue;
 		left--;
-		if (!is_ordinary(session->role, session->uid))
+		if (!is_ordinary(session->kind, session->uid))
 			continue;
 		attached->ordinary++;
 		attached->of_user += session->uid == uid;
@@ -44,7 +44,7 @@ static uint32_t kept_for_others(
 	return kept;
 }
 
-static int check_ordinary(const struct pool *pool, const struct tenant *tenant, enum session_role role, uid_t uid,
+static int check_ordinary(const struct pool *pool, const struct tenant *tenant, enum session_kind kind, uid_t uid,
 	char *text, size_t text_bytes)
 {
 	const struct config *config = &pool->agent->config;
@@ -53,8 +53,8 @@ static int check_ordinary(const struct pool *pool, const struct tenant *tenant, 
 	const uint32_t shared = sessions - kept,
 		       guaranteed = shared * config->limits.tenant_percent / 100 / pool->tenant_count;
 	const uint32_t user_most = (shared * config->limits.user_percent + 99) / 100;
-	/* The role's own: observers may take the first half of what is kept. */
-	const uint32_t not_for_it = role == SESSION_WORKER ? kept : (kept + 1) / 2, most = sessions - not_for_it;
+	/* The kind's own: observers may take the first half of what is kept. */
+	const uint32_t not_for_it = kind == SESSION_WORKER ? kept : (kept + 1) / 2, most = sessions - not_for_it;
 	struct attached attached = {0};
 	uint32_t of_tenant;
 
@@ -65,7 +65,7 @@ static int check_ordinary(const struct pool *pool, const struct tenant *tenant, 
 			"%u sessions are attached, and the other %u of limits.sessions (%u) are kept for %s: see "
 			"limits.kept_sessions; raise limits.sessions",
 			attached.ordinary, not_for_it, sessions,
-			role == SESSION_WORKER ? "admins and observers" : "admins and root");
+			kind == SESSION_WORKER ? "admins and observers" : "admins and root");
 		return -EUSERS;
 	}
 	if (of_tenant >= guaranteed &&
@@ -85,7 +85,7 @@ static int check_ordinary(const struct pool *pool, const struct tenant *tenant, 
 	return 0;
 }
 
-int session_limits_check(const struct pool *pool, const struct tenant *tenant, enum session_role role, uid_t uid,
+int session_limits_check(const struct pool *pool, const struct tenant *tenant, enum session_kind kind, uid_t uid,
 	char *text, size_t text_bytes)
 {
 	if (pool->session_count >= pool->agent->config.limits.sessions) {
@@ -93,7 +93,7 @@ int session_limits_check(const struct pool *pool, const struct tenant *tenant, e
 			pool->session_count);
 		return -EUSERS;
 	}
-	return is_ordinary(role, uid) ? check_ordinary(pool, tenant, role, uid, text, text_bytes) : 0;
+	return is_ordinary(kind, uid) ? check_ordinary(pool, tenant, kind, uid, text, text_bytes) : 0;
 }
 
 bool descriptors_left(const struct agent *agent, uint32_t wanted)

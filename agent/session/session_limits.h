@@ -1,5 +1,5 @@
 /*
- * session_limits.h - how many sessions one tenant, one user and one role may have of limits.sessions.
+ * session_limits.h - how many sessions one tenant, one user and one session kind may have of limits.sessions.
  *
  * Sessions of admins, and observers of root and of gpoold's own user, are limited by limits.sessions alone. All others
  * are *ordinary*:
@@ -8,7 +8,7 @@
  *   - of the rest each tenant is guaranteed an equal part of limits.tenant_sessions percent; the others are first come,
  *     first served;
  *   - one user has at most limits.user_sessions percent of the rest. Root and gpoold's own user are exempt.
- * Nothing of this is stored: it follows from role and user of each session, so it holds over a restart of the agent and
+ * Nothing of this is stored: it follows from kind and user of each session, so it holds over a restart of the agent and
  * a reload.
  */
 #ifndef GPOOL_AGENT_SESSION_LIMITS_H
@@ -21,7 +21,7 @@
  * the limit.
  * Cost: a pass over the sessions of the pool.
  */
-int session_limits_check(const struct pool *pool, const struct tenant *tenant, enum session_role role, uid_t uid,
+int session_limits_check(const struct pool *pool, const struct tenant *tenant, enum session_kind kind, uid_t uid,
 	char *text, size_t text_bytes);
 
 /*

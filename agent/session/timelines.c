@@ -76,7 +76,7 @@ void timelines_request(
 	struct msg_timeline_open_request asked;
 	int page = -1;
 
-	if (session->role != SESSION_WORKER) {
+	if (session->kind != SESSION_WORKER) {
 		session_damage(session, "a timeline, of a session without streams");
 	} else if (envelope->type == MSG_TYPE_timeline_share_request &&
 		!msg_decode_timeline_share_request(&shared, packet, length)) {

@@ -475,7 +475,7 @@ void trust_stuck_update(struct pool *pool)
 		const struct session *session = pool->sessions[id];
 
 		/* One that has closed its connection says nothing any more. */
-		if (!session || session->role != SESSION_WORKER || (!session->silent && session->state == SESSION_LIVE))
+		if (!session || session->kind != SESSION_WORKER || (!session->silent && session->state == SESSION_LIVE))
 			continue;
 		for (uint32_t word = 0; word < trust->words; word++)
 			trust->stuck[word] |=

@@ -320,7 +320,7 @@ static void holders_are_silent(struct pool *pool, uint32_t handle)
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++) {
 		struct session *session = pool->sessions[id];
 
-		if (!session || session->role != SESSION_WORKER || session->silent || !trust_is_held(pool, id, handle))
+		if (!session || session->kind != SESSION_WORKER || session->silent || !trust_is_held(pool, id, handle))
 			continue;
 		session->silent = true;
 		log_warning("session %u of pool '%s' ('%s', pid %d) does not let go of pages that trust domain '%s' "

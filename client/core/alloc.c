@@ -250,8 +250,8 @@ static COLD int alloc_slow(struct gpool *pool, struct thread_cache *cache, uint3
 {
 	int error;
 
-	if (pool->role)
-		return fail_role(pool);
+	if (pool->session_kind)
+		return fail_kind(pool);
 	if (page_count == 0 || page_count > pool->page_count)
 		return fail(-EINVAL, "page_count is %u; this pool has %u pages", page_count, pool->page_count);
 	if (request->stream) {

@@ -225,8 +225,8 @@ int gpool_fence_export(struct gpool *pool, struct gpool_fence fence, uint32_t fl
 
 	if (!pool->alive)
 		return -ECHILD;
-	if (pool->role)
-		return fail_role(pool);
+	if (pool->session_kind)
+		return fail_kind(pool);
 	if (flags & ~(uint32_t)GPOOL_FENCE_EXPORT_EVENT)
 		return fail(-EINVAL, "flags are 0x%x; the only one is GPOOL_FENCE_EXPORT_EVENT", flags);
 	if (fence_check(pool, fence))

@@ -490,8 +490,8 @@ int gpool_fence_import(struct gpool *pool, const struct gpool_fence_handle *hand
 
 	if (!pool->alive)
 		return -ECHILD;
-	if (pool->role)
-		return fail_role(pool);
+	if (pool->session_kind)
+		return fail_kind(pool);
 	error = fence_ticket_read(handle, &ticket);
 	/* What is ours we have already, and a driver refuses its own events. */
 	if (error)
@@ -519,7 +519,7 @@ int gpool_fence_close(struct gpool *pool, struct gpool_fence fence)
 		return -ECHILD;
 	if (!fence.value)
 		return 0; /* what was reached already when it was imported */
-	if (pool->role)
+	if (pool->session_kind)
 		return fail(-EINVAL, "fence 0x%llx was not imported by this session", (unsigned long long)fence.value);
 	pthread_mutex_lock(&imports->lock);
 	import = import_of_slot(imports, fence_slot(fence.value));

@@ -108,10 +108,10 @@ int fail_stream(uint32_t stream)
 	return fail(-EINVAL, "stream %u is not open", stream);
 }
 
-int fail_role(const struct gpool *pool)
+int fail_kind(const struct gpool *pool)
 {
 	return fail(-EPERM, "not in a session that was opened with %s",
-		pool->role == 1 ? "GPOOL_OPEN_OBSERVER" : "GPOOL_OPEN_ADMIN");
+		pool->session_kind == 1 ? "GPOOL_OPEN_OBSERVER" : "GPOOL_OPEN_ADMIN");
 }
 
 int fail_asleep(void)

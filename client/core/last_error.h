@@ -27,8 +27,8 @@ int fail_timeout(int timeout_ms) GPOOL_INTERNAL(fail_timeout) __attribute__((noi
 /* fail_stream() - -EINVAL: not the number of an open stream. */
 int fail_stream(uint32_t stream) GPOOL_INTERNAL(fail_stream) __attribute__((noinline, cold));
 
-/* fail_role() - -EPERM: the session is an observer or admin. */
-int fail_role(const struct gpool *pool) GPOOL_INTERNAL(fail_role) __attribute__((noinline, cold));
+/* fail_kind() - -EPERM: the session is an observer or admin. */
+int fail_kind(const struct gpool *pool) GPOOL_INTERNAL(fail_kind) __attribute__((noinline, cold));
 /* fail_asleep() - -EHOSTDOWN: the session is asleep. */
 int fail_asleep(void) __attribute__((noinline, cold));
 /* fail_address() - -EINVAL: no allocation of gpool_malloc_async() begins there. */

@@ -108,7 +108,7 @@ struct gpool {
 	uint32_t unreserved;       /* pages [0, unreserved) are for everybody, the rest for critical work */
 	uint32_t magazine;         /* single pages that a thread keeps */
 	uint32_t run_pages;        /* pages in runs that a thread keeps */
-	uint32_t role;
+	uint32_t session_kind;     /* of an attach request: 0 worker, 1 observer, 2 admin */
 	struct pool_segment segment;
 
 	struct window *window;

@@ -310,8 +310,8 @@ int gpool_role_acquire(struct gpool *pool, const char *name, int timeout_ms, str
 		return error;
 	if (timeout_ms < -1)
 		return fail_timeout(timeout_ms);
-	if (pool->role)
-		return fail_role(pool);
+	if (pool->session_kind)
+		return fail_kind(pool);
 	error = claim_add(pool, name);
 	if (error)
 		return error;

@@ -188,8 +188,8 @@ int gpool_span_alloc(struct gpool *pool, uint64_t bytes, uint32_t usage, struct 
 
 	if (!pool->alive)
 		return -ECHILD;
-	if (pool->role)
-		return fail_role(pool);
+	if (pool->session_kind)
+		return fail_kind(pool);
 	if (bytes == 0 || bytes > pool->page_bytes / 2)
 		return fail(-EINVAL, "bytes is %llu; a span has 1 to %llu, half a page", (unsigned long long)bytes,
 			(unsigned long long)pool->page_bytes / 2);

@@ -258,7 +258,7 @@ int gpool_stream_open(struct gpool *pool, void *native, uint32_t flags, uint32_t
 		return fail(-EINVAL,
 			"flags are 0x%x; the only one is GPOOL_STREAM_HOST_SIGNALED, for a stream without a native one",
 			flags);
-	if (pool->role)
+	if (pool->session_kind)
 		return fail(-EOPNOTSUPP, "an observer or admin has no device");
 	pthread_mutex_lock(&pool->streams->lock);
 	opened = stream_find_closed(pool->streams, &slot);

@@ -273,8 +273,8 @@ int gpool_kv_create(struct gpool *pool, const struct gpool_kv_options *options, 
 
 	if (!pool->alive)
 		return -ECHILD;
-	if (pool->role)
-		return fail_role(pool);
+	if (pool->session_kind)
+		return fail_kind(pool);
 	error = options_read(&read, sizeof(read), options);
 	if (!error)
 		error = options_check(pool, &read);

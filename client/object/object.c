@@ -33,8 +33,8 @@ int object_new(struct gpool *pool, const char *name, struct gpool_object **objec
 {
 	struct gpool_object *made;
 
-	if (pool->role)
-		return fail_role(pool);
+	if (pool->session_kind)
+		return fail_kind(pool);
 	made = calloc(1, sizeof(*made));
 	if (!made)
 		return -ENOMEM;
@@ -325,8 +325,8 @@ int gpool_object_delete(struct gpool *pool, const char *name, uint64_t version)
 
 	if (!pool->alive)
 		return -ECHILD;
-	if (pool->role == 1)
-		return fail_role(pool);
+	if (pool->session_kind == 1)
+		return fail_kind(pool);
 	if (object_name_copy(request.name, name))
 		return -EINVAL;
 	return change_ask(pool, &request, pool->answer_ms);
@@ -480,7 +480,7 @@ int gpool_object_next(struct gpool *pool, uint32_t *cursor, struct gpool_object_
 		return fail_size(filled.size);
 	for (uint32_t number = *cursor + 1; number < pool_object_end(&pool->segment); number++)
 		/* Observers and admins look after all domains. */
-		if ((pool->role || pool->segment.objects[number].domain == object_domain(pool)) &&
+		if ((pool->session_kind || pool->segment.objects[number].domain == object_domain(pool)) &&
 			record_read(pool, number, &filled)) {
 			*cursor = number;
 			return info_give(&filled, info);

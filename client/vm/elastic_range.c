@@ -58,8 +58,8 @@ int gpool_range_reserve(
 {
 	if (!pool->alive)
 		return -ECHILD;
-	if (pool->role)
-		return fail_role(pool);
+	if (pool->session_kind)
+		return fail_kind(pool);
 	return range_reserve_elastic(pool, page_count, options, range);
 }
 

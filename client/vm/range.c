@@ -238,8 +238,8 @@ int gpool_range_create(
 
 	if (!pool->alive)
 		return -ECHILD;
-	if (pool->role)
-		return fail_role(pool);
+	if (pool->session_kind)
+		return fail_kind(pool);
 	if (options)
 		error = options_read(&read, sizeof(read), options);
 	else

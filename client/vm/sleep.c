@@ -248,8 +248,8 @@ int gpool_sleep(struct gpool *pool, uint32_t flags)
 		return -ECHILD;
 	if (flags)
 		return fail(-EINVAL, "flags are 0x%x; none are known", flags);
-	if (pool->role)
-		return fail_role(pool);
+	if (pool->session_kind)
+		return fail_kind(pool);
 	pthread_mutex_lock(&pool->ranges->lock);
 	if (!pool->ranges->asleep) {
 		error = gate_close(pool->ranges) ? sleep_all(pool)

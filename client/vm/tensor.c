@@ -197,8 +197,8 @@ int gpool_sliced_range_create(struct gpool *pool, uint32_t slices, uint32_t bloc
 
 	if (!pool->alive)
 		return -ECHILD;
-	if (pool->role)
-		return fail_role(pool);
+	if (pool->session_kind)
+		return fail_kind(pool);
 	error = options_check(&read, &range, options);
 	if (error)
 		return error;

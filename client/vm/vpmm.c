@@ -341,8 +341,8 @@ int gpool_malloc_async(struct gpool *pool, uint64_t bytes, uint32_t stream, uint
 
 	if (unlikely(!pool->alive))
 		return -ECHILD;
-	if (unlikely(pool->role))
-		return fail_role(pool);
+	if (unlikely(pool->session_kind))
+		return fail_kind(pool);
 	if (unlikely(!bytes))
 		return fail(-EINVAL, "bytes is 0");
 	vpmm = pool->vpmm;
@@ -454,8 +454,8 @@ int gpool_free_async(struct gpool *pool, uint64_t address, uint32_t stream)
 
 	if (unlikely(!pool->alive))
 		return -ECHILD;
-	if (unlikely(pool->role))
-		return fail_role(pool);
+	if (unlikely(pool->session_kind))
+		return fail_kind(pool);
 	vpmm = pool->vpmm;
 	if (unlikely(!atomic_load_explicit(&vpmm->started, memory_order_acquire)))
 		return fail_address(address);
@@ -482,8 +482,8 @@ int gpool_vm_capture(struct gpool *pool, uint64_t address, int captured)
 
 	if (!pool->alive)
 		return -ECHILD;
-	if (pool->role)
-		return fail_role(pool);
+	if (pool->session_kind)
+		return fail_kind(pool);
 	vpmm = pool->vpmm;
 	if (captured < 0 || captured > 1)
 		return fail(-EINVAL, "captured is %d; it is 0 or 1", captured);

@@ -39,8 +39,8 @@ int gpool_vm_stats(struct gpool *pool, struct gpool_vm_stats *totals)
 
 	if (!pool->alive)
 		return -ECHILD;
-	if (pool->role)
-		return fail_role(pool);
+	if (pool->session_kind)
+		return fail_kind(pool);
 	if (filled.size < sizeof(filled.size))
 		return fail_size(filled.size);
 	vpmm = pool->vpmm;
@@ -189,8 +189,8 @@ int gpool_vm_dump(struct gpool *pool, void (*line)(void *context, const char *te
 
 	if (!pool->alive)
 		return -ECHILD;
-	if (pool->role)
-		return fail_role(pool);
+	if (pool->session_kind)
+		return fail_kind(pool);
 	vpmm = pool->vpmm;
 	if (!atomic_load_explicit(&vpmm->started, memory_order_acquire))
 		return 0;

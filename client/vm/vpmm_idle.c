@@ -79,8 +79,8 @@ int64_t gpool_trim_to(struct gpool *pool, uint64_t keep_bytes)
 
 	if (!pool->alive)
 		return -ECHILD;
-	if (pool->role)
-		return fail_role(pool);
+	if (pool->session_kind)
+		return fail_kind(pool);
 	vpmm = pool->vpmm;
 	if (!atomic_load_explicit(&vpmm->started, memory_order_acquire))
 		return 0;

@@ -87,8 +87,8 @@ int gpool_vm_configure(struct gpool *pool, const struct gpool_vm_options *option
 
 	if (!pool->alive)
 		return -ECHILD;
-	if (pool->role)
-		return fail_role(pool);
+	if (pool->session_kind)
+		return fail_kind(pool);
 	vpmm = pool->vpmm;
 	error = options_read(&read, sizeof(read), options);
 	if (!error)

@@ -276,8 +276,8 @@ int gpool_wake(struct gpool *pool, int timeout_ms)
 		return -ECHILD;
 	if (timeout_ms < -1)
 		return fail_timeout(timeout_ms);
-	if (pool->role)
-		return fail_role(pool);
+	if (pool->session_kind)
+		return fail_kind(pool);
 	pthread_mutex_lock(&pool->ranges->lock);
 	if (pool->ranges->asleep) {
 		error = wake_all(pool, timeout_ms);

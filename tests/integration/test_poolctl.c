@@ -549,7 +549,7 @@ static void test_clients(void **state)
 	client = find(list(&result, "clients"), "pid", getpid());
 	assert_int_equal(number(client, "session"), world.session);
 	assert_string_equal(string(client, "pool"), "p0");
-	assert_string_equal(string(client, "role"), "worker");
+	assert_string_equal(string(client, "kind"), "worker");
 	assert_string_equal(string(client, "tenant"), "default");
 	assert_string_equal(string(client, "state"), "live");
 	assert_int_equal(number(client, "used_pages"), 11);

@@ -52,13 +52,13 @@ static void log_keep(void *context, int level, const char *text)
 }
 
 /* Return gpool_open()'s result; the session is closed. */
-static int attach(uint32_t role, const char *pool_name)
+static int attach(uint32_t kind, const char *pool_name)
 {
 	struct gpool_options options = harness_options(&harness);
 	struct gpool *pool = NULL;
 	int error;
 
-	options.flags = role;
+	options.flags = kind;
 	options.pool = pool_name;
 	options.log = log_keep;
 	error = gpool_open(&options, &pool);

@@ -46,13 +46,13 @@ static void block_set(struct session_segment *session, uint32_t page, uint32_t c
 }
 
 static void record_set(
-	struct keeper *keeper, uint32_t session, enum session_record_state state, uint32_t role, const char *name)
+	struct keeper *keeper, uint32_t session, enum session_record_state state, uint32_t kind, const char *name)
 {
 	struct session_record *record = &keeper->pool.sessions[session];
 
 	record->pid = 4000 + session;
 	record->uid = 1000;
-	record->role = role;
+	record->kind = kind;
 	record->attached_ms = 1;
 	snprintf(record->name, sizeof(record->name), "%s", name);
 	snprintf(record->tenant, sizeof(record->tenant), "default");
@@ -353,7 +353,7 @@ static void test_offline_clients(void **state)
 	assert_int_equal(cJSON_GetArraySize(list(&result, "clients")), 3);
 	client = list(&result, "clients")->child;
 	assert_int_equal(number(client, "session"), WORKER);
-	assert_string_equal(string(client, "role"), "worker");
+	assert_string_equal(string(client, "kind"), "worker");
 	assert_int_equal(number(client, "leased_pages"), 64);
 	assert_int_equal(number(client, "used_pages"), 15);
 	assert_int_equal(number(client, "pinned_pages"), 8);
@@ -366,7 +366,7 @@ static void test_offline_clients(void **state)
 	assert_int_equal(number(client, "leased_pages"), 8);
 	assert_int_equal(number(client, "needed_pages"), 8);
 	client = client->next;
-	assert_string_equal(string(client, "role"), "observer");
+	assert_string_equal(string(client, "kind"), "observer");
 	assert_string_equal(string(client, "name"), "watcher");
 	result_free(&result);
 }

@@ -52,7 +52,7 @@ static char config_path[64];
 static struct crowd crowds[CROWDS];
 
 /* As the library does, which has 16 sessions of a process at most; the connection stays. */
-static int attach(uint32_t role, char *said, size_t bytes)
+static int attach(uint32_t kind, char *said, size_t bytes)
 {
 	static struct msg_attach_request request;
 	static struct msg_attach_reply reply;
@@ -61,7 +61,7 @@ static int attach(uint32_t role, char *said, size_t bytes)
 	size_t fd_count = 0;
 	char path[160];
 
-	request = (struct msg_attach_request){.layout_version = POOL_LAYOUT_VERSION, .role = role};
+	request = (struct msg_attach_request){.layout_version = POOL_LAYOUT_VERSION, .kind = kind};
 	strcpy(request.name, "crowd");
 	snprintf(path, sizeof(path), "%s/attach", harness.directory);
 	socket = attach_connect(path, END_MS);
@@ -81,7 +81,7 @@ static int attach(uint32_t role, char *said, size_t bytes)
 	return reply.error;
 }
 
-static int crowd_run(struct crowd *crowd, uid_t uid, uint32_t role, int ready, int end)
+static int crowd_run(struct crowd *crowd, uid_t uid, uint32_t kind, int ready, int end)
 {
 	struct seen seen;
 	char byte;
@@ -89,7 +89,7 @@ static int crowd_run(struct crowd *crowd, uid_t uid, uint32_t role, int ready, i
 	if (uid && (setgroups(0, NULL) || setgid(uid) || setuid(uid)))
 		return 1;
 	while (crowd->seen.sessions <= SESSIONS &&
-		!(crowd->seen.error = attach(role, crowd->seen.said, sizeof(crowd->seen.said))))
+		!(crowd->seen.error = attach(kind, crowd->seen.said, sizeof(crowd->seen.said))))
 		crowd->seen.sessions++;
 	seen = crowd->seen;
 	if (write(ready, &seen, sizeof(seen)) != sizeof(seen))
@@ -98,7 +98,7 @@ static int crowd_run(struct crowd *crowd, uid_t uid, uint32_t role, int ready, i
 }
 
 /* `sessions` is what it gets, and `limit` what the refusal names. */
-static struct crowd *crowd_start(uid_t uid, uint32_t role, uint32_t sessions, const char *limit)
+static struct crowd *crowd_start(uid_t uid, uint32_t kind, uint32_t sessions, const char *limit)
 {
 	struct crowd *crowd = crowds;
 	int ready[2], end[2];
@@ -114,7 +114,7 @@ static struct crowd *crowd_start(uid_t uid, uint32_t role, uint32_t sessions, co
 	assert_true(crowd->pid >= 0);
 	if (!crowd->pid) {
 		close(end[1]);
-		_exit(crowd_run(crowd, uid, role, ready[1], end[0]));
+		_exit(crowd_run(crowd, uid, kind, ready[1], end[0]));
 	}
 	close(ready[1]);
 	close(end[0]);

@@ -290,7 +290,7 @@ static void test_verbs_are_checked(void **state)
 	expect(1, token, 2);
 	sessions[5].tenant = &pool->tenants[1];
 	assert_int_equal(ask(5, ROLE_WAIT, "main", 0).error, -EACCES);
-	sessions[5].role = SESSION_OBSERVER;
+	sessions[5].kind = SESSION_OBSERVER;
 	assert_int_equal(ask(5, ROLE_WAIT, "mine", 0).error, -EPERM);
 	assert_int_equal(role_fence(pool, POOL_ROLES, 1, 1), -ESTALE);
 	assert_int_equal(role_fence(pool, 5, 0, 0), -ESTALE);

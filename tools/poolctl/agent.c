@@ -38,7 +38,7 @@ static bool attach_missing(const struct command *command)
 		access(path, F_OK) < 0 && errno == ENOENT;
 }
 
-int agent_try(const struct command *command, uint32_t role, struct gpool **pool, char *text, size_t text_bytes)
+int agent_try(const struct command *command, uint32_t kind, struct gpool **pool, char *text, size_t text_bytes)
 {
 	/* the context must outlive the handle, which goes on logging */
 	static struct log_text keep;
@@ -48,7 +48,7 @@ int agent_try(const struct command *command, uint32_t role, struct gpool **pool,
 
 	keep = (struct log_text){kept, sizeof(kept)};
 	kept[0] = '\0';
-	options.flags = role;
+	options.flags = kind;
 	options.directory = command->directory;
 	options.pool = command->pool;
 	options.name = "poolctl";
@@ -60,7 +60,7 @@ int agent_try(const struct command *command, uint32_t role, struct gpool **pool,
 	return error;
 }
 
-static int open_complain(const struct command *command, uint32_t role, int error, const char *why)
+static int open_complain(const struct command *command, uint32_t kind, int error, const char *why)
 {
 	const char *colon = why[0] ? ": " : "";
 
@@ -90,12 +90,12 @@ static int open_complain(const struct command *command, uint32_t role, int error
 		complain("you may not attach in '%s' as %s%s%s; root may, and so may whom access.%s of gpoold.conf "
 			 "names",
 			command->directory,
-			role == GPOOL_OPEN_ADMIN ? "an admin"
-				: role           ? "an observer"
+			kind == GPOOL_OPEN_ADMIN ? "an admin"
+				: kind           ? "an observer"
 						 : "a worker",
 			colon, why,
-			role == GPOOL_OPEN_ADMIN ? "admins"
-				: role           ? "observers"
+			kind == GPOOL_OPEN_ADMIN ? "admins"
+				: kind           ? "observers"
 						 : "workers");
 		return CODE_FAILED;
 	case -EPROTO:
@@ -110,12 +110,12 @@ static int open_complain(const struct command *command, uint32_t role, int error
 	}
 }
 
-int agent_open(const struct command *command, uint32_t role, struct gpool **pool)
+int agent_open(const struct command *command, uint32_t kind, struct gpool **pool)
 {
 	char why[512];
-	int error = agent_try(command, role, pool, why, sizeof(why));
+	int error = agent_try(command, kind, pool, why, sizeof(why));
 
-	return error ? open_complain(command, role, error, why) : CODE_OK;
+	return error ? open_complain(command, kind, error, why) : CODE_OK;
 }
 
 int agent_ask(

@@ -12,18 +12,18 @@
 #include "proto/codec.h"
 
 /*
- * agent_open() - attach in a role, GPOOL_OPEN_OBSERVER, GPOOL_OPEN_ADMIN or 0, a worker; to the pool of --pool, else to
- * the first.
+ * agent_open() - attach with a session kind, GPOOL_OPEN_OBSERVER, GPOOL_OPEN_ADMIN or 0, a worker; to the pool of
+ * --pool, else to the first.
  * Return: CODE_OK; CODE_NO_AGENT (no agent, or no answer), CODE_USAGE (no such pool), CODE_FAILED (not permitted,
  * other).
  */
-int agent_open(const struct command *command, uint32_t role, struct gpool **pool);
+int agent_open(const struct command *command, uint32_t kind, struct gpool **pool);
 
 /*
  * agent_try() - the same, silent: 0 or gpool_open()'s error. Text, at least 256 bytes, is what the library logged about
  * it.
  */
-int agent_try(const struct command *command, uint32_t role, struct gpool **pool, char *text, size_t text_bytes);
+int agent_try(const struct command *command, uint32_t kind, struct gpool **pool, char *text, size_t text_bytes);
 
 /* agent_answer - what came back: the bytes of one message, of a type that has been checked. */
 struct agent_answer {

@@ -10,7 +10,7 @@
 
 static void clients_table(const struct command *command, const struct clients_view *view)
 {
-	struct table *table = table_create("POOL|>SESSION|ROLE|STATE|NAME|TENANT|>PID|>UID|>AGE|>LEASED|>NEEDED|>"
+	struct table *table = table_create("POOL|>SESSION|KIND|STATE|NAME|TENANT|>PID|>UID|>AGE|>LEASED|>NEEDED|>"
 					   "OFFERED|>IDLE|>LIMIT|>ALLOCATIONS|"
 					   ">REFUSALS|>EVICTED|>SPILLED|>DAMAGE");
 
@@ -19,7 +19,7 @@ static void clients_table(const struct command *command, const struct clients_vi
 
 		table_cell(table, "%s", client->pool);
 		table_cell(table, "%" PRIu32, client->session);
-		table_cell(table, "%s", role_name(client->role));
+		table_cell(table, "%s", session_kind_name(client->kind));
 		if (client->state)
 			table_cell_color(table, COLOR_YELLOW, "closed");
 		else
@@ -51,7 +51,7 @@ static void client_json(cJSON *to, const struct msg_client_entry *client)
 {
 	json_text(to, "pool", client->pool);
 	json_number(to, "session", client->session);
-	json_text(to, "role", role_name(client->role));
+	json_text(to, "kind", session_kind_name(client->kind));
 	json_text(to, "state", client->state ? "closed" : "live");
 	json_text(to, "name", client->name);
 	json_text(to, "tenant", client->tenant);
@@ -125,7 +125,7 @@ static uint32_t clients_count(const struct clients_view *view, enum client_by by
 	for (uint32_t i = 0; i < view->count; i++) {
 		if (!client_is(&view->clients[i], by, text))
 			continue;
-		if (view->clients[i].role) {
+		if (view->clients[i].kind) {
 			*looker = true;
 			continue;
 		}
@@ -143,7 +143,7 @@ static void clients_text(const struct clients_view *view, enum client_by by, con
 	for (uint32_t i = 0; i < view->count && at < size; i++) {
 		const struct msg_client_entry *client = &view->clients[i];
 
-		if (client->role || !client_is(client, by, text))
+		if (client->kind || !client_is(client, by, text))
 			continue;
 		at += (size_t)snprintf(to + at, size - at, "%ssession %" PRIu32 " of pool '%s', process %" PRIu32,
 			at ? ", and " : "", client->session, client->pool, client->pid);

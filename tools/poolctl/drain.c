@@ -15,7 +15,7 @@ AGENT_DOER(evict)
 enum {
 	ANSWER_MS = 5000, /* --timeout is for the workers here, not for the agent */
 	LOOK_MS = 1000,   /* events report workers that detach; this covers lost events */
-	ROLE_WORKER = 0,  /* client_entry.role */
+	KIND_WORKER = 0,  /* client_entry.kind */
 };
 
 struct left {
@@ -29,7 +29,7 @@ static int left_ask(const struct command *command, struct gpool *pool, struct le
 
 	*left = (struct left){0};
 	for (uint32_t i = 0; i < view.count; i++) {
-		if (view.clients[i].role != ROLE_WORKER)
+		if (view.clients[i].kind != KIND_WORKER)
 			continue;
 		left->workers++;
 		left->pages += view.clients[i].leased_pages;

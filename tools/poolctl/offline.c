@@ -433,7 +433,7 @@ static void client_entry(
 	to->session = id;
 	to->pid = record->pid;
 	to->uid = record->uid;
-	to->role = record->role;
+	to->kind = record->kind;
 	to->state = atomic_load_explicit(&record->state, memory_order_acquire) == SESSION_RECORD_CLOSED;
 	text_copy(to->name, sizeof(to->name), record->name, sizeof(record->name));
 	text_copy(to->tenant, sizeof(to->tenant), record->tenant, sizeof(record->tenant));

@@ -168,11 +168,12 @@ static void clients_draw(struct drawing *to, uint32_t most)
 
 		line(to,
 			client->state          ? COLOR_RED
-				: client->role ? COLOR_DIM
+				: client->kind ? COLOR_DIM
 					       : COLOR_NONE,
 			"%s  %8" PRIu32 " %8" PRIu32 " %8" PRIu32 " %8" PRIu32 " %8" PRIu32 "  %s",
-			name_text(client->name[0] ? client->name : role_name(client->role)).text, client->leased_pages,
-			client->needed_pages, client->offered_pages, client->idle_pages, client->pid, client->tenant);
+			name_text(client->name[0] ? client->name : session_kind_name(client->kind)).text,
+			client->leased_pages, client->needed_pages, client->offered_pages, client->idle_pages,
+			client->pid, client->tenant);
 	}
 }
 

@@ -22,11 +22,11 @@ const char *usage_name(uint32_t usage)
 	return usage < GPOOL_USAGE_COUNT ? names[usage] : "?";
 }
 
-const char *role_name(uint32_t role)
+const char *session_kind_name(uint32_t kind)
 {
 	static const char *const names[] = {"worker", "observer", "admin"};
 
-	return role < sizeof(names) / sizeof(names[0]) ? names[role] : "?";
+	return kind < sizeof(names) / sizeof(names[0]) ? names[kind] : "?";
 }
 
 const char *object_class_name(uint32_t memory_class)

@@ -88,7 +88,7 @@ struct check_view {
 };
 
 const char *usage_name(uint32_t usage); /* "KV_CACHE"; "?" for a number that is none */
-const char *role_name(uint32_t role);
+const char *session_kind_name(uint32_t kind);
 const char *object_class_name(uint32_t memory_class);
 const char *object_state_name(uint32_t state);
 struct pool_segment;

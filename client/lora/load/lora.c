@@ -18,15 +18,16 @@
 
 static int options_check(const struct gpool *pool, const struct gpool_lora_options *options)
 {
-	if (pool->role)
-		return fail_role(pool);
+	if (pool->session_kind)
+		return fail_kind(pool);
 	if (options->flags & ~(uint32_t)(GPOOL_LORA_INT8 | GPOOL_LORA_PRIVATE))
 		return fail(-EINVAL, "flags are 0x%x, of which 0x%x are not known", options->flags,
 			options->flags & ~(uint32_t)(GPOOL_LORA_INT8 | GPOOL_LORA_PRIVATE));
 	if (options->flags & GPOOL_LORA_INT8 && !options->cache_dir && !options->warm)
 		return fail(-EINVAL, "GPOOL_LORA_INT8 needs cache_dir or warm");
 	if (options->warm &&
-		(!options->warm->alive || options->warm->role || !(options->warm->capabilities & GPU_CAP_HOST_POINTER)))
+		(!options->warm->alive || options->warm->session_kind ||
+			!(options->warm->capabilities & GPU_CAP_HOST_POINTER)))
 		return fail(-EINVAL, "warm is not a worker's pool on the back end host");
 	if (options->element > GPOOL_LORA_BF16 || options->reserved)
 		return fail(-EINVAL, "element is %u, at most %d, and reserved is %u, which must be 0", options->element,
