@@ -13,6 +13,7 @@
 #include "agent/control/recover.h"
 #include "agent/pages/requests.h"
 #include "agent/session/session.h"
+#include "agent/session/tokens.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -49,50 +50,13 @@ struct connection {
 
 #define owner_of(source, type, member) ((type *)(void *)((char *)(source)-offsetof(type, member)))
 
-static void front_watch(struct agent *agent, uint32_t events)
-{
-	struct epoll_event event = {.events = events, .data.ptr = &agent->front};
-
-	epoll_ctl(agent->epoll, EPOLL_CTL_MOD, agent->front.fd, &event);
-}
-
-/* Every live session's token, to a front that knows none; goes on when the front has read what it was told. */
-static void tokens_send(struct agent *agent)
-{
-	static const uint8_t none[16];
-
-	for (; agent->token_pool < agent->pool_count; agent->token_pool++, agent->token_session = 1)
-		for (; agent->token_session < POOL_SESSIONS; agent->token_session++) {
-			const struct session *session = agent->pools[agent->token_pool]->sessions[agent->token_session];
-
-			if (session && event_token(agent, session->token, 1) == -EAGAIN) {
-				front_watch(agent, EPOLLIN | EPOLLOUT);
-				return;
-			}
-		}
-	if (event_token(agent, none, FRONT_TOKENS_TOLD) == -EAGAIN)
-		front_watch(agent, EPOLLIN | EPOLLOUT);
-	else
-		front_watch(agent, EPOLLIN);
-}
-
-void agent_announce_token(struct agent *agent, const struct session *session)
-{
-	if (event_token(agent, session->token, 1) != -EAGAIN)
-		return;
-	/* Told twice does no harm. */
-	agent->token_pool = 0;
-	agent->token_session = 1;
-	front_watch(agent, EPOLLIN | EPOLLOUT);
-}
-
 static void front_ready(struct event_source *source, uint32_t events)
 {
 	struct agent *agent = owner_of(source, struct agent, front);
 	static uint8_t packet[FRONT_ID_BYTES + MSG_BYTES_MAX];
 
 	if (events & EPOLLOUT)
-		tokens_send(agent);
+		tokens_continue(agent);
 	for (int i = 0; i < ACCEPT_BATCH; i++) {
 		int length = attach_receive(source->fd, packet, sizeof(packet), NULL, 0, NULL, 0);
 
@@ -128,9 +92,7 @@ static void front_take(struct agent *agent, int fd, pid_t pid, uint32_t restarts
 		agent->front.fd = -1;
 		return;
 	}
-	agent->token_pool = 0;
-	agent->token_session = 1;
-	tokens_send(agent);
+	tokens_announce_all(agent);
 	if (restarts)
 		event_publish(agent, EVENT_FRONT_RESTART, NULL, 0, restarts, "front restarted, pid %d", (int)pid);
 }

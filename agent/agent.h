@@ -43,10 +43,7 @@ struct agent {
 	struct connection *connections; /* accepted, first message not there yet */
 	uint32_t connection_count;
 	uint64_t refused_ms; /* when one was last turned away */
-	/*
-	 * Tokens that a new front has still to be told: from this pool and session on. Done when token_pool is
-	 * pool_count.
-	 */
+	/* The first token that is still to be announced to the front (session/tokens.h); pool_count: none. */
 	uint32_t token_pool, token_session;
 	struct exchange_later upgrade_asker; /* of the upgrade that the keeper is asked for, one at a time */
 	struct session *graveyard;           /* ended within this pass of the loop; freed at its end */
@@ -54,8 +51,5 @@ struct agent {
 
 /* Returns the exit status. */
 int agent_run(const struct module_start *start);
-
-/* agent_announce_token() - to the front, now or when it reads again. */
-void agent_announce_token(struct agent *agent, const struct session *session);
 
 #endif

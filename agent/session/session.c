@@ -14,6 +14,7 @@
 #include "agent/session/session_limits.h"
 #include "agent/spill/spill.h"
 #include "agent/session/timelines.h"
+#include "agent/session/tokens.h"
 #include "agent/trust/trust.h"
 #include "shm/doorbell.h"
 #include "shm/session_totals.h"
@@ -653,7 +654,7 @@ static int session_start(struct agent *agent, struct pool *pool, int socket, con
 	if (session->kind == SESSION_WORKER)
 		lease_initial(session, agent->config.lease.initial_pages);
 	ledger_state(session, LEDGER_SESSION_SENDING);
-	agent_announce_token(agent, session);
+	token_announce(agent, session);
 	agent_need_tick(agent, 100);
 	if (!session_answer(session))
 		return 0;
