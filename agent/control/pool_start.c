@@ -68,6 +68,8 @@ static int memory_start(struct pool *pool, const struct module_pool *start, uint
 	return error ? error : memory_hold(pool);
 }
 
+static const struct session_part *const session_parts[] = {&spill_session_part, &objects_session_part, NULL};
+
 int pool_create(struct agent *agent, uint32_t index, const struct module_pool *start, struct pool **result)
 {
 	struct pool *pool = calloc(1, sizeof(*pool));
@@ -85,6 +87,7 @@ int pool_create(struct agent *agent, uint32_t index, const struct module_pool *s
 	pool->segment_fd = start->segment_fd;
 	pool->page_count = header->page_count;
 	pool->session_next = 1;
+	pool->session_parts = session_parts;
 	TAILQ_INIT(&pool->waiters);
 	error = memory_start(pool, start, handles);
 	if (error)

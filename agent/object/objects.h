@@ -59,12 +59,8 @@ struct objects {
 int objects_create(struct pool *pool);
 void objects_destroy(struct pool *pool);
 
-/*
- * objects_request() - a packet of type `type` on the attach socket, and the descriptor that came with it or -1, which
- * it takes over.
- */
-void objects_request(
-	struct session *session, const struct msg_envelope *envelope, const uint8_t *packet, size_t length, int fd);
+/* Requests about objects on the attach socket, and the end of a session that has objects open. */
+extern const struct session_part objects_session_part;
 /*
  * objects_tick() - by the clock: versions that are not current, and which a pin has kept; what was used; more than
  * there may be.

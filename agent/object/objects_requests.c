@@ -5,7 +5,6 @@
 #include "agent/object/objects.h"
 
 #include "agent/session/asked.h"
-#include "agent/session/session.h"
 #include "agent/base/crash_point.h"
 #include "agent/base/descriptors.h"
 #include "agent/session/session_limits.h"
@@ -284,13 +283,15 @@ static const char *manifest_error(int error)
 				    : strerror(-error);
 }
 
-static void answer_publish(struct question *q, const struct msg_object_publish_request *request, int fd)
+/* Return NULL, or what is malformed. */
+static const char *answer_publish(struct question *q, const struct msg_object_publish_request *request, int fd)
 {
 	struct msg_object_publish_reply reply = {.error = 0};
 	struct manifest_pool geometry = object_geometry(q->session->pool);
 	struct manifest manifest = {.header = NULL};
 	const char *name_refusal = object_name_refusal(q->session, request->name, request->flags & OBJECT_OF_LIBRARY);
 	uint8_t bytes[MSG_LARGEST_object_publish_reply];
+	const char *damage = NULL;
 	int error, length;
 
 	if (publish_repeated(q)) {
@@ -302,7 +303,7 @@ static void answer_publish(struct question *q, const struct msg_object_publish_r
 		REFUSE(&reply, error == -EPERM || error == -EFBIG ? -EBADMSG : error,
 			"the manifest of '%s' is refused: %s", request->name, manifest_error(error));
 		if (error != -ENOMEM)
-			session_damage(q->session, "a manifest that cannot be");
+			damage = "a manifest that cannot be";
 	} else if (request->memory_class >= OBJECT_CLASSES || !flags_ok(request->flags)) {
 		REFUSE(&reply, -EINVAL, "an object takes a class and flags that there are");
 	} else if (name_refusal) {
@@ -314,7 +315,7 @@ static void answer_publish(struct question *q, const struct msg_object_publish_r
 		error = publish(q, request, &reply, &manifest, fd);
 		if (!error) {
 			manifest_close(&manifest);
-			return;
+			return NULL;
 		}
 		REFUSE(&reply, -ENOMEM, "the manifest of '%s' cannot be kept: %s", request->name, strerror(-error));
 	}
@@ -326,6 +327,7 @@ static void answer_publish(struct question *q, const struct msg_object_publish_r
 close_fd:
 	if (fd >= 0)
 		close(fd);
+	return damage;
 }
 
 /* ---- open ---- */
@@ -513,7 +515,13 @@ static void answer_change(struct question *q, const struct msg_object_change_req
 
 /* ---- */
 
-void objects_request(
+static bool serves(uint32_t type)
+{
+	return type == MSG_TYPE_object_publish_request || type == MSG_TYPE_object_open_request ||
+		type == MSG_TYPE_object_change_request;
+}
+
+static const char *serve(
 	struct session *session, const struct msg_envelope *envelope, const uint8_t *packet, size_t length, int fd)
 {
 	struct question q = {.session = session, .sequence = envelope->sequence};
@@ -522,28 +530,32 @@ void objects_request(
 		struct msg_object_open_request open;
 		struct msg_object_change_request change;
 	} request;
-	bool good = false;
+	const char *damage = NULL;
 
 	q.kept_bytes = asked_find(session, q.sequence, q.kept);
 	if (q.kept_bytes < 0)
 		goto close_fd; /* its asker has gone on */
 	if (envelope->type == MSG_TYPE_object_publish_request && session->kind == SESSION_WORKER &&
 		!msg_decode_object_publish_request(&request.publish, packet, length)) {
-		answer_publish(&q, &request.publish, fd);
-		return;
+		return answer_publish(&q, &request.publish, fd);
 	}
 	if (envelope->type == MSG_TYPE_object_open_request && session->kind == SESSION_WORKER &&
 		!msg_decode_object_open_request(&request.open, packet, length)) {
 		answer_open(&q, &request.open);
-		good = true;
 	} else if (envelope->type == MSG_TYPE_object_change_request && session->kind != SESSION_OBSERVER &&
 		!msg_decode_object_change_request(&request.change, packet, length)) {
 		answer_change(&q, &request.change);
-		good = true;
+	} else {
+		damage = "a request about objects that cannot be";
 	}
-	if (!good)
-		session_damage(session, "a request about objects that cannot be");
 close_fd:
 	if (fd >= 0)
 		close(fd);
+	return damage;
 }
+
+const struct session_part objects_session_part = {
+	.serves = serves,
+	.request = serve,
+	.returned = objects_session_end,
+};

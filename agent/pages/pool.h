@@ -32,6 +32,7 @@ struct tenant {
 
 struct jobs;
 struct objects;
+struct session_part;
 struct spill;
 struct trust;
 struct waiter;
@@ -50,8 +51,9 @@ struct pool {
 	struct trust *trust;       /* what of them is for whom; NULL: all of it is for everybody */
 	struct session *sessions[POOL_SESSIONS];
 	uint32_t session_count;
-	uint32_t timeline_count; /* sessions that show others a page of theirs */
-	uint32_t session_next;   /* where to look for a free id, so that ids are not reused at once */
+	const struct session_part *const *session_parts; /* of other rooms; ends with NULL */
+	uint32_t timeline_count;                         /* sessions that show others a page of theirs */
+	uint32_t session_next; /* where to look for a free id, so that ids are not reused at once */
 	struct tenant tenants[CONFIG_TENANTS_MAX];
 	uint32_t tenant_count;
 	struct waiter_list waiters;

@@ -8,7 +8,10 @@
 #include "agent/pages/pool.h"
 #include "shm/session_segment.h"
 
+#include <stddef.h>
 #include <sys/queue.h>
+
+struct msg_envelope;
 
 enum session_kind { SESSION_WORKER, SESSION_OBSERVER, SESSION_ADMIN };
 enum session_state { SESSION_LIVE, SESSION_CLOSING, SESSION_CLOSED, SESSION_DEAD };
@@ -51,6 +54,25 @@ struct session {
 	uint32_t doubts;                  /* pages of which it is open whether they are this session's; see recover.c */
 	uint8_t *leaks;                   /* by page, enum leak; made at the first suspicion */
 	struct session *next_dead;
+};
+
+/*
+ * What a room does for a session beside agent/session. pool_create() registers the parts of all rooms in
+ * pool->session_parts, in the order in which their functions are called. Each function may be NULL.
+ */
+struct session_part {
+	/* Return whether request() serves messages of this type from the attach socket. */
+	bool (*serves)(uint32_t type);
+	/*
+	 * Serve such a message and take over the descriptor that came with it, or -1. Return NULL, or the description
+	 * of a malformed field, which the caller counts as damage.
+	 */
+	const char *(*request)(struct session *session, const struct msg_envelope *envelope, const uint8_t *packet,
+		size_t length, int fd);
+	/* The session ends: called before its pages are returned to the pool. */
+	void (*ending)(struct session *session);
+	/* Called after its pages were returned, while it is still in pool->sessions. */
+	void (*returned)(struct session *session);
 };
 
 #endif

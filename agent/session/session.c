@@ -7,12 +7,11 @@
 #include "agent/keeper/channel.h"
 #include "agent/session/asked.h"
 #include "agent/pages/lease.h"
+#include "agent/pages/object_records.h"
 #include "agent/base/log.h"
-#include "agent/object/objects.h"
 #include "agent/pages/requests.h"
 #include "agent/session/roles.h"
 #include "agent/session/session_limits.h"
-#include "agent/spill/spill.h"
 #include "agent/session/timelines.h"
 #include "agent/session/tokens.h"
 #include "agent/trust/trust.h"
@@ -371,6 +370,21 @@ static void released(struct session *session, const uint8_t *packet, size_t leng
 		trust_let_go(session, message.runs[i].first, message.runs[i].count);
 }
 
+/* NULL: agent/session serves the message itself, or it is unknown. */
+static const struct session_part *part_that_serves(const struct pool *pool, uint32_t type)
+{
+	for (const struct session_part *const *part = pool->session_parts; *part; part++)
+		if ((*part)->serves && (*part)->serves(type))
+			return *part;
+	return NULL;
+}
+
+static void damage_if(struct session *session, const char *damage)
+{
+	if (damage)
+		session_damage(session, damage);
+}
+
 static void socket_ready(struct event_source *source, uint32_t events)
 {
 	struct session *session = session_of(source, socket);
@@ -378,6 +392,7 @@ static void socket_ready(struct event_source *source, uint32_t events)
 	struct msg_envelope envelope;
 	struct msg_handles_request handles;
 	struct msg_role_request role;
+	const struct session_part *part;
 	size_t fd_count = 0;
 	int length, fd = -1;
 
@@ -398,16 +413,17 @@ static void socket_ready(struct event_source *source, uint32_t events)
 		session_damage(session, "a packet that is no message");
 		return;
 	}
-	switch (envelope.type) {
-	case MSG_TYPE_object_publish_request:
-	case MSG_TYPE_object_open_request:
-	case MSG_TYPE_object_change_request: objects_request(session, &envelope, buffer, (size_t)length, fd); return;
-	case MSG_TYPE_timeline_share_request:
-	case MSG_TYPE_timeline_open_request: timelines_request(session, &envelope, buffer, (size_t)length, fd); return;
-	default:
-		if (fd >= 0)
-			close(fd);
+	part = part_that_serves(session->pool, envelope.type);
+	if (part) {
+		damage_if(session, part->request(session, &envelope, buffer, (size_t)length, fd));
+		return;
 	}
+	if (envelope.type == MSG_TYPE_timeline_share_request || envelope.type == MSG_TYPE_timeline_open_request) {
+		damage_if(session, timelines_request(session, &envelope, buffer, (size_t)length, fd));
+		return;
+	}
+	if (fd >= 0)
+		close(fd);
 	switch (envelope.type) {
 	case MSG_TYPE_handles_request:
 		if (msg_decode_handles_request(&handles, buffer, (size_t)length) || session->kind != SESSION_WORKER)
@@ -850,6 +866,20 @@ static void flight_session_ends(const struct session *session)
 	crash_point();
 }
 
+static void parts_ending(struct session *session)
+{
+	for (const struct session_part *const *part = session->pool->session_parts; *part; part++)
+		if ((*part)->ending)
+			(*part)->ending(session);
+}
+
+static void parts_returned(struct session *session)
+{
+	for (const struct session_part *const *part = session->pool->session_parts; *part; part++)
+		if ((*part)->returned)
+			(*part)->returned(session);
+}
+
 void session_end(struct session *session, enum session_end how)
 {
 	struct pool *pool = session->pool;
@@ -860,10 +890,10 @@ void session_end(struct session *session, enum session_end how)
 	session->state = SESSION_DEAD;
 	ledger_state(session, LEDGER_SESSION_ENDING);
 	requests_forget(session);
-	spill_session_ends(session);
+	parts_ending(session);
 	flight_session_ends(session);
 	pages = pool_take_back_of(pool, session->id);
-	objects_session_end(session);
+	parts_returned(session);
 	session->tenant->leased -= session->leased;
 	session->tenant->sessions--;
 	pool->sessions[session->id] = NULL;

@@ -4,7 +4,6 @@
 #include "agent/session/session_limits.h"
 #include "agent/keeper/channel.h"
 #include "agent/base/log.h"
-#include "agent/trust/trust.h"
 #include "shm/timeline_page.h"
 
 #include <errno.h>
@@ -30,16 +29,17 @@ static bool same_file(int one, int other)
 	return fstat(one, &a) == 0 && fstat(other, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-/* 0: the descriptor is kept, or is of the page that is kept already, as when the question is repeated. */
+/*
+ * Return: 0, the descriptor is kept, or is of the page that is kept already, as in a repeated request; -EBADMSG, it is
+ * not a sealed page; -EEXIST, -EMFILE, -ENOMEM.
+ */
 static int share(struct session *session, int fd)
 {
 	struct pool *pool = session->pool;
 	int error = fd < 0 ? -EBADMSG : timeline_page_verify(fd);
 
-	if (error) {
-		session_damage(session, "a timeline that is no sealed page");
+	if (error)
 		return -EBADMSG;
-	}
 	if (session->timeline_fd >= 0)
 		return same_file(session->timeline_fd, fd) ? 0 : -EEXIST;
 	if (!descriptors_left(pool->agent, 1))
@@ -69,30 +69,34 @@ static int may_look(const struct session *asker, uint32_t id, int *fd)
 	return 0;
 }
 
-void timelines_request(
+const char *timelines_request(
 	struct session *session, const struct msg_envelope *envelope, const uint8_t *packet, size_t length, int fd)
 {
 	struct msg_timeline_share_request shared;
 	struct msg_timeline_open_request asked;
-	int page = -1;
+	const char *damage = NULL;
+	int page = -1, error;
 
 	if (session->kind != SESSION_WORKER) {
-		session_damage(session, "a timeline, of a session without streams");
+		damage = "a timeline, of a session without streams";
 	} else if (envelope->type == MSG_TYPE_timeline_share_request &&
 		!msg_decode_timeline_share_request(&shared, packet, length)) {
-		answer(session, envelope->sequence, share(session, fd), -1);
-		if (session->timeline_fd == fd)
-			return;
+		error = share(session, fd);
+		answer(session, envelope->sequence, error, -1);
+		if (error == -EBADMSG)
+			damage = "a timeline that is no sealed page";
+		else if (session->timeline_fd == fd)
+			return NULL;
 	} else if (envelope->type == MSG_TYPE_timeline_open_request &&
 		!msg_decode_timeline_open_request(&asked, packet, length)) {
-		int error = may_look(session, asked.session, &page);
-
+		error = may_look(session, asked.session, &page);
 		answer(session, envelope->sequence, error, page);
 	} else {
-		session_damage(session, "a request about timelines that cannot be");
+		damage = "a request about timelines that cannot be";
 	}
 	if (fd >= 0)
 		close(fd);
+	return damage;
 }
 
 /* ---- ends and beginnings ---- */

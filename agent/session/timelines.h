@@ -11,10 +11,10 @@
 #include "agent/session/session.h"
 
 /*
- * timelines_request() - a question over the attach socket, with the descriptor that came with it or -1, which becomes
- * ours.
+ * timelines_request() - serve a request on the attach socket, and take over the descriptor that came with it, or -1.
+ * Return NULL, or the description of a malformed field, which the caller counts as damage.
  */
-void timelines_request(
+const char *timelines_request(
 	struct session *session, const struct msg_envelope *envelope, const uint8_t *packet, size_t length, int fd);
 /* timelines_session_end() - nobody gets the session's page any more; who has it keeps it. */
 void timelines_session_end(struct session *session);

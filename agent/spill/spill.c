@@ -520,7 +520,7 @@ static void pages_set_aside(struct pool *pool, const struct spill_block *block)
 	}
 }
 
-void spill_session_ends(struct session *session)
+static void spill_session_ends(struct session *session)
 {
 	struct pool *pool = session->pool;
 	struct spill_block *block;
@@ -589,6 +589,8 @@ static uint32_t spill_room(const struct pool *pool)
 {
 	return slots_room(&pool->spill->slots, clock_ms());
 }
+
+const struct session_part spill_session_part = {.ending = spill_session_ends};
 
 const struct job_user spill_job_user = {
 	.done = spill_job_done,

@@ -100,8 +100,8 @@ void spill_recover(struct pool *pool);
  */
 extern const struct content_saver spill_saver;
 
-/* spill_session_ends() - before its pages are taken back. */
-void spill_session_ends(struct session *session);
+/* ending() deletes the spilled blocks of a session. Pages that a mover may still write to are retired until it ends. */
+extern const struct session_part spill_session_part;
 
 /*
  * Jobs of spills and restores. go_on() also has the requests served that waited for pages. give_up() ends blocks that
