@@ -1,7 +1,7 @@
 /* control_trust.c - what tools ask about pages on their way from one trust domain to another. */
 #include "agent/control/exchange.h"
 #include "agent/session/session.h"
-#include "agent/trust/trust.h"
+#include "agent/trust/trust_transfer.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -9,7 +9,7 @@
 #include "agent/pages/requests.h"
 #include "agent/session/session.h"
 #include "agent/spill/spill.h"
-#include "agent/trust/trust.h"
+#include "agent/trust/trust_transfer.h"
 #include "shm/pins.h"
 
 #include <errno.h>

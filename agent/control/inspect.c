@@ -5,7 +5,7 @@
 #include "agent/object/objects.h"
 #include "agent/session/session.h"
 #include "agent/spill/spill.h"
-#include "agent/trust/trust.h"
+#include "agent/trust/trust_transfer.h"
 #include "proto/view.h"
 #include "shm/page_map.h"
 #include "shm/session_totals.h"

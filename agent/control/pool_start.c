@@ -6,7 +6,7 @@
 #include "agent/object/objects.h"
 #include "agent/session/session.h"
 #include "agent/spill/spill.h"
-#include "agent/trust/trust.h"
+#include "agent/trust/trust_transfer.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -106,7 +106,7 @@ int pool_create(struct agent *agent, uint32_t index, const struct module_pool *s
 		goto fini_evict;
 	pool->ledger = start->ledger;
 	pool->runs = pool->ledger.runs;
-	error = trust_open(pool, start);
+	error = trust_open(pool, start, &trust_transfers);
 	if (error)
 		goto destroy_objects;
 	error = jobs_open(pool, start);

@@ -11,7 +11,7 @@
 #include "agent/session/session.h"
 #include "agent/spill/spill.h"
 #include "agent/session/timelines.h"
-#include "agent/trust/trust.h"
+#include "agent/trust/trust_transfer.h"
 #include "shm/doorbell.h"
 #include "shm/lease_bitmap.h"
 #include "shm/page_map.h"

@@ -4,7 +4,7 @@
 #include "agent/base/journal.h"
 #include "agent/base/log.h"
 #include "agent/pages/session_state.h"
-#include "agent/trust/trust.h"
+#include "agent/pages/trust.h"
 #include "shm/doorbell.h"
 #include "shm/lease_bitmap.h"
 #include "shm/pins.h"

@@ -2,7 +2,7 @@
 
 #include "agent/pages/flight.h"
 #include "agent/base/journal.h"
-#include "agent/trust/trust.h"
+#include "agent/pages/trust.h"
 #include "shm/lease_bitmap.h"
 
 #include <errno.h>

@@ -6,7 +6,7 @@
 #include "agent/pages/lease.h"
 #include "agent/base/log.h"
 #include "agent/pages/session_state.h"
-#include "agent/trust/trust.h"
+#include "agent/pages/trust.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -8,7 +8,7 @@
 #include "agent/base/journal.h"
 #include "agent/pages/lease.h"
 #include "agent/pages/object_records.h"
-#include "agent/trust/trust.h"
+#include "agent/pages/trust.h"
 #include "shm/doorbell.h"
 
 #include <errno.h>

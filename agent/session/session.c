@@ -14,7 +14,7 @@
 #include "agent/session/session_limits.h"
 #include "agent/session/timelines.h"
 #include "agent/session/tokens.h"
-#include "agent/trust/trust.h"
+#include "agent/pages/trust.h"
 #include "shm/doorbell.h"
 #include "shm/session_totals.h"
 

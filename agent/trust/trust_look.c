@@ -1,7 +1,9 @@
-/* trust_look.c - trust domains as tools see them: what is on its way, and whether all is as trust.h says. */
-#include "agent/trust/trust.h"
+/*
+ * trust_look.c - trust domains as tools see them: what is on its way, and whether all is as agent/pages/trust.h says.
+ */
+#include "agent/trust/trust_transfer.h"
 
-#include "agent/session/session.h"
+#include "agent/pages/session_state.h"
 
 #include <stdio.h>
 

@@ -6,13 +6,13 @@
  * words FREE; transfer NONE. A successor finds a transfer that is not NONE: with domain 0 it frees what is not free
  * yet, else it goes on, and has all of its pages cleared once more where their jobs are not in the ring.
  */
-#include "agent/trust/trust.h"
+#include "agent/trust/trust_transfer.h"
 
 #include "agent/base/crash_point.h"
 #include "agent/pages/event.h"
 #include "agent/spill/jobs.h"
 #include "agent/base/log.h"
-#include "agent/session/session.h"
+#include "agent/pages/session_state.h"
 
 #include <errno.h>
 #include <string.h>
@@ -93,12 +93,12 @@ static void scrubs_submit(struct pool *pool)
 		}
 }
 
-uint32_t trust_coming(const struct pool *pool)
+static uint32_t coming(const struct pool *pool)
 {
-	return jobs_served(pool->jobs) ? trust_cleaning(pool->trust) : 0;
+	return jobs_served(pool->jobs) ? pool->trust->cleaning : 0;
 }
 
-void trust_unheld(struct pool *pool, uint32_t handle)
+static void unheld(struct pool *pool, uint32_t handle)
 {
 	struct trust *trust = pool->trust;
 
@@ -204,7 +204,7 @@ static bool transfer_begin(struct pool *pool, uint32_t handle)
 	trust->cleaning += trust->per_handle;
 	if (trust->holders[handle])
 		return true;
-	trust_unheld(pool, handle);
+	unheld(pool, handle);
 	return false;
 }
 
@@ -218,13 +218,10 @@ static bool can_move(const struct pool *pool, uint32_t handle, uint32_t to)
 		trust_handle_free(pool, handle);
 }
 
-bool trust_reachable(const struct pool *pool, uint32_t domain, uint32_t page)
+static bool reachable(const struct pool *pool, uint32_t domain, uint32_t page)
 {
-	uint32_t of;
+	uint32_t of = trust_of_page(pool, page);
 
-	if (!pool->trust)
-		return true;
-	of = trust_of_page(pool, page);
 	return !of || of == domain ||
 		(jobs_served(pool->jobs) && can_move(pool, page / pool->trust->per_handle, domain));
 }
@@ -240,11 +237,11 @@ static uint32_t gain(const struct pool *pool, const struct trust_wish *wish, uin
 	return first < border ? border - first : 0;
 }
 
-uint32_t trust_reach(const struct pool *pool, const struct trust_wish *wish)
+static uint32_t reach(const struct pool *pool, const struct trust_wish *wish)
 {
 	uint32_t pages = 0;
 
-	if (!pool->trust || !jobs_served(pool->jobs))
+	if (!jobs_served(pool->jobs))
 		return 0;
 	for (uint32_t handle = 0; handle < pool->trust->handle_count && pages < wish->pages; handle++)
 		if (can_move(pool, handle, wish->domain))
@@ -253,13 +250,13 @@ uint32_t trust_reach(const struct pool *pool, const struct trust_wish *wish)
 }
 
 /* Those that nobody has to be asked for come first. */
-uint32_t trust_begin(struct pool *pool, const struct trust_wish *wish)
+static uint32_t wish_begin(struct pool *pool, const struct trust_wish *wish)
 {
 	struct trust *trust = pool->trust;
 	uint32_t begun = 0;
 	bool ask = false;
 
-	if (!trust || !jobs_served(pool->jobs))
+	if (!jobs_served(pool->jobs))
 		return 0;
 	for (int asked = 0; asked <= (wish->ahead ? 0 : 1); asked++)
 		for (uint32_t i = 0; i < trust->handle_count && begun < wish->pages; i++) {
@@ -278,12 +275,12 @@ uint32_t trust_begin(struct pool *pool, const struct trust_wish *wish)
 	return begun;
 }
 
-void trust_begin_range(struct pool *pool, uint32_t domain, uint32_t first, uint32_t count)
+static void range_begin(struct pool *pool, uint32_t domain, uint32_t first, uint32_t count)
 {
 	struct trust *trust = pool->trust;
 	bool ask = false;
 
-	if (!trust || !jobs_served(pool->jobs))
+	if (!jobs_served(pool->jobs))
 		return;
 	for (uint32_t handle = first / trust->per_handle; handle <= (first + count - 1) / trust->per_handle; handle++)
 		if (can_move(pool, handle, domain))
@@ -292,12 +289,12 @@ void trust_begin_range(struct pool *pool, uint32_t domain, uint32_t first, uint3
 		holders_call(pool);
 }
 
-uint32_t trust_cancel(struct pool *pool, uint32_t domain, uint32_t pages)
+static uint32_t cancel(struct pool *pool, uint32_t domain, uint32_t pages)
 {
 	struct trust *trust = pool->trust;
 	uint32_t back = 0;
 
-	for (uint32_t word = 0; trust && trust->retired && word < trust->words; word++)
+	for (uint32_t word = 0; trust->retired && word < trust->words; word++)
 		for (uint64_t bits = trust->moving[word]; bits && back < pages; bits &= bits - 1) {
 			uint32_t handle = word * 64 + (uint32_t)__builtin_ctzll(bits);
 
@@ -312,6 +309,16 @@ uint32_t trust_cancel(struct pool *pool, uint32_t domain, uint32_t pages)
 		}
 	return back;
 }
+
+const struct trust_transfers trust_transfers = {
+	.reach = reach,
+	.begin = wish_begin,
+	.begin_range = range_begin,
+	.reachable = reachable,
+	.cancel = cancel,
+	.coming = coming,
+	.unheld = unheld,
+};
 
 /* ---- by the clock ---- */
 
@@ -383,7 +390,7 @@ static void ahead(struct pool *pool)
 		if (have >= goal)
 			continue;
 		wish.pages = goal - have < AHEAD_PAGES ? goal - have : AHEAD_PAGES;
-		barren |= !trust_begin(pool, &wish);
+		barren |= !wish_begin(pool, &wish);
 	}
 	pool->trust->ahead_ms = clock_ms() + (barren ? AHEAD_REST_MS : AHEAD_MS);
 }
@@ -398,7 +405,7 @@ void trust_tick(struct pool *pool)
 	if (!pool->waiter_count && pool->session_count && clock_ms() >= trust->ahead_ms)
 		ahead(pool);
 	go_on(pool);
-	if (trust_coming(pool))
+	if (coming(pool))
 		agent_need_tick(pool->agent, WAIT_TICK_MS);
 }
 
@@ -477,7 +484,7 @@ void trust_recover(struct pool *pool)
 	trust_stuck_update(pool);
 	for (uint32_t handle = 0; handle < trust->handle_count; handle++)
 		if (trust_bit(trust->moving, handle) && !trust->holders[handle])
-			trust_unheld(pool, handle);
+			unheld(pool, handle);
 	/* What was said to the last agent may be lost: it is said again. */
 	if (trust->cleaning || trust->retired)
 		holders_call(pool);

@@ -19,8 +19,8 @@
  * What a session may have is a row of bits in the ledger, set before a descriptor leaves. With one domain there is
  * nothing of all this: pool->trust is NULL, no bit is set, no job made.
  *
- * Files: trust.c domains, holders, what is free for whom; trust_transfer.c the way of a handle, also after the agent's
- * death; trust_look.c for those who look.
+ * This file has domains, holders, and the index of free pages of each domain. The transfers of handles are in
+ * agent/trust, which registers struct trust_transfers.
  */
 #ifndef GPOOL_AGENT_TRUST_H
 #define GPOOL_AGENT_TRUST_H
@@ -31,7 +31,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct job_user;
 struct module_pool;
 struct pool;
 struct session;
@@ -42,7 +41,22 @@ struct trust_view {
 	struct free_runs normal, reserved;
 };
 
+struct trust_wish;
+
+/* The transfers of handles between domains, described at the functions trust_reach() to trust_coming(). */
+struct trust_transfers {
+	uint32_t (*reach)(const struct pool *pool, const struct trust_wish *wish);
+	uint32_t (*begin)(struct pool *pool, const struct trust_wish *wish);
+	void (*begin_range)(struct pool *pool, uint32_t domain, uint32_t first, uint32_t count);
+	bool (*reachable)(const struct pool *pool, uint32_t domain, uint32_t page);
+	uint32_t (*cancel)(struct pool *pool, uint32_t domain, uint32_t pages);
+	uint32_t (*coming)(const struct pool *pool);
+	/* The last session that might have had the handle has it no longer. */
+	void (*unheld)(struct pool *pool, uint32_t handle);
+};
+
 struct trust {
+	const struct trust_transfers *transfers;
 	uint32_t handle_count, per_handle, words;    /* words: of a bit for each handle */
 	struct trust_view views[LEDGER_DOMAINS + 1]; /* by domain; [0] is unused */
 	uint16_t *holders;                           /* [handle_count] sessions that may have it */
@@ -61,8 +75,8 @@ struct trust {
 
 /* trust_wanted() - whether this pool tells domains apart. One that did once does so for good. */
 bool trust_wanted(const struct pool *pool, const struct ledger *ledger);
-/* trust_open() - pool->trust, when it is wanted. 0, -ENOMEM. */
-int trust_open(struct pool *pool, const struct module_pool *start);
+/* trust_open() - pool->trust, when it is wanted; `transfers` moves its handles. 0, -ENOMEM, -EACCES. */
+int trust_open(struct pool *pool, const struct module_pool *start, const struct trust_transfers *transfers);
 void trust_close(struct pool *pool);
 /* trust_domain() - the number of a domain; 0: domains are not told apart, or there is no room for another name. */
 uint32_t trust_domain(struct pool *pool, const char *name);
@@ -128,30 +142,7 @@ static inline uint32_t trust_cleaning(const struct trust *trust)
 /* trust_coming() - of those that are being cleared, the ones that it is worth to wait for: none while nobody clears. */
 uint32_t trust_coming(const struct pool *pool);
 
-/* Jobs that clear pages. */
-extern const struct job_user trust_job_user;
-/* trust_tick() - housekeeping. */
-void trust_tick(struct pool *pool);
-/* trust_recover() - after an agent's death, when sessions and page words stand. */
-void trust_recover(struct pool *pool);
-
-/* trust_check() - the invariants, against page words, rows and views; `found` hears of each that is broken. */
-void trust_check(const struct pool *pool,
-	void (*found)(void *context, uint32_t session, uint32_t page, const char *text), void *context);
-
-/* Neighbours on their way that are alike, for those who look. */
-struct trust_run {
-	uint32_t first, count;
-	uint32_t domain, holders, session; /* of the first: how many sessions may have it, and one of them */
-	uint32_t age_ms;
-	bool retired, scrubs;
-};
-/* trust_run_next() - the first such run from page `from` on. False: there is none. */
-bool trust_run_next(const struct pool *pool, uint32_t from, struct trust_run *run);
-
-/* ---- between the files ---- */
-
-enum trust_scrub { SCRUB_NONE, SCRUB_BEGUN, SCRUB_DONE };
+/* ---- for agent/trust ---- */
 
 /* trust_note() - what the ledger says of a handle. */
 struct ledger_page *trust_note(const struct pool *pool, uint32_t handle);
@@ -168,8 +159,6 @@ void trust_call(struct pool *pool);
 bool trust_is_held(const struct pool *pool, uint32_t session, uint32_t handle);
 /* trust_handle_free() - all of its pages are free. */
 bool trust_handle_free(const struct pool *pool, uint32_t handle);
-/* trust_unheld() - the last one who might have it has it no more. */
-void trust_unheld(struct pool *pool, uint32_t handle);
 /* trust_stuck_update() - sessions have become silent, or speak again. */
 void trust_stuck_update(struct pool *pool);
 

@@ -1,10 +1,9 @@
-/* trust.c - see trust.h: domains and their names, who may have which handle, what is free for whom. */
-#include "agent/trust/trust.h"
+#include "agent/pages/trust.h"
 
 #include "agent/base/crash_point.h"
 #include "agent/base/log.h"
 #include "agent/pages/object_records.h"
-#include "agent/session/session.h"
+#include "agent/pages/session_state.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -157,7 +156,7 @@ static void fresh_note(struct pool *pool, const struct module_pool *start)
 		atomic_store_explicit(&trust_note(pool, handle)->domain, LEDGER_DOMAIN_FRESH, memory_order_release);
 }
 
-int trust_open(struct pool *pool, const struct module_pool *start)
+int trust_open(struct pool *pool, const struct module_pool *start, const struct trust_transfers *transfers)
 {
 	struct pool_header *header = pool->segment.header;
 	struct trust *trust;
@@ -174,6 +173,7 @@ int trust_open(struct pool *pool, const struct module_pool *start)
 	trust = calloc(1, sizeof(*trust));
 	if (!trust)
 		return -ENOMEM;
+	trust->transfers = transfers;
 	trust->per_handle = header->pages_per_handle;
 	trust->handle_count = pool->page_count / trust->per_handle;
 	trust->words = (trust->handle_count + 63) / 64;
@@ -375,7 +375,7 @@ static void let_go_word(struct session *session, uint32_t word, uint64_t mask)
 		atomic_fetch_and_explicit(&row[word], ~(mask & -mask), memory_order_release);
 		crash_point();
 		if (--pool->trust->holders[handle] == 0)
-			trust_unheld(pool, handle);
+			pool->trust->transfers->unheld(pool, handle);
 	}
 }
 
@@ -486,4 +486,37 @@ void trust_stuck_update(struct pool *pool)
 bool trust_useful(const struct pool *pool, uint32_t domain, const struct session *session)
 {
 	return !pool->trust || session->domain == domain || !session->silent;
+}
+
+/* ---- transfers ---- */
+
+uint32_t trust_reach(const struct pool *pool, const struct trust_wish *wish)
+{
+	return pool->trust ? pool->trust->transfers->reach(pool, wish) : 0;
+}
+
+uint32_t trust_begin(struct pool *pool, const struct trust_wish *wish)
+{
+	return pool->trust ? pool->trust->transfers->begin(pool, wish) : 0;
+}
+
+void trust_begin_range(struct pool *pool, uint32_t domain, uint32_t first, uint32_t count)
+{
+	if (pool->trust)
+		pool->trust->transfers->begin_range(pool, domain, first, count);
+}
+
+bool trust_reachable(const struct pool *pool, uint32_t domain, uint32_t page)
+{
+	return !pool->trust || pool->trust->transfers->reachable(pool, domain, page);
+}
+
+uint32_t trust_cancel(struct pool *pool, uint32_t domain, uint32_t pages)
+{
+	return pool->trust ? pool->trust->transfers->cancel(pool, domain, pages) : 0;
+}
+
+uint32_t trust_coming(const struct pool *pool)
+{
+	return pool->trust ? pool->trust->transfers->coming(pool) : 0;
 }
