@@ -1,0 +1,207 @@
+/* messages.c - serve the messages of a session's attach socket. */
+#include "agent/session/session_internal.h"
+
+#include "agent/base/log.h"
+#include "agent/pages/object_records.h"
+#include "agent/pages/trust.h"
+#include "agent/session/roles.h"
+#include "agent/session/timelines.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+/*
+ * A descriptor is memory for good (no import can be revoked), so only of what is leased to the asker, or of an object
+ * it reads.
+ */
+static bool handle_allowed(const struct session *session, uint32_t handle)
+{
+	uint32_t per_handle = session->pool->segment.header->pages_per_handle;
+
+	for (uint32_t page = handle * per_handle; page < (handle + 1) * per_handle; page++) {
+		uint64_t word = pool_word(session->pool, page);
+
+		if (page_word_state(word) == PAGE_SHARED ? object_may_map(session->pool, session->id, word)
+							 : page_word_owner(word) == session->id)
+			return true;
+	}
+	return false;
+}
+
+static void send_handles(struct session *session, uint64_t sequence, uint32_t first, uint32_t count)
+{
+	static struct msg_handles_reply reply;
+	static uint8_t buffer[MSG_BYTES_MAX];
+	const struct physical *physical = &session->pool->physical;
+	int fds[ATTACH_FDS_MAX], length, error = 0;
+	size_t fd_count = 0;
+
+	memset(&reply, 0, sizeof(reply));
+	if (count < 1 || first >= physical->handle_count || count > physical->handle_count - first) {
+		reply.error = -EINVAL;
+	} else if (physical->arena) {
+		fds[fd_count++] = physical->exports[0].fd;
+		reply.entries[reply.entries_count++] = (struct msg_handle_entry){
+			.first = 0,
+			.count = physical->handle_count,
+			.offset = physical->exports[0].offset,
+			.length = physical->handle_bytes,
+		};
+	} else {
+		for (uint32_t handle = first; handle < first + count && fd_count < ATTACH_FDS_MAX; handle++) {
+			if (!handle_allowed(session, handle))
+				continue;
+			reply.entries[reply.entries_count++] = (struct msg_handle_entry){
+				.first = handle,
+				.count = 1,
+				.fd_index = (uint32_t)fd_count,
+				.offset = physical->exports[handle].offset,
+				.length = physical->exports[handle].length,
+			};
+			trust_hand_out(session, handle);
+			fds[fd_count++] = physical->exports[handle].fd;
+		}
+		if (!fd_count)
+			reply.error = -EACCES;
+	}
+	length = msg_encode_handles_reply(&reply, sequence, NULL, buffer, sizeof(buffer));
+	if (length > 0)
+		error = attach_send(session->socket.fd, buffer, (size_t)length, fds, fd_count);
+	if (length > 0 && !error)
+		return;
+	/* Too many descriptors in flight, most likely: the worker must hear of it rather than wait. */
+	memset(&reply, 0, sizeof(reply));
+	reply.error = error ? error : length;
+	length = msg_encode_handles_reply(&reply, sequence, NULL, buffer, sizeof(buffer));
+	if (length > 0)
+		attach_send(session->socket.fd, buffer, (size_t)length, NULL, 0);
+}
+
+static void send_detached(const struct session *session, uint64_t sequence)
+{
+	struct msg_detach_reply reply = {.error = 0};
+	uint8_t buffer[128];
+	int length = msg_encode_detach_reply(&reply, sequence, NULL, buffer, sizeof(buffer));
+
+	if (length > 0)
+		attach_send(session->socket.fd, buffer, (size_t)length, NULL, 0);
+}
+
+/* The asker takes the answer by the sequence number that it gave its question. */
+static void send_role(struct session *session, const struct msg_role_request *request, uint64_t sequence)
+{
+	struct msg_role_reply reply;
+	uint8_t buffer[MSG_LARGEST_role_reply];
+	int length, error;
+
+	role_serve(session, request, &reply);
+	length = msg_encode_role_reply(&reply, sequence, NULL, buffer, sizeof(buffer));
+	error = length < 0 ? length : attach_send(session->socket.fd, buffer, (size_t)length, NULL, 0);
+	if (error)
+		log_debug("session %u ('%s') does not take an answer: %s; it will ask again", session->id,
+			session->name, strerror(-error));
+}
+
+static void released(struct session *session, const uint8_t *packet, size_t length)
+{
+	static struct msg_handles_released message;
+
+	if (msg_decode_handles_released(&message, packet, length) || session->kind != SESSION_WORKER) {
+		session_damage(session, "a release of handles that cannot be");
+		return;
+	}
+	/* In order, so that a message costs no more than a look at each page. */
+	for (uint32_t i = 1; i < message.runs_count; i++)
+		if (message.runs[i].first < (uint64_t)message.runs[i - 1].first + message.runs[i - 1].count) {
+			session_damage(session, "a release of handles out of order");
+			return;
+		}
+	for (uint32_t i = 0; i < message.runs_count; i++)
+		trust_let_go(session, message.runs[i].first, message.runs[i].count);
+}
+
+/* NULL: agent/session serves the message itself, or it is unknown. */
+static const struct session_part *part_that_serves(const struct pool *pool, uint32_t type)
+{
+	for (const struct session_part *const *part = pool->session_parts; *part; part++)
+		if ((*part)->serves && (*part)->serves(type))
+			return *part;
+	return NULL;
+}
+
+static void damage_if(struct session *session, const char *damage)
+{
+	if (damage)
+		session_damage(session, damage);
+}
+
+void session_socket_ready(struct event_source *source, uint32_t events)
+{
+	struct session *session = session_of(source, socket);
+	uint8_t buffer[1024];
+	struct msg_envelope envelope;
+	struct msg_handles_request handles;
+	struct msg_role_request role;
+	const struct session_part *part;
+	size_t fd_count = 0;
+	int length, fd = -1;
+
+	(void)events;
+	if (session->state != SESSION_LIVE)
+		return;
+	/* Out of descriptors is our trouble and not the sender's damage: it asks again. */
+	length = attach_receive(source->fd, buffer, sizeof(buffer), &fd, 1, &fd_count, 0);
+	if (length == -EAGAIN || length == -EMFILE)
+		return;
+	if (length == -EPIPE || length == -ECONNRESET) {
+		session_connection_closed(session);
+		return;
+	}
+	if (length < 0 || msg_envelope_read(&envelope, buffer, (size_t)length)) {
+		if (fd >= 0)
+			close(fd);
+		session_damage(session, "a packet that is no message");
+		return;
+	}
+	part = part_that_serves(session->pool, envelope.type);
+	if (part) {
+		damage_if(session, part->request(session, &envelope, buffer, (size_t)length, fd));
+		return;
+	}
+	if (envelope.type == MSG_TYPE_timeline_share_request || envelope.type == MSG_TYPE_timeline_open_request) {
+		damage_if(session, timelines_request(session, &envelope, buffer, (size_t)length, fd));
+		return;
+	}
+	if (fd >= 0)
+		close(fd);
+	switch (envelope.type) {
+	case MSG_TYPE_handles_request:
+		if (msg_decode_handles_request(&handles, buffer, (size_t)length) || session->kind != SESSION_WORKER)
+			session_damage(session, "a handles request that cannot be");
+		else
+			send_handles(session, envelope.sequence, handles.first, handles.count);
+		return;
+	case MSG_TYPE_role_request:
+		if (msg_decode_role_request(&role, buffer, (size_t)length))
+			session_damage(session, "a role request that cannot be");
+		else
+			send_role(session, &role, envelope.sequence);
+		return;
+	case MSG_TYPE_handles_released: released(session, buffer, (size_t)length); return;
+	case MSG_TYPE_detach_request:
+		if (trust_holds(session)) {
+			send_detached(session, envelope.sequence);
+			session_connection_closed(session);
+			return;
+		}
+		/*
+		 * Ended first: an agent that dies between the two must not have said it for nothing. The socket
+		 * outlives this pass.
+		 */
+		session_end(session, SESSION_END_DETACH);
+		send_detached(session, envelope.sequence);
+		return;
+	default: session_damage(session, "a message that does not belong here");
+	}
+}
