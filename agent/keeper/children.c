@@ -1,4 +1,6 @@
-/* children.c - agent, front and movers: their starts, their ends, and what follows from them. */
+/*
+ * children.c - start and reap agent, front and movers.
+ */
 #include "agent/front/front.h"
 #include "agent/keeper/pools.h"
 #include "agent/keeper/state.h"
@@ -25,7 +27,7 @@ static void close_if_open(int *fd)
 	*fd = -1;
 }
 
-/* The code that this child is to run, out of the file; what is open only to load it is closed. */
+/* Load the module that this child runs, and close the descriptors that serve only to load it. */
 static const struct module *child_module(struct keeper *keeper, const char *name)
 {
 	const struct module *module;
@@ -43,7 +45,7 @@ static const struct module *child_module(struct keeper *keeper, const char *name
 
 /* ---- the front ---- */
 
-/* Each session may hold one for control and one for events. */
+/* Each session may have one connection for control requests and one for events. */
 static uint32_t front_connections(const struct config *config)
 {
 	uint32_t wanted = 2 * config->limits.sessions * config->pool_count + 64;
@@ -70,10 +72,10 @@ static _Noreturn void front_child(struct keeper *keeper, int socket)
 		.seccomp = true,
 	};
 
-	/* The writable pool segments are the agent's alone: this process must not even have them mapped. */
+	/* Only the agent may write the pool segments: the front must not even have them mapped. */
 	for (uint32_t i = 0; i < keeper->start.pool_count; i++)
 		pool_unmake(&keeper->start.pools[i]);
-	/* Code is loaded before rights go. */
+	/* The module is loaded before the child gives up its rights. */
 	module = child_module(keeper, "front");
 	if (!module || dup2(socket, 3) < 0 || close_range(4, ~0U, 0) < 0)
 		_exit(1);
@@ -102,9 +104,9 @@ static int front_start(struct keeper *keeper)
 	message.id = (uint32_t)pid;
 	error = attach_send(keeper->channel, &message, sizeof(message), &pair[0], 1);
 	close(pair[0]);
-	/* A front that the agent does not hear of sees its channel close, and ends by itself. */
+	/* A front that is unknown to the agent sees its channel close, and ends. */
 	if (error)
-		log_warning("cannot tell the agent of a new front: %s", strerror(-error));
+		log_warning("cannot report the new front to the agent: %s", strerror(-error));
 	return 0;
 }
 
@@ -119,7 +121,7 @@ static void front_died(struct keeper *keeper, int status)
 {
 	uint32_t pause;
 
-	/* Its agent is dying, of which we hear next: it only was faster. */
+	/* If the agent is dying too, its death is reported next: the front was only faster. */
 	if (agent_hung_up(keeper)) {
 		child_replaced(&keeper->front);
 		keeper->front.due_ms = 0;
@@ -127,13 +129,12 @@ static void front_died(struct keeper *keeper, int status)
 	}
 	pause = child_died(&keeper->front, false);
 	if (!keeper->stopping)
-		log_warning("front ended (%s); it is started again%s", child_end_text(status),
-			pause ? " after a pause" : "");
+		log_warning("front ended (%s); restarting it%s", child_end_text(status), pause ? " after a pause" : "");
 }
 
 /*
- * Its agent is gone. It ends by itself when it has passed on what that said last, so it is given a moment. Its
- * successor waits for that: of two at the places of the sockets the wrong one could be the last.
+ * Retire the front of a dead agent. It ends after it has forwarded the agent's last messages, so it has some time. Its
+ * successor waits until then: if both created the sockets, the sockets of the wrong one could remain.
  */
 static void front_retire(struct keeper *keeper)
 {
@@ -155,7 +156,7 @@ static void old_front_hurry(struct keeper *keeper)
 
 /* ---- movers ---- */
 
-/* Of what is held a mover gets the memory and the tiers of its pool, and the configuration. */
+/* Keep the held items that a mover needs: memory and tiers of its pool, and the configuration. */
 static uint32_t mover_sort_held(struct keeper *keeper, uint32_t pool)
 {
 	uint32_t kept = 0;
@@ -202,10 +203,13 @@ static void mover_tell(struct keeper *keeper, uint32_t pool)
 	int error = attach_send(keeper->channel, &message, sizeof(message), NULL, 0);
 
 	if (error)
-		log_warning("cannot tell the agent of a mover: %s", strerror(-error));
+		log_warning("cannot report the new mover to the agent: %s", strerror(-error));
 }
 
-/* So that the agent knows whom it need not wait for. What it does not hear now it hears after the next try. */
+/*
+ * Report the end of a mover to the agent, which then stops waiting for it. A report that is lost is repeated after the
+ * next attempt to start a mover.
+ */
 static void mover_tell_end(struct keeper *keeper, uint32_t pool)
 {
 	const struct child *mover = &keeper->movers[pool];
@@ -220,7 +224,7 @@ static void mover_tell_end(struct keeper *keeper, uint32_t pool)
 	child_absence_text(mover, message.text, sizeof(message.text));
 	error = attach_send(keeper->channel, &message, sizeof(message), NULL, 0);
 	if (error)
-		log_warning("cannot tell the agent of a mover's end: %s", strerror(-error));
+		log_warning("cannot report the end of a mover to the agent: %s", strerror(-error));
 }
 
 static int mover_start(struct keeper *keeper, uint32_t pool)
@@ -236,7 +240,7 @@ static int mover_start(struct keeper *keeper, uint32_t pool)
 	return 0;
 }
 
-/* The last one of older code has gone. */
+/* Finish the upgrade when the last mover with the previous code has ended. */
 static void movers_settle(struct keeper *keeper)
 {
 	if (!keeper->movers_old || !keeper->ready)
@@ -279,9 +283,8 @@ static void mover_died(struct keeper *keeper, uint32_t pool, int status)
 	} else {
 		pause = child_died(mover, false);
 		if (!keeper->stopping)
-			log_warning("mover of pool '%s' ended (%s); it is started again%s",
-				keeper->config->pools[pool].name, child_end_text(status),
-				pause ? " after a pause" : "");
+			log_warning("mover of pool '%s' ended (%s); restarting it%s", keeper->config->pools[pool].name,
+				child_end_text(status), pause ? " after a pause" : "");
 	}
 	if (!keeper->loader.facts.has_mover)
 		mover->due_ms = 0;
@@ -324,7 +327,7 @@ int agent_start(struct keeper *keeper)
 	return 0;
 }
 
-/* The module that an upgrade brought does not come up: what ran before does again. */
+/* Return to the previous module if the agent of an upgrade does not start. */
 static bool upgrade_undo(struct keeper *keeper)
 {
 	if (keeper->before.fd < 0)
@@ -342,7 +345,7 @@ static void agent_died(struct keeper *keeper, int status)
 	uint32_t pause;
 
 	channel_drain(keeper);
-	served = keeper->ready; /* its last words may have been that */
+	served = keeper->ready; /* the drained messages may have included READY */
 	keeper->ready = keeper->leaving = false;
 	probe_cancel(&keeper->probe);
 	front_retire(keeper);
@@ -366,8 +369,7 @@ static void agent_died(struct keeper *keeper, int status)
 	}
 	pause = child_died(&keeper->agent, !served);
 	log_error("agent ended (%s)%s; %s%s", child_end_text(status), served ? "" : " before it served",
-		!served && upgrade_undo(keeper) ? "the module from before the upgrade is started"
-						: "it is started again",
+		!served && upgrade_undo(keeper) ? "starting the previous module" : "restarting it",
 		pause ? " after a pause" : "");
 }
 
@@ -378,7 +380,7 @@ static bool ended(pid_t pid, int *status)
 	return pid > 0 && child_wait(pid, status, WNOHANG) == pid;
 }
 
-/* By their numbers, one by one: a probe is waited for by whoever reads its answer. */
+/* Reap the children by their pids: a probe is reaped by probe_finish(). */
 void children_reap(struct keeper *keeper)
 {
 	int status;
@@ -387,7 +389,7 @@ void children_reap(struct keeper *keeper)
 		agent_died(keeper, status);
 	if (ended(keeper->front.pid, &status))
 		front_died(keeper, status);
-	/* Behind its agent, over whose death it may have become the old one just now. */
+	/* After the agent, whose death may have just retired this front. */
 	if (ended(keeper->old_front, &status))
 		keeper->old_front = 0;
 	for (uint32_t i = 0; i < keeper->start.pool_count; i++)
@@ -396,12 +398,12 @@ void children_reap(struct keeper *keeper)
 	movers_settle(keeper);
 }
 
-/* No process or no descriptor to be had now: another try soon. */
+/* Plan another attempt if the child could not be started for lack of processes or descriptors. */
 static void started_or_later(struct child *child, const char *name, int error)
 {
 	if (!error)
 		return;
-	/* Once for each reason: there are ten tries a second. */
+	/* Log each cause once: there are ten attempts per second. */
 	if (child->end != error)
 		log_warning("cannot start %s: %s; trying again every %d ms", name, strerror(-error), CHILD_PAUSE_MS);
 	child_failed(child, error);
@@ -411,8 +413,7 @@ static void patience_end(struct keeper *keeper)
 {
 	bool agent = keeper->agent.pid > 0 && (keeper->leaving || keeper->channel < 0);
 
-	log_warning(
-		"%s does not make room within %d ms; it is killed", agent ? "the agent" : "a mover", STOP_PATIENCE_MS);
+	log_warning("%s did not end within %d ms; killing it", agent ? "the agent" : "a mover", STOP_PATIENCE_MS);
 	keeper->stop_deadline_ms = 0;
 	if (agent)
 		kill(keeper->agent.pid, SIGKILL);
@@ -460,7 +461,7 @@ int children_wait_ms(const struct keeper *keeper)
 	return ms;
 }
 
-/* Wait for the event of its death, reading what the agent says meanwhile, and insist when it does not come. */
+/* Wait for the death of a child, reading the agent's messages meanwhile. Kill it after STOP_PATIENCE_MS. */
 static void child_await(struct keeper *keeper, pid_t *pid, const char *name)
 {
 	uint64_t end = keeper_ms() + STOP_PATIENCE_MS;
@@ -476,7 +477,7 @@ static void child_await(struct keeper *keeper, pid_t *pid, const char *name)
 			return;
 		}
 		if (now >= end) {
-			log_warning("%s does not end within %d ms; it is killed", name, STOP_PATIENCE_MS);
+			log_warning("%s did not end within %d ms; killing it", name, STOP_PATIENCE_MS);
 			kill(*pid, SIGKILL);
 			child_wait(*pid, &status, 0);
 			*pid = 0;
@@ -499,8 +500,8 @@ static void child_stop(struct keeper *keeper, pid_t *pid, const char *name)
 }
 
 /*
- * By the end of what we say to it, and not by a signal: a terminal or a service manager sends those to all of us at
- * once, and of two that are pending one is lost, so the agent could not tell whose it was.
+ * Stop the agent by closing the keeper's side of the channel, not by a signal: a terminal or a service manager sends
+ * signals to all processes at once, and one of two pending signals is lost, so the agent could not identify the sender.
  */
 static void agent_stop(struct keeper *keeper, bool leave)
 {
@@ -521,7 +522,10 @@ void children_stop(struct keeper *keeper, bool leave)
 
 	keeper->stopping = true;
 	probe_cancel(&keeper->probe);
-	/* The agent first: no new request is taken. Its end closes the front's channel. */
+	/*
+	 * The agent first, so that no new request is accepted. The front ends when the agent's side of its channel
+	 * closes.
+	 */
 	agent_stop(keeper, leave);
 	for (uint32_t i = 0; i < keeper->start.pool_count; i++)
 		if (keeper->movers[i].pid > 0)

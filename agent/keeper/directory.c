@@ -18,13 +18,13 @@ static int make(const char *path, mode_t mode, uid_t uid, gid_t gid, bool *creat
 	*created = mkdir(path, mode) == 0;
 	if (!*created && errno != EEXIST)
 		return -errno;
-	/* The umask must not narrow it; an existing one keeps what its owner chose. */
+	/* The umask must not restrict the mode. An existing directory keeps the mode that its owner chose. */
 	if (*created && ((geteuid() == 0 && chown(path, uid, gid) < 0) || chmod(path, mode) < 0))
 		return -errno;
 	return 0;
 }
 
-/* A directory that others may write to could be swapped under us. */
+/* Check that other users cannot write to the directory, since they could replace it. */
 static int trusted(const char *path)
 {
 	struct stat stat;
@@ -45,12 +45,12 @@ static int lock_busy(struct directory *directory)
 
 	text[length > 0 ? length : 0] = '\0';
 	text[strcspn(text, "\n")] = '\0';
-	log_error("another gpoold (pid %s) serves in '%s'; stop it or choose another runtime_dir", text,
+	log_error("another gpoold (pid %s) uses '%s'; stop it or choose another runtime_dir", text,
 		directory->config->runtime_dir);
 	return -EBUSY;
 }
 
-/* -ESTALE: the file that was locked is no longer the one of that name, since its owner has ended in between. */
+/* Lock the pid file once. -ESTALE: the locked file no longer has this name, since its owner removed it meanwhile. */
 static int lock_once(struct directory *directory)
 {
 	struct stat mine, named;
@@ -108,8 +108,10 @@ static int find_barrier(char *path, uid_t uid, gid_t gid)
 }
 
 /*
- * Check that the front, which runs as another user, can create its sockets. Otherwise it would fail at every start of
- * it, and requests would wait for an answer. Return: 0, -EACCES, logged.
+ * Check that the front, which runs as another user, can create its sockets. Otherwise every start of the front would
+ * fail, and requests would never be answered.
+ *
+ * Return: 0, -EACCES, logged.
  */
 static int front_can_listen(const struct directory *directory)
 {
@@ -150,12 +152,15 @@ int directory_open(struct directory *directory, const struct config *config)
 	snprintf(directory->pid_file, sizeof(directory->pid_file), "%s/gpoold.pid", config->runtime_dir);
 	snprintf(directory->control_url, sizeof(directory->control_url), "ipc://%s/control", directory->front);
 	snprintf(directory->events_url, sizeof(directory->events_url), "ipc://%s/events", directory->front);
-	/* Others may pass through, not look: the front runs as a stranger. The sockets below have their own modes. */
+	/*
+	 * Other users, such as the front's, may pass through but not list the directory. The sockets in it have their
+	 * own modes.
+	 */
 	error = make(config->runtime_dir, 0751, geteuid(), gid, &directory->created);
 	if (!error)
 		error = trusted(config->runtime_dir);
 	if (error) {
-		log_error("cannot use directory '%s': %s; make it for this user, not writable for others, or choose "
+		log_error("cannot use directory '%s': %s; create it for this user, not writable for others, or choose "
 			  "another runtime_dir",
 			config->runtime_dir, strerror(-error));
 		return error;
@@ -167,10 +172,10 @@ int directory_open(struct directory *directory, const struct config *config)
 		log_error("cannot lock '%s': %s", directory->pid_file, strerror(-error));
 		return error;
 	}
-	/* setgid: what the front makes here belongs to the pool's group, in which the front itself is not */
+	/* setgid: files of the front get the pool's group, of which the front is not a member */
 	error = make(directory->front, 02750, config->front_uid, gid, &front_created);
 	if (error) {
-		log_error("cannot make '%s': %s", directory->front, strerror(-error));
+		log_error("cannot create '%s': %s", directory->front, strerror(-error));
 		return error;
 	}
 	if (geteuid() == 0 && config->front_uid != 0)
@@ -197,7 +202,7 @@ void directory_close(struct directory *directory)
 	}
 	if (directory->lock_fd >= 0)
 		close(directory->lock_fd);
-	/* Not empty: somebody else is in it by now. */
+	/* Fails if the directory is not empty: another process uses it. */
 	if (directory->created)
 		rmdir(directory->config->runtime_dir);
 }

@@ -1,6 +1,5 @@
 /*
- * directory.h - the runtime directory: the lock that makes gpoold the only one there, the sockets' places, and their
- * end.
+ * directory.h - the runtime directory: a lock, so that only one gpoold uses it, and the paths of the sockets.
  */
 #ifndef GPOOL_AGENT_KEEPER_DIRECTORY_H
 #define GPOOL_AGENT_KEEPER_DIRECTORY_H
@@ -9,20 +8,20 @@
 
 struct directory {
 	const struct config *config;
-	bool created;   /* by us: goes with us */
-	bool locked;    /* ours; else nothing in it is */
-	bool listening; /* the sockets are ours */
+	bool created;   /* by this process, which removes it at its end */
+	bool locked;    /* by this process; otherwise no file in it belongs to this process */
+	bool listening; /* the sockets belong to this process */
 	int lock_fd;
 	char attach[128];
-	char front[128]; /* of the nanomsg sockets: the front's own */
+	char front[128]; /* directory of the nanomsg sockets; it belongs to the front */
 	char control_url[160];
 	char events_url[160];
 	char pid_file[128];
 };
 
-/* directory_open() - make and lock it. -EBUSY: another gpoold serves there (logged with its pid). */
+/* directory_open() - create and lock the directory. -EBUSY: another gpoold uses it (logged with its pid). */
 int directory_open(struct directory *directory, const struct config *config);
-/* directory_close() - remove every file in it that is ours, and it too when we made it. */
+/* directory_close() - remove the files that this process created, and the directory if this process created it. */
 void directory_close(struct directory *directory);
 
 #endif

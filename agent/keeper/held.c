@@ -5,7 +5,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The agent is ours, and yet a number out of its message must not become the size of an allocation. */
+/*
+ * The largest id of each kind. The agent is trusted, but a number in its message must not set the size of an
+ * allocation.
+ */
 static uint32_t ids_of(uint32_t kind)
 {
 	switch (kind) {

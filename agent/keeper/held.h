@@ -1,7 +1,6 @@
 /*
- * held.h - the descriptors that outlive the agent, each found by kind, pool and id without a search: there may be
- * 40,960 of handles and four for each of 4,000 sessions in a pool. The list itself is dense, and is what the next agent
- * gets.
+ * held.h - the descriptors that survive the agent, indexed by kind, pool and id: a pool may have 40,960 handles, and
+ * four descriptors for each of 4,000 sessions. The list is dense, and the next agent inherits it.
  */
 #ifndef GPOOL_AGENT_KEEPER_HELD_H
 #define GPOOL_AGENT_KEEPER_HELD_H
@@ -12,7 +11,7 @@
 enum { HELD_KINDS = KEEP_TIMELINE + 1 };
 
 struct held_index {
-	uint32_t *places; /* by id: place in the list plus 1; 0: not held */
+	uint32_t *places; /* by id: index in the list plus 1; 0: not held */
 	uint32_t count;
 };
 
@@ -23,18 +22,19 @@ struct held_table {
 };
 
 /*
- * held_add() - keep this item, in place of one of the same kind, pool and id; its descriptors become the table's (-1:
- * none at that place). 0, -EINVAL (no such kind or pool, an id beyond what there can be) or -ENOMEM: then they stay the
- * caller's.
+ * held_add() - hold an item, in place of an item of the same kind, pool and id.
+ *
+ * Return: 0, and the table owns the descriptors (-1: none at that place); -EINVAL (unknown kind or pool, id out of
+ * range) or -ENOMEM, and the caller still owns them.
  */
 int held_add(struct held_table *table, const struct held *item);
-/* held_drop() - close and forget; nothing when it is not held. */
+/* held_drop() - close and remove an item. Do nothing if it is not held. */
 void held_drop(struct held_table *table, uint32_t kind, uint32_t pool, uint32_t id);
-/* held_find() - NULL: not held. Valid until the next change. */
+/* held_find() - return an item, valid until the next change, or NULL if it is not held. */
 const struct held *held_find(const struct held_table *table, uint32_t kind, uint32_t pool, uint32_t id);
-/* held_count() - how many of this kind in this pool. */
+/* held_count() - return the number of items of this kind in this pool. */
 uint32_t held_count(const struct held_table *table, uint32_t kind, uint32_t pool);
-/* held_clear() - close and forget all. */
+/* held_clear() - close and remove all items. */
 void held_clear(struct held_table *table);
 
 #endif

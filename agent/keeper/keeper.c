@@ -22,7 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { BARRIER_MS = 5000 }; /* for the service manager to take what it is given */
+enum { BARRIER_MS = 5000 }; /* how long to wait for the service manager to receive the descriptors */
 
 static uint64_t wall_us(void)
 {
@@ -32,7 +32,7 @@ static uint64_t wall_us(void)
 	return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
 }
 
-/* ---- what an earlier run has kept ---- */
+/* ---- memory kept by an earlier run ---- */
 
 static void kept_forget(void)
 {
@@ -41,14 +41,14 @@ static void kept_forget(void)
 
 static int kept_refuse(const char *text)
 {
-	log_error("cannot take over the memory that an earlier run has kept: %s; make the configuration what it was, "
-		  "or give that memory up: 'systemctl clean --what=fdstore' of a unit that is stopped (systemd 254), "
-		  "or a start with keep_over_restart = \"no\"",
+	log_error("cannot take over the memory kept by an earlier run: %s; restore the previous configuration, or free "
+		  "that memory: 'systemctl clean --what=fdstore' for the stopped unit (systemd 254), or start with "
+		  "keep_over_restart = \"no\"",
 		text);
 	return -EINVAL;
 }
 
-/* What the service manager hands over, if anything. */
+/* Open the store that the service manager passed, if any. */
 static int kept_look(const struct keeper *keeper, struct store *store)
 {
 	char text[400];
@@ -57,7 +57,7 @@ static int kept_look(const struct keeper *keeper, struct store *store)
 	memset(store, 0, sizeof(*store));
 	store->socket = store->items_fd = -1;
 	if (count && !keeper->config->keep_over_restart) {
-		log_warning("memory that an earlier run has kept is given back, since keep_over_restart is \"no\"");
+		log_warning("freeing the memory kept by an earlier run, since keep_over_restart is \"no\"");
 		for (int i = 0; i < count; i++)
 			close(fds[i]);
 		kept_forget();
@@ -65,8 +65,8 @@ static int kept_look(const struct keeper *keeper, struct store *store)
 	}
 	for (int i = 0; i < count; i++) {
 		/*
-		 * Of several the first that holds something: a run that ended before it could say so leaves one that is
-		 * used up.
+		 * If there are several, use the first with content: a run that ended before it could remove its store
+		 * leaves an empty one.
 		 */
 		if (error || store->socket >= 0)
 			close(fds[i]);
@@ -95,7 +95,7 @@ static int pool_start(struct keeper *keeper, uint32_t index, struct store *store
 	error = pool_make_from(
 		&geometry, &device, &store->pools[index].segment, store->pools[index].ledger_fd, &keeper->pools[index]);
 	if (!error)
-		store->pools[index].ledger_fd = -1; /* the pool's now */
+		store->pools[index].ledger_fd = -1; /* now owned by the pool */
 	return error;
 }
 
@@ -104,7 +104,7 @@ static int pools_start(struct keeper *keeper, struct store *store)
 	if (store->socket >= 0 && store->head.pool_count != keeper->config->pool_count) {
 		char text[100];
 
-		snprintf(text, sizeof(text), "it has %u pools, the configuration %u", store->head.pool_count,
+		snprintf(text, sizeof(text), "it has %u pools, the configuration has %u", store->head.pool_count,
 			keeper->config->pool_count);
 		return kept_refuse(text);
 	}
@@ -118,7 +118,10 @@ static int pools_start(struct keeper *keeper, struct store *store)
 	return 0;
 }
 
-/* The last step of a start: from here on it is ours and no longer the service manager's. */
+/*
+ * Take the items out of the store, as the last step of a start: from then on the keeper holds them, and no longer the
+ * service manager.
+ */
 static int kept_take(struct keeper *keeper, struct store *store)
 {
 	char text[400];
@@ -131,20 +134,20 @@ static int kept_take(struct keeper *keeper, struct store *store)
 		return kept_refuse(text);
 	kept_forget();
 	if (error) {
-		log_error("cannot take over the memory that an earlier run has kept: %s", text);
+		log_error("cannot take over the memory kept by an earlier run: %s", text);
 		return error;
 	}
 	keeper->start.adopted = 1;
 	if (keeper->start.incarnation <= store->head.incarnation)
 		keeper->start.incarnation = store->head.incarnation + 1;
-	log_info("memory of an earlier run goes on: %u pools, %u things held", store->head.pool_count,
+	log_info("took over the memory of an earlier run: %u pools, %u held items", store->head.pool_count,
 		keeper->held.count);
 	return 0;
 }
 
 /*
- * What this process goes by is what the agent is to go by, whatever becomes of the files meanwhile. The agent replaces
- * it at a reload.
+ * Hold the configuration for the agent, which must use the same one as the keeper even if the files change. A reload
+ * replaces it.
  */
 static int config_hold(struct keeper *keeper)
 {
@@ -198,7 +201,8 @@ static bool stop_requested(void)
 }
 
 /*
- * After the death of a keeper its agent may still be ending, with the socket open: so an address in use is waited for.
+ * Listen at `path`. Wait while the address is in use: the agent of a dead keeper may still be ending, with its socket
+ * open.
  */
 static int listen_await(const char *path)
 {
@@ -235,9 +239,7 @@ static int listen_start(struct keeper *keeper)
 	return 0;
 }
 
-/*
- * Which of its memory a pool keeps open: one descriptor for all of it where that is one file, else one for each handle.
- */
+/* Number of descriptors of a pool's memory: one if all of it is one file, else one per handle. */
 static uint64_t descriptors_of_memory(const struct keeper *keeper, uint32_t index)
 {
 	const struct config_pool *config = &keeper->config->pools[index];
@@ -248,7 +250,7 @@ static uint64_t descriptors_of_memory(const struct keeper *keeper, uint32_t inde
 	return header->page_count / header->pages_per_handle;
 }
 
-/* Refuses a limit at which no session could be admitted: descriptors.c refuses each of them by the same count. */
+/* Refuse a descriptor limit that admits no session. descriptors.c uses the same count to refuse sessions. */
 static int descriptors_check(const struct keeper *keeper)
 {
 	uint64_t needed =
@@ -275,8 +277,8 @@ static int keeper_setup(struct keeper *keeper, const char *module)
 	keeper->start.pools = keeper->pools;
 	keeper->start.parent = getpid();
 	/*
-	 * Workers tell one run of the pool from another by it, so no two starts have the same number: microseconds,
-	 * then restarts.
+	 * Workers distinguish runs of the pool by this number, so it differs at each start: microseconds, then
+	 * restarts.
 	 */
 	keeper->start.incarnation = wall_us() << 10;
 	error = signals_setup(keeper);
@@ -301,7 +303,7 @@ static int keeper_setup(struct keeper *keeper, const char *module)
 	return error ? error : agent_start(keeper);
 }
 
-/* Descriptors: pages on CUDA take one each, sessions four. */
+/* Raise the limit of descriptors: each page of a CUDA pool needs one, each session four. */
 static void raise_descriptor_limit(void)
 {
 	struct rlimit limit;
@@ -321,7 +323,7 @@ static void raise_descriptor_limit(void)
 			(unsigned long long)limit.rlim_cur);
 }
 
-/* ---- life ---- */
+/* ---- main loop ---- */
 
 static void signals_read(struct keeper *keeper)
 {
@@ -336,14 +338,14 @@ static void signals_read(struct keeper *keeper)
 		else if (info.ssi_signo != SIGHUP)
 			keeper->stopping = true;
 	}
-	/* A stop that came with it counts first: then nobody is started again. */
+	/* After all signals: if one of them requests a stop, no child is restarted. */
 	if (reap)
 		children_reap(keeper);
 }
 
 /*
- * This loop turns: all that the service manager may restart the whole of gpoold for. The children are watched from
- * here.
+ * Report to the service manager that this loop runs, which is the only reason to restart all of gpoold. The keeper
+ * itself supervises the children.
  */
 static int watchdog_wait_ms(struct keeper *keeper, int wait_ms)
 {
@@ -374,8 +376,8 @@ static void keeper_loop(struct keeper *keeper)
 			break;
 		if (look[1].revents && channel_read(keeper) == -EPIPE) {
 			/*
-			 * It ends, of which SIGCHLD will tell; and if not, it is of no use, as nobody can talk to it
-			 * any more.
+			 * The agent is ending, and SIGCHLD will follow. If it does not end, it is of no use without a
+			 * channel and is killed at the deadline.
 			 */
 			close(keeper->channel);
 			keeper->channel = -1;
@@ -392,7 +394,7 @@ static void keeper_loop(struct keeper *keeper)
 
 /* ---- end ---- */
 
-/* Everything to the service manager, for the next run. Without it the end gives everything back. */
+/* Give all descriptors to the service manager, for the next run. Without this, the end of gpoold frees the memory. */
 static void keep_for_next_run(const struct keeper *keeper)
 {
 	char text[400];
@@ -402,23 +404,23 @@ static void keep_for_next_run(const struct keeper *keeper)
 		log_error("memory is not kept over the restart: %s", text);
 		return;
 	}
-	/* The socket's other end is closed, for which the manager would drop it unless told not to look. */
+	/* FDPOLL=0: the socket's other end is closed, and the manager would otherwise drop the socket because of it. */
 	error = notify_send("FDSTORE=1\nFDPOLL=0\nFDNAME=" STORE_NAME, socket);
 	if (!error)
 		error = notify_barrier(BARRIER_MS);
 	if (error)
-		log_error("memory is not kept over the restart: the service manager does not take it: %s; look at "
+		log_error("memory is not kept over the restart: the service manager did not accept it: %s; check "
 			  "FileDescriptorStoreMax= of the unit",
 			strerror(-error));
 	else
-		log_info("memory is kept for the next run: %u pools, %u things held", keeper->start.pool_count,
+		log_info("memory is kept for the next run: %u pools, %u held items", keeper->start.pool_count,
 			keeper->held.count);
 	close(socket);
 }
 
 static void keeper_stop(struct keeper *keeper)
 {
-	/* What was taken over and could not be served goes back to where it came from. */
+	/* Memory that was taken over but never served is stored again. */
 	bool keep =
 		keeper->config->keep_over_restart && notify_there() && (keeper->ever_ready || keeper->start.adopted);
 
@@ -434,8 +436,8 @@ static void keeper_stop(struct keeper *keeper)
 }
 
 /*
- * Other processes of the same user could open /proc/PID/mem and the descriptors behind /proc/PID/fd. All children
- * inherit this. Root's other processes are not kept out by it, and poolctl dump would lack a right in containers.
+ * Prevent other processes of the same user from opening /proc/PID/mem and the descriptors in /proc/PID/fd. All children
+ * inherit this. It would not restrict root's other processes, and poolctl dump would lack a right in containers.
  */
 static int memory_hide(const struct config *config)
 {

@@ -1,8 +1,8 @@
 /*
- * keeper.h - the first process of gpoold: makes and seals the segments, holds every descriptor that must outlive the
- * agent, starts the others without exec, again when they end, and stops them in order. Single-threaded, no policy, and
- * never a call to a GPU driver, so that fork stays safe. The others' code is not even in this program: a child loads it
- * (loader.h).
+ * keeper.h - the first process of gpoold. It creates and seals the segments, holds every descriptor that must survive
+ * the agent, starts the other processes without exec, restarts them, and stops them in order. It is single-threaded,
+ * makes no policy decisions and never calls a GPU driver, so that fork stays safe. The code of the other processes is
+ * not linked into this program: a child loads it (loader.h).
  */
 #ifndef GPOOL_AGENT_KEEPER_KEEPER_H
 #define GPOOL_AGENT_KEEPER_KEEPER_H
@@ -11,8 +11,10 @@
 #include "agent/config/recipe.h"
 
 /*
- * keeper_run() - serve until SIGTERM or SIGINT. `module` is the file of the others' code, NULL: where it belongs.
- * Returns the exit status: 0 stopped on purpose, 1 could not start.
+ * keeper_run() - serve until SIGTERM or SIGINT. `module` is the file with the code of the other processes; NULL: the
+ * installed one.
+ *
+ * Return: the exit status: 0 after a requested stop, 1 if the start failed.
  */
 int keeper_run(const struct recipe *recipe, const struct config *config, const char *module);
 

@@ -17,8 +17,8 @@
 #endif
 #define MODULE_FILE "gpoold-agent.so"
 #define WAY_OUT "stop gpoold and start the one that came with the file"
-enum { PATH_SHOWN = 64 };  /* bytes of a path in a verdict, whose text has KEEP_TEXT_BYTES */
-enum { PROBE_MS = 10000 }; /* chosen: loading takes milliseconds; a file whose start-up code hangs must not hang us */
+enum { PATH_SHOWN = 64 };  /* bytes of a path in a verdict, whose text is limited to KEEP_TEXT_BYTES */
+enum { PROBE_MS = 10000 }; /* loading takes milliseconds; the keeper must not wait for start-up code that hangs */
 
 void loader_find(const char *given, char path[PATH_MAX])
 {
@@ -47,7 +47,7 @@ void loader_close(struct loader *loader)
 	loader->fd = -1;
 }
 
-/* In a child. NULL: *why says the reason. */
+/* Load the module in a child. NULL: *why is the reason. */
 static const struct module *load(const struct loader *loader, const char **why)
 {
 	char name[64];
@@ -59,7 +59,7 @@ static const struct module *load(const struct loader *loader, const char **why)
 	if (!library) {
 		const char *text = dlerror();
 
-		/* "/proc/self/fd/5: invalid ELF header": the file has a better name. */
+		/* Omit the file name from "/proc/self/fd/5: invalid ELF header": messages print the path. */
 		*why = text && !strncmp(text, name, strlen(name)) && text[strlen(name)] == ':' ? text + strlen(name) + 2
 											       : text;
 		return NULL;
@@ -73,11 +73,11 @@ const struct module *loader_load(const struct loader *loader)
 	const struct module *module = load(loader, &why);
 
 	if (!module)
-		log_error("cannot load '%s': %s", loader->path, why ? why : "it is no module of gpoold");
+		log_error("cannot load '%s': %s", loader->path, why ? why : "it is not a module of gpoold");
 	return module;
 }
 
-/* How the module's layout compares with ours. */
+/* Compare the module's layout with the layout of this program. */
 static void facts_of_layout(const struct module *module, struct loader_facts *facts)
 {
 	const struct layout *layout =
@@ -115,7 +115,7 @@ static void facts_collect(const struct loader *loader, struct loader_facts *fact
 		snprintf(facts->text, sizeof(facts->text), "a function is missing in its table");
 		return;
 	}
-	/* A table of another interface may have a form that is not known here. */
+	/* Only a table of this interface version has a known form. */
 	if (module->abi == MODULE_ABI)
 		facts_of_layout(module, facts);
 }
@@ -134,12 +134,12 @@ int probe_start(struct probe *probe, const char *path, const struct child_shed *
 									     : -ENOEXEC;
 	if (error) {
 		snprintf(text, text_bytes, "cannot open '%s': %s; install it there, or name it with --module", path,
-			error == -ENOEXEC ? "it is no file" : strerror(-error));
+			error == -ENOEXEC ? "not a regular file" : strerror(-error));
 		goto close_file;
 	}
 	error = pipe2(ends, O_CLOEXEC) < 0 ? -errno : 0;
 	if (error) {
-		snprintf(text, text_bytes, "cannot look at '%s': %s", path, strerror(-error));
+		snprintf(text, text_bytes, "cannot check '%s': %s", path, strerror(-error));
 		goto close_file;
 	}
 	probe->pid = child_fork(shed, "gpoold-probe");
@@ -156,7 +156,7 @@ int probe_start(struct probe *probe, const char *path, const struct child_shed *
 		return 0;
 	error = probe->pid;
 	probe->pid = 0;
-	snprintf(text, text_bytes, "cannot look at '%s': %s", path, strerror(-error));
+	snprintf(text, text_bytes, "cannot check '%s': %s", path, strerror(-error));
 	close(probe->answer);
 	probe->answer = -1;
 close_file:
@@ -164,7 +164,7 @@ close_file:
 	return error;
 }
 
-/* The end of a long path, so that a message of bounded size has room for its reason. */
+/* Return the end of a long path, so that a message of bounded size has room for its reason. */
 static const char *path_end(const char *path, char text[PATH_SHOWN])
 {
 	size_t length = strlen(path);
@@ -175,7 +175,7 @@ static const char *path_end(const char *path, char text[PATH_SHOWN])
 	return text;
 }
 
-/* Another layout of shared memory, by its number or by its sum. */
+/* Refuse a module whose shared layout differs, in version or in checksum. */
 static int refuse_layout(const struct loader_facts *facts, const char *path, char *text, size_t text_bytes)
 {
 	char theirs[LAYOUT_TEXT_BYTES], ours[LAYOUT_TEXT_BYTES];
@@ -192,7 +192,7 @@ static int refuse_interface(const struct loader_facts *facts, const char *path, 
 {
 	char theirs[LAYOUT_TEXT_BYTES], ours[LAYOUT_TEXT_BYTES];
 
-	/* Parts that may differ in what one side alone has have no sum. */
+	/* Layout rules in which one side may have additional fields have no checksum. */
 	if (facts->differs != LAYOUT_INTERFACE)
 		snprintf(text, text_bytes, "'%s' changes %s, which running processes use; " WAY_OUT, path,
 			facts->difference);
@@ -228,7 +228,7 @@ static int verdict(const struct loader *loader, char *text, size_t text_bytes)
 	return 0;
 }
 
-/* Its status, once it has ended; `kill_it`: which is not left to it. */
+/* Reap the child and return its wait status. `kill_it`: kill it first. */
 static int probe_reap(struct probe *probe, bool kill_it)
 {
 	int status = 0;
@@ -249,7 +249,7 @@ int probe_finish(struct probe *probe, struct loader *loader, char *text, size_t 
 	uint64_t now = keeper_ms();
 	bool said = poll(&look, 1, probe->end_ms > now ? (int)(probe->end_ms - now) : 0) == 1;
 	bool whole = said && read(probe->answer, facts, sizeof(*facts)) == (ssize_t)sizeof(*facts);
-	/* Closed without a word: it is dying, and its status tells of what. */
+	/* The child closed the pipe without a result: it is dying, and its status is the reason. */
 	int status = probe_reap(probe, !said || whole), error;
 
 	if (whole) {

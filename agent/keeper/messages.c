@@ -1,4 +1,6 @@
-/* messages.c - the channel between keeper and agent, as the keeper sees it: what to hold, who serves, an upgrade. */
+/*
+ * messages.c - the keeper's side of the channel to the agent: held items, readiness, upgrades.
+ */
 #include "agent/keeper/notify.h"
 #include "agent/keeper/state.h"
 #include "agent/base/log.h"
@@ -19,8 +21,8 @@ static void hold(struct keeper *keeper, const struct keep_message *message, cons
 	error = message->pool < keeper->start.pool_count ? held_add(&keeper->held, &item) : -EINVAL;
 	if (!error)
 		return;
-	log_error("cannot keep what the agent gave (kind %u, %u/%u): %s; its successor will not have it", message->kind,
-		message->pool, message->id, strerror(-error));
+	log_error("cannot hold an item of the agent (kind %u, %u/%u): %s; the next agent will not have it",
+		message->kind, message->pool, message->id, strerror(-error));
 	held_close(&item);
 }
 
@@ -48,7 +50,7 @@ static void verdict_send(struct keeper *keeper, int error, const char *text)
 	snprintf(message.text, sizeof(message.text), "%s", text);
 	error = attach_send(keeper->channel, &message, sizeof(message), NULL, 0);
 	if (error)
-		log_warning("cannot tell the agent what became of the upgrade: %s", strerror(-error));
+		log_warning("cannot report the result of the upgrade to the agent: %s", strerror(-error));
 }
 
 static void upgrade_begin(struct keeper *keeper)
@@ -57,7 +59,7 @@ static void upgrade_begin(struct keeper *keeper)
 	int error = keeper->probe.pid || keeper->leaving || !keeper->ready ? -EBUSY : 0;
 
 	if (error)
-		snprintf(text, sizeof(text), "an upgrade is on its way already");
+		snprintf(text, sizeof(text), "an upgrade is already in progress");
 	else
 		error = probe_start(&keeper->probe, keeper->loader.path, &keeper->shed, text, sizeof(text));
 	if (!error)
@@ -81,11 +83,12 @@ void upgrade_go_on(struct keeper *keeper)
 	verdict_send(keeper, 0, text);
 	error = attach_send(keeper->channel, &leave, sizeof(leave), NULL, 0);
 	if (error) {
-		log_error("cannot tell the agent to make room for an upgrade: %s; it goes on", strerror(-error));
+		log_error("cannot ask the agent to exit for an upgrade: %s; it continues with the old version",
+			strerror(-error));
 		loader_close(&next);
 		return;
 	}
-	log_info("upgrade: agent, front and movers go on with %s", text);
+	log_info("upgrade: agent, front and movers continue with %s", text);
 	loader_close(&keeper->before);
 	keeper->before = keeper->loader;
 	keeper->loader = next;
@@ -101,9 +104,7 @@ static void message_take(struct keeper *keeper, const struct keep_message *messa
 	case KEEP_DROP: held_drop(&keeper->held, message->kind, message->pool, message->id); break;
 	case KEEP_READY: ready(keeper); break;
 	case KEEP_UPGRADE: upgrade_begin(keeper); break;
-	default:
-		log_warning(
-			"the agent sent a message of kind %u, which is not known here; it is dropped", message->what);
+	default: log_warning("dropped a message of unknown kind %u from the agent", message->what);
 	}
 }
 
@@ -121,7 +122,7 @@ int channel_read(struct keeper *keeper)
 	for (size_t i = 0; i < fd_count; i++)
 		close(fds[i]);
 	if (length == -EMFILE || length == -ENFILE)
-		log_error("no descriptor is left for what the agent gave; its successor will not have it. Raise "
+		log_error("no descriptor is left for an item of the agent; the next agent will not have it. Raise "
 			  "RLIMIT_NOFILE");
 	if (length == sizeof(message))
 		message_take(keeper, &message);
@@ -130,7 +131,7 @@ int channel_read(struct keeper *keeper)
 
 void channel_drain(struct keeper *keeper)
 {
-	/* It is dead, so there is an end: whatever else it says, no message comes from now on. */
+	/* The agent is dead, so the number of messages is finite. */
 	while (keeper->channel >= 0 && channel_read(keeper) == 0)
 		;
 	if (keeper->channel >= 0)

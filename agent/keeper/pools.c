@@ -14,9 +14,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* ---- what a device is, asked in a child: this process never touches a driver ---- */
+/* ---- the device is queried in a child, since the keeper never calls a driver ---- */
 
-/* A driver may hang; a signal to stop must not have to wait for it. The signal stays to be read. */
+/* Wait for the child's result or for a signal to stop, since a driver may hang. The signal stays pending. */
 static int answer_await(int answer, int signals)
 {
 	for (;;) {
@@ -29,7 +29,7 @@ static int answer_await(int answer, int signals)
 			return 0;
 		if (sigpending(&pending) == 0 && (sigismember(&pending, SIGTERM) || sigismember(&pending, SIGINT)))
 			return -EINTR;
-		/* Another one: of the child's end, which closes its pipe as well. */
+		/* Another signal is pending: SIGCHLD of the child, which has also closed its pipe. */
 		poll(look, 1, 10);
 	}
 }
@@ -114,7 +114,7 @@ int pool_measure(const struct config *config, uint32_t index, const struct loade
 	if (error == -EINTR)
 		return error;
 	if (error) {
-		log_error("pool '%s': no device '%s' on back end '%s': %s; poolctl doctor tells what there is",
+		log_error("pool '%s': no device '%s' on back end '%s': %s; poolctl doctor lists the devices",
 			pool->name, pool->device, pool->backend, device->text[0] ? device->text : strerror(-error));
 		return error;
 	}
@@ -153,12 +153,12 @@ static int pool_begin(
 	error = pool_segment_create(geometry, &pool->segment, &pool->segment_fd);
 	if (error) {
 		pool->segment_fd = -1;
-		log_error("pool '%s': cannot make its segment: %s", geometry->name, strerror(-error));
+		log_error("pool '%s': cannot create its segment: %s", geometry->name, strerror(-error));
 		return error;
 	}
 	error = ring_make(pool);
 	if (error)
-		log_error("pool '%s': cannot make its mover's ring: %s", geometry->name, strerror(-error));
+		log_error("pool '%s': cannot create its mover's ring: %s", geometry->name, strerror(-error));
 	return error;
 }
 
@@ -173,7 +173,7 @@ int pool_make(const struct config_pool *config, const struct pool_geometry *geom
 			&pool->ledger, &pool->ledger_fd);
 		if (error) {
 			pool->ledger_fd = -1;
-			log_error("pool '%s': cannot make its ledger: %s", geometry->name, strerror(-error));
+			log_error("pool '%s': cannot create its ledger: %s", geometry->name, strerror(-error));
 		}
 	}
 	if (error)
@@ -181,7 +181,7 @@ int pool_make(const struct config_pool *config, const struct pool_geometry *geom
 	return error;
 }
 
-/* Everything that the agent has written there; what the keeper writes is the same by comparison. */
+/* Copy the fields that the agent writes; the fields that the keeper writes were compared and are equal. */
 static void segment_copy(const struct pool_segment *from, struct pool_segment *to)
 {
 	const size_t written = offsetof(struct pool_header, clock_ms);
@@ -191,7 +191,7 @@ static void segment_copy(const struct pool_segment *from, struct pool_segment *t
 		atomic_store_explicit(&to->pages[page], atomic_load_explicit(&from->pages[page], memory_order_relaxed),
 			memory_order_relaxed);
 	memcpy(to->sessions, from->sessions, POOL_SESSIONS * sizeof(*to->sessions));
-	/* The agent makes their names anew. */
+	/* Names of objects are not copied: the agent inserts them again. */
 	memcpy(to->objects, from->objects, pool_object_end(from) * sizeof(*to->objects));
 	memcpy(to->roles, from->roles, POOL_ROLES * sizeof(*to->roles));
 	flight_copy(&from->flight, &to->flight);
@@ -214,7 +214,7 @@ int pool_make_from(const struct pool_geometry *geometry, const struct module_dev
 			log_error("pool '%s': cannot use its kept ledger: %s", geometry->name, strerror(-error));
 	}
 	if (error) {
-		pool->ledger_fd = -1; /* still the caller's */
+		pool->ledger_fd = -1; /* still owned by the caller */
 		pool_unmake(pool);
 		return error;
 	}

@@ -1,5 +1,5 @@
 /*
- * state.h - all that the keeper knows; for the files of this folder alone.
+ * state.h - the state of the keeper, private to this folder.
  */
 #ifndef GPOOL_AGENT_KEEPER_STATE_H
 #define GPOOL_AGENT_KEEPER_STATE_H
@@ -13,8 +13,8 @@
 #include "agent/config/recipe.h"
 
 enum {
-	STOP_PATIENCE_MS = 10000, /* for a child that was asked to end */
-	FRONT_PATIENCE_MS = 200,  /* for a front whose agent is gone: it has nothing to do but end */
+	STOP_PATIENCE_MS = 10000, /* time for a child to end after a request to stop */
+	FRONT_PATIENCE_MS = 200,  /* time for the front of a dead agent to end */
 };
 
 struct keeper {
@@ -25,43 +25,44 @@ struct keeper {
 	struct module_start start;
 	struct child_shed shed;
 	struct held_table held;
-	struct loader loader, before; /* what runs; what ran before an upgrade, until the new agent serves */
-	struct probe probe;           /* of an upgrade */
-	int channel;                  /* towards the agent; -1: none */
+	/* the current module; the module before an upgrade, until the new agent serves */
+	struct loader loader, before;
+	struct probe probe; /* the check of a module for an upgrade */
+	int channel;        /* to the agent; -1: none */
 	struct child agent, front, movers[MODULE_POOLS_MAX];
-	/* of an agent that is gone: it ends by itself, or is killed when this time is over */
+	/* the front of a dead agent, and the time at which it is killed if it has not ended */
 	pid_t old_front;
 	uint64_t old_front_ms;
 	bool ready; /* this agent serves */
 	bool ever_ready;
-	bool leaving;              /* this agent was told to make room for its successor */
-	bool movers_old;           /* these movers run code from before an upgrade */
-	uint64_t stop_deadline_ms; /* when processes that were asked to end are killed; 0: none was asked */
-	int watchdog_ms;           /* how often the service manager wants to hear of us; 0: never */
+	bool leaving;              /* the keeper has asked this agent to exit for its successor */
+	bool movers_old;           /* the running movers use the module from before an upgrade */
+	uint64_t stop_deadline_ms; /* time at which processes that were asked to end are killed; 0: none was asked */
+	int watchdog_ms;           /* interval at which the service manager expects a message; 0: never */
 	uint64_t watchdog_due_ms;
 	bool stopping;
 	int exit_status;
 };
 
 /* children.c */
-/* agent_start() - or plan another try. 0 or negative errno. */
+/* agent_start() - start an agent, or plan another attempt. 0 or negative errno. */
 int agent_start(struct keeper *keeper);
-/* children_reap() - look which ended, and plan for them. */
+/* children_reap() - reap the children that have ended, and plan their restarts. */
 void children_reap(struct keeper *keeper);
-/* children_start_due() - start whoever's time has come. */
+/* children_start_due() - start the children whose planned start is due. */
 void children_start_due(struct keeper *keeper);
 int children_wait_ms(const struct keeper *keeper);
-/* movers_begin() - the agent serves: movers may, and those of older code make room. */
+/* movers_begin() - start the movers once the agent serves; ask movers with older code to end. */
 void movers_begin(struct keeper *keeper);
-/* children_stop() - all of them, in order. `leave`: the agent is told to leave everything as it is. */
+/* children_stop() - stop all children in order. `leave`: the agent exits and changes nothing. */
 void children_stop(struct keeper *keeper, bool leave);
 
 /* messages.c */
-/* channel_read() - one message of the agent. -EAGAIN: there is none; -EPIPE: its end is closed. */
+/* channel_read() - handle one message of the agent. -EAGAIN: no message; -EPIPE: the agent closed the channel. */
 int channel_read(struct keeper *keeper);
-/* channel_drain() - all that a dead agent has said, and the end of the channel. */
+/* channel_drain() - handle the remaining messages of a dead agent, and close the channel. */
 void channel_drain(struct keeper *keeper);
-/* upgrade_go_on() - what the probe found, told to the agent; when it fits, the agent leaves. */
+/* upgrade_go_on() - send the result of the probe to the agent; if the module is compatible, ask the agent to exit. */
 void upgrade_go_on(struct keeper *keeper);
 
 #endif

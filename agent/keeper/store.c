@@ -17,15 +17,15 @@
 #define STORE_MAGIC UINT64_C(0x3165726f74736731) /* "1gstore1" */
 enum {
 	STORE_BATCH = 250,      /* descriptors in a packet; the kernel takes 253 */
-	ITEMS_MAX = 1 << 24,    /* far above what descriptors there can be */
-	DESCRIPTORS_SPARE = 64, /* what gpoold needs beside those that it keeps, to begin with */
-	/* of the socket, if the kernel gives it; 32 pools of 40,960 handles take a fifth of this */
+	ITEMS_MAX = 1 << 24,    /* far above the possible number of descriptors */
+	DESCRIPTORS_SPARE = 64, /* descriptors that gpoold needs at its start, beside those of the store */
+	/* requested buffer size of the socket; 32 pools of 40,960 handles use a fifth of it */
 	ROOM = 64 << 20,
 };
 
 /* ---- writing ---- */
 
-/* Connections and doorbells of sessions end with us. */
+/* Return true if the descriptor at `place` is stored. Connections and doorbells of sessions end with gpoold. */
 static bool kept(const struct held *item, uint32_t place)
 {
 	return place < item->fd_count && item->fds[place] >= 0 &&
@@ -126,7 +126,7 @@ int store_write(const struct module_start *start, const struct held_table *held,
 
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0) {
 		error = -errno;
-		snprintf(text, text_bytes, "cannot make a socket: %s", strerror(-error));
+		snprintf(text, text_bytes, "cannot create a socket: %s", strerror(-error));
 		return error;
 	}
 	socket_widen(ends[0]);
@@ -142,8 +142,8 @@ int store_write(const struct module_start *start, const struct held_table *held,
 	close(ends[1]);
 	if (error == -ETOOMANYREFS)
 		snprintf(text, text_bytes,
-			"%u descriptors are more than may be in flight, RLIMIT_NOFILE of %llu; raise LimitNOFILE= of "
-			"the unit",
+			"cannot send %u descriptors: RLIMIT_NOFILE permits %llu in flight; raise LimitNOFILE= of the "
+			"unit",
 			head.fd_count, descriptors_most());
 	else if (error == -EAGAIN)
 		snprintf(text, text_bytes, "%u descriptors do not fit into a socket; raise net.core.wmem_max",
@@ -155,7 +155,7 @@ int store_write(const struct module_start *start, const struct held_table *held,
 
 /* ---- reading ---- */
 
-/* The first packet, and a look only: the kernel opens its descriptors for us, and keeps its own. */
+/* Read the first packet and leave it in the socket. The kernel duplicates its descriptors. */
 static int head_peek(int socket, struct store_head *head, int *fds, size_t fd_room, size_t *fd_count)
 {
 	union {
@@ -204,7 +204,7 @@ static int items_open(struct store *store)
 	return 0;
 }
 
-/* The descriptors add up, and each item is one that the table takes. */
+/* Check that the numbers of descriptors add up, and that each item is in range. */
 static int items_check(const struct store *store)
 {
 	uint32_t count = 0;
@@ -232,7 +232,7 @@ static int pools_look(struct store *store, const int *fds)
 	return error;
 }
 
-/* A head of `length` bytes: one that another version has written may be shorter, and what is missing of it is zero. */
+/* Check a head of `length` bytes. A head of another version may be shorter; its missing fields are zero. */
 static int head_check(const struct store_head *head, size_t length, size_t fd_count)
 {
 	if (length < offsetof(struct store_head, incarnation) || head->magic != STORE_MAGIC ||
@@ -296,7 +296,7 @@ bool store_fits(
 	uint32_t reserved;
 
 	if (index >= store->head.pool_count) {
-		snprintf(text, text_bytes, "there is no pool '%s' in it", geometry->name);
+		snprintf(text, text_bytes, "it has no pool '%s'", geometry->name);
 		return false;
 	}
 	header = store->pools[index].segment.header;
@@ -329,7 +329,7 @@ bool store_fits(
 	return true;
 }
 
-/* The next descriptor, out of packets that are read as they are needed. */
+/* Returns descriptors one by one; packets are read as they are needed. */
 struct fd_reader {
 	int socket;
 	int fds[STORE_BATCH];
@@ -371,7 +371,7 @@ static int item_take(struct fd_reader *reader, const struct store_item *item, st
 			into.fds[place] = fd;
 		into.fd_count = place + 1;
 	}
-	/* As long as ever, so that who looks for its doorbell finds that there is none. */
+	/* A session has the usual number of descriptors, with -1 for its doorbell. */
 	if (item->kind == KEEP_SESSION)
 		into.fd_count = KEEP_FDS_MAX;
 	if (!error)
@@ -395,7 +395,7 @@ int store_take(struct store *store, struct held_table *held, char *text, size_t 
 			store->head.fd_count, most);
 		return -EMFILE;
 	}
-	/* The packet that was looked at, once more. */
+	/* Read the first packet again, and remove it. */
 	length = attach_receive(store->socket, &head, sizeof(head), fds, sizeof(fds) / sizeof(*fds), &fd_count, 0);
 	for (size_t i = 0; i < fd_count; i++)
 		close(fds[i]);
@@ -407,7 +407,7 @@ int store_take(struct store *store, struct held_table *held, char *text, size_t 
 		close(reader.fds[reader.at++]);
 	if (!error)
 		return 0;
-	snprintf(text, text_bytes, "it could not be taken out: %s; what was in it is lost", strerror(-error));
+	snprintf(text, text_bytes, "cannot read its descriptors: %s; its content is lost", strerror(-error));
 	return -EIO;
 }
 

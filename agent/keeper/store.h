@@ -1,13 +1,13 @@
 /*
- * store.h - everything that makes up the pools, put where it outlives gpoold: into a socket that nobody reads, whose
- * reading end the service manager keeps for us. So it is there as a whole or not at all, and takes one place in the
- * manager's store.
+ * store.h - a store for all resources of the pools that survives gpoold: a socket with one packet per group of
+ * descriptors. The service manager keeps the socket's reading end. The store is therefore kept as a whole or not at
+ * all, and it uses one entry of the manager's descriptor store.
  *
- *   first packet   struct store_head, with a memfd of struct store_item[item_count] and, of each pool, segment and
- *   ledger the others     the items' descriptors in order, STORE_BATCH at a time
+ *   first packet   struct store_head, with a memfd of struct store_item[item_count] and each pool's segment and ledger
+ *   other packets  the items' descriptors in order, STORE_BATCH at a time
  *
- * Looking at the first packet takes nothing out. Sessions are kept as segment and pidfd: their connections end with us,
- * and so do they.
+ * Reading the first packet with MSG_PEEK removes nothing. Of each session, segment and pidfd are stored: its connection
+ * and the session itself end with gpoold.
  */
 #ifndef GPOOL_AGENT_KEEPER_STORE_H
 #define GPOOL_AGENT_KEEPER_STORE_H
@@ -17,7 +17,7 @@
 
 #include <stdbool.h>
 
-#define STORE_NAME "gpool" /* in the manager's store */
+#define STORE_NAME "gpool" /* the name in the manager's descriptor store */
 
 struct store_head {
 	uint64_t magic;
@@ -31,13 +31,13 @@ struct store_head {
 
 struct store_item {
 	uint32_t kind, pool, id;
-	uint32_t fds; /* bit i: there is a descriptor at place i */
+	uint32_t fds; /* bit i: the item has a descriptor at place i */
 	uint64_t value, value2;
 };
 
-/* What the first packet shows. */
+/* The content of the first packet. */
 struct store {
-	int socket; /* -1: nothing was kept */
+	int socket; /* -1: empty */
 	struct store_head head;
 	const struct store_item *items; /* mapped */
 	int items_fd;
@@ -48,31 +48,35 @@ struct store {
 };
 
 /*
- * store_write() - put pools and held into a new socket. Returns its reading end, or negative errno with the reason in
- * text: -ETOOMANYREFS (more descriptors than may be in flight), -EAGAIN (no room in the socket) and others.
+ * store_write() - write the pools and the held items into a new socket.
+ *
+ * Return: the reading end, or negative errno with the reason in text: -ETOOMANYREFS (more descriptors in flight than
+ * permitted), -EAGAIN (the socket is full) and others.
  */
 int store_write(const struct module_start *start, const struct held_table *held, char *text, size_t text_bytes);
 
 /*
- * store_look() - open what was kept, and take nothing. The socket is the store's. 0, also for one that is empty or used
- * up, then store->socket is -1; or negative errno with the reason in text: -EPROTO (another layout, or a head of
- * another size), -EBADMSG (not what we write).
+ * store_look() - read the first packet and leave it in the store, which owns the socket.
+ *
+ * Return: 0; the socket of an empty store is closed, and store->socket is -1. Negative errno with the reason in text:
+ * -EPROTO (another layout, or a head of another size), -EBADMSG (not a store).
  */
 int store_look(int socket, struct store *store, char *text, size_t text_bytes);
 
 /*
- * store_fits() - whether pool `index` of the configuration is what was kept there. False: the reason is in text.
+ * store_fits() - return true if pool `index` of the configuration is equal to the stored one. False: text is the
+ * reason.
  */
 bool store_fits(
 	const struct store *store, uint32_t index, const struct pool_geometry *geometry, char *text, size_t text_bytes);
 
 /*
- * store_take() - the items, into held. 0, or negative errno with the reason in text: before anything was taken out, or
- * -EIO after.
+ * store_take() - move the items to `held`. 0, or negative errno with the reason in text: -EIO if some items were
+ * already removed from the store, other codes if none was.
  */
 int store_take(struct store *store, struct held_table *held, char *text, size_t text_bytes);
 
-/* store_close() - all that is still the store's. */
+/* store_close() - close all that the store still owns. */
 void store_close(struct store *store);
 
 #endif
