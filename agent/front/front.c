@@ -1,8 +1,8 @@
 /*
- * front.c - checks requests from nanomsg, forwards them to the agent, and carries answers and events back.
+ * front.c - check requests from nanomsg, forward them to the agent, and return its answers and events.
  *
- * One loop over two descriptors; nanomsg has a thread of its own behind its sockets. Everything that arrives is read
- * once and checked before it is used. Sizes are fixed, but for the table of tokens, which only the agent fills.
+ * One loop serves two descriptors; nanomsg has a thread of its own for its sockets. Each input is read once and checked
+ * before use. All sizes are fixed, except the table of tokens, which only the agent fills.
  */
 #include "agent/front/front.h"
 
@@ -29,27 +29,27 @@
 #include "shm/monotonic.h"
 
 enum {
-	BATCH = 64, /* chosen: requests taken before the agent gets its turn */
-	/* chosen: standard ones, the agent's, and nanomsg's own: 11 in all when this was written */
+	BATCH = 64, /* requests read before the agent is served */
+	/* standard descriptors, the agent's, and those of nanomsg: 11 in all when this was written */
 	DESCRIPTORS_OWN = 64,
-	DESCRIPTORS_CHECK_MS = 500, /* chosen: how often they are counted */
-	/* so many counts in a row: twice as long as nanomsg waits for a connection's greeting, 1 s */
+	DESCRIPTORS_CHECK_MS = 500, /* interval at which descriptors are counted */
+	/* consecutive counts: twice the time that nanomsg waits for the greeting of a connection, 1 s */
 	LEAKED_CHECKS = 4,
-	ROUTE_BYTES_MAX = 128, /* nanomsg's way back to the asker: 48 bytes for a direct one, 4 for each hop */
-	/* chosen: room in NN_RCVMAXSIZE for what REQ puts before a message: 4 bytes without hops */
+	ROUTE_BYTES_MAX = 128, /* nanomsg's return route: 48 bytes for a direct peer, 4 for each hop */
+	/* room in NN_RCVMAXSIZE for the header that REQ puts before a message: 4 bytes without hops */
 	SP_HEADER_BYTES = 64,
-	TOKEN_BUCKETS = 4096,  /* a power of two; chosen for thousands of sessions */
-	FLIGHT_MS_MAX = 60000, /* chosen: an agent that has not answered by then never will */
-	/* for an agent that tells all tokens; afterwards requests with known ones are served */
+	TOKEN_BUCKETS = 4096,  /* a power of two, for thousands of sessions */
+	FLIGHT_MS_MAX = 60000, /* a request that the agent has not answered by then is dropped */
+	/* time for the agent to announce all tokens; afterwards requests with known tokens are served */
 	GRACE_MS = 1000,
 	SOCKETS = 2, /* control and events */
-	/* counts in a row at which somebody waits to be let in, and nobody was: nanomsg needs less than 1 ms */
+	/* consecutive counts in which connections wait and none is accepted: nanomsg needs less than 1 ms */
 	DEAF_CHECKS = 3,
 };
 #define NS_PER_S UINT64_C(1000000000)
 #define NS_PER_MS UINT64_C(1000000)
 
-/* Where an answer goes: nanomsg's control data of the request, to be handed back as it came. */
+/* The return route of an answer: nanomsg's control data of the request, unchanged. */
 struct route {
 	size_t bytes;
 	union {
@@ -65,9 +65,7 @@ struct flight {
 };
 static_assert(FRONT_FLIGHTS_MAX <= 256, "the low byte of an id is the index of its flight");
 
-/*
- * How many requests may come: time is credit, one second of it at most, and each request costs its share of a second.
- */
+/* A rate limit: elapsed time is credit, at most one second of it, and each request costs its share of a second. */
 struct allowance {
 	uint64_t credit_ns;
 	uint64_t since_ns;
@@ -83,32 +81,29 @@ struct front {
 	size_t message_bytes_max;
 	uint32_t requests_per_second;
 	int agent_socket;
-	int control; /* nanomsg's numbers, not descriptors */
+	int control; /* numbers of nanomsg sockets, not descriptors */
 	int events;
 	int control_fd; /* readable when control has a request */
 	uint64_t started_ns;
-	bool told;                  /* the agent has told all tokens that there are */
+	bool told;                  /* the agent has announced all tokens */
 	struct pollfd *descriptors; /* [descriptors_max] for count_descriptors() */
 	uint32_t descriptors_max;   /* RLIMIT_NOFILE */
-	int descriptors_base;       /* open when nobody was connected */
+	int descriptors_base;       /* number open without connections */
 	uint64_t descriptors_checked_ns;
-	uint64_t beat_ns;  /* when the last empty message was published */
-	int leaked_checks; /* counts in a row that found too many */
+	uint64_t beat_ns;  /* time of the last empty message to subscribers */
+	int leaked_checks; /* consecutive counts with leaked descriptors */
 	int listeners[SOCKETS];
 	int listener_count;
-	uint64_t accepted; /* connections, up to the last count */
-	int deaf_checks;   /* counts in a row that found somebody waiting to be let in */
+	uint64_t accepted; /* connections accepted up to the last count */
+	int deaf_checks;   /* consecutive counts in which connections waited and none was accepted */
 	uint64_t next_serial;
-	struct allowance strangers; /* for all requests with unknown tokens together */
+	struct allowance strangers; /* shared by all requests with unknown tokens */
 	struct token *tokens[TOKEN_BUCKETS];
 	struct flight flights[FRONT_FLIGHTS_MAX];
 	uint8_t packet[FRONT_ID_BYTES + MSG_BYTES_MAX];
 };
 
-/*
- * A line for the log. With write(): the streams of stdio ask for the kind of their file, which the filter does not let
- * them.
- */
+/* Log a line with write(): streams of stdio call fstat(), which the seccomp filter refuses. */
 __attribute__((format(printf, 1, 2))) static void say(const char *format, ...)
 {
 	char line[512] = "gpoold front: ";
@@ -125,7 +120,7 @@ __attribute__((format(printf, 1, 2))) static void say(const char *format, ...)
 	used = strlen(line);
 	line[used] = '\n';
 	written = write(STDERR_FILENO, line, used + 1);
-	(void)written; /* there is nobody to tell */
+	(void)written; /* no other place to report an error of the log */
 }
 
 /* ---- tokens and rates ---- */
@@ -135,7 +130,7 @@ static struct allowance full_allowance(void)
 	return (struct allowance){.credit_ns = NS_PER_S, .since_ns = monotonic_ns()};
 }
 
-/* Take one request out of an allowance of `rate` per second; false: over it. */
+/* Take one request out of an allowance of `rate` per second; false: over the limit. */
 static bool allowance_take(struct allowance *allowance, uint32_t rate)
 {
 	uint64_t now = monotonic_ns();
@@ -155,13 +150,13 @@ static bool allowance_take(struct allowance *allowance, uint32_t rate)
 	return true;
 }
 
-/* Tokens are random, drawn by the agent, so that their first bytes are hash enough; nobody else can add one. */
+/* Return a token's bucket. Tokens are random and only the agent adds them, so their first bytes serve as a hash. */
 static struct token **token_bucket(struct front *front, const uint8_t *bytes)
 {
 	return &front->tokens[(bytes[0] | (unsigned)bytes[1] << 8) & (TOKEN_BUCKETS - 1)];
 }
 
-/* Equal, in a time that does not tell how much of it was. */
+/* Compare in constant time. */
 static bool token_equal(const uint8_t *one, const uint8_t *other)
 {
 	uint8_t difference = 0;
@@ -210,7 +205,7 @@ static void token_remove(struct front *front, const uint8_t *bytes)
 	}
 }
 
-/* ---- flights: requests that wait for the agent's answer ---- */
+/* ---- flights: requests that the agent has not answered ---- */
 
 static struct flight *flight_new(struct front *front)
 {
@@ -237,7 +232,10 @@ static struct flight *flight_find(struct front *front, uint64_t id)
 
 /* ---- answers ---- */
 
-/* To a peer that is gone or does not read nanomsg drops it: the asker asks again. */
+/*
+ * Send an answer. nanomsg drops it if the peer has closed its connection or does not read; the client then repeats the
+ * request.
+ */
 static void answer(struct front *front, struct route *route, void *message, size_t length)
 {
 	struct nn_iovec part = {.iov_base = message, .iov_len = length};
@@ -245,7 +243,7 @@ static void answer(struct front *front, struct route *route, void *message, size
 		.msg_iov = &part, .msg_iovlen = 1, .msg_control = route->data, .msg_controllen = route->bytes};
 
 	if (nn_sendmsg(front->control, &header, NN_DONTWAIT) < 0 && nn_errno() != EAGAIN)
-		say("cannot answer a request of %zu bytes: %s; it is dropped", length, nn_strerror(nn_errno()));
+		say("cannot send an answer of %zu bytes: %s; dropping it", length, nn_strerror(nn_errno()));
 }
 
 static void answer_error(struct front *front, struct route *route, uint64_t sequence, int error, const char *text)
@@ -269,11 +267,11 @@ static void handle_notice(struct front *front, uint8_t *message, size_t length)
 	struct msg_front_token notice;
 
 	if (msg_envelope_read(&envelope, message, length) < 0) {
-		say("the agent sent %zu bytes that are no message; dropped", length);
+		say("dropped %zu bytes from the agent that are not a message", length);
 	} else if (envelope.type == MSG_TYPE_event) {
-		/* PUB drops by itself what a slow subscriber has no room for. */
+		/* PUB drops messages for which a slow subscriber has no room. */
 		if (nn_send(front->events, message, length, NN_DONTWAIT) < 0)
-			say("cannot publish an event of %zu bytes: %s; it is dropped", length, nn_strerror(nn_errno()));
+			say("cannot publish an event of %zu bytes: %s; dropping it", length, nn_strerror(nn_errno()));
 	} else if (msg_decode_front_token(&notice, message, length) == 0) {
 		if (notice.valid == FRONT_TOKENS_TOLD)
 			front->told = true;
@@ -282,15 +280,17 @@ static void handle_notice(struct front *front, uint8_t *message, size_t length)
 		else if (token_add(front, notice.token) < 0)
 			say("no memory for another token; its session cannot send commands");
 	} else {
-		say("the agent sent a '%s' that answers nothing; dropped", msg_name(envelope.type));
+		say("dropped an unexpected '%s' from the agent", msg_name(envelope.type));
 	}
 }
 
-/* All that the agent has for us; it is trusted not to send without end. Returns -EPIPE when it is gone. */
+/*
+ * Handle all messages of the agent, which is trusted not to send endlessly. Return: -EPIPE: the agent closed its end.
+ */
 static int serve_agent(struct front *front)
 {
 	for (;;) {
-		/* MSG_TRUNC as a flag: the packet's own length, so that one that is too long is noticed. */
+		/* With MSG_TRUNC, recv() returns the length of the packet, so a packet that is too long is detected. */
 		ssize_t received =
 			recv(front->agent_socket, front->packet, sizeof(front->packet), MSG_DONTWAIT | MSG_TRUNC);
 		uint8_t *message = front->packet + FRONT_ID_BYTES;
@@ -305,7 +305,7 @@ static int serve_agent(struct front *front)
 		if (received <= 0)
 			return -EPIPE;
 		if (received <= FRONT_ID_BYTES || (size_t)received > sizeof(front->packet)) {
-			say("the agent sent a packet of %zd bytes; dropped", received);
+			say("dropped a packet of %zd bytes from the agent", received);
 			continue;
 		}
 		length = (size_t)received - FRONT_ID_BYTES;
@@ -325,7 +325,7 @@ static int serve_agent(struct front *front)
 
 /* ---- requests ---- */
 
-/* To the agent, as one packet; -EAGAIN when it does not read, -EPIPE when it is gone. */
+/* Send a request to the agent, as one packet. -EAGAIN: the socket is full; -EPIPE: the agent closed its end. */
 static int forward(struct front *front, uint64_t id, const void *message, size_t length)
 {
 	uint8_t head[FRONT_ID_BYTES];
@@ -345,8 +345,8 @@ static int forward(struct front *front, uint64_t id, const void *message, size_t
 }
 
 /*
- * A request with an unknown token: refused, but not by a front that has not been told of all tokens. Then there is no
- * answer, the client asks again, and a session that lives is never told that it does not.
+ * Refuse a request with an unknown token. A front that does not have all tokens yet does not answer, and the client
+ * asks again: otherwise a live session could receive -EACCES.
  */
 static void refuse_stranger(struct front *front, struct route *route, uint64_t sequence)
 {
@@ -357,7 +357,7 @@ static void refuse_stranger(struct front *front, struct route *route, uint64_t s
 			"the token belongs to no session; attach first, a session that ended must attach again");
 }
 
-/* One request: check, then forward or refuse. Returns -EPIPE when the agent is gone. */
+/* Check one request, then forward or refuse it. Return: -EPIPE: the agent closed its end. */
 static int handle_request(struct front *front, struct route *route, const void *message, size_t length)
 {
 	struct msg_envelope envelope;
@@ -371,8 +371,8 @@ static int handle_request(struct front *front, struct route *route, const void *
 	token = token_find(front, envelope.token);
 	if (!token) {
 		/*
-		 * The agent announces a token before the client gets it: if it is good, then it is in the agent's
-		 * socket by now.
+		 * The agent announces a token before the client receives it, so the announcement of a valid token is
+		 * already in the agent's socket.
 		 */
 		result = serve_agent(front);
 		if (result < 0)
@@ -385,20 +385,21 @@ static int handle_request(struct front *front, struct route *route, const void *
 	}
 	if (!allowance_take(&token->allowance, front->requests_per_second)) {
 		snprintf(text, sizeof(text),
-			"rate limit: %" PRIu32 " requests per second for each session; ask more slowly",
+			"rate limit: %" PRIu32 " requests per second for each session; send fewer requests",
 			front->requests_per_second);
 		answer_error(front, route, envelope.sequence, -EBUSY, text);
 		return 0;
 	}
 	if (!msg_is_control_request(envelope.type)) {
-		snprintf(text, sizeof(text), "message type %u (%s) is no control request of this version",
+		snprintf(text, sizeof(text), "message type %u (%s) is not a control request of this version",
 			envelope.type, msg_name(envelope.type));
 		answer_error(front, route, envelope.sequence, -EOPNOTSUPP, text);
 		return 0;
 	}
 	flight = flight_new(front);
 	if (!flight) {
-		snprintf(text, sizeof(text), "%d requests wait for the agent, the limit; ask again later",
+		snprintf(text, sizeof(text),
+			"%d requests are waiting for the agent, the limit; repeat the request later",
 			FRONT_FLIGHTS_MAX);
 		answer_error(front, route, envelope.sequence, -EBUSY, text);
 		return 0;
@@ -408,13 +409,13 @@ static int handle_request(struct front *front, struct route *route, const void *
 	if (result < 0)
 		flight->id = 0;
 	if (result == -EAGAIN) {
-		answer_error(front, route, envelope.sequence, -EBUSY, "the agent does not keep up; ask again later");
+		answer_error(front, route, envelope.sequence, -EBUSY, "the agent is overloaded; repeat it later");
 		result = 0;
 	}
 	return result;
 }
 
-/* Requests that nanomsg has for us, at most BATCH. Returns -EPIPE when the agent is gone. */
+/* Handle at most BATCH requests. Return: -EPIPE: the agent closed its end. */
 static int serve_clients(struct front *front)
 {
 	for (int i = 0; i < BATCH; i++) {
@@ -428,11 +429,11 @@ static int serve_clients(struct front *front)
 		int length;
 		int result = 0;
 
-		/* A way back that does not fit is not written at all: then this stays zero. */
+		/* nanomsg does not write a route that does not fit: then it stays zero. */
 		memset(&route, 0, sizeof(route));
 		length = nn_recvmsg(front->control, &header, NN_DONTWAIT);
 		if (length < 0)
-			/* none left, or one without a way back; if more came after that, poll() says so again */
+			/* none left, or one without a route; poll() reports the requests after that one */
 			return 0;
 		route.bytes = route.align.cmsg_len;
 		if (route.bytes > 0 && route.bytes <= sizeof(route.data))
@@ -446,7 +447,9 @@ static int serve_clients(struct front *front)
 
 /* ---- descriptors ---- */
 
-/* How many are open: poll() says which numbers are not, all in one system call, and without a look into /proc. */
+/*
+ * Count the open descriptors: one poll() of all numbers reports those that are not open. /proc is not accessible here.
+ */
 static int count_descriptors(const struct front *front)
 {
 	int count = 0;
@@ -463,9 +466,9 @@ static int count_descriptors(const struct front *front)
 }
 
 /*
- * nanomsg does its work in a thread, and says nothing when it could not have all that this needs, or lost some of it:
- * its sockets stand there, and nobody is let in any more. After count_descriptors(): somebody has been waiting for a
- * while, and nobody was let in.
+ * Return true if nanomsg accepts no connections any more. Its worker thread reports no error when it lacks a resource:
+ * the sockets exist, but connections are never accepted. Call after count_descriptors(): connections have been waiting
+ * for several counts, and none was accepted.
  */
 static bool is_deaf(struct front *front)
 {
@@ -481,10 +484,11 @@ static bool is_deaf(struct front *front)
 }
 
 /*
- * -EMFILE when for a while more descriptors have been open than connections can explain, as nanomsg keeps those that a
- * peer attaches to its messages; or all that there may be, as nanomsg then tries to accept the next connection without
- * a pause. For a moment it may be so with honest peers too: a connection is counted as one when it has sent its
- * greeting.
+ * Check the number of open descriptors: nanomsg keeps descriptors that a peer attaches to its messages, and at the
+ * limit it retries accept() without a pause. Honest peers can exceed the number of connections briefly, since a
+ * connection is counted only after its greeting.
+ *
+ * Return: -EMFILE if, for several counts, more descriptors were open than the connections explain, or all of them.
  */
 static int check_descriptors(struct front *front)
 {
@@ -497,18 +501,21 @@ static int check_descriptors(struct front *front)
 		front->leaked_checks = 0;
 		if (!is_deaf(front))
 			return 0;
-		say("nanomsg lets nobody in; ending, to be restarted");
+		say("nanomsg accepts no connections; restarting the front");
 		return -EAGAIN;
 	}
 	if (++front->leaked_checks < LEAKED_CHECKS)
 		return 0;
-	say("%d of %" PRIu32 " descriptors are open, %" PRIu64 " of them for connections; %s; ending, to be restarted",
+	say("%d of %" PRIu32 " descriptors are open, %" PRIu64 " of them for connections; %s; restarting the front",
 		open, front->descriptors_max, connections,
-		leaked ? "a peer attaches descriptors to messages" : "there are more connections than allowed");
+		leaked ? "a peer attaches descriptors to messages" : "the number of connections exceeds the limit");
 	return -EMFILE;
 }
 
-/* Subscribers know by it that they are connected. PUB drops it for those who do not read. */
+/*
+ * Publish an empty message, which proves to subscribers that they are connected. PUB drops it for subscribers that do
+ * not read.
+ */
 static void beat(struct front *front, uint64_t now)
 {
 	if (now - front->beat_ns < MSG_BEAT_MS * NS_PER_MS)
@@ -520,7 +527,7 @@ static void beat(struct front *front, uint64_t now)
 
 /* ---- start ---- */
 
-/* Remove a socket that an earlier front left at the place of this URL. */
+/* Remove the socket that an earlier front left at this URL. */
 static int unlink_stale(const char *url)
 {
 	const char *scheme = "ipc://";
@@ -539,8 +546,9 @@ static int unlink_stale(const char *url)
 }
 
 /*
- * A nanomsg socket that listens at url: its number, or a negative errno. There is no undoing: on failure the process
- * ends.
+ * Open a nanomsg socket that listens at url. On failure nothing is closed: the process ends.
+ *
+ * Return: its number, or a negative errno.
  */
 static int open_socket(int domain, int protocol, const char *url, int receive_bytes_max)
 {
@@ -570,7 +578,7 @@ static int open_sockets(struct front *front, const struct front_options *options
 		say("cannot listen at '%s': %s", options->control_url, nn_strerror(-front->control));
 		return front->control;
 	}
-	/* Nobody has anything to say to a publisher. */
+	/* Subscribers send nothing to a publisher. */
 	front->events = open_socket(AF_SP, NN_PUB, options->events_url, SP_HEADER_BYTES);
 	if (front->events < 0) {
 		say("cannot listen at '%s': %s", options->events_url, nn_strerror(-front->events));
@@ -581,7 +589,7 @@ static int open_sockets(struct front *front, const struct front_options *options
 	return 0;
 }
 
-/* Those of our descriptors at which connections arrive; nanomsg does not tell its own. */
+/* Find the listening descriptors: nanomsg does not report its own. */
 static void find_listeners(struct front *front)
 {
 	for (int fd = STDERR_FILENO + 1; fd < (int)front->descriptors_max; fd++) {
@@ -594,13 +602,13 @@ static void find_listeners(struct front *front)
 	}
 }
 
-/* What the keeper may have set for itself must not be left to a process without handlers. */
+/* Reset the signal handlers and the signal mask of the keeper: this process has no handlers. */
 static void reset_signals(void)
 {
 	sigset_t none;
 
 	for (int number = 1; number < NSIG; number++)
-		signal(number, number == SIGPIPE ? SIG_IGN : SIG_DFL); /* fails for those that nobody can set */
+		signal(number, number == SIGPIPE ? SIG_IGN : SIG_DFL); /* fails for signals that have no handler */
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 }
@@ -611,9 +619,7 @@ static int start(struct front *front, const struct front_options *options)
 	int result;
 
 	reset_signals();
-	/*
-	 * Low, so that attached descriptors cannot pile up far; never above what the system allows this process anyway.
-	 */
+	/* Low, so that attached descriptors cannot accumulate; never above the process's hard limit. */
 	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
 		return -errno;
 	if (front->descriptors_max > limit.rlim_max)
@@ -626,7 +632,7 @@ static int start(struct front *front, const struct front_options *options)
 	}
 	result = sandbox_drop(options->uid, options->gid, options->parent);
 	if (result < 0) {
-		say("cannot drop rights: %s", strerror(-result));
+		say("cannot drop privileges: %s", strerror(-result));
 		return result;
 	}
 	result = open_sockets(front, options);
@@ -645,13 +651,13 @@ static int start(struct front *front, const struct front_options *options)
 	return front->descriptors_base < 0 ? front->descriptors_base : 0;
 }
 
-/* Until something ends it: -EPIPE (the agent closed) or -EMFILE. */
+/* Serve until an error: -EPIPE (the agent closed its end) or -EMFILE. */
 static int serve(struct front *front)
 {
 	for (;;) {
 		/*
-		 * Requests wait until all tokens are known: who asks again because a front has ended is answered at
-		 * once.
+		 * Requests wait until all tokens are known: a client that repeats its request after the restart of a
+		 * front then gets an immediate answer.
 		 */
 		bool known = front->told || monotonic_ns() - front->started_ns >= GRACE_MS * NS_PER_MS;
 		struct pollfd polls[2] = {{.fd = front->agent_socket, .events = POLLIN},
@@ -691,7 +697,7 @@ int front_run(const struct front_options *options)
 		(options->connections_max ? options->connections_max : (uint32_t)FRONT_CONNECTIONS_MAX);
 	front->descriptors = calloc(front->descriptors_max, sizeof(*front->descriptors));
 	if (!front->descriptors)
-		return -ENOMEM; /* nothing to free before the end of the process */
+		return -ENOMEM; /* the process ends, which frees the rest */
 	front->message_bytes_max = options->message_bytes_max ? options->message_bytes_max : MSG_BYTES_MAX;
 	front->requests_per_second = options->requests_per_second;
 	front->agent_socket = options->agent_socket;
@@ -699,6 +705,6 @@ int front_run(const struct front_options *options)
 	result = start(front, options);
 	if (result == 0)
 		result = serve(front);
-	/* Nothing is taken down: nanomsg's thread runs on, and the process ends with this return. */
+	/* Nothing is closed: nanomsg's thread runs until the process ends. */
 	return result == -EPIPE ? 0 : result;
 }

@@ -27,7 +27,7 @@
 #define SANITIZED 0
 #endif
 
-/* ---- rights ---- */
+/* ---- privileges ---- */
 
 static int drop_capabilities(void)
 {
@@ -44,7 +44,7 @@ int sandbox_drop(uid_t uid, gid_t gid, pid_t parent)
 {
 	int result;
 
-	/* Without the right to change groups there are only those of the user who started us, and none to drop for. */
+	/* A process without the right to change groups has only the groups of its user, and needs no change of them. */
 	if (setgroups(0, NULL) < 0 && (errno != EPERM || uid != (uid_t)-1 || gid != (gid_t)-1))
 		return -errno;
 	if (gid != (gid_t)-1 && setresgid(gid, gid, gid) < 0)
@@ -57,12 +57,12 @@ int sandbox_drop(uid_t uid, gid_t gid, pid_t parent)
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
 		return -errno;
 	/*
-	 * A change of user does the same, unless fs.suid_dumpable says otherwise: other processes of that user must not
-	 * read its memory.
+	 * Prevent other processes of the new user from reading this process's memory. A change of user does the same,
+	 * unless fs.suid_dumpable differs.
 	 */
 	if (uid != (uid_t)-1 && prctl(PR_SET_DUMPABLE, 0) < 0)
 		return -errno;
-	/* After the change of user, which clears this setting; and then a look whether the parent died before it. */
+	/* Set this after the change of user, which clears it; then check whether the parent died before. */
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0)
 		return -errno;
 	if (parent != 0 && getppid() != parent)
@@ -73,12 +73,12 @@ int sandbox_drop(uid_t uid, gid_t gid, pid_t parent)
 /* ---- system calls ---- */
 
 /*
- * Seen with strace in a front that served, lost and accepted connections, or what malloc, abort and nanomsg need on
- * their less common ways, and poll() and epoll_wait() on machines that have only their younger forms. Nothing here
- * opens a file, makes a socket, a process or a thread, or names another process.
+ * Calls that strace showed in a front that served, lost and accepted connections; calls that malloc, abort and nanomsg
+ * need in rare cases; and the newer forms of poll() and epoll_wait(), for machines that have only those. None of them
+ * opens a file, creates a socket, a process or a thread, or names another process.
  */
 static const int plain_calls[] = {
-	/* the two loops: ours, and nanomsg's worker thread */
+	/* the two loops: the front's, and nanomsg's worker thread */
 	SCMP_SYS(poll),
 	SCMP_SYS(ppoll),
 	SCMP_SYS(epoll_wait),
@@ -86,7 +86,7 @@ static const int plain_calls[] = {
 	SCMP_SYS(epoll_ctl),
 	SCMP_SYS(restart_syscall),
 	SCMP_SYS(futex),
-	/* sockets that exist or are accepted */
+	/* existing and accepted sockets */
 	SCMP_SYS(accept4),
 	SCMP_SYS(recvmsg),
 	SCMP_SYS(recvfrom),
@@ -97,7 +97,7 @@ static const int plain_calls[] = {
 	SCMP_SYS(write),
 	SCMP_SYS(writev),
 	SCMP_SYS(close),
-	/* the first steps of nanomsg's thread, which may not have run when the filter is loaded */
+	/* the start of nanomsg's thread, which may run after the filter is loaded */
 	SCMP_SYS(set_robust_list),
 	SCMP_SYS(rseq),
 	/* memory */
@@ -106,7 +106,7 @@ static const int plain_calls[] = {
 	SCMP_SYS(mremap),
 	SCMP_SYS(madvise),
 	SCMP_SYS(getrandom),
-	/* time; clocks are system calls only where the vDSO has none */
+	/* time; clocks need a system call only without a vDSO */
 	SCMP_SYS(clock_gettime),
 	SCMP_SYS(gettimeofday),
 	SCMP_SYS(nanosleep),
@@ -139,8 +139,8 @@ static const int plain_calls[] = {
 
 #if !SANITIZED
 /*
- * Refused, but not deadly: when nanomsg aborts it prints its assertion and a backtrace, for which the C library wants
- * to load libgcc and to know what stderr is. It does without, and the log keeps the assertion.
+ * Refused with an error instead of death: when nanomsg aborts, it prints its assertion and a backtrace, for which the C
+ * library tries to load libgcc and calls fstat() on stderr. It continues without them, and the log has the assertion.
  */
 static const int denied_calls[] = {SCMP_SYS(openat), SCMP_SYS(newfstatat), SCMP_SYS(fstat)};
 #endif
@@ -160,14 +160,14 @@ static int add_rules(scmp_filter_ctx filter)
 	for (size_t i = 0; i < sizeof(fcntl_commands) / sizeof(fcntl_commands[0]) && result == 0; i++)
 		result = seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(fcntl), 1,
 			SCMP_A1(SCMP_CMP_EQ, (scmp_datum_t)fcntl_commands[i], 0));
-	/* Memory, but none that can be executed. */
+	/* Memory that is not executable. */
 	if (result == 0)
 		result = seccomp_rule_add(
 			filter, SCMP_ACT_ALLOW, SCMP_SYS(mmap), 1, SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0));
 	if (result == 0)
 		result = seccomp_rule_add(
 			filter, SCMP_ACT_ALLOW, SCMP_SYS(mprotect), 1, SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0));
-	/* An abort ends this process as SIGABRT, which says more than SIGSYS would. */
+	/* An abort ends this process with SIGABRT, which is more informative than SIGSYS. */
 	if (result == 0)
 		result = seccomp_rule_add(
 			filter, SCMP_ACT_ALLOW, SCMP_SYS(tgkill), 1, SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)getpid(), 0));
@@ -181,7 +181,7 @@ int sandbox_filter(void)
 
 	if (!filter)
 		return -ENOMEM;
-	/* nanomsg has started its thread: the filter is for all threads or for none. */
+	/* nanomsg has started its thread: apply the filter to all threads or to none. */
 	result = seccomp_attr_set(filter, SCMP_FLTATR_CTL_TSYNC, 1);
 	if (result == 0)
 		result = add_rules(filter);

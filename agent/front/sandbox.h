@@ -1,5 +1,5 @@
 /*
- * sandbox.h - gives up what the front process does not need: user, groups, capabilities, and system calls.
+ * sandbox.h - remove what the front process does not need: user, groups, capabilities, and system calls.
  */
 #ifndef GPOOL_AGENT_FRONT_SANDBOX_H
 #define GPOOL_AGENT_FRONT_SANDBOX_H
@@ -7,18 +7,17 @@
 #include <sys/types.h>
 
 /*
- * sandbox_drop() - become uid and gid ((uid_t)-1, (gid_t)-1: stay), without other groups or capabilities, for good; and
- * die with the parent. Call it before the process has a second thread or has read anything.
+ * sandbox_drop() - change to uid and gid ((uid_t)-1, (gid_t)-1: do not change) permanently, without other groups or
+ * capabilities, and die with the parent. Call it before the process has a second thread or has read any input.
  *
- * @parent: who the parent should be; 0: do not check
+ * @parent: the expected parent; 0: do not check
  *
- * Return: 0, or -ESRCH (the parent is gone already), or what setresuid(2) and its friends say.
+ * Return: 0, -ESRCH (the parent is dead), or the errno of setresuid(2) and related calls.
  */
 int sandbox_drop(uid_t uid, gid_t gid, pid_t parent);
 
 /*
- * sandbox_filter() - from now on any system call that a running front does not need kills the process, in all its
- * threads.
+ * sandbox_filter() - kill the process on any system call that a running front does not need, in all its threads.
  *
  * Return: 0, or a negative errno from libseccomp.
  */
