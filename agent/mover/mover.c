@@ -1,12 +1,12 @@
 /*
- * mover.c - the life of a mover: what it keeps of its keeper's, what it opens, and who does which job.
+ * mover.c - the main part of a mover: its inherited descriptors, its resources, and the distribution of jobs.
  *
- * The first thread sleeps in poll() on the bell, the signals and the lanes' call for help. At the bell it takes what is
- * new in the ring over into `pending`, in order of numbers. The lanes, threads with a GPU stream each, take from there
- * what nothing before it is in the way of, and put the result into the ring. So a copy, a checksum and a disk go on at
- * the same time, each waited for by the thread that needs it, and nothing is waited for by all.
+ * The first thread waits in poll() for the bell, for signals and for a lane that lost its GPU context. When the bell
+ * rings, it moves new jobs from the ring into `pending`, in order of their numbers. The lanes, threads with a GPU
+ * stream each, take the first job there that does not conflict with an earlier one, and store the result in the ring.
+ * Copies, checksums and disk transfers therefore run concurrently, and only the thread that needs one waits for it.
  *
- * Crash rule: nothing here outlives the process but the ring and the bytes; ring.h says why that is enough.
+ * Crash rule: only the ring and the bytes survive the process; ring.h explains why that is sufficient.
  */
 #include "agent/mover/mover.h"
 
@@ -29,9 +29,9 @@
 #include <unistd.h>
 
 /*
- * Chosen: one that copies, one that computes a checksum, one that waits for the disk, and one more so that none of the
- * three rests; of a page of 2 MiB the file has 16 requests then, enough for an NVMe device, and the buffers come to 8
- * MiB, which is how much a user may usually lock.
+ * One lane copies, one computes a checksum, one waits for the disk, and a fourth keeps all three busy. With pages of 2
+ * MiB the file then has 16 requests, enough for an NVMe device, and the buffers need 8 MiB, the usual limit of locked
+ * memory.
  */
 enum { LANES = 4 };
 
@@ -53,11 +53,11 @@ struct worker {
 
 struct mover {
 	struct mover_ring *ring;
-	uint32_t number; /* among this pool's movers, from 1 */
+	uint32_t number; /* number among this pool's movers, from 1 */
 	int work_bell, done_bell;
 	int signals;    /* signalfd */
 	int help;       /* eventfd: a lane's GPU context is lost */
-	uint32_t lanes; /* of LANES, those that could be made */
+	uint32_t lanes; /* of LANES, the number that could be created */
 	char pool[POOL_NAME_BYTES];
 	struct gpu *gpu;
 	struct mover_window window;
@@ -68,7 +68,7 @@ struct mover {
 	pthread_cond_t more;
 	bool stop;
 	bool known[MOVER_JOBS];             /* slots that are in `pending` */
-	struct pending pending[MOVER_JOBS]; /* by number */
+	struct pending pending[MOVER_JOBS]; /* ordered by number */
 	uint32_t pending_count;
 	struct worker workers[LANES];
 };
@@ -77,13 +77,13 @@ static void bell_ring(int bell)
 {
 	uint64_t one = 1;
 
-	/* -EAGAIN says that the counter is full: then it is rung already. */
+	/* -EAGAIN: the counter is full, so the bell is already rung. */
 	while (write(bell, &one, sizeof(one)) < 0 && errno == EINTR)
 		;
 }
 
 /*
- * Into the log, and to where the agent finds it when this process is gone: what tools say about a pool without a mover.
+ * Log the reason, and store it in the ring, where the agent finds it for tools that ask about a pool without a mover.
  */
 static void say_why(struct mover *mover, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void say_why(struct mover *mover, const char *format, ...)
@@ -129,7 +129,7 @@ static void pending_remove(struct mover *mover, uint32_t slot)
 	mover->known[slot] = false;
 }
 
-/* Only at its start a mover finds slots TAKEN that it does not know: its predecessor's. */
+/* Take new jobs into `pending`. Only at its start does a mover find unknown slots that are TAKEN: its predecessor's. */
 static void ring_scan(struct mover *mover)
 {
 	uint32_t lanes = LANES;
@@ -173,7 +173,7 @@ static bool in_the_way(const struct mover_task *a, const struct mover_task *b)
 	}
 }
 
-/* The first job that is not running and has nothing before it in its way. */
+/* Return the first job that is not running and conflicts with no earlier job. */
 static struct pending *pending_take(struct mover *mover)
 {
 	for (uint32_t i = 0; i < mover->pending_count; i++) {
@@ -188,7 +188,7 @@ static struct pending *pending_take(struct mover *mover)
 	return NULL;
 }
 
-/* The bytes are where they belong: now the result may show. */
+/* Publish the result of a job whose bytes are in place. */
 static void job_finish(struct mover *mover, uint32_t slot, const struct mover_task *task, int error)
 {
 	struct mover_job *job = &mover->ring->jobs[slot];
@@ -202,7 +202,7 @@ static void job_finish(struct mover *mover, uint32_t slot, const struct mover_ta
 	pending_remove(mover, slot);
 	atomic_store_explicit(&job->state, MOVER_DONE, memory_order_release);
 	bell_ring(mover->done_bell);
-	/* Something may have waited for this page. */
+	/* Another job may have waited for this page. */
 	if (mover->pending_count)
 		pthread_cond_broadcast(&mover->more);
 }
@@ -231,8 +231,8 @@ static void *worker_main(void *argument)
 		error = mover_lane_do(&worker->lane, &task);
 		pthread_mutex_lock(&mover->lock);
 		/*
-		 * Its job gets its error also when the context is lost: repeated for ever, it might be the one that
-		 * does it.
+		 * The job gets its error even if the context is lost: this job may be the cause, and would be repeated
+		 * forever.
 		 */
 		job_finish(mover, slot, &task, error);
 		if (worker->lane.lost) {
@@ -244,7 +244,7 @@ static void *worker_main(void *argument)
 	return NULL;
 }
 
-/* ---- what is inherited ---- */
+/* ---- inherited resources ---- */
 
 static bool held_is_ours(const struct module_start *start, const struct held *held)
 {
@@ -259,7 +259,7 @@ static int compare_fds(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* All descriptors but the standard ones, the bells, and what is held of our pool. */
+/* Close all descriptors but the standard ones, the bells, and the held items of this pool. */
 static int descriptors_drop(const struct module_start *start)
 {
 	const struct module_pool *pool = &start->pools[start->pool];
@@ -285,7 +285,7 @@ static int descriptors_drop(const struct module_start *start)
 	return 0;
 }
 
-/* The agent's tables, which nobody else may write: this process must not even have them mapped. */
+/* Unmap the agent's tables, which no other process may write. */
 static void mappings_drop(const struct module_start *start)
 {
 	for (uint32_t i = 0; i < start->pool_count; i++) {
@@ -296,7 +296,7 @@ static void mappings_drop(const struct module_start *start)
 	}
 }
 
-/* A configuration that is being edited must not keep a mover from its successor's work. */
+/* Configure the log. An error in a configuration that is being edited must not prevent the start of a mover. */
 static void log_configure(const struct recipe *recipe)
 {
 	struct config *config = calloc(1, sizeof(*config));
@@ -306,11 +306,11 @@ static void log_configure(const struct recipe *recipe)
 	if (config && recipe && recipe_load(recipe, config, &error) == 0)
 		log_setup("mover", config->log_level, config->log_target == CONFIG_LOG_JOURNAL);
 	else if (config && recipe)
-		log_warning("cannot read the configuration: %s; going on with the defaults for logging", error.text);
+		log_warning("cannot read the configuration: %s; using the defaults for logging", error.text);
 	free(config);
 }
 
-/* ---- life ---- */
+/* ---- start, serve, stop ---- */
 
 static const struct held *tier_find(const struct module_start *start, enum mover_tier tier)
 {
@@ -321,21 +321,20 @@ static const struct held *tier_find(const struct module_start *start, enum mover
 	return NULL;
 }
 
-/* A tier that cannot be opened is one that is not there: its jobs are refused, the others are done. */
+/* Open the tiers. Jobs of a tier that cannot be opened are refused; other jobs are executed. */
 static void tiers_open(struct mover *mover, const struct module_start *start)
 {
 	const struct held *memory = tier_find(start, MOVER_TIER_MEMORY), *file = tier_find(start, MOVER_TIER_FILE);
 	int error = memory ? mover_memory_open(&mover->memory, mover->gpu, memory, mover->window.page_bytes) : 0;
 
 	if (error)
-		log_error(
-			"pool '%s': cannot use its memory tier: %s; nothing goes there", mover->pool, strerror(-error));
+		log_error("pool '%s': cannot use its memory tier: %s; its jobs fail", mover->pool, strerror(-error));
 	error = file ? mover_file_open(&mover->file, file, mover->window.page_bytes) : 0;
 	if (error)
-		log_error("pool '%s': cannot use its file tier: %s; nothing goes there", mover->pool, strerror(-error));
+		log_error("pool '%s': cannot use its file tier: %s; its jobs fail", mover->pool, strerror(-error));
 }
 
-/* All lanes alike, so that one word says how files go. */
+/* Use io_uring in all lanes or in none, so that one value describes the access to the file. */
 static void uring_open(struct mover *mover)
 {
 	const char *refuse = getenv("GPOOL_NO_URING");
@@ -355,15 +354,15 @@ static void uring_open(struct mover *mover)
 	atomic_store_explicit(&mover->ring->uring, way, memory_order_relaxed);
 }
 
-/* A system that has not enough for all lanes has it for some: who waits for a page waits for the first of them. */
+/* Handle a failure to create lane number `count`: continue with fewer lanes, but at least one. */
 static int lanes_are(struct mover *mover, uint32_t count, int error, const char *what, const char *why)
 {
 	if (!count) {
-		say_why(mover, "cannot make %s: %s", what, why);
+		say_why(mover, "cannot create %s: %s", what, why);
 		return error;
 	}
 	log_warning(
-		"pool '%s': cannot make %s %u: %s; its mover goes on with those it has", mover->pool, what, count, why);
+		"pool '%s': cannot create %s %u: %s; its mover continues with fewer", mover->pool, what, count, why);
 	mover->lanes = count;
 	return 0;
 }
@@ -384,13 +383,13 @@ static int lanes_open(struct mover *mover)
 	return 0;
 }
 
-/* SIGTERM is a descriptor in the first thread's poll, and nobody's else. */
+/* Receive SIGTERM by a descriptor in the first thread's poll(). */
 static int signals_open(struct mover *mover)
 {
 	sigset_t mask;
 
-	signal(SIGXFSZ, SIG_IGN); /* a file limit is an error of the write */
-	signal(SIGINT, SIG_IGN);  /* of a terminal: the keeper hears it too, and says what follows */
+	signal(SIGXFSZ, SIG_IGN); /* exceeding a file size limit is an error of write() */
+	signal(SIGINT, SIG_IGN);  /* from a terminal: the keeper receives it too, and stops the mover */
 	signal(SIGHUP, SIG_IGN);
 	sigemptyset(&mask);
 	sigaddset(&mask, SIGTERM);
@@ -418,7 +417,8 @@ static int mover_open(struct mover *mover, const struct module_start *start)
 	pthread_cond_init(&mover->more, NULL);
 	error = descriptors_drop(start);
 	if (!error)
-		error = signals_open(mover); /* before the driver starts threads, which would take them otherwise */
+		/* before the driver starts threads, which would receive the signals otherwise */
+		error = signals_open(mover);
 	if (error) {
 		say_why(mover, "cannot set up signals and descriptors: %s", strerror(-error));
 		return error;
@@ -452,7 +452,7 @@ static int workers_start(struct mover *mover)
 	return 0;
 }
 
-/* Running jobs are finished, the others stay in the ring. */
+/* Finish the running jobs; the others stay in the ring. */
 static void workers_stop(struct mover *mover)
 {
 	pthread_mutex_lock(&mover->lock);
@@ -464,7 +464,7 @@ static void workers_stop(struct mover *mover)
 			pthread_join(mover->workers[i].thread, NULL);
 }
 
-/* 0: it is rung no more, and what is behind it is to be looked at now. */
+/* Reset the bell. The caller must look at the ring afterwards. 0 or negative errno. */
 static int bell_drain(int bell)
 {
 	uint64_t rung;
@@ -472,7 +472,7 @@ static int bell_drain(int bell)
 	return read(bell, &rung, sizeof(rung)) < 0 && errno != EAGAIN && errno != EINTR ? -errno : 0;
 }
 
-/* 1: in; 0: told to end. While the gate is shut the agent takes jobs back, and nobody else may look at them. */
+/* Enter the gate: 1: entered; 0: SIGTERM. While the gate is shut, only the agent may handle jobs. */
 static int gate_pass(struct mover *mover)
 {
 	struct pollfd look[] = {{mover->work_bell, POLLIN, 0}, {mover->signals, POLLIN, 0}};
@@ -506,7 +506,7 @@ static int mover_serve(struct mover *mover)
 	if (error != 1)
 		return error;
 	log_info("pool '%s': its mover serves", mover->pool);
-	bell_ring(mover->done_bell); /* that one is here; and a predecessor may have died before it rang */
+	bell_ring(mover->done_bell); /* reports this mover; and a predecessor may have died before it rang */
 	for (;;) {
 		pthread_mutex_lock(&mover->lock);
 		ring_scan(mover);
@@ -519,7 +519,7 @@ static int mover_serve(struct mover *mover)
 			say_why(mover, "the GPU context is lost");
 			return -ENODEV;
 		}
-		/* Before the look into the ring: a job that comes later rings again. */
+		/* Before reading the ring: a job that comes later rings again. */
 		error = look[0].revents ? bell_drain(mover->work_bell) : 0;
 		if (error)
 			return error;

@@ -12,14 +12,14 @@
 #include <unistd.h>
 
 enum {
-	DIRECT_ALIGNMENT = 4096, /* what every device takes */
-	/* chosen: a few requests for each page keep a disk busy that is good at many at once */
+	DIRECT_ALIGNMENT = 4096, /* accepted by every device */
+	/* a few requests per page keep a disk with concurrent requests busy */
 	PART_BYTES_LEAST = 512 << 10,
 };
 
 /* ---- the file ---- */
 
-/* A description of our own: flags and lock of the inherited one are everybody's. */
+/* Reopen the file: flags and lock of the inherited open file description are shared with other processes. */
 static int file_reopen(int fd, int flags)
 {
 	char path[32];
@@ -51,8 +51,7 @@ int mover_file_open(struct mover_file *file, const struct held *held, uint64_t p
 	while (flock(file->fd, LOCK_EX) < 0) {
 		if (errno == EINTR)
 			continue;
-		log_warning("cannot lock the file tier: %s; writes of a mover that was killed may come late, and spoil "
-			    "a slot",
+		log_warning("cannot lock the file tier: %s; late writes of a killed mover may corrupt a slot",
 			strerror(errno));
 		break;
 	}
@@ -72,12 +71,12 @@ static int file_error(struct mover_file *file, int error, bool write)
 	if (error == -ENOSPC || error == -EDQUOT || error == -EFBIG)
 		return -ENOSPC;
 	if (!atomic_exchange_explicit(&file->complained, true, memory_order_relaxed))
-		log_error("cannot %s the file tier: %s; such pages are given up, further ones without a word",
+		log_error("cannot %s the file tier: %s; the page is lost. Further errors are not logged",
 			write ? "write" : "read", strerror(-error));
 	return -EIO;
 }
 
-/* The whole range, by this thread. */
+/* Transfer the whole range in this thread. */
 static int range_transfer(struct mover_file *file, bool write, uint8_t *buffer, uint64_t bytes, uint64_t offset)
 {
 	int fd = file->fd;
@@ -85,7 +84,7 @@ static int range_transfer(struct mover_file *file, bool write, uint8_t *buffer, 
 	while (bytes) {
 		ssize_t done;
 
-		/* Where a short transfer ended in the middle of a block, O_DIRECT cannot go on. */
+		/* O_DIRECT cannot continue after a short transfer that ended within a block. */
 		if (file->direct && (bytes % DIRECT_ALIGNMENT || offset % DIRECT_ALIGNMENT))
 			fd = file->plain_fd;
 		done = write ? pwrite(fd, buffer, bytes, (off_t)offset) : pread(fd, buffer, bytes, (off_t)offset);
@@ -106,7 +105,7 @@ static int range_transfer(struct mover_file *file, bool write, uint8_t *buffer, 
 	return 0;
 }
 
-/* ---- a page on its way ---- */
+/* ---- the transfer of a page ---- */
 
 void mover_transfer_init(struct mover_transfer *transfer, struct mover_file *file, uint8_t *buffer)
 {
@@ -144,8 +143,8 @@ int mover_transfer_uring(struct mover_transfer *transfer)
 		return -ENOSYS;
 	}
 	/*
-	 * Either saves work in each request. Without, as when too little memory may be locked (-ENOMEM), all works the
-	 * same.
+	 * Each saves work per request. Both are optional: registration fails if the limit of locked memory is too low
+	 * (-ENOMEM).
 	 */
 	transfer->fixed_buffer = io_uring_register_buffers(&transfer->ring, &buffer, 1) == 0;
 	transfer->fixed_file = io_uring_register_files(&transfer->ring, &transfer->file->fd, 1) == 0;
@@ -188,8 +187,8 @@ static void part_prepare(struct mover_transfer *transfer, struct io_uring_sqe *s
 }
 
 /*
- * The parts that io_uring has. It has our buffer, so there is no way on without its word: a successor does all of it
- * again.
+ * Wait for the parts that io_uring has. The kernel still uses the buffer, so if the wait itself fails, the mover must
+ * end; its successor repeats the job.
  */
 static void uring_wait(struct mover_transfer *transfer)
 {
@@ -229,8 +228,8 @@ static void uring_begin(struct mover_transfer *transfer)
 	transfer->waiting = submitted;
 	if (submitted == transfer->part_count)
 		return;
-	/* What is left in the queue would go out with the next page: no next page by this ring. */
-	log_warning("cannot submit to io_uring: %s; from now on a thread does its work", strerror(-result));
+	/* Requests left in the queue would be submitted with the next page: do not use this ring again. */
+	log_warning("cannot submit to io_uring: %s; using a thread from now on", strerror(-result));
 	uring_wait(transfer);
 	mover_transfer_fini(transfer);
 }
@@ -254,7 +253,7 @@ int mover_transfer_end(struct mover_transfer *transfer)
 
 	if (transfer->uring)
 		uring_wait(transfer);
-	/* What came short, or failed, or was never submitted: the plain call brings the rest, or says what is wrong. */
+	/* Transfer parts that were short, failed or never submitted with plain calls, or return their error. */
 	for (uint32_t part = 0; part < transfer->part_count && !error; part++) {
 		uint32_t bytes = part_bytes(transfer, part);
 		uint32_t done = transfer->done[part] > 0 ? (uint32_t)transfer->done[part] : 0;

@@ -1,10 +1,10 @@
 /*
- * mover_file.h - the file tier: slots of one page each, written and read past the page cache where the file system
- * takes O_DIRECT, by io_uring where the system allows it, else by the calling threads themselves.
+ * mover_file.h - the file tier: slots of one page each. They bypass the page cache if the file system supports
+ * O_DIRECT, and use io_uring if the system permits it; otherwise the calling threads read and write.
  *
- * A process that is killed leaves io_uring's requests behind: they may write to a slot when it is long buried, and its
- * successor at work. So a mover locks the file, by a description of its own that the rings hold too: the kernel lets go
- * of that lock when the last request is done, and not before that the successor has it.
+ * Requests to io_uring survive a killed process: they may write to a slot when a successor already uses it. A mover
+ * therefore locks the file, by an open file description of its own that the rings hold too. The kernel releases that
+ * lock when the last request has finished, and only then the successor gets it.
  */
 #ifndef GPOOL_AGENT_MOVER_MOVER_FILE_H
 #define GPOOL_AGENT_MOVER_MOVER_FILE_H
@@ -16,9 +16,9 @@
 #include <stdint.h>
 
 struct mover_file {
-	bool open;    /* there is such a tier */
-	int fd;       /* our own description, locked; O_DIRECT when `direct` */
-	int plain_fd; /* the inherited one: for what O_DIRECT refuses */
+	bool open;    /* the tier exists */
+	int fd;       /* this process's own open file description, locked; O_DIRECT when `direct` */
+	int plain_fd; /* the inherited descriptor, for transfers that O_DIRECT refuses */
 	bool direct;
 	uint64_t page_bytes;
 	uint32_t slots;
@@ -27,7 +27,7 @@ struct mover_file {
 
 enum { MOVER_FILE_PARTS = 8 };
 
-/* One at a time: a page between a buffer and the file. Thread: one at a time. */
+/* The transfer of one page between a buffer and the file. Threads: one at a time. */
 struct mover_transfer {
 	struct mover_file *file;
 	uint8_t *buffer; /* page_bytes, aligned to the system's page */
@@ -38,21 +38,20 @@ struct mover_transfer {
 	uint64_t offset;
 	uint32_t part_bytes;
 	uint32_t part_count;
-	uint32_t waiting;               /* parts that io_uring has */
+	uint32_t waiting;               /* parts that io_uring has not completed */
 	int32_t done[MOVER_FILE_PARTS]; /* bytes, or negative errno, of each part */
 };
 
 /*
- * mover_file_open() - what the keeper holds; waits for requests of a killed predecessor. 0, -EINVAL (no slots),
- * negative errno.
+ * mover_file_open() - open the file that the keeper holds, and wait for requests of a killed predecessor. 0, -EINVAL
+ * (no slots), negative errno.
  */
 int mover_file_open(struct mover_file *file, const struct held *held, uint64_t page_bytes);
 void mover_file_close(struct mover_file *file);
 
 void mover_transfer_init(struct mover_transfer *transfer, struct mover_file *file, uint8_t *buffer);
 /*
- * mover_transfer_uring() - go by io_uring from now on. 0, or negative errno: it cannot be used here, and nothing has
- * changed.
+ * mover_transfer_uring() - use io_uring from now on. 0, or negative errno: it cannot be used, and nothing has changed.
  */
 int mover_transfer_uring(struct mover_transfer *transfer);
 void mover_transfer_fini(struct mover_transfer *transfer);

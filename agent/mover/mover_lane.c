@@ -19,7 +19,7 @@ int mover_lane_open(struct mover_lane *lane, struct gpu *gpu, struct mover_windo
 	lane->window = window;
 	lane->memory = memory;
 	lane->file = file;
-	/* Memory of the system that is locked afterwards, and not the driver's own: io_uring wants to lock it too. */
+	/* Ordinary memory that is locked afterwards, not memory of the driver: io_uring has to lock it too. */
 	buffer = mmap(NULL, window->page_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (buffer == MAP_FAILED)
 		return -ENOMEM;
@@ -55,7 +55,10 @@ static uint64_t address_of(const void *memory)
 	return (uint64_t)(uintptr_t)memory;
 }
 
-/* A stream that has told its error is well again, unless the whole context is gone: then it tells the same for ever. */
+/*
+ * Log a GPU error and check the stream. A stream works again after it has reported an error, unless the whole context
+ * is lost: then it reports the same error forever.
+ */
 static int gpu_failed(struct mover_lane *lane, const char *what)
 {
 	log_error("cannot %s: %s; that job fails", what, gpu_error_text());
@@ -63,7 +66,7 @@ static int gpu_failed(struct mover_lane *lane, const char *what)
 	return -EIO;
 }
 
-/* This thread waits, the other lanes go on. */
+/* Copy a page and wait. Other lanes continue meanwhile. */
 static int lane_copy(struct mover_lane *lane, uint64_t to, uint64_t from)
 {
 	int error = gpu_copy(lane->gpu, to, from, lane->window->page_bytes, lane->stream);
@@ -102,7 +105,7 @@ static int spill_to_memory(struct mover_lane *lane, struct mover_task *task, uin
 	return 0;
 }
 
-/* The bytes are looked at where the GPU will read them, before it does. */
+/* Compare the checksum where the GPU will read the bytes, before it reads them. */
 static int load_from_memory(
 	struct mover_lane *lane, const struct mover_task *task, uint64_t page, const uint8_t *slot, bool locked)
 {
@@ -138,7 +141,7 @@ static int load_from_file(struct mover_lane *lane, const struct mover_task *task
 	return error ? error : lane_copy(lane, page, address_of(lane->buffer));
 }
 
-/* From memory to the file; the bytes are looked at on the way. */
+/* Copy a page from memory to the file, and compare its checksum on the way. */
 static int sink(struct mover_lane *lane, const struct mover_task *task)
 {
 	uint8_t *slot;

@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-/* Chosen: locking a piece takes some 10 ms, once, and so much memory at most is held for a single page. */
+/* Locking a piece takes about 10 ms, once; a single page in use locks at most this amount. */
 enum { PIECE_BYTES = 64 << 20 };
 
 enum piece_state { PIECE_UNTOUCHED, PIECE_LOCKED, PIECE_REFUSED };
@@ -57,7 +57,7 @@ void mover_memory_close(struct mover_memory *memory)
 	memset(memory, 0, sizeof(*memory));
 }
 
-/* Caller holds the lock, and so others wait: they would need the same piece, or the driver's lock. */
+/* Lock a piece of memory. The caller holds the lock: other threads would need the same piece, or the driver's lock. */
 static void piece_lock(struct mover_memory *memory, uint32_t piece)
 {
 	uint32_t first = piece * memory->piece_slots;
@@ -67,7 +67,7 @@ static void piece_lock(struct mover_memory *memory, uint32_t piece)
 
 	memory->pieces[piece] = error ? PIECE_REFUSED : PIECE_LOCKED;
 	if (error)
-		log_warning("cannot lock slots %u to %u of the memory tier: %s; they go by a buffer, which is slower",
+		log_warning("cannot lock slots %u to %u of the memory tier: %s; copies use a buffer, which is slower",
 			first, first + count - 1, gpu_error_text());
 }
 

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What the keeper holds of this pool, by handle. Where handles lie one after the other, that is the first one alone. */
+/* Take the handles that the keeper holds for this pool. If all are behind one descriptor, that is the first one. */
 static int handles_fill(struct mover_window *window, const struct module_start *start)
 {
 	uint32_t found = 0;
@@ -77,7 +77,7 @@ void mover_window_close(struct mover_window *window)
 	memset(window, 0, sizeof(*window));
 }
 
-/* The handle itself is released at once: the mapping keeps the memory. Caller holds the lock. */
+/* Import and map a handle, and release it: the mapping keeps the memory. The caller holds the lock. */
 static int handle_map(struct mover_window *window, uint32_t index)
 {
 	struct mover_handle *handle = &window->handles[index];
@@ -86,7 +86,7 @@ static int handle_map(struct mover_window *window, uint32_t index)
 	int error;
 
 	if (handle->fd < 0) {
-		log_error("handle %u is held by nobody; its jobs fail", index);
+		log_error("the keeper does not hold handle %u; its jobs fail", index);
 		return -EIO;
 	}
 	error = gpu_import(window->gpu, &from, &imported);
@@ -103,7 +103,7 @@ static int handle_map(struct mover_window *window, uint32_t index)
 		goto complain;
 	handle->mapped = true;
 	if (!window->arena) {
-		close(handle->fd); /* has served; one that all handles share serves on */
+		close(handle->fd); /* no longer needed; a descriptor that all handles share is */
 		handle->fd = -1;
 	}
 	return 0;

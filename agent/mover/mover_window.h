@@ -1,6 +1,6 @@
 /*
- * mover_window.h - a pool's pages as the mover addresses them: one reservation, in which handles are imported and
- * mapped when a page of theirs is first asked for, and then stay. Threads: any.
+ * mover_window.h - a pool's pages as the mover addresses them: one address range, in which a handle is imported and
+ * mapped when a page of it is first used, and stays mapped. Threads: any.
  */
 #ifndef GPOOL_AGENT_MOVER_MOVER_WINDOW_H
 #define GPOOL_AGENT_MOVER_MOVER_WINDOW_H
@@ -12,7 +12,7 @@
 #include <stdbool.h>
 
 struct mover_handle {
-	int fd; /* -1: none is held, or it is mapped and needs none any more */
+	int fd; /* -1: not held, or already mapped */
 	bool mapped;
 	uint64_t offset;
 };
@@ -25,22 +25,22 @@ struct mover_window {
 	uint32_t page_count;
 	uint32_t pages_per_handle;
 	uint32_t handle_count;
-	bool arena; /* all handles lie one after the other behind one descriptor */
+	bool arena; /* all handles are one after the other behind one descriptor */
 	pthread_mutex_t lock;
 	struct mover_handle *handles; /* [handle_count] */
 };
 
 /*
- * mover_window_open() - takes the descriptors of start->held that it needs. 0, -ENOMEM, -EINVAL (no handle is held),
+ * mover_window_open() - take the descriptors of start->held that it needs. 0, -ENOMEM, -EINVAL (no handle is held),
  * -EIO.
  */
 int mover_window_open(struct mover_window *window, struct gpu *gpu, const struct module_start *start);
-/*
- * mover_window_close() - after gpu_close(), which gives back what is mapped: one by one that takes a second on a GPU.
- */
+/* mover_window_close() - close it after gpu_close(), which unmaps all handles: one by one takes a second on a GPU. */
 void mover_window_close(struct mover_window *window);
 
-/* mover_window_page() - the address of a page; maps its handle. 0, -EINVAL (there is no such page), -EIO. */
+/*
+ * mover_window_page() - return the address of a page, and map its handle if necessary. 0, -EINVAL (no such page), -EIO.
+ */
 int mover_window_page(struct mover_window *window, uint32_t page, uint64_t *address);
 
 #endif
