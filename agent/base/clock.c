@@ -1,4 +1,3 @@
-/* clock.c - see clock.h. */
 #include "agent/base/clock.h"
 
 #include "shm/monotonic.h"

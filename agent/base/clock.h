@@ -1,4 +1,6 @@
-/* clock.h - the time. */
+/*
+ * clock.h - the clocks of the agent.
+ */
 #ifndef GPOOL_AGENT_CLOCK_H
 #define GPOOL_AGENT_CLOCK_H
 

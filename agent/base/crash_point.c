@@ -1,4 +1,3 @@
-/* crash_point.c - see crash_point.h. */
 #include "agent/base/crash_point.h"
 
 #ifdef GPOOL_CRASH_POINTS

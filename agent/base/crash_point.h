@@ -1,8 +1,9 @@
 /*
- * crash_point.h - places where a test has the agent die: after each store that others or the next agent can see.
+ * crash_point.h - places at which a test ends the agent: after each store that another process or the next agent can
+ * see.
  *
- * Only in the module that tests build with GPOOL_CRASH_POINTS; elsewhere it is nothing. There $GPOOL_CRASH_FILE names a
- * file of one 64-bit number: while it is above 0 each point takes one away, and where it becomes 0 the agent dies.
+ * The call is empty except in the module that tests build with GPOOL_CRASH_POINTS. There $GPOOL_CRASH_FILE names a file
+ * with one 64-bit number: each point decrements it while it is above 0, and the agent dies when it becomes 0.
  */
 #ifndef GPOOL_AGENT_CRASH_POINT_H
 #define GPOOL_AGENT_CRASH_POINT_H

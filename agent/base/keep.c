@@ -1,4 +1,3 @@
-/* keep.c - see keep.h. */
 #include "agent/base/keep.h"
 
 #include "agent/agent.h"
@@ -18,21 +17,18 @@ int agent_tell_keeper(struct agent *agent, const struct keep_message *message, c
 	uint64_t end = clock_ms() + KEEPER_PATIENCE_MS;
 	int error;
 
-	/*
-	 * The keeper does nothing but read, so a full queue is soon empty: at the start it gets a descriptor for each
-	 * handle.
-	 */
+	/* The keeper only reads, so a full queue empties soon: at its start the agent sends a descriptor per handle. */
 	while ((error = attach_send(agent->keeper.fd, message, sizeof(*message), fds, fd_count)) == -EAGAIN ||
 		error == -ETOOMANYREFS) {
 		struct pollfd look = {agent->keeper.fd, POLLOUT, 0};
 
-		/* Too many descriptors in flight is no matter of this socket: nothing tells when there are fewer. */
+		/* The limit of descriptors in flight is not a state of this socket, and poll() does not report it. */
 		poll(&look, error == -EAGAIN ? 1 : 0, error == -EAGAIN ? KEEPER_PATIENCE_MS : 1);
 		if (clock_ms() >= end)
 			break;
 	}
 	if (error && !agent->stopping)
-		log_warning("the keeper does not take a message (%u, of %u/%u): %s", message->what, message->pool,
+		log_warning("cannot send a message to the keeper (%u, of %u/%u): %s", message->what, message->pool,
 			message->id, strerror(-error));
 	return error;
 }

@@ -1,5 +1,5 @@
 /*
- * later.h - a control request whose answer comes later: what it takes to give it.
+ * later.h - the identity of a control request that is answered later.
  */
 #ifndef GPOOL_AGENT_LATER_H
 #define GPOOL_AGENT_LATER_H
@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 struct exchange_later {
-	uint64_t id; /* the front's; 0: nobody waits */
+	uint64_t id; /* the front's id; 0: no request waits */
 	uint64_t sequence;
 	uint8_t token[16];
 };

@@ -16,7 +16,7 @@
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-/* ---- the tables: one function for each part ---- */
+/* ---- the tables: one function per part ---- */
 
 #define FIELDS_OPEN(name) \
 	static const struct layout_field *fields_of_##name(uint32_t *count) \
@@ -28,7 +28,7 @@
 	return fields; \
 	}
 
-/* `this` names the struct for FIELD(), which stands in the scope of one part. */
+/* `this` is the struct's name for FIELD(); its scope is one part. */
 #define STRUCT_OPEN(name) \
 	FIELDS_OPEN(name) \
 	typedef struct name this; \
@@ -53,7 +53,7 @@
 #define VALUE(name) {#name, (uint64_t)name, 0},
 #include "agent/base/layout.def"
 
-/* Messages are described by their encoding: of each field its kind and its size or limit. */
+/* A message is described by its encoding: the kind of each field and its size or limit. */
 enum encoding {
 	ENCODING_MESSAGE = 1,
 	ENCODING_UNSIGNED,
@@ -104,7 +104,7 @@ static const struct layout_part parts[] = {
 
 const struct layout layout_own = {COUNT(parts), 0, parts};
 
-/* ---- sums and differences ---- */
+/* ---- checksums and differences ---- */
 
 /* FNV-1a, 64 bits. */
 static uint64_t sum_add(uint64_t sum, const void *bytes, size_t count)
@@ -135,7 +135,7 @@ uint32_t layout_sum(const struct layout *layout, enum layout_rule rule)
 		}
 	}
 	sum ^= sum >> 32;
-	return (uint32_t)sum ? (uint32_t)sum : 1; /* 0 is no sum */
+	return (uint32_t)sum ? (uint32_t)sum : 1; /* 0 means no checksum */
 }
 
 static const struct layout_part *part_find(const struct layout *layout, const char *name)
@@ -152,8 +152,8 @@ static bool field_same(const struct layout_field *left, const struct layout_fiel
 }
 
 /*
- * Whether two parts of one name fit together; else `*field` is the first field that does not: of theirs, if they have
- * it.
+ * Return true if two parts of the same name are compatible. Otherwise `*field` is the first incompatible field: of
+ * `theirs`, if it has one at that place.
  */
 static bool part_fits(const struct layout_part *ours, const struct layout_part *theirs, const char **field)
 {

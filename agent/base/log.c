@@ -47,7 +47,7 @@ void log_line(enum log_level level, const char *format, ...)
 	if ((size_t)(head + body) > sizeof(line) - 2)
 		body = (int)sizeof(line) - 2 - head;
 	line[head + body] = '\n';
-	/* One write, so that lines of several processes do not mix. A lost line is no reason to stop. */
+	/* One write, so that lines of several processes do not mix. A failed write is ignored. */
 	if (write(STDERR_FILENO, line, (size_t)(head + body + 1)) < 0)
 		return;
 }

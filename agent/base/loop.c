@@ -1,4 +1,3 @@
-/* loop.c - see loop.h. */
 #include "agent/agent.h"
 
 #include <errno.h>

@@ -1,4 +1,6 @@
-/* loop.h - what the event loop waits for, and when its timer fires. */
+/*
+ * loop.h - the descriptors that the event loop waits for, and its timer.
+ */
 #ifndef GPOOL_AGENT_LOOP_H
 #define GPOOL_AGENT_LOOP_H
 
@@ -12,7 +14,7 @@ struct event_source {
 	void (*ready)(struct event_source *source, uint32_t events);
 };
 
-/* agent_watch() - call source->ready() on these events of epoll. 0 or a negative errno. agent_unwatch() - end that. */
+/* agent_watch() - call source->ready() on these events of epoll. 0 or a negative errno. agent_unwatch() - stop that. */
 int agent_watch(struct agent *agent, struct event_source *source, uint32_t events);
 void agent_unwatch(struct agent *agent, struct event_source *source);
 

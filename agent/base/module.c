@@ -1,4 +1,6 @@
-/* module.c - what gpoold-agent.so exports; see module.h. */
+/*
+ * module.c - the symbols that gpoold-agent.so exports; see module.h.
+ */
 #include "agent/base/module.h"
 
 #include "agent/agent.h"
@@ -11,7 +13,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The keeper may know fewer options than we do, or more: the common part counts, and a part that is missing is zero. */
+/*
+ * Run the front with the options that the keeper and this module have in common; options unknown to the keeper are
+ * zero.
+ */
 static int front(const struct module_start *start, const void *given)
 {
 	struct front_options options = {0};

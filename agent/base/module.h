@@ -24,13 +24,13 @@ enum {
 
 struct recipe;
 
-/* One pool, as the keeper has made it. */
+/* One pool, as the keeper created it. */
 struct module_pool {
 	struct pool_segment segment; /* writable in the agent */
-	int segment_fd;              /* read-only for whoever gets it */
+	int segment_fd;              /* read-only for its receivers */
 	int device;                  /* index within its back end */
 	uint64_t handle_bytes;
-	struct ledger ledger; /* mapped in the agent alone */
+	struct ledger ledger; /* mapped only in the agent */
 	int ledger_fd;
 	void *ring; /* struct mover_ring; shared by agent and mover */
 	size_t ring_bytes;
@@ -38,27 +38,29 @@ struct module_pool {
 };
 
 struct module_start {
-	uint32_t size;               /* sizeof(struct module_start) of the keeper */
-	uint32_t restarts;           /* of this process, not counting the first start */
-	const struct recipe *recipe; /* the command line, for a reload; what is in force is held, as KEEP_CONFIG */
+	uint32_t size; /* sizeof(struct module_start) of the keeper */
+	/* of this process, without the first start */
+	uint32_t restarts;
+	/* the command line, for a reload; the current configuration is held, as KEEP_CONFIG */
+	const struct recipe *recipe;
 	struct module_pool *pools;
 	uint32_t pool_count;
 	uint32_t held_count;
-	const struct held *held; /* what the keeper holds */
+	const struct held *held; /* the items that the keeper holds */
 	uint64_t incarnation;
 	int listen_fd;
-	int keeper_fd; /* agent: SOCK_SEQPACKET towards the keeper */
-	uint32_t pool; /* mover: whose */
+	int keeper_fd; /* agent: SOCK_SEQPACKET to the keeper */
+	uint32_t pool; /* mover: its pool */
 	int parent;    /* the keeper's pid */
 	/*
-	 * 1: pools and held are those of another run of gpoold. Its sessions cannot go on: their segments and pidfds
-	 * are held, their connections are not (fds of -1), and the pool segment is a copy of the one that they look at.
-	 * Zero again from the first KEEP_READY on.
+	 * 1: pools and held items belong to an earlier run of gpoold. Its sessions must end: their segments and pidfds
+	 * are held, their connections are not (fds of -1), and the pool segment is a copy of the one that they have
+	 * mapped. 0 after the first KEEP_READY.
 	 */
 	uint32_t adopted;
 };
 
-/* What a device is: asked in a child, since the keeper never touches a driver. */
+/* The properties of a device, queried in a child, since the keeper never calls a driver. */
 struct module_device {
 	int32_t error;
 	int32_t index;
