@@ -1,4 +1,6 @@
-/* control.c - see control.h: the requests that steer, who may make which, and repeats. */
+/*
+ * control.c - see control.h: the requests that change state, the rights that they need, and repetitions.
+ */
 #include "agent/control/control.h"
 
 #include "agent/base/crash_point.h"
@@ -48,7 +50,7 @@ static int answer_evict(struct exchange *x)
 	pages -= leaving;
 	snprintf(text, sizeof(text), "%u pages evicted in %llu ns", pages, (unsigned long long)(clock_ns() - begin));
 	if (leaving)
-		snprintf(text + strlen(text), sizeof(text) - strlen(text), ", %u on their way to be spilled", leaving);
+		snprintf(text + strlen(text), sizeof(text) - strlen(text), ", %u being spilled", leaving);
 	pages += leaving;
 	pool_mark_freed(pool);
 	return exchange_done(x, pages, text);
@@ -130,8 +132,8 @@ static uint32_t workers_of(const struct pool *pool)
 }
 
 /*
- * One store, in the pool's header: an agent that dies here leaves it done or not, and the next one goes on with what it
- * finds.
+ * Take a pool out of service, or put it back. This is one store in the pool's header, so an agent that dies here leaves
+ * a valid state to its successor.
  */
 static int answer_drain(struct exchange *x)
 {
@@ -150,7 +152,7 @@ static int answer_drain(struct exchange *x)
 			x, -EINVAL, "drain %u: 1 takes pool '%s' out of service, 0 puts it back", request.on, name);
 	if (atomic_exchange_explicit(&pool->segment.header->draining, request.on, memory_order_relaxed) == request.on)
 		return exchange_done(x, workers_of(pool),
-			request.on ? "the pool was out of service already" : "the pool was in service already");
+			request.on ? "the pool was already out of service" : "the pool was already in service");
 	crash_point();
 	log_info("pool '%s' is %s", name,
 		request.on ? "out of service: workers are refused until poolctl drain --off" : "in service again");
@@ -160,7 +162,7 @@ static int answer_drain(struct exchange *x)
 		x, workers_of(pool), request.on ? "the pool is out of service" : "the pool is in service again");
 }
 
-/* The keeper gets the configuration in effect, for the next agent. */
+/* Give the current configuration to the keeper, for the next agent. */
 static void config_keep(struct agent *agent)
 {
 	int fd = kept_config_write(&agent->config);
@@ -186,7 +188,7 @@ int control_reload(struct agent *agent, char *text, size_t text_bytes)
 	status = recipe_load(agent->recipe, next, &error);
 	if (status) {
 		snprintf(text, text_bytes, "%s", error.text);
-		log_error("reload: %s; the configuration stays as it was", error.text);
+		log_error("reload: %s; the configuration is unchanged", error.text);
 		free(next);
 		return status;
 	}
@@ -197,7 +199,7 @@ int control_reload(struct agent *agent, char *text, size_t text_bytes)
 	}
 	status = pools_minima_fit(agent, next, text, text_bytes);
 	if (status) {
-		log_error("reload: %s; the configuration stays as it was", text);
+		log_error("reload: %s; the configuration is unchanged", text);
 		free(next);
 		return status;
 	}
@@ -233,8 +235,8 @@ static int answer_reload(struct exchange *x)
 
 struct verb {
 	uint16_t type;
-	enum session_kind kind; /* least */
-	bool changes;           /* its answer is kept, so that a repeat is answered and not done again */
+	enum session_kind kind; /* required session kind */
+	bool changes;           /* its answer is stored, so that a repetition returns it and is not executed */
 	int (*answer)(struct exchange *x);
 };
 
@@ -269,8 +271,8 @@ static const struct verb *verb_of(unsigned type)
 }
 
 /*
- * An answer already given to this sequence number. It lies in the asker's own segment: what it changed there it gets
- * back itself.
+ * Return the stored answer to this sequence number; 0: none. It is stored in the requester's own segment, so a
+ * requester that modifies it affects only itself.
  */
 static int answer_repeated(struct exchange *x)
 {
@@ -288,7 +290,7 @@ static int answer_repeated(struct exchange *x)
 	return 0;
 }
 
-/* What is being done is written down: an agent that dies in it leaves it to the next one to say how far it came. */
+/* Record the request in progress, so that the next agent can report how far an agent that dies in it has come. */
 static void verb_begin(const struct exchange *x, unsigned type)
 {
 	struct ledger_verb *verb = &x->session->pool->ledger.header->verb;
@@ -314,7 +316,7 @@ void control_recover(struct pool *pool)
 	struct exchange x = {.agent = pool->agent, .reply = reply, .sequence = verb->sequence};
 
 	x.session = id < POOL_SESSIONS ? pool->sessions[id] : NULL;
-	/* The others may be done again without harm: the asker repeats, and they are. */
+	/* Other requests are idempotent: the requester repeats them, and they are executed. */
 	if (x.session && x.session->segment.header && verb->type == MSG_TYPE_evict_request && !answer_repeated(&x)) {
 		uint64_t pages = atomic_load_explicit(&verb->progress, memory_order_relaxed);
 		char text[128];
@@ -333,11 +335,11 @@ static int answer(struct exchange *x, unsigned type)
 	int length;
 
 	if (!verb)
-		return exchange_fail(x, -EOPNOTSUPP, "this agent does not know request %u", type);
-	/* A worker may look at what an observer may; steering takes an admin. */
+		return exchange_fail(x, -EOPNOTSUPP, "request %u is unknown to this agent", type);
+	/* Workers may send the requests of observers; requests that change state need an admin. */
 	if (verb->kind == SESSION_ADMIN && x->session->kind != SESSION_ADMIN)
 		return exchange_fail(
-			x, -EPERM, "%s takes an admin session; see access.admins in gpoold.conf", msg_name(type));
+			x, -EPERM, "%s needs an admin session; see access.admins in gpoold.conf", msg_name(type));
 	length = verb->changes ? answer_repeated(x) : 0;
 	if (length)
 		return length;
@@ -345,7 +347,7 @@ static int answer(struct exchange *x, unsigned type)
 		verb_begin(x, type);
 	x->reply_bytes = verb->answer(x);
 	if (x->reply_bytes < 0)
-		x->reply_bytes = exchange_fail(x, x->reply_bytes, "the answer to %s cannot be written", msg_name(type));
+		x->reply_bytes = exchange_fail(x, x->reply_bytes, "cannot encode the answer to %s", msg_name(type));
 	if (verb->changes && x->reply_bytes > 0)
 		exchange_keep(x);
 	if (verb->changes)
@@ -368,10 +370,10 @@ void control_packet(struct agent *agent, const uint8_t *packet, size_t length)
 	if (!x.id || msg_envelope_read(&envelope, x.request, x.request_bytes))
 		return;
 	x.sequence = envelope.sequence;
-	/* The front has looked already; it is the process that may be taken over. */
+	/* The front has checked the token, but the front may be compromised. */
 	x.session = session_by_token(agent, envelope.token);
 	bytes = x.session ? answer(&x, envelope.type)
-			  : exchange_fail(&x, -EACCES, "the token is not of a live session; attach again");
+			  : exchange_fail(&x, -EACCES, "the token belongs to no live session; attach again");
 	if (bytes > 0)
 		front_send(agent, x.id, reply, (uint32_t)bytes);
 }

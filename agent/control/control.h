@@ -1,5 +1,5 @@
 /*
- * control.h - requests of poolctl and other tools: one handler each, in a table.
+ * control.h - requests of poolctl and other tools: a table with one handler per request.
  */
 #ifndef GPOOL_AGENT_CONTROL_H
 #define GPOOL_AGENT_CONTROL_H
@@ -8,16 +8,16 @@
 
 #include <stddef.h>
 
-/* control_packet() - one packet from the front: its id and a request that passed the front's checks. Answers it. */
+/* control_packet() - answer one packet from the front: its id, and a request that passed the front's checks. */
 void control_packet(struct agent *agent, const uint8_t *packet, size_t length);
 
 /*
- * control_reload() - read the configuration again. Text for people in `text`; 0 or negative errno, then nothing has
- * changed.
+ * control_reload() - read the configuration again. 0, or negative errno and nothing has changed; `text` describes the
+ * result.
  */
 int control_reload(struct agent *agent, char *text, size_t text_bytes);
 
-/* control_recover() - a request that an agent died in gets its answer, for when it is repeated. */
+/* control_recover() - store the answer to a request during which an agent died, for its repetition. */
 void control_recover(struct pool *pool);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * control_regions.c - what tools ask about a worker's regions. All of it stands in that worker's segment, and may be a
- * lie.
+ * control_regions.c - requests of tools for a worker's regions. They are stored in that worker's segment, whose content
+ * is not trusted.
  */
 #include "agent/control/exchange.h"
 
@@ -10,9 +10,9 @@
 #include <errno.h>
 #include <string.h>
 
-enum { TRIES = 4 }; /* for a part that nobody changes meanwhile; 10 us each */
+enum { TRIES = 4 }; /* to read a part while the worker does not change it; 10 us each */
 
-/* The entries from `first` on; true when nothing changed meanwhile. */
+/* Fill in the entries from `first` on. True: the worker changed none of them meanwhile. */
 static bool part_fill(const struct session *session, uint32_t first, struct msg_regions_reply *reply)
 {
 	const struct region_table *table = session->segment.regions;
@@ -56,7 +56,7 @@ int answer_regions(struct exchange *x)
 		return exchange_fail(x, -ENXIO, "no session %u in pool '%s'; poolctl clients lists them",
 			request.session, pool->segment.header->name);
 	if (!session->segment.regions)
-		return exchange_fail(x, -ENXIO, "session %u of pool '%s' is no worker: it has no regions",
+		return exchange_fail(x, -ENXIO, "session %u of pool '%s' is not a worker: it has no regions",
 			request.session, pool->segment.header->name);
 	for (int i = 0; i < TRIES && !stands; i++)
 		stands = part_fill(session, request.first, &reply);

@@ -1,4 +1,6 @@
-/* control_roles.c - what tools ask about roles, and the one thing that an admin may do with them. */
+/*
+ * control_roles.c - requests of tools for leadership roles: the list, and the removal of an unused role by an admin.
+ */
 #include "agent/control/exchange.h"
 #include "agent/base/log.h"
 #include "agent/session/roles.h"
@@ -8,7 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { POOL_SHIFT = 12 }; /* a place in all tables of roles: pool order above, place in the pool's table below */
+/* shift of the pool's index in a position over all tables of roles; the low bits are the index in the pool's table */
+enum { POOL_SHIFT = 12 };
 
 static void role_entry_fill(const struct pool *pool, const struct role_record *record, struct msg_role_entry *entry)
 {
@@ -71,11 +74,11 @@ int answer_role_remove(struct exchange *x)
 	error = role_remove(pool, request.name, &token);
 	if (error == -EBUSY)
 		return exchange_fail(x, error,
-			"role '%s' is held; it can go when its holder has given it back or is dead", request.name);
+			"role '%s' is held; its holder must release it or die before it can be removed", request.name);
 	if (error)
 		return exchange_fail(x, -ENXIO, "no role '%s' in pool '%s'; poolctl roles lists them", request.name,
 			pool->segment.header->name);
 	log_info("role '%s' of pool '%s' is removed, last token %llu", request.name, pool->segment.header->name,
 		(unsigned long long)token);
-	return exchange_done(x, token, "role removed; a role of this name begins anew, above its last token");
+	return exchange_done(x, token, "role removed; a new role of this name continues above its last token");
 }

@@ -1,4 +1,6 @@
-/* control_trust.c - what tools ask about pages on their way from one trust domain to another. */
+/*
+ * control_trust.c - requests of tools for pages that are moved from one trust domain to another.
+ */
 #include "agent/control/exchange.h"
 #include "agent/session/session.h"
 #include "agent/trust/trust_transfer.h"

@@ -1,4 +1,3 @@
-/* exchange.c - see exchange.h. */
 #include "agent/control/exchange.h"
 
 #include "agent/pages/event.h"

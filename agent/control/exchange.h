@@ -1,4 +1,7 @@
-/* exchange.h - one request of a tool, and how its handler in control*.c, inspect*.c or upgrade.c answers it. */
+/*
+ * exchange.h - one request of a tool, and the functions by which its handler in control*.c, inspect*.c or upgrade.c
+ * answers.
+ */
 #ifndef GPOOL_AGENT_EXCHANGE_H
 #define GPOOL_AGENT_EXCHANGE_H
 
@@ -12,33 +15,36 @@ struct exchange {
 	struct session *session;
 	const uint8_t *request;
 	size_t request_bytes;
-	uint64_t id; /* the front's, for the answer */
+	uint64_t id; /* the front's id, for the answer */
 	uint64_t sequence;
 	uint8_t *reply; /* [MSG_BYTES_MAX] */
 	int reply_bytes;
 };
 
 /*
- * Handlers return the length of what they wrote to reply, or negative errno; 0: the answer comes later, by
- * exchange_answer_later().
+ * Handlers return the length of the reply, or negative errno; 0: the answer follows later, by exchange_answer_later().
+ * exchange_fail() - write an error as the reply.
  */
 int exchange_fail(struct exchange *x, int error, const char *format, ...) __attribute__((format(printf, 3, 4)));
-/* exchange_done() - it took effect. */
+/* exchange_done() - write a reply to a request that took effect. */
 int exchange_done(struct exchange *x, uint64_t value, const char *text);
 int exchange_malformed(struct exchange *x);
-/* exchange_pool() - by name, the first for an empty one; NULL: there is none, which exchange_no_pool() says. */
+/*
+ * exchange_pool() - return the pool of this name, the first one if the name is empty. NULL: no such pool, and
+ * exchange_no_pool() writes that error.
+ */
 struct pool *exchange_pool(struct exchange *x, const char *name);
 int exchange_no_pool(struct exchange *x, const char *name);
 
-/* exchange_keep() - keep the answer in the session's segment, so that a repeat of the request gets it. */
+/* exchange_keep() - store the answer in the session's segment, for a repetition of the request. */
 void exchange_keep(struct exchange *x);
-/* exchange_answer_later() - send the answer of a handler that returned 0; error 0: the request is done. */
+/* exchange_answer_later() - send the answer of a handler that returned 0; error 0: success. */
 void exchange_answer_later(struct agent *agent, const struct exchange_later *later, int error, const char *text);
 
 #define DECODE(x, name, into) msg_decode_##name(into, (x)->request, (x)->request_bytes)
 #define ENCODE(x, name, message) msg_encode_##name(message, (x)->sequence, NULL, (x)->reply, MSG_BYTES_MAX)
 
-/* Those that look and change nothing: inspect.c ... */
+/* Read-only requests: inspect.c ... */
 int answer_version(struct exchange *x);
 int answer_status(struct exchange *x);
 int answer_clients(struct exchange *x);

@@ -18,13 +18,15 @@
 
 enum {
 	WATERMARK_REST_MS = 1000,
-	LEAKS_TOLD = 16, /* leaked pins that one look tells one by one */
-	ASLEEP_MS = 500, /* no tick for so long: the agent was stopped, or nobody was attached */
+	/* leaked pins that one pass reports individually */
+	LEAKS_TOLD = 16,
+	/* time without a tick after which the agent must have been stopped, or no session was attached */
+	ASLEEP_MS = 500,
 };
 
 /*
- * Starts at the start watermark, goes on to the stop watermark, and rests until the start watermark is met again. What
- * is offered is no part of the utilization and is not evicted here: it is kept until a request needs its pages.
+ * Evict from the start watermark down to the stop watermark, and rest until the start watermark is reached again.
+ * Offered pages are not part of the utilization and are not evicted here: they are kept until a request needs them.
  */
 static void watermark_eviction(struct pool *pool, uint64_t now)
 {
@@ -43,12 +45,12 @@ static void watermark_eviction(struct pool *pool, uint64_t now)
 	if (pool->saving_pages >= request.pages && pool->saving_pages)
 		return;
 	request.pages -= pool->saving_pages;
-	/* A percent of a small pool may be less than a page: there is nothing to do, so this is the stop. */
+	/* In a small pool the difference may be less than a page: stop. */
 	if (!request.pages)
 		pool->evicting = false;
-	/* Everything else is pinned: rest, or this would be a scan of the pool at every tick. */
+	/* If everything else is pinned, rest: otherwise every tick would scan the pool. */
 	if (request.pages) {
-		/* A tenant with idle pages above its minimum loses those, and not content within its minimum. */
+		/* Take the idle pages of tenants above their minimum first, instead of content within the minimum. */
 		lease_reclaim_guaranteed(pool);
 		taken = evict_pages(pool, &request);
 	}
@@ -56,7 +58,7 @@ static void watermark_eviction(struct pool *pool, uint64_t now)
 		pool->evict_rest_ms = now + WATERMARK_REST_MS;
 }
 
-/* Reserved pages that critical work has freed go back at once: nobody else may use them. */
+/* Take back reserved pages that critical work has freed, immediately: other requests may not use them. */
 static void reserved_return(struct session *session)
 {
 	struct pool *pool = session->pool;
@@ -66,12 +68,12 @@ static void reserved_return(struct session *session)
 		lease_reclaim_range(session, first, pool->page_count - first);
 }
 
-/* What a pin is suspected of: at the first look nothing more, since it may be one that is just being made. */
+/* Stages of a suspected leak. The first scan only records it, since the pin may be in progress. */
 enum leak { LEAK_NONE, LEAK_SEEN, LEAK_REPORTED };
 
 /*
- * Take a leaked pin away. Not from a block that is prepared, which its worker commits or rolls back; and one that is
- * being freed keeps the pin of its free, whose thread is about to write the entry. Not what was pinned since the look.
+ * Remove a leaked pin. Exceptions: a prepared block, which its worker commits or rolls back; a block being freed, which
+ * keeps the pin of that free, whose thread is about to write the entry; a block that was pinned since the scan.
  */
 static void leak_unpin(struct session *session, uint32_t page, uint32_t pins)
 {
@@ -79,7 +81,7 @@ static void leak_unpin(struct session *session, uint32_t page, uint32_t pins)
 
 	if (!block_tag_is_block(tag) || tag & (BLOCK_PREPARED | BLOCK_EXTENT))
 		return;
-	/* The tag is read first: a block that ended and began anew since was touched just now. */
+	/* The tag is read first: if the block was freed and a new one allocated since, its touch is recent. */
 	if ((uint32_t)clock_ms() - atomic_load_explicit(&session->segment.touch[page], memory_order_acquire) <=
 		session->pool->agent->config.pins.max_duration_ms)
 		return;
@@ -87,7 +89,7 @@ static void leak_unpin(struct session *session, uint32_t page, uint32_t pins)
 		memory_order_seq_cst, memory_order_relaxed);
 }
 
-/* Of an object; nothing of the session's own stands there. */
+/* Remove a leaked pin of an object. A page of the session's own blocks is left alone. */
 static void leak_unpin_object(struct session *session, uint32_t page, uint32_t pins)
 {
 	if (atomic_load_explicit(&session->segment.blocks[page].tag, memory_order_acquire) == 0)
@@ -95,7 +97,7 @@ static void leak_unpin_object(struct session *session, uint32_t page, uint32_t p
 			&session->segment.pins[page], &pins, 0, memory_order_seq_cst, memory_order_relaxed);
 }
 
-/* For people: an object by its name, a block by its page. */
+/* Print the name of an object, or the page of a block. */
 static void leak_name(const struct pool *pool, uint32_t page, uint32_t object, char *text, size_t bytes)
 {
 	if (object)
@@ -104,7 +106,7 @@ static void leak_name(const struct pool *pool, uint32_t page, uint32_t object, c
 		snprintf(text, bytes, "page %u", page);
 }
 
-/* A pin that was neither dropped nor refreshed for too long, also not since the last look. */
+/* Handle a pin that was neither released nor refreshed for too long: report it, and apply the configured action. */
 static void leak_found(struct session *session, uint32_t page, uint32_t object, uint32_t pins, uint32_t age_ms)
 {
 	struct pool *pool = session->pool;
@@ -116,8 +118,8 @@ static void leak_found(struct session *session, uint32_t page, uint32_t object, 
 		session->leaks[page] = LEAK_REPORTED;
 		pool_count(pool, POOL_COUNT_LEAKED_PINS, 1);
 		/*
-		 * A worker can make as many as it has pages: the first ones of a look are told, and poolctl pins knows
-		 * all.
+		 * A worker can leak as many pins as it has pages, so only the first ones of a pass are logged; poolctl
+		 * pins lists all.
 		 */
 		if (pool->leaks_told++ < LEAKS_TOLD) {
 			log_warning("pool '%s': %s is pinned by session %u ('%s', pid %d) for %u ms without a refresh",
@@ -131,10 +133,10 @@ static void leak_found(struct session *session, uint32_t page, uint32_t object, 
 	else if (action == CONFIG_LEAK_UNPIN)
 		leak_unpin(session, page, pins);
 	else if (action == CONFIG_LEAK_DISCONNECT)
-		session_disconnect(session, -ETIMEDOUT, "it held a pin longer than pins.max_duration");
+		session_disconnect(session, -ETIMEDOUT, "it held a pin for longer than pins.max_duration");
 }
 
-/* object: whose first page it is; 0: a block. */
+/* Check the pin of a block or an object. `object`: the object whose first page this is; 0: a block. */
 static void leak_look(struct session *session, uint32_t page, uint32_t object, uint32_t now_ms)
 {
 	struct pool *pool = session->pool;
@@ -146,7 +148,7 @@ static void leak_look(struct session *session, uint32_t page, uint32_t object, u
 		age = now_ms - atomic_load_explicit(&session->segment.touch[page], memory_order_relaxed);
 		if (age > INT32_MAX)
 			age = 0;
-		/* While the agent slept the clock that touches carry stood still: that time is nobody's. */
+		/* The clock of touches stops while the agent sleeps: do not count that time. */
 		if (age > awake)
 			age = awake;
 	}
@@ -165,7 +167,10 @@ static void leak_look(struct session *session, uint32_t page, uint32_t object, u
 		leak_found(session, page, object, pins, age);
 }
 
-/* A chunk of a KV cache is pinned for as long as a sequence has it, like the pages of a range. */
+/*
+ * Check a pinned object. Only pinnable ones: a chunk of a KV cache is pinned as long as a sequence uses it, like the
+ * pages of a range.
+ */
 static void leak_look_at_object(void *context, uint32_t number, struct session *session, uint32_t pins)
 {
 	(void)pins;
@@ -173,7 +178,7 @@ static void leak_look_at_object(void *context, uint32_t number, struct session *
 		leak_look(session, object_page(session->pool, number), number, *(const uint32_t *)context);
 }
 
-/* One pass over the pool's pages, each in its owner's segment: nobody's unused pin words are touched. */
+/* Check all pages of the pool, each in its owner's segment, so that pin words of unused pages are not touched. */
 static void leak_scan(struct pool *pool, uint32_t now_ms)
 {
 	pool->leaks_told = 0;

@@ -1,7 +1,7 @@
 /*
- * housekeeping.h - what the agent does by the clock: the coarse clock, waiters, watermarks, pressure, idle leases,
- * leaked pins, closed connections. The clock runs while a session is attached, and once more after the last one has
- * left.
+ * housekeeping.h - the agent's periodic work: the coarse clock, waiters, watermarks, pressure, idle leases, leaked
+ * pins, closed connections. The clock runs while a session is attached, and for one more tick after the last one has
+ * detached.
  */
 #ifndef GPOOL_AGENT_HOUSEKEEPING_H
 #define GPOOL_AGENT_HOUSEKEEPING_H

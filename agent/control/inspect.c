@@ -1,4 +1,6 @@
-/* inspect.c - the requests that look at a pool and who uses it, and change nothing. */
+/*
+ * inspect.c - read-only requests about a pool and its users.
+ */
 #include "agent/control/exchange.h"
 #include "agent/control/page_facts.h"
 
@@ -16,7 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Large structs live here: the agent has one thread and answers one request at a time. */
+/* Large structs are static: the agent has one thread and answers one request at a time. */
 static union {
 	struct msg_status_reply status;
 	struct msg_clients_reply clients;
@@ -78,7 +80,7 @@ static int pool_status_fill(struct pool *pool, struct msg_pool_status *status)
 		return -ENOMEM;
 	all = &uses_of(pool, facts)[0];
 	free(facts);
-	/* Not that of the last tick: the figures beside it are of now. */
+	/* The pressure of now, as the other values, and not that of the last tick. */
 	pool_update_pressure(pool);
 	memset(status, 0, sizeof(*status));
 	snprintf(status->name, sizeof(status->name), "%s", header->name);
@@ -206,7 +208,7 @@ int answer_clients(struct exchange *x)
 	return ENCODE(x, clients_reply, reply);
 }
 
-/* Objects are leased to their tenant and to no session: those that may be evicted are offered. */
+/* Add up a tenant's pages. Objects are leased to a tenant and to no session; evictable ones count as offered. */
 static void tenant_uses_fill(const struct pool *pool, const struct tenant *tenant, const struct page_uses *uses,
 	struct msg_tenant_entry *entry)
 {
@@ -297,7 +299,7 @@ static void holder_fill(const struct session *session, const struct page_uses *u
 	snprintf(entry->name, sizeof(entry->name), "%s", session->name);
 }
 
-/* Into its place among those with the most pages, if it has one there. */
+/* Insert a session into the list of those with the most pages, if it is among them. */
 static void holder_add(
 	const struct pool *pool, uint32_t id, const struct page_uses *uses, struct msg_shortage_reply *reply)
 {
@@ -400,7 +402,7 @@ static void note_fault(void *context, uint32_t session, uint32_t page, const cha
 	reply->found++;
 }
 
-/* The agent's own books against the page words. */
+/* Compare the agent's accounts with the page words. */
 static void check_books(const struct pool *pool, struct msg_check_reply *reply)
 {
 	uint32_t free_pages = 0, leased = 0, *by_owner = calloc(POOL_SESSIONS, sizeof(*by_owner));
@@ -418,13 +420,13 @@ static void check_books(const struct pool *pool, struct msg_check_reply *reply)
 		by_owner[page_word_session(word)]++;
 	}
 	if (free_pages != pool->free.total) {
-		snprintf(finding.text, sizeof(finding.text), "%u pages are FREE, the index has %u", free_pages,
+		snprintf(finding.text, sizeof(finding.text), "%u pages are FREE, the index contains %u", free_pages,
 			pool->free.total);
 		note_finding(reply, &finding);
 		reply->found++;
 	}
 	if (leased != pool->leased) {
-		snprintf(finding.text, sizeof(finding.text), "%u pages have an owner, booked are %u", leased,
+		snprintf(finding.text, sizeof(finding.text), "%u pages have an owner, the accounts have %u", leased,
 			pool->leased);
 		note_finding(reply, &finding);
 		reply->found++;
@@ -432,7 +434,7 @@ static void check_books(const struct pool *pool, struct msg_check_reply *reply)
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
 		if (pool->sessions[id] && pool->sessions[id]->leased != by_owner[id]) {
 			finding.session = id;
-			snprintf(finding.text, sizeof(finding.text), "%u pages are leased to it, booked are %u",
+			snprintf(finding.text, sizeof(finding.text), "%u pages are leased to it, its account has %u",
 				by_owner[id], pool->sessions[id]->leased);
 			note_finding(reply, &finding);
 			reply->found++;

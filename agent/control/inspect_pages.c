@@ -1,5 +1,5 @@
 /*
- * inspect_pages.c - the requests that look at pages: the page table, what each of them is used for, and who pins them.
+ * inspect_pages.c - read-only requests about pages: the page table, the use of each page, and pins.
  */
 #include "agent/control/exchange.h"
 #include "agent/object/objects.h"
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Large structs live here: the agent has one thread and answers one request at a time. */
+/* Large structs are static: the agent has one thread and answers one request at a time. */
 static union {
 	struct msg_pages_reply pages;
 	struct msg_page_kinds_reply kinds;
@@ -56,7 +56,7 @@ int answer_pages(struct exchange *x)
 
 enum { KIND_OBJECT = 6, KIND_PINNABLE = 7, KIND_BLOCK = 16, KIND_NOBODY = 255 };
 
-/* Of a page whose word says all that there is to say. */
+/* Return the kind of a page that is determined by the state in its page word. */
 static uint8_t kind_of_state(enum page_state state)
 {
 	static const uint8_t kinds[PAGE_STATES] = {
@@ -123,7 +123,7 @@ int answer_page_kinds(struct exchange *x)
 	return ENCODE(x, page_kinds_reply, reply);
 }
 
-/* What is pinned from a page and a session on, one answer at a time. */
+/* The pins from a page and a session on, for one reply. */
 struct pins_look {
 	const struct pool *pool;
 	const struct msg_pins_request *request;
@@ -131,7 +131,7 @@ struct pins_look {
 	uint32_t page, page_count;
 };
 
-/* One more; where there is no place for it, the next answer begins with it. */
+/* Add an entry. If the reply is full, the next one begins with it. */
 static struct msg_pin_entry *pin_add(struct pins_look *look, const struct session *session, uint32_t pins)
 {
 	struct msg_pins_reply *reply = look->reply;
@@ -185,7 +185,7 @@ static void object_pin_found(void *context, uint32_t number, struct session *ses
 	snprintf(entry->object_name, sizeof(entry->object_name), "%s", object_record(look->pool, number)->name);
 }
 
-/* Of the object whose first page it is, if there is one that can be pinned. */
+/* Add the pins of the object whose first page this is, if it is pinnable. */
 static void object_pins(struct pins_look *look)
 {
 	uint64_t word = pool_word(look->pool, look->page);

@@ -1,4 +1,3 @@
-/* page_facts.c - see page_facts.h. */
 #include "agent/control/page_facts.h"
 
 #include <stdlib.h>

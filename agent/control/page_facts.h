@@ -1,5 +1,5 @@
 /*
- * page_facts.h - what sessions say about a pool's pages, for requests that look.
+ * page_facts.h - the use of a pool's pages as recorded by the sessions, for requests that inspect them.
  */
 #ifndef GPOOL_AGENT_PAGE_FACTS_H
 #define GPOOL_AGENT_PAGE_FACTS_H

@@ -1,4 +1,3 @@
-/* pool_start.c - see pool_start.h. */
 #include "agent/control/pool_start.h"
 
 #include "agent/control/recover.h"
@@ -22,8 +21,8 @@ static bool memory_is_held(const struct pool *pool)
 }
 
 /*
- * A successor must find every handle that anybody may have mapped: so without the keeper's hold on all of them nobody
- * gets any.
+ * Have the keeper hold all handles. A successor must have every handle that a process may have mapped, so if one of
+ * them cannot be held, the start fails.
  */
 static int memory_hold(struct pool *pool)
 {
@@ -61,7 +60,7 @@ static int memory_start(struct pool *pool, const struct module_pool *start, uint
 	if (memory_is_held(pool)) {
 		error = physical_adopt(
 			&pool->physical, &plan, pool->index, pool->agent->start->held, pool->agent->start->held_count);
-		/* Where nothing was created the keeper has it all. */
+		/* If no handle was created here, the keeper holds all of them. */
 		return error || !pool->physical.created ? error : memory_hold(pool);
 	}
 	error = physical_create(&pool->physical, &plan);
@@ -122,7 +121,7 @@ int pool_create(struct agent *agent, uint32_t index, const struct module_pool *s
 	flight_recover(&pool->segment.events);
 	atomic_store_explicit(&pool->segment.header->incarnation, agent->incarnation, memory_order_relaxed);
 	pool_configure(pool);
-	/* Taken out of service is a pool of this gpoold's: who starts another one means it to serve. */
+	/* Draining ends with a run of gpoold: a new run puts the pool in service. */
 	if (agent->start->adopted)
 		atomic_store_explicit(&pool->segment.header->draining, 0, memory_order_relaxed);
 	if (atomic_load_explicit(&pool->ledger.header->started, memory_order_acquire))

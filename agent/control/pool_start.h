@@ -1,4 +1,6 @@
-/* pool_start.h - start and end of a pool: every room's part of it, in order. */
+/*
+ * pool_start.h - create and destroy a pool: calls each room's functions in order.
+ */
 #ifndef GPOOL_AGENT_POOL_START_H
 #define GPOOL_AGENT_POOL_START_H
 
@@ -7,8 +9,8 @@
 struct module_pool;
 
 /*
- * pool_create() - take over the segment, create or adopt the physical pages, recover. *pool is NULL on failure, which
- * is logged.
+ * pool_create() - take over the segment, create or adopt the physical pages, recover. On failure, which is logged,
+ * *pool is NULL.
  */
 int pool_create(struct agent *agent, uint32_t index, const struct module_pool *start, struct pool **pool);
 void pool_destroy(struct pool *pool);

@@ -1,4 +1,6 @@
-/* recover.c - see recover.h; docs/internals/agent.md has the table of half-done steps and what becomes of each. */
+/*
+ * recover.c - see recover.h; docs/internals/agent.md has the table of incomplete steps and their results.
+ */
 #include "agent/control/recover.h"
 
 #include "agent/control/control.h"
@@ -22,7 +24,9 @@
 
 /* ---- sessions ---- */
 
-/* What the keeper holds of each session: [POOL_SESSIONS], NULL: nothing; NULL: no memory. */
+/*
+ * Return the items that the keeper holds, by session: [POOL_SESSIONS], an entry of NULL: nothing. NULL: out of memory.
+ */
 static const struct held **held_sessions(const struct pool *pool)
 {
 	const struct module_start *start = pool->agent->start;
@@ -35,7 +39,7 @@ static const struct held **held_sessions(const struct pool *pool)
 	return by_id;
 }
 
-/* One that nobody has heard of, or that was ending: what is left of it ends. */
+/* Free what remains of a session that was never announced, or that was ending. */
 static void session_bury(struct pool *pool, uint32_t id, const struct held *held)
 {
 	pool_take_back_of(pool, id);
@@ -44,7 +48,7 @@ static void session_bury(struct pool *pool, uint32_t id, const struct held *held
 	atomic_store_explicit(&pool->ledger.sessions[id].state, LEDGER_SESSION_NONE, memory_order_release);
 	crash_point();
 	agent_drop(pool->agent, KEEP_SESSION, pool->index, id);
-	/* Ours are duplicates of the keeper's: the worker's end closes with the last of them. */
+	/* These are duplicates of the keeper's descriptors: the worker's connection closes with the last one. */
 	if (held)
 		held_close(held);
 }
@@ -61,7 +65,7 @@ static int sessions_restore(struct pool *pool)
 	for (uint32_t id = 1; id < POOL_SESSIONS && !error; id++) {
 		uint32_t state = atomic_load_explicit(&pool->ledger.sessions[id].state, memory_order_acquire);
 
-		/* NONE, but held: the last agent died between its end and telling the keeper of it. */
+		/* NONE, but held: the last agent died before it reported the end of the session to the keeper. */
 		if (state == LEDGER_SESSION_ADMITTING || state == LEDGER_SESSION_ENDING ||
 			(state == LEDGER_SESSION_NONE && held[id]))
 			session_bury(pool, id, held[id]);
@@ -73,7 +77,7 @@ static int sessions_restore(struct pool *pool)
 	return error;
 }
 
-/* ---- half-done steps ---- */
+/* ---- incomplete steps ---- */
 
 static bool owned(const struct pool *pool, uint32_t page, uint32_t session)
 {
@@ -83,7 +87,7 @@ static bool owned(const struct pool *pool, uint32_t page, uint32_t session)
 		(page_word_state(word) == PAGE_LEASED || page_word_state(word) == PAGE_EVICTING);
 }
 
-/* Those pages of the journal's runs that are still the session's become free. */
+/* Free the pages of a run of the journal that the session still owns. */
 static void runs_take_back(struct pool *pool, struct session *session, const struct page_run *run)
 {
 	for (uint32_t page = run->first; page < run->first + run->count; page++) {
@@ -95,7 +99,7 @@ static void runs_take_back(struct pool *pool, struct session *session, const str
 	}
 }
 
-/* A grant is the session's from the step that answers its request; before that it is nobody's. */
+/* Undo a grant that was not answered: the answer to its request commits it. */
 static void grant_undo(struct pool *pool, struct session *session, const struct ledger_journal *journal)
 {
 	uint32_t word;
@@ -109,13 +113,13 @@ static void grant_undo(struct pool *pool, struct session *session, const struct 
 		runs_take_back(pool, session, &pool->runs[i]);
 }
 
-/* The loss of the block was decided: its end is completed. */
+/* Complete the eviction of a block that was already decided. */
 static void take_finish(struct pool *pool, struct session *session, const struct ledger_journal *journal)
 {
 	for (uint32_t i = 0; i < journal->run_count; i++) {
 		const struct page_run *run = &pool->runs[i];
 
-		/* Its tag goes before its first page. */
+		/* Clear the tag before the first page is freed. */
 		if (owned(pool, run->first, session->id)) {
 			for (uint32_t word = run->first / 64; word <= (run->first + run->count - 1) / 64; word++)
 				lease_take_word(
@@ -127,7 +131,9 @@ static void take_finish(struct pool *pool, struct session *session, const struct
 	}
 }
 
-/* Which bits were cleared is known; by whom is not. */
+/*
+ * Mark pages as doubtful: the bits that were cleared are known, but not whether the worker or the agent cleared them.
+ */
 static void reclaim_doubt(struct pool *pool, const struct session *session, const struct ledger_journal *journal)
 {
 	uint64_t bits;
@@ -150,7 +156,7 @@ static void journal_settle(struct pool *pool)
 {
 	struct ledger_journal *journal = &pool->ledger.header->journal;
 	uint32_t what = atomic_load_explicit(&journal->what, memory_order_acquire);
-	/* A session that is buried has no pages left. */
+	/* A session that was freed above has no pages left. */
 	struct session *session = pool->sessions[journal->session % POOL_SESSIONS];
 
 	if (what == LEDGER_REST)
@@ -164,7 +170,7 @@ static void journal_settle(struct pool *pool)
 	journal_end(&pool->ledger);
 }
 
-/* What was looked at and not decided is as it was. Whoever waits to pin it looks again. */
+/* End undecided checks: restore EVICTING pages to LEASED. Pins that wait for them try again. */
 static void looks_end(struct pool *pool)
 {
 	for (uint32_t page = 0; page < pool->page_count; page++) {
@@ -195,7 +201,7 @@ static uint32_t doubts_count(struct pool *pool, const struct session *session)
 	return count;
 }
 
-/* Sum of how often threads have ended, or begun, to have pages in their hands. */
+/* Return the sum, over all threads, of the transits of pages that have ended, or begun. */
 static uint64_t transits(const struct session *session, bool begun)
 {
 	const struct thread_stats *threads = session->segment.stats->threads;
@@ -219,8 +225,8 @@ void recover_doubts(struct session *session)
 	if (!facts)
 		return;
 	/*
-	 * A page that the worker has shows in a bit or in an entry unless a thread has it in hand. Ended is read before
-	 * the look and begun after it: when they are equal, nobody had any for as long as we looked.
+	 * A page of the worker appears in a free bit or a block entry, unless it is in transit in a thread. `ended` is
+	 * read before the scan and `begun` after it: if they are equal, no page was in transit during the scan.
 	 */
 	ended = transits(session, false);
 	page_map_fill(&pool->segment, &as, 1, facts);
@@ -246,7 +252,7 @@ void recover_doubts(struct session *session)
 	session->doubts = left;
 }
 
-/* ---- all of it ---- */
+/* ---- the whole recovery ---- */
 
 int recover_pool(struct pool *pool)
 {
@@ -271,7 +277,7 @@ int recover_pool(struct pool *pool)
 		if (session && session->kind == SESSION_WORKER && session->state == SESSION_LIVE)
 			session->doubts = doubts_count(pool, session);
 	}
-	log_info("pool '%s': %u sessions go on, %u of %u pages lent; found in %llu us", pool->config->name,
+	log_info("pool '%s': recovered %u sessions, %u of %u pages leased, in %llu us", pool->config->name,
 		pool->session_count, pool->leased, pool->page_count, (unsigned long long)(clock_ns() - begin) / 1000);
 	return 0;
 }
@@ -281,11 +287,11 @@ void recover_resume(struct pool *pool)
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++) {
 		if (!pool->sessions[id])
 			continue;
-		/* Perhaps the agent before died before it could count what it took. */
+		/* The previous agent may have died before it counted an eviction. */
 		atomic_fetch_add_explicit(&pool->sessions[id]->segment.header->evictions, 1, memory_order_release);
 		session_resume(pool->sessions[id]);
 	}
 	jobs_resume(pool);
-	/* Without a session too: the pressure in the header may be that of sessions which left as the agent died. */
+	/* Also without a session: the pressure in the header may be caused by sessions that ended as the agent died. */
 	agent_need_tick(pool->agent, 1);
 }

@@ -1,5 +1,5 @@
 /*
- * recover.h - what an agent makes of the pool that another agent has left: at any point, between any two of its stores.
+ * recover.h - take over the pool of an agent that died between any two of its stores.
  */
 #ifndef GPOOL_AGENT_RECOVER_H
 #define GPOOL_AGENT_RECOVER_H
@@ -7,15 +7,16 @@
 #include "agent/pages/pool.h"
 
 /*
- * recover_pool() - sessions, books and half-done steps, from page words, session segments and ledger. The index of free
- * pages and the published counts stand already. Nobody is served before recover_resume(). 0, or -ENOMEM.
+ * recover_pool() - restore sessions, accounts and incomplete steps from page words, session segments and ledger. Call
+ * it after the index of free pages and the published counts are built. No request is served before recover_resume(). 0,
+ * or -ENOMEM.
  */
 int recover_pool(struct pool *pool);
 void recover_resume(struct pool *pool);
 
 /*
- * recover_doubts() - decide about pages of which it is open whether the session or an agent that died has taken them; a
- * look that finds threads of the worker in the middle of something decides nothing and comes again with the next tick.
+ * recover_doubts() - decide about pages for which it is unknown whether the session or a dead agent took them. If
+ * threads of the worker have pages in transit during the check, those pages remain undecided until the next tick.
  */
 void recover_doubts(struct session *session);
 

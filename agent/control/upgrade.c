@@ -17,15 +17,15 @@ int answer_upgrade(struct exchange *x)
 		return exchange_malformed(x);
 	if (asker->id && asker->sequence == x->sequence &&
 		!memcmp(asker->token, x->session->token, sizeof(asker->token))) {
-		asker->id = x->id; /* asked again while it waits */
+		asker->id = x->id; /* a repetition of the waiting request */
 		return 0;
 	}
 	if (asker->id)
 		return exchange_fail(
-			x, -EBUSY, "somebody else's upgrade is on its way; see poolctl version when it is done");
+			x, -EBUSY, "another upgrade is in progress; run poolctl version when it has finished");
 	error = agent_tell_keeper(x->agent, &(struct keep_message){.what = KEEP_UPGRADE}, NULL, 0);
 	if (error)
-		return exchange_fail(x, error, "the keeper does not take the request: %s", strerror(-error));
+		return exchange_fail(x, error, "cannot send the request to the keeper: %s", strerror(-error));
 	asker->id = x->id;
 	asker->sequence = x->sequence;
 	memcpy(asker->token, x->session->token, sizeof(asker->token));
@@ -35,7 +35,7 @@ int answer_upgrade(struct exchange *x)
 void upgrade_answer(struct agent *agent, const struct keep_message *verdict)
 {
 	struct exchange_later asker = agent->upgrade_asker;
-	/* Which file and why is in the text; of codes there are those that a request knows. */
+	/* The text has the file and the reason; the code must be one that a request can return. */
 	int error = !verdict->id                                                            ? 0
 		: verdict->id == EPROTO || verdict->id == EBUSY || verdict->id == ETIMEDOUT ? -(int)verdict->id
 											    : -EINVAL;
@@ -44,7 +44,7 @@ void upgrade_answer(struct agent *agent, const struct keep_message *verdict)
 	if (!asker.id)
 		return;
 	agent->upgrade_asker.id = 0;
-	snprintf(text, sizeof(text), error ? "%.*s; the agent goes on as it was" : "the agent goes on with %.*s",
+	snprintf(text, sizeof(text), error ? "%.*s; the agent is unchanged" : "the agent continues with %.*s",
 		KEEP_TEXT_BYTES - 1, verdict->text);
 	exchange_answer_later(agent, &asker, error, text);
 }

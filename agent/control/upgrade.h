@@ -1,6 +1,6 @@
 /*
- * upgrade.h - 'poolctl upgrade', as the agent sees it: it asks the keeper, which looks at the file, and passes on what
- * that says. When the file fits, KEEP_LEAVE follows and this agent is no more.
+ * upgrade.h - the agent's part of 'poolctl upgrade': forward the request to the keeper, which checks the module, and
+ * return its verdict. If the module is compatible, KEEP_LEAVE follows and this agent exits.
  */
 #ifndef GPOOL_AGENT_UPGRADE_H
 #define GPOOL_AGENT_UPGRADE_H
