@@ -67,7 +67,7 @@ static bool may_join(const struct config_tenant *tenant, const struct attach_pee
 	return named(&tenant->users, peer->uid) || member(&tenant->groups, peer);
 }
 
-/* The tenant asked for, or the first that names this peer, or the first that is open to all. */
+/* Return the requested tenant, or the first one that names this peer, or the first one that is open to all. */
 struct tenant *access_tenant(
 	struct pool *pool, const char *name, uint32_t kind, const struct attach_peer *peer, int *error)
 {
@@ -85,7 +85,7 @@ struct tenant *access_tenant(
 			if (to_all == (open == 1) && may_join(config, peer))
 				return &pool->tenants[i];
 		}
-	/* Who takes no pages needs no tenant, and the operator must get in whatever the list says. */
+	/* A session that leases no pages needs no tenant, and the operator must be able to attach in any case. */
 	if (kind != SESSION_WORKER || is_operator(peer))
 		return &pool->tenants[0];
 	*error = -EACCES;

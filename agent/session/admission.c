@@ -48,7 +48,7 @@ static int refuse(int socket, int error, const char *format, ...)
 	return error;
 }
 
-/* Ids go round, so that a page word's owner is not soon somebody else. */
+/* Use the ids in turn, so that an owner in a page word does not soon denote another session. */
 static uint32_t id_find(struct pool *pool)
 {
 	for (uint32_t i = 0; i < PAGE_SESSION_MAX; i++) {
@@ -87,7 +87,10 @@ int session_send_admission(struct session *session)
 	return length < 0 ? length : attach_send(session->socket.fd, buffer, (size_t)length, fds, 3);
 }
 
-/* What the next agent cannot find elsewhere. Without it, and the keeper's hold, there is no session. */
+/*
+ * Write the state that the next agent cannot find elsewhere. If that or the keeper's hold fails, the session is
+ * refused.
+ */
 static int ledger_write(const struct session *session)
 {
 	struct ledger_session *record = session_ledger(session);
@@ -114,7 +117,7 @@ static int ledger_write(const struct session *session)
 			.fds = {session->segment_fd, session->socket.fd, session->pidfd.fd, session->doorbell.fd}});
 }
 
-/* Descriptors, segment, registration. On failure the caller frees what there is. */
+/* Create descriptors and segment, and register them. On failure the caller frees the session. */
 static int session_equip(struct session *session, struct agent *agent)
 {
 	struct pool *pool = session->pool;
@@ -130,7 +133,7 @@ static int session_equip(struct session *session, struct agent *agent)
 	return session->doorbell.fd < 0 ? session->doorbell.fd : session_watch(session);
 }
 
-/* 0: none. Less than a page is one page; more than the pool is the pool. */
+/* Return the quota in pages, 0: none. It is rounded to at least one page, and limited to the size of the pool. */
 static uint32_t quota_pages(const struct pool *pool, uint64_t bytes)
 {
 	uint64_t pages = bytes / pool->segment.header->page_bytes;
@@ -140,7 +143,9 @@ static uint32_t quota_pages(const struct pool *pool, uint64_t bytes)
 	return pages < 1 ? 1 : pages > pool->page_count ? pool->page_count : (uint32_t)pages;
 }
 
-/* The attach is answered. On failure it went away already, or cannot take descriptors: the session ends. */
+/*
+ * Send the reply to an attach. If the process has closed its connection or cannot receive descriptors, end the session.
+ */
 static bool session_answer(struct session *session)
 {
 	int error = session_send_admission(session);
@@ -149,7 +154,7 @@ static bool session_answer(struct session *session)
 		session_ledger_state(session, LEDGER_SESSION_LIVE);
 		return true;
 	}
-	/* It has got nothing, so nothing has to wait for its death. */
+	/* It has no pages, so nothing waits for its death. */
 	log_warning("cannot answer '%s' (pid %d): %s; its session ends", session->name, session->pid, strerror(-error));
 	session_end(session, SESSION_END_DETACH);
 	return false;
@@ -179,7 +184,7 @@ static int session_start(struct agent *agent, struct pool *pool, int socket, con
 	error = session_equip(session, agent);
 	if (error) {
 		session_unwatch(session);
-		/* socket and pidfd stay the caller's until all is well */
+		/* the caller owns socket and pidfd until all steps have succeeded */
 		session->socket.fd = session->pidfd.fd = -1;
 		session_free(session);
 		return error;
@@ -237,8 +242,7 @@ int session_admit(
 					: "user may not join tenant '%s'; see tenants in gpoold.conf",
 			request->tenant);
 	if (pool->trust && !tenant->domain)
-		return refuse(socket, -ENOSPC, "there is no room for trust domain '%s'; restart gpoold",
-			tenant->config->domain);
+		return refuse(socket, -ENOSPC, "no room for trust domain '%s'; restart gpoold", tenant->config->domain);
 	if (request->kind == SESSION_WORKER &&
 		atomic_load_explicit(&pool->segment.header->draining, memory_order_relaxed))
 		return refuse(socket, -ESHUTDOWN,
@@ -250,13 +254,13 @@ int session_admit(
 		return refuse(socket, error, "%s", text);
 	if (!descriptors_left(agent, DESCRIPTORS_OF_SESSION))
 		return refuse(socket, -EMFILE,
-			"a session takes %d descriptors, and of the %u that gpoold may have (RLIMIT_NOFILE) too few "
+			"a session needs %d descriptors, and of the %u that gpoold may have (RLIMIT_NOFILE) too few "
 			"are left; raise LimitNOFILE= of its unit",
 			DESCRIPTORS_OF_SESSION, descriptors_most());
 	error = session_start(agent, pool, socket, peer, request, tenant);
-	/* Whatever the system said, it was no mistake of the asker: for him something is lacking here. */
+	/* Any system error here is a lack of resources for the requester, and not its mistake. */
 	if (error)
 		return refuse(socket, error == -EMFILE || error == -ENFILE ? -EMFILE : -ENOMEM,
-			"the agent cannot make a session: %s", strerror(-error));
+			"the agent cannot create a session: %s", strerror(-error));
 	return 0;
 }

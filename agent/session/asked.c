@@ -30,7 +30,7 @@ int asked_keep(struct session *session, uint64_t sequence, const uint8_t *bytes,
 
 	if (length < 1 || length > LEDGER_ANSWER_BYTES)
 		return -EMSGSIZE;
-	/* Nothing is carried out before the number stands: an agent that dies here has answered nothing. */
+	/* Nothing is executed before the number is stored: an agent that dies here has answered nothing. */
 	atomic_store_explicit(&kept->answered, 0, memory_order_release);
 	crash_point();
 	memcpy(kept->answer, bytes, (size_t)length);
@@ -45,5 +45,5 @@ void asked_send(struct session *session, const uint8_t *bytes, int length, int f
 	int error = length > 0 ? attach_send(session->socket.fd, bytes, (size_t)length, &fd, fd >= 0) : length;
 
 	if (error && error != -EPIPE)
-		log_debug("session %u does not take an answer: %s", session->id, strerror(-error));
+		log_debug("cannot send an answer to session %u: %s", session->id, strerror(-error));
 }

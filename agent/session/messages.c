@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 /*
- * A descriptor is memory for good (no import can be revoked), so only of what is leased to the asker, or of an object
- * it reads.
+ * Return true if the session may get a descriptor of this handle. Access cannot be revoked, since an import persists,
+ * so only for pages that are leased to the session, or that belong to an object that it reads.
  */
 static bool handle_allowed(const struct session *session, uint32_t handle)
 {
@@ -70,7 +70,7 @@ static void send_handles(struct session *session, uint64_t sequence, uint32_t fi
 		error = attach_send(session->socket.fd, buffer, (size_t)length, fds, fd_count);
 	if (length > 0 && !error)
 		return;
-	/* Too many descriptors in flight, most likely: the worker must hear of it rather than wait. */
+	/* Most likely too many descriptors in flight: report it, so that the worker does not wait. */
 	memset(&reply, 0, sizeof(reply));
 	reply.error = error ? error : length;
 	length = msg_encode_handles_reply(&reply, sequence, NULL, buffer, sizeof(buffer));
@@ -88,7 +88,7 @@ static void send_detached(const struct session *session, uint64_t sequence)
 		attach_send(session->socket.fd, buffer, (size_t)length, NULL, 0);
 }
 
-/* The asker takes the answer by the sequence number that it gave its question. */
+/* Answer a role request. The worker recognizes the answer by the sequence number of its request. */
 static void send_role(struct session *session, const struct msg_role_request *request, uint64_t sequence)
 {
 	struct msg_role_reply reply;
@@ -99,7 +99,7 @@ static void send_role(struct session *session, const struct msg_role_request *re
 	length = msg_encode_role_reply(&reply, sequence, NULL, buffer, sizeof(buffer));
 	error = length < 0 ? length : attach_send(session->socket.fd, buffer, (size_t)length, NULL, 0);
 	if (error)
-		log_debug("session %u ('%s') does not take an answer: %s; it will ask again", session->id,
+		log_debug("cannot send an answer to session %u ('%s'): %s; it will repeat its request", session->id,
 			session->name, strerror(-error));
 }
 
@@ -108,10 +108,10 @@ static void released(struct session *session, const uint8_t *packet, size_t leng
 	static struct msg_handles_released message;
 
 	if (msg_decode_handles_released(&message, packet, length) || session->kind != SESSION_WORKER) {
-		session_damage(session, "a release of handles that cannot be");
+		session_damage(session, "an invalid release of handles");
 		return;
 	}
-	/* In order, so that a message costs no more than a look at each page. */
+	/* In order, so that checking a message costs at most one pass over the pages. */
 	for (uint32_t i = 1; i < message.runs_count; i++)
 		if (message.runs[i].first < (uint64_t)message.runs[i - 1].first + message.runs[i - 1].count) {
 			session_damage(session, "a release of handles out of order");
@@ -150,7 +150,7 @@ void session_socket_ready(struct event_source *source, uint32_t events)
 	(void)events;
 	if (session->state != SESSION_LIVE)
 		return;
-	/* Out of descriptors is our trouble and not the sender's damage: it asks again. */
+	/* A lack of descriptors is not an error of the worker: it repeats its request. */
 	length = attach_receive(source->fd, buffer, sizeof(buffer), &fd, 1, &fd_count, 0);
 	if (length == -EAGAIN || length == -EMFILE)
 		return;
@@ -161,7 +161,7 @@ void session_socket_ready(struct event_source *source, uint32_t events)
 	if (length < 0 || msg_envelope_read(&envelope, buffer, (size_t)length)) {
 		if (fd >= 0)
 			close(fd);
-		session_damage(session, "a packet that is no message");
+		session_damage(session, "a packet that is not a message");
 		return;
 	}
 	part = part_that_serves(session->pool, envelope.type);
@@ -178,13 +178,13 @@ void session_socket_ready(struct event_source *source, uint32_t events)
 	switch (envelope.type) {
 	case MSG_TYPE_handles_request:
 		if (msg_decode_handles_request(&handles, buffer, (size_t)length) || session->kind != SESSION_WORKER)
-			session_damage(session, "a handles request that cannot be");
+			session_damage(session, "an invalid handles request");
 		else
 			send_handles(session, envelope.sequence, handles.first, handles.count);
 		return;
 	case MSG_TYPE_role_request:
 		if (msg_decode_role_request(&role, buffer, (size_t)length))
-			session_damage(session, "a role request that cannot be");
+			session_damage(session, "an invalid role request");
 		else
 			send_role(session, &role, envelope.sequence);
 		return;
@@ -196,12 +196,12 @@ void session_socket_ready(struct event_source *source, uint32_t events)
 			return;
 		}
 		/*
-		 * Ended first: an agent that dies between the two must not have said it for nothing. The socket
-		 * outlives this pass.
+		 * End the session before the answer, since an agent may die between the two. The socket remains open
+		 * until the end of this pass.
 		 */
 		session_end(session, SESSION_END_DETACH);
 		send_detached(session, envelope.sequence);
 		return;
-	default: session_damage(session, "a message that does not belong here");
+	default: session_damage(session, "an unexpected message");
 	}
 }

@@ -68,7 +68,7 @@ static void standby_leave(struct pool *pool, uint32_t index, uint32_t session)
 	waiters_add(record_of(pool, index), -1);
 }
 
-/* Who came first of those that can still work; NULL: nobody waits. */
+/* Return the standby that arrived first among the live ones; NULL: none. */
 static struct session *standby_first(const struct pool *pool, uint32_t index)
 {
 	const struct ledger_role *row = &pool->ledger.roles[index];
@@ -100,7 +100,7 @@ static void grant(struct pool *pool, uint32_t index, struct session *session)
 {
 	struct role_record *record = record_of(pool, index);
 
-	/* seq_cst: a fence is looked at with other words (whose pages are these?), and this is rare. */
+	/* seq_cst: readers compare the token together with other words (such as page words), and grants are rare. */
 	atomic_store_explicit(&record->token, token_of(record) + 1, memory_order_seq_cst);
 	crash_point();
 	changed(record);
@@ -121,7 +121,7 @@ static void tell(const struct pool *pool, enum event_kind kind, const struct ses
 		event_publish(pool->agent, kind, pool, 0, token_of(record), "role '%s' %s", record->name, what);
 }
 
-/* Nobody holds it: the next standby does, if there is one. */
+/* Grant a role without a holder to the next standby, if there is one. */
 static void pass_on(struct pool *pool, uint32_t index, bool died)
 {
 	struct role_record *record = record_of(pool, index);
@@ -129,7 +129,7 @@ static void pass_on(struct pool *pool, uint32_t index, bool died)
 
 	if (!next) {
 		tell(pool, EVENT_ROLE_FREED, NULL, record,
-			died ? "has nobody: its holder died" : "has nobody: it was given back");
+			died ? "has no holder: the last one died" : "has no holder: it was released");
 		return;
 	}
 	grant(pool, index, next);
@@ -140,7 +140,8 @@ static void pass_on(struct pool *pool, uint32_t index, bool died)
 		log_info("role '%s' of pool '%s': session %u ('%s', pid %d) takes over, token %llu", record->name,
 			pool->config->name, next->id, next->name, next->pid, (unsigned long long)token_of(record));
 	}
-	tell(pool, died ? EVENT_TAKEOVER : EVENT_ROLE_GRANTED, next, record, died ? "is taken over by" : "goes on to");
+	tell(pool, died ? EVENT_TAKEOVER : EVENT_ROLE_GRANTED, next, record,
+		died ? "is taken over by" : "is granted to");
 }
 
 static void vacate(struct pool *pool, uint32_t index, bool died)
@@ -163,7 +164,7 @@ int role_find(const struct pool *pool, const char *name)
 	return -ENOENT;
 }
 
-/* A name that comes back, maybe in another place, must not begin below the tokens that it had. */
+/* A name that is used again, perhaps in another record, must continue above its earlier tokens. */
 static uint64_t token_above_all(const struct pool *pool)
 {
 	uint64_t most = 0;
@@ -181,7 +182,7 @@ static int role_name(struct pool *pool, const char *name, const char *tenant)
 
 		if (named(record))
 			continue;
-		/* Raised here too, so that a reader of two names in one place finds two tokens. */
+		/* Raised here too, so that two names in one record never have the same token. */
 		atomic_store_explicit(&record->token, token_above_all(pool), memory_order_seq_cst);
 		atomic_store_explicit(&record->holder, 0, memory_order_relaxed);
 		atomic_store_explicit(&record->waiters, 0, memory_order_relaxed);
@@ -298,7 +299,7 @@ static void let_go(struct session *session, const struct msg_role_request *reque
 	if (request->verb == ROLE_FORGET && holder_of(record_of(pool, (uint32_t)index)) == session->id)
 		vacate(pool, (uint32_t)index, false);
 	else if (request->verb == ROLE_RELEASE && role_fence(pool, (uint32_t)index, request->token, session->id))
-		refuse(reply, -ESTALE, "session %u does not have role '%s' by token %llu", session->id, request->name,
+		refuse(reply, -ESTALE, "session %u does not hold role '%s' with token %llu", session->id, request->name,
 			(unsigned long long)request->token);
 	else if (request->verb == ROLE_RELEASE)
 		vacate(pool, (uint32_t)index, false);
@@ -310,17 +311,17 @@ void role_serve(struct session *session, const struct msg_role_request *request,
 {
 	memset(reply, 0, sizeof(*reply));
 	if (session->kind != SESSION_WORKER)
-		refuse(reply, -EPERM, "a role takes a worker's session; this one is of an %s",
+		refuse(reply, -EPERM, "a role needs a worker session; this session is an %s",
 			session_kind_name(session->kind));
 	else if (!request->name[0] || request->verb >= ROLE_VERBS)
-		refuse(reply, -EINVAL, "no name, or verb %u, which is not known here", request->verb);
+		refuse(reply, -EINVAL, "the name is empty, or verb %u is unknown", request->verb);
 	else if (request->verb == ROLE_TAKE || request->verb == ROLE_WAIT)
 		take(session, request->name, request->verb == ROLE_WAIT, reply);
 	else
 		let_go(session, request, reply);
 }
 
-/* ---- sessions that end, agents that begin ---- */
+/* ---- end of sessions, start of agents ---- */
 
 void roles_withdraw(struct session *session)
 {
@@ -340,7 +341,7 @@ void roles_session_end(struct session *session, bool died)
 			vacate(pool, index, died);
 }
 
-/* Who waits, without those that cannot any more. */
+/* Clear the standbys of a role that cannot hold it any more. */
 static void row_recover(struct pool *pool, uint32_t index)
 {
 	struct role_record *record = record_of(pool, index);

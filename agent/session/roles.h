@@ -1,25 +1,26 @@
 /*
- * roles.h - roles: names that one session holds at a time, so that of several engines one does the work and the next
- * takes over.
+ * roles.h - leadership roles: names that one session holds at a time, so that one of several engines works and the next
+ * one takes over.
  *
- * All there is about a role stands in its record of the pool segment, which everybody reads, and in its row of the
- * ledger: who waits. Nothing is kept elsewhere, so a new agent goes on from there. The rules:
+ * The state of a role is stored in its record of the pool segment, which every process can read, and in its row of the
+ * ledger, which has the standbys. No other copy exists, so a new agent can continue. The rules:
  *
- *   one holder      the holder changes by release, and by the end of its session: a detach, or the death of its process
- *   and never
- *                   less. Who merely closed its connection, or is stopped, may still write, and has the role until its
- *                   pidfd fires
- *   tokens          each grant has a higher one than every grant before of any role in this pool
- *   order           standbys come in order of their arrival. One whose connection is closed waits for nothing any more
- *   no empty chair  a role without a holder has no live standby
+ *   one holder      the holder changes by a release, and by the end of its session: a detach, or the death of its
+ *                   process. A session that only closed its connection, or is stopped, may still write: it keeps the
+ *                   role until its pidfd fires
+ *   tokens          each grant has a higher token than every earlier grant of any role in this pool
+ *   order           standbys are granted the role in order of arrival. A session with a closed connection is no standby
+ *   no gap          a role without a holder has no live standby
  *
  * The agent may die between any two stores:
- *   name a place: fields, then state   the row is empty but for what a dead agent left, which roles_recover() sweeps
- *   join:         arrivals, row        a number that nobody has; or a standby that waiters does not count: counted anew
- *   grant:        token, holder, row   a token that nobody got; or a holder that stands in the row too: swept
- *   free:         holder = 0, grant    a role without a holder: roles_recover() grants it
- *   remove:       state, then fields   the place is free; fields are written before the next state
- * And the asker asks again: every verb answers a repeat as it answered at first, or with what has become true since.
+ *
+ *   name a record: fields, then state   the row is empty but for entries of a dead agent, which roles_recover() clears
+ *   join:          arrivals, row        an unused number; or a standby that waiters does not count: counted again
+ *   grant:         token, holder, row   an unused token; or a holder that is also in the row: cleared
+ *   free:          holder = 0, grant    a role without a holder: roles_recover() grants it
+ *   remove:        state, then fields   the record is free; its fields are written before the next state
+ *
+ * The requester repeats its request: every verb answers a repetition as before, or with the current state.
  */
 #ifndef GPOOL_AGENT_ROLES_H
 #define GPOOL_AGENT_ROLES_H
@@ -31,29 +32,36 @@ enum role_verb {
 	ROLE_WAIT,
 	ROLE_WITHDRAW,
 	ROLE_RELEASE,
-	ROLE_FORGET, /* neither wait nor hold: of one who got no answer in time, and knows neither */
+	ROLE_FORGET, /* neither wait for the role nor hold it: for a requester that got no answer in time */
 	ROLE_VERBS
 };
 enum role_standing { ROLE_NEITHER, ROLE_HOLDER, ROLE_STANDBY };
 
-/* role_serve() - a request over the attach socket; anything may stand in it. */
+/* role_serve() - answer a request on the attach socket, all of whose fields are untrusted. */
 void role_serve(struct session *session, const struct msg_role_request *request, struct msg_role_reply *reply);
 
-/* roles_withdraw() - the session's connection is over: it waits for nothing, and keeps what it holds. */
+/*
+ * roles_withdraw() - remove a session whose connection is closed from all standbys. It keeps the roles that it holds.
+ */
 void roles_withdraw(struct session *session);
-/* roles_session_end() - its pages are back and it is no more in pool->sessions: what it held goes to the next. */
+/*
+ * roles_session_end() - grant the roles of an ended session to the next standbys. Its pages are free, and it is no
+ * longer in pool->sessions.
+ */
 void roles_session_end(struct session *session, bool died);
 /*
- * roles_recover() - a new agent, all sessions restored and before any is admitted: decides half-done steps, buries
- * holders.
+ * roles_recover() - complete the steps of a dead agent and release the roles of dead holders, after all sessions are
+ * restored and before one is admitted.
  */
 void roles_recover(struct pool *pool);
 
-/* role_find() - place of a name, or -ENOENT. */
+/* role_find() - return the index of a name, or -ENOENT. */
 int role_find(const struct pool *pool, const char *name);
-/* role_fence() - 0: the session holds the role of place `index` by this token; -ESTALE: it does not. */
+/* role_fence() - return 0 if the session holds the role at `index` with this token, otherwise -ESTALE. */
 int role_fence(const struct pool *pool, uint32_t index, uint64_t token, uint32_t session);
-/* role_remove() - the place of a role that nobody holds is free: its last token, or -ENOENT, -EBUSY. */
+/*
+ * role_remove() - free the record of a role that no session holds, and return its last token. Errors: -ENOENT, -EBUSY.
+ */
 int role_remove(struct pool *pool, const char *name, uint64_t *token);
 
 #endif

@@ -24,9 +24,9 @@
 #include <unistd.h>
 
 enum {
-	/* an exiting process closes its files just before its pidfd fires: wait so long before marking pages */
+	/* an exiting process closes its files just before its pidfd fires: delay before marking the pages */
 	CLOSING_GRACE_MS = 2,
-	DAMAGE_MAX = 16, /* fields that cannot be, before the session is ended */
+	DAMAGE_MAX = 16, /* invalid fields after which the session is ended */
 };
 
 void session_record_write(struct session *session, enum session_record_state state)
@@ -59,7 +59,7 @@ void session_ledger_state(const struct session *session, enum ledger_session_sta
 	crash_point();
 }
 
-/* Its pages wait for its process. */
+/* Quarantine the pages until the process ends. */
 static void session_set_closed(struct session *session)
 {
 	session->state = SESSION_CLOSED;
@@ -76,9 +76,9 @@ static bool process_ended(const struct session *session)
 }
 
 /*
- * The driver has let go before a pidfd says so; where that is not to be trusted, the pages are kept for a while. What
- * is left of it then is as one that has closed its connection, for a successor of the agent too, which begins anew to
- * count.
+ * Handle the death of a session's process. The driver releases its memory before the pidfd fires; if the configuration
+ * does not rely on that, the pages are quarantined for a while. Meanwhile the session is like one with a closed
+ * connection, also for a successor of the agent, which restarts the time.
  */
 static void process_died(struct session *session)
 {
@@ -98,7 +98,7 @@ static void process_died(struct session *session)
 	agent_need_tick(pool->agent, grace_ms);
 }
 
-/* The connection is over; whether the process is too decides what becomes of the pages. */
+/* Handle a closed connection. The pages depend on whether the process has ended too. */
 void session_connection_closed(struct session *session)
 {
 	agent_unwatch(session->pool->agent, &session->socket);
@@ -187,7 +187,7 @@ void session_enter(struct session *session)
 	pool->sessions[session->id] = session;
 	pool->session_count++;
 	session->tenant->sessions++;
-	/* The coarse clock stood still while nobody was attached. */
+	/* The coarse clock did not advance while no session was attached. */
 	atomic_store_explicit(&pool->segment.header->clock_ms, (uint32_t)clock_ms(), memory_order_relaxed);
 	atomic_store_explicit(&pool->segment.header->sessions, pool->session_count, memory_order_relaxed);
 }
@@ -197,7 +197,7 @@ void session_add_totals(const struct session *session, struct session_totals *to
 	session_totals_add(totals, session->segment.stats, (clock_ms() - session->attached_ms + 1) * UINT64_C(1000000));
 }
 
-/* Keep what the session has recorded, while its segment is there. */
+/* Copy the session's flight records while its segment is mapped. */
 static void flight_session_ends(const struct session *session)
 {
 	flight_keep(&session->segment.flight, (uint16_t)session->id, &session->pool->segment.flight);
@@ -242,7 +242,7 @@ void session_end(struct session *session, enum session_end how)
 	session_record_write(session, SESSION_RECORD_NONE);
 	atomic_store_explicit(&pool->segment.header->sessions, pool->session_count, memory_order_relaxed);
 	session_unwatch(session);
-	/* Should the agent die between these two, the session ends again and counts twice. */
+	/* If the agent dies between these two, the session is ended again and counted twice. */
 	session_add_totals(session, &pool->segment.header->ended);
 	session_ledger_state(session, LEDGER_SESSION_NONE);
 	agent_drop(pool->agent, KEEP_SESSION, pool->index, session->id);
@@ -276,7 +276,7 @@ void session_disconnect(struct session *session, int error, const char *why)
 	atomic_store_explicit(&session->segment.header->closed, 1, memory_order_release);
 	for (uint32_t i = 0; i < SESSION_REQUESTS; i++)
 		futex_wake(&session->segment.requests[i].state, 1);
-	/* The worker sees the end of its connection; the descriptor itself is closed with the session. */
+	/* This closes the connection for the worker; the descriptor itself is closed with the session. */
 	shutdown(session->socket.fd, SHUT_RDWR);
 	session_connection_closed(session);
 }
@@ -307,7 +307,7 @@ void session_tick(struct session *session)
 		return;
 	}
 	session_set_closed(session);
-	log_info("session %u of pool '%s' ('%s', pid %d) disconnected but is still running: %u pages wait for its end",
+	log_info("session %u of pool '%s' ('%s', pid %d) disconnected but is still running: %u pages are quarantined",
 		session->id, pool->config->name, session->name, session->pid, session->leased);
 }
 

@@ -1,4 +1,3 @@
-/* session_limits.c - see session_limits.h. */
 #include "agent/session/session_limits.h"
 
 #include "agent/base/descriptors.h"
@@ -6,7 +5,7 @@
 #include <errno.h>
 #include <stdio.h>
 
-/* Ordinary sessions that are attached. */
+/* The number of ordinary sessions that are attached. */
 struct attached {
 	uint32_t ordinary, of_user, of_tenant[CONFIG_TENANTS_MAX];
 };
@@ -32,7 +31,7 @@ static void count(const struct pool *pool, uid_t uid, struct attached *attached)
 	}
 }
 
-/* How many sessions other tenants are guaranteed that they do not have yet. */
+/* Return the number of sessions that are guaranteed to other tenants and not attached yet. */
 static uint32_t kept_for_others(
 	const struct pool *pool, const struct tenant *tenant, const struct attached *attached, uint32_t guaranteed)
 {
@@ -53,7 +52,7 @@ static int check_ordinary(const struct pool *pool, const struct tenant *tenant, 
 	const uint32_t shared = sessions - kept,
 		       guaranteed = shared * config->limits.tenant_percent / 100 / pool->tenant_count;
 	const uint32_t user_most = (shared * config->limits.user_percent + 99) / 100;
-	/* The kind's own: observers may take the first half of what is kept. */
+	/* of this session kind: observers may use the first half of the kept sessions */
 	const uint32_t not_for_it = kind == SESSION_WORKER ? kept : (kept + 1) / 2, most = sessions - not_for_it;
 	struct attached attached = {0};
 	uint32_t of_tenant;
@@ -62,7 +61,7 @@ static int check_ordinary(const struct pool *pool, const struct tenant *tenant, 
 	of_tenant = attached.of_tenant[tenant - pool->tenants];
 	if (attached.ordinary >= most) {
 		snprintf(text, text_bytes,
-			"%u sessions are attached, and the other %u of limits.sessions (%u) are kept for %s: see "
+			"%u sessions are attached, and the remaining %u of limits.sessions (%u) are kept for %s: see "
 			"limits.kept_sessions; raise limits.sessions",
 			attached.ordinary, not_for_it, sessions,
 			kind == SESSION_WORKER ? "admins and observers" : "admins and root");
@@ -71,8 +70,8 @@ static int check_ordinary(const struct pool *pool, const struct tenant *tenant, 
 	if (of_tenant >= guaranteed &&
 		most - attached.ordinary <= kept_for_others(pool, tenant, &attached, guaranteed)) {
 		snprintf(text, text_bytes,
-			"tenant '%s' has %u sessions, and what is left of limits.sessions (%u) is kept for other "
-			"tenants: see limits.tenant_sessions (%u percent)",
+			"tenant '%s' has %u sessions, and the rest of limits.sessions (%u) is kept for other tenants: "
+			"see limits.tenant_sessions (%u percent)",
 			tenant->config->name, of_tenant, sessions, config->limits.tenant_percent);
 		return -EUSERS;
 	}

@@ -12,7 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* What the keeper holds of it; without (the keeper was out of memory) the process itself is asked for. */
+/* Take the descriptors that the keeper holds. If there are none (the keeper was out of memory), open a pidfd. */
 static void restore_descriptors(struct session *session, const struct held *held)
 {
 	if (held && held->fd_count == 4) {
@@ -26,8 +26,9 @@ static void restore_descriptors(struct session *session, const struct held *held
 }
 
 /*
- * gpoold itself was started anew and has a new pool segment: who was attached looks at the old one, which nobody writes
- * any more. It is told that its session is over, and its pages wait for its death, since it may still use them.
+ * End a session of an earlier run of gpoold. It has mapped the previous pool segment, which no process writes any more.
+ * It learns from its segment that its session is closed. Its pages are quarantined until its death, since it may still
+ * use them.
  */
 static void session_leave_behind(struct session *session)
 {
@@ -38,7 +39,7 @@ static void session_leave_behind(struct session *session)
 	session_ledger_state(session, LEDGER_SESSION_CLOSED);
 }
 
-/* What it says is lost: a blank one, which says nothing, so that nobody has to ask whether there is one. */
+/* Replace a lost segment by a blank one, so that other functions need not check for a missing segment. */
 static int segment_replace(struct session *session)
 {
 	if (session->segment_fd >= 0)
@@ -83,20 +84,20 @@ int session_restore(struct pool *pool, uint32_t id, const struct held *held, uin
 	}
 	session->tenant->leased += leased;
 	session_enter(session);
-	/* They come in order: the next one is behind all of them, and not who died last. */
+	/* Sessions are restored in order of their ids: continue after the last one. */
 	pool->session_next = id % PAGE_SESSION_MAX + 1;
 	if (!error && session->pidfd.fd >= 0)
 		error = session_watch(session);
 	if (error && session->pidfd.fd >= 0) {
-		/* Without its segment nothing can be said to it: it is as one that has closed its connection. */
-		log_warning("session %u of pool '%s' ('%s', pid %d) cannot go on: %s; its pages wait for its end", id,
+		/* Without its segment nothing can be sent to it: treat it as one with a closed connection. */
+		log_warning("session %u of pool '%s' ('%s', pid %d) cannot continue: %s; its pages are quarantined", id,
 			pool->config->name, session->name, session->pid, strerror(-error));
 		agent_unwatch(pool->agent, &session->socket);
 		agent_unwatch(pool->agent, &session->doorbell);
 		session->state = SESSION_CLOSED;
 	} else if (session->pidfd.fd < 0) {
 		session->state = SESSION_CLOSED;
-		return 0; /* session_resume() finds that it is dead */
+		return 0; /* session_resume() finds that it has died */
 	}
 	if (pool->agent->start->adopted)
 		session_leave_behind(session);
@@ -121,8 +122,8 @@ void session_resume(struct session *session)
 		return;
 	}
 	/*
-	 * Perhaps told already: then it is told twice, and drops what it did not ask for. If not even that: it may use
-	 * its pages.
+	 * The reply may have been sent already: the worker ignores a second one. If it cannot be sent, the worker may
+	 * already use its pages.
 	 */
 	if (record->state == LEDGER_SESSION_SENDING && session_send_admission(session)) {
 		session_connection_closed(session);

@@ -20,7 +20,7 @@ static void answer(struct session *session, uint64_t sequence, int error, int fd
 		error ? -1 : fd);
 }
 
-/* ---- a session shows its page ---- */
+/* ---- sharing a page ---- */
 
 static bool same_file(int one, int other)
 {
@@ -44,7 +44,7 @@ static int share(struct session *session, int fd)
 		return same_file(session->timeline_fd, fd) ? 0 : -EEXIST;
 	if (!descriptors_left(pool->agent, 1))
 		return -EMFILE;
-	/* Without the keeper's hold a successor could not show it to anybody. */
+	/* If the keeper did not hold it, the next agent could not send it. */
 	if (agent_hold(pool->agent,
 		    &(struct held){
 			    .kind = KEEP_TIMELINE, .pool = pool->index, .id = session->id, .fd_count = 1, .fds = {fd}}))
@@ -54,7 +54,7 @@ static int share(struct session *session, int fd)
 	return 0;
 }
 
-/* ---- another one asks for it ---- */
+/* ---- requesting a page of another session ---- */
 
 static int may_look(const struct session *asker, uint32_t id, int *fd)
 {
@@ -78,13 +78,13 @@ const char *timelines_request(
 	int page = -1, error;
 
 	if (session->kind != SESSION_WORKER) {
-		damage = "a timeline, of a session without streams";
+		damage = "a timeline of a session without streams";
 	} else if (envelope->type == MSG_TYPE_timeline_share_request &&
 		!msg_decode_timeline_share_request(&shared, packet, length)) {
 		error = share(session, fd);
 		answer(session, envelope->sequence, error, -1);
 		if (error == -EBADMSG)
-			damage = "a timeline that is no sealed page";
+			damage = "a timeline that is not a sealed page";
 		else if (session->timeline_fd == fd)
 			return NULL;
 	} else if (envelope->type == MSG_TYPE_timeline_open_request &&
@@ -92,14 +92,14 @@ const char *timelines_request(
 		error = may_look(session, asked.session, &page);
 		answer(session, envelope->sequence, error, page);
 	} else {
-		damage = "a request about timelines that cannot be";
+		damage = "an invalid timeline request";
 	}
 	if (fd >= 0)
 		close(fd);
 	return damage;
 }
 
-/* ---- ends and beginnings ---- */
+/* ---- end and recovery ---- */
 
 void timelines_session_end(struct session *session)
 {
@@ -127,7 +127,7 @@ void timelines_recover(struct pool *pool)
 			pool->timeline_count++;
 			continue;
 		}
-		/* The last agent died between the session's end and telling the keeper of it. */
+		/* The last agent died before it reported the end of the session to the keeper. */
 		agent_drop(pool->agent, KEEP_TIMELINE, pool->index, held->id);
 		held_close(held);
 	}

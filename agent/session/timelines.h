@@ -1,9 +1,8 @@
 /*
- * timelines.h - pages on which sessions show others how far their streams are (shm/timeline_page.h).
+ * timelines.h - timeline pages, by which sessions show the progress of their streams to others (shm/timeline_page.h).
  *
- * The agent keeps a descriptor of each, so does the keeper for the agent's successors, and gives it to sessions of the
- * same trust domain that ask for it. It neither maps one nor reads a word of it. A session has one such page, and has
- * it until it ends.
+ * The agent keeps a descriptor of each page, as does the keeper for the agent's successors, and sends it to sessions of
+ * the same trust domain on request. It neither maps nor reads a page. A session has one such page, until it ends.
  */
 #ifndef GPOOL_AGENT_TIMELINES_H
 #define GPOOL_AGENT_TIMELINES_H
@@ -16,9 +15,9 @@
  */
 const char *timelines_request(
 	struct session *session, const struct msg_envelope *envelope, const uint8_t *packet, size_t length, int fd);
-/* timelines_session_end() - nobody gets the session's page any more; who has it keeps it. */
+/* timelines_session_end() - stop sending the session's page. Sessions that have it already keep it. */
 void timelines_session_end(struct session *session);
-/* timelines_recover() - a new agent, all sessions restored: the pages that the keeper has held. */
+/* timelines_recover() - take over the pages that the keeper holds, after all sessions are restored. */
 void timelines_recover(struct pool *pool);
 
 #endif
