@@ -1,5 +1,5 @@
 /*
- * trust_look.c - trust domains as tools see them: what is on its way, and whether all is as agent/pages/trust.h says.
+ * trust_look.c - trust domains for tools: pending transfers, and a check of the invariants of agent/pages/trust.h.
  */
 #include "agent/trust/trust_transfer.h"
 
@@ -23,7 +23,7 @@ static enum ledger_transfer transfer_of(const struct pool *pool, uint32_t handle
 	return (enum ledger_transfer)atomic_load_explicit(&trust_note(pool, handle)->transfer, memory_order_acquire);
 }
 
-/* Of those on their way the words say that nobody has them. */
+/* Check that the word of a page in a transfer has no owner. */
 static void check_page(const struct look *look, uint32_t handle, uint32_t page)
 {
 	const struct pool *pool = look->pool;
@@ -33,11 +33,11 @@ static void check_page(const struct look *look, uint32_t handle, uint32_t page)
 	bool moves = transfer_of(pool, handle) != LEDGER_TRANSFER_NONE;
 
 	if (moves && (owner || (state != PAGE_QUARANTINED && state != PAGE_RETIRED)))
-		report(look, 0, page, "on its way to another trust domain, and yet somebody's");
+		report(look, 0, page, "being transferred to another trust domain, but has an owner");
 	if (!moves && state == PAGE_QUARANTINED && !owner)
-		report(look, 0, page, "QUARANTINED without an owner, and not on its way to another trust domain");
+		report(look, 0, page, "QUARANTINED without an owner, but not being transferred");
 	if (pool->sessions[page_word_session(word)] && domain != pool->sessions[page_word_session(word)]->domain)
-		report(look, owner, page, "lent to a session of another trust domain");
+		report(look, owner, page, "leased to a session of another trust domain");
 }
 
 static void check_handle(const struct look *look, uint32_t handle)
@@ -55,15 +55,14 @@ static void check_handle(const struct look *look, uint32_t handle)
 			continue;
 		holders++;
 		if (session->domain != domain)
-			report(look, id, first,
-				"it may have a page mapped that is of another trust domain, or of none");
+			report(look, id, first, "may have mapped a page of another trust domain, or of none");
 	}
 	if (holders != pool->trust->holders[handle])
-		report(look, 0, first, "the number of sessions that may have it mapped is booked wrong");
+		report(look, 0, first, "wrong count of sessions that may have it mapped");
 	if (holders && transfer == LEDGER_TRANSFER_SCRUBS)
-		report(look, 0, first, "is being cleared while somebody may have it mapped");
+		report(look, 0, first, "being cleared while a session may have it mapped");
 	if ((transfer != LEDGER_TRANSFER_NONE) != trust_bit(pool->trust->moving, handle))
-		report(look, 0, first, "on its way by the ledger or by the books, and not by both");
+		report(look, 0, first, "ledger and agent disagree about its transfer");
 }
 
 static void check_view(const struct look *look, uint32_t domain)

@@ -1,10 +1,10 @@
 /*
- * trust_transfer.c - the way of a handle from one trust domain to another.
+ * trust_transfer.c - the transfer of a handle from one trust domain to another.
  *
- * Stores, in this order, each of which may be the agent's last: transfer WAITS; words QUARANTINED (or RETIRED, while it
- * waits for long); transfer SCRUBS, when no row of holders has it; when the mover has cleared all its pages, domain 0;
- * words FREE; transfer NONE. A successor finds a transfer that is not NONE: with domain 0 it frees what is not free
- * yet, else it goes on, and has all of its pages cleared once more where their jobs are not in the ring.
+ * Stores, in this order, each of which may be the agent's last: transfer WAITS; words QUARANTINED (or RETIRED, after a
+ * long wait); transfer SCRUBS, when no row of holders has it; domain 0, when the mover has cleared all its pages; words
+ * FREE; transfer NONE. A successor finds a transfer that is not NONE: with domain 0 it frees the remaining pages,
+ * otherwise it continues, and clears all pages again whose jobs are not in the ring.
  */
 #include "agent/trust/trust_transfer.h"
 
@@ -18,14 +18,14 @@
 #include <string.h>
 
 enum {
-	/* until a process that does not let go is one that will not; requests wait for somewhat longer */
+	/* time after which a process that has not released its pages is silent; requests wait somewhat longer */
 	RELEASE_PATIENCE_MS = 1000,
 	WAIT_TICK_MS = 20,
-	RING_SHARE = MOVER_JOBS / 2, /* scrubs in the ring at a time: others need it too */
+	RING_SHARE = MOVER_JOBS / 2, /* limit of scrubs in the ring, which other jobs need too */
 	SCRUB_REST_MS = 1000,
-	AHEAD_PAGES = 16, /* of each domain, that are made ready at a time while nobody waits */
+	AHEAD_PAGES = 16, /* pages of each domain that are transferred in advance at a time */
 	AHEAD_MS = 200,
-	AHEAD_REST_MS = 2000, /* when there was nothing to be had */
+	AHEAD_REST_MS = 2000, /* pause when no pages could be transferred */
 };
 
 static enum ledger_transfer transfer_of(const struct pool *pool, uint32_t handle)
@@ -137,8 +137,8 @@ static void scrub_failed(struct pool *pool, uint32_t page, int error)
 	trust->rest_ms = clock_ms() + SCRUB_REST_MS;
 	agent_need_tick(pool->agent, SCRUB_REST_MS);
 	if (!trust->told)
-		log_error("pool '%s': cannot clear page %u for another trust domain: %s; it stays out of use, and is "
-			  "tried again",
+		log_error("pool '%s': cannot clear page %u for another trust domain: %s; it stays out of use and will "
+			  "be tried again",
 			pool->config->name, page, strerror(-error));
 	trust->told = true;
 }
@@ -150,8 +150,8 @@ static void job_done(struct pool *pool, const struct mover_result *result)
 	uint32_t handle;
 
 	/*
-	 * After a restart the order is what the ring said, which the mover can write: it counts only where one is
-	 * waited for.
+	 * After a restart the orders come from the ring, which the mover can write: a result is accepted only for a
+	 * page with a pending scrub.
 	 */
 	if (!trust || page >= pool->page_count || result->order.kind != MOVER_SCRUB || result->order.page != page ||
 		trust->scrubs[page] != SCRUB_BEGUN)
@@ -180,7 +180,7 @@ static void go_on(struct pool *pool)
 /* Without give_up(): pages that have not been cleared wait for the next mover. */
 const struct job_user trust_job_user = {.done = job_done, .go_on = go_on};
 
-/* ---- begin ---- */
+/* ---- start of a transfer ---- */
 
 static void holders_call(struct pool *pool)
 {
@@ -188,7 +188,7 @@ static void holders_call(struct pool *pool)
 	agent_need_tick(pool->agent, WAIT_TICK_MS);
 }
 
-/* True: somebody is to be asked. */
+/* Begin the transfer of a handle. True: sessions must be asked to unmap it. */
 static bool transfer_begin(struct pool *pool, uint32_t handle)
 {
 	struct trust *trust = pool->trust;
@@ -208,7 +208,7 @@ static bool transfer_begin(struct pool *pool, uint32_t handle)
 	return false;
 }
 
-/* May it be had for another domain now? */
+/* Return true if the handle can be transferred to another domain now. */
 static bool can_move(const struct pool *pool, uint32_t handle, uint32_t to)
 {
 	const struct trust *trust = pool->trust;
@@ -226,7 +226,7 @@ static bool reachable(const struct pool *pool, uint32_t domain, uint32_t page)
 		(jobs_served(pool->jobs) && can_move(pool, page / pool->trust->per_handle, domain));
 }
 
-/* The pages of a handle that the wish is about. */
+/* Return the number of the handle's pages that the wish needs. */
 static uint32_t gain(const struct pool *pool, const struct trust_wish *wish, uint32_t handle)
 {
 	uint32_t per_handle = pool->trust->per_handle, first = handle * per_handle,
@@ -249,7 +249,7 @@ static uint32_t reach(const struct pool *pool, const struct trust_wish *wish)
 	return pages;
 }
 
-/* Those that nobody has to be asked for come first. */
+/* Handles that no session may have mapped are taken first. */
 static uint32_t wish_begin(struct pool *pool, const struct trust_wish *wish)
 {
 	struct trust *trust = pool->trust;
@@ -320,7 +320,7 @@ const struct trust_transfers trust_transfers = {
 	.unheld = unheld,
 };
 
-/* ---- by the clock ---- */
+/* ---- periodic work ---- */
 
 static void holders_are_silent(struct pool *pool, uint32_t handle)
 {
@@ -330,15 +330,15 @@ static void holders_are_silent(struct pool *pool, uint32_t handle)
 		if (!session || session->kind != SESSION_WORKER || session->silent || !trust_is_held(pool, id, handle))
 			continue;
 		session->silent = true;
-		log_warning("session %u of pool '%s' ('%s', pid %d) does not let go of pages that trust domain '%s' "
-			    "has given up; they are out of use until it does, or ends",
+		log_warning("session %u of pool '%s' ('%s', pid %d) does not unmap pages that trust domain '%s' has "
+			    "returned; they are out of use until it does, or ends",
 			id, pool->config->name, session->name, session->pid, trust_domain_name(pool, session->domain));
 		event_publish(pool->agent, EVENT_RETIRED, pool, id, (uint64_t)session->pid,
 			"pages that '%s' (pid %d) may still map are retired", session->name, session->pid);
 	}
 }
 
-/* Pages whose former holders have had their time. */
+/* Retire pages whose former holders have not released them in time. */
 static void retire(struct pool *pool)
 {
 	struct trust *trust = pool->trust;
@@ -365,10 +365,7 @@ static void retire(struct pool *pool)
 	trust_stuck_update(pool);
 }
 
-/*
- * What a domain's tenants keep of their minima, and a little for the next request, is made ready before it is asked
- * for.
- */
+/* Transfer pages in advance: the unused part of the minima of a domain's tenants, and some for the next request. */
 static void ahead(struct pool *pool)
 {
 	uint32_t kept[LEDGER_DOMAINS + 1] = {0};
@@ -420,7 +417,7 @@ static void holders_count(struct pool *pool)
 			trust->holders[handle] += trust_is_held(pool, id, handle);
 }
 
-/* Pages of a handle that is on its way, and that were found free: they are in the index. */
+/* Remove a page of a handle in a transfer from the index, to which it was added because its word is FREE. */
 static void take_out(struct pool *pool, uint32_t page)
 {
 	enum page_state state = page_word_state(pool_word(pool, page));
@@ -437,7 +434,7 @@ static void transfer_recover(struct pool *pool, uint32_t handle)
 	uint32_t first = handle * trust->per_handle;
 	bool retired = is_retired(pool, handle) && transfer_of(pool, handle) == LEDGER_TRANSFER_WAITS;
 
-	if (!trust_of_page(pool, first)) { /* it was cleared */
+	if (!trust_of_page(pool, first)) { /* already cleared */
 		for (uint32_t page = first; page < first + trust->per_handle; page++)
 			if (page_word_state(pool_word(pool, page)) == PAGE_QUARANTINED)
 				pool_take_back(pool, page, 1);
@@ -454,7 +451,7 @@ static void transfer_recover(struct pool *pool, uint32_t handle)
 		holders_are_silent(pool, handle);
 }
 
-/* Scrubs that the last agent has submitted and whose results nobody has taken. */
+/* Take over the scrubs that the last agent submitted and whose results are not read. */
 static void ring_recover(struct pool *pool)
 {
 	for (uint32_t i = 0; i < MOVER_JOBS && jobs_possible(pool->jobs); i++) {
@@ -485,7 +482,7 @@ void trust_recover(struct pool *pool)
 	for (uint32_t handle = 0; handle < trust->handle_count; handle++)
 		if (trust_bit(trust->moving, handle) && !trust->holders[handle])
 			unheld(pool, handle);
-	/* What was said to the last agent may be lost: it is said again. */
+	/* The call of the last agent may be lost: repeat it. */
 	if (trust->cleaning || trust->retired)
 		holders_call(pool);
 }

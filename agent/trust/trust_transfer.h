@@ -13,23 +13,24 @@ struct job_user;
 extern const struct trust_transfers trust_transfers;
 /* Jobs that clear pages. */
 extern const struct job_user trust_job_user;
-/* trust_tick() - by the clock: retire pages of silent holders, clear some pages ahead of requests. */
+/* trust_tick() - periodic work: retire pages of silent holders, and clear some pages in advance. */
 void trust_tick(struct pool *pool);
-/* trust_recover() - after an agent's death, when sessions and page words stand. */
+/* trust_recover() - continue the transfers of a dead agent, after sessions and page words are restored. */
 void trust_recover(struct pool *pool);
 
-/* trust_check() - the invariants, against page words, rows and views; `found` hears of each that is broken. */
+/* trust_check() - check the invariants against page words, rows and views; call `found` for each violation. */
 void trust_check(const struct pool *pool,
 	void (*found)(void *context, uint32_t session, uint32_t page, const char *text), void *context);
 
-/* Neighbours on their way that are alike, for those who look. */
+/* Adjacent handles in the same step of a transfer, for inspection. */
 struct trust_run {
 	uint32_t first, count;
-	uint32_t domain, holders, session; /* of the first: how many sessions may have it, and one of them */
+	/* of the first handle: the number of sessions that may have it, and one of them */
+	uint32_t domain, holders, session;
 	uint32_t age_ms;
 	bool retired, scrubs;
 };
-/* trust_run_next() - the first such run from page `from` on. False: there is none. */
+/* trust_run_next() - find the first such run from page `from` on. False: none. */
 bool trust_run_next(const struct pool *pool, uint32_t from, struct trust_run *run);
 
 enum trust_scrub { SCRUB_NONE, SCRUB_BEGUN, SCRUB_DONE };
