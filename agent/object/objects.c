@@ -68,7 +68,7 @@ struct manifest_pool object_geometry(const struct pool *pool)
 static const char *const state_names[OBJECT_STATES] = {
 	"NONE", "PUBLISHING", "CURRENT", "OLD", "DELETED", "LEAVING", "ENDING"};
 
-/* Which states may follow, as bits. */
+/* The permitted next states, as bits. */
 static const uint8_t states_next[OBJECT_STATES] = {
 	[OBJECT_NONE] = 1 << OBJECT_PUBLISHING,
 	[OBJECT_PUBLISHING] = 1 << OBJECT_CURRENT | 1 << OBJECT_NONE,
@@ -79,7 +79,7 @@ static const uint8_t states_next[OBJECT_STATES] = {
 	[OBJECT_ENDING] = 1 << OBJECT_NONE,
 };
 
-/* Before a record is one, and after the last one is none. */
+/* Set the end of the used records: before the first use of a record, and after the last one becomes unused. */
 static void end_set(struct pool *pool, uint32_t end)
 {
 	atomic_store_explicit(&pool->segment.header->object_end, end, memory_order_release);
@@ -138,7 +138,7 @@ uint32_t object_current(const struct pool *pool, uint32_t domain, const char *na
 	uint32_t found = 0;
 
 	for (uint32_t i = object_names_first(segment, domain, name); i; i = object_names_next(segment, i))
-		/* Two are CURRENT only where an agent died over a publication. */
+		/* Two are CURRENT only if an agent died during a publication. */
 		if (object_state(pool, i) == OBJECT_CURRENT && object_names_are(object_record(pool, i), domain, name) &&
 			(!found || object_record(pool, i)->version > object_record(pool, found)->version))
 			found = i;
@@ -197,7 +197,7 @@ int object_take(struct pool *pool, uint32_t number, int fd, const struct manifes
 	return 0;
 }
 
-/* ---- the end ---- */
+/* ---- end ---- */
 
 void object_forget(struct pool *pool, uint32_t number)
 {
@@ -212,7 +212,7 @@ void object_forget(struct pool *pool, uint32_t number)
 	*object = (struct object){0};
 }
 
-/* Of an object that pins alone keep: whoever had it open has it open no more. */
+/* Close an object that only pins keep for all sessions that have it open. */
 static void readers_clear(struct pool *pool, uint32_t number)
 {
 	if (!atomic_load_explicit(&object_record(pool, number)->readers, memory_order_relaxed))
@@ -237,7 +237,7 @@ void object_end(struct pool *pool, uint32_t number)
 	if (object->fd > 0)
 		for (uint32_t i = 0; i < object->run_count; i++)
 			pool_take_back(pool, object->runs[i].first, object->runs[i].count);
-	else /* it was lost with an agent */
+	else /* the manifest was lost with an agent */
 		for (uint32_t page = 0; page < pool->page_count; page++)
 			if (page_word_state(pool_word(pool, page)) == PAGE_SHARED &&
 				page_word_owner(pool_word(pool, page)) == number)
@@ -250,8 +250,8 @@ void object_end(struct pool *pool, uint32_t number)
 }
 
 /*
- * By its readers, or, where these do not keep it, by their pins. Who pins it later finds that its name means something
- * else.
+ * Return true if an object has readers, or, if only pins keep it, pins. A session that pins it later finds that the
+ * record has another version.
  */
 static bool is_used(const struct pool *pool, uint32_t number)
 {
@@ -301,7 +301,10 @@ static _Atomic uint64_t *readers_word(const struct pool *pool, uint32_t number, 
 	return &pool->ledger.objects[number].readers[session / 64];
 }
 
-/* The bits are what counts; the record's number is for those who look, and made anew after a restart. */
+/*
+ * Update the number of readers in the record, for inspection. The bits of the ledger are authoritative, and the number
+ * is computed again after a restart.
+ */
 static void readers_publish(struct pool *pool, uint32_t number)
 {
 	uint32_t readers = 0;
@@ -346,10 +349,7 @@ void objects_session_end(struct session *session)
 {
 	struct pool *pool = session->pool;
 
-	/*
-	 * The last ones first, as a process would that let go of what it built in the order in which one builds on the
-	 * other.
-	 */
+	/* The newest objects first: a process closes objects in the reverse order of their dependences. */
 	for (uint32_t i = object_end_of(pool); session->objects_open && i-- > 1;)
 		if (object_stands(pool, i) && object_has_reader(pool, i, session->id))
 			object_reader_drop(pool, i, session->id);

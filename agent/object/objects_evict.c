@@ -1,6 +1,6 @@
 /*
- * objects_evict.c - objects as eviction sees them: which a request may have, how they compare to blocks, taking them.
- * In which order those of a kind go: objects_order.c.
+ * objects_evict.c - objects as a source of eviction: which objects a request may evict, their score compared to blocks,
+ * and their eviction. objects_order.c has the order within a kind.
  */
 #include "agent/object/objects.h"
 
@@ -13,7 +13,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-/* What it is, by the names that the library gives; what is published otherwise can be made anew by whoever made it. */
+/* Return an object's usage, by the library's names. The publisher of any other object can create it again. */
 static uint8_t usage_of(const char *name)
 {
 	static const struct {
@@ -27,7 +27,7 @@ static uint8_t usage_of(const char *name)
 	return EVICT_ACTIVATION;
 }
 
-/* Of the last use as workers tell it: what would be of the future is just now. */
+/* Return the time since its last use, as reported by workers; a time in the future counts as now. */
 static uint32_t idle_ms(const struct pool *pool, uint32_t number, uint32_t now_ms)
 {
 	uint32_t idle = now_ms - pool->objects->of[number].touched_ms;
@@ -53,13 +53,16 @@ static struct evict_candidate candidate_of(const struct pool *pool, uint32_t num
 	};
 }
 
-/* Requests for blocks of one kind, or of one session, have no object. */
+/* Return true unless the request is for blocks of one kind or of one session. */
 static bool asks_for_objects(const struct evict_request *request)
 {
 	return !request->only && !request->usages && !request->cached_only;
 }
 
-/* By the request, and by the tenant rules with what its tenant has lost to it already. */
+/*
+ * Return true if the request and the tenant rules permit the eviction, including what its tenant has lost to this
+ * request.
+ */
 static bool may_have(const struct pool *pool, uint32_t number, const struct evict_request *request)
 {
 	const struct object *object = &pool->objects->of[number];
@@ -76,7 +79,7 @@ static bool may_have(const struct pool *pool, uint32_t number, const struct evic
 		evict_tenant_may_lose(object->tenant, request->for_tenant, object_record(pool, number)->pages);
 }
 
-/* What a tenant has, as far as it may lose it beside `lost`. */
+/* Return the number of pages that a tenant may still lose after `lost`. */
 static uint32_t evictable_of(const struct tenant *victim, const struct evict_request *request, uint32_t lost)
 {
 	uint32_t above = victim->leased - victim->saving, keeps = victim->minimum + lost;
@@ -121,7 +124,7 @@ static bool is_in_order(const struct pool *pool, uint32_t number)
 	return pool->objects->of[number].in_order;
 }
 
-/* Returns how many pages came free. 0: somebody has pinned it just now. */
+/* Evict an object. Return: the number of freed pages. 0: a session has just pinned it. */
 static uint32_t evict_one_object(struct pool *pool, uint32_t number)
 {
 	const struct object_record *record = object_record(pool, number);
@@ -174,7 +177,7 @@ static uint32_t next_ephemeral(struct pool *pool, const struct evict_request *re
 	return number;
 }
 
-/* A use that was not seen yet may have another one be worth less, and a pin have this one stay. */
+/* A use that was not recorded yet may make another object the least worth, and a pin may keep this one. */
 static uint32_t next_pinnable(struct pool *pool, const struct evict_request *request)
 {
 	uint32_t number;
@@ -190,7 +193,10 @@ static uint32_t next_pinnable(struct pool *pool, const struct evict_request *req
 	return number;
 }
 
-/* What the last scan has not seen, or what was used since, was used just now: it goes last. */
+/*
+ * Return the candidate for an object. An object that the last scan has not seen, or that was used since, is evicted
+ * last.
+ */
 static const struct evict_candidate *scored_now(struct pool *pool, uint32_t number)
 {
 	struct object *object = &pool->objects->of[number];

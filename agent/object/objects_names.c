@@ -1,9 +1,11 @@
-/* objects_names.c - which names of objects a session may publish by. */
+/*
+ * objects_names.c - the names under which a session may publish objects.
+ */
 #include "agent/object/objects.h"
 
 #include <string.h>
 
-/* What libgpool names so, and what its other calls then take for their own. */
+/* Prefixes of libgpool's own objects, which its other calls rely on. */
 static const char *const prefixes[] = {"lora/", "warm/", "kv-prefix/", "kv/"};
 
 static const char *reserved_rest(const char *name)
@@ -15,16 +17,16 @@ static const char *reserved_rest(const char *name)
 }
 
 /*
- * That a request comes from libgpool cannot be verified: the flag keeps programs from publishing by such a name in
- * error. What is verified is the tenant that a private name ends with (client/lora/format/adapter.c), so that no other
- * tenant can publish by it first.
+ * The agent cannot verify that a request comes from libgpool: the flag only prevents programs from using such a name by
+ * mistake. It verifies the tenant that a private name ends with (client/lora/format/adapter.c), so that no other tenant
+ * can publish under that name first.
  */
 const char *object_name_refusal(const struct session *session, const char *name, bool of_library)
 {
 	const char *rest = reserved_rest(name), *tenant = rest ? strchr(rest, '@') : NULL;
 
 	if (!name[0])
-		return "an object has a name";
+		return "the name is empty";
 	if (rest && !of_library)
 		return "names that begin with lora/, warm/, kv-prefix/ or kv/ are the library's own";
 	if (tenant && strcmp(tenant + 1, session->tenant->config->name) != 0)

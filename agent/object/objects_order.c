@@ -1,16 +1,15 @@
 /*
- * objects_order.c - which object goes next when room is needed, and how many pages there are of those that may.
+ * objects_order.c - the eviction order of objects, and the number of evictable pages.
  *
- * Ephemeral ones go by shm/policy/eviction.h, whose nodes they are, below the one that each follows. One that somebody
- * has open has a pin there. Its age begins when it is let go of, and another session's opening is a touch. By its name
- * it
- * is known again. Pinnable ones, which follow nobody, go by what they are worth, least first. Which kind is next, the
- * score of the first of each decides (objects_evict.c).
+ * Ephemeral objects are ordered by shm/policy/eviction.h, as nodes below the object that each follows. An object that a
+ * session has open has a pin there. Its age starts when it is closed; opening it in another session is a touch. An
+ * evicted object is recognized by its name. Pinnable objects, which follow none, are ordered by their worth, least
+ * first. The scores of the first object of each kind determine the next one (objects_evict.c).
  *
- * Invariants: an object is in the order just when it is CURRENT (or LEAVING) and ephemeral or pinnable. It is open just
- * when it has a reader, or, where pins alone keep it, a session pinned it at the last look. It stays while it is open,
- * or one that follows it stays; stay_below counts the latter. idle_pages of the tenants, and of objects whose tenant is
- * no more, are those of objects in the order that do not stay.
+ * Invariants: an object is in the order if and only if it is CURRENT (or LEAVING) and ephemeral or pinnable. It is open
+ * if and only if it has a reader, or, if only pins keep it, a session pinned it at the last check. It stays while it is
+ * open, or while an object that follows it stays; stay_below counts the latter. idle_pages of the tenants, and of
+ * objects without a tenant, are those of objects in the order that do not stay.
  */
 #include "agent/object/objects.h"
 
@@ -29,12 +28,12 @@
 struct objects_order {
 	struct eviction *ephemeral;
 	struct number_heap pinnable; /* those that are not open, by worth */
-	uint32_t pinnables;          /* in the order, open or not */
+	uint32_t pinnables;          /* number in the order, open or not */
 	uint32_t *numbers;           /* [count] by node */
-	uint32_t *aside;             /* [aside_count] out of the way */
+	uint32_t *aside;             /* [aside_count] skipped objects */
 	uint32_t aside_count;
-	uint32_t idle_pages;    /* of no tenant's; the others' are in struct tenant */
-	uint32_t offered_pages; /* of all: those of OBJECT_BY_PINS among them */
+	uint32_t idle_pages;    /* of objects without a tenant; struct tenant has the others */
+	uint32_t offered_pages; /* of all objects: those of OBJECT_BY_PINS among them */
 };
 
 static struct object *object_of(const struct pool *pool, uint32_t number)
@@ -49,7 +48,7 @@ static uint32_t *idle_pages(struct pool *pool, uint32_t number)
 	return tenant ? &tenant->idle_pages : &pool->objects->order->idle_pages;
 }
 
-/* ---- coming and going ---- */
+/* ---- insertion and removal ---- */
 
 uint32_t object_followed(const struct pool *pool, uint32_t number)
 {
@@ -60,7 +59,7 @@ uint32_t object_followed(const struct pool *pool, uint32_t number)
 	return node == EVICTION_NONE ? 0 : order->numbers[node];
 }
 
-/* One more object in the order that does not stay, or one fewer. */
+/* Account for one more object in the order that does not stay, or one fewer. */
 static void idle_add(struct pool *pool, uint32_t number, bool more)
 {
 	const struct object_record *record = object_record(pool, number);
@@ -80,7 +79,7 @@ static uint32_t parent_of(const struct pool *pool, const struct object_record *r
 {
 	uint32_t number = record->follows < pool->objects->count ? record->follows : 0;
 
-	/* What it follows was there before it: so no two follow each other. */
+	/* An object is newer than the one that it follows, so there is no cycle. */
 	if (!number || !object_of(pool, number)->node ||
 		object_record(pool, number)->version != record->follows_version ||
 		record->follows_version >= record->version)
@@ -93,7 +92,7 @@ static bool stays(const struct object *object)
 	return object->open || object->stay_below;
 }
 
-/* One more of those that follow it stays, or (-1) one fewer; and so on upwards, as far as that makes a difference. */
+/* Change the number of followers that stay by `more`, and that of its own parents as long as their state changes. */
 static void stay_add(struct pool *pool, uint32_t number, int more)
 {
 	for (; number && more; number = object_followed(pool, number)) {
@@ -119,7 +118,7 @@ static void enter(struct pool *pool, uint32_t number)
 		order->pinnables++;
 		number_heap_add(&order->pinnable, number, object_worth_key(pool, number));
 	} else {
-		/* There are as many nodes as objects, so it cannot fail. */
+		/* The number of nodes equals that of objects, so this cannot fail. */
 		eviction_insert(order->ephemeral, parent_of(pool, record),
 			XXH3_64bits(record->name, strlen(record->name)), &node);
 		order->numbers[node] = number;
@@ -133,7 +132,7 @@ static void enter(struct pool *pool, uint32_t number)
 	pool->evict.released_ns = clock_ns();
 }
 
-/* Those that follow it follow what it has followed. */
+/* Remove an object. Its followers now follow its parent. */
 static void leave(struct pool *pool, uint32_t number, bool evicted)
 {
 	struct objects_order *order = pool->objects->order;
@@ -159,7 +158,7 @@ static void leave(struct pool *pool, uint32_t number, bool evicted)
 	object->in_order = false;
 }
 
-/* Where it stands among those that may go, or that it does not. */
+/* Insert it among the evictable objects, or remove it from them. */
 static void place(struct pool *pool, uint32_t number)
 {
 	struct objects_order *order = pool->objects->order;
@@ -209,7 +208,7 @@ void object_order_look(struct pool *pool, uint32_t number)
 		leave(pool, number, false);
 	if (!belongs || object_kept_by_pins(record))
 		return;
-	/* Its last use is when it was let go of. */
+	/* Its last use is the time at which it was closed. */
 	if (object_of(pool, number)->open)
 		object_of(pool, number)->touched_ms = (uint32_t)clock_ms();
 	object_order_open(pool, number, atomic_load_explicit(&record->readers, memory_order_relaxed));
@@ -221,7 +220,10 @@ void object_order_touch(struct pool *pool, uint32_t number)
 		eviction_touch(pool->objects->order->ephemeral, object_of(pool, number)->node - 1);
 }
 
-/* An ephemeral one that pins keep: it is open while it is pinned, and a pin since the last look is a use. */
+/*
+ * Update an ephemeral object that only pins keep: it is open while it is pinned, and a pin since the last check is a
+ * use.
+ */
 static void ephemeral_used(struct pool *pool, uint32_t number, const struct object_pins *pins)
 {
 	struct object *object = object_of(pool, number);
@@ -264,7 +266,7 @@ void object_order_evicted(struct pool *pool, uint32_t number)
 	leave(pool, number, true);
 }
 
-/* ---- who is next ---- */
+/* ---- next object ---- */
 
 uint32_t object_order_next_ephemeral(const struct pool *pool)
 {
@@ -321,9 +323,9 @@ uint32_t object_order_offered_pages(const struct pool *pool)
 	return pool->objects ? pool->objects->order->offered_pages : 0;
 }
 
-/* ---- proof ---- */
+/* ---- check ---- */
 
-/* What follows it and stays, counted anew. */
+/* Count its followers that stay, from the records. */
 static uint32_t stay_below(const struct pool *pool, uint32_t number)
 {
 	uint32_t count = 0;
@@ -334,7 +336,10 @@ static uint32_t stay_below(const struct pool *pool, uint32_t number)
 	return count;
 }
 
-/* A pin of a session that does not have it open keeps nothing: whoever made it does not know that it is gone. */
+/*
+ * Find a session that pins an object without having it open. Such a pin protects nothing: the session does not know yet
+ * that the object was evicted.
+ */
 static bool pinned_by_stranger(const struct pool *pool, uint32_t number, uint32_t *session)
 {
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++) {
@@ -356,9 +361,9 @@ static void check_one(const struct pool *pool, uint32_t number, objects_fault *f
 	uint32_t class = object_record(pool, number)->class, page = object_page(pool, number), session = 0;
 
 	if (object->in_order != (state == OBJECT_CURRENT && (class == OBJECT_EPHEMERAL || class == OBJECT_PINNABLE)))
-		found(context, 0, page, "an object that may go is not in the order, or one that may not is");
+		found(context, 0, page, "an evictable object is not in the order, or one that is not evictable is");
 	if (object->in_order && object->node && object->stay_below != stay_below(pool, number))
-		found(context, 0, page, "what follows an object and stays is counted wrong");
+		found(context, 0, page, "wrong count of the followers that stay");
 	if (object_kept_by_pins(object_record(pool, number)) && object_stands(pool, number) && object->fd > 0 &&
 		pinned_by_stranger(pool, number, &session))
 		found(context, session, page, "pins an object that it does not have open");
@@ -375,10 +380,10 @@ void objects_check(const struct pool *pool, objects_fault *found, void *context)
 	for (uint32_t i = 0; i < pool->tenant_count; i++)
 		booked += pool->tenants[i].idle_pages;
 	if (idle != booked)
-		found(context, 0, 0, "pages of objects that may go are booked wrong");
+		found(context, 0, 0, "wrong count of pages of evictable objects");
 }
 
-/* ---- begin and end ---- */
+/* ---- creation and destruction ---- */
 
 static int by_version(const void *left, const void *right, void *context)
 {
@@ -444,7 +449,7 @@ int objects_order_begin(struct pool *pool)
 	pool->objects->order = order;
 	for (uint32_t i = 0; i < CONFIG_TENANTS_MAX; i++)
 		pool->tenants[i].idle_pages = 0;
-	/* At the start of an agent nothing is known of any yet: objects_recover() begins anew. */
+	/* At the start of an agent no object is known yet: objects_recover() calls this function again. */
 	count = pool->object_count ? objects_sort(pool, is_there) : 0;
 	for (uint32_t i = 0; i < count; i++) {
 		object_of(pool, pool->objects->sorted[i])->node = 0;

@@ -1,6 +1,6 @@
 /*
- * objects_recover.c - objects after an agent's death. What each half-done step becomes is decided from record, page
- * words and the manifest that the keeper holds; the table stands in docs/internals/agent.md.
+ * objects_recover.c - recovery of objects after an agent's death. Record, page words and the manifest that the keeper
+ * holds determine the result of each incomplete step; docs/internals/agent.md has the table.
  */
 #include "agent/object/objects.h"
 
@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Also one that is closed: its process lives and may have pages mapped. */
+/* Return a session, also a closed one: its process is alive and may have mapped pages. */
 static struct session *session_there(const struct pool *pool, uint32_t id)
 {
 	return id && id < POOL_SESSIONS ? pool->sessions[id] : NULL;
@@ -30,7 +30,7 @@ static bool is_shared_by(uint64_t word, uint32_t number)
 	return page_word_state(word) == PAGE_SHARED && page_word_owner(word) == number;
 }
 
-/* Manifests that the keeper has held, of records that there are; of others it holds none any more. */
+/* Take over the manifests of existing records from the keeper. Manifests without a record are dropped. */
 static void manifests_take(struct pool *pool)
 {
 	const struct module_start *start = pool->agent->start;
@@ -54,7 +54,7 @@ static void manifests_take(struct pool *pool)
 			manifest_close(&manifest);
 		}
 		if (error) {
-			log_error("pool '%s': the manifest of object %u ('%s') is unusable: %s; the object goes",
+			log_error("pool '%s': the manifest of object %u ('%s') is unusable: %s; deleting it",
 				pool->segment.header->name, held->id, object_record(pool, held->id)->name,
 				strerror(-error));
 			close(held->fds[0]);
@@ -62,7 +62,7 @@ static void manifests_take(struct pool *pool)
 	}
 }
 
-/* Whether what was being published can still be finished: each page is the object's already, or its publisher's. */
+/* Return true if a publication can be completed: each page belongs to the object already, or to its publisher. */
 static bool can_finish(const struct pool *pool, uint32_t number)
 {
 	const struct object *object = &pool->objects->of[number];
@@ -98,7 +98,7 @@ static void finish(struct pool *pool, uint32_t number)
 	object_set_state(pool, number, OBJECT_CURRENT);
 }
 
-/* Nobody has seen it: its pages go back to where they came from. */
+/* Undo a publication that no session has seen: its pages return to their owners. */
 static void roll_back(struct pool *pool, uint32_t number)
 {
 	struct session *writer =
@@ -118,7 +118,7 @@ static void roll_back(struct pool *pool, uint32_t number)
 	object_set_state(pool, number, OBJECT_NONE);
 }
 
-/* By the words: the manifest may be lost. */
+/* End an object by its page words: its manifest may be lost. */
 static void end_by_words(struct pool *pool, uint32_t number)
 {
 	if (object_state(pool, number) != OBJECT_ENDING)
@@ -130,7 +130,7 @@ static void end_by_words(struct pool *pool, uint32_t number)
 	object_set_state(pool, number, OBJECT_NONE);
 }
 
-/* What the dead had open they have open no more. */
+/* Remove dead sessions from the readers. */
 static void readers_recover(struct pool *pool, uint32_t number)
 {
 	struct object_record *record = object_record(pool, number);
@@ -171,16 +171,16 @@ static void recover_one(struct pool *pool, uint32_t number)
 		return;
 	}
 	readers_recover(pool, number);
-	/* It was being looked at, and nothing had been taken. */
+	/* Its pins were being checked, and no page had been freed. */
 	if (object_state(pool, number) == OBJECT_LEAVING)
 		object_set_state(pool, number, OBJECT_CURRENT);
-	/* Without a manifest nobody can open it; those who have it open go on. */
+	/* Without a manifest no session can open it; sessions that have it open continue. */
 	if (object_state(pool, number) == OBJECT_CURRENT && pool->objects->of[number].fd <= 0)
 		object_set_state(pool, number, OBJECT_DELETED);
 	pool->objects->of[number].tenant = pool_tenant(pool, record->tenant);
 }
 
-/* What is known of the records by other means than by looking at them. */
+/* Rebuild the index of records. */
 static void index_recover(struct pool *pool)
 {
 	uint32_t end = object_end_of(pool);
@@ -209,7 +209,7 @@ void objects_recover(struct pool *pool)
 	_Atomic uint64_t *published = &pool->segment.header->counters[POOL_COUNT_PUBLICATIONS];
 	uint32_t end = object_end_of(pool);
 
-	/* Numbers rise, also where an agent died between a publication and its count. */
+	/* Version numbers increase, also if an agent died between a publication and its count. */
 	pool->objects->version = atomic_load_explicit(published, memory_order_relaxed);
 	index_recover(pool);
 	atomic_store_explicit(published, pool->objects->version, memory_order_relaxed);
@@ -223,7 +223,7 @@ void objects_recover(struct pool *pool)
 
 		if (state == OBJECT_NONE)
 			continue;
-		/* Of two that are CURRENT the newer one was just published. */
+		/* If two versions are CURRENT, the newer one was just published. */
 		if (state == OBJECT_CURRENT && object_current(pool, record->domain, record->name) != i) {
 			object_set_state(pool, i, OBJECT_OLD);
 			state = OBJECT_OLD;
@@ -233,9 +233,9 @@ void objects_recover(struct pool *pool)
 		else if (pool->objects->of[i].tenant)
 			pool->objects->of[i].tenant->leased += record->pages;
 	}
-	/* Until now one may have come before what it follows. */
+	/* Before this point, an object may have come before the one that it follows. */
 	if (objects_order_begin(pool))
-		log_error("pool '%s': out of memory for the order of its ephemeral objects; those of before make room "
-			  "for nobody",
+		log_error("pool '%s': out of memory for the order of its ephemeral objects; existing ones cannot be "
+			  "evicted",
 			pool->segment.header->name);
 }

@@ -1,6 +1,6 @@
 /*
- * objects_requests.c - what sessions ask about objects. Every field of it is hostile; see asked.h for how each is done
- * once.
+ * objects_requests.c - requests of sessions about objects. All fields are untrusted; asked.h explains how each request
+ * is executed once.
  */
 #include "agent/object/objects.h"
 
@@ -21,9 +21,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MANIFESTS_BYTES_MAX (UINT64_C(1) << 30) /* of one pool; chosen: they are host memory that no tenant pays for */
+/* limit of one pool: manifests are host memory that is not accounted to a tenant */
+#define MANIFESTS_BYTES_MAX (UINT64_C(1) << 30)
 
-#define COST_US_MOST 60000000 /* so that a lie about it makes something stay longer, and not for ever; chosen */
+#define COST_US_MOST 60000000 /* so that a false cost keeps an object longer, but not forever */
 
 enum { OPEN_ADOPT = 1 };
 enum { VERB_CLOSE = 1, VERB_DELETE = 2 };
@@ -32,11 +33,11 @@ static_assert((int)MSG_LARGEST_object_publish_reply <= (int)LEDGER_ANSWER_BYTES,
 static_assert((int)MSG_LARGEST_object_open_reply <= (int)LEDGER_ANSWER_BYTES, "answers are kept");
 static_assert((int)MSG_LARGEST_object_change_reply <= (int)LEDGER_ANSWER_BYTES, "answers are kept");
 
-/* One question on its way to its answer. */
+/* A request in progress. */
 struct question {
 	struct session *session;
 	uint64_t sequence;
-	uint8_t kept[LEDGER_ANSWER_BYTES]; /* the answer of before, when this is a repeat */
+	uint8_t kept[LEDGER_ANSWER_BYTES]; /* the stored answer, if this is a repetition */
 	int kept_bytes;
 };
 
@@ -48,7 +49,7 @@ struct question {
 		msg_text_copy((reply)->text, sizeof((reply)->text), text_); \
 	} while (0)
 
-/* Encode, keep; the caller carries out what the answer says and calls asked_send(). */
+/* Encode and store an answer; the caller then executes it and calls asked_send(). */
 #define KEEP(q, name, reply, bytes, length) \
 	do { \
 		length = msg_encode_##name(reply, (q)->sequence, NULL, bytes, sizeof(bytes)); \
@@ -56,7 +57,7 @@ struct question {
 			asked_keep((q)->session, (q)->sequence, bytes, length); \
 	} while (0)
 
-/* Does the session hold this role, by this token? Nobody's token is good for a role that was never taken. */
+/* Return true if the session holds this role with this token. For a role that was never taken, no token is valid. */
 static bool role_held(const struct session *session, const char *role, uint64_t token)
 {
 	for (uint32_t i = 0; i < POOL_ROLES; i++) {
@@ -72,7 +73,8 @@ static bool role_held(const struct session *session, const char *role, uint64_t 
 /* ---- publish ---- */
 
 /*
- * A repeat, and what it published stands. The sender reads it until it has its answer, so nobody else's can be meant.
+ * Return true if this is a repetition and its object still exists. The sender is a reader of it until it receives its
+ * answer, so the record cannot belong to another object.
  */
 static bool publish_repeated(const struct question *q)
 {
@@ -93,8 +95,8 @@ static bool flags_ok(uint32_t flags)
 }
 
 /*
- * Who may replace or delete a version of the session's trust domain: docs/rights.md. The writer of a mutable object
- * holds its role, which the owner's tenant alone can have (agent/session/roles.c).
+ * Return true if the session may replace or delete a version of its trust domain: docs/rights.md. The writer of a
+ * mutable object holds its role, which only the owner's tenant can hold (agent/session/roles.c).
  */
 static bool may_change(const struct session *session, const struct object_record *record)
 {
@@ -105,7 +107,10 @@ static bool may_change(const struct session *session, const struct object_record
 			atomic_load_explicit(&record->writer, memory_order_relaxed) == session->id);
 }
 
-/* All pages are the sender's, in no use that the agent knows of, and since the manifest was written nobody else's. */
+/*
+ * Return true if all pages are leased to the sender, in no use that the agent knows of, and unchanged since the
+ * manifest was written.
+ */
 static bool runs_owned(const struct session *session, const struct manifest *manifest)
 {
 	for (uint32_t i = 0; i < manifest->header->runs; i++) {
@@ -133,7 +138,7 @@ static void publish_check(const struct session *session, const struct msg_object
 	if (request->role[0] && !role_held(session, request->role, request->role_token))
 		REFUSE(reply, -ESTALE, "role '%s' is not held with this token", request->role);
 	else if (request->expect_version == UINT64_MAX && current)
-		REFUSE(reply, -ESTALE, "there is a version %llu", (unsigned long long)version);
+		REFUSE(reply, -ESTALE, "version %llu exists", (unsigned long long)version);
 	else if (current && !may_change(session, object_record(pool, current)))
 		REFUSE(reply, -EPERM, "'%s' belongs to tenant '%s', and only that tenant may replace it", request->name,
 			object_record(pool, current)->tenant);
@@ -147,17 +152,16 @@ static void publish_check(const struct session *session, const struct msg_object
 			(unsigned long long)pool->objects->manifest_bytes, (unsigned long long)MANIFESTS_BYTES_MAX);
 	else if (!(reply->object = object_place(pool)))
 		REFUSE(reply, -EUSERS,
-			"there are %u versions of objects, the most that pool '%s' has; delete some, or raise its "
-			"'objects'",
+			"%u versions of objects exist, the limit of pool '%s'; delete some, or raise its 'objects'",
 			pool->objects->count - 1, pool->config->name);
 	else if (!descriptors_left(pool->agent, 1))
 		REFUSE(reply, -EMFILE,
-			"an object takes a descriptor, and of the %u that gpoold may have (RLIMIT_NOFILE) too few are "
+			"an object needs a descriptor, and of the %u that gpoold may have (RLIMIT_NOFILE) too few are "
 			"left; raise LimitNOFILE= of its unit",
 			descriptors_most());
 }
 
-/* It may keep an object from being evicted, which is what having it open does, too: so that is what it takes. */
+/* Following an object may keep it from being evicted, so it is permitted only if the session has the object open. */
 static bool follows_ok(const struct session *session, const struct msg_object_publish_request *request)
 {
 	const struct pool *pool = session->pool;
@@ -168,7 +172,10 @@ static bool follows_ok(const struct session *session, const struct msg_object_pu
 		object_has_reader(pool, request->follows, session->id);
 }
 
-/* So that who looks need not open it. Others' private ones are none of his business. */
+/*
+ * Copy the object's label into its record, where tools can read it without opening the object. Private objects of other
+ * tenants have none.
+ */
 static void label_fill(struct object_record *record, const struct manifest *manifest)
 {
 	static const char key[] = "name";
@@ -182,7 +189,7 @@ static void label_fill(struct object_record *record, const struct manifest *mani
 		record->label[i] = (unsigned char)value[i] < ' ' || (unsigned char)value[i] > '~' ? '?' : value[i];
 }
 
-/* Everything but the state: nobody looks at a record that is NONE. */
+/* Fill in everything but the state: a record that is NONE is not read. */
 static void record_fill(struct session *session, uint32_t number, const struct msg_object_publish_request *request,
 	const struct manifest *manifest, uint64_t version)
 {
@@ -211,14 +218,14 @@ static void record_fill(struct session *session, uint32_t number, const struct m
 	atomic_store_explicit(&record->heat, 0, memory_order_relaxed);
 	record->follows = follows_ok(session, request) ? request->follows : 0;
 	record->follows_version = record->follows ? request->follows_version : 0;
-	/* Whose pages they are until they are its own; objects_recover() asks. */
+	/* The owner of the pages until they belong to the object, for objects_recover(). */
 	atomic_store_explicit(&record->writer, session->id, memory_order_relaxed);
 	for (uint32_t word = 0; word < POOL_SESSIONS / 64; word++)
 		atomic_store_explicit(&pool->ledger.objects[number].readers[word], 0, memory_order_relaxed);
 	object_reader_add(pool, number, session->id);
 }
 
-/* The sender's pages become the object's. Those that a liar has called idle it cannot take any more. */
+/* Give the sender's pages to the object. Pages that the sender wrongly marked as idle cannot be leased any more. */
 static void runs_share(struct session *session, const struct manifest *manifest, uint32_t number)
 {
 	for (uint32_t i = 0; i < manifest->header->runs; i++) {
@@ -231,7 +238,7 @@ static void runs_share(struct session *session, const struct manifest *manifest,
 	}
 }
 
-/* 0, or an error before anything has happened. */
+/* Publish an object. 0, or an error before any change. */
 static int publish(struct question *q, const struct msg_object_publish_request *request,
 	struct msg_object_publish_reply *reply, const struct manifest *manifest, int fd)
 {
@@ -239,7 +246,7 @@ static int publish(struct question *q, const struct msg_object_publish_request *
 	uint8_t bytes[MSG_LARGEST_object_publish_reply];
 	int length, error;
 
-	/* Without the keeper's hold a successor could not open it for anybody. */
+	/* If the keeper did not hold it, the next agent could not open it. */
 	error = agent_hold(pool->agent,
 		&(struct held){
 			.kind = KEEP_OBJECT, .pool = pool->index, .id = reply->object, .fd_count = 1, .fds = {fd}});
@@ -253,7 +260,10 @@ static int publish(struct question *q, const struct msg_object_publish_request *
 	reply->version = ++pool->objects->version;
 	record_fill(q->session, reply->object, request, manifest, reply->version);
 	pool->objects->of[reply->object].tenant = q->session->tenant;
-	/* Before it is PUBLISHING: from then on a successor finishes it, and the sender must find its answer. */
+	/*
+	 * Before it is PUBLISHING: from then on a successor completes the publication, and the sender must find its
+	 * answer.
+	 */
 	KEEP(q, object_publish_reply, reply, bytes, length);
 	object_set_state(pool, reply->object, OBJECT_PUBLISHING);
 	runs_share(q->session, manifest, reply->object);
@@ -276,10 +286,10 @@ static int publish(struct question *q, const struct msg_object_publish_request *
 
 static const char *manifest_error(int error)
 {
-	return error == -EPERM      ? "its descriptor is no sealed memfd"
+	return error == -EPERM      ? "its descriptor is not a sealed memfd"
 		: error == -EFBIG   ? "it has more than 64 MiB"
-		: error == -EPROTO  ? "it is of another version"
-		: error == -EBADMSG ? "a field of it cannot be"
+		: error == -EPROTO  ? "it has another version"
+		: error == -EBADMSG ? "a field is invalid"
 				    : strerror(-error);
 }
 
@@ -303,9 +313,9 @@ static const char *answer_publish(struct question *q, const struct msg_object_pu
 		REFUSE(&reply, error == -EPERM || error == -EFBIG ? -EBADMSG : error,
 			"the manifest of '%s' is refused: %s", request->name, manifest_error(error));
 		if (error != -ENOMEM)
-			damage = "a manifest that cannot be";
+			damage = "an invalid manifest";
 	} else if (request->memory_class >= OBJECT_CLASSES || !flags_ok(request->flags)) {
-		REFUSE(&reply, -EINVAL, "an object takes a class and flags that there are");
+		REFUSE(&reply, -EINVAL, "the class or a flag is unknown");
 	} else if (name_refusal) {
 		REFUSE(&reply, -EPERM, "'%s': %s", request->name, name_refusal);
 	} else {
@@ -317,7 +327,7 @@ static const char *answer_publish(struct question *q, const struct msg_object_pu
 			manifest_close(&manifest);
 			return NULL;
 		}
-		REFUSE(&reply, -ENOMEM, "the manifest of '%s' cannot be kept: %s", request->name, strerror(-error));
+		REFUSE(&reply, -ENOMEM, "cannot store the manifest of '%s': %s", request->name, strerror(-error));
 	}
 	reply.object = 0;
 	reply.version = 0;
@@ -338,9 +348,9 @@ static void adopt_check(const struct session *session, const struct msg_object_o
 	uint32_t writer = atomic_load_explicit(&record->writer, memory_order_relaxed);
 
 	if (record->class != OBJECT_MUTABLE)
-		REFUSE(reply, -EINVAL, "'%s' is not mutable: nobody writes it", request->name);
+		REFUSE(reply, -EINVAL, "'%s' is not mutable and has no writer", request->name);
 	else if (!record->role[0] || strcmp(record->role, request->role))
-		REFUSE(reply, -EPERM, "'%s' is not of role '%s'", request->name, request->role);
+		REFUSE(reply, -EPERM, "'%s' does not belong to role '%s'", request->name, request->role);
 	else if (writer && writer != session->id)
 		REFUSE(reply, -EBUSY, "session %u writes '%s'", writer, request->name);
 }
@@ -352,7 +362,7 @@ static void open_check(const struct session *session, const struct msg_object_op
 	const struct object_record *record;
 
 	if (request->flags & ~(uint32_t)OPEN_ADOPT || (request->flags & OPEN_ADOPT && !request->role[0])) {
-		REFUSE(reply, -EINVAL, "a flag that is not known here, or adopting without a role");
+		REFUSE(reply, -EINVAL, "an unknown flag, or adopting without a role");
 		return;
 	}
 	if (request->role[0] && !role_held(session, request->role, request->role_token)) {
@@ -362,13 +372,13 @@ static void open_check(const struct session *session, const struct msg_object_op
 	reply->object = request->version ? object_of_version(pool, session->domain, request->name, request->version)
 					 : object_current(pool, session->domain, request->name);
 	if (!reply->object) {
-		REFUSE(reply, -ENOENT, "there is no such object, or not this version of it");
+		REFUSE(reply, -ENOENT, "no such object, or not this version of it");
 		return;
 	}
 	record = object_record(pool, reply->object);
 	/* It was found under a name of the session's own trust domain, and all its pages are of that domain. */
 	if (record->flags & OBJECT_PRIVATE && strcmp(record->tenant, session->tenant->config->name) != 0)
-		REFUSE(reply, -EACCES, "'%s' is of tenant '%s' alone", request->name, record->tenant);
+		REFUSE(reply, -EACCES, "'%s' is private to tenant '%s'", request->name, record->tenant);
 	else if (request->layout_hash && request->layout_hash != record->layout_hash)
 		REFUSE(reply, -EPROTO, "its layout hash is %016llx", (unsigned long long)record->layout_hash);
 	else if (request->flags & OPEN_ADOPT)
@@ -380,9 +390,7 @@ static void open_check(const struct session *session, const struct msg_object_op
 			atomic_load_explicit(&record->writer, memory_order_relaxed) == session->id);
 }
 
-/*
- * What an answer to an open promises; also when it promises it for the second time. False: it cannot be kept any more.
- */
+/* Execute the answer to an open, also repeatedly. False: it can no longer be executed. */
 static bool open_carry_out(struct session *session, const struct msg_object_open_reply *reply)
 {
 	struct pool *pool = session->pool;
@@ -432,7 +440,7 @@ static void answer_open(struct question *q, const struct msg_object_open_request
 
 /* ---- close and delete ---- */
 
-/* What a name means to this session; 0: nothing, or, to an admin, several objects. */
+/* Return the object that a name denotes for this session; 0: none, or, for an admin, more than one. */
 static uint32_t delete_find(const struct session *session, const struct msg_object_change_request *request,
 	struct msg_object_change_reply *reply)
 {
@@ -445,7 +453,7 @@ static uint32_t delete_find(const struct session *session, const struct msg_obje
 	if (found == OBJECT_SEVERAL)
 		REFUSE(reply, -EINVAL, "several trust domains have an object '%s'; name the version", request->name);
 	else if (!found)
-		REFUSE(reply, -ENOENT, "there is no object '%s'", request->name);
+		REFUSE(reply, -ENOENT, "no object '%s'", request->name);
 	return found == OBJECT_SEVERAL ? 0 : found;
 }
 
@@ -465,7 +473,7 @@ static void change_check(const struct session *session, const struct msg_object_
 		return;
 	}
 	if (request->verb != VERB_DELETE) {
-		REFUSE(reply, -EINVAL, "verb %u is not known here", request->verb);
+		REFUSE(reply, -EINVAL, "verb %u is unknown", request->verb);
 		return;
 	}
 	reply->object = delete_find(session, request, reply);
@@ -480,7 +488,7 @@ static void change_check(const struct session *session, const struct msg_object_
 			request->name, object_record(pool, reply->object)->tenant);
 }
 
-/* Once or twice: what is closed or deleted already stays so. */
+/* Execute the answer. Repeating it has no effect. */
 static void change_carry_out(struct session *session, uint32_t verb, const struct msg_object_change_reply *reply)
 {
 	struct pool *pool = session->pool;
@@ -513,8 +521,6 @@ static void answer_change(struct question *q, const struct msg_object_change_req
 	asked_send(q->session, bytes, length, -1);
 }
 
-/* ---- */
-
 static bool serves(uint32_t type)
 {
 	return type == MSG_TYPE_object_publish_request || type == MSG_TYPE_object_open_request ||
@@ -534,7 +540,7 @@ static const char *serve(
 
 	q.kept_bytes = asked_find(session, q.sequence, q.kept);
 	if (q.kept_bytes < 0)
-		goto close_fd; /* its asker has gone on */
+		goto close_fd; /* an old request: its sender has sent a later one */
 	if (envelope->type == MSG_TYPE_object_publish_request && session->kind == SESSION_WORKER &&
 		!msg_decode_object_publish_request(&request.publish, packet, length)) {
 		return answer_publish(&q, &request.publish, fd);
@@ -546,7 +552,7 @@ static const char *serve(
 		!msg_decode_object_change_request(&request.change, packet, length)) {
 		answer_change(&q, &request.change);
 	} else {
-		damage = "a request about objects that cannot be";
+		damage = "an invalid object request";
 	}
 close_fd:
 	if (fd >= 0)

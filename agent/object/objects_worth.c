@@ -1,14 +1,13 @@
 /*
- * objects_worth.c - what a pinnable object is worth: by shm/policy/worth.h, the uses learned from its readers' pins,
- * what its publisher says that it takes to have it again, and its bytes. What was learned stands in its record, too,
- * for a successor.
+ * objects_worth.c - the worth of a pinnable object, by shm/policy/worth.h: the uses learned from its readers' pins, the
+ * reload cost stated by its publisher, and its size. The learned uses are also stored in its record, for a successor.
  */
 #include "agent/object/objects.h"
 
 enum {
-	USES_MOST = 1 << 20, /* of one look: what a session counts is its word */
+	USES_MOST = 1 << 20, /* limit of uses per check, since a session's count is not trusted */
 	HEAT_SHIFT = 20,
-	/* Where the publisher says nothing: a file read from a disk of today. */
+	/* If the publisher states no cost: reading a file from a current disk. */
 	LOAD_US = 200,
 	LOAD_BYTES_PER_US = 3000,
 };
@@ -34,7 +33,7 @@ void object_worth_begin(struct pool *pool, uint32_t number)
 	int64_t heat = atomic_load_explicit(&object_record(pool, number)->heat, memory_order_relaxed);
 	struct object_pins pins;
 
-	/* Another policy for ephemeral ones changes nothing. */
+	/* A change of the policy of ephemeral objects does not affect it. */
 	if (object->worth.window_us)
 		return;
 	object_pins_look(pool, number, &pins);
@@ -72,7 +71,7 @@ void object_worth_reader(struct pool *pool, uint32_t number, const struct sessio
 
 	if (!pool->objects->of[number].in_order || object_record(pool, number)->class != OBJECT_PINNABLE)
 		return;
-	/* What it has used up to now counts. */
+	/* Count its uses up to now. */
 	if (!comes)
 		object_order_look_at_pins(pool, number);
 	uses = object_uses_of(pool, number, session);
