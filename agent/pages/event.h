@@ -1,5 +1,6 @@
 /*
- * event.h - what the agent tells everybody who listens, through the front. Lost when nobody does; never waits.
+ * event.h - events, which the agent publishes through the front. The agent never waits for subscribers; without one,
+ * events are lost.
  */
 #ifndef GPOOL_AGENT_EVENT_H
 #define GPOOL_AGENT_EVENT_H
@@ -34,14 +35,19 @@ enum event_kind {
 	EVENT_DRAIN, /* a pool is out of service, or in service again */
 };
 
-/* `pool` NULL: all pools; session 0: nobody in particular. */
+/* event_publish() - publish an event. `pool` NULL: all pools; session 0: no particular session. */
 void event_publish(struct agent *agent, enum event_kind kind, const struct pool *pool, uint32_t session, uint64_t value,
 	const char *format, ...) __attribute__((format(printf, 6, 7)));
 
-/* Tells the front that a token is good, or no longer: 0, or -EAGAIN when it does not keep up. */
+/*
+ * event_token() - report to the front that a token is valid, or no longer. 0, or -EAGAIN: the front's socket is full.
+ */
 int event_token(struct agent *agent, const uint8_t token[16], int valid);
 
-/* A packet to the front: `id` 0 for events and tokens. -EAGAIN: the front does not keep up, and it is dropped. */
+/*
+ * front_send() - send a packet to the front; `id` 0 for events and tokens. -EAGAIN: the front's socket is full, and the
+ * packet is dropped.
+ */
 int front_send(struct agent *agent, uint64_t id, const uint8_t *message, uint32_t length);
 
 #endif

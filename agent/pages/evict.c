@@ -9,7 +9,7 @@
 #include <string.h>
 
 enum {
-	/* How long an ordered queue of candidates is used before its order is too old. */
+	/* time after which the order of a queue is too old */
 	EVICT_QUEUE_NS = 20000000,
 };
 
@@ -45,7 +45,7 @@ void evict_fini(struct pool *pool)
 		pool->evict.policy->destroy(pool->evict.policy_state);
 }
 
-/* Another policy begins anew, with what there is. */
+/* Change the policy. The new one starts with the current content, without history. */
 static int policy_change(struct pool *pool, const struct evict_policy *policy)
 {
 	const struct evict_policy *before = pool->evict.policy;
@@ -84,7 +84,7 @@ void evict_queue_drop(struct pool *pool)
 	pool->evict.queue_count = pool->evict.queue_head = pool->evict.queue_objects = 0;
 }
 
-/* A queue of an earlier round serves again when it was made for everybody and its order is fresh. */
+/* Return true if the queue of an earlier scan can be used: it was made for all requests, and its order is recent. */
 static bool queue_usable(const struct evict_state *evict, const struct evict_request *request, uint64_t now)
 {
 	return evict->queue_general && (evict->queue_head < evict->queue_count || evict->queue_objects) &&
@@ -96,15 +96,15 @@ static bool general(const struct evict_request *request)
 	return !request->only && !request->within && !request->cached_only && !request->usages;
 }
 
-/* When a scan for this tenant last found nothing. */
+/* Return the time of the last scan for this tenant that found nothing. */
 static uint64_t *barren_of(struct pool *pool, const struct evict_request *request)
 {
 	return request->for_tenant ? &request->for_tenant->barren_ns : &pool->evict.barren_ns;
 }
 
 /*
- * From here on the session that asks would rather evict what it has itself. What it has pinned since the scan does not
- * count.
+ * Return true if the next candidate belongs to the session that evicts its own content last (own_last), and was not
+ * pinned since the scan.
  */
 static bool own_is_next(const struct evict_request *request, const struct evict_candidate *candidate)
 {
@@ -112,7 +112,9 @@ static bool own_is_next(const struct evict_request *request, const struct evict_
 		evict_block_idle(request->own_last, candidate->page);
 }
 
-/* Do the candidates left add up to so many pages, taken in order and no tenant below its minimum? */
+/*
+ * Return true if the remaining candidates have at least `need` pages, taken in order and no tenant below its minimum.
+ */
 static bool queue_suffices(const struct pool *pool, const struct evict_request *request, uint32_t need)
 {
 	const struct evict_state *evict = &pool->evict;
@@ -144,8 +146,8 @@ bool evict_possible(struct pool *pool, const struct evict_request *request)
 }
 
 /*
- * A block that this request may have, or one at which it ends (own_is_next()): those that it may not have are passed
- * over. NULL: the queue is at its end.
+ * Return the next block that this request may evict, or at which it ends (own_is_next()), skipping others. NULL: end of
+ * the queue.
  */
 static const struct evict_candidate *next_block(struct pool *pool, const struct evict_request *request)
 {
@@ -164,8 +166,8 @@ static const struct evict_candidate *next_block(struct pool *pool, const struct 
 }
 
 /*
- * Of the next block and the next object that which goes first; pages, 0: it was pinned or changed. *none: there is
- * neither, or what is next has more pages than `most`. *empty counts pages without content.
+ * Evict the next block or the next object, in order. Return: its pages, 0: it was pinned or changed. *none: there is
+ * neither, or the next one has more than `most` pages. *empty counts pages without content.
  */
 static uint32_t take_next(
 	struct pool *pool, const struct evict_request *request, uint32_t most, uint32_t *empty, bool *none)
@@ -187,15 +189,16 @@ static uint32_t take_next(
 	return taken;
 }
 
-/* What goes beside request->pages, of which `empty` had no content. */
+/* Return the number of additional pages for hysteresis; `empty` of the taken pages had no content. */
 static uint32_t surplus(const struct evict_request *request, uint32_t empty)
 {
 	return empty < request->pages ? (uint32_t)((request->pages - empty) * request->hysteresis) : 0;
 }
 
 /*
- * After a scan that found too little the next one waits as long as it took: with everything pinned, a storm of
- * requests costs the agent half its time at most. (Microseconds for a thousand pages.)
+ * Return true if the next scan must wait: after a scan that found too little, for the duration of that scan. If
+ * everything is pinned, requests therefore cost the agent at most half of its time. (A scan takes microseconds per
+ * thousand pages.)
  */
 static bool scan_waits(struct pool *pool, const struct evict_request *request, uint64_t now)
 {
@@ -204,7 +207,7 @@ static bool scan_waits(struct pool *pool, const struct evict_request *request, u
 	return general(request) && barren_ns >= pool->evict.released_ns && now - barren_ns < pool->evict.scan_ns;
 }
 
-/* One queue for all tenants; what of it this request may have is asked again as it is taken. */
+/* Scan for a request. One queue serves all tenants; each candidate is checked again when it is taken. */
 static void scan_for(struct pool *pool, const struct evict_request *request)
 {
 	static const struct evict_request everybody = {.by_operator = true};
@@ -219,7 +222,7 @@ uint32_t evict_pages(struct pool *pool, const struct evict_request *request)
 	struct evict_state *evict = &pool->evict;
 	uint64_t begin = clock_ns();
 	uint32_t taken = 0, empty = 0;
-	/* A queue of before is asked once whether it will do: it may be long, and this request's part of it short. */
+	/* Check once whether an earlier queue suffices: it may be long, and contain little for this request. */
 	bool reuse = queue_usable(evict, request, begin) &&
 		(!request->whole || queue_suffices(pool, request, request->pages));
 	bool fresh = false, none = !reuse;

@@ -1,17 +1,15 @@
 /*
- * evict_adaptive.c - `adaptive`: score = uses to be expected, by shm/policy/eviction.h, times the cost to have it
- * again, per byte. Its nodes are blocks and objects alike, so that the uses of both are measured by one clock; each
- * stands at
- * the top. (Ephemeral objects, which build on each other, have a tree of their own beside that, for which of them goes
- * first.)
+ * evict_adaptive.c - the policy `adaptive`: score = expected uses, by shm/policy/eviction.h, times the reload cost per
+ * byte. Its nodes are blocks and objects, all without a parent, so that the uses of both are measured by one clock.
+ * (Ephemeral objects, which depend on each other, additionally have a tree of their own, which orders them.)
  *
- * The agent sees them only when it scans: so what a scan finds new was allocated, and a time stamp that has moved is
- * one use, however many there were. What is gone without an eviction is forgotten. What was evicted and comes again by
- * the same key is known again.
+ * The policy sees content only when the agent scans: content that is new in a scan was allocated, and a changed time
+ * stamp is one use, for any number of uses. Content that disappears without an eviction is forgotten. Evicted content
+ * is recognized by its key when it is loaded again.
  *
- * Keys and time stamps are the workers' words. A session has at most one use a scan and block of its own, which counts
- * for blocks that are used as often; and of ghosts there are EVICTION_GHOSTS for each page, the oldest of which make
- * room.
+ * Keys and time stamps are reported by workers and not trusted. A session has at most one use per scan for each of its
+ * own blocks, which affects only blocks with as many uses; and there are EVICTION_GHOSTS ghosts per page, of which the
+ * oldest are replaced.
  */
 #include "agent/config/config.h"
 #include "agent/pages/evict.h"
@@ -22,22 +20,22 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-/* The block or object that starts at a page, as the last scan saw it. */
+/* The block or object that starts at a page, as of the last scan. */
 struct known {
 	uint64_t sequence; /* of its tag */
 	uint64_t key;
 	uint32_t session, touched;
-	uint32_t node; /* plus 1; 0: none starts here */
+	uint32_t node; /* node plus 1; 0: nothing starts here */
 	uint32_t scan;
 };
 
 struct adaptive {
 	struct eviction *eviction;
 	struct known *known;         /* [page_count] */
-	struct evict_sight *changed; /* [page_count] scratch: new ones, and those that were used */
+	struct evict_sight *changed; /* [page_count] scratch: new ones, and used ones */
 	uint32_t page_count;
 	uint32_t scan;
-	double priority; /* weight of the content */
+	double priority; /* weight of the usage and priority */
 };
 
 static void adaptive_destroy(void *state)
@@ -77,7 +75,7 @@ static void adaptive_configure(void *state, const struct config *config)
 	adaptive->priority = config->eviction.priority;
 }
 
-/* Its attributes may change while it stands. */
+/* Return true if it is the same content; its attributes may have changed. */
 static bool is_same(const struct known *known, uint64_t tag, uint32_t session)
 {
 	return known->sequence == tag >> BLOCK_SEQUENCE_SHIFT && known->session == session;
@@ -89,7 +87,7 @@ static void forget(struct adaptive *adaptive, struct known *known)
 	known->node = 0;
 }
 
-/* Those used longest ago first, as if each had been told of when it was used. */
+/* Longest idle first, as if each use had been reported when it happened. */
 static int by_idle(const void *left, const void *right)
 {
 	const struct evict_sight *a = left, *b = right;
@@ -109,7 +107,7 @@ static void used(struct adaptive *adaptive, const struct evict_sight *sight)
 		eviction_touch(adaptive->eviction, known->node - 1);
 		return;
 	}
-	/* There are as many nodes as pages, so it cannot fail. */
+	/* The number of nodes equals that of pages, so this cannot fail. */
 	eviction_insert(adaptive->eviction, EVICTION_NONE, sight->key, &node);
 	known->node = node + 1;
 	known->sequence = sight->tag >> BLOCK_SEQUENCE_SHIFT;
@@ -126,7 +124,7 @@ static void adaptive_see(void *state, const struct evict_sight *sights, uint32_t
 	for (uint32_t i = 0; i < count; i++) {
 		struct known *known = &adaptive->known[sights[i].page];
 
-		/* With another name it has another content: a chunk of a KV cache does not change its block. */
+		/* Another key means other content: a chunk of a KV cache keeps its block. */
 		if (known->node && (!is_same(known, sights[i].tag, sights[i].session) || known->key != sights[i].key))
 			forget(adaptive, known);
 		known->scan = adaptive->scan;
@@ -147,7 +145,7 @@ static void adaptive_score(void *state, struct evict_candidate *candidates, uint
 
 	for (uint32_t i = 0; i < count; i++) {
 		const struct known *known = &adaptive->known[candidates[i].page];
-		/* One that came since the scan looked at its page is worth least for now. */
+		/* Content that was allocated after the scan visited its page has the least worth for now. */
 		float uses = known->node ? eviction_worth(adaptive->eviction, known->node - 1) : 0;
 
 		candidates[i].score =

@@ -11,9 +11,9 @@
 #include <errno.h>
 
 /*
- * The pages of a block, extents included, read from the hostile segment: 0 when it is not a block that could be, else
- * the total. `budget`, pages that may still be looked at, bounds what a session can cost whose blocks lie over each
- * other. run_count not NULL: the extents stand in pool->runs afterwards, and no page is in two of them.
+ * Return the number of pages of a block, extents included, as read from the untrusted segment; 0: it is not a valid
+ * block. `budget`, the number of pages that may still be visited, bounds the cost of a session with overlapping blocks.
+ * run_count not NULL: store the extents in pool->runs, and no page in two of them.
  */
 uint32_t evict_block_walk(struct pool *pool, const struct session *session, uint32_t head, uint64_t tag,
 	uint32_t *budget, uint32_t *run_count)
@@ -56,7 +56,7 @@ uint32_t evict_block_walk(struct pool *pool, const struct session *session, uint
 	}
 }
 
-/* The extents in pool->runs become free: bits, tags, words. */
+/* Free the extents in pool->runs: bits, tags, words. */
 static uint32_t runs_take(struct pool *pool, struct session *session, uint32_t run_count)
 {
 	uint32_t total = 0;
@@ -65,7 +65,7 @@ static uint32_t runs_take(struct pool *pool, struct session *session, uint32_t r
 		const struct page_run *run = &pool->runs[i];
 		uint32_t end = run->first + run->count;
 
-		/* A liar's free bits on these pages must not outlive the lease. */
+		/* Free bits that the worker wrongly set for these pages must not outlive the lease. */
 		for (uint32_t word = run->first / 64; word <= (end - 1) / 64; word++)
 			lease_take_word(session->segment.free_bits, word, lease_mask(word, run->first, run->count));
 		atomic_store_explicit(&session->segment.blocks[run->first].tag, 0, memory_order_release);
@@ -76,7 +76,7 @@ static uint32_t runs_take(struct pool *pool, struct session *session, uint32_t r
 	return total;
 }
 
-/* The block ends, in a step that the next agent can finish. */
+/* Free a block, in a step that the next agent can complete. */
 static uint32_t block_take(struct pool *pool, struct session *session, uint32_t run_count)
 {
 	uint32_t total;
@@ -109,8 +109,8 @@ static void wake_pins(const struct pool *pool, const struct session *session, ui
 }
 
 /*
- * The protocol: mark the word, then look at the pins. Returns pages taken or on their way; 0: busy or changed, nothing
- * happened.
+ * Evict a block by the protocol: mark the word, then read the pins. Return: the number of pages freed or being spilled;
+ * 0: busy or changed, and nothing was done.
  */
 uint32_t evict_block(struct pool *pool, const struct evict_candidate *candidate)
 {
@@ -125,7 +125,8 @@ uint32_t evict_block(struct pool *pool, const struct evict_candidate *candidate)
 	mark(pool, page, word);
 	crash_point();
 	/*
-	 * Pins, fence, then the tag: read earlier, a free that ends in between would leave its pages' bits to nobody.
+	 * Pins, fence, then the tag: if the tag were read earlier, a free that completes meanwhile would leave free
+	 * bits set on pages without an owner.
 	 */
 	if (evict_block_idle(session, page)) {
 		tag = atomic_load_explicit(&session->segment.blocks[page].tag, memory_order_acquire);

@@ -7,7 +7,7 @@
 
 #include "agent/pages/session_state.h"
 
-/* A run in a thread's magazine, or a freed block, which waits for a fence: there is no content to lose. */
+/* Return true for a run in a thread's magazine, or a freed block that waits for a fence: neither has content. */
 static inline bool evict_tag_is_free(uint64_t tag)
 {
 	return tag == BLOCK_TAG_CACHED || tag & BLOCK_DYING;
@@ -18,7 +18,7 @@ static inline bool evict_tag_evictable(uint64_t tag)
 	return tag == BLOCK_TAG_CACHED || (block_tag_is_block(tag) && !(tag & (BLOCK_EXTENT | BLOCK_PREPARED)));
 }
 
-/* Dropped, or spilled: then it is on its way. */
+/* Return true if the block is spilled instead of dropped. */
 static inline bool evict_tag_spills(uint64_t tag)
 {
 	return !evict_tag_is_free(tag) && tag & BLOCK_SPILL;

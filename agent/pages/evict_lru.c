@@ -1,10 +1,10 @@
 /*
- * evict_lru.c - `lru_size_aware`: score = 0.6 recency + 0.2 size + 0.2 content priority, lowest first (weights
- * configurable), of blocks and objects alike.
+ * evict_lru.c - the policy `lru_size_aware`: score = 0.6 recency + 0.2 size + 0.2 content priority, lowest first
+ * (weights configurable), for blocks and objects.
  *
- * recency:  1 just used, falling to 0 at the longest idle time among the candidates
- * size:     1 for one page, falling to 0 at the largest candidate: a large one frees more for one loss
- * content:  evict_usage_value()
+ *   recency:  1 if just used, decreasing to 0 for the longest idle time among the candidates
+ *   size:     1 for one page, decreasing to 0 for the largest candidate, whose eviction frees the most pages
+ *   content:  evict_usage_value()
  */
 #include "agent/config/config.h"
 #include "agent/pages/evict.h"

@@ -10,7 +10,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-/* Borrowed pages per unit of weight, for the comparison between tenants. */
+/* Return the borrowed pages per unit of weight, by which tenants are compared. */
 static uint64_t borrowed_share(const struct tenant *tenant)
 {
 	uint64_t borrowed = tenant->leased > tenant->minimum ? tenant->leased - tenant->minimum : 0;
@@ -51,7 +51,7 @@ static int by_score(const void *left, const void *right)
 	return evict_order(left, right);
 }
 
-/* Cached runs to the front; returns how many there are. They have no content, so policies do not see them. */
+/* Move cached runs to the front, and return their number. They have no content, so policies do not see them. */
 static uint32_t cached_first(struct evict_candidate *queue, uint32_t count)
 {
 	uint32_t cached = 0;
@@ -66,15 +66,15 @@ static uint32_t cached_first(struct evict_candidate *queue, uint32_t count)
 	return cached;
 }
 
-/* Milliseconds. The clock is coarse and the worker's word is its own: an age below zero is "just now". */
+/* Return the idle time in milliseconds. The clock is coarse and the time stamp is not trusted: a negative time is 0. */
 static uint32_t idle_of(uint32_t now, uint32_t touched)
 {
 	return now - touched > INT32_MAX ? 0 : now - touched;
 }
 
 /*
- * What the block is to its worker: what it calls it and what it contains, or, without such a name, itself; spilled it
- * keeps its tag. Tenants have the same names for different things.
+ * Return a key for the content of a block: its owner id and usage, or, without an owner id, its tag, which it keeps
+ * when it is spilled. The key includes the tenant, since tenants use the same ids for different content.
  */
 static uint64_t block_key(const struct session *session, const struct block_entry *entry, uint64_t tag)
 {
@@ -105,7 +105,7 @@ static struct evict_sight sight_of(const struct session *session, uint32_t page,
 	};
 }
 
-/* CPU time of this thread: a scan during which the agent was preempted cost no more than another. */
+/* Return the CPU time of this thread, so that the measured cost of a scan excludes preemption. */
 static uint64_t cpu_ns(void)
 {
 	struct timespec now;
@@ -159,7 +159,7 @@ void evict_scan(struct pool *pool, const struct evict_request *request)
 			.cached = evict_tag_is_free(tag),
 		};
 	}
-	/* Behind the blocks, for their scores. Each has a page of its own, so there is room for all. */
+	/* Objects after the blocks, for their scores. Each has a page of its own, so the array is large enough. */
 	objects = pool->evict.source->candidates(pool, request, evict->queue + count, now);
 	if (evict->policy->see) {
 		seen += pool->evict.source->see(pool, evict->sights + seen, now);

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 
 /*
- * Else: what taking the page loses. Any loss counts, so that of places without much worth the one with fewest pages is
- * found.
+ * Other values: the cost of evicting the page's content. Any content costs at least WINDOW_LEAST, so that among places
+ * with cheap content the one with the fewest such pages is chosen.
  */
 enum { WINDOW_LEAST = 16, WINDOW_MOST = 256, WINDOW_BLOCKED = UINT16_MAX };
 
@@ -29,7 +29,7 @@ static uint16_t window_cost(float score, float highest)
 	return (uint16_t)(WINDOW_LEAST + (WINDOW_MOST - WINDOW_LEAST) * (share < 0 ? 0 : share > 1 ? 1 : share));
 }
 
-/* What each page below the reserved ones would cost. */
+/* Compute the cost of each page below the reserved ones. */
 static void window_costs(struct pool *pool, const struct evict_request *request, uint16_t *costs)
 {
 	float highest = highest_score(pool);
@@ -55,7 +55,7 @@ static void window_costs(struct pool *pool, const struct evict_request *request,
 	for (uint32_t i = 0; i < pool->evict.queue_count; i++) {
 		const struct evict_candidate *candidate = &pool->evict.queue[i];
 
-		/* The extents of a scattered block lie elsewhere: it is left alone. */
+		/* Extents of a scattered block are in other places: it is not evicted for a window. */
 		for (uint32_t page = candidate->page;
 			!(candidate->tag & BLOCK_SCATTERED) && page < candidate->page + candidate->pages; page++)
 			costs[page] = candidate->cached ? 0 : window_cost(candidate->score, highest);

@@ -45,7 +45,7 @@ void free_runs_fini(struct free_runs *runs)
 	memset(runs, 0, sizeof(*runs));
 }
 
-/* Below, `at` counts from runs->low. */
+/* Below, `at` is relative to runs->low. */
 
 static bool is_start(const struct free_runs *runs, uint32_t at)
 {
@@ -166,7 +166,7 @@ static uint32_t run_take(struct free_runs *runs, uint32_t at, uint32_t count)
 	return runs->low + at;
 }
 
-/* The lowest filled class >= class, or FREE_RUNS_CLASSES. */
+/* Return the lowest non-empty class >= class, or FREE_RUNS_CLASSES. */
 static uint32_t class_from(const struct free_runs *runs, uint32_t class)
 {
 	for (uint32_t word = class / 64; word < FREE_RUNS_CLASSES / 64; word++) {
@@ -180,7 +180,7 @@ static uint32_t class_from(const struct free_runs *runs, uint32_t class)
 	return FREE_RUNS_CLASSES;
 }
 
-/* The shortest run of a class that holds `count`, as page + 1. */
+/* Return the shortest run of a class with at least `count` pages, as page + 1. */
 static uint32_t class_best(const struct free_runs *runs, uint32_t class, uint32_t count)
 {
 	uint32_t best = 0, best_length = UINT32_MAX;

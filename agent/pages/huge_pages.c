@@ -1,4 +1,3 @@
-/* huge_pages.c - see huge_pages.h. */
 #include "agent/pages/huge_pages.h"
 
 #include "agent/base/log.h"
@@ -17,12 +16,12 @@
 #define MIB (UINT64_C(1) << 20)
 
 enum {
-	AT_ONCE_MIB = 256, /* a call has a price of its own, some milliseconds, whatever its length */
-	TRIES = 3,         /* pages that somebody just looks at stay as they are */
+	AT_ONCE_MIB = 256, /* a call has a fixed cost of some milliseconds */
+	TRIES = 3,         /* pages that are being accessed elsewhere are skipped by the kernel */
 	PROGRESS_MIB = 4096,
 };
 
-/* Of one; 0: this kernel has none. */
+/* Return the size of a huge page; 0: the kernel has none. */
 static uint64_t huge_page_bytes(void)
 {
 	FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", "re");
@@ -36,7 +35,7 @@ static uint64_t huge_page_bytes(void)
 	return bytes;
 }
 
-/* What programs can take before others have to give; UINT64_MAX: not known. */
+/* Return the memory that programs can allocate without swapping; UINT64_MAX: unknown. */
 static uint64_t machine_available(void)
 {
 	FILE *file = fopen("/proc/meminfo", "re");
@@ -51,7 +50,7 @@ static uint64_t machine_available(void)
 	return kib * 1024;
 }
 
-/* A number in a file of our control group; UINT64_MAX: there is none. */
+/* Read a number from a file of this process's control group; UINT64_MAX: none. */
 static uint64_t group_number(const char *group, const char *name)
 {
 	uint64_t number = UINT64_MAX;
@@ -69,8 +68,8 @@ static uint64_t group_number(const char *group, const char *name)
 }
 
 /*
- * What is left of the memory of our control group, as a container or a service may have one: who takes more is killed.
- * Of version 2.
+ * Return the memory left in this process's control group (version 2), as of a container or a service: a process that
+ * exceeds it is killed.
  */
 static uint64_t group_available(void)
 {
@@ -101,8 +100,8 @@ static uint64_t memory_available(void)
 }
 
 /*
- * One call for all of it; piece by piece where that fails, so that one page without a place costs nothing else. Returns
- * how much is huge.
+ * Make the memory huge in one call, or, if that fails, page by page, so that one page that fails does not affect the
+ * others. Return: the number of bytes that are huge.
  */
 static uint64_t collapse(char *memory, uint64_t bytes, uint64_t page_bytes)
 {
@@ -119,7 +118,7 @@ static uint64_t collapse(char *memory, uint64_t bytes, uint64_t page_bytes)
 
 static int part_make(int fd, uint64_t offset, uint64_t bytes, uint64_t page_bytes, uint64_t *huge_bytes)
 {
-	/* Room to move: the mapping has to lie in huge pages as the file does. */
+	/* Additional addresses: the mapping must be aligned to huge pages, as the file is. */
 	char *room = mmap(NULL, bytes + page_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0),
 	     *memory;
 	int error = 0;
@@ -163,8 +162,8 @@ static int all_make(
 				return error;
 			done += bytes;
 			if (done % (PROGRESS_MIB * MIB) == 0 && done < total)
-				log_info("pool '%s': %" PRIu64 " of %" PRIu64 " MiB are there", plan->pool, done / MIB,
-					total / MIB);
+				log_info("pool '%s': %" PRIu64 " of %" PRIu64 " MiB are allocated", plan->pool,
+					done / MIB, total / MIB);
 		}
 	return 0;
 }
@@ -178,7 +177,7 @@ int huge_pages_make(const struct physical *physical, const struct physical_plan 
 
 	if (!page_bytes || physical->handle_bytes % page_bytes || physical->exports[0].offset % page_bytes) {
 		log_warning("pool '%s': huge_pages has no effect: %s", plan->pool,
-			page_bytes ? "those of this machine are larger than handle_size" : "this kernel has none");
+			page_bytes ? "its huge pages are larger than handle_size" : "this kernel has no huge pages");
 		return 0;
 	}
 	if (total > available) {
@@ -190,12 +189,11 @@ int huge_pages_make(const struct physical *physical, const struct physical_plan 
 	}
 	error = all_make(physical, plan, page_bytes, &huge_bytes);
 	if (error == -ECANCELED)
-		log_info("pool '%s': gpoold is stopped before its memory is there", plan->pool);
+		log_info("pool '%s': gpoold was stopped before its memory was allocated", plan->pool);
 	else if (error)
 		log_error("cannot take %" PRIu64 " MiB for pool '%s': %s", total / MIB, plan->pool, strerror(-error));
 	else if (huge_bytes < total)
-		log_warning("pool '%s': %" PRIu64 " of %" PRIu64
-			    " MiB are in huge pages; for the rest the kernel has found none",
+		log_warning("pool '%s': %" PRIu64 " of %" PRIu64 " MiB are in huge pages; the kernel found no more",
 			plan->pool, huge_bytes / MIB, total / MIB);
 	else
 		log_info("pool '%s': %" PRIu64 " MiB in huge pages", plan->pool, total / MIB);

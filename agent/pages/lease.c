@@ -9,8 +9,8 @@
 #include <stdlib.h>
 
 enum {
-	REFILL_SOON_MS = 50,   /* refills closer than this double the batch */
-	REFILL_CALM_MS = 1000, /* further apart than this: the batch starts over */
+	REFILL_SOON_MS = 50,   /* refills at shorter intervals double the batch */
+	REFILL_CALM_MS = 1000, /* after a longer interval the batch is reset */
 };
 
 uint32_t lease_idle(const struct session *session)
@@ -29,7 +29,7 @@ static void account(struct session *session, int64_t pages)
 	session->tenant->leased = (uint32_t)(session->tenant->leased + pages);
 }
 
-/* Those of `mask` that are leased to the session by the agent's own table: what the segment says is not believed. */
+/* Return the pages of `mask` that are leased to the session by the page words: the segment is not trusted. */
 static uint64_t owned_mask(const struct pool *pool, const struct session *session, uint32_t word, uint64_t mask)
 {
 	uint64_t owned = 0;
@@ -48,9 +48,8 @@ static uint64_t owned_mask(const struct pool *pool, const struct session *sessio
 }
 
 /*
- * Those of `mask` in one word that are idle and ours to take. Returns how many. All of them were seen idle: after a
- * death in here what is clear comes into doubt, and a page that was never idle, since it is on its way to the worker,
- * must not.
+ * Take back the idle pages of `mask` in one word, and return their number. All of them must have been seen idle: if the
+ * agent dies here, cleared bits become doubtful pages, which must not include a page in transit to the worker.
  */
 static uint32_t reclaim_word(struct session *session, uint32_t word, uint64_t mask)
 {
@@ -74,7 +73,7 @@ static uint32_t reclaim_word(struct session *session, uint32_t word, uint64_t ma
 	return taken;
 }
 
-/* Once for all words: they need not lie together. */
+/* One record for all words, since the pages need not be adjacent. */
 static void note_return(const struct session *session, uint32_t pages)
 {
 	if (pages)
@@ -89,7 +88,7 @@ uint32_t lease_reclaim(struct session *session, uint32_t most)
 
 	if (session->state != SESSION_LIVE)
 		return 0;
-	/* From the top, so that what stays lies together at the bottom. */
+	/* From the top, so that the remaining pages are adjacent at the bottom. */
 	for (uint32_t word = (session->segment.page_count + 63) / 64; word-- > 0 && taken < most;) {
 		uint64_t seen = atomic_load_explicit(&session->segment.free_bits[word], memory_order_relaxed);
 
@@ -134,8 +133,8 @@ uint32_t lease_reclaim_range(struct session *session, uint32_t first, uint32_t c
 }
 
 /*
- * Idle pages that are worth taking for `taker`: of a tenant that keeps its minimum only what it has above, the rest
- * would be kept.
+ * Return the number of idle pages that are useful to `taker`: of a tenant that keeps its minimum only those above it,
+ * since the rest would be kept.
  */
 static uint32_t spare_of(const struct tenant *tenant, const struct tenant *taker)
 {
@@ -144,16 +143,16 @@ static uint32_t spare_of(const struct tenant *tenant, const struct tenant *taker
 	return tenant->leased > tenant->minimum ? tenant->leased - tenant->minimum : 0;
 }
 
-/* Whose idle pages go first: those of tenants above their minimum. */
+/* Idle pages of tenants above their minimum are taken first. */
 static bool in_turn(const struct session *session, int turn)
 {
 	return (session->tenant->leased > session->tenant->minimum) == (turn == 0);
 }
 
-/* Whose idle pages are looked at: of all, of one tenant, of one trust domain. */
+/* The sessions whose idle pages may be taken: all, those of one tenant, or of one trust domain. */
 struct whose {
-	const struct tenant *tenant; /* NULL: of all */
-	uint32_t domain;             /* 0: of all */
+	const struct tenant *tenant; /* NULL: all */
+	uint32_t domain;             /* 0: all */
 };
 
 static bool is_whose(const struct session *session, const struct whose *whose)
@@ -162,7 +161,7 @@ static bool is_whose(const struct session *session, const struct whose *whose)
 		(!whose->domain || session->domain == whose->domain);
 }
 
-/* Take back idle pages for `taker`; not those of which it would have nothing. */
+/* Take back idle pages that are useful to `taker`. */
 static uint32_t reclaim_from(struct pool *pool, const struct whose *whose, const struct tenant *taker, uint32_t pages)
 {
 	uint32_t taken = 0;
@@ -184,7 +183,7 @@ static uint32_t reclaim_from(struct pool *pool, const struct whose *whose, const
 	return taken;
 }
 
-/* Free pages that are kept for other tenants: what they do not use of minima that they do not lend. */
+/* Return the number of free pages that are kept for other tenants: the unused part of minima that are not lent. */
 static uint32_t kept_from(const struct pool *pool, const struct tenant *tenant)
 {
 	uint32_t kept = 0;
@@ -198,13 +197,13 @@ static uint32_t kept_from(const struct pool *pool, const struct tenant *tenant)
 	return kept;
 }
 
-/* What is free, whoever may have it. */
+/* Return the number of free pages, of any trust domain. */
 static uint32_t free_pages(const struct pool *pool, uint32_t flags)
 {
 	return pool->free.total + (flags & LEASE_CRITICAL ? pool->reserved.total : 0);
 }
 
-/* The index that this session is served from: of what is free, what its trust domain may have. */
+/* Return the index that serves this session: the free pages that its trust domain may lease. */
 static struct free_runs *free_of(const struct session *session, bool reserved)
 {
 	struct pool *pool = session->pool;
@@ -215,13 +214,13 @@ static struct free_runs *free_of(const struct session *session, bool reserved)
 	return view ? &view->normal : &pool->free;
 }
 
-/* What of it the session's own trust domain may have at once. */
+/* Return the number of those pages. */
 static uint32_t own_pages(const struct session *session, uint32_t flags)
 {
 	return free_of(session, false)->total + (flags & LEASE_CRITICAL ? free_of(session, true)->total : 0);
 }
 
-/* What this session may be lent now. */
+/* Return the number of pages that can be leased to this session now. */
 static uint32_t available(const struct session *session, uint32_t flags)
 {
 	uint32_t pages = free_pages(session->pool, flags), own = own_pages(session, flags);
@@ -232,8 +231,8 @@ static uint32_t available(const struct session *session, uint32_t flags)
 }
 
 /*
- * How many pages must come free before `need` can be lent: those that are kept for others included, and those that are
- * free and cannot be had from another trust domain left out.
+ * Return the number of pages that must become free before `need` can be leased: including those that are kept for other
+ * tenants, excluding free pages that cannot be transferred from another trust domain.
  */
 static uint32_t lacking(const struct session *session, uint32_t need, uint32_t flags)
 {
@@ -256,7 +255,7 @@ static uint32_t tenant_room(const struct session *session)
 {
 	const struct tenant *tenant = session->tenant;
 
-	/* A limit of the whole pool is none: what runs out then is the pool. */
+	/* A limit equal to the pool is no limit: the pool itself is exhausted first. */
 	if (tenant->limit >= session->pool->page_count)
 		return UINT32_MAX;
 	return tenant->limit > tenant->leased ? tenant->limit - tenant->leased : 0;
@@ -276,19 +275,19 @@ static uint32_t room(const struct session *session)
 	return tenant < own ? tenant : own;
 }
 
-/* What of `pages` is still to be made free, when so many are on their way out already. */
+/* Return the number of pages still to be freed, if `leaving` of them are already being freed. */
 static uint32_t beyond(uint32_t pages, uint32_t leaving)
 {
 	return pages > leaving ? pages - leaving : 0;
 }
 
-/* Pages that are being spilled or cleared, and on which no request counts that waits. */
+/* Return the number of pages that are being spilled or cleared and not claimed by a waiting request. */
 static uint32_t leaving(const struct pool *pool)
 {
 	return beyond(pool->saving_pages + trust_coming(pool), pool->claimed_pages);
 }
 
-/* What is idle in the session's own magazines and bitmap goes back, so that it can be lent anew in one piece. */
+/* Take back all idle pages of the session, in magazines and bitmap, so that they can be leased in one run. */
 static void consolidate(struct session *session)
 {
 	struct evict_request cached = {.only = session, .cached_only = true, .pages = UINT32_MAX};
@@ -297,15 +296,15 @@ static void consolidate(struct session *session)
 	evict_pages(session->pool, &cached);
 }
 
-/* Whose content a request with these flags leaves alone. */
+/* Return the session whose content a request with these flags does not evict. */
 static const struct session *own_last(const struct session *session, uint32_t flags)
 {
 	return flags & LEASE_OWN_LAST ? session : NULL;
 }
 
 /*
- * Could the pool give so many pages, if all that may be taken were taken? Asked before blocks are given up for a
- * limit's sake.
+ * Return true if the pool could provide `need` pages by taking all that may be taken. Checked before blocks are evicted
+ * because of a limit.
  */
 static bool could_free(struct session *session, uint32_t need, uint32_t flags)
 {
@@ -316,16 +315,14 @@ static bool could_free(struct session *session, uint32_t need, uint32_t flags)
 	return !request.pages || evict_possible(session->pool, &request);
 }
 
-/* Bring the session below its limits by giving up what it or its tenant does not use. 0, -EDQUOT or -ENOSPC. */
+/* Bring the session below its limits by taking unused pages of it or its tenant. 0, -EDQUOT or -ENOSPC. */
 static int make_room(struct session *session, uint32_t need, uint32_t flags)
 {
 	struct pool *pool = session->pool;
 
 	if (need <= room(session))
 		return 0;
-	/*
-	 * As much as it takes: what else is idle there may be kept for a purpose, mapped where it will be used again.
-	 */
+	/* Only as many as needed: other idle pages may be mapped where they will be used again. */
 	lease_reclaim(session, need - room(session));
 	if (need <= room(session))
 		return 0;
@@ -357,7 +354,7 @@ static int make_room(struct session *session, uint32_t need, uint32_t flags)
 	return need <= room(session) ? 0 : -EDQUOT;
 }
 
-/* What is free and another trust domain's is sent on its way; what is retired, and this one's own, is had at once. */
+/* Begin the transfer of free pages of other trust domains; take retired pages of the session's own domain at once. */
 static void make_ours(struct session *session, uint32_t need, uint32_t flags)
 {
 	struct pool *pool = session->pool;
@@ -372,12 +369,12 @@ static void make_ours(struct session *session, uint32_t need, uint32_t flags)
 		trust_cancel(pool, session->domain, need - own);
 	own = own_pages(session, flags);
 	wish.pages = beyond(need > own ? need - own : 0, leaving(pool));
-	/* Nobody is asked for pages that do not help: they might have to be retired. */
+	/* Begin no transfer that does not suffice: sessions would be asked in vain, and pages perhaps retired. */
 	if (wish.pages && trust_reach(pool, &wish) >= wish.pages)
 		trust_begin(pool, &wish);
 }
 
-/* Bring enough pages into the index. */
+/* Provide enough free pages. */
 static bool make_free(struct session *session, uint32_t need, uint32_t flags)
 {
 	struct pool *pool = session->pool;
@@ -395,18 +392,21 @@ static bool make_free(struct session *session, uint32_t need, uint32_t flags)
 			.pages = beyond(lacking(session, need, flags), leaving(pool)),
 			.whole = true,
 			.cached_only = flags & LEASE_NO_EVICT,
-			/* The next requests will lack pages too: some more now cost less than a scan for each. */
+			/*
+			 * The next requests will need pages too: evicting some more now is cheaper than a scan for each
+			 * request.
+			 */
 			.hysteresis = flags & LEASE_NO_EVICT ? 0 : pool->agent->config.eviction.hysteresis,
 		};
 
 		evict_pages(pool, &request);
 	}
-	/* What was taken from another trust domain is free, and not ours yet. */
+	/* Pages taken from another trust domain are free, but have to be transferred. */
 	make_ours(session, need, flags);
 	return need <= available(session, flags);
 }
 
-/* The longest run that this session may have now. */
+/* Return the longest run that this session can lease now. */
 static uint32_t longest_run(const struct session *session, uint32_t flags)
 {
 	uint32_t longest = free_runs_longest(free_of(session, false)), normal = available(session, 0);
@@ -417,7 +417,7 @@ static uint32_t longest_run(const struct session *session, uint32_t flags)
 	return longest > reserved ? longest : reserved;
 }
 
-/* Make one run of `need` pages if it can be had without loss; by eviction too when the request insists on it. */
+/* Make one run of `need` pages if that loses no content; with LEASE_CONTIGUOUS by eviction, too. */
 static bool make_run(struct session *session, uint32_t need, uint32_t flags)
 {
 	struct pool *pool = session->pool;
@@ -433,7 +433,7 @@ static bool make_run(struct session *session, uint32_t need, uint32_t flags)
 	consolidate(session);
 	if (longest_run(session, flags) >= need || !(flags & LEASE_CONTIGUOUS))
 		return longest_run(session, flags) >= need;
-	/* While blocks are on their way out of a place that was chosen before, no second one is chosen. */
+	/* While blocks of a chosen place are being spilled or cleared, do not choose another one. */
 	if (pool->saving_pages || trust_coming(pool) || !evict_window(pool, &request, need, &first))
 		return false;
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
@@ -441,12 +441,12 @@ static bool make_run(struct session *session, uint32_t need, uint32_t flags)
 			lease_reclaim_range(pool->sessions[id], first, need);
 	trust_begin_range(pool, session->domain, first, need);
 	/*
-	 * A pin or an allocation may have been faster: then this try fails, and the next one looks for another place.
+	 * A pin or an allocation may have been faster: then this attempt fails, and the next one chooses another place.
 	 */
 	return longest_run(session, flags) >= need;
 }
 
-/* A run out of the index: of this length, or false. */
+/* Take a run of this length from the index; false: none. */
 static bool take_run(struct session *session, bool reserved, uint32_t count, bool first_fit, uint32_t *first)
 {
 	if (!free_runs_take(free_of(session, reserved), count, first_fit, first))
@@ -456,7 +456,7 @@ static bool take_run(struct session *session, bool reserved, uint32_t count, boo
 	return true;
 }
 
-/* The longest one, or `most` pages of it; its length. */
+/* Take the longest run, or `most` pages of it; return its length. */
 static uint32_t take_longest(struct session *session, bool reserved, uint32_t most, uint32_t *first)
 {
 	uint32_t length = free_runs_take_longest(free_of(session, reserved), most, first);
@@ -467,14 +467,17 @@ static uint32_t take_longest(struct session *session, bool reserved, uint32_t mo
 }
 
 /*
- * `need` pages out of the index, in one run or many; there are enough. Extra only when it lies right behind or in one
- * run.
+ * Take `need` pages from the index, in one run or several; there are enough. Additional pages only if they are adjacent
+ * or in one run.
  */
 static void take(struct session *session, const struct lease_want *want, uint32_t extra, struct lease_grant *grant)
 {
 	struct pool *pool = session->pool;
 	bool first_fit = want->flags & LEASE_FIRST_FIT, critical = want->flags & LEASE_CRITICAL;
-	/* What others' minima keep is not for this session; a critical request has the reserved pages for that. */
+	/*
+	 * The pages kept for others' minima are not for this session; a critical request uses the reserved pages
+	 * instead.
+	 */
 	uint32_t need = want->need, normal = available(session, 0), first, got;
 
 	grant->run_count = 0;
@@ -502,7 +505,7 @@ static void take(struct session *session, const struct lease_want *want, uint32_
 		grant->extra_count = take_longest(session, false, extra, &grant->extra_first);
 }
 
-/* Words first, then what the worker may act on, which the answer is. */
+/* Lease the pages: page words first, then the runs on which the worker may act after the answer. */
 static void lend(struct session *session, const struct lease_want *want, const struct lease_grant *grant)
 {
 	struct pool *pool = session->pool;
@@ -540,7 +543,7 @@ void lease_grant_undo(struct session *session, const struct lease_grant *grant)
 	}
 }
 
-/* How many pages beyond the need: the session's batch, less when the pool runs low or has many takers. */
+/* Return the number of additional pages: the session's batch, fewer if the pool has few free pages or many sessions. */
 static uint32_t welcome_extra(struct session *session, uint32_t need, uint32_t extra)
 {
 	struct pool *pool = session->pool;
@@ -567,7 +570,7 @@ static uint32_t welcome_extra(struct session *session, uint32_t need, uint32_t e
 	return extra < most ? extra : most;
 }
 
-/* Whether so many pages are nobody's, and may be lent without taking anything from anybody. */
+/* Return true if the pages are free and can be leased without taking any from a session. */
 static bool is_there(const struct session *session, uint32_t need, uint32_t flags)
 {
 	return need <= room(session) && need <= available(session, flags) &&
@@ -586,7 +589,7 @@ int lease_grant(struct session *session, const struct lease_want *want, struct l
 	error = make_room(session, want->need, want->flags);
 	if (error)
 		return error;
-	/* Who insists on one run gets it first: pages that were freed elsewhere would be lost for nothing. */
+	/* A contiguous request gets its run first: pages freed elsewhere would be of no use to it. */
 	if (want->need > 1 && want->flags & LEASE_CONTIGUOUS && !make_run(session, want->need, want->flags))
 		return -ENOSPC;
 	if (!make_free(session, want->need, want->flags))
@@ -636,7 +639,7 @@ void lease_shrink_idle(struct session *session, uint64_t now_ms)
 	idle = lease_idle(session);
 	if (idle <= config->lease.keep_pages)
 		return;
-	/* Half of it each time: a worker that comes back finds some. */
+	/* Half of them each time, so that a worker that becomes active again finds some. */
 	lease_reclaim(session, (idle - config->lease.keep_pages + 1) / 2);
 	session->batch = config->lease.batch_pages;
 	session->last_refill_ms = now_ms;

@@ -1,6 +1,6 @@
 /*
- * object_records.h - read the records of named objects in the pool segment, and their readers in the ledger. What
- * changes them is in agent/object.
+ * object_records.h - read the records of named objects in the pool segment, and their readers in the ledger.
+ * agent/object changes them.
  */
 #ifndef GPOOL_AGENT_OBJECT_RECORDS_H
 #define GPOOL_AGENT_OBJECT_RECORDS_H

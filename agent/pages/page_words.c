@@ -12,7 +12,7 @@ static void words_count(struct pool *pool, enum page_state state, int64_t more)
 		memory_order_relaxed);
 }
 
-/* EVICTING is not published as a count: such a page counts as LEASED until it is decided. */
+/* EVICTING is not published as a count: such a page counts as LEASED until the eviction is decided. */
 static enum page_state counted_state(uint64_t word)
 {
 	return page_word_state(word) == PAGE_EVICTING ? PAGE_LEASED : page_word_state(word);
@@ -63,13 +63,13 @@ void pool_unshare(struct pool *pool, uint32_t first, uint32_t count, uint32_t ow
 	pool->leased += count;
 }
 
-/* Also one that is quarantined; not what belongs to an object, whose number is the owner then. */
+/* Return true for a leased or quarantined page, but not for a page of an object, whose owner is the object's number. */
 static bool is_lent(uint64_t word)
 {
 	return page_word_owner(word) && page_word_state(word) != PAGE_SHARED;
 }
 
-/* Words only; the caller puts the run into the index. */
+/* Set the page words; the caller adds the run to the index. */
 static void words_free(struct pool *pool, uint32_t first, uint32_t count, enum page_state to)
 {
 	uint32_t by_state[PAGE_STATES] = {0}, lent = 0;
@@ -124,7 +124,7 @@ void pool_take_back_word(struct pool *pool, uint32_t word, uint64_t mask)
 	}
 }
 
-/* The owner of a shared page is an object, and may have the number of a session. */
+/* Return true if the page is a session's: the owner of a shared page is an object, which may have the same number. */
 static bool is_of_session(uint64_t word, uint32_t session)
 {
 	return page_word_owner(word) == session && page_word_state(word) != PAGE_SHARED;
@@ -162,7 +162,7 @@ void pool_set_aside(struct pool *pool, uint32_t page)
 	crash_point();
 }
 
-/* Calls `run` for each maximal run of pages of this session. */
+/* Call `run` for each maximal run of pages of this session. */
 static uint32_t for_runs_of(
 	struct pool *pool, uint32_t owner, void (*run)(struct pool *pool, uint32_t first, uint32_t count))
 {
@@ -207,8 +207,8 @@ uint32_t pool_take_back_of(struct pool *pool, uint32_t owner)
 }
 
 /*
- * The words say what is free, and how many there are of each kind: all free at first, and after a restart of the agent
- * as it was.
+ * Compute counts and index from the page words: all are free at first, and after a restart they have their previous
+ * state.
  */
 void pool_count_words(struct pool *pool)
 {

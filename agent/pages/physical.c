@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Whether a second export lies where an arena says it must. */
+/* Return true if a second export is at the expected offset of the same file. */
 static bool same_arena(const struct gpu_export *first, const struct gpu_export *other, uint64_t distance)
 {
 	struct stat a, b;
@@ -40,7 +40,7 @@ static int export_all(struct physical *physical)
 			close(physical->exports[i].fd);
 			if (!same)
 				return -EIO;
-			/* One look at each end is enough. */
+			/* Checking one handle at each end is sufficient. */
 			if (i == 1 && physical->handle_count > 2)
 				i = physical->handle_count - 2;
 			continue;
@@ -119,9 +119,7 @@ destroy:
 	return error;
 }
 
-/*
- * Whether one export stands for all: then the file behind it is as long as all of them, which no file of one handle is.
- */
+/* Return true if one export is for all handles: then its file is as long as all of them. */
 static bool is_arena(const struct physical *physical, const struct held *first)
 {
 	uint64_t end = first->value + physical->handle_count * physical->handle_bytes;
@@ -131,8 +129,8 @@ static bool is_arena(const struct physical *physical, const struct held *first)
 }
 
 /*
- * A memfd that an older gpoold made cannot be sealed any more (F_SEAL_SEAL). It is used all the same, since content
- * that was kept is worth more than the limit. A driver's export is no memfd, and has no seals.
+ * Log a warning for a memfd of an older gpoold, which cannot be sealed any more (F_SEAL_SEAL). It is used in any case,
+ * since its content is worth more than the limit. A driver's export is not a memfd and has no seals.
  */
 static void warn_of_unsealed(const struct physical *physical, const char *pool)
 {
@@ -166,7 +164,7 @@ static int adopt_all(struct physical *physical, uint32_t pool_index, const struc
 	return physical->arena && physical->exported != 1 ? -EBADMSG : 0;
 }
 
-/* exports[] has holes, each of length 0. */
+/* Create the handles that are missing in exports[], where their length is 0. */
 static int adopt_complete(struct physical *physical, const struct physical_plan *plan)
 {
 	uint32_t missing = physical->handle_count - physical->exported;
@@ -208,7 +206,7 @@ int physical_adopt(struct physical *physical, const struct physical_plan *plan, 
 	}
 	log_error("cannot take over the memory of pool '%s': %s%s", plan->pool, strerror(-error),
 		error == -EACCES ? "; it was made for one trust domain, and processes may have all of it mapped" : "");
-	/* The held descriptors stay as they are, for another try. */
+	/* The held descriptors remain, for another attempt. */
 	physical->exported = 0;
 	physical_destroy(physical);
 	return error;

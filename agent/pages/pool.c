@@ -31,7 +31,10 @@ uint32_t pool_idle(const struct pool *pool)
 {
 	uint32_t idle = 0;
 
-	/* Of thousands of sessions each has few pages: one look at each page, and not at each word of each. */
+	/*
+	 * With thousands of sessions, each has few pages: reading each page once is cheaper than each word of each
+	 * session.
+	 */
 	if ((uint64_t)pool->session_count * ((pool->page_count + 63) / 64) > pool->page_count)
 		return pool_idle_owned(pool);
 	for (uint32_t id = 1, left = pool->session_count; left && id < POOL_SESSIONS; id++) {
@@ -46,7 +49,10 @@ uint32_t pool_idle(const struct pool *pool)
 	return idle;
 }
 
-/* Of a session, as its worker counts them: at most what it leases, of which the agent may have taken some since. */
+/*
+ * Return a session's offered pages, as its worker counts them, but at most its leased pages: the agent may have taken
+ * some.
+ */
 static uint32_t session_offered(const struct session *session)
 {
 	uint32_t offered = atomic_load_explicit(&session->segment.header->offered_pages, memory_order_relaxed);
@@ -55,8 +61,8 @@ static uint32_t session_offered(const struct session *session)
 }
 
 /*
- * Pages that the agent may take without loss to their owners' work: offered or released ones of ranges, and prefixes
- * that no sequence uses.
+ * Return the number of pages that the agent may take without affecting their owners' work: offered or released ones of
+ * ranges, and prefixes that no sequence uses.
  */
 static uint32_t pool_offered(const struct pool *pool)
 {
@@ -79,7 +85,7 @@ uint32_t pool_utilization(const struct pool *pool)
 	uint32_t normal = pool->segment.header->reserved_first, away = normal - pool->free.total;
 	uint64_t idle = (uint64_t)pool_idle(pool) + pool_offered(pool);
 
-	/* Both are what workers say, so they are bounded before they are believed. */
+	/* Both are reported by workers, so they are limited before use. */
 	if (!normal)
 		return 100;
 	return (uint32_t)((idle < away ? away - idle : 0) * 100 / normal);
@@ -112,7 +118,7 @@ struct tenant *pool_tenant(struct pool *pool, const char *name)
 	return NULL;
 }
 
-/* What poolctl has set holds until the next reload, over a restart of the agent too. */
+/* Restore the limits that poolctl has set: they hold until the next reload, also over a restart of the agent. */
 static void limits_restore(struct pool *pool)
 {
 	for (uint32_t i = 0; i < pool->tenant_count && i < LEDGER_TENANTS; i++) {
@@ -138,7 +144,7 @@ void pool_configure(struct pool *pool)
 {
 	const struct config *config = &pool->agent->config;
 
-	/* While the agent runs tenants are only added, at the end, so the order holds. */
+	/* While the agent runs, tenants are only added at the end, so the indexes do not change. */
 	pool->tenant_count = config->tenant_count;
 	for (uint32_t i = 0; i < pool->tenant_count; i++) {
 		struct tenant *tenant = &pool->tenants[i];

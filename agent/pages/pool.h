@@ -1,5 +1,5 @@
 /*
- * pool.h - one GPU's pages: who has them, which are free, how full it is. The sole writer of the page words.
+ * pool.h - the pages of one GPU: their owners, the free ones, utilization. The only writer of the page words.
  */
 #ifndef GPOOL_AGENT_POOL_H
 #define GPOOL_AGENT_POOL_H
@@ -16,18 +16,18 @@
 
 enum { REFILL_SAMPLES = 4096 };
 
-/* A tenant's standing in one pool. */
+/* A tenant in one pool. */
 struct tenant {
 	const struct config_tenant *config; /* in agent->config */
-	uint32_t minimum, limit;            /* pages; limit as poolctl may have changed it */
+	uint32_t minimum, limit;            /* pages; the limit may have been changed by poolctl */
 	uint32_t leased;
-	uint32_t domain; /* trust domain, 0: they are not told apart */
-	uint32_t saving; /* of them, on their way to be spilled */
-	/* of its objects that may go: ephemeral ones that nobody has open, pinnable ones that nobody pins */
+	uint32_t domain; /* trust domain, 0: the pool has a single domain */
+	uint32_t saving; /* leased pages that are being spilled */
+	/* pages of its evictable objects: ephemeral ones that are not open, pinnable ones without pins */
 	uint32_t idle_pages;
 	uint32_t sessions;
 	uint64_t refusals, evicted_pages;
-	uint64_t barren_ns; /* when a scan for its sake last found nothing to evict; see evict.c */
+	uint64_t barren_ns; /* time of the last scan for it that found nothing to evict; see evict.c */
 };
 
 struct jobs;
@@ -47,42 +47,44 @@ struct pool {
 	uint32_t page_count;
 	struct physical physical;
 	struct free_runs free;     /* pages [0, reserved_first) */
-	struct free_runs reserved; /* the rest, for critical work */
-	struct trust *trust;       /* what of them is for whom; NULL: all of it is for everybody */
+	struct free_runs reserved; /* the other pages, for critical requests */
+	struct trust *trust;       /* the free pages of each trust domain; NULL: a single domain */
 	struct session *sessions[POOL_SESSIONS];
 	uint32_t session_count;
 	const struct session_part *const *session_parts; /* of other rooms; ends with NULL */
-	uint32_t timeline_count;                         /* sessions that show others a page of theirs */
-	uint32_t session_next; /* where to look for a free id, so that ids are not reused at once */
+	uint32_t timeline_count;                         /* sessions with a timeline page */
+	uint32_t session_next; /* start of the search for a free id, so that ids are not reused at once */
 	struct tenant tenants[CONFIG_TENANTS_MAX];
 	uint32_t tenant_count;
 	struct waiter_list waiters;
 	bool pages_freed;       /* since the waiting requests were last served */
-	uint32_t waiter_count;  /* all */
-	uint32_t short_waiters; /* those that wait for the pool's pages, not at a limit of their own */
+	uint32_t waiter_count;  /* all waiting requests */
+	uint32_t short_waiters; /* those that wait for pages of the pool, and not at a limit */
 	uint32_t leased;
-	uint32_t saving_pages;  /* of blocks that are being saved (agent/spill): they will be free */
-	uint32_t claimed_pages; /* of those and of pages being cleared, what waiting requests count on already */
+	uint32_t saving_pages;  /* pages of blocks that are being saved (agent/spill): they will be free */
+	uint32_t claimed_pages; /* of those and of pages being cleared, the number claimed by waiting requests */
 	struct ledger ledger;
-	struct page_run *runs; /* the ledger's: [page_count] of the step at hand */
+	struct page_run *runs; /* the ledger's: [page_count], of the current step */
 	struct evict_state evict;
 	struct objects *objects;
 	uint32_t object_count; /* records of objects that are not NONE */
 	struct jobs *jobs;
 	struct spill *spill;
 	const struct content_saver *saver;
-	uint64_t refill_ns[REFILL_SAMPLES]; /* ring of the latest */
+	uint64_t refill_ns[REFILL_SAMPLES]; /* ring of the latest values */
 	uint64_t refill_count;
 	uint64_t leak_scan_ms;
-	uint32_t leaks_told;        /* in the look at hand */
-	uint64_t tick_ms, awake_ms; /* last housekeeping; since when it has come regularly */
+	uint32_t leaks_told;        /* in the current pass */
+	uint64_t tick_ms, awake_ms; /* time of the last housekeeping; time since which it has run regularly */
 	uint64_t shortage_took_ns;
-	uint64_t shortage_ns; /* when the figures for refusals were made */
+	uint64_t shortage_ns; /* time at which the figures for refusals were computed */
 	uint32_t shortage_pinned, shortage_holder, shortage_holder_pages;
 	uint32_t shortage_object, shortage_object_holder, shortage_object_pins;
 	uint32_t evicted_unannounced, reclaimed_unannounced; /* pages since the last event */
-	uint64_t evict_rest_ms;                              /* no watermark eviction before */
-	bool evicting;                                       /* between the watermarks: started, not yet at the stop */
+	/* no watermark eviction before this time */
+	uint64_t evict_rest_ms;
+	/* started at the upper watermark, has not reached the lower one */
+	bool evicting;
 };
 
 /* pool_mark_freed() - have the loop serve the waiting requests at the end of this pass. */
@@ -99,7 +101,7 @@ static inline uint64_t pool_word(const struct pool *pool, uint32_t page)
 	return atomic_load_explicit(&pool->segment.pages[page], memory_order_relaxed);
 }
 
-/* pool_word_set() - store a page word. Each change of a word is made here, as a step that page_step.h allows. */
+/* pool_word_set() - store a page word. All changes of page words are made by this function, as steps of page_step.h. */
 static inline void pool_word_set(const struct pool *pool, uint32_t page, enum page_step step, uint64_t word)
 {
 	GPOOL_INVARIANT(page < pool->page_count && page_step_allowed(step, pool_word(pool, page), word),
@@ -110,41 +112,46 @@ static inline void pool_word_set(const struct pool *pool, uint32_t page, enum pa
 }
 
 /*
- * pool_lend() - [first, first + count), out of the index already, to `owner`: words first, then the caller sets free
- * bits.
+ * pool_lend() - lease [first, first + count), already out of the index, to `owner`. This sets the page words; the
+ * caller then sets the free bits.
  */
 void pool_lend(struct pool *pool, uint32_t first, uint32_t count, uint32_t owner);
 
-/* pool_share() - pages that are leased become those of a named object, with a new generation. */
+/* pool_share() - give leased pages to a named object, with a new generation. */
 void pool_share(struct pool *pool, uint32_t first, uint32_t count, uint32_t object);
 
-/* pool_unshare() - the other way, where a publication is rolled back. */
+/* pool_unshare() - return them to their owner, if a publication is rolled back. */
 void pool_unshare(struct pool *pool, uint32_t first, uint32_t count, uint32_t owner);
 
-/* pool_take_back() - pages of whatever state become FREE (or RESERVED), with a new generation, and go to the index. */
+/* pool_take_back() - free pages in any state (FREE or RESERVED), with a new generation, and add them to the index. */
 void pool_take_back(struct pool *pool, uint32_t first, uint32_t count);
 
-/* pool_take_back_word() - the same for the bits of `mask` in 64-page word `word`, in runs. */
+/* pool_take_back_word() - the same for the pages of `mask` in the 64-page word `word`, in runs. */
 void pool_take_back_word(struct pool *pool, uint32_t word, uint64_t mask);
 
-/* pool_move() - a leased page to MOVING and back: same owner and generation, so that nobody takes it and pins wait. */
+/*
+ * pool_move() - change a leased page to MOVING and back, with the same owner and generation: it is not taken, and pins
+ * wait.
+ */
 void pool_move(struct pool *pool, uint32_t page, enum page_state state);
 
 /*
- * pool_set_aside() - a page of an ended session becomes RETIRED, of the next generation, for as long as somebody may
- * still write to it.
+ * pool_set_aside() - retire a page of an ended session, with a new generation, while the mover may still write to it.
  */
 void pool_set_aside(struct pool *pool, uint32_t page);
 
 /*
- * pool_put_aside() - a page that is free, or was put aside, is QUARANTINED or RETIRED without an owner; it is in no
+ * pool_put_aside() - make a page that is free, or was put aside, QUARANTINED or RETIRED without an owner and in no
  * index.
  */
 void pool_put_aside(struct pool *pool, uint32_t page, enum page_state state);
 
-/* pool_quarantine_of() - all pages that are leased to a session whose connection closed while its process lives. */
+/*
+ * pool_quarantine_of() - quarantine all pages leased to a session whose connection was closed while its process is
+ * running.
+ */
 void pool_quarantine_of(struct pool *pool, uint32_t owner);
-/* pool_take_back_of() - all pages that are leased to a session. Returns how many. */
+/* pool_take_back_of() - take back all pages leased to a session. Return: their number. */
 uint32_t pool_take_back_of(struct pool *pool, uint32_t owner);
 
 static inline void pool_count(struct pool *pool, enum pool_counter counter, uint64_t more)
@@ -154,30 +161,39 @@ static inline void pool_count(struct pool *pool, enum pool_counter counter, uint
 	atomic_store_explicit(cell, atomic_load_explicit(cell, memory_order_relaxed) + more, memory_order_relaxed);
 }
 
-/* Pages idle in all sessions, by their free bits; an estimate, since workers change them. */
+/*
+ * pool_idle() - return the number of idle pages of all sessions, by their free bits; an estimate, since workers change
+ * them.
+ */
 uint32_t pool_idle(const struct pool *pool);
 /*
- * Those of them that are really their sessions': a decision must not believe what a liar's bits say. Cost: a pass over
- * the pages.
+ * pool_idle_owned() - return the number of those that are leased to the session that marks them: decisions must not
+ * rely on the untrusted bits alone. Cost: a pass over the pages.
  */
 uint32_t pool_idle_owned(const struct pool *pool);
-/* Percent of the unreserved pages that are neither free nor idle. */
+/* pool_utilization() - return the percentage of the unreserved pages that are neither free nor idle. */
 uint32_t pool_utilization(const struct pool *pool);
 void pool_update_pressure(struct pool *pool);
-/* Apply what a reload changed: tenants' minima and limits, policy, timeouts. */
+/* pool_configure() - apply the changes of a reload: tenants' minima and limits, policy, timeouts. */
 void pool_configure(struct pool *pool);
 
-/* What poolctl limit said holds until a reload: note it for the next agent, or forget all of it. */
+/*
+ * pool_limits_note() - record a limit that poolctl has set, for the next agent. pool_limits_forget() - delete these
+ * records, at a reload.
+ */
 void pool_limits_note(struct pool *pool, const struct tenant *tenant);
 void pool_limits_forget(struct pool *pool);
 
 /*
- * pools_minima_fit() - whether the minima of a configuration fit the pools as they run: a size in percent is known only
- * then, and a changed one waits for a restart while minima apply at once. 0, or -ERANGE with the reason in text.
+ * pools_minima_fit() - check that the minima of a configuration fit the running pools: a size in percent is known only
+ * there, and a changed size needs a restart while minima apply at once. 0, or -ERANGE with the reason in text.
  */
 int pools_minima_fit(const struct agent *agent, const struct config *next, char *text, size_t text_bytes);
 
-/* All live sessions as pool_check() and page_map_fill() want them; free() it. Count, or -ENOMEM. */
+/*
+ * pool_check_sessions() - return all live sessions in the form of pool_check() and page_map_fill(). The caller frees
+ * them. Return: their number, or -ENOMEM.
+ */
 int pool_check_sessions(const struct pool *pool, struct pool_check_session **sessions);
 
 struct tenant *pool_tenant(struct pool *pool, const char *name);

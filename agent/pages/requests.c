@@ -1,5 +1,5 @@
 /*
- * requests.c - see requests.h. A slot is hostile input: read once, checked, answered once.
+ * requests.c - see requests.h. A slot is untrusted input: read once, checked, answered once.
  */
 #include "agent/pages/requests.h"
 
@@ -15,37 +15,35 @@
 #include <stdlib.h>
 
 enum {
-	/* how often pages are looked for again while somebody waits; a worker that frees rings earlier */
+	/* interval at which waiting requests are tried again; a worker that frees pages rings earlier */
 	WAITER_TICK_MS = 5,
-	/*
-	 * A request that may have been short only because pages are still being spilled, or cleared for its trust
-	 * domain, is kept so long.
-	 */
+	/* A request that may lack pages only because they are being spilled or cleared is kept for this time. */
 	LEAVING_PATIENCE_MS = 1500,
-	SHORTAGE_NS = 1000000, /* the figures of a refusal may be so old, or as old as it took to make them */
-	AT_LIMIT_TICK_MS = 50, /* how often the clock tries again for who waits at a limit of his own */
+	/* maximum age of the figures of a refusal, in addition to the time of computing them */
+	SHORTAGE_NS = 1000000,
+	AT_LIMIT_TICK_MS = 50, /* interval of attempts for requests at a limit of their own */
 };
 
 struct waiter {
 	TAILQ_ENTRY(waiter) link;
 	struct session *session;
 	uint32_t slot;
-	uint32_t word; /* of the slot's state: this request and no later one */
+	uint32_t word; /* the slot's state, which is unique to this request */
 	struct lease_want want;
-	bool claims;   /* counts on pages that are being spilled or cleared */
-	bool at_limit; /* waits for its own tenant or session, not for the pool */
+	bool claims;   /* claims pages that are being spilled or cleared */
+	bool at_limit; /* waits for a limit of its tenant or session, not for the pool */
 	uint64_t deadline_ms;
 	uint64_t started_ns;
 };
 
-/* Pages of the pinned block at `head`, as its session says, which is believed as far as it can be. */
+/* Return the number of pages of the pinned block at `head`, as its session reports it, within limits. */
 static uint32_t pinned_pages(const struct pool *pool, const struct session *session, uint32_t head, uint32_t *budget)
 {
 	const struct block_entry *blocks = session->segment.blocks;
 	uint64_t tag = atomic_load_explicit(&blocks[head].tag, memory_order_acquire);
 	uint32_t total = 0, extent = head;
 
-	/* A budget for all blocks of the session: honest ones do not overlap, so theirs suffices. */
+	/* One budget for all blocks of the session suffices, since valid blocks do not overlap. */
 	for (;;) {
 		uint32_t count = atomic_load_explicit(&blocks[extent].page_count, memory_order_relaxed), next;
 
@@ -64,7 +62,7 @@ static uint32_t pinned_pages(const struct pool *pool, const struct session *sess
 struct shortage {
 	struct pool *pool;
 	uint32_t pinned_by[POOL_SESSIONS], budget[POOL_SESSIONS];
-	uint32_t last; /* object that was told last */
+	uint32_t last; /* the last object that was reported */
 };
 
 static void blocks_pinned(struct shortage *shortage)
@@ -85,7 +83,7 @@ static void blocks_pinned(struct shortage *shortage)
 	}
 }
 
-/* Its pages are pinned once, and by each who does. */
+/* Count the pages of a pinned object once for the pool, and for each session that pins it. */
 static void object_is_pinned(void *context, uint32_t number, struct session *session, uint32_t pins)
 {
 	struct shortage *shortage = context;
@@ -105,7 +103,10 @@ static void object_is_pinned(void *context, uint32_t number, struct session *ses
 	pool->shortage_object_pins = pins;
 }
 
-/* One pass over the pin words of each session's pages, and over the readers of pinnable objects. */
+/*
+ * Compute the figures, by one pass over the pin words of each session's pages, and over the readers of pinnable
+ * objects.
+ */
 static void shortage_look(struct pool *pool)
 {
 	static struct shortage shortage;
@@ -124,19 +125,19 @@ static void shortage_look(struct pool *pool)
 	pool->shortage_holder_pages = shortage.pinned_by[holder];
 }
 
-/* Who holds the most pinned pages, for the refusal. */
+/* Fill in the session with the most pinned pages, for a refusal. */
 static void shortage(const struct session *asker, struct lease_request *slot)
 {
 	struct pool *pool = asker->pool;
 	uint64_t now = clock_ns();
 
-	/* A storm of refusals must not become a storm of scans: the figures may be this old. */
+	/* Many refusals must not cause as many scans, so the figures may have this age. */
 	if (now - pool->shortage_ns > pool->shortage_took_ns + SHORTAGE_NS) {
 		shortage_look(pool);
 		pool->shortage_ns = clock_ns();
 		pool->shortage_took_ns = pool->shortage_ns - now;
 	}
-	/* Of several trust domains: what this one may have. */
+	/* With several trust domains: the pages that this one may lease. */
 	slot->free_pages = pool->trust ? pool->trust->views[asker->domain].normal.total : pool->free.total;
 	slot->pinned_pages = pool->shortage_pinned;
 	slot->holder = pool->shortage_holder;
@@ -185,7 +186,7 @@ static void refuse(struct session *session, const struct waiter *waiter, int err
 		requests_give_back(session, waiter->slot);
 }
 
-/* Once a second at most: a worker must not be able to flood everybody who listens. */
+/* At most once per second, so that a worker cannot flood the subscribers. */
 static void announce_limit(struct session *session, uint32_t need)
 {
 	uint64_t now = clock_ms();
@@ -197,7 +198,9 @@ static void announce_limit(struct session *session, uint32_t need)
 		"'%s' asked for %u pages beyond its limit", session->name, need);
 }
 
-/* May this refusal be only because pages are still on their way out? Asked again when they are. */
+/*
+ * Return true if the refusal may be caused only by pages that are still being freed. The request is then tried again.
+ */
 static bool leaving(const struct session *session, const struct waiter *waiter, int error)
 {
 	const struct pool *pool = session->pool;
@@ -208,7 +211,7 @@ static bool leaving(const struct session *session, const struct waiter *waiter, 
 		(trust_coming(pool) && error == -ENOSPC);
 }
 
-/* What others count on is not there for this one. */
+/* Grant a request. Pages claimed by other requests are not available to it. */
 static int grant(struct session *session, struct waiter *waiter, struct lease_grant *granted)
 {
 	struct pool *pool = session->pool;
@@ -227,7 +230,7 @@ static int grant(struct session *session, struct waiter *waiter, struct lease_gr
 	return error;
 }
 
-/* Try to serve; true when the request is over, with pages or without. */
+/* Try to serve a request. True: it is finished, with pages or without. */
 static bool serve(struct session *session, struct waiter *waiter, bool last_try)
 {
 	struct lease_request *slot = &session->segment.requests[waiter->slot];
@@ -261,7 +264,7 @@ static bool serve(struct session *session, struct waiter *waiter, bool last_try)
 	slot->extra_first = granted.extra_first;
 	slot->extra_granted = granted.extra_count;
 	crash_point();
-	/* Who is answered goes on at once: to him this ends before that. */
+	/* The worker continues as soon as it is answered, so take the time before that. */
 	flight_stamp(&note, waiter->started_ns);
 	if (requests_answer(session, waiter->slot, waiter->word)) {
 		journal_end(&session->pool->ledger);
@@ -276,8 +279,8 @@ static bool serve(struct session *session, struct waiter *waiter, bool last_try)
 }
 
 /*
- * Workers ring when they free pages only while somebody waits for the pool's; who waits at a limit of his own looks by
- * the clock.
+ * Publish the number of requests that wait for pages of the pool, for which workers ring when they free pages. Requests
+ * at a limit of their own are tried by the clock.
  */
 static void waiters_publish(struct pool *pool)
 {
@@ -300,7 +303,7 @@ static void waiter_remove(struct pool *pool, struct waiter *waiter)
 	free(waiter);
 }
 
-/* In order of the tenants' priority, then of arrival. */
+/* Insert a request, by its tenant's priority, then by arrival. */
 static void waiter_insert(struct pool *pool, struct waiter *waiter)
 {
 	uint32_t priority = waiter->session->tenant->config->priority;
@@ -317,8 +320,9 @@ static void waiter_insert(struct pool *pool, struct waiter *waiter)
 }
 
 /*
- * What helps who waits at a limit of his own is what his own tenant gives back; so a ring of others does not count, and
- * the clock tries for one waiter of a session at a time, now and then: each try may cost a scan.
+ * Return true if a request should be tried now. A request at a limit of its own depends on pages that its own tenant
+ * frees: a ring of another tenant does not matter, and the clock tries one request per session at intervals, since each
+ * attempt may cost a scan.
  */
 static bool worth_a_try(const struct waiter *waiter, const struct session *ringer, uint64_t now)
 {
@@ -382,7 +386,7 @@ static bool is_waiting(const struct session *session, uint32_t slot)
 	return false;
 }
 
-/* Return: 0, or -EPROTO: the slot holds what no library writes. */
+/* Serve a request. Return: 0, or -EPROTO: the slot contains a value that no library writes. */
 static int request_serve(struct session *session, uint32_t slot_index)
 {
 	struct lease_request *slot = &session->segment.requests[slot_index];
@@ -391,14 +395,14 @@ static int request_serve(struct session *session, uint32_t slot_index)
 	uint32_t kind, timeout_ms;
 
 	asked.word = atomic_load_explicit(&slot->state, memory_order_acquire);
-	/* The mover is at it: the slot waits. */
+	/* The mover is executing it: the slot waits. */
 	if (session->spill_requests >> slot_index & 1)
 		return 0;
 	if (lease_state_of(asked.word) == LEASE_CANCELLED && !is_waiting(session, slot_index))
 		requests_give_back(session, slot_index);
 	if (lease_state_of(asked.word) != LEASE_REQUESTED || is_waiting(session, slot_index))
 		return 0;
-	/* Read once; the worker may change them meanwhile. */
+	/* Each field is read once; the worker may change it meanwhile. */
 	kind = *(volatile uint32_t *)&slot->kind;
 	asked.want.need = *(volatile uint32_t *)&slot->need;
 	asked.want.extra = *(volatile uint32_t *)&slot->extra;

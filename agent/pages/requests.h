@@ -1,5 +1,5 @@
 /*
- * requests.h - the workers' request rings: who asks for pages, who waits for some, and what they are told.
+ * requests.h - the workers' request slots: requests for pages, waiting requests, and their answers.
  */
 #ifndef GPOOL_AGENT_REQUESTS_H
 #define GPOOL_AGENT_REQUESTS_H
@@ -7,8 +7,9 @@
 #include "agent/pages/session_state.h"
 
 /*
- * requests_doorbell() - serve the requests that a worker has rung for.
- * Return: how many of them no library writes; each is damage of the session.
+ * requests_doorbell() - serve the requests for which a worker has rung.
+ *
+ * Return: the number of requests that no library writes; each is damage of the session.
  */
 uint32_t requests_doorbell(struct session *session);
 
@@ -20,8 +21,8 @@ uint32_t requests_doorbell(struct session *session);
 uint32_t requests_restart(struct session *session);
 
 /*
- * requests_serve_waiters() - pages may have come free, or time is up. In order of the tenants' priority, then of
- * arrival. ringer: whose doorbell says so; NULL: the clock, or the agent itself.
+ * requests_serve_waiters() - serve waiting requests, since pages may be free or a deadline has passed. They are ordered
+ * by their tenants' priority, then by arrival. ringer: the session that rang; NULL: the clock, or the agent itself.
  */
 void requests_serve_waiters(struct pool *pool, const struct session *ringer);
 
@@ -29,13 +30,13 @@ void requests_serve_waiters(struct pool *pool, const struct session *ringer);
 void requests_pass(struct pool *pool);
 
 /*
- * requests_answer() - the end of a request, whose state was `word`, in one step. False: the worker had cancelled it,
- * and the slot is the agent's until requests_give_back(), which leaves others as they are.
+ * requests_answer() - end a request in state `word` in one step. False: the worker had cancelled it, and the agent owns
+ * the slot until requests_give_back(), which ignores slots in other states.
  */
 bool requests_answer(struct session *session, uint32_t slot, uint32_t word);
 void requests_give_back(struct session *session, uint32_t slot);
 
-/* requests_forget() - a session ends: its waiters go. */
+/* requests_forget() - remove the waiting requests of a session that ends. */
 void requests_forget(struct session *session);
 
 #endif

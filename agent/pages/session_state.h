@@ -1,6 +1,6 @@
 /*
- * session_state.h - the state of a session: what every room reads of a process that pages are lent to. The life of a
- * session, from the attach to its end, is in agent/session/session.h.
+ * session_state.h - the state of a session, which is shared by all rooms. agent/session/session.h has the functions for
+ * its start and end.
  */
 #ifndef GPOOL_AGENT_SESSION_STATE_H
 #define GPOOL_AGENT_SESSION_STATE_H
@@ -25,34 +25,36 @@ struct session {
 	struct event_source socket, pidfd, doorbell;
 	struct session_segment segment;
 	int segment_fd;
-	int timeline_fd; /* of the page that it shows to others; -1: none */
+	int timeline_fd; /* of its timeline page; -1: none */
 	pid_t pid;
 	uid_t uid;
 	char name[64];
 	struct tenant *tenant;
-	uint32_t domain;  /* trust domain, that of the tenant at the attach */
-	bool silent;      /* has not let go of pages that are wanted for another trust domain */
-	uint64_t died_ms; /* its process is dead, and its pages are kept for trust.death_grace */
+	uint32_t domain;  /* trust domain of the tenant at the attach */
+	bool silent;      /* it has not released pages that are wanted for another trust domain */
+	uint64_t died_ms; /* time at which its process died, while its pages are kept for trust.death_grace */
 	uint8_t token[16];
 	uint64_t attached_ms;
 	uint64_t closing_ms;
 	uint32_t leased;
 	uint32_t limit;          /* 0: the tenant's */
-	uint32_t quota;          /* what it asked for itself: the limit, until poolctl says otherwise */
-	uint64_t at_limit_ms;    /* when one of its waiters at a limit was last tried */
-	uint64_t quota_event_ms; /* when its last refusal at a limit was announced */
+	uint32_t quota;          /* the limit that it requested at its attach, unless poolctl has changed it */
+	uint64_t at_limit_ms;    /* time of the last attempt for one of its requests at a limit */
+	uint64_t quota_event_ms; /* time of the last event about a refusal at a limit */
 	uint32_t batch;          /* pages per refill; grows with demand */
 	uint64_t last_refill_ms;
 	uint64_t refills, refusals, evicted_pages, reclaimed_pages, damage;
-	uint32_t objects_open; /* named objects that it reads */
-	uint64_t walk_scan;    /* the scan for eviction that walk_budget belongs to */
-	uint32_t walk_budget;  /* pages of its blocks that this scan may still look at: honest blocks do not overlap */
-	LIST_HEAD(, spill_block) spilled; /* and those on their way there or back */
-	uint32_t spilled_pages;           /* of them, those that lie outside of the pool */
-	uint32_t saving;                  /* leased pages on their way to be spilled */
-	uint64_t spill_requests;          /* slots of requests about spilled blocks that are under way */
-	uint32_t doubts;                  /* pages of which it is open whether they are this session's; see recover.c */
-	uint8_t *leaks;                   /* by page, enum leak; made at the first suspicion */
+	uint32_t objects_open; /* number of named objects that it has open */
+	uint64_t walk_scan;    /* number of the scan for which walk_budget is valid */
+	uint32_t walk_budget;  /* pages of its blocks that this scan may still visit: valid blocks do not overlap */
+	LIST_HEAD(, spill_block) spilled; /* including blocks being spilled or restored */
+	uint32_t spilled_pages;           /* pages of them that are outside of the pool */
+	uint32_t saving;                  /* leased pages that are being spilled */
+	/* slots of requests about spilled blocks in progress, as bits */
+	uint64_t spill_requests;
+	/* pages for which it is unknown whether they are this session's; see recover.c */
+	uint32_t doubts;
+	uint8_t *leaks; /* by page, enum leak; allocated at the first suspicion */
 	struct session *next_dead;
 };
 

@@ -52,7 +52,7 @@ static bool name_in_use(const struct pool *pool, uint32_t domain)
 	return false;
 }
 
-/* A place for a new name; when all are taken, that of a domain of which nothing is left. 0: there is none. */
+/* Return an index for a new name; if all are used, that of a domain without members and pages. 0: none. */
 static uint32_t name_place(const struct pool *pool)
 {
 	uint32_t count = domain_count(&pool->ledger);
@@ -135,12 +135,12 @@ uint32_t trust_domain(struct pool *pool, const char *name)
 	return domain;
 }
 
-/* ---- life ---- */
+/* ---- open and close ---- */
 
 /*
- * Before anything of it was ever lent: not known to be zeros where the back end does not promise them, or cannot be
- * asked. An agent that died before it served may have made the memory, so this goes by what was lent and not by who
- * made it.
+ * Assign memory that was never leased to the domain of fresh memory, unless the back end guarantees that it is zeroed.
+ * An agent that died before it served may have created the memory, so this depends on whether pages were leased, and
+ * not on which agent created them.
  */
 static void fresh_note(struct pool *pool, const struct module_pool *start)
 {
@@ -149,8 +149,8 @@ static void fresh_note(struct pool *pool, const struct module_pool *start)
 
 	if (!ops->device_info(start->device, &info) && info.capabilities & GPU_CAP_ZEROED)
 		return;
-	log_info("pool '%s': back end '%s' does not say what fresh memory holds; each page is cleared before it is "
-		 "lent for the first time",
+	log_info("pool '%s': back end '%s' does not guarantee zeroed memory; each page is cleared before it is lent "
+		 "for the first time",
 		pool->segment.header->name, ops->name);
 	for (uint32_t handle = 0; handle < pool->trust->handle_count; handle++)
 		atomic_store_explicit(&trust_note(pool, handle)->domain, LEDGER_DOMAIN_FRESH, memory_order_release);
@@ -164,7 +164,7 @@ int trust_open(struct pool *pool, const struct module_pool *start, const struct 
 	if (!trust_wanted(pool, &pool->ledger))
 		return 0;
 	if (atomic_load_explicit(&pool->ledger.header->started, memory_order_acquire) && !domain_count(&pool->ledger)) {
-		/* What is in its pages, and who has them mapped, nobody has written down. */
+		/* The domains of its pages and the processes that have them mapped were not recorded. */
 		log_error("pool '%s': its memory is kept from a run with one trust domain; stop gpoold without "
 			  "keep_over_restart, or leave the tenants in one domain",
 			header->name);
@@ -187,11 +187,11 @@ int trust_open(struct pool *pool, const struct module_pool *start, const struct 
 		goto close;
 	if (!atomic_load_explicit(&pool->ledger.header->started, memory_order_acquire))
 		fresh_note(pool, start);
-	/* Those that have something here already: what is free comes into their views as it comes into the index. */
+	/* Create the views of the existing domains; free pages are added when they are added to the index. */
 	for (uint32_t domain = 1; domain <= domain_count(&pool->ledger); domain++)
 		if (view_make(pool, domain, false))
 			goto close;
-	/* Not 0: processes learn by it that they are told apart. */
+	/* Not 0, by which processes know that the pool has several domains. */
 	if (!atomic_load_explicit(&header->release_serial, memory_order_relaxed))
 		trust_call(pool);
 	return 0;
@@ -221,7 +221,7 @@ void trust_close(struct pool *pool)
 	pool->trust = NULL;
 }
 
-/* ---- what is free for whom ---- */
+/* ---- free pages of each domain ---- */
 
 struct ledger_page *trust_note(const struct pool *pool, uint32_t handle)
 {
@@ -250,7 +250,7 @@ bool trust_handle_free(const struct pool *pool, uint32_t handle)
 
 typedef void runs_change(struct free_runs *runs, uint32_t first, uint32_t count);
 
-/* The same for both kinds of pages. */
+/* Apply a change to both kinds of pages, normal and reserved. */
 static void view_change(
 	const struct pool *pool, struct trust_view *view, uint32_t first, uint32_t count, runs_change *change)
 {
@@ -265,7 +265,7 @@ static void view_change(
 		change(&view->reserved, first + normal, count - normal);
 }
 
-/* In the views of those who may have [first, first + count), which is all of one domain; not in that of `except`. */
+/* Change [first, first + count), all of one domain, in the views of the domains that may lease it, without `except`. */
 static void views_change(
 	struct pool *pool, uint32_t domain, uint32_t except, uint32_t first, uint32_t count, runs_change *change)
 {
@@ -274,7 +274,7 @@ static void views_change(
 			view_change(pool, &pool->trust->views[i], first, count, change);
 }
 
-/* How many of [first, first + count) are of the same domain as the first one. */
+/* Return the number of pages from `first` on, at most `count`, that are of the same domain. */
 static uint32_t alike(const struct pool *pool, uint32_t first, uint32_t count)
 {
 	uint32_t domain = trust_of_page(pool, first), length = 1;
@@ -307,8 +307,8 @@ void trust_withdraw(struct pool *pool, uint32_t first, uint32_t count)
 }
 
 /*
- * Clean handles [first, end) become the domain's, which has all of their pages in its view but those that were just
- * taken.
+ * Assign the cleared handles [first, end) to the domain. Their pages are in its view already, except those that were
+ * just taken.
  */
 static void claim(struct pool *pool, uint32_t domain, uint32_t first, uint32_t end)
 {
@@ -338,7 +338,7 @@ void trust_taken(struct pool *pool, uint32_t domain, uint32_t first, uint32_t co
 	}
 }
 
-/* ---- who may have what ---- */
+/* ---- holders of handles ---- */
 
 static bool row_bit(const _Atomic uint64_t *row, uint32_t handle)
 {
@@ -379,7 +379,7 @@ static void let_go_word(struct session *session, uint32_t word, uint64_t mask)
 	}
 }
 
-/* Lent to the session and not idle, or of an object that it has open. */
+/* Return true if the page is leased to the session and not idle, or belongs to an object that it has open. */
 static bool page_in_use(const struct session *session, uint32_t page)
 {
 	uint64_t word = pool_word(session->pool, page);
@@ -391,7 +391,7 @@ static bool page_in_use(const struct session *session, uint32_t page)
 			1);
 }
 
-/* Handles with such a page, of 64: it has them, whatever it says. */
+/* Return the handles of a word with such a page: the session has them, whatever it reports. */
 static uint64_t in_use(const struct session *session, uint32_t word)
 {
 	const struct pool *pool = session->pool;
@@ -424,7 +424,7 @@ void trust_let_go(struct session *session, uint32_t first, uint32_t count)
 	if (!session->silent)
 		return;
 	session->silent = false;
-	log_info("session %u of pool '%s' ('%s', pid %d) lets go of pages again", session->id, pool->config->name,
+	log_info("session %u of pool '%s' ('%s', pid %d) releases pages again", session->id, pool->config->name,
 		session->name, session->pid);
 	trust_stuck_update(pool);
 }
@@ -474,7 +474,7 @@ void trust_stuck_update(struct pool *pool)
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++) {
 		const struct session *session = pool->sessions[id];
 
-		/* One that has closed its connection says nothing any more. */
+		/* A session that has closed its connection sends no more reports. */
 		if (!session || session->kind != SESSION_WORKER || (!session->silent && session->state == SESSION_LIVE))
 			continue;
 		for (uint32_t word = 0; word < trust->words; word++)
