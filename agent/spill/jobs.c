@@ -34,7 +34,7 @@ void jobs_register(struct pool *pool, enum job_owner owner, const struct job_use
 		pool->jobs->users[owner] = user;
 }
 
-/* ---- nobody does them ---- */
+/* ---- no mover ---- */
 
 uint32_t jobs_mover(const struct jobs *jobs)
 {
@@ -44,8 +44,8 @@ uint32_t jobs_mover(const struct jobs *jobs)
 }
 
 /*
- * How it ended says the keeper, and of what it died perhaps the mover: that is a stranger's text, and so no longer than
- * it may be.
+ * Record why there is no mover: how it ended, from the keeper, and perhaps the cause, from the mover itself. The latter
+ * is untrusted text, whose length is limited.
  */
 static void why_note(struct jobs *jobs, const struct keep_message *message)
 {
@@ -57,8 +57,7 @@ static void why_note(struct jobs *jobs, const struct keep_message *message)
 		snprintf(all, sizeof(all), "%.*s%s%s", KEEP_TEXT_BYTES - 1, message->text, words[0] ? ": " : "", words);
 		msg_text_copy(jobs->why, sizeof(jobs->why), all);
 	} else if (!jobs->why[0]) {
-		snprintf(jobs->why, sizeof(jobs->why), "process %u was started, and does not come to serve",
-			message->id);
+		snprintf(jobs->why, sizeof(jobs->why), "process %u was started and does not serve", message->id);
 	}
 }
 
@@ -66,21 +65,20 @@ static void gone_tell(struct pool *pool)
 {
 	const char *why = pool->jobs->why;
 
-	log_error("no mover has served pool '%s' for %llu ms: %s; what was on its way out of the pool stays, what is "
-		  "out cannot be brought back, and pages for other trust domains wait, until one serves; poolctl "
-		  "doctor says what to look at",
+	log_error("no mover has served pool '%s' for %llu ms: %s; until one serves, no block can be spilled or "
+		  "restored, and pages for other trust domains wait; poolctl doctor lists possible causes",
 		pool->config->name, (unsigned long long)(clock_ms() - pool->jobs->since_ms), why);
 	event_publish(pool->agent, EVENT_MOVER, pool, 0, 0, "no mover serves: %s", why);
 }
 
 static void back_tell(struct pool *pool)
 {
-	log_info("pool '%s': a mover serves again, after %llu ms", pool->config->name,
+	log_info("pool '%s': a mover serves again after %llu ms", pool->config->name,
 		(unsigned long long)(clock_ms() - pool->jobs->since_ms));
 	event_publish(pool->agent, EVENT_MOVER, pool, 0, 1, "a mover serves again");
 }
 
-/* What a dead mover's GPU may still be doing: zero, or until when it has to be waited for. */
+/* Return the time during which a dead mover's GPU may still write; 0: none. */
 static uint64_t grace_left(const struct pool *pool)
 {
 	uint64_t grace = pool->agent->config.trust.death_grace_ms, since = clock_ms() - pool->jobs->died_ms;
@@ -89,8 +87,8 @@ static uint64_t grace_left(const struct pool *pool)
 }
 
 /*
- * Nobody is let in, and nobody lives: what no mover has begun comes back at once, the rest when its GPU has surely let
- * go.
+ * Take back jobs while no mover is alive and none may enter: jobs that no mover has begun at once, others when the GPU
+ * of the last mover has certainly finished.
  */
 static void jobs_take_back(struct pool *pool)
 {
@@ -124,7 +122,7 @@ static void jobs_give_up(struct pool *pool)
 	struct jobs *jobs = pool->jobs;
 
 	if (!jobs->shut) {
-		/* One has come at the last moment. */
+		/* A mover has entered at the last moment. */
 		if (!mover_shut(&jobs->queue, jobs->ended))
 			return;
 		jobs->shut = true;
@@ -132,15 +130,15 @@ static void jobs_give_up(struct pool *pool)
 		/* Blocks that would have to be spilled are no candidates any more. */
 		evict_queue_drop(pool);
 		gone_tell(pool);
-		/* The last results of who died. */
+		/* The last results of the dead mover. */
 		mover_collect(&jobs->queue, job_done, pool);
 	}
 	jobs_take_back(pool);
 }
 
 /*
- * Since when nothing goes on. The first job in flight is the first that a mover begins, so where movers die and are
- * none the worse for it, it is another one after each of them.
+ * Update the time since which no progress is made. The first job in flight is the first one that a mover begins, so if
+ * movers die without failing at a job, it is a different one after each of them.
  */
 static void since_note(struct jobs *jobs, bool serves)
 {
@@ -155,10 +153,7 @@ static void since_note(struct jobs *jobs, bool serves)
 	jobs->oldest = oldest;
 }
 
-/*
- * Is there one, since when not, and for how long is it waited for? True: what waits for jobs, or for pages, is to be
- * looked at.
- */
+/* Check whether a mover serves, and for how long none did. True: the caller must call go_on() of all rooms. */
 static bool mover_look(struct pool *pool)
 {
 	struct jobs *jobs = pool->jobs;
@@ -170,7 +165,7 @@ static bool mover_look(struct pool *pool)
 		return false;
 	end = jobs->since_ms + pool->agent->config.mover.patience_ms;
 	if (serves) {
-		/* One that has not done what its predecessor died over may be about to die of it too. */
+		/* A mover that has not finished the jobs over which its predecessor died may be about to die, too. */
 		if (jobs->oldest <= jobs->before)
 			return false;
 		if (jobs->gone)
@@ -180,7 +175,7 @@ static bool mover_look(struct pool *pool)
 		jobs->why[0] = '\0';
 		return true;
 	}
-	/* Before the keeper has spoken, one of older code may live that knows no gate. */
+	/* Before the report of the keeper, a mover of older code may be alive that does not use the gate. */
 	if (!jobs->told)
 		return false;
 	if (now < end && !jobs->shut) {
@@ -193,7 +188,7 @@ static bool mover_look(struct pool *pool)
 	return true;
 }
 
-/* Slots of the ring are free, and pages perhaps, or nobody is to be waited for: what waits for either. */
+/* Call the rooms: slots of the ring and perhaps pages are free, or no mover is expected. */
 static void jobs_go_on(struct pool *pool)
 {
 	for (int owner = 0; owner < JOB_OWNERS; owner++)
@@ -208,8 +203,8 @@ void jobs_hear(struct pool *pool, const struct keep_message *message)
 	if (!jobs_possible(jobs))
 		return;
 	/*
-	 * Numbers only go up. Whether one of those that an earlier agent knew had begun anything is not known any more:
-	 * so it had.
+	 * Numbers only increase. For movers of the time of an earlier agent it is unknown whether they had begun a job,
+	 * so assume it.
 	 */
 	if (message->kind > jobs->ended) {
 		if (!jobs->told || mover_serves(&jobs->queue, jobs->ended))
@@ -228,7 +223,7 @@ void jobs_tick(struct pool *pool)
 		jobs_go_on(pool);
 }
 
-/* ---- life ---- */
+/* ---- open, resume, close ---- */
 
 static void done_ready(struct event_source *source, uint32_t events)
 {
@@ -245,7 +240,7 @@ void jobs_resume(struct pool *pool)
 {
 	if (!jobs_possible(pool->jobs))
 		return;
-	/* An agent that died with the gate shut: what it took back and did not end has been taken up again. */
+	/* If an agent died with the gate shut: the jobs that it took back without ending them were taken up again. */
 	mover_let_in(&pool->jobs->queue);
 	done_ready(&pool->jobs->done, EPOLLIN);
 }

@@ -11,11 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { REST_MS = 1000 }; /* a tier that failed, and the block that it failed for, are left alone for so long */
+enum { REST_MS = 1000 }; /* delay after a failure, for the tier and for the block */
 
 /* ---- jobs ---- */
 
-/* Whether somebody still needs what its jobs do. */
+/* Return true if the results of its jobs are still needed. */
 static bool wanted(const struct spill_block *block)
 {
 	return !block->error && (block->phase == SPILL_SINKING ? block->rises != NULL : block->session != NULL);
@@ -81,8 +81,8 @@ static void tier_rests(struct pool *pool, enum mover_tier id, int error)
 }
 
 /*
- * What is in the slot may be good, and the mover's trouble its own: a context that was lost, no memory. Its successor
- * may read it.
+ * Submit a failed load once more: the saved content may be valid, and the error the mover's, such as a lost context or
+ * lack of memory. Its successor may be able to read it.
  */
 static bool load_again(struct pool *pool, struct spill_place *place, uint32_t number, int error)
 {
@@ -106,7 +106,9 @@ static void spill_job_done(struct pool *pool, const struct mover_result *result)
 	struct spill_place *place;
 	uint32_t to;
 
-	/* The tag is the agent's own, but from a ring that the mover can write it may be anything after a restart. */
+	/*
+	 * The tag is the agent's, but after a restart it comes from a ring that the mover can write, so it is checked.
+	 */
 	if (number >= pool->ledger.header->slot_count || !spill->places[number].begun || spill->places[number].done)
 		return;
 	place = &spill->places[number];
@@ -119,7 +121,7 @@ static void spill_job_done(struct pool *pool, const struct mover_result *result)
 	if (result->error == JOB_GIVEN_UP)
 		return;
 	if (result->error) {
-		/* What is damaged is told of when somebody wants it. */
+		/* Damage is reported when the content is requested. */
 		if (place->block->phase == SPILL_SINKING && result->error == -EBADMSG)
 			return;
 		pool_count(pool, POOL_COUNT_SPILL_ERRORS, 1);
@@ -131,7 +133,7 @@ static void spill_job_done(struct pool *pool, const struct mover_result *result)
 	}
 }
 
-/* ---- out of the pool ---- */
+/* ---- saving ---- */
 
 static bool spill_possible(const struct pool *pool, uint32_t head, uint32_t pages)
 {
@@ -161,7 +163,7 @@ static int spill_begin(
 		return -EIO;
 	if (block && block->phase != SPILL_SAVED)
 		return -EBUSY;
-	/* It stands in the pool, so what was kept of it is of before. */
+	/* The block is in the pool, so an earlier saved content of it is obsolete. */
 	if (block)
 		spill_block_drop(pool, block);
 	if (!spill_sources_read(session, head, tag, pages))
@@ -184,7 +186,7 @@ static int spill_begin(
 	return 0;
 }
 
-/* The entry is as it was: who frees without a pin, or lies, has changed it. */
+/* Return true if the entry is unchanged. A free without a pin, or a defective worker, changes it. */
 static bool entry_stands(const struct pool *pool, const struct spill_block *block)
 {
 	const struct block_entry *entry = &block->session->segment.blocks[spill_slot(pool, block, 0)->page];
@@ -192,7 +194,7 @@ static bool entry_stands(const struct pool *pool, const struct spill_block *bloc
 	return (atomic_load_explicit(&entry->tag, memory_order_acquire) & ~(uint64_t)BLOCK_SCATTERED) == block->tag;
 }
 
-/* A block has come to its end on the way out or back. */
+/* Record the end of a save or a load in the flight recorder. */
 static void note(
 	const struct pool *pool, const struct spill_block *block, enum flight_kind kind, uint32_t head, int error)
 {
@@ -211,7 +213,7 @@ static void save_undo(struct pool *pool, struct spill_block *block, int error)
 	uint32_t head = spill_slot(pool, block, 0)->page, rest = (uint32_t)clock_ms() + REST_MS;
 
 	if (block->session) {
-		/* Nothing is wrong with a block that only found nobody to save it. */
+		/* The block itself has not failed if no mover served. */
 		if (error != JOB_GIVEN_UP)
 			pool->spill->rest_ms[head] = rest ? rest : 1;
 		spill_pages_give_back(pool, block);
@@ -249,9 +251,9 @@ static void save_end(struct pool *pool, struct spill_block *block)
 	spill_block_answered(block);
 }
 
-/* ---- and back ---- */
+/* ---- loading ---- */
 
-/* So that the next agent can tell whether it was answered. */
+/* By this the next agent finds whether it was answered. */
 static void request_note(const struct pool *pool, const struct spill_block *block, uint32_t slot, uint32_t word)
 {
 	spill_slot(pool, block, 0)->request = slot;
@@ -285,7 +287,7 @@ static int load_begin(
 	return 0;
 }
 
-/* The worker has ended: what the mover wrote to comes free only now. */
+/* Free the pages to which the mover wrote, after the end of their worker. */
 static void load_bury(struct pool *pool, struct spill_block *block)
 {
 	for (uint32_t i = 0; i < block->pages; i++) {
@@ -311,20 +313,20 @@ static void content_lost(struct pool *pool, const struct spill_block *block)
 		"'%s' lost %u spilled pages: their checksum differs", session->name, block->pages);
 }
 
-/* It stays where it is. Whoever wants it may try again, or forget it. */
+/* Report a failed load whose content stays saved. The worker may try again, or discard it. */
 static void content_stays(struct pool *pool, const struct spill_block *block)
 {
 	const struct session *session = block->session;
 
 	log_warning("pool '%s': the spilled content of a block of session %u ('%s', pid %d) cannot be read back now: "
-		    "%s; it stays, %u pages",
+		    "%s; it stays saved, %u pages",
 		pool->config->name, session->id, session->name, session->pid, strerror(-block->error), block->pages);
 	event_publish(pool->agent, EVENT_SPILL_ERROR, pool, session->id, block->pages,
 		"%u spilled pages of '%s' cannot be read back now: %s", block->pages, session->name,
 		strerror(-block->error));
 }
 
-/* It is out, as before. Its pages have been given back, or are the worker's. */
+/* Return a block to SAVED after a load that was not completed. Its pages were given back, or belong to the worker. */
 static void load_came_to_nothing(struct pool *pool, struct spill_block *block)
 {
 	spill_state(pool, block, SLOT_SAVED);
@@ -333,8 +335,8 @@ static void load_came_to_nothing(struct pool *pool, struct spill_block *block)
 }
 
 /*
- * It could not be read, and its worker wants to ask again: then nothing has happened. An agent that dies here is asked
- * again as well.
+ * Undo a load that could not read the content and is to be repeated. If an agent dies here, the request is repeated as
+ * well.
  */
 static void load_undo(struct pool *pool, struct spill_block *block)
 {
@@ -401,7 +403,7 @@ static void answer_now(struct session *session, uint32_t slot, const struct leas
 		requests_give_back(session, slot);
 }
 
-/* 0: answered, or later. */
+/* Serve a RESTORE. 0: answered, or answered later. */
 static int restore_ask(
 	struct session *session, uint32_t slot, const struct lease_request *ask, struct spill_block *block)
 {
@@ -452,7 +454,7 @@ static int spill_ask(struct session *session, uint32_t slot, const struct lease_
 	if (ask->first_page >= session->pool->page_count)
 		return -EINVAL;
 	error = evict_to_spill(session, ask->first_page, ask->tag, &(struct spill_asker){(int32_t)slot, ask->state});
-	/* Asked again after a restart, or once too often: it is where it shall be. */
+	/* A repetition after a restart, or of a completed request: it is already saved. */
 	if (error != -ESTALE || !block)
 		return error;
 	answer_now(session, slot, ask, 0);
@@ -478,7 +480,7 @@ static void spill_request(struct session *session, uint32_t slot, const struct l
 		answer_now(session, slot, ask, error);
 }
 
-/* ---- the ends of jobs and of sessions ---- */
+/* ---- end of jobs and of sessions ---- */
 
 static bool block_done(const struct spill_block *block)
 {
@@ -502,7 +504,7 @@ static void blocks_end(struct pool *pool)
 	}
 }
 
-/* So that they do not come free with the others of their session. */
+/* Set the pages aside, so that they are not freed with the other pages of their session. */
 static void pages_set_aside(struct pool *pool, const struct spill_block *block)
 {
 	struct session *session = block->session;
@@ -512,7 +514,7 @@ static void pages_set_aside(struct pool *pool, const struct spill_block *block)
 
 		if (page_word_owner(pool_word(pool, slot->page)) != session->id)
 			continue;
-		/* First, since quarantine has changed it: load_bury() goes by it. */
+		/* First, since quarantine has changed it, and load_bury() uses it. */
 		slot->generation = page_word_generation(pool_word(pool, slot->page));
 		pool_set_aside(pool, slot->page);
 		session->leased--;
@@ -530,12 +532,14 @@ static void spill_session_ends(struct session *session)
 			spill_block_drop(pool, block);
 			continue;
 		}
-		/* The slots stay until their last job is done, and so do pages that the mover may be writing to. */
+		/*
+		 * The slots stay until their last job has finished, and so do pages to which the mover may be writing.
+		 */
 		if (block->phase == SPILL_SAVING)
 			spill_saving_count(pool, block, -(int64_t)block->pages);
 		else
 			pages_set_aside(pool, block);
-		/* Whose it was is forgotten last: a successor finds by it which pages are still to be set aside. */
+		/* The owner is cleared last: by it a successor finds the pages that are still to be set aside. */
 		for (uint32_t i = block->pages; i-- > 0;) {
 			spill_slot(pool, block, i)->session = 0;
 			crash_point();
@@ -554,7 +558,7 @@ static void spill_give_up(struct pool *pool)
 		block->error = block->error ? block->error : JOB_GIVEN_UP;
 }
 
-/* Whether pages are on their way, in or out. */
+/* Return true if a page is being saved or loaded. */
 static bool pages_move(const struct spill *spill)
 {
 	const struct spill_block *block;
@@ -572,7 +576,7 @@ static void spill_go_on(struct pool *pool)
 	blocks_end(pool);
 	spill_sink_some(pool);
 	submit(pool);
-	/* Requests that counted on those pages are refused at last. */
+	/* Requests that claimed those pages are refused now. */
 	if (!pages_move(spill))
 		pool_mark_freed(pool);
 }

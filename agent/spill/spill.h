@@ -1,13 +1,13 @@
 /*
- * spill.h - blocks whose content is kept when they leave the pool: saved by the mover, page by page, and read back into
- * whatever pages their worker has then.
+ * spill.h - blocks whose content is saved when they are evicted: the mover saves them page by page, and restores them
+ * to other pages of their worker.
  *
  *   in the pool --evicted--> SAVING --all pages written--> SAVED --restore--> LOADING --answered--> in the pool
- *        ^----- an error: it stays -----'        ^----- the worker gave up -----'
+ *        ^----- an error: it stays -----'        ^-- the worker cancelled it --'
  *
- * SAVED is the moment of truth, one store in the ledger: before it the pages hold the block and the slots are nothing,
- * after it the slots hold it. While a page is saved or loaded its word is MOVING: nobody takes it, pins wait.
- * docs/internals/agent.md, "Spill", has the table of what each half-done step becomes when the agent dies.
+ * SAVED is one store in the ledger: before it, the pages have the content; after it, the slots. While a page is saved
+ * or loaded, its word is MOVING: it is not taken, and pins wait. docs/internals/agent.md, "Spill", has a table of the
+ * results of each incomplete step when the agent dies.
  */
 #ifndef GPOOL_AGENT_SPILL_H
 #define GPOOL_AGENT_SPILL_H
@@ -21,82 +21,86 @@ struct lease_request;
 struct pool;
 struct session;
 
-/* A request of the session's own. */
+/* The request of a session for a spill. */
 struct spill_asker {
 	int32_t slot;
 	uint32_t word; /* its state, as it was read */
 };
 
-enum { SPILL_TIDY_TICK_MS = 20 }; /* so soon after slots came free their space is given back */
+enum { SPILL_TIDY_TICK_MS = 20 }; /* delay after which the space of freed slots is returned to the system */
 
 enum spill_phase { SPILL_SAVING, SPILL_SAVED, SPILL_LOADING, SPILL_SINKING };
 
-/* A block in the slots, or on its way there or back. What the ledger says of it is not repeated here. */
+/* A block that is saved, or being saved or loaded. The state in the ledger is not repeated here. */
 struct spill_block {
 	LIST_ENTRY(spill_block) of_session;
 	TAILQ_ENTRY(spill_block) working; /* SAVING, LOADING, SINKING */
-	TAILQ_ENTRY(spill_block) aged;    /* SAVED, all of it in memory: may sink */
+	TAILQ_ENTRY(spill_block) aged;    /* SAVED, all of it in memory: candidates for sinking */
 	bool is_aged;
-	struct spill_block *sunk;  /* SAVED: what is to hold it in the file; NULL: nothing */
-	struct spill_block *rises; /* SINKING: what it is made of; NULL: that has left its slots */
-	struct session *session;   /* NULL: it has ended, and so does this with its last job */
+	struct spill_block *sunk;  /* SAVED: its future chain in the file; NULL: none */
+	struct spill_block *rises; /* SINKING: the block that it is copied from; NULL: that one has been freed */
+	struct session *session;   /* NULL: it has ended, and the block is freed after its last job */
 	uint32_t owner;            /* the session's id */
 	enum spill_phase phase;
-	uint64_t tag; /* without BLOCK_SCATTERED, which is a matter of the place */
+	uint64_t tag; /* without BLOCK_SCATTERED, which depends on the pages */
 	uint32_t pages;
-	uint32_t begun, finished; /* jobs */
-	uint32_t next;            /* pages before this one are begun */
-	int error;                /* of the first job that failed */
-	uint64_t begun_ns;        /* when its jobs began */
-	int32_t request;          /* slot of the session's request that this is for; -1: none */
+	uint32_t begun, finished; /* numbers of jobs */
+	uint32_t next;            /* jobs of the pages before this one have begun */
+	int error;                /* of the first failed job */
+	uint64_t begun_ns;        /* time at which its jobs began */
+	int32_t request;          /* slot of the session's request for it; -1: none */
 	uint32_t request_word;    /* its state, serial number included */
-	bool keep;                /* LOADING, and it stays when it cannot be read (LEASE_KEEP) */
+	bool keep;                /* LOADING: it is kept if it cannot be read (LEASE_KEEP) */
 	uint32_t chain[];         /* [pages] */
 };
 TAILQ_HEAD(spill_list, spill_block);
 
-/* By slot: whose, whether a job for it was submitted, and whether its result has come. */
+/* By slot: its block, whether a job for it was submitted, and whether the result has arrived. */
 struct spill_place {
 	struct spill_block *block;
 	bool begun, done;
-	bool again; /* a load that failed was submitted once more */
+	bool again; /* a failed load was submitted once more */
 };
 
 struct spill {
 	struct spill_slots slots;
 	struct spill_place *places;   /* [slot_count] */
 	struct spill_source *sources; /* [page_count], scratch */
-	/* [page_count] the block that starts there could not be saved: not tried before */
+	/* [page_count] the block that starts there could not be saved: not before this time */
 	uint32_t *rest_ms;
 	void *blocks; /* tsearch(3), by session and tag */
 	struct spill_list working;
-	struct spill_list aged;      /* saved first, first */
-	struct spill_block *sinking; /* one at a time */
+	struct spill_list aged;      /* in order of saving */
+	struct spill_block *sinking; /* at most one */
 	uint32_t loading_pages;
-	uint32_t lost_blocks; /* content that could not be read back */
+	uint32_t lost_blocks; /* blocks whose content could not be read */
 };
 
-/* spill_open() - the tiers, from the keeper when it holds some. Return: 0 or what making them said, which is logged. */
+/*
+ * spill_open() - open the tiers, those of the keeper if it holds some. Return: 0 or the error of their creation,
+ * logged.
+ */
 int spill_open(struct pool *pool, const struct module_start *start);
 void spill_close(struct pool *pool);
 
 /*
- * spill_recover_ends(), spill_recover() - after a restart, before sessions are restored, and when they are; before
- * anybody is served.
+ * spill_recover_ends(), spill_recover() - recover spilled blocks after a restart, before and after the sessions are
+ * restored; before any request is served.
  */
 void spill_recover_ends(struct pool *pool);
 void spill_recover(struct pool *pool);
 
 /*
- * possible() - whether the block of so many pages that starts at `head` could be saved now.
+ * possible() - return true if the block of `pages` pages at `head` could be saved now.
  *
- * begin() - save the block at `head`, which is marked EVICTING and was seen unpinned, its fence reached. On success its
- * pages are MOVING, and in the end free or, when it fails, the session's again. `asker`: whose request it is, answered
- * then; NULL: no session's.
- * Return: 0, or -EOPNOTSUPP, -EIO (no mover serves), -ENOSPC (no slots), -EBUSY (on its way already), -EAGAIN (the
+ * begin() - save the block at `head`, which is marked EVICTING and was found unpinned, with its fence signaled. If it
+ * succeeds, its pages are MOVING, and finally free, or the session's again if a job fails. `asker`: the request that is
+ * answered then; NULL: none.
+ *
+ * Return: 0, or -EOPNOTSUPP, -EIO (no mover serves), -ENOSPC (no slots), -EBUSY (already being saved), -EAGAIN (the
  * entry has changed), -ENOMEM; nothing changed.
  *
- * request() - serve a LEASE_RESTORE, LEASE_DISCARD or LEASE_SPILL; answered now or later. `ask` is the caller's copy.
+ * request() - serve a LEASE_RESTORE, LEASE_DISCARD or LEASE_SPILL, now or later. `ask` is the caller's copy.
  */
 extern const struct content_saver spill_saver;
 
@@ -104,14 +108,14 @@ extern const struct content_saver spill_saver;
 extern const struct session_part spill_session_part;
 
 /*
- * Jobs of spills and restores. go_on() also has the requests served that waited for pages. give_up() ends blocks that
- * are being saved or loaded with what has been done so far.
+ * Jobs of saves and loads. go_on() also has waiting requests for pages served. give_up() ends blocks that are being
+ * saved or loaded with the work done so far.
  */
 extern const struct job_user spill_job_user;
 
 void spill_tick(struct pool *pool);
 
-/* spill_used() - bytes kept in a tier. */
+/* spill_used() - return the number of bytes stored in a tier. */
 uint64_t spill_used(const struct pool *pool, enum mover_tier tier);
 
 #endif

@@ -1,11 +1,10 @@
 /*
- * spill_recover.c - what becomes of spilled blocks, and of those on their way there or back, when the agent has died
- * over them.
+ * spill_recover.c - recover spilled blocks, and those being saved or loaded, after the death of an agent.
  *
  * Three things have survived: the slots, with a state for each block; the page words; the jobs in the mover's ring. A
- * job is found by its slot's number. One that is not there may never have been submitted or may be done: it is
- * submitted (again), which does no harm, since what is MOVING stays as it is. docs/internals/agent.md, "Spill", has the
- * table.
+ * job is found by its slot's number. If it is not in the ring, it was never submitted or has finished: it is submitted
+ * (again), which is harmless, since the content of MOVING pages does not change. docs/internals/agent.md, "Spill", has
+ * the table.
  */
 #include "agent/spill/spill_sink.h"
 
@@ -18,7 +17,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Those of its pages that are still as the slots say are MOVING again. False: one is neither this nor that. */
+/*
+ * Make the pages that are as recorded in the slots MOVING again. False: one of them is neither LEASED nor MOVING as
+ * recorded.
+ */
 static bool pages_hold(struct pool *pool, const struct spill_block *block)
 {
 	for (uint32_t i = 0; i < block->pages; i++) {
@@ -38,16 +40,16 @@ static void forget(struct pool *pool, const uint32_t *chain, uint32_t pages)
 	slots_put(&pool->spill->slots, chain, pages);
 }
 
-/* ---- of a session that lives ---- */
+/* ---- blocks of live sessions ---- */
 
-/* busy: a job of it is in the ring, so neither slots nor pages may be anybody's before it is done. */
+/* busy: a job of it is in the ring, so neither slots nor pages may be used before it has finished. */
 static void saving_recover(struct pool *pool, struct spill_block *block, bool busy)
 {
 	const struct ledger_slot *head = spill_slot(pool, block, 0);
 
 	/*
-	 * The head becomes MOVING first, and LEASED first when it is undone: where it is not MOVING, nothing has begun
-	 * or all is undone.
+	 * The head becomes MOVING first, and LEASED first when it is undone: if it is not MOVING, nothing has begun or
+	 * all is undone.
 	 */
 	if (pool_word(pool, head->page) == page_word_make(PAGE_MOVING, block->owner, head->generation) &&
 		pages_hold(pool, block)) {
@@ -65,7 +67,7 @@ static void saving_recover(struct pool *pool, struct spill_block *block, bool bu
 	spill_block_free(pool, block);
 }
 
-/* What it was to come to are the worker's pages, for anything. */
+/* Keep a block out of the pool. The target pages belong to the worker. */
 static void stays_out(struct pool *pool, struct spill_block *block)
 {
 	spill_state(pool, block, SLOT_SAVED);
@@ -75,7 +77,7 @@ static void stays_out(struct pool *pool, struct spill_block *block)
 
 enum asked { ASKED_STILL, ASKED_NO_MORE, ASKED_AND_ANSWERED };
 
-/* What has become of the request that a block was loaded for. */
+/* Return the state of the request for which a block was loaded. */
 static enum asked request_of(const struct pool *pool, const struct spill_block *block)
 {
 	const struct ledger_slot *head = spill_slot(pool, block, 0);
@@ -94,7 +96,7 @@ static void loading_recover(struct pool *pool, struct spill_block *block, bool b
 
 	block->session->spilled_pages += block->pages;
 	if (!hold && busy) {
-		/* Its pages are in quarantine: it comes to nothing, when it is done. */
+		/* Its pages are quarantined: the load fails when it has finished. */
 		spill_pages_forget(pool, block);
 		spill_block_begin(pool, block, SPILL_LOADING);
 		block->error = -ECANCELED;
@@ -105,7 +107,7 @@ static void loading_recover(struct pool *pool, struct spill_block *block, bool b
 		stays_out(pool, block);
 		return;
 	}
-	/* Also when the worker has given up: the mover may be writing to the pages. */
+	/* Also if the worker has cancelled the request: the mover may be writing to the pages. */
 	block->request = (int32_t)(head->request % SESSION_REQUESTS);
 	block->request_word = head->request_word;
 	block->keep = *(volatile uint32_t *)&block->session->segment.requests[block->request].flags & LEASE_KEEP;
@@ -128,7 +130,7 @@ static void answered_recover(struct pool *pool, struct spill_block *block, bool 
 	}
 }
 
-/* To be forgotten, if the worker has heard so. */
+/* Delete a block if the worker has received that answer. */
 static void discarded_recover(struct pool *pool, struct spill_block *block)
 {
 	if (request_of(pool, block) == ASKED_AND_ANSWERED) {
@@ -149,9 +151,9 @@ static void saved_recover(struct pool *pool, struct spill_block *block)
 	block->session->spilled_pages += block->pages;
 }
 
-/* ---- of a session that has ended ---- */
+/* ---- blocks of ended sessions ---- */
 
-/* Nothing is kept of it, but what a job uses stays until the job is done. */
+/* Free a block, but keep the slots and pages of its jobs until they have finished. */
 static void orphan_recover(struct pool *pool, struct spill_block *block, enum ledger_slot_state state)
 {
 	if (state != SLOT_LOADING && state != SLOT_SAVING) {
@@ -159,16 +161,16 @@ static void orphan_recover(struct pool *pool, struct spill_block *block, enum le
 		free(block);
 		return;
 	}
-	/* Its number may soon be another session's. */
+	/* The session's number may be assigned to another one soon. */
 	for (uint32_t i = block->pages; i-- > 0;)
 		pool->ledger.slots[block->chain[i]].session = 0;
 	crash_point();
 	spill_block_begin(pool, block, state == SLOT_SAVING ? SPILL_SAVING : SPILL_LOADING);
 }
 
-/* ---- all ---- */
+/* ---- all blocks ---- */
 
-/* Slots that a job in the ring names. */
+/* Find the slots of jobs in the ring. */
 static void ring_look(const struct pool *pool, uint8_t *named)
 {
 	for (uint32_t i = 0; i < MOVER_JOBS && jobs_possible(pool->jobs); i++) {
@@ -186,10 +188,7 @@ static void chain_recover(struct pool *pool, const uint32_t *chain, bool busy)
 	uint64_t tag = atomic_load_explicit(&head->tag, memory_order_relaxed);
 	enum ledger_slot_state state = (enum ledger_slot_state)atomic_load_explicit(&head->state, memory_order_acquire);
 	struct session *session = head->session < POOL_SESSIONS ? pool->sessions[head->session] : NULL;
-	/*
-	 * Memory comes before the file: when both hold it, the agent was about to free memory, and may do so another
-	 * time.
-	 */
+	/* Memory before the file: if both have it, the agent was about to free the memory, and may do so later. */
 	bool sinking = state == SLOT_SINKING || (session && spill_block_find(pool, session->id, tag));
 	struct spill_block *block = spill_block_new(pool, sinking ? NULL : session, head->session, tag, head->pages);
 
@@ -221,7 +220,7 @@ static enum spill_phase phase_of(const struct mover_order *order)
 	return order->kind == MOVER_SPILL ? SPILL_SAVING : order->kind == MOVER_SINK ? SPILL_SINKING : SPILL_LOADING;
 }
 
-/* Jobs that the last agent submitted and whose results nobody has taken. */
+/* Take over the jobs that the last agent submitted and whose results were not read. */
 static void ring_recover(struct pool *pool)
 {
 	for (uint32_t i = 0; i < MOVER_JOBS && jobs_possible(pool->jobs); i++) {
@@ -240,7 +239,7 @@ static void ring_recover(struct pool *pool)
 	}
 }
 
-/* Pages that nothing moves: the agent died before it wrote down what for, or after it was done. */
+/* Restore MOVING pages that no block uses: the agent died before it recorded the block, or after its end. */
 static void words_recover(struct pool *pool)
 {
 	const struct spill_block *block;
@@ -257,7 +256,7 @@ static void words_recover(struct pool *pool)
 	free(moving);
 }
 
-/* Slots that belong to no whole chain: it was being made, or was being freed. */
+/* Free slots that belong to no complete chain, which was being created or freed. */
 static void leftovers_recover(struct pool *pool, const uint8_t *whole)
 {
 	for (uint32_t slot = 0; slot < pool->ledger.header->slot_count; slot++)
@@ -265,10 +264,7 @@ static void leftovers_recover(struct pool *pool, const uint8_t *whole)
 			forget(pool, &slot, 1);
 }
 
-/*
- * Sessions that were ending go on ending: what the mover may still be writing to must not come free with the rest of
- * their pages.
- */
+/* Continue the end of sessions: pages to which the mover may be writing must not be freed with their other pages. */
 void spill_recover_ends(struct pool *pool)
 {
 	uint32_t slot_count = pool->ledger.header->slot_count, *chain = calloc(pool->page_count, sizeof(*chain));
@@ -320,7 +316,7 @@ void spill_recover(struct pool *pool)
 	ring_recover(pool);
 	words_recover(pool);
 	slots_soil(&pool->spill->slots);
-	/* What was sinking goes on. */
+	/* Blocks that were sinking continue. */
 	agent_need_tick(pool->agent, SPILL_TIDY_TICK_MS);
 free_memory:
 	free(named);

@@ -1,4 +1,3 @@
-/* spill_sink.c - see spill_sink.h. */
 #include "agent/spill/spill_sink.h"
 
 #include "agent/base/crash_point.h"
@@ -8,7 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
-enum { SINK_SHARE = 8 }; /* chosen: an eighth of the memory is kept free for what is spilled next */
+enum { SINK_SHARE = 8 }; /* an eighth of the memory is kept free for the next spills */
 
 static bool memory_is_short(const struct spill_slots *slots)
 {
@@ -40,7 +39,7 @@ void spill_sink_some(struct pool *pool)
 	spill->sinking = below;
 }
 
-/* Nobody needs it. */
+/* Free a chain that is not needed. */
 static void sink_undo(struct pool *pool, struct spill_block *below)
 {
 	spill_block_end(pool, below);
@@ -49,7 +48,7 @@ static void sink_undo(struct pool *pool, struct spill_block *below)
 	agent_need_tick(pool->agent, SPILL_TIDY_TICK_MS);
 }
 
-/* From this store on the file holds it. */
+/* Make the chain in the file the block's, by one store. */
 static void sink_commit(struct pool *pool, struct spill_block *below, struct spill_block *above)
 {
 	spill_state(pool, below, SLOT_SAVED);
@@ -72,8 +71,8 @@ void spill_sink_end(struct pool *pool, struct spill_block *below)
 		return;
 	}
 	/*
-	 * What is damaged stays, until somebody wants it and is told; what could not be written is the last to be tried
-	 * again.
+	 * A damaged block stays in memory, until it is requested and the damage reported; a block that could not be
+	 * written is tried last.
 	 */
 	if (above && below->error == -EBADMSG)
 		spill_block_stay(pool, above);
@@ -89,7 +88,7 @@ void spill_sink_recover(struct pool *pool, struct spill_block *below, bool busy)
 		spill_block_free(pool, below);
 		return;
 	}
-	/* Its session's number may soon be another one's. */
+	/* The session's number may be assigned to another one soon. */
 	for (uint32_t i = below->pages; i-- > 0;)
 		spill_slot(pool, below, i)->session = 0;
 	crash_point();

@@ -1,4 +1,6 @@
-/* spill_tier.c - the memory and the file behind the slots, and what the pool remembers of them; the rest is spill.c. */
+/*
+ * spill_tier.c - creation of the memory and the file behind the slots, and of the state of spill.c.
+ */
 #include "agent/spill/spill.h"
 
 #include "agent/base/log.h"
@@ -25,7 +27,7 @@ static int memory_make(uint64_t bytes)
 	return error;
 }
 
-/* Without a name from the start, so that nothing is left of it however gpoold ends. */
+/* Create a file without a name, so that no file is left however gpoold ends. */
 static int file_make(const char *directory, uint64_t bytes)
 {
 	int fd = open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC | O_EXCL, 0600), error;
@@ -39,7 +41,7 @@ static int file_make(const char *directory, uint64_t bytes)
 	return error;
 }
 
-/* What the last agent has left with the keeper, or -1. */
+/* Return the descriptor of a tier from the keeper, or -1. */
 static int tier_held(const struct pool *pool, const struct module_start *start, uint32_t id)
 {
 	for (uint32_t i = 0; i < start->held_count; i++) {
@@ -64,9 +66,10 @@ static int tier_open(struct pool *pool, const struct module_start *start, enum m
 	if (fd < 0) {
 		fd = id == MOVER_TIER_MEMORY ? memory_make(bytes) : file_make(directory, bytes);
 		if (fd < 0) {
-			log_error("pool '%s': cannot make %s of %llu bytes%s%s to spill to: %s", pool->config->name,
-				id == MOVER_TIER_MEMORY ? "memory" : "a file", (unsigned long long)bytes,
-				id == MOVER_TIER_MEMORY ? "" : " in ", id == MOVER_TIER_MEMORY ? "" : directory,
+			log_error("pool '%s': cannot create %s of %llu bytes%s%s for spilled pages: %s",
+				pool->config->name, id == MOVER_TIER_MEMORY ? "memory" : "a file",
+				(unsigned long long)bytes, id == MOVER_TIER_MEMORY ? "" : " in ",
+				id == MOVER_TIER_MEMORY ? "" : directory,
 				fd == -EOPNOTSUPP ? "its file system has no files without a name (O_TMPFILE)"
 						  : strerror(-fd));
 			return fd;
@@ -80,7 +83,7 @@ static int tier_open(struct pool *pool, const struct module_start *start, enum m
 				.value = tier->count});
 	}
 	tier->fd = fd;
-	/* A GPU has the memory locked and would go on writing to pages that are no longer in it (mover/ring.h). */
+	/* A GPU has the memory locked and would write to pages that no longer belong to it (mover/ring.h). */
 	tier->punch = id == MOVER_TIER_FILE || !strcmp(pool->segment.header->backend, "host");
 	return 0;
 }
@@ -121,7 +124,7 @@ void spill_close(struct pool *pool)
 
 	if (!spill)
 		return;
-	/* All sessions have ended: these are what the mover still works on. */
+	/* All sessions have ended: the mover still works on these. */
 	while ((block = TAILQ_FIRST(&spill->working))) {
 		TAILQ_REMOVE(&spill->working, block, working);
 		free(block);
