@@ -31,14 +31,14 @@
 #include <unistd.h>
 
 enum {
-	CONNECTIONS_MAX = 128,        /* accepted and silent, at most */
-	CONNECTIONS_OF_USER = 32,     /* so that one user cannot keep all others out; root may have all */
-	CONNECTION_SILENCE_MS = 5000, /* after that a silent connection is closed */
-	TICK_MS = 100,                /* the coarse clock's step while sessions are attached */
+	CONNECTIONS_MAX = 128,        /* limit of accepted connections without a first message */
+	CONNECTIONS_OF_USER = 32,     /* of one user, so that it cannot lock out others; root may use all */
+	CONNECTION_SILENCE_MS = 5000, /* time after which such a connection is closed */
+	TICK_MS = 100,                /* step of the coarse clock while sessions are attached */
 	ACCEPT_BATCH = 16,
 };
 
-/* Accepted; its first message decides. */
+/* An accepted connection; its first message determines its purpose. */
 struct connection {
 	struct event_source socket;
 	struct agent *agent;
@@ -63,7 +63,7 @@ static void front_ready(struct event_source *source, uint32_t events)
 		if (length == -EAGAIN)
 			return;
 		if (length < 0) {
-			/* The keeper notices its death too and sends another. */
+			/* The keeper notices the death of the front too, and sends another one. */
 			agent_unwatch(agent, source);
 			close(source->fd);
 			source->fd = -1;
@@ -109,15 +109,15 @@ static void keeper_ready(struct event_source *source, uint32_t events)
 	if (length == -EAGAIN)
 		return;
 	if (length == -EPIPE || length == -ECONNRESET) {
-		agent->stopping = true; /* it says to stop, or is gone: nothing to serve for */
+		agent->stopping = true; /* a request to stop, or the keeper is dead */
 		return;
 	}
 	if (length < 0) {
 		/*
-		 * What was lost was a front's descriptor; that front sees its channel close, ends, and the keeper sends
-		 * another.
+		 * The lost message may have contained a front's channel; that front sees its channel close and ends,
+		 * and the keeper sends another one.
 		 */
-		log_warning("cannot take a message of the keeper: %s", strerror(-length));
+		log_warning("cannot receive a message of the keeper: %s", strerror(-length));
 		return;
 	}
 	if (length == sizeof(message) && message.what == KEEP_FRONT && fd_count == 1)
@@ -130,7 +130,7 @@ static void keeper_ready(struct event_source *source, uint32_t events)
 		message.pool < agent->pool_count)
 		jobs_hear(agent->pools[message.pool], &message);
 	else if (length == sizeof(message) && message.what == KEEP_LEAVE)
-		_exit(0); /* a successor goes on with all of it as it is */
+		_exit(0); /* a successor takes over the state as it is */
 }
 
 static void signals_ready(struct event_source *source, uint32_t events)
@@ -144,8 +144,8 @@ static void signals_ready(struct event_source *source, uint32_t events)
 		if (info.ssi_signo == SIGHUP)
 			control_reload(agent, text, sizeof(text));
 		/*
-		 * A stop, which a terminal or a service manager sends to all of us, is left to the keeper: it says
-		 * whether and how.
+		 * A signal to stop, which terminals and service managers send to all processes, is handled by the
+		 * keeper, which then stops the agent.
 		 */
 	}
 }
@@ -166,14 +166,14 @@ static void timer_ready(struct event_source *source, uint32_t events)
 		housekeeping(agent->pools[i]);
 		attached |= agent->pools[i]->session_count != 0;
 	}
-	/* Nobody attached, nobody to tell the time: the agent sleeps. */
+	/* Without sessions and connections no clock is needed: the agent sleeps. */
 	if (attached || agent->connections || agent->listener_rests)
 		agent_need_tick(agent, TICK_MS);
 }
 
 static void connection_close(struct connection *connection, bool keep_socket)
 {
-	/* A socket that is kept is its session's, which watches it by now. */
+	/* A socket that is kept belongs to a session, which watches it already. */
 	if (!keep_socket) {
 		agent_unwatch(connection->agent, &connection->socket);
 		close(connection->socket.fd);
@@ -221,7 +221,7 @@ static void connection_ready(struct event_source *source, uint32_t events)
 	}
 	error = attach_peer(source->fd, &peer);
 	if (error) {
-		log_info("attach refused: cannot tell who calls: %s", strerror(-error));
+		log_info("attach refused: cannot identify the caller: %s", strerror(-error));
 		connection_close(connection, false);
 		return;
 	}
@@ -232,7 +232,7 @@ static void connection_ready(struct event_source *source, uint32_t events)
 	connection_close(connection, !error);
 }
 
-/* NULL: there are too many, of all or of this user, or no memory. */
+/* Return a new connection. NULL: too many connections, in all or of this user, or out of memory. */
 static struct connection *connection_new(struct agent *agent, int fd)
 {
 	struct ucred caller = {.uid = (uid_t)-1};
@@ -267,8 +267,8 @@ static void listener_ready(struct event_source *source, uint32_t events)
 
 		if (fd < 0) {
 			/*
-			 * Out of descriptors or memory: the listener would stay ready and keep this loop busy. The
-			 * clock looks again.
+			 * Out of descriptors or memory: the listener would stay ready and keep this loop busy. The next
+			 * tick watches it again.
 			 */
 			if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
 				log_warning("cannot accept a connection: %s", strerror(errno));
@@ -281,7 +281,7 @@ static void listener_ready(struct event_source *source, uint32_t events)
 		connection = connection_new(agent, fd);
 		if (!connection) {
 			if (clock_ms() - agent->refused_ms > 1000)
-				log_warning("connections are refused: %u wait for their first message already",
+				log_warning("connections are refused: %u connections have sent no message yet",
 					agent->connection_count);
 			agent->refused_ms = clock_ms();
 			close(fd);
@@ -340,7 +340,7 @@ static void agent_loop(struct agent *agent)
 		}
 		for (uint32_t i = 0; i < agent->pool_count; i++)
 			requests_pass(agent->pools[i]);
-		/* What ended in this pass may still stand in `events`; from here on it does not. */
+		/* `events` may refer to objects that ended in this pass, so they are freed only here. */
 		connections_sweep(agent);
 		sessions_free_dead(agent);
 	}
@@ -365,7 +365,7 @@ static void agent_teardown(struct agent *agent)
 }
 
 /*
- * The pools stand as the keeper has made them, and a file that says otherwise by now is for the next start of gpoold.
+ * Check that the configuration has the pools that the keeper created. Other pools in the file need a restart of gpoold.
  */
 static bool config_fits(const struct config *config, const struct module_start *start)
 {
@@ -377,14 +377,14 @@ static bool config_fits(const struct config *config, const struct module_start *
 	return true;
 }
 
-/* What the keeper has read, or what the agent before this one went by. */
+/* Load the configuration that the keeper holds: the one that it read, or the one of the previous agent. */
 static int config_read(struct agent *agent)
 {
 	struct config_error mistake;
 	int error = kept_config_load(agent->start, &agent->config, &mistake);
 
 	if (error && error != -ENOENT)
-		log_warning("%s; the files are read", mistake.text);
+		log_warning("%s; reading the configuration files", mistake.text);
 	if (error)
 		error = recipe_load(agent->start->recipe, &agent->config, &mistake);
 	if (error) {
@@ -407,7 +407,7 @@ static int pools_open(struct agent *agent)
 
 		error = pool_create(agent, i, &start->pools[i], &agent->pools[i]);
 		if (error) {
-			log_error("cannot make pool '%s': %s", header->name, strerror(-error));
+			log_error("cannot create pool '%s': %s", header->name, strerror(-error));
 			return error;
 		}
 		agent->pool_count++;
@@ -422,8 +422,8 @@ static int pools_open(struct agent *agent)
 }
 
 /*
- * The first start undoes what it did. A later one leaves all as it is: the pool has users, and the next try goes on
- * from there.
+ * Clean up after a failed first start. A later start leaves everything unchanged: the pool has users, and the next
+ * agent continues.
  */
 static int agent_give_up(struct agent *agent)
 {

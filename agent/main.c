@@ -1,5 +1,5 @@
 /*
- * gpoold - owns the GPU memory of this machine and lends it in pages. This process becomes the keeper.
+ * main.c - gpoold owns the GPU memory of this machine and lends it in pages. This process becomes the keeper.
  */
 #include "agent/config/config.h"
 #include "agent/keeper/keeper.h"
@@ -51,7 +51,7 @@ static const struct option options[] = {
 	{NULL, 0, NULL, 0},
 };
 
-/* Whether all that was asked for has been printed. */
+/* Flush standard output. Return: the exit status; 1 if not all output was written. */
 static int printed(void)
 {
 	errno = 0;
@@ -116,7 +116,7 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	if (check) {
-		puts("the configuration is good");
+		puts("the configuration is valid");
 		return printed();
 	}
 	return keeper_run(&recipe, &config, module);

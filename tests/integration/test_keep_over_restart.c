@@ -359,7 +359,7 @@ static void test_another_version_continues(void **state)
 	program = "other/gpoold";
 	assert_int_equal(refused(usual, said, sizeof(said), ""), 1);
 	program = "../gpoold";
-	expect_text(said, "cannot take over the memory that an earlier run has kept: it has layout ");
+	expect_text(said, "cannot take over the memory kept by an earlier run: it has layout ");
 	snprintf(wanted, sizeof(wanted), "it has layout %s, this gpoold has %d.", ours, POOL_LAYOUT_VERSION);
 	expect_text(said, wanted);
 	snprintf(path, sizeof(path), "%s", beside("other/gpoold-agent.so"));
@@ -395,7 +395,7 @@ static void test_incompatible_state_stays_in_the_store(void **state)
 	manager_stop();
 	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
 		assert_int_equal(refused(others[i], said, sizeof(said), ""), 1);
-		expect_text(said, "cannot take over the memory that an earlier run has kept");
+		expect_text(said, "cannot take over the memory kept by an earlier run");
 		expect_text(said, "clean --what=fdstore");
 		expect_text(said, "keep_over_restart");
 	}
@@ -427,7 +427,7 @@ static void test_without_the_key_memory_is_freed(void **state)
 	manager_stop();
 	assert_true(manager.stored >= 0);
 	start_given(without);
-	assert_true(log_has("is given back"));
+	assert_true(log_has("freeing the memory kept by an earlier run"));
 	pool = harness_open(&harness);
 	is_filled(pool, 0);
 	gpool_close(pool);

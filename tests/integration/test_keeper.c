@@ -37,7 +37,7 @@ static void test_a_killed_agent_is_replaced(void **state)
 	assert_int_not_equal(second.pid, first.pid);
 	assert_true(second.incarnation == first.incarnation + 1);
 	pool_is_whole(PAGES);
-	assert_true(log_has("agent ended (signal 9); it is started again"));
+	assert_true(log_has("agent ended (signal 9); restarting it"));
 }
 
 /* More often than what is answered at once: then with pauses, and still. */
@@ -55,7 +55,7 @@ static void test_an_agent_that_keeps_dying_is_restarted(void **state)
 	}
 	last = agent_seen();
 	assert_true(last.incarnation >= first.incarnation + 23);
-	assert_true(log_has("started again after a pause"));
+	assert_true(log_has("restarting it after a pause"));
 	pool_is_whole(PAGES);
 	assert_int_equal(child_named(harness.pid, "gpoold-agent"), last.pid);
 	assert_true(child_named(harness.pid, "gpoold-front") > 0);

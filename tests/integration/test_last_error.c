@@ -237,13 +237,13 @@ static void test_objects(void **state)
 	SAYS(gpool_object_next(pool, &index, &info), -EINVAL, "size is 1 bytes");
 	SAYS(gpool_object_unpin(object), -EINVAL, "object 'o' is not published with the class PINNABLE");
 	SAYS(gpool_object_unpin_after(object, none), -EINVAL, "object 'o' is not published with the class PINNABLE");
-	SAYS(gpool_range_open(pool, "none", NULL, &range), -ENOENT, "object 'none': there is no such object");
+	SAYS(gpool_range_open(pool, "none", NULL, &range), -ENOENT, "object 'none': no such object");
 	open.layout_hash = 0x1234;
 	SAYS(gpool_object_open(pool, "o", &open, &reader), -EPROTO, "and the one expected is 0000000000001234");
 	open.layout_hash = 0;
 	open.version = version + 7;
 	SAYS(gpool_object_open(pool, "o", &open, &reader), -ENOENT,
-		"object 'o': there is no such object, or not this version of it");
+		"object 'o': no such object, or not this version of it");
 	SAYS(gpool_object_delete(pool, "p", 0), -ENOENT, "object 'p': ");
 	assert_int_equal(gpool_object_delete(pool, "o", 0), 0);
 	assert_int_equal(gpool_object_close(object), 0);

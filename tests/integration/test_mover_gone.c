@@ -621,7 +621,7 @@ static void test_pages_wait_to_be_cleared(void **state)
 	AWAIT(status()->pools[0].cleaning_pages > 0);
 	reload(TWO_DOMAINS "mover: { patience = \"10ms\"; };\n");
 	AWAIT(status()->pools[0].mover_gone_ms);
-	says(status()->pools[0].mover_why, "was started, and does not come to serve");
+	says(status()->pools[0].mover_why, "was started and does not serve");
 	/* Now it is known: no further page is retired, and the retired ones are out of circulation, and shown. */
 	cleaning = status()->pools[0].cleaning_pages;
 	assert_in_range(cleaning, 1, PAGES - 1);

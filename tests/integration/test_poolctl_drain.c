@@ -109,7 +109,7 @@ static void test_new_workers_are_refused(void **state)
 	assert_int_equal(attach(GPOOL_OPEN_ADMIN, "p0"), 0);
 	result = AGENT("drain");
 	expect(&result, OK);
-	expect_text(result.out, "was out of service already");
+	expect_text(result.out, "was already out of service");
 	result_free(&result);
 	result = AGENT("drain", "--off", "-o", "json");
 	expect(&result, OK);
@@ -120,7 +120,7 @@ static void test_new_workers_are_refused(void **state)
 	assert_int_equal(attach(0, "p0"), 0);
 	result = AGENT("drain", "--off");
 	expect(&result, OK);
-	expect_text(result.out, "was in service already");
+	expect_text(result.out, "was already in service");
 	result_free(&result);
 }
 

@@ -226,7 +226,7 @@ static void test_a_broken_file_changes_nothing(void **state)
 	do {
 		file_read(harness.log, log, sizeof(log));
 		poll(NULL, 0, AWAIT_STEP_MS);
-	} while (!strstr(log, "the configuration stays as it was"));
+	} while (!strstr(log, "the configuration is unchanged"));
 	assert_non_null(strstr(log, place));
 	assert_int_equal(tenant("one")->limit_pages, 40);
 	/* A file that is not there is no configuration either. */

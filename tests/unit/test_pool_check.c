@@ -120,7 +120,7 @@ static void test_page_in_transit(void **state)
 	it.session.free_bits[0] = 0xe;
 	assert_int_equal(look(false).findings, 0);
 	assert_int_equal(look(false).in_transit, 1);
-	expect("in no block");
+	expect("neither in a block");
 }
 
 static void test_count_that_is_off(void **state)
@@ -134,7 +134,7 @@ static void test_free_page_with_an_owner(void **state)
 {
 	(void)state;
 	it.pool.pages[50] = page_word_make(PAGE_FREE, SESSION, 2);
-	expect("yet owned");
+	expect("but owned");
 }
 
 static void test_page_of_an_unattached_session(void **state)
@@ -162,14 +162,14 @@ static void test_free_bit_inside_a_block(void **state)
 {
 	(void)state;
 	it.session.free_bits[0] |= 1 << 6;
-	expect("two places");
+	expect("claimed twice");
 }
 
 static void test_blocks_that_overlap(void **state)
 {
 	(void)state;
 	block(7, 1, block_tag_make(3, 0), 0);
-	expect("two places");
+	expect("claimed twice");
 }
 
 static void test_block_beyond_the_pool(void **state)
