@@ -1,5 +1,5 @@
 /*
- * adapter_layout.c - the parts of a layout, and whether bytes are one.
+ * adapter_layout.c - compute the parts of a layout, and check it.
  */
 #include "shm/adapter_layout.h"
 
@@ -68,7 +68,7 @@ static bool module_holds(const struct adapter_module *module, uint32_t targets)
 		module->out >= 1 && module->out <= ADAPTER_FEATURES_MAX && isfinite(module->scale);
 }
 
-/* Layers share out the modules, which ascend. */
+/* Check that the layers have all modules, in ascending order. */
 static bool modules_hold(const struct adapter_layout *layout)
 {
 	const struct adapter_layout_header *header = layout->header;
@@ -92,14 +92,14 @@ static bool modules_hold(const struct adapter_layout *layout)
 	return next == header->modules && pages == header->pages;
 }
 
-/* What is taken of the pages, a bit for each row, and of which runs. */
+/* The rows of the pages that are in use, a bit for each, and the runs that were checked. */
 struct taken {
 	uint64_t *rows;
-	uint32_t next_run; /* the next matrix begins with it */
-	uint32_t last_end; /* in the last page */
+	uint32_t next_run; /* the first run of the next matrix */
+	uint32_t last_end; /* end of the used part of the last page */
 };
 
-/* Marks the bits from first on; false where one is set already. */
+/* Set the bits from `first` on. False: one of them is set already. */
 static bool rows_take(uint64_t *bits, uint64_t first, uint64_t count)
 {
 	while (count) {
@@ -115,7 +115,7 @@ static bool rows_take(uint64_t *bits, uint64_t first, uint64_t count)
 	return true;
 }
 
-/* All tiles within pages below `pages`, none over another. */
+/* Check that all tiles of a matrix are within pages below `pages`, and that none overlaps another. */
 static bool matrix_holds(const struct adapter_layout *layout, const struct adapter_matrix *matrix, uint32_t rank,
 	uint32_t columns, uint32_t pages, struct taken *taken)
 {

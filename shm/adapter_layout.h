@@ -1,6 +1,6 @@
 /*
  * adapter_layout.h - layout of the weights of a LoRA adapter in its pages. Engines get it as metadata of the adapter's
- * named object; the store file has the same.
+ * named object; the store file contains the same layout.
  *
  *   header | layers struct adapter_layer[layers] | modules struct adapter_module[modules] | runs struct
  *   adapter_run[runs] | targets struct adapter_target[targets] | names
@@ -25,19 +25,19 @@
 
 enum {
 	ADAPTER_LAYOUT_VERSION = 1,
-	ADAPTER_LAYOUT_BYTES_MAX = 16 << 20, /* chosen: 65,536 modules, each in three places, with their names */
+	ADAPTER_LAYOUT_BYTES_MAX = 16 << 20, /* 65,536 modules, each in three places, with their names */
 	ADAPTER_TILE_COLUMNS = 128,
 	ADAPTER_ROW_BYTES = ADAPTER_TILE_COLUMNS * 2,
 	ADAPTER_RANK_MAX = 128,
 	ADAPTER_FEATURES_MAX = 1 << 20,
 	ADAPTER_LAYERS_MAX = 4096,
-	ADAPTER_NO_LAYER = ADAPTER_LAYERS_MAX, /* of modules outside of all layers, which come last */
+	ADAPTER_NO_LAYER = ADAPTER_LAYERS_MAX, /* of modules outside of all layers, which are the last ones */
 	ADAPTER_MODULES_MAX = 65536,
 	ADAPTER_TARGET_BYTES_MAX = 1023,
 	ADAPTER_PAGE_BYTES_MIN = 512 << 10,
-	ADAPTER_PAGE_BYTES_MAX = 4 << 20, /* and a power of two */
+	ADAPTER_PAGE_BYTES_MAX = 4 << 20, /* must also be a power of two */
 };
-/* of all pages; chosen: rank 128 in all linear layers of 400 billion parameters has half of it */
+/* limit of all pages; rank 128 in all linear layers of a model with 400 billion parameters needs half of it */
 #define ADAPTER_BYTES_MAX (UINT64_C(16) << 30)
 
 enum adapter_element { ADAPTER_F16, ADAPTER_BF16, ADAPTER_ELEMENTS };
@@ -45,28 +45,28 @@ enum adapter_element { ADAPTER_F16, ADAPTER_BF16, ADAPTER_ELEMENTS };
 struct adapter_layout_header {
 	uint64_t magic;
 	uint32_t version, header_bytes;
-	uint32_t bytes;   /* of all */
+	uint32_t bytes;   /* of the whole layout */
 	uint32_t element; /* enum adapter_element */
 	uint32_t page_bytes;
 	uint32_t pages;
-	/* of the last page: where its last tile ends; what is behind is zeros, as wherever no tile is */
+	/* end of the last tile in the last page; the bytes behind it are zero, as all bytes outside of tiles */
 	uint32_t last_bytes;
 	uint32_t layers, modules, runs, targets, names_bytes;
 };
 static_assert(sizeof(struct adapter_layout_header) == 56, "shared layout");
 
-/* One that has modules. */
+/* A layer with modules. */
 struct adapter_layer {
 	uint32_t layer;   /* its number, or ADAPTER_NO_LAYER */
-	uint32_t modules; /* how many of all, in order, are its own */
-	/* it can be used when pages 0 to pages - 1 are there; never fewer than the layer before it needs */
+	uint32_t modules; /* number of its modules, which follow those of the layer before it */
+	/* the layer can be used when pages 0 to pages - 1 are loaded; at least the number of the layer before it */
 	uint32_t pages;
 	uint32_t reserved;
 };
 static_assert(sizeof(struct adapter_layer) == 16, "shared layout");
 
 struct adapter_matrix {
-	uint32_t first; /* of its runs */
+	uint32_t first; /* index of its first run */
 	uint32_t head_tiles, run_tiles;
 	uint32_t reserved;
 };
@@ -81,16 +81,16 @@ static_assert(sizeof(struct adapter_module) == 56, "shared layout");
 
 struct adapter_run {
 	uint32_t page;
-	uint32_t offset; /* of its first tile, bytes, a multiple of ADAPTER_ROW_BYTES */
+	uint32_t offset; /* of its first tile, in bytes; a multiple of ADAPTER_ROW_BYTES */
 };
 
 /* "model.layers.*.self_attn.q_proj": the same in all layers. */
 struct adapter_target {
-	uint32_t offset; /* in names, where a NUL is behind it */
-	uint32_t bytes;  /* without the NUL; no NUL within */
+	uint32_t offset; /* in names; a NUL follows it */
+	uint32_t bytes;  /* without the NUL; contains no NUL */
 };
 
-/* The parts in memory. */
+/* The parts of a layout in memory. */
 struct adapter_layout {
 	const struct adapter_layout_header *header;
 	const struct adapter_layer *layers;
@@ -100,7 +100,7 @@ struct adapter_layout {
 	const char *names;
 };
 
-/* adapter_layout_bytes() - of one with these counts, which are in a header; at most 2^37. */
+/* adapter_layout_bytes() - return the size of a layout with the counts of this header; at most 2^37. */
 uint64_t adapter_layout_bytes(const struct adapter_layout_header *header);
 /*
  * adapter_layout_at() - return the parts of the layout at `base`, by the counts in its header, which are not checked.
@@ -115,7 +115,7 @@ struct adapter_layout adapter_layout_at(const void *base);
  */
 int adapter_layout_check(const void *base, size_t bytes, struct adapter_layout *layout);
 
-/* ---- of a matrix ---- */
+/* ---- one matrix ---- */
 
 /* adapter_tiles() - return the number of tiles for this number of columns. */
 static inline uint32_t adapter_tiles(uint32_t columns)
@@ -138,7 +138,10 @@ static inline uint32_t adapter_matrix_runs(const struct adapter_matrix *matrix, 
 					  : 1;
 }
 
-/* adapter_run_begin() - the first tile of its run-th run, counted from 0; _run_tiles(): how many that run has. */
+/*
+ * adapter_run_begin() - return the first tile of a run, counted from 0. adapter_run_tiles() - return its number of
+ * tiles.
+ */
 static inline uint32_t adapter_run_begin(const struct adapter_matrix *matrix, uint32_t run)
 {
 	return run ? matrix->head_tiles + (run - 1) * matrix->run_tiles : 0;

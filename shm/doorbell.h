@@ -1,9 +1,9 @@
 /*
- * doorbell.h - one wake-up in each direction, without a message.
+ * doorbell.h - a wake-up in each direction, without a message.
  *
- * Towards the agent: an eventfd in its edge-triggered epoll set, which the agent never reads: a worker could clear
- * O_NONBLOCK on the shared description and block a read for good. Towards the worker: a futex on a word of the session
- * segment (not private, since two processes share it).
+ * To the agent: an eventfd in its edge-triggered epoll set, which the agent never reads: a worker could clear
+ * O_NONBLOCK on the shared open file description and block a read forever. To the worker: a futex on a word of the
+ * session segment (not private, since two processes share it).
  */
 #ifndef GPOOL_SHM_DOORBELL_H
 #define GPOOL_SHM_DOORBELL_H
@@ -11,9 +11,9 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-/* doorbell_create() - the eventfd, or negative errno. */
+/* doorbell_create() - create the eventfd. Return: it, or negative errno. */
 int doorbell_create(void);
-/* doorbell_ring() - never blocks; a full counter means that the agent was rung already. */
+/* doorbell_ring() - ring; never blocks. A full counter means that the doorbell was rung already. */
 void doorbell_ring(int doorbell);
 
 /*

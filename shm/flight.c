@@ -184,7 +184,7 @@ int flight_read(const struct flight_ring *ring, uint32_t place, uint64_t now_ns,
 	return ((begun - 1) & (ring->count - 1)) == place && possible(entry, now_ns) ? 0 : -EBADMSG;
 }
 
-/* ---- for good ---- */
+/* ---- whole rings ---- */
 
 void flight_keep(const struct flight_ring *from, uint16_t session, const struct flight_ring *to)
 {

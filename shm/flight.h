@@ -30,12 +30,13 @@
 
 enum {
 	FLIGHT_TEXT_BYTES = 192, /* the text of an event, proto/messages.def */
-	/* 64 KiB for each worker, touched as they are written. Chosen: seconds of slow paths */
+	/* 64 KiB for each worker, allocated as they are written: seconds of slow paths */
 	FLIGHT_SESSION_RECORDS = 1024,
-	FLIGHT_KEPT_RECORDS = 256, /* of a session that ends, copied into the pool's ring */
+	FLIGHT_KEPT_RECORDS = 256, /* of an ended session, copied into the pool's ring */
 	FLIGHT_EVENTS = 1024,      /* 256 KiB for each pool */
 	FLIGHT_RECORDS_MAX = 1 << 20,
-	FLIGHT_SAMPLING_LEAST = 256, /* every such block is allocated out of line in any case, to be timed */
+	/* one block in this number is allocated on the slow path in any case, to be timed */
+	FLIGHT_SAMPLING_LEAST = 256,
 };
 
 /* Below FLIGHT_KINDS_FIRST: enum event_kind of agent/pages/event.h. A number keeps its meaning. */
@@ -43,18 +44,21 @@ enum flight_kind {
 	FLIGHT_NONE,
 	FLIGHT_KINDS_FIRST = 64,
 	/* The agent's. */
-	FLIGHT_GRANT = FLIGHT_KINDS_FIRST, /* pages lent, the first of `page`; from when it saw the request */
-	FLIGHT_RETURN,                     /* idle pages taken back */
-	FLIGHT_REFUSAL,                    /* pages asked for; value: errno */
-	FLIGHT_EVICT,                      /* a block; value: what the worker calls it */
-	FLIGHT_SPILL,                      /* a block saved; from its first job on; value: errno, 0: it is saved */
-	FLIGHT_LOAD,                       /* a block brought back; likewise */
-	FLIGHT_OBJECT_OPEN,                /* value: version; page: its number */
+	/* pages leased, the first of them `page`; the duration starts when the agent reads the request */
+	FLIGHT_GRANT = FLIGHT_KINDS_FIRST,
+	FLIGHT_RETURN,  /* idle pages taken back */
+	FLIGHT_REFUSAL, /* a request was refused: the requested pages; value: errno */
+	/* a block; value: its owner id */
+	FLIGHT_EVICT,
+	/* a block was saved; the duration starts with its first job; value: errno, 0: saved */
+	FLIGHT_SPILL,
+	FLIGHT_LOAD,        /* a block was restored; duration and value as above */
+	FLIGHT_OBJECT_OPEN, /* value: version; page: its number */
 	/* A worker's. */
-	FLIGHT_ALLOCATE,  /* a block, one in flight_sampling; value: what the worker calls it */
-	FLIGHT_FREE,      /* of those */
-	FLIGHT_REFILL,    /* the agent was asked for pages; value: errno */
-	FLIGHT_PIN_WAIT,  /* a pin met pages in motion; value: errno */
+	FLIGHT_ALLOCATE,  /* a block, one in flight_sampling; value: its owner id */
+	FLIGHT_FREE,      /* one of those blocks */
+	FLIGHT_REFILL,    /* a request for pages to the agent; value: errno */
+	FLIGHT_PIN_WAIT,  /* a pin waited for pages in motion; value: errno */
 	FLIGHT_PIN_STALE, /* a pin found its block evicted */
 	FLIGHT_RESTORE,   /* a pin waited for a spilled block; value: errno */
 	FLIGHT_KINDS
@@ -90,14 +94,14 @@ static_assert(sizeof(struct flight_record) == 64, "one cache line each");
 #define FLIGHT_CLAIMED (UINT64_C(1) << 63)
 
 struct flight_head {
-	_Alignas(64) _Atomic uint64_t begun; /* numbers drawn; to a reader a hint that there is something */
+	_Alignas(64) _Atomic uint64_t begun; /* numbers drawn; for readers only a hint that there are records */
 };
 
 struct flight_ring {
 	struct flight_head *head;
 	struct flight_record *records;                    /* [count] */
-	_Atomic uint64_t (*texts)[FLIGHT_TEXT_BYTES / 8]; /* [count]; NULL: a ring without */
-	uint32_t count;                                   /* a power of two; 0: there is no ring */
+	_Atomic uint64_t (*texts)[FLIGHT_TEXT_BYTES / 8]; /* [count]; NULL: no texts */
+	uint32_t count;                                   /* a power of two; 0: no ring */
 };
 
 /*

@@ -39,7 +39,7 @@ void lease_put_summed(_Atomic uint64_t *bits, _Atomic uint64_t *summary, uint32_
 			atomic_fetch_or_explicit(&summary[word / 64], UINT64_C(1) << (word % 64), memory_order_seq_cst);
 }
 
-/* Skip a word that was seen empty from now on, unless bits have been set in it since. */
+/* Clear the summary bit of a word that was seen empty, unless bits of the word have been set since. */
 static void summary_clear(_Atomic uint64_t *bits, _Atomic uint64_t *summary, uint32_t word)
 {
 	atomic_fetch_and_explicit(&summary[word / 64], ~(UINT64_C(1) << (word % 64)), memory_order_seq_cst);
@@ -47,7 +47,7 @@ static void summary_clear(_Atomic uint64_t *bits, _Atomic uint64_t *summary, uin
 		atomic_fetch_or_explicit(&summary[word / 64], UINT64_C(1) << (word % 64), memory_order_seq_cst);
 }
 
-/* The first word >= `word` that may hold something, or `words`. */
+/* Return the first word >= `word` whose summary bit is set, or `words`. */
 static uint32_t summary_next(const _Atomic uint64_t *summary, uint32_t word, uint32_t words)
 {
 	while (word < words) {
@@ -68,7 +68,7 @@ struct run_search {
 	uint32_t best_first, best_length; /* length 0: none yet */
 };
 
-/* A maximal run ends; true when the search may stop. */
+/* Record the end of a maximal run. True: the search may stop. */
 static bool run_ended(struct run_search *search, uint32_t first, uint32_t length)
 {
 	if (length < search->count || (search->best_length && length >= search->best_length))
@@ -78,7 +78,7 @@ static bool run_ended(struct run_search *search, uint32_t first, uint32_t length
 	return search->first_fit || length == search->count;
 }
 
-/* The bits may change during the search: the result is a candidate for lease_take(). */
+/* Find a run. The bits may change meanwhile: the result is a candidate for lease_take(). */
 static bool run_find(_Atomic uint64_t *bits, _Atomic uint64_t *summary, uint32_t page_count, struct run_search *search)
 {
 	uint32_t words = (page_count + 63) / 64, first = 0, length = 0;

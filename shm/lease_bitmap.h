@@ -47,13 +47,15 @@ bool lease_take_run(_Atomic uint64_t *bits, _Atomic uint64_t *summary, uint32_t 
  */
 uint32_t lease_take_some(_Atomic uint64_t *bits, uint32_t page_count, uint32_t *hint, uint32_t *pages, uint32_t most);
 
-/* lease_take_word() - clear those of `mask` in one word; returns the bits that were set and are now the caller's. */
+/*
+ * lease_take_word() - clear the bits of `mask` in one word. Return: the bits that were set, which the caller now owns.
+ */
 static inline uint64_t lease_take_word(_Atomic uint64_t *bits, uint32_t word, uint64_t mask)
 {
 	return atomic_fetch_and_explicit(&bits[word], ~mask, memory_order_acq_rel) & mask;
 }
 
-/* The bits of word `word` that belong to pages [first, first + count). */
+/* lease_mask() - return the bits of word `word` that belong to pages [first, first + count). */
 static inline uint64_t lease_mask(uint32_t word, uint32_t first, uint32_t count)
 {
 	uint64_t low = (uint64_t)word * 64, begin = first > low ? first - low : 0, end = (uint64_t)first + count - low;

@@ -44,7 +44,7 @@ uint64_t manifest_hash(const void *base, const struct manifest_layout *layout, u
 {
 	uint64_t hash = XXH3_64bits_withSeed((const char *)base + layout->sizes, bytes - layout->sizes, page_bytes);
 
-	return hash ? hash : 1; /* 0 means "any" when an object is opened */
+	return hash ? hash : 1; /* 0 means any layout in a request to open an object */
 }
 
 int manifest_key_compare(const char *left, size_t left_bytes, const char *right, size_t right_bytes)
@@ -185,7 +185,7 @@ int manifest_open(int fd, const struct manifest_pool *pool, struct manifest *man
 	void *base;
 	int seals = fcntl(fd, F_GET_SEALS), error;
 
-	/* Huge pages have other rules for mappings. */
+	/* Hugetlbfs has other rules for mappings. */
 	if (seals < 0 || (seals & wanted) != wanted || fstatfs(fd, &system) < 0 || system.f_type != TMPFS_MAGIC)
 		return -EPERM;
 	if (fstat(fd, &stat) < 0)

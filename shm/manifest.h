@@ -1,5 +1,5 @@
 /*
- * manifest.h - contents of a named object: its allocations, their pages, its metadata. Each version has one sealed
+ * manifest.h - the content of a named object: its allocations, their pages, its metadata. Each version has one sealed
  * memfd, which its publisher writes before publication and which never changes afterwards.
  *
  *   header | runs struct manifest_run[runs] | run_counts u32[allocations] | sizes u32[allocations] |
@@ -23,7 +23,7 @@
 
 enum {
 	MANIFEST_VERSION = 1,
-	MANIFEST_BYTES_MAX = 64 << 20, /* chosen: 100,000 entries of 600 bytes */
+	MANIFEST_BYTES_MAX = 64 << 20, /* 100,000 entries of 600 bytes */
 	MANIFEST_KEY_MAX = 1023,
 };
 
@@ -39,27 +39,27 @@ struct manifest_header {
 };
 static_assert(sizeof(struct manifest_header) == 64, "shared layout");
 
-/* Pages in a row; generation: of the first page's word when it was published, while it was still its publisher's. */
+/* Adjacent pages. generation: that of the first page's word at the publication, when its publisher still owned it. */
 struct manifest_run {
 	uint32_t first, count;
 	uint64_t generation;
 };
 static_assert(sizeof(struct manifest_run) == 16, "shared layout");
 
-/* A key at `offset` of data, with a NUL behind it; its value at the next multiple of 8 after that. */
+/* A key at `offset` of data, followed by a NUL; its value follows at the next multiple of 8. */
 struct manifest_entry {
 	uint64_t offset;
-	uint32_t key_bytes; /* without the NUL; no NUL within */
+	uint32_t key_bytes; /* without the NUL; contains no NUL */
 	uint32_t value_bytes;
 };
 static_assert(sizeof(struct manifest_entry) == 16, "shared layout");
 
-/* Where the parts begin. */
+/* Offsets of the parts. */
 struct manifest_layout {
 	uint64_t runs, run_counts, sizes, entries, data;
 };
 struct manifest_layout manifest_layout_of(uint32_t runs, uint32_t allocations, uint32_t entries);
-/* Offset of a value in data, and of the next key. */
+/* manifest_value_at() - return the offset of a value in data. manifest_next_at() - return that of the next key. */
 uint64_t manifest_value_at(uint64_t offset, uint32_t key_bytes);
 uint64_t manifest_next_at(uint64_t offset, uint32_t key_bytes, uint32_t value_bytes);
 uint64_t manifest_hash(const void *base, const struct manifest_layout *layout, uint64_t bytes, uint64_t page_bytes);
@@ -68,14 +68,14 @@ uint64_t manifest_hash(const void *base, const struct manifest_layout *layout, u
 struct manifest {
 	const struct manifest_header *header;
 	const struct manifest_run *runs;
-	const uint32_t *run_counts; /* [allocations]: how many of the runs, in order, belong to each */
+	const uint32_t *run_counts; /* [allocations]: number of runs of each allocation, in order */
 	const uint32_t *sizes;      /* [allocations]: pages */
 	const struct manifest_entry *entries;
 	const char *data;
 	size_t bytes;
 };
 
-/* The pool that it must fit. */
+/* The pool to which the manifest must belong. */
 struct manifest_pool {
 	uint64_t page_bytes;
 	uint32_t page_count;
@@ -99,7 +99,10 @@ void manifest_close(struct manifest *manifest);
 
 /* manifest_find() - return the index of the entry with this key, or -1. Cost: log2(entries) comparisons. */
 int64_t manifest_find(const struct manifest *manifest, const char *key, size_t key_bytes);
-/* manifest_key_compare() - the order of entries: as memcmp(), a shorter key before a longer one that begins with it. */
+/*
+ * manifest_key_compare() - compare keys in the order of entries: as memcmp(), a shorter key before a longer one that
+ * begins with it.
+ */
 int manifest_key_compare(const char *left, size_t left_bytes, const char *right, size_t right_bytes);
 
 #endif

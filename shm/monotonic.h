@@ -1,4 +1,6 @@
-/* monotonic.h - CLOCK_MONOTONIC, which all processes of a machine share, as one number. */
+/*
+ * monotonic.h - CLOCK_MONOTONIC, which is the same for all processes of a machine, as one number.
+ */
 #ifndef GPOOL_SHM_MONOTONIC_H
 #define GPOOL_SHM_MONOTONIC_H
 

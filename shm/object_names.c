@@ -1,4 +1,3 @@
-/* object_names.c - see object_names.h. */
 #include "shm/object_names.h"
 
 #include <string.h>
@@ -13,7 +12,7 @@ static _Atomic uint32_t *place_of(const struct pool_segment *segment, uint32_t d
 	return &segment->names[hash % segment->header->object_count];
 }
 
-/* Readers must treat the number as untrusted. */
+/* Return the record's number; readers must treat it as untrusted. */
 static uint32_t number_at(const struct pool_segment *segment, const _Atomic uint32_t *place)
 {
 	uint32_t number = atomic_load_explicit(place, memory_order_acquire);

@@ -16,7 +16,7 @@
 
 #include <stdbool.h>
 
-/* How the names of adapters begin: of the objects in the pool, and of the copies in the warm pool. */
+/* Prefixes of the names of adapters: of objects in the pool, and of copies in the warm pool. */
 #define LORA_PREFIX "lora/"
 #define LORA_WARM_PREFIX "warm/"
 

@@ -8,12 +8,13 @@
 
 #include "shm/pool_check.h"
 
-/* CACHED: in a thread's magazine, or of a freed block without a pin, which waits for its fence: no content. */
+/* CACHED: in a thread's magazine, or of a freed block without a pin, which waits for its fence: it has no content. */
 enum page_use { PAGE_USE_NONE, PAGE_USE_IDLE, PAGE_USE_CACHED, PAGE_USE_HEAD, PAGE_USE_INSIDE };
 
 /*
- * A session's claim about a page that it leases; each leased page has one of the three. A page behind a fence that is
- * not signaled has the same value as after it.
+ * A session's claim about a page that it leases; each leased page has one of the three. A page behind an unsignaled
+ * fence has the same value as afterwards.
+ *
  *   NEEDED   pinned, prepared, held by a thread, or of a session that disconnected but is still running: the agent
  *            does not take it
  *   OFFERED  in a block without a pin: the content is kept until the page is needed elsewhere
@@ -28,15 +29,15 @@ struct page_fact {
 	uint8_t demand;   /* enum page_demand */
 	uint8_t usage;    /* of the block */
 	uint8_t state;    /* enum page_state of its word */
-	uint8_t pinned;   /* the block is */
-	uint16_t session; /* that leases it; 0: none of those looked at */
+	uint8_t pinned;   /* the block is pinned */
+	uint16_t session; /* the session that leases it; 0: none of the given ones */
 	uint32_t head;    /* first page of the block */
-	uint32_t pages;   /* of the block, extents of a scattered one together; at heads and inside */
+	uint32_t pages;   /* of the block, with all extents of a scattered block; set for all its pages */
 };
 
 /*
- * Pages of a session. needed + offered + idle is what it leases; used and pinned are those in blocks, and in pinned
- * ones.
+ * Pages of a session. needed + offered + idle is the number of leased pages; used and pinned count those in blocks, and
+ * in pinned blocks.
  */
 struct page_uses {
 	uint32_t needed, offered, idle;

@@ -12,16 +12,16 @@
 #include <stdint.h>
 
 enum page_state {
-	PAGE_FREE,   /* not lent */
-	PAGE_LEASED, /* lent to its owner */
+	PAGE_FREE,   /* not leased */
+	PAGE_LEASED, /* leased to its owner */
 	PAGE_SHARED, /* part of a shared object; any permitted session may pin it */
-	/* the agent is checking whether it may be taken; less than a microsecond, unless it is preempted */
+	/* the agent is checking whether it can be evicted; less than a microsecond, unless the agent is preempted */
 	PAGE_EVICTING,
 	PAGE_MOVING, /* its content is being moved; pins wait */
 	/* its owner disconnected but is still running. Without owner: being transferred to another trust domain */
 	PAGE_QUARANTINED,
-	PAGE_RESERVED, /* free, for critical work only */
-	/* out of use: another trust domain may still have it mapped, or the mover writes to it */
+	PAGE_RESERVED, /* free, for critical requests only */
+	/* out of use: a process of another trust domain may have it mapped, or the mover writes to it */
 	PAGE_RETIRED,
 	PAGE_STATES
 };
@@ -60,7 +60,7 @@ static inline uint64_t page_word_generation(uint64_t word)
 	return word & PAGE_GENERATION_MASK;
 }
 
-/* The same page and generation is being evicted or moved: a pin waits instead of failing. */
+/* page_word_in_motion() - return true if the page is being evicted or moved: a pin waits instead of failing. */
 static inline int page_word_in_motion(uint64_t word)
 {
 	return page_word_state(word) == PAGE_EVICTING || page_word_state(word) == PAGE_MOVING;

@@ -1,10 +1,10 @@
 /*
- * pins.h - pinning: a worker's word against the agent's word.
+ * pins.h - pinning: the worker's pin count and the agent's page word.
  *
- * The worker raises its own pin, then looks at the page word; the agent marks the page word, then looks at the pins.
- * Both accesses of both sides are sequentially consistent, so at least one of the two sees the other: an acquire load
- * here lets both miss each other (tests/model/pin_evict.pml shows it). tests/stress/torture_threads --broken plants the
- * pin that does not look at the page word, and must find it.
+ * The worker raises its own pin, then reads the page word; the agent marks the page word, then reads the pins. Both
+ * accesses of both sides are sequentially consistent, so at least one of the two sees the other: with an acquire load
+ * here both could miss each other (tests/model/pin_evict.pml shows it). tests/stress/torture_threads --broken plants a
+ * pin that does not read the page word, and must find it.
  *
  * Writers: the worker its pins, the agent the page words. A dead worker's pins vanish with its segment. Cost: one
  * atomic add.
@@ -16,7 +16,10 @@
 
 #include <errno.h>
 
-/* The pin is raised whatever the word contains; the caller drops it with pin_drop(). */
+/*
+ * pin_raise() - raise a pin and return the page word. The pin is raised whatever the word contains; the caller drops it
+ * with pin_drop().
+ */
 static inline uint64_t pin_raise(const struct session_segment *session, const _Atomic uint64_t *pages, uint32_t page)
 {
 	atomic_fetch_add_explicit(&session->pins[page], 1, memory_order_seq_cst);
@@ -24,8 +27,8 @@ static inline uint64_t pin_raise(const struct session_segment *session, const _A
 }
 
 /*
- * Return the number of pins before the drop, including this one. Release: accesses under the pin happen before it ends.
- * 0: the agent had removed the pin (pins.leaked = "unpin"); the count stays 0.
+ * pin_drop() - drop a pin and return the previous number of pins. Release: accesses under the pin happen before it
+ * ends. 0: the agent had removed the pin (pins.leaked = "unpin"); the count stays 0.
  */
 static inline uint32_t pin_drop(const struct session_segment *session, uint32_t page)
 {
@@ -43,7 +46,8 @@ static inline uint32_t pin_count(const struct session_segment *session, uint32_t
 
 /*
  * pin_try() - pin the block of a handle, if its first page still has this word and its entry this tag.
- * Return: 0, -EAGAIN (in motion: wait and try again), -ESTALE (gone).
+ *
+ * Return: 0, -EAGAIN (in motion: wait and try again), -ESTALE (freed or evicted).
  */
 static inline int pin_try(const struct session_segment *session, const _Atomic uint64_t *pages, uint32_t page,
 	uint64_t word, uint64_t tag)
@@ -62,10 +66,11 @@ static inline int pin_try(const struct session_segment *session, const _Atomic u
 
 /*
  * object_pin_try() - pin a version of an object of class OBJECT_PINNABLE, whose first page is `page`. The record takes
- * the role of the page word: the agent stores LEAVING, then looks at its readers' pins. So if the record is CURRENT and
- * of this version after the pin was raised, the version stays. A version number is used once and stored before its
- * record becomes CURRENT, so a CURRENT record with this version is the one that was opened.
- * Return: 0, -EAGAIN (being checked: wait and try again), -ESTALE (gone).
+ * the role of the page word: the agent stores LEAVING, then reads its readers' pins. So if the record is CURRENT and of
+ * this version after the pin was raised, the version stays. A version number is used once and stored before its record
+ * becomes CURRENT, so a CURRENT record with this version is the one that was opened.
+ *
+ * Return: 0, -EAGAIN (being checked: wait and try again), -ESTALE (evicted).
  */
 static inline int object_pin_try(
 	const struct session_segment *session, const struct object_record *record, uint64_t version, uint32_t page)

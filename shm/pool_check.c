@@ -14,7 +14,7 @@ enum use { USE_NONE, USE_IDLE, USE_CACHED, USE_BLOCK };
 struct look {
 	struct pool_check *check;
 	const struct pool_segment *pool;
-	uint8_t *use;     /* [page_count] of the session at hand */
+	uint8_t *use;     /* [page_count] of the current session */
 	uint8_t *visited; /* [page_count] extents seen from a head */
 };
 
@@ -47,7 +47,7 @@ static bool owned_by(const struct look *look, uint32_t page, uint32_t session)
 		(state == PAGE_LEASED || state == PAGE_EVICTING || state == PAGE_MOVING || state == PAGE_QUARANTINED);
 }
 
-/* Return whether a lookup of its name finds the object. */
+/* Return true if a lookup of its name finds the object. */
 static bool is_found(const struct pool_segment *pool, uint32_t object, uint32_t *steps)
 {
 	char name[POOL_OBJECT_NAME_BYTES + 1] = "";
@@ -75,7 +75,7 @@ static void check_objects(struct look *look, const uint32_t *shared)
 		bool exists = i && state >= OBJECT_CURRENT && state <= OBJECT_LEAVING;
 
 		if (state >= OBJECT_STATES)
-			report(look, 0, 0, "object %u is in state %u, which is none", i, state);
+			report(look, 0, 0, "object %u is in unknown state %u", i, state);
 		else if (shared[i] && (!i || state == OBJECT_NONE))
 			report(look, 0, 0, "%u pages are SHARED by nonexistent object %u", shared[i], i);
 		else if (exists && shared[i] != record->pages)
@@ -98,12 +98,12 @@ static void check_words(struct look *look, const bool *attached, uint32_t *share
 		uint32_t owner = page_word_owner(word);
 
 		if ((unsigned)state >= PAGE_STATES) {
-			report(look, 0, page, "state %d is none of the known ones", (int)state);
+			report(look, 0, page, "state %d is unknown", (int)state);
 			continue;
 		}
 		look->check->state_pages[state == PAGE_EVICTING ? PAGE_LEASED : state]++;
 		if ((state == PAGE_FREE || state == PAGE_RESERVED || state == PAGE_RETIRED) && owner)
-			report(look, 0, page, "%s and yet owned by session %u", page_state_name(state), owner);
+			report(look, 0, page, "%s, but owned by session %u", page_state_name(state), owner);
 		if ((state == PAGE_LEASED || state == PAGE_EVICTING || state == PAGE_MOVING ||
 			    (state == PAGE_QUARANTINED && owner)) &&
 			(owner >= POOL_SESSIONS || !attached[owner]))
@@ -111,7 +111,7 @@ static void check_words(struct look *look, const bool *attached, uint32_t *share
 		if (state == PAGE_SHARED && owner < header->object_count)
 			shared[owner]++;
 		else if (state == PAGE_SHARED)
-			report(look, 0, page, "SHARED by object %u, which cannot be", owner);
+			report(look, 0, page, "SHARED by invalid object %u", owner);
 		if (state == PAGE_RESERVED && page < header->reserved_first)
 			report(look, 0, page, "RESERVED outside the reserved range");
 	}
@@ -119,7 +119,7 @@ static void check_words(struct look *look, const bool *attached, uint32_t *share
 	for (int state = 0; state < PAGE_STATES; state++) {
 		uint32_t published = atomic_load_explicit(&header->state_pages[state], memory_order_relaxed);
 
-		/* A page that the agent looks at counts as LEASED until it is decided. */
+		/* A page that the agent is checking counts as LEASED until the eviction is decided. */
 		if (state == PAGE_EVICTING)
 			continue;
 		if (published != look->check->state_pages[state])
@@ -128,7 +128,7 @@ static void check_words(struct look *look, const bool *attached, uint32_t *share
 	}
 }
 
-/* Returns false, with a finding, if the session must not claim the page. */
+/* Record a claim. False, with a finding: the session must not claim the page. */
 static bool claim(struct look *look, uint32_t session, uint32_t page, enum use use)
 {
 	if (!owned_by(look, page, session)) {
@@ -139,7 +139,7 @@ static bool claim(struct look *look, uint32_t session, uint32_t page, enum use u
 		return false;
 	}
 	if (look->use[page] != USE_NONE) {
-		report(look, session, page, "in two places at once");
+		report(look, session, page, "claimed twice");
 		return false;
 	}
 	look->use[page] = (uint8_t)use;
@@ -161,7 +161,7 @@ static bool claim_run(struct look *look, const struct pool_check_session *s, uin
 	uint32_t count = atomic_load_explicit(&s->segment->blocks[first].page_count, memory_order_relaxed);
 
 	if (count < 1 || count > look->pool->header->page_count - first) {
-		report(look, s->id, first, "a block of %u pages, which do not fit", count);
+		report(look, s->id, first, "a block of %u pages exceeds the pool", count);
 		return false;
 	}
 	for (uint32_t page = first; page < first + count; page++)
@@ -240,11 +240,11 @@ static void check_session(struct look *look, const struct pool_check_session *s)
 		if (look->use[page] == USE_NONE) {
 			look->check->in_transit++;
 			if (look->check->quiescent)
-				report(look, s->id, page, "leased, and in no block, not idle, not cached");
+				report(look, s->id, page, "leased, but neither in a block nor idle nor cached");
 		}
 		if (look->check->quiescent && atomic_load_explicit(&segment->pins[page], memory_order_relaxed) &&
 			!(block_tag_is_block(tag) && !(tag & BLOCK_EXTENT)))
-			report(look, s->id, page, "pinned, and no block starts here");
+			report(look, s->id, page, "pinned, but no block starts here");
 	}
 }
 

@@ -23,24 +23,27 @@ struct pool_check_session {
 };
 
 struct pool_finding {
-	uint32_t session; /* whose segment is wrong; 0: the pool */
+	uint32_t session; /* the session whose segment is wrong; 0: the pool */
 	uint32_t page;
 	char text[160];
 };
 
 struct pool_check {
-	/* in */
+	/* input */
 	bool quiescent;
 	void (*found)(void *context, const struct pool_finding *finding); /* may be NULL */
 	void *context;
-	/* out */
+	/* output */
 	uint32_t findings;
 	uint32_t in_transit;
 	uint32_t state_pages[PAGE_STATES];
 	uint32_t idle_pages, block_pages, cached_pages, pinned_pages;
 };
 
-/* Return: 0 clean, 1 findings, -ENOMEM. Cost: one pass over the pages and over each session's bitmap and blocks. */
+/*
+ * pool_check() - check the invariants. Return: 0: no findings, 1: findings, -ENOMEM. Cost: one pass over the pages and
+ * over each session's bitmap and blocks.
+ */
 int pool_check(const struct pool_segment *pool, const struct pool_check_session *sessions, uint32_t session_count,
 	struct pool_check *check);
 

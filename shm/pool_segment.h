@@ -27,11 +27,11 @@
 #define POOL_MAGIC UINT64_C(0x006c6f6f70703167) /* "g1ppool" */
 enum {
 	POOL_LAYOUT_VERSION = 14,
-	POOL_SESSIONS = PAGE_SESSION_MAX + 1, /* session 0 is none */
-	/* 8 TB in pages of 2 MB: far above any device, low enough to check sizes against */
+	POOL_SESSIONS = PAGE_SESSION_MAX + 1, /* session 0 is unused */
+	/* 8 TB in pages of 2 MB: far above any device, and low enough for checks of sizes */
 	POOL_PAGES_MAX = 1 << 22,
 	POOL_NAME_BYTES = 64,
-	/* records of named objects; 0 is none. Number 1.. is the owner of their pages */
+	/* records of named objects; 0 is unused. Numbers from 1 on are the owners of their pages */
 	POOL_OBJECTS_LEAST = 1024,
 	POOL_OBJECTS_MOST = PAGE_OWNER_MAX + 1,
 	POOL_OBJECT_NAME_BYTES = 128,
@@ -47,24 +47,24 @@ enum pool_pressure {
 	POOL_PRESSURES
 };
 
-/* Counters since the pool was made; index of pool_header.counters. Append only. */
+/* Counters since the creation of the pool; index of pool_header.counters. Append only. */
 enum pool_counter {
-	POOL_COUNT_GRANTS,        /* pages lent */
-	POOL_COUNT_REFILLS,       /* lease requests served */
+	POOL_COUNT_GRANTS,        /* pages leased */
+	POOL_COUNT_REFILLS,       /* requests for pages served */
 	POOL_COUNT_RECLAIMS,      /* idle pages taken back */
 	POOL_COUNT_EVICTIONS,     /* blocks */
 	POOL_COUNT_EVICTED_PAGES, /* pages of them */
-	POOL_COUNT_REFUSALS,      /* out-of-memory and quota answers */
+	POOL_COUNT_REFUSALS,      /* requests answered with out-of-memory or quota */
 	POOL_COUNT_DEATHS,        /* sessions that ended without a detach */
 	POOL_COUNT_LEAKED_PINS,   /* pins reported as leaked */
 	POOL_COUNT_ATTACHES,
 	POOL_COUNT_DAMAGE, /* invalid fields found in session segments */
 	POOL_COUNT_AGENT_STARTS,
-	POOL_COUNT_SPILLED_PAGES, /* content kept in host memory or in the file */
+	POOL_COUNT_SPILLED_PAGES, /* pages whose content was saved in host memory or in the file */
 	POOL_COUNT_RESTORED_PAGES,
-	/* pages that could not be written (they stayed) or not be read back (their content is lost) */
+	/* pages that could not be written (they stayed) or not be read (their content is lost) */
 	POOL_COUNT_SPILL_ERRORS,
-	POOL_COUNT_SCRUBBED_PAGES, /* zeroed between two trust domains */
+	POOL_COUNT_SCRUBBED_PAGES, /* cleared between two trust domains */
 	POOL_COUNT_RETIREMENTS,    /* pages set aside because a former holder may still map them */
 	POOL_COUNT_PUBLICATIONS,
 	POOL_COUNT_TAKEOVERS, /* roles granted to a standby after a death */
@@ -73,7 +73,7 @@ enum pool_counter {
 };
 
 /*
- * The counters of workers' threads of which there are sums: members of struct thread_stats, struct session_totals and
+ * The counters of workers' threads that are summed up: members of struct thread_stats, struct session_totals and
  * totals_reply.
  */
 #define SESSION_COUNTERS(COUNTER) \
@@ -116,13 +116,13 @@ static_assert(sizeof(struct session_record) == 192, "shared layout");
 
 enum object_state {
 	OBJECT_NONE,
-	OBJECT_PUBLISHING, /* its pages are becoming its own; not visible yet */
+	OBJECT_PUBLISHING, /* its pages are being transferred to it; not visible yet */
 	OBJECT_CURRENT,    /* the current version of its name */
 	OBJECT_OLD,        /* a newer version is current; ends with its last reader */
 	OBJECT_DELETED,    /* its name is deleted; ends with its last reader */
-	/* kept by pins alone: current, and being looked at whether a session pins it; soon decided */
+	/* kept only by pins: current, and the agent is checking whether a session pins it */
 	OBJECT_LEAVING,
-	OBJECT_ENDING, /* its pages are being returned */
+	OBJECT_ENDING, /* its pages are being freed */
 	OBJECT_STATES
 };
 
@@ -130,8 +130,11 @@ enum object_state {
 enum object_class {
 	OBJECT_IMMUTABLE, /* not written after publication */
 	OBJECT_MUTABLE,   /* its one writer continues to write; readers read */
-	OBJECT_EPHEMERAL, /* as immutable, and may be evicted while no session has it open; OBJECT_BY_PINS: pins it */
-	OBJECT_PINNABLE,  /* as immutable, and may be evicted while it is not pinned, open or not; shm/pins.h */
+	/*
+	 * as immutable; may be evicted while no session has it open, or, with OBJECT_BY_PINS, while no session pins it
+	 */
+	OBJECT_EPHEMERAL,
+	OBJECT_PINNABLE, /* as immutable; may be evicted while no session pins it, open or not; shm/pins.h */
 	OBJECT_CLASSES
 };
 
@@ -139,7 +142,7 @@ enum object_class {
 struct object_record {
 	_Atomic uint32_t state; /* enum object_state; stored last */
 	uint32_t class;         /* enum object_class */
-	uint64_t version;       /* 1.. of this name, never repeated */
+	uint64_t version;       /* from 1 on, never repeated */
 	uint64_t layout_hash;
 	uint32_t pages;
 	uint32_t allocations;
@@ -150,36 +153,37 @@ struct object_record {
 	_Atomic uint32_t writer;  /* session that may write (OBJECT_MUTABLE); 0: none, it may be adopted */
 	_Atomic uint32_t readers; /* sessions that have it open */
 	char name[POOL_OBJECT_NAME_BYTES];
-	/* for people: what its metadata have under "name", clean text; empty: nothing, or OBJECT_PRIVATE */
+	/* the value of "name" in its metadata, for display; empty: none, or OBJECT_PRIVATE */
 	char label[POOL_NAME_BYTES];
 	char tenant[POOL_NAME_BYTES];
-	char role[POOL_NAME_BYTES]; /* the holder of this role may adopt it; empty: no session */
-	/* of the ephemeral one without which it is useless, and which goes after it; 0: none */
+	char role[POOL_NAME_BYTES]; /* the holder of this role may adopt it; empty: no session may */
+	/* version of the ephemeral object without which it is useless, and which is evicted after it; 0: none */
 	uint64_t follows_version;
-	uint32_t follows;      /* its number; there may be another version there by now */
+	uint32_t follows;      /* number of that object's record; the record may have another version by now */
 	_Atomic uint32_t next; /* object_names.h */
 	uint32_t flags;        /* OBJECT_PRIVATE, OBJECT_BY_PINS, OBJECT_DOMAIN_WRITE */
 	uint32_t cost_us;      /* reload cost as stated by its publisher; 0: not stated */
-	uint32_t first_page;   /* its first page, where pins stand */
-	uint32_t domain;       /* trust domain of its publisher and its name, as in ledger_session */
-	/* OBJECT_PINNABLE: what the agent has seen of its pins, up to some seconds ago */
+	uint32_t first_page;   /* its first page, to which its pins belong */
+	uint32_t domain;       /* trust domain of its publisher and of its name, as in ledger_session */
+	/* OBJECT_PINNABLE: uses as of the agent's last check of its pins, some seconds ago */
 	_Atomic uint64_t uses;
-	_Atomic uint64_t used_ms; /* wall clock: the last one */
+	_Atomic uint64_t used_ms; /* wall clock time of the last use */
 	_Atomic int64_t heat;     /* struct worth, times 2^20: for the agent's successor; 0: not in the order yet */
 };
 static_assert(sizeof(struct object_record) == 440, "shared layout");
 
 enum {
-	OBJECT_PRIVATE = 1,      /* opened by sessions of the publisher's tenant alone */
-	OBJECT_DOMAIN_WRITE = 4, /* replaced and deleted by all tenants of its trust domain; not with OBJECT_PRIVATE */
-	OBJECT_OF_LIBRARY = 8, /* of a publish request alone: a call of libgpool's own (agent/object/objects_names.c) */
-	/* an ephemeral one that only pins keep, like OBJECT_PINNABLE ones; being open does not keep it */
+	/* only sessions of the publisher's tenant may open it */
+	OBJECT_PRIVATE = 1,
+	/* in a publish request only: a call of libgpool's own (agent/object/objects_names.c) */
+	OBJECT_DOMAIN_WRITE = 4,
+	/* an ephemeral object that only pins keep, as OBJECT_PINNABLE; it may be evicted while it is open */
+	OBJECT_OF_LIBRARY = 8,
+	/* ^all tenants of its trust domain may replace and delete it; not with OBJECT_PRIVATE */
 	OBJECT_BY_PINS = 2,
 };
 
-/*
- * object_kept_by_pins() - return whether it may be evicted although sessions have it open, unless one pins it (pins.h).
- */
+/* object_kept_by_pins() - return true if only pins keep it, and not that sessions have it open (pins.h). */
 static inline bool object_kept_by_pins(const struct object_record *record)
 {
 	return record->class == OBJECT_PINNABLE ||
@@ -221,9 +225,9 @@ struct pool_header {
 	uint32_t role_record_bytes;
 	uint32_t region_table_bytes;
 	uint32_t flight_record_bytes;
-	/* places of the ring of the agent's records; 0: there are no rings, and sessions record nothing either */
+	/* number of records in the ring of the agent; 0: no rings, and sessions record nothing either */
 	uint32_t flight_records;
-	uint32_t object_count; /* records, the first of which is none */
+	uint32_t object_count; /* number of records, the first of which is unused */
 	uint64_t segment_bytes;
 	uint64_t page_table_offset;
 	uint64_t sessions_offset;
@@ -235,19 +239,22 @@ struct pool_header {
 	uint64_t page_bytes;
 	uint32_t page_count;
 	uint32_t pages_per_handle;
-	uint32_t reserved_first; /* pages [reserved_first, page_count) are kept for critical work */
+	uint32_t reserved_first; /* pages [reserved_first, page_count) are reserved for critical requests */
 	uint32_t index;          /* of the pool within this agent */
 	char name[POOL_NAME_BYTES];
 	char backend[16];
 	char device[64];
 
-	/* Read by workers on every pin or free, written by the agent now and then: a line of their own. */
+	/*
+	 * Fields that workers read on every pin or free, and that the agent writes rarely: in a cache line of their
+	 * own.
+	 */
 	_Alignas(64) _Atomic uint32_t clock_ms; /* coarse: at most 100 ms behind while a session is attached; wraps */
-	/* requests that wait for the pool's pages: a worker that frees rings its doorbell */
+	/* requests that wait for pages of the pool: a worker that frees pages rings the doorbell */
 	_Atomic uint32_t waiters;
 	_Atomic uint32_t pressure; /* enum pool_pressure */
 	_Atomic uint32_t pin_timeout_ms;
-	_Atomic uint64_t incarnation; /* number of the agent's start; goes up with each */
+	_Atomic uint64_t incarnation; /* number of the agent's start; increases with each */
 	_Atomic uint32_t spill_slots; /* pages of content that may be spilled at a time; 0: none */
 	/*
 	 * Raised when pages that a session may have mapped are needed for another trust domain: they are QUARANTINED or
@@ -257,14 +264,14 @@ struct pool_header {
 	_Atomic uint32_t release_serial;
 	/* one of this many blocks is recorded, a power of two from FLIGHT_SAMPLING_LEAST on; 0: none */
 	_Atomic uint32_t flight_sampling;
-	/* 1: out of service, no worker may attach. Here, so that it outlives the agent */
+	/* 1: out of service, no worker may attach. Stored here to survive the agent */
 	_Atomic uint32_t draining;
 
 	/* Written by the agent at every change, read by tools. */
 	_Alignas(64) _Atomic uint32_t state_pages[PAGE_STATES];
 	_Atomic uint64_t counters[POOL_COUNTERS];
 	_Atomic uint32_t sessions;
-	/* records from here on are NONE: a scan of the records may end here */
+	/* records from here on are NONE: a scan may end here */
 	_Atomic uint32_t object_end;
 	struct session_totals ended; /* of all ended sessions */
 };
@@ -277,7 +284,7 @@ struct pool_segment {
 	_Atomic uint32_t *names;         /* [object_count] */
 	struct role_record *roles;       /* [POOL_ROLES] */
 	struct flight_ring flight;       /* the agent's records */
-	struct flight_ring events;       /* with their texts */
+	struct flight_ring events;       /* events, with their texts */
 	size_t bytes;
 	bool writable;
 };
@@ -291,9 +298,9 @@ struct pool_geometry {
 	uint32_t page_count;
 	uint32_t pages_per_handle;
 	uint32_t reserved_pages;
-	/* versions of named objects at a time; 0: as many as there are pages, within 1,023 and 65,535 */
+	/* maximum of versions of named objects; 0: the number of pages, within 1,023 and 65,535 */
 	uint32_t objects;
-	uint32_t flight_records; /* that the flight recorder keeps, rounded up to a power of two; 0: it is off */
+	uint32_t flight_records; /* number of records of the flight recorder, rounded up to a power of two; 0: off */
 };
 
 /* pool_object_count() - return the number of records for `objects`, as in struct pool_geometry. */

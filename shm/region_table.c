@@ -1,11 +1,11 @@
 /* region_table.c - the slow half of the writer, and readers that treat the table as untrusted. */
 #include "shm/region_table.h"
 
-/* A change takes some nanoseconds, unless the writer is preempted or dead: chosen, several times as long. */
+/* A change takes some nanoseconds, unless the writer is preempted or dead. */
 enum { TRIES = 16 };
 #define PAGE_BYTES_MOST (UINT64_C(1) << 40)
 
-/* ---- the worker's side ---- */
+/* ---- functions of the worker ---- */
 
 void region_writer_init(
 	struct region_writer *writer, struct region_table *table, const _Atomic uint32_t *clock_ms, uint64_t page_bytes)

@@ -23,10 +23,10 @@
 #include <stdint.h>
 
 enum {
-	/* Chosen: more than anybody reads. 512 KiB of addresses, of which only what has been used takes memory. */
+	/* More than a person reads. 512 KiB of addresses, of which only used entries need memory. */
 	REGION_TABLE_ENTRIES = 8192,
-	REGION_ROW_NEW = 0xffff,      /* in place of an entry's number: the table does not know of it */
-	REGION_ROW_UNLISTED = 0xfffe, /* it found the table full, and is counted */
+	REGION_ROW_NEW = 0xffff,      /* in place of an entry's number: the region has no entry yet */
+	REGION_ROW_UNLISTED = 0xfffe, /* the table was full; the region is counted as unlisted */
 	REGION_TABLE_PAGE_LEAST = 4096,
 };
 static_assert(REGION_TABLE_ENTRIES <= REGION_ROW_UNLISTED, "the numbers of entries are uint16_t");
@@ -41,34 +41,35 @@ enum region_row_state {
 };
 
 enum {
-	REGION_ROW_RECLAIMABLE = 1u << 0, /* free, its pages idle: the agent may take them without asking */
-	REGION_ROW_CAPTURED = 1u << 1,    /* by gpool_vm_capture(): keeps its addresses and pages */
-	REGION_ROW_MOVING = 1u << 2,      /* out of the sets while a call works on it */
+	REGION_ROW_RECLAIMABLE = 1u << 0, /* free, and its pages are idle: the agent may take them at any time */
+	REGION_ROW_CAPTURED = 1u << 1,    /* by gpool_vm_capture(): it keeps its addresses and pages */
+	REGION_ROW_MOVING = 1u << 2,      /* not in the sets while a call uses it */
 	REGION_ROW_FLAGS = 7u,
 };
 
 /* One region, as passed by the writer and returned to a reader. */
 struct region_row {
 	uint64_t address; /* a multiple of REGION_TABLE_PAGE_LEAST */
-	uint64_t id;      /* goes up with each region that is made */
+	uint64_t id;      /* increases with each region */
 	uint64_t fence;   /* as in timeline.h; 0: none */
 	uint32_t pages;   /* VPMM pages, at least 1 */
-	uint32_t stream;  /* its slot: the low 8 bits of what gpool_stream_open() gave; 0: none */
+	uint32_t stream;  /* its slot: the low 8 bits of the stream returned by gpool_stream_open(); 0: none */
 	enum region_row_state state;
 	uint32_t flags;      /* REGION_ROW_RECLAIMABLE .. */
-	uint32_t changed_ms; /* the pool's clock_ms when it was set; only a reader's */
+	uint32_t changed_ms; /* the pool's clock_ms when it was set; for readers only */
 };
 
-/* Bytes of all regions, listed or not, by what they are, and how many there are. */
+/* Bytes and numbers of all regions, listed or not, by state. */
 struct region_totals {
 	uint64_t reserved; /* addresses: mapped and holes */
-	uint64_t mapped;   /* addresses with pages behind them: live, reusable and pending unmaps */
+	uint64_t mapped;   /* addresses with pages: live, reusable and pending unmaps */
 	uint64_t live;     /* allocated */
 	uint64_t reusable; /* free, reclaimable or not */
 	uint64_t reclaimable;
 	uint64_t pending_unmap;
 	uint64_t holes;
-	uint64_t last_id; /* of the region that the last gpool_malloc_async() returned; 0: it is gone, or was none */
+	/* of the region that the last gpool_malloc_async() returned; 0: it was freed, or there was none */
+	uint64_t last_id;
 	uint64_t live_regions, reusable_regions, pending_unmap_regions, hole_regions;
 };
 enum { REGION_TOTALS = sizeof(struct region_totals) / sizeof(uint64_t) };
@@ -88,7 +89,7 @@ static_assert(sizeof(struct region_entry) == 64, "one cache line each");
 
 struct region_table {
 	_Alignas(64) _Atomic uint32_t changes; /* serial of the whole table */
-	/* entries beyond have never been used: do not read them, it costs memory */
+	/* entries from here on were never used: reading them would allocate memory */
 	_Atomic uint32_t used;
 	_Atomic uint32_t unlisted; /* regions that have no entry */
 	uint32_t reserved;
@@ -97,31 +98,34 @@ struct region_table {
 	struct region_entry entries[REGION_TABLE_ENTRIES];
 };
 
-/* ---- the worker's side: all under its lock ---- */
+/* ---- functions of the worker, called with its lock held ---- */
 
 /*
- * The private part: which entries are free. Each region keeps its entry's number, at first REGION_ROW_NEW. One that
- * found the table full gets an entry with a later region_table_set(), when there is one.
+ * The private state: the free entries. Each region stores its entry's number, initially REGION_ROW_NEW. A region that
+ * found the table full gets an entry with a later region_table_set(), if one is free.
  */
 struct region_writer {
 	struct region_table *table;
 	const _Atomic uint32_t *clock_ms; /* of the pool's header */
-	uint32_t used;                    /* as in the table, which is not read back */
+	uint32_t used;                    /* as in the table, from which it is never read */
 	uint32_t free_count;
 	uint32_t unlisted;
 	uint32_t changes;
-	uint16_t free[REGION_TABLE_ENTRIES]; /* [free_count] below `used`; the last is taken first */
+	uint16_t free[REGION_TABLE_ENTRIES]; /* [free_count] entries below `used`; the last one is taken first */
 };
 
-/* region_writer_init() - over the table of a new session. The struct is 16 KiB, touched as it is used. */
+/*
+ * region_writer_init() - initialize the writer of a new session's table. The struct has 16 KiB, allocated as it is
+ * used.
+ */
 void region_writer_init(struct region_writer *writer, struct region_table *table, const _Atomic uint32_t *clock_ms,
 	uint64_t page_bytes);
 
-/* region_writer_number() - an entry for a region that had none: its number, or REGION_ROW_UNLISTED. */
+/* region_writer_number() - allocate an entry for a region without one. Return: its number, or REGION_ROW_UNLISTED. */
 uint16_t region_writer_number(struct region_writer *writer, uint16_t number);
 
 /*
- * region_table_begin(), region_table_end() - around changes that belong together, best where the lock is taken and
+ * region_table_begin(), region_table_end() - enclose changes that belong together, best where the lock is taken and
  * released.
  */
 static inline void region_table_begin(struct region_writer *writer)
@@ -137,7 +141,7 @@ static inline void region_table_end(struct region_writer *writer)
 	atomic_store_explicit(&writer->table->changes, ++writer->changes, memory_order_release);
 }
 
-/* region_serial_begin(), region_serial_end() - a seqlock's two halves for the one writer of `serial`. */
+/* region_serial_begin(), region_serial_end() - the two halves of a seqlock, for the only writer of `serial`. */
 static inline uint32_t region_serial_begin(_Atomic uint32_t *serial)
 {
 	uint32_t odd = atomic_load_explicit(serial, memory_order_relaxed) | 1;
@@ -153,8 +157,8 @@ static inline void region_serial_end(_Atomic uint32_t *serial, uint32_t odd)
 }
 
 /*
- * region_table_set() - what a region is now; *number is its entry, REGION_ROW_NEW for a new one. Between begin and end.
- * Cost: ten plain stores to one cache line.
+ * region_table_set() - store the state of a region; *number is its entry, REGION_ROW_NEW for a new one. Call it between
+ * begin and end. Cost: ten plain stores to one cache line.
  */
 static inline void region_table_set(struct region_writer *writer, uint16_t *number, const struct region_row *region)
 {
@@ -180,10 +184,13 @@ static inline void region_table_set(struct region_writer *writer, uint16_t *numb
 	region_serial_end(&entry->serial, odd);
 }
 
-/* region_table_clear() - the region is no more; *number is REGION_ROW_NEW again. Between begin and end. */
+/* region_table_clear() - remove a region; *number becomes REGION_ROW_NEW. Call it between begin and end. */
 void region_table_clear(struct region_writer *writer, uint16_t *number);
 
-/* region_table_totals() - between begin and end. Cost: as many plain stores as it has fields, to two cache lines. */
+/*
+ * region_table_totals() - store the totals. Call it between begin and end. Cost: a plain store per field, to two cache
+ * lines.
+ */
 static inline void region_table_totals(struct region_writer *writer, const struct region_totals *totals)
 {
 	_Atomic uint64_t *to = writer->table->totals;
@@ -207,16 +214,16 @@ static inline void region_table_totals(struct region_writer *writer, const struc
 #undef STORE
 }
 
-/* ---- the readers' side ---- */
+/* ---- functions of readers ---- */
 
 /* The header of the table. */
 struct region_look {
-	/* odd: the table is being changed; the same even number in two looks: nothing was between */
+	/* odd: the table is being changed; the same even number in two looks: unchanged */
 	uint32_t changes;
 	uint32_t used; /* entries to read, at most REGION_TABLE_ENTRIES */
 	uint32_t unlisted;
-	bool totals_changing; /* the totals were being changed, and need not fit each other */
-	bool damaged;         /* a field that cannot be */
+	bool totals_changing; /* the totals were being changed, and may be inconsistent */
+	bool damaged;         /* a field is invalid */
 	uint64_t page_bytes;  /* 0: gpool_malloc_async() has not been used */
 	struct region_totals totals;
 };
@@ -224,14 +231,14 @@ struct region_look {
 enum region_read {
 	REGION_READ_NONE, /* unused */
 	REGION_READ_WHOLE,
-	REGION_READ_CHANGING, /* it was being changed: the fields need not belong together, but are possible ones */
-	REGION_READ_DAMAGED,  /* fields that cannot be */
+	REGION_READ_CHANGING, /* it was being changed: the fields are valid, but may be inconsistent */
+	REGION_READ_DAMAGED,  /* a field is invalid */
 };
 
 void region_table_look(const struct region_table *table, struct region_look *look);
 
 /*
- * region_table_stands() - return whether nothing has changed since the look; then all data read meanwhile is
+ * region_table_stands() - return true if nothing has changed since the look; then all data read meanwhile is
  * consistent.
  */
 bool region_table_stands(const struct region_table *table, const struct region_look *look);

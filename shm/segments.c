@@ -1,4 +1,6 @@
-/* segments.c - creating, sealing, checking and mapping the two kinds of shared segment. */
+/*
+ * segments.c - create, seal, check and map the two kinds of shared segments.
+ */
 #include "shm/pool_segment.h"
 #include "shm/session_segment.h"
 
@@ -38,7 +40,7 @@ static size_t round_up(size_t bytes, size_t to)
 	return (bytes + to - 1) / to * to;
 }
 
-/* A sealable memfd of `bytes` that only its creator's user may re-open through /proc. */
+/* Create a sealable memfd of `bytes` that only its creator's user can reopen through /proc. */
 static int segment_memfd(const char *name, size_t bytes, int *fd)
 {
 	int error;

@@ -22,12 +22,12 @@
 enum {
 	SESSION_TIMELINES = 256, /* stream slots; slot 0 is never used, so that fence 0 is "no fence" */
 	SESSION_REQUESTS = 64,   /* lease requests in flight; one bit each in requests_pending */
-	SESSION_STAT_SLOTS = 64, /* threads with counters of their own; the last is shared by all further ones */
+	SESSION_STAT_SLOTS = 64, /* threads with counters of their own; all further threads share the last */
 	SESSION_ANSWERS = 8,
 	SESSION_ANSWER_BYTES = 496,
-	/* joint fences; chosen: far more than pairs of streams that have unfinished work at one time */
+	/* joint fences; far more than pairs of streams that have unfinished work at one time */
 	SESSION_JOINS = 4096,
-	JOIN_MEMBERS = 7, /* what fits into a cache line */
+	JOIN_MEMBERS = 7, /* the number that fits into a cache line */
 };
 
 /*
@@ -41,9 +41,9 @@ enum {
  */
 struct block_entry {
 	_Atomic uint64_t tag;
-	_Atomic uint32_t page_count; /* pages in a row from here */
+	_Atomic uint32_t page_count; /* adjacent pages of this extent */
 	_Atomic uint32_t next;       /* scattered blocks: first page of the next extent plus 1; 0: last */
-	_Atomic uint64_t owner_id;   /* what the worker calls it: request, adapter */
+	_Atomic uint64_t owner_id;   /* number given by the worker, such as that of a request or an adapter */
 	_Atomic uint64_t fence;      /* GPU work that must finish before the page may be taken: slot:16 | value:48 */
 };
 static_assert(sizeof(struct block_entry) == 32, "shared layout");
@@ -52,13 +52,13 @@ enum {
 	BLOCK_TYPE_MASK = 0xf,    /* usage */
 	BLOCK_PRIORITY_SHIFT = 4, /* two bits, 0 lowest */
 	BLOCK_PRIORITY_MASK = 0x30,
-	BLOCK_EXTENT = 0x40,   /* a further extent of a scattered block; goes with its head, never alone */
-	BLOCK_PREPARED = 0x80, /* two-phase: taken, not yet committed */
-	/* freed: no new pins. Without pins and behind its fence it has no content, and the agent may take it */
+	BLOCK_EXTENT = 0x40,   /* a further extent of a scattered block; evicted with its head only */
+	BLOCK_PREPARED = 0x80, /* two-phase: allocated, not yet committed */
+	/* freed: no new pins. Without pins and after its fence it has no content, and the agent may take it */
 	BLOCK_DYING = 0x100,
 	BLOCK_SCATTERED = 0x200, /* the head of a scattered block */
-	BLOCK_SPILL = 0x400,     /* content goes to host memory or a file instead of being dropped */
-	BLOCK_RANGE = 0x800, /* of a range: pinned for as long as the range is awake, and never reported as a leak */
+	BLOCK_SPILL = 0x400,     /* the content is saved in host memory or a file when the block is evicted */
+	BLOCK_RANGE = 0x800,     /* part of a range: pinned while the range is awake, and never reported as a leak */
 	BLOCK_ATTRIBUTES = 0xffff,
 	BLOCK_SEQUENCE_SHIFT = 16,
 };
@@ -99,13 +99,15 @@ enum lease_request_state {
 enum lease_request_kind {
 	LEASE_TAKE = 1,
 	/*
-	 * About the block `tag` of the asker's, which may be spilled. They have no time-out and are not cancelled:
-	 * while one of them is under way the agent's mover uses the pages.
-	 *   RESTORE  need 0: is it spilled? Answers its pages in extra_granted. Else: bring its `need` pages into the
-	 *            block that starts at first_page, which is pinned and prepared. -ESTALE: not spilled. -EIO: it
-	 *            cannot be read; lost if its sum differs, else it stays
-	 *   DISCARD  forget what is kept of it. -ESTALE: not spilled. -EBUSY: it is on its way
-	 *   SPILL    move the block at first_page out of the pool. -EBUSY: pinned, or behind a fence. -ENOSPC: no room
+	 * Requests about the sender's block `tag`, which may be spilled. They have no timeout and are not cancelled:
+	 * while one is in progress, the agent's mover uses the pages.
+	 *
+	 *   RESTORE  need 0: is it spilled? The answer is its number of pages, in extra_granted. Otherwise load its
+	 *            `need` pages into the block that starts at first_page, which is pinned and prepared. -ESTALE: not
+	 *            spilled. -EIO: it cannot be read; lost if its checksum differs, otherwise it stays spilled
+	 *   DISCARD  delete the saved content. -ESTALE: not spilled. -EBUSY: being saved or loaded
+	 *   SPILL    save the block at first_page and free its pages. -EBUSY: pinned, or behind a fence. -ENOSPC: no
+	 *            room
 	 */
 	LEASE_RESTORE,
 	LEASE_DISCARD,
@@ -113,57 +115,57 @@ enum lease_request_kind {
 };
 enum {
 	LEASE_FIRST_FIT = 1u << 0,
-	LEASE_CRITICAL = 1u << 1,   /* may take reserved pages */
+	LEASE_CRITICAL = 1u << 1,   /* may use reserved pages */
 	LEASE_CONTIGUOUS = 1u << 2, /* in one run or not at all */
 	LEASE_NO_EVICT = 1u << 3,   /* refuse rather than evict a block */
-	/* LEASE_RESTORE: what cannot be read back now stays spilled, and may be asked for again */
+	/* LEASE_RESTORE: content that cannot be read now stays spilled, and can be requested again */
 	LEASE_KEEP = 1u << 4,
 	/* scattered pages are acceptable: idle pages are not gathered to form one run */
 	LEASE_SCATTERED = 1u << 5,
 	/* only free pages: no pages are taken from a session, not even idle ones */
 	LEASE_FREE = 1u << 6,
-	/* evict no content of the requesting session, nor what comes after it in the eviction order: the session
-	   evicts its own content itself */
+	/*
+	 * evict no content of the requesting session, nor content after it in the eviction order: the session evicts
+	 * its own content itself
+	 */
 	LEASE_OWN_LAST = 1u << 8,
-	LEASE_FLAGS = 367u, /* those of LEASE_TAKE */
+	LEASE_FLAGS = 367u, /* valid flags of LEASE_TAKE */
 	/* LEASE_RESTORE with need 0: the restore follows; -EIO: there is no mover to execute it */
 	LEASE_SOON = 1u << 7,
 };
 
 /*
  * A request for pages. The worker fills it, sets state to REQUESTED and its bit in requests_pending, and rings the
- * doorbell. Exactly one side ends it: the agent by REQUESTED -> DONE, the worker (time is up) by REQUESTED ->
- * CANCELLED. An agent that loses takes the pages back. A cancelled slot belongs to the agent until it says IDLE (so
- * that an answer to an old request never meets a new one): the worker sets its pending bit and rings once more, and
- * takes another slot meanwhile.
+ * doorbell. Exactly one side ends it: the agent by REQUESTED -> DONE, the worker (at its deadline) by REQUESTED ->
+ * CANCELLED. If the worker was first, the agent takes the pages back. A cancelled slot belongs to the agent until it
+ * stores IDLE (so that the answer to an old request never meets a new one): the worker sets its pending bit, rings once
+ * more, and uses another slot meanwhile.
  *
- * The worker raises the serial number with each request. By it an agent that finds the step of its predecessor half
- * done can tell whether that request was answered: the step to DONE is what hands over all pages of a grant at once.
+ * The worker raises the serial number with each request. By it, an agent that finds an incomplete step of its
+ * predecessor determines whether that request was answered: the change to DONE hands over all pages of a grant at once.
  *
- * The pages come without their free bits, so that no other thread can take them. Of the `need` pages first_page is the
- * first run, blocks[run].page_count its length, blocks[run].next the next run's first page plus 1. Those beyond are
- * [extra_first, + extra_granted), which the worker makes idle.
+ * The free bits of the granted pages are not set, so that no other thread can take them. Of the `need` pages,
+ * first_page is the first run, blocks[run].page_count its length, blocks[run].next the next run's first page plus 1.
+ * Further pages are [extra_first, + extra_granted), which the worker marks as idle.
  */
 struct lease_request {
 	_Atomic uint32_t state; /* serial:28 | enum lease_request_state:4 */
 	uint32_t kind;
 	uint32_t need;  /* pages, at least 1 */
-	uint32_t extra; /* additional pages wanted, approximately; 0: none */
+	uint32_t extra; /* additional pages wanted, as a hint; 0: none */
 	uint32_t flags;
-	uint32_t timeout_ms; /* how long the agent may keep it waiting; 0: answer at once */
+	uint32_t timeout_ms; /* how long the agent may delay the answer; 0: not at all */
 	/* the answer */
 	int32_t error;
-	uint32_t first_page; /* LEASE_RESTORE, LEASE_SPILL: part of the question */
+	uint32_t first_page; /* LEASE_RESTORE, LEASE_SPILL: part of the request */
 	uint32_t extra_granted;
-	uint32_t free_pages; /* at an out-of-memory: what there was, and who held the most */
+	uint32_t free_pages; /* if out of memory: the free pages, and the session that pins the most */
 	uint32_t pinned_pages;
 	uint32_t holder;       /* session */
 	uint32_t holder_pages; /* pinned by it */
 	union {
 		uint32_t extra_first;
-		/*
-		 * at an out-of-memory: of the pinned objects the one with most pages, and who pins it most, how often
-		 */
+		/* if out of memory: the session with the most pins of the largest pinned object */
 		uint32_t object_holder;
 	};
 	union {
@@ -181,7 +183,7 @@ static inline enum lease_request_state lease_state_of(uint32_t word)
 	return (enum lease_request_state)(word & LEASE_STATE_MASK);
 }
 
-/* The same request in another state. */
+/* lease_state_to() - return the same request in another state. */
 static inline uint32_t lease_state_to(uint32_t word, enum lease_request_state state)
 {
 	return (word & ~(uint32_t)LEASE_STATE_MASK) | (uint32_t)state;
@@ -194,19 +196,21 @@ struct thread_stats {
 	_Atomic uint64_t pins;
 	_Atomic uint64_t unpins;
 	_Atomic uint64_t stale_pins;
-	_Atomic uint64_t contended_pins; /* met a page in motion */
+	_Atomic uint64_t contended_pins; /* a pin found a page in motion */
 	_Atomic uint64_t refills;
 	_Atomic uint64_t refusals;
 	_Atomic uint64_t magazine_hits;
 	_Atomic uint64_t scattered;
 	/*
-	 * How often the thread began and ended to have pages in its hands, in neither bits nor entries. While they are
-	 * equal it has none: so an agent that does not know what its predecessor took sees what is the worker's.
+	 * Number of times that the thread began and ended a transit of pages, which are then in neither bits nor
+	 * entries. While both are equal, it has none: so an agent that does not know what its predecessor took can find
+	 * the worker's pages.
 	 */
 	_Atomic uint64_t transits_begun, transits_ended;
-	/* gpool_lora_acquire() found it there, or cold; in neither: being loaded */
+	/* gpool_lora_acquire() found it resident, or cold; a load in progress counts as neither */
 	_Atomic uint64_t adapter_hits, adapter_misses;
-	_Atomic uint64_t prefix_hits, prefix_misses; /* blocks that gpool_kv_prefix_allocate() found, or did not */
+	/* blocks that gpool_kv_prefix_allocate() found, or did not find */
+	_Atomic uint64_t prefix_hits, prefix_misses;
 };
 static_assert(sizeof(struct thread_stats) == 128, "shared layout");
 
@@ -217,8 +221,8 @@ struct session_stats {
 };
 
 /*
- * The agent's last answers to requests that change something, so that a repeat is recognised after an agent restart
- * too.
+ * The agent's last answers to requests that change state, so that a repetition is recognized, also after an agent
+ * restart.
  */
 struct session_answer {
 	_Atomic uint64_t sequence;
@@ -229,7 +233,7 @@ struct session_answer {
 static_assert(sizeof(struct session_answer) == 512, "shared layout");
 
 struct session_header {
-	/* Written once by the agent; to itself it is a comment, to the worker a check. */
+	/* Written once by the agent, which does not read it; a check for the worker. */
 	uint64_t magic;
 	uint32_t layout_version;
 	uint32_t header_bytes;
@@ -237,15 +241,15 @@ struct session_header {
 	uint32_t session;
 	uint64_t incarnation;
 	/* Worker -> agent */
-	_Alignas(64) _Atomic uint64_t requests_pending; /* bit i: look at requests[i] */
-	_Atomic uint32_t pin_waiters;                   /* threads asleep on a page in motion */
-	_Atomic uint64_t sequences;                     /* highest tag sequence handed to a thread, in chunks */
-	/* of ranges and gpool_malloc_async(), that it has offered or released, as far as it knows */
+	_Alignas(64) _Atomic uint64_t requests_pending; /* bit i: requests[i] must be read */
+	_Atomic uint32_t pin_waiters;                   /* threads that wait for a page in motion */
+	_Atomic uint64_t sequences;                     /* highest tag sequence assigned to a thread, in chunks */
+	/* pages of ranges and gpool_malloc_async() that the worker has offered or released, as far as it knows */
 	_Atomic uint32_t offered_pages;
 	/* Agent -> worker */
 	_Alignas(64) _Atomic uint32_t closed; /* 1: the agent ended this session; errno in close_error */
 	_Atomic int32_t close_error;
-	/* blocks with content that the agent has taken; goes up when their pages are gone, and when an agent starts */
+	/* evicted blocks with content; incremented when their pages are free, and at the start of an agent */
 	_Atomic uint32_t evictions;
 };
 
@@ -273,20 +277,17 @@ struct session_segment {
 
 struct session_layout session_layout_of(uint32_t page_count);
 
-/*
- * session_segment_create() - a new sealed memfd, mapped; *fd is the caller's. pool_index and session name it for tools.
- */
+/* session_segment_create() - create and map a sealed memfd; the caller owns *fd. Tools use pool_index and session. */
 int session_segment_create(uint32_t page_count, uint32_t pool_index, uint32_t session, uint64_t incarnation,
 	struct session_segment *segment, int *fd);
 
 /*
- * session_segment_open() - map one that was received; `writable` for the worker, read-only for tools.
+ * session_segment_open() - map a received memfd; `writable` for the worker, read-only for tools.
+ *
  * Return: 0, -EPROTO, -EPERM (not sealed), -EBADMSG (wrong size or page count), -ENOMEM.
  */
 int session_segment_open(int fd, uint32_t page_count, bool writable, struct session_segment *segment);
-/*
- * session_segment_over() - the parts of a mapping that the caller made; tests run workers as threads over one mapping.
- */
+/* session_segment_over() - return the parts of a mapping of the caller; tests run workers as threads on one mapping. */
 void session_segment_over(void *base, uint32_t page_count, struct session_segment *segment);
 void session_segment_close(struct session_segment *segment);
 

@@ -1,4 +1,3 @@
-/* session_totals.c - see session_totals.h. */
 #include "shm/session_totals.h"
 
 static uint64_t look(const _Atomic uint64_t *counter)

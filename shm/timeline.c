@@ -2,7 +2,7 @@
 #include "shm/timeline.h"
 
 enum {
-	JOIN_LOOKS = 64, /* entries for one fence; chosen: 64 * 7 members are more than there are streams */
+	JOIN_LOOKS = 64, /* entries read for one fence; 64 * 7 members are more than the number of streams */
 };
 
 /*
@@ -54,7 +54,7 @@ uint64_t fence_joint_pending(const struct session_segment *session, uint64_t fen
 	return pending_within(session, fence, &looks);
 }
 
-/* Adds a fence to a list: into the member of the same stream, if there is one. False: there is no room. */
+/* Add a fence to a list, merged with the member of the same stream if there is one. False: no room. */
 static bool list_add(uint64_t *members, int *count, uint64_t fence)
 {
 	for (int i = 0; i < *count; i++) {
@@ -87,7 +87,7 @@ static int join_list(const struct session_segment *session, uint64_t old, uint64
 	return count;
 }
 
-/* Whether the entry is this list: the same two streams often free many blocks in a row. */
+/* Return true if the entry contains this list: the same two streams often free many blocks in succession. */
 static bool is_same(const struct session_segment *session, uint32_t index, const uint64_t *members, int count)
 {
 	const struct fence_join *join = &session->joins[index];
@@ -101,7 +101,7 @@ static bool is_same(const struct session_segment *session, uint32_t index, const
 static uint64_t join_write(struct session_segment *session, uint32_t index, const uint64_t *members, int count)
 {
 	struct fence_join *join = &session->joins[index];
-	/* Odd, then even, whatever a damaged segment contains. */
+	/* Make it odd, then even, whatever a damaged segment contains. */
 	uint32_t serial = atomic_load_explicit(&join->serial, memory_order_relaxed) | 1;
 
 	atomic_store_explicit(&join->serial, serial, memory_order_relaxed);

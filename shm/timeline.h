@@ -72,8 +72,8 @@ static inline uint64_t fence_pending_part(const struct session_segment *session,
 
 /*
  * fence_join() - return one fence that is signaled when both are; `old` may be a joint one. The caller is the session's
- * worker and holds its lock of joint fences. 0: all entries are in use. Cost: 100 ns, and a look at the entries that
- * are in use.
+ * worker and holds its lock of joint fences. 0: all entries are in use. Cost: 100 ns, and a check of the entries in
+ * use.
  */
 uint64_t fence_join(struct session_segment *session, uint64_t old, uint64_t fence, uint32_t *cursor);
 

@@ -20,9 +20,10 @@ struct timeline_page {
 	uint64_t magic;
 	uint32_t layout_version;
 	uint32_t session;
-	uint64_t key; /* random: no other page has it, also when its session's id is given to another one */
+	uint64_t key; /* random and unique, even if the session's id is assigned again */
 	uint64_t more[5];
-	_Atomic uint64_t reached[SESSION_TIMELINES]; /* by stream slot, as in the session segment; may be behind that */
+	/* by stream slot, as in the session segment; may lag behind it */
+	_Atomic uint64_t reached[SESSION_TIMELINES];
 };
 static_assert(sizeof(struct timeline_page) == 64 + SESSION_TIMELINES * 8, "shared layout");
 static_assert(sizeof(struct timeline_page) <= TIMELINE_PAGE_BYTES, "one page");
@@ -34,17 +35,15 @@ static_assert(sizeof(struct timeline_page) <= TIMELINE_PAGE_BYTES, "one page");
 int timeline_page_create(uint32_t session, struct timeline_page **page, int *fd);
 
 /*
- * timeline_page_verify() - check that a received descriptor is a page that cannot be written any more: 0, -EPERM (its
- * seals), -EBADMSG (its size).
+ * timeline_page_verify() - check that a received descriptor is a page that no process can write any more: 0, -EPERM
+ * (its seals), -EBADMSG (its size).
  */
 int timeline_page_verify(int fd);
 
-/*
- * timeline_page_open() - map one that was received for reading. 0, -EPERM, -EBADMSG, -EPROTO (another layout), -ENOMEM.
- */
+/* timeline_page_open() - map a received page for reading. 0, -EPERM, -EBADMSG, -EPROTO (another layout), -ENOMEM. */
 int timeline_page_open(int fd, const struct timeline_page **page);
 
-/* timeline_page_close() - of either kind; NULL is fine. */
+/* timeline_page_close() - unmap a page of either kind, or NULL. */
 void timeline_page_close(const struct timeline_page *page);
 
 #endif

@@ -1,4 +1,3 @@
-/* bitmap.c - see bitmap.h. */
 #include "shm/policy/bitmap.h"
 
 #include <assert.h>
@@ -7,7 +6,7 @@
 
 int bitmap_init(struct bitmap *bitmap, uint32_t bits)
 {
-	/* One word more at each level: bitmap_next() may ask for what is just behind the last. */
+	/* One more word at each level: bitmap_next() may ask for the number after the last. */
 	uint32_t words[BITMAP_LEVELS], total = 0;
 	uint64_t *memory;
 
@@ -62,7 +61,7 @@ void bitmap_remove(struct bitmap *bitmap, uint32_t bit)
 	}
 }
 
-/* The lowest one below the bit of that level, which is set. */
+/* Return the lowest member below a bit of this level, which is set. */
 static uint32_t descend(const struct bitmap *bitmap, uint32_t level, uint32_t bit)
 {
 	while (level--)

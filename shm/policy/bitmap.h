@@ -17,14 +17,15 @@ enum { BITMAP_LEVELS = 4 };
 #define BITMAP_NONE UINT32_MAX
 
 struct bitmap {
-	uint64_t *level[BITMAP_LEVELS]; /* the first one is the numbers'; all in one piece of memory */
+	/* the first level has the bits of the numbers; all levels are in one allocation */
+	uint64_t *level[BITMAP_LEVELS];
 	uint32_t levels;
-	uint32_t count; /* members */
+	uint32_t count; /* number of members */
 };
 
 /*
- * bitmap_init() - without a member, for numbers below `bits`, 1..BITMAP_BITS_MAX: 0, -ENOMEM. bitmap_fini() - takes an
- * all-zero one, too.
+ * bitmap_init() - initialize an empty set for numbers below `bits`, 1..BITMAP_BITS_MAX: 0, -ENOMEM. bitmap_fini() -
+ * free it; an all-zero struct is permitted.
  */
 int bitmap_init(struct bitmap *bitmap, uint32_t bits);
 void bitmap_fini(struct bitmap *bitmap);
@@ -34,11 +35,13 @@ static inline bool bitmap_has(const struct bitmap *bitmap, uint32_t bit)
 	return bitmap->level[0][bit / 64] >> (bit % 64) & 1;
 }
 
-/* bitmap_add() - one that is none; bitmap_remove() - one that is. */
+/* bitmap_add() - add a number that is not a member. bitmap_remove() - remove a member. */
 void bitmap_add(struct bitmap *bitmap, uint32_t bit);
 void bitmap_remove(struct bitmap *bitmap, uint32_t bit);
 
-/* bitmap_lowest() - the lowest member; bitmap_next() - the lowest from `bit` on. BITMAP_NONE: there is none. */
+/*
+ * bitmap_lowest() - return the lowest member. bitmap_next() - return the lowest one from `bit` on. BITMAP_NONE: none.
+ */
 uint32_t bitmap_lowest(const struct bitmap *bitmap);
 uint32_t bitmap_next(const struct bitmap *bitmap, uint32_t bit);
 

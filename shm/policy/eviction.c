@@ -1,4 +1,6 @@
-/* eviction.c - see eviction.h: the tree, and which nodes are candidates. */
+/*
+ * eviction.c - see eviction.h: the tree and its candidates.
+ */
 #include "shm/policy/eviction_policy.h"
 
 #include <assert.h>
@@ -97,7 +99,7 @@ static void child_drop(struct eviction *eviction, uint32_t parent, uint32_t chil
 		offer(eviction, parent);
 }
 
-/* ---- coming and going ---- */
+/* ---- insertion and removal ---- */
 
 int eviction_insert(struct eviction *eviction, uint32_t parent, uint64_t key, uint32_t *out)
 {
@@ -175,7 +177,7 @@ void eviction_remove(struct eviction *eviction, uint32_t node)
 	eviction->stats.removals++;
 }
 
-/* Without children and pins: a candidate, if it was none. */
+/* The node has no children and no pins: make it a candidate unless it is one. */
 static void bare(struct eviction *eviction, uint32_t number)
 {
 	struct eviction_node *node = node_of(eviction, number);
@@ -196,7 +198,7 @@ void eviction_forget(struct eviction *eviction, uint32_t number)
 			continue;
 		eviction->nodes[child].parent = node->parent;
 		child_add(eviction, node->parent, child);
-		/* bare() subtracts the last child: until then the parent is no candidate. */
+		/* bare() subtracts the last child: until then the parent is not a candidate. */
 		if (node->children == 1)
 			break;
 		node->children--;
@@ -253,7 +255,7 @@ void eviction_unpin(struct eviction *eviction, uint32_t number)
 		offer(eviction, number);
 }
 
-/* ---- looking ---- */
+/* ---- inspection ---- */
 
 uint32_t eviction_parent(const struct eviction *eviction, uint32_t node)
 {

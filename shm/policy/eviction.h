@@ -25,7 +25,7 @@
 #define EVICTION_NODES_MAX (UINT32_C(1) << 24)
 
 enum {
-	/* `adaptive` only. Chosen: it must recognize nodes long after a cache of this size has evicted them. */
+	/* `adaptive` only: enough to recognize nodes long after a cache of this size has evicted them */
 	EVICTION_GHOSTS = 8,
 };
 
@@ -33,31 +33,37 @@ struct eviction;
 struct eviction_policy;
 
 struct eviction_stats {
-	uint32_t kept, pinned, candidates; /* nodes now; pinned: with a pin, whether it has children or not */
-	uint32_t ghosts;                   /* evicted ones that are remembered */
+	uint32_t kept, pinned, candidates; /* nodes now; pinned: with a pin, with or without children */
+	uint32_t ghosts;                   /* remembered evicted nodes */
 	uint64_t insertions, touches, evictions, removals;
-	uint64_t returns; /* insertions of what was remembered */
+	uint64_t returns; /* insertions of remembered nodes */
 };
 
-/* eviction_policy_named() - "lru" or "adaptive"; NULL: another word. eviction_policies: all of them, ended by NULL. */
+/*
+ * eviction_policy_named() - return "lru" or "adaptive"; NULL: unknown. eviction_policies: all of them, ended by NULL.
+ */
 const struct eviction_policy *eviction_policy_named(const char *name);
 const char *eviction_policy_name(const struct eviction_policy *policy);
 extern const struct eviction_policy *const eviction_policies[];
 
 /*
- * eviction_create() - without a node.
- * @nodes: most that are kept at once, 1..EVICTION_NODES_MAX; node numbers are below it. Room may be for fewer of them:
- * what is kept
- *         when one has to go counts as the size of the cache
- * Return: 0, -EINVAL, -ENOMEM. eviction_destroy() takes NULL, too.
+ * eviction_create() - create a tree without nodes.
+ *
+ * @nodes: maximum of nodes, 1..EVICTION_NODES_MAX; node numbers are below it. If there is room for fewer of them, the
+ * number
+ *         of nodes at an eviction counts as the size of the cache
+ *
+ * Return: 0, -EINVAL, -ENOMEM. eviction_destroy() accepts NULL.
  */
 int eviction_create(const struct eviction_policy *policy, uint32_t nodes, struct eviction **out);
 void eviction_destroy(struct eviction *eviction);
 
 /*
- * eviction_insert() - a node below `parent`, which is kept, or EVICTION_NONE for one at the top. It has no pin.
- * Return: 0; -ENOSPC: as many nodes are kept as there may be, so one has to go first.
- * Cost: with `lru` logarithmic; with `adaptive` constant on average, the calculation of the densities included
+ * eviction_insert() - insert a node below `parent`, or EVICTION_NONE for one at the top. It has no pin.
+ *
+ * Return: 0; -ENOSPC: the maximum of nodes exists, so one has to be evicted first.
+ *
+ * Cost: with `lru` logarithmic; with `adaptive` constant on average, including the computation of densities
  * (gpool-bench evict_adaptive beside evict).
  */
 int eviction_insert(struct eviction *eviction, uint32_t parent, uint64_t key, uint32_t *node);

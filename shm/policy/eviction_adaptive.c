@@ -1,23 +1,23 @@
 /*
- * eviction_adaptive.c - evict the candidate with the fewest expected touches for the room and time that keeping it
+ * eviction_adaptive.c - evict the candidate with the fewest expected touches for the space and time that keeping it
  * takes.
  *
  * Nodes are sorted into classes and by age. The class reflects what is known about a node: how often it was touched; if
  * never, below which kind of node it was inserted and how far below; whether it ever had a child; whether its chain was
  * left for another one. The age is the clock since the last touch. For each class and age two quantities are counted:
- * how long nodes were in it, and how many were touched. Evicted nodes continue to count as ghosts, so that ages which
- * no kept node reaches are learned, too. These counts give the rate of touches by age, and the rates give the density
- * of each class and age: touches per unit of time, if a node is kept until the moment up to which keeping it pays best.
- * So a node that is unlikely to be touched soon but likely later is kept through the gap, and when there is no room for
- * all such nodes, a part of them is kept instead of none.
+ * the time that nodes spent in it, and the number of touches. Evicted nodes continue to count as ghosts, so that ages
+ * which no kept node reaches are learned, too. These counts give the rate of touches by age, and the rates give the
+ * density of each class and age: touches per unit of time, if a node is kept for the duration that maximizes it. So a
+ * node that is unlikely to be touched soon but likely later is kept through the gap, and when there is no room for all
+ * such nodes, a part of them is kept instead of none.
  *
  * No constant depends on a workload: ages are measured in sizes of the cache, and before anything is learned the rates
  * fall with age, which is LRU. The size of the cache is the number of nodes kept when one has to be evicted, within a
  * factor of four, since the room may not be a fixed number of nodes.
  *
- * Each class and age has a list of candidates. A candidate is listed by the age at which it was added and is moved when
- * it is next looked at, which happens once for each age that it reaches. A bitmap over the lists in the order of
- * density finds the lowest. Each insertion and touch also looks at some nodes and ghosts, to count their time.
+ * Each class and age has a list of candidates. A candidate is listed by the age at which it was added, and is moved
+ * when it is next visited, which happens once for each age that it reaches. A bitmap over the lists in the order of
+ * density finds the lowest. Each insertion and touch also visits some nodes and ghosts, to count their time.
  */
 #include "shm/policy/bitmap.h"
 #include "shm/policy/eviction_policy.h"
@@ -29,38 +29,41 @@
 
 enum {
 	AGES = 24,
-	/* ages begin at 1/64 of the size of the cache, two in a power of two: they end at 32 times that size */
+	/* ages begin at 1/64 of the size of the cache, two per power of two, and end at 32 times that size */
 	AGE_STEPS = 64,
 
-	/* Classes. All but the last two are there twice: without and with anything that ever grew below. */
+	/* Classes. All but the last two exist twice: for nodes that never had a child, and for the others. */
 	TOUCH_STEPS = 7, /* by number of touches: 1, 2, 3, 4.., 8.., 16.., 32.. */
-	/* never touched, by what it was put below: the top, a node touched less than 8 times, or more often */
+	/* never touched, by its parent: the top, a node touched less than 8 times, or more often */
 	ORIGINS = 3,
-	PLACE_STEPS = 6,   /* and by how many came below that before it at one go: 0, 1.., 3.., 7.., 15.., 31.. */
-	ORIGIN_SHARED = 8, /* chosen: where a node touched so often has its touches from many */
+	/*
+	 * and by the number of nodes inserted below that parent before it in one sequence: 0, 1.., 3.., 7.., 15.., 31..
+	 */
+	PLACE_STEPS = 6,
+	ORIGIN_SHARED = 8, /* number of touches at which a node is probably shared */
 	CLASS_LEFT = 2 * (TOUCH_STEPS + ORIGINS * PLACE_STEPS),
 	CLASSES = CLASS_LEFT + 2, /* whose chain was left: never touched, or touched */
 	GROUPS = 2 * (ORIGINS + 1) + 1,
 	LISTS = CLASSES * AGES,
 
 	GHOST_WAYS = 8,      /* a key may be in any entry of a bucket of this many, of which the oldest is replaced */
-	CLOCK_FAR = 1 << 30, /* ages are kept in 32 bits; nothing is older than that */
+	CLOCK_FAR = 1 << 30, /* ages are stored in 32 bits, and limited to this */
 };
 
 /*
- * All values are chosen, none for a workload: only a value that is far too large or too small makes a difference.
- * Weights are the number of touches after which observations count as much as the prior assumption: for all classes
- * together, for the difference between one class and similar ones, and for that difference at each age.
+ * No value is tuned for a workload: only a value that is far too large or too small makes a difference. Weights are the
+ * number of touches after which observations count as much as the prior assumption: for all classes together, for the
+ * difference between one class and similar ones, and for that difference at each age.
  */
-/* what a turn leaves of all counts: half is forgotten in 44 sizes of the cache */
+/* factor applied to all counts at each turn: half is forgotten in 44 sizes of the cache */
 static const float memory = 1 - 1 / 256.f;
 static const float pooled_weight = 1, factor_weight = 10, class_weight = 2;
-static const float first_guess = 0.3f; /* the rate at an age, times that age, until something is known */
+static const float first_guess = 0.3f; /* the rate at an age, times that age, before anything is learned */
 
 enum {
 	TURN_SHARE = 4, /* densities are computed again after this part of the size of the cache, in clocks */
 	TURN_LEAST = 256,
-	NODES_SHARE = 8,  /* all nodes are looked at once in the size of the cache divided by that */
+	NODES_SHARE = 8,  /* all nodes are visited once in the size of the cache divided by this */
 	GHOSTS_SHARE = 2, /* and all ghosts */
 
 	SIZE_LEAST = 16,
@@ -69,12 +72,12 @@ enum {
 };
 
 struct entry {
-	uint32_t seen;       /* clock up to which its time is counted */
-	uint32_t prev, next; /* of its list: a ring; the list's own entry follows those of the nodes */
+	uint32_t seen;       /* clock up to which its time was counted */
+	uint32_t prev, next; /* of its list, a ring; the lists' own entries follow those of the nodes */
 	uint16_t list;
-	uint8_t touches; /* not above 255 */
-	uint8_t origin;  /* below what it came */
-	uint8_t place;   /* how far below that, not above 255 */
+	uint8_t touches; /* at most 255 */
+	uint8_t origin;  /* the class of its parent, see ORIGINS */
+	uint8_t place;   /* its distance below that parent, at most 255 */
 	bool grew, left, listed;
 };
 
@@ -85,7 +88,7 @@ struct ghost {
 	bool used, grew;
 };
 
-/* What gpool.h states of GPOOL_KV_ADAPTIVE. */
+/* As gpool.h states for GPOOL_KV_ADAPTIVE. */
 static_assert(sizeof(struct eviction_node) + sizeof(struct entry) + EVICTION_GHOSTS * sizeof(struct ghost) <= 256,
 	"memory of a node");
 
@@ -94,14 +97,14 @@ struct adaptive {
 	struct ghost *ghosts;  /* [buckets * GHOST_WAYS] */
 	uint32_t size;         /* of the cache, in nodes */
 	uint32_t bucket_mask;
-	uint32_t turn;           /* clocks */
-	uint32_t turned;         /* of them over */
-	uint32_t age_shift;      /* the first age ends at two to the power of it */
-	uint32_t ages[AGES + 1]; /* where each begins */
+	uint32_t turn;           /* clocks between two computations of the densities */
+	uint32_t turned;         /* clocks since the last one */
+	uint32_t age_shift;      /* the first age ends at two to the power of this */
+	uint32_t ages[AGES + 1]; /* the beginning of each age */
 	uint32_t node_hand, ghost_hand;
-	float time[CLASSES][AGES], touches[CLASSES][AGES]; /* what was counted, less what is forgotten */
+	float time[CLASSES][AGES], touches[CLASSES][AGES]; /* the counts, less what was forgotten */
 	float density[LISTS];
-	uint16_t rank[LISTS], by_rank[LISTS]; /* the lowest density first */
+	uint16_t rank[LISTS], by_rank[LISTS]; /* lowest density first */
 	struct bitmap occupied;               /* ranks of lists that are not empty */
 };
 
@@ -166,7 +169,7 @@ static uint32_t node_clocks(const struct eviction *eviction, uint32_t node)
 
 /* ---- counting ---- */
 
-/* Something of a class went from one time since its last touch to another. */
+/* Count that a node of a class grew from one time since its last touch to another. */
 static void time_count(struct adaptive *adaptive, uint32_t kind, uint32_t from, uint32_t to)
 {
 	for (uint32_t age = age_of(adaptive, from); from < to; age++) {
@@ -200,7 +203,7 @@ static void touch_count(struct adaptive *adaptive, uint32_t kind, uint32_t clock
 	adaptive->touches[kind][age_of(adaptive, clocks)]++;
 }
 
-/* ---- what follows from it ---- */
+/* ---- rates and densities ---- */
 
 static float age_width(const struct adaptive *adaptive, uint32_t age)
 {
@@ -208,7 +211,7 @@ static float age_width(const struct adaptive *adaptive, uint32_t age)
 			      : (float)adaptive->ages[AGES - 1];
 }
 
-/* The rate of touches by age, of all classes together. */
+/* Compute the rate of touches by age, over all classes. */
 static void rates_pool(const struct adaptive *adaptive, float rates[AGES])
 {
 	for (uint32_t age = 0; age < AGES; age++) {
@@ -224,8 +227,8 @@ static void rates_pool(const struct adaptive *adaptive, float rates[AGES])
 }
 
 /*
- * Classes that are believed to be like each other until more is known: of touched nodes, of each origin, of those that
- * were left.
+ * Return the group of a class. Classes of a group are assumed to be alike until more is known: those of touched nodes,
+ * of each origin, of nodes that were left.
  */
 static uint32_t group_of(uint32_t kind)
 {
@@ -234,7 +237,9 @@ static uint32_t group_of(uint32_t kind)
 	return 2 * (kind < 2 * TOUCH_STEPS ? ORIGINS : (kind / 2 - TOUCH_STEPS) / PLACE_STEPS) + kind % 2;
 }
 
-/* By how much a class, or all of a group, is touched more often than its ages let expect. */
+/*
+ * Add the touches of a class, and those that its ages let expect, from which follows the factor of a class or a group.
+ */
 static float factor_add(const struct adaptive *adaptive, uint32_t kind, const float pooled[AGES], float *expected)
 {
 	float touches = 0;
@@ -261,7 +266,7 @@ static void factors_make(const struct adaptive *adaptive, const float pooled[AGE
 	}
 }
 
-/* Of one class, which is first believed to differ by a factor alone. */
+/* Compute the rates of one class, which is first assumed to differ by a factor only. */
 static void rates_class(
 	const struct adaptive *adaptive, uint32_t kind, const float pooled[AGES], float factor, float rates[AGES])
 {
@@ -270,7 +275,7 @@ static void rates_class(
 			(adaptive->time[kind][age] + class_weight / (pooled[age] * factor));
 }
 
-/* From each age on: the most touches for the time that they take, over all moments up to which one could wait. */
+/* Compute the density from each age on: the maximum of touches per time, over all durations. */
 static void densities(struct adaptive *adaptive, uint32_t kind, const float rates[AGES])
 {
 	for (uint32_t first = 0; first < AGES; first++) {
@@ -353,7 +358,7 @@ static void list_add(struct eviction *eviction, uint32_t node)
 	if (list_is_empty(adaptive, first, list))
 		bitmap_add(&adaptive->occupied, adaptive->rank[list]);
 	head = &adaptive->entries[first + list];
-	/* Before the first, where it is older: so what is left of a chain goes before the next chain is begun. */
+	/* Before the first one if that is more recent: so the rest of a chain is evicted before the next chain. */
 	if (head->next != first + list && eviction->nodes[node].touched < eviction->nodes[head->next].touched)
 		head = &adaptive->entries[head->next];
 	entry->list = (uint16_t)list;
@@ -376,7 +381,7 @@ static void list_drop(struct eviction *eviction, uint32_t node)
 		bitmap_remove(&adaptive->occupied, adaptive->rank[entry->list]);
 }
 
-/* A candidate that has reached another age since it came to its list. False: it has not. */
+/* Move a candidate that has reached another age since it was listed. False: it has not. */
 static bool list_renew(struct eviction *eviction, uint32_t node)
 {
 	const struct adaptive *adaptive = eviction->state;
@@ -437,7 +442,7 @@ static void ghost_add(struct eviction *eviction, uint32_t node)
 	eviction->stats.ghosts++;
 }
 
-/* Had it been kept, it would have been touched now. */
+/* A ghost was inserted again: had it been kept, it would have been touched now. */
 static void ghost_return(struct eviction *eviction, uint32_t node)
 {
 	struct adaptive *adaptive = eviction->state;
@@ -457,7 +462,7 @@ static void ghost_return(struct eviction *eviction, uint32_t node)
 	}
 }
 
-/* ---- time passes ---- */
+/* ---- visits ---- */
 
 static void nodes_look(struct eviction *eviction, uint32_t count)
 {
@@ -468,7 +473,7 @@ static void nodes_look(struct eviction *eviction, uint32_t count)
 
 		if (eviction->nodes[node].kept)
 			node_count(eviction, node);
-		/* One that was inserted or touched just now is no candidate yet, or not in its list any more. */
+		/* A node that was just inserted or touched is not listed. */
 		if (adaptive->entries[node].listed)
 			list_renew(eviction, node);
 		adaptive->node_hand = adaptive->node_hand + 1 < eviction->entered ? adaptive->node_hand + 1 : 0;
@@ -491,7 +496,7 @@ static void ghosts_look(struct eviction *eviction, uint32_t count)
 	}
 }
 
-/* Return the number of entries to look at in this step, so that `count` are done in `step_count` steps. */
+/* Return the number of entries to visit in this step, so that `count` are visited in `step_count` steps. */
 static uint32_t looks(uint32_t count, uint32_t step_count)
 {
 	return step_count ? (count + step_count - 1) / step_count : count;
@@ -515,7 +520,7 @@ static void size_set(struct adaptive *adaptive, uint32_t size)
 {
 	uint32_t buckets = 1;
 
-	/* The power of two below or at what may be remembered. */
+	/* The largest power of two up to the number of ghosts. */
 	while (buckets * 2 * GHOST_WAYS <= size * (uint32_t)EVICTION_GHOSTS)
 		buckets *= 2;
 	adaptive->size = size;
@@ -526,7 +531,7 @@ static void size_set(struct adaptive *adaptive, uint32_t size)
 }
 
 /*
- * Ages are half as long: a count of one age now belongs to the age two further on. The distribution within the first
+ * Ages are half as long: a count of one age now belongs to the age two steps later. The distribution within the first
  * ages is unknown.
  */
 static void counts_halve(float counts[AGES])
@@ -558,7 +563,7 @@ static void counts_rescale(struct adaptive *adaptive, uint32_t shift_before)
 	}
 }
 
-/* Ghosts are discarded; what was learned from them is kept. */
+/* Change the size. Ghosts are discarded; what was learned from them is kept. */
 static void rescale(struct eviction *eviction, uint32_t size)
 {
 	struct adaptive *adaptive = eviction->state;
@@ -578,7 +583,7 @@ static void rescale(struct eviction *eviction, uint32_t size)
 	adaptive->turned = 0;
 }
 
-/* Called before an eviction for want of room. */
+/* Check the size, before an eviction for lack of room. */
 static void size_look(struct eviction *eviction)
 {
 	const struct adaptive *adaptive = eviction->state;
@@ -625,7 +630,7 @@ static int adaptive_init(struct eviction *eviction)
 	return 0;
 }
 
-/* A node changes its class: its time so far belongs to the class that it was in. */
+/* Record that a node got a child: its time so far belongs to its previous class. */
 static void entry_grew(struct eviction *eviction, uint32_t node)
 {
 	struct adaptive *adaptive = eviction->state;
@@ -666,7 +671,7 @@ static void chain_leave(struct eviction *eviction, uint32_t node)
 	}
 }
 
-/* Below one that was never touched it came at one go with that. */
+/* Set the origin and place of a node. Below a node that was never touched it was inserted in one sequence with that. */
 static void entry_place(struct adaptive *adaptive, uint32_t node, uint32_t parent)
 {
 	const struct entry *above = parent == EVICTION_NONE ? NULL : &adaptive->entries[parent];

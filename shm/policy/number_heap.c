@@ -1,4 +1,3 @@
-/* number_heap.c - see number_heap.h. */
 #include "shm/policy/number_heap.h"
 
 #include <errno.h>
@@ -36,7 +35,7 @@ static void set(struct number_heap *heap, uint32_t place, uint32_t number)
 	heap->places[number] = place;
 }
 
-/* Puts a number at a place that is free, or where the order wants it above or below that. */
+/* Put a number at a free position, or at the one above or below that keeps the order. */
 static void settle(struct number_heap *heap, uint32_t place, uint32_t number)
 {
 	uint64_t key = heap->keys[number];

@@ -1,4 +1,3 @@
-/* residency.c - see residency.h. */
 #include "shm/policy/residency_state.h"
 
 #include <assert.h>
@@ -11,9 +10,9 @@ enum { RING_SHARE = 4 };
 
 #define ADAPTER_BYTES_MAX (UINT64_C(1) << 40)
 
-/* ---- derived from an adapter's state: sums, and the heaps that it is in ---- */
+/* ---- sums and heaps, derived from an adapter's state ---- */
 
-/* Before any of its fields changes; offer() afterwards. */
+/* Remove an adapter from sums and heaps before a change of its fields; offer() adds it again. */
 static void withdraw(struct residency *residency, uint32_t number)
 {
 	const struct adapter *adapter = &residency->adapters[number];
@@ -82,7 +81,7 @@ static void decide(struct residency *residency, uint32_t number, enum residency_
 		number << 3 | (uint32_t)action;
 }
 
-/* ---- leaving ---- */
+/* ---- eviction ---- */
 
 static void drop(struct residency *residency, uint32_t number)
 {
@@ -91,7 +90,7 @@ static void drop(struct residency *residency, uint32_t number)
 	decide(residency, number, RESIDENCY_DROP);
 }
 
-/* Drop copies that are worth less than this adapter's, until its copy has room. */
+/* Drop copies with less worth than this adapter's copy, until there is room for it. */
 static bool copy_room(struct residency *residency, uint32_t number, bool hot)
 {
 	const struct residency_limits *limits = &residency->limits;
@@ -125,11 +124,11 @@ static void evict(struct residency *residency, uint32_t number)
 	}
 }
 
-/* ---- coming ---- */
+/* ---- loads ---- */
 
 /*
- * Return whether there could be room for the queued adapters and one more if the idle ones were evicted: all of them,
- * or those that are not expected to be used.
+ * Return true if there would be room for the queued adapters and one more after evicting the idle ones: all of them, or
+ * those that are not expected to be used.
  */
 static bool could_have_room(const struct residency *residency, uint64_t bytes, uint32_t count, bool expected_too)
 {
@@ -154,7 +153,7 @@ static bool fits(const struct residency *residency, uint64_t bytes, bool with_le
 		1 <= limits->hot_count - sums->hot + (with_leaving ? sums->leaving : 0);
 }
 
-/* Return whether there is room now. Evicts to make room, as far as the reason allows. */
+/* Return true if there is room now. Evict adapters, if the reason permits it. */
 static bool hot_room(struct residency *residency, const struct adapter *adapter)
 {
 	bool for_use = adapter->reason == FOR_USE;
@@ -189,8 +188,8 @@ static void unqueue(struct residency *residency, uint32_t number)
 }
 
 /*
- * Serve the queue after memory was freed. An adapter that is queued for use keeps waiting; the others are removed from
- * the queue if no room can be made for them.
+ * Serve the queue after memory was freed. An adapter that is queued for use keeps waiting; others are removed from the
+ * queue if no room can be made for them.
  */
 static void serve_queue(struct residency *residency)
 {
@@ -313,7 +312,7 @@ void residency_unpin(struct residency *residency, uint32_t number, uint64_t now_
 	let_go(residency, number, &residency->adapters[number].pins, now_us);
 }
 
-/* ---- ahead of need ---- */
+/* ---- prefetches and rebalancing ---- */
 
 int residency_prefetch(struct residency *residency, uint32_t number, uint64_t now_us)
 {
@@ -340,7 +339,7 @@ static bool is_settled(const struct residency *residency, const struct adapter *
 	return adapter->settled && now_us - adapter->settled_us < residency->limits.worth.window_us;
 }
 
-/* Select the adapter to evict for this one; NO_ADAPTER: none is needed. Return false if no victim is worth it. */
+/* Select the adapter to evict for this one; NO_ADAPTER: none is needed. False: no victim is worth it. */
 static bool rebalance_victim(
 	const struct residency *residency, const struct adapter *adapter, uint64_t now_us, uint32_t *victim)
 {
@@ -496,7 +495,7 @@ int residency_done(struct residency *residency, const struct residency_decision 
 	return 0;
 }
 
-/* ---- life ---- */
+/* ---- creation and removal ---- */
 
 static struct number_heap *const *heaps(struct residency *residency, struct number_heap *all[static 7])
 {

@@ -51,7 +51,7 @@ struct residency_limits {
 	uint32_t hot_count, warm_count; /* warm_count 0: no warm copies */
 	struct worth_terms worth;
 	uint64_t idle_us, rebalance_us;                /* rebalance_us 0: never */
-	uint32_t load_us;                              /* what a load takes beside its bytes */
+	uint32_t load_us;                              /* duration of a load in addition to its transfer */
 	uint32_t warm_bytes_per_us, cold_bytes_per_us; /* of a warm copy to the GPU; from disk */
 };
 
@@ -68,10 +68,10 @@ struct residency_limits {
 
 enum residency_hot {
 	RESIDENCY_ABSENT,
-	RESIDENCY_QUEUED, /* to be loaded when there is room */
+	RESIDENCY_QUEUED, /* to be loaded when memory is free */
 	RESIDENCY_LOADING,
 	RESIDENCY_RESIDENT,
-	RESIDENCY_LEAVING, /* its warm copy is being made, then it goes */
+	RESIDENCY_LEAVING, /* its warm copy is being made; it is evicted afterwards */
 };
 
 enum residency_warm {
@@ -81,15 +81,15 @@ enum residency_warm {
 };
 
 enum residency_action {
-	RESIDENCY_LOAD_WARM, /* bring it in from its warm copy, which stays; then residency_done() */
+	RESIDENCY_LOAD_WARM, /* load it from its warm copy, which stays; then residency_done() */
 	RESIDENCY_LOAD_COLD, /* from disk; then residency_done() */
-	RESIDENCY_EVICT,     /* its GPU memory is free now, its warm copy, if it has one, stays */
+	RESIDENCY_EVICT,     /* its GPU memory is freed, and its warm copy, if there is one, stays */
 	RESIDENCY_SAVE,      /* make a warm copy, then free its GPU memory; then residency_done() */
-	RESIDENCY_COMPRESS,  /* make a warm copy, and let it stay; then residency_done() */
+	RESIDENCY_COMPRESS,  /* make a warm copy, and keep it in GPU memory; then residency_done() */
 	RESIDENCY_DROP,      /* free its warm copy now */
 };
 
-/* To be done in the order in which they come: what one frees the next one uses. */
+/* Decisions must be executed in order: a later one uses the memory that an earlier one frees. */
 struct residency_decision {
 	uint32_t adapter;
 	enum residency_action action;
@@ -99,9 +99,11 @@ struct residency_stats {
 	uint32_t registered, resident, active, loading, queued, leaving,
 		copies; /* adapters now; active: with a reference or a pin */
 	uint64_t hot_bytes, warm_bytes;
-	uint64_t hits, misses, refused; /* acquisitions: it was resident; it was not; of these, no room could be made */
+	/* acquisitions: resident; not resident; of the latter, no room could be made */
+	uint64_t hits, misses, refused;
 	uint64_t loads_warm, loads_cold, failed_loads, evictions, saves, compressions, drops;
-	uint64_t prefetches, prefetches_used, moves; /* loads for each; moves: by rebalancing */
+	/* prefetches, and their loads that were used; moves: loads by rebalancing */
+	uint64_t prefetches, prefetches_used, moves;
 };
 
 /* One holder of GPU memory, for reporting that all memory is in use. */
@@ -138,8 +140,8 @@ int residency_adopt(struct residency *residency, uint32_t adapter, bool resident
 int residency_forget(struct residency *residency, uint32_t adapter);
 
 /*
- * residency_resize() - change the size of its warm copy, for instance if int8 does not suit it; 0: it cannot have one.
- * Return: 0, -ENOENT, -EBUSY (it has a copy, or one is being made).
+ * residency_resize() - change the size of an adapter's warm copy, for instance if int8 does not suit it; 0: none
+ * possible. Return: 0, -ENOENT, -EBUSY (it has a copy, or one is being made).
  */
 int residency_resize(struct residency *residency, uint32_t adapter, uint64_t warm_bytes);
 
@@ -152,7 +154,7 @@ int residency_resize(struct residency *residency, uint32_t adapter, uint64_t war
 int residency_acquire(struct residency *residency, uint32_t adapter, uint64_t now_us);
 void residency_release(struct residency *residency, uint32_t adapter, uint64_t now_us);
 
-/* residency_pin() - like acquire, but without an access: the adapter stays until it is unpinned. Pins nest. */
+/* residency_pin() - acquire without recording an access: the adapter stays until it is unpinned. Pins nest. */
 int residency_pin(struct residency *residency, uint32_t adapter, uint64_t now_us);
 void residency_unpin(struct residency *residency, uint32_t adapter, uint64_t now_us);
 
@@ -187,7 +189,10 @@ int residency_done(struct residency *residency, const struct residency_decision 
  */
 void residency_tick(struct residency *residency, uint64_t now_us);
 
-/* Return the state of an adapter; for an unused number: ABSENT, NO_COPY, 0. */
+/*
+ * residency_hot(), residency_warm(), residency_references() - return the state of an adapter; for an unused number:
+ * ABSENT, NO_COPY, 0.
+ */
 enum residency_hot residency_hot(const struct residency *residency, uint32_t adapter);
 enum residency_warm residency_warm(const struct residency *residency, uint32_t adapter);
 uint32_t residency_references(const struct residency *residency, uint32_t adapter);
@@ -195,15 +200,16 @@ uint32_t residency_references(const struct residency *residency, uint32_t adapte
 /*
  * residency_holders() - list adapters whose GPU memory cannot be freed: up to `most` of them in out[], lowest number
  * first.
- * Return: their total number. Cost: a look at each adapter.
+ *
+ * Return: their total number. Cost: a check of each adapter.
  */
 uint32_t residency_holders(const struct residency *residency, struct residency_holder *out, uint32_t most);
 
 void residency_get_stats(const struct residency *residency, struct residency_stats *stats);
 
 /*
- * residency_check() - check the invariants. Return: NULL, or a description of one that is violated. Cost: several looks
- * at each adapter.
+ * residency_check() - check the invariants. Return: NULL, or a description of a violation. Cost: several passes over
+ * the adapters.
  */
 const char *residency_check(const struct residency *residency);
 

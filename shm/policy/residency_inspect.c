@@ -93,7 +93,7 @@ void residency_get_stats(const struct residency *residency, struct residency_sta
 	stats->warm_bytes = sums->warm_bytes;
 }
 
-/* ---- proof ---- */
+/* ---- check ---- */
 
 struct found {
 	struct sums sums;

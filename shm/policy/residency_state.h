@@ -14,7 +14,7 @@
 
 #define NO_ADAPTER UINT32_MAX
 
-/* Why it is to be loaded: in this order they are served. */
+/* Reasons of a load, in the order in which loads are executed. */
 enum reason {
 	FOR_USE,
 	FOR_PREFETCH,
@@ -31,7 +31,7 @@ struct adapter {
 	bool registered, expected, prefetched, copyable, settled;
 };
 
-/* What the adapters add up to. */
+/* Sums over all adapters. */
 struct sums {
 	uint64_t hot_bytes, leaving_bytes, queued_bytes, warm_bytes;
 	uint64_t victim_bytes[2]; /* [1]: expected ones */
@@ -44,14 +44,14 @@ struct residency {
 	struct adapter *adapters; /* [adapter_count] */
 	uint32_t adapter_count, registered;
 	struct sums sums;
-	struct number_heap victims;  /* by worth: the least first */
+	struct number_heap victims;  /* by worth, least first */
 	struct number_heap copies;   /* warm ones that may be dropped, by worth */
 	struct number_heap queued;   /* by reason and turn */
-	struct number_heap absent;   /* by worth: the most first */
+	struct number_heap absent;   /* by worth, most first */
 	struct number_heap idle;     /* victims without a copy, by idle_us */
 	struct number_heap expected; /* by expected_us */
 	uint64_t turns;
-	uint32_t moving; /* the adapter that rebalancing brings in, or NO_ADAPTER */
+	uint32_t moving; /* the adapter that rebalancing is loading, or NO_ADAPTER */
 	bool compressing;
 	uint64_t moved_us;
 	uint32_t *ring; /* [ring_size] adapter << 3 | action */

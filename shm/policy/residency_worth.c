@@ -11,8 +11,8 @@ static double load_us(const struct residency *residency, const struct adapter *a
 }
 
 /*
- * Per byte of GPU memory. An adapter that is evicted without a warm copy gets one first, which takes as long as a
- * reload from it.
+ * Return the worth per byte of GPU memory. An adapter without a warm copy gets one before its eviction, which takes as
+ * long as a reload from it.
  */
 double hot_worth(const struct residency *residency, const struct adapter *adapter)
 {
@@ -27,7 +27,7 @@ double hot_worth(const struct residency *residency, const struct adapter *adapte
 	return worth_of(&adapter->worth, us, (double)adapter->bytes);
 }
 
-/* Per byte of host memory of its copy: the time saved compared with the disk. */
+/* Return the worth per byte of its copy in host memory: the time saved compared with the disk. */
 static double copy_worth(const struct residency *residency, const struct adapter *adapter)
 {
 	double saved_us = load_us(residency, adapter, false) - load_us(residency, adapter, true);

@@ -26,8 +26,8 @@ struct worth_terms {
 	}
 
 struct worth {
-	double heat;             /* binary logarithm of its uses as far as remembered, plus the time in half-lives */
-	uint64_t window_us;      /* where its window began */
+	double heat;             /* binary logarithm of its remembered uses, plus the time in half-lives */
+	uint64_t window_us;      /* start of its window */
 	uint32_t uses, uses_ago; /* in this window, and in the one before */
 };
 
@@ -41,7 +41,7 @@ double worth_recent(const struct worth_terms *terms, struct worth *worth, uint64
 
 /* worth_of() - return the worth of each byte of an item whose reload takes `us`, in doublings. */
 double worth_of(const struct worth *worth, double us, double bytes);
-/* worth_key() - worths in the same order, in 63 bits. */
+/* worth_key() - return a worth as an integer of 63 bits with the same order. */
 uint64_t worth_key(double worth);
 
 #endif
