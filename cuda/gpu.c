@@ -1,8 +1,8 @@
 /*
- * gpu.c - the gpu_*() calls: count, refuse what no back end could do, inject faults, and pass on.
+ * gpu.c - the gpu_*() functions: count calls, reject invalid ones, inject faults, and call the back end.
  *
- * A call is counted even when it is refused here, so that a budget of driver calls never looks better than it is. The
- * order is count, permission, arguments, fault, back end: a fault hits only calls that would have reached the back end.
+ * A rejected call is counted, too, so that a budget of driver calls is never exceeded unnoticed. The order is count,
+ * permission, arguments, fault, back end: a fault affects only calls that would have reached the back end.
  */
 #include "cuda/gpu_private.h"
 #include "cuda/kernels/kernel.h"
@@ -50,7 +50,7 @@ static const char *const call_names[GPU_CALL_KINDS] = {
 	[GPU_CALL_POOL_FREE] = "pool_free",
 };
 
-/* What a device opened with GPU_OPEN_OWNER may do: the calls that need no context. */
+/* Calls permitted on a device opened with GPU_OPEN_OWNER: those that need no context. */
 static const bool owner_may[GPU_CALL_KINDS] = {
 	[GPU_CALL_OPEN] = true,
 	[GPU_CALL_GRANULARITY] = true,
@@ -60,7 +60,7 @@ static const bool owner_may[GPU_CALL_KINDS] = {
 	[GPU_CALL_MEMORY_INFO] = true,
 };
 
-/* Faults for the next device to be opened; the calls of OPEN are counted here, since they have no device yet. */
+/* Faults for the next device to be opened. Calls of OPEN are counted here, since they have no device yet. */
 static struct {
 	pthread_mutex_t lock;
 	uint64_t opens;
@@ -79,7 +79,7 @@ int gpu_fail(int error, const char *format, ...)
 	va_start(arguments, format);
 	vsnprintf(error_text, sizeof(error_text), format, arguments);
 	va_end(arguments);
-	return error < 0 ? error : -EIO; /* never success, whatever became of errno */
+	return error < 0 ? error : -EIO; /* never 0, whatever errno contained */
 }
 
 const char *gpu_error_text(void)
@@ -97,7 +97,7 @@ const struct gpu_ops *gpu_backend(const char *name)
 	return NULL;
 }
 
-/* device_index() - the decimal number in `text`, or -1 when it is not one. */
+/* device_index() - return the decimal number in `text`, or -1 if it is not a number. */
 static int device_index(const char *text)
 {
 	int index = 0;
@@ -135,7 +135,7 @@ int gpu_device_find(const struct gpu_ops *ops, const char *text)
 	return gpu_fail(-ENODEV, "no device '%s' among the %d of back end '%s'", text, count, ops->name);
 }
 
-/* open_begin() - count an open and say whether it is the one that is to fail. */
+/* open_begin() - count an open. Return: the injected fault if this one fails. */
 static int open_begin(void)
 {
 	int error = 0;
@@ -147,7 +147,7 @@ static int open_begin(void)
 	return error ? gpu_fail(error, "injected fault: open") : 0;
 }
 
-/* take_faults() - give the faults set without a device to this one. */
+/* take_faults() - move the faults that were set without a device to this device. */
 static void take_faults(struct gpu *gpu)
 {
 	pthread_mutex_lock(&next_device.lock);
@@ -192,9 +192,7 @@ const struct gpu_ops *gpu_ops_of(const struct gpu *gpu)
 	return gpu ? gpu->ops : NULL;
 }
 
-/*
- * call_begin() - count the call and check what holds for all: a device, the right to it, sound arguments, no fault due.
- */
+/* call_begin() - count a call and check a device, permission, arguments and injected fault. */
 static int call_begin(struct gpu *gpu, enum gpu_call call, bool sound)
 {
 	uint64_t number;
@@ -214,7 +212,7 @@ static int call_begin(struct gpu *gpu, enum gpu_call call, bool sound)
 	return gpu_fail(error, "injected fault: %s, call %llu", call_names[call], (unsigned long long)number);
 }
 
-/* range_is_sound() - not empty, not at 0, and not past the end of the address space. */
+/* range_is_sound() - return true if the range is not empty, not at 0, and within the address space. */
 static bool range_is_sound(uint64_t va, uint64_t bytes)
 {
 	return va && bytes && va <= UINT64_MAX - bytes;
@@ -340,7 +338,7 @@ int gpu_fill(struct gpu *gpu, uint64_t to, uint32_t value, uint64_t bytes, struc
 	return rc < 0 || bytes == 0 ? rc : gpu->ops->fill(gpu, to, value, bytes, stream);
 }
 
-/* shape_is_sound() - within what every device takes, so that a wrong one fails on all of them alike. */
+/* shape_is_sound() - return true if every device accepts the shape, so that an invalid one fails on all of them. */
 static bool shape_is_sound(const struct gpu_shape *shape)
 {
 	return shape && shape->grid[0] && shape->grid[0] <= INT32_MAX && shape->grid[1] &&
@@ -476,7 +474,7 @@ const char *gpu_call_name(enum gpu_call call)
 	return (unsigned)call < GPU_CALL_KINDS ? call_names[call] : "unknown";
 }
 
-/* next_device_fault_set() - a fault for the device that is opened next, or for its opening. */
+/* next_device_fault_set() - set a fault for the next device to be opened, or for its opening. */
 static void next_device_fault_set(enum gpu_call call, uint64_t n, int error)
 {
 	pthread_mutex_lock(&next_device.lock);

@@ -5,12 +5,12 @@
  *   gpu_cuda_memory.c  physical memory and address ranges
  *   gpu_cuda_stream.c  streams, events, registered host memory, timelines
  *   gpu_cuda_kernel.c  kernels: loading their images, launching
- *   gpu_cuda_nvml.c    free memory, asked without a context
- *   gpu_cuda_none.c    takes the place of all these where the toolkit's headers were absent at build time
+ *   gpu_cuda_nvml.c    free memory, without a context
+ *   gpu_cuda_none.c    replaces all of these if the toolkit's headers were missing at build time
  *
- * A device opened with GPU_OPEN_OWNER has no context: cuInit() and the calls of the virtual memory API that need none.
- * Any other retains the primary context, which it shares with the program's own use of CUDA, and pushes it around each
- * call, so that a caller's current context is never changed.
+ * A device opened with GPU_OPEN_OWNER has no context: it uses cuInit() and the calls of the virtual memory API that
+ * need none. Other devices retain the primary context, which the program's own use of CUDA shares, and push it around
+ * each call, so that a caller's current context never changes.
  */
 #if __has_include(<cuda.h>) && !defined(GPOOL_WITHOUT_CUDA)
 #include <cuda.h>
@@ -44,12 +44,12 @@ static int device_get(int index, const struct cuda_driver **driver, CUdevice *de
 	result = (*driver)->cuDeviceGet(device, index);
 	if (result != CUDA_SUCCESS) {
 		cuda_fail(*driver, result, "cuDeviceGet of device %d", index);
-		return -ENODEV; /* the driver calls an index that is too large an invalid value or device */
+		return -ENODEV; /* for an index out of range the driver returns an invalid value or device */
 	}
 	return 0;
 }
 
-/* device_has() - an attribute that is a yes or no; an older driver does not know it, which is a no. */
+/* device_has() - return a boolean attribute; false if an older driver does not support it. */
 static bool device_has(const struct cuda_driver *driver, CUdevice device, CUdevice_attribute attribute)
 {
 	int value = 0;
@@ -115,7 +115,7 @@ static int cuda_device_info(int index, struct gpu_device_info *info)
 	return 0;
 }
 
-/* device_check() - can its memory be mapped page by page and handed to other processes? */
+/* device_check() - check that its memory can be mapped page by page and exported to other processes. */
 static int device_check(const struct cuda_driver *driver, CUdevice device)
 {
 	if (!device_has(driver, device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED))

@@ -1,8 +1,9 @@
 /*
- * gpu_cuda.h - what the files of the CUDA back end share: the driver's entry points, the device, the mapping of errors.
+ * gpu_cuda.h - declarations shared by the files of the CUDA back end: the driver's entry points, the device, the
+ * mapping of errors.
  *
- * Only cuda/gpu_cuda*.c includes this, after <cuda.h>. The headers of the toolkit give types and constants; the library
- * itself is opened at run time, so every program starts on a machine without a GPU.
+ * Only cuda/gpu_cuda*.c includes this, after <cuda.h>. The headers of the toolkit define types and constants; the
+ * library itself is opened at run time, so every program starts on a machine without a GPU.
  */
 #ifndef CUDA_GPU_CUDA_H
 #define CUDA_GPU_CUDA_H
@@ -13,10 +14,10 @@
 #include <pthread.h>
 
 /*
- * The driver's calls that we use. cuda.h renames many of them by macros (cuMemGetInfo is cuMemGetInfo_v2), and both the
- * member and the name looked up go through these macros, so the version found is the version whose type we compiled
- * against.
- * The second list may be missing from an older driver; what needs it answers -EOPNOTSUPP then.
+ * The driver's calls in use. cuda.h renames many of them by macros (cuMemGetInfo is cuMemGetInfo_v2). Both the member
+ * and the name looked up are expanded by these macros, so the version found is the version of the compiled type.
+ *
+ * Calls of the second list may be missing in an older driver; functions that need one then return -EOPNOTSUPP.
  */
 #define CUDA_CALLS(X) \
 	X(cuInit) \
@@ -80,8 +81,9 @@ struct cuda_driver {
 };
 
 /*
- * A handle of ours and the driver's behind it. The driver does not tell a handle's size, which an export has to name;
- * and it uses the values of released handles again, where ours, (generation << 32 | slot + 1), are refused.
+ * A handle of this back end and the driver's behind it. The driver does not report a handle's size, which an export
+ * needs, and it reuses the values of released handles; stale handles of this back end, (generation << 32 | slot + 1),
+ * are refused.
  */
 struct cuda_memory {
 	CUmemGenericAllocationHandle handle;
@@ -90,7 +92,7 @@ struct cuda_memory {
 	uint32_t next_free;
 };
 
-/* Host memory that this device knows. */
+/* Host memory that is registered with this device. */
 struct cuda_registration {
 	struct cuda_registration *next;
 	uint64_t va;
@@ -105,14 +107,14 @@ struct gpu_cuda {
 	CUcontext context; /* the primary one, retained; NULL for an owner */
 	char uuid[GPU_UUID_MAX];
 	uint32_t capabilities;
-	bool rdma;            /* handles are created fit for GPUDirect RDMA */
-	pthread_mutex_t lock; /* the rest; never held over a call of the driver */
+	bool rdma;            /* handles are created for GPUDirect RDMA */
+	pthread_mutex_t lock; /* of the following fields; never held during a call of the driver */
 	struct cuda_memory *memories;
 	uint32_t memory_count;
 	uint32_t memory_capacity;
 	uint32_t memory_free;                    /* slot + 1, a list through next_free */
-	struct cuda_registration *registrations; /* a few, so a list */
-	CUmemoryPool pool;                       /* the driver's, made when it is first used; NULL: not yet */
+	struct cuda_registration *registrations; /* few, so a list */
+	CUmemoryPool pool;                       /* of the driver, created at its first use; NULL: not yet */
 	CUmodule modules[KERNEL_IMAGES];         /* loaded when first used; NULL: not yet */
 	CUfunction functions[GPU_KERNEL_KINDS];  /* likewise */
 };
@@ -123,23 +125,29 @@ static inline struct gpu_cuda *cuda_of(struct gpu *gpu)
 }
 
 /*
- * gpu_cuda_driver.c. cuda_driver_load() - open the library and cuInit(), once for each process; -ENODEV when that
- * cannot be, also in the child of a process that had done it, since the driver does not survive fork().
+ * gpu_cuda_driver.c. cuda_driver_load() - open the library and call cuInit(), once per process; -ENODEV if that fails,
+ * and in the child of a process that has done it, since the driver does not survive fork().
  */
 int cuda_driver_load(const struct cuda_driver **driver);
-/* gpu_errno() - the one mapping of CUresult. */
+/* gpu_errno() - map a CUresult to errno; no other function does. */
 int gpu_errno(CUresult result);
-/* cuda_fail() - note a failed call as error text, with the driver's name of the error, and return its errno. */
+/* cuda_fail() - store a failed call as error text, with the driver's name of the error. Return: its errno. */
 __attribute__((format(printf, 3, 4))) int cuda_fail(
 	const struct cuda_driver *driver, CUresult result, const char *format, ...);
-/* cuda_context_push() - make the device's context this thread's; a device without one needs none. Pairs with _pop(). */
+/*
+ * cuda_context_push() - make the device's context current in this thread; a device without one needs none.
+ * cuda_context_pop() undoes it.
+ */
 int cuda_context_push(struct gpu_cuda *cuda);
 void cuda_context_pop(struct gpu_cuda *cuda);
 
-/* gpu_cuda_nvml.c. cuda_nvml_memory_info() - what is free and in all on the device `uuid`, asked without a context. */
+/* gpu_cuda_nvml.c. cuda_nvml_memory_info() - return free and total memory of the device `uuid`, without a context. */
 int cuda_nvml_memory_info(const char *uuid, uint64_t *free_bytes, uint64_t *total_bytes);
 
-/* gpu_cuda_memory.c. cuda_memory_fini() - forget the handles; the driver frees what is left when the process ends. */
+/*
+ * gpu_cuda_memory.c. cuda_memory_fini() - discard the handles; the driver frees the remaining memory when the process
+ * ends.
+ */
 void cuda_memory_fini(struct gpu_cuda *cuda);
 int cuda_granularity(struct gpu *gpu, uint64_t *bytes);
 int cuda_memory_info(struct gpu *gpu, uint64_t *free_bytes, uint64_t *total_bytes);
@@ -153,14 +161,14 @@ int cuda_map(struct gpu *gpu, uint64_t va, uint64_t bytes, uint64_t offset, uint
 int cuda_unmap(struct gpu *gpu, uint64_t va, uint64_t bytes);
 int cuda_access(struct gpu *gpu, uint64_t va, uint64_t bytes, enum gpu_access access);
 
-/* gpu_cuda_pool.c. cuda_pool_fini() - what is still allocated from it stays until the context ends. */
+/* gpu_cuda_pool.c. cuda_pool_fini() - destroy the pool; its allocations exist until the context ends. */
 void cuda_pool_fini(struct gpu_cuda *cuda);
 bool cuda_pool_has(const struct cuda_driver *driver);
 int cuda_pool_alloc(struct gpu *gpu, uint64_t bytes, struct gpu_stream *stream, uint64_t *va);
 int cuda_pool_free(struct gpu *gpu, uint64_t va, struct gpu_stream *stream);
 int cuda_pool_info(struct gpu *gpu, uint64_t *held_bytes, uint64_t *used_bytes);
 
-/* gpu_cuda_kernel.c. cuda_kernels_built() - was nvcc there when gpool was built? */
+/* gpu_cuda_kernel.c. cuda_kernels_built() - return true if gpool was built with nvcc. */
 bool cuda_kernels_built(void);
 void cuda_kernels_fini(struct gpu_cuda *cuda);
 int cuda_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args,

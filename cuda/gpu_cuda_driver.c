@@ -1,8 +1,8 @@
 /*
- * gpu_cuda_driver.c - opening the driver, its contexts, and the one place where its errors become ours.
+ * gpu_cuda_driver.c - loading the driver, its contexts, and the only mapping of its errors.
  *
- * Nothing here runs before the first device is listed or opened. The driver must not be carried over a fork(): a
- * process that is to fork and use the GPU on both sides opens devices only afterwards.
+ * No function here runs before the first device is listed or opened. The driver does not survive fork(): a process that
+ * forks and uses the GPU on both sides opens devices only afterwards.
  */
 #if __has_include(<cuda.h>) && !defined(GPOOL_WITHOUT_CUDA)
 #include <cuda.h>
@@ -22,7 +22,7 @@
 static struct {
 	pthread_once_t once;
 	struct cuda_driver calls;
-	pid_t pid; /* who loaded it */
+	pid_t pid; /* the process that loaded it */
 	int error;
 	char error_text[256];
 } loaded = {.once = PTHREAD_ONCE_INIT};
@@ -75,12 +75,12 @@ int cuda_fail(const struct cuda_driver *driver, CUresult result, const char *for
 	return gpu_fail(gpu_errno(result), "%s: CUDA error %d", what, (int)result);
 }
 
-/* symbols_find() - fill loaded.calls from the library; names the first call that is missing. */
+/* symbols_find() - fill loaded.calls from the library. Return: the first missing call, or NULL. */
 static const char *symbols_find(void *library)
 {
 	struct cuda_driver *calls = &loaded.calls;
 
-	/* Through void **, as dlsym(3) writes it: ISO C has no conversion from an object to a function pointer. */
+	/* Through void **, as in dlsym(3): ISO C has no conversion from an object to a function pointer. */
 #define CUDA_FIND(call) \
 	*(void **)&calls->call = dlsym(library, EXPANDED_NAME_OF(call)); \
 	if (!calls->call) \
@@ -119,7 +119,7 @@ static void driver_load_once(void)
 		loaded.error = gpu_errno(result);
 		snprintf(loaded.error_text, sizeof(loaded.error_text), "cuInit: %s", name ? name : "unknown error");
 	}
-	/* The library stays open for good: the driver does not bear being unloaded. */
+	/* The library is never closed: the driver does not support being unloaded. */
 }
 
 int cuda_driver_load(const struct cuda_driver **driver)

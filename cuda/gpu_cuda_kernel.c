@@ -1,9 +1,8 @@
 /*
- * gpu_cuda_kernel.c - kernels through the driver: an image is loaded, and a kernel looked up, when it is first
- * launched.
+ * gpu_cuda_kernel.c - kernels of the driver: at its first launch an image is loaded and a kernel looked up.
  *
- * The images are fat binaries, of which the driver takes the code for its device or else compiles the PTX, which takes
- * seconds once and is then kept in the driver's cache.
+ * The images are fat binaries, from which the driver uses the code for its device, or compiles the PTX, which takes
+ * seconds once and is then stored in the driver's cache.
  */
 #if __has_include(<cuda.h>) && !defined(GPOOL_WITHOUT_CUDA)
 #include <cuda.h>
@@ -18,8 +17,8 @@ bool cuda_kernels_built(void)
 }
 
 /*
- * module_get() - the image's module, loaded now if it was not. The lock is not held over calls of the driver: of two
- * threads that load it at the same time, one takes the other's. The context is current.
+ * module_get() - return the image's module, loaded at its first use. The lock is not held during calls of the driver:
+ * of two threads that load it concurrently, one uses the module of the other. The context is current.
  */
 static int module_get(struct gpu_cuda *cuda, enum kernel_image image, CUmodule *module)
 {
@@ -73,7 +72,8 @@ int cuda_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape 
 	struct gpu_stream *stream)
 {
 	struct gpu_cuda *cuda = cuda_of(gpu);
-	void *parameters[] = {(void *)(uintptr_t)args}; /* one, by value; the driver copies it before it returns */
+	/* one argument, by value; the driver copies it before it returns */
+	void *parameters[] = {(void *)(uintptr_t)args};
 	CUfunction function;
 	CUresult result;
 	int rc;

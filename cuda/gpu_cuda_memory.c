@@ -1,8 +1,8 @@
 /*
- * gpu_cuda_memory.c - physical memory and address ranges through the driver's virtual memory API.
+ * gpu_cuda_memory.c - physical memory and address ranges, by the driver's virtual memory API.
  *
- * The rules (offset 0, whole mappings, access after mapping) are left to the driver, whose answer is the truth; what it
- * does not check, such as an unmap under running work, is the caller's to get right.
+ * The driver checks its rules (offset 0, whole mappings, access after mapping). The caller is responsible for rules
+ * that it does not check, such as no unmap during running work.
  */
 #if __has_include(<cuda.h>) && !defined(GPOOL_WITHOUT_CUDA)
 #include <cuda.h>
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-typedef unsigned long long ull; /* what %llu prints */
+typedef unsigned long long ull; /* printed by %llu */
 
 static CUmemAllocationProp memory_properties(const struct gpu_cuda *cuda)
 {
@@ -25,12 +25,12 @@ static CUmemAllocationProp memory_properties(const struct gpu_cuda *cuda)
 
 	properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
 	properties.location.id = (int)cuda->device;
-	/* Without it transports silently fall back to copies through the host. */
+	/* Without it, transports silently copy through the host. */
 	properties.allocFlags.gpuDirectRDMACapable = cuda->rdma;
 	return properties;
 }
 
-/* memory_add() - a handle of ours for one of the driver's; 0 when there is no memory for it. */
+/* memory_add() - return a new handle for a handle of the driver; 0: out of memory. */
 static uint64_t memory_add(struct gpu_cuda *cuda, CUmemGenericAllocationHandle handle, uint64_t bytes)
 {
 	struct cuda_memory *memory = NULL, *grown;
@@ -63,7 +63,7 @@ unlock:
 	return ours;
 }
 
-/* memory_find() - look up a handle, and remove it from the table when it is to be released. */
+/* memory_find() - look up a handle; `take`: also remove it from the table. */
 static int memory_find(
 	struct gpu_cuda *cuda, uint64_t ours, bool take, CUmemGenericAllocationHandle *handle, uint64_t *bytes)
 {
@@ -116,7 +116,7 @@ int cuda_memory_info(struct gpu *gpu, uint64_t *free_bytes, uint64_t *total_byte
 	CUresult result;
 	int rc;
 
-	if (!cuda->context) /* the driver's own call asks the current context */
+	if (!cuda->context) /* the driver's call uses the current context */
 		return cuda_nvml_memory_info(cuda->uuid, free_bytes, total_bytes);
 	rc = cuda_context_push(cuda);
 	if (rc < 0)
@@ -130,7 +130,7 @@ int cuda_memory_info(struct gpu *gpu, uint64_t *free_bytes, uint64_t *total_byte
 	return 0;
 }
 
-/* handle_give() - hand out a handle that the driver just gave us, or give it back. */
+/* handle_give() - return a handle for a new handle of the driver, or release the latter. */
 static int handle_give(struct gpu_cuda *cuda, CUmemGenericAllocationHandle given, uint64_t bytes, uint64_t *handle)
 {
 	uint64_t ours = memory_add(cuda, given, bytes);
@@ -197,7 +197,8 @@ int cuda_export(struct gpu *gpu, uint64_t handle, struct gpu_export *out)
 	if (result != CUDA_SUCCESS)
 		return cuda_fail(cuda->driver, result, "cuMemExportToShareableHandle of %llu bytes, handle 0x%llx",
 			(ull)bytes, (ull)handle);
-	fcntl(fd, F_SETFD, FD_CLOEXEC); /* a descriptor that a started program inherits keeps the memory for good */
+	/* otherwise a program that is started would inherit it and keep the memory allocated */
+	fcntl(fd, F_SETFD, FD_CLOEXEC);
 	*out = (struct gpu_export){.fd = fd, .length = bytes};
 	return 0;
 }

@@ -1,8 +1,8 @@
 /*
- * gpu_cuda_nvml.c - free memory of a device, asked of the management library, for an owner that has no context.
+ * gpu_cuda_nvml.c - free memory of a device from the management library, for an owner without a context.
  *
- * The library comes with the driver and is opened at run time. Its four calls are declared here, since its header
- * belongs to a package of its own; they have kept their form since 2013.
+ * The library is part of the driver's package and is opened at run time. Its four calls are declared here, since its
+ * header belongs to a package of its own; they have not changed since 2013.
  */
 #if __has_include(<cuda.h>) && !defined(GPOOL_WITHOUT_CUDA)
 #include <cuda.h>
@@ -46,7 +46,7 @@ static void nvml_load_once(void)
 		dlclose(library);
 }
 
-/* device_find() - by its UUID; a slice of a divided GPU has the same number under another prefix. */
+/* device_find() - find a device by its UUID; a MIG slice has the same number with another prefix. */
 static int device_find(const char *uuid, struct nvml_device **device)
 {
 	char slice[GPU_UUID_MAX];

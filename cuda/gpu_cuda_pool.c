@@ -1,6 +1,6 @@
 /*
- * gpu_cuda_pool.c - the driver's stream-ordered allocator: a pool of our own, so that the program's default one is not
- * changed by us.
+ * gpu_cuda_pool.c - the driver's stream-ordered allocator, with a separate pool, so that the program's default pool is
+ * unchanged.
  */
 #if __has_include(<cuda.h>) && !defined(GPOOL_WITHOUT_CUDA)
 #include <cuda.h>
@@ -15,7 +15,7 @@ bool cuda_pool_has(const struct cuda_driver *driver)
 		driver->cuMemPoolGetAttribute && driver->cuMemAllocFromPoolAsync && driver->cuMemFreeAsync;
 }
 
-/* What is freed stays with it: the default gives it back to the system at each synchronisation. */
+/* Create the pool, which keeps freed memory: by default it would return it to the system at each synchronization. */
 static int pool_create(struct gpu_cuda *cuda, CUmemoryPool *pool)
 {
 	CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED};
@@ -35,7 +35,8 @@ static int pool_create(struct gpu_cuda *cuda, CUmemoryPool *pool)
 }
 
 /*
- * The lock is not held over calls of the driver: of two threads that make it at the same time, one takes the other's.
+ * Return the pool. The lock is not held during calls of the driver: of two threads that create it concurrently, one
+ * uses the pool of the other.
  */
 static int pool_get(struct gpu_cuda *cuda, CUmemoryPool *pool)
 {

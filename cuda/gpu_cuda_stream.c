@@ -1,8 +1,7 @@
 /*
- * gpu_cuda_stream.c - streams, events, registered host memory and timelines through the driver.
+ * gpu_cuda_stream.c - streams, events, registered host memory and timelines of the driver.
  *
- * A stream or an event of ours is the driver's own pointer under another type, so there is nothing to allocate or to
- * leak.
+ * A struct gpu_stream or gpu_event pointer is the driver's own handle, so nothing is allocated or leaked.
  */
 #if __has_include(<cuda.h>) && !defined(GPOOL_WITHOUT_CUDA)
 #include <cuda.h>
@@ -13,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef unsigned long long ull; /* what %llu prints */
+typedef unsigned long long ull; /* printed by %llu */
 
 _Static_assert(sizeof(CUipcEventHandle) == GPU_IPC_BYTES, "an exported event is the driver's handle");
 
@@ -44,7 +43,7 @@ int cuda_stream_create(struct gpu *gpu, struct gpu_stream **stream)
 	return 0;
 }
 
-/* A stream of ours is the driver's own handle, so there is nothing to wrap. */
+/* A stream is the driver's own handle, so no wrapper is needed. */
 int cuda_stream_adopt(struct gpu *gpu, void *native, struct gpu_stream **stream)
 {
 	(void)gpu;
@@ -59,7 +58,7 @@ void cuda_stream_destroy(struct gpu *gpu, struct gpu_stream *stream)
 
 	if (cuda_context_push(cuda) < 0)
 		return;
-	/* The driver's own destroy returns at once and lets the work run on; ours promises that it is done. */
+	/* The driver's destroy returns at once and the work continues; gpu_stream_destroy() waits for it. */
 	result = cuda->driver->cuStreamSynchronize(stream_of(stream));
 	cuda->driver->cuStreamDestroy(stream_of(stream));
 	cuda_context_pop(cuda);
@@ -168,7 +167,7 @@ int cuda_event_query(struct gpu *gpu, struct gpu_event *event)
 	result = cuda->driver->cuEventQuery(event_of(event));
 	cuda_context_pop(cuda);
 	if (result == CUDA_ERROR_NOT_READY)
-		return -EAGAIN; /* an answer and no failure: it leaves the error text alone */
+		return -EAGAIN; /* not a failure: the error text is unchanged */
 	return result == CUDA_SUCCESS ? 0 : cuda_fail(cuda->driver, result, "cuEventQuery");
 }
 
@@ -268,7 +267,7 @@ free_registration:
 	return rc;
 }
 
-/* registration_remove() - take the one that begins at `memory` out of the list, or NULL. */
+/* registration_remove() - remove the registration that begins at `memory` from the list; NULL: none. */
 static struct cuda_registration *registration_remove(struct gpu_cuda *cuda, const void *memory)
 {
 	struct cuda_registration *found, **link = &cuda->registrations;
@@ -326,7 +325,7 @@ void cuda_registrations_fini(struct gpu_cuda *cuda)
 	cuda_context_pop(cuda);
 }
 
-/* word_device() - the address under which the device sees a word of registered memory. */
+/* word_device() - return the device address of a word in registered memory. */
 static int word_device(struct gpu_cuda *cuda, const uint64_t *word, CUdeviceptr *device)
 {
 	uint64_t va = (uintptr_t)word;

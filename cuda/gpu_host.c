@@ -1,15 +1,17 @@
 /*
- * gpu_host.c - the back end without a GPU: the same rules, made of memfd, mmap and threads.
+ * gpu_host.c - the back end without a GPU: the same rules, implemented with memfd, mmap and threads.
  *
- * A complete back end for tests, for development, and for everything above it; never a silent fallback. The environment
- * says what it pretends to be; each variable is read at gpu_open() or when devices are listed:
- *   GPOOL_HOST_DEVICES      how many devices, 1..64; 8
- *   GPOOL_HOST_GRANULARITY  smallest handle, a power of two from the system's page to 1GiB; 512KiB, the smallest page
- *                           of a pool (2MiB, as on A100 and H100, makes smaller pages share handles)
- *   GPOOL_HOST_MEMORY       bytes of each device; the machine's physical memory
- *   GPOOL_HOST_LACKS        what devices shall lack that others have too: "events" between processes; "zeros" in fresh
- *                           memory, which then holds other bytes; or both, with a comma
- * Sizes take a suffix: K, M, G or T, each with or without "iB" (all powers of two).
+ * It is complete, for tests, for development, and for all code above it; never a silent fallback. Environment variables
+ * set its properties; each is read at gpu_open() or when devices are listed:
+ *
+ *   GPOOL_HOST_DEVICES      number of devices, 1..64; default 8
+ *   GPOOL_HOST_GRANULARITY  smallest handle, a power of two from the system's page to 1GiB; default 512KiB, the
+ *                           smallest page of a pool (with 2MiB, as on A100 and H100, smaller pages share handles)
+ *   GPOOL_HOST_MEMORY       bytes of each device; default: the machine's physical memory
+ *   GPOOL_HOST_LACKS        capabilities that the devices lack: "events" between processes; "zeros" in fresh memory,
+ *                           which then contains other bytes; or both, separated by a comma
+ *
+ * Sizes have a suffix: K, M, G or T, each with or without "iB" (all powers of two).
  */
 #include "cuda/gpu_host.h"
 
@@ -24,8 +26,8 @@ static const uint64_t granularity_default = 512u << 10;
 static const uint64_t granularity_max = 1u << 30;
 
 /*
- * What the devices of this process have handed out. A real GPU counts for all processes; here each process counts its
- * own creations, which is exact as long as one process owns the memory.
+ * Bytes allocated on each device by this process. A real GPU counts all processes; the count here is exact as long as
+ * one process owns the memory.
  */
 static _Atomic uint64_t device_used[HOST_DEVICES_MAX];
 
@@ -43,7 +45,7 @@ static int suffix_shift(const char *suffix)
 	return (int)(unit - units + 1) * 10;
 }
 
-/* setting_bytes() - the size in environment variable `name`, or `otherwise` when it is not set. */
+/* setting_bytes() - return the size in environment variable `name`, or `otherwise` if it is not set. */
 static int setting_bytes(const char *name, uint64_t otherwise, uint64_t *bytes)
 {
 	const char *text = getenv(name);
@@ -59,7 +61,7 @@ static int setting_bytes(const char *name, uint64_t otherwise, uint64_t *bytes)
 	number = strtoull(text, &end, 10);
 	shift = suffix_shift(end);
 	if (*text < '0' || *text > '9' || errno || shift < 0 || number > (UINT64_MAX >> shift))
-		return gpu_fail(-EINVAL, "%s is '%s', which is no size; write 64KiB, 2MiB or 16GiB", name, text);
+		return gpu_fail(-EINVAL, "%s is '%s', which is not a size; write 64KiB, 2MiB or 16GiB", name, text);
 	*bytes = (uint64_t)number << shift;
 	return 0;
 }
@@ -84,7 +86,7 @@ static int device_memory_bytes(uint64_t *bytes)
 	return setting_bytes("GPOOL_HOST_MEMORY", physical, bytes);
 }
 
-/* What a device has, but for what the setting takes away. */
+/* Return the capabilities of a device, without those that the setting removes. */
 static int device_capabilities(uint32_t *capabilities)
 {
 	static const struct {
@@ -139,7 +141,7 @@ static int host_device_info(int index, struct gpu_device_info *info)
 	return 0;
 }
 
-/* granularity_setting() - the granularity asked for, if it is one that mmap can keep. */
+/* granularity_setting() - return the configured granularity, if mmap supports it. */
 static int granularity_setting(uint64_t page, uint64_t *granularity)
 {
 	uint64_t bytes;
@@ -161,7 +163,7 @@ static int progress_init(struct gpu_host *host)
 
 	if (error)
 		return gpu_fail(-error, "cannot make a condition variable: %s", strerror(error));
-	/* Steps of sleep are lengths of time: setting the clock must not stretch them. */
+	/* With CLOCK_MONOTONIC, setting the clock does not change the duration of a sleep. */
 	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
 	error = pthread_cond_init(&host->progress, &attributes);
 	pthread_condattr_destroy(&attributes);
@@ -179,7 +181,7 @@ static int host_open(int index, uint32_t flags, struct gpu **gpu)
 	if (!host)
 		return gpu_fail(-ENOMEM, "cannot open host device %d: out of memory", index);
 	host->index = index;
-	/* nothing here is worth leaving out for an owner; gpu.c holds it to its calls */
+	/* an owner is opened like others; gpu.c restricts its calls */
 	host->separate = flags & GPU_OPEN_SEPARATE;
 	host->page = (uint64_t)sysconf(_SC_PAGESIZE);
 	rc = granularity_setting(host->page, &host->granularity);
@@ -203,7 +205,7 @@ static void host_close(struct gpu *gpu)
 {
 	struct gpu_host *host = host_of(gpu);
 
-	/* Streams first: they are the only ones that still look at the rest. */
+	/* Streams first: their threads still use the rest. */
 	host_stream_fini(host);
 	host_event_fini(host);
 	host_range_fini(host);
@@ -231,7 +233,7 @@ static int host_memory_info(struct gpu *gpu, uint64_t *free_bytes, uint64_t *tot
 	return 0;
 }
 
-/* host_memory_charge() - count bytes against the device. Caller holds host->lock. */
+/* host_memory_charge() - account for bytes of the device's memory. The caller holds host->lock. */
 int host_memory_charge(struct gpu_host *host, uint64_t bytes)
 {
 	_Atomic uint64_t *used = &device_used[host->index];

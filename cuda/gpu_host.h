@@ -22,21 +22,22 @@
 
 enum {
 	HOST_DEVICES_MAX = 64,
-	HOST_FILE_BUCKETS = 1024, /* for tens of thousands of handles with a file each */
+	/* the record with this number is finished; 0: not yet; -ENODEV: its process is dead. */
+	HOST_FILE_BUCKETS = 1024,
 };
 
-/* A memfd that this process holds: its own arena, that of one handle, or one that handles were imported from. */
+/* A memfd that this process has open: its own arena, the file of one handle, or the file of imported handles. */
 struct host_file {
-	struct host_file *next; /* of its bucket */
+	struct host_file *next; /* in the same bucket */
 	int fd;
 	dev_t device;
 	ino_t inode;
-	uint64_t refs; /* physical memory behind it; the device's own arena has one more */
-	bool sealed;   /* against growing: other processes may have it */
+	uint64_t refs; /* number of slices in use; the device's own arena has one more */
+	bool sealed;   /* against growing: other processes may have a descriptor */
 };
 
 /*
- * Physical memory: a slice of a file. It lives while refs > 0: one for the handle until its release, one for each
+ * Physical memory: a slice of a file. It exists while refs > 0: one for the handle until its release, one for each
  * mapping. A handle is (generation << 32 | slot + 1), so that a stale one is refused and 0 is none.
  */
 struct host_memory {
@@ -47,14 +48,14 @@ struct host_memory {
 	uint32_t generation;
 	uint32_t next_free;
 	bool released;
-	bool owned;    /* created here: punched out of the arena when the last reference goes ... */
-	bool exported; /* ... unless somebody else may have it mapped */
+	bool owned;    /* created here: punched out of the arena with its last reference ... */
+	bool exported; /* ... unless another process may have it mapped */
 };
 
 /* One granule of a reservation. */
 struct host_granule {
 	uint32_t memory; /* slot + 1 of what is mapped here; 0: nothing */
-	uint32_t uses;   /* queued operations that touch it */
+	uint32_t uses;   /* queued operations that use it */
 	uint8_t access;  /* enum gpu_access */
 	bool first;      /* a mapping begins here */
 };
@@ -63,7 +64,7 @@ struct host_range {
 	uint64_t va;
 	uint64_t bytes;
 	uint64_t mapped; /* granules */
-	uint64_t uses;   /* queued operations that touch any of it */
+	uint64_t uses;   /* queued operations that use a part of it */
 	struct host_granule *granules;
 };
 
@@ -84,16 +85,17 @@ struct gpu_host {
 	struct gpu gpu;
 	int index;
 	uint64_t granularity;
-	uint64_t page;         /* of the system */
+	uint64_t page;         /* page size of the system */
 	uint64_t memory_bytes; /* of the device */
 	uint32_t capabilities;
 
 	pthread_mutex_t lock;
 	struct host_file *files[HOST_FILE_BUCKETS]; /* by inode */
 	bool separate;                              /* GPU_OPEN_SEPARATE: no arena */
-	struct host_file *arena;                    /* that the next handle is cut from; NULL: it begins a new one */
+	/* the file of the next handles; NULL: the next handle creates one */
+	struct host_file *arena;
 	uint64_t arena_bytes;
-	uint64_t charged_bytes; /* of the device's memory; see host_memory_charge() */
+	uint64_t charged_bytes; /* in use of the device's memory; see host_memory_charge() */
 	struct host_memory *memories;
 	uint32_t memory_count;
 	uint32_t memory_capacity;
@@ -113,7 +115,7 @@ static inline struct gpu_host *host_of(struct gpu *gpu)
 	return (struct gpu_host *)gpu; /* struct gpu is its first member */
 }
 
-/* A place that one queued operation touches, held from queueing until it is done. */
+/* A range that a queued operation uses, from queueing until the operation has finished. */
 struct host_use {
 	struct host_range *range; /* one of the two is set */
 	struct host_registration *registration;
@@ -125,7 +127,7 @@ struct host_use {
 int host_memory_charge(struct gpu_host *host, uint64_t bytes);
 void host_memory_discharge(struct gpu_host *host, uint64_t bytes);
 
-/* gpu_host_memory.c. For the host_memory_*() calls the caller holds host->lock. */
+/* gpu_host_memory.c. Callers of the host_memory_*() functions hold host->lock. */
 int host_create(struct gpu *gpu, uint64_t bytes, uint64_t *handle);
 void host_release(struct gpu *gpu, uint64_t handle);
 int host_export(struct gpu *gpu, uint64_t handle, struct gpu_export *out);
@@ -147,16 +149,17 @@ int host_access(struct gpu *gpu, uint64_t va, uint64_t bytes, enum gpu_access ac
 int host_register(struct gpu *gpu, void *memory, uint64_t bytes);
 int host_unregister(struct gpu *gpu, void *memory);
 void host_range_fini(struct gpu_host *host);
-/* host_use_begin() - hold [va, va + bytes) for a queued operation; -EINVAL when it is neither reserved nor registered.
- * host_use_check() - may it be touched with `access` now? -EFAULT when not. It stays so until host_use_end(). */
+/*
+ * host_use_begin() - mark [va, va + bytes) as used by a queued operation; -EINVAL: it is neither reserved nor
+ * registered. host_use_check() - check that the operation may access it now; -EFAULT: it may not. The result is valid
+ * until host_use_end().
+ */
 int host_use_begin(struct gpu_host *host, uint64_t va, uint64_t bytes, struct host_use *use);
 int host_use_begin_registered(struct gpu_host *host, uint64_t va, uint64_t bytes, struct host_use *use);
 int host_use_check(struct gpu_host *host, const struct host_use *use, enum gpu_access access);
 void host_use_end(struct gpu_host *host, struct host_use *use);
 
-/*
- * gpu_host_stream.c. host_stream_queue_*() are the halves of event_record() and event_wait() that know about streams.
- */
+/* gpu_host_stream.c. host_stream_queue_*() are the parts of event_record() and event_wait() that use streams. */
 int host_stream_create(struct gpu *gpu, struct gpu_stream **stream);
 int host_stream_adopt(struct gpu *gpu, void *native, struct gpu_stream **stream);
 void host_stream_destroy(struct gpu *gpu, struct gpu_stream *stream);
@@ -173,8 +176,10 @@ bool host_stream_is_of(const struct gpu_stream *stream, const struct gpu_host *h
 void host_stream_fini(struct gpu_host *host);
 void host_progress_wake(struct gpu_host *host);
 
-/* gpu_host_event.c. A queued record or wait holds a reference, so that destroying an event never pulls it from under a
- * stream. host_event_reached(): 1 the record with this number is done, 0 not yet, -ENODEV its process is gone. */
+/*
+ * gpu_host_event.c. A queued record or wait holds a reference, so that an event may be destroyed before.
+ * host_event_reached():
+ */
 int host_event_create(struct gpu *gpu, uint32_t flags, struct gpu_event **event);
 void host_event_destroy(struct gpu *gpu, struct gpu_event *event);
 int host_event_record(struct gpu *gpu, struct gpu_event *event, struct gpu_stream *stream);

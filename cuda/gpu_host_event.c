@@ -1,16 +1,16 @@
 /*
  * gpu_host_event.c - events of the host back end, in one process and between processes.
  *
- * An event is a ring of numbers: the n-th record takes number n, and its stream stores n in slot n % EVENT_SLOTS when
- * it gets there. A waiter remembers the number it waits for, so recording the event again never ends the wait early.
- * For an interprocess event the ring is a page of a memfd, whose process, descriptor and cookie make up what is
- * exported: nothing has a name, and nothing is left behind.
+ * An event is a ring of numbers: the n-th record has number n, and its stream stores n in slot n % EVENT_SLOTS when it
+ * is executed. A waiter waits for a number, so recording the event again never ends the wait early. The ring of an
+ * interprocess event is a page of a memfd, and its process, descriptor and cookie are exported: it has no name, and
+ * leaves nothing behind.
  *
- * As in CUDA an imported event comes from another process and dies with it. The importer reads
- * /proc/PID/fd, so both processes need the same user or the right to trace, and the same pid namespace.
+ * As in CUDA, an imported event comes from another process and dies with it. The importer reads /proc/PID/fd, so both
+ * processes need the same user or the right to trace, and the same pid namespace.
  *
- * The page is shared: any holder can write nonsense into it. That makes the event done too early, too late or busy, as
- * recording it would, and never harms the reader.
+ * The page is shared and untrusted: a process with access can make the event finished too early, too late or busy, as
+ * by recording it, and cannot affect the reader otherwise.
  */
 #include "cuda/gpu_host.h"
 
@@ -26,7 +26,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { EVENT_SLOTS = 128 }; /* records of one event that may be unfinished at once; more are -EBUSY */
+enum { EVENT_SLOTS = 128 }; /* limit of unfinished records of an event; more return -EBUSY */
 
 struct event_ring {
 	uint64_t cookie;           /* of an interprocess event; constant */
@@ -39,12 +39,12 @@ struct gpu_event {
 	struct gpu_event *next, **link; /* in host->events */
 	_Atomic uint32_t refs;
 	struct event_ring *ring;
-	uint64_t ring_bytes; /* of the mapping; 0: allocated */
-	int fd;              /* what an importer opens; -1: not interprocess, or itself imported */
-	int pidfd;           /* of the exporter; -1: the event is ours */
+	uint64_t ring_bytes; /* of the mapping; 0: allocated memory */
+	int fd;              /* the descriptor that an importer opens; -1: not interprocess, or itself imported */
+	int pidfd;           /* of the exporter; -1: created by this process */
 };
 
-/* What gpu_event_export() hands out. */
+/* The output of gpu_event_export(). */
 struct event_ipc {
 	uint32_t magic;
 	int32_t pid;
@@ -56,7 +56,7 @@ static const uint32_t event_ipc_magic = 0x45504748; /* "HGPE" */
 
 _Static_assert(sizeof(struct event_ipc) <= GPU_IPC_BYTES, "an exported event must fit");
 
-/* exporter_is_gone() - a pidfd is readable when its process has ended. */
+/* exporter_is_gone() - return true if the exporting process has ended: its pidfd is readable. */
 static bool exporter_is_gone(const struct gpu_event *event)
 {
 	struct pollfd ended = {.fd = event->pidfd, .events = POLLIN};
@@ -98,7 +98,7 @@ void host_event_unref(struct gpu_event *event)
 	free(event);
 }
 
-/* event_new() - an event without a ring, in no list yet. */
+/* event_new() - create an event without a ring, in no list. */
 static struct gpu_event *event_new(struct gpu_host *host)
 {
 	struct gpu_event *event = calloc(1, sizeof(*event));
@@ -140,7 +140,7 @@ static int ring_map(struct gpu_event *event, int fd)
 	return 0;
 }
 
-/* ring_create_shared() - the ring of an interprocess event: a memfd of its own. */
+/* ring_create_shared() - create the ring of an interprocess event, in a memfd of its own. */
 static int ring_create_shared(struct gpu_event *event)
 {
 	int rc;
@@ -206,7 +206,7 @@ void host_event_fini(struct gpu_host *host)
 	}
 }
 
-/* event_check() - what record, query and wait ask first: an event of this device, whose process lives. */
+/* event_check() - check, for record, query and wait, that the event is of this device and its process is alive. */
 static int event_check(const struct gpu_host *host, const struct gpu_event *event, const struct gpu_stream *stream)
 {
 	if (event->host != host || (stream && !host_stream_is_of(stream, host)))
@@ -216,7 +216,7 @@ static int event_check(const struct gpu_host *host, const struct gpu_event *even
 	return 0;
 }
 
-/* host_event_number() - take the next number, unless its slot still belongs to a record that is not done. */
+/* host_event_number() - take the next number, unless its slot belongs to an unfinished record. */
 int host_event_number(struct gpu_event *event, uint64_t *number)
 {
 	struct event_ring *ring = event->ring;
@@ -274,19 +274,15 @@ int host_event_export(struct gpu *gpu, struct gpu_event *event, uint8_t ipc[GPU_
 	return 0;
 }
 
-/*
- * open_error() - what a failed look into another process means: its descriptor is closed, or it is none of our
- * business.
- */
+/* open_error() - map an error of accessing another process: its descriptor is closed, or access is not permitted. */
 static int open_error(int error)
 {
 	return error == ENOENT ? -ENODEV : error == EACCES ? -EPERM : -error;
 }
 
 /*
- * ring_open() - open descriptor `number` of process `pid`, if it is a file that an event can be. Another process's
- * descriptor may be anything, and opening a device or a pipe has effects; so it is looked at through O_PATH before it
- * is opened.
+ * ring_open() - open descriptor `number` of process `pid`, if it is a file that may be an event. Opening a device or a
+ * pipe has effects, so the descriptor is checked through O_PATH before it is opened.
  */
 static int ring_open(const struct gpu_host *host, int pid, int number)
 {
@@ -304,8 +300,8 @@ static int ring_open(const struct gpu_host *host, int pid, int number)
 	if (fstat(looked, &status) < 0 || !S_ISREG(status.st_mode) ||
 		(uint64_t)status.st_size != ring_file_bytes(host)) {
 		close(looked);
-		return gpu_fail(
-			-ENODEV, "cannot import an event of process %d: its descriptor %d is no event", pid, number);
+		return gpu_fail(-ENODEV, "cannot import an event of process %d: its descriptor %d is not an event", pid,
+			number);
 	}
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", looked);
 	fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
@@ -315,8 +311,8 @@ static int ring_open(const struct gpu_host *host, int pid, int number)
 		return rc;
 	if (host_file_check(fd, &size_bytes, &device, &inode) < 0) {
 		close(fd);
-		return gpu_fail(
-			-ENODEV, "cannot import an event of process %d: its descriptor %d is no event", pid, number);
+		return gpu_fail(-ENODEV, "cannot import an event of process %d: its descriptor %d is not an event", pid,
+			number);
 	}
 	return fd;
 }
@@ -325,10 +321,10 @@ static int import_into(struct gpu_event *event, const struct event_ipc *from)
 {
 	int fd, rc;
 
-	/* The pidfd comes first: if the number is reused by another process later, the cookie differs. */
+	/* The pidfd first: if another process gets this pid later, the cookie differs. */
 	event->pidfd = (int)syscall(SYS_pidfd_open, from->pid, 0);
 	if (event->pidfd < 0) {
-		/* Of the number of a thread kernels say EINVAL, or ENOENT: there is no such process. */
+		/* For the number of a thread kernels return EINVAL or ENOENT: there is no such process. */
 		rc = errno == EINVAL || errno == ENOENT ? -ESRCH : -errno;
 		return gpu_fail(rc, "cannot import an event of process %d: %s", from->pid, strerror(-rc));
 	}
@@ -355,9 +351,9 @@ int host_event_import(struct gpu *gpu, const uint8_t ipc[GPU_IPC_BYTES], struct 
 	if (!(host->capabilities & GPU_CAP_IPC_EVENT))
 		return gpu_fail(-EOPNOTSUPP, "events between processes are disabled for this device");
 	if (from.magic != event_ipc_magic || from.pid <= 0 || from.fd < 0 || from.zero)
-		return gpu_fail(-EINVAL, "cannot import an event: these bytes are none");
+		return gpu_fail(-EINVAL, "cannot import an event: invalid bytes");
 	if (from.pid == getpid())
-		return gpu_fail(-EINVAL, "cannot import an event in the process that made it");
+		return gpu_fail(-EINVAL, "cannot import an event in the process that created it");
 	created = event_new(host);
 	if (!created)
 		return gpu_fail(-ENOMEM, "cannot import an event: out of memory");

@@ -1,22 +1,21 @@
 /*
  * gpu_host_memory.c - physical memory of the host back end: slices of memfds behind handles.
  *
- * Each device that creates has one memfd, its arena; a handle is a slice of it, cut off its end. Slices are never used
- * twice: the file is sparse and an offset costs nothing, while a run of fresh slices at a run of addresses is one
- * mapping for the kernel, however many handles it is made of. A process that has the arena's descriptor can map all of
- * it. So where handles go to processes that must not see each other's content (GPU_OPEN_SEPARATE), each handle is a
- * memfd of its own, which costs a descriptor and a mapping for each.
+ * Each device that creates memory has one memfd, its arena; a handle is a slice at its end. Offsets are never reused:
+ * the file is sparse and offsets cost nothing, while adjacent new slices at adjacent addresses are one mapping for the
+ * kernel. A process with the arena's descriptor can map all of it. If handles go to processes that must not see each
+ * other's content (GPU_OPEN_SEPARATE), each handle is therefore a memfd of its own, which costs a descriptor and a
+ * mapping each.
  *
- * The first export seals a file against growing, because its receivers could otherwise allocate memory through it that
- * no limit counts. The next handle created after that begins a new arena.
+ * The first export seals a file against growing, since its receivers could otherwise allocate memory through it that no
+ * limit counts. The next handle after that begins a new arena.
  *
  * Releasing the last reference punches the slice out of the file, unless it was exported: then another process may have
- * it mapped, the kernel does not say, and punching would take its contents. So exported memory is kept until the
- * arena's last descriptor and mapping are gone in all processes, which is also what a driver does with memory that is
- * still held.
+ * it mapped, which the kernel does not report, and punching would destroy its content. Exported memory therefore exists
+ * until the arena's last descriptor and mapping in any process are closed, as with a driver.
  *
- * Files from outside are hostile until checked: only a memfd sealed against shrinking is taken, since a truncated file
- * turns a plain load into SIGBUS.
+ * Files from other processes are untrusted: only a memfd sealed against shrinking is accepted, since access to a
+ * truncated file raises SIGBUS.
  */
 #include "cuda/gpu_host.h"
 
@@ -33,11 +32,11 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-enum { FRESH_BYTE = 0xa5 }; /* contents of fresh memory where it is set not to be zero */
+enum { FRESH_BYTE = 0xa5 }; /* content of fresh memory if it is configured not to be zeroed */
 
 /*
- * host_file_create() - create an empty memfd that only this user may re-open and that cannot shrink. Return its
- * descriptor, or negative errno. host_file_seal() follows once it has its size, and before another process has it.
+ * host_file_create() - create an empty memfd that only this user can reopen and that cannot shrink. Return: its
+ * descriptor, or negative errno. Call host_file_seal() when it has its size, before another process has it.
  */
 int host_file_create(const char *name)
 {
@@ -54,8 +53,8 @@ int host_file_create(const char *name)
 }
 
 /*
- * host_file_seal() - fix the size of a memfd. F_SEAL_SEAL as well: a holder could otherwise seal it against our mapping
- * it.
+ * host_file_seal() - fix the size of a memfd. Also F_SEAL_SEAL: otherwise another holder could prevent mappings by a
+ * seal.
  */
 int host_file_seal(int fd)
 {
@@ -64,7 +63,10 @@ int host_file_seal(int fd)
 	return 0;
 }
 
-/* host_file_check() - is this a memfd that can be mapped for writing and never shrinks? Also says which file it is. */
+/*
+ * host_file_check() - check that a descriptor is a memfd that can be mapped for writing and never shrinks, and return
+ * its identity.
+ */
 int host_file_check(int fd, uint64_t *size_bytes, dev_t *device, ino_t *inode)
 {
 	struct statfs system;
@@ -135,8 +137,8 @@ static int file_make(struct gpu_host *host, const char *name, struct host_file *
 }
 
 /*
- * slice_make() - `bytes` at the end of the arena, which is made when there is none, or in a file of their own. With a
- * reference.
+ * slice_make() - create a slice of `bytes` at the end of the arena, which is created if necessary, or in a file of its
+ * own. It has a reference.
  */
 static int slice_make(struct gpu_host *host, uint64_t bytes, struct host_file **file, uint64_t *offset)
 {
@@ -163,7 +165,7 @@ static int slice_make(struct gpu_host *host, uint64_t bytes, struct host_file **
 }
 
 /*
- * memory_add() - a slot for a slice, with one reference for its handle. Takes over no reference to the file on failure.
+ * memory_add() - add a slice, with one reference for its handle. On failure the caller keeps its reference to the file.
  */
 static struct host_memory *memory_add(struct gpu_host *host, struct host_file *file, uint64_t offset, uint64_t bytes)
 {
@@ -207,7 +209,7 @@ static uint64_t memory_handle(const struct gpu_host *host, const struct host_mem
 	return (uint64_t)memory->generation << 32 | host_memory_slot(host, memory);
 }
 
-/* host_memory_find() - return the memory of a handle, or NULL if it was released or never existed. */
+/* host_memory_find() - return the memory of a handle; NULL: it was released or never existed. */
 struct host_memory *host_memory_find(struct gpu_host *host, uint64_t handle)
 {
 	uint32_t slot = (uint32_t)handle;
@@ -227,7 +229,7 @@ void host_memory_unref(struct gpu_host *host, struct host_memory *memory)
 	if (--memory->refs > 0)
 		return;
 	if (memory->owned && !memory->exported) {
-		/* A failure only leaves the pages in use; the next creation beyond the device's memory will say so. */
+		/* If this fails, the pages stay in use, and a later creation beyond the device's memory fails. */
 		if (fallocate(memory->file->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)memory->offset,
 			    (off_t)memory->bytes) == 0)
 			host_memory_discharge(host, memory->bytes);
@@ -238,7 +240,7 @@ void host_memory_unref(struct gpu_host *host, struct host_memory *memory)
 	host->memory_free = host_memory_slot(host, memory);
 }
 
-/* As a driver may leave it: bytes that somebody else has written. */
+/* Fill fresh memory with nonzero bytes, as a driver may return it. */
 static int slice_soil(const struct host_file *file, uint64_t offset, uint64_t bytes)
 {
 	void *slice = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file->fd, (off_t)offset);
@@ -315,8 +317,7 @@ void host_release(struct gpu *gpu, uint64_t handle)
 }
 
 /*
- * file_share() - the file's size is final: other processes will have it. An imported file has the seals that its maker
- * gave it.
+ * file_share() - seal the size of a file before other processes get it. An imported file has the seals of its creator.
  */
 static int file_share(struct gpu_host *host, const struct host_memory *memory)
 {
@@ -363,8 +364,8 @@ int host_export(struct gpu *gpu, uint64_t handle, struct gpu_export *out)
 }
 
 /*
- * own_copy() - a descriptor of our own. A file for each handle takes more of them than the usual soft limit of 1,024,
- * which is made for select(2); then it is raised to the hard one.
+ * own_copy() - duplicate a descriptor. A file per handle may need more descriptors than the usual soft limit of 1,024,
+ * which is for select(2); then raise it to the hard limit.
  */
 static int own_copy(int fd)
 {
@@ -378,8 +379,8 @@ static int own_copy(int fd)
 }
 
 /*
- * file_import() - the file behind a descriptor, with a reference taken: one we know, found by its inode, or a new one
- * with a descriptor of our own.
+ * file_import() - return the file behind a descriptor, with a reference: a known one, found by its inode, or a new one
+ * with a duplicate of the descriptor.
  */
 static int file_import(struct gpu_host *host, int fd, struct host_file **imported, uint64_t *size_bytes)
 {
@@ -402,7 +403,7 @@ static int file_import(struct gpu_host *host, int fd, struct host_file **importe
 	own = own_copy(fd);
 	if (own < 0)
 		return gpu_fail(-errno, "cannot import descriptor %d: %s", fd, strerror(errno));
-	/* Check our own descriptor: the caller's number may be made to mean another file meanwhile. */
+	/* Check the duplicate: the caller's descriptor may change meanwhile. */
 	rc = host_file_check(own, size_bytes, &device, &inode);
 	if (rc == 0) {
 		*imported = file_add(host, own, device, inode);

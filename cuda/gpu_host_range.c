@@ -1,15 +1,15 @@
 /*
- * gpu_host_range.c - address ranges of the host back end, and which queued work uses them.
+ * gpu_host_range.c - address ranges of the host back end, and their use by queued work.
  *
  * A reservation is an inaccessible anonymous mapping with one struct host_granule for each granule. The array is
- * mapped, not allocated, so that a reservation of terabytes costs only the pages of it that are touched. Every rule is
- * checked against this table before the kernel is asked, so a refused call changes nothing.
+ * mapped, not allocated, so that a reservation of terabytes needs memory only for the used part. Every rule is checked
+ * against this table before a system call, so a refused call changes nothing.
  *
  * Invariants, under host->lock:
+ *
  *   each mapping, which is a granule with `first` set and those after it, holds one reference to its memory
  *   range->mapped counts granules with memory; the kernel's protection of a granule is its access
- *   while a granule's uses > 0 nothing takes memory or access away from it, so an operation that was checked cannot
- *   fault
+ *   while a granule's uses > 0 its memory and access are not removed, so an operation that was checked cannot fault
  */
 #include "cuda/gpu_host.h"
 
@@ -18,15 +18,15 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { HUGE_PAGE = 2 << 20 }; /* of most machines; where it is another, nothing is lost by this */
+enum { HUGE_PAGE = 2 << 20 }; /* of most machines; only an optimization */
 
-/* What every entry of a struct host_table begins with. */
+/* The common beginning of all entries of a struct host_table. */
 struct span {
 	uint64_t va;
 	uint64_t bytes;
 };
 
-/* table_position() - how many entries begin at or below `va`. */
+/* table_position() - return the number of entries that begin at or below `va`. */
 static size_t table_position(const struct host_table *table, uint64_t va)
 {
 	size_t low = 0, high = table->count;
@@ -42,7 +42,7 @@ static size_t table_position(const struct host_table *table, uint64_t va)
 	return low;
 }
 
-/* table_find() - the entry that holds all of [va, va + bytes), or NULL. */
+/* table_find() - return the entry that contains all of [va, va + bytes), or NULL. */
 static void *table_find(const struct host_table *table, uint64_t va, uint64_t bytes)
 {
 	size_t position = table_position(table, va);
@@ -56,7 +56,7 @@ static void *table_find(const struct host_table *table, uint64_t va, uint64_t by
 	return table->entries[position - 1];
 }
 
-/* table_overlaps() - does any entry touch [va, va + bytes)? */
+/* table_overlaps() - return true if an entry overlaps [va, va + bytes). */
 static bool table_overlaps(const struct host_table *table, uint64_t va, uint64_t bytes)
 {
 	size_t position = table_position(table, va + bytes - 1);
@@ -109,7 +109,7 @@ static void *map_inaccessible(uint64_t va, uint64_t bytes)
 		-1, 0);
 }
 
-/* map_aligned() - an inaccessible range whose address is a multiple of `align`. */
+/* map_aligned() - map an inaccessible range whose address is a multiple of `align`. */
 static int map_aligned(uint64_t bytes, uint64_t align, uint64_t *va)
 {
 	uint64_t begin, head;
@@ -141,7 +141,7 @@ int host_reserve(struct gpu *gpu, uint64_t bytes, uint64_t align, uint64_t *va)
 			(unsigned long long)host->granularity);
 	if (align < host->granularity)
 		align = host->granularity;
-	/* So that huge pages of what is mapped can be mapped as such. */
+	/* So that the kernel can map huge pages. */
 	if (align < HUGE_PAGE && bytes >= HUGE_PAGE)
 		align = HUGE_PAGE;
 	range = calloc(1, sizeof(*range));
@@ -206,7 +206,7 @@ int host_unreserve(struct gpu *gpu, uint64_t va, uint64_t bytes)
 	return rc;
 }
 
-/* granules_find() - the granules of [va, va + bytes), which must be whole ones of one reservation. */
+/* granules_find() - return the granules of [va, va + bytes), which must be whole granules of one reservation. */
 static struct host_granule *granules_find(
 	struct gpu_host *host, uint64_t va, uint64_t bytes, struct host_range **range, uint64_t *count)
 {
@@ -243,7 +243,8 @@ static int map_locked(struct gpu_host *host, uint64_t va, uint64_t bytes, uint64
 		MAP_FAILED) {
 		rc = gpu_fail(-errno, "cannot map %llu bytes at 0x%llx: %s (limits: vm.max_map_count, RLIMIT_AS)",
 			(unsigned long long)bytes, (unsigned long long)va, strerror(errno));
-		map_inaccessible(va, bytes); /* a failed fixed mapping may leave a hole that others could be given */
+		/* a failed fixed mapping may leave a hole that another mapping could get */
+		map_inaccessible(va, bytes);
 		return rc;
 	}
 	for (uint64_t i = 0; i < count; i++) {
@@ -270,7 +271,7 @@ int host_map(struct gpu *gpu, uint64_t va, uint64_t bytes, uint64_t offset, uint
 	return rc;
 }
 
-/* unmap_check() - are these granules whole mappings without holes that nothing queued uses? */
+/* unmap_check() - check that these granules are whole mappings without holes and not used by queued work. */
 static int unmap_check(
 	const struct host_range *range, const struct host_granule *granule, uint64_t count, uint64_t granularity)
 {
@@ -337,7 +338,7 @@ static int access_protection(enum gpu_access access)
 	return protection[access];
 }
 
-/* access_restore() - give granules back the protection that the table says, after a change that failed half-way. */
+/* access_restore() - restore the recorded protection of granules after a change that failed halfway. */
 static void access_restore(const struct gpu_host *host, uint64_t va, const struct host_granule *granule, uint64_t count)
 {
 	for (uint64_t i = 0; i < count; i++)
@@ -393,9 +394,7 @@ int host_register(struct gpu *gpu, void *memory, uint64_t bytes)
 	uint64_t va = (uintptr_t)memory;
 	int rc = 0;
 
-	/*
-	 * Locking pages makes them present; this does the same, and finds out that they are there and may be written.
-	 */
+	/* Locking makes pages present; this does the same, and checks that they exist and are writable. */
 	if (madvise(memory, bytes, MADV_POPULATE_WRITE) < 0)
 		return gpu_fail(-EINVAL, "cannot register %llu bytes at %p: not memory that can be written: %s",
 			(unsigned long long)bytes, memory, strerror(errno));
@@ -439,7 +438,7 @@ int host_unregister(struct gpu *gpu, void *memory)
 	return rc;
 }
 
-/* use_add() - count a queued operation in (1) or out (-1) of every granule it touches. */
+/* use_add() - add 1 or -1 to the uses of every granule of a queued operation. */
 static void use_add(const struct gpu_host *host, const struct host_use *use, int step)
 {
 	uint64_t granule, last;
@@ -496,7 +495,7 @@ int host_use_check(struct gpu_host *host, const struct host_use *use, enum gpu_a
 	int rc = 0;
 
 	if (use->registration)
-		return 0; /* was written to when it was registered, and cannot be unregistered meanwhile */
+		return 0; /* it was written to when it was registered, and cannot be unregistered meanwhile */
 	granule = (use->va - use->range->va) / host->granularity;
 	last = (use->va + use->bytes - 1 - use->range->va) / host->granularity;
 	pthread_mutex_lock(&host->lock);

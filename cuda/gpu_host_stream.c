@@ -1,15 +1,14 @@
 /*
- * gpu_host_stream.c - streams of the host back end: a queue and a thread that works it off, one operation after the
- * other.
+ * gpu_host_stream.c - streams of the host back end: a queue, and a thread that executes its operations one by one.
  *
- * Queueing checks what a driver checks at the call (is this an address of ours at all?) and marks the addresses as
- * used; executing checks what hardware checks (is it mapped, with access?) against our own tables, so a bad operation
- * is an error at the next sync and never a signal. After an error the stream goes on with the next operation; a real
- * GPU would end the whole context, which no test could report from.
+ * Queueing performs the checks of a driver (whether an address is reserved or registered) and marks the addresses as
+ * used; execution performs those of the hardware (whether it is mapped with access) on this back end's tables, so an
+ * invalid operation is an error at the next sync and never a signal. After an error the stream continues with the next
+ * operation; a real GPU would end the whole context, which tests could not report.
  *
- * Waits (for an event, for a timeline) may wait for another process, which cannot wake us: after a short spin the
- * thread sleeps in growing steps of at most wait_step_max_ns. Whatever this device itself finishes, and its closing,
- * wakes at once.
+ * A wait (for an event or a timeline) may depend on another process, which cannot wake this one: after a short spin the
+ * thread sleeps in growing steps of at most wait_step_max_ns. Operations and the closing of this device wake it at
+ * once.
  */
 #include "cuda/gpu_host.h"
 #include "cuda/kernels/kernel.h"
@@ -22,8 +21,8 @@
 #include <time.h>
 
 static const long wait_step_min_ns = 10 * 1000;
-static const long wait_step_max_ns = 1000 * 1000; /* chosen: a delay that an engine's step does not notice */
-enum { WAIT_SPINS = 200 };                        /* some microseconds: shorter than falling asleep and waking */
+static const long wait_step_max_ns = 1000 * 1000; /* a delay that is small compared to a step of an engine */
+enum { WAIT_SPINS = 200 };                        /* some microseconds, less than sleeping and waking */
 
 enum operation_kind {
 	OPERATION_COPY,
@@ -49,11 +48,11 @@ struct operation {
 	struct operation *next;
 	enum operation_kind kind;
 	struct host_use to;   /* also the word of a timeline */
-	struct host_use from; /* copy */
-	uint64_t value;       /* to fill with, to write, to wait for; the record's number for events */
+	struct host_use from; /* of a copy */
+	uint64_t value;       /* of a fill, a write, a wait; for events the record's number */
 	struct gpu_event *event;
 	const struct kernel *kernel;
-	void *args; /* a copy, as the caller's may be gone */
+	void *args; /* a copy, since the caller's may be freed */
 };
 
 struct gpu_stream {
@@ -62,13 +61,13 @@ struct gpu_stream {
 	pthread_t thread;
 
 	pthread_mutex_t lock;
-	pthread_cond_t work; /* something was queued, or stop */
+	pthread_cond_t work; /* an operation was queued, or `stop` was set */
 	pthread_cond_t done; /* an operation was finished */
 	struct operation *first, **last;
 	uint64_t queued;
 	uint64_t finished;
 	bool stop; /* finish the queue, then end */
-	int error; /* the first since the last sync */
+	int error; /* the first one since the last sync */
 	char error_text[160];
 };
 
@@ -79,7 +78,7 @@ bool host_stream_is_of(const struct gpu_stream *stream, const struct gpu_host *h
 
 void host_progress_wake(struct gpu_host *host)
 {
-	/* The lock is what keeps a waiter from looking just before and sleeping just after the change. */
+	/* The lock prevents a waiter from checking before the change and sleeping after the broadcast. */
 	pthread_mutex_lock(&host->progress_lock);
 	pthread_cond_broadcast(&host->progress);
 	pthread_mutex_unlock(&host->progress_lock);
@@ -98,7 +97,7 @@ static struct timespec after_now(long nanoseconds)
 	return when;
 }
 
-/* wait_reached() - 1 when what the operation waits for has come, 0 not yet, or a negative errno when it never will. */
+/* wait_reached() - return 1 if the operation's wait is over, 0 if not yet, negative errno if it never will be. */
 static int wait_reached(const struct operation *operation)
 {
 	if (operation->kind == OPERATION_EVENT_WAIT)
@@ -181,7 +180,7 @@ static void operation_destroy(struct gpu_host *host, struct operation *operation
 	free(operation);
 }
 
-/* error_note() - keep the first error for the next sync. Caller holds stream->lock. */
+/* error_note() - store the first error for the next sync. The caller holds stream->lock. */
 static void error_note(struct gpu_stream *stream, int error, enum operation_kind kind, uint64_t va, uint64_t bytes)
 {
 	if (stream->error)
@@ -225,7 +224,7 @@ static void *stream_main(void *argument)
 		va = operation->to.va;
 		bytes = operation->to.bytes;
 		rc = is_closing(stream->host) ? -ECANCELED : operation_execute(stream->host, operation);
-		/* before it counts as finished: a sync means unmap may follow */
+		/* before it counts as finished, since an unmap may follow a sync */
 		operation_destroy(stream->host, operation);
 
 		pthread_mutex_lock(&stream->lock);
@@ -238,7 +237,7 @@ static void *stream_main(void *argument)
 	return NULL;
 }
 
-/* thread_start() - with all signals blocked, so that the program's handlers never run on our thread. */
+/* thread_start() - start the thread with all signals blocked, so that the program's handlers never run in it. */
 static int thread_start(struct gpu_stream *stream)
 {
 	sigset_t all, before;
@@ -267,7 +266,7 @@ int host_stream_create(struct gpu *gpu, struct gpu_stream **stream)
 	rc = thread_start(created);
 	if (rc < 0) {
 		free(created);
-		/* EAGAIN is what pthread_create(3) says at the limit of threads; trying again would not help. */
+		/* pthread_create(3) returns EAGAIN at the limit of threads; a retry would not help. */
 		return gpu_fail(rc == -EAGAIN ? -ENOMEM : rc, "cannot create a stream: no thread: %s", strerror(-rc));
 	}
 	pthread_mutex_lock(&host->lock);
@@ -291,12 +290,12 @@ int host_stream_adopt(struct gpu *gpu, void *native, struct gpu_stream **stream)
 		;
 	pthread_mutex_unlock(&host->lock);
 	if (!found)
-		return gpu_fail(-EINVAL, "cannot adopt %p: no stream of this device", native);
+		return gpu_fail(-EINVAL, "cannot adopt %p: not a stream of this device", native);
 	*stream = found;
 	return 0;
 }
 
-/* stream_join() - end the thread once its queue is empty, and free the stream, which is in no list any more. */
+/* stream_join() - end the thread when its queue is empty, and free the stream, which is in no list any more. */
 static void stream_join(struct gpu_stream *stream)
 {
 	pthread_mutex_lock(&stream->lock);
@@ -322,7 +321,7 @@ void host_stream_destroy(struct gpu *gpu, struct gpu_stream *stream)
 	stream_join(stream);
 }
 
-/* host_stream_fini() - cancel what is queued on every stream and end them; part of gpu_close(). */
+/* host_stream_fini() - cancel the queued operations of all streams and end the streams; part of gpu_close(). */
 void host_stream_fini(struct gpu_host *host)
 {
 	struct gpu_stream *stream;
@@ -356,7 +355,7 @@ int host_stream_sync(struct gpu *gpu, struct gpu_stream *stream)
 	return rc;
 }
 
-/* operation_new() - for this stream, or NULL with the error in *rc. */
+/* operation_new() - create an operation for this stream; NULL: the error is in *rc. */
 static struct operation *operation_new(struct gpu *gpu, struct gpu_stream *stream, enum operation_kind kind, int *rc)
 {
 	struct operation *operation;
@@ -418,7 +417,7 @@ int host_fill(struct gpu *gpu, uint64_t to, uint32_t value, uint64_t bytes, stru
 	return rc;
 }
 
-/* The reference does the work of the whole grid, so it needs no shape. */
+/* The reference executes the whole grid, so it needs no shape. */
 int host_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args,
 	struct gpu_stream *stream)
 {
@@ -475,10 +474,7 @@ int host_stream_queue_record(struct gpu_stream *stream, struct gpu_event *event)
 
 	if (!operation)
 		return rc;
-	/*
-	 * The number is taken when nothing can fail any more: one that is taken and never finished would block the
-	 * event.
-	 */
+	/* The number is taken when no step can fail any more: a number that is never finished would block the event. */
 	rc = host_event_number(event, &operation->value);
 	if (rc < 0) {
 		operation_destroy(stream->host, operation);

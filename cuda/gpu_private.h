@@ -1,7 +1,6 @@
 /*
- * gpu_private.h - what gpu.c shares with the back ends: the part of a device that is the same for all of them.
- *
- * Only cuda/gpu*.c includes this.
+ * gpu_private.h - the part of a device that is the same for all back ends, shared by gpu.c and them. Only cuda/gpu*.c
+ * includes this.
  */
 #ifndef GPOOL_CUDA_GPU_PRIVATE_H
 #define GPOOL_CUDA_GPU_PRIVATE_H
@@ -14,8 +13,7 @@
  * Every back end's device begins with this. gpu_open() fills it after the back end's open, so a back end may read it in
  * every call but open and close.
  *
- * A fault needs no state of its own: fault_at is the number of the call that is to fail, and calls[] passes each number
- * once.
+ * A fault needs no other state: fault_at is the number of the call that fails, and calls[] has each number once.
  */
 struct gpu {
 	const struct gpu_ops *ops;
@@ -26,7 +24,7 @@ struct gpu {
 	_Atomic int fault_error[GPU_CALL_KINDS];
 };
 
-/* gpu_fail() - note what went wrong as this thread's error text. Returns `error`, so that a refusal is one line. */
+/* gpu_fail() - store a description as this thread's error text. Return: `error`, so that a refusal is one line. */
 __attribute__((format(printf, 2, 3))) int gpu_fail(int error, const char *format, ...);
 
 #endif

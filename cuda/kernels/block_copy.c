@@ -1,4 +1,6 @@
-/* block_copy.c - batched copies: what is refused, the shape of the launch, and the reference in C. */
+/*
+ * block_copy.c - batched copies: checks, the shape of the launch, and the reference in C.
+ */
 #include "cuda/kernels/block_copy.h"
 
 #include "cuda/gpu_private.h"
@@ -16,8 +18,8 @@ int block_copy_queue(struct gpu *gpu, const struct block_copy_args *args, struct
 	uint64_t blocks;
 
 	if (!args || args->reserved || args->count > INT32_MAX || (args->count && (!args->items || args->items % 8)))
-		return gpu_fail(
-			-EINVAL, "block copy: the list must be there, aligned to 8 bytes, of at most 2^31 - 1 items");
+		return gpu_fail(-EINVAL,
+			"block copy: the list must not be NULL, aligned to 8 bytes, of at most 2^31 - 1 items");
 	if (!args->count)
 		return 0;
 	blocks = args->bytes_max / BLOCK_BYTES + 1;

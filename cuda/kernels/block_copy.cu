@@ -6,7 +6,7 @@ extern "C" __global__ void __launch_bounds__(256) block_copy(const struct block_
 	const struct block_copy_item item = ((const struct block_copy_item *)args.items)[blockIdx.x];
 	const uint64_t thread = (uint64_t)blockIdx.y * blockDim.x + threadIdx.x;
 	const uint64_t threads = (uint64_t)gridDim.y * blockDim.x;
-	uint64_t wide = 0; /* of the bytes, how many go by 16 */
+	uint64_t wide = 0; /* bytes that are copied 16 at a time */
 
 	if ((item.to | item.from) % 16 == 0) {
 		const uint4 *__restrict__ from = (const uint4 *)item.from;

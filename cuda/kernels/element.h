@@ -1,7 +1,6 @@
 /*
- * element.h - elements of tensors, and what they are as fp32: for the references in C and for the kernels alike.
- *
- * Rounding is to nearest, ties to even, on both; fp32 -> fp16 overflows to infinity, as the hardware's conversion does.
+ * element.h - elements of tensors and their conversion from and to fp32, for the references in C and for the kernels.
+ * Rounding is to nearest, ties to even, in both; fp32 -> fp16 overflows to infinity, as the hardware's conversion does.
  */
 #ifndef CUDA_KERNELS_ELEMENT_H
 #define CUDA_KERNELS_ELEMENT_H
@@ -24,7 +23,7 @@ ON_BOTH uint32_t element_bytes(uint32_t element)
 	return element == ELEMENT_F32 ? 4 : 2;
 }
 
-/* element_most() - the largest finite one. */
+/* element_most() - return the largest finite value. */
 ON_BOTH float element_most(uint32_t element)
 {
 	return element == ELEMENT_F16 ? 65504.0f : element == ELEMENT_BF16 ? 0x1.fep127f : 0x1.fffffep127f;
@@ -59,12 +58,12 @@ ON_BOTH uint16_t bf16_of_float(float value)
 	uint32_t bits = float_bits(value);
 
 	if ((bits & 0x7fffffff) > 0x7f800000)
-		return (uint16_t)(bits >> 16 | 0x40); /* a NaN stays one */
+		return (uint16_t)(bits >> 16 | 0x40); /* a NaN stays a NaN */
 	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 #endif
 }
 
-/* The exponent's bias grows by 112, by a multiplication, which makes normal numbers of subnormal ones too. */
+/* The exponent's bias is increased by 112 by a multiplication, which also normalizes subnormal numbers. */
 ON_BOTH float float_of_f16(uint16_t bits)
 {
 #ifdef __CUDA_ARCH__
@@ -87,9 +86,9 @@ ON_BOTH uint16_t f16_of_float(float value)
 	bits &= 0x7fffffff;
 	if (bits > 0x7f800000)
 		return (uint16_t)(sign | 0x7e00);
-	if (bits >= 0x477ff000) /* 65520, which is as near to 65504 as to what would be next */
+	if (bits >= 0x477ff000) /* 65520, the midpoint between 65504 and the next value */
 		return (uint16_t)(sign | 0x7c00);
-	/* Below 2^-14: the last digit of 0.5f is worth as much as that of a subnormal fp16, so the addition rounds. */
+	/* Below 2^-14 the last bit of 0.5f has the weight of that of a subnormal fp16, so the addition rounds. */
 	if (bits < 0x38800000)
 		return (uint16_t)(sign | (float_bits(float_of_bits(bits) + 0.5f) - 0x3f000000));
 	bits += 0xfff + (bits >> 13 & 1);
@@ -98,9 +97,9 @@ ON_BOTH uint16_t f16_of_float(float value)
 }
 
 #ifndef __CUDACC__
-enum { ELEMENT_ROW = 128 }; /* what references take at a time: loops of one length are made vector code */
+enum { ELEMENT_ROW = 128 }; /* elements per step in references: loops of one length are vectorized */
 
-/* element_row_get() - `count` elements, at most ELEMENT_ROW, as fp32, with zeros behind them. */
+/* element_row_get() - convert `count` elements, at most ELEMENT_ROW, to fp32, followed by zeros. */
 static inline void element_row_get(uint32_t element, const void *from, uint32_t count, float to[ELEMENT_ROW])
 {
 	uint16_t bits[ELEMENT_ROW];
@@ -120,7 +119,7 @@ static inline void element_row_get(uint32_t element, const void *from, uint32_t 
 			to[i] = float_of_bf16(bits[i]);
 }
 
-/* element_row_put() - the first `count` of them as elements. */
+/* element_row_put() - convert the first `count` values to elements. */
 static inline void element_row_put(uint32_t element, const float from[ELEMENT_ROW], uint32_t count, void *to)
 {
 	uint16_t bits[ELEMENT_ROW];

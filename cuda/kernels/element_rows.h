@@ -1,8 +1,7 @@
 /*
- * element_rows.h - many elements at once by the vector code of this CPU: to another type or order, to int8 and back.
- *
- * One code is in plain C: any CPU has it, and others are compared with it. What they write is the same to the bit, but
- * for what else a NaN holds.
+ * element_rows.h - conversions of many elements with the vector instructions of this CPU: to another type or order, to
+ * int8 and back. One implementation is in plain C: every CPU supports it, and others are compared with it. Results are
+ * equal bit by bit, except the payload of a NaN.
  */
 #ifndef CUDA_KERNELS_ELEMENT_ROWS_H
 #define CUDA_KERNELS_ELEMENT_ROWS_H
@@ -15,20 +14,20 @@ struct element_rows {
 	const char *name;
 	bool (*is_usable)(void); /* by this CPU */
 	/*
-	 * convert() - `count` elements of any type to fp16 or bf16. from has any alignment; they do not overlap.
-	 * Return: whether all are finite as they are written.
+	 * convert() - convert `count` elements of any type to fp16 or bf16. `from` has any alignment; the two do not
+	 * overlap. Return: true if all results are finite.
 	 */
 	bool (*convert)(uint32_t from_element, const void *from, uint32_t to_element, void *to, uint64_t count);
-	/* get() - one row as fp32. */
+	/* get() - convert one row to fp32. */
 	void (*get)(uint32_t element, const void *from, float to[ELEMENT_ROW]);
 	/*
-	 * turn() - from: [rows][columns], to: [columns][ELEMENT_ROW], of which the first `rows` of each row are
-	 * written. rows: at most ELEMENT_ROW.
+	 * turn() - transpose. from: [rows][columns], to: [columns][ELEMENT_ROW], of which the first `rows` of each row
+	 * are written. rows: at most ELEMENT_ROW.
 	 */
 	void (*turn)(const uint16_t *from, uint32_t rows, uint32_t columns, uint16_t *to);
-	/* quantise() - rows of ELEMENT_ROW elements, fp16 or bf16, each of them a group (quantise.h). */
+	/* quantise() - quantise rows of ELEMENT_ROW elements, fp16 or bf16, each of them a group (quantise.h). */
 	void (*quantise)(uint32_t element, const void *values, uint64_t rows, int8_t *codes, uint16_t *scales);
-	/* dequantise() - the way back. */
+	/* dequantise() - convert them back. */
 	void (*dequantise)(uint32_t element, const int8_t *codes, const uint16_t *scales, uint64_t rows, void *values);
 };
 
@@ -37,7 +36,7 @@ extern const struct element_rows element_rows_plain;
 extern const struct element_rows element_rows_avx2;
 #endif
 
-/* element_rows() - the fastest that this CPU has. */
+/* element_rows() - return the fastest implementation for this CPU. */
 const struct element_rows *element_rows(void);
 
 #endif

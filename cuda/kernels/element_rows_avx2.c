@@ -1,8 +1,6 @@
 /*
- * element_rows_avx2.c - rows of elements with AVX2 and F16C, which each x86 has had since 2013.
- *
- * Each step here is one of the plain code's, eight elements at a time, with the same rounding; products and sums are
- * never fused.
+ * element_rows_avx2.c - rows of elements with AVX2 and F16C, which all x86 CPUs since 2013 have. Each step corresponds
+ * to one of the plain code, eight elements at a time, with the same rounding; products and sums are never fused.
  */
 #include "cuda/kernels/element_rows.h"
 
@@ -18,7 +16,7 @@
 
 enum { STEP = 16 };
 
-/* Two vectors are a step; of 16 bits a step is one vector. */
+/* A step is two vectors, or one vector of 16-bit elements. */
 struct pair {
 	__m256 low, high;
 };
@@ -49,7 +47,7 @@ AVX2 static inline __m256i f16_put(struct pair pair)
 		_mm256_cvtps_ph(pair.low, _MM_FROUND_TO_NEAREST_INT));
 }
 
-/* bf16_of_float() of numbers, in the low halves. */
+/* Apply bf16_of_float() to numbers; the results are in the low halves. */
 AVX2 static inline __m256i bf16_round(__m256 value)
 {
 	const __m256i bits = _mm256_castps_si256(value),
@@ -58,7 +56,7 @@ AVX2 static inline __m256i bf16_round(__m256 value)
 	return _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
 }
 
-/* A NaN, which rounding could make something else of, stays one. */
+/* Keep NaNs, which rounding could change to other values. */
 AVX2 static inline __m256i bf16_put(__m256 value)
 {
 	const __m256i nan = _mm256_or_si256(_mm256_srli_epi32(_mm256_castps_si256(value), 16), _mm256_set1_epi32(0x40));
@@ -84,7 +82,7 @@ AVX2 static inline __m256i step_convert(uint32_t from_element, const void *from,
 	return to_element == ELEMENT_F16 ? f16_put(pair) : halves_join(bf16_put(pair.low), bf16_put(pair.high));
 }
 
-/* All ones where one is infinite or no number. */
+/* Return all ones for infinities and NaNs. */
 AVX2 static inline __m256i not_finite(uint32_t element, __m256i bits)
 {
 	const __m256i exponent = _mm256_set1_epi16(element == ELEMENT_F16 ? 0x7c00 : 0x7f80);
@@ -129,10 +127,7 @@ AVX2 static void avx2_get(uint32_t element, const void *from, float to[ELEMENT_R
 
 enum { SQUARE = 8 };
 
-/*
- * One step of three: elements of two vectors in turn. After the third all that stood one below the other stand side by
- * side.
- */
+/* One of three steps: interleave the elements of two vectors. After the third, the matrix is transposed. */
 AVX2 static inline void square_mix(const __m128i from[SQUARE], __m128i to[SQUARE])
 {
 	for (int i = 0; i < SQUARE / 2; i++) {
@@ -188,7 +183,7 @@ AVX2 static inline float largest_of(uint32_t element, const uint16_t *values)
 	return float_of_bits((uint32_t)_mm_cvtsi128_si32(half));
 }
 
-/* Codes as integers. A quotient is a number here, and the conversion rounds as rintf(3) does. */
+/* Return codes as integers. All quotients are finite, and the conversion rounds as rintf(3) does. */
 AVX2 static inline __m256i codes_of(__m256 value, __m256 scale)
 {
 	const __m256 code = _mm256_div_ps(value, scale);
@@ -230,7 +225,7 @@ AVX2 static inline __m256 value_limit(__m256 value, __m256 most)
 	return _mm256_max_ps(_mm256_min_ps(value, most), _mm256_sub_ps(_mm256_setzero_ps(), most));
 }
 
-/* limit: some codes may stand for more than the element can be. */
+/* limit: some codes may exceed the range of the element. */
 AVX2 static inline void row_dequantise(uint32_t element, const int8_t *codes, __m256 scale, bool limit, uint16_t *to)
 {
 	const __m256 most = _mm256_set1_ps(element_most(element));
@@ -264,7 +259,9 @@ AVX2 static void avx2_dequantise(
 	}
 }
 
-/* Asked once: in a virtual machine the answer may take as long as a few pages. (clang's builtin does not know f16c.) */
+/*
+ * Cached: in a virtual machine the instruction may take as long as some pages. (clang's builtin does not support f16c.)
+ */
 static bool avx2_is_usable(void)
 {
 	enum { UNKNOWN, NO, YES };

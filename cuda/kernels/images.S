@@ -1,9 +1,9 @@
 /*
- * images.S - what nvcc made of each .cu file, embedded, so that nothing links the CUDA runtime and nothing is looked for at run
- * time.
+ * images.S - the fat binary that nvcc compiled from each .cu file, embedded, so that gpool neither links the CUDA
+ * runtime nor opens files at run time.
  *
- * An image is a fat binary: code for sm_80 and sm_90 and PTX for what comes later, of which the driver takes what fits. Built
- * without nvcc, gpu_kernel_images[] is all zeros.
+ * It has code for sm_80 and sm_90, and PTX for later devices; the driver selects the code for its device. Without nvcc,
+ * gpu_kernel_images[] is all zeros.
  */
 #ifdef GPOOL_KERNELS
 	.section .rodata

@@ -1,11 +1,13 @@
-/* kernel.c - the table that kernels.def describes. */
+/*
+ * kernel.c - the table of kernels, from kernels.def.
+ */
 #include "cuda/kernels/kernel.h"
 
 #include "cuda/kernels/block_copy.h"
 #include "cuda/kernels/lora.h"
 #include "cuda/kernels/quantise.h"
 
-/* One function of this type for each, so that the reference itself takes the struct by its own name. */
+/* One function of this type per kernel, so that the reference has a parameter of its own struct type. */
 #define KERNEL(id, name, file, args) \
 	static void run_##name(const void *given) \
 	{ \

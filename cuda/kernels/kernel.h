@@ -14,16 +14,16 @@ enum kernel_image {
 };
 
 struct kernel {
-	const char *name; /* of its entry in the image */
+	const char *name; /* of the kernel in the image */
 	enum kernel_image image;
 	size_t args_bytes;
-	/* the same work in C, on the thread of a stream; addresses are the process's own */
+	/* the reference in C, run by the thread of a stream; addresses are those of the process */
 	void (*host)(const void *args);
 };
 
 extern const struct kernel gpu_kernels[GPU_KERNEL_KINDS];
 
-/* What the driver loads, by enum kernel_image; NULL where nvcc was not there at build time. */
+/* Images for the driver, by enum kernel_image; NULL if gpool was built without nvcc. */
 extern __attribute__((visibility("hidden"))) const void *const gpu_kernel_images[KERNEL_IMAGES];
 
 #endif

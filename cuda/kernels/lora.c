@@ -1,6 +1,5 @@
 /*
- * lora.c - packing of tiles, building of batches, and the launches of the LoRA kernels: what is refused, and their
- * shapes.
+ * lora.c - packing of tiles, building of batches, and the launches of the LoRA kernels: checks and shapes.
  */
 #include "cuda/kernels/lora.h"
 
@@ -11,9 +10,9 @@
 
 enum {
 	BLOCK_THREADS = 128,
-	EXPAND_COLUMNS = 256, /* that a block of expand does: two tiles */
-	/* Shared memory, as lora.cu divides it. */
-	SHRINK_ROW_BYTES = 4 * (LORA_SLICE + 8) * 4, /* for each token: a row of sums of each of four warps */
+	EXPAND_COLUMNS = 256, /* per block of expand: two tiles */
+	/* Layout of the shared memory in lora.cu. */
+	SHRINK_ROW_BYTES = 4 * (LORA_SLICE + 8) * 4, /* per token: a row of sums of each of four warps */
 	SHARED_FLAG_BYTES = 16,
 };
 
@@ -39,8 +38,8 @@ static int compare_keys(const void *one, const void *two)
 }
 
 /*
- * order_fill() - places of the tokens that have an adapter, sorted by adapter and then by place. Returns how many, or
- * -EINVAL.
+ * order_fill() - store the positions of tokens with an adapter, sorted by adapter and then by position. Return: their
+ * number, or -EINVAL.
  */
 static int64_t order_fill(
 	uint32_t *order, uint64_t *keys, const int32_t *adapters, uint32_t tokens, uint32_t adapter_count)
@@ -69,9 +68,9 @@ int lora_batch_build(
 	int64_t rc;
 
 	if (tokens > tokens_max || tokens_max > LORA_TOKENS_MAX)
-		return gpu_fail(-EINVAL, "a batch of %u tokens; this one takes %u, and none more than %d", tokens,
+		return gpu_fail(-EINVAL, "a batch of %u tokens; this one is for %u, and the limit is %d", tokens,
 			tokens_max, LORA_TOKENS_MAX);
-	/* No piece is there yet, so keys have their place. */
+	/* The pieces are not filled yet, so their memory is used for the keys. */
 	rc = order_fill(order, (uint64_t *)pieces, adapters, tokens, adapter_count);
 	if (rc < 0)
 		return (int)rc;
@@ -120,7 +119,7 @@ static int args_check(const struct lora_args *args)
 	return 0;
 }
 
-/* pieces_most() - the most that a batch of tokens_max can have: each adapter has one that is not full. */
+/* pieces_most() - return the maximum of pieces of a batch of tokens_max: each adapter has one that is not full. */
 static uint32_t pieces_most(const struct lora_args *args)
 {
 	uint32_t small = lora_split_rows(args->tokens_max) / LORA_PIECE_SMALL,
@@ -130,7 +129,7 @@ static uint32_t pieces_most(const struct lora_args *args)
 	return full + args->adapter_count < args->tokens_max ? full + args->adapter_count : args->tokens_max;
 }
 
-/* piece_rows() - tokens of the largest piece that may come, in whole tensor operations. */
+/* piece_rows() - return the tokens of the largest possible piece, in whole tensor operations. */
 static uint32_t piece_rows(const struct lora_args *args)
 {
 	return args->tokens_max > LORA_SPLIT_TOKENS_MAX ? LORA_PIECE_LARGE : LORA_PIECE_SMALL;
@@ -150,7 +149,7 @@ int lora_shrink_queue(struct gpu *gpu, const struct lora_args *args, struct gpu_
 	return gpu_launch(gpu, GPU_KERNEL_LORA_SHRINK, &shape, args, sizeof(*args), stream);
 }
 
-/* expand_ranks() - the ranks of rank_max's class: 16, 32, 64 or 128. */
+/* expand_ranks() - return the class of rank_max: 16, 32, 64 or 128. */
 static uint32_t expand_ranks(uint32_t rank_max)
 {
 	return rank_max <= 16 ? 16 : rank_max <= 32 ? 32 : rank_max <= 64 ? 64 : 128;
@@ -179,10 +178,10 @@ int lora_plain_queue(struct gpu *gpu, const struct lora_plain_args *args, struct
 	if (rc < 0 || !args->piece_count)
 		return rc;
 	shape.grid[0] = args->piece_count;
-	shape.grid[1] = (args->lora.rank_max + 3) / 4; /* a warp for each rank */
+	shape.grid[1] = (args->lora.rank_max + 3) / 4; /* a warp per rank */
 	rc = gpu_launch(gpu, GPU_KERNEL_LORA_PLAIN_SHRINK, &shape, args, sizeof(*args), stream);
 	if (rc < 0)
 		return rc;
-	shape.grid[1] = lora_tiles(args->lora.out); /* a thread for each column */
+	shape.grid[1] = lora_tiles(args->lora.out); /* a thread per column */
 	return gpu_launch(gpu, GPU_KERNEL_LORA_PLAIN_EXPAND, &shape, args, sizeof(*args), stream);
 }

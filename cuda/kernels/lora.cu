@@ -1,27 +1,27 @@
 /*
- * lora.cu - shrink and expand over a batch with mixed ranks and adapters.
+ * lora.cu - shrink and expand for a batch with mixed ranks and adapters.
  *
- * Both are bound by the bandwidth of memory while a batch decodes: each weight is used for a token or a few. So a
- * tile's bytes go from memory to registers 16 at a time, each once for all tokens of a piece, in the layout in which a
- * tensor operation takes them; no shared memory is between. That the tensor operation has room for 16 tokens where
- * there is one costs nothing that matters, and makes one code of decoding and prefill. Ranks that are no multiple of 8
- * or 16 are filled with zeros in registers.
+ * Both are bound by memory bandwidth while a batch decodes: each weight is used for one token or a few. A tile's bytes
+ * are therefore loaded from memory to registers 16 at a time, each once for all tokens of a piece, in the layout of a
+ * tensor operation, without shared memory. A tensor operation processes 16 tokens even if there is one, which costs
+ * nothing significant, and the same code serves decoding and prefill. Ranks that are no multiples of 8 or 16 are padded
+ * with zeros in registers.
  *
- * shrink: a block is a piece (x), a split of `in` (y), and a slice of 32 ranks (z). Its four warps take 32 columns each
- * of every tile of the split, and their sums are added through shared memory, then those of the splits by the block
- * that is done last: always in the same order. With large pieces there is no split; a block goes through all of them,
+ * shrink: a block is a piece (x), a split of `in` (y), and a slice of 32 ranks (z). Its four warps process 32 columns
+ * each of every tile of the split. Their sums are added through shared memory, then those of the splits by the block
+ * that finishes last, always in the same order. With large pieces there is no split; a block processes all of them,
  * adding in that same order.
  *
- * expand: a block is a piece (x) and 256 columns (y), of which each warp takes 64. The sums are fp32, a tensor
- * operation takes 16 bits: so each token's sums are divided by a power of two that brings the largest near 1, and go in
- * as two numbers, the second what the first has lost.
+ * expand: a block is a piece (x) and 256 columns (y), of which each warp processes 64. The sums are fp32, and a tensor
+ * operation has operands of 16 bits: each token's sums are therefore divided by a power of two that brings the largest
+ * near 1, and are passed as two numbers, the second of which is the rounding error of the first.
  */
 #include "cuda/kernels/lora.h"
 #include "cuda/kernels/mma.h"
 
 enum { WARPS = 4, THREADS = 32 * WARPS, PAD = 8 };
 
-/* A piece with what belongs to it, and the place of a thread in its warp. */
+/* A piece and its data, and the position of a thread in its warp. */
 struct job {
 	const struct lora_adapter *adapter;
 	const uint32_t *order; /* of this piece */
@@ -32,7 +32,7 @@ struct job {
 static __device__ bool job_get(const struct lora_args &args, uint32_t index, struct job &job)
 {
 	const struct lora_batch *place = (const struct lora_batch *)args.batch;
-	/* Both at once, as a load takes longer than all that is done with it; there is room for tokens_max pieces. */
+	/* Both at once, since a load takes longer than the computation; there is memory for tokens_max pieces. */
 	const struct lora_batch batch = *place;
 	const struct lora_piece piece = lora_batch_pieces(place)[index];
 
@@ -55,8 +55,8 @@ static __device__ bool job_get(const struct lora_args &args, uint32_t index, str
 static const uint32_t no_row = UINT32_MAX;
 
 /*
- * x_part() - 8 elements of a row of x, from `column` on, a multiple of 8; zeros beyond its end, where others' memory
- * is.
+ * x_part() - return 8 elements of a row of x, from `column` on, a multiple of 8; zeros beyond its end, where other data
+ * follows.
  */
 static __device__ uint4 x_part(const struct lora_args &args, uint32_t index, uint32_t column)
 {
@@ -74,7 +74,7 @@ static __device__ uint4 x_part(const struct lora_args &args, uint32_t index, uin
 	return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-/* tile_part() - 8 elements of row k of a tile, or zeros where the rank ends. */
+/* tile_part() - return 8 elements of row k of a tile, or zeros if k is not below the rank. */
 static __device__ uint4 tile_part(const uint16_t *tile, uint32_t k, uint32_t rank, uint32_t column)
 {
 	return k < rank ? __ldg((const uint4 *)(tile + k * LORA_TILE_COLUMNS + column)) : make_uint4(0, 0, 0, 0);
@@ -126,10 +126,7 @@ static __device__ void tile_shrink(const struct lora_args &args, const struct jo
 	}
 }
 
-/*
- * warps_add() - what the four warps have summed, each thread M N numbers of the [16 M][8 N] that they make, added to
- * `total`.
- */
+/* warps_add() - add the sums of the four warps to `total`; each thread adds M N numbers of [16 M][8 N]. */
 template <int M, int N>
 static __device__ void warps_add(float *shared, const float (&d)[M][N][4], float (&total)[M * N])
 {
@@ -159,7 +156,7 @@ static __device__ void warps_add(float *shared, const float (&d)[M][N][4], float
 	__syncthreads();
 }
 
-/* sums_put() - a thread's numbers to rows of fp32, which begin at the piece's first token. */
+/* sums_put() - store a thread's numbers in rows of fp32, which begin at the piece's first token. */
 template <int M, int N>
 static __device__ void sums_put(
 	const struct lora_args &args, const struct job &job, uint32_t slice, float *rows, const float (&total)[M * N])
@@ -173,7 +170,7 @@ static __device__ void sums_put(
 	}
 }
 
-/* is_last() - has every other split of this piece and slice been written, so that it can be read here? */
+/* is_last() - return true if all other splits of this piece and slice were written and are visible. */
 static __device__ bool is_last(const struct lora_args &args, uint32_t *flag)
 {
 	uint32_t *counter = lora_counters(&args) + (uint64_t)blockIdx.x * (LORA_RANK_MAX / LORA_SLICE) + blockIdx.z;
@@ -190,7 +187,10 @@ static __device__ bool is_last(const struct lora_args &args, uint32_t *flag)
 	return *flag;
 }
 
-/* splits_add() - in their order; past the first-level cache, which knows nothing of other multiprocessors' writes. */
+/*
+ * splits_add() - add the splits in order, bypassing the first-level cache, which does not see the writes of other
+ * multiprocessors.
+ */
 template <int M, int N>
 static __device__ void splits_add(
 	const struct lora_args &args, const struct job &job, uint32_t slice, float (&total)[M * N])
@@ -211,8 +211,8 @@ static __device__ void splits_add(
 }
 
 /*
- * Not inlined, nor is expand(): each class of ranks gets registers of its own; only the largest may need more than
- * there are.
+ * Not inlined, as expand(), so that each class of ranks has its own registers; only the largest may need more than are
+ * available.
  */
 template <uint32_t element, int M, int N>
 static __device__ __noinline__ void shrink(const struct lora_args &args, const struct job &job, uint32_t *flag)
@@ -246,7 +246,7 @@ static __device__ __noinline__ void shrink(const struct lora_args &args, const s
 template <uint32_t element, int M>
 static __device__ void shrink_ranks(const struct lora_args &args, const struct job &job, uint32_t *flag)
 {
-	const uint32_t ranks = job.rank - blockIdx.z * LORA_SLICE; /* left from this slice on */
+	const uint32_t ranks = job.rank - blockIdx.z * LORA_SLICE; /* remaining from this slice on */
 
 	if (ranks <= 8)
 		shrink<element, M, 1>(args, job, flag);
@@ -290,7 +290,7 @@ template <uint32_t element> static __device__ uint32_t value_bits(float value)
 	return element == ELEMENT_F16 ? f16_of_float(value) : bf16_of_float(value);
 }
 
-/* power_below() - the power of two at or below a positive number; within what has a normal reciprocal. */
+/* power_below() - return the power of two at or below a positive number, within the range of normal reciprocals. */
 static __device__ float power_below(float value)
 {
 	uint32_t exponent = float_bits(value) >> 23;
@@ -300,9 +300,9 @@ static __device__ float power_below(float value)
 }
 
 /*
- * The sums of a piece in shared memory, as a tensor operation takes them: [rows][K 16 + PAD] of the numbers and of what
- * they have lost, and what each token's must be multiplied with afterwards. PAD keeps the eight rows that a warp reads
- * at once in different banks.
+ * The sums of a piece in shared memory, in the layout of a tensor operation: [rows][K 16 + PAD] of the numbers and of
+ * their rounding errors, and the factor of each token. PAD keeps the eight rows that a warp reads at once in different
+ * banks.
  */
 template <int K> struct sums {
 	enum { STRIDE = K * 16 + PAD };
@@ -319,7 +319,7 @@ template <int K> static __device__ struct sums<K> sums_place(uint32_t rows, uint
 	return sums;
 }
 
-/* sums_load() - a warp for each token; zeros for those that fill up the last 16, and above the rank. */
+/* sums_load() - load the sums, a warp per token; zeros for tokens that pad the last 16, and above the rank. */
 template <uint32_t element, int K>
 static __device__ void sums_load(
 	const struct lora_args &args, const struct job &job, uint32_t rows, const struct sums<K> &sums)
@@ -377,7 +377,7 @@ static __device__ struct weights weights_get(const uint16_t *tile, uint32_t rank
 	return weights;
 }
 
-/* pair_expand() - two columns of each lane: the low halves of a word of its rows, and the high ones. */
+/* pair_expand() - compute two columns of each lane, in the low and the high halves of a word of its rows. */
 template <uint32_t element>
 static __device__ void pair_expand(float (&even)[4], float (&odd)[4], const uint32_t (&high)[4],
 	const uint32_t (&low)[4], uint32_t row0, uint32_t row1, uint32_t row2, uint32_t row3)
@@ -391,7 +391,7 @@ static __device__ void pair_expand(float (&even)[4], float (&odd)[4], const uint
 	mma<element>(odd, low, odd0, odd1);
 }
 
-/* step_expand() - 16 ranks of 16 tokens: d[column j of the lane's 8][...] += sums B. */
+/* step_expand() - add 16 ranks for 16 tokens: d[column j of the lane's 8][...] += sums B. */
 template <uint32_t element, int K>
 static __device__ void step_expand(
 	const struct sums<K> &sums, uint32_t tokens, uint32_t step, const struct weights &w, float (&d)[8][4])
@@ -412,7 +412,7 @@ static __device__ void step_expand(
 	pair_expand<element>(d[6], d[7], high, low, w.row[0].w, w.row[1].w, w.row[2].w, w.row[3].w);
 }
 
-/* columns_add() - to 8 columns of a row of y, from `column` on, which is a multiple of 8; d is [column][part]. */
+/* columns_add() - add to 8 columns of a row of y, from `column` on, a multiple of 8; d is [column][part]. */
 template <uint32_t element>
 static __device__ void columns_add(
 	uint16_t *row, uint32_t column, uint32_t columns, float factor, const float (&d)[8][4], int part)
@@ -437,7 +437,8 @@ static __device__ void columns_add(
 }
 
 /*
- * tokens_add() - what a warp has of 16 tokens and 64 columns: a lane holds 16 columns in a row of tokens g and g + 8.
+ * tokens_add() - add the warp's results of 16 tokens and 64 columns: a lane holds 16 columns in a row of tokens g and g
+ * + 8.
  */
 template <uint32_t element, int K>
 static __device__ void tokens_add(const struct lora_args &args, const struct job &job, const struct sums<K> &sums,
@@ -462,7 +463,7 @@ static __device__ void tokens_add(const struct lora_args &args, const struct job
 template <uint32_t element, int K>
 static __device__ __noinline__ void expand(const struct lora_args &args, const struct job &job, uint4 *memory)
 {
-	enum { EARLY = K < 2 ? K : 2 }; /* weights that are on their way while the sums are made ready */
+	enum { EARLY = K < 2 ? K : 2 }; /* weights that are loaded while the sums are prepared */
 	const uint32_t warp = threadIdx.x / 32, tile = blockIdx.y * 2 + warp / 2, rows = (job.count + 15) / 16 * 16;
 	const struct sums<K> sums = sums_place<K>(rows, memory);
 	const bool used = tile < lora_tiles(args.out);

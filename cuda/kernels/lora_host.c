@@ -1,10 +1,10 @@
 /*
- * lora_host.c - the LoRA kernels in C: what they mean, and what the `host` back end runs.
+ * lora_host.c - the LoRA kernels in C: their definition, and the implementation of the `host` back end.
  *
- * shrink and expand go through a piece tile by tile: a tile's row is made fp32 once and used for all tokens of the
- * piece, in loops of a fixed length that the compiler turns into vector code. The plain ones, which are references for
- * these, sum one number at a time. All sums are fp32. A token's own sums are added in the same order whatever else is
- * in its piece.
+ * shrink and expand process a piece tile by tile: a tile's row is converted to fp32 once and used for all tokens of the
+ * piece, in loops of a fixed length that the compiler vectorizes. The plain ones, which are references for these, sum
+ * one number at a time. All sums are fp32. A token's own sums are added in the same order for any other tokens of its
+ * piece.
  */
 #include "cuda/kernels/lora.h"
 
@@ -12,16 +12,18 @@ enum { COLUMNS = LORA_TILE_COLUMNS, LANES = 16 };
 
 _Static_assert((int)COLUMNS == (int)ELEMENT_ROW, "a tile's row is one");
 
-/* One piece with what belongs to it. */
+/* One piece and its data. */
 struct job {
 	const struct lora_args *args;
 	const struct lora_adapter *adapter;
 	const uint32_t *order; /* of this piece */
-	float *sums;           /* likewise */
+	float *sums;           /* of this piece */
 	uint32_t count;
 };
 
-/* job_get() - false when there is nothing to do: no adapter here, or a batch that was built for another size. */
+/*
+ * job_get() - fill a job. False: nothing to do, since the adapter is not in this layer, or the batch has another size.
+ */
 static bool job_get(const struct lora_args *args, uint32_t index, struct job *job)
 {
 	const struct lora_batch *batch = (const struct lora_batch *)(uintptr_t)args->batch;
@@ -73,7 +75,7 @@ static uint16_t value_bits(uint32_t element, float value)
 	return element == ELEMENT_F16 ? f16_of_float(value) : bf16_of_float(value);
 }
 
-/* columns_of() - how many columns of a tile the matrix has. */
+/* columns_of() - return the number of columns of a matrix in a tile. */
 static uint32_t columns_of(uint32_t columns, uint32_t tile)
 {
 	uint32_t left = columns - tile * COLUMNS;
@@ -81,7 +83,7 @@ static uint32_t columns_of(uint32_t columns, uint32_t tile)
 	return left < COLUMNS ? left : COLUMNS;
 }
 
-/* row_dot() - in LANES sums, which are then added one by one: an order that does not depend on the compiler. */
+/* row_dot() - compute LANES sums and add them one by one, in an order that does not depend on the compiler. */
 static float row_dot(const float *restrict one, const float *restrict two)
 {
 	float lanes[LANES] = {0}, sum = 0;

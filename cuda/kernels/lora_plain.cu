@@ -1,7 +1,7 @@
 /*
- * lora_plain.cu - LoRA in the simplest way that is not wasteful on purpose, to compare with: no splits, no tensor
- * operations, weights read again for each token. Blocks (x) are pieces; shrink: a warp for each rank (y), expand: a
- * thread for each column of a tile (y).
+ * lora_plain.cu - LoRA in the simplest reasonable way, for comparison: no splits, no tensor operations, weights are
+ * read again for each token. Blocks (x) are pieces; shrink: a warp per rank (y), expand: a thread per column of a tile
+ * (y).
  */
 #include "cuda/kernels/lora.h"
 

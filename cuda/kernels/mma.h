@@ -1,14 +1,16 @@
 /*
- * mma.h - the tensor operation that the LoRA kernels are made of: D[16][8] += A[16][16] B[16][8], of fp16 or bf16,
- * summed in fp32, by a warp.
+ * mma.h - the tensor operation of the LoRA kernels: D[16][8] += A[16][16] B[16][8], of fp16 or bf16, summed in fp32, by
+ * a warp.
  *
- * With g = lane / 4 and c = lane % 4 (PTX ISA, "Matrix Fragments for mma.m16n8k16"), a lane holds pairs of neighbours
- * in k, low half first:
+ * With g = lane / 4 and c = lane % 4 (PTX ISA, "Matrix Fragments for mma.m16n8k16"), a lane holds pairs of adjacent k,
+ * low half first:
+ *
  *   a[0]: A[g][2c, 2c+1]   a[1]: A[g+8][2c, 2c+1]   a[2]: A[g][2c+8, 2c+9]   a[3]: A[g+8][2c+8, 2c+9]
  *   b0: B[2c, 2c+1][g]     b1: B[2c+8, 2c+9][g]
  *   d[0], d[1]: D[g][2c, 2c+1]   d[2], d[3]: D[g+8][2c, 2c+1]
- * The order of k is the caller's as long as A and B have the same, so a lane may take 8 neighbours, one load, for two
- * operations. All lanes of the warp must come here together.
+ *
+ * Any order of k is permitted if A and B have the same, so a lane may load 8 adjacent elements for two operations. All
+ * lanes of the warp must call it together.
  */
 #ifndef CUDA_KERNELS_MMA_H
 #define CUDA_KERNELS_MMA_H

@@ -1,4 +1,6 @@
-/* quantise.c - quantise and dequantise: what is refused, the shape of the launch, and the references in C. */
+/*
+ * quantise.c - quantise and dequantise: checks, the shape of the launch, and the references in C.
+ */
 #include "cuda/kernels/quantise.h"
 
 #include "cuda/gpu_private.h"
@@ -6,17 +8,17 @@
 #include <errno.h>
 #include <math.h>
 
-enum { BLOCK_THREADS = 256, BLOCK_GROUPS = BLOCK_THREADS / 32 }; /* a warp for each group */
+enum { BLOCK_THREADS = 256, BLOCK_GROUPS = BLOCK_THREADS / 32 }; /* a warp per group */
 static const uint64_t elements_max = 1ull << 48;
-static const uint32_t blocks_max = 132 * 16; /* a few for each multiprocessor; they go on with the next groups */
+static const uint32_t blocks_max = 132 * 16; /* a few per multiprocessor; they continue with the next groups */
 
 static int args_check(const struct quantise_args *args)
 {
 	uint32_t bytes;
 
 	if (!args || args->element >= ELEMENTS)
-		return gpu_fail(-EINVAL, "quantise: no elements of kind %u; there are fp16, bf16 and fp32",
-			args ? args->element : 0);
+		return gpu_fail(
+			-EINVAL, "quantise: unknown element %u; expected fp16, bf16 or fp32", args ? args->element : 0);
 	bytes = element_bytes(args->element);
 	if (!args->columns || args->columns > elements_max || args->rows > elements_max / args->columns)
 		return gpu_fail(-EINVAL,
@@ -24,8 +26,8 @@ static int args_check(const struct quantise_args *args)
 			(unsigned long long)args->rows, (unsigned long long)args->columns);
 	if (!args->values || !args->codes || !args->scales || args->values % bytes || args->scales % 2 ||
 		args->error % 8)
-		return gpu_fail(
-			-EINVAL, "quantise: values, codes and scales must be there and aligned, the error to 8 bytes");
+		return gpu_fail(-EINVAL,
+			"quantise: values, codes and scales must not be 0 and must be aligned, the error to 8 bytes");
 	return 0;
 }
 
@@ -52,7 +54,7 @@ int dequantise_queue(struct gpu *gpu, const struct quantise_args *args, struct g
 	return queue(gpu, GPU_KERNEL_DEQUANTISE, args, stream);
 }
 
-/* Where a group begins, how long it is, and its scale. */
+/* A group: its position, its length, and its scale. */
 struct group {
 	uint64_t begin;
 	uint64_t count;
@@ -73,7 +75,7 @@ static struct group group_at(const struct quantise_args *args, uint64_t index)
 	};
 }
 
-/* row_get() - the next elements of a group as fp32; returns how many. */
+/* row_get() - convert the next elements of a group to fp32. Return: their number. */
 static uint32_t row_get(
 	const struct quantise_args *args, const struct group *group, uint64_t done, float row[ELEMENT_ROW])
 {
@@ -86,8 +88,8 @@ static uint32_t row_get(
 }
 
 /*
- * row_largest() - the bits of the largest magnitude, which have the order of the numbers, infinity and then NaN above
- * them.
+ * row_largest() - return the bits of the largest magnitude. Bits have the order of the numbers, with infinity and NaN
+ * above them.
  */
 static uint32_t row_largest(const float row[ELEMENT_ROW])
 {
@@ -102,7 +104,7 @@ static uint32_t row_largest(const float row[ELEMENT_ROW])
 }
 
 /*
- * row_quantise() - codes of a row, in lanes that the compiler makes vectors of. Adding and taking away 1.5 * 2^23
+ * row_quantise() - compute the codes of a row, in loops that the compiler vectorizes. Adding and subtracting 1.5 * 2^23
  * rounds to an integer as rintf(3) does. most: the largest value of the element, as in quantise_value().
  */
 static void row_quantise(

@@ -1,10 +1,10 @@
 /*
- * quantise.h - int8 forms of fp16, bf16 and fp32: what a colder tier holds of weights and of KV blocks.
+ * quantise.h - int8 forms of fp16, bf16 and fp32, for the content of colder tiers: weights and KV blocks.
  *
- * Symmetric: value = code * scale, codes -127..127, one scale for each group of elements that follow each other in a
- * row. A scale is bf16, which is 1.6 % of the codes' bytes at 128 elements a group, and is rounded up, so that the
- * largest of a group still has a code. A group with an infinity or a NaN has no such form: its scale and codes are 0
- * and its error is infinite, so a caller that checks the error rejects it.
+ * Symmetric: value = code * scale, codes -127..127, one scale for each group of adjacent elements of a row. A scale is
+ * bf16, which adds 1.6 % to the codes' bytes with 128 elements per group, and is rounded up, so that the largest value
+ * of a group has a code. A group with an infinity or a NaN has no such form: its scale and codes are 0 and its error is
+ * infinite, so a caller that checks the error rejects it.
  */
 #ifndef CUDA_KERNELS_QUANTISE_H
 #define CUDA_KERNELS_QUANTISE_H
@@ -16,10 +16,10 @@
 struct gpu;
 struct gpu_stream;
 
-/* What was lost, over all groups. The relative error is the square root of error_squares / squares. */
+/* The error over all groups. The relative error is the square root of error_squares / squares. */
 struct quantise_error {
-	double error_squares; /* of the differences, summed */
-	double squares;       /* of the values, summed */
+	double error_squares; /* sum of the squared differences */
+	double squares;       /* sum of the squared values */
 	float max_error;      /* the largest difference; infinity: a group had no int8 form */
 	uint32_t reserved;
 };
@@ -28,7 +28,7 @@ struct quantise_args {
 	uint64_t values; /* [rows][columns] elements, without gaps */
 	uint64_t codes;  /* [rows][columns] int8 */
 	uint64_t scales; /* [rows][groups of a row] bf16 */
-	uint64_t error;  /* struct quantise_error, which quantise adds to: clear it first; 0: not wanted */
+	uint64_t error;  /* struct quantise_error, to which quantise adds: clear it first; 0: not wanted */
 	uint64_t rows;
 	uint64_t columns;
 	uint32_t group;   /* elements; the last group of a row may be shorter. 0: a row is one group */
@@ -38,13 +38,13 @@ struct quantise_args {
 static_assert(
 	sizeof(struct quantise_args) == 56 && sizeof(struct quantise_error) == 24, "both compilers must have the same");
 
-/* quantise_groups() - scales of one row. */
+/* quantise_groups() - return the number of scales of a row. */
 ON_BOTH uint64_t quantise_groups(uint64_t columns, uint32_t group)
 {
 	return group ? (columns + group - 1) / group : 1;
 }
 
-/* quantise_scale() - of a group whose largest magnitude is `largest`; 0 for one that has no int8 form. */
+/* quantise_scale() - return the scale of a group whose largest magnitude is `largest`; 0: no int8 form. */
 ON_BOTH uint16_t quantise_scale(float largest)
 {
 	if (!(largest <= 3.402823466e+38f))
@@ -53,8 +53,8 @@ ON_BOTH uint16_t quantise_scale(float largest)
 }
 
 /*
- * quantise_value() - of a code. A scale is rounded up, so the last code of a group may stand for more than the element
- * can be.
+ * quantise_value() - return the value of a code, limited to the range of the element: a scale is rounded up, so the
+ * largest code may exceed it.
  */
 ON_BOTH float quantise_value(int8_t code, float scale, uint32_t element)
 {
@@ -64,11 +64,12 @@ ON_BOTH float quantise_value(int8_t code, float scale, uint32_t element)
 }
 
 /*
- * quantise_queue() - values to codes and scales. dequantise_queue() - codes and scales to values. Both queue one kernel
- * and return at once; all addresses are device addresses or registered host memory. No rows are no work.
+ * quantise_queue() - convert values to codes and scales. dequantise_queue() - convert codes and scales to values. Both
+ * queue one kernel and return at once; all addresses are device addresses or registered host memory. Zero rows are no
+ * work.
  *
- * Return: 0, or -EINVAL (an element that there is not; no columns; addresses that are 0 or not multiples of the
- * element's size; more than 2^48 elements), or what gpu_launch() says.
+ * Return: 0, or -EINVAL (an unknown element; no columns; addresses that are 0 or not multiples of the element's size;
+ * more than 2^48 elements), or an error of gpu_launch().
  */
 int quantise_queue(struct gpu *gpu, const struct quantise_args *args, struct gpu_stream *stream);
 int dequantise_queue(struct gpu *gpu, const struct quantise_args *args, struct gpu_stream *stream);
