@@ -1,11 +1,12 @@
 /*
- * attach.h - the attach socket: AF_UNIX SOCK_SEQPACKET, the only entry to the agent and the only channel that carries
+ * attach.h - the attach socket: AF_UNIX SOCK_SEQPACKET, the only entry to the agent and the only channel for
  * descriptors.
  *
  * The kernel keeps packets apart and identifies the peer. The codec interprets the content of packets; this file
- * handles bytes, descriptors and peers. All input is considered hostile: a packet is refused as a whole if a part of it
- * or of its descriptors is missing, and every descriptor that is not passed to the caller is closed.
- * Errors: 0 or a count, else negative errno. Threads: no state; one socket by one thread at a time and direction.
+ * handles bytes, descriptors and peers. All input is untrusted: a packet is refused as a whole if a part of it or of
+ * its descriptors is missing, and every descriptor that is not passed to the caller is closed.
+ *
+ * Errors: 0 or a count, else negative errno. Threads: no state; one thread at a time per socket and direction.
  */
 #ifndef GPOOL_PROTO_ATTACH_H
 #define GPOOL_PROTO_ATTACH_H
@@ -15,7 +16,7 @@
 
 enum {
 	ATTACH_FDS_MAX = 253,     /* the kernel's SCM_MAX_FD */
-	ATTACH_GROUPS_MAX = 1024, /* chosen: far above the usual number; the kernel's limit is 65,536 */
+	ATTACH_GROUPS_MAX = 1024, /* far above the usual number; the kernel's limit is 65,536 */
 };
 
 /*
@@ -25,10 +26,11 @@ enum {
  * own.
  *
  * Return: 0, or
+ *
  *   -EINVAL        no bytes, or more than ATTACH_FDS_MAX descriptors
  *   -EAGAIN        the peer does not read: its queue is full
  *   -EMSGSIZE      longer than the socket's send buffer
- *   -EPIPE         the peer is gone
+ *   -EPIPE         the peer has closed the connection
  *   -ETOOMANYREFS  too many descriptors of this user are in flight
  *   -EBADF         one of fds is not open
  */
@@ -37,24 +39,24 @@ int attach_send(int socket, const void *message, size_t length, const int *fds, 
 /*
  * attach_receive() - receive one packet and its descriptors.
  *
- * @fds:        [fd_capacity] receives descriptors, close-on-exec and owned by the caller; those beyond are closed
- *              unseen
- * @fd_count:   receives how many; may be NULL when fd_capacity is 0
- * @timeout_ms: longest wait for a packet; 0: do not wait, -1: no limit
+ * @fds: [fd_capacity] receives descriptors, close-on-exec and owned by the caller; further ones are closed @fd_count:
+ * receives their number; may be NULL if fd_capacity is 0 @timeout_ms: longest wait for a packet; 0: do not wait, -1: no
+ * limit
  *
- * Return: bytes received (at least 1), or (no descriptor is kept; *fd_count is as it was)
+ * Return: bytes received (at least 1), or (no descriptor is kept; *fd_count is unchanged)
+ *
  *   -EAGAIN     no packet, and timeout_ms was 0
  *   -ETIMEDOUT  no packet in time
- *   -EPIPE      the peer is gone, or sent an empty packet, which looks the same
+ *   -EPIPE      the peer has closed the connection, or sent an empty packet, which is indistinguishable
  *   -EMSGSIZE   longer than capacity; the packet is lost
- *   -EMFILE     not all wanted descriptors could be opened here (RLIMIT_NOFILE); the packet is lost
+ *   -EMFILE     not all descriptors could be opened here (RLIMIT_NOFILE); the packet is lost
  *   -EINVAL     fd_capacity above ATTACH_FDS_MAX
  */
 int attach_receive(
 	int socket, void *buffer, size_t capacity, int *fds, size_t fd_capacity, size_t *fd_count, int timeout_ms);
 
 /*
- * attach_listen() - make a listening socket at path, which appears when it is ready; a stale socket is replaced.
+ * attach_listen() - create a listening socket at path, which appears when it is ready; a stale socket is replaced.
  *
  * The socket is non-blocking, close-on-exec and has exactly this mode, regardless of the umask. The directory must not
  * be writable by other users.
@@ -92,10 +94,12 @@ struct attach_peer {
 /*
  * attach_peer() - get the process that connected, from the kernel.
  *
- * The pidfd comes from SO_PEERPIDFD (Linux 6.5), which names the process for certain, else from attach_pidfd_open().
+ * The pidfd comes from SO_PEERPIDFD (Linux 6.5), which identifies the process with certainty, else from
+ * attach_pidfd_open().
  *
  * Return: 0, or (*peer is not changed)
- *   -ESRCH       the process that connected is gone
+ *
+ *   -ESRCH       the process that connected is dead
  *   -E2BIG       it has more than ATTACH_GROUPS_MAX groups
  *   -EOPNOTSUPP  no pidfd available: it is in another pid namespace, and the kernel is older than 6.5
  *   -EMFILE and others of getsockopt(2) and pidfd_open(2)

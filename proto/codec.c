@@ -1,7 +1,7 @@
 /*
- * codec.c - the encoders and decoders, three expansions of messages.def: put_NAME writes, check_NAME proves that the
- * bytes are a message without storing anything, take_NAME copies what check_NAME has proved. Two passes, so that a
- * refused message changes nothing at the caller's.
+ * codec.c - the encoders and decoders, three expansions of messages.def: put_NAME writes, check_NAME checks the bytes
+ * of a message without storing them, take_NAME copies checked bytes. There are two passes, so that a refused message
+ * changes nothing for the caller.
  */
 #include "proto/codec.h"
 
@@ -35,10 +35,10 @@ static uint64_t load_le(const uint8_t *at, size_t bytes)
 
 /* ---- text ---- */
 
-/* Bytes of the clean character at `at`, 0 when there is none. `left` is at least 1. */
+/* Return the length of the clean character at `at`; 0: it is not clean text. `left` is at least 1. */
 static size_t text_step(const uint8_t *at, size_t left)
 {
-	/* The least code point of each length; for two bytes it also keeps C1 controls out. */
+	/* The lowest code point of each length; for two bytes it also excludes C1 controls. */
 	static const uint32_t least[] = {0, 0, 0xa0, 0x800, 0x10000};
 	uint32_t code;
 	size_t length;
@@ -103,13 +103,13 @@ void msg_text_copy(char *to, size_t size, const char *from)
 		at += bytes;
 		left -= bytes;
 	}
-	/* The rest is zeroed and not only ended, so that nothing left over in a reused struct is ever looked at. */
+	/* The rest is zeroed, so that a reused struct reveals no old data. */
 	memset(to + used, 0, size - used);
 }
 
 /* ---- envelope ---- */
 
-/* Offsets on the wire. */
+/* Offsets in the encoded form. */
 enum {
 	AT_MAGIC = 0,
 	AT_VERSION = 4,
@@ -171,7 +171,7 @@ bool msg_is_control_request(unsigned type)
 
 /* ---- encode ---- */
 
-/* The first failure sticks, so that the expansions below need no branch for each field. */
+/* The first error is kept, so that the expansions below need no branch per field. */
 struct writer {
 	uint8_t *buffer;
 	size_t capacity;
@@ -212,7 +212,7 @@ static void put_text(struct writer *to, const char *text, size_t size)
 	put(to, text, length);
 }
 
-/* How many records of a list to write: none of one that is longer than its array. */
+/* Write the number of records of a list; 0 and an error if it is longer than its array. */
 static uint32_t put_count(struct writer *to, uint32_t count, uint32_t most)
 {
 	if (count > most) {
@@ -286,10 +286,10 @@ static int writer_end(struct writer *to)
 struct reader {
 	const uint8_t *at;
 	size_t left;
-	bool bad; /* sticks, as in struct writer */
+	bool bad; /* set by the first error */
 };
 
-/* The next count bytes, NULL when they are not there. */
+/* Return the next count bytes; NULL: there are fewer. */
 static const uint8_t *take(struct reader *in, size_t count)
 {
 	const uint8_t *at = in->at;
@@ -348,7 +348,7 @@ static uint32_t check_count(struct reader *in, uint32_t most)
 		check_##record(in);
 #include "proto/messages.def"
 
-/* From here on the bytes have been checked: nothing below can fail. */
+/* The following functions read checked bytes and cannot fail. */
 
 static void take_bytes(struct reader *in, void *to, size_t count)
 {
@@ -384,7 +384,7 @@ static void take_text(struct reader *in, char *to)
 		take_##record(in, &to->name[i]);
 #include "proto/messages.def"
 
-/* A reader over the body of a message, bad when its envelope is not one of this type. */
+/* Return a reader of the body of a message; `bad` if its envelope is not of this type. */
 static struct reader reader_begin(unsigned type, const uint8_t *buffer, size_t length)
 {
 	struct msg_envelope envelope;

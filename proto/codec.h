@@ -39,30 +39,37 @@
 #include "proto/messages.def"
 
 /*
- * msg_envelope_read() - check and read the first 40 bytes of a message, to see whom and what it is for.
+ * msg_envelope_read() - check and read the first 40 bytes of a message: its type, sequence number and token.
  *
- * Return: 0, or (*envelope is as it was)
- *   -EBADMSG  shorter than an envelope, longer than MSG_BYTES_MAX, wrong magic, body length that is not the rest of the
- *             buffer, or something in the reserved bytes. The type is not checked: msg_name() knows which exist
+ * Return: 0, or (*envelope is unchanged)
+ *
+ *   -EBADMSG  shorter than an envelope, longer than MSG_BYTES_MAX, wrong magic, a body length that differs from the
+ *             rest of the buffer, or nonzero reserved bytes. The type is not checked: msg_name() returns "unknown"
+ *             for others
  *   -EPROTO   another version of the envelope
  */
 int msg_envelope_read(struct msg_envelope *envelope, const uint8_t *buffer, size_t length);
 
-/* Write sequence and token (NULL: zeros) into an encoded message of at least MSG_ENVELOPE_BYTES. */
+/*
+ * msg_envelope_stamp() - write sequence and token (NULL: zeros) into an encoded message of at least MSG_ENVELOPE_BYTES.
+ */
 void msg_envelope_stamp(uint8_t *buffer, uint64_t sequence, const uint8_t *token);
 
-/* Name of a type as in messages.def, "unknown" for a number that is not in it. */
+/* msg_name() - return the name of a type as in messages.def, or "unknown". */
 const char *msg_name(unsigned type);
 
-/* Is this a request that may come over the control channel? */
+/* msg_is_control_request() - return true for a request of the control channel. */
 bool msg_is_control_request(unsigned type);
 
-/* Clean text: valid UTF-8 without control characters (C0, DEL, C1), so that it can be printed and logged as it is. */
+/*
+ * msg_text_clean() - return true for valid UTF-8 without control characters (C0, DEL, C1), which can be printed and
+ * logged.
+ */
 bool msg_text_clean(const char *text, size_t length);
 
 /*
- * Copy from to to[size], always with a NUL: cut between characters where it is too long, with '?' for each byte that is
- * not clean text. What comes from outside (a process name, strerror) goes into a message this way, else encoding may
+ * msg_text_copy() - copy text to to[size], with a NUL: cut between characters if it is too long, with '?' for each byte
+ * that is not clean text. Use it for text from outside (a process name, strerror) in a message; otherwise encoding may
  * fail.
  */
 void msg_text_copy(char *to, size_t size, const char *from);

@@ -1,11 +1,11 @@
 /*
  * messages.h - every message as a C struct, expanded from messages.def.
  *
- * For each RECORD and MESSAGE of the table: struct msg_NAME, with MSG_LARGEST_NAME, its largest encoding in bytes; for
+ * For each RECORD and MESSAGE of the table: struct msg_NAME, and MSG_LARGEST_NAME, its largest encoding in bytes; for
  * each MESSAGE also its number MSG_TYPE_NAME. A list `LIST(pages, page_entry, 1024)` is `uint32_t pages_count` and
- * `struct msg_page_entry pages[1024]`. The structs are for memory only: what travels is what codec.h makes of them.
+ * `struct msg_page_entry pages[1024]`. The structs are for memory only; codec.h converts them to and from bytes.
  *
- * Some structs are tens of KB large (MSG_STRUCT_BYTES_MAX): keep them static or on the heap, never on a thread's stack.
+ * Some structs have tens of KB (MSG_STRUCT_BYTES_MAX): use static or heap memory for them, never a thread's stack.
  */
 #ifndef GPOOL_PROTO_MESSAGES_H
 #define GPOOL_PROTO_MESSAGES_H
@@ -18,7 +18,7 @@ enum {
 	MSG_ENVELOPE_BYTES = 40,
 	MSG_TOKEN_BYTES = 16,
 	MSG_BYTES_MAX = 65536, /* any message with its envelope; codec.c asserts that every message of the table fits */
-	/* longest silence on the channel of events: an empty message is sent after it, which is no event */
+	/* longest pause on the channel of events, after which an empty message is sent; it is not an event */
 	MSG_BEAT_MS = 3000,
 };
 
@@ -57,14 +57,14 @@ enum msg_type {
 #include "proto/messages.def"
 };
 
-/* MSG_FIRST_CHANNEL and MSG_LAST_CHANNEL: which types belong to which channel */
+/* MSG_FIRST_CHANNEL and MSG_LAST_CHANNEL: the types of each channel */
 enum {
 #define CHANNEL(name, first, last, text) MSG_FIRST_##name = first, MSG_LAST_##name = last,
 #include "proto/messages.def"
 };
 
 /*
- * MSG_LARGEST_NAME: bytes on the wire when every string and list is full; of messages with the envelope, of records
+ * MSG_LARGEST_NAME: bytes of the encoding if every string and list is full; of messages with the envelope, of records
  * without
  */
 #define RECORD(name, text) enum { MSG_LARGEST_##name = 0
@@ -104,7 +104,7 @@ enum {
 #define LIST(name, record, most, text) +4
 #include "proto/messages.def"
 
-/* Room for any one of them, for code that handles all alike. */
+/* A union of all messages, for generic code. */
 union msg_any {
 #define MESSAGE(name, type, text) struct msg_##name name;
 #include "proto/messages.def"

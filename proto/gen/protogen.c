@@ -1,7 +1,6 @@
 /*
- * protogen.c - prints what people and fuzzers read of messages.def: PROTOCOL.md (--markdown) or a libFuzzer dictionary.
- *
- * PROTOCOL.md is committed; tests/unit/test_protocol_doc.c includes this file and fails when it is out of date.
+ * protogen.c - print documentation of messages.def (--markdown: PROTOCOL.md), or a libFuzzer dictionary. PROTOCOL.md is
+ * committed; tests/unit/test_protocol_doc.c includes this file and fails if it is out of date.
  */
 #include <inttypes.h>
 #include <stdbool.h>
@@ -12,10 +11,10 @@
 
 /* ---- PROTOCOL.md ---- */
 
-/* A table starts at its first field, so that what has no fields has no table. */
+/* A table begins with the first field, so a message without fields has no table. */
 static bool in_table;
 
-/* Text of a table cell: a bar would end it. */
+/* Print the text of a table cell, in which a bar is escaped. */
 static void print_cell(FILE *out, const char *text)
 {
 	for (; *text; text++) {
