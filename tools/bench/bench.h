@@ -1,9 +1,9 @@
 /*
- * bench.h - what the groups of gpool-bench share: samples out, an agent of their own, processes that race.
+ * bench.h - functions shared by the groups of gpool-bench: samples, an agent of their own, concurrent processes.
  *
- * Every group runs in a process of its own, so that whatever ends it (a nanomsg assert, an agent that does not come up)
- * ends that group alone. It measures, and hands each sample to the parent, which knows about medians and tables.
- * Groups are in bench_NAME.c; figures and goals in figures.def.
+ * Every group runs in a process of its own, so that an abort (a nanomsg assert, an agent that does not start) ends only
+ * that group. It measures, and sends each sample to the parent, which computes medians and prints tables. Groups are in
+ * bench_NAME.c; figures and goals in figures.def.
  */
 #ifndef GPOOL_BENCH_H
 #define GPOOL_BENCH_H
@@ -21,90 +21,96 @@ enum figure {
 #define FIGURE(group, name, unit, goal, text) FIGURE_##name,
 #include "tools/bench/figures.def"
 	FIGURES,
-	FIGURE_PROGRESS = FIGURES /* no figure: how much of a run is done, percent */
+	FIGURE_PROGRESS = FIGURES /* not a figure: the completed part of a run, in percent */
 };
 
 struct bench {
 	const char *group;
 	const char *folder; /* exists, is empty, and is removed by the parent */
 	unsigned runs;
-	int results;           /* where samples go */
-	pid_t agent;           /* the gpoold that was started, its keeper; 0: none */
+	int results;           /* descriptor for samples */
+	pid_t agent;           /* the started gpoold, its keeper; 0: none */
 	struct gpool *control; /* an admin's session of the first pool */
 };
 
-/* A sample on its way from a group's process to the parent. */
+/* A sample sent from a group's process to the parent. */
 struct bench_result {
 	uint32_t figure;
 	double value;
 };
 
 /*
- * Every group: samples `bench->runs` times each figure of its own. Return: 0, or negative errno after bench_complain().
+ * Every group: add `bench->runs` samples of each of its figures. Return: 0, or negative errno after bench_complain().
  */
 #define GROUP(name, runs, text) int bench_##name(struct bench *bench);
 #include "tools/bench/figures.def"
 
 void bench_sample(struct bench *bench, enum figure figure, double value);
-/* bench_progress() - for runs of many seconds: says so now and then. */
+/* bench_progress() - report the progress of a run of many seconds from time to time. */
 void bench_progress(struct bench *bench, uint64_t done, uint64_t all);
-/* One line to stderr, `NAME: ...: what the error means`; returns `error`. */
+/* bench_complain() - print one line to stderr, `NAME: ...: the error text`. Return: `error`. */
 int __attribute__((format(printf, 3, 4))) bench_complain(const struct bench *bench, int error, const char *format, ...);
 
 /*
- * own_time_ns() - the same clock less the time for which this thread was ready and other programs had its core: sleep
- * counts, a busy machine does not. Microseconds dear.
+ * own_time_ns() - return the time, without the time during which this thread was ready and waited for a CPU: sleep
+ * counts, other load does not. Cost: microseconds.
  */
 uint64_t own_time_ns(void);
-/* process_time() - add the CPU time of a process, with threads that have ended, to *ns. Return: 0 or negative errno. */
+/*
+ * process_time() - add the CPU time of a process, including threads that have ended, to *ns. Return: 0 or negative
+ * errno.
+ */
 int process_time(pid_t pid, uint64_t *ns);
 double median(double *values, size_t count);
-/* percentile() - sorts; share 0..1. */
+/* percentile() - sort the values and return a percentile; share 0..1. */
 double percentile(double *values, size_t count, double share);
 
-/* xorshift; the state must not be 0. */
+/* random_next() - return the next number of a xorshift generator; the state must not be 0. */
 uint32_t random_next(uint64_t *state);
 
 /* ---- an agent on the host back end (daemon.c) ---- */
 
 /*
  * daemon_start() - start gpoold with one pool of `pages` pages of 512 KiB, none reserved, and wait until it serves.
- * @settings: `key=value` for --set, up to NULL; may be NULL
+ *
+ * @settings: `key=value` for --set, ended by NULL; may be NULL
  */
 int daemon_start(struct bench *bench, uint32_t pages, const char *const *settings);
-/* daemon_start_huge() - with pages of 2 MiB, huge ones of the kernel (huge_pages of gpoold.conf). */
+/* daemon_start_huge() - the same with pages of 2 MiB in huge pages of the kernel (huge_pages of gpoold.conf). */
 int daemon_start_huge(struct bench *bench, uint32_t pages, const char *const *settings);
 /* daemon_start_with() - the same, with more keys of the pool: ",key=value". */
 int daemon_start_with(struct bench *bench, uint32_t pages, const char *more, const char *const *settings);
 /*
- * daemon_start_device() - the same on a device that seems to have `bytes`, all of them the pool's; none is used that
- * is not written.
+ * daemon_start_device() - the same on a device that reports `bytes`, all of which belong to the pool; unwritten memory
+ * is not allocated.
  */
 int daemon_start_device(struct bench *bench, uint64_t bytes, uint64_t page_bytes, const char *const *settings);
-/* daemon_open() - another session with it: a worker's, unless flags say otherwise. */
+/* daemon_open() - attach another session: a worker, unless flags differ. */
 int daemon_open(const struct bench *bench, uint32_t flags, struct gpool **pool);
-/* daemon_evict() - take `pages` pages of unpinned blocks now; returns how many, or negative errno. */
+/* daemon_evict() - evict `pages` pages of unpinned blocks. Return: the number of pages, or negative errno. */
 int64_t daemon_evict(const struct bench *bench, uint32_t pages);
-/* daemon_wait_free() - until all pages of the pool are FREE, at most 30 s; *when (may be NULL) receives the time. */
+/*
+ * daemon_wait_free() - wait until all pages of the pool are FREE, at most 30 s; *when (may be NULL) receives the time.
+ */
 int daemon_wait_free(const struct bench *bench, uint64_t *when);
-/* daemon_time() - report the CPU time of all processes of gpoold, ns. Return: 0 or negative errno. */
+/* daemon_time() - return the CPU time of all processes of gpoold in ns. Return: 0 or negative errno. */
 int daemon_time(const struct bench *bench, uint64_t *ns);
 void daemon_stop(struct bench *bench);
-/* socket_folder() - report where the agent's sockets are. */
+/* socket_folder() - return the folder of the agent's sockets. */
 void socket_folder(const struct bench *bench, char path[PATH_MAX]);
-/* program_beside() - report the path of another program in this program's folder. Return: 0 or negative errno. */
+/* program_beside() - return the path of another program in this program's folder. Return: 0 or negative errno. */
 int program_beside(const char *name, char path[PATH_MAX]);
 
-/* ---- processes that race (crew.c) ---- */
+/* ---- concurrent processes (crew.c) ---- */
 
 enum { CREW_MAX = 2 };
 
 struct crew_plan {
 	unsigned count;
 	void *context;
-	/* In the new process: make ready. Return: 0 or negative errno. */
+	/* In the new process: prepare. Return: 0 or negative errno. */
 	int (*open)(void *context, unsigned member, void **state);
-	/* In the new process: do some work, microseconds long; how many operations it was, or negative errno. */
+	/* In the new process: work for some microseconds. Return: the number of operations, or negative errno. */
 	int64_t (*step)(void *state);
 };
 
@@ -112,7 +118,8 @@ struct crew;
 int crew_start(const struct crew_plan *plan, struct crew **crew);
 /*
  * crew_race() - let the members in the bit mask work for duration_ns at the same time.
- * @rates: [count] receives operations a second of own_time_ns(); 0 for those that rest
+ *
+ * @rates: [count] receives operations per second of own_time_ns(); 0 for members that do not work
  */
 int crew_race(struct crew *crew, unsigned members, uint64_t duration_ns, double *rates);
 void crew_stop(struct crew *crew);

@@ -1,7 +1,7 @@
 /*
- * bench_adapter.c - an adapter of 16 MB on its way: out of PEFT's files into images of pages, to its cold file, and
- * back from there. No agent and no pages take part; it is what the library does before a page is touched. Files are in
- * the page cache, but where the disk is measured.
+ * bench_adapter.c - an adapter of 16 MB: from PEFT's files to images of pages, to its cold file, and back. No agent and
+ * no pages take part; it is the work of the library before a page is written. Files are in the page cache, unless the
+ * disk is measured.
  */
 #include "tools/bench/bench.h"
 #include "tools/lib/adapter_make.h"
@@ -82,7 +82,7 @@ static int convert_sample(struct bench *bench, struct adapter *adapter)
 	return error;
 }
 
-/* All groups, as the form in which they would go to a GPU. */
+/* Read all groups in the form in which they would be copied to a GPU. */
 static int cold_read_all(int fd, uint8_t *stored)
 {
 	struct cold_file file;
@@ -101,7 +101,7 @@ static int cold_read_all(int fd, uint8_t *stored)
 	return error;
 }
 
-/* Each group's pages as images, by one thread; the form has just been read, and is in a cache or not as it may be. */
+/* Expand each group to images of pages, in one thread; the form was just read, and may be in a CPU cache. */
 static int group_expand(struct adapter *adapter, const struct cold_file *file, uint32_t index, uint64_t *took_ns)
 {
 	const struct cold_group *group = &file->groups[index];
@@ -141,7 +141,7 @@ static int expand_sample(struct bench *bench, struct adapter *adapter, int fd)
 	return error;
 }
 
-/* What is on the disk already leaves the page cache, where the file system has both. */
+/* Read with an empty page cache, if the file system permits it. */
 static int plain_read(int fd, uint8_t *to, uint64_t bytes)
 {
 	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);

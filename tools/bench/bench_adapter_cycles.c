@@ -1,10 +1,10 @@
 /*
  * bench_adapter_cycles.c - adapters of mixed sizes are loaded and evicted 10,000 times, in a pool for a part of them.
  *
- * Every load is one of gpool_lora_acquire() from PEFT's files, evicting what was used least recently, and every page is
- * compared with the files by its checksum. The peer is placement in one piece, best fit in as many bytes, of the same
- * adapters in the same order, also evicting until the free bytes suffice for the next one, and further if it
- * does not fit.
+ * Every load is one of gpool_lora_acquire() from PEFT's files, evicting the least recently used adapters, and the
+ * checksum of every page is compared with the files. The peer allocates each adapter in one piece, best fit in the same
+ * number of bytes, the same adapters in the same order, also evicting until the free bytes suffice for the next one,
+ * and further if it does not fit.
  */
 #include "tools/bench/bench.h"
 
@@ -27,12 +27,12 @@
 #include <xxhash.h>
 
 enum {
-	POOL_PAGES = 112, /* of 512 KiB; all adapters have 255, the largest has 80 */
+	POOL_PAGES = 112, /* of 512 KiB; all adapters need 255, the largest 80 */
 	PAGE_BYTES = 512 << 10,
 	PAGE_BYTES_LARGE = 2 << 20,
 	LAYERS_MAX = 2,
 	ADAPTERS = 12,
-	CYCLES = 500, /* in a run */
+	CYCLES = 500, /* per run */
 	WAIT_MS = 60000,
 };
 
@@ -41,9 +41,9 @@ static const uint32_t ranks[ADAPTERS / LAYERS_MAX] = {8, 16, 24, 32, 64, 128};
 struct subject {
 	char folder[600];
 	uint32_t layers, id;
-	uint64_t weights, digest; /* bytes of it; of its pages' images */
+	uint64_t weights, digest; /* bytes of it; checksum of its pages' images */
 	uint32_t pages, pages_large;
-	uint64_t loads, address, used; /* of the peer: where it is, 0: nowhere; when it was used */
+	uint64_t loads, address, used; /* of the peer: its address, 0: none; its last use */
 };
 
 struct cycles {
@@ -57,7 +57,7 @@ struct cycles {
 
 /* ---- files ---- */
 
-/* Floats here and there that no other adapter has. */
+/* Write floats to some places that differ between adapters. */
 static int stamp(int fd, uint32_t adapter)
 {
 	struct stat status;
@@ -81,7 +81,7 @@ static int plan(const struct peft *peft, uint32_t page_bytes, struct adapter_lay
 	return error;
 }
 
-/* What has to lie in the adapter's pages. */
+/* Compute the checksum of the adapter's pages. */
 static int digest_make(const struct peft *peft, int weights, struct subject *subject)
 {
 	struct adapter_layout layout = {NULL};
@@ -149,7 +149,7 @@ static int subject_make(const struct bench *bench, uint32_t adapter, struct subj
 
 /* ---- what is in the pool ---- */
 
-/* Where its pages begin: with a tile, as all pages do. */
+/* Return the address of its pages: that of a tile, as all pages begin with one. */
 static int base_of(struct cycles *cycles, const struct subject *subject, uint64_t *base)
 {
 	static const char *const targets[] = {
@@ -181,7 +181,7 @@ static int is_right(struct cycles *cycles, const struct subject *subject, bool *
 	return error;
 }
 
-/* One that is there leaves, and of what is free now: the share that no adapter can have, however large, percent. */
+/* Evict an adapter, and compute the share of the free memory that no adapter could use, in percent. */
 static int unusable(struct cycles *cycles, double *percent)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -290,7 +290,10 @@ static void fit_evict(struct cycles *cycles)
 	oldest->address = 0;
 }
 
-/* One load. Free memory would do, and does not: that is a failure, and what it cannot use is lost. */
+/*
+ * Load one adapter. If it fails although enough memory is free, that counts as a failure, and the unusable memory is
+ * recorded.
+ */
 static int fit_load(struct cycles *cycles, struct subject *subject, struct tally *tally)
 {
 	struct allocator_totals totals;
@@ -335,7 +338,7 @@ static int fit_sample(struct cycles *cycles)
 	return 0;
 }
 
-/* All of its memory as one piece. */
+/* Allocate all of the peer's memory as one piece. */
 static int fit_open(struct cycles *cycles)
 {
 	uint64_t address;
@@ -369,7 +372,7 @@ static int cycles_open(struct cycles *cycles)
 	return error;
 }
 
-/* Nothing of the adapters is left, and the peer has all of the pool. */
+/* Measure the peer, with the whole pool, after all adapters were removed. */
 static int peer_measure(struct cycles *cycles)
 {
 	int error = gpool_lora_destroy(cycles->lora);

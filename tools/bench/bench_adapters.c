@@ -1,7 +1,7 @@
 /*
- * bench_adapters.c - adapters of 16 MB for engines: registered, acquired when they are in the pool, found there as
- * another engine's work, and loaded from PEFT's files and from kept ones. Files are in the page cache; pages are of 2
- * MiB on the host back end, huge ones of the kernel. Loads from memory are measured with small ones, too.
+ * bench_adapters.c - adapters of 16 MB for engines: registered, acquired while resident, found as objects of another
+ * engine, and loaded from PEFT's files and from copies. Files are in the page cache; pages have 2 MiB on the host back
+ * end, in huge pages of the kernel. Loads from memory are measured with small pages, too.
  */
 #include "tools/bench/bench.h"
 #include "tools/lib/adapter_make.h"
@@ -25,7 +25,7 @@ enum {
 	WAIT_MS = 60000,
 	AT_ONCE = 32,
 	DEEP_LAYERS = 32,
-	DEEP_ONES = 64, /* registered in a row */
+	DEEP_ONES = 64, /* registered in succession */
 };
 
 struct engines {
@@ -62,7 +62,7 @@ static int lora_open(struct gpool *pool, struct gpool *warm, const char *kept, u
 	options.warm = warm;
 	options.cache_dir = kept;
 	options.flags = flags;
-	options.rebalance_ms = UINT32_MAX; /* nothing comes by itself while others are timed */
+	options.rebalance_ms = UINT32_MAX; /* no background work while others are timed */
 	return gpool_lora_create(pool, &options, lora);
 }
 
@@ -113,7 +113,7 @@ static void engines_close(struct engines *engines)
 
 /* ---- what is measured ---- */
 
-/* One load, from what there is; then it is out of the pool again. */
+/* Load once, from the given source; then evict it from the pool. */
 static int load_sample(struct bench *bench, struct gpool_lora *lora, uint32_t id, enum figure figure)
 {
 	uint64_t begin = monotonic_ns();
@@ -150,7 +150,7 @@ static int hot_sample(struct bench *bench, struct engines *engines, uint32_t id,
 	return error ? error : gpool_lora_unload(engines->plain, id);
 }
 
-/* Registers one folder `count` times under different names; *ns receives the time. */
+/* Register one folder `count` times under different names; *ns receives the time. */
 static int register_many(struct engines *engines, const char *folder, int count, uint64_t *ns)
 {
 	struct gpool_lora *many;
@@ -185,7 +185,7 @@ static int register_sample(struct bench *bench, struct engines *engines)
 	return error;
 }
 
-/* Until the first layer is there; the rest comes, and then it is out of the pool again. */
+/* Measure the time to the first layer; then complete the load and evict it from the pool. */
 static int begun_sample(struct bench *bench, struct gpool_lora *lora, uint32_t id, enum figure figure)
 {
 	uint64_t begin = monotonic_ns();
@@ -202,7 +202,7 @@ static int begun_sample(struct bench *bench, struct gpool_lora *lora, uint32_t i
 		bench_sample(bench, figure, (double)(monotonic_ns() - begin) / 1e6);
 	if (!error)
 		error = gpool_lora_release(lora, id, GPOOL_FENCE_NONE);
-	/* It is published when it is released, by another thread. */
+	/* Another thread publishes it when it is released. */
 	while (!error && (error = gpool_lora_unload(lora, id)) == -EBUSY &&
 		monotonic_ns() - begin < WAIT_MS * UINT64_C(1000000)) {
 		usleep(100);
@@ -259,7 +259,7 @@ static void *one_run(void *argument)
 	return NULL;
 }
 
-/* All are begun by one thread; then as many wait. */
+/* One thread begins all loads; then the same number of threads wait. */
 static int many_load(struct bench *bench, struct gpool_lora *lora, const uint32_t ids[AT_ONCE])
 {
 	struct one_of_many all[AT_ONCE];
@@ -306,7 +306,7 @@ static int many_sample(struct bench *bench, struct gpool_lora *lora)
 	return error;
 }
 
-/* The same bytes by the shortest ways: from memory to memory, and out of a file. */
+/* Measure the same bytes by the shortest ways: from memory to memory, and from a file. */
 static int peer_sample(struct bench *bench, struct engines *engines)
 {
 	uint64_t bytes = 16 << 20, begin;
@@ -335,7 +335,7 @@ static int peer_sample(struct bench *bench, struct engines *engines)
 	return error;
 }
 
-/* The first load makes copies, in the background; it is out of the pool again when they are there. */
+/* Load once, which makes copies in the background, and evict it from the pool when they exist. */
 static int copies_await(struct gpool_lora *lora, uint32_t id)
 {
 	struct gpool_lora_stats stats = {.size = sizeof(stats)};
@@ -352,7 +352,7 @@ static int copies_await(struct gpool_lora *lora, uint32_t id)
 	return error ? error : gpool_lora_unload(lora, id);
 }
 
-/* All of them of one adapter: what each of the ways costs it. */
+/* The variants of one adapter, and the cost of each. */
 enum { PLAIN, SHARED, KEPT, INT8, WARM, WARM_INT8, WAYS };
 
 static int ids_make(struct engines *engines, uint32_t ids[WAYS])
@@ -389,7 +389,7 @@ static int samples_take(struct bench *bench, struct engines *engines, const uint
 	return error ? error : register_sample(bench, engines);
 }
 
-/* So that no load is the first to use a page, as it would be with huge ones, which are all there from the start. */
+/* Write to all pages, so that no load is the first to use one. Huge pages are allocated at the start. */
 static int pages_touch(struct gpool *pool, uint32_t pages)
 {
 	struct gpool_block block;
@@ -404,7 +404,7 @@ static int pages_touch(struct gpool *pool, uint32_t pages)
 	return error ? error : gpool_free(pool, &block);
 }
 
-/* The same agent but for its pages, which are of 512 KiB and for the kernel of 4. */
+/* Use the same agent with pages of 512 KiB, and of 4 KiB for the kernel. */
 static int small_pages(struct bench *bench, const char *peft)
 {
 	struct gpool *one = NULL, *other = NULL;

@@ -1,7 +1,6 @@
 /*
- * bench_agent.c - what the agent does on request: evict blocks, refill a lease that ran dry.
- *
- * Times are taken outside, around the whole request, so they hold the wake-ups and messages too.
+ * bench_agent.c - operations of the agent on request: evict blocks, refill an empty lease. Times are taken outside,
+ * around the whole request, so they include wake-ups and messages.
  */
 #include "tools/bench/bench.h"
 
@@ -10,19 +9,19 @@
 
 enum {
 	POOL_PAGES = 4096,
-	NEED = 64,   /* pages of a refill */
-	CYCLES = 50, /* of a run: fill, evict, and again */
-	FILLS = 48,  /* refills of a cycle: three quarters of the pool, so that it is never under pressure */
+	NEED = 64,   /* pages per refill */
+	CYCLES = 50, /* per run: fill, evict, and again */
+	FILLS = 48,  /* refills per cycle: three quarters of the pool, so that it is never under pressure */
 };
 
 /* ---- evict ---- */
 
-/* Eviction happens when we ask and not before. */
+/* Evict only on request. */
 static const char *const evict_settings[] = {"eviction.start=100", "eviction.stop=99", NULL};
 static const char *const adaptive_settings[] = {
 	"eviction.start=100", "eviction.stop=99", "eviction.policy=adaptive", NULL};
 
-/* Unpinned blocks of one page until nothing is free; how many, or negative errno. */
+/* Allocate unpinned blocks of one page until no page is free. Return: their number, or negative errno. */
 static int fill_unpinned(struct gpool *pool)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -85,7 +84,7 @@ int bench_evict(struct bench *bench)
 
 /* ---- refill ---- */
 
-/* A refill brings what was asked for and no more, so that the next one finds the lease dry again. */
+/* A refill returns only the requested pages, so that the next one finds the lease empty again. */
 static const char *const refill_settings[] = {"lease.initial_pages=0", "lease.batch_pages=1", "lease.batch_most=1",
 	"eviction.start=100", "eviction.stop=99", NULL};
 
@@ -96,7 +95,7 @@ static uint64_t refills(struct gpool *pool)
 	return gpool_stats(pool, &statistics) ? 0 : statistics.refills;
 }
 
-/* Fills three quarters of the pool, and lets all of it be evicted. *count grows by the refills timed into times[]. */
+/* Fill three quarters of the pool, and evict all of it. *count is increased by the refills timed in times[]. */
 static int refill_cycle(struct bench *bench, struct gpool *pool, double *times, size_t *count)
 {
 	struct gpool_block block;

@@ -1,8 +1,8 @@
 /*
- * bench_elastic.c - elastic ranges and tensors: what it costs to back pages for the first time, to unback them, and to
- * back what is still reclaimable; and what a call to grow a tensor costs its caller when the blocks were brought to
- * hand before. On `host` a mapping is a system call; its cost on a GPU can only be measured there, so the driver calls
- * are figures too.
+ * bench_elastic.c - elastic ranges and sliced ranges: the cost of committing pages for the first time, of decommitting
+ * them, and of committing pages that are still reclaimable; and the cost for the caller of growing a sliced range whose
+ * blocks were prepared. On `host` a mapping is a system call; its cost on a GPU can only be measured there, so driver
+ * calls are figures, too.
  */
 #include "tools/bench/bench.h"
 
@@ -30,7 +30,7 @@ static uint64_t driver_calls(struct gpool *pool)
 
 /* ---- ranges ---- */
 
-/* Nanoseconds for each page; negative errno. */
+/* Return nanoseconds per page; negative errno. */
 static int timed(
 	struct bench *bench, enum figure figure, int (*call)(struct gpool_range *range), struct gpool_range *range)
 {
@@ -128,7 +128,7 @@ static uint32_t ready(struct gpool_sliced_range *tensor)
 	return gpool_sliced_range_info(tensor, &info) ? 0 : info.ready;
 }
 
-/* Until the blocks behind the first `backed` ones are at hand, as in an engine that computes meanwhile. */
+/* Wait until the blocks after the first `backed` ones are prepared, as in an engine that computes meanwhile. */
 static bool ready_await(struct gpool_sliced_range *tensor, uint32_t backed)
 {
 	for (int waited = 0; ready(tensor) < backed + AHEAD && waited < READY_MS; waited++)

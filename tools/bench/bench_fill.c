@@ -1,4 +1,6 @@
-/* bench_fill.c - how full a pool gets before the first out-of-memory, with sizes mixed and free runs broken up. */
+/*
+ * bench_fill.c - utilization of a pool at the first out-of-memory, with mixed sizes and fragmented free runs.
+ */
 #include "tools/bench/bench.h"
 
 #include <errno.h>
@@ -36,8 +38,8 @@ static int fill_remove(struct filling *filling, uint32_t at)
 }
 
 /*
- * Fill most of the pool, free every other block, then go on with one free to three allocations until nothing goes any
- * more.
+ * Fill most of the pool, free every other block, then continue with one free per three allocations until an allocation
+ * fails.
  */
 static int fill_until_full(struct filling *filling)
 {

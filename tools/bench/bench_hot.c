@@ -1,8 +1,8 @@
 /*
- * bench_hot.c - what a worker does without asking anybody: allocate, free, pin, unpin.
+ * bench_hot.c - operations of a worker without the agent: allocate, free, pin, unpin.
  *
- * The lease is wide enough that no call goes to the agent (the statistics' count of refills proves it), as in an engine
- * that has been running for a while.
+ * The lease is large enough that no operation needs the agent (the count of refills proves it), as in an engine that
+ * has been running for some time.
  */
 #include "tools/bench/bench.h"
 
@@ -12,7 +12,7 @@ enum {
 	POOL_PAGES = 4096,
 	SINGLES = 512, /* blocks of one page in a batch */
 	HUNDREDS = 8,  /* blocks of 100 pages in a batch */
-	PINNED = 256,  /* blocks pinned in turn */
+	PINNED = 256,  /* blocks pinned in succession */
 	PINS = 4,      /* of each in a batch */
 	PAIRS = 512,   /* allocations with their frees in a batch */
 	SPANS = 512,   /* spans in a batch: four pages of them */
@@ -25,7 +25,7 @@ enum {
 	BATCHES_MAX = 2048,
 };
 
-/* The agent takes nothing back from this worker between two batches. */
+/* The agent takes no pages back from this worker between two batches. */
 static const char *const settings[] = {"lease.keep_pages=4096", "lease.initial_pages=64", NULL};
 
 static int allocate_all(struct gpool *pool, uint32_t pages, struct gpool_block *blocks, unsigned count)
@@ -46,11 +46,13 @@ static int free_all(struct gpool *pool, const struct gpool_block *blocks, unsign
 	return error ? -EIO : 0;
 }
 
-/* Times of all batches of a run; the median of them is what the run says, as a batch in which the core was lent away
- * says nothing. */
+/*
+ * Times of all batches of a run, whose median is the sample: a batch during which the thread was preempted is not
+ * meaningful.
+ */
 static double first_ns[BATCHES_MAX], second_ns[BATCHES_MAX];
 
-/* Time of one allocation and of one free, in batches of `count` blocks. */
+/* Measure one allocation and one free, in batches of `count` blocks. */
 static int batches(
 	struct gpool *pool, uint32_t pages, unsigned count, unsigned rounds, double *alloc_ns, double *free_ns)
 {
@@ -206,7 +208,7 @@ int bench_hot(struct bench *bench)
 		bench_complain(bench, error, "cannot attach");
 		goto stop;
 	}
-	/* Warm up: lease and map all that the measurement will use. */
+	/* Warm up: lease and map all pages that the measurement uses. */
 	error = batches(pool, 100, HUNDREDS, 16, &unused, &unused);
 	if (!error)
 		error = batches(pool, 1, SINGLES, 16, &unused, &unused);

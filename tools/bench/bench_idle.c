@@ -1,5 +1,5 @@
 /*
- * bench_idle.c - what gpoold costs when it serves no request: CPU time of its processes, private memory of the agent.
+ * bench_idle.c - the cost of gpoold without requests: CPU time of its processes, private memory of the agent.
  */
 #include "tools/bench/bench.h"
 
@@ -33,7 +33,7 @@ static int agent_find(struct bench *bench, pid_t *agent)
 	return 0;
 }
 
-/* Private memory of a process, bytes: RssAnon, as the shared tables count as RssShmem. */
+/* Return the private memory of a process in bytes: RssAnon, since the shared tables count as RssShmem. */
 static int private_memory(pid_t pid, uint64_t *bytes)
 {
 	char path[32], line[256];

@@ -1,9 +1,9 @@
 /*
- * bench_kv.c - a paged KV cache as an engine's scheduler uses it: tokens appended one by one, forks, a prompt of 128k
- * tokens, a sequence preempted and resumed, a text of 64k tokens published and found again, also after its memory was
- * offered, one of 16k tokens shared with another engine. Blocks are 32 KiB, sixteen in a page; memory is mapped before,
- * or reclaimable, unless a figure says cold. On `host` a mapping is a system call; its cost on a GPU can only be
- * measured there.
+ * bench_kv.c - a paged KV cache as used by an engine's scheduler: appending tokens one by one, forks, a prompt of 128k
+ * tokens, a sequence that is preempted and resumed, a text of 64k tokens that is published and found again, also after
+ * its memory was offered, one of 16k tokens that is shared with another engine. Blocks have 32 KiB, sixteen per page;
+ * memory is mapped before, or reclaimable, unless a figure is called cold. On `host` a mapping is a system call; its
+ * cost on a GPU can only be measured there.
  */
 #include "tools/bench/bench.h"
 
@@ -42,7 +42,8 @@ static int free_all(struct gpool_kv *kv, const uint64_t *sequences, uint32_t cou
 }
 
 /*
- * Each sequence one token, then all again, as decoding does. bulk: with the blocks for all of them from the beginning.
+ * Append one token to each sequence, then again, as in decoding. bulk: with the blocks for all tokens from the
+ * beginning.
  */
 static int append(struct bench *bench, struct gpool_kv *kv, bool bulk)
 {
@@ -99,7 +100,7 @@ static int preempt_resume(struct bench *bench, struct gpool_kv *kv)
 	return error ? error : gpool_kv_free(kv, sequence);
 }
 
-/* A sequence begins with all of a text whose memory is offered, and ends, which offers it again. */
+/* Start a sequence with a whole text whose memory is offered, and end it, which offers the memory again. */
 static int offer_hit(struct bench *bench, struct gpool_kv *kv, const struct gpool_kv_prefix *text)
 {
 	const uint32_t chunks = PREFIX_TOKENS / 16 / 16;
@@ -123,7 +124,7 @@ static int offer_hit(struct bench *bench, struct gpool_kv *kv, const struct gpoo
 	return error;
 }
 
-/* A long text published, and then looked up as a whole. */
+/* Publish a long text, and look it up as a whole. */
 static int prefix(struct bench *bench, struct gpool_kv *kv)
 {
 	static uint32_t ids[PREFIX_TOKENS];
@@ -156,7 +157,7 @@ static int prefix(struct bench *bench, struct gpool_kv *kv)
 }
 
 /*
- * What one engine shares the other one begins with; both are sessions of this process, which makes no difference to
+ * One engine shares blocks, with which the other one begins; both are sessions of this process, which does not affect
  * them.
  */
 static int share_find(struct bench *bench, struct gpool_kv *first, struct gpool_kv *second)
@@ -189,7 +190,7 @@ static int share_find(struct bench *bench, struct gpool_kv *first, struct gpool_
 	return 0;
 }
 
-/* Deletes the shared blocks, which outlive the caches, before the next run. */
+/* Delete the shared blocks, which outlive the caches, before the next run. */
 static void shared_delete(struct gpool *pool)
 {
 	struct gpool_object_info info = {.size = sizeof(info)};
@@ -220,7 +221,7 @@ static int shared(struct bench *bench, struct gpool *const *pools, const uint32_
 	return error;
 }
 
-/* The first prompt of a new cache has its memory mapped; later ones find it reclaimable. */
+/* The first prompt of a new cache maps its memory; later ones find it reclaimable. */
 static int run(struct bench *bench, struct gpool *pool, uint32_t stream)
 {
 	struct gpool_kv_options options = GPOOL_KV_OPTIONS_INIT;

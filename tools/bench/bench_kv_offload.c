@@ -1,8 +1,8 @@
 /*
- * bench_kv_offload.c - preempted sequences whose content is kept: to host memory of the cache's own, as it is and as
- * int8, to blocks of the pool, and back from there and from the agent's host memory, waited for or prefetched. 64 MiB
- * of blocks of 32 KiB; each figure ends when the stream has done its copies. On `host` copies and conversions are one
- * thread's, so a figure above the peer's memcpy cannot be.
+ * bench_kv_offload.c - preempted sequences whose content is kept: in host memory of the cache, unchanged and as int8,
+ * in blocks of the pool, and restored from there and from the agent's host memory, with a wait or a prefetch. 64 MiB of
+ * blocks of 32 KiB; each figure ends when the stream has finished its copies. On `host` one thread executes copies and
+ * conversions, so no figure can exceed the peer's memcpy.
  */
 #include "tools/bench/bench.h"
 
@@ -60,7 +60,7 @@ static int sample_back(struct bench *bench, const struct offload *offload, enum 
 	return error;
 }
 
-/* What the mover has taken: all of it. */
+/* Spill all of it by the mover. */
 static int leave(struct bench *bench, const struct offload *offload)
 {
 	uint64_t pages = offload->bytes / gpool_page_bytes(offload->pool), end = monotonic_ns() + PATIENCE_NS;

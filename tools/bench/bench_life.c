@@ -1,6 +1,5 @@
 /*
- * bench_life.c - the beginning and the end of a worker, in a pool of 40,960 pages (20 GiB, of which nothing is
- * touched).
+ * bench_life.c - the start and the end of a worker, in a pool of 40,960 pages (20 GiB, of which none is written).
  */
 #include "tools/bench/bench.h"
 
@@ -16,7 +15,7 @@ enum { POOL_PAGES = 40960, PATIENCE_MS = 60000 };
 
 /* ---- attach ---- */
 
-/* In the child: 0 and the time, or negative errno. */
+/* In the child: return 0 and the time, or negative errno. */
 static int attach_and_allocate(const struct bench *bench, double *ms)
 {
 	uint64_t begin = monotonic_ns();
@@ -79,7 +78,7 @@ int bench_attach(struct bench *bench)
 
 /* ---- death ---- */
 
-/* In the child: take every page, one block each, say so, and wait for the end. */
+/* In the child: allocate every page, one per block, report that, and wait for the end. */
 static _Noreturn void take_everything(const struct bench *bench, int say)
 {
 	struct gpool *pool;
@@ -98,7 +97,7 @@ static _Noreturn void take_everything(const struct bench *bench, int say)
 	_exit(1);
 }
 
-/* The child holds all pages: kill it and look at the clock when the kernel reports it, and when its pages are back. */
+/* The child has all pages: kill it and measure the time of the kernel's report, and of the end of the session. */
 static int time_death(struct bench *bench, pid_t pid)
 {
 	struct pollfd ended = {.events = POLLIN};

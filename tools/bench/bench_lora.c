@@ -1,6 +1,6 @@
 /*
- * bench_lora.c - the references of the kernels in C, which the host back end runs in place of a GPU: what replays and
- * tests pay for them. They say nothing about a GPU; tests/gpu/lora_on_gpu does.
+ * bench_lora.c - the references of the kernels in C, which the host back end runs in place of a GPU: their cost for
+ * replays and tests. It does not represent a GPU; tests/gpu/lora_on_gpu does.
  */
 #include "tools/bench/bench.h"
 
@@ -12,7 +12,7 @@
 
 enum { FEATURES = 4096, ADAPTERS = 32, RANK_MAX = 64, QUANTISED = 1 << 20 };
 
-/* One layer with everything in ordinary memory. */
+/* One layer, in ordinary memory. */
 struct layer {
 	struct lora_args args;
 	struct lora_batch *batch;
@@ -39,7 +39,7 @@ static void layer_fini(struct layer *layer)
 	free(layer->workspace);
 }
 
-/* layer_init() - one token for each adapter, of ranks 8, 16, 32 and 64 in turn. */
+/* layer_init() - create a layer with one token per adapter, of ranks 8, 16, 32 and 64 in turn. */
 static int layer_init(struct layer *layer)
 {
 	uint64_t workspace_bytes = lora_workspace_bytes(ADAPTERS, RANK_MAX, FEATURES), at = 0;

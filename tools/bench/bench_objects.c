@@ -1,7 +1,6 @@
 /*
- * bench_objects.c - a large named object: how long its name waits for it, and how long a reader does. Writer and reader
- * are two sessions; the writer builds before the clock starts, as the pages of a model are loaded before it is
- * published.
+ * bench_objects.c - a large named object: the time to publish it, and to open it. Writer and reader are two sessions;
+ * the writer writes before the measurement, as the pages of a model are loaded before it is published.
  */
 #include "tools/bench/bench.h"
 

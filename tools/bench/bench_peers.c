@@ -1,6 +1,5 @@
 /*
- * bench_peers.c - what others do in the place of gpool's hot path: a heap for the same sizes, a message or a wake-up
- * per operation.
+ * bench_peers.c - alternatives to gpool's hot path: a heap for the same sizes, a message or a wake-up per operation.
  */
 #include "tools/bench/bench.h"
 
@@ -29,7 +28,7 @@ enum {
 	HUNDRED_BATCHES = 128,
 };
 
-/* Nothing is written to the memory, as nothing is written to ours: the cost of finding it is what is compared. */
+/* The memory is not written, as that of gpool is not: the cost of finding it is compared. */
 static int heap_batches(size_t bytes, unsigned count, unsigned rounds, double *alloc_ns, double *free_ns)
 {
 	static double first_ns[HUNDRED_BATCHES], second_ns[HUNDRED_BATCHES];
@@ -164,7 +163,9 @@ static int nanomsg_trip(int socket)
 	return 0;
 }
 
-/* In a process of its own: nanomsg must not have been used before a fork, and when it aborts, it aborts there. */
+/*
+ * In a process of its own: nanomsg must not have been used before a fork, and an abort then affects that process only.
+ */
 static _Noreturn void nanomsg_ask(struct bench *bench, const char *url)
 {
 	int socket = nn_socket(AF_SP, NN_REQ), patience = PATIENCE_MS, error;
@@ -173,7 +174,7 @@ static _Noreturn void nanomsg_ask(struct bench *bench, const char *url)
 	if (socket < 0 || nn_setsockopt(socket, NN_SOL_SOCKET, NN_RCVTIMEO, &patience, sizeof(patience)) < 0 ||
 		nn_connect(socket, url) < 0)
 		_exit(EIO);
-	error = nanomsg_trip(socket); /* waits until the other side is there */
+	error = nanomsg_trip(socket); /* waits for the other side */
 	for (unsigned run = 0; run < bench->runs && !error; run++) {
 		uint64_t begin = monotonic_ns();
 

@@ -1,6 +1,5 @@
 /*
- * bench_restart.c - the death of the agent of a pool of 40,960 pages, of which a worker holds half in blocks of their
- * own.
+ * bench_restart.c - the death of the agent of a pool of 40,960 pages, of which a worker has half in blocks of one page.
  */
 #include "tools/bench/bench.h"
 
@@ -31,7 +30,7 @@ static int ask_status(const struct bench *bench, uint32_t *agent_pid)
 	return length;
 }
 
-/* More pages in a row than the lease can have: only the agent can give them. */
+/* Allocate more adjacent pages than the lease can have, which needs the agent. */
 static int sample_restart(struct bench *bench, struct gpool *pool)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -49,10 +48,13 @@ static int sample_restart(struct bench *bench, struct gpool *pool)
 	options.flags = GPOOL_ALLOC_CONTIGUOUS;
 	killed = monotonic_ns();
 	kill((pid_t)before, SIGKILL);
-	/* Until it has ended it could still answer. */
+	/* Before its end it could still answer. */
 	error = poll(&ended, 1, ANSWER_MS) == 1 ? 0 : -ETIMEDOUT;
 	close(ended.fd);
-	/* The block stays: given back it would be in the lease, and the next question never asked. */
+	/*
+	 * Keep the block: if it were freed, its pages would be in the lease, and the next allocation would not need the
+	 * agent.
+	 */
 	if (!error)
 		error = gpool_alloc(pool, ASKED, &options, &block);
 	served = monotonic_ns();

@@ -1,7 +1,7 @@
 /*
- * bench_scaling.c - do two processes disturb each other? Ours against one shared reference count per page.
+ * bench_scaling.c - the interference of two processes: gpool, compared with one shared reference count per page.
  *
- * Each turn measures every member alone, then both at once, so that a slow minute of the machine hits all three alike.
+ * Each turn measures every member alone, then both at once, so that other load of the machine affects all three.
  */
 #include "tools/bench/bench.h"
 
@@ -63,7 +63,7 @@ static int64_t member_step(void *state)
 	return error ? -EIO : BATCH * (2 + 2 * PINS);
 }
 
-/* The same without allocations; they are made once. */
+/* The same without allocations, which are made once. */
 static int pinner_open(void *context, unsigned member, void **state)
 {
 	int error = member_open(context, member, state);
@@ -104,7 +104,7 @@ static int race_ratio(struct bench *bench, struct crew *crew)
 	return error;
 }
 
-/* Nanoseconds of one operation while both members work. */
+/* Return nanoseconds per operation while both members work. */
 static int race_cost(struct bench *bench, const struct crew_plan *plan, enum figure figure)
 {
 	struct crew *crew = NULL;
@@ -146,7 +146,7 @@ int bench_scaling(struct bench *bench)
 	return error;
 }
 
-/* ---- the peer: a page's reference count in shared memory, as most have it, and a page that both want ---- */
+/* ---- the peer: a usual reference count per page in shared memory, and a page that both use ---- */
 
 static int count_open(void *context, unsigned member, void **state)
 {

@@ -1,7 +1,7 @@
 /*
- * bench_sleep.c - a range of 35,000 pages of a pool of 40,960 goes to sleep and wakes: one whose content is dropped,
- * and a smaller one whose content is spilled and restored. The driver calls of a waking are a figure too. On `host` a
- * mapping is a system call; its cost on a GPU can only be measured there.
+ * bench_sleep.c - a range of 35,000 pages of a pool of 40,960 sleeps and wakes: one whose content is discarded, and a
+ * smaller one whose content is spilled and restored. The driver calls of a wake are a figure, too. On `host` a mapping
+ * is a system call; its cost on a GPU can only be measured there.
  */
 #include "tools/bench/bench.h"
 

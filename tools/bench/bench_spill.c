@@ -51,7 +51,7 @@ static int blocks_take(struct spill *spill)
 	return error;
 }
 
-/* Out: one request for all of them, and its end is when the last page has left. */
+/* Spill: one request for all blocks, until the last page is free. */
 static int sample_out(struct bench *bench, struct spill *spill, enum figure figure)
 {
 	uint64_t before = atomic_load(&spill->header->counters[POOL_COUNT_SPILLED_PAGES]), begin = monotonic_ns(),
@@ -69,7 +69,7 @@ static int sample_out(struct bench *bench, struct spill *spill, enum figure figu
 	return 0;
 }
 
-/* Back: pin after pin, as a program does it. */
+/* Restore: pin after pin, as a program does. */
 static int sample_back(struct bench *bench, struct spill *spill, enum figure figure)
 {
 	uint64_t begin = monotonic_ns();
@@ -101,7 +101,7 @@ static void sample_memcpy(struct bench *bench, const struct spill *spill, uint8_
 	bench_sample(bench, FIGURE_peer_memcpy, gbps(spill->bytes, monotonic_ns() - begin));
 }
 
-/* The same bytes past the page cache where the file system can, as the mover does it. */
+/* Read and write the same bytes, without the page cache if the file system permits it, as the mover does. */
 static int sample_file(struct bench *bench, const struct spill *spill, uint8_t *memory)
 {
 	int fd = open(bench->folder, O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600), error = 0;

@@ -1,7 +1,7 @@
 /*
- * bench_takeover.c - how long a role has no acting holder: from the end of its holder, by force or in order, until the
- * standby knows that it is its turn, and has what the dead one published. Holder and standby are processes of their
- * own; all read one clock.
+ * bench_takeover.c - the time during which a leadership role has no active holder: from the end of its holder, killed
+ * or detached, until the standby has the role, and has opened what the holder published. Holder and standby are
+ * processes of their own; all use one clock.
  */
 #include "tools/bench/bench.h"
 
@@ -18,7 +18,7 @@ enum { POOL_PAGES = 40960, OBJECT_PAGES = 64, PATIENCE_MS = 60000, LOOK_MS = 1 }
 #define ROLE "takeover"
 #define OBJECT "kv"
 
-/* What the two tell: a time, or negative errno. */
+/* A message of the two: a time, or negative errno. */
 struct word {
 	int64_t value;
 };
@@ -43,7 +43,7 @@ static int hear(int from, int64_t *value)
 	return word.value < 0 ? (int)word.value : 0;
 }
 
-/* What the next holder goes on with. */
+/* Publish the object with which the next holder continues. */
 static int publish(struct gpool *pool, const struct gpool_role *role)
 {
 	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
@@ -72,7 +72,7 @@ static int adopt(struct gpool *pool, const struct gpool_role *role)
 	return gpool_object_open(pool, OBJECT, &options, &object);
 }
 
-/* Takes the role and every page and reports it; releases the role on request and reports the time of the release. */
+/* Take the role and every page and report it; release the role on request and report the time of the release. */
 static _Noreturn void hold(const struct bench *bench, int orders, int say_to)
 {
 	struct gpool_role role = GPOOL_ROLE_INIT;
@@ -135,7 +135,7 @@ static pid_t start(const struct bench *bench, struct scene *scene, int is_holder
 	stand_by(bench, scene->of_standby[1], by_force);
 }
 
-/* Until the table says that somebody waits. */
+/* Wait until the table has a standby. */
 static int await_standby(const struct bench *bench)
 {
 	const struct pool_segment *view = pool_view(bench->control);
@@ -215,7 +215,7 @@ static int sample(struct bench *bench, int by_force)
 		close(pipes[count][0]);
 		close(pipes[count][1]);
 	}
-	/* The object outlives both; one that was never published is not there. */
+	/* The object outlives both; if it was never published, it does not exist. */
 	if (!error) {
 		error = gpool_object_delete(bench->control, OBJECT, 0);
 		error = error == -ENOENT ? 0 : error;

@@ -1,6 +1,6 @@
 /*
  * bench_vpmm.c - gpool_malloc_async() on a pool of 80 GB, and on the same pool a caching allocator without remapping.
- * No memory is written but by streams that need work, so that 80 GB are no more than addresses.
+ * Only streams that need work write memory, so that 80 GB need only addresses.
  */
 #include "tools/bench/bench.h"
 
@@ -18,7 +18,7 @@
 
 static const uint64_t device_bytes = 80 * GIB, page_bytes = 2 * MIB;
 
-/* A session and an allocator in it. */
+/* A session and its allocator. */
 struct subject {
 	struct bench *bench;
 	struct gpool *pool;
@@ -61,7 +61,7 @@ static uint64_t subject_calls(const struct subject *subject)
 	return gpu_calls_total(pool_gpu(subject->pool));
 }
 
-/* `measure` on gpool_malloc_async() and on the peer, each in sessions of its own. */
+/* Call `measure` for gpool_malloc_async() and for the peer, each in sessions of its own. */
 static int measure_both(struct bench *bench,
 	int (*measure)(struct bench *bench, const struct allocator_ops *ops, void *context), void *context)
 {
@@ -82,7 +82,7 @@ static int measure_both(struct bench *bench,
 
 enum { LIVE = 64, PAIRS = 256, BATCHES = 256 };
 
-/* The sizes are all different, so that an exact fit is there and has to be found. */
+/* All sizes differ, so that an exact fit exists and has to be found. */
 static uint64_t steady_bytes(unsigned i)
 {
 	return (1 + i * 37 % LIVE) * page_bytes;
@@ -117,7 +117,7 @@ static int steady_sample(struct subject *subject, uint64_t addresses[LIVE], doub
 	return error;
 }
 
-/* Another stream is in use from now on: it has freed something. */
+/* Use another stream from now on, by a free. */
 static int another_stream(struct subject *subject)
 {
 	uint32_t stream;
@@ -172,7 +172,7 @@ struct played {
 	uint64_t calls, failed, peak;
 };
 
-/* Every event of a trace, one after the other. [trace->count] addresses; 0: it failed, or is freed. */
+/* Play every event of a trace in order. [trace->count] addresses; 0: it failed, or is freed. */
 static int trace_play(
 	struct subject *subject, const struct malloc_trace *trace, uint64_t *addresses, struct played *played)
 {
@@ -210,10 +210,10 @@ struct trace_plan {
 	struct malloc_recipe recipe;
 	struct malloc_trace trace;
 	uint64_t *addresses;
-	/* Behind each trace, with what still lives. May be NULL. */
+	/* Called after each trace, with the remaining allocations. May be NULL. */
 	int (*finish)(struct subject *subject, struct trace_plan *plan);
-	double finished; /* what that came to */
-	/* Figures, ours and the peer's; FIGURE_PROGRESS: not one. */
+	double finished; /* its result */
+	/* Figures of gpool and of the peer; FIGURE_PROGRESS: none. */
 	enum figure ms[2], peak[2], calls[2], failed[2], finish_figure[2];
 };
 
@@ -304,7 +304,7 @@ static int random_bench(struct bench *bench, uint32_t allocations, uint64_t most
 
 /* ---- churn ---- */
 
-/* Half of what lives is freed; then of all that is free now the largest part that one request gets. */
+/* Free half of the live allocations; then return the largest possible request, as a share of the free memory. */
 static int largest_request(struct subject *subject, struct trace_plan *plan)
 {
 	static const double shares[] = {1, 0.99, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01};
@@ -360,7 +360,7 @@ int bench_vpmm_churn(struct bench *bench)
 enum { THREADS = 4, THREAD_LIVE = 32, THREAD_STEPS = 20000, WORK_BYTES = 16384 };
 
 struct thread {
-	struct subject *subject; /* its allocator; the stream is the thread's own */
+	struct subject *subject; /* its allocator; each thread has its own stream */
 	uint32_t stream;
 	uint64_t seed;
 	uint64_t calls;
@@ -368,7 +368,7 @@ struct thread {
 	pthread_t handle;
 };
 
-/* Allocate, have the stream write to it, and free it again when its turn comes. */
+/* Allocate, have the stream write to it, and free it again in its turn. */
 static void *thread_main(void *context)
 {
 	struct thread *thread = context;

@@ -1,4 +1,6 @@
-/* crew.c - processes that wait at a line, run together for a while, and say how far they came. */
+/*
+ * crew.c - processes that start together, run for some time, and report their operations.
+ */
 #include "tools/bench/bench.h"
 
 #include "shm/doorbell.h"
@@ -13,12 +15,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* How long a member may be late before the crew counts as dead: far above any pause of a busy machine. */
+/* Delay of a member after which the crew counts as dead: far above the pauses of a loaded machine. */
 #define CREW_PATIENCE_NS INT64_C(60000000000)
 
 struct crew_shared {
-	_Atomic uint32_t round;   /* goes up when there is something to do */
-	_Atomic uint32_t arrived; /* members that finished opening, or the round */
+	_Atomic uint32_t round;   /* increased when there is work */
+	_Atomic uint32_t arrived; /* members that have finished opening, or the round */
 	_Atomic int32_t error;
 	uint32_t members;
 	uint64_t start_ns, duration_ns;
@@ -31,7 +33,7 @@ struct crew {
 	pid_t pids[CREW_MAX];
 };
 
-/* Each member on a core of its own, so that two at once are really two; where there is only one core they share it. */
+/* Run each member on a core of its own; with only one core they share it. */
 static void settle(unsigned member)
 {
 	cpu_set_t allowed, own;
@@ -62,7 +64,7 @@ static int member_race(struct crew_shared *shared, unsigned member, const struct
 	uint64_t end = shared->start_ns + shared->duration_ns, begin;
 	int64_t operations = 0, made;
 
-	/* All begin in the same microsecond; the wait is short and both cores are meant to be busy. */
+	/* All begin in the same microsecond; the wait is short, and both cores should be busy. */
 	while (monotonic_ns() < shared->start_ns)
 		;
 	begin = own_time_ns();
@@ -150,7 +152,7 @@ int crew_race(struct crew *crew, unsigned members, uint64_t duration_ns, double 
 
 	shared->members = members;
 	shared->duration_ns = duration_ns;
-	shared->start_ns = monotonic_ns() + 2000000; /* time enough for every member to wake up */
+	shared->start_ns = monotonic_ns() + 2000000; /* enough for every member to wake up */
 	for (unsigned i = 0; i < crew->count; i++)
 		shared->rates[i] = 0;
 	atomic_fetch_add(&shared->round, 1);

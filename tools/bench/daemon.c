@@ -1,4 +1,6 @@
-/* daemon.c - a gpoold of the bench's own on the host back end, in the group's folder. */
+/*
+ * daemon.c - a gpoold for the bench, on the host back end, in the group's folder.
+ */
 #include "tools/bench/bench.h"
 
 #include "proto/codec.h"
@@ -59,7 +61,7 @@ struct device {
 	const char *more; /* keys of the pool, ",key=value" */
 };
 
-/* In the child: become gpoold, with its log in the folder. It ends when we do, however we do. */
+/* In the child: become gpoold, with its log in the folder. It ends when this process ends. */
 static _Noreturn void program_become(
 	const struct bench *bench, const char *program, const struct device *device, const char *const *settings)
 {
@@ -118,7 +120,7 @@ int daemon_open(const struct bench *bench, uint32_t flags, struct gpool **pool)
 	return gpool_open(&options, pool);
 }
 
-/* Opens the control session in short waits, so that a gpoold that gives up is noticed at once. */
+/* Open the control session with short timeouts, so that the end of gpoold is detected at once. */
 static int daemon_await(struct bench *bench)
 {
 	struct gpool_options options = GPOOL_OPTIONS_INIT;
@@ -192,7 +194,7 @@ int daemon_start_device(struct bench *bench, uint64_t bytes, uint64_t page_bytes
 	struct device device = {.bytes = bytes, .page_bytes = page_bytes, .more = ""};
 	char text[32];
 
-	/* Also for the sessions of this process, in which the same device is opened. */
+	/* Also for the sessions of this process, which open the same device. */
 	snprintf(text, sizeof(text), "%" PRIu64, bytes);
 	setenv("GPOOL_HOST_MEMORY", text, 1);
 	return device_start(bench, &device, settings);
@@ -254,9 +256,7 @@ int daemon_wait_free(const struct bench *bench, uint64_t *when)
 	const struct pool_header *header = pool_view(bench->control)->header;
 	uint64_t deadline = monotonic_ns() + UINT64_C(30000000000), now;
 
-	/*
-	 * Nothing wakes an observer at this change, so it polls, and yields the core in between.
-	 */
+	/* Observers are not woken by this change, so poll, and yield the core in between. */
 	while (atomic_load(&header->state_pages[PAGE_FREE]) != header->page_count) {
 		if (monotonic_ns() > deadline)
 			return bench_complain(bench, -ETIMEDOUT, "%u of %u pages are free after 30 s",

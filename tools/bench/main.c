@@ -1,8 +1,8 @@
 /*
- * main.c - gpool-bench: selects figures, and runs one process for each group of them.
+ * main.c - gpool-bench: select figures, and run one process for each group of them.
  *
- * The parent attaches to nothing. It makes the folder, starts the groups one after the other, collects their samples,
- * and removes the folder when no process of theirs is left, also when it is interrupted.
+ * The parent attaches to no agent. It creates the folder, starts the groups one after the other, collects their
+ * samples, and removes the folder when all their processes have ended, also when it is interrupted.
  */
 #include "tools/bench/bench.h"
 #include "tools/bench/report.h"
@@ -30,7 +30,7 @@ enum {
 static const struct group_entry {
 	const char *name, *text;
 	unsigned runs;
-	bool asked; /* measured only when a name is given that means it */
+	bool asked; /* measured only if selected by a name */
 	int (*run)(struct bench *bench);
 } groups[GROUPS] = {
 #define GROUP(name, runs, text) {#name, text, runs, false, bench_##name},
@@ -41,7 +41,7 @@ static const struct group_entry {
 struct session {
 	bool json;
 	bool progress;
-	unsigned runs; /* 0: each group's own */
+	unsigned runs; /* 0: the default of each group */
 	bool wanted[FIGURES];
 	char folder[64];
 	struct figure_values values[FIGURES];
@@ -111,7 +111,7 @@ static void progress_clear(const struct session *session)
 		fputs("\r\033[K", stderr);
 }
 
-/* Until the group closes its end. A sample is written whole, and so it is read. */
+/* Read until the group closes its end. Samples are written and read as a whole. */
 static int results_collect(struct session *session, enum group group, int results)
 {
 	struct bench_result result;
@@ -138,8 +138,8 @@ static int results_collect(struct session *session, enum group group, int result
 }
 
 /*
- * What is left of a group: its agent, when the group did not live to stop it. We are the subreaper, so all of it ends
- * up here.
+ * Reap the remaining processes of a group: its agent, if the group died before it stopped it. This process is the
+ * subreaper.
  */
 static void children_reap(void)
 {
@@ -155,7 +155,7 @@ static int group_measure(struct session *session, enum group group)
 	snprintf(folder, sizeof(folder), "%s/%s", session->folder, groups[group].name);
 	if (mkdir(folder, 0755) < 0 || pipe(ends) < 0)
 		return -errno;
-	/* A signal meanwhile is handled when `running` is known, and ends the group even while it starts. */
+	/* A signal meanwhile is handled when `running` is set, and ends the group even while it starts. */
 	signals_block(SIG_BLOCK);
 	running = interrupted ? -1 : fork();
 	if (running == 0) {
@@ -190,7 +190,7 @@ static bool group_wanted(const struct session *session, enum group group)
 	return false;
 }
 
-/* Prints what was asked of a group; false when something of it is missing. */
+/* Print the selected figures of a group. False: one is missing. */
 static bool group_report(struct session *session, enum group group)
 {
 	bool complete = true;
@@ -212,11 +212,11 @@ static int measure(struct session *session)
 	const char *parent = getenv("TMPDIR");
 	int result = CODE_OK;
 
-	/* Before the folder exists, so that none is left. */
+	/* Before the folder exists, so that it is always removed. */
 	interrupts_catch(running_end);
 	snprintf(session->folder, sizeof(session->folder), "%.40s/gpool-bench-XXXXXX",
 		parent && *parent ? parent : "/tmp");
-	/* The front of a gpoold that root started runs as another user, who must get to the sockets. */
+	/* The front of a gpoold that root started runs as another user, who needs access to the sockets. */
 	if (!mkdtemp(session->folder) || chmod(session->folder, 0755) < 0) {
 		complain("cannot make folder '%s': %s", session->folder, strerror(errno));
 		return CODE_FAILED;
@@ -244,9 +244,7 @@ static int figure_find(const char *name)
 	return -1;
 }
 
-/*
- * A figure, else all figures of the groups that are called so or begin so, up to an underscore. False: there is none.
- */
+/* Select a figure, or else all figures of the groups with this name or prefix up to an underscore. False: none. */
 static bool name_want(struct session *session, const char *name)
 {
 	size_t length = strlen(name);

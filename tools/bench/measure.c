@@ -1,4 +1,6 @@
-/* measure.c - samples out of a group, time, and order statistics. */
+/*
+ * measure.c - sending samples, time, and order statistics.
+ */
 #include "tools/bench/bench.h"
 
 #include <errno.h>
@@ -9,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* What goes through the pipe; small enough (PIPE_BUF) to be written whole. */
+/* Sent through the pipe; small enough (PIPE_BUF) to be written as a whole. */
 void bench_sample(struct bench *bench, enum figure figure, double value)
 {
 	struct bench_result result = {.figure = figure, .value = value};

@@ -27,7 +27,7 @@ int values_add(struct figure_values *values, double value)
 	return 0;
 }
 
-/* The machine, printable and without quotes or backslashes, so that it is valid in JSON. */
+/* Return a description of the machine, printable and without quotes or backslashes, so that it is valid in JSON. */
 static const char *machine(void)
 {
 	static char text[384];
@@ -41,7 +41,7 @@ static const char *machine(void)
 	return text;
 }
 
-/* Three significant digits. */
+/* Print three significant digits. */
 static const char *number(double value, char text[32])
 {
 	int decimals = value < 0.1 ? 4 : value < 10 ? 3 : value < 100 ? 2 : value < 1000 ? 1 : 0;

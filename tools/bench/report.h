@@ -1,4 +1,6 @@
-/* report.h - what people and programs read: the figures as a table or as one JSON object a line. */
+/*
+ * report.h - print the figures, as a table or as one JSON object per line.
+ */
 #ifndef GPOOL_BENCH_REPORT_H
 #define GPOOL_BENCH_REPORT_H
 
@@ -13,7 +15,7 @@ enum group {
 };
 
 struct figure_text {
-	enum group group; /* measured with */
+	enum group group; /* in which it is measured */
 	const char *name, *unit, *text;
 	double goal; /* 0: none */
 };
@@ -29,7 +31,7 @@ int values_add(struct figure_values *values, double value);
 
 void report_begin(bool json);
 void report_figure(bool json, enum figure figure, struct figure_values *values);
-/* report_name() - a line of --list. */
+/* report_name() - print a line of --list. */
 void report_name(enum figure figure, bool asked);
 
 #endif

@@ -1,4 +1,3 @@
-/* board.c - see board.h. */
 #include "tools/demo/board.h"
 
 #include <errno.h>

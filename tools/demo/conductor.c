@@ -1,4 +1,3 @@
-/* conductor.c - see conductor.h. */
 #include "tools/demo/conductor.h"
 
 #include "shm/monotonic.h"
@@ -18,11 +17,11 @@
 
 enum {
 	SAMPLE_US = 100 * 1000,
-	LOOK_US = 20 * 1000, /* for kills, samples, progress; the end of a process wakes it up at once */
+	LOOK_US = 20 * 1000, /* interval for kills, samples, progress; the end of a process wakes it up at once */
 	AGENT_TIMEOUT_MS = 30 * 1000,
 	AGENT_POLL_MS = 100,
-	STALL_US = 60 * 1000 * 1000, /* nothing was written for so long: give up */
-	CRASHES_MAX = 3,             /* an engine that ends by itself is started again so often */
+	STALL_US = 60 * 1000 * 1000, /* time without written bytes after which the run is aborted */
+	CRASHES_MAX = 3,             /* number of restarts of an engine that ends by itself */
 };
 
 struct conductor {
@@ -36,10 +35,10 @@ struct conductor {
 	uint32_t crashes;
 	uint64_t random;
 	uint64_t last_arrival_us;
-	uint64_t next_kill_us; /* in time of the run */
-	uint64_t start_us;     /* the rest by the clock on the wall */
+	uint64_t next_kill_us; /* in the time of the run */
+	uint64_t start_us;     /* the following times are real time */
 	uint64_t next_sample_us;
-	uint64_t moved_us, moved_bytes; /* when, and what, was last written */
+	uint64_t moved_us, moved_bytes; /* time of the last change, and the bytes written then */
 	bool stop;
 };
 
@@ -67,7 +66,7 @@ static uint64_t random_next(struct conductor *conductor)
 	return x * UINT64_C(0x2545f4914f6cdd1d);
 }
 
-/* Time to the next kill: exponential, but neither at once nor never. */
+/* Return the time to the next kill: exponential, within bounds. */
 static uint64_t random_interval_us(struct conductor *conductor)
 {
 	double u = ((double)(random_next(conductor) >> 11) + 0.5) / 9007199254740992.0; /* 2^53 */
@@ -173,7 +172,10 @@ static int engine_start(struct conductor *conductor, int index)
 	_exit(127);
 }
 
-/* The process is gone: the other one need not wait for it, and what it held must be served again, by its successor. */
+/*
+ * Record the end of a process: the other engine need not wait for it, and its successor serves its running requests
+ * again.
+ */
 static void engine_lost(struct conductor *conductor, int index)
 {
 	struct board_engine *engine = &conductor->board.header->engines[index];
@@ -216,7 +218,7 @@ static void engine_ended(struct conductor *conductor, int index, int status)
 	}
 }
 
-/* Take note of children that ended. */
+/* Handle the end of children. */
 static void reap(struct conductor *conductor)
 {
 	int status;
@@ -246,7 +248,7 @@ static void kill_one(struct conductor *conductor, uint64_t now_us)
 	run_add_kill(conductor->run, &(struct run_kill){.time_us = now_us, .engine = (uint32_t)victim});
 }
 
-/* After the last arrival the engines are left in peace, so that the longest requests come to their end. */
+/* After the last arrival no engine is killed, so that the longest requests can finish. */
 static bool kill_is_due(const struct conductor *conductor, uint64_t now_us)
 {
 	if (conductor->plan->kill_every_s <= 0 || now_us < conductor->next_kill_us)
@@ -268,7 +270,7 @@ static void engines_stop(struct conductor *conductor)
 
 /* ---- the agent ---- */
 
-/* Attach as an observer, as soon as the agent is up; it may also die of its configuration. */
+/* Attach as an observer, as soon as the agent serves; it may also end because of its configuration. */
 static int agent_await(struct conductor *conductor, const char *const *names, uint32_t count)
 {
 	int status, error = -ETIMEDOUT;
@@ -337,7 +339,7 @@ static void sample(struct conductor *conductor)
 }
 
 /*
- * An error of agent, library or demo may make everybody wait for ever; that must not be the end of it. The gap between
+ * Abort a run without progress: an error of agent, library or demo may make all engines wait forever. The gap between
  * two arrivals may also be long, but then no request is waiting.
  */
 static void watch_for_stall(struct conductor *conductor, uint64_t now_us)
@@ -357,7 +359,7 @@ static void watch_for_stall(struct conductor *conductor, uint64_t now_us)
 	}
 }
 
-/* Sleep until something may be to do. Return: false when somebody asked to stop. */
+/* Sleep until the next action may be due. Return: false: a signal requests the end. */
 static bool pause_for(uint64_t us)
 {
 	struct timespec timeout = {.tv_sec = (time_t)(us / 1000000), .tv_nsec = (long)(us % 1000000) * 1000};
@@ -439,7 +441,7 @@ static int run_engines(struct conductor *conductor)
 
 	conductor->start_us = monotonic_us();
 	conductor->next_kill_us = random_interval_us(conductor);
-	/* Before either starts, so that the first one up waits for the other. */
+	/* Before either starts, so that the first one waits for the other. */
 	for (int i = 0; i < BOARD_ENGINES; i++)
 		atomic_store(&engines[i].active, engines[i].request_count > 0);
 	for (int i = 0; !error && i < BOARD_ENGINES; i++)

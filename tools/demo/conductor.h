@@ -1,5 +1,5 @@
 /*
- * conductor.h - one run: an agent, two engines, and somebody who kills them now and then.
+ * conductor.h - one run: an agent, two engines, and kills at intervals.
  */
 #ifndef GPOOL_DEMO_CONDUCTOR_H
 #define GPOOL_DEMO_CONDUCTOR_H
@@ -7,17 +7,19 @@
 #include "tools/lib/agent_process.h"
 #include "tools/demo/run.h"
 
-/* conductor_signals() - from now on SIGINT, SIGTERM and SIGCHLD wait until the conductor asks for them. Before any
- * thread starts.
+/*
+ * conductor_signals() - block SIGINT, SIGTERM and SIGCHLD, which the conductor then waits for. Call it before a thread
+ * is started.
  */
 void conductor_signals(void);
 
 /*
- * conductor_run() - replay both traces, on one shared pool or on two halves, and gather what happened in *run;
- * run_destroy() it. All processes have ended afterwards, but for the agent when `leave` is given: it then receives the
+ * conductor_run() - replay both traces, on one shared pool or on two halves, and store the results in *run, for
+ * run_destroy(). All processes have ended afterwards, except the agent if `leave` is not NULL: it then receives the
  * agent.
- * Return: 0 when it could be run at all; verification failures and the like are run->errors. Else negative errno, with
- * run->error_text.
+ *
+ * Return: 0 if the run was possible, with verification failures and other errors in run->errors. Otherwise negative
+ * errno, with run->error_text.
  */
 int conductor_run(const struct plan *plan, bool split, struct run *run, struct agent_process *leave);
 

@@ -1,4 +1,3 @@
-/* engine.c - see engine.h. */
 #include "tools/demo/engine.h"
 
 #include "client/gpool.h"
@@ -19,22 +18,22 @@
 enum {
 	TOUCH_US = 5 * 1000 * 1000, /* well below the 30 s after which a pin counts as leaked */
 	OPEN_TIMEOUT_MS = 30 * 1000,
-	LAG_PAUSE_NS = 200 * 1000, /* how often an engine that is ahead looks whether the other has caught up */
+	LAG_PAUSE_NS = 200 * 1000, /* interval at which an engine that is ahead checks the other one */
 	/* no admission after a preemption, or the same request would be the next to be preempted */
 	PAUSE_STEPS = 8,
 };
 
-/* A request that came and is not finished. */
+/* A request that has arrived and is not finished. */
 struct sequence {
 	struct sequence *next; /* in the queue, or in the order of admission */
 	uint32_t request;      /* index within this engine's part of the board */
-	uint32_t generated;    /* tokens; what was generated stays known when the KV is lost */
-	uint32_t prefill;      /* tokens whose KV must be there before the next one is generated */
+	uint32_t generated;    /* tokens; generated ones stay known when the KV is lost */
+	uint32_t prefill;      /* tokens whose KV must be written before the next one is generated */
 	struct pattern_owner owner;
 	struct kv kv;
 	uint64_t queued_us;
-	uint64_t refusals_seen; /* the engine's count as it was queued: a later refusal kept this one waiting too */
-	bool failed;            /* a check found wrong bytes */
+	uint64_t refusals_seen; /* the engine's count when it was queued: a later refusal delayed this one too */
+	bool failed;            /* verification found wrong bytes */
 };
 
 struct sequence_list {
@@ -48,16 +47,16 @@ struct engine {
 	uint32_t index;
 	struct sequence_list queue;   /* by request, oldest first */
 	struct sequence_list running; /* by request too */
-	struct sequence *following;   /* within a step: whose turn is next */
+	struct sequence *following;   /* within a step: the next one to be processed */
 	uint64_t now_us;              /* time of the run */
-	uint64_t due_ns;              /* when this step should end, by the clock on the wall */
+	uint64_t due_ns;              /* end of this step, in real time */
 	uint32_t next_arrival;        /* the first request that has not been queued */
 	uint32_t open_requests;
 	uint64_t refusals;
 	uint64_t pause_steps;
 	uint64_t touched_us;
 	bool blocked;  /* the head of the queue was refused */
-	bool released; /* pages were freed or unpinned since */
+	bool released; /* pages were freed or unpinned since then */
 	struct prefix_cache cache;
 };
 
@@ -71,7 +70,9 @@ static struct board_mark *mark_of(const struct engine *engine, uint32_t request)
 	return &engine->board.marks[engine->context.score->first_request + request];
 }
 
-/* Insert in order of request. Preempted requests are older than all that wait, so they stop at the head. */
+/*
+ * Insert in order of request. Preempted requests are older than all waiting ones, so they are inserted near the head.
+ */
 static void list_insert(struct sequence_list *list, struct sequence *sequence)
 {
 	struct sequence **at = &list->first;
@@ -98,12 +99,12 @@ static void queue_insert(struct engine *engine, struct sequence *sequence)
 	sequence->queued_us = engine->now_us;
 	sequence->refusals_seen = engine->refusals;
 	list_insert(&engine->queue, sequence);
-	/* Another head: it has not been refused yet. */
+	/* The head has changed, and the new one has not been refused yet. */
 	if (engine->queue.first == sequence)
 		engine->blocked = false;
 }
 
-/* Requests whose time has come join the queue; those that an earlier life of this process finished do not. */
+/* Queue the requests that have arrived, except those that an earlier life of this process finished. */
 static int engine_receive(struct engine *engine)
 {
 	struct board_engine *score = engine->context.score;
@@ -127,7 +128,7 @@ static int engine_receive(struct engine *engine)
 	return 0;
 }
 
-/* Every so-manyth request continues the conversation of an earlier one: it looks for KV that it can begin with. */
+/* Every n-th request continues the conversation of an earlier one: look up KV with which it can begin. */
 static void sequence_find_prefix(struct engine *engine, struct sequence *sequence)
 {
 	const struct board_header *header = engine->board.header;
@@ -146,8 +147,8 @@ static void sequence_find_prefix(struct engine *engine, struct sequence *sequenc
 }
 
 /*
- * The pages of a sequence go: its own are freed, those of a prefix return to the cache, `keep` of its own joins them
- * there.
+ * Release the pages of a sequence: free its own, return those of a prefix to the cache, and add `keep` of its own to
+ * the cache.
  */
 static void sequence_release(struct engine *engine, struct sequence *sequence, const struct kv_part *keep)
 {
@@ -166,7 +167,7 @@ static void sequence_release(struct engine *engine, struct sequence *sequence, c
 	engine->released = true;
 }
 
-/* The head of the queue got its pages. */
+/* Start the head of the queue, which has got its pages. */
 static void engine_admitted(struct engine *engine, struct sequence *sequence)
 {
 	struct board_engine *score = engine->context.score;
@@ -184,15 +185,14 @@ static void engine_admitted(struct engine *engine, struct sequence *sequence)
 	if (sequence->kv.has_prefix) {
 		board_add(&score->prefix_hits, 1);
 		board_add(&score->prefix_hit_tokens, sequence->kv.tokens);
-		/* Also now, not only at the end: what comes out of the cache must be what went in. */
+		/* Not only at the end: the cache must return what was put into it. */
 		if (kv_part_check(&engine->context, &sequence->kv.parts[0]) != 0)
 			sequence->failed = true;
 	}
 }
 
 /*
- * Try to start the oldest request that waits. Return: 0, -ENOSPC (no pages), -ENOENT (no request waits), or an error
- * that
+ * Try to start the oldest waiting request. Return: 0, -ENOSPC (no pages), -ENOENT (no request waits), or an error that
  * ends the engine.
  */
 static int engine_admit_one(struct engine *engine, int timeout_ms)
@@ -206,24 +206,24 @@ static int engine_admit_one(struct engine *engine, int timeout_ms)
 		return -ENOENT;
 	mark = mark_of(engine, sequence->request);
 	sequence->owner = (struct pattern_owner){engine->index, sequence->request, atomic_load(&mark->lives) + 1};
-	/* Not where it may have to wait and nothing else runs: two such engines, each with a pinned prefix, could keep
-	 * each other from the last pages for ever. */
+	/*
+	 * Not if it may have to wait and no other request is running: two such engines, each with a pinned prefix,
+	 * could withhold the last pages from each other forever.
+	 */
 	if (timeout_ms == 0 || engine->running.first)
 		sequence_find_prefix(engine, sequence);
 	pages = model_pages(sequence->prefill, engine->context.tokens_per_page) - sequence->kv.pages;
 	if (pages > 0)
 		error = kv_take(&engine->context, &sequence->kv, &sequence->owner, pages, timeout_ms);
 	if (error) {
-		/* A request that waits holds nothing, not even a pin. */
+		/* A waiting request holds nothing, not even a pin. */
 		sequence_release(engine, sequence, NULL);
 		engine->released = false;
 		engine->blocked = true;
 		engine->refusals++;
 		return error;
 	}
-	/*
-	 * The new life counts from here on: its pattern must differ from whatever a life that was killed has written.
-	 */
+	/* The new life is stored first: its pattern must differ from those of killed lives. */
 	atomic_store(&mark->lives, sequence->owner.life);
 	atomic_store(&mark->state, BOARD_RUNNING);
 	engine_admitted(engine, sequence);
@@ -238,9 +238,7 @@ static int engine_admit(struct engine *engine)
 		engine->pause_steps--;
 		return 0;
 	}
-	/*
-	 * After a refusal it asks again once it has given something back; pages of others come through engine_rest().
-	 */
+	/* After a refusal, try again only after freeing pages; engine_rest() waits for pages of others. */
 	if (engine->blocked && !engine->released)
 		return 0;
 	while (!error)
@@ -257,26 +255,29 @@ static struct sequence *youngest(const struct engine *engine)
 	return sequence;
 }
 
-/* Take the pages of a running request; it starts over when there is room, and writes again what it had. */
+/* Take the pages of a running request. It starts again when there is room, and writes its tokens again. */
 static void engine_preempt(struct engine *engine, struct sequence *sequence)
 {
 	list_remove(&engine->running, sequence);
 	if (engine->following == sequence)
 		engine->following = sequence->next;
-	/* What it has written so far must be right too. */
+	/* Verify what it has written so far, too. */
 	if (kv_check(&engine->context, &sequence->kv) != 0)
 		sequence->failed = true;
 	sequence_release(engine, sequence, NULL);
 	sequence->prefill = request_of(engine, sequence)->context_tokens + sequence->generated;
 	atomic_store(&mark_of(engine, sequence->request)->state, BOARD_OPEN);
 	queue_insert(engine, sequence);
-	/* It was a refusal of pages that put it into the queue, so the time there is a wait. */
+	/* It is queued because of a refusal of pages, so the time in the queue counts as a wait. */
 	engine->refusals++;
 	engine->pause_steps = PAUSE_STEPS;
 	board_add(&engine->context.score->preemptions, 1);
 }
 
-/* Room for one more token. Return: 0; -EAGAIN: the sequence itself was preempted; or an error that ends the engine. */
+/*
+ * Make room for one more token. Return: 0; -EAGAIN: the sequence itself was preempted; or an error that ends the
+ * engine.
+ */
 static int sequence_grow(struct engine *engine, struct sequence *sequence)
 {
 	while (kv_room(&engine->context, &sequence->kv) == 0) {
@@ -295,7 +296,7 @@ static int sequence_grow(struct engine *engine, struct sequence *sequence)
 	return 0;
 }
 
-/* For the self-test of the verification: one bit of one byte of a request that is about to be verified. */
+/* Flip one bit of a request that is about to be verified, for the self-test of the verification. */
 static void sequence_corrupt(struct engine *engine, struct sequence *sequence)
 {
 	const struct board_header *header = engine->board.header;
@@ -319,8 +320,7 @@ static void engine_finish(struct engine *engine, struct sequence *sequence)
 		sequence_corrupt(engine, sequence);
 	failed = kv_check(&engine->context, &sequence->kv) != 0 || sequence->failed;
 	/*
-	 * The context is what a later request may share; it is the first block of its own. Bad bytes must not be
-	 * shared.
+	 * A later request may share the context, which is the first block of its own. Wrong bytes must not be shared.
 	 */
 	if (header->reuse_every > 0 && !failed && sequence->kv.count > sequence->kv.has_prefix) {
 		keep = &sequence->kv.parts[sequence->kv.has_prefix];
@@ -336,7 +336,7 @@ static void engine_finish(struct engine *engine, struct sequence *sequence)
 	free(sequence);
 }
 
-/* One step of one running request. Return: 0, -EAGAIN (preempted), or an error that ends the engine. */
+/* Execute one step of one running request. Return: 0, -EAGAIN (preempted), or an error that ends the engine. */
 static int sequence_step(struct engine *engine, struct sequence *sequence, uint32_t *budget)
 {
 	const struct board_request *request = request_of(engine, sequence);
@@ -367,7 +367,7 @@ static int engine_step(struct engine *engine)
 	uint32_t budget = engine->board.header->prefill_tokens;
 	struct sequence *sequence;
 
-	/* Oldest first; the youngest may be preempted on the way. */
+	/* Oldest first; the youngest may be preempted meanwhile. */
 	for (sequence = engine->running.first; sequence; sequence = engine->following) {
 		int error;
 
@@ -379,7 +379,7 @@ static int engine_step(struct engine *engine)
 	return 0;
 }
 
-/* What is to be done once a step besides the requests. */
+/* Do the work of each step that does not concern a single request. */
 static void engine_keep_house(struct engine *engine)
 {
 	struct board_engine *score = engine->context.score;
@@ -395,7 +395,7 @@ static void engine_keep_house(struct engine *engine)
 		kv_touch(&engine->context, &sequence->kv);
 }
 
-/* The rest of the step. A request that was refused spends it in the agent's queue. */
+/* Wait for the rest of the step, with a refused request in the agent's queue. */
 static int engine_rest(struct engine *engine)
 {
 	uint64_t now_ns = monotonic_ns();
@@ -412,7 +412,7 @@ static int engine_rest(struct engine *engine)
 	return error == -ENOSPC || error == -ENOENT ? 0 : error;
 }
 
-/* Wait for the other engine, while there is one, when this one is too far ahead of it. */
+/* Wait for the other engine, if there is one, when this one is too far ahead. */
 static void engine_wait_for_other(const struct engine *engine)
 {
 	const struct board_engine *other = &engine->board.header->engines[!engine->index];
@@ -423,7 +423,7 @@ static void engine_wait_for_other(const struct engine *engine)
 		nanosleep(&pause, NULL);
 }
 
-/* The run's time goes on by a step. A late engine does not hurry to make up for it. */
+/* Advance the time of the run by a step. A late engine does not catch up. */
 static void engine_tick(struct engine *engine)
 {
 	uint64_t step_us = engine->board.header->step_us, now_ns;
@@ -435,7 +435,7 @@ static void engine_tick(struct engine *engine)
 	engine->due_ns = (engine->due_ns > now_ns ? engine->due_ns : now_ns) + step_us * 1000;
 }
 
-/* Begin where the run is: an engine that was killed has missed something. */
+/* Start at the current time of the run: a killed engine has missed some of it. */
 static void engine_join(struct engine *engine)
 {
 	const struct board_engine *other = &engine->board.header->engines[!engine->index];

@@ -1,10 +1,10 @@
 /*
- * engine.h - a process that does with KV memory what an LLM engine does, and checks every byte of it.
+ * engine.h - a process that uses KV memory as an LLM engine does, and checks every byte of it.
  *
- * It serves its requests of the board in order of arrival, as continuous batching does. A request that came takes pages
- * for its whole context or waits in the queue. Each step writes context of the admitted requests, up to a budget, and
- * one generated token for each that has its context; a new page is taken when the last one is full. When there is none,
- * the youngest request gives up its pages and starts over later, so that the older ones finish: no two requests ever
+ * It serves its requests of the board in order of arrival, as continuous batching does. An arrived request allocates
+ * pages for its whole context or waits in the queue. Each step writes context of the admitted requests, up to a budget,
+ * and one generated token for each request with complete context; a new page is allocated when the last one is full. If
+ * there is none, the youngest request frees its pages and starts again later, so that older ones finish: requests never
  * wait for each other. A finished request is verified as a whole; its context stays in the prefix cache, unpinned, the
  * rest is freed.
  */
@@ -14,8 +14,8 @@
 #include <stdint.h>
 
 /*
- * engine_main() - serve engine `index` of the board behind descriptor `fd` until all its requests are finished. Exit
- * status.
+ * engine_main() - serve engine `index` of the board behind descriptor `fd` until all its requests are finished. Return:
+ * the exit status.
  */
 int engine_main(int fd, uint32_t index);
 

@@ -1,14 +1,10 @@
-/* kv.c - see kv.h. */
 #include "tools/demo/kv.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-/*
- * Bytes of a page that hold something when `tokens` of its tokens are there: with the last one also what is left at its
- * end.
- */
+/* Return the used bytes of a page with `tokens` of its tokens; with the last one, also the rest at its end. */
 static uint64_t page_filled(const struct kv_context *context, uint32_t tokens)
 {
 	return tokens == context->tokens_per_page ? context->page_bytes : tokens * context->token_bytes;
@@ -74,7 +70,7 @@ int kv_take(const struct kv_context *context, struct kv *kv, const struct patter
 	options.owner_id = owner->request;
 	options.timeout_ms = timeout_ms;
 	error = gpool_alloc(context->pool, pages, &options, &part.block);
-	/* Without a quota of its own the engine meets its tenant's limit only where that is all of the pool. */
+	/* Without a quota, the engine reaches its tenant's limit only if that is the whole pool. */
 	if (error)
 		return error == -EDQUOT ? -ENOSPC : error;
 	error = gpool_address(context->pool, &part.block, &address);
@@ -144,7 +140,7 @@ int kv_check(const struct kv_context *context, const struct kv *kv)
 {
 	int error = 0;
 
-	/* All of them, also after the first bad one: each is an error to be counted. */
+	/* All parts, also after a wrong one, since each counts as an error. */
 	for (uint32_t i = 0; i < kv->count; i++)
 		if (kv_part_check(context, &kv->parts[i]) != 0)
 			error = -EBADMSG;

@@ -1,15 +1,14 @@
 /*
- * gpool-demo - two engines replay real request traces on one pool of GPU memory and verify every byte; see
+ * main.c - gpool-demo, two engines that replay real request traces on one pool of GPU memory and verify every byte; see
  * gpool-demo(1).
  *
- *   main       options and what follows from them            trace, model, pattern   requests, bytes a token, bytes of
- *              KV
+ *   main       options and values derived from them          trace, model, pattern   requests, bytes per token, KV
  *   conductor  one run: agent, engines, kills, samples       engine                  one engine: queue, steps,
  *              preemption
- *   board      what they share                               kv, prefix_cache        the KV of a request, and of
+ *   board      shared memory of the processes                kv, prefix_cache        the KV of a request, and of
  *              finished ones
  *   run        results                                       summary, report         table, JSON, HTML
- *   monitor    what the agent says                           progress
+ *   monitor    state of the agent                            progress
  */
 #include "tools/demo/conductor.h"
 #include "tools/demo/engine.h"
@@ -44,7 +43,7 @@ struct settings {
 	const char *traces[BOARD_ENGINES];
 	int trace_count;
 	const char *report;
-	uint64_t pool_bytes; /* 0: by the machine */
+	uint64_t pool_bytes; /* 0: determined by the machine */
 	uint64_t duration_us, limit;
 	bool no_split, steady, json;
 	struct plan plan;
@@ -151,7 +150,7 @@ static bool options_read(struct settings *settings, const struct command *comman
 	return true;
 }
 
-/* ---- what follows from the options ---- */
+/* ---- values derived from the options ---- */
 
 static bool is_directory(const char *path)
 {
@@ -160,7 +159,7 @@ static bool is_directory(const char *path)
 	return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
 }
 
-/* The folder of the excerpts: in the source tree, beside the installed program, or where the build says. */
+/* Return the folder of the excerpts: in the source tree, next to the installed program, or as set by the build. */
 static int find_excerpts(const struct settings *settings, char *path, size_t path_bytes)
 {
 	static const char *const places[] = {
@@ -211,7 +210,7 @@ static int traces_read(struct settings *settings)
 	return 0;
 }
 
-/* A request that could never have all its pages at once would wait for ever. */
+/* Check that each request fits into the pool: otherwise it would wait forever. */
 static int largest_request_fits(const struct settings *settings)
 {
 	const struct plan *plan = &settings->plan;
@@ -220,7 +219,7 @@ static int largest_request_fits(const struct settings *settings)
 	for (int e = 0; e < BOARD_ENGINES; e++)
 		for (uint32_t i = 0; i < plan->traces[e].count; i++) {
 			const struct trace_request *request = &plan->traces[e].requests[i];
-			/* One page more: that of a prefix whose end is not used. */
+			/* One more page: that of a prefix whose end is not used. */
 			uint32_t pages = 1 +
 				model_pages((uint64_t)request->context_tokens + request->generated_tokens,
 					plan->tokens_per_page);

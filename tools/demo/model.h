@@ -1,8 +1,8 @@
 /*
- * model.h - the shape of a language model, as far as it decides how many bytes of KV cache a token takes.
+ * model.h - the dimensions of a language model that determine the bytes of KV cache per token.
  *
- * token_bytes = 2 (K and V) * layers * kv_heads * head_dim * bytes of the element type. A page holds whole tokens; what
- * is left at its end is written and verified like the rest.
+ * token_bytes = 2 (K and V) * layers * kv_heads * head_dim * bytes of the element type. A page holds whole tokens; the
+ * rest at its end is written and verified, too.
  */
 #ifndef GPOOL_DEMO_MODEL_H
 #define GPOOL_DEMO_MODEL_H
@@ -22,25 +22,28 @@ struct model {
 	uint64_t token_bytes;
 };
 
-/* MODEL_DEFAULT - small enough that both full traces are written and verified in minutes, and a shape that people
- * really serve.
+/*
+ * MODEL_DEFAULT - small enough that both full traces are written and verified in minutes, and the shape of a real
+ * model.
  */
 #define MODEL_DEFAULT "qwen2.5-0.5b"
 
 /*
- * model_parse() - "llama-8b", "llama-8b,dtype=int8" or "layers=2,kv_heads=2,head_dim=64,dtype=fp16".
- * @error: [MODEL_ERROR_BYTES] receives what is wrong
+ * model_parse() - parse "llama-8b", "llama-8b,dtype=int8" or "layers=2,kv_heads=2,head_dim=64,dtype=fp16".
+ *
+ * @error: [MODEL_ERROR_BYTES] receives the error
+ *
  * Return: 0 or -EINVAL. *model changes only on success.
  */
 int model_parse(const char *text, struct model *model, char *error);
 
-/* model_tokens_per_page() - whole tokens in a page; 0: a token is larger than that. */
+/* model_tokens_per_page() - return the number of whole tokens in a page; 0: a token is larger. */
 uint32_t model_tokens_per_page(const struct model *model, uint64_t page_bytes);
 
 /* model_pages() - return the number of pages for a number of tokens. */
 uint32_t model_pages(uint64_t tokens, uint32_t tokens_per_page);
 
-/* model_list() - the i-th model of the table, NULL behind the last. */
+/* model_list() - return the i-th model of the table; NULL after the last. */
 const struct model *model_list(size_t i);
 
 #endif

@@ -1,4 +1,6 @@
-/* monitor.c - see monitor.h. Messages are large, hence static; one thread uses this. */
+/*
+ * monitor.c - see monitor.h. Messages are large, hence static; one thread uses this file.
+ */
 #include "tools/demo/monitor.h"
 
 #include "client/core/request.h"
@@ -37,7 +39,7 @@ void monitor_close(struct monitor *monitor)
 	monitor->handle = NULL;
 }
 
-/* Send what is in request_bytes[length]; the answer is in reply_bytes. Return: its length, or negative errno. */
+/* Send the request in request_bytes[length]; the answer is in reply_bytes. Return: its length, or negative errno. */
 static int ask(struct monitor *monitor, int length)
 {
 	if (length < 0)
@@ -51,7 +53,7 @@ static void take_client(
 {
 	for (int i = 0; i < BOARD_ENGINES; i++)
 		if (strcmp(client->name, names[i]) == 0) {
-			/* A killed engine's session may still be there beside that of its successor. */
+			/* A killed engine's session may still exist beside that of its successor. */
 			sample->engines[i].needed_pages += client->needed_pages;
 			sample->engines[i].offered_pages += client->offered_pages;
 			sample->engines[i].idle_pages += client->idle_pages;
@@ -128,7 +130,7 @@ int monitor_finish(struct monitor *monitor, struct run_agent *counted)
 	const struct timespec pause = {.tv_nsec = 10 * 1000 * 1000};
 	int error = read_status(monitor, counted);
 
-	/* The engines have ended; the agent hears of it through their sockets, which may take a moment. */
+	/* The engines have ended; the agent detects that by their sockets, with some delay. */
 	for (int waited_ms = 0; !error && counted->left_pages > 0 && waited_ms < SETTLE_MS; waited_ms += 10) {
 		nanosleep(&pause, NULL);
 		error = read_status(monitor, counted);

@@ -1,5 +1,5 @@
 /*
- * monitor.h - an observer of the agent: what it says about pools and sessions, over the control channel.
+ * monitor.h - an observer of the agent: state of pools and sessions, over the control channel.
  */
 #ifndef GPOOL_DEMO_MONITOR_H
 #define GPOOL_DEMO_MONITOR_H
@@ -15,19 +15,20 @@ struct monitor {
 	uint32_t count;
 };
 
-/* monitor_open() - attach as an observer. Return: 0 or what gpool_open() said. */
+/* monitor_open() - attach as an observer. Return: 0 or the error of gpool_open(). */
 int monitor_open(
 	struct monitor *monitor, const char *directory, const char *const *pools, uint32_t count, int timeout_ms);
 void monitor_close(struct monitor *monitor);
 
 /*
- * monitor_sample() - pages of the sessions called names[0] and names[1]; fills only the page counts of *sample.
- * Return: 0, or what the request said.
+ * monitor_sample() - read the pages of the sessions called names[0] and names[1]; fills only the page counts of
+ * *sample. Return: 0, or the error of the request.
  */
 int monitor_sample(struct monitor *monitor, const char *const names[BOARD_ENGINES], struct run_sample *sample);
 
-/* monitor_finish() - the agent's counters and the check of its invariants, once both engines have ended. Return: 0 or
- * an error.
+/*
+ * monitor_finish() - read the agent's counters and check its invariants, after both engines have ended. Return: 0 or an
+ * error.
  */
 int monitor_finish(struct monitor *monitor, struct run_agent *counted);
 

@@ -1,9 +1,8 @@
-/* pattern.c - see pattern.h. */
 #include "tools/demo/pattern.h"
 
 /* 2^64 / golden ratio: every byte of the sum keeps changing */
 static const uint64_t step = UINT64_C(0x9e3779b97f4a7c15);
-enum { BATCH = 64 }; /* words; a loop of known length, which compilers turn into vector instructions at -O2 */
+enum { BATCH = 64 }; /* words; a loop of constant length, which compilers vectorize at -O2 */
 
 /* The finisher of splitmix64: each bit of the input changes half of the output's bits. */
 static uint64_t mix(uint64_t x)

@@ -2,8 +2,8 @@
  * pattern.h - bytes that represent KV: each 64-bit word identifies its owner and its position.
  *
  * Word i of a page is seed + i * C, with a seed mixed from engine, request, life and page. A page that belongs to
- * somebody else, that is out of date, torn, shifted or has a single bit flipped differs. An addition a word is as fast
- * as memory: 18 GB/s written and 22 GB/s checked by each of two processes at once, measured on a 2-core VM.
+ * another owner, is outdated, torn, shifted or has a flipped bit therefore differs. One addition per word is as fast as
+ * memory: 18 GB/s written and 22 GB/s checked by each of two concurrent processes [measured, 2-core VM].
  */
 #ifndef GPOOL_DEMO_PATTERN_H
 #define GPOOL_DEMO_PATTERN_H
@@ -11,8 +11,8 @@
 #include <stdint.h>
 
 /*
- * Whose bytes they are. A request has a new life each time it starts over, so that bytes which survived from an earlier
- * life do not pass for new ones.
+ * The owner of the bytes. A request has a new life each time it starts, so that bytes of an earlier life are not
+ * accepted.
  */
 struct pattern_owner {
 	uint32_t engine;
@@ -20,17 +20,19 @@ struct pattern_owner {
 	uint32_t life;
 };
 
-/* pattern_seed() - of page `page` of the owner's KV. */
+/* pattern_seed() - return the seed of page `page` of the owner's KV. */
 uint64_t pattern_seed(const struct pattern_owner *owner, uint32_t page);
 
-/* pattern_write() - the words [first, first + count) of a page that begins at `page`. */
+/* pattern_write() - write the words [first, first + count) of the page at `page`. */
 void pattern_write(uint64_t *page, uint64_t seed, uint64_t first, uint64_t count);
 
-/* pattern_check() - compare the words [first, first + count). Return: -1 when all are right, else the index of the
- * first wrong one. */
+/*
+ * pattern_check() - compare the words [first, first + count). Return: -1 if all are correct, else the index of the
+ * first wrong one.
+ */
 int64_t pattern_check(const uint64_t *page, uint64_t seed, uint64_t first, uint64_t count);
 
-/* pattern_word() - what word `index` should be, for messages. */
+/* pattern_word() - return the expected value of word `index`, for messages. */
 uint64_t pattern_word(uint64_t seed, uint64_t index);
 
 #endif

@@ -1,4 +1,3 @@
-/* prefix_cache.c - see prefix_cache.h. */
 #include "tools/demo/prefix_cache.h"
 
 #include <errno.h>
@@ -6,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A cached part could not be pinned: evicted, as it should say, or something that must not be. */
+/* Handle a cached part that could not be pinned: evicted, which is expected, or an error. */
 static void lost(const struct kv_context *context, const struct kv_part *part, int error)
 {
 	if (error == -ESTALE)

@@ -1,8 +1,6 @@
 /*
- * prefix_cache.h - the KV of finished requests, left unpinned for a while, so that a follow-up can build on it.
- *
- * Unpinned means that the agent may evict it whenever somebody needs the pages; the cache learns of that when it pins
- * again.
+ * prefix_cache.h - the KV of finished requests, kept unpinned for some time, so that a follow-up can build on it. The
+ * agent may evict it at any time; the cache detects that when it pins it again.
  */
 #ifndef GPOOL_DEMO_PREFIX_CACHE_H
 #define GPOOL_DEMO_PREFIX_CACHE_H
@@ -20,22 +18,23 @@ struct prefix_cache {
 	uint64_t keep_us;
 };
 
-/* prefix_cache_put() - a pinned part with full pages; it ends unpinned in here, or freed. */
+/* prefix_cache_put() - take over a pinned part with full pages, and unpin or free it. */
 void prefix_cache_put(
 	struct prefix_cache *cache, const struct kv_context *context, const struct kv_part *part, uint64_t now_us);
 
 /*
- * prefix_cache_get() - take out, pinned, a part with 1..most_pages full pages; `pick` is a random number that chooses
- * among them.
- * Return: 0; -ENOENT: there is none; -ESTALE: the one chosen had been evicted, which is counted.
+ * prefix_cache_get() - remove and pin a part with 1..most_pages full pages; `pick` is a random number that selects one
+ * of them.
+ *
+ * Return: 0; -ENOENT: there is none; -ESTALE: the selected one was evicted, which is counted.
  */
 int prefix_cache_get(struct prefix_cache *cache, const struct kv_context *context, uint32_t most_pages, uint64_t pick,
 	struct kv_part *part);
 
-/* prefix_cache_expire() - free what has been here for too long. */
+/* prefix_cache_expire() - free parts that have expired. */
 void prefix_cache_expire(struct prefix_cache *cache, const struct kv_context *context, uint64_t now_us);
 
-/* prefix_cache_destroy() - free all. */
+/* prefix_cache_destroy() - free all parts. */
 void prefix_cache_destroy(struct prefix_cache *cache, const struct kv_context *context);
 
 #endif

@@ -1,4 +1,3 @@
-/* progress.c - see progress.h. */
 #include "tools/demo/progress.h"
 
 #include "shm/monotonic.h"

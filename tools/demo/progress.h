@@ -1,5 +1,5 @@
 /*
- * progress.h - one line that says how far a run is: rewritten on a terminal, a new one every 2 s elsewhere. On stderr.
+ * progress.h - one line with the progress of a run: rewritten on a terminal, a new one every 2 s elsewhere. On stderr.
  */
 #ifndef GPOOL_DEMO_PROGRESS_H
 #define GPOOL_DEMO_PROGRESS_H
@@ -14,9 +14,9 @@ struct progress {
 };
 
 void progress_init(struct progress *progress);
-/* progress_end() - leave the line, if one is being rewritten. */
+/* progress_end() - end the line, if one is being rewritten. */
 void progress_end(struct progress *progress);
-/* progress_show() - when it is time again, or `last`. */
+/* progress_show() - print the line if its interval has passed, or if `last`. */
 void progress_show(struct progress *progress, const struct plan *plan, const struct run *run, const struct board *board,
 	bool last);
 

@@ -1,4 +1,3 @@
-/* report.c - see report.h. */
 #include "tools/demo/report.h"
 
 #include "tools/lib/chart.h"
@@ -11,7 +10,7 @@
 
 enum { WIDTH = 1000, POOL_HEIGHT = 330, WAIT_HEIGHT = 190, MARGINS = 50, MANY_KILLS = 12 };
 
-/* Two hues that people with any kind of colour vision tell apart, each with a pale form for what may be evicted. */
+/* Two hues that are distinguishable with any kind of colour vision, each with a pale form for evictable memory. */
 static const char style[] =
 	":root{color-scheme:light "
 	"dark;--page:#fcfcfb;--ink:#1c1d20;--soft:#5c6068;--rule:#dcdcd6;--card:#f3f3ef;--e0:#2a6db5;--e0p:#a3c4e4;--"
@@ -89,7 +88,7 @@ static void escape(FILE *out, const char *text)
 enum band { BAND_NEEDED, BAND_OFFERED, BAND_IDLE, BANDS };
 static const char *const band_names[BANDS] = {"needed", "offered", "idle"};
 
-/* The samples of a run, thinned out to what a drawing can show: each point is the mean of a few. */
+/* The samples of a run, reduced to the resolution of a drawing: each point is the mean of several. */
 struct curves {
 	double x[CHART_POINTS_MAX];
 	double bands[BANDS][BOARD_ENGINES][CHART_POINTS_MAX];
@@ -120,7 +119,7 @@ static void curves_make(struct curves *curves, const struct run *run)
 	}
 }
 
-/* Put `values` on top of what is in `base`: low is the old base, base the new one. */
+/* Stack `values` on `base`: `low` becomes the old base, and `base` the sum. */
 static void stack(double *low, double *base, const double *values, size_t count)
 {
 	for (size_t i = 0; i < count; i++) {

@@ -1,4 +1,3 @@
-/* run.c - see run.h. */
 #include "tools/demo/run.h"
 
 #include <stdarg.h>
@@ -31,7 +30,7 @@ void run_error(struct run *run, const char *format, ...)
 	va_end(arguments);
 }
 
-/* Room for one more element of `bytes` each. Return: the array, or NULL and everything is as it was. */
+/* Make room for one more element of `bytes` bytes. Return: the array; NULL: out of memory, and nothing has changed. */
 static void *grow(void *array, uint32_t count, uint32_t *capacity, size_t bytes)
 {
 	uint32_t more = *capacity ? *capacity * 2 : 256;
@@ -78,7 +77,7 @@ static int compare_u64(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* Sorts the values. The 99th percentile by nearest rank; 0 of none. */
+/* Sort the values and return the 99th percentile by nearest rank; 0 without values. */
 static uint64_t percentile_99(uint64_t *values, size_t count)
 {
 	if (count == 0)
@@ -87,7 +86,7 @@ static uint64_t percentile_99(uint64_t *values, size_t count)
 	return values[(count * 99 + 99) / 100 - 1];
 }
 
-/* The marks of `count` requests from `first` on. */
+/* Add up the marks of `count` requests from `first` on. */
 static void score_marks(struct run_score *score, const struct board *board, uint32_t first, uint32_t count)
 {
 	uint64_t *waits = calloc(count ? count : 1, sizeof *waits);
@@ -142,7 +141,7 @@ static uint32_t sample_pages(const struct run_sample *sample, int engine)
 		sample->engines[engine].idle_pages;
 }
 
-/* Whatever an engine leases beyond half of the pool is of the other one's half. */
+/* Pages that an engine leases beyond half of the pool count as given by the other one. */
 static void add_up_given(struct run *run, const struct plan *plan)
 {
 	uint32_t half = plan->page_count / BOARD_ENGINES;

@@ -1,4 +1,3 @@
-/* summary.c - see summary.h. */
 #include "tools/demo/summary.h"
 
 #include "tools/lib/json.h"

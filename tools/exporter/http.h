@@ -1,10 +1,10 @@
 /*
- * http.h - a small server: paths, each with a function that answers. It knows nothing of what it serves.
+ * http.h - a small HTTP server: paths, each with a handler.
  *
- * Only GET and HEAD. Each connection has a thread of its own, so that a handler may wait. Connections are limited, also
- * from one address, and so is the time for the head of a request (peers.h). One that sends nothing for HTTP_IDLE_S is
- * closed. A request whose head is longer than HTTP_HEAD_BYTES is refused. No TLS and no passwords: that is for a proxy
- * in front of it.
+ * Only GET and HEAD. Each connection has a thread of its own, so that a handler may wait. The number of connections is
+ * limited, also per address, and so is the time for the head of a request (peers.h). A connection that sends nothing
+ * for HTTP_IDLE_S is closed. A request whose head is longer than HTTP_HEAD_BYTES is refused. For TLS and passwords, use
+ * a proxy.
  */
 #ifndef GPOOL_TOOLS_EXPORTER_HTTP_H
 #define GPOOL_TOOLS_EXPORTER_HTTP_H
@@ -18,7 +18,7 @@
 
 enum { HTTP_CONNECTIONS_MAX = 64, HTTP_IDLE_S = 15, HTTP_HEAD_BYTES = 16 << 10 };
 
-/* Of one address: the viewers of the live page behind one proxy, and some scrapes. */
+/* Per address: the viewers of the live page behind one proxy, and some scrapes. */
 #define HTTP_LIMITS \
 	{ \
 		.connections = HTTP_CONNECTIONS_MAX, .per_address = 24, .head_ms = HTTP_IDLE_S * 1000, \
@@ -28,19 +28,21 @@ enum { HTTP_CONNECTIONS_MAX = 64, HTTP_IDLE_S = 15, HTTP_HEAD_BYTES = 16 << 10 }
 struct http;
 struct http_request;
 
-/* http_argument() - of the query, "?name=value": NULL without it. Valid until the handler returns. */
+/*
+ * http_argument() - return an argument of the query, "?name=value"; NULL: not given. Valid until the handler returns.
+ */
 const char *http_argument(const struct http_request *request, const char *name);
 
 /*
- * What a handler answers. Either bytes, or, with `next` set, a stream of unknown length.
+ * The answer of a handler: bytes, or, with `next`, a stream of unknown length.
  *
- * next() puts up to `room` bytes into `to` and returns how many, or -1: the end. It may wait, and then looks at
- * http_stopping() at least once a second. end() is called once, also when the peer has gone away.
+ * next() stores up to `room` bytes in `to` and returns their number, or -1 at the end. It may wait, and then checks
+ * http_stopping() at least once per second. end() is called once, also if the peer has closed the connection.
  */
 struct http_answer {
-	unsigned status;  /* 200 where the handler sets nothing */
+	unsigned status;  /* 200 unless the handler sets it */
 	const char *type; /* Content-Type, a literal */
-	char *body;       /* malloc()ed; the server frees it */
+	char *body;       /* allocated with malloc(); the server frees it */
 	size_t bytes;
 	ssize_t (*next)(void *stream, char *to, size_t room);
 	void (*end)(void *stream);
@@ -48,32 +50,34 @@ struct http_answer {
 };
 
 struct http_route {
-	const char *path; /* the whole of it, "/metrics" */
+	const char *path; /* the whole path, "/metrics" */
 	void (*handler)(void *context, const struct http_request *request, struct http_answer *answer);
 	void *context;
 };
 
-/* http_text() - a short answer in plain text. */
+/* http_text() - set a short answer in plain text. */
 void http_text(struct http_answer *answer, unsigned status, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
 /*
- * http_listen() - a socket that listens at a host or numeric address. Port 0: any free one, which is stored in `port`.
- * Return: a descriptor, or negative errno; -EADDRNOTAVAIL also where the name has no address.
+ * http_listen() - create a socket that listens at a host or numeric address. Port 0: any free one, which is stored in
+ * `port`.
+ *
+ * Return: a descriptor, or negative errno; -EADDRNOTAVAIL also if the name has no address.
  */
 int http_listen(const char *address, uint16_t *port);
 
 /*
- * http_start() - serve these routes, which stay the caller's and do not change, on a listening socket, which is the
- * server's from now on. limits->connections is at most HTTP_CONNECTIONS_MAX. Return: 0, or -ENOMEM.
+ * http_start() - serve these routes on a listening socket, which the server owns afterwards. The caller owns the
+ * routes, which must not change. limits->connections is at most HTTP_CONNECTIONS_MAX. Return: 0, or -ENOMEM.
  */
 int http_start(int socket, const struct http_route *routes, size_t count, const struct peer_limits *limits,
 	struct http **http);
 
-/* http_stop() - take no more requests, wait for handlers and streams that are under way, and end. */
+/* http_stop() - accept no more requests, wait for the handlers and streams in progress, and stop. */
 void http_stop(struct http *http);
 
-/* http_stopping() - whether it ends. Handlers that wait ask now and then. */
+/* http_stopping() - return true if the server is stopping. Handlers that wait check it regularly. */
 bool http_stopping(void);
 
 #endif

@@ -19,7 +19,7 @@ struct viewer {
 	struct live *live;
 	char pool[64];
 	uint64_t ticks, next_ns, sent; /* sent: number of the last notice */
-	uint32_t count;                /* pages that it has; 0: none yet */
+	uint32_t count;                /* pages in `has`; 0: none yet */
 	struct msg_page_kind *has;
 	char *text;
 	size_t bytes, given;
@@ -32,7 +32,7 @@ static bool same(struct msg_page_kind a, struct msg_page_kind b)
 	return a.kind == b.kind && a.tenant == b.tenant;
 }
 
-/* Runs of pages that are alike and not what the viewer has: first, count, kind, tenant. */
+/* Print runs of equal pages that differ from the viewer's data: first, count, kind, tenant. */
 static void runs_print(FILE *to, struct viewer *viewer, const struct page_kinds *kinds)
 {
 	const char *comma = "";
@@ -44,7 +44,7 @@ static void runs_print(FILE *to, struct viewer *viewer, const struct page_kinds 
 			page++;
 			continue;
 		}
-		/* A page that has not changed does not end a run: that would cost more than it saves. */
+		/* An unchanged page does not end a run: that would cost more than it saves. */
 		while (end < kinds->count && same(kinds->pages[end], kinds->pages[page]))
 			end++;
 		fprintf(to, "%s%" PRIu32 ",%" PRIu32 ",%u,%u", comma, page, end - page, kinds->pages[page].kind,
@@ -197,7 +197,7 @@ static void notices_print(FILE *to, struct viewer *viewer)
 
 /* ---- a viewer ---- */
 
-/* Without a name, the first pool. */
+/* Print the data of a tick; without a name, of the first pool. */
 static void tick_print(FILE *to, struct viewer *viewer)
 {
 	const struct sample *sample;
@@ -216,7 +216,7 @@ static void tick_print(FILE *to, struct viewer *viewer)
 		pages_print(to, viewer, kinds);
 	sampler_done(viewer->live->sampler);
 	notices_print(to, viewer);
-	/* So that a peer that is gone is noticed. */
+	/* To detect a closed connection. */
 	if (viewer->ticks % BEAT_TICKS == 0)
 		fputs(":\n\n", to);
 }
@@ -257,7 +257,7 @@ static ssize_t viewer_next(void *stream, char *to, size_t room)
 		if (now < viewer->next_ns)
 			sleep_until(viewer->next_ns);
 		else if (now > viewer->next_ns + TICK_NS)
-			viewer->next_ns = now; /* a peer that reads slowly misses some */
+			viewer->next_ns = now; /* a slow viewer misses some ticks */
 		viewer->next_ns += TICK_NS;
 		if (!tick(viewer))
 			return -1;
@@ -286,7 +286,7 @@ void live_stream(void *context, const struct http_request *request, struct http_
 
 	if (atomic_fetch_add(&live->viewers, 1) >= LIVE_VIEWERS) {
 		atomic_fetch_sub(&live->viewers, 1);
-		http_text(answer, 503, "%d look already, which is the most; close another page\n", LIVE_VIEWERS);
+		http_text(answer, 503, "%d viewers are connected, the limit; close another page\n", LIVE_VIEWERS);
 		return;
 	}
 	viewer = calloc(1, sizeof(*viewer));
@@ -318,7 +318,7 @@ static void entry_print(struct http_answer *answer, const struct msg_page_entry 
 	number(json, "block_pages", entry->use >= 3 ? entry->block_pages : 0);
 	number(json, "pins", entry->pins);
 	number(json, "idle_ms", entry->idle_ms);
-	/* A number in JSON is a double to most readers. */
+	/* Most readers of JSON store a number as a double. */
 	snprintf(id, sizeof(id), "%" PRIu64, entry->owner_id);
 	cJSON_AddStringToObject(json, "owner_id", id);
 	answer->body = cJSON_PrintUnformatted(json);
@@ -352,7 +352,7 @@ void live_detail(void *context, const struct http_request *request, struct http_
 		entry_print(answer, &entry);
 	else
 		http_text(answer, error == -ENOENT || error == -EINVAL ? 404 : 503, "%s\n",
-			error == -ENOENT           ? "there is no such pool"
-				: error == -EINVAL ? "there is no such page"
+			error == -ENOENT           ? "no such pool"
+				: error == -EINVAL ? "no such page"
 						   : "the agent does not answer");
 }

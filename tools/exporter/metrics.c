@@ -1,4 +1,3 @@
-/* metrics.c - see metrics.h and metrics.def. */
 #include "tools/exporter/metrics.h"
 
 #include <inttypes.h>
@@ -13,7 +12,7 @@ enum scope {
 	SCOPES
 };
 
-/* What one line of a metric is about; NULL and 0 where its scope has no such thing. */
+/* The object of a line of a metric; NULL and 0 for parts that its scope does not have. */
 struct item {
 	const struct sample *sample;
 	const struct pool_sample *pool;
@@ -81,7 +80,7 @@ static void label_print(FILE *to, char *separator, const char *name, const char 
 	fputc('"', to);
 }
 
-/* The opening brace and all labels, or nothing; returns what goes before one more label. */
+/* Print the opening brace and all labels, or nothing. Return: the character before one more label. */
 static char labels_print(FILE *to, enum scope scope, const struct item *it)
 {
 	char separator = '{';

@@ -1,5 +1,5 @@
 /*
- * metrics.h - a sample as Prometheus reads it, text format 0.0.4; and what there is to read.
+ * metrics.h - a sample in the text format 0.0.4 of Prometheus, and the documentation of the metrics.
  */
 #ifndef GPOOL_TOOLS_EXPORTER_METRICS_H
 #define GPOOL_TOOLS_EXPORTER_METRICS_H
@@ -10,10 +10,10 @@
 
 #define METRICS_TYPE "text/plain; version=0.0.4; charset=utf-8"
 
-/* metrics_print() - all of metrics.def; of a sample without an answer only what the exporter says of itself. */
+/* metrics_print() - print all of metrics.def; without an answer of the agent only the exporter's own metrics. */
 void metrics_print(FILE *to, const struct sample *sample);
 
-/* metrics_document() - tools/exporter/monitoring/METRICS.md. */
+/* metrics_document() - print tools/exporter/monitoring/METRICS.md. */
 void metrics_document(FILE *to);
 
 #endif

@@ -1,4 +1,3 @@
-/* notices.c - see notices.h. */
 #include "tools/exporter/notices.h"
 
 #include "client/gpool.h"
@@ -46,7 +45,7 @@ static bool stopping(struct notices *notices)
 	return stopping;
 }
 
-/* Until it is time to look for an agent again. */
+/* Wait until the next attempt to attach. */
 static void rest(struct notices *notices)
 {
 	struct timespec until;
@@ -73,7 +72,7 @@ static struct gpool *attach(struct notices *notices)
 	options.directory = notices->directory;
 	options.name = "gpool-exporter";
 	options.timeout_ms = notices->timeout_ms;
-	options.log = no_log; /* who samples says it */
+	options.log = no_log; /* the sampler logs it */
 	return gpool_open(&options, &pool) ? NULL : pool;
 }
 

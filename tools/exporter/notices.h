@@ -17,14 +17,17 @@ struct notice {
 struct notices;
 
 /*
- * notices_start() - a thread that listens as an observer, and attaches again when gpoold was restarted. NULL: out of
- * memory or threads.
+ * notices_start() - start a thread that listens as an observer, and attaches again when gpoold was restarted. NULL: out
+ * of memory or threads.
  */
 struct notices *notices_start(const char *directory, int timeout_ms);
-/* notices_stop() - NULL is fine. Waits for the thread, half a second at most beside what it waits for an agent. */
+/*
+ * notices_stop() - stop the thread, or do nothing for NULL. It takes at most half a second, in addition to a wait for
+ * the agent.
+ */
 void notices_stop(struct notices *notices);
 
-/* notices_next() - the first one behind number `seen` that is kept: 1, or 0: there is none. Threads: any. */
+/* notices_next() - return the first stored notice after number `seen`: 1, or 0: there is none. Threads: any. */
 int notices_next(struct notices *notices, uint64_t seen, struct notice *notice);
 
 #endif

@@ -1,4 +1,6 @@
-/* page.c - page.html of the source, as bytes. */
+/*
+ * page.c - the source file page.html, as bytes.
+ */
 #include "tools/exporter/live.h"
 
 #include <stdlib.h>

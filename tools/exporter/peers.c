@@ -1,4 +1,3 @@
-/* peers.c - see peers.h. */
 #include "tools/exporter/peers.h"
 
 #include "shm/monotonic.h"
@@ -23,13 +22,13 @@ struct peer {
 struct peers {
 	struct peer_limits limits;
 	pthread_t thread;
-	pthread_mutex_t lock; /* all below */
+	pthread_mutex_t lock; /* of the following fields */
 	pthread_cond_t changed;
 	bool ending;
 	TAILQ_HEAD(, peer) list;
 };
 
-/* What counts as one address. No IPv6 network in use begins with 64 zero bits, so the two kinds do not meet. */
+/* Return the network of an address. IPv6 networks in use do not begin with 64 zero bits, so the two kinds differ. */
 static uint64_t origin_of(const struct sockaddr *address)
 {
 	uint64_t origin = 0;
@@ -50,7 +49,7 @@ static uint64_t origin_of(const struct sockaddr *address)
 	return v4 >> 24 == 127 ? UINT32_C(127) << 24 : v4;
 }
 
-/* Its thread sees the end of the connection and closes it. */
+/* Disconnect a peer: its thread detects the end of the connection and closes it. */
 static void drop(struct peer *peer)
 {
 	shutdown(peer->fd, SHUT_RDWR);
@@ -70,7 +69,7 @@ static void set_state(struct peers *peers, struct peer *peer, enum peer_state st
 	pthread_mutex_unlock(&peers->lock);
 }
 
-/* Disconnect those whose time is over; return when the next one's is, UINT64_MAX: there is none. */
+/* Disconnect peers whose deadline has passed. Return: the next deadline, UINT64_MAX: none. */
 static uint64_t drop_late(struct peers *peers)
 {
 	uint64_t now = monotonic_ms(), next = UINT64_MAX;
@@ -143,7 +142,8 @@ void peers_destroy(struct peers *peers)
 }
 
 /*
- * Whether there is room for one more among those of that address, or of all (NULL); one that waits may have to make it.
+ * Return true if there is room for one more peer of that address, or of all (NULL), after disconnecting a waiting one
+ * if necessary.
  */
 static bool room_for(struct peers *peers, const uint64_t *origin, uint32_t limit)
 {

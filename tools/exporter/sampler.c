@@ -1,4 +1,3 @@
-/* sampler.c - see sampler.h. */
 #include "tools/exporter/sampler.h"
 
 #include "client/gpool.h"
@@ -20,11 +19,11 @@ struct sampler {
 	void (*changed)(const struct sample *sample);
 	struct gpool *pools[SAMPLE_POOLS]; /* [attached], in the agent's order */
 	uint32_t attached;
-	uint64_t ended_ms; /* when the sample was complete; 0: there is none */
-	char logged[256];  /* the library's last complaint */
+	uint64_t ended_ms; /* time at which the sample was complete; 0: none */
+	char logged[256];  /* the library's last error */
 	uint8_t bytes[MSG_BYTES_MAX];
 	struct sample sample;
-	struct page_kinds *kinds[SAMPLE_POOLS]; /* of pools that somebody looks at */
+	struct page_kinds *kinds[SAMPLE_POOLS]; /* of pools with viewers */
 };
 
 /* ---- attaching ---- */
@@ -44,7 +43,7 @@ static void detach(struct sampler *sampler)
 	sampler->attached = 0;
 }
 
-/* Without a socket there is nothing to wait for: gpoold makes it once and keeps it while its agent restarts. */
+/* Without a socket there is no gpoold to wait for: it creates the socket once and keeps it while its agent restarts. */
 static bool socket_missing(const struct sampler *sampler)
 {
 	char path[PATH_MAX];
@@ -111,7 +110,7 @@ static void object_count(struct object_sample *sample, const struct object_recor
 	sample->pages += record->pages;
 }
 
-/* Records change meanwhile: a version counts as what it is when it is looked at. */
+/* Records change during the scan: a version counts as it is when it is read. */
 static void objects_count(const struct pool_segment *segment, struct pool_sample *pool)
 {
 	uint32_t end = pool_object_end(segment);
@@ -173,7 +172,7 @@ static void sample_explain(struct sampler *sampler, int error)
 		sampler->directory, gpool_strerror(error), detail[0] ? ": " : "", detail, hint);
 }
 
-/* A restarted gpoold has ended our sessions: the second try attaches again. */
+/* A restarted gpoold has ended the sessions: the second attempt attaches again. */
 static void sample_take(struct sampler *sampler)
 {
 	struct sample *sample = &sampler->sample;
@@ -262,7 +261,7 @@ static int pool_index(const struct sampler *sampler, const char *name)
 
 static int kinds_ask(struct sampler *sampler, struct page_kinds *kinds)
 {
-	static struct msg_page_kinds_reply reply; /* the lock's */
+	static struct msg_page_kinds_reply reply; /* protected by the lock */
 	struct msg_page_kinds_request request = {.pool = ""};
 	int error;
 
@@ -306,7 +305,7 @@ const struct page_kinds *sampler_kinds(struct sampler *sampler, const char *pool
 
 int sampler_page(struct sampler *sampler, const char *pool, uint32_t page, struct msg_page_entry *entry)
 {
-	static struct msg_pages_reply reply; /* the lock's */
+	static struct msg_pages_reply reply; /* protected by the lock */
 	struct msg_pages_request request = {.pool = "", .first = page, .count = 1};
 	int error;
 

@@ -1,4 +1,3 @@
-/* adapter_make.c - see adapter_make.h. */
 #include "tools/lib/adapter_make.h"
 
 #include <errno.h>
@@ -43,7 +42,7 @@ static uint64_t tensor_name(char *text, size_t room, const struct target *target
 	return end;
 }
 
-/* About normal. Returns 0 or negative errno. */
+/* Write approximately normal values. Return: 0 or negative errno. */
 static int values_write(int fd, uint64_t bytes)
 {
 	static float values[65536];

@@ -1,5 +1,5 @@
 /*
- * adapter_make.h - LoRA random adapters, as PEFT would write them.
+ * adapter_make.h - random LoRA adapters (seeded), in the format of PEFT.
  */
 #ifndef GPOOL_TOOLS_LIB_ADAPTER_MAKE_H
 #define GPOOL_TOOLS_LIB_ADAPTER_MAKE_H
@@ -10,8 +10,8 @@ enum { ADAPTER_MAKE_LAYERS_MAX = 128 };
 
 /*
  * adapter_make() - write adapter_config.json and adapter_model.safetensors to two empty files: this rank in all linear
- * layers of the shapes of an 8B model, F32, about normal. 16 MB of fp16 are 6 layers of rank 16. Return:
- * 0, -EINVAL, -EIO.
+ * layers of the shapes of an 8B model, F32, approximately normal. 16 MB of fp16 are 6 layers of rank 16. Return: 0,
+ * -EINVAL, -EIO.
  */
 int adapter_make(int config_fd, int weights_fd, uint32_t layers, uint32_t rank);
 

@@ -1,4 +1,3 @@
-/* agent_process.c - see agent_process.h. */
 #include "tools/lib/agent_process.h"
 
 #include <dirent.h>
@@ -56,7 +55,7 @@ void child_prepare(int keep)
 		fcntl(keep, F_SETFD, 0);
 }
 
-/* The child's side of agent_process_start(). */
+/* Execute gpoold in the child of agent_process_start(). */
 static void agent_exec(const struct agent_process *agent, const char *gpoold, const char *const *pools, size_t count,
 	const char *setting, bool detached, pid_t parent)
 {
@@ -64,7 +63,7 @@ static void agent_exec(const struct agent_process *agent, const char *gpoold, co
 	size_t n = 0;
 	int fd;
 
-	/* A terminal's ^C is for the conductor, which then ends everybody in order. */
+	/* The conductor handles signals of the terminal, and then ends all processes in order. */
 	setsid();
 	if (!detached) {
 		prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -95,7 +94,7 @@ static void agent_exec(const struct agent_process *agent, const char *gpoold, co
 	_exit(127);
 }
 
-/* A socket's path must stay short, so a long $TMPDIR is not taken. */
+/* A long $TMPDIR is not used, since the length of a socket's path is limited. */
 static const char *temporary_folder(void)
 {
 	const char *given = getenv("TMPDIR");
@@ -118,8 +117,10 @@ int agent_process_start(struct agent_process *agent, const char *name, const cha
 		agent->root[0] = '\0';
 		return error;
 	}
-	/* The agent's front may run as another user and must be able to reach its sockets; their own folder is the
-	 * agent's business. */
+	/*
+	 * The agent's front may run as another user and needs access to its sockets; the agent sets the mode of their
+	 * own folder.
+	 */
 	chmod(agent->root, 0711);
 	snprintf(agent->directory, sizeof agent->directory, "%s/run", agent->root);
 	snprintf(agent->log, sizeof agent->log, "%s/log", agent->root);
@@ -159,7 +160,7 @@ void agent_process_log_tail(const struct agent_process *agent, char *text, size_
 	fclose(file);
 }
 
-/* Files that an ended agent left in its folder are removed and reported: there should be none. */
+/* Remove and report files that an ended agent left in its folder: there should be none. */
 static void directory_clear(const char *path, char *complaint, size_t complaint_bytes)
 {
 	DIR *directory = opendir(path);

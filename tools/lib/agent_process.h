@@ -1,5 +1,5 @@
 /*
- * agent_process.h - a gpoold of our own in a fresh folder, and its end without leftovers.
+ * agent_process.h - start a gpoold in a new folder, and stop it without leftovers.
  */
 #ifndef GPOOL_TOOLS_LIB_AGENT_PROCESS_H
 #define GPOOL_TOOLS_LIB_AGENT_PROCESS_H
@@ -11,41 +11,44 @@
 
 struct agent_process {
 	pid_t pid;          /* 0: none */
-	char root[64];      /* the fresh folder */
-	char directory[80]; /* in it: the agent's sockets */
-	char log[80];       /* in it: what the agent says */
+	char root[64];      /* the new folder */
+	char directory[80]; /* in it: folder of the agent's sockets */
+	char log[80];       /* in it: log of gpoold */
 };
 
 /*
- * agent_process_program() - path of gpoold: $GPOOLD, beside this program, or in the sbin beside its bin. Return: 0 or
- * -ENOENT.
+ * agent_process_program() - return the path of gpoold: $GPOOLD, next to this program, or in the sbin next to its bin.
+ * Return: 0 or -ENOENT.
  */
 int agent_process_program(char *path, size_t path_bytes);
 
 /*
- * agent_process_start() - make the folder and start gpoold.
- * @name: of the folder, before the six characters that make it a new one
- * @pools: [count] as after --pool
- * @setting: as after --set; NULL: none
- * @detached: it shall live on when this process ends
- * Return: 0, or what mkdtemp, open and fork said. That gpoold cannot run shows at the first agent_process_ended().
+ * agent_process_start() - create the folder and start gpoold.
+ *
+ * @name: prefix of the folder's name, followed by six characters @pools: [count] as after --pool @setting: as after
+ * --set; NULL: none @detached: it continues when this process ends
+ *
+ * Return: 0, or the errno of mkdtemp, open and fork. The first agent_process_ended() reports a gpoold that cannot be
+ * executed.
  */
 int agent_process_start(struct agent_process *agent, const char *name, const char *gpoold, const char *const *pools,
 	size_t count, const char *setting, bool detached);
 
-/* agent_process_ended() - has it ended by itself? *status is then as of waitpid(). */
+/* agent_process_ended() - return true if it has ended; *status is then that of waitpid(). */
 bool agent_process_ended(struct agent_process *agent, int *status);
 
-/* agent_process_log_tail() - the last lines of what it said. */
+/* agent_process_log_tail() - return the last lines of its log. */
 void agent_process_log_tail(const struct agent_process *agent, char *text, size_t text_bytes);
 
 /*
- * agent_process_stop() - SIGTERM, wait, remove the folder. Does nothing when there is none.
- * @complaint: receives what was wrong with its end, or ""
+ * agent_process_stop() - send SIGTERM, wait, and remove the folder. It does nothing if gpoold is not running.
+ *
+ * @complaint: receives the errors at its end, or ""
  */
 void agent_process_stop(struct agent_process *agent, char *complaint, size_t complaint_bytes);
 
-/* child_prepare() - in a child before exec: default signals, no descriptors but 0 to 2 and `keep` (-1: none).
+/*
+ * child_prepare() - prepare a child for exec: default signals, no descriptors but 0 to 2 and `keep` (-1: none).
  * Async-signal-safe.
  */
 void child_prepare(int keep);

@@ -1,6 +1,6 @@
 /*
- * allocator_driver.c - the GPU driver's own stream-ordered pool (cuMemAllocFromPoolAsync) as what a trace is replayed
- * on. It needs a GPU, and memory of it that the agent has not taken.
+ * allocator_driver.c - the GPU driver's stream-ordered pool (cuMemAllocFromPoolAsync) as an allocator for replays. It
+ * needs a GPU, with memory that the agent does not own.
  */
 #include "tools/lib/allocator.h"
 
@@ -11,7 +11,7 @@
 
 struct driver_pool {
 	struct allocator allocator;
-	uint32_t stream; /* for calls without one, which then wait for the GPU */
+	uint32_t stream; /* for calls without a stream, which then wait for the GPU */
 };
 
 static struct driver_pool *driver_pool_of(struct allocator *allocator)
@@ -38,7 +38,7 @@ static int driver_open(struct gpool *pool, struct allocator **allocator)
 	return error;
 }
 
-/* The session's end is the end of the pool, and of what it has allocated. */
+/* Closing the session frees the pool and its allocations. */
 static void driver_close(struct allocator *allocator)
 {
 	if (allocator)
@@ -46,7 +46,7 @@ static void driver_close(struct allocator *allocator)
 	free(allocator);
 }
 
-/* What was queued for a caller without a stream is done. */
+/* Wait for work that was queued for a caller without a stream. */
 static int driver_settle(struct driver_pool *driver)
 {
 	struct gpool_fence fence;
@@ -85,7 +85,7 @@ static uint64_t driver_mapped(struct allocator *allocator)
 	return totals.mapped;
 }
 
-/* Where it has what it does not tell. */
+/* The driver does not report its regions. */
 static int driver_visit(struct allocator *allocator,
 	void (*region)(void *context, uint64_t address, uint64_t bytes, enum region_kind kind), void *context)
 {

@@ -1,5 +1,5 @@
 /*
- * allocator_gpool.c - gpool_malloc_async() as what a trace is replayed on. It looks at the library's own sets, as tests
+ * allocator_gpool.c - gpool_malloc_async() as an allocator for replays. It reads the library's internal sets, as tests
  * do.
  */
 #include "tools/lib/allocator.h"
@@ -21,7 +21,7 @@ static int remap_open(struct gpool *pool, struct allocator **allocator)
 	return 0;
 }
 
-/* The session's end is the end of what it has allocated. */
+/* Closing the session frees its allocations. */
 static void remap_close(struct allocator *allocator)
 {
 	free(allocator);
@@ -38,8 +38,8 @@ static int remap_free(struct allocator *allocator, uint64_t address, uint32_t st
 }
 
 /*
- * Pages that it keeps from others: its own and those of small allocations, but not reclaimable ones, which anybody may
- * have.
+ * Return the pages that it keeps from others: its own and those of small allocations, but not reclaimable ones, which
+ * are available to others.
  */
 static uint64_t remap_mapped(struct allocator *allocator)
 {

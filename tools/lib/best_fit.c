@@ -1,21 +1,21 @@
 /*
- * best_fit.c - a caching allocator without remapping, to compare gpool_malloc_async() with. It is made as such
- * allocators are made today, and as well as we can:
+ * best_fit.c - a caching allocator without remapping, with which gpool_malloc_async() is compared. It follows the
+ * design of current allocators, as well as possible:
  *
- *   - memory comes in segments: 2 MiB for requests up to 1 MiB, 20 MiB below 10 MiB, and of its own size, in steps of 2
- *     MiB, above. Small requests and others never share a segment;
- *   - a request takes the smallest free piece that is large enough, the lower address of two; what is left over stays
- *     free, unless a large piece would leave 1 MiB or less. Sizes are rounded up to 512 bytes and not to pages;
- *   - freed pieces join their free neighbours of the same segment. A piece belongs to the stream that freed it, which
- *     may have it again at once; anybody else may when the stream has got there. As long as one stream is in use
- *     nothing is recorded to know that;
- *   - when no segment is to be had, those without a living allocation are given back, after their streams, and it tries
+ *   - memory is in segments: 2 MiB for requests up to 1 MiB, 20 MiB below 10 MiB, and of the request's size, in steps
+ *     of 2 MiB, above. Small requests and others never share a segment;
+ *   - a request takes the smallest free piece that is large enough, the lower address of two; the rest stays free,
+ *     unless a large piece would leave 1 MiB or less. Sizes are rounded up to 512 bytes and not to pages;
+ *   - freed pieces are merged with free neighbours of the same segment. A piece belongs to the stream that freed it,
+ *     which may use it at once; other streams may use it when that stream has reached the free. As long as one stream
+ *     is in use, no fences are recorded;
+ *   - if no segment can be allocated, those without live allocations are freed, after their streams, and it tries
  *     again.
  *
- * So it is ahead of gpool in rounding, makes next to no driver calls once it has grown, and cannot put together what
- * is separate. A segment is a block of the pool, which is contiguous as long as the pool has that many pages, wherever
- * they lie: here segments cost less, and fail later, than those that a driver's malloc gives. One lock is over all of
- * it, also while a segment is fetched.
+ * It therefore has less rounding than gpool, makes almost no driver calls once it has grown, and cannot combine
+ * separate pieces. A segment is a block of the pool, which is contiguous as long as the pool has that many pages, in
+ * any place: here segments cost less, and fail later, than those of a driver's malloc. One lock protects all of it,
+ * also while a segment is allocated.
  */
 #include "tools/lib/allocator.h"
 
@@ -42,15 +42,15 @@ struct stream_set;
 
 /* A part of a segment. */
 struct piece {
-	RB_ENTRY(piece) node; /* free: by size, in its set; else by address, among all that are allocated */
+	RB_ENTRY(piece) node; /* free: by size, in its set; else by address, among all allocated pieces */
 	TAILQ_ENTRY(piece) waiting;
 	struct piece *before, *after; /* neighbours in the segment */
 	struct segment *segment;
-	struct stream_set *set; /* free: whose it is; else NULL */
+	struct stream_set *set; /* free: the set that it belongs to; else NULL */
 	uint64_t address, bytes;
 	/*
-	 * In the set of a stream: reached when that has got there. 0: as long as one stream is in use nothing is
-	 * recorded; when there are several, nothing has to be waited for.
+	 * In the set of a stream: signaled when the stream has reached its free. 0: not recorded as long as one stream
+	 * is in use; with several, no wait is needed.
 	 */
 	struct gpool_fence fence;
 };
@@ -83,7 +83,7 @@ RB_GENERATE_INTERNAL(address_tree, piece, node, compare_addresses, TREE_FUNCTION
 TAILQ_HEAD(piece_queue, piece);
 TAILQ_HEAD(segment_queue, segment);
 
-/* Free pieces of one stream; the first set is that of pieces which anybody may have. */
+/* Free pieces of one stream; those in the first set are available to all streams. */
 struct stream_set {
 	uint32_t stream;
 	struct size_tree free[CLASSES];
@@ -95,7 +95,7 @@ struct best_fit {
 	pthread_mutex_t lock;
 	struct stream_set sets[SETS_MAX];
 	uint32_t set_count; /* 1 at least */
-	bool unordered;     /* somebody frees without a stream */
+	bool unordered;     /* there are frees without a stream */
 	struct address_tree allocated;
 	struct segment_queue segments;
 	uint64_t live;
@@ -130,7 +130,7 @@ static void set_remove(struct best_fit *pool, struct piece *piece)
 	piece->set = NULL;
 }
 
-/* `piece`, which is in no set, takes over the one behind it. */
+/* Merge `piece`, which is in no set, with the one after it. */
 static void piece_absorb(struct piece *piece)
 {
 	struct piece *next = piece->after;
@@ -143,8 +143,8 @@ static void piece_absorb(struct piece *piece)
 }
 
 /*
- * A piece becomes free in a set, with its neighbours of the same one; the latest fence, which is its own, counts for
- * all of it.
+ * Add a free piece to a set, merged with its neighbours of the same set; its own fence, the latest, is used for all of
+ * it.
  */
 static void piece_release(struct best_fit *pool, struct stream_set *set, struct piece *piece)
 {
@@ -163,20 +163,18 @@ static void piece_release(struct best_fit *pool, struct stream_set *set, struct 
 	set_add(pool, set, piece);
 }
 
-/*
- * A fence after the frees of a stream. A closed stream was waited for; the state of a broken one is unknown.
- */
+/* Return a fence after the frees of a stream. A closed stream was waited for; the state of a broken one is unknown. */
 static struct gpool_fence fence_behind(struct best_fit *pool, uint32_t stream)
 {
 	struct gpool_fence fence = {0};
 	int error = gpool_fence_record(pool->allocator.pool, stream, &fence);
 
 	if (error && error != -EINVAL)
-		fence.value = UINT64_MAX; /* no fence: never reached */
+		fence.value = UINT64_MAX; /* no fence: never signaled */
 	return fence;
 }
 
-/* From now on it matters how far this stream is. */
+/* Record from now on how far this stream is. */
 static void set_fence(struct best_fit *pool, struct stream_set *set)
 {
 	struct gpool_fence fence = fence_behind(pool, set->stream);
@@ -192,14 +190,14 @@ static bool many_streams(const struct best_fit *pool)
 	return pool->set_count - 1 + pool->unordered > 1;
 }
 
-/* One more user of memory: what others have freed so far has no fences yet, when there was only one of them. */
+/* Add a user of memory. Earlier frees have no fences yet if there was only one user. */
 static void set_appears(struct best_fit *pool)
 {
 	if (pool->set_count == 2 && !TAILQ_EMPTY(&pool->sets[1].waiting))
 		set_fence(pool, &pool->sets[1]);
 }
 
-/* The set of a stream, with a place in the table. Return: NULL, there is no place any more. */
+/* Return the set of a stream, with an entry in the table. NULL: the table is full. */
 static struct stream_set *set_of(struct best_fit *pool, uint32_t stream)
 {
 	struct stream_set *set = &pool->sets[pool->set_count];
@@ -221,7 +219,7 @@ static struct stream_set *set_of(struct best_fit *pool, uint32_t stream)
 	return set;
 }
 
-/* What streams have got to since is everybody's. */
+/* Move pieces whose streams have reached their frees to the first set. */
 static void sets_sweep(struct best_fit *pool)
 {
 	for (uint32_t i = 1; i < pool->set_count && many_streams(pool); i++) {
@@ -253,7 +251,7 @@ static uint64_t segment_bytes(uint64_t bytes)
 				      : (bytes + large_step - 1) / large_step * large_step;
 }
 
-/* A new segment, as one free piece in no set. */
+/* Allocate a segment, as one free piece in no set. */
 static int segment_fetch(struct best_fit *pool, enum size_class size_class, uint64_t bytes, struct piece **piece)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -287,7 +285,7 @@ static int segment_fetch(struct best_fit *pool, enum size_class size_class, uint
 	return 0;
 }
 
-/* Its pages go back; no GPU work may use them any more. */
+/* Free a segment; no GPU work may use it any more. */
 static void segment_drop(struct best_fit *pool, struct segment *segment)
 {
 	struct piece *piece = segment->first, *next;
@@ -302,7 +300,7 @@ static void segment_drop(struct best_fit *pool, struct segment *segment)
 	free(segment);
 }
 
-/* Waits for the stream of a free piece. False: it cannot be waited for. */
+/* Wait for the stream of a free piece. False: that is not possible. */
 static bool piece_await(struct best_fit *pool, struct piece *piece)
 {
 	if (set_is_first(pool, piece->set))
@@ -312,7 +310,7 @@ static bool piece_await(struct best_fit *pool, struct piece *piece)
 	return !piece->fence.value || gpool_fence_wait(pool->allocator.pool, piece->fence, -1) == 0;
 }
 
-/* Nothing of it lives; its pieces may still be those of several streams. */
+/* Return true if it has no live allocation; its pieces may belong to several streams. */
 static bool segment_idle(const struct segment *segment)
 {
 	const struct piece *piece = segment->first;
@@ -322,7 +320,7 @@ static bool segment_idle(const struct segment *segment)
 	return !piece;
 }
 
-/* All segments in which nothing lives go back. Return: whether there were any. */
+/* Free all segments without live allocations. Return: true if there were any. */
 static bool segments_release(struct best_fit *pool)
 {
 	struct segment *segment = TAILQ_FIRST(&pool->segments), *next;
@@ -349,7 +347,8 @@ static bool segments_release(struct best_fit *pool)
 /* ---- the calls ---- */
 
 /*
- * A piece of at least `bytes`, taken out of *set, the stream's or everybody's; what is fetched for a stream is its own.
+ * Take a piece of at least `bytes` from *set, the stream's or the first one; a segment that is allocated for a stream
+ * belongs to it.
  */
 static int piece_take(struct best_fit *pool, struct stream_set **set, uint64_t bytes, struct piece **taken)
 {
@@ -373,7 +372,7 @@ static int piece_take(struct best_fit *pool, struct stream_set **set, uint64_t b
 	return error;
 }
 
-/* What is more than `bytes` of a piece that was just taken stays in the set. */
+/* Return the part beyond `bytes` of a piece that was just taken to the set. */
 static int piece_split(struct best_fit *pool, struct stream_set *set, struct piece *piece, uint64_t bytes)
 {
 	uint64_t rest = piece->bytes - bytes;
@@ -435,7 +434,7 @@ static int best_fit_malloc(struct allocator *allocator, uint64_t bytes, uint32_t
 	return error;
 }
 
-/* Whose a piece is that this stream frees now. */
+/* Return the set to which a piece belongs that this stream frees now. */
 static struct stream_set *free_behind(struct best_fit *pool, struct piece *piece, uint32_t stream)
 {
 	struct stream_set *set = set_of(pool, stream);

@@ -1,4 +1,3 @@
-/* chart.c - see chart.h. */
 #include "tools/lib/chart.h"
 
 #include "tools/lib/cli.h"
@@ -35,7 +34,7 @@ double chart_y(const struct chart *chart, double y)
 	return chart->height - BOTTOM - (chart->height - TOP - BOTTOM) * (chart->y_most > 0 ? y / chart->y_most : 0);
 }
 
-/* 1, 2 or 5 times a power of ten, so that about `parts` of it make `most`. */
+/* Return 1, 2 or 5 times a power of ten, of which about `parts` make `most`. */
 static double round_step(double most, int parts)
 {
 	double raw = most > 0 ? most / parts : 1, power = pow(10, floor(log10(raw))), rest = raw / power;
@@ -106,7 +105,7 @@ void chart_event(const struct chart *chart, double x, const char *css_class, con
 	fprintf(chart->out, "<path d=\"M%.1f %.1fl5 8h-10z\"/><title>%s</title></g>\n", at, bottom, title);
 }
 
-/* Seconds in the unit and with the digits that tell ticks `step` apart. */
+/* Print seconds with the unit and the digits that distinguish ticks at distance `step`. */
 static const char *tick_text(char text[TEXT_BYTES], double seconds, double step)
 {
 	static const char *const units[] = {"s", "ms", "us", "ns"};

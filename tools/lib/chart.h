@@ -1,6 +1,6 @@
 /*
- * chart.h - areas and lines over time, as inline SVG. Colours are classes, so that the style of what is around them
- * decides, in light and in dark.
+ * chart.h - areas and lines over time, as inline SVG. Colours are CSS classes, so that the style of the surrounding
+ * document determines them, in light and in dark mode.
  */
 #ifndef GPOOL_TOOLS_LIB_CHART_H
 #define GPOOL_TOOLS_LIB_CHART_H
@@ -23,40 +23,41 @@ enum {
 struct chart {
 	FILE *out;
 	double width, height;  /* of the drawing with its margins */
-	double x_most, y_most; /* x counts seconds */
-	double y_step;         /* between the lines across; 0: a round number is chosen */
+	double x_most, y_most; /* x is in seconds */
+	double y_step;         /* distance of the horizontal lines; 0: a round number is chosen */
 	const char *(*y_text)(char text[TEXT_BYTES], uint64_t value); /* their labels; NULL: text_count() */
-	bool within;                                                  /* part of a larger drawing, at: */
+	/* part of a larger drawing, at this position: */
+	bool within;
 	double left, top;
 };
 
 /* One curve: `count` points in order of time. */
 struct chart_curve {
 	const char *css_class;
-	const char *title; /* shown when the pointer rests on it */
+	const char *title; /* tooltip */
 	const double *x;
 	const double *low; /* NULL: zero */
 	const double *high;
 	size_t count;
 };
 
-/* chart_begin() - draw the frame, its scales and names, below all that follows. */
+/* chart_begin() - draw the frame, its scales and names, before all curves. */
 void chart_begin(const struct chart *chart, const char *label, const char *y_name);
 void chart_area(const struct chart *chart, const struct chart_curve *curve);
 void chart_line(const struct chart *chart, const struct chart_curve *curve);
-/* chart_level() - a line across at y, with a word on it. */
+/* chart_level() - draw a horizontal line at y, with a label. */
 void chart_level(const struct chart *chart, double y, const char *word);
-/* chart_event() - a mark at a moment. */
+/* chart_event() - draw a mark at a time. */
 void chart_event(const struct chart *chart, double x, const char *css_class, const char *title);
-/* chart_end() - with_time: numbers and unit of the time axis. */
+/* chart_end() - end the chart. with_time: with numbers and unit of the time axis. */
 void chart_end(const struct chart *chart, int with_time);
 /* chart_x(), chart_y() - return the position of a value in the drawing. */
 double chart_x(const struct chart *chart, double x);
 double chart_y(const struct chart *chart, double y);
-/* chart_escape() - text of anybody's, such as the name of a file, as it may stand in a drawing. */
+/* chart_escape() - print untrusted text, such as a file name, escaped for a drawing. */
 void chart_escape(FILE *out, const char *text);
 
-/* ---- drawings of their own: an SVG file with a title, a key and panels one below the other ---- */
+/* ---- SVG files with a title, a key and panels below each other ---- */
 
 enum { CHART_PAGE_WIDTH = 1000, CHART_PAGE_HEAD = 74, CHART_PANEL_HEAD = 30, CHART_PANEL_GAP = 8 };
 

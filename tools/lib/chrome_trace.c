@@ -9,7 +9,7 @@
 
 enum { SESSIONS = PAGE_SESSION_MAX + 1, POOLS = 32 };
 
-/* Until when a track is taken, and within that by what the agent did for it meanwhile. */
+/* The end of the last slice of a track, and of the agent's slices within that. */
 struct track {
 	uint64_t end_ns, inner_ns;
 };
@@ -24,7 +24,7 @@ struct writer {
 	FILE *file;
 	const struct flight_log *log;
 	const struct chrome_names *names;
-	struct tracks *tracks[POOLS]; /* [SESSIONS]; NULL: nothing of this pool yet */
+	struct tracks *tracks[POOLS]; /* [SESSIONS]; NULL: no records of this pool yet */
 	bool begun;
 };
 
@@ -52,8 +52,8 @@ static void put_microseconds(FILE *file, const char *name, uint64_t ns)
 }
 
 /*
- * What a session did it did at once or one after the other, which is unknown: so its slices are never nested in each
- * other. What the agent did for it does, where it fits.
+ * Find a place for a slice. It is unknown whether a session's actions were concurrent, so its slices are never nested
+ * in each other. The agent's work for it is nested where it fits.
  */
 static bool track_take(struct track *track, const struct flight_row *row)
 {
@@ -70,7 +70,7 @@ static bool track_take(struct track *track, const struct flight_row *row)
 	return true;
 }
 
-/* Which track this row is on; -ENOMEM. An instant takes no room. */
+/* Return the track of this row; -ENOMEM. An instant needs no room. */
 static int64_t track_of(struct writer *writer, const struct flight_row *row)
 {
 	struct tracks *tracks;
@@ -131,7 +131,7 @@ static void put_value(FILE *file, const struct flight_entry *entry)
 	}
 }
 
-/* Numbers that may be above 2^53 are texts: readers take numbers as doubles. */
+/* Numbers that may be above 2^53 are strings: readers convert numbers to doubles. */
 static void put_args(FILE *file, const struct flight_row *row)
 {
 	const struct flight_entry *entry = &row->entry;
@@ -210,7 +210,7 @@ static void put_names(struct writer *writer, uint32_t pool)
 	snprintf(title, sizeof(title), "pool %s", name);
 	put_metadata(writer, "process_name", pool, 0, "name", title);
 	put_metadata(writer, "process_labels", pool, 0, "labels", writer->names->start);
-	/* The names above are thread 0's too. */
+	/* The names above are those of thread 0, too. */
 	put_track_names(writer, pool, 0, writer->tracks[pool][0].count ? writer->tracks[pool][0].count : 1);
 	for (uint32_t session = 1; session < SESSIONS; session++)
 		put_track_names(writer, pool, session, writer->tracks[pool][session].count);

@@ -1,4 +1,3 @@
-/* cli.c - see cli.h. */
 #include "tools/lib/cli.h"
 
 #include "client/gpool.h"
@@ -134,9 +133,8 @@ static const struct option_spec *parser_find(const struct parser *parser, int va
 }
 
 /*
- * getopt takes an optional argument only after '='. Here the next word is taken too, unless it is an option or a verb:
- * `poolctl status
- * --offline FILE`.
+ * getopt accepts an optional argument only after '='. Here the next word is accepted, too, unless it is an option or a
+ * verb: `poolctl status --offline FILE`.
  */
 static const char *optional_value(int argc, char **argv)
 {
@@ -180,7 +178,7 @@ static int parse_some(struct parser *parser, int argc, char **argv, struct comma
 	return CODE_OK;
 }
 
-/* The values of the options that several programs have, and $GPOOL_DIR. */
+/* Set the values of common options, and $GPOOL_DIR. */
 static int command_take_common(struct command *command)
 {
 	const char *output = command->values[OPTION_OUTPUT];
@@ -300,7 +298,7 @@ bool number_parse(const char *text, uint64_t least, uint64_t most, uint64_t *val
 	return true;
 }
 
-/* strtod() also takes "nan", "inf", "0x1p3" and leading blanks. */
+/* strtod() also accepts "nan", "inf", "0x1p3" and leading blanks. */
 static bool decimal_parse(const char *text, double *value)
 {
 	char *end;

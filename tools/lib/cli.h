@@ -169,7 +169,7 @@ void __attribute__((format(printf, 1, 2))) complain(const char *format, ...);
 /* complain_usage() - the same with a hint at --help; return CODE_USAGE. */
 int __attribute__((format(printf, 2, 3))) complain_usage(const struct verb *verb, const char *format, ...);
 /*
- * complaints_to() - store complaints in `text`, each in the place of the last, instead of printing them; NULL: print
+ * complaints_to() - store complaints in `text`, each replacing the last, instead of printing them; NULL: print them
  * again.
  */
 void complaints_to(char *text, size_t bytes);

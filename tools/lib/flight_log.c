@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Whom a record of this ring concerns is not a session's to say. False: it cannot be. */
+/* Set the session of a record, regardless of its content. False: the record is invalid for this ring. */
 static bool attribute(struct flight_entry *entry, uint32_t session)
 {
 	if (!session)

@@ -1,9 +1,8 @@
 /*
- * flight_log.h - what rings of the flight recorder (shm/flight.h) hold, gathered and in order.
+ * flight_log.h - the records of rings of the flight recorder (shm/flight.h), merged and sorted.
  *
  * Records in a session's ring are attributed to that session, whatever they state, and only kinds that sessions may
- * record are used. Memory
- * is the log's: 64 bytes a record, and what their texts take.
+ * record are used. The log allocates 64 bytes per record, and its texts.
  */
 #ifndef GPOOL_TOOLS_FLIGHT_LOG_H
 #define GPOOL_TOOLS_FLIGHT_LOG_H
@@ -12,25 +11,25 @@
 
 struct flight_row {
 	struct flight_entry entry;
-	uint32_t pool; /* its number with the caller */
+	uint32_t pool; /* the caller's number of the pool */
 	char *text;    /* of an event: clean text; else NULL */
 };
 
 struct flight_log {
-	/* The caller's, before the first flight_log_add(); the rest is zero. */
-	uint64_t now_ns;   /* flight_now(), or when a copy was made */
-	uint64_t since_ns; /* only what ended later */
-	uint32_t session;  /* only what concerns this one; 0: all */
-	/* The log's. */
+	/* Set by the caller before the first flight_log_add(); the other fields are zero. */
+	uint64_t now_ns;   /* flight_now(), or the time of a copy */
+	uint64_t since_ns; /* only records that ended later */
+	uint32_t session;  /* only records of this session; 0: all */
+	/* Set by the log. */
 	struct flight_row *rows;
 	uint32_t count, capacity;
-	uint32_t damaged; /* records that cannot be, left out */
+	uint32_t damaged; /* invalid records, which are omitted */
 };
 
-/* flight_log_add() - the records of one ring. session: whose it is; 0: the agent's. Return: 0 or -ENOMEM. */
+/* flight_log_add() - add the records of one ring. session: its session; 0: the agent's. Return: 0 or -ENOMEM. */
 int flight_log_add(struct flight_log *log, uint32_t pool, uint32_t session, const struct flight_ring *ring);
 
-/* flight_log_sort() - by their beginnings, longer ones first, without duplicates. */
+/* flight_log_sort() - sort by start, longer ones first, and remove duplicates. */
 void flight_log_sort(struct flight_log *log);
 
 void flight_log_fini(struct flight_log *log);

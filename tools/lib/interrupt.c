@@ -1,4 +1,3 @@
-/* interrupt.c - see interrupt.h. */
 #include "tools/lib/interrupt.h"
 
 volatile sig_atomic_t interrupted;

@@ -8,8 +8,9 @@
 extern volatile sig_atomic_t interrupted; /* the signal; 0: none yet */
 
 /*
- * interrupts_catch() - set `interrupted` at these signals from now on. The second one ends the process at once. A
- * SIGHUP that is ignored (nohup) stays ignored.
+ * interrupts_catch() - set `interrupted` at these signals from now on. A second one ends the process at once. An
+ * ignored SIGHUP (nohup) stays ignored.
+ *
  * @also: called at the signal; may be NULL
  */
 void interrupts_catch(void (*also)(void));

@@ -1,4 +1,3 @@
-/* json.c - see json.h. */
 #include "tools/lib/json.h"
 
 #include "tools/lib/cli.h"

@@ -1,4 +1,3 @@
-/* machine.c - see machine.h. */
 #include "tools/lib/machine.h"
 
 #include "tools/lib/text.h"
@@ -9,7 +8,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-/* The rest of the first line of `path` that begins with `key`, behind ':' and blanks. */
+/* Return the rest of the first line of `path` that begins with `key`, after ':' and blanks. */
 static bool find_line(const char *path, const char *key, char *value, size_t value_bytes)
 {
 	FILE *file = fopen(path, "re");

@@ -1,5 +1,5 @@
 /*
- * machine.h - a description of the machine for reports, and the memory that is available.
+ * machine.h - a description of the machine for reports, and its available memory.
  */
 #ifndef GPOOL_TOOLS_LIB_MACHINE_H
 #define GPOOL_TOOLS_LIB_MACHINE_H
@@ -8,12 +8,12 @@
 #include <stdint.h>
 
 /*
- * machine_describe() - "Model of CPU, 2 cores, 23.5 GiB of memory, Linux 6.1.0". Never fails; what is unknown is left
- * out.
+ * machine_describe() - return "Model of CPU, 2 cores, 23.5 GiB of memory, Linux 6.1.0", without unknown parts. Never
+ * fails.
  */
 void machine_describe(char *text, size_t text_bytes);
 
-/* machine_available_bytes() - MemAvailable; 0: unknown. */
+/* machine_available_bytes() - return MemAvailable; 0: unknown. */
 uint64_t machine_available_bytes(void);
 
 #endif

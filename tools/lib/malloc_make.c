@@ -1,4 +1,3 @@
-/* malloc_make.c - see malloc_make.h. */
 #include "tools/lib/malloc_make.h"
 
 #include <errno.h>
@@ -7,7 +6,7 @@
 
 enum { STEP_NS = 1000 }; /* between two events */
 
-/* What lives, in no order, so that one of them is picked in one step. */
+/* The live allocations, in no order, so that a random one can be selected in one step. */
 struct making {
 	const struct malloc_recipe *recipe;
 	struct malloc_trace *trace;
@@ -28,7 +27,7 @@ uint64_t random_step(uint64_t *state)
 	return z ^ z >> 31;
 }
 
-/* 0 to count - 1. The remainder favours low ones by less than count / 2^64. */
+/* Return a number from 0 to count - 1. The remainder favours low ones by less than count / 2^64. */
 static uint64_t random_below(struct making *making, uint64_t count)
 {
 	return random_step(&making->random) % count;
@@ -76,7 +75,7 @@ static int make_malloc(struct making *making, uint64_t bytes)
 	return error;
 }
 
-/* One of those that live, by any thread, on its own stream. */
+/* Free a live allocation, by a random thread, on its own stream. */
 static int make_free(struct making *making)
 {
 	uint32_t place = (uint32_t)random_below(making, making->live_count), index = making->live[place];

@@ -28,12 +28,14 @@
 #include <stdio.h>
 
 #define MALLOC_TRACE_HEADER "time_ns,thread,stream,op,size,id"
-#define MALLOC_TRACE_BYTES_MAX (UINT64_C(1) << 40) /* of one allocation; so that sums of all events fit in 64 bits */
+/* of one allocation; so that sums of all events fit into 64 bits */
+#define MALLOC_TRACE_BYTES_MAX (UINT64_C(1) << 40)
 
 enum {
 	MALLOC_TRACE_EVENTS_MAX = 10000000, /* 240 MB of events */
-	MALLOC_TRACE_THREADS_MAX = 256,     /* between their first and their last events; they become threads */
-	MALLOC_TRACE_STREAMS_MAX = 250,     /* likewise; a session can have 255 */
+	/* concurrent, between their first and their last events; each becomes a thread */
+	MALLOC_TRACE_THREADS_MAX = 256,
+	MALLOC_TRACE_STREAMS_MAX = 250, /* also concurrent; a session can have 255 */
 	MALLOC_TRACE_ERROR_BYTES = 512,
 };
 
@@ -47,38 +49,40 @@ struct malloc_event {
 	/* the index of the free of a malloc, and of the malloc of a free; MALLOC_TRACE_NONE: it is never freed */
 	uint32_t twin;
 	uint8_t op;     /* enum malloc_op */
-	uint8_t thread; /* from 0; one whose last event is over leaves its number to another */
-	uint8_t stream; /* likewise from 1; 0: none */
+	uint8_t thread; /* from 0; reused after the last event of a thread */
+	uint8_t stream; /* from 1, reused as well; 0: none */
 };
 
 struct malloc_trace {
 	struct malloc_event *events;
 	uint32_t count, mallocs;
 	uint32_t threads, streams; /* numbers in use */
-	uint32_t dropped;          /* events that could not be read, or freed what is not known */
+	uint32_t dropped;          /* invalid events, and frees of unknown ids */
 	uint64_t span_ns;          /* time of the latest event */
-	uint64_t peak_bytes;       /* most that is live at once, when the events happen in the order of the trace */
+	uint64_t peak_bytes;       /* maximum of live bytes, with the events in the order of the trace */
 };
 
 /*
- * malloc_trace_read() - all of a text. malloc_trace_load() - of a file; "-": standard input.
- * @name:  how the text is called in messages
- * @incomplete: drop a last line that is cut off, and frees of what is not allocated; an id may then be allocated twice,
- * too @error: [MALLOC_TRACE_ERROR_BYTES] receives what is wrong, with name, line and field
- * Return: 0, -EINVAL (not a trace), -ENOMEM, or what opening and reading said.
+ * malloc_trace_read() - read a trace from text. malloc_trace_load() - from a file; "-": standard input.
+ *
+ * @name: the name of the text in messages @incomplete: drop a truncated last line, and frees of ids that are not
+ * allocated; an id may then also be allocated twice @error: [MALLOC_TRACE_ERROR_BYTES] receives the error, with name,
+ * line and field
+ *
+ * Return: 0, -EINVAL (not a trace), -ENOMEM, or the errno of opening and reading.
  */
 int malloc_trace_read(FILE *file, const char *name, bool incomplete, struct malloc_trace *trace, char *error);
 int malloc_trace_load(const char *path, bool incomplete, struct malloc_trace *trace, char *error);
 
-/* malloc_trace_write() - as text; ids are counted from 1. Return: 0, or why writing failed. */
+/* malloc_trace_write() - write a trace as text; ids are counted from 1. Return: 0, or the errno of the write. */
 int malloc_trace_write(const struct malloc_trace *trace, FILE *file);
 
-/* malloc_trace_free() - of what was read or made; one that is all zero is fine. */
+/* malloc_trace_free() - free a trace; an all-zero struct is permitted. */
 void malloc_trace_free(struct malloc_trace *trace);
 
 /*
- * malloc_trace_append() - for who makes a trace by program: *capacity is 0 at first. Twins are the caller's; counts,
- * span and peak are brought up to date by malloc_trace_finish(). Return: 0, -ENOMEM, -EFBIG (MALLOC_TRACE_EVENTS_MAX).
+ * malloc_trace_append() - append an event to a trace that a program makes: *capacity is initially 0. The caller sets
+ * twins; malloc_trace_finish() updates counts, span and peak. Return: 0, -ENOMEM, -EFBIG (MALLOC_TRACE_EVENTS_MAX).
  */
 int malloc_trace_append(struct malloc_trace *trace, uint32_t *capacity, const struct malloc_event *event);
 void malloc_trace_finish(struct malloc_trace *trace);

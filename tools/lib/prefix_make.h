@@ -1,6 +1,6 @@
 /*
- * prefix_make.h - random traces of prefixes: workloads that are hard on a cache of some size, each in its own way. The
- * same recipe makes the same trace on every machine.
+ * prefix_make.h - random traces of prefixes (seeded): workloads that are difficult for a cache of some size, each in a
+ * different way. The same recipe makes the same trace on every machine.
  */
 #ifndef GPOOL_TOOLS_LIB_PREFIX_MAKE_H
 #define GPOOL_TOOLS_LIB_PREFIX_MAKE_H
@@ -16,14 +16,18 @@ enum { PREFIX_MAKE_REQUESTS_MAX = 1000000, PREFIX_MAKE_BLOCKS_MIN = 100, PREFIX_
 struct prefix_recipe {
 	const struct prefix_workload *workload;
 	uint32_t requests; /* 1..PREFIX_MAKE_REQUESTS_MAX */
-	uint32_t blocks;   /* size of the cache that it is made for, PREFIX_MAKE_BLOCKS_MIN..PREFIX_MAKE_BLOCKS_MAX */
+	/* size of the cache for which it is made, PREFIX_MAKE_BLOCKS_MIN..PREFIX_MAKE_BLOCKS_MAX */
+	uint32_t blocks;
 	uint64_t seed;
 };
 
-/* prefix_workload_named() - NULL: another word. */
+/* prefix_workload_named() - return the workload of this name; NULL: unknown. */
 const struct prefix_workload *prefix_workload_named(const char *name);
 
-/* prefix_make() - as text (prefix_trace.h): 0; -EINVAL (a recipe that cannot be), -ENOMEM, or why writing failed. */
+/*
+ * prefix_make() - write a trace as text (prefix_trace.h): 0; -EINVAL (an invalid recipe), -ENOMEM, or the errno of the
+ * write.
+ */
 int prefix_make(const struct prefix_recipe *recipe, FILE *out);
 
 #endif

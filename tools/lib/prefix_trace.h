@@ -23,7 +23,7 @@
 #include <stdio.h>
 
 enum {
-	PREFIX_TRACE_BLOCKS_MAX = 1 << 24, /* of all requests together; when all differ, reading them takes 1 GiB */
+	PREFIX_TRACE_BLOCKS_MAX = 1 << 24, /* of all requests; if all differ, reading them takes 1 GiB */
 	PREFIX_TRACE_REQUESTS_MAX = 1 << 24,
 	PREFIX_TRACE_LINE_MAX = 4 << 20, /* bytes: a prompt of 400,000 blocks */
 	PREFIX_TRACE_ERROR_BYTES = 512,
@@ -47,16 +47,17 @@ struct prefix_trace {
 };
 
 /*
- * prefix_trace_read() - of a text. prefix_trace_load() - of a file; "-": standard input.
- * @name:  how the text is called in messages
- * @limit: requests to read at most; 0: all
- * @error: [PREFIX_TRACE_ERROR_BYTES] receives what is wrong, with name and line
- * Return: 0, -EINVAL (not a trace), -ENOMEM, or what opening and reading said.
+ * prefix_trace_read() - read a trace from text. prefix_trace_load() - from a file; "-": standard input.
+ *
+ * @name: the name of the text in messages @limit: maximum of requests to read; 0: all @error:
+ * [PREFIX_TRACE_ERROR_BYTES] receives the error, with name and line
+ *
+ * Return: 0, -EINVAL (not a trace), -ENOMEM, or the errno of opening and reading.
  */
 int prefix_trace_read(FILE *file, const char *name, uint64_t limit, struct prefix_trace *trace, char *error);
 int prefix_trace_load(const char *path, uint64_t limit, struct prefix_trace *trace, char *error);
 
-/* prefix_trace_free() - of what was read; one that is all zero is fine. */
+/* prefix_trace_free() - free a trace; an all-zero struct is permitted. */
 void prefix_trace_free(struct prefix_trace *trace);
 
 #endif

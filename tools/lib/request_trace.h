@@ -1,9 +1,9 @@
 /*
- * request_trace.h - a trace of requests to one service: when each came, how many tokens it brought and how many it got.
+ * request_trace.h - a trace of requests to one service: their arrivals, and their context and generated tokens.
  *
  * The format is that of the Azure LLM inference trace 2023: a header line, then
- * TIMESTAMP,ContextTokens,GeneratedTokens, in order of time. A file that is not exactly that is refused with its name
- * and line.
+ * TIMESTAMP,ContextTokens,GeneratedTokens, in order of time. A file with another format is rejected, with its name and
+ * line.
  */
 #ifndef GPOOL_TOOLS_LIB_REQUEST_TRACE_H
 #define GPOOL_TOOLS_LIB_REQUEST_TRACE_H
@@ -14,8 +14,8 @@
 enum {
 	TRACE_NAME_BYTES = 32,
 	TRACE_ERROR_BYTES = 512,
-	TRACE_REQUESTS_MAX = 10 * 1000 * 1000, /* chosen: 160 MB in memory */
-	/* of one request, either way; chosen well above any model's context today */
+	TRACE_REQUESTS_MAX = 10 * 1000 * 1000, /* 160 MB in memory */
+	/* of one request, in each direction; far above the context of current models */
 	TRACE_TOKENS_MAX = 1 << 20,
 };
 
@@ -33,29 +33,31 @@ struct trace {
 
 /*
  * trace_load() - read one file.
+ *
  * @error: [TRACE_ERROR_BYTES] receives "FILE:LINE: what" on failure
- * Return: 0, -EINVAL (not a trace), -ENOMEM, or what open and read said. *trace changes only on success; trace_free()
- * it.
+ *
+ * Return: 0, -EINVAL (not a trace), -ENOMEM, or the errno of open and read. *trace changes only on success; free it
+ * with trace_free().
  */
 int trace_load(const char *path, struct trace *trace, char *error);
 void trace_free(struct trace *trace);
 
 /*
- * trace_name() - the name that trace_load() gives to `path`: 0, or -EINVAL when it is empty, too long or not
+ * trace_name() - return the name that trace_load() gives to `path`: 0, or -EINVAL if it is empty, too long or not
  * [a-z0-9_-].
  */
 int trace_name(const char *path, char name[TRACE_NAME_BYTES]);
 
 /*
- * trace_cut() - keep of several traces together what came within duration_us of the first request, and of that the
- * first `limit` requests in order of arrival. 0: no bound.
+ * trace_cut() - keep, of several traces together, the requests within duration_us of the first one, and of those the
+ * first `limit` in order of arrival. 0: no limit.
  */
 void trace_cut(struct trace *traces, size_t count, uint64_t duration_us, uint64_t limit);
 
-/* trace_span() - first and last arrival of several traces; 0 and 0 when they are empty. */
+/* trace_span() - return first and last arrival of several traces; 0 and 0 if they are empty. */
 void trace_span(const struct trace *traces, size_t count, int64_t *first_us, int64_t *last_us);
 
-/* trace_tokens() - context and generated tokens of all requests together. */
+/* trace_tokens() - return the sum of context and generated tokens. */
 uint64_t trace_tokens(const struct trace *trace);
 
 #endif

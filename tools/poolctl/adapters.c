@@ -1,4 +1,6 @@
-/* adapters.c - LoRA adapters: the named objects that client/lora makes of them. */
+/*
+ * adapters.c - LoRA adapters: the named objects that client/lora creates for them.
+ */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/output.h"
 #include "tools/poolctl/view.h"
@@ -9,7 +11,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* "hot" or "warm", and what makes the adapter's key behind that; NULL: it is none. */
+/* Return "hot" or "warm", and the adapter's key, from the name; NULL: not an adapter. */
 static const char *tier_of(const struct object_view *object, const char **key)
 {
 	static const struct {

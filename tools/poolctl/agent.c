@@ -1,4 +1,6 @@
-/* agent.c - attach, ask, and say in words what went wrong. */
+/*
+ * agent.c - attach, send requests, and explain errors.
+ */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/pieces.h"
 #include "tools/poolctl/view.h"
@@ -17,7 +19,7 @@ struct log_text {
 	size_t bytes;
 };
 
-/* The library's most important words about a failure: the agent's refusal comes this way. */
+/* Keep the library's most important message about a failure, which may be the agent's refusal. */
 static void log_keep(void *context, int level, const char *text)
 {
 	struct log_text *keep = context;
@@ -27,8 +29,8 @@ static void log_keep(void *context, int level, const char *text)
 }
 
 /*
- * Without a socket there is nothing to wait for: gpoold makes it once and keeps it while its agent restarts. The
- * connection itself is the library's business.
+ * Return true if there is no socket, so that waiting is useless: gpoold creates it once and keeps it while its agent
+ * restarts. The library handles the connection itself.
  */
 static bool attach_missing(const struct command *command)
 {
@@ -40,7 +42,7 @@ static bool attach_missing(const struct command *command)
 
 int agent_try(const struct command *command, uint32_t kind, struct gpool **pool, char *text, size_t text_bytes)
 {
-	/* the context must outlive the handle, which goes on logging */
+	/* the context must outlive the handle, which continues to log */
 	static struct log_text keep;
 	static char kept[512];
 	struct gpool_options options = GPOOL_OPTIONS_INIT;
@@ -187,7 +189,7 @@ int agent_clients(const struct command *command, struct gpool *pool, struct clie
 			view->clients = list_grow(view->clients, view->count, &view->capacity, sizeof(*view->clients));
 			view->clients[view->count++] = reply.clients[i];
 		}
-		/* each part goes on behind the last one, or it would never end */
+		/* each part must begin after the last one, or the loop would never end */
 		if (reply.next && reply.next <= request.first)
 			code = agent_bad_answer(command);
 		request.first = reply.next;

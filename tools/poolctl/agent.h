@@ -1,7 +1,6 @@
 /*
- * agent.h - asking the agent: attach as observer or admin, send a request, explain what went wrong.
- *
- * Every function here that fails has complained already and returns an exit code, so that a verb only hands it on.
+ * agent.h - requests to the agent: attach as observer or admin, send a request, explain errors. Every function here
+ * that fails prints a complaint and returns an exit code, which a verb only has to return.
  */
 #ifndef GPOOL_TOOLS_POOLCTL_AGENT_H
 #define GPOOL_TOOLS_POOLCTL_AGENT_H
@@ -20,41 +19,42 @@
 int agent_open(const struct command *command, uint32_t kind, struct gpool **pool);
 
 /*
- * agent_try() - the same, silent: 0 or gpool_open()'s error. Text, at least 256 bytes, is what the library logged about
- * it.
+ * agent_try() - the same without a complaint: 0 or gpool_open()'s error. text, at least 256 bytes, receives the
+ * library's log.
  */
 int agent_try(const struct command *command, uint32_t kind, struct gpool **pool, char *text, size_t text_bytes);
 
-/* agent_answer - what came back: the bytes of one message, of a type that has been checked. */
+/* An answer: the bytes of one message whose type was checked. */
 struct agent_answer {
 	uint8_t bytes[MSG_BYTES_MAX];
 	int length;
 };
 
 /*
- * agent_ask() - send an encoded request of `length` bytes (an encoder's result: negative is a complaint) and take the
+ * agent_ask() - send an encoded request of `length` bytes (an encoder's result: negative is an error) and receive the
  * answer.
- * Return: CODE_OK; CODE_NO_AGENT (no answer, session over), CODE_USAGE (names what is not there), CODE_FAILED.
+ *
+ * Return: CODE_OK; CODE_NO_AGENT (no answer, session ended), CODE_USAGE (it names a nonexistent object), CODE_FAILED.
  */
 int agent_ask(
 	const struct command *command, struct gpool *pool, uint8_t *request, int length, struct agent_answer *answer);
 
-/* agent_bad_answer() - complain about an answer that does not decode. Returns CODE_FAILED. */
+/* agent_bad_answer() - complain about an answer that cannot be decoded. Return: CODE_FAILED. */
 int agent_bad_answer(const struct command *command);
 
-/* The pool's name in the shared table. */
+/* agent_pool_name() - return the pool's name in the shared table. */
 void agent_pool_name(const struct gpool *pool, char name[64]);
 
-/* agent_clients() - the sessions of all pools, or of that of --pool. */
+/* agent_clients() - list the sessions of all pools, or of that of --pool. */
 struct clients_view;
 int agent_clients(const struct command *command, struct gpool *pool, struct clients_view *view);
 
-/* agent_status() - all pools in numbers, or the one of --pool. */
+/* agent_status() - return the status of all pools, or of that of --pool. */
 int agent_status(const struct command *command, struct gpool *pool, struct msg_status_reply *reply);
 
 /*
- * AGENT_GETTER(pages) - agent_get_pages(): send a pages_request, decode the pages_reply, return an exit code.
- * AGENT_DOER(evict) - agent_do_evict(): the same for a request that a done_reply answers.
+ * AGENT_GETTER(pages) - define agent_get_pages(): send a pages_request, decode the pages_reply, return an exit code.
+ * AGENT_DOER(evict) - define agent_do_evict(): the same for a request that is answered by a done_reply.
  */
 #define AGENT_GETTER(name) \
 	static inline int agent_get_##name(const struct command *command, struct gpool *pool, \

@@ -1,9 +1,8 @@
 /*
- * bench.c - a quick measurement of the running agent, with a few pages, beside its other users.
+ * bench.c - a quick measurement of the running agent, with a few pages, while others use it.
  *
  * Each figure is a median, over some tenths of a second. It evicts no pages, and its pages are returned when its
- * sessions end.
- * gpool-bench measures more precisely, with an agent of its own.
+ * sessions end. gpool-bench measures more precisely, with an agent of its own.
  */
 #include "tools/poolctl/agent.h"
 #include "shm/monotonic.h"
@@ -16,16 +15,16 @@
 #include <string.h>
 
 enum {
-	SESSIONS = 15, /* attached one after the other: a sample each of attaching and of a lease */
-	BATCH = 16,    /* blocks of a page at a time */
+	SESSIONS = 15, /* attached one after the other: one sample of attaching and one of a lease each */
+	BATCH = 16,    /* blocks of a page, allocated together */
 	BATCHES = 2001,
 	COPIES = 101,
-	PAGES_SHARE = 8, /* at most this part of the free pages is asked for */
+	PAGES_SHARE = 8, /* at most this part of the free pages is requested */
 };
 
 enum figure { FIGURE_ATTACH, FIGURE_REFILL, FIGURE_ALLOC, FIGURE_PIN, FIGURE_UNPIN, FIGURE_COPY, FIGURES };
 
-/* What gpool-bench measures with the same name, for its goals. */
+/* Return the goal of the figure of the same name in gpool-bench. */
 static double goal_of(const char *name)
 {
 	static const struct {
@@ -87,11 +86,11 @@ static int block_alloc(struct gpool *pool, uint32_t pages, struct gpool_block *b
 	return gpool_alloc(pool, pages, &options, block);
 }
 
-/* ---- measuring: each returns 0 or what a call of the library said ---- */
+/* ---- measuring: each function returns 0 or an error of the library ---- */
 
 /*
- * One page more than the session was lent, and has in no block: the agent must be asked. Nothing where that would be
- * too many.
+ * Allocate one page more than the session has leased and not in blocks: this needs a request to the agent. Skip it if
+ * that would be too many.
  */
 static int measure_refill(struct gpool *pool, uint32_t most, struct samples *samples)
 {
@@ -266,7 +265,7 @@ static void figures_json(const struct command *command, const char *name, struct
 	json_print(command, document, false);
 }
 
-/* Refuses when pages are short for others. *most: pages that may be requested at once. */
+/* Refuse if pages are short for others. *most: pages that may be requested at once. */
 static int room_check(const struct command *command, struct gpool *pool, const char *name, uint32_t *most)
 {
 	static struct msg_status_reply status;

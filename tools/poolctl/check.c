@@ -1,4 +1,6 @@
-/* check.c - are the tables consistent? */
+/*
+ * check.c - check the consistency of the tables.
+ */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/offline.h"
 #include "tools/poolctl/output.h"
@@ -10,11 +12,11 @@
 AGENT_GETTER(check)
 
 enum {
-	CHECK_TRIES = 4,     /* the first look and three more */
-	CHECK_AGAIN_MS = 20, /* chosen: far above the time for which a page is between two places, even without a CPU */
+	CHECK_TRIES = 4,     /* the first check and three more */
+	CHECK_AGAIN_MS = 20, /* far above the time for which a page is in transit, even without a CPU */
 };
 
-/* Whose pools are checked: the agent's by request, or those of the tables at hand. */
+/* The pools to be checked: by requests to the agent, or from mapped tables. */
 struct check_source {
 	struct gpool *pool;
 	struct offline *offline;
@@ -48,8 +50,9 @@ static int check_ask(
 }
 
 /*
- * May another look differ? Workers change their tables while these are read. The agent's own it changes only between
- * two requests, so what it finds wrong there stays wrong; read without it, they too may change under the reader.
+ * Return true if another check may have a different result. Workers change their tables while these are read. The agent
+ * changes its own only between two requests, so its findings about them stay; when they are read without it, they may
+ * change, too.
  */
 static bool check_may_change(const struct command *command, const struct check_view *view)
 {
@@ -122,7 +125,7 @@ static int check_source_open(const struct command *command, struct check_source 
 	return code;
 }
 
-/* One pool, several times where that may help. */
+/* Check one pool, several times if that may change the result. */
 static int check_pool(
 	const struct command *command, const struct check_source *source, uint32_t index, struct check_view *view)
 {

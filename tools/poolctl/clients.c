@@ -1,4 +1,6 @@
-/* clients.c - the sessions and what they hold; finding the one that is meant. */
+/*
+ * clients.c - the sessions and their pages; selecting one of them.
+ */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/offline.h"
 #include "tools/poolctl/output.h"
@@ -103,7 +105,7 @@ static int clients_ask(const struct command *command, struct clients_view *view)
 	return code;
 }
 
-/* ---- which client is meant ---- */
+/* ---- selecting a client ---- */
 
 enum client_by { BY_SESSION, BY_PID, BY_NAME, BY_COUNT };
 
@@ -116,7 +118,10 @@ static bool client_is(const struct msg_client_entry *client, enum client_by by, 
 	return number_parse(text, 1, UINT32_MAX, &value) && value == (by == BY_SESSION ? client->session : client->pid);
 }
 
-/* How many workers are meant, and the last of them; `looker` is set if the name is that of an observer or admin. */
+/*
+ * Return the number of selected workers, and the last of them; `looker` is set if the name is that of an observer or
+ * admin.
+ */
 static uint32_t clients_count(const struct clients_view *view, enum client_by by, const char *text,
 	const struct msg_client_entry **last, bool *looker)
 {
@@ -135,7 +140,7 @@ static uint32_t clients_count(const struct clients_view *view, enum client_by by
 	return count;
 }
 
-/* "session 3 of pool 'p0', process 4242, and session 5 of ...", as far as there is room. */
+/* Print "session 3 of pool 'p0', process 4242, and session 5 of ...", within the size of the text. */
 static void clients_text(const struct clients_view *view, enum client_by by, const char *text, char *to, size_t size)
 {
 	size_t at = 0;

@@ -70,7 +70,10 @@ static void bash_print(void)
 
 /* ---- zsh ---- */
 
-/* The first sentence of a help as an explanation: quotes, brackets and colons mean something to _arguments. */
+/*
+ * Print the first sentence of a help as an explanation, without the quotes, brackets and colons that _arguments
+ * interprets.
+ */
 static void zsh_text(const char *text)
 {
 	for (; *text && !(text[0] == '.' && (text[1] == ' ' || !text[1])); text++) {
@@ -82,7 +85,7 @@ static void zsh_text(const char *text)
 	}
 }
 
-/* ":what:how" of an option's value. */
+/* Print ":what:how" for an option's value. */
 static void zsh_value(const struct option_spec *spec)
 {
 	bool optional = spec->argument && spec->argument[0] == '[';

@@ -1,4 +1,6 @@
-/* doctor.c - test this machine and say what to do. */
+/*
+ * doctor.c - test this machine and print advice.
+ */
 #include "tools/poolctl/doctor.h"
 #include "tools/poolctl/output.h"
 #include "tools/poolctl/view.h"

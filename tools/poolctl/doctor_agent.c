@@ -1,4 +1,6 @@
-/* doctor_agent.c - the folder of the sockets, and the gpoold that serves there. */
+/*
+ * doctor_agent.c - the folder of the sockets, and its gpoold.
+ */
 #include "tools/poolctl/agent.h"
 #include "shm/monotonic.h"
 #include "tools/poolctl/doctor.h"
@@ -21,10 +23,7 @@ static const char *group_name(gid_t gid)
 	return group ? group->gr_name : "?";
 }
 
-/*
- * The rules that gpoold itself applies (it refuses a folder that others may write to), and the users that can reach
- * it.
- */
+/* Apply the rules of gpoold (it refuses a folder that others may write to), and list the users that can access it. */
 static void folder_check(struct doctor *doctor, const char *path)
 {
 	static const char thing[] = "folder of sockets";
@@ -114,7 +113,7 @@ static void front_check(struct doctor *doctor, const struct msg_status_reply *st
 	doctor_advise(doctor, "see the log of gpoold for the cause: a process may be sending invalid messages");
 }
 
-/* Who moves bytes for each pool, and how it writes the file. */
+/* Check the mover of each pool, and how it accesses the file. */
 static void movers_check(struct doctor *doctor, const struct msg_status_reply *status)
 {
 	for (uint32_t i = 0; i < status->pools_count; i++) {

@@ -61,7 +61,7 @@ static void driver_check(struct doctor *doctor)
 		device_check(doctor, cuda, i);
 }
 
-/* Create, map, write by a stream, read back: as a worker does. */
+/* Create, map, write by a stream, read back, as a worker does. */
 static int host_try(struct gpu *gpu, const char **step)
 {
 	uint64_t bytes, handle = 0, va = 0;

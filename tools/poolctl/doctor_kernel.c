@@ -1,4 +1,6 @@
-/* doctor_kernel.c - what gpool asks of the kernel, tried out rather than read off its version. */
+/*
+ * doctor_kernel.c - kernel features that gpool needs, tested instead of derived from the version.
+ */
 #include "tools/poolctl/doctor.h"
 
 #include <errno.h>
@@ -14,7 +16,7 @@
 #include <unistd.h>
 
 #ifndef SO_PEERPIDFD
-#define SO_PEERPIDFD 77 /* Linux 6.5; younger than many C libraries */
+#define SO_PEERPIDFD 77 /* Linux 6.5; many C libraries do not define it yet */
 #endif
 
 static void version_note(struct doctor *doctor)
@@ -161,7 +163,7 @@ static void seccomp_check(struct doctor *doctor)
 		"sandbox");
 }
 
-/* A clock that is read without a system call; gpool takes the time on its way to waiting and in its measurements. */
+/* Check that the clock needs no system call; gpool reads it before waits and in its measurements. */
 static void clock_check(struct doctor *doctor)
 {
 	static const char *const fast[] = {"tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page"};

@@ -1,4 +1,6 @@
-/* doctor_limits.c - descriptors, locked memory, processes, mappings, memory: what there is against what gpool needs. */
+/*
+ * doctor_limits.c - descriptors, locked memory, processes, mappings, memory: the limits compared to the needs of gpool.
+ */
 #include "tools/poolctl/doctor.h"
 #include "tools/poolctl/output.h"
 
@@ -19,7 +21,7 @@ enum {
 	OTHER_DESCRIPTORS = 256, /* sockets, segments, log, and room */
 	PROCESSES = 64,          /* gpoold is a handful, a worker has two threads of nanomsg */
 	EXPORT_SLOTS = 524288,   /* of the GPU driver, for the whole machine */
-	OTHER_MAPPINGS = 2048,   /* chosen: a large program has some hundred libraries */
+	OTHER_MAPPINGS = 2048,   /* a large program has some hundred libraries */
 };
 
 static struct text limit_text(rlim_t limit)
@@ -38,7 +40,7 @@ static struct text bytes_limit_text(rlim_t limit)
 	return limit == RLIM_INFINITY ? limit_text(limit) : bytes_text(limit);
 }
 
-/* Of the gpoold that runs, where it may be looked at; else of this shell. */
+/* Return a limit of the running gpoold, if it can be read; else of this shell. */
 static const char *limit_get(const struct doctor *doctor, int resource, struct rlimit *limit)
 {
 	if (doctor->keeper && prlimit(doctor->keeper, (__rlimit_resource_t)resource, NULL, limit) == 0)
@@ -47,7 +49,7 @@ static const char *limit_get(const struct doctor *doctor, int resource, struct r
 	return "here";
 }
 
-/* gpoold raises the soft limit by itself, as root the hard one too. */
+/* gpoold raises the soft limit itself, and as root the hard limit, too. */
 static void descriptors_check(struct doctor *doctor)
 {
 	uint64_t needed = doctor->handles + SESSIONS * SESSION_DESCRIPTORS + OTHER_DESCRIPTORS;
@@ -104,7 +106,7 @@ static void processes_check(struct doctor *doctor)
 	doctor_advise(doctor, "ulimit -u %d or more, or TasksMax= in the unit", PROCESSES);
 }
 
-/* On the host back end a page is a mapping of its own in the worst case; neighbours that belong together share one. */
+/* On the host back end a page needs at most one mapping; adjacent pages may share one. */
 static void mappings_check(struct doctor *doctor)
 {
 	uint64_t most, needed = doctor->host_pages + OTHER_MAPPINGS;
@@ -128,7 +130,7 @@ static void mappings_check(struct doctor *doctor)
 			needed * 2);
 }
 
-/* A line "Name:   1234 kB" of /proc/meminfo, in bytes; 0: not there. */
+/* Return a line "Name: 1234 kB" of /proc/meminfo, in bytes; 0: missing. */
 static uint64_t meminfo(const char *name)
 {
 	FILE *file = fopen("/proc/meminfo", "re");
@@ -172,7 +174,7 @@ static void dev_shm_check(struct doctor *doctor)
 		bytes_text((uint64_t)space.f_bavail * space.f_frsize).text);
 }
 
-/* The tightest memory.max on the way from this process's group to the root; UINT64_MAX: none. */
+/* Return the lowest memory.max of this process's group and its parents; UINT64_MAX: none. */
 static uint64_t cgroup_limit(void)
 {
 	char line[512], path[768], text[32];

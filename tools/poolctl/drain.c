@@ -1,4 +1,6 @@
-/* drain.c - a pool out of service, gently: no new workers, and wait until those who are there have left. */
+/*
+ * drain.c - take a pool out of service: admit no new workers, and wait until the attached ones have detached.
+ */
 #include "tools/poolctl/agent.h"
 #include "shm/monotonic.h"
 #include "tools/poolctl/output.h"
@@ -13,7 +15,7 @@ AGENT_DOER(drain)
 AGENT_DOER(evict)
 
 enum {
-	ANSWER_MS = 5000, /* --timeout is for the workers here, not for the agent */
+	ANSWER_MS = 5000, /* --timeout limits the wait for the workers, not for the agent */
 	LOOK_MS = 1000,   /* events report workers that detach; this covers lost events */
 	KIND_WORKER = 0,  /* client_entry.kind */
 };
@@ -47,14 +49,14 @@ static struct text left_text(const struct left *left)
 	return text;
 }
 
-/* Until no worker is left. CODE_FAILED when `until_ms` passes before (0: never), as the caller says. */
+/* Wait until no worker is left. CODE_FAILED if `until_ms` passes before (0: never), which the caller reports. */
 static int drain_wait(
 	const struct command *command, struct gpool *pool, const char *name, uint64_t until_ms, struct left *left)
 {
 	struct left printed = {UINT32_MAX, UINT32_MAX};
 	struct gpool_event event = GPOOL_EVENT_INIT;
 
-	gpool_event_next(pool, 0, &event); /* from now on none is missed */
+	gpool_event_next(pool, 0, &event); /* from now on no event is missed */
 	for (;;) {
 		uint64_t now, wait_ms = LOOK_MS;
 		int code = left_ask(command, pool, left);
@@ -140,7 +142,7 @@ int drain_run(const struct command *command)
 	code = agent_open(&asking, GPOOL_OPEN_ADMIN, &pool);
 	if (code)
 		return code;
-	/* agent_clients() shows the pool of --pool alone, and here it is always one */
+	/* agent_clients() lists the pool of --pool, and here there is always one */
 	asking.pool = command->pool ? command->pool : "";
 	code = drain_ask(&asking, pool, until_ms);
 	gpool_close(pool);

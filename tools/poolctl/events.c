@@ -1,4 +1,6 @@
-/* events.c - what has happened, and following what happens. */
+/*
+ * events.c - print past events, and follow new ones.
+ */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/flight.h"
 #include "tools/poolctl/output.h"
@@ -11,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LOOK_MS = 250 }; /* how long a signal may wait to be noticed */
+enum { LOOK_MS = 250 }; /* longest delay of the handling of a signal */
 
 static volatile sig_atomic_t interrupted;
 
@@ -91,8 +93,8 @@ static bool event_wanted(const struct command *command, uint32_t kind, const str
 }
 
 /*
- * Events go on over a restart of agent or front, so silence does not end them; the end of gpoold does. Where its
- * process could not be seen from the start (another pid namespace), that is not noticed.
+ * Return true if gpoold has ended. Events continue after a restart of agent or front, so a pause is not the end. If its
+ * process was not visible from the start (another pid namespace), its end is not detected.
  */
 static bool gpoold_ended(const struct command *command)
 {
@@ -171,9 +173,8 @@ static bool recorded_has(const struct recorded *recorded, const struct gpool_eve
 /* ---- what happens ---- */
 
 /*
- * The next one that the command asks for. Return: an exit code; CODE_OK with event->kind 0: a signal, or the output is
- * closed
- * any more.
+ * Wait for the next event that the command selects. Return: an exit code; CODE_OK with event->kind 0: a signal, or the
+ * output was closed.
  */
 static int event_await(const struct command *command, struct gpool *pool, bool seen, struct gpool_event *event)
 {
@@ -203,7 +204,7 @@ static int events_follow(const struct command *command, struct gpool *pool, uint
 	int code = CODE_OK;
 
 	if (command->values[OPTION_SINCE]) {
-		/* Subscribed first, so that nothing falls between what is recorded and what is heard. */
+		/* Subscribe first, so that no event is missed between the recorded and the new ones. */
 		early = gpool_event_next(pool, LOOK_MS, &event) == 0;
 		code = recorded_read(command, &recorded);
 		if (!code)

@@ -1,4 +1,6 @@
-/* evict.c - unpinned blocks out, now. */
+/*
+ * evict.c - evict unpinned blocks now.
+ */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/output.h"
 #include "tools/poolctl/view.h"
@@ -11,7 +13,7 @@
 
 AGENT_DOER(evict)
 
-/* "KV_CACHE,TEMP_BUFFER" to a bit for each; 0 when nothing was given. */
+/* Convert "KV_CACHE,TEMP_BUFFER" to a bit mask; 0: not given. */
 static int usages_parse(const struct command *command, uint32_t *usages)
 {
 	const char *text = command->values[OPTION_USAGE];

@@ -2,7 +2,7 @@
 
 #include "shm/session_segment.h"
 
-/* What happens while it is read, or while a snapshot is written, ends after the look began. */
+/* Return the time of reading: records of events that happen while the rings are read end later. */
 static uint64_t look_ns(const struct command *command, const struct offline *offline)
 {
 	return command->snapshot ? (offline_time_ms(offline) + 60000) * 1000000 : flight_now() + UINT64_C(1000000000);

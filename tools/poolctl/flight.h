@@ -1,7 +1,6 @@
 /*
- * flight.h - the flight recorder of all pools that --pool lets through, for trace and events.
- *
- * Functions that fail have complained already and return an exit code.
+ * flight.h - the flight recorder of the pools selected by --pool, for trace and events. Functions that fail print a
+ * complaint and return an exit code.
  */
 #ifndef GPOOL_TOOLS_POOLCTL_FLIGHT_H
 #define GPOOL_TOOLS_POOLCTL_FLIGHT_H
@@ -11,12 +10,12 @@
 #include "tools/lib/flight_log.h"
 
 /*
- * flight_gather() - the records of the rings, sorted; `events`: in those of events alone. The log's session is the
- * caller's to set; --since is read here. Rows have the indices of their pools as offline.h knows them.
+ * flight_gather() - read and sort the records of the rings; `events`: only those of the rings of events. The caller
+ * sets the log's session; this function reads --since. Rows have the indexes of their pools in offline.h.
  */
 int flight_gather(const struct command *command, const struct offline *offline, bool events, struct flight_log *log);
 
-/* events.c: event_kind_name() - "eviction"; "unknown" for a number that is none. */
+/* events.c: event_kind_name() - return "eviction"; "unknown" for an unknown number. */
 const char *event_kind_name(uint32_t kind);
 
 #endif

@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The tables of one pool as a piece: a copy, since a session gets the mapping and no descriptor. */
+/* Create a piece with a copy of one pool's tables, since a session gets a mapping and no descriptor. */
 static int piece_from_session(const struct gpool *pool, struct pieces *pieces)
 {
 	const struct pool_segment *segment = pool_view(pool);
@@ -29,7 +29,7 @@ static int piece_from_session(const struct gpool *pool, struct pieces *pieces)
 			goto fail;
 		at += (size_t)written;
 	}
-	/* So that it can be checked like any other. */
+	/* So that it can be checked like others. */
 	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) < 0)
 		goto fail;
 	pieces_add(pieces, PIECE_POOL, segment->header->index % PIECE_POOLS_MAX, 0, fd);
@@ -41,7 +41,7 @@ fail:
 	return CODE_FAILED;
 }
 
-/* Without root: an observer of each pool sees its pool segment. */
+/* Open the pool segments as an observer of each pool, without root. */
 static int pieces_from_agent(const struct command *command, struct pieces *pieces)
 {
 	static struct msg_status_reply status;
@@ -69,7 +69,10 @@ static int pieces_from_agent(const struct command *command, struct pieces *piece
 	return code;
 }
 
-/* Root may look at its descriptors, and gpoold's own user with core_dumps; for root a failure is reported. */
+/*
+ * Return true if the keeper's descriptors can be read: by root, and by gpoold's own user with core_dumps; for root a
+ * failure is reported.
+ */
 static bool keeper_readable(const char *directory)
 {
 	pid_t keeper = keeper_pid(directory);
@@ -91,7 +94,7 @@ static bool piece_is_of(const struct piece *piece, const char *name)
 	return is;
 }
 
-/* One pool of them, with its sessions. */
+/* Select one pool, with its sessions. */
 static int pieces_choose(const struct command *command, struct pieces *pieces)
 {
 	uint32_t pool = PIECE_POOLS_MAX, kept = 0;

@@ -8,11 +8,11 @@ enum { MAN_COLUMNS = 78 };
 
 /* ---- the man page ---- */
 
-/* The man page has these parts word for word, which a test compares. */
+/* The man page contains these parts verbatim, which a test compares. */
 #define MAN_BEGIN ".\\\" Begin of what poolctl help --man writes.\n"
 #define MAN_END ".\\\" End of what poolctl help --man writes.\n"
 
-/* mdoc text: each sentence on lines of its own, at most MAN_COLUMNS wide. */
+/* Print mdoc text: each sentence on lines of its own, at most MAN_COLUMNS wide. */
 static void man_text(const char *text)
 {
 	int at = 0;

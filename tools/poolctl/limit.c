@@ -1,4 +1,6 @@
-/* limit.c - what a tenant or a session may lease. */
+/*
+ * limit.c - change the limits of a tenant or a session.
+ */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/output.h"
 

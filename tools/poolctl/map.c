@@ -1,4 +1,6 @@
-/* map.c - what a page is in one letter, and many pages in one cell. */
+/*
+ * map.c - the kind of a page as a letter, and the kind of several pages in a cell.
+ */
 #include "tools/poolctl/map.h"
 
 #include "tools/poolctl/view.h"
@@ -22,7 +24,7 @@ static const struct {
 	[MAP_HIDDEN] = {' ', COLOR_NONE, "not asked for"},
 };
 
-/* The first letter of each usage; a capital where it is pinned. */
+/* The first letter of each usage; a capital if the block is pinned. */
 static const char content_marks[GPOOL_USAGE_COUNT] = {'k', 'l', 't', 'a', 'g'};
 
 char map_mark(uint32_t kind)
@@ -51,7 +53,7 @@ struct text map_name(uint32_t kind)
 	return text;
 }
 
-/* Of a block whose usage is none of ours: by an agent that is newer. */
+/* Return the kind of a block. An unknown usage comes from a newer agent. */
 static uint32_t block_kind(uint32_t usage, bool pinned)
 {
 	return usage < GPOOL_USAGE_COUNT ? MAP_BLOCK + 2 * usage + pinned : MAP_MOVING;

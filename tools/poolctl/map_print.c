@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 enum {
-	LINES_MOST = 32, /* chosen: with the legend it is a screen */
+	LINES_MOST = 32, /* fits a screen together with the legend */
 	MARGIN = 10,     /* the number of a line's first page, and blanks */
 	CELLS_STEP = 8,  /* a line has a multiple of these */
 };
@@ -25,7 +25,7 @@ static struct layout layout_make(const struct pages_view *view)
 	return layout;
 }
 
-/* The kind of the cell that begins with this page of the view. */
+/* Return the kind of the cell that begins with this page of the view. */
 static uint32_t cell_kind(const struct pages_view *view, const uint8_t *kinds, const struct layout *layout, uint32_t at)
 {
 	return map_cell(&kinds[at], view->count - at < layout->per_cell ? view->count - at : layout->per_cell);

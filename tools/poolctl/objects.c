@@ -1,4 +1,6 @@
-/* objects.c - named objects: what there is, and deleting one. */
+/*
+ * objects.c - list named objects, and delete one.
+ */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/offline.h"
 #include "tools/poolctl/output.h"
@@ -22,7 +24,7 @@ static int by_name_and_version(const void *left, const void *right)
 	return order ? order : a->version < b->version ? -1 : a->version > b->version;
 }
 
-/* What only pinnable ones have. */
+/* Print the cells of pinnable objects. */
 static void pinnable_cells(struct table *table, const struct object_view *object)
 {
 	if (object->memory_class != OBJECT_PINNABLE) {
@@ -126,9 +128,8 @@ static void objects_json(const struct command *command, const struct objects_vie
 }
 
 /*
- * From each pool's table, which attached processes have mapped: the agent is asked for the list of pools and for the
- * sessions that
- * pins what.
+ * Read each pool's table, which attached processes have mapped. The agent is asked for the list of pools, and for the
+ * sessions that have pins.
  */
 static int objects_ask(const struct command *command, struct objects_view *view)
 {

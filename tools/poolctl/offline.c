@@ -1,4 +1,7 @@
-/* offline.c - from pieces to what status, pages, pins, clients, objects, roles, transfers, regions and check show. */
+/*
+ * offline.c - compute the views of status, pages, pins, clients, objects, roles, transfers, regions and check from
+ * pieces.
+ */
 #include "tools/poolctl/offline.h"
 #include "tools/poolctl/output.h"
 #include "tools/poolctl/pieces.h"
@@ -19,7 +22,7 @@ struct offline_pool {
 	struct pool_segment pool;
 	uint32_t count; /* sessions */
 	struct pool_check_session *sessions;
-	struct session_segment *segments;                   /* [count], what sessions[] point to */
+	struct session_segment *segments;                   /* [count], referenced by sessions[] */
 	const struct session_segment *by_id[POOL_SESSIONS]; /* NULL: none */
 };
 
@@ -29,7 +32,7 @@ struct offline {
 	struct offline_pool pools[PIECE_POOLS_MAX];
 };
 
-/* A name out of shared memory: maybe without its NUL, maybe no text. */
+/* Copy a name from shared memory, which may lack its NUL and may not be text. */
 static void text_copy(char *to, size_t size, const char *from, size_t bytes)
 {
 	char raw[POOL_NAME_BYTES + 1] = "";
@@ -38,7 +41,7 @@ static void text_copy(char *to, size_t size, const char *from, size_t bytes)
 	msg_text_copy(to, size, raw);
 }
 
-/* A session that only reads has a segment of zero pages. */
+/* Open a session. A read-only session has a segment of zero pages. */
 static int session_open(const struct piece *piece, uint32_t page_count, struct session_segment *segment)
 {
 	struct stat stat;
@@ -181,9 +184,9 @@ void offline_print_source(const struct command *command, const struct offline *o
 			time_text(offline->pieces.time_ms).text);
 }
 
-/* ---- what each page is used for ---- */
+/* ---- the use of each page ---- */
 
-/* The page words, copied once so that what is counted from them fits, and what the sessions say about the pages. */
+/* The page words, copied once so that counts from them are consistent, and the sessions' claims about the pages. */
 struct look {
 	const struct offline_pool *pool;
 	uint64_t *words;         /* [page_count] */
@@ -239,7 +242,7 @@ static void page_entry_fill(const struct look *look, uint32_t page, struct msg_p
 
 /* ---- the verbs ---- */
 
-/* The pool that --pool names, else the first; NULL after a complaint. */
+/* Return the pool that --pool names, else the first; NULL after a complaint. */
 static const struct offline_pool *pool_pick(const struct command *command, const struct offline *offline)
 {
 	if (!command->pool)
@@ -257,15 +260,15 @@ static bool pool_shown(const struct command *command, const struct offline_pool 
 }
 
 /*
- * A session without a table has no page known to be offered or idle; where an agent runs, words may have changed since
- * the tables were read.
+ * A session without a table has no page known to be offered or idle; if an agent runs, words may have changed since the
+ * tables were read.
  */
 static uint32_t minus(uint32_t from, uint32_t what)
 {
 	return from > what ? from - what : 0;
 }
 
-/* The sum over a session's threads of one field of struct thread_stats. */
+/* Return the sum over a session's threads of one field of struct thread_stats. */
 static uint64_t stats_sum(const struct session_segment *segment, size_t field)
 {
 	uint64_t sum = 0;
@@ -351,7 +354,7 @@ static void pin_entry(const struct offline_pool *pool, const struct msg_page_ent
 	text_copy(pin->name, sizeof(pin->name), record->name, sizeof(record->name));
 }
 
-/* The sessions that have it open are known to the agent alone: pins at its first page count as its pins. */
+/* Only the agent stores which sessions have an object open: pins at its first page count as its pins. */
 static void object_pins(
 	const struct command *command, const struct offline_pool *pool, uint32_t number, struct pins_view *view)
 {
@@ -515,7 +518,7 @@ int offline_roles(const struct command *command, const struct offline *offline, 
 
 /* ---- regions ---- */
 
-enum { REGION_LOOKS = 16 }; /* for one during which the worker changes nothing; most are the first */
+enum { REGION_LOOKS = 16 }; /* attempts to read it while the worker changes nothing; usually the first succeeds */
 
 static void region_add(const struct offline_pool *pool, const struct session_segment *segment,
 	const struct region_row *region, bool changing, struct regions_view *view)
@@ -567,7 +570,7 @@ int offline_regions(const struct command *command, const struct offline *offline
 	return CODE_OK;
 }
 
-/* The state of a page without an owner that is for another trust domain; -1: it is no such page. */
+/* Return the state of a page without an owner that is being transferred to another trust domain; -1: no such page. */
 static int transfer_state(uint64_t word)
 {
 	if (page_word_owner(word))

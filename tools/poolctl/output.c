@@ -183,7 +183,7 @@ struct text bytes_text(uint64_t bytes)
 		value /= 1024;
 		unit++;
 	}
-	/* one decimal where it says something */
+	/* one decimal if it is significant */
 	if (value >= 100 || value == (double)(uint64_t)value)
 		return text_make("%.0f %s", value, units[unit]);
 	return text_make("%.1f %s", value, units[unit]);

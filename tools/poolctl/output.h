@@ -1,7 +1,6 @@
 /*
- * output.h - tables for people, JSON for programs.
- *
- * A table is filled cell by cell and printed at its end, when the width of each column is known.
+ * output.h - output as tables or JSON. A table is filled cell by cell and printed at its end, when the width of each
+ * column is known.
  */
 #ifndef GPOOL_TOOLS_POOLCTL_OUTPUT_H
 #define GPOOL_TOOLS_POOLCTL_OUTPUT_H
@@ -18,24 +17,27 @@ enum color { COLOR_NONE, COLOR_GREEN, COLOR_YELLOW, COLOR_RED, COLOR_DIM, COLOR_
 struct table;
 
 /*
- * table_create() - `columns`: headings separated by '|', with '>' before one that is aligned to the right:
- * "PAGES|>SIZE".
+ * table_create() - create a table. `columns`: headings separated by '|', with '>' before one that is aligned to the
+ * right: "PAGES|>SIZE".
  */
 struct table *table_create(const char *columns);
 void table_destroy(struct table *table);
-/* Rows are filled from left to right; a full one is followed by the next. */
+/* table_cell() - add a cell. Rows are filled from left to right; after a full row the next one begins. */
 void __attribute__((format(printf, 2, 3))) table_cell(struct table *table, const char *format, ...);
 void __attribute__((format(printf, 3, 4)))
 table_cell_color(struct table *table, enum color color, const char *format, ...);
 uint32_t table_rows(const struct table *table);
 void table_print(const struct command *command, const struct table *table);
 
-/* print() - to standard output, unless --quiet. */
+/* print() - print to standard output, unless --quiet. */
 void __attribute__((format(printf, 2, 3))) print(const struct command *command, const char *format, ...);
-/* The sequence that starts a colour, COLOR_NONE that which ends it; "" when the output has none. */
+/*
+ * color_code() - return the sequence that starts a colour, for COLOR_NONE the one that ends it; "" if the output has no
+ * colours.
+ */
 const char *color_code(const struct command *command, enum color color);
 
-/* terminal_columns() - of standard output; 80 where it is no terminal. */
+/* terminal_columns() - return the width of standard output; 80 if it is not a terminal. */
 uint32_t terminal_columns(void);
 
 /* ---- units ---- */
@@ -52,9 +54,9 @@ struct text time_text(uint64_t time_ms); /* local wall clock, "2026-01-31 12:00:
 
 /* ---- JSON ---- */
 
-/* json_print() - the document, indented (line: on one line and flushed), and destroy it. */
+/* json_print() - print the document, indented (line: on one line and flushed), and destroy it. */
 void json_print(const struct command *command, cJSON *document, bool line);
-/* print_done() - what came of a command whose answer is a text for people, in either form. */
+/* print_done() - print the result of a command whose answer is a text, in either form. */
 void print_done(const struct command *command, const char *verb, const char *text);
 
 #endif

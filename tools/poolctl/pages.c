@@ -1,4 +1,6 @@
-/* pages.c - the page table, in runs of pages that are alike. */
+/*
+ * pages.c - the page table, in runs of equal pages.
+ */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/map.h"
 #include "tools/poolctl/offline.h"
@@ -14,7 +16,7 @@ AGENT_GETTER(pages)
 
 enum { PAGES_PER_REQUEST = 1024 };
 
-/* What --state and --owner let through. */
+/* The pages that --state and --owner select. */
 struct filter {
 	int state;  /* enum page_state; -1: any */
 	int pinned; /* 1 pinned, 0 unpinned blocks; -1: any */
@@ -22,7 +24,7 @@ struct filter {
 	bool by_owner;
 };
 
-/* A line of the table: neighbours that are alike. */
+/* A line of the table: adjacent equal pages. */
 struct run {
 	const struct msg_page_entry *first;
 	uint32_t count;
@@ -49,7 +51,7 @@ static const char *use_name(const struct msg_page_entry *page)
 	return page->use < sizeof(names) / sizeof(names[0]) ? names[page->use] : "?";
 }
 
-/* As the operator thinks of it: a lent page is PINNED or UNPINNED, all others are what the agent says. */
+/* Return the status as operators see it: a leased page is PINNED or UNPINNED, others have the agent's name. */
 static const char *status_name(const struct msg_page_entry *page)
 {
 	if (page->state == PAGE_LEASED)
@@ -103,7 +105,7 @@ static void run_add(struct run *run, const struct msg_page_entry *page)
 		run->idle_ms = page->idle_ms;
 }
 
-/* The next run from page *at of the view on; false: there is none. */
+/* Return the next run from page *at of the view on; false: none. */
 static bool run_next(
 	const struct pages_view *view, const struct filter *filter, bool each, uint32_t *at, struct run *run)
 {
@@ -230,7 +232,7 @@ static void pages_map(const struct command *command, const struct pages_view *vi
 	free(kinds);
 }
 
-/* Up to 1,024 pages from view->first + *have on; an agent that answers other pages than asked for is refused. */
+/* Request up to 1,024 pages from view->first + *have on; an answer about other pages is refused. */
 static int pages_ask_some(const struct command *command, struct gpool *pool, struct pages_view *view, uint32_t *have)
 {
 	static struct msg_pages_reply reply;

@@ -1,4 +1,6 @@
-/* pieces.c - finding the keeper and the segments behind its descriptors. */
+/*
+ * pieces.c - find the keeper and the segments behind its descriptors.
+ */
 #include "tools/poolctl/pieces.h"
 #include "tools/poolctl/view.h"
 
@@ -43,7 +45,7 @@ static int piece_compare(const void *a, const void *b)
 	return 0;
 }
 
-/* A keeper may hold the same segment by two descriptors: for writing, and for handing out. */
+/* A keeper may hold the same segment by two descriptors: for writing, and for other processes. */
 void pieces_sort(struct pieces *pieces)
 {
 	uint32_t kept = 0;
@@ -138,7 +140,7 @@ static int piece_open(struct pieces *pieces, int directory, const char *entry)
 	return 0;
 }
 
-/* Every session takes a descriptor here too. */
+/* Raise the limit of descriptors: every session needs one here, too. */
 static void descriptors_raise(void)
 {
 	struct rlimit limit;

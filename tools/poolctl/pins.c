@@ -76,7 +76,7 @@ int pins_ask_pool(
 			return code;
 		for (uint32_t i = 0; i < reply.pins_count; i++)
 			pins_add(view, status->name, status->page_size, &reply.pins[i]);
-		/* each part goes on behind the last one, or it would never end */
+		/* each part must begin after the last one, or the loop would never end */
 		if (reply.next_session &&
 			(reply.next < request.first ||
 				(reply.next == request.first && reply.next_session <= request.first_session)))

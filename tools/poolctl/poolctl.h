@@ -1,9 +1,9 @@
 /*
- * poolctl.h - what the verbs of poolctl share: the command line as parsed, exit codes, complaints.
+ * poolctl.h - declarations shared by the verbs of poolctl: the command line as parsed, exit codes, complaints.
  *
- * tools/poolctl/ is one program. main.c holds the table of verbs, from which parser, --help, man page and completion
- * come; each verb is a file of its name; output.c prints, agent.c asks the agent, offline.c reads the tables without
- * it. Nothing here changes a pool: the agent does, on request.
+ * main.c has the table of verbs, from which parser, --help, man page and completion are built; each verb is a file of
+ * its name. output.c prints, agent.c sends requests to the agent, offline.c reads the tables without it. poolctl itself
+ * changes no pool: the agent does, on request.
  */
 #ifndef GPOOL_TOOLS_POOLCTL_H
 #define GPOOL_TOOLS_POOLCTL_H
@@ -12,7 +12,7 @@
 
 enum {
 	CODE_NO_AGENT = CODE_USAGE + 1, /* no agent answers */
-	CODE_FOUND,                     /* check or doctor found something */
+	CODE_FOUND,                     /* check or doctor has findings */
 };
 
 /* The options, in the order of command.values. */
@@ -47,11 +47,14 @@ enum option_id {
 extern const struct program poolctl;
 
 /* amounts.c */
-/* command_since() - OPTION_SINCE, a duration ("90s", "5m"), in nanoseconds; 0: not given. False after a complaint. */
+/*
+ * command_since() - return the duration of OPTION_SINCE ("90s", "5m") in nanoseconds; 0: not given. False after a
+ * complaint.
+ */
 bool command_since(const struct command *command, uint64_t *since_ns);
 /*
- * pages_parse() - an amount of pages: "64", "128MiB", "10%". Sizes round up to whole pages, percent of page_count.
- * False after a complaint that begins with `what`.
+ * pages_parse() - parse a number of pages: "64", "128MiB", "10%". Sizes are rounded up to whole pages; percent of
+ * page_count. False after a complaint that begins with `what`.
  */
 bool pages_parse(const char *what, const char *text, uint64_t page_bytes, uint32_t page_count, uint32_t *pages);
 

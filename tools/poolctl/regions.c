@@ -1,4 +1,6 @@
-/* regions.c - what a worker's gpool_malloc_async() has made of its addresses. */
+/*
+ * regions.c - the regions of a worker's gpool_malloc_async().
+ */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/offline.h"
 #include "tools/poolctl/output.h"
@@ -12,9 +14,9 @@
 
 AGENT_GETTER(regions)
 
-enum { REGION_LOOKS = 8 }; /* for one during which the worker changes nothing: chosen, each is a round trip or more */
+enum { REGION_LOOKS = 8 }; /* attempts to read it while the worker changes nothing; each is at least a round trip */
 
-/* What all regions of a state amount to; those that are listed. */
+/* The sum of all regions of a state, listed or not; those that are listed. */
 struct sum {
 	uint64_t regions, pages, largest;
 };
@@ -41,7 +43,7 @@ static bool region_known(const struct msg_region_entry *region)
 	return region->state != REGION_ROW_NONE && region->state < REGION_ROW_STATES;
 }
 
-/* All parts of the table, once. */
+/* Request all parts of the table once. */
 static int regions_ask_once(const struct command *command, struct gpool *pool, struct regions_view *view)
 {
 	static struct msg_regions_reply reply;
@@ -66,7 +68,7 @@ static int regions_ask_once(const struct command *command, struct gpool *pool, s
 		}
 		view->damaged += reply.damaged;
 		view->head = reply;
-		/* each part goes on behind the last one, or it would never end */
+		/* each part must begin after the last one, or the loop would never end */
 		if (reply.next && reply.next <= request.first)
 			return agent_bad_answer(command);
 		request.first = reply.next;
@@ -112,7 +114,7 @@ static bool is_last(const struct regions_view *view, const struct msg_region_ent
 	return region->state == REGION_ROW_ALLOCATED && region->id && region->id == view->head.last_id;
 }
 
-/* Whether it begins before all those below it have ended; *end is where they do. */
+/* Return true if a region begins before the end of all regions below it; *end is that end. */
 static bool region_overlaps(const struct regions_view *view, const struct msg_region_entry *region, uint64_t *end)
 {
 	bool overlaps = region->address < *end;
@@ -166,7 +168,7 @@ static void summarize(const struct regions_view *view, struct summary *summary)
 	summary->totals_fit = !complete || totals_fit(view, summary->states);
 }
 
-/* "[+10][1][-5][*4][#100]"; a blank where the addresses do not go on. free() it. */
+/* Return "[+10][1][-5][*4][#100]", with a blank where addresses are not contiguous. The caller frees it. */
 static char *notation(const struct regions_view *view)
 {
 	static const char *const marks[REGION_ROW_STATES] = {
@@ -226,7 +228,7 @@ static void totals_table(const struct command *command, const struct regions_vie
 	table_destroy(table);
 }
 
-/* What was freed by a stream and not fenced is that stream's alone for now. */
+/* A region that a stream freed without a fence is available only to that stream for now. */
 static const char *fence_text(const struct msg_region_entry *region)
 {
 	if (region->fence)
@@ -293,7 +295,7 @@ static void regions_table(const struct command *command, const struct regions_vi
 	table_destroy(table);
 }
 
-/* What the reader must know before he believes the rest. */
+/* Print what may make the listing incomplete or inconsistent. */
 static void reserves_print(
 	const struct command *command, const struct regions_view *view, const struct summary *summary)
 {

@@ -1,4 +1,6 @@
-/* reload.c - the agent reads its configuration again. */
+/*
+ * reload.c - have the agent read its configuration again.
+ */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/output.h"
 

@@ -1,5 +1,5 @@
 /*
- * replace.h - files that are replaced as a whole: written beside the old one, and renamed when they are.
+ * replace.h - replace a file as a whole: write a temporary file next to it, and rename that when it is complete.
  */
 #ifndef GPOOL_TOOLS_POOLCTL_REPLACE_H
 #define GPOOL_TOOLS_POOLCTL_REPLACE_H
@@ -7,15 +7,15 @@
 #include <stdio.h>
 
 struct replacement {
-	FILE *file; /* to write to; only its owner may read it */
+	FILE *file; /* for writing; only its owner may read it */
 	char *temporary;
 };
 
-/* replacement_open() - 0; negative errno after a complaint, and nothing to end. */
+/* replacement_open() - create the temporary file. 0; negative errno after a complaint. */
 int replacement_open(const char *path, struct replacement *replacement);
 
 /*
- * replacement_end() - put it in its place; with an error (0: none) so far, or one now, the old file stays. Return: that
+ * replacement_end() - rename it, unless `error` is not 0 or an error occurs: then the old file stays. Return: that
  * error.
  */
 int replacement_end(struct replacement *replacement, const char *path, int error);

@@ -1,4 +1,6 @@
-/* roles.c - roles: holders, candidates, and how a slot is freed. */
+/*
+ * roles.c - leadership roles: holders, standbys, and removing a role.
+ */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/offline.h"
 #include "tools/poolctl/output.h"
@@ -95,7 +97,7 @@ static int roles_ask(const struct command *command, struct roles_view *view)
 			view->roles = list_grow(view->roles, view->count, &view->capacity, sizeof(*view->roles));
 			view->roles[view->count++] = reply.roles[i];
 		}
-		/* each part goes on behind the last one, or it would never end */
+		/* each part must begin after the last one, or the loop would never end */
 		if (reply.next && reply.next <= request.first)
 			code = agent_bad_answer(command);
 		request.first = reply.next;

@@ -1,12 +1,10 @@
 /*
- * screen.c - the terminal, by ncurses.
- *
- * Signals to end come only while keys are waited for, so that nothing is left half drawn and none is lost between two
- * looks.
+ * screen.c - the terminal, by ncurses. Signals to end are unblocked only during the wait for keys, so that no drawing
+ * is incomplete and no signal is lost.
  */
 #include "tools/poolctl/screen.h"
 
-/* curses.h takes these names for other numbers, and so it comes after them. */
+/* curses.h defines these names with other values, so it is included after them. */
 enum {
 	PAINT_GREEN = COLOR_GREEN,
 	PAINT_YELLOW = COLOR_YELLOW,
@@ -58,7 +56,7 @@ int screen_open(bool color)
 	if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))
 		return -ENOTTY;
 	setlocale(LC_CTYPE, "");
-	signals_take(); /* before curses looks which ones are free */
+	signals_take(); /* before curses checks which signals are free */
 	screen.terminal = newterm(NULL, stdout, stdin);
 	if (!screen.terminal)
 		return -ENOTSUP;
@@ -121,7 +119,7 @@ uint32_t screen_put(uint32_t row, uint32_t column, enum color color, const char 
 	attrset(attributes(color));
 	mvaddnstr((int)row, (int)column, text, (int)(most < columns - column ? most : columns - column));
 	attrset(0);
-	/* what filled the line has gone on in the next one */
+	/* text that filled the line has continued in the next one */
 	return (uint32_t)getcury(stdscr) == row ? (uint32_t)getcurx(stdscr) : columns;
 }
 
@@ -160,7 +158,7 @@ int screen_key(int timeout_ms)
 		if (got > 0 && !(input.revents & POLLIN))
 			return SCREEN_END;
 		character = getch();
-		/* at its end a terminal is readable, and nothing comes */
+		/* at its end a terminal is readable, without input */
 		if (got > 0 && character == ERR)
 			return SCREEN_END;
 	}

@@ -1,5 +1,5 @@
 /*
- * shares.h - the pages of a pool by what they are used for, as a bar shows them.
+ * shares.h - the pages of a pool by use, as shown by a bar.
  */
 #ifndef GPOOL_TOOLS_POOLCTL_SHARES_H
 #define GPOOL_TOOLS_POOLCTL_SHARES_H
@@ -28,7 +28,7 @@ enum {
 };
 
 void shares_fill(const struct msg_pool_status *pool, struct share shares[SHARES]);
-/* shares_at() - return the letter of a cell of a bar of `cells` cells. */
+/* shares_at() - return the share of a cell of a bar of `cells` cells. */
 const struct share *shares_at(const struct share *shares, uint32_t page_count, uint32_t cell, uint32_t cells);
 enum color pressure_color(uint32_t pressure);
 

@@ -44,7 +44,7 @@ struct snapshot_run {
 	uint64_t offset, length;
 };
 
-/* Part of a segment to the file; what a worker changes meanwhile is as old or as new as it happens to be. */
+/* Write a part of a segment to the file. Data that a worker changes meanwhile may be old or new. */
 static int run_write(FILE *file, int fd, uint64_t offset, uint64_t length)
 {
 	static char buffer[COPY_BYTES];
@@ -133,7 +133,7 @@ static int exactly(FILE *file, void *buffer, size_t bytes)
 	return fread(buffer, 1, bytes, file) == bytes ? 0 : -EBADMSG;
 }
 
-/* The runs of one segment into a memfd of its size. */
+/* Read the runs of one segment into a memfd of its size. */
 static int runs_read(FILE *file, int fd, uint64_t bytes)
 {
 	static char buffer[COPY_BYTES];
@@ -171,7 +171,7 @@ static int segment_read(FILE *file, struct pieces *pieces, uint64_t *bytes_left)
 		!((segment.kind == PIECE_POOL && !segment.session) ||
 			(segment.kind == PIECE_SESSION && segment.session && segment.session <= PAGE_SESSION_MAX)))
 		return -EBADMSG;
-	/* a small file may describe large holes, which cost memory once they are read */
+	/* a small file may describe large holes, which need memory when they are read */
 	if (segment.bytes > *bytes_left)
 		return -EFBIG;
 	*bytes_left -= segment.bytes;

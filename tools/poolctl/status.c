@@ -1,4 +1,6 @@
-/* status.c - the pools in numbers. */
+/*
+ * status.c - the status of the pools.
+ */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/offline.h"
 #include "tools/poolctl/output.h"
@@ -49,7 +51,7 @@ static void mover_print(const struct command *command, const struct msg_pool_sta
 			age_text(pool->mover_gone_ms).text, pool->mover_why);
 }
 
-/* Nothing where nothing can be spilled and nothing was. */
+/* Print nothing if nothing can be spilled and nothing was. */
 static void spill_print(const struct command *command, const struct msg_pool_status *pool)
 {
 	if (!command->offline && pool->spill_memory_limit + pool->spill_file_limit)
@@ -114,7 +116,7 @@ static void status_table(const struct command *command, const struct msg_status_
 		pool_print(command, &reply->pools[i]);
 }
 
-/* A ratio from 0 to 1; null of nothing. */
+/* Add a ratio from 0 to 1; null if the divisor is 0. */
 static void json_share(cJSON *to, const char *name, uint64_t part, uint64_t whole)
 {
 	if (whole)
@@ -123,7 +125,7 @@ static void json_share(cJSON *to, const char *name, uint64_t part, uint64_t whol
 		json_null(to, name);
 }
 
-/* What the agent alone knows. */
+/* Values that only the agent has. */
 static const char *const spill_names[] = {"spill_memory_bytes", "spill_memory_limit", "spill_file_bytes",
 	"spill_file_limit", "spill_lost_blocks", "mover_pid", "cleaning_pages", "mover_gone_ms", "mover_why"};
 

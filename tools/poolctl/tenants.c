@@ -1,4 +1,6 @@
-/* tenants.c - who shares the pools, by which rules, and what they use. */
+/*
+ * tenants.c - the tenants of the pools, their rules and their use.
+ */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/output.h"
 #include "tools/poolctl/view.h"

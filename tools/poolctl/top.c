@@ -1,4 +1,6 @@
-/* top.c - a pool on the whole terminal: looking once a second, and the keys. */
+/*
+ * top.c - a pool on the whole terminal, refreshed once a second, and its keys.
+ */
 #include "tools/poolctl/top.h"
 
 #include "shm/monotonic.h"
@@ -14,12 +16,12 @@ AGENT_GETTER(page_kinds)
 AGENT_GETTER(tenants)
 
 enum {
-	ANSWER_MS = 1000, /* so that a key is answered also where the agent is not */
+	ANSWER_MS = 1000, /* so that keys work without an agent, too */
 };
 
 const char *const top_order_names[TOP_ORDERS] = {"leased", "needed", "offered", "name"};
 
-/* The way to the agent, and what the last look saw. */
+/* The connection to the agent, and the last sample. */
 struct watch {
 	struct command command; /* its pool is the chosen one, NULL: the first */
 	char pool_name[64];
@@ -87,7 +89,7 @@ static int kinds_ask(struct watch *watch, const char *pool_name)
 	int code = CODE_OK;
 
 	if (count != top->kind_count) {
-		/* what an answer that fails leaves as it was is drawn, too */
+		/* entries that a failed request leaves unchanged are drawn, too */
 		free(top->kinds);
 		top->kinds = memory_or_exit(calloc(count, 1));
 		top->kind_count = count;
@@ -171,7 +173,7 @@ static void choose(struct watch *watch, uint32_t step)
 	look(watch);
 }
 
-/* False: it is to end. */
+/* Handle a key. False: the program ends. */
 static bool key_do(struct watch *watch, int key)
 {
 	struct top *top = &watch->top;

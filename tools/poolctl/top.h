@@ -1,5 +1,5 @@
 /*
- * top.h - what `poolctl top` knows at a moment, and drawing it.
+ * top.h - the data of `poolctl top` at one time, and drawing it.
  */
 #ifndef GPOOL_TOOLS_POOLCTL_TOP_H
 #define GPOOL_TOOLS_POOLCTL_TOP_H
@@ -10,28 +10,28 @@
 
 enum top_order { TOP_LEASED, TOP_NEEDED, TOP_OFFERED, TOP_NAME, TOP_ORDERS };
 
-/* What happened in a second, from one look to the next. */
+/* Events per second, from two consecutive samples. */
 struct top_rates {
 	double allocations, grants, evicted_pages, refusals;
 };
 
 struct top {
 	struct msg_status_reply status;
-	uint32_t chosen; /* of status.pools */
+	uint32_t chosen; /* index in status.pools */
 	struct msg_tenants_reply tenants;
-	struct clients_view clients; /* in order */
+	struct clients_view clients; /* sorted */
 	uint8_t *kinds;              /* [kind_count] enum map_kind of its pages */
 	uint32_t kind_count;
 	struct top_rates rates;
 	enum top_order order;
-	uint32_t scrolled; /* clients above the first one that is shown */
+	uint32_t scrolled; /* number of clients above the first visible one */
 	bool help;
-	char trouble[512]; /* why nothing new is shown; "": all is well */
+	char trouble[512]; /* why the data is not current; "": it is */
 };
 
 extern const char *const top_order_names[TOP_ORDERS];
 
-/* top_draw() - on the screen, whatever its size. */
+/* top_draw() - draw on a screen of any size. */
 void top_draw(const struct top *top);
 
 #endif

@@ -1,8 +1,6 @@
 /*
- * top_draw.c - from top to bottom: the agent, the pools, the chosen one in numbers, its tenants, its clients, its
- * pages.
- *
- * Lists get a part of the room, what is left is the map's. Whatever does not fit is left out, so every size will do.
+ * top_draw.c - from top to bottom: the agent, the pools, the selected one in detail, its tenants, its clients, its
+ * pages. Lists get a part of the room, and the map the rest. Lines that do not fit are omitted, so every size works.
  */
 #include "tools/poolctl/top.h"
 
@@ -18,7 +16,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { LINE_BYTES = 512, NAME_COLUMNS = 20, MAP_LEAST = 3 /* lines with its heading, or it is left out */ };
+enum { LINE_BYTES = 512, NAME_COLUMNS = 20, MAP_LEAST = 3 /* lines with its heading; with fewer it is omitted */ };
 
 struct drawing {
 	const struct top *top;
@@ -42,7 +40,7 @@ struct name {
 	char text[NAME_COLUMNS * 5 + 1];
 };
 
-/* A name of any length in NAME_COLUMNS characters, each of up to 4 bytes: whole ones, and blanks. */
+/* Return a name of any length in NAME_COLUMNS characters, each of up to 4 bytes, padded with blanks. */
 static struct name name_text(const char *name)
 {
 	struct name text;
@@ -201,7 +199,7 @@ static uint32_t least(uint32_t a, uint32_t b)
 	return a < b ? a : b;
 }
 
-/* Of the room below the numbers a quarter at most is the tenants', half of the rest the clients'. */
+/* Tenants get at most a quarter of the room below the numbers, clients half of the rest. */
 static void lists_draw(struct drawing *to)
 {
 	uint32_t end = to->rows - 1, room = end > to->row ? end - to->row : 0;
@@ -255,7 +253,7 @@ void top_draw(const struct top *top)
 		numbers_draw(&to);
 		lists_draw(&to);
 	}
-	/* the last line, over whatever a small screen has there */
+	/* the last line, over other content on a small screen */
 	to.row = to.rows - 1;
 	screen_reverse(top->trouble[0]);
 	if (top->trouble[0])

@@ -1,4 +1,6 @@
-/* transfers.c - pages on their way from one trust domain to another, and those that are retired on that way. */
+/*
+ * transfers.c - pages being transferred from one trust domain to another, and those that were retired meanwhile.
+ */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/offline.h"
 #include "tools/poolctl/output.h"
@@ -61,7 +63,7 @@ static void transfers_table(const struct command *command, const struct transfer
 	table_destroy(table);
 }
 
-/* The former owners of the pages, and the processes that have them mapped, are in no table that others may read. */
+/* No table that others may read has the former owners of the pages and the processes that have them mapped. */
 static void entry_details(cJSON *to, const struct msg_transfer_entry *entry, bool known)
 {
 #define TEXT(field) known ? json_text(to, #field, entry->field) : json_null(to, #field)
@@ -115,7 +117,7 @@ static int transfers_ask(const struct command *command, struct transfers_view *v
 				list_grow(view->transfers, view->count, &view->capacity, sizeof(*view->transfers));
 			view->transfers[view->count++] = reply.transfers[i];
 		}
-		/* each part goes on behind the last one, or it would never end */
+		/* each part must begin after the last one, or the loop would never end */
 		if (reply.more &&
 			(reply.next_pool < request.first_pool ||
 				(reply.next_pool == request.first_pool && reply.next_page <= request.first_page)))

@@ -1,4 +1,6 @@
-/* upgrade.c - the agent goes on with the code that was installed meanwhile. */
+/*
+ * upgrade.c - have the agent continue with the newly installed code.
+ */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/output.h"
 

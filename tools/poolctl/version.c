@@ -1,4 +1,6 @@
-/* version.c - which poolctl, which library, which agent. */
+/*
+ * version.c - the versions of poolctl, the library and the agent.
+ */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/output.h"
 

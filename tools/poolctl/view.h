@@ -1,7 +1,6 @@
 /*
- * view.h - a pool's tables in one form, wherever they come from: the agent's answers, or offline.c's own look.
- *
- * All lists are malloc()ed and belong to the caller.
+ * view.h - a pool's tables in one form, from the agent's replies or from offline.c. All lists are allocated with
+ * malloc() and belong to the caller.
  */
 #ifndef GPOOL_TOOLS_POOLCTL_VIEW_H
 #define GPOOL_TOOLS_POOLCTL_VIEW_H
@@ -21,7 +20,7 @@ struct pages_view {
 	struct msg_page_entry *pages; /* [count] */
 };
 
-/* A pinned block of some pool. */
+/* A pinned block of a pool. */
 struct pin_view {
 	char pool[64];
 	uint64_t page_bytes;
@@ -41,14 +40,14 @@ struct clients_view {
 /* The regions of one worker, in ascending order of their addresses. */
 struct regions_view {
 	struct msg_client_entry client;
-	struct msg_regions_reply head; /* but for the list */
-	bool whole;                    /* nothing changed while they were read: all of it is of one moment */
-	uint32_t damaged;              /* entries that cannot be */
+	struct msg_regions_reply head; /* without the list */
+	bool whole;                    /* nothing changed while they were read: the data is consistent */
+	uint32_t damaged;              /* invalid entries */
 	uint32_t count, capacity;
 	struct msg_region_entry *regions;
 };
 
-/* A version of an object of some pool, from its record. */
+/* A version of an object of a pool, from its record. */
 struct object_view {
 	char pool[64];
 	uint64_t page_bytes;
@@ -69,10 +68,7 @@ struct roles_view {
 	struct msg_role_entry *roles;
 };
 
-/*
- * A state of an entry beside those of the agent: offline it is unknown whether it waits or is being
- * cleared.
- */
+/* A state of an entry in addition to those of the agent: offline it is unknown whether it waits or is being cleared. */
 enum { TRANSFER_WAITS, TRANSFER_RETIRED, TRANSFER_CLEARED, TRANSFER_UNDER_WAY };
 
 struct transfers_view {
@@ -83,37 +79,40 @@ struct transfers_view {
 struct check_view {
 	char pool[64];
 	uint32_t pages, sessions, in_transit, found;
-	uint32_t count; /* of the findings reported: the first ones */
+	uint32_t count; /* number of findings in the array, the first ones */
 	struct msg_finding findings[128];
 };
 
-const char *usage_name(uint32_t usage); /* "KV_CACHE"; "?" for a number that is none */
+const char *usage_name(uint32_t usage); /* "KV_CACHE"; "?" for an unknown number */
 const char *session_kind_name(uint32_t kind);
 const char *object_class_name(uint32_t memory_class);
 const char *object_state_name(uint32_t state);
 struct pool_segment;
-/* objects_add() - all versions of objects that a pool's table has. */
+/* objects_add() - add all versions of objects in a pool's table. */
 void objects_add(struct objects_view *view, const char *pool, const struct pool_segment *segment);
 /*
- * objects_look() - those of all pools, or of that of --pool, by pool, name and version, with their pins (objects.c): an
- * exit code.
+ * objects_look() - read the objects of all pools, or of that of --pool, by pool, name and version, with their pins
+ * (objects.c). Return: an exit code.
  */
 int objects_look(const struct command *command, struct objects_view *view);
-/* objects_show() - look, and print them in the form that is asked for (objects.c): an exit code. */
+/* objects_show() - read the objects, and print them in the requested form (objects.c). Return: an exit code. */
 typedef void objects_printer(const struct command *command, const struct objects_view *view);
 int objects_show(const struct command *command, objects_printer *table, objects_printer *json);
-/* objects_pins() - sums of pins by object. pins_ask_pool() - those of a pool (pins.c): an exit code. */
+/*
+ * objects_pins() - add up pins by object. pins_ask_pool() - request the pins of a pool (pins.c). Return: an exit code.
+ */
 void objects_pins(struct objects_view *view, const struct pins_view *pins);
 struct gpool;
 int pins_ask_pool(const struct command *command, struct gpool *pool, const struct msg_pool_status *status,
 	struct pins_view *view);
 void pins_add(struct pins_view *view, const char *pool, uint64_t page_bytes, const struct msg_pin_entry *pin);
-/* Grow a list so that one more fits; `item` is its element's size. */
+/* list_grow() - grow a list for one more element of size `item`. */
 void *list_grow(void *list, uint32_t count, uint32_t *capacity, size_t item);
 
 /*
- * clients.c: client_pick() - the one worker of these that is meant: by the number of its session, else by its process,
- * else by its name.
+ * clients.c: client_pick() - return the worker that `text` denotes: the id of its session, else its process, else its
+ * name.
+ *
  * Return: CODE_OK, or CODE_USAGE after a complaint: none, several, or not a worker.
  */
 int client_pick(const struct command *command, const struct clients_view *view, const char *text,

@@ -1,10 +1,10 @@
 /*
  * lora_engine.c - an engine that serves requests with adapters, in simulated time: see lora.h.
  *
- * The engine goes in steps. Before each the scheduler says who starts with it. A step takes what the model takes to be
- * read, the prompts of those who start, the keys and values of those who run, and each different adapter once. At its
- * end those who started have their first token and all others one more. Loads go on meanwhile: one disk and one bus
- * each way, each a queue, served in order.
+ * The engine computes in steps. Before each step the scheduler selects the requests that start. The duration of a step
+ * is that of reading the model, the prompts of starting requests, the keys and values of running ones, and each
+ * different adapter once. At its end, starting requests have their first token and others one more. Loads proceed
+ * meanwhile: one disk and one bus per direction, each a queue, served in order.
  */
 #include "tools/replay/lora.h"
 
@@ -32,10 +32,10 @@ struct service {
 	struct lora_result *result;
 	struct lora_scheduler *scheduler;
 	struct residency *residency;
-	uint64_t now_us, busy_us, disk_us, bus_us, save_us; /* until then they are busy */
+	uint64_t now_us, busy_us, disk_us, bus_us, save_us; /* ends of the current operations */
 	uint32_t arrived, finished;
 	uint32_t *requests;           /* [count] by number in the scheduler */
-	bool *held;                   /* [adapter_count] pinned until the request runs that it was wanted for */
+	bool *held;                   /* [adapter_count] pinned for a request, until that runs */
 	uint64_t *first_us, *ends_us; /* [count] */
 	struct job *jobs;             /* [adapter_count * 2] */
 	uint32_t job_count;
@@ -52,7 +52,7 @@ static uint64_t arrival_us(const struct lora_plan *plan, uint32_t request)
 
 /* ---- adapters on their ways ---- */
 
-/* How long it takes on its channel, which does one at a time. */
+/* Begin a job on its channel, which executes one at a time. */
 static void job_begin(struct service *service, const struct residency_decision *decision)
 {
 	const struct lora_costs *costs = &service->plan->costs;
@@ -126,7 +126,7 @@ static int request_arrive(struct service *service)
 	return 0;
 }
 
-/* What happens until then, in its order; with `once`, only the first of it, whenever that is. */
+/* Process the events until then, in order; `once`: only the first one, whenever it is. */
 static int time_pass(struct service *service, uint64_t until_us, bool once)
 {
 	int error = 0;
@@ -139,7 +139,7 @@ static int time_pass(struct service *service, uint64_t until_us, bool once)
 		if (next_us > until_us)
 			break;
 		if (next_us == NEVER)
-			return -EDEADLK; /* nothing runs, nothing comes, and somebody waits */
+			return -EDEADLK; /* requests wait, but none is running or arriving */
 		service->now_us = next_us > service->now_us ? next_us : service->now_us;
 		if (job_us <= arrives_us)
 			job_end(service, place);
@@ -179,7 +179,7 @@ static void requests_start(struct service *service, const struct lora_schedule *
 	}
 }
 
-/* The oldest request needs the room. */
+/* Unpin kept adapters, since the oldest request needs the memory. */
 static void kept_let_go(struct service *service)
 {
 	for (uint32_t adapter = 0; adapter < service->plan->workload->adapter_count; adapter++) {
@@ -191,8 +191,8 @@ static void kept_let_go(struct service *service)
 }
 
 /*
- * What is wanted stays until it has run. Where there is no room, what is kept for others behind gives way; if that is
- * not enough, this and what is wanted behind it are wanted again before the next step.
+ * Request the adapters of waiting requests, and keep them until those run. Without memory, adapters kept for later
+ * requests are released; if that is not enough, this request and those after it are handled before the next step again.
  */
 static void adapters_ask(struct service *service, const struct lora_schedule *batch)
 {
@@ -246,7 +246,7 @@ static void request_end(struct service *service, const struct running *running)
 		residency_release(service->residency, adapter, service->now_us);
 }
 
-/* Everybody has one token more, those who started their first. */
+/* Count one more token for all running requests, the first one for those that have just started. */
 static void tokens_come(struct service *service, uint32_t started)
 {
 	uint32_t left = 0, old = service->running_count - started;
@@ -298,7 +298,7 @@ static int time_compare(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* The value that `share` of all do not exceed; sorts them. */
+/* Sort the times and return the percentile `share`. */
 static double percentile(uint64_t *times_us, uint32_t count, double share)
 {
 	uint32_t place = (uint32_t)ceil(share * count);

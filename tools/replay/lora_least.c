@@ -1,12 +1,13 @@
 /*
  * lora_least.c - a lower bound of loads: see lora.h.
  *
- * Between two requests for one adapter there is a gap when the later one came after all before it had to be over.
- * Through a gap the adapter either stays, or is loaded once more behind it; and each is loaded once at first. So loads
- * = different adapters + gaps - gaps through which something stays. At each arrival those that stay through a gap have
- * room together; summed over all arrivals: bytes times arrivals in the gap, of all that stay, are no more than the room
- * times all arrivals. The most gaps that can be had for that are the cheapest ones. It is a bound and not a plan: who
- * runs takes no room in it, and what would fit on the whole need not at every moment.
+ * Between two requests for one adapter there is a gap if the later one arrived after all earlier ones had to end.
+ * Through a gap the adapter either stays, or is loaded again after it; and each is loaded once at first. The loads are
+ * therefore the number of different adapters plus the gaps, minus the gaps through which an adapter stays. At each
+ * arrival the adapters that stay through a gap fit into memory together; summed over all arrivals: bytes times arrivals
+ * in the gap, of all that stay, are at most the memory times all arrivals. The maximum of gaps within that sum is
+ * reached with the cheapest ones. It is a bound and not a plan: running requests use no memory in it, and gaps that fit
+ * on average need not fit at every time.
  */
 #include "tools/replay/lora.h"
 
@@ -15,7 +16,7 @@
 #include <string.h>
 
 struct last {
-	uint64_t over_us; /* by then all of its requests are over */
+	uint64_t over_us; /* time by which all of its requests end */
 	bool seen;
 };
 
@@ -31,7 +32,7 @@ static uint64_t arrival_us(const struct lora_plan *plan, uint32_t request)
 	return (uint64_t)((double)plan->workload->requests[request].arrival_us / plan->speed);
 }
 
-/* The first request that came later than this. */
+/* Return the first request that arrived after this time. */
 static uint32_t first_after(const struct lora_plan *plan, uint64_t time_us)
 {
 	uint32_t low = 0, high = plan->workload->count;
@@ -47,7 +48,7 @@ static uint32_t first_after(const struct lora_plan *plan, uint64_t time_us)
 	return low;
 }
 
-/* costs: receives what each gap takes. Return: how many gaps. */
+/* Find the gaps. costs: receives the cost of each. Return: their number. */
 static uint32_t gaps_find(const struct lora_plan *plan, const uint64_t *ends_us, struct last *lasts, double *costs)
 {
 	uint32_t gaps = 0;
@@ -97,7 +98,7 @@ int lora_least_loads(const struct lora_plan *plan, const uint64_t *ends_us, uint
 
 struct popular {
 	uint32_t requests;
-	double worth; /* loads saved for each byte */
+	double worth; /* loads saved per byte */
 };
 
 static int worth_compare(const void *a, const void *b)

@@ -1,6 +1,6 @@
 /*
- * lora_report.h - what came of requests with adapters: a table for people, JSON for programs, a chart of times to the
- * first token as one SVG that needs nothing else.
+ * lora_report.h - the results of requests with adapters: a table, JSON, and a chart of times to the first token as one
+ * self-contained SVG.
  */
 #ifndef GPOOL_REPLAY_LORA_REPORT_H
 #define GPOOL_REPLAY_LORA_REPORT_H
@@ -13,9 +13,9 @@ enum { LORA_LOADS_MAX = 16 };
 
 /* One rate of arrivals. */
 struct lora_load {
-	uint32_t busy_percent;    /* as asked for; 0: as they came */
-	double speed;             /* requests come so much faster than they came */
-	struct lora_result alone; /* with every adapter there */
+	uint32_t busy_percent;    /* as requested; 0: as in the trace */
+	double speed;             /* factor by which requests arrive faster */
+	struct lora_result alone; /* with all adapters resident */
 	struct lora_result results[LORA_STRATEGIES];
 };
 

@@ -1,4 +1,6 @@
-/* lora_workload.c - which request brings which adapter, and when: see lora.h. */
+/*
+ * lora_workload.c - the adapters and arrivals of requests: see lora.h.
+ */
 #include "tools/replay/lora.h"
 
 #include "tools/lib/malloc_make.h"
@@ -10,7 +12,7 @@
 
 enum {
 	RANK_BYTES = 5 << 20,  /* of all linear layers of Llama 3 8B in 16 bits: 81,920 numbers in each of 32 layers */
-	MADE_TOKENS_LEAST = 8, /* without a trace, prompts and answers: as S-LoRA has them */
+	MADE_TOKENS_LEAST = 8, /* without a trace, prompts and answers as in S-LoRA */
 	MADE_TOKENS_MOST = 512,
 };
 
@@ -24,7 +26,10 @@ static double normal(uint64_t *random)
 	return sqrt(-2 * log(uniform(random))) * cos(2 * acos(-1) * uniform(random));
 }
 
-/* Mean 1; after Marsaglia and Tsang, for a shape below 1 by way of one above. */
+/*
+ * Return a gamma-distributed number with mean 1, by the method of Marsaglia and Tsang; a shape below 1 is derived from
+ * one above.
+ */
 static double gamma_made(uint64_t *random, double shape)
 {
 	double boosted = shape < 1 ? shape + 1 : shape, d = boosted - 1 / 3.0, c = 1 / sqrt(9 * d), x, v;
@@ -39,7 +44,7 @@ static double gamma_made(uint64_t *random, double shape)
 
 /* ---- adapters ---- */
 
-/* Which adapter is how popular has nothing to do with its rank, nor with its tenant. */
+/* The popularity of an adapter is independent of its rank and its tenant. */
 static void adapters_make(const struct lora_recipe *recipe, uint64_t *random, struct lora_workload *workload)
 {
 	for (uint32_t i = 0; i < workload->adapter_count; i++) {
@@ -55,7 +60,7 @@ static void adapters_make(const struct lora_recipe *recipe, uint64_t *random, st
 	}
 }
 
-/* Of the n most popular adapters, the requests' share. */
+/* Compute the share of requests of the n most popular adapters. */
 static void shares_make(const struct lora_recipe *recipe, double *shares)
 {
 	double sum = 0;
@@ -118,7 +123,7 @@ static void count_used(struct lora_workload *workload, bool *used)
 
 int lora_workload_make(const struct lora_recipe *recipe, const struct trace *trace, struct lora_workload *workload)
 {
-	/* Chances of their own, so that the same adapters are asked for whatever else changes. */
+	/* A random sequence of its own, so that the same adapters are used when other parameters change. */
 	uint64_t random = recipe->seed ^ UINT64_C(0x9e3779b97f4a7c15),
 		 popularity = recipe->seed ^ UINT64_C(0xd1b54a32d192ed03);
 	double *shares = calloc(recipe->adapters, sizeof(*shares));

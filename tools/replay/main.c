@@ -1,5 +1,5 @@
 /*
- * gpool-replay - replays traces of GPU memory on a real agent or in a model; see gpool-replay(1).
+ * main.c - gpool-replay, which replays traces of GPU memory on a real agent or in a model; see gpool-replay(1).
  *
  *   main            verbs, the command line       verb_*                   one file for each verb
  *   player          threads, streams, latencies   samples, picture         the use of addresses over time

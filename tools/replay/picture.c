@@ -1,4 +1,6 @@
-/* picture.c - see picture.h. Unused addresses in between are left out, and marked by a thin line. */
+/*
+ * picture.c - see picture.h. Unused addresses in between are omitted, and marked by a thin line.
+ */
 #include "tools/replay/picture.h"
 
 #include "tools/lib/chart.h"
@@ -14,15 +16,15 @@ enum {
 	WIDTH = 1100,
 	MAP_HEIGHT = 380,
 	LINES_HEIGHT = 130,
-	ROWS = MAP_HEIGHT - CHART_TOP - CHART_BOTTOM, /* one for each unit of height */
-	BREAK_ROWS = 4,                               /* for addresses that are left out */
+	ROWS = MAP_HEIGHT - CHART_TOP - CHART_BOTTOM, /* one per unit of height */
+	BREAK_ROWS = 4,                               /* for omitted addresses */
 	AREAS_MAX = ROWS / BREAK_ROWS / 4,
 	EMPTY = REGION_KINDS,
 };
 
 /*
- * Two hues that people with any kind of colour vision tell apart; variables would be nicer, but not every viewer of SVG
- * knows them.
+ * Two hues that are distinguishable with any kind of colour vision; no CSS variables, which some viewers of SVG do not
+ * support.
  */
 static const char style[] =
 	".allocated{fill:#2a6db5}.free{fill:#b9d3ec}.pending_unmap{fill:#e0812e}.hole{fill:#e2e2da}\n"
@@ -35,13 +37,13 @@ static const char *const kind_names[REGION_KINDS] = {"allocated", "free", "pendi
 static const char *const kind_texts[REGION_KINDS] = {"allocated", "free, to be given out again",
 	"old place of pages that were remapped", "addresses without memory"};
 
-/* A run of addresses that is drawn, and where its first row begins. */
+/* A range of addresses that is drawn, and its first row. */
 struct area {
 	uint64_t begin, end;
 	double row;
 };
 
-/* Columns [first, last) and rows [low, high) that look alike. */
+/* Columns [first, last) and rows [low, high) of one kind. */
 struct patch {
 	uint16_t first, last, low, high;
 	uint8_t kind;
@@ -57,7 +59,7 @@ struct map {
 	size_t patch_count;
 };
 
-/* ---- which addresses are drawn ---- */
+/* ---- addresses that are drawn ---- */
 
 static int compare_areas(const void *a, const void *b)
 {
@@ -67,7 +69,7 @@ static int compare_areas(const void *a, const void *b)
 }
 
 /*
- * All regions of all samples, sorted and joined where they touch. Return: how many, with *areas to be freed, or
+ * Collect all regions of all samples, sorted and merged if adjacent. Return: their number, with *areas to be freed, or
  * -ENOMEM.
  */
 static int64_t areas_collect(const struct samples *samples, struct area **areas)
@@ -95,7 +97,7 @@ static int64_t areas_collect(const struct samples *samples, struct area **areas)
 	return (int64_t)count;
 }
 
-/* Gaps of less than `gap` are drawn, as empty addresses. Return: how many areas that leaves. */
+/* Merge areas with gaps of less than `gap`, which are drawn as empty addresses. Return: the number of areas. */
 static size_t areas_join(struct area *areas, size_t count, uint64_t gap)
 {
 	size_t kept = 0;
@@ -121,7 +123,7 @@ static int map_scale(struct map *map)
 		return (int)collected;
 	for (size_t i = 0; i < count; i++)
 		bytes += areas[i].end - areas[i].begin;
-	/* What is left out must be worth a line; and when there is much of that, only the widest gaps are. */
+	/* Only gaps that are large enough are omitted; if there are too many, only the widest ones. */
 	for (uint64_t gap = bytes / 64 + 1; count > AREAS_MAX || gap == bytes / 64 + 1; gap *= 2)
 		count = areas_join(areas, count, gap);
 	map->area_count = count;
@@ -165,7 +167,7 @@ static void column_add(struct column *column, double low, double high, enum regi
 	}
 }
 
-/* Each row is of the kind that has most of it. */
+/* Assign each row the kind of most of its bytes. */
 static void column_settle(struct column *column)
 {
 	for (int row = 0; row < ROWS; row++) {
@@ -194,7 +196,7 @@ static void column_make(const struct map *map, const struct sample *sample, stru
 }
 
 /*
- * Runs of rows of one kind; one that the column before has just so is made wider. open[row]: the patch that begins
+ * Merge rows of one kind to patches, and extend an equal patch of the previous column. open[row]: the patch that begins
  * there, plus 1.
  */
 static void column_patch(struct map *map, const struct column *column, uint16_t at, uint32_t open[ROWS])
@@ -235,7 +237,7 @@ static int map_make(struct map *map)
 
 /* ---- drawing ---- */
 
-/* A sample holds until the next one, the last one to the end. In tenths, as it is written, so that neighbours meet. */
+/* A sample holds until the next one, the last one to the end. In tenths, as printed, so that neighbours meet. */
 static long column_tenths(const struct chart *chart, const struct samples *samples, size_t column)
 {
 	double seconds = column < samples->count ? (double)samples->list[column].time_ns / 1e9 : chart->x_most;
@@ -265,7 +267,7 @@ static void draw_patches(const struct chart *chart, const struct map *map, uint8
 		fprintf(chart->out, "\"><title>%s</title></path>\n", kind_texts[kind]);
 }
 
-/* A power of two, so that about four of them make `most`. */
+/* Return a power of two of which about four make `most`. */
 static double binary_step(double most)
 {
 	double step = 1;

@@ -1,4 +1,3 @@
-/* player.c - see player.h. */
 #include "tools/replay/player.h"
 
 #include "client/core/request.h"
@@ -15,11 +14,11 @@
 
 enum {
 	WAIT_SPINS = 200,
-	PROGRESS_MS = 250, /* on a terminal; elsewhere a line each: */
+	PROGRESS_MS = 250, /* on a terminal; elsewhere a line at intervals of: */
 	PROGRESS_PLAIN_MS = 2000,
 };
 
-/* What a malloc came to; else its address. */
+/* The result of a malloc; other values are its address. */
 static const uint64_t address_pending = 0, address_failed = 1;
 
 struct player;
@@ -31,11 +30,11 @@ struct play_thread {
 	const uint32_t *events; /* [count] indices, in order */
 	uint32_t count;
 	_Atomic uint32_t done;
-	_Atomic bool waits;  /* for another thread's event, in `wake` */
+	_Atomic bool waits;  /* for an event of another thread, in `wake` */
 	pthread_cond_t wake; /* under player->lock */
 	uint64_t no_space, over_quota, no_memory;
 	struct latencies malloc_ns, free_ns;
-	char __attribute__((aligned(64))) apart[64]; /* of the next one's counters */
+	char __attribute__((aligned(64))) apart[64]; /* separates the counters of the next one */
 };
 
 struct player {
@@ -47,19 +46,19 @@ struct player {
 	uint32_t streams[MALLOC_TRACE_STREAMS_MAX + 1];
 	uint32_t *order; /* [trace->count] indices, by thread */
 	struct play_thread *threads;
-	_Atomic uint32_t turn; /* in order: whose it is */
+	_Atomic uint32_t turn; /* in order: the next event */
 	_Atomic bool stop;
 	_Atomic uint64_t live, peak_live, peak_mapped;
 	uint64_t calls[GPU_CALL_KINDS], calls_total; /* before it began */
 	pthread_mutex_t lock;
-	pthread_cond_t ended; /* a thread has */
+	pthread_cond_t ended; /* a thread has ended */
 	uint32_t running;     /* under the lock */
-	int error;            /* likewise */
+	int error;            /* under the lock */
 };
 
 /* ---- one thread waits for another ---- */
 
-/* `ready` may turn true at any moment, and who makes it so calls player_wake() for this thread. */
+/* Wait until `ready` returns true, which may happen at any time; the thread that causes it calls player_wake(). */
 static void player_await(
 	struct play_thread *thread, bool (*ready)(const struct player *player, uint32_t event), uint32_t event)
 {
@@ -71,14 +70,14 @@ static void player_await(
 		__builtin_ia32_pause();
 	}
 	pthread_mutex_lock(&player->lock);
-	atomic_store(&thread->waits, true); /* before it looks again, so that one of the two sees the other */
+	atomic_store(&thread->waits, true); /* before the second check, so that one of the two sees the other */
 	while (!ready(player, event) && !atomic_load(&player->stop))
 		pthread_cond_wait(&thread->wake, &player->lock);
 	atomic_store(&thread->waits, false);
 	pthread_mutex_unlock(&player->lock);
 }
 
-/* What was stored before is seen by `thread`, also when it is just going to sleep. */
+/* `thread` sees earlier stores, also if it is about to sleep. */
 static void player_wake(struct player *player, uint32_t thread)
 {
 	if (!atomic_load(&player->threads[thread].waits))
@@ -98,7 +97,7 @@ static bool turn_come(const struct player *player, uint32_t event)
 	return atomic_load(&player->turn) == event;
 }
 
-/* Everybody ends; of several reasons the first counts. */
+/* End all threads; the first error is reported. */
 static void __attribute__((format(printf, 3, 4))) player_stop(struct player *player, int error, const char *format, ...)
 {
 	va_list arguments;
@@ -127,7 +126,7 @@ static void raise_to(_Atomic uint64_t *peak, uint64_t value)
 		;
 }
 
-/* No room is a result; everything else ends the play. */
+/* A lack of memory is a result; other errors end the play. */
 static bool malloc_failed(struct play_thread *thread, uint32_t index, int error)
 {
 	if (error == -ENOSPC)
@@ -181,7 +180,7 @@ static void play_free(struct play_thread *thread, uint32_t index)
 	player_await(thread, address_known, event->twin);
 	address = atomic_load(&player->addresses[event->twin]);
 	if (address == address_pending || address == address_failed)
-		return; /* stopped; or there is nothing to free */
+		return; /* stopped, or the malloc failed */
 	atomic_fetch_sub(&player->live, event->bytes);
 	begin = monotonic_ns();
 	error = allocator->ops->free(allocator, address, player->streams[event->stream]);
@@ -192,7 +191,7 @@ static void play_free(struct play_thread *thread, uint32_t index)
 			gpool_strerror(error));
 }
 
-/* As in the trace, or faster; a signal or an error ends the wait only when it is over, so it is cut in pieces. */
+/* Wait for the time of an event. A signal or an error would end a single wait only at its end, so it is divided. */
 static void play_pace(const struct player *player, uint64_t time_ns)
 {
 	uint64_t due, now;
@@ -271,7 +270,7 @@ static void streams_close(struct player *player)
 			gpool_stream_close(player->plan->pool, player->streams[i]);
 }
 
-/* The events of each thread, one thread behind the other. */
+/* Distribute the events to the threads, one after the other in `order`. */
 static void events_deal(struct player *player)
 {
 	const struct malloc_trace *trace = player->plan->trace;
@@ -338,11 +337,11 @@ static void progress_show(const struct player *player, bool terminal)
 		text_bytes(bytes, atomic_load_explicit(&player->live, memory_order_relaxed)), terminal ? "" : "\n");
 }
 
-/* Until all threads have ended. */
+/* Wait until all threads have ended. */
 static void player_watch(struct player *player)
 {
 	bool terminal = isatty(STDERR_FILENO), shown = false;
-	uint64_t shown_ns = 0; /* what takes longer than a moment says so at once */
+	uint64_t shown_ns = 0; /* progress is shown after the first interval */
 	struct timespec until;
 
 	pthread_mutex_lock(&player->lock);
@@ -427,7 +426,7 @@ static void calls_note(struct player *player, bool end)
 		player->calls_total = gpu_calls_total(gpu);
 }
 
-/* What the trace does not free. */
+/* Free allocations that the trace does not free. */
 static void rest_free(struct player *player)
 {
 	const struct malloc_trace *trace = player->plan->trace;

@@ -1,4 +1,3 @@
-/* prefix_optimum.c - see prefix_optimum.h. */
 #include "tools/replay/prefix_optimum.h"
 
 #include "shm/policy/eviction_policy.h"
@@ -8,7 +7,7 @@
 #include <stdlib.h>
 
 struct optimum {
-	struct number_heap heap; /* the one needed last on top */
+	struct number_heap heap; /* the latest next use on top */
 	const uint32_t *next;
 };
 

@@ -1,6 +1,6 @@
 /*
- * prefix_optimum.h - the policy that knows the trace to its end: of the blocks that nothing hangs below, the one goes
- * that is needed last, or never again. What others can be measured against, and nothing that a cache could do.
+ * prefix_optimum.h - the policy that knows the whole trace: it evicts the leaf block whose next use is the latest, or
+ * that is never used again. It is a reference for other policies, and not possible in a cache.
  */
 #ifndef GPOOL_REPLAY_PREFIX_OPTIMUM_H
 #define GPOOL_REPLAY_PREFIX_OPTIMUM_H
@@ -10,8 +10,8 @@
 extern const struct eviction_policy prefix_optimum;
 
 /*
- * prefix_optimum_foresee() - before the first insertion. `next`: [keys] by key, when each will be needed next: any
- * numbers in order of time, EVICTION_NONE: never. Its owner brings it up to date before each insertion and touch.
+ * prefix_optimum_foresee() - set the times of the next uses before the first insertion. `next`: [keys] time of the next
+ * use, by key: numbers in order of time, EVICTION_NONE: never. Its owner updates it before each insertion and touch.
  */
 void prefix_optimum_foresee(struct eviction *eviction, const uint32_t *next);
 

@@ -1,4 +1,3 @@
-/* prefix_play.c - see prefix_play.h. */
 #include "tools/replay/prefix_play.h"
 
 #include "shm/monotonic.h"
@@ -11,8 +10,8 @@
 #include <unistd.h>
 
 enum {
-	LOOK_REQUESTS = 256, /* between two looks at the clock and at the signal */
-	PROGRESS_MS = 250,   /* on a terminal; elsewhere a line each: */
+	LOOK_REQUESTS = 256, /* between two checks of the clock and of the signal */
+	PROGRESS_MS = 250,   /* on a terminal; elsewhere a line at intervals of: */
 	PROGRESS_PLAIN_MS = 2000,
 };
 
@@ -20,9 +19,9 @@ struct play {
 	const struct prefix_plan *plan;
 	struct prefix_result *result;
 	struct eviction *eviction;
-	uint32_t *kept;          /* [node_count] of the trace's nodes: the cache's; EVICTION_NONE: not there */
+	uint32_t *kept;          /* [node_count] of the trace's nodes: the cache's node; EVICTION_NONE: not cached */
 	uint32_t *next;          /* [node_count] the next request that needs it; may be NULL */
-	uint32_t *next_of_block; /* [block_count] the same behind each of the requests */
+	uint32_t *next_of_block; /* [block_count] the same after each of the requests */
 	uint64_t begin_ns, shown_ns;
 	bool terminal, shown;
 };
@@ -55,10 +54,7 @@ static int play_foresee(struct play *play)
 
 /* ---- requests ---- */
 
-/*
- * There is room: what can be in the cache behind one request and the blocks of the next one are as many nodes as it
- * has.
- */
+/* There is room: the number of nodes is that of a full cache and the blocks of the next request. */
 static void block_insert(struct play *play, uint32_t parent, uint32_t block)
 {
 	if (eviction_insert(play->eviction, parent, block, &play->kept[block]))

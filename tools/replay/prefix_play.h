@@ -1,9 +1,9 @@
 /*
- * prefix_play.h - the requests of a trace through a cache of prefixes with one policy and one size. Only its directory:
- * there is no memory behind it.
+ * prefix_play.h - the requests of a trace, served by a cache of prefixes with one policy and one size. Only its
+ * directory is simulated: there is no memory.
  *
- * A request looks its blocks up in order; they are hits up to the first that is not there. Then all of them are in the
- * cache, and behind the request what is too much is evicted. Nothing is pinned.
+ * A request looks up its blocks in order; they are hits up to the first miss. Then all of them are inserted, and after
+ * the request blocks are evicted down to the capacity. There are no pins.
  */
 #ifndef GPOOL_REPLAY_PREFIX_PLAY_H
 #define GPOOL_REPLAY_PREFIX_PLAY_H
@@ -14,7 +14,7 @@
 #include <signal.h>
 #include <stdbool.h>
 
-enum { PREFIX_WINDOWS = 60 /* parts of the trace's time, for the chart */ };
+enum { PREFIX_WINDOWS = 60 /* intervals of the chart */ };
 
 struct prefix_plan {
 	const struct prefix_trace *trace;
@@ -36,12 +36,11 @@ struct prefix_result {
 };
 
 /*
- * prefix_play() - 0, -EINTR, -ENOMEM, -EFBIG (the cache and the longest request together are more nodes than there can
- * be).
+ * prefix_play() - 0, -EINTR, -ENOMEM, -EFBIG (the cache and the longest request together exceed the maximum of nodes).
  */
 int prefix_play(const struct prefix_plan *plan, struct prefix_result *result);
 
-/* prefix_rate() - hits of all blocks. */
+/* prefix_rate() - return hits / blocks. */
 double prefix_rate(const struct prefix_result *result);
 
 #endif

@@ -1,4 +1,3 @@
-/* prefix_report.c - see prefix_report.h. */
 #include "tools/replay/prefix_report.h"
 
 #include "tools/lib/chart.h"

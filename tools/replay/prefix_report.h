@@ -1,6 +1,6 @@
 /*
- * prefix_report.h - what came of prefix traces: a table for people, JSON for programs, and a chart of hit rates over
- * time as one SVG that needs nothing else.
+ * prefix_report.h - the results of prefix traces: a table, JSON, and a chart of hit rates over time as one
+ * self-contained SVG.
  */
 #ifndef GPOOL_REPLAY_PREFIX_REPORT_H
 #define GPOOL_REPLAY_PREFIX_REPORT_H
@@ -9,7 +9,7 @@
 
 #include <stdio.h>
 
-/* Results stand in rows of `policies`, one row for each size. */
+/* Results are in rows of `policies`, one row for each size. */
 struct prefix_report {
 	const char *trace_name;
 	const struct prefix_trace *trace;

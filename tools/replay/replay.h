@@ -1,7 +1,6 @@
 /*
- * replay.h - what the verbs of gpool-replay share: the command line as parsed, exit codes, complaints.
- *
- * main.c holds the table of verbs, from which the parser and --help come; a verb is a file verb_NAME.c.
+ * replay.h - declarations shared by the verbs of gpool-replay: the command line as parsed, exit codes, complaints.
+ * main.c has the table of verbs, from which the parser and --help are built; a verb is a file verb_NAME.c.
  */
 #ifndef GPOOL_REPLAY_H
 #define GPOOL_REPLAY_H

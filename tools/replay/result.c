@@ -1,4 +1,3 @@
-/* result.c - see result.h. */
 #include "tools/replay/result.h"
 
 #include "tools/lib/json.h"

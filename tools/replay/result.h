@@ -1,4 +1,6 @@
-/* result.h - what came of a replay: a table for people, JSON for programs. */
+/*
+ * result.h - the results of a replay: a table, and JSON.
+ */
 #ifndef GPOOL_REPLAY_RESULT_H
 #define GPOOL_REPLAY_RESULT_H
 
@@ -10,7 +12,7 @@ struct result {
 	struct play_result play;
 };
 
-/* What all of them had in common. */
+/* The parameters of all plays. */
 struct result_frame {
 	const char *trace_name;
 	const struct malloc_trace *trace;
@@ -18,7 +20,7 @@ struct result_frame {
 	bool in_order;
 	double speed;
 	uint64_t fill_bytes;
-	const struct allocator_ops *absent; /* asked for among all, and not there on this device; NULL: none */
+	const struct allocator_ops *absent; /* requested implicitly, but not available on this device; NULL: none */
 };
 
 void result_print(const struct result_frame *frame, const struct result *results, int count);

@@ -1,4 +1,3 @@
-/* samples.c - see samples.h. */
 #include "tools/replay/samples.h"
 
 #include <errno.h>
@@ -20,7 +19,7 @@ void samples_fini(struct samples *samples)
 	free(samples->regions);
 }
 
-/* Every second one goes. */
+/* Discard every second sample. */
 static void samples_thin(struct samples *samples)
 {
 	size_t kept = 0, regions = 0;
@@ -59,7 +58,7 @@ static void region_add(void *context, uint64_t address, uint64_t bytes, enum reg
 	samples->regions[samples->region_count++] = (struct sample_region){address, bytes << 2 | kind};
 }
 
-/* Caller holds the lock. */
+/* Add a sample. The caller holds the lock. */
 static void sample_add(struct samples *samples, uint64_t time_ns)
 {
 	struct sample *sample;
@@ -82,7 +81,7 @@ static void sample_add(struct samples *samples, uint64_t time_ns)
 void samples_take(struct samples *samples, uint64_t time_ns)
 {
 	if (pthread_mutex_trylock(&samples->lock))
-		return; /* somebody is at it */
+		return; /* another thread is taking it */
 	if (samples_due(samples, time_ns) && !samples->error) {
 		sample_add(samples, time_ns);
 		atomic_store_explicit(&samples->next_ns, time_ns - time_ns % samples->step_ns + samples->step_ns,

@@ -1,9 +1,7 @@
 /*
- * samples.h - what lay at which address in the course of a trace: a list of regions at each of up to SAMPLES_MAX
- * moments.
- *
- * Memory is bounded: when the lists have grown to SAMPLES_REGIONS_MAX regions in all, every second of them is given up
- * and from then on the interval is doubled.
+ * samples.h - the regions of an address space in the course of a trace: a list of regions at each of up to SAMPLES_MAX
+ * times. Memory is bounded: when the lists have SAMPLES_REGIONS_MAX regions in all, every second list is discarded and
+ * the interval doubled.
  */
 #ifndef GPOOL_REPLAY_SAMPLES_H
 #define GPOOL_REPLAY_SAMPLES_H
@@ -40,20 +38,20 @@ struct samples {
 	size_t count;
 	struct sample_region *regions;
 	size_t region_count, region_capacity;
-	int error; /* the first; after it nothing is added */
+	int error; /* the first error; nothing is added after it */
 };
 
-/* samples_init() - of a trace that lasts span_ns. samples_fini() - frees what belongs to it. */
+/* samples_init() - initialize samples of a trace that lasts span_ns. samples_fini() - free them. */
 void samples_init(struct samples *samples, uint64_t span_ns);
 void samples_fini(struct samples *samples);
 
-/* samples_due() - whether the trace has come to where the next is to be taken. One load. */
+/* samples_due() - return true if the trace has reached the time of the next sample. Cost: one load. */
 static inline int samples_due(const struct samples *samples, uint64_t time_ns)
 {
 	return time_ns >= atomic_load_explicit(&samples->next_ns, memory_order_relaxed);
 }
 
-/* samples_take() - one more, at this moment of the trace. Any thread; of several at once one does it. */
+/* samples_take() - take a sample at this time of the trace. Threads: any; of several at once one takes it. */
 void samples_take(struct samples *samples, uint64_t time_ns);
 
 #endif

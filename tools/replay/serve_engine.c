@@ -1,10 +1,10 @@
 /*
- * serve_engine.c - one engine: a process with a session and a KV cache of its own, which serves its share of the
- * requests in steps, as engines with continuous batching do.
+ * serve_engine.c - one engine: a process with its own session and KV cache, which serves its share of the requests in
+ * steps, as engines with continuous batching do.
  *
- * A step resumes what was preempted, admits requests in their order while there is memory, gives each running sequence
- * whose prompt is computed one token more, and computes parts of prompts. What finds no block preempts the cache's
- * choice of a sequence.
+ * A step resumes preempted sequences, admits requests in order while there is memory, gives each running sequence with
+ * a computed prompt one more token, and computes parts of prompts. If a sequence finds no block, a sequence selected by
+ * the cache is preempted.
  */
 #include "tools/replay/serve_engine.h"
 
@@ -37,14 +37,14 @@ int engine_fail(struct serve_engine *engine, int error, const char *what, uint32
 	return error;
 }
 
-/* The same, before there is a request. */
+/* Report an error before the first request. */
 static int open_fail(struct serve_engine *engine, int error, const char *what)
 {
 	snprintf(engine->answer.text, SERVE_TEXT_BYTES, "cannot %s: %s", what, gpool_strerror(error));
 	return error;
 }
 
-/* All that is queued is done; a real engine's next step would be behind it on the stream. */
+/* Wait until all queued work has finished, as a real engine's next step would on its stream. */
 int engine_settle(struct serve_engine *engine)
 {
 	struct gpool_fence fence;
@@ -68,7 +68,7 @@ static int publish(struct serve_engine *engine, struct serve_job *job)
 	if (blocks < 0)
 		return engine_fail(engine, blocks, "publish blocks", job->request);
 	job->published = (uint32_t)blocks;
-	/* Once, when all of the prompt is there. Where the pool has no room for it, others do without. */
+	/* Publish the prompt's blocks once all are computed. If the pool has no room for them, they are not shared. */
 	if (job->shared || engine->setup->apart || engine->setup->engines == 1 || job->computed < job->prompt)
 		return 0;
 	job->shared = true;
@@ -89,14 +89,14 @@ static int job_compute(struct serve_engine *engine, struct serve_job *job, uint3
 	return publish(engine, job);
 }
 
-/* The tables are the device's too; they need pages as well, which sequences may have to give. */
+/* Synchronize the device's tables. They need pages, too, for which sequences may have to be preempted. */
 static int sync_tables(struct serve_engine *engine)
 {
 	int error;
 
 	while (is_shortage(error = gpool_kv_sync(engine->kv)) && requests_preempt(engine) == 0)
 		;
-	/* Where none runs, it has time. */
+	/* If no sequence is running, there is time for it. */
 	if (!error || is_shortage(error))
 		error = engine_settle(engine);
 	return error ? engine_fail(engine, error, "copy tables", engine->next) : 0;
@@ -112,7 +112,7 @@ static int compute_all(struct serve_engine *engine)
 
 		if (job->waits)
 			continue;
-		/* One token is a step of decoding, and needs no share of what there is for prompts. */
+		/* One token is a step of decoding, and does not count against the budget of prompts. */
 		if (tokens > 1) {
 			tokens = tokens < left ? tokens : left;
 			engine->prefilled += tokens;
@@ -147,7 +147,7 @@ static void statistics_take(struct serve_engine *engine)
 	answer->counts[SERVE_driver_calls] = gpu_calls_total(pool_gpu(engine->pool));
 }
 
-/* Nothing runs: up to the next request, if it is not here already. */
+/* Set the answer. If no sequence is running, advance the clock to the next arrival. */
 static void state_set(struct serve_engine *engine)
 {
 	struct serve_answer *answer = &engine->answer;
@@ -232,10 +232,7 @@ static struct gpool_kv_options options_of(const struct serve_engine *engine)
 	return options;
 }
 
-/*
- * As engines do before they serve: all rows of the device's tables get their pages, which later steps need not look
- * for.
- */
+/* Allocate the pages of all rows of the device's tables before serving, as engines do, so that later steps need not. */
 static int tables_warm(struct serve_engine *engine)
 {
 	struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;
@@ -248,7 +245,7 @@ static int tables_warm(struct serve_engine *engine)
 		error = gpool_kv_allocate(engine->kv, &request, &sequences[count]);
 		count += !error;
 	}
-	/* A pool with less blocks than that warms as many rows as it has sequences. */
+	/* A pool with fewer blocks allocates rows for its sequences only. */
 	if (!error || is_shortage(error))
 		error = gpool_kv_sync(engine->kv);
 	while (count > 0)
@@ -312,7 +309,7 @@ int serve_engine(const struct serve_setup *setup, uint32_t index, const char *di
 	static struct serve_engine engine;
 	int error;
 
-	/* A terminal's ^C, and what else goes to all of a group, is for the run, which then ends everybody in order. */
+	/* Signals of a terminal are sent to all processes of the group; the run handles them and ends the engines. */
 	signal(SIGINT, SIG_IGN);
 	signal(SIGTERM, SIG_IGN);
 	signal(SIGHUP, SIG_IGN);

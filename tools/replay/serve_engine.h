@@ -1,6 +1,6 @@
 /*
- * serve_engine.h - the inside of an engine: serve_engine.c computes in steps, serve_requests.c decides which requests
- * have memory.
+ * serve_engine.h - the internals of an engine: serve_engine.c computes in steps, serve_requests.c allocates memory to
+ * requests.
  */
 #ifndef GPOOL_REPLAY_SERVE_ENGINE_H
 #define GPOOL_REPLAY_SERVE_ENGINE_H
@@ -16,12 +16,12 @@ struct serve_engine {
 	uint32_t stream;
 	struct gpool_kv *kv;
 	struct serve_memory memory;
-	uint32_t next;      /* request of the trace to be admitted */
-	uint32_t waiting;   /* requests before this one have waited for memory, if they are not admitted */
-	uint64_t *waits_us; /* [request_count] since when; 0: it does not */
+	uint32_t next;      /* next request of the trace to be admitted */
+	uint32_t waiting;   /* requests before this one that are not admitted have waited for memory */
+	uint64_t *waits_us; /* [request_count] start of the wait; 0: none */
 	struct serve_job jobs[SERVE_SEQUENCES];
 	uint32_t job_count;
-	uint32_t prefilled, moved; /* tokens, in this step */
+	uint32_t prefilled, moved; /* tokens in this step */
 	struct serve_answer answer;
 };
 
@@ -35,22 +35,26 @@ static inline bool is_shortage(int error)
 	return error == -ENOSPC || error == -EDQUOT;
 }
 
-/* engine_fail() - the error, after the answer's text says what could not be done; the first one counts. */
+/* engine_fail() - set the answer's text to the failed operation, for the first error. Return: the error. */
 int engine_fail(struct serve_engine *engine, int error, const char *what, uint32_t request);
-/* engine_settle() - all that is queued is done; a real engine's next step would be behind it on the stream. */
+/* engine_settle() - wait until all queued work has finished, as a real engine's next step would on its stream. */
 int engine_settle(struct serve_engine *engine);
 
-/* arrival_us(), has_come() - of a request of the trace, which may be behind the last one. */
+/*
+ * arrival_us(), has_come() - return the arrival of a request of the trace, or whether it has arrived. It may be after
+ * the last one.
+ */
 uint64_t arrival_us(const struct serve_engine *engine, uint32_t request);
 bool has_come(const struct serve_engine *engine, uint32_t request);
 
 /*
- * Which requests have memory, all of them 0 or an error after engine_fail():
- *   requests_admit()    resumes what was preempted, and then admits new ones in their order, while there is memory
- *   requests_grow()     a token more for each whose tokens are computed; what finds no block preempts
- *   requests_preempt()  one gives way, of the cache's choice; -ENOENT: none runs
- *   requests_finish()   behind a step: what has its first token now, or its last one
- *   requests_give_up()  the first that waits never gets memory
+ * Allocation of memory to requests. All return 0 or an error after engine_fail():
+ *
+ *   requests_admit()    resume preempted ones, then admit new ones in order, while there is memory
+ *   requests_grow()     add a token to each request whose tokens are computed; one that gets no block is preempted
+ *   requests_preempt()  preempt one, selected by the cache; -ENOENT: none is running
+ *   requests_finish()   after a step: handle first and last tokens
+ *   requests_give_up()  refuse the first waiting request, which will never get memory
  */
 int requests_admit(struct serve_engine *engine);
 int requests_grow(struct serve_engine *engine);

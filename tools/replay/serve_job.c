@@ -1,4 +1,3 @@
-/* serve_job.c - see serve_job.h. */
 #include "tools/replay/serve_job.h"
 
 #include <errno.h>
@@ -6,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { TRACE_BLOCK_TOKENS = 512 /* behind one number of a trace's hash_ids */ };
+enum { TRACE_BLOCK_TOKENS = 512 /* tokens of a block of the trace's hash_ids */ };
 
 struct mark {
 	uint64_t chain;
@@ -40,7 +39,7 @@ uint64_t serve_total(const struct prefix_request *request)
 
 /* ---- ids ---- */
 
-/* Equal for equal blocks of the trace; what is in none of them is this request's own. */
+/* Return the id of a token: equal for equal blocks of the trace, unique to this request outside of them. */
 static uint32_t id_of(const struct prefix_trace *trace, uint32_t request, uint32_t token)
 {
 	const struct prefix_request *lengths = &trace->requests[request];
@@ -81,7 +80,7 @@ static uint32_t mark_check(const struct mark *mark)
 	return (uint32_t)mix(mark->chain + mark->writer);
 }
 
-/* The blocks of a job: the marks at both ends of one of them. */
+/* Return the marks at both ends of a block of the job. */
 static int marks_of(
 	const struct serve_job *job, const struct serve_memory *memory, uint32_t block, volatile struct mark *ends[2])
 {

@@ -1,4 +1,3 @@
-/* serve_report.c - see serve_report.h. */
 #include "tools/replay/serve_report.h"
 
 #include "tools/lib/chart.h"
@@ -10,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GOAL_RATIO 0.98 /* of hit rates: a run with an idle engine, to one engine with the whole pool */
+/* ratio of hit rates: a run with an idle engine, compared to one engine with the whole pool */
+#define GOAL_RATIO 0.98
 
 static double ratio(uint64_t part, uint64_t whole)
 {
@@ -22,7 +22,7 @@ static double hit_rate(const uint64_t *counts)
 	return ratio(counts[SERVE_hit_blocks], counts[SERVE_hit_blocks] + counts[SERVE_missed_blocks]);
 }
 
-/* The share of a run's time in which the last engine had no request, also after its last one. */
+/* Return the share of a run's time in which the last engine had no request, also after its last one. */
 static double idle_share(const struct serve_setup *setup, const struct serve_result *result)
 {
 	const struct serve_engine_result *engine = &result->engines[setup->engines - 1];
@@ -30,7 +30,7 @@ static double idle_share(const struct serve_setup *setup, const struct serve_res
 	return ratio(engine->counts[SERVE_idle_us] + result->duration_us - engine->clock_us, result->duration_us);
 }
 
-/* The hit rate of a run by that of one engine with the whole pool; 0: that engine found nothing. */
+/* Return the hit rate of a run relative to one engine with the whole pool; 0: that engine had no hits. */
 static double rate_ratio(const struct serve_report *report, int run)
 {
 	double one = hit_rate(report->one_engine[run].counts);
@@ -93,7 +93,7 @@ static void run_print(const struct serve_setup *setup, const struct serve_result
 		(double)result->duration_us / 1e6);
 }
 
-/* One line for each run. The goal: the other engines use what an idle engine does not need like memory of their own. */
+/* Print one line per run. The goal: the other engines use the memory of an idle engine as their own. */
 static void comparison_print(const struct serve_report *report)
 {
 	printf("\nHit rates, with engine %" PRIu32 " idle in every second window of %" PRIu64
@@ -113,7 +113,7 @@ static void comparison_print(const struct serve_report *report)
 	}
 }
 
-/* What is the same of all runs, if nothing went wrong. */
+/* Print values that are equal in all runs, unless there was an error. */
 static void foot_print(const struct serve_report *report)
 {
 	uint64_t finished = 0, requests = 0, refused = 0, verified = 0, wrong = 0;

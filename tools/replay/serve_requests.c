@@ -1,12 +1,12 @@
 /*
- * serve_requests.c - see serve_engine.h. Requests come and go: admission, growth, preemption and what comes of it.
+ * serve_requests.c - see serve_engine.h. Admission, growth and preemption of requests.
  */
 #include "tools/replay/serve_engine.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { STOPS_MAX = 1000 /* chosen: a request that was preempted so often does not get on */ };
+enum { STOPS_MAX = 1000 /* a request with this number of preemptions makes no progress */ };
 
 static int verify(struct serve_engine *engine, const struct serve_job *job, uint32_t *others)
 {
@@ -35,7 +35,7 @@ static uint64_t bytes_of(const struct serve_engine *engine, const struct serve_j
 	return info.blocks * engine->memory.block_bytes;
 }
 
-/* One gives way, 0: of the cache's choice; to host memory while that has room. */
+/* Preempt a sequence, 0: selected by the cache; to host memory while that has room. */
 static int stop(struct serve_engine *engine, uint64_t sequence, struct serve_job **stopped)
 {
 	int freed = engine->setup->host_bytes ? gpool_kv_offload(engine->kv, sequence, 0, &sequence) : -EOPNOTSUPP;
@@ -71,7 +71,9 @@ int requests_preempt(struct serve_engine *engine)
 	return ++job->stops > STOPS_MAX ? engine_fail(engine, -ENOSPC, "continue", job->request) : 0;
 }
 
-/* One token more, which the next step computes. Preempted others first, and in the end itself: then it waits. */
+/*
+ * Make room for one more token, which the next step computes, by preempting others, and finally itself: then it waits.
+ */
 static int job_grow(struct serve_engine *engine, struct serve_job *job)
 {
 	int error;
@@ -86,7 +88,7 @@ static int job_grow(struct serve_engine *engine, struct serve_job *job)
 	return error ? engine_fail(engine, error, "append a token", job->request) : 0;
 }
 
-/* What host memory had of it is in blocks again. */
+/* Record that its content in host memory was copied to blocks. */
 static int job_load(struct serve_engine *engine, struct serve_job *job)
 {
 	uint32_t others;
@@ -97,7 +99,7 @@ static int job_load(struct serve_engine *engine, struct serve_job *job)
 	return error ? engine_fail(engine, error, "load", job->request) : verify(engine, job, &others);
 }
 
-/* With room for the token that it was preempted for. 1: it runs; 0: it waits on. */
+/* Resume a sequence with room for the token for which it was preempted. 1: it runs; 0: it waits. */
 static int job_resume(struct serve_engine *engine, struct serve_job *job)
 {
 	bool saved = job->saved;
@@ -121,7 +123,7 @@ static int job_resume(struct serve_engine *engine, struct serve_job *job)
 	return error ? engine_fail(engine, error, "append a token", job->request) : 1;
 }
 
-/* 1: none waits any more; 0: some do. */
+/* Resume preempted sequences. 1: none waits any more; 0: some do. */
 static int resume_all(struct serve_engine *engine)
 {
 	uint64_t sequence;
@@ -153,7 +155,7 @@ bool has_come(const struct serve_engine *engine, uint32_t request)
 	return request < engine->setup->trace->request_count && arrival_us(engine, request) <= engine->answer.clock_us;
 }
 
-/* All that have come wait for memory, since the first of them does. */
+/* Record that all arrived requests wait for memory, since the first of them does. */
 static void mark_waiting(struct serve_engine *engine)
 {
 	if (engine->waiting < engine->next)
@@ -176,9 +178,8 @@ static uint32_t estimate(const struct serve_engine *engine, const struct serve_j
 }
 
 /*
- * gpool_kv_allocate() leaves the watermark of block numbers, and pages may go elsewhere: so it is looked at before, as
- * gpool_kv_can_allocate() reports it. Not if several engines use the pool: memory that the others do not use at the
- * moment is
+ * gpool_kv_allocate() reserves the watermark of block numbers, and pages may be used elsewhere: so check it before, as
+ * gpool_kv_can_allocate() reports it. Not if several engines use the pool: memory that the others do not use now is
  * available too, and is not reported.
  */
 static bool leaves_watermark(struct serve_engine *engine, uint32_t tokens, const struct gpool_kv_prefix *prefix)
@@ -215,7 +216,7 @@ static int job_allocate(struct serve_engine *engine, struct serve_job *job, uint
 	return error;
 }
 
-/* It has its memory, and what was found of it. */
+/* Start a request that has its memory, and the cached part of its prompt. */
 static int job_admitted(struct serve_engine *engine, struct serve_job *job, uint32_t found)
 {
 	uint64_t since = engine->waits_us[job->request];
@@ -247,7 +248,7 @@ static void next_refuse(struct serve_engine *engine)
 	next_take(engine);
 }
 
-/* 1: the next request runs, or never will; 0: it waits. */
+/* Admit the next request. 1: it runs, or is refused; 0: it waits. */
 static int admit(struct serve_engine *engine)
 {
 	const struct prefix_request *request = request_of(engine, engine->next);
@@ -294,7 +295,7 @@ static int job_end(struct serve_engine *engine, struct serve_job *job)
 	if (error)
 		return engine_fail(engine, error, "end the sequence", job->request);
 	serve_job_end(job);
-	/* The others stay in the order in which they came. */
+	/* The others keep their order. */
 	memmove(job, job + 1, (size_t)(engine->jobs + --engine->job_count - job) * sizeof(*job));
 	return 0;
 }
@@ -313,7 +314,7 @@ static int job_finish(struct serve_engine *engine, struct serve_job *job)
 
 /* ---- all of them ---- */
 
-/* A token more for each that has its prompt, in the order in which they came. */
+/* Add a token to each sequence with a computed prompt, in order of arrival. */
 int requests_grow(struct serve_engine *engine)
 {
 	int error = 0;
@@ -327,7 +328,7 @@ int requests_grow(struct serve_engine *engine)
 	return error;
 }
 
-/* Behind the step: what has its first token now, or its last one. */
+/* After a step: handle first and last tokens. */
 int requests_finish(struct serve_engine *engine)
 {
 	int error = 0;

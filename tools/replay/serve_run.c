@@ -1,8 +1,8 @@
 /*
- * serve_run.c - one run: an agent, engines as processes, and whose turn it is.
+ * serve_run.c - one run: an agent, engines as processes, and their turns.
  *
- * The engine whose simulated clock is behind all others does its step while they wait, so a run is the same each time.
- * An engine that dies is reported and left out; the others continue.
+ * The engine with the earliest simulated clock executes its step while the others wait, so a run is deterministic. An
+ * engine that dies is reported; the others continue.
  */
 #include "tools/replay/serve.h"
 
@@ -24,10 +24,10 @@
 #include <unistd.h>
 
 enum {
-	ANSWER_MS = 120000, /* of a step, also on a machine that is busy */
-	/* turns in a row, of any engine, in which nothing was computed: the agent has done all that it can */
+	ANSWER_MS = 120000, /* of a step, also on a loaded machine */
+	/* consecutive turns of any engine without a computation: the agent can provide no more memory */
 	STUCK_TURNS = 2000,
-	PROGRESS_MS = 250, /* on a terminal; elsewhere a line each: */
+	PROGRESS_MS = 250, /* on a terminal; elsewhere a line at intervals of: */
 	PROGRESS_PLAIN_MS = 2000,
 };
 
@@ -48,7 +48,7 @@ struct run {
 	struct serve_result *result;
 	struct replay_pool pool;
 	struct part parts[SERVE_ENGINES_MAX];
-	uint32_t idle_turns; /* since anybody has computed */
+	uint32_t idle_turns; /* turns since the last computation */
 	uint64_t begin_ns, shown_ns;
 	bool terminal, shown;
 };
@@ -70,7 +70,7 @@ static void curve_add(struct serve_curve *curve, double x, double y)
 	curve->y[curve->count++] = y;
 }
 
-/* The last answer holds up to this one. */
+/* The previous answer is valid until this one. */
 static void answer_take(struct run *run, uint32_t index, const struct serve_answer *answer)
 {
 	struct serve_engine_result *engine = &run->result->engines[index];
@@ -157,7 +157,7 @@ static int engine_start(struct run *run, uint32_t index)
 	return -EAGAIN;
 }
 
-/* It hears that nothing more comes, and ends if it has not; when it does, its end of the channel closes. */
+/* Close the channel of an engine and wait for its end. */
 static void engine_stop(struct part *part, int *status)
 {
 	struct pollfd end = {.fd = part->channel};
@@ -170,7 +170,7 @@ static void engine_stop(struct part *part, int *status)
 	waitpid(part->pid, status, 0);
 }
 
-/* It has said why, or died. */
+/* Report an engine that has failed, or died. */
 static void engine_failed(struct run *run, uint32_t index, const char *why)
 {
 	struct serve_engine_result *engine = &run->result->engines[index];
@@ -192,7 +192,7 @@ static void engine_failed(struct run *run, uint32_t index, const char *why)
 		(int)part->pid, engine->text, engine->counts[SERVE_finished], engine->counts[SERVE_requests]);
 }
 
-/* Its next answer: 0, or -EINTR. An engine that has none is left out. */
+/* Receive an engine's next answer: 0, or -EINTR. An engine without an answer is excluded. */
 static int engine_hear(struct run *run, uint32_t index)
 {
 	struct part *part = &run->parts[index];
@@ -229,7 +229,7 @@ static bool is_serving(const struct part *part)
 	return part->channel >= 0 && part->answer.state != SERVE_DONE;
 }
 
-/* The one whose clock is behind; NULL: all are done. */
+/* Return the engine with the earliest clock; NULL: all are done. */
 static struct part *turn_next(struct run *run)
 {
 	struct part *next = NULL;
@@ -282,7 +282,7 @@ static void engines_stop(struct run *run)
 			engine_stop(&run->parts[i], &status);
 }
 
-/* The agent is there when engines begin; and it is seen here if it is not. */
+/* Check that the agent serves before the engines start. */
 static int pool_begin(struct run *run)
 {
 	struct gpool *handle;
@@ -311,7 +311,7 @@ int serve_run(const struct serve_setup *setup, struct serve_result *result)
 	run->pool = (struct replay_pool){.bytes = setup->pool_bytes, .page_bytes = setup->page_bytes};
 	for (int i = 0; i < SERVE_ENGINES_MAX; i++)
 		run->parts[i].channel = -1;
-	/* Blocks that are shared go by the agent's policy. */
+	/* The agent's policy orders shared blocks. */
 	run->pool.setting = setup->adaptive ? "eviction.policy=adaptive" : NULL;
 	run->begin_ns = run->shown_ns = monotonic_ns();
 	error = pool_begin(run);

@@ -1,6 +1,6 @@
 /*
- * verb_kv.c - gpool-replay kv: prefixes of prompts through caches of several sizes, with several policies. With
- * --engines it is verb_kv_engines.c.
+ * verb_kv.c - gpool-replay kv: prefixes of prompts in caches of several sizes, with several policies. verb_kv_engines.c
+ * implements --engines.
  */
 #include "tools/lib/chart.h"
 #include "tools/replay/replay.h"
@@ -91,7 +91,7 @@ static int replay_all(const struct command *command, struct replay *replay)
 	return report_write(command, replay);
 }
 
-/* What is for one of the two is refused by the other. */
+/* Refuse options of the other form of the verb. */
 static bool is_for(const struct command *command, const int *ids, const char *why)
 {
 	for (; *ids != OPTION_HELP; ids++)

@@ -1,6 +1,6 @@
 /*
- * verb_kv_engines.c - gpool-replay kv --engines: requests served by engines, a run for each combination of what is
- * given.
+ * verb_kv_engines.c - gpool-replay kv --engines: requests served by engines, with a run for each combination of the
+ * options.
  */
 #include "tools/replay/replay.h"
 
@@ -62,7 +62,7 @@ static bool serving_read(const struct command *command, struct serving *serving)
 	return true;
 }
 
-/* All of each with all of the others. */
+/* Plan all combinations of the options. */
 static bool runs_plan(struct serving *serving)
 {
 	int *count = &serving->report.count;
@@ -89,7 +89,7 @@ static bool runs_plan(struct serving *serving)
 
 /* ---- the trace ---- */
 
-/* Of a CSV only the lengths are known: requests that have no block in common. */
+/* Load a CSV, which has only lengths: its requests have no block in common. */
 static int lengths_load(const char *path, uint64_t limit, struct prefix_trace *trace, char error[TRACE_ERROR_BYTES])
 {
 	struct trace lengths;
@@ -126,7 +126,7 @@ static bool trace_read(const char *path, struct serving *serving)
 
 /* ---- the way through ---- */
 
-/* What the pool could hold as a cache and nothing else. */
+/* Play the trace on a cache of the size of the pool, for comparison. */
 static int model_play(struct serving *serving)
 {
 	const struct eviction_policy *policies[SERVE_MODELS] = {

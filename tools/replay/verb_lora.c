@@ -1,6 +1,6 @@
 /*
- * verb_lora.c - gpool-replay lora: requests that bring LoRA adapters, served with several strategies at several rates
- * of arrival, in simulated time.
+ * verb_lora.c - gpool-replay lora: requests with LoRA adapters, served with several strategies at several rates of
+ * arrival, in simulated time.
  */
 #include "tools/replay/replay.h"
 
@@ -20,8 +20,8 @@
 
 enum {
 	PROGRESS_MS = 100,
-	PROGRESS_PLAIN_MS = 5000, /* where lines stay */
-	/* halvings until the rate of arrivals is right: a ten thousandth of where the search began */
+	PROGRESS_PLAIN_MS = 5000, /* if lines are not rewritten */
+	/* bisections of the rate of arrivals: to a ten thousandth of the initial interval */
 	SPEED_STEPS = 14,
 };
 
@@ -76,7 +76,7 @@ struct replay {
 
 /* ---- options ---- */
 
-/* A decimal number, which is followed by `end`. */
+/* Parse a decimal number, followed by `end`. */
 static bool decimal(const char *text, char end, double most, double *value)
 {
 	char *rest;
@@ -221,7 +221,7 @@ static bool limits_read(const struct command *command, struct replay *replay)
 		return false;
 	limits->hot_bytes = (uint64_t)((double)hot * average);
 	limits->warm_bytes = (uint64_t)((double)warm * average / 2);
-	limits->hot_count = limits->warm_count = UINT32_MAX; /* bytes decide */
+	limits->hot_count = limits->warm_count = UINT32_MAX; /* only bytes are limited */
 	limits->load_us = (uint32_t)replay->plan.costs.load_us;
 	limits->warm_bytes_per_us = (uint32_t)(replay->plan.costs.bus * 1e3);
 	limits->cold_bytes_per_us = (uint32_t)(replay->plan.costs.disk * 1e3);
@@ -262,7 +262,7 @@ static int serve(struct replay *replay, const struct lora_strategy *strategy, st
 
 /* ---- the way through ---- */
 
-/* How much faster requests have to come for compute to be so busy, if every adapter were there. */
+/* Find the factor of arrivals at which the engine is busy for this share, with all adapters resident. */
 static int find_speed(struct replay *replay, double busy, struct lora_result *alone)
 {
 	double low = 1e-3, high = 1e3;

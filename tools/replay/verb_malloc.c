@@ -18,7 +18,7 @@ struct replay {
 	const char *picture; /* NULL: none */
 	const struct allocator_ops *allocators[ALLOCATORS_MAX];
 	int count;
-	bool all; /* of those that this device has */
+	bool all; /* those that this device supports */
 	struct malloc_trace trace;
 	struct replay_pool pool;
 	struct result_frame frame;
@@ -97,7 +97,7 @@ static bool replay_read(const struct command *command, struct replay *replay)
 
 /* ---- the way through ---- */
 
-/* One allocator, in a session of its own. */
+/* Replay on one allocator, in a session of its own. */
 static int replay_one(struct replay *replay, int i)
 {
 	struct result *result = &replay->results[replay->result_count];

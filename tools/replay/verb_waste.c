@@ -1,8 +1,8 @@
 /*
- * verb_waste.c - gpool-replay waste: how much of the memory that requests hold for keys and values has no tokens in it.
+ * verb_waste.c - gpool-replay waste: the share of the memory for keys and values that contains no tokens.
  *
- * A request holds memory from its first generated token to its last, one step for each. Held and used are summed over
- * all steps of all requests, in tokens; how many run at once makes no difference to the share.
+ * A request holds memory from its first generated token to its last, one step for each. Held and used memory are summed
+ * over all steps of all requests, in tokens; the number of concurrent requests does not affect the share.
  */
 #include "tools/replay/replay.h"
 
@@ -18,14 +18,14 @@
 
 struct waste {
 	struct number_list sizes; /* of blocks, tokens */
-	uint64_t reserve;         /* tokens; 0: what the longest has */
+	uint64_t reserve;         /* tokens; 0: those of the longest request */
 	struct trace trace;
 	uint32_t longest;
 	uint64_t context_tokens, generated_tokens;
-	double used;           /* token steps, as all below */
+	double used;           /* in token steps, as the following */
 	double held[LIST_MAX]; /* in blocks */
-	double held_reserved;  /* as much for each request */
-	double held_foreseen;  /* for each what it will have in the end */
+	double held_reserved;  /* with a fixed reservation per request */
+	double held_foreseen;  /* with the final size of each request */
 };
 
 static double share(double used, double held)
@@ -33,7 +33,7 @@ static double share(double used, double held)
 	return held > 0 ? 1 - used / held : 0;
 }
 
-/* The tokens that the block manager allocates for `tokens` tokens: whole blocks. */
+/* Return the tokens for which the block manager allocates memory for `tokens` tokens: whole blocks. */
 static uint64_t held_in_blocks(uint32_t block_tokens, uint32_t tokens)
 {
 	return ((uint64_t)tokens + block_tokens - 1) / block_tokens * block_tokens;
