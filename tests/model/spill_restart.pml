@@ -2,8 +2,8 @@
  * spill_restart.pml - a block's content goes to a slot of host memory and is restored; agent and mover may be killed anywhere.
  *
  * Spill: EVICTING and the look at the pins; slot record WRITING; word MOVING, same generation; job. When the mover says DONE:
- * journal TAKE, tag = 0, slot SAVED, word FREE, REST, job IDLE. Restore, asked for in a request slot: slot record LOADING; word
- * MOVING, the worker's; job. When DONE: journal GRANT, word LEASED, answer, compare-and-swap of the request; then slot FREE, or,
+ * journal TAKE, tag = 0, slot SAVED, word FREE, REST, job IDLE. Restore, asked for in a request slot: journal LEND; word LEASED,
+ * the worker's, which does not know of it; slot record LOADING; REST; word MOVING; job. When DONE: journal GRANT, word LEASED, answer, compare-and-swap of the request; then slot FREE, or,
  * if the worker has given up, word FREE and slot SAVED again; REST, job IDLE. What a job in the ring names, page and slot, is
  * not used for anything else until the job is DONE, whatever happens to agent, mover and request. The agent takes back a job that
  * no mover does: when all movers that have come in are dead it shuts the gate, by which a mover comes in before it looks at a job;
@@ -23,6 +23,9 @@
  *   BUG_FREE_LOADING    recovery frees a page that a job still loads into
  *   BUG_CANCEL_EARLY    the end of a request frees the page that a job still loads into
  *   BUG_NO_LOOK         recovery takes the restore for answered without looking at the request
+ *   BUG_LEND_ENDED      the page is lent, and the journal at REST, before the slot's record says what for
+ *   BUG_LEND_KEPT       recovery takes a cancelled request's page for the worker's
+ *   BUG_LOAD_ANYWAY     recovery goes on with a load whose page it has taken back
  *   BUG_BURY_RUNNING    pages and slots of a dead worker come free while a job still names them; with DEATH
  *   with GIVE_UP:
  *   BUG_NO_GATE         a mover begins without a look at the gate
@@ -55,6 +58,7 @@
 #define REST  0
 #define TAKE  1
 #define GRANT 2
+#define LEND  3
 
 #define GARBAGE 15
 
@@ -275,6 +279,23 @@ start:
 		:: else -> STEP(slot = FREE)
 		fi;
 		STEP(journal = REST)
+	:: journal == LEND ->
+		if
+#ifdef BUG_LEND_KEPT
+		:: serial == j_serial && request == REQUESTED && STATE(word) == LEASED ->
+#else
+		:: serial == j_serial && (request == REQUESTED || request == CANCELLED) && STATE(word) == LEASED ->
+#endif
+			STEP(word = MAKE(FREE, word) + NEXT_GEN)
+		:: else
+		fi;
+#ifdef BUG_LOAD_ANYWAY
+		if
+		:: slot == LOADING && job == IDLE -> STEP(d_step { job_load = true; job = QUEUED })
+		:: else
+		fi;
+#endif
+		STEP(journal = REST)
 	:: else
 	fi;
 	/* A record without a job: the last one died before it was queued, or after it was done with. */
@@ -393,8 +414,15 @@ again:
 		goto again
 	/* Restore. */
 	:: request == REQUESTED && slot == SAVED && STATE(word) == FREE && job == IDLE ->
+		STEP(j_serial = serial);
+		STEP(journal = LEND);
+		STEP(word = MAKE(LEASED, word) + NEXT_GEN);
+#ifdef BUG_LEND_ENDED
+		STEP(journal = REST);
+#endif
 		STEP(slot = LOADING);
-		STEP(word = MAKE(MOVING, word) + NEXT_GEN);
+		STEP(journal = REST);
+		STEP(word = MAKE(MOVING, word));
 		STEP(d_step { job_load = true; job = QUEUED });
 		goto again
 #ifdef BUG_CANCEL_EARLY
