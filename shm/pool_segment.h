@@ -26,7 +26,7 @@
 
 #define POOL_MAGIC UINT64_C(0x006c6f6f70703167) /* "g1ppool" */
 enum {
-	POOL_LAYOUT_VERSION = 14,
+	POOL_LAYOUT_VERSION = 15,
 	POOL_SESSIONS = PAGE_SESSION_MAX + 1, /* session 0 is unused */
 	/* 8 TB in pages of 2 MB: far above any device, and low enough for checks of sizes */
 	POOL_PAGES_MAX = 1 << 22,

@@ -99,17 +99,25 @@ enum lease_request_state {
 enum lease_request_kind {
 	LEASE_TAKE = 1,
 	/*
-	 * Requests about the sender's block `tag`, which may be spilled. They have no timeout and are not cancelled:
-	 * while one is in progress, the agent's mover uses the pages.
-	 *
-	 *   RESTORE  need 0: is it spilled? The answer is its number of pages, in extra_granted. Otherwise load its
-	 *            `need` pages into the block that starts at first_page, which is pinned and prepared. -ESTALE: not
-	 *            spilled. -EIO: it cannot be read; lost if its checksum differs, otherwise it stays spilled
-	 *   DISCARD  delete the saved content. -ESTALE: not spilled. -EBUSY: being saved or loaded
-	 *   SPILL    save the block at first_page and free its pages. -EBUSY: pinned, or behind a fence. -ENOSPC: no
-	 *            room
+	 * As LEASE_TAKE, for the `need` pages of the requester's spilled block `tag`, and answered when they have its
+	 * content. Until then they belong to the agent, so the request may be cancelled at any time: an agent whose
+	 * mover writes to them by then takes them back when it has finished. Refused before pages are lent for it:
+	 * -ESTALE (not spilled), -EBUSY (being moved, also by a cancelled request), -EINVAL (it has another number of
+	 * pages), -EIO (no mover serves the pool; it is kept). Afterwards also -EIO (it cannot be read; it is kept),
+	 * -EBADMSG (its checksum differs; it is lost).
 	 */
 	LEASE_RESTORE,
+	/*
+	 * Requests about the spilled block `tag` without a time-out, which are not cancelled.
+	 *   QUERY         whether LEASE_RESTORE would be refused: 0, -ESTALE, -EBUSY, -EINVAL, -EIO
+	 *   RESTORE_INTO  as LEASE_RESTORE, into the block of `need` pages at first_page, which is pinned and prepared;
+	 *                 the content is kept after any failure
+	 *   DISCARD       delete its content. -ESTALE: not spilled. -EBUSY: being moved
+	 *   SPILL         move the block at first_page out of the pool. -EBUSY: pinned, or behind a fence. -ENOSPC: no
+	 *                 room
+	 */
+	LEASE_QUERY,
+	LEASE_RESTORE_INTO,
 	LEASE_DISCARD,
 	LEASE_SPILL,
 };
@@ -118,8 +126,6 @@ enum {
 	LEASE_CRITICAL = 1u << 1,   /* may use reserved pages */
 	LEASE_CONTIGUOUS = 1u << 2, /* in one run or not at all */
 	LEASE_NO_EVICT = 1u << 3,   /* refuse rather than evict a block */
-	/* LEASE_RESTORE: content that cannot be read now stays spilled, and can be requested again */
-	LEASE_KEEP = 1u << 4,
 	/* scattered pages are acceptable: idle pages are not gathered to form one run */
 	LEASE_SCATTERED = 1u << 5,
 	/* only free pages: no pages are taken from a session, not even idle ones */
@@ -129,9 +135,7 @@ enum {
 	 * its own content itself
 	 */
 	LEASE_OWN_LAST = 1u << 8,
-	LEASE_FLAGS = 367u, /* valid flags of LEASE_TAKE */
-	/* LEASE_RESTORE with need 0: the restore follows; -EIO: there is no mover to execute it */
-	LEASE_SOON = 1u << 7,
+	LEASE_FLAGS = 0x16fu, /* valid flags of LEASE_TAKE and LEASE_RESTORE */
 };
 
 /*
@@ -157,24 +161,24 @@ struct lease_request {
 	uint32_t timeout_ms; /* how long the agent may delay the answer; 0: not at all */
 	/* the answer */
 	int32_t error;
-	uint32_t first_page; /* LEASE_RESTORE, LEASE_SPILL: part of the request */
-	uint32_t extra_granted;
+	union {
+		uint32_t first_page; /* LEASE_RESTORE_INTO, LEASE_SPILL: part of the request */
+		/* if out of memory: the pinned object with most pages; 0: none is pinned */
+		uint32_t object;
+	};
+	union {
+		uint32_t extra_granted;
+		uint32_t object_pins; /* by the session that pins it most */
+	};
 	uint32_t free_pages; /* if out of memory: the free pages, and the session that pins the most */
 	uint32_t pinned_pages;
 	uint32_t holder;       /* session */
 	uint32_t holder_pages; /* pinned by it */
 	union {
 		uint32_t extra_first;
-		/* if out of memory: the session with the most pins of the largest pinned object */
-		uint32_t object_holder;
+		uint32_t object_holder; /* that session */
 	};
-	union {
-		uint64_t tag; /* LEASE_RESTORE, LEASE_DISCARD, LEASE_SPILL */
-		struct {
-			uint32_t object; /* 0: none is pinned */
-			uint32_t object_pins;
-		};
-	};
+	uint64_t tag; /* of a block; not LEASE_TAKE. Never changed by the agent, whose successor may read it again */
 };
 static_assert(sizeof(struct lease_request) == 64, "one cache line each");
 

@@ -51,7 +51,9 @@ struct evict_sight {
 typedef void evict_holder_found(void *context, uint32_t number, struct session *session, uint32_t pins);
 
 struct evict_request;
+struct lease_grant;
 struct lease_request;
+struct lease_want;
 
 /* A policy. Calls come from the agent's one thread. */
 struct evict_policy {
@@ -91,6 +93,9 @@ struct content_saver {
 	int (*begin)(
 		struct session *session, uint32_t head, uint64_t tag, uint32_t pages, const struct spill_asker *asker);
 	void (*request)(struct session *session, uint32_t slot, const struct lease_request *ask);
+	int (*restorable)(const struct session *session, uint64_t tag, uint32_t pages);
+	int (*restore)(
+		struct session *session, const struct lease_want *want, uint64_t tag, const struct lease_grant *grant);
 };
 
 /*

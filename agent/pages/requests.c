@@ -30,6 +30,8 @@ struct waiter {
 	uint32_t slot;
 	uint32_t word; /* the slot's state, which is unique to this request */
 	struct lease_want want;
+	bool restores; /* LEASE_RESTORE: the pages are for the spilled block `tag` */
+	uint64_t tag;
 	bool claims;   /* claims pages that are being spilled or cleared */
 	bool at_limit; /* waits for a limit of its tenant or session, not for the pool */
 	uint64_t deadline_ms;
@@ -230,14 +232,43 @@ static int grant(struct session *session, struct waiter *waiter, struct lease_gr
 	return error;
 }
 
-/* Try to serve a request. True: it is finished, with pages or without. */
+/* The grant comes to nothing. */
+static void grant_undo(struct session *session, const struct lease_grant *granted)
+{
+	lease_grant_undo(session, granted);
+	journal_end(&session->pool->ledger);
+}
+
+/* The pages are the worker's when the spilled block is in them: the saver answers then. */
+static void restore(struct session *session, const struct waiter *waiter, const struct lease_grant *granted,
+	const struct flight_entry *note)
+{
+	int error = session->pool->saver->restore(session, &waiter->want, waiter->tag, granted);
+
+	if (error) {
+		grant_undo(session, granted);
+		refuse(session, waiter, error);
+	} else {
+		flight_note(session->pool, note, 0);
+	}
+}
+
+/* Try to serve a request. True: it is finished, with pages or without, or the saver finishes it. */
 static bool serve(struct session *session, struct waiter *waiter, bool last_try)
 {
 	struct lease_request *slot = &session->segment.requests[waiter->slot];
-	struct lease_grant granted;
-	int error = grant(session, waiter, &granted);
 	struct flight_entry note = {.kind = FLIGHT_GRANT, .session = (uint16_t)session->id};
+	struct lease_grant granted;
+	int error = 0;
 
+	/* Before each try: no pages are taken from others for a block that cannot be restored. */
+	if (waiter->restores)
+		error = session->pool->saver->restorable(session, waiter->tag, waiter->want.need);
+	if (error) {
+		refuse(session, waiter, error);
+		return true;
+	}
+	error = grant(session, waiter, &granted);
 	waiter->at_limit = error == -EDQUOT;
 	if (error && (!last_try || waiter->claims) && error != -EPERM)
 		return false;
@@ -259,22 +290,25 @@ static bool serve(struct session *session, struct waiter *waiter, bool last_try)
 	}
 	note.page = session->pool->runs[0].first;
 	note.pages = waiter->want.need + granted.extra_count;
+	/* The worker continues as soon as it is answered, so take the time before that. */
+	flight_stamp(&note, waiter->started_ns);
+	note_refill(session, waiter->started_ns);
+	if (waiter->restores) {
+		restore(session, waiter, &granted, &note);
+		return true;
+	}
 	slot->error = 0;
 	slot->first_page = note.page;
 	slot->extra_first = granted.extra_first;
 	slot->extra_granted = granted.extra_count;
 	crash_point();
-	/* The worker continues as soon as it is answered, so take the time before that. */
-	flight_stamp(&note, waiter->started_ns);
 	if (requests_answer(session, waiter->slot, waiter->word)) {
 		journal_end(&session->pool->ledger);
 		flight_note(session->pool, &note, 0);
 	} else {
-		lease_grant_undo(session, &granted);
-		journal_end(&session->pool->ledger);
+		grant_undo(session, &granted);
 		requests_give_back(session, waiter->slot);
 	}
-	note_refill(session, waiter->started_ns);
 	return true;
 }
 
@@ -408,17 +442,20 @@ static int request_serve(struct session *session, uint32_t slot_index)
 	asked.want.extra = *(volatile uint32_t *)&slot->extra;
 	asked.want.flags = *(volatile uint32_t *)&slot->flags;
 	timeout_ms = *(volatile uint32_t *)&slot->timeout_ms;
-	if (kind == LEASE_RESTORE || kind == LEASE_DISCARD || kind == LEASE_SPILL) {
+	asked.tag = *(volatile uint64_t *)&slot->tag;
+	asked.restores = kind == LEASE_RESTORE;
+	if (asked.restores)
+		asked.want.extra = 0;
+	if (kind == LEASE_QUERY || kind == LEASE_RESTORE_INTO || kind == LEASE_DISCARD || kind == LEASE_SPILL) {
 		pool->saver->request(session, slot_index,
 			&(struct lease_request){.state = asked.word,
 				.kind = kind,
 				.need = asked.want.need,
-				.flags = asked.want.flags,
 				.first_page = *(volatile uint32_t *)&slot->first_page,
-				.tag = *(volatile uint64_t *)&slot->tag});
+				.tag = asked.tag});
 		return 0;
 	}
-	if (kind != LEASE_TAKE || asked.want.flags & ~(uint32_t)LEASE_FLAGS) {
+	if ((kind != LEASE_TAKE && kind != LEASE_RESTORE) || asked.want.flags & ~(uint32_t)LEASE_FLAGS) {
 		refuse(session, &asked, -EINVAL);
 		return -EPROTO;
 	}

@@ -1,10 +1,11 @@
 #include "agent/spill/spill_sink.h"
 
-#include "agent/base/crash_point.h"
+#include "agent/base/journal.h"
+#include "agent/base/log.h"
 #include "agent/pages/event.h"
 #include "agent/pages/evict.h"
 #include "agent/pages/flight.h"
-#include "agent/base/log.h"
+#include "agent/pages/lease.h"
 #include "agent/pages/requests.h"
 
 #include <errno.h>
@@ -186,7 +187,7 @@ static int spill_begin(
 	return 0;
 }
 
-/* Return true if the entry is unchanged. A free without a pin, or a defective worker, changes it. */
+/* Return whether the entry is unchanged. A worker that frees without a pin, or is hostile, has changed it. */
 static bool entry_stands(const struct pool *pool, const struct spill_block *block)
 {
 	const struct block_entry *entry = &block->session->segment.blocks[spill_slot(pool, block, 0)->page];
@@ -260,31 +261,26 @@ static void request_note(const struct pool *pool, const struct spill_block *bloc
 	spill_slot(pool, block, 0)->request_word = word;
 }
 
-static int load_begin(
-	struct session *session, uint32_t slot, const struct lease_request *ask, struct spill_block *block)
+/*
+ * Its pages are in spill->sources, LEASED. `lent`: the journal has their grant, which ends when SLOT_LOADING names
+ * them, so that the next agent finds them by one of the two.
+ */
+static void load_begin(struct pool *pool, struct spill_block *block, uint32_t slot, uint32_t word, bool lent)
 {
-	struct pool *pool = session->pool;
-	uint64_t tag;
-
-	if (ask->need != block->pages || ask->first_page >= pool->page_count)
-		return -EINVAL;
-	tag = atomic_load_explicit(&session->segment.blocks[ask->first_page].tag, memory_order_acquire);
-	if (!(tag & BLOCK_PREPARED) || !spill_sources_read(session, ask->first_page, tag, ask->need) ||
-		page_word_state(pool_word(pool, ask->first_page)) != PAGE_LEASED)
-		return -EINVAL;
 	for (uint32_t i = 0; i < block->pages; i++) {
 		spill_slot(pool, block, i)->page = pool->spill->sources[i].page;
 		spill_slot(pool, block, i)->generation = pool->spill->sources[i].generation;
 	}
-	request_note(pool, block, slot, ask->state);
+	request_note(pool, block, slot, word);
 	spill_state(pool, block, SLOT_LOADING);
+	if (lent)
+		journal_end(&pool->ledger);
 	spill_pages_move(pool, block);
 	block->request = (int32_t)slot;
-	block->request_word = ask->state;
-	block->keep = ask->flags & LEASE_KEEP;
+	block->request_word = word;
+	block->lent = lent;
 	spill_block_begin(pool, block, SPILL_LOADING);
 	submit(pool);
-	return 0;
 }
 
 /* Free the pages to which the mover wrote, after the end of their worker. */
@@ -301,29 +297,19 @@ static void load_bury(struct pool *pool, struct spill_block *block)
 	spill_block_drop(pool, block);
 }
 
-static void content_lost(struct pool *pool, const struct spill_block *block)
+/* The worker's request is answered with an error. `kept`: it may be restored later. */
+static void unreadable_tell(struct pool *pool, const struct spill_block *block, bool kept)
 {
 	const struct session *session = block->session;
+	const char *fate = kept ? "it is kept" : "it is lost",
+		   *why = block->error == -EBADMSG ? "its checksum differs" : strerror(-block->error);
 
-	pool->spill->lost_blocks++;
-	log_error("pool '%s': the spilled content of a block of session %u ('%s', pid %d) cannot be read back: its "
-		  "checksum differs; it is lost, %u pages",
-		pool->config->name, session->id, session->name, session->pid, block->pages);
+	pool->spill->lost_blocks += !kept;
+	log_error("pool '%s': the spilled content of a block of session %u ('%s', pid %d) cannot be read back: %s; %s, "
+		  "%u pages",
+		pool->config->name, session->id, session->name, session->pid, why, fate, block->pages);
 	event_publish(pool->agent, EVENT_SPILL_ERROR, pool, session->id, block->pages,
-		"'%s' lost %u spilled pages: their checksum differs", session->name, block->pages);
-}
-
-/* Report a failed load whose content stays saved. The worker may try again, or discard it. */
-static void content_stays(struct pool *pool, const struct spill_block *block)
-{
-	const struct session *session = block->session;
-
-	log_warning("pool '%s': the spilled content of a block of session %u ('%s', pid %d) cannot be read back now: "
-		    "%s; it stays saved, %u pages",
-		pool->config->name, session->id, session->name, session->pid, strerror(-block->error), block->pages);
-	event_publish(pool->agent, EVENT_SPILL_ERROR, pool, session->id, block->pages,
-		"%u spilled pages of '%s' cannot be read back now: %s", block->pages, session->name,
-		strerror(-block->error));
+		"%u spilled pages of '%s' cannot be read back: %s; %s", block->pages, session->name, why, fate);
 }
 
 /* Return a block to SAVED after a load that was not completed. Its pages were given back, or belong to the worker. */
@@ -335,63 +321,67 @@ static void load_came_to_nothing(struct pool *pool, struct spill_block *block)
 }
 
 /*
- * Undo a load that could not read the content and is to be repeated. If an agent dies here, the request is repeated as
- * well.
+ * Content whose checksum differs is deleted after its worker has received that answer; what a process needs to wake is
+ * kept. Other content is kept, too, and the next agent serves the request again if this one dies here.
  */
-static void load_undo(struct pool *pool, struct spill_block *block)
+static void load_fail(struct pool *pool, struct spill_block *block)
 {
-	const struct session *session = block->session;
+	bool lost = block->error == -EBADMSG && block->lent, answered;
+	int error = lost ? -EBADMSG : -EIO;
 
-	if (block->error != JOB_GIVEN_UP)
-		log_error("pool '%s': the spilled content of a block of session %u ('%s', pid %d) cannot be read back: "
-			  "%s; it is kept, %u pages",
-			pool->config->name, session->id, session->name, session->pid,
-			block->error == -EBADMSG ? "its checksum differs" : strerror(-block->error), block->pages);
-	spill_pages_give_back(pool, block);
-	load_came_to_nothing(pool, block);
+	spill_load_leave(pool, block);
+	note(pool, block, FLIGHT_LOAD, spill_slot(pool, block, 0)->page, error);
+	if (lost)
+		spill_state(pool, block, SLOT_ANSWERED);
+	else
+		load_came_to_nothing(pool, block);
 	spill_block_end(pool, block);
-	spill_block_answer(block, -EIO);
+	answered = spill_block_answer(block, error);
+	if (lost && !answered)
+		load_came_to_nothing(pool, block);
 	spill_block_answered(block);
+	if (answered && block->error != JOB_GIVEN_UP)
+		unreadable_tell(pool, block, !lost);
+	if (lost && answered)
+		spill_block_drop(pool, block);
 }
 
-static void load_end(struct pool *pool, struct spill_block *block)
+/* The content is in the pages: whose they are decides the answer. */
+static void load_succeed(struct pool *pool, struct spill_block *block)
 {
 	struct session *session = block->session;
 	uint32_t head = spill_slot(pool, block, 0)->page;
 
-	if (!session) {
-		load_bury(pool, block);
-		return;
-	}
-	if (block->error && block->keep) {
-		load_undo(pool, block);
-		return;
-	}
 	atomic_store_explicit(
 		&session->segment.blocks[head].owner_id, spill_slot(pool, block, 0)->owner_id, memory_order_relaxed);
 	spill_pages_give_back(pool, block);
-	note(pool, block, FLIGHT_LOAD, head, block->error == JOB_GIVEN_UP ? -EIO : block->error);
-	if (block->error && block->error != -EBADMSG) {
-		load_came_to_nothing(pool, block);
-		spill_block_end(pool, block);
-		if (spill_block_answer(block, -EIO) && block->error != JOB_GIVEN_UP)
-			content_stays(pool, block);
-		spill_block_answered(block);
-		return;
-	}
+	note(pool, block, FLIGHT_LOAD, head, 0);
 	spill_state(pool, block, SLOT_ANSWERED);
 	spill_block_end(pool, block);
-	if (!spill_block_answer(block, block->error ? -EIO : 0)) {
+	if (block->request >= 0)
+		session->segment.requests[block->request].first_page = head;
+	if (!spill_block_answer(block, 0)) {
+		if (block->lent) {
+			spill_pages_hold(pool, block);
+			spill_load_leave(pool, block);
+		}
 		load_came_to_nothing(pool, block);
 		spill_block_answered(block);
 		return;
 	}
 	spill_block_answered(block);
-	if (block->error)
-		content_lost(pool, block);
-	else
-		pool_count(pool, POOL_COUNT_RESTORED_PAGES, block->pages);
+	pool_count(pool, POOL_COUNT_RESTORED_PAGES, block->pages);
 	spill_block_drop(pool, block);
+}
+
+static void load_end(struct pool *pool, struct spill_block *block)
+{
+	if (!block->session)
+		load_bury(pool, block);
+	else if (block->error)
+		load_fail(pool, block);
+	else
+		load_succeed(pool, block);
 }
 
 /* ---- requests ---- */
@@ -403,20 +393,58 @@ static void answer_now(struct session *session, uint32_t slot, const struct leas
 		requests_give_back(session, slot);
 }
 
-/* Serve a RESTORE. 0: answered, or answered later. */
-static int restore_ask(
-	struct session *session, uint32_t slot, const struct lease_request *ask, struct spill_block *block)
+static int block_restorable(const struct pool *pool, const struct spill_block *block, uint32_t pages)
 {
 	if (!block)
 		return -ESTALE;
 	if (block->phase != SPILL_SAVED)
 		return -EBUSY;
-	if (!jobs_served(session->pool->jobs) && (ask->need || ask->flags & LEASE_SOON))
-		return -EIO;
-	if (ask->need)
-		return load_begin(session, slot, ask, block);
-	session->segment.requests[slot].extra_granted = block->pages;
-	answer_now(session, slot, ask, 0);
+	if (block->pages != pages)
+		return -EINVAL;
+	return jobs_served(pool->jobs) ? 0 : -EIO;
+}
+
+/* Of a pool without a ring nothing is spilled. */
+static int spill_restorable(const struct session *session, uint64_t tag, uint32_t pages)
+{
+	return block_restorable(session->pool, spill_block_find(session->pool, session->id, tag), pages);
+}
+
+static int spill_restore(
+	struct session *session, const struct lease_want *want, uint64_t tag, const struct lease_grant *grant)
+{
+	struct pool *pool = session->pool;
+	struct spill_block *block = spill_block_find(pool, session->id, tag);
+	uint32_t count = 0;
+	/* Looked for again: a session with the same tag on a block in the pool lost it by the eviction of that one. */
+	int error = block_restorable(pool, block, want->need);
+
+	if (error)
+		return error;
+	for (uint32_t i = 0; i < grant->run_count; i++)
+		for (uint32_t page = pool->runs[i].first; page < pool->runs[i].first + pool->runs[i].count; page++)
+			pool->spill->sources[count++] =
+				(struct spill_source){page, page_word_generation(pool_word(pool, page))};
+	load_begin(pool, block, want->slot, want->word, true);
+	return 0;
+}
+
+/* 0: answered later. */
+static int into_ask(struct session *session, uint32_t slot, const struct lease_request *ask, struct spill_block *block)
+{
+	struct pool *pool = session->pool;
+	int error = block_restorable(pool, block, ask->need);
+	uint64_t tag;
+
+	if (error)
+		return error;
+	if (ask->first_page >= pool->page_count)
+		return -EINVAL;
+	tag = atomic_load_explicit(&session->segment.blocks[ask->first_page].tag, memory_order_acquire);
+	if (!(tag & BLOCK_PREPARED) || !spill_sources_read(session, ask->first_page, tag, ask->need) ||
+		page_word_state(pool_word(pool, ask->first_page)) != PAGE_LEASED)
+		return -EINVAL;
+	load_begin(pool, block, slot, ask->state, false);
 	return 0;
 }
 
@@ -468,14 +496,16 @@ static void spill_request(struct session *session, uint32_t slot, const struct l
 
 	if (session->spill_requests >> slot & 1)
 		return;
-	if (!jobs_possible(session->pool->jobs))
-		error = -ESTALE;
-	else if (ask->kind == LEASE_RESTORE)
-		error = restore_ask(session, slot, ask, block);
-	else if (ask->kind == LEASE_DISCARD)
-		error = discard_ask(session, slot, ask, block);
-	else if (ask->kind == LEASE_SPILL)
-		error = spill_ask(session, slot, ask, block);
+	if (!jobs_possible(session->pool->jobs)) {
+		answer_now(session, slot, ask, -ESTALE);
+		return;
+	}
+	switch (ask->kind) {
+	case LEASE_QUERY: answer_now(session, slot, ask, block_restorable(session->pool, block, ask->need)); return;
+	case LEASE_RESTORE_INTO: error = into_ask(session, slot, ask, block); break;
+	case LEASE_DISCARD: error = discard_ask(session, slot, ask, block); break;
+	case LEASE_SPILL: error = spill_ask(session, slot, ask, block); break;
+	}
 	if (error)
 		answer_now(session, slot, ask, error);
 }
@@ -607,4 +637,6 @@ const struct content_saver spill_saver = {
 	.room = spill_room,
 	.begin = spill_begin,
 	.request = spill_request,
+	.restorable = spill_restorable,
+	.restore = spill_restore,
 };

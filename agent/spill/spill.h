@@ -3,7 +3,7 @@
  * to other pages of their worker.
  *
  *   in the pool --evicted--> SAVING --all pages written--> SAVED --restore--> LOADING --answered--> in the pool
- *        ^----- an error: it stays -----'        ^-- the worker cancelled it --'
+ *        ^----- an error: it stays -----'        ^- the worker gave up, an error -'
  *
  * SAVED is one store in the ledger: before it, the pages have the content; after it, the slots. While a page is saved
  * or loaded, its word is MOVING: it is not taken, and pins wait. docs/internals/agent.md, "Spill", has a table of the
@@ -50,7 +50,7 @@ struct spill_block {
 	uint64_t begun_ns;        /* time at which its jobs began */
 	int32_t request;          /* slot of the session's request for it; -1: none */
 	uint32_t request_word;    /* its state, serial number included */
-	bool keep;                /* LOADING: it is kept if it cannot be read (LEASE_KEEP) */
+	bool lent;                /* LOADING: its pages are the agent's until the request is answered (LEASE_RESTORE) */
 	uint32_t chain[];         /* [pages] */
 };
 TAILQ_HEAD(spill_list, spill_block);
@@ -100,7 +100,12 @@ void spill_recover(struct pool *pool);
  * Return: 0, or -EOPNOTSUPP, -EIO (no mover serves), -ENOSPC (no slots), -EBUSY (already being saved), -EAGAIN (the
  * entry has changed), -ENOMEM; nothing changed.
  *
- * request() - serve a LEASE_RESTORE, LEASE_DISCARD or LEASE_SPILL, now or later. `ask` is the caller's copy.
+ * request() - serve a LEASE_QUERY, LEASE_RESTORE_INTO, LEASE_DISCARD or LEASE_SPILL; answered now or later. `ask` is
+ * the caller's copy.
+ *
+ * restorable() - whether a block of the session can be restored now: 0, -ESTALE (not spilled), -EBUSY (being moved),
+ * -EINVAL (another number of pages), -EIO (no mover serves). restore() - load it into the pages of a grant, whose
+ * journal entry is ended; the request is answered later. Return: as restorable(), and nothing changed.
  */
 extern const struct content_saver spill_saver;
 

@@ -189,6 +189,22 @@ void spill_pages_move(struct pool *pool, const struct spill_block *block)
 		pool_move(pool, spill_slot(pool, block, i)->page, PAGE_MOVING);
 }
 
+bool spill_pages_hold(struct pool *pool, const struct spill_block *block)
+{
+	bool all = true;
+
+	for (uint32_t i = 0; i < block->pages; i++) {
+		const struct ledger_slot *slot = spill_slot(pool, block, i);
+		uint64_t word = pool_word(pool, slot->page);
+
+		if (word == page_word_make(PAGE_LEASED, block->owner, slot->generation))
+			pool_move(pool, slot->page, PAGE_MOVING);
+		else if (word != page_word_make(PAGE_MOVING, block->owner, slot->generation))
+			all = false;
+	}
+	return all;
+}
+
 static void wake_pins(struct pool *pool, const struct spill_block *block)
 {
 	uint32_t head = spill_slot(pool, block, 0)->page;
@@ -236,6 +252,16 @@ void spill_pages_take(struct pool *pool, struct spill_block *block)
 	session->leased -= taken;
 	session->tenant->leased -= taken;
 	wake_pins(pool, block);
+}
+
+void spill_load_leave(struct pool *pool, struct spill_block *block)
+{
+	if (!block->lent) {
+		spill_pages_give_back(pool, block);
+		return;
+	}
+	spill_pages_take(pool, block);
+	pool_mark_freed(pool);
 }
 
 bool spill_sources_read(struct session *session, uint32_t head, uint64_t tag, uint32_t pages)

@@ -53,10 +53,14 @@ void spill_state(const struct pool *pool, const struct spill_block *block, enum 
  */
 bool spill_sources_read(struct session *session, uint32_t head, uint64_t tag, uint32_t pages);
 void spill_pages_move(struct pool *pool, const struct spill_block *block);
+/* spill_pages_hold() - make the pages that are as recorded in the slots MOVING. False: not all of them are. */
+bool spill_pages_hold(struct pool *pool, const struct spill_block *block);
 /* spill_pages_give_back() - change its pages from MOVING to LEASED. */
 void spill_pages_give_back(struct pool *pool, const struct spill_block *block);
 /* spill_pages_take() - free the pages from which it was saved, except those that the last agent has freed. */
 void spill_pages_take(struct pool *pool, struct spill_block *block);
+/* spill_load_leave() - after a load that was not completed: free pages that were lent for it; others are LEASED. */
+void spill_load_leave(struct pool *pool, struct spill_block *block);
 /*
  * spill_pages_forget() - clear the generations in its slots, so that they do not refer to pages that are not MOVING and
  * may be used otherwise. 0 is no page's generation.

@@ -17,24 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/*
- * Make the pages that are as recorded in the slots MOVING again. False: one of them is neither LEASED nor MOVING as
- * recorded.
- */
-static bool pages_hold(struct pool *pool, const struct spill_block *block)
-{
-	for (uint32_t i = 0; i < block->pages; i++) {
-		const struct ledger_slot *slot = spill_slot(pool, block, i);
-		uint64_t word = pool_word(pool, slot->page);
-
-		if (word == page_word_make(PAGE_LEASED, block->owner, slot->generation))
-			pool_move(pool, slot->page, PAGE_MOVING);
-		else if (word != page_word_make(PAGE_MOVING, block->owner, slot->generation))
-			return false;
-	}
-	return true;
-}
-
 static void forget(struct pool *pool, const uint32_t *chain, uint32_t pages)
 {
 	slots_put(&pool->spill->slots, chain, pages);
@@ -52,7 +34,7 @@ static void saving_recover(struct pool *pool, struct spill_block *block, bool bu
 	 * all is undone.
 	 */
 	if (pool_word(pool, head->page) == page_word_make(PAGE_MOVING, block->owner, head->generation) &&
-		pages_hold(pool, block)) {
+		spill_pages_hold(pool, block)) {
 		spill_block_begin(pool, block, SPILL_SAVING);
 		return;
 	}
@@ -67,7 +49,7 @@ static void saving_recover(struct pool *pool, struct spill_block *block, bool bu
 	spill_block_free(pool, block);
 }
 
-/* Keep a block out of the pool. The target pages belong to the worker. */
+/* Keep a block out of the pool. The target pages are free, or belong to the worker. */
 static void stays_out(struct pool *pool, struct spill_block *block)
 {
 	spill_state(pool, block, SLOT_SAVED);
@@ -89,11 +71,20 @@ static enum asked request_of(const struct pool *pool, const struct spill_block *
 	return word == lease_state_to(head->request_word, LEASE_CANCELLED) ? ASKED_NO_MORE : ASKED_AND_ANSWERED;
 }
 
+/* Until the agent has answered a request, or has given a cancelled one back, its slot is as the worker wrote it. */
+static bool is_lent(const struct pool *pool, const struct spill_block *block)
+{
+	uint32_t request = spill_slot(pool, block, 0)->request % SESSION_REQUESTS;
+
+	return *(volatile uint32_t *)&block->session->segment.requests[request].kind != LEASE_RESTORE_INTO;
+}
+
 static void loading_recover(struct pool *pool, struct spill_block *block, bool busy)
 {
 	const struct ledger_slot *head = spill_slot(pool, block, 0);
-	bool hold = pages_hold(pool, block);
+	bool hold = spill_pages_hold(pool, block);
 
+	block->lent = is_lent(pool, block);
 	block->session->spilled_pages += block->pages;
 	if (!hold && busy) {
 		/* Its pages are quarantined: the load fails when it has finished. */
@@ -103,14 +94,13 @@ static void loading_recover(struct pool *pool, struct spill_block *block, bool b
 		return;
 	}
 	if (!hold) {
-		spill_pages_give_back(pool, block);
+		spill_load_leave(pool, block);
 		stays_out(pool, block);
 		return;
 	}
 	/* Also if the worker has cancelled the request: the mover may be writing to the pages. */
 	block->request = (int32_t)(head->request % SESSION_REQUESTS);
 	block->request_word = head->request_word;
-	block->keep = *(volatile uint32_t *)&block->session->segment.requests[block->request].flags & LEASE_KEEP;
 	spill_state(pool, block, SLOT_LOADING);
 	spill_block_begin(pool, block, SPILL_LOADING);
 }
@@ -120,6 +110,11 @@ static void answered_recover(struct pool *pool, struct spill_block *block, bool 
 	switch (request_of(pool, block)) {
 	case ASKED_STILL: loading_recover(pool, block, busy); break;
 	case ASKED_NO_MORE:
+		block->lent = is_lent(pool, block);
+		if (block->lent) {
+			spill_pages_hold(pool, block);
+			spill_pages_take(pool, block);
+		}
 		stays_out(pool, block);
 		block->session->spilled_pages += block->pages;
 		break;

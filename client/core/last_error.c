@@ -34,7 +34,7 @@ const char *gpool_strerror(int error)
 		       "to another tenant or trust domain";
 	case EAGAIN: return "not possible at this moment";
 	case EALREADY: return "in effect already: this process has the role, or it is too late to configure";
-	case EBADMSG: return "an answer that is no message of the protocol";
+	case EBADMSG: return "spilled content is damaged, or an answer is no message of the protocol";
 	case EBUSY: return "in use by queued GPU work, by another thread, or by another session";
 	case ECHILD: return "called after fork(): the pool is the parent's, open one of your own";
 	case EDQUOT: return "the tenant's limit or this process's quota is reached";
@@ -43,7 +43,7 @@ const char *gpool_strerror(int error)
 	case EHOSTDOWN: return "the session is asleep; call gpool_wake()";
 	case EINTR: return "the wait was interrupted by the check that gpool_wait_check() has set";
 	case EINVAL: return "an argument out of range, or a handle that no call returned";
-	case EIO: return "the GPU driver or a disk failed, or spilled content cannot be restored";
+	case EIO: return "the GPU driver or a disk failed, or spilled content cannot be restored now";
 	case EMFILE: return "too many open files, or too many pools in this process";
 	case EMSGSIZE: return "a message longer than its reader has room for";
 	case ENODATA: return "what was kept is lost";

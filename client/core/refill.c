@@ -260,6 +260,16 @@ static int shortage_fail(int error, const struct gpool_oom_info *shortage)
 		shortage->needed, shortage->free, shortage->pinned, holder);
 }
 
+/* No pages are lent: the thread's shortage says why. */
+static int refusal_read(
+	struct gpool *pool, struct thread_cache *cache, const struct lease_request *request, uint32_t need)
+{
+	shortage_read(pool, request, need, &cache->shortage);
+	shortage_object_read(pool, request, &cache->shortage_object);
+	stat_add(cache, &cache->stats->refusals);
+	return shortage_fail(request->error, &cache->shortage);
+}
+
 static int answer_read(struct gpool *pool, struct thread_cache *cache, const struct lease_request *request,
 	uint32_t need, uint32_t *first)
 {
@@ -269,11 +279,7 @@ static int answer_read(struct gpool *pool, struct thread_cache *cache, const str
 	case 0: extra_put(pool, request->extra_first, request->extra_granted); break;
 	case -ENOSPC:
 	case -EDQUOT:
-	case -EPERM:
-		shortage_read(pool, request, need, &cache->shortage);
-		shortage_object_read(pool, request, &cache->shortage_object);
-		stat_add(cache, &cache->stats->refusals);
-		return shortage_fail(request->error, &cache->shortage);
+	case -EPERM: return refusal_read(pool, cache, request, need);
 	default: return -EPIPE;
 	}
 	*first = request->first_page;
@@ -355,7 +361,7 @@ int lease_begin(struct gpool *pool, const struct lease_request *ask, struct leas
 	request->need = ask->need;
 	request->extra = 0;
 	request->flags = ask->flags;
-	request->timeout_ms = 0;
+	request->timeout_ms = ask->timeout_ms;
 	request->error = 0;
 	request->first_page = ask->first_page;
 	request->extra_granted = 0;
@@ -373,16 +379,31 @@ static int request_look(struct gpool *pool, const struct lease_ticket *ticket)
 	return pool_gone(pool) ? request_cancel(pool, ticket->slot, ticket->word) : -EAGAIN;
 }
 
+/* The answer to LEASE_RESTORE: a chain of runs, or a refusal. */
+static int restored_read(struct gpool *pool, const struct lease_request *request, struct lease_request *ask)
+{
+	struct thread_cache *cache = thread_cache_of(pool);
+
+	ask->first_page = request->first_page;
+	switch (request->error) {
+	case 0: return chain_walk(pool, ask->first_page, request->need, false) == request->need ? 0 : -EPIPE;
+	case -ENOSPC:
+	case -EDQUOT:
+	case -EPERM: return cache ? refusal_read(pool, cache, request, request->need) : request->error;
+	default: return request->error;
+	}
+}
+
 int lease_end(struct gpool *pool, const struct lease_ticket *ticket, bool wait, struct lease_request *ask)
 {
 	struct lease_request *request = &pool->session.requests[ticket->slot];
-	int error = wait ? request_wait(pool, ticket->slot, ticket->word, -1, false) : request_look(pool, ticket);
+	bool restores = request->kind == LEASE_RESTORE;
+	int error = wait ? request_wait(pool, ticket->slot, ticket->word, -1, restores) : request_look(pool, ticket);
 
 	if (error == -EAGAIN)
 		return error;
 	if (!error) {
-		ask->extra_granted = request->extra_granted;
-		error = ask->error = request->error;
+		error = restores ? restored_read(pool, request, ask) : request->error;
 		atomic_store_explicit(&request->state, lease_state_to(ticket->word, LEASE_IDLE), memory_order_release);
 	}
 	slot_release(pool, ticket->slot);

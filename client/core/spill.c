@@ -2,8 +2,10 @@
 #include "client/core/spill.h"
 
 #include "client/core/flight.h"
+#include "client/core/interrupt.h"
 #include "client/core/last_error.h"
 #include "client/core/stitch.h"
+#include "client/core/window.h"
 
 #include <poll.h>
 #include <search.h>
@@ -15,7 +17,7 @@ enum { ON_ITS_WAY_MS = 1 }; /* between two looks at a block that is being moved:
 struct moved {
 	uint64_t sequence;
 	struct gpool_block place; /* last known: it may have left there again */
-	bool known;
+	bool known, mapped;
 	bool coming; /* a thread brings it back */
 };
 
@@ -106,7 +108,7 @@ int spill_where(struct gpool *pool, const struct gpool_block *block, struct gpoo
 		return error;
 	pthread_mutex_lock(&spills->lock);
 	moved = moved_find(spills, block->tag);
-	if (moved && moved->known && !moved->coming) {
+	if (moved && moved->known && moved->mapped && !moved->coming) {
 		*place = moved->place;
 		error = 0;
 	}
@@ -128,90 +130,105 @@ void spill_forget(struct gpool *pool, uint64_t tag)
 
 /* ---- bringing back ---- */
 
-/*
- * Is it spilled, can it be brought back, and how many pages is it? Others' blocks shall not go for one that nobody can
- * bring.
- */
-static int saved_ask(struct gpool *pool, uint64_t tag, uint32_t *page_count)
+/* The pages have the content: they are the block from now on, pinned. */
+static int place_stand(struct gpool *pool, const struct gpool_block *block, uint32_t first, struct gpool_block *place)
 {
-	struct lease_request ask = {
-		.kind = LEASE_RESTORE, .flags = LEASE_SOON, .tag = tag & ~(uint64_t)BLOCK_SCATTERED};
-	int error = lease_ask(pool, &ask);
+	const struct block_entry *entry = block_entry(pool, first);
+	const struct block_attributes attributes = {
+		.flags = block->tag & BLOCK_ATTRIBUTES & ~BLOCK_SCATTERED,
+		.owner_id = atomic_load_explicit(&entry->owner_id, memory_order_relaxed),
+	};
+	uint64_t word;
+	int error;
 
-	*page_count = ask.extra_granted;
+	if (atomic_load_explicit(&entry->page_count, memory_order_relaxed) != block->page_count)
+		return chain_stand_as(
+			pool, block->tag >> BLOCK_SEQUENCE_SHIFT, first, block->page_count, &attributes, place);
+	error = run_pin(pool, first, &word);
+	if (error)
+		return error;
+	*place = (struct gpool_block){
+		.generation = word,
+		.tag = block->tag & ~(uint64_t)BLOCK_SCATTERED,
+		.page = first,
+		.page_count = block->page_count,
+	};
+	block_write(pool, first, block->page_count, place->tag, &attributes);
+	return 0;
+}
+
+/* It is pinned. On failure it is not; it remains in the pool, and the next one who pins it tries again. */
+static int place_map(struct gpool *pool, const struct gpool_block *place)
+{
+	int error = place->tag & BLOCK_SCATTERED ? stitch_map(pool, place)
+						 : window_map(pool, place->page, place->page_count);
+
+	if (error)
+		gpool_unpin(pool, place);
 	return error;
 }
 
-/* Pages for it, pinned and seen by nobody. They may come a little later, when others have to be spilled for them. */
-static int target_alloc(struct gpool *pool, uint64_t tag, uint32_t page_count, uint32_t flags, int32_t timeout_ms,
-	struct gpool_block *target)
+static int restore_begin(struct gpool *pool, const struct gpool_block *block, uint32_t flags, uint32_t timeout_ms,
+	struct lease_ticket *ticket)
 {
-	struct alloc_request request = {
-		.attributes.flags = (tag & (BLOCK_TYPE_MASK | BLOCK_PRIORITY_MASK)) | BLOCK_PREPARED,
-		.flags = flags,
+	const struct lease_request ask = {
+		.kind = LEASE_RESTORE,
+		.need = block->page_count,
+		.flags = flags | (pool->header->pages_per_handle > 1 ? LEASE_CONTIGUOUS : 0),
 		.timeout_ms = timeout_ms,
+		.tag = block->tag & ~(uint64_t)BLOCK_SCATTERED,
 	};
 
-	return alloc_block(pool, page_count, &request, target);
+	pool_sweep(pool);
+	return lease_begin(pool, &ask, ticket);
 }
 
-/* The pages have the content: from now on they are the block. */
-static void target_adopt(struct gpool *pool, struct gpool_block *target, uint64_t tag)
+/* *place: where it is then, pinned if this succeeds; page_count 0: it is not in the pool. */
+static int restore_end(struct gpool *pool, const struct gpool_block *block, const struct lease_ticket *ticket,
+	bool wait, struct gpool_block *place)
 {
-	tag = (tag & ~(uint64_t)BLOCK_SCATTERED) | (target->tag & BLOCK_SCATTERED);
-	if (tag & BLOCK_SCATTERED)
-		stitch_rename(pool, target->page, tag);
-	else
-		atomic_store_explicit(&block_entry(pool, target->page)->tag, tag, memory_order_release);
-	target->tag = tag;
-}
+	struct lease_request answer = {0};
+	int error = lease_end(pool, ticket, wait, &answer);
 
-/* What came of it. */
-static void target_settle(struct gpool *pool, struct gpool_block *target, uint64_t tag, int error)
-{
+	*place = (struct gpool_block){0};
+	if (error == -EBADMSG)
+		return fail(
+			error, "the block's spilled content is lost: its checksum differs from when it was written");
+	if (error == -EIO)
+		return fail(error,
+			"the block's spilled content cannot be read back now; it is kept, and the agent's log has the "
+			"cause");
 	if (!error)
-		target_adopt(pool, target, tag);
-	else if (error != -EPIPE) /* the mover may still be writing to the pages: they must not be reused */
-		block_free(pool, target, 0);
+		error = place_stand(pool, block, answer.first_page, place);
+	return error ? error : place_map(pool, place);
 }
 
-/* Whether the agent still has the content distinguishes the two failures. */
-static int restore_fail(struct gpool *pool, uint64_t tag)
+/* As restore_end(). */
+static int bring_back(struct gpool *pool, const struct gpool_block *block, struct gpool_block *place)
 {
-	uint32_t page_count;
-
-	if (saved_ask(pool, tag, &page_count) == -ESTALE)
-		return fail(-EIO, "the block's spilled content is lost: its checksum differs from when it was written");
-	return fail(-EIO,
-		"the block's spilled content cannot be read back now; it is kept, and the agent's log has the cause");
-}
-
-static int bring_back(struct gpool *pool, uint64_t tag, struct gpool_block *target)
-{
-	struct lease_request ask = {.kind = LEASE_RESTORE, .tag = tag & ~(uint64_t)BLOCK_SCATTERED};
-	int32_t timeout_ms = (int32_t)atomic_load_explicit(&pool->header->pin_timeout_ms, memory_order_relaxed);
-	uint32_t page_count;
+	uint32_t timeout_ms = atomic_load_explicit(&pool->header->pin_timeout_ms, memory_order_relaxed);
+	struct lease_ticket ticket;
 	int error;
 
-	/* A restore that was given up before still writes to its pages. */
-	while ((error = saved_ask(pool, tag, &page_count)) == -EBUSY && !pool_gone(pool))
+	for (;;) {
+		/* Not 0: what other threads of this process have in their hands is found by a later look. */
+		error = restore_begin(pool, block, 0, timeout_ms ? timeout_ms : 1, &ticket);
+		if (!error)
+			error = restore_end(pool, block, &ticket, true, place);
+		/* The mover still writes to the pages of a restore that was cancelled. */
+		if (error != -EBUSY || pool_gone(pool))
+			return error;
+		if (wait_interrupted())
+			return -EINTR;
 		poll(NULL, 0, ON_ITS_WAY_MS);
-	if (!error)
-		error = target_alloc(pool, tag, page_count, 0, timeout_ms, target);
-	if (error)
-		return error;
-	ask.need = page_count;
-	ask.first_page = target->page;
-	error = lease_ask(pool, &ask);
-	target_settle(pool, target, tag, error);
-	return error == -EIO ? restore_fail(pool, tag) : error;
+	}
 }
 
 /*
- * This thread brings it back: false: there is no memory to note that. `moved` is what the table has of it, or NULL; the
+ * This thread brings it back: NULL: there is no memory to note that. `moved` is what the table has of it, or NULL; the
  * caller holds the lock.
  */
-static bool coming_begin(struct spills *spills, struct moved *moved, uint64_t tag)
+static struct moved *coming_begin(struct spills *spills, struct moved *moved, uint64_t tag)
 {
 	if (!moved)
 		moved = moved_add(spills, tag);
@@ -220,6 +237,7 @@ static bool coming_begin(struct spills *spills, struct moved *moved, uint64_t ta
 	return moved;
 }
 
+/* *place: as after restore_end(), which returned `error`. */
 static void coming_end(struct spills *spills, uint64_t tag, const struct gpool_block *place, int error)
 {
 	struct moved *moved;
@@ -227,9 +245,10 @@ static void coming_end(struct spills *spills, uint64_t tag, const struct gpool_b
 	pthread_mutex_lock(&spills->lock);
 	moved = moved_find(spills, tag);
 	moved->coming = false;
-	moved->known = !error;
+	moved->known = place->page_count;
+	moved->mapped = !error;
 	moved->place = *place;
-	if (error)
+	if (!moved->known)
 		moved_remove(spills, moved);
 	pthread_cond_broadcast(&spills->came);
 	pthread_mutex_unlock(&spills->lock);
@@ -253,6 +272,19 @@ static bool dying_at(const struct gpool *pool, const struct gpool_block *place)
 		(place->tag | BLOCK_DYING);
 }
 
+/*
+ * Into the pool: bring_back(), but for a block that an earlier restore could not map. It stands at *place, if nothing
+ * has taken it there since; page_count 0: nowhere.
+ */
+static int place_take(struct gpool *pool, const struct gpool_block *block, struct gpool_block *place)
+{
+	int error = place->page_count ? pin_patiently(pool, place, pin_at(pool, place)) : -ESTALE;
+
+	if (error == -ESTALE)
+		return bring_back(pool, block, place);
+	return error ? error : place_map(pool, place);
+}
+
 int spill_pin(struct gpool *pool, const struct gpool_block *block, int error, struct gpool_block *place)
 {
 	struct spills *spills = pool->spills;
@@ -264,7 +296,7 @@ int spill_pin(struct gpool *pool, const struct gpool_block *block, int error, st
 	if (error != -ESTALE || dying_at(pool, block))
 		return error;
 	pthread_mutex_lock(&spills->lock);
-	while ((moved = moved_settled(spills, block->tag)) && moved->known) {
+	while ((moved = moved_settled(spills, block->tag)) && moved->known && moved->mapped) {
 		*place = moved->place;
 		pthread_mutex_unlock(&spills->lock);
 		error = pin_patiently(pool, place, pin_at(pool, place));
@@ -277,13 +309,13 @@ int spill_pin(struct gpool *pool, const struct gpool_block *block, int error, st
 			moved->place.generation == place->generation)
 			moved->known = false;
 	}
-	if (!coming_begin(spills, moved, block->tag)) {
-		pthread_mutex_unlock(&spills->lock);
-		return -ENOMEM;
-	}
+	moved = coming_begin(spills, moved, block->tag);
+	*place = moved && moved->known ? moved->place : (struct gpool_block){0};
 	pthread_mutex_unlock(&spills->lock);
+	if (!moved)
+		return -ENOMEM;
 	begun_ns = monotonic_ns();
-	error = bring_back(pool, block->tag, place);
+	error = place_take(pool, block, place);
 	coming_end(spills, block->tag, place, error);
 	flight_tell(pool,
 		&(struct flight_entry){
@@ -341,8 +373,11 @@ static int fetch_enter(struct gpool *pool, const struct gpool_block *block)
 		return error ? error : -EALREADY;
 	pthread_mutex_lock(&spills->lock);
 	moved = moved_find(spills, block->tag);
-	/* Somebody else has brought it meanwhile, or is about to. */
-	if (moved && (moved->coming || moved->place.page != place.page || moved->place.generation != place.generation))
+	/* Another thread has restored it meanwhile, or is about to. */
+	if (moved && moved->known && !moved->mapped && !moved->coming)
+		error = -ENOMEM;
+	else if (moved &&
+		(moved->coming || moved->place.page != place.page || moved->place.generation != place.generation))
 		error = -EAGAIN;
 	else
 		error = coming_begin(spills, moved, block->tag) ? 0 : -ENOMEM;
@@ -352,36 +387,27 @@ static int fetch_enter(struct gpool *pool, const struct gpool_block *block)
 
 int spill_fetch_begin(struct gpool *pool, const struct gpool_block *block, struct spill_fetch *fetch)
 {
-	struct lease_request ask = {
-		.kind = LEASE_RESTORE, .tag = block->tag & ~(uint64_t)BLOCK_SCATTERED, .need = block->page_count};
 	int error = fetch_enter(pool, block);
 
 	if (error)
 		return error;
-	fetch->tag = block->tag;
-	error = target_alloc(pool, block->tag, block->page_count, GPOOL_ALLOC_NO_EVICT, 0, &fetch->target);
-	if (!error) {
-		ask.first_page = fetch->target.page;
-		error = lease_begin(pool, &ask, &fetch->ticket);
-		if (error)
-			block_free(pool, &fetch->target, 0);
-	}
+	fetch->block = *block;
+	error = restore_begin(pool, block, LEASE_NO_EVICT, 0, &fetch->ticket);
 	if (error)
-		coming_end(pool->spills, block->tag, block, error);
+		coming_end(pool->spills, block->tag, &(struct gpool_block){0}, error);
 	return error;
 }
 
 int spill_fetch_end(struct gpool *pool, struct spill_fetch *fetch, bool wait)
 {
-	struct lease_request ask = {0};
-	int error = lease_end(pool, &fetch->ticket, wait, &ask);
+	struct gpool_block place;
+	int error = restore_end(pool, &fetch->block, &fetch->ticket, wait, &place);
 
 	if (error == -EAGAIN)
 		return error;
-	target_settle(pool, &fetch->target, fetch->tag, error);
-	coming_end(pool->spills, fetch->tag, &fetch->target, error);
+	coming_end(pool->spills, fetch->block.tag, &place, error);
 	if (!error)
-		gpool_unpin(pool, &fetch->target);
+		gpool_unpin(pool, &place);
 	return error;
 }
 

@@ -28,8 +28,7 @@ int spill_pin(struct gpool *pool, const struct gpool_block *block, int error, st
 
 /* A block that is being restored without a waiting thread. */
 struct spill_fetch {
-	uint64_t tag;
-	struct gpool_block target;
+	struct gpool_block block;
 	struct lease_ticket ticket;
 };
 
@@ -37,11 +36,11 @@ struct spill_fetch {
 bool spill_here(struct gpool *pool, const struct gpool_block *block);
 
 /*
- * spill_fetch_begin() - begin to bring a block back, into pages that are free: nothing is evicted for it, and nothing
- * waited for. Others who pin it wait for spill_fetch_end(), which is a must. Return: 0, -EALREADY (it is in the pool),
- * -EAGAIN (on its way out; another thread brings it), -ESTALE (freed), or as gpool_pin().
- * spill_fetch_end() - it is in the pool, unpinned, or what has gone wrong: -EBUSY: it was on its way out; else as
- * gpool_pin(). Without `wait` it may be -EAGAIN: not yet.
+ * spill_fetch_begin() - request that a block be restored into free pages; nothing is evicted for it. Threads that pin
+ * it wait until spill_fetch_end() is called, which is required. Return: 0, -EALREADY (it is in the pool), -EAGAIN
+ * (being spilled, or restored by another thread), -ENOMEM, -EINTR, -EPIPE.
+ * spill_fetch_end() - end the request: the block is in the pool, unpinned. Return: 0; -EAGAIN (not yet; only without
+ * `wait`); -EBUSY (it was being spilled), -ENOSPC, or as gpool_pin().
  */
 int spill_fetch_begin(struct gpool *pool, const struct gpool_block *block, struct spill_fetch *fetch);
 int spill_fetch_end(struct gpool *pool, struct spill_fetch *fetch, bool wait);

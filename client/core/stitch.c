@@ -162,7 +162,7 @@ static int chain_map(struct gpool *pool, uint32_t first, uint32_t page_count, ui
 }
 
 /* Create a mapped range; it is not visible to other threads yet. */
-static struct stitch *stitch_map(struct gpool *pool, uint32_t first, uint32_t page_count)
+static struct stitch *stitch_make(struct gpool *pool, uint32_t first, uint32_t page_count)
 {
 	struct stitches *stitches = pool->stitches;
 	uint64_t bytes = page_count * pool->page_bytes;
@@ -194,10 +194,12 @@ free_stitch:
 }
 
 /* From now on it is found, and swept: so its block must stand. */
-static void stitch_publish(struct gpool *pool, struct stitch *stitch)
+static void stitch_publish(struct gpool *pool, struct stitch *stitch, const struct gpool_block *block)
 {
 	struct stitches *stitches = pool->stitches;
 
+	stitch->word = block->generation;
+	stitch->sequence = block->tag >> BLOCK_SEQUENCE_SHIFT;
 	pthread_mutex_lock(&stitches->lock);
 	stitch->next = stitches->all;
 	stitch->link = &stitches->all;
@@ -242,15 +244,14 @@ static void extents_tag(const struct gpool *pool, uint32_t head, uint64_t tag, u
 	}
 }
 
-int chain_stand(struct gpool *pool, struct thread_cache *cache, uint32_t first, uint32_t page_count,
+int chain_stand_as(struct gpool *pool, uint64_t sequence, uint32_t first, uint32_t page_count,
 	const struct block_attributes *attributes, struct gpool_block *block)
 {
 	struct block_entry *head = block_entry(pool, first);
-	uint64_t word, sequence;
+	uint64_t word;
 
 	if (run_pin(pool, first, &word))
 		return -ESTALE;
-	sequence = sequence_next(cache);
 	extents_tag(pool, first,
 		block_tag_make(sequence, BLOCK_EXTENT | (attributes->flags & (BLOCK_TYPE_MASK | BLOCK_PRIORITY_MASK))),
 		attributes->owner_id);
@@ -267,6 +268,12 @@ int chain_stand(struct gpool *pool, struct thread_cache *cache, uint32_t first, 
 	return 0;
 }
 
+int chain_stand(struct gpool *pool, struct thread_cache *cache, uint32_t first, uint32_t page_count,
+	const struct block_attributes *attributes, struct gpool_block *block)
+{
+	return chain_stand_as(pool, sequence_next(cache), first, page_count, attributes, block);
+}
+
 void chain_end(struct gpool *pool, uint32_t first)
 {
 	/* The head first: extents without a head are what a check forgives, a head with foreign extents is not. */
@@ -277,7 +284,7 @@ void chain_end(struct gpool *pool, uint32_t first)
 int stitch_create(struct gpool *pool, struct thread_cache *cache, uint32_t first, uint32_t page_count,
 	const struct alloc_request *request, struct gpool_block *block)
 {
-	struct stitch *stitch = stitch_map(pool, first, page_count);
+	struct stitch *stitch = stitch_make(pool, first, page_count);
 
 	if (!stitch) {
 		chain_put(pool, first);
@@ -289,28 +296,20 @@ int stitch_create(struct gpool *pool, struct thread_cache *cache, uint32_t first
 		chain_put(pool, first);
 		return -ESTALE;
 	}
-	stitch->word = block->generation;
-	stitch->sequence = block->tag >> BLOCK_SEQUENCE_SHIFT;
-	stitch_publish(pool, stitch);
+	stitch_publish(pool, stitch, block);
 	stat_add(cache, &cache->stats->allocations);
 	stat_add(cache, &cache->stats->scattered);
 	return 0;
 }
 
-void stitch_rename(struct gpool *pool, uint32_t page, uint64_t tag)
+int stitch_map(struct gpool *pool, const struct gpool_block *block)
 {
-	struct stitches *stitches = pool->stitches;
-	const struct block_entry *head = block_entry(pool, page);
+	struct stitch *stitch = stitch_make(pool, block->page, block->page_count);
 
-	/* Under the lock, or a sweep could meet the one without the other. */
-	pthread_mutex_lock(&stitches->lock);
-	stitches->at[page]->sequence = tag >> BLOCK_SEQUENCE_SHIFT;
-	extents_tag(pool, page,
-		block_tag_make(
-			tag >> BLOCK_SEQUENCE_SHIFT, BLOCK_EXTENT | (tag & (BLOCK_TYPE_MASK | BLOCK_PRIORITY_MASK))),
-		atomic_load_explicit(&head->owner_id, memory_order_relaxed));
-	atomic_store_explicit(&block_entry(pool, page)->tag, tag, memory_order_release);
-	pthread_mutex_unlock(&stitches->lock);
+	if (!stitch)
+		return -ENOMEM;
+	stitch_publish(pool, stitch, block);
+	return 0;
 }
 
 int stitch_finish(struct gpool *pool, const struct gpool_block *block)
@@ -391,18 +390,12 @@ int stitch_give(struct gpool *pool, const struct gpool_block *block, uint64_t ad
 
 	if (!stitch)
 		return -ENOMEM;
-	*stitch = (struct stitch){
-		.word = block->generation,
-		.sequence = block->tag >> BLOCK_SEQUENCE_SHIFT,
-		.va = address,
-		.page = block->page,
-		.page_count = block->page_count,
-	};
+	*stitch = (struct stitch){.va = address, .page = block->page, .page_count = block->page_count};
 	extents_tag(pool, block->page,
-		block_tag_make(stitch->sequence,
+		block_tag_make(block->tag >> BLOCK_SEQUENCE_SHIFT,
 			BLOCK_EXTENT | ((uint32_t)block->tag & (BLOCK_TYPE_MASK | BLOCK_PRIORITY_MASK))),
 		0);
 	atomic_store_explicit(&block_entry(pool, block->page)->tag, block->tag, memory_order_release);
-	stitch_publish(pool, stitch);
+	stitch_publish(pool, stitch, block);
 	return 0;
 }

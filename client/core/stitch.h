@@ -29,9 +29,12 @@ int stitch_create(struct gpool *pool, struct thread_cache *cache, uint32_t first
 int chain_stand(struct gpool *pool, struct thread_cache *cache, uint32_t first, uint32_t page_count,
 	const struct block_attributes *attributes, struct gpool_block *block);
 void chain_end(struct gpool *pool, uint32_t first);
+/* chain_stand_as() - as chain_stand(), with the sequence of a block that has moved. */
+int chain_stand_as(struct gpool *pool, uint64_t sequence, uint32_t first, uint32_t page_count,
+	const struct block_attributes *attributes, struct gpool_block *block);
 
-/* stitch_rename() - give the block at `page`, which is not visible to other threads, another sequence with this tag. */
-void stitch_rename(struct gpool *pool, uint32_t page, uint64_t tag);
+/* stitch_map() - map a pinned scattered block that is mapped nowhere. Return: 0, -ENOMEM. */
+int stitch_map(struct gpool *pool, const struct gpool_block *block);
 
 /* stitch_finish() - block_finish() for a scattered block: 0, -EBUSY. */
 int stitch_finish(struct gpool *pool, const struct gpool_block *block);

@@ -135,10 +135,12 @@ GPOOL_API int gpool_discard(struct gpool *pool, const struct gpool_block *block)
  *   -EINVAL     not a handle that gpool_alloc() returned, or a block that is prepared and not committed
  *   -ECHILD     after fork()
  * and for spilled blocks:
- *   -EIO        the content cannot be read. If its checksum is wrong the content is lost, and the block is stale from
- *               now on. Otherwise it is kept and a later call may succeed: a disk failed, or no mover serves the pool
+ *   -EBADMSG    the content is lost: its checksum is wrong. The block is stale from now on
+ *   -EIO        the content cannot be read now: a disk failed, or no mover serves the pool. It is kept, and a later
+ *               call may succeed
  *   -ENOSPC, -EDQUOT  no pages to restore the block to; it is kept
  *   -ENOMEM     the pages cannot be mapped into this process; the block is kept
+ *   -EINTR      gpool_wait_check() ended the wait; the block is kept
  *   -EPIPE      the agent is not running; the block is kept
  *
  * Cost: one atomic, two loads [pin]; no system call unless the block is being moved. With the old handle of a restored

@@ -81,7 +81,7 @@ struct gpool_fence offload_behind(struct gpool_kv *kv)
 /* A block of the pool that is gone has lost what it had: nobody but this cache can have freed it. */
 static int kept_error(int error)
 {
-	return error == -ESTALE ? -ENODATA : error;
+	return error == -ESTALE || error == -EBADMSG ? -ENODATA : error;
 }
 
 static int save_to(struct gpool_kv *kv, const struct kv_sequence *sequence, struct kv_saved *saved)

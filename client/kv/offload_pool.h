@@ -23,7 +23,7 @@ struct kv_piece {
  */
 int pieces_save(struct gpool_kv *kv, const struct kv_sequence *sequence, struct kv_saved *saved);
 /*
- * pieces_load() - all are brought back, which is waited for, and copies from there are queued: 0, -ESTALE (of one the
+ * pieces_load() - restore all pieces, wait for that, and queue copies from them: 0, -ESTALE or -EBADMSG (of one the
  * content is lost), or as gpool_pin(); -EIO, -EINVAL.
  */
 int pieces_load(struct gpool_kv *kv, const struct kv_sequence *sequence);

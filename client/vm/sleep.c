@@ -121,7 +121,8 @@ static int mutable_part(struct ranges *ranges)
  */
 static int saved_after_all(struct gpool *pool, const struct gpool_block *block, int error)
 {
-	struct lease_request ask = {.kind = LEASE_RESTORE, .tag = block->tag & ~(uint64_t)BLOCK_SCATTERED};
+	struct lease_request ask = {
+		.kind = LEASE_QUERY, .need = block->page_count, .tag = block->tag & ~(uint64_t)BLOCK_SCATTERED};
 	uint64_t word;
 
 	while (error != -EPIPE) {
@@ -133,7 +134,8 @@ static int saved_after_all(struct gpool *pool, const struct gpool_block *block, 
 		}
 		/* -EBUSY: on its way, and it may come back. */
 		switch (lease_ask(pool, &ask)) {
-		case 0: return 0;
+		case 0:
+		case -EIO: return 0;
 		case -EBUSY: continue;
 		default: return -EPIPE;
 		}

@@ -142,9 +142,8 @@ static int content_restore(struct gpool *pool, const struct waking *waking)
 	const struct block_attributes attributes = {.flags = BLOCK_PREPARED | BLOCK_RANGE};
 	struct ranges *ranges = pool->ranges;
 	struct lease_request ask = {
-		.kind = LEASE_RESTORE,
+		.kind = LEASE_RESTORE_INTO,
 		.need = ranges->spilled_pages,
-		.flags = LEASE_KEEP,
 		.tag = ranges->spilled_tag & ~(uint64_t)BLOCK_SCATTERED,
 	};
 	struct gpool_block block;
@@ -236,8 +235,8 @@ static int content_look(struct gpool *pool)
 {
 	const struct ranges *ranges = pool->ranges;
 	struct lease_request ask = {
-		.kind = LEASE_RESTORE,
-		.flags = LEASE_KEEP | LEASE_SOON,
+		.kind = LEASE_QUERY,
+		.need = ranges->spilled_pages,
 		.tag = ranges->spilled_tag & ~(uint64_t)BLOCK_SCATTERED,
 	};
 

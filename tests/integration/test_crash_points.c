@@ -419,6 +419,35 @@ static void test_restore(void **state)
 	play(&(struct scenario){are_spilled, bring_back});
 }
 
+static int interrupted(void *argument)
+{
+	(void)argument;
+	return 1;
+}
+
+static void are_spilled_and_mover_stops(void)
+{
+	are_spilled();
+	assert_int_equal(kill((pid_t)status()->pools[0].mover_pid, SIGSTOP), 0);
+}
+
+/* The request is cancelled while the mover writes to the pages. They come free when it has finished. */
+static void withdraw(void)
+{
+	gpool_wait_check(interrupted, NULL);
+	assert_int_equal(gpool_pin(first.pool, &first.blocks[1]), -EINTR);
+	gpool_wait_check(NULL, NULL);
+	assert_int_equal(kill(process_of("gpoold-mover"), SIGCONT), 0);
+	AWAIT(status()->pools[0].moving_pages == 0);
+	assert_int_equal(status()->pools[0].spill_memory_bytes, 6 * page_bytes);
+}
+
+static void test_withdrawn_restore(void **state)
+{
+	(void)state;
+	play(&(struct scenario){are_spilled_and_mover_stops, withdraw});
+}
+
 static void drop_all(void)
 {
 	for (; first.count; first.count--)
@@ -875,6 +904,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_refusal),
 		cmocka_unit_test(test_spill),
 		cmocka_unit_test(test_restore),
+		cmocka_unit_test(test_withdrawn_restore),
 		cmocka_unit_test(test_discard),
 		cmocka_unit_test(test_sink),
 		cmocka_unit_test(test_a_sinking_block_is_dropped),

@@ -130,7 +130,10 @@ static void test_restored_into(void **state)
 	assert_int_equal(request(liar, LEASE_SPILL, block.page, 0, tag), 0);
 	into = block_of_a_part(liar, 0);
 	fold(liar, &into, BLOCK_PREPARED);
-	assert_int_equal(request(liar, LEASE_RESTORE, into.page, PART, tag), -EINVAL);
+	assert_int_equal(request(liar, LEASE_RESTORE_INTO, into.page, PART, tag), -EINVAL);
+	assert_int_equal(request(liar, LEASE_RESTORE, 0, PART - 1, tag), -EINVAL);
+	assert_int_equal(request(liar, LEASE_RESTORE, 0, PART, tag + (1 << BLOCK_SEQUENCE_SHIFT)), -ESTALE);
+	assert_int_equal(request(liar, LEASE_QUERY, 0, PART - 1, tag), -EINVAL);
 	each_page_once(liar);
 }
 

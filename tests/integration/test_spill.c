@@ -90,6 +90,33 @@ static void evict_all(struct gpool *pool, uint64_t pages)
 	AWAIT(moving() == 0);
 }
 
+/* Requests that the worker has sent: each raises the serial number of its slot. */
+static uint32_t requests_sent(const struct gpool *pool)
+{
+	uint32_t sent = 0;
+
+	for (int i = 0; i < SESSION_REQUESTS; i++)
+		sent += atomic_load(&pool->session.requests[i].state) / LEASE_SERIAL_ONE;
+	return sent;
+}
+
+static int interrupted(void *argument)
+{
+	(void)argument;
+	return 1;
+}
+
+/* A pin that its thread does not wait for. */
+static int pin_briefly(struct gpool *pool, const struct gpool_block *block)
+{
+	int error;
+
+	gpool_wait_check(interrupted, NULL);
+	error = gpool_pin(pool, block);
+	gpool_wait_check(NULL, NULL);
+	return error;
+}
+
 /* ---- tests ---- */
 
 static void test_content_is_restored_elsewhere(void **state)
@@ -425,7 +452,7 @@ static void test_damaged_does_not_sink(void **state)
 	}
 	/* Others do in its place. */
 	AWAIT(tiers_have(14, 2));
-	assert_int_equal(gpool_pin(pool, &blocks[0]), -EIO);
+	assert_int_equal(gpool_pin(pool, &blocks[0]), -EBADMSG);
 	assert_int_equal(gpool_pin(pool, &blocks[0]), -ESTALE);
 	for (uint32_t i = 1; i < 16; i++)
 		read_back(pool, &blocks[i], i);
@@ -515,7 +542,7 @@ static void damage_and_see(const char *tier_name, off_t tier_bytes, const char *
 	for (uint32_t i = 0; i < 6; i++) {
 		int error = gpool_pin(pool, &blocks[i]);
 
-		if (error == -EIO) {
+		if (error == -EBADMSG) {
 			lost++;
 			assert_string_equal(gpool_last_error(error),
 				"the block's spilled content is lost: its checksum differs from when it was written");
@@ -596,6 +623,165 @@ static void test_no_pages_to_restore_into(void **state)
 	gpool_close(other);
 }
 
+struct pin {
+	struct gpool *pool;
+	struct gpool_block block;
+};
+
+static void *pin_main(void *argument)
+{
+	const struct pin *pin = argument;
+
+	return (void *)(intptr_t)gpool_pin(pin->pool, &pin->block);
+}
+
+/* Whether the pages are free, have to be evicted, have to be waited for, or do not lie in a row. */
+static void test_one_request(void **state)
+{
+	struct pin pin;
+	struct gpool_block taken[PAGES];
+	struct gpool *other;
+	pthread_t thread;
+	uint32_t before;
+	void *error;
+
+	(void)state;
+	start((const char *const[]){"--pool", POOL ",spill_memory=32MiB", CALM, "--set", "pins.timeout=60s", NULL});
+	pin.pool = open_worker();
+	other = open_worker();
+	pin.block = made(pin.pool, 4, 1);
+	evict_all(pin.pool, 4);
+	before = requests_sent(pin.pool);
+	read_back(pin.pool, &pin.block, 1);
+	assert_int_equal(requests_sent(pin.pool) - before, 1);
+
+	evict_all(pin.pool, 4);
+	for (uint32_t i = 0; i < PAGES; i++) {
+		taken[i] = alloc(other, 1);
+		if (i % 2)
+			assert_int_equal(gpool_unpin(other, &taken[i]), 0);
+	}
+	before = requests_sent(pin.pool);
+	assert_int_equal(gpool_pin(pin.pool, &pin.block), 0);
+	assert_int_equal(requests_sent(pin.pool) - before, 1);
+	assert_int_equal(wrong_words(pin.pool, &pin.block, 1), 0);
+	assert_int_equal(gpool_refresh(pin.pool, &pin.block), 0);
+	assert_true(pin.block.tag & BLOCK_SCATTERED);
+	assert_int_equal(gpool_unpin(pin.pool, &pin.block), 0);
+
+	evict_all(pin.pool, 4);
+	for (uint32_t i = 1; i < PAGES; i += 2) {
+		if (gpool_pin(other, &taken[i]))
+			taken[i] = alloc(other, 1);
+	}
+	before = requests_sent(pin.pool);
+	assert_int_equal(pthread_create(&thread, NULL, pin_main, &pin), 0);
+	AWAIT(atomic_load(&pool_view(admin)->header->waiters) == 1);
+	for (uint32_t i = 0; i < PAGES; i++)
+		assert_int_equal(gpool_free(other, &taken[i]), 0);
+	assert_int_equal(pthread_join(thread, &error), 0);
+	assert_int_equal((intptr_t)error, 0);
+	assert_int_equal(requests_sent(pin.pool) - before, 1);
+	assert_int_equal(wrong_words(pin.pool, &pin.block, 1), 0);
+	gpool_close(pin.pool);
+	gpool_close(other);
+}
+
+/* While it waits for pages, and while the mover writes to them: neither pages nor content are lost. */
+static void test_withdrawn(void **state)
+{
+	struct gpool *pool, *other;
+	struct gpool_block block, taken[PAGES];
+	struct spill_fetch fetch;
+	pid_t mover;
+
+	(void)state;
+	start((const char *const[]){"--pool", POOL ",spill_memory=32MiB", CALM, "--set", "pins.timeout=60s", NULL});
+	pool = open_worker();
+	other = open_worker();
+	block = made(pool, 4, 3);
+	evict_all(pool, 4);
+	for (uint32_t i = 0; i < PAGES; i++)
+		taken[i] = alloc(other, 1);
+	assert_int_equal(pin_briefly(pool, &block), -EINTR);
+	for (uint32_t i = 0; i < PAGES; i++)
+		assert_int_equal(gpool_free(other, &taken[i]), 0);
+	AWAIT(atomic_load(&pool_view(admin)->header->waiters) == 0);
+	assert_int_equal(kept_bytes(), 4 * PAGE_BYTES);
+	AWAIT((mover = process_of("gpoold-mover")) > 0);
+	assert_int_equal(kill(mover, SIGSTOP), 0);
+	assert_int_equal(pin_briefly(pool, &block), -EINTR);
+	assert_int_equal(moving(), 4);
+	assert_int_equal(pin_briefly(pool, &block), -EINTR); /* the first one is still under way */
+	assert_int_equal(spill_fetch_begin(pool, &block, &fetch), 0);
+	assert_int_equal(spill_fetch_end(pool, &fetch, true), -EBUSY);
+	assert_int_equal(kill(mover, SIGCONT), 0);
+	AWAIT(moving() == 0);
+	assert_int_equal(kept_bytes(), 4 * PAGE_BYTES);
+	read_back(pool, &block, 3);
+	assert_int_equal(gpool_discard(pool, &block), 0);
+	gpool_close(pool);
+	gpool_close(other);
+	AWAIT(harness_free_pages(&harness) == PAGES);
+}
+
+/* A block that was restored and cannot be mapped stays in the pool, with its content; a later pin maps it. */
+static void cannot_map(bool scattered, enum gpu_call call)
+{
+	struct gpool_block singles[PAGES], block;
+	struct gpool *pool, *other;
+
+	start(in_memory);
+	pool = open_worker();
+	other = open_worker();
+	block = made(pool, 4, 5);
+	evict_all(pool, 4);
+	for (uint32_t i = 0; i < PAGES; i++)
+		singles[i] = alloc(other, 1);
+	/* Pages that this process has not mapped before. */
+	for (uint32_t i = 0; i < PAGES; i++)
+		if (singles[i].page >= PAGES / 2 && (!scattered || i % 2))
+			assert_int_equal(gpool_free(other, &singles[i]), 0);
+	for (int tries = 0; tries < 2; tries++) {
+		gpu_fault_set(pool->gpu, call, 1, -ENOMEM);
+		assert_int_equal(gpool_pin(pool, &block), -ENOMEM);
+		assert_int_equal(kept_bytes(), 0);
+		assert_int_equal(spill_fetch_begin(pool, &block, &(struct spill_fetch){0}), -ENOMEM);
+	}
+	read_back(pool, &block, 5);
+	evict_all(pool, 4);
+	/* It may be spilled again, and freed, before it is mapped. */
+	gpu_fault_set(pool->gpu, GPU_CALL_RESERVE, 1, -ENOMEM);
+	if (scattered) {
+		assert_int_equal(gpool_pin(pool, &block), -ENOMEM);
+		evict_all(pool, 4);
+		assert_int_equal(gpool_pin(pool, &block), 0);
+		assert_int_equal(wrong_words(pool, &block, 5), 0);
+		assert_int_equal(gpool_unpin(pool, &block), 0);
+		evict_all(pool, 4);
+		gpu_fault_set(pool->gpu, GPU_CALL_RESERVE, 1, -ENOMEM);
+		assert_int_equal(gpool_pin(pool, &block), -ENOMEM);
+	}
+	gpu_fault_set(pool->gpu, GPU_CALL_RESERVE, 0, 0);
+	assert_int_equal(gpool_discard(pool, &block), 0);
+	assert_int_equal(gpool_pin(pool, &block), -ESTALE);
+	assert_int_equal(kept_bytes(), 0);
+	gpool_close(pool);
+	gpool_close(other);
+}
+
+static void test_cannot_map(void **state)
+{
+	(void)state;
+	cannot_map(false, GPU_CALL_MAP);
+}
+
+static void test_cannot_map_scattered(void **state)
+{
+	(void)state;
+	cannot_map(true, GPU_CALL_RESERVE);
+}
+
 /* Begun, and answered at the next check. */
 static void test_ahead_of_need(void **state)
 {
@@ -622,12 +808,13 @@ static void test_ahead_of_need(void **state)
 		assert_int_equal(kept_bytes(), 0);
 		read_back(pool, &block, 7);
 	}
-	/* It is not requested. */
+	/* Nothing is evicted for it. */
 	evict_all(pool, 4);
 	for (uint32_t i = 0; i < PAGES - 3; i++)
 		taken[i] = alloc(other, 1);
 	assert_int_equal(gpool_unpin(other, &taken[0]), 0);
-	assert_int_equal(spill_fetch_begin(pool, &block, &fetch), -ENOSPC);
+	assert_int_equal(spill_fetch_begin(pool, &block, &fetch), 0);
+	assert_int_equal(spill_fetch_end(pool, &fetch, true), -ENOSPC);
 	assert_int_equal(gpool_pin(other, &taken[0]), 0);
 	assert_int_equal(gpool_free(other, &taken[0]), 0);
 	assert_int_equal(spill_fetch_begin(pool, &block, &fetch), 0);
@@ -822,6 +1009,10 @@ int main(int argc, char **argv)
 		cmocka_unit_test_teardown(test_damaged_file_by_threads, stop),
 		cmocka_unit_test_teardown(test_no_tier, stop),
 		cmocka_unit_test_teardown(test_no_pages_to_restore_into, stop),
+		cmocka_unit_test_teardown(test_one_request, stop),
+		cmocka_unit_test_teardown(test_withdrawn, stop),
+		cmocka_unit_test_teardown(test_cannot_map, stop),
+		cmocka_unit_test_teardown(test_cannot_map_scattered, stop),
 		cmocka_unit_test_teardown(test_ahead_of_need, stop),
 		cmocka_unit_test_teardown(test_at_its_own_wish, stop),
 		cmocka_unit_test_teardown(test_threads_want_the_same, stop),

@@ -92,6 +92,7 @@ static int setup(void **state)
 	config_defaults(&agent->config);
 	agent->config.tenant_count = 1;
 	strcpy(agent->config.tenants[0].name, "t");
+	agent->config.tenants[0].limit = (struct config_amount){CONFIG_AMOUNT_PAGES, PAGES};
 	config = (struct config_pool){.name = "p", .backend = "host", .page_bytes = 524288};
 	agent->config.pools[0] = config;
 	made = (struct module_pool){.handle_bytes = 524288, .work_bell = -1, .done_bell = -1};
@@ -218,11 +219,25 @@ static void test_a_scan_that_was_preempted(void **state)
 
 /* ---- a mover that cannot ---- */
 
+static void ring_make(void)
+{
+	made.ring = aligned_alloc(64, sizeof(struct mover_ring));
+	memset(made.ring, 0, sizeof(struct mover_ring));
+	made.work_bell = eventfd(0, EFD_CLOEXEC);
+	made.done_bell = eventfd(0, EFD_CLOEXEC);
+}
+
+static void bells_close(void)
+{
+	close(made.work_bell);
+	close(made.done_bell);
+}
+
 static void ask_back(uint32_t serial)
 {
 	struct lease_request *ask = &worker.requests[0];
 
-	*ask = (struct lease_request){.kind = LEASE_RESTORE, .need = 1, .first_page = 40, .tag = TAG};
+	*ask = (struct lease_request){.kind = LEASE_RESTORE, .need = 1, .tag = TAG};
 	atomic_store(&ask->state, serial * LEASE_SERIAL_ONE | LEASE_REQUESTED);
 	atomic_store(&worker.header->requests_pending, 1);
 }
@@ -236,7 +251,7 @@ static void job_ends(struct mover_ring *ring, int error)
 		if (atomic_load(&ring->jobs[i].state) != MOVER_QUEUED)
 			continue;
 		assert_int_equal(ring->jobs[i].kind, MOVER_LOAD);
-		assert_int_equal(ring->jobs[i].page, 40);
+		assert_int_equal(ring->jobs[i].page, made.ledger.slots[0].page);
 		ring->jobs[i].error = error;
 		atomic_store(&ring->jobs[i].state, MOVER_DONE);
 		jobs++;
@@ -257,10 +272,6 @@ static void test_unreadable_content_is_kept(void **state)
 	made.work_bell = eventfd(0, EFD_CLOEXEC);
 	made.done_bell = eventfd(0, EFD_CLOEXEC);
 	session_was(HELD, getpid());
-	pages_were(40, 1, PAGE_LEASED, HELD);
-	atomic_store(&worker.blocks[40].page_count, 1);
-	atomic_store(&worker.blocks[40].tag, block_tag_make(5, BLOCK_PREPARED));
-	atomic_store(&worker.pins[40], 1);
 	slot_was(0, HELD, TAG, SLOT_SAVED, 10);
 	atomic_store(&made.ledger.header->started, 1);
 	ask_back(1);
@@ -272,7 +283,8 @@ static void test_unreadable_content_is_kept(void **state)
 	job_ends(ring, -EIO);
 	assert_int_equal(lease_state_of(atomic_load(&ask->state)), LEASE_DONE);
 	assert_int_equal(ask->error, -EIO);
-	assert_int_equal(page_word_state(pool_word(pool, 40)), PAGE_LEASED);
+	assert_int_equal(page_word_state(pool_word(pool, slot->page)), PAGE_FREE);
+	assert_int_equal(pool->sessions[HELD]->leased, 0);
 	assert_int_equal(atomic_load(&slot->tag), TAG);
 	assert_int_equal(atomic_load(&slot->state), SLOT_SAVED);
 	/* Later it can be. */
@@ -281,33 +293,120 @@ static void test_unreadable_content_is_kept(void **state)
 	job_ends(ring, 0);
 	assert_int_equal(lease_state_of(atomic_load(&ask->state)), LEASE_DONE);
 	assert_int_equal(ask->error, 0);
+	assert_int_equal(page_word_state(pool_word(pool, ask->first_page)), PAGE_LEASED);
+	assert_int_equal(pool->sessions[HELD]->leased, 1);
 	assert_int_equal(atomic_load(&slot->tag), 0);
 	close(made.work_bell);
 	close(made.done_bell);
 }
 
-/* ---- a mover that does not come ---- */
+/* ---- a restore that the agent before had begun ---- */
 
-static void ring_make(void)
+/* What the worker asks is answered with one page that has the content, and nothing else is lent. */
+static void is_restored(uint32_t request)
 {
-	made.ring = aligned_alloc(64, sizeof(struct mover_ring));
-	memset(made.ring, 0, sizeof(struct mover_ring));
-	made.work_bell = eventfd(0, EFD_CLOEXEC);
-	made.done_bell = eventfd(0, EFD_CLOEXEC);
+	struct lease_request *ask = &worker.requests[request];
+
+	job_ends(made.ring, 0);
+	assert_int_equal(lease_state_of(atomic_load(&ask->state)), LEASE_DONE);
+	assert_int_equal(ask->error, 0);
+	assert_int_equal(pool_word(pool, ask->first_page) >> 32, page_word_make(PAGE_LEASED, HELD, 0) >> 32);
+	assert_int_equal(pool->sessions[HELD]->leased, 1);
+	assert_int_equal(pool->free.total, PAGES - 1);
+	assert_int_equal(atomic_load(&made.ledger.slots[0].tag), 0);
 }
 
-/* Two blocks are asked back, one by each of the first two requests. Pages 40 and 41, as they were prepared for them. */
+/* It died before it ended the grant: the pages are lent again, and only once. */
+static void test_restore_that_was_granted(void **state)
+{
+	struct ledger_journal *journal = &made.ledger.header->journal;
+	struct lease_request *ask = &worker.requests[0];
+
+	(void)state;
+	ring_make();
+	session_was(HELD, getpid());
+	pages_were(40, 1, PAGE_LEASED, HELD);
+	ask_back(1);
+	slot_was(0, HELD, TAG, SLOT_LOADING, 40);
+	made.ledger.slots[0].request_word = atomic_load(&ask->state);
+	made.ledger.runs[0] = (struct page_run){40, 1};
+	journal->session = HELD;
+	journal->run_count = 1;
+	journal->slot_word = atomic_load(&ask->state);
+	atomic_store(&journal->what, LEDGER_GRANT);
+	atomic_store(&made.ledger.header->started, 1);
+	assert_int_equal(pool_create(agent, 0, &made, &pool), 0);
+	assert_int_equal(pool->free.total, PAGES);
+	recover_resume(pool);
+	is_restored(0);
+	bells_close();
+}
+
+/* The request was cancelled when it was about to be answered: page and content are the agent's again. */
+static void test_restore_that_was_withdrawn(void **state)
+{
+	struct lease_request *ask = &worker.requests[0];
+	uint32_t word;
+
+	(void)state;
+	ring_make();
+	session_was(HELD, getpid());
+	pages_were(40, 1, PAGE_LEASED, HELD);
+	ask_back(1);
+	word = atomic_load(&ask->state);
+	slot_was(0, HELD, TAG, SLOT_ANSWERED, 40);
+	made.ledger.slots[0].request_word = word;
+	atomic_store(&ask->state, lease_state_to(word, LEASE_CANCELLED));
+	atomic_store(&made.ledger.header->started, 1);
+	assert_int_equal(pool_create(agent, 0, &made, &pool), 0);
+	recover_resume(pool);
+	assert_int_equal(pool->free.total, PAGES);
+	assert_int_equal(pool->sessions[HELD]->leased, 0);
+	assert_int_equal(atomic_load(&made.ledger.slots[0].state), SLOT_SAVED);
+	assert_int_equal(lease_state_of(atomic_load(&ask->state)), LEASE_IDLE);
+	ask_back(2);
+	pool->sessions[HELD]->doorbell.ready(&pool->sessions[HELD]->doorbell, EPOLLIN);
+	is_restored(0);
+	bells_close();
+}
+
+/* It died when it gave back one of two pages, since the content could not be read. */
+static void test_restore_that_was_undone(void **state)
+{
+	struct lease_request *ask = &worker.requests[0];
+
+	(void)state;
+	ring_make();
+	session_was(HELD, getpid());
+	pages_were(41, 1, PAGE_MOVING, HELD);
+	ask_back(1);
+	ask->need = 2;
+	slot_was(0, HELD, TAG, SLOT_LOADING, 40);
+	slot_was(1, HELD, TAG, SLOT_LOADING, 41);
+	made.ledger.slots[0].pages = made.ledger.slots[1].pages = 2;
+	made.ledger.slots[0].next = 2;
+	made.ledger.slots[1].index = 1;
+	made.ledger.slots[0].request_word = atomic_load(&ask->state);
+	atomic_store(&made.ledger.header->started, 1);
+	assert_int_equal(pool_create(agent, 0, &made, &pool), 0);
+	assert_int_equal(pool->free.total, PAGES);
+	assert_int_equal(pool->sessions[HELD]->leased, 0);
+	assert_int_equal(atomic_load(&made.ledger.slots[0].state), SLOT_SAVED);
+	recover_resume(pool);
+	assert_int_equal(pool->jobs->queue.in_flight, 2);
+	assert_int_equal(pool->sessions[HELD]->leased, 2);
+	bells_close();
+}
+
+/* ---- a mover that does not come ---- */
+
+/* Two blocks are asked back, one by each of the first two requests. */
 static void two_are_asked_back(void)
 {
 	session_was(HELD, getpid());
-	pages_were(40, 2, PAGE_LEASED, HELD);
 	for (uint32_t i = 0; i < 2; i++) {
-		atomic_store(&worker.blocks[40 + i].page_count, 1);
-		atomic_store(&worker.blocks[40 + i].tag, block_tag_make(5 + i, BLOCK_PREPARED));
-		atomic_store(&worker.pins[40 + i], 1);
 		slot_was(i, HELD, (i + 1) * TAG, SLOT_SAVED, 10 + i);
-		worker.requests[i] = (struct lease_request){
-			.kind = LEASE_RESTORE, .need = 1, .first_page = 40 + i, .tag = (i + 1) * TAG};
+		worker.requests[i] = (struct lease_request){.kind = LEASE_RESTORE, .need = 1, .tag = (i + 1) * TAG};
 		atomic_store(&worker.requests[i].state, LEASE_SERIAL_ONE | LEASE_REQUESTED);
 	}
 	atomic_store(&worker.header->requests_pending, 3);
@@ -335,15 +434,9 @@ static void was_given_up(uint32_t request)
 {
 	assert_true(is_answered(request));
 	assert_int_equal(worker.requests[request].error, -EIO);
-	assert_int_equal(page_word_state(pool_word(pool, 40 + request)), PAGE_LEASED);
+	assert_int_equal(page_word_state(pool_word(pool, made.ledger.slots[request].page)), PAGE_FREE);
 	assert_int_equal(atomic_load(&made.ledger.slots[request].tag), (request + 1) * TAG);
 	assert_int_equal(atomic_load(&made.ledger.slots[request].state), SLOT_SAVED);
-}
-
-static void bells_close(void)
-{
-	close(made.work_bell);
-	close(made.done_bell);
 }
 
 static void test_jobs_are_taken_back_from_dead_movers_only(void **state)
@@ -425,14 +518,15 @@ static void test_begun_jobs_wait_for_the_driver(void **state)
 	agent->config.trust.death_grace_ms = 60000;
 	two_are_asked_back();
 	atomic_store(&ring->gate, 1);
-	while (atomic_load(&ring->jobs[begun].state) != MOVER_QUEUED || ring->jobs[begun].page != 40)
+	while (atomic_load(&ring->jobs[begun].state) != MOVER_QUEUED ||
+		ring->jobs[begun].page != made.ledger.slots[0].page)
 		begun++;
 	atomic_store(&ring->jobs[begun].state, MOVER_TAKEN);
 	keeper_says(KEEP_MOVER_END, 1, "process 9 ended (signal 9)");
 	/* No mover has begun the other one. */
 	was_given_up(1);
 	assert_false(is_answered(0));
-	assert_int_equal(page_word_state(pool_word(pool, 40)), PAGE_MOVING);
+	assert_int_equal(page_word_state(pool_word(pool, made.ledger.slots[0].page)), PAGE_MOVING);
 	assert_int_equal(atomic_load(&ring->gate), MOVER_SHUT);
 	jobs_tick(pool);
 	assert_false(is_answered(0));
@@ -449,6 +543,9 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_other_sessions_continue, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_a_scan_that_was_preempted, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_unreadable_content_is_kept, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_restore_that_was_granted, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_restore_that_was_withdrawn, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_restore_that_was_undone, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_jobs_are_taken_back_from_dead_movers_only, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_movers_that_get_on, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_begun_jobs_wait_for_the_driver, setup, teardown),
