@@ -2,7 +2,7 @@
  * open.c - gpool_open() and gpool_close(): attach to a pool, open the parts of the library, and the reverse; what a
  * fork means. See core/pool.h.
  *
- * The only file that knows every part. What the core needs of the parts above it is registered in struct pool_hooks.
+ * The only file that knows every part. Parts register what the core calls in them when they open.
  */
 #include "client/core/pool.h"
 
@@ -414,20 +414,11 @@ static int attach(struct attaching *a, int fds[3])
 	}
 }
 
-static const struct pool_hooks hooks = {
-	.stream_closed = vpmm_stream_closed,
-	.maps = vm_maps,
-	.sweep_ranges = vm_sweep,
-	.sweep_objects = objects_sweep,
-	.note_objects = objects_note,
-};
-
 static int parts_open(struct attaching *a)
 {
 	struct gpool *pool = a->pool;
 	int error = stream_open_all(pool);
 
-	pool->hooks = &hooks;
 	if (!error)
 		error = deferred_open(pool);
 	if (error || pool->session_kind)
@@ -441,6 +432,8 @@ static int parts_open(struct attaching *a)
 		error = import_open(pool);
 	if (!error)
 		error = stitch_open(pool);
+	if (!error)
+		error = objects_open(pool);
 	if (!error)
 		error = spills_open(pool);
 	if (!error)

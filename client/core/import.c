@@ -59,26 +59,6 @@ struct imports {
 	bool running, ending;
 };
 
-int import_open(struct gpool *pool)
-{
-	struct imports *imports = calloc(1, sizeof(*imports));
-	pthread_condattr_t attributes;
-
-	if (!imports)
-		return -ENOMEM;
-	imports->pool = pool;
-	pthread_mutex_init(&imports->turn, NULL);
-	pthread_mutex_init(&imports->lock, NULL);
-	pthread_condattr_init(&attributes);
-	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-	pthread_cond_init(&imports->work, &attributes);
-	pthread_condattr_destroy(&attributes);
-	sources_open(&imports->sources);
-	LIST_INIT(&imports->all);
-	pool->imports = imports;
-	return 0;
-}
-
 /* ---- how far they are; the caller holds the lock ---- */
 
 static bool is_open(const struct import *import)
@@ -295,7 +275,7 @@ static struct import_fence *fence_find(const struct import *import, uint64_t our
 	return fence;
 }
 
-int import_look(struct gpool *pool, struct gpool_fence fence)
+static int import_look(struct gpool *pool, struct gpool_fence fence)
 {
 	struct imports *imports = pool->imports;
 	uint64_t ours = fence.value & FENCE_VALUE_MASK;
@@ -313,7 +293,7 @@ int import_look(struct gpool *pool, struct gpool_fence fence)
 	return state;
 }
 
-void import_hold(struct gpool *pool, struct gpool_fence fence)
+static void import_hold(struct gpool *pool, struct gpool_fence fence)
 {
 	struct imports *imports = pool->imports;
 	struct import *import;
@@ -325,7 +305,7 @@ void import_hold(struct gpool *pool, struct gpool_fence fence)
 	pthread_mutex_unlock(&imports->lock);
 }
 
-int import_stream_wait(struct gpool *pool, struct gpu_stream *stream, struct gpool_fence fence)
+static int import_stream_wait(struct gpool *pool, struct gpu_stream *stream, struct gpool_fence fence)
 {
 	struct imports *imports = pool->imports;
 	struct import *import;
@@ -344,6 +324,32 @@ int import_stream_wait(struct gpool *pool, struct gpu_stream *stream, struct gpo
 		import->held = true;
 	pthread_mutex_unlock(&imports->lock);
 	return error == -ENODEV ? -ESRCH : error;
+}
+
+/* ---- life ---- */
+
+static const struct stream_mirrors mirrors = {
+	.look = import_look, .hold = import_hold, .stream_wait = import_stream_wait};
+
+int import_open(struct gpool *pool)
+{
+	struct imports *imports = calloc(1, sizeof(*imports));
+	pthread_condattr_t attributes;
+
+	if (!imports)
+		return -ENOMEM;
+	imports->pool = pool;
+	pthread_mutex_init(&imports->turn, NULL);
+	pthread_mutex_init(&imports->lock, NULL);
+	pthread_condattr_init(&attributes);
+	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+	pthread_cond_init(&imports->work, &attributes);
+	pthread_condattr_destroy(&attributes);
+	sources_open(&imports->sources);
+	LIST_INIT(&imports->all);
+	pool->imports = imports;
+	stream_mirrors_register(pool, &mirrors);
+	return 0;
 }
 
 /* ---- importing and closing ---- */

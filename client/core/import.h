@@ -27,13 +27,4 @@ int import_open(struct gpool *pool);
 /* import_close() - before the streams are: whatever waits for another process goes on. */
 void import_close(struct gpool *pool);
 
-/* import_look() - of a fence in a mirror: 1 reached, 0 not yet, -ESRCH, -EPIPE. */
-int import_look(struct gpool *pool, struct gpool_fence fence);
-
-/* import_hold() - a block of ours waits for a fence in a mirror, also when it is closed. */
-void import_hold(struct gpool *pool, struct gpool_fence fence);
-
-/* import_stream_wait() - make a stream of ours wait for a fence in a mirror. The caller holds the stream's lock. */
-int import_stream_wait(struct gpool *pool, struct gpu_stream *stream, struct gpool_fence fence);
-
 #endif

@@ -72,25 +72,16 @@ struct thread_cache;
 struct vm_spaces;
 struct vpmm;
 struct window;
+struct window_user;
 
 enum {
 	POOLS_MAX = 16, /* attached at a time by one process; chosen: one for each GPU of the largest nodes */
+	WINDOW_USERS_MAX = 4,
 	MAGAZINE_DEFAULT = 16,
 	MAGAZINE_MAX = 64,
 };
 
 enum pool_log_level { POOL_LOG_ERROR, POOL_LOG_WARNING, POOL_LOG_INFO, POOL_LOG_DEBUG };
-
-/* What the core calls of the parts above it; client/open.c sets it. */
-struct pool_hooks {
-	void (*stream_closed)(struct gpool *pool, uint32_t stream); /* its work is done */
-	/* whether a range maps this handle of the window */
-	bool (*maps)(const struct gpool *pool, uint32_t handle);
-	/* false: something that is wanted may still be mapped */
-	bool (*sweep_ranges)(struct gpool *pool);
-	bool (*sweep_objects)(struct gpool *pool);                                    /* likewise */
-	void (*note_objects)(struct gpool *pool, uint64_t *numbers, bool *unsettled); /* objects_note() */
-};
 
 struct gpool {
 	/* Read by every call, written by gpool_open() alone. */
@@ -162,8 +153,9 @@ struct gpool {
 	_Atomic uint32_t cache_count;
 	uint64_t stat_slots_used; /* likewise */
 
-	const struct pool_hooks *hooks;
 	struct idle_callbacks idle;
+	const struct window_user *window_users[WINDOW_USERS_MAX];
+	uint32_t window_user_count;
 	void (*log)(void *context, int level, const char *text);
 	void *log_context;
 

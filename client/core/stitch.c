@@ -25,24 +25,6 @@ struct stitches {
 	size_t bytes;
 };
 
-int stitch_open(struct gpool *pool)
-{
-	struct stitches *stitches = calloc(1, sizeof(*stitches));
-
-	if (!stitches)
-		return -ENOMEM;
-	stitches->bytes = pool->page_count * sizeof(*stitches->at);
-	stitches->at =
-		mmap(NULL, stitches->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (stitches->at == MAP_FAILED) {
-		free(stitches);
-		return -ENOMEM;
-	}
-	pthread_mutex_init(&stitches->lock, NULL);
-	pool->stitches = stitches;
-	return 0;
-}
-
 /* -EBUSY: queued GPU work still uses the range. */
 static int stitch_unmap(struct gpool *pool, const struct stitch *stitch)
 {
@@ -97,7 +79,7 @@ static bool stitches_sweep(struct gpool *pool)
 	return all;
 }
 
-bool stitch_sweep(struct gpool *pool)
+static bool stitch_sweep(struct gpool *pool)
 {
 	bool all;
 
@@ -107,6 +89,27 @@ bool stitch_sweep(struct gpool *pool)
 	all = stitches_sweep(pool);
 	pthread_mutex_unlock(&pool->stitches->lock);
 	return all;
+}
+
+static const struct window_user user = {.sweep = stitch_sweep, .sweeps_locked = true};
+
+int stitch_open(struct gpool *pool)
+{
+	struct stitches *stitches = calloc(1, sizeof(*stitches));
+
+	if (!stitches)
+		return -ENOMEM;
+	stitches->bytes = pool->page_count * sizeof(*stitches->at);
+	stitches->at =
+		mmap(NULL, stitches->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (stitches->at == MAP_FAILED) {
+		free(stitches);
+		return -ENOMEM;
+	}
+	pthread_mutex_init(&stitches->lock, NULL);
+	pool->stitches = stitches;
+	window_register(pool, &user);
+	return 0;
 }
 
 void stitch_close(struct gpool *pool)

@@ -52,9 +52,6 @@ int stitch_give(struct gpool *pool, const struct gpool_block *block, uint64_t ad
  */
 int stitch_forget(struct gpool *pool, const struct gpool_block *block, uint64_t *address);
 
-/* stitch_sweep() - ranges of blocks that are gone are unmapped. False: not all of them could be. */
-bool stitch_sweep(struct gpool *pool);
-
 /* stitch_address() - 0, -ESTALE. */
 int stitch_address(const struct gpool *pool, const struct gpool_block *block, uint64_t *address);
 

@@ -1,7 +1,6 @@
 /* stream.c - streams and fences; see stream.h. */
 #include "client/core/stream.h"
 
-#include "client/core/import.h"
 #include "client/core/interrupt.h"
 #include "client/core/last_error.h"
 #include "shm/doorbell.h"
@@ -42,6 +41,8 @@ struct streams {
 	struct timeline_page *_Atomic page; /* for other sessions; NULL: not requested yet */
 	pthread_mutex_t joins_lock;         /* the session's joint fences; a leaf */
 	uint32_t join_cursor;
+	void (*on_close)(struct gpool *pool, uint32_t stream);
+	const struct stream_mirrors *mirrors;
 	struct stream slots[SESSION_TIMELINES];
 };
 
@@ -132,6 +133,11 @@ int stream_sync_all(struct gpool *pool)
 	return error;
 }
 
+void stream_on_close(struct gpool *pool, void (*callback)(struct gpool *pool, uint32_t stream))
+{
+	pool->streams->on_close = callback;
+}
+
 /* ---- numbers ---- */
 
 /* The stream of that number, locked; NULL: there is none. */
@@ -199,7 +205,7 @@ bool fence_pending(struct gpool *pool, struct gpool_fence fence)
 	if (fence_reached(&pool->session, fence.value))
 		return false;
 	if (unlikely(stream_is_mirror(pool, fence_slot(fence.value))))
-		import_hold(pool, fence);
+		pool->streams->mirrors->hold(pool, fence);
 	return true;
 }
 
@@ -310,7 +316,8 @@ void gpool_stream_close(struct gpool *pool, uint32_t stream)
 		return;
 	stream_end(pool, slot);
 	pthread_mutex_unlock(&found->lock);
-	pool->hooks->stream_closed(pool, stream);
+	if (pool->streams->on_close)
+		pool->streams->on_close(pool, stream);
 	pool_sweep(pool);
 }
 
@@ -448,11 +455,11 @@ uint64_t fence_joined(struct gpool *pool, uint64_t old, uint64_t fence)
 	return joined;
 }
 
-/* 1 reached, 0 not yet; of another process's also what import_look() says. */
+/* 1 reached, 0 not yet; of another process's also what look() returns. */
 static inline int fence_state(struct gpool *pool, struct gpool_fence fence)
 {
 	if (unlikely(stream_is_mirror(pool, fence_slot(fence.value))))
-		return import_look(pool, fence);
+		return pool->streams->mirrors->look(pool, fence);
 	return fence_reached(&pool->session, fence.value);
 }
 
@@ -550,7 +557,7 @@ int gpool_stream_wait(struct gpool *pool, uint32_t stream, struct gpool_fence fe
 	else if (state)
 		error = state < 0 ? state : 0;
 	else if (stream_is_mirror(pool, fence_slot(fence.value)))
-		error = import_stream_wait(pool, found->gpu, fence);
+		error = pool->streams->mirrors->stream_wait(pool, found->gpu, fence);
 	else
 		error = stream_wait_word(pool, found->gpu, fence);
 	pthread_mutex_unlock(&found->lock);
@@ -646,6 +653,11 @@ int stream_event(struct gpool *pool, struct gpool_fence fence, struct gpu_event 
 }
 
 /* ---- fences of others ---- */
+
+void stream_mirrors_register(struct gpool *pool, const struct stream_mirrors *mirrors)
+{
+	pool->streams->mirrors = mirrors;
+}
 
 bool stream_is_mirror(const struct gpool *pool, uint32_t slot)
 {

@@ -23,6 +23,9 @@ void stream_close_all(struct gpool *pool);
  */
 int stream_sync_all(struct gpool *pool) GPOOL_INTERNAL(stream_sync_all);
 
+/* stream_on_close() - set the function that is called after a stream was closed, when its work is done. */
+void stream_on_close(struct gpool *pool, void (*callback)(struct gpool *pool, uint32_t stream));
+
 /* stream_slot_of() - of an open stream: 0, -EINVAL. One load. */
 int stream_slot_of(struct gpool *pool, uint32_t stream, uint32_t *slot);
 
@@ -78,6 +81,19 @@ struct gpool_fence stream_mirror_next(struct gpool *pool, uint32_t slot);
 void stream_mirror_reach(struct gpool *pool, uint32_t slot, uint64_t value);
 void stream_mirror_close(struct gpool *pool, uint32_t slot);
 bool stream_is_mirror(const struct gpool *pool, uint32_t slot);
+
+/* What the owner of the mirrors does for the calls that get a fence of one. */
+struct stream_mirrors {
+	/* 1 reached, 0 not yet, -ESRCH, -EPIPE */
+	int (*look)(struct gpool *pool, struct gpool_fence fence);
+	/* a block of this process waits for the fence, also when it is closed */
+	void (*hold)(struct gpool *pool, struct gpool_fence fence);
+	/* make a stream wait for the fence; the caller holds the stream's lock */
+	int (*stream_wait)(struct gpool *pool, struct gpu_stream *stream, struct gpool_fence fence);
+};
+
+/* stream_mirrors_register() - before the first mirror is opened. */
+void stream_mirrors_register(struct gpool *pool, const struct stream_mirrors *mirrors);
 
 /* stream_wait_word() - make a stream wait for a fence by the word of our segment that says how far it is. */
 int stream_wait_word(struct gpool *pool, struct gpu_stream *stream, struct gpool_fence fence);

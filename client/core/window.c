@@ -2,11 +2,11 @@
 #include "client/core/window.h"
 
 #include "client/core/attach_call.h"
-#include "client/core/stitch.h"
 #include "proto/attach.h"
 #include "proto/codec.h"
 #include "shm/invariant.h"
 
+#include <assert.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -572,13 +572,50 @@ static bool may_leave(const struct gpool *pool, const struct leaving *leaving, u
 	return leaving->all ? is_unused(pool, leaving, handle) : is_wanted(pool, handle);
 }
 
+/* ---- users ---- */
+
+void window_register(struct gpool *pool, const struct window_user *user)
+{
+	assert(pool->window_user_count < WINDOW_USERS_MAX);
+	pool->window_users[pool->window_user_count++] = user;
+}
+
+/* locked: with window->lock held, only those that take no lock above it. */
+static bool users_sweep(struct gpool *pool, bool locked)
+{
+	for (uint32_t i = 0; i < pool->window_user_count; i++) {
+		const struct window_user *user = pool->window_users[i];
+
+		if ((user->sweeps_locked || !locked) && !user->sweep(pool))
+			return false;
+	}
+	return true;
+}
+
+static bool users_map(const struct gpool *pool, uint32_t handle)
+{
+	for (uint32_t i = 0; i < pool->window_user_count; i++)
+		if (pool->window_users[i]->maps && pool->window_users[i]->maps(pool, handle))
+			return true;
+	return false;
+}
+
+static void users_note_objects(struct gpool *pool, struct leaving *leaving)
+{
+	for (uint32_t i = 0; i < pool->window_user_count; i++)
+		if (pool->window_users[i]->note_objects)
+			pool->window_users[i]->note_objects(pool, leaving->objects, &leaving->objects_unsettled);
+}
+
+/* ---- release ---- */
+
 /* False: it stays, and is as before; the next use restores the bit. */
 static bool handle_let_go(struct gpool *pool, const struct leaving *leaving, uint32_t handle)
 {
 	struct window *window = pool->window;
 	bool there = bit_of(window->there, handle);
 
-	if (!may_leave(pool, leaving, handle) || pool->hooks->maps(pool, handle) ||
+	if (!may_leave(pool, leaving, handle) || users_map(pool, handle) ||
 		(there &&
 			gpu_unmap(
 				pool->gpu, pool->window_base + handle * window->handle_bytes, window->handle_bytes))) {
@@ -648,7 +685,7 @@ static bool handles_let_go(struct gpool *pool, struct leaving *leaving)
 	candidates_mark(pool, leaving);
 	atomic_thread_fence(memory_order_seq_cst);
 	if (leaving->all)
-		pool->hooks->note_objects(pool, leaving->objects, &leaving->objects_unsettled);
+		users_note_objects(pool, leaving);
 	for (uint32_t handle = 0; handle < pool->window->handle_count; handle++) {
 		if (!leaving->imported[handle] || handle_let_go(pool, leaving, handle))
 			continue;
@@ -691,7 +728,7 @@ static int window_leave(struct gpool *pool, bool all)
 
 	if (!window || window->sources) /* one descriptor carries all: there is one trust domain */
 		return 0;
-	if (!stitch_sweep(pool) || !pool->hooks->sweep_ranges(pool) || !pool->hooks->sweep_objects(pool))
+	if (!users_sweep(pool, false))
 		return 0;
 	leaving = calloc(1, sizeof(*leaving));
 	if (!leaving)
@@ -703,7 +740,7 @@ static int window_leave(struct gpool *pool, bool all)
 	pthread_mutex_lock(&window->lock);
 	if (leaving->gone && leaving->imported && leaving->objects) {
 		whole = handles_let_go(pool, leaving);
-		if (stitch_sweep(pool) && pool->hooks->sweep_objects(pool))
+		if (users_sweep(pool, true))
 			count = gone_tell(pool, leaving);
 		else
 			whole = false;

@@ -3,6 +3,7 @@
 
 #include "client/core/attach_call.h"
 #include "client/core/last_error.h"
+#include "client/core/window.h"
 #include "proto/codec.h"
 #include "shm/object_names.h"
 
@@ -64,6 +65,28 @@ void object_free(struct gpool_object *object)
 	free(object->addresses);
 	free(object->parts);
 	free(object);
+}
+
+/* window_user: an object is in the list before its opener looks for handles of its pages. */
+static void objects_note(struct gpool *pool, uint64_t *numbers, bool *unsettled)
+{
+	pthread_mutex_lock(&pool->objects_lock);
+	for (const struct gpool_object *object = pool->objects; object; object = object->next) {
+		if (object->number && object->number < pool->header->object_count)
+			numbers[object->number / 64] |= UINT64_C(1) << (object->number % 64);
+		else
+			*unsettled = true;
+	}
+	pthread_mutex_unlock(&pool->objects_lock);
+}
+
+int objects_open(struct gpool *pool)
+{
+	static const struct window_user user = {
+		.sweep = objects_sweep, .sweeps_locked = true, .note_objects = objects_note};
+
+	window_register(pool, &user);
+	return 0;
 }
 
 void objects_close_all(struct gpool *pool)
@@ -305,18 +328,6 @@ int gpool_object_close(struct gpool_object *object)
 		return error;
 	handle_drop(object);
 	return 0;
-}
-
-void objects_note(struct gpool *pool, uint64_t *numbers, bool *unsettled)
-{
-	pthread_mutex_lock(&pool->objects_lock);
-	for (const struct gpool_object *object = pool->objects; object; object = object->next) {
-		if (object->number && object->number < pool->header->object_count)
-			numbers[object->number / 64] |= UINT64_C(1) << (object->number % 64);
-		else
-			*unsettled = true;
-	}
-	pthread_mutex_unlock(&pool->objects_lock);
 }
 
 int gpool_object_delete(struct gpool *pool, const char *name, uint64_t version)

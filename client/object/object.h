@@ -82,6 +82,7 @@ void object_ask_end(struct gpool_object *object);
  * pool->objects_lock.
  */
 void object_free(struct gpool_object *object);
+int objects_open(struct gpool *pool);
 void objects_close_all(struct gpool *pool);
 int object_text_copy(char *to, size_t size, const char *from);
 /* object_domain() - the trust domain of this session, to which its names belong; 0: domains are not told apart. */
@@ -105,11 +106,6 @@ void object_pin_raise(struct gpool_object *object);
 bool object_is_gone(const struct gpool_object *object) GPOOL_INTERNAL(object_is_gone);
 /* objects_sweep() - ranges and places of those that were evicted are unmapped. False: not all of them could be. */
 bool objects_sweep(struct gpool *pool);
-/*
- * objects_note() - set the bit of each open object's number. *unsettled becomes true when one has no number yet: it may
- * have pages already. An object is in the list before its opener looks for handles of its pages.
- */
-void objects_note(struct gpool *pool, uint64_t *numbers, bool *unsettled);
 /*
  * object_pin() - gpool_object_pin() of one that pins alone keep, of any class; object_unpin() -
  * gpool_object_unpin_after() likewise.

@@ -15,39 +15,6 @@ struct vm_spaces {
 
 /* ---- life ---- */
 
-int vm_open(struct gpool *pool)
-{
-	struct vm_spaces *spaces = calloc(1, sizeof(*spaces));
-
-	if (!spaces)
-		return -ENOMEM;
-	spaces->mapped = calloc(pool->page_count / handle_pages(pool), sizeof(*spaces->mapped));
-	if (!spaces->mapped) {
-		free(spaces);
-		return -ENOMEM;
-	}
-	pthread_mutex_init(&spaces->lock, NULL);
-	pool->spaces = spaces;
-	return 0;
-}
-
-void vm_close(struct gpool *pool)
-{
-	struct vm_spaces *spaces = pool->spaces;
-
-	if (!spaces)
-		return;
-	pthread_mutex_destroy(&spaces->lock);
-	free((void *)spaces->mapped);
-	free(spaces);
-	pool->spaces = NULL;
-}
-
-bool vm_maps(const struct gpool *pool, uint32_t handle)
-{
-	return pool->spaces && atomic_load_explicit(&pool->spaces->mapped[handle], memory_order_seq_cst) != 0;
-}
-
 static void *slots_allocate(uint32_t slots)
 {
 	void *memory = mmap(NULL, slots * sizeof(uint32_t), PROT_READ | PROT_WRITE,
@@ -326,7 +293,7 @@ bool vm_let_go(struct vm_space *space, uint32_t slot, uint32_t count)
 	return all;
 }
 
-bool vm_sweep(struct gpool *pool)
+static bool vm_sweep(struct gpool *pool)
 {
 	struct vm_spaces *spaces = pool->spaces;
 	bool all = true;
@@ -341,4 +308,42 @@ bool vm_sweep(struct gpool *pool)
 			all &= space->let_go(space);
 	pthread_mutex_unlock(&spaces->lock);
 	return all;
+}
+
+bool vm_maps(const struct gpool *pool, uint32_t handle)
+{
+	return pool->spaces && atomic_load_explicit(&pool->spaces->mapped[handle], memory_order_seq_cst) != 0;
+}
+
+/* ---- life ---- */
+
+static const struct window_user user = {.sweep = vm_sweep, .maps = vm_maps};
+
+int vm_open(struct gpool *pool)
+{
+	struct vm_spaces *spaces = calloc(1, sizeof(*spaces));
+
+	if (!spaces)
+		return -ENOMEM;
+	spaces->mapped = calloc(pool->page_count / handle_pages(pool), sizeof(*spaces->mapped));
+	if (!spaces->mapped) {
+		free(spaces);
+		return -ENOMEM;
+	}
+	pthread_mutex_init(&spaces->lock, NULL);
+	pool->spaces = spaces;
+	window_register(pool, &user);
+	return 0;
+}
+
+void vm_close(struct gpool *pool)
+{
+	struct vm_spaces *spaces = pool->spaces;
+
+	if (!spaces)
+		return;
+	pthread_mutex_destroy(&spaces->lock);
+	free((void *)spaces->mapped);
+	free(spaces);
+	pool->spaces = NULL;
 }

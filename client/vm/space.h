@@ -78,9 +78,6 @@ void vm_park(struct vm_space *space, uint32_t slot, uint32_t count);
  */
 bool vm_let_go(struct vm_space *space, uint32_t slot, uint32_t count);
 
-/* vm_sweep() - all owners let go. False: something that is wanted is perhaps still mapped. */
-bool vm_sweep(struct gpool *pool);
-
 /* vm_maps() - whether a handle of the window (by its index) is mapped in any space. */
 bool vm_maps(const struct gpool *pool, uint32_t handle);
 

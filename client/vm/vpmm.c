@@ -13,6 +13,23 @@ enum { SETTLE_NS = 100000000 };
 
 /* ---- life ---- */
 
+static void stream_closed(struct gpool *pool, uint32_t stream)
+{
+	struct vpmm *vpmm = pool->vpmm;
+	uint32_t slot = stream & (SESSION_TIMELINES - 1);
+
+	if (!vpmm || !atomic_load_explicit(&vpmm->started, memory_order_acquire))
+		return;
+	vpmm_lock(vpmm);
+	if (vpmm->numbers[slot] == stream) {
+		region_stream_end(&vpmm->set, slot);
+		vpmm->numbers[slot] = 0;
+		atomic_fetch_sub_explicit(&vpmm->streams_used, 1, memory_order_relaxed);
+	}
+	vpmm_unlock(vpmm);
+	vpmm_small_stream_closed(vpmm, stream);
+}
+
 int vpmm_open(struct gpool *pool)
 {
 	struct vpmm *vpmm = calloc(1, sizeof(*vpmm));
@@ -28,6 +45,7 @@ int vpmm_open(struct gpool *pool)
 	pthread_mutex_init(&vpmm->start_lock, NULL);
 	pthread_mutex_init(&vpmm->lock, NULL);
 	pool->vpmm = vpmm;
+	stream_on_close(pool, stream_closed);
 	return 0;
 }
 
@@ -154,23 +172,6 @@ int vpmm_slot_enter(struct vpmm *vpmm, uint32_t stream, uint32_t *slot)
 		atomic_fetch_add_explicit(&vpmm->streams_used, 1, memory_order_relaxed);
 	vpmm->numbers[*slot] = stream;
 	return 0;
-}
-
-void vpmm_stream_closed(struct gpool *pool, uint32_t stream)
-{
-	struct vpmm *vpmm = pool->vpmm;
-	uint32_t slot = stream & (SESSION_TIMELINES - 1);
-
-	if (!vpmm || !atomic_load_explicit(&vpmm->started, memory_order_acquire))
-		return;
-	vpmm_lock(vpmm);
-	if (vpmm->numbers[slot] == stream) {
-		region_stream_end(&vpmm->set, slot);
-		vpmm->numbers[slot] = 0;
-		atomic_fetch_sub_explicit(&vpmm->streams_used, 1, memory_order_relaxed);
-	}
-	vpmm_unlock(vpmm);
-	vpmm_small_stream_closed(vpmm, stream);
 }
 
 /* ---- malloc ---- */

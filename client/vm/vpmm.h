@@ -97,15 +97,12 @@ int vpmm_open(struct gpool *pool);
 /* vpmm_close() - GPU work is done, and the background has stopped; what handles are held end with the session. */
 void vpmm_close(struct gpool *pool);
 
-/* vpmm_stream_closed() - its work is done. */
-void vpmm_stream_closed(struct gpool *pool, uint32_t stream);
-
 /* vpmm_options_read() - options and environment, of the first call: 0, -EINVAL, -EOPNOTSUPP. */
 int vpmm_options_read(struct vpmm *vpmm);
 
 /*
  * vpmm_slot() - of an open stream, or VM_NONE: 0, -EINVAL. Lock held. One that is known here may be just closing: then
- * what it is given is put right by vpmm_stream_closed(), which comes after us.
+ * what it is given is put right by stream_closed(), which comes after us.
  */
 int vpmm_slot_enter(struct vpmm *vpmm, uint32_t stream, uint32_t *slot) COLD;
 
