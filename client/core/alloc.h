@@ -30,11 +30,4 @@ int alloc_block(
  */
 int block_free(struct gpool *pool, const struct gpool_block *block, uint64_t fence);
 
-/*
- * block_finish() - a block that was claimed for freeing (BLOCK_DYING) and has one pin left, ours: its pages become
- * idle.
- * Return: 0, or -EBUSY: GPU work still uses the address of a scattered block.
- */
-int block_finish(struct gpool *pool, const struct gpool_block *block);
-
 #endif

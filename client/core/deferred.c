@@ -1,7 +1,6 @@
 /* deferred.c - see deferred.h. */
 #include "client/core/deferred.h"
 
-#include "client/core/spill.h"
 #include "shm/timeline.h"
 
 #include <stdlib.h>
@@ -93,14 +92,6 @@ static int free_claim(struct gpool *pool, const struct gpool_block *block)
 	return -EAGAIN;
 }
 
-/* The agent has taken a freed block: what this process still knows of it ends. */
-static bool free_gone(struct gpool *pool, const struct gpool_block *block)
-{
-	if (block->tag & BLOCK_SPILL)
-		spill_forget(pool, block->tag);
-	return true;
-}
-
 /* From now on the agent may take it. */
 static void own_unpin(struct gpool *pool, struct deferred *entry)
 {
@@ -128,14 +119,14 @@ static bool free_look(struct gpool *pool, struct deferred *entry)
 	error = free_claim(pool, &entry->block);
 	own_unpin(pool, entry);
 	if (error)
-		return error == -ESTALE && free_gone(pool, &entry->block);
+		return error == -ESTALE && entry->finish(pool, &entry->block, true) == 0;
 	entry->own_pins = 1;
 	/*
 	 * No pin succeeds any more, so a count above 1 is that of one that fails. The fence again, under the pin, as in
 	 * the model.
 	 */
 	entry->fence = block_fence(pool, &entry->block);
-	if (!entry->fence && block_finish(pool, &entry->block) == 0)
+	if (!entry->fence && entry->finish(pool, &entry->block, false) == 0)
 		return true;
 	own_unpin(pool, entry);
 	return false;
@@ -188,7 +179,7 @@ static void entry_ready(struct gpool *pool, struct deferred *entry)
 
 /* ---- calls ---- */
 
-void deferred_free(struct gpool *pool, const struct gpool_block *block, uint64_t fence)
+void deferred_free(struct gpool *pool, const struct gpool_block *block, uint64_t fence, deferred_finish finish)
 {
 	struct deferred_lists *lists = pool->deferred;
 	struct deferred *entry = &lists->blocks[block->page];
@@ -197,9 +188,10 @@ void deferred_free(struct gpool *pool, const struct gpool_block *block, uint64_t
 	/* A block that began here before, and that the agent has taken. */
 	if (entry->kind == DEFERRED_FREE) {
 		list_remove(pool, entry);
-		free_gone(pool, &entry->block);
+		entry->finish(pool, &entry->block, true);
 	}
-	*entry = (struct deferred){.block = *block, .kind = DEFERRED_FREE, .own_pins = 1, .fence = fence};
+	*entry = (struct deferred){
+		.block = *block, .finish = finish, .kind = DEFERRED_FREE, .own_pins = 1, .fence = fence};
 	if (fence && !entry_fence_raise(pool, block_entry(pool, block->page), fence))
 		list_add(pool, entry);
 	else if (free_try(pool, entry))
@@ -296,8 +288,7 @@ bool deferred_reuse(struct gpool *pool, struct thread_cache *cache, uint32_t slo
 	if (entry) {
 		list_remove(pool, entry);
 		entry->kind = DEFERRED_NONE;
-		if (entry->block.tag & BLOCK_SPILL)
-			spill_forget(pool, entry->block.tag);
+		entry->finish(pool, &entry->block, true);
 		/* The agent may not take it before that, as block or freed. */
 		again.fence = fence;
 		block_from_run(cache, entry->block.page, page_count, entry->block.generation, &again, block);

@@ -15,15 +15,24 @@
 #ifndef GPOOL_CLIENT_DEFERRED_H
 #define GPOOL_CLIENT_DEFERRED_H
 
-#include "client/core/alloc.h"
+#include "client/core/thread_cache.h"
 
 #include <sys/queue.h>
+
+/*
+ * Ends a freed block; called with deferred->lock held. If it is not `taken`, the block is claimed (BLOCK_DYING) and has
+ * one pin, that of the caller, and its pages become idle. `taken`: the agent has taken the pages, or they were reused:
+ * only the records of the block in this process end.
+ * Return: 0, or -EBUSY: GPU work still uses the address of a scattered block.
+ */
+typedef int (*deferred_finish)(struct gpool *pool, const struct gpool_block *block, bool taken);
 
 /* One that waits; deferred.c's alone. */
 struct deferred {
 	TAILQ_ENTRY(deferred) link;
 	struct gpool_block block;
-	uint64_t fence; /* of a stream, which is the list: value: 48 bits, slot: 16; 0: waits for pins */
+	deferred_finish finish; /* of a freed block */
+	uint64_t fence;         /* of a stream, which is the list: value: 48 bits, slot: 16; 0: waits for pins */
 	uint32_t kind;
 	uint32_t own_pins; /* 1: it waits for other pins, or there was no joint fence for it */
 };
@@ -35,7 +44,7 @@ void deferred_close(struct gpool *pool);
  * deferred_free() - a block whose tag is claimed (BLOCK_DYING); the pin is kept for it. `block` has the tag without
  * DYING.
  */
-void deferred_free(struct gpool *pool, const struct gpool_block *block, uint64_t fence);
+void deferred_free(struct gpool *pool, const struct gpool_block *block, uint64_t fence, deferred_finish finish);
 
 /* deferred_unpin() - end one pin of a block behind a fence: 0, -ENOMEM. */
 int deferred_unpin(struct gpool *pool, const struct gpool_block *block, uint64_t fence);

@@ -29,11 +29,13 @@ static void run_to_bits(struct gpool *pool, uint32_t page, uint32_t page_count)
 	pool_wake_waiters(pool);
 }
 
-int block_finish(struct gpool *pool, const struct gpool_block *block)
+/* deferred_finish: not before it, since the threads that still pin the block find it by the table of moved blocks. */
+static int block_finish(struct gpool *pool, const struct gpool_block *block, bool taken)
 {
-	/* Not before: those who still pin it find it by the table. */
 	if (block->tag & BLOCK_SPILL)
 		spill_forget(pool, block->tag);
+	if (taken)
+		return 0;
 	if (block->tag & BLOCK_SCATTERED)
 		return stitch_finish(pool, block);
 	run_to_bits(pool, block->page, block->page_count);
@@ -45,7 +47,7 @@ static COLD void free_later(struct gpool *pool, const struct gpool_block *block,
 	/* A pin that is about to fail because of the tag is gone at once. */
 	for (int tries = 0; tries < 64 && pin_count(&pool->session, block->page) > 1; tries++)
 		cpu_relax();
-	deferred_free(pool, block, fence);
+	deferred_free(pool, block, fence, block_finish);
 }
 
 /*
@@ -58,7 +60,7 @@ static COLD int free_unpinned(struct gpool *pool, const struct gpool_block *bloc
 		uint64_t word = pin_raise(&pool->session, pool->pages, block->page);
 
 		if (word == block->generation) {
-			deferred_free(pool, block, 0);
+			deferred_free(pool, block, 0, block_finish);
 			return 0;
 		}
 		pin_drop(&pool->session, block->page);

@@ -36,7 +36,7 @@ int chain_stand_as(struct gpool *pool, uint64_t sequence, uint32_t first, uint32
 /* stitch_map() - map a pinned scattered block that is mapped nowhere. Return: 0, -ENOMEM. */
 int stitch_map(struct gpool *pool, const struct gpool_block *block);
 
-/* stitch_finish() - block_finish() for a scattered block: 0, -EBUSY. */
+/* stitch_finish() - end a scattered block, as a deferred_finish does. */
 int stitch_finish(struct gpool *pool, const struct gpool_block *block);
 
 /*
