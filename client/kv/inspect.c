@@ -4,6 +4,9 @@
 #include "client/kv/offer.h"
 #include "client/kv/pooled.h"
 #include "client/core/last_error.h"
+#include "cuda/kernels/quantise.h"
+
+#include <math.h>
 
 int gpool_kv_layout(const struct gpool_kv *kv, struct gpool_kv_layout *layout)
 {
@@ -261,4 +264,45 @@ int gpool_kv_copy_blocks(struct gpool_kv *kv, const struct gpool_kv_pair *pairs,
 	}
 	pthread_mutex_unlock(&kv->lock);
 	return error;
+}
+
+/* ---- losses ---- */
+
+enum { ROOT_STEPS = 64 }; /* for ratios down to 1e-32 */
+
+/* Newton's: with sqrt() every program that links libgpool.a would need libm for this. */
+static double root(double square)
+{
+	double root = 1;
+
+	for (int steps = 0; square > 0 && steps < ROOT_STEPS; steps++)
+		root = (root + square / root) / 2;
+	return square > 0 ? root : 0;
+}
+
+static double relative(const struct quantise_error *loss)
+{
+	return loss->squares > 0 ? root(loss->error_squares / loss->squares) : 0;
+}
+
+int gpool_kv_quant_error(struct gpool_kv *kv, uint64_t sequence, struct gpool_kv_quant_error *loss)
+{
+	struct gpool_kv_quant_error found = {.size = sizeof(found)};
+	struct kv_sequence *of;
+	int error;
+
+	if (!kv->pool->alive)
+		return -ECHILD;
+	pthread_mutex_lock(&kv->lock);
+	error = kv_find(kv, sequence, &of);
+	if (!error && !of->lossy)
+		error = -ENODATA;
+	else if (!error && !gpool_fence_done(kv->pool, of->loss_known))
+		error = -EAGAIN;
+	if (!error) {
+		found.max_error = kv->losses[kv_row(kv, of)].max_error;
+		found.relative_error = isinf(found.max_error) ? INFINITY : relative(&kv->losses[kv_row(kv, of)]);
+	}
+	pthread_mutex_unlock(&kv->lock);
+	return error ? error : copy_struct(loss, &found, sizeof(found));
 }

@@ -23,17 +23,6 @@ enum {
 	WATERMARK_SHARE = 100, /* 1 %, as required */
 };
 
-int kv_sequence_compare(const struct kv_sequence *a, const struct kv_sequence *b)
-{
-	if (a->priority != b->priority)
-		return a->priority < b->priority ? -1 : 1;
-	if (a->arrival != b->arrival)
-		return a->arrival > b->arrival ? -1 : 1;
-	return a < b ? -1 : a > b;
-}
-
-RB_GENERATE(kv_order, kv_sequence, order, kv_sequence_compare)
-
 /* ---- options ---- */
 
 static int options_check(struct gpool *pool, struct gpool_kv_options *options)

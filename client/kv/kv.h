@@ -217,7 +217,12 @@ uint32_t memory_limit(const struct gpool_kv *kv);
  */
 uint64_t memory_spare_pages(const struct gpool_kv *kv, uint32_t blocks);
 /* memory_address() - of a block. */
-uint64_t memory_address(const struct gpool_kv *kv, uint32_t block);
+static inline uint64_t memory_address(const struct gpool_kv *kv, uint32_t block)
+{
+	uint32_t per_chunk = kv->blocks.chunk_blocks;
+
+	return kv->address + block / per_chunk * kv->chunk_bytes + block % per_chunk * kv->block_bytes;
+}
 
 /* ---- admission.c ---- */
 

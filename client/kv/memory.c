@@ -69,13 +69,6 @@ int memory_shape(struct gpool_kv *kv, uint32_t *chunk_blocks)
 	return 0;
 }
 
-uint64_t memory_address(const struct gpool_kv *kv, uint32_t block)
-{
-	uint32_t per_chunk = kv->blocks.chunk_blocks;
-
-	return kv->address + block / per_chunk * kv->chunk_bytes + block % per_chunk * kv->block_bytes;
-}
-
 /* ---- coming and going ---- */
 
 /* From a chunk on, how many in a row are in the set; `most` at most. */

@@ -1,7 +1,7 @@
 /* offer.c - chunks that no sequence uses: offered, reclaimed, lost. See offer.h. */
 #include "client/kv/offer.h"
 
-#include "client/kv/offload.h"
+#include "client/kv/extent.h"
 #include "client/kv/pooled.h"
 #include "client/vm/elastic.h"
 

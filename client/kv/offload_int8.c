@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { SUMS_BYTES = 32, CODES_ALIGN = 16, ROOT_STEPS = 64 /* for ratios down to 1e-32 */ };
+enum { SUMS_BYTES = 32, CODES_ALIGN = 16 };
 static_assert(sizeof(struct quantise_error) <= SUMS_BYTES, "they begin a part");
 
 /* ---- forms ---- */
@@ -115,41 +115,4 @@ bool int8_lost(struct gpool_kv *kv, const struct kv_sequence *sequence)
 {
 	gpool_fence_wait(kv->pool, sequence->loss_known, -1);
 	return isinf(kv->losses[kv_row(kv, sequence)].max_error);
-}
-
-/* Newton's: with sqrt() every program that links libgpool.a would need libm for this. */
-static double root(double square)
-{
-	double root = 1;
-
-	for (int steps = 0; square > 0 && steps < ROOT_STEPS; steps++)
-		root = (root + square / root) / 2;
-	return square > 0 ? root : 0;
-}
-
-static double relative(const struct quantise_error *loss)
-{
-	return loss->squares > 0 ? root(loss->error_squares / loss->squares) : 0;
-}
-
-int gpool_kv_quant_error(struct gpool_kv *kv, uint64_t sequence, struct gpool_kv_quant_error *loss)
-{
-	struct gpool_kv_quant_error found = {.size = sizeof(found)};
-	struct kv_sequence *of;
-	int error;
-
-	if (!kv->pool->alive)
-		return -ECHILD;
-	pthread_mutex_lock(&kv->lock);
-	error = kv_find(kv, sequence, &of);
-	if (!error && !of->lossy)
-		error = -ENODATA;
-	else if (!error && !gpool_fence_done(kv->pool, of->loss_known))
-		error = -EAGAIN;
-	if (!error) {
-		found.max_error = kv->losses[kv_row(kv, of)].max_error;
-		found.relative_error = isinf(found.max_error) ? INFINITY : relative(&kv->losses[kv_row(kv, of)]);
-	}
-	pthread_mutex_unlock(&kv->lock);
-	return error ? error : copy_struct(loss, &found, sizeof(found));
 }

@@ -12,7 +12,7 @@
 #ifndef GPOOL_CLIENT_KV_OFFLOAD_INT8_H
 #define GPOOL_CLIENT_KV_OFFLOAD_INT8_H
 
-#include "client/kv/offload.h"
+#include "client/kv/extent.h"
 
 /*
  * int8_open() - there is a place for each sequence's loss: 0, -ENOMEM, -EIO; -EOPNOTSUPP: there is no such form of the
