@@ -73,11 +73,6 @@ static void count_threads(const struct session_stats *stats, struct gpool_stats 
 	}
 }
 
-const struct gpu *pool_gpu(const struct gpool *pool)
-{
-	return pool->gpu;
-}
-
 int gpool_stats(struct gpool *pool, struct gpool_stats *statistics)
 {
 	struct gpool_stats filled = {.size = statistics->size};

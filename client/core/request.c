@@ -14,6 +14,11 @@ const struct pool_segment *pool_view(const struct gpool *pool)
 	return &pool->segment;
 }
 
+const struct gpu *pool_gpu(const struct gpool *pool)
+{
+	return pool->gpu;
+}
+
 /* What an error_reply says; any other answer is the caller's. */
 static int reply_error(const uint8_t *reply, size_t length, char *error_text)
 {

@@ -11,7 +11,8 @@ The rules are in tools/build/layers.txt below the root. A file belongs to the ro
 or file name. A file may include and call its own room and the rooms that its room uses; a room that uses `public`
 may call what client/libgpool.map and client/lora/libgpool_lora.map export. The includes and calls that break a rule
 today are counted for each pair of rooms; a count may only fall, and the file of rules must be updated when it does.
-The same holds for the number of files in the largest cycle of a folder, by calls.
+The same holds for the number of files in the largest cycle of a folder, by calls, and for the number of symbols that
+one room uses of another, where the rules state it.
 
 Exit status: 0, 1 with a line for each finding, 2 when the rules or the objects cannot be read.
 """
@@ -28,14 +29,16 @@ from pathlib import Path
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
 Edges = dict[str, set[str]]
+Names = dict[tuple[str, str], set[str]]
 
 
 class Rules:
-    """rooms: name -> the rooms it uses, None: all. debts: (from, to) -> count. cycles: folder -> files."""
+    """rooms: name -> the rooms it uses, None: all. debts, symbols: (from, to) -> count. cycles: folder -> files."""
 
     def __init__(self, path: Path) -> None:
         self.rooms: dict[str, set[str] | None] = {}
         self.debts: dict[tuple[str, str], int] = {}
+        self.symbols: dict[tuple[str, str], int] = {}
         self.cycles: dict[str, int] = {}
         for number, line in enumerate(path.read_text().splitlines(), 1):
             words = line.split("#")[0].split()
@@ -46,6 +49,8 @@ class Rules:
                     self.rooms[words[1]] = None if words[2:] == ["*"] else set(words[2:])
                 elif words[0] == "debt":
                     self.debts[words[1], words[2]] = int(words[3])
+                elif words[0] == "symbols":
+                    self.symbols[words[1], words[2]] = int(words[3])
                 elif words[0] == "cycle":
                     self.cycles[words[1]] = int(words[2])
                 else:
@@ -82,9 +87,9 @@ def includes(root: Path, files: list[str]) -> Edges:
     return edges
 
 
-def calls(objects: Path, files: list[str], is_public: Callable[[str, str], bool]) -> Edges:
+def calls(objects: Path, files: list[str], is_public: Callable[[str, str], bool]) -> tuple[Edges, Names]:
     """By the symbols of the object files of the sources that have one, without the calls of a file for which
-    is_public(file, symbol).
+    is_public(file, symbol). The second result: (file, called file) -> symbols.
     """
     defined: dict[str, list[str]] = defaultdict(list)
     wanted: dict[str, list[str]] = defaultdict(list)
@@ -108,10 +113,15 @@ def calls(objects: Path, files: list[str], is_public: Callable[[str, str], bool]
         return (beside or found or [None])[0]
 
     edges: Edges = defaultdict(set)
+    uses: Names = defaultdict(set)
     for file, names in wanted.items():
-        targets = {definition(file, name) for name in names if not is_public(file, name)}
-        edges[file] = {target for target in targets if target and target != file}
-    return edges
+        edges[file] = set()
+        for name in names:
+            target = None if is_public(file, name) else definition(file, name)
+            if target and target != file:
+                edges[file].add(target)
+                uses[file, target].add(name)
+    return edges, uses
 
 
 def largest_cycle(edges: Edges, folder: str) -> list[str]:
@@ -181,7 +191,7 @@ def main() -> int:
         room = rules.room_of(file)
         return symbol in exported and room is not None and "public" in (rules.rooms[room] or ())
 
-    call_edges = calls((options.objects or root / "build/release/obj").resolve(), files, is_public)
+    call_edges, uses = calls((options.objects or root / "build/release/obj").resolve(), files, is_public)
     broken: dict[tuple[str, str], list[str]] = defaultdict(list)
     for verb, edges in (("includes", includes(root, files)), ("calls", call_edges)):
         for file, targets in sorted(edges.items()):
@@ -202,6 +212,16 @@ def main() -> int:
             print(
                 f"FAIL {pair[0]} uses {pair[1]} only {found} times now: "
                 f"write 'debt {pair[0]} {pair[1]} {found}', or nothing for 0"
+            )
+            status = 1
+    used: Names = defaultdict(set)
+    for (file, target), names in uses.items():
+        used[rules.room_of(file) or "", rules.room_of(target) or ""] |= names
+    for pair, allowed in rules.symbols.items():
+        if len(used[pair]) != allowed:
+            print(
+                f"FAIL {pair[0]} uses {len(used[pair])} symbols of {pair[1]}, the rules say {allowed}:\n"
+                f"    {' '.join(sorted(used[pair]))}"
             )
             status = 1
     for folder, allowed in rules.cycles.items():
