@@ -412,7 +412,7 @@ static void test_forged(void **state)
 	forged.bytes[4096]++;
 	forged_groups(&forged)->checksum = XXH3_64bits(forged.bytes + 4096, 4096);
 	assert_int_equal(forged_read(&forged), -EINVAL);
-	assert_non_null(strstr(reason.text, "page 0 is not what its checksum says"));
+	assert_non_null(strstr(reason.text, "page 0 does not match its checksum"));
 	/* Something behind the last group. */
 	forged = good;
 	forged.length = forged.header.file_bytes = 12288;

@@ -189,7 +189,7 @@ int adapter_create(const char *name, const char *folder, struct adapter **adapte
 	return error;
 }
 
-/* ---- what is known of it ---- */
+/* ---- layout and names ---- */
 
 static enum adapter_element element_of(const struct gpool_lora *lora, const struct peft *peft)
 {

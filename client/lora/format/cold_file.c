@@ -57,16 +57,16 @@ static bool header_holds(const struct cold_header *header)
 static int header_check(const struct cold_header *header, uint64_t file_bytes, struct reason *reason)
 {
 	if (header->magic != COLD_MAGIC)
-		return refuse(reason, "cold file: it is none");
+		return refuse(reason, "cold file: not a cold file");
 	if (header->version != COLD_VERSION || header->header_bytes != sizeof(*header))
-		return refuse(reason, "cold file: version %u, and this reads %d; let it be written again",
+		return refuse(reason, "cold file: version %u, and version %d is supported; write it again",
 			header->version, COLD_VERSION);
 	if (header->file_bytes != file_bytes)
 		return refuse(reason, "cold file: %" PRIu64 " bytes, and %" PRIu64 " were written", file_bytes,
 			header->file_bytes);
 	if (header->head_bytes < COLD_ALIGN || header->head_bytes > COLD_HEAD_MAX || header->head_bytes % COLD_ALIGN ||
 		header->head_bytes > file_bytes)
-		return refuse(reason, "cold file: a head of %u bytes cannot be", header->head_bytes);
+		return refuse(reason, "cold file: invalid head of %u bytes", header->head_bytes);
 	return 0;
 }
 
@@ -112,7 +112,7 @@ static int head_check(struct cold_header *header, struct cold_file *file, struct
 	if (!checksum_holds(header))
 		return refuse(reason, "cold file: its head is damaged");
 	if (!header_holds(header))
-		return refuse(reason, "cold file: a head that cannot be");
+		return refuse(reason, "cold file: invalid head");
 	file->header = header;
 	file->groups = (const void *)(header + 1);
 	file->checksums = (const void *)(file->groups + header->groups);
@@ -121,7 +121,7 @@ static int head_check(struct cold_header *header, struct cold_file *file, struct
 		return error;
 	if (error || file->layout.header->pages != header->pages ||
 		header->loss_module >= file->layout.header->modules || !groups_hold(file))
-		return refuse(reason, "cold file: a layout or groups that cannot be");
+		return refuse(reason, "cold file: invalid layout or groups");
 	return 0;
 }
 
@@ -140,7 +140,7 @@ int cold_open(int fd, struct cold_file *file, struct reason *reason)
 	if (!error && fstat(fd, &status))
 		error = -EIO;
 	if (!error && (!S_ISREG(status.st_mode) || status.st_size < COLD_ALIGN))
-		error = refuse(reason, "cold file: it is none, or has only its beginning");
+		error = refuse(reason, "cold file: not a cold file, or truncated");
 	if (!error)
 		error = file_read_at(fd, first, COLD_ALIGN, 0);
 	if (!error)
@@ -151,7 +151,7 @@ int cold_open(int fd, struct cold_file *file, struct reason *reason)
 		head = aligned_room(head_bytes);
 		error = head ? file_read_at(fd, head, head_bytes, 0) : -ENOMEM;
 		if (!error && memcmp(head, first, sizeof(*first)) != 0)
-			error = refuse(reason, "cold file: it changes while it is read");
+			error = refuse(reason, "cold file: it was changed while it was read");
 	}
 	if (!error)
 		error = head_check(head, &made, reason);
@@ -232,6 +232,6 @@ int cold_page_expand(const struct cold_file *file, uint32_t page, const void *fo
 	memset((char *)image + used, 0, page_bytes - used);
 	checksum_add(state, (const uint8_t *)image + used, page_bytes - used);
 	if (checksum_end(state) != file->checksums[page])
-		return refuse(reason, "cold file: page %u is not what its checksum says", page);
+		return refuse(reason, "cold file: page %u does not match its checksum", page);
 	return 0;
 }

@@ -35,7 +35,7 @@ void int8_form_expand(const void *form, uint32_t rows, enum adapter_element elem
 	int8_form_expand_some(form, rows, 0, rows, element, image);
 }
 
-/* ---- what is lost ---- */
+/* ---- the loss ---- */
 
 /*
  * Number of random vectors x, and of those that are computed at a time. The variance of the result depends on rank

@@ -33,7 +33,7 @@ static int load_publish(struct lora_loader *loader, struct lora_load *load)
 	return error ? error : -EAGAIN;
 }
 
-/* ---- its end ---- */
+/* ---- the end of a load ---- */
 
 /* Copies are made when no load is queued. Without memory they are not made. */
 static void later_add(const struct lora_load *load)
@@ -160,7 +160,7 @@ void drafts_watch(struct gpool_lora *lora)
 	lora->watching = false;
 }
 
-/* ---- its parts are over ---- */
+/* ---- after the last part ---- */
 
 /*
  * If the adapter is acquired, or GPU work still uses it, the load becomes a draft. Its sources are closed before

@@ -12,7 +12,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* ---- what another engine has published ---- */
+/* ---- an object of another engine ---- */
 
 static bool same_layout(const struct adapter_layout_header *layout, struct gpool_object *object)
 {

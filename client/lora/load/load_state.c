@@ -60,7 +60,7 @@ bool load_state_allows(enum load_state from, enum load_state to)
 	return states[from].next >> to & 1;
 }
 
-/* ---- what depends on the state ---- */
+/* ---- lists and counts ---- */
 
 static struct lora_list *list_of(struct gpool_lora *lora, enum load_state state)
 {

@@ -165,7 +165,7 @@ int loaders_start(struct gpool_lora *lora, uint32_t count)
 	return error;
 }
 
-/* Drop what no thread works on. */
+/* Drop the loads on which no thread works. */
 static void lists_empty(struct gpool_lora *lora)
 {
 	struct lora_entry *entry;

@@ -296,7 +296,7 @@ static enum lora_place place_of(
 	return adapter->place;
 }
 
-/* ---- whose turn it is ---- */
+/* ---- requests that are due ---- */
 
 static void list_add(uint32_t *list, uint32_t *count, uint32_t adapter)
 {
@@ -338,7 +338,7 @@ static uint32_t find_turns(struct lora_scheduler *scheduler, const struct lora_v
 	return number;
 }
 
-/* ---- who starts ---- */
+/* ---- requests that start ---- */
 
 struct forming {
 	struct lora_scheduler *scheduler;
