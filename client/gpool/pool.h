@@ -122,7 +122,7 @@ GPOOL_ASSERT_SIZE(gpool_options, 72);
  *   -ENOMEM     no memory or address space
  *
  * Cost: some system calls and one round trip to the agent. Address space of the pool's size is reserved; pages are
- * mapped when they are first used. Source: proto/PROTOCOL.md.
+ * mapped when they are first used. Source: docs/internals/messages.md.
  */
 GPOOL_API int gpool_open(const struct gpool_options *options, struct gpool **pool);
 

@@ -1,6 +1,8 @@
 /*
- * protogen.c - print documentation of messages.def (--markdown: PROTOCOL.md), or a libFuzzer dictionary. PROTOCOL.md is
- * committed; tests/unit/test_protocol_doc.c includes this file and fails if it is out of date.
+ * protogen.c - print messages.def as a document (--markdown: docs/internals/messages.md) or as a libFuzzer dictionary.
+ *
+ * docs/internals/messages.md is committed; tests/unit/test_protocol_doc.c includes this file and fails when the
+ * document is out of date.
  */
 #include <inttypes.h>
 #include <stdbool.h>
@@ -9,7 +11,7 @@
 
 #include "proto/messages.h"
 
-/* ---- PROTOCOL.md ---- */
+/* ---- docs/internals/messages.md ---- */
 
 /* A table begins with the first field, so a message without fields has no table. */
 static bool in_table;

@@ -155,7 +155,7 @@ static const char *labels_of(const struct metric *metric)
 }
 
 /*
- * What tools/exporter/monitoring/METRICS.md lists is what is printed; README: by type of content there are bytes and
+ * What docs/metrics.md lists is what is printed; README: by type of content there are bytes and
  * nothing else.
  */
 static void test_labels_are_those_documented(void **state)
@@ -212,7 +212,7 @@ static void test_no_answer(void **state)
 
 static void test_document_is_up_to_date(void **state)
 {
-	static const char path[] = "tools/exporter/monitoring/METRICS.md";
+	static const char path[] = "docs/metrics.md";
 	static char found[65536];
 	FILE *file = fopen(path, "r"), *memory;
 	size_t bytes;

@@ -1,5 +1,6 @@
 /*
- * test_protocol_doc.c - proto/PROTOCOL.md is what the table of messages says now, and the fuzz dictionary can be read.
+ * test_protocol_doc.c - docs/internals/messages.md agrees with the table of messages, and the fuzz dictionary can be
+ * read.
  *
  * Method: print again into memory and compare byte by byte. Run from the root of the source tree.
  */
@@ -13,7 +14,7 @@
 #define PROTOGEN_NO_MAIN
 #include "proto/gen/protogen.c"
 
-static const char path[] = "proto/PROTOCOL.md";
+static const char path[] = "docs/internals/messages.md";
 
 static void test_protocol_md_is_up_to_date(void **state)
 {

@@ -69,14 +69,13 @@ END { exit !parts || placed != parts || wrong || within }
 endef
 
 .PHONY: docs
-docs: $(B)/confgen $(B)/protogen $(B)/poolctl $(B)/gpool-exporter ## make again what is generated and committed: manuals, PROTOCOL.md, METRICS.md, what Python knows of gpool.h
+docs: $(B)/confgen $(B)/protogen $(B)/poolctl $(B)/gpool-exporter ## make again the generated documents: manuals, docs/internals/messages.md, docs/metrics.md
 	$(call say,GEN,agent/config/gpoold.conf)$(B)/confgen --example > $(B)/gpoold.conf && cp $(B)/gpoold.conf agent/config/gpoold.conf
 	$(call say,GEN,docs/man/gpoold.conf.5)$(B)/confgen --man docs/man/gpoold.conf.5.in > $(B)/gpoold.conf.5 && \
 		cp $(B)/gpoold.conf.5 docs/man/
-	$(call say,GEN,proto/PROTOCOL.md)$(B)/protogen --markdown > $(B)/PROTOCOL.md && cp $(B)/PROTOCOL.md proto/
-	$(call say,GEN,tools/exporter/monitoring/METRICS.md)$(B)/gpool-exporter --metrics > $(B)/METRICS.md && cp $(B)/METRICS.md tools/exporter/monitoring/
+	$(call say,GEN,docs/internals/messages.md)$(B)/protogen --markdown > $(B)/messages.md && cp $(B)/messages.md docs/internals/
+	$(call say,GEN,docs/metrics.md)$(B)/gpool-exporter --metrics > $(B)/metrics.md && cp $(B)/metrics.md docs/
 	$(call say,GEN,docs/man/gpool.3)docs/man/gen/gpool3.py client/gpool.h > $(B)/gpool.3 && cp $(B)/gpool.3 docs/man/
-	$(call say,GEN,client/python/gpool/_abi.py)python3 client/python/gen/abi.py client/gpool.h > $(B)/_abi.py && cp $(B)/_abi.py client/python/gpool/
 	$(call say,GEN,docs/man/poolctl.1)$(B)/poolctl help --man > $(B)/poolctl.parts && \
 		awk '$(SPLICE)' $(B)/poolctl.parts docs/man/poolctl.1 > $(B)/poolctl.1 && cp $(B)/poolctl.1 docs/man/
 
@@ -115,8 +114,10 @@ PYTHON ?= /usr/bin/python3
 pythondir ?= $(shell $(PYTHON) -c 'import site; print(next(p for p in site.getsitepackages() if p.startswith("$(prefix)/lib/")))' 2>/dev/null || \
 	echo $(prefix)/lib/python3/dist-packages)
 
-# What is installed and generated: completions from poolctl's own tables, the dashboard from a table of graphs.
-GENERATED := $(addprefix $(B)/,poolctl.bash _poolctl grafana-dashboard.json)
+# What is installed and generated: completions from poolctl's own tables, the dashboard from a table of graphs, the
+# declarations of the Python package from the public headers. The package is used in place, so they are written there.
+PYTHON_ABI := client/python/gpool/_abi.py
+GENERATED := $(addprefix $(B)/,poolctl.bash _poolctl grafana-dashboard.json) $(PYTHON_ABI)
 all: $(GENERATED)
 
 $(B)/poolctl.bash $(B)/_poolctl: $(B)/poolctl
@@ -124,6 +125,9 @@ $(B)/poolctl.bash $(B)/_poolctl: $(B)/poolctl
 
 $(B)/grafana-dashboard.json: tools/exporter/monitoring/dashboard.py
 	$(call say,GEN,$@)python3 $< > $@
+
+$(PYTHON_ABI): client/python/gen/abi.py client/gpool.h $(wildcard client/gpool/*.h)
+	$(call say,GEN,$@)python3 $< client/gpool.h > $(B)/_abi.py && mv $(B)/_abi.py $@
 
 .PHONY: install uninstall
 install: all ## install below prefix and sysconfdir
@@ -156,7 +160,7 @@ install: all ## install below prefix and sysconfdir
 	$(INSTALL) -d $(DESTDIR)$(MONITORING_DIR)
 	$(INSTALL) -m 644 $(MONITORING) $(DESTDIR)$(MONITORING_DIR)/
 	$(INSTALL) -d $(DESTDIR)$(pythondir)/gpool
-	$(INSTALL) -m 644 client/python/gpool/*.py client/python/gpool/py.typed $(DESTDIR)$(pythondir)/gpool/
+	$(INSTALL) -m 644 $(sort $(wildcard client/python/gpool/*.py) $(PYTHON_ABI)) client/python/gpool/py.typed $(DESTDIR)$(pythondir)/gpool/
 	test -e $(DESTDIR)$(sysconfdir)/gpool/gpoold.conf || \
 		$(INSTALL) -m 644 agent/config/gpoold.conf $(DESTDIR)$(sysconfdir)/gpool/
 
@@ -192,5 +196,5 @@ deb: ## Debian packages of the committed source, in build/deb/ (debhelper and fa
 gpu-bundle: all $(addprefix $(B)/tests/,$(GPU_TESTS)) ## a folder to carry to a machine with a GPU; run ./run there
 	$(Q)tools/build/bundle.sh $(B) gpu-bundle $(GPU_TESTS)
 
-clean: ## remove build/ and gpu-bundle/
-	rm -rf build gpu-bundle
+clean: ## remove build/, gpu-bundle/ and the generated file of the Python package
+	rm -rf build gpu-bundle $(PYTHON_ABI)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """abi.py - print the constants, structures and calls of gpool.h as declarations for ctypes.
 
-usage: abi.py client/gpool.h > client/python/gpool/_abi.py          (`make docs` runs it)
+usage: abi.py client/gpool.h > client/python/gpool/_abi.py          (`make` runs it)
 
 Reads the header and the parts that it includes, in the subset of C in which they are written, and fails at the first
 line that it cannot parse: no declaration is left out silently. tests/python/test_abi.py compares sizes and offsets
