@@ -1,0 +1,48 @@
+#!/usr/bin/env python3
+"""lint_readmes.py - check that each folder with sources or documents has a README.md of at most a page.
+
+usage: lint_readmes.py [FOLDER]     status 1 if one is missing or too long; FOLDER is a git checkout, by default the project
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+FILES, LINES = 4, 60  # a smaller folder is described by the one above it
+# The front door, and the page of the Python package in an index of packages.
+LONG = {"README.md", "client/python/README.md"}
+# The page of client/python describes them.
+DESCRIBED = {"client/python/gpool"}
+
+
+def main() -> int:
+    root = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).resolve().parents[2])
+    listed = subprocess.run(
+        ["git", "-C", str(root), "ls-files", "-co", "--exclude-standard"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    files = [Path(name) for name in listed if (root / name).is_file()]
+    folders = Counter(
+        str(file.parent)
+        for file in files
+        if re.fullmatch(r"\.(c|h|cu|def|py|pml|md|[1-8]|yaml)", file.suffix) and file.name != "README.md"
+    )
+    wrong = [
+        f"{folder}: {count} files, but no README.md"
+        for folder, count in sorted(folders.items())
+        if count >= FILES and folder not in DESCRIBED and not (root / folder / "README.md").is_file()
+    ]
+    for file in files:
+        if file.name == "README.md" and str(file) not in LONG:
+            lines = len((root / file).read_text(encoding="utf-8").splitlines())
+            if lines > LINES:
+                wrong.append(f"{file}: {lines} lines, the limit is {LINES}")
+    print("\n".join(wrong) if wrong else f"ok {len(folders)} folders")
+    return bool(wrong) or not folders
+
+
+if __name__ == "__main__":
+    sys.exit(main())
