@@ -98,7 +98,7 @@ static void captured(struct gpool *pool, uint32_t stream)
 	must(gpool_vm_capture(pool, address, 0), "end the capture");
 }
 
-/* What an allocation failed for. */
+/* Report the cause of a failed allocation. */
 static void refused(struct gpool *pool)
 {
 	struct gpool_oom_info info = {.size = sizeof(info)};
@@ -115,7 +115,7 @@ static void refused(struct gpool *pool)
 			puts("no object was pinned");
 	}
 	must(gpool_unpin(pool, &all), "unpin");
-	must(gpool_refresh(pool, &all), "refresh"); /* after a restore the handle names the new place */
+	must(gpool_refresh(pool, &all), "refresh"); /* after a restore the handle has the new place */
 	must(gpool_discard(pool, &all), "discard");
 }
 

@@ -29,7 +29,7 @@ static struct gpool_kv *cache(struct gpool *pool, uint32_t stream)
 	return kv;
 }
 
-/* Which of the waiting prompts fit, before any of them is started. */
+/* Check how many of the waiting prompts fit before one of them is started. */
 static void admit(struct gpool_kv *kv)
 {
 	const uint32_t prompts[] = {100, 200, 100000};
@@ -47,7 +47,7 @@ static void admit(struct gpool_kv *kv)
 	}
 }
 
-/* A sequence gives way to others and continues with its content. */
+/* Preempt a sequence, and resume it with its content. */
 static void offload(struct gpool_kv *kv)
 {
 	struct gpool_kv_offload_info info = {.size = sizeof(info)};

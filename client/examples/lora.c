@@ -1,12 +1,13 @@
 /*
- * lora.c - an engine in small that serves requests with different LoRA adapters. It makes six adapters of different
- * ranks for a model of two layers, registers them, and lets requests come; before each step it asks which of them
- * start, tells the device which adapter each token has, and has the adapters added to the output of each layer's
- * projection. What comes out is compared with float64.
+ * lora.c - a small engine that serves requests with different LoRA adapters. It writes six adapters of different ranks
+ * for a model of two layers, registers them, and submits requests. Before each step it schedules requests, passes the
+ * adapter of each token to the device, and applies the adapters to the output of each layer's projection. The results
+ * are compared with float64.
  *
- * usage: lora FOLDER     an empty one, for the adapters; with an agent whose pool is on the host back end, where
- * addresses of the device are
- *                        addresses of this process
+ * usage: lora FOLDER
+ *
+ * FOLDER must be empty; the adapters are written there. The agent's pool must use the back end `host`, whose device
+ * addresses are addresses of this process.
  */
 #include <gpool.h>
 
@@ -32,7 +33,7 @@ static void must(int result, const char *what)
 
 /* ---- adapters ---- */
 
-/* Any number from -1 to 1 that bf16 can hold. */
+/* Return a pseudo-random number from -1 to 1 that bf16 can represent. */
 static float weight(uint32_t adapter, uint32_t layer, char matrix, uint32_t index)
 {
 	uint64_t any = (((uint64_t)adapter * LAYERS + layer) * 2 + (matrix == 'B')) * 1000003 + index;
@@ -42,8 +43,8 @@ static float weight(uint32_t adapter, uint32_t layer, char matrix, uint32_t inde
 }
 
 /*
- * As PEFT writes it: adapter_config.json, and adapter_model.safetensors, which is the length of a header, the header,
- * and the numbers.
+ * Write an adapter in PEFT's format: adapter_config.json, and adapter_model.safetensors with the length of the header,
+ * the header, and the numbers.
  */
 static void adapter_write(const char *folder, uint32_t adapter)
 {
@@ -100,11 +101,11 @@ static struct engine {
 	uint16_t *x, *y; /* on the device: [AT_ONCE][IN]; [LAYERS][AT_ONCE][OUT] */
 } engine;
 
-/* What runs: a token of each at every step. */
+/* The running requests; each step computes one token for each. */
 static struct {
 	uint32_t request;
 	uint32_t adapter; /* ADAPTERS: none */
-	uint32_t left;    /* tokens */
+	uint32_t left;    /* tokens left to compute */
 } running[AT_ONCE];
 static uint32_t running_count, adapter_of[REQUESTS];
 
@@ -168,7 +169,7 @@ static float value(uint16_t bf16)
 	return result;
 }
 
-/* The largest error of a token's rows, as a share of them. */
+/* Return the largest error of a token's rows, relative to their size. */
 static double error_of(uint32_t token, uint32_t adapter)
 {
 	double largest = 0;
@@ -194,7 +195,7 @@ static double error_of(uint32_t token, uint32_t adapter)
 	return largest;
 }
 
-/* Whoever may start now, and has an adapter, which is in the pool from here on until it has ended. */
+/* Start the requests that the scheduler admits. Their adapters stay resident until they end. */
 static void requests_start(uint32_t step)
 {
 	struct gpool_lora_schedule schedule = {.size = sizeof(schedule)};
@@ -211,7 +212,7 @@ static void requests_start(uint32_t step)
 		running_count, schedule.adapters, schedule.awaited);
 }
 
-/* A token of each that runs. */
+/* Compute a token for each running request. */
 static void tokens_make(void)
 {
 	struct gpool_fence done;
@@ -225,7 +226,7 @@ static void tokens_make(void)
 		exit(1);
 	}
 	for (uint32_t i = 0; i < AT_ONCE * IN; i++)
-		engine.x[i] = i % 3 ? 0x3f80 : 0xbf00; /* 1, -0.5: here is where a model would be */
+		engine.x[i] = i % 3 ? 0x3f80 : 0xbf00; /* 1, -0.5: in place of a model's output */
 	memset(engine.y, 0, LAYERS * AT_ONCE * OUT * sizeof(*engine.y));
 	for (int layer = 0; layer < LAYERS; layer++)
 		must(gpool_lora_batch_apply(engine.batch, layer, 0, (uintptr_t)engine.x, IN,
@@ -235,7 +236,7 @@ static void tokens_make(void)
 	must(gpool_fence_wait(engine.pool, done, -1), "wait");
 }
 
-/* Returns the largest error. */
+/* Return the largest error of all tokens, and end the requests that are done. */
 static double tokens_check(void)
 {
 	double largest = 0, error;
@@ -266,7 +267,7 @@ int main(int argc, char **argv)
 	}
 	engine_open(argv[1]);
 	for (uint32_t i = 0; i < REQUESTS; i++) {
-		uint32_t adapter = i * i % (ADAPTERS + 1), request; /* some have none */
+		uint32_t adapter = i * i % (ADAPTERS + 1), request; /* ADAPTERS: the request has no adapter */
 
 		must(gpool_lora_scheduler_add(engine.scheduler,
 			     adapter == ADAPTERS ? GPOOL_LORA_NONE : engine.ids[adapter], 100, &request),

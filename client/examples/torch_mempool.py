@@ -1,11 +1,11 @@
 """PyTorch tensors in gpool's pages.
 
-Needs a GPU, PyTorch 2.5 or later and a gpoold that runs (GPOOL_DIR, where it is not /run/gpool):
+Needs a GPU, PyTorch 2.5 or later and a running gpoold (set GPOOL_DIR unless it uses /run/gpool):
 
     python3 client/examples/torch_mempool.py build/libgpool_torch.so
 
-Everything that is allocated inside the `with` comes out of the pool, where other engines can have it as soon as it is
-freed.
+All tensors that are allocated inside the `with` are allocated from the pool; other engines can use the memory as soon
+as it is freed.
 """
 
 import sys

@@ -1,10 +1,10 @@
 """PyTorch tensors over gpool's blocks: a tensor keeps its block pinned, and other libraries see the same memory.
 
-Needs PyTorch and a gpoold that runs (GPOOL_DIR, where it is not /run/gpool), on a GPU or on host memory:
+Needs PyTorch and a running gpoold (set GPOOL_DIR unless it uses /run/gpool), on a GPU or on host memory:
 
     PYTHONPATH=client/python python3 client/examples/torch_tensor.py
 
-torch_mempool.py is the other way: there PyTorch allocates, here the program does.
+In torch_mempool.py, PyTorch allocates the memory; here the program does.
 """
 
 import sys
@@ -19,7 +19,7 @@ except ImportError:
 with gpool.Pool() as pool, pool.alloc(4, gpool.Usage.ACTIVATION) as block:
     on_gpu = pool.device.backend == "cuda"
     if on_gpu:
-        # One stream for both: what PyTorch has queued is done before the block can be somebody else's.
+        # Both use one stream, so that PyTorch's queued work is done before the block can get another owner.
         torch.cuda.set_device(pool.device.ordinal)
         own = torch.cuda.Stream()
         torch.cuda.set_stream(own)
@@ -33,7 +33,7 @@ with gpool.Pool() as pool, pool.alloc(4, gpool.Usage.ACTIVATION) as block:
     print(f"{tuple(tensor.shape)} on {tensor.device} at {tensor.data_ptr():#x}, trace {product.trace().item():.1f}")
     assert tensor.data_ptr() == block.address
 
-    block.unpin()  # the tensor still has it pinned, and the pool would not close
+    block.unpin()  # the tensor keeps it pinned, so the pool cannot be closed
     again = torch.from_dlpack(block.view("float32", (256, 1024), stream=stream))
     assert torch.equal(tensor, again)
     del tensor, again

@@ -1,4 +1,4 @@
-/* object.c - handles of named objects: opening, reading, closing, and what there is. */
+/* object.c - open, close and list named objects. */
 #include "client/object/object.h"
 
 #include "client/core/attach_call.h"
@@ -91,7 +91,10 @@ int objects_open(struct gpool *pool)
 
 void objects_close_all(struct gpool *pool)
 {
-	/* All streams of ours are done; work that a program queued past us shall not keep the process here. */
+	/*
+	 * All streams of the session are closed. Work that a program queued on other streams must not keep the process
+	 * here.
+	 */
 	while (pool->objects) {
 		object_parts_unmap(pool->objects);
 		object_unmap(pool->objects);
@@ -192,8 +195,8 @@ static bool is_open_elsewhere(const struct gpool_object *object)
 }
 
 /*
- * The agent counts a session once, so it hears of its last handle alone, and of none that it has evicted. What is
- * mapped is gone already.
+ * The agent counts a session once for each object, so only the close of its last handle is reported, and none after an
+ * eviction. The caller has unmapped the object.
  */
 static void handle_drop(struct gpool_object *object)
 {
@@ -206,7 +209,7 @@ static void handle_drop(struct gpool_object *object)
 	pthread_mutex_lock(&pool->objects_lock);
 	if (object->number && !gone && !is_open_elsewhere(object)) {
 		object_ask_begin(object);
-		/* Whoever was being asked about meanwhile may have it open now. */
+		/* Another thread may have opened the object while this one waited. */
 		if (!is_open_elsewhere(object)) {
 			pthread_mutex_unlock(&pool->objects_lock);
 			change_ask(pool, &request, -1);
@@ -218,7 +221,7 @@ static void handle_drop(struct gpool_object *object)
 	pthread_mutex_unlock(&pool->objects_lock);
 }
 
-/* The agent's answer; on success the number is known to other threads, and *fd is the caller's. */
+/* Request the agent's answer. On success the number is visible to other threads, and the caller owns *fd. */
 static int open_in_turn(struct gpool_object *object, const struct gpool_object_open_options *options, int *fd)
 {
 	struct msg_object_open_reply reply;
@@ -314,10 +317,10 @@ int gpool_object_close(struct gpool_object *object)
 		gpool_object_abort(object);
 		return 0;
 	}
-	/* What was built here and could be written stays mapped in the window: as pages that may only be read. */
+	/* Pages of an object that was built here stay mapped in the window, but read-only. */
 	if (object->part_count && object->writable)
 		error = object_protect(object, true);
-	/* Another thread may be sweeping what was evicted. */
+	/* Another thread may be unmapping evicted objects. */
 	pthread_mutex_lock(&pool->objects_lock);
 	if (!error)
 		error = object_parts_unmap(object);
@@ -405,7 +408,7 @@ int gpool_object_get(struct gpool_object *object, const char *key, const void **
 
 /* ---- what there is ---- */
 
-/* A record as it stands; false: it is no version that anybody could have open, or it changed meanwhile. */
+/* Read a record. Return false if it has no version that can be opened, or if it changed during the read. */
 static bool record_read(const struct gpool *pool, uint32_t number, struct gpool_object_info *info)
 {
 	const struct object_record *record = &pool->segment.objects[number];
@@ -433,7 +436,7 @@ static bool record_read(const struct gpool *pool, uint32_t number, struct gpool_
 	memcpy(info->tenant, record->tenant, sizeof(info->tenant) - 1);
 	memcpy(info->role, record->role, sizeof(info->role) - 1);
 	atomic_thread_fence(memory_order_acquire);
-	/* From here to a record of another version the state passes through those that are refused above. */
+	/* Before the record gets another version, its state passes through those that are refused above. */
 	state = atomic_load_explicit(&record->state, memory_order_acquire);
 	return state >= OBJECT_CURRENT && state <= OBJECT_LEAVING && record->version == info->version;
 }
@@ -448,7 +451,7 @@ bool object_look_up(const struct gpool *pool, const char *name, struct gpool_obj
 	const struct pool_segment *segment = &pool->segment;
 	uint32_t left = pool->header->object_count, domain = object_domain(pool);
 
-	/* A chain that is changed beneath us may lead anywhere, but not for ever. */
+	/* A chain that changes meanwhile may lead to any record, but the number of steps is limited. */
 	for (uint32_t i = object_names_first(segment, domain, name); i && left--; i = object_names_next(segment, i))
 		if (object_names_are(&segment->objects[i], domain, name) && record_read(pool, i, info) &&
 			info->state == GPOOL_OBJECT_CURRENT && !strcmp(info->name, name))
@@ -456,7 +459,7 @@ bool object_look_up(const struct gpool *pool, const char *name, struct gpool_obj
 	return false;
 }
 
-/* As far as the caller's struct goes. */
+/* Copy as much as the caller's struct holds. */
 static int info_give(struct gpool_object_info *filled, struct gpool_object_info *info)
 {
 	if (filled->size > sizeof(*filled))
@@ -475,7 +478,7 @@ int gpool_object_info(struct gpool_object *object, struct gpool_object_info *inf
 		return object_fail_draft(object);
 	if (filled.size < sizeof(filled.size))
 		return fail_size(filled.size);
-	/* It is open, so its record stands, unless pins alone keep it. */
+	/* An open object keeps its record, except one that is kept by pins alone. */
 	if (!record_read(object->pool, object->number, &filled) || filled.version != object->version)
 		return object->by_pins ? -ESTALE : -EPIPE;
 	return info_give(&filled, info);
@@ -490,7 +493,7 @@ int gpool_object_next(struct gpool *pool, uint32_t *cursor, struct gpool_object_
 	if (filled.size < sizeof(filled.size))
 		return fail_size(filled.size);
 	for (uint32_t number = *cursor + 1; number < pool_object_end(&pool->segment); number++)
-		/* Observers and admins look after all domains. */
+		/* Observers and admins see the objects of all domains. */
 		if ((pool->session_kind || pool->segment.objects[number].domain == object_domain(pool)) &&
 			record_read(pool, number, &filled)) {
 			*cursor = number;

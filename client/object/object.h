@@ -1,13 +1,13 @@
 /*
- * object.h - a handle of a named object: one that is being built, or a version that is open. Internal to libgpool.
+ * object.h - a handle of a named object: one that is being built, or an open version. Internal to libgpool.
  *
- * While it is built its allocations are blocks, pinned once by the handle. To be published they leave the block table
- * first, so that their pages are in transit (docs/internals/shared_memory.md): nobody takes those, and when agent or
- * worker die at any point there is nothing to tidy up, since the page words say by then whether they are the object's
- * or still the worker's.
+ * While an object is built, its allocations are blocks that its handle has pinned once. A publish first removes them
+ * from the block table, so that their pages are in transit (docs/internals/shared_memory.md) and the agent does not
+ * evict them. If the agent or the worker dies at any point, no repair is needed: the page words state whether the pages
+ * belong to the object or still to the worker.
  *
- * A version that is opened by name is mapped into a range of its own, with the access that its class gives. What this
- * process has built itself stays where it is, and loses write access where it is.
+ * A version that is opened by name is mapped into a range of its own, with the access that its class permits. An object
+ * that was built by this process keeps its addresses and loses write access there.
  */
 #ifndef GPOOL_CLIENT_OBJECT_H
 #define GPOOL_CLIENT_OBJECT_H
@@ -16,16 +16,16 @@
 #include "client/core/block.h"
 #include "shm/manifest.h"
 
-/* An allocation that is being built, or was built here. */
+/* An allocation of an object that is being built, or was built by this process. */
 struct object_part {
 	struct gpool_block block;
-	uint64_t range; /* once it is published: address of the range that a scattered block had */
+	uint64_t range; /* once published: address of the range that a scattered block had */
 };
 
 /* Metadata before it is sorted. */
 struct draft_entry {
-	uint64_t prefix; /* the key's first 8 bytes, so that most comparisons need nothing else */
-	uint64_t at;     /* of key, NUL and value in `data`; rises with the order of the calls */
+	uint64_t prefix; /* the key's first 8 bytes, which decide most comparisons */
+	uint64_t at;     /* offset of key, NUL and value in `data`; increases with the order of the calls */
 	uint32_t key_bytes, value_bytes;
 };
 
@@ -38,84 +38,85 @@ struct draft {
 
 struct gpool_object {
 	struct gpool *pool;
-	struct gpool_object *next, **link; /* in pool->objects, under pool->objects_lock */
+	struct gpool_object *next, **link; /* list of the pool's objects, under pool->objects_lock */
 	char name[128];
 	char role[64];
 	uint64_t role_token, expect_version;
 	uint32_t memory_class;
 	uint32_t number; /* 0: not published */
-	bool asking;     /* the agent is being asked about it; under pool->objects_lock */
+	bool asking;     /* a request about it is under way; under pool->objects_lock */
 	uint64_t version;
 	bool writable;
-	bool pinned; /* to be published with a pin of ours */
+	bool pinned; /* publish with a pin of this session */
 	bool private;
 	bool domain_write;
-	bool of_library; /* a call of libgpool's own publishes it, by a name that programs cannot publish by */
-	bool by_pins;    /* once it is published: pins alone keep it (object_kept_by_pins()) */
+	bool of_library; /* libgpool publishes it itself, under a name that is reserved for it */
+	bool by_pins;    /* once published: kept by pins alone (object_kept_by_pins()) */
 	uint32_t cost_us;
 	uint32_t touched_ms;
-	/* built here */
-	const struct gpool_object *follows; /* while it is published */
+	/* if built by this process */
+	const struct gpool_object *follows; /* set during the publish */
 	struct object_part *parts;
 	uint32_t part_count, part_capacity;
 	struct draft draft;
-	/* published */
+	/* once published */
 	struct manifest manifest;
 	uint64_t *addresses;         /* [allocations] */
-	uint64_t range, range_bytes; /* opened by name */
-	/* mapped by its holder at addresses of its own; 0: nothing. Under pool->objects_lock */
+	uint64_t range, range_bytes; /* if opened by name */
+	/* addresses at which the handle's user mapped it; 0: none. Under pool->objects_lock */
 	uint64_t mapping, mapping_bytes;
 };
 
 /* object.c */
 int object_new(struct gpool *pool, const char *name, struct gpool_object **object);
 /*
- * object_ask_begin(), object_ask_end() - around a question to the agent whether this session has an object open: of one
- * name there is one at a time, so that what the agent counts, one session each, and who has it open here cannot fall
- * apart. The caller holds pool->objects_lock, which begin() lets go of while it waits for another thread's question
- * about that name.
+ * object_ask_begin(), object_ask_end() - enclose a request to the agent that changes whether this session has an object
+ * open. Requests for the same name are serialized, so that the agent's count of one per session and the handles of this
+ * process agree. The caller holds pool->objects_lock; object_ask_begin() releases it while it waits for a request of
+ * another thread.
  */
 void object_ask_begin(struct gpool_object *object);
 void object_ask_end(struct gpool_object *object);
 /*
- * object_free() - out of the list, with all memory; what is mapped is gone already. The caller holds
+ * object_free() - remove a handle from the list and free its memory. The caller has unmapped it, and holds
  * pool->objects_lock.
  */
 void object_free(struct gpool_object *object);
 int objects_open(struct gpool *pool);
 void objects_close_all(struct gpool *pool);
 int object_text_copy(char *to, size_t size, const char *from);
-/* object_domain() - the trust domain of this session, to which its names belong; 0: domains are not told apart. */
+/* object_domain() - return the trust domain of this session, to which its names belong; 0: the pool has no domains. */
 uint32_t object_domain(const struct gpool *pool) GPOOL_INTERNAL(object_domain);
 /*
- * object_look_up() - the version that a name means at this moment, as gpool_object_next() tells it, without asking the
- * agent: false, there is none, or its record is just changing. Cost: below a microsecond, whatever else there is.
+ * object_look_up() - find the current version of a name, as gpool_object_next() describes it, without a request to the
+ * agent. Return false if none exists or its record is being changed.
+ * Cost: below a microsecond, independent of the number of objects.
  */
 bool object_look_up(const struct gpool *pool, const char *name, struct gpool_object_info *info);
 /*
- * object_open() - gpool_object_open() with options that were read. `map` false: into no range, the caller maps the
- * manifest's runs.
+ * object_open() - gpool_object_open() with options that were checked. If `map` is false, the caller maps the manifest's
+ * runs itself.
  */
 int object_open(struct gpool *pool, const char *name, const struct gpool_object_open_options *options, bool map,
 	struct gpool_object **object);
 
 /* object_pin.c */
-/* object_pin_raise() - a pin on what is about to be published: its pages are in transit. */
+/* object_pin_raise() - pin an object that is about to be published, while its pages are in transit. */
 void object_pin_raise(struct gpool_object *object);
-/* object_is_gone() - an open version does not stand any more: it was evicted, as class GPOOL_OBJECT_PINNABLE allows. */
+/* object_is_gone() - return true if an open version was evicted, as the class GPOOL_OBJECT_PINNABLE permits. */
 bool object_is_gone(const struct gpool_object *object) GPOOL_INTERNAL(object_is_gone);
-/* objects_sweep() - ranges and places of those that were evicted are unmapped. False: not all of them could be. */
+/* objects_sweep() - unmap the ranges and places of evicted objects. Return false if some cannot be unmapped now. */
 bool objects_sweep(struct gpool *pool);
 /*
- * object_pin() - gpool_object_pin() of one that pins alone keep, of any class; object_unpin() -
- * gpool_object_unpin_after() likewise.
+ * object_pin() - gpool_object_pin() for an object of any class that is kept by pins alone. object_unpin() - the same
+ * for gpool_object_unpin_after().
  */
 int object_pin(struct gpool_object *object);
 int object_unpin(struct gpool_object *object, struct gpool_fence fence);
 /*
- * object_mapped_at() - its pages are mapped at `at`, until object_mapping_unmap(), or until it has been evicted and its
- * pages are wanted by another trust domain. object_mapping_unmap() - 0, -EBUSY (GPU work uses them), or what the back
- * end said.
+ * object_mapped_at() - note that the caller has mapped the pages at `at`, until object_mapping_unmap(), or until the
+ * object was evicted and another trust domain needs its pages. object_mapping_unmap() - unmap them: 0, -EBUSY (GPU work
+ * uses them), or the error of the back end.
  */
 void object_mapped_at(struct gpool_object *object, uint64_t at, uint64_t bytes);
 int object_mapping_unmap(struct gpool_object *object);
@@ -124,8 +125,8 @@ int object_mapping_unmap(struct gpool_object *object);
 int draft_set(struct draft *draft, const char *key, const void *value, size_t bytes);
 void draft_free(struct draft *draft);
 /*
- * draft_manifest() - a sealed manifest of these runs and this metadata; *fd is the caller's. 0, -EFBIG, -ENOMEM,
- * -EMFILE.
+ * draft_manifest() - seal a manifest with these runs and this metadata; the caller owns *fd.
+ * Return: 0, -EFBIG, -ENOMEM, -EMFILE.
  */
 struct manifest_runs {
 	struct manifest_run *runs;
@@ -136,33 +137,35 @@ int draft_manifest(struct draft *draft, const struct manifest_runs *runs, uint64
 
 /* object_map.c */
 /*
- * object_map() - all of it into a range of its own, addresses filled: 0, -ENOMEM, -EPIPE. object_unmap() - 0, -EBUSY.
+ * object_map() - map the object into a range of its own and fill the addresses: 0, -ENOMEM, -EPIPE. object_unmap() -
+ * unmap the range: 0, -EBUSY.
  */
 int object_map(struct gpool_object *object);
 int object_unmap(struct gpool_object *object);
 
 /* object_build.c */
 /*
- * object_keep() - publish a pinned, scattered block of the caller's, mapped at `address`, under this name, with no
- * metadata. On success its pages are the object's, and the mapping, which may only be read then, stays the caller's.
- * Else *block is as before, perhaps with another generation. Return: as gpool_object_publish().
+ * object_keep() - publish a pinned, scattered block of the caller, mapped at `address`, under this name and without
+ * metadata. On success its pages belong to the object, and the mapping remains the caller's, read-only. Otherwise
+ * *block is unchanged, except perhaps its generation.
+ * Return: as gpool_object_publish().
  */
 int object_keep(struct gpool *pool, const char *name, struct gpool_block *block, uint64_t address,
 	struct gpool_object **object);
 /*
- * object_give() - publish pinned blocks of the caller's as one ephemeral object of this name, which nobody must have
- * yet, with one piece of metadata. Pins alone keep it, and the caller has pinned it then. `follows`: an ephemeral one
- * that is open here and goes after this one; or NULL. On success their pages are the object's; where the caller has
- * them mapped is its matter. Else blocks[] are as before, perhaps with other generations.
+ * object_give() - publish pinned blocks of the caller as one ephemeral object with one metadata entry, under a name
+ * that must be free. The object is kept by pins alone and is returned pinned. follows: an open ephemeral object that is
+ * to be evicted after this one, or NULL. On success the pages belong to the object; the caller remains responsible for
+ * its own mapping. Otherwise blocks[] are unchanged, except perhaps their generations.
  * Return: as gpool_object_publish().
  */
 int object_give(struct gpool *pool, const char *name, const struct gpool_object *follows, struct gpool_block *blocks,
 	uint32_t count, const char *key, const void *value, size_t bytes, struct gpool_object **object);
-/* object_parts_drop() - of one that is not published: its blocks end. */
+/* object_parts_drop() - free the blocks of an object that is not published. */
 void object_parts_drop(struct gpool_object *object);
-/* object_protect() - the pages that were built here, where they are: 0, -EBUSY. */
+/* object_protect() - set the access to pages that were built by this process, at their addresses: 0, -EBUSY. */
 int object_protect(struct gpool_object *object, bool readonly);
-/* object_parts_unmap() - the ranges of scattered parts, once it is published: 0, -EBUSY. */
+/* object_parts_unmap() - unmap the ranges of scattered parts of a published object: 0, -EBUSY. */
 int object_parts_unmap(struct gpool_object *object);
 
 #endif

@@ -1,4 +1,4 @@
-/* object_build.c - building an object and publishing it. */
+/* object_build.c - build and publish an object. */
 #include "client/object/object.h"
 
 #include "client/core/alloc.h"
@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 /*
- * A build may take minutes, and its pins shall not count as forgotten while it goes on. Once for each step of the
- * coarse clock.
+ * Refresh the pins of the parts, once for each step of the coarse clock: a build may take minutes, and its pins must
+ * not be treated as leaked.
  */
 static void parts_touch(struct gpool_object *object)
 {
@@ -104,7 +104,7 @@ int gpool_object_alloc(
 	}
 	parts_touch(object);
 	error = options ? alloc_request_read(object->pool, options, 0, &request) : 0;
-	/* What is to be published shall not be elsewhere when it is. */
+	/* Content that is to be published must not be spilled at that time. */
 	if (!error && request.flags & GPOOL_ALLOC_SPILL)
 		error = fail(-EINVAL, "GPOOL_ALLOC_SPILL is not for allocations of objects");
 	if (!error)
@@ -128,7 +128,7 @@ int gpool_object_set(struct gpool_object *object, const char *key, const void *v
 
 void object_parts_drop(struct gpool_object *object)
 {
-	/* -ESTALE: a lost pin, and then a lost block */
+	/* -ESTALE: the pin was lost, and then the block */
 	for (uint32_t i = 0; i < object->part_count; i++)
 		gpool_free(object->pool, &object->parts[i].block);
 	object->part_count = 0;
@@ -136,7 +136,7 @@ void object_parts_drop(struct gpool_object *object)
 
 /* ---- runs ---- */
 
-/* Calls `run` for each run of a part; it must be a block, or in transit with its entries as they were. */
+/* Call `run` for each run of a part, which is a block, or in transit with unchanged entries. */
 static int part_runs(const struct gpool *pool, const struct gpool_block *block, void *context,
 	int (*run)(const struct gpool *pool, uint32_t first, uint32_t count, void *context))
 {
@@ -209,7 +209,7 @@ static int run_protect(const struct gpool *pool, uint32_t first, uint32_t count,
 {
 	int error = window_protect((struct gpool *)(uintptr_t)pool, first, count, *(bool *)context);
 
-	/* A back end that cannot say so for a part of a handle leaves it writable. */
+	/* A back end that cannot protect a part of a handle leaves it writable. */
 	if (error && error != -EBUSY)
 		pool_log(pool, POOL_LOG_WARNING, "pages %u to %u stay writable here: %s", first, first + count - 1,
 			gpu_error_text());
@@ -259,8 +259,8 @@ int object_parts_unmap(struct gpool_object *object)
 /* ---- in transit ---- */
 
 /*
- * Blocks [0, part_count) leave the block table; their pages are in nobody's hands but ours. All or none: first a pin on
- * each that is surely ours, since the agent may have taken those of before as forgotten.
+ * Remove the blocks [0, part_count) from the block table, so that their pages belong to this thread alone; all or none.
+ * First pin each block, since the agent may have ended earlier pins as leaked.
  */
 static int parts_take_out(struct gpool_object *object)
 {
@@ -280,7 +280,7 @@ static int parts_take_out(struct gpool_object *object)
 
 		if (!(part->block.tag & BLOCK_SCATTERED) || stitch_take(pool, &part->block, &part->range))
 			atomic_store_explicit(&block_entry(pool, part->block.page)->tag, 0, memory_order_release);
-		/* Ours of now and the one of the allocation, if it is still there. */
+		/* Remove this pin, and the pin of the allocation if it still exists. */
 		pin_drop(&pool->session, part->block.page);
 		pin_drop(&pool->session, part->block.page);
 	}
@@ -300,8 +300,9 @@ static int run_ours(const struct gpool *pool, uint32_t first, uint32_t count, vo
 }
 
 /*
- * It was refused: they are blocks again, with their content, pinned once. A successor of an agent that died over it may
- * have changed the generations; pages in transit are ours as long as the words say so.
+ * The publish was refused: turn the parts into blocks again, with their content and one pin. The successor of an agent
+ * that died during the publish may have changed the generations; pages in transit belong to this session as long as
+ * their words say so.
  */
 static void parts_put_back(struct gpool_object *object)
 {
@@ -311,7 +312,7 @@ static void parts_put_back(struct gpool_object *object)
 		struct object_part *part = &object->parts[i];
 		uint64_t word;
 
-		/* Not ours any more: the block stays stale, and whoever frees it is told so. */
+		/* The pages belong to another session: the block stays stale, and its free returns -ESTALE. */
 		if (part_runs(pool, &part->block, NULL, run_ours) || run_pin(pool, part->block.page, &word))
 			continue;
 		part->block.generation = word;
@@ -321,7 +322,7 @@ static void parts_put_back(struct gpool_object *object)
 		} else if (!stitch_give(pool, &part->block, part->range)) {
 			part->range = 0;
 		} else {
-			/* Without memory for the range's record: in transit until this process ends. */
+			/* Without memory for the range's record, the pages stay in transit until this process ends. */
 			pin_drop(&pool->session, part->block.page);
 		}
 	}
@@ -393,7 +394,7 @@ static int addresses_fill(struct gpool_object *object)
 	return error;
 }
 
-/* With the manifest at hand. On failure all is as before. */
+/* Publish with this manifest. On failure nothing has changed. */
 static int publish(struct gpool_object *object, int fd)
 {
 	struct gpool *pool = object->pool;
@@ -407,20 +408,20 @@ static int publish(struct gpool_object *object, int fd)
 	error = manifest_open(fd, &geometry, &object->manifest);
 	if (error)
 		return error;
-	/* Nothing can be written any more when the name begins to mean it. */
+	/* Write access ends before the object becomes visible under its name. */
 	error = readonly ? object_protect(object, true) : 0;
-	/* Until they are the object's or blocks again no agent may take them for its own. */
+	/* In transit: the agent must not take the pages until they belong to the object or are blocks again. */
 	transit = transit_begin(pool);
 	if (!error)
 		error = parts_take_out(object);
 	if (!error) {
-		/* It stands before anybody could look at it. */
+		/* The object is pinned before another session can see it. */
 		if (object->pinned)
 			object_pin_raise(object);
 		error = publish_in_turn(object, fd);
 		if (error && object->pinned)
 			pin_drop(&pool->session, object->parts[0].block.page);
-		/* When the session is over nobody knows, and nothing is left to do with the pages. */
+		/* The session has ended: the result is unknown, and nothing remains to be done with the pages. */
 		if (error && error != -EPIPE)
 			parts_put_back(object);
 		else if (error)
@@ -473,7 +474,7 @@ int object_keep(
 		return error;
 	made->memory_class = GPOOL_OBJECT_IMMUTABLE;
 	made->parts = malloc(sizeof(*made->parts));
-	/* So that it is found as any scattered block is; the record goes with the publication. */
+	/* Enter the range, so that the block is found like any scattered block; the publish removes the record. */
 	error = made->parts ? stitch_give(pool, block, address) : -ENOMEM;
 	if (!error) {
 		made->parts[0] = (struct object_part){.block = *block};

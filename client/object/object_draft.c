@@ -1,4 +1,4 @@
-/* object_draft.c - metadata as it is set, and the manifest that is made of it. */
+/* object_draft.c - collect metadata, and build the manifest. */
 #include "client/object/object.h"
 
 #include "client/core/last_error.h"
@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Room for `more` bytes of data and one entry. */
+/* Make room for `more` bytes of data and one entry. */
 static int draft_grow(struct draft *draft, uint64_t more)
 {
 	if (draft->count == draft->entry_capacity) {
@@ -83,7 +83,7 @@ static int by_key_and_age(const void *left, const void *right, void *context)
 	return order ? order : a->at < b->at ? -1 : a->at > b->at;
 }
 
-/* In order, and of each key the last value alone. What is dropped stays in data, unused. */
+/* Sort by key, and keep the last value of each key. The data of other values stays allocated, unused. */
 static void draft_sort(struct draft *draft)
 {
 	uint32_t kept = 0;
@@ -106,7 +106,7 @@ static uint64_t data_bytes(const struct draft *draft)
 	return at;
 }
 
-/* Into zeros, aligned to 8. */
+/* Write the manifest into zeroed memory, aligned to 8 bytes. */
 static void manifest_write(
 	char *base, uint64_t bytes, const struct draft *draft, const struct manifest_runs *runs, uint64_t page_bytes)
 {
@@ -153,7 +153,7 @@ int draft_manifest(struct draft *draft, const struct manifest_runs *runs, uint64
 	if (bytes > MANIFEST_BYTES_MAX)
 		return fail(-EFBIG, "the object's runs and metadata have %llu bytes; at most %d",
 			(unsigned long long)bytes, MANIFEST_BYTES_MAX);
-	/* Written and not mapped: a mapping that another thread's fork() has copied would keep it from being sealed. */
+	/* Written, not mapped: a copy of the mapping in a process that another thread forks would prevent the seal. */
 	base = calloc(1, bytes);
 	if (!base)
 		return -ENOMEM;

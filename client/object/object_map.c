@@ -1,6 +1,6 @@
 /*
- * object_map.c - a version in a range of its own: its allocations one behind the other, each as long as the handles
- * that hold it, since a handle is mapped whole. One access call for all.
+ * object_map.c - map a version into a range of its own: allocations one after another, each with the length of its
+ * handles, since a handle is mapped as a whole. One call sets the access of the whole range.
  */
 #include "client/object/object.h"
 
@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-/* Pages of a run, widened to whole handles. */
+/* Return the pages of a run, extended to whole handles. */
 static uint32_t handles_of(const struct gpool_object *object, const struct manifest_run *run)
 {
 	uint32_t per_handle = object->pool->header->pages_per_handle;
@@ -16,7 +16,7 @@ static uint32_t handles_of(const struct gpool_object *object, const struct manif
 	return (run->first + run->count - 1) / per_handle - run->first / per_handle + 1;
 }
 
-/* So that the descriptors of all handles are asked for together, where each handle has one. */
+/* Request the descriptors of all handles together, for back ends with one descriptor per handle. */
 static int handles_import(const struct gpool_object *object)
 {
 	const struct manifest *manifest = &object->manifest;

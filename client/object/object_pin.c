@@ -1,6 +1,6 @@
 /*
- * object_pin.c - objects that pins alone keep. The pin stands at the object's first page, which nothing of ours can
- * have while it is the object's; the protocol is object_pin_try()'s.
+ * object_pin.c - objects that are kept by pins alone. The pin is counted at the object's first page, at which this
+ * session can have no block meanwhile; object_pin_try() has the protocol.
  */
 #include "client/core/deferred.h"
 #include "client/core/last_error.h"
@@ -10,8 +10,8 @@
 #include "shm/pins.h"
 
 enum {
-	PIN_SPINS = 64,         /* the agent looks at a few words */
-	PIN_SLICE_NS = 1000000, /* it wakes sleepers; this is for an agent that died over it */
+	PIN_SPINS = 64,         /* the agent needs a few instructions */
+	PIN_SLICE_NS = 1000000, /* the agent wakes waiters; the limit is for an agent that died meanwhile */
 };
 
 static const struct object_record *record_of(const struct gpool_object *object)
@@ -24,7 +24,7 @@ static uint32_t page_of(const struct gpool_object *object)
 	return object->manifest.runs[0].first;
 }
 
-/* An agent that died over it leaves LEAVING to the next one. */
+/* Wait while the agent decides. An agent that died meanwhile leaves LEAVING to its successor. */
 static COLD int pin_wait(const struct gpool_object *object)
 {
 	const struct gpool *pool = object->pool;
@@ -59,7 +59,7 @@ static bool is_by_pins(const struct gpool_object *object)
 	return object->number && object->by_pins;
 }
 
-/* Threads may lose each other's counts: it is for an estimate. */
+/* Concurrent threads may lose counts: the number is an estimate. */
 static void used(const struct gpool_object *object)
 {
 	_Atomic uint64_t *uses = &block_entry(object->pool, page_of(object))->owner_id;
@@ -78,7 +78,10 @@ int object_pin(struct gpool_object *object)
 	if (unlikely(error == -EAGAIN))
 		error = pin_wait(object);
 	if (unlikely(error)) {
-		/* For a moment it stood at what may be a block of ours by now, which waits for its last pin. */
+		/*
+		 * The failed attempt was counted at a page at which a block may exist by now that waits for its last
+		 * pin.
+		 */
 		pool_sweep(pool);
 		return error;
 	}
@@ -93,7 +96,7 @@ int gpool_object_pin(struct gpool_object *object)
 	return unlikely(!is_pinnable(object)) ? fail_class(object) : object_pin(object);
 }
 
-/* A pinned version stands, so where it does not stand any more it was not pinned. */
+/* A pinned version cannot be evicted, so an evicted one was not pinned. */
 static int unpin_check(const struct gpool_object *object)
 {
 	if (unlikely(object_is_gone(object)))
@@ -130,7 +133,7 @@ int object_unpin(struct gpool_object *object, struct gpool_fence fence)
 		error = fence_check(pool, fence);
 	if (error)
 		return error;
-	/* No block stands there, so what is deferred is the pin of none: tag 0. */
+	/* The page has no block, so the deferred pin has tag 0. */
 	if (fence_pending(pool, fence) && !entry_fence_raise(pool, block_entry(pool, page_of(object)), fence.value))
 		return deferred_unpin(pool, &(struct gpool_block){.page = page_of(object)}, fence.value);
 	unpin(object);

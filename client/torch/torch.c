@@ -1,4 +1,4 @@
-/* torch.c - see gpool_torch.h. Stands on gpool.h alone, as any other program does. */
+/* torch.c - see gpool_torch.h. It uses only gpool.h, as other programs do. */
 #include "client/torch/gpool_torch.h"
 
 #include <errno.h>
@@ -12,13 +12,13 @@
 #include <string.h>
 
 enum {
-	DEVICES_MAX = 16, /* as many pools as one process may attach */
+	DEVICES_MAX = 16, /* the pools that one process may attach */
 	STREAMS_MAX = 256,
 	NAME_MAX_BYTES = 64,
-	ERRORS = 256, /* errno values that are told apart */
+	ERRORS = 256, /* errno values below this are counted apart */
 };
 
-/* How the driver calls the stream that a NULL means. */
+/* The driver's name of the default stream, for a NULL. */
 #define LEGACY_STREAM ((void *)1)
 
 struct stream {
@@ -29,8 +29,8 @@ struct stream {
 struct device {
 	pthread_mutex_t lock;
 	struct gpool *_Atomic pool;
-	int error; /* of the attach; it is not tried again */
-	/* Entries never change, and the count is raised behind a new one: they are looked through without the lock. */
+	int error; /* result of the attach, which is not repeated */
+	/* Entries never change, and the count is increased after a new one is written, so searches need no lock. */
 	struct stream streams[STREAMS_MAX];
 	_Atomic uint32_t stream_count;
 	_Atomic bool told[ERRORS];
@@ -38,7 +38,7 @@ struct device {
 
 static struct device devices[DEVICES_MAX] = {[0 ... DEVICES_MAX - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
 
-/* Once for each kind of failure: an allocator that is asked again and again shall not fill a log. */
+/* Report each kind of failure once, so that an allocator that is called repeatedly does not fill a log. */
 static void __attribute__((format(printf, 3, 4))) tell(struct device *device, int error, const char *format, ...)
 {
 	char text[512];
@@ -54,7 +54,10 @@ static void __attribute__((format(printf, 3, 4))) tell(struct device *device, in
 
 /* ---- pools ---- */
 
-/* The index-th name of $GPOOL_TORCH_POOLS. 0; -ENXIO: there are not so many; -ENAMETOOLONG. name "": the first pool. */
+/*
+ * Copy the index-th name of $GPOOL_TORCH_POOLS. Return: 0; -ENXIO: it has fewer names; -ENAMETOOLONG. name "": the
+ * first pool.
+ */
 static int pool_name(int index, char name[NAME_MAX_BYTES])
 {
 	const char *names = getenv("GPOOL_TORCH_POOLS");
@@ -149,7 +152,7 @@ static bool stream_known(struct device *device, void *native, uint32_t *number)
 	return false;
 }
 
-/* Lock held. */
+/* The caller holds the lock. */
 static int stream_add(struct device *device, void *native, uint32_t *number)
 {
 	uint32_t count = atomic_load(&device->stream_count);
@@ -157,7 +160,7 @@ static int stream_add(struct device *device, void *native, uint32_t *number)
 		? gpool_stream_open(atomic_load(&device->pool), native ? native : LEGACY_STREAM, 0, number)
 		: -EUSERS;
 
-	/* A device without a driver has no default stream either: whoever passes none queues nothing. */
+	/* A device without a driver has no default stream: a call without a stream queues no work. */
 	if (error == -EINVAL && !native) {
 		*number = 0;
 		error = 0;
@@ -169,7 +172,7 @@ static int stream_add(struct device *device, void *native, uint32_t *number)
 	return 0;
 }
 
-/* The number under which gpool knows a stream of the program's. */
+/* Find or open the stream number of a native stream. */
 static int stream_of(struct device *device, void *native, uint32_t *number)
 {
 	int error = 0;
