@@ -1,4 +1,4 @@
-/* admission.c - what fits: the need of a request against what there is. */
+/* admission.c - compare the need of a request with the available blocks. */
 #include "client/kv/kv.h"
 
 #include "client/kv/offer.h"
@@ -87,7 +87,7 @@ int gpool_kv_can_allocate(struct gpool_kv *kv, uint32_t tokens, struct gpool_kv_
 	return (uint64_t)blocks + found.watermark_blocks <= found.available_blocks ? GPOOL_KV_OK : GPOOL_KV_LATER;
 }
 
-/* Sequences that may still be admitted, by the limit and by the rows that are left. */
+/* Return how many more sequences the limit and the free rows admit. */
 static uint32_t sequences_left(const struct gpool_kv *kv, const struct gpool_kv_batch *limits)
 {
 	uint32_t left = kv->rows.count, allowed;
@@ -98,7 +98,7 @@ static uint32_t sequences_left(const struct gpool_kv *kv, const struct gpool_kv_
 	return allowed < left ? allowed : left;
 }
 
-/* Under the lock. *blocks: of those that fit. */
+/* Count the requests that fit, and return their blocks in *blocks. The caller holds the lock. */
 static uint32_t batch_count(const struct gpool_kv *kv, const uint32_t *tokens, uint32_t count,
 	const struct gpool_kv_batch *limits, uint32_t *blocks)
 {

@@ -1,6 +1,6 @@
 /*
- * block_lru.h - blocks in the order in which they were last put here, the one that was put here first being the next to
- * go. Internal to libgpool; no locks.
+ * block_lru.h - a list of blocks in the order in which they were added; the first is the next to be evicted. Internal
+ * to libgpool; no locks.
  */
 #ifndef GPOOL_CLIENT_KV_BLOCK_LRU_H
 #define GPOOL_CLIENT_KV_BLOCK_LRU_H
@@ -14,22 +14,25 @@ struct block_link {
 };
 
 struct block_lru {
-	struct block_link *links; /* [blocks + 1] a ring; the last one is its head */
+	struct block_link *links; /* [blocks + 1] a ring; the last element is its head */
 	uint32_t blocks;
 };
 
-/* block_lru_init() - empty, for blocks below `blocks`: 0, -ENOMEM. _fini() - takes all zero, too. */
+/*
+ * block_lru_init() - create an empty list for blocks below `blocks`: 0, -ENOMEM. block_lru_fini() - free it; accepts a
+ * zeroed struct.
+ */
 int block_lru_init(struct block_lru *lru, uint32_t blocks);
 void block_lru_fini(struct block_lru *lru);
 
-/* block_lru_add() - one that is not in it, behind all others; block_lru_remove() - one that is in it. */
+/* block_lru_add() - append a block that is not in the list. block_lru_remove() - remove a block that is in the list. */
 void block_lru_add(struct block_lru *lru, uint32_t block);
 void block_lru_remove(struct block_lru *lru, uint32_t block);
 
-/* block_lru_move() - one that is not in it takes the place of one that is. */
+/* block_lru_move() - replace block `from`, which is in the list, by `to`, which is not, at the same place. */
 void block_lru_move(struct block_lru *lru, uint32_t from, uint32_t to);
 
-/* block_lru_first() - the next to go, or BLOCK_LRU_NONE. */
+/* block_lru_first() - return the next block to evict, or BLOCK_LRU_NONE. */
 uint32_t block_lru_first(const struct block_lru *lru);
 
 #endif

@@ -60,7 +60,7 @@ static void set_put(struct bitmap *set, uint32_t chunk, bool in)
 		bitmap_remove(set, chunk);
 }
 
-/* A chunk that has memory, after its counts or its state have changed: the sets in which it belongs. */
+/* Put a chunk with memory into the sets that its counts and its state require. */
 static void chunk_settle(struct block_pool *pool, uint32_t chunk)
 {
 	bool offered = bitmap_has(&pool->offered, chunk);
@@ -105,12 +105,12 @@ void block_pool_drain(struct block_pool *pool, uint32_t chunk)
 
 /* ---- offered chunks ---- */
 
-/* Free blocks of a chunk change from one set to the other. */
+/* Move the free blocks of a chunk from one set to the other. */
 static void free_move(const struct block_pool *pool, uint32_t chunk, struct bitmap *from, struct bitmap *to)
 {
 	uint32_t end = (chunk + 1) * pool->chunk_blocks;
 
-	/* BITMAP_NONE is beyond the end, too. */
+	/* BITMAP_NONE is beyond the end as well. */
 	for (uint32_t block = bitmap_next(from, end - pool->chunk_blocks); block < end;
 		block = bitmap_next(from, block + 1)) {
 		bitmap_remove(from, block);

@@ -1,6 +1,6 @@
 /*
- * budget.h - so many bytes per second, and no more than a second's worth at once: a bucket that fills with time.
- * Internal to libgpool; the caller has the clock and a lock.
+ * budget.h - limit a rate in bytes per second, with bursts of at most one second (token bucket). Internal to libgpool;
+ * the caller provides the clock and the lock.
  */
 #ifndef GPOOL_CLIENT_KV_BUDGET_H
 #define GPOOL_CLIENT_KV_BUDGET_H
@@ -8,22 +8,25 @@
 #include <stdint.h>
 
 struct budget {
-	uint64_t bytes_per_s; /* 0: there is no bound */
-	uint64_t filled_ns;   /* until when it was filled */
-	/* what the bucket has and can hold, in billionths of a byte: nothing is lost to rounding */
+	uint64_t bytes_per_s; /* 0: unlimited */
+	uint64_t filled_ns;   /* time of the last refill */
+	/* content and capacity of the bucket, in billionths of a byte, so that rounding loses nothing */
 	unsigned __int128 level, most;
 };
 
 /*
- * budget_init() - full. It holds `least` bytes at least, so that a piece of that size is possible at all, however slow
- * it is to be.
+ * budget_init() - start with a full bucket. Its capacity is at least `least` bytes, so that a piece of that size can be
+ * spent even at a low rate.
  */
 void budget_init(struct budget *budget, uint64_t bytes_per_s, uint64_t least, uint64_t now_ns);
 
-/* budget_room() - what may be spent now; UINT64_MAX: there is no bound. A clock that goes back adds nothing. */
+/*
+ * budget_room() - return the bytes that may be spent now; UINT64_MAX: unlimited. A clock that runs backwards adds
+ * nothing.
+ */
 uint64_t budget_room(struct budget *budget, uint64_t now_ns);
 
-/* budget_spend() - no more than there is room for. */
+/* budget_spend() - spend bytes, at most the returned room. */
 void budget_spend(struct budget *budget, uint64_t bytes);
 
 #endif

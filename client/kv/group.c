@@ -1,10 +1,10 @@
 /*
- * group.c - sequences that go through several caches: a range of tokens in each, and all of it or nothing.
+ * group.c - sequences that extend over several caches: each cache has a range of the tokens. Operations apply to all
+ * caches or to none.
  *
- * A sequence of a group is one sequence in each cache that its tokens have come to. It has the number of that in the
- * first cache, and so its row there is its row here. Only what can be taken back is done before what cannot: fresh
- * sequences are freed again when something fails; then comes the one append that may fail; then those for which there
- * is room.
+ * A sequence of a group is one sequence in each cache that has some of its tokens. Its number is that of its sequence
+ * in the first cache, so the row is the same. Steps that can be undone are done first: new sequences, which are freed
+ * if a later step fails; then the one append that may fail; then appends for which there is room.
  */
 #include "client/kv/kv.h"
 
@@ -16,7 +16,7 @@
 enum { MEMBERS_MAX = GPOOL_KV_GROUP_CACHES_MAX };
 
 struct group_row {
-	uint64_t members[MEMBERS_MAX]; /* [caches] 0: none yet */
+	uint64_t members[MEMBERS_MAX]; /* [caches] 0: none */
 	uint64_t owner_id;
 	uint32_t priority;
 	uint32_t tokens;
@@ -27,14 +27,16 @@ struct gpool_kv_group {
 	struct gpool_kv *caches[MEMBERS_MAX];
 	uint32_t count;
 	uint32_t range_tokens;
-	pthread_mutex_t lock;   /* all below; outside of the locks of the caches */
-	uint32_t refused;       /* cache that the last call failed for */
+	pthread_mutex_t lock;   /* protects all fields below; acquired before the locks of the caches */
+	uint32_t refused;       /* cache that refused the last failed call */
 	struct group_row *rows; /* [max_sequences of the first cache] */
 };
 
 /* ---- ranges ---- */
 
-/* So many of a sequence's tokens are in this cache; the last has all that the others do not have. */
+/*
+ * Return how many of a sequence's tokens are in this cache. The last cache has all tokens that the others do not have.
+ */
 static uint32_t share(const struct gpool_kv_group *group, uint32_t tokens, uint32_t member)
 {
 	uint64_t first = (uint64_t)member * group->range_tokens, left = tokens > first ? tokens - first : 0;
@@ -60,7 +62,7 @@ static bool alive(const struct gpool_kv_group *group)
 	return group->caches[0]->pool->alive;
 }
 
-/* ---- life ---- */
+/* ---- create and destroy ---- */
 
 static int caches_check(struct gpool_kv *const *caches, uint32_t count, uint32_t range_tokens)
 {
@@ -212,15 +214,13 @@ static int fork_all(struct gpool_kv_group *group, const struct group_row *row, u
 	return 0;
 }
 
-/*
- * More tokens in a cache that has one of the sequence already is the one step that may fail and cannot be taken back.
- */
+/* More tokens in a cache that already has a sequence are the only step that may fail and cannot be undone. */
 static bool is_continued(const struct gpool_kv_group *group, const struct group_row *row, uint32_t member)
 {
 	return !member || share(group, row->tokens, member);
 }
 
-/* Blocks for tokens were allocated ahead. */
+/* Return true if blocks for the tokens were allocated in advance. */
 static bool has_room(const struct gpool_kv_group *group, const struct group_row *row, uint32_t member, uint32_t tokens)
 {
 	struct gpool_kv_sequence_info info = {.size = sizeof(info)};
@@ -229,7 +229,7 @@ static bool has_room(const struct gpool_kv_group *group, const struct group_row 
 		gpool_kv_sequence_info(group->caches[member], row->members[member], &info) == 0 && info.room >= tokens;
 }
 
-/* Sequences for tokens that come into further caches, where there is no room ahead. */
+/* Allocate sequences in further caches that get tokens, unless blocks were allocated in advance. */
 static int extend(struct gpool_kv_group *group, const struct group_row *row, uint32_t tokens, uint64_t *fresh)
 {
 	for (uint32_t i = 0; i < group->count; i++) {
@@ -267,7 +267,7 @@ static int append(struct gpool_kv_group *group, struct group_row *row, uint32_t 
 	uint64_t fresh[MEMBERS_MAX] = {0};
 	int error = extend(group, row, tokens, fresh);
 
-	/* Of those that are continued only the last with tokens of the sequence has place for more. */
+	/* Of the continued sequences only the last one with tokens can receive more. */
 	for (int sure = 0; sure < 2 && !error; sure++)
 		for (uint32_t i = 0; i < group->count && !error; i++) {
 			uint32_t more = share(group, row->tokens + tokens, i) - share(group, row->tokens, i);
@@ -390,7 +390,7 @@ int gpool_kv_group_free(struct gpool_kv_group *group, uint64_t sequence)
 
 /* ---- preemption ---- */
 
-/* In the caches after the first up to `end`. */
+/* Preempt the sequence in the caches 1 to `end` - 1. */
 static int members_preempt(const struct gpool_kv_group *group, const struct group_row *row, uint32_t end)
 {
 	int freed = 0;
@@ -415,7 +415,7 @@ int gpool_kv_group_preempt(struct gpool_kv_group *group, uint64_t sequence, uint
 	if (!result)
 		result = gpool_kv_preempt(group->caches[0], sequence, &sequence);
 	if (result >= 0) {
-		/* What is no sequence of the group has blocks in the first cache alone. */
+		/* A sequence that does not belong to the group has blocks in the first cache only. */
 		if (!row_find(group, sequence, &row)) {
 			result += members_preempt(group, row, group->count);
 			row->preempted = true;
@@ -452,7 +452,7 @@ int gpool_kv_group_resume(struct gpool_kv_group *group, uint64_t sequence)
 	return error;
 }
 
-/* ---- asking ---- */
+/* ---- queries ---- */
 
 int gpool_kv_group_span(struct gpool_kv_group *group, uint64_t sequence, uint32_t member, struct gpool_kv_span *span)
 {

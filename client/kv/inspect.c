@@ -1,4 +1,4 @@
-/* inspect.c - what can be asked of a cache, blocks that come from elsewhere, and copies of blocks. */
+/* inspect.c - query a cache, validate blocks of other engines, copy blocks. */
 #include "client/kv/kv.h"
 
 #include "client/kv/offer.h"
@@ -57,7 +57,7 @@ int gpool_kv_table(struct gpool_kv *kv, uint64_t sequence, const int32_t **block
 	return error;
 }
 
-/* How many blocks of a running sequence others have too. */
+/* Count the blocks of a running sequence that other sequences share. */
 static uint32_t shared_blocks(const struct gpool_kv *kv, const struct kv_sequence *sequence)
 {
 	uint32_t shared = 0;
@@ -100,9 +100,9 @@ int gpool_kv_sequence_info(struct gpool_kv *kv, uint64_t sequence, struct gpool_
 	return error ? error : copy_struct(info, &filled, sizeof(filled));
 }
 
-/* ---- all of them ---- */
+/* ---- statistics ---- */
 
-/* What one more token of each needs: where there is no room, one block, whether a new one or a copy. */
+/* Count the blocks that one more token for each sequence needs: one, new or copied, for each sequence without room. */
 static uint32_t step_blocks(struct gpool_kv *kv)
 {
 	struct kv_sequence *sequence;
@@ -170,7 +170,7 @@ int gpool_kv_stats(struct gpool_kv *kv, struct gpool_kv_stats *statistics)
 	return copy_struct(statistics, &filled, sizeof(filled));
 }
 
-/* ---- blocks that come from elsewhere ---- */
+/* ---- validation and copies ---- */
 
 static bool same_shape(const struct gpool_kv *kv, const struct gpool_kv_shape *shape)
 {
@@ -181,7 +181,7 @@ static bool same_shape(const struct gpool_kv *kv, const struct gpool_kv_shape *s
 		(shape->block_tokens ? shape->block_tokens : 16) == own->block_tokens;
 }
 
-/* The block is one of a running sequence's: 0, -EACCES. */
+/* Check that the block belongs to a running sequence: 0, -EACCES. */
 static int block_of(const struct gpool_kv *kv, const struct kv_sequence *sequence, uint32_t block)
 {
 	for (uint32_t i = 0; sequence->state == GPOOL_KV_RUNNING && i < sequence->blocks; i++)
@@ -215,7 +215,7 @@ int gpool_kv_validate(struct gpool_kv *kv, uint64_t sequence, int32_t block, con
 	return error;
 }
 
-/* Both in use, and no other sequence sees what is written, or will. */
+/* Check that both blocks are in use and that the target belongs to one sequence alone and has no key. */
 static bool pair_check(const struct gpool_kv *kv, const struct gpool_kv_pair *pair)
 {
 	return pair->from >= 0 && pair->to >= 0 && pair->from != pair->to &&
@@ -225,8 +225,8 @@ static bool pair_check(const struct gpool_kv *kv, const struct gpool_kv_pair *pa
 }
 
 /*
- * How many pairs from the first on are one copy: neighbours on both sides, in a chunk or in chunks without a gap behind
- * their blocks, and nothing that is read was written by the same copy.
+ * Return how many pairs from the first on can be one copy: blocks and addresses are adjacent on both sides, and no
+ * block is read that the same copy writes.
  */
 static size_t pairs_run(const struct gpool_kv *kv, const struct gpool_kv_pair *pairs, size_t count)
 {

@@ -1,4 +1,4 @@
-/* kv.c - paged KV caches: their life. See kv.h. */
+/* kv.c - create and destroy paged KV caches. See kv.h. */
 #include "client/kv/kv.h"
 
 #include "client/kv/offer.h"
@@ -20,7 +20,7 @@ enum {
 	SEQUENCES_DEFAULT = 256,
 	SEQUENCES_MAX = 65536,
 	SEQUENCE_TOKENS_DEFAULT = 131072,
-	WATERMARK_SHARE = 100, /* 1 %, as required */
+	WATERMARK_SHARE = 100, /* 1 % */
 };
 
 /* ---- options ---- */
@@ -59,15 +59,15 @@ static int options_check(struct gpool *pool, struct gpool_kv_options *options)
 		: fail(-EINVAL, "stream %u is host-signaled: it takes no work", options->stream);
 }
 
-/* Chunks of other processes that it can have at a time. */
+/* Return the number of chunks of other processes that the cache can map at a time. */
 static uint32_t places_of(const struct gpool_kv_options *options, uint32_t chunk_blocks)
 {
 	return (options->pool_blocks + chunk_blocks - 1) / chunk_blocks;
 }
 
 /*
- * From options to numbers; after memory_shape(). -EINVAL: more pages than a range can have, or a watermark that leaves
- * no block.
+ * Compute sizes from the options, after memory_shape(). -EINVAL: more pages than a range can have, or a watermark that
+ * leaves no block.
  */
 static int sizes_read(
 	struct gpool_kv *kv, const struct gpool_kv_options *options, uint32_t chunk_blocks, uint32_t *chunks)
@@ -142,7 +142,7 @@ static int ranges_reserve(struct gpool_kv *kv, const struct gpool_kv_options *op
 	return 0;
 }
 
-/* Memory of the host from which streams may copy. */
+/* Allocate host memory that streams may copy from. */
 static int staging_open(struct gpool_kv *kv)
 {
 	size_t bytes = KV_STAGE_ENTRIES * sizeof(int32_t);
@@ -155,7 +155,7 @@ static int staging_open(struct gpool_kv *kv)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < KV_STAGES; i++)
 		kv->stages[i].entries = (int32_t *)(void *)(memory + i * bytes);
-	/* A child that is forked would have this process write to a copy, and the GPU read the original. */
+	/* Without this, after a fork() this process would write to a copy while the GPU reads the original. */
 	madvise(memory, kv->staging_bytes, MADV_DONTFORK);
 	error = gpu_host_register(kv->pool->gpu, memory, kv->staging_bytes);
 	if (error)
@@ -179,7 +179,7 @@ static int parts_open(
 	return ranges_reserve(kv, options);
 }
 
-/* All but its ranges, which are gone or go with the pool; takes a half-built one. */
+/* Free everything except the ranges, which are destroyed or closed with the pool. Accepts an incomplete cache. */
 static void kv_release(struct gpool_kv *kv)
 {
 	offload_close(kv);
@@ -198,7 +198,7 @@ static void kv_release(struct gpool_kv *kv)
 	free(kv);
 }
 
-/* ---- the list of a pool's ---- */
+/* ---- the pool's list of caches ---- */
 
 void kv_close_all(struct gpool *pool)
 {
@@ -232,7 +232,7 @@ static void kv_unlink(struct gpool_kv *kv)
 	pthread_mutex_unlock(&kv->pool->kvs_lock);
 }
 
-/* ---- life ---- */
+/* ---- create and destroy ---- */
 
 static struct gpool_kv *kv_new(struct gpool *pool, const struct gpool_kv_options *options)
 {

@@ -1,10 +1,10 @@
 /*
- * memory.c - the memory behind a cache's blocks: chunks of one elastic range.
+ * memory.c - the memory of a cache's blocks: chunks of one elastic range.
  *
- * A chunk is so many handles that little is left over behind its blocks. Pages of the range are backed when a chunk
- * gets its first block, and unbacked, behind a fence, when its last one is free: then they are reclaimable, and adopted
- * again without a driver call unless somebody else has got them. Pages of chunks that have cached blocks alone are
- * offered: offer.h.
+ * The number of handles of a chunk is chosen so that little memory is left unused behind its blocks. A chunk's pages
+ * are committed when it gets its first block, and decommitted, behind a fence, when its last block is free. They then
+ * are reclaimable, and are adopted again without a driver call unless another user has taken them. Chunks that have
+ * only cached blocks are offered (offer.h).
  */
 #include "client/kv/kv.h"
 
@@ -15,14 +15,17 @@
 #include "client/vm/elastic.h"
 
 enum {
-	/* chosen: 32 MB where handles are 2 MB, and rarely more than two for shapes of today's models */
+	/* chosen: 32 MB with handles of 2 MB; shapes of current models rarely need more than two */
 	CHUNK_HANDLES_MAX = 16,
-	WASTE_SHARE = 50, /* a fiftieth, 2 %, is little */
+	WASTE_SHARE = 50, /* at most a fiftieth, 2 %, may be unused */
 };
 
 #define BLOCK_BYTES_MAX (UINT64_C(1) << 40)
 
-/* 2 * layers * kv_heads * head_size * dtype_bytes * block_tokens, or 0 when that is too much. */
+/*
+ * Return 2 * layers * kv_heads * head_size * dtype_bytes * block_tokens, or 0 if a factor is 0 or the product is above
+ * BLOCK_BYTES_MAX.
+ */
 static uint64_t block_bytes_of(const struct gpool_kv_shape *shape)
 {
 	const uint32_t factors[] = {
@@ -71,7 +74,7 @@ int memory_shape(struct gpool_kv *kv, uint32_t *chunk_blocks)
 
 /* ---- coming and going ---- */
 
-/* From a chunk on, how many in a row are in the set; `most` at most. */
+/* Return the length of the run of chunks in the set that begins with `chunk`, `most` at most. */
 static uint32_t run_of(const struct bitmap *bitmap, uint32_t chunk, uint32_t chunks, uint32_t most)
 {
 	uint32_t run = 1;
@@ -81,7 +84,7 @@ static uint32_t run_of(const struct bitmap *bitmap, uint32_t chunk, uint32_t chu
 	return run;
 }
 
-/* What cannot go (this handle sleeps, no host memory) stays empty, for another call. */
+/* A chunk that cannot be decommitted now (the handle sleeps, no host memory) stays empty until a later call. */
 static void empty_drain(struct gpool_kv *kv, struct gpool_fence fence)
 {
 	struct block_pool *blocks = &kv->blocks;
@@ -107,7 +110,7 @@ void memory_park(struct gpool_kv *kv)
 	if (!kv->blocks.empty.count && !kv->blocks.unused.count)
 		return;
 	error = gpool_fence_record(kv->pool, kv->stream, &fence);
-	/* A stream that is closed has waited for its work. */
+	/* A closed stream has waited for its work. */
 	if (error && error != -EINVAL)
 		return;
 	empty_drain(kv, fence);
@@ -126,7 +129,8 @@ static bool is_shortage(int error)
 }
 
 /*
- * Memory for so many chunks more. Where cached blocks may do instead, as many of these chunks as there is memory for.
+ * Commit `missing` holes. If the cache has cached blocks, which can replace them, commit as many as the pool has memory
+ * for.
  */
 static int holes_fill(struct gpool_kv *kv, uint32_t missing)
 {
@@ -156,7 +160,7 @@ bool memory_get_chunk(struct gpool_kv *kv)
 	return kv->blocks.empty.count || holes_fill(kv, 1) == 0;
 }
 
-/* All offered chunks that are not lost, as far as that is possible now. */
+/* Reclaim all offered chunks that are not lost, as far as possible now. */
 static void offered_reclaim(struct gpool_kv *kv)
 {
 	const struct bitmap *offered = &kv->blocks.offered;
@@ -165,7 +169,7 @@ static void offered_reclaim(struct gpool_kv *kv)
 		offer_reclaim(kv, chunk);
 }
 
-/* Offered chunks with free blocks, as many as are needed for so many blocks: 0, or an error other than a loss. */
+/* Reclaim offered chunks with free blocks, until `blocks` blocks are free. Return: 0, or an error other than a loss. */
 static int room_reclaim(struct gpool_kv *kv, uint32_t blocks)
 {
 	const struct block_pool *pool = &kv->blocks;
@@ -176,7 +180,7 @@ static int room_reclaim(struct gpool_kv *kv, uint32_t blocks)
 	return error == -ENODATA ? 0 : error;
 }
 
-/* Cached blocks, the next to go first, until so many blocks are free. -ENOSPC: too much of it was lost meanwhile. */
+/* Evict cached blocks in order, until `blocks` blocks are free. -ENOSPC: too many were lost meanwhile. */
 static int cached_evict(struct gpool_kv *kv, uint32_t blocks)
 {
 	const struct block_pool *pool = &kv->blocks;
@@ -197,9 +201,9 @@ static int cached_evict(struct gpool_kv *kv, uint32_t blocks)
 }
 
 /*
- * With cached blocks the agent is first asked for what is free or idle, and for content elsewhere that is due before
- * ours (LEASE_OWN_LAST). Then our own is evicted here, if that is enough, block by block and without a driver call.
- * Else all else goes before it.
+ * With cached blocks, first request pages that are free or idle, or whose content elsewhere is due before this cache's
+ * (LEASE_OWN_LAST). If that is not enough, evict own cached blocks, one by one and without a driver call, provided that
+ * they suffice. If they do not, all other content is evicted first.
  */
 static int memory_get_more(struct gpool_kv *kv, uint32_t blocks)
 {
@@ -211,7 +215,7 @@ static int memory_get_more(struct gpool_kv *kv, uint32_t blocks)
 		error = holes_fill(kv, block_pool_short(pool, blocks));
 	missing = blocks > pool->free.count ? blocks - pool->free.count : 0;
 	if (is_shortage(error) && missing > pool->cached_blocks && pool->offered.count) {
-		/* Held, none of it is given to us as memory of somebody else's. */
+		/* Offered chunks that are held again cannot be granted to this session as evicted memory. */
 		offered_reclaim(kv);
 		error = holes_fill(kv, block_pool_short(pool, blocks));
 		missing = blocks > pool->free.count ? blocks - pool->free.count : 0;
@@ -234,11 +238,11 @@ int memory_get(struct gpool_kv *kv, uint32_t blocks)
 	return error;
 }
 
-/* ---- how much there is ---- */
+/* ---- sizes ---- */
 
 /*
- * Pages that are lent to nobody, or idle here: of the latter some may be adopted, and the rest go to and fro without an
- * eviction.
+ * Return the pages that are free in the pool or idle in this session. Some of the idle pages can be adopted; the others
+ * can be exchanged with the agent without an eviction.
  */
 static uint32_t pages_to_be_had(const struct gpool_kv *kv)
 {
@@ -246,7 +250,7 @@ static uint32_t pages_to_be_had(const struct gpool_kv *kv)
 	uint32_t pages = atomic_load_explicit(&pool->header->state_pages[PAGE_FREE], memory_order_relaxed);
 	uint32_t reserved = pool->page_count - pool->unreserved;
 
-	/* Chunks that were unbacked behind a fence that is reached by now. */
+	/* Complete the decommits whose fence is signaled by now. */
 	elastic_settle_all(kv->range->elastic);
 	pages -= pages < reserved ? pages : reserved;
 	for (uint32_t word = 0; word < (pool->page_count + 63) / 64; word++)

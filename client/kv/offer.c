@@ -1,4 +1,4 @@
-/* offer.c - chunks that no sequence uses: offered, reclaimed, lost. See offer.h. */
+/* offer.c - offer, reclaim and lose chunks that no sequence uses. See offer.h. */
 #include "client/kv/offer.h"
 
 #include "client/kv/extent.h"
@@ -29,9 +29,9 @@ static struct elastic_pages chunk_pages(const struct gpool_kv *kv, uint32_t chun
 	return (struct elastic_pages){.first = chunk * kv->chunk_pages, .count = kv->chunk_pages, .times = 1};
 }
 
-/* ---- what the agent sees of a chunk ---- */
+/* ---- the agent's view of a chunk ---- */
 
-/* The first block with a key, which names the content. A chunk that is offered has one. */
+/* Return the chunk's first block with a key, which names the content. An offered chunk has one. */
 static uint32_t first_keyed(const struct gpool_kv *kv, uint32_t chunk)
 {
 	uint32_t block = chunk * kv->blocks.chunk_blocks;
@@ -42,15 +42,15 @@ static uint32_t first_keyed(const struct gpool_kv *kv, uint32_t chunk)
 }
 
 /*
- * Its last use was at this moment. One millisecond earlier for each chunk of the text before it: of texts that were
- * used at the same time the ends go first, without which the beginnings are still of use.
+ * Return the time of the block's last use, minus one millisecond for each chunk of the text before it. Of texts that
+ * were used at the same time, the ends are evicted first, since the beginnings are useful without them.
  */
 static uint32_t use_time(const struct gpool_kv *kv, uint32_t block)
 {
 	return pool_clock(kv->pool) - kv->prefixes.entries[block].depth / kv->blocks.chunk_blocks;
 }
 
-/* Of a handle that is held, by its place in the chunk: its first page. */
+/* Return the first page of a held handle, given its index in the chunk. */
 static uint32_t handle_page(const struct gpool_kv *kv, uint32_t chunk, uint32_t index)
 {
 	const struct elastic *elastic = kv->range->elastic;
@@ -63,19 +63,19 @@ static uint32_t chunk_handles(const struct gpool_kv *kv)
 	return kv->chunk_pages / handle_pages(kv->pool);
 }
 
-/* The last use of a chunk, as the agent shall see it. */
+/* Set the time of the chunk's last use for the agent. */
 static void chunk_touch(const struct gpool_kv *kv, uint32_t chunk, uint32_t time)
 {
 	for (uint32_t i = 0; i < chunk_handles(kv); i++)
 		atomic_store_explicit(&kv->pool->session.touch[handle_page(kv, chunk, i)], time, memory_order_relaxed);
 }
 
-/* ---- offering ---- */
+/* ---- offer ---- */
 
 /*
- * Handles have the same name in all engines that have the same text in a chunk. With GPOOL_KV_ADAPTIVE uses are what
- * requests find, for the agent as well: the end of a use is none, so that the time of the last one stays, unless the
- * chunk has another content than before.
+ * The owner id of a handle is the same in all engines that have the same text in a chunk. With GPOOL_KV_ADAPTIVE the
+ * lookups of requests count as uses, for the agent as well; the release of a chunk does not, so the time of its last
+ * lookup is kept unless the chunk's content has changed.
  */
 static int chunk_offer(struct gpool_kv *kv, uint32_t chunk, struct gpool_fence fence)
 {
@@ -109,9 +109,9 @@ void offer_chunks(struct gpool_kv *kv, struct gpool_fence fence)
 	}
 }
 
-/* ---- lost ---- */
+/* ---- lost chunks ---- */
 
-/* How many blocks follow one of those in lost chunks, and are not in one themselves. */
+/* Count the blocks outside lost chunks that follow a block in a lost chunk. */
 static uint32_t lost_mark(struct gpool_kv *kv)
 {
 	const struct prefix_entry *entries = kv->prefixes.entries;
@@ -131,8 +131,8 @@ static uint32_t lost_mark(struct gpool_kv *kv)
 }
 
 /*
- * Each block goes with the one before it. A chain is walked twice: to a block whose mark is known, and back to set
- * those of the others.
+ * Mark each block like its parent. A chain is walked twice: to a block whose mark is known, and back to mark the
+ * others.
  */
 static void followers_mark(struct gpool_kv *kv)
 {
@@ -152,7 +152,7 @@ static void followers_mark(struct gpool_kv *kv)
 	}
 }
 
-/* It has no key any more; returns the one before it. */
+/* Remove the block's key; returns its parent. */
 static uint32_t drop(struct gpool_kv *kv, uint32_t block)
 {
 	uint32_t before = kv->prefixes.entries[block].parent;
@@ -167,7 +167,7 @@ static uint32_t drop(struct gpool_kv *kv, uint32_t block)
 	return before;
 }
 
-/* Marked blocks, children first. */
+/* Remove marked blocks, children first. */
 static void marked_drop(struct gpool_kv *kv, uint32_t first, uint32_t end)
 {
 	for (uint32_t i = first; i < end; i++)
@@ -197,9 +197,12 @@ void offer_drop_lost(struct gpool_kv *kv)
 	pooled_settle(kv);
 }
 
-/* ---- reclaiming; between range_enter() and ranges_leave() ---- */
+/* ---- reclaim; between range_enter() and ranges_leave() ---- */
 
-/* The handles of an offered chunk are held again: 0; -ENODATA: one was taken, and the others are unbacked; -EBUSY. */
+/*
+ * Hold the handles of an offered chunk again.
+ * Return: 0; -ENODATA: a handle was taken, and the others were decommitted; -EBUSY.
+ */
 static int handles_reclaim(struct gpool_kv *kv, uint32_t chunk)
 {
 	const struct elastic_pages pages = chunk_pages(kv, chunk);
@@ -207,7 +210,7 @@ static int handles_reclaim(struct gpool_kv *kv, uint32_t chunk)
 
 	if (lost <= 0)
 		return lost;
-	/* If there is no memory for that, they stay backed until the chunk is used again. */
+	/* Without memory for the decommit, the handles stay committed until the chunk is used again. */
 	elastic_unback(kv->range->elastic, &pages, offload_behind(kv).value);
 	return -ENODATA;
 }
@@ -262,7 +265,7 @@ void offer_settle(struct gpool_kv *kv)
 	}
 }
 
-/* ---- looking ---- */
+/* ---- detect lost chunks ---- */
 
 static bool is_lost(const struct gpool_kv *kv, uint32_t chunk)
 {
@@ -271,14 +274,17 @@ static bool is_lost(const struct gpool_kv *kv, uint32_t chunk)
 	return !elastic_is_here(kv->range->elastic, &pages);
 }
 
-/* By the agent, and by sleep. */
+/* Count the handles that the agent or gpool_sleep() has taken. */
 static uint64_t times_taken(const struct gpool_kv *kv)
 {
 	return atomic_load_explicit(&kv->pool->session.header->evictions, memory_order_acquire) +
 		atomic_load_explicit(&kv->range->elastic->discarded, memory_order_acquire);
 }
 
-/* Chunks of the cache's own. What is taken during the look is found by the next one: the counter is read first. */
+/*
+ * Find the lost chunks of the cache's own memory. The counter is read first, so the next call finds handles that are
+ * taken during this one.
+ */
 static void own_lost(struct gpool_kv *kv)
 {
 	const struct elastic_pages all = {.first = 0, .count = 1, .times = 1};

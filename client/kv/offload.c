@@ -1,4 +1,4 @@
-/* offload.c - see offload.h: preemption with what the blocks contain, and where that is. */
+/* offload.c - preempt sequences and keep their content. See offload.h. */
 #include "client/kv/offload.h"
 
 #include "client/kv/offload_host.h"
@@ -13,7 +13,7 @@
 
 /* ---- what is kept ---- */
 
-/* A block of the pool that is gone has lost what it had: nobody but this cache can have freed it. */
+/* A stale block of the pool has lost its content: only this cache could have freed it. */
 static int kept_error(int error)
 {
 	return error == -ESTALE || error == -EBADMSG ? -ENODATA : error;
@@ -33,7 +33,7 @@ static int save(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t toke
 	struct kv_saved *saved;
 	int error;
 
-	/* Nothing is gained, or nothing is there. */
+	/* Conversion saves nothing, or no content exists. */
 	if (kv->shape.dtype_bytes == 1 || !tokens)
 		flags &= ~(uint32_t)GPOOL_KV_OFFLOAD_INT8;
 	saved = calloc(1, sizeof(*saved));
@@ -97,7 +97,7 @@ void offload_forget(struct gpool_kv *kv, struct kv_sequence *sequence)
 	sequence->saved = NULL;
 }
 
-/* ---- life ---- */
+/* ---- create and destroy ---- */
 
 void offload_end(struct gpool_kv *kv)
 {
@@ -120,7 +120,7 @@ void offload_close(struct gpool_kv *kv)
 	int8_close(kv);
 }
 
-/* ---- calls ---- */
+/* ---- public functions ---- */
 
 int gpool_kv_offload(struct gpool_kv *kv, uint64_t sequence, uint32_t flags, uint64_t *victim)
 {
@@ -169,7 +169,7 @@ int gpool_kv_prefetch(struct gpool_kv *kv, uint64_t sequence)
 	return result;
 }
 
-/* Those that wait have what is kept. */
+/* Count the preempted sequences with saved content. */
 static void kept_count(struct gpool_kv *kv, struct gpool_kv_offload_info *found)
 {
 	struct kv_sequence *sequence;

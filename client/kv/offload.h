@@ -1,9 +1,8 @@
 /*
- * offload.h - what the blocks of preempted sequences contain, kept elsewhere. Internal to libgpool; the callers hold
- * the cache's lock.
+ * offload.h - save the content of preempted sequences. Internal to libgpool; the callers hold the cache's lock.
  *
- * The content is one row of bytes, that of the blocks with the sequence's tokens in their order. It is cut into parts,
- * each of which is some memory of a place: slots of the cache's own host memory (offload_host.h), or blocks of the pool
+ * The content is one sequence of bytes: the blocks with the sequence's tokens, in their order. It is divided into
+ * parts; each part is stored in slots of the cache's own host memory (offload_host.h) or in a block of the pool
  * (offload_pool.h).
  */
 #ifndef GPOOL_CLIENT_KV_OFFLOAD_H
@@ -12,15 +11,17 @@
 #include "client/kv/extent.h"
 
 /*
- * offload_close() - when nothing is queued any more. offload_end() - and what is kept in the pool is given up before:
- * the pool's handle stays.
+ * offload_close() - free the host memory; no copy may be queued any more. offload_end() - also free the blocks in the
+ * pool, while the pool's handle remains open.
  */
 void offload_close(struct gpool_kv *kv);
 void offload_end(struct gpool_kv *kv);
 
 /*
- * offload_load() - copies into its blocks of now are queued, and nothing is kept any more: 0, also when nothing was.
- * Else it is kept: as gpool_kv_resume(). offload_forget() - it is not wanted any more.
+ * offload_load() - queue the copies of the saved content into the sequence's present blocks, and forget the saved
+ * content.
+ * Return: 0, also if nothing was saved; else as gpool_kv_resume(), and the content remains saved. offload_forget() -
+ * free the saved content.
  */
 int offload_load(struct gpool_kv *kv, struct kv_sequence *sequence);
 void offload_forget(struct gpool_kv *kv, struct kv_sequence *sequence);

@@ -1,8 +1,8 @@
 /*
  * offload_host.c - see offload_host.h.
  *
- * Copies go both ways on the cache's stream, so a slot may be given to another sequence at once: what is queued for it
- * later comes behind what was queued before. Nothing is waited for.
+ * Copies in both directions use the cache's stream. A slot can therefore be given to another sequence at once, without
+ * a wait: copies that are queued for it later are executed after those that were queued before.
  */
 #include "client/kv/offload_host.h"
 
@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define PART_BYTES (UINT64_C(4) << 20) /* that are converted at once; chosen: enough for a GPU to be busy */
+#define PART_BYTES (UINT64_C(4) << 20) /* converted at a time; chosen: large enough to occupy a GPU */
 
 /* ---- slots ---- */
 
@@ -22,7 +22,7 @@ static void slots_put(struct kv_host *host, const uint32_t *slots, uint32_t coun
 		bitmap_add(&host->free, slots[i]);
 }
 
-/* Slots in a row from the index-th on are one part, of `most` slots at most. */
+/* Return the part that begins with slot `index`: adjacent slots, `most` at most. */
 static struct kv_extent part_at(
 	const struct gpool_kv *kv, const struct kv_saved *saved, uint32_t index, uint32_t most, uint32_t *slots)
 {
@@ -49,7 +49,7 @@ static int copy_as_is(struct gpool_kv *kv, const struct kv_sequence *sequence, s
 	return offset < 0 ? (int)offset : 0;
 }
 
-/* One part, by way of `stage`; its address 0: directly. Returns where the next one begins. */
+/* Convert one part through the pages at `stage`, or directly if `stage` is 0. Return the offset of the next part. */
 static int64_t part_convert(struct gpool_kv *kv, const struct kv_sequence *sequence, struct kv_saved *saved,
 	uint64_t offset, const struct kv_extent *part, uint64_t stage, bool out)
 {
@@ -70,9 +70,9 @@ static int64_t part_convert(struct gpool_kv *kv, const struct kv_sequence *seque
 }
 
 /*
- * Kernels can write to host memory, but that is slow, and more so what they sum up there: so they write to pages of the
- * pool, which are copied. As the work is in the order of the stream, a few pages do for all. Where there are none it is
- * directly.
+ * Convert through pages of the pool, which are copied to or from host memory: kernels write to host memory slowly, in
+ * particular sums. A few pages suffice for all parts, since the stream executes the work in order. Without such pages,
+ * convert directly.
  */
 static int convert(struct gpool_kv *kv, const struct kv_sequence *sequence, struct kv_saved *saved, bool out)
 {
@@ -110,7 +110,7 @@ int host_save(struct gpool_kv *kv, const struct kv_sequence *sequence, struct kv
 
 	if (count > host->free.count)
 		return -ENOSPC;
-	saved->slots = calloc(count + 1, sizeof(*saved->slots)); /* also for a sequence without a token */
+	saved->slots = calloc(count + 1, sizeof(*saved->slots)); /* count may be 0: a sequence without tokens */
 	if (!saved->slots)
 		return -ENOMEM;
 	for (saved->count = 0; saved->count < count; saved->count++) {
@@ -134,7 +134,7 @@ void host_forget(struct gpool_kv *kv, struct kv_saved *saved)
 	free(saved->slots);
 }
 
-/* ---- life ---- */
+/* ---- create and destroy ---- */
 
 static void host_free(struct kv_host *host)
 {
@@ -161,7 +161,7 @@ static int memory_open(struct gpool_kv *kv, struct kv_host *host)
 	if (memory == MAP_FAILED)
 		return -ENOMEM;
 	host->memory = memory;
-	/* A child that is forked would have this process write to a copy, and the GPU read the original. */
+	/* Without this, after a fork() this process would write to a copy while the GPU reads the original. */
 	madvise(memory, host->bytes, MADV_DONTFORK);
 	error = gpu_host_register(kv->pool->gpu, memory, host->bytes);
 	return error && error != -ENOMEM ? -EIO : error;

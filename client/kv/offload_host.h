@@ -1,5 +1,5 @@
 /*
- * offload_host.h - host memory of the cache's own, in slots of a block's size, for what preempted sequences contain.
+ * offload_host.h - the cache's own host memory for the content of preempted sequences, in slots of a block's size.
  * Internal to libgpool; the callers hold the cache's lock.
  */
 #ifndef GPOOL_CLIENT_KV_OFFLOAD_HOST_H
@@ -14,15 +14,15 @@ struct kv_host {
 	struct bitmap free;
 };
 
-/* host_close() - when nothing is queued any more. */
+/* host_close() - free the memory; no copy may be queued any more. */
 void host_close(struct gpool_kv *kv);
 
 /*
- * host_save() - slots for what `saved` says, and copies there are queued: 0, -ENOSPC, -ENOMEM, -EIO, -EINVAL, and it
- * has none.
+ * host_save() - take slots for `saved` and queue the copies to them.
+ * Return: 0, or -ENOSPC, -ENOMEM, -EIO, -EINVAL without slots.
  */
 int host_save(struct gpool_kv *kv, const struct kv_sequence *sequence, struct kv_saved *saved);
-/* host_load() - copies from there are queued: 0, -EIO, -EINVAL. host_forget() - its slots are free. */
+/* host_load() - queue the copies from the slots: 0, -EIO, -EINVAL. host_forget() - free the slots. */
 int host_load(struct gpool_kv *kv, const struct kv_sequence *sequence);
 void host_forget(struct gpool_kv *kv, struct kv_saved *saved);
 

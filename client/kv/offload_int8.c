@@ -54,9 +54,9 @@ int int8_copy(struct gpool_kv *kv, const struct kv_extent *part, uint64_t index,
 	return stream_quantise(kv->pool, kv->stream, &args, out);
 }
 
-/* ---- losses ---- */
+/* ---- errors ---- */
 
-/* Of each row, and behind those one that stays zero. */
+/* Return the bytes for one error per row, and one more that stays zero. */
 static size_t losses_bytes(const struct gpool_kv *kv)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = (kv->max_sequences + 1) * sizeof(*kv->losses);

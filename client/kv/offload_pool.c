@@ -4,8 +4,8 @@
 #include <stdlib.h>
 
 enum {
-	PIECE_PAGES = 8,  /* chosen: some for each question to the agent, and few enough to be found */
-	FETCHES_MOST = 8, /* on their way at a time, of the session's 64 requests */
+	PIECE_PAGES = 8,  /* chosen: several pages for each request to the agent, and few enough that runs are found */
+	FETCHES_MOST = 8, /* restores at a time, of the session's 64 requests */
 };
 
 static struct kv_extent piece_extent(struct gpool_kv *kv, const struct kv_piece *piece)
@@ -16,9 +16,9 @@ static struct kv_extent piece_extent(struct gpool_kv *kv, const struct kv_piece 
 	return extent;
 }
 
-/* ---- out ---- */
+/* ---- save ---- */
 
-/* They are pinned; copies that are queued there are done by the fence. */
+/* Free the pinned pieces behind the fence, which signals the end of the copies queued to them. */
 static void pieces_undo(struct gpool_kv *kv, const struct kv_saved *saved, struct gpool_fence fence)
 {
 	for (uint32_t i = 0; i < saved->count; i++)
@@ -26,7 +26,7 @@ static void pieces_undo(struct gpool_kv *kv, const struct kv_saved *saved, struc
 	free(saved->pieces);
 }
 
-/* As large as can be had, up to a limit that a refusal lowers. */
+/* Allocate the largest possible piece, up to a limit that each refusal lowers. */
 static int piece_alloc(struct gpool_kv *kv, const struct kv_sequence *sequence, uint64_t pages, uint32_t *limit,
 	struct gpool_block *block)
 {
@@ -50,7 +50,7 @@ static int pieces_alloc(struct gpool_kv *kv, const struct kv_sequence *sequence,
 	uint64_t room = extent_room(kv, saved->flags, kv->pool->page_bytes), pages = (saved->bytes + room - 1) / room;
 	uint32_t limit = PIECE_PAGES;
 
-	/* As many as there can be in the worst case: of a page each. */
+	/* The worst case: one page for each piece. */
 	if (pages > kv->pool->page_count)
 		return -ENOSPC;
 	saved->pieces = calloc(pages + 1, sizeof(*saved->pieces));
@@ -93,15 +93,15 @@ int pieces_save(struct gpool_kv *kv, const struct kv_sequence *sequence, struct 
 		pieces_undo(kv, saved, fence);
 		return error;
 	}
-	/* No other stream has a fence in these blocks, so none of them has to stay pinned. */
+	/* No other stream has a fence in these blocks, so none of them must stay pinned. */
 	for (uint32_t i = 0; i < saved->count; i++)
 		gpool_unpin_after(kv->pool, &saved->pieces[i].block, fence);
 	return 0;
 }
 
-/* ---- and back ---- */
+/* ---- load ---- */
 
-/* What came of a piece on its way. -EAGAIN: nothing yet. */
+/* Return the result of a restore that is under way. -EAGAIN: it has not finished. */
 static int piece_settle(struct gpool_kv *kv, struct kv_piece *piece, bool wait)
 {
 	int error = piece->coming ? spill_fetch_end(kv->pool, &piece->fetch, wait) : 0;
@@ -111,7 +111,7 @@ static int piece_settle(struct gpool_kv *kv, struct kv_piece *piece, bool wait)
 	return error;
 }
 
-/* Where pages are short they may be those of the piece before, which can go when its copies are done. */
+/* If pages are short, the previous piece can release its pages when its copies are done. */
 static int piece_pin(struct gpool_kv *kv, struct kv_piece *piece, struct gpool_fence before)
 {
 	int error;
@@ -130,7 +130,9 @@ int pieces_load(struct gpool_kv *kv, const struct kv_sequence *sequence)
 	struct gpool_fence fence = {0};
 	int64_t offset = 0;
 
-	/* One is pinned at a time: under pressure those before it may leave again, and there is room for it. */
+	/*
+	 * One piece is pinned at a time, so that under pressure the pieces before it can be evicted again to make room.
+	 */
 	for (uint32_t i = 0; i < saved->count; i++) {
 		struct kv_piece *piece = &saved->pieces[i];
 		struct kv_extent extent;
@@ -148,12 +150,12 @@ int pieces_load(struct gpool_kv *kv, const struct kv_sequence *sequence)
 	return 0;
 }
 
-/* Whether it is on its way, or 0: it is in the pool; else why it is not. */
+/* Return 0 if the piece is resident, -EAGAIN if its restore is under way; else the error. */
 static int piece_fetch(struct gpool_kv *kv, struct kv_piece *piece, uint64_t spare_pages)
 {
 	int error = piece_settle(kv, piece, false);
 
-	/* On its way out when it was asked for: that is asked again. */
+	/* The piece was being spilled when its restore was requested: request it again. */
 	if (error && error != -EBUSY)
 		return error;
 	if (spill_here(kv->pool, &piece->block))
@@ -161,7 +163,7 @@ static int piece_fetch(struct gpool_kv *kv, struct kv_piece *piece, uint64_t spa
 	if (spare_pages < piece->block.page_count)
 		return -ENOSPC;
 	error = spill_fetch_begin(kv->pool, &piece->block, &piece->fetch);
-	/* It could not leave after all. */
+	/* The spill was cancelled: the piece is resident. */
 	if (error == -EALREADY)
 		return 0;
 	piece->coming = !error;
@@ -190,7 +192,7 @@ int pieces_fetch(struct gpool_kv *kv, const struct kv_sequence *sequence)
 		if (error != -EAGAIN)
 			worst = error;
 	}
-	/* While something moves another look is worth it. */
+	/* As long as restores are under way, the caller should call again. */
 	return worst && (!coming || worst != -ENOSPC) ? worst : (int)missing;
 }
 

@@ -1,9 +1,9 @@
 /*
- * offload_pool.h - blocks of the pool for what preempted sequences contain. Internal to libgpool; the callers hold the
- * cache's lock.
+ * offload_pool.h - blocks of the pool for the content of preempted sequences. Internal to libgpool; the callers hold
+ * the cache's lock.
  *
- * They are ordinary blocks with GPOOL_ALLOC_SPILL, which nobody pins: when pages are wanted, the agent evicts them as
- * any others, and the mover takes their content to host memory or file. Only this cache knows their handles.
+ * The blocks have GPOOL_ALLOC_SPILL and are not pinned: when pages are needed, the agent evicts them like other blocks,
+ * and the mover saves their content to host memory or a file. Only this cache has their handles.
  */
 #ifndef GPOOL_CLIENT_KV_OFFLOAD_POOL_H
 #define GPOOL_CLIENT_KV_OFFLOAD_POOL_H
@@ -14,12 +14,12 @@
 struct kv_piece {
 	struct gpool_block block;
 	bool coming;
-	struct spill_fetch fetch; /* coming: it is brought back ahead of need */
+	struct spill_fetch fetch; /* coming: a restore was started ahead of the need */
 };
 
 /*
- * pieces_save() - pieces for what `saved` says, and copies there are queued: 0, or as gpool_kv_offload(), and it has
- * none.
+ * pieces_save() - allocate pieces for `saved` and queue the copies to them.
+ * Return: 0, or as gpool_kv_offload(), without pieces.
  */
 int pieces_save(struct gpool_kv *kv, const struct kv_sequence *sequence, struct kv_saved *saved);
 /*
@@ -27,9 +27,9 @@ int pieces_save(struct gpool_kv *kv, const struct kv_sequence *sequence, struct 
  * content is lost), or as gpool_pin(); -EIO, -EINVAL.
  */
 int pieces_load(struct gpool_kv *kv, const struct kv_sequence *sequence);
-/* pieces_fetch() - as gpool_kv_prefetch(). */
+/* pieces_fetch() - see gpool_kv_prefetch(). */
 int pieces_fetch(struct gpool_kv *kv, const struct kv_sequence *sequence);
-/* pieces_forget() - they are freed, behind what is queued. Those on their way are waited for. */
+/* pieces_forget() - free the pieces, behind the queued work. Waits for restores that are under way. */
 void pieces_forget(struct gpool_kv *kv, struct kv_saved *saved);
 
 #endif

@@ -1,10 +1,11 @@
 /*
- * pack.c - blocks out of chunks that are nearly empty, into holes of others, so that pages go back to the pool.
+ * pack.c - compact a cache: move blocks out of nearly empty chunks into free blocks of others, so that pages return to
+ * the pool.
  *
- * One chunk at a time, and only whole: a chunk that keeps one block keeps all its pages. Copies are queued on the
- * cache's stream, so work that was queued before finds the blocks where its tables say, and what is queued later where
- * the new ones say; a chunk that is empty goes back behind a fence, as always. How much is moved over time the cache's
- * owner bounds (budget.h): copies take bandwidth from the engine's work.
+ * One chunk is emptied at a time, and completely: a chunk that keeps one block keeps all its pages. Copies are queued
+ * on the cache's stream. Work that was queued before therefore finds the blocks at the old entries of the tables, and
+ * work that is queued later at the new ones; the pages of an empty chunk are returned behind a fence, as usual. The
+ * cache's owner limits the rate (budget.h), since copies take bandwidth from the engine's work.
  */
 #include "client/kv/kv.h"
 
@@ -15,17 +16,14 @@
 #include <stdlib.h>
 
 /*
- * The chunk to be emptied: the one with the fewest blocks, of those the last. pool->chunks: there is none, or no room
- * for it.
+ * Choose the chunk to be emptied: the one with the fewest blocks, the last of several. Return pool->chunks if none
+ * exists, or if the others have no room.
  */
 static uint32_t chunk_to_empty(const struct block_pool *pool, uint32_t most)
 {
 	uint32_t best = pool->chunks;
 
-	/*
-	 * Filling chunks that are empty would gain nothing: so there must be a chunk's worth of holes in those that are
-	 * not.
-	 */
+	/* Blocks must not move into empty chunks, so the other chunks must have a chunk's worth of free blocks. */
 	if (pool->free.count - pool->empty.count * pool->chunk_blocks < pool->chunk_blocks)
 		return best;
 	for (uint32_t chunk = 0; chunk < pool->chunks; chunk++)
@@ -35,7 +33,7 @@ static uint32_t chunk_to_empty(const struct block_pool *pool, uint32_t most)
 	return best;
 }
 
-/* The lowest free block of another chunk that has some in use. */
+/* Return the lowest free block of another chunk that is not empty. */
 static uint32_t place_for(const struct block_pool *pool, uint32_t chunk)
 {
 	uint32_t block = bitmap_lowest(&pool->free);
@@ -45,7 +43,10 @@ static uint32_t place_for(const struct block_pool *pool, uint32_t chunk)
 	return block;
 }
 
-/* Where each block of the chunk goes: BITMAP_NONE, nobody has it. Copies are queued, and nothing else has changed. */
+/*
+ * Choose the target of each block of the chunk (BITMAP_NONE for unused blocks) and queue the copies. Nothing else is
+ * changed.
+ */
 static int copies_queue(struct gpool_kv *kv, uint32_t chunk, uint32_t *to)
 {
 	struct block_pool *pool = &kv->blocks;
@@ -67,7 +68,7 @@ static int copies_queue(struct gpool_kv *kv, uint32_t chunk, uint32_t *to)
 	return error;
 }
 
-/* Sequences find them there. Who appends without the lock is stopped meanwhile. */
+/* Set the new blocks in the tables of sequences; appends without the lock are stopped meanwhile. */
 static void sequences_follow(struct gpool_kv *kv, uint32_t first, const uint32_t *to)
 {
 	struct kv_sequence *sequence;
@@ -86,7 +87,7 @@ static void sequences_follow(struct gpool_kv *kv, uint32_t first, const uint32_t
 	}
 }
 
-/* How many blocks have moved, or a negative errno. */
+/* Empty a chunk. Return the number of moved blocks, or a negative errno. */
 static int chunk_empty(struct gpool_kv *kv, uint32_t chunk, uint32_t *to)
 {
 	uint32_t first = chunk * kv->blocks.chunk_blocks, moved = 0;
@@ -108,7 +109,7 @@ static int chunk_empty(struct gpool_kv *kv, uint32_t chunk, uint32_t *to)
 	return (int)moved;
 }
 
-/* Offered chunks with free blocks are held meanwhile, if there are enough holes to empty a chunk. */
+/* Reclaim offered chunks with free blocks for the duration of the call, if they suffice to empty a chunk. */
 static void room_reclaim(struct gpool_kv *kv)
 {
 	struct block_pool *pool = &kv->blocks;

@@ -1,10 +1,10 @@
 /*
- * pooled.c - chunks that other processes have too. See pooled.h.
+ * pooled.c - chunks that are shared with other processes. See pooled.h.
  *
- * Nothing that comes out of an object is believed: name and metadata are somebody's. A block of it gets a key only when
- * a walk over our own token ids came to that key, block by block, and the metadata say the same. Who publishes other
- * content than the key says harms those of its own trust domain who trust it with their texts; the agent gives no
- * object of another one.
+ * The name and the metadata of an object are not trusted. A block of an object gets a key only when a lookup over this
+ * process's own token ids computed the same key, block by block, and the metadata agree. A process that publishes
+ * content which does not match its key affects only sessions of its own trust domain; the agent hands out no objects of
+ * other domains.
  */
 #include "client/kv/pooled.h"
 
@@ -26,7 +26,7 @@
 
 enum { NAME_BYTES = sizeof(NAME_PREFIX) + 32 };
 
-/* Metadata of an object: this, and the keys of the blocks in their order. */
+/* The metadata of an object: this struct, with the keys of its blocks in order. */
 struct metadata {
 	uint64_t magic;
 	uint64_t block_bytes, chunk_bytes;
@@ -86,7 +86,7 @@ int pooled_open(struct gpool_kv *kv, uint32_t places)
 	return pooled->places && pooled->refs && pooled->given && pooled->refused ? 0 : -ENOMEM;
 }
 
-/* Its addresses are not used again. */
+/* The addresses are not used again. */
 static void place_lose(struct gpool_kv *kv, struct pooled_place *place)
 {
 	pool_log(kv->pool, POOL_LOG_ERROR, "cannot unmap a chunk of a KV cache: %s; its addresses are lost",
@@ -94,7 +94,7 @@ static void place_lose(struct gpool_kv *kv, struct pooled_place *place)
 	place->lost = true;
 }
 
-/* 0, -EBUSY: GPU work that the program queued elsewhere still looks there. */
+/* Unmap and close a place: 0, -EBUSY (GPU work that the program queued elsewhere may still use it). */
 static int place_close(struct gpool_kv *kv, struct pooled_place *place)
 {
 	int error = object_mapping_unmap(place->object);
@@ -103,10 +103,10 @@ static int place_close(struct gpool_kv *kv, struct pooled_place *place)
 		return error;
 	if (error)
 		place_lose(kv, place);
-	/* A cache that is destroyed with its sequences; their work is done. */
+	/* The cache is being destroyed with its sequences; their work is done. */
 	if (place->pinned)
 		object_unpin(place->object, GPOOL_FENCE_NONE);
-	/* A close that nobody hears of is the session's end, which closes it as well. */
+	/* If the close fails, the end of the session closes the object as well. */
 	gpool_object_close(place->object);
 	*place = (struct pooled_place){.lost = place->lost};
 	kv->pooled->used--;
@@ -140,9 +140,9 @@ void pooled_close(struct gpool_kv *kv)
 	kv->pooled = NULL;
 }
 
-/* ---- leaving ---- */
+/* ---- leave ---- */
 
-/* Blocks elsewhere that follow one of its own. */
+/* Return true if blocks outside the place follow one of its blocks. */
 static bool is_followed(const struct gpool_kv *kv, const struct pooled_place *place)
 {
 	const struct prefix_entry *entries = &kv->prefixes.entries[place_block(kv, place)];
@@ -156,7 +156,7 @@ static bool is_followed(const struct gpool_kv *kv, const struct pooled_place *pl
 	return false;
 }
 
-/* The block that its first one follows. */
+/* Start to leave a place; returns the block that its first block follows. */
 static uint32_t place_leave(struct gpool_kv *kv, struct pooled_place *place)
 {
 	uint32_t first = place_block(kv, place), before = PREFIX_NONE;
@@ -172,7 +172,7 @@ static uint32_t place_leave(struct gpool_kv *kv, struct pooled_place *place)
 	return before;
 }
 
-/* It, and what that followed, and so on. */
+/* Leave the block's place, then the place that it followed, and so on. */
 static void places_leave(struct gpool_kv *kv, uint32_t block)
 {
 	while (block < PREFIX_NO_KEY && is_pooled(kv, block)) {
@@ -208,7 +208,7 @@ void pooled_settle(struct gpool_kv *kv)
 		places_leave(kv, place_block(kv, &kv->pooled->places[i]));
 }
 
-/* One fence for all that need one now. A stream that is closed has waited for its work. */
+/* Record one fence for all places that need one now. A closed stream has waited for its work. */
 static bool fence_get(struct gpool_kv *kv, struct gpool_fence *all)
 {
 	int error = all->value ? 0 : gpool_fence_record(kv->pool, kv->stream, all);
@@ -216,7 +216,7 @@ static bool fence_get(struct gpool_kv *kv, struct gpool_fence *all)
 	return !error || error == -EINVAL;
 }
 
-/* Something that waits for a fence: whether that is reached. */
+/* Return true if the entry's fence is signaled; record the fence if it has none. */
 static bool is_behind(struct gpool_kv *kv, bool *fenced, struct gpool_fence *own, struct gpool_fence *all)
 {
 	if (!*fenced) {
@@ -233,7 +233,10 @@ void pooled_park(struct gpool_kv *kv)
 	struct gpool_fence fence = {0};
 	struct pooled *pooled = kv->pooled;
 
-	/* The last ones first: for the agent they are let go of in this order, and mostly they follow those before. */
+	/*
+	 * From the last to the first: chunks mostly follow earlier ones, and the agent sees them released in this
+	 * order.
+	 */
 	for (uint32_t i = pooled ? pooled->count : 0; i-- > 0;) {
 		struct pooled_place *place = &pooled->places[i];
 
@@ -278,7 +281,7 @@ int pooled_use(struct gpool_kv *kv, uint32_t block)
 	return error;
 }
 
-/* While the agent looks whether one is pinned, it is not known yet: then the next look is as this one. */
+/* While the agent checks whether an object is pinned, its state is unknown: the next call then repeats the check. */
 void pooled_lost(struct gpool_kv *kv)
 {
 	struct pooled *pooled = kv->pooled;
@@ -307,8 +310,8 @@ void pooled_lost(struct gpool_kv *kv)
 /* ---- the directory ---- */
 
 /*
- * The pool's object that begins with this key, as far as its record tells: false, there is none, or one that is not for
- * us.
+ * Find the object in the pool that begins with this key, according to its record. Return false if it does not exist or
+ * cannot be used by this cache.
  */
 static bool directory_find(const struct gpool_kv *kv, const char *name, struct gpool_object_info *info)
 {
@@ -317,7 +320,7 @@ static bool directory_find(const struct gpool_kv *kv, const char *name, struct g
 		info->pages == kv->chunk_pages && kv->pooled->refused[info->number] != info->version;
 }
 
-/* A version stays what it is: it is not asked for again. */
+/* A version is immutable, so it is not requested again. */
 static void directory_refuse(struct gpool_kv *kv, const struct gpool_object_info *info)
 {
 	kv->pooled->refused[info->number] = info->version;
@@ -325,7 +328,7 @@ static void directory_refuse(struct gpool_kv *kv, const struct gpool_object_info
 
 /* ---- objects ---- */
 
-/* Its keys, if it is what its name says and fits this cache; else NULL. */
+/* Return the object's keys if its content matches its name and fits this cache; else NULL. */
 static const struct prefix_key *object_keys(
 	const struct gpool_kv *kv, struct gpool_object *object, struct prefix_key key)
 {
@@ -349,7 +352,7 @@ static const struct prefix_key *object_keys(
 	return metadata->keys;
 }
 
-/* Handles side by side, to be read: 0, -ENOMEM, -EPIPE, and nothing is mapped. */
+/* Map the handles side by side, read-only: 0, or -ENOMEM, -EPIPE with nothing mapped. */
 static int place_map(struct gpool_kv *kv, struct pooled_place *place, const uint32_t *pages, uint32_t handles)
 {
 	uint64_t bytes = kv->pool->page_bytes * handle_pages(kv->pool), begin = place_address(kv, place), at = begin,
@@ -402,7 +405,7 @@ static struct pooled_place *place_used(
 	return place;
 }
 
-/* One that has not left yet. */
+/* Reuse a place that is being left. */
 static struct pooled_place *place_again(struct gpool_kv *kv, struct prefix_key key)
 {
 	for (uint32_t i = 0; kv->pooled->used && i < kv->pooled->count; i++) {
@@ -417,9 +420,7 @@ static struct pooled_place *place_again(struct gpool_kv *kv, struct prefix_key k
 	return NULL;
 }
 
-/*
- * The pool's chunk that begins with this key, mapped, without keys in the table: NULL, there is none that can be used.
- */
+/* Map the pool's chunk that begins with this key, without keys in the table. NULL: no usable chunk exists. */
 static struct pooled_place *place_open(struct gpool_kv *kv, struct prefix_key key)
 {
 	struct gpool_object_open_options options = GPOOL_OBJECT_OPEN_OPTIONS_INIT;
@@ -482,9 +483,9 @@ uint32_t pooled_find(struct gpool_kv *kv, struct prefix_key key, uint32_t before
 	return block;
 }
 
-/* ---- sharing ---- */
+/* ---- share ---- */
 
-/* Its handles, as the blocks that they are to the agent. */
+/* Fill in the blocks that correspond to the chunk's handles. */
 static int chunk_blocks_of(struct gpool_kv *kv, uint32_t chunk, struct gpool_block *blocks, uint32_t *pages)
 {
 	const struct elastic_pages all = {.first = chunk * kv->chunk_pages, .count = kv->chunk_pages, .times = 1};
@@ -501,8 +502,8 @@ static int chunk_blocks_of(struct gpool_kv *kv, uint32_t chunk, struct gpool_blo
 			.page_count = handle_pages(kv->pool),
 			.tag = atomic_load_explicit(&block_entry(kv->pool, page)->tag, memory_order_acquire),
 			/*
-			 * While the agent looks at it the word says something else for a moment; it is ours, since it
-			 * is pinned.
+			 * While the agent inspects the page, its word has another state. The block is pinned, so this
+			 * session owns it.
 			 */
 			.generation = page_word_make(PAGE_LEASED, kv->pool->id, page_word_generation(word)),
 		};
@@ -528,7 +529,7 @@ static struct metadata *metadata_make(const struct gpool_kv *kv, uint32_t block)
 	return metadata;
 }
 
-/* Mapped at the place before it is published, since nothing may fail after that. */
+/* Map the chunk at the place before the object is published, since no step may fail after that. */
 static int chunk_give(
 	struct gpool_kv *kv, struct pooled_place *place, uint32_t block, const struct gpool_object *follows)
 {
@@ -561,7 +562,10 @@ static int chunk_give(
 	return 0;
 }
 
-/* Blocks from `from` on, which the sequence has from `index` on, are those of a place now, for whoever has them. */
+/*
+ * Replace the blocks from `from` on by those of a place, for all sequences that have them; `sequence` has them from
+ * `index` on.
+ */
 static void blocks_move(
 	struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t index, uint32_t from, uint32_t to, uint32_t count)
 {
@@ -574,7 +578,7 @@ static void blocks_move(
 	}
 }
 
-/* A chunk of this sequence alone in this order. Forks have the same. */
+/* Return true if the sequence has a whole own chunk from `index` on, in order. Forks have the same chunk. */
 static bool is_whole(const struct gpool_kv *kv, const struct kv_sequence *sequence, uint32_t index)
 {
 	uint32_t count = kv->blocks.chunk_blocks, block = kv_entry(kv, sequence, index);
@@ -587,7 +591,7 @@ static bool is_whole(const struct gpool_kv *kv, const struct kv_sequence *sequen
 	return true;
 }
 
-/* How many of the sequence's keys from `index` on a place has too. */
+/* Count the keys, from the chunk's first on, that the sequence's blocks and the place have in common. */
 static uint32_t keys_same(const struct gpool_kv *kv, const struct pooled_place *place, uint32_t block)
 {
 	uint32_t same = 0;
@@ -598,7 +602,7 @@ static uint32_t keys_same(const struct gpool_kv *kv, const struct pooled_place *
 	return same;
 }
 
-/* What another process was first to share takes the place of the sequence's: false, there is nothing. */
+/* Replace the sequence's blocks by a chunk that another process published first. Return false if none exists. */
 static bool share_other(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t index)
 {
 	uint32_t from = kv_entry(kv, sequence, index);
@@ -610,7 +614,7 @@ static bool share_other(struct gpool_kv *kv, struct kv_sequence *sequence, uint3
 	return true;
 }
 
-/* The pool's chunk that is behind the block before, which the sequence has, so that it is open. NULL: none. */
+/* Return the object that the chunk follows, which is open because the sequence has the block before; NULL: none. */
 static const struct gpool_object *object_before(
 	const struct gpool_kv *kv, const struct kv_sequence *sequence, uint32_t index)
 {
@@ -632,13 +636,13 @@ int pooled_share(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t ind
 		return 0;
 	place = place_free(kv);
 	error = place ? chunk_give(kv, place, from, object_before(kv, sequence, index)) : -ENOSPC;
-	/* Somebody was faster just now; or has the name for something else. */
+	/* Another process has published the name meanwhile, with the same or with other content. */
 	if (error == -ESTALE)
 		return share_other(kv, sequence, index) ? 0 : error;
 	if (error)
 		return error;
 	blocks_move(kv, sequence, index, from, place_block(kv, place), count);
-	/* Nobody has a block of it any more, and its memory is the object's: nothing is to be unbacked. */
+	/* No sequence has one of its blocks any more, and its memory belongs to the object: nothing is decommitted. */
 	block_pool_withhold(&kv->blocks, from / count);
 	kv->pooled->given[kv->pooled->given_count++] = (struct pooled_given){.chunk = from / count};
 	kv->pool_shared += count;

@@ -1,9 +1,9 @@
 /*
- * preempt.c - sequences that give their blocks back and get others later.
+ * preempt.c - preempt and resume sequences.
  *
- * One tree holds those that run, one those that wait, both by priority and then by arrival: the first of the one is
- * preempted first, the last of the other resumed first. A sequence that waits has no block, and keeps its row, its
- * tokens and the number of blocks that it had.
+ * One tree holds the running sequences, another one the preempted ones; both are ordered by priority and then by
+ * arrival. The first running sequence is preempted first, and the last preempted one is resumed first. A preempted
+ * sequence has no blocks; it keeps its row, its tokens and its number of blocks.
  */
 #include "client/kv/preempt.h"
 
@@ -92,7 +92,10 @@ int gpool_kv_waiting(struct gpool_kv *kv, uint64_t *sequence)
 
 static int resume(struct gpool_kv *kv, struct kv_sequence *sequence)
 {
-	/* It may have grown into the watermark, which is for those that run: where none does, it can have all. */
+	/*
+	 * The sequence may have grown into the watermark, which is kept for running sequences. If no sequence is
+	 * running, it can use the whole cache.
+	 */
 	uint32_t tokens, blocks = sequence->blocks, watermark = kv->running_count ? kv->watermark : 0;
 	int error = kv_admit(kv, blocks, 0, watermark) ? -ENOSPC : 0;
 

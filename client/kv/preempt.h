@@ -7,13 +7,16 @@
 
 #include "client/kv/kv.h"
 
-/* order_enter() - one that is in neither order gets this state. order_leave() - it is in neither. */
+/* order_enter() - give a sequence that is in neither tree this state. order_leave() - remove it from its tree. */
 void order_enter(struct gpool_kv *kv, struct kv_sequence *sequence, enum gpool_kv_state state);
 void order_leave(struct gpool_kv *kv, struct kv_sequence *sequence);
 
-/* kv_victim() - the running sequence of this number, or with 0 the one to preempt next: 0, or as gpool_kv_preempt(). */
+/*
+ * kv_victim() - find the running sequence of this number, or for 0 the one to preempt next: 0, or as
+ * gpool_kv_preempt().
+ */
 int kv_victim(struct gpool_kv *kv, uint64_t number, struct kv_sequence **sequence);
-/* kv_preempt() - how many blocks are free by that. */
+/* kv_preempt() - preempt a sequence; returns the number of blocks that became free. */
 int kv_preempt(struct gpool_kv *kv, struct kv_sequence *sequence);
 
 #endif

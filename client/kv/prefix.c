@@ -1,8 +1,8 @@
 /*
- * prefix.c - blocks that are found again by what is in them. See prefix.h.
+ * prefix.c - find blocks by their content. See prefix.h.
  *
- * A sequence keeps how many of its first blocks have known keys, and the key of the last of these, so that publishing
- * hashes only what is new. Content that was dropped in sleep takes all keys with it: kv->prefix_epoch counts that.
+ * A sequence records how many of its first blocks have known keys, and the key of the last of these, so that a publish
+ * hashes only new blocks. If sleep has discarded content, all keys are removed; kv->prefix_epoch detects that.
  */
 #include "client/kv/prefix.h"
 
@@ -100,8 +100,8 @@ void prefix_limit(struct gpool_kv *kv)
 }
 
 /*
- * What is cached has lost its content in sleep, and what is in use as well: whoever computes that again publishes it
- * again.
+ * After sleep has discarded the content, remove the keys of all blocks, cached or in use. A sequence that computes its
+ * content again publishes it again.
  */
 static void losses_follow(struct gpool_kv *kv)
 {
@@ -117,7 +117,7 @@ static void losses_follow(struct gpool_kv *kv)
 	memory_park(kv);
 }
 
-/* ---- looking up ---- */
+/* ---- lookup ---- */
 
 static int fail_no_prefixes(void)
 {
@@ -152,14 +152,17 @@ static struct prefix_key root_of(const struct gpool_kv *kv, const struct gpool_k
 	return prefix_key_root(&identity);
 }
 
-/* At the next block of the ids: its key. */
+/* Compute the key of block `index` of the ids. */
 static struct prefix_key walk_key(
 	const struct gpool_kv *kv, const struct prefix_walk *walk, uint32_t index, struct prefix_key before)
 {
 	return prefix_key_next(before, walk->ids + ((size_t)index << kv->token_shift), kv->shape.block_tokens);
 }
 
-/* From the first block on, as far as there are blocks with these keys: here, or (far) anywhere in the pool. */
+/*
+ * Follow the chain from the first block on, as long as blocks with these keys exist: in this cache, or (far) anywhere
+ * in the pool.
+ */
 static struct prefix_walk walk_of(struct gpool_kv *kv, const struct gpool_kv_prefix *prefix, uint32_t tokens, bool far)
 {
 	struct prefix_walk walk = {.ids = prefix->ids, .count = tokens >> kv->token_shift};
@@ -187,8 +190,8 @@ static struct prefix_walk walk_of(struct gpool_kv *kv, const struct gpool_kv_pre
 }
 
 /*
- * Memory of what the walk found is held from now on: true. What cannot be held now ends the walk before it. False: some
- * of it was lost and is in the table no more, so that the walk has to be done again.
+ * Hold the memory of the found blocks. If memory cannot be held now, the walk ends before it. Return false if a block
+ * was lost and removed from the table: then the caller repeats the walk.
  */
 static bool walk_hold(struct gpool_kv *kv, struct prefix_walk *walk)
 {
@@ -215,7 +218,10 @@ static bool walk_hold(struct gpool_kv *kv, struct prefix_walk *walk)
 	return true;
 }
 
-/* As walk_of(), for a sequence that is about to begin with what was found. Each time round a chunk was lost. */
+/*
+ * Like walk_of(), for a sequence that is about to begin with the found blocks. Each repetition follows the loss of a
+ * chunk.
+ */
 static struct prefix_walk walk_far(struct gpool_kv *kv, const struct gpool_kv_prefix *prefix, uint32_t tokens)
 {
 	struct prefix_walk walk;
@@ -249,9 +255,9 @@ int gpool_kv_prefix_find(struct gpool_kv *kv, const struct gpool_kv_prefix *pref
 		sizeof(*found));
 }
 
-/* ---- a sequence that begins with what is there ---- */
+/* ---- sequences that begin with found blocks ---- */
 
-/* Backwards along the chain: each block says which one it follows. */
+/* Walk backwards along the chain, from each block to its parent. */
 void prefix_take(struct gpool_kv *kv, const struct prefix_walk *walk, int32_t *entries)
 {
 	uint32_t block = walk->found ? prefix_table_find(&kv->prefixes, walk->last) : PREFIX_NONE;
@@ -268,7 +274,7 @@ void prefix_untake(struct gpool_kv *kv, const struct prefix_walk *walk, const in
 		prefix_unref(kv, (uint32_t)entries[i]);
 }
 
-/* The first ones of a sequence, that it began with: only who learns wants to know. */
+/* Report the blocks that a sequence begins with as found, to `adaptive` only. */
 static void found_again(struct gpool_kv *kv, uint64_t number, uint32_t blocks)
 {
 	struct kv_sequence *sequence;
@@ -280,7 +286,7 @@ static void found_again(struct gpool_kv *kv, uint64_t number, uint32_t blocks)
 			block_order_found(&kv->order, kv_entry(kv, sequence, i));
 }
 
-/* For those who watch the pool, beside what gpool_kv_stats() says. */
+/* Count in the pool's statistics as well, beside gpool_kv_stats(). */
 static void count_prefix(struct gpool *pool, const struct prefix_walk *walk)
 {
 	const struct thread_cache *cache = thread_cache_of(pool);
@@ -324,9 +330,9 @@ int gpool_kv_prefix_allocate(struct gpool_kv *kv, const struct gpool_kv_request 
 	return error;
 }
 
-/* ---- publishing ---- */
+/* ---- publish ---- */
 
-/* Forks have one block in the same place, and change over together: see the first invariant. */
+/* Forks have the same block at the same place and are changed together; see the first invariant. */
 void prefix_replace(struct gpool_kv *kv, uint32_t index, uint32_t from, uint32_t to)
 {
 	uint32_t left = kv_refs(kv, from);
@@ -344,7 +350,7 @@ void prefix_replace(struct gpool_kv *kv, uint32_t index, uint32_t from, uint32_t
 	}
 }
 
-/* What publishing one block does. */
+/* The effect of publishing one block. */
 enum deed { DEED_NOTHING, DEED_ADD, DEED_SWITCH, DEED_OTHER_TEXT };
 
 static enum deed deed_of(const struct gpool_kv *kv, uint32_t block, struct prefix_key key, uint32_t holder)
@@ -354,7 +360,7 @@ static enum deed deed_of(const struct gpool_kv *kv, uint32_t block, struct prefi
 	return holder == PREFIX_NONE ? DEED_ADD : DEED_SWITCH;
 }
 
-/* The block with that key, in memory that is held, or PREFIX_NONE: 0, or as range_enter(). */
+/* Find the block with that key, in held memory, or PREFIX_NONE. Return: 0, or as range_enter(). */
 static int holder_find(struct gpool_kv *kv, struct prefix_key key, uint32_t *holder)
 {
 	int error = 0;
@@ -369,7 +375,7 @@ static int holder_find(struct gpool_kv *kv, struct prefix_key key, uint32_t *hol
 	return 0;
 }
 
-/* One block more: 0, -EINVAL (it has been published with other ids), or as range_enter(). */
+/* Publish the next block: 0, -EINVAL (it was published with other ids), or as range_enter(). */
 static int publish_next(struct gpool_kv *kv, struct kv_sequence *sequence, const struct prefix_walk *walk)
 {
 	uint32_t index = sequence->keyed, block = kv_entry(kv, sequence, index), holder;
@@ -446,7 +452,7 @@ int gpool_kv_prefix_publish(struct gpool_kv *kv, uint64_t sequence, const struct
 	return result;
 }
 
-/* As far as its blocks are whole chunks in order, or the pool's already. */
+/* Share the sequence's whole chunks in order, until one is neither complete nor shared already. */
 static int share(struct gpool_kv *kv, struct kv_sequence *sequence)
 {
 	uint32_t index = 0;
@@ -479,7 +485,7 @@ int gpool_kv_prefix_share(struct gpool_kv *kv, uint64_t sequence, int timeout_ms
 		return fail(-EOPNOTSUPP, "the cache was created without pool_blocks");
 	if (timeout_ms < -1)
 		return fail_timeout(timeout_ms);
-	/* What nobody has finished nobody else shall see. */
+	/* Other processes must not see unfinished content. */
 	result = gpool_fence_record(kv->pool, kv->stream, &fence);
 	if (!result)
 		result = gpool_fence_wait(kv->pool, fence, timeout_ms);
@@ -513,9 +519,11 @@ int gpool_kv_prefix_evict(struct gpool_kv *kv, uint32_t blocks)
 	return (int)blocks;
 }
 
-/* ---- proof ---- */
+/* ---- checks ---- */
 
-/* A block goes before its parent. A pooled one, which is in no order, does so as soon as all that follow it do. */
+/*
+ * Count a block at its parent. A pooled parent, which is not in the order, is counted as soon as all its followers are.
+ */
 static void stands(const struct gpool_kv *kv, uint32_t *children, uint32_t block)
 {
 	for (;;) {
@@ -529,8 +537,8 @@ static void stands(const struct gpool_kv *kv, uint32_t *children, uint32_t block
 }
 
 /*
- * Each block of ours with a key, below the nearest one of ours, and a candidate exactly if it is cached and nothing of
- * ours follows.
+ * Check the tree of `adaptive`: it has each own block with a key below its nearest own ancestor, and a block is a
+ * candidate exactly if it is cached and no own block follows it.
  */
 static bool tree_check(const struct gpool_kv *kv)
 {
@@ -557,10 +565,10 @@ static bool tree_check(const struct gpool_kv *kv)
 	return stats.kept == count;
 }
 
-/* Each block with a key and without a reference once, and before it all its children. */
+/* Check that the list has each block with a key and without a reference once, after all its children. */
 static bool cached_check(const struct gpool_kv *kv)
 {
-	uint32_t *children = calloc(kv_block_count(kv), sizeof(*children)); /* that stood before */
+	uint32_t *children = calloc(kv_block_count(kv), sizeof(*children)); /* children that precede it in the list */
 	uint32_t count = 0, cached = 0, end = kv->blocks.blocks;
 	bool right = children != NULL;
 
@@ -587,7 +595,7 @@ static bool cached_check(const struct gpool_kv *kv)
 	return right && count == cached && cached == kv->blocks.cached_blocks;
 }
 
-/* A block with a key that a sequence has follows the one in the place before. */
+/* Check that a sequence's block with a key follows the block at the place before. */
 static bool chains_check(struct gpool_kv *kv)
 {
 	struct kv_sequence *sequence;

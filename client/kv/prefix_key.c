@@ -6,10 +6,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-/*
- * Roots and blocks hash messages of different kinds; this is the roots' seed, so that no block's message is one of
- * theirs.
- */
+/* The seed of roots. Roots and blocks hash different kinds of messages; the seed keeps their hashes apart. */
 #define ROOT_SEED UINT64_C(0x676b762d726f6f74)
 
 static struct prefix_key key_of(XXH128_hash_t hash)

@@ -16,7 +16,7 @@ static uint32_t slot_block(uint64_t slot)
 	return (uint32_t)slot - 1;
 }
 
-/* Where the search for it begins. */
+/* Return the index at which the search for a slot's key begins. */
 static uint32_t slot_home(const struct prefix_table *table, uint64_t slot)
 {
 	return (uint32_t)(slot >> 32) & table->mask;
@@ -30,7 +30,7 @@ int prefix_table_init(struct prefix_table *table, uint32_t blocks)
 		slots *= 2;
 	memset(table, 0, sizeof(*table));
 	table->entries = malloc(blocks * sizeof(*table->entries));
-	/* Fresh memory of the kernel's, where it is large: touched as it is needed. */
+	/* A large allocation is fresh zero memory of the kernel, whose pages are touched on demand. */
 	table->slots = calloc(slots, sizeof(*table->slots));
 	if (!table->entries || !table->slots) {
 		prefix_table_fini(table);
@@ -77,7 +77,7 @@ void prefix_table_add(struct prefix_table *table, uint32_t block, struct prefix_
 	table->count++;
 }
 
-/* What was put behind a slot because of it moves up, as long as it does not pass the place where its search begins. */
+/* Move the following slots up, but none before the index at which its search begins. */
 static void slot_remove(struct prefix_table *table, uint32_t hole)
 {
 	uint64_t slot;

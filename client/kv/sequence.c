@@ -1,4 +1,4 @@
-/* sequence.c - sequences: from their first token to their end. See kv.h. */
+/* sequence.c - allocate, fork, append to and free sequences. See kv.h. */
 #include "client/kv/kv.h"
 
 #include "client/kv/offload.h"
@@ -7,7 +7,7 @@
 #include "client/kv/prefix.h"
 #include "client/core/last_error.h"
 
-/* Of all sequences of this process, so that the number of one is none of another cache's. 0 is nobody's. */
+/* Counts the sequences of all caches of this process, so that no number is valid in two caches. 0 is not used. */
 static _Atomic uint32_t generations;
 
 static uint32_t generation_next(void)
@@ -81,7 +81,7 @@ uint32_t kv_shrink(struct gpool_kv *kv, struct kv_sequence *sequence)
 {
 	uint32_t freed = 0;
 
-	/* The last one first: so what is cached goes before what it follows. */
+	/* From the last to the first, so that children become cached before their parents. */
 	for (uint32_t i = sequence->blocks; i-- > 0;)
 		freed += prefix_unref(kv, kv_entry(kv, sequence, i));
 	sequence->keyed = 0;
@@ -104,7 +104,7 @@ uint32_t cursor_stop(struct kv_sequence *sequence)
 	return cursor_tokens(stopped);
 }
 
-/* Whether the block in which the next token goes has to be copied first. */
+/* Return true if the block for the next token must be copied first. */
 static bool last_is_shared(const struct gpool_kv *kv, const struct kv_sequence *sequence, uint32_t tokens)
 {
 	return tokens & (kv->shape.block_tokens - 1) &&
@@ -120,9 +120,9 @@ void cursor_go(const struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t
 	atomic_store_explicit(&sequence->cursor, cursor_make(generation, limit, tokens), memory_order_release);
 }
 
-/* ---- life; the callers hold the lock ---- */
+/* ---- create and free; the callers hold the lock ---- */
 
-/* A row for a sequence without blocks; there is one. */
+/* Take a row for a sequence without blocks; a free row must exist. */
 static struct kv_sequence *sequence_new(struct gpool_kv *kv, uint32_t priority, uint64_t arrival, uint64_t owner_id)
 {
 	uint32_t row = bitmap_lowest(&kv->rows);
@@ -151,7 +151,10 @@ int request_read(struct gpool_kv_request *read, const struct gpool_kv_request *r
 		: 0;
 }
 
-/* What the walk found is held in the row that the sequence will have, so that nothing of it is evicted for the rest. */
+/*
+ * Hold the found blocks in the row that the sequence will get, so that none of them is evicted to make room for the
+ * others.
+ */
 static int blocks_get(struct gpool_kv *kv, const struct prefix_walk *walk, uint32_t more)
 {
 	int32_t *entries = kv->tables + (size_t)bitmap_lowest(&kv->rows) * kv->columns;
@@ -177,8 +180,8 @@ static void blocks_begin(struct gpool_kv *kv, struct kv_sequence *sequence, cons
 }
 
 /*
- * For what is going to be shared with other processes: whole chunks, as far as full blocks will fill them and there is
- * memory for them. The rest is kv_grow()'s.
+ * For a cache that shares chunks with other processes: take whole chunks as long as full blocks will fill them and
+ * memory is available. kv_grow() provides the rest.
  */
 static void chunks_begin(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t full_blocks)
 {
@@ -280,7 +283,7 @@ static void end(struct gpool_kv *kv, struct kv_sequence *sequence)
 	offload_forget(kv, sequence);
 	order_leave(kv, sequence);
 	atomic_store_explicit(&sequence->generation, 0, memory_order_relaxed);
-	/* No room, and a generation that no sequence has. */
+	/* No room, and a generation that no sequence has: appends without the lock fail. */
 	atomic_store_explicit(&sequence->cursor, 0, memory_order_relaxed);
 	bitmap_add(&kv->rows, kv_row(kv, sequence));
 	kv->frees++;
@@ -302,9 +305,9 @@ int gpool_kv_free(struct gpool_kv *kv, uint64_t sequence)
 	return error;
 }
 
-/* ---- appending ---- */
+/* ---- append ---- */
 
-/* A last block of its own instead of one that others have too; block_pool_short() says that there is one. */
+/* Replace a shared last block by a copy; a free block exists (block_pool_short()). */
 static int last_copy(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t index)
 {
 	uint32_t from = kv_entry(kv, sequence, index), count, to = block_pool_take(&kv->blocks, 1, &count);
@@ -314,14 +317,14 @@ static int last_copy(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t
 		block_pool_unref(&kv->blocks, to, false);
 		return error;
 	}
-	/* Not the last one, and without a key: it is not full. */
+	/* The block is still shared, and not full, so it has no key. */
 	block_pool_unref(&kv->blocks, from, false);
 	kv_set_entry(kv, sequence, index, to);
 	kv->block_copies++;
 	return 0;
 }
 
-/* Nobody else appends to it. */
+/* The cursor is stopped. */
 static int append_stopped(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t before, uint32_t tokens)
 {
 	uint32_t blocks = kv_blocks_for(kv, before + tokens),
@@ -388,7 +391,10 @@ int gpool_kv_append(struct gpool_kv *kv, uint64_t sequence, uint32_t tokens, uin
 	if (unlikely(!generation || row >= kv->max_sequences))
 		return kv_find(kv, sequence, &found);
 	found = &kv->sequences[row];
-	/* The cursor first: when the row changes hands behind it, the swap fails, since the new cursor is another's. */
+	/*
+	 * The cursor is read before the generation. If the row gets another sequence after that, its cursor has changed
+	 * and the swap fails.
+	 */
 	cursor = atomic_load_explicit(&found->cursor, memory_order_acquire);
 	while (likely(tokens <= cursor_limit(cursor) - cursor_tokens(cursor) &&
 		atomic_load_explicit(&found->generation, memory_order_relaxed) == generation)) {

@@ -1,16 +1,16 @@
 /*
  * table.c - the device's copy of the tables.
  *
- * What changed in a row, from the first to the last entry, is copied into a stage, a piece of host memory that streams
- * may read, and from there to the device behind all that is queued: so the host may change its table at once, and
- * kernels see the one that was when their work was queued. A stage is used again when the fence behind its copies is
- * reached. Pages for the device's rows come as they are needed.
+ * The changed entries of a row, from the first to the last, are copied into a stage, a piece of host memory that
+ * streams may read, and from there to the device, behind all queued work. The host can therefore change its table at
+ * once, while kernels see the table of the time at which they were queued. A stage is used again when the fence behind
+ * its copies is signaled. Pages for the device's rows are committed on demand.
  */
 #include "client/kv/kv.h"
 
 #include <string.h>
 
-/* Entries [first, first + count) of a row, on their way. */
+/* Entries [first, first + count) of a row that are being copied. */
 struct piece {
 	struct kv_sequence *sequence;
 	uint32_t generation;
@@ -22,7 +22,7 @@ struct batch {
 	uint32_t count, entries;
 };
 
-/* What is left of a sequence's changes, or as much as there is room for. */
+/* Add a sequence's remaining changes, or as many as fit. */
 static void batch_add(struct gpool_kv *kv, struct batch *batch, struct kv_sequence *sequence, int32_t *entries)
 {
 	struct piece *piece = &batch->pieces[batch->count++];
@@ -76,7 +76,7 @@ static void batch_done(struct gpool_kv *kv, const struct batch *batch, int error
 	pthread_mutex_unlock(&kv->lock);
 }
 
-/* One row's entries: their pages, then the copy. */
+/* Copy the entries of one row: commit their pages, then queue the copy. */
 static int piece_copy(struct gpool_kv *kv, const struct piece *piece, const int32_t *entries)
 {
 	uint64_t offset = ((uint64_t)kv_row(kv, piece->sequence) * kv->columns + piece->first) * sizeof(int32_t);
@@ -98,12 +98,12 @@ static int batch_copy(struct gpool_kv *kv, const struct batch *batch, struct kv_
 		error = piece_copy(kv, &batch->pieces[i], entries);
 		entries += batch->pieces[i].count;
 	}
-	/* Also behind those that were queued before one failed. */
+	/* Also behind the copies that were queued before one failed. */
 	stage->open = gpool_fence_record(kv->pool, kv->stream, &stage->fence) != 0;
 	return error;
 }
 
-/* A stage that no copy reads any more. */
+/* Wait until no copy reads the stage. */
 static int stage_get(struct gpool_kv *kv, struct kv_stage *stage)
 {
 	int error = stage->open ? gpool_fence_record(kv->pool, kv->stream, &stage->fence) : 0;
