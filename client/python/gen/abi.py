@@ -39,7 +39,7 @@ def fail(what: str) -> None:
 
 
 def read(path: Path, seen: Set[Path]) -> str:
-    """Return the text of a header behind that of the headers beside it which it includes, each once."""
+    """Return the text of a header, preceded by the text of each local header that it includes, once."""
     if path in seen:
         return ""
     seen.add(path)
@@ -49,7 +49,7 @@ def read(path: Path, seen: Set[Path]) -> str:
 
 
 def statements(text: str) -> Iterator[str]:
-    """Declarations, each to its semicolon, without comments and preprocessor lines."""
+    """Yield the declarations, each up to its semicolon, without comments and preprocessor lines."""
     text = re.sub(r"/\*.*?\*/", " ", text, flags=re.S)
     text = text.replace("\\\n", " ")
     text = re.sub(r"^\s*#.*$", "", text, flags=re.M)
@@ -80,7 +80,7 @@ class Header:
                 self.constants[name] = self.number(value)
 
     def number(self, text: str) -> int:
-        """An expression of numbers and of what is known by now."""
+        """Evaluate an expression of numbers and known constants."""
         known: Dict[str, int] = {**LIMITS, **self.constants}
         words = re.sub(r"\b(\d+|0x[0-9a-fA-F]+)[uU]?[lL]*\b", r"\1", text.strip())
         if not re.fullmatch(r"[\w\s<|+*()-]+", words):
@@ -122,7 +122,7 @@ class Header:
             self.constants[name.strip()] = value
 
     def fields(self, line: str) -> Iterator[Tuple[str, str, str]]:
-        """(name, ctypes type, what Python makes of it) of `uint32_t free, pinned[2]`."""
+        """Yield (name, ctypes type, Python type) for each name of a declaration such as `uint32_t free, pinned[2]`."""
         pointer = re.fullmatch(r"\s*void \(\*(\w+)\)\((.*)\)\s*", line, flags=re.S)
         if pointer:
             arguments = ", ".join(self.argument(a) for a in split_arguments(pointer[2]))
@@ -143,11 +143,12 @@ class Header:
             yield parts[2] + "_" * iskeyword(parts[2]), kind, seen_as(kind)
 
     def type(self, base: str, stars: int) -> str:
-        """Of a base type behind so many stars; one star less where ctypes has a type for the pointer."""
+        """Return the ctypes type of a base type with this number of pointer stars; where ctypes has a type for the
+        pointer itself, one star less."""
         name = base.replace("const ", "").strip()
         if name.startswith("struct "):
             name = name[len("struct ") :]
-            if name not in self.structs:  # nobody knows what is in it
+            if name not in self.structs:  # an opaque struct
                 kind, stars = "c.c_void_p", stars - 1
             else:
                 kind = name
@@ -188,7 +189,7 @@ class Header:
 
 
 def split_arguments(text: str) -> List[str]:
-    """At the commas that are in no brackets."""
+    """Split at the commas outside brackets."""
     parts, depth = [""], 0
     for sign in text:
         depth += {"(": 1, ")": -1}.get(sign, 0)

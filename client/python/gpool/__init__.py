@@ -85,5 +85,5 @@ __all__ = [
 
 
 def version() -> str:
-    """Of the library at run time: "0.2.0"."""
+    """Return the version of the library at run time: "0.2.0"."""
     return str(library().gpool_version().decode())

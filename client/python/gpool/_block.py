@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Pin:
-    """What Block.pin() returns: `with block.pin():` unpins at the end, and nothing else is to be done with it."""
+    """The result of Block.pin(): `with block.pin():` unpins at the end. It has no other use."""
 
     def __init__(self, block: Block) -> None:
         self.block = block
@@ -33,14 +33,15 @@ class Pin:
 
 
 class Block:
-    """Pages that Pool.alloc() gave, pinned once. Nobody frees them but free(), or the end of a `with`:
+    """Pages that Pool.alloc() returned, pinned once. They are freed by free() or at the end of a `with`, not by
+    Python's collector:
 
         with pool.alloc(4) as block:            # freed at the end
             array = numpy.asarray(block.view("float16", (1024, 1024)))
 
-    A block that is not pinned may be evicted; then all calls but free() raise Stale. What is pinned for longer than the
-    agent's pins.max_duration (30 s) counts as leaked unless touch() is called meanwhile; what becomes of it then its
-    configuration says.
+    A block that is not pinned may be evicted; then all calls except free() raise Stale. A pin that lasts longer than
+    the agent's pins.max_duration (30 s) counts as leaked unless touch() is called meanwhile; the agent's configuration
+    states how leaked pins are treated.
 
     Threads: any."""
 
@@ -48,7 +49,7 @@ class Block:
         self._pool = pool
         self._block = block
         self._lock = threading.Lock()
-        self._pins = 1  # of the program; views have their own, so that no unpin() too many takes theirs
+        self._pins = 1  # pins of the program; views have their own, which a surplus unpin() does not end
         self._freed = False
 
     def __repr__(self) -> str:
@@ -76,7 +77,7 @@ class Block:
             except Stale:
                 pass  # it was evicted
 
-    # ---- what it is ----
+    # ---- properties ----
 
     @property
     def page_count(self) -> int:
@@ -84,7 +85,7 @@ class Block:
 
     @property
     def page(self) -> int:
-        """First page in the pool."""
+        """Number of the first page in the pool."""
         return int(self._block.page)
 
     @property
@@ -93,7 +94,7 @@ class Block:
 
     @property
     def address(self) -> int:
-        """Of `nbytes` contiguous bytes on the device; good while it is pinned. Raises Stale."""
+        """Return the device address of the `nbytes` contiguous bytes; valid while the block is pinned. Raises Stale."""
         address = ctypes.c_uint64()
         with self._pool.handle as pool:
             check(library().gpool_address(pool, self._block, ctypes.byref(address)), "tell a block's address")
@@ -102,10 +103,10 @@ class Block:
     # ---- pins ----
 
     def pin(self) -> Pin:
-        """Keep content and place until unpin(), or until the end of `with block.pin():`. Pins count.
+        """Keep content and addresses until unpin(), or until the end of `with block.pin():`. Pins nest.
 
-        Raises Stale: freed or evicted; NoRoom and others, of a block with `spill`: it cannot be brought back now.
-        Cost: mostly the interpreter's time; a system call only where the block is on the move, or has to come back.
+        Raises Stale: freed or evicted; NoRoom and others, for a block with `spill`: it cannot be restored now.
+        Cost: mostly the interpreter's time; a system call only if the block is being moved or must be restored.
         """
         with self._pool.handle as pool:
             check(library().gpool_pin(pool, self._block), "pin a block")
@@ -114,10 +115,10 @@ class Block:
         return Pin(self)
 
     def unpin(self, after: Optional[Fence] = None) -> None:
-        """End one pin of the program's, the one that it was allocated with or that of a pin(); with a fence when that
-        is reached, without waiting.
+        """End one pin of the program: the pin of the allocation, or of a pin(). With a fence, the pin ends when the
+        fence is signaled; the call does not wait.
 
-        Raises Error with EINVAL: it has no such pin. Those of views are not the program's to end.
+        Raises Error with EINVAL: the program has no pin. The pins of views end with the views.
         """
         self._end_pin("unpin a block")
         with self._pool.handle as pool:
@@ -128,8 +129,8 @@ class Block:
         self._ended_pin(result, "unpin a block")
 
     def free(self, after: Optional[Fence] = None) -> None:
-        """End it, pinned or not; with a fence when that is reached, without waiting. Where views show it, or others pin
-        it, with the last of them.
+        """Free the block, pinned or not. With a fence, it is freed when the fence is signaled; the call does not wait.
+        If views or other pins exist, it is freed with the last of them.
 
         Raises Stale: freed or evicted already.
         """
@@ -150,7 +151,7 @@ class Block:
         self._freed = True
 
     def touch(self) -> None:
-        """Say that it is in use: a long pin does not count as leaked, and eviction thinks of others first."""
+        """Mark the block as in use: a long pin does not count as leaked, and other blocks are evicted first."""
         with self._pool.handle as pool:
             check(library().gpool_touch(pool, self._block), "touch a block")
 
@@ -176,19 +177,19 @@ class Block:
         readonly: bool = False,
         stream: Optional[Stream] = None,
     ) -> View:
-        """Its memory from byte `offset` on as an array, pinned for as long as that lives: see View.
+        """Return the memory from byte `offset` on as an array, which keeps it pinned as long as it exists: see View.
 
-        shape: integers, at most 32 of them; None: all that is left, in one dimension. Raises Stale: freed or evicted;
-        ValueError: the memory is smaller, too many dimensions, or an offset that does not fit the dtype; TypeError: no
-        integers."""
+        shape: integers, at most 32 of them; None: the rest of the block, in one dimension. Raises Stale: freed or
+        evicted; ValueError: the memory is smaller, too many dimensions, or an offset that is not a multiple of the
+        dtype's size; TypeError: no integers."""
         return View(_Shown(self._pool, self._block), self._pool.device, dtype, shape, offset, readonly, stream)
 
 
 class _Shown:
-    """A block as what views show."""
+    """A block as the source of views."""
 
     def __init__(self, pool: Pool, block: _abi.gpool_block) -> None:
-        self._pool = pool  # is not collected while there are views
+        self._pool = pool  # keeps the pool alive while views exist
         self._block = block
 
     @property
@@ -208,8 +209,9 @@ class _Shown:
 
 
 class Span:
-    """Part of a page, aligned to 256 bytes, from Pool.alloc_span(). It is there until free(), or until the end of a
-    `with`. Threads: any.
+    """A part of a page, aligned to 256 bytes, from Pool.alloc_span(); valid until free(), or until the end of a `with`.
+
+    Threads: any.
     """
 
     def __init__(self, pool: Pool, span: _abi.gpool_span) -> None:
@@ -223,7 +225,7 @@ class Span:
 
     @property
     def nbytes(self) -> int:
-        """As rounded up."""
+        """Size, rounded up to the size class."""
         return int(self._span.bytes)
 
     def __enter__(self) -> Span:
@@ -233,8 +235,8 @@ class Span:
         self.free()
 
     def free(self) -> None:
-        """A second call does nothing. Raises Busy: views of it live, and another span could have the same bytes at
-        once.
+        """Free the span. A second call does nothing. Raises Busy: views of it exist, since its bytes could be given to
+        another span at once.
         """
         self.handle.close(self._end, "free")
 
@@ -250,15 +252,15 @@ class Span:
         readonly: bool = False,
         stream: Optional[Stream] = None,
     ) -> View:
-        """As Block.view()."""
+        """See Block.view()."""
         return View(self, self._pool.device, dtype, shape, offset, readonly, stream)
 
     def lend(self, stream: int) -> _abi.gpool_loan:
-        """For views."""
+        """Pin the span for a view."""
         with self._pool.handle as pool:
             check(library().gpool_pin(pool, self._span.block), "pin a span")
             return loan(pool, None, self._span.block, stream)
 
     def where(self) -> Tuple[int, int]:
-        """For views: address and bytes."""
+        """Return address and bytes for a view."""
         return self.address, self.nbytes

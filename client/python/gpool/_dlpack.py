@@ -1,9 +1,8 @@
-"""DLPack: a view's memory for other libraries, which end its pin by calling a function when they are done.
+"""DLPack: lend a view's memory to other libraries, which call a function to end its pin.
 
-That function is gpool_loan_end(), in C: it is called by any thread, with or without the interpreter's lock, while an
-exception is on its way, and when the interpreter is gone, none of which a function of Python's would survive. It ends
-the pin; that it was called is seen in the loan, and the loan's memory is freed when somebody looks next: Handle.views
-does, before anything is closed."""
+The function is gpool_loan_end(), in C. It may be called by any thread, with or without the interpreter's lock, while an
+exception is raised, and after the interpreter has ended; a Python function could not be called so. It ends the pin and
+sets a flag in the loan. The loan's memory is freed later, by Handle.views, before a handle is closed."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ _DELETER = c.CFUNCTYPE(None, c.c_void_p)
 
 
 class _Tensor(c.Structure):
-    """DLTensor"""
+    """DLPack's struct DLTensor"""
 
     _fields_ = [
         ("data", c.c_void_p),
@@ -42,13 +41,13 @@ class _Tensor(c.Structure):
 
 
 class _Managed(c.Structure):
-    """DLManagedTensor, before version 1"""
+    """DLPack's struct DLManagedTensor, before version 1"""
 
     _fields_ = [("tensor", _Tensor), ("context", c.c_void_p), ("deleter", c.c_void_p)]
 
 
 class _Versioned(c.Structure):
-    """DLManagedTensorVersioned"""
+    """DLPack's struct DLManagedTensorVersioned"""
 
     _fields_ = [
         ("major", c.c_uint32),
@@ -70,11 +69,11 @@ _free.restype, _free.argtypes = None, [c.c_void_p]
 
 
 class Loan:
-    """One exported tensor: a loan, the managed tensor right behind it, shape and strides behind that, in memory that
-    outlives all objects of Python's.
+    """One exported tensor: a loan, followed by the managed tensor, shape and strides, in memory that outlives all
+    Python objects.
 
-    The capsule is kept here, too, so that one which nobody has taken is noticed: capsules have no weak references, and
-    a destructor would again be a function of Python's.
+    A reference to the capsule is kept, so that a capsule that no library has consumed is detected: capsules have no
+    weak references, and a destructor would be a Python function.
     """
 
     def __init__(self, view: View, loan: _abi.gpool_loan, device: Tuple[int, int], versioned: bool) -> None:
@@ -107,11 +106,11 @@ class Loan:
         self.capsule: Optional[object] = _new_capsule(address, self._name, None)
 
     def settled(self) -> bool:
-        """Whether it is over: its memory is freed, and it is to be forgotten."""
+        """Free the memory if the loan has ended; returns True if the caller can forget the loan."""
         if not self._loan.ended and _references(self) <= _ALONE and _capsule_is(self.capsule, self._name):
             library().gpool_loan_end(
                 self._place + c.sizeof(_abi.gpool_loan)
-            )  # nobody has taken it, and nobody can any more
+            )  # no library has consumed the capsule, and none can any more
         if not self._loan.ended:
             return False
         self.capsule = None
@@ -124,7 +123,7 @@ def _references(loan: Loan) -> int:
 
 
 def _strides(shape: Tuple[int, ...]) -> List[int]:
-    """In elements; of a C-contiguous array."""
+    """Return the strides, in elements, of a C-contiguous array."""
     strides = [1] * len(shape)
     for axis in range(len(shape) - 1, 0, -1):
         strides[axis - 1] = strides[axis] * max(shape[axis], 1)
@@ -136,7 +135,7 @@ class _Probe:
 
 
 def _alone() -> int:
-    """What _references() says of a capsule that nobody else has."""
+    """Return the number of references to a capsule that only its loan refers to."""
     probe: Any = _Probe()
     probe.capsule = object()
     return _references(probe)

@@ -1,4 +1,4 @@
-"""Types of elements, in the words of DLPack and of numpy."""
+"""Types of elements, with the names of DLPack and numpy."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, Dict, NamedTuple, Optional
 class DType(NamedTuple):
     name: str
     code: int
-    """DLPack's, DLDataTypeCode"""
+    """DLPack's DLDataTypeCode"""
     bits: int
     typestr: Optional[str]
-    """numpy's; None: it has no such type"""
+    """numpy's name; None: numpy has no such type"""
 
     @property
     def itemsize(self) -> int:
@@ -43,7 +43,7 @@ _ALL: Dict[str, DType] = {
 
 
 def dtype_of(dtype: Any) -> DType:
-    """By name, or anything that numpy or PyTorch call a dtype."""
+    """Find a type by its name, or by a dtype of numpy or PyTorch."""
     name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", str(dtype))
     try:
         return _ALL[name[len("torch.") :] if name.startswith("torch.") else name]

@@ -9,30 +9,30 @@ from ._library import library
 
 
 class Error(OSError):
-    """A call failed. `errno` is the code, positive; `strerror` says what was tried, and the value and limit, or the
-    cause, that the library names.
+    """A call failed. `errno` is the positive code; `strerror` names the operation, and the value and limit, or the
+    cause, that the library reported.
 
-    It is an OSError, and caught as one; subclasses are what programs tell apart.
+    Error is an OSError; programs can distinguish its subclasses.
     """
 
 
 class Holder(NamedTuple):
-    """A session and the pages that it leases."""
+    """A session and its leased pages."""
 
     session: int
     name: str
     usage: Optional[int]
-    """Content of most of its pages in blocks; None: it has no blocks"""
+    """usage of most of its pages in blocks; None: it has no blocks"""
     needed_pages: int
-    """pinned, or in a thread's hands"""
+    """pinned, prepared, or held by a thread"""
     offered_pages: int
-    """content without a pin, kept until the page is needed elsewhere"""
+    """unpinned content, kept until the page is needed elsewhere"""
     idle_pages: int
-    """no content"""
+    """without content"""
 
 
 class Shortage(NamedTuple):
-    """Why an allocation was refused, as of the refusal."""
+    """The cause of a refused allocation, at the time of the refusal."""
 
     needed: int
     """pages"""
@@ -43,38 +43,38 @@ class Shortage(NamedTuple):
     holder: int
     """session with the most pinned pages; 0: none"""
     holder_pages: int
-    """pinned by it"""
+    """pages pinned by that session"""
     holders: Tuple[Holder, ...] = ()
-    """of Pool.shortage(): the sessions that lease the most pages at the time of that call, most first; empty: the agent
-    did not answer
+    """filled by Pool.shortage(): the sessions that lease the most pages at the time of that call, largest first; empty:
+    the agent did not answer
     """
 
 
 class NoRoom(Error):
-    """No pages to be had, a limit or quota is reached, or a table is full: ENOSPC, EDQUOT. Free or unpin something, or
+    """No pages are available, a limit or quota is reached, or a table is full: ENOSPC, EDQUOT. Free or unpin blocks, or
     wait (timeout_ms).
     """
 
     shortage: Optional[Shortage] = None
-    """where an allocation of this thread was refused for lack of pages; Pool.shortage() reports the holders as well"""
+    """set if an allocation of this thread was refused for lack of pages; Pool.shortage() adds the holders"""
 
 
 class Stale(Error):
-    """Gone: freed or evicted, a version that is not current, a role that is not ours any more: ESTALE. Make the content
-    anew.
+    """The object of the call does not exist any more: a block that was freed or evicted, a version that is not current,
+    a role that the process has lost: ESTALE. Create the content again.
     """
 
 
 class TimedOut(Error, TimeoutError):
-    """Not in time: ETIMEDOUT, and EAGAIN of a call that was not to wait."""
+    """The timeout expired: ETIMEDOUT, or EAGAIN for a call without a wait."""
 
 
 class NotFound(Error):
-    """Nothing of that name: ENOENT, ENXIO."""
+    """The name does not exist: ENOENT, ENXIO."""
 
 
 class Busy(Error):
-    """In use by GPU work, a view, or a call in another thread: EBUSY. End that first."""
+    """In use by GPU work, a view, or a call of another thread: EBUSY. End that first."""
 
 
 class Asleep(Busy):
@@ -86,17 +86,17 @@ class OutOfService(Busy):
 
 
 class AgentGone(Error):
-    """The agent is gone, or has ended this session: EPIPE. What is allocated stays usable; close the pool when it is
-    not needed.
+    """The agent has ended, or has ended this session: EPIPE. Allocated memory stays usable; close the pool when it is
+    not needed any more.
     """
 
 
 class Forked(Error):
-    """After fork(): the pool is the parent's, and the child opens one of its own: ECHILD."""
+    """After fork(): the pool belongs to the parent, and the child must open its own: ECHILD."""
 
 
 class Closed(Error):
-    """It was closed before: EBADF."""
+    """The object was closed: EBADF."""
 
 
 _BY_CODE: Dict[int, Type[Error]] = {
@@ -116,17 +116,17 @@ _BY_CODE: Dict[int, Type[Error]] = {
 
 
 def error(code: int, what: str, why: str = "") -> Error:
-    """The exception for a code of either sign; `why` takes the place of the library's text. In the thread of the call,
-    right after it.
+    """Return the exception for a code of either sign; `why` replaces the library's text. Call it in the thread of the
+    failed call, directly after it.
     """
     code = abs(code)
-    text = library().gpool_last_error(code).decode(errors="replace")  # asked for in any case, which forgets it
+    text = library().gpool_last_error(code).decode(errors="replace")  # read in any case, which also resets it
     text = why or text
     return _BY_CODE.get(code, Error)(code, f"cannot {what}: {text}")
 
 
 def check(result: int, what: str) -> int:
-    """A result of the library's that is no error."""
+    """Return a result of the library; raises an exception if it is an error code."""
     if result < 0:
         raise error(result, what)
     return result

@@ -1,4 +1,4 @@
-"""What the agent tells."""
+"""Events of the agent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from . import _abi
 
 
 class EventKind(enum.IntEnum):
-    """What an event tells of; see gpool.h."""
+    """Kinds of events; see gpool.h."""
 
     PRESSURE = _abi.GPOOL_EVENT_PRESSURE
     EVICTION = _abi.GPOOL_EVENT_EVICTION
@@ -35,16 +35,16 @@ class EventKind(enum.IntEnum):
 
 
 class Event(NamedTuple):
-    """One event."""
+    """An event."""
 
     kind: Union[EventKind, int]
-    """a number: of an agent that is newer than this package"""
+    """a number if the agent is newer than this package"""
     session: int
-    """whom it concerns; 0: all"""
+    """session that the event concerns; 0: all"""
     time_ms: int
     """wall clock, milliseconds since 1970"""
     value: int
-    """level, pages or number, as the kind says"""
+    """level, pages or number, depending on the kind"""
     pool: str
     text: str
 

@@ -1,4 +1,4 @@
-"""Pointers of the library's, and who uses them."""
+"""Pointers of the library, and the number of their users."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 class Handle:
-    """A pointer that the library gave, and gets back once.
+    """A pointer that the library returned, and that is passed back to it once.
 
-    The library must not be told to end what another thread is in a call with or what a view shows. So calls enter their
-    handle (`with handle as pointer`) and views hold it, and close() refuses while anybody does. Both enter and hold the
-    handle's parent, too.
+    The library must not destroy an object while another thread uses it in a call or a view shows its memory. Calls
+    therefore enter the handle (`with handle as pointer`), views hold it, and close() refuses while either exists. Both
+    apply to the handle's parent as well.
 
-    The lock is reentrant because views end wherever Python collects them, in the middle of any line; all that they do
-    under it is to count.
+    The lock is reentrant because Python may collect a view at any line of code; code that holds the lock only counts.
     """
 
     def __init__(self, pointer: int, what: str, parent: Optional[Handle] = None) -> None:
         self.what = what
         self.parent = parent
-        self._loans: List[Tuple[Loan, Handle]] = []  # of this and of all below it, in the topmost alone
+        # the loans of this handle and all its children; used in the topmost handle only
+        self._loans: List[Tuple[Loan, Handle]] = []
         self._pointer: Optional[int] = pointer
         self._process = os.getpid()
         self._lock = threading.RLock()
@@ -56,12 +56,12 @@ class Handle:
 
     @property
     def views(self) -> int:
-        """How many live, DLPack's tensors included."""
+        """Number of existing views, including DLPack's tensors."""
         self._settle()
         return self._views
 
     def lend(self, loan: Loan) -> None:
-        """A loan counts as a view until it is settled. Those that are by now go."""
+        """Count a loan as a view until it is settled. Loans that have ended are removed."""
         top = self._top()
         top._settle()
         self.hold()
@@ -91,8 +91,8 @@ class Handle:
         return self._pointer is None or (self.parent is not None and self.parent.closed)
 
     def close(self, end: Callable[[int], Optional[int]], verb: str = "close") -> None:
-        """Once: end(pointer) returns nothing or a code of the library's; when that is an error, all is as before.
-        Closed already: nothing.
+        """Close the handle once: end(pointer) returns nothing or a code of the library; if the code is an error,
+        nothing has changed. Does nothing if the handle is closed already.
         """
         if self.forked or self.closed:
             return

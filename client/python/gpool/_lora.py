@@ -1,4 +1,4 @@
-"""LoRA adapters, as PEFT writes them, in pages that engines share."""
+"""LoRA adapters, in PEFT's format, in pages that engines share."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
 
 
 class Element(enum.IntEnum):
-    """What weights become."""
+    """The element type of loaded weights."""
 
     AS_FILE = _abi.GPOOL_LORA_AS_FILE
-    """float16 where the file has nothing else, else bfloat16"""
+    """float16 if the file has only float16, else bfloat16"""
     FLOAT16 = _abi.GPOOL_LORA_F16
     BFLOAT16 = _abi.GPOOL_LORA_BF16
 
 
 class AdapterState(enum.IntEnum):
-    """Where an adapter is."""
+    """The tier of an adapter."""
 
     COLD = _abi.GPOOL_LORA_COLD
     LOADING = _abi.GPOOL_LORA_LOADING
     HERE = _abi.GPOOL_LORA_RESIDENT
-    """it was in the pool when it was last looked at"""
+    """it was in the pool at the last check"""
 
 
 class AdapterInfo(NamedTuple):
-    """What a process knows of an adapter; counts are its own."""
+    """The state of an adapter in a process; the counts are of this process."""
 
     name: str
     state: AdapterState
     acquired: int
-    """times, by this process"""
+    """number of acquires by this process that have not ended"""
     rank_max: int
     modules: int
     layers: int
@@ -53,25 +53,25 @@ class AdapterInfo(NamedTuple):
     hits: int
     """acquired without a load"""
     loads: int
-    """brought into the pool and published"""
+    """loaded into the pool and published"""
     shared: int
     """found in the pool, loaded by another engine"""
     lost: int
-    """found to have left the pool since its last use"""
+    """found evicted since its last use"""
     from_warm: int
-    """of the loads: from a copy in host memory"""
+    """loads from a copy in host memory"""
     from_cold: int
-    """from one in the cold folder; the others are from PEFT's files"""
+    """loads from a copy in the cold folder; the others are from PEFT's files"""
     rebalanced: int
-    """of the loads: brought back before somebody asked for it"""
+    """loads before the adapter was acquired again"""
 
 
 class AdapterStatistics(NamedTuple):
-    """Of all adapters of a process; counts of loads as in AdapterInfo."""
+    """Figures of all adapters of a process; the counts of loads are those of AdapterInfo."""
 
     registered: int
     resident: int
-    """in the pool when they were last looked at"""
+    """in the pool at the last check"""
     active: int
     """acquired"""
     hits: int
@@ -81,47 +81,48 @@ class AdapterStatistics(NamedTuple):
     from_warm: int
     from_cold: int
     hot_bytes: int
-    """pages of those that are resident"""
+    """pages of resident adapters"""
     warm_bytes: int
-    """of all copies in the warm pool, whoever has made them"""
+    """all copies in the warm pool, of all processes"""
     cold_bytes: int
-    """of all in the cold folder, likewise"""
+    """all copies in the cold folder, of all processes"""
     warm_made: int
-    """copies that were put into the warm pool"""
+    """copies stored in the warm pool"""
     warm_full: int
-    """that were not, since there was no room"""
+    """copies not stored, for lack of room"""
     refused: int
-    """copies that were not what they should be, and were not taken"""
+    """copies with invalid content, which were not used"""
     rebalanced: int
-    """brought back before somebody asked for it"""
+    """loads before the adapter was acquired again"""
 
 
 class Matrix(NamedTuple):
-    """Where the tiles of a matrix lie, which are 128 columns of all ranks, [rank][128] of 2 bytes; see gpool(3)."""
+    """The addresses of a matrix. It consists of tiles of 128 columns of all ranks, [rank][128] of 2 bytes; see
+    gpool(3)."""
 
     first: int
-    """device address of the first tiles, side by side"""
+    """device address of the first run of tiles"""
     more: int
-    """device address of uint64 [n]: where each further run of tiles begins; 0: there is none"""
+    """device address of uint64 [n]: the address of each further run of tiles; 0: none"""
     head_tiles: int
-    """how many lie at `first`"""
+    """number of tiles at `first`"""
     run_tiles: int
-    """how many in each further run; the last may have fewer"""
+    """number of tiles of each further run; the last may have fewer"""
 
 
 class Part(NamedTuple):
-    """An adapter's part in one layer and target. Addresses are good while it is acquired."""
+    """The weights of an adapter for one layer and target. The addresses are valid while the adapter is acquired."""
 
     a: Matrix
     """[rank][in]"""
     b: Matrix
-    """its transpose: [rank][out]"""
+    """transposed: [rank][out]"""
     rank: int
     scale: float
 
 
 class Acquired:
-    """What Adapter.acquire() returns: the adapter is in the pool until release(), or the end of a `with`."""
+    """The result of Adapter.acquire(): the adapter is resident until release(), or until the end of a `with`."""
 
     def __init__(self, adapter: Adapter) -> None:
         self.adapter = adapter
@@ -135,8 +136,10 @@ class Acquired:
             self.release()
 
     def part(self, layer: int, target: str) -> Part:
-        """layer: its number; -1: of modules outside of all layers. target: "model.layers.*.self_attn.q_proj". Raises
-        NotFound: it has none there.
+        """Return the weights for a layer and a target.
+
+        layer: its number; -1: modules outside all layers. target: "model.layers.*.self_attn.q_proj". Raises NotFound:
+        the adapter has no such weights.
         """
         filled = _abi.gpool_lora_weights()
         with self.adapter.adapters.handle as pointer:
@@ -145,8 +148,8 @@ class Acquired:
         return Part(_matrix(filled.a), _matrix(filled.b), int(filled.rank), float(filled.scale))
 
     def wait(self, layer: int = -1, timeout_ms: int = -1) -> None:
-        """Until that layer is there, with all before it; -1: all of it, with the modules outside of all layers. Raises
-        TimedOut, or why the load failed.
+        """Wait until the layers up to this one are loaded; -1: all layers, and the modules outside all layers. Raises
+        TimedOut, or the cause of a failed load.
         """
         with self.adapter.adapters.handle as pointer:
             result = waiting(timeout_ms, library().gpool_lora_wait_layer, pointer, self.adapter.id, layer, timeout_ms)
@@ -154,7 +157,7 @@ class Acquired:
                 raise error(result, f"wait for layer {layer} of adapter '{self.adapter.name}'", self.adapter.why())
 
     def release(self, after: Optional[Fence] = None) -> None:
-        """With a fence when that is reached, without waiting. A second call does nothing."""
+        """Release the adapter; with a fence, when the fence is signaled, without a wait. A second call does nothing."""
         if self._released:
             return
         with self.adapter.adapters.handle as pointer:
@@ -166,7 +169,7 @@ class Acquired:
 
 
 class Adapter:
-    """One that is registered, from Adapters.register() or find(). Threads: any."""
+    """A registered adapter, from Adapters.register() or find(). Threads: any."""
 
     def __init__(self, adapters: Adapters, name: str, number: int) -> None:
         self.adapters = adapters
@@ -178,12 +181,12 @@ class Adapter:
         return f"<gpool.Adapter '{self.name}'>"
 
     def acquire(self, timeout_ms: int = -1) -> Acquired:
-        """In the pool until it is released: `with adapter.acquire() as acquired:`.
+        """Keep the adapter resident until it is released: `with adapter.acquire() as acquired:`.
 
-        timeout_ms: longest wait for its load, milliseconds; 0: begin it and do not wait, -1: no limit. Raises TimedOut:
-        it is being loaded; NoRoom: what is in the pool is in use; NotFound: its files are gone; Error with EINVAL: its
-        files are not what they were; Busy: somebody has unloaded it while it is acquired here.
-        Cost: where it is in the pool, mostly the interpreter's time; else its load.
+        timeout_ms: longest wait for its load, milliseconds; 0: start the load and do not wait, -1: no limit. Raises
+        TimedOut: it is being loaded; NoRoom: the pool's content is in use; NotFound: its files do not exist; Error with
+        EINVAL: its files have changed or are invalid; Busy: another process has unloaded it while it is acquired here.
+        Cost: for a resident adapter mostly the interpreter's time; else its load.
         """
         with self.adapters.handle as pointer:
             undo = lambda: library().gpool_lora_release(pointer, self.id, _abi.gpool_fence())  # noqa: E731
@@ -193,9 +196,9 @@ class Adapter:
         return Acquired(self)
 
     def begin(self, timeout_ms: int = -1) -> Acquired:
-        """As acquire(), and does not wait for the weights, only for their place: Acquired.wait() says which layers are
-        there. Released with a fence behind all work that was queued, whatever came of it; then other engines may have
-        it, too."""
+        """Acquire the adapter without waiting for its weights; only its memory is allocated. Acquired.wait() waits for
+        layers. The release is deferred behind all queued work, even if the load fails; then other engines can use the
+        adapter, too."""
         with self.adapters.handle as pointer:
             undo = lambda: library().gpool_lora_release(pointer, self.id, _abi.gpool_fence())  # noqa: E731
             result = waiting(timeout_ms, library().gpool_lora_acquire_async, pointer, self.id, timeout_ms, undo=undo)
@@ -204,21 +207,22 @@ class Adapter:
         return Acquired(self)
 
     def prefetch(self) -> None:
-        """Begin to load it, if need be. It may leave again before it is acquired."""
+        """Start to load the adapter if it is not resident. It may be evicted before it is acquired."""
         self._call("prefetch")
 
     def unload(self) -> None:
-        """Out of the pool, for all engines. Raises Busy: it is acquired, here or elsewhere, where it goes with its last
-        use.
+        """Remove the adapter from the pool, for all engines. Raises Busy: it is acquired, here or elsewhere; then it is
+        removed with its last use.
         """
         self._call("unload")
 
     def unregister(self) -> None:
-        """Its pages stay for other engines until they are needed. Raises Busy: it is acquired, or being loaded."""
+        """Forget the adapter; its pages stay for other engines until they are needed. Raises Busy: it is acquired, or
+        being loaded."""
         self._call("unregister")
 
     def why(self) -> str:
-        """Why its last load failed; empty: it did not."""
+        """Return the cause of the last failed load; empty if the last load succeeded."""
         text = ctypes.create_string_buffer(_abi.GPOOL_LORA_REASON_BYTES)
         with self.adapters.handle as pointer:
             check(library().gpool_lora_last_error(pointer, self.id, text), f"tell of adapter '{self.name}'")
@@ -239,8 +243,8 @@ class Adapter:
 
 
 class Adapters:
-    """The adapters of a process on one pool, from Pool.adapters(); there until close(), the end of a `with`, or the
-    pool's.
+    """The adapters of a process on one pool, from Pool.adapters(); valid until close(), the end of a `with`, or the
+    close of the pool.
     """
 
     handle: Handle
@@ -256,7 +260,7 @@ class Adapters:
         load_threads: int,
         salt: Tuple[int, int],
     ) -> None:
-        """The package's own."""
+        """Internal: use Pool.adapters()."""
         self._pool = pool
         options = _abi.gpool_lora_options(
             size=ctypes.sizeof(_abi.gpool_lora_options),
@@ -289,19 +293,20 @@ class Adapters:
             try:
                 self.close()
             except Error:
-                pass  # one is acquired; Pool.close() says so
+                pass  # an adapter is acquired; Pool.close() raises the error
 
     def close(self) -> None:
-        """Waits for loads that are under way. A second call does nothing. Raises Busy: one is acquired."""
+        """Close all adapters, after the loads that are under way. A second call does nothing. Raises Busy: an adapter
+        is acquired."""
         if not self._pool.closed:
             with self._pool.handle:
                 self.handle.close(library().gpool_lora_destroy)
 
     def register(self, name: str, folder: str) -> Adapter:
-        """Make an adapter known: PEFT's folder with adapter_config.json and adapter_model.safetensors. Headers are
-        read, no weights.
+        """Register an adapter: a folder of PEFT with adapter_config.json and adapter_model.safetensors. The headers are
+        read, the weights are not.
 
-        Raises Error with EINVAL: the files are not what they have to be, as the text says; EEXIST: the name is taken;
+        Raises Error with EINVAL: the files are invalid, for the reason in the text; EEXIST: the name is in use;
         NotFound.
         """
         number, why = ctypes.c_uint32(), ctypes.create_string_buffer(_abi.GPOOL_LORA_REASON_BYTES)
@@ -312,14 +317,15 @@ class Adapters:
         return Adapter(self, name, number.value)
 
     def find(self, name: str) -> Adapter:
-        """One that is registered, by its name. Raises NotFound."""
+        """Return a registered adapter by its name. Raises NotFound."""
         number = ctypes.c_uint32()
         with self.handle as pointer:
             check(library().gpool_lora_find(pointer, c_text(name), ctypes.byref(number)), f"find adapter '{name}'")
         return Adapter(self, name, number.value)
 
     def statistics(self) -> AdapterStatistics:
-        """Cost: looks at each adapter, at each object of the warm pool and at each file in the cold folder."""
+        """Return the figures of all adapters. Cost: linear in the adapters, the objects of the warm pool and the files
+        of the cold folder."""
         filled = _abi.gpool_lora_stats(size=ctypes.sizeof(_abi.gpool_lora_stats))
         with self.handle as pointer:
             check(library().gpool_lora_stats(pointer, ctypes.byref(filled)), "count adapters")

@@ -1,4 +1,4 @@
-"""Named objects: memory and metadata under a name, published in one step, read by any worker of the pool."""
+"""Named objects: memory and metadata under a name, published in one step, readable by any worker of the pool."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 
 class ObjectClass(enum.IntEnum):
-    """What may become of an object's, or a range's, pages."""
+    """How the pages of an object or a range may be written and evicted."""
 
     IMMUTABLE = _abi.GPOOL_OBJECT_IMMUTABLE
-    """read only for everybody from its publication on"""
+    """read-only from its publication on"""
     MUTABLE = _abi.GPOOL_OBJECT_MUTABLE
-    """its one writer goes on writing; readers see it at once"""
+    """its one writer continues to write; readers see changes at once"""
     EPHEMERAL = _abi.GPOOL_OBJECT_EPHEMERAL
-    """as immutable, and may be evicted as a whole while nobody has it open"""
+    """immutable, and may be evicted as a whole while no session has it open"""
     PINNABLE = _abi.GPOOL_OBJECT_PINNABLE
-    """as immutable, and may be evicted as a whole while nobody pins it, open or not"""
+    """immutable, and may be evicted as a whole while no session pins it, even if it is open"""
 
 
 class ObjectState(enum.IntEnum):
-    """What a version of an object is to its name."""
+    """The state of a version."""
 
     CURRENT = _abi.GPOOL_OBJECT_CURRENT
     OLD = _abi.GPOOL_OBJECT_OLD
@@ -54,21 +54,21 @@ class ObjectInfo(NamedTuple):
     pages: int
     allocations: int
     readers: int
-    """sessions that have it open"""
+    """number of sessions that have it open"""
     writer: int
     """session that may write it; 0: none"""
     layout_hash: int
-    """of allocation sizes and metadata; contents do not enter"""
+    """hash of allocation sizes and metadata, not of contents"""
     metadata_bytes: int
     published_ms: int
     """wall clock, milliseconds since 1970"""
     uid: int
     pid: int
-    """of who published it"""
+    """process that published it"""
     tenant: str
     role: str
     number: int
-    """owner in the page table"""
+    """owner in the page words"""
 
 
 def info_of(filled: _abi.gpool_object_info) -> ObjectInfo:
@@ -80,7 +80,7 @@ def info_of(filled: _abi.gpool_object_info) -> ObjectInfo:
 
 
 class ObjectPin:
-    """What Object.pin() returns: `with object.pin():` unpins at the end, and nothing else is to be done with it."""
+    """The result of Object.pin(): `with object.pin():` unpins at the end. It has no other use."""
 
     def __init__(self, pinned: Object) -> None:
         self.object = pinned
@@ -93,15 +93,16 @@ class ObjectPin:
 
 
 class Object:
-    """A named object: one that is being built (Pool.create_object()), or a version that is open (Pool.open_object()).
+    """A named object: one that is being built (Pool.create_object()), or an open version (Pool.open_object()).
 
         with pool.create_object("weights") as draft:
             numpy.asarray(draft.view(draft.alloc(4), "float16"))[:] = weights
             draft["scale"] = b"1.5"
             draft.publish()
 
-    Until publish() nobody sees it, and it goes when it is closed; one thread at a time uses it until then, any
-    afterwards. Metadata is bytes under texts; len(), `in`, iteration and [] read that of a published object."""
+    Until publish() the object is invisible to other sessions, and close() deletes it. Until then one thread at a time
+    may use it, afterwards any. Metadata maps texts to bytes; len(), `in`, iteration and [] read the metadata of a
+    published object."""
 
     def __init__(
         self,
@@ -112,8 +113,8 @@ class Object:
         pinned: bool = False,
         adopted: bool = False,
     ) -> None:
-        """The package's own. memory_class: of one that is to be published. pinned: from then on. adopted: this process
-        is its writer.
+        """Internal. memory_class: of an object that is to be published. pinned: pinned from its publication on.
+        adopted: this process is its writer.
         """
         self._pool = pool
         self.name = name
@@ -122,7 +123,7 @@ class Object:
         self._memory_class = self.info().memory_class if memory_class is None else memory_class
         self._writable = self._draft or adopted
         self._lock = threading.Lock()
-        self._pins = int(pinned)  # of the program; views have their own
+        self._pins = int(pinned)  # pins of the program; views have their own
 
     def __repr__(self) -> str:
         return (
@@ -137,7 +138,7 @@ class Object:
         try:
             self.close()
         except Error:
-            if kind is None:  # else views live in the frames of an exception, which says more
+            if kind is None:  # else views exist in the frames of an exception, which is more important
                 raise
 
     def __del__(self) -> None:
@@ -145,18 +146,19 @@ class Object:
             try:
                 self.close()
             except Error:
-                pass  # a tensor of another library's lives on; it ends with the pool
+                pass  # another library still has a tensor of it; it ends with the pool
 
     def close(self) -> None:
-        """Its addresses end; one that is not published is gone. A second call does nothing.
+        """Close the object; its addresses become invalid. An object that is not published is deleted. A second call
+        does nothing.
 
-        Raises Busy: a view of it lives, or queued GPU work still uses it.
+        Raises Busy: a view of it exists, or queued GPU work still uses it.
         """
         if not self._pool.closed:
             with self._pool.handle:
                 self.handle.close(library().gpool_object_close)
 
-    # ---- building ----
+    # ---- build ----
 
     def alloc(
         self,
@@ -168,8 +170,8 @@ class Object:
         timeout_ms: int = 0,
         stream: Optional[Stream] = None,
     ) -> int:
-        """A further allocation, pinned until it is published: its index, from 0 on. As Pool.alloc(); Error with EINVAL:
-        it is published.
+        """Add an allocation, pinned until the object is published; returns its index, from 0 on. See Pool.alloc();
+        Error with EINVAL: the object is published.
         """
         index = ctypes.c_uint32()
         options = alloc_options(0, usage, priority, owner_id, timeout_ms, stream)
@@ -181,7 +183,7 @@ class Object:
         return index.value
 
     def __setitem__(self, key: str, value: bytes) -> None:
-        """Metadata: any bytes under a text of 1 to 1,023 bytes. All of an object may have 64 MiB."""
+        """Set metadata: bytes under a key of 1 to 1,023 bytes. An object has at most 64 MiB of metadata."""
         with self.handle as pointer:
             check(
                 library().gpool_object_set(pointer, c_text(key), value, len(value)),
@@ -189,11 +191,11 @@ class Object:
             )
 
     def publish(self) -> int:
-        """From now on the name means this, whole; its version. It stays open. GPU work that writes to it is done
-        before.
+        """Publish the object under its name, in one step; returns its version. It stays open. GPU work that writes to
+        it must be done.
 
-        Raises Busy: a view lives through which it could be written; Stale: another version is current than expected;
-        NoRoom; Error with EINVAL: it is published already, or has no allocation.
+        Raises Busy: a writable view exists; Stale: another version is current than expected; NoRoom; Error with EINVAL:
+        it is published already, or has no allocation.
         """
         if self._memory_class != ObjectClass.MUTABLE:
             self.handle.refuse_views("publish")
@@ -204,10 +206,10 @@ class Object:
         self._writable = self._memory_class == ObjectClass.MUTABLE
         return version.value
 
-    # ---- reading ----
+    # ---- read ----
 
     def info(self) -> ObjectInfo:
-        """Raises Error with EINVAL: it is not published; Stale: PINNABLE, and evicted."""
+        """Describe the version. Raises Error with EINVAL: it is not published; Stale: PINNABLE, and evicted."""
         filled = _abi.gpool_object_info(size=ctypes.sizeof(_abi.gpool_object_info))
         with self.handle as pointer:
             check(library().gpool_object_info(pointer, ctypes.byref(filled)), f"tell of object '{self.name}'")
@@ -223,7 +225,7 @@ class Object:
             return ctypes.string_at(value, size.value)
 
     def items(self) -> Iterator[Tuple[str, bytes]]:
-        """Metadata in the order of the keys."""
+        """Yield the keys and values of the metadata, ordered by key."""
         key, value, size = ctypes.c_char_p(), ctypes.c_void_p(), ctypes.c_size_t()
         index = 0
         while True:
@@ -257,7 +259,7 @@ class Object:
     # ---- memory ----
 
     def address(self, index: int = 0) -> Tuple[int, int]:
-        """Of an allocation, and its bytes; good until it is closed, of class PINNABLE while it is pinned."""
+        """Return address and bytes of an allocation; valid until close(), for the class PINNABLE while it is pinned."""
         address, size = ctypes.c_uint64(), ctypes.c_uint64()
         with self.handle as pointer:
             result = library().gpool_object_address(pointer, index, ctypes.byref(address), ctypes.byref(size))
@@ -272,13 +274,14 @@ class Object:
         offset: int = 0,
         stream: Optional[Stream] = None,
     ) -> View:
-        """An allocation as an array: see Block.view(). Read only unless it is not published yet, or MUTABLE and this
-        process its writer. While it lives the object stays open, and one of class PINNABLE pinned."""
+        """Return an allocation as an array: see Block.view(). It is read-only, except before the publication, and for
+        the writer of a MUTABLE object. While the view exists, the object stays open, and one of the class PINNABLE
+        stays pinned."""
         return View(_Allocation(self, index), self._pool.device, dtype, shape, offset, not self._writable, stream)
 
     def pin(self) -> ObjectPin:
-        """Of class PINNABLE: it stays, until unpin() or the end of a `with`. Raises Stale: it was evicted; close it,
-        and open the name again.
+        """Pin an object of the class PINNABLE until unpin() or the end of a `with`. Raises Stale: it was evicted; close
+        it, and open the name again.
         """
         with self.handle as pointer:
             check(library().gpool_object_pin(pointer), f"pin object '{self.name}'")
@@ -287,8 +290,8 @@ class Object:
         return ObjectPin(self)
 
     def unpin(self, after: Optional[Fence] = None) -> None:
-        """End a pin of the program's; with a fence when that is reached, without waiting. Raises Error with EINVAL: it
-        has none.
+        """End a pin of the program; with a fence, when the fence is signaled, without a wait. Raises Error with EINVAL:
+        the program has no pin.
         """
         with self._lock:
             if self._pins == 0:
@@ -306,12 +309,12 @@ class Object:
 
     @property
     def pinnable(self) -> bool:
-        """Whether it is published, and must be pinned to be used."""
+        """Return True if the object is published and must be pinned to be used."""
         return self._memory_class == ObjectClass.PINNABLE and not self._draft
 
 
 class _Allocation:
-    """An object's allocation as what views show."""
+    """An allocation of an object as the source of views."""
 
     def __init__(self, shown: Object, index: int) -> None:
         self._object = shown

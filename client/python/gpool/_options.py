@@ -1,4 +1,4 @@
-"""What calls are told beside their arguments."""
+"""Options of allocations."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ._stream import Stream
 
 
 class Usage(enum.IntEnum):
-    """What a block holds, which weighs in when the agent chooses what to evict: TEMP_BUFFER is the cheapest to lose,
-    then ACTIVATION, GRADIENT, LORA_WEIGHT, KV_CACHE."""
+    """The purpose of a block, which influences the order of eviction: TEMP_BUFFER is evicted first, then ACTIVATION,
+    GRADIENT, LORA_WEIGHT, KV_CACHE."""
 
     KV_CACHE = _abi.GPOOL_USAGE_KV_CACHE
     LORA_WEIGHT = _abi.GPOOL_USAGE_LORA_WEIGHT

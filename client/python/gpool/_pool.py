@@ -1,4 +1,4 @@
-"""A pool: attaching, allocating, looking."""
+"""Pools: attach, allocate, inspect."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ._wait import waiting
 
 
 class Pressure(enum.IntEnum):
-    """How short of pages a pool is."""
+    """The pressure of a pool."""
 
     LOW = _abi.GPOOL_PRESSURE_LOW
     MEDIUM = _abi.GPOOL_PRESSURE_MEDIUM
@@ -35,26 +35,26 @@ class Pressure(enum.IntEnum):
 
 
 class Device(NamedTuple):
-    """Where a pool's memory is."""
+    """The device of a pool's memory."""
 
     pool: str
     """the pool's name"""
     backend: str
     """"cuda" or "host" """
     ordinal: Optional[int]
-    """number of the device in this process, as CUDA counts; None: a session that only reads"""
+    """CUDA's number of the device in this process; None: an observer or admin"""
     uuid: str
-    """empty: a session that only reads"""
+    """empty: an observer or admin"""
     host_pointer: bool
-    """the CPU may use the addresses, too"""
+    """the CPU can access device addresses"""
 
 
 class Statistics(NamedTuple):
-    """What this session did since it was attached."""
+    """Counts of this session since it was attached."""
 
     leased_pages: int
     idle_pages: int
-    """leased, and in no block"""
+    """leased pages without a block"""
     deferred_blocks: int
     """blocks and pins that wait for a fence"""
     allocations: int
@@ -71,22 +71,25 @@ class Statistics(NamedTuple):
     allocation_ns: List[int]
     """histogram: entry i counts allocations of [2^i, 2^(i+1)) nanoseconds, one in 256"""
     refill_ns: List[int]
-    """likewise, every refill"""
+    """the same for each refill"""
 
 
 class Pool:
-    """An attached pool. Attached until close(), or until the end of a `with`:
+    """An attached pool. It stays attached until close(), or until the end of a `with`:
 
         with gpool.Pool() as pool:
             ...
 
-    Raises NotFound: no agent there in time, or no pool or tenant of that name; TimedOut; Error with EACCES, EUSERS,
-    EPROTO, ENODEV, EMFILE.
+    Raises NotFound: no agent answered in time, or the pool or tenant does not exist; TimedOut; Error with EACCES,
+    EUSERS, EPROTO, ENODEV, EMFILE.
 
-    Threads: any may use a pool and all that comes from it, unless a call says otherwise; calls into the library let go
-    of the interpreter's lock. Signals: handlers run within 50 ms while the main thread waits in a call with timeout_ms,
-    and an exception that one raises, as Ctrl-C does, ends the call. A handler may not use the pool itself. After fork()
-    the child owns nothing of it: every call raises Forked there, and the parent is not disturbed."""
+    Threads: any may use a pool and the objects that it returns, unless a call states otherwise; calls into the library
+    release the interpreter's lock.
+
+    Signals: handlers run within 50 ms while the main thread waits in a call with timeout_ms, and an exception that a
+    handler raises, such as that of Ctrl-C, ends the call. A handler must not use the pool.
+
+    After fork() the child owns no part of the pool: every call raises Forked there, and the parent is not affected."""
 
     def __init__(
         self,
@@ -103,11 +106,11 @@ class Pool:
     ) -> None:
         """Attach.
 
-        pool: its name; None: the first. directory: of the agent's sockets; None: $GPOOL_DIR, else /run/gpool. name: how
-        tools show this process. tenant: None: the first that this user may join. timeout_ms: longest wait for an agent
-        that is not up yet, milliseconds; -1: no limit. observer: read only, no pages. admin: may steer the agent, no
-        pages. quota_bytes: most that this process may lease; 0: the tenant's limit. log: receives a level, 0 error to 3
-        debug, and a line; by any thread."""
+        pool: its name; None: the first. directory: of the agent's sockets; None: $GPOOL_DIR, else /run/gpool. name: the
+        name of this process in tools. tenant: None: the first that this user may join. timeout_ms: longest wait for an
+        agent that is not up yet, milliseconds; -1: no limit. observer: read only, no pages. admin: may send control
+        requests, no pages. quota_bytes: the maximum that this process may lease; 0: the tenant's limit. log: receives a
+        level, 0 error to 3 debug, and a line; called by any thread."""
         said: List[str] = []
 
         def hear(_: Any, level: int, line: bytes) -> None:
@@ -140,13 +143,13 @@ class Pool:
             why = library().gpool_last_error(result).decode(errors="replace")
             raise error(result, "attach to a pool", "; ".join([why, *(line for line in said if line not in why)]))
         assert pointer.value
-        # The library may call it until the pool is closed, if need be by threads that outlive all objects here.
+        # The library may call it until the pool is closed, even from threads that outlive all Python objects.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._log))
         self.handle = Handle(pointer.value, "the pool")
-        """for what else the C library can do: `with pool.handle as pointer`"""
+        """for other calls of the C library: `with pool.handle as pointer`"""
         self.page_bytes = int(library().gpool_page_bytes(pointer))
         self.page_count = int(library().gpool_page_count(pointer))
-        """of the whole pool"""
+        """the pages of the whole pool"""
         self.session = int(library().gpool_session(pointer))
         """number of this session"""
         self.device = _device(pointer)
@@ -166,8 +169,8 @@ class Pool:
         try:
             self.close()
         except Error:
-            # The frames of an exception that is on its way hold views; it says more than that, and the last of them
-            # ends the pool.
+            # The frames of the exception may hold views. The exception is more important than Busy, and the pool is
+            # closed with the last view.
             if kind is None:
                 raise
 
@@ -176,17 +179,17 @@ class Pool:
             try:
                 self.close()
             except Error:
-                pass  # a tensor of another library's lives on: then so does the pool, until the process ends
+                pass  # another library still has a tensor; the pool stays open until the process ends
 
     @property
     def closed(self) -> bool:
         return self.handle.closed or self.handle.forked
 
     def close(self) -> None:
-        """Detach: all that came from it ends with it. A second call does nothing. It waits for GPU work that is queued
-        on its streams.
+        """Detach: all objects that came from the pool end with it. A second call does nothing. Waits for GPU work that
+        is queued on the pool's streams.
 
-        Raises Busy: a view of its memory lives, an adapter is acquired, or another thread is in a call.
+        Raises Busy: a view of its memory exists, an adapter is acquired, or another thread is in a call.
         """
         if not self.closed:
             self.handle.refuse_views("close")
@@ -215,15 +218,16 @@ class Pool:
         evict: bool = True,
         spill: bool = False,
     ) -> Block:
-        """A block of pages, pinned once.
+        """Allocate a block of pages, pinned once.
 
-        priority: 0..3, higher stays longer. owner_id: what tools show. timeout_ms: longest wait for pages,
-        milliseconds; 0: none, -1: no limit. stream: where it will be used first. first_fit: lowest pages first.
-        critical: may use the reserved pages. contiguous: neighbouring pages of the pool, else its addresses alone are.
-        evict: other blocks may be evicted for it. spill: on eviction its content is kept, and comes back with pin().
+        priority: 0..3, higher is evicted later. owner_id: shown by tools. timeout_ms: longest wait for pages,
+        milliseconds; 0: none, -1: no limit. stream: the stream of its first use. first_fit: use the lowest free pages.
+        critical: may use the reserved pages. contiguous: pages that are adjacent in the pool; otherwise only the
+        addresses are. evict: other blocks may be evicted for it. spill: on eviction its content is saved, and pin()
+        restores it.
 
-        Raises NoRoom, whose `shortage` says what is missing; AgentGone; Error with EINVAL, EPERM, ENOMEM. Cost: mostly
-        the interpreter's time; a wake-up of the agent when this process's lease is dry."""
+        Raises NoRoom, with the cause in `shortage`; AgentGone; Error with EINVAL, EPERM, ENOMEM. Cost: mostly the
+        interpreter's time; a request to the agent when this process's lease is used up."""
         flags = (
             (_abi.GPOOL_ALLOC_FIRST_FIT if first_fit else 0)
             | (_abi.GPOOL_ALLOC_CRITICAL if critical else 0)
@@ -242,8 +246,8 @@ class Pool:
         return Block(self, block)
 
     def alloc_span(self, nbytes: int, usage: Usage = Usage.KV_CACHE) -> Span:
-        """1 byte to half a page, from pages that this process shares among spans of one size class and usage. Raises
-        as alloc().
+        """Allocate 1 byte to half a page, from pages that this process divides among spans of one size class and usage.
+        Raises the exceptions of alloc().
         """
         span = _abi.gpool_span()
         with self.handle as pool:
@@ -253,7 +257,7 @@ class Pool:
         return Span(self, span)
 
     def check_room(self, pool: int, result: int, what: str) -> None:
-        """As check(); a NoRoom gets its shortage. In the thread that asked."""
+        """Like check(), and set the shortage of a NoRoom. Call it in the thread of the failed call."""
         if result < 0:
             raised = error(result, what)
             if isinstance(raised, NoRoom):
@@ -261,17 +265,17 @@ class Pool:
             raise raised
 
     def shortage(self) -> Shortage:
-        """Why the calling thread's last allocation was refused for lack of pages, and the sessions that lease the most
-        pages now.
+        """Report why the calling thread's last allocation was refused for lack of pages, and the sessions that lease
+        the most pages now.
 
-        Cost: one request to the agent, which looks at all pages.
+        Cost: one request to the agent, which scans all pages.
         """
         with self.handle as pool:
             return _shortage(pool, True)
 
     def let_go(self) -> int:
-        """Unmap what other trust domains want back; a process that is idle for long calls this now and then. How many
-        handles were unmapped.
+        """Unmap pages that other trust domains need; a process that is idle for a long time should call this
+        periodically. Returns the number of unmapped handles.
         """
         with self.handle as pool:
             return check(library().gpool_release_unused(pool), "let go")
@@ -289,12 +293,12 @@ class Pool:
         role: Optional[Role] = None,
         expect_version: Optional[int] = None,
     ) -> Object:
-        """Begin an object of this name, at most 127 bytes; Object.publish() makes it seen.
+        """Start to build an object of this name, at most 127 bytes; Object.publish() makes it visible.
 
         pinned: PINNABLE, and pinned from its publication on, until Object.unpin(). private: sessions of other tenants
-        cannot open it. domain_write: all tenants of the trust domain may replace and delete it. role: that this process
-        holds, looked at when it publishes. expect_version: publish only over this version, 0: only where there is none;
-        None: over whatever is there.
+        cannot open it. domain_write: all tenants of the trust domain may replace and delete it. role: a role that this
+        process must hold when it publishes. expect_version: publish only if this version is current, 0: only if the
+        name does not exist; None: in any case.
         """
         expected = 0 if expect_version is None else expect_version or _abi.GPOOL_OBJECT_NONE
         options = _abi.gpool_object_options(
@@ -319,11 +323,11 @@ class Pool:
     def open_object(
         self, name: str, version: int = 0, *, layout_hash: int = 0, role: Optional[Role] = None, adopt: bool = False
     ) -> Object:
-        """Map a version, 0: the current one. It stays as it is until it is closed, whatever is published or deleted
-        meanwhile.
+        """Map a version, 0: the current one. Its content does not change until it is closed, even if other versions are
+        published or it is deleted.
 
-        layout_hash: that it must have; 0: any. adopt: become the writer of a mutable object whose writer is gone; takes
-        the object's role. Raises NotFound; Stale: the role is not good any more; Busy: adopt, and another process
+        layout_hash: expected hash; 0: any. adopt: become the writer of a mutable object whose writer has ended; takes
+        the object's role. Raises NotFound; Stale: the process has lost the role; Busy: adopt, and another process
         writes it; Error with EPROTO (layout), EACCES, EPERM.
         """
         options = _open_options(version, layout_hash, role, adopt)
@@ -336,14 +340,14 @@ class Pool:
         return Object(self, pointer.value, name, adopted=adopt)
 
     def delete_object(self, name: str, version: int = 0) -> None:
-        """The name is gone at once, the pages with their last reader. version: the one that must be current; 0: any.
-        Raises NotFound, Stale.
+        """Delete an object. The name is removed at once; the pages are freed with the last reader. version: the version
+        that must be current; 0: any. Raises NotFound, Stale.
         """
         with self.handle as pool:
             check(library().gpool_object_delete(pool, c_text(name), version), f"delete object '{name}'")
 
     def objects(self) -> Iterator[ObjectInfo]:
-        """All versions of all objects, out of the shared table."""
+        """Yield all versions of all objects, from the shared table."""
         cursor, filled = ctypes.c_uint32(), _abi.gpool_object_info(size=ctypes.sizeof(_abi.gpool_object_info))
         while True:
             with self.handle as pool:
@@ -365,8 +369,8 @@ class Pool:
         owner_id: int = 0,
         timeout_ms: int = 0,
     ) -> Range:
-        """Addresses in a row for so many pages, and the pages. name: IMMUTABLE: of the object as which it is kept.
-        Raises as alloc(); Asleep.
+        """Create a range: contiguous addresses with pages. name: for IMMUTABLE, the name of the object that keeps the
+        content. Raises the exceptions of alloc(); Asleep.
         """
         return self._range(
             library().gpool_range_create, page_count, memory_class, usage, name, owner_id, timeout_ms, False
@@ -380,13 +384,13 @@ class Pool:
         *,
         owner_id: int = 0,
     ) -> Range:
-        """An elastic range: addresses, and no page; Range.back() and Range.unback() bring and take single ones. It may
-        be larger than the pool.
+        """Reserve an elastic range: addresses without pages; Range.back() and Range.unback() commit and decommit single
+        pages. It may be larger than the pool.
         """
         return self._range(library().gpool_range_reserve, page_count, memory_class, usage, None, owner_id, 0, True)
 
     def open_range(self, name: str, version: int = 0, *, layout_hash: int = 0) -> Range:
-        """A range over the pages of an immutable object, read only. Raises as open_object()."""
+        """Map the pages of an immutable object as a range, read-only. Raises the exceptions of open_object()."""
         pointer = ctypes.c_void_p()
         with self.handle as pool:
             options = _open_options(version, layout_hash, None, False)
@@ -436,11 +440,11 @@ class Pool:
         return made
 
     def sleep(self) -> None:
-        """All ranges give their pages back, all or none; contents are published (IMMUTABLE), spilled (MUTABLE) or
-        dropped (EPHEMERAL).
+        """Release the pages of all ranges, or of none; contents are published (IMMUTABLE), spilled (MUTABLE) or
+        discarded (EPHEMERAL).
 
-        Raises Busy: a view of a range lives, or GPU work uses one; NoRoom: to spill; Error with EOPNOTSUPP: the pool
-        keeps no spilled content; EIO. No other thread may make views of ranges meanwhile.
+        Raises Busy: a view of a range exists, or GPU work uses one; NoRoom: for the spill; Error with EOPNOTSUPP: the
+        pool keeps no spilled content; EIO. No other thread may create views of ranges meanwhile.
         """
         for made in list(self._ranges):
             made.handle.refuse_views("put to sleep")
@@ -448,8 +452,8 @@ class Pool:
             check(library().gpool_sleep(pool, 0), "go to sleep")
 
     def wake(self, timeout_ms: int = 0) -> None:
-        """All ranges have pages again, at the same addresses, with their contents; on failure all is as before. Raises
-        NoRoom, Stale, Error with EIO.
+        """Give all ranges pages again, at the same addresses and with their contents; on failure nothing has changed.
+        Raises NoRoom, Stale, Error with EIO.
         """
         with self.handle as pool:
             self.check_room(pool, waiting(timeout_ms, library().gpool_wake, pool, timeout_ms), "wake")
@@ -472,12 +476,12 @@ class Pool:
         load_threads: int = 0,
         salt: Tuple[int, int] = (0, 0),
     ) -> Adapters:
-        """LoRA adapters of this process on this pool, none at first.
+        """Manage the LoRA adapters of this process on this pool; initially none is registered.
 
-        cache_dir: exists; where loaded ones are kept, ready to be loaded again. warm: a pool of the back end `host`, in
-        which engines share copies; closing it closes these, too. int8: they are kept in int8 in the cold folder where
-        that costs little. private: shared among engines of one tenant alone, else of a trust domain. load_threads: 0:
-        4. salt: two numbers of 64 bits, who does not know them does not find what is shared."""
+        cache_dir: an existing folder for converted adapters, which load faster. warm: a pool of the back end `host`, in
+        which engines share copies; its close closes the adapters, too. int8: adapters are stored as int8 in the cold
+        folder if the error is small. private: shared among the engines of one tenant only, otherwise of a trust domain.
+        load_threads: 0: 4. salt: two numbers of 64 bits; engines with another salt do not find the shared adapters."""
         made = Adapters(self, cache_dir, warm, int8, private, element, load_threads, salt)
         for pool in (self, warm) if warm is not None else (self,):
             pool._adapters.add(made)
@@ -486,13 +490,13 @@ class Pool:
     # ---- roles ----
 
     def acquire_role(self, name: str, timeout_ms: int = -1) -> Role:
-        """Hold a role, waiting for it while another session does; 0: do not wait, -1: no limit. Raises TimedOut;
-        NoRoom; Error with EALREADY, EACCES.
+        """Acquire a role; wait while another session holds it, 0: do not wait, -1: no limit. Raises TimedOut; NoRoom;
+        Error with EALREADY, EACCES.
         """
         return acquire(self.handle, name, timeout_ms)
 
     def role_holder(self, name: str) -> Tuple[int, int]:
-        """The session that holds a role, 0: nobody, and its or the last holder's token. Raises NotFound."""
+        """Return the session that holds a role, 0: none, and the token of the last holder. Raises NotFound."""
         session, token = ctypes.c_uint32(), ctypes.c_uint64()
         with self.handle as pool:
             check(
@@ -504,10 +508,10 @@ class Pool:
     # ---- events ----
 
     def event(self, timeout_ms: int = -1) -> Event:
-        """The agent's next event; the first call subscribes, what happened before is not seen. Events may be lost: ask
-        for the state, events say when.
+        """Return the agent's next event. The first call subscribes; earlier events are not reported. Events may be
+        lost: use them as a hint to query the state again.
 
-        Raises TimedOut. One thread at a time; the pool is not closed meanwhile.
+        Raises TimedOut. Only one thread at a time may call this, and the pool must not be closed meanwhile.
         """
         filled = _abi.gpool_event(size=ctypes.sizeof(_abi.gpool_event))
         with self.handle as pool:
@@ -519,10 +523,10 @@ class Pool:
     # ---- streams ----
 
     def stream(self, native: Optional[int] = None, host_signaled: bool = False) -> Stream:
-        """A stream whose progress all processes can see; at most 255 at a time.
+        """Open a stream whose progress all processes can see; at most 255 at a time.
 
-        native: a CUstream of the program's, such as torch.cuda.Stream().cuda_stream, which must outlive it; None: one
-        of gpool's own. host_signaled: no GPU stream; the program signals the fences of the timeline."""
+        native: a CUstream of the program, such as torch.cuda.Stream().cuda_stream, which must outlive the stream; None:
+        gpool creates one. host_signaled: no GPU stream; the program signals the fences of the timeline."""
         number = ctypes.c_uint32()
         flags = _abi.GPOOL_STREAM_HOST_SIGNALED if host_signaled else 0
         with self.handle as pool:
@@ -530,9 +534,11 @@ class Pool:
         return Stream(self.handle, number.value)
 
     def fence_import(self, exported: bytes) -> Fence:
-        """A fence of another process, from its Fence.export(). close() it when it is not needed any more.
+        """Import a fence that another process exported with Fence.export(). Call its close() when it is not needed any
+        more.
 
-        Raises Error with ESRCH: that process has died; EINVAL: no such bytes; EACCES, EUSERS, EOPNOTSUPP; AgentGone.
+        Raises Error with ESRCH: that process has died; EINVAL: not an exported fence; EACCES, EUSERS, EOPNOTSUPP;
+        AgentGone.
         """
         if len(exported) != ctypes.sizeof(_abi.gpool_fence_handle):
             raise ValueError(f"{len(exported)} bytes are no exported fence")
@@ -541,7 +547,7 @@ class Pool:
             check(library().gpool_fence_import(pool, ctypes.byref(handle), ctypes.byref(fence)), "import a fence")
         return Fence(self.handle, fence.value)
 
-    # ---- looking ----
+    # ---- state ----
 
     @property
     def pressure(self) -> Pressure:
@@ -549,7 +555,7 @@ class Pool:
             return Pressure(check(library().gpool_pressure(pool), "tell the pressure"))
 
     def statistics(self) -> Statistics:
-        """Cost: a pass over the page table."""
+        """Return the counts of this session. Cost: a pass over the page table."""
         filled = _abi.gpool_stats(size=ctypes.sizeof(_abi.gpool_stats))
         with self.handle as pool:
             check(library().gpool_stats(pool, ctypes.byref(filled)), "tell statistics")
@@ -562,7 +568,7 @@ _LOG: Any = dict(_abi.gpool_options._fields_)["log"]
 
 
 def _shortage(pool: int, with_holders: bool) -> Shortage:
-    """Without holders the agent is not asked: the struct ends before their count."""
+    """Without holders no request is sent to the agent: the struct ends before their count."""
     figures: int = _abi.gpool_oom_info.holder_count.offset
     filled = _abi.gpool_oom_info(size=ctypes.sizeof(_abi.gpool_oom_info) if with_holders else figures)
     check(library().gpool_oom_info(pool, ctypes.byref(filled)), "read the shortage")

@@ -1,4 +1,4 @@
-"""Ranges: addresses that stay while the pages behind them come and go."""
+"""Ranges: addresses that stay while their pages change."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 
 class PageState(enum.IntEnum):
-    """Of a page of an elastic range."""
+    """The state of a page of an elastic range."""
 
     HOLE = _abi.GPOOL_PAGE_HOLE
-    """no memory, or memory that is somebody else's by now"""
+    """no memory, or its memory has been given to another user"""
     RECLAIMABLE = _abi.GPOOL_PAGE_RECLAIMABLE
-    """not backed, and its memory is still there"""
+    """decommitted, and its memory has not been taken yet"""
     BACKED = _abi.GPOOL_PAGE_COMMITTED
 
 
 class RangeInfo(NamedTuple):
-    """What a range is, and how many pages it has."""
+    """The size and the state of a range."""
 
     asleep: bool
     memory_class: ObjectClass
@@ -40,11 +40,11 @@ class RangeInfo(NamedTuple):
     address: int
     nbytes: int
     name: str
-    """of the object as which it is kept; empty: it is not"""
+    """name of the object that keeps its content; empty: none"""
     version: int
     layout_hash: int
     committed_pages: int
-    """all of them, but for an elastic range"""
+    """all pages, except in an elastic range"""
     reclaimable_pages: int
     captured_pages: int
     handle_pages: int
@@ -52,15 +52,15 @@ class RangeInfo(NamedTuple):
 
 
 class Range:
-    """Addresses in a row from their creation to close(), from Pool.range(), Pool.open_range() or, elastic,
+    """Contiguous addresses that are valid until close(), from Pool.range(), Pool.open_range() or, elastic,
     Pool.reserve_range().
 
-    Pool.sleep() takes the pages of all ranges away, and Pool.wake() brings them back, at the same addresses: with their
-    contents (IMMUTABLE, MUTABLE), or without (EPHEMERAL). While a view of a range lives, the pool does not go to sleep.
+    Pool.sleep() releases the pages of all ranges, and Pool.wake() restores them, at the same addresses: with their
+    contents (IMMUTABLE, MUTABLE), or without (EPHEMERAL). Pool.sleep() is refused while a view of a range exists.
     """
 
     def __init__(self, pool: Pool, pointer: int, elastic: bool) -> None:
-        """The package's own."""
+        """Internal: use Pool.range()."""
         self._pool = pool
         self._elastic = elastic
         self.handle = Handle(pointer, "a range", pool.handle)
@@ -80,7 +80,7 @@ class Range:
         try:
             self.close()
         except Error:
-            if kind is None:  # else views live in the frames of an exception, which says more
+            if kind is None:  # else views exist in the frames of an exception, which is more important
                 raise
 
     def __del__(self) -> None:
@@ -88,20 +88,20 @@ class Range:
             try:
                 self.close()
             except Error:
-                pass  # a tensor of another library's lives on; it ends with the pool
+                pass  # another library still has a tensor of it; it ends with the pool
 
     def close(self) -> None:
-        """Its addresses end, awake or asleep; what was published stays. It waits for work on the pool's streams. A
-        second call does nothing.
+        """Destroy the range, awake or asleep; published content stays. Waits for work on the pool's streams. A second
+        call does nothing.
 
-        Raises Busy: a view of it lives, or GPU work that is queued elsewhere still uses it.
+        Raises Busy: a view of it exists, or GPU work that is queued elsewhere still uses it.
         """
         if not self._pool.closed:
             with self._pool.handle:
                 self.handle.close(library().gpool_range_destroy)
 
     def info(self) -> RangeInfo:
-        """Waits while the pool goes to sleep or wakes."""
+        """Describe the range. Waits while a sleep or a wake is under way."""
         filled = _abi.gpool_range_info(size=ctypes.sizeof(_abi.gpool_range_info))
         with self.handle as pointer:
             check(library().gpool_range_info(pointer, ctypes.byref(filled)), "tell of a range")
@@ -128,8 +128,8 @@ class Range:
         readonly: bool = False,
         stream: Optional[Stream] = None,
     ) -> View:
-        """As Block.view(); also read only where the range is kept as an object. Raises Busy: it is asleep; of an
-        elastic range Error with EFAULT: a page of those that are shown is not backed."""
+        """Return the memory as an array: see Block.view(). It is read-only if the range is kept as an object. Raises
+        Busy: it is asleep; for an elastic range Error with EFAULT: one of the pages is not committed."""
         info = self.info()
         if info.asleep:
             raise Asleep(errno.EHOSTDOWN, "cannot show a range: it is asleep; call Pool.wake() first")
@@ -142,32 +142,31 @@ class Range:
         return view
 
     def lend(self, stream: int) -> _abi.gpool_loan:
-        """For views. Nothing is pinned: what would take the pages away asks for views first."""
+        """Create a loan for a view. Nothing is pinned: calls that would take the pages away check for views first."""
         with self._pool.handle as pool:
             return loan(pool, None, _abi.gpool_block(), stream)
 
     def where(self) -> Tuple[int, int]:
-        """For views: address and bytes."""
+        """Return address and bytes for a view."""
         return self.address, self.nbytes
 
     # ---- elastic ranges ----
 
     def back(self, first: int, count: int, timeout_ms: int = 0) -> None:
-        """Pages [first, first + count) have memory when this returns, all or none of them; what had any keeps it, with
-        its content.
+        """Commit the pages [first, first + count), all or none. Pages that have memory keep it and its content.
 
-        Raises NoRoom; Busy: asleep, or another thread backs them; Error with EINVAL: not an elastic range, or not so
-        many pages.
+        Raises NoRoom; Busy: asleep, or another thread commits them; Error with EINVAL: not an elastic range, or a page
+        beyond its end.
         """
         with self.handle as pointer, self._pool.handle as pool:
             result = waiting(timeout_ms, library().gpool_range_commit, pointer, first, count, timeout_ms)
             self._pool.check_room(pool, result, f"back {count} pages")
 
     def unback(self, first: int, count: int, after: Optional[Fence] = None) -> None:
-        """Pages [first, first + count) have none any more, and their content is gone; with a fence behind the last work
-        that uses them.
+        """Decommit the pages [first, first + count); their content is discarded. Pass a fence behind the last work that
+        uses them.
 
-        Raises Busy: a view of the range lives; asleep.
+        Raises Busy: a view of the range exists; asleep.
         """
         self.handle.refuse_views("unback pages of")
         with self.handle as pointer:
@@ -175,14 +174,14 @@ class Range:
             check(library().gpool_range_decommit(pointer, first, count, fence), f"unback {count} pages")
 
     def capture(self, first: int, count: int, captured: bool = True) -> None:
-        """The addresses of these backed pages stand in a captured graph: they stay mapped to the same memory, backed or
-        not, until captured=False.
+        """Note that the addresses of these committed pages are used in a captured graph: they stay mapped to the same
+        memory, committed or not, until captured=False.
         """
         with self.handle as pointer:
             check(library().gpool_range_capture(pointer, first, count, int(captured)), f"capture {count} pages")
 
     def page_state(self, index: int) -> PageState:
-        """What lies behind a page of an elastic range."""
+        """Return the state of a page of an elastic range."""
         filled = _abi.gpool_range_page(size=ctypes.sizeof(_abi.gpool_range_page))
         with self.handle as pointer:
             check(library().gpool_range_resolve(pointer, index, ctypes.byref(filled)), f"tell of page {index}")

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class Role:
-    """A role that this process holds, from Pool.acquire_role(), until release(), the end of a `with` or its own end;
-    nothing less takes it away.
+    """A role that this process holds, from Pool.acquire_role(), until release(), the end of a `with`, or the end of the
+    process.
 
-    `token` is higher with each grant of the pool: send it along with what is done elsewhere, and let the other side
-    refuse lower ones.
+    `token` increases with each grant of the pool: send it with requests to other systems, and let them refuse lower
+    tokens.
     """
 
     def __init__(self, handle: Handle, name: str, role: _abi.gpool_role) -> None:
@@ -31,7 +31,7 @@ class Role:
 
     @property
     def held(self) -> bool:
-        """Whether this process still does. Two loads."""
+        """Return True if this process still holds the role. Cost: two loads."""
         try:
             with self._handle as pool:
                 check(library().gpool_role_check(pool, self._role), f"check role '{self.name}'")
@@ -40,7 +40,7 @@ class Role:
         return True
 
     def release(self) -> None:
-        """Give it back; the first standby has it when this returns. Raises Stale: it is not ours."""
+        """Release the role; the first standby holds it when this returns. Raises Stale: it is not held here."""
         with self._handle as pool:
             check(library().gpool_role_release(pool, self._role), f"release role '{self.name}'")
 

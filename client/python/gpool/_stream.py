@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Fence:
-    """A point in a stream: reached when all work queued before it is done. Threads: any."""
+    """A point in a stream, signaled when all work that was queued before it is done. Threads: any."""
 
     def __init__(self, handle: Handle, value: int) -> None:
         self._handle = handle
@@ -31,15 +31,15 @@ class Fence:
 
     @property
     def done(self) -> bool:
-        """Whether it is reached. Of an imported one: Error with ESRCH when its process has died before, AgentGone when
-        nobody would tell.
+        """Return True if the fence is signaled. For an imported fence, raises Error with ESRCH if its process has died
+        before, AgentGone if the agent has ended and the state is unknown.
         """
         with self._handle as pool:
             return check(library().gpool_fence_done(pool, self.fence), "ask for a fence") == 1
 
     def wait(self, timeout_ms: int = -1) -> None:
-        """Until it is reached, at most `timeout_ms` milliseconds; -1: no limit. Raises TimedOut; of an imported one as
-        `done`.
+        """Wait until the fence is signaled, at most `timeout_ms` milliseconds; -1: no limit. Raises TimedOut; for an
+        imported fence the exceptions of `done`.
         """
         with self._handle as pool:
             check(waiting(timeout_ms, library().gpool_fence_wait, pool, self.fence, timeout_ms), "wait for a fence")
@@ -50,10 +50,10 @@ class Fence:
             check(library().gpool_fence_signal(pool, self.fence), "signal a fence")
 
     def export(self, event: bool = False) -> bytes:
-        """128 bytes for another process, which gives them to Pool.fence_import(); good while this process lives.
+        """Return 128 bytes that another process can pass to Pool.fence_import(); valid while this process runs.
 
-        event: by an event of the driver although shared memory can do it. Cost: a driver call, and the first time a
-        question to the agent."""
+        event: use an event of the driver even if shared memory is sufficient. Cost: a driver call, and the first time a
+        request to the agent."""
         handle = _abi.gpool_fence_handle()
         with self._handle as pool:
             flags = _abi.GPOOL_FENCE_EXPORT_EVENT if event else 0
@@ -61,16 +61,16 @@ class Fence:
         return bytes(handle)
 
     def close(self) -> None:
-        """End an import: it is not to be asked for any more. What waits behind it goes on waiting."""
+        """Close an imported fence; it must not be used any more. Work that waits for it continues to wait."""
         with self._handle as pool:
             check(library().gpool_fence_close(pool, self.fence), "close a fence")
 
 
 class Stream:
-    """Work in order, whose progress all processes can see; from Pool.stream(). It is open until close(), or until its
-    pool is closed.
+    """A queue of work that is executed in order, whose progress all processes can see; from Pool.stream(). It is open
+    until close(), or until its pool is closed.
 
-    Threads: any, but what one stream does is in the order of the calls.
+    Threads: any; a stream executes work in the order of the calls.
     """
 
     def __init__(self, handle: Handle, number: int) -> None:
@@ -79,7 +79,7 @@ class Stream:
 
     @property
     def number(self) -> int:
-        """What the C library calls it."""
+        """Number of the stream in the C library."""
         if self._number is None:
             raise Closed(errno.EBADF, "cannot use a stream: it is closed")
         return self._number
@@ -90,7 +90,7 @@ class Stream:
 
     @property
     def native(self) -> int:
-        """The CUstream behind it, to queue one's own work on. Error with EINVAL: it is host-signaled."""
+        """The CUstream of the stream, for the program's own work. Error with EINVAL: it is host-signaled."""
         native = ctypes.c_void_p()
         with self._handle as pool:
             check(library().gpool_stream_native(pool, self.number, ctypes.byref(native)), "get a stream's own")
@@ -102,29 +102,29 @@ class Stream:
             check(library().gpool_copy(pool, self.number, to, source, nbytes), f"copy {nbytes} bytes")
 
     def fill(self, address: int, value: int, nbytes: int) -> None:
-        """Queue a fill with a number of 32 bits; `nbytes` is a multiple of 4."""
+        """Queue a fill with a 32-bit number; `nbytes` is a multiple of 4."""
         with self._handle as pool:
             check(library().gpool_fill(pool, self.number, address, value, nbytes), f"fill {nbytes} bytes")
 
     def record(self) -> Fence:
-        """A fence behind all that is queued so far. One driver call."""
+        """Record a fence behind all work that is queued so far. Cost: one driver call."""
         fence = _abi.gpool_fence()
         with self._handle as pool:
             check(library().gpool_fence_record(pool, self.number, ctypes.byref(fence)), "record a fence")
         return Fence(self._handle, fence.value)
 
     def wait(self, fence: Fence) -> None:
-        """What is queued from now on waits for a fence; the caller does not."""
+        """Let work that is queued from now on wait for a fence; the caller does not wait."""
         with self._handle as pool:
             check(library().gpool_stream_wait(pool, self.number, fence.fence), "have a stream wait")
 
     def synchronize(self, timeout_ms: int = -1) -> None:
-        """Wait on the host for all that is queued so far. Raises TimedOut."""
+        """Wait until all work that is queued so far is done. Raises TimedOut."""
         self.record().wait(timeout_ms)
 
     def close(self) -> None:
-        """Waits for its work. A second call does nothing. Views with this stream are unpinned at once when they end
-        after this.
+        """Close the stream after its work is done. A second call does nothing. Views with this stream that end later
+        are unpinned at once.
         """
         with self._handle as pool:
             number, self._number = self._number, None

@@ -1,4 +1,4 @@
-"""Python's texts as C's."""
+"""Convert Python's texts to C strings."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from typing import Optional
 
 
 def c_text(value: str) -> bytes:
-    """A name, key or path as a C string. Raises ValueError: it contains NUL, at which C would cut it short and mean
-    something else.
-    """
+    """Return a name, key or path as a C string. Raises ValueError: it contains NUL, which would truncate it."""
     encoded = value.encode()
     if b"\0" in encoded:
         raise ValueError(f"{value!r} contains NUL, which ends a text in C")
@@ -16,5 +14,5 @@ def c_text(value: str) -> bytes:
 
 
 def c_optional(value: Optional[str]) -> Optional[bytes]:
-    """As c_text(), or None."""
+    """Like c_text(); None stays None."""
     return None if value is None else c_text(value)

@@ -1,4 +1,4 @@
-"""Views: memory of a pool as an array, for numpy, PyTorch, CuPy and whatever else takes such."""
+"""Views: memory of a pool as an array, for numpy, PyTorch, CuPy and other libraries."""
 
 from __future__ import annotations
 
@@ -23,39 +23,40 @@ def loan(pool: Any, object_: Any, block: _abi.gpool_block, stream: int) -> _abi.
 
 
 DIMENSIONS_MOST = 32
-"""of an array in numpy 1, which crashes on more in __array_interface__; newer ones and PyTorch have 64"""
+"""numpy 1 has at most 32 and crashes on more in __array_interface__; newer versions and PyTorch have 64"""
 BYTES_MOST = 2**63 - 1
 """DLPack's and numpy's lengths and strides are signed integers of 64 bits"""
 
 
 class Source(Protocol):
-    """What a view shows: a block, an object's allocation, a range."""
+    """The source of a view: a block, an allocation of an object, a range."""
 
     @property
     def handle(self) -> Handle:
-        """That the view holds."""
+        """The handle that the view holds."""
 
     def lend(self, stream: int) -> _abi.gpool_loan:
-        """Pin it, and how that pin ends: behind what is queued on the stream by then, if that is not 0. Raises Stale:
-        it is gone.
+        """Pin the memory. The pin ends behind the work that is queued on the stream by then, if it is not 0. Raises
+        Stale: the content was freed or evicted.
         """
 
     def where(self) -> Tuple[int, int]:
-        """Address and bytes of what is lent."""
+        """Return address and bytes of the memory."""
 
 
 class View:
-    """Part of a pool's memory as a C-contiguous array: shape and dtype, nothing copied.
+    """Part of a pool's memory as a C-contiguous array with a shape and a dtype; nothing is copied.
 
-    While a view lives, or anything that was made of it (numpy.asarray(), torch.from_dlpack(), ...), its memory stays
-    where it is, with its content, whatever else is unpinned or freed; and the pool stays open: closing it raises Busy.
-    There is nothing to close: it ends when nothing refers to it any more.
+    While a view, or an array that was made of it (numpy.asarray(), torch.from_dlpack(), ...), exists, the memory keeps
+    its address and content, even if its block is unpinned or freed, and the pool stays open: its close raises Busy. A
+    view needs no close: it ends when nothing refers to it any more.
 
-    For pools in a GPU's memory it has __cuda_array_interface__, for pools on the host (`host`) __array_interface__,
-    read() and write(); for both __dlpack__. Types that numpy lacks (bfloat16, float8) go by __dlpack__ alone.
+    Views of GPU pools have __cuda_array_interface__; views of host pools have __array_interface__, read() and write();
+    both have __dlpack__. Types that numpy lacks (bfloat16, float8) are supported by __dlpack__ only.
 
-    Of the order of GPU work: with `stream` what reads the view first waits for what is queued there by then, and the
-    memory is unpinned behind what is queued there when the view ends. Without it both are the program's to see to.
+    With `stream`, a consumer of the view first waits for the work that is queued on the stream at that time, and the
+    memory is unpinned behind the work that is queued there when the view ends. Without it, the program must order the
+    GPU work itself.
 
     Threads: any."""
 
@@ -69,7 +70,7 @@ class View:
         readonly: bool,
         stream: Optional[Stream],
     ) -> None:
-        """The package's own: see Block.view()."""
+        """Internal: use Block.view()."""
         self.element: DType = dtype_of(dtype)
         self.device: Device = device
         self.readonly: bool = readonly
@@ -80,7 +81,7 @@ class View:
         except BaseException:
             source.handle.let_go()
             raise
-        self._source = source  # from here on __del__ ends what stands
+        self._source = source  # from here on __del__ releases what was acquired
         address, room = source.where()
         size = self.element.itemsize
         offset = operator.index(offset)
@@ -104,10 +105,10 @@ class View:
     def __repr__(self) -> str:
         return f"<gpool.View {self.dtype} {self.shape} at {self.address:#x}{', read only' * self.readonly}>"
 
-    # ---- by any ----
+    # ---- DLPack ----
 
     def __dlpack_device__(self) -> Tuple[int, int]:
-        """(1, 0): the CPU's; (2, number): a GPU's."""
+        """Return the DLPack device: (1, 0): the CPU; (2, number): a GPU."""
         if self.device.backend == "cuda" and self.device.ordinal is not None:
             return (_dlpack.CUDA, self.device.ordinal)
         if self.device.host_pointer:
@@ -122,13 +123,13 @@ class View:
         dl_device: Optional[Tuple[int, int]] = None,
         copy: Optional[bool] = None,
     ) -> object:
-        """A capsule for from_dlpack() of numpy, PyTorch, CuPy, JAX, ...; with max_version of 1 or more a versioned one.
-        The memory stays pinned until the taker's deleter is called, by whatever thread, and when nobody has taken the
-        capsule, until the package notices.
+        """Return a capsule for from_dlpack() of numpy, PyTorch, CuPy, JAX, ...; versioned if max_version is 1 or more.
+        The memory stays pinned until the consumer calls the deleter, in any thread, or, if no consumer has taken the
+        capsule, until the package detects that.
 
-        stream: of the taker's, on a GPU; -1: no order is wanted. What is queued on the view's stream is waited for on
-        the host, unless it is the same. Raises BufferError: a copy, another device, or a view that is read only for a
-        taker that has no word for it (max_version below 1)."""
+        stream: the consumer's, on a GPU; -1: no ordering. If the view has another stream, the call waits for its queued
+        work on the host. Raises BufferError: a copy, another device, or a read-only view for a consumer of a version
+        that does not support it (max_version below 1)."""
         device = self.__dlpack_device__()
         versioned = max_version is not None and max_version[0] >= 1
         if copy:
@@ -158,24 +159,24 @@ class View:
         )
 
     def _stream_number(self) -> int:
-        """0: there is none any more, and nothing to wait for."""
+        """Return the number of the view's stream; 0: none, or it is closed, so that its work is done."""
         return self.stream.number if self.stream is not None and not self.stream.closed else 0
 
     @property
     def dtype(self) -> str:
-        """Name of the elements' type: "float16"."""
+        """Name of the element type: "float16"."""
         return self.element.name
 
-    # ---- by the CPU ----
+    # ---- access by the CPU ----
 
     def read(self, offset: int = 0, nbytes: Optional[int] = None) -> bytes:
-        """A copy of `nbytes` from byte `offset` on; None: all that follow. Host pools only."""
+        """Return a copy of `nbytes` from byte `offset` on; None: the rest. Host pools only."""
         nbytes = self.nbytes - offset if nbytes is None else nbytes
         self._check_host(offset, nbytes)
         return ctypes.string_at(self.address + offset, nbytes)
 
     def write(self, data: Union[bytes, bytearray, memoryview], offset: int = 0) -> None:
-        """Bytes to byte `offset` and behind it. Host pools only."""
+        """Write bytes at byte `offset`. Host pools only."""
         whole = bytes(data)
         if self.readonly:
             raise BufferError("a view that is read only")
@@ -193,7 +194,7 @@ class View:
         self._wait()
 
     def _wait(self) -> None:
-        """What is queued before this is done."""
+        """Wait for the work that is queued on the view's stream."""
         if self.stream is not None and not self.stream.closed:
             self.stream.synchronize()
 
@@ -202,15 +203,15 @@ class View:
         if not self.device.host_pointer or self.element.typestr is None:
             raise AttributeError(f"no __array_interface__ of {self.dtype} on '{self.device.backend}'")
         self._wait()
-        return self._interface(self.address)  # also of an empty view: numpy 1 takes no array without an address
+        return self._interface(self.address)  # also for an empty view: numpy 1 rejects an array without an address
 
-    # ---- by a GPU ----
+    # ---- access by a GPU ----
 
     @property
     def __cuda_array_interface__(self) -> Dict[str, Any]:
         if self.device.backend != "cuda" or self.element.typestr is None:
             raise AttributeError(f"no __cuda_array_interface__ of {self.dtype} on '{self.device.backend}'")
-        address = self.address if self.nbytes else 0  # as its definition demands
+        address = self.address if self.nbytes else 0  # required by the interface
         return {**self._interface(address), "stream": self.stream.native if self.stream is not None else None}
 
     def _interface(self, address: int) -> Dict[str, Any]:
@@ -224,7 +225,8 @@ class View:
 
 
 def _shape_of(shape: Union[int, Sequence[int]], itemsize: int) -> Tuple[int, ...]:
-    """Raises TypeError: a length that is no integer; ValueError: dimensions or bytes that libraries cannot count."""
+    """Return the shape as a tuple. Raises TypeError: a length that is no integer; ValueError: more dimensions or bytes
+    than libraries can count."""
     lengths = tuple(operator.index(length) for length in ((shape,) if hasattr(shape, "__index__") else shape))
     if len(lengths) > DIMENSIONS_MOST:
         raise ValueError(f"no view of {len(lengths)} dimensions: at most {DIMENSIONS_MOST}")

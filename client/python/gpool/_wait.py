@@ -1,8 +1,8 @@
-"""Waiting calls that signals end.
+"""Waiting calls that signals can interrupt.
 
-Python runs the handlers of signals in the main thread, between two steps of the interpreter. A call that waits in the
-library takes no such step, so Ctrl-C would have to wait, too. While it waits the library therefore asks a check every
-50 ms, which takes one.
+Python runs signal handlers in the main thread, between two steps of the interpreter. A call that waits in the library
+executes no such step, so Ctrl-C would have no effect. Therefore the library calls back every 50 ms during a wait, and
+the callback executes one step.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from . import _abi
 from ._library import library
 
 _CHECK: Any = _abi.CALLS["gpool_wait_check"][1][0]
-_checks: List[Any] = []  # of the main thread: the last one counts, those before it are of calls in which a handler runs
+# of the main thread: the last is the current one, the others belong to calls that a handler interrupted
+_checks: List[Any] = []
 
 
 def waiting(
     timeout_ms: int, call: Callable[..., int], *arguments: Any, undo: Optional[Callable[[], object]] = None
 ) -> int:
-    """call(*arguments), which waits for up to timeout_ms. An exception that a handler raises meanwhile ends it, and is
-    raised; when the call had its result by then, undo() comes first."""
+    """Call call(*arguments), which waits for up to timeout_ms. An exception that a handler raises meanwhile ends the
+    wait and is raised; if the call had succeeded by then, undo() is called first."""
     if timeout_ms == 0 or threading.current_thread() is not threading.main_thread():
         return call(*arguments)
     raised: List[Optional[BaseException]] = [None]
@@ -42,8 +43,8 @@ def waiting(
 
 
 def _steps(raised: List[Optional[BaseException]]) -> Generator[int, None, None]:
-    """Each send() is a step of the interpreter inside of `try`. A function as the check would not do: its first step,
-    in which a handler may raise, is before any `try` of its own, and ctypes drops what a callback raises."""
+    """Execute a step of the interpreter inside `try` for each send(). A function as the callback would not suffice: a
+    handler may raise in its first step, before any `try` of its own, and ctypes drops exceptions of callbacks."""
     try:
         while True:
             yield 0
