@@ -1,9 +1,9 @@
 /*
- * test_options.c - what programs built against another version of gpool.h rely on.
+ * test_options.c - compatibility with programs that were built against another version of gpool.h.
  *
- * Structs have the size and the places of their fields that they had when they were published; a shorter struct means
- * zeros for what is missing, a longer one is taken when its unknown part is zero; libgpool.so exports what libgpool.map
- * lists, and no more.
+ * Goal: structs keep the size and the field offsets that they had when they were published. In a shorter struct the
+ * missing fields are zero; a longer one is accepted if its unknown part is zero. libgpool.so exports exactly the names
+ * that libgpool.map lists.
  */
 #include "client/core/pool.h"
 #include "tests/lib/harness.h"
@@ -168,7 +168,7 @@ static int open_and_close(const struct gpool_options *options)
 	return error;
 }
 
-/* Both ways for ranges too: the shorter one is mutable, since its name is missing. */
+/* Shorter and longer structs for ranges: the shorter one is mutable, since it has no name. */
 static void test_range_structs(void **state)
 {
 	struct {
@@ -249,7 +249,7 @@ static void test_elastic_structs(void **state)
 	assert_int_equal(gpool_range_destroy(range), 0);
 }
 
-/* And for stream-ordered memory. */
+/* Structs of stream-ordered memory. */
 static void test_vm_structs(void **state)
 {
 	struct {
@@ -290,8 +290,8 @@ static void test_vm_structs(void **state)
 }
 
 /*
- * Both ways for KV caches: the shorter request has no estimate, the shorter view no arrival, the shorter prefix no
- * adapter.
+ * Shorter and longer structs for KV caches: the shorter request has no estimate, the shorter view no arrival, the
+ * shorter prefix no adapter.
  */
 static void test_kv_structs(void **state)
 {
@@ -379,7 +379,7 @@ static void test_kv_structs(void **state)
 	gpool_stream_close(pool, stream);
 }
 
-/* Batches of adapters, both ways. */
+/* Shorter and longer structs for batches of adapters. */
 static void test_lora_structs(void **state)
 {
 	struct {
@@ -401,7 +401,7 @@ static void test_lora_structs(void **state)
 	assert_int_equal(gpool_lora_batch_destroy(batch), 0);
 	made.future = 1;
 	assert_int_equal(gpool_lora_batch_create(lora, &made.known, &batch), -E2BIG);
-	/* Without the last field but one there are no targets. */
+	/* Without the last field but one, the struct has no targets. */
 	made.known.size = offsetof(struct gpool_lora_batch_options, target_count);
 	assert_int_equal(gpool_lora_batch_create(lora, &made.known, &batch), -EINVAL);
 	made.known.size = offsetof(struct gpool_lora_batch_options, reserved);
@@ -439,7 +439,7 @@ static void test_lora_scheduler_structs(void **state)
 	assert_int_equal(gpool_lora_scheduler_stats(scheduler, &statistics.known), 0);
 	assert_int_equal(statistics.known.batches, 77);
 	assert_int_equal(gpool_lora_scheduler_destroy(scheduler), 0);
-	/* A missing number gets the default, whatever bytes follow the size. */
+	/* A missing number gets the default, whatever bytes follow the struct. */
 	made.known.size = offsetof(struct gpool_lora_scheduler_options, look_ahead);
 	made.known.look_ahead = 1000;
 	assert_int_equal(gpool_lora_scheduler_create(lora, &made.known, &scheduler), 0);
@@ -460,7 +460,7 @@ static void test_longer_options(void **state)
 	options.future[1] = 0;
 	options.future[0] = 1;
 	assert_int_equal(open_and_close(&options.known), -E2BIG);
-	/* Beyond the size is not ours to read. */
+	/* The library does not read beyond the size. */
 	options.known.size = sizeof(options.known);
 	assert_int_equal(open_and_close(&options.known), 0);
 }
@@ -482,7 +482,7 @@ static void test_shorter_options(void **state)
 	assert_int_equal(open_and_close(&options), -EINVAL);
 	options.size = 0;
 	assert_int_equal(open_and_close(&options), -EINVAL);
-	/* No more than its own size field: all defaults. */
+	/* A struct with the size field only: all defaults. */
 	setenv("GPOOL_DIR", harness.directory, 1);
 	options.size = 4;
 	options.flags = 0xffffffff;
@@ -549,7 +549,7 @@ static void test_object_structs(void **state)
 	made.future = 1;
 	assert_int_equal(gpool_object_create(pool, "abi", &made.known, &object), -E2BIG);
 	made.future = 0;
-	made.known.expect_version = 99; /* behind the size: not there */
+	made.known.expect_version = 99; /* beyond the size: ignored */
 	made.known.size = offsetof(struct gpool_object_options, expect_version);
 	assert_int_equal(gpool_object_create(pool, "abi", &made.known, &object), 0);
 	assert_int_equal(gpool_object_alloc(object, 1, NULL, &index), 0);
@@ -684,7 +684,7 @@ static void test_statistics(void **state)
 	statistics.known.size = offsetof(struct gpool_stats, frees);
 	assert_int_equal(gpool_stats(pool, &statistics.known), 0);
 	assert_true(statistics.known.allocations >= 1);
-	assert_int_equal(statistics.known.frees, UINT64_C(0xeeeeeeeeeeeeeeee)); /* not ours to write */
+	assert_int_equal(statistics.known.frees, UINT64_C(0xeeeeeeeeeeeeeeee)); /* beyond the size: not written */
 
 	statistics.known.size = sizeof(statistics.known) + 8;
 	assert_int_equal(gpool_stats(pool, &statistics.known), 0);
@@ -709,7 +709,7 @@ static void test_device(void **state)
 	assert_int_equal(device.ordinal, 0);
 	assert_string_equal(device.pool, "p0");
 	assert_string_equal(device.backend, "host");
-	assert_string_equal(device.uuid, "mine"); /* a program that did not know of it */
+	assert_string_equal(device.uuid, "mine"); /* the program was built without this field */
 	device.size = sizeof(device);
 	assert_int_equal(gpool_device_info(pool, &device), 0);
 	assert_true(strlen(device.uuid) > 0 && strcmp(device.uuid, "mine") != 0);
@@ -773,8 +773,8 @@ static void names_of_library(FILE *nm, const char *version, struct names *names)
 	}
 }
 
-/* The library of this build, and the sources: beside the test program, and where it was built from. */
-/* The names that a library exports are those of its map; what libgpool_lora alone may call has another version. */
+/* The library of this build is beside the test program; the sources are where it was built. */
+/* The exported names of a library are those of its map; names for libgpool_lora only have another version. */
 static void check_exports(const char *library, const char *map_path, const char *version, size_t least)
 {
 	static struct names listed, exported;

@@ -1,9 +1,9 @@
 /*
- * cuda.h - what a kernel of cuda/kernels/ needs of CUDA, for a C++ compiler that makes code for the CPU. Included
- * before the .cu file.
+ * cuda.h - the parts of CUDA that the kernels of cuda/kernels/ need, for a C++ compiler that generates CPU code.
+ * Included before the .cu file.
  *
- * A thread of a block is a fiber (emulator.h), so what lanes of a warp and threads of a block do together is seen as it
- * would be on a GPU; how memory behaves between blocks is not, since they run one after the other.
+ * Each thread of a block is a fiber (emulator.h), so the cooperation of the lanes of a warp and of the threads of a
+ * block is emulated faithfully. Memory ordering between blocks is not, since blocks run one after another.
  */
 #ifndef TESTS_EMULATED_CUDA_H
 #define TESTS_EMULATED_CUDA_H
@@ -37,10 +37,11 @@ extern "C" {
 extern struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
 void emulated_sync_block(void);
 /*
- * Hands what each lane gives to all of the warp; which: what is done, so that lanes that do different things are found.
+ * Pass each lane's values to all lanes of the warp. which: the operation, so that lanes with different operations are
+ * detected.
  */
 const void *emulated_share(const char *which, const void *given, size_t bytes);
-enum { EMULATED_SHARE_BYTES = 32 }; /* for each lane, in what emulated_share() returns */
+enum { EMULATED_SHARE_BYTES = 32 }; /* for each lane, in the result of emulated_share() */
 }
 
 static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w)
@@ -86,7 +87,7 @@ static inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selector)
 	return result;
 }
 
-/* A vector that is not aligned is a fault on a GPU; here it is a trap. */
+/* A misaligned vector is a fault on a GPU; here it is a trap. */
 template <typename T> static inline T __ldg(const T *place)
 {
 	if ((uintptr_t)place % alignof(T))
@@ -130,7 +131,7 @@ static inline int __float_as_int(float value)
 
 #include "cuda/kernels/element.h"
 
-/* The fragments as the PTX ISA has them, which is all that this knows: see cuda/kernels/mma.h. */
+/* The fragments as the PTX ISA defines them: see cuda/kernels/mma.h. */
 struct emulated_fragments {
 	uint32_t a[4], b[2];
 };

@@ -1,13 +1,13 @@
 /*
- * check_cuda.c - does the cuda back end, with the driver behind it, keep the contract of cuda/gpu.h?
+ * check_cuda.c - check that the back end `cuda`, with its driver, keeps the contract of cuda/gpu.h.
  *
  * Goal: the rules that tests/unit/test_gpu_host*.c check on `host` also hold on a real GPU, so that results on `host`
- * are valid for it. Left out is only what the driver does not check (an unmap under running work).
- * Method: as in those tests. Streams are held back by a timeline wait, so that "not done yet" is certain; other
- * processes are this program executed again. `check_cuda --backend host` runs the same checks on the host back end,
- * which tests the checks.
+ * are valid for it. Only rules that the driver does not enforce (no unmap under running work) are left out. Method: as
+ * in those tests. Streams are held back by a timeline wait, so that "not done yet" is certain; other processes are this
+ * program executed again. `check_cuda --backend host` runs the same checks on the host back end, which tests the
+ * checks.
  *
- * Exit: 0 pass, 1 fail, 77 there is no GPU (the reason is printed).
+ * Exit: 0 pass, 1 fail, 77 no GPU (the reason is printed).
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -30,8 +30,8 @@
 enum {
 	EXIT_SKIP = 77,
 	HANDLES = 4,
-	WORDS_BYTES = 65536, /* whole pages wherever there is a GPU */
-	HANG_LIMIT_S = 240,  /* a stream that is never let go must not hang a test run; all checks take seconds */
+	WORDS_BYTES = 65536, /* a multiple of the page size on every machine with a GPU */
+	HANG_LIMIT_S = 240,  /* a stream that is never released must not block a test run; all checks take seconds */
 };
 
 static const struct gpu_ops *ops;
@@ -40,7 +40,7 @@ static const char *program;
 
 struct fixture {
 	struct gpu *gpu;
-	uint64_t size; /* of a handle: the granularity, 2 MB or so */
+	uint64_t size; /* size of a handle: the granularity, about 2 MB */
 	uint64_t va;   /* room for twice the handles; the first HANDLES are mapped with access */
 	uint64_t handles[HANDLES];
 	struct gpu_stream *stream;
@@ -94,12 +94,12 @@ static int teardown(void **state)
 {
 	struct fixture *f = *state;
 
-	/* Whatever a failed test left waiting, let it go. */
+	/* Release the streams that a failed test has left waiting. */
 	for (size_t i = 0; i < WORDS_BYTES / sizeof(*f->words); i++)
 		__atomic_store_n(&f->words[i], UINT64_MAX / 2, __ATOMIC_RELEASE);
 	gpu_stream_destroy(f->gpu, f->stream);
 	for (uint64_t i = 0; i < 2 * HANDLES; i++)
-		gpu_unmap(f->gpu, f->va + i * f->size, f->size); /* refused where a test left nothing */
+		gpu_unmap(f->gpu, f->va + i * f->size, f->size); /* fails for handles that are not mapped */
 	gpu_unreserve(f->gpu, f->va, 2 * HANDLES * f->size);
 	for (int i = 0; i < HANDLES; i++)
 		gpu_release(f->gpu, f->handles[i]);
@@ -122,7 +122,7 @@ static void write_value(struct fixture *f, uint64_t va, uint32_t value)
 	assert_int_equal(gpu_stream_sync(f->gpu, f->stream), 0);
 }
 
-/* read_value() - through the last of the registered words, as no CPU may look at device memory. */
+/* read_value() - read through the last registered word, since the CPU cannot access device memory. */
 static uint32_t read_value(struct fixture *f, uint64_t va)
 {
 	uint32_t *word = (uint32_t *)((uint8_t *)f->words + WORDS_BYTES - 64);
@@ -140,7 +140,7 @@ static void needs(struct fixture *f, uint32_t capability)
 	}
 }
 
-/* The first word holds the stream back until open_gate(). */
+/* The first word blocks the stream until open_gate(). */
 static void close_gate(struct fixture *f)
 {
 	needs(f, GPU_CAP_TIMELINE);
@@ -219,7 +219,7 @@ static void test_map_refuses_all_but_whole_handles_in_free_places(void **state)
 	assert_int_equal(gpu_map(f->gpu, at(f, HANDLES), 3 * g, 0, big), -EINVAL);
 	assert_int_equal(gpu_map(f->gpu, at(f, HANDLES) + g / 2, 2 * g, 0, big), -EINVAL);
 	assert_int_equal(gpu_map(f->gpu, end - g, 2 * g, 0, big), -EINVAL);
-	assert_int_equal(gpu_map(f->gpu, at(f, HANDLES - 1), 2 * g, 0, big), -EINVAL); /* occupied */
+	assert_int_equal(gpu_map(f->gpu, at(f, HANDLES - 1), 2 * g, 0, big), -EINVAL); /* the addresses are in use */
 	assert_int_equal(gpu_map(f->gpu, at(f, HANDLES), 2 * g, 0, big), 0);
 	assert_int_equal(gpu_unmap(f->gpu, at(f, HANDLES), 2 * g), 0);
 	gpu_release(f->gpu, big);
@@ -304,7 +304,7 @@ static void test_fill_and_copy_move_the_bytes(void **state)
 	assert_true(read_value(f, at(f, 2) - 4) == 0xdeadbeef);
 }
 
-/* The driver's own pool: memory in the order of a stream, which it keeps when it is freed. */
+/* The driver's own pool: stream-ordered memory, which the driver keeps after a free. */
 static void test_the_pool_of_the_driver(void **state)
 {
 	struct fixture *f = *state;
@@ -325,7 +325,7 @@ static void test_the_pool_of_the_driver(void **state)
 	assert_int_equal(read_value(f, at(f, 0)), 0xfeedface);
 	assert_int_equal(gpu_pool_info(f->gpu, &held, &used), 0);
 	assert_true(used >= 3 << 20 && held >= used);
-	/* Freed in a stream, the same stream has it again, and nothing is given back. */
+	/* Memory that was freed in a stream is reused by the same stream, and not returned to the device. */
 	assert_int_equal(gpu_pool_free(f->gpu, va, f->stream), 0);
 	assert_int_equal(gpu_pool_alloc(f->gpu, 3 << 20, f->stream, &again), 0);
 	assert_int_equal(gpu_stream_sync(f->gpu, f->stream), 0);
@@ -425,7 +425,7 @@ static void test_counts_and_faults(void **state)
 	assert_true(gpu_calls(f->gpu, GPU_CALL_CREATE) == before + 2);
 }
 
-/* Two processes. A peer sends a parcel whose rc is 0, or the line of its check that failed and the error text. */
+/* Two processes. A peer sends a parcel whose rc is 0, or the line of its failed check, and the error text. */
 
 #define PEER_CHECK(condition) \
 	do { \
@@ -471,7 +471,7 @@ static void role_ended_well(pid_t pid, int socket)
 	assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-/* peer_memory() - import what comes, find 51 in it, write 52. */
+/* peer_memory() - import memory, check that it contains 51, and write 52. */
 static int peer_memory(struct fixture *f)
 {
 	struct parcel parcel;
@@ -580,17 +580,17 @@ static void test_an_event_crosses_processes(void **state)
 	close_gate(f);
 	assert_int_equal(gpu_event_record(f->gpu, event, f->stream), 0);
 	assert_int_equal(gpu_event_export(f->gpu, event, parcel.ipc), 0);
-	assert_true(gpu_event_import(f->gpu, parcel.ipc, &own) < 0); /* the process that made it */
+	assert_true(gpu_event_import(f->gpu, parcel.ipc, &own) < 0); /* the process that created it */
 	peer = role_start("event", &socket);
 	assert_int_equal(peer_send(socket, &parcel, sizeof(parcel), -1), 0);
-	receive_report(socket, &parcel); /* it has seen the event pending, and waits */
+	receive_report(socket, &parcel); /* the peer has seen the event pending, and waits */
 	open_gate(f);
 	receive_report(socket, &parcel);
 	role_ended_well(peer, socket);
 	gpu_event_destroy(f->gpu, event);
 }
 
-/* peer_owner() - without a context: create, export, and go. */
+/* peer_owner() - create and export memory without a context, and end. */
 static int peer_owner(struct fixture *f)
 {
 	struct parcel parcel = {0};
@@ -625,7 +625,7 @@ static void test_memory_outlives_its_owner(void **state)
 	gpu_release(f->gpu, handle);
 }
 
-/* peer_device() - is there a device at all? Asked by a peer, since the answer would load the driver here. */
+/* peer_device() - check that a device exists, in a peer, since the check would load the driver in this process. */
 static int peer_device(struct fixture *f)
 {
 	int rc = gpu_open(ops, 0, 0, &f->gpu);
@@ -634,7 +634,7 @@ static int peer_device(struct fixture *f)
 	return rc < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
-/* device_missing() - 0 when there is a device, else the exit status that says why there is none. */
+/* device_missing() - return 0 if a device exists, else the exit status, with the reason printed. */
 static int device_missing(void)
 {
 	char *arguments[] = {(char *)program, "--backend", (char *)backend, "--peer", "device", NULL};

@@ -1,17 +1,17 @@
 /*
- * lora_batch_on_gpu.c - batches of adapters through the public calls, on a real GPU, with and without a graph: are they
- * right, and how fast?
+ * lora_batch_on_gpu.c - test and measure batches of adapters through the public calls on a real GPU, with and without a
+ * graph.
  *
- * Goal: gpool_lora_batch_set() and _apply() do there what the integration tests show on `host`; a graph that was
- * captured once does it for every batch that is set after it; and the whole costs what lora_on_gpu measures of the
- * kernels alone. Method: a real gpoold, adapters as files, outputs against float64, in and out by copies; the driver's
- * graphs by its own calls, which gpool has no need of. Then a table: microseconds of one shrink and expand, by launches
- * and in a graph of all layers, beside the roofline (see lora_on_gpu.c), and of a set with all adapters new and the
- * same. Weights in the table are zeros out of files with holes, as times do not depend on them. Few adapters of a low
- * rank fit in the cache of the GPU. Nothing is asserted about time. `lora_batch_on_gpu --backend host` applies again
- * where a graph would run, in small: that tests the test.
+ * Goal: gpool_lora_batch_set() and _apply() show the behaviour of the integration tests on `host`; a graph that was
+ * captured once is correct for every batch that is set later; and the total cost is that of the kernels alone, as
+ * lora_on_gpu measures them. Method: a real gpoold, adapters in files, outputs compared with float64, input and output
+ * by copies; graphs by calls of the driver, since gpool needs none. A table follows: microseconds of one shrink and
+ * expand, by launches and in a graph of all layers, beside the roofline (see lora_on_gpu.c), and of a set with all
+ * adapters new and with the same ones. Weights in the table are zeros from sparse files, since times do not depend on
+ * them. A few adapters of a low rank fit into the cache of the GPU. Times are printed, not checked. `lora_batch_on_gpu
+ * --backend host` applies the batch again where a graph would run, with small sizes, which tests the test.
  *
- * Exit: 0 pass, 1 fail, 77 there is no GPU or no kernels (the reason is printed).
+ * Exit: 0 pass, 1 fail, 77 no GPU or no kernels (the reason is printed).
  */
 #include "client/core/pool.h"
 #include "cuda/gpu.h"
@@ -112,7 +112,7 @@ static void apply(const struct model *model)
 	}
 }
 
-/* By threads of its own: others of this process load adapters meanwhile. */
+/* The capture has a stream of its own: other threads of this process load adapters meanwhile. */
 static void capture(struct model *model)
 {
 	enum { THREAD_LOCAL = 1 };
@@ -198,7 +198,7 @@ static void file_write(const char *path, const void *bytes, size_t length, uint6
 	close(fd);
 }
 
-/* Acquired; fill: with random numbers, else zeros, which take no room on the disk. */
+/* Add an acquired adapter. fill: with random numbers; else zeros, which take no disk space. */
 static void adapter_add(struct model *model, struct rig *rig, uint32_t rank, bool fill)
 {
 	static struct rig_module modules[LAYERS_MAX];
@@ -246,7 +246,7 @@ static uint16_t bits_of(uint32_t element, float value)
 	return element == GPOOL_LORA_F16 ? f16_of_float(value) : bf16_of_float(value);
 }
 
-/* The sum of all layers for one token, as in y: each layer adds to the same row. */
+/* Return the error of one token, summed over all layers, as in y: each layer adds to the same row. */
 static double token_error(const struct model *model, const struct rig *rig, const uint16_t *x, const uint16_t *y)
 {
 	static double sums[LAYERS_MAX][128];
@@ -281,7 +281,7 @@ static double token_error(const struct model *model, const struct rig *rig, cons
 	return all > 0 ? sqrt(difference / all) : difference;
 }
 
-/* One step: x is written again, y is cleared, and then the batch runs, by launches or by the graph. */
+/* Run one step: write x, clear y, and run the batch, by launches or by the graph. */
 static void step_check(struct model *model, const struct rig *rigs, const int32_t *which, bool by_graph)
 {
 	uint64_t x_bytes = (uint64_t)TOKENS_MAX * model->in * 2, y_bytes = (uint64_t)TOKENS_MAX * model->out * 2;
@@ -322,7 +322,7 @@ static void test_right(void **state)
 		model_open(&model, 4, 128);
 		for (uint32_t i = 0; i < 6; i++)
 			adapter_add(&model, &rigs[i], ranks[i], true);
-		/* Captured before there is a batch; each of those that come has other adapters and tokens. */
+		/* The graph is captured before the first batch is set; each batch has other adapters and tokens. */
 		capture(&model);
 		for (uint32_t round = 0; round < 6; round++) {
 			uint32_t tokens = round == 4 ? 0 : TOKENS_MAX - 11 * round;
@@ -352,7 +352,7 @@ static double now_us(void)
 	return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
 }
 
-/* Of one pair: the best of five times many in a row. */
+/* Return the microseconds of one pair: the minimum of five series. */
 static double pair_us(const struct model *model, void (*run)(const struct model *model))
 {
 	int turns = small ? 1 : 20;
@@ -475,7 +475,7 @@ static int detach(void **state)
 	return harness_stop(&harness);
 }
 
-/* usable() - 0, or 77 with the reason printed. */
+/* usable() - return 0, or 77 with the reason printed. */
 static int usable(void)
 {
 	const struct gpu_ops *ops = gpu_backend(backend);

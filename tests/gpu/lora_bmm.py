@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""lora_bmm.py - torch.bmm at the shapes of lora_on_gpu's table, to stand beside it.
+"""lora_bmm.py - measure torch.bmm at the shapes of lora_on_gpu's table, for comparison.
 
-Each adapter has one token and all ranks are the same, since that is what bmm can do: x[n, 1, in] @ A[n, in, r] @ B[n,
-r, out], added to y. The weights lie in one tensor, which an adapter store with pages does not have; so this is a bound
-that is kind to bmm. Enough copies of them are gone through in turn that no cache holds them. With --graph the launches
-are captured, which leaves out what Python costs.
+Each adapter has one token and all ranks are equal, since bmm supports nothing else: x[n, 1, in] @ A[n, in, r] @ B[n, r,
+out], added to y. The weights are in one tensor, which an adapter store with pages does not have; the result is
+therefore a bound in favour of bmm. Copies of the weights are used in turn, enough of them to exceed every cache. With
+--graph the launches are captured, which excludes the cost of Python.
 
-Written without a GPU at hand; it has not been run. Needs torch with CUDA.
+Written without access to a GPU; it has not been run. Needs torch with CUDA.
 """
 
 import argparse
@@ -19,12 +19,12 @@ COPIES_MAX = 64
 
 
 def step(x, a, b, y):
-    """One pair of batched products; y is changed in place."""
+    """Compute one pair of batched products; y is changed in place."""
     y += x.bmm(a).bmm(b)
 
 
 def microseconds(torch, arguments, n, rank):
-    """The median of five times of one pair, of a run over all copies."""
+    """Return the time of one pair: the median of five runs over all copies."""
     layer_bytes = 2 * n * rank * (arguments.features_in + arguments.features_out)
     copies = max(1, min(COPIES_MAX, (768 << 20) // layer_bytes))
     options = {"device": "cuda", "dtype": torch.float16}

@@ -1,18 +1,18 @@
 /*
- * lora_on_gpu.c - the kernels of cuda/kernels/ on a real GPU: are they right, and how fast?
+ * lora_on_gpu.c - test and measure the kernels of cuda/kernels/ on a real GPU.
  *
- * Goal: what test_lora.c and test_kernels_emulated.c show without a GPU holds on one, and the LoRA kernels come near
- * what memory allows. Method: the cases of lora_cases.h, with memory that is reached by copies alone; quantise,
- * dequantise and block copy against their references; then a table of microseconds, bytes and the ratio to the
- * roofline, beside one pair of plain products for each adapter (`naive`: not cuBLAS, which would have to be linked) and
- * one for each class of ranks (`grouped`). tests/gpu/lora_bmm.py measures torch.bmm at the same shapes.
+ * Goal: the results of test_lora.c and test_kernels_emulated.c hold on a GPU, and the LoRA kernels approach the memory
+ * bandwidth. Method: the cases of lora_cases.h, with memory that is accessed by copies only; quantise, dequantise and
+ * block copy against their references. A table follows with microseconds, bytes and the ratio to the roofline, beside
+ * one pair of plain products for each adapter (`naive`: not cuBLAS, which would have to be linked) and one for each
+ * class of ranks (`grouped`). tests/gpu/lora_bmm.py measures torch.bmm at the same shapes.
  *
- * Times are by the clock of the host around many launches and one sync, over enough copies of the weights that no cache
- * holds them. The roofline is bytes (weights once, x, y read and written) by the bandwidth of a copy on the device,
- * measured first, or by --bandwidth GB/S. Nothing is asserted about time. `lora_on_gpu --backend host` runs the
- * references in small, which tests the test and says nothing about a GPU.
+ * Times are host times of many launches and one sync, over enough copies of the weights to exceed every cache. The
+ * roofline is bytes (weights once, x, y read and written) divided by the bandwidth of a copy on the device, measured
+ * first, or given by --bandwidth GB/S. Times are printed, not checked. `lora_on_gpu --backend host` runs the references
+ * with small sizes, which tests the test, not a GPU.
  *
- * Exit: 0 pass, 1 fail, 77 there is no GPU or no kernels (the reason is printed).
+ * Exit: 0 pass, 1 fail, 77 no GPU or no kernels (the reason is printed).
  */
 #include "tests/unit/lora_cases.h"
 
@@ -173,11 +173,11 @@ static void test_block_copy(void **state)
 
 enum { PAGE = 2 << 20, ADAPTERS_MAX = 128, TOKENS_MAX = 4096, COPIES_MAX = 512 };
 
-/* Device memory for weights alone, without content that matters. */
+/* Device memory for weights whose content does not matter. */
 struct weights {
 	uint64_t va, handle, bytes;
-	uint64_t page;   /* the one that is being filled, of bytes / PAGE, in a shuffled order */
-	uint64_t within; /* bytes of it that are used */
+	uint64_t page;   /* the page that is being filled, of bytes / PAGE, in a shuffled order */
+	uint64_t within; /* used bytes of that page */
 };
 
 static double now_us(void)
@@ -207,7 +207,7 @@ static void weights_close(struct weights *weights, struct rig *rig)
 	gpu_release(rig->gpu, weights->handle);
 }
 
-/* page_at() - the n-th page that is filled: far from the one before. */
+/* page_at() - return the n-th page to fill, which is far from the one before. */
 static uint64_t page_at(const struct weights *weights, uint64_t n)
 {
 	uint64_t pages = weights->bytes / PAGE;
@@ -216,8 +216,8 @@ static uint64_t page_at(const struct weights *weights, uint64_t n)
 }
 
 /*
- * matrix_place() - as an adapter store packs: behind the one before, going on in other pages; `more` has room for its
- * runs.
+ * matrix_place() - place a matrix as an adapter store does: behind the one before, continued in other pages. `more` has
+ * room for its runs.
  */
 static struct lora_matrix matrix_place(
 	struct weights *weights, uint32_t rank, uint32_t columns, uint64_t *more, uint64_t more_device, uint32_t *runs)
@@ -256,14 +256,14 @@ struct timed {
 	uint32_t copies, pieces;
 };
 
-/* pair_bytes() - what has to be moved at least. */
+/* pair_bytes() - return the minimum of bytes that must be moved. */
 static double pair_bytes(const struct run_shape *shape)
 {
 	return 2.0 * shape->adapters * shape->rank * (shape->in + shape->out) +
 		2.0 * shape->tokens * (shape->in + 2.0 * shape->out);
 }
 
-/* timed_init() - as many layers of this shape as the weights have room for. */
+/* timed_init() - prepare as many layers of this shape as the weights have room for. */
 static void timed_init(struct timed *timed, struct rig *rig, struct weights *weights, const struct run_shape *shape)
 {
 	enum { RUNS_MAX = 4 };
@@ -329,13 +329,13 @@ static void pair_queue(const struct timed *timed, enum how how, uint32_t turn)
 		assert_int_equal(lora_expand_queue(rig->gpu, args, rig->stream), 0);
 		return;
 	}
-	/* Pieces are sorted by adapter, and all adapters have as many here. */
+	/* Pieces are sorted by adapter, and all adapters have the same number here. */
 	plain.piece_count = how == GROUPED ? timed->pieces : timed->pieces / timed->shape.adapters;
 	for (plain.piece_first = 0; plain.piece_first < timed->pieces; plain.piece_first += plain.piece_count)
 		assert_int_equal(lora_plain_queue(rig->gpu, &plain, rig->stream), 0);
 }
 
-/* pair_us() - of one pair: the median of five times many in a row. */
+/* pair_us() - return the microseconds of one pair: the median of five series. */
 static double pair_us(const struct timed *timed, enum how how)
 {
 	enum { TIMES = 5 };
@@ -361,7 +361,7 @@ static double pair_us(const struct timed *timed, enum how how)
 	return us[TIMES / 2];
 }
 
-/* copy_bandwidth() - what a copy on the device reaches, GB/s, read and written. */
+/* copy_bandwidth() - return the bandwidth of a copy on the device, GB/s, read and written. */
 static double copy_bandwidth(struct rig *rig, const struct weights *weights)
 {
 	enum { TURNS = 10 };
@@ -428,7 +428,7 @@ static void test_table(void **state)
 	rig_close(&rig);
 }
 
-/* usable() - 0, or 77 with the reason printed. */
+/* usable() - return 0, or 77 with the reason printed. */
 static int usable(void)
 {
 	const struct gpu_ops *ops = gpu_backend(backend);

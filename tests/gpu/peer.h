@@ -1,8 +1,9 @@
 /*
- * peer.h - a second process for a GPU test: the same program, executed again, and messages with a descriptor to it.
+ * peer.h - run a second process for a GPU test: the same program, executed again, which exchanges messages and
+ * descriptors with this one.
  *
- * The driver does not survive fork(), and a forked child would hold every descriptor of its parent, which decides how
- * long memory lives. So a peer is executed: it has its socket, open as PEER_SOCKET, and nothing else.
+ * The driver does not survive fork(), and a forked child would hold every descriptor of its parent, which determine the
+ * lifetime of memory. A peer is therefore executed: it inherits only its socket, as PEER_SOCKET.
  */
 #ifndef GPOOL_TESTS_GPU_PEER_H
 #define GPOOL_TESTS_GPU_PEER_H
@@ -23,7 +24,7 @@ union peer_control {
 	struct cmsghdr align;
 };
 
-/* peer_send() - one message, with a descriptor unless fd < 0. Returns 0 or a negative errno. */
+/* peer_send() - send one message, with a descriptor unless fd < 0. Return: 0 or a negative errno. */
 static inline int peer_send(int socket, const void *data, size_t bytes, int fd)
 {
 	union peer_control control = {{0}};
@@ -44,8 +45,8 @@ static inline int peer_send(int socket, const void *data, size_t bytes, int fd)
 }
 
 /*
- * peer_receive() - one message of exactly `bytes`; *fd is -1 or a descriptor of ours. -EPIPE when the other side is
- * gone.
+ * peer_receive() - receive one message of exactly `bytes`; *fd becomes -1 or a descriptor of this process. -EPIPE: the
+ * peer has ended.
  */
 static inline int peer_receive(int socket, void *data, size_t bytes, int *fd)
 {
@@ -66,8 +67,8 @@ static inline int peer_receive(int socket, void *data, size_t bytes, int *fd)
 }
 
 /*
- * peer_start() - run this program with `arguments`, its socket as PEER_SOCKET; it dies with us. Returns its pid or
- * -errno.
+ * peer_start() - run this program with `arguments` and its socket as PEER_SOCKET; it dies with this process. Return:
+ * its pid or -errno.
  */
 static inline pid_t peer_start(char *const arguments[], int *socket)
 {

@@ -1,14 +1,14 @@
 /*
- * pool_on_gpu.c - the whole of gpool on a real GPU: a gpoold that owns its memory, and workers that share it.
+ * pool_on_gpu.c - test all of gpool on a real GPU: a gpoold that owns its memory, and workers that share it.
  *
- * Goal: what the integration tests show on `host` also holds on `cuda`. Pages created by a process without a context
- * are mapped by others, block by block and scattered; the GPU reads back the contents that it wrote; fences are
- * signaled when the GPU is done; pages of a killed worker are freed; nothing is left on the device when gpoold ends.
- * Method: a real gpoold, this process as one worker and a child (this program executed again) as another. Data is
- * written by fill and read by copy into registered host memory, so that the CPU accesses no page. `pool_on_gpu
- * --backend host` runs the same on the host back end, which tests the test.
+ * Goal: the behaviour that the integration tests show on `host` also holds on `cuda`. Pages created by a process
+ * without a context are mapped by others, block by block and scattered; the GPU reads back the contents that it wrote;
+ * fences are signaled when the GPU is done; pages of a killed worker are freed; no memory remains allocated on the
+ * device when gpoold ends. Method: a real gpoold, this process as one worker and a child (this program executed again)
+ * as another. Data is written by fill and read by copy into registered host memory, so that the CPU accesses no page.
+ * `pool_on_gpu --backend host` runs the same on the host back end, which tests the test.
  *
- * Exit: 0 pass, 1 fail, 77 there is no GPU (the reason is printed).
+ * Exit: 0 pass, 1 fail, 77 no GPU (the reason is printed).
  */
 #include "client/core/pool.h"
 #include "cuda/gpu.h"
@@ -181,7 +181,7 @@ static void test_a_fence_holds_a_block(void **state)
 	assert_int_equal(gpool_fence_record(pool, stream, &fence), 0);
 	assert_int_equal(gpool_unpin_after(pool, &block, fence), 0);
 	assert_int_equal(gpool_fence_done(pool, fence), 0);
-	assert_int_equal(harness_evict(&harness, gpool_session(pool), 8), 0); /* the GPU is not done with it */
+	assert_int_equal(harness_evict(&harness, gpool_session(pool), 8), 0); /* the GPU is still using it */
 	assert_int_equal(gpool_fence_signal(pool, hold), 0);
 	assert_int_equal(gpool_fence_wait(pool, fence, WAIT_MS), 0);
 	assert_int_equal(harness_evict(&harness, gpool_session(pool), 8), 8);
@@ -189,7 +189,7 @@ static void test_a_fence_holds_a_block(void **state)
 	gpool_stream_close(pool, gate);
 }
 
-/* The other worker: takes what it can, fills it, says so, and waits for its death. */
+/* The other worker: allocate as much as possible, fill it, report that, and wait to be killed. */
 static int other_worker(const char *directory)
 {
 	struct gpool_options options = GPOOL_OPTIONS_INIT;
@@ -248,9 +248,7 @@ static void test_pages_of_a_killed_worker_are_freed(void **state)
 	assert_int_equal(harness_check(&harness), 0);
 }
 
-/*
- * A range larger than the pool: pages come and go under addresses that stay, and not before the GPU is done with them.
- */
+/* A range larger than the pool: pages change under fixed addresses, and only when the GPU is done with them. */
 static void test_an_elastic_range(void **state)
 {
 	struct gpool_range *range;
@@ -286,7 +284,7 @@ static void test_an_elastic_range(void **state)
 	assert_int_equal(harness_check(&harness), 0);
 }
 
-/* Slices that grow together, into what was mapped beside the work of the GPU. */
+/* Slices grow together while GPU work uses the others. */
 static void test_an_elastic_tensor(void **state)
 {
 	struct gpool_sliced_range_options options = GPOOL_SLICED_RANGE_OPTIONS_INIT;

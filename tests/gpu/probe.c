@@ -1,13 +1,13 @@
 /*
- * probe.c - ask a real GPU and its driver the questions that documentation leaves open, and print the answers as a
+ * probe.c - measure properties of a real GPU and its driver that their documentation leaves open, and print them as a
  * table.
  *
  * Goal: each line that docs/internals/cuda.md marks as open is answered by a measurement on the machine at hand.
- * Method: this process never touches the driver. It starts workers (probe_worker.h), each of which does one call of
- * gpu.h at a time, moves descriptors between them, kills them, and asks an observer without a context how much memory
- * is free. At most 4 GB of GPU memory are used at once, no setting is changed, and the workers die with this process.
+ * Method: this process never uses the driver. It starts workers (probe_worker.h), each of which does one call of gpu.h
+ * at a time, moves descriptors between them, kills them, and asks an observer without a context for the free memory. At
+ * most 4 GB of GPU memory are used at once, no setting is changed, and the workers die with this process.
  *
- * Exit: 0 all questions were put (whatever the answers), 1 the probe itself failed, 77 there is no GPU.
+ * Exit: 0 all questions were asked (whatever the answers), 1 the probe itself failed, 77 no GPU.
  */
 #include "cuda/gpu.h"
 #include "tests/gpu/probe_client.h"
@@ -27,7 +27,7 @@
 
 enum {
 	EXIT_SKIP = 77,
-	COST_ROUNDS = 32, /* of 64 MB: 2 GB, half of what we allow ourselves */
+	COST_ROUNDS = 32, /* of 64 MB: 2 GB, half of the limit above */
 	FREE_TIMEOUT_MS = 30000,
 };
 
@@ -55,7 +55,7 @@ __attribute__((format(printf, 2, 3))) static void answer(const char *question, c
 	fflush(stdout);
 }
 
-/* answer_rc() - "yes", or what the driver said instead. */
+/* answer_rc() - print "yes", or the error of the driver. */
 static void answer_rc(const char *question, int rc, const struct probe_message *m)
 {
 	if (rc == 0)
@@ -64,14 +64,14 @@ static void answer_rc(const char *question, int rc, const struct probe_message *
 		answer(question, "no: %s (%s)", m->text[0] ? m->text : "no text", strerror(-rc));
 }
 
-/* broken() - the probe itself cannot go on with a question. */
+/* broken() - report that the probe cannot continue a question. */
 static void broken(const char *what, int rc, const struct probe_message *m)
 {
 	printf("  ! %s: %s%s%s\n", what, strerror(-rc), m && m->text[0] ? ": " : "", m ? m->text : "");
 	failures++;
 }
 
-/* worker_open() - a worker with the device opened; says so when there is none. */
+/* worker_open() - open the device in a worker; reports if none exists. */
 static int worker_open(struct worker *w, uint32_t flags)
 {
 	struct probe_message m = {.a = flags};
@@ -96,7 +96,7 @@ static uint64_t free_memory(struct worker *observer)
 	return ask(observer, &m, PROBE_MEMORY) == 0 ? m.a : 0;
 }
 
-/* answer_memory() - by how much free memory fell since it was `before`, where that can be asked. */
+/* answer_memory() - print the decrease of free memory since `before`, if the back end reports it. */
 static void answer_memory(struct worker *observer, const char *question, uint64_t before)
 {
 	uint64_t now = free_memory(observer);
@@ -107,13 +107,13 @@ static void answer_memory(struct worker *observer, const char *question, uint64_
 		answer(question, "cannot be asked here");
 }
 
-/* free_memory_settles() - wait until at least `bytes` are free; how long it took in milliseconds, or -1. */
+/* free_memory_settles() - wait until at least `bytes` are free. Returns the time in milliseconds, or -1. */
 static double free_memory_settles(struct worker *observer, uint64_t bytes)
 {
 	uint64_t begin = probe_now(), now = begin;
 
 	if (!free_memory(observer))
-		return -1; /* it cannot be asked here */
+		return -1; /* the back end does not report it */
 	while (now - begin < FREE_TIMEOUT_MS * 1000000ull) {
 		if (free_memory(observer) >= bytes)
 			return (double)(probe_now() - begin) / 1e6;
@@ -194,7 +194,7 @@ static void question_lifetime(struct worker *observer)
 		return;
 	}
 	worker_stop(&maker, SIGKILL);
-	/* the context goes, the 64 MB may stay */
+	/* the context is freed; the 64 MB may remain */
 	settled = free_memory_settles(observer, empty > 72 * MB ? empty - 72 * MB : 0);
 	answer("maker killed: its context's memory is free, after", "%.1f ms (-1: not seen)", settled);
 	answer_memory(observer, "still used, while a process without CUDA holds the descriptor", empty);
@@ -230,7 +230,10 @@ static double median_us(uint64_t times[COST_ROUNDS], int count)
 	return count ? (double)times[count / 2] / 1e3 : -1;
 }
 
-/* question_costs_of() - medians of each call for one size: made in one process, imported and mapped in another. */
+/*
+ * question_costs_of() - print the medians of each call for one size: memory that is created in one process, and
+ * imported and mapped in another.
+ */
 static void question_costs_of(struct worker *maker, struct worker *user, uint64_t bytes)
 {
 	enum { CREATE, EXPORT, IMPORT, MAP, ACCESS, UNMAP, RELEASE, KINDS };
@@ -423,7 +426,10 @@ stop_maker:
 	worker_stop(&maker, 0);
 }
 
-/* word_becomes() - this process, without CUDA, watches a shared word; microseconds until it has the value, or -1. */
+/*
+ * word_becomes() - watch a shared word from this process, without CUDA. Returns the microseconds until it has the
+ * value, or -1.
+ */
 static double word_becomes(const uint64_t *word, uint64_t value)
 {
 	uint64_t begin = probe_now();
@@ -478,7 +484,7 @@ static void question_timeline(void)
 	__atomic_store_n(&words[16], 1, __ATOMIC_RELEASE);
 	answer("a store by the CPU releases a stream, after", "%.1f us (-1: never)",
 		rc == 0 ? word_becomes(&words[24], 6) : -1.0);
-	/* whatever was answered, let no stream wait for ever */
+	/* whatever the answer was, no stream must wait forever */
 	__atomic_store_n(&words[0], UINT64_MAX / 2, __ATOMIC_RELEASE);
 	rc = ask4(&second, &m, PROBE_SYNC, 0, 0, 0, 0);
 	answer_rc("the streams end without an error", rc, &m);
@@ -548,7 +554,7 @@ static void question_events(void)
 					  : m.text);
 	}
 stop_user:
-	__atomic_store_n(&words[0], 1, __ATOMIC_RELEASE); /* or the maker could not end */
+	__atomic_store_n(&words[0], 1, __ATOMIC_RELEASE); /* otherwise the maker could not end */
 	worker_stop(&user, 0);
 stop_maker:
 	worker_stop(&maker, 0);
@@ -558,7 +564,10 @@ close_fd:
 	close(fd);
 }
 
-/* question_kill() - kill a process that uses 1 GB; which is first, its pidfd or the free memory? */
+/*
+ * question_kill() - kill a process that uses 1 GB, and print whether its pidfd becomes readable before its memory is
+ * free.
+ */
 static void question_kill(struct worker *observer, bool working)
 {
 	enum { PIECES = 16 };
@@ -585,7 +594,7 @@ static void question_kill(struct worker *observer, bool working)
 		answer("a process using 1 GB", "not to be seen from outside here, so not asked");
 		goto stop;
 	}
-	if (working) { /* a message that asks for work, and no waiting for its answer */
+	if (working) { /* send a request for work, without waiting for the answer */
 		m.a = pieces[0].va;
 		m.b = pieces[0].bytes;
 		m.call = PROBE_FILL;
@@ -627,7 +636,7 @@ static void usage(void)
 	       "Exit status: 0 all questions were asked, 1 the probe failed, 77 there is no such device.\n");
 }
 
-/* ask_all() - with an observer that has no context, since one would move the numbers. */
+/* ask_all() - ask all questions. The observer has no context, which would change the numbers. */
 static int ask_all(void)
 {
 	struct probe_message m = {.a = GPU_OPEN_OWNER};

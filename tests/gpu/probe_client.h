@@ -1,6 +1,4 @@
-/*
- * probe_client.h - the side of probe.c that starts workers, asks them, and carries memory between them.
- */
+/* probe_client.h - the side of probe.c that starts workers, sends them requests, and moves memory between them. */
 #ifndef GPOOL_TESTS_GPU_PROBE_CLIENT_H
 #define GPOOL_TESTS_GPU_PROBE_CLIENT_H
 
@@ -16,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { ANSWER_TIMEOUT_S = 60 }; /* chosen: a driver call that takes longer is an answer too */
+enum { ANSWER_TIMEOUT_S = 60 }; /* chosen: the lack of an answer within this time is reported as the result */
 
 /* The property to probe, and the program that probes it. */
 struct probe_target {
@@ -51,7 +49,7 @@ static inline int worker_start(const struct probe_target *target, struct worker 
 	return 0;
 }
 
-/* worker_stop() - end a worker and wait until it is gone; `signal` 0 lets it end by itself. */
+/* worker_stop() - end a worker and wait for its end; with `signal` 0 it ends by itself. */
 static inline void worker_stop(struct worker *w, int signal)
 {
 	if (w->pid <= 0)
@@ -64,8 +62,8 @@ static inline void worker_stop(struct worker *w, int signal)
 }
 
 /*
- * ask() - one call by one worker, with a descriptor there and back. Returns its result, or -EPIPE when the worker died
- * of it.
+ * ask() - let a worker make one call, with a descriptor in each direction. Return: its result, or -EPIPE if the worker
+ * died of it.
  */
 static inline int ask_with(struct worker *w, struct probe_message *m, enum probe_call call, int in, int *out)
 {
@@ -77,7 +75,7 @@ static inline int ask_with(struct worker *w, struct probe_message *m, enum probe
 	if (rc == 0)
 		rc = peer_receive(w->socket, m, sizeof(*m), &fd);
 	if (rc < 0) {
-		/* After a missing answer the next one would be taken for it. */
+		/* A late answer would be taken for the next one. */
 		kill(w->pid, SIGKILL);
 		if (rc != -EAGAIN) {
 			snprintf(m->text, sizeof(m->text), "the worker died of it");
@@ -98,7 +96,7 @@ static inline int ask(struct worker *w, struct probe_message *m, enum probe_call
 	return ask_with(w, m, call, -1, NULL);
 }
 
-/* ask4() - with its arguments given in place. */
+/* ask4() - the same, with the arguments given in place. */
 static inline int ask4(
 	struct worker *w, struct probe_message *m, enum probe_call call, uint64_t a, uint64_t b, uint64_t c, uint64_t d)
 {
@@ -109,7 +107,7 @@ static inline int ask4(
 	return ask(w, m, call);
 }
 
-/* Memory in one worker, and where it is mapped. */
+/* The memory of a worker, and its mapping. */
 struct piece {
 	uint64_t handle, va, bytes;
 };
@@ -137,7 +135,7 @@ static inline int piece_create(struct worker *w, struct piece *p, uint64_t bytes
 	return piece_map(w, p, GPU_ACCESS_READ_WRITE, m);
 }
 
-/* piece_export(), piece_import() - the descriptor and where it points, in `at`. */
+/* piece_export(), piece_import() - export or import a descriptor with the position `at`. */
 static inline int piece_export(struct worker *w, const struct piece *p, struct gpu_export *at, struct probe_message *m)
 {
 	int rc;

@@ -1,9 +1,9 @@
 /*
- * probe_worker.h - the process that does what probe.c asks: one message, one call of gpu.h, its result and how long it
- * took.
+ * probe_worker.h - the process that executes the calls of probe.c: one message is one call of gpu.h; the answer has its
+ * result and duration.
  *
- * Handles and addresses travel as plain numbers; the coordinator gives back what it got. A worker ends when its socket
- * does, and with it all that it had.
+ * Handles and addresses are sent as plain numbers, which the coordinator returns unchanged. A worker ends when its
+ * socket is closed, and all its resources end with it.
  */
 #ifndef GPOOL_TESTS_GPU_PROBE_WORKER_H
 #define GPOOL_TESTS_GPU_PROBE_WORKER_H
@@ -21,8 +21,8 @@
 #include <unistd.h>
 
 enum {
-	WORDS_BYTES = 65536, /* a whole number of pages on every machine with a GPU */
-	CLOSE_LIMIT_S = 30,  /* a stream that still waits must not keep a worker, and its coordinator, for ever */
+	WORDS_BYTES = 65536, /* a multiple of the page size on every machine with a GPU */
+	CLOSE_LIMIT_S = 30,  /* a stream that still waits must not block a worker, and its coordinator, forever */
 };
 
 enum probe_call {
@@ -56,7 +56,7 @@ struct probe_message {
 	int32_t call;
 	int32_t rc;
 	uint64_t a, b, c, d;
-	uint64_t nanoseconds; /* of the call of gpu.h alone */
+	uint64_t nanoseconds; /* of the call of gpu.h only */
 	uint8_t ipc[GPU_IPC_BYTES];
 	char text[256]; /* gpu_error_text() of a failure */
 };
@@ -66,8 +66,8 @@ struct probe_worker {
 	int index;
 	struct gpu *gpu;
 	struct gpu_stream *stream;
-	uint64_t *scratch; /* registered, this worker's own */
-	uint64_t *words;   /* registered, shared with others */
+	uint64_t *scratch; /* registered; this worker's own */
+	uint64_t *words;   /* registered; shared with other workers */
 };
 
 static inline uint64_t probe_now(void)
@@ -154,7 +154,10 @@ static inline int probe_event_import(struct probe_worker *w, struct probe_messag
 	return rc;
 }
 
-/* probe_call() - do what the message says; results go back into it, a descriptor in or out through *fd. */
+/*
+ * probe_call() - execute the call of a message. The results are written to the message; in: a received descriptor or
+ * -1, *out: a descriptor to send or -1.
+ */
 static inline int probe_call(struct probe_worker *w, struct probe_message *m, int in, int *out)
 {
 	if (m->call != PROBE_OPEN && !w->gpu)
@@ -188,7 +191,7 @@ static inline int probe_call(struct probe_worker *w, struct probe_message *m, in
 	return -EINVAL;
 }
 
-/* probe_worker_main() - serve until the coordinator hangs up. */
+/* probe_worker_main() - execute calls until the coordinator closes the socket. */
 static inline int probe_worker_main(const char *backend, const char *device)
 {
 	struct probe_worker w = {.ops = gpu_backend(backend)};

@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 enum {
-	START_TRIES = 300, /* of 200 ms: with a sanitizer on a busy machine it takes seconds */
+	START_TRIES = 300, /* of 200 ms; with a sanitizer on a busy machine a start takes seconds */
 	START_SLICE_MS = 200,
 	STOP_MS = 60000,
 	ANSWER_MS = 60000,
@@ -79,7 +79,7 @@ run_program(const struct harness *harness, const char *const *arguments, pid_t p
 	char path[512];
 	int count = 4, log;
 
-	/* Tests read gpoold's descriptors, for which only root needs no core_dumps. A test may set the key itself. */
+	/* Tests read gpoold's descriptors; except for root, that requires core_dumps. A test may set the key itself. */
 	if (geteuid() != 0) {
 		all[count++] = "--set";
 		all[count++] = "core_dumps=yes";
@@ -153,7 +153,7 @@ static int folder_leftovers(const char *path)
 	return count;
 }
 
-/* The folder is the test's own and small: files, and one level of folders. */
+/* The folder belongs to the test and is small: files, and one level of folders. */
 static void folder_remove(const char *path, int depth)
 {
 	DIR *folder = opendir(path);
@@ -276,7 +276,7 @@ struct gpool *harness_open_calm(const struct harness *harness)
 
 static uint8_t reply_bytes[MSG_BYTES_MAX];
 
-/* Send a request; return the length of the answer in reply_bytes. Ends the program when there is none. */
+/* Send a request; return the length of the answer in reply_bytes. Without an answer the program ends. */
 static size_t ask(struct harness *harness, uint8_t *request, int length)
 {
 	char text[512];

@@ -1,9 +1,9 @@
 /*
  * harness.h - run a real gpoold on the host back end for a test, in its own folder, and send it requests.
  *
- * The program is $GPOOLD, else gpoold in the folder above the test program's. Nothing here waits for time to pass:
- * starting waits for the attach socket, stopping for the process. Every wait has a limit, after which the test fails
- * with the agent's log.
+ * The program is $GPOOLD, else gpoold in the folder above the test program's. No function waits for a fixed time: a
+ * start waits for the attach socket, a stop for the end of the process. Every wait has a limit, after which the test
+ * fails with the agent's log.
  */
 #ifndef GPOOL_TESTS_HARNESS_H
 #define GPOOL_TESTS_HARNESS_H
@@ -16,21 +16,21 @@
 
 struct harness {
 	char base[64];      /* a new folder in $TMPDIR */
-	char directory[80]; /* the runtime directory, below it */
+	char directory[80]; /* runtime directory, in `base` */
 	char log[80];
 	pid_t pid;
 	struct gpool *admin; /* attached by the first harness_evict() or harness_check() */
 };
 
 /*
- * harness_start() - start gpoold with these arguments, NULL at the end, behind --foreground --dir; return when a worker
- * can attach. Ends the program, and prints the log, if gpoold does not start.
+ * harness_start() - start gpoold with the options --foreground and --dir and these arguments, which end with NULL.
+ * Returns when a worker can attach. If gpoold does not start, prints the log and ends the program.
  */
 void harness_start(struct harness *harness, const char *const *arguments);
 
 /*
- * harness_stop() - send SIGTERM. Return: 0 when gpoold ends with status 0 and an empty runtime directory, else -1
- * with the reason on stderr. harness_kill() - send SIGKILL to its process group.
+ * harness_stop() - send SIGTERM. Return: 0 if gpoold ends with status 0 and an empty runtime directory, else -1 with
+ * the cause on stderr. harness_kill() - send SIGKILL to its process group.
  */
 int harness_stop(struct harness *harness);
 void harness_kill(struct harness *harness);
@@ -41,17 +41,18 @@ struct gpool_options harness_options(const struct harness *harness);
 struct gpool *harness_open(const struct harness *harness);
 
 /*
- * harness_open_calm() - attach and wait until the pool's pressure is low. The agent updates it some time after an
- * earlier test has freed its pages, and under pressure nothing is kept in threads' caches.
+ * harness_open_calm() - attach and wait until the pool's pressure is low. The agent updates the pressure some time
+ * after an earlier test has freed its pages, and under pressure threads keep no pages in their magazines.
  */
 struct gpool *harness_open_calm(const struct harness *harness);
 
-/* harness_evict() - have the agent evict up to `pages` pages of a session's unpinned blocks; return the number. */
+/*
+ * harness_evict() - let the agent evict up to `pages` pages of a session's unpinned blocks; returns the number of
+ * pages.
+ */
 uint32_t harness_evict(struct harness *harness, uint32_t session, uint32_t pages);
 
-/*
- * harness_check() - have the agent check the pool's invariants; print the findings, and return their number.
- */
+/* harness_check() - let the agent check the pool's invariants, and print the findings; returns their number. */
 uint32_t harness_check(struct harness *harness);
 
 /* harness_free_pages() - return the number of free pages of the first pool. */

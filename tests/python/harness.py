@@ -1,4 +1,4 @@
-"""A real gpoold on the host back end for tests, in a folder of its own."""
+"""Run a real gpoold on the host back end for tests, in its own folder."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ START_TRIES, START_SLICE_MS, STOP_SECONDS = 300, 200, 60
 
 
 class Agent:
-    """Up when this returns; down, with nothing left in its folder, when stop() does."""
+    """A gpoold that is ready after the constructor. stop() ends it and checks that its folder is empty."""
 
     def __init__(self, *arguments: str) -> None:
         self.base = Path(tempfile.mkdtemp(prefix="gpool-test-"))
-        self.base.chmod(0o755)  # the front is a stranger, and must pass through
+        self.base.chmod(0o755)  # the front runs as another user and must be able to pass through
         self.directory = str(self.base / "run")
         self.log = self.base / "log"
         with self.log.open("wb") as log:
@@ -40,7 +40,7 @@ class Agent:
                 [str(BUILD / "gpoold"), "--foreground", "--dir", self.directory, "--pool", POOL, *arguments],
                 stdout=log,
                 stderr=log,
-                preexec_fn=lambda: PRCTL(PR_SET_PDEATHSIG, signal.SIGKILL),  # a test that dies takes its agent along
+                preexec_fn=lambda: PRCTL(PR_SET_PDEATHSIG, signal.SIGKILL),  # the agent dies with the test
             )
         for _ in range(START_TRIES):
             try:
@@ -60,7 +60,7 @@ class Agent:
         return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
     def evict(self) -> int:
-        """All that may be evicted; how many pages that were."""
+        """Evict all blocks that can be evicted; returns the number of pages."""
         command = [str(BUILD / "poolctl"), "--dir", self.directory, "evict", "64"]
         said = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
         found = re.search(r"(\d+) of 64 pages|evicted (\d+)", said)
@@ -77,7 +77,7 @@ class Agent:
 
 
 class AgentTest(unittest.TestCase):
-    """One agent for the tests of a class. Each ends with the pool's invariants whole, and no page in use."""
+    """One agent for the tests of a class. After each test the pool's invariants hold, and no page is in use."""
 
     agent: Agent
     arguments: List[str] = []

@@ -27,7 +27,7 @@ NUMBERS = {name: value for name, value in vars(_abi).items() if name.startswith(
 
 
 def member(field: str) -> str:
-    """Its name in C: Python's keywords have an underscore behind them."""
+    """Return the field's name in C: names that are keywords in Python have an underscore appended."""
     return field.rstrip("_") if field.endswith("_") else field
 
 
@@ -98,7 +98,7 @@ class Abi(unittest.TestCase):
 
 class Library(unittest.TestCase):
     def load(self, **environment: str) -> str:
-        """What a process says that loads it so."""
+        """Return the output of a process that loads the package with this library."""
         package = str(Path(gpool.__file__).parents[1])
         return subprocess.run(
             [sys.executable, "-c", "import gpool; print(gpool.version())"],

@@ -1,4 +1,4 @@
-"""LoRA adapters out of PEFT's files, and events, with a real agent."""
+"""LoRA adapters from PEFT's files, and events, with a real agent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TILE = 128
 
 
 def tensors(folder: Path) -> Dict[str, Tuple[str, numpy.ndarray]]:  # type: ignore[type-arg]
-    """Of adapter_model.safetensors: type and elements by name."""
+    """Return type and elements of each tensor of adapter_model.safetensors."""
     data = (folder / "adapter_model.safetensors").read_bytes()
     size = int.from_bytes(data[:8], "little")
     kinds = {"F32": "<f4", "F16": "<f2"}
@@ -38,7 +38,7 @@ def tensors(folder: Path) -> Dict[str, Tuple[str, numpy.ndarray]]:  # type: igno
 
 
 def matrix(where: gpool.Matrix, rank: int, columns: int) -> numpy.ndarray:  # type: ignore[type-arg]
-    """[rank][columns], out of the pool."""
+    """Read a matrix from the pool as [rank][columns]."""
     tiles = -(-columns // TILE)
     assert tiles <= where.head_tiles, "the fixtures are small"
     data = ctypes.string_at(where.first, tiles * rank * TILE * 2)
@@ -103,10 +103,10 @@ class Adapters(AgentTest):
 
     def test_copies_in_host_memory(self) -> None:
         with self.agent.pool("warm") as warm:
-            adapters = self.pool.adapters(warm=warm, salt=(1, 2))  # what other tests have left is not found
+            adapters = self.pool.adapters(warm=warm, salt=(1, 2))  # so that adapters of other tests are not found
             plain = adapters.register("plain", str(PLAIN))
             plain.acquire().release()
-            while adapters.statistics().warm_made == 0:  # a thread of the library's makes it
+            while adapters.statistics().warm_made == 0:  # a thread of the library makes the copy
                 pass
             plain.unload()
             acquired = plain.acquire()
@@ -219,7 +219,7 @@ class Events(AgentTest):
             thread = threading.Thread(target=listen)
             thread.start()
             number = 0
-            while not heard.wait(0.05):  # until the subscription has reached the agent
+            while not heard.wait(0.05):  # until the subscription has taken effect
                 number += 1
                 with self.pool.create_object(f"reported{number}") as draft:
                     draft.alloc(1)

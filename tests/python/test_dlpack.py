@@ -1,5 +1,5 @@
-"""DLPack: what other libraries are given, and when it ends. numpy takes some of it for real; takers that numpy is not
-are played through ctypes.
+"""DLPack: the content of capsules, and the end of their pins. numpy consumes some capsules; consumers with other
+properties are emulated with ctypes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Taker:
 
 class DLPack(AgentTest):
     def test_layout_is_that_of_dlpack(self) -> None:
-        # dlpack.h, on 64 bits
+        # sizes of dlpack.h, 64 bits
         self.assertEqual(ctypes.sizeof(_dlpack._Tensor), 48)
         self.assertEqual(
             (_dlpack._Tensor.shape.offset, _dlpack._Tensor.byte_offset.offset, _dlpack._Tensor.code.offset),
@@ -81,8 +81,8 @@ class DLPack(AgentTest):
                 self.assertRaises(BufferError, numpy.from_dlpack, block.view(readonly=True))
 
     def test_numpy_refuses_what_it_does_not_know(self) -> None:
-        """The capsule dies while an exception is on its way, which stays what it was; its pin is noticed with the next
-        export.
+        """The capsule is dropped while an exception is raised. The exception is unchanged, and the capsule's pin is
+        ended by the next export.
         """
         with self.pool.alloc(1) as block:
             with self.assertRaises((RuntimeError, BufferError, TypeError)):
@@ -127,7 +127,7 @@ class DLPack(AgentTest):
         self.assertEqual(self.pool.handle.views, 0)
 
         class Tensor:
-            """Whose end comes with an exception on its way."""
+            """An object that is collected while an exception is raised."""
 
             def __init__(self, view: gpool.View) -> None:
                 self.taker = Taker(view)
@@ -176,8 +176,8 @@ class DLPack(AgentTest):
             stream.wait(opened)
             stream.fill(block.address, 0x05050505, PAGE)
             view = block.view(stream=stream)
-            # A taker in the same stream waits there, one that wants no order not at all. (CUDA's streams: the device is
-            # made up.)
+            # A consumer with the same stream waits in that stream; a consumer that wants no order does not wait. (These
+            # are streams of CUDA: the device is invented.)
             view.device = gpool.Device("p0", "cuda", 0, "GPU-x", False)
             takers = [Taker(view, stream=stream.native), Taker(view, stream=-1)]
             view.device = self.pool.device
@@ -206,7 +206,7 @@ class DLPack(AgentTest):
             self.assertEqual(self.agent.evict(), 4)
 
     def test_tensors_that_outlive_the_interpreter(self) -> None:
-        """The deleter is called by the C library at exit, when Python is gone."""
+        """The deleter is called by the C library at exit, when the interpreter has ended."""
         program = f"""
 import ctypes, sys
 sys.path[:0] = {sys.path[:3]!r}
@@ -228,7 +228,7 @@ ctypes.CDLL(None).__cxa_atexit(ctypes.c_void_p(deleter), ctypes.c_void_p(address
         self.assertEqual((ended.returncode, ended.stdout), (0, ""))
 
     def test_a_gpu_is_told(self) -> None:
-        """What a view says of memory on a GPU; there is none here, so the device is made up."""
+        """A view's description of GPU memory. The test machine has no GPU, so the device is invented."""
         with self.pool.alloc(1) as block, self.pool.stream() as stream:
             view = block.view("float16", (2, 4), stream=stream, readonly=True)
             view.device = gpool.Device("p0", "cuda", 3, "GPU-x", False)

@@ -1,4 +1,4 @@
-"""The examples run, the README shows the first of them to the byte, and all types that it uses exist."""
+"""The examples run, the README contains the first of them byte for byte, and all types that they use exist."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Examples(AgentTest):
         )
 
     def first(self, pages: int) -> str:
-        """Return what the example prints when that number of its pages was evicted while it waited."""
+        """Return the example's output when this number of its pages was evicted while it waited."""
         with self.start("python_first.py") as example:
             assert example.stdin and example.stdout
             self.assertIn("Enter", example.stdout.readline())
