@@ -1,6 +1,6 @@
 /*
- * elastic_view.h - elastic ranges in a pool of 64 pages: agents to start, pages with a content that says whose they
- * are, and a worker that takes all it can get. On top of spill_view.h.
+ * elastic_view.h - elastic ranges in a pool of 64 pages: functions to start agents, to write contents that identify
+ * their pages, and to allocate all available pages. Based on spill_view.h.
  */
 #ifndef GPOOL_TESTS_ELASTIC_VIEW_H
 #define GPOOL_TESTS_ELASTIC_VIEW_H
@@ -46,7 +46,7 @@ static inline volatile uint64_t *words_at(struct gpool_range *range, uint32_t pa
 	return (volatile uint64_t *)(uintptr_t)(address + page * (uint64_t)PAGE_BYTES);
 }
 
-/* First and last word of each page. */
+/* Write the first and the last word of each page. */
 static inline void fill(struct gpool_range *range, uint32_t first, uint32_t count, uint64_t content)
 {
 	for (uint32_t page = first; page < first + count; page++) {
@@ -130,7 +130,7 @@ static inline void leave(struct gpool *pool, struct gpool_block *blocks, uint32_
 	thread_cache_flush(thread_cache_of(pool));
 }
 
-/* Leased, and idle. */
+/* Return the number of leased, idle pages. */
 static inline uint32_t lease_idle_count(const struct gpool *pool)
 {
 	uint32_t idle = 0;

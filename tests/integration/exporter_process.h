@@ -1,8 +1,8 @@
 /*
- * exporter_process.h - a gpool-exporter of the test's own on a free port, and asking it: what test_exporter and
- * test_prometheus share.
+ * exporter_process.h - run a gpool-exporter on a free port and send it requests; shared by test_exporter and
+ * test_prometheus.
  *
- * Included once by each test program, behind life.h.
+ * Included once by each test program, after life.h.
  */
 #ifndef GPOOL_TESTS_EXPORTER_PROCESS_H
 #define GPOOL_TESTS_EXPORTER_PROCESS_H
@@ -18,7 +18,7 @@ enum { TEXT_MAX = 1 << 20, OTHER_USER = 65534, NOGROUP = 65534 };
 
 struct process {
 	pid_t pid;
-	FILE *said; /* what it says on standard error */
+	FILE *said; /* its standard error */
 };
 
 /* ---- processes ---- */
@@ -33,9 +33,9 @@ static inline const char *beside_gpoold(const char *name)
 }
 
 /*
- * Any program; arguments[0] is its path, or a name where uid is 0: as this process; else it is of nogroup alone. NULL
- * is the end. Its standard output is discarded. It is opened before it becomes another user, which may not be able to
- * reach the folder that it was built in.
+ * Start any program; arguments[0] is its path or a name, and NULL ends the list. uid 0: run as this process; else as
+ * that user, in the group nogroup only. Its standard output is discarded. The program is opened before the change of
+ * user, who may have no access to its folder.
  */
 static inline struct process process_start_as(const char *const *arguments, uid_t uid)
 {
@@ -73,7 +73,7 @@ static inline struct process process_start(const char *const *arguments)
 	return process_start_as(arguments, 0);
 }
 
-/* Its wait status, and all that it still had to say. */
+/* End the process; returns its wait status and the rest of its output. */
 static inline int process_end(struct process *process, char *said, size_t size)
 {
 	size_t length = fread(said, 1, size - 1, process->said);
@@ -114,7 +114,8 @@ static inline void exporter_stop(void)
 }
 
 /*
- * What is at a path of a server on this machine: its status, and its body in *body, which is valid up to the next call.
+ * Request a path from a server on this machine. Returns the status, and in *body the body, which is valid until the
+ * next call.
  */
 static inline int http_get(uint16_t port, const char *path, const char **body)
 {
@@ -148,7 +149,7 @@ static inline const char *scrape(void)
 	return text;
 }
 
-/* The value of a line that begins so, NAN: there is none. */
+/* Return the value of the line that begins with this text; NAN: no such line. */
 static inline double metric_in(const char *text, const char *line)
 {
 	const char *found = text;
@@ -159,7 +160,7 @@ static inline double metric_in(const char *text, const char *line)
 	return found ? strtod(found + length, NULL) : (double)__builtin_nanf("");
 }
 
-/* Of the first pool, from a new scrape. */
+/* Scrape, and return the value of a metric of the first pool. */
 static inline double metric(const char *name)
 {
 	char line[256];

@@ -1,8 +1,8 @@
 /*
- * keeper.h - who runs in a gpoold, and where test modules are: what test_keeper, test_upgrade and
- * test_keep_over_restart share.
+ * keeper.h - inspect the processes of a gpoold and find test modules; shared by test_keeper, test_upgrade and
+ * test_keep_over_restart.
  *
- * Included once by each test program, behind poolctl_process.h.
+ * Included once by each test program, after poolctl_process.h.
  */
 #ifndef GPOOL_TESTS_KEEPER_H
 #define GPOOL_TESTS_KEEPER_H
@@ -46,7 +46,7 @@ static inline struct agent_seen agent_seen(void)
 	return seen;
 }
 
-/* Check the number of free pages, and that the tables have no findings. */
+/* Check the number of free pages, and that a check of the tables reports no findings. */
 static inline void pool_is_whole(uint32_t free_pages)
 {
 	struct result result = poolctl("--dir", harness.directory, "--timeout", "20", "check", NULL);
@@ -59,7 +59,7 @@ static inline void pool_is_whole(uint32_t free_pages)
 	result_free(&result);
 }
 
-/* The child of this process with this name; 0: none. */
+/* Return the child of a process with this name; 0: none. */
 static inline pid_t child_named(pid_t parent, const char *name)
 {
 	DIR *proc = opendir("/proc");
@@ -140,7 +140,7 @@ static inline uint32_t fds_of(pid_t pid, const char *prefix)
 	return count;
 }
 
-/* Whether gpoold's log contains this text. */
+/* Return true if gpoold's log contains this text. */
 static inline bool log_has(const char *text)
 {
 	char *log = file_read(harness.log, NULL);
@@ -159,7 +159,7 @@ static inline void log_await(const char *text)
 	}
 }
 
-/* Beside this program: "../gpoold-agent.so", "modules/layout.so". */
+/* Return a path relative to this program's folder, such as "../gpoold-agent.so" or "modules/layout.so". */
 static inline const char *beside(const char *name)
 {
 	static char path[700];
@@ -171,7 +171,7 @@ static inline const char *beside(const char *name)
 	return path;
 }
 
-/* The file `name`, beside this program, takes the place of `path` as an installation does it: as a whole. */
+/* Replace `path` by the file `name` from this program's folder in one step, as an installation does. */
 static inline void install(const char *name, const char *path)
 {
 	size_t bytes;

@@ -1,8 +1,7 @@
 /*
- * kv_engine.h - engines with a KV cache, as separate processes that execute orders, for tests. On top of
- * kv_view.h.
+ * kv_engine.h - engines with a KV cache, as separate processes that execute orders, for tests. Based on kv_view.h.
  *
- * Each order is answered by a report, and prefix_check() has passed then. Every token has a content of its own, in any
+ * Each order is answered by a report, after a successful prefix_check(). Every token has a distinct content, in any
  * engine's addresses. A test program whose first argument is "engine" runs engine_main().
  */
 #ifndef GPOOL_TESTS_KV_ENGINE_H
@@ -27,7 +26,7 @@ enum verb { BEGIN, FIND, LOOK, SHARE, FREE, EVICT, QUIET_DOWN, SWEEP, POKE_OLD, 
 
 struct order {
 	enum verb verb;
-	uint32_t text, same, tokens; /* BEGIN, FIND: `same` tokens of the plain text, then the text's own */
+	uint32_t text, same, tokens; /* BEGIN, FIND: `same` tokens of the plain text, then tokens of this text only */
 	uint64_t salt;
 	uint64_t sequence;        /* LOOK, SHARE, FREE */
 	uint32_t fault, fault_at; /* this call of the driver (enum gpu_call) fails, counted from 1; 0: none */
@@ -43,7 +42,7 @@ struct report {
 
 /* ---- an engine ---- */
 
-static struct order texts[64]; /* by row of the sequence */
+static struct order texts[64]; /* indexed by the sequence's row */
 
 static inline const uint32_t *ids_of(const struct order *order)
 {
@@ -54,7 +53,7 @@ static inline const uint32_t *ids_of(const struct order *order)
 	return ids;
 }
 
-#define ADAPTIVE "GPOOL_TEST_KV_ADAPTIVE" /* engines evict by what they learn; all tests run with it and without */
+#define ADAPTIVE "GPOOL_TEST_KV_ADAPTIVE" /* engines evict by the adaptive policy; all tests run with and without it */
 
 static inline struct gpool_kv_options engine_options(uint32_t pool_blocks, uint32_t heads)
 {
@@ -118,8 +117,8 @@ static inline bool engine_right(uint64_t sequence)
 }
 
 /*
- * Until all fences that stand at pages are reached, without a call of the library: host streams are threads, and would
- * be stopped, too.
+ * Wait until all fences recorded for pages are signaled, without a call of the library: the threads of host streams are
+ * stopped with the engine.
  */
 static inline int engine_quiet(void)
 {
@@ -146,7 +145,7 @@ static inline int engine_sweep(void)
 	return 0;
 }
 
-static volatile uint64_t *old_place; /* where the first token of the last text was when it was begun */
+static volatile uint64_t *old_place; /* address of the first token of the last text when it was begun */
 
 static inline int engine_obey(const struct order *order, struct report *report)
 {
@@ -215,7 +214,7 @@ struct engine {
 };
 
 static struct engine engines[ENGINES];
-static uint32_t heads = 8; /* of engines that start */
+static uint32_t heads = 8; /* for engines that are started from now on */
 static struct report last;
 
 static inline int heard(const struct engine *engine)
@@ -274,7 +273,7 @@ static inline void engine_killed(struct engine *engine)
 	*engine = (struct engine){0};
 }
 
-/* It ends as a program does. */
+/* End an engine normally. */
 static inline void engine_ended(struct engine *engine)
 {
 	close(engine->channel);
@@ -299,7 +298,7 @@ static inline struct engine *engine(void)
 	return engine_start("", 0);
 }
 
-/* Tokens that it did not have to write. */
+/* Begin a text; returns the number of tokens that were found. */
 static inline uint32_t begun(
 	const struct engine *engine, uint32_t text, uint32_t same, uint32_t tokens, uint64_t *sequence)
 {
@@ -308,14 +307,14 @@ static inline uint32_t begun(
 	return last.found;
 }
 
-/* Tokens that it would not have to write. */
+/* Look a text up; returns the number of tokens that would be found. */
 static inline uint32_t found_by(const struct engine *engine, uint32_t text, uint32_t same, uint32_t tokens)
 {
 	assert_int_equal(ask(engine, (struct order){.verb = FIND, .text = text, .same = same, .tokens = tokens}), 0);
 	return last.found;
 }
 
-/* When its GPU work is done it computes nothing and calls nothing until engine_continued(). */
+/* Stop an engine after its GPU work is done: it executes nothing until engine_continued(). */
 static inline void engine_stopped(const struct engine *engine)
 {
 	int exit_status;
@@ -363,7 +362,7 @@ static inline void agent_kill(void)
 	await_end(pidfd);
 }
 
-/* Named objects, and how many times sessions have one open. */
+/* Return the number of named objects, and the number of sessions that have them open. */
 static inline uint32_t objects(uint32_t *readers)
 {
 	struct gpool_object_info info = {.size = sizeof(info)};
@@ -377,7 +376,7 @@ static inline uint32_t objects(uint32_t *readers)
 	return count;
 }
 
-/* Closes the cache's stream for work; opens with gpool_fence_signal(). */
+/* Block the cache's stream until gpool_fence_signal(). */
 static inline struct gpool_fence gate_make(uint32_t manual)
 {
 	struct gpool_fence gate;

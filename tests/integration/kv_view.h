@@ -1,7 +1,7 @@
 /*
- * kv_view.h - a KV cache whose tokens have a content of their own, for tests. On top of life.h.
+ * kv_view.h - a KV cache whose tokens have distinct contents, for tests. Based on life.h.
  *
- * The shape SMALL has blocks of 64 KiB and 4 tokens, eight in a page; the first word of a token's place is its content.
+ * The shape SMALL has blocks of 64 KiB and 4 tokens, eight in a page; the first word of a token's slot is its content.
  */
 #ifndef GPOOL_TESTS_KV_VIEW_H
 #define GPOOL_TESTS_KV_VIEW_H
@@ -54,7 +54,7 @@ static inline void worker_open(const char *const *arguments)
 	assert_int_equal(gpool_stream_open(worker, NULL, 0, &stream), 0);
 }
 
-/* A gpoold, a worker, and a cache of `blocks` blocks. */
+/* Start a gpoold, a worker, and a cache of `blocks` blocks. */
 static inline void kv_start(const char *const *arguments, uint32_t blocks)
 {
 	struct gpool_kv_options options;
@@ -179,7 +179,7 @@ static inline int32_t block_at(uint64_t sequence, uint32_t index)
 	return blocks[index];
 }
 
-/* The content of a place in the cache. */
+/* Return the content of a slot. */
 static inline volatile uint64_t *word_at(uint64_t slot)
 {
 	uint64_t address = 0;
@@ -209,7 +209,7 @@ static inline uint32_t wrong_tokens(uint64_t sequence, uint32_t first, uint32_t 
 	return wrong;
 }
 
-/* The device's table of a running sequence is the host's. */
+/* Return true if the device's table of a running sequence equals the host's. */
 static inline bool device_agrees(uint64_t sequence)
 {
 	const int32_t *device =

@@ -1,9 +1,9 @@
 /*
- * lora_engine.h - engines with adapters in small, for tests: a model of two layers and a head, adapters of any ranks
- * for it as files, and steps through gpool_lora_batch_set() and _apply() whose every output is compared with float64.
+ * lora_engine.h - small engines with adapters, for tests: a model of two layers and a head, adapters of any ranks in
+ * files, and steps through gpool_lora_batch_set() and _apply() whose outputs are compared with float64.
  *
- * Included once by each test program, which gets state of its own. Nothing here asserts but in the thread that made the
- * engine: what a step finds it returns, so that engines may run in threads.
+ * Included once by each test program, which gets its own state. Assertions are only made in the thread that created the
+ * engine: steps return their findings, so that engines may run in threads.
  */
 #ifndef GPOOL_TESTS_LORA_ENGINE_H
 #define GPOOL_TESTS_LORA_ENGINE_H
@@ -22,7 +22,7 @@ enum {
 	ENGINE_SLOTS = 8,    /* adapters of a batch */
 	ENGINE_IN = 256,     /* features of all x */
 	ENGINE_OUT = 520,    /* of the largest y */
-	ENGINE_STRIDE = 536, /* rows are longer than what is used of them */
+	ENGINE_STRIDE = 536, /* rows are longer than their used part */
 	ENGINE_ADAPTERS_MAX = 64,
 };
 
@@ -53,7 +53,7 @@ static inline void engine_copy(int fd, const char *path)
 	close(to);
 }
 
-/* engine_adapter_of() - with these modules. Returns its number, which is its folder's name. */
+/* engine_adapter_of() - write an adapter with these modules. Returns its number, which is its folder's name. */
 static inline uint32_t engine_adapter_of(const struct rig_module *modules, uint32_t count)
 {
 	struct rig *rig = &engine_rigs[engine_rig_count];
@@ -71,7 +71,7 @@ static inline uint32_t engine_adapter_of(const struct rig_module *modules, uint3
 	return engine_rig_count++;
 }
 
-/* engine_adapter() - for the model; of the head, and of v in layer 1, only every other one has something. */
+/* engine_adapter() - write an adapter for the model; only every other one changes the head, and v in layer 1. */
 static inline uint32_t engine_adapter(uint32_t rank, enum safetensors_type type)
 {
 	struct rig_module modules[] = {
@@ -146,7 +146,7 @@ static inline struct gpool_lora_batch_options engine_batch_options(const struct 
 	return options;
 }
 
-/* All adapters that there are by now are registered. */
+/* Open an engine, and register all adapters that were written so far. */
 static inline void engine_open(struct engine *engine, uint32_t element)
 {
 	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
@@ -190,7 +190,10 @@ static inline uint16_t *engine_y(const struct engine *engine, uint32_t place, ui
 	return engine->y + ((uint64_t)place * ENGINE_TOKENS + token) * ENGINE_STRIDE;
 }
 
-/* engine_apply() - to all places, with other numbers than before: 0, or an error. What was queued earlier is done. */
+/*
+ * engine_apply() - apply the batch to all places, with new inputs: 0, or an error. Waits for work that was queued
+ * earlier.
+ */
 static inline int engine_apply(struct engine *engine)
 {
 	struct gpool_fence fence;
@@ -221,14 +224,14 @@ static inline const struct peft_module *engine_module(const struct rig *rig, uin
 	return NULL;
 }
 
-/* A weight as it is in the pool. */
+/* Return a weight with the precision that it has in the pool. */
 static inline double engine_weight(
 	const struct engine *engine, const struct rig *rig, const struct peft_matrix *matrix, uint64_t index)
 {
 	return (double)engine_float(engine, engine_bits(engine, rig_get(rig, matrix, index)));
 }
 
-/* engine_error() - of a token's row in one place, as a share of it, against float64. */
+/* engine_error() - return the error of a token's row in one place, relative to its size, against float64. */
 static inline double engine_error(const struct engine *engine, uint32_t place, uint32_t token, const struct rig *rig)
 {
 	const struct peft_module *module = engine_module(rig, place);
@@ -254,10 +257,7 @@ static inline double engine_error(const struct engine *engine, uint32_t place, u
 	return sqrt(error / norm);
 }
 
-/*
- * engine_wrong() - rows that are not what they have to be: `which`, [ENGINE_TOKENS], has each token's adapter, -1:
- * none.
- */
+/* engine_wrong() - count wrong rows. `which`, [ENGINE_TOKENS], has each token's adapter, -1: none. */
 static inline uint32_t engine_wrong(const struct engine *engine, const int32_t *which)
 {
 	double bound = engine->element == GPOOL_LORA_F16 ? 1e-3 : 1e-2;
@@ -277,7 +277,7 @@ static inline uint32_t engine_wrong(const struct engine *engine, const int32_t *
 	return wrong;
 }
 
-/* engine_set() - these adapters, -1: none, for the first tokens; the rest of `which` becomes -1. */
+/* engine_set() - set adapters, -1: none, for the first tokens; the rest of `which` becomes -1. */
 static inline int engine_set(struct engine *engine, int32_t which[ENGINE_TOKENS], uint32_t tokens, char *why)
 {
 	uint32_t adapters[ENGINE_TOKENS];

@@ -1,8 +1,8 @@
 /*
- * mover_will.h - movers that do as the test says (tests/modules/unwilling.c): what the tests of pools without a mover
- * share.
+ * mover_will.h - movers whose behaviour a test controls (tests/modules/unwilling.c); shared by the tests of pools
+ * without a mover.
  *
- * On top of spill_view.h. will_begin() and will_end() are a group's set-up and teardown.
+ * Based on spill_view.h. will_begin() and will_end() are a group's set-up and teardown.
  */
 #ifndef GPOOL_TESTS_MOVER_WILL_H
 #define GPOOL_TESTS_MOVER_WILL_H
@@ -27,7 +27,7 @@ static inline void mover_works(void)
 	AWAIT(status()->pools[0].mover_pid != 0);
 }
 
-/* Does one of its threads still run? */
+/* Return true if one of the process's threads is still running. */
 static inline bool runs(pid_t process)
 {
 	char path[300], text[512];
@@ -48,7 +48,7 @@ static inline bool runs(pid_t process)
 	return found;
 }
 
-/* The mover still counts as serving, but does nothing. */
+/* Stop the mover: it still counts as serving, but executes nothing. */
 static inline pid_t mover_stop(void)
 {
 	pid_t mover = (pid_t)status()->pools[0].mover_pid;

@@ -1,6 +1,5 @@
 /*
- * poolctl_process.h - running poolctl as a process, for its tests: arguments in; exit status, both outputs and JSON
- * out.
+ * poolctl_process.h - run poolctl as a process, for its tests: arguments in; exit status, both outputs and JSON out.
  *
  * A poolctl that dies of a signal fails the test. Included once by each test program, after its own headers.
  */
@@ -69,10 +68,10 @@ static inline char *file_read(const char *path, size_t *bytes)
 struct result {
 	int code;
 	char *out, *err;
-	cJSON *json; /* of out, when it is JSON */
+	cJSON *json; /* `out`, parsed, if it is JSON */
 };
 
-/* The program is $POOLCTL, else poolctl in the folder above this program's: build/CONFIG/tests/test_poolctl. */
+/* Return $POOLCTL, else the path of poolctl in the folder above this program's: build/CONFIG/tests/test_poolctl. */
 static inline const char *poolctl_path(void)
 {
 	static char path[600];
@@ -90,7 +89,7 @@ static inline const char *poolctl_path(void)
 	return path;
 }
 
-/* A file of the source: below $GPOOL_SOURCE, else below the folder in which tests are run. */
+/* Read a source file: below $GPOOL_SOURCE, else below the folder in which tests are run. */
 static inline char *source_read(const char *name)
 {
 	const char *source = getenv("GPOOL_SOURCE");
@@ -102,7 +101,7 @@ static inline char *source_read(const char *name)
 
 static inline void exec_poolctl(char *const *arguments, int out, int err, uid_t uid)
 {
-	/* Opened first: another user may not be able to reach the folder that this was built in. */
+	/* Opened first: another user may have no access to the build's folder. */
 	int program = open(poolctl_path(), O_PATH | O_CLOEXEC);
 
 	dup2(out, STDOUT_FILENO);
@@ -143,7 +142,7 @@ static inline struct running poolctl_start(char *const *arguments)
 	return poolctl_start_as(arguments, 0);
 }
 
-/* With its output at `out`, of which `read` is the other end; both are closed. */
+/* Start poolctl with its output at `out`, whose other end is `read`; closes both. */
 static inline struct running poolctl_start_at(char *const *arguments, int out, int read)
 {
 	struct running running = {.out = read};
@@ -286,7 +285,7 @@ static inline void expect_document(const struct result *result, const char *kind
 	assert_string_equal(string(result->json, "kind"), kind);
 }
 
-/* The verbs as --help lists them: two blanks and the name, in the part that "Verbs:" opens. */
+/* Return the verbs that --help lists: lines with two blanks and the name, in the part after "Verbs:". */
 static inline int verb_names(char names[32][16])
 {
 	struct result result = poolctl("--help", NULL);

@@ -1,18 +1,17 @@
 /*
- * sharing.h - cells of the sharing matrix: what another engine can have of an engine's memory, by kind of memory and
- * state of its owner.
+ * sharing.h - cells of the sharing matrix: the part of an engine's memory that another engine can get, by kind of
+ * memory and state of its owner.
  *
- * The owner is a process of its own. It allocates the memory of one kind, lets go of it, reports that, and makes no
- * library call from then on. All other pages are pinned by the taker, so that every page which the taker gets comes
- * from the owner. Each program has a table of kinds; main() makes one test of each kind and state, and prints the
- * rows of the table in docs/sharing.md with --table.
+ * The owner is a separate process. It allocates the memory of one kind, releases it, reports that, and makes no library
+ * call from then on. All other pages are pinned by the taker, so that every page which the taker gets comes from the
+ * owner. Each program has a table of kinds; main() makes one test of each kind and state, and prints the rows of the
+ * table in docs/sharing.md with --table.
  *
- * GPU work is a stream of the owner that waits for a gate: the timeline of a host-signaled timeline, which this test
- * writes from outside by process_vm_writev(), as a GPU writes to the memory of a process that does nothing. Where the
- * owner is stopped, the threads which stand for its GPU are stopped too, so the test writes the timeline of the stream
- * itself.
+ * GPU work is a stream of the owner that waits for a gate, a host-signaled timeline. The test writes the timeline from
+ * outside by process_vm_writev(), as a GPU writes to the memory of a process that executes nothing. If the owner is
+ * stopped, the threads that emulate its GPU are stopped too, so the test writes the timeline of the stream itself.
  *
- * Included once by each program, on top of life.h.
+ * Included once by each program, after life.h.
  */
 #ifndef GPOOL_TESTS_SHARING_H
 #define GPOOL_TESTS_SHARING_H
@@ -43,7 +42,7 @@ enum gets {
 enum content {
 	NEEDED, /* all of it */
 	KEPT,   /* the remaining content; evicted content is reported as lost */
-	SAVED,  /* all of it, also what was taken */
+	SAVED,  /* all of it, also the part that was taken */
 	GONE,   /* nothing: it was freed */
 };
 
@@ -59,12 +58,12 @@ struct owner {
 	int channel;
 	struct gate gates[GATES_MAX];
 	struct gpool_fence fence, fences[GATES_MAX]; /* behind the work */
-	uint32_t pages; /* that it lets go of; kinds with a size of their own set it in prepare() */
+	uint32_t pages; /* number of pages to release; kinds with their own size set it in prepare() */
 	struct gpool_block blocks[4 * UNITS];
 	struct gpool_range *range;
 	struct gpool_sliced_range *tensor;
 	uint64_t addresses[4 * UNITS];
-	void *own; /* whatever else a kind has */
+	void *own; /* other data of a kind */
 };
 
 /* The content that the owner found. */
@@ -77,25 +76,25 @@ struct kind {
 	enum gets gets[KILLED + 1];
 	enum content content;
 	uint32_t gates;      /* streams with work that the memory waits for; 0: one */
-	bool work_copies;    /* the work is more than a gate: it has to end before the owner is stopped */
-	bool work_later;     /* the work is queued after the owner has let go, and does not use the memory */
+	bool work_copies;    /* the work includes copies, and must end before the owner is stopped */
+	bool work_later;     /* the work is queued after the release, and does not use the memory */
 	bool whole;          /* taken as a whole or not at all */
-	bool needs_room;     /* to return the owner needs pages: the taker frees all of its own first */
-	bool in_second_pool; /* where the taker looks for pages */
+	bool needs_room;     /* the owner needs pages to return: the taker first frees all of its own */
+	bool in_second_pool; /* the taker allocates in the second pool */
 	void (*prepare)(struct owner *owner);
 	void (*let_go)(struct owner *owner); /* the last library calls */
-	/* Count kept, lost and wrong pages. NULL: there is nothing to find. */
+	/* Count kept, lost and wrong pages. NULL: no content can be left. */
 	void (*look)(struct owner *owner, struct found *found);
 };
 
 /* The owner's report after it has released the memory. */
 struct report {
 	uint32_t pages, gates;
-	uint64_t timeline; /* address in its process */
+	uint64_t timeline; /* its address in the owner's process */
 	uint64_t gate_fences[GATES_MAX], work_fences[GATES_MAX];
 };
 
-/* By state: idle, stopped, GPU work that ends, GPU work that hangs, killed. */
+/* For each state: idle, stopped, GPU work that ends, GPU work that hangs, killed. */
 #define HELD \
 	{ \
 		NONE, NONE, NONE, NONE, ALL \
@@ -119,7 +118,7 @@ static const char *const second_pool = "second";
 
 /* ---- the owner ---- */
 
-/* Content of a page, which differs for each page; first and last word included. */
+/* Write a page's content, which differs for each page, including its first and last word. */
 static inline void page_write(uint64_t address, uint64_t page)
 {
 	volatile uint64_t *words = (volatile uint64_t *)(uintptr_t)address;
@@ -158,7 +157,7 @@ static inline struct gpool_fence fence_of(struct gpool *pool, uint32_t queue)
 	return fence;
 }
 
-/* gates_close() - the work begins: streams wait, and owner->fences are behind it. */
+/* gates_close() - start the work: streams wait, and owner->fences are recorded behind it. */
 static inline void gates_close(struct owner *owner)
 {
 	for (uint32_t i = 0; i < GATES_MAX; i++) {
@@ -199,7 +198,7 @@ static inline struct report owner_report(struct owner *owner)
 
 	for (int i = 0; i < GATES_MAX; i++) {
 		report.gate_fences[i] = owner->gates[i].fence.value;
-		/* Behind all that the library has queued as well. */
+		/* Behind all work that the library has queued as well. */
 		report.work_fences[i] = fence_of(owner->pool, owner->gates[i].stream).value;
 	}
 	return report;
@@ -287,7 +286,7 @@ static inline void owner_stop(void)
 	assert_true(WIFSTOPPED(how));
 }
 
-/* The word of the owner's timeline for a fence, in its process. */
+/* Return the word of the owner's timeline for a fence, in the owner's process. */
 static inline struct iovec timeline_word(uint64_t fence)
 {
 	uint64_t address = owner_says.timeline + fence_slot(fence) * sizeof(uint64_t);
@@ -326,14 +325,14 @@ static inline void gates_open(void)
 		gate_open(i);
 }
 
-/* The stream alone reaches its fences. */
+/* Wait until the stream signals its fences by itself. */
 static inline void work_await(void)
 {
 	for (uint32_t i = 0; i < owner_says.gates; i++)
 		AWAIT(is_reached(owner_says.work_fences[i]));
 }
 
-/* The work of an owner that is stopped ends. */
+/* End the work of a stopped owner. */
 static inline void work_end(void)
 {
 	gates_open();
@@ -352,7 +351,7 @@ static inline uint32_t pages_free(void)
 	return atomic_load(&pool_view(taker)->header->state_pages[PAGE_FREE]);
 }
 
-/* Allocate pages that no session has content in, one by one, until there are none: the rest is the owner's. */
+/* Allocate all free pages, one by one: the remaining ones belong to the owner. */
 static inline void rest_take(void)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -440,7 +439,7 @@ static void print_time(const char *what, uint32_t got, uint32_t of, uint64_t sin
 	printf("    %s: %u of %u pages after %.1f ms\n", what, got, of, (double)(monotonic_us() - since_us) / 1000);
 }
 
-/* All pages that the owner released, and not one more. */
+/* Check that the taker gets all pages that the owner released, and no others. */
 static inline void expect_all(uint32_t pages, bool exactly)
 {
 	uint64_t since = monotonic_us();
@@ -457,7 +456,7 @@ static inline void expect_none(void)
 	assert_int_equal(take(1, NONE_MS), 0);
 }
 
-/* The taker waits, and each gate but the last one changes nothing. */
+/* Check that the taker waits, and that no gate but the last one lets it continue. */
 static inline void expect_when_done(const struct kind *kind, uint32_t pages)
 {
 	struct waiting waiting = {.wanted = pages};
@@ -480,7 +479,7 @@ static inline void expect_when_done(const struct kind *kind, uint32_t pages)
 	assert_int_equal(take(1, 0), 0);
 }
 
-/* The owner continues, and checks its memory. */
+/* Continue the owner, which checks its memory. */
 static inline struct found owner_returns(const struct kind *kind)
 {
 	struct found found = {0};
@@ -510,7 +509,7 @@ static inline void expect_content(const struct kind *kind, bool all_taken)
 		assert_true(found.kept >= owner_says.pages / 2);
 }
 
-/* A part is taken, if any can be, and the owner continues. */
+/* Take a part, if a part can be taken, and continue the owner. */
 static inline void run_back(const struct kind *kind)
 {
 	uint32_t quarter = owner_says.pages / 4;
@@ -555,7 +554,7 @@ static inline void run_state(const struct kind *kind, enum owner_state state)
 	expect_content(kind, gets != NONE);
 }
 
-/* Objects outlive their owner: they are deleted at the end of the cell. */
+/* Delete the objects at the end of the cell: they outlive their owner. */
 static inline void objects_delete(struct gpool *pool)
 {
 	struct gpool_object_info info = {.size = sizeof(info)};
@@ -625,7 +624,7 @@ static void test_cell(void **state)
 
 /* ---- the program ---- */
 
-/* The rows of docs/sharing.md. */
+/* Print the rows of docs/sharing.md. */
 static inline int table_print(const struct kind *kinds, size_t count)
 {
 	for (size_t i = 0; i < count; i++) {

@@ -1,6 +1,6 @@
 /*
- * spill_view.h - what tests see of spilled content: counters, what is kept, and the tiers as the agent holds them. On
- * top of life.h.
+ * spill_view.h - inspect spilled content: counters, kept blocks, and the tiers as the agent has them open. Based on
+ * life.h.
  */
 #ifndef GPOOL_TESTS_SPILL_VIEW_H
 #define GPOOL_TESTS_SPILL_VIEW_H
@@ -32,7 +32,7 @@ static inline uint64_t kept_bytes(void)
 	return pool->spill_memory_bytes + pool->spill_file_bytes;
 }
 
-/* A tier as the agent holds it: the memory by its name, the file by its size. */
+/* Open a tier of the agent: the memory by its name, the file by its size. */
 static inline int tier_open(const char *name, off_t bytes)
 {
 	pid_t agent = process_of("gpoold-agent");

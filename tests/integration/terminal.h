@@ -1,6 +1,6 @@
 /*
- * terminal.h - a program on its own terminal, and the text on that terminal: a pty, and as much of an xterm as
- * curses uses.
+ * terminal.h - run a program on its own terminal, and keep the text of that terminal: a pty, and the part of an xterm
+ * that curses uses.
  *
  * Colours are not kept. Included once by each test program, after its own headers.
  */
@@ -29,15 +29,15 @@ enum { TERMINAL_ROWS = 60, TERMINAL_COLUMNS = 200, TERMINAL_WAIT_MS = 60000 };
 
 struct terminal {
 	int fd;  /* the pty's other side */
-	int own; /* the program's side, held open so that it can be looked at */
+	int own; /* the program's side, kept open for inspection */
 	pid_t pid;
 	int rows, columns, row, column;
 	char cells[TERMINAL_ROWS][TERMINAL_COLUMNS + 1];
-	char last; /* character put, for REP */
+	char last; /* last character, for REP */
 	char escape[64];
 	size_t escape_bytes;
 	bool other;  /* the alternate screen is shown */
-	bool hidden; /* the cursor is */
+	bool hidden; /* the cursor is hidden */
 };
 
 static inline void terminal_erase(struct terminal *t, int row, int from, int to)
@@ -66,7 +66,7 @@ static inline void terminal_put(struct terminal *t, char character)
 	t->last = character;
 }
 
-/* ESC [ parameters final */
+/* Execute "ESC [ parameters final". */
 static inline void terminal_control(struct terminal *t, const char *parameters, char final)
 {
 	int first = atoi(parameters), second = 0, count = first ? first : 1;
@@ -146,7 +146,7 @@ static inline void terminal_take(struct terminal *t, char character)
 	}
 }
 
-/* False: the program has ended, and all that it wrote was taken. */
+/* Read the program's output. Return false if the program has ended and all its output was read. */
 static inline bool terminal_read(struct terminal *t)
 {
 	struct pollfd wait = {.fd = t->fd, .events = POLLIN};
@@ -157,7 +157,7 @@ static inline bool terminal_read(struct terminal *t)
 		siginfo_t info = {.si_pid = 0};
 
 		assert_true(waited < TERMINAL_WAIT_MS);
-		/* our own descriptor keeps the terminal open, so its end is no hang-up */
+		/* this process has the terminal open too, so the program's end is not reported as a hang-up */
 		if (waitid(P_PID, (id_t)t->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid)
 			return false;
 	}
@@ -197,7 +197,7 @@ static inline void terminal_size(struct terminal *t, int rows, int columns)
 	assert_int_equal(ioctl(t->own, TIOCSWINSZ, &size), 0);
 }
 
-/* With $TERM; the arguments end with NULL. */
+/* Start a program with $TERM; the arguments end with NULL. */
 static inline void terminal_start(
 	struct terminal *t, const char *program, char *const *arguments, const char *term, int rows, int columns)
 {
@@ -222,7 +222,7 @@ static inline void terminal_type(struct terminal *t, const char *keys)
 	assert_int_equal(write(t->fd, keys, strlen(keys)), (ssize_t)strlen(keys));
 }
 
-/* Its status as of waitpid(). The terminal is closed. */
+/* Close the terminal; returns the program's status as of waitpid(). */
 static inline int terminal_finish(struct terminal *t)
 {
 	int status;

@@ -33,7 +33,7 @@ static int silent_user(const char *path, int ready, int end)
 		if (sockets[i] < 0)
 			return 1;
 	}
-	/* The agent accepts in order: once the last one is decided, all are. */
+	/* The agent accepts in order: once the last connection is decided, all are. */
 	look = (struct pollfd){sockets[CONNECTIONS - 1], POLLIN, 0};
 	if (poll(&look, 1, WAIT_MS) != 1)
 		return 1;

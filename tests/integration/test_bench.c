@@ -3,16 +3,16 @@
  * slow.
  *
  * Goal: the steady state makes no driver call; 300 GB are allocated and freed in 80 GB without a failure, and then one
- * request gets at least 90 % of the free memory; random allocations hold little more than the live memory, and less
- * than a caching allocator where these are large; adapters of mixed sizes are loaded and evicted without a failure, a
- * wrong weight or unusable memory; names match the manual. Method: the real program, one run of each; times are not
- * checked. It is linked with jemalloc, which no sanitizer supports.
+ * request gets at least 90 % of the free memory; random allocations use little more than the live memory, and less than
+ * a caching allocator if they are large; adapters of mixed sizes are loaded and evicted without a failure, a wrong
+ * weight or unusable memory; names match the manual. Method: the real program, one run of each; times are not checked.
+ * It is linked with jemalloc, which no sanitizer supports.
  */
 #include "tests/integration/tool_process.h"
 
 #include <stdbool.h>
 
-/* The median, or "max", of a figure in what was printed, one object a line. */
+/* Return the median, or "max", of a figure in the output, which has one object in each line. */
 static double figure_of(const char *name, const char *which)
 {
 	char wanted[96];
@@ -50,8 +50,8 @@ static void test_steady_state_calls_no_driver(void **state)
 {
 	(void)state;
 	/*
-	 * The median: a process that gets no core for a second gives pages back (idle_ms), and has them again by driver
-	 * calls.
+	 * Use the median: a process that gets no core for a second returns pages (idle_ms), and maps them again with
+	 * driver calls.
 	 */
 	assert_int_equal(RUN("-o", "json", "--runs", "5", "vpmm_steady_calls"), 0);
 	assert_int_equal(lines(read_text(tool.out)), 1);
@@ -82,7 +82,7 @@ static void test_allocations_by_chance_hold_little(void **state)
 		snprintf(name, sizeof name, "peer_fit_1k_%s_failed", sizes[i]);
 		assert_true(figure(name) == 0);
 	}
-	/* 16,000 MiB live at most; rounding to pages of 2 MiB is half a page an allocation. */
+	/* At most 16,000 MiB are live; rounding to pages of 2 MiB costs half a page for each allocation. */
 	assert_true(figure("vpmm_random_1k_1024_peak") < 16100);
 	assert_true(figure("vpmm_random_1k_1024_peak") < figure("peer_fit_1k_1024_peak"));
 	assert_true(figure("vpmm_random_1k_256_peak") < figure("peer_fit_1k_256_peak"));
@@ -108,7 +108,7 @@ static void test_names(void **state)
 	(void)state;
 	assert_int_equal(RUN("nothing"), 2);
 	assert_non_null(strstr(read_text(tool.error), "there is no bench 'nothing'"));
-	assert_int_equal(RUN("vpmm_random_1"), 2); /* not up to an underscore */
+	assert_int_equal(RUN("vpmm_random_1"), 2); /* the name is a prefix of another one */
 	assert_int_equal(RUN("--list"), 0);
 	assert_non_null(strstr(read_text(tool.out),
 		"vpmm_random_100k_1024_time   ms     * time of 100,000 allocations up to 1,024 MiB"));
@@ -116,7 +116,7 @@ static void test_names(void **state)
 		read_text(tool.out), "vpmm_random_10k_64_time      ms       time of 10,000 allocations up to 64 MiB"));
 }
 
-/* Whether the tool's folder, with this below it, exists. */
+/* Return true if this path exists in the tool's folder. */
 static bool there_is(const char *below)
 {
 	DIR *directory = opendir(tool.temporary);

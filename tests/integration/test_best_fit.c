@@ -1,11 +1,11 @@
 /*
- * test_best_fit.c - the caching allocator that gpool_malloc_async() is compared with: a comparison is worth as much as
- * the other side.
+ * test_best_fit.c - the caching allocator with which gpool_malloc_async() is compared; the comparison is valid only if
+ * that allocator is good.
  *
- * Goal: it takes the smallest piece that fits, joins free pieces, never hands out memory that another stream may still
- * use, records nothing while one stream is in use, returns idle segments before it fails; nothing overlaps. Method: a
- * pool of 512 pages of a real agent; host-signaled timelines decide when work is done. On `host` an address is memory,
- * so that contents can be compared.
+ * Goal: it takes the smallest piece that fits, joins free pieces, never returns memory that another stream may still
+ * use, records nothing while one stream is in use, and returns idle segments before it fails; allocations do not
+ * overlap. Method: a pool of 512 pages of a real agent; host-signaled timelines decide when work is done. On `host` an
+ * address is memory, so that contents can be compared.
  */
 #include "tests/lib/harness.h"
 #include "tools/lib/allocator.h"
@@ -21,7 +21,7 @@
 #include <cmocka.h>
 
 #define MIB (UINT64_C(1) << 20)
-enum { PIECE_MIB = 12 }; /* from 10 on a request has a segment of its own */
+enum { PIECE_MIB = 12 }; /* a request of 10 MiB or more has its own segment */
 
 static struct harness harness;
 static struct gpool *pages;
@@ -56,7 +56,7 @@ static uint32_t manual_stream(void)
 	return stream;
 }
 
-/* All that was freed on a host-signaled timeline so far is done. */
+/* Signal everything that was freed on a host-signaled timeline so far. */
 static void reach(uint32_t stream)
 {
 	struct gpool_fence fence;
@@ -85,16 +85,16 @@ static void test_smallest_that_fits_and_joins(void **state)
 	assert_int_equal(totals().free, 0);
 	give(at[3], 0);
 	give(at[1], 0);
-	/* 3 MiB is enough for 2; what is left over stays. */
+	/* The request of 2 MiB gets the piece of 3 MiB, which stays whole. */
 	spare = take(2 * MIB, 0);
 	assert_int_equal(spare, at[1]);
-	assert_int_equal(totals().live, 16 * MIB); /* a rest of 1 MiB is not worth a piece */
+	assert_int_equal(totals().live, 16 * MIB); /* a rest of 1 MiB is not split off */
 	give(spare, 0);
 	spare = take(MIB * 3 / 2, 0);
 	assert_int_equal(totals().largest_free, 4 * MIB);
 	give(spare, 0);
 	assert_int_equal(totals().largest_free, 4 * MIB);
-	/* Left, right, and both. */
+	/* Join with the left, the right, and both neighbours. */
 	give(at[2], 0);
 	assert_int_equal(totals().largest_free, 9 * MIB);
 	give(at[0], 0);
@@ -114,13 +114,13 @@ static void test_sizes_and_classes(void **state)
 	take(1, 0);
 	assert_int_equal(totals().live, 512);
 	assert_int_equal(totals().mapped, 2 * MIB);
-	take(MIB, 0); /* from the same */
+	take(MIB, 0); /* from the same segment */
 	assert_int_equal(totals().mapped, 2 * MIB);
-	take(MIB + 1, 0); /* not small any more, although it would fit nowhere else */
+	take(MIB + 1, 0); /* not small any more, and it fits nowhere else */
 	assert_int_equal(totals().mapped, 22 * MIB);
 	take(PIECE_MIB * MIB + 1, 0); /* there is room for it */
 	assert_int_equal(totals().mapped, 22 * MIB);
-	take(24 * MIB + 1, 0); /* a segment of its own, in steps of 2 MiB */
+	take(24 * MIB + 1, 0); /* its own segment, in steps of 2 MiB */
 	assert_int_equal(totals().mapped, (22 + 26) * MIB);
 	assert_int_equal(allocator->ops->malloc(allocator, 0, 0, &address), -EINVAL);
 	assert_int_equal(allocator->ops->malloc(allocator, UINT64_MAX, 0, &address), -ENOSPC);
@@ -140,7 +140,7 @@ static void test_a_stream_waits_for_another(void **state)
 	first = take(PIECE_MIB * MIB, a);
 	second = take(PIECE_MIB * MIB, b);
 	give(first, a);
-	assert_int_equal(take(PIECE_MIB * MIB, a), first); /* its own at once */
+	assert_int_equal(take(PIECE_MIB * MIB, a), first); /* available to its own stream at once */
 	give(first, a);
 	assert_int_not_equal(take(PIECE_MIB * MIB, b), first);
 	assert_int_not_equal(take(PIECE_MIB * MIB, 0), first);
@@ -167,7 +167,7 @@ static void test_no_join_across_streams(void **state)
 	assert_int_equal(totals().largest_free, 5 * MIB);
 	reach(a);
 	reach(b);
-	/* A larger allocation finds that all of it is done, and joined. */
+	/* For a larger allocation the pieces are found done, and are joined. */
 	assert_int_equal(take(9 * MIB, a), at[0]);
 	gpool_stream_close(pages, a);
 	gpool_stream_close(pages, b);
@@ -186,7 +186,7 @@ static void test_memory_freed_before_a_second_stream(void **state)
 	reach(a);
 	assert_int_equal(take(PIECE_MIB * MIB, b), first);
 	give(first, b);
-	/* A stream that is closed was waited for. */
+	/* The close of a stream waits for its work. */
 	first = take(3 * PIECE_MIB * MIB, a);
 	gpool_stream_close(pages, a);
 	give(first, a);
@@ -237,14 +237,14 @@ static void test_idle_segments_are_returned_before_it_fails(void **state)
 	for (int i = 0; i < 9; i++)
 		at[i] = take(25 * MIB, i < 5 ? a : b);
 	assert_int_equal(allocator->ops->malloc(allocator, 25 * MIB, a, &address), -ENOSPC);
-	/* The segments are not adjacent; but each is free as a whole, and is returned. */
+	/* The segments are not adjacent, but each is free as a whole, and is returned. */
 	give(at[2], a);
 	give(at[7], b);
 	reach(a);
 	reach(b);
 	assert_int_equal(totals().mapped, 9 * 26 * MIB);
 	take(50 * MIB, a);
-	assert_int_equal(totals().live, 7 * 26 * MIB + 50 * MIB); /* a rest of 1 MiB is part of the piece */
+	assert_int_equal(totals().live, 7 * 26 * MIB + 50 * MIB); /* the rest of 1 MiB belongs to the piece */
 	gpool_stream_close(pages, a);
 	gpool_stream_close(pages, b);
 }
@@ -339,7 +339,7 @@ struct player_thread {
 	int errors;
 };
 
-/* Each allocation carries its own number at both ends, from the call that made it to the one that ends it. */
+/* Each allocation has its number at both ends from its allocation to its free. */
 static void *play_by_chance(void *context)
 {
 	struct player_thread *thread = context;
@@ -360,7 +360,7 @@ static void *play_by_chance(void *context)
 		}
 		sizes[place] = (1 + random_step(&random) % (1u << (8 + random_step(&random) % 14))) * 8;
 		if (allocator->ops->malloc(allocator, sizes[place], stream, &address))
-			continue; /* it may be full */
+			continue; /* the pool may be full */
 		live[place] = (uint64_t *)(uintptr_t)address;
 		live[place][0] = live[place][sizes[place] / 8 - 1] = tag;
 	}
@@ -422,7 +422,7 @@ static int open_session(void **state)
 	return best_fit_ops.open(pages, &allocator);
 }
 
-/* All pages are back, whatever lived. */
+/* All pages are free again, whatever the test has left. */
 static int close_session(void **state)
 {
 	(void)state;

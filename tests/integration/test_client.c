@@ -1,7 +1,7 @@
 /*
- * test_client.c - attaching and detaching, fork, inspection, events and requests against a real agent.
+ * test_client.c - attach, detach, fork, inspection, events and requests against a real agent.
  *
- * One gpoold with two pools; p1 has reserved pages and is on the second device of the host back end.
+ * One gpoold with two pools; p1 has reserved pages and uses the second device of the host back end.
  */
 #include "client/core/pool.h"
 #include "client/core/request.h"
@@ -82,7 +82,7 @@ static void test_open_by_name(void **state)
 	options.magazine = 64;
 	assert_int_equal(gpool_open(&options, &pool), 0);
 	assert_int_equal(gpool_page_count(pool), 64);
-	/* 4 of them are for critical work. */
+	/* Four of them are reserved for critical requests. */
 	assert_int_equal(gpool_alloc(pool, 61, NULL, &block), -ENOSPC);
 	assert_int_equal(gpool_alloc(pool, 60, NULL, &block), 0);
 	gpool_close(pool);
@@ -99,7 +99,7 @@ static void test_reserved_pages(void **state)
 	options.pool = "p1";
 	assert_int_equal(gpool_open(&options, &pool), 0);
 	critical.flags = GPOOL_ALLOC_CRITICAL;
-	/* This test runs as the agent's own user, which may attach. */
+	/* This test runs as the agent's own user, which may make critical requests. */
 	assert_int_equal(gpool_alloc(pool, 60, NULL, &all), 0);
 	assert_int_equal(gpool_alloc(pool, 1, NULL, &block), -ENOSPC);
 	for (int round = 0; round < 3; round++) {
@@ -185,7 +185,7 @@ static void test_open_without_an_agent(void **state)
 	options.directory = path;
 	assert_int_equal(open_with(options), -EINVAL);
 
-	/* A socket whose owner has ended. */
+	/* A socket without a listener. */
 	snprintf(path, sizeof(path), "%s/attach", harness.base);
 	listener = attach_listen(path, 0600);
 	assert_true(listener >= 0);
@@ -224,8 +224,8 @@ static void remember(void *context, int level, const char *text)
 }
 
 /*
- * The device opens and the window does not, and the other way round: an error, a word about it, and no session stays
- * behind.
+ * The device opens and the window does not, and vice versa: the call returns an error with its text, and no session
+ * remains.
  */
 static void test_open_when_the_back_end_fails(void **state)
 {
@@ -253,7 +253,7 @@ static void test_open_at_the_limits(void **state)
 	struct rlimit before, low;
 
 	(void)state;
-	assert_int_equal(harness_check(&harness), 0); /* for which this process is attached once already */
+	assert_int_equal(harness_check(&harness), 0); /* the process was attached to it once before */
 	for (int i = 0; i < POOLS_MAX - 1; i++)
 		assert_int_equal(gpool_open(&options, &pools[i]), 0);
 	assert_int_equal(open_with(options), -EMFILE);
@@ -262,7 +262,10 @@ static void test_open_at_the_limits(void **state)
 
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
 	low = before;
-	/* From no descriptor more to enough: an error that says why, or success, and never anything half done. */
+	/*
+	 * With no free descriptor, and with more and more of them: an error with its cause, or success, and never a
+	 * partial attach.
+	 */
 	for (rlim_t more = 0; more < 12; more++) {
 		int spare = dup(0), error;
 
@@ -367,13 +370,10 @@ static void test_close_returns_everything(void **state)
 	assert_int_equal(gpool_alloc(pool, 2, NULL, &block), 0);
 	assert_int_equal(gpool_pin(pool, &block), 0);
 	assert_int_equal(gpool_free(pool, &block), 0);
-	gpool_close(pool); /* all_is_free() looks */
+	gpool_close(pool); /* all_is_free() checks it */
 }
 
-/*
- * The agent stops: what is allocated stays usable, what is leased can be allocated, and then the error says what
- * happened.
- */
+/* The agent ends: allocated memory stays usable, leased pages can be allocated, and then the error states the cause. */
 static void test_agent_disappears(void **state)
 {
 	struct gpool_stats statistics = {.size = sizeof(statistics)};
@@ -405,7 +405,7 @@ static void test_agent_disappears(void **state)
 
 /* ---- fork ---- */
 
-/* Runs in the child: every call is refused, and none touches anything. Returns the number of the first that is not. */
+/* Run in the child: every call is refused without any effect. Returns the number of the first call that is not. */
 static int calls_in_child(struct gpool *pool, struct gpool_block *block, struct gpool_scope *scope, uint32_t stream)
 {
 	struct gpool_stats statistics = {.size = sizeof(statistics)};
@@ -456,7 +456,7 @@ static int calls_in_child(struct gpool *pool, struct gpool_block *block, struct 
 	gpool_close(pool);
 	if (gpool_page_bytes(pool) || gpool_page_count(pool) || gpool_session(pool))
 		return 100;
-	/* A pool of its own is another matter. */
+	/* A pool that the child opens itself works. */
 	if (gpool_open(&options, &own) || gpool_alloc(own, 1, NULL, block) || gpool_free(own, block))
 		return 101;
 	gpool_close(own);
@@ -487,7 +487,7 @@ static void test_fork(void **state)
 		_exit(calls_in_child(pool, &block, &scope, stream));
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(status, 0);
-	/* The parent is not disturbed. */
+	/* The parent is not affected. */
 	assert_int_equal(*(volatile uint64_t *)(uintptr_t)address, 4711);
 	assert_int_equal(gpool_pin(pool, &block), 0);
 	assert_int_equal(gpool_unpin(pool, &block), 0);
@@ -496,7 +496,7 @@ static void test_fork(void **state)
 	gpool_close(pool);
 }
 
-/* A child may attach by itself; what nanomsg cannot do there is refused, and the end of it does not hang. */
+/* A child may attach by itself; calls that nanomsg does not support there are refused, and its close does not block. */
 static void test_child_with_a_pool_of_its_own(void **state)
 {
 	struct gpool_options options = harness_options(&harness);
@@ -506,7 +506,7 @@ static void test_child_with_a_pool_of_its_own(void **state)
 	pid_t child;
 
 	(void)state;
-	/* The threads of nanomsg run from here on. The end of a session of the test before may be reported just now. */
+	/* From here on the threads of nanomsg run. The end of the previous test's session may be reported late. */
 	result = gpool_event_next(pool, 0, &event);
 	assert_true(result == 0 || result == -ETIMEDOUT);
 	child = fork();
@@ -606,7 +606,7 @@ static void test_statistics(void **state)
 		timed += statistics.allocation_ns[i];
 		refills += statistics.refill_ns[i];
 	}
-	assert_int_equal(timed, 2); /* the first and the 257th */
+	assert_int_equal(timed, 2); /* the first and the 257th allocation */
 	assert_int_equal(refills, statistics.refills);
 	gpool_close(pool);
 }
@@ -620,9 +620,7 @@ static void test_event_of_an_eviction(void **state)
 
 	(void)state;
 	assert_int_equal(gpool_event_next(pool, -2, &event), -EINVAL);
-	/*
-	 * The subscription is on its way for a moment, and what is published meanwhile is not seen: evict until one is.
-	 */
+	/* The subscription takes effect after some time; earlier events are not seen: evict until one is. */
 	for (int tries = 0; tries < 600 && error; tries++) {
 		assert_int_equal(gpool_alloc(pool, 3, NULL, &block), 0);
 		assert_int_equal(gpool_unpin(pool, &block), 0);
@@ -657,7 +655,7 @@ static void test_requests_and_their_errors(void **state)
 	assert_true(length > 0);
 	assert_int_equal(msg_decode_version_reply(&reply, answer, (size_t)length), 0);
 	assert_int_equal(reply.layout_version, POOL_LAYOUT_VERSION);
-	/* An observer may not. */
+	/* An observer may not evict. */
 	length = msg_encode_evict_request(&evict, 0, NULL, buffer, sizeof(buffer));
 	length = pool_request(pool, buffer, (size_t)length, answer, sizeof(answer), 60000, text);
 	assert_true(length == -EPERM || length == -EACCES);

@@ -1,9 +1,9 @@
 /*
- * test_client_blocks.c - blocks against a real agent: what succeeds, and every error that the calls promise.
+ * test_client_blocks.c - blocks against a real agent: successful calls, and every error that the calls document.
  *
- * One gpoold with a pool of 512 pages of 512 KB; each test attaches a new session, so it begins with nothing. Evictions
- * are made by an admin's request, so they happen exactly where a test wants them. After each test the agent proves the
- * pool's invariants.
+ * One gpoold with a pool of 512 pages of 512 KB; each test attaches a new session, so it begins without pages.
+ * Evictions are requested by an admin, so they happen exactly where a test needs them. After each test the agent checks
+ * the pool's invariants.
  */
 #include "client/core/thread_cache.h"
 #include "tests/lib/harness.h"
@@ -55,7 +55,7 @@ static volatile uint64_t *address_of(const struct gpool_block *block)
 	return (volatile uint64_t *)(uintptr_t)address;
 }
 
-/* First and last word of each page. */
+/* Write the first and the last word of each page. */
 static void write_pages(const struct gpool_block *block, uint64_t value)
 {
 	volatile uint64_t *at = address_of(block);
@@ -104,7 +104,7 @@ static void test_alloc_free(void **state)
 	assert_int_equal(gpool_free(pool, &one), 0);
 	assert_int_equal(gpool_free(pool, &many), 0);
 	again = alloc(7);
-	/* Out of the thread's cache: the same place, and another content. */
+	/* From the thread's cache: the same page, with another tag. */
 	assert_int_equal(again.page, many.page);
 	assert_true(again.tag != many.tag);
 	assert_int_equal(gpool_free(pool, &again), 0);
@@ -127,7 +127,7 @@ static void test_double_free_and_use_after_free(void **state)
 		assert_int_equal(gpool_touch(pool, &block), -ESTALE);
 		assert_int_equal(gpool_address(pool, &block, &address), -ESTALE);
 		assert_int_equal(address, 77);
-		/* Also when another block is in the entry. */
+		/* Also if another block has the entry. */
 		next = alloc(pages);
 		assert_int_equal(next.page, block.page);
 		assert_int_equal(gpool_free(pool, &block), -ESTALE);
@@ -188,7 +188,7 @@ static uint64_t random_next(uint64_t *seed)
 	return *seed >> 17;
 }
 
-/* Handles from nowhere, and real ones with one field changed: an error each time, and the real block is as it was. */
+/* Invented handles, and real ones with one field changed: each returns an error, and the real block is unchanged. */
 static void test_garbage_handles(void **state)
 {
 	struct gpool_block real = alloc(3);
@@ -224,7 +224,7 @@ static void test_garbage_handles(void **state)
 		error = gpool_commit(pool, &bad, NULL);
 		assert_true(error == -EINVAL || error == -ESTALE);
 		if (bad.tag == real.tag && bad.page == real.page)
-			continue; /* unpin and address go by the tag, which is right */
+			continue; /* unpin and address use the tag, which is correct */
 		error = gpool_unpin(pool, &bad);
 		assert_true(error == -EINVAL || error == -ESTALE);
 		error = gpool_address(pool, &bad, &address);
@@ -237,7 +237,7 @@ static void test_garbage_handles(void **state)
 	assert_int_equal(gpool_free(pool, &real), 0);
 }
 
-/* Holes of 8 pages low and of 4 pages high: first fit takes from the low one, best fit the exact one. */
+/* A hole of 8 pages below one of 4 pages: first fit uses the lower one, best fit the exact one. */
 static void test_first_fit_and_best_fit(void **state)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -314,7 +314,7 @@ static void test_evicted_block_is_stale(void **state)
 		assert_int_equal(gpool_free(pool, &gone), -ESTALE);
 		assert_int_equal(gpool_discard(pool, &gone), -ESTALE);
 		assert_int_equal(gpool_address(pool, &gone, &address), -ESTALE);
-		/* A pinned one stays. */
+		/* A pinned block stays. */
 		assert_pages(&kept, 9);
 		assert_int_equal(gpool_free(pool, &kept), 0);
 	}
@@ -381,7 +381,7 @@ static void test_free_while_others_pin(void **state)
 	assert_int_equal(gpool_unpin(pool, &block), 0);
 	assert_pages(&block, 42);
 	assert_int_equal(gpool_unpin(pool, &block), 0);
-	/* The last unpin brought the pages back, without any other call. */
+	/* The last unpin freed the pages, without any other call. */
 	assert_int_equal(statistics().deferred_blocks, 0);
 	assert_int_equal(gpool_unpin(pool, &block), -ESTALE);
 	all = alloc(PAGES);
@@ -432,7 +432,7 @@ static void test_scattered_block(void **state)
 	make_comb(comb);
 	contiguous.flags = GPOOL_ALLOC_CONTIGUOUS | GPOOL_ALLOC_NO_EVICT;
 	assert_int_equal(gpool_alloc(pool, 2, &contiguous, &block), -ENOSPC);
-	/* Never a failure while enough pages are free. */
+	/* An allocation never fails while enough pages are free. */
 	block = alloc(PAGES / 2);
 	assert_int_equal(statistics().scattered, 1);
 	write_pages(&block, 7000);
@@ -516,7 +516,7 @@ static void test_scope_frees_and_reports(void **state)
 	assert_int_equal(gpool_scope_alloc(&scope, 1, NULL, &block), 0);
 	assert_int_equal(gpool_scope_alloc(&scope, 1, NULL, &freed), 0);
 	assert_int_equal(gpool_free(pool, &freed), 0);
-	/* One was freed by hand: the end of the scope reports it, and frees the rest. */
+	/* One block was freed explicitly: the end of the scope reports it, and frees the others. */
 	assert_int_equal(gpool_scope_end(&scope, GPOOL_FENCE_NONE), -ESTALE);
 	assert_int_equal(gpool_pin(pool, &block), -ESTALE);
 }
@@ -576,7 +576,7 @@ static void test_two_phases_scattered(void **state)
 
 /* ---- the steady state ---- */
 
-/* Once everything has been mapped, allocating, pinning, freeing and refilling asks the driver nothing. */
+/* Once all pages are mapped, allocate, pin, free and refill make no driver call. */
 static void test_no_driver_calls_in_the_steady_state(void **state)
 {
 	struct gpool_block warm = alloc(PAGES), blocks[100];
@@ -603,8 +603,8 @@ static void test_no_driver_calls_in_the_steady_state(void **state)
 /* ---- failures of the back end ---- */
 
 /*
- * Each call of each kind that mapping needs fails once: the allocation says so, nothing is half mapped, no page is
- * lost, and the next allocation succeeds.
+ * Each kind of driver call that mapping needs fails once: the allocation reports it, no page is partly mapped or lost,
+ * and the next allocation succeeds.
  */
 static void test_mapping_fails(void **state)
 {
@@ -629,7 +629,7 @@ static void test_mapping_fails(void **state)
 			write_pages(&block, n);
 			assert_pages(&block, n);
 			assert_int_equal(gpool_free(pool, &block), 0);
-			/* Not mapped any more, so that the next round has something to do. */
+			/* Detach, so that the pages have to be mapped again in the next round. */
 			gpool_close(pool);
 			pool = harness_open(&harness);
 		}
@@ -655,7 +655,7 @@ static void test_stitching_fails(void **state)
 			assert_int_equal(gpool_free(pool, &block), 0);
 		}
 	}
-	/* An unmap that fails loses addresses, and no page. */
+	/* A failed unmap loses addresses, but no page. */
 	block = alloc(4);
 	gpu_fault_set(pool->gpu, GPU_CALL_UNMAP, 1, -EIO);
 	assert_int_equal(gpool_free(pool, &block), 0);
@@ -678,7 +678,7 @@ static void test_thread_keeps_as_many_as_asked(void **state)
 		assert_int_equal(gpool_open(&options, &other), 0);
 		for (int j = 0; j < 70; j++)
 			assert_int_equal(gpool_alloc(other, 1, NULL, &blocks[j]), 0);
-		/* The rest of the last batch, so that the magazine is empty. */
+		/* Use the rest of the last batch, so that the magazine is empty. */
 		thread_cache_flush(thread_cache_of(other));
 		assert_int_equal(gpool_stats(other, &before), 0);
 		for (int j = 0; j < 70; j++)

@@ -1,11 +1,11 @@
 /*
- * test_client_elastic.c - ranges of which single pages are committed.
+ * test_client_elastic.c - ranges whose pages are committed one by one.
  *
- * Goal: committing costs one request and one access call for each run, and nothing where the memory is still there;
- * committed pages keep their content whatever else fails, sleeps or dies; decommitted pages are available to other
- * sessions, but not before their fence; nothing is unmapped under queued work; captured addresses keep their memory.
- * Method: a gpoold for each test with a pool of 64 pages; contents that identify their page; counted and failing driver
- * calls; workers that are killed; threads against a model of their own part.
+ * Goal: a commit costs one request and one access call for each run, and nothing if the memory was not taken; committed
+ * pages keep their content whatever other calls fail, sleep or die; decommitted pages are available to other sessions,
+ * but not before their fence; nothing is unmapped under queued work; captured addresses keep their memory. Method: a
+ * gpoold for each test with a pool of 64 pages; contents that identify their page; counted and failing driver calls;
+ * workers that are killed; threads against a model of their own part.
  */
 #include "tests/integration/elastic_view.h"
 
@@ -45,7 +45,7 @@ static void test_addresses_first(void **state)
 	assert_int_equal(page_word_generation(atomic_load(&pool->pages[page_of(range, 1001).page])),
 		page_of(range, 1001).generation);
 	assert_int_equal(harness_check(&harness), 0);
-	/* More than there is: nothing of it. */
+	/* More pages than the pool has: none is committed. */
 	assert_int_equal(back(range, 0, PAGES), -ENOSPC);
 	assert_int_equal(info_of(range).committed_pages, 4);
 	assert_int_equal(back(range, 0, PAGES - 4), 0);
@@ -93,7 +93,7 @@ static void test_vast(void **state)
 	gpool_close(pool);
 }
 
-/* One request, a mapping for each page, one access call for each run; and nothing for what is still there. */
+/* One request, a mapping for each page, one access call for each run; and no call for pages that were not taken. */
 static void test_driver_calls(void **state)
 {
 	struct gpool_range *range;
@@ -110,7 +110,7 @@ static void test_driver_calls(void **state)
 	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_MAP), 20);
 	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_ACCESS), 1);
 	fill(range, 10, 20, 1);
-	/* On both sides of what is backed: two runs. */
+	/* On both sides of the committed pages: two runs. */
 	assert_int_equal(back(range, 5, 30), 0);
 	assert_int_equal(requests(pool), asked + 2);
 	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_MAP), 30);
@@ -131,7 +131,7 @@ static void test_driver_calls(void **state)
 	assert_int_equal(requests(pool), asked + 2);
 	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_RESERVE), 2); /* with the window */
 	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_UNMAP), 0);
-	/* Idle pages that are mapped nowhere need no request either. */
+	/* Idle pages that are not mapped need no request either. */
 	assert_int_equal(gpool_range_destroy(range), 0);
 	range = reserved(pool);
 	assert_int_equal(back(range, 0, 30), 0);
@@ -173,7 +173,7 @@ static void test_reclaimable_pages_are_taken_by_others(void **state)
 	assert_int_equal(wrong(range, 10, 20, 1), gone);
 	fill(range, 10, 20, 2);
 	assert_int_equal(wrong(range, 10, 20, 2), 0);
-	/* And one's own blocks take it too. */
+	/* The session's own blocks take them too. */
 	assert_int_equal(unback(range, 0, 40), 0);
 	count = squat(pool, blocks, PAGES);
 	assert_int_equal(count, PAGES);
@@ -184,7 +184,7 @@ static void test_reclaimable_pages_are_taken_by_others(void **state)
 	gpool_close(other);
 }
 
-/* Where handles hold several pages, a handle is kept as long as one of its pages is. */
+/* A handle with several pages is kept as long as one of its pages is committed. */
 static void test_handles_of_several_pages(void **state)
 {
 	struct gpool_block blocks[PAGES];
@@ -198,7 +198,7 @@ static void test_handles_of_several_pages(void **state)
 	other = open_worker();
 	range = reserved_as(pool, 203, GPOOL_OBJECT_EPHEMERAL);
 	assert_int_equal(info_of(range).handle_pages, 4);
-	assert_int_equal(back(range, 3, 2), 0); /* the last of one, the first of the next */
+	assert_int_equal(back(range, 3, 2), 0); /* the last page of one handle, the first of the next */
 	fill(range, 3, 2, 1);
 	assert_int_equal(info_of(range).committed_pages, 2);
 	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_MAP), 2);
@@ -218,7 +218,7 @@ static void test_handles_of_several_pages(void **state)
 	fill(range, 202, 1, 3);
 	assert_int_equal(back(range, 202, 2), -EINVAL);
 	/*
-	 * Everywhere one page of three is somebody's, so that no two handles are free in a row: they come one by one.
+	 * One page of three is in use everywhere, so that no two adjacent handles are free: they are leased one by one.
 	 */
 	assert_int_equal(unback(range, 0, 203), 0);
 	while (count < PAGES && gpool_alloc(other, 1, NULL, &blocks[count]) == 0)
@@ -244,7 +244,7 @@ static void test_handles_of_several_pages(void **state)
 
 /* ---- fences ---- */
 
-/* Idle only behind the fence, and back at once before it. */
+/* Pages become idle behind the fence only, and are committed again at once before it. */
 static void unback_behind_fences(const char *const *arguments)
 {
 	struct gpool_block blocks[PAGES];
@@ -268,7 +268,7 @@ static void unback_behind_fences(const char *const *arguments)
 	count = squat(other, blocks, PAGES);
 	assert_int_equal(count, PAGES - 32);
 	assert_int_equal(wrong(range, 0, 32, 1), 0);
-	/* Some of them again, and again out of use behind another stream's work: now they wait for both. */
+	/* Some are committed and decommitted again behind another stream's work: they wait for both fences. */
 	assert_int_equal(back(range, 0, 8), 0);
 	assert_int_equal(gpool_fence_record(pool, second, &later), 0);
 	assert_int_equal(gpool_range_decommit(range, 0, 8, later), 0);
@@ -332,7 +332,7 @@ static void test_queued_work(void **state)
 	assert_int_equal(gpool_fill(pool, stream, (uint64_t)(uintptr_t)words_at(range, 2), 0x77, PAGE_BYTES), 0);
 	assert_int_equal(gpool_fence_record(pool, stream, &fence), 0);
 	assert_int_equal(gpool_range_decommit(range, 4, 4, fence), 0);
-	assert_int_equal(unback(range, 0, 4), 0); /* that is not true */
+	assert_int_equal(unback(range, 0, 4), 0); /* the given fence is wrong */
 	count = squat(other, blocks, PAGES);
 	assert_int_equal(count, PAGES - 4);
 	leave(other, blocks, count);
@@ -385,7 +385,7 @@ static void test_captured(void **state)
 	count += squat(other, blocks + count, PAGES);
 	assert_int_equal(count, PAGES);
 	leave(other, blocks, count);
-	/* Asleep nothing is mapped; awake the graph's addresses are mapped again, with their content. */
+	/* Asleep, nothing is mapped; awake, the graph's addresses are mapped again, with their content. */
 	assert_int_equal(back(range, 0, 4), 0);
 	fill(range, 0, 4, 3);
 	assert_int_equal(gpool_range_capture(range, 0, 4, 1), 0);
@@ -404,7 +404,7 @@ static void test_captured(void **state)
 
 /* ---- faults ---- */
 
-/* The n-th call of each kind fails while some pages are backed, some reclaimable, some gone and some never were. */
+/* The n-th call of each kind fails while some pages are committed, reclaimable, taken, or never used. */
 static void test_driver_faults(void **state)
 {
 	static const enum gpu_call kinds[] = {GPU_CALL_MAP, GPU_CALL_ACCESS, GPU_CALL_UNMAP, GPU_CALL_IMPORT};
@@ -421,7 +421,7 @@ static void test_driver_faults(void **state)
 			uint32_t count;
 			int error;
 
-			pool = open_worker(); /* a new one has nothing imported */
+			pool = open_worker(); /* a new process has imported nothing */
 			range = reserved(pool);
 			assert_int_equal(back(range, 2, 12), 0);
 			fill(range, 2, 12, n);
@@ -440,7 +440,7 @@ static void test_driver_faults(void **state)
 			}
 			assert_int_equal(wrong(range, 2, 2, n) + wrong(range, 10, 4, n), 0);
 			assert_int_equal(harness_check(&harness), 0);
-			/* The pages that it did not get are held by other sessions. */
+			/* Other sessions hold the pages that it did not get. */
 			count = squat(other, blocks, PAGES);
 			assert_int_equal(count, error ? PAGES - 6 : PAGES - 18);
 			leave(other, blocks, count);
@@ -454,7 +454,7 @@ static void test_driver_faults(void **state)
 	gpool_close(other);
 }
 
-/* Sleeping, waking and destroying an elastic range, with the n-th call failing. */
+/* Sleep, wake and destroy an elastic range, with the n-th call failing. */
 static void test_driver_faults_asleep(void **state)
 {
 	static const enum gpu_call kinds[] = {GPU_CALL_UNMAP, GPU_CALL_ACCESS, GPU_CALL_MAP};
@@ -558,7 +558,7 @@ static void sleeps(const char *const *arguments)
 	assert_int_equal(back(mutable, 0, 24), 0);
 	assert_int_equal(wrong(mutable, 4, 4, 1), 0);
 	assert_int_equal(unback(mutable, 0, 1000), 0);
-	/* Nothing backed at all: nothing to spill. */
+	/* Without committed pages, nothing is spilled. */
 	assert_int_equal(unback(ephemeral, 0, 100), 0);
 	assert_int_equal(gpool_sleep(pool, 0), 0);
 	assert_int_equal(kept_bytes(), 0);
@@ -614,7 +614,7 @@ static void __attribute__((noreturn)) child_run(unsigned seed, int ready)
 	}
 }
 
-/* Killed at any instruction, it leaves nothing behind, and others never lose what is theirs. */
+/* Killed at any instruction, a worker leaves nothing behind, and other sessions lose nothing. */
 static void test_killed(void **state)
 {
 	struct gpool_range *range;
@@ -638,7 +638,7 @@ static void test_killed(void **state)
 		assert_int_equal(read(ready[0], &byte, 1), 1);
 		close(ready[0]);
 		close(ready[1]);
-		/* Its own pace decides how far it comes. */
+		/* The number of steps depends on the worker's speed. */
 		for (unsigned i = 0; i < round * 10; i++) {
 			assert_int_equal(unback(range, 12, 4), 0);
 			assert_int_equal(gpool_range_commit(range, 12, 4, ANSWER_MS), 0);
@@ -700,7 +700,10 @@ struct part {
 	pthread_t thread;
 };
 
-/* Its own part of a range that others use too: backed or not as its model says, with the content that it wrote last. */
+/*
+ * A thread's own part of a range that other threads use too: committed or not according to its model, with the content
+ * that it wrote last.
+ */
 static void *part_run(void *argument)
 {
 	struct part *part = argument;
@@ -780,8 +783,8 @@ static void *backs(void *argument)
 }
 
 /*
- * One that waits for pages does not keep others from giving some back, holds none meanwhile, and keeps the handle
- * awake.
+ * A call that waits for pages does not prevent other calls from decommitting, holds no pages meanwhile, and prevents
+ * sleep.
  */
 static void test_waits_for_nothing_else(void **state)
 {
@@ -837,7 +840,7 @@ static void *rival_run(void *argument)
 	return NULL;
 }
 
-/* Only one of them can have what it wants; each has some of it reclaimable; both always go on. */
+/* Only one of the threads can have all its pages; each has some reclaimable ones; both make progress. */
 static void rivals(bool one_process, const char *const *arguments)
 {
 	struct rival rivals[3] = {{0}};
@@ -921,7 +924,7 @@ static void test_wrong_arguments(void **state)
 	assert_int_equal(gpool_range_capture(range, 0, 1, 2), -EINVAL);
 	assert_int_equal(gpool_range_resolve(range, 0, &page), -EINVAL);
 	assert_int_equal(back(range, 0, 10), 0);
-	/* Another process has nothing of it. */
+	/* A child process cannot use the range. */
 	child = fork();
 	if (child == 0) {
 		page.size = sizeof(page);

@@ -1,11 +1,11 @@
 /*
- * test_client_ipc.c - fences that cross processes.
+ * test_client_ipc.c - fences between processes.
  *
- * Goal: an imported fence is signaled when the original is, in both ways of waiting, on the host and in a stream;
- * waiting on a fence of a process that has died ends, and querying it reports the death; malformed handles do no harm;
- * slots, events and mappings are freed; a session of another trust domain gets nothing. Method: a real gpoold, and
- * exporters that are separate processes (this program again, which executes orders from a socket). Their host-signaled
- * timelines are gates: work behind them runs only when the test opens them.
+ * Goal: an imported fence is signaled when the original is, with both handle types, on the host and in a stream; a wait
+ * for a fence of a process that has died ends, and a query reports the death; malformed handles do no harm; slots,
+ * events and mappings are freed; a session of another trust domain gets nothing. Method: a real gpoold, and exporters
+ * that are separate processes (this program again, which executes orders from a socket). Their host-signaled timelines
+ * are gates: work behind them runs only when the test opens them.
  */
 #include "tests/integration/life.h"
 
@@ -30,12 +30,12 @@ enum { MANY = 1000, FILL_WORD = 0x5ca1ab1e, OBJECT_PAGES = 2, WAY_TIMELINE = 0, 
 
 enum order {
 	ORDER_GATE, /* a fence of the host-signaled timeline, exported */
-	/* the GPU stream waits for the last gate, fills the object "kv"; a fence behind that, exported */
+	/* the GPU stream waits for the last gate, then fills the object "kv"; a fence behind that, exported */
 	ORDER_WORK,
-	ORDER_OPEN,    /* the last gate is reached, and all before it */
-	ORDER_STREAMS, /* both streams are closed and opened again */
-	ORDER_CLOSE,   /* the pool is closed; the process lives */
-	ORDER_CHILD,   /* what the calls say in a forked child */
+	ORDER_OPEN,    /* signal the last gate, and all before it */
+	ORDER_STREAMS, /* close and reopen both streams */
+	ORDER_CLOSE,   /* close the pool; the process stays alive */
+	ORDER_CHILD,   /* return the results of the calls in a forked child */
 };
 
 struct command {
@@ -68,7 +68,7 @@ static int streams_open(void)
 	return error ? error : gpool_stream_open(ours, NULL, 0, &work_stream);
 }
 
-/* A mutable object, so that others see what is written after its publication. */
+/* Create a mutable object, so that other processes see content that is written after its publication. */
 static int kv_make(void)
 {
 	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
@@ -251,7 +251,7 @@ static void closed(struct gpool_fence fence)
 	assert_int_equal(gpool_fence_close(ours, fence), 0);
 }
 
-/* Slots of ours that are no stream's and no mirror's. */
+/* Return the number of slots of this session that no stream and no mirror uses. */
 static uint32_t slots_left(void)
 {
 	uint32_t streams[255], count = 0;
@@ -288,11 +288,11 @@ static void test_seen_when_it_is_reached(void **state)
 	assert_int_equal(gpool_fence_done(ours, again), 1);
 	closed(again);
 	assert_int_equal(gpool_fence_close(ours, fence), -EINVAL);
-	/* Once it is reached there is nothing to be imported. */
+	/* A signaled fence needs no import. */
 	fence = imported(&handle);
 	assert_int_equal(fence.value, 0);
 	closed(fence);
-	/* And when it was reached before its export there is nothing to wait for at all. */
+	/* A fence that was signaled before its export needs no wait at all. */
 	assert_int_equal(tell(&exporter, ORDER_STREAMS, 0).result, 0);
 	AWAIT(slots_left() == 255);
 }
@@ -334,7 +334,7 @@ static void test_in_any_order(void **state)
 	begin();
 	for (int i = 0; i < 3; i++)
 		handles[i] = handle_of(&exporter, ORDER_GATE, 0);
-	/* The latest first: the earlier ones are reached no later than it. */
+	/* The latest fence first: the earlier ones are signaled no later. */
 	for (int i = 2; i >= 0; i--)
 		fences[i] = imported(&handles[i]);
 	assert_int_equal(tell(&exporter, ORDER_OPEN, 0).result, 0);
@@ -345,7 +345,7 @@ static void test_in_any_order(void **state)
 	assert_int_equal(gpool_fence_done(ours, fences[3]), 0);
 	for (int i = 0; i < 3; i++)
 		closed(fences[i]);
-	/* A closed stream's fences are reached. */
+	/* The fences of a closed stream are signaled. */
 	assert_int_equal(tell(&exporter, ORDER_STREAMS, 0).result, 0);
 	assert_int_equal(gpool_fence_wait(ours, fences[3], END_MS), 0);
 	closed(fences[3]);
@@ -365,7 +365,7 @@ static void test_closing_a_pool_ends_waits(void **state)
 	assert_int_equal(gpool_fence_wait(ours, fence, END_MS), 0);
 	assert_int_equal(gpool_fence_done(ours, fence), 1);
 	closed(fence);
-	/* Nothing about a closed exporter can be queried. */
+	/* The fences of a closed exporter cannot be queried. */
 	assert_int_equal(gpool_fence_import(ours, &handle, &fence), -ESRCH);
 }
 
@@ -380,7 +380,7 @@ static struct gpool_object *kv_open(uint64_t *address, uint64_t *bytes)
 	return object;
 }
 
-/* As in engines: pages are published before the copy to them is done, and a reader's stream waits for it. */
+/* As in engines: pages are published before the copy to them is done, and a reader's stream waits for the copy. */
 static void reads_what_is_written(uint32_t flags, uint32_t way)
 {
 	struct gpool_fence_handle handle;
@@ -408,10 +408,10 @@ static void reads_what_is_written(uint32_t flags, uint32_t way)
 		assert_int_equal(gpool_fence_record(ours, stream, &read_), 0);
 		assert_int_equal(gpool_fence_wait(ours, read_, 20), -ETIMEDOUT);
 		if (round == 1)
-			closed(written); /* the waiter waits all the same */
+			closed(written); /* the queued wait remains */
 		assert_int_equal(tell(&exporter, ORDER_OPEN, 0).result, 0);
 		assert_int_equal(gpool_fence_wait(ours, read_, END_MS), 0);
-		/* Of this round, and so copied behind its fill. */
+		/* The content of this round, so the copy was executed behind the fill. */
 		assert_int_equal(words[0], FILL_WORD + round);
 		assert_int_equal(words[bytes / 4 - 1], FILL_WORD + round);
 		if (round != 1)
@@ -436,7 +436,7 @@ static void test_stream_waits_by_event(void **state)
 	reads_what_is_written(WAY_EVENT, GPOOL_FENCE_HANDLE_EVENT);
 }
 
-/* Blocks go when another process says so. */
+/* Blocks are freed when another process signals their fence. */
 static void test_blocks_behind_it(void **state)
 {
 	struct gpool_block freed, unpinned;
@@ -462,7 +462,8 @@ static void test_blocks_behind_it(void **state)
 }
 
 /*
- * Pages of an elastic range are reclaimable when another process says so, whether or not the fence is closed by then.
+ * Pages of an elastic range become reclaimable when another process signals their fence, whether or not the import was
+ * closed by then.
  */
 static void test_pages_behind_it(void **state)
 {
@@ -525,7 +526,7 @@ static void waits_end_with_the_process(uint32_t flags)
 	assert_int_equal(gpool_fence_done(ours, undone), -ESRCH);
 	assert_int_equal(gpool_fence_wait(ours, undone, 0), -ESRCH);
 	assert_int_equal(gpool_stream_wait(ours, stream, undone), -ESRCH);
-	/* Waiting streams continue; the fence reported that the content is not valid. */
+	/* Waiting streams continue; a query of the fence reports that the content is not valid. */
 	assert_int_equal(gpool_fence_wait(ours, done, END_MS), 0);
 	AWAIT(gpool_fence_import(ours, &handle, &done) == -ESRCH);
 	closed(undone);
@@ -545,7 +546,7 @@ static void test_death_by_event(void **state)
 	waits_end_with_the_process(WAY_EVENT);
 }
 
-/* For blocks the fence of a dead process counts as reached. */
+/* For blocks, the fence of a dead process counts as signaled. */
 static void test_death_before_blocks_end(void **state)
 {
 	struct gpool_block freed, unpinned;
@@ -566,7 +567,7 @@ static void test_death_before_blocks_end(void **state)
 	AWAIT(gpool_fence_done(ours, fence) == -ESRCH);
 	AWAIT(harness_evict(&harness, gpool_session(ours), PAGES) > 0);
 	assert_int_equal(gpool_pin(ours, &unpinned), -ESTALE);
-	/* A call of this process, or the agent, ends the freed one. */
+	/* A call of this process, or the agent, frees the block. */
 	AWAIT(gpool_fence_done(ours, none) == 1 && atomic_load(&ours->deferred_count) == 0);
 	assert_int_equal(gpool_free_after(ours, &freed, fence), -ESTALE);
 	closed(fence);
@@ -602,7 +603,7 @@ static void test_death_after_the_work_was_done(void **state)
 	assert_int_equal(gpool_fence_import(ours, &second, &fences[1]), -ESRCH);
 }
 
-/* Our own end: streams that wait for others do not keep us. */
+/* A close does not wait for streams that wait for other processes. */
 static void test_closing_while_waiting(void **state)
 {
 	struct gpool_fence_handle handle;
@@ -639,7 +640,10 @@ static void test_over_agents(void **state)
 	agent = process_of("gpoold-agent");
 	assert_int_equal(kill(agent, SIGKILL), 0);
 	AWAIT(atomic_load(&ours->header->incarnation) != before);
-	/* The next agent knows what was shown to the last one, and accepts it from sessions that show it now. */
+	/*
+	 * The next agent knows the timelines that were exported to the last one, and accepts them again from their
+	 * sessions.
+	 */
 	fence = imported(&handle);
 	late = handle_of(&second, ORDER_GATE, 0);
 	other = imported(&late);
@@ -663,10 +667,10 @@ static void test_without_an_agent(void **state)
 	fence = imported(&timeline);
 	admin_close();
 	harness_kill(&harness);
-	/* No message reports a death any more. */
+	/* Deaths are not reported any more. */
 	assert_int_equal(gpool_fence_wait(ours, fence, -1), -EPIPE);
 	closed(fence);
-	assert_int_equal(gpool_fence_import(ours, &timeline, &fence), 0); /* its page is still at hand */
+	assert_int_equal(gpool_fence_import(ours, &timeline, &fence), 0); /* its page is still mapped */
 	closed(fence);
 	event = handle_of(&exporter, ORDER_WORK, WAY_EVENT);
 	assert_int_equal(gpool_fence_import(ours, &event, &fence), 0);
@@ -696,7 +700,7 @@ static void test_many_by_timeline(void **state)
 	for (int i = 0; i < MANY; i++)
 		fences[i] = imported(&handles[i]);
 	assert_int_equal(gpool_fence_done(ours, fences[0]), 0);
-	/* One stream of theirs, one slot of ours. */
+	/* One stream of another process uses one slot here. */
 	assert_int_equal(slots_left(), 254);
 	assert_int_equal(tell(&exporter, ORDER_OPEN, 0).result, 0);
 	for (int i = MANY - 1; i >= 0; i--)
@@ -704,7 +708,7 @@ static void test_many_by_timeline(void **state)
 	for (int i = 0; i < MANY; i++)
 		closed(fences[i]);
 	AWAIT(slots_left() == 255);
-	/* Its streams come and go, and so do the mirrors. */
+	/* Its streams are opened and closed, and the mirrors follow. */
 	for (int round = 0; round < 300; round++) {
 		handles[0] = handle_of(&exporter, ORDER_GATE, 0);
 		fences[0] = imported(&handles[0]);
@@ -745,7 +749,7 @@ static void test_many_by_event(void **state)
 		fences[i] = imported(&handles[i]);
 	}
 	assert_int_equal(tell(&exporter, ORDER_WORK, WAY_EVENT).result, -EUSERS);
-	/* By timeline there is no such limit. */
+	/* Timelines have no such limit. */
 	handle_of(&exporter, ORDER_WORK, WAY_TIMELINE);
 	assert_int_equal(tell(&exporter, ORDER_OPEN, 0).result, 0);
 	for (int i = 0; i < EXPORT_EVENTS; i++) {
@@ -753,7 +757,7 @@ static void test_many_by_event(void **state)
 		closed(fences[i]);
 	}
 	AWAIT(slots_left() == 255);
-	/* Events are used again on both sides. */
+	/* Events are reused on both sides. */
 	before = descriptors();
 	for (int round = 0; round < EXPORT_EVENTS; round++) {
 		handle_of(&exporter, ORDER_GATE, 0);
@@ -765,7 +769,7 @@ static void test_many_by_event(void **state)
 		closed(fences[0]);
 	}
 	assert_int_equal(descriptors(), before);
-	/* Those of a process that has ended make room. */
+	/* The events of a process that has ended are freed. */
 	exporter_kill(&exporter);
 	exporter = exporter_start("");
 	handle_of(&exporter, ORDER_GATE, 0);
@@ -800,7 +804,7 @@ static void test_more_streams_than_slots(void **state)
 	AWAIT(gpool_stream_open(ours, NULL, GPOOL_STREAM_HOST_SIGNALED, &streams[count]) == 0);
 }
 
-/* Threads that import the same fences, ask, wait and close, while they are reached. */
+/* Threads import the same fences, query them, wait and close them, while they are signaled. */
 enum { HANDS = 4, HAND_ROUNDS = 60 };
 static struct gpool_fence_handle passed[HANDS];
 static pthread_barrier_t meeting;
@@ -878,8 +882,7 @@ static void test_our_own(void **state)
 	assert_int_equal(gpool_fence_record(ours, manual, &fence), 0);
 	assert_int_equal(gpool_fence_export(ours, fence, 0, &handle), 0);
 	assert_int_equal(gpool_fence_import(ours, &handle, &fill), -EINVAL);
-	assert_int_equal(
-		gpool_fence_export(ours, fence, GPOOL_FENCE_EXPORT_EVENT, &event), -EINVAL); /* no GPU behind it */
+	assert_int_equal(gpool_fence_export(ours, fence, GPOOL_FENCE_EXPORT_EVENT, &event), -EINVAL); /* no GPU work */
 	block = alloc(ours, 1);
 	assert_int_equal(gpool_address(ours, &block, &address), 0);
 	assert_int_equal(gpool_stream_wait(ours, stream, fence), 0);
@@ -887,7 +890,7 @@ static void test_our_own(void **state)
 	assert_int_equal(gpool_fence_record(ours, stream, &fill), 0);
 	assert_int_equal(gpool_fence_export(ours, fill, GPOOL_FENCE_EXPORT_EVENT, &event), 0);
 	assert_int_equal(gpool_fence_import(ours, &event, &fill), -EINVAL);
-	/* Another session may be in the same process, by timeline; the driver's events are not for that. */
+	/* Another session may be in the same process, with a timeline; events of the driver do not support that. */
 	second = open_worker();
 	assert_int_equal(gpool_fence_import(second, &event, &fill), -EINVAL);
 	assert_int_equal(gpool_fence_import(second, &handle, &fill), 0);
@@ -939,7 +942,7 @@ static void survives(const struct gpool_fence_handle *handle)
 
 	switch (error) {
 	case 0:
-		/* Something that says when; what it says is its maker's business. */
+		/* A page that reports progress; its values are the exporter's responsibility. */
 		assert_true(gpool_fence_done(ours, fence) >= 0);
 		closed(fence);
 		break;
@@ -966,7 +969,7 @@ static void test_hostile_handles(void **state)
 		}
 		assert_int_equal(gpool_fence_import(ours, &odd, &GPOOL_FENCE_NONE), -EINVAL);
 	}
-	/* One byte of a good one is another; or its numbers are any. */
+	/* One byte of a valid handle is changed; or its numbers are random. */
 	for (int round = 0; round < 4000; round++) {
 		odd = good[round % 2];
 		((uint8_t *)&odd)[random_next(&seed) % 112] = (uint8_t)random_next(&seed);
@@ -1034,7 +1037,7 @@ static void test_a_device_without_events(void **state)
 	assert_int_equal(tell(&exporter, ORDER_WORK, WAY_EVENT).result, -EOPNOTSUPP);
 	handle = handle_of(&exporter, ORDER_WORK, 0);
 	fence = imported(&handle);
-	/* One that comes from elsewhere this device cannot open. */
+	/* This device cannot open an event of another origin. */
 	{
 		struct fence_ticket ticket;
 
@@ -1070,7 +1073,7 @@ static void test_driver_faults(void **state)
 		assert_int_equal(gpool_fence_export(ours, fence, GPOOL_FENCE_EXPORT_EVENT, &handle), -ENOMEM);
 		assert_int_equal(gpool_fence_export(ours, fence, GPOOL_FENCE_EXPORT_EVENT, &handle), 0);
 	}
-	/* The second method is used where the first one fails; when both fail, the first error is reported. */
+	/* The second handle type is used if the first one fails; if both fail, the first error is reported. */
 	for (size_t i = 0; i < sizeof(by_timeline) / sizeof(*by_timeline); i++) {
 		gpu_fault_set(ours->gpu, by_timeline[i], 1, -EIO);
 		if (i == 0)
@@ -1086,7 +1089,7 @@ static void test_driver_faults(void **state)
 	gpu_fault_set(ours->gpu, GPU_CALL_TIMELINE_WRITE, 0, 0);
 	assert_int_equal(gpool_fence_export(ours, fence, 0, &handle), 0);
 	assert_int_equal(handle.handle_type, GPOOL_FENCE_HANDLE_TIMELINE);
-	/* And the import of theirs. */
+	/* The import of the other process's fences. */
 	handle_of(&exporter, ORDER_GATE, 0);
 	handle = handle_of(&exporter, ORDER_WORK, WAY_EVENT);
 	gpu_fault_set(ours->gpu, GPU_CALL_EVENT_IMPORT, 1, -ENOMEM);
@@ -1140,7 +1143,7 @@ static void test_false_messages(void **state)
 	(void)state;
 	begin();
 	odd[0] = open("/dev/null", O_RDWR | O_CLOEXEC);
-	odd[1] = file_of(4096, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);       /* others could write it */
+	odd[1] = file_of(4096, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);       /* other processes could write it */
 	odd[2] = file_of(4096, F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL); /* it could shrink */
 	odd[3] = file_of(8192, all);
 	odd[4] = file_of(0, all);
@@ -1154,7 +1157,7 @@ static void test_false_messages(void **state)
 	for (int i = 0; i < 3; i++)
 		assert_int_equal(share(fds[0]), 0);
 	assert_int_equal(share(fds[1]), -EEXIST);
-	/* A page whose numbers go where they like: up, and down. */
+	/* A page whose numbers change at random: up and down. */
 	asker = open_worker();
 	for (uint64_t round = 0; round < 200; round++) {
 		const struct fence_ticket ticket = {

@@ -33,7 +33,7 @@ static void test_shapes(void **state)
 
 	(void)state;
 	worker_open(calm);
-	/* Eight in a page, without a rest; as many as the pool has pages for. */
+	/* Eight blocks in a page, without a rest; as many as the pool has pages for. */
 	layout = layout_of((struct gpool_kv_shape)SMALL);
 	assert_int_equal(layout.block_bytes, BLOCK_BYTES);
 	assert_int_equal(layout.chunk_bytes, PAGE_BYTES);
@@ -46,12 +46,12 @@ static void test_shapes(void **state)
 	assert_int_equal(layout.block_bytes, 2 << 20);
 	assert_int_equal(layout.chunk_bytes, 2 << 20);
 	assert_int_equal(layout.chunk_blocks, 1);
-	/* 192 KiB: two in a page waste a quarter, eight in three pages nothing. */
+	/* 192 KiB: two blocks in a page waste a quarter, eight in three pages waste nothing. */
 	layout = layout_of((struct gpool_kv_shape){
 		.layers = 24, .kv_heads = 8, .head_size = 64, .dtype_bytes = 2, .block_tokens = 4});
 	assert_int_equal(layout.chunk_bytes, 3 * PAGE_BYTES);
 	assert_int_equal(layout.chunk_blocks, 8);
-	/* 28 heads in all, 128, 2 bytes, 32 tokens: 448 KiB, an eighth is lost, of seven pages nothing. */
+	/* 28 heads in all, 128, 2 bytes, 32 tokens: 448 KiB; a page would waste an eighth, seven pages nothing. */
 	layout = layout_of((struct gpool_kv_shape){
 		.layers = 28, .kv_heads = 1, .head_size = 128, .dtype_bytes = 2, .block_tokens = 32});
 	assert_int_equal(layout.chunk_bytes, 7 * PAGE_BYTES);
@@ -109,7 +109,8 @@ static void test_wrong_options(void **state)
 	}
 	for (int i = 0; i < 10; i++) {
 		options = small_options(0);
-		options.flags = i == 0 ? 16 : i == 9 ? GPOOL_KV_ADAPTIVE : 0; /* of what, without prefixes? */
+		/* GPOOL_KV_ADAPTIVE needs GPOOL_KV_PREFIXES */
+		options.flags = i == 0 ? 16 : i == 9 ? GPOOL_KV_ADAPTIVE : 0;
 		options.pool_blocks = i == 8;
 		options.stream = i == 1 ? 0 : i == 2 ? manual : i == 3 ? 12345 : stream;
 		options.max_blocks = i == 4 ? BITMAP_BITS_MAX + 1 : 0;
@@ -137,7 +138,7 @@ static void test_append(void **state)
 	assert_int_equal(info_of(sequence).blocks, 0);
 	for (uint32_t i = 0; i < 100; i++) {
 		assert_int_equal(gpool_kv_append(kv, sequence, 1, &slot), 0);
-		/* The lowest blocks, one after the other. */
+		/* The lowest blocks are used in order. */
 		assert_int_equal(slot, i);
 		*word_at(slot) = UINT64_C(7) << 32 | i;
 	}
@@ -173,7 +174,7 @@ static void test_bulk(void **state)
 	sequence = allocated(10, 5, 0);
 	assert_int_equal(info_of(sequence).blocks, 3);
 	assert_int_equal(block_at(sequence, 0), 25);
-	/* Nothing is requested from the agent for committed memory. */
+	/* Committed memory needs no request to the agent. */
 	calls = gpu_calls_total(worker->gpu);
 	for (uint32_t i = 0; i < 90; i++)
 		assert_int_equal(gpool_kv_append(kv, bulk, 1, NULL), 0);
@@ -227,7 +228,7 @@ static void test_fork(void **state)
 	assert_int_equal(before.used_blocks, 3);
 	assert_int_equal(before.shared_blocks, 3);
 	assert_int_equal(before.step_blocks, 2);
-	/* The child copies the last block; the parent has it alone then, and writes on. */
+	/* The child copies the last block; the parent then has it alone, and continues to write. */
 	assert_int_equal(gpool_kv_append(kv, child, 1, NULL), 0);
 	settle();
 	assert_int_equal(block_at(child, 1), block_at(parent, 1));
@@ -259,7 +260,7 @@ static void test_fork(void **state)
 	assert_int_equal(statistics().committed_chunks, 0);
 }
 
-/* Blocks ahead of need are the first one's own, and room again once its last block is. */
+/* Blocks allocated in advance belong to the first sequence, and are room again once the last block is its own. */
 static void test_fork_of_bulk(void **state)
 {
 	uint64_t parent, child;
@@ -299,7 +300,7 @@ static void test_copy_blocks(void **state)
 				*word_at(block * BLOCK_TOKENS + i), UINT64_C(1) << 32 | (2 * BLOCK_TOKENS + i));
 	}
 	assert_int_equal(statistics().block_copies, 6);
-	/* Not in use, no such one, itself, shared. */
+	/* Not in use, not existing, the same block, shared. */
 	assert_int_equal(gpool_kv_copy_blocks(kv, &(struct gpool_kv_pair){6, 0}, 1), -EINVAL);
 	assert_int_equal(gpool_kv_copy_blocks(kv, &(struct gpool_kv_pair){0, 6}, 1), -EINVAL);
 	assert_int_equal(gpool_kv_copy_blocks(kv, &(struct gpool_kv_pair){-1, 0}, 1), -EINVAL);
@@ -314,7 +315,7 @@ static void test_copy_blocks(void **state)
 
 /* ---- admission ---- */
 
-/* As many as fit together, in order. */
+/* Requests that fit together, in order. */
 static void test_batch(void **state)
 {
 	const uint32_t tokens[] = {10 * BLOCK_TOKENS, 20 * BLOCK_TOKENS, 1, 20 * BLOCK_TOKENS, 6 * BLOCK_TOKENS, 1};
@@ -335,7 +336,7 @@ static void test_batch(void **state)
 	assert_int_equal(need.available_blocks, 64);
 	assert_int_equal(gpool_kv_can_batch(kv, tokens + 4, 2, NULL, NULL), 2);
 	assert_int_equal(gpool_kv_can_batch(kv, tokens, 0, NULL, NULL), 0);
-	/* A request that can never be satisfied ends it. */
+	/* A request that can never be satisfied ends the batch. */
 	assert_int_equal(gpool_kv_can_batch(kv, huge, 3, NULL, &need), 1);
 	limits.max_tokens = 30 * BLOCK_TOKENS;
 	assert_int_equal(gpool_kv_can_batch(kv, tokens, 6, &limits, NULL), 2);
@@ -343,12 +344,12 @@ static void test_batch(void **state)
 	assert_int_equal(gpool_kv_can_batch(kv, tokens, 6, &limits, NULL), 3);
 	limits.max_sequences = 2;
 	assert_int_equal(gpool_kv_can_batch(kv, tokens, 6, &limits, NULL), 2);
-	/* Those that run count; those that wait have a row, and do not run. */
+	/* Running sequences count; preempted ones have a row, but do not run. */
 	sequence = allocated(BLOCK_TOKENS, 0, 0);
 	assert_int_equal(gpool_kv_can_batch(kv, tokens, 6, &limits, NULL), 1);
 	assert_int_equal(gpool_kv_preempt(kv, sequence, NULL), 1);
 	assert_int_equal(gpool_kv_can_batch(kv, tokens, 6, &limits, NULL), 2);
-	/* All that it says can be admitted can be. */
+	/* All requests that were counted can be admitted. */
 	for (int i = 0; i < 4; i++)
 		allocated(tokens[i], 0, 0);
 	assert_int_equal(gpool_kv_can_batch(kv, tokens, 6, NULL, NULL), 0);
@@ -393,7 +394,7 @@ static void test_watermark(void **state)
 	assert_int_equal(statistics().refusals, 3);
 }
 
-/* The pool is what is short, not the numbers of blocks. */
+/* The pool is short of pages; the cache has enough block numbers. */
 static void test_pool_is_short(void **state)
 {
 	struct gpool_block block;
@@ -439,7 +440,7 @@ static void test_memory_goes(void **state)
 	assert_int_equal(gpool_kv_free(kv, sequence), 0);
 	assert_int_equal(statistics().committed_chunks, 0);
 	assert_int_equal(gpool_alloc(other, PAGES - 24, NULL, &block), -ENOSPC);
-	/* Meanwhile the cache may have it again. */
+	/* Meanwhile the cache can use it again. */
 	sequence = allocated(8 * BLOCK_TOKENS, 0, 0);
 	assert_int_equal(gpool_fence_signal(worker, gate), 0);
 	settle();
@@ -508,7 +509,7 @@ static void test_preempt_shared(void **state)
 	assert_int_equal(info_of(child).shared_blocks, 0);
 	assert_int_equal(info_of(child).tokens, 13);
 	assert_int_equal(statistics().used_blocks, 7);
-	settle(); /* the copy of the last block, in memory that is its own again */
+	settle(); /* the copy of the last block, in memory that was reclaimed */
 	write_tokens(child, 0, 13, 2);
 	assert_int_equal(wrong_tokens(parent, 0, 10, 1), 0);
 }
@@ -532,7 +533,7 @@ static void test_sync(void **state)
 	settle();
 	for (int i = 0; i < 32; i++)
 		assert_true(device_agrees(sequences[i]));
-	/* Only what has changed. */
+	/* Only changed entries are copied. */
 	bytes = statistics().table_bytes;
 	assert_int_equal(gpool_kv_append(kv, sequences[0], 1, NULL), 0);
 	assert_int_equal(gpool_kv_sync(kv), 0);
@@ -545,13 +546,13 @@ static void test_sync(void **state)
 	assert_int_equal(gpool_kv_resume(kv, sequences[9]), 0);
 	assert_int_equal(gpool_kv_sync(kv), 0);
 	settle();
-	/* One entry, one, the child's four, the copied one, the five of the resumed. */
+	/* One entry, one, the child's four, the copied one, the five of the resumed sequence. */
 	assert_int_equal(statistics().table_bytes, bytes + 4 * (1 + 1 + 4 + 1 + 5));
 	for (int i = 0; i < 32; i++)
 		assert_true(device_agrees(sequences[i]));
 }
 
-/* More than all stages have at a time, one row longer than a stage. */
+/* More entries than all stages hold, and one row longer than a stage. */
 static void test_sync_large(void **state)
 {
 	struct gpool_kv_options options;
@@ -575,7 +576,7 @@ static void test_sync_large(void **state)
 		assert_true(device_agrees(children[i]));
 }
 
-/* Kernels that were queued before see the table that was. */
+/* Kernels that were queued before see the earlier table. */
 static void test_sync_is_in_order(void **state)
 {
 	struct gpool_fence gate;
@@ -691,7 +692,7 @@ static void test_wrong_numbers(void **state)
 	assert_int_equal(gpool_kv_preempt(kv, other, NULL), 1);
 	assert_int_equal(gpool_kv_address(kv, 64, &address), -EINVAL);
 	assert_int_equal(gpool_kv_destroy(second), 0);
-	/* No more than 64 rows. */
+	/* The cache has 64 rows. */
 	for (int i = 0; i < 62; i++)
 		forked(sequence);
 	assert_int_equal(gpool_kv_fork(kv, sequence, &other), -EUSERS);
@@ -723,7 +724,7 @@ static void test_other_process(void **state)
 
 static uint64_t one, two, third;
 
-/* All that can be seen of a cache and of its sequences. */
+/* The visible state of a cache and its sequences. */
 struct view {
 	struct gpool_kv_stats all;
 	struct gpool_kv_sequence_info infos[3];
@@ -767,7 +768,7 @@ static int step_allocate(void)
 	return error ? error : gpool_kv_free(kv, made);
 }
 
-/* With a copy, and memory for more. */
+/* Append with a copy, and with more memory. */
 static int step_append(void)
 {
 	int error = gpool_kv_append(kv, one, 15 * BLOCK_TOKENS, NULL);
@@ -791,9 +792,7 @@ static int step_resume(void)
 	return 0;
 }
 
-/*
- * Each call of a kind that the step makes fails in turn, and nothing changes, until none does. Returns how many failed.
- */
+/* Let each call of a kind that the step makes fail in turn; nothing changes. Returns the number of failed calls. */
 static uint32_t fail_each(int (*step)(void), enum gpu_call kind)
 {
 	for (uint32_t failed = 0;; failed++) {
@@ -823,7 +822,7 @@ static void test_driver_faults(void **state)
 	two = allocated(6, 0, 0);
 	write_tokens(two, 0, 6, 9);
 	one = forked(two);
-	/* 20 blocks, of which six are committed: two chunks more; one run, with one access call. */
+	/* 20 blocks, six of them committed: two more chunks, as one run, with one access call. */
 	assert_int_equal(fail_each(step_allocate, GPU_CALL_MAP), 2);
 	assert_int_equal(fail_each(step_allocate, GPU_CALL_ACCESS), 1);
 	assert_int_equal(fail_each(step_append, GPU_CALL_MAP), 2);
@@ -833,7 +832,7 @@ static void test_driver_faults(void **state)
 	assert_int_equal(fail_each(step_resume, GPU_CALL_ACCESS), 1);
 }
 
-/* No fence can be recorded to decommit behind: the memory stays, and is decommitted with the next free. */
+/* No fence can be recorded for the decommit: the memory stays, and is decommitted with the next free. */
 static void test_fence_faults(void **state)
 {
 	uint64_t sequences[2];
@@ -880,7 +879,7 @@ static void test_sync_faults(void **state)
 		assert_true(device_agrees(sequences[i]));
 }
 
-/* A failed creation leaves nothing; a cache whose stream is closed frees its memory all the same. */
+/* A failed creation leaves nothing; a cache whose stream is closed still frees its memory. */
 static void test_life(void **state)
 {
 	static const enum gpu_call kinds[] = {GPU_CALL_RESERVE, GPU_CALL_HOST_REGISTER};
@@ -906,7 +905,7 @@ static void test_life(void **state)
 	assert_int_equal(gpool_kv_preempt(kv, 0, NULL), 3);
 	assert_int_equal(statistics().committed_chunks, 0);
 	assert_int_equal(gpool_kv_destroy(kv), 0);
-	/* And one that ends with the handle. */
+	/* A cache that ends with the pool's handle. */
 	assert_int_equal(gpool_stream_open(worker, NULL, 0, &stream), 0);
 	options.stream = stream;
 	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);

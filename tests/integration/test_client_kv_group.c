@@ -1,10 +1,10 @@
 /*
- * test_client_kv_group.c - sequences that go through several KV caches.
+ * test_client_kv_group.c - sequences that extend over several KV caches.
  *
  * Goal: each cache has its range of a sequence's tokens, with their content, through appends that cross ranges, forks
  * and preemptions; a call that one cache refuses changes nothing in any; wrong arguments are refused. Method: three
- * pools, whose caches are of different sizes, so that each refuses at times; examples, and random steps against arrays
- * of tokens, of which GPOOL_TEST_SCALE makes more. The seed is printed, and GPOOL_TEST_SEED= sets it.
+ * pools, whose caches have different sizes, so that each refuses at times; examples, and random steps that are compared
+ * with arrays of tokens; GPOOL_TEST_SCALE scales their number. The seed is printed, and GPOOL_TEST_SEED= sets it.
  */
 #include "tests/integration/kv_view.h"
 
@@ -111,7 +111,7 @@ static void settle_all(void)
 	}
 }
 
-/* Of a token by its place in the whole sequence. */
+/* Return the content of a token, given its position in the whole sequence. */
 static volatile uint64_t *place_of(uint64_t sequence, uint32_t token)
 {
 	uint32_t member = token / RANGE < CACHES ? token / RANGE : CACHES - 1, at = token - member * RANGE, count;
@@ -160,7 +160,7 @@ static void test_ranges(void **state)
 	assert_int_equal(span_of(sequence, 1).tokens, 5);
 	assert_int_equal(span_of(sequence, 1).blocks, 2);
 	assert_true(span_of(sequence, 2).sequence == 0);
-	/* Over the next border, and so far into the last that it has more than a range. */
+	/* Across the next border, and into the last cache by more than a range. */
 	assert_int_equal(gpool_kv_group_append(group, sequence, 2 * RANGE + 30, &member, &slot), 0);
 	assert_int_equal(member, 1);
 	assert_int_equal(span_of(sequence, 1).tokens, RANGE);
@@ -183,7 +183,7 @@ static void test_ranges(void **state)
 		assert_int_equal(counts(i).used_blocks, 0);
 }
 
-/* Blocks that were allocated ahead are used, without a request. */
+/* Blocks that were allocated in advance are used, without a request. */
 static void test_estimated(void **state)
 {
 	uint64_t sequence, ahead;
@@ -199,7 +199,7 @@ static void test_estimated(void **state)
 	assert_true(span_of(sequence, 1).sequence == ahead);
 	assert_int_equal(span_of(sequence, 2).tokens, 8);
 	assert_int_equal(counts(2).used_blocks, 2);
-	/* More than the read-ahead: the part begins again. */
+	/* More tokens than were estimated: the sequence in that cache is allocated again. */
 	assert_int_equal(gpool_kv_group_free(group, sequence), 0);
 	assert_int_equal(try_group(RANGE, RANGE + 4, 0, &sequence), 0);
 	ahead = span_of(sequence, 1).sequence;
@@ -217,8 +217,8 @@ static void test_all_or_nothing(void **state)
 
 	(void)state;
 	/*
-	 * 24 blocks in the second cache, of which admission leaves 2: twice a whole range of 10 blocks, and no third
-	 * time.
+	 * 24 blocks in the second cache, of which admission keeps 2: a whole range of 10 blocks is admitted twice, not
+	 * three times.
 	 */
 	assert_int_equal(try_group(2 * RANGE, 0, 0, &first), 0);
 	assert_int_equal(try_group(2 * RANGE + 4, 0, 0, &second), 0);
@@ -231,17 +231,17 @@ static void test_all_or_nothing(void **state)
 	assert_int_equal(need.needed_blocks, 10);
 	assert_int_equal(counts(0).used_blocks, 20);
 	assert_int_equal(counts(2).used_blocks, 1);
-	/* One that runs may have the watermark too, up to the last block, and not one more. */
+	/* A running sequence may use the watermark too, up to the last block, and no further one. */
 	assert_int_equal(try_group(RANGE, 0, 0, &other), 0);
 	assert_int_equal(gpool_kv_group_append(group, other, 17, NULL, NULL), -ENOSPC);
 	assert_int_equal(span_of(other, 0).tokens, RANGE);
 	assert_int_equal(gpool_kv_group_append(group, other, 16, NULL, NULL), 0);
 	assert_int_equal(counts(1).free_blocks, 0);
-	/* Over two borders at once: the second cache has no room, so the third gets nothing. */
+	/* Across two borders at once: the second cache has no room, so the third gets nothing. */
 	assert_int_equal(gpool_kv_group_append(group, other, 2 * RANGE, NULL, NULL), -ENOSPC);
 	assert_int_equal(counts(2).used_blocks, 1);
 	assert_true(span_of(other, 2).sequence == 0);
-	/* A sequence that is preempted here is resumed everywhere or nowhere. */
+	/* A sequence that is preempted here is resumed in all caches or in none. */
 	assert_int_equal(gpool_kv_group_preempt(group, second, NULL), 21);
 	assert_int_equal(gpool_kv_group_append(group, second, 1, NULL, NULL), -EAGAIN);
 	assert_int_equal(try_group(RANGE + 4, 0, 0, &second), 0);

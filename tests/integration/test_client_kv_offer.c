@@ -1,23 +1,24 @@
 /*
- * test_client_kv_offer.c - the memory of cached prefixes is available to others while its engine makes no call.
+ * test_client_kv_offer.c - the memory of cached prefixes is available to other processes while its engine makes no
+ * call.
  *
  * Goal: another process gets unused blocks with one allocation, however long the engine is stopped, but not before the
  * GPU work that reads them is done; blocks that were not taken are found again with their content; taken blocks and
  * those that follow them are not found; a prefix in use stays; counts are exact after each call; an engine's own cached
- * blocks are evicted before others' content when they are older, and not otherwise. Method: engines as processes that
- * are stopped and killed, or in this process where the time of a use or a fence matters.
+ * blocks are evicted before the content of other sessions if they are older, and not otherwise. Method: engines as
+ * processes that are stopped and killed, or in this process where the time of a use or a fence matters.
  */
 #include "client/kv/pooled.h"
 #include "client/object/object.h"
 #include "tests/integration/kv_engine.h"
 
-enum { PLENTY = PAGES - 1 }; /* all but a page for the engine's tables */
+enum { PLENTY = PAGES - 1 }; /* all pages except one for the engine's tables */
 
 static const char *const spilling[] = {"--pool", POOL ",spill_memory=32MiB", CALM, NULL};
 
 /* ---- an engine that is stopped ---- */
 
-/* Publish texts of that many tokens each, from 1 on, that no sequence has any more. */
+/* Publish texts of that number of tokens each, from 1 on, which no sequence has any more. */
 static struct engine *idle_engine(uint32_t texts_begun, uint32_t tokens)
 {
 	struct engine *made = engine();
@@ -130,7 +131,7 @@ static void test_evicted_at_once(void **state)
 
 /* ---- chunks that engines share ---- */
 
-/* A text of three chunks that are shared, and two blocks behind them that are not; no sequence has any of it. */
+/* A text of three shared chunks, and two blocks behind them that are not shared; no sequence has any of them. */
 static struct engine *idle_sharer(uint32_t text)
 {
 	struct engine *made = engine();
@@ -145,7 +146,7 @@ static struct engine *idle_sharer(uint32_t text)
 	return made;
 }
 
-/* An engine that is idle has them open, since blocks of its own follow them, and keeps none of it. */
+/* An idle engine has them open, since blocks of its own follow them, and keeps none of them. */
 static void test_shared_give_way(void **state)
 {
 	struct engine *idle;
@@ -197,7 +198,7 @@ static void test_shared_in_use(void **state)
 	engine_continued(idle);
 	engine_continued(user);
 	look(user, sequence);
-	/* Nothing follows what is left, so that the engine does not keep it, and finds it in the pool. */
+	/* No block follows the remaining ones, so that the engine does not keep them, and finds them in the pool. */
 	assert_int_equal(found_by(idle, 1, 0, 3 * C), 0);
 	assert_int_equal(last.statistics.cached_blocks, 0);
 	assert_int_equal(begun(idle, 1, 0, 2 * C, &sequence), 2 * C);
@@ -223,7 +224,7 @@ static void test_deaths(void **state)
 	start(calm);
 	idle = idle_engine(1, 3 * C);
 	other = idle_engine(1, 3 * C);
-	/* A new agent knows what is offered, and engines know that they may have missed something. */
+	/* A new agent knows the offered pages, and engines know that they may have missed evictions. */
 	assert_int_equal(ask(other, (struct order){.verb = QUIET_DOWN}), 0);
 	engine_stopped(idle);
 	agent_kill();
@@ -233,7 +234,7 @@ static void test_deaths(void **state)
 	assert_in_range(found_by(idle, 1, 0, 3 * C) + found_by(other, 1, 0, 3 * C), 0, 2 * C);
 	engine_killed(other);
 	alloc(worker, 1);
-	/* One that took dies: its pages are free, and what it left is still cached. */
+	/* The process that took pages dies: they are free, and the remaining blocks are still cached. */
 	gpool_close(worker);
 	worker = NULL;
 	assert_true(begun(idle, 1, 0, 3 * C, &sequence) < 3 * C);
@@ -285,7 +286,7 @@ static uint32_t here_found(uint32_t text, uint32_t same, uint32_t tokens)
 	return report.found;
 }
 
-/* The page of the pool behind a chunk. */
+/* Return the page of a chunk in the pool. */
 static uint32_t chunk_page(uint32_t chunk)
 {
 	struct gpool_range_page page = {.size = sizeof(page)};
@@ -295,13 +296,13 @@ static uint32_t chunk_page(uint32_t chunk)
 	return page.page;
 }
 
-/* As if it had been used so long ago. */
+/* Set the time of the chunk's last use to `ms` milliseconds ago. */
 static void chunk_age(uint32_t chunk, uint32_t ms)
 {
 	atomic_store(&worker->session.touch[chunk_page(chunk)], pool_clock(worker) - ms);
 }
 
-/* The pool has no free page: one is evicted. */
+/* Allocate a page when the pool has no free one: one is evicted. */
 static struct gpool_block taken_from_all(struct gpool *other, struct gpool_block *rest)
 {
 	*rest = alloc(other, free_pages());
@@ -309,7 +310,7 @@ static struct gpool_block taken_from_all(struct gpool *other, struct gpool_block
 }
 
 /*
- * Two texts that begin with the same chunk, which is lost: nothing of either is left, and no memory without content is
+ * Two texts that begin with the same chunk, which is lost: no block of either is left, and no memory without content is
  * kept.
  */
 static void test_followers_go(void **state)
@@ -410,7 +411,7 @@ static void test_behind_work(void **state)
 	gpool_close(other);
 }
 
-/* Free blocks of an offered chunk come before new memory; then it is held. */
+/* Free blocks of an offered chunk are used before new memory; then the chunk is held. */
 static void test_room(void **state)
 {
 	uint64_t sequence;
@@ -429,8 +430,8 @@ static void test_room(void **state)
 }
 
 /*
- * Others' content that is due later stays, and ours goes block by block; what is due before goes first, a page at a
- * time.
+ * Content of other sessions that is due later stays, and the cache evicts its own block by block; content that is due
+ * earlier is evicted first, one page at a time.
  */
 static void test_own_and_others(void **state)
 {
@@ -467,7 +468,7 @@ static void test_own_and_others(void **state)
 	gpool_close(other);
 }
 
-/* The agent knows a text by one name, whichever engine has it, and when it was used last. */
+/* The owner id of a text is the same in all engines, and the agent knows its last use. */
 static void test_names(void **state)
 {
 	struct gpool *other;
@@ -494,7 +495,7 @@ static void test_names(void **state)
 			touched = atomic_load(&worker->session.touch[chunk_page(0)]);
 		}
 		here_ended(sequence);
-		/* Where uses are what requests find, the end of one is none. */
+		/* With the adaptive policy only lookups count as uses, not the release of a block. */
 		if (is_adaptive())
 			assert_int_equal(touched, atomic_load(&worker->session.touch[chunk_page(0)]));
 		assert_int_equal(names[i], atomic_load(&worker->session.blocks[chunk_page(0)].owner_id));
@@ -515,10 +516,7 @@ static void test_names(void **state)
 	gpool_close(other);
 }
 
-/*
- * A chunk that was evicted is unmapped when its pages are wanted by another trust domain, before the cache knows that
- * it is gone.
- */
+/* An evicted chunk is unmapped when another trust domain needs its pages, before the cache detects the eviction. */
 static void test_shared_unmapped(void **state)
 {
 	struct gpool_kv_options options;
@@ -551,7 +549,7 @@ static void test_shared_unmapped(void **state)
 	gpool_close(other);
 }
 
-/* A sequence may last: its pins are not taken for forgotten ones. */
+/* A sequence may be long-lived: its pins do not count as leaked. */
 static void test_long_sequence(void **state)
 {
 	static const char *const arguments[] = {
@@ -576,7 +574,7 @@ static void test_long_sequence(void **state)
 	gpool_close(other);
 }
 
-/* Sleep drops what is offered, also of a cache whose content is kept; counts are right at once. */
+/* Sleep drops offered chunks, also of a cache whose content is kept; counts are correct at once. */
 static void test_sleep(void **state)
 {
 	uint64_t user;
@@ -587,7 +585,7 @@ static void test_sleep(void **state)
 	user = here_begun(2, 0, C, NULL);
 	assert_int_equal(statistics().offered_chunks, 2);
 	assert_int_equal(gpool_sleep(worker, 0), 0);
-	/* Nothing can be reclaimed, and so nothing is found that would have to be. */
+	/* Nothing can be reclaimed, and so no block is found that would have to be. */
 	assert_int_equal(gpool_wake(worker, ANSWER_MS), 0);
 	assert_int_equal(statistics().cached_blocks, 0);
 	assert_int_equal(statistics().prefix_lost, 2 * CHUNK_BLOCKS);
@@ -597,7 +595,7 @@ static void test_sleep(void **state)
 	here_ended(user);
 }
 
-/* Packing moves blocks of offered chunks as well. */
+/* A compaction moves blocks of offered chunks as well. */
 static void test_pack(void **state)
 {
 	uint64_t sequences[3];

@@ -3,7 +3,7 @@
  *
  * Goal: they are restored exactly, however others used the memory meanwhile, with forks and queued work included; a
  * sequence whose content cannot be kept continues to run; host memory is bounded and freed; a failed copy changes
- * nothing. Method: distinct contents for each token; random steps with all sequences' contents as arrays, more of them
+ * nothing. Method: distinct contents for each token; random steps with the contents of all sequences as arrays, scaled
  * by GPOOL_TEST_SCALE, in a cache that is too small for all.
  */
 #include "tests/integration/kv_view.h"
@@ -24,7 +24,7 @@ static struct gpool_kv_offload_info offloaded(void)
 	return found;
 }
 
-/* Others have all memory once, and write to it. */
+/* Let other sequences use and overwrite all memory once. */
 static void disturb(void)
 {
 	uint64_t other = allocated(BLOCKS * BLOCK_TOKENS, 0, 0);
@@ -41,7 +41,7 @@ static void test_content_is_restored(void **state)
 	(void)state;
 	offload_start(HOST_BLOCKS);
 	assert_int_equal(offloaded().host_blocks, HOST_BLOCKS);
-	/* The last block is not full, and one is ahead: that has nothing to be kept. */
+	/* The last block is not full, and one more was allocated in advance, whose content is not saved. */
 	sequence = allocated(10 * BLOCK_TOKENS + 1, 12 * BLOCK_TOKENS, 0);
 	write_tokens(sequence, 0, 10 * BLOCK_TOKENS + 1, 7);
 	assert_int_equal(gpool_kv_offload(kv, 0, 0, &victim), 12);
@@ -58,7 +58,7 @@ static void test_content_is_restored(void **state)
 	assert_int_equal(offloaded().host_free_blocks, HOST_BLOCKS);
 	assert_int_equal(offloaded().saves, 1);
 	assert_int_equal(offloaded().loads, 1);
-	/* Preempted in the other way it has nothing to bring back. */
+	/* After a preemption without its content, nothing is restored. */
 	assert_true(gpool_kv_preempt(kv, sequence, NULL) > 0);
 	assert_int_equal(gpool_kv_resume(kv, sequence), 0);
 	assert_int_equal(offloaded().loads, 1);
@@ -131,13 +131,13 @@ static void test_content_that_cannot_be_kept(void **state)
 	assert_int_equal(info_of(large).state, GPOOL_KV_RUNNING);
 	assert_int_equal(gpool_kv_append(kv, large, 1, NULL), 0);
 	assert_int_equal(wrong_tokens(large, 0, 8 * BLOCK_TOKENS, 1), 0);
-	/* A sequence that ends frees its place. */
+	/* The end of a sequence frees its slots. */
 	assert_int_equal(gpool_kv_free(kv, small), 0);
 	assert_int_equal(offloaded().host_free_blocks, 9);
 	assert_int_equal(gpool_kv_offload(kv, large, 0, NULL), 9);
 	assert_int_equal(offloaded().host_free_blocks, 0);
 	assert_int_equal(gpool_kv_offload(kv, small, 0, NULL), -ESTALE);
-	/* The end of the cache, with content kept. */
+	/* The cache ends while content is saved. */
 	assert_int_equal(gpool_kv_destroy(kv), 0);
 }
 

@@ -1,10 +1,10 @@
 /*
  * test_client_kv_offload_int8.c - preempted sequences as int8.
  *
- * Goal: restored contents are within the bound that gpool.h gives, for fp16, bf16 and fp32, through host memory and
- * through the pool and its tiers; the reported loss is the actual one; zeros stay zeros; contents without an int8 form
- * are refused with the reason; the copy takes about half the room. Method: random elements and difficult distributions,
- * each compared with the original.
+ * Goal: restored contents are within the bound of gpool.h, for fp16, bf16 and fp32, through host memory and through the
+ * pool and its tiers; the reported error is the actual one; zeros stay zeros; contents without an int8 form are refused
+ * with the reason; the copy takes about half the space. Method: random elements and difficult distributions, each
+ * compared with the original.
  */
 #include "cuda/kernels/element.h"
 #include "tests/integration/kv_view.h"
@@ -19,7 +19,7 @@ static const char *const in_memory[] = {"--pool", POOL ",spill_memory=64MiB", CA
 static const struct {
 	enum element element;
 	uint32_t flags;
-	double rounding; /* half a digit's worth, of 1 */
+	double rounding; /* half a unit in the last place of 1 */
 	float most;
 } forms[] = {
 	{ELEMENT_F16, 0, 0x1p-11, 65504.0f},
@@ -79,7 +79,7 @@ static void element_put(uint64_t sequence, uint64_t index, float value)
 	}
 }
 
-/* Vectors of one kind after the other. */
+/* Each vector has one kind of elements; the kinds alternate. */
 static float value_of(uint64_t index)
 {
 	float most = forms[form].most;
@@ -90,7 +90,7 @@ static float value_of(uint64_t index)
 	case 2: return index % HEAD ? any_float() / 4096 : 1000; /* one outlier */
 	case 3: return any(2) ? most : -most;
 	case 4: return any_float() * 0x1p-14f;       /* fp16: not normal */
-	case 5: return (float)((int)any(255) - 127); /* codes of their own, if the largest is among them */
+	case 5: return (float)((int)any(255) - 127); /* exactly representable, if the largest is among them */
 	default: return any_float() * most;
 	}
 }
@@ -132,7 +132,7 @@ static void vector_check(uint64_t sequence, uint64_t first, struct seen *seen)
 	}
 }
 
-/* The reported loss leaves out the last rounding. */
+/* The reported error does not include the last rounding. */
 static void loss_check(uint64_t sequence, const struct seen *seen)
 {
 	struct gpool_kv_quant_error loss = {.size = sizeof(loss)};
@@ -193,7 +193,7 @@ static struct gpool_kv_offload_info offloaded(void)
 	return found;
 }
 
-/* Others have the blocks meanwhile. */
+/* Other sequences use the blocks meanwhile. */
 static void disturb(void)
 {
 	uint64_t other = allocated(BLOCKS * BLOCK_TOKENS, 0, 0);
@@ -203,7 +203,7 @@ static void disturb(void)
 	assert_int_equal(gpool_kv_free(kv, other), 0);
 }
 
-/* Every other slot of the first ones is in use: the rest is several parts. */
+/* Every other one of the first slots is in use, so the content has several parts. */
 static void holes_make(void)
 {
 	uint64_t sequences[2 * HOLES];
@@ -227,13 +227,13 @@ static void by_host_memory(uint32_t of)
 	holes_make();
 	sequence = filled();
 	assert_int_equal(gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_INT8, NULL), SEQUENCE_BLOCKS);
-	/* Codes, scales of 1/32 of them, and what each part begins with. */
+	/* Codes, scales of 1/32 of their size, and the sums of each part. */
 	assert_in_range(64 - offloaded().host_free_blocks, 1, SEQUENCE_BLOCKS / kv->shape.dtype_bytes * 66 / 64 + 2);
 	disturb();
 	assert_int_equal(gpool_kv_resume(kv, sequence), 0);
 	contents_check(sequence);
 	assert_int_equal(offloaded().host_free_blocks, 64);
-	/* And without a page in between. */
+	/* Without an intermediate page. */
 	for (uint64_t i = 0; i < elements; i++)
 		element_put(sequence, i, was[i]);
 	while (count < PAGES && !gpool_alloc(worker, 1, NULL, &taken[count]))
@@ -271,7 +271,7 @@ static void test_by_the_pool(void **state)
 	sequence = filled();
 	assert_int_equal(
 		gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_POOL | GPOOL_KV_OFFLOAD_INT8, NULL), SEQUENCE_BLOCKS);
-	/* Four pages as it was. */
+	/* Content of four pages is stored in two. */
 	assert_int_equal(offloaded().pool_pages, 2);
 	disturb();
 	before = spilled();
@@ -283,7 +283,7 @@ static void test_by_the_pool(void **state)
 	assert_int_equal(offloaded().pool_pages, 0);
 }
 
-/* Forms of what is one already are the same: nothing more is lost the second time. */
+/* A repeated conversion loses nothing more. */
 static void test_again_and_again(void **state)
 {
 	uint64_t sequence;
@@ -352,7 +352,7 @@ static void test_other_elements(void **state)
 	(void)state;
 	worker_open(in_memory);
 	options = small_options(BLOCKS);
-	/* Of one byte: as they are. */
+	/* Elements of one byte are saved unchanged. */
 	options.shape.dtype_bytes = 1;
 	options.shape.layers = 2 * LAYERS;
 	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
@@ -366,7 +366,7 @@ static void test_other_elements(void **state)
 	settle();
 	assert_int_equal(wrong_tokens(sequence, 0, 20 * BLOCK_TOKENS, 5), 0);
 	assert_int_equal(gpool_kv_destroy(kv), 0);
-	/* Of eight: not at all. */
+	/* Elements of eight bytes are refused. */
 	options.shape.dtype_bytes = 8;
 	options.shape.layers = 2;
 	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
@@ -375,7 +375,7 @@ static void test_other_elements(void **state)
 	assert_int_equal(gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_INT8, NULL), -EOPNOTSUPP);
 	assert_int_equal(info_of(sequence).state, GPOOL_KV_RUNNING);
 	assert_int_equal(gpool_kv_destroy(kv), 0);
-	/* A block that has no room for a vector's form. */
+	/* A block that is too small for the form of a vector. */
 	options.shape = (struct gpool_kv_shape){
 		.layers = 1, .kv_heads = 1, .head_size = 8, .dtype_bytes = 2, .block_tokens = 1};
 	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);

@@ -5,7 +5,7 @@
  * Goal: they are restored exactly, from the pool, from memory or the file, under pressure, and with agent, mover or
  * engine killed meanwhile; a prefetched sequence is in the pool before it is resumed; a sequence whose content cannot
  * be kept continues to run; a loss is reported once, and nothing is left behind. Method: distinct contents for each
- * token; the counters of the pool and the tiers' use show what has moved; a pool of 64 pages.
+ * token; the counters of the pool and the use of the tiers show moves; a pool of 64 pages.
  */
 #include "tests/integration/kv_view.h"
 #include "tests/integration/spill_view.h"
@@ -20,7 +20,7 @@ enum { BLOCKS = 256, TOKENS = 200 * BLOCK_TOKENS, BLOCK_PAGES = 25, MODELS = 12,
 static const char *const in_memory[] = {"--pool", POOL_OF("64MiB"), CALM, NULL};
 static const char *const no_tier[] = {"--pool", POOL_OF("0MiB"), CALM, NULL};
 
-/* 4 pages of memory, and then a file. */
+/* Start with 4 pages of memory, and a file. */
 static void start_with_file(void)
 {
 	char text[256];
@@ -56,7 +56,7 @@ static int offload(uint64_t sequence)
 	return gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_POOL, NULL);
 }
 
-/* All of it leaves the pool. */
+/* Evict all blocks from the pool. */
 static void evict_all(uint64_t pages)
 {
 	uint64_t before = spilled();
@@ -97,7 +97,7 @@ static void test_out_of_the_pool_itself(void **state)
 	assert_int_equal(offloaded().pool_pages, 0);
 	assert_int_equal(offloaded().loads, 1);
 	assert_int_equal(gpool_kv_prefetch(kv, sequence), -EALREADY);
-	/* Without a token there is nothing to be kept, and one that ends leaves nothing. */
+	/* A sequence without tokens has no content to save, and its end leaves nothing behind. */
 	other = allocated(0, 8, 0);
 	assert_true(offload(other) >= 0);
 	assert_int_equal(gpool_kv_resume(kv, other), 0);
@@ -127,13 +127,13 @@ static void test_memory_then_file(void **state)
 	resumed(sequence, TOKENS, 8);
 	AWAIT(restored() == BLOCK_PAGES);
 	assert_int_equal(kept_bytes(), 0);
-	/* Ended out there. */
+	/* It ends while it is spilled. */
 	assert_int_equal(offload(sequence), 200);
 	settle();
 	evict_all(BLOCK_PAGES);
 	assert_int_equal(gpool_kv_free(kv, sequence), 0);
 	AWAIT(kept_bytes() == 0);
-	/* And with the whole cache, while the handle stays. */
+	/* It ends with the whole cache, while the pool's handle stays. */
 	sequence = made(TOKENS, 8);
 	assert_int_equal(offload(sequence), 200);
 	settle();
@@ -142,7 +142,7 @@ static void test_memory_then_file(void **state)
 	AWAIT(kept_bytes() == 0);
 }
 
-/* Another session takes all pages, which evicts it; then those are free again. */
+/* Another session takes all pages, which evicts the content; then the pages are free again. */
 static void test_pressure(void **state)
 {
 	struct gpool_block taken[PAGES];
@@ -182,7 +182,7 @@ static void test_content_that_cannot_be_kept(void **state)
 	sequence = made(TOKENS, 10);
 	while (count < PAGES && !gpool_alloc(other, 1, NULL, &taken[count]))
 		count++;
-	/* With room for some of it, too. */
+	/* Also with room for a part of it. */
 	for (int round = 0; round < 2; round++) {
 		assert_int_equal(offload(sequence), -ENOSPC);
 		assert_int_equal(info_of(sequence).state, GPOOL_KV_RUNNING);
@@ -224,7 +224,7 @@ static void test_prefetched(void **state)
 	settle();
 	evict_all(BLOCK_PAGES);
 	AWAIT(gpool_kv_prefetch(kv, sequence) == 0);
-	/* All of it is in the pool, and not resumed. */
+	/* All of it is in the pool, and it is not resumed. */
 	AWAIT(restored() == BLOCK_PAGES);
 	assert_int_equal(kept_bytes(), 0);
 	assert_int_equal(info_of(sequence).state, GPOOL_KV_PREEMPTED);
@@ -233,7 +233,7 @@ static void test_prefetched(void **state)
 	assert_true(gpool_kv_prefetch(kv, sequence) > 0);
 	resumed(sequence, TOKENS, 12);
 	AWAIT(restored() == 2 * BLOCK_PAGES);
-	/* Ended on its way. */
+	/* It ends during the restore. */
 	assert_int_equal(offload(sequence), 200);
 	settle();
 	evict_all(BLOCK_PAGES);
@@ -244,7 +244,7 @@ static void test_prefetched(void **state)
 	assert_int_equal(offloaded().pool_pages, 0);
 }
 
-/* The blocks' own pages are not taken for it, and no other content is evicted. */
+/* A prefetch does not use the pages for the blocks themselves, and evicts no other content. */
 static void test_prefetch_leaves_room(void **state)
 {
 	struct gpool_block taken[PAGES], theirs;
@@ -294,7 +294,7 @@ static void killed(const char *victim)
 			evict_all(10);
 		else
 			harness_evict(&harness, gpool_session(worker), 8);
-		/* At rest, or with some of it on its way. */
+		/* While nothing moves, or during a restore. */
 		if (round > 2)
 			gpool_kv_prefetch(kv, sequences[0]);
 		AWAIT((pid = process_of(victim)) > 0);
@@ -465,14 +465,14 @@ struct preempter {
 	int error;
 };
 
-/* Its own sequence, with tokens that others never have. */
+/* Use an own sequence, whose tokens no other thread has. */
 static int preempt_once(struct preempter *preempter, uint32_t round)
 {
 	uint32_t tokens = 60 + 20 * (round % 3);
 	uint64_t sequence;
 	int error = try_allocate(tokens, 0, 0, &sequence);
 
-	/* For a moment others have all there is. */
+	/* At times other threads hold all pages. */
 	if (error)
 		return error == -ENOSPC ? 0 : error;
 	settle();

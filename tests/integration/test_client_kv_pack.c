@@ -1,9 +1,9 @@
 /*
- * test_client_kv_pack.c - blocks move together, and memory goes.
+ * test_client_kv_pack.c - the compaction of a cache moves blocks together and frees memory.
  *
- * Goal: as few chunks keep memory as the blocks need; contents, forks, published and cached blocks, and the order in
- * which these go are as before; the bound is kept; a copy that fails changes nothing. Method: contents of each token,
- * prefix_check() behind each step; examples, and random steps, of which GPOOL_TEST_SCALE makes more.
+ * Goal: the blocks use the smallest possible number of chunks; contents, forks, published and cached blocks, and the
+ * order of eviction are unchanged; the limit on moves is observed; a failed copy changes nothing. Method: contents of
+ * each token, prefix_check() after each step; examples, and random steps, scaled by GPOOL_TEST_SCALE.
  */
 #include "tests/integration/kv_view.h"
 
@@ -55,7 +55,7 @@ static void test_memory_goes(void **state)
 	pack_start(0);
 	assert_int_equal(holes_make(sequences, 4, 4), 8);
 	assert_int_equal(statistics().committed_chunks, 4);
-	/* No more than was asked for, and no chunk by half. */
+	/* No more than requested, and no chunk is half emptied. */
 	assert_int_equal(gpool_kv_compact(kv, 0), 0);
 	assert_int_equal(gpool_kv_compact(kv, 1), 0);
 	assert_int_equal(gpool_kv_compact(kv, 3), 2);
@@ -82,7 +82,7 @@ static void test_forks(void **state)
 	(void)state;
 	pack_start(0);
 	assert_int_equal(holes_make(sequences, 2, 8), 2);
-	/* In the first chunk's holes, half full at its end; the second chunk has one block. */
+	/* In free blocks of the first chunk, half full at its end; the second chunk has one block. */
 	parent = allocated(BLOCK_TOKENS + 2, 0, 0);
 	write_tokens(parent, 0, BLOCK_TOKENS + 2, 9);
 	child = forked(parent);
@@ -114,7 +114,7 @@ static struct gpool_kv_prefix text(uint32_t *ids, uint32_t number, uint32_t toke
 	return prefix;
 }
 
-/* Of three texts, whose blocks are cached, with other sequences' blocks between that go. */
+/* Cached blocks of three texts, between blocks of sequences that are then freed. */
 static void published_move(uint32_t flags)
 {
 	uint64_t between[24], sequence;
@@ -150,7 +150,7 @@ static void published_move(uint32_t flags)
 		assert_int_equal(wrong_tokens(sequence, 0, tokens, 50 + 8 * i), 0);
 		assert_int_equal(gpool_kv_free(kv, sequence), 0);
 	}
-	/* And they go as ever. */
+	/* They are evicted as before. */
 	assert_int_equal(gpool_kv_prefix_evict(kv, UINT32_MAX), 8);
 	assert_int_equal(statistics().cached_blocks, 0);
 }
@@ -180,7 +180,7 @@ static void test_copies_that_fail(void **state)
 		assert_int_equal(statistics().committed_chunks, 4);
 		contents_stand(sequences, 4 * CHUNK_BLOCKS);
 	}
-	/* A chunk later it has moved what it could. */
+	/* The fault occurs one chunk later: the earlier moves are kept. */
 	gpu_fault_set(worker->gpu, GPU_CALL_COPY, 3, -EIO);
 	assert_int_equal(gpool_kv_compact(kv, UINT32_MAX), 2);
 	contents_stand(sequences, 4 * CHUNK_BLOCKS);
@@ -205,11 +205,11 @@ static void test_no_more_than_the_budget(void **state)
 	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
 	assert_int_equal(holes_make(sequences, 4, 2), 16);
 	assert_int_equal(gpool_kv_compact(kv, 4), 4);
-	/* There are holes for four more. */
+	/* Free blocks for four more exist. */
 	assert_int_equal(gpool_kv_compact(kv, UINT32_MAX), 4);
 	assert_int_equal(statistics().committed_chunks, 2);
 	contents_stand(sequences, 4 * CHUNK_BLOCKS);
-	/* Half of each of the two is free now. */
+	/* Half of each of the two chunks is free now. */
 	for (uint32_t i = 0; i < 4 * CHUNK_BLOCKS; i += 2) {
 		if (in_chunk[(uint32_t)block_at(sequences[i], 0) / CHUNK_BLOCKS]++ < CHUNK_BLOCKS / 2)
 			continue;
@@ -217,7 +217,7 @@ static void test_no_more_than_the_budget(void **state)
 		sequences[i] = 0;
 	}
 	assert_int_equal(gpool_kv_compact(kv, UINT32_MAX), 0);
-	/* As time would do. */
+	/* Refill the budget, as time would. */
 	kv->packing.level = 4 * BLOCK_BYTES * UINT64_C(1000000000);
 	assert_int_equal(gpool_kv_compact(kv, UINT32_MAX), 4);
 	assert_int_equal(statistics().committed_chunks, 1);
@@ -288,7 +288,7 @@ static void test_by_chance(void **state)
 		result = gpool_kv_compact(kv, most);
 		assert_in_range(result, 0, most);
 		moved += (uint32_t)result;
-		/* Without a bound it is as few chunks as there can be. */
+		/* Without a limit, the smallest number of chunks remains. */
 		if (most == 39) {
 			moved += (uint32_t)gpool_kv_compact(kv, UINT32_MAX);
 			assert_int_equal(statistics().committed_chunks,

@@ -3,8 +3,8 @@
  *
  * Goal: a sequence begins with the blocks that others have published for the same tokens, model, adapter and salt, and
  * with no others; nothing is copied for that; unreferenced blocks stay until their memory is needed, and are evicted
- * children first, the least recently used first, exactly as many as are needed; a refused call changes nothing. Method:
- * a cache whose tokens have distinct contents, its counters and tables, and prefix_check() after each step.
+ * children first, the least recently used first, and no more than needed; a refused call changes nothing. Method: a
+ * cache whose tokens have distinct contents, its counters and tables, and prefix_check() after each step.
  */
 #include "tests/integration/kv_view.h"
 
@@ -14,7 +14,7 @@ enum { T = BLOCK_TOKENS, THREADS = 4 };
 
 static const char *const spilling[] = {"--pool", POOL ",spill_memory=32MiB", CALM, NULL};
 
-/* Token ids of which each starts a text of its own. */
+/* Return token ids, each of which begins a distinct text. */
 static const uint32_t *text(uint32_t first)
 {
 	static uint32_t ids[8][1024];
@@ -152,7 +152,7 @@ static void test_exact_prefix_only(void **state)
 	assert_int_equal(found_of(&prefix).cached_blocks, 10);
 }
 
-/* No more is shared than the request has tokens, nor than there are ids. */
+/* No more is shared than the request has tokens or ids. */
 static void test_request_limits(void **state)
 {
 	const uint32_t *ids = text(1);
@@ -166,7 +166,7 @@ static void test_request_limits(void **state)
 	assert_int_equal(try_allocate_prefix(2 * T + 1, &prefix, &sequence, &tokens), 0);
 	assert_int_equal(tokens, 2 * T);
 	assert_int_equal(info_of(sequence).blocks, 3);
-	/* The last token shall be computed: its block is not shared. */
+	/* The last token must be computed: its block is not shared. */
 	prefix.count = 8 * T - 1;
 	assert_int_equal(try_allocate_prefix(8 * T, &prefix, &sequence, &tokens), 0);
 	assert_int_equal(tokens, 7 * T);
@@ -176,7 +176,9 @@ static void test_request_limits(void **state)
 	assert_int_equal(info_of(sequence).shared_blocks, 0);
 }
 
-/* Sequences with the same tokens side by side: the first to publish wins, the second and its fork change over. */
+/*
+ * Sequences with the same tokens side by side: the first to publish wins; the second and its fork switch to its blocks.
+ */
 static void test_first_writer_wins(void **state)
 {
 	const uint32_t *ids = text(1);
@@ -206,7 +208,7 @@ static void test_first_writer_wins(void **state)
 	assert_int_equal(gpool_kv_sync(kv), 0);
 	settle();
 	assert_true(device_agrees(second) && device_agrees(fork));
-	/* The fork's last block is shared with the second's, and copied as ever. */
+	/* The fork's last block is shared with the second's, and is copied as usual. */
 	assert_int_equal(gpool_kv_append(kv, fork, 1, NULL), 0);
 	settle();
 	assert_int_not_equal(block_at(fork, 3), block_at(second, 3));
@@ -219,7 +221,7 @@ static void test_first_writer_wins(void **state)
 	assert_int_equal(statistics().cached_blocks, 3);
 }
 
-/* Publishing continues where it ended, with the new blocks; a fork continues from there too. */
+/* A publish continues where the last one ended, with the new blocks; for a fork as well. */
 static void test_growing(void **state)
 {
 	const uint32_t *ids = text(1);
@@ -299,7 +301,7 @@ static void test_evicted_in_order(void **state)
 	freed(published(first, 2 * T));
 	sequence = allocated(12 * T, 0, 0);
 	assert_int_equal(statistics().cached_blocks, 4);
-	/* Of the first text its end, which was older than the second; and then the second's. */
+	/* First the end of the first text, which was older than the second; then the end of the second. */
 	assert_int_equal(there(first, 100), 2);
 	assert_int_equal(there(second, 100), 2);
 	freed(sequence);
@@ -308,7 +310,7 @@ static void test_evicted_in_order(void **state)
 	assert_int_equal(statistics().cached_blocks, 0);
 }
 
-/* The first blocks of a sequence are not evicted for the rest of it. */
+/* The first blocks of a sequence are not evicted to make room for its others. */
 static void test_own_prefix_stays(void **state)
 {
 	const uint32_t *first = text(1), *second = text(2);
@@ -324,7 +326,7 @@ static void test_own_prefix_stays(void **state)
 	assert_int_equal(statistics().used_blocks, 12);
 }
 
-/* Admission counts cached blocks as free, and those that the sequence begins with not twice. */
+/* Admission counts cached blocks as free, but not twice those that the sequence begins with. */
 static void test_admission(void **state)
 {
 	const uint32_t *ids = text(1);
@@ -394,7 +396,7 @@ static void test_pool_is_short(void **state)
 
 /* ---- other ends ---- */
 
-/* Blocks of a preempted sequence are found again; resumed it has others, until it publishes again. */
+/* Blocks of a preempted sequence are found again; a resumed sequence has others, until it publishes again. */
 static void test_preempted(void **state)
 {
 	const uint32_t *ids = text(1);
@@ -450,7 +452,7 @@ static void test_offloaded(void **state)
 	}
 }
 
-/* Content that was dropped is not found; content that was kept is. */
+/* Content that was discarded is not found; content that was kept is. */
 static void test_sleep(void **state)
 {
 	const uint32_t *ids = text(1);
@@ -488,7 +490,7 @@ struct hand {
 	uint32_t index, rounds, errors, found;
 };
 
-/* Texts that begin as the others', and end as its own. */
+/* Texts that begin like those of other threads, and end with own tokens. */
 static void *hand_run(void *argument)
 {
 	struct hand *hand = argument;
@@ -573,7 +575,9 @@ static void test_wrong(void **state)
 	}
 	request.flags = 1u << 31;
 	assert_int_equal(gpool_kv_prefix_allocate(kv, &request, &good, &second, NULL), -EINVAL);
-	/* More ids than tokens; others than were published, at once or by its fork; another salt than before. */
+	/*
+	 * More ids than tokens; other ids than were published, by the sequence or its fork; another salt than before.
+	 */
 	prefix = prefix_of(ids, 2 * T + 1);
 	assert_int_equal(gpool_kv_prefix_publish(kv, sequence, &prefix), -EINVAL);
 	assert_int_equal(gpool_kv_append(kv, sequence, T, NULL), 0);
@@ -593,7 +597,7 @@ static void test_wrong(void **state)
 	assert_true(prefix_check(kv));
 }
 
-/* A published block cannot be written, used or cached; a cached one cannot be read. */
+/* A published block cannot be written, in use or cached; a cached block cannot be read. */
 static void test_published_are_not_written(void **state)
 {
 	struct gpool_kv_shape shape = SMALL;

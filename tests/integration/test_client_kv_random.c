@@ -1,15 +1,15 @@
 /*
- * test_client_kv_random.c - paged KV caches against a model, and by several threads.
+ * test_client_kv_random.c - paged KV caches compared with a model, and used by several threads.
  *
  * Goal: after any steps in any order, sequences have the tokens that they were given, each with its content, through
  * forks, copies and preemptions; blocks in use are those of running sequences; a refused call changes nothing and could
  * not have succeeded; the right sequence is preempted and resumed. Published blocks are found by exactly the tokens
- * that they were published with, stay when unreferenced, and are evicted in order, as many as needed. Blocks of offered
- * chunks that a neighbour's allocations take are gone with all that follow them, and with nothing else. A driver call
- * that fails now and then changes nothing of this. Threads that append to one sequence get different places. Method:
- * random steps, a million in all, of which GPOOL_TEST_SCALE makes more or fewer, on a cache that is larger than the
- * part of the pool that a neighbour leaves; every sequence's tokens as an array, and the key of each published block.
- * The seed is printed, and GPOOL_TEST_SEED= sets it.
+ * that they were published with, stay when unreferenced, and are evicted in order, no more than needed. When a
+ * neighbour's allocations take offered chunks, their blocks and all blocks that follow them are removed, and no others.
+ * Occasional failures of driver calls do not change this. Threads that append to one sequence get different slots.
+ * Method: random steps, a million in all, scaled by GPOOL_TEST_SCALE, on a cache that is larger than the part of the
+ * pool that a neighbour leaves; every sequence's tokens as an array, and the key of each published block. The seed is
+ * printed, and GPOOL_TEST_SEED= sets it.
  */
 #include "tests/integration/kv_view.h"
 
@@ -20,18 +20,18 @@ enum { MODELS = 24, TOKENS_MAX = 200, MODEL_BLOCKS = 320, WATERMARK = 6, CACHED_
 struct model {
 	uint64_t number; /* 0: none */
 	uint32_t tokens, priority;
-	uint64_t arrival; /* of forks the same */
+	uint64_t arrival; /* the same for forks */
 	bool running;
 	uint64_t salt;
 	uint32_t ids[TOKENS_MAX];
-	uint64_t contents[TOKENS_MAX]; /* each of all ids up to its own, and of the salt */
+	uint64_t contents[TOKENS_MAX]; /* the content of each token identifies all ids up to it, and the salt */
 };
 
 /* The key that a block is published with. */
 struct node {
-	uint64_t content; /* of its last token; 0: it is not published */
-	uint64_t parent;  /* content of the block before; 0: it is the first */
-	uint64_t stamp;   /* when it was cached; 0: it is in use */
+	uint64_t content; /* content of its last token; 0: not published */
+	uint64_t parent;  /* content of the block before; 0: first block */
+	uint64_t stamp;   /* when it was cached; 0: in use */
 };
 
 static struct model models[MODELS];
@@ -39,7 +39,7 @@ static struct node nodes[MODEL_BLOCKS];
 static bool adaptive, faults;
 static enum gpu_call failing; /* the kind of call of which one may fail in this step; GPU_CALL_KINDS: none */
 static uint64_t failures;
-/* wanted: evicted since a sequence needed the memory */
+/* wanted: number of evictions since a sequence last needed memory */
 static uint64_t seed, arrivals, salts, stamps, evicted, lost, wanted;
 static struct gpool *neighbour;
 static struct gpool_block taken[PAGES];
@@ -61,7 +61,7 @@ static uint32_t scaled(uint32_t steps)
 	seed = given_seed ? strtoull(given_seed, NULL, 0) : (uint64_t)(uintptr_t)&given_seed ^ 0x9e3779b97f4a7c15;
 	printf("seed %llu\n", (unsigned long long)seed);
 #ifdef __SANITIZE_THREAD__
-	steps /= 10; /* each takes ten times as long, and there is one thread */
+	steps /= 10; /* steps take ten times as long, and only one thread runs */
 #endif
 	return (uint32_t)(steps * scale) + 1;
 }
@@ -75,7 +75,7 @@ static struct model *model_any(bool used)
 	return (model->number != 0) == used ? model : NULL;
 }
 
-/* A further token. Few ids, so that texts begin with the same ones. */
+/* Invent a further token. Few ids are used, so that texts begin with the same ones. */
 static void token_invent(struct model *model, uint32_t token)
 {
 	uint64_t before = token ? model->contents[token - 1] : model->salt * 0xd6e8feb86659fd93;
@@ -121,7 +121,7 @@ static uint64_t content_of_block(const struct model *model, uint32_t index)
 	return model->contents[index * BLOCK_TOKENS + BLOCK_TOKENS - 1];
 }
 
-/* The block that is published with that content, or -1. */
+/* Return the block that was published with that content, or -1. */
 static int32_t node_block(uint64_t content)
 {
 	for (int32_t block = 0; block < MODEL_BLOCKS; block++)
@@ -152,7 +152,7 @@ static bool is_held(int32_t block)
 	return false;
 }
 
-/* A sequence has released these blocks, the last one first. */
+/* Note that a sequence has released these blocks, the last one first. */
 static void blocks_left(const int32_t *blocks, uint32_t count)
 {
 	while (count-- > 0)
@@ -168,7 +168,7 @@ static bool node_has_children(const struct node *node)
 	return false;
 }
 
-/* Detect evicted blocks: a cached one that has no key any more, and none that follows it. */
+/* Order evictions: a cached block is evicted before others if it is older, and no block follows it. */
 static bool goes_before(const struct node *node, const struct node *other)
 {
 	if (adaptive)
@@ -188,7 +188,7 @@ static void node_evict(void)
 	*oldest = (struct node){0};
 }
 
-/* The number of cached blocks without a key; no kept block follows one of them. */
+/* Remove this number of cached blocks without a key; no kept block follows one of them. */
 static void nodes_lose(uint64_t count)
 {
 	uint64_t gone = 0;
@@ -205,15 +205,15 @@ static void nodes_lose(uint64_t count)
 }
 
 /*
- * After each step: blocks in use are not cached, and the evicted ones were the oldest. In a step in
- * which the agent took some the order of the others is not known.
+ * After each step: blocks in use are not cached, and the evicted ones were the oldest. In a step in which the agent
+ * took chunks, the order of the others is unknown.
  */
 static void nodes_follow(void)
 {
 	struct gpool_kv_stats found = {.size = sizeof(found)};
 	uint32_t cached = 0;
 
-	/* An evicted block may be in use again: it has no key. */
+	/* An evicted block may be in use again, without a key. */
 	for (int32_t block = 0; block < MODEL_BLOCKS; block++)
 		if (nodes[block].stamp && prefix_table_has(&kv->prefixes, (uint32_t)block) && is_held(block))
 			nodes[block].stamp = 0;
@@ -273,7 +273,7 @@ static void blocks_check(void)
 		assert_int_equal(bitmap_has(&kv->blocks.holes, chunk) || bitmap_has(&kv->blocks.empty, chunk) ||
 				bitmap_has(&kv->blocks.spent, chunk),
 			kv->blocks.kept[chunk] == 0);
-	/* Memory of which no fence could be recorded is decommitted with the next free. */
+	/* Without a fence for its decommit, memory is decommitted with the next free. */
 	assert_true(
 		faults || (kv->blocks.empty.count == 0 && kv->blocks.unused.count == 0 && kv->blocks.spent.count == 0));
 }
@@ -295,13 +295,13 @@ static void all_check(void)
 			assert_true(device_agrees(models[i].number));
 }
 
-/* In the order in which they are preempted. */
+/* The order in which they are preempted. */
 static bool before(const struct model *a, const struct model *b)
 {
 	return a->priority != b->priority ? a->priority < b->priority : a->arrival > b->arrival;
 }
 
-/* The blocks that a refused call needed do not exist. */
+/* The blocks that a refused call needed were not available. */
 static void refused_check(int error, bool admission)
 {
 	struct gpool_kv_need need = shortage();
@@ -315,7 +315,7 @@ static void refused_check(int error, bool admission)
 	assert_true(need.needed_blocks + watermark > need.free_blocks || need.needed_blocks > need.available_blocks);
 }
 
-/* The numbers of blocks would do: it was pages that were short, or a call that failed. */
+/* The block numbers would suffice: pages were short, or a driver call failed. */
 static bool refused_late(int error)
 {
 	struct gpool_kv_need need = shortage();
@@ -336,7 +336,7 @@ static void found_again(const struct model *model, uint32_t found)
 
 /* ---- faults ---- */
 
-/* One of the next calls fails, of a kind that backing blocks and copying them makes. */
+/* Let one of the next driver calls fail, of a kind that commits and copies make. */
 static void fault_arm(void)
 {
 	static const enum gpu_call kinds[] = {
@@ -396,7 +396,7 @@ static void step_allocate(void)
 		write_content(model, i);
 }
 
-/* A part of a sequence, from its beginning on. */
+/* Publish a part of a sequence, from its beginning. */
 static void step_publish(void)
 {
 	struct model *model = model_any(true);
@@ -456,7 +456,7 @@ static void step_append(void)
 		return;
 	}
 	fault_disarm();
-	/* A copy may be on its way. */
+	/* A copy may be under way. */
 	if (shared && model->tokens % BLOCK_TOKENS)
 		settle();
 	assert_ptr_equal(word_at(slot), token_at(model->number, model->tokens));
@@ -638,7 +638,7 @@ static void random_steps(uint32_t steps)
 		(unsigned long long)found.prefix_published, (unsigned long long)found.prefix_switched,
 		(unsigned long long)found.prefix_evicted, (unsigned long long)wanted,
 		(unsigned long long)found.prefix_lost);
-	/* It is a test of these too, once it is long enough. */
+	/* A long test must have covered these cases too. */
 	if (steps > 50000) {
 		assert_true(found.refusals && found.block_copies && found.preemptions && found.resumes);
 		assert_int_equal(failures != 0, faults);
@@ -682,12 +682,12 @@ enum { THREADS = 4, ONE_TOKENS = 1000 };
 
 struct hand {
 	pthread_t thread;
-	uint64_t sequence; /* that all append to */
+	uint64_t sequence; /* the sequence to which all threads append */
 	uint32_t index, rounds, errors;
-	uint8_t *slots; /* that it got */
+	uint8_t *slots; /* the slots that the thread got */
 };
 
-/* Its own sequences come and go beside one that all append to and fork. */
+/* Allocate and free own sequences, beside one that all threads append to and fork. */
 static void *hand_run(void *argument)
 {
 	struct hand *hand = argument;
@@ -742,7 +742,7 @@ static void test_threads(void **state)
 		pthread_join(hands[i].thread, NULL);
 		assert_int_equal(hands[i].errors, 0);
 	}
-	/* Each place once, and only those of the sequence. */
+	/* Each slot occurs once, and only slots of the sequence occur. */
 	for (uint32_t slot = 0; slot < SLOTS; slot++) {
 		uint32_t times = 0;
 

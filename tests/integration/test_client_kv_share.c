@@ -3,15 +3,15 @@
  *
  * Goal: a block that one engine has shared is used by another one, in the same memory and without a copy, read-only,
  * for the same tokens, model and salt, and in the same trust domain only; the first publisher wins; a death of either
- * engine or of the agent, at any time, takes nothing from the living ones; unused blocks are evicted when memory is
- * needed, the end of a text before its beginning; objects with false names do no harm. Method: engines are processes
- * that execute orders and call prefix_check() each time; every token has a distinct content, in any engine's addresses;
- * kill -9.
+ * engine or of the agent, at any time, affects no content that another engine uses; unused blocks are evicted when
+ * memory is needed, the end of a text before its beginning; objects with false names do no harm. Method: engines are
+ * processes that execute orders and call prefix_check() each time; every token has a distinct content, in any engine's
+ * addresses; kill -9.
  */
 #include "client/object/object.h"
 #include "tests/integration/kv_engine.h"
 
-/* A plain text of three chunks and a bit, shared by an engine. */
+/* Start an engine that shares a plain text of three and a half chunks. */
 static struct engine *sharer(uint64_t *sequence)
 {
 	struct engine *made = engine();
@@ -21,7 +21,7 @@ static struct engine *sharer(uint64_t *sequence)
 	return made;
 }
 
-/* Share that many chunks of one text, one after the other: a chunk is evicted before the one that it follows. */
+/* Return true if these chunks form a chain of one text, in which a chunk is evicted before the one that it follows. */
 static bool is_chain(uint32_t count)
 {
 	uint64_t before = 0;
@@ -36,7 +36,7 @@ static bool is_chain(uint32_t count)
 	return true;
 }
 
-/* Whether any session could allocate that many pages, pinned; they are freed again. */
+/* Return true if a session can allocate that number of pages, pinned; they are freed again. */
 static bool to_be_had(struct gpool *pool, uint32_t pages)
 {
 	struct gpool_block blocks[PAGES];
@@ -71,13 +71,13 @@ static void test_found_by_another(void **state)
 	assert_int_equal(last.statistics.pool_found, 3 * CHUNK_BLOCKS);
 	assert_int_equal(last.statistics.used_blocks, 2);
 	assert_int_equal(last.statistics.block_copies, 0);
-	/* No memory but for what is its own. */
+	/* It needs memory only for its own blocks. */
 	assert_int_equal(free_pages(), before - 1);
 	look(second, other);
 	look(first, sequence);
 	assert_int_equal(objects(&readers), 3);
 	assert_int_equal(readers, 6);
-	/* A part of it, ending within a chunk; and beside it the same again, without a request. */
+	/* A part of the text, ending within a chunk; and then the same again, without a request. */
 	assert_int_equal(begun(second, 2, C + 2 * T + 1, 2 * C, &third), C + 2 * T);
 	look(second, third);
 	assert_int_equal(last.statistics.pool_found, 3 * CHUNK_BLOCKS);
@@ -104,7 +104,7 @@ static void test_different_content_is_not_shared(void **state)
 	engine_ended(first);
 }
 
-/* The other one reads what the writer's old mapping writes: it is the same memory. */
+/* The other engine reads data that the writer's old mapping writes: it is the same memory. */
 static void test_same_memory(void **state)
 {
 	struct engine *first, *second;
@@ -122,7 +122,7 @@ static void test_same_memory(void **state)
 	look(second, other);
 }
 
-/* Neither of both writes there by accident. */
+/* Neither engine can write to shared blocks by mistake. */
 static void test_only_to_be_read(void **state)
 {
 	struct engine *first, *second;
@@ -168,13 +168,13 @@ static void test_first_writer_wins(void **state)
 	look(first, sequence);
 	look(second, other);
 	assert_int_equal(objects(&readers), 3);
-	/* Shared again there is nothing to do. */
+	/* A repeated share has no effect. */
 	assert_int_equal(shared(second, other), 3 * CHUNK_BLOCKS);
 	engine_ended(second);
 	engine_ended(first);
 }
 
-/* Both at the same time: each chunk is one of theirs, and both go on with it. */
+/* Both share at the same time: each chunk is published by one of them, and both continue with it. */
 static void test_both_at_once(void **state)
 {
 	struct engine *first, *second;
@@ -205,7 +205,7 @@ static void test_both_at_once(void **state)
 	}
 }
 
-/* Texts grow in each engine from what is shared, and what grew is shared too. */
+/* Texts continue differently in each engine after a shared prefix, and the new blocks are shared too. */
 static void test_sequences_continue(void **state)
 {
 	struct engine *first, *second;
@@ -228,7 +228,7 @@ static void test_sequences_continue(void **state)
 	look(first, sequence);
 }
 
-/* Chunks of another size: the number of blocks that a text of four of them and a part of a fifth has. */
+/* Chunks of another size: return the blocks of a text of four chunks and a part of a fifth. */
 static void chunks_of(uint32_t chunk_blocks)
 {
 	uint32_t tokens = 4 * chunk_blocks * T, readers, before;
@@ -272,7 +272,7 @@ static void test_other_chunks(void **state)
 	/* 768 KiB: two blocks in three pages. */
 	heads = 96;
 	chunks_of(2);
-	/* 1.5 MiB: one in three. */
+	/* 1.5 MiB: one block in three pages. */
 	heads = 192;
 	chunks_of(1);
 }
@@ -296,7 +296,7 @@ static void test_unused_chunks_are_released(void **state)
 	/* No engine has the third chunk. */
 	assert_int_equal(last.statistics.pool_blocks, 2 * CHUNK_BLOCKS);
 	look(second, third);
-	/* A cached block follows the second one. */
+	/* A cached block follows the second chunk. */
 	freed(second, third);
 	assert_int_equal(last.statistics.cached_blocks, 1);
 	objects(&readers);
@@ -305,7 +305,7 @@ static void test_unused_chunks_are_released(void **state)
 	assert_int_equal(last.statistics.pool_blocks, 0);
 	objects(&readers);
 	assert_int_equal(readers, 3);
-	/* Found again, by the one as by the other. */
+	/* Both engines find it again. */
 	assert_int_equal(begun(second, 1, TEXT_MAX, 3 * C, &other), 3 * C);
 	freed(first, sequence);
 	swept(first);
@@ -359,7 +359,7 @@ static void test_behind_work(void **state)
 	assert_int_equal(readers, 0);
 }
 
-/* A fork has the pool's blocks of its parent, too. */
+/* A fork has the shared blocks of its parent, too. */
 static void test_fork(void **state)
 {
 	struct order order = {.verb = BEGIN, .same = TEXT_MAX, .tokens = 2 * C + 1};
@@ -415,7 +415,7 @@ static void test_evicted(void **state)
 	freed(second, other);
 	assert_int_equal(begun(second, 1, TEXT_MAX, 2 * C, &other), 2 * C);
 	swept(second);
-	/* Two pages are held, and one is the tables'. */
+	/* Two pages are held, and one has the tables. */
 	look(second, other);
 	assert_true(to_be_had(worker, PAGES - 3));
 	assert_false(to_be_had(worker, PAGES - 2));
@@ -436,7 +436,7 @@ static void test_writer_dies(void **state)
 
 	(void)state;
 	start(calm);
-	/* Before it has shared: it leaves nothing. */
+	/* Killed before it has shared: it leaves nothing. */
 	first = engine();
 	assert_int_equal(begun(first, 1, TEXT_MAX, 3 * C, &sequence), 0);
 	engine_killed(first);
@@ -478,7 +478,7 @@ static void test_reader_dies(void **state)
 		engine_killed(second);
 		look(first, sequence);
 	}
-	/* Its holds went with it. */
+	/* Its references ended with it. */
 	AWAIT((objects(&readers), readers == 3));
 	freed(first, sequence);
 	swept(first);
@@ -487,7 +487,7 @@ static void test_reader_dies(void **state)
 	AWAIT(to_be_had(worker, PAGES));
 }
 
-/* Killed at some point while it shares or looks up: published blocks are complete, and the rest is free. */
+/* Killed at some point while it shares or looks up: published blocks are complete, and all others are free. */
 static void test_dies_at_any_time(void **state)
 {
 	struct engine *first, *second;
@@ -504,7 +504,7 @@ static void test_dies_at_any_time(void **state)
 		second = engine();
 		assert_int_equal(begun(first, 1, TEXT_MAX, 3 * C, &sequence), 0);
 		tell(first, (struct order){.verb = SHARE, .sequence = sequence});
-		/* The number of objects that this round waits for exists. */
+		/* This round waits for that number of objects. */
 		AWAIT(objects(&readers) >= (uint32_t)round % 4);
 		engine_killed(first);
 		if (round % 2) {
@@ -558,7 +558,7 @@ static void test_agent_dies(void **state)
 	AWAIT(harness_check(&harness) == 0);
 }
 
-/* An agent that dies over a publication, again and again. */
+/* The agent dies repeatedly during publications. */
 static void test_agent_dies_during_sharing(void **state)
 {
 	struct engine *first, *second;
@@ -633,7 +633,7 @@ static void random_step(struct engine *engine, struct running *running, uint64_t
 		look(engine, running->sequences[i]);
 }
 
-/* Three engines in a pool that is small for them, of which one dies now and then, or the agent. */
+/* Three engines in a pool that is too small for them; one of them, or the agent, dies from time to time. */
 static void test_random(void **state)
 {
 	const char *given_seed = getenv("GPOOL_TEST_SEED"), *given_scale = getenv("GPOOL_TEST_SCALE");
@@ -696,7 +696,7 @@ static struct prefix_key key_at(uint32_t block)
 	return key;
 }
 
-/* As an object would be that an engine shared, but for what `wrong` says. */
+/* Publish an object like that of an engine, except for the error `wrong`. */
 static struct gpool_object *fake_publish(int wrong)
 {
 	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
@@ -742,10 +742,10 @@ static void test_hostile_objects(void **state)
 		struct gpool_object *object = fake_publish(wrong);
 		struct engine *first = engine();
 
-		/* One that is all right is used (10), and of one with wrong keys behind right ones these (9). */
+		/* A correct object is used (10); of one with wrong keys after correct ones only these are used (9). */
 		assert_int_equal(begun(first, 1, TEXT_MAX, 2 * C, &sequence), wrong == 10 ? C : wrong == 9 ? 3 * T : 0);
 		look(first, sequence);
-		/* A name that is taken is not shared over it; one that is none is not looked at. */
+		/* A name in use is not published again; an object with a wrong name is ignored. */
 		if (wrong < 8)
 			assert_int_equal(shared(first, sequence), -ESTALE);
 		if (wrong == 8)
@@ -771,13 +771,13 @@ static void test_refused(void **state)
 
 	(void)state;
 	start(calm);
-	/* One place: the second chunk has none, and what is shared is shared. */
+	/* With one place, the second chunk has none; blocks that are shared stay shared. */
 	small = engine_start("", CHUNK_BLOCKS);
 	assert_int_equal(begun(small, 1, TEXT_MAX, 3 * C, &sequence), 0);
 	assert_int_equal(shared(small, sequence), -ENOSPC);
 	assert_int_equal(last.statistics.pool_shared, CHUNK_BLOCKS);
 	look(small, sequence);
-	/* Nor does it find more than it has places for. */
+	/* A lookup finds no more than the cache has places for. */
 	first = engine();
 	assert_int_equal(begun(first, 1, TEXT_MAX, 3 * C, &other), C);
 	assert_int_equal(shared(first, other), 3 * CHUNK_BLOCKS);
@@ -786,12 +786,12 @@ static void test_refused(void **state)
 	assert_int_equal(ask(small, fourth), 0);
 	assert_int_equal(last.found, C);
 	look(small, last.sequence);
-	/* Texts shorter than a chunk are not shared; nor is what has ended. */
+	/* Texts shorter than a chunk are not shared, nor are sequences that have ended. */
 	assert_int_equal(begun(first, 9, 0, C - 1, &sequence), 0);
 	assert_int_equal(shared(first, sequence), 0);
 	freed(first, sequence);
 	assert_int_equal(shared(first, sequence), -ESTALE);
-	/* Asleep nothing is shared; what is the pool's stays mapped. */
+	/* Asleep, nothing is shared; shared chunks stay mapped. */
 	assert_int_equal(begun(first, 10, 0, C, &sequence), 0);
 	assert_int_equal(ask(first, (struct order){.verb = SLEEP}), 0);
 	assert_int_equal(shared(first, sequence), -EHOSTDOWN);
@@ -802,7 +802,7 @@ static void test_refused(void **state)
 	engine_killed(first);
 }
 
-/* A driver that fails at any call: what could not be done has changed nothing, and is done by the next call. */
+/* A driver call fails, at any point: a failed call has changed nothing, and the next one succeeds. */
 static void test_driver_faults(void **state)
 {
 	static const enum gpu_call calls[] = {GPU_CALL_MAP, GPU_CALL_ACCESS, GPU_CALL_TIMELINE_WRITE};
