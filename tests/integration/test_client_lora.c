@@ -20,7 +20,7 @@
 enum {
 	ADAPTERS_MAX = 80,
 	MODULES = 9,
-	TABLES = 1 /* pages, for tables of runs, of each engine; and one more may be idle */
+	TABLES = 1 /* pages of each engine for tables of runs; one more may be idle */
 };
 
 #define WARM_POOL "name=warm,backend=host,size=80MiB,page_size=1MiB,reserved=0"
@@ -60,7 +60,7 @@ static const char *path_of(uint32_t adapter, const char *file)
 	return path;
 }
 
-/* A further one: three layers and a head, of this rank; about 1.3 MB for each 16 ranks. */
+/* Write a further adapter of this rank for three layers and a head; about 1.3 MB for each 16 ranks. */
 static uint32_t adapter_make(uint32_t rank)
 {
 	struct rig_module modules[MODULES];
@@ -104,7 +104,7 @@ static uint16_t element_at(const struct gpool_lora_matrix *matrix, uint32_t rank
 		&at, rank, column / LORA_TILE_COLUMNS))[row * LORA_TILE_COLUMNS + column % LORA_TILE_COLUMNS];
 }
 
-/* Elements that are not what the file says, as bf16, to which mixed files are converted. */
+/* Count elements that differ from the file, as bf16, to which mixed files are converted. */
 static uint64_t wrong_in(struct gpool_lora *in, uint32_t id, uint32_t adapter)
 {
 	const struct rig *rig = &rigs[adapter];
@@ -205,7 +205,7 @@ static void test_loaded_once(void **state)
 	assert_int_equal(info_of(lora_of_other, shared).loads, 0);
 	assert_int_equal(info_of(lora_of_other, shared).shared, 1);
 	assert_int_equal(PAGES - harness_free_pages(&harness), info_of(lora, id).pages + 2 * TABLES);
-	/* Again, without a load and without a driver call. */
+	/* Acquire it again, without a load and without a driver call. */
 	calls = gpu_calls_total(one->gpu);
 	assert_int_equal(gpool_lora_acquire(lora, id, 0), 0);
 	assert_int_equal(gpu_calls_total(one->gpu), calls);
@@ -218,7 +218,7 @@ static void test_loaded_once(void **state)
 	assert_int_equal(gpool_lora_release(lora_of_other, shared, GPOOL_FENCE_NONE), 0);
 }
 
-/* An acquired adapter does not depend on the engine that loaded it, which ends. */
+/* An acquired adapter stays valid when the engine that loaded it ends. */
 static void test_its_loader_ends(void **state)
 {
 	uint32_t adapter, id, shared;
@@ -261,7 +261,7 @@ static void test_salts_keep_apart(void **state)
 	assert_int_equal(info_of(apart, its).loads, 1);
 	assert_int_equal(gpool_lora_release(apart, its, GPOOL_FENCE_NONE), 0);
 	assert_int_equal(gpool_lora_destroy(apart), 0);
-	/* As are those that tenants keep for themselves. */
+	/* The same for adapters that are private to a tenant. */
 	options.salt[1] = 0;
 	options.flags = GPOOL_LORA_PRIVATE;
 	for (int i = 0; i < 2; i++) {
@@ -300,7 +300,7 @@ static void test_evicted_and_loaded_again(void **state)
 	assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
 }
 
-/* More than fit: adapters that are not acquired make room; when all are acquired, the call reports it. */
+/* More adapters than fit: unused ones are evicted; if all are acquired, the call reports that. */
 static void test_more_than_fit(void **state)
 {
 	uint32_t ids[ADAPTERS_MAX], count = 0, pages, held = 0;
@@ -326,7 +326,7 @@ static void test_more_than_fit(void **state)
 	assert_int_equal(gpool_lora_last_error(lora, ids[held], why), 0);
 	assert_non_null(strstr(why, "pool: it needs"));
 	assert_non_null(strstr(why, "release adapters"));
-	/* All are as they were. */
+	/* All acquired adapters are unchanged. */
 	for (uint32_t i = 0; i < held; i++)
 		assert_int_equal(wrong_in(lora, ids[i], i), 0);
 	assert_int_equal(gpool_lora_release(lora, ids[0], GPOOL_FENCE_NONE), 0);
@@ -355,7 +355,7 @@ static void test_unloaded(void **state)
 	assert_int_equal(gpool_lora_unregister(lora, id), -EBUSY);
 	assert_int_equal(gpool_lora_destroy(lora), -EBUSY);
 	assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
-	/* The other one still has it; it is freed with its last use, and cannot be acquired again until then. */
+	/* The other engine still has it; it is freed with its last use, and cannot be acquired again until then. */
 	assert_int_equal(gpool_lora_unload(lora, id), 0);
 	assert_int_equal(wrong_in(lora_of_other, shared, adapter), 0);
 	assert_int_equal(gpool_lora_acquire(lora_of_other, shared, -1), -EBUSY);
@@ -363,7 +363,7 @@ static void test_unloaded(void **state)
 	AWAIT(harness_free_pages(&harness) >= PAGES - 4 * TABLES);
 	assert_int_equal(gpool_lora_acquire(lora_of_other, shared, -1), 0);
 	assert_int_equal(gpool_lora_release(lora_of_other, shared, GPOOL_FENCE_NONE), 0);
-	/* Unused, its pages are back at once. */
+	/* It is unused, so its pages are freed at once. */
 	assert_int_equal(gpool_lora_unload(lora_of_other, shared), 0);
 	assert_true(harness_free_pages(&harness) >= PAGES - 4 * TABLES);
 	assert_int_equal(gpool_lora_unregister(lora, id), 0);
@@ -373,8 +373,8 @@ static void test_unloaded(void **state)
 }
 
 /*
- * Somebody's load has ended, which holds it until he wakes; before that another engine unloads it, and a third party
- * here asks for it.
+ * A load has ended, and its pin is held until the waiting thread wakes. Before that another engine unloads the adapter,
+ * and a third thread of this process acquires it.
  */
 static void test_unloaded_under_a_waiter(void **state)
 {
@@ -388,7 +388,7 @@ static void test_unloaded_under_a_waiter(void **state)
 	shared = registered(lora_of_other, adapter);
 	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
 	assert_int_equal(gpool_lora_acquire(lora_of_other, shared, -1), 0);
-	/* The pin passes to a waiter, which the test simulates. */
+	/* The pin is handed to a waiting thread, which the test simulates. */
 	entry = lora->entries[id];
 	entry->acquired = 0;
 	entry->load_state = LOAD_HELD;
@@ -398,7 +398,7 @@ static void test_unloaded_under_a_waiter(void **state)
 	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
 	assert_int_equal(info_of(lora, id).loads, 2);
 	assert_int_equal(wrong_in(lora, id, adapter), 0);
-	/* He wakes, and finds it held again. */
+	/* The waiting thread wakes, and finds the adapter held again. */
 	entry->waiting = 0;
 	entry->load_state = LOAD_RESIDENT;
 	entry->acquired++;
@@ -430,22 +430,19 @@ static void test_in_the_background(void **state)
 		assert_int_equal(info_of(lora, ids[i]).hits, 1);
 		assert_int_equal(gpool_lora_release(lora, ids[i], GPOOL_FENCE_NONE), 0);
 	}
-	/* Too short a time, and long enough. */
+	/* Once with a timeout that is too short, once with one that is long enough. */
 	error = gpool_lora_acquire(lora, ids[2], 1);
 	assert_true(error == -ETIMEDOUT || error == 0);
 	if (error)
 		assert_int_equal(gpool_lora_acquire(lora, ids[2], ANSWER_MS), 0);
 	assert_int_equal(wrong_in(lora, ids[2], 2), 0);
 	assert_int_equal(gpool_lora_release(lora, ids[2], GPOOL_FENCE_NONE), 0);
-	/* Closed in the middle of it. */
+	/* The engine is closed during the load. */
 	assert_int_equal(gpool_lora_prefetch(lora, ids[3]), 0);
 	assert_int_equal(gpool_lora_prefetch(lora, 99), -ENOENT);
 }
 
-/*
- * As many as there may be loads at a time, and more than their pages would fit: each is loaded, when others that were
- * have left again.
- */
+/* The maximum number of loads at a time, of more adapters than fit: each is loaded after earlier ones were evicted. */
 static void test_all_at_once(void **state)
 {
 	enum { COUNT = 33 };
@@ -485,7 +482,7 @@ static void test_small_before_large(void **state)
 	assert_int_equal(gpool_lora_create(one, &options, &single), 0);
 	large = registered(single, adapter_make(128));
 	small = registered(single, adapter_make(4));
-	/* A waiter may be late, but not each time. */
+	/* The waiting thread may run late, but not each time. */
 	for (int i = 0; i < 50 && !before; i++) {
 		assert_int_equal(gpool_lora_prefetch(single, large), 0);
 		assert_int_equal(gpool_lora_acquire(single, small, -1), 0);
@@ -521,7 +518,7 @@ static void *asker_run(void *argument)
 	return NULL;
 }
 
-/* Threads of two engines, and adapters that come and go all the time. */
+/* Threads of two engines, and adapters that are loaded and evicted all the time. */
 static void test_many_at_once(void **state)
 {
 	struct asker askers[6];
@@ -542,7 +539,7 @@ static void test_many_at_once(void **state)
 	for (int i = 0; i < 6; i++) {
 		pthread_join(askers[i].thread, NULL);
 		assert_int_equal(askers[i].wrong, 0);
-		/* All six may have one acquired, and four loads be under way: that fits. */
+		/* Six acquired adapters and four loads at a time fit into the pool. */
 		assert_int_equal(askers[i].errors, 0);
 	}
 	for (uint32_t i = 0; i < 16; i++)
@@ -552,7 +549,7 @@ static void test_many_at_once(void **state)
 
 /* ---- layers as they come ---- */
 
-/* Whether all other pages can be allocated: idle pages of processes are taken back for that. */
+/* Return true if all other pages can be allocated; idle pages of processes are reclaimed for that. */
 static bool uses_at_most(uint32_t pages)
 {
 	struct gpool_block block;
@@ -563,7 +560,7 @@ static bool uses_at_most(uint32_t pages)
 	return true;
 }
 
-/* Elements of one layer that are not what the file says, of matrices A. */
+/* Count elements of matrices A of one layer that differ from the file. */
 static uint64_t wrong_in_layer(struct gpool_lora *in, uint32_t id, uint32_t adapter, int32_t layer)
 {
 	const struct rig *rig = &rigs[adapter];
@@ -618,7 +615,7 @@ static void test_layer_by_layer(void **state)
 	assert_int_equal(gpool_lora_wait_layer(lora, id, 999, ANSWER_MS), 0);
 	assert_int_equal(gpool_lora_wait_layer(lora, id, -1, -1), 0);
 	assert_int_equal(wrong_in(lora, id, adapter), 0);
-	/* It is complete, and private while it is used: it can be acquired where it is. */
+	/* The load is complete, but the adapter is private while it is used: it can be acquired here. */
 	AWAIT(info_of(lora, id).state == GPOOL_LORA_RESIDENT);
 	assert_int_equal(gpool_lora_acquire(lora, id, 0), 0);
 	assert_int_equal(gpool_lora_weights(lora, id, 3, "model.layers.*.q", &part), 0);
@@ -630,13 +627,13 @@ static void test_layer_by_layer(void **state)
 	assert_int_equal(gpool_lora_unregister(lora, id), -EBUSY);
 	assert_int_equal(gpool_lora_destroy(lora), -EBUSY);
 	assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
-	/* Then it is available to all. */
+	/* Then it is published, and available to all. */
 	AWAIT(is_published(other));
 	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
 	assert_int_equal(gpool_lora_acquire(lora_of_other, its, -1), 0);
 	assert_int_equal(info_of(lora_of_other, its).shared, 1);
 	assert_int_equal(wrong_in(lora_of_other, its, adapter), 0);
-	/* Beginning with a resident adapter is to acquire it. */
+	/* For a resident adapter, acquire_async is an acquire. */
 	assert_int_equal(gpool_lora_acquire_async(lora, id, 0), 0);
 	assert_int_equal(gpool_lora_wait_layer(lora, id, -1, 0), 0);
 	for (int i = 0; i < 2; i++)
@@ -662,7 +659,10 @@ static void test_begun_and_released(void **state)
 	assert_int_equal(gpool_lora_release(lora, id, fence), 0);
 	AWAIT(info_of(lora, id).state == GPOOL_LORA_RESIDENT);
 	assert_int_equal(gpool_lora_destroy(lora), -EBUSY);
-	/* Somebody else publishes meanwhile; his is taken when ours is not used any more, and there is one. */
+	/*
+	 * Another engine publishes the adapter meanwhile; this engine switches to it when its own copy is not used any
+	 * more.
+	 */
 	assert_int_equal(gpool_lora_acquire(lora_of_other, its, -1), 0);
 	assert_int_equal(info_of(lora_of_other, its).loads, 1);
 	assert_int_equal(gpool_lora_acquire(lora, id, 0), 0);
@@ -727,7 +727,7 @@ static void test_wrong_files(void **state)
 	assert_int_equal(gpool_lora_register(lora, "a0", path_of(adapter, ""), &id, why), -EEXIST);
 	assert_int_equal(gpool_lora_find(lora, "a0", &id), 0);
 	assert_int_equal(gpool_lora_find(lora, "a1", &id), -ENOENT);
-	/* Another file by its name. */
+	/* Another file under the same name. */
 	assert_int_equal(unlink(path_of(adapter, "adapter_model.safetensors")), 0);
 	assert_int_equal(gpool_lora_acquire(lora, id, -1), -ENOENT);
 	copy_to(rigs[adapter].weights, path_of(adapter, "adapter_model.safetensors"));
@@ -735,7 +735,7 @@ static void test_wrong_files(void **state)
 	assert_int_equal(gpool_lora_last_error(lora, id, why), 0);
 	assert_non_null(strstr(why, "not those that were registered"));
 	assert_int_equal(gpool_lora_unregister(lora, id), 0);
-	/* One that has a weight that is none. */
+	/* A file with a weight that is not a number. */
 	rig_put(&rigs[adapter], &rigs[adapter].peft.modules[3].b, 17, NAN);
 	copy_to(rigs[adapter].weights, path_of(adapter, "adapter_model.safetensors"));
 	id = registered(lora, adapter);
@@ -765,7 +765,7 @@ static const char *kept_path(void)
 	return path;
 }
 
-/* One byte of a file becomes another one; its times stay. */
+/* Change one byte of a file, and keep its times. */
 static void byte_flip(const char *path, off_t at)
 {
 	struct stat status;
@@ -818,7 +818,7 @@ static void test_kept_on_disk(void **state)
 	assert_int_equal(wrong_in(keeper, id, adapter), 0);
 	assert_int_equal(gpool_lora_release(keeper, id, GPOOL_FENCE_NONE), 0);
 	AWAIT(*kept_path());
-	/* Its source files have changed by now, and are not read. */
+	/* Its source files have changed, and are not read. */
 	byte_flip(path_of(adapter, "adapter_model.safetensors"), (off_t)rigs[adapter].peft.modules[0].a.offset + 100);
 	assert_int_equal(gpool_lora_unload(keeper, id), 0);
 	assert_int_equal(gpool_lora_acquire(keeper, id, -1), 0);
@@ -826,7 +826,7 @@ static void test_kept_on_disk(void **state)
 	assert_int_equal(wrong_in(keeper, id, adapter), 0);
 	assert_int_equal(gpool_lora_release(keeper, id, GPOOL_FENCE_NONE), 0);
 	byte_flip(path_of(adapter, "adapter_model.safetensors"), (off_t)rigs[adapter].peft.modules[0].a.offset + 100);
-	/* A damaged copy is not used, and is made again. */
+	/* A damaged copy is not used, and is written again. */
 	assert_int_equal(stat(kept_path(), &before), 0);
 	byte_flip(kept_path(), before.st_size - 5000);
 	assert_int_equal(gpool_lora_unload(keeper, id), 0);
@@ -837,7 +837,7 @@ static void test_kept_on_disk(void **state)
 	assert_int_equal(gpool_lora_destroy(keeper), 0);
 }
 
-/* All that is in its pages, as one number. */
+/* Return a hash of the content of its pages. */
 static uint64_t digest_of(struct gpool_lora *in, uint32_t id, uint32_t adapter)
 {
 	const struct rig *rig = &rigs[adapter];
@@ -858,7 +858,7 @@ static uint64_t digest_of(struct gpool_lora *in, uint32_t id, uint32_t adapter)
 	return digest;
 }
 
-/* In int8: not what the files say to the last bit, and the same from the first load on. */
+/* As int8, the weights differ slightly from the files, and are the same from the first load on. */
 static void test_in_int8(void **state)
 {
 	struct gpool_lora *keeper;
@@ -936,8 +936,8 @@ static uint64_t calls_of(struct gpool *pool)
 }
 
 /*
- * A repeated load has the copy and its own pages still mapped: nothing is mapped, and read-only pages are made
- * writable by one call for each run of them. A copy that was evicted meanwhile is not used, although it is mapped.
+ * A repeated load finds the copy and its own pages still mapped: it maps nothing, and makes read-only pages writable by
+ * one call for each run of them. A copy that was evicted meanwhile is not used, although it is mapped.
  */
 static void test_warm_copies_stay_mapped(void **state)
 {
@@ -985,7 +985,7 @@ static void freeze(int signal)
 		poll(NULL, 0, 1);
 }
 
-/* The loader does nothing from now on; under the lock, so that it is not the loader that holds it. */
+/* Stop the loader threads; under the lock, so that a stopped loader does not hold it. */
 static void loader_freeze(struct gpool_lora *in)
 {
 	struct sigaction action = {.sa_handler = freeze};
@@ -1000,8 +1000,8 @@ static void loader_freeze(struct gpool_lora *in)
 }
 
 /*
- * A copy in host memory is loaded by the thread that waits for it, if its timeout allows. A load from files is not, and
- * neither is one for a caller with a short timeout; what follows the last part is left to the loader.
+ * A copy in host memory is loaded by the thread that waits for it, if its timeout permits. A load from files is not,
+ * nor one for a caller with a short timeout; the steps after the last part are left to the loader.
  */
 static void test_a_waiting_thread_helps(void **state)
 {
@@ -1025,9 +1025,9 @@ static void test_a_waiting_thread_helps(void **state)
 		assert_int_equal(gpool_lora_wait_layer(engine, id, layer, END_MS), 0);
 		assert_int_equal(wrong_in_layer(engine, id, warm_one, 0), 0);
 	}
-	assert_int_equal(info_of(engine, id).loads, 1); /* it is counted when it is over, which is the loader's */
+	assert_int_equal(info_of(engine, id).loads, 1); /* the load is counted when it is over, by the loader */
 	assert_int_equal(gpool_lora_release(engine, id, GPOOL_FENCE_NONE), 0);
-	/* As a whole it is published, and only a loader does that. */
+	/* It is published as a whole, and only by a loader. */
 	assert_int_equal(gpool_lora_acquire(engine, id, 1), -ETIMEDOUT);
 	atomic_store(&thawed, true);
 	assert_int_equal(gpool_lora_acquire(engine, id, END_MS), 0);
@@ -1035,7 +1035,7 @@ static void test_a_waiting_thread_helps(void **state)
 	assert_int_equal(info_of(engine, id).from_warm, 1);
 	assert_int_equal(gpool_lora_release(engine, id, GPOOL_FENCE_NONE), 0);
 	AWAIT(gpool_lora_unload(engine, id) == 0);
-	/* With a limit nothing is begun here. */
+	/* A call with a timeout does not start the load itself. */
 	loader_freeze(engine);
 	assert_int_equal(gpool_lora_acquire_async(engine, id, 20), -ETIMEDOUT);
 	atomic_store(&thawed, true);
@@ -1043,7 +1043,7 @@ static void test_a_waiting_thread_helps(void **state)
 	assert_int_equal(gpool_lora_wait_layer(engine, id, -1, END_MS), 0);
 	assert_int_equal(gpool_lora_release(engine, id, GPOOL_FENCE_NONE), 0);
 	AWAIT(gpool_lora_unload(engine, id) == 0);
-	/* Without a copy in memory it has its pages, and the rest of the load is not done by the waiting thread. */
+	/* Without a copy in memory it has its pages, and the rest of the load is left to the loader. */
 	cold_one = adapter_make(8);
 	its = registered(engine, cold_one);
 	loaded_and_left(engine, its, cold_one);
@@ -1061,7 +1061,7 @@ static void test_a_waiting_thread_helps(void **state)
 	assert_int_equal(gpool_lora_destroy(engine), 0);
 }
 
-/* More of them than stay mapped. */
+/* More copies than stay mapped. */
 static void test_warm_copies_stay_mapped_for_a_while(void **state)
 {
 	enum { MANY = 70 };
@@ -1099,7 +1099,7 @@ static void test_warm_copies(void **state)
 	its = registered(second, adapter);
 	loaded_and_left(first, id, adapter);
 	AWAIT(stats_of(first).warm_made == 1);
-	/* Its source files have changed by now, and neither engine reads them. */
+	/* Its source files have changed, and neither engine reads them. */
 	at = (off_t)rigs[adapter].peft.modules[0].a.offset + 100;
 	byte_flip(path_of(adapter, "adapter_model.safetensors"), at);
 	loaded_and_left(first, id, adapter);
@@ -1107,13 +1107,13 @@ static void test_warm_copies(void **state)
 	assert_int_equal(info_of(first, id).loads, 2);
 	assert_int_equal(info_of(first, id).from_warm, 1);
 	assert_int_equal(info_of(second, its).from_warm, 1);
-	/* It leaves as any object does; then it is loaded, and copied again. */
+	/* The copy is evicted like any object; then the adapter is loaded and copied again. */
 	byte_flip(path_of(adapter, "adapter_model.safetensors"), at);
 	AWAIT(try_evict(admin, "warm", WARM_PAGES, NULL) == 0 && stats_of(first).warm_bytes == 0);
 	loaded_and_left(second, its, adapter);
 	assert_int_equal(info_of(second, its).from_warm, 1);
 	AWAIT(stats_of(second).warm_made == 1);
-	/* All of it, in numbers. */
+	/* All of it, in the figures. */
 	assert_int_equal(gpool_lora_acquire(second, its, -1), 0);
 	stats = stats_of(second);
 	assert_int_equal(stats.registered, 1);
@@ -1125,7 +1125,7 @@ static void test_warm_copies(void **state)
 	assert_true(stats.warm_bytes > 0 && stats.warm_bytes % gpool_page_bytes(warm) == 0);
 	assert_int_equal(stats.cold_bytes, 0);
 	assert_int_equal(gpool_lora_release(second, its, GPOOL_FENCE_NONE), 0);
-	/* Counts of forgotten adapters are kept. */
+	/* The counts of unregistered adapters are kept. */
 	assert_int_equal(gpool_lora_unregister(second, its), 0);
 	assert_int_equal(stats_of(second).registered, 0);
 	assert_int_equal(stats_of(second).loads, 3);
@@ -1144,7 +1144,7 @@ enum forgery {
 	FORGERIES
 };
 
-/* The copy as it is, in our memory, changed as asked, and published in its place. */
+/* Read the copy, change it, and publish it in place of the original. */
 static void forge(struct gpool *pool, enum forgery forgery)
 {
 	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
@@ -1239,8 +1239,8 @@ static void test_no_room_for_copies(void **state)
 }
 
 /*
- * As where the CPU cannot write to pages: each thread has a stage and copies, from all sources, more pages than the
- * stage has.
+ * As on devices whose pages the CPU cannot write: each thread has a stage and copies more pages than the stage has,
+ * from all sources.
  */
 static void test_through_the_stage(void **state)
 {
@@ -1283,8 +1283,8 @@ static uint64_t digest_and_left(struct gpool_lora *in, uint32_t id, uint32_t ada
 }
 
 /*
- * From PEFT's files, from a kept one, from a copy, and from another engine: the same bits; so a copy of a kept file is
- * too, and the other way around.
+ * From PEFT's files, a cold file, a copy and another engine: the same bits. The same for a copy of a cold file, and for
+ * a cold file of a copy.
  */
 static void test_int8_is_the_same(void **state)
 {
@@ -1315,7 +1315,7 @@ static void test_int8_is_the_same(void **state)
 	assert_true(digest_and_left(in_memory, ids[1], adapter) == digest);
 	assert_int_equal(info_of(in_memory, ids[1]).from_warm, 1);
 	assert_int_equal(gpool_lora_unload(in_memory, ids[1]), 0);
-	/* The kept file becomes a copy. */
+	/* A copy is made of the cold file. */
 	AWAIT(try_evict(admin, "warm", WARM_PAGES, NULL) == 0 && stats_of(in_memory).warm_bytes == 0);
 	both = warmed(one, warm, dirname_of(kept_path()), GPOOL_LORA_INT8);
 	ids[2] = registered(both, adapter);
@@ -1333,10 +1333,10 @@ static void test_int8_is_the_same(void **state)
 
 /* ---- deaths ---- */
 
-#ifndef __SANITIZE_THREAD__ /* it lets no child of a process with threads have threads */
+#ifndef __SANITIZE_THREAD__ /* under the sanitizer, a child of a process with threads cannot have threads */
 /*
- * An engine is killed in the middle of loads and of making copies, over and over: its pages are free again, and what
- * others have is right.
+ * An engine is killed repeatedly during loads and while it makes copies: its pages are free again, and the content of
+ * other engines is correct.
  */
 static void test_killed_in_loads(void **state)
 {
@@ -1365,7 +1365,7 @@ static void test_killed_in_loads(void **state)
 			own = warmed(open_worker(), open_as(0, "warm", NULL), NULL, 0);
 			for (uint32_t i = 0; i < 6; i++)
 				gpool_lora_prefetch(own, registered(own, i));
-			/* After that many of them. */
+			/* After that number of loads. */
 			for (int i = 0; i < round && i < 6; i++)
 				gpool_lora_acquire(own, (uint32_t)i, -1);
 			assert_int_equal(write(pair[1], "", 1), 1);
@@ -1386,7 +1386,7 @@ static void test_killed_in_loads(void **state)
 		}
 		if (round % 2)
 			AWAIT(harness_free_pages(&harness) >= PAGES - 4 * TABLES);
-		/* Half of the time there are copies to be loaded, else they are made again. */
+		/* In every second round copies exist and are loaded, else they are made again. */
 		if (round % 4 == 3)
 			AWAIT(try_evict(admin, "warm", WARM_PAGES, NULL) == 0 && stats_of(survivor).warm_bytes == 0);
 	}

@@ -2,9 +2,10 @@
  * test_client_lora_batch.c - batches of tokens with different adapters, through the public calls, on a real agent.
  *
  * Goal: gpool_lora_apply adds the product of each token's own adapter, whichever adapters were loaded, evicted or
- * moved; a batch keeps what it uses and no more; what does not fit is refused by name, and the previous batch stays
- * valid; a set costs no call for each module; the result of a failed copy is not applied. Method: a small model on host
- * memory, every output against float64; calls of the back end are counted, and made to fail.
+ * moved; a batch keeps exactly the adapters that it uses; adapters that do not fit are refused by name, and the
+ * previous batch stays valid; the number of calls of a set does not depend on the number of modules; the result of a
+ * failed copy is not applied. Method: a small model on host memory, every output against float64; calls of the back end
+ * are counted, and made to fail.
  */
 #include "tests/integration/lora_engine.h"
 
@@ -13,7 +14,7 @@ static const char *const calm[] = {"--pool", POOL, QUIET, "--set", "lease.initia
 
 static struct engine engine;
 
-/* Adapters of these ranks, acquired. */
+/* Start an engine with acquired adapters of these ranks. */
 static void engine_start(uint32_t element, const uint32_t *ranks, uint32_t count)
 {
 	start(calm);
@@ -31,7 +32,7 @@ static int engine_stop(void **state)
 	int error = gpool_lora_batch_destroy(engine.batch);
 
 	engine.batch = NULL;
-	/* Nothing is acquired but by the test itself. */
+	/* Wait until only the test itself has adapters acquired. */
 	for (uint32_t i = 0; i < engine_rig_count; i++)
 		while (!gpool_lora_info(engine.lora, engine.ids[i], &info) && info.acquired)
 			error |= gpool_lora_release(engine.lora, engine.ids[i], GPOOL_FENCE_NONE);
@@ -67,14 +68,14 @@ static void each_its_own(uint32_t element)
 	int32_t which[ENGINE_TOKENS];
 
 	engine_start(element, ranks, 10);
-	/* Before the first set nothing is added. */
+	/* Before the first set, apply adds nothing. */
 	memset(which, 0xff, sizeof(which));
 	assert_int_equal(engine_apply(&engine), 0);
 	assert_int_equal(engine_wrong(&engine, which), 0);
 	for (uint32_t round = 0; round < 12; round++) {
 		uint32_t first = engine_random(&engine, 10), tokens = engine_random(&engine, ENGINE_TOKENS + 1);
 
-		/* Up to 8 of 10, one behind the other, or mixed. */
+		/* Up to 8 of 10, in sequence or mixed. */
 		for (uint32_t i = 0; i < ENGINE_TOKENS; i++)
 			which[i] = i % 5 == 4
 				? -1
@@ -96,8 +97,8 @@ static void test_bf16(void **state)
 }
 
 /*
- * It left the pool, and came back to other addresses, as another one has those that it had: its table is of the new
- * ones.
+ * An adapter was evicted and loaded to other addresses, while another one has its former addresses: its table has the
+ * new ones.
  */
 static void test_reloaded_at_other_pages(void **state)
 {
@@ -155,7 +156,8 @@ static void test_a_batch_keeps_its_adapters(void **state)
 }
 
 /*
- * An adapter is not evicted under queued work: released behind that work it has no users, and yet it stays mapped.
+ * An adapter is not evicted under queued work: it is released behind that work and has no users, and still stays
+ * mapped.
  */
 static void test_queued_work_keeps_it(void **state)
 {
@@ -193,7 +195,7 @@ static void refused(int32_t which[ENGINE_TOKENS], uint32_t tokens, int error, co
 	assert_int_equal(engine_set(&engine, which, tokens, why), error);
 	if (!strstr(why, words))
 		fail_msg("'%s' is not in: %s", words, why);
-	/* The batch before is still the batch. */
+	/* The earlier batch is still valid. */
 	assert_int_equal(engine_apply(&engine), 0);
 	assert_int_equal(engine_wrong(&engine, good), 0);
 }
@@ -203,7 +205,7 @@ static void test_refused(void **state)
 	static const uint32_t ranks[] = {16, 24};
 	struct gpool_lora_batch_options options;
 	struct rig_module modules[] = {
-		{"model.layers.0.q", 8, ENGINE_IN, 384, SAFETENSORS_F32}, /* what else it has is wrong */
+		{"model.layers.0.q", 8, ENGINE_IN, 384, SAFETENSORS_F32}, /* its other data is invalid */
 		{"model.layers.0.v", 8, ENGINE_IN, 131, SAFETENSORS_F32},
 		{"model.layers.2.v", 8, ENGINE_IN, 130, SAFETENSORS_F32},
 		{"model.layers.1.up", 8, ENGINE_IN, 130, SAFETENSORS_F32},
@@ -249,7 +251,7 @@ static void test_refused(void **state)
 	set_and_check(which, 3);
 }
 
-/* More adapters than there is room for, and weights of another type. */
+/* More adapters than the batch supports, and weights of another type. */
 static void test_refused_adapters(void **state)
 {
 	static const uint32_t ranks[] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
@@ -340,7 +342,7 @@ static uint64_t calls_of(int32_t which[ENGINE_TOKENS], uint32_t tokens)
 	return gpu_calls_total(engine.pool->gpu) - before;
 }
 
-/* A copy and a fence; another copy for those tables that are new and lie side by side. */
+/* A set makes a copy and a fence; and another copy for new tables, if they are adjacent. */
 static void test_calls(void **state)
 {
 	static const uint32_t ranks[] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
@@ -354,7 +356,7 @@ static void test_calls(void **state)
 	assert_int_equal(calls_of(which, ENGINE_TOKENS), 2);
 	which[0] = 3;
 	assert_int_equal(calls_of(which, 1), 2);
-	/* Those that come back have their tables still; of one that is new the longest unused gives way. */
+	/* Adapters that are used again still have their tables; a new one replaces the longest unused. */
 	for (int32_t i = 0; i < 8; i++)
 		which[i] = i ? i : 8;
 	assert_int_equal(calls_of(which, 8), 3);
@@ -372,7 +374,7 @@ static void test_calls(void **state)
 
 /* ---- failures ---- */
 
-/* A copy or a fence that fails: nothing is applied until a complete batch is set again. */
+/* A copy or a fence fails: nothing is applied until a complete batch is set again. */
 static void test_failed_copies(void **state)
 {
 	static const uint32_t ranks[] = {16, 24, 40};
@@ -385,12 +387,12 @@ static void test_failed_copies(void **state)
 		which[0] = 0;
 		set_and_check(which, 3);
 		which[0] = 2;
-		gpu_fault_set(engine.pool->gpu, calls[i], 1, -EIO); /* tables; the batch; the fence */
+		gpu_fault_set(engine.pool->gpu, calls[i], 1, -EIO); /* for the tables; the batch; the fence */
 		assert_int_equal(engine_set(&engine, which, 3, NULL), -EIO);
 		gpu_fault_set(engine.pool->gpu, calls[i], 0, 0);
 		assert_int_equal(engine_apply(&engine), -EIO);
 		set_and_check(which, 3);
-		/* Held once, whatever happened. */
+		/* Acquired once, whatever happened. */
 		assert_int_equal(acquired(0), 2);
 		assert_int_equal(acquired(2), 2);
 		which[0] = which[1] = which[2] = 1;

@@ -1,6 +1,6 @@
 /*
- * test_client_lora_crash.c - engines load, find and displace adapters while the agent dies after each of its stores,
- * one after the other.
+ * test_client_lora_crash.c - engines load, find and evict adapters while the agent dies after each of its stores, one
+ * after the other.
  *
  * Goal: an acquire succeeds as if no death had happened, with the weights of the files; acquired adapters stay; no page
  * is lost. Method: that of test_objects_crash.c. $GPOOL_CRASH_STRIDE=n tries every n-th store only.
@@ -161,7 +161,7 @@ static void test_load_and_find(void **state)
 
 /* ---- displaced ---- */
 
-/* Adapter 0 is resident and not acquired, and there is no room beside it. */
+/* Adapter 0 is resident and not acquired, and the pool has no other free pages. */
 static void the_pool_is_full(void)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -199,7 +199,7 @@ static void test_displaced(void **state)
 	play(the_pool_is_full, displace, it_comes_back);
 }
 
-/* The same, while the other engine has it acquired: then there is no room, whatever dies over it. */
+/* The same, while the other engine has it acquired: the load is refused, at every death of the agent. */
 static void it_is_acquired(void)
 {
 	the_pool_is_full();

@@ -1,9 +1,9 @@
 /*
  * test_client_lora_rebalance.c - evicted adapters that are loaded again before they are requested.
  *
- * Goal: an adapter in use that was evicted for others is loaded again when there is room, one at a time and once for
- * each time that it is used; never one that was used once or was unloaded, never where it displaces something, never
- * under pressure. Method: an engine with adapters and a worker that takes their room, on a gpoold; in the first test
+ * Goal: an adapter in use that was evicted for others is loaded again when memory is free, one at a time and once for
+ * each time that it is used. Adapters that were used once or were unloaded are not; no load evicts content or runs
+ * under pressure. Method: an engine with adapters and a worker that takes their pages, on a gpoold; in the first test
  * the rebalancing runs on request, so that its effect is known when it has run.
  */
 #include "client/lora/load/load.h"
@@ -59,7 +59,7 @@ static uint32_t small_one(void)
 	return registered(engine_adapter(24, SAFETENSORS_F16));
 }
 
-/* Of more than half of the pool. */
+/* Write an adapter of more than half of the pool. */
 static uint32_t large_one(void)
 {
 	struct rig_module modules[] = {
@@ -109,14 +109,14 @@ static bool is_in_pool(void)
 	return gpool_object_next(one, &cursor, &info) == 0;
 }
 
-/* None is in use: all of them are evicted. */
+/* Allocate all pages; no adapter is in use, so all of them are evicted. */
 static void room_taken(void)
 {
 	alloc(other, PAGES);
 	AWAIT(!is_in_pool());
 }
 
-/* A session keeps what it frees for itself, until it ends. */
+/* Free all pages. A session keeps freed pages until it ends. */
 static void room_given(void)
 {
 	gpool_close(other);
@@ -140,7 +140,7 @@ static bool has_looked(void)
 	return looked;
 }
 
-/* Now, once; and what that begins is over. */
+/* Run the rebalancing once, and wait for its loads. */
 static void look(void)
 {
 	AWAIT(has_looked());
@@ -252,7 +252,7 @@ static void test_never(void **state)
 	id = small_one();
 	used(id, 2);
 	lost_to_others();
-	/* A woken rebalancer would run. */
+	/* Without the test's lock, a rebalancing would run now. */
 	pthread_mutex_lock(&lora->lock);
 	lora->rebalance_ns = 0;
 	pthread_cond_broadcast(&lora->queued);
@@ -273,7 +273,7 @@ static void test_under_pressure(void **state)
 	look();
 	assert_int_equal(rebalanced(), 0);
 	room_given();
-	/* There is room for it, but not beyond what stays free. */
+	/* The free pages are sufficient, but some must stay free. */
 	alloc(other, PAGES - PAGES / 8);
 	assert_true(free_pages() > 0);
 	look();
@@ -283,7 +283,7 @@ static void test_under_pressure(void **state)
 	assert_int_equal(rebalanced(), 1);
 }
 
-/* Two that do not fit together, both in use: an acquire displaces, rebalancing does not. */
+/* Two adapters in use that do not fit together: an acquire evicts the other one, the rebalancing does not. */
 static void test_no_thrash(void **state)
 {
 	struct gpool_lora_info first_info, second_info;
@@ -310,7 +310,7 @@ static void test_no_thrash(void **state)
 
 /* ---- where others were quicker ---- */
 
-/* As queued by rebalance() when the room that it saw is taken by now. */
+/* Queue a load as rebalance() does, when the free pages that it saw have been taken. */
 static void queued_too_late(uint32_t id)
 {
 	pthread_mutex_lock(&lora->lock);
@@ -338,7 +338,7 @@ static void test_displaces_nothing(void **state)
 	assert_string_equal(why, "");
 	used(here, 1);
 	assert_int_equal(info_of(here).lost, 0);
-	/* An acquire during its load gets it, whatever that takes. */
+	/* An acquire during its load gets the adapter, even if others must be evicted. */
 	queued_too_late(away);
 	used(away, 1);
 	assert_int_equal(rebalanced(), 0);

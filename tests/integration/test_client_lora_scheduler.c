@@ -1,10 +1,10 @@
 /*
  * test_client_lora_scheduler.c - requests that wait for real adapters, on a real agent.
  *
- * Goal: requests with a resident adapter start at once, others when it is loaded, in spite of obstacles: no room, wrong
- * files, an unload meanwhile; a running request has its adapter, and an ended one has released it. In the end two
- * engines with more adapters than fit serve a thousand requests, and every output is right. Method: batches of small
- * queues are known; outputs against float64.
+ * Goal: requests with a resident adapter start at once, others when it is loaded, in spite of lack of memory, wrong
+ * files, or an unload meanwhile; a running request has its adapter, and an ended one has released it. Finally two
+ * engines with more adapters than fit serve a thousand requests, and every output is correct. Method: the batches of
+ * small queues are known; outputs against float64.
  */
 #include "tests/integration/lora_engine.h"
 
@@ -102,7 +102,7 @@ static void test_resident_first(void **state)
 	base = added(GPOOL_LORA_NONE);
 	there = added(1);
 	assert_int_equal(gpool_lora_unregister(one.lora, one.ids[0]), -EBUSY);
-	/* One near the front is prefetched as it comes, so it may be there already. */
+	/* An adapter near the front is prefetched when its request is added, so it may be resident already. */
 	assert_in_range(formed(0), 2, 3);
 	if (schedule.start_count == 2) {
 		assert_int_equal(schedule.starts[0], base);
@@ -130,7 +130,7 @@ static void test_resident_first(void **state)
 	assert_int_equal(statistics().started, 4);
 }
 
-/* Behind the requests that are due. */
+/* After the requests that are due. */
 static void test_looks_ahead(void **state)
 {
 	struct gpool_lora_scheduler_options options = GPOOL_LORA_SCHEDULER_OPTIONS_INIT;
@@ -145,7 +145,7 @@ static void test_looks_ahead(void **state)
 	added(2);
 	assert_int_equal(formed(0), 1);
 	assert_int_equal(schedule.starts[0], first);
-	/* Of what waits the first is the next one, and no other one. */
+	/* Only the adapter of the first waiting request is loaded next. */
 	AWAIT(info_of(&one, 1).state == GPOOL_LORA_RESIDENT);
 	assert_int_equal(info_of(&one, 1).acquired, 0);
 	assert_int_equal(info_of(&one, 2).state, GPOOL_LORA_COLD);
@@ -214,7 +214,7 @@ static void test_cannot_be_loaded(void **state)
 	}
 	assert_int_equal(gpool_lora_last_error(one.lora, one.ids[0], why), 0);
 	assert_non_null(strstr(why, "not those that were registered"));
-	/* They have their numbers until they are removed, and the adapter stays registered. */
+	/* They keep their numbers until they are removed, and the adapter stays registered. */
 	assert_int_not_equal(added(GPOOL_LORA_NONE), bad);
 	assert_int_equal(gpool_lora_unregister(one.lora, one.ids[0]), -EBUSY);
 	assert_int_equal(gpool_lora_scheduler_finish(scheduler, bad, GPOOL_FENCE_NONE), -ENOENT);
@@ -224,7 +224,7 @@ static void test_cannot_be_loaded(void **state)
 	assert_int_equal(statistics().failed, 2);
 }
 
-/* No room: the engine continues with its adapters, and the request starts when there is room. */
+/* Without memory for an adapter, the engine continues with its others, and the request starts when memory is free. */
 static void test_no_room(void **state)
 {
 	char why[GPOOL_LORA_REASON_BYTES];
@@ -248,8 +248,8 @@ static void test_no_room(void **state)
 }
 
 /*
- * The first request needs all the room that there is, and a later one has some of it, loaded meanwhile and kept for its
- * turn, which does not come before the other's: that one gives way.
+ * The first request needs all the memory. A later one has an adapter that was loaded meanwhile and is kept for its
+ * turn, which comes after the other's: that adapter is evicted.
  */
 static void test_kept_adapter_is_evicted(void **state)
 {
@@ -271,11 +271,11 @@ static void test_kept_adapter_is_evicted(void **state)
 	need = before - harness_free_pages(&harness);
 	assert_int_equal(gpool_lora_release(one.lora, one.ids[large], GPOOL_FENCE_NONE), 0);
 	assert_int_equal(gpool_lora_unload(one.lora, one.ids[large]), 0);
-	need -= before - harness_free_pages(&harness); /* what stays for the next time */
+	need -= before - harness_free_pages(&harness); /* the part that stays for the next round */
 	assert_true(need > 1);
 	rest = alloc(other.pool, need - 1);
 	block = alloc(other.pool, harness_free_pages(&harness) - 1);
-	/* A page is left, for the small one. */
+	/* A page is left for the small adapter. */
 	first = added(large);
 	base = added(GPOOL_LORA_NONE);
 	assert_int_equal(formed(0), 1);
@@ -290,7 +290,7 @@ static void test_kept_adapter_is_evicted(void **state)
 	assert_int_equal(gpool_free(other.pool, &block), 0);
 }
 
-/* Somebody unloads it between its load and its start. */
+/* Another engine unloads the adapter between its load and its start. */
 static void test_unloaded_meanwhile(void **state)
 {
 	uint32_t request;
@@ -311,7 +311,7 @@ static void test_unloaded_meanwhile(void **state)
 	finish(request);
 }
 
-/* A thread that waits is woken by a request that comes. */
+/* A waiting thread is woken by a new request. */
 static void *add_later(void *unused)
 {
 	(void)unused;
@@ -375,13 +375,13 @@ static void test_wrong_arguments(void **state)
 struct service {
 	struct engine *engine;
 	struct gpool_lora_scheduler *scheduler;
-	uint32_t adapter_of[REQUESTS], steps_of[REQUESTS]; /* by request's number */
+	uint32_t adapter_of[REQUESTS], steps_of[REQUESTS]; /* indexed by request number */
 	uint32_t running[ENGINE_TOKENS], running_count;
 	uint32_t arrived, finished, wrong;
 	int error;
 };
 
-/* A few that arrive: most for some adapters, some for the model as it is. */
+/* Add a few requests: most with an adapter, some without. */
 static int requests_come(struct service *service)
 {
 	struct engine *engine = service->engine;
@@ -403,7 +403,7 @@ static int requests_come(struct service *service)
 	return 0;
 }
 
-/* One token for each that runs. */
+/* Compute one token for each running request. */
 static int step(struct service *service)
 {
 	int32_t which[ENGINE_TOKENS];
@@ -456,7 +456,10 @@ static void *serve(void *argument)
 	return NULL;
 }
 
-/* Adapters of ranks 8 to 128, which do not fit: they come and go, of both engines, one with fp16 and one with bf16. */
+/*
+ * Adapters of ranks 8 to 128 that do not fit together: they are loaded and evicted by both engines, one with fp16 and
+ * one with bf16.
+ */
 static void test_thousand(void **state)
 {
 	static struct service services[2];
@@ -490,7 +493,8 @@ static void test_thousand(void **state)
 		for (uint32_t adapter = 0; adapter < SHARED; adapter++) {
 			loads += info_of(services[i].engine, adapter).loads;
 			lost += info_of(services[i].engine, adapter).lost;
-			assert_in_range(info_of(services[i].engine, adapter).acquired, 0, 1); /* by the batch */
+			/* acquired by the batch */
+			assert_in_range(info_of(services[i].engine, adapter).acquired, 0, 1);
 		}
 		print_message("%s: %u requests, %u cold, %u loads, %u came back, longest wait %u ms\n",
 			i ? "bf16" : "fp16", services[i].finished, (unsigned)all.cold_starts, (unsigned)loads,

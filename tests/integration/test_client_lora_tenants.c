@@ -1,10 +1,10 @@
 /*
  * test_client_lora_tenants.c - adapters of two tenants that can read the same files.
  *
- * Goal: a tenant neither acquires, nor opens by its name, nor deletes, nor can put anything in the place of another
- * one's private adapter, in the pool and among the copies in host memory; in trust domains of their own tenants share
- * nothing, and both are served. Method: two sessions of a gpoold with two tenants, once in one trust domain and once in
- * two, that register the same folder; every weight is looked at.
+ * Goal: a tenant can neither acquire nor open nor delete nor replace a private adapter of another tenant, in the pool
+ * and among the copies in host memory; tenants with separate trust domains share nothing, and both are served. Method:
+ * two sessions of a gpoold with two tenants, once in one trust domain and once in two, that register the same folder;
+ * every weight is checked.
  */
 #include "client/lora/format/cold_file.h"
 #include "client/lora/load/lora.h"
@@ -130,7 +130,7 @@ static struct gpool_lora_info info_of(const struct side *side)
 	return info;
 }
 
-/* The name of what this tenant has published. */
+/* Return the object that this tenant has published. */
 static struct gpool_object_info published(struct gpool *pool, const char *tenant_name)
 {
 	struct gpool_object_info info = {.size = sizeof(info)};
@@ -170,7 +170,7 @@ static void release(const struct side *side)
 	assert_int_equal(gpool_lora_release(side->lora, side->id, GPOOL_FENCE_NONE), 0);
 }
 
-/* Blue has the name of red's object in this pool; in a trust domain of its own it gets -ENOENT. */
+/* Blue has the name of red's object in this pool; from another trust domain it gets -ENOENT. */
 static void cannot_touch(struct gpool *of_red, struct gpool *of_blue, bool apart)
 {
 	struct gpool_object_info info = published(of_red, "red");
@@ -230,7 +230,7 @@ struct value {
 	size_t length;
 };
 
-/* Everything of red's object but its weights: blue has the files, and could find it out. */
+/* Return the metadata of red's object, without its weights: blue has the files, and could compute them. */
 static uint32_t values_of(struct gpool *pool, const char *name, struct value *values, uint32_t room, uint64_t *pages)
 {
 	struct gpool_object *object;
@@ -253,7 +253,7 @@ static uint32_t values_of(struct gpool *pool, const char *name, struct value *va
 	return count;
 }
 
-/* Blue's weights, with a checksum for each page: those of red's in the copy. */
+/* Compute a checksum for each page of blue's weights, which are those of red's copy. */
 static void checksums_make(struct value *values, uint32_t count)
 {
 	struct adapter_layout layout;
@@ -280,7 +280,7 @@ static void checksums_make(struct value *values, uint32_t count)
 	}
 }
 
-/* Red's adapter leaves this pool, and blue publishes something of its own by its name: what comes of it. */
+/* Red's adapter is removed from this pool, and blue publishes other content under its name; returns the result. */
 static int name_take(struct gpool *of_red, struct gpool *of_blue)
 {
 	static struct value values[4];

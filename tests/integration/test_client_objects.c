@@ -1,10 +1,10 @@
 /*
- * test_client_objects.c - threads of one process that open, close, build and publish objects at once.
+ * test_client_objects.c - threads of one process that open, close, build and publish objects at the same time.
  *
- * Goal: while one thread waits for an answer of the agent, the others do what needs no answer, and no question waits
- * for another's longer than its own time; whatever the order of openings and closings, the agent counts the session as
- * a reader exactly while it has the object open. Method: an agent that is stopped in its tracks; threads that open and
- * close one name as fast as they can.
+ * Goal: while one thread waits for an answer of the agent, the others can make calls that need no answer, and a request
+ * waits no longer than its own timeout for requests of other threads; for every order of opens and closes, the agent
+ * counts the session as a reader exactly while it has the object open. Method: an agent that is stopped; threads that
+ * open and close one name as fast as they can.
  */
 #include "tests/integration/life.h"
 
@@ -77,13 +77,13 @@ static void test_other_readers_continue(void **state)
 	assert_int_equal(kill(agent, SIGSTOP), 0);
 	assert_int_equal(pthread_create(&thread, NULL, open_slowly, (void *)(uintptr_t) "slow"), 0);
 	AWAIT(is_asking());
-	/* None of this needs an answer. */
+	/* These calls need no answer. */
 	assert_int_equal(gpool_object_close(one), 0);
 	assert_int_equal(gpool_object_create(pool, "built", NULL, &built), 0);
 	assert_int_equal(gpool_object_set(built, "key", "value", 5), 0);
 	gpool_object_abort(built);
 	assert_int_equal(gpool_object_get(other, "key", &value, &bytes), -ENOENT);
-	/* This does, and has a time of its own. */
+	/* This call needs an answer, and has its own timeout. */
 	pool->answer_ms = 50;
 	assert_int_equal(gpool_object_delete(pool, "quick", 0), -ETIMEDOUT);
 	assert_true(is_asking());
@@ -110,7 +110,7 @@ static void *open_and_close(void *argument)
 			atomic_fetch_add(&wrong, 1);
 			continue;
 		}
-		/* Its record is set, and the agent knows that we read it. */
+		/* Its record is written, and the agent counts this session as a reader. */
 		if (gpool_object_info(object, &info) || info.readers != 1)
 			atomic_fetch_add(&wrong, 1);
 		if (gpool_object_close(object))
@@ -130,7 +130,7 @@ static uint32_t readers_of(const char *name)
 	return readers;
 }
 
-/* The publisher closes one that others open at that moment. */
+/* The publisher closes an object that other threads open at that moment. */
 static void test_opened_and_closed_at_once(void **state)
 {
 	pthread_t threads[THREADS];

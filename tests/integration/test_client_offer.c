@@ -1,10 +1,10 @@
 /*
- * test_client_offer.c - pages of elastic ranges that are offered, and reclaimed.
+ * test_client_offer.c - pages of elastic ranges that are offered and reclaimed.
  *
- * Goal: what was reclaimed as kept has its content; what another worker needed is reported as lost and is a hole; the
- * agent takes an offered page not before its fence, and then without a call of its owner; no driver call happens while
- * the content is kept. Method: as test_client_elastic.c, with a second worker that takes pages, and random steps
- * against a model.
+ * Goal: pages that are reclaimed as kept have their content; pages that another worker needed are reported as lost and
+ * are holes; the agent takes an offered page not before its fence, and then without a call of its owner; no driver call
+ * happens while the content is kept. Method: as test_client_elastic.c, with a second worker that takes pages, and
+ * random steps against a model.
  */
 #include "tests/integration/elastic_view.h"
 
@@ -65,7 +65,9 @@ static void test_kept(void **state)
 	end();
 }
 
-/* The other worker takes more than is free: what is missing comes from the offered pages, and only from these. */
+/*
+ * The other worker takes more pages than are free: the missing ones come from the offered pages, and only from these.
+ */
 static void test_lost(void **state)
 {
 	struct gpool_range *range = begin(plain);
@@ -89,13 +91,13 @@ static void test_lost(void **state)
 	}
 	assert_int_equal(info_of(range).committed_pages, 48 - lost);
 	leave(other, blocks, taken);
-	/* Others of the pool's pages come in the place of those that are lost. */
+	/* Other pages of the pool replace the lost ones. */
 	assert_int_equal(back(range, 0, 48), 0);
 	for (uint32_t page = 0; page < 48; page++)
 		if (!kept[page])
 			fill(range, page, 1, 1);
 	assert_int_equal(wrong(range, 0, 48, 1), 0);
-	/* All of it may be taken, and then nothing is kept. */
+	/* All pages may be taken, and then none is kept. */
 	assert_int_equal(offer(range, 0, 48), 0);
 	assert_int_equal(squat(other, blocks, PAGES), PAGES);
 	assert_int_equal(gpool_range_reclaim(range, 0, 48, kept), 48);
@@ -105,7 +107,7 @@ static void test_lost(void **state)
 	end();
 }
 
-/* Fences of two streams on one page, and of one on others. */
+/* Fences of two streams on one page, and of one on other pages. */
 static void test_behind_fences(void **state)
 {
 	struct gpool_range *range = begin(plain);
@@ -124,13 +126,13 @@ static void test_behind_fences(void **state)
 	assert_int_equal(gpool_range_offer(range, 16, 32, two), 0);
 	assert_int_equal(squat(other, blocks, 1), 0);
 	assert_int_equal(gpool_fence_signal(pool, two), 0);
-	/* 32 to 47 are behind the second stream alone. */
+	/* Pages 32 to 47 are behind the second stream only. */
 	assert_int_equal(squat(other, blocks, PAGES), 16);
 	assert_int_equal(gpool_range_reclaim(range, 0, PAGES, kept), 16);
 	for (uint32_t page = 0; page < PAGES; page++)
 		assert_int_equal(kept[page], page < 32 || page >= 48);
 	assert_int_equal(wrong(range, 0, 32, 1), 0);
-	/* The fences stay with pages that are held in between. */
+	/* The fences remain valid for pages that are held in between. */
 	assert_int_equal(offer(range, 0, 32), 0);
 	assert_int_equal(squat(other, blocks + 16, 1), 0);
 	assert_int_equal(gpool_sleep(pool, 0), -EBUSY);
@@ -142,7 +144,7 @@ static void test_behind_fences(void **state)
 	end();
 }
 
-/* Ticks of the agent, in which it would evict by its watermarks. */
+/* Wait for steps of the agent's clock, at which it would evict by its watermarks. */
 static void await_ticks(uint32_t ticks)
 {
 	const _Atomic uint32_t *clock = &pool_view(admin)->header->clock_ms;
@@ -155,8 +157,8 @@ static void await_ticks(uint32_t ticks)
 }
 
 /*
- * Watermarks of the default configuration: what is offered is neither utilization nor evicted before a request needs
- * it.
+ * With the watermarks of the default configuration: offered pages do not count as utilization, and are not evicted
+ * before a request needs them.
  */
 static void test_watermarks(void **state)
 {
@@ -174,7 +176,7 @@ static void test_watermarks(void **state)
 	assert_int_equal(gpool_range_reclaim(range, 0, PAGES, NULL), 0);
 	assert_int_equal(wrong(range, 0, PAGES, 1), 0);
 	AWAIT(atomic_load(pressure) == POOL_PRESSURE_CRITICAL);
-	/* A taken page counts as its new owner's, also before the old owner notices. */
+	/* A taken page counts for its new owner, even before the old owner notices. */
 	assert_int_equal(offer(range, 0, PAGES), 0);
 	assert_int_equal(squat(other, blocks, PAGES), PAGES);
 	AWAIT(atomic_load(pressure) == POOL_PRESSURE_CRITICAL);
@@ -183,7 +185,7 @@ static void test_watermarks(void **state)
 	end();
 }
 
-/* The other calls at offered pages. */
+/* Other calls for offered pages. */
 static void test_other_calls(void **state)
 {
 	struct gpool_range *range = begin(spilling);
@@ -204,13 +206,13 @@ static void test_other_calls(void **state)
 	assert_int_equal(offer(range, 0, 8), 0);
 	assert_int_equal(offer(range, 0, 8), 0);
 	assert_int_equal(gpool_range_capture(range, 0, 1, 1), -EINVAL);
-	/* Backing an offered page reclaims it. */
+	/* The commit of an offered page reclaims it. */
 	assert_int_equal(back(range, 0, 2), 0);
 	assert_int_equal(info_of(range).offered_pages, 6);
 	assert_int_equal(unback(range, 2, 2), 0);
 	assert_int_equal(info_of(range).offered_pages, 4);
 	assert_int_equal(info_of(range).committed_pages, 6);
-	/* Content that is offered does not survive sleep, all other does. */
+	/* Sleep drops offered content, and keeps all other. */
 	assert_int_equal(gpool_sleep(pool, 0), 0);
 	assert_int_equal(gpool_range_reclaim(range, 0, 8, kept), -EHOSTDOWN);
 	assert_int_equal(gpool_wake(pool, 0), 0);
@@ -221,7 +223,7 @@ static void test_other_calls(void **state)
 	end();
 }
 
-/* Where four pages are one handle: whole handles alone. */
+/* Handles of four pages are offered and taken as a whole. */
 static void test_large_handles(void **state)
 {
 	struct gpool_range *range = begin(fours);
@@ -260,7 +262,7 @@ static void *offers(void *argument)
 		for (uint32_t page = 0; page < 32; page += 4) {
 			int offered = offer(range, page, 4), reclaimed = gpool_range_reclaim(range, page, 4, NULL);
 
-			/* -EINVAL: lost in sleep; -EHOSTDOWN: asleep. */
+			/* -EINVAL: lost during sleep; -EHOSTDOWN: asleep. */
 			wrong_answers += (offered && offered != -EINVAL && offered != -EHOSTDOWN) ||
 				(reclaimed < 0 && reclaimed != -EHOSTDOWN);
 			if (reclaimed > 0)

@@ -1,11 +1,10 @@
 /*
- * test_client_roles.c - roles of which the agent said nothing in time.
+ * test_client_roles.c - roles whose request the agent did not answer in time.
  *
- * Goal: a caller that got -EPIPE because no answer came neither waits for the role nor has it once the agent serves
- * again, whatever the agent does with the request that it finds then; a lost message about that is repeated by the next
- * call; and the name can be asked for again.
- * Method: an agent that is stopped while it is asked, and a library that loses its patience soon. What the agent has
- * read is known by a further question on the same connection.
+ * Goal: a caller that got -EPIPE for lack of an answer neither waits for the role nor holds it once the agent serves
+ * again, however the agent handles the request that it finds then; a lost withdrawal is repeated by the next call; and
+ * the name can be acquired again. Method: an agent that is stopped during a request, and a library with a short
+ * timeout. A further request on the same connection shows which messages the agent has read.
  */
 #include "tests/integration/life.h"
 
@@ -40,7 +39,7 @@ static void agent_stops(void)
 	assert_int_equal(kill(agent, SIGSTOP), 0);
 }
 
-/* And has read all that `other` has sent it. */
+/* Continue the agent, until it has read all messages of `other`. */
 static void agent_goes_on(void)
 {
 	struct gpool_object *object;
@@ -79,7 +78,7 @@ static void test_waits_no_longer(void **state)
 	is_of(gpool_session(one), 0);
 	assert_int_equal(gpool_role_release(one, &held), 0);
 	is_of(0, 0);
-	/* It may be asked for as if nothing had been. */
+	/* The role can be acquired as if the first request had not been sent. */
 	assert_int_equal(gpool_role_acquire(other, "main", -1, &role), 0);
 	is_of(gpool_session(other), 0);
 	assert_int_equal(gpool_role_check(other, &role), 0);
@@ -100,7 +99,7 @@ static void test_does_not_get_it(void **state)
 	end();
 }
 
-/* Nor does it keep a role that it could not release. */
+/* A session does not keep a role whose release failed. */
 static void test_late_release(void **state)
 {
 	struct gpool_role role = GPOOL_ROLE_INIT;
@@ -117,7 +116,7 @@ static void test_late_release(void **state)
 	end();
 }
 
-/* The same name is asked for before the agent is back: what counts is what was asked last. */
+/* The same name is requested again before the agent continues: the last request is valid. */
 static void test_asks_again_at_once(void **state)
 {
 	struct gpool_role role = GPOOL_ROLE_INIT, again = GPOOL_ROLE_INIT;
@@ -150,10 +149,7 @@ static void wait_send(struct gpool *pool, const char *name)
 	assert_int_equal(attach_send(pool->socket, bytes, (size_t)length, NULL, 0), 0);
 }
 
-/*
- * As after an agent that died over the message that takes the question back: it is said again behind the next one that
- * is answered.
- */
+/* The agent dies during the withdrawal of a request: the withdrawal is sent again after the next answered request. */
 static void test_lost_message_is_said_again(void **state)
 {
 	struct gpool_role held = GPOOL_ROLE_INIT, role = GPOOL_ROLE_INIT;
@@ -176,7 +172,7 @@ static void test_lost_message_is_said_again(void **state)
 	end();
 }
 
-/* The agent that finds the questions is another one than that which was asked. */
+/* The requests are received by the successor of the agent to which they were sent. */
 static void test_agent_dies_instead(void **state)
 {
 	struct gpool_role held = GPOOL_ROLE_INIT, role = GPOOL_ROLE_INIT;

@@ -1,10 +1,9 @@
 /*
- * test_client_space.c - handles and address spaces, on which the virtual memory allocators are built.
+ * test_client_space.c - handles and address spaces, the basis of the virtual memory allocators.
  *
  * Goal: a taken handle is held; a released one can be adopted again until another session takes it; a mapping costs one
- * access call; a failure leaves everything as it was. Method: a gpoold for each test with a pool of 64 pages; handles
- * of one page and of four; faults of the back end at each call; a second worker that takes idle pages; two trust
- * domains.
+ * access call; a failure changes nothing. Method: a gpoold for each test with a pool of 64 pages; handles of one page
+ * and of four; faults of the back end at each call; a second worker that takes idle pages; two trust domains.
  */
 #include "tests/integration/spill_view.h"
 
@@ -48,7 +47,7 @@ static uint32_t wrong(const struct vm_space *space, uint32_t slot, uint32_t coun
 	return found;
 }
 
-/* A taken handle is held; while reclaimable it is idle, and adopting it yields the same memory. */
+/* A taken handle is held; while it is reclaimable it is idle, and adopting it yields the same memory. */
 static void park_and_adopt(const char *const *arguments, uint32_t per_handle)
 {
 	uint32_t pages[16], gone[16], handles = 48 / per_handle / 2;
@@ -83,7 +82,7 @@ static void park_and_adopt(const char *const *arguments, uint32_t per_handle)
 	assert_int_equal(wrong(&space, 5, handles, 100), 0);
 	assert_int_equal(harness_check(&harness), 0);
 	vm_park(&space, 5, handles);
-	/* One of them has been taken meanwhile: in this process, then in another one. */
+	/* One of them was taken meanwhile: by this process, then by another one. */
 	assert_true(vm_adopt(pool, pages[2], NULL));
 	assert_false(vm_adopt(pool, pages[2], NULL));
 	assert_int_equal(vm_adopt_run(&space, 5, handles, NULL, gone), 1);
@@ -117,7 +116,7 @@ static void test_park_and_adopt_large_handles(void **state)
 
 /* ---- faults ---- */
 
-/* The n-th call of a kind fails, and with `undo` the taking back after it. */
+/* The n-th call of a kind fails; with `undo`, its reversal fails as well. */
 static void fault(struct vm_space *space, const uint32_t *pages, enum gpu_call kind, uint64_t n, bool undo)
 {
 	struct gpu *gpu = space->pool->gpu;
@@ -131,7 +130,7 @@ static void fault(struct vm_space *space, const uint32_t *pages, enum gpu_call k
 	gpu_fault_set(gpu, GPU_CALL_UNMAP, 0, 0);
 	if (error) {
 		assert_int_equal(error, -ENOMEM);
-		/* Only what could not be taken back is still mapped, and is known to be. */
+		/* Only mappings that could not be reversed are left, and are recorded. */
 		for (uint32_t slot = 0; slot < 6; slot++)
 			assert_int_equal(space->pages[slot],
 				undo && slot + 1 < (kind == GPU_CALL_MAP ? n : 7) ? pages[slot] + 1 : 0);
@@ -176,7 +175,7 @@ static void test_driver_faults(void **state)
 
 /* ---- ownership of handles ---- */
 
-/* Every second page of the pool is other's. */
+/* The other session takes every second page of the pool. */
 static uint32_t scatter(struct gpool *other, struct gpool_block *kept)
 {
 	struct gpool_block all[PAGES];
@@ -215,7 +214,7 @@ static uint64_t refills(struct gpool *pool)
 	return statistics.refills;
 }
 
-/* In a pool without two neighbours free, asking for pages leaves alone what is reclaimable here. */
+/* In a pool without two adjacent free pages, a request leaves the reclaimable pages of its session alone. */
 static void test_reclaimable_while_asking(void **state)
 {
 	struct vm_space space = {.let_go = NULL};
@@ -241,7 +240,7 @@ static void test_reclaimable_while_asking(void **state)
 	assert_int_equal(vm_take(pool, 8, NULL, more), 0);
 	assert_int_equal(still_here(&space, 16), 16);
 	assert_int_equal(refills(pool), asked);
-	/* A block that wants neighbours is another matter. */
+	/* A request for a contiguous block needs them. */
 	assert_int_equal(gpool_alloc(pool, 4, NULL, &block), 0);
 	assert_int_equal(gpool_free(pool, &block), 0);
 	vm_space_close(&space);
@@ -249,7 +248,7 @@ static void test_reclaimable_while_asking(void **state)
 	gpool_close(other);
 }
 
-/* At its quota a session gives up as much of what it reclaimable as it lacks. */
+/* At its quota a session returns as many of its reclaimable pages as the request needs. */
 static void test_at_the_quota(void **state)
 {
 	struct gpool_options options;
@@ -284,7 +283,7 @@ static bool is_idle(struct gpool *pool, uint32_t page)
 	return true;
 }
 
-/* Released handles: the clock leaves them alone, and a session that needs pages gets them all the same. */
+/* Released handles are ignored by the clock, and are available to other sessions. */
 static void test_released(void **state)
 {
 	static const char *const clocked[] = {
@@ -312,7 +311,7 @@ static void test_released(void **state)
 		assert_false(handle_claim(pool, pages[i], tags[i], NULL));
 		tags[i] = handle_release(pool, pages[i]);
 	}
-	/* Only unowned handles: neither idle elsewhere nor released. */
+	/* Only unowned handles: neither idle in other sessions nor released. */
 	block = alloc(other, 40);
 	assert_int_equal(vm_take(pool, 9, &free_only, &one), -ENOSPC);
 	assert_int_equal(gpool_free(other, &block), 0);
@@ -364,7 +363,7 @@ static void *lane_run(void *argument)
 	return NULL;
 }
 
-/* Threads of two processes' worth of sessions park and adopt, and rob each other of what is reclaimable. */
+/* Threads of two sessions release and adopt handles, and take reclaimable ones from each other. */
 static void test_threads(void **state)
 {
 	struct vm_space spaces[2] = {{.let_go = NULL}, {.let_go = NULL}};

@@ -1,6 +1,5 @@
 /*
- * test_client_spans.c - parts of pages against a real agent: their places, their sizes, and the end of the pages they
- * lie in.
+ * test_client_spans.c - parts of pages against a real agent: their addresses, their sizes, and the free of their pages.
  */
 #include "tests/lib/harness.h"
 
@@ -60,7 +59,7 @@ static void test_span_arguments(void **state)
 	assert_int_equal(gpool_span_free(pool, &none), -EINVAL);
 	assert_int_equal(gpool_span_free(pool, &span), 0);
 	assert_int_equal(gpool_span_free(pool, &span), -ESTALE);
-	/* Also while another one keeps the page. */
+	/* Also while another span keeps the page. */
 	assert_int_equal(gpool_span_alloc(pool, 300, 0, &span), 0);
 	assert_int_equal(gpool_span_alloc(pool, 300, 0, &none), 0);
 	assert_int_equal(none.block.page, span.block.page);
@@ -76,7 +75,7 @@ static int by_address(const void *left, const void *right)
 	return a->address < b->address ? -1 : a->address > b->address;
 }
 
-/* Many of mixed sizes, a third of them freed on the way: aligned, long enough, and no two overlap. */
+/* Many spans of mixed sizes, a third of them freed in between: aligned, long enough, and without overlaps. */
 static void test_spans_do_not_overlap(void **state)
 {
 	enum { SPANS = 4000 };
@@ -108,12 +107,12 @@ static void test_spans_do_not_overlap(void **state)
 		assert_int_equal(gpool_span_free(pool, &spans[i]), 0);
 	for (int i = 0; i < count; i++)
 		assert_int_equal(gpool_span_free(pool, &spans[i]), -ESTALE);
-	/* The last span of each page gave it back. */
+	/* The last span of each page has freed it. */
 	assert_int_equal(gpool_stats(pool, &statistics), 0);
 	assert_int_equal(statistics.allocations, statistics.frees);
 }
 
-/* Each thread fills its spans with its own mark, and finds it there when it frees them. */
+/* Each thread writes its own mark to its spans, and checks it when it frees them. */
 static void *churn(void *argument)
 {
 	struct gpool_span spans[32] = {0};

@@ -1,8 +1,8 @@
 /*
- * test_client_streams.c - streams and fences against a real agent, and what waits behind them.
+ * test_client_streams.c - streams and fences against a real agent, and operations that are deferred behind fences.
  *
- * Manual streams stand for GPU work that is not done yet: their fences are reached when the test says so, which makes
- * each "not yet" certain. Streams of the back end show that queued work, fences and waits keep their order.
+ * Host-signaled timelines represent unfinished GPU work: their fences are signaled by the test, which makes each "not
+ * yet" certain. Streams of the back end show that queued work, fences and waits keep their order.
  */
 #include "client/core/block.h"
 #include "tests/lib/harness.h"
@@ -102,7 +102,7 @@ static void test_manual_fences(void **state)
 	assert_int_equal(gpool_fence_done(pool, first), 1);
 	assert_int_equal(gpool_fence_done(pool, second), 1);
 	assert_int_equal(gpool_fence_done(pool, elsewhere), 0);
-	/* A late signal of an earlier fence takes nothing back. */
+	/* A late signal of an earlier fence has no effect. */
 	assert_int_equal(gpool_fence_signal(pool, first), 0);
 	assert_int_equal(gpool_fence_wait(pool, second, -1), 0);
 	/* A number that was never recorded is not a fence. */
@@ -152,7 +152,7 @@ static void test_stream_numbers(void **state)
 	gpool_stream_close(pool, streams[100]);
 	assert_int_equal(gpool_fence_record(pool, streams[100], &fence), -EINVAL);
 	again = open_stream(GPOOL_STREAM_HOST_SIGNALED);
-	/* The same slot, another stream. */
+	/* The same slot has another stream. */
 	assert_true(again != streams[100]);
 	assert_int_equal(again & 255, streams[100] & 255);
 	assert_int_equal(gpool_fence_record(pool, streams[100], &fence), -EINVAL);
@@ -176,7 +176,7 @@ static void test_copy_fill_and_order(void **state)
 	(void)state;
 	words[0] = 1;
 	words[2 * PAGE_BYTES / 4 - 1] = 2;
-	/* Behind a gate that the test opens: nothing of this happens before. */
+	/* Behind a gate that the test opens; the work is not executed before. */
 	assert_int_equal(gpool_stream_wait(pool, stream, gate), 0);
 	assert_int_equal(gpool_fill(pool, stream, address_of(&from), 0xabcd0123, 2 * PAGE_BYTES), 0);
 	assert_int_equal(gpool_fill(pool, stream, address_of(&from), 0, 6), -EINVAL);
@@ -192,7 +192,7 @@ static void test_copy_fill_and_order(void **state)
 	assert_int_equal(gpool_fence_done(pool, filled), 1);
 	assert_int_equal(words[0], 0xabcd0123);
 	assert_int_equal(words[2 * PAGE_BYTES / 4 - 1], 0xabcd0123);
-	/* Not ours: refused at the call. */
+	/* An address outside the session's mappings is refused by the call. */
 	assert_true(gpool_fill(pool, stream, 4096, 0, 4) < 0);
 }
 
@@ -211,8 +211,7 @@ static void test_close_waits_for_queued_work(void **state)
 	assert_int_equal(gpool_fence_done(pool, fence), 1);
 	assert_int_equal(words[64 * PAGE_BYTES / 4 - 1], 3);
 	/*
-	 * The same with the pool's end: the mappings go only when the work is done. detach() would not survive
-	 * otherwise.
+	 * The same for the close of the pool: mappings are removed only when the work is done, or detach() would fail.
 	 */
 	stream = open_stream(0);
 	for (uint32_t i = 0; i < 4; i++)
@@ -238,14 +237,14 @@ static void test_free_after_waits_for_its_fence(void **state)
 	assert_int_equal(gpool_fence_signal(pool, fence), 0);
 	assert_int_equal(deferred(), 0);
 	more = alloc(PAGES);
-	/* Reached, or no fence at all: at once. */
+	/* Signaled, or no fence at all: freed at once. */
 	assert_int_equal(gpool_free_after(pool, &more, fence), 0);
 	more = alloc(PAGES);
 	assert_int_equal(gpool_free_after(pool, &more, none), 0);
 	more = alloc(PAGES);
 }
 
-/* An allocation that waits for pages gets those that come free behind a fence meanwhile. */
+/* An allocation that waits for pages gets those that are freed behind a fence meanwhile. */
 static void test_waiting_allocation_gets_deferred_pages(void **state)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -273,7 +272,7 @@ static void test_many_behind_one_stream(void **state)
 		blocks[i] = alloc(1);
 		fences[i] = record(stream);
 	}
-	/* Out of order on purpose. */
+	/* In a different order than the fences. */
 	for (int i = 0; i < 100; i++)
 		assert_int_equal(gpool_free_after(pool, &blocks[i * 37 % 100], fences[i * 37 % 100]), 0);
 	assert_int_equal(deferred(), 100);
@@ -314,7 +313,7 @@ static void test_same_stream_reuses_at_once(void **state)
 	assert_int_equal(gpool_pin(pool, &again), -ESTALE);
 }
 
-/* A free takes the fence into account that an unpin_after left behind. */
+/* A free respects the fence of an earlier unpin_after. */
 static void test_unpin_after_keeps_the_content(void **state)
 {
 	uint32_t stream = open_stream(GPOOL_STREAM_HOST_SIGNALED);
@@ -325,7 +324,7 @@ static void test_unpin_after_keeps_the_content(void **state)
 	assert_int_equal(gpool_unpin_after(pool, &block, late), 0);
 	assert_int_equal(gpool_unpin_after(pool, &block, late), -EINVAL); /* it is not pinned any more */
 	assert_int_equal(gpool_pin(pool, &block), 0);
-	assert_int_equal(gpool_unpin_after(pool, &block, fence), 0); /* the later one counts */
+	assert_int_equal(gpool_unpin_after(pool, &block, fence), 0); /* the later fence counts */
 	assert_int_equal(gpool_fence_signal(pool, fence), 0);
 	evict_all();
 	assert_int_equal(gpool_pin(pool, &block), 0);
@@ -350,7 +349,7 @@ static void test_unpin_after_in_two_streams(void **state)
 	assert_int_equal(gpool_pin(pool, &block), 0);
 	assert_int_equal(gpool_unpin_after(pool, &block, one), 0);
 	assert_int_equal(gpool_unpin_after(pool, &block, two), 0);
-	/* A joint fence: no pin waits, and the agent leaves the block alone until both are reached. */
+	/* A joint fence: no pin is kept, and the agent does not evict the block until both fences are signaled. */
 	assert_int_equal(deferred(), 0);
 	assert_int_equal(gpool_fence_signal(pool, one), 0);
 	evict_all();
@@ -362,8 +361,8 @@ static void test_unpin_after_in_two_streams(void **state)
 }
 
 /*
- * A loan ends with what is queued on its stream by then; in a closed stream, or none, at once; an object's pin as a
- * block's.
+ * A loan ends behind the work that is queued on its stream by then; with a closed stream, or none, at once; for an
+ * object's pin as for a block's.
  */
 static void test_loans(void **state)
 {
@@ -400,7 +399,7 @@ static void test_loans(void **state)
 	assert_int_equal(gpool_object_publish(object, &version), 0);
 	lent.loan = (struct gpool_loan){.pool = pool, .object = object, .size = sizeof(struct gpool_loan)};
 	gpool_loan_end(lent.tensor);
-	assert_int_equal(gpool_object_unpin(object), -EINVAL); /* it was the only one */
+	assert_int_equal(gpool_object_unpin(object), -EINVAL); /* it was the only pin */
 	lent.loan.object = NULL;
 	gpool_loan_end(lent.tensor); /* nothing is pinned for it */
 	assert_int_equal(lent.loan.ended, 1);
@@ -419,7 +418,7 @@ static void test_free_after_while_others_pin(void **state)
 	assert_int_equal(gpool_free_after(pool, &block, fence), 0);
 	assert_int_equal(gpool_fence_signal(pool, fence), 0);
 	assert_int_equal(deferred(), 1);
-	/* The other holder leaves a fence of its own. */
+	/* The other user leaves its own fence. */
 	fence = record(stream);
 	assert_int_equal(gpool_unpin_after(pool, &block, fence), 0);
 	assert_int_equal(deferred(), 1);
@@ -470,7 +469,7 @@ static void test_scattered_block_in_use_by_a_stream(void **state)
 	assert_int_equal(gpool_stream_wait(pool, stream, gate), 0);
 	assert_int_equal(gpool_fill(pool, stream, address_of(&block), 5, 4 * PAGE_BYTES), 0);
 	done = record(stream);
-	/* A free that comes too early by the contract, and all the same no fault: the host back end says busy. */
+	/* A free that is too early, against the contract, causes no fault: the host back end returns busy. */
 	assert_int_equal(gpool_free(pool, &block), 0);
 	assert_int_equal(deferred(), 1);
 	assert_int_equal(gpool_fence_signal(pool, gate), 0);
@@ -491,7 +490,7 @@ static void test_back_end_fails(void **state)
 	assert_int_equal(gpool_stream_open(pool, NULL, 0, &stream), -EIO);
 	stream = open_stream(0);
 	before = record(stream);
-	/* A fence that could not be queued does not exist: the next one has its number, and is reached. */
+	/* A fence that could not be queued does not exist: the next one gets its number, and is signaled. */
 	gpu_fault_set(pool->gpu, GPU_CALL_TIMELINE_WRITE, 1, -EIO);
 	assert_int_equal(gpool_fence_record(pool, stream, &fence), -EIO);
 	fence = record(stream);
@@ -499,7 +498,7 @@ static void test_back_end_fails(void **state)
 	assert_int_equal(gpool_fence_wait(pool, fence, SOON_MS), 0);
 }
 
-/* A thread that has waited for a fence is likely idle after that: frees behind the fence are completed by then. */
+/* A thread that has waited for a fence is probably idle then: frees behind the fence are completed by the wait. */
 static void test_a_wait_completes_frees_behind_the_fence(void **state)
 {
 	uint32_t gate = open_stream(GPOOL_STREAM_HOST_SIGNALED), stream = open_stream(0);
@@ -517,7 +516,10 @@ static void test_a_wait_completes_frees_behind_the_fence(void **state)
 	assert_int_equal(deferred(), 0);
 }
 
-/* A stream that the program made by itself: fences stand behind what it queued, and it is still there afterwards. */
+/*
+ * A stream of the program: fences are recorded behind the work that the program queued, and the stream remains open
+ * after its close here.
+ */
 static void test_streams_of_the_program(void **state)
 {
 	struct gpu_stream *native;

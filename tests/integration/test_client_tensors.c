@@ -1,8 +1,8 @@
 /*
- * test_client_tensors.c - elastic tensors: equal slices that grow and shrink together.
+ * test_client_tensors.c - sliced ranges: equal slices that grow and shrink together.
  *
  * Goal: block i is committed in every slice or in none; growth within the read-ahead makes no driver call and no
- * request; read-ahead takes nothing from other sessions; contents stay; a failure leaves the tensor at its size.
+ * request; read-ahead takes no memory from other sessions; contents stay; a failure leaves the range at its size.
  * Method: a gpoold for each test with a pool of 64 pages; a task that keeps the library's thread busy, so that the
  * calls of a function itself can be counted.
  */
@@ -119,7 +119,7 @@ static void stop_gap_run(struct background_task *task)
 		;
 }
 
-static struct stop_gap gap; /* a test that fails over it leaves it to the thread */
+static struct stop_gap gap; /* released by the teardown if the test fails */
 
 static void background_hold(struct gpool *pool)
 {
@@ -162,7 +162,7 @@ static void grows_and_shrinks(const char *const *arguments, uint32_t block_pages
 	assert_int_equal(gpool_sliced_range_grow(tensor, 2, 0), 0);
 	assert_int_equal(info_of(tensor).committed, 3);
 	assert_int_equal(wrong(tensor, 0, 3, 1), 0);
-	/* All of the slices, or none. */
+	/* All slices grow, or none. */
 	assert_int_equal(gpool_sliced_range_grow(tensor, PAGES / SLICES / block_pages + 1, 0), -ENOSPC);
 	assert_int_equal(info_of(tensor).committed, 3);
 	assert_int_equal(wrong(tensor, 0, 3, 1), 0);
@@ -180,7 +180,7 @@ static void grows_and_shrinks(const char *const *arguments, uint32_t block_pages
 	assert_int_equal(gpool_sliced_range_shrink(tensor, 0, done_fence), 0);
 	assert_int_equal(gpool_sliced_range_destroy(tensor), 0);
 	assert_int_equal(gpool_sliced_range_destroy(NULL), 0);
-	made(pool, block_pages, 3); /* and one that is left to the end */
+	made(pool, block_pages, 3); /* a range that is destroyed with the session */
 	gpool_close(pool);
 	AWAIT(free_pages() == PAGES);
 }
@@ -203,7 +203,7 @@ static void test_large_handles(void **state)
 	grows_and_shrinks(fours, 4);
 }
 
-/* One request for all slices, and an access call for each. */
+/* One request for all slices, and one access call for each. */
 static void test_driver_calls(void **state)
 {
 	struct gpool_sliced_range *tensor;
@@ -309,12 +309,12 @@ static void test_read_ahead_evicts_nothing(void **state)
 	other = open_worker();
 	alloc_unpinned(other, blocks, PAGES - 24);
 	tensor = made(pool, 1, 8);
-	/* Its turn comes first; then it has done what it would. */
+	/* The background thread runs first; then its read-ahead is known to be complete. */
 	background_hold(pool);
 	assert_in_range(info_of(tensor).ready, 1, 24 / SLICES);
 	assert_int_equal(count_there(other, blocks, PAGES - 24), PAGES - 24);
 	background_go_on(pool);
-	/* A call that wants more has it. */
+	/* A call that needs more pages gets them. */
 	assert_int_equal(gpool_sliced_range_grow(tensor, 8, 0), 0);
 	assert_int_equal(count_there(other, blocks, PAGES - 24), PAGES - 32);
 	gpool_close(pool);
@@ -359,7 +359,7 @@ static void test_driver_faults(void **state)
 	AWAIT(free_pages() == PAGES);
 }
 
-/* A tensor sleeps and wakes with the rest, also while its background is at work. */
+/* A sliced range sleeps and wakes with the others, also during its read-ahead. */
 static void test_sleeps(void **state)
 {
 	struct gpool_sliced_range *tensor;
@@ -400,7 +400,7 @@ static void test_destroyed_under_fences(void **state)
 	assert_int_equal(gpool_fence_record(pool, manual, &fence), 0);
 	assert_int_equal(gpool_sliced_range_shrink(tensor, 4, fence), 0);
 	assert_int_equal(gpool_sliced_range_destroy(tensor), -EBUSY);
-	/* It continues, and the waiting request is unchanged. */
+	/* The background thread continues, and the waiting request is unchanged. */
 	assert_int_equal(gpool_sliced_range_grow(tensor, 6, 0), 0);
 	assert_int_equal(wrong(tensor, 0, 6, 3), 0);
 	AWAIT(info_of(tensor).ready == 8);
@@ -434,7 +434,7 @@ static void *user_run(void *argument)
 		if (blocks > backed) {
 			user->error = gpool_sliced_range_grow(tensor, blocks, ANSWER_MS);
 			fill(tensor, backed, user->error ? backed : blocks, user->seed);
-			/* All of it has one content again. */
+			/* All blocks have the same content again. */
 			fill(tensor, 0, user->error ? 0 : backed, user->seed);
 		} else {
 			user->error = gpool_fence_record(user->pool, stream, &fence);
@@ -450,7 +450,7 @@ static void *user_run(void *argument)
 	return NULL;
 }
 
-/* Four tensors of one process and four of another, each growing within its share of the pool. */
+/* Four sliced ranges of one process and four of another, each growing within its share of the pool. */
 static void test_threads(void **state)
 {
 	struct user users[4] = {{0}};
@@ -556,7 +556,7 @@ static void test_wrong_arguments(void **state)
 			gpool_sliced_range_destroy(tensor) == -ECHILD &&
 			gpool_sliced_range_create(pool, 1, 1, 1, NULL, &never) == -ECHILD;
 
-		gpool_close(pool); /* no thread of its parent's to end */
+		gpool_close(pool); /* it does not wait for threads of its parent */
 		_exit(right ? 0 : 1);
 	}
 	exit_status = status_of(child);

@@ -1,11 +1,11 @@
 /*
- * test_client_threads.c - many threads of one worker on the same blocks, while an admin has the agent evict them.
+ * test_client_threads.c - many threads of one worker on the same blocks, while an admin lets the agent evict them.
  *
- * Of the blocks that are ended, half stay in their place for other threads, which then end them too: of two frees one
- * succeeds. Each block's pages are stamped when it is allocated, and a pin checks the stamp: a page in two blocks, a
- * block that is evicted under a pin, a free that succeeds twice, all show as a wrong stamp or a wrong answer. At the
- * end the agent proves the pool's invariants, and all pages can be allocated in one piece. GPOOL_TEST_SCALE multiplies
- * the length; the seed is printed, and GPOOL_TEST_SEED sets it.
+ * Half of the freed blocks remain listed for other threads, which then free them too: exactly one of two frees
+ * succeeds. Each block's pages are stamped when it is allocated, and a pin checks the stamp. A page in two blocks, an
+ * eviction of a pinned block, or a free that succeeds twice causes a wrong stamp or a wrong result. At the end the
+ * agent checks the pool's invariants, and all pages can be allocated in one block. GPOOL_TEST_SCALE multiplies the
+ * length; the seed is printed, and GPOOL_TEST_SEED sets it.
  */
 #include "client/core/thread_cache.h"
 #include "tests/lib/harness.h"
@@ -22,14 +22,14 @@
 #include <cmocka.h>
 
 enum { PAGES = 512, PAGE_BYTES = 512 * 1024, THREADS = 4, PLACES = 96, LONGEST = 12, SOON_MS = 60000 };
-enum { ROUNDS = 60000, EVICT_ROUNDS = 200 }; /* both are reached before a run ends */
+enum { ROUNDS = 60000, EVICT_ROUNDS = 200 }; /* a run ends when both are reached */
 
 static struct harness harness;
 static struct gpool *pool;
 static uint64_t seed;
 static uint32_t scale = 1;
 
-/* A block that all threads know. The handle changes under the lock; it is used without. */
+/* A block that all threads use. The handle changes under the lock; it is used without. */
 struct place {
 	pthread_mutex_t lock;
 	bool used;
@@ -109,8 +109,8 @@ static void check_pages(const struct gpool_block *block, uint64_t stamp)
 }
 
 /*
- * Fences of the one host-signaled timeline are reached right after they were used: the window in which they are not is
- * what counts.
+ * Record a fence of the only host-signaled timeline, and signal it soon after its use: the test is about the time in
+ * between.
  */
 static struct gpool_fence fence_record(void)
 {
@@ -127,7 +127,7 @@ static void fence_signal(struct gpool_fence fence)
 	pthread_mutex_unlock(&signal_lock);
 }
 
-/* Caller holds the place. */
+/* The caller holds the place's lock. */
 static void place_fill(struct place *place, uint64_t *random)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -172,7 +172,7 @@ static void block_end(const struct gpool_block *block, uint64_t *random)
 			fence = fence_record();
 			error = gpool_free_after(pool, block, fence);
 			fence_signal(fence);
-			/* Another thread was faster: the pin is still ours. */
+			/* Another thread freed it first: the pin is still this thread's. */
 			if (error && gpool_unpin(pool, block))
 				complain("unpin after a free that lost", error, block);
 		}
@@ -183,7 +183,7 @@ static void block_end(const struct gpool_block *block, uint64_t *random)
 		complain("drop", error, block);
 }
 
-/* Without the place's lock: others free it meanwhile, and the agent evicts it. */
+/* Without the place's lock: other threads free the block meanwhile, and the agent evicts it. */
 static bool block_use(const struct gpool_block *block, uint64_t stamp)
 {
 	int error = gpool_pin(pool, block);
@@ -277,7 +277,7 @@ static void hammer(bool with_evictions)
 		(unsigned long long)statistics.scattered, (unsigned long long)statistics.refills);
 	assert_int_equal(wrong, 0);
 	assert_true(with_evictions ? stale > 0 : true);
-	/* Each successful free is counted once, and no request waits any more. */
+	/* Each successful free is counted once, and no operation is deferred any more. */
 	for (int i = 0; i < PLACES; i++)
 		if (places[i].used && gpool_discard(pool, &places[i].block) == 0)
 			atomic_fetch_add(&frees, 1);
@@ -319,7 +319,9 @@ static void *alloc_free_and_end(void *unused)
 	return wrong_here ? &pool : NULL;
 }
 
-/* A thread's cached pages are idle when it has ended; its slot of counters is continued by the next thread. */
+/*
+ * The pages in a thread's magazine are idle when it has ended; the next thread continues to use its slot of counters.
+ */
 static void test_caches_end_with_their_thread(void **state)
 {
 	struct gpool_stats statistics = {.size = sizeof(statistics)};
@@ -345,7 +347,7 @@ static void *count_exactly(void *unused)
 	struct gpool_block block;
 	int wrong_here;
 
-	pthread_barrier_wait(&barrier); /* all are alive at once, so that there are more of them than slots */
+	pthread_barrier_wait(&barrier); /* all threads are alive at once, so that they exceed the number of slots */
 	wrong_here = gpool_alloc(pool, 1, NULL, &block);
 	for (int i = 0; i < 200; i++)
 		wrong_here |= gpool_pin(pool, &block) | gpool_unpin(pool, &block);
@@ -385,12 +387,12 @@ static void *close_under_a_thread(void *argument)
 	int wrong_here = gpool_alloc(*other, 1, NULL, &block) | gpool_free(*other, &block);
 
 	pthread_barrier_wait(&barrier);
-	pthread_barrier_wait(&barrier); /* the pool is closed, and another one is open in its place */
+	pthread_barrier_wait(&barrier); /* the pool is closed, and another one is opened at its address */
 	wrong_here |= gpool_alloc(*other, 1, NULL, &block) | gpool_free(*other, &block);
 	return wrong_here ? &pool : NULL;
 }
 
-/* A thread that has kept pages of a pool outlives it, and uses the next one. */
+/* A thread with pages in its magazine outlives the pool, and uses the next one. */
 static void test_thread_outlives_a_pool(void **state)
 {
 	struct gpool *other = harness_open(&harness);
@@ -428,7 +430,7 @@ int main(void)
 	if (given_scale && atoi(given_scale) > 0)
 		scale = (uint32_t)atoi(given_scale);
 	print_message("seed %llu\n", (unsigned long long)seed);
-	/* Without a limit on requests: the evicting thread asks as fast as it can. */
+	/* The rate of requests is not limited: the evicting thread sends them as fast as it can. */
 	harness_start(&harness,
 		(const char *const[]){"--pool", HARNESS_POOL, "--set", "limits.requests_per_second=10000000", NULL});
 	failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,8 +2,8 @@
  * test_client_vpmm.c - the stream-ordered allocator against a real agent: placement, case by case.
  *
  * The regions are compared with the output of gpool_vm_dump(), and are checked as a whole (vpmm_check()) at each step.
- * Manual streams represent unfinished GPU work: memory freed in one is not reusable by others until the test signals
- * its fence, and work of a back end stream behind a wait for one runs only then.
+ * Host-signaled timelines represent unfinished GPU work: memory freed in one is not reusable by other streams until the
+ * test signals its fence, and work of a back end stream behind a wait for one runs only then.
  */
 #include "tests/integration/vpmm.h"
 
@@ -82,17 +82,17 @@ static void test_joins(void **state)
 		at[i] = take(2, s);
 	assert_string_equal(dump(), "[2][2][2][2][+2]");
 	give(at[0], s);
-	give(at[1], s); /* with its left one */
+	give(at[1], s); /* joined with its left neighbour */
 	assert_string_equal(dump(), "[-4][2][2][2]");
 	give(at[4], s);
-	give(at[3], s); /* with its right one */
+	give(at[3], s); /* joined with its right neighbour */
 	assert_string_equal(dump(), "[-4][2][-4]");
-	give(at[2], s); /* with both */
+	give(at[2], s); /* joined with both */
 	assert_string_equal(dump(), "[-10]");
-	/* Not across streams, whether they are done or not. */
+	/* Regions of different streams are not joined, done or not. */
 	gpool_trim_to(pool, 10 * PAGE_BYTES);
 	finish(s);
-	gpool_trim_to(pool, 10 * PAGE_BYTES); /* nothing is reclaimable, and the GPU is known to have done with it */
+	gpool_trim_to(pool, 10 * PAGE_BYTES); /* nothing is reclaimable, and the GPU's work is known to be done */
 	for (int i = 0; i < 5; i++)
 		at[i] = take(2, s);
 	give(at[0], s);
@@ -104,7 +104,7 @@ static void test_joins(void **state)
 	finish(s);
 	finish(t);
 	assert_string_equal(dump(), "[-2][-4][-2][-2]");
-	/* Of no stream any more: then they are all alike. */
+	/* Without a stream, all regions are alike. */
 	gpool_stream_close(pool, t);
 	assert_string_equal(dump(), "[-2][-6][-2]");
 	gpool_stream_close(pool, s);
@@ -128,7 +128,7 @@ static void test_holes_join(void **state)
 	take(4, s);
 	assert_string_equal(dump(), "[*2][2][*2][+4]");
 	finish(s);
-	/* Phase 0 of the next call. What is between them is freed, and moves on too. */
+	/* Phase 0 of the next call. The regions in between are freed, and are remapped too. */
 	take(1, s);
 	assert_string_equal(dump(), "[+1][#1][2][#2][4]");
 	give(b, s);
@@ -154,14 +154,14 @@ static void test_small_reservations(void **state)
 		at[i] = take(3, s);
 		fill(s, at[i], 3, (uint32_t)i);
 	}
-	/* Two in each; none crosses from one to the next, however close they lie. */
+	/* Two in each reservation; none crosses a border, even if reservations are adjacent. */
 	assert_int_equal(pool_pages(), 12);
 	assert_int_equal(totals().reserved_bytes, 16 * PAGE_BYTES);
 	assert_int_equal(totals().hole_regions, 2);
 	finish(s);
 	for (int i = 0; i < 4; i++)
 		expect_content(at[i], 3, (uint32_t)i);
-	/* More than one holds: a reservation of as many as it takes. */
+	/* More than one reservation holds: a larger one is made. */
 	give(at[0], s);
 	give(at[1], s);
 	take(20, s);
@@ -190,7 +190,7 @@ static void test_wrong_addresses(void **state)
 	assert_int_equal(gpool_free_async(pool, address + 1, s), -EINVAL);
 	assert_int_equal(gpool_free_async(pool, address + PAGE_BYTES, s), -ESTALE);
 	assert_int_equal(gpool_free_async(pool, address + (uint64_t)ADDRESS_PAGES * PAGE_BYTES, s), -EINVAL);
-	assert_int_equal(gpool_free_async(pool, address, s + 256), -EINVAL); /* a stream that never was */
+	assert_int_equal(gpool_free_async(pool, address, s + 256), -EINVAL); /* a stream that never existed */
 	assert_int_equal(gpool_free_async(pool, address, 77), -EINVAL);
 	assert_int_equal(gpool_malloc_async(pool, PAGE_BYTES, s + 256, &address), -EINVAL);
 	assert_int_equal(gpool_malloc_async(pool, 0, s, &address), -EINVAL);
@@ -202,7 +202,7 @@ static void test_wrong_addresses(void **state)
 	assert_int_equal(gpool_free(pool, &block), 0);
 }
 
-/* Behind a gate that the test opens: nothing of it happens before. */
+/* Behind a gate that the test opens; the work is not executed before. */
 static struct gpool_fence gate_before(uint32_t stream, uint32_t manual)
 {
 	struct gpool_fence gate = record(manual);
@@ -232,12 +232,12 @@ static void test_after_out_of_memory(void **state)
 	assert_int_equal(gpool_malloc_async(pool, (uint64_t)(PAGES + 1) * PAGE_BYTES, s, &never), -ENOSPC);
 	assert_int_equal(gpool_malloc_async(pool, UINT64_MAX, s, &never), -ENOSPC);
 	assert_int_equal(never, 42);
-	/* The last allocation stays the last. */
+	/* The last allocation remains the last. */
 	assert_string_equal(dump(), before);
 	take(10, s);
 	assert_int_equal(gpool_malloc_async(pool, PAGE_BYTES, s, &never), -ENOSPC);
 	give(rest, s);
-	/* Free, but not enough of it: not a page of it has moved. */
+	/* The free memory does not suffice: no page is remapped. */
 	assert_int_equal(gpool_malloc_async(pool, (uint64_t)(PAGES / 2) * PAGE_BYTES, s, &never), -ENOSPC);
 	assert_string_equal(dump(), "[256][-246][10]");
 	rest = take(PAGES / 2 - 10, s);
@@ -258,7 +258,7 @@ static void pages_write(uint64_t address, uint32_t pages, uint32_t value)
 	}
 }
 
-/* All pages are free, and lie in a hundred places: one allocation has them all. */
+/* All pages are free, in a hundred places: one allocation gets them all. */
 static void test_everything_in_one_piece(void **state)
 {
 	uint32_t s = streams[0], manual = manual_stream();
@@ -275,7 +275,7 @@ static void test_everything_in_one_piece(void **state)
 	whole = take(PAGES / 2, s);
 	assert_int_equal(pool_pages(), PAGES);
 	assert_int_equal(totals().pending_unmap_bytes, PAGES / 2 * PAGE_BYTES);
-	/* The old places stay for as long as the stream is not there, and show the same memory. */
+	/* The old addresses stay mapped as long as the stream's work is not done, and refer to the same memory. */
 	pages_write(whole, PAGES / 2, 0x77);
 	for (int i = 0; i < PAGES / 2; i += 2)
 		expect_content(at[i], 2, 0x77);
@@ -284,9 +284,7 @@ static void test_everything_in_one_piece(void **state)
 	expect_content(whole, PAGES / 2, 0x77);
 	give(whole, s);
 	take(1, s);
-	/*
-	 * The pool was full, so the library's thread may be at them: what is short is unmapped in the background too.
-	 */
+	/* The pool was full, so the library's thread may be unmapping pending unmaps in the background too. */
 	AWAIT(totals().pending_unmap_bytes == 0);
 	gpool_stream_close(pool, manual);
 }
@@ -311,7 +309,7 @@ static void test_one_stream_calls_no_driver(void **state)
 	}
 	assert_int_equal(driver_calls(), calls);
 	assert_string_equal(dump(), "[-40]");
-	/* Another stream looks: one fence for all that is free, and the next moment it may have it. */
+	/* Another stream allocates: one fence is recorded for all free regions, and it can soon reuse them. */
 	calls = driver_calls();
 	at[0] = take(3, streams[1]);
 	dump();
@@ -341,7 +339,7 @@ static void test_finished_regions_of_others(void **state)
 	calls = driver_calls();
 	give(again, t);
 	assert_int_equal(driver_calls(), calls + 1); /* two streams are in use: a fence */
-	/* Its own first, also when the other would fit as well. */
+	/* The stream's own region is used first, even if the other one fits as well. */
 	finish(t);
 	assert_int_equal(take(1, t), a);
 	give(c, t);
@@ -384,7 +382,7 @@ static void test_unfinished_regions_of_others(void **state)
 	signal_fence(gate);
 	assert_int_equal(gpool_fence_wait(pool, filled, SOON_MS), 0);
 	expect_content(b, 4, 0xbbbb);
-	expect_content(a, 4, 0xbbbb); /* the same pages at their old place */
+	expect_content(a, 4, 0xbbbb); /* the same pages at their old addresses */
 	expect_content(a + 4 * PAGE_BYTES, 2, 0xaaaa);
 	finish(s);
 	take(1, t);
@@ -392,10 +390,7 @@ static void test_unfinished_regions_of_others(void **state)
 	gpool_stream_close(pool, manual);
 }
 
-/*
- * A stream that is not finished is waited for only when nothing else is there: not for new pages, not for reclaimable
- * ones.
- */
+/* Unfinished work of another stream is waited for only if neither new nor reclaimable pages are available. */
 static void test_waits_only_when_it_must(void **state)
 {
 	uint32_t s = streams[0], t = streams[1], u = streams[2], manual = manual_stream();
@@ -408,7 +403,7 @@ static void test_waits_only_when_it_must(void **state)
 	b = take(4, u);
 	c = take(4, t);
 	gate = gate_before(s, manual);
-	give(a, s); /* older, and not finished */
+	give(a, s); /* older, and unfinished */
 	give(b, u);
 	finish(u);
 	take(3, t);
@@ -442,7 +437,7 @@ static void test_without_a_stream(void **state)
 	a = take(4, manual);
 	b = take(1, other);
 	give(a, manual);
-	/* New pages rather than a wait. */
+	/* New pages are preferred to a wait. */
 	c = take(4, 0);
 	assert_string_equal(dump(), "[-4][1][+4]");
 	give(c, 0);
@@ -450,14 +445,14 @@ static void test_without_a_stream(void **state)
 	assert_string_equal(dump(), "[-4][1][+2][-2]");
 	assert_int_equal(totals().waits, 0);
 	freed = record(manual);
-	/* All of the pool: for that it has to wait for the host-signaled timeline. */
+	/* All pages of the pool are needed, so the call waits for the host-signaled timeline. */
 	assert_int_equal(pthread_create(&thread, NULL, signal_later, &freed), 0);
 	take(PAGES - 3, 0);
 	pthread_join(thread, NULL);
 	dump();
 	/*
-	 * The 4 pages of the host-signaled timeline may have been offered and come back as new pages: their old place
-	 * is not looked at yet.
+	 * The 4 pages of the host-signaled timeline may have been offered and leased again as new pages: their old
+	 * addresses are not examined yet.
 	 */
 	assert_in_range(pool_pages(), PAGES, PAGES + 4);
 	give(b, other);
@@ -486,14 +481,14 @@ static void test_guards(void **state)
 	give(a, s);
 	b = take(4, s);
 	assert_int_equal(b, a);
-	/* Its own work with it is done, since there was none. */
+	/* The stream's own work with it is done, since it had none. */
 	give(b, 0);
 	assert_string_equal(dump(), "[-4][1][4]");
 	c = take(4, t);
 	assert_string_equal(dump(), "[*4][1][4][+4]");
 	assert_int_equal(totals().waits, 1);
 	fill(t, c, 4, 0xbbbb);
-	/* Freed by a stream that waits for it and has not reached the wait: a third one waits too. */
+	/* Freed by a stream that has not reached its wait for it: a third stream waits too. */
 	give(c, 0);
 	c = take(4, u);
 	fill(u, c, 4, 0xcccc);
@@ -525,7 +520,7 @@ static void test_guarded_for_another_stream(void **state)
 	a = take(2, s);
 	b = take(2, s);
 	give(a, t);
-	/* It is t's, and t may not have it yet; nor may s. */
+	/* The region belongs to t, which may not reuse it yet; nor may s. */
 	assert_string_equal(dump(), "[-2][2]");
 	take(2, t);
 	take(2, s);
@@ -536,11 +531,11 @@ static void test_guarded_for_another_stream(void **state)
 	signal_fence(gate);
 	finish(s);
 	finish(t);
-	/* Its own place, or that without a stream when the library's thread has looked at that one first. */
+	/* Its own region, or the one without a stream if the library's thread has examined that one first. */
 	c = take(2, t);
 	assert_true(c == a || c == b);
 	assert_int_equal(pool_pages(), 8);
-	/* With the end of the stream that guards it. */
+	/* The guard ends with the stream. */
 	give(c, t);
 	gate = gate_before(s, manual);
 	b = take(2, s);
@@ -569,14 +564,14 @@ static void test_closed_streams(void **state)
 	give(a, s);
 	gpool_stream_close(pool, s);
 	assert_int_equal(gpool_malloc_async(pool, PAGE_BYTES, s, &calls), -EINVAL);
-	/* Freed in a closed stream, which was waited for. */
+	/* Freed in a closed stream, whose work is done. */
 	give(b, s);
 	assert_string_equal(dump(), "[-6][3]");
 	calls = driver_calls();
 	assert_int_equal(take(6, t), a);
 	assert_int_equal(driver_calls(), calls);
 	give(a, t);
-	/* Another stream in the same slot is another stream. */
+	/* The slot is reused by another stream, which has another number. */
 	assert_int_equal(gpool_stream_open(pool, NULL, 0, &again), 0);
 	assert_int_equal(again & 255, s & 255);
 	assert_int_not_equal(again, s);
@@ -607,14 +602,14 @@ static void test_captured(void **state)
 	give(a, s);
 	assert_int_equal(gpool_free_async(pool, a, s), -ESTALE);
 	give(c, s);
-	/* It is not handed out, and its pages are not freed. */
+	/* It is not reused, and its pages are not freed. */
 	take(4, s);
 	assert_string_equal(dump(), "[2][2][*2][+4]");
 	assert_int_equal(pool_pages(), 8);
 	assert_int_equal(gpool_trim_to(pool, 0), 0);
 	finish(s);
 	expect_content(a, 2, 5);
-	/* Freed before: it is free when the capture ends. */
+	/* Freed before the capture: it is free when the capture ends. */
 	assert_int_equal(gpool_vm_capture(pool, a, 1), -ESTALE);
 	assert_int_equal(gpool_vm_capture(pool, a, 0), 0);
 	assert_int_equal(gpool_vm_capture(pool, a, 0), -ESTALE);
@@ -626,7 +621,7 @@ static void test_captured(void **state)
 
 /* ---- threads ---- */
 
-/* A map call of one thread stops in the driver until the other thread is done. */
+/* The map call of one thread stops in the driver until the other thread is done. */
 static struct gpu_ops stopping;
 static const struct gpu_ops *real;
 static pthread_t stopped_thread;
@@ -671,14 +666,14 @@ static void test_streams_do_not_wait_for_each_others_driver_calls(void **state)
 	pool->gpu->ops = &stopping;
 	assert_int_equal(pthread_create(&thread, NULL, stopped_call, &moved), 0);
 	pthread_barrier_wait(&inside);
-	/* A remapping is under way: its piece is visible, but no allocation finds it. */
+	/* During a remapping its region is visible, but no allocation uses it. */
 	assert_string_equal(dump(), "[-4][4][8][-4][#8]");
 	for (int round = 0; round < 1000; round++) {
 		give(b, streams[1]);
 		b = take(4, streams[1]);
 	}
 	for (uint32_t i = 0; i < 10; i++)
-		at[i] = take(1 + i % 3, streams[1]); /* with driver calls of its own */
+		at[i] = take(1 + i % 3, streams[1]); /* with its own driver calls */
 	for (int i = 0; i < 10; i++)
 		give(at[i], streams[1]);
 	pthread_barrier_wait(&outside);

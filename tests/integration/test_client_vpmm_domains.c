@@ -1,11 +1,11 @@
 /*
- * test_client_vpmm_domains.c - what the stream-ordered allocator has mapped, between trust domains and with handles of
+ * test_client_vpmm_domains.c - mappings of the stream-ordered allocator, between trust domains and with handles of
  * several pages.
  *
- * A reclaimable page may go to another process at any time. One of the same domain may have it while we still have it
- * mapped; for one of another domain the agent waits until we have let go. Method: a pool of 64 pages of 512 KB, in
- * handles of one page and of four, and two tenants of different domains; `red` allocates, frees, and works on, `blue`
- * wants all of it.
+ * A reclaimable page may be given to another process at any time. A process of the same domain may get it while it is
+ * still mapped here; for a process of another domain the agent waits until it is unmapped. Method: a pool of 64 pages
+ * of 512 KB, in handles of one page and of four, and two tenants of different domains; `red` allocates and frees, and
+ * `blue` needs all pages.
  */
 #include "tests/integration/life.h"
 
@@ -88,7 +88,7 @@ static uint64_t count(uint32_t kind)
 
 static _Atomic bool busy;
 
-/* As a loop that serves requests would come by. */
+/* Call gpool_release_unused() periodically, as a server's loop does. */
 static void *let_go(void *argument)
 {
 	(void)argument;
@@ -99,7 +99,7 @@ static void *let_go(void *argument)
 	return NULL;
 }
 
-/* And is decommitted. */
+/* Blue gets all pages, and red's are decommitted. */
 static void blue_has_all(void)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -131,7 +131,7 @@ static void between_domains(uint32_t handle_pages_each)
 		at[i] = take(all / 4);
 		*(uint32_t *)(uintptr_t)at[i] = 0x5ec7e7;
 	}
-	/* An old place that is still mapped is unmapped too. */
+	/* Old addresses that are still mapped are unmapped too. */
 	assert_int_equal(gpool_free_async(red, at[0], stream), 0);
 	assert_int_equal(gpool_free_async(red, at[2], stream), 0);
 	again = take(all / 2);
@@ -144,7 +144,7 @@ static void between_domains(uint32_t handle_pages_each)
 	blue_has_all();
 	whole();
 	assert_int_equal(count(VM_FREE), 0);
-	/* And back: at new places. */
+	/* The memory is allocated again, at new addresses. */
 	word = (uint32_t *)(uintptr_t)take(all / 2);
 	*word = 1;
 	assert_int_equal(count(VM_PENDING_UNMAP), 0);
@@ -165,7 +165,7 @@ static void test_between_domains_with_large_handles(void **state)
 	between_domains(4);
 }
 
-/* With nothing but large handles: sizes, joins, remapping, as with any others. */
+/* With large handles only: sizes, joins and remapping work as with others. */
 static void test_large_handles(void **state)
 {
 	uint64_t at[4], moved, small;

@@ -1,11 +1,10 @@
 /*
- * test_client_vpmm_faults.c - each driver call of the stream-ordered allocator fails in turn, and everything stays as
- * it was.
+ * test_client_vpmm_faults.c - each driver call of the stream-ordered allocator fails in turn, and nothing changes.
  *
- * A remapping with all there is to it: free pages of its own stream, finished ones of another, unfinished ones of a
- * third, and new ones. For each kind of call and each number the same is built from scratch, the call made to fail, and
- * regions and contents compared with those before; then it is tried again, and has to end as if nothing had been.
- * Likewise for the other calls of the allocator. GPOOL_TEST_SCALE multiplies how many of these.
+ * A remapping with all its parts: free pages of its own stream, finished pages of another, unfinished pages of a third,
+ * and new pages. For each kind of call and each number, the same state is built, the call is made to fail, and regions
+ * and contents are compared with the earlier ones; then the call is repeated, and must succeed as if nothing had
+ * happened. The same is done for the other calls of the allocator. GPOOL_TEST_SCALE multiplies their number.
  */
 #include "tests/integration/vpmm.h"
 
@@ -24,7 +23,7 @@ static void region_line(void *context, const char *text)
 	strcat(regions_text, "\n");
 }
 
-/* All regions with ids, streams and fences. */
+/* Return all regions with ids, streams and fences. */
 static const char *regions(void)
 {
 	char text[256] = "";
@@ -57,13 +56,13 @@ static void build(void)
 		finish(streams[i]);
 	give(freed[0], streams[0]);
 	give(freed[1], streams[1]);
-	/* Both, or one of these fences is reached between two looks. */
+	/* Both fences, or one of them, are signaled between two checks. */
 	finish(streams[0]);
 	finish(streams[1]);
 	gate = record(gate_stream);
 	assert_int_equal(gpool_stream_wait(pool, streams[2], gate), 0);
 	give(freed[2], streams[2]);
-	/* Signaled fences are noticed now. */
+	/* Detect the signaled fences now. */
 	vpmm_lock(pool->vpmm);
 	region_sweep(&pool->vpmm->set);
 	vpmm_unlock(pool->vpmm);
@@ -140,9 +139,9 @@ static void test_remapping(void **state)
 			if (!failed)
 				break;
 		}
-	/* As many maps as pages, imports of new ones, and one of each of the others. */
+	/* A map call for each page, imports of new pages, and one call of each other kind. */
 	assert_true(failures >= NEW_PAGES + 2);
-	/* Also when the agent has nothing: then there was no driver call at all. */
+	/* Also if the agent grants nothing: then no driver call was made. */
 	build_up_again(state);
 	strcpy(as_it_ends, dump());
 	assert_int_equal(gpool_malloc_async(pool, (PAGES - 8) * (uint64_t)PAGE_BYTES, streams[0], &live[0]), -ENOSPC);
@@ -150,7 +149,7 @@ static void test_remapping(void **state)
 	signal_fence(gate);
 }
 
-/* A mapping that cannot be undone after another failure is not lost. */
+/* A mapping whose removal fails after another failure is not lost. */
 static void test_two_failures(void **state)
 {
 	char before[256];
@@ -162,7 +161,7 @@ static void test_two_failures(void **state)
 	gpu_fault_set(pool->gpu, GPU_CALL_TIMELINE_WAIT, 1, -EIO);
 	gpu_fault_set(pool->gpu, GPU_CALL_UNMAP, 1, -EIO);
 	assert_int_equal(gpool_malloc_async(pool, NEW_PAGES * PAGE_BYTES, streams[0], &address), -EIO);
-	/* A pending unmap in place of the hole; the next call makes it one. */
+	/* A pending unmap instead of a hole; the next call unmaps it. */
 	assert_string_equal(dump(), "[-4][2][-5][3][-6][4][*20]");
 	take(1, streams[0]);
 	assert_string_equal(dump(), "[+1][-3][2][-5][3][-6][4]");
@@ -216,11 +215,11 @@ static void test_frees(void **state)
 	gpu_fault_set(pool->gpu, GPU_CALL_TIMELINE_WRITE, 1, -EIO);
 	give(a, s);
 	assert_non_null(strstr(regions(), "unfenced"));
-	/* It cannot be allocated then either: without a fence no other stream may have it. */
+	/* It cannot be returned then either: without a fence no other stream may use it. */
 	gpu_fault_set(pool->gpu, GPU_CALL_TIMELINE_WRITE, 1, -EIO);
 	assert_int_equal(gpool_trim_to(pool, 0), 0);
 	assert_non_null(strstr(regions(), "unfenced"));
-	/* Now it can, and is reached soon. */
+	/* Now the fence can be recorded, and is signaled soon. */
 	for (int64_t given = 0; !given;) {
 		given = gpool_trim_to(pool, 0);
 		assert_true(given == 0 || given == 4 * PAGE_BYTES);
@@ -231,7 +230,7 @@ static void test_frees(void **state)
 	dump();
 }
 
-/* Streams of calls that fail here and there: nothing is lost, whatever fails. */
+/* A series of calls with occasional failures: nothing is lost, whichever call fails. */
 static void test_faults_here_and_there(void **state)
 {
 	static const enum gpu_call kinds[] = {GPU_CALL_RESERVE, GPU_CALL_MAP, GPU_CALL_ACCESS, GPU_CALL_UNMAP,
@@ -263,7 +262,7 @@ static void test_faults_here_and_there(void **state)
 			failed++;
 			at[which] = 0;
 		} else {
-			/* By the CPU: of no matter here is the order of streams, which may have faults of their own. */
+			/* Written by the CPU: the order of streams, whose calls may fail too, is not tested here. */
 			for (uint32_t page = 0; page < pages[which]; page++) {
 				volatile uint32_t *words =
 					(volatile uint32_t *)(uintptr_t)(at[which] + page * (uint64_t)PAGE_BYTES);

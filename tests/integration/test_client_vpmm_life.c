@@ -1,9 +1,9 @@
 /*
- * test_client_vpmm_life.c - the stream-ordered allocator beside other sessions: options, memory that others may take,
- * small buffers, reports.
+ * test_client_vpmm_life.c - the stream-ordered allocator beside other sessions: options, memory that other sessions may
+ * take, small buffers, reports.
  *
- * The second process is a second session of this one, which makes no difference to the agent. Nothing here waits for
- * time to pass: effects of background work are polled until they occur.
+ * The second process is a second session of this process, which the agent treats alike. The test does not wait for
+ * fixed times: effects of background work are polled until they occur.
  */
 #include "tests/integration/vpmm.h"
 
@@ -84,7 +84,7 @@ static void test_options(void **state)
 	assert_int_equal(gpool_vm_configure(pool, &options), -EALREADY);
 }
 
-/* A start that fails leaves nothing, and the next call starts again. */
+/* A failed start leaves nothing behind, and the next call starts again. */
 static void test_start_fails(void **state)
 {
 	struct gpool_vm_options options = vm_options(PAGES + 1);
@@ -122,7 +122,7 @@ static void test_environment(void **state)
 		setenv("GPOOL_VM_PAGE_SIZE", wrong[i], 1);
 		assert_int_equal(gpool_malloc_async(pool, PAGE_BYTES, streams[0], &address), -EINVAL);
 	}
-	setenv("GPOOL_VM_PAGE_SIZE", "786432", 1); /* half a handle more than one */
+	setenv("GPOOL_VM_PAGE_SIZE", "786432", 1); /* one and a half handles */
 	assert_int_equal(gpool_malloc_async(pool, PAGE_BYTES, streams[0], &address), -EINVAL);
 	setenv("GPOOL_VM_PAGE_SIZE", "1MiB", 1);
 	setenv("GPOOL_VM_PAGES", "5", 1);
@@ -185,7 +185,7 @@ static void test_reclaimable_and_adopted(void **state)
 	b = take(6, s);
 	fill(s, a, 10, 1);
 	give(a, s);
-	/* A fence is recorded by the first, and found to be reached by a later one. */
+	/* The first pass records a fence, and a later pass finds it signaled. */
 	finish(s);
 	calls = gpu_calls(pool->gpu, GPU_CALL_UNMAP) + gpu_calls(pool->gpu, GPU_CALL_MAP) +
 		gpu_calls(pool->gpu, GPU_CALL_ACCESS);
@@ -199,7 +199,7 @@ static void test_reclaimable_and_adopted(void **state)
 	assert_int_equal(calls,
 		gpu_calls(pool->gpu, GPU_CALL_UNMAP) + gpu_calls(pool->gpu, GPU_CALL_MAP) +
 			gpu_calls(pool->gpu, GPU_CALL_ACCESS));
-	/* Some stay. */
+	/* Some of the memory stays. */
 	give(a, 0);
 	give(b, 0);
 	assert_int_equal(gpool_trim_to(pool, 4 * PAGE_BYTES), 6 * PAGE_BYTES);
@@ -221,7 +221,7 @@ static void test_reclaimable_pages_are_taken(void **state)
 	assert_int_equal(gpool_trim_to(pool, 0), 20 * PAGE_BYTES);
 	block = other_takes(PAGES - 8, SOON_MS);
 	assert_string_equal(dump(), "[-20]"); /* not examined yet */
-	/* Eight are left, wherever; the others are pending unmaps, and soon holes. */
+	/* Eight pages are left, anywhere; the others are pending unmaps, and soon holes. */
 	assert_int_equal(gpool_malloc_async(pool, 9 * PAGE_BYTES, s, &a), -ENOSPC);
 	a = take(8, s);
 	fill(s, a, 8, 7);
@@ -236,7 +236,7 @@ static void test_reclaimable_pages_are_taken(void **state)
 	dump();
 }
 
-/* Pages of several handles: one that has lost a handle is lost, and its other handles are idle. */
+/* Pages of several handles: a page that has lost a handle is lost, and its other handles are idle. */
 static void test_reclaimable_pages_of_two_handles(void **state)
 {
 	struct gpool_vm_options options = vm_options(0);
@@ -260,7 +260,7 @@ static void test_reclaimable_pages_of_two_handles(void **state)
 	dump();
 }
 
-/* Unused for a while, or wanted by others: in the background. */
+/* Regions that are unused for a while, or needed by other sessions, are offered in the background. */
 static void test_idle_pages_are_reclaimable(void **state)
 {
 	struct gpool_vm_options options = vm_options(0);
@@ -276,7 +276,7 @@ static void test_idle_pages_are_reclaimable(void **state)
 	AWAIT(totals().reclaimable_bytes == 20 * PAGE_BYTES);
 	assert_int_equal(take(20, s), a);
 	give(a, s);
-	/* Of a remapping the old places too. */
+	/* The old addresses of a remapping as well. */
 	take(21, s);
 	AWAIT(totals().pending_unmap_bytes == 0);
 	dump();
@@ -290,8 +290,8 @@ static void test_pressure_frees(void **state)
 
 	(void)state;
 	/*
-	 * Nothing is reclaimable for being idle. What is free is offered by the next tick; before it, pressure parks
-	 * it.
+	 * Idle time does not matter. Free memory is offered at the next tick; before that, pressure makes it
+	 * reclaimable.
 	 */
 	configure(0);
 	a = take(300, s);
@@ -358,7 +358,7 @@ static void test_small(void **state)
 	assert_int_not_equal(a, b);
 	assert_int_equal(totals().live_regions, 0);
 	assert_int_equal(totals().small_bytes, 2048);
-	/* The stream that freed it has it again at once, without any call. */
+	/* The stream that freed it can reuse it at once, without any call. */
 	calls = driver_calls();
 	for (int i = 0; i < 10; i++) {
 		give(a, s);
@@ -369,7 +369,7 @@ static void test_small(void **state)
 	assert_int_equal(gpool_free_async(pool, a + 256, s), -ESTALE);
 	assert_int_equal(gpool_free_async(pool, a + 1, s), -ESTALE);
 	assert_int_equal(gpool_vm_capture(pool, a, 1), -EINVAL);
-	/* Another one only when it is done. */
+	/* Another stream can reuse it only when the work is done. */
 	c = take_bytes(1000, manual);
 	give(c, manual);
 	fence = record(manual);
@@ -382,7 +382,7 @@ static void test_small(void **state)
 	a = take_bytes(1024, 0);
 	give(a, 0);
 	assert_int_equal(take_bytes(1024, 0), a);
-	/* Up to half a page, and no more. */
+	/* The limit for small buffers is half a page. */
 	take_bytes(PAGE_BYTES / 2, s);
 	assert_int_equal(totals().live_regions, 0);
 	a = take_bytes(PAGE_BYTES / 2 + 1, s);
@@ -405,7 +405,7 @@ static void test_small_guards(void **state)
 	a = take_bytes(5000, manual);
 	give(a, manual);
 	gate = record(manual);
-	/* Freed in no stream: the manual one may reuse it. In another one: no stream may yet. */
+	/* Freed without a stream: the host-signaled one may reuse it. Freed in another stream: no stream may yet. */
 	assert_int_equal(take_bytes(5000, manual), a);
 	give(a, 0);
 	assert_int_equal(take_bytes(5000, manual), a);
@@ -418,13 +418,13 @@ static void test_small_guards(void **state)
 	signal_fence(gate);
 	finish(t);
 	give(b, t);
-	/* Its guard is over, and it waits in t's list. */
+	/* Its guard has ended, and it waits in t's list. */
 	AWAIT((vpmm_small_return(pool->vpmm, true), finish(t), !vpmm_small_waits(pool->vpmm)));
 	assert_int_equal(gpool_free_async(pool, a, t), -ESTALE);
 	gpool_stream_close(pool, manual);
 }
 
-/* Waiting buffers return to their pages, and these to the pool. */
+/* Waiting buffers return to their pages, and the pages to the pool. */
 static void test_small_buffers_are_freed(void **state)
 {
 	uint32_t s = streams[0], t = streams[1];
@@ -447,8 +447,8 @@ static void test_small_buffers_are_freed(void **state)
 }
 
 /*
- * The background thread sleeps while nothing waits. A small allocation that is freed then wakes it, or would keep its
- * page until the next call.
+ * The background thread sleeps while nothing waits. The free of a small allocation wakes it; otherwise its page would
+ * be kept until the next call.
  */
 static void test_small_free_wakes_the_background(void **state)
 {
@@ -472,14 +472,14 @@ static void test_small_buffers_need_free_pages(void **state)
 	configure(0);
 	a = take(PAGES, s);
 	give(a, 0);
-	/* All pages are here, and free: one of them is what a small one needs. */
+	/* All pages are leased and free: the small allocation needs one of them. */
 	take_bytes(100, s);
 	take(PAGES - 1, s);
 	assert_int_equal(gpool_malloc_async(pool, 4096, s, &a), -ENOSPC);
 	dump();
 }
 
-/* All pages are free in a stream that has not come so far: a whole one serves, and its stream waits on the GPU. */
+/* All pages are free in a stream whose work is not done: a whole page is used, and its stream waits on the GPU. */
 static void test_small_buffer_behind_a_wait(void **state)
 {
 	uint32_t s = streams[0], t = streams[1], manual = manual_stream();
@@ -516,7 +516,7 @@ static void test_small_as_pages(void **state)
 	assert_string_equal(dump(), "[+1][-2]");
 }
 
-/* A driver's pool of this test's own: the host back end has none. */
+/* A driver's pool of this test, since the host back end has none. */
 static struct gpu_ops with_pool;
 static const struct gpu_ops *without_pool;
 static uint32_t pool_allocs, pool_frees;
@@ -559,7 +559,7 @@ static void test_small_of_the_driver(void **state)
 	assert_int_equal(a, (uintptr_t)pool_memory[0]);
 	b = take_bytes(2000, s);
 	c = take(1, s);
-	d = take_bytes(100, 0); /* nothing to queue on: a part of a page */
+	d = take_bytes(100, 0); /* without a stream to queue on: a part of a page */
 	assert_int_equal(pool_allocs, 2);
 	assert_int_equal(totals().small_bytes, 2356);
 	give(a, s);
@@ -664,7 +664,7 @@ static void test_record(void **state)
 	a = take(3, streams[0]);
 	b = take_bytes(1000, 0);
 	give(a, streams[0]);
-	assert_int_equal(gpool_free_async(pool, a, streams[0]), -ESTALE); /* not a call that replaying could repeat */
+	assert_int_equal(gpool_free_async(pool, a, streams[0]), -ESTALE); /* a replay could not repeat this call */
 	c = take_bytes(PAGE_BYTES + 5, streams[0]);
 	give(c, streams[0]);
 	give(b, 0);
@@ -697,7 +697,7 @@ static void test_record(void **state)
 	pool = harness_open(&harness);
 }
 
-/* A full disk stops no work. It is counted and logged. */
+/* A full disk does not stop the process. Lost records are counted and logged. */
 static void test_record_on_a_full_disk(void **state)
 {
 	struct rlimit before, limit = {200, RLIM_INFINITY};

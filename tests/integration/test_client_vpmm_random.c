@@ -1,12 +1,13 @@
 /*
- * test_client_vpmm_random.c - the stream-ordered allocator against a simple model, and against a driver that fails.
+ * test_client_vpmm_random.c - the stream-ordered allocator compared with a simple model, and with a driver that fails.
  *
- * The model knows what is allocated. Each allocation gets a distinct value, which its stream writes and, before it is
- * freed, copies to a witness: memory that was handed out too early or twice shows there. First one thread, with the
- * sets proved around each call and as a whole now and then; then four at once on eight streams, which meet for that.
- * Streams are held back by gates now and then, so that freed memory is not done with, and old addresses stay: then both
- * addresses of a page must show the same. Then each driver call of a remapping fails in turn. The strict back end
- * refuses to unmap memory that queued work uses, and counts it; see detach().
+ * The model knows the allocations. Each allocation gets a distinct value, which its stream writes and, before it is
+ * freed, copies to a witness: memory that was reused too early, or allocated twice, is detected there. First one thread
+ * runs, with checks of the sets around each call and of all invariants from time to time; then four threads run on
+ * eight streams, and meet for the checks. Streams are held back by gates from time to time, so that freed memory has
+ * unfinished work, and old addresses stay mapped: then both addresses of a page must have the same content. Then each
+ * driver call of a remapping fails in turn. The strict back end refuses to unmap memory that queued work uses, and
+ * counts such calls; see detach().
  *
  * The seed is printed, GPOOL_TEST_SEED sets it; GPOOL_TEST_SCALE multiplies the length.
  */
@@ -18,9 +19,9 @@
 enum {
 	RANDOM_STREAMS = 8,
 	THREADS = 4,
-	LIVE_MAX = 50, /* of a thread */
+	LIVE_MAX = 50, /* for each thread */
 	PAGES_MAX = 16,
-	WITNESSES = 4096, /* of a thread between two looks */
+	WITNESSES = 4096, /* of a thread between two checks */
 	MODEL_PAGES = 1 << 16,
 	STEPS_ALONE = 200000,
 	STEPS_TOGETHER = 800000,
@@ -34,8 +35,8 @@ static double scale = 1;
 
 struct allocation {
 	uint64_t address;
-	uint32_t pages;  /* 0: a small one */
-	uint32_t stream; /* index */
+	uint32_t pages;  /* 0: a small allocation */
+	uint32_t stream; /* index of the stream */
 	uint32_t value;
 	bool written;
 };
@@ -46,20 +47,20 @@ struct actor {
 	uint32_t live_count;
 	uint64_t live_pages;
 	struct allocation live[LIVE_MAX];
-	uint64_t witness; /* address */
+	uint64_t witness; /* address of the witness */
 	uint32_t witness_count;
 	uint32_t expected[WITNESSES];
 	uint64_t steps, refused;
 };
 
 static struct actor actors[THREADS];
-static _Atomic uint32_t model[MODEL_PAGES]; /* the value of the allocation that has this page of the space, or 0 */
+static _Atomic uint32_t model[MODEL_PAGES]; /* value of the allocation that has this page of the space, or 0 */
 static _Atomic uint32_t values;
 static uint32_t random_streams[RANDOM_STREAMS];
 static pthread_rwlock_t stream_locks[RANDOM_STREAMS]; /* written by the closing thread */
 /*
- * Read by a thread that holds back a stream, and by streams that wait for it; written by a thread that closes one,
- * which waits for all of its work. Locked first.
+ * Read-locked by a thread that holds a stream back, and by streams that wait for it; write-locked by a thread that
+ * closes a stream, which waits for all of its work. Acquired first.
  */
 static pthread_rwlock_t gates = PTHREAD_RWLOCK_INITIALIZER;
 static uint32_t gate_stream;
@@ -116,7 +117,7 @@ static void content_witness(struct actor *actor, const struct allocation *alloca
 	}
 }
 
-/* All streams are finished. */
+/* Check the witnesses; all streams are finished. */
 static void witnesses_look(struct actor *actor)
 {
 	const volatile uint32_t *words = (const volatile uint32_t *)(uintptr_t)actor->witness;
@@ -136,8 +137,8 @@ static void witnesses_look(struct actor *actor)
 }
 
 /*
- * Each old place that is still mapped shows the page that is in use at its new one. No thread is in a call, and all
- * streams are finished.
+ * Check that each old address that is still mapped refers to the page that is in use at its new address. No thread is
+ * in a call, and all streams are finished.
  */
 static void old_places_look(void)
 {
@@ -222,8 +223,8 @@ static void step_take(struct actor *actor, bool alone)
 	if (error) {
 		assert_int_equal(error, -ENOSPC);
 		/*
-		 * A page for each small one, one for the witness, some in the thread's hands: the rest must be to be
-		 * had.
+		 * A page for each small allocation, one for the witness, and some in the thread's magazine: all others
+		 * must be available.
 		 */
 		if (alone && actor->live_pages + allocation->pages + LIVE_MAX < PAGES)
 			fail_msg("%u pages refused with %d live", allocation->pages, (int)actor->live_pages);
@@ -241,7 +242,7 @@ static void step_take(struct actor *actor, bool alone)
 	pthread_rwlock_unlock(&stream_locks[allocation->stream]);
 }
 
-/* Free in another stream than it was allocated for, or in none. Memory without work of ours needs no wait. */
+/* Free in another stream than it was allocated for, or in none. Memory without queued work needs no wait. */
 static void give_elsewhere(struct actor *actor, const struct allocation *allocation)
 {
 	uint32_t stream = any(actor, RANDOM_STREAMS + 1);
@@ -250,7 +251,10 @@ static void give_elsewhere(struct actor *actor, const struct allocation *allocat
 		assert_int_equal(gpool_free_async(pool, allocation->address, 0), 0);
 		return;
 	}
-	/* Locked by a closing thread, or a free in it would wait: free where it was allocated, which we hold. */
+	/*
+	 * Another thread is closing the stream, so that a free in it would wait: free in the stream of the allocation,
+	 * whose lock is held.
+	 */
 	if (stream == RANDOM_STREAMS || pthread_rwlock_tryrdlock(&stream_locks[stream])) {
 		assert_int_equal(gpool_free_async(pool, allocation->address, random_streams[allocation->stream]), 0);
 		return;
@@ -280,7 +284,7 @@ static void step_give(struct actor *actor)
 	actor->live_pages -= allocation.pages;
 }
 
-/* Some time of a stream is held back; what is freed meanwhile is not done with. */
+/* Hold a stream back for some time; memory that is freed meanwhile has unfinished work. */
 static void step_gate(struct actor *actor)
 {
 	uint32_t stream = any(actor, RANDOM_STREAMS);
@@ -436,7 +440,7 @@ int main(void)
 	if (given_scale && atof(given_scale) > 0)
 		scale = atof(given_scale);
 #ifdef __SANITIZE_THREAD__
-	scale /= 3; /* many times slower, and a look at each access finds more in a step */
+	scale /= 3; /* the sanitizer makes each step several times slower, but finds more in it */
 #endif
 	printf("seed %llu\n", (unsigned long long)seed);
 	return run_vpmm_tests(tests, sizeof(tests) / sizeof(*tests));

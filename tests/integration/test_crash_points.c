@@ -40,7 +40,7 @@ static void put(struct gpool *pool, const struct gpool_block *block, uint64_t na
 				word_of(name * 1000 + page, i);
 }
 
-/* Under a pin of the caller. */
+/* The caller has pinned the block. */
 static void is(struct gpool *pool, const struct gpool_block *block, uint64_t name)
 {
 	uint64_t address;
@@ -131,7 +131,7 @@ struct scenario {
 
 static void books_balance(void)
 {
-	/* Cases that the last agent left in doubt are decided at the next ticks. */
+	/* Pages that the last agent left in doubt are decided at the next ticks. */
 	AWAIT(harness_check(&harness) == 0);
 }
 
@@ -206,7 +206,7 @@ static void test_grant(void **state)
 	play(&(struct scenario){one_worker, ask_for_pages});
 }
 
-/* Every second page of the pool is the first's, pinned, so that the second's block has to be scattered. */
+/* The first worker pins every second page of the pool, so that the second worker's block must be scattered. */
 static void holes(void)
 {
 	struct gpool_block blocks[PAGES];
@@ -240,7 +240,7 @@ static void test_scattered_grant(void **state)
 	play(&(struct scenario){holes, ask_for_many});
 }
 
-/* All of the pool is the first's: blocks that may go, one of them scattered, the rest idle or in magazines. */
+/* The first worker has the whole pool: evictable blocks, one of them scattered; the rest is idle or in magazines. */
 static void may_go(void)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -297,8 +297,8 @@ static uint64_t *offered_words(uint32_t page)
 }
 
 /*
- * All of the pool is the first's: a scattered block and others, freed behind fences of two streams that are reached,
- * and offered pages.
+ * The first worker has the whole pool: a scattered block and others, freed behind signaled fences of two streams, and
+ * offered pages.
  */
 static void may_be_had(void)
 {
@@ -325,7 +325,7 @@ static void may_be_had(void)
 		for (uint32_t i = 0; i < WORDS; i++)
 			offered_words(page)[i] = word_of(7000 + page, i);
 	assert_int_equal(gpool_range_offer(offered, 0, OFFERED, fences[0]), 0);
-	/* The timeline alone: no call that would sweep what waits. */
+	/* Set the timeline only, without a call that would complete the deferred frees. */
 	for (uint32_t i = 0; i < 2; i++)
 		atomic_store(
 			&first.pool->session.timeline[fence_slot(fences[i].value)], fences[i].value & FENCE_VALUE_MASK);
@@ -350,7 +350,7 @@ static void test_freed_behind_fences_and_offered(void **state)
 	play(&(struct scenario){may_be_had, take_what_may_be_had});
 }
 
-/* The second asks for more than there is, and gives up. */
+/* The second worker requests more than is available, and the request fails. */
 static void all_pinned(void)
 {
 	holes();
@@ -385,7 +385,7 @@ static void may_be_spilled(void)
 	let_go(&first);
 }
 
-/* All of them, and none is on its way any more. */
+/* Spill all blocks, and wait for the moves. */
 static void spill_out(void)
 {
 	AWAIT((harness_evict(&harness, gpool_session(first.pool), PAGES),
@@ -475,7 +475,7 @@ static void spill_and_sink(void)
 	AWAIT((harness_evict(&harness, gpool_session(first.pool), PAGES), sunk()));
 }
 
-/* Whatever is sinking. */
+/* Whichever block is sinking. */
 static void spill_and_drop(void)
 {
 	AWAIT((harness_evict(&harness, gpool_session(first.pool), PAGES),
@@ -593,7 +593,7 @@ static void child_run(bool shuts)
 		_exit(1);
 	while (read(child_hears, &byte, 1) == 1)
 		if (shuts) {
-			/* Its descriptors go, it stays. */
+			/* Close its descriptors; the process continues. */
 			close_range(3, HIGH - 1, 0);
 			if (write(child_says, &byte, 1) != 1)
 				break;
@@ -618,7 +618,7 @@ static void child_start_as(bool shuts)
 	}
 	close(to[0]);
 	close(from[1]);
-	child_says = from[0]; /* what it says we read */
+	child_says = from[0]; /* the end from which this process reads its messages */
 	child_hears = to[1];
 	assert_int_equal(read(child_says, &byte, 1), 1);
 }
@@ -667,7 +667,7 @@ static void test_quarantine(void **state)
 	play(&(struct scenario){child_start_to_shut, child_shuts_and_dies});
 }
 
-/* When asked to, it disconnects and continues to run. */
+/* On request, disconnect and continue to run. */
 static void *shut_when_told(void *argument)
 {
 	const struct gpool *pool = argument;
@@ -678,7 +678,7 @@ static void *shut_when_told(void *argument)
 	return NULL;
 }
 
-/* Its block is spilled; then it pins the block, and waits for a mover that does not run. */
+/* Spill the block; then pin it, and wait for a mover that does not run. */
 static void spiller_run(void)
 {
 	struct gpool_options options = harness_options(&harness);
@@ -765,10 +765,7 @@ static void test_death_of_a_worker_while_it_is_read_back(void **state)
 	assert_true(deaths > 0);
 }
 
-/*
- * The same with a connection that was closed before: its pages are in quarantine, and an agent that is started over
- * that knows it.
- */
+/* The same with a connection that was closed before: its pages are quarantined, and the next agent knows that. */
 static void test_death_in_quarantine_while_it_is_read_back(void **state)
 {
 	struct gpool *pool;
@@ -824,7 +821,7 @@ static enum page_state state_of(const struct gpool *pool, uint32_t page)
 	return page_word_state(atomic_load(&pool->pages[page]));
 }
 
-/* Asks for a reserved page as a thread does that is stopped when the answer comes. */
+/* Request a reserved page like a thread that is stopped when the answer arrives. */
 static uint32_t ask_and_stand_still(const struct gpool *pool)
 {
 	struct lease_request *request = &pool->session.requests[SLOT];
@@ -841,8 +838,9 @@ static uint32_t ask_and_stand_still(const struct gpool *pool)
 }
 
 /*
- * The agent dies while it takes idle pages out of a word of the free bits in which the handed page's bit is clear as
- * well, since that never was idle. It is in no bit, in no entry and in no thread's hands, and yet the worker's.
+ * The agent dies while it takes idle pages out of a word of the free bits. The granted page's bit in this word is clear
+ * as well, since the page never was idle. The page is in no bit, in no entry and held by no thread, and still belongs
+ * to the worker.
  */
 static void test_a_page_on_its_way_to_its_worker_is_not_in_doubt(void **state)
 {
@@ -873,7 +871,7 @@ static void test_a_page_on_its_way_to_its_worker_is_not_in_doubt(void **state)
 		atomic_store(countdown, at);
 		for (int i = 0; i < 3; i++)
 			assert_int_equal(gpool_free(first.pool, &freed[i]), 0);
-		/* They go back at once, and in doubt as soon as the next agent has looked. */
+		/* They are returned at once, and those in doubt as soon as the next agent has checked them. */
 		for (int i = 0; i < 3; i++)
 			AWAIT(state_of(first.pool, freed[i].page) == PAGE_RESERVED);
 		left = atomic_exchange(countdown, 0);

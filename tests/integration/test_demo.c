@@ -1,10 +1,10 @@
 /*
- * test_demo.c - gpool-demo as people run it, on a small slice of the traces shipped with it.
+ * test_demo.c - gpool-demo as users run it, on a small part of the traces shipped with it.
  *
  * Goal: every request finishes and verifies while engines are killed; the report has both engines' curves; one wrong
  * byte makes it fail; wrong options and traces are refused; an interrupt leaves neither a process nor a file. Method:
  * the real program with the real agent, as children of this process, which is the reaper of all their descendants and
- * so sees what they leave behind. $TMPDIR is a folder of this test's own, which must be empty afterwards.
+ * so detects processes that they leave behind. $TMPDIR is a folder of this test, which must be empty afterwards.
  */
 #include "tests/integration/tool_process.h"
 
@@ -16,7 +16,7 @@ static char report[64], trace_path[64];
 
 /* ---- what must hold ---- */
 
-/* A run in which everything came to its end, whatever happened on the way. */
+/* Check that all requests of a run completed, whatever happened meanwhile. */
 static void assert_complete(const cJSON *result, const cJSON *run)
 {
 	const cJSON *agent = cJSON_GetObjectItemCaseSensitive(run, "agent");
@@ -38,7 +38,7 @@ static void assert_complete(const cJSON *result, const cJSON *run)
 	assert_true(number(agent, "pages_checked") == number(pool, "page_count"));
 }
 
-/* Points of the first curve with these classes from `from` on; -1: there is none. */
+/* Return the number of points of the first curve with these classes from `from` on; -1: no such curve. */
 static long curve_points(const char *from, const char *css_class)
 {
 	char wanted[96];
@@ -58,7 +58,7 @@ static int occurrences(const char *text, const char *word)
 	return count;
 }
 
-/* One file that needs nothing else, with the six layers of both engines, `charts` times. */
+/* Check that the report is one self-contained file, with the six layers of both engines, `charts` times. */
 static void assert_report(int charts, double least_points)
 {
 	static const char *const curves[] = {"area e0 needed", "area e0 offered", "area e0 idle", "area e1 needed",
@@ -80,7 +80,7 @@ static void assert_report(int charts, double least_points)
 	assert_null(strstr(text, "https:"));
 	assert_null(strstr(text, "src="));
 	assert_null(strstr(text, "url("));
-	/* The drawings come before the figures: no coordinate is a number that is none. */
+	/* The drawings precede the figures: every coordinate is a valid number. */
 	figures = strstr(text, "In figures");
 	assert_non_null(figures);
 	assert_null(memmem(text, (size_t)(figures - text), "nan", 3));
@@ -113,7 +113,7 @@ static void test_demo_verifies_while_engines_are_killed(void **state)
 	assert_nothing_left();
 }
 
-/* A pool so small that requests wait, give up their pages and lose their prefixes; shared, then split. */
+/* A pool so small that requests wait, release their pages and lose their prefixes; shared, then split. */
 static void test_demo_verifies_under_pressure(void **state)
 {
 	const char *const arguments[] = {"--limit", "40", "--kill-every", "0", "-o", "json", "--seed", "4",
@@ -148,7 +148,7 @@ static double gave_pages(const cJSON *run, int engine)
 	return number(cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(run, "engines"), engine), "gave_pages");
 }
 
-/* While one engine has no requests the other leases more than its half. */
+/* While one engine has no requests, the other leases more than half of the pool. */
 static void test_demo_idle_engine_loses_pages(void **state)
 {
 	const char *const arguments[] = {"--duration", "12", "--load", "1", "--kill-every", "0", "-o", "json",
@@ -176,7 +176,7 @@ static void test_demo_idle_engine_loses_pages(void **state)
 	assert_nothing_left();
 }
 
-/* A verification that cannot fail proves nothing. */
+/* The verification must be able to fail. */
 static void test_demo_finds_one_flipped_bit(void **state)
 {
 	const char *const arguments[] = {"--limit", "40", "--kill-every", "0", "-o", "json", "--no-split", "--seed",
@@ -230,7 +230,7 @@ static void test_demo_interrupted_leaves_nothing(void **state)
 	assert_nothing_left();
 }
 
-/* The agent that --keep left. */
+/* The agent that --keep has left running. */
 static int kept_agent;
 
 static void test_demo_keep_leaves_a_working_agent(void **state)
@@ -266,7 +266,7 @@ static void test_demo_keep_leaves_a_working_agent(void **state)
 	assert_nothing_left();
 }
 
-/* Nothing is started for a command line that cannot be. */
+/* For an invalid command line no process is started. */
 static void test_demo_refuses(void **state)
 {
 	static const struct {

@@ -70,7 +70,7 @@ static const struct msg_pool_status *status(void)
 	return &reply.pools[0];
 }
 
-/* Pages that the agent took. contents: bit for each content, 0: all. */
+/* Evict pages; returns the number. contents: a bit for each usage, 0: all. */
 static uint32_t evict(uint32_t pages, uint32_t session, uint32_t contents)
 {
 	const struct msg_evict_request request = {.pages = pages, .session = session, .usages = contents};
@@ -210,7 +210,7 @@ static uint32_t count_alive(struct gpool *pool, const struct gpool_block *blocks
 	return found;
 }
 
-/* All of them within one step of the clock. */
+/* Touch all blocks within one step of the clock. */
 static void touch_together(struct gpool *pool, const struct gpool_block *blocks, uint32_t count)
 {
 	const struct pool_header *header = pool_view(pool)->header;
@@ -223,7 +223,7 @@ static void touch_together(struct gpool *pool, const struct gpool_block *blocks,
 	} while (atomic_load(&header->clock_ms) != clock);
 }
 
-/* Evicted one by one, in the order of the array. gpool_address() checks a block without touching it. */
+/* Check that the blocks are evicted one by one, in the order of the array. gpool_address() does not touch a block. */
 static void expect_order(struct gpool *pool, const struct gpool_block *blocks, uint32_t count)
 {
 	uint64_t address;
@@ -252,11 +252,11 @@ static void test_watermarks_start_and_stop(void **state)
 	start(watermarks);
 	pool = open_tenant(NULL);
 	alloc_pinned(pool, pinned, 16);
-	/* 47 of 64 are 73 %. */
+	/* 47 of 64 pages are 73 %. */
 	alloc_unpinned(pool, blocks, 31);
 	await_ticks(4);
 	assert_int_equal(status()->evicted_pages, 0);
-	/* 48 are 75 %: down to 50 %, and no further. */
+	/* 48 pages are 75 %: evict down to 50 %, and no further. */
 	alloc_unpinned(pool, blocks + 31, 1);
 	AWAIT(status()->evicted_pages != 0);
 	await_ticks(4);
@@ -265,7 +265,7 @@ static void test_watermarks_start_and_stop(void **state)
 	for (uint32_t i = 0; i < 32; i++)
 		left += gpool_address(pool, &blocks[i], &address) == 0;
 	assert_int_equal(left, 16);
-	/* Up again, and below the start nothing happens. */
+	/* More pages again; below the start, nothing is evicted. */
 	alloc_unpinned(pool, blocks + 32, 15);
 	await_ticks(4);
 	assert_int_equal(status()->evicted_pages, 16);
@@ -296,7 +296,10 @@ static void test_watermarks_take_no_pinned_block(void **state)
 	gpool_close(pool);
 }
 
-/* A percent of this pool is less than a page. That near to the stop it rests, until the start is met again. */
+/*
+ * One percent of this pool is less than a page. Eviction stops close to the stop watermark, and starts again only at
+ * the start watermark.
+ */
 static void test_watermarks_rest_in_a_small_pool(void **state)
 {
 	struct gpool_block blocks[56], more[14];
@@ -312,7 +315,7 @@ static void test_watermarks_rest_in_a_small_pool(void **state)
 	alloc_pinned(pool, blocks, 56);
 	for (uint32_t i = 0; i < 56; i++)
 		assert_int_equal(gpool_unpin_after(pool, &blocks[i], fence), 0);
-	/* All at once. */
+	/* All blocks at once. */
 	assert_int_equal(gpool_fence_signal(pool, fence), 0);
 	AWAIT(status()->used_pages <= 33);
 	await_ticks(4);
@@ -336,7 +339,7 @@ static void test_order_by_content(void **state)
 	(void)state;
 	start(quiet);
 	pool = open_tenant(NULL);
-	/* Not in the order of pages, which decides between equals. */
+	/* In another order than that of the pages, which decides between equals. */
 	for (uint32_t i = 5; i-- > 0;)
 		blocks[i] = alloc_as(pool, 1, contents[i], 0);
 	unpin_all(pool, blocks, 5);
@@ -378,7 +381,7 @@ static void test_order_by_size(void **state)
 	gpool_close(pool);
 }
 
-/* A KV block that was not used for long is evicted before a recent temporary one. */
+/* A KV block that was not used for a long time is evicted before a recent temporary one. */
 static void test_order_by_recency(void **state)
 {
 	struct gpool_block blocks[4];
@@ -391,7 +394,7 @@ static void test_order_by_recency(void **state)
 		blocks[i] = alloc_as(pool, 1, i == 0 ? GPOOL_USAGE_KV_CACHE : GPOOL_USAGE_TEMP_BUFFER, 0);
 	unpin_all(pool, blocks, 4);
 	touch_together(pool, blocks, 4);
-	/* Steps that are long against a few questions. */
+	/* Steps that are long compared with a few requests. */
 	for (uint32_t i = 1; i < 4; i++) {
 		await_ticks(i == 1 ? 20 : 8);
 		touch_together(pool, blocks + i, 4 - i);
@@ -437,7 +440,7 @@ static void test_a_fence_protects(void **state)
 	assert_int_equal(gpool_fence_record(pool, stream, &fence), 0);
 	for (uint32_t i = 0; i < 4; i++)
 		assert_int_equal(gpool_unpin_after(pool, &blocks[i], fence), 0);
-	/* Neither a request nor the operator can take it. */
+	/* Neither a request nor the operator can evict it. */
 	assert_int_equal(try_alloc(other, 1, 0, &more), -ENOSPC);
 	assert_int_equal(evict(1, gpool_session(pool), 0), 0);
 	assert_int_equal(evict(1, 0, 0), 0);
@@ -486,7 +489,7 @@ static void test_a_scattered_block_is_evicted_as_a_whole(void **state)
 		assert_int_equal(gpool_free(pool, &blocks[i]), 0);
 	scattered = alloc(pool, 8);
 	assert_true(scattered.tag & BLOCK_SCATTERED);
-	/* While pinned it is not evicted at all. */
+	/* A pinned block is not evicted at all. */
 	assert_int_equal(try_alloc(other, 1, 0, &more), -ENOSPC);
 	assert_int_equal(evict(1, 0, 0), 0);
 	assert_int_equal(gpool_unpin(pool, &scattered), 0);
@@ -499,7 +502,7 @@ static void test_a_scattered_block_is_evicted_as_a_whole(void **state)
 	gpool_close(other);
 }
 
-/* A hostile worker's extents overlap: no page may become free twice. */
+/* A hostile worker's extents overlap: no page may be freed twice. */
 static void test_extents_that_overlap_are_no_block(void **state)
 {
 	struct gpool_block block, mine[PAGES], theirs[PAGES];
@@ -521,7 +524,7 @@ static void test_extents_that_overlap_are_no_block(void **state)
 	atomic_store(&block_entry(pool, block.page)->tag, block.tag | BLOCK_SCATTERED);
 	pin_drop(&pool->session, block.page);
 	evict(PAGES, gpool_session(pool), 0);
-	/* In any case two workers get each page once, and no more than there are. */
+	/* In any case two workers get each page once, and no more pages than the pool has. */
 	own = alloc_most(pool, mine, &error);
 	others = alloc_most(other, theirs, &error);
 	assert_in_range(own + others, 0, PAGES);
@@ -560,7 +563,7 @@ static void test_a_refused_request_destroys_nothing(void **state)
 	gpool_close(other);
 }
 
-/* Pages in a row are made where they cost least, and nothing is lost where they cannot be made. */
+/* Adjacent pages are freed where that costs least, and nothing is evicted if that is impossible. */
 static void test_a_contiguous_request_takes_the_cheapest_place(void **state)
 {
 	struct gpool_block blocks[PAGES], by_page[PAGES], more;
@@ -579,7 +582,7 @@ static void test_a_contiguous_request_takes_the_cheapest_place(void **state)
 			assert_int_equal(gpool_unpin(pool, &by_page[page]), 0);
 	assert_int_equal(try_alloc(other, 16, GPOOL_ALLOC_CONTIGUOUS, &more), -ENOSPC);
 	assert_int_equal(status()->evicted_pages, 0);
-	/* With page 16 free there is a place around it, for fifteen blocks. */
+	/* With page 16 free, fifteen more blocks suffice around it. */
 	assert_int_equal(gpool_free(pool, &by_page[16]), 0);
 	assert_int_equal(try_alloc(other, 16, GPOOL_ALLOC_CONTIGUOUS, &more), 0);
 	assert_true(more.page <= 16 && more.page + 16 > 16);
@@ -644,7 +647,7 @@ static void test_a_waiting_request_destroys_nothing_before_it_can_be_served(void
 	gpool_close(pool);
 }
 
-/* Room below its quota could be made of its own blocks, but then the pool has too few. */
+/* A request above the quota could evict blocks of its own session, but the pool has too few pages. */
 static void test_a_request_that_the_pool_refuses_costs_no_block_for_the_quota(void **state)
 {
 	struct gpool_block blocks[10], pinned, more;
@@ -687,7 +690,7 @@ static void test_no_evict_is_refused_at_the_quota_too(void **state)
 
 /* ---- tenants ---- */
 
-/* Joined by name; users are listed so that only the last tenant accepts every user. */
+/* Joined with the list of tenants; users are listed so that only the last tenant accepts every user. */
 #define TENANTS(list) \
 	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 " \
 	"pages\"; } );\n" \
@@ -722,7 +725,7 @@ static void test_kept_pages_are_available_at_once(void **state)
 	(void)state;
 	start_tenants(minima, "100");
 	borrower = open_tenant("rest");
-	/* The lender's pages too, but not those that are kept. */
+	/* Including the lender's pages, except those of the minimum. */
 	assert_int_equal(alloc_most(borrower, blocks, &error), PAGES - 16);
 	assert_int_equal(error, -ENOSPC);
 	assert_int_equal(status()->free_pages, 16);
@@ -730,7 +733,7 @@ static void test_kept_pages_are_available_at_once(void **state)
 	for (uint32_t i = 0; i < 16; i++)
 		assert_int_equal(try_alloc(owner, 1, GPOOL_ALLOC_NO_EVICT, &sure[i]), 0);
 	assert_int_equal(try_alloc(owner, 1, 0, &more), -ENOSPC);
-	/* Given back, they are kept again. */
+	/* Freed, they are kept for the owner again. */
 	for (uint32_t i = 0; i < 16; i++)
 		assert_int_equal(gpool_free(owner, &sure[i]), 0);
 	gpool_close(owner);
@@ -754,7 +757,7 @@ static void test_lent_pages_are_returned_when_unpinned(void **state)
 	assert_int_equal(try_alloc(lender, 1, 0, &more), -ENOSPC);
 	unpin_all(borrower, blocks, count);
 	alloc_pinned(lender, mine, 16);
-	/* One for one, and none beyond the minimum's need. */
+	/* One page is evicted for each page requested, and none beyond the minimum. */
 	assert_int_equal(count_alive(borrower, blocks, count), count - 16);
 	gpool_close(lender);
 	gpool_close(borrower);
@@ -771,7 +774,7 @@ static void test_watermarks_leave_minima_alone(void **state)
 	other = open_tenant("rest");
 	alloc_unpinned(owner, sure, 24);
 	pinned = alloc(other, PAGES - 24);
-	/* The pages above the minimum are evicted, which does not reach the watermark. */
+	/* The pages above the minimum are evicted, which does not reach the stop watermark. */
 	AWAIT(status()->evicted_pages >= 8);
 	await_ticks(12);
 	assert_int_equal(status()->evicted_pages, 8);
@@ -801,7 +804,7 @@ static void test_no_priority_takes_a_minimum(void **state)
 	gpool_close(other);
 }
 
-/* A minimum protects from others. For a page more than that a tenant gives a block of its own. */
+/* A minimum protects from other tenants. For a page above it, a tenant's own block is evicted. */
 static void test_a_tenant_at_its_minimum_takes_its_own_blocks(void **state)
 {
 	struct gpool_block sure[16], pinned, more;
@@ -834,7 +837,7 @@ static void test_the_surplus_leaves_minima_alone(void **state)
 	taker = open_tenant("rest");
 	alloc_unpinned(owner, blocks, 20);
 	alloc(taker, PAGES - 20);
-	/* Six would be three and as many again. */
+	/* Six more pages would need three and again three. */
 	assert_int_equal(try_alloc(taker, 3, 0, &block), 0);
 	assert_int_equal(count_alive(owner, blocks, 20), 16);
 	assert_int_equal(status()->free_pages, 1);
@@ -872,11 +875,11 @@ static void test_priority_decides(void **state)
 	silver = open_tenant("silver");
 	alloc_unpinned(gold, high, 32);
 	alloc_unpinned(silver, low, 32);
-	/* All of its own, nothing of the higher one's. */
+	/* All of its own blocks, and none of the tenant with the higher priority. */
 	assert_int_equal(alloc_most(silver, blocks, &error), 32);
 	assert_int_equal(error, -ENOSPC);
 	assert_int_equal(count_alive(gold, high, 32), 32);
-	/* The other way round all that is not pinned. */
+	/* In the opposite direction, all unpinned blocks. */
 	unpin_all(silver, blocks, 20);
 	for (uint32_t i = 0; i < 32; i++)
 		assert_int_equal(gpool_pin(gold, &high[i]), 0);
@@ -901,7 +904,7 @@ static void test_weight_decides(void **state)
 	three = open_tenant("heavy");
 	one = open_tenant("light");
 	alloc_unpinned(one, light, 32);
-	/* 48 to 16 are three to one; at equal shares one more may go. */
+	/* 48 to 16 pages are three to one; at equal shares one more may be evicted. */
 	count = alloc_most(three, heavy, &error);
 	assert_int_equal(error, -ENOSPC);
 	assert_in_range(count, 48, 49);
@@ -915,7 +918,7 @@ static void test_weight_decides(void **state)
 static struct gpool_event events[EVENTS_MAX];
 static uint32_t event_count;
 
-/* All events so far, in order: up to the one of a reload. */
+/* Collect the events so far, in order, up to that of a reload. */
 static void events_collect(void)
 {
 	const struct msg_reload_request request = {0};
@@ -945,7 +948,7 @@ static void events_listen(void)
 
 static void test_pressure_rises_and_falls_step_by_step(void **state)
 {
-	/* Pages from which on a level holds, of 64: 75, 90 and 97 percent. */
+	/* The number of pages, of 64, from which a level holds: 75, 90 and 97 percent. */
 	static const uint32_t steps[] = {48, 58, 63};
 	static const uint64_t expected[] = {1, 2, 3, 2, 1, 0};
 	struct gpool_block blocks[PAGES];
@@ -968,7 +971,7 @@ static void test_pressure_rises_and_falls_step_by_step(void **state)
 		assert_int_equal(status()->pressure, level + 1);
 	}
 	for (int level = 2; level >= 0; level--) {
-		/* One below, and one for the page that the thread keeps. */
+		/* One page below the step, and one for the page in the thread's magazine. */
 		while (count > steps[level] - 2)
 			assert_int_equal(gpool_free(pool, &blocks[--count]), 0);
 		AWAIT(gpool_pressure(pool) == level);

@@ -74,7 +74,7 @@ static int stop(void **state)
 	return harness_stop(&harness) || findings ? -1 : 0;
 }
 
-/* The reload as an operator does it; what it changes is in force when it answers. */
+/* Reload as an operator does; the change is in force when the call returns. */
 static void reload(const char *config)
 {
 	const struct msg_reload_request request = {0};
@@ -210,7 +210,9 @@ static void test_objects_of_a_loop(void **state)
 	assert_true(hits > 40 * 12 / 4);
 }
 
-/* After taking that many pages, return as bits which objects of the chain a-b-c and d, behind a, are left. */
+/*
+ * Allocate that number of pages; return as bits which objects of the chain a-b-c, and of d, which follows a, are left.
+ */
 static uint32_t left_after(uint32_t pages)
 {
 	struct gpool_block block;
@@ -223,7 +225,7 @@ static uint32_t left_after(uint32_t pages)
 	return left;
 }
 
-/* Eight pages each; released in the worst order: a, which all others need, first. */
+/* Eight pages each; released in the worst order: a, which all others follow, first. */
 static void chain(void)
 {
 	struct gpool_object *a = published("a", 8, NULL), *b = published("b", 8, a), *c = published("c", 8, b),
@@ -278,7 +280,7 @@ static void order_holds(const char *config, bool kill_first)
 		agent_killed();
 	for (uint32_t i = 0; i < 4; i++) {
 		left = lefts[i] = left_after(PAGES - 31 + 8 * i);
-		/* One of them is evicted at a time; b not before c, and a not before any. */
+		/* One of them is evicted at a time; b not before c, and a last. */
 		assert_int_equal(__builtin_popcount(left), 3 - (int)i);
 		assert_true(!(left & 4) || left & 2);
 		assert_true(!(left & 14) || left & 1);
@@ -298,8 +300,8 @@ static void test_followers_are_evicted_first(void **state)
 }
 
 /*
- * Neighbouring pages that a takes part in: those that follow it go with it, wherever they are. One that is open keeps
- * it.
+ * Adjacent pages that include pages of a: the objects that follow a are evicted with it, wherever they are. An open one
+ * prevents that.
  */
 static void test_a_run_of_pages_evicts_followers(void **state)
 {
@@ -327,8 +329,8 @@ static void test_a_run_of_pages_evicts_followers(void **state)
 }
 
 /*
- * Beside the free pages: the last of the chain is open, so all of the chain stays, and so does what it followed when
- * one in the middle is deleted. A request that only the chain could satisfy is refused and evicts nothing.
+ * Beside the free pages: the last object of the chain is open, so the whole chain stays, and so does the object before
+ * one that is deleted in the middle. A request that only the chain could satisfy is refused and evicts nothing.
  */
 static void test_predecessors_of_open_objects_are_kept(void **state)
 {
@@ -340,7 +342,7 @@ static void test_predecessors_of_open_objects_are_kept(void **state)
 	chain();
 	assert_int_equal(gpool_object_close(published("other", 8, NULL)), 0);
 	assert_int_equal(gpool_object_open(pool, "c", NULL, &open), 0);
-	/* 24 are free; other and d would be 16 more. */
+	/* 24 pages are free; `other` and d would be 16 more. */
 	assert_int_equal(gpool_alloc(pool, PAGES - 23, NULL, &block), -ENOSPC);
 	assert_true(is_there("other") && is_there("d"));
 	assert_int_equal(gpool_object_delete(pool, "b", 0), 0);
@@ -352,7 +354,7 @@ static void test_predecessors_of_open_objects_are_kept(void **state)
 	assert_false(is_there("a"));
 }
 
-/* Said of an object that one does not have open, or of one that is none, it counts for nothing. */
+/* For an object that the session does not have open, or that does not exist, the statement has no effect. */
 static void test_a_session_keeps_only_open_objects(void **state)
 {
 	struct gpool_object *a, *liar, lie = {.number = 1};

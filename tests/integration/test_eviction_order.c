@@ -1,10 +1,10 @@
 /*
- * test_eviction_order.c - one order of eviction for blocks and objects.
+ * test_eviction_order.c - the common order of eviction for blocks and objects.
  *
  * Goal: the least recently used content is evicted first, be it a block, a cached prefix or an adapter, with both
  * policies, for a request, at the watermarks, and where adjacent pages are needed; an object that another one follows
- * stays as long as that one; a request evicts more than it lacks by the configured hysteresis, where enough content can
- * be evicted. Method: a gpoold for each case, its only pool of 64 pages. The test sets the time stamps of the use of
+ * stays as long as that one; a request evicts more than it needs by the configured hysteresis, if enough content can be
+ * evicted. Method: a gpoold for each case, its only pool of 64 pages. The test sets the time stamps of the use of
  * one-page blocks; objects are as old as the time since their last use.
  */
 #include "client/object/object.h"
@@ -27,7 +27,7 @@ static void begin(const char *policy, const char *hysteresis, const char *start_
 	other = open_worker();
 }
 
-/* Nothing is evicted without a request, and not more than it needs. */
+/* Start a gpoold that evicts only for requests, and no more than they need. */
 static void begin_quiet(const char *policy)
 {
 	begin(policy, "eviction.hysteresis=0", "eviction.start=100", "eviction.stop=99");
@@ -48,7 +48,7 @@ static void block_touch(const struct gpool_block *block, uint32_t idle_ms)
 	atomic_store(&worker->session.touch[block->page], pool_clock(worker) - idle_ms);
 }
 
-/* Not pinned, of one page each. */
+/* Allocate unpinned blocks of one page each. */
 static void blocks_make(struct gpool_block *blocks, uint32_t count, uint32_t priority)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -94,7 +94,7 @@ static struct gpool_object *published(
 	return object;
 }
 
-/* Three kinds of objects that may go; each is used once. A pinnable one stays open, as an adapter does. */
+/* Three kinds of evictable objects; each is used once. A pinnable one stays open, as an adapter does. */
 static const struct kind {
 	const char *name;
 	uint32_t memory_class;
@@ -137,7 +137,7 @@ static bool is_there(const char *name)
 	return false;
 }
 
-/* So long that what was used before is clearly older than what is used now. */
+/* Wait until earlier uses are clearly older than later ones. */
 static void time_passes(void)
 {
 	for (int i = 0; i < AGE_TICKS; i++) {
@@ -147,7 +147,7 @@ static void time_passes(void)
 	}
 }
 
-/* Another session allocates that many pages more than are free, and keeps them. */
+/* Let another session allocate that number of pages more than are free, and keep them. */
 static void request_beyond_free(uint32_t lacks, uint32_t flags)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -190,7 +190,7 @@ static void idle_blocks_go(const char *policy, const struct kind *kind)
 	assert_int_equal(end(NULL), 0);
 }
 
-/* Old blocks, then the object, then young blocks: in one queue. */
+/* Old blocks, then the object, then young blocks: in one order. */
 static void object_stands_between(const char *policy, const struct kind *kind)
 {
 	struct gpool_block old[BLOCKS], young[BLOCKS];
@@ -241,7 +241,8 @@ static void test_an_object_is_evicted_between_blocks(void **state)
 }
 
 /*
- * What it follows was let go of long before, and goes after it all the same; blocks older than the follower go first.
+ * The object that was released first is evicted after the one that follows it; blocks older than the follower are
+ * evicted first.
  */
 static void chain_goes_by_its_end(const char *policy)
 {
@@ -366,7 +367,7 @@ static void test_a_request_evicts_more_than_it_lacks(void **state)
 	/* Resident content costs no eviction. */
 	assert_int_equal(gpool_alloc(other, 5, NULL, &block), 0);
 	assert_int_equal(blocks_there(blocks, PAGES), PAGES - 15);
-	/* Half of a page is none. */
+	/* Half a page is rounded down to none. */
 	assert_int_equal(gpool_alloc(other, 1, NULL, &block), 0);
 	assert_int_equal(blocks_there(blocks, PAGES), PAGES - 16);
 	assert_int_equal(end(NULL), 0);
@@ -387,7 +388,9 @@ static void test_the_default_hysteresis_is_a_tenth(void **state)
 	assert_int_equal(end(NULL), 0);
 }
 
-/* All that may go is less than it would be, and what is next is larger than the rest of it. */
+/*
+ * The evictable content is less than the hysteresis requires, and the next candidate is larger than the remaining need.
+ */
 static void test_a_request_does_not_need_the_surplus(void **state)
 {
 	struct gpool_block pinned, blocks[12], large, block;
@@ -405,7 +408,7 @@ static void test_a_request_does_not_need_the_surplus(void **state)
 	blocks_make(blocks, 4, 0);
 	large = alloc(worker, PAGES - 4);
 	assert_int_equal(gpool_unpin(worker, &large), 0);
-	/* The large one is of just now, and they are of long ago. */
+	/* The large block was used just now, the others long ago. */
 	blocks_touch(blocks, 4, IDLE_MS);
 	block_touch(&large, 0);
 	assert_int_equal(gpool_alloc(other, 4, NULL, &block), 0);

@@ -1,12 +1,12 @@
 /*
- * test_example.c - the README shows what works.
+ * test_example.c - the README's program, configuration and examples work.
  *
- * Goal: the program in README.md is client/examples/first.c to the byte, compiles without a warning, and does what it
- * says, both when its block is still there and when it was evicted; the configuration in README.md is one that gpoold
- * takes; and client/examples/lora.c serves all of its requests, with the right numbers.
- * Method: the code blocks are cut out of README.md. Programs are compiled against this build's library. The first is
- * run on a terminal of its own, for it waits for Enter; the eviction is made by an admin's request while it waits. The
- * other one compares with float64 by itself.
+ * Goal: the program in README.md equals client/examples/first.c byte for byte, compiles without a warning, and works as
+ * described, both if its block is still resident and if it was evicted; gpoold accepts the configuration in README.md;
+ * client/examples/lora.c serves all of its requests, with correct numbers. Method: the code blocks are extracted from
+ * README.md. Programs are compiled against this build's library. The first is run on its own terminal, since it waits
+ * for Enter; the eviction is made by an admin's request while it waits. The other one compares its results with float64
+ * itself.
  */
 #include "tests/lib/harness.h"
 #include "client/core/last_error.h"
@@ -29,14 +29,14 @@
 enum {
 	FILE_MOST = 1 << 20,
 	OUTPUT_MOST = 4096,
-	PAGES = 4, /* of the example's block */
+	PAGES = 4, /* pages of the example's block */
 	WAIT_MS = 60000,
 	EVICT_TRIES = 60000, /* of a millisecond: until the example's own work on the block is done */
 };
 
 static struct harness harness;
-static char root[400];  /* of the repository */
-static char build[512]; /* where this build's programs are */
+static char root[400];  /* root folder of the repository */
+static char build[512]; /* folder of this build's programs */
 static char program[128];
 
 /* ---- files ---- */
@@ -74,7 +74,7 @@ static char *file_read(const char *name)
 	return text;
 }
 
-/* The one code block of README.md in this language. */
+/* Return the only code block of README.md in this language. */
 static char *readme_block(const char *language)
 {
 	char *text = file_read("README.md"), mark[32], *begin, *end, *block;
@@ -94,7 +94,7 @@ static char *readme_block(const char *language)
 
 /* ---- running it ---- */
 
-/* On a new terminal, attached to the harness's agent. */
+/* Start the example on a new terminal, with the harness's agent. */
 static pid_t example_start(int *terminal)
 {
 	int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC), slave;
@@ -119,7 +119,7 @@ static pid_t example_start(int *terminal)
 	return child;
 }
 
-/* Append its output until `word` occurs or it ends; false: it ended first. */
+/* Append its output until `word` occurs; false: it ended before. */
 static bool output_until(int terminal, char output[OUTPUT_MOST], const char *word)
 {
 	struct pollfd more = {.fd = terminal, .events = POLLIN};
@@ -139,7 +139,7 @@ static bool output_until(int terminal, char output[OUTPUT_MOST], const char *wor
 	return true;
 }
 
-/* Up to its question. */
+/* Start the example and wait for its question. */
 static pid_t example_ask(int *terminal, char output[OUTPUT_MOST])
 {
 	pid_t child = example_start(terminal);
@@ -150,7 +150,7 @@ static pid_t example_ask(int *terminal, char output[OUTPUT_MOST])
 	return child;
 }
 
-/* Enter, and what comes then. */
+/* Press Enter and read the rest of the output. */
 static void example_answer(pid_t child, int terminal, char output[OUTPUT_MOST])
 {
 	int status;
@@ -175,7 +175,7 @@ static void test_readme_has_the_example(void **state)
 	free(file);
 }
 
-/* Into `program`. */
+/* Compile an example to `program`. */
 static void example_compile(const char *name, const char *libraries)
 {
 	/* the sanitizer that the library was built with must be in the program too */
@@ -233,7 +233,7 @@ static void test_example_notices_the_eviction(void **state)
 	assert_int_equal(harness_check(&harness), 0);
 }
 
-/* Its numbers are right by its own account, to the hundredth. */
+/* The example itself compares its results, to the hundredth. */
 static void test_lora_example(void **state)
 {
 	char command[4096], output[OUTPUT_MOST] = "";
@@ -258,7 +258,7 @@ static void test_lora_example(void **state)
 	assert_int_equal(harness_check(&harness), 0);
 }
 
-/* The examples that end on their own, each with a line of its output. */
+/* The other examples that end by themselves, each with a line of its output. */
 static void test_other_examples(void **state)
 {
 	static const char *const examples[][2] = {

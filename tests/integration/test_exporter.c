@@ -14,7 +14,7 @@
 
 static char link_folder[64], link_path[80];
 
-/* The exporter asks in a folder of which the test says where it is. */
+/* Start an exporter for the agent in the test's folder. */
 static void exporter_begin(void)
 {
 	strcpy(link_folder, "/tmp/test_exporter.XXXXXX");
@@ -54,7 +54,7 @@ static void agent_kill(void)
 
 /* ---- values ---- */
 
-/* `poolctl -o json status` of the first pool; the caller's. */
+/* Return `poolctl -o json status` of the first pool; the caller frees the document. */
 static cJSON *poolctl_status(cJSON **document)
 {
 	static char text[65536];
@@ -74,7 +74,7 @@ static cJSON *poolctl_status(cJSON **document)
 #define TENANT "pool=\"p0\",UUID=\"HOST-00000000-0000-0000-0000-000000000000\",tenant=\"default\"}"
 
 struct figure {
-	const char *member, *name; /* of poolctl's JSON; the metric */
+	const char *member, *name; /* name in poolctl's JSON; name of the metric */
 };
 
 static void compare(const cJSON *pool, const char *member, const char *name, double unit)
@@ -199,7 +199,7 @@ static void test_objects_and_adapters(void **state)
 	gpool_close(worker);
 }
 
-/* Two pools, and all that there is: Prometheus' own reader has nothing to say. */
+/* With two pools, and all metrics: Prometheus' own checker reports nothing. */
 static void test_promtool_has_no_complaint(void **state)
 {
 	static const char *const two[] = {
@@ -256,7 +256,7 @@ static void test_an_agent_that_is_killed(void **state)
 	gpool_close(worker);
 }
 
-/* A new gpoold, where the exporter asks. */
+/* Start a new gpoold, in the folder that the exporter uses. */
 static void gpoold_begin(const char *const *arguments)
 {
 	start(arguments);
@@ -270,7 +270,7 @@ static void gpoold_kill(void)
 	harness_kill(&harness);
 }
 
-/* No gpoold, then one, then none, then another with another pool, and at once one more. */
+/* No gpoold, then one, then none, then one with another pool, and immediately another one. */
 static void test_gpoold_starts_and_ends(void **state)
 {
 	static const char *const other[] = {
@@ -296,7 +296,7 @@ static void test_gpoold_starts_and_ends(void **state)
 	gpoold_begin(other);
 	AWAIT(metric_plain("gpool_up") == 1);
 	assert_false(isnan(metric_in(scrape(), page)));
-	/* A change between two samples shows only as counters that begin again. */
+	/* A restart between two scrapes is visible only by counters that start again. */
 	gpoold_kill();
 	gpoold_begin(quiet);
 	AWAIT(isnan(metric_in(text = scrape(), page)));
@@ -305,8 +305,8 @@ static void test_gpoold_starts_and_ends(void **state)
 }
 
 /*
- * While a request waits for an agent that does not answer, /health answers; and the agent is not asked once for each
- * who waits.
+ * While a request waits for an agent that does not answer, /health answers; and waiting clients do not cause further
+ * requests to the agent.
  */
 static void test_an_agent_that_hangs(void **state)
 {
@@ -315,7 +315,7 @@ static void test_an_agent_that_hangs(void **state)
 
 	(void)state;
 	start(quiet);
-	/* nanomsg loses one message for good, however many questions are given up */
+	/* nanomsg leaks one message, independent of the number of cancelled requests */
 	setenv("ASAN_OPTIONS", "detect_leaks=0", 1);
 	exporter_start(harness.directory, "0.2");
 	unsetenv("ASAN_OPTIONS");
@@ -350,7 +350,10 @@ static void expect_end_as(uid_t uid, const char *const *arguments, int code, con
 
 /* ---- the live page ---- */
 
-/* The beginning of the stream, up to its first event of that name; then it is left. Its data as JSON, the caller's. */
+/*
+ * Read the stream up to its first event of that name, and close it. Returns the event's data as JSON, which the caller
+ * frees.
+ */
 static cJSON *stream_event(const char *pool, const char *name)
 {
 	static char text[TEXT_MAX];
@@ -384,7 +387,7 @@ static int number_of(const cJSON *object, const char *name)
 	return number->valueint;
 }
 
-/* How many pages of that kind and tenant are in the runs. */
+/* Count the pages of that kind and tenant in the runs. */
 static int pages_of_kind(const cJSON *pages, int kind, int tenant)
 {
 	const cJSON *runs = cJSON_GetObjectItem(pages, "runs");
@@ -397,7 +400,7 @@ static int pages_of_kind(const cJSON *pages, int kind, int tenant)
 	return count;
 }
 
-/* Begins with all pages, as they are: what a browser makes of them tests/browser looks at. */
+/* The stream begins with the state of all pages; tests/browser tests the page itself. */
 static void test_live_page(void **state)
 {
 	enum { KV_PINNED = 16 + 1, LORA = 16 + 2, FREE = 0, PINNED_PAGES = 5, LORA_PAGES = 3 };
@@ -486,7 +489,7 @@ static void test_command_line(void **state)
 	exporter_done();
 }
 
-/* An unprivileged user needs to be an observer, and no more. */
+/* An unprivileged user needs observer permission only. */
 static void test_any_observer(void **state)
 {
 	static const char *const for_one_user[] = {

@@ -1,11 +1,10 @@
 /*
- * Goal: every system call of start, attach, lease, spill, roles, fences for others, objects, control and death may
- * fail, in keeper, agent, front, mover or worker. Then no process crashes, the error is one that the call documents,
- * nothing is lost, and the next attempt succeeds.
- * Method: strace makes the n-th call of a kind fail in a real gpoold or in a real worker; driver calls fail through the
- * back end's own fault plan. After each fault a clean worker runs the whole round, the pool is checked and all free, no
- * slot of spilled pages is taken, and gpoold ends in order, with nothing left behind. Each process of gpoold counts its
- * own calls.
+ * Goal: every system call of start, attach, lease, spill, roles, exported fences, objects, control and death may fail,
+ * in keeper, agent, front, mover or worker. Then no process crashes, the error is one that the call documents, nothing
+ * is lost, and the next attempt succeeds. Method: strace makes the n-th call of a kind fail in a real gpoold or in a
+ * real worker; driver calls fail through the back end's own fault plan. After each fault a clean worker runs the whole
+ * round, the pool is checked and all pages are free, no slot of spilled pages is in use, and gpoold ends normally, with
+ * nothing left behind. Each process of gpoold counts its own calls.
  *
  * Most of the time is spent waiting, so several faults are tried at once, each by a separate process: this program,
  * with the fault as arguments. GPOOL_TEST_SCALE below 1 tries fewer of them.
@@ -39,15 +38,15 @@
 
 enum { PAGES = 64, WAIT_MS = 60000, AT_ONCE = 4, SPILLED = 3, SPILLED_PAGES = 4 };
 
-/* How the process ends that tries one fault. */
+/* The exit status of the process that tries one fault. */
 enum { TRIED_SERVED = 10, TRIED_SERVED_WITHOUT_CHECK, TRIED_ENDED };
 
 struct fault {
 	const char *call;
 	const char *error;
-	int from, to; /* which invocations, in turn */
+	int from, to; /* the first and the last call that fails, in turn */
 	int step;
-	const char *environment; /* NAME, which is set to 1; NULL: none */
+	const char *environment; /* name of a variable that is set to 1; NULL: none */
 };
 
 static char self[512], gpoold[512], base[64], directory[128];
@@ -99,8 +98,7 @@ static int fill_and_verify(struct gpool *pool, const struct gpool_block *block, 
 }
 
 /*
- * Blocks that may be spilled, under the pressure of what takes all of the pool; whatever a pin gives back has its
- * content.
+ * Allocate blocks that may be spilled, and evict them by allocating the whole pool; restored blocks have their content.
  */
 static int round_of_spilling(struct gpool *pool, int timeout_ms)
 {
@@ -126,7 +124,7 @@ static int round_of_spilling(struct gpool *pool, int timeout_ms)
 		count += !error;
 		options.timeout_ms = count < PAGES - SPILLED * SPILLED_PAGES ? (uint32_t)timeout_ms : 100;
 	}
-	/* A tier that fails keeps its blocks, so the pool may have been too small. */
+	/* Blocks of a tier that fails stay resident, so the pool may have been too small. */
 	error = error == -ENOSPC ? 0 : error;
 	while (count && !error)
 		error = gpool_free(pool, &pressing[--count]);
@@ -136,13 +134,13 @@ static int round_of_spilling(struct gpool *pool, int timeout_ms)
 			error = verify(pool, &blocks[i], 100 * i);
 		if (!error)
 			error = gpool_free(pool, &blocks[i]);
-		/* Lost is what could not be read back, and it says so. */
+		/* Content that could not be read back is reported as lost. */
 		error = error == -EIO ? 0 : error;
 	}
 	return error;
 }
 
-/* A tensor that grows, with its thread at work beside, and shrinks; what it has backed keeps its content. */
+/* Grow a sliced range, with its background thread at work, and shrink it; its committed pages keep their content. */
 static int round_of_growth(struct gpool *pool, int timeout_ms)
 {
 	struct gpool_sliced_range_options options = GPOOL_SLICED_RANGE_OPTIONS_INIT;
@@ -174,7 +172,7 @@ static int round_of_growth(struct gpool *pool, int timeout_ms)
 	return error ? error : gpool_sliced_range_destroy(tensor);
 }
 
-/* A fence is exported to another session, of this same process. */
+/* Export a fence to another session of this process. */
 static int round_of_fences(struct gpool *pool, const struct gpool_options *options)
 {
 	struct gpool_fence_handle handle;
@@ -230,8 +228,8 @@ static int object_publish(struct gpool *pool, struct gpool_object **object)
 }
 
 /*
- * Published by one session and read by another, both of this process; then deleted. What an earlier round left is
- * deleted first.
+ * Publish an object in one session and read it in another, both of this process; then delete it. Objects of earlier
+ * rounds are deleted first.
  */
 static int round_of_objects(struct gpool *pool, const struct gpool_options *options)
 {
@@ -262,8 +260,8 @@ static int round_of_objects(struct gpool *pool, const struct gpool_options *opti
 }
 
 /*
- * Allocate in a way that needs the agent, a scattered block among it; pin, unpin, free; a tensor; spill; a role; a
- * fence; an object. The first error met.
+ * Allocate with requests to the agent, including a scattered block; pin, unpin, free; a sliced range; spill; a role; a
+ * fence; an object. Returns the first error.
  */
 static int round_of_work(const char *where, int timeout_ms)
 {
@@ -337,7 +335,7 @@ static void inject_text(char *text, size_t bytes, const struct fault *fault, int
 	snprintf(text, bytes, "inject=%s:error=%s:when=%d", fault->call, fault->error, nth);
 }
 
-static pid_t running; /* what a failed test leaves */
+static pid_t running; /* process left by a failed test */
 
 static pid_t gpoold_start(const struct fault *fault, int nth)
 {
@@ -346,7 +344,7 @@ static pid_t gpoold_start(const struct fault *fault, int nth)
 	char *traced[] = {"strace", "-f", "-qq", "-o", "/dev/null", "-e", trace, "-e", inject, gpoold, "--dir",
 		directory, "--pool", pool, "--set", "mover.patience=500ms", NULL};
 
-	/* Below a new folder: pids are reused, and the files of an earlier test that was killed may still exist. */
+	/* In a new folder: pids are reused, and the files of an earlier test that was killed may still exist. */
 	strcpy(base, "/tmp/gpool-faults-XXXXXX");
 	assert_non_null(mkdtemp(base));
 	assert_int_equal(chmod(base, 0755), 0);
@@ -381,7 +379,7 @@ static int wait_end(pid_t child)
 	return status;
 }
 
-/* The keeper's pid is in its file; strace may be between. */
+/* The keeper's pid is in its file; strace may be its parent. */
 static void gpoold_stop(pid_t child)
 {
 	char path[160], text[32] = "";
@@ -392,7 +390,7 @@ static void gpoold_stop(pid_t child)
 	fd = open(path, O_RDONLY);
 	if (fd >= 0) {
 		if (read(fd, text, sizeof(text) - 1) > 0)
-			keeper = atoi(text) > 1 ? (pid_t)atoi(text) : child; /* it may not have got so far */
+			keeper = atoi(text) > 1 ? (pid_t)atoi(text) : child; /* it may not have written the file yet */
 		close(fd);
 	}
 	kill(keeper, SIGTERM);
@@ -404,11 +402,11 @@ static void gpoold_stop(pid_t child)
 	rmdir(base);
 }
 
-/* A test that failed half-way must not disturb the next. */
+/* A failed test must not affect the next one. */
 static int clean_up(void **state)
 {
 	(void)state;
-	/* strace passes its own end on to what it traces only when it is asked to: so both are asked. */
+	/* strace passes its own end on to the processes that it traces only on request, so both are terminated. */
 	if (running && kill(running, 0) == 0) {
 		char command[400];
 
@@ -447,7 +445,7 @@ static int look_for_spilled(struct gpool *pool)
 	return 0;
 }
 
-/* Ask the agent to check itself, then wait until all pages are free. 0, or the error that kept it from asking. */
+/* Let the agent check itself, then wait until all pages are free. Return 0, or the error that prevented the check. */
 static int look_whether_whole(void)
 {
 	static uint8_t request[256], reply[MSG_BYTES_MAX];
@@ -473,7 +471,7 @@ static int look_whether_whole(void)
 	}
 	if (!error)
 		error = look_for_spilled(pool);
-	/* A worker that ended without a detach is cleaned up when its death is seen; its end was waited for. */
+	/* A worker that ended without a detach is cleaned up when the agent detects its death. */
 	for (tries = 0; tries < 6000 && atomic_load(&pool_view(pool)->header->state_pages[PAGE_FREE]) != PAGES; tries++)
 		poll(NULL, 0, 10);
 	if (tries == 6000)
@@ -485,8 +483,8 @@ static int look_whether_whole(void)
 
 /*
  * The check itself may meet the fault, once in the agent and once in the front. A front that dies of it is restarted,
- * and strace injects the fault into each new one: then no request is answered, as expected, and the free pages are
- * checked alone.
+ * and strace injects the fault into each new one: then no request is answered, as expected, and only the free pages are
+ * checked.
  */
 static void pool_is_whole(void)
 {
@@ -502,8 +500,8 @@ static void pool_is_whole(void)
 /* ---- the agent's side ---- */
 
 /*
- * A round in a process of its own, since a session whose connection breaks keeps its pages until its process is dead.
- * 0, or -1: it failed with a documented error.
+ * Run a round in its own process, since a session whose connection breaks keeps its pages until its process has died.
+ * Returns 0, or -1: it failed with a documented error.
  */
 static int round_in_child(void)
 {
@@ -515,7 +513,7 @@ static int round_in_child(void)
 	return WEXITSTATUS(status) == 0 ? 0 : -1;
 }
 
-/* A look, which leaves its status to be read. */
+/* Check whether the child has ended, without reaping it. */
 static int has_ended(pid_t child)
 {
 	siginfo_t info = {0};
@@ -530,15 +528,17 @@ static void agent_fault(const struct fault *fault, int nth)
 
 	snprintf(now_testing, sizeof(now_testing), "agent: %s %s at call %d", fault->call, fault->error, nth);
 	round_in_child();
-	/* Each process has its own n-th call, so a second round may meet one more fault; a third must not. */
+	/* Each process counts its own calls, so a second round may meet one more fault; a third must not. */
 	again = has_ended(child) ? -1 : round_in_child();
 	if (again)
 		again = has_ended(child) ? -1 : round_in_child();
 	if (again) {
-		/* It refused to start, or stopped: then it ends by itself, says so, and leaves nothing. */
+		/*
+		 * gpoold has refused to start, or stopped: then it ends by itself, logs the cause, and leaves nothing.
+		 */
 		status = wait_end(child);
 		running = 0;
-		/* 127: it was the loader's own call */
+		/* 127: the failed call was the loader's */
 		if (!WIFEXITED(status) || (WEXITSTATUS(status) != 1 && WEXITSTATUS(status) != 127))
 			fail_msg("%s: later rounds fail, and gpoold ends with status 0x%x", now_testing, status);
 		if (access(directory, F_OK) == 0)
@@ -552,7 +552,7 @@ static void agent_fault(const struct fault *fault, int nth)
 	gpoold_stop(child);
 }
 
-/* One fault, in the process that is for it. */
+/* Inject one fault into the process for which it is meant. */
 static const struct fault *the_fault;
 static int the_nth;
 
@@ -620,7 +620,7 @@ static void trial_end(struct trial *trial, int status)
 	trial->child = 0;
 }
 
-/* Wait for one of them. */
+/* Wait for one of the trials. */
 static void trials_wait(struct trial *trials)
 {
 	int status;
@@ -737,7 +737,10 @@ static void test_mover_and_tiers(void **state)
 		{"pwrite64", "ENOSPC", 1, 4, 1, "GPOOL_NO_URING"},
 		{"pwrite64", "EIO", 1, 1, 1, "GPOOL_NO_URING"},
 		{"pread64", "EIO", 1, 4, 1, "GPOOL_NO_URING"},
-		/* The first lane's stream and thread are the 1st and the 5th: without them no mover ever serves. */
+		/*
+		 * The stream and the thread of the first lane are the 1st and the 5th call: without them no mover ever
+		 * serves.
+		 */
 		{"clone3", "EAGAIN", 1, 4, 1, NULL},
 		{"clone3", "EAGAIN", 5, 8, 1, "GPOOL_NO_URING"},
 		{"mlock", "ENOMEM", 1, 1, 1, NULL},
@@ -760,7 +763,7 @@ static void worker_fault(const struct fault *fault, int nth)
 	snprintf(trace, sizeof(trace), "trace=%s", fault->call);
 	inject_text(inject, sizeof(inject), fault, nth);
 	status = wait_end(spawn(traced));
-	/* 0: it went well all the same; 3: a documented error; 127 and others: the loader could not even start it */
+	/* 0: the round succeeded; 3: a documented error; 127 and others: the loader could not start the worker */
 	if (WIFSIGNALED(status) || (WIFEXITED(status) && WEXITSTATUS(status) == 4))
 		fail_msg("%s: the worker ended with status 0x%x", now_testing, status);
 }
@@ -794,11 +797,11 @@ static void test_worker_faults(void **state)
 		pool_is_whole();
 	}
 	gpoold_stop(child);
-	/* Most looks were complete: "no answer" must not hide a front that is simply broken. */
+	/* Most checks were complete: a front that never answers must not pass. */
 	assert_true(looks_without_check * 2 < looks);
 }
 
-/* Each kind of driver call fails at its first and at later uses, in a worker that is attached, or while it attaches. */
+/* Each kind of driver call fails at its first and at later uses, in an attached worker, or during the attach. */
 static void test_driver_faults(void **state)
 {
 	static const enum gpu_call kinds[] = {

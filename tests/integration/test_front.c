@@ -1,13 +1,13 @@
 /*
  * test_front.c - the front process between honest clients, hostile peers and an agent.
  *
- * Goal: requests that pass the checks reach the agent and answers come back; others are refused or dropped; and
- * whatever a peer sends, at most the front dies, the next one serves again, and no descriptors pile up.
- * Method: front_run() in a forked child as the keeper would start it; this process is the agent, so it never calls
- * nanomsg itself. Honest clients are forked children that use client/core/control.c and client/core/events.c. Hostile
- * ones, and those that must be exact, speak nanomsg's wire format by hand over a plain socket: 8 bytes of greeting,
- * then messages of a type byte (1), a u64 length (big-endian) and, for REQ, a u32 request id with the top bit set.
- * An alarm ends a test that waits for ever.
+ * Goal: requests that pass the checks reach the agent and answers are returned; others are refused or dropped; a
+ * hostile peer can cause at most the death of the front, the next front serves again, and descriptors do not
+ * accumulate. Method: front_run() in a forked child as the keeper would start it; this process is the agent, so it
+ * never calls nanomsg itself. Honest clients are forked children that use client/core/control.c and
+ * client/core/events.c. Hostile clients, and those that must be exact, write nanomsg's wire format to a plain socket: 8
+ * bytes of greeting, then messages of a type byte (1), a u64 length (big-endian) and, for REQ, a u32 request id with
+ * the top bit set. An alarm ends a test that would wait forever.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -40,7 +40,7 @@
 #include "proto/attach.h"
 #include "proto/codec.h"
 
-enum { SILENCE_MS = 100 }; /* for what must not come */
+enum { SILENCE_MS = 100 }; /* time in which no message may arrive */
 enum {
 	STUCK_SECONDS = 250,
 	SP_REQ = 0x30,
@@ -49,7 +49,7 @@ enum {
 	SP_SUB = 0x21,
 	FRAME_HEAD = 9,
 	ID_BYTES = 4,
-	MESSAGE_MAX = 4096, /* limit given to the fronts here */
+	MESSAGE_MAX = 4096, /* limit of the fronts in this test */
 };
 
 static const uint8_t token[MSG_TOKEN_BYTES] = {0xaa, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
@@ -64,7 +64,7 @@ struct fixture {
 	int descriptors; /* of this process, before a front was started */
 	pid_t front;
 	int pidfd;
-	int agent; /* our end of the front's socket */
+	int agent; /* this process's end of the front's socket */
 };
 
 /* ---- the front ---- */
@@ -106,7 +106,7 @@ static void announce(const struct fixture *fixture, const uint8_t *bytes, uint8_
 	send_to_front(fixture, 0, message, (size_t)length);
 }
 
-/* Fork a front with these options; where the URLs are not set, with those of the fixture. */
+/* Fork a front with these options; URLs that are not set are those of the fixture. */
 static void start_front(struct fixture *fixture, struct front_options options)
 {
 	int pair[2];
@@ -122,7 +122,7 @@ static void start_front(struct fixture *fixture, struct front_options options)
 	if (fixture->front == 0) {
 		options.parent = keeper;
 		options.agent_socket = pair[1];
-		/* as the keeper does: nothing but what is needed */
+		/* like the keeper: only the needed descriptors */
 		if (pair[1] > 3)
 			close_range(3, (unsigned)pair[1] - 1, 0);
 		close_range((unsigned)pair[1] + 1, ~0u, 0);
@@ -151,7 +151,7 @@ static void start_usual_front(struct fixture *fixture)
 	announce(fixture, token, FRONT_TOKENS_TOLD);
 }
 
-/* Wait for the end of the front; its status as of waitpid(). */
+/* Wait for the end of the front; returns its status as of waitpid(). */
 static int reap_front(struct fixture *fixture)
 {
 	struct pollfd wait = {.fd = fixture->pidfd, .events = POLLIN};
@@ -165,7 +165,7 @@ static int reap_front(struct fixture *fixture)
 	return status;
 }
 
-/* The front ends when the agent closes, without an error. */
+/* Close the agent's end; the front ends without an error. */
 static void stop_front(struct fixture *fixture)
 {
 	int status;
@@ -176,7 +176,7 @@ static void stop_front(struct fixture *fixture)
 		fail_msg("the front ended with status %#x", (unsigned)status);
 }
 
-/* By the pidfd, which cannot refer to another process. */
+/* Kill it by its pidfd, which cannot refer to another process. */
 static void kill_front(struct fixture *fixture)
 {
 	assert_int_equal(syscall(SYS_pidfd_send_signal, fixture->pidfd, SIGKILL, NULL, 0), 0);
@@ -279,7 +279,7 @@ static int connect_raw(const char *path)
 			return fd;
 		assert_true(errno == ENOENT || errno == ECONNREFUSED || errno == EAGAIN);
 		close(fd);
-		poll(NULL, 0, 1); /* the front offers nothing to wait on before it listens */
+		poll(NULL, 0, 1); /* before the front listens, no event can be waited for */
 	}
 }
 
@@ -341,7 +341,7 @@ static void send_version_request(int fd, uint32_t id, const uint8_t *with_token,
 	send_req(fd, id, message, (size_t)length);
 }
 
-/* One answer: its request id, and the message; returns the length of the message. */
+/* Receive one answer, its request id and message; returns the length of the message. */
 static size_t receive_rep(int fd, uint32_t *id, uint8_t *message, size_t capacity)
 {
 	uint8_t head[FRAME_HEAD + ID_BYTES];
@@ -392,7 +392,7 @@ static void expect_done(int fd, uint32_t id, uint64_t sequence, uint64_t value)
 	assert_true(envelope.sequence == sequence);
 }
 
-/* The whole way there and back: client, front, agent, front, client. */
+/* A complete request: client, front, agent, front, client. */
 static void expect_service(struct fixture *fixture)
 {
 	static struct request request;
@@ -429,7 +429,7 @@ static void expect_client_ok(pid_t pid)
 		fail_msg("the client ended with status %#x; an exit status is the line that failed", (unsigned)status);
 }
 
-/* In a child: end with the number of the line, which fits into an exit status when taken modulo 255. */
+/* In a child: exit with the number of the line modulo 255, which fits into an exit status. */
 #define CHECK(condition) \
 	do { \
 		if (!(condition)) { \
@@ -500,7 +500,7 @@ static int client_is_not_answered(const struct fixture *fixture)
 	CHECK(call_version(control, token, reply, sizeof(reply), 50) == -ETIMEDOUT);
 	CHECK(control_call(control, token, message, sizeof(message) - 1, reply, sizeof(reply), 0) == -EINVAL);
 	CHECK(control_call(control, token, message, MSG_BYTES_MAX + 1, reply, sizeof(reply), 0) == -EMSGSIZE);
-	/* a forked child may close, and no more */
+	/* a forked child may close the channel, and nothing else */
 	child = fork();
 	CHECK(child >= 0);
 	if (child == 0) {
@@ -522,7 +522,7 @@ static void test_call_without_front_times_out(void **state)
 	expect_client_ok(start_client(fixture, client_is_not_answered));
 }
 
-/* A client that asked before there was a front, or while it was dead, gets its answer all the same. */
+/* A client that sent a request before a front existed, or while it was dead, is answered nevertheless. */
 static void test_client_survives_a_restart(void **state)
 {
 	struct fixture *fixture = *state;
@@ -532,14 +532,14 @@ static void test_client_survives_a_restart(void **state)
 	for (uint64_t i = 1; i <= 3; i++) {
 		start_usual_front(fixture);
 		take_request(fixture, &request);
-		if (i == 2) { /* dies with a request in its hands */
+		if (i == 2) { /* the front dies during a request */
 			kill_front(fixture);
 			start_usual_front(fixture);
 			take_request(fixture, &request);
 		}
 		answer_done(fixture, &request, i);
 		if (i < 3) {
-			/* the next request says that the answer has arrived */
+			/* the next request shows that the answer has arrived */
 			uint64_t last = request.envelope.sequence;
 
 			do
@@ -566,7 +566,7 @@ static int listen_raw(const char *path)
 	return fd;
 }
 
-/* A client's connection, greeted as by a front. */
+/* Accept a client's connection, and greet it like a front. */
 static int accept_raw(int listener, uint8_t protocol)
 {
 	int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
@@ -587,7 +587,9 @@ static int client_asks_once(const struct fixture *fixture)
 	return 0;
 }
 
-/* Take a version_request from a greeted connection and answer it; whether the client still held the connection. */
+/*
+ * Take a version_request from a greeted connection and answer it; returns whether the client still held the connection.
+ */
 static bool answer_raw(int fd)
 {
 	const struct msg_done_reply done = {.text = "done"};
@@ -608,8 +610,8 @@ static bool answer_raw(int fd)
 }
 
 /*
- * What comes on the first connection is taken and never answered; nanomsg alone would send all to it for ever. On a
- * busy machine the client may give up others too before they are answered.
+ * Requests on the first connection are read and never answered; nanomsg alone would use that connection forever. On a
+ * busy machine the client may also give up further connections before they are answered.
  */
 static void test_a_silent_connection_is_closed(void **state)
 {
@@ -640,12 +642,12 @@ static void test_a_silent_connection_is_closed(void **state)
 	close(listener);
 }
 
-/* In builds without a sanitizer there is none. */
+/* NULL in builds without a sanitizer. */
 extern int __lsan_do_recoverable_leak_check(void) __attribute__((weak));
 
-static int missed[2]; /* a pipe: a byte for each answer that the client waits for no longer */
+static int missed[2]; /* a pipe: a byte for each answer that the client does not wait for any more */
 
-/* Ask, wait no longer for the answer, and go on when nanomsg has it. */
+/* Send a request without waiting for its answer, and continue when nanomsg has received it. */
 static void miss_an_answer(struct channel *control)
 {
 	uint8_t reply[MSG_LARGEST_done_reply];
@@ -672,7 +674,8 @@ static int client_is_answered_late(const struct fixture *fixture)
 }
 
 /*
- * A request after one whose answer was not waited for goes over another connection: nanomsg would leak the late answer.
+ * After a request whose answer was not waited for, the next one uses another connection: nanomsg would leak the late
+ * answer.
  */
 static void test_a_late_answer_is_discarded(void **state)
 {
@@ -709,7 +712,7 @@ static int client_listens(const struct fixture *fixture)
 	return 0;
 }
 
-/* Empty messages keep a connection, and are no events. */
+/* Empty messages keep a connection alive, and are no events. */
 static void test_a_silent_subscription_is_closed(void **state)
 {
 	struct fixture *fixture = *state;
@@ -749,8 +752,8 @@ static void test_the_front_beats(void **state)
 }
 
 /*
- * A front that has not received all tokens yet answers no request: an unknown token may be valid. Then it answers at
- * once.
+ * A front that has not received all tokens yet answers no request, since an unknown token may be valid. Then it answers
+ * at once.
  */
 static void start_front_that_learns(struct fixture *fixture)
 {
@@ -777,7 +780,7 @@ static void test_tokens_are_checked(void **state)
 	fd = connect_req(fixture);
 	expect_no_request(fixture);
 
-	/* a new token is good at once */
+	/* a new token is valid at once */
 	announce(fixture, other_token, true);
 	send_version_request(fd, 50, other_token, 50);
 	take_request(fixture, &request);
@@ -785,7 +788,7 @@ static void test_tokens_are_checked(void **state)
 	answer_done(fixture, &request, 1);
 	expect_done(fd, 50, 50, 1);
 
-	/* and no longer when the agent says so; its neighbour still is */
+	/* and invalid when the agent withdraws it; its neighbour stays valid */
 	announce(fixture, other_token, false);
 	send_version_request(fd, 51, other_token, 51);
 	expect_error(fd, 51, 51, -EACCES);
@@ -797,7 +800,7 @@ static void test_tokens_are_checked(void **state)
 	stop_front(fixture);
 }
 
-/* The agent announces and the client asks at once, in whatever the front is doing: it must know the token. */
+/* The agent announces a token and the client uses it at once: the front must know it, whatever it is doing. */
 static void test_announced_tokens_are_known_at_once(void **state)
 {
 	struct fixture *fixture = *state;
@@ -805,14 +808,14 @@ static void test_announced_tokens_are_known_at_once(void **state)
 	uint8_t fresh[MSG_TOKEN_BYTES] = {7};
 	int fd;
 
-	/* without all tokens it would be silent where it has to refuse */
+	/* without all tokens it would not answer instead of refusing */
 	start_front_that_learns(fixture);
 	fd = connect_req(fixture);
 	for (uint32_t i = 1; i <= 2000; i++) {
 		memcpy(fresh + 4, &i, sizeof(i));
 		announce(fixture, fresh, true);
 		send_version_request(fd, i, fresh, i);
-		if (i % 2) { /* half of them while the front is still busy with the one before */
+		if (i % 2) { /* half of them while the front still processes the one before */
 			memcpy(fresh + 8, &i, sizeof(i));
 			announce(fixture, fresh, true);
 			send_version_request(fd, i + 100000, fresh, i);
@@ -847,7 +850,7 @@ static void test_rate_is_limited_per_token(void **state)
 	announce(fixture, other_token, true);
 	fd = connect_req(fixture);
 	/*
-	 * One at a time, so that each has its own answer: a burst passes, then there is a refusal, however slow this
+	 * One at a time, so that each has its own answer: a burst passes, then a refusal follows, however slow the
 	 * machine is.
 	 */
 	for (uint32_t id = 1;; id++) {
@@ -866,7 +869,7 @@ static void test_rate_is_limited_per_token(void **state)
 		assert_true(passed < 100000);
 	}
 	assert_true(passed >= rate);
-	/* another session is not concerned */
+	/* another session is not affected */
 	send_version_request(fd, 7777, other_token, 7777);
 	take_request(fixture, &request);
 	answer_done(fixture, &request, 1);
@@ -914,7 +917,7 @@ static void test_requests_in_flight_are_limited(void **state)
 	send_version_request(fd, 1000, token, 1000);
 	expect_error(fd, 1000, 1000, -EBUSY);
 	expect_no_request(fixture);
-	/* an answer makes room, in any order; one that is no answer does not */
+	/* an answer makes room, in any order; an answer to an unknown request does not */
 	requests[3].id += UINT64_C(1) << 40;
 	answer_done(fixture, &requests[3], 3);
 	requests[3].id -= UINT64_C(1) << 40;
@@ -930,20 +933,18 @@ static void test_requests_in_flight_are_limited(void **state)
 	stop_front(fixture);
 }
 
-/* The agent hangs: its socket fills with requests, and clients hear of it. */
+/* The agent does not read: its socket fills with requests, and clients get an error. */
 static void test_agent_that_does_not_read_is_reported(void **state)
 {
 	struct fixture *fixture = *state;
 	static uint8_t message[MESSAGE_MAX];
 	const struct msg_version_request request = {0};
-	int small = 1; /* the kernel makes it its least */
+	int small = 1; /* the kernel raises it to its minimum */
 	int fd;
 
 	start_usual_front(fixture);
 	expect_service(fixture);
-	/*
-	 * what limits is the sender's buffer; asked for here with large requests, which only the agent would find wrong
-	 */
+	/* the sender's buffer is the limit, so it is filled with large requests, which only the agent would refuse */
 	assert_int_equal(setsockopt(fixture->agent, SOL_SOCKET, SO_RCVBUF, &small, sizeof(small)), 0);
 	assert_int_equal(msg_encode_version_request(&request, 0, token, message, sizeof(message)), MSG_ENVELOPE_BYTES);
 	for (int i = 0; i < 4; i++)
@@ -1022,7 +1023,7 @@ static void test_events_are_published(void **state)
 	}
 	assert_int_equal(status, 0);
 
-	/* the same by hand: exactly the message, and nothing that is none */
+	/* the same by hand: exactly this message, and no other */
 	fd = connect_raw(fixture->events_path);
 	greet(fd, SP_SUB);
 	send_to_front(fixture, 0, (const uint8_t *)"rubbish", 7);
@@ -1033,7 +1034,7 @@ static void test_events_are_published(void **state)
 		if (poll(&wait, 1, 5) == 1)
 			break;
 	}
-	do /* on a slow machine it may have beaten first */
+	do /* on a slow machine a heartbeat may have been sent first */
 		receive_all(fd, received, FRAME_HEAD);
 	while (received[FRAME_HEAD - 1] == 0 && received[FRAME_HEAD - 2] == 0);
 	receive_all(fd, received + FRAME_HEAD, (size_t)length);
@@ -1045,7 +1046,9 @@ static void test_events_are_published(void **state)
 
 /* ---- hostile peers ---- */
 
-/* Is the front alive, now that a peer has seen the end of its connection? It may be dying: its sockets close first. */
+/*
+ * Check whether the front is alive after a peer saw the end of its connection. A dying front closes its sockets first.
+ */
 static bool front_still_greets(const struct fixture *fixture)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -1064,7 +1067,7 @@ static bool front_still_greets(const struct fixture *fixture)
 	return greets;
 }
 
-/* Wait until the front has thrown this peer out, or is dead: then start the next one. Returns whether it died. */
+/* Wait until the front has disconnected this peer, or is dead: then start the next one. Returns whether it died. */
 static bool wait_for_outcome(struct fixture *fixture, int peer)
 {
 	struct pollfd both[2] = {{.fd = fixture->pidfd, .events = POLLIN}, {.fd = peer, .events = POLLIN}};
@@ -1074,12 +1077,12 @@ static bool wait_for_outcome(struct fixture *fixture, int peer)
 
 	do {
 		assert_true(poll(both, 2, -1) >= 1);
-		received = recv(peer, rest, sizeof(rest), MSG_DONTWAIT); /* its greeting, perhaps, and then the end */
+		received = recv(peer, rest, sizeof(rest), MSG_DONTWAIT); /* its greeting, possibly, and then the end */
 	} while (!front_is_dead(fixture) && (received > 0 || (received < 0 && errno == EAGAIN)));
 	if (front_still_greets(fixture))
 		return false;
 	status = reap_front(fixture);
-	/* an assertion of nanomsg, and not the filter, which would mean that it lacks a system call */
+	/* an assertion of nanomsg, not the filter, which would mean that a system call is missing from it */
 	if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGABRT)
 		fail_msg("the front ended with status %#x", (unsigned)status);
 	start_usual_front(fixture);
@@ -1104,7 +1107,10 @@ static const struct garbage garbage[] = {
 	{"a greeting with another version", false, 8, {0, 'S', 'P', 7, 0, SP_REQ, 0, 0}},
 };
 
-/* Each is sent, then the front must be dead and replaced, or have closed the connection; and the service continues. */
+/*
+ * Send each of them; then the front must be dead and replaced, or have closed the connection, and the service
+ * continues.
+ */
 static void test_garbage_costs_at_most_the_front(void **state)
 {
 	struct fixture *fixture = *state;
@@ -1128,7 +1134,7 @@ static void test_garbage_costs_at_most_the_front(void **state)
 		close(peer);
 		expect_service(fixture);
 	}
-	/* if this ever fails, nanomsg got better and the comment in front.h is out of date */
+	/* a failure here means that nanomsg has improved and the comment in front.h is out of date */
 	assert_true(died > 0);
 	stop_front(fixture);
 }
@@ -1148,13 +1154,13 @@ static void test_half_messages_do_not_disturb(void **state)
 		peers[i] = connect_raw(fixture->control_path);
 		greet(peers[i], SP_REQ);
 		frame(bytes, 1, 1000);
-		send_all(peers[i], bytes, 1 + i); /* from a type byte alone to half a message */
+		send_all(peers[i], bytes, 1 + i); /* from only a type byte to half a message */
 		expect_service(fixture);
 	}
 	for (size_t i = 0; i < 32; i++)
 		close(peers[i]);
 	while (count_descriptors(fixture->front) > before + 1)
-		expect_service(fixture); /* until nanomsg has seen them all end; the alarm is the limit */
+		expect_service(fixture); /* until nanomsg has detected the end of all of them; the alarm is the limit */
 	stop_front(fixture);
 }
 
@@ -1171,14 +1177,14 @@ static void test_malformed_messages_are_dropped(void **state)
 	start_usual_front(fixture);
 	fd = connect_req(fixture);
 	assert_int_equal(msg_encode_version_request(&version, 5, token, bytes, sizeof(bytes)), MSG_ENVELOPE_BYTES);
-	/* nothing; cut; with a byte too many; another magic */
+	/* empty; truncated; one byte too many; another magic */
 	send_req(fd, 1, bytes, 0);
 	send_req(fd, 2, bytes, MSG_ENVELOPE_BYTES - 1);
 	send_req(fd, 3, bytes, MSG_ENVELOPE_BYTES + 1);
 	bytes[0] ^= 1;
 	send_req(fd, 4, bytes, MSG_ENVELOPE_BYTES);
 	bytes[0] ^= 1;
-	/* without a way back: no request id; a stack of ids that never ends */
+	/* without a return path: no request id; a stack of ids that never ends */
 	used = frame(head, 1, 3);
 	memset(head + used, 0, 16);
 	send_all(fd, head, used + 3);
@@ -1188,7 +1194,7 @@ static void test_malformed_messages_are_dropped(void **state)
 	for (int i = 0; i < 4; i++)
 		bytes[32 + i] = (uint8_t)((MESSAGE_MAX + 1 - MSG_ENVELOPE_BYTES) >> (8 * i));
 	send_req(fd, 5, bytes, MESSAGE_MAX + 1);
-	/* none of that came through or killed: the next one is the first that arrives, on the same connection */
+	/* none of them arrived or killed the front: the next request is the first to arrive, on the same connection */
 	send_version_request(fd, 6, token, 6);
 	take_request(fixture, &request);
 	assert_true(request.envelope.sequence == 6);
@@ -1200,7 +1206,8 @@ static void test_malformed_messages_are_dropped(void **state)
 }
 
 /*
- * A return path of many hops is valid in nanomsg, but no device forwards to us: dropped before it takes memory.
+ * A return path of many hops is valid in nanomsg, but no device forwards requests to the front: it is dropped before it
+ * takes memory.
  */
 static void test_long_ways_back_are_dropped(void **state)
 {
@@ -1221,7 +1228,7 @@ static void test_long_ways_back_are_dropped(void **state)
 	stop_front(fixture);
 }
 
-/* One request with 50 descriptors attached. False when the front does not take it any more. */
+/* Send one request with 50 descriptors attached. Return false if the front does not accept it any more. */
 static bool send_with_descriptors(int fd)
 {
 	uint8_t bytes[FRAME_HEAD + ID_BYTES] = {0};
@@ -1263,7 +1270,7 @@ static void test_attached_descriptors_do_not_pile_up(void **state)
 		if (!send_with_descriptors(fd))
 			break;
 	}
-	status = reap_front(fixture); /* it notices by itself */
+	status = reap_front(fixture); /* the front detects it by itself */
 	assert_true(WIFEXITED(status));
 	assert_int_equal(WEXITSTATUS(status), EMFILE);
 	close(fd);
@@ -1273,7 +1280,7 @@ static void test_attached_descriptors_do_not_pile_up(void **state)
 	stop_front(fixture);
 }
 
-/* Many honest connections are no leak; when they are gone, so are their descriptors. */
+/* Many honest connections are not a leak; when they are closed, so are their descriptors. */
 static void test_many_connections_are_no_leak(void **state)
 {
 	struct fixture *fixture = *state;
@@ -1289,7 +1296,7 @@ static void test_many_connections_are_no_leak(void **state)
 		if (i % 2 == 0)
 			greet(fds[i], SP_SUB);
 	}
-	/* the first may have counted one that was ending */
+	/* the first count may have included a connection that was ending */
 	assert_true(count_descriptors(fixture->front) >= before + MANY - 1);
 	/* through several of the front's own counts, which are half a second apart */
 	for (struct timespec start, now = {0}; clock_gettime(CLOCK_MONOTONIC, now.tv_sec ? &now : &start), true;) {
@@ -1308,7 +1315,7 @@ static void test_many_connections_are_no_leak(void **state)
 }
 
 /*
- * As many connections as the kernel takes, which is more than the front may have: it ends, and the next one serves
+ * As many connections as the kernel accepts, which is more than the front may have: it ends, and the next one serves
  * again.
  */
 static void test_too_many_connections_cost_at_most_the_front(void **state)
@@ -1355,7 +1362,7 @@ static void test_too_many_connections_cost_at_most_the_front(void **state)
 
 /* ---- rights ---- */
 
-/* The value of one line of /proc/PID/status. */
+/* Read one line of /proc/PID/status. */
 static void read_status(pid_t pid, const char *key, char *value, size_t size)
 {
 	char path[64];
@@ -1427,7 +1434,7 @@ static void test_front_dies_with_the_keeper(void **state)
 	struct fixture inner = *fixture;
 	struct {
 		pid_t front;
-		int agent; /* the number of its socket in the keeper */
+		int agent; /* descriptor number of its socket in the keeper */
 	} made;
 	int pipes[2];
 	pid_t keeper;
@@ -1436,7 +1443,7 @@ static void test_front_dies_with_the_keeper(void **state)
 	int status;
 	struct pollfd wait;
 
-	/* become the reaper of orphans, so that the front's end can be waited for, and its number is not reused */
+	/* become the reaper of orphans, so that the front's end can be waited for, and its pid is not reused */
 	assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
 	assert_int_equal(pipe2(pipes, O_CLOEXEC), 0);
 	keeper = fork();
@@ -1457,7 +1464,7 @@ static void test_front_dies_with_the_keeper(void **state)
 	agent = (int)syscall(SYS_pidfd_getfd, wait.fd, made.agent, 0);
 	assert_true(agent >= 0);
 	close(wait.fd);
-	close(connect_raw(fixture->control_path)); /* it listens: its start is over */
+	close(connect_raw(fixture->control_path)); /* it listens, so its start is complete */
 	assert_int_equal(kill(keeper, SIGKILL), 0);
 	assert_int_equal(waitpid(keeper, &status, 0), keeper);
 	wait = (struct pollfd){.fd = pidfd, .events = POLLIN};
@@ -1497,7 +1504,7 @@ static void test_bad_options_are_refused(void **state)
 		status = reap_front(fixture);
 		assert_true(WIFEXITED(status));
 		if (i == 3)
-			assert_int_not_equal(WEXITSTATUS(status), 0); /* nanomsg has its own number for it */
+			assert_int_not_equal(WEXITSTATUS(status), 0); /* nanomsg has its own error number for it */
 		else
 			assert_int_equal(WEXITSTATUS(status), cases[i].error);
 	}

@@ -2,9 +2,8 @@
  * test_hostile_blocks.c - impossible blocks, written by a worker into its own segment.
  *
  * Goal: with a scattered block whose extents overlap, no page is lent twice, whether the block is evicted, spilled or
- * restored into.
- * Method: a real gpoold and a worker that changes the entries of its blocks. Afterwards the invariants hold, and
- * another worker allocates all of the pool and finds each page once.
+ * used as the target of a restore. Method: a real gpoold and a worker that changes the entries of its blocks.
+ * Afterwards the invariants hold, and another worker allocates all of the pool and finds each page once.
  */
 #include "client/core/pool.h"
 #include "shm/pool_segment.h"
@@ -26,7 +25,7 @@ static struct gpool_block block_of_a_part(struct gpool *pool, uint32_t flags)
 	return block;
 }
 
-/* Of its pages [0, 5), then [2, 5): as many as it has, three of them twice. Its new tag. */
+/* Set the extents to pages [0, 5) and [2, 5): the right number of pages, three of them twice. Returns the new tag. */
 static uint64_t fold(struct gpool *pool, const struct gpool_block *block, uint32_t attributes)
 {
 	struct block_entry *head = &pool->session.blocks[block->page], *extent = head + 2;
@@ -41,7 +40,7 @@ static uint64_t fold(struct gpool *pool, const struct gpool_block *block, uint32
 	return tag;
 }
 
-/* By hand, as a library would not. The answer's error. */
+/* Send a request that the library would not send; returns the answer's error. */
 static int request(struct gpool *pool, uint32_t kind, uint32_t page, uint32_t need, uint64_t tag)
 {
 	struct lease_request *slot = &pool->session.requests[SESSION_REQUESTS - 1];

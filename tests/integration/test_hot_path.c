@@ -31,7 +31,7 @@ static long rounds(void)
 
 /* ---- the worker ---- */
 
-/* One block, used and freed; now and then one of many pages, or many that are held at the same time. */
+/* Allocate, use and free one block; occasionally one of many pages, or many at the same time. */
 static int round_trip(struct gpool *pool, uint32_t page_count)
 {
 	struct gpool_block block;
@@ -138,7 +138,7 @@ static int run_traced(const char *trace, const char *directory)
 	self[length] = '\0';
 	pid = fork();
 	if (pid == 0) {
-		/* AddressSanitizer's search for leaks is ptrace too. */
+		/* AddressSanitizer's search for leaks uses ptrace too. */
 		setenv("ASAN_OPTIONS", "detect_leaks=0", 1);
 		execlp("strace", "strace", "-f", "-o", trace, self, "--worker", directory, (char *)NULL);
 		_exit(127);
@@ -146,7 +146,7 @@ static int run_traced(const char *trace, const char *directory)
 	return pid > 0 && waitpid(pid, &status, 0) == pid ? status : 1;
 }
 
-/* System calls between the two marks; -1 when there are not two. The first few are printed. */
+/* Count the system calls between the two marks; -1 if the marks are missing. The first few are printed. */
 static int count_between(const char *trace)
 {
 	char line[512];
@@ -168,7 +168,7 @@ static int count_between(const char *trace)
 
 int main(int argc, char **argv)
 {
-	/* The lease is as large as the worker's needs and stays so: what is measured is the steady state. */
+	/* The lease has the size that the worker needs, and keeps it: the steady state is measured. */
 	static const char *const arguments[] = {"--pool", "name=p0,backend=host,size=1GiB,page_size=512KB,reserved=0",
 		"--set", "lease.keep_pages=2048", "--set", "lease.idle=1h", NULL};
 	struct harness harness;
