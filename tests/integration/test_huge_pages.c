@@ -1,10 +1,10 @@
 /*
  * test_huge_pages.c - pools of host memory in huge pages of the kernel.
  *
- * Goal: all memory is allocated with the pool, cleared, and mapped as huge pages by workers, also where it was
- * published; without the key it is allocated on use; more than the machine has is refused. Method: a gpoold, its memory
- * by the files that it holds, and this process's own maps. Where the kernel has no huge page left, which the log
- * reports, page sizes in the maps are not checked.
+ * Goal: all memory is allocated with the pool, cleared, and mapped as huge pages by workers, also after it was
+ * published; without the key it is allocated on use; a pool larger than the machine's memory is refused. Method: a
+ * gpoold, its memory inspected by the files that it has open, and this process's own maps. If the kernel has no huge
+ * page left, which the log reports, page sizes in the maps are not checked.
  */
 #include "tests/integration/life.h"
 #include "tests/integration/spill_view.h"
@@ -35,7 +35,7 @@ static bool log_says(const char *text)
 static const char *const huge[] = {"--pool", PLACE ",size=32MiB,huge_pages=yes", NULL};
 static const char *const small[] = {"--pool", PLACE ",size=32MiB", NULL};
 
-/* Of all of the pool, what the kernel has given a page to. */
+/* Return the bytes of the pool for which the kernel has allocated pages. */
 static uint64_t present_bytes(void)
 {
 	struct stat stat_of;
@@ -47,7 +47,7 @@ static uint64_t present_bytes(void)
 	return (uint64_t)stat_of.st_blocks * 512;
 }
 
-/* Of the mapping with that address, what is mapped as huge pages. */
+/* Return the bytes of the mapping with that address that are mapped as huge pages. */
 static uint64_t mapped_huge_bytes(uint64_t address)
 {
 	FILE *maps = fopen("/proc/self/smaps", "re");
@@ -88,7 +88,7 @@ static void test_all_memory_is_allocated_at_the_start(void **state)
 	gpool_close(pool);
 }
 
-/* Taking the right to write from some of them, and giving it back, splits none. */
+/* Removing and restoring write access to some of them splits none. */
 static void test_published_pages_stay_huge(void **state)
 {
 	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
@@ -109,7 +109,7 @@ static void test_published_pages_stay_huge(void **state)
 		memset((void *)(uintptr_t)address, 'a' + i, bytes);
 		assert_int_equal(gpool_object_publish(object, &version), 0);
 		if (log_says("32 MiB in huge pages"))
-			assert_true(mapped_huge_bytes(address) >= bytes); /* and what else may only be read beside it */
+			assert_true(mapped_huge_bytes(address) >= bytes); /* and further read-only pages beside it */
 		gpool_object_close(object);
 		assert_int_equal(gpool_object_open(reader, "object", NULL, &object), 0);
 		assert_int_equal(gpool_object_pin(object), 0);
@@ -151,7 +151,8 @@ static void test_each_handle_of_its_own_is_huge_too(void **state)
 	assert_int_equal(gpool_address(pool, &block, &address), 0);
 	memset((void *)(uintptr_t)address, 1, POOL_PAGES / 2 * (size_t)HUGE);
 	if (log_says("32 MiB in huge pages"))
-		assert_int_equal(mapped_huge_bytes(address), HUGE); /* a file each, and so a mapping */
+		/* each has its own file, and therefore its own mapping */
+		assert_int_equal(mapped_huge_bytes(address), HUGE);
 	gpool_close(pool);
 }
 
@@ -173,8 +174,8 @@ static void test_without_the_key_memory_is_allocated_on_use(void **state)
 }
 
 /*
- * In the child: become a gpoold whose control group has a limit, as it reads that. 77: we may not
- * pretend so.
+ * In the child: become a gpoold whose control group has a limit, by a changed view of its files. 77: that is not
+ * permitted.
  */
 static _Noreturn void limited_become(int said, const char *most)
 {
@@ -203,7 +204,7 @@ static _Noreturn void limited_become(int said, const char *most)
 	_exit(77);
 }
 
-/* Memory beyond the container's limit is refused before it is allocated, which would end in a kill. */
+/* Memory beyond the container's limit is refused before it is allocated, since the kernel would kill the process. */
 static void test_more_than_the_group_may_have(void **state)
 {
 	int said = memfd_create("said", MFD_CLOEXEC), status;

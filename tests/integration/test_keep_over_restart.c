@@ -1,10 +1,10 @@
 /*
  * test_keep_over_restart.c - memory that outlives gpoold in the store of a service manager.
  *
- * Goal: with keep_over_restart a stop hands over everything as a whole, and the next run continues with the same memory
- * and words; incompatible state is refused and stays in the store; memory that cannot be handed over is freed, and the
- * cause is logged. Method: this process plays the service manager: it listens at $NOTIFY_SOCKET, keeps the received
- * descriptor, and passes it to the next gpoold.
+ * Goal: with keep_over_restart a stop stores the complete state, and the next run continues with the same memory and
+ * words; incompatible state is refused and stays in the store; memory that cannot be stored is freed, and the cause is
+ * logged. Method: this process plays the service manager: it listens at $NOTIFY_SOCKET, keeps the received descriptor,
+ * and passes it to the next gpoold.
  */
 #include "tests/integration/keeper.h"
 
@@ -25,8 +25,8 @@
 static struct {
 	char place[64];
 	int socket;
-	int stored; /* -1: nothing */
-	bool deaf;  /* takes nothing: neither descriptors nor barriers */
+	int stored; /* -1: none */
+	bool deaf;  /* reads neither descriptors nor barriers */
 	uint32_t readies, removals, beats;
 } manager = {.socket = -1, .stored = -1};
 
@@ -76,7 +76,7 @@ static void manager_take(void)
 		close(fd);
 }
 
-/* Its output until its end, and its exit status. */
+/* Collect gpoold's output until its end; returns its exit status. */
 static int manager_await_end(pid_t pid)
 {
 	struct pollfd look[] = {{manager.socket, POLLIN, 0}, {(int)syscall(SYS_pidfd_open, pid, 0), POLLIN, 0}};
@@ -116,10 +116,10 @@ static void manager_end(void)
 	manager.deaf = false;
 }
 
-/* Which gpoold, beside this program. */
+/* path of gpoold, relative to this program's folder */
 static const char *program = "../gpoold";
 
-/* gpoold behind a shell that passes the store as descriptor 3, as in sd_listen_fds(3), with limits of its own. */
+/* Start gpoold by a shell that passes the store as descriptor 3, as in sd_listen_fds(3), with its own limits. */
 static void give_stored(char script[64], const char *before)
 {
 	char text[900];
@@ -149,7 +149,7 @@ static void start_given(const char *const *arguments)
 	close(9);
 }
 
-/* It does not start: return its status, and its output in `said`. */
+/* Start a gpoold that refuses to start: return its status, and its output in `said`. */
 static int refused(const char *const *arguments, char *said, size_t bytes, const char *before)
 {
 	char script[64], command[1200];
@@ -198,7 +198,7 @@ static void is_filled(struct gpool *pool, uint8_t with)
 	assert_int_equal(gpool_free(pool, &block), 0);
 }
 
-/* How often the recorder of this pool saw an agent start: gpoold's own restarts do not make it forget. */
+/* Return the number of starts of an agent in this pool's recorder, which restarts of gpoold do not reset. */
 static uint32_t starts_recorded(const struct gpool *pool)
 {
 	const struct flight_ring *events = &pool_view(pool)->events;
@@ -211,7 +211,7 @@ static uint32_t starts_recorded(const struct gpool *pool)
 	return starts;
 }
 
-/* Words, counters, records and content are what they were, over two restarts, and an agent's death after one. */
+/* Words, counters, records and content are unchanged after two restarts, and after an agent's death following one. */
 static void test_memory_outlives_gpoold(void **state)
 {
 	struct agent_seen first, second;
@@ -238,7 +238,7 @@ static void test_memory_outlives_gpoold(void **state)
 		assert_true(second.incarnation > first.incarnation);
 		pool_is_whole(PAGES);
 		pool = harness_open(&harness);
-		/* The generations go on, so no old handle names a new content. */
+		/* The generations continue, so that no old handle matches new content. */
 		assert_true(
 			page_word_generation(atomic_load(&pool_view(pool)->pages[0])) >= page_word_generation(word));
 		is_filled(pool, 0x5a);
@@ -261,8 +261,8 @@ static void test_memory_outlives_gpoold(void **state)
 }
 
 /*
- * Of a session that is there at the end the next run has segment and pidfd, by which its agent knows when its pages
- * come free.
+ * For a session that exists at the stop, the next run has its segment and its pidfd, so that its agent detects when its
+ * pages become free.
  */
 static void test_sessions_are_held_until_their_process_is_dead(void **state)
 {
@@ -277,7 +277,7 @@ static void test_sessions_are_held_until_their_process_is_dead(void **state)
 	assert_int_equal(gpool_open(&options, &observer), 0);
 	manager_stop();
 	start_given(usual);
-	/* The tool that checked the service detaches a moment later. */
+	/* The tool that checked the service detaches with a delay. */
 	for (int tries = 0; fds_of(harness.pid, "anon_inode:[pidfd]") != 1; tries++) {
 		assert_true(tries < END_MS / 5);
 		poll(NULL, 0, 5);
@@ -288,7 +288,7 @@ static void test_sessions_are_held_until_their_process_is_dead(void **state)
 	manager_end();
 }
 
-/* Out of service is a pool until its gpoold ends, also where its memory stays. */
+/* A drain ends with gpoold, even if the pool's memory is kept. */
 static void test_a_drained_pool_serves_again(void **state)
 {
 	struct result result;
@@ -319,7 +319,7 @@ static bool agent_is(const char *version)
 	return is;
 }
 
-/* Started with this module, it has the pages of the run before; with these bytes it ends. */
+/* With this module it continues with the pages of the earlier run; with these bytes it ends. */
 static void goes_on_with(const char *module, const char *version, uint8_t bytes, uint8_t next_bytes)
 {
 	char path[700];
@@ -338,8 +338,8 @@ static void goes_on_with(const char *module, const char *version, uint8_t bytes,
 }
 
 /*
- * A run of another version of the same layout goes on with the memory, and so does the version before; another layout
- * leaves it there.
+ * Another version with the same layout continues with the memory, and so does the earlier version; another layout
+ * leaves it in the store.
  */
 static void test_another_version_continues(void **state)
 {
@@ -355,7 +355,7 @@ static void test_another_version_continues(void **state)
 	gpool_close(pool);
 	manager_stop();
 	goes_on_with("next/gpoold-agent.so", "9.9.9", 0x11, 0x22);
-	/* Another layout as a whole, whose module is beside it; then its module alone. */
+	/* First a complete gpoold with another layout and its module; then only the module. */
 	program = "other/gpoold";
 	assert_int_equal(refused(usual, said, sizeof(said), ""), 1);
 	program = "../gpoold";
@@ -399,7 +399,7 @@ static void test_incompatible_state_stays_in_the_store(void **state)
 		expect_text(said, "clean --what=fdstore");
 		expect_text(said, "keep_over_restart");
 	}
-	/* Neither is a limit too low for it. */
+	/* A limit that is too low is refused, and the state stays. */
 	prctl(PR_CAPBSET_DROP, CAP_SYS_RESOURCE, 0, 0, 0);
 	assert_int_equal(refused(usual, said, sizeof(said), "ulimit -n 60"), 1);
 	expect_text(said, "LimitNOFILE=");
@@ -412,7 +412,7 @@ static void test_incompatible_state_stays_in_the_store(void **state)
 	manager_end();
 }
 
-/* The key is the way out; and what was used up is no obstacle. */
+/* The suggested change of the key works; the descriptors of the earlier state do not prevent the start. */
 static void test_without_the_key_memory_is_freed(void **state)
 {
 	static const char *const without[] = {"--pool", POOL, NULL};
@@ -475,7 +475,7 @@ static void test_a_manager_that_takes_nothing(void **state)
 	(void)state;
 	manager_begin();
 	start_given(usual);
-	/* Without a reader the barrier is not passed, and the call reports it. */
+	/* Without a reader the barrier is not passed, and the log reports that. */
 	manager.deaf = true;
 	pid = harness.pid;
 	assert_int_equal(kill(pid, SIGTERM), 0);

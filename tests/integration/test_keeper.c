@@ -40,7 +40,7 @@ static void test_a_killed_agent_is_replaced(void **state)
 	assert_true(log_has("agent ended (signal 9); restarting it"));
 }
 
-/* More often than what is answered at once: then with pauses, and still. */
+/* It dies more often than it is restarted without delay: then it is restarted with pauses. */
 static void test_an_agent_that_keeps_dying_is_restarted(void **state)
 {
 	struct agent_seen first, last;
@@ -61,7 +61,7 @@ static void test_an_agent_that_keeps_dying_is_restarted(void **state)
 	assert_true(child_named(harness.pid, "gpoold-front") > 0);
 }
 
-/* A process that is started after the agent's death uses the same memory, by its inode. */
+/* A process that is started after the agent's death uses the same memory, identified by its inode. */
 static void test_memory_outlives_the_agent(void **state)
 {
 	struct gpool_options options;
@@ -89,10 +89,7 @@ static void test_memory_outlives_the_agent(void **state)
 	pool_is_whole(PAGES);
 }
 
-/*
- * A file that was broken after the start is no reason to stay down: only a reload takes over what is in it, or refuses
- * it.
- */
+/* A file that became invalid after the start does not prevent a restart: only a reload applies or refuses it. */
 static void test_a_restart_keeps_the_configuration(void **state)
 {
 	static const char text[] = "pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = "
@@ -137,7 +134,10 @@ static void test_the_front_ends_with_its_agent(void **state)
 	assert_int_equal(kill(front, 0), -1);
 }
 
-/* A terminal's interrupt and a service manager's stop reach all of them at once; only the keeper's order counts. */
+/*
+ * A terminal's interrupt and a service manager's stop reach all processes at once; only the keeper's handling of it
+ * counts.
+ */
 static void test_a_signal_to_all_stops_in_order(void **state)
 {
 	(void)state;
@@ -207,7 +207,7 @@ static void test_a_mover_has_its_pool_and_nothing_else(void **state)
 		  "mapped, channel -1, bells 1");
 	pool = harness_open(&harness);
 	mover = child_named(harness.pid, "gpoold-mover");
-	/* With a session there; its mover's successor inherits a keeper that holds it. */
+	/* With a session attached; its mover's successor inherits the descriptors of a keeper that holds it. */
 	kill_and_await(mover, SIGKILL);
 	log_await("start 1, before me 1, 1 handles, 0 sessions, segment read-only, ledger not mapped, channel -1, "
 		  "bells 1");
@@ -221,7 +221,7 @@ static void test_a_mover_has_its_pool_and_nothing_else(void **state)
 	assert_false(maps_have(mover, "gpool-ledger"));
 	assert_true(maps_have(agent, "gpool-ledger"));
 	assert_true(maps_have(mover, "gpool-pool"));
-	/* It continues when the agent does not. */
+	/* The front continues when the agent dies. */
 	kill_and_await(agent, SIGKILL);
 	agent_seen();
 	assert_int_equal(kill(mover, 0), 0);
@@ -232,7 +232,7 @@ static void test_a_mover_has_its_pool_and_nothing_else(void **state)
 
 enum { FEW = 256 };
 
-/* gpoold behind a shell that lowers its limit. Root could raise it again; that capability is dropped here. */
+/* Start gpoold by a shell that lowers its limit. Root could raise it again, so that capability is dropped here. */
 static void limits_low(char path[64])
 {
 	char script[900];
@@ -248,11 +248,11 @@ static void limits_low(char path[64])
 
 struct crowd {
 	pid_t pid;
-	int channel; /* closed: they leave */
+	int channel; /* closed: its process ends */
 	uint32_t count;
 };
 
-/* A process with as many sessions as it gets; a process may have 16. */
+/* Start a process that attaches as many sessions as it can; a process may have 16. */
 static struct crowd crowd_start(void)
 {
 	struct crowd crowd = {0};
@@ -289,7 +289,7 @@ static void crowd_end(struct crowd *crowd)
 {
 	int status;
 
-	/* Later crowds have inherited this end. */
+	/* Crowds that were started later have inherited this end. */
 	shutdown(crowd->channel, SHUT_RDWR);
 	close(crowd->channel);
 	assert_int_equal(waitpid(crowd->pid, &status, 0), crowd->pid);
@@ -343,7 +343,7 @@ int main(void)
 		cmocka_unit_test(test_a_signal_to_all_stops_in_order),
 		cmocka_unit_test(test_a_missing_module_is_named),
 		cmocka_unit_test_teardown(test_a_mover_has_its_pool_and_nothing_else, stop),
-		/* Last: it gives up a right of this process for good. */
+		/* Last: this process permanently loses a capability. */
 		cmocka_unit_test_teardown(test_few_descriptors_refuse_sessions_by_name, stop),
 	};
 

@@ -1,8 +1,8 @@
 /*
- * test_last_error.c - what calls say of wrong arguments.
+ * test_last_error.c - error texts of calls with wrong arguments.
  *
- * Goal: each call names the value that was refused, and its limit; a text is of the failure that it is asked for, of
- * this thread, and read once. Method: each call once with each wrong value, against a real agent.
+ * Goal: each call names the refused value and its limit; a text belongs to the failure for which it is requested, to
+ * this thread, and is returned once. Method: each call once with each wrong value, against a real agent.
  */
 #include "tests/lib/harness.h"
 #include "client/core/last_error.h"
@@ -22,7 +22,7 @@ static struct harness harness;
 static struct gpool *pool;
 static char long_name[200];
 
-/* This call fails with this code and this text. */
+/* Check that the call failed with this code and this text. */
 static void said(int line, int result, int error, const char *text)
 {
 	const char *found;
@@ -32,7 +32,7 @@ static void said(int line, int result, int error, const char *text)
 	found = gpool_last_error(result);
 	if (!strstr(found, text))
 		fail_msg("line %d: '%s' instead of '%s'", line, found, text);
-	/* Once, so that it is not mistaken for the text of a later failure. */
+	/* The text is returned once, so that it is not mistaken for that of a later failure. */
 	assert_string_equal(gpool_last_error(result), gpool_strerror(result));
 }
 #define SAYS(call, error, text) said(__LINE__, call, error, text)

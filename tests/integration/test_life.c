@@ -1,10 +1,10 @@
 /*
- * test_life.c - starts and ends: of gpoold and its processes, and of sessions.
+ * test_life.c - starts and ends of gpoold, its processes, and sessions.
  *
- * Goal: two gpoolds do not share a directory; an orderly end leaves nothing and a kill leaves nothing harmful; pages
- * are freed when, and only when, no process can access them any more, and return to their owner. Method: real
- * processes, workers among them, that are ended in each way. Processes of a gpoold are found by its process group, its
- * memory by inode, in /proc.
+ * Goal: two gpoolds do not share a directory; a stop leaves nothing behind and a kill leaves nothing harmful; pages are
+ * freed when, and only when, no process can access them any more, and return to their owner. Method: real processes,
+ * workers among them, that are ended in each way. Processes of a gpoold are found by its process group, its memory by
+ * inode, in /proc.
  */
 #include "client/gpool.h"
 #include "client/core/pool.h"
@@ -61,7 +61,7 @@ static bool memfds_have(const struct memfds *memfds, ino_t inode)
 	return false;
 }
 
-/* Adds those that a process has open; `only` not NULL: counts those of them that are open there. */
+/* Add the memory files that a process has open. If `only` is not NULL, count those of `only` that it has open. */
 static uint32_t memfds_of(const char *pid, struct memfds *memfds, const struct memfds *only)
 {
 	char folder[300], path[600], target[64];
@@ -89,7 +89,7 @@ static uint32_t memfds_of(const char *pid, struct memfds *memfds, const struct m
 	return found;
 }
 
-/* Anywhere on this machine. */
+/* Count the memory files that any process of this machine has open. */
 static uint32_t memfds_open(const struct memfds *memfds)
 {
 	DIR *proc = opendir("/proc");
@@ -108,8 +108,8 @@ static uint32_t memfds_open(const struct memfds *memfds)
 
 enum worker_kind {
 	WORKER_PLAIN,
-	WORKER_WITH_CHILD, /* which keeps all that it inherits */
-	WORKER_CLOSED,     /* closes its connection and lives on */
+	WORKER_WITH_CHILD, /* which keeps all inherited descriptors */
+	WORKER_CLOSED,     /* disconnects and continues to run */
 };
 
 struct worker {
@@ -215,7 +215,7 @@ static void test_a_second_gpoold_is_refused(void **state)
 	gpool_close(pool);
 }
 
-/* With a worker attached, whose connection ends, and one that came and went. */
+/* With a worker attached, whose connection ends, and one that has detached. */
 static void ends_clean_by(int signal_number)
 {
 	struct memfds memfds = {.count = 0};
@@ -322,7 +322,7 @@ static void test_a_killed_keeper_takes_all_along_and_another_starts(void **state
 	await_end(front);
 	AWAIT(group_count(keeper) == 0);
 	AWAIT(memfds_open(&memfds) == 0);
-	/* The files were left behind. */
+	/* The kill has left files behind. */
 	snprintf(path, sizeof(path), "%s/attach", harness.directory);
 	assert_int_equal(access(path, F_OK), 0);
 
@@ -355,7 +355,7 @@ static void test_a_death_counts_although_a_child_holds_the_socket(void **state)
 	AWAIT(harness_free_pages(&harness) == PAGES);
 	assert_null(client(worker.session));
 	assert_int_equal(status()->pools[0].deaths, 1);
-	/* It still lives, and nothing waits for it. */
+	/* It is still running, and gpoold does not wait for it. */
 	assert_int_equal(kill(worker.child, 0), 0);
 	close(worker.channel);
 	await_end(child);
@@ -390,7 +390,7 @@ static void test_a_closed_connection_quarantines(void **state)
 	AWAIT(status()->pools[0].quarantined_pages == leased);
 	assert_int_equal(pages_in_state(PAGE_QUARANTINED), leased);
 	assert_int_equal(status()->pools[0].deaths, 0);
-	/* They are not available: not to a request, not by eviction. */
+	/* Its pages are available neither to a request nor by eviction. */
 	pool = open_worker();
 	assert_int_equal(gpool_alloc(pool, PAGES - leased + 1, NULL, &block), -ENOSPC);
 	block = alloc(pool, PAGES - leased);
@@ -434,7 +434,7 @@ static void test_reserved_pages_are_reserved_again(void **state)
 	(void)state;
 	start(with_reserved);
 	critical.flags = GPOOL_ALLOC_CRITICAL;
-	/* By a death; the block takes pages of both kinds. */
+	/* By the death of the worker; the block has reserved and unreserved pages. */
 	worker = worker_start(WORKER_PLAIN, PAGES, GPOOL_ALLOC_CRITICAL);
 	assert_int_equal(status()->pools[0].reserved_pages, 0);
 	worker_kill(&worker);
@@ -477,7 +477,7 @@ static void test_pools_are_independent(void **state)
 	assert_int_equal(gpool_page_count(large), 32);
 	all = alloc(small, PAGES);
 	alloc_unpinned(large, blocks, 8);
-	/* One is full and presses, the other does not notice. */
+	/* One pool is full and under pressure, the other is not affected. */
 	assert_int_equal(gpool_alloc(small, 1, NULL, &more), -ENOSPC);
 	AWAIT(gpool_pressure(small) == GPOOL_PRESSURE_CRITICAL);
 	assert_int_equal(gpool_pressure(large), GPOOL_PRESSURE_LOW);

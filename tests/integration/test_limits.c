@@ -44,7 +44,7 @@ static int stop(void **state)
 
 	(void)state;
 	alarm(0);
-	/* A test that skips has started nothing. */
+	/* A skipped test has not started a gpoold. */
 	if (harness.pid <= 0)
 		return 0;
 	return harness_stop(&harness) || findings ? -1 : 0;
@@ -74,7 +74,7 @@ static struct gpool_block alloc_well(struct gpool *pool, uint32_t page_count)
 	return block;
 }
 
-/* Allocate pages one by one, pinned or not, until there are none; `error` is the result of the last call. */
+/* Allocate pages one by one, pinned or not, until a call fails; `error` is its result. */
 static uint32_t alloc_most(struct gpool *pool, bool pinned, struct gpool_block *blocks, int *error)
 {
 	uint32_t count = 0;
@@ -127,7 +127,7 @@ static void test_quota_is_edquot(void **state)
 	/* Freed pages can be allocated again. */
 	assert_int_equal(gpool_free(pool, &blocks[0]), 0);
 	more = alloc_well(pool, 1);
-	/* Its own unpinned blocks make room. */
+	/* Its own unpinned blocks are evicted. */
 	for (uint32_t i = 1; i < count; i++)
 		assert_int_equal(gpool_unpin(pool, &blocks[i]), 0);
 	assert_int_equal(gpool_free(pool, &more), 0);
@@ -154,7 +154,7 @@ static void test_sessions_are_eusers(void **state)
 	assert_int_equal(gpool_open(&options, &one_more), -EUSERS);
 	assert_null(one_more);
 	gpool_close(pools[0]);
-	/* gpool_close() waits two seconds for the agent; a busy one frees the session later. */
+	/* gpool_close() waits two seconds for the agent; a busy agent frees the session later. */
 	AWAIT((error = gpool_open(&options, &pools[0])) != -EUSERS);
 	assert_int_equal(error, 0);
 	for (int i = 0; i < 3; i++)
@@ -194,7 +194,7 @@ static void test_reserved_pages_are_for_critical_work(void **state)
 	assert_int_equal(harness_free_pages(&harness), PAGES - RESERVED);
 }
 
-/* In a child, as an unprivileged user. Return: the exit status, 0 when it was refused as expected. */
+/* Run in a child, as an unprivileged user. Return: the exit status, 0 if it was refused as expected. */
 static int critical_as_other_user(void)
 {
 	struct gpool_options options = harness_options(&harness);
@@ -207,7 +207,7 @@ static int critical_as_other_user(void)
 		return 3;
 	if (alloc(pool, 1, 0, &block))
 		return 4;
-	/* More than it can hold idle, so that a request is sent. */
+	/* More than its lease may keep idle, so that a request is sent. */
 	if (alloc(pool, PAGES - RESERVED, GPOOL_ALLOC_CRITICAL, &block) != -EPERM)
 		return 5;
 	gpool_close(pool);
@@ -222,7 +222,7 @@ static void test_critical_is_eperm_for_others(void **state)
 	pid_t pid;
 
 	(void)state;
-	/* The user that runs gpoold may use the reserved pages, so this needs a second user. */
+	/* The user that runs gpoold may use the reserved pages, so the test needs a second user. */
 	if (geteuid() != 0) {
 		print_message("only root can become another user\n");
 		skip();
@@ -240,7 +240,7 @@ static void test_critical_is_eperm_for_others(void **state)
 
 static char config_path[64];
 
-/* Joined by name; users are listed so that a worker that names no tenant joins the last. */
+/* Joined with the list of tenants; users are listed so that a worker that names no tenant joins the last. */
 static const char config_text[] = "pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = "
 				  "\"512KB\"; reserved = \"0 pages\"; } );\n"
 				  "tenants = (\n"
@@ -294,7 +294,7 @@ static void test_tenant_limit_holds_for_all_its_sessions(void **state)
 	assert_int_equal(alloc(two, 1, 0, &others[0]), -EDQUOT);
 	for (uint32_t i = 0; i < 5; i++)
 		assert_int_equal(gpool_free(one, &blocks[i]), 0);
-	/* Idle pages of the first session are the tenant's, and move to the second. */
+	/* Idle pages of the first session belong to the tenant's share, and move to the second. */
 	more = alloc_most(two, true, others, &error);
 	assert_int_equal(error, -EDQUOT);
 	assert_int_equal(more, 5);
@@ -325,7 +325,7 @@ static void test_guaranteed_pages_are_returned_by_a_borrower(void **state)
 	(void)state;
 	start_tenants();
 	borrower = open_tenant("rest");
-	/* The minimum is unused, so it is lent; the blocks there are not pinned. */
+	/* The minimum is unused, so it is lent; the borrowed blocks are not pinned. */
 	borrowed = alloc_most(borrower, false, blocks, &error);
 	assert_int_equal(borrowed, PAGES);
 	owner = open_tenant("sure");
@@ -333,7 +333,7 @@ static void test_guaranteed_pages_are_returned_by_a_borrower(void **state)
 		sure[i] = alloc_well(owner, 1);
 	alive = count_alive(borrower, blocks, borrowed);
 	assert_true(alive <= PAGES - 16);
-	/* No more was evicted than a batch for the owner. */
+	/* No more than one batch was evicted for the owner. */
 	assert_true(alive > 0);
 	for (uint32_t i = 0; i < 16; i++)
 		assert_int_equal(gpool_unpin(owner, &sure[i]), 0);
@@ -365,8 +365,8 @@ static void test_guaranteed_pages_are_not_evicted(void **state)
 }
 
 /*
- * The watermarks evict what another tenant has above its minimum, here none, and leave the content of a guaranteed
- * minimum alone, although the tenant leases idle pages beside it.
+ * The watermarks evict pages that another tenant has above its minimum, here none, and do not evict content within a
+ * guaranteed minimum, although the tenant leases further idle pages.
  */
 static void test_watermarks_keep_guaranteed_pages(void **state)
 {
@@ -375,7 +375,7 @@ static void test_watermarks_keep_guaranteed_pages(void **state)
 
 	(void)state;
 	start_tenants_with("eviction.start=70", "eviction.stop=1");
-	/* The first session leases all pages, and keeps those that it has not used. */
+	/* The first session leases all pages, and keeps the unused ones. */
 	owner = open_tenant("sure");
 	for (uint32_t i = 0; i < 16; i++)
 		sure[i] = alloc_well(owner, 1);
@@ -386,7 +386,10 @@ static void test_watermarks_keep_guaranteed_pages(void **state)
 		unpinned[i] = alloc_well(other, 1);
 	for (uint32_t i = 0; i < 16; i++)
 		assert_int_equal(gpool_unpin(owner, &sure[i]), 0);
-	/* 50 of 64 pages are in use, 78 %. These are unpinned last: when they are gone, the others could have been. */
+	/*
+	 * 50 of 64 pages are in use, 78 %. These blocks are unpinned last: once they are evicted, the others could have
+	 * been.
+	 */
 	for (uint32_t i = 0; i < 4; i++)
 		assert_int_equal(gpool_unpin(other, &unpinned[i]), 0);
 	AWAIT(!count_alive(other, unpinned, 4));

@@ -1,12 +1,12 @@
 /*
- * test_mover_gone.c - pools whose mover does not start, or dies each time at the same work.
+ * test_mover_gone.c - pools whose mover does not start, or dies each time during the same work.
  *
- * Goal: no caller waits for ever. A block that was being spilled stays in the pool; a spilled block that cannot be
- * restored is kept; a process stays as awake or asleep as it was; pages for another trust domain are not lent
- * uncleared; tools report the reason; when a mover works again everything continues; an agent that dies meanwhile costs
- * at most another wait.
- * Method: gpoold with a module whose movers do as a file says (tests/modules/unwilling.c): end at once, hang before
- * they serve, die at the jobs that they have begun; and a keeper whose forks strace makes fail.
+ * Goal: no caller waits forever. A block that was being spilled stays in the pool; a spilled block that cannot be
+ * restored is kept; a process stays awake or asleep as it was; pages for another trust domain are not lent uncleared;
+ * tools report the reason; when a mover works again everything continues; an agent that dies meanwhile costs at most
+ * another wait. Method: gpoold with a module whose movers behave as a file specifies (tests/modules/unwilling.c): they
+ * end at once, hang before they serve, or die during jobs that they have started; and a keeper whose forks strace makes
+ * fail.
  */
 #include "tests/integration/mover_will.h"
 
@@ -44,7 +44,7 @@ static void mover_kill(void)
 	kill(mover, SIGKILL);
 }
 
-/* The agent waits for one from now on. */
+/* From now on the agent waits for a mover. */
 static void mover_becomes(char what)
 {
 	will(what);
@@ -111,7 +111,7 @@ static void blocks_make(struct gpool *pool)
 	}
 }
 
-/* It is pinned, and all is in it. */
+/* Check that the block is pinned and has its content. */
 static void block_is_whole(struct gpool *pool, uint64_t i)
 {
 	uint64_t wrong = 0;
@@ -135,7 +135,7 @@ static void evict_begin(struct gpool *pool)
 	harness_evict(&harness, gpool_session(pool), PAGES);
 }
 
-/* All of them are out. */
+/* Spill all blocks. */
 static void blocks_spill(struct gpool *pool)
 {
 	AWAIT((evict_begin(pool), kept_bytes() == BLOCKS * BLOCK_PAGES * PAGE_BYTES && moving() == 0));
@@ -195,7 +195,7 @@ static void event_comes(uint64_t value)
 
 /* ---- tests ---- */
 
-/* From the start: no GPU context, say. */
+/* From the start, for example because it has no GPU context. */
 static void test_a_pool_works_without(void **state)
 {
 	struct gpool_block taken[PAGES];
@@ -216,7 +216,7 @@ static void test_a_pool_works_without(void **state)
 	says(output, "ulimit -u");
 	says(poolctl_says("status"), "no mover serves for");
 	says(poolctl_says("-o json status"), "\"mover_gone_ms\"");
-	/* Blocks that cannot be spilled stay; other sessions get the rest. */
+	/* Blocks that cannot be spilled stay; other sessions get the other pages. */
 	while (gpool_alloc(other, 1, NULL, &taken[count]) == 0)
 		count++;
 	assert_int_equal(count, PAGES - BLOCKS * BLOCK_PAGES);
@@ -247,7 +247,7 @@ static void test_blocks_being_spilled_stay(void **state)
 	other = open_worker();
 	blocks_make(pool);
 	mover_becomes('h');
-	/* A pin of what leaves, and a request that counts on it. */
+	/* A pin of a block that is being spilled, and a request that waits for its pages. */
 	evict_begin(pool);
 	assert_int_equal(moving(), BLOCKS * BLOCK_PAGES);
 	blocks_are_whole(pool);
@@ -309,7 +309,7 @@ static void test_spilled_blocks_stay_spilled(void **state)
 		pinner_start(&pinners[i], pool);
 	for (int i = 0; i < 3; i++)
 		assert_int_equal(pinner_end(&pinners[i]), -EIO);
-	/* From now on at once, and no block is lost to it. */
+	/* From now on the request is answered at once, and no block is lost. */
 	left = count_there(other, others, PAGES);
 	assert_true(left < PAGES);
 	for (int i = 1; i < BLOCKS; i++)
@@ -319,7 +319,7 @@ static void test_spilled_blocks_stay_spilled(void **state)
 	assert_int_equal(kept_bytes(), BLOCKS * BLOCK_PAGES * PAGE_BYTES);
 	mover_works();
 	blocks_are_whole(pool);
-	/* A block can be forgotten without a mover. */
+	/* A spilled block can be discarded without a mover. */
 	blocks_spill(pool);
 	mover_becomes('h');
 	assert_int_equal(gpool_discard(pool, &blocks[5]), 0);
@@ -349,7 +349,7 @@ static void test_sleeping_and_waking(void **state)
 	for (uint64_t at = 0; at < 8 * WORDS; at += STEP)
 		words[at] = at;
 	mover_becomes('h');
-	/* Once waited for, once not. */
+	/* The first time the state is waited for, the second time it is known. */
 	for (int i = 0; i < 2; i++) {
 		assert_int_equal(gpool_sleep(pool, 0), -EIO);
 		assert_int_equal(gpool_asleep(pool), 0);
@@ -363,7 +363,7 @@ static void test_sleeping_and_waking(void **state)
 	assert_int_equal(gpool_wake(pool, 0), -EIO);
 	assert_int_equal(gpool_asleep(pool), 1);
 	assert_int_equal(moving(), 0);
-	/* Known now: others keep what they have. */
+	/* It is known now: other sessions keep their blocks. */
 	alloc_unpinned(other, others, PAGES);
 	AWAIT(status()->pools[0].mover_gone_ms);
 	assert_int_equal(gpool_wake(pool, ANSWER_MS), -EIO);
@@ -396,7 +396,7 @@ static void test_each_mover_dies_at_the_same_jobs(void **state)
 	mover_kill();
 	AWAIT(gpool_pin(pool, &blocks[0]) == 0);
 	block_is_whole(pool, 0);
-	/* And out. */
+	/* They are spilled again. */
 	blocks_are_whole(pool);
 	mover_becomes('d');
 	AWAIT((evict_begin(pool), moving() > 0));
@@ -412,7 +412,10 @@ static void test_each_mover_dies_at_the_same_jobs(void **state)
 	gpool_close(pool);
 }
 
-/* A driver continues after a death: until its copies are done their pages are not lent, and no other mover starts. */
+/*
+ * The GPU continues its copies after the mover's death: until they are done their pages are not lent, and no other
+ * mover starts.
+ */
 static void test_gpu_work_of_a_dead_mover_is_waited_for(void **state)
 {
 	struct gpool_block others[PAGES];
@@ -437,14 +440,14 @@ static void test_gpu_work_of_a_dead_mover_is_waited_for(void **state)
 	AWAIT((dead = monotonic_ms(), gone_ms = status()->pools[0].mover_gone_ms));
 	dead -= gone_ms;
 	assert_int_equal(moving(), BLOCK_PAGES);
-	/* Others come, and wait as well. */
+	/* Further movers are started, and wait as well. */
 	will('w');
 	mover_kill();
 	AWAIT(process_of("gpoold-mover") > 0);
 	assert_int_equal(status()->pools[0].mover_pid, 0);
 	alloc_unpinned(pool, others, 8);
 	assert_int_equal(pinner_end(&pinner), -EIO);
-	/* The last death was up to mover.patience ago when the agent gave up. */
+	/* The last death was at most mover.patience before the agent gave up. */
 	assert_true(monotonic_ms() - dead > 400);
 	AWAIT(status()->pools[0].mover_pid != 0);
 	blocks_are_whole(pool);
@@ -482,7 +485,7 @@ static void test_the_agent_dies_meanwhile(void **state)
 	AWAIT(moving() == BLOCK_PAGES || status()->pools[0].mover_gone_ms);
 	agent_kill();
 	assert_int_equal(pinner_end(&pinner), -EIO);
-	/* An agent that starts without a mover knows so too. */
+	/* An agent that starts without a mover detects that, too. */
 	AWAIT(status()->pools[0].mover_gone_ms);
 	agent_kill();
 	AWAIT(status()->pools[0].mover_gone_ms);
@@ -492,8 +495,8 @@ static void test_the_agent_dies_meanwhile(void **state)
 }
 
 /*
- * What failed to come back names the pages that it was to come to. They are others' by now, and on their way out: an
- * agent that finds both must not take the ones for the other.
+ * A failed restore's job names its target pages. By now these belong to another session and are being spilled: an agent
+ * that finds both jobs must not confuse them.
  */
 static void test_the_agent_dies_after_a_failed_load(void **state)
 {
@@ -615,7 +618,7 @@ static void test_pages_wait_to_be_cleared(void **state)
 		assert_int_equal(gpool_free(red, &taken[i]), 0);
 	}
 	gpool_close(red);
-	/* Under way, as it is not known yet that no mover will start. */
+	/* The transfer is under way, since the agent does not know yet that no mover will start. */
 	blue = open_as(0, NULL, "blue");
 	assert_int_equal(take(blue, taken, PAGES), 0);
 	AWAIT(status()->pools[0].cleaning_pages > 0);
@@ -667,7 +670,7 @@ static pid_t strace_start(void)
 	return tracer;
 }
 
-/* False: it may not trace here, or is missing. */
+/* Return false if strace is missing or not permitted here. */
 static bool strace_traces(pid_t tracer)
 {
 	char path[64], text[4096], wanted[32];

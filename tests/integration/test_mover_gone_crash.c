@@ -1,10 +1,11 @@
 /*
- * test_mover_gone_crash.c - the agent dies after each of its stores while it takes jobs back that no mover will do.
+ * test_mover_gone_crash.c - the agent dies after each of its stores while it takes back jobs that no mover will
+ * execute.
  *
  * Goal: each intermediate state is recovered by the next agent, after another wait: a block to be saved is in the pool,
- * one to be restored is still saved, a dead worker's pages are free, and nothing is lost or owned twice.
- * Method: as test_crash_points.c; the mover is stopped while the jobs are queued, and killed afterwards, and its
- * successors hang before they serve (tests/modules/unwilling.c). $GPOOL_CRASH_STRIDE=n tries every n-th point only.
+ * one to be restored is still saved, a dead worker's pages are free, and nothing is lost or owned twice. Method: as
+ * test_crash_points.c; the mover is stopped while the jobs are queued, and killed afterwards, and its successors hang
+ * before they serve (tests/modules/unwilling.c). $GPOOL_CRASH_STRIDE=n tries every n-th point only.
  */
 #include "tests/integration/crash_points.h"
 #include "tests/integration/mover_will.h"
@@ -22,7 +23,7 @@ static struct gpool_block blocks[BLOCKS];
 
 /* ---- the mover ---- */
 
-/* From now on there is none, and the agent will die. */
+/* End the mover for good, and arm the death of the agent. */
 static void mover_ends(pid_t mover, int64_t at)
 {
 	will('h');

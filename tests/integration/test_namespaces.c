@@ -1,9 +1,9 @@
 /*
  * test_namespaces.c - workers in containers.
  *
- * Goal: a worker that shares only the folder of the sockets with gpoold allocates, computes and is cleaned up like any
- * worker. Method: a worker in pid, mount, network and ipc namespaces of its own, with and without a user namespace,
- * which is killed with its content pinned.
+ * Goal: a worker that shares only the folder of the sockets with gpoold can allocate and compute, and is cleaned up,
+ * like any worker. Method: a worker in pid, mount, network and ipc namespaces of its own, with and without a user
+ * namespace, which is killed with its content pinned.
  */
 #include "tests/lib/harness.h"
 
@@ -26,7 +26,7 @@ enum { PAGES = 8, LEFT_MS = 60000 };
 
 static const char *const arguments[] = {"--pool", HARNESS_POOL, NULL};
 
-/* The first process of its pid namespace: says how far it came, and waits for its end with what it has pinned. */
+/* The first process of its pid namespace: it reports its progress, and waits for its end with pinned blocks. */
 static void worker(const struct harness *harness, int said)
 {
 	struct gpool_options options = harness_options(harness);
@@ -47,7 +47,10 @@ static void worker(const struct harness *harness, int said)
 		pause();
 }
 
-/* Ends when its child does. *worker_pid: as seen from here. Return: 0, or why there are no such namespaces. */
+/*
+ * Start a process that ends when its child does. *worker_pid: its pid in this namespace. Return: 0, or why the
+ * namespaces are not available.
+ */
 static pid_t start(const struct harness *harness, int namespaces, int *refused, int *error)
 {
 	int said[2];
@@ -92,7 +95,7 @@ static void try_namespaces(int namespaces)
 		assert_int_equal(error, 0);
 		assert_true(harness_free_pages(&harness) <= before - PAGES);
 		assert_int_equal(harness_check(&harness), 0);
-		/* Its namespace ends with it, and all that is in it. */
+		/* Its namespace ends with it, and all processes in it. */
 		assert_int_equal(kill(pid, SIGKILL), 0);
 	}
 	assert_int_equal(waitpid(pid, NULL, 0), pid);

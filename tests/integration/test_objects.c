@@ -2,8 +2,8 @@
  * test_objects.c - named objects between real processes: the version that a name refers to at any moment, the right to
  * write, and lifetimes.
  *
- * One gpoold with a pool of 4,096 pages of 512 KB. Writers and readers are processes of their own where that matters;
- * they say over a pipe how far they are. After each test the agent proves the pool's invariants, and all pages are free
+ * One gpoold with a pool of 4,096 pages of 512 KB. Writers and readers are separate processes where that matters; they
+ * report their progress over a pipe. After each test the agent checks the pool's invariants, and all pages are free
  * again.
  */
 #include "client/core/pool.h"
@@ -93,7 +93,7 @@ static volatile uint64_t *words_of(struct gpool_object *object, uint32_t index, 
 	return (volatile uint64_t *)(uintptr_t)address;
 }
 
-/* First and last word of each page. */
+/* Write the first and the last word of each page. */
 static void fill(struct gpool_object *object, uint32_t index, uint64_t value)
 {
 	uint64_t count;
@@ -125,7 +125,7 @@ static uint32_t add(struct gpool_object *object, uint32_t pages, uint64_t value)
 	return index;
 }
 
-/* One allocation with this content, published; the handle is the caller's. */
+/* Publish one allocation with this content; the caller owns the handle. */
 static struct gpool_object *publish_as(
 	struct gpool *in, const char *name, uint32_t memory_class, uint32_t pages, uint64_t value)
 {
@@ -185,7 +185,7 @@ static uint32_t versions_of(const char *name)
 
 struct process {
 	pid_t pid;
-	int say, hear; /* to it, from it */
+	int say, hear; /* a pipe to the process, a pipe from it */
 };
 
 static void tell(int fd)
@@ -203,7 +203,7 @@ static void await(int fd)
 		_exit(98);
 }
 
-/* A worker of its own, which ends when `run` returns. */
+/* Start a worker process, which ends when `run` returns. */
 static struct process spawn(void (*run)(struct gpool *own, int hear, int say))
 {
 	int to[2], from[2];
@@ -320,7 +320,7 @@ static void test_outlives_its_writer(void **state)
 	assert_int_equal(versions_of("model"), 0);
 }
 
-/* Two sets of metadata in another order and pages elsewhere: the same layout. Another size or value: another one. */
+/* Two sets of metadata in another order and other pages: the same layout. Another size or value: another layout. */
 static void test_layout_hash(void **state)
 {
 	static const char *const orders[2][2] = {{"a", "b"}, {"b", "a"}};
@@ -364,7 +364,7 @@ static void test_reader_keeps_its_version(void **state)
 	kept = open_named(pool, "weights");
 	assert_int_equal(gpool_object_info(kept, &old), 0);
 	tell(writer.say);
-	/* Whatever is opened meanwhile is whole: all of it is of one version. */
+	/* Versions that are opened meanwhile are complete: all content is of one version. */
 	for (struct pollfd look = {.fd = writer.hear, .events = POLLIN}; !poll(&look, 1, 0);) {
 		uint64_t count, value;
 
@@ -445,7 +445,7 @@ static void test_killed_around_publish(void **state)
 
 		hear(&writer);
 		tell(writer.say);
-		/* From before its first instruction to behind its answer. */
+		/* From before its first instruction until after its answer. */
 		if (round % 20 == 19)
 			hear(&writer);
 		else
@@ -532,7 +532,7 @@ static int try_publish(struct gpool *in, uint64_t expect, uint64_t *version)
 	assert_int_equal(gpool_object_create(in, "expected", &options, &object), 0);
 	add(object, 2, 9);
 	error = gpool_object_publish(object, version);
-	/* Refused, it is as before: its pages are ours to write. */
+	/* A refused publish changes nothing: the pages are writable. */
 	if (error)
 		fill(object, 0, 10);
 	assert_int_equal(gpool_object_close(object), 0);
@@ -626,7 +626,7 @@ static void test_read_only(void **state)
 	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
 }
 
-/* A published and deleted object's pages become ordinary pages, which can be written where they were read-only. */
+/* Pages of a published and deleted object become ordinary pages, writable even where they were read-only. */
 static void test_freed_pages_are_writable(void **state)
 {
 	struct gpool_object *object = create_as(pool, "back", GPOOL_OBJECT_IMMUTABLE);
@@ -646,7 +646,7 @@ static void test_freed_pages_are_writable(void **state)
 	assert_int_equal(gpool_free(pool, &block), 0);
 }
 
-/* GPU work that writes must be done before. */
+/* GPU work that writes must be done before a publish. */
 static void test_busy(void **state)
 {
 	struct gpool_object *object = create_as(pool, "busy", GPOOL_OBJECT_IMMUTABLE);
@@ -683,7 +683,7 @@ static void mutable_reader(struct gpool *own, int in, int out)
 		_exit(1);
 	tell(out);
 	await(in);
-	fill(object, 0, 3); /* and this is its end */
+	fill(object, 0, 3); /* the view ends here */
 }
 
 static void test_mutable(void **state)
@@ -705,7 +705,7 @@ static void test_mutable(void **state)
 	status = end_of(&reading);
 	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
 	assert_true(filled(object, 0, 2));
-	/* A session without the role adopts nothing. */
+	/* A session without the role cannot adopt. */
 	adopt.flags = GPOOL_OBJECT_ADOPT;
 	assert_int_equal(gpool_object_open(pool, "state", &adopt, &other), -EINVAL);
 	adopt.role = "trainer";
@@ -737,7 +737,7 @@ static void trainer(struct gpool *own, int in, int out)
 	await(in);
 }
 
-/* The successor in a dead writer's role may go on writing; no other session may, and never two. */
+/* The successor in a dead writer's role may continue to write; no other session may, and never two. */
 static void test_adopted_by_its_role(void **state)
 {
 	struct gpool_object_open_options adopt = GPOOL_OBJECT_OPEN_OPTIONS_INIT;
@@ -766,7 +766,7 @@ static void test_adopted_by_its_role(void **state)
 	fill(object, 0, 2);
 	assert_int_equal(gpool_object_info(object, &info), 0);
 	assert_int_equal(info.writer, gpool_session(pool));
-	/* The role may pass on; the writer stays the writer until it closes the object. */
+	/* The role may be passed on; the writer stays the writer until it closes the object. */
 	assert_int_equal(gpool_role_release(pool, &role), 0);
 	assert_int_equal(gpool_role_acquire(other, "trainer", 0, &role), 0);
 	adopt.role_token = role.token;
@@ -806,12 +806,12 @@ static void test_ephemeral_is_evicted(void **state)
 	publish_and_close(pool, "cache-3", GPOOL_OBJECT_EPHEMERAL, 100, 3);
 	publish_and_close(pool, "kept", GPOOL_OBJECT_IMMUTABLE, 100, 4);
 	open = open_named(pool, "cache-1");
-	/* More than could be had by evicting everything: nothing is evicted. */
+	/* More than an eviction of all objects could free: nothing is evicted. */
 	assert_int_equal(gpool_alloc(pool, PAGES - 199, NULL, &block), -ENOSPC);
 	assert_int_equal(versions_of("cache-2") + versions_of("cache-3"), 2);
 	/*
-	 * One will do, and the one that was unused for longest. A page stays free, or the pool would be full, and more
-	 * go by the watermark.
+	 * One eviction is sufficient, of the object that was unused for longest. One page stays free, since a full pool
+	 * would start an eviction by its watermarks.
 	 */
 	assert_int_equal(gpool_alloc(pool, PAGES - 301, NULL, &block), 0);
 	assert_int_equal(versions_of("cache-2"), 0);
@@ -825,7 +825,7 @@ static void test_ephemeral_is_evicted(void **state)
 	assert_int_equal(gpool_object_close(open), 0);
 }
 
-/* Neighbouring pages: objects go where that costs the fewest. */
+/* Adjacent pages: objects are evicted where that costs the fewest. */
 static void test_ephemeral_makes_room_in_a_row(void **state)
 {
 	struct gpool_alloc_options row = GPOOL_ALLOC_OPTIONS_INIT;
@@ -851,7 +851,7 @@ static void test_ephemeral_makes_room_in_a_row(void **state)
 	assert_int_equal(gpool_alloc(pool, 1000, &row, &block), -ENOSPC);
 }
 
-/* A tenant at its limit gives up its own first. */
+/* A tenant at its limit loses its own objects first. */
 static void test_ephemeral_of_a_full_tenant(void **state)
 {
 	struct gpool_options options = harness_options(&harness);
@@ -917,7 +917,7 @@ static void test_many(void **state)
 	kill_it(&writer);
 	asked = pool->attach_sequence;
 	object = open_named(pool, "many");
-	/* Whatever the number: one question for the object, and one for the memory behind all pages. */
+	/* Independent of the number: one request for the object, and one for the memory of all pages. */
 	assert_true(pool->attach_sequence - asked <= 2);
 	for (uint32_t i = 0; i < MANY_ALLOCATIONS; i++)
 		assert_true(filled(object, i, i));
@@ -930,7 +930,7 @@ static void test_many(void **state)
 	assert_int_equal(gpool_object_close(object), 0);
 }
 
-/* Pages that do not lie in a row: addresses do, for writer and reader. */
+/* Pages that are not adjacent: the addresses are contiguous for writer and reader. */
 static void test_scattered(void **state)
 {
 	static struct gpool_block blocks[PAGES];
@@ -954,7 +954,7 @@ static void test_scattered(void **state)
 	assert_true(filled(other, 1, 600));
 	assert_int_equal(gpool_object_delete(pool, "pieces", 0), 0);
 	assert_int_equal(gpool_object_close(other), 0);
-	/* Refused and aborted: the scattered block is one again, and then idle. */
+	/* Refused and aborted: the scattered block is a block again, and then idle. */
 	object = create_as(pool, "pieces", GPOOL_OBJECT_IMMUTABLE);
 	object = (gpool_object_abort(object), create_as(pool, "pieces", GPOOL_OBJECT_IMMUTABLE));
 	add(object, 5, 500);
@@ -988,7 +988,7 @@ static void test_right_to_delete(void **state)
 	gpool_close(admin);
 }
 
-/* Its name is seen by all; it is opened by its tenant's sessions. */
+/* All sessions see its name; only sessions of its tenant can open it. */
 static void test_private(void **state)
 {
 	struct gpool_options options = harness_options(&harness);
@@ -1029,7 +1029,7 @@ static int packet_ask(uint8_t *question, int length, int fd, uint8_t *answer, si
 	return attach_receive(pool->socket, answer, capacity, got, got ? 1 : 0, &count, WAIT_MS);
 }
 
-/* A question that is asked twice is answered twice and carried out once. */
+/* A request that is sent twice is answered twice and executed once. */
 static void test_repeats(void **state)
 {
 	struct msg_object_open_request open = {.name = "again"};
@@ -1055,11 +1055,12 @@ static void test_repeats(void **state)
 		&change, ++pool->attach_sequence, pool->token, question, sizeof(question));
 	assert_true(packet_ask(question, length, -1, first, sizeof(first), NULL) > 0);
 	publish_as(pool, "again", GPOOL_OBJECT_IMMUTABLE, 1, 2);
-	/* Older than the last one: its answer is not awaited, and the new object stays. */
+	/* An older request than the last one: its answer is not waited for, and the new object stays. */
 	assert_int_equal(attach_send(pool->socket, question, (size_t)length, NULL, 0), 0);
 	assert_int_equal(try_open("again", 0, 0), 0);
 	/*
-	 * The same as the last one, when another has come in between by name: what was deleted was the other version.
+	 * The same request as the last one, but another object was published under the name in between: the delete
+	 * applied to the other version.
 	 */
 	length = msg_encode_object_change_request(
 		&change, ++pool->attach_sequence, pool->token, question, sizeof(question));
@@ -1083,7 +1084,7 @@ static int publish_raw(int fd)
 	return reply.error;
 }
 
-/* A manifest of one page, which is right but for that page's owner. */
+/* A manifest of one page, which is correct except for that page's owner. */
 static int manifest_of(uint32_t page, uint64_t generation, bool sealed)
 {
 	struct {
@@ -1137,7 +1138,7 @@ static void test_false_messages(void **state)
 	close(fd);
 	assert_int_equal(gpool_unpin(victim, &theirs), 0);
 	assert_int_equal(versions_of("lie"), 0);
-	/* It may still do what is right. */
+	/* The session can still publish correct objects. */
 	publish_and_close(pool, "lie", GPOOL_OBJECT_IMMUTABLE, 1, 1);
 	gpool_close(victim);
 }
@@ -1186,7 +1187,7 @@ static const char config_text[] =
 	"tenants = ( { name = \"rest\"; }, { name = \"other\"; users = [ \"1\" ]; limit = \"300 pages\"; } );\n"
 	"eviction = { start = 100; stop = 99; };\n";
 
-/* Once with handles of one page, once with such of four: then what belongs to several shares a handle. */
+/* Once with handles of one page, once with handles of four, which pages of several owners share. */
 static int run_with(const char *handle_size, const struct CMUnitTest *tests, size_t count)
 {
 	char path[64];
@@ -1240,8 +1241,8 @@ int main(void)
 	int failed = run_with("auto", tests, count);
 
 	/*
-	 * All but the last two: where handles are larger than pages nothing is scattered, so a request needs pages in a
-	 * row.
+	 * All but the last two: if handles are larger than pages, blocks are not scattered, so a request needs adjacent
+	 * pages.
 	 */
 	return failed + run_with("2MB", tests, count - 2);
 }

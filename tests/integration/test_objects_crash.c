@@ -191,7 +191,7 @@ static void test_publish_over_a_reader(void **state)
 	play(old_is_read, publish_new, new_is_there);
 }
 
-/* Refused, it is as before, whatever died over the refusal. */
+/* A refused publish changes nothing, even if the agent dies during the refusal. */
 static void publish_refused(void)
 {
 	uint64_t version;
@@ -276,7 +276,7 @@ static void test_delete(void **state)
 	play(one_published, delete_while_read, nothing_is_there);
 }
 
-/* A delete that is asked again shall not reach what was published under the name since. */
+/* A repeated delete must not apply to an object that was published under the name since. */
 static void delete_and_publish(void)
 {
 	assert_int_equal(gpool_object_delete(reader, "name", 0), 0);
@@ -348,7 +348,7 @@ static void test_eviction(void **state)
 	play(ephemeral, take_more, nothing_is_there);
 }
 
-/* Open and not pinned, so that it is evicted; another one is pinned, and stays. */
+/* Open and not pinned, so it is evicted; another one is pinned, and stays. */
 static void pinnable(void)
 {
 	struct gpool_alloc_options wait = GPOOL_ALLOC_OPTIONS_INIT;
@@ -372,7 +372,9 @@ static void test_eviction_of_an_open_object(void **state)
 	play(pinnable, take_more, it_has_gone);
 }
 
-/* A request that cannot be satisfied: the agent examines the object and leaves it, whatever the last agent left. */
+/*
+ * A request that cannot be satisfied: the agent examines the object and keeps it, whatever state its predecessor left.
+ */
 static void pinned(void)
 {
 	pinnable();
@@ -431,8 +433,8 @@ static uint32_t idle_pages(void)
 }
 
 /*
- * The agent dies as it is about to take idle pages. While there is no agent they become an object's, and only the
- * publisher knows about its pages when the next agent determines their owner.
+ * The agent dies before it takes idle pages. Without an agent they become pages of an object, and only the publisher
+ * knows about them when the next agent determines their owner.
  */
 static void test_published_pages_have_one_owner(void **state)
 {
@@ -461,7 +463,7 @@ static void test_published_pages_have_one_owner(void **state)
 
 		assert_int_equal(gpool_object_alloc(building, 1, &now, &index), 0);
 	}
-	/* It takes its pages out of the table, and comes no further. */
+	/* It removes its pages from the table, and is stopped there. */
 	pthread_mutex_lock(&writer->attach_lock);
 	assert_int_equal(pthread_create(&publisher, NULL, publish_in_a_thread, &version), 0);
 	AWAIT(atomic_load(&block_entry(writer, building->parts[building->part_count - 1].block.page)->tag) == 0);
@@ -488,7 +490,7 @@ static void test_published_pages_have_one_owner(void **state)
 
 int main(int argc, char **argv)
 {
-	/* A gpoold each: a keeper whose agents die repeatedly delays the restart. */
+	/* A gpoold for each: the keeper delays the restart of agents that die repeatedly. */
 #define TEST(name) cmocka_unit_test_setup_teardown(name, publisher_start, crash_stop)
 	const struct CMUnitTest tests[] = {
 		TEST(test_publish),

@@ -177,7 +177,7 @@ static void test_as_many_as_may_be(void **state)
 		opened(i);
 	assert_int_equal(harness_check(&harness), 0);
 
-	/* Those at the end go, and so does how far one has to look; of the others every second. */
+	/* Delete the records at the end, which shortens a search, and every second one of the others. */
 	for (uint32_t i = 0; i < MANY; i++) {
 		if (i % 2 && i < MANY / 2)
 			continue;

@@ -1,8 +1,8 @@
 /*
- * test_objects_pins.c - objects that pins alone keep.
+ * test_objects_pins.c - objects that are kept by pins alone.
  *
- * Goal: a pinned object stays, with its content, under pressure and whatever happens to its name; an unpinned one is
- * evicted though it is open, and its readers get an error when they pin it again; the object with the lowest worth is
+ * Goal: a pinned object stays, with its content, under pressure and after any change of its name; an unpinned one is
+ * evicted even if it is open, and its readers get an error when they pin it again; the object with the lowest worth is
  * evicted first, by bytes and by counts; pins end with their process, and survive the death of the agent. Method: a
  * gpoold, its only pool of 64 pages, sessions of this process and separate processes.
  */
@@ -18,7 +18,7 @@ static struct gpool *writer, *reader;
 
 /* ---- objects ---- */
 
-/* The first and last word of each page. */
+/* Write or check the first and last word of each page. */
 static void content(struct gpool_object *object, uint64_t value, bool write, uint64_t *wrong)
 {
 	uint64_t address, bytes;
@@ -88,7 +88,7 @@ static bool is_there(const char *name)
 	return false;
 }
 
-/* Whether that many pages can be allocated now; they are freed again. */
+/* Return true if that number of pages can be allocated now; they are freed again. */
 static bool can_have(struct gpool *pool, uint32_t pages)
 {
 	struct gpool_block block;
@@ -199,7 +199,7 @@ static void test_wrong_arguments(void **state)
 	assert_int_equal(gpool_object_close(object), 0);
 }
 
-/* Time of the pool's own clock passes. */
+/* Wait until the pool's clock has advanced. */
 static void clock_moves(void)
 {
 	uint32_t now = pool_clock(writer);
@@ -218,7 +218,7 @@ static void test_least_recently_used_is_evicted_first(void **state)
 		objects[i] = published(writer, names[i], (uint64_t)i);
 		clock_moves();
 	}
-	/* Used by the other session, which counts as well. */
+	/* A use by the other session, which counts as well. */
 	again = opened(reader, "a");
 	assert_int_equal(gpool_object_pin(again), 0);
 	assert_int_equal(gpool_object_unpin(again), 0);
@@ -241,7 +241,7 @@ static void use(struct gpool_object *object, int times)
 
 enum { SCANNED = 20 };
 
-/* Many, each used once, far more than there is room for. */
+/* Publish many objects that are used once, far more than fit. */
 static void scan(void)
 {
 	char name[24];
@@ -256,7 +256,7 @@ static void scan(void)
 	}
 }
 
-/* The dear one and the one used often stay, as they do with the agent's successor, whatever comes by once. */
+/* The expensive object and the often used one stay, also with the agent's successor, during a scan of others. */
 static void test_worth(void **state)
 {
 	struct gpool_object *dear, *often, *plain;
@@ -278,14 +278,14 @@ static void test_worth(void **state)
 	scan();
 	assert_true(is_there("dear") && is_there("often"));
 	assert_true(is(dear, 1) && is(often, 2));
-	/* A request for the room evicts it all the same. */
+	/* A request for all pages evicts it nevertheless. */
 	assert_true(can_have(reader, PAGES));
 	assert_int_equal(gpool_object_close(dear), 0);
 	assert_int_equal(gpool_object_close(often), 0);
 	assert_int_equal(gpool_object_close(plain), 0);
 }
 
-/* Of a larger one each byte saves less. */
+/* The same cost for a larger object means a lower worth for each byte. */
 static void test_cost_is_by_size(void **state)
 {
 	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
@@ -312,7 +312,7 @@ static void test_cost_is_by_size(void **state)
 	assert_int_equal(gpool_object_create(writer, "a", &options, &small), -EINVAL);
 }
 
-/* At a publication as many as may be evicted, and at the next tick those that were pinned then. */
+/* A publish evicts as many objects as possible; those that were pinned then are evicted at the next tick. */
 static void test_no_more_than_may_be(void **state)
 {
 	struct gpool_object *objects[3];
@@ -325,7 +325,7 @@ static void test_no_more_than_may_be(void **state)
 		objects[i] = published(writer, name, (uint64_t)i);
 		use(objects[i], 3 - i);
 	}
-	/* The one that is published is no candidate. */
+	/* The object that is being published is no candidate. */
 	assert_true(is_there("o0") && !is_there("o1") && is_there("o2"));
 	assert_int_equal(gpool_object_close(objects[1]), 0);
 	assert_int_equal(gpool_object_close(objects[2]), 0);
@@ -343,7 +343,7 @@ static void test_no_more_than_may_be(void **state)
 		assert_int_equal(gpool_object_close(objects[i]), 0);
 }
 
-/* In a row: it makes room as blocks do, and not while it is pinned. */
+/* Adjacent pages: the object is evicted for them like a block, but not while it is pinned. */
 static void test_room_in_a_row(void **state)
 {
 	struct gpool_alloc_options row = GPOOL_ALLOC_OPTIONS_INIT;
@@ -424,7 +424,7 @@ static const struct msg_pins_reply *pins_from(uint32_t page, uint32_t session)
 	return &reply;
 }
 
-/* One entry for each session that pins it, by the object's name; starting at any of them. */
+/* One entry for each session that pins the object, with the object's name; starting at any entry. */
 static void test_pins_are_listed(void **state)
 {
 	const struct msg_pins_reply *reply;
@@ -459,7 +459,7 @@ static void test_pins_are_listed(void **state)
 	assert_int_equal(gpool_object_close(again), 0);
 }
 
-/* A pin that is not refreshed is found and, here, revoked; then the object may be evicted. */
+/* A pin that is not refreshed is detected and, in this test, revoked; then the object may be evicted. */
 static void test_a_leaked_pin(void **state)
 {
 	struct gpool_object *object;
@@ -515,7 +515,7 @@ static void test_unpin_after(void **state)
 	assert_int_equal(gpool_fence_wait(reader, second, ANSWER_MS), 0);
 	AWAIT(can_have(writer, PAGES - OBJECT_PAGES + 1));
 	assert_int_equal(gpool_object_pin(again), -ESTALE);
-	/* Reached already. */
+	/* A fence that is signaled already. */
 	assert_int_equal(gpool_object_close(object), 0);
 	object = published(reader, "b", 1);
 	assert_int_equal(gpool_object_pin(object), 0);
@@ -542,7 +542,7 @@ static void test_a_newer_version(void **state)
 	found = opened(writer, "a");
 	assert_true(is(found, 2));
 	assert_int_equal(harness_free_pages(&harness), PAGES - 2 * OBJECT_PAGES);
-	/* It is freed with its last pin, though it is open. */
+	/* It is freed with its last pin, even though it is open. */
 	assert_int_equal(gpool_object_unpin(old), 0);
 	AWAIT(harness_free_pages(&harness) == PAGES - OBJECT_PAGES);
 	assert_int_equal(gpool_object_close(old), 0);
@@ -579,10 +579,10 @@ static void test_deleted(void **state)
 
 struct child {
 	pid_t pid;
-	int said; /* a byte comes when it has pinned */
+	int said; /* receives a byte when the process has pinned */
 };
 
-/* A process that pins it and waits for its end. */
+/* Start a process that pins the object and waits for its end. */
 static struct child pinner(const char *name)
 {
 	struct child child;
@@ -681,7 +681,7 @@ static void race_publish(struct racer *racer)
 		if (gpool_object_publish(racer->object, &version) == 0)
 			return;
 	}
-	/* The other one was first. */
+	/* Another session has published it first. */
 	gpool_object_abort(racer->object);
 	racer->object = NULL;
 }

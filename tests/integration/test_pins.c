@@ -1,9 +1,9 @@
 /*
  * test_pins.c - pins that are held for longer than pins.max_duration.
  *
- * Goal: each of the three actions on a leaked pin has its documented effect and no other. The pin is found once and its
- * holder named; a touch in time prevents it; a revoked pin leaves a block that can be evicted and a program that can
- * continue; a session that was ended keeps its pages until its process ends. Method: a gpoold for each test, with a
+ * Goal: each of the three actions on a leaked pin has its documented effect and no other. The pin is detected once and
+ * its holder named; a touch in time prevents that; a revoked pin leaves a block that can be evicted and a program that
+ * can continue; a session that was ended keeps its pages until its process ends. Method: a gpoold for each test, with a
  * short leak time. Its state is polled until it is as expected; events are counted up to one that a reload triggers. A
  * second block, which leaks too, shows when the first was examined.
  */
@@ -93,7 +93,7 @@ static const struct msg_client_entry *client(uint32_t session)
 	return NULL;
 }
 
-/* Wait for steps of the agent's clock; at each of them it does its housekeeping. */
+/* Wait for steps of the agent's clock, at which it does its housekeeping. */
 static void await_ticks(int count)
 {
 	const struct pool_header *header = pool_view(looker)->header;
@@ -110,7 +110,7 @@ static void await_ticks(int count)
 static struct gpool_event events[EVENTS_MAX];
 static uint32_t event_count;
 
-/* All events so far, in order. */
+/* Collect the events so far, in order. */
 static void events_collect(void)
 {
 	const struct msg_reload_request request = {0};
@@ -211,7 +211,7 @@ static void test_a_leak_is_reported_once_with_its_holder(void **state)
 	assert_int_equal(reply->pins_count, 1);
 	assert_int_equal(reply->pins[0].leaked, 0);
 
-	/* Long after it was found it has been reported once. */
+	/* Long after its detection it has been reported only once. */
 	AWAIT((reply = pins(true))->pins_count == 1 && reply->pins[0].age_ms > 1500);
 	assert_int_equal(reply->pins[0].page, block.page);
 	assert_int_equal(reply->pins[0].page_count, 2);
@@ -235,7 +235,7 @@ static void test_a_leak_is_reported_once_with_its_holder(void **state)
 	assert_int_equal(gpool_unpin(pool, &block), 0);
 	assert_int_equal(pins(false)->pins_count, 0);
 	await_ticks(2);
-	/* Another leak of the same block is another report. */
+	/* Another leaked pin of the same block is reported again. */
 	assert_int_equal(gpool_pin(pool, &block), 0);
 	AWAIT(status()->pools[0].leaked_pins == 2);
 	events_collect();
@@ -261,12 +261,12 @@ static bool touches_prevent_it(void)
 	touched = alloc(pool, 1);
 	pinned = alloc(pool, 1);
 	forgotten = alloc(pool, 1);
-	/* The forgotten one is the clock. */
+	/* The untouched pin serves as the clock. */
 	do {
 		poll(NULL, 0, AWAIT_STEP_MS);
 		before = monotonic_ms();
 		assert_int_equal(gpool_touch(pool, &touched), 0);
-		assert_int_equal(gpool_pin(pool, &pinned), 0); /* a further pin refreshes as well */
+		assert_int_equal(gpool_pin(pool, &pinned), 0); /* a further pin refreshes the first one as well */
 		assert_int_equal(gpool_unpin(pool, &pinned), 0);
 		reply = pins(false);
 		entry = pin_at(reply, forgotten.page);
@@ -310,8 +310,8 @@ static void test_a_touch_prevents_it(void **state)
 }
 
 /*
- * An agent that had no time for a while, stopped, starved or in a debugger, has not moved the clock that touches are
- * stamped with. What was touched meanwhile is no leak.
+ * An agent that was stopped, starved or in a debugger for a while has not advanced the clock of the touch stamps. Pins
+ * that were touched meanwhile are not leaked.
  */
 static void test_a_suspended_agent_reports_no_leaks(void **state)
 {
@@ -327,7 +327,7 @@ static void test_a_suspended_agent_reports_no_leaks(void **state)
 	block = alloc(pool, 1);
 	agent = (pid_t)status()->agent_pid;
 	assert_true(agent > 1);
-	/* A touch that this process had no CPU time for proves nothing: once more. */
+	/* Without CPU time for this process a touch was late: repeat it. */
 	do {
 		assert_int_equal(gpool_touch(pool, &block), 0);
 		leaked = status()->pools[0].leaked_pins;
@@ -406,10 +406,7 @@ static void test_an_unpinned_block_can_be_evicted(void **state)
 	gpool_close(pool);
 }
 
-/*
- * Freed while a second session had it pinned and leaked the pin: the last pin that the block waits for is the one that
- * is taken away.
- */
+/* A block is freed while a second session has a leaked pin on it: the block is freed when that last pin is revoked. */
 static void test_a_freed_block_ends_with_its_leaked_pin(void **state)
 {
 	struct gpool_block block;
@@ -427,10 +424,7 @@ static void test_a_freed_block_ends_with_its_leaked_pin(void **state)
 	gpool_close(pool);
 }
 
-/*
- * Fences of two streams, in either order of their ends: no pin stays behind, and the agent takes the block only after
- * both.
- */
+/* Fences of two streams, signaled in either order: no pin remains, and the agent evicts the block only after both. */
 static void test_fences_of_two_streams_keep_no_pin(void **state)
 {
 	struct gpool_fence fences[2];
@@ -472,11 +466,11 @@ static void test_a_prepared_block_can_be_rolled_back_or_committed(void **state)
 	assert_int_equal(gpool_prepare(pool, 2, NULL, &given_up), 0);
 	assert_int_equal(gpool_prepare(pool, 2, NULL, &kept), 0);
 	await_leaks(pool);
-	/* An incomplete block is not evicted, and its pin is its worker's at any age. */
+	/* A prepared block is not evicted, and its worker keeps its pin at any age. */
 	harness_evict(&harness, gpool_session(pool), PAGES);
 	assert_int_equal(gpool_rollback(pool, &given_up), 0);
 	assert_int_equal(gpool_commit(pool, &kept, NULL), 0);
-	assert_int_equal(gpool_free(pool, &kept), 0); /* a commit counts as use, so the pin is young again */
+	assert_int_equal(gpool_free(pool, &kept), 0); /* a commit counts as use, so the pin is fresh */
 	all_can_be_had(pool);
 	gpool_close(pool);
 }

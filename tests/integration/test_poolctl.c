@@ -1,10 +1,9 @@
 /*
- * test_poolctl.c - poolctl as its users meet it, with a real agent.
+ * test_poolctl.c - poolctl as users run it, with a real agent.
  *
- * Goal: every verb works in both formats; what cannot be is refused with the right exit status; help, man page and
- * completion say the same; a stopped agent is read by --offline.
- * Method: run the program that was built against a gpoold on the host back end, whose worker is this process, and parse
- * its JSON.
+ * Goal: every verb works in both formats; invalid requests are refused with the right exit status; help, man page and
+ * completion agree; --offline reads a stopped agent. Method: run the program that was built against a gpoold on the
+ * host back end, whose worker is this process, and parse its JSON.
  */
 #include "tests/integration/poolctl_process.h"
 #include "tests/lib/harness.h"
@@ -132,7 +131,7 @@ static void test_every_verb_has_help(void **state)
 	result_free(&result);
 }
 
-/* The parts of the man page that the program writes stand in it word for word. */
+/* The man page contains the parts that the program writes, word for word. */
 static void test_man_page_is_current(void **state)
 {
 	static const char end[] = ".\\\" End of what poolctl help --man writes.\n";
@@ -227,7 +226,7 @@ static void test_no_agent(void **state)
 		assert_string_equal(result.out, "");
 		result_free(&result);
 	}
-	/* GPOOL_DIR says where, --dir overrules it */
+	/* GPOOL_DIR sets the directory, --dir overrides it */
 	setenv("GPOOL_DIR", "/nonexistent/a", 1);
 	result = poolctl("status", NULL);
 	expect(&result, NO_AGENT);
@@ -238,7 +237,7 @@ static void test_no_agent(void **state)
 	expect_text(result.err, "/nonexistent/b");
 	result_free(&result);
 	unsetenv("GPOOL_DIR");
-	/* its own version poolctl knows all the same */
+	/* poolctl knows its own version nevertheless */
 	result = poolctl("version", "-d", directory, "-o", "json", NULL);
 	expect(&result, NO_AGENT);
 	expect_document(&result, "version");
@@ -276,7 +275,7 @@ static void test_doctor(void **state)
 		doctor_line(&result, things[i]);
 	fails = (int)number(result.json, "fail");
 	assert_int_equal(result.code, fails ? FOUND : OK);
-	/* this test ran gpool's segments a moment ago, so these work here */
+	/* this test has just used gpool's segments, so they work on this machine */
 	assert_string_equal(string(doctor_line(&result, "sealed memory"), "verdict"), "ok");
 	assert_string_equal(string(doctor_line(&result, "folder of sockets"), "verdict"), "ok");
 	result_free(&result);
@@ -438,7 +437,7 @@ static void test_pages(void **state)
 	assert_int_equal(number(result.json, "page_count"), P0_PAGES);
 	cJSON_ArrayForEach(item, list(&result, "runs"))
 	{
-		assert_int_equal(number(item, "first"), pages); /* no page is missing and none comes twice */
+		assert_int_equal(number(item, "first"), pages); /* no page is missing or listed twice */
 		pages += (int)number(item, "count");
 		if (!strcmp(string(item, "use"), "block")) {
 			blocks += (int)number(item, "blocks");
@@ -519,7 +518,7 @@ static void test_pins(void **state)
 	assert_int_equal(number(pin, "pid"), getpid());
 	result_free(&result);
 
-	/* they are held for longer than pins.max_duration, by a clock that ticks now and then */
+	/* the pins are held for longer than pins.max_duration, by a clock with coarse steps */
 	for (int tries = 0; leaked < 2 && tries < 12000; tries++) {
 		result = AGENT_JSON("pins", "--leaked");
 		expect(&result, OK);
@@ -772,7 +771,7 @@ static void test_pinnable_object(void **state)
 	assert_int_equal(gpool_object_close(object), 0);
 }
 
-/* It measures beside a worker, takes nothing from it, and leaves nothing. */
+/* It measures beside a worker, takes no pages from it, and leaves nothing behind. */
 static void test_bench(void **state)
 {
 	static const char *const numbers[] = {"used_pages", "pinned_pages", "evicted_pages", "sessions"};
@@ -801,7 +800,7 @@ static void test_bench(void **state)
 	expect(&result, OK);
 	expect_text(result.out, "GOAL");
 	result_free(&result);
-	/* a running request may use so few pages */
+	/* an ordinary request may use only these few pages */
 	result = AGENT("bench", "-p", "p1");
 	expect(&result, FAILED);
 	expect_text(result.err, "at the expense of others");
@@ -821,13 +820,13 @@ static struct gpool_object *object_publish(
 	assert_int_equal(gpool_object_create(pool, name, &options, &object), 0);
 	assert_int_equal(gpool_object_alloc(object, pages, NULL, &index), 0);
 	object->of_library = true;
-	/* Nothing of it may mean anything to a terminal. */
+	/* No part of it may have a meaning for a terminal. */
 	assert_int_equal(gpool_object_set(object, "name", "of \"2026\"\033[1m", 13), 0);
 	assert_int_equal(gpool_object_publish(object, &version), 0);
 	return object;
 }
 
-/* Adapters are what engines name so; nothing else is shown. */
+/* Adapters are objects with the names that engines give them; other objects are not shown. */
 static void test_adapters(void **state)
 {
 	struct gpool_options options = harness_options(&world.harness);
@@ -964,7 +963,7 @@ static void test_limit(void **state)
 	assert_int_equal(tenant_number("limit_pages"), P0_PAGES / 2);
 	assert_int_equal(tenant_number("minimum_pages"), 16);
 
-	/* one of the two leaves the other as it is */
+	/* one of the two options leaves the other value unchanged */
 	result = AGENT("limit", "default", "--limit", "2000");
 	expect(&result, OK);
 	expect_text(result.out, "limit 2000 pages");
@@ -1037,7 +1036,7 @@ static void test_check(void **state)
 	result_free(&result);
 }
 
-/* In blocks that may be evicted. */
+/* Return the number of pages in evictable blocks. */
 static int unpinned_pages(void)
 {
 	struct result result = AGENT_JSON("pages", "--state", "UNPINNED", "--each");
@@ -1053,7 +1052,7 @@ static void test_evict(void **state)
 	struct result result;
 
 	(void)state;
-	/* content that was not named stays, however much is asked for */
+	/* content of other usages stays, however many pages are requested */
 	result = AGENT_JSON("evict", "100%", "--usage", "KV_CACHE,GRADIENT");
 	expect(&result, FAILED);
 	expect_document(&result, "evict");
@@ -1070,7 +1069,7 @@ static void test_evict(void **state)
 	result_free(&result);
 	assert_int_equal(unpinned_pages(), 0);
 
-	/* pinned blocks stay, whatever is asked for */
+	/* pinned blocks stay, however many pages are requested */
 	result = AGENT("evict", "100%");
 	expect(&result, FAILED);
 	expect_text(result.out, "pages evicted");
@@ -1111,7 +1110,7 @@ static void test_doctor_with_agent(void **state)
 
 /* ---- events ---- */
 
-/* A session begins and ends, over and over, until the process has written something: it listens from some moment on. */
+/* Begin and end sessions until the process has written an event: its subscription takes effect at an unknown time. */
 static void events_make_until_heard(struct running running)
 {
 	struct pollfd wait = {.fd = running.out, .events = POLLIN};
@@ -1139,7 +1138,7 @@ static void test_events_count(void **state)
 	result = poolctl_finish(running);
 	expect(&result, OK);
 	expect_document(&result, "event");
-	/* On a slow machine the world's pins may have become old meanwhile. */
+	/* On a slow machine the pins of this test may count as leaked by now. */
 	assert_true(!strncmp(string(result.json, "event"), "session-", 8) ||
 		!strcmp(string(result.json, "event"), "leaked-pin"));
 	assert_string_equal(string(result.json, "pool"), "p0");
@@ -1165,7 +1164,7 @@ static void test_events_kind_and_interrupt(void **state)
 
 /* ---- rights ---- */
 
-/* poolctl as the user nobody, which the configuration makes an observer. */
+/* Run poolctl as the user nobody, which the configuration makes an observer. */
 static struct result as_observer(const char *first, ...)
 {
 	char *arguments[ARGUMENTS_MAX];
@@ -1201,7 +1200,7 @@ static void test_roles(void **state)
 	expect_text(result.err, "root can");
 	result_free(&result);
 
-	/* an observer's snapshot contains what it may see: both pools, no session */
+	/* an observer's snapshot contains the data that it may see: both pools, no session */
 	assert_non_null(mkdtemp(file));
 	assert_int_equal(chmod(file, 0777), 0);
 	snprintf(snapshot, sizeof(snapshot), "%s/snapshot", file);
@@ -1220,7 +1219,7 @@ static void test_roles(void **state)
 
 /* ---- an agent that hangs ---- */
 
-/* The same question of the running agent and, while it is stopped, of its tables. */
+/* Compare the reports of the running agent with those of its tables while it is stopped. */
 static void compare_pages(pid_t agent)
 {
 	struct result online = AGENT_JSON("pages", "--each"), offline;
@@ -1294,7 +1293,7 @@ static void test_stopped_agent(void **state)
 	result_free(&result);
 	unlink(snapshot);
 	rmdir(folder);
-	/* and nothing was disturbed */
+	/* and the pool is unaffected */
 	result = AGENT("check");
 	expect(&result, OK);
 	result_free(&result);
@@ -1321,7 +1320,7 @@ static void test_events_end_with_gpoold(void **state)
 	const char *line[] = {"poolctl", "events", "-d", harness.directory, NULL};
 
 	running = poolctl_start((char *const *)(uintptr_t)line);
-	/* it has attached when something is heard of it */
+	/* its first output shows that it has attached */
 	struct pollfd wait = {.fd = running.out, .events = POLLIN};
 
 	do
@@ -1362,7 +1361,7 @@ int main(void)
 		cmocka_unit_test(test_events_kind_and_interrupt),
 		cmocka_unit_test(test_roles),
 		cmocka_unit_test_teardown(test_stopped_agent, agent_continue),
-		/* these change what the others look at */
+		/* these change the state that the others examine */
 		cmocka_unit_test(test_pinnable_object),
 		cmocka_unit_test(test_adapters),
 		cmocka_unit_test(test_objects),

@@ -3,9 +3,8 @@
  *
  * Goal: while a pool is drained new workers are refused with a reason that names the pool, other sessions can attach,
  * attached workers continue and are notified; the verb waits for them and lists those that remain; the state survives
- * the agent's death and an upgrade, and ends with --off.
- * Method: the program that was built against a gpoold on the host back end, with workers of this process and of its
- * children.
+ * the agent's death and an upgrade, and ends with --off. Method: the program that was built, with a gpoold on the host
+ * back end and workers of this process and of its children.
  */
 #include "tests/integration/poolctl_process.h"
 #include "tests/lib/harness.h"
@@ -66,7 +65,7 @@ static int attach(uint32_t kind, const char *pool_name)
 	return error;
 }
 
-/* The status in both forms. */
+/* Check the status in both formats. */
 static void expect_draining(const char *pool, bool draining)
 {
 	struct result json = AGENT("status", "-p", pool, "-o", "json"), table = AGENT("status", "-p", pool);
@@ -172,7 +171,7 @@ static void test_attached_workers_continue(void **state)
 	gpool_close(pool);
 }
 
-/* Up to and with the line that has `part`, of what is still being written. */
+/* Read output that is still being written, up to and including the line that contains `part`. */
 static void await_text(int fd, const char *part)
 {
 	char text[4096] = "";

@@ -1,18 +1,18 @@
 /*
  * test_poolctl_examples.c - the example of every verb, as its --help shows it.
  *
- * Goal: examples do what they describe, in both forms of output; every verb's exit codes are those of the manual.
- * Method: the words are taken from --help and passed to the program, without an agent and with one that has what the
- * examples name.
+ * Goal: examples have the described effect, in both output formats; every verb's exit codes are those of the manual.
+ * Method: the words are extracted from --help and passed to the program, without an agent and with an agent that has
+ * the objects that the examples name.
  */
 #include "tests/integration/poolctl_process.h"
 #include "tests/lib/harness.h"
 
 #include <stdbool.h>
 
-enum { GIBIBYTE_PAGES = 256 /* of 4 MiB */ };
+enum { GIBIBYTE_PAGES = 256 /* pages of 4 MiB */ };
 
-/* The example of a verb, as its --help shows it, as arguments. `room` is where they lie. */
+/* Split the example of a verb in its --help into arguments, which are stored in `room`. */
 static int example_arguments(const char *verb, const char **arguments, char room[256])
 {
 	struct result result = poolctl(verb, "--help", NULL);
@@ -31,7 +31,7 @@ static int example_arguments(const char *verb, const char **arguments, char room
 	return count;
 }
 
-/* The verb's example with further arguments, which end with NULL. */
+/* Run the verb's example with further arguments, which end with NULL. */
 static struct result example_run(const char *verb, const char *first, ...)
 {
 	const char *arguments[ARGUMENTS_MAX + 1] = {"poolctl"};
@@ -80,7 +80,7 @@ static void test_exit_codes_of_every_verb(void **state)
 /* ---- with an agent ---- */
 
 static struct harness harness;
-static char folder[] = "/tmp/gpool-examples-XXXXXX"; /* what the examples write goes here */
+static char folder[] = "/tmp/gpool-examples-XXXXXX"; /* folder for the files that the examples write */
 static struct gpool *worker;
 
 static void worker_open(void)
@@ -91,7 +91,7 @@ static void worker_open(void)
 	assert_int_equal(gpool_open(&options, &worker), 0);
 }
 
-/* Pool p0, tenant batch; a worker that calls itself engine. */
+/* Start pool p0, tenant batch, and a worker with the name engine. */
 static int start(void **state)
 {
 	static const char config[] =
@@ -120,7 +120,7 @@ static int stop(void **state)
 	return harness_stop(&harness);
 }
 
-/* A gibibyte of unpinned blocks of caches, an object weights, a role main without a holder. */
+/* Prepare a gibibyte of unpinned blocks of caches, an object `weights`, and a role `main` without a holder. */
 static void prepare(void)
 {
 	struct gpool_alloc_options alloc = GPOOL_ALLOC_OPTIONS_INIT;
@@ -176,7 +176,7 @@ static void run_both(const char *name)
 	}
 }
 
-/* But for top, which draws, and help, which needs no agent. */
+/* All verbs except top, which draws, and help, which needs no agent. */
 static void test_examples_in_both_forms(void **state)
 {
 	char names[32][16];

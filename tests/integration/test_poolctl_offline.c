@@ -1,10 +1,10 @@
 /*
- * test_poolctl_offline.c - what poolctl reads without an agent: the tables of a stopped one, and snapshots.
+ * test_poolctl_offline.c - poolctl without an agent: the tables of a stopped one, and snapshots.
  *
  * Goal: status, pages, pins, clients and check report the content of the tables; no content crashes poolctl; a snapshot
- * reports the same as the tables it was taken from.
- * Method: this process plays gpoold's keeper: it makes segments whose content it knows, holds their descriptors and
- * writes a pid file. Then it writes wrong values: into a worker's segment, the pool's, the file.
+ * yields the same reports as the tables it was taken from. Method: this process plays gpoold's keeper: it creates
+ * segments with known content, holds their descriptors and writes a pid file. Then it writes wrong values: into a
+ * worker's segment, the pool's, the file.
  */
 #include "tests/integration/poolctl_process.h"
 
@@ -60,7 +60,7 @@ static void record_set(
 }
 
 /*
- * What the worker has: two pinned blocks, one unpinned, idle pages, a magazine, a scattered block, and pages in
+ * Fill the worker's segment: two pinned blocks, one unpinned, idle pages, a magazine, a scattered block, and pages in
  * transit.
  */
 static void worker_fill(struct session_segment *session)
@@ -164,7 +164,7 @@ static void test_offline_status(void **state)
 	result = poolctl("status", "-d", keeper->directory, "--offline", NULL);
 	expect(&result, OK);
 	expect_text(result.out, "pool 'gpu0': 200 pages of 2 MiB, 400 MiB, host back end, pressure high");
-	expect_text(result.out, "[##");          /* the bar begins with what is pinned */
+	expect_text(result.out, "[##");          /* the bar begins with the pinned pages */
 	assert_null(strchr(result.out, '\033')); /* no colour in a pipe */
 	result_free(&result);
 }
@@ -179,7 +179,7 @@ static void test_offline_pages(void **state)
 	expect_document(&result, "pages");
 	run = list(&result, "runs")->child;
 	assert_int_equal(number(run, "first"), 0);
-	assert_int_equal(number(run, "count"), 8); /* two blocks that are alike share a run */
+	assert_int_equal(number(run, "count"), 8); /* two blocks with equal attributes share a run */
 	assert_int_equal(number(run, "blocks"), 2);
 	assert_int_equal(number(run, "pins"), 2);
 	assert_int_equal(number(run, "owner"), WORKER);
@@ -326,14 +326,14 @@ static void test_offline_objects(void **state)
 	result = OFFLINE("check");
 	expect(&result, OK);
 	result_free(&result);
-	/* Pages that its record does not know of, and pages of an object that there is not. */
+	/* Pages that are missing in their object's record, and pages of an object that does not exist. */
 	page_set(keeper, 85, 1, PAGE_SHARED, 7);
 	page_set(keeper, 86, 1, PAGE_SHARED, 8);
 	result = OFFLINE("check");
 	expect(&result, FOUND);
 	assert_int_equal(number(result.json, "found"), 2);
 	result_free(&result);
-	/* One that is not found by its name. */
+	/* An object that cannot be found by its name. */
 	object_names_clear(&keeper->pool);
 	atomic_store(&record->state, OBJECT_CURRENT);
 	result = OFFLINE("check");
@@ -475,7 +475,7 @@ static void test_offline_check(void **state)
 	assert_int_equal(number(result.json, "found"), 64 - 15 - 14 + 8);
 	result_free(&result);
 
-	keeper->sessions[1].free_bits[0] |= 1; /* page 0 is the other's */
+	keeper->sessions[1].free_bits[0] |= 1; /* page 0 belongs to the other session */
 	result = OFFLINE("check");
 	expect(&result, FOUND);
 	assert_int_equal(number(result.json, "found"), 1);
@@ -491,7 +491,7 @@ static void test_offline_check(void **state)
 	result_free(&result);
 }
 
-/* Names in shared memory may be any bytes, without an end. */
+/* Names in shared memory may contain any bytes, and may be unterminated. */
 static void test_offline_hostile_names(void **state)
 {
 	struct keeper *keeper = *state;
@@ -531,7 +531,10 @@ static void verbs_survive(struct keeper *keeper, const char *snapshot)
 		struct result result = poolctl("-d", keeper->directory, "-o", "json", names[i], offline,
 			regions ? "--" : NULL, WORKER_TEXT, NULL);
 
-		/* a signal has failed the test by now; the worker may be none any more, or another's name the same */
+		/*
+		 * a signal has failed the test by now; the worker may not exist any more, or another one may have the
+		 * same name
+		 */
 		if (result.code != OK && result.code != FOUND && result.code != FAILED &&
 			!(regions && result.code == USAGE))
 			fail_msg("%s: exit status %d: %s", names[i], result.code, result.err);
@@ -548,7 +551,7 @@ static void test_offline_hostile_sessions(void **state)
 	struct session_segment *session = &keeper->sessions[0];
 	uint64_t seed = 0x5eed;
 
-	/* chains in a circle, onto themselves and out of the pool */
+	/* chains that form a circle, refer to themselves, or lead out of the pool */
 	block_set(session, 30, 2, block_tag_make(4, 1 | BLOCK_SCATTERED), 40 + 1);
 	block_set(session, 40, 3, block_tag_make(4, 1 | BLOCK_EXTENT), 30 + 1);
 	verbs_survive(keeper, NULL);
@@ -604,7 +607,7 @@ static void test_offline_unknown_names(void **state)
 	}
 }
 
-/* A process that has nothing of ours, since it is another program by now; it ends when *input is closed. */
+/* Start a process without gpool's memory, since it executes another program; it ends when *input is closed. */
 static pid_t stranger_start(int *input)
 {
 	int stdin_pipe[2], started[2];
@@ -622,7 +625,7 @@ static pid_t stranger_start(int *input)
 	}
 	close(stdin_pipe[0]);
 	close(started[1]);
-	assert_int_equal(read(started[0], &byte, 1), 0); /* the end of file comes with the exec */
+	assert_int_equal(read(started[0], &byte, 1), 0); /* the exec closes the pipe */
 	close(started[0]);
 	*input = stdin_pipe[1];
 	return child;
@@ -644,7 +647,7 @@ static void test_offline_without_keeper(void **state)
 	expect(&result, NO_AGENT);
 	expect_text(result.err, "is dead");
 	result_free(&result);
-	/* alive, and no keeper */
+	/* a running process that is not the keeper */
 	child = stranger_start(&input);
 	file_write(keeper->pid_file, text, (size_t)snprintf(text, sizeof(text), "%d\n", (int)child));
 	result = OFFLINE("status");
@@ -696,7 +699,7 @@ static void test_snapshot_reports_the_same(void **state)
 		result_free(&live);
 		result_free(&kept);
 	}
-	/* and continues to report it when the tables have changed, or without any process */
+	/* and still reports it when the tables have changed, or no process exists */
 	page_set(keeper, 0, 64, PAGE_FREE, 0);
 	unlink(keeper->pid_file);
 	struct result kept = poolctl("--offline", keeper->snapshot, "clients", "-o", "json", NULL);
@@ -748,7 +751,7 @@ static void test_snapshot_hostile(void **state)
 	content = file_read(keeper->snapshot, &bytes);
 	snprintf(argument, sizeof(argument), "--offline=%s", keeper->snapshot);
 	for (int round = 0; round < 40; round++) {
-		/* the first rounds hit the headers, the others anything */
+		/* the first rounds change the headers, the others any byte */
 		size_t at = random_next(&seed) % (round < 20 ? 96 : bytes);
 		char old = content[at];
 
@@ -768,7 +771,7 @@ static void test_snapshot_hostile(void **state)
 	free(content);
 }
 
-/* Runs that go back or beyond the segment's end, in a file whose lengths are right otherwise. */
+/* Runs that overlap or exceed the segment, in a file with otherwise correct lengths. */
 static void test_snapshot_runs(void **state)
 {
 	static const uint64_t runs[][2] = {{8, 8}, {4090, 8}, {UINT64_MAX - 3, 8}};
@@ -855,7 +858,7 @@ static void test_color(void **state)
 	result_free(&result);
 }
 
-/* A snapshot that could not be written leaves no file. */
+/* A snapshot that could not be written completely leaves no file. */
 static void test_full_output(void **state)
 {
 	struct keeper *keeper = *state;

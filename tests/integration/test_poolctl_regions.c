@@ -1,11 +1,10 @@
 /*
- * test_poolctl_regions.c - poolctl regions: workers' use of their addresses, seen from outside.
+ * test_poolctl_regions.c - poolctl regions: the use of workers' addresses.
  *
  * Goal: a request to the agent, an offline read and a snapshot report the same, and the true content; a worker that
- * hangs in the middle of a change, or changes without end, is shown as such and is not waited for; false entries are
- * marked; a client that does not exist, or is ambiguous, is refused with its name.
- * Method: this process is a worker of a real agent and writes its table of regions itself, so that it knows the
- * expected output.
+ * hangs during a change, or changes its table continuously, is reported as such and is not waited for; false entries
+ * are marked; a client that does not exist, or is ambiguous, is refused with its name. Method: this process is a worker
+ * of a real agent and writes its table of regions itself, so that the expected output is known.
  */
 #include "tests/integration/poolctl_process.h"
 #include "tests/lib/harness.h"
@@ -21,7 +20,7 @@
 
 enum { ROWS = REGION_TABLE_ENTRIES + 10 };
 
-/* One agent for all tests; this process has a session of p0, new for each test. */
+/* One agent for all tests; this process has a new session of p0 for each test. */
 struct world {
 	struct harness harness;
 	struct gpool *worker;
@@ -68,8 +67,8 @@ static struct gpool *worker_open(const char *pool, const char *name)
 }
 
 /*
- * gpoold's keeper gets a new session's table from the agent, a moment after the worker has it; --offline shows what the
- * keeper has.
+ * gpoold's keeper gets a new session's table from the agent, some time after the worker has it; --offline shows the
+ * keeper's tables.
  */
 static void keeper_wait(const char *name)
 {
@@ -103,7 +102,7 @@ static int worker_setup(void **state)
 static int worker_teardown(void **state)
 {
 	(void)state;
-	kill(-world.harness.pid, SIGCONT); /* whatever failed, the agent goes on for the other tests */
+	kill(-world.harness.pid, SIGCONT); /* after any failure the agent continues for the other tests */
 	free(world.writer);
 	gpool_close(world.worker);
 	return 0;
@@ -114,7 +113,7 @@ static void writer_start(void)
 	region_writer_init(world.writer, world.worker->session.regions, &world.worker->header->clock_ms, PAGE_BYTES);
 }
 
-/* Another row, where the last one ended. */
+/* Add a row that begins where the last one ended. */
 static void row_add(enum region_row_state state, uint32_t pages, uint32_t stream, uint64_t fence, uint32_t flags)
 {
 	struct region_row row = {.address = world.next,
@@ -144,8 +143,8 @@ static void row_add(enum region_row_state state, uint32_t pages, uint32_t stream
 }
 
 /*
- * "[-3][+10][1][-5][*4][#100] [2]": the rows are set from the last to the first, and one of each pair of flags and
- * fences is there.
+ * Set the rows "[-3][+10][1][-5][*4][#100] [2]", from the last to the first; the example has each pair of flags and
+ * fences once.
  */
 static void rows_example(void)
 {
@@ -295,7 +294,7 @@ static void test_unknown_clients(void **state)
 	expect_usage(AGENT("other", "-p", "p0"), "no client 'other'");
 	expect_usage(poolctl("-d", world.harness.directory, "regions", NULL), "needs CLIENT");
 	expect_usage(AGENT("engine", "other"), "does not take 'other'");
-	/* three of this process, two of this name */
+	/* three sessions of this process, two of this name */
 	snprintf(both, sizeof(both), "and session %u of pool 'p0', process %s", gpool_session(same), world.pid);
 	expect_usage(AGENT("engine"), both);
 	expect_usage(AGENT(world.pid), "of pool 'p1'");
@@ -315,7 +314,7 @@ static void test_unknown_clients(void **state)
 	gpool_close(watcher);
 }
 
-/* More than one answer holds, and in the end more than the table does. */
+/* More regions than one answer holds, and finally more than the table holds. */
 static void test_many_regions(void **state)
 {
 	struct result result;
@@ -354,7 +353,7 @@ static void test_many_regions(void **state)
 
 /* ---- workers that hang, die, or do not rest ---- */
 
-/* A process with a session of its own that stops itself in the middle of a change. */
+/* Start a process with its own session that stops itself during a change. */
 static pid_t hanging_start(void)
 {
 	pid_t child = fork();
@@ -406,7 +405,7 @@ static void test_hanging_worker(void **state)
 	result_free(&result);
 	kill(child, SIGKILL);
 	assert_int_equal(waitpid(child, NULL, 0), child);
-	/* this worker's end is not this agent's next step: until then it is shown as before */
+	/* the agent handles this worker's end later; until then it is shown as before */
 	do {
 		result = AGENT("hanging");
 		if (result.code == OK)
@@ -417,7 +416,7 @@ static void test_hanging_worker(void **state)
 
 static _Atomic bool stop;
 
-/* Two neighbours of 20 pages together, whose border moves. */
+/* Move the border between two adjacent regions of 20 pages in total. */
 static void *border_moves(void *argument)
 {
 	struct region_row low = {.address = BASE, .state = REGION_ROW_ALLOCATED}, high = {.state = REGION_ROW_FREE};
@@ -489,7 +488,7 @@ static void test_false_entries(void **state)
 		expect(&result, OK);
 		expect_text(result.out, "damaged: 1 entries");
 		expect_text(result.out, "5 regions overlap");
-		expect_text(result.out, " [2]"); /* what is not damaged is there */
+		expect_text(result.out, " [2]"); /* the undamaged rows are shown */
 		result_free(&result);
 	}
 	atomic_store(&table->entries[0].what, REGION_ROW_FREE);
@@ -534,7 +533,7 @@ static void test_random_bytes(void **state)
 			result_free(&result);
 		}
 	}
-	/* the agent has not been impressed */
+	/* the agent is not affected */
 	struct result result = poolctl("-d", world.harness.directory, "check", NULL);
 
 	expect(&result, OK);
@@ -554,7 +553,7 @@ static pid_t agent_pid(void)
 	return pid;
 }
 
-/* Stopped, it is read without; of its successor, it is asked again. */
+/* A stopped agent's tables are read without it; its successor is asked again. */
 static void test_without_agent(void **state)
 {
 	char folder[] = "/tmp/poolctl.XXXXXX", snapshot[64];
@@ -587,7 +586,7 @@ static void test_without_agent(void **state)
 	result_free(&result);
 	assert_true(agent_pid() != agent);
 
-	/* what has been kept, of a table that is another by now */
+	/* the table that was kept is outdated by now */
 	region_table_begin(world.writer);
 	region_table_clear(world.writer, &world.numbers[1]);
 	region_table_end(world.writer);
@@ -600,7 +599,7 @@ static void test_without_agent(void **state)
 	rmdir(folder);
 }
 
-/* A user that may not read a session's table writes none of them into a snapshot. */
+/* A snapshot by a user that may not read session tables contains none of them. */
 static void test_snapshot_without_sessions(void **state)
 {
 	static const uint64_t nothing[6] = {0};
@@ -615,7 +614,7 @@ static void test_snapshot_without_sessions(void **state)
 	result = poolctl("-d", world.harness.directory, "dump", snapshot, NULL);
 	expect(&result, OK);
 	result_free(&result);
-	/* the first segment is p0, and the rest is cut off */
+	/* the first segment is p0, and the others are cut off */
 	content = (uint64_t *)(void *)file_read(snapshot, &bytes);
 	((uint32_t *)content)[3] = 1;
 	for (at = 6; content[at + 1]; at += 2 + content[at + 1] / 8)

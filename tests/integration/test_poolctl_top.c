@@ -2,7 +2,7 @@
  * test_poolctl_top.c - poolctl top on a terminal.
  *
  * Goal: it draws the pool's state, in every size, with and without colours; keys work as documented; it reports when no
- * agent answers; and however it ends, the terminal is restored. Method: the program that was built on a pty, whose
+ * agent answers; and however it ends, the terminal is restored. Method: the program that was built, on a pty whose
  * screen the test keeps, with a real agent.
  */
 #include "tests/integration/poolctl_process.h"
@@ -49,7 +49,7 @@ static void top_start(struct terminal *terminal, const char *option, const char 
 	terminal_start(terminal, poolctl_path(), (char *const *)(uintptr_t)line, term, rows, columns);
 }
 
-/* It ends with status 0, and the terminal is as it was before. */
+/* Check that it ends with status 0 and restores the terminal. */
 static void expect_restored(struct terminal *terminal, const struct termios *before)
 {
 	struct termios after;
@@ -87,13 +87,13 @@ static void test_content_of_the_screen(void **state)
 	terminal_await(&terminal, "CLIENT by leased");
 	terminal_await(&terminal, "engine ");
 	terminal_await(&terminal, "PAGES, a letter is");
-	terminal_await(&terminal, "KKKKKKKKKK"); /* the map */
+	terminal_await(&terminal, "KKKKKKKKKK"); /* the map of pages */
 	terminal_await(&terminal, "..........");
 	terminal_type(&terminal, "s");
 	terminal_await(&terminal, "CLIENT by needed");
 	terminal_type(&terminal, "\t");
 	terminal_await(&terminal, "pool 'second': 16 pages of 2 MiB");
-	terminal_type(&terminal, "\033OD"); /* left, as an application's keypad has it */
+	terminal_type(&terminal, "\033OD"); /* the left key, as an application keypad sends it */
 	terminal_await(&terminal, "pool 'p0'");
 	terminal_type(&terminal, "h");
 	terminal_await(&terminal, "another order of clients");
@@ -117,7 +117,7 @@ static void test_every_size(void **state)
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
 		terminal_clear(&terminal);
 		terminal_size(&terminal, sizes[i][0], sizes[i][1]);
-		/* the last line is drawn at its new place */
+		/* the last line is drawn at its new position */
 		while (terminal.cells[sizes[i][0] - 1][0] != 'q')
 			assert_true(terminal_read(&terminal));
 	}

@@ -2,9 +2,9 @@
  * test_poolctl_trace.c - the flight recorder of a real agent and real workers, as poolctl trace and poolctl events
  * --since show it.
  *
- * Goal: the trace contains what happened, also what a worker and an agent did that were killed; Perfetto can read the
- * trace; an agent that hangs is not needed. Method: make each event happen once, kill -9, and look for it by name;
- * check every element of the trace against the format: known phases, named tracks, sorted times, no overlapping slices.
+ * Goal: the trace contains the events, including those of a worker and an agent that were killed; Perfetto can read the
+ * trace; an agent that hangs is not needed. Method: make each event happen once, kill -9, and search it by name; check
+ * every element of the trace against the format: known phases, named tracks, sorted times, no overlapping slices.
  */
 #include "tests/integration/poolctl_process.h"
 #include "tests/lib/harness.h"
@@ -21,7 +21,7 @@ enum { CHILD_PAGES = 100, SAMPLED = 600 };
 static struct {
 	struct harness harness;
 	struct gpool *worker;
-	uint32_t session, killed; /* sessions */
+	uint32_t session, killed; /* numbers of sessions */
 } world;
 
 #define AGENT(...) poolctl("-d", world.harness.directory, __VA_ARGS__, NULL)
@@ -65,7 +65,10 @@ static void check_metadata(const cJSON *event, struct track *track)
 	}
 }
 
-/* Either after the one before, or inside it and apart from its children. Times have three decimals, as doubles. */
+/*
+ * The slice begins after the end of the last one, or is within it and after its children. Times have three decimals, as
+ * doubles.
+ */
 static void check_slice(struct track *track, double begin, double end)
 {
 	const double least = 0.0005;
@@ -141,7 +144,7 @@ static uint32_t count_of(const cJSON *trace, const char *name, const char *phase
 	return count;
 }
 
-/* The last slice of this name. */
+/* Return the last slice of this name. */
 static const cJSON *find(const cJSON *trace, const char *name, uint32_t session)
 {
 	const cJSON *event, *found = NULL;
@@ -162,7 +165,7 @@ static const cJSON *expect_event(const cJSON *trace, const char *name, const cha
 	return NULL;
 }
 
-/* Its first track identifies the session. */
+/* Check that the session's first track identifies it. */
 static void expect_track(const cJSON *trace, uint32_t session, const char *part)
 {
 	const cJSON *event;
@@ -211,7 +214,7 @@ static bool end_recorded(uint32_t session)
 	return false;
 }
 
-/* A worker that is killed while it holds pages; its session. */
+/* Kill a worker while it holds pages; returns its session. */
 static uint32_t worker_killed(void)
 {
 	uint32_t session = 0;
@@ -252,7 +255,7 @@ static pid_t agent_pid(void)
 	return pid;
 }
 
-/* The keeper takes a new session's segment over in its own time; from then on what the session records is seen. */
+/* The keeper receives a new session's segment some time later; then the session's records are visible. */
 static void seen_await(void)
 {
 	struct gpool_block block = block_make(CHILD_PAGES, 0, 0);
@@ -323,7 +326,7 @@ static void test_requests_and_refusals(void **state)
 	expect_event(result.json, "session-start", "i", world.session);
 	expect_event(result.json, "grant", "X", world.session);
 	expect_event(result.json, "refill", "X", world.session);
-	/* Within what was waited for, on one track. */
+	/* Within the duration of the wait, on one track. */
 	assert_int_equal(number(find(result.json, "refill", world.session), "tid"),
 		number(find(result.json, "grant", world.session), "tid"));
 	args = expect_event(result.json, "refusal", "X", world.session);
@@ -436,7 +439,7 @@ static void test_choices(void **state)
 	result_free(&all);
 }
 
-/* The agent hangs; and a snapshot, which a file is enough for. */
+/* The agent hangs; and a snapshot, for which a file suffices. */
 static void test_without_agent(void **state)
 {
 	pid_t agent = agent_pid();
@@ -464,7 +467,7 @@ static void test_without_agent(void **state)
 	unlink(path);
 }
 
-/* A user that is neither root nor gpoold's user is shown what the agent has recorded. */
+/* A user that is neither root nor gpoold's user sees the records of the agent only. */
 static void test_as_an_unprivileged_user(void **state)
 {
 	char *const arguments[] = {(char *)"poolctl", (char *)"trace", (char *)"-d", world.harness.directory, NULL};
@@ -484,7 +487,7 @@ static void test_as_an_unprivileged_user(void **state)
 	result_free(&result);
 }
 
-/* A session may write what it likes into its ring: it is shown as its own, or not at all. */
+/* A session may write any content into its ring: it is shown as the session's own, or not at all. */
 static void test_liar(void **state)
 {
 	const struct flight_ring *ring = &world.worker->session.flight;
@@ -513,7 +516,7 @@ static void test_liar(void **state)
 	result_free(&result);
 }
 
-/* Recorded ones first, then what happens, each once. */
+/* Recorded events first, then current ones, each once. */
 static void test_events_since(void **state)
 {
 	struct result recorded = AGENT("events", "--offline", "--since", "1h", "-o", "json"), result;
@@ -532,7 +535,7 @@ static void test_events_since(void **state)
 		lines += *at == '\n';
 	snprintf(count, sizeof(count), "%u", lines + 1);
 	running = poolctl_start(arguments);
-	/* After the recorded ones it follows. */
+	/* After the recorded events it follows the current ones. */
 	for (left = lines; left; left -= seen == '\n')
 		assert_int_equal(read(running.out, &seen, 1), 1);
 	gpool_close(harness_open(&world.harness));
@@ -543,7 +546,7 @@ static void test_events_since(void **state)
 	result_free(&recorded);
 }
 
-/* Off in one pool, without samples in the other. */
+/* Disabled in one pool, without samples in the other. */
 static void test_off(void **state)
 {
 	static const char *const arguments[] = {"--pool",

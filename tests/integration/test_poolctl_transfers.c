@@ -14,7 +14,7 @@
 #include <inttypes.h>
 #include <signal.h>
 
-/* Each page that is wanted has neighbours that are not: more runs than two answers of the agent have room for. */
+/* Each needed page has neighbours that are not needed: more runs than two answers of the agent hold. */
 enum { PAGES = 1024, WANTED = 300, PART = 128 };
 
 static const char config_text[] =
@@ -77,7 +77,7 @@ static void await_retired(uint32_t pages)
 	}
 }
 
-/* Red has had all of the pool; every second page is free now, and red has it still mapped. */
+/* Red has allocated all of the pool; every second page is free now and still mapped by red. */
 static void red_gives_up_half(void)
 {
 	static struct gpool_block blocks[PAGES];
@@ -149,7 +149,7 @@ static void test_sessions_that_delay_transfers(void **state)
 	expect(&result, USAGE);
 	result_free(&result);
 
-	/* An agent that does not answer changes nothing about what the pages are. */
+	/* An agent that does not answer does not change the report of the pages. */
 	assert_int_equal(kill(-harness.pid, SIGSTOP), 0);
 	result = TRANSFERS("-o", "json", "--offline");
 	assert_int_equal(kill(-harness.pid, SIGCONT), 0);

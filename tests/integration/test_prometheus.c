@@ -1,10 +1,10 @@
 /*
  * test_prometheus.c - tools/exporter/monitoring/ with a real Prometheus, which scrapes a real exporter of a real agent.
  *
- * Goal: the rules are right, by their own tests, and name no metric that there is not; a Prometheus that loads them has
- * no error with them; every query of the dashboard returns numbers while the pool is used. Method: promtool and
- * Prometheus of this machine, without which it is skipped, on the loopback; work that makes each figure something. Run
- * from the root of the source tree.
+ * Goal: the rules are correct, by their own tests, and use only metrics that exist; a Prometheus that loads them
+ * reports no errors; every query of the dashboard returns numbers while the pool is used. Method: promtool and
+ * Prometheus of this machine, without which the test is skipped, on the loopback; a workload that changes each metric.
+ * Run from the root of the source tree.
  */
 #include "client/core/pool.h"
 #include "tests/integration/exporter_process.h"
@@ -56,7 +56,7 @@ static void test_rules_pass_their_tests(void **state)
 		0);
 }
 
-/* A metric by another name would make a rule that is always silent. */
+/* A rule on a metric that does not exist would never fire. */
 static void test_rules_name_exported_metrics(void **state)
 {
 	char *rules = text_of("tools/exporter/monitoring/rules.yml"), *metrics = text_of("docs/metrics.md");
@@ -83,7 +83,7 @@ static void test_rules_name_exported_metrics(void **state)
 
 /* ---- a Prometheus of our own ---- */
 
-/* A port that no process uses at this moment. */
+/* Return a port that no process uses at this moment. */
 static uint16_t free_port(void)
 {
 	struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -169,7 +169,7 @@ static void replace(char *text, const char *what, const char *with)
 	}
 }
 
-/* All of it, with the values that its variables have where all machines and pools are chosen. */
+/* Read all queries, with the values that the variables have if all machines and pools are selected. */
 static int queries_read(char queries[QUERIES_MAX][QUERY_MAX])
 {
 	char command[192], path[96], *text;
@@ -205,7 +205,7 @@ static int queries_read(char queries[QUERIES_MAX][QUERY_MAX])
 	return count;
 }
 
-/* Whether a number comes. What Prometheus cannot read at all fails the test. */
+/* Return true if the query yields a number. A query that Prometheus cannot parse fails the test. */
 static bool answered(const char *query)
 {
 	static char path[4 * QUERY_MAX];
@@ -237,13 +237,13 @@ static void work(void)
 	struct thread_stats *stats = worker->session.stats->threads;
 	struct gpool_block block;
 
-	for (int i = 0; i < 600; i++) {               /* the time of one in 256 is measured */
-		block = alloc(worker, i ? 1 : PAGES); /* the first one has to ask the agent */
+	for (int i = 0; i < 600; i++) {               /* one allocation in 256 is measured */
+		block = alloc(worker, i ? 1 : PAGES); /* the first allocation sends a request to the agent */
 		assert_int_equal(gpool_unpin(worker, &block), 0);
 		assert_int_equal(gpool_pin(worker, &block), 0);
 		assert_int_equal(gpool_free(worker, &block), 0);
 	}
-	/* as caches of adapters and prompts count */
+	/* as the caches of adapters and prompts count */
 	stats->adapter_hits += 9;
 	stats->adapter_misses += 1;
 	stats->prefix_hits += 3;
@@ -259,7 +259,7 @@ static int unanswered(char queries[QUERIES_MAX][QUERY_MAX], int count, int *done
 	return count - *done;
 }
 
-/* All of them evaluated, and none with an error. */
+/* Return true if all rules were evaluated without an error. */
 static bool rules_are_well(void)
 {
 	const cJSON *group, *rule;
@@ -297,7 +297,7 @@ static void test_dashboard_has_data(void **state)
 	start(quiet);
 	exporter_start(harness.directory, "20");
 	prometheus_start();
-	AWAIT(answered("up{job=\"gpool\"} == 1")); /* its first look is 5 s after its start, by its own clock */
+	AWAIT(answered("up{job=\"gpool\"} == 1")); /* its first scrape is 5 s after its start, by its own clock */
 	for (int tries = 0; unanswered(queries, count, &done); tries++) {
 		if (tries == AWAIT_TRIES)
 			fail_msg("no number comes for '%s'", queries[done]);

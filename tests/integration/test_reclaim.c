@@ -1,11 +1,10 @@
 /*
- * test_reclaim.c - a worker that does not move cannot sit on memory that it does not use.
+ * test_reclaim.c - a stopped worker cannot keep memory that it does not use.
  *
- * Goal: under pressure the agent takes back a stopped worker's idle pages, what its threads keep in their magazines,
- * and its unpinned blocks, in this order; what it has pinned stays. When it goes on, it finds -ESTALE and the rest as
- * it was.
- * Method: a child makes itself pages of each kind and is stopped; this process then allocates. Owner and state of pages
- * are requested from the agent.
+ * Goal: under pressure the agent takes a stopped worker's idle pages, the pages in its threads' magazines, and its
+ * unpinned blocks, in this order; pinned blocks stay. When the worker continues, the taken blocks return -ESTALE and
+ * the others are unchanged. Method: a child creates pages of each kind and is stopped; this process then allocates.
+ * Owner and state of pages are requested from the agent.
  */
 #include "client/gpool.h"
 #include "client/core/request.h"
@@ -31,7 +30,7 @@ enum {
 	PAGES = 64,
 	PINNED = 8,
 	UNPINNED = 16,
-	FREED = 24, /* more than a magazine holds: the rest is idle */
+	FREED = 24, /* more than a magazine holds: the others are idle */
 	STUCK_SECONDS = 250,
 };
 
@@ -46,7 +45,7 @@ struct sleeper {
 
 /* Its report after SIGCONT. */
 struct findings {
-	int error; /* the first call that answered what it must not */
+	int error; /* the first wrong result of a call */
 	uint32_t stale, alive, wrong;
 };
 
@@ -118,13 +117,13 @@ static struct findings sleeper_go_on(struct sleeper *sleeper)
 		findings.alive++;
 		findings.error |= gpool_free(sleeper->pool, &sleeper->unpinned[i]);
 	}
-	/* And it works as before. */
+	/* It works as before. */
 	for (uint32_t i = 0; i < PAGES / 2 && !findings.error; i++)
 		findings.error |= gpool_alloc(sleeper->pool, 1, NULL, &block);
 	return findings;
 }
 
-/* Says 0 when it is ready, waits for a byte, says what it found, and leaves. */
+/* Report 0 when ready, wait for a byte, report the findings, and exit. */
 static _Noreturn void sleeper_main(int parent)
 {
 	static struct sleeper sleeper;
@@ -177,7 +176,7 @@ static int sleeper_stop(void **state)
 	return 0;
 }
 
-/* Let the stopped worker continue: what did it find? */
+/* Let the stopped worker continue, and return its findings. */
 static struct findings wake(struct fixture *fixture)
 {
 	struct findings findings = {.error = -1};
@@ -208,7 +207,7 @@ static int sleeper_end(void **state)
 	return findings ? -1 : 0;
 }
 
-/* How many of the sleeper's pages the agent sees in this use: 1 idle, 2 in a magazine, 3 in a block. */
+/* The number of the sleeper's pages in each use, as the agent reports it: 1 idle, 2 in a magazine, 3 in a block. */
 struct uses {
 	uint32_t idle, cached, blocks, pinned;
 };
@@ -239,7 +238,7 @@ static struct uses uses_of_others(struct gpool *pool)
 	return uses;
 }
 
-/* Single pages until there are none; they stay pinned. */
+/* Allocate single pages, pinned, until no more are available. */
 static uint32_t allocate_most(struct gpool *pool, uint32_t flags, struct gpool_block *blocks)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -267,7 +266,7 @@ static void test_all_but_the_pinned_is_taken(void **state)
 	struct findings findings;
 	uint32_t count;
 
-	/* There is something of each kind to take. */
+	/* Pages of each kind exist. */
 	assert_true(before.idle > 0);
 	assert_true(before.cached > 0);
 	assert_int_equal(before.blocks, PINNED + UNPINNED);
@@ -295,7 +294,10 @@ static void test_idle_pages_serve_one_large_block(void **state)
 	struct gpool_block block, one;
 	struct findings findings;
 
-	/* The sleeper asks for pages less than a millisecond after this refusal: what was just freed must be found. */
+	/*
+	 * The sleeper requests pages less than a millisecond after this refusal: the pages that were just freed must be
+	 * found.
+	 */
 	assert_int_equal(gpool_alloc(fixture->pool, PAGES - PINNED, NULL, &block), 0);
 	assert_int_equal(gpool_alloc(fixture->pool, 1, NULL, &one), -ENOSPC);
 	free_all(fixture->pool, &block, 1);
@@ -311,7 +313,7 @@ static void test_idle_pages_and_magazines_are_taken_before_blocks(void **state)
 	struct gpool_block block;
 	struct findings findings;
 
-	/* As much as there is besides the blocks. */
+	/* All pages outside blocks. */
 	assert_int_equal(gpool_alloc(fixture->pool, PAGES - PINNED - UNPINNED, NULL, &block), 0);
 	assert_int_equal(uses_of_others(fixture->pool).blocks, PINNED + UNPINNED);
 	free_all(fixture->pool, &block, 1);

@@ -1,8 +1,8 @@
 /*
- * test_recovery.c - the agent is killed and restarted; workers notice nothing but a pause.
+ * test_recovery.c - the agent is killed and restarted; workers notice only a pause.
  *
  * Goal: the state before a death is kept: sessions, leases, pins, contents, waiting requests, limits, quarantines,
- * tokens; and a session that ended while there was no agent has ended. Method: a real gpoold whose agent gets SIGKILL
+ * tokens; a session that ended while no agent was running is cleaned up. Method: a real gpoold whose agent gets SIGKILL
  * at a time that the test chooses. Recovery of each intermediate state is tested in test_crash_points.c.
  */
 #include "tests/integration/life.h"
@@ -20,7 +20,7 @@ static int start_quiet(void **state)
 	return 0;
 }
 
-/* Returns when it is dead; another is being started. */
+/* Kill the agent; returns when it is dead and its successor is being started. */
 static void agent_kill(void)
 {
 	uint32_t pid = status()->agent_pid;
@@ -61,7 +61,7 @@ struct busy {
 	_Atomic uint64_t rounds;
 };
 
-/* Allocates, fills, pins, frees, from the lease and from the agent; any error but a shortage is one too many. */
+/* Allocate, fill, pin and free, from the lease and from the agent; any error other than a shortage fails the test. */
 static void *busy_run(void *context)
 {
 	struct busy *busy = context;
@@ -127,7 +127,7 @@ static void test_workers_notice_a_pause(void **state)
 struct waiting {
 	struct gpool *pool;
 	struct gpool_block block;
-	_Atomic int result; /* 1: not yet */
+	_Atomic int result; /* 1: not finished */
 };
 
 static void *wait_run(void *context)
@@ -165,7 +165,7 @@ static void test_a_waiting_request_is_served_once(void **state)
 
 /* ---- what ends meanwhile ---- */
 
-/* A worker that dies together with the agent: the next one reads its pidfd first of all. */
+/* A worker dies together with the agent: the next agent checks its pidfd first. */
 static void test_deaths_while_there_is_no_agent(void **state)
 {
 	uint32_t agent = status()->agent_pid;

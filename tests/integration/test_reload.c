@@ -1,10 +1,11 @@
 /*
- * test_reload.c - the configuration: a wrong one at the start, another one later.
+ * test_reload.c - the configuration: an invalid one at the start, and changes later.
  *
- * Goal: a wrong configuration is refused at the start with file and line; a reload, by SIGHUP or by request, changes
- * what it reports and lists what needs a restart; a broken file changes nothing; no value of a configuration that is
- * not applied yet is used, and tenants do not exclude observers and admins. Method: a real gpoold with a configuration
- * file that is rewritten during the run; its reports are read from the answer, the event or the log.
+ * Goal: an invalid configuration is refused at the start with file and line; a reload, by SIGHUP or by request, applies
+ * the changes that it reports and lists those that need a restart; an invalid file changes nothing; no value of a
+ * configuration that is not applied yet is used, and tenants do not exclude observers and admins. Method: a real gpoold
+ * with a configuration file that is rewritten during the run; its reports are read from the answer, the event or the
+ * log.
  */
 #include "client/gpool.h"
 #include "proto/codec.h"
@@ -83,7 +84,8 @@ static void test_a_wrong_configuration_starts_nothing(void **state)
 }
 
 /*
- * The size of a pool in percent is known when it is made: minima that do not fit are refused then, and nothing is left.
+ * The size of a pool in percent is known when it is created: minima that do not fit are refused then, and nothing is
+ * left behind.
  */
 static void test_minima_that_do_not_fit_a_pool_in_percent(void **state)
 {
@@ -138,7 +140,7 @@ static int reload(char *text)
 	return error;
 }
 
-/* A subscriber. Events are triggered until it receives one. */
+/* Subscribe to events. Events are triggered until one is received. */
 static void events_listen(void)
 {
 	struct gpool_event event = GPOOL_EVENT_INIT;
@@ -179,7 +181,7 @@ static void test_a_reload_changes_the_keys_it_can(void **state)
 	alloc_unpinned(pool, blocks, 40);
 	assert_int_equal(status()->pools[0].evicted_pages, 0);
 
-	/* By signal: the watermarks, a limit and a new tenant apply, the size does not. */
+	/* By signal: the watermarks, a limit and a new tenant are applied, the size is not. */
 	config_write(POOLS_OF("64MiB") EAGER
 		"tenants = ( { name = \"one\"; users = [ \"1\" ]; limit = \"30 pages\"; }, " OTHERS ", " TWO " );\n");
 	assert_int_equal(kill(harness.pid, SIGHUP), 0);
@@ -196,7 +198,7 @@ static void test_a_reload_changes_the_keys_it_can(void **state)
 	AWAIT(status()->pools[0].evicted_pages > 0);
 	assert_true(count_there(pool, blocks, 40) < 40);
 
-	/* By request: nothing new, and tenants in another order stay as they are and are named. */
+	/* By request: nothing has changed, and tenants in another order keep their state and are named. */
 	config_write(POOLS_OF("32MiB") EAGER "tenants = ( " OTHERS
 					     ", { name = \"one\"; users = [ \"1\" ]; limit = \"20 pages\"; } );\n");
 	assert_int_equal(reload(text), 0);
@@ -220,7 +222,7 @@ static void test_a_broken_file_changes_nothing(void **state)
 	snprintf(place, sizeof(place), "%s:3", config_path);
 	assert_non_null(strstr(text, place));
 	assert_int_equal(tenant("one")->limit_pages, 40);
-	/* By signal it is the log that says so. */
+	/* After a signal the log has the report. */
 	assert_int_equal(truncate(harness.log, 0), 0);
 	assert_int_equal(kill(harness.pid, SIGHUP), 0);
 	do {
@@ -229,7 +231,7 @@ static void test_a_broken_file_changes_nothing(void **state)
 	} while (!strstr(log, "the configuration is unchanged"));
 	assert_non_null(strstr(log, place));
 	assert_int_equal(tenant("one")->limit_pages, 40);
-	/* A file that is not there is no configuration either. */
+	/* A missing file is refused as well. */
 	unlink(config_path);
 	assert_int_not_equal(reload(text), 0);
 	assert_int_equal(tenant("one")->limit_pages, 40);
@@ -237,10 +239,7 @@ static void test_a_broken_file_changes_nothing(void **state)
 	assert_int_equal(reload(text), 0);
 }
 
-/*
- * What needs a restart is not there yet, so nothing may be measured by it: these minima fit the next start's pool
- * alone.
- */
+/* A size that needs a restart is not in force yet: minima that fit only the next start's pool are refused. */
 static void test_minima_are_measured_by_the_pool_that_runs(void **state)
 {
 	uint32_t minima;
@@ -263,7 +262,7 @@ static void test_minima_are_measured_by_the_pool_that_runs(void **state)
 }
 
 /*
- * Tenants determine which users lease pages. Observers and admins lease none, and may attach where all of them name
+ * Tenants determine which users lease pages. Observers and admins lease none, and may attach even if all tenants name
  * their users.
  */
 static void test_an_admin_needs_no_tenant(void **state)

@@ -1,11 +1,11 @@
 /*
- * test_replay.c - gpool-replay as people run it, on traces that it makes itself and on one that the library records.
+ * test_replay.c - gpool-replay as users run it, on generated traces and on one that the library records.
  *
- * Goal: every event is played, by as many threads and streams as the trace has, on each allocator; what finds no memory
- * is counted; what the library records can be replayed; the picture is one whole file; wrong options and traces are
- * refused with the place; an interrupt leaves neither a process nor a file. Method: the real program with the real
- * agent, as children of this process, which is the reaper of all their descendants. $TMPDIR is a folder of this test's
- * own, which must be empty afterwards.
+ * Goal: every event is replayed, by as many threads and streams as the trace has, on each allocator; allocations
+ * without memory are counted; a trace that the library records can be replayed; the chart is one complete file; wrong
+ * options and traces are refused with the position; an interrupt leaves neither a process nor a file. Method: the real
+ * program with the real agent, as children of this process, which is the reaper of all their descendants. $TMPDIR is a
+ * folder of this test, which must be empty afterwards.
  */
 #include "tests/integration/tool_process.h"
 #include "tests/lib/harness.h"
@@ -17,7 +17,7 @@ static char picture[64], trace_path[64];
 
 /* ---- what must hold ---- */
 
-/* A run in which everything was served. */
+/* Check a run in which all allocations succeeded. */
 static void assert_served(const cJSON *result, int index, const char *allocator)
 {
 	const cJSON *trace = member(result, "trace"), *run = cJSON_GetArrayItem(member(result, "runs"), index);
@@ -52,7 +52,7 @@ static int occurrences(const char *text, const char *word)
 	return count;
 }
 
-/* One file that needs nothing else, with a panel for each allocator. */
+/* Check that the chart is one self-contained file, with a panel for each allocator. */
 static void assert_picture(int panels)
 {
 	const char *text = read_text(picture);
@@ -64,7 +64,7 @@ static void assert_picture(int panels)
 	assert_int_equal(occurrences(text, "<path class=\"allocated\""), panels);
 	assert_int_equal(occurrences(text, "<path class=\"free\""), panels);
 	assert_int_equal(occurrences(text, "class=\"area live\""), panels);
-	assert_int_equal(occurrences(text, "http"), 1); /* the name space */
+	assert_int_equal(occurrences(text, "http"), 1); /* the XML namespace */
 	assert_null(strstr(text, "nan"));
 	assert_null(strstr(text, "inf"));
 	assert_null(strstr(text, "url("));
@@ -90,7 +90,7 @@ static void test_replays_on_both_and_draws(void **state)
 	assert_int_equal(cJSON_GetArraySize(member(result, "runs")), 2);
 	assert_served(result, 0, "gpool");
 	assert_served(result, 1, "best-fit");
-	/* One thread: the peak is the trace's own. */
+	/* One thread: the peak is that of the trace. */
 	for (int i = 0; i < 2; i++)
 		assert_true(number(cJSON_GetArrayItem(member(result, "runs"), i), "peak_live_bytes") ==
 			number(member(result, "trace"), "peak_bytes"));
@@ -100,7 +100,7 @@ static void test_replays_on_both_and_draws(void **state)
 	assert_nothing_left();
 }
 
-/* Allocated by one thread, freed by another, on streams that have work to do; then one event after the other. */
+/* Allocated by one thread, freed by another, on streams with queued work; then one event after the other. */
 static void test_replays_threads_and_streams(void **state)
 {
 	cJSON *result;
@@ -128,7 +128,7 @@ static void test_replays_threads_and_streams(void **state)
 	assert_nothing_left();
 }
 
-/* No memory is a result. */
+/* A lack of memory is a result, not an error. */
 static void test_failed_allocations_are_counted(void **state)
 {
 	const cJSON *run;
@@ -175,7 +175,7 @@ struct recording {
 	uint32_t stream;
 };
 
-/* Frees what another thread has allocated. */
+/* Free the allocations of another thread. */
 static void *free_all(void *context)
 {
 	struct recording *recording = context;
@@ -198,7 +198,7 @@ static void record_some(struct harness *harness)
 	assert_int_equal(gpool_vm_configure(recording.pool, &options), 0);
 	assert_int_equal(gpool_stream_open(recording.pool, NULL, 0, &recording.stream), 0);
 	for (uint64_t i = 0; i < 200; i++) {
-		/* Small ones, too; each is known by its number also when its place is used again. */
+		/* Including small ones; each is identified by its number, even if its address is reused. */
 		assert_int_equal(gpool_malloc_async(recording.pool, 1000 + i % 5 * (700 << 10), recording.stream,
 					 &recording.given[i]),
 			0);
@@ -210,7 +210,7 @@ static void record_some(struct harness *harness)
 	assert_int_equal(pthread_create(&thread, NULL, free_all, &recording), 0);
 	pthread_join(thread, &failed);
 	assert_null(failed);
-	/* Without this one thread would be over when the other begins, and the two replayed by one. */
+	/* Without this, one thread could end before the other begins, and the replay would use one thread for both. */
 	assert_int_equal(gpool_malloc_async(recording.pool, 1, 0, &recording.given[0]), 0);
 	assert_int_equal(gpool_free_async(recording.pool, recording.given[0], 0), 0);
 	gpool_close(recording.pool);
@@ -225,7 +225,7 @@ static void test_traces_of_the_library_are_replayed(void **state)
 	(void)state;
 	harness_start(&harness, arguments);
 	record_some(&harness);
-	/* On that agent, too, of which nothing is kept. */
+	/* On that agent, whose content is not used. */
 	assert_int_equal(RUN("malloc", trace_path, "-o", "json", "--dir", harness.directory), 0);
 	result = read_result();
 	assert_true(number(member(result, "trace"), "threads") == 2);
@@ -285,7 +285,7 @@ static void test_refuses(void **state)
 				arguments[1] ? arguments[1] : "", bad[i].words, read_text(tool.error));
 		assert_nothing_left();
 	}
-	assert_int_equal(RUN("malloc", trace_path, "--dir", "/nonexistent"), 2); /* the trace comes first */
+	assert_int_equal(RUN("malloc", trace_path, "--dir", "/nonexistent"), 2); /* the trace is checked first */
 	write_text(trace_path, "time_ns,thread,stream,op,size,id\n0,1,1,malloc,5,1\n");
 	assert_int_equal(RUN("malloc", trace_path, "--dir", "/nonexistent"), 1);
 	assert_int_equal(RUN("malloc", trace_path, "--pool-size", "8MiB", "--picture", "/nonexistent/p.svg"), 1);
@@ -313,14 +313,14 @@ static void test_interrupted_leaves_nothing(void **state)
 	pid_t child;
 
 	(void)state;
-	/* A thread waits for its time, another for the first one's malloc. */
+	/* One thread waits for its time, another for an allocation of the first. */
 	write_text(trace_path,
 		"time_ns,thread,stream,op,size,id\n0,1,1,malloc,5,1\n1000000000,1,1,malloc,5,2\n1000000000,2,1,free,0,"
 		"2\n");
 	assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
 	child = tool_start(arguments, ends[1]);
 	close(ends[1]);
-	/* The first line of progress: it plays. */
+	/* The first line of progress: the replay is running. */
 	while (length < sizeof said - 1 && (more = read(ends[0], said + length, sizeof said - 1 - length)) > 0) {
 		length += (size_t)more;
 		said[length] = '\0';

@@ -1,13 +1,12 @@
 /*
- * test_replay_engines.c - gpool-replay kv --engines as people run it, on the excerpts of public traces that are
- * shipped.
+ * test_replay_engines.c - gpool-replay kv --engines as users run it, on the excerpts of public traces that are shipped.
  *
- * Goal: engines begin with blocks that others wrote, and every block that is used has the content of its tokens; a
- * wrong one is found; two engines, one of which is idle at times, are compared with one engine; where memory is short
- * sequences are preempted, and all requests finish, computed again or from host memory; figures add up; one engine
- * finds the same blocks as the model of a cache; a killed engine is reported, the others continue, and nothing is left;
- * wrong options and traces are refused.
- * Method: the real program with the real agent, as children of this process. Run it from the root of the source tree.
+ * Goal: engines begin with blocks that other engines wrote, and every block that is used has the content of its tokens;
+ * a wrong one is detected; two engines, one of which is idle at times, are compared with one engine; when memory is
+ * short sequences are preempted, and all requests finish, computed again or restored from host memory; figures add up;
+ * one engine finds the same blocks as the model of a cache; a killed engine is reported, the others continue, and
+ * nothing is left behind; wrong options and traces are refused. Method: the real program with the real agent, as
+ * children of this process. Run it from the root of the source tree.
  */
 #include "tests/integration/tool_process.h"
 
@@ -53,7 +52,7 @@ static void assert_adds_up(const cJSON *run, int engines)
 	assert_true(number(run, "steps") > 0 && number(run, "driver_calls") > 0);
 }
 
-/* A run in which everything came to its end. */
+/* Check a run in which all requests finished. */
 static void assert_complete(const cJSON *run, int engines)
 {
 	const cJSON *engine;
@@ -94,7 +93,8 @@ static void test_engines_share_blocks(void **state)
 }
 
 /*
- * Of the first requests, those that arrive in the windows in which the last of two engines receives every second one.
+ * Count the requests, of the first ones, that arrive in the windows in which the last of two engines receives every
+ * second one.
  */
 static int requests_of_last(int requests, double window_ms)
 {
@@ -143,7 +143,7 @@ static void test_compares_with_one_engine(void **state)
 	assert_nothing_left();
 }
 
-/* One request after the other, with memory for all: an engine finds what a cache without a bound finds. */
+/* One request after the other, with memory for all: an engine finds the same blocks as an unlimited cache. */
 static void test_hits_equal_those_of_the_model(void **state)
 {
 	double rate, found;
@@ -186,11 +186,11 @@ static void test_preempts_and_finishes(void **state)
 		assert_true(number(run, "hit_blocks") == 0);
 		assert_true(number(run, "waits") > 0 && number(run, "wait_us") > 0);
 		assert_true(number(run, "offloaded") == 0 && number(run, "saved_bytes") == 0);
-		/* An engine that has all blocks from the beginning waits for none. */
+		/* An engine that has all blocks from the beginning never waits for one. */
 		assert_true((number(run, "preempted") > 0) == (i < 4));
 		assert_true((number(run, "recomputed_tokens") > 0) == (i < 4));
 	}
-	/* Fewer where answers are estimated. */
+	/* Fewer preemptions if the lengths of answers are estimated. */
 	assert_true(number(run_of(result, 2), "preempted") < number(run_of(result, 0), "preempted"));
 	assert_true(number(run_of(result, 3), "preempted") < number(run_of(result, 1), "preempted"));
 	cJSON_Delete(result);
@@ -285,7 +285,7 @@ static void test_finds_a_wrong_block(void **state)
 
 /* ---- engines that end ---- */
 
-/* Up to the line in which it says which process the last engine is; that process. */
+/* Read up to the line that names the process of the last engine; returns that process. */
 static pid_t last_engine(int from)
 {
 	char said[4096];
@@ -317,7 +317,7 @@ static pid_t engines_start(int ends[2])
 	return child;
 }
 
-/* All that is said on. */
+/* Return the rest of the output. */
 static const char *rest_of(int from)
 {
 	static char said[1 << 16];

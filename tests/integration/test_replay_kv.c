@@ -2,8 +2,8 @@
  * test_replay_kv.c - gpool-replay kv and waste on the excerpts of public traces that are shipped.
  *
  * Goal: the hit rates of LRU and of the optimum equal those of a slow model made of plain arrays and loops; `adaptive`
- * is between them; the chart is one complete file; wrong options and traces are refused with the place.
- * Method: the real program as a child process. Run it from the root of the source tree.
+ * is between them; the chart is one complete file; wrong options and traces are refused with the position. Method: the
+ * real program as a child process. Run it from the root of the source tree.
  */
 #include "tests/integration/tool_process.h"
 
@@ -17,10 +17,10 @@ static char trace_path[64], chart_path[64];
 /* ---- the slow model ---- */
 
 static struct {
-	int parents[NODES_MAX]; /* NOT: at the top */
+	int parents[NODES_MAX]; /* NOT: a root */
 	double ids[NODES_MAX];
 	int count;
-	int blocks[NODES_MAX], block_count; /* nodes, of all requests */
+	int blocks[NODES_MAX], block_count; /* node numbers, of all requests */
 	int first[REQUESTS_MAX + 1];
 	int requests;
 	bool kept[NODES_MAX];
@@ -72,7 +72,7 @@ static int slow_needed(int node, int block)
 	return block;
 }
 
-/* Of the kept nodes without a kept child: the one touched first, or needed last. */
+/* Return the kept node without a kept child that was touched first, or (foresight) is needed last. */
 static int slow_victim(bool foresight)
 {
 	static bool has_child[NODES_MAX];
@@ -190,14 +190,12 @@ static void test_table_and_chart(void **state)
 	assert_int_equal(lines, 4);
 }
 
-/*
- * On every workload `adaptive` finds as much as LRU, but for one in a hundred, and far more where LRU is known to fail.
- */
+/* On every workload `adaptive` finds at least 99 % of what LRU finds, and far more where LRU is known to fail. */
 static void test_workloads(void **state)
 {
 	static const struct {
 		const char *name;
-		double gain; /* of adaptive over LRU, at least */
+		double gain; /* minimum gain of adaptive over LRU */
 	} workloads[] = {{"loop", 0.3}, {"scan", 0.1}, {"zipf", 0.02}, {"shift", -0.01}, {"recent", -0.01},
 		{"chats", 0.005}, {"system", 0}, {"agents", -0.01}};
 
@@ -323,7 +321,7 @@ static void test_refuses(void **state)
 
 /* ---- traces without an end ---- */
 
-/* The tool with a FIFO as its trace, of which this returns the other end as soon as the tool has opened it. */
+/* Start the tool with a FIFO as its trace; returns the FIFO's other end as soon as the tool has opened it. */
 static int fifo_start(const char *verb, const char *path, pid_t *child)
 {
 	const char *const arguments[] = {verb, path, NULL};
@@ -352,7 +350,7 @@ static void test_an_endless_line_is_refused(void **state)
 		int fd = fifo_start(verbs[i], tool_path(path, "endless.csv"), &child), blocks = 0;
 
 		while (write(fd, line, sizeof line) > 0)
-			assert_true(++blocks < 1024); /* it reads 64 MiB of one line */
+			assert_true(++blocks < 1024); /* it reads at most 64 MiB of one line */
 		close(fd);
 		assert_int_equal(tool_wait(child), 2);
 		assert_non_null(strstr(read_text(tool.error), "endless.csv:1: the line is longer than "));

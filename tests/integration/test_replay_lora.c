@@ -1,9 +1,9 @@
 /*
  * test_replay_lora.c - gpool-replay lora on the excerpt of a public trace that is shipped.
  *
- * Goal: its figures add up, no request is bypassed beyond the bound, no strategy needs fewer loads than the minimum,
- * figures that can be computed by hand are as computed, the same seed gives the same result, and wrong options and
- * traces are refused. Method: the real program as a child process. Run it from the root of the source tree.
+ * Goal: its figures add up, no request is bypassed beyond the limit, no strategy needs fewer loads than the minimum,
+ * figures that can be computed by hand are correct, the same seed gives the same result, and wrong options and traces
+ * are refused. Method: the real program as a child process. Run it from the root of the source tree.
  */
 #include "tests/integration/tool_process.h"
 
@@ -26,7 +26,7 @@ static const cJSON *strategy_of(const cJSON *load, const char *name)
 	return NULL;
 }
 
-/* Requests and generated tokens of the excerpt, line by line. */
+/* Count the requests and generated tokens of the excerpt, line by line. */
 static void count_trace(double *requests, double *tokens)
 {
 	char *text = strdup(read_text(excerpt)), *rest = text, *line = strsep(&rest, "\n");
@@ -100,7 +100,7 @@ static void test_adds_up(void **state)
 	cJSON_Delete(all);
 }
 
-/* Room for all: each is loaded once, which is the minimum. */
+/* All adapters fit: each is loaded once, which is the minimum. */
 static void test_room_for_all(void **state)
 {
 	const cJSON *load, *result;
@@ -121,7 +121,7 @@ static void test_room_for_all(void **state)
 	cJSON_Delete(all);
 }
 
-/* Three requests far apart for one adapter, prompts of 100 tokens and answers of 3: all times by hand. */
+/* Three requests far apart for one adapter, prompts of 100 tokens and answers of 3: all times are computed by hand. */
 static void test_by_hand(void **state)
 {
 	const cJSON *load, *result;
@@ -180,7 +180,7 @@ static void test_popularity(void **state)
 {
 	static const struct {
 		const char *law;
-		double least, most; /* adapters asked for by 100 requests, of 1000 */
+		double least, most; /* limits for the adapters that 100 requests use, of 1000 */
 	} laws[] = {{"1", 85, 100}, {"zipf:0", 85, 100}, {"0.1", 20, 50}, {"zipf:1.0", 50, 80}};
 
 	(void)state;
@@ -223,7 +223,7 @@ static void test_table_and_chart(void **state)
 	assert_int_equal(lines, 4);
 }
 
-/* The first line of progress: it serves. */
+/* The first line of progress: the simulation is running. */
 static void test_interrupt(void **state)
 {
 	static const char *const arguments[] = {

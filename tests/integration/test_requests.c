@@ -1,10 +1,10 @@
 /*
- * test_requests.c - requests over the control socket: rights, and how often they take effect.
+ * test_requests.c - requests over the control socket: rights, and exactly-once effect.
  *
  * Goal: a request without the right is refused; the token of an ended session is invalid; a request takes effect once
  * however often it arrives, also when the front dies while handling it. Method: a real gpoold, whose front is killed
- * with a request unread and with one passed on. Requests that must be identical byte for byte are sent over the control
- * socket by a few lines that implement nanomsg's framing.
+ * with an unread request and with a forwarded one. Requests that must be identical byte for byte are sent over the
+ * control socket by a few lines that implement nanomsg's framing.
  */
 #include "client/gpool.h"
 #include "client/core/pool.h"
@@ -66,7 +66,7 @@ static void control_send_raw(int fd, uint32_t id, const uint8_t *message, size_t
 	assert_int_equal(write(fd, frame, length + 13), length + 13);
 }
 
-/* The next answer: its length; whose it is in *id. */
+/* Receive the next answer; returns its length, and its request id in *id. */
 static size_t control_receive_raw(int fd, uint32_t *id, uint8_t *reply, size_t capacity)
 {
 	uint8_t head[13];
@@ -151,8 +151,10 @@ static void test_the_token_of_an_ended_session_is_eacces(void **state)
 	assert_int_equal(msg_decode_done_reply(&done, reply_bytes, length), 0);
 	assert_int_equal(done.value, 1);
 	gpool_close(ended);
-	/* The same again, which it would have been answered, and another. A front that has just started does not answer
-	 * strangers. */
+	/*
+	 * The same request again, which would have been answered, and another one. A new front does not answer unknown
+	 * tokens.
+	 */
 	for (uint64_t sequence = 1; sequence <= 2; sequence++) {
 		size = msg_encode_evict_request(&request, sequence, token, message, sizeof(message));
 		do
@@ -193,7 +195,7 @@ static void test_a_repeated_request_is_answered_and_not_done_again(void **state)
 	assert_int_equal(msg_decode_done_reply(&done, first, length), 0);
 	assert_int_equal(done.value, 2);
 	assert_int_equal(count_there(worker, blocks, 8), 6);
-	/* On the same way and on another. */
+	/* On the same connection and on another one. */
 	for (int i = 0; i < 4; i++) {
 		assert_int_equal(
 			control_call_raw(i % 2 ? other : fd, (uint32_t)(10 + i), message, (size_t)size, second),
@@ -209,7 +211,7 @@ static void test_a_repeated_request_is_answered_and_not_done_again(void **state)
 	assert_int_equal(done.value, 2);
 	assert_int_equal(count_there(worker, blocks, 8), 4);
 
-	/* A limit that came late does not undo the one after it. */
+	/* A late repetition of an older limit does not undo the newer one. */
 	size = msg_encode_limit_request(&limit, sequence + 2, admin->token, message, sizeof(message));
 	control_call_raw(fd, 30, message, (size_t)size, second);
 	size = msg_encode_limit_request(&wider, sequence + 3, admin->token, message, sizeof(message));
@@ -247,7 +249,7 @@ static void *call_evict(void *argument)
 	return NULL;
 }
 
-/* The front dies with a request unread: the client asks again, by itself. */
+/* The front dies with an unread request: the client repeats it by itself. */
 static void test_a_request_survives_the_front(void **state)
 {
 	struct gpool_block blocks[8];
@@ -284,9 +286,9 @@ static void test_a_request_survives_the_front(void **state)
 }
 
 /*
- * The front dies when it has passed a request on, and before the answer: the agent may do it from what it was sent, and
- * the client sends it again all the same. It is done once. That it was passed on shows a later request of the same
- * connection, which the front answers by itself.
+ * The front dies after it has forwarded a request, and before the answer. The agent may execute the forwarded request,
+ * and the client sends it again. It is executed once. A later request on the same connection, which the front answers
+ * by itself, shows that the first one was forwarded.
  */
 static void test_a_request_that_was_passed_on_is_done_once(void **state)
 {

@@ -1,9 +1,9 @@
 /*
- * test_rights_exporter.c - clients that keep others out of gpool-exporter.
+ * test_rights_exporter.c - clients cannot prevent others from using gpool-exporter.
  *
- * Goal: connections that send requests slowly, from one address, as many as there may be and more, do not keep a scrape
- * out.
- * Method: an exporter without an agent; 128 connections that have sent a byte each, and /health asked in between.
+ * Goal: connections that send requests slowly, from one address, up to the maximum number and more, do not prevent a
+ * scrape. Method: an exporter without an agent; 128 connections that have sent a byte each, and requests for /health in
+ * between.
  */
 #include "tests/integration/exporter_process.h"
 
@@ -35,7 +35,7 @@ static void test_slow_requests_do_not_block_others(void **state)
 		slow[i] = slow_open();
 		assert_int_equal(http_get(exporter_port, "/health", &text), 200);
 	}
-	/* Each sends the next byte: those that are still connected do not become older by it. */
+	/* Each connection sends the next byte, which must not extend its time limit. */
 	for (int i = 0; i < CONNECTIONS; i++)
 		send(slow[i], "E", 1, MSG_NOSIGNAL);
 	assert_int_equal(http_get(exporter_port, "/metrics", &text), 200);

@@ -1,8 +1,8 @@
 /*
- * test_rights_memory.c - what a worker can do with the memory that gpoold hands to it.
+ * test_rights_memory.c - workers cannot resize the memory files that gpoold gives them.
  *
- * Goal: a worker cannot allocate host memory past the pool: it cannot grow or shrink any memory file that it has from
- * gpoold, in one arena or with a file for each handle, also after a restart of the agent. Method: this process
+ * Goal: a worker cannot allocate host memory beyond the pool: it can neither grow nor shrink any memory file that it
+ * has from gpoold, in one arena or with a file for each handle, also after a restart of the agent. Method: this process
  * attaches, allocates, and tries both on each memfd named gpool-* that it has open.
  */
 #include "tests/integration/keeper.h"
@@ -34,7 +34,7 @@ static void cannot_be_resized(int fd, const char *name)
 	assert_int_equal(after.st_size, before.st_size);
 }
 
-/* Try all of this process; return how many of them hold memory of a pool. */
+/* Try to resize each memory file of this process; returns the number of files with memory of a pool. */
 static uint32_t memfds_try(void)
 {
 	DIR *fds = opendir("/proc/self/fd");
@@ -52,7 +52,10 @@ static uint32_t memfds_try(void)
 		target[length > 0 ? length : 0] = '\0';
 		if (!strstr(target, "memfd:gpool"))
 			continue;
-		/* A descriptor for writing, also where gpoold gave one for reading: the seal must hold there too. */
+		/*
+		 * Open it for writing, even if gpoold's descriptor is read-only: the seal must prevent the resize there
+		 * too.
+		 */
 		fd = open(path, O_RDWR | O_CLOEXEC);
 		if (fd < 0)
 			continue;
@@ -64,7 +67,7 @@ static uint32_t memfds_try(void)
 	return memories;
 }
 
-/* A worker that has allocated; what it can do now, and so can one that attaches to the next agent. */
+/* Try with a worker that has allocated, now and after it was attached to the next agent. */
 static void worker_tries(uint32_t least)
 {
 	for (int restarts = 0; restarts <= 1; restarts++) {

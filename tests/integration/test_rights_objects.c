@@ -2,9 +2,9 @@
  * test_rights_objects.c - the rights to named objects that docs/rights.md states.
  *
  * Goal: a tenant replaces and deletes the objects of its own sessions, and none of another tenant's unless the owner
- * allows that; a version that is not open yet stays, and so does the right of its owner. A name belongs to a trust
- * domain, and other domains see nothing of it. Method: a real gpoold with tenants `red`, `blue` and `rose`; red is the
- * victim, and each case is one attack.
+ * allows that; a version that no session has open stays, and its owner keeps its rights. A name belongs to a trust
+ * domain, and is invisible in others. Method: a real gpoold with tenants `red`, `blue` and `rose`; red is the victim,
+ * and each case is one attack.
  */
 #include "tests/integration/life.h"
 
@@ -110,7 +110,7 @@ static int publish(struct gpool *pool, const char *name, uint32_t flags, int byt
 	return publish_with(pool, name, &options, byte, version);
 }
 
-/* The pool's session opens it, and every byte is this one. */
+/* Check that a session of the pool can open it, and that every byte has this value. */
 static void is_read(struct gpool *pool, const char *name, uint64_t version, int byte)
 {
 	struct gpool_object_info info = {.size = sizeof(info)};
@@ -128,7 +128,7 @@ static void is_read(struct gpool *pool, const char *name, uint64_t version, int 
 	assert_int_equal(gpool_object_close(object), 0);
 }
 
-/* How many current objects of this name gpool_object_next() shows. */
+/* Count the current objects of this name that gpool_object_next() shows. */
 static uint32_t listed(struct gpool *pool, const char *name)
 {
 	struct gpool_object_info info = {.size = sizeof(info)};
@@ -151,7 +151,7 @@ static void test_private_is_not_replaced(void **state)
 	is_read(red, "weights", version, RED_BYTE);
 }
 
-/* The version is named exactly, as an engine does that only wants to replace what it knows. */
+/* The expected version is given exactly, as an engine does that replaces only a known version. */
 static void test_known_version_is_not_replaced(void **state)
 {
 	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
@@ -250,7 +250,7 @@ static void test_owner_allows_writing(void **state)
 	assert_int_equal(publish(red, "weights", GPOOL_OBJECT_DOMAIN_WRITE, RED_BYTE, &version), 0);
 	assert_int_equal(publish(blue, "weights", 0, BLUE_BYTE, &version), 0);
 	is_read(red, "weights", version, BLUE_BYTE);
-	/* The version is blue's now, which allows nothing. */
+	/* The version is blue's now, which permits no other tenant to replace it. */
 	assert_int_equal(publish(red, "weights", 0, RED_BYTE, &version), -EPERM);
 	assert_int_equal(publish(blue, "weights", GPOOL_OBJECT_DOMAIN_WRITE, BLUE_BYTE, &version), 0);
 	assert_int_equal(gpool_object_delete(red, "weights", 0), 0);
@@ -333,7 +333,7 @@ static void test_same_name_in_two_domains(void **state)
 	is_read(red, "weights", of_red, RED_BYTE);
 }
 
-/* A private object of another domain blocks no session, and its owner cannot be locked out. */
+/* A private object of another domain does not block the name, and does not exclude its owner. */
 static void test_private_of_another_domain(void **state)
 {
 	struct gpool_object *object;
@@ -348,7 +348,7 @@ static void test_private_of_another_domain(void **state)
 	is_read(blue, "weights", of_blue, BLUE_BYTE);
 }
 
-/* To an admin the name of several domains means none of them; a version is of one. */
+/* For an admin, a name that exists in several domains is ambiguous; a version belongs to one domain. */
 static void test_admin_deletes_in_any_domain(void **state)
 {
 	uint64_t of_red, of_blue;

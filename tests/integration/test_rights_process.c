@@ -1,9 +1,9 @@
 /*
- * test_rights_process.c - what other processes of gpoold's user can read of it.
+ * test_rights_process.c - access of other processes of the same user to gpoold's processes.
  *
- * Goal: where gpoold does not run as root, no process of the same user can open the memory or the descriptors of
- * keeper, agent, front and mover, also of an agent that was restarted; core_dumps = "yes" permits it. Method: as root,
- * a child becomes another user, runs a copy of gpoold that it can reach, and tries.
+ * Goal: if gpoold does not run as root, no process of the same user can open the memory or the descriptors of keeper,
+ * agent, front and mover, also after a restart of the agent; core_dumps = "yes" permits it. Method: as root, a child
+ * becomes another user, runs a copy of gpoold that it can access, and tries.
  */
 #include "tests/integration/keeper.h"
 
@@ -28,7 +28,7 @@ static void copy(const char *name)
 	free(content);
 }
 
-/* Whether this process can open it; anything but a refusal of the right is a failure of the test. */
+/* Return true if this process can open the file; an error other than a refusal fails the test. */
 static bool opens(pid_t pid, const char *what)
 {
 	char path[64];
@@ -53,13 +53,13 @@ static void all_are(bool readable)
 		if (opens(pid, "fd") != readable)
 			fail_msg("%s: its descriptors can%s be opened", i ? names[i - 1] : "the keeper",
 				readable ? "not" : "");
-		/* Where Yama restricts ptrace(2) memory may be closed anyway. */
+		/* If Yama restricts ptrace(2), the memory may be inaccessible anyway. */
 		if (!readable && opens(pid, "mem"))
 			fail_msg("%s: its memory can be opened", i ? names[i - 1] : "the keeper");
 	}
 }
 
-/* Allocating and freeing as this user works too: gpoold needs no descriptor that it has closed. */
+/* Allocations and frees as this user work too: gpoold does not need the closed descriptors. */
 static void works(void)
 {
 	struct gpool *pool = harness_open(&harness);
@@ -94,7 +94,7 @@ static void test_core_dumps_open_it(void **state)
 	run_with("core_dumps=yes", true);
 }
 
-/* Becomes a user without rights; programs that it may not reach are copied first. */
+/* Become an unprivileged user; programs that it cannot access are copied first. */
 static void become_user(void)
 {
 	char program[128];

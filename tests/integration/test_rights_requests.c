@@ -1,8 +1,8 @@
 /*
  * test_rights_requests.c - the rights to control requests that docs/rights.md states.
  *
- * Goal: observers and workers look at everything and change nothing; every request that changes something is refused to
- * them, and nothing has changed then. Method: each request of both kinds from a real session of either role.
+ * Goal: observers and workers may read everything and change nothing; every request that changes something is refused
+ * to them without any effect. Method: each request of both kinds from a real session of either kind.
  */
 #include "tests/integration/life.h"
 
@@ -28,7 +28,7 @@ static int end(void **state)
 	return stop(state);
 }
 
-/* A request without arguments, or with those of a designated initializer. */
+/* Send a request without arguments, or with those of a designated initializer. */
 #define CHANGE_FROM(pool, question, ...) \
 	({ \
 		const struct msg_##question request_ = {__VA_ARGS__}; \
@@ -73,7 +73,7 @@ static void test_others_than_admins_change_nothing(void **state)
 	assert_int_equal(tenant("default")->limit_pages, PAGES);
 	assert_int_equal(atomic_load(&pool_view(admin)->header->draining), 0);
 	assert_int_equal(atomic_load(&pool_view(admin)->header->incarnation), incarnation);
-	/* The role is still there for an admin to remove. */
+	/* The role still exists, and an admin can remove it. */
 	assert_int_equal(CHANGE_FROM(admin, role_remove_request, .name = "main"), 0);
 }
 

@@ -1,11 +1,10 @@
 /*
  * test_rights_sessions.c - tenants and users that attach without limit.
  *
- * Goal: neither one tenant, nor one user, nor observers can take all of limits.sessions: other tenants get what they
- * are guaranteed, and root's tools always attach; refusals name the limit; the limits hold after a restart of the
- * agent, and a reload changes them.
- * Method: as root, one child for each of several users attaches until it is refused, and stays. Without root there is
- * no second user, and the test skips.
+ * Goal: neither one tenant, nor one user, nor observers can use up limits.sessions: other tenants get their guaranteed
+ * number, and root's tools always attach; refusals name the limit; the limits hold after a restart of the agent, and a
+ * reload changes them. Method: as root, one child for each of several users attaches until it is refused, and stays.
+ * Without root no second user is available, and the test is skipped.
  */
 #include "tests/integration/keeper.h"
 
@@ -40,10 +39,10 @@ enum {
 /* A process of some user that attaches until it is refused. */
 struct crowd {
 	pid_t pid;
-	int end; /* closed: it ends */
+	int end; /* closed: the process ends */
 	struct seen {
 		uint32_t sessions;
-		int error; /* of the attach that was refused; 0: none was */
+		int error; /* error of the refused attach; 0: none was refused */
 		char said[300];
 	} seen;
 };
@@ -127,7 +126,7 @@ static struct crowd *crowd_start(uid_t uid, uint32_t kind, uint32_t sessions, co
 	return crowd;
 }
 
-/* All pipes first: a child has copies of the ends of those before it. */
+/* Close all pipes first: a child has copies of the ends of earlier ones. */
 static int crowds_end(void **state)
 {
 	for (struct crowd *crowd = crowds; crowd < crowds + CROWDS; crowd++)
@@ -189,7 +188,7 @@ static void test_a_tenant_leaves_others_their_sessions(void **state)
 	tools_attach();
 	kill_and_await(child_named(harness.pid, "gpoold-agent"), SIGKILL);
 	agent_seen();
-	/* Root's workers are the tenant's too. */
+	/* Root's workers belong to the tenant as well. */
 	crowd_start(0, SESSION_WORKER, 0, "limits.tenant_sessions");
 	crowd_start(BLUE_USER, SESSION_WORKER, GUARANTEED, "limits.kept_sessions");
 	crowd_start(OTHER_USER, SESSION_OBSERVER, KEPT / 2, "limits.kept_sessions");
@@ -203,14 +202,14 @@ static void test_a_user_leaves_others_sessions(void **state)
 	(void)state;
 	begin("", "");
 	crowd_start(RED_USER, SESSION_WORKER, USER_MOST, "limits.user_sessions");
-	/* As an observer too. */
+	/* As an observer as well. */
 	crowd_start(RED_USER, SESSION_OBSERVER, 0, "limits.user_sessions");
 	config_write("", "user_sessions = 80;");
 	result = poolctl("--dir", harness.directory, "reload", NULL);
 	expect(&result, OK);
 	result_free(&result);
 	crowd_start(RED_USER, SESSION_WORKER, (SHARED * 80 + 99) / 100 - USER_MOST, "limits.user_sessions");
-	/* Root's are limited by the rest alone. */
+	/* Root's workers are limited only by the remaining number. */
 	crowd_start(0, SESSION_WORKER, SHARED - (SHARED * 80 + 99) / 100, "limits.kept_sessions");
 	tools_attach();
 }

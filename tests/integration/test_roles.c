@@ -1,10 +1,10 @@
 /*
- * test_roles.c - roles: one session holds one at a time, others stand by, and a death passes it on.
+ * test_roles.c - roles: one session holds a role at a time, others wait as standbys, and a death passes it on.
  *
  * Goal: the next standby holds a role with a higher token once the holder's process is dead, and never before; order,
- * time-outs, limits and rights are as in gpool.h. Method: real processes that execute orders from a socket, and are
- * killed, stopped, or lose their connection; and a crowd that is killed at random, in which each process that enters
- * checks that no other can be inside.
+ * timeouts, limits and rights are those of gpool.h. Method: real processes that execute orders from a socket, and are
+ * killed, stopped, or disconnected; and a crowd that is killed at random, in which each process that enters the
+ * critical section checks that no other is inside.
  */
 #include "client/gpool.h"
 #include "client/core/pool.h"
@@ -200,7 +200,7 @@ static void actor_end(struct actor *actor)
 	close(actor->channel);
 }
 
-/* It is in the agent's queue now, behind the earlier standbys. */
+/* Wait until it is in the agent's queue, behind the earlier standbys. */
 static void stand_by(const struct actor *actor, int timeout_ms)
 {
 	uint32_t before = waiters();
@@ -209,7 +209,7 @@ static void stand_by(const struct actor *actor, int timeout_ms)
 	AWAIT(waiters() == before + 1);
 }
 
-/* A standby's turn. */
+/* Check that the standby has taken over. */
 static void took_over(struct actor *actor, uint64_t above)
 {
 	struct answer answer = heard(actor);
@@ -264,7 +264,7 @@ static void test_take_and_give_back(void **state)
 	assert_int_equal(gpool_role_acquire(other, "main", -1, &again), 0);
 	assert_true(again.token > role.token);
 	assert_int_equal(gpool_role_check(pool, &role), -ESTALE);
-	/* The orderly end of a session releases its role, too. */
+	/* The normal end of a session releases its role, too. */
 	gpool_close(other);
 	assert_int_equal(gpool_role_acquire(pool, "main", -1, &role), 0);
 	assert_true(role.token > again.token);
@@ -284,7 +284,7 @@ static void test_release_passes_it_on(void **state)
 	stand_by(&second, -1);
 	assert_int_equal(tell(&first, ORDER_CHECK, 0), 0);
 	assert_int_equal(tell(&first, ORDER_RELEASE, 0), 0);
-	/* The release does not return before. */
+	/* The release returns after the grant. */
 	assert_int_equal(holder(), second.session);
 	took_over(&second, first.role.token);
 	assert_int_equal(tell(&first, ORDER_CHECK, 0), -ESTALE);
@@ -307,7 +307,7 @@ static void test_death_passes_it_on(void **state)
 	second = actor_start(NULL);
 	assert_int_equal(tell(&first, ORDER_ACQUIRE, -1), 0);
 	stand_by(&second, -1);
-	/* Subscribes; what is heard of a death comes later. */
+	/* Wait until the subscription has taken effect, before the death. */
 	while (gpool_event_next(admin, AWAIT_STEP_MS, &event) == -ETIMEDOUT && event.kind != GPOOL_EVENT_ROLE_GRANTED) {
 		pool = open_worker();
 		assert_int_equal(gpool_role_acquire(pool, "listen", -1, &role), 0);
@@ -315,7 +315,7 @@ static void test_death_passes_it_on(void **state)
 	}
 	actor_kill(&first);
 	took_over(&second, first.role.token);
-	/* The agent counts behind the grant. */
+	/* The agent counts after the grant. */
 	AWAIT(takeovers() == 1);
 	assert_int_equal(atomic_load(&record_of("main")->takeovers), 1);
 	do
@@ -323,7 +323,7 @@ static void test_death_passes_it_on(void **state)
 	while (event.kind != GPOOL_EVENT_TAKEOVER);
 	assert_int_equal(event.session, second.session);
 	assert_int_equal(event.value, second.role.token);
-	/* No standby: free, and the next grant is no takeover. */
+	/* Without a standby the role is free, and the next grant is no takeover. */
 	actor_kill(&second);
 	AWAIT(holder() == 0);
 	pool = open_worker();
@@ -337,7 +337,7 @@ static void test_death_passes_it_on(void **state)
 
 /* ---- what the dead leave ---- */
 
-/* In a thread, so that the test itself has the session that waits. */
+/* In a thread, so that the waiting session belongs to the test itself. */
 static void *acquire_in_thread(void *pool)
 {
 	struct gpool_role role = GPOOL_ROLE_INIT;
@@ -356,7 +356,7 @@ static uint32_t *kv_of(struct gpool_object *object)
 	return (uint32_t *)(uintptr_t)address;
 }
 
-/* Holds the role, publishes what it writes, says so, and waits for its end. */
+/* Acquire the role, publish an object, write to it, report that, and wait for the end. */
 static _Noreturn void engine_main(int channel)
 {
 	struct gpool_object_options how = GPOOL_OBJECT_OPTIONS_INIT;
@@ -380,7 +380,7 @@ static _Noreturn void engine_main(int channel)
 		answer.result = gpool_object_alloc(object, KV_PAGES, NULL, &index);
 	if (!answer.result)
 		answer.result = gpool_object_publish(object, &version);
-	/* Written after its publication, as an engine fills its cache. */
+	/* Write after the publication, as an engine fills its cache. */
 	if (!answer.result)
 		kv_of(object)[1] = KV_WORD;
 	if (write(channel, &answer, sizeof(answer)) == sizeof(answer))
@@ -418,7 +418,7 @@ static void test_a_standby_adopts_the_kv_of_the_dead(void **state)
 	standby = open_worker();
 	other = open_worker();
 
-	/* While it lives, its token cannot be used to adopt: the token is valid for its own session alone. */
+	/* While it is running, its token cannot be used to adopt: a token is valid for its own session only. */
 	adopt.flags = GPOOL_OBJECT_ADOPT;
 	adopt.role = "main";
 	adopt.role_token = answer.role.token;
@@ -429,7 +429,10 @@ static void test_a_standby_adopts_the_kv_of_the_dead(void **state)
 	assert_int_equal(pthread_join(thread, &result), 0);
 	assert_int_equal((int)(intptr_t)result, 0);
 
-	/* With the role comes what the dead has left, at once: no wait, no other writer, as it was. */
+	/*
+	 * With the role the session gets the dead writer's object, unchanged, without a wait and without another
+	 * writer.
+	 */
 	assert_int_equal(gpool_role_info(standby, "main", &role.session, &role.token), 0);
 	assert_int_equal(role.session, gpool_session(standby));
 	assert_true(role.token > answer.role.token);
@@ -492,7 +495,7 @@ static void test_a_closed_connection_keeps_it(void **state)
 	AWAIT(client_state(first.session) == SESSION_RECORD_CLOSED);
 	assert_int_equal(holder(), first.session);
 	assert_int_equal(waiters(), 1);
-	/* It may still write, so it may still say that it holds the role. */
+	/* It may still write, so the role is still reported as held. */
 	assert_int_equal(tell(&first, ORDER_CHECK, 0), 0);
 	actor_kill(&first);
 	took_over(&second, first.role.token);
@@ -500,7 +503,7 @@ static void test_a_closed_connection_keeps_it(void **state)
 	actor_end(&second);
 }
 
-/* A child that has inherited the connection keeps it open over the death of the holder. */
+/* A child that has inherited the connection keeps it open after the death of the holder. */
 static void test_a_child_keeps_nothing(void **state)
 {
 	struct actor first, second;
@@ -517,7 +520,7 @@ static void test_a_child_keeps_nothing(void **state)
 	actor_kill(&first);
 	took_over(&second, first.role.token);
 	assert_int_equal(kill(child, 0), 0);
-	actor_end(&first); /* its channel ends the child */
+	actor_end(&first); /* closing its channel ends the child */
 	actor_end(&second);
 }
 
@@ -561,7 +564,7 @@ static void test_standbys_in_order_of_arrival(void **state)
 	assert_int_equal(tell(&actors[0], ORDER_ACQUIRE, -1), 0);
 	for (int i = 1; i < ACTORS; i++)
 		stand_by(&actors[i], -1);
-	/* One dies as a standby and is passed over, one is stopped. */
+	/* One standby dies and is skipped, another one is stopped. */
 	actor_kill(&actors[KILLED]);
 	AWAIT(waiters() == ACTORS - 2);
 	kill(actors[STOPPED].pid, SIGSTOP);
@@ -571,7 +574,7 @@ static void test_standbys_in_order_of_arrival(void **state)
 			continue;
 		actor_kill(&actors[at]);
 		AWAIT(holder() == actors[next].session);
-		/* A stopped standby lives, and has it. */
+		/* A stopped standby is alive, and gets the role. */
 		if (next == STOPPED)
 			kill(actors[STOPPED].pid, SIGCONT);
 		took_over(&actors[next], token);
@@ -635,7 +638,7 @@ static void test_two_threads_are_one_session(void **state)
 	gpool_close(other);
 }
 
-/* A timeout that ends just when the role is granted: the role is held by the process that was granted it alone. */
+/* A timeout that expires just when the role is granted: only the process that was granted the role holds it. */
 static void *impatient(void *pool)
 {
 	intptr_t got = 0;
@@ -700,7 +703,7 @@ static void *acquire_for_a_moment(void *pool)
 	return (void *)(intptr_t)gpool_role_acquire(pool, "main", 200, &role);
 }
 
-/* The same for certain: both lie before the agent, the release first, when it reads on. */
+/* The same with a fixed order: both messages are queued when the agent continues, the release first. */
 static void test_time_out_and_grant_do_cross(void **state)
 {
 	struct msg_role_request request = {.verb = 3, .name = "main"};
@@ -724,7 +727,7 @@ static void test_time_out_and_grant_do_cross(void **state)
 	AWAIT(waiters() == 1);
 	assert_true(agent_pid > 1);
 	assert_int_equal(kill(agent_pid, SIGSTOP), 0);
-	/* It may just have read a withdrawal; then there was nothing to cross, and all is as it should be. */
+	/* The agent may already have read the withdrawal; then the messages did not cross, which is correct too. */
 	assert_int_equal(attach_send(first->socket, bytes, (size_t)length, NULL, 0), 0);
 	AWAIT(unread(second) || waiters() == 0);
 	assert_int_equal(kill(agent_pid, SIGCONT), 0);
@@ -742,16 +745,16 @@ static void test_time_out_and_grant_do_cross(void **state)
 
 enum { CROWD = 6, DEATHS = 120 };
 
-/* Written inside the role alone, but for `error`. */
+/* Written only by the holder of the role, except `error`. */
 struct scene {
-	_Atomic uint32_t inside; /* pid; of a dead one when it died there */
-	_Atomic uint64_t token;  /* of the last one inside */
+	_Atomic uint32_t inside; /* pid of the process inside, also if it died there */
+	_Atomic uint64_t token;  /* token of the last process inside */
 	_Atomic uint32_t left, right;
 	_Atomic uint32_t entered, found_dead;
 	_Atomic uint32_t error;
 };
 
-/* Whether nothing of a process runs any more: no such process, or one that only waits to be reaped. */
+/* Return true if the process does not exist, or waits to be reaped. */
 static bool is_dead(uint32_t pid)
 {
 	char path[64], text[512];
@@ -775,7 +778,7 @@ static int enter(struct scene *scene, struct gpool *pool, const struct gpool_rol
 	if (atomic_load(&scene->token) >= role->token)
 		return 3;
 	atomic_store(&scene->token, role->token);
-	/* No read-modify-write, so that a second one inside would be seen in the sums. */
+	/* No read-modify-write, so that a second process inside changes the sums. */
 	for (uint32_t i = 0; i < rounds; i++) {
 		uint32_t value = atomic_load(&scene->left);
 
@@ -845,7 +848,7 @@ static void test_never_two_holders(void **state)
 		int victim = rand_r(&next) % CROWD;
 
 		AWAIT(atomic_load(&scene->entered) > entered || atomic_load(&scene->error));
-		/* Every other time the process inside, if it is one of ours. */
+		/* Every other time the process inside, if it is a child of the test. */
 		pid = atomic_load(&scene->inside);
 		for (int i = 0; i < CROWD && rand_r(&next) % 2; i++)
 			if ((uint32_t)pids[i] == pid)
@@ -913,7 +916,7 @@ static void test_names_and_places(void **state)
 	assert_int_equal(try_remove("role 7"), -EBUSY);
 	assert_int_equal(try_remove("main"), -ENXIO);
 	assert_int_equal(gpool_role_release(pool, &roles[7]), 0);
-	/* A place is kept for its name, until an admin says otherwise. */
+	/* A role's record is kept for its name until an admin removes it. */
 	assert_int_equal(gpool_role_acquire(pool, "main", 0, &more), -ENOSPC);
 	assert_int_equal(try_remove("role 7"), 0);
 	assert_int_equal(gpool_role_info(pool, "role 7", NULL, NULL), -ENOENT);
@@ -960,7 +963,7 @@ static void test_a_role_is_of_one_tenant(void **state)
 	assert_int_equal(gpool_role_acquire(batch, "main", 0, &role), -EACCES);
 	assert_int_equal(gpool_role_acquire(second, "main", 0, &role), -ETIMEDOUT);
 	gpool_close(serving);
-	/* Also when it has no holder. */
+	/* Also if the role has no holder. */
 	assert_int_equal(gpool_role_acquire(batch, "main", -1, &role), -EACCES);
 	assert_int_equal(gpool_role_acquire(second, "main", -1, &role), 0);
 	assert_int_equal(gpool_role_acquire(batch, "mine", -1, &role), 0);
@@ -1060,8 +1063,8 @@ static void test_repeats_and_nonsense(void **state)
 	assert_int_equal(raw(other, 8, 3, "none", token).error, -ENOENT);
 	assert_int_equal(raw(other, 9, 5, "main", token).error, -EINVAL);
 	/*
-	 * Neither to wait nor to hold: of those that neither, nothing changes; of a standby and of the holder, for each
-	 * repeat the same.
+	 * With neither flag: for a session that neither waits nor holds, nothing changes; for a standby and for the
+	 * holder, each repetition has the same result.
 	 */
 	assert_int_equal(raw(other, 10, 4, "main", 0).state, 0);
 	assert_int_equal(holder(), gpool_session(pool));

@@ -1,12 +1,12 @@
 /*
- * test_roles_crash.c - the agent dies after each of its stores while roles are taken, waited for, withdrawn from, given
- * back and taken over.
+ * test_roles_crash.c - the agent dies after each of its stores while roles are acquired, waited for, withdrawn from,
+ * released and taken over.
  *
- * Goal: no call notices; one holder at a time, tokens that go up, standbys in the order of their arrival. Method: as in
+ * Goal: no call fails; one holder at a time, increasing tokens, standbys in the order of their arrival. Method: as in
  * test_crash_points.c, with the module built with GPOOL_CRASH_POINTS.
  *
- * After many deaths in a row the keeper takes its time, so only some points are tried; $GPOOL_CRASH_STRIDE=1: all of
- * them, in minutes.
+ * After many deaths in succession the keeper delays the restart, so only some points are tried; $GPOOL_CRASH_STRIDE=1
+ * tries all of them, in minutes.
  */
 #include "tests/integration/crash_points.h"
 
@@ -50,7 +50,7 @@ static uint32_t holder(void)
 	return gpool_role_info(admin, "main", &session, NULL) ? 0 : session;
 }
 
-/* It holds the role, with a token that was never used before. */
+/* Check that the session holds the role, with a token that was never used before. */
 static void holds(struct gpool *pool, const struct gpool_role *role)
 {
 	assert_int_equal(gpool_role_check(pool, role), 0);
@@ -70,7 +70,7 @@ static void *wait_for_it(void *of)
 	return NULL;
 }
 
-/* One behind the other: each is seen to wait before the next one comes. */
+/* Start standbys one after the other: each is waiting before the next one arrives. */
 static void standbys_start(void)
 {
 	for (uint32_t i = 0; i < STANDBYS; i++) {

@@ -2,9 +2,9 @@
  * test_sharing_adapters.c - the sharing matrix (sharing.h) for LoRA adapters, and for their copies in a pool of host
  * memory.
  *
- * Goal: adapters that no engine has acquired make room in the pool, behind the work that uses them, and their copies
- * in the host pool; weights that are found again are the same bits. Method: see sharing.h; four adapters, their files
- * made here.
+ * Goal: adapters that no engine has acquired are evicted from the pool, behind the work that uses them, and so are
+ * their copies from the host pool; weights that are found again have the same bits. Method: see sharing.h; four
+ * adapters in files that the test writes.
  */
 #include "tests/integration/sharing.h"
 
@@ -62,7 +62,7 @@ static uint64_t matrix_hash(const struct gpool_lora_matrix *matrix, uint64_t has
 	return hash;
 }
 
-/* Of all weights of an acquired adapter. */
+/* Return a hash of all weights of an acquired adapter. */
 static uint64_t adapter_hash(struct gpool_lora *lora, uint32_t id)
 {
 	uint64_t hash = UINT64_C(0xcbf29ce484222325);
@@ -147,7 +147,7 @@ static uint32_t second_pages(struct owner *owner)
 	return PAGES - atomic_load(&pool_view(owner->second)->header->state_pages[PAGE_FREE]);
 }
 
-/* All of them have a copy in the second pool. */
+/* Wait until all adapters have a copy in the second pool. */
 static void adapters_copy(struct owner *owner)
 {
 	owner->second = open_as(0, second_pool, NULL);
@@ -158,10 +158,7 @@ static void adapters_copy(struct owner *owner)
 	assert_in_range(owner->pages, 1, second_pages(owner));
 }
 
-/*
- * Those that a pin gets at once are still there; the load of others begins, which needs room, or it would evict the
- * next ones.
- */
+/* Check the adapters that an acquire returns at once first: the load of others needs pages, and would evict them. */
 static void adapters_look(struct owner *owner, struct found *found)
 {
 	struct adapters *adapters = adapters_of(owner);
@@ -176,7 +173,7 @@ static void adapters_look(struct owner *owner, struct found *found)
 	}
 }
 
-/* The copies that there are, and whether what is loaded from them, or from the file, is right. */
+/* Count the remaining copies, and check adapters that are loaded from them, or from the file. */
 static void copies_look(struct owner *owner, struct found *found)
 {
 	struct adapters *adapters = adapters_of(owner);

@@ -2,7 +2,7 @@
  * test_sharing_blocks.c - the sharing matrix (sharing.h) for blocks, spans, scopes and two-phase allocations.
  *
  * Goal: pages that are unpinned or freed are available to another process as soon as the GPU work that uses them has
- * ended, whatever state their owner is in; pinned ones until it dies are not. Content that was not taken is kept byte
+ * ended, whatever state their owner is in; pinned ones only after its death. Content that was not taken is kept byte
  * for byte, and content that was taken is reported as stale. Method: see sharing.h.
  */
 #include "tests/integration/sharing.h"
@@ -33,14 +33,14 @@ static void blocks_pin(struct owner *owner)
 		assert_int_equal(gpool_pin(owner->pool, &owner->blocks[i]), 0);
 }
 
-/* Twice pinned: once for each of two streams. */
+/* Allocate blocks with two pins: one for each of two streams. */
 static void blocks_alloc_for_two(struct owner *owner)
 {
 	blocks_alloc(owner);
 	blocks_pin(owner);
 }
 
-/* One block over all pages. */
+/* Allocate one block of all pages. */
 static void block_alloc_whole(struct owner *owner)
 {
 	owner->blocks[0] = alloc(owner->pool, UNITS);
@@ -97,7 +97,7 @@ static void blocks_free_after_two(struct owner *owner)
 	}
 }
 
-/* Pages without content are taken first: a quarter of the pages costs none of the half that has content. */
+/* Pages without content are taken first: taking a quarter of the pages evicts none of the half with content. */
 static void blocks_free_half_after(struct owner *owner)
 {
 	for (uint32_t i = 0; i < UNITS; i++) {

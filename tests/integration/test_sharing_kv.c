@@ -1,10 +1,10 @@
 /*
- * test_sharing_kv.c - the sharing matrix (sharing.h) for KV caches: blocks of running sequences, freed, cached and
+ * test_sharing_kv.c - the sharing matrix (sharing.h) for KV caches: blocks of running sequences, and freed, cached and
  * preempted ones.
  *
  * Goal: another process gets every chunk without a running sequence as soon as the GPU work that uses it has ended.
- * What a preempted or a cached sequence has lost is computed again, and what is found again is right byte for byte.
- * Method: see sharing.h; the cache's stream is the first one, a page has eight blocks of four tokens, and content
+ * Lost content of preempted and cached sequences is computed again, and content that is found again is correct byte for
+ * byte. Method: see sharing.h; the cache's stream is the first one, a page has eight blocks of four tokens, and content
  * differs for each token.
  */
 #include "tests/integration/sharing.h"
@@ -51,7 +51,7 @@ static void cache_open(struct owner *owner, uint32_t flags)
 			cache->ids[s][i] = s << 16 | i;
 }
 
-/* The first word of a token's place. */
+/* Return the first word of a token's slot. */
 static volatile uint64_t *token_at(struct cache *cache, uint64_t sequence, uint32_t token)
 {
 	const int32_t *blocks = NULL;
@@ -134,7 +134,7 @@ static void sequences_offload(struct owner *owner)
 		assert_true(gpool_kv_offload(cache_of(owner)->kv, cache_of(owner)->sequences[s], 0, NULL) > 0);
 }
 
-/* Into blocks of the pool, one sequence after the other: what the last one gave back the next one takes. */
+/* Offload into blocks of the pool, one sequence after the other: each reuses the memory that the last one released. */
 static void cache_run_offloaded(struct owner *owner)
 {
 	sequences_run(owner, 0);
@@ -165,7 +165,7 @@ static void cache_look(struct owner *owner, struct found *found)
 		pages_look(cache_of(owner), s, cache_of(owner)->sequences[s], SEQUENCE_PAGES, found);
 }
 
-/* Of each prefix what is cached, in whole pages, and a sequence with it. */
+/* Count the cached part of each prefix, in whole pages, and check a sequence that begins with it. */
 static void cache_look_for_prefixes(struct owner *owner, struct found *found)
 {
 	struct cache *cache = cache_of(owner);

@@ -1,9 +1,9 @@
 /*
  * test_sharing_objects.c - the sharing matrix (sharing.h) for named objects and for the ranges of sleeping engines.
  *
- * Goal: the class of an object decides what another process can have: immutable and mutable ones stay, also when
- * their publisher dies; ephemeral and pinnable ones make room as soon as no process uses them. A sleeping engine
- * keeps nothing but what its class saves. Method: see sharing.h; four objects, or ranges, of four pages each.
+ * Goal: the class of an object determines what another process can get: immutable and mutable ones stay, even after the
+ * death of their publisher; ephemeral and pinnable ones are evicted as soon as no process uses them. A sleeping engine
+ * keeps only content that its class saves. Method: see sharing.h; four objects, or ranges, of four pages each.
  */
 #include "tests/integration/sharing.h"
 
@@ -122,7 +122,7 @@ static void object_look(struct found *found, struct gpool_object *object, uint32
 			i * OBJECT_PAGES + page);
 }
 
-/* By their names, or by the handles that are open. */
+/* Check objects by their names, or by open handles. */
 static void objects_look(struct owner *owner, struct found *found)
 {
 	for (uint32_t i = 0; i < OBJECTS; i++) {

@@ -1,9 +1,9 @@
 /*
- * test_sharing_vm.c - the sharing matrix (sharing.h) for gpool_malloc_async(), elastic ranges and tensors of slices.
+ * test_sharing_vm.c - the sharing matrix (sharing.h) for gpool_malloc_async(), elastic ranges and sliced ranges.
  *
- * Goal: memory that was freed on a stream, unbacked, offered or shrunk is available to another process as soon as the
- * GPU work that uses it has ended, with no call and no background thread of its owner; reclaiming says which offered
- * pages were kept. Method: see sharing.h.
+ * Goal: memory that was freed on a stream, decommitted, offered or shrunk is available to another process as soon as
+ * the GPU work that uses it has ended, without a call or a background thread of its owner; a reclaim reports which
+ * offered pages were kept. Method: see sharing.h.
  */
 #include "tests/integration/sharing.h"
 
@@ -34,7 +34,7 @@ static uint32_t pins_count(struct owner *owner)
 	return count;
 }
 
-/* Two in each page. */
+/* Allocate two buffers in each page. */
 static void malloc_small(struct owner *owner)
 {
 	for (uint32_t i = 0; i < 2 * UNITS; i++)
@@ -72,7 +72,7 @@ static void mfree_without_stream(struct owner *owner)
 	release_await(owner);
 }
 
-/* Half of them on each of two streams. */
+/* Free half of them on each of two streams. */
 static void mfree_on_two(struct owner *owner)
 {
 	for (uint32_t i = 0; i < UNITS; i++)
@@ -141,7 +141,7 @@ static void range_offer_after(struct owner *owner)
 	assert_int_equal(gpool_range_offer(owner->range, 0, UNITS, owner->fence), 0);
 }
 
-/* Offered again, as another stream uses the pages too. */
+/* Offer the pages again, since another stream uses them too. */
 static void range_offer_after_two(struct owner *owner)
 {
 	for (int stream = 0; stream < 2; stream++)

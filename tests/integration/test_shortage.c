@@ -1,11 +1,10 @@
 /*
- * test_shortage.c - a refused allocation names the sessions that hold the pages, and of which kind those are.
+ * test_shortage.c - a refused allocation names the sessions that hold the pages, and how the pages are used.
  *
  * Goal: gpool_oom_info() and the agent's answers to tools count needed, offered and idle pages of each session and
- * tenant, also of a process that does not run.
- * Method: a real gpoold; engines in processes of their own that take pages, report that they have them, and are
- * stopped. Counts are exact: idle pages are not taken back within the test, and an allocation of more than one page
- * brings no further pages along.
+ * tenant, also of a stopped process. Method: a real gpoold; engines in separate processes that allocate pages, report
+ * that, and are stopped. Counts are exact: idle pages are not reclaimed during the test, and an allocation of more than
+ * one page leases no further pages.
  */
 #include "tests/integration/life.h"
 
@@ -18,7 +17,7 @@ static const char *const exact[] = {"--pool", POOL, QUIET, "--set", "lease.idle=
 struct engine {
 	const char *name;
 	uint32_t content;
-	uint32_t pinned, unpinned, freed; /* pages */
+	uint32_t pinned, unpinned, freed; /* numbers of pages */
 	pid_t pid;
 	uint32_t session;
 };
@@ -44,7 +43,7 @@ static struct gpool_block engine_alloc(struct gpool *pool, const struct engine *
 	return block;
 }
 
-/* In a process of its own: takes its pages, reports its session, and waits for its end. */
+/* In a separate process: allocate pages, report the session, and wait for the end. */
 static void engine_run(const struct engine *engine, int said)
 {
 	struct gpool *pool = open_named(engine->name);
@@ -187,7 +186,7 @@ static void test_a_silent_agent(void **state)
 	gpool_close(pool);
 }
 
-/* The pages of an object are its tenant's: offered where nothing pins it. */
+/* The pages of an object count for its tenant: as offered if the object is not pinned. */
 static void test_objects_of_a_tenant(void **state)
 {
 	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;

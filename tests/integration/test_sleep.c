@@ -1,10 +1,10 @@
 /*
- * test_sleep.c - ranges that give their pages back and have the same addresses again.
+ * test_sleep.c - ranges that release their pages and get them back at the same addresses.
  *
- * Goal: after waking addresses and contents are the same, though the pages went elsewhere meanwhile; whatever fails
- * leaves the worker as whole as before, awake or asleep; two that sleep and wake at once always go on; deaths of
- * worker, agent and mover cost nothing but the dead. Method: a gpoold for each test with a pool of 64 pages, content
- * that says whose page it is; faults of the back end and of the tiers; kills at every moment that a loop meets.
+ * Goal: after a wake, addresses and contents are the same, though other sessions used the pages meanwhile; a failure
+ * leaves the worker in its state, awake or asleep; two processes that sleep and wake at the same time make progress;
+ * deaths of worker, agent and mover affect no other process. Method: a gpoold for each test with a pool of 64 pages,
+ * content that identifies its page; faults of the back end and of the tiers; kills at random times.
  */
 #include "tests/integration/spill_view.h"
 
@@ -88,7 +88,7 @@ static uint32_t pinned_blocks_of(const struct gpool *pool)
 	return heads;
 }
 
-/* Every second page at the pool's beginning is allocated, so that no two free pages are adjacent. */
+/* Allocate every second page at the pool's beginning, so that no two free pages are adjacent. */
 static uint32_t scatter(struct gpool *pool, struct gpool_block *kept)
 {
 	struct gpool_block all[PAGES];
@@ -189,7 +189,7 @@ static void test_same_addresses_and_contents(void **state)
 	assert_int_equal(wrong_words(immutable, 3), 0);
 	assert_int_equal(kept_bytes(), 0);
 	assert_int_equal(pinned_blocks_of(pool), 3);
-	/* All of it can be written again but what is kept. */
+	/* All ranges except the kept one can be written again. */
 	fill(ephemeral, 5);
 	fill(mutable[0], 6);
 	assert_int_equal(wrong_words(ephemeral, 5), 0);
@@ -217,7 +217,7 @@ static void test_same_addresses_and_contents(void **state)
 	AWAIT(free_pages() == PAGES);
 }
 
-/* One access call for each range, one unmapping, and one mapping for each page; nothing else. */
+/* One access call for each range, one unmap, and one map for each page; no other calls. */
 static void test_driver_calls(void **state)
 {
 	struct gpool_block kept[PAGES];
@@ -240,13 +240,13 @@ static void test_driver_calls(void **state)
 	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_ACCESS), 4);
 	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_MAP), 64);
 	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_RESERVE), 3); /* with the window */
-	/* Handles of pages that it never had may be new; nothing else is. */
+	/* Only handles of pages that the process never had are imported. */
 	assert_int_equal(gpu_calls_total(pool->gpu) - gpu_calls(pool->gpu, GPU_CALL_IMPORT), calls - 32 + 2 + 32 + 2);
 	gpool_close(pool);
 	gpool_close(other);
 }
 
-/* Where handles hold several pages, ranges begin where handles do, also after waking. */
+/* If handles hold several pages, ranges begin at the start of a handle, also after a wake. */
 static void test_handles_of_several_pages(void **state)
 {
 	struct gpool_range *mutable, *ephemeral, *immutable;
@@ -337,7 +337,7 @@ static void test_no_room_to_spill(void **state)
 		assert_int_equal(harness_check(&harness), 0);
 	}
 	assert_int_equal(info_of(immutable).version, 1);
-	/* With one less there is room. */
+	/* Without that range, enough pages are free. */
 	assert_int_equal(gpool_range_destroy(mutable[1]), 0);
 	assert_int_equal(gpool_sleep(pool, 0), 0);
 	assert_int_equal(gpool_wake(pool, ANSWER_MS), 0);
@@ -380,7 +380,7 @@ static void test_wake_without_pages(void **state)
 		assert_int_equal(free_pages(), 19);
 		assert_int_equal(info_of(ephemeral).state, GPOOL_RANGE_ASLEEP);
 	}
-	/* One that waits holds nothing meanwhile, and has them when they come. */
+	/* A waiting process holds no pages meanwhile, and gets them when they are freed. */
 	assert_int_equal(pthread_create(&thread, NULL, wakes, pool), 0);
 	AWAIT(atomic_load(&pool_view(admin)->header->waiters) == 1);
 	assert_int_equal(free_pages(), 19);
@@ -433,7 +433,7 @@ static void test_damaged_content(void **state)
 	assert_int_equal(gpool_sleep(pool, 0), 0);
 	tier = tier_open("spill", 64 * PAGE_BYTES);
 	assert_true(tier >= 0);
-	/* One byte of one page is enough. */
+	/* One wrong byte of one page is sufficient. */
 	assert_int_equal(pread(tier, &was, 1, 8 * STEP), 1);
 	is = (uint8_t)~was;
 	assert_int_equal(pwrite(tier, &is, 1, 8 * STEP), 1);
@@ -453,7 +453,7 @@ static void test_damaged_content(void **state)
 	gpool_close(pool);
 }
 
-/* The n-th driver call of each kind fails, going to sleep and waking. */
+/* The n-th driver call of each kind fails, during sleep and wake. */
 static void test_driver_faults(void **state)
 {
 	static const enum gpu_call kinds[] = {GPU_CALL_UNMAP, GPU_CALL_ACCESS, GPU_CALL_MAP, GPU_CALL_STREAM_SYNC};
@@ -498,7 +498,7 @@ static void test_driver_faults(void **state)
 	gpool_close(pool);
 }
 
-/* Work that the program queued past this library: seen where the back end sees it. */
+/* Work that the program queued without this library: detected if the back end can detect it. */
 static void test_busy(void **state)
 {
 	struct gpool_range *first, *second;
@@ -527,7 +527,7 @@ static void test_busy(void **state)
 	assert_int_equal(gpool_fence_signal(pool, fence), 0);
 	assert_int_equal(gpu_stream_sync(pool->gpu, native), 0);
 	gpu_stream_destroy(pool->gpu, native);
-	/* And work on its own streams is waited for. */
+	/* Work on the library's own streams is waited for. */
 	assert_int_equal(gpool_fill(pool, stream, address_of(second), 0x55, 4 * PAGE_BYTES), 0);
 	assert_int_equal(gpool_sleep(pool, 0), 0);
 	assert_int_equal(gpool_wake(pool, 0), 0);
@@ -610,7 +610,7 @@ static void test_destroyed_asleep(void **state)
 		fill(mutable[i] = made(pool, 3 + i, GPOOL_OBJECT_MUTABLE, NULL), i);
 	ephemeral = made(pool, 3, GPOOL_OBJECT_EPHEMERAL, NULL);
 	assert_int_equal(gpool_sleep(pool, 0), 0);
-	/* It is restored with the others, and ends then. */
+	/* It is restored with the others, and then destroyed. */
 	assert_int_equal(gpool_range_destroy(mutable[1]), 0);
 	assert_int_equal(kept_bytes(), 12 * PAGE_BYTES);
 	assert_int_equal(gpool_range_destroy(ephemeral), 0);
@@ -620,7 +620,7 @@ static void test_destroyed_asleep(void **state)
 	assert_int_equal(kept_bytes(), 0);
 	assert_int_equal(harness_check(&harness), 0);
 	assert_int_equal(pinned_blocks_of(pool), 2);
-	/* With the last one the kept content is freed. */
+	/* With the last range the kept content is freed. */
 	assert_int_equal(gpool_sleep(pool, 0), 0);
 	assert_int_equal(gpool_range_destroy(mutable[0]), 0);
 	assert_int_equal(kept_bytes(), 8 * PAGE_BYTES);
@@ -631,7 +631,7 @@ static void test_destroyed_asleep(void **state)
 	assert_int_equal(gpool_sleep(pool, 0), 0);
 	assert_int_equal(gpool_wake(pool, 0), 0);
 	assert_int_equal(wrong_words(mutable[0], 7), 0);
-	/* Closed asleep: nothing stays. */
+	/* Closed asleep: no content is kept. */
 	assert_int_equal(gpool_sleep(pool, 0), 0);
 	gpool_close(pool);
 	AWAIT(kept_bytes() == 0);
@@ -681,7 +681,10 @@ static void test_killed_asleep(void **state)
 	gpool_close(pool);
 }
 
-/* A range is pinned for as long as it is awake, and that is no leak; a block that is not touched is one. */
+/*
+ * A range is pinned as long as it is awake, and its pin never counts as leaked, unlike that of a block that is not
+ * touched.
+ */
 static void test_never_leaked(void **state)
 {
 	struct gpool_range *range;
@@ -715,7 +718,7 @@ struct engine {
 	_Atomic bool done;
 };
 
-/* More than half of the pool: only one can be awake. */
+/* More than half of the pool: only one of the two can be awake. */
 static void *engine_main(void *argument)
 {
 	struct engine *engine = argument;
@@ -724,7 +727,7 @@ static void *engine_main(void *argument)
 
 	options.memory_class = GPOOL_OBJECT_MUTABLE;
 	options.timeout_ms = -1;
-	/* Asleep before it holds a part and waits for more: that is what engines are asked to do. */
+	/* It sleeps before it holds a part and waits for more, as engines are required to. */
 	engine->error = gpool_range_create(engine->pool, 25, &options, &large);
 	if (!engine->error)
 		engine->error = gpool_sleep(engine->pool, 0);
@@ -753,7 +756,7 @@ static void *engine_main(void *argument)
 	return NULL;
 }
 
-/* victim: which of gpoold's processes is killed again and again meanwhile; NULL: none. */
+/* victim: the process of gpoold that is killed repeatedly meanwhile; NULL: none. */
 static void engines_run(uint32_t count, uint32_t rounds, const char *victim, int kills)
 {
 	struct engine engines[3] = {{0}};
@@ -801,7 +804,9 @@ static void test_agent_killed(void **state)
 static void test_mover_killed(void **state)
 {
 	(void)state;
-	/* Long: the keeper starts one that dies so often later and later, and without one waking is refused. */
+	/*
+	 * A long time: the keeper delays the restart of a mover that dies often, and without a mover a wake is refused.
+	 */
 	start((const char *const[]){"--pool", POOL ",spill_memory=64MiB", CALM, "--set", "mover.patience=60s", NULL});
 	engines_run(2, 40, "gpoold-mover", 30);
 }

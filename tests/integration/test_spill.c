@@ -44,7 +44,7 @@ static volatile uint64_t *words_of(struct gpool *pool, const struct gpool_block 
 	return (volatile uint64_t *)(uintptr_t)address;
 }
 
-/* Each word of the block says where in which content it is; the block is pinned. */
+/* Write to each word its content and position; the block is pinned. */
 static void fill(struct gpool *pool, const struct gpool_block *block, uint64_t content)
 {
 	volatile uint64_t *words = words_of(pool, block);
@@ -79,12 +79,12 @@ static void read_back(struct gpool *pool, const struct gpool_block *block, uint6
 	assert_int_equal(gpool_unpin(pool, block), 0);
 }
 
-/* All of a session's unpinned blocks leave. */
+/* Evict all of a session's unpinned blocks. */
 static void evict_all(struct gpool *pool, uint64_t pages)
 {
 	uint64_t before = spilled();
 
-	/* The mover may only just be starting. */
+	/* The mover may still be starting. */
 	AWAIT(spilled() - before >= pages ||
 		(harness_evict(&harness, gpool_session(pool), PAGES), spilled() - before >= pages));
 	AWAIT(moving() == 0);
@@ -135,7 +135,7 @@ static void test_content_is_restored_elsewhere(void **state)
 	assert_int_equal(spilled(), 10);
 	assert_int_equal(kept_bytes(), 10 * PAGE_BYTES);
 	assert_int_equal(harness_free_pages(&harness), 64);
-	/* Somebody else takes the place that they had. */
+	/* Another session allocates their former pages. */
 	for (; count < 20; count++)
 		squatters[count] = alloc(other, 1);
 	for (uint32_t i = 0; i < 4; i++) {
@@ -150,7 +150,7 @@ static void test_content_is_restored_elsewhere(void **state)
 		assert_int_equal(moved.page_count, was.page_count);
 		assert_int_equal(moved.tag >> 16, was.tag >> 16);
 		assert_int_equal(pool->session.blocks[moved.page].owner_id, 4711);
-		/* Both handles are good: a second pin by the new one, the unpins by either. */
+		/* Both handles are valid: a second pin by the new one, the unpins by either. */
 		assert_int_equal(gpool_pin(pool, &moved), 0);
 		assert_int_equal(wrong_words(pool, &moved, 100 + i), 0);
 		assert_int_equal(gpool_touch(pool, &was), 0);
@@ -160,7 +160,7 @@ static void test_content_is_restored_elsewhere(void **state)
 	}
 	assert_int_equal(kept_bytes(), 0);
 	assert_int_equal(counter(POOL_COUNT_RESTORED_PAGES), 10);
-	/* And once more, from there. */
+	/* Spill and restore once more, from the new pages. */
 	evict_all(pool, 10);
 	for (uint32_t i = 0; i < 4; i++)
 		read_back(pool, &blocks[i], 100 + i);
@@ -187,11 +187,11 @@ static void test_pressure_of_another_spills(void **state)
 	other = open_worker();
 	for (uint32_t i = 0; i < MANY; i++)
 		blocks[i] = made(pool, 1, i);
-	/* Without time to wait: it waits all the same until what leaves has left. */
+	/* Without a timeout, the call still waits until the blocks that are being spilled have been moved. */
 	for (uint32_t i = 0; i < MANY; i++)
 		AWAIT(gpool_alloc(other, 1, NULL, &taken[i]) == 0);
 	assert_true(spilled() >= 2 * MANY - PAGES);
-	/* No more than was needed, but for what several requests asked for at once. */
+	/* No more than needed, except for pages that several requests needed at the same time. */
 	assert_true(spilled() <= 2 * MANY - PAGES + 2);
 	for (uint32_t i = 0; i < MANY; i++)
 		assert_int_equal(gpool_free(other, &taken[i]), 0);
@@ -201,7 +201,7 @@ static void test_pressure_of_another_spills(void **state)
 	gpool_close(other);
 }
 
-/* More content than pages: each pin drives another block out. */
+/* More content than pages: each pin evicts another block. */
 static void test_more_blocks_than_pages(void **state)
 {
 	enum { BLOCKS = 96 };
@@ -244,7 +244,7 @@ static void test_scattered_blocks(void **state)
 	evict_all(pool, 8);
 	for (uint32_t i = 1; i < PAGES; i += 2)
 		assert_int_equal(gpool_free(pool, &singles[i]), 0);
-	assert_int_equal(gpool_pin(pool, &block), 0); /* in one piece now, by the handle of the scattered one */
+	assert_int_equal(gpool_pin(pool, &block), 0); /* contiguous now, by the handle of the scattered block */
 	assert_int_equal(wrong_words(pool, &block, 9), 0);
 	moved = block;
 	assert_int_equal(gpool_refresh(pool, &moved), 0);
@@ -318,7 +318,7 @@ static void with_file(const char *memory, const char *file, char *pool_text, siz
 {
 	char folder[64];
 
-	/* Beside the runtime directory, which does not exist yet: so in the folder for temporary files itself. */
+	/* Beside the runtime directory, which does not exist yet: in the folder for temporary files itself. */
 	snprintf(folder, sizeof(folder), "%s", getenv("TMPDIR") && *getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
 	snprintf(pool_text, bytes, POOL ",spill_memory=%s,spill_directory=%s,spill_file=%s", memory, folder, file);
 }
@@ -363,7 +363,7 @@ static void test_oldest_sink(void **state)
 	with_file("8MiB", "16MiB", text, sizeof(text));
 	start((const char *const[]){"--pool", text, CALM, NULL});
 	pool = open_worker();
-	/* Nothing sinks while there is room. */
+	/* Nothing sinks while memory is free. */
 	for (uint32_t i = 0; i < 14; i++) {
 		blocks[i] = made(pool, 1, i);
 		evict_all(pool, 1);
@@ -386,7 +386,7 @@ static void test_oldest_sink(void **state)
 	gpool_close(pool);
 }
 
-/* Sinking blocks are freed or restored, or their worker dies: of many blocks, some are just moving. */
+/* Sinking blocks are freed or restored, or their worker dies; with many blocks, some are being moved at that time. */
 static void test_sinking_is_no_hindrance(void **state)
 {
 	enum { BLOCKS = 24 };
@@ -418,7 +418,7 @@ static void test_sinking_is_no_hindrance(void **state)
 	AWAIT(kept_bytes() == 0);
 }
 
-/* Damaged in memory it is not carried on, and says so when it is wanted. */
+/* A block that was damaged in memory does not sink, and its restore reports the damage. */
 static void test_damaged_does_not_sink(void **state)
 {
 	struct gpool *pool;
@@ -437,7 +437,7 @@ static void test_damaged_does_not_sink(void **state)
 	}
 	fd = tier_open("memfd:gpool-spill", 8 << 20);
 	assert_true(fd >= 0);
-	/* The first one's, by its content. */
+	/* Find the first block by its content. */
 	for (off_t page = 0; page < 8 << 20; page += PAGE_BYTES) {
 		assert_int_equal(pread(fd, &word, 8, page + 8), 8);
 		if (word != 1)
@@ -450,7 +450,7 @@ static void test_damaged_does_not_sink(void **state)
 		blocks[i] = made(pool, 1, i);
 		evict_all(pool, 1);
 	}
-	/* Others do in its place. */
+	/* Other blocks sink instead. */
 	AWAIT(tiers_have(14, 2));
 	assert_int_equal(gpool_pin(pool, &blocks[0]), -EBADMSG);
 	assert_int_equal(gpool_pin(pool, &blocks[0]), -ESTALE);
@@ -473,7 +473,7 @@ static void test_budget_full_block_stays(void **state)
 		blocks[i] = made(pool, 1, i);
 	for (int misses = 0; got < 40 && misses < 3;)
 		gpool_alloc(other, 1, NULL, &taken[got]) == 0 ? (void)got++ : (void)misses++;
-	/* 24 were free, 8 could be saved; the rest stays where it is. */
+	/* 24 pages were free, 8 could be saved; the others stay resident. */
 	assert_int_equal(got, 32);
 	assert_int_equal(spilled(), 8);
 	for (uint32_t i = 0; i < got; i++)
@@ -501,8 +501,8 @@ static void test_disk_full_block_stays(void **state)
 		blocks[i] = made(pool, 1, i);
 	AWAIT(process_of("gpoold-mover"));
 	/*
-	 * A disk that has room for 6 pages. (Writes above the limit fail; the signal that comes with it is gpoold's to
-	 * ignore.)
+	 * A disk with space for 6 pages. (Writes above the limit fail; gpoold ignores the signal that accompanies
+	 * them.)
 	 */
 	assert_int_equal(prlimit(process_of("gpoold-mover"), RLIMIT_FSIZE, &small, NULL), 0);
 	AWAIT((harness_evict(&harness, gpool_session(pool), PAGES), counter(POOL_COUNT_SPILL_ERRORS) > 0));
@@ -511,7 +511,7 @@ static void test_disk_full_block_stays(void **state)
 	assert_true(there >= 4);
 	for (uint32_t i = 0; i < 10; i++)
 		read_back(pool, &blocks[i], i);
-	/* There is room again. */
+	/* Space is available again. */
 	assert_int_equal(prlimit(process_of("gpoold-mover"), RLIMIT_FSIZE, &none, NULL), 0);
 	evict_all(pool, 10);
 	assert_int_equal(count_there(pool, blocks, 10), 0);
@@ -546,7 +546,7 @@ static void damage_and_see(const char *tier_name, off_t tier_bytes, const char *
 			lost++;
 			assert_string_equal(gpool_last_error(error),
 				"the block's spilled content is lost: its checksum differs from when it was written");
-			/* It is lost, and reports that from now on. */
+			/* It is lost, and each later call reports that. */
 			assert_int_equal(gpool_pin(pool, &blocks[i]), -ESTALE);
 			assert_int_equal(gpool_discard(pool, &blocks[i]), -ESTALE);
 			continue;
@@ -845,7 +845,7 @@ static void test_at_its_own_wish(void **state)
 	for (int i = 0; i < 5; i++) {
 		assert_int_equal(spill_now(pool, &block), 0);
 		assert_int_equal(kept_bytes(), 3 * PAGE_BYTES);
-		assert_int_equal(spill_now(pool, &block), 0); /* it is where it shall be */
+		assert_int_equal(spill_now(pool, &block), 0); /* it is restored already */
 		read_back(pool, &block, 5);
 	}
 	assert_int_equal(gpool_discard(pool, &block), 0);
@@ -874,7 +874,7 @@ static void *pinner_main(void *argument)
 		uint64_t address;
 		int error = gpool_pin(pinner->pool, block);
 
-		/* All pages pinned or on their way for a moment: that may be, and passes. */
+		/* All pages may be pinned or being moved for a moment. */
 		if (error == -ENOSPC)
 			continue;
 		if (!error)
@@ -891,7 +891,7 @@ static void *pinner_main(void *argument)
 	return NULL;
 }
 
-/* victim: which of gpoold's processes is killed again and again meanwhile; NULL: none. */
+/* victim: the process of gpoold that is killed repeatedly meanwhile; NULL: none. */
 static void many_pinners(
 	struct gpool *pool, const struct gpool_block *blocks, uint32_t count, uint32_t rounds, const char *victim)
 {

@@ -1,7 +1,7 @@
 /*
- * test_tool_output.c - what programs print is lost: standard output is closed or full.
+ * test_tool_output.c - programs whose standard output is closed or full.
  *
- * Goal: every program then says so and fails, also for --help, --version and lists. Method: the real programs with
+ * Goal: every program reports that and fails, also for --help, --version and lists. Method: the real programs with
  * standard output closed, and with /dev/full.
  */
 #include "tests/integration/tool_process.h"
@@ -31,7 +31,7 @@ static const struct {
 	{"gpoold", {"--check-config", "--pool=name=a,backend=host,size=8MiB"}},
 };
 
-/* The exit status with standard output at this descriptor; -1: closed. */
+/* Run a program with standard output at this descriptor, -1: closed; returns the exit status. */
 static int run_at(size_t i, int out)
 {
 	char path[sizeof(tool.program) + 32];
@@ -68,7 +68,7 @@ static void test_lost_output_is_a_failure(void **state)
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		int written = run_at(i, null), filled = run_at(i, full);
 
-		/* With more output than a buffer holds, the cause of the error is lost by the end. */
+		/* If the output exceeds a buffer, the errno of the first failed write is not available at the end. */
 		if (written != 0 || filled != 1 || !strstr(read_text(tool.error), "cannot write"))
 			fail_msg("'%s %s' ended with %d, and with %d where nothing could be written: %s",
 				cases[i].program, cases[i].arguments[0], written, filled, read_text(tool.error));

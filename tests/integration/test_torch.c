@@ -25,7 +25,7 @@
 
 enum { PAGE = 512 * 1024, STREAMS = 3 };
 
-/* The library keeps its pools as long as the process lives, in memory that a leak sanitizer does not look into. */
+/* The library keeps its pools until the process ends, in memory that the leak sanitizer does not scan. */
 __attribute__((visibility("default"))) int __lsan_is_turned_off(void);
 int __lsan_is_turned_off(void)
 {
@@ -34,7 +34,7 @@ int __lsan_is_turned_off(void)
 
 static struct harness harness;
 
-/* From the library, and from the libgpool that it is linked with: another one than this program's own. */
+/* Functions of the library, and of the libgpool that it is linked with, which is not that of this program. */
 static struct {
 	void *(*malloc)(ssize_t size, int device, void *stream);
 	void (*free)(void *address, ssize_t size, int device, void *stream);
@@ -102,7 +102,7 @@ static struct gpool_vm_stats totals(void)
 	return totals;
 }
 
-/* The library's output on stderr while `call` runs. */
+/* Collect the library's output on stderr while `call` runs. */
 static void said(char *text, size_t bytes, void (*call)(void))
 {
 	FILE *file = tmpfile();

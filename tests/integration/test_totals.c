@@ -1,9 +1,9 @@
 /*
  * test_totals.c - counters of sessions, added up by the agent.
  *
- * Goal: the sums contain the counts of living sessions and of those that ended, whether they detached or died, and the
- * agent's death takes nothing from them; false counts of a worker affect only its own contribution. Method: workers
- * whose calls are counted here.
+ * Goal: the sums contain the counts of attached sessions and of those that ended, by a detach or a death, and survive
+ * the agent's death; false counts of a worker affect only its own contribution. Method: workers whose calls the test
+ * counts.
  */
 #include "client/core/pool.h"
 #include "tests/integration/life.h"
@@ -13,7 +13,8 @@ enum { CALLS = 600 }; /* one allocation in 256 is measured */
 static void calls_make(struct gpool *pool)
 {
 	for (int i = 0; i < CALLS; i++) {
-		struct gpool_block block = alloc(pool, i ? 1 : PAGES); /* the first one has to ask the agent */
+		/* the first allocation sends a request to the agent */
+		struct gpool_block block = alloc(pool, i ? 1 : PAGES);
 
 		assert_int_equal(gpool_free(pool, &block), 0);
 	}

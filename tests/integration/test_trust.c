@@ -1,12 +1,11 @@
 /*
  * test_trust.c - pages that move from the tenants of one trust domain to those of another.
  *
- * Goal: a session that gets such a page finds zeros in all of it; while a process of the old domain may have the page
+ * Goal: a session that gets such a page finds only zeros in it. While a process of the old domain may have the page
  * mapped, no session of another one gets it, and it is retired and shown; it is free again when that process unmaps it
- * or dies; all of this across deaths of agent and mover; no descriptor gives more than one handle; with one domain
- * nothing is ever cleared.
- * Method: a real gpoold with two tenants, `red` and `blue`, whose sessions this process and its children open (as an
- * operator may); red fills its pages, and blue checks every byte.
+ * or dies. All of this holds across deaths of agent and mover. No descriptor gives access to more than one handle. With
+ * one domain no page is ever cleared. Method: a real gpoold with two tenants, `red` and `blue`, whose sessions this
+ * process and its children open (as an operator may); red fills its pages, and blue checks every byte.
  */
 #include "tests/integration/life.h"
 
@@ -152,7 +151,7 @@ static void give(struct gpool *pool, const struct gpool_block *blocks, uint32_t 
 		assert_int_equal(gpool_free(pool, &blocks[i]), 0);
 }
 
-/* All of the pool allocated and filled by red, then freed; red has all of it mapped. */
+/* Let red allocate, fill and free the whole pool; red still has all of it mapped. */
 static void red_has_been_everywhere(struct gpool *pool)
 {
 	struct gpool_block blocks[PAGES];
@@ -171,7 +170,7 @@ static void *busy_run(void *argument)
 {
 	while (!atomic_load(&busy_stop)) {
 		gpool_release_unused(argument);
-		poll(NULL, 0, 1); /* as a loop that serves requests would come by */
+		poll(NULL, 0, 1); /* at the interval of a loop that serves requests */
 	}
 	return NULL;
 }
@@ -193,7 +192,10 @@ static void busy_end(void)
 static pid_t child;
 static int child_says, child_hears;
 
-/* Fill all pages that it gets, free them, report, and make no further call; or on a byte detach, and keep running. */
+/*
+ * Fill all pages that can be allocated, free them, report that, and make no further call; or on a byte detach, and keep
+ * running.
+ */
 static void __attribute__((noreturn)) child_run(void)
 {
 	struct gpool_options options = harness_options(&harness);
@@ -259,7 +261,7 @@ static void child_end(void)
 	close(child_hears);
 }
 
-/* And another one exists. */
+/* Its successor is running. */
 static void killed(const char *name)
 {
 	pid_t pid = process_of(name), next;
@@ -285,7 +287,7 @@ static void moves(void)
 	assert_int_equal(counted(POOL_COUNT_SCRUBBED_PAGES), PAGES);
 	assert_int_equal(counted(POOL_COUNT_RETIREMENTS), 0);
 	books_balance();
-	/* And back again. */
+	/* And back to red. */
 	fill(blue, blocks, PAGES);
 	give(blue, blocks, PAGES);
 	busy_begin(blue);
@@ -312,7 +314,7 @@ static void test_several_pages_in_a_handle_move_together(void **state)
 	moves();
 	sessions_close();
 	AWAIT(pages_in(PAGE_FREE) == PAGES);
-	/* One page of each handle is red's: no other page of it may be blue's. */
+	/* One page of each handle is red's: no other page of it may be given to blue. */
 	red = open_as(0, NULL, "red");
 	blue = open_as(0, NULL, "blue");
 	assert_int_equal(take(red, kept, PAGES, ANSWER_MS), PAGES);
@@ -354,20 +356,20 @@ static void test_within_a_domain_nothing_is_cleared(void **state)
 	start_config(POOLS CALM APART);
 	red = open_as(0, NULL, "red");
 	red_has_been_everywhere(red);
-	blue = open_as(0, NULL, "rose"); /* of red's domain */
+	blue = open_as(0, NULL, "rose"); /* of the same domain as red */
 	assert_int_equal(take(blue, blocks, PAGES, ANSWER_MS), PAGES);
 	for (uint32_t i = 0; i < PAGES; i++)
 		is_all(blue, &blocks[i], RED_BYTE);
 	assert_int_equal(counted(POOL_COUNT_SCRUBBED_PAGES), 0);
 }
 
-/* Blue has asked for SOME pages of a red session that says nothing. */
+/* Blue has requested SOME pages of a red session that does not answer. */
 static void red_is_silent(void)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
 	struct gpool_block block;
 
-	/* The transfer takes as long as the grace period of the silent session. */
+	/* The transfer lasts as long as the grace period of the session that does not answer. */
 	assert_int_equal(gpool_alloc(blue, SOME, &options, &block), -ENOSPC);
 	AWAIT(pages_in(PAGE_RETIRED) == SOME);
 	assert_int_equal(counted(POOL_COUNT_RETIREMENTS), SOME);
@@ -409,7 +411,7 @@ static void test_a_session_that_keeps_its_mapping(void **state)
 	give(red, blocks, PAGES);
 	red_is_silent();
 	is_shown(getpid(), gpool_session(red));
-	/* No more of its pages are asked for, and the refusal says what there is for blue. */
+	/* No more of its pages are requested, and the refusal states the number of pages for blue. */
 	assert_int_equal(gpool_alloc(blue, SOME, &options, &block), -ENOSPC);
 	gpool_oom_info(blue, &shortage);
 	assert_int_equal(shortage.free, 0);
@@ -418,7 +420,7 @@ static void test_a_session_that_keeps_its_mapping(void **state)
 	for (uint32_t i = 0; i < PAGES; i++)
 		assert_int_equal(seen[i][i], RED_BYTE);
 	books_balance();
-	/* It unmaps them. */
+	/* Red unmaps them. */
 	assert_int_equal(gpool_release_unused(red), SOME);
 	assert_int_equal(gpool_release_unused(red), 0);
 	AWAIT(pages_in(PAGE_FREE) == SOME && transfers()->transfers_count == 0);
@@ -437,7 +439,7 @@ static void test_other_pages_are_lent_instead(void **state)
 	assert_int_equal(take(red, blocks, PAGES / 2, ANSWER_MS), PAGES / 2);
 	fill(red, blocks, PAGES / 2);
 	give(red, blocks, PAGES / 2);
-	/* Half of the pool was never used; red's pages come after it. */
+	/* Half of the pool was never used; red's pages are used after it. */
 	assert_int_equal(take(blue, others, PAGES, 0), PAGES / 2);
 	are_zero(blue, others, PAGES / 2);
 	for (uint32_t i = 0; i < PAGES / 2; i++)
@@ -489,7 +491,7 @@ static void test_release_by_death_alone(void **state)
 	child_begin();
 	blue = open_as(0, NULL, "blue");
 	red_is_silent();
-	/* It says that it has nothing any more, and is not believed. */
+	/* It reports falsely that it has unmapped all pages, and is not trusted. */
 	assert_int_equal(write(child_hears, &byte, 1), 1);
 	child_answers();
 	assert_int_equal(pages_in(PAGE_RETIRED), SOME);
@@ -510,7 +512,7 @@ static void test_grace_after_a_death(void **state)
 	AWAIT(pages_in(PAGE_QUARANTINED) > 0);
 	red = open_as(0, NULL, "red");
 	assert_int_equal(take(red, blocks, PAGES, 0), PAGES - pages_in(PAGE_QUARANTINED));
-	/* Also for the next agent. */
+	/* The next agent does not trust it either. */
 	killed("gpoold-agent");
 	AWAIT(pages_in(PAGE_QUARANTINED) > 0);
 	config_write(POOLS CALM APART);
@@ -718,7 +720,7 @@ static void test_one_domain_costs_nothing(void **state)
 	assert_int_equal(counted(POOL_COUNT_SCRUBBED_PAGES), 0);
 	assert_int_equal(counted(POOL_COUNT_RETIREMENTS), 0);
 	assert_int_equal(atomic_load(&pool_view(admin)->header->release_serial), 0);
-	/* A second domain takes a restart. */
+	/* A second domain requires a restart. */
 	config_write(POOLS CALM APART);
 	{
 		const struct msg_reload_request request = {0};
@@ -764,8 +766,8 @@ static bool is_readable(uint64_t address)
 }
 
 /*
- * An object that is open, not pinned, and needed by the other domain: the sessions that have it mapped, as its
- * publisher or to read, unmap it first.
+ * An object that is open, not pinned, and whose pages the other domain needs: the sessions that have it mapped, its
+ * publisher or readers, unmap it first.
  */
 static void test_evicted_objects_are_unmapped(void **state)
 {
@@ -791,7 +793,7 @@ static void test_evicted_objects_are_unmapped(void **state)
 	assert_int_equal(gpool_object_address(again, 0, &address, &bytes), 0);
 	assert_true(is_readable(address));
 	assert_int_equal(gpool_object_pin(again), 0);
-	/* All that there is but the object; red has the more of it. */
+	/* All pages except those of the object; red gets most of them. */
 	assert_int_equal(take(red, blocks, PAGES - 2 * SOME, ANSWER_MS), PAGES - 2 * SOME);
 	assert_int_equal(take(blue, blocks, PAGES, 0), SOME);
 	assert_int_equal(gpool_object_unpin(again), 0);
@@ -822,7 +824,7 @@ struct side {
 	bool strange;
 };
 
-/* Holds zeros, or what its own side has left. */
+/* Return true if the bytes are zeros, or content of the session's own domain. */
 static bool is_ours(const uint8_t *bytes, uint64_t length, uint8_t byte)
 {
 	return (bytes[0] == 0 || bytes[0] == byte) && !memcmp(bytes, bytes + 1, length - 1);
@@ -862,8 +864,8 @@ static void *side_run(void *argument)
 }
 
 /*
- * Two threads of each side, in a pool that is too small for all: pages go to and fro while their windows change beneath
- * them.
+ * Two threads of each domain, in a pool that is too small for all: pages change domains while the threads' windows are
+ * remapped.
  */
 static void test_both_at_once(void **state)
 {
@@ -888,7 +890,7 @@ static void test_both_at_once(void **state)
 	books_balance();
 }
 
-/* Blocks of red that had to leave come back as they were, into whatever pages there are then. */
+/* Spilled blocks of red are restored with their content, into any available pages. */
 static void test_spilled_over_domains(void **state)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -947,7 +949,7 @@ static void test_fresh_memory_is_cleared(void **state)
 	assert_int_equal(counted(POOL_COUNT_SCRUBBED_PAGES), PAGES);
 	assert_int_equal(counted(POOL_COUNT_RETIREMENTS), 0);
 	books_balance();
-	/* Once it is red's it is as any other. */
+	/* Once red has it, it is an ordinary page. */
 	fill(red, blocks, PAGES / 2);
 	give(red, blocks, PAGES / 2);
 	assert_int_equal(take(red, blocks, PAGES / 2, ANSWER_MS), PAGES / 2);
@@ -956,7 +958,7 @@ static void test_fresh_memory_is_cleared(void **state)
 	assert_int_equal(counted(POOL_COUNT_SCRUBBED_PAGES), PAGES);
 }
 
-/* An agent that takes over knows which pages were never used. */
+/* The next agent knows which pages were never used. */
 static void test_fresh_memory_over_deaths(void **state)
 {
 	struct gpool_block blocks[PAGES];
@@ -969,7 +971,7 @@ static void test_fresh_memory_over_deaths(void **state)
 	killed("gpoold-mover");
 	assert_int_equal(take(red, &blocks[SOME], PAGES - SOME, ANSWER_MS), PAGES - SOME);
 	are_zero(red, blocks, PAGES);
-	assert_true(counted(POOL_COUNT_SCRUBBED_PAGES) >= PAGES); /* what was in the ring may be cleared twice */
+	assert_true(counted(POOL_COUNT_SCRUBBED_PAGES) >= PAGES); /* pages in the ring may be cleared twice */
 	books_balance();
 }
 
@@ -1014,7 +1016,7 @@ static void range_is_whole(const struct gpool_range *range, uint64_t bytes)
 	assert_memory_equal(at, at + 1, bytes - 1);
 }
 
-/* Red is silent from its falling asleep on; what was its, and is not used, blue has at once, and nothing is retired. */
+/* Red does not answer after it has fallen asleep: blue gets its unused pages at once, and none is retired. */
 static void sleeps(uint32_t kept_pages)
 {
 	struct gpool_range *mutable, *immutable, *ephemeral;
@@ -1038,7 +1040,7 @@ static void sleeps(uint32_t kept_pages)
 	are_zero(blue, blocks, count);
 	assert_int_equal(counted(POOL_COUNT_RETIREMENTS), 0);
 	is_all(red, &pinned, RED_BYTE);
-	/* The object has no reader any more: its pages are like those that are not mapped. */
+	/* The object has no reader any more: its pages count as unmapped. */
 	assert_int_equal(gpool_object_delete(red, "weights", 0), 0);
 	AWAIT(take(blue, &blocks[count], 1, 0) == 1);
 	assert_int_equal(counted(POOL_COUNT_RETIREMENTS), 0);
@@ -1145,7 +1147,7 @@ static void released_send(struct gpool *pool, const struct msg_handle_run *run)
 	assert_int_equal(attach_send(pool->socket, bytes, (size_t)length, NULL, 0), 0);
 }
 
-/* Runs that cannot be, of handles that it never had, or has: nothing happens. */
+/* Impossible runs, of handles that the session never had, or has: they have no effect. */
 static void test_odd_releases(void **state)
 {
 	static const struct msg_handle_run runs[] = {
@@ -1169,8 +1171,8 @@ static void test_odd_releases(void **state)
 /* ---- ranges ---- */
 
 /*
- * A range's reclaimable pages are unmapped before another domain gets them; its committed pages stay; and the range
- * goes on.
+ * A range's reclaimable pages are unmapped before another domain gets them; its committed pages stay, and the range
+ * remains usable.
  */
 static void reclaimable(const char *pools, uint32_t per_handle)
 {
@@ -1208,7 +1210,7 @@ static void reclaimable(const char *pools, uint32_t per_handle)
 	assert_int_equal(error, 0);
 	assert_int_equal(bytes[0], RED_BYTE);
 	assert_int_equal(bytes[SOME * gpool_page_bytes(red)], 0);
-	/* Queued work without a fence: its memory is not unmapped, and so no other session has it. */
+	/* Queued work without a fence: its memory is not unmapped, so no other session gets it. */
 	assert_int_equal(gpool_stream_open(red, NULL, 0, &stream), 0);
 	assert_int_equal(gpool_stream_open(red, NULL, GPOOL_STREAM_HOST_SIGNALED, &manual), 0);
 	assert_int_equal(gpool_fence_record(red, manual, &fence), 0);
@@ -1234,7 +1236,7 @@ static void reclaimable(const char *pools, uint32_t per_handle)
 	books_balance();
 }
 
-/* A mapping that its owner has not given up yet counts, also when a sweep came too early for it. */
+/* A mapping that its owner has not released counts, also if a sweep was too early for it. */
 static void test_mapped_pages_are_not_released(void **state)
 {
 	struct vm_space space = {.let_go = NULL};
@@ -1252,7 +1254,7 @@ static void test_mapped_pages_are_not_released(void **state)
 	vm_park(&space, 0, SOME);
 	busy_begin(red);
 	count = take(blue, blocks, PAGES - SOME, ANSWER_MS);
-	/* One of them is asked for, and does not come. */
+	/* One of them is requested, and is not available. */
 	count += take(blue, blocks + count, 1, 0);
 	for (int tries = 0; tries < AWAIT_TRIES && !(retired = counted(POOL_COUNT_RETIREMENTS)); tries++)
 		poll(NULL, 0, AWAIT_STEP_MS);

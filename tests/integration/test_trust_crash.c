@@ -1,10 +1,9 @@
 /*
- * test_trust_crash.c - the agent dies after each of its stores while a page goes from one trust domain to another.
+ * test_trust_crash.c - the agent dies after each of its stores while a page moves from one trust domain to another.
  *
- * Goal: wherever it dies, no byte of the old domain is visible in the new one, no page is lost, and the request is
- * served.
- * Method: as in test_crash_points: a module in which the agent dies at the n-th store, for n = 1, 2, 3, ... until a
- * scenario ends before the n-th. $GPOOL_CRASH_STRIDE=n tries every n-th point only.
+ * Goal: at any point of its death, no byte of the old domain is visible in the new one, no page is lost, and the
+ * request is served. Method: as in test_crash_points: a module in which the agent dies at the n-th store, for n = 1, 2,
+ * 3, ... until a scenario ends before the n-th. $GPOOL_CRASH_STRIDE=n tries every n-th point only.
  */
 #include "tests/integration/life.h"
 
@@ -27,7 +26,7 @@ static const char configuration[] =
 	");\n";
 enum { ALL = 8 };
 
-/* .../tests/crash/gpoold-agent.so, beside the test program. */
+/* Return the path .../tests/crash/gpoold-agent.so, beside the test program. */
 static const char *module_path(void)
 {
 	static char path[512];
@@ -147,7 +146,7 @@ static void act_without_red(void)
 	take(blue, got, SOME);
 }
 
-/* It says nothing; then its own domain has back what was retired. */
+/* It does not answer; afterwards its own domain gets the retired pages. */
 static void act_against_red(void)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -165,7 +164,7 @@ static void act_against_red(void)
 	act_without_red();
 }
 
-/* `usual`: every n-th point, unless the environment sets it. */
+/* usual: try every n-th point, unless the environment sets it. */
 static void play(void (*act)(void), int usual)
 {
 	const char *stride_text = getenv("GPOOL_CRASH_STRIDE");
@@ -176,7 +175,7 @@ static void play(void (*act)(void), int usual)
 	for (at = 1; left == 0; at += stride > 0 ? stride : 1) {
 		alarm(STUCK_SECONDS);
 		if (deaths % DEATHS_OF_ONE == DEATHS_OF_ONE - 1) {
-			/* The keeper takes its time with an agent that dies too often. */
+			/* The keeper delays the restart of an agent that dies too often. */
 			assert_int_equal(stop(NULL), 0);
 			crash_start(NULL);
 		}
@@ -218,7 +217,7 @@ static void test_transfer_from_an_ended_session(void **state)
 static void test_retirement(void **state)
 {
 	(void)state;
-	/* Each takes as long as the silent one is given, a second and more. */
+	/* Each takes as long as the grace period, more than a second. */
 	play(act_against_red, 11);
 }
 

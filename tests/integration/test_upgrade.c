@@ -1,14 +1,13 @@
 /*
- * test_upgrade.c - 'poolctl upgrade': the agent goes on with another file, or with what it was when the file does not
- * fit.
+ * test_upgrade.c - 'poolctl upgrade': the agent continues with another file, or with its former code if the file does
+ * not fit.
  *
- * Goal: a file of any version whose layout is the same is taken, in either direction, and engines keep their pages,
+ * Goal: a file of any version with the same layout is accepted, in either direction, and engines keep their pages,
  * objects and roles. A file that does not fit changes nothing, whatever is wrong with it; each refusal names the file,
- * what is wrong, and the way out.
- * Method: a real gpoold with a copy of its module as its file, which the test replaces: by the same build, by two
- * further builds of it (tools/build/tests.mk: tests/next has another version, tests/other another layout), and by
- * modules made for this (tests/modules). Engines are processes of their own, which check their memory between the
- * steps.
+ * the error and the remedy. Method: a real gpoold with a copy of its module as its file, which the test replaces: by
+ * the same build, by two further builds of it (tools/build/tests.mk: tests/next has another version, tests/other
+ * another layout), and by modules made for this test (tests/modules). Engines are separate processes, which check their
+ * memory between the steps.
  */
 #include "tests/integration/keeper.h"
 
@@ -49,7 +48,7 @@ struct own {
 	struct gpool_role role;
 };
 
-/* Returns the line of what does not hold, for the parent's message. */
+/* Return the line of a condition that does not hold, for the parent's message. */
 #define NEED(condition) \
 	do { \
 		if (!(condition)) \
@@ -93,7 +92,10 @@ static int engine_begin(struct own *own)
 	return 0;
 }
 
-/* All that it has is as it was, by its bytes and by its page words, which a pin compares; and the agent serves it. */
+/*
+ * Check that all its memory is unchanged, by its bytes and by its page words, which a pin compares, and that the agent
+ * serves it.
+ */
 static int engine_check(struct own *own)
 {
 	struct gpool_block more;
@@ -209,7 +211,7 @@ static int stop_and_remove(void **state)
 	return result;
 }
 
-/* After the agent has noticed the end of all engines; the object is freed with its name. */
+/* Wait until the agent has noticed the end of all engines; the object is freed with its name. */
 static void pool_is_free(void)
 {
 	struct gpool *pool = harness_open(&harness);
@@ -228,7 +230,7 @@ static struct result upgrade(void)
 	return poolctl("--dir", harness.directory, "--timeout", "20", "upgrade", NULL);
 }
 
-/* The pool's tables have no finding; and without engines all of it is free. */
+/* Check that the pool's tables have no findings, and that without engines all of it is free. */
 static void pool_is_right(void)
 {
 	struct result result;
@@ -242,7 +244,7 @@ static void pool_is_right(void)
 	result_free(&result);
 }
 
-/* It is refused with these texts, and all processes are those of before. */
+/* Check that the upgrade is refused with these texts, and that no process has changed. */
 static void is_refused(const char *what, const char *way_out)
 {
 	pid_t front = child_awaited(harness.pid, "gpoold-front"), mover = child_awaited(harness.pid, "gpoold-mover");
@@ -282,7 +284,7 @@ static void is_taken(void)
 	is_taken_as(GPOOL_VERSION);
 }
 
-/* The agent that serves is of this version. */
+/* Check the version of the agent that serves. */
 static void serves(const char *version)
 {
 	struct result result = poolctl("--dir", harness.directory, "--timeout", "20", "version", NULL);
@@ -322,11 +324,11 @@ static void test_the_same_version_is_taken(void **state)
 	is_taken();
 	assert_true(runs_file(agent_seen().pid, module));
 	assert_true(runs_file(child_awaited(harness.pid, "gpoold-front"), module));
-	/* It was no crash. */
+	/* It did not crash. */
 	assert_false(log_has("agent ended"));
 }
 
-/* Workers of before do not notice: what they have stays, and the new agent gives them more. */
+/* Attached workers do not notice: they keep their pages, and the new agent grants more. */
 static void test_workers_stay_attached(void **state)
 {
 	struct gpool_block kept, more;
@@ -388,8 +390,8 @@ static void test_another_version_is_taken(void **state)
 }
 
 /*
- * A build of another layout, of the same version numbers, changes nothing: before and after another version, and at its
- * death.
+ * A build with another layout and the same version numbers changes nothing: before and after another version, and at
+ * its death.
  */
 static void test_another_layout_is_refused(void **state)
 {
@@ -419,10 +421,10 @@ static void test_another_layout_is_refused(void **state)
 	pool_is_free();
 }
 
-/* The reason and the way out are reported in full, also for a file with a long path. */
+/* The reason and the remedy are reported in full, also for a file with a long path. */
 static void test_a_long_path_leaves_room_for_the_reason(void **state)
 {
-	enum { FOLDERS = 3 }; /* their names take more than a verdict shows of a path */
+	enum { FOLDERS = 3 }; /* their names are longer than the part of a path that a message shows */
 	char path[64 + FOLDERS * 50], ours[LAYOUT_TEXT_BYTES];
 	struct result result;
 	size_t length;
@@ -457,9 +459,7 @@ static void test_a_long_path_leaves_room_for_the_reason(void **state)
 	module[0] = '\0';
 }
 
-/*
- * Only an upgrade brings other code: a restarted process runs what its predecessor ran, whatever the file is by now.
- */
+/* Only an upgrade changes the code: a restarted process runs its predecessor's code, whatever the file contains now. */
 static void test_a_restart_is_no_upgrade(void **state)
 {
 	struct agent_seen seen;
@@ -513,7 +513,7 @@ static void test_an_incompatible_module_is_refused(void **state)
 	is_taken();
 }
 
-/* It looked good, and its agent does not come up. */
+/* The file was valid, but its agent does not start. */
 static void test_an_upgrade_that_does_not_serve_is_undone(void **state)
 {
 	struct agent_seen before, after;
@@ -534,7 +534,7 @@ static void test_an_upgrade_that_does_not_serve_is_undone(void **state)
 	is_taken();
 }
 
-/* A process of a user that may attach opens the agent as a worker, and then as an admin. */
+/* A process of a user that may attach requests an upgrade as a worker, and then as an admin. */
 static int worker_asks(uid_t uid)
 {
 	struct gpool_options options = harness_options(&harness);
@@ -599,7 +599,7 @@ static void test_only_admins_may(void **state)
 	assert_true(agent_seen().pid == before.pid);
 	serves(GPOOL_VERSION);
 	engines_check();
-	/* The same file for root: so it was the user that the agent refused. */
+	/* The same file for root: the refusal concerned the user. */
 	is_taken_as("9.9.9");
 	engines_check();
 }
@@ -608,7 +608,8 @@ int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		/*
-		 * First: its child sends a request, which nanomsg cannot do in a child of a process that has used it.
+		 * First: its child sends a request, which nanomsg does not support in a child of a process that has
+		 * used it.
 		 */
 		cmocka_unit_test_teardown(test_only_admins_may, stop_and_remove),
 		cmocka_unit_test_teardown(test_the_same_version_is_taken, stop_and_remove),

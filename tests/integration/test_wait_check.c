@@ -1,9 +1,9 @@
 /*
- * test_wait_check.c - waits that a program ends.
+ * test_wait_check.c - waits that the program's check ends.
  *
- * Goal: each call that waits without limit ends with -EINTR when the thread's check says so, and leaves nothing behind;
- * a check that lets it go on changes nothing, and one of another thread is not asked. Method: a real agent, and checks
- * that count.
+ * Goal: each call that waits without a limit ends with -EINTR when the thread's check requests it, and leaves nothing
+ * behind; a check that continues the wait changes nothing, and the check of another thread is not called. Method: a
+ * real agent, and checks that count their calls.
  */
 #include "tests/lib/harness.h"
 
@@ -21,7 +21,7 @@ static struct harness harness;
 static struct gpool *pool;
 static int asked;
 
-/* The third time it is enough. */
+/* End the wait at the third call. */
 static int check(void *argument)
 {
 	assert_ptr_equal(argument, &harness);
@@ -60,7 +60,7 @@ static void test_every_wait_ends(void **state)
 	options.directory = "/nowhere";
 	options.timeout_ms = -1;
 	interrupted(gpool_open(&options, &none));
-	/* One that lets it go on. */
+	/* A check that continues the wait. */
 	asked = ASKS;
 	assert_int_equal(gpool_fence_wait(pool, fence, 200), -ETIMEDOUT);
 	assert_int_equal(gpool_role_acquire(pool, "r", 200, &role), -ETIMEDOUT);

@@ -1,10 +1,10 @@
 /*
- * tool_process.h - running one of the tools as people do, for its tests: arguments in; exit status, both outputs and
- * JSON out.
+ * tool_process.h - run one of the tools as users do, for its tests: arguments in; exit status, both outputs and JSON
+ * out.
  *
- * The tool is a child of this process, which is the reaper of all its descendants and so sees what it leaves behind.
- * $TMPDIR is a folder of this test's own, which must be empty afterwards. Included once by each test program, after its
- * own headers.
+ * The tool is a child of this process, which is the reaper of all its descendants and so detects processes that the
+ * tool leaves behind. $TMPDIR is a folder of this test, which must be empty afterwards. Included once by each test
+ * program, after its own headers.
  */
 #ifndef GPOOL_TESTS_TOOL_PROCESS_H
 #define GPOOL_TESTS_TOOL_PROCESS_H
@@ -39,7 +39,8 @@ static struct {
 /* ---- running it ---- */
 
 /*
- * With arguments up to NULL. Its output goes to tool.out; its messages to error_fd, or, when that is -1, to tool.error.
+ * Start the tool with arguments up to NULL. Its output is written to tool.out; its messages to error_fd, or, if that is
+ * -1, to tool.error.
  */
 static inline pid_t tool_start(const char *const *arguments, int error_fd)
 {
@@ -58,7 +59,7 @@ static inline pid_t tool_start(const char *const *arguments, int error_fd)
 
 		if (dup2(out, 1) < 0 || dup2(error, 2) < 0)
 			_exit(99);
-		/* A shell starts what runs in the background with some of them ignored. */
+		/* A shell starts background processes with some of them ignored. */
 		signal(SIGHUP, SIG_DFL);
 		signal(SIGINT, SIG_DFL);
 		signal(SIGTERM, SIG_DFL);
@@ -68,7 +69,7 @@ static inline pid_t tool_start(const char *const *arguments, int error_fd)
 	return child;
 }
 
-/* Its exit status. */
+/* Wait for the tool; returns its exit status. */
 static inline int tool_wait(pid_t child)
 {
 	int status;
@@ -86,7 +87,7 @@ static inline int tool_run(const char *const *arguments)
 
 /* ---- what came of it ---- */
 
-/* Valid up to the next call. */
+/* Return the content of a file, valid until the next call. */
 static inline const char *read_text(const char *path)
 {
 	static char text[TOOL_TEXT_MAX];
@@ -110,7 +111,7 @@ static inline void write_text(const char *path, const char *text)
 	assert_int_equal(fclose(file), 0);
 }
 
-/* Its output, which is one JSON document. */
+/* Parse the tool's output, which is one JSON document. */
 static inline cJSON *read_result(void)
 {
 	cJSON *result = cJSON_Parse(read_text(tool.out));
@@ -137,7 +138,7 @@ static inline double number(const cJSON *object, const char *name)
 	return item->valuedouble;
 }
 
-/* Nothing in $TMPDIR and no descendant, alive or dead. */
+/* Check that $TMPDIR is empty and that no descendant exists, alive or dead. */
 static inline void assert_nothing_left(void)
 {
 	DIR *directory = opendir(tool.temporary);
@@ -154,7 +155,7 @@ static inline void assert_nothing_left(void)
 
 /* ---- around the tests ---- */
 
-/* A file of the test's, of which all are removed in the end. */
+/* Return the path of a file of the test; all of them are removed at the end. */
 static inline const char *tool_path(char path[static 64], const char *name)
 {
 	snprintf(path, 64, "%s/%s", tool.folder, name);
@@ -162,7 +163,7 @@ static inline const char *tool_path(char path[static 64], const char *name)
 }
 
 /*
- * The program is $variable, else build/CONFIG/NAME, when this is build/CONFIG/tests/TEST. Return: as a cmocka fixture.
+ * Find the program: $variable, else build/CONFIG/NAME, if this is build/CONFIG/tests/TEST. Return: as a cmocka fixture.
  */
 static inline int tool_prepare(const char *name, const char *variable)
 {
@@ -175,7 +176,7 @@ static inline int tool_prepare(const char *name, const char *variable)
 	if (getenv(variable))
 		snprintf(tool.program, sizeof tool.program, "%s", getenv(variable));
 	strcpy(tool.folder, "/tmp/test_tool.XXXXXX");
-	/* The agent's front may run as another user, which must be able to reach its sockets. */
+	/* The agent's front may run as another user, which must have access to its sockets. */
 	if (!mkdtemp(tool.folder) || chmod(tool.folder, 0711) != 0)
 		return -1;
 	tool_path(tool.temporary, "tmp");

@@ -1,6 +1,6 @@
 /*
- * vpmm.h - what the tests of the stream-ordered allocator share: a pool of 512 pages of 512 KB, sizes in pages, regions
- * as pictures.
+ * vpmm.h - shared by the tests of the stream-ordered allocator: a pool of 512 pages of 512 KB, sizes in pages, regions
+ * in a short text form.
  */
 #ifndef GPOOL_TESTS_VPMM_H
 #define GPOOL_TESTS_VPMM_H
@@ -23,7 +23,7 @@ enum { PAGES = 512, PAGE_BYTES = 512 * 1024, ADDRESS_PAGES = 10000, STREAMS = 4,
 
 static struct harness harness;
 static struct gpool *pool;
-static uint32_t streams[STREAMS]; /* of the back end */
+static uint32_t streams[STREAMS]; /* streams of the back end */
 
 static inline int attach(void **state)
 {
@@ -34,7 +34,7 @@ static inline int attach(void **state)
 	return 0;
 }
 
-/* The same again, and it has that page limit: then the only way is to wait for other streams. */
+/* Attach again with that limit of pages: then an allocation can only wait for other streams. */
 static inline void attach_anew(uint32_t pages)
 {
 	struct gpool_options options = harness_options(&harness);
@@ -46,7 +46,7 @@ static inline void attach_anew(uint32_t pages)
 		assert_int_equal(gpool_stream_open(pool, NULL, 0, &streams[i]), 0);
 }
 
-/* The sets are consistent, the strict back end has refused no unmap, and all pages are freed. */
+/* Check that the sets are consistent, that the strict back end has refused no unmap, and that all pages are freed. */
 static inline int detach(void **state)
 {
 	uint32_t findings = harness_check(&harness);
@@ -94,7 +94,7 @@ static inline void dump_line(void *context, const char *text)
 	strncat(dump_text, text, sizeof(dump_text) - strlen(dump_text) - 2);
 }
 
-/* The short form of all regions. The hole at the end, which is most of the space, is left out. */
+/* Return the short form of all regions. The hole at the end, which is most of the space, is omitted. */
 static inline const char *dump(void)
 {
 	char text[256] = "", *end;
@@ -120,7 +120,7 @@ static inline struct gpool_vm_stats totals(void)
 	return filled;
 }
 
-/* Pages of the pool that the allocator holds. */
+/* Return the number of pages that the allocator holds. */
 static inline uint32_t pool_pages(void)
 {
 	struct gpool_vm_stats now = totals();
@@ -170,13 +170,13 @@ static inline void signal_fence(struct gpool_fence fence)
 	assert_int_equal(gpool_fence_signal(pool, fence), 0);
 }
 
-/* All that is queued on a stream of the back end is done, and the host has seen it. */
+/* Wait until all work that is queued on a stream of the back end is done. */
 static inline void finish(uint32_t stream)
 {
 	assert_int_equal(gpool_fence_wait(pool, record(stream), SOON_MS), 0);
 }
 
-/* Each page's first and last word. */
+/* Write each page's first and last word. */
 static inline void fill(uint32_t stream, uint64_t address, uint32_t pages, uint32_t value)
 {
 	for (uint32_t i = 0; i < pages; i++) {
