@@ -1,10 +1,9 @@
 /*
- * fuzz_adapter.c - any bytes as an adapter's two files.
+ * fuzz_adapter.c - arbitrary bytes as an adapter's two files.
  *
- * Method: the first two bytes say how much of the input is adapter_config.json; the rest is a header of tensors, for
- * which as much data is claimed as it wants, or one byte more. Held: a refusal has a reason; what is taken can be
- * trusted: matrices lie in the file, have the size of their shapes and do not overlap, modules are in order and none is
- * there twice.
+ * Method: the first two bytes are the length of adapter_config.json; the rest is a header of tensors. The claimed data
+ * has the length that the header needs, or one byte more. Held: a refusal has a reason; in an accepted adapter,
+ * matrices lie within the file, have the size of their shapes and do not overlap, and modules are sorted and unique.
  */
 #include <errno.h>
 #include <stdint.h>
@@ -64,7 +63,7 @@ static void check_tensors(const struct safetensors *file, uint64_t file_bytes)
 	demand(sum == file_bytes - file->data_offset);
 }
 
-/* The largest number in the text: where the data ends, in a header that is right. */
+/* The largest number in the text: the end of the data, if the header is valid. */
 static uint64_t end_wanted(const uint8_t *text, size_t size)
 {
 	uint64_t most = 0, number = 0;

@@ -1,9 +1,9 @@
 /*
- * fuzz_attach.c - any packets, with any number of descriptors, into the receiving end of the attach socket.
+ * fuzz_attach.c - arbitrary packets, with any number of descriptors, into the receiving end of the attach socket.
  *
- * Method: the input is cut into packets, each with a head of two bytes: how many descriptors come with it, and how many
- * the receiver wants. Each is sent and received as the agent does it: bytes, envelope, then the message of its type.
- * Held: what is accepted keeps the promises of attach.h and codec.h, and no descriptor is left over.
+ * Method: the input is divided into packets, each with a head of two bytes: the number of descriptors sent, and the
+ * number that the receiver accepts. Each is sent and received as the agent does it: bytes, envelope, then the message
+ * of its type. Held: accepted messages keep the guarantees of attach.h and codec.h, and no descriptor is left open.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -28,7 +28,7 @@ static void demand(int condition)
 		abort();
 }
 
-/* How many descriptors are open, of the first thousand. */
+/* Count the open descriptors among the first thousand. */
 static int count_descriptors(void)
 {
 	static struct pollfd all[1000];
@@ -53,7 +53,7 @@ static void demand_text(const char *text, size_t size)
 		demand(text[i] == '\0');
 }
 
-/* Handle a worker's packet as the agent does, as far as its bytes are concerned. */
+/* Handle the bytes of a worker's packet as the agent does. */
 static void handle_packet(const uint8_t *packet, size_t length)
 {
 	struct msg_envelope envelope;
@@ -91,7 +91,7 @@ static void handle_packet(const uint8_t *packet, size_t length)
 	}
 }
 
-/* Send one packet and receive it; returns how much of the input it took. */
+/* Send one packet and receive it; returns the number of bytes taken from the input. */
 static size_t one_packet(int from, int to, const uint8_t *data, size_t size)
 {
 	size_t sent_fds = data[0] % (FDS_MAX + 1);

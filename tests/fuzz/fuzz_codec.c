@@ -1,7 +1,7 @@
 /*
- * fuzz_codec.c - any bytes into any decoder: refused, or a message that encodes to the same bytes again.
+ * fuzz_codec.c - arbitrary bytes into every decoder: refused, or decoded to a message that encodes to the same bytes.
  *
- * The first byte picks the message; the rest is the packet. The dictionary is `protogen --dictionary`.
+ * The first byte selects the message; the rest is the packet. The dictionary is `protogen --dictionary`.
  */
 #include <stddef.h>
 #include <stdint.h>

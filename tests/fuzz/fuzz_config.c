@@ -1,9 +1,9 @@
 /*
- * fuzz_config.c - any bytes as gpoold.conf.
+ * fuzz_config.c - arbitrary bytes as gpoold.conf.
  *
- * Goal: a clear complaint or a configuration, never a crash, an exit or a leak. Whatever is taken must print, and what
- * is printed must be taken again and be the same.
- * Method: the bytes go through config_load_text(), which is all of config_load() but opening the file.
+ * Goal: an error message or a configuration, never a crash, an exit or a leak. An accepted configuration can be
+ * printed, and the printed text is accepted again and yields the same configuration. Method: the bytes are passed to
+ * config_load_text(), which is config_load() without opening the file.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Ends the run when a statement that must hold does not. */
+/* End the run if the condition does not hold. */
 static void must(int holds, const char *what, const char *detail)
 {
 	if (holds)
@@ -25,7 +25,7 @@ static void must(int holds, const char *what, const char *detail)
 	abort();
 }
 
-/* Print, read back, compare. One memory file serves all runs. */
+/* Print, read back, compare. One memory file is used for all runs. */
 static void check_round_trip(const struct config *config)
 {
 	static char text[1 << 18];

@@ -3,8 +3,8 @@
  *
  * Method: the input is read as a session's ring and as the agent's ring of events, unchanged and with serials that
  * match their positions, so that the later checks are reached. Held: each read ends; records of a session are
- * attributed to that session; the trace is JSON in which every element has the fields that a reader needs; the agent
- * keeps only records of a session's kinds.
+ * attributed to that session; the trace is JSON in which every element has the required fields; the agent keeps only
+ * records of the kinds that sessions may write.
  */
 #include <cjson/cJSON.h>
 #include <stdio.h>

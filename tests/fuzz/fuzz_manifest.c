@@ -83,7 +83,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		if (layout.data <= size) {
 			struct manifest_run *runs = (struct manifest_run *)(void *)(bytes + layout.runs);
 
-			/* Counts that add up, unless the input's own were meant to stay. */
+			/* Set counts that add up, unless the input's own are to be kept. */
 			if (header->layout_hash & 1) {
 				uint32_t *run_counts = (uint32_t *)(void *)(bytes + layout.run_counts);
 				uint32_t *sizes = (uint32_t *)(void *)(bytes + layout.sizes);

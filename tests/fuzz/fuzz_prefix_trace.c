@@ -1,8 +1,8 @@
 /*
- * fuzz_prefix_trace.c - any bytes as a trace of prefixes.
+ * fuzz_prefix_trace.c - arbitrary bytes as a trace of prefixes.
  *
- * Method: the input as it is, and behind a request that is right. Held: a refusal names a line; what is read can be
- * trusted: requests are paths in one tree, whose nodes are numbered as they come.
+ * Method: the input alone, and after a valid request. Held: a refusal names a line; in an accepted trace, requests are
+ * paths in one tree, whose nodes are numbered in order of appearance.
  */
 #include <errno.h>
 #include <stdint.h>
@@ -19,7 +19,7 @@ static void demand(int condition)
 		abort();
 }
 
-/* parents: [node_count], of those below *known */
+/* parents: [node_count], set for nodes below *known */
 static void check_path(
 	const struct prefix_trace *trace, const struct prefix_request *request, uint32_t *parents, uint32_t *known)
 {

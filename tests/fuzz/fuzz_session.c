@@ -1,11 +1,10 @@
 /*
  * Goal: whatever a worker writes into its session segment, the agent's accounting stays correct and other sessions are
- * not affected.
- * Method: a real pool and two real sessions inside this process. The input is a list of writes into the first session's
- * segment (offset and bytes) and of triggers that make the agent read it: doorbell, housekeeping, eviction, requests of
- * tools, results of the mover, which this process plays as well: no byte is moved, and the input determines the result.
- * After each step the pool's words and counts agree, the second session is unchanged, and each slot of spilled pages is
- * either taken or free.
+ * not affected. Method: a real pool and two real sessions inside this process. The input is a list of writes into the
+ * first session's segment (offset and bytes) and of triggers that make the agent read it: doorbell, housekeeping,
+ * eviction, requests of tools, results of the mover. This process plays the mover as well, without moving bytes, so
+ * that the input determines the result. After each step the pool's words and counts agree, the second session is
+ * unchanged, and each slot of spilled pages is either taken or free.
  */
 #include "agent/control/control.h"
 #include "agent/control/housekeeping.h"
@@ -45,7 +44,7 @@ static void require(int condition, const char *what)
 	abort();
 }
 
-/* The other end of a socket that is never read. It becomes full at some point, which the agent must tolerate. */
+/* Create a socket whose other end is never read. It becomes full at some time, which the agent must tolerate. */
 static int deaf_socket(void)
 {
 	int pair[2];
@@ -54,7 +53,7 @@ static int deaf_socket(void)
 	return pair[0];
 }
 
-/* The keeper reads but holds nothing: no process is restarted here. */
+/* Read the keeper's messages without holding descriptors: no process is restarted here. */
 static void keeper_reads(void)
 {
 	struct keep_message message;
@@ -125,7 +124,7 @@ static struct session *attach(const char *name)
 	abort();
 }
 
-/* The mover ends up to `count` jobs, those that came first in the ring, each with a result that may be a lie. */
+/* End up to `count` jobs, the first in the ring, each with a result that may be false. */
 static void mover_ends(uint32_t count, uint8_t how)
 {
 	static const int32_t results[] = {0, 0, 0, -ENOSPC, -EBADMSG, -EIO, -EINVAL, 77};
@@ -136,7 +135,7 @@ static void mover_ends(uint32_t count, uint8_t how)
 			continue;
 		ring->jobs[slot].error = results[how % 8];
 		ring->jobs[slot].checksum = how;
-		/* It may write anywhere in the ring. */
+		/* The mover may write anywhere in the ring. */
 		ring->jobs[slot].page ^= how;
 		ring->jobs[slot].to ^= how;
 		ring->jobs[slot].tag ^= how;
@@ -146,7 +145,7 @@ static void mover_ends(uint32_t count, uint8_t how)
 	jobs_resume(pool);
 }
 
-/* Keeper messages about movers. The patience is 0: jobs are taken back as soon as no mover is reported. */
+/* Send keeper messages about movers. The patience is 0: jobs are taken back as soon as no mover is reported. */
 static void mover_comes_or_goes(uint8_t how)
 {
 	struct keep_message message = {.what = KEEP_MOVER_END, .kind = pool->jobs->ended, .id = how & 2};
@@ -162,7 +161,7 @@ static void mover_comes_or_goes(uint8_t how)
 	jobs_hear(pool, &message);
 }
 
-/* A tier that failed rests for a while: until the next input. */
+/* A tier that failed is not used for a while, here until the next input. */
 static void tiers_rested(void)
 {
 	for (int tier = 0; tier < MOVER_TIERS; tier++)
@@ -272,12 +271,12 @@ static void ask(const struct session *session, const struct session *hostile, ui
 		control_packet(&agent, packet, (size_t)length + 8);
 }
 
-/* A region that may be a lie, and a head that may. */
+/* Write a region and a head, either of which may be invalid. */
 static void region_lie(struct region_table *table, const uint8_t *data)
 {
 	struct region_entry *entry = &table->entries[data[1] % 64];
 
-	table->used = data[7] * UINT32_C(33); /* up to a little too many */
+	table->used = data[7] * UINT32_C(33); /* up to slightly more than the table holds */
 	table->page_bytes = data[0] & 1 ? UINT64_C(2) << 20 : UINT64_C(1) << (data[0] & 31) * 2;
 	table->changes = data[6] & 1;
 	entry->serial = data[6] >> 1;
@@ -286,7 +285,7 @@ static void region_lie(struct region_table *table, const uint8_t *data)
 	entry->address = data[5] == 255 ? UINT64_MAX & ~UINT64_C(4095) : (uint64_t)data[5] << 12;
 }
 
-/* One step of the input: how many bytes it used. */
+/* Execute one step of the input; returns the number of bytes used. */
 static size_t step(struct session *hostile, struct session *second, const uint8_t *data, size_t size)
 {
 	uint8_t *base = (uint8_t *)hostile->segment.header;
@@ -295,7 +294,7 @@ static size_t step(struct session *hostile, struct session *second, const uint8_
 	size_t length;
 
 	switch (data[0] >> 5) {
-	case 0: /* write anywhere, into the first of the regions too */
+	case 0: /* write anywhere, including the first of the regions */
 		if (size < 6)
 			return size;
 		memcpy(&offset, data + 1, sizeof(offset));
@@ -327,7 +326,7 @@ static size_t step(struct session *hostile, struct session *second, const uint8_
 		hostile->segment.header->requests_pending |= UINT64_C(1) << (data[0] % SESSION_REQUESTS);
 		requests_doorbell(hostile);
 		return 6;
-	case 3: /* a block that may be a lie */
+	case 3: /* a block that may be invalid */
 		if (size < 6)
 			return size;
 		hostile->segment.blocks[data[1] % PAGES].page_count = data[2];
@@ -374,7 +373,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	second = attach("second");
 	agent.config.lease.initial_pages = 64;
 	hostile = attach("hostile");
-	/* The second has its pages in one pinned block. */
+	/* All pages of the second session are in one pinned block. */
 	second->segment.requests[0] = (struct lease_request){.kind = LEASE_TAKE, .need = KEPT};
 	second->segment.requests[0].state = LEASE_REQUESTED;
 	second->segment.header->requests_pending = 1;

@@ -1,9 +1,8 @@
 /*
- * fuzz_trace.c - any bytes as a trace of allocations.
+ * fuzz_trace.c - arbitrary bytes as a trace of allocations.
  *
- * Method: the input as it is, and behind the right header line, there also as a trace that may lack calls. Held: a
- * refusal names a line; what is read can be trusted, which is looked at event by event; and written down it reads back
- * as the same.
+ * Method: the input alone, and after a valid header line, there also as a trace that may be incomplete. Held: a refusal
+ * names a line; every event of an accepted trace is consistent; and a trace that is written can be read back unchanged.
  */
 #include <errno.h>
 #include <stdint.h>
@@ -58,7 +57,7 @@ static void check_again(const struct malloc_trace *trace)
 	demand(fclose(file) == 0);
 	file = fmemopen(text, length, "r");
 	demand(file && malloc_trace_read(file, "again", false, &again, error) == 0);
-	/* Threads all of whose events were dropped leave numbers that are not used. */
+	/* Threads whose events were all dropped leave unused numbers. */
 	demand(again.count == trace->count && again.peak_bytes == trace->peak_bytes);
 	demand(trace->dropped || !memcmp(again.events, trace->events, trace->count * sizeof(*trace->events)));
 	fclose(file);

@@ -35,7 +35,7 @@ static inline const char *beside_gpoold(const char *name)
 /*
  * Start any program; arguments[0] is its path or a name, and NULL ends the list. uid 0: run as this process; else as
  * that user, in the group nogroup only. Its standard output is discarded. The program is opened before the change of
- * user, who may have no access to its folder.
+ * user, after which its folder may be inaccessible.
  */
 static inline struct process process_start_as(const char *const *arguments, uid_t uid)
 {

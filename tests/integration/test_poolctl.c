@@ -1164,7 +1164,7 @@ static void test_events_kind_and_interrupt(void **state)
 
 /* ---- rights ---- */
 
-/* Run poolctl as the user nobody, which the configuration makes an observer. */
+/* Run poolctl as an unprivileged user, which the configuration makes an observer. */
 static struct result as_observer(const char *first, ...)
 {
 	char *arguments[ARGUMENTS_MAX];

@@ -1,4 +1,4 @@
-/* aborting.c - a file whose start-up code does not survive being loaded. */
+/* aborting.c - a shared object whose initialization aborts when it is loaded. */
 #include "tests/modules/module.h"
 
 #include <signal.h>

@@ -1,4 +1,4 @@
-/* dying.c - a module that fits, and whose agent ends before it serves. */
+/* dying.c - a compatible module whose agent ends before it serves. */
 #include "tests/modules/module.h"
 
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* interface.c - a module made for another keeper: nothing in it must ever be called. */
+/* interface.c - a module for another keeper: the keeper must not call any of its functions. */
 #include "tests/modules/module.h"
 
 #include <stdlib.h>

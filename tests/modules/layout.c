@@ -1,4 +1,4 @@
-/* layout.c - a module made for the next layout of shared memory: nothing in it must ever be called. */
+/* layout.c - a module for the next layout of shared memory: the keeper must not call any of its functions. */
 #include "tests/modules/module.h"
 
 #include <stdlib.h>

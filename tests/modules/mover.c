@@ -1,6 +1,6 @@
 /*
- * mover.c - gpoold's own module with a mover that says what it was given and then waits for its end: the keeper's side
- * of movers, without what they do.
+ * mover.c - gpoold's own module with a mover that reports its arguments and then waits for its end, to test the
+ * keeper's handling of movers.
  */
 #include "agent/front/front.h"
 #include "agent/mover/ring.h"

@@ -1,5 +1,6 @@
 /*
- * recipe.c - a module made for another struct recipe, which the keeper hands over: nothing in it must ever be called.
+ * recipe.c - a module for another struct recipe, which the keeper passes to it: the keeper must not call any of its
+ * functions.
  */
 #include "tests/modules/module.h"
 

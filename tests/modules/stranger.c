@@ -1,4 +1,4 @@
-/* stranger.c - a shared object that is no module. */
+/* stranger.c - a shared object that is not a module. */
 #include "tests/modules/module.h"
 
 EXPORTED int gpool_stranger(void);

@@ -1,11 +1,11 @@
 /*
  * unwilling.c - gpoold's own module with a mover that the test controls: each mover that is started reads the file
- * $GPOOL_TEST_MOVER, whose first letter selects what it does.
+ * $GPOOL_TEST_MOVER, whose first letter selects its behaviour.
  *
- *   w  works, as it does without such a file
- *   e  ends at once, and says why, as one that gets no GPU context
- *   h  hangs before it serves, until the file says something else
- *   d  serves, begins the first jobs that it finds, and dies over them
+ *   w  works normally, as without the file
+ *   e  reports an error like that of a missing GPU context, and ends at once
+ *   h  hangs before it serves, until the file changes
+ *   d  serves, begins the first jobs that it finds, and dies during them
  */
 #include "agent/mover/mover.h"
 #include "agent/mover/ring.h"
@@ -31,7 +31,7 @@ static char wish(void)
 	return letter;
 }
 
-/* As a mover comes in, as it says what it begins, and no further. */
+/* Start like a mover, begin jobs, and die. */
 static int die_over_jobs(const struct module_start *start)
 {
 	const struct module_pool *pool = &start->pools[start->pool];
@@ -72,6 +72,6 @@ static int mover(const struct module_start *start)
 	}
 }
 
-/* All else is gpoold's own, out of the same file. */
+/* All other functions are gpoold's own, from the same file. */
 #define mover_run mover
 #include "agent/base/module.c"

@@ -1,9 +1,9 @@
 /*
- * adapters_engine.h - what the engines of adapters.c do, and what they and their tormentor share.
+ * adapters_engine.h - the engines of adapters.c, and the memory that they share with the test.
  *
- * An engine is this program again, with two threads on one set of adapters. It knows of each adapter its shape and the
- * checksum of its weights, and which answers the documentation allows. Most adapters are registered once for both
- * threads; each thread has one more entry of its own, which it registers again as something else.
+ * An engine is this program again, with two threads on one set of adapters. It knows each adapter's shape, the checksum
+ * of its weights, and the results that the documentation permits. Most adapters are registered once for both threads;
+ * each thread has one further entry of its own, which it registers again as another adapter.
  */
 #ifndef GPOOL_TESTS_STRESS_ADAPTERS_ENGINE_H
 #define GPOOL_TESTS_STRESS_ADAPTERS_ENGINE_H
@@ -32,7 +32,7 @@ struct counters {
 
 enum {
 	HELD = 2,    /* adapters that a thread has acquired */
-	PENDING = 2, /* released behind a fence that is not reached */
+	PENDING = 2, /* released behind a fence that is not signaled */
 	PRESS_PAGES = 8,
 };
 
@@ -42,7 +42,7 @@ static const char *const tenant_names[2] = {"red", "blue"};
 
 /* ---- adapters ---- */
 
-/* In the order in which peft_read() has them. Columns that are no multiple of a tile's, ranks that fill no page. */
+/* In the order of peft_read(). The columns are no multiple of a tile, and the ranks fill no page. */
 static struct rig_module module_of(uint32_t adapter, uint32_t index)
 {
 	static const uint32_t ranks[] = {8, 16, 24, 32, 64, 128, 100, 8};
@@ -92,7 +92,7 @@ struct thread {
 	struct engine *engine;
 	uint64_t random;
 	uint32_t stream;
-	uint32_t own, own_id; /* which adapter its own entry is, and the entry's number */
+	uint32_t own, own_id; /* the adapter of the thread's own entry, and the entry's number */
 	struct use held[HELD];
 	uint32_t held_count;
 	struct {
@@ -112,7 +112,7 @@ struct engine {
 	struct thread threads[THREADS];
 };
 
-/* Any answer that the documentation does not allow here is a violation. */
+/* A result that the documentation does not permit is a violation. */
 static void refuse_answer(const struct engine *engine, const char *call, uint32_t adapter, int error)
 {
 	violation("engine %u: %s of adapter %u answers %d: %s", engine->slot, call, adapter, error,
@@ -165,7 +165,7 @@ static void acquire_refused(const struct thread *thread, uint32_t adapter, int t
 		refuse_answer(thread->engine, "gpool_lora_acquire()", adapter, error);
 }
 
-/* At once; or layer by layer, and then it is no one else's until it is released. */
+/* Acquire at once; or layer by layer, and then the adapter is private until it is released. */
 static int acquire_somehow(struct thread *thread, uint32_t id, int timeout_ms)
 {
 	struct gpool_lora *lora = thread->engine->lora;
@@ -211,7 +211,7 @@ static void do_acquire(struct thread *thread)
 	thread->held_count++;
 }
 
-/* The oldest fence is reached; until now the weights had to stay. */
+/* Signal the oldest fence; until now the weights had to stay. */
 static void reach_fence(struct thread *thread)
 {
 	struct gpool_fence fence = thread->pending[0].fence;
@@ -304,7 +304,7 @@ static void do_renew(struct thread *thread)
 	}
 }
 
-/* Pages for something else, in which something else is written. */
+/* Allocate pages for other content, and overwrite them. */
 static void do_press(struct thread *thread)
 {
 	struct gpool *pool = thread->engine->pool;
@@ -348,7 +348,7 @@ static void do_steal(struct thread *thread, struct gpool *pool)
 	}
 }
 
-/* --broken: the weights are wrong when it is not acquired. */
+/* --broken: weights of an adapter that is not acquired may be wrong. */
 static void do_peek(struct thread *thread)
 {
 	struct use use = any_adapter(thread);
@@ -387,7 +387,7 @@ static void work(struct thread *thread)
 
 /* ---- its life ---- */
 
-/* Where what this engine has loaded came from; others may have been killed. */
+/* Count the sources of this engine's loads; other engines may have been killed. */
 static void loads_count(const struct engine *engine)
 {
 	struct gpool_lora_stats stats = {.size = sizeof(stats)};
@@ -402,7 +402,7 @@ static void *thread_main(void *argument)
 {
 	struct thread *thread = argument;
 
-	/* Of a second one the first would find its mapping gone. */
+	/* With a second thread, the first one's mapping could be removed while it reads. */
 	while (told_to_run() && !(stage->broken && thread != thread->engine->threads))
 		work(thread);
 	while (thread->held_count)
@@ -421,7 +421,7 @@ static int lora_open(struct engine *engine, uint32_t way)
 	options.flags = GPOOL_LORA_PRIVATE;
 	options.element = GPOOL_LORA_BF16;
 	options.load_threads = 2;
-	/* Nothing, one or the other, or both. */
+	/* None, one of both, or both. */
 	if (way & 1)
 		options.cache_dir = kept;
 	if (way & 2)
@@ -451,7 +451,7 @@ static int engine_open(struct engine *engine, const char *directory)
 	return error;
 }
 
-/* Its loads and copies end before it pauses, so that no page is in between. */
+/* Loads and copies end before the pause, so that no page is in an intermediate state. */
 static int engine_close(struct engine *engine)
 {
 	int error;
@@ -468,7 +468,7 @@ static int engine_close(struct engine *engine)
 	return error;
 }
 
-/* NAME --worker SLOT FD DIRECTORY SEED: becomes one of the engines. */
+/* NAME --worker SLOT FD DIRECTORY SEED: run as one of the engines. */
 static int engine_main(char **arguments)
 {
 	static struct engine engine;

@@ -1,8 +1,8 @@
 /*
- * honest.h - well-behaved workers, for tests with a hostile process: they allocate, write, verify under a pin,
- * and free.
+ * honest.h - well-behaved workers, for tests with a hostile process: they allocate, write, verify under a pin, and
+ * free.
  *
- * They share a page with the test: what they found wrong, how far they came, and the order to stand still and to leave.
+ * They share a page with the test: their findings, their progress, and the orders to pause and to leave.
  */
 #ifndef GPOOL_TESTS_STRESS_HONEST_H
 #define GPOOL_TESTS_STRESS_HONEST_H
@@ -27,14 +27,14 @@ enum honest_order { HONEST_WORK, HONEST_STAND_STILL, HONEST_LEAVE };
 
 struct honest_stage {
 	_Atomic uint32_t order;
-	_Atomic uint32_t standing; /* workers that do */
-	_Atomic uint32_t working;  /* workers that have come up */
+	_Atomic uint32_t standing; /* number of paused workers */
+	_Atomic uint32_t working;  /* number of workers that have started */
 	_Atomic uint32_t wrong;
 	char texts[HONEST_TEXTS][256];
 	_Atomic uint64_t allocations, refusals, verified, stale;
 	_Atomic uint64_t rounds[HONEST_MOST]; /* of each worker */
 	_Atomic uint64_t slowest_ns;          /* the longest that a pin and unpin took */
-	_Atomic uint64_t more[8];             /* for the test itself */
+	_Atomic uint64_t more[8];             /* counters of the test */
 };
 
 struct honest_crew {
@@ -104,7 +104,7 @@ static inline void honest_note_time(struct honest_stage *stage, uint64_t ns)
 		;
 }
 
-/* Pin, look, and end it or unpin it. */
+/* Pin a block, verify it, and free or unpin it. */
 static inline void honest_verify(struct honest_worker *worker, uint32_t at, bool ends)
 {
 	struct gpool_block block = worker->blocks[at];
@@ -173,7 +173,7 @@ static inline _Noreturn void honest_main(
 	_exit(0);
 }
 
-/* Until *word is at least `count`; false after a while. */
+/* Wait until *word is at least `count`; false: it did not become so in time. */
 static inline bool honest_await(const _Atomic uint32_t *word, uint32_t count)
 {
 	uint32_t seen;
@@ -184,7 +184,7 @@ static inline bool honest_await(const _Atomic uint32_t *word, uint32_t count)
 	return true;
 }
 
-/* A stage of one's own, inherited by forked children, and by programs through the descriptor. */
+/* Map a stage, which forked children inherit, and which other programs can map by the descriptor. */
 static inline struct honest_stage *honest_stage_map(int fd)
 {
 	void *stage = fd < 0 ? MAP_FAILED
@@ -200,7 +200,7 @@ static inline int honest_stage_create(void)
 	return fd >= 0 && ftruncate(fd, sizeof(struct honest_stage)) == 0 ? fd : -1;
 }
 
-/* `count` workers of about `budget` pages each; true when all of them have come up. */
+/* Start `count` workers of about `budget` pages each; returns true when all have started. */
 static inline bool honest_start(
 	struct honest_crew *crew, const char *directory, uint32_t count, uint32_t budget, uint64_t *random)
 {
@@ -224,7 +224,7 @@ static inline bool honest_stand_still(struct honest_crew *crew)
 	return honest_await(&crew->stage->standing, crew->count);
 }
 
-/* All leave by themselves; prints what they found. True when nothing. */
+/* Let all workers end; print their findings. Returns true if none were found. */
 static inline bool honest_end(struct honest_crew *crew)
 {
 	struct honest_stage *stage = crew->stage;

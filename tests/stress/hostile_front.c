@@ -1,12 +1,12 @@
 /*
- * hostile_front.c - programs that speak garbage to the nanomsg sockets, while workers work.
+ * hostile_front.c - programs send malformed data to the nanomsg sockets, while honest workers run.
  *
- * Goal: at most the front dies, and is restarted; the agent stays the same process, the workers' hot path does not
- * notice, control requests work again afterwards, and no process keeps descriptors. Method: attackers connect to both
- * sockets by hand and send what an honest peer never would: greetings that are none, headers with wrong type bytes,
- * lengths up to 2^64 - 1, halves of messages, right frames around wrong messages, descriptors attached to anything,
+ * Goal: at most the front dies, and is restarted; the agent's process does not change, the workers' hot path is not
+ * affected, control requests work again afterwards, and no process leaks descriptors. Method: attackers connect to both
+ * sockets directly and send data that an honest peer never would: invalid greetings, headers with wrong type bytes,
+ * lengths up to 2^64 - 1, partial messages, valid frames with invalid messages, descriptors with any message,
  * connections by the hundred. Honest workers verify their contents meanwhile; then descriptors are counted and the
- * agent is asked.
+ * agent is queried.
  *
  * usage: hostile_front [SECONDS [SEED]] [--workers N]
  */
@@ -24,7 +24,7 @@ enum {
 	HONEST_BUDGET = 40, /* so that the pool stays below any pressure, and no block is evicted */
 	ATTACKERS = 2,
 	CROWD = 120,   /* connections at once */
-	ATTACHED = 40, /* descriptors to a message */
+	ATTACHED = 40, /* descriptors with a message */
 	FRONT_DESCRIPTORS = 256,
 	FRAME_HEAD = 9,
 };
@@ -35,7 +35,7 @@ struct attacker {
 	uint64_t random;
 	char path[108];
 	bool events;
-	int spare; /* a descriptor to give away */
+	int spare; /* a descriptor to send */
 };
 
 /* ---- by hand ---- */
@@ -62,12 +62,12 @@ static int dial(struct attacker *attacker)
 
 static void put(int fd, const void *bytes, size_t length)
 {
-	/* A peer that has hung up is no concern of an attacker. */
+	/* The peer has disconnected: nothing more to do. */
 	if (send(fd, bytes, length, MSG_NOSIGNAL) < 0)
 		return;
 }
 
-/* "\0SP\0", the protocol, and two bytes more: what nanomsg peers greet each other with. */
+/* Send "\0SP\0", the protocol, and two more bytes: the greeting of nanomsg peers. */
 static void greet(struct attacker *attacker, int fd)
 {
 	static const uint8_t subscriber[] = {0, 'S', 'P', 0, 0, 0x21, 0, 0},
@@ -89,7 +89,7 @@ static void random_fill(struct attacker *attacker, uint8_t *bytes, size_t length
 		bytes[i] = (uint8_t)chance(&attacker->random);
 }
 
-/* Let the peer read it, or hang up on us. */
+/* Let the peer read the data, or disconnect. */
 static void linger(int fd)
 {
 	char byte;
@@ -140,7 +140,7 @@ static void half_message(struct attacker *attacker, int fd)
 	put(fd, bytes, 1 + chance_below(&attacker->random, sizeof(bytes) - 1));
 }
 
-/* A frame that nanomsg takes, around what our codec must not. */
+/* A frame that nanomsg accepts, with a message that gpool's codec must refuse. */
 static void wrong_message(struct attacker *attacker, int fd)
 {
 	uint8_t bytes[FRAME_HEAD + 4 + 512];
@@ -211,7 +211,7 @@ static void attack(struct attacker *attacker)
 	int fd = dial(attacker);
 
 	if (fd < 0) {
-		poll(NULL, 0, 2); /* the front is on its way back: no use in asking a million times */
+		poll(NULL, 0, 2); /* the front is being restarted: wait instead of retrying at once */
 		return;
 	}
 	attacks[chance_below(&attacker->random, sizeof(attacks) / sizeof(*attacks))](attacker, fd);
@@ -243,7 +243,7 @@ static void storm(struct honest_stage *stage, const struct stress_agent *agent, 
 		if (pids[i] == 0)
 			attacker_main(stage, agent->directory, i % 2, seed);
 	}
-	/* The length of the test, not a wait for anything. */
+	/* This is the length of the test, not a wait for an event. */
 	poll(NULL, 0, (int)(seconds * 1000));
 	for (int i = 0; i < ATTACKERS; i++)
 		if (pids[i] > 0) {
@@ -279,12 +279,12 @@ int main(int argc, char **argv)
 
 	if (!stress_arguments_read(argc, argv, &arguments) || arguments.workers > HONEST_MOST)
 		return 2;
-	setrlimit(RLIMIT_CORE, &no_core); /* nanomsg ends in abort() by the hundred */
+	setrlimit(RLIMIT_CORE, &no_core); /* many fronts end in abort() */
 	crew.stage = honest_stage_map(honest_stage_create());
 	if (!crew.stage || !stress_agent_start(&agent, PAGES, settings))
 		return 1;
 	clean = honest_start(&crew, agent.directory, arguments.workers, HONEST_BUDGET, &arguments.seed);
-	keeper = stress_keeper_descriptors(&agent, arguments.workers + 1); /* and the observer */
+	keeper = stress_keeper_descriptors(&agent, arguments.workers + 1); /* the workers and the observer */
 	clean = keeper >= 0 && clean;
 	policy = stress_descriptors(agent.pid);
 	front = stress_descriptors(agent.front);
@@ -305,7 +305,7 @@ int main(int argc, char **argv)
 		crew.stage->more[MORE_ATTACKS], crew.stage->more[MORE_CONNECTIONS], crew.stage->more[MORE_REFUSED],
 		restarts, crew.stage->allocations, crew.stage->refusals, crew.stage->verified, crew.stage->stale,
 		(double)crew.stage->slowest_ns / 1e6, atomic_load(&crew.stage->wrong));
-	/* With room for all of them, no worker is refused and nothing is evicted, whatever the attackers do. */
+	/* All workers fit into the pool, so none is refused and nothing is evicted, whatever the attackers do. */
 	if (crew.stage->refusals || crew.stage->stale || !crew.stage->more[MORE_ATTACKS]) {
 		printf("the workers noticed, or there was nothing to notice\n");
 		clean = false;

@@ -1,12 +1,12 @@
 /*
- * hostile_segment.c - a worker that writes anything into its session segment, again and again, while others work.
+ * hostile_segment.c - a worker writes arbitrary data into its session segment repeatedly, while honest workers run.
  *
- * Goal: it cannot stop the agent, take another worker's page, or damage the pool; findings concern its own session
- * only; after its death every page is free. Method: the hostile process attaches by hand (without the library's
- * checks), and its two threads write at the same time: random bytes over everything, and well-chosen false values, such
- * as cyclic block chains, counts that wrap, free bits on other workers' pages, requests whose fields change while they
- * are read. Both ring the doorbell. At some point the agent ends the session; the process ends too, and the next one
- * starts. Honest workers verify their contents all the while.
+ * Goal: it can neither stop the agent, nor take another worker's page, nor damage the pool; findings concern its own
+ * session only; after its death every page is free. Method: the hostile process attaches without the library's checks,
+ * and its two threads write at the same time: random bytes over everything, and well-chosen false values, such as
+ * cyclic block chains, counts that wrap, free bits on other workers' pages, requests whose fields change while they are
+ * read. Both ring the doorbell. At some time the agent ends the session; the process ends too, and the next one starts.
+ * Honest workers verify their contents all the time.
  *
  * usage: hostile_segment [SECONDS [SEED]] [--workers N]
  */
@@ -70,7 +70,7 @@ static int hostile_attach(struct hostile *hostile, const char *directory)
 
 /* ---- false values ---- */
 
-/* Fields that are no atomics, as others write them too at this moment. */
+/* Fields that are not atomic, which other threads write at the same time. */
 #define put(field, value) __atomic_store_n((field), (value), __ATOMIC_RELAXED)
 
 static uint32_t any_page(struct hostile *hostile)
@@ -78,7 +78,7 @@ static uint32_t any_page(struct hostile *hostile)
 	return chance_below(&hostile->random, PAGES);
 }
 
-/* A number at a boundary, for which a check may be missing. */
+/* Return a number at a boundary, for which a check may be missing. */
 static uint32_t wild(struct hostile *hostile)
 {
 	static const uint32_t numbers[] = {0, 1, 2, 63, 64, 65, PAGES - 1, PAGES, PAGES + 1, 4095, 4096, 0x7fffffff,
@@ -93,7 +93,7 @@ static void random_bytes(struct hostile *hostile)
 {
 	uint64_t *words = (uint64_t *)(void *)hostile->session.header;
 	struct session_layout layout = session_layout_of(PAGES);
-	/* The table of regions is behind: ten times as large as the rest, and read only when a tool asks for it. */
+	/* The table of regions is last: it is ten times as large as the rest, and read only on requests of tools. */
 	size_t first = hostile->careful ? layout.free_bits : 0,
 	       end = hostile->careful ? layout.requests : layout.regions;
 	bool small = chance_below(&hostile->random, 2);
@@ -129,7 +129,7 @@ static void block_lie(struct hostile *hostile, uint32_t page)
 		&entry->tag, block_tag_make(1 + chance_below(&hostile->random, 3), (uint32_t)chance(&hostile->random)));
 }
 
-/* Blocks over pages of all sessions, ready to be evicted. */
+/* Write evictable blocks over pages of all sessions. */
 static void blocks_everywhere(struct hostile *hostile)
 {
 	for (uint32_t page = 0; page < PAGES; page++) {
@@ -138,7 +138,7 @@ static void blocks_everywhere(struct hostile *hostile)
 	}
 }
 
-/* A scattered block whose extents go round in a circle, over pages that are its own where it has some. */
+/* Write a scattered block whose extents form a circle, over its own pages if it has some. */
 static void chain_in_a_circle(struct hostile *hostile)
 {
 	uint32_t pages[8], count = 0;
@@ -176,7 +176,7 @@ static void requests_wild(struct hostile *hostile)
 	atomic_store(&hostile->session.header->requests_pending, ~UINT64_C(0));
 }
 
-/* Requests as of a real worker, so that the session has pages. */
+/* Send requests like a real worker, so that the session has pages. */
 static void request_honest(struct hostile *hostile)
 {
 	struct lease_request *request = &hostile->session.requests[0];
@@ -203,7 +203,7 @@ static void header_wild(struct hostile *hostile)
 	atomic_store(&header->closed, wild(hostile));
 }
 
-/* The agent copies what it says last, when it ends. */
+/* The agent copies the last records when the session ends. */
 static void records_wild(struct hostile *hostile)
 {
 	const struct flight_ring *ring = &hostile->session.flight;
@@ -252,7 +252,7 @@ static void *attack_forever(void *argument)
 	return NULL;
 }
 
-/* hostile_segment --hostile FD DIRECTORY SEED: a process of its own, with threads of its own. */
+/* hostile_segment --hostile FD DIRECTORY SEED: a separate process with its own threads. */
 static int hostile_main(char **arguments)
 {
 	struct honest_stage *stage = honest_stage_map(atoi(arguments[0]));
@@ -280,7 +280,7 @@ static int hostile_main(char **arguments)
 	while (poll(&connection, 1, 0) == 0)
 		attack(&hostile);
 	atomic_fetch_add(&stage->more[MORE_ENDED], 1);
-	_exit(0); /* the agent has ended the session: the pages come back with the process */
+	_exit(0); /* the agent has ended the session: the pages are freed with the process */
 }
 
 /* ---- the test ---- */
@@ -305,7 +305,10 @@ static bool was_real(struct honest_stage *stage, double seconds)
 	return seconds < 2 || (stage->more[MORE_ATTACKS] && stage->more[MORE_ENDED] && stage->verified);
 }
 
-/* One after the other, killed in between from time to time, until the time is over; the last one stays, stopped. */
+/*
+ * Run one hostile process after the other, killing some of them, until the time is over; the last one is stopped, and
+ * stays.
+ */
 static pid_t hostiles_run(
 	struct honest_stage *stage, int stage_fd, const char *directory, double seconds, uint64_t *random)
 {

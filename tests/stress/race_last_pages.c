@@ -1,14 +1,14 @@
 /*
- * race_last_pages.c - six engines want the last pages of a small pool at the same time.
+ * race_last_pages.c - six engines compete for the last pages of a small pool.
  *
- * Goal: no page is ever held by two, all together never hold more pages than there are, every refusal is a clean
- * out-of-memory, and no engine crashes. Method: each engine (a process) allocates blocks of one to four pages, pinned,
- * and frees them, always near the end of the pool. It swaps its stamp into a word of each page and must find the word
- * empty; it empties the word before it frees the page. A shared count, raised after an allocation and lowered before a
- * free, must never exceed the pool's size. With --broken an engine now and then forgets a page's stamp, as if it had
- * freed a page that it still uses: that must be found.
+ * Goal: no page is ever held by two engines, all together never hold more pages than the pool has, every refusal is an
+ * out-of-memory error, and no engine crashes. Method: each engine (a process) allocates blocks of one to four pages,
+ * pinned, and frees them, always near the end of the pool. It swaps its stamp into a word of each page and must find
+ * the word empty; it empties the word before it frees the page. A shared count, increased after an allocation and
+ * decreased before a free, must never exceed the pool's size. With --broken an engine occasionally omits a page's
+ * stamp, as if it had freed a page that it still uses: that must be detected.
  *
- * Without arguments it makes a million requests; with SECONDS as many as it can in that time, or --requests.
+ * Without arguments it makes a million requests; with SECONDS as many as possible in that time, or --requests.
  *
  * usage: race_last_pages [SECONDS [SEED]] [--workers N] [--requests N] [--broken]
  */
@@ -27,14 +27,14 @@
 enum {
 	PAGES = 48,
 	BLOCK_MOST = 4,
-	HELD_MOST = 12, /* pages of an engine: six of them want half as much again as there is */
+	HELD_MOST = 12, /* pages of an engine: six engines want 1.5 times the pool */
 	ENGINES_MAX = 32,
 	TEXTS = 8,
 };
 
 struct stage {
-	_Atomic uint64_t requests; /* still to be made */
-	uint64_t end_ns;           /* 0: when there are none left */
+	_Atomic uint64_t requests; /* requests still to be made */
+	uint64_t end_ns;           /* 0: run until no requests are left */
 	_Atomic uint32_t held, held_most;
 	_Atomic uint64_t allocations, refusals, late_refusals;
 	_Atomic uint32_t wrong;
@@ -64,7 +64,7 @@ static void __attribute__((format(printf, 1, 2))) violation(const char *format, 
 	va_end(arguments);
 }
 
-/* The stamp of each page of a block: what was there, must have been there. */
+/* Replace the stamp of each page of a block, and check that the old one was `from`. */
 static void stamp(const struct engine *engine, const struct gpool_block *block, uint64_t from, uint64_t to)
 {
 	uint64_t address, was;
@@ -95,7 +95,7 @@ static void take(struct engine *engine)
 	struct gpool_block block;
 	int error;
 
-	/* One in eight waits a little, and must be refused as cleanly. */
+	/* One request in eight waits for a short time; its refusal must be the same error. */
 	options.timeout_ms = chance_below(&engine->random, 8) ? 0 : 2;
 	error = gpool_alloc(engine->pool, pages, &options, &block);
 	if (error) {
@@ -134,7 +134,7 @@ static void give(struct engine *engine)
 		violation("engine %u: gpool_free() answers %d: %s", engine->number, error, gpool_strerror(error));
 }
 
-/* One of all requests is left for us. */
+/* Take one of the remaining requests; false: none is left. */
 static bool request_left(void)
 {
 	uint64_t left = atomic_load_explicit(&stage->requests, memory_order_relaxed);
@@ -205,7 +205,7 @@ static bool engines_run(const struct stress_agent *agent, const struct stress_ar
 int main(int argc, char **argv)
 {
 	struct stress_arguments arguments = {.count = 1000000, .workers = 6};
-	/* Small batches, so that no engine holds idle pages, and no block is evicted since all are pinned. */
+	/* Small batches, so that no engine leases idle pages; no block is evicted since all are pinned. */
 	static const char *const settings[] = {
 		"lease.initial_pages=1", "lease.batch_pages=1", "lease.batch_most=4", NULL};
 	struct stress_agent agent;

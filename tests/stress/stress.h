@@ -17,7 +17,7 @@
 
 /* ---- chance and time ---- */
 
-/* splitmix64: any state will do, 0 too. */
+/* splitmix64: any state is valid, including 0. */
 static inline uint64_t chance(uint64_t *state)
 {
 	uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
@@ -41,7 +41,7 @@ static inline uint64_t clock_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/* How much of its usual length a test runs: GPOOL_TEST_SCALE, 1 by default. */
+/* Return the factor for a test's length: GPOOL_TEST_SCALE, 1 by default. */
 static inline double test_scale(void)
 {
 	const char *text = getenv("GPOOL_TEST_SCALE");
@@ -55,20 +55,20 @@ struct stress_arguments {
 	uint64_t count; /* scaled; 0: until the seconds are over */
 	uint64_t seed;
 	uint32_t workers;
-	bool broken; /* run with the planted bug, and succeed when it is found */
+	bool broken; /* run with the planted bug, and succeed if it is detected */
 };
 
 #define STRESS_USAGE "usage: %s [SECONDS [SEED]] [--workers N] [--requests N] [--broken]\n"
 
 /*
- * On a starved machine a run goes on for up to this multiple of its length, until each event that it is meant to test
- * has happened.
+ * On a busy machine a run is extended up to this multiple of its length, until each event that it is meant to test has
+ * happened.
  */
 enum { STRESS_LONGEST = 12 };
 
 /*
- * stress_arguments_read() - [SECONDS [SEED]] and options over the defaults in *arguments; prints the seed. Seconds that
- * are given take the place of a default count. Return: false on wrong usage.
+ * stress_arguments_read() - read [SECONDS [SEED]] and options over the defaults in *arguments; prints the seed. Given
+ * seconds replace a default count. Return: false on wrong usage.
  */
 static inline bool stress_arguments_read(int argc, char **argv, struct stress_arguments *arguments)
 {
@@ -116,8 +116,8 @@ static inline bool stress_arguments_read(int argc, char **argv, struct stress_ar
 /* ---- contents ---- */
 
 /*
- * Words written into each page: enough to hit any 32 KiB of it, few enough that the test is about gpool and not about
- * memory.
+ * Words written into each page: enough to detect an overwrite of any 32 KiB, and few enough that the test is not
+ * limited by memory bandwidth.
  */
 enum { CONTENT_WORDS = 16 };
 
@@ -136,7 +136,7 @@ static inline uint64_t content_value(uint64_t key, uint32_t page, uint32_t word)
 	return chance(&state);
 }
 
-/* content_write() - fill a block with what `key`, which no other block has, makes of each place. */
+/* content_write() - fill a block with values derived from each position and from `key`, which no other block has. */
 static inline void content_write(uint64_t address, uint64_t page_bytes, uint32_t pages, uint64_t key)
 {
 	for (uint32_t page = 0; page < pages; page++)
@@ -145,7 +145,7 @@ static inline void content_write(uint64_t address, uint64_t page_bytes, uint32_t
 				content_value(key, page, word), memory_order_relaxed);
 }
 
-/* content_check() - -1 when all of it is still there, else the first page that is wrong. */
+/* content_check() - return -1 if all content is unchanged, else the first wrong page. */
 static inline int64_t content_check(uint64_t address, uint64_t page_bytes, uint32_t pages, uint64_t key)
 {
 	for (uint32_t page = 0; page < pages; page++)

@@ -1,8 +1,7 @@
 /*
- * stress_agent.h - a real gpoold for a stress test, on the host back end, with an observer's session to ask and to
- * look.
+ * stress_agent.h - run a real gpoold for a stress test, on the host back end, with an observer's session for requests.
  *
- * Functions that judge print what they did not like and return false.
+ * Functions that check a condition print the violations and return false.
  */
 #ifndef GPOOL_TESTS_STRESS_AGENT_H
 #define GPOOL_TESTS_STRESS_AGENT_H
@@ -33,7 +32,7 @@ struct stress_agent {
 	pid_t keeper, pid, front;
 };
 
-/* One request of the observer; the answer is in `reply`. */
+/* Send one request of the observer; the answer is stored in `reply`. */
 static inline bool stress_ask(
 	struct stress_agent *agent, const char *what, uint8_t *request, int length, uint8_t *reply, int *got)
 {
@@ -58,7 +57,7 @@ static inline bool stress_agent_status(struct stress_agent *agent, struct msg_st
 		!msg_decode_status_reply(status, reply, (size_t)length);
 }
 
-/* Is it the agent that was started? A front may have been replaced. */
+/* Check that the agent is the one that was started. The front may have been replaced. */
 static inline bool stress_agent_same(struct stress_agent *agent)
 {
 	static struct msg_status_reply status;
@@ -82,9 +81,10 @@ static inline bool stress_agent_front(struct stress_agent *agent, pid_t *pid, ui
 }
 
 /*
- * stress_agent_start() - with one pool of `pages` pages of 512 KiB, none reserved; `settings`: key=value up to NULL, or
- * NULL. The caller may fork workers afterwards, which open sessions of their own; but as nanomsg was used here, they
- * may send no control requests unless they become another program. `more`: further arguments up to NULL, or NULL.
+ * stress_agent_start() - start gpoold with one pool of `pages` pages of 512 KiB, none reserved; `settings`: key=value
+ * up to NULL, or NULL. The caller may fork workers afterwards, which open their own sessions; since this process has
+ * used nanomsg, they can send no control requests unless they execute another program. stress_agent_start_with() - the
+ * same with further arguments up to NULL, or NULL.
  */
 static inline bool stress_agent_start_with(
 	struct stress_agent *agent, uint32_t pages, const char *const *settings, const char *const *more)
@@ -134,8 +134,8 @@ static inline bool stress_agent_start(struct stress_agent *agent, uint32_t pages
 }
 
 /*
- * The agent's own proof of the invariants. Findings against session `except` (0: none) do not count. With `still`,
- * no operation is under way: no page may be between two places.
+ * Let the agent check the invariants. Findings against session `except` (0: none) do not count. still: no operation is
+ * under way, so no page may be in an intermediate state.
  */
 static inline bool stress_agent_check_pool(struct stress_agent *agent, const char *pool, bool still, uint32_t except)
 {
@@ -181,7 +181,7 @@ static inline bool stress_pool_wait_free(const struct pool_header *header)
 {
 	uint32_t free_pages = 0;
 
-	/* An observer has nothing to sleep on for this, so it looks every millisecond. */
+	/* An observer is not notified of this, so it polls every millisecond. */
 	for (int tries = 0; tries < STRESS_PATIENCE_MS; tries++) {
 		free_pages = atomic_load(&header->state_pages[PAGE_FREE]);
 		if (free_pages == header->page_count)
@@ -195,16 +195,17 @@ static inline bool stress_pool_wait_free(const struct pool_header *header)
 	return false;
 }
 
-/* Until every page is FREE, as it is when the last worker is gone: no page lost. */
+/* Wait until every page is FREE, as it must be after the end of the last worker. */
 static inline bool stress_agent_wait_free(struct stress_agent *agent)
 {
 	return stress_pool_wait_free(agent->header);
 }
 
-/* The end of what gpoold said. */
+/* Print the end of gpoold's log. */
 static inline void stress_log_show(const struct stress_agent *agent)
 {
-	char text[1500]; /* less than the shown end of a failed test's output, which follows its verdict */
+	/* less than the part of a failed test's output that is shown, so that the verdict stays visible */
+	char text[1500];
 	size_t length;
 	FILE *log = fopen(agent->harness.log, "re");
 
@@ -219,7 +220,8 @@ static inline void stress_log_show(const struct stress_agent *agent)
 }
 
 /*
- * stress_agent_stop() - with `clean` false, show what gpoold said. Return: clean, and it ended well and left nothing.
+ * stress_agent_stop() - stop gpoold; if `clean` is false, print its log. Return: `clean`, and gpoold ended with status
+ * 0 and left nothing behind.
  */
 static inline bool stress_agent_stop(struct stress_agent *agent, bool clean)
 {
@@ -229,7 +231,7 @@ static inline bool stress_agent_stop(struct stress_agent *agent, bool clean)
 	return harness_stop(&agent->harness) == 0 && clean;
 }
 
-/* How many descriptors a process has open; negative: it is gone. */
+/* Return the number of open descriptors of a process; negative: it has ended. */
 static inline int stress_descriptors(pid_t pid)
 {
 	char path[64];
@@ -246,7 +248,7 @@ static inline int stress_descriptors(pid_t pid)
 	return count - 2;
 }
 
-/* How many sessions' segments a process holds. */
+/* Return the number of session segments that a process holds. */
 static inline uint32_t stress_sessions_held(pid_t pid)
 {
 	char path[64], link[64];
@@ -268,8 +270,8 @@ static inline uint32_t stress_sessions_held(pid_t pid)
 }
 
 /*
- * stress_keeper_descriptors() - as stress_descriptors(), when the keeper holds `sessions` of them: it receives one
- * beside the worker, and handles the message later. Negative: that does not happen.
+ * stress_keeper_descriptors() - return stress_descriptors() of the keeper once it holds `sessions` sessions: it gets a
+ * session's descriptors by a message, some time after the worker. Negative: that did not happen.
  */
 static inline int stress_keeper_descriptors(const struct stress_agent *agent, uint32_t sessions)
 {

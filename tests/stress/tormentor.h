@@ -1,8 +1,8 @@
 /*
- * tormentor.h - processes that are killed and stopped at any instruction, and gpoold's own with them, while they work.
+ * tormentor.h - kill and stop worker processes, and gpoold's processes, at any instruction while they work.
  *
- * A stress program that includes it (once, behind its own struct counters) starts itself again as each of its workers:
- * NAME --worker SLOT FD DIRECTORY SEED. The stage is shared by all of these processes: their orders, their counts, the
+ * A stress program that includes it (once, after its own struct counters) executes itself again for each of its
+ * workers: NAME --worker SLOT FD DIRECTORY SEED. The stage is shared by all of these processes: orders, counts, the
  * first error.
  */
 #ifndef GPOOL_TESTS_STRESS_TORMENTOR_H
@@ -39,8 +39,8 @@ enum command { RUN, STAND_STILL, LEAVE };
 /* Shared by all processes. */
 struct stage {
 	_Atomic uint32_t command;
-	_Atomic uint32_t standing[WORKERS_MAX]; /* threads that stand still; reset at each start of a worker */
-	_Atomic uint32_t wrong;                 /* violations */
+	_Atomic uint32_t standing[WORKERS_MAX]; /* number of paused threads; reset at each start of a worker */
+	_Atomic uint32_t wrong;                 /* number of violations */
 	char texts[TEXTS][256];
 	struct counters counters;
 	bool broken;
@@ -75,7 +75,7 @@ static bool told_to_run(void)
 	return atomic_load_explicit(&stage->command, memory_order_relaxed) == RUN;
 }
 
-/* The number of threads of this worker that are finished. Returns when they may end. */
+/* Pause the calling thread of a worker with this number of threads. Returns when they may end. */
 static void stand(uint32_t slot, uint32_t threads)
 {
 	atomic_fetch_add(&stage->standing[slot], threads);
@@ -89,7 +89,7 @@ static void stand(uint32_t slot, uint32_t threads)
 struct victim {
 	pid_t pid;
 	int pidfd;
-	uint64_t stopped_until; /* 0: it runs */
+	uint64_t stopped_until; /* 0: it is running */
 };
 
 struct tormentor {
@@ -99,15 +99,15 @@ struct tormentor {
 	uint64_t random;
 	struct victim victims[WORKERS_MAX];
 	uint64_t kills, stops;
-	pid_t keeper;       /* 0: gpoold is spared */
-	uint32_t gpoold_ms; /* mean time between two deaths of its processes */
+	pid_t keeper;       /* 0: gpoold's processes are not killed */
+	uint32_t gpoold_ms; /* mean time between two deaths of gpoold's processes */
 	uint64_t agent_kills, mover_kills, front_kills;
-	/* Whether each event that this test is about has happened. */
+	/* Returns true if each event that the test is about has happened. */
 	bool (*was_real)(const struct tormentor *tormentor);
 	const struct stress_agent *agent;
 };
 
-/* Before workers are started: a descriptor that they inherit, or -1. */
+/* Create a descriptor that workers inherit, before they are started; -1: failed. */
 static int stage_create(void)
 {
 	int fd = memfd_create("stage", 0);
@@ -125,7 +125,7 @@ static bool worker_start(struct tormentor *tormentor, uint32_t slot)
 	snprintf(seed_text, sizeof(seed_text), "%" PRIu64, chance(&tormentor->random));
 	atomic_store(&stage->standing[slot], 0);
 	victim->stopped_until = 0;
-	/* A new program, not only a new process: nothing of ours may be in its way. */
+	/* The worker executes the program again, so that no state of this process is left. */
 	victim->pid = fork();
 	if (victim->pid == 0) {
 		execl("/proc/self/exe", "worker", "--worker", slot_text, fd_text, tormentor->directory, seed_text,
@@ -149,7 +149,7 @@ static int worker_wait(struct victim *victim)
 	return status;
 }
 
-/* In an exponential distribution, as things that happen by themselves do. */
+/* Return a random time with an exponential distribution, as of independent events. */
 static uint64_t some_time(struct tormentor *tormentor, uint32_t mean_ms)
 {
 	double uniform = ((double)(chance(&tormentor->random) >> 11) + 1) / 9007199254740993.0;
@@ -187,7 +187,7 @@ static bool torment_one(struct tormentor *tormentor)
 	return worker_start(tormentor, slot);
 }
 
-/* A child of the keeper, by what it is called. 0: there is none now. */
+/* Return the keeper's child of this name; 0: none at this time. */
 static pid_t gpoold_child(pid_t keeper, const char *name)
 {
 	char path[64], comm[32];
@@ -212,7 +212,7 @@ static pid_t gpoold_child(pid_t keeper, const char *name)
 	return found;
 }
 
-/* $TORTURE_GPOOLD_MS: another mean time between two deaths of gpoold's processes. */
+/* $TORTURE_GPOOLD_MS sets another mean time between two deaths of gpoold's processes. */
 static uint32_t gpoold_ms(uint32_t otherwise)
 {
 	const char *text = getenv("TORTURE_GPOOLD_MS");
@@ -234,7 +234,7 @@ static void torment_gpoold(struct tormentor *tormentor)
 	tormentor->front_kills += which == 4;
 }
 
-/* Sleeps until `until`; false when a worker ended that was not to. */
+/* Sleep until `until`; returns false if a worker ended unexpectedly. */
 static bool watch(struct tormentor *tormentor, uint64_t until)
 {
 	struct pollfd ended[WORKERS_MAX];
@@ -305,7 +305,7 @@ static void torment(struct tormentor *tormentor)
 	}
 }
 
-/* All threads of all workers finish what they are at, and stay. */
+/* Let all threads of all workers complete their steps, and pause. */
 static void stand_still(struct tormentor *tormentor)
 {
 	atomic_store(&stage->command, STAND_STILL);
@@ -326,7 +326,7 @@ static void stand_still(struct tormentor *tormentor)
 	}
 }
 
-/* Every other worker leaves by itself, the rest by death. */
+/* Let every other worker end by itself, and kill the others. */
 static void leave(struct tormentor *tormentor)
 {
 	int status;

@@ -1,22 +1,20 @@
 /*
- * torture.c - everything at once: workers are killed and stopped at any instruction, and agent, movers and front are
- * killed too, while the others go on.
+ * torture.c - workers are killed and stopped at any instruction, and agent, movers and front are killed too, while the
+ * others continue.
  *
- * Goal: whatever happens to whom, no page is lost, no page belongs to two, every content that can be pinned is right,
- * and no worker sees an error that is not in its contract.
- * Method: a pool that is too small for what the workers (two threads each) want, so that the agent evicts blocks and
- * takes idle pages back all the time. Each block holds words that only it can hold; they are verified under every pin.
- * Threads of a worker pass each other handles, so that both pin, unpin and free the same blocks. Each thread also has
- * an elastic range whose pages it offers and reclaims, and allocations in a stream. One worker is killed every 50 ms on
- * average and a
- * new one started in its place; others are stopped for a while; about once a second one of gpoold's own processes is
- * killed, but for the keeper. With odd seeds eviction is adaptive. Stale handles are fine, wrong contents never. In the
- * end the
- * workers stand still and the agent's check must find nothing; then they leave, half of them by death, and every page
- * must be free again.
+ * Goal: whichever process is killed or stopped, no page is lost, no page has two owners, every content that can be
+ * pinned is correct, and no worker gets an error that its call does not document. Method: a pool that is too small for
+ * the workers (two threads each), so that the agent evicts blocks and reclaims idle pages all the time. Each block
+ * holds words that only it can hold; they are verified under every pin. Threads of a worker pass each other handles, so
+ * that both pin, unpin and free the same blocks. Each thread also has an elastic range whose pages it offers and
+ * reclaims, and allocations in a stream. One worker is killed every 50 ms on average and a new one is started in its
+ * place; others are stopped for a while; about once a second one of gpoold's own processes, except the keeper, is
+ * killed. With odd seeds eviction is adaptive. Stale handles are permitted, wrong contents never. At the end the
+ * workers pause and the agent's check must have no findings; then they end, half of them by a kill, and every page must
+ * be free again.
  *
- * With --broken workers rely on contents that they have unpinned: then wrong contents must be found within the default
- * time, or this test could not fail. Without --broken such a run comes first, in a process of its own; it ends with the
+ * With --broken workers use contents that they have unpinned: then wrong contents must be found within the default
+ * time, or the test could not fail. Without --broken such a run comes first, in a separate process; it ends with the
  * first violation.
  *
  * usage: torture [SECONDS [SEED]] [--workers N] [--broken] [--spare-gpoold]
@@ -54,7 +52,7 @@ static void judge(struct tormentor *tormentor, const struct stress_agent *agent)
 		c->offers, c->reclaimed, c->offers_lost, c->mallocs);
 }
 
-/* A run of some length in which nothing was evicted or killed would prove nothing. */
+/* A run must be long enough to include evictions and kills. */
 static bool was_real(const struct tormentor *tormentor)
 {
 	const struct counters *c = &stage->counters;
@@ -70,7 +68,7 @@ static bool was_real(const struct tormentor *tormentor)
 
 static const char *const adaptive[] = {"eviction.policy=adaptive", NULL};
 
-/* The planted bug, and not another one. */
+/* Check that the planted bug was found, and no other. */
 static bool broken_was_found(void)
 {
 	for (uint32_t i = 0; i < TEXTS && i < atomic_load(&stage->wrong); i++)
@@ -79,7 +77,7 @@ static bool broken_was_found(void)
 	return false;
 }
 
-/* The usual case: with the default time. */
+/* Run with the planted bug, for the default time. */
 static bool broken_is_found(void)
 {
 	pid_t pid = fork();

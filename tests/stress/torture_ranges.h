@@ -1,9 +1,8 @@
 /*
- * torture_ranges.h - what the workers of torture.c do with elastic ranges and with gpool_malloc_async(): back pages,
- * offer them at once or behind a fence, reclaim them, unback them; allocate and free in a stream. Each thread has a
- * range of
- * its own and knows what each page contains. What a reclaim reports as kept has to contain it; what is behind a fence
- * has to contain it until the fence is signaled.
+ * torture_ranges.h - steps of torture.c's workers with elastic ranges and gpool_malloc_async(): commit pages, offer
+ * them at once or behind a fence, reclaim them, decommit them; allocate and free in a stream. Each thread has its own
+ * range and knows the content of each page. Pages that a reclaim reports as kept must have their content; pages behind
+ * a fence must have it until the fence is signaled.
  */
 #ifndef GPOOL_TESTS_STRESS_TORTURE_RANGES_H
 #define GPOOL_TESTS_STRESS_TORTURE_RANGES_H
@@ -16,14 +15,14 @@ enum range_page { PAGE_NONE, PAGE_HELD, PAGE_OFFERED, PAGE_FENCED };
 
 struct ranges_state {
 	struct gpool_range *range;
-	uint32_t stream; /* manual, and of the range alone: its fences are signaled in order */
+	uint32_t stream; /* host-signaled, and used by the range only: its fences are signaled in order */
 	uint64_t address;
-	uint64_t contents; /* given out */
+	uint64_t contents; /* number of contents used so far */
 	uint64_t content[RANGE_PAGES];
 	enum range_page page[RANGE_PAGES];
-	struct gpool_fence fence; /* of the pages that are FENCED; they are one run */
+	struct gpool_fence fence; /* of the FENCED pages; they are one run */
 	uint32_t fenced_first, fenced_count;
-	bool fenced_offer; /* offered behind it; else unbacked */
+	bool fenced_offer; /* offered behind it; else decommitted */
 	uint64_t mallocs[MALLOCS], malloc_content[MALLOCS];
 	uint32_t malloc_pages[MALLOCS];
 };
@@ -44,7 +43,7 @@ static void range_refuse(const struct thread *thread, const char *call, int erro
 	violation("worker %u: %s answers %d: %s", thread->worker->slot, call, error, gpool_strerror(error));
 }
 
-/* The stream alone ends the work: a host-signaled timeline is signaled, which is no call for the range. */
+/* End the work by a signal of the host-signaled timeline, which involves no call for the range. */
 static void range_fence_reach(struct thread *thread, struct ranges_state *state)
 {
 	for (uint32_t i = 0; i < state->fenced_count; i++) {
@@ -161,7 +160,7 @@ static void range_malloc(struct thread *thread, struct ranges_state *state)
 	COUNT(mallocs, 1);
 }
 
-/* One step. */
+/* Execute one step. */
 static void do_range(struct thread *thread)
 {
 	struct ranges_state *state = thread->ranges;
@@ -173,7 +172,7 @@ static void do_range(struct thread *thread)
 		range_fence_reach(thread, state);
 		return;
 	}
-	/* Steps at pages that wait for a fence would make this model guess. */
+	/* Steps with pages that wait for a fence would make the model uncertain. */
 	if (state->fenced_count && first < state->fenced_first + state->fenced_count &&
 		state->fenced_first < first + count)
 		return;

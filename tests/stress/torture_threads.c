@@ -1,16 +1,17 @@
 /*
- * torture_threads.c - the shared-memory protocols with workers as threads, where ThreadSanitizer sees both sides.
+ * torture_threads.c - the shared-memory protocols with workers as threads, so that ThreadSanitizer can check both
+ * sides.
  *
- * Goal: pin, allocate, free, grant, reclaim, evict and death, as shm/ implements them, never give a page to two, never
- * change a content under a pin, and order every access. Method: sessions of two threads each and an agent thread share
- * one mapping of each segment; contents are plain memory, so that a missing order is a data race by the letter; ghosts
- * (relaxed, so that they order nothing) record the holder of each page. Sessions die at named points, leaving
- * everything as it is. A device thread of each session acts as its GPU: it reads pages after their blocks were unpinned
- * or freed behind a fence, and then reaches the fence.
+ * Goal: pin, allocate, free, grant, reclaim, evict and death, as implemented in shm/, never give a page to two owners,
+ * never change a content under a pin, and order every access. Method: sessions of two threads each and an agent thread
+ * share one mapping of each segment; contents are plain memory, so that a missing order is a data race in the sense of
+ * C; ghosts (relaxed, so that they order nothing) record the owner of each page. Sessions die at named points, leaving
+ * everything in its state. A device thread of each session acts as its GPU: it reads pages after their blocks were
+ * unpinned or freed behind a fence, and then signals the fence.
  *
  * With --broken one of two bugs is planted: the pin ignores the page word, or an offer drops its pin before it stores
  * the fence. Violations must then be found, or the test could not fail: without arguments a short run with each bug
- * comes first, in a process of its own.
+ * comes first, in a separate process.
  *
  * usage: torture_threads [SECONDS [SEED]] [--broken]
  */
@@ -45,7 +46,7 @@ enum {
 	HANDLES = 24,    /* of each thread */
 	MAGAZINE = 4,
 	SHARED = 2, /* handles that the threads of a session pass each other */
-	WORDS = 4,  /* of content in a page */
+	WORDS = 4,  /* words of content in a page */
 };
 
 struct handle {
@@ -58,7 +59,7 @@ struct cached {
 	uint32_t page;
 };
 
-/* GPU work: it reads the pages of a block. Each worker has a stream, with one piece of work at a time. */
+/* GPU work that reads the pages of a block. Each worker has a stream, with one job at a time. */
 struct job {
 	struct handle handle;
 	_Atomic uint64_t launched; /* its number on the timeline */
@@ -69,7 +70,7 @@ struct session {
 	uint32_t id;
 	_Atomic bool dying;
 	_Atomic uint64_t sequence;
-	pthread_mutex_t lock; /* for the hand-over alone; no session dies holding it */
+	pthread_mutex_t lock; /* for the exchange of handles only; no session dies while it holds it */
 	struct handle shared[SHARED];
 	struct job jobs[THREADS];
 	pthread_t threads[THREADS], device;
@@ -77,7 +78,7 @@ struct session {
 
 struct worker {
 	struct session *session;
-	uint32_t stream; /* of jobs[]; its slot of the timeline is one more */
+	uint32_t stream; /* index in jobs[]; its slot of the timeline is one more */
 	uint64_t random;
 	struct handle handles[HANDLES];
 	uint32_t handle_count;
@@ -90,7 +91,7 @@ struct worker {
 
 static _Atomic uint64_t page_words[PAGES];
 static uint64_t contents[PAGES][WORDS];
-static _Atomic uint64_t claims[PAGES]; /* ghost: tag of the block that has the page */
+static _Atomic uint64_t claims[PAGES]; /* ghost: tag of the block that owns the page */
 static struct session sessions[SESSIONS];
 static uint32_t owners[PAGES]; /* the agent's own table: session, 0: none */
 static enum { SOUND, BROKEN_PIN, BROKEN_OFFER } broken;
@@ -159,7 +160,7 @@ static void contents_check(const struct session *session, const struct handle *h
 
 /* ---- the worker ---- */
 
-/* A session dies here, whatever it has in its hands. */
+/* The session may die here, whatever it holds. */
 static void may_die(const struct worker *worker)
 {
 	if (!atomic_load_explicit(&worker->session->dying, memory_order_relaxed))
@@ -173,7 +174,7 @@ static void may_die(const struct worker *worker)
 	pthread_exit(NULL);
 }
 
-/* pin_try(), or what it would be without its look at the page word. */
+/* Pin with pin_try(), or with the planted bug, which does not check the page word. */
 static int pin(const struct worker *worker, const struct handle *handle)
 {
 	const struct session_segment *segment = &worker->session->segment;
@@ -187,7 +188,7 @@ static int pin(const struct worker *worker, const struct handle *handle)
 	return -ESTALE;
 }
 
-/* Pin a page that no one else can have, as its bit was ours: only the agent's check may be in the way. */
+/* Pin a page that this thread has claimed by its bit: only a check of the agent may delay the pin. */
 static uint64_t pin_claimed(const struct worker *worker, uint32_t page)
 {
 	const struct session_segment *segment = &worker->session->segment;
@@ -203,7 +204,7 @@ static uint64_t pin_claimed(const struct worker *worker, uint32_t page)
 	}
 }
 
-/* The pages are ours and the first is pinned: make them a block. */
+/* Make a block of claimed pages, the first of which is pinned. */
 static void block_begin(struct worker *worker, uint32_t page, uint32_t count, uint64_t word, struct handle *handle)
 {
 	struct session *session = worker->session;
@@ -234,7 +235,7 @@ static bool allocate_cached(struct worker *worker, struct handle *handle)
 		}
 		pin_drop(segment, top->page);
 		if (page_word_in_motion(word) && page_word_generation(word) == page_word_generation(top->word))
-			return false; /* the agent looks at it: try again later */
+			return false; /* the agent is checking it: try again later */
 		worker->magazine_count--;
 	}
 	return false;
@@ -256,7 +257,10 @@ static bool allocate(struct worker *worker, uint32_t count, struct handle *handl
 	for (uint32_t i = 0; i < count; i++) {
 		uint64_t now = i ? atomic_load_explicit(&page_words[page + i], memory_order_acquire) : word;
 
-		/* A page inside the run may be the head of nothing: the agent looks at it too, for a moment. */
+		/*
+		 * The agent may also check a page inside the run for a moment, as the head of a block that does not
+		 * exist.
+		 */
 		if (page_word_owner(now) != worker->session->id ||
 			(page_word_state(now) != PAGE_LEASED && !(i && page_word_in_motion(now))))
 			violation("session %u: claimed page %u is %s of session %u", worker->session->id, page + i,
@@ -267,7 +271,7 @@ static bool allocate(struct worker *worker, uint32_t count, struct handle *handl
 	return true;
 }
 
-/* The claim is ours and the pin is the last: no one else can reach the block. */
+/* The thread has the claim and the last pin: no other thread can reach the block. */
 static void block_end(struct worker *worker, const struct handle *handle)
 {
 	const struct session_segment *segment = &worker->session->segment;
@@ -300,7 +304,7 @@ static uint64_t launch(const struct worker *worker, const struct handle *handle)
 	return fence_make(worker->stream + 1, number + 1);
 }
 
-/* Add a fence to the entry of a pinned block. Behind the unreached fence of another stream it has to wait. */
+/* Add a fence to the entry of a pinned block. Behind another stream's unsignaled fence it has to wait. */
 static void fence_add(struct worker *worker, uint32_t page, uint64_t fence)
 {
 	const struct session_segment *segment = &worker->session->segment;
@@ -324,7 +328,7 @@ static bool entry_fence_reached(const struct session_segment *segment, uint32_t 
 	return fence_reached(segment, atomic_load_explicit(&segment->blocks[page].fence, memory_order_acquire));
 }
 
-/* Launch work and drop the pin behind it: until its fence is reached the agent takes no page of the block. */
+/* Launch work and drop the pin behind it: until its fence is signaled the agent takes no page of the block. */
 static void offer(struct worker *worker, const struct handle *handle)
 {
 	uint64_t fence = launch(worker, handle);
@@ -343,8 +347,8 @@ static void offer(struct worker *worker, const struct handle *handle)
 }
 
 /*
- * Of two frees one wins; ours has pinned the block. While other threads have it pinned, or work reads it, it waits
- * without a pin: the agent may take it then.
+ * Of two frees one succeeds; this thread has pinned the block. While other threads have it pinned, or work reads it,
+ * the free waits without a pin: the agent may take the block then.
  */
 static void free_pinned(struct worker *worker, const struct handle *handle, uint64_t fence)
 {
@@ -367,7 +371,7 @@ static void free_pinned(struct worker *worker, const struct handle *handle, uint
 	pin_drop(segment, handle->page);
 }
 
-/* Claim a freed block that waits. Returns 0, -EAGAIN (it waits still), -ESTALE (the agent has taken it). */
+/* Claim a freed block that waits. Return: 0, -EAGAIN (it still waits), -ESTALE (the agent has taken it). */
 static int claim_freed(const struct worker *worker, const struct handle *handle)
 {
 	const struct session_segment *segment = &worker->session->segment;
@@ -407,7 +411,7 @@ static void finish_deferred(struct worker *worker)
 	}
 }
 
-/* Put ours where the other thread finds it, and take what it left: both may hold the same block from now on. */
+/* Leave a handle for the other thread, and take the one that it left: both may use the same block from now on. */
 static struct handle hand_over(struct worker *worker, struct handle ours)
 {
 	struct session *session = worker->session;
@@ -453,7 +457,7 @@ static void drop(struct worker *worker, struct handle handle)
 		sched_yield();
 	if (error)
 		return;
-	/* Time for the other thread to pin it too, and to be faster. */
+	/* Give the other thread time to pin it too, and to free it first. */
 	if (chance_below(&worker->random, 4) == 0)
 		sched_yield();
 	free_pinned(worker, &handle, chance_below(&worker->random, 2) ? launch(worker, &handle) : 0);
@@ -509,7 +513,7 @@ static void *worker_main(void *argument)
 	return NULL;
 }
 
-/* The GPU of a session. It ends with its process. */
+/* The GPU of a session. It ends with the session's process. */
 static void *device_main(void *argument)
 {
 	struct session *session = argument;
@@ -552,7 +556,7 @@ static void session_begin(struct session *session, uint64_t *random)
 	pthread_create(&session->device, NULL, device_main, session);
 }
 
-/* The page is taken from its owner; the scribble represents the next owner's content. */
+/* Take the page from its owner, and overwrite it like the next owner. */
 static void page_take(uint32_t page)
 {
 	uint64_t word = atomic_load_explicit(&page_words[page], memory_order_relaxed);
@@ -615,7 +619,7 @@ static void reclaim(struct session *session, uint64_t *random)
 	}
 }
 
-/* All pages of an unpinned block, or those of a magazine. */
+/* Take all pages of an unpinned block, or those of a magazine. */
 static void evict_marked(struct session *session, uint32_t page, uint64_t word)
 {
 	struct block_entry *entry = &session->segment.blocks[page];
@@ -634,7 +638,7 @@ static void evict_marked(struct session *session, uint32_t page, uint64_t word)
 	}
 	atomic_store_explicit(&entry->tag, 0, memory_order_release);
 	claim_run(page, count, tag == BLOCK_TAG_CACHED ? 0 : claim_of(tag), 0, "evict");
-	for (uint32_t i = count; i--;) { /* the head, which pins look at, last */
+	for (uint32_t i = count; i--;) { /* the head, which pins check, last */
 		if (owners[page + i] == session->id)
 			page_take(page + i);
 		else
@@ -670,7 +674,7 @@ static void evict(uint64_t *random)
 	evict_marked(session, page, word);
 }
 
-/* The events that the run is meant to test must have happened. */
+/* Check that the events that the run is meant to test have happened. */
 static bool was_real(void)
 {
 	return did.evictions && did.reclaims && did.vetoes && did.fenced && did.freed_taken && did.deaths &&
@@ -678,7 +682,7 @@ static bool was_real(void)
 		atomic_load(&all_offers) && atomic_load(&all_claimed);
 }
 
-/* Whether a run of this length goes on; with a planted bug it ends with the first violation. */
+/* Return true if the run continues; with a planted bug it ends with the first violation. */
 static bool goes_on(uint64_t begin, double seconds)
 {
 	uint64_t length = (uint64_t)(seconds * 1e9), age = clock_ns() - begin;
@@ -744,7 +748,7 @@ static void run(const struct stress_arguments *arguments)
 	fflush(stdout);
 }
 
-/* A planted bug, in a process of its own: is it found? */
+/* Run with a planted bug, in a separate process; returns true if it is found. */
 static bool broken_is_found(struct stress_arguments arguments, int bug)
 {
 	int status = 0;
@@ -769,7 +773,7 @@ int main(int argc, char **argv)
 
 	if (!stress_arguments_read(argc, argv, &arguments))
 		return 2;
-	/* Under ThreadSanitizer a planted bug would be reported, as it should, and fail the run. */
+	/* Under ThreadSanitizer a planted bug would be reported, correctly, and fail the run. */
 	if (arguments.broken || !UNDER_TSAN)
 		for (int bug = BROKEN_PIN; bug <= BROKEN_OFFER; bug++)
 			if (!broken_is_found(arguments, bug))

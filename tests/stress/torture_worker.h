@@ -1,9 +1,9 @@
 /*
- * torture_worker.h - what the workers of torture.c do, and what they and their tormentor share.
+ * torture_worker.h - the workers of torture.c, and the memory that they share with the test.
  *
- * A worker is this program again, with two threads. Each thread draws one thing to do after the other: allocate, verify
- * under a pin, free in every way there is, pass a handle to the other thread, leave things behind a fence. It knows the
- * content of each of its blocks from the block's tag alone, and which answers the documentation allows.
+ * A worker is this program again, with two threads. Each thread executes random steps: allocate, verify under a pin,
+ * free in every possible way, pass a handle to the other thread, defer operations behind a fence. It derives the
+ * content of a block from the block's tag, and knows the results that the documentation permits.
  */
 #ifndef GPOOL_TESTS_STRESS_TORTURE_WORKER_H
 #define GPOOL_TESTS_STRESS_TORTURE_WORKER_H
@@ -27,12 +27,12 @@ struct counters {
 enum {
 	HANDLES = 48,
 	BUDGET = 96,  /* pages that a thread wants: eight workers want three times the pool */
-	PENDING = 6,  /* fences not yet reached, of a thread */
+	PENDING = 6,  /* unsignaled fences of a thread */
 	EXCHANGE = 8, /* handles that the threads of a worker pass each other */
 	PEEKS = 128,  /* contents that a thread with the planted bug relies on */
 };
 
-#define NOT_PINNED "not pinned" /* where only the planted bug looks */
+#define NOT_PINNED "not pinned" /* text of violations that only the planted bug causes */
 
 /* ---- a worker ---- */
 
@@ -51,7 +51,7 @@ struct thread {
 	struct worker *worker;
 	uint64_t random;
 	struct gpool_block handles[HANDLES];
-	uint32_t handle_count, pages; /* that it believes to have */
+	uint32_t handle_count, pages; /* estimate of its own pages */
 	struct pending pending[PENDING];
 	uint32_t pending_count;
 	uint32_t stream;
@@ -75,7 +75,7 @@ static uint64_t content_key(const struct worker *worker, const struct gpool_bloc
 	return worker->key ^ block->tag * UINT64_C(0x9e3779b97f4a7c15);
 }
 
-/* Any answer that the documentation does not allow here is a violation. */
+/* A result that the documentation does not permit is a violation. */
 static void refuse(const struct thread *thread, const char *call, int error, const struct gpool_block *block)
 {
 	violation("worker %u: %s of block %" PRIx64 " at page %u answers %d: %s", thread->worker->slot, call,
@@ -115,9 +115,7 @@ static void contents_verify(
 	COUNT(verified_bytes, (uint64_t)block->page_count * CONTENT_WORDS * 8);
 }
 
-/*
- * False also when the other thread freed the block under our pin: the content stays, but the handle is no longer good.
- */
+/* Return false also if the other thread freed the pinned block: the content stays, but the handle is stale. */
 static bool address_of(const struct thread *thread, const struct gpool_block *block, uint64_t *address)
 {
 	int error = gpool_address(thread->worker->pool, block, address);
@@ -139,7 +137,7 @@ static void handle_forget(struct thread *thread, uint32_t at)
 {
 	uint32_t pages = thread->handles[at].page_count;
 
-	/* Handles come and go between the threads, so this is an estimate and must not wrap. */
+	/* Handles are exchanged between threads, so this is an estimate, which must not wrap. */
 	thread->pages -= pages < thread->pages ? pages : thread->pages;
 	thread->handles[at] = thread->handles[--thread->handle_count];
 }
@@ -150,7 +148,7 @@ static void handle_add(struct thread *thread, const struct gpool_block *block)
 	thread->pages += block->page_count;
 }
 
-/* Pins; false when the block is gone, or busy for long. Out: forget it. */
+/* Pin; false: the block is stale, or busy for long. gone: it is stale and can be forgotten. */
 static bool pin(const struct thread *thread, const struct gpool_block *block, bool *gone)
 {
 	int error = gpool_pin(thread->worker->pool, block);
@@ -161,7 +159,7 @@ static bool pin(const struct thread *thread, const struct gpool_block *block, bo
 	else if (error == -ETIMEDOUT)
 		COUNT(late, 1);
 	else if (error == -ENOSPC && block->tag & BLOCK_SPILL)
-		COUNT(refusals, 1); /* its content is kept, and there are no pages for it now */
+		COUNT(refusals, 1); /* its content is kept, but no pages are available for it now */
 	else if (error)
 		refuse(thread, "gpool_pin()", error, block);
 	return !error;
@@ -198,7 +196,7 @@ static struct gpool_alloc_options any_options(struct thread *thread)
 	return options;
 }
 
-/* Pinned and filled; false when there was no memory. */
+/* Allocate and fill a block, which stays pinned; false: no memory was available. */
 static bool allocate(struct thread *thread, struct gpool_block *block)
 {
 	struct gpool_alloc_options options = any_options(thread);
@@ -230,14 +228,14 @@ static void do_allocate(struct thread *thread)
 	handle_add(thread, &block);
 }
 
-/* --broken: a block that was pinned once is relied on for long after its unpin. */
+/* --broken: the content of a block is read long after its unpin. */
 static void do_peek(struct thread *thread, uint32_t at)
 {
 	struct gpool_block block = thread->handles[at];
 	uint64_t address;
 	bool gone;
 
-	/* So that the thread allocates more, for which this is evicted. */
+	/* So that the thread allocates more, which evicts this block. */
 	handle_forget(thread, at);
 	/* The address of a scattered block ends with it; a page of the window can always be read. */
 	if (block.page_count > 1 || !pin(thread, &block, &gone))
@@ -266,7 +264,7 @@ static void do_verify(struct thread *thread, uint32_t at)
 		if (chance_below(&thread->random, 4) == 0) {
 			int error = gpool_touch(thread->worker->pool, &block);
 
-			/* The other thread may have freed it: our pin keeps the content, not the block. */
+			/* The other thread may have freed it: the pin keeps the content, not the block. */
 			if (error && error != -ESTALE)
 				refuse(thread, "gpool_touch()", error, &block);
 		}
@@ -298,7 +296,7 @@ static void do_free(struct thread *thread, uint32_t at)
 	}
 	if (error != -ESTALE)
 		refuse(thread, "gpool_free()", error, &block);
-	/* The other thread was faster; our pin is still ours. */
+	/* The other thread freed it first; this thread's pin remains. */
 	COUNT(lost_frees, 1);
 	unpin(thread, &block);
 }
@@ -319,7 +317,7 @@ static void do_drop(struct thread *thread, uint32_t at)
 		refuse(thread, "gpool_discard()", error, &block);
 }
 
-/* Leave ours for the other thread and keep it too, or not; take the other thread's. */
+/* Leave a handle for the other thread, with or without keeping it; take the other thread's. */
 static void do_exchange(struct thread *thread, uint32_t at)
 {
 	struct worker *worker = thread->worker;
@@ -336,9 +334,7 @@ static void do_exchange(struct thread *thread, uint32_t at)
 		handle_add(thread, &theirs);
 }
 
-/*
- * The oldest fence is reached; until now the content had to stay, although the block was freed or unpinned behind it.
- */
+/* Signal the oldest fence; until now the content had to stay, although the block was freed or unpinned behind it. */
 static void reach_fence(struct thread *thread)
 {
 	struct pending pending = thread->pending[0];
@@ -387,7 +383,7 @@ static void do_fence(struct thread *thread, uint32_t at)
 		refuse(thread, ends ? "gpool_free_after()" : "gpool_unpin_after()", error, &block);
 	COUNT(lost_frees, 1);
 	/*
-	 * This fence is not waited for. It is behind those before it, which count as signaled when it is: so they are
+	 * This fence is not waited for. It is behind the earlier ones, which count as signaled when it is: so they are
 	 * signaled first.
 	 */
 	unneeded = pending->fence;
@@ -575,7 +571,7 @@ static void *thread_main(void *argument)
 	return NULL;
 }
 
-/* The place of the failure, without which the message is of little use. */
+/* Print the location of the fault, which the message needs. */
 static void fault(int number, siginfo_t *info, void *context)
 {
 	void *frames[48];
@@ -606,7 +602,7 @@ static void fault(int number, siginfo_t *info, void *context)
 	raise(number);
 }
 
-/* torture --worker SLOT FD DIRECTORY SEED: becomes one of the workers. */
+/* torture --worker SLOT FD DIRECTORY SEED: run as one of the workers. */
 static int worker_main(char **arguments)
 {
 	const struct sigaction action = {.sa_sigaction = fault, .sa_flags = SA_SIGINFO};

@@ -1,7 +1,4 @@
-/*
- * adapter_rig.h - adapters for tests: both of PEFT's files made in memory, of modules that the test says, and read
- * back.
- */
+/* adapter_rig.h - adapters for tests: both of PEFT's files are created in memory, with given modules, and read. */
 #ifndef TESTS_UNIT_ADAPTER_RIG_H
 #define TESTS_UNIT_ADAPTER_RIG_H
 
@@ -23,11 +20,11 @@ struct rig_module {
 };
 
 struct rig {
-	int config, weights; /* descriptors; both can be read at any place */
+	int config, weights; /* descriptors; both support pread() at any offset */
 	struct peft peft;
 	struct reason reason;
-	uint8_t *file; /* of weights, mapped */
-	/* The adapter being made. */
+	uint8_t *file; /* the weights file, mapped */
+	/* The adapter that is being built. */
 	uint64_t bytes, header_room, header_bytes;
 	char *header;
 };
@@ -40,7 +37,7 @@ static inline uint32_t rig_random(uint32_t below)
 	return (uint32_t)((rig_state >> 33) % below);
 }
 
-/* About normal, with a deviation of 1. */
+/* Return a random value of about the normal distribution, deviation 1. */
 static inline float rig_normal(void)
 {
 	float sum = 0;
@@ -66,7 +63,7 @@ static inline void rig_tensor(
 	rig->bytes += bytes;
 }
 
-/* Values are zeros. config: its text, or NULL for a plain one. */
+/* Build an adapter whose values are zeros. config: its text, or NULL for a plain one. */
 static inline int rig_make_with(struct rig *rig, const struct rig_module *modules, uint32_t count, const char *config)
 {
 	*rig = (struct rig){
@@ -111,7 +108,7 @@ static inline void rig_put(const struct rig *rig, const struct peft_matrix *matr
 	memcpy(rig->file + matrix->offset + index * bytes, bytes == 4 ? (const void *)&value : &half, bytes);
 }
 
-/* One element of a matrix, as stored in the file. */
+/* Return one element of a matrix, as stored in the file. */
 static inline float rig_get(const struct rig *rig, const struct peft_matrix *matrix, uint64_t index)
 {
 	uint32_t bytes = safetensors_type_bytes(matrix->type);
@@ -128,7 +125,7 @@ static inline void rig_fill_matrix(const struct rig *rig, const struct peft_matr
 		rig_put(rig, matrix, i, value());
 }
 
-/* All matrices, of values that `value` makes. */
+/* Fill all matrices with results of `value`. */
 static inline void rig_fill(const struct rig *rig, float (*value)(void))
 {
 	for (uint32_t i = 0; i < rig->peft.count; i++) {
@@ -145,7 +142,10 @@ static inline void rig_end(struct rig *rig)
 	close(rig->weights);
 }
 
-/* Random shapes and ranks, 1 to `most` modules in some layers and, now and then, one outside. Returns how many. */
+/*
+ * Make random shapes and ranks: 1 to `most` modules in some layers and, occasionally, one outside. Returns the number
+ * of modules.
+ */
 static inline uint32_t rig_random_modules(struct rig_module *modules, uint32_t most, uint32_t features_max)
 {
 	static const char *const targets[] = {"q", "k", "v", "o", "gate", "up", "down"};

@@ -1,4 +1,4 @@
-/* lora_cases.h - what holds for the LoRA kernels wherever they run; each case takes an open rig. See lora_rig.h. */
+/* lora_cases.h - test cases for the LoRA kernels of any back end; each case gets an open rig. See lora_rig.h. */
 #ifndef TESTS_UNIT_LORA_CASES_H
 #define TESTS_UNIT_LORA_CASES_H
 
@@ -6,14 +6,14 @@
 
 enum { CASE_TOKENS_MAX = 1200, CASE_ADAPTERS_MAX = 64 };
 
-/* case_adapters() - one of `count` adapters or none for each token. */
+/* case_adapters() - choose one of `count` adapters, or none, for each token. */
 static inline void case_adapters(struct rig *rig, int32_t *adapters, uint32_t tokens, uint32_t count)
 {
 	for (uint32_t i = 0; i < tokens; i++)
 		adapters[i] = (int32_t)(rig_random(rig) % (count + 1)) - 1;
 }
 
-/* Random shapes, ranks and batches, fp16 and bf16. in_max, out_max: of the layers, features. */
+/* Random shapes, ranks and batches, fp16 and bf16. in_max, out_max: maximum features of the layers. */
 static inline void case_random_shapes(
 	struct rig *rig, uint32_t rounds, uint32_t in_max, uint32_t out_max, uint32_t tokens_max)
 {
@@ -49,7 +49,7 @@ static inline void case_random_shapes(
 	print_message("largest error against float64: %.2e fp16, %.2e bf16\n", largest[0], largest[1]);
 }
 
-/* Every rank there is, in one batch of two tokens each. */
+/* All ranks in one batch, with two tokens each. */
 static inline void case_all_ranks(struct rig *rig, uint32_t element, uint32_t step)
 {
 	struct layer_shape shape = {.element = element,
@@ -74,7 +74,7 @@ static inline void case_all_ranks(struct rig *rig, uint32_t element, uint32_t st
 	layer_fini(&layer);
 }
 
-/* A token's bits are the same alone, in a batch of small pieces, and in one of large pieces. */
+/* A token's result has the same bits alone, in a batch of small pieces, and in one of large pieces. */
 static inline void case_bits_do_not_depend_on_the_batch(struct rig *rig, uint32_t element)
 {
 	struct layer_shape shape = {.element = element,
@@ -83,7 +83,7 @@ static inline void case_bits_do_not_depend_on_the_batch(struct rig *rig, uint32_
 		.adapter_count = 3,
 		.rank_max = 100,
 		.tokens_max = CASE_TOKENS_MAX};
-	static const uint32_t ranks[] = {5, 100, 17}; /* and `in` has splits of two tiles, the last one of one */
+	static const uint32_t ranks[] = {5, 100, 17}; /* and `in` has splits of two tiles, except the last */
 	static const uint32_t tried[] = {0, 1, 17, 100, 511, 1099};
 	int32_t adapters[CASE_TOKENS_MAX], one[CASE_TOKENS_MAX];
 	uint16_t *small, *large;
@@ -125,12 +125,12 @@ static inline void case_bits_do_not_depend_on_the_batch(struct rig *rig, uint32_
 	layer_fini(&layer);
 }
 
-/* As a captured graph does: the same args again and again, over other batches; also empty ones. */
+/* As in a captured graph: the same args repeatedly, with other batches, including empty ones. */
 static inline void case_batches_follow_each_other(struct rig *rig)
 {
 	struct layer_shape shape = {
 		.element = ELEMENT_F16, .in = 520, .out = 300, .adapter_count = 9, .rank_max = 64, .tokens_max = 70};
-	static const uint32_t ranks[] = {8, 16, 32, 64, 0, 1, 65, 33, 24}; /* one that is too large is left out */
+	static const uint32_t ranks[] = {8, 16, 32, 64, 0, 1, 65, 33, 24}; /* an adapter that is too large is skipped */
 	int32_t adapters[70];
 	struct layer layer;
 
@@ -149,7 +149,7 @@ static inline void case_batches_follow_each_other(struct rig *rig)
 	layer_fini(&layer);
 }
 
-/* Sums far from 1, which 16 bits would lose. */
+/* Sums far from 1, which 16-bit numbers would lose. */
 static inline void case_large_and_small_sums(struct rig *rig)
 {
 	struct layer_shape shape = {
@@ -170,7 +170,7 @@ static inline void case_large_and_small_sums(struct rig *rig)
 		}
 		layer.scales[token] = adapter->scale = 1 / factors[token];
 	}
-	memset(layer.y_before, 0, layer.shape.out * 2); /* y is the sum alone */
+	memset(layer.y_before, 0, layer.shape.out * 2); /* y is the sum only */
 	memset(layer.y_before + layer.args.y_stride, 0, layer.shape.out * 2);
 	layer_reset(&layer);
 	rig_upload(rig, &layer.x);
@@ -181,7 +181,7 @@ static inline void case_large_and_small_sums(struct rig *rig)
 	layer_fini(&layer);
 }
 
-/* The plain kernels, naively and grouped, do the same. */
+/* The plain kernels, naive and grouped, have the same results. */
 static inline void case_plain(struct rig *rig)
 {
 	struct layer_shape shape = {

@@ -1,9 +1,9 @@
 /*
- * lora_rig.h - LoRA batches of any shape on any back end, and what must come out of them, in float64.
+ * lora_rig.h - LoRA batches of any shape on any back end, and their expected results, in float64.
  *
  * For test_lora.c (host), test_kernels_emulated.c (the CUDA code on the CPU) and tests/gpu/lora_on_gpu.c. Weights are
- * cut into tiles and scattered over small pages in a shuffled order, as an adapter store would; what must not be read
- * is NaN, what must not be written is checked.
+ * divided into tiles and scattered over small pages in a shuffled order, as in an adapter store. Memory that must not
+ * be read is NaN; memory that must not be written is checked.
  */
 #ifndef TESTS_UNIT_LORA_RIG_H
 #define TESTS_UNIT_LORA_RIG_H
@@ -27,7 +27,7 @@
 
 enum { RIG_BLOCKS_MAX = 8192 };
 
-/* Memory of the device, and what the CPU sees of it: the same where there is no GPU. */
+/* Memory of the device, and its view by the CPU, which is the same without a GPU. */
 struct place {
 	void *host;
 	uint64_t device;
@@ -37,7 +37,7 @@ struct place {
 struct rig {
 	struct gpu *gpu;
 	struct gpu_stream *stream;
-	/* bytes at host_base and device_base; 0: each place is allocated, so that ASan knows its end */
+	/* bytes at host_base and device_base; 0: each place is allocated separately, so that ASan detects its end */
 	uint64_t capacity;
 	uint8_t *host_base;
 	uint64_t device_base, handle, used;
@@ -54,7 +54,7 @@ static inline uint32_t rig_random(struct rig *rig)
 	return (uint32_t)(rig->random >> 20);
 }
 
-/* About normal, standard deviation 1. */
+/* Return a random value of about the normal distribution, deviation 1. */
 static inline float rig_normal(struct rig *rig)
 {
 	float sum = 0;
@@ -64,7 +64,7 @@ static inline float rig_normal(struct rig *rig)
 	return sum * 1.4142f;
 }
 
-/* rig_open() - 0, or the error of gpu_open(). capacity: see struct rig; a multiple of 2 MiB. */
+/* rig_open() - return 0, or the error of gpu_open(). capacity: see struct rig; a multiple of 2 MiB. */
 static inline int rig_open(struct rig *rig, const struct gpu_ops *ops, uint64_t capacity)
 {
 	int rc;
@@ -124,7 +124,7 @@ static inline struct place rig_place(struct rig *rig, uint64_t bytes)
 		rig->blocks[rig->block_count++] = place.host;
 		place.device = (uintptr_t)place.host;
 	}
-	memset(place.host, 0xff, bytes); /* NaN, whatever the element */
+	memset(place.host, 0xff, bytes); /* NaN in each element type */
 	return place;
 }
 
@@ -151,7 +151,7 @@ struct layer_shape {
 	uint32_t adapter_count;
 	uint32_t rank_max;
 	uint32_t tokens_max;
-	uint32_t page_bytes; /* of the pages that tiles are scattered over; 0: 128 KiB, at least a tile */
+	uint32_t page_bytes; /* size of the pages with tiles; 0: 128 KiB, at least a tile */
 	uint32_t others;     /* places of the same adapter between this one and the next adapter's */
 };
 
@@ -176,7 +176,10 @@ static inline uint16_t layer_bits(const struct layer *layer, float value)
 	return layer->shape.element == ELEMENT_F16 ? f16_of_float(value) : bf16_of_float(value);
 }
 
-/* matrix_scatter() - tiles to pages: some on what is left of a page, the rest on whole ones, in a shuffled order. */
+/*
+ * matrix_scatter() - distribute tiles over pages: some on the rest of a page, the others on whole pages, in a shuffled
+ * order.
+ */
 static inline struct lora_matrix matrix_scatter(struct layer *layer, const uint16_t *from, uint32_t rank,
 	uint32_t columns, uint64_t row_step, uint64_t column_step)
 {
@@ -194,7 +197,7 @@ static inline struct lora_matrix matrix_scatter(struct layer *layer, const uint1
 	places = calloc(runs + 1, sizeof(*places));
 	assert_non_null(places);
 	more = rig_place(rig, runs * sizeof(uint64_t));
-	for (uint32_t i = 0; i < runs; i++) { /* each second page from the end */
+	for (uint32_t i = 0; i < runs; i++) { /* every second page, from the end */
 		uint32_t at = i % 2 ? runs - 1 - i / 2 : i / 2, left = tiles - head - at * run;
 
 		places[at] = rig_place(rig, (uint64_t)(left < run ? left : run) * tile_bytes);
@@ -251,7 +254,7 @@ static inline void layer_adapter(struct layer *layer, uint32_t index, uint32_t r
 	adapter->b = matrix_scatter(layer, layer->b[index], rank, shape->out, 1, rank);
 }
 
-/* layer_init() - ranks: [adapter_count]. Rows of x and y are longer than what is used of them. */
+/* layer_init() - create a layer. ranks: [adapter_count]. Rows of x and y are longer than their used part. */
 static inline void layer_init(
 	struct layer *layer, struct rig *rig, const struct layer_shape *shape, const uint32_t *ranks)
 {
@@ -272,7 +275,7 @@ static inline void layer_init(
 	for (uint32_t i = 0; i < shape->adapter_count; i++)
 		layer_adapter(layer, i, ranks[i]);
 	rig_upload(rig, &layer->adapters);
-	/* The counters are zeros; the rest stays NaN, so that what is read before it is written shows. */
+	/* The counters are zeros; the rest stays NaN, so that a read before a write is detected. */
 	memset(layer->workspace.host, 0, (uint64_t)shape->tokens_max * (LORA_RANK_MAX / LORA_SLICE) * 4);
 	rig_upload(rig, &layer->workspace);
 	for (uint32_t i = 0; i < shape->tokens_max; i++) {
@@ -301,7 +304,7 @@ static inline void layer_init(
 		.element = shape->element,
 		.adapter_stride = shape->others ? layer_stride(shape) : 0,
 	};
-	/* The host's copy may be changed from here on. */
+	/* From here on the host's copy may be changed. */
 	assert_int_equal(gpu_stream_sync(rig->gpu, rig->stream), 0);
 }
 
@@ -319,7 +322,7 @@ static inline void layer_fini(struct layer *layer)
 	rig_clear(layer->rig);
 }
 
-/* layer_batch() - the next batch: which adapter each token has. Returns the pieces. */
+/* layer_batch() - set the next batch: the adapter of each token. Returns the number of pieces. */
 static inline int layer_batch(struct layer *layer, const int32_t *adapters, uint32_t tokens)
 {
 	int pieces = lora_batch_build(
@@ -330,7 +333,7 @@ static inline int layer_batch(struct layer *layer, const int32_t *adapters, uint
 	return pieces;
 }
 
-/* layer_reset() - y as it was in the beginning. */
+/* layer_reset() - restore the initial y. */
 static inline void layer_reset(struct layer *layer)
 {
 	memcpy(layer->y.host, layer->y_before, layer->y.bytes);
@@ -361,7 +364,10 @@ static inline const uint16_t *layer_y_before(const struct layer *layer, uint32_t
 	return layer->y_before + (uint64_t)token * layer->args.y_stride;
 }
 
-/* token_error() - of one token's row against float64, as a share of the row: the square root of sums of squares. */
+/*
+ * token_error() - return the error of one token's row against float64, relative to the row: the square root of sums of
+ * squares.
+ */
 static inline double token_error(const struct layer *layer, uint32_t token, uint32_t adapter)
 {
 	const struct layer_shape *shape = &layer->shape;
@@ -387,7 +393,7 @@ static inline double token_error(const struct layer *layer, uint32_t token, uint
 	return sqrt(difference / all);
 }
 
-/* layer_check() - every token: right, or untouched. Returns the largest error. */
+/* layer_check() - check every token: correct, or unchanged. Returns the largest error. */
 static inline double layer_check(const struct layer *layer, const int32_t *adapters, uint32_t tokens)
 {
 	double bound = layer->shape.element == ELEMENT_F16 ? 1e-3 : 1e-2, largest = 0;

@@ -1,9 +1,9 @@
 /*
- * mover_rig.h - a pool on the host back end, its ring and its tiers, and the real mover in a forked child: for the
+ * mover_rig.h - a pool on the host back end, its ring and its tiers, and the real mover in a forked child, for the
  * tests of the mover.
  *
- * The test is the agent, and the keeper too: it starts movers, kills them, and looks into pages and tiers, which it has
- * mapped. It starts no thread, so that each fork is of a process with one.
+ * The test plays the agent and the keeper: it starts and kills movers, and inspects pages and tiers, which it has
+ * mapped. It starts no thread, so that each fork copies a process with one thread.
  */
 #ifndef GPOOL_TESTS_MOVER_RIG_H
 #define GPOOL_TESTS_MOVER_RIG_H
@@ -38,15 +38,15 @@ enum {
 	PAGES = 32,
 	PAGES_PER_HANDLE = 2,
 	HANDLES = PAGES / PAGES_PER_HANDLE,
-	MEMORY_SLOTS = 70, /* more than are locked at once */
+	MEMORY_SLOTS = 70, /* more than are locked at the same time */
 	FILE_SLOTS = 40,
-	PATIENCE_MS = 60000, /* for what comes in milliseconds */
+	PATIENCE_MS = 60000, /* for events that take milliseconds */
 	TAGS = 1024,
 };
 
 struct rig {
 	struct gpu *gpu;
-	uint8_t *pages; /* PAGES of them */
+	uint8_t *pages; /* the memory of PAGES pages */
 	struct module_pool pool;
 	struct recipe recipe;
 	struct module_start start;
@@ -56,7 +56,7 @@ struct rig {
 	uint8_t *memory;
 	struct mover_queue queue;
 	pid_t mover;
-	void (*child)(void); /* what the mover's process does first */
+	void (*child)(void); /* called first in the mover's process */
 	uint32_t collected;
 	bool have[TAGS];
 	int errors[TAGS];
@@ -73,7 +73,7 @@ static inline uint8_t *rig_slot(struct rig *rig, uint32_t slot)
 	return rig->memory + (size_t)slot * PAGE_BYTES;
 }
 
-/* Bytes that are different on every page for every seed. */
+/* Write bytes that differ on every page for every seed. */
 static inline void pattern_write(uint8_t *bytes, uint64_t seed)
 {
 	uint64_t x = seed * 0x9e3779b97f4a7c15u + 1;
@@ -115,13 +115,13 @@ static inline void rig_hold(struct rig *rig, struct held held)
 	rig->held[rig->start.held_count++] = held;
 }
 
-/* Handles as the agent holds them: one descriptor for all, as `host` has it, or one for each, as CUDA does. */
+/* Create handles as the agent holds them: one descriptor for all, as `host` has it, or one for each, as CUDA does. */
 static inline void rig_handles(struct rig *rig, bool each)
 {
 	uint64_t base, handles[HANDLES], bytes = (uint64_t)PAGES_PER_HANDLE * PAGE_BYTES;
 
 	assert_int_equal(gpu_reserve(rig->gpu, (uint64_t)PAGES * PAGE_BYTES, 0, &base), 0);
-	/* All before the first export, which ends the growth of the file they share. */
+	/* All handles are created before the first export, which seals the file that they share. */
 	for (uint32_t i = 0; i < HANDLES; i++)
 		assert_int_equal(gpu_create(rig->gpu, bytes, &handles[i]), 0);
 	for (uint32_t i = 0; i < HANDLES; i++) {
@@ -160,7 +160,7 @@ static inline void rig_tiers(struct rig *rig)
 	rig_hold(rig, (struct held){KEEP_TIER, 0, 1, 1, {rig->file_fd}, FILE_SLOTS, 0});
 }
 
-/* All but the memory behind it. */
+/* Create everything except the memory of the pool. */
 static inline struct rig *rig_pool(const char *backend)
 {
 	struct pool_geometry geometry = {"gpu0", backend, "0", 0, PAGE_BYTES, PAGES, PAGES_PER_HANDLE, 0, 0, 0};
@@ -260,7 +260,7 @@ static inline void rig_start(struct rig *rig)
 	}
 }
 
-/* The status of waitpid(). */
+/* Stop the mover; returns the status of waitpid(). */
 static inline int rig_stop(struct rig *rig, int signal)
 {
 	int status;
@@ -276,7 +276,7 @@ static inline void rig_free(struct rig *rig)
 {
 	if (rig->mover)
 		assert_int_equal(rig_stop(rig, SIGTERM), 0);
-	gpu_close(rig->gpu); /* NULL where the rig does not own it */
+	gpu_close(rig->gpu); /* NULL if the rig does not own it */
 	for (uint32_t i = 0; i < rig->start.held_count; i++)
 		close(rig->held[i].fds[0]);
 	if (rig->memory)
@@ -301,7 +301,7 @@ static inline void rig_submit(struct rig *rig, enum mover_job_kind kind, uint32_
 	assert_int_equal(mover_submit(&rig->queue, &order), 0);
 }
 
-/* One job alone; its error. */
+/* Execute one job; returns its error. */
 static inline int rig_do(
 	struct rig *rig, enum mover_job_kind kind, uint32_t page, enum mover_tier tier, uint32_t to, uint64_t checksum)
 {

@@ -1,10 +1,11 @@
 /*
  * test_adapter_cold.c - adapters on disk.
  *
- * Goal: what is written is read back, page by page, in the form that loses little enough; a layer needs no group behind
- * its own; a file that is damaged, cut off or forged in any place is refused, and a write that fails leaves what was
- * there. Method: random adapters; every byte of a file changed, every length; each field of the head wrong under a
- * right checksum; each system call of the writer made to fail, by functions of this program in the C library's place.
+ * Goal: a file is read back as it was written, page by page, in the smallest form whose error is acceptable; a layer
+ * needs no group after its own; a file that is damaged, truncated or forged at any place is refused, and a failed write
+ * leaves the old file. Method: random adapters; every byte of a file changed, every length; each field of the head
+ * wrong with a correct checksum; each system call of the writer made to fail, by functions of this program that replace
+ * those of the C library.
  */
 #include "client/lora/format/cold_file.h"
 #include "client/lora/format/int8_form.h"
@@ -89,7 +90,7 @@ static int written(const struct rig *rig, uint32_t page_bytes, struct cold_heade
 	return fd;
 }
 
-/* All pages of the file, or how it is refused. images: [pages][page_bytes], may be NULL. */
+/* Read all pages of the file; returns its error. images: [pages][page_bytes], may be NULL. */
 static int read_all(int fd, uint8_t *images)
 {
 	struct cold_file file;
@@ -125,7 +126,7 @@ static int read_all(int fd, uint8_t *images)
 	return error;
 }
 
-/* The images that must come out of it. */
+/* Return the expected images. */
 static uint8_t *images_wanted(const struct rig *rig, uint32_t page_bytes, enum cold_form form)
 {
 	struct adapter_layout layout;
@@ -168,7 +169,7 @@ static float few_outliers(void)
 	return rig_random(300) ? rig_normal() : 40 * rig_normal();
 }
 
-/* For each layer there is a group that ends with the pages that it needs. */
+/* Check that for each layer a group ends with the pages that it needs. */
 static void groups_end_with_layers(int fd)
 {
 	struct cold_file file;
@@ -224,7 +225,8 @@ static const struct rig_module one_layer[] = {
 };
 
 /*
- * Half of the bytes and 1.6 % for scales, where that loses little; else all of them, and the words why. Zeros compress.
+ * Half of the bytes and 1.6 % for scales, if the error is small; else all of them, and a text with the reason. Zeros
+ * are compressed.
  */
 static void test_form(void **state)
 {
@@ -265,7 +267,7 @@ static void test_form(void **state)
 
 /* ---- damage ---- */
 
-/* A file of two blocks. */
+/* Write a file of two blocks. */
 static int small(struct rig *rig, struct cold_header *header)
 {
 	const struct rig_module module = {"h.0.q", 2, 300, 200, SAFETENSORS_F16};
@@ -407,7 +409,7 @@ static void test_forged(void **state)
 		if (forged_read(&forged) != -EINVAL)
 			fail_msg("%s by %lld", forgeries[i].what, (long long)forgeries[i].change);
 	}
-	/* Weights that are not those of the page's checksum. */
+	/* Weights that do not match the page's checksum. */
 	forged = good;
 	forged.bytes[4096]++;
 	forged_groups(&forged)->checksum = XXH3_64bits(forged.bytes + 4096, 4096);
@@ -417,7 +419,7 @@ static void test_forged(void **state)
 	forged = good;
 	forged.length = forged.header.file_bytes = 12288;
 	assert_int_equal(forged_read(&forged), -EINVAL);
-	/* Compressed to less or more than a group is. */
+	/* Compressed data of less or more than a group. */
 	for (zeros = forged_groups(&good)->bytes - 1; zeros <= forged_groups(&good)->bytes + 1; zeros += 2) {
 		static const uint8_t none[8192];
 
@@ -446,10 +448,7 @@ static uint32_t files_in_folder(void)
 	return count;
 }
 
-/*
- * Whichever call fails, the old file stays, and nothing else; but once the name is changed, what counts is that the new
- * one is whole.
- */
+/* Whichever call fails, only the old file exists afterwards; after the rename, the new file must be complete. */
 static void test_failures(void **state)
 {
 	static const int failures[] = {ENOSPC, EIO, EDQUOT};
@@ -473,7 +472,7 @@ static void test_failures(void **state)
 		assert_int_equal(read_all(fd, NULL), 0);
 		close(fd);
 	}
-	assert_int_equal(calls, 6); /* group, head, file, name, folder: each was the one that failed, and then none */
+	assert_int_equal(calls, 6); /* group, head, file, name, folder: each has failed once, and then none */
 	rig_put(&rig, &rig.peft.modules[0].a, 0, INFINITY);
 	assert_int_equal(write_as(&rig, 512 << 10, "adapter", NULL), -EINVAL);
 	assert_string_equal(reason.text, "module 'h.0.q': lora_A[0][0] is inf");

@@ -1,9 +1,9 @@
 /*
- * test_adapter_convert.c - weights of safetensors files as images of pages.
+ * test_adapter_convert.c - convert weights of safetensors files to images of pages.
  *
- * Goal: the element of the file is where the kernels read it (lora_tile_at()), rounded once, and all other elements are
- * zero; a weight that is not finite in the pages is refused with its position. Method: random adapters with all element
- * types, compared element by element; the kernels' reference on the pages against B (A x) of the file.
+ * Goal: each element of the file is where the kernels read it (lora_tile_at()), rounded once, and all other elements
+ * are zero; a weight that is not finite in the pages is refused with its position. Method: random adapters with all
+ * element types, compared element by element; the kernels' reference on the pages against B (A x) of the file.
  */
 #include "client/lora/format/convert.h"
 #include "client/lora/format/pack.h"
@@ -27,7 +27,7 @@ struct images {
 	uint8_t *bytes; /* [pages][page_bytes] */
 };
 
-/* In order of `stride`, since any order must do. */
+/* In the order of `stride`, since any order must work. */
 static struct images images_of(
 	const struct rig *rig, uint32_t page_bytes, enum adapter_element element, uint32_t stride)
 {
@@ -54,7 +54,7 @@ static void images_free(struct images *images)
 	free(images->bytes);
 }
 
-/* The engine's view of the layout and the addresses of its pages. more: the number of runs. */
+/* Build the engine's view of the layout and the addresses of its pages. more: the number of runs. */
 static struct lora_matrix kernels_matrix(
 	const struct images *images, const struct adapter_matrix *matrix, uint32_t columns, uint64_t *more)
 {
@@ -77,7 +77,7 @@ static uint16_t rounded(float value, enum adapter_element element)
 	return element == ADAPTER_F16 ? f16_of_float(value) : bf16_of_float(value);
 }
 
-/* Takes each element out of the images, so that what remains must be zeros. */
+/* Remove each element from the images, so that only zeros must remain. */
 static void matrix_holds(const struct rig *rig, const struct images *images, const struct adapter_matrix *matrix,
 	const struct peft_matrix *from, uint32_t rank, uint32_t columns, bool is_b)
 {
@@ -113,7 +113,7 @@ static void images_hold(const struct rig *rig, const struct images *images)
 	assert_true(zero);
 }
 
-/* Also the smallest numbers, and zeros with a sign. */
+/* Including the smallest numbers, and signed zeros. */
 static float any_value(void)
 {
 	float value = rig_normal();
@@ -145,7 +145,7 @@ static void test_random(void **state)
 	}
 }
 
-/* Files that the reference library wrote. */
+/* Files of the reference library. */
 static void test_fixture(void **state)
 {
 	int config = open("tests/fixtures/adapters/mixed/adapter_config.json", O_RDONLY | O_CLOEXEC);
@@ -166,7 +166,7 @@ static void test_fixture(void **state)
 	close(weights);
 }
 
-/* The kernels' reference finds in the pages what B (A x) of the file is. */
+/* The kernels' reference computes B (A x) of the file from the pages. */
 static void test_kernels(void **state)
 {
 	const struct rig_module fixed[] = {

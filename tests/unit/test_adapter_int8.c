@@ -1,10 +1,10 @@
 /*
- * test_adapter_int8.c - pages in int8, and what that loses.
+ * test_adapter_int8.c - pages as int8, and the error of that form.
  *
- * Goal: the form has the size that it says, goes forth and back within half a step of each row and the same each time;
- * the loss that is measured is the one that an engine would see, and its bound holds; weights that do not suit int8 are
- * found out. Method: modules small enough to multiply out, with weights about normal, with outliers, with the largest
- * numbers of fp16, and with none.
+ * Goal: the form has the documented size, and a conversion in both directions changes each element by at most half a
+ * step of its row, and always in the same way; the measured error is the one that an engine would see, and its bound
+ * holds; weights that are not suitable for int8 are detected. Method: modules small enough for a full product, with
+ * weights of about the normal distribution, with outliers, with the largest numbers of fp16, and with zeros.
  */
 #include "client/lora/format/int8_form.h"
 #include "client/lora/format/pack.h"
@@ -79,7 +79,7 @@ static void test_form(void **state)
 	free(form);
 }
 
-/* A matrix as it is in the pages, or after int8: [rank][columns]. */
+/* Return a matrix as it is in the pages, or after int8: [rank][columns]. */
 static double *matrix_of(
 	const struct rig *rig, const struct peft_matrix *from, uint32_t rank, uint32_t columns, bool is_b, bool int8)
 {
@@ -125,8 +125,8 @@ static double *product(const double *a, const double *b, const struct peft_modul
 }
 
 /*
- * The relative error of BA is what one expects of y for any x; so what was measured has to be near, and the bound
- * above.
+ * The relative error of BA is the expected error of y for any x, so the measured error must be close to it, and the
+ * bound above it.
  */
 static void loss_holds(const struct rig *rig, const struct int8_loss *loss)
 {
@@ -186,7 +186,7 @@ static void test_loss(void **state)
 	}
 }
 
-/* One bad module among good ones is the one that counts. Outputs that fp32 cannot hold are as bad as can be. */
+/* One bad module among good ones determines the result. Outputs that fp32 cannot hold have the worst error. */
 static void test_worst(void **state)
 {
 	const struct rig_module fixed[] = {
@@ -205,12 +205,12 @@ static void test_worst(void **state)
 	loss = loss_of(&rig, ADAPTER_F16);
 	assert_int_equal(loss.module, 1);
 	assert_true(loss.output > INT8_LOSS_MAX);
-	/* Not trained yet: B is zero. */
+	/* An adapter before training: B is zero. */
 	memset(rig.file + rig.peft.modules[1].b.offset, 0, rig.peft.modules[1].b.bytes);
 	loss = loss_of(&rig, ADAPTER_F16);
 	assert_int_not_equal(loss.module, 1);
 	assert_true(loss.output < INT8_LOSS_MAX);
-	/* One that is next to what fp16 can hold makes the rest of its row coarse, but nothing infinite. */
+	/* A weight close to the maximum of fp16 makes the rest of its row coarse, but nothing becomes infinite. */
 	rig_put(&rig, &rig.peft.modules[2].a, 5, 65504);
 	loss = loss_of(&rig, ADAPTER_F16);
 	assert_true(isfinite(loss.output));

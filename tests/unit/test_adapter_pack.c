@@ -32,7 +32,7 @@ static struct adapter_layout packed(const struct peft *peft, uint32_t page_bytes
 	return layout;
 }
 
-/* One byte for each 256 of the pages: 1 where a tile is. */
+/* One byte for each 256 bytes of the pages: 1 for a tile. */
 static void matrix_mark(const struct adapter_layout *layout, const struct adapter_matrix *matrix, uint32_t rank,
 	uint32_t columns, uint32_t pages, uint8_t *rows)
 {
@@ -105,7 +105,7 @@ static void test_random(void **state)
 
 /* ---- what is lost ---- */
 
-/* All linear layers of a model with grouped queries; ranks: of attention and of the rest. */
+/* All linear layers of a model with grouped queries; ranks: of attention and of the other layers. */
 static uint32_t model(
 	uint32_t layers, uint32_t width, uint32_t kv, uint32_t inner, uint32_t attention_rank, uint32_t rank)
 {
@@ -131,7 +131,7 @@ static uint32_t model(
 	return count;
 }
 
-/* Of models that there are, in pages of all sizes: below 1 % at the ends of pages. The figures are printed. */
+/* Existing models, with pages of all sizes: less than 1 % is lost at the ends of pages. The figures are printed. */
 static void test_loss(void **state)
 {
 	static const struct {
@@ -168,7 +168,7 @@ static void test_loss(void **state)
 				100.0 * (double)use.ends / (double)pages, 100.0 * (double)use.last / (double)pages,
 				layout.header->bytes);
 			assert_int_equal(use.columns, 0);
-			/* there, one of odd ranks has more */
+			/* in that case, one with odd ranks loses more */
 			assert_true(use.ends * 100 < pages || page_bytes == 512 << 10);
 			if (page_bytes == 2 << 20) {
 				all += pages;
@@ -184,13 +184,13 @@ static void test_loss(void **state)
 }
 
 /*
- * The end of a page that is too short for a large tile takes small ones, and in the longer piece first of the two
- * others.
+ * The end of a page that is too short for a large tile is used for small ones, the longer of two pieces first for the
+ * larger tiles.
  */
 static void test_gap(void **state)
 {
 	/*
-	 * 15 tiles of 32 KiB leave 32 KiB of 512; one of 112 rows does not use 4 KiB of it, which those of 1 row fill.
+	 * 15 tiles of 32 KiB leave 32 KiB of 512; a tile of 112 rows leaves 4 KiB of that, which tiles of 1 row fill.
 	 */
 	const struct rig_module fixed[] = {
 		{"h.0.a", 120, 128 * 17, 128, SAFETENSORS_F16},
@@ -239,7 +239,7 @@ static void test_too_large(void **state)
 
 struct wrong {
 	const char *what;
-	size_t offset; /* of a number of 4 bytes */
+	size_t offset; /* offset of a 4-byte number */
 	int32_t change;
 	int result;
 };
@@ -260,8 +260,8 @@ static void test_wrong(void **state)
 	layout = packed(&rig.peft, 512 << 10);
 	copy = malloc(layout.header->bytes);
 	/*
-	 * Any bit of any number but some of a module that say nothing of places changes what is there; a prefix is none
-	 * either.
+	 * Changing any bit of any number is detected, except in numbers of a module that describe no places; so is a
+	 * truncation.
 	 */
 	for (size_t at = 0; at < layout.header->bytes; at++)
 		for (int bit = 0; bit < 8; bit++) {
@@ -325,7 +325,7 @@ static void test_wrong(void **state)
 	rig_end(&rig);
 }
 
-/* A tile that ends in the next page, where nothing else is. */
+/* A tile that ends in the next page, where no other tile is. */
 static void test_across(void **state)
 {
 	const struct rig_module fixed = {"h.0.a", 2, 128, 128, SAFETENSORS_F16};

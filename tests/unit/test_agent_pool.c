@@ -5,7 +5,7 @@
  * Goal: a session whose descriptors the keeper could not hold waits for the end of its process, while all other
  * sessions are served; spilled content that a mover cannot read back is kept, unless the content itself is the cause;
  * jobs are taken back from dead movers only. Method: a real pool, whose ledger records that an agent has served; the
- * test is the keeper, the worker and the mover.
+ * test plays the keeper, the worker and the mover.
  */
 #include "agent/agent.h"
 #include "agent/pages/evict.h"
@@ -42,7 +42,7 @@ static struct module_start start;
 static struct module_pool made;
 static struct held held[1];
 static struct pool *pool;
-static struct session_segment worker; /* as the one whose descriptors are held sees it */
+static struct session_segment worker; /* the segment of the session whose descriptors are held */
 static int ends[2], connection[2];
 static pid_t process;
 
@@ -157,7 +157,7 @@ static void test_other_sessions_continue(void **state)
 	slot_was(0, SPILLS, TAG, SLOT_SAVED, 30);
 	slot_was(2, SPILLS, TAG + TAG, SLOT_ANSWERED, 32);
 	atomic_store(&made.ledger.header->started, 1);
-	/* More than there is, so that every session is examined, and the missing pages are counted. */
+	/* More pages than exist, so that every session is examined, and the missing pages are counted. */
 	*ask = (struct lease_request){.kind = LEASE_TAKE, .need = PAGES};
 	atomic_store(&ask->state, LEASE_SERIAL_ONE | LEASE_REQUESTED);
 	assert_int_equal(pool_create(agent, 0, &made, &pool), 0);
@@ -170,7 +170,7 @@ static void test_other_sessions_continue(void **state)
 	assert_int_equal(pool_idle(pool), 0);
 	for (uint32_t page = 0; page < 22; page++)
 		assert_int_equal(page_word_state(pool_word(pool, page)), PAGE_QUARANTINED);
-	/* They end, and all pages are free again. */
+	/* The sessions end, and all pages are free again. */
 	session_end(pool->sessions[LOST], SESSION_END_DEATH);
 	session_end(pool->sessions[SPILLS], SESSION_END_DEATH);
 	assert_int_equal(pool->free.total, PAGES);
@@ -182,12 +182,12 @@ static void test_other_sessions_continue(void **state)
 static void score_slowly(void *state, struct evict_candidate *candidates, uint32_t count)
 {
 	(void)state, (void)candidates, (void)count;
-	poll(NULL, 0, 300); /* as if another program had the core: no CPU time passes */
+	poll(NULL, 0, 300); /* like a preemption: no CPU time passes */
 }
 
 /*
- * After a scan that found nothing the next one waits for as long as that took. A scan during which the agent was
- * preempted took long by the clock on the wall alone: what becomes idle after it must be found soon.
+ * After a scan that found nothing the next one waits for as long as the scan took. A scan during which the agent was
+ * preempted took long only by the wall clock: pages that become idle after it must be found soon.
  */
 static void test_a_scan_that_was_preempted(void **state)
 {
@@ -209,7 +209,7 @@ static void test_a_scan_that_was_preempted(void **state)
 	pool->evict.policy = &slow;
 	pinned = evict_pages(pool, &one);
 	atomic_store(&worker.pins[40], 0);
-	/* As many refusals as the microseconds of CPU time may bring, and not as many as 300 ms do. */
+	/* Within the refusals that the microseconds of CPU time permit, not those of 300 ms. */
 	for (int tries = 0; !(idle = evict_pages(pool, &one)) && tries < 20000; tries++)
 		;
 	pool->evict.policy = real;
@@ -242,7 +242,7 @@ static void ask_back(uint32_t serial)
 	atomic_store(&worker.header->requests_pending, 1);
 }
 
-/* The one job that is in the ring ends like this. */
+/* End the only job in the ring with this error. */
 static void job_ends(struct mover_ring *ring, int error)
 {
 	uint32_t jobs = 0;
@@ -287,7 +287,7 @@ static void test_unreadable_content_is_kept(void **state)
 	assert_int_equal(pool->sessions[HELD]->leased, 0);
 	assert_int_equal(atomic_load(&slot->tag), TAG);
 	assert_int_equal(atomic_load(&slot->state), SLOT_SAVED);
-	/* Later it can be. */
+	/* Later the restore is possible. */
 	ask_back(2);
 	pool->sessions[HELD]->doorbell.ready(&pool->sessions[HELD]->doorbell, EPOLLIN);
 	job_ends(ring, 0);
@@ -429,7 +429,7 @@ static bool is_answered(uint32_t request)
 	return lease_state_of(atomic_load(&worker.requests[request].state)) == LEASE_DONE;
 }
 
-/* With an error, and it is still kept. */
+/* Check that the request failed, and that the content is still kept. */
 static void was_given_up(uint32_t request)
 {
 	assert_true(is_answered(request));
@@ -448,10 +448,12 @@ static void test_jobs_are_taken_back_from_dead_movers_only(void **state)
 	ring = made.ring;
 	agent->config.mover.patience_ms = 0;
 	two_are_asked_back();
-	/* Without a message of the keeper: a mover of an earlier version may run, which does not know the gate. */
+	/*
+	 * Without a message of the keeper: a mover of an earlier version may be running, which does not know the gate.
+	 */
 	jobs_tick(pool);
 	assert_int_equal(pool->jobs->queue.in_flight, 2);
-	/* The second one has come in, and lives. */
+	/* The second mover has passed the gate, and is alive. */
 	atomic_store(&ring->gate, 2);
 	keeper_says(KEEP_MOVER, 1, "");
 	jobs_tick(pool);
@@ -474,7 +476,7 @@ static void test_jobs_are_taken_back_from_dead_movers_only(void **state)
 	bells_close();
 }
 
-/* Movers that die, and do something before, are no reason to give up; those that die over the same job are. */
+/* Movers that die after completing jobs are restarted; after repeated deaths during the same job the agent gives up. */
 static void test_movers_that_get_on(void **state)
 {
 	struct mover_ring *ring;
@@ -495,7 +497,7 @@ static void test_movers_that_get_on(void **state)
 	jobs_tick(pool);
 	assert_int_equal(pool->jobs->queue.in_flight, 1);
 	assert_false(pool->jobs->gone);
-	/* One has come in, and has done nothing when it dies. */
+	/* A mover has passed the gate, and dies without having done anything. */
 	pool->jobs->since_ms -= 20000;
 	atomic_store(&ring->gate, 2);
 	jobs_tick(pool);
@@ -523,7 +525,7 @@ static void test_begun_jobs_wait_for_the_driver(void **state)
 		begun++;
 	atomic_store(&ring->jobs[begun].state, MOVER_TAKEN);
 	keeper_says(KEEP_MOVER_END, 1, "process 9 ended (signal 9)");
-	/* No mover has begun the other one. */
+	/* No mover has begun the other job. */
 	was_given_up(1);
 	assert_false(is_answered(0));
 	assert_int_equal(page_word_state(pool_word(pool, made.ledger.slots[0].page)), PAGE_MOVING);

@@ -1,8 +1,8 @@
 /*
- * test_attach.c - packets, descriptors and peers on the attach socket, with a peer that plays foul.
+ * test_attach.c - packets, descriptors and peers on the attach socket, with a malicious peer.
  *
- * Method: socket pairs in one process where that is enough, a forked peer where the kernel's view of it matters. Every
- * test ends with as many open descriptors as it began with. An alarm ends a test that waits for ever.
+ * Method: socket pairs in one process if that suffices, a forked peer if the kernel's view of it matters. Every test
+ * ends with the same number of open descriptors as it began with. An alarm ends a test that would wait forever.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -197,14 +197,15 @@ static void test_packet_too_long_is_refused_with_its_descriptors(void **state)
 	assert_int_equal(attach_receive(fixture->theirs, buffer, sizeof(buffer), got, 3, &count, WAIT_MS), -EMSGSIZE);
 	assert_int_equal(count, 999);
 	assert_int_equal(count_descriptors(), before);
-	/* and the next packet is a packet again */
+	/* and the next packet is received normally */
 	assert_int_equal(attach_receive(fixture->theirs, buffer, sizeof(buffer), got, 3, &count, WAIT_MS), 4);
 	assert_int_equal(count, 0);
 	close_many(sent, 3);
 }
 
 /*
- * At the limit of open files the kernel delivers a part of the descriptors: none must stay, and the caller must know.
+ * At the limit of open files the kernel delivers only some of the descriptors: none may stay open, and the caller must
+ * be informed.
  */
 static void test_limit_of_open_files_is_noticed(void **state)
 {
@@ -223,7 +224,7 @@ static void test_limit_of_open_files_is_noticed(void **state)
 	assert_int_equal(attach_send(fixture->ours, "a", 1, sent, 20), 0);
 	assert_int_equal(attach_send(fixture->ours, "b", 1, sent, 2), 0);
 	low = saved;
-	low.rlim_cur = (rlim_t)sent[19] + 8; /* room for 7 above the highest, and a few holes */
+	low.rlim_cur = (rlim_t)sent[19] + 8; /* room for 7 above the highest one, and a few gaps */
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
 	assert_int_equal(attach_receive(fixture->theirs, buffer, sizeof(buffer), got, 20, &count, WAIT_MS), -EMFILE);
 	assert_int_equal(count, 999);
@@ -244,13 +245,13 @@ static void test_end_of_peer_is_epipe(void **state)
 	assert_int_equal(attach_send(fixture->theirs, "last", 4, NULL, 0), 0);
 	close(fixture->theirs);
 	fixture->theirs = -1;
-	/* what was sent before the end still arrives */
+	/* data that was sent before the end still arrives */
 	assert_int_equal(attach_receive(fixture->ours, buffer, sizeof(buffer), NULL, 0, NULL, -1), 4);
 	assert_int_equal(attach_receive(fixture->ours, buffer, sizeof(buffer), NULL, 0, NULL, -1), -EPIPE);
 	assert_int_equal(attach_send(fixture->ours, "x", 1, NULL, 0), -EPIPE); /* and no SIGPIPE */
 }
 
-/* An empty packet looks like the end, and must not smuggle descriptors in. */
+/* An empty packet looks like the end, and must not deliver descriptors. */
 static void test_empty_packet_is_epipe(void **state)
 {
 	struct fixture *fixture = *state;
@@ -309,7 +310,7 @@ static void on_signal(int number)
 static void test_signals_do_not_end_a_wait(void **state)
 {
 	struct fixture *fixture = *state;
-	struct sigaction action = {.sa_handler = on_signal}; /* no SA_RESTART: calls end with EINTR */
+	struct sigaction action = {.sa_handler = on_signal}; /* without SA_RESTART, so that calls end with EINTR */
 	struct itimerval every = {.it_interval = {.tv_usec = 2000}, .it_value = {.tv_usec = 2000}};
 	struct itimerval none = {.it_value = {0}};
 	char buffer[4];
@@ -345,7 +346,7 @@ static void test_listen_sets_exactly_the_mode(void **state)
 		assert_int_equal(status.st_mode & 07777, modes[i]);
 		assert_int_equal(fcntl(fd, F_GETFD), FD_CLOEXEC);
 		assert_true(fcntl(fd, F_GETFL) & O_NONBLOCK);
-		close(fd); /* and leaves the file behind: stale for the next round */
+		close(fd); /* the file stays: stale for the next round */
 	}
 }
 
@@ -418,7 +419,7 @@ static void test_connect_without_listener(void **state)
 	assert_int_equal(attach_connect(path, 0), -ECONNREFUSED);
 	assert_int_equal(attach_connect(path, 120), -ETIMEDOUT);
 	path_in(fixture, "socket/below", path);
-	assert_int_equal(attach_connect(path, -1), -ENOTDIR); /* waiting would not help */
+	assert_int_equal(attach_connect(path, -1), -ENOTDIR); /* a wait would not help */
 }
 
 struct connection {
@@ -434,7 +435,7 @@ static void *connect_thread(void *argument)
 	return NULL;
 }
 
-/* Does this process have an inotify descriptor? Then attach_connect() found no listener and is about to wait. */
+/* Check for an inotify descriptor: then attach_connect() found no listener and is about to wait. */
 static bool inotify_is_open(void)
 {
 	DIR *folder = opendir("/proc/self/fd");
@@ -513,7 +514,7 @@ static void test_connect_waits_for_the_folder_too(void **state)
 	finish_connection(thread, &connection, listener);
 }
 
-/* The agent was killed and left its socket file; the worker gets through to the next one. */
+/* The agent was killed and left its socket file; the worker connects to the next agent. */
 static void test_connect_waits_at_a_stale_socket(void **state)
 {
 	struct fixture *fixture = *state;
@@ -537,11 +538,11 @@ static void test_connect_waits_at_a_stale_socket(void **state)
 
 struct child {
 	pid_t pid;
-	int socket; /* our end of the connection that the child made */
+	int socket; /* this process's end of the child's connection */
 	int life;   /* close it to let the child end */
 };
 
-/* A child that connects, as another user if this one may switch, and runs until the parent ends it. */
+/* Start a child that connects, as another user if possible, and runs until the parent ends it. */
 static struct child start_child(const struct fixture *fixture)
 {
 	struct child child;
@@ -621,7 +622,7 @@ static void test_peer_is_the_connecting_process(void **state)
 	close(child.socket);
 }
 
-/* The way of kernels without SO_PEERPIDFD. */
+/* The method for kernels without SO_PEERPIDFD. */
 static void test_pidfd_by_number_checks_the_peer(void **state)
 {
 	struct child child = start_child(*state);
@@ -631,14 +632,14 @@ static void test_pidfd_by_number_checks_the_peer(void **state)
 	assert_true(pidfd >= 0);
 	assert_int_equal(fcntl(pidfd, F_GETFD), FD_CLOEXEC);
 	assert_false(is_readable(pidfd, 0));
-	/* another user's process with this number is not the peer */
+	/* another user's process with this pid is not the peer */
 	assert_int_equal(attach_pidfd_open(child.socket, child.pid, uid + 1), -ESRCH);
 	end_child(&child);
 	assert_true(is_readable(pidfd, -1));
 	close(pidfd);
 	/*
-	 * the number is free, or reused by another process by now. Here it is ours, as if reused, so only the closed
-	 * connection shows the end
+	 * the pid is free, or reused by another process by now. Here it is this process's own, as if reused, so that
+	 * only the closed connection shows the end
 	 */
 	assert_int_equal(attach_pidfd_open(child.socket, child.pid, uid), -ESRCH);
 	assert_int_equal(attach_pidfd_open(child.socket, getpid(), geteuid()), -ESRCH);
@@ -655,7 +656,7 @@ static void test_dead_process_has_no_pidfd(void **state)
 	assert_true(pid >= 0);
 	if (pid == 0)
 		_exit(0);
-	/* a zombie: dead, but its number is not free yet, and the connection given is open */
+	/* a zombie: dead, but its pid is not free yet, and the given connection is open */
 	assert_int_equal(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT), 0);
 	assert_int_equal(attach_pidfd_open(fixture->ours, pid, geteuid()), -ESRCH);
 	assert_int_equal(waitpid(pid, &status, 0), pid);

@@ -1,9 +1,9 @@
 /*
- * test_background.c - the library's own thread for what callers shall not wait for.
+ * test_background.c - the library's background thread.
  *
  * Goal: a task runs after each wake and by its period, one at a time, and never after it was removed; the thread starts
- * with the first task, takes no signals, and ends. Method: a pool handle of which nothing else is used; semaphores say
- * what has run.
+ * with the first task, receives no signals, and ends. Method: a pool handle of which nothing else is used; semaphores
+ * show which tasks have run.
  */
 #include "client/vm/background.h"
 
@@ -19,7 +19,7 @@
 struct probe {
 	struct background_task task;
 	sem_t ran, go;
-	bool waits; /* for go, inside the task */
+	bool waits; /* waits for `go` inside the task */
 	_Atomic uint32_t runs, inside;
 	pthread_t thread;
 };
@@ -102,7 +102,7 @@ static void test_runs_by_its_period(void **state)
 	assert_false(pthread_equal(often.thread, pthread_self()));
 }
 
-/* Woken while it runs, it runs once more; others wait for their turn and have it. */
+/* A task that is woken while it runs, runs once more; other tasks get their turn. */
 static void test_woken_while_it_runs(void **state)
 {
 	struct probe slow, other;
@@ -155,7 +155,7 @@ static void test_removing_waits(void **state)
 	}
 }
 
-/* Stopping ends a thread that runs a task as well as one that waits; what was never removed does not matter. */
+/* A stop ends the thread while it runs a task as well as while it waits; tasks that were not removed do not matter. */
 static void test_stopping(void **state)
 {
 	struct probe probe;
@@ -181,7 +181,7 @@ static void test_no_signals(void **state)
 	(void)state;
 	probe_make(&probe, 0, true);
 	assert_int_equal(background_add(pool, &probe.task), 0);
-	/* And the caller's own mask is as it was. */
+	/* The caller's own signal mask is unchanged. */
 	pthread_sigmask(SIG_SETMASK, NULL, &mask);
 	assert_false(sigismember(&mask, SIGUSR1));
 	background_wake(pool, &probe.task);

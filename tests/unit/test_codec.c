@@ -1,9 +1,9 @@
 /*
- * test_codec.c - every message of the table survives its encoding, and malformed bytes are refused.
+ * test_codec.c - every message of the table can be encoded and decoded, and malformed bytes are refused.
  *
  * Method: expansions of messages.def fill, encode, decode and compare every field of every message, so that a new
- * message is tested without a change here. The bytes to decode are at the end of a heap block of their exact size:
- * under the address sanitizer a read beyond them is an error.
+ * message is tested without a change here. The bytes to decode are at the end of a heap block of their exact size, so
+ * that AddressSanitizer detects a read beyond them.
  */
 #include <errno.h>
 #include <limits.h>
@@ -37,7 +37,7 @@ static void fill_bytes(uint8_t *to, size_t size)
 		to[i] = (uint8_t)pattern();
 }
 
-/* Text of all kinds of characters, and exactly as long as wanted. */
+/* Make a text with all kinds of characters, of exactly this length. */
 static void fill_text(char *to, size_t size, enum filling filling)
 {
 	static const char *const characters[] = {
@@ -100,7 +100,7 @@ static uint32_t fill_count(uint32_t most, enum filling filling)
 #define U64(name, text) assert_true(one->name == other->name);
 #define I32(name, text) assert_int_equal(one->name, other->name);
 #define BYTES(name, size, text) assert_memory_equal(one->name, other->name, size);
-#define STR(name, size, text) assert_memory_equal(one->name, other->name, size); /* and zeros behind the text */
+#define STR(name, size, text) assert_memory_equal(one->name, other->name, size); /* and zeros after the text */
 #define LIST(name, record, most, text) \
 	assert_int_equal(one->name##_count, other->name##_count); \
 	for (uint32_t i = 0; i < one->name##_count; i++) \
@@ -111,7 +111,7 @@ static uint32_t fill_count(uint32_t most, enum filling filling)
 
 struct list_facts {
 	uint32_t most;
-	int record_bytes; /* smallest; 0: the message has no list */
+	int record_bytes; /* minimum; 0: the message has no list */
 	bool record_fixed;
 };
 
@@ -179,7 +179,7 @@ static void set_body_bytes(uint8_t *message, size_t length)
 	store_u32(message + 32, (uint32_t)(length - MSG_ENVELOPE_BYTES));
 }
 
-/* Decode a copy that ends with its heap block. A refusal must leave the struct alone. */
+/* Decode a copy that ends with its heap block. A refusal must not change the struct. */
 static int decode_copy(const struct operations *ops, const uint8_t *bytes, size_t length)
 {
 	uint8_t *copy = malloc(length ? length : 1);
@@ -347,7 +347,7 @@ static void test_damaged_envelope_is_refused(void **state)
 
 	(void)state;
 	for (size_t at = 0; at < MSG_ENVELOPE_BYTES; at++) {
-		bool free_field = at >= 8 && at < 32; /* sequence and token may be anything */
+		bool free_field = at >= 8 && at < 32; /* sequence and token may have any value */
 
 		wire[at] ^= 0x40;
 		assert_int_equal(decode_copy(&all[0], wire, (size_t)length), free_field ? 0 : -EBADMSG);
@@ -375,10 +375,10 @@ static void test_a_list_too_long_is_refused(void **state)
 		if (list->record_bytes == 0)
 			continue;
 		lists++;
-		/* Every list is the last field: with nothing in it, its count is the last four bytes. */
+		/* Every list is the last field: if it is empty, its count is the last four bytes. */
 		length = encode(&all[m], FILL_EMPTY);
 		start = (size_t)length;
-		/* Records of zeros are records, with empty texts: as many as may be are fine, one more is not. */
+		/* Zeros are valid records, with empty texts: the maximum number is accepted, one more is not. */
 		memset(wire + start, 0, sizeof(wire) - start);
 		for (uint32_t extra = 0; extra <= 1; extra++) {
 			size_t total = start + (size_t)(list->most + extra) * (size_t)list->record_bytes;
@@ -395,7 +395,7 @@ static void test_a_list_too_long_is_refused(void **state)
 	assert_true(lists >= 7);
 }
 
-/* The message struct is all that an encoder may trust: what the decoder would refuse is not sent. */
+/* The encoder checks the message struct: it does not send what the decoder would refuse. */
 static void test_encoder_refuses_undecodable_messages(void **state)
 {
 	unsigned tried = 0;
@@ -425,7 +425,7 @@ static void test_encoder_refuses_undecodable_messages(void **state)
 	to->name##_count = 0; \
 	tried++;
 #define MESSAGE_END(name) }
-/* A record has no encoder of its own, and its fields the same as any other: compiled, never run. */
+/* A record has no encoder of its own, and its fields are like any others: compiled, never run. */
 #define RECORD(name, text) \
 	if (tried == UINT_MAX) { \
 		struct msg_##name *to = NULL; \
@@ -483,8 +483,8 @@ static void test_text_is_clean_or_refused(void **state)
 		{"\xed\xbf\xbf", 3, false},
 		{"\xf4\x90\x80\x80", 4, false}, /* beyond Unicode */
 		{"\xf8\x88\x80\x80\x80", 5, false},
-		{"\x80", 1, false}, /* a continuation alone */
-		{"\xc3", 1, false}, /* cut */
+		{"\x80", 1, false}, /* a continuation byte only */
+		{"\xc3", 1, false}, /* truncated */
 		{"\xe6\xbc", 2, false},
 		{"\xf0\x9f\x99", 3, false},
 		{"\xc3\x28", 2, false},
@@ -573,7 +573,7 @@ static void test_names_and_requests(void **state)
 	assert_false(msg_is_control_request(MSG_TYPE_shortage_reply));
 	assert_false(msg_is_control_request(MSG_TYPE_timeline_open_request));
 	assert_false(msg_is_control_request(MSG_TYPE_status_reply));
-	assert_false(msg_is_control_request(MSG_TYPE_attach_request)); /* another channel's */
+	assert_false(msg_is_control_request(MSG_TYPE_attach_request)); /* of another channel */
 	assert_false(msg_is_control_request(MSG_TYPE_front_token));
 }
 

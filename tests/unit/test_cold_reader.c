@@ -1,10 +1,10 @@
 /*
- * test_cold_reader.c - groups of a cold file, read ahead.
+ * test_cold_reader.c - read groups of a cold file ahead.
  *
- * Goal: each method of reading yields the bytes of the file in order, also when the method changes on the way and when
- * the kernel refuses a part or a request fails; a truncated file is an error, and none of its state remains for the
- * next file. Method: files of random groups; wrappers in this program replace calls of the C library and of liburing
- * and inject failures.
+ * Goal: each method of reading yields the bytes of the file in order, also if the method changes meanwhile and if the
+ * kernel refuses a part or a request fails; a truncated file is an error, and no state of it remains for the next file.
+ * Method: files of random groups; wrappers in this program replace calls of the C library and of liburing and inject
+ * failures.
  */
 #include "client/lora/load/cold_reader.h"
 
@@ -31,8 +31,8 @@ enum { NEVER = 1 << 30 };
 enum direct_open { DIRECT_OPENS, DIRECT_REFUSED, DIRECT_READS_FAIL };
 
 static struct {
-	int cached_reads; /* that the page cache answers */
-	int requests;     /* that io_uring takes */
+	int cached_reads; /* number of reads that the page cache answers */
+	int requests;     /* number of requests that io_uring accepts */
 	bool pread_fails, ring_refused, room_refused, waiting_fails;
 	enum direct_open direct;
 } now;
@@ -106,7 +106,7 @@ int __io_uring_get_cqe(
 	return now.waiting_fails ? -EBADF : real(ring, cqe, submit, count, mask);
 }
 
-/* Whether this machine lets us read by io_uring and O_DIRECT at all: containers often do not. */
+/* Check whether this machine permits reads by io_uring and O_DIRECT; containers often do not. */
 static bool direct_is_here(int fd)
 {
 	struct io_uring ring;
@@ -133,7 +133,7 @@ static bool direct_is_here(int fd)
 
 enum { GROUPS = 24, GROUP_MOST = 300000 };
 
-/* As much of a cold file as a reader looks at. */
+/* The parts of a cold file that the reader uses. */
 struct made {
 	struct cold_file file;
 	struct cold_header header;
@@ -183,7 +183,7 @@ static bool is_group(const struct made *made, uint32_t group, const void *stored
 	return memcmp(stored, made->bytes + made->groups[group].offset, cold_align(made->groups[group].bytes)) == 0;
 }
 
-/* From its beginning to its end, of which the last way is returned. */
+/* Read from the beginning to the end; returns the last method. */
 static enum cold_reader_way reads_all(struct cold_reader *reader, const struct made *made)
 {
 	uint32_t group = 0;
@@ -296,7 +296,7 @@ static void test_refused_reads_use_another_method(void **state)
 	refused(fail_direct_reads, true);
 }
 
-/* The requests before it are waited for, and what they brought is used. */
+/* The earlier requests are waited for, and their data is used. */
 static void test_a_ring_that_takes_no_more_is_left(void **state)
 {
 	struct made made;
@@ -321,7 +321,7 @@ static void test_a_ring_that_takes_no_more_is_left(void **state)
 
 /* ---- what the caller holds ---- */
 
-/* Some groups are kept and returned out of order, at random; kept groups stay unchanged. */
+/* Some groups are held and returned out of order, at random; held groups stay unchanged. */
 static void holds(struct cold_reader *reader, const struct made *made)
 {
 	const void *held[GROUPS] = {NULL}, *stored;
@@ -367,7 +367,7 @@ static void test_groups_stay_until_they_are_returned(void **state)
 	unmake(&made);
 }
 
-/* Of the largest there are two, and never more. */
+/* Of the largest groups two can be held, and never more. */
 static void test_two_of_any_find_room(void **state)
 {
 	struct cold_reader *reader = reader_made();
@@ -402,7 +402,7 @@ static void test_two_of_any_find_room(void **state)
 static void (*const ways[])(void) = {all_works, refuse_ring, refuse_direct, refuse_room};
 enum { WAYS = sizeof(ways) / sizeof(*ways) };
 
-/* It has become shorter, at any place; what comes before that place is right. */
+/* The file has become shorter; the data before its end is correct. */
 static void test_a_file_that_ends_early_is_an_error(void **state)
 {
 	struct made made, other;
@@ -483,7 +483,7 @@ static void test_memory_of_requests_that_are_lost_is_not_used_again(void **state
 	assert_int_equal(cold_reader_next(reader, &group, &first), 1);
 	while ((result = cold_reader_next(reader, &group, &stored)) == 1)
 		cold_reader_give_back(reader, group);
-	if (result) { /* something was waited for, which need not be so */
+	if (result) { /* a request was waited for, which is not always the case */
 		assert_int_equal(result, -EIO);
 		assert_int_equal(cold_reader_next(reader, &group, &stored), -EIO);
 	}
@@ -501,7 +501,7 @@ static void test_memory_of_requests_that_are_lost_is_not_used_again(void **state
 	unmake(&made);
 }
 
-/* With requests that are on their way. */
+/* With requests that are under way. */
 static void test_it_can_end_anywhere(void **state)
 {
 	struct cold_reader *reader = reader_made();

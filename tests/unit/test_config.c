@@ -61,7 +61,7 @@ static void conf_d_write(const char *name, const char *text)
 	file_write(path, text, strlen(text));
 }
 
-/* The complaint is "CONF:" and `rest`. */
+/* Check that the error is "CONF:" and `rest`. */
 static void assert_complaint(const char *rest)
 {
 	char want[600];
@@ -90,7 +90,7 @@ static int folder_remove(void **state)
 	return system(command);
 }
 
-/* Everything that config_print() writes, as one string for free(). */
+/* Return the output of config_print() as one string, which the caller frees. */
 static char *print(const struct config *from, enum config_print_form form)
 {
 	char path[96], *text;
@@ -109,7 +109,7 @@ static char *print(const struct config *from, enum config_print_form form)
 	return text;
 }
 
-/* The differences between two configurations, both kinds in one text. */
+/* Return the differences between two configurations, both kinds in one text. */
 static const char *difference(const struct config *a, const struct config *b)
 {
 	static char text[2100];
@@ -155,7 +155,7 @@ static void test_empty_file_has_the_defaults(void **state)
 	assert_int_equal(config.pins.leaked, CONFIG_LEAK_REPORT);
 }
 
-/* The group's default bends to the machine: itself where it exists, else the agent's own. */
+/* The default group depends on the machine: the group itself if it exists, else the agent's own. */
 static void test_default_group_falls_back(void **state)
 {
 	const struct group *entry = getgrnam("gpool");
@@ -334,7 +334,7 @@ static void test_amount_pages(void **state)
 /* ---- complaints: one key ---- */
 
 struct complaint {
-	const char *text, *want; /* want: the text after "FILE:" */
+	const char *text, *want; /* want: the expected text after "FILE:" */
 };
 
 static void assert_complaints(const struct complaint *cases, size_t count)
@@ -343,7 +343,7 @@ static void assert_complaints(const struct complaint *cases, size_t count)
 		memset(&config, 0x5a, sizeof(config));
 		assert_int_equal(load(cases[i].text), -EINVAL);
 		assert_complaint(cases[i].want);
-		assert_int_equal(config.pool_count, 0x5a5a5a5a); /* untouched */
+		assert_int_equal(config.pool_count, 0x5a5a5a5a); /* unchanged */
 	}
 }
 #define ASSERT_COMPLAINTS(cases) assert_complaints(cases, sizeof(cases) / sizeof((cases)[0]))
@@ -556,7 +556,7 @@ static void test_too_long_texts(void **state)
 	assert_non_null(strstr(error.text, "at most 95 bytes"));
 }
 
-/* The largest number for which one more exceeds the limit, for each of the four limits. */
+/* Each of the four limits: the largest permitted number, and one more. */
 static void test_too_many(void **state)
 {
 	static const struct {
@@ -839,7 +839,7 @@ static void test_finish_complaints(void **state)
 		"name=gpu0,backend=cuda,device=0,size=90%");
 }
 
-/* Things that are given twice: the complaint names both places. */
+/* Duplicates: the error names both positions. */
 static void test_finish_duplicates(void **state)
 {
 	static const struct complaint cases[] = {
@@ -881,7 +881,7 @@ static void test_finish_names_the_command_line(void **state)
 	assert_non_null(strstr(error.text, "--pool: there is a pool 'a' already, at "));
 }
 
-/* However often it is used, the command line is one source. */
+/* The command line is one source, for any number of settings. */
 static void test_many_settings(void **state)
 {
 	(void)state;
@@ -901,7 +901,7 @@ static void test_finish_fills_in(void **state)
 	assert_int_equal(config.tenants[0].limit.unit, CONFIG_AMOUNT_PERCENT);
 	assert_int_equal(config.tenants[0].limit.value, 100);
 	assert_int_equal(config.pools[0].reserved.value, 6); /* a sixteenth of 100 */
-	assert_int_equal(config_finish(&config, &error), 0); /* again changes nothing */
+	assert_int_equal(config_finish(&config, &error), 0); /* a repeated call changes nothing */
 	assert_int_equal(config.tenant_count, 1);
 	assert_int_equal(config.pools[0].reserved.value, 6);
 
@@ -909,7 +909,7 @@ static void test_finish_fills_in(void **state)
 	assert_int_equal(config.pools[0].reserved.value, 96);
 	assert_int_equal(
 		load_finish("pools = ( { name = \"a\"; size = \"100 pages\"; reserved = \"50 pages\"; } );"), 0);
-	assert_int_equal(config.pools[0].reserved.value, 50); /* given is given */
+	assert_int_equal(config.pools[0].reserved.value, 50); /* an explicit value is kept */
 }
 
 static void test_minima_that_just_fit(void **state)

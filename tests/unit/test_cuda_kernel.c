@@ -27,7 +27,7 @@
 static struct {
 	CUresult load, lookup, launch;
 	uint32_t loads, unloads, lookups, launches;
-	int contexts; /* pushed less popped */
+	int contexts; /* number of pushed minus popped contexts */
 	const void *image;
 	char name[64];
 	unsigned grid[3], block, shared_bytes;
@@ -184,8 +184,8 @@ static void test_failures_are_tried_again(void **state)
 }
 
 /*
- * found() - is `name` in the fat binary? Its header (fatbinary_section.h) begins with a magic number and contains the
- * sizes.
+ * found() - return true if `name` is in the fat binary. Its header (fatbinary_section.h) begins with a magic number and
+ * contains the sizes.
  */
 static bool found(const void *image, const char *name)
 {

@@ -1,10 +1,9 @@
 /*
- * test_element_rows.c - rows of elements by each code that this CPU has.
+ * test_element_rows.c - conversions of rows of elements, with each implementation that this CPU supports.
  *
- * Goal: whatever an element or a scale may be, each code writes what element.h and quantise.h say, bit by bit, and
- * nothing beside it; only what else a NaN holds is open. Method: all elements of 16 bits, all codes with all scales,
- * fp32 numbers at and beside each place where rounding changes, and random others; lengths that are no multiple of
- * anything.
+ * Goal: for every element and scale, each implementation writes exactly the bits that element.h and quantise.h define,
+ * and no others; only the payload of a NaN is undefined. Method: all 16-bit elements, all codes with all scales, fp32
+ * numbers at and beside each place where rounding changes, and random others; lengths that are no multiple of anything.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -30,7 +29,7 @@ static const struct element_rows *const codes[] = {
 };
 enum { CODES = sizeof(codes) / sizeof(*codes) };
 
-/* Each test goes through those that can run here. */
+/* Iterate over the implementations that can run here. */
 static const struct element_rows *code_next(size_t *index)
 {
 	while (*index < CODES) {
@@ -95,7 +94,7 @@ static void same_bits(uint32_t element, uint16_t wanted, uint16_t found, const c
 
 /* ---- other types ---- */
 
-/* Also the reported loss; `count` elements at a time, from an unaligned address. */
+/* Convert and check the reported error; `count` elements at a time, from an unaligned address. */
 static void converts(const struct element_rows *code, uint32_t from_element, const void *from, uint32_t to_element,
 	uint64_t total, uint64_t count)
 {
@@ -257,7 +256,7 @@ static void test_each_code_times_each_scale(void **state)
 			}
 }
 
-/* Rows of all sizes of numbers, in some of which one is infinite, no number or the largest, and some are empty. */
+/* Fill a row with numbers of all sizes; some rows have an infinity, a NaN or the largest number, and some are zero. */
 static void row_fill(uint32_t element, uint32_t kind, uint16_t row[ROW])
 {
 	static const float strange[] = {

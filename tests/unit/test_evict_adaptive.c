@@ -1,8 +1,8 @@
 /*
  * Goal: `adaptive` keeps reused content where `lru_size_aware` loses it (a loop larger than the pool, a scan,
  * popularity); it recognizes evicted blocks by the names that their workers gave them and forgets freed ones; false
- * names of one session do not dominate what is learned. Method: a pool of pages simulated in memory, read and evicted
- * through struct evict_policy alone, as in evict.c. The seed is printed; GPOOL_TEST_SEED= sets it.
+ * names of one session do not dominate the statistics. Method: a pool of pages simulated in memory, read and evicted
+ * through struct evict_policy only, as in evict.c. The seed is printed; GPOOL_TEST_SEED= sets it.
  */
 #include "agent/config/config.h"
 #include "agent/pages/evict.h"
@@ -75,7 +75,7 @@ static int by_score(const void *left, const void *right)
 	return a->idle_ms > b->idle_ms ? -1 : a->idle_ms < b->idle_ms;
 }
 
-/* A scan, and `count` blocks less. */
+/* Scan, and evict `count` blocks. */
 static void evict(uint32_t count)
 {
 	static struct evict_sight sights[PAGES];
@@ -113,7 +113,7 @@ static void evict(uint32_t count)
 
 static bool named_later;
 
-/* A scan sees it under a name that no other block has. */
+/* Show the page to a scan with a name that no other block has. */
 static void see_unnamed(uint32_t page)
 {
 	uint64_t name = pool.blocks[page].name;
@@ -175,7 +175,10 @@ static uint32_t scan_hits(const struct evict_policy *policy)
 	return hits;
 }
 
-/* The larger of two chances is the name, thrice: few are used often, most seldom. And some never again. */
+/*
+ * The larger of two random numbers is the name, repeatedly: few names are used often, most seldom, and some never
+ * again.
+ */
 static uint32_t mix_hits(const struct evict_policy *policy)
 {
 	uint32_t hits = 0, once = 0;
@@ -220,7 +223,7 @@ static void test_mix_is_kept_by_use(void **state)
 
 /* ---- what is known of blocks ---- */
 
-/* Before anything is learned the least recently used is evicted first, also when all were seen in one scan. */
+/* Before any statistics exist the least recently used is evicted first, even if all were seen in one scan. */
 static void test_first_scan_is_lru(void **state)
 {
 	enum { BLOCKS = PAGES / 2 };
@@ -237,10 +240,7 @@ static void test_first_scan_is_lru(void **state)
 	pool_end();
 }
 
-/*
- * Blocks that are named for their content after a scan has seen them are known again by these names, as if they had had
- * them at once.
- */
+/* Blocks that get their name after a scan has seen them are recognized by it, as if they had had it from the start. */
 static void test_named_later(void **state)
 {
 	uint32_t at_once = scan_hits(&evict_adaptive), later;
@@ -253,9 +253,7 @@ static void test_named_later(void **state)
 	assert_true(later > at_once * 97 / 100);
 }
 
-/*
- * A page may have another block at each scan, freed or evicted in between: what is known is of the one that is there.
- */
+/* At each scan a page may have another block; the statistics are those of the present block. */
 static void test_random_life(void **state)
 {
 	const char *given = getenv("GPOOL_TEST_SEED");
@@ -278,8 +276,8 @@ static void test_random_life(void **state)
 }
 
 /*
- * One session claims that it uses its blocks all the time, under names that come back at once. It has a quarter of the
- * pool. The other's loop is held nearly as well as without it in the rest.
+ * One session pretends to use its blocks all the time, under names that return at once. It has a quarter of the pool.
+ * The hit rate of the other session's loop is nearly that of the remaining part without it.
  */
 static void test_liar_does_not_rule(void **state)
 {

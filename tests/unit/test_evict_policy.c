@@ -1,7 +1,7 @@
 /*
  * Goal: `lru_size_aware` orders blocks as documented: least recently used first, larger before smaller, TEMP before
- * ACTIVATION before cold LORA before warm LORA before KV, and follows its configured weights.
- * Method: score pairs of candidates that differ in one thing.
+ * ACTIVATION before cold LORA before warm LORA before KV, and uses its configured weights. Method: compare the scores
+ * of pairs of candidates that differ in one property.
  */
 #include "agent/config/config.h"
 #include "agent/pages/evict.h"
@@ -42,7 +42,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* Is the first to go before the second? */
+/* Return true if `first` is evicted before `second`. */
 static bool before(struct evict_candidate first, struct evict_candidate second)
 {
 	struct evict_candidate both[] = {first, second};

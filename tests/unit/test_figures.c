@@ -1,6 +1,6 @@
 /*
- * test_figures.c - documents name only figures that gpool-bench has, and the public headers state costs as such names
- * and not as times.
+ * test_figures.c - documents refer only to existing figures of gpool-bench, and the public headers state costs by these
+ * names instead of times.
  *
  * Method: read README, guides, manual and headers; compare the names with tools/bench/figures.def. Run from the root of
  * the source tree.
@@ -54,7 +54,7 @@ static bool is_figure(const char *name, size_t length)
 	return false;
 }
 
-/* As gpool-bench takes names: of a figure, of a group, or the beginning of a group's up to an underscore. */
+/* Accept names as gpool-bench does: of a figure, of a group, or the beginning of a group's name up to an underscore. */
 static bool is_name(const char *name, size_t length)
 {
 	for (int i = 0; i < GROUPS; i++)
@@ -116,10 +116,7 @@ static void test_costs_name_figures(void **state)
 
 /* ---- Markdown ---- */
 
-/*
- * "gpool-bench NAME NAME" in a command: in backticks, or in a line that is indented. Options and numbers are passed
- * over.
- */
+/* Check "gpool-bench NAME NAME" in a command: in backticks, or in an indented line. Options and numbers are skipped. */
 static void command_check(const char *path, const char *at, int *found)
 {
 	while (*at == ' ') {
@@ -138,7 +135,7 @@ static void command_check(const char *path, const char *at, int *found)
 	}
 }
 
-/* Names in the first cell of each row of a table, up to the first line that is none. */
+/* Check the names in the first cell of each row of a table. */
 static void table_check(const char *path, const char *row, int *found)
 {
 	for (; *row == '|'; row = strchr(row, '\n') + 1) {
@@ -190,7 +187,7 @@ static void test_documents_name_figures(void **state)
 
 /* ---- gpool-bench(1) ---- */
 
-/* Names that the manual makes of parts, for sizes and numbers. */
+/* Names that the manual composes of parts, for sizes and numbers. */
 static bool is_composed(const char *figure)
 {
 	return !strncmp(figure, "vpmm_random_", 12) || !strncmp(figure, "peer_fit_", 9);

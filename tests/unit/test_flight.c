@@ -33,7 +33,7 @@ static struct flight_ring make(uint32_t count, bool texts)
 	return ring;
 }
 
-/* Fields that all follow from one number, so that a mixture of two records shows. */
+/* Derive all fields from one number, so that a mixture of two records is detected. */
 static struct flight_entry entry_of(uint64_t n)
 {
 	return (struct flight_entry){
@@ -118,7 +118,7 @@ static void test_no_ring_no_record(void **state)
 	free(ring.head);
 }
 
-/* A claimed place is not given to another writer, also a lap later: its writer may be asleep. */
+/* A claimed place is not given to another writer, even a lap later: its writer may have been preempted. */
 static void test_claimed_place_is_left_alone(void **state)
 {
 	struct flight_ring ring = make(PLACES, false);
@@ -180,7 +180,7 @@ static void test_impossible_is_refused(void **state)
 	flight_write(&ring, &(struct flight_entry){.time_ns = 10, .kind = FLIGHT_EVICT}, NULL);
 	assert_int_equal(flight_read(&ring, 0, NOW, &entry, NULL), 0);
 	free(ring.head);
-	/* A record that says to be of another place. */
+	/* A record that claims to belong to another place. */
 	ring = make(PLACES, false);
 	entry = entry_of(1);
 	flight_write(&ring, &entry, NULL);
@@ -246,7 +246,7 @@ static _Atomic uint64_t numbers, writing, whole;
 static void *writer(void *unused)
 {
 	(void)unused;
-	/* Until the reader has met a whole record, too: on a busy machine it may not run before all are written. */
+	/* Continue until the reader has met a complete record: on a busy machine it may start late. */
 	for (uint32_t i = 0; i < WRITTEN || !atomic_load(&whole); i++) {
 		struct flight_entry entry = entry_of(atomic_fetch_add(&numbers, 1));
 
@@ -311,7 +311,7 @@ static void test_rubbish(void **state)
 		seed ^= seed << 17;
 		bytes[(seed >> 8) % size] = (unsigned char)seed;
 		place = (uint32_t)(seed >> 40) % PLACES;
-		/* Serials that fit rarely come by accident. */
+		/* Valid serials rarely occur by accident. */
 		atomic_store(&ring.records[place].serial, place + 1 + (seed >> 50) * PLACES);
 		if (flight_read(&ring, place, NOW, &entry, text))
 			continue;

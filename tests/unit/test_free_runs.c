@@ -1,7 +1,6 @@
 /*
- * Goal: the agent's index of free pages joins neighbours, finds the best and the first fit, and loses nothing.
- * Method: small cases by hand, then a long random walk against a plain array, comparing what was chosen and every
- * total.
+ * Goal: the agent's index of free pages joins neighbours, finds the best and the first fit, and loses nothing. Method:
+ * small cases by hand, then many random steps compared with a plain array: each choice and every total.
  */
 #include "agent/pages/free_runs.h"
 
@@ -105,7 +104,7 @@ static void shortest_and_lowest(uint32_t count, uint32_t *shortest, uint32_t *lo
 	}
 }
 
-/* Each place and length out of one run, by itself and beside others that stay. */
+/* Remove each place and length from one run, alone and beside other runs. */
 static void test_remove_out_of_the_middle(void **state)
 {
 	struct free_runs runs;

@@ -1,10 +1,10 @@
 /*
- * test_gpu_host.c - do the host back end's memory and address ranges obey and refuse as a GPU's driver would?
+ * test_gpu_host.c - memory and address ranges of the host back end obey the rules of a GPU's driver.
  *
  * Goal: code that passes on `host` makes no call that CUDA would refuse. Each test states one rule of cuda/gpu.h and
  * makes calls that keep it and calls that break it; after a refusal it checks that nothing changed. The actual state is
  * read from the kernel: access through system calls that return EFAULT instead of raising a signal, memory through the
- * blocks of the arena, mappings and descriptors through /proc. Streams and events have test_gpu_host_stream.c.
+ * blocks of the arena, mappings and descriptors through /proc. Streams and events are tested in test_gpu_host_stream.c.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -73,7 +73,7 @@ static uint64_t create(struct fixture *f, uint64_t granules)
 	return handle;
 }
 
-/* put() - a new handle of some granules, mapped at a granule of the reservation. */
+/* put() - map a new handle of some granules at a granule of the reservation. */
 static uint64_t put(struct fixture *f, uint64_t at, uint64_t granules)
 {
 	uint64_t handle = create(f, granules);
@@ -97,7 +97,7 @@ static volatile uint32_t *word_at(struct fixture *f, uint64_t at)
 	return (volatile uint32_t *)(f->va + at * f->granularity);
 }
 
-/* can_read(), can_write() - ask the kernel whether this address is accessible, without touching it ourselves. */
+/* can_read(), can_write() - ask the kernel whether this address is accessible, without an access. */
 static bool can_read(uint64_t va)
 {
 	int ends[2];
@@ -123,7 +123,7 @@ static bool can_write(uint64_t va)
 	return can;
 }
 
-/* file_blocks() - memory that the file behind an exported handle occupies, in 512-byte blocks. */
+/* file_blocks() - return the memory of the file behind an exported handle, in 512-byte blocks. */
 static int64_t file_blocks(int fd)
 {
 	struct stat status;
@@ -144,7 +144,7 @@ static int open_descriptors(void)
 	return count;
 }
 
-/* mappings_in() - how many mappings the kernel keeps for [va, va + bytes). */
+/* mappings_in() - return the number of mappings in [va, va + bytes). */
 static int mappings_in(uint64_t va, uint64_t bytes)
 {
 	FILE *maps = fopen("/proc/self/maps", "r");
@@ -320,7 +320,7 @@ static void test_open_refuses_a_nonexistent_device(void **state)
 
 static void test_an_owner_may_only_create_export_and_release(void **state)
 {
-	struct gpu_stream *stream = (struct gpu_stream *)state; /* never looked at */
+	struct gpu_stream *stream = (struct gpu_stream *)state; /* never used */
 	struct gpu_event *event = (struct gpu_event *)state;
 	struct gpu_export exported;
 	uint8_t ipc[GPU_IPC_BYTES] = {0};
@@ -400,11 +400,11 @@ static void test_released_memory_leaves_the_arena(void **state)
 	with = file_blocks(arena.fd);
 	assert_true(with >= (int64_t)(f->granularity / 512));
 
-	/* the mapping keeps the memory and its contents when the handle goes ... */
+	/* the mapping keeps the memory and its contents after the handle's release ... */
 	gpu_release(f->gpu, handle);
 	assert_true(file_blocks(arena.fd) == with);
 	assert_true(*word_at(f, 0) == 0xa5a5a5a5);
-	/* ... and is the last to hold it */
+	/* ... and its removal frees the memory */
 	assert_int_equal(unmap(f, 0, 1), 0);
 	assert_true(file_blocks(arena.fd) == with - (int64_t)(f->granularity / 512));
 	close(arena.fd);
@@ -480,7 +480,7 @@ static void test_a_stale_handle_is_refused(void **state)
 	struct gpu_export exported;
 
 	gpu_release(f->gpu, old);
-	new = create(f, 1); /* takes the place in our table that the old one had */
+	new = create(f, 1); /* reuses the entry of the old one in the process's table */
 	assert_true(new != old);
 	gpu_release(f->gpu, old);
 	assert_int_equal(gpu_map(f->gpu, f->va, f->granularity, 0, old), -EINVAL);
@@ -510,7 +510,8 @@ static void test_an_exported_file_cannot_be_misused(void **state)
 	assert_int_equal(errno, EPERM);
 	assert_int_equal(fallocate(a.fd, 0, status.st_size, 4096), -1);
 	assert_int_equal(errno, EPERM);
-	assert_int_equal(fcntl(a.fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE), -1); /* it would stop the owner from mapping */
+	/* the seal would prevent the owner from mapping */
+	assert_int_equal(fcntl(a.fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE), -1);
 	assert_int_equal(errno, EPERM);
 	close(a.fd);
 	close(b.fd);
@@ -694,7 +695,7 @@ static void test_terabytes_can_be_reserved(void **state)
 	assert_int_equal(gpu_map(f->gpu, va + bytes - f->granularity, f->granularity, 0, handle), 0);
 	assert_int_equal(gpu_unmap(f->gpu, va + bytes - f->granularity, f->granularity), 0);
 	assert_int_equal(gpu_unreserve(f->gpu, va, bytes), 0);
-	/* together more than the address space holds, so each must be given back whole */
+	/* together larger than the address space, so each must be unreserved completely */
 	for (int i = 0; i < 200; i++) {
 		assert_int_equal(gpu_reserve(f->gpu, bytes, 1ull << 30, &va), 0);
 		assert_int_equal(gpu_unreserve(f->gpu, va, bytes), 0);
@@ -709,19 +710,21 @@ static void test_map_refuses_all_but_whole_handles_in_free_places(void **state)
 	assert_int_equal(gpu_map(f->gpu, f->va, g, g, two), -EINVAL);     /* an offset */
 	assert_int_equal(gpu_map(f->gpu, f->va, 2 * g, g, two), -EINVAL); /* likewise */
 	assert_int_equal(gpu_map(f->gpu, f->va, g, 0, two), -EINVAL);     /* a part */
-	assert_int_equal(gpu_map(f->gpu, f->va, 3 * g, 0, two), -EINVAL); /* more than there is */
+	assert_int_equal(gpu_map(f->gpu, f->va, 3 * g, 0, two), -EINVAL); /* larger than the handle */
 	assert_int_equal(gpu_map(f->gpu, f->va + g / 2, 2 * g, 0, two), -EINVAL);
 	assert_int_equal(gpu_map(f->gpu, end, 2 * g, 0, two), -EINVAL);     /* outside */
-	assert_int_equal(gpu_map(f->gpu, end - g, 2 * g, 0, two), -EINVAL); /* over the end */
+	assert_int_equal(gpu_map(f->gpu, end - g, 2 * g, 0, two), -EINVAL); /* beyond the end */
 	assert_int_equal(gpu_map(f->gpu, f->va - g, 2 * g, 0, two), -EINVAL);
 	assert_int_equal(gpu_map(f->gpu, UINT64_MAX - g + 1, 2 * g, 0, two), -EINVAL);
 	assert_int_equal(gpu_map(f->gpu, 0, 2 * g, 0, two), -EINVAL);
 
 	put(f, 4, 1);
-	assert_int_equal(gpu_map(f->gpu, f->va + 3 * g, 2 * g, 0, two), -EINVAL); /* over the other's first granule */
+	/* overlaps the other's first granule */
+	assert_int_equal(gpu_map(f->gpu, f->va + 3 * g, 2 * g, 0, two), -EINVAL);
 	assert_int_equal(gpu_map(f->gpu, f->va + 4 * g, 2 * g, 0, two), -EINVAL);
 	assert_int_equal(gpu_map(f->gpu, f->va + 2 * g, 2 * g, 0, two), 0);
-	assert_int_equal(gpu_map(f->gpu, f->va + 5 * g, 2 * g, 0, two), 0); /* twice is legal */
+	/* a second mapping of the handle is permitted */
+	assert_int_equal(gpu_map(f->gpu, f->va + 5 * g, 2 * g, 0, two), 0);
 }
 
 static void test_a_fresh_mapping_has_no_access(void **state)
@@ -738,7 +741,7 @@ static void test_a_fresh_mapping_has_no_access(void **state)
 	assert_int_equal(set_access(f, 0, 1, GPU_ACCESS_NONE), 0);
 	assert_false(can_read(f->va));
 
-	/* mapped again, it starts over */
+	/* mapped again, it has no access at first */
 	assert_int_equal(set_access(f, 0, 1, GPU_ACCESS_READ_WRITE), 0);
 	assert_int_equal(unmap(f, 0, 1), 0);
 	assert_false(can_read(f->va));
@@ -753,7 +756,7 @@ static void test_access_covers_runs_but_no_holes(void **state)
 	put(f, 0, 1);
 	put(f, 1, 2);
 	put(f, 4, 1);
-	assert_int_equal(set_access(f, 0, 5, GPU_ACCESS_READ), -EINVAL); /* nothing at 3 */
+	assert_int_equal(set_access(f, 0, 5, GPU_ACCESS_READ), -EINVAL); /* no mapping at 3 */
 	assert_false(can_read(f->va));
 	assert_int_equal(set_access(f, 0, 3, GPU_ACCESS_READ), 0);
 	assert_true(can_read(f->va + 2 * f->granularity));
@@ -773,13 +776,13 @@ static void test_unmap_takes_whole_mappings_in_a_row(void **state)
 	put(f, 1, 3);
 	put(f, 4, 1);
 	put(f, 6, 1);
-	assert_int_equal(unmap(f, 1, 1), -EINVAL);                 /* the head of one */
+	assert_int_equal(unmap(f, 1, 1), -EINVAL);                 /* the beginning of a mapping */
 	assert_int_equal(unmap(f, 2, 2), -EINVAL);                 /* its tail */
-	assert_int_equal(unmap(f, 0, 3), -EINVAL);                 /* one and a half */
+	assert_int_equal(unmap(f, 0, 3), -EINVAL);                 /* one and a half mappings */
 	assert_int_equal(unmap(f, 4, 3), -EINVAL);                 /* a hole inside */
-	assert_int_equal(unmap(f, 5, 1), -EINVAL);                 /* nothing but a hole */
+	assert_int_equal(unmap(f, 5, 1), -EINVAL);                 /* only a hole */
 	assert_int_equal(unmap(f, 4, 2), -EINVAL);                 /* a hole at the end */
-	assert_int_equal(set_access(f, 0, 5, GPU_ACCESS_READ), 0); /* all is still there */
+	assert_int_equal(set_access(f, 0, 5, GPU_ACCESS_READ), 0); /* all mappings still exist */
 	assert_int_equal(unmap(f, 0, 5), 0);
 	assert_int_equal(unmap(f, 0, 5), -EINVAL);
 	put(f, 1, 4);
@@ -910,7 +913,7 @@ static void test_faults_wait_for_the_next_device(void **state)
 	gpu_fault_set(NULL, GPU_CALL_OPEN, 2, -ENOMEM);
 	gpu_fault_set(NULL, GPU_CALL_CREATE, 1, -EIO);
 	assert_int_equal(gpu_open(&gpu_host_ops, 1, 0, &gpu), 0);
-	create(f, 1); /* an older device is not meant */
+	create(f, 1); /* an older device is not affected */
 	assert_int_equal(gpu_create(gpu, f->granularity, &handle), -EIO);
 	assert_int_equal(gpu_create(gpu, f->granularity, &handle), 0);
 	gpu_close(gpu);
@@ -918,7 +921,7 @@ static void test_faults_wait_for_the_next_device(void **state)
 	assert_int_equal(gpu_open(&gpu_host_ops, 1, 0, &gpu), -ENOMEM);
 	assert_null(gpu);
 	assert_int_equal(gpu_open(&gpu_host_ops, 1, 0, &gpu), 0);
-	assert_int_equal(gpu_create(gpu, f->granularity, &handle), 0); /* one device took the fault with it */
+	assert_int_equal(gpu_create(gpu, f->granularity, &handle), 0); /* another device has consumed the fault */
 	gpu_close(gpu);
 }
 
@@ -942,7 +945,7 @@ struct mapper {
 	int failed;
 };
 
-/* map_and_unmap() - one thread's own granule of a range that others use at the same time. */
+/* map_and_unmap() - use a thread's own granule of a range that others use at the same time. */
 static void *map_and_unmap(void *argument)
 {
 	struct mapper *m = argument;

@@ -1,11 +1,11 @@
 /*
- * test_gpu_host_stream.c - is queued work on the host back end asynchronous, ordered, checked, and visible to other
- * processes?
+ * test_gpu_host_stream.c - queued work on the host back end is asynchronous, ordered, checked, and visible to other
+ * processes.
  *
- * Goal: what is queued behaves as on a GPU: the caller goes on, the order of a stream holds, memory in use cannot be
- * taken away, errors come at the next sync, and events and timelines work between processes.
- * Method: a stream is held back by a timeline wait on a word that only the test writes, so "not done yet" is certain
- * and nothing has to be timed. Other processes are forked before any thread exists, and talk to the test over pipes.
+ * Goal: queued work behaves as on a GPU: the caller continues, the order of a stream is kept, memory in use cannot be
+ * removed, errors are reported at the next sync, and events and timelines work between processes. Method: a stream is
+ * held back by a timeline wait on a word that only the test writes, so "not done yet" is certain and no timing is
+ * needed. Other processes are forked before any thread exists, and communicate with the test over pipes.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -45,7 +45,9 @@ static void *page_new(uint64_t page)
 	return memory;
 }
 
-/* device_open() - device and range, no stream yet: a test that forks does so before there are threads. */
+/*
+ * device_open() - open a device and reserve a range, without a stream: a test that forks does so before threads exist.
+ */
 static void device_open(struct fixture *f)
 {
 	f->page = (uint64_t)sysconf(_SC_PAGESIZE);
@@ -100,7 +102,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* The first word holds the stream back until open_gate(). */
+/* The first word blocks the stream until open_gate(). */
 static void close_gate(struct fixture *f)
 {
 	assert_int_equal(gpu_timeline_wait(f->gpu, f->stream, &f->words[0], 1), 0);
@@ -126,7 +128,7 @@ static int finish(struct fixture *f)
 	return gpu_stream_sync(f->gpu, f->stream);
 }
 
-/* Copies, fills and what they may touch */
+/* Copies, fills and the memory that they may access */
 
 static void test_fill_and_copy_move_the_bytes(void **state)
 {
@@ -160,7 +162,7 @@ static void test_bad_arguments_are_refused_when_queued(void **state)
 	assert_int_equal(gpu_fill(f->gpu, at(f, 0) + 2, 0, 8, f->stream), -EINVAL);
 	assert_int_equal(gpu_fill(f->gpu, at(f, 0), 0, 6, f->stream), -EINVAL);
 	assert_int_equal(gpu_fill(f->gpu, (uintptr_t)unregistered, 0, 8, f->stream), -EINVAL);
-	/* none of the refused left a mark of use */
+	/* none of the refused calls left the memory marked as used */
 	assert_int_equal(gpu_unmap(f->gpu, at(f, 0), 4 * g), 0);
 	assert_int_equal(gpu_host_unregister(f->gpu, f->words), 0);
 	assert_int_equal(finish(f), 0);
@@ -193,7 +195,7 @@ static void test_memory_in_use_cannot_be_taken_away(void **state)
 
 	assert_int_equal(gpu_reserve(f->gpu, g, 0, &va), 0);
 	close_gate(f);
-	assert_int_equal(gpu_copy(f->gpu, at(f, 1) - 4, at(f, 2), 8, f->stream), 0); /* over the end of one mapping */
+	assert_int_equal(gpu_copy(f->gpu, at(f, 1) - 4, at(f, 2), 8, f->stream), 0); /* beyond the end of one mapping */
 	assert_int_equal(gpu_fill(f->gpu, va, 0, 4, f->stream), 0);
 	assert_int_equal(gpu_unmap(f->gpu, at(f, 0), g), -EBUSY);
 	assert_int_equal(gpu_unmap(f->gpu, at(f, 1), g), -EBUSY);
@@ -204,7 +206,7 @@ static void test_memory_in_use_cannot_be_taken_away(void **state)
 	assert_int_equal(gpu_unreserve(f->gpu, va, g), -EBUSY);
 	assert_int_equal(gpu_host_unregister(f->gpu, f->words), -EBUSY); /* the gate's word */
 
-	/* what queued work does not touch is free to go */
+	/* memory that queued work does not use can be removed */
 	assert_int_equal(gpu_access(f->gpu, at(f, 3), g, GPU_ACCESS_NONE), 0);
 	assert_int_equal(gpu_unmap(f->gpu, at(f, 3), g), 0);
 
@@ -222,7 +224,7 @@ static void test_a_bad_access_is_an_error_at_the_next_sync(void **state)
 
 	assert_int_equal(gpu_access(f->gpu, at(f, 1), g, GPU_ACCESS_READ), 0);
 	assert_int_equal(gpu_access(f->gpu, at(f, 2), g, GPU_ACCESS_NONE), 0);
-	assert_int_equal(gpu_fill(f->gpu, at(f, 1), 1, 4, f->stream), 0); /* writes where it may only read */
+	assert_int_equal(gpu_fill(f->gpu, at(f, 1), 1, 4, f->stream), 0); /* writes to a read-only mapping */
 	assert_int_equal(finish(f), -EFAULT);
 	assert_non_null(strstr(gpu_error_text(), "fill"));
 	assert_int_equal(finish(f), 0); /* reported once */
@@ -231,7 +233,7 @@ static void test_a_bad_access_is_an_error_at_the_next_sync(void **state)
 	assert_int_equal(gpu_copy(f->gpu, at(f, 0), at(f, 2), 4, f->stream), 0);
 	assert_int_equal(gpu_fill(f->gpu, at(f, 2), 3, 4, f->stream), 0);
 	assert_int_equal(gpu_fill(f->gpu, at(f, 0), 3, 4, f->stream), 0);
-	assert_int_equal(finish(f), -EFAULT); /* of two errors the first, though the last operation was sound ... */
+	assert_int_equal(finish(f), -EFAULT); /* the first of two errors, though the last operation was valid ... */
 	assert_non_null(strstr(gpu_error_text(), "copy"));
 	assert_true(value_at(f, 0) == 3);                                     /* ... and done */
 	assert_int_equal(gpu_fill(f->gpu, at(f, 3), 1, 2 * g, f->stream), 0); /* its second half is not mapped */
@@ -272,7 +274,7 @@ static void test_close_ends_a_wait_without_end(void **state)
 
 	/*
 	 * The start of a wait cannot be observed. A round trip through a third stream makes it nearly certain, and
-	 * repeating that makes it certain.
+	 * repetitions make it certain.
 	 */
 	for (int i = 0; i < 10; i++) {
 		gpu_close(f->gpu);
@@ -338,7 +340,8 @@ static void test_registration_takes_whole_writable_pages_once(void **state)
 	assert_int_equal(gpu_host_register(f->gpu, pages + 2 * f->page, 2 * f->page), -EINVAL);
 	assert_int_equal(gpu_host_register(f->gpu, pages, 4 * f->page), -EINVAL);
 	assert_int_equal(gpu_host_register(f->gpu, pages, f->page), 0);
-	assert_int_equal(gpu_host_unregister(f->gpu, pages + 2 * f->page), -EINVAL); /* not where it begins */
+	/* not the beginning of the registration */
+	assert_int_equal(gpu_host_unregister(f->gpu, pages + 2 * f->page), -EINVAL);
 	assert_int_equal(gpu_host_unregister(f->gpu, pages + f->page), 0);
 	assert_int_equal(gpu_host_unregister(f->gpu, pages + f->page), -EINVAL);
 	assert_int_equal(gpu_host_unregister(f->gpu, pages), 0);
@@ -369,9 +372,9 @@ static void test_a_timeline_joins_two_streams(void **state)
 	assert_int_equal(gpu_stream_create(f->gpu, &second), 0);
 	assert_int_equal(gpu_timeline_wait(f->gpu, second, &f->words[1], 2), 0);
 	assert_int_equal(gpu_copy(f->gpu, at(f, 1), at(f, 0), 4, second), 0);
-	assert_int_equal(gpu_timeline_write(f->gpu, f->stream, &f->words[1], 1), 0); /* not enough */
+	assert_int_equal(gpu_timeline_write(f->gpu, f->stream, &f->words[1], 1), 0); /* not sufficient */
 	assert_int_equal(gpu_fill(f->gpu, at(f, 0), 21, 4, f->stream), 0);
-	assert_int_equal(gpu_timeline_write(f->gpu, f->stream, &f->words[1], 3), 0); /* more than enough */
+	assert_int_equal(gpu_timeline_write(f->gpu, f->stream, &f->words[1], 3), 0); /* more than sufficient */
 	assert_int_equal(gpu_stream_sync(f->gpu, second), 0);
 	assert_true(value_at(f, 1) == 21);
 }
@@ -408,7 +411,7 @@ static void test_a_wait_is_for_the_record_before_it(void **state)
 	assert_int_equal(gpu_event_wait(f->gpu, second, event), 0);
 	assert_int_equal(gpu_timeline_write(f->gpu, second, &f->words[1], 1), 0);
 
-	/* recorded again on an idle stream, the event is done; the wait from before still is for the first record */
+	/* recorded again on an idle stream, the event is done; the earlier wait is still for the first record */
 	assert_int_equal(gpu_event_record(f->gpu, event, third), 0);
 	assert_int_equal(gpu_stream_sync(f->gpu, third), 0);
 	assert_int_equal(gpu_event_query(f->gpu, event), 0);
@@ -449,7 +452,7 @@ static void test_event_bytes_that_are_none_are_refused(void **state)
 	memset(ipc, 0xff, sizeof(ipc));
 	assert_int_equal(gpu_event_import(f->gpu, ipc, &imported), -EINVAL);
 	assert_int_equal(gpu_event_export(f->gpu, shared, ipc), 0);
-	assert_int_equal(gpu_event_import(f->gpu, ipc, &imported), -EINVAL); /* the process that made it */
+	assert_int_equal(gpu_event_import(f->gpu, ipc, &imported), -EINVAL); /* the process that created it */
 	ipc[0] ^= 1;
 	assert_int_equal(gpu_event_import(f->gpu, ipc, &imported), -EINVAL);
 	assert_null(imported);
@@ -495,7 +498,7 @@ static void peer_ended_well(pid_t pid)
 
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_true(WIFEXITED(status));
-	assert_int_equal(WEXITSTATUS(status), 0); /* else the line of the peer's check that failed, modulo 251 */
+	assert_int_equal(WEXITSTATUS(status), 0); /* else the line of the peer's failed check, modulo 251 */
 }
 
 #define PEER_CHECK(condition) \
@@ -599,7 +602,7 @@ static void test_memory_crosses_processes(void **state)
 	close(socket);
 }
 
-/* peer_event() - import the event, say what it sees, let a stream wait for it and then write a word. */
+/* peer_event() - import the event, report its state, let a stream wait for it and then write a word. */
 static int peer_event(struct fixture *f, int socket)
 {
 	uint8_t ipc[GPU_IPC_BYTES];
@@ -652,7 +655,9 @@ static void test_an_event_crosses_processes(void **state)
 	close(socket);
 }
 
-/* peer_exporter() - make an event that is never done, another that is destroyed, and run until the parent ends it. */
+/*
+ * peer_exporter() - export an event that is never done and another that is destroyed, and run until the parent ends it.
+ */
 static int peer_exporter(struct fixture *f, int socket)
 {
 	uint8_t ipc[3][GPU_IPC_BYTES];
@@ -672,7 +677,7 @@ static int peer_exporter(struct fixture *f, int socket)
 	PEER_CHECK(gpu_event_export(gpu, pending, ipc[0]) == 0);
 	PEER_CHECK(gpu_event_export(gpu, gone, ipc[1]) == 0);
 	gpu_event_destroy(gpu, gone);
-	memcpy(ipc[2], ipc[0], sizeof(ipc[2])); /* forged: it names this socket, which is no event */
+	memcpy(ipc[2], ipc[0], sizeof(ipc[2])); /* forged: it names this socket, which is not an event */
 	number = socket;
 	memcpy(ipc[2] + 8, &number, sizeof(number));
 	PEER_CHECK(write(socket, ipc, sizeof(ipc)) == sizeof(ipc));
@@ -712,7 +717,7 @@ static void test_an_imported_event_dies_with_its_process(void **state)
 	close(socket);
 }
 
-/* Faults: each kind of call is made to fail and then to work, so that the failure is seen to have changed nothing. */
+/* Faults: each kind of call fails and then succeeds, which shows that the failure has changed nothing. */
 
 struct fault_case {
 	struct fixture *f;
@@ -757,20 +762,20 @@ static int call_once(struct fault_case *c, enum gpu_call call)
 	case GPU_CALL_COPY: return gpu_copy(f->gpu, at(f, 0), at(f, 1), 4, f->stream);
 	case GPU_CALL_FILL: return gpu_fill(f->gpu, at(f, 0), 1, 4, f->stream);
 	case GPU_CALL_LAUNCH:
-		/* zeros: nothing */
+		/* zeros: no items */
 		return block_copy_queue(f->gpu, &(struct block_copy_args){.items = at(f, 2), .count = 1}, f->stream);
 	case GPU_CALL_EVENT_CREATE: return gpu_event_create(f->gpu, 0, &event);
 	case GPU_CALL_EVENT_RECORD: return gpu_event_record(f->gpu, c->event, f->stream);
 	case GPU_CALL_EVENT_QUERY: return gpu_event_query(f->gpu, c->event);
 	case GPU_CALL_EVENT_WAIT: return gpu_event_wait(f->gpu, f->stream, c->event);
 	case GPU_CALL_EVENT_EXPORT: return gpu_event_export(f->gpu, c->shared, c->ipc);
-	case GPU_CALL_EVENT_IMPORT: return gpu_event_import(f->gpu, c->ipc, &event); /* -EINVAL: our own */
+	/* -EINVAL: an event of this process */
+	case GPU_CALL_EVENT_IMPORT: return gpu_event_import(f->gpu, c->ipc, &event);
 	case GPU_CALL_HOST_REGISTER: return gpu_host_register(f->gpu, c->memory, f->page);
 	case GPU_CALL_HOST_UNREGISTER: return gpu_host_unregister(f->gpu, c->memory);
 	case GPU_CALL_TIMELINE_WRITE: return gpu_timeline_write(f->gpu, f->stream, &f->words[5], 1);
 	case GPU_CALL_TIMELINE_WAIT: return gpu_timeline_wait(f->gpu, f->stream, &f->words[5], 0);
-	case GPU_CALL_POOL_ALLOC:
-		return gpu_pool_alloc(f->gpu, 4, f->stream, &one); /* -EOPNOTSUPP: there is no driver */
+	case GPU_CALL_POOL_ALLOC: return gpu_pool_alloc(f->gpu, 4, f->stream, &one); /* -EOPNOTSUPP: without a driver */
 	case GPU_CALL_POOL_FREE: return gpu_pool_free(f->gpu, at(f, 0), f->stream);
 	case GPU_CALL_OPEN:
 	case GPU_CALL_RELEASE:
@@ -782,7 +787,7 @@ static int call_once(struct fault_case *c, enum gpu_call call)
 
 static void test_every_kind_of_call_can_be_made_to_fail(void **state)
 {
-	/* in an order in which each finds what it needs */
+	/* in an order in which each call finds the state that it needs */
 	static const enum gpu_call calls[] = {
 		GPU_CALL_GRANULARITY,
 		GPU_CALL_MEMORY_INFO,
@@ -817,7 +822,7 @@ static void test_every_kind_of_call_can_be_made_to_fail(void **state)
 	struct fault_case c = {.f = f, .memory = page_new(f->page)};
 	uint64_t handle, before;
 
-	/* all kinds but these, and OPEN and RELEASE, which test_gpu_host.c has */
+	/* all kinds except these, and OPEN and RELEASE, which test_gpu_host.c tests */
 	assert_int_equal(sizeof(calls) / sizeof(*calls), GPU_CALL_KINDS - 2);
 	assert_int_equal(gpu_create(f->gpu, f->granularity, &handle), 0);
 	assert_int_equal(gpu_export(f->gpu, handle, &c.exported), 0);

@@ -1,7 +1,7 @@
 /*
- * Goal: the keeper's table of descriptors finds, replaces and drops what it holds, leaks no descriptor, and refuses
- * numbers that cannot be; a child that keeps dying is started again with growing pauses, and never given up. Method: a
- * long random walk against a plain array.
+ * Goal: the keeper's table of descriptors finds, replaces and drops its entries, leaks no descriptor, and refuses
+ * impossible numbers; a child that dies repeatedly is restarted with growing pauses, and always again. Method: many
+ * random steps compared with a plain array.
  */
 #include "agent/keeper/child.h"
 #include "agent/keeper/held.h"
@@ -76,7 +76,7 @@ static void test_a_long_walk(void **state)
 	assert_int_equal(counted, table.count);
 	held_clear(&table);
 	after = new_fd();
-	assert_int_equal(after, before); /* the lowest that is free: so none of those before is left */
+	assert_int_equal(after, before); /* the lowest free descriptor: so all earlier ones were closed */
 	close(after);
 }
 

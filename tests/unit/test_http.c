@@ -1,7 +1,7 @@
 /*
- * Goal: the exporter's server answers what is asked for and refuses the rest: other methods, heads without end, bytes
- * that are no HTTP, more connections than it has threads for; a stream goes on until its end, its reader's, or the
- * server's. Method: a server in this process on a free port, and sockets.
+ * Goal: the exporter's server answers valid requests and refuses others: other methods, heads without an end, bytes
+ * that are not HTTP, more connections than it has threads for; a stream continues until it ends, its client
+ * disconnects, or the server ends. Method: a server in this process on a free port, and sockets.
  */
 #include "tools/exporter/http.h"
 
@@ -36,7 +36,7 @@ static void say_word(void *context, const struct http_request *request, struct h
 	http_text(answer, 200, "%s %s\n", (const char *)context, who ? who : "nobody");
 }
 
-/* Counts while the client reads. */
+/* Count while the client reads. */
 static ssize_t count_next(void *stream, char *to, size_t room)
 {
 	unsigned *count = stream;
@@ -125,7 +125,7 @@ static int connected(void)
 	return fd;
 }
 
-/* All that comes until the other side closes; a reset is an end too. */
+/* Read until the other side closes; a reset counts as an end. */
 static const char *asked(const char *request, size_t bytes)
 {
 	static char answer[65536];
@@ -189,7 +189,7 @@ static void test_hostile_heads(void **state)
 	free(request);
 }
 
-/* Connections being served are kept: a new one is refused at once, and served when one of them has ended. */
+/* Connections being served are kept: a new one is refused at once, and accepted when one of them has ended. */
 static void test_more_connections_than_there_are(void **state)
 {
 	static const char request[] = ASK("GET /endless");
@@ -213,7 +213,7 @@ static void test_more_connections_than_there_are(void **state)
 	assert_non_null(strstr(answer, "hello"));
 }
 
-/* Connections that say nothing, or half of a request, make room for those that ask. */
+/* Connections without a complete request make room for others. */
 static void test_waiting_connections_make_room(void **state)
 {
 	int held[HTTP_CONNECTIONS_MAX];
@@ -227,13 +227,13 @@ static void test_waiting_connections_make_room(void **state)
 	}
 	for (int i = 0; i < 100; i++)
 		expect(ASK("GET /word"), "HTTP/1.1 200", "hello");
-	/* The first to come is the first to go. */
+	/* The oldest connection is closed first. */
 	assert_true(recv(held[0], &byte, 1, 0) <= 0);
 	for (int i = 0; i < HTTP_CONNECTIONS_MAX; i++)
 		close(held[i]);
 }
 
-/* Until it is disconnected; if it is not, the time limit of tests ends this. */
+/* Send until the server disconnects; if it does not, the time limit of tests ends this. */
 static void send_slowly(int fd, const char *text, size_t bytes)
 {
 	struct pollfd look = {fd, POLLIN, 0};
@@ -254,7 +254,7 @@ static void test_a_head_has_a_deadline(void **state)
 	fd = connected();
 	send_slowly(fd, request, strlen(request));
 	close(fd);
-	/* Of a second request on a connection too. */
+	/* For a second request on a connection as well. */
 	fd = connected();
 	assert_int_equal(send(fd, whole, strlen(whole), 0), strlen(whole));
 	got = recv(fd, some, sizeof(some) - 1, 0);

@@ -1,9 +1,9 @@
 /*
  * test_keeper_channel.c - every message that an agent sent before its death is handled.
  *
- * Goal: all descriptors that the dead agent gave to hold or to drop are received, even when the agent had not read the
- * keeper's messages: the kernel then reports a reset before it delivers what is queued. Method: the keeper reads a real
- * socket pair whose other end is closed.
+ * Goal: all descriptors that the dead agent sent to be held or dropped are received, even if the agent had not read the
+ * keeper's messages: the kernel then reports a reset before it delivers the queued messages. Method: the keeper reads a
+ * real socket pair whose other end is closed.
  */
 #include "agent/keeper/state.h"
 #include "proto/attach.h"

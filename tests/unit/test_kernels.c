@@ -1,10 +1,10 @@
 /*
- * test_kernels.c - launching kernels on the host back end, and the references of quantise, dequantise and block copy.
+ * test_kernels.c - kernel launches on the host back end, and the references of quantise, dequantise and block copy.
  *
- * Goal: a launch is queued like any other work and its arguments are the caller's own again at once; what is refused is
- * refused at the call; the references do what their headers say, for all elements and for groups that do not fit.
- * Method: kernels run on a stream of a host device, in memory that is mapped as a worker maps it. Each result is
- * computed again here, in another way.
+ * Goal: a launch is queued like any other work, and the caller can reuse its arguments at once; invalid launches are
+ * refused by the call; the references conform to their headers, for all elements and for incomplete groups. Method:
+ * kernels run on a stream of a host device, in memory that is mapped as a worker maps it. Each result is computed again
+ * here, with another algorithm.
  */
 #include <errno.h>
 #include <math.h>
@@ -30,7 +30,7 @@ struct fixture {
 	struct gpu *gpu;
 	struct gpu_stream *stream;
 	uint64_t va;
-	uint64_t used;  /* of the memory at va, bytes */
+	uint64_t used;  /* used bytes of the memory at va */
 	uint64_t *word; /* registered; the gate */
 	uint64_t random;
 };
@@ -65,7 +65,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* device() - return `bytes` bytes of device memory, which the CPU may access here. */
+/* device() - return `bytes` bytes of device memory that the CPU can access. */
 static void *device(struct fixture *f, uint64_t bytes)
 {
 	uint64_t at = f->va + f->used;
@@ -83,7 +83,7 @@ static uint32_t random_bits(struct fixture *f)
 	return (uint32_t)(f->random >> 16);
 }
 
-/* About normal: what weights look like. */
+/* A random value of about the normal distribution, like weights. */
 static float random_value(struct fixture *f)
 {
 	float sum = 0;
@@ -111,7 +111,7 @@ static void test_a_launch_waits_for_its_turn(void **state)
 	*item = (struct block_copy_item){(uintptr_t)to, (uintptr_t)from, 16};
 	assert_int_equal(gpu_timeline_wait(f->gpu, f->stream, f->word, 1), 0);
 	assert_int_equal(block_copy_queue(f->gpu, &args, f->stream), 0);
-	memset(&args, 0xff, sizeof(args)); /* it was copied */
+	memset(&args, 0xff, sizeof(args)); /* the launch has copied it */
 	assert_int_equal(to[0], 0);
 	__atomic_store_n(f->word, 1, __ATOMIC_RELEASE);
 	finish(f);
@@ -126,7 +126,7 @@ static void test_close_cancels_a_launch(void **state)
 
 	assert_int_equal(gpu_timeline_wait(f->gpu, f->stream, f->word, 1), 0);
 	assert_int_equal(block_copy_queue(f->gpu, &args, f->stream), 0);
-	/* the teardown closes; a leak is the sanitizer's to find */
+	/* the teardown closes; a leak would be detected by the sanitizer */
 }
 
 static void test_wrong_launches_are_refused(void **state)
@@ -295,8 +295,8 @@ static void there_and_back(struct fixture *f, struct tensor *t)
 }
 
 /*
- * Each value is back within half a step of its group, and rounding to the element; sums of errors are those of what
- * came back.
+ * Each value is restored within half a step of its group, and rounding to the element; the sums of errors are those of
+ * the restored values.
  */
 static void tensor_check(const struct tensor *t)
 {
@@ -340,8 +340,8 @@ static void test_quantise_all_elements_and_groups(void **state)
 }
 
 /*
- * What the groups of 128 are for: the loss on weights that are about normal is that of 127 steps to three standard
- * deviations.
+ * The purpose of groups of 128: the error for weights of about the normal distribution is that of 127 steps up to three
+ * standard deviations.
  */
 static void test_the_loss_of_groups_of_128(void **state)
 {
@@ -361,10 +361,10 @@ static void test_quantise_extremes(void **state)
 	struct tensor t = tensor_new(f, ELEMENT_F32, 4, 64, 64);
 
 	for (uint64_t i = 0; i < 64; i++) {
-		tensor_set(&t, i, 0);                              /* row 0: nothing but zeros */
-		tensor_set(&t, 64 + i, i % 2 ? 3e38f : -3e38f);    /* row 1: as large as may be */
+		tensor_set(&t, i, 0);                              /* row 0: only zeros */
+		tensor_set(&t, 64 + i, i % 2 ? 3e38f : -3e38f);    /* row 1: the largest values */
 		tensor_set(&t, 128 + i, i == 9 ? (float)NAN : 1);  /* row 2: has no int8 form */
-		tensor_set(&t, 192 + i, i % 2 ? 1e-40f : -1e-40f); /* row 3: too small to be normal */
+		tensor_set(&t, 192 + i, i % 2 ? 1e-40f : -1e-40f); /* row 3: subnormal */
 	}
 	there_and_back(f, &t);
 	for (uint64_t i = 0; i < 64; i++) {
@@ -379,8 +379,8 @@ static void test_quantise_extremes(void **state)
 	assert_true(isinf(t.error->max_error));
 }
 
-/* The error is added up over launches, and may be left out. */
-/* Their scales are rounded up, so that codes stand for more than an element can be. */
+/* The error is added up over launches, and may be omitted. */
+/* Their scales are rounded up, so that codes could exceed the element's range. */
 static void test_the_largest_stay_finite(void **state)
 {
 	for (uint32_t element = 0; element < ELEMENTS; element++) {

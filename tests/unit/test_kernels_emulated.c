@@ -1,10 +1,10 @@
 /*
  * test_kernels_emulated.c - the CUDA code of cuda/kernels/, run on the CPU.
  *
- * Goal: what the .cu files compute is right, in bounds and aligned before a GPU has ever seen them: the LoRA kernels
- * against float64, the others against their references. Method: tests/emulated/ runs each thread as a fiber and tensor
- * operations by the manual; every place is allocated by itself, so that AddressSanitizer (make asan) knows where it
- * ends. The order of blocks is shuffled.
+ * Goal: the .cu files compute correct results, within bounds and with aligned accesses, before they are run on a GPU:
+ * the LoRA kernels against float64, the others against their references. Method: tests/emulated/ runs each thread as a
+ * fiber and tensor operations as the manual defines them; every place is allocated separately, so that AddressSanitizer
+ * (make asan) detects its end. The order of blocks is shuffled.
  */
 #include "tests/emulated/emulator.h"
 #include "tests/unit/lora_cases.h"
@@ -59,7 +59,7 @@ static void test_lora_plain(void **state)
 	case_plain(*state);
 }
 
-/* Codes and scales are those of the reference to the bit. */
+/* Codes and scales equal those of the reference in every bit. */
 static void test_quantise(void **state)
 {
 	static const uint32_t groups[] = {128, 64, 100, 0};

@@ -1,10 +1,9 @@
 /*
- * test_kv_blocks.c - the numbers behind a KV cache: sets with a lowest member, and blocks in chunks.
+ * test_kv_blocks.c - the numbers of a KV cache's blocks: sets with a lowest member, and blocks in chunks.
  *
- * Goal: the lowest member and the next one are right at all sizes and edges of words; blocks are in use, cached, free
- * or in a hole, chunks held, offered or holes, and counts agree.
- * Method: cases at the edges, and random steps against plain arrays. The seed is printed; GPOOL_TEST_SEED= takes it
- * back, GPOOL_TEST_SCALE= makes it longer.
+ * Goal: the lowest member and the next one are correct at all sizes and edges of words; blocks are in use, cached, free
+ * or in a hole, chunks held, offered or holes, and counts agree. Method: cases at the edges, and random steps compared
+ * with plain arrays. The seed is printed; GPOOL_TEST_SEED= sets it, GPOOL_TEST_SCALE= makes the run longer.
  */
 #include "client/kv/block_pool.h"
 
@@ -74,7 +73,7 @@ static void test_random_members(void **state)
 	memset(has, 0, sizeof(has));
 	assert_int_equal(bitmap_init(&bitmap, BITS), 0);
 	for (uint32_t step = 0; step < count; step++) {
-		/* Now dense, now sparse. */
+		/* Alternately dense and sparse. */
 		uint32_t bit = any(step / 4096 % 2 ? BITS : 70), from = any(BITS + 1), next = from;
 
 		if (has[bit])
@@ -221,7 +220,7 @@ static void random_chunk(struct block_pool *pool, struct model *model)
 	}
 }
 
-/* All of the lowest chunk of which no block is in use or cached. */
+/* Take all blocks of the lowest empty chunk. */
 static void take_chunk(struct block_pool *pool, struct model *model)
 {
 	uint32_t chunk = 0;
@@ -246,7 +245,7 @@ static void test_random_blocks(void **state)
 	for (uint32_t step = 0; step < count; step++) {
 		uint32_t which = any(40);
 
-		/* Now mostly full, now mostly offered. */
+		/* Alternately mostly full and mostly offered. */
 		if (which < (step / 1000 % 2 ? 15 : 5))
 			take(&pool, &model);
 		else if (which < 32)

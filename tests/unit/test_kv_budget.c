@@ -1,9 +1,9 @@
 /*
- * test_kv_budget.c - bytes per second.
+ * test_kv_budget.c - the limit of bytes per second.
  *
- * Goal: over any time no more is spent than a bucket's content and what came in since; nothing is lost to rounding,
- * whatever the number of checks; slow rates come to a whole piece at last. Method: a clock that the test sets; random
- * steps against exact numbers, with a seed that is printed and that GPOOL_TEST_SEED= takes back.
+ * Goal: over any time no more is spent than a bucket's content and what was added since; nothing is lost to rounding,
+ * for any number of checks; at low rates a whole piece can be spent eventually. Method: a clock that the test sets;
+ * random steps compared with exact numbers, with a seed that is printed and that GPOOL_TEST_SEED= sets.
  */
 #include "client/kv/budget.h"
 
@@ -56,7 +56,7 @@ static void test_slower_than_a_piece(void **state)
 	budget_init(&budget, 10, 1000, 0);
 	assert_int_equal(budget_room(&budget, 0), 1000);
 	budget_spend(&budget, 1000);
-	/* Looked at each millisecond, of which each brings a hundredth of a byte. */
+	/* Checked each millisecond, which adds a hundredth of a byte. */
 	for (uint64_t ms = 1; ms < 100000; ms++)
 		assert_int_equal(budget_room(&budget, ms * (SECOND / 1000)), ms / 100);
 	assert_int_equal(budget_room(&budget, 100 * SECOND), 1000);
@@ -102,7 +102,7 @@ static void test_by_chance(void **state)
 		budget_spend(&budget, room);
 		spent += room;
 	}
-	/* Never full after the first look, so nothing was lost. */
+	/* The bucket is not full after the first check, so nothing was lost. */
 	assert_true(spent == most + (uint64_t)((unsigned __int128)now * rate / SECOND));
 }
 

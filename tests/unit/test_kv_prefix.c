@@ -1,10 +1,10 @@
 /*
- * test_kv_prefix.c - keys of blocks, the table from keys to blocks, and the order in which cached blocks go.
+ * test_kv_prefix.c - keys of blocks, the table from keys to blocks, and the order in which cached blocks are evicted.
  *
- * Goal: whatever decides about keys and values decides about the key, each part of it and the order of tokens, and
- * nothing else does; the table finds what is in it and nothing else, however keys collide in it. Method: keys that
- * differ in one thing; random steps against plain arrays, with keys that crowd a few places of the table. The seed is
- * printed; GPOOL_TEST_SEED= sets it, GPOOL_TEST_SCALE= makes the run longer.
+ * Goal: everything that determines keys and values determines the key, each part of it and the order of tokens, and
+ * nothing else does; the table finds exactly its entries, however their keys collide. Method: keys that differ in one
+ * property; random steps compared with plain arrays, with keys that use a few places of the table. The seed is printed;
+ * GPOOL_TEST_SEED= sets it, GPOOL_TEST_SCALE= makes the run longer.
  */
 #include "client/kv/block_lru.h"
 #include "client/kv/prefix_table.h"
@@ -62,7 +62,7 @@ static void test_same_parts_same_key(void **state)
 		prefix_key_next(prefix_key_root(&copy), moved + 1, TOKENS)));
 }
 
-/* Every byte of the identity makes another root, and by that other keys. */
+/* Every byte of the identity changes the root, and with it the keys. */
 static void test_each_part_of_identity_counts(void **state)
 {
 	const uint32_t ids[TOKENS] = {0};
@@ -98,7 +98,7 @@ static void test_each_token_and_its_place_count(void **state)
 	}
 }
 
-/* The same block elsewhere in a text is another one; so is that in which two blocks changed places. */
+/* The same block elsewhere in a text has another key; so has a block after two blocks changed places. */
 static void test_order_of_blocks_counts(void **state)
 {
 	const uint32_t a[TOKENS] = {1}, b[TOKENS] = {2};
@@ -129,8 +129,8 @@ enum { BLOCKS = 40, KEYS = 120 };
 
 struct model {
 	struct prefix_key keys[KEYS];
-	uint32_t block[KEYS];    /* that has it, or PREFIX_NONE */
-	uint32_t parent[BLOCKS]; /* PREFIX_NO_KEY: has none */
+	uint32_t block[KEYS];    /* the block with the key, or PREFIX_NONE */
+	uint32_t parent[BLOCKS]; /* PREFIX_NO_KEY: the block has no key */
 };
 
 static uint32_t children(const struct model *model, uint32_t block)
@@ -209,8 +209,8 @@ static void model_clear(struct model *model)
 }
 
 /*
- * Keys of which many begin at one place, around the end of the table, and some that differ only in what the slots do
- * not have.
+ * Keys of which many begin at one place, around the end of the table, and some that differ only in bits that slots do
+ * not store.
  */
 static void crowd(struct model *model)
 {
@@ -255,7 +255,7 @@ static void test_table_of_none(void **state)
 	prefix_table_fini(&table);
 }
 
-/* A check that finds nothing wrong with anything is none. */
+/* The check must detect damage. */
 static void test_check_finds_damage(void **state)
 {
 	struct prefix_table table;
@@ -269,7 +269,7 @@ static void test_check_finds_damage(void **state)
 	assert_false(prefix_table_check(&table));
 	table.entries[3].children = 1;
 	table.entries[4].key.high = 2;
-	assert_true(prefix_table_check(&table)); /* a half that the slots do not have: the block has another key */
+	assert_true(prefix_table_check(&table)); /* bits that slots do not store: the block has another key */
 	table.entries[4].key.low = 9;
 	assert_false(prefix_table_check(&table));
 	prefix_table_fini(&table);

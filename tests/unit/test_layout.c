@@ -36,7 +36,7 @@ static const char *const headers[] = {
 	"agent/mover/ring.h",
 };
 
-/* Structs of these headers that one process alone uses. */
+/* Structs of these headers that only one process uses. */
 static const char *const apart[] = {"flight_entry", "pool_geometry", "session_layout", "session_segment", "region_row",
 	"region_writer", "region_look", "manifest_layout", "manifest", "manifest_pool", "store"};
 
@@ -63,7 +63,7 @@ static void blank(char *from, const char *to)
 		*from++ = ' ';
 }
 
-/* Comments, preprocessor lines, and all between [ and ] become spaces. */
+/* Replace comments, preprocessor lines, and text between [ and ] by spaces. */
 static void header_reduce(char *text)
 {
 	uint32_t depth = 0;
@@ -119,8 +119,8 @@ static bool is_word(char c)
 }
 
 /*
- * The name that a declaration ends with; of a pointer to a function or an array, the name in its inner parentheses.
- * Zero length: none, as between the braces of a union without a name.
+ * Return the name that a declaration ends with; for a pointer to a function or an array, the name in its inner
+ * parentheses. Zero length: none, as for a union without a name.
  */
 static const char *declared(const char *from, const char *to, size_t *length)
 {
@@ -138,7 +138,7 @@ static const char *declared(const char *from, const char *to, size_t *length)
 	return end - *length;
 }
 
-/* Each field between `body` and `end` is in the part. Returns how many there are. */
+/* Check that each field between `body` and `end` is in the part; returns their number. */
 static uint32_t fields_check(const struct layout_part *part, const char *body, const char *end)
 {
 	uint32_t count = 0, parentheses = 0;
@@ -204,7 +204,7 @@ static void test_every_struct_is_described(void **state)
 
 /* ---- differences ---- */
 
-/* A copy of the description in which a test changes what it likes. */
+/* A copy of the description that a test can change. */
 static struct {
 	struct layout layout;
 	struct layout_part parts[200];
@@ -219,7 +219,7 @@ static const struct layout_field *changed_fields(uint32_t *count)
 	return changed;
 }
 
-/* A new copy; the fields of this part are in changed[]. */
+/* Make a new copy; the fields of this part are in changed[]. */
 static struct layout_part *copy_of(const char *name)
 {
 	struct layout_part *found = NULL;
@@ -239,7 +239,7 @@ static struct layout_part *copy_of(const char *name)
 	return found;
 }
 
-/* In both directions. */
+/* Check both directions. */
 static void differs(enum layout_rule rule, const char *name)
 {
 	char found[LAYOUT_NAME_BYTES];
@@ -261,7 +261,7 @@ static void test_the_same_has_no_difference(void **state)
 	differs(0, "");
 }
 
-/* Each field of each part, one at a time. */
+/* Change each field of each part, one at a time. */
 static void test_every_change_is_found(void **state)
 {
 	(void)state;
@@ -315,7 +315,7 @@ static void test_additions(void **state)
 	copy_of("message version_reply");
 	changed[changed_count++] = (struct layout_field){"later", 2, 4};
 	differs(LAYOUT_MESSAGE, "message version_reply.later");
-	/* A struct that one side alone shares. */
+	/* A struct that is shared by one side only. */
 	part = copy_of("ledger_page");
 	part->name = "later";
 	differs(LAYOUT_SHARED, NULL);

@@ -1,7 +1,7 @@
 /*
- * Goal: pages in a lease bitmap are never lost, never handed out twice, and best fit and first fit find what is there.
- * Method: each call against a plain array of booleans, at word borders and at random; then threads that claim and put
- * runs at once and stamp what they own, so that a page with two owners is seen.
+ * Goal: pages in a lease bitmap are never lost or claimed twice, and best fit and first fit find existing runs. Method:
+ * each call compared with a plain array of booleans, at word borders and at random; then threads that claim and put
+ * runs at the same time and stamp their pages, so that a page with two owners is detected.
  */
 #include "shm/lease_bitmap.h"
 
@@ -181,7 +181,7 @@ static void test_random_against_an_array(void **state)
 		assert_int_equal(lease_take_run(bits, NULL, PAGES, count, false, &first), best != UINT32_MAX);
 		if (best == UINT32_MAX)
 			continue;
-		/* it took from a run of the shortest length that fits */
+		/* it used a run of the shortest sufficient length */
 		run = 0;
 		for (uint32_t page = first; page < PAGES && model[page]; page++)
 			run++;
@@ -197,7 +197,7 @@ static void test_random_against_an_array(void **state)
 		assert_int_equal(is_set(page), model[page]);
 }
 
-/* With a summary the search finds the same, and skips what it has seen empty. */
+/* With a summary the search has the same result, and skips words that it has found empty. */
 static void test_summary_never_hides_a_page(void **state)
 {
 	enum { MANY = 20000 };

@@ -2,7 +2,7 @@
  * test_lora.c - the LoRA kernels on the host back end, and the preparation of their work: tiles, batches, refusals.
  *
  * Goal: results within 1e-3 (fp16) and 1e-2 (bf16) of float64 for any shape, rank and batch; no other bits are changed;
- * the same bits alone and in a batch. Method: lora_rig.h makes layers whose tiles are scattered over pages, and
+ * the same bits alone and in a batch. Method: lora_rig.h builds layers whose tiles are scattered over pages, and
  * computes the expected results.
  */
 #include "tests/unit/lora_cases.h"
@@ -101,7 +101,7 @@ static void test_wrong_args_are_refused(void **state)
 	layer_fini(&layer);
 }
 
-/* Values in device memory cannot be refused at the call; they are skipped. */
+/* Invalid values in device memory cannot be refused by the call; they are skipped. */
 static void test_a_wrong_batch_is_left_out(void **state)
 {
 	struct rig *rig = *state;
@@ -166,7 +166,7 @@ static void test_batch_build(void **state)
 			}
 		}
 		assert_int_equal(seen, with);
-		/* what grids are made for */
+		/* the maximum for which grids are made */
 		assert_true(
 			pieces <= (int)((batch->split ? with / LORA_PIECE_SMALL : with / LORA_PIECE_LARGE) + count));
 	}
@@ -210,7 +210,7 @@ static void test_tiles(void **state)
 	assert_true(lora_tile_at(&places, RANK, 5) == 0x5000000);
 }
 
-/* Splits cover all tiles, once, and are as many as grids and workspaces are made for. */
+/* Splits cover each tile once, and their number is that of grids and workspaces. */
 static void test_splits(void **state)
 {
 	(void)state;

@@ -1,8 +1,8 @@
 /*
  * test_lora_scheduler.c - the order in which waiting requests start.
  *
- * Goal: no request is bypassed for longer than the bound, in any order of arrival; batches keep their limits; each
- * order is as documented; adapters to load are reported, and every request is served in the end. Method: small queues
+ * Goal: no request is bypassed for longer than the limit, in any order of arrival; batches keep their limits; each
+ * order is as documented; adapters to load are reported, and every request is served eventually. Method: small queues
  * whose batches are known, and random arrivals, loads and ends, compared with a model that keeps lists. The seed is
  * printed; GPOOL_TEST_SEED= sets it, GPOOL_TEST_SCALE= makes the run longer.
  */
@@ -114,7 +114,7 @@ static void test_in_order(void **state)
 	form();
 	EXPECT(batch.starts, batch.start_count, a);
 	EXPECT(batch.wanted, batch.wanted_count, 1);
-	now += 10000 * MS; /* patience has no part in it */
+	now += 10000 * MS; /* max_bypass_ms has no effect */
 	form();
 	assert_int_equal(batch.start_count, 0);
 	places[1] = LORA_RESIDENT;
@@ -142,7 +142,7 @@ static void test_around(void **state)
 	b = add(0, 10);
 	c = add(0, 10);
 	form();
-	EXPECT(batch.starts, batch.start_count, b); /* the other place is a's */
+	EXPECT(batch.starts, batch.start_count, b); /* the other place is used by a */
 	EXPECT(batch.wanted, batch.wanted_count, 1);
 	EXPECT(batch.ahead, batch.ahead_count, 0);
 	places[1] = LORA_RESIDENT;
@@ -199,7 +199,7 @@ static void test_adapters_by_waiting_count(void **state)
 	e = add(5, 1);
 	f = add(3, 1);
 	form();
-	/* 5 runs anyhow, 2 has most, and of the others 0 came first. */
+	/* 5 is running already, 2 has most requests, and of the others 0 arrived first. */
 	EXPECT(batch.starts, batch.start_count, a, c, d, e);
 	assert_int_equal(batch.adapters, 3);
 	assert_int_equal(lora_scheduler_finish(scheduler, a), 0);
@@ -227,7 +227,7 @@ static void test_tokens(void **state)
 	d = add(0, 1000);
 	e = add(0, 1);
 	form();
-	EXPECT(batch.starts, batch.start_count, a); /* c is small enough, and would take b's room */
+	EXPECT(batch.starts, batch.start_count, a); /* c is small enough, but would use b's place */
 	form();
 	EXPECT(batch.starts, batch.start_count, b, c);
 	form();
@@ -257,7 +257,7 @@ static void test_looks_ahead(void **state)
 	end();
 }
 
-/* Bypassed until the bound, and then no longer, although all others could start. */
+/* Bypassed up to the limit, and not longer, although all others could start. */
 static void test_overdue_stops_all_others(void **state)
 {
 	struct lora_options options = LORA_OPTIONS_INIT;
@@ -268,7 +268,7 @@ static void test_overdue_stops_all_others(void **state)
 	places[0] = LORA_RESIDENT;
 	now += 5000 * MS;
 	last = add(1, 10);
-	now += 5000 * MS; /* waiting alone is not being passed over */
+	now += 5000 * MS; /* waiting alone does not count as bypassed */
 	for (uint64_t from = now; now < from + options.patience_us; now += 100 * MS) {
 		b = add(0, 10);
 		form();
@@ -405,7 +405,7 @@ static void model_add(void)
 	model.waiting++;
 }
 
-/* Every request that waits and arrived before this one is bypassed now: for no longer than the bound. */
+/* Every request that waits and arrived before this one is bypassed now: for no longer than the limit. */
 static void model_pass(const struct lora_options *options, uint64_t arrival)
 {
 	for (uint32_t i = 0; i < REQUESTS; i++) {
@@ -446,7 +446,7 @@ static void model_start(const struct lora_options *options)
 	model_pass(options, latest);
 }
 
-/* The first request that can start does, in any order. */
+/* In any order, the first request that can start does. */
 static void model_first_starts(const struct lora_options *options)
 {
 	uint32_t first = REQUESTS;

@@ -1,9 +1,9 @@
 /*
  * test_malloc_trace.c - traces of allocations as text, random traces, and the percentiles of latencies.
  *
- * Goal: what is not exactly a trace is refused with name, line and field; what is written reads back the same; a made
- * trace keeps to its recipe and is the same each time; a percentile is right within 1/32. Method: texts are read from
- * memory.
+ * Goal: a text that is not exactly a trace is refused with name, line and field; a written trace can be read back
+ * unchanged; a generated trace conforms to its parameters and is the same each time; a percentile is correct within
+ * 1/32. Method: texts are read from memory.
  */
 #include "tools/lib/malloc_make.h"
 #include "tools/lib/malloc_trace.h"
@@ -28,7 +28,7 @@ static int read_bytes(const char *bytes, size_t length, struct malloc_trace *tra
 
 	assert_non_null(file);
 	if (!length)
-		assert_int_equal(fgetc(file), bytes[0]); /* fmemopen() knows no empty file */
+		assert_int_equal(fgetc(file), bytes[0]); /* fmemopen() does not support an empty file */
 	result = malloc_trace_read(file, "t.csv", false, trace, error);
 	fclose(file);
 	return result;
@@ -39,7 +39,7 @@ static int read_text(const char *text, struct malloc_trace *trace, char *error)
 	return read_bytes(text, strlen(text), trace, error);
 }
 
-/* The text must be refused, at that line, with these words. */
+/* Check that the text is refused, at that line, with these words. */
 static void must_refuse_bytes(const char *text, size_t length, int line, const char *words)
 {
 	struct malloc_trace trace = {.count = 77};
@@ -84,7 +84,7 @@ static void test_reads_events(void **state)
 	assert_int_equal(trace.events[1].stream, 0);
 	assert_int_equal(trace.events[2].stream, 1);
 	assert_int_equal(trace.events[3].stream, 2);
-	/* An id that is used again is another allocation. */
+	/* A reused id is another allocation. */
 	assert_int_equal(trace.events[2].twin, 0);
 	assert_int_equal(trace.events[0].twin, 2);
 	assert_int_equal(trace.events[3].twin, MALLOC_TRACE_NONE);
@@ -155,7 +155,7 @@ static void test_refuses_more_threads_than_can_be(void **state)
 	}
 }
 
-/* Threads and streams that come one after the other need one place. */
+/* Threads and streams that follow one another need one place. */
 static void test_places_are_used_again(void **state)
 {
 	struct malloc_trace trace;
@@ -182,7 +182,7 @@ static void test_places_are_used_again(void **state)
 	free(text);
 }
 
-/* But not by one that was there, by the clock, before the other was gone. */
+/* Except for one that started, by the clock, before the other ended. */
 static void test_time_does_not_run_backwards_in_a_place(void **state)
 {
 	struct malloc_trace trace;
@@ -196,7 +196,7 @@ static void test_time_does_not_run_backwards_in_a_place(void **state)
 	malloc_trace_free(&trace);
 }
 
-/* A record whose program was killed in the middle of a line, and that lacks what it was too quick for. */
+/* A record of a killed program, which ends within a line and lacks calls that were not recorded in time. */
 static void test_incomplete_if_asked_for(void **state)
 {
 	static const char text[] =
@@ -216,7 +216,7 @@ static void test_incomplete_if_asked_for(void **state)
 	assert_int_equal(trace.events[1].twin, 2);
 	assert_int_equal(trace.events[2].twin, 1);
 	malloc_trace_free(&trace);
-	/* Nothing but what is dropped is no trace, and a wrong line is wrong. */
+	/* A trace of dropped calls only is refused, and so is an invalid line. */
 	for (int i = 0; i < 2; i++) {
 		const char *bad = i ? HEAD "0,1,1,malloc,x,1\n" : HEAD "0,1,1,free,0,1\n";
 
@@ -323,7 +323,7 @@ static void test_written_trace_reads_back(void **state)
 	FILE *file = open_memstream(&text, &length);
 
 	(void)state;
-	one.threads = one.streams = 1; /* others are numbered again, in order of appearance */
+	one.threads = one.streams = 1; /* others are renumbered, in order of appearance */
 	assert_int_equal(malloc_make(&one, &trace), 0);
 	assert_int_equal(malloc_trace_write(&trace, file), 0);
 	fclose(file);

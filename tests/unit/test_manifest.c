@@ -1,9 +1,8 @@
 /*
- * test_manifest.c - manifests of named objects: what the library writes passes, and of what a liar may write nothing
- * does.
+ * test_manifest.c - manifests of named objects: manifests of the library are accepted, and false ones are refused.
  *
- * Method: a good manifest is made as the library makes them; then one field of it is changed, and its hash is made
- * right again, so that the check of that field itself has to find it.
+ * Method: a valid manifest is built as the library builds it; then one field of it is changed, and its hash is
+ * corrected, so that the check of that field itself must detect the change.
  */
 #include "client/object/object.h"
 #include "shm/manifest.h"
@@ -22,7 +21,7 @@
 
 static const struct manifest_pool geometry = {.page_bytes = 4096, .page_count = 64, .pages_per_handle = 1};
 
-/* Three allocations, one of two runs; three entries. */
+/* Build a manifest with three allocations, one of two runs, and three entries. */
 static int good(void)
 {
 	struct manifest_run runs[] = {{0, 2, 1}, {10, 3, 7}, {5, 1, 9}, {63, 1, 2}};
@@ -102,7 +101,7 @@ static int check_changed(void (*change)(uint8_t *bytes))
 #define ENTRIES(bytes) ((struct manifest_entry *)(void *)((bytes) + LAYOUT.entries))
 #define DATA(bytes) ((bytes) + LAYOUT.data)
 
-/* One lie each. */
+/* One false value each. */
 #define FALSE_FIELDS \
 	LIE(magic, HEADER(bytes)->magic++) \
 	LIE(too_long, HEADER(bytes)->bytes += 8) \
@@ -183,7 +182,7 @@ static void test_false_fields(void **state)
 #undef LIE
 }
 
-/* Every part of the layout is under the hash, and nothing is read behind the end, wherever it is cut. */
+/* The hash covers every part of the layout, and no data beyond the end is read, wherever it is truncated. */
 static void test_hash_and_length(void **state)
 {
 	struct manifest manifest;
@@ -211,7 +210,7 @@ static void test_hash_and_length(void **state)
 	free(bytes);
 }
 
-/* Where a handle is several pages, an allocation is one run: it is mapped with its handles. */
+/* If a handle has several pages, an allocation is one run: it is mapped with its handles. */
 static void test_large_handles(void **state)
 {
 	struct manifest_pool large = {.page_bytes = 4096, .page_count = 64, .pages_per_handle = 4};

@@ -1,7 +1,7 @@
 /*
- * Goal: for any names and values in a sample, the output is the text that Prometheus reads: escaped labels, cumulative
- * buckets, no line for a missing value, and for an agent that does not answer only that fact; and the document matches
- * the table. Method: samples made here, and the expected lines. Run from the root of the source tree.
+ * Goal: for any names and values in a sample, the output is valid text for Prometheus: escaped labels, cumulative
+ * buckets, no line for a missing value, and only the state for an agent that does not answer; and the document agrees
+ * with the table. Method: samples made here, and the expected lines. Run from the root of the source tree.
  */
 #include "tools/exporter/metrics.h"
 
@@ -72,7 +72,7 @@ static void test_values_and_labels(void **state)
 	expect("\n# TYPE gpool_granted_pages_total counter\ngpool_granted_pages_total{" LABELS "} 9007199254740991\n");
 	expect("\ngpool_spill_limit_bytes{" LABELS ",tier=\"file\"} 0\n");
 	expect("\ngpool_objects{" LABELS ",class=\"pinnable\"} 0\n");
-	/* of no free pages nothing is a share */
+	/* without free pages the ratio is undefined */
 	assert_null(strstr(text, "\ngpool_fragmentation_ratio{"));
 }
 
@@ -91,7 +91,7 @@ static void test_tenants(void **state)
 	assert_null(strstr(text, "just gone"));
 }
 
-/* The names of the labels of a line, without the limit of a bucket, in order: "pool,UUID". */
+/* Return the names of a line's labels, without the limit of a bucket, in order: "pool,UUID". */
 static void label_names(const char *line, char names[128])
 {
 	const char *at = line + strcspn(line, "{ ");
@@ -109,7 +109,7 @@ static void label_names(const char *line, char names[128])
 	assert_int_equal(*at, '}');
 }
 
-/* At least one line of the metric, and each has the labels. */
+/* Check that the metric has at least one line, and that each has the labels. */
 static void expect_labels(const char *metric, const char *labels)
 {
 	size_t length = strlen(metric);

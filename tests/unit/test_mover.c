@@ -1,9 +1,9 @@
 /*
- * test_mover.c - does the mover bring bytes where they belong, and say so only then?
+ * test_mover.c - the mover moves bytes to their place, and reports success only then.
  *
- * Goal: each kind of job, on both tiers, by io_uring and by threads; what is wrong with a job, its bytes or the disk is
- * its error and harms nothing else. Method: the real mover_run() in a forked child over a real pool of the host back
- * end (mover_rig.h); what it did is looked up in the pages and tiers themselves.
+ * Goal: each kind of job, on both tiers, by io_uring and by threads; an error in a job, its bytes or the disk is
+ * reported for that job and affects no other. Method: the real mover_run() in a forked child over a real pool of the
+ * host back end (mover_rig.h); the results are checked in the pages and tiers themselves.
  */
 #include "tests/unit/mover_rig.h"
 
@@ -62,7 +62,7 @@ static void test_scrub(void **state)
 	assert_true(pattern_is(rig_page(rig, 6), 6));
 }
 
-/* Each page to a slot and back into another page, the first and the last of all included. */
+/* Save each page to a slot and load it into another page, including the first and the last of all. */
 static void there_and_back(struct rig *rig, enum mover_tier tier, uint32_t slots)
 {
 	static const uint32_t pages[] = {0, 1, 17, 30};
@@ -133,7 +133,7 @@ static void test_corrupted_memory(void **state)
 	assert_true(pattern_is(rig_page(rig, 8), 2));
 }
 
-/* From memory to the file, behind what is written to memory before, and before what is written there later. */
+/* From memory to the file, after earlier writes to memory, and before later ones. */
 static void test_sinking(void **state)
 {
 	struct rig *rig = *state;
@@ -143,7 +143,7 @@ static void test_sinking(void **state)
 	assert_int_equal(rig_do(rig, MOVER_SPILL, 3, MOVER_TIER_MEMORY, 9, 0), 0);
 	assert_int_equal(rig_do(rig, MOVER_LOAD, 8, MOVER_TIER_FILE, 5, pattern_checksum(2)), 0);
 	assert_true(pattern_is(rig_page(rig, 8), 2));
-	/* Other bytes than it shall have: the file stays as it is. */
+	/* Other bytes than expected: the file is not changed. */
 	assert_int_equal(rig_do(rig, MOVER_SINK, 9, MOVER_TIER_FILE, 5, pattern_checksum(2)), -EBADMSG);
 	assert_int_equal(rig_do(rig, MOVER_LOAD, 7, MOVER_TIER_FILE, 5, pattern_checksum(2)), 0);
 	assert_int_equal(rig_do(rig, MOVER_SINK, UINT32_MAX, MOVER_TIER_FILE, 5, 0), -EINVAL);
@@ -163,7 +163,7 @@ static void test_corrupted_file(void **state)
 	assert_true(pattern_is(rig_page(rig, 8), 8));
 }
 
-/* A slot that the file does not reach, and one that it ends in, at a place where O_DIRECT cannot go on. */
+/* A slot beyond the end of the file, and one in which it ends, at an offset that O_DIRECT does not support. */
 static void test_file_ends_early(void **state)
 {
 	struct rig *rig = *state;
@@ -175,7 +175,7 @@ static void test_file_ends_early(void **state)
 	assert_true(pattern_is(rig_page(rig, 8), 8));
 }
 
-/* A limit of file size, in the middle of a slot: writes come short, then fail as on a full disk. */
+/* A limit of file size within a slot: writes are short, then fail as on a full disk. */
 static void limit_file_size(void)
 {
 	struct rlimit limit = {4 * PAGE_BYTES + 4096 * 3 + 100, 4 * PAGE_BYTES + 4096 * 3 + 100};
@@ -255,7 +255,7 @@ static void test_all_slots_at_once(void **state)
 	struct rig *rig = *state;
 	struct mover_order one_more = {.kind = MOVER_SCRUB, .page = 0};
 
-	/* No mover works yet, so that all of them wait in the ring. */
+	/* No mover is running yet, so all jobs wait in the ring. */
 	assert_int_equal(rig->mover, 0);
 	for (uint32_t i = 0; i < MOVER_JOBS; i++)
 		rig_submit(
@@ -279,7 +279,7 @@ static void fork_and_wait(struct rig *rig)
 		poll(NULL, 0, 1);
 }
 
-/* A mover that finds the gate shut does nothing, whatever is queued, and runs when it opens. */
+/* A mover that finds the gate closed does nothing, even if jobs are queued, and runs when the gate opens. */
 static void test_shut_gate(void **state)
 {
 	struct rig *rig = *state;
@@ -302,19 +302,19 @@ static void test_shut_gate(void **state)
 	assert_true(rig->have[1] && !rig->have[0]);
 	assert_true(is_zero(rig_page(rig, 1)));
 	assert_true(pattern_is(rig_page(rig, 0), 0));
-	/* It is in now, until it is known to be dead. */
+	/* It has passed the gate, and counts as running until it is known to be dead. */
 	assert_true(mover_serves(&rig->queue, 0));
 	assert_false(mover_shut(&rig->queue, 0));
 	rig_stop(rig, SIGKILL);
 	assert_true(mover_shut(&rig->queue, 1));
-	/* At the gate it can also be ended. */
+	/* A mover that waits at the gate can be ended. */
 	fork_and_wait(rig);
 	assert_int_equal(rig_stop(rig, SIGTERM), 0);
 	mover_let_in(&rig->queue);
 	assert_int_equal(rig->queue.in_flight, 0);
 }
 
-/* Ten jobs of each two pages in the ring together, of which each spoils what those before it need. */
+/* Ten jobs for each of two pages in the ring at the same time, each of which destroys what the earlier ones need. */
 static void test_jobs_of_one_page_keep_their_order(void **state)
 {
 	struct rig *rig = *state;
@@ -343,7 +343,7 @@ static void test_jobs_of_one_page_keep_their_order(void **state)
 	}
 }
 
-/* Registration 1 to 4 are the lanes' buffers, 5 is the first piece of the tier. */
+/* Registrations 1 to 4 are the lanes' buffers, 5 is the first piece of the tier. */
 static void refuse_to_lock_the_tier(void)
 {
 	gpu_fault_set(NULL, GPU_CALL_HOST_REGISTER, 5, -ENOMEM);

@@ -1,10 +1,11 @@
 /*
- * test_mover_crash.c - is a mover, or an agent, that dies in the middle of it all harmless?
+ * test_mover_crash.c - the death of a mover, or an agent, during its work is harmless.
  *
- * Goal: whatever is killed whenever, every job is done, once or twice, in an order that leaves the right bytes; results
- * neither get lost nor come before their bytes; a mover keeps nothing of its keeper's that it does not need. Method:
- * streams of jobs that undo and need each other, killed with SIGKILL after some random number of results, many times
- * (mover_rig.h). The seed is printed; GPOOL_TEST_SEED= sets it, GPOOL_TEST_SCALE= makes the run longer.
+ * Goal: whichever process is killed at whatever time, every job is done, once or twice, in an order that leaves the
+ * right bytes; results are neither lost nor reported before their bytes are written; a mover keeps no resources of the
+ * keeper that it does not need. Method: streams of jobs that depend on and revert each other, killed with SIGKILL after
+ * a random number of results, many times (mover_rig.h). The seed is printed; GPOOL_TEST_SEED= sets it,
+ * GPOOL_TEST_SCALE= makes the run longer.
  */
 #include "tests/unit/mover_rig.h"
 
@@ -50,8 +51,10 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* A spill, a scrub and a load of each page, several times over; a load succeeds only where exactly the scrubs before it
- * were done. */
+/*
+ * Submit a spill, a scrub and a load of each page, several times; a load succeeds only if exactly the scrubs before it
+ * were done.
+ */
 static void stream_submit(struct rig *rig)
 {
 	uint64_t tag = 0;
@@ -79,7 +82,7 @@ static void stream_check(struct rig *rig, uint32_t jobs)
 		assert_true(pattern_is(rig_page(rig, page), page));
 }
 
-/* The agent's death: its private state is lost, and the next one has the ring. */
+/* Simulate the agent's death: its private state is lost, and the next one uses the ring. */
 static void agent_restart(struct rig *rig)
 {
 	uint32_t in_flight = rig->queue.in_flight;
@@ -125,7 +128,7 @@ static void test_killed_in_the_middle_by_threads(void **state)
 	killed_many_times(*state);
 }
 
-/* Killed as it starts, wherever it is then. */
+/* Kill the mover at any time during its start. */
 static void test_killed_at_its_start(void **state)
 {
 	struct rig *rig = *state;
@@ -198,7 +201,7 @@ static void collect_and_order(void *context, const struct mover_result *result)
 		assert_int_equal(mover_submit(&rig->queue, &next), 0);
 }
 
-/* A result's function may order the next job. */
+/* A result's callback may submit the next job. */
 static void test_orders_from_results(void **state)
 {
 	struct rig *rig = *state;
@@ -271,14 +274,14 @@ static void test_wild_ring(void **state)
 {
 	struct rig *rig = *state;
 
-	/* Slots in states that there are not, or that the agent has not ordered: neither harms the other's. */
+	/* Slots in invalid states, or in states that the agent has not set: they do not affect the other jobs. */
 	atomic_store(&rig->ring->jobs[200].state, 77);
 	atomic_store(&rig->ring->jobs[201].state, MOVER_DONE);
 	rig_start(rig);
 	assert_int_equal(rig_do(rig, MOVER_COPY, 1, 0, 2, 0), 0);
 	assert_int_equal(rig->collected, 1);
 	assert_true(pattern_is(rig_page(rig, 2), 1));
-	/* A mover that went mad: an answer that there is not, to a question that was not asked. */
+	/* A faulty mover returns an invalid result for a job that was not submitted. */
 	rig_stop(rig, SIGKILL);
 	rig_submit(rig, MOVER_SCRUB, 1, 0, 0, 0, 5);
 	for (uint32_t slot = 0; slot < MOVER_JOBS; slot++) {

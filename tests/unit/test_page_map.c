@@ -1,7 +1,7 @@
 /*
- * Goal: page_map_count() gives each leased page exactly one of needed, offered and idle, whatever its session says, and
- * the three add up to what the session leases. Method: page words and a session's entries are written by hand, honest
- * ones and impossible ones.
+ * Goal: page_map_count() counts each leased page exactly once, as needed, offered or idle, whatever its session
+ * contains, and the sum is the size of the lease. Method: page words and a session's entries are written by hand, valid
+ * and impossible ones.
  */
 #include "shm/page_map.h"
 
@@ -17,7 +17,7 @@ enum { PAGES = 128, SESSION = 3, OTHER = 7 };
 
 static struct {
 	struct pool_segment pool;
-	struct session_segment sessions[2]; /* SESSION, OTHER */
+	struct session_segment sessions[2]; /* for SESSION and OTHER */
 	int fds[3];
 	struct page_fact facts[PAGES];
 	struct page_uses uses[POOL_SESSIONS];
@@ -111,7 +111,7 @@ static void test_a_freed_block(void **state)
 	(void)state;
 	lend(0, 8, PAGE_LEASED, SESSION);
 	block(0, 8, block_tag_make(1, BLOCK_DYING), 0);
-	it.sessions[0].blocks[0].fence = UINT64_MAX; /* of no timeline: not reached */
+	it.sessions[0].blocks[0].fence = UINT64_MAX; /* of no timeline: never signaled */
 	it.sessions[0].pins[0] = 1;
 	expect(SESSION, 8, 0, 0);
 	it.sessions[0].pins[0] = 0;
@@ -133,7 +133,9 @@ static void test_a_closed_session_needs_all(void **state)
 	expect(0, 0, 4, 0);
 }
 
-/* Over each other, in a circle, beyond the end, over another session's pages and over pages with a free bit. */
+/*
+ * Blocks that overlap, form a circle, or extend beyond the end, over another session's pages or pages with a free bit.
+ */
 static void test_a_liar_has_no_page_twice(void **state)
 {
 	(void)state;
@@ -152,7 +154,7 @@ static void test_a_liar_has_no_page_twice(void **state)
 	expect(OTHER, 8, 0, 0);
 }
 
-/* The agent evicts nothing without a sequence. */
+/* The agent evicts no block whose tag has no sequence. */
 static void test_a_tag_without_a_sequence_is_no_offer(void **state)
 {
 	(void)state;

@@ -1,9 +1,9 @@
 /*
- * test_peft.c - LoRA adapters as PEFT writes them.
+ * test_peft.c - LoRA adapters in PEFT's format.
  *
- * Goal: modules, ranks, scales and places are those that the two files say, by PEFT's rules; what could not be applied
- * as B (A x) alone is refused with the reason. Method: adapters that were written by the reference library
- * (tests/fixtures/adapters), and pairs of files made here, each wrong in one thing.
+ * Goal: modules, ranks, scales and offsets are those of the two files, by PEFT's rules; adapters that cannot be applied
+ * as B (A x) only are refused with the reason. Method: adapters that were written by the reference library
+ * (tests/fixtures/adapters), and pairs of files made here, each wrong in one property.
  */
 #include "client/lora/format/peft.h"
 #include "client/lora/format/json_object.h"
@@ -79,7 +79,7 @@ static void test_plain(void **state)
 	peft_free(&peft);
 }
 
-/* rsLoRA; and layers in the order of numbers, not of names. */
+/* rsLoRA; and layers in the order of their numbers, not of their names. */
 static void test_half(void **state)
 {
 	struct peft peft = fixture("half");
@@ -94,7 +94,9 @@ static void test_half(void **state)
 	peft_free(&peft);
 }
 
-/* Patterns: the first that fits, at a dot or from the beginning. Numbers behind the first one are the target's. */
+/*
+ * Patterns: the first that matches, at a dot or from the beginning. Numbers after the first one belong to the target.
+ */
 static void test_mixed(void **state)
 {
 	struct peft peft = fixture("mixed");
@@ -263,7 +265,7 @@ static void test_taken_configs(void **state)
 	}
 }
 
-/* One that needs exponentially many steps ends. */
+/* A pattern that needs exponentially many steps is stopped. */
 static void test_steps(void **state)
 {
 	struct made made = {.length = 0};
@@ -325,7 +327,7 @@ static void test_refused_tensors(void **state)
 	}
 }
 
-/* Two paths that say the same layer. */
+/* Two paths that denote the same layer. */
 static void test_twins(void **state)
 {
 	struct made made = good();

@@ -1,7 +1,6 @@
 /*
- * Goal: pool_check() is silent on a sound pool and names each broken invariant: a check that cannot fail proves
- * nothing.
- * Method: build a small sound pool by hand, then break one thing at a time.
+ * Goal: pool_check() reports nothing for a consistent pool and names each broken invariant, which shows that the check
+ * can fail. Method: build a small consistent pool by hand, then break one property at a time.
  */
 #include "shm/pool_check.h"
 
@@ -20,7 +19,7 @@ static struct {
 	struct pool_segment pool;
 	struct session_segment session;
 	int pool_fd, session_fd;
-	char findings[4096]; /* all findings, one after the other */
+	char findings[4096]; /* all findings, one after another */
 } it;
 
 static void lend(uint32_t first, uint32_t count)
@@ -180,8 +179,8 @@ static void test_block_beyond_the_pool(void **state)
 }
 
 /*
- * Runs that a damaged session lays over each other cost one finding each: what a check costs is bounded by the pool,
- * not by a liar.
+ * Overlapping runs of a damaged session cause one finding each: the cost of a check is bounded by the pool's size, not
+ * by the session's content.
  */
 static void test_overlapping_heads_cost_one_finding_each(void **state)
 {

@@ -1,9 +1,9 @@
 /*
  * test_prefix_eviction.c - the choice of the node to evict from a prefix tree: the tree, and both policies.
  *
- * Goal: a victim never has a pin or a kept child, and there is one whenever there is a candidate; counts are exact;
- * the history is bounded; `lru` selects the candidate touched longest ago, `adaptive` keeps reused content where LRU
- * loses it. Method: random insertions, touches, pins, evictions and removals against plain arrays, and small workloads
+ * Goal: a victim never has a pin or a kept child, and one is found whenever a candidate exists; counts are exact; the
+ * history is bounded; `lru` selects the candidate touched longest ago, `adaptive` keeps reused content where LRU loses
+ * it. Method: random insertions, touches, pins, evictions and removals compared with plain arrays, and small workloads
  * whose outcome is known. The seed is printed; GPOOL_TEST_SEED= sets it, GPOOL_TEST_SCALE= makes the run longer.
  */
 #include "shm/policy/eviction.h"
@@ -67,7 +67,7 @@ static uint32_t model_oldest(void)
 	return oldest;
 }
 
-/* One that is kept, any; EVICTION_NONE: there is none. */
+/* Return any kept node; EVICTION_NONE: none exists. */
 static uint32_t model_any(void)
 {
 	uint32_t node = any(NODES);
@@ -211,7 +211,7 @@ static void random_steps(const char *policy)
 	memset(&model, 0, sizeof(model));
 	assert_int_equal(eviction_create(eviction_policy_named(policy), NODES, &eviction), 0);
 	for (uint32_t i = 0; i < count; i++) {
-		/* For a while more come than go, then the other way round, so that it is full and empty at times. */
+		/* Alternately more insertions and more removals, so that it is full and empty at times. */
 		uint32_t chance = i / 2000 % 3 == 0 ? 30 : i / 2000 % 3 == 1 ? 45 : 60, what = any(100);
 
 		if (i % 20000 == 19999)
@@ -305,7 +305,7 @@ static void test_create_refuses(void **state)
 struct cache {
 	struct eviction *eviction;
 	uint32_t capacity, kept;
-	uint32_t nodes[USES]; /* of a key; EVICTION_NONE: not kept */
+	uint32_t nodes[USES]; /* node of each key; EVICTION_NONE: not kept */
 };
 
 static void cache_init(struct cache *cache, const char *policy, uint32_t capacity, uint32_t nodes)
@@ -334,10 +334,7 @@ static bool cache_use(struct cache *cache, uint32_t key)
 	return false;
 }
 
-/*
- * 1,500 keys one after the other, over and over, through room for 1,000: the best possible is to hold on to the same
- * 999.
- */
+/* 1,500 keys in a loop, with room for 1,000: the best possible result is to keep the same 999. */
 static uint32_t loop_hits(const char *policy, uint32_t nodes)
 {
 	static struct cache cache;
@@ -357,14 +354,14 @@ static void test_loop_larger_than_the_cache(void **state)
 	assert_true(loop_hits("adaptive", 1000) > USES / 3);
 }
 
-/* There may be many more nodes than there is ever room for: then that room is what counts. */
+/* Many more nodes than there is ever room for: the policy must adapt to the room. */
 static void test_loop_with_nodes_to_spare(void **state)
 {
 	(void)state;
 	assert_true(loop_hits("adaptive", 1 << 16) > USES / 3);
 }
 
-/* The same loop, while the room is sometimes a tenth: it is large again after that, and knows what it did before. */
+/* The same loop, while the room is sometimes reduced to a tenth: afterwards the earlier statistics are still used. */
 static void test_loop_with_varying_room(void **state)
 {
 	static struct cache cache;
@@ -387,7 +384,7 @@ static void test_loop_with_varying_room(void **state)
 	assert_true(hits > USES / 2 / 3);
 }
 
-/* Of every ten uses one is of 500 keys that come back, the others of keys that never do. */
+/* One use in ten is of 500 keys that recur, the others are of keys that do not. */
 static uint32_t scan_hits(const char *policy)
 {
 	static struct cache cache;

@@ -2,7 +2,7 @@
  * test_protocol_doc.c - docs/internals/messages.md agrees with the table of messages, and the fuzz dictionary can be
  * read.
  *
- * Method: print again into memory and compare byte by byte. Run from the root of the source tree.
+ * Method: print it again into memory and compare byte by byte. Run from the root of the source tree.
  */
 #include <setjmp.h>
 #include <stdarg.h>

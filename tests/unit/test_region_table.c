@@ -1,9 +1,8 @@
 /*
- * Goal: a reader without a lock gets regions as they were at one moment, or learns that it did not; no reader waits for
- * a writer that has died; no impossible region is returned, whatever the table contains.
- * Method: write and read back, fill the table beyond its end; stop a writer in the middle; a thread that writes without
- * end against one that reads, where each region's fields are derived from one number and all regions together cover a
- * space; random and chosen wrong values.
+ * Goal: a reader without a lock gets regions as they were at one moment, or an error; no reader waits for a writer that
+ * has died; no impossible region is returned, whatever the table contains. Method: write and read back, fill the table
+ * beyond its end; stop a writer during a change; a thread that writes continuously against one that reads, where each
+ * region's fields are derived from one number and all regions together cover a space; random and chosen wrong values.
  */
 #include "shm/session_segment.h"
 
@@ -47,7 +46,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* A region of which every field follows from two numbers. */
+/* Make a region whose fields are all derived from two numbers. */
 static struct region_row region_of(uint32_t first, uint32_t pages)
 {
 	return (struct region_row){
@@ -113,7 +112,7 @@ static void test_regions_read_as_written(void **state)
 	assert_false(region_table_stands(table, &look));
 	assert_int_equal(region_table_read(table, &look, first, &read), REGION_READ_WHOLE);
 	assert_int_equal(read.pages, 2);
-	/* a number that came free is the next one, and `used` does not grow */
+	/* a freed number is used next, and `used` does not grow */
 	clear(&first);
 	assert_int_equal(first, REGION_ROW_NEW);
 	assert_int_equal(region_table_read(table, &look, 0, &read), REGION_READ_NONE);
@@ -166,7 +165,10 @@ static void test_more_regions_than_entries(void **state)
 	region_table_look(table, &look);
 	assert_int_equal(look.used, REGION_TABLE_ENTRIES);
 	assert_int_equal(look.unlisted, MORE);
-	/* one without an entry gets one as soon as there is one and it changes; until then it is counted once */
+	/*
+	 * a region without an entry gets one when an entry is free and the region changes; until then it is counted
+	 * once
+	 */
 	struct region_row region = region_of(70000, 2);
 
 	set(&numbers[REGION_TABLE_ENTRIES], &region);
@@ -179,10 +181,10 @@ static void test_more_regions_than_entries(void **state)
 	assert_int_equal(look.unlisted, MORE - 1);
 	assert_int_equal(region_table_read(table, &look, 33, &read), REGION_READ_WHOLE);
 	assert_int_equal(read.pages, 2);
-	/* one that ends without ever having had an entry */
+	/* a region that ends without ever having had an entry */
 	clear(&numbers[REGION_TABLE_ENTRIES + 1]);
 	assert_int_equal(numbers[REGION_TABLE_ENTRIES + 1], REGION_ROW_NEW);
-	clear(&numbers[REGION_TABLE_ENTRIES + 1]); /* and one that the table never heard of */
+	clear(&numbers[REGION_TABLE_ENTRIES + 1]); /* and one that was never entered */
 	region_table_look(table, &look);
 	assert_int_equal(look.unlisted, MORE - 2);
 	for (uint32_t i = 0; i < REGION_TABLE_ENTRIES + MORE; i++)
@@ -198,7 +200,7 @@ static void test_more_regions_than_entries(void **state)
 	assert_int_equal(look.unlisted, 0);
 }
 
-/* A writer that died in an entry, and one between two. */
+/* A writer that died within an entry, and one between two. */
 static void test_dead_writer(void **state)
 {
 	uint16_t number = REGION_ROW_NEW;
@@ -212,7 +214,7 @@ static void test_dead_writer(void **state)
 	region_table_look(table, &look);
 	assert_int_equal(region_table_read(table, &look, number, &read), REGION_READ_CHANGING);
 	assert_int_equal(read.pages, 4);
-	/* the next change, had it lived, is a whole one */
+	/* the next change, if it were still alive, is complete */
 	set(&number, &region);
 	assert_int_equal(region_table_read(table, &look, number, &read), REGION_READ_WHOLE);
 	region_table_begin(writer);
@@ -229,12 +231,12 @@ static void test_dead_writer(void **state)
 
 enum { REGIONS = 40, SPACE = 4000 };
 
-static uint32_t firsts[REGIONS + 1]; /* where each region begins; the last is SPACE */
+static uint32_t firsts[REGIONS + 1]; /* the beginning of each region; the last is SPACE */
 static uint16_t numbers[REGIONS];
 static _Atomic uint32_t wholes;
 static _Atomic bool stop;
 
-/* The lowest region's pages, so that a reader can tell whether totals and regions belong together. */
+/* The lowest region's pages, by which a reader can check that totals and regions match. */
 static void space_totals(void)
 {
 	uint64_t pages = firsts[1];
@@ -250,7 +252,7 @@ static void region_write(uint32_t index)
 	region_table_set(writer, &numbers[index], &region);
 }
 
-/* Shifts the border between two regions; now and then it ends one and lets it begin again. */
+/* Move the border between two regions; occasionally end one and let it begin again. */
 static void space_change(uint64_t *random)
 {
 	uint32_t border, room;
@@ -278,14 +280,14 @@ static void *writer_thread(void *argument)
 
 		for (int i = 0; i < 200; i++)
 			space_change(&random);
-		/* rests until it was seen as a whole, which it never is at this speed */
+		/* pause until a complete state was read, which never happens at this speed */
 		while (atomic_load(&wholes) == before && !atomic_load(&stop))
 			sched_yield();
 	}
 	return NULL;
 }
 
-/* True when nothing changed meanwhile; then it covers the space. */
+/* Return true if nothing changed meanwhile; then the regions cover the space. */
 static bool space_read(void)
 {
 	uint32_t pages = 0, count = 0, lowest = 0;
@@ -463,7 +465,7 @@ static uint64_t file_blocks(int fd)
 	return (uint64_t)stat.st_blocks * 512;
 }
 
-/* Unused parts take no memory, also when they are read. */
+/* Unused parts take no memory, even if they are read. */
 static void test_unused_costs_nothing(void **state)
 {
 	struct session_segment segment, reader;

@@ -1,11 +1,11 @@
 /*
- * test_residency.c - which adapters are hot, warm and cold.
+ * test_residency.c - the choice of hot, warm and cold adapters.
  *
  * Goal: no limit is ever exceeded; only idle adapters are evicted; an acquired adapter is loaded whenever room can be
  * made; the adapter with the lowest worth is evicted; copies are evicted in their order; rebalancing moves no more than
- * stated. Method: small cases whose outcome is known, and random events against a slow model that keeps plain arrays
- * and computes worths with the mathematical library. The seed is printed; GPOOL_TEST_SEED= sets it, GPOOL_TEST_SCALE=
- * makes the run longer.
+ * stated. Method: small cases whose outcome is known, and random events compared with a slow model that keeps plain
+ * arrays and computes worths with the mathematical library. The seed is printed; GPOOL_TEST_SEED= sets it,
+ * GPOOL_TEST_SCALE= makes the run longer.
  */
 #include "shm/policy/residency.h"
 
@@ -84,7 +84,7 @@ static void add(uint32_t adapter, uint64_t megabytes)
 	assert_int_equal(residency_register(all, adapter, megabytes * MB, megabytes * MB / 2, now), 0);
 }
 
-/* Loaded from disk, for one use. */
+/* Load an adapter from disk, for one use. */
 static void use_cold(uint32_t adapter)
 {
 	assert_int_equal(residency_acquire(all, adapter, now), 0);
@@ -260,7 +260,7 @@ static void test_a_load_that_fails(void **state)
 	assert_int_equal(residency_unload(all, 0), 0);
 	expect(RESIDENCY_SAVE, 0);
 	done(RESIDENCY_SAVE, 0, true);
-	/* A warm copy that cannot be read is given up. */
+	/* A warm copy that cannot be read is dropped. */
 	assert_int_equal(residency_acquire(all, 0, now), 0);
 	expect(RESIDENCY_LOAD_WARM, 0);
 	done(RESIDENCY_LOAD_WARM, 0, false);
@@ -288,14 +288,14 @@ static void test_idle_adapters_get_copies(void **state)
 	residency_tick(all, now);
 	expect(RESIDENCY_COMPRESS, 0);
 	expect_nothing();
-	/* Meanwhile it may be used, but does not go. */
+	/* Meanwhile it may be used, but is not evicted. */
 	assert_int_equal(residency_acquire(all, 0, now), 1);
 	residency_release(all, 0, now);
 	assert_int_equal(residency_unload(all, 0), -EBUSY);
 	done(RESIDENCY_COMPRESS, 0, true);
 	assert_int_equal(residency_hot(all, 0), RESIDENCY_RESIDENT);
 	assert_int_equal(residency_warm(all, 0), RESIDENCY_COPY);
-	/* One that int8 does not suit is not tried again until other room is asked for. */
+	/* An adapter that int8 does not suit is not tried again until more room is needed. */
 	now += 30 * SECOND;
 	residency_tick(all, now);
 	expect(RESIDENCY_COMPRESS, 1);
@@ -380,7 +380,7 @@ static void test_prefetched_adapters_are_expected(void **state)
 	expect(RESIDENCY_LOAD_COLD, 3);
 	done(RESIDENCY_LOAD_COLD, 3, true);
 	assert_int_equal(residency_prefetch(all, 4, now), -ENOSPC);
-	/* An acquire does. */
+	/* An acquire evicts it. */
 	assert_int_equal(residency_acquire(all, 2, now), 1);
 	assert_int_equal(residency_acquire(all, 4, now), 0);
 	expect(RESIDENCY_EVICT, 3);
@@ -389,7 +389,7 @@ static void test_prefetched_adapters_are_expected(void **state)
 	residency_release(all, 4, now);
 	assert_int_equal(residency_prefetch(all, 4, now), 1);
 	assert_int_equal(residency_prefetch(all, 1, now), -ENOSPC);
-	/* It is expected for so long and no longer. */
+	/* The expectation expires after this time. */
 	now += 60 * SECOND;
 	residency_tick(all, now);
 	assert_int_equal(residency_prefetch(all, 1, now), 0);
@@ -401,7 +401,7 @@ static void test_prefetched_adapters_are_expected(void **state)
 	end();
 }
 
-/* 10 accesses within 60 seconds count as if that had always been so. */
+/* 10 accesses within 60 seconds raise the estimate at once. */
 static void test_ten_accesses_are_a_boost(void **state)
 {
 	const struct residency_limits limits = limits_of(20, 0);
@@ -462,7 +462,7 @@ static void test_rebalancing_ends(void **state)
 }
 
 /*
- * Two that are wanted alike do not chase each other out of one place, but for when the first of them has had its ten
+ * Two adapters with equal use do not replace each other in one place, except when the first of them has had its ten
  * accesses.
  */
 static void test_rebalancing_does_not_thrash(void **state)
@@ -521,13 +521,13 @@ static void test_rebalancing_leaves_the_moved_alone(void **state)
 	assert_int_equal(residency_hot(all, 1), RESIDENCY_RESIDENT);
 	now += 2 * SECOND;
 	residency_access(all, 2, 100, now);
-	assert_int_equal(moves(), 1); /* 1 has just come */
+	assert_int_equal(moves(), 1); /* 1 was moved just now */
 	now += 60 * SECOND;
 	assert_int_equal(moves(), 2);
 	assert_int_equal(residency_hot(all, 2), RESIDENCY_RESIDENT);
 	now += 2 * SECOND;
 	assert_int_equal(residency_unload(all, 2), 0);
-	assert_int_equal(moves(), 2); /* 2 has just come */
+	assert_int_equal(moves(), 2); /* 2 was moved just now */
 	now += 60 * SECOND;
 	assert_int_equal(moves(), 3);
 	assert_int_equal(residency_hot(all, 2), RESIDENCY_RESIDENT);
@@ -553,7 +553,7 @@ static void test_adopts(void **state)
 	expect_nothing();
 	use_hot(0, 8);
 	use_hot(1, 1);
-	/* 1 has the place in host memory that 0 can do without. */
+	/* 1 gets the place in host memory that 0 does not need. */
 	assert_int_equal(residency_acquire(all, 2, now), 0);
 	expect(RESIDENCY_DROP, 0);
 	expect(RESIDENCY_SAVE, 1);
@@ -616,7 +616,7 @@ static struct {
 	uint32_t pending_count;
 	uint64_t hot_bytes, warm_bytes;
 	uint32_t hot, warm;
-	bool named; /* the adapter to evict was given by number */
+	bool named; /* the test named the adapter to evict */
 } slow;
 
 static double slow_us(const struct slow_adapter *adapter, bool warm)
@@ -724,7 +724,7 @@ static void slow_take(void)
 	slow.named = false;
 }
 
-/* One of those that are being done is done. */
+/* Complete one of the pending steps. */
 static void slow_finish(void)
 {
 	uint32_t place = any(slow.pending_count);
@@ -749,7 +749,7 @@ static void slow_finish(void)
 	assert_int_equal(residency_done(all, &decision, ok, now), 0);
 }
 
-/* Whether there would be room for it if all went that is idle, and for those that wait for room already. */
+/* Return true if it would fit if all idle adapters were evicted, after those that already wait for room. */
 static bool slow_could_come(uint32_t number)
 {
 	uint64_t needed = 0, room = slow.limits.hot_bytes - slow.hot_bytes;
@@ -803,7 +803,7 @@ static void slow_acquire(uint32_t number)
 		slow_access(adapter);
 }
 
-/* Release the next held one: once, or all holds of it. */
+/* Release the next held adapter: once, or all holds of it. */
 static void slow_let_go(uint32_t number)
 {
 	struct slow_adapter *adapter = &slow.adapters[number];
@@ -904,7 +904,7 @@ static void slow_run(uint32_t steps, bool rebalance)
 	slow.limits = limits_of(60, 40);
 	slow.limits.hot_count = 14;
 	slow.limits.warm_count = 20;
-	slow.limits.worth.promote_uses = UINT32_MAX; /* the boost has a test of its own */
+	slow.limits.worth.promote_uses = UINT32_MAX; /* the boost is tested separately */
 	slow.limits.worth.half_life_us = 100 * SECOND;
 	slow.limits.rebalance_us = rebalance ? SECOND : 0;
 	begin(&slow.limits, ADAPTERS);
@@ -936,7 +936,10 @@ static void test_random(void **state)
 	slow_run(steps, true);
 }
 
-/* Ten thousand adapters, ten thousand of which come and go: the sums stay right, and nothing is left on its way. */
+/*
+ * Ten thousand adapters, of which ten thousand are added and removed: the sums stay correct, and no step is left
+ * pending.
+ */
 static void test_many(void **state)
 {
 	const struct residency_limits limits = limits_of(76 * 100, 1000 * 50);

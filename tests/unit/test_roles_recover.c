@@ -26,7 +26,7 @@ static struct config_pool config_pool = {.name = "p0"};
 static struct config_tenant config_tenants[2] = {{.name = "serving"}, {.name = "batch"}};
 static struct session sessions[SESSIONS];
 
-/* Zeros, aligned as what is mapped. */
+/* Return zeroed memory, aligned like a mapping. */
 static void *of_segment(size_t bytes)
 {
 	void *part = aligned_alloc(64, (bytes + 63) / 64 * 64);
@@ -97,7 +97,7 @@ static void gone(uint32_t session)
 	pool->sessions[session] = NULL;
 }
 
-/* Session 1 holds, 2 and 3 stand by. */
+/* Session 1 holds the role, 2 and 3 are standbys. */
 static uint64_t begin(void)
 {
 	uint64_t token = ask(1, ROLE_WAIT, "main", 0).token;
@@ -173,7 +173,7 @@ static void test_grant_stopped_behind_the_holder(void **state)
 	roles_recover(pool);
 	expect(2, token + 1, 1);
 	assert_int_equal(record()->token, token + 1);
-	/* It asks again, and hears what is. */
+	/* It repeats the request, and gets the present state. */
 	assert_int_equal(ask(2, ROLE_WAIT, "main", 0).token, token + 1);
 }
 
@@ -185,7 +185,7 @@ static void test_release_stopped_behind_the_holder(void **state)
 	record()->holder = 0;
 	roles_recover(pool);
 	expect(2, token + 1, 1);
-	/* The repeat of the release that was not answered. */
+	/* The unanswered release is repeated. */
 	assert_int_equal(ask(1, ROLE_RELEASE, "main", token).error, -ESTALE);
 	expect(2, token + 1, 1);
 }
@@ -202,7 +202,7 @@ static void test_join_stopped_behind_each_store(void **state)
 	row()->standbys[4] = row()->arrivals;
 	roles_recover(pool);
 	expect(1, token, 3);
-	/* A repeated request leaves its place unchanged. */
+	/* A repeated request keeps its position in the queue. */
 	assert_int_equal(ask(4, ROLE_WAIT, "main", 0).state, ROLE_STANDBY);
 	expect(1, token, 3);
 	for (uint32_t id = 1; id < 4; id++) {
@@ -245,7 +245,7 @@ static void test_naming_stopped_before_its_state(void **state)
 	half->token = 7;
 	strcpy(half->name, "main");
 	pool->ledger.roles[0].arrivals = 3;
-	pool->ledger.roles[0].standbys[4] = 3; /* of a name before, that was being removed */
+	pool->ledger.roles[0].standbys[4] = 3; /* of the former name, which was being removed */
 	roles_recover(pool);
 	assert_int_equal(role_find(pool, "main"), -ENOENT);
 	assert_true(ask(1, ROLE_TAKE, "main", 0).token > 7);
@@ -266,7 +266,7 @@ static void test_tokens_increase_across_removal(void **state)
 	assert_int_equal(role_remove(pool, "main", &last), 0);
 	assert_int_equal(last, token);
 	assert_int_equal(role_remove(pool, "main", &last), -ENOENT);
-	/* The place is given to another name, and another place to the first name. */
+	/* The record is given to another name, and another record to the first name. */
 	assert_true(ask(2, ROLE_TAKE, "third", 0).token > token);
 	assert_true(ask(2, ROLE_TAKE, "main", 0).token > token);
 	assert_int_equal(role_fence(pool, 0, token, 1), -ESTALE);

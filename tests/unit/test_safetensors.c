@@ -86,8 +86,8 @@ static void test_nothing_in_it(void **state)
 		LONG_16 LONG_16 LONG_16
 
 /*
- * What is refused, and what the reason has in it. Known from readers elsewhere: shapes whose product wraps, places that
- * run backwards.
+ * Refused texts, and a part of each reason. Known from other readers: shapes whose product wraps, offsets that
+ * decrease.
  */
 static const struct {
 	const char *text;
@@ -166,7 +166,7 @@ static void test_malformed(void **state)
 	}
 }
 
-/* Aligned to the type, from the beginning of the file. */
+/* Aligned to the type, relative to the beginning of the file. */
 static void test_alignment(void **state)
 {
 	char text[128];
@@ -186,7 +186,7 @@ static void test_alignment(void **state)
 	}
 }
 
-/* More names than the arena begins with, out of order; each is found. */
+/* More names than the arena's initial size, out of order; each is found. */
 static void test_many(void **state)
 {
 	enum { COUNT = 3000 };

@@ -1,6 +1,5 @@
 /*
- * Goal: only the creator can ever write a pool segment or a session's timeline page, and a malformed segment is
- * refused.
+ * Goal: only the creator can write a pool segment or a session's timeline page, and a malformed segment is refused.
  * Method: create real segments; try each way to write; change one field, one size, one seal at a time and open again.
  */
 #include "shm/pool_segment.h"
@@ -99,7 +98,8 @@ static void test_geometry_that_cannot_be_is_refused(void **state)
 }
 
 /*
- * As many as pages, but not too few nor more than page words can name; or what was asked for. The first record is none.
+ * As many as pages, within a minimum and the maximum that page words can name; or the requested number. The first
+ * record is unused.
  */
 static void test_room_for_objects(void **state)
 {
@@ -112,7 +112,7 @@ static void test_room_for_objects(void **state)
 	assert_int_equal(pool_object_count(65535, 1), 65536);
 }
 
-/* A memfd with a header of our making; seals as a real one has. */
+/* A memfd with a header made by the test, and the seals of a real one. */
 static int forge(const struct pool_header *header, size_t bytes, int seals)
 {
 	int fd = memfd_create("forged", MFD_ALLOW_SEALING | MFD_CLOEXEC);
@@ -238,7 +238,7 @@ static void test_timeline_page_is_its_makers(void **state)
 	assert_true(theirs->key == ours->key);
 	atomic_store(&ours->reached[255], 12);
 	assert_int_equal(theirs->reached[255], 12);
-	/* By no means: not through the mapping, not through the descriptor, not through one opened again. */
+	/* Not by the mapping, nor by the descriptor, nor by opening it again. */
 	assert_int_equal(mprotect((void *)(uintptr_t)theirs, 4096, PROT_READ | PROT_WRITE), -1);
 	assert_true(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED);
 	assert_int_equal(pwrite(fd, "x", 1, 0), -1);
@@ -249,7 +249,7 @@ static void test_timeline_page_is_its_makers(void **state)
 	if (again >= 0)
 		close(again);
 	timeline_page_close(theirs);
-	/* Of another layout, or something else altogether. */
+	/* Another layout, or another kind of file. */
 	ours->layout_version++;
 	assert_int_equal(timeline_page_open(fd, &theirs), -EPROTO);
 	ours->layout_version--;
@@ -270,7 +270,7 @@ static void test_forged_timeline_pages_are_refused(void **state)
 	} forged[] = {
 		{4096, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, -EPERM},
 		{4096, F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL, -EPERM},
-		/* a process that may seal may also do so later */
+		/* a process that may seal may do so later */
 		{4096, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE, -EPERM}, {4096, 0, -EPERM},
 		{0, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL, -EBADMSG},
 		{4095, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL, -EBADMSG},

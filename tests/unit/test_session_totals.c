@@ -1,6 +1,6 @@
 /*
- * Goal: sums of what sessions have counted have each counter of each thread in its place, and no worker can make them
- * wrap or stand still. Method: counters that are all different, then counts that cannot be.
+ * Goal: sums of sessions' counts include each counter of each thread at its place, and no worker can make them wrap or
+ * stop. Method: counters that are all different, then impossible counts.
  */
 #include "shm/session_totals.h"
 

@@ -181,7 +181,7 @@ static void test_space_is_freed(void **state)
 			pwrite(slots.tiers[tier].fd, bytes, PAGE_BYTES, place * (off_t)PAGE_BYTES), PAGE_BYTES);
 	}
 	slots_put(&slots, chain, ALL);
-	/* One is used again before its space is freed. */
+	/* A slot is used again before its space is freed. */
 	assert_int_equal(take(1, again), 0);
 	while (slots_tidy(&slots))
 		;

@@ -1,7 +1,6 @@
 /*
- * Goal: what is put into the store is read from it completely, after any number of reads; a foreign store, or one of
- * another layout, is refused. Method: pools and held descriptors made by hand, distinguished by their inodes; damaged
- * heads.
+ * Goal: the stored state is read back completely, after any number of reads; a foreign store, or one of another layout,
+ * is refused. Method: pools and held descriptors made by hand, distinguished by their inodes; damaged heads.
  */
 #include "agent/keeper/store.h"
 #include "proto/attach.h"
@@ -118,7 +117,7 @@ static void test_stored_content_reads_back(void **state)
 		assert_int_equal(item->value, i * 10);
 		assert_int_equal(item->value2, 5);
 	}
-	/* A session's segment and pidfd; its connection and its doorbell are no more. */
+	/* A session's segment and pidfd are stored; its connection and its doorbell are not. */
 	item = held_find(&out, KEEP_SESSION, 0, 9);
 	assert_non_null(item);
 	assert_int_equal(item->fd_count, 4);
@@ -127,7 +126,7 @@ static void test_stored_content_reads_back(void **state)
 	assert_int_equal(inode_of(item->fds[2]), session_inodes[2]);
 	assert_int_equal(item->fds[3], -1);
 	held_clear(&out);
-	/* Used up: there is nothing in it. */
+	/* After use, the store is empty. */
 	assert_int_equal(store_look(socket, &store, text, sizeof(text)), 0);
 	assert_int_equal(store.socket, -1);
 }
@@ -160,7 +159,7 @@ static void test_a_different_layout_is_refused(void **state)
 	store_close(&store);
 }
 
-/* A socket with this head, and the right descriptors or too few. */
+/* Make a socket with this head, and the right number of descriptors or too few. */
 static int socket_with(const struct store_head *head, size_t bytes, size_t fd_count)
 {
 	int ends[2], items = memfd_create("items", MFD_CLOEXEC), fds[] = {items, pool.segment_fd, pool.ledger_fd};
@@ -196,7 +195,7 @@ static void test_damage_is_refused(void **state)
 	head.layout_version++;
 	assert_int_equal(store_look(socket_with(&head, sizeof(head), 3), &store, text, sizeof(text)), -EPROTO);
 	assert_non_null(strstr(text, "layout"));
-	/* The same number, over other structs; and a head from before there was a sum. */
+	/* The same number, for other structs; and a head of a version without a sum. */
 	head = good;
 	head.layout_sum++;
 	assert_int_equal(store_look(socket_with(&head, sizeof(head), 3), &store, text, sizeof(text)), -EPROTO);
@@ -209,7 +208,7 @@ static void test_damage_is_refused(void **state)
 	assert_int_equal(store_look(socket_with(&head, head.head_bytes, 3), &store, text, sizeof(text)), -EPROTO);
 	snprintf(wanted, sizeof(wanted), "it has layout %d, this gpoold has %s", POOL_LAYOUT_VERSION, ours);
 	assert_string_equal(text, wanted);
-	/* A head that is shorter than it says. */
+	/* A head that is shorter than it states. */
 	assert_int_equal(store_look(socket_with(&good, offsetof(struct store_head, incarnation) - 1, 3), &store, text,
 				 sizeof(text)),
 		-EBADMSG);
@@ -224,7 +223,7 @@ static void test_damage_is_refused(void **state)
 	assert_int_equal(store_look(socket_with(&head, sizeof(head), 3), &store, text, sizeof(text)), -EBADMSG);
 }
 
-/* In a process without rights and with a low limit, which may have its descriptors in flight once and not twice. */
+/* In an unprivileged process with a low limit, which may have its descriptors in flight once but not twice. */
 static void test_too_many_in_flight_is_named(void **state)
 {
 	int status;

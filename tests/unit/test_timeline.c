@@ -1,8 +1,8 @@
 /*
- * test_timeline.c - joint fences: reached when all their members are, whatever their number, and entries that are used
- * again.
+ * test_timeline.c - joint fences: signaled when all their members are, for any number of members, and entries that are
+ * used again.
  *
- * Method: a session segment in memory of our own, whose timeline the test writes as streams would.
+ * Method: a session segment in private memory, whose timeline the test writes as streams would.
  */
 #include "shm/timeline.h"
 
@@ -99,7 +99,7 @@ static void test_a_later_fence_of_a_stream_takes_the_place_of_the_earlier(void *
 	assert_true(fence_reached(&session, later));
 }
 
-/* An entry is used again only after its members are reached, and the old fence stays reached then. */
+/* An entry is used again only after its members are signaled, and the old fence then stays signaled. */
 static void test_entries_are_used_again(void **state)
 {
 	uint64_t first = fence_join(&session, fence_make(1, 1), fence_make(2, 1), &cursor), joint = first;

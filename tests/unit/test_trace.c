@@ -2,9 +2,9 @@
  * test_trace.c - the parser of request traces, the arithmetic of its model shapes, and the pattern that represents KV
  * contents.
  *
- * Goal: what is not exactly a trace is refused with file and line; bytes a token and tokens a page are right for shapes
- * whose figures are known; a pattern differs in every byte position that is tampered with. Method: those files that are
- * of tools/demo are compiled into this program, and traces are written to a temporary folder.
+ * Goal: a text that is not exactly a trace is refused with file and line; bytes per token and tokens per page are
+ * correct for shapes whose figures are known; a pattern with a change at any byte position is detected. Method: the
+ * files of tools/demo are compiled into this program, and traces are written to a temporary folder.
  */
 #include "tools/demo/model.c"
 #include "tools/demo/pattern.c"
@@ -55,7 +55,7 @@ static int load(const char *text, struct trace *trace, char *error)
 	return load_bytes(text, strlen(text), trace, error);
 }
 
-/* The text must be refused, at that line, with these words. */
+/* Check that the text is refused, at that line, with these words. */
 static void refuse(const char *text, int line, const char *words)
 {
 	struct trace trace = {.name = "untouched"};
@@ -93,7 +93,7 @@ static void test_trace_reads_rows(void **state)
 	assert_int_equal(trace.count, 0);
 }
 
-/* The published files have CR LF. */
+/* The published files have CR LF line ends. */
 static void test_trace_takes_carriage_returns(void **state)
 {
 	struct trace trace;
@@ -213,7 +213,7 @@ static void test_trace_names_engines(void **state)
 	assert_int_equal(trace_name("01234567890123456789012345678901.csv", name), -EINVAL);
 }
 
-/* Two traces, one request a second each, the second trace half a second later. */
+/* Two traces, each with a request every second, the second trace half a second later. */
 static void make_two(struct trace traces[2], struct trace_request requests[2][4])
 {
 	for (int t = 0; t < 2; t++) {
@@ -389,7 +389,7 @@ static void test_pattern_check_finds_any_flipped_bit(void **state)
 	assert_int_equal(pattern_check(page, seed, 0, WORDS), -1);
 }
 
-/* Outside of what is asked for nothing is looked at, and nothing is written. */
+/* Words outside the given range are neither read nor written. */
 static void test_pattern_keeps_to_its_words(void **state)
 {
 	static uint64_t page[WORDS];
@@ -413,7 +413,7 @@ static int compare_seeds(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* A page of another engine, request, life or position is not accepted, also when several of them differ. */
+/* A page of another engine, request, life or position is not accepted, even if several of them differ. */
 static void test_pattern_seeds_differ(void **state)
 {
 	enum { SIDE = 12, ALL = SIDE * SIDE * SIDE * SIDE };
