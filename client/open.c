@@ -1,6 +1,6 @@
 /*
- * open.c - gpool_open() and gpool_close(): attach to a pool, open the parts of the library, and the reverse; what a
- * fork means. See core/pool.h.
+ * open.c - gpool_open() and gpool_close(): attach to a pool, open the parts of the library, and the reverse; and the
+ * handling of forks. See core/pool.h.
  *
  * The only file that knows every part. Parts register what the core calls in them when they open.
  */
@@ -40,19 +40,20 @@
 #define DIRECTORY_DEFAULT "/run/gpool"
 
 enum {
-	REPLY_MS = 10000,  /* for an answer to an attach request, when the caller would not wait for the agent itself */
-	ANSWER_MS = 10000, /* chosen: an agent that restarts is back long before */
+	REPLY_MS = 10000,  /* for an answer to an attach request, if the caller itself does not wait for the agent */
+	ANSWER_MS = 10000, /* chosen: much longer than a restart of the agent */
 	DETACH_MS = 2000,
 	ATTACH_TRIES = 8,
-	ATTACH_PAUSE_MS = 10, /* an agent that turns us away without a word is not to be stormed */
-	RUNS_SHARE = 64,      /* a thread keeps 1/64 of the pool in runs, or ... */
-	/* ... so many pages: two blocks of 100, the size of the speed goal; the agent can take them back */
+	/* pause before another attempt after the agent has closed the connection without an answer */
+	ATTACH_PAUSE_MS = 10,
+	RUNS_SHARE = 64, /* a thread keeps 1/64 of the pool in runs, or ... */
+	/* ... this number of pages: two blocks of 100, the size of the speed goal; the agent can reclaim them */
 	RUNS_LEAST = 256,
 };
 
 /* ---- attach ---- */
 
-/* Everything that gpool_open() received or made, on its way into the pool. */
+/* Everything that gpool_open() receives or creates before it is stored in the pool. */
 struct attaching {
 	struct gpool *pool;
 	struct gpool_options options;
@@ -99,19 +100,19 @@ static int options_check(struct attaching *a, const struct gpool_options *option
 	error = name_copy(a->pool_name, read->pool, "pool");
 	if (!error)
 		error = name_copy(a->tenant, read->tenant, "tenant");
-	/* Only for people: a long one is cut. */
+	/* The name is informational only: a long one is truncated. */
 	msg_text_copy(a->name, sizeof(a->name), read->name ? read->name : program_invocation_short_name);
 	return error;
 }
 
-/* What connect(2) and our wait say, in the words of gpool_open(). */
+/* Convert an error of connect(2) or of the wait to one of gpool_open(). */
 static int connect_error(int error)
 {
 	switch (error) {
 	case -ECONNREFUSED:
 	case -ENOTDIR:
-	case -ETIMEDOUT: return -ENOENT; /* nobody is there, or was in time */
-	case -EAGAIN: return -ETIMEDOUT; /* somebody is, and does not look */
+	case -ETIMEDOUT: return -ENOENT; /* no agent is listening, or none was in time */
+	case -EAGAIN: return -ETIMEDOUT; /* an agent is listening, but accepts no connection */
 	case -ENAMETOOLONG: return -EINVAL;
 	case -EPERM: return -EACCES;
 	case -ENFILE: return -EMFILE;
@@ -119,7 +120,7 @@ static int connect_error(int error)
 	}
 }
 
-/* As attach_connect(), in slices where this thread's waits may be interrupted. */
+/* attach_connect() in slices, so that the thread's check can interrupt the wait. */
 static int connect_await(const char *path, int timeout_ms)
 {
 	uint64_t start = monotonic_ns();
@@ -163,7 +164,7 @@ static int attach_socket(struct attaching *a)
 	return 0;
 }
 
-/* The agent's refusals that gpool_open() passes on; anything else is not in its protocol. */
+/* Return a refusal that gpool_open() documents; any other error violates the agent's protocol. */
 static int refusal(int error)
 {
 	switch (error) {
@@ -184,7 +185,7 @@ static int refusal(int error)
 	}
 }
 
-/* -EPIPE: the agent went away over our request. */
+/* -EPIPE: the agent ended during the request. */
 static int attach_ask(struct attaching *a, int fds[3])
 {
 	struct msg_attach_request request = {
@@ -222,7 +223,7 @@ static int attach_ask(struct attaching *a, int fds[3])
 	return error;
 }
 
-/* The segments say the same as the reply. */
+/* Check that the segments agree with the reply. */
 static bool reply_fits(const struct attaching *a)
 {
 	const struct gpool *pool = a->pool;
@@ -255,9 +256,9 @@ static int segments_open(struct attaching *a, const int fds[3])
 		return error == -ENOMEM ? error : -EPROTO;
 	if (!reply_fits(a))
 		return -EPROTO;
-	/* A child would not be stopped by its fork check if it wrote through a pointer it kept. */
+	/* The fork check would not stop a child that writes through a pointer it kept. */
 	madvise(pool->session.header, pool->session.bytes, MADV_DONTFORK);
-	/* Nothing of what was wanted before is ours. */
+	/* Releases that were requested before do not concern this session. */
 	atomic_store_explicit(&pool->release_seen,
 		atomic_load_explicit(&pool->header->release_serial, memory_order_relaxed), memory_order_relaxed);
 	pool->id = a->reply.session;
@@ -314,13 +315,13 @@ static struct gpool *pool_allocate(void)
 	pthread_mutex_init(&pool->objects_lock, NULL);
 	pthread_cond_init(&pool->objects_answered, NULL);
 	pthread_mutex_init(&pool->kvs_lock, NULL);
-	/* Above those of all sessions before, which may have had the same number. */
+	/* Above the numbers of all earlier sessions, one of which may have had the same session number. */
 	pool->attach_sequence = monotonic_ns();
 	pool->answer_ms = ANSWER_MS;
 	pthread_mutex_init(&pool->roles_lock, NULL);
 	pthread_mutex_init(&pool->request_lock, NULL);
 	pthread_condattr_init(&attributes);
-	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC); /* a wait must not follow a clock that is set */
+	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC); /* a wait must not depend on a clock that can be set */
 	pthread_cond_init(&pool->request_free, &attributes);
 	pthread_cond_init(&pool->attach_free, &attributes);
 	pthread_condattr_destroy(&attributes);
@@ -329,13 +330,13 @@ static struct gpool *pool_allocate(void)
 	return pool;
 }
 
-/* Of a pool in any stage of opening. */
+/* Destroy the parts of a pool in any state of opening. */
 static void pool_destroy_parts(struct gpool *pool)
 {
 	channel_close(pool->control);
 	channel_close(pool->events);
 	role_close(pool);
-	/* Work first, then what it used, then the device. What waits for other processes does not any more. */
+	/* GPU work first, then the parts that it used, then the device. Waits for other processes are ended. */
 	import_close(pool);
 	stream_close_all(pool);
 	export_close(pool);
@@ -377,7 +378,7 @@ static void pool_release(struct gpool *pool)
 	munmap(pool, sizeof(*pool));
 }
 
-/* Tell the agent that all is unmapped and idle, so that it need not wait for the death of this process. */
+/* Report to the agent that all pages are unmapped and idle, so that it need not wait for the death of this process. */
 static void detach(struct gpool *pool)
 {
 	const struct msg_detach_request request = {0};
@@ -395,7 +396,7 @@ static void detach(struct gpool *pool)
 		attach_receive(pool->socket, reply, sizeof(reply), NULL, 0, NULL, DETACH_MS);
 }
 
-/* An agent that ends over our request is started again, and our next connection waits for it. */
+/* An agent that ends during the request is restarted, and the next connection waits for it. */
 static int attach(struct attaching *a, int fds[3])
 {
 	int error;
@@ -459,7 +460,7 @@ static int pool_open(struct attaching *a)
 	int fds[3], error = attach(a, fds);
 
 	if (error) {
-		/* It may have admitted us all the same, and then lends us pages until it hears otherwise. */
+		/* The agent may have admitted the session nevertheless, and would lend it pages until the detach. */
 		if (pool->socket >= 0 && error != -ETIMEDOUT)
 			detach(pool);
 		return error;
@@ -516,10 +517,10 @@ free_attaching:
 
 void gpool_close(struct gpool *pool)
 {
-	/* In a forked child there is nothing of ours: what the pool held the parent still holds. */
+	/* A forked child owns nothing: the parent still holds the pool's resources. */
 	if (!pool || !pool->alive)
 		return;
-	/* Before the caches go, of which its thread has one. */
+	/* Before the caches are freed, one of which belongs to the background thread. */
 	background_stop(pool);
 	thread_cache_pool_close(pool);
 	pool_destroy_parts(pool);

@@ -2,8 +2,8 @@
  * alloc.c - allocate blocks: from the thread's caches, from the process's lease, from the agent, in this order.
  *
  * Pages that a thread has claimed and not yet written into an entry are in transit: no free bit, no tag. No other
- * thread takes them, so every path below either makes them a block or sets the bits again, and marks the time between
- * (transit_begin()). Pages that the agent grants need no mark: the agent has recorded their owner.
+ * thread takes them, so every path below either makes them a block or sets the bits again, and marks the time in
+ * between (transit_begin()). Pages that the agent grants need no mark: the agent has recorded their owner.
  */
 #include "client/core/alloc.h"
 
@@ -21,7 +21,7 @@
 
 enum {
 	PRIORITY_MAX = 3,
-	/* chosen: a millisecond of refusals, far longer than a thread is between two instructions */
+	/* chosen: a millisecond of refusals, far longer than a thread needs between two instructions */
 	ALLOC_TRIES = 8,
 };
 
@@ -73,7 +73,7 @@ int alloc_request_read(const struct gpool *pool, const struct gpool_alloc_option
 
 /* ---- from a run to a block ---- */
 
-/* An idle run that this thread has taken out of the free bits. On failure the bits are back. */
+/* Make a block of an idle run that this thread has claimed. On failure the free bits are set again. */
 static int run_to_block(struct gpool *pool, struct thread_cache *cache, uint32_t page, uint32_t page_count,
 	const struct alloc_request *request, struct gpool_block *block)
 {
@@ -92,7 +92,7 @@ static int run_to_block(struct gpool *pool, struct thread_cache *cache, uint32_t
 
 /* ---- out of the lease ---- */
 
-/* Pages [page, page + count), out of the free bits: into the magazine. Those that cannot go there go back. */
+/* Move pages [page, page + count) from the free bits to the magazine. Pages that do not fit become idle again. */
 static int magazine_add(struct gpool *pool, struct thread_cache *cache, uint32_t page, uint32_t count)
 {
 	int error = window_map(pool, page, count);
@@ -101,7 +101,7 @@ static int magazine_add(struct gpool *pool, struct thread_cache *cache, uint32_t
 		pool_put(pool, page, count);
 		return error;
 	}
-	/* The lowest page on top, so that low ones are used first. */
+	/* The lowest page on top, so that low pages are used first. */
 	for (uint32_t i = page + count; i-- > page;) {
 		uint64_t word = atomic_load_explicit(&pool->pages[i], memory_order_acquire);
 		uint64_t leased = page_word_make(PAGE_LEASED, pool->id, page_word_generation(word));
@@ -122,8 +122,8 @@ static int magazine_add(struct gpool *pool, struct thread_cache *cache, uint32_t
 }
 
 /*
- * The number of pages to take at once. While a thread maps them they are unavailable to others, so all threads together
- * must not hold more than a quarter of the pool in this state.
+ * Return the number of pages to take at once. While a thread maps them they are unavailable to others, so all threads
+ * together must not hold more than a quarter of the pool in this state.
  */
 static uint32_t magazine_share(const struct gpool *pool)
 {
@@ -133,21 +133,21 @@ static uint32_t magazine_share(const struct gpool *pool)
 	return share < pool->magazine ? share : pool->magazine;
 }
 
-/* Single pages for the empty magazine: neighbours are mapped with one call. 0 when it holds at least one. */
+/* Fill the empty magazine with single pages: adjacent pages are mapped with one call. 0: it has at least one page. */
 static int magazine_fill(struct gpool *pool, struct thread_cache *cache)
 {
 	uint32_t pages[MAGAZINE_MAX], first = 0, got, most = magazine_share(pool);
 	int error = 0;
 
 	got = lease_take_some(pool->session.free_bits, pool->unreserved, &cache->take_hint, pages, most);
-	/* Highest run first, for the same reason as above; pages[] ascends, but for where the search wrapped around. */
+	/* Highest run first, for the same reason as above; pages[] ascends, except where the search wrapped around. */
 	for (uint32_t end = got; end > 0; end = first) {
 		int result;
 
 		for (first = end - 1; first > 0 && pages[first - 1] + 1 == pages[first];)
 			first--;
 		if (unlikely(pages[end - 1] >= pool->unreserved)) {
-			/* reserved pages in the last word that it shares with others */
+			/* reserved pages in the word at the border to the unreserved ones */
 			pool_put(pool, pages[first], end - first);
 			continue;
 		}
@@ -190,7 +190,7 @@ static int lease_search(struct gpool *pool, struct thread_cache *cache, uint32_t
 	return run_to_block(pool, cache, first, page_count, request, block);
 }
 
-/* Out of what this process leases. -ENOSPC: nothing fits. */
+/* Allocate from the process's lease. -ENOSPC: no run fits. */
 static int alloc_leased(struct gpool *pool, struct thread_cache *cache, uint32_t page_count,
 	const struct alloc_request *request, struct gpool_block *block)
 {
@@ -211,7 +211,7 @@ static uint32_t refill_flags(const struct gpool *pool, const struct alloc_reques
 		flags |= LEASE_FIRST_FIT;
 	if (request->flags & GPOOL_ALLOC_CRITICAL)
 		flags |= LEASE_CRITICAL;
-	/* A handle is mapped whole, so parts of handles cannot be put side by side. */
+	/* A handle is mapped as a whole, so parts of handles cannot be mapped side by side. */
 	if (request->flags & GPOOL_ALLOC_CONTIGUOUS || pool->header->pages_per_handle > 1)
 		flags |= LEASE_CONTIGUOUS;
 	if (request->flags & GPOOL_ALLOC_NO_EVICT)
@@ -233,7 +233,7 @@ static int alloc_asked(struct gpool *pool, struct thread_cache *cache, uint32_t 
 }
 
 /*
- * Return whether a refusal may be temporary: other threads of this process hold pages between free bits and caches,
+ * Return true if a refusal may be temporary: other threads of this process hold pages between free bits and caches,
  * where not even the agent finds them. A call that does not wait must not fail because of that, so it tries a few
  * times.
  */
@@ -266,14 +266,14 @@ static COLD int alloc_slow(struct gpool *pool, struct thread_cache *cache, uint3
 	for (int tries = 0; tries < ALLOC_TRIES; tries++) {
 		error = alloc_leased(pool, cache, page_count, request, block);
 		if (error == -ENOSPC && (cache->magazine_count || cache->run_count)) {
-			/* What this thread keeps at hand may close the gap. */
+			/* The pages that this thread keeps may suffice. */
 			thread_cache_flush(cache);
 			error = alloc_leased(pool, cache, page_count, request, block);
 		}
 		if (error == -ENOSPC)
 			error = alloc_asked(pool, cache, page_count, request, block);
 		if (error == -EPIPE) {
-			/* The agent cannot be asked: check every word once more, including those that seemed empty. */
+			/* The agent has ended: check every word once more, including those that seemed empty. */
 			lease_summary_all(pool->summary, pool->page_count);
 			if (!alloc_leased(pool, cache, page_count, request, block))
 				return 0;
@@ -285,7 +285,7 @@ static COLD int alloc_slow(struct gpool *pool, struct thread_cache *cache, uint3
 	}
 	if (error == -ENOSPC)
 		return error;
-	/* A free bit on a page that was taken from us. That cannot be, and shall not keep us here for ever. */
+	/* A free bit on a page that belongs to another session is impossible, but must not cause an endless loop. */
 	pool_log(pool, POOL_LOG_ERROR, "cannot allocate %u pages: free bits on pages that are not leased to session %u",
 		page_count, pool->id);
 	return -EPIPE;
@@ -330,7 +330,7 @@ static inline __attribute__((always_inline)) int alloc_fast(
 
 	if (unlikely(!cache))
 		return -ENOMEM;
-	/* The tag that it will get: so the flight recorder can tell by a block's tag that it was timed. */
+	/* The tag that the block will get: the flight recorder recognizes timed blocks by their tags. */
 	if (unlikely((cache->sequence & TIMED_ALLOCATIONS_MASK) == 0))
 		return alloc_timed(pool, cache, page_count, request, block);
 	return alloc_in(pool, cache, page_count, request, block);

@@ -1,6 +1,4 @@
-/*
- * alloc.h - allocating and freeing blocks, as the rest of the library asks for it. Internal to libgpool.
- */
+/* alloc.h - allocate and free blocks, for the rest of the library. Internal to libgpool. */
 #ifndef GPOOL_CLIENT_ALLOC_H
 #define GPOOL_CLIENT_ALLOC_H
 
@@ -14,19 +12,19 @@ struct alloc_request {
 };
 
 /*
- * alloc_request_read() - from the public options, NULL for none; `more` attributes are added. 0, -EINVAL, -E2BIG,
- * -EOPNOTSUPP.
+ * alloc_request_read() - read the public options, NULL for the defaults; adds the attributes `more`. Return: 0,
+ * -EINVAL, -E2BIG, -EOPNOTSUPP.
  */
 int alloc_request_read(const struct gpool *pool, const struct gpool_alloc_options *options, uint32_t more,
 	struct alloc_request *request);
 
-/* alloc_block() - gpool_alloc() after fork check and options. */
+/* alloc_block() - gpool_alloc() after the fork check, with options that were read. */
 int alloc_block(
 	struct gpool *pool, uint32_t page_count, const struct alloc_request *request, struct gpool_block *block);
 
 /*
- * block_free() - gpool_free() after fork and handle checks, also for prepared blocks; `fence`: not before it is
- * reached.
+ * block_free() - gpool_free() after the fork and handle checks, also for prepared blocks. fence: the block is freed
+ * only when it is signaled.
  */
 int block_free(struct gpool *pool, const struct gpool_block *block, uint64_t fence);
 

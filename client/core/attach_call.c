@@ -8,11 +8,11 @@
 #include <unistd.h>
 
 enum {
-	AGAIN_MS = 200, /* chosen: an agent that restarts takes less, and a repeat costs nothing */
+	AGAIN_MS = 200, /* chosen: longer than a restart of the agent, and a repeated request costs nothing */
 	ROOM_MS = 1,    /* interval between checks of a full queue, for which there is no notification */
 };
 
-/* What is left of the caller's time, at most `most`. */
+/* Return the rest of the caller's time, at most `most`. */
 static int time_left(uint64_t end_ns, int most)
 {
 	uint64_t now = monotonic_ns();
@@ -39,7 +39,7 @@ static void send_question(struct gpool *pool, const struct attach_call *call, ui
 	}
 }
 
-/* One packet. Bytes of our answer; 0: another's, which came too late. */
+/* Receive one packet. Return the bytes of the answer; 0: a late answer to another request. */
 static int take_answer(struct gpool *pool, struct attach_call *call, uint64_t sequence, int wait_ms)
 {
 	struct msg_envelope envelope;

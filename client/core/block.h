@@ -1,8 +1,8 @@
 /*
- * block.h - handles and entries of blocks: checking one, writing one. Internal to libgpool.
+ * block.h - check handles of blocks, and write their entries. Internal to libgpool.
  *
- * A handle is input: it may be stale, or garbage. Its page is checked against the bounds before anything else, its tag
- * must be one that blocks have, and what it says is believed only where page word and entry say the same.
+ * A handle is input: it may be stale or invalid. Its page is checked against the bounds first, its tag must be one that
+ * blocks have, and its other values are trusted only if page word and entry agree with them.
  */
 #ifndef GPOOL_CLIENT_BLOCK_H
 #define GPOOL_CLIENT_BLOCK_H
@@ -13,7 +13,7 @@
 /* Attributes that no public handle of a usable block carries. */
 enum { BLOCK_UNUSABLE = BLOCK_EXTENT | BLOCK_PREPARED | BLOCK_DYING };
 
-/* block_handle_bad() - not the handle of any block that calls other than commit and rollback take. */
+/* block_handle_bad() - return true if the handle is invalid for all calls except commit and rollback. */
 static inline bool block_handle_bad(const struct gpool *pool, const struct gpool_block *block)
 {
 	return block->page >= pool->page_count || (block->tag & BLOCK_UNUSABLE) || !block_tag_is_block(block->tag);
@@ -24,7 +24,10 @@ static inline struct block_entry *block_entry(const struct gpool *pool, uint32_t
 	return &pool->session.blocks[page];
 }
 
-/* The word without what the agent changes while it only looks: a pinned page goes from LEASED to EVICTING and back. */
+/*
+ * Compare page words, ignoring the change that an inspection by the agent causes: a pinned page changes from LEASED to
+ * EVICTING and back.
+ */
 static inline bool block_word_same(uint64_t now, uint64_t word)
 {
 	return now == word ||
@@ -58,7 +61,7 @@ static inline void block_write(const struct gpool *pool, uint32_t page, uint32_t
 	atomic_store_explicit(&entry->next, 0, memory_order_relaxed);
 	atomic_store_explicit(&entry->owner_id, attributes->owner_id, memory_order_relaxed);
 	atomic_store_explicit(&entry->fence, attributes->fence, memory_order_relaxed);
-	/* Last, and release: a thread that sees the tag sees the rest. */
+	/* The tag is stored last, with release: a thread that sees it sees the other fields. */
 	atomic_store_explicit(&entry->tag, tag, memory_order_release);
 	atomic_store_explicit(&pool->session.touch[page], pool_clock(pool), memory_order_relaxed);
 }

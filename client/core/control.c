@@ -11,9 +11,7 @@
 
 enum { RESEND_MS_MAX = 16 * CONTROL_RESEND_MS };
 
-/*
- * One row of numbers for the process: a session may be used through several channels, one after the other or at once.
- */
+/* One sequence of numbers for the process: a session may be used through several channels, also at the same time. */
 static atomic_uint_fast64_t last_sequence;
 
 int control_open(const char *url, struct channel **control)

@@ -1,12 +1,12 @@
 /*
  * control.h - the client side of the control channel: one request, one answer, over nanomsg REQ. Internal to libgpool.
  *
- * A request that is not answered, as in the middle of a restart of front or agent, is sent again over another
- * connection: after CONTROL_RESEND_MS, then after twice as long, and so on up to 16 times as long, until it is answered
- * or its time is over. So it may arrive twice; the agent knows a repeated one by its sequence number, which is why
- * numbers are unique in a process and never used again.
+ * A request that is not answered, for example during a restart of front or agent, is sent again over another
+ * connection: after CONTROL_RESEND_MS, then after twice that time, and so on up to 16 times, until it is answered or
+ * its time is over. It may therefore arrive twice; the agent recognizes repeated requests by their sequence numbers,
+ * which are unique in a process and never reused.
  *
- * Ended with channel_close(); what channel.h says of forks and threads holds here too.
+ * Close the channel with channel_close(); the rules of channel.h for forks and threads apply.
  */
 #ifndef GPOOL_CLIENT_CONTROL_H
 #define GPOOL_CLIENT_CONTROL_H
@@ -19,7 +19,7 @@
 enum { CONTROL_RESEND_MS = 500 };
 
 /*
- * control_open() - prepare to talk to the agent at url ("ipc:///path"). Nobody needs to listen there yet.
+ * control_open() - prepare requests to the agent at url ("ipc:///path"). The agent need not be listening yet.
  *
  * Return: 0, or -EINVAL or -ENAMETOOLONG (url), -ENOMEM, -EMFILE
  */
@@ -30,13 +30,13 @@ int control_open(const char *url, struct channel **control);
  *
  * @token:      [16] of the session, from attach_reply
  * @request:    an encoded message; its sequence number and token are overwritten here
- * @reply:      receives the answer: any message, an error_reply among them; only its envelope has been checked
+ * @reply:      receives the answer, any message including error_reply; only its envelope has been checked
  * @timeout_ms: longest wait, -1: no limit
  *
- * Return: length of the answer, or (what is in reply is undefined)
- *   -ETIMEDOUT  no answer in time; whether the request took effect is unknown
+ * Return: length of the answer, or (reply is undefined)
+ *   -ETIMEDOUT  no answer in time; the request may have taken effect
  *   -EMSGSIZE   the answer is longer than reply_capacity, or the request is longer than MSG_BYTES_MAX
- *   -EBADMSG    the answer is no message, or one for another request
+ *   -EBADMSG    the answer is not a message, or belongs to another request
  *   -EINVAL     request is shorter than an envelope
  *   -ECHILD     called in a child of the process that opened it
  */

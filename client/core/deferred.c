@@ -7,16 +7,20 @@
 #include <sys/mman.h>
 
 enum {
-	REUSE_LOOKS = 16, /* blocks that an allocation looks at in its stream; chosen */
-	/* looks of the agent in a row, each shorter than a microsecond; more is an agent that is gone for good */
+	REUSE_LOOKS = 16, /* blocks of its stream that an allocation checks; chosen */
+	/*
+	 * inspections by the agent in succession, each shorter than a microsecond; more means that it has ended for
+	 * good
+	 */
 	CLAIM_TRIES = 1000,
-	/* blocks waiting for pins that a sweep looks at; each unpin looks after its own, so this is a net */
+	/* blocks waiting for pins that a sweep checks; each unpin checks its own block, so this is a safety net */
 	PIN_LOOKS = 8,
 };
 
 /*
  * A freed block that waits for a fence has no pin: it is `DYING`, and its entry has the fence, so that the agent may
- * take it once that is reached, whatever this process does then. So it has to be claimed before it ends here.
+ * take it once the fence is signaled, whatever this process does then. It must therefore be claimed before it is ended
+ * here.
  */
 enum deferred_kind { DEFERRED_NONE, DEFERRED_FREE, DEFERRED_UNPIN };
 
@@ -24,11 +28,11 @@ TAILQ_HEAD(deferred_list, deferred);
 
 struct deferred_lists {
 	pthread_mutex_t lock;
-	struct deferred_list behind[SESSION_TIMELINES]; /* [0]: waits for pins */
-	uint64_t busy[SESSION_TIMELINES / 64];          /* lists of streams that are not empty */
+	struct deferred_list behind[SESSION_TIMELINES]; /* [0]: entries that wait for pins */
+	uint64_t busy[SESSION_TIMELINES / 64];          /* bits of streams whose list is not empty */
 	/*
-	 * One place for the block that starts at each page, so that a free cannot fail for want of memory and an unpin
-	 * finds its block at once. Address space until it is used.
+	 * One entry for the block that starts at each page, so that a free cannot fail for lack of memory and an unpin
+	 * finds its block at once. The pages are touched on demand.
 	 */
 	struct deferred *blocks;
 	size_t bytes;
@@ -65,20 +69,20 @@ static void list_remove(struct gpool *pool, struct deferred *entry)
 	atomic_fetch_sub_explicit(&pool->deferred_count, 1, memory_order_relaxed);
 }
 
-/* What a block still waits for: 0, or a fence of a stream that is not reached. */
+/* Return the fence of a stream for which a block still waits; 0: none. */
 static uint64_t block_fence(const struct gpool *pool, const struct gpool_block *block)
 {
 	return fence_pending_part(
 		&pool->session, atomic_load_explicit(&block_entry(pool, block->page)->fence, memory_order_acquire));
 }
 
-/* Whether other threads pin a freed block, beside `own` pins of this one. */
+/* Return true if other threads have pinned a freed block, besides `own` pins of this entry. */
 static bool is_pinned(const struct gpool *pool, const struct gpool_block *block, uint32_t own)
 {
 	return pin_count(&pool->session, block->page) > own;
 }
 
-/* Pin a freed block for its end: 0; -ESTALE: the agent has taken it. */
+/* Pin a freed block to end it: 0; -ESTALE: the agent has taken it. */
 static int free_claim(struct gpool *pool, const struct gpool_block *block)
 {
 	for (int tries = 0; tries < CLAIM_TRIES; tries++) {
@@ -101,8 +105,8 @@ static void own_unpin(struct gpool *pool, struct deferred *entry)
 }
 
 /*
- * End a block that is in no list, if it can end. Pins first: a thread that leaves a fence behind stores it before it
- * unpins.
+ * End a block that is in no list, if possible. Pins are read first: a thread that leaves a fence behind stores it
+ * before it unpins.
  */
 static bool free_look(struct gpool *pool, struct deferred *entry)
 {
@@ -122,8 +126,8 @@ static bool free_look(struct gpool *pool, struct deferred *entry)
 		return error == -ESTALE && entry->finish(pool, &entry->block, true) == 0;
 	entry->own_pins = 1;
 	/*
-	 * No pin succeeds any more, so a count above 1 is that of one that fails. The fence again, under the pin, as in
-	 * the model.
+	 * No pin succeeds any more, so a count above 1 is that of a failing pin. The fence is read again under the pin,
+	 * as in the model.
 	 */
 	entry->fence = block_fence(pool, &entry->block);
 	if (!entry->fence && entry->finish(pool, &entry->block, false) == 0)
@@ -132,7 +136,7 @@ static bool free_look(struct gpool *pool, struct deferred *entry)
 	return false;
 }
 
-/* The same, and if it cannot, it gets a place in the list that fits. True: it ended. */
+/* End the block; if that is not possible, insert it into the matching list. Return true if it ended. */
 static bool free_try(struct gpool *pool, struct deferred *entry)
 {
 	if (free_look(pool, entry))
@@ -140,7 +144,7 @@ static bool free_try(struct gpool *pool, struct deferred *entry)
 	list_add(pool, entry);
 	if (entry->fence || is_pinned(pool, &entry->block, entry->own_pins))
 		return false;
-	/* An unpin that ran before the entry had its place found nothing to look after. */
+	/* An unpin that ran before the entry was in a list found nothing to check. */
 	list_remove(pool, entry);
 	if (free_look(pool, entry))
 		return true;
@@ -149,7 +153,8 @@ static bool free_try(struct gpool *pool, struct deferred *entry)
 }
 
 /*
- * The agent may have taken the pin as leaked, and the block after it: then there is nothing of ours left at this page.
+ * Drop a deferred pin. The agent may have ended the pin as leaked, and taken the block after that: then the page has
+ * nothing of this process.
  */
 static void unpin_now(struct gpool *pool, const struct gpool_block *block)
 {
@@ -160,7 +165,7 @@ static void unpin_now(struct gpool *pool, const struct gpool_block *block)
 	pool_wake_waiters(pool);
 }
 
-/* The head of a stream's list is behind its fence no more. */
+/* The fence of the head of a stream's list is signaled. */
 static void entry_ready(struct gpool *pool, struct deferred *entry)
 {
 	list_remove(pool, entry);
@@ -169,7 +174,7 @@ static void entry_ready(struct gpool *pool, struct deferred *entry)
 
 		unpin_now(pool, &entry->block);
 		free(entry);
-		/* It may have been the last one that a freed block waited for. */
+		/* It may have been the last pin for which a freed block waited. */
 		if (waits->kind == DEFERRED_FREE && !is_pinned(pool, &waits->block, waits->own_pins))
 			entry_ready(pool, waits);
 	} else if (free_try(pool, entry)) {
@@ -185,7 +190,7 @@ void deferred_free(struct gpool *pool, const struct gpool_block *block, uint64_t
 	struct deferred *entry = &lists->blocks[block->page];
 
 	pthread_mutex_lock(&lists->lock);
-	/* A block that began here before, and that the agent has taken. */
+	/* An earlier block at this page, which the agent has taken. */
 	if (entry->kind == DEFERRED_FREE) {
 		list_remove(pool, entry);
 		entry->finish(pool, &entry->block, true);
@@ -237,7 +242,7 @@ static void lists_sweep(struct gpool *pool)
 		}
 	}
 	for (int looks = 0; looks < PIN_LOOKS && (entry = TAILQ_FIRST(&lists->behind[0])); looks++)
-		entry_ready(pool, entry); /* to the end of the list, when it cannot end yet */
+		entry_ready(pool, entry); /* moves to the end of the list if it cannot end yet */
 }
 
 /* Idle callback: end the frees and unpins that can end by now. */
@@ -264,11 +269,11 @@ bool deferred_reuse(struct gpool *pool, struct thread_cache *cache, uint32_t slo
 	if (!atomic_load_explicit(&pool->deferred_count, memory_order_relaxed))
 		return false;
 	pthread_mutex_lock(&lists->lock);
-	/* The latest first: the nearest to what the GPU has in its caches. */
+	/* The latest first: it is most likely in the GPU's caches. */
 	TAILQ_FOREACH_REVERSE(entry, &lists->behind[slot], deferred_list, link)
 	{
 		if (entry->block.page + entry->block.page_count > pool->unreserved)
-			continue; /* for critical work only */
+			continue; /* for critical requests only */
 		if (++looks > REUSE_LOOKS) {
 			entry = NULL;
 			break;

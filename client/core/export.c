@@ -15,8 +15,8 @@
 struct exports {
 	pthread_mutex_t lock;
 	struct timeline_page *page; /* NULL: no fence was exported yet */
-	int fd;                     /* of it, until the agent has it; -1: it has */
-	bool registered;            /* the back end knows it, and so streams write there */
+	int fd;                     /* descriptor until the agent has it; -1: sent */
+	bool registered;            /* registered with the back end, so that streams can write to it */
 	struct gpu_event *events[EXPORT_EVENTS];
 	uint32_t event_count, event_next;
 };
@@ -64,7 +64,7 @@ uint64_t export_key(struct gpool *pool)
 
 /* ---- the page; the caller holds the lock ---- */
 
-/* Also for events: importers tell exporters apart by its key. */
+/* Create the page, also for events: importers identify exporters by its key. */
 static int page_make(struct gpool *pool)
 {
 	struct exports *exports = pool->exports;
@@ -75,7 +75,7 @@ static int page_make(struct gpool *pool)
 	error = timeline_page_create(pool->id, &exports->page, &exports->fd);
 	if (error)
 		return error == -ENFILE || error == -EMFILE ? -EMFILE : -ENOMEM;
-	/* As the session segment: a child would write through a pointer that it kept. */
+	/* Like the session segment: a child could write through a pointer that it kept. */
 	madvise(exports->page, TIMELINE_PAGE_BYTES, MADV_DONTFORK);
 	return 0;
 }
@@ -95,7 +95,7 @@ static int page_register(struct gpool *pool)
 	return 0;
 }
 
-/* The agent is given the page; asked again it answers the same. */
+/* Send the page to the agent; a repeated request has the same answer. */
 static int page_share(struct gpool *pool)
 {
 	const struct msg_timeline_share_request request = {0};
@@ -142,7 +142,7 @@ static int by_timeline(struct gpool *pool, struct gpool_fence fence)
 	return error ? error : stream_share(pool, fence);
 }
 
-/* One whose work is done, the longest unused first, or a new one while there are few. */
+/* Return an event whose work is done, the longest unused first, or a new one while the ring is not full. */
 static int event_take(struct gpool *pool, struct gpu_event **event)
 {
 	struct exports *exports = pool->exports;
@@ -182,7 +182,7 @@ static int by_event(struct gpool *pool, struct gpool_fence fence, struct fence_t
 	return error ? error : gpu_event_export(pool->gpu, event, ticket->ipc);
 }
 
-/* The second choice is for whatever keeps us from the first one, but for a fence that is none. */
+/* The second handle type is tried if the first one fails for any reason except an invalid fence. */
 static int fence_export(struct gpool *pool, struct gpool_fence fence, uint32_t flags, struct fence_ticket *ticket)
 {
 	int error = -EOPNOTSUPP, second;

@@ -11,14 +11,14 @@
 
 #include "client/core/pool.h"
 
-/* chosen: four times the fences that two engines have between them, and far below what drivers bear */
+/* chosen: four times the fences that two engines exchange, and far below the limits of drivers */
 enum { EXPORT_EVENTS = 256 };
 
 int export_open(struct gpool *pool);
-/* export_close() - all streams are closed. */
+/* export_close() - free the exports; all streams are closed. */
 void export_close(struct gpool *pool);
 
-/* export_key() - ours in tickets; 0: nothing was exported. */
+/* export_key() - return this session's key in tickets; 0: no fence was exported. */
 uint64_t export_key(struct gpool *pool);
 
 #endif

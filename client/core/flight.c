@@ -1,6 +1,4 @@
-/*
- * flight.c - a worker's records: see flight.h.
- */
+/* flight.c - write a worker's records: see flight.h. */
 #include "client/core/flight.h"
 
 #include "client/core/block.h"
@@ -22,7 +20,7 @@ void flight_tell_block(
 {
 	uint32_t sampling = atomic_load_explicit(&pool->header->flight_sampling, memory_order_relaxed);
 
-	/* A power of two, but what another process writes is not divided by. */
+	/* It is a power of two, but it was written by another process, so it is not used as a divisor. */
 	if (!sampling || block->tag >> BLOCK_SEQUENCE_SHIFT & (sampling - 1))
 		return;
 	flight_tell(pool,

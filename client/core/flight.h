@@ -10,14 +10,17 @@
 
 #include "client/core/pool.h"
 
-/* flight_tell() - of this session, of now. begun_ns: monotonic_ns() when it began; 0: an instant. Any thread. */
+/*
+ * flight_tell() - record an event of this session, at the present time. begun_ns: monotonic_ns() when it began; 0: an
+ * instant. Any thread may call it.
+ */
 void flight_tell(const struct gpool *pool, const struct flight_entry *entry, uint64_t begun_ns) COLD;
 
-/* flight_tell_block() - FLIGHT_ALLOCATE or FLIGHT_FREE, if the block is one of those that are sampled. */
+/* flight_tell_block() - record FLIGHT_ALLOCATE or FLIGHT_FREE if the block is one of those that are sampled. */
 void flight_tell_block(
 	const struct gpool *pool, enum flight_kind kind, const struct gpool_block *block, uint64_t begun_ns) COLD;
 
-/* flight_may_tell() - whether it is worth asking. */
+/* flight_may_tell() - return false if the block is certainly not sampled. */
 static inline bool flight_may_tell(uint64_t tag)
 {
 	return (tag >> BLOCK_SEQUENCE_SHIFT & (FLIGHT_SAMPLING_LEAST - 1)) == 0;

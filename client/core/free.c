@@ -1,8 +1,8 @@
 /*
  * free.c - end blocks.
  *
- * A free first claims the entry: a compare-and-swap adds BLOCK_DYING to the tag. Of two frees one wins, and from then
- * on no pin succeeds. Only then does it read the pins: in the opposite order, a pin between the read and the claim
+ * A free first claims the entry: a compare-and-swap adds BLOCK_DYING to the tag. Of two frees one succeeds, and from
+ * then on no pin succeeds. Only then does it read the pins: in the opposite order, a pin between the read and the claim
  * would be missed. If the only pin is the caller's, the block has no other user, and that can no longer change.
  * Otherwise the block waits, with the caller's pin, until the other pins are dropped.
  */
@@ -44,15 +44,15 @@ static int block_finish(struct gpool *pool, const struct gpool_block *block, boo
 
 static COLD void free_later(struct gpool *pool, const struct gpool_block *block, uint64_t fence)
 {
-	/* A pin that is about to fail because of the tag is gone at once. */
+	/* A pin that fails because of the tag is dropped at once. */
 	for (int tries = 0; tries < 64 && pin_count(&pool->session, block->page) > 1; tries++)
 		cpu_relax();
 	deferred_free(pool, block, fence, block_finish);
 }
 
 /*
- * Between our look and our claim the last pin was dropped: the caller had none. The agent may take the block, which is
- * dying and has no pin, or have taken it just before.
+ * Between the check and the claim the last pin was dropped: the caller had none. The agent may take the dying block
+ * without a pin, or have taken it just before.
  */
 static COLD int free_unpinned(struct gpool *pool, const struct gpool_block *block)
 {
@@ -100,7 +100,7 @@ static inline __attribute__((always_inline)) int free_in(
 		stat_add(cache, &cache->stats->frees);
 	if (unlikely(flight_may_tell(tag)))
 		flight_tell_block(pool, FLIGHT_FREE, block, 0);
-	/* Also the work of other streams, behind which it was unpinned before. */
+	/* Including the work of other streams behind which it was unpinned before. */
 	left = atomic_load_explicit(&entry->fence, memory_order_relaxed);
 	if (unlikely(pins > 1 || tag & (BLOCK_SCATTERED | BLOCK_SPILL) ||
 		    (fence && !fence_reached(&pool->session, fence)) ||
@@ -120,7 +120,7 @@ static inline __attribute__((always_inline)) int free_in(
 	return 0;
 }
 
-/* It is not where the handle says: it may be elsewhere, or nowhere, and then there is content to be forgotten. */
+/* The block is not at the handle's place: it may have moved, or be spilled, and then its content must be discarded. */
 static COLD int free_moved(struct gpool *pool, const struct gpool_block *block, uint64_t fence)
 {
 	struct gpool_block place;
@@ -171,7 +171,7 @@ int gpool_discard(struct gpool *pool, const struct gpool_block *block)
 	if (error)
 		return error;
 	error = free_in(pool, block, 0);
-	/* Another free was faster: the pin is still ours. */
+	/* Another thread has freed it first: this thread's pin remains. */
 	if (error)
 		gpool_unpin(pool, block);
 	return error;

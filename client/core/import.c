@@ -1,4 +1,4 @@
-/* import.c - see import.h; where it stands how far the others are: import_source.h. */
+/* import.c - see import.h. import_source.h reads the progress of other processes. */
 #include "client/core/import.h"
 
 #include "client/core/export.h"
@@ -13,16 +13,16 @@
 
 enum {
 	/*
-	 * A GPU that writes a number wakes nobody. Chosen: what comes soon is seen soon, what is late is seen an eighth
-	 * later still
+	 * A GPU that writes a number wakes no thread. Chosen: short waits end soon, and long waits at most an eighth
+	 * later
 	 */
 	STEP_LEAST_NS = 20000,
 	STEP_MOST_NS = 1000000,
 	STEP_SHARE = 8,
-	GONE_LOOK_NS = 500000000, /* between two looks whether there is an agent that would tell of a death */
+	GONE_LOOK_NS = 500000000, /* interval of checks for an agent that would report a death */
 };
 
-/* A fence of theirs and what it is here. Both numbers rise along the list. */
+/* A fence of another session and its mirror. Both numbers increase along the list. */
 struct import_fence {
 	TAILQ_ENTRY(import_fence) link;
 	uint64_t theirs, ours;
@@ -31,30 +31,30 @@ struct import_fence {
 };
 TAILQ_HEAD(import_fences, import_fence);
 
-/* A stream of theirs, and its mirror. */
+/* A stream of another session, and its mirror. */
 struct import {
 	LIST_ENTRY(import) link;
 	uint64_t key;
-	uint32_t stream;          /* slot of theirs */
-	uint32_t slot;            /* of ours */
+	uint32_t stream;          /* slot of the other session */
+	uint32_t slot;            /* slot of this session */
 	struct import_view *view; /* NULL: by events */
 	struct import_fences fences;
-	uint64_t reached; /* number of ours */
-	uint32_t refs;    /* of all fences */
+	uint64_t reached; /* last signaled number of the mirror */
+	uint32_t refs;    /* sum of the references to its fences */
 	/* a stream or a block of this process may wait for one of its numbers, even if no fence of it is open */
 	bool held;
-	int error; /* what the fences say that are not reached and never will be */
+	int error; /* error of the fences that will never be signaled */
 };
 
 struct imports {
 	struct gpool *pool;
-	pthread_mutex_t turn; /* one import at a time; held while the agent is asked */
-	pthread_mutex_t lock; /* all below */
+	pthread_mutex_t turn; /* serializes imports; held during requests to the agent */
+	pthread_mutex_t lock; /* protects all fields below */
 	pthread_cond_t work;
 	struct import_sources sources;
 	LIST_HEAD(, import) all;
-	uint64_t news_ns; /* when one was imported, or reached */
-	uint64_t gone_ns; /* when it was last looked whether the agent is there */
+	uint64_t news_ns; /* time of the last import or progress */
+	uint64_t gone_ns; /* time of the last check for an agent */
 	pthread_t thread;
 	bool running, ending;
 };
@@ -83,7 +83,7 @@ static void fence_free(struct gpool *pool, struct import *import, struct import_
 	free(fence);
 }
 
-/* Free the fences that are not open and for which nothing waits. */
+/* Free the fences that are not open and for which no operation waits. */
 static void fences_sweep(struct gpool *pool, struct import *import)
 {
 	struct import_fence *fence, *next;
@@ -104,7 +104,7 @@ static void import_break(struct gpool *pool, struct import *import, int error)
 	stream_mirror_reach(pool, import->slot, UINT64_MAX);
 }
 
-/* True: it has come further, to its end maybe. */
+/* Update the mirror. Return true if it has made progress or ended. */
 static bool import_refresh(struct gpool *pool, struct import *import)
 {
 	uint64_t before = import->reached;
@@ -156,7 +156,7 @@ static struct import *import_of_slot(const struct imports *imports, uint32_t slo
 
 /* ---- the thread ---- */
 
-/* Of the agent alone we would hear that an exporter is dead. */
+/* Check for an agent, since only an agent would report the death of an exporter. */
 static void look_for_agent(struct imports *imports)
 {
 	uint64_t now = monotonic_ns();
@@ -172,7 +172,7 @@ static void look_for_agent(struct imports *imports)
 		import_break(imports->pool, import, -EPIPE);
 }
 
-/* One look at all. Returns whether any is still open; *progress whether any has come further. */
+/* Update all imports. Return true if any is still open; *progress: whether any has made progress. */
 static bool imports_refresh(struct imports *imports, bool *progress)
 {
 	struct import *import, *next;
@@ -192,7 +192,7 @@ static bool imports_refresh(struct imports *imports, bool *progress)
 	return open;
 }
 
-/* Until the next look, when nothing has come for so long; or until there is something new. */
+/* Sleep until the next poll, which depends on the time without progress; or until a new import. */
 static void sleep_a_step(struct imports *imports, uint64_t quiet_ns)
 {
 	uint64_t step = quiet_ns / STEP_SHARE, until;
@@ -224,7 +224,7 @@ static void *imports_main(void *argument)
 	return NULL;
 }
 
-/* The caller holds the lock. The program's signals are for its own threads. */
+/* Start the thread, with the program's signals blocked. The caller holds the lock. */
 static int thread_start(struct imports *imports)
 {
 	sigset_t all, before;
@@ -264,7 +264,7 @@ void import_close(struct gpool *pool)
 
 /* ---- looking and waiting ---- */
 
-/* One of those that are open here, or NULL. The caller holds the lock. */
+/* Find an open fence by its number here, or NULL. The caller holds the lock. */
 static struct import_fence *fence_find(const struct import *import, uint64_t ours)
 {
 	struct import_fence *fence;
@@ -315,7 +315,7 @@ static int import_stream_wait(struct gpool *pool, struct gpu_stream *stream, str
 	pthread_mutex_lock(&imports->lock);
 	import = import_of_slot(imports, fence_slot(fence.value));
 	found = import ? fence_find(import, fence.value & FENCE_VALUE_MASK) : NULL;
-	/* The GPU knows an event by itself, sooner than we could tell it. */
+	/* The GPU detects an event by itself, sooner than this process could signal it. */
 	if (found && found->event)
 		error = gpu_event_wait(pool->gpu, stream, found->event->event);
 	else
@@ -354,9 +354,7 @@ int import_open(struct gpool *pool)
 
 /* ---- importing and closing ---- */
 
-/*
- * The import of that stream, with a reference more, so that the thread does not end it meanwhile; NULL: there is none.
- */
+/* Find the import of that stream and add a reference, so that the thread does not end it meanwhile; NULL: none. */
 static struct import *import_find(
 	struct imports *imports, const struct fence_ticket *ticket, const struct import_view *view)
 {
@@ -372,7 +370,7 @@ static struct import *import_find(
 	return import;
 }
 
-/* In no list yet. The caller has the turn, and not the lock: slots have locks of their own. */
+/* Create an import that is in no list yet. The caller has the turn, and not the lock: slots have their own locks. */
 static int import_new(
 	struct gpool *pool, const struct fence_ticket *ticket, struct import_view *view, struct import **import)
 {
@@ -396,8 +394,8 @@ static int import_new(
 }
 
 /*
- * Its place among the fences of its stream. One that is older than one that is here already is as that one: it will be
- * reached no later. The caller holds the lock.
+ * Insert the fence into the list of its stream. An older fence than an existing one shares its number: it is signaled
+ * no later. The caller holds the lock.
  */
 static int fence_add(struct gpool *pool, struct import *import, const struct fence_ticket *ticket,
 	struct import_event *event, struct gpool_fence *fence)
@@ -426,7 +424,7 @@ static int fence_add(struct gpool *pool, struct import *import, const struct fen
 	return 0;
 }
 
-/* It is not reached yet. On success view or event are the import's. */
+/* Import an unsignaled fence. On success the import owns the view or the event. */
 static int fence_import(struct imports *imports, const struct fence_ticket *ticket, struct import_view *view,
 	struct import_event *event, struct gpool_fence *fence)
 {
@@ -448,7 +446,7 @@ static int fence_import(struct imports *imports, const struct fence_ticket *tick
 	} else if (!found) {
 		LIST_INSERT_HEAD(&imports->all, import, link);
 	} else if (view) {
-		view_put(&imports->sources, view); /* it has one already */
+		view_put(&imports->sources, view); /* the import already has one */
 	}
 	imports->news_ns = monotonic_ns();
 	pthread_cond_signal(&imports->work);
@@ -499,7 +497,7 @@ int gpool_fence_import(struct gpool *pool, const struct gpool_fence_handle *hand
 	if (pool->session_kind)
 		return fail_kind(pool);
 	error = fence_ticket_read(handle, &ticket);
-	/* What is ours we have already, and a driver refuses its own events. */
+	/* Fences of this session are not imported, and a driver refuses its own events. */
 	if (error)
 		return fail(-EINVAL, "not a handle of gpool_fence_export()");
 	if (ticket.handle_type != GPOOL_FENCE_HANDLE_SIGNALED && ticket.key == export_key(pool))
@@ -535,7 +533,7 @@ int gpool_fence_close(struct gpool *pool, struct gpool_fence fence)
 		found->refs--;
 		import->refs--;
 		fences_sweep(pool, import);
-		/* What still waits for it the thread looks after. */
+		/* The thread keeps it up to date if an operation still waits for it. */
 		if (!is_needed(import))
 			import_end(pool, import);
 	} else {

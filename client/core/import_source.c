@@ -20,7 +20,7 @@ static bool view_is_dead(const struct gpool *pool, const struct import_view *vie
 
 int view_reached(const struct gpool *pool, const struct import_view *view, uint32_t slot, uint64_t value)
 {
-	/* In this order: what it has reached before its end it has reached. */
+	/* In this order, since progress that was made before the death counts. */
 	bool dead = view_is_dead(pool, view);
 
 	if (atomic_load_explicit(&view->page->reached[slot], memory_order_acquire) >= value)
@@ -55,7 +55,10 @@ static int page_ask(struct gpool *pool, uint32_t session, int *fd)
 	return reply.error == 0 || reply.error == -ESRCH || reply.error == -EACCES ? reply.error : -EPROTO;
 }
 
-/* The session may have ended since the ticket was written, and another one have its number: then the key is another. */
+/*
+ * Open the page of the exporter. Its session may have ended since the ticket was written, and its number may have been
+ * reused: then the key differs.
+ */
 static int page_open(struct gpool *pool, const struct fence_ticket *ticket, const struct timeline_page **page)
 {
 	int fd, error = page_ask(pool, ticket->session, &fd);
@@ -119,7 +122,7 @@ static struct import_view *view_find(
 int view_get(struct gpool *pool, struct import_sources *sources, const struct fence_ticket *ticket,
 	struct import_view **view)
 {
-	/* Who it is now: if that is not the exporter any more, the key says so. */
+	/* The present owner of the record: if it is not the exporter any more, the key differs. */
 	const struct session_record *record = &pool->segment.sessions[ticket->session];
 	struct import_view *made;
 	int error;
@@ -156,7 +159,7 @@ void view_put(struct import_sources *sources, struct import_view *view)
 
 /* ---- events ---- */
 
-/* What a back end says when an event cannot be had, in the words of gpool_fence_import(). */
+/* Convert a back end's error for an event to one of gpool_fence_import(). */
 static int event_error(int error)
 {
 	switch (error) {
@@ -183,8 +186,8 @@ static void event_free(struct gpool *pool, struct import_sources *sources, struc
 }
 
 /*
- * If there are many events, free the last unused one of the list, which is the oldest. False: all are in use. The
- * caller holds the lock.
+ * If many events are open, free the last unused one of the list, which is the oldest. Return false if all are in use.
+ * The caller holds the lock.
  */
 static bool event_make_room(struct gpool *pool, struct import_sources *sources)
 {
@@ -200,7 +203,7 @@ static bool event_make_room(struct gpool *pool, struct import_sources *sources)
 	return oldest != NULL;
 }
 
-/* Exporters use their events again, and opening one takes long. NULL in *event: it is to be opened. */
+/* Exporters reuse their events, and opening one is slow. NULL in *event: the caller opens it. */
 static int event_find(struct gpool *pool, struct import_sources *sources, const struct fence_ticket *ticket,
 	struct import_event **event)
 {

@@ -12,7 +12,7 @@
 #include "client/core/pool.h"
 #include "shm/timeline_page.h"
 
-/* Another session's page, and who that was: its record in the pool segment is another one's when it has ended. */
+/* Another session's page, and its identity: its record in the pool segment is reused when it has ended. */
 struct import_view {
 	struct import_view *next;
 	const struct timeline_page *page;
@@ -27,11 +27,11 @@ struct import_event {
 	uint64_t key;
 	uint8_t ipc[GPU_IPC_BYTES];
 	uint32_t refs;
-	_Atomic bool dead; /* its process is */
+	_Atomic bool dead; /* its process is dead */
 };
 
 struct import_sources {
-	pthread_mutex_t lock; /* lists and refs; nothing is taken inside it */
+	pthread_mutex_t lock; /* protects the lists and refs; no lock is acquired under it */
 	struct import_view *views;
 	struct import_event *events;
 	uint32_t event_count;
@@ -40,18 +40,27 @@ struct import_sources {
 void sources_open(struct import_sources *sources);
 void sources_close(struct gpool *pool, struct import_sources *sources);
 
-/* view_get() - 0, -ESRCH, -EACCES (another trust domain), -EMFILE, -ENOMEM, -EPIPE, -EPROTO. */
+/*
+ * view_get() - map the timeline page of a ticket: 0, -ESRCH, -EACCES (another trust domain), -EMFILE, -ENOMEM, -EPIPE,
+ * -EPROTO.
+ */
 int view_get(struct gpool *pool, struct import_sources *sources, const struct fence_ticket *ticket,
 	struct import_view **view);
 void view_put(struct import_sources *sources, struct import_view *view);
-/* view_reached() - the number in a slot of it: 1 it is at least `value`, 0 not yet, -ESRCH: nor ever. */
+/*
+ * view_reached() - compare the number in a slot: 1 it is at least `value`, 0 not yet, -ESRCH: never, since its process
+ * is dead.
+ */
 int view_reached(const struct gpool *pool, const struct import_view *view, uint32_t slot, uint64_t value);
 
-/* event_get() - 0, -EINVAL, -ESRCH, -EACCES, -EUSERS (IMPORT_EVENTS are open), -EOPNOTSUPP, -EMFILE, -ENOMEM, -EIO. */
+/*
+ * event_get() - open the event of a ticket: 0, -EINVAL, -ESRCH, -EACCES, -EUSERS (IMPORT_EVENTS are open), -EOPNOTSUPP,
+ * -EMFILE, -ENOMEM, -EIO.
+ */
 int event_get(struct gpool *pool, struct import_sources *sources, const struct fence_ticket *ticket,
 	struct import_event **event);
 void event_put(struct gpool *pool, struct import_sources *sources, struct import_event *event);
-/* event_reached() - 1, 0, -ESRCH. */
+/* event_reached() - query the event: 1, 0, -ESRCH. */
 int event_reached(struct gpool *pool, struct import_event *event);
 
 #endif

@@ -3,7 +3,7 @@
 
 #include "client/core/pool.h"
 
-enum { WAIT_SLICE_MS = 50 }; /* chosen: a person takes it for at once, and twenty questions a second cost nothing */
+enum { WAIT_SLICE_MS = 50 }; /* chosen: users perceive it as immediate, and twenty calls a second cost nothing */
 
 static _Thread_local struct {
 	int (*check)(void *argument);

@@ -9,7 +9,7 @@
 #include <string.h>
 
 static _Thread_local struct {
-	int error; /* 0: there is no text, or it has been read */
+	int error; /* 0: no text, or it was returned */
 	char text[512];
 } last;
 

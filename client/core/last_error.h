@@ -1,8 +1,8 @@
 /*
- * last_error.h - what a code alone does not say of a failed call: the value that was wrong, and its limit.
+ * last_error.h - describe a failed call beyond its code: the wrong value, and its limit.
  *
- * A text of the calling thread, for gpool_last_error(). It is set where a failure is first known, right before its code
- * is returned to the program, and never on a path that is taken often.
+ * The text belongs to the calling thread, for gpool_last_error(). It is set where a failure is first detected, directly
+ * before its code is returned to the program, and never on a hot path.
  */
 #ifndef GPOOL_CLIENT_LAST_ERROR_H
 #define GPOOL_CLIENT_LAST_ERROR_H
@@ -13,7 +13,7 @@
 struct gpool;
 struct gpool_block;
 
-/* fail() - note the text. Returns error, so that callers can return it. */
+/* fail() - store the text. Returns error, so that callers can return it. */
 int fail(int error, const char *format, ...) GPOOL_INTERNAL(fail) __attribute__((format(printf, 2, 3), noinline, cold));
 
 /* fail_size() - -EINVAL: a struct's `size` is too small to hold itself. */

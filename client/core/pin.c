@@ -1,6 +1,4 @@
-/*
- * pin.c - pinning, unpinning, touching; where a block is.
- */
+/* pin.c - pin, unpin and touch blocks, and return their addresses. */
 #include "client/core/alloc.h"
 #include "client/core/deferred.h"
 #include "client/core/flight.h"
@@ -11,8 +9,8 @@
 #include "shm/doorbell.h"
 
 enum {
-	PIN_SPINS = 64,         /* an eviction that fails lasts less than a microsecond: about that long */
-	PIN_SLICE_NS = 1000000, /* the agent wakes sleepers; this is for an agent that died over it */
+	PIN_SPINS = 64,         /* about the duration of a failing eviction, less than a microsecond */
+	PIN_SLICE_NS = 1000000, /* the agent wakes waiters; the limit is for an agent that died meanwhile */
 };
 
 static void tell(
@@ -29,7 +27,7 @@ static void tell(
 		begun_ns);
 }
 
-/* pin_try() said that the block is in motion. */
+/* Wait after pin_try() has reported that the block is in motion. */
 static COLD int pin_wait(const struct gpool *pool, const struct gpool_block *block)
 {
 	struct session_header *header = pool->session.header;
@@ -72,7 +70,7 @@ int pin_at(struct gpool *pool, const struct gpool_block *block)
 
 /*
  * A failed pin was visible for a moment. If a dying block waited for it, this thread must complete the free. *place:
- * where the block is pinned in the end.
+ * where the block is finally pinned.
  */
 static COLD int pin_failed(struct gpool *pool, const struct gpool_block *block, int error, struct gpool_block *place)
 {
@@ -135,14 +133,14 @@ static inline int unpin_check(const struct gpool *pool, const struct gpool_block
 	tag = atomic_load_explicit(&block_entry(pool, block->page)->tag, memory_order_relaxed);
 	if (unlikely((tag & ~(uint64_t)BLOCK_DYING) != block->tag))
 		return -ESTALE;
-	/* The last pin of a dying block is that of its free. */
+	/* The last pin of a dying block belongs to its free. */
 	if (unlikely(atomic_load_explicit(&pool->session.pins[block->page], memory_order_relaxed) <=
 		    (tag != block->tag)))
 		return fail_unpinned(block);
 	return 0;
 }
 
-/* A block that is not where its handle says: where it is, if it is pinned there. Else `error`. */
+/* For a block that has moved: return its place, if it is pinned there; else `error`. */
 static COLD int unpin_check_moved(
 	struct gpool *pool, const struct gpool_block *block, int error, struct gpool_block *place)
 {
@@ -157,8 +155,8 @@ static inline void pin_end(struct gpool *pool, const struct gpool_block *block)
 
 	pin_drop(&pool->session, block->page);
 	/*
-	 * After the pin is gone: a free adds DYING first and looks at the pins then, so one of the two sees the other.
-	 * (Where a load may pass an atomic add both may miss, and the next sweep ends the block.)
+	 * After the pin is dropped: a free adds DYING first and then reads the pins, so that one of the two sees the
+	 * other. (Where a load may pass an atomic add both may miss, and the next sweep ends the block.)
 	 */
 	tag = atomic_load_explicit(&block_entry(pool, block->page)->tag, memory_order_seq_cst);
 	if (unlikely(tag == (block->tag | BLOCK_DYING)))
@@ -193,7 +191,7 @@ int gpool_unpin(struct gpool *pool, const struct gpool_block *block)
 	return 0;
 }
 
-/* Says that a block is used, which brings none back. */
+/* Record the use of a block without restoring it. */
 static COLD int touch_failed(struct gpool *pool, const struct gpool_block *block, int error, struct gpool_block *place)
 {
 	const struct thread_cache *cache = thread_cache_of(pool);

@@ -1,4 +1,4 @@
-/* pool.c - see pool.h; attaching and detaching: client/open.c. */
+/* pool.c - see pool.h; client/open.c attaches and detaches. */
 #include "client/core/pool.h"
 
 #include "client/core/last_error.h"

@@ -1,33 +1,33 @@
 /*
- * pool.h - what an attached pool is inside this process. Internal to libgpool.
+ * pool.h - an attached pool, as its process keeps it. Internal to libgpool.
  *
- * struct gpool lies in a mapping of its own that the kernel empties in a forked child (MADV_WIPEONFORK), so `alive`
- * reads 0 there: one load at the head of every public call tells the child from the parent, before any shared segment
- * is touched.
+ * struct gpool is in a separate mapping that the kernel clears in a forked child (MADV_WIPEONFORK), so that `alive` is
+ * 0 there: one load at the beginning of every public call distinguishes child and parent before any shared segment is
+ * accessed.
  *
  * Locks, in the order in which they may nest:
  *   thread cache registry (thread_cache.c) - caches of all threads; held across fork()
- *   ranges->lock     ranges; held while they go to sleep and wake
- *   spills->lock     where blocks are that have moved; nothing is taken inside it
+ *   ranges->lock     ranges; held during sleep and wake
+ *   spills->lock     places of blocks that have moved; no lock is acquired under it
  *   deferred->lock   blocks that wait for fences or for other threads' pins
- *   spaces->lock     spaces of addresses; only ever tried where other locks are held
- *   window->lock     imported handles and what is mapped
- *   stitches->lock   ranges of scattered blocks; nothing is taken inside it
- *   objects_lock     handles of objects; held for no question to the agent
- *   exports->lock, imports->turn  fences for and of other processes, one at a time; held while the agent is asked
- *   attach_lock      whose turn it is to ask the agent; held for no question either
- *   background->lock tasks; nothing is taken inside it, and no task runs under it
- *   roles_lock       names of roles; nothing is taken inside it
- *   streams->lock    opening
+ *   spaces->lock     spaces of addresses; under other locks it is only tried
+ *   window->lock     imported handles and mappings
+ *   stitches->lock   ranges of scattered blocks; no lock is acquired under it
+ *   objects_lock     handles of objects; not held during requests to the agent
+ *   exports->lock, imports->turn  exported and imported fences, one at a time; held during requests to the agent
+ *   attach_lock      the turn to send a request to the agent; not held during requests either
+ *   background->lock tasks; no lock is acquired under it, and no task runs under it
+ *   roles_lock       names of roles; no lock is acquired under it
+ *   streams->lock    opening of streams
  *   streams[].lock   one stream
- *   imports->lock    fences of other processes; its thread holds it while it looks
- *   sources.lock     what they are read from; nothing is taken inside it
- *   vpmm->lock       regions of gpool_malloc_async(); nothing is taken inside it, and it is not held over any call that
+ *   imports->lock    imported fences; their thread holds it while it polls
+ *   sources.lock     sources of imported fences; no lock is acquired under it
+ *   vpmm->lock       regions of gpool_malloc_async(); no lock is acquired under it, and it is not held during calls that
  *                    may wait
- *   small->lock      its parts of pages; likewise
- *   kvs_lock         the list of KV caches; nothing is taken inside it
- * spans->lock stands outside all of these: a page of spans is allocated and freed under it; so do the locks of a KV
- * cache (kv/kv.h).
+ *   small->lock      parts of pages of gpool_malloc_async(); the same
+ *   kvs_lock         the list of KV caches; no lock is acquired under it
+ * spans->lock is acquired before all of these: a page of spans is allocated and freed under it. The same holds for the
+ * locks of a KV cache (kv/kv.h).
  */
 #ifndef GPOOL_CLIENT_POOL_H
 #define GPOOL_CLIENT_POOL_H
@@ -46,7 +46,7 @@
 
 #define likely(condition) __builtin_expect(!!(condition), 1)
 #define unlikely(condition) __builtin_expect(!!(condition), 0)
-/* A slow path: out of line, so that the fast one stays short. */
+/* A function of a slow path: kept out of line, so that the hot path stays short. */
 #define COLD __attribute__((noinline, cold))
 
 #if defined(__x86_64__) || defined(__i386__)
@@ -84,19 +84,19 @@ enum {
 enum pool_log_level { POOL_LOG_ERROR, POOL_LOG_WARNING, POOL_LOG_INFO, POOL_LOG_DEBUG };
 
 struct gpool {
-	/* Read by every call, written by gpool_open() alone. */
+	/* Read by every call, written by gpool_open() only. */
 	uint32_t alive;      /* 0 in a forked child */
-	uint32_t page_count; /* of the session: 0 when it only reads, so that every handle is out of bounds */
-	uint64_t epoch;      /* of this gpool_open(), never repeated in a process */
-	uint32_t slot;       /* in each thread's table of caches */
-	uint32_t id;         /* session */
+	uint32_t page_count; /* number of pages; 0 for observers and admins, so that every handle is out of bounds */
+	uint64_t epoch;      /* identifies this gpool_open(); unique in a process */
+	uint32_t slot;       /* index in each thread's table of caches */
+	uint32_t id;         /* number of the session */
 	struct pool_header *header;
 	_Atomic uint64_t *pages;
 	struct session_segment session;
 	uint64_t window_base;
 	uint64_t page_bytes;
-	_Atomic uint64_t *summary; /* of session.free_bits */
-	uint32_t unreserved;       /* pages [0, unreserved) are for everybody, the rest for critical work */
+	_Atomic uint64_t *summary; /* summary of session.free_bits */
+	uint32_t unreserved;       /* pages [0, unreserved) are for all requests, the others for critical ones */
 	uint32_t magazine;         /* single pages that a thread keeps */
 	uint32_t run_pages;        /* pages in runs that a thread keeps */
 	uint32_t session_kind;     /* of an attach request: 0 worker, 1 observer, 2 admin */
@@ -106,20 +106,20 @@ struct gpool {
 	struct deferred_lists *deferred;
 	struct stitches *stitches;
 	struct streams *streams;
-	struct exports *exports; /* fences for other processes; NULL for a session that only reads */
-	struct imports *imports; /* likewise: fences of theirs */
+	struct exports *exports; /* exported fences; NULL for observers and admins */
+	struct imports *imports; /* imported fences; the same */
 	struct spans *spans;
 	pthread_mutex_t objects_lock;
-	pthread_cond_t objects_answered; /* the agent is asked no more about some object */
-	struct gpool_object *objects;    /* all handles of this process */
+	pthread_cond_t objects_answered; /* signaled when a request about an object has ended */
+	struct gpool_object *objects;    /* list of the handles of this process */
 	struct spills *spills;
 	struct ranges *ranges;
 	struct vm_spaces *spaces;
 	struct background *background;
 	struct vpmm *vpmm;
 	pthread_mutex_t kvs_lock;
-	struct gpool_kv *kvs; /* all of this handle */
-	struct gpu *gpu;      /* NULL for a session that only reads */
+	struct gpool_kv *kvs; /* list of the caches of this handle */
+	struct gpu *gpu;      /* NULL for observers and admins */
 	uint32_t capabilities;
 	uint32_t device; /* its index; GPOOL_DEVICE_NONE without one */
 	char device_uuid[GPU_UUID_MAX];
@@ -130,9 +130,9 @@ struct gpool {
 	uint8_t token[MSG_TOKEN_BYTES];
 	pthread_mutex_t attach_lock;
 	pthread_cond_t attach_free;
-	bool attach_busy;         /* a question is on its way; the socket and the next field are its asker's */
-	uint64_t attach_sequence; /* of the last question */
-	int answer_ms;            /* longest wait for an answer of an agent that must be somewhere */
+	bool attach_busy;         /* a request is under way; its thread owns the socket and the next field */
+	uint64_t attach_sequence; /* number of the last request */
+	int answer_ms;            /* longest wait for an answer of an agent that is running */
 	pthread_mutex_t roles_lock;
 	struct role_claim *roles; /* roles that this process holds or waits for */
 
@@ -159,15 +159,15 @@ struct gpool {
 	void (*log)(void *context, int level, const char *text);
 	void *log_context;
 
-	/* Written by all threads: a line of its own. */
-	_Alignas(64) _Atomic uint32_t deferred_count; /* blocks and pins that wait; looked at without the lock */
-	_Atomic uint32_t release_seen;                /* the last release_serial for which nothing is left to do */
+	/* Written by all threads, and therefore in a separate cache line. */
+	_Alignas(64) _Atomic uint32_t deferred_count; /* deferred frees and unpins; read without the lock */
+	_Atomic uint32_t release_seen;                /* the last release_serial for which all work is done */
 };
 
 void __attribute__((format(printf, 3, 4)))
 pool_log(const struct gpool *pool, enum pool_log_level level, const char *format, ...) GPOOL_INTERNAL(pool_log);
 
-/* pool_gone() - whether the agent has ended this session or the connection. */
+/* pool_gone() - return true if the agent has ended this session or the connection. */
 bool pool_gone(const struct gpool *pool);
 
 /*
@@ -179,7 +179,8 @@ int options_read(void *to, size_t known, const void *from) GPOOL_INTERNAL(option
 
 /*
  * struct_answer() - copy a filled structure of `known` bytes to a caller's of `size`: a program built against an older
- * header gets the fields that it knows, one built against a newer header zeros in those that this library lacks.
+ * header gets the fields that it knows; one built against a newer header gets zeros in the fields that this library
+ * lacks.
  */
 void struct_answer(void *to, uint32_t size, const void *filled, size_t known);
 
@@ -188,7 +189,7 @@ static inline uint32_t pool_clock(const struct gpool *pool)
 	return atomic_load_explicit(&pool->header->clock_ms, memory_order_relaxed);
 }
 
-/* Whether somebody needs pages more than this process needs them at hand. */
+/* Return true if other sessions need pages, so that this process should not keep idle ones. */
 static inline bool pool_is_short(const struct gpool *pool)
 {
 	return atomic_load_explicit(&pool->header->waiters, memory_order_relaxed) != 0 ||
@@ -203,7 +204,7 @@ static inline bool pool_release_due(const struct gpool *pool)
 		atomic_load_explicit(&pool->release_seen, memory_order_relaxed);
 }
 
-/* pool_put() - pages of ours become idle. */
+/* pool_put() - make pages of this session idle. */
 static inline void pool_put(const struct gpool *pool, uint32_t first, uint32_t count)
 {
 	lease_put_summed(pool->session.free_bits, pool->summary, first, count);
@@ -212,7 +213,7 @@ static inline void pool_put(const struct gpool *pool, uint32_t first, uint32_t c
 /* pool_pages_freed() - pages became idle or may be evicted: run the idle callbacks and wake the waiters. */
 void pool_pages_freed(struct gpool *pool) COLD;
 
-/* pool_tenant_name() - whose this session is, as the agent says. */
+/* pool_tenant_name() - return the name of this session's tenant. */
 static inline const char *pool_tenant_name(const struct gpool *pool)
 {
 	return pool->segment.sessions[pool->id].tenant;

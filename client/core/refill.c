@@ -1,13 +1,12 @@
 /*
- * refill.c - see refill.h. The states of a request: shm/session_segment.h.
+ * refill.c - see refill.h. The states of a request (shm/session_segment.h), and who changes them:
  *
- *   IDLE -> REQUESTED (we) -> DONE (the agent) -> IDLE (we)
- *                          -> CANCELLED (we)   -> IDLE (the agent)
+ *   IDLE -> REQUESTED (worker) -> DONE (agent)       -> IDLE (worker)
+ *                              -> CANCELLED (worker) -> IDLE (agent)
  *
- * Each request of a slot has a serial number in the word of its state.
- * A cancelled slot is used again only when the agent has given it back, so no late answer can meet a new request. And
- * an answer is believed only where it fits the question: what does not fit becomes idle pages, and the question is
- * asked again.
+ * Each request of a slot has a serial number in the word of its state. A cancelled slot is used again only when the
+ * agent has returned it, so that no late answer can be taken for that of a new request. An answer is used only if it
+ * fits the request: otherwise its pages become idle, and the request is sent again.
  */
 #include "client/core/refill.h"
 
@@ -22,20 +21,20 @@
 #include <string.h>
 
 enum {
-	/* after the time that the agent was given: it may be restarting, or wait for pages on their way out */
+	/* after the time that the agent was given: it may be restarting, or wait for pages that are being spilled */
 	GRACE_MS = 10000,
 	LOOK_MS = 1000,     /* between two checks that the agent exists */
 	IDLE_SLICE_MS = 10, /* between two runs of the idle callbacks, when they have left no work */
 	SLOT_LOOK_NS = 10000000,
-	BATCH_FIRST = 64, /* pages in one trip */
+	BATCH_FIRST = 64, /* pages in one request */
 	BATCH_MAX = 1024,
-	BATCH_BUSY_MS = 10,   /* refills in such a row double the batch, up to BATCH_MAX */
-	BATCH_QUIET_MS = 1000 /* such a pause halves it again */
+	BATCH_BUSY_MS = 10,   /* a shorter pause between refills doubles the batch, up to BATCH_MAX */
+	BATCH_QUIET_MS = 1000 /* a longer pause halves it again */
 };
 
 /* ---- how much ---- */
 
-/* Pages to ask for beyond what is needed: more when refills come thick and fast, none when pages are short. */
+/* Return the number of pages to request beyond the need: more after frequent refills, none when pages are short. */
 static uint32_t refill_extra(const struct gpool *pool, struct thread_cache *cache, uint32_t need)
 {
 	uint64_t now = monotonic_ns(), pause_ms = (now - cache->last_refill_ns) / 1000000;
@@ -49,12 +48,12 @@ static uint32_t refill_extra(const struct gpool *pool, struct thread_cache *cach
 	cache->last_refill_ns = now;
 	if (pool_is_short(pool))
 		return 0;
-	/* One process shall not hoard what several could use. */
+	/* One process must not keep pages that several could use. */
 	if (batch > pool->page_count / 16)
 		batch = pool->page_count / 16;
 	if (need == 1)
 		return batch ? batch - 1 : 0;
-	/* Longer blocks: only for those who keep asking, and in whole blocks. */
+	/* For longer blocks: only after frequent requests, and whole blocks only. */
 	return cache->batch > BATCH_FIRST && batch >= 2 * need ? (batch / need - 1) * need : 0;
 }
 
@@ -65,9 +64,7 @@ static uint64_t wait_limit_ns(int32_t timeout_ms)
 	return timeout_ms < 0 ? UINT64_MAX : ((uint64_t)timeout_ms + GRACE_MS) * 1000000;
 }
 
-/*
- * Return a slot that is not in use. A cancelled slot belongs to the agent until it has noticed. -1: there is none now.
- */
+/* Return a free slot. A cancelled slot belongs to the agent until the agent has noticed. -1: none is free. */
 static int slot_find(struct gpool *pool)
 {
 	static_assert(SESSION_REQUESTS == 64, "one bit each");
@@ -84,7 +81,7 @@ static int slot_find(struct gpool *pool)
 	return -1;
 }
 
-/* A slot; -EPIPE: the agent has left all of them unanswered for as long as we may wait; -EINTR. */
+/* Take a slot. -EPIPE: the agent has not answered any of them within the time limit; -EINTR. */
 static int slot_acquire(struct gpool *pool, int32_t timeout_ms)
 {
 	uint64_t start = monotonic_ns(), limit = wait_limit_ns(timeout_ms);
@@ -106,7 +103,10 @@ static int slot_acquire(struct gpool *pool, int32_t timeout_ms)
 			slot = -EINTR;
 			break;
 		}
-		/* A release of ours wakes us; what the agent gives back after a cancellation is found by looking. */
+		/*
+		 * A release by this process wakes the thread; slots that the agent returns after a cancellation are
+		 * found by polling.
+		 */
 		clock_gettime(CLOCK_MONOTONIC, &until);
 		until.tv_nsec += SLOT_LOOK_NS;
 		if (until.tv_nsec >= 1000000000) {
@@ -136,8 +136,8 @@ static void request_announce(struct gpool *pool, int slot)
 }
 
 /*
- * No reply arrived: cancel the request and notify the agent, so that it returns the slot. -EPIPE, or 0 if the reply has
- * arrived after all.
+ * No reply arrived: cancel the request and notify the agent, so that it returns the slot. Return: -EPIPE, or 0 if the
+ * reply has arrived meanwhile.
  */
 static int request_cancel(struct gpool *pool, int slot, uint32_t word)
 {
@@ -148,7 +148,7 @@ static int request_cancel(struct gpool *pool, int slot, uint32_t word)
 	return -EPIPE;
 }
 
-/* may_interrupt: a request for pages can be withdrawn, one that has content moved cannot. */
+/* may_interrupt: a request for pages can be cancelled, a request that moves content cannot. */
 static int request_wait(struct gpool *pool, int slot, uint32_t word, int32_t timeout_ms, bool may_interrupt)
 {
 	const _Atomic uint32_t *state = &pool->session.requests[slot].state;
@@ -170,14 +170,14 @@ static int request_wait(struct gpool *pool, int slot, uint32_t word, int32_t tim
 		futex_wait(state, word, slice_ms * 1000000);
 		slice_ms = idle_run(pool, IDLE_WAIT) ? 1 : IDLE_SLICE_MS;
 	}
-	/* What was lent may just have been let go: see handle_let_go(). */
+	/* The granted pages may just have been unmapped: see handle_let_go(). */
 	atomic_thread_fence(memory_order_seq_cst);
 	return 0;
 }
 
 /* ---- the answer ---- */
 
-/* Looks at a chain of runs, and gives them back if asked to. Returns its pages, 0 when it is none. */
+/* Check a chain of runs, and make it idle if give_back is true. Return its number of pages, 0 if it is invalid. */
 static uint32_t chain_walk(const struct gpool *pool, uint32_t first, uint32_t most, bool give_back)
 {
 	uint32_t total = 0, run = first;
@@ -200,7 +200,7 @@ static uint32_t chain_walk(const struct gpool *pool, uint32_t first, uint32_t mo
 	}
 }
 
-/* What came beyond the need is idle. */
+/* Pages beyond the need become idle. */
 static void extra_put(const struct gpool *pool, uint32_t first, uint32_t count)
 {
 	if (count && first < pool->page_count && count <= pool->page_count - first)
@@ -228,7 +228,10 @@ static void shortage_read(
 	session_name_read(pool, shortage->holder, shortage->holder_name);
 }
 
-/* Read from its record now. The object may have changed since, but it is still the one that was in the way. */
+/*
+ * Read the object's record now. The object may have changed since, but it is still the one that prevented the
+ * allocation.
+ */
 static void shortage_object_read(
 	const struct gpool *pool, const struct lease_request *request, struct gpool_oom_object *object)
 {
@@ -244,7 +247,7 @@ static void shortage_object_read(
 	session_name_read(pool, object->session, object->session_name);
 }
 
-/* After a round trip to the agent the words are cheap. */
+/* Build the text; its cost is small compared with the request to the agent. */
 static int shortage_fail(int error, const struct gpool_oom_info *shortage)
 {
 	char holder[80] = "";
@@ -371,7 +374,7 @@ int lease_begin(struct gpool *pool, const struct lease_request *ask, struct leas
 	return 0;
 }
 
-/* 0: it is answered. */
+/* Return 0 if the request is answered. */
 static int request_look(struct gpool *pool, const struct lease_ticket *ticket)
 {
 	if (atomic_load_explicit(&pool->session.requests[ticket->slot].state, memory_order_seq_cst) != ticket->word)

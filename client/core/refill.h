@@ -1,15 +1,13 @@
-/*
- * refill.h - asking the agent for pages: a request in the session segment and a doorbell. Internal to libgpool.
- */
+/* refill.h - request pages from the agent: a request in the session segment and a doorbell. Internal to libgpool. */
 #ifndef GPOOL_CLIENT_REFILL_H
 #define GPOOL_CLIENT_REFILL_H
 
 #include "client/core/thread_cache.h"
 
 /*
- * refill_take() - `need` pages handed over, and some more as free bits. flags: LEASE_*. *first: the first run; the
- * entries say its length and where the next one is, and together they have `need` pages.
- * Return: 0, -ENOSPC, -EDQUOT, -EPERM (the agent refuses; the thread's shortage says more), -EPIPE (no agent).
+ * refill_take() - get `need` pages, and possibly more as free bits. flags: LEASE_*. *first: the first run; the entries
+ * have its length and the next run, and together the runs have `need` pages.
+ * Return: 0, -ENOSPC, -EDQUOT, -EPERM (the agent refuses; the thread's shortage has the cause), -EPIPE (no agent).
  */
 int refill_take(struct gpool *pool, struct thread_cache *cache, uint32_t need, uint32_t flags, int32_t timeout_ms,
 	uint32_t *first);
@@ -28,8 +26,8 @@ struct lease_ticket {
 };
 
 /*
- * The same in two: lease_begin() asks, and waits for no more than one of the places for requests: 0, -EPIPE.
- * lease_end() - the answer, once; without `wait` it may be -EAGAIN: not yet.
+ * The same in two steps. lease_begin() - send the request, waiting only for a free request slot: 0, -EPIPE. lease_end()
+ * - return the answer, once; without `wait` it may return -EAGAIN: not yet.
  */
 int lease_begin(struct gpool *pool, const struct lease_request *ask, struct lease_ticket *ticket);
 int lease_end(struct gpool *pool, const struct lease_ticket *ticket, bool wait, struct lease_request *ask);

@@ -1,4 +1,4 @@
-/* request.c - the session's own use of the control and event channels, which open with their first use. */
+/* request.c - the session's own control and event channels, which are opened on first use. */
 #include "client/core/request.h"
 
 #include "client/core/control.h"

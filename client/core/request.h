@@ -1,6 +1,4 @@
-/*
- * request.h - control requests to the agent, and what only tools look at. Not public.
- */
+/* request.h - control requests to the agent, and functions for tools only. Not public. */
 #ifndef GPOOL_CLIENT_REQUEST_H
 #define GPOOL_CLIENT_REQUEST_H
 
@@ -27,7 +25,7 @@ int pool_request(struct gpool *pool, uint8_t *request, size_t request_bytes, uin
 /* pool_view() - the read-only pool segment of an attached pool. */
 const struct pool_segment *pool_view(const struct gpool *pool);
 
-/* pool_gpu() - the device of an attached worker, for who counts its calls (gpu_calls()); NULL: it has none. */
+/* pool_gpu() - return the device of an attached worker, to count its calls (gpu_calls()); NULL: it has none. */
 const struct gpu *pool_gpu(const struct gpool *pool);
 
 #endif

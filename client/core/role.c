@@ -2,13 +2,14 @@
  * role.c - roles that one process holds at a time. The state of a role is in its record of the pool segment, which only
  * the agent writes; see shm/pool_segment.h and agent/session/roles.h.
  *
- * The agent knows sessions, not threads. So a name is claimed in this process before the agent is asked about it.
- * Otherwise two threads of a process could both be granted a role, or one could withdraw the request of the other.
+ * The agent knows sessions, not threads. A name is therefore claimed in this process before a request is sent to the
+ * agent. Otherwise two threads of a process could both be granted a role, or one could withdraw the request of the
+ * other.
  *
  * A request that is not answered in time may still be read later, and make the session a standby or the holder without
- * the knowledge of this process. So a message that cancels it is sent behind it, without waiting; the agent reads them
- * in order. An agent may die over that message, too. So the name stays claimed as doubtful, and the message is sent
- * again behind the next request that is answered.
+ * the knowledge of this process. A message that cancels it is therefore sent after it, without waiting; the agent reads
+ * them in order. The agent may die while handling that message, too. The name therefore stays claimed as doubtful, and
+ * the message is sent again after the next request that is answered.
  */
 #include "client/core/role.h"
 
@@ -23,7 +24,7 @@
 #include <string.h>
 
 enum {
-	LOOK_MS = 500, /* between two looks of a standby whether the agent has ended its session */
+	LOOK_MS = 500, /* interval at which a standby checks that its session exists */
 };
 
 enum { VERB_TAKE, VERB_WAIT, VERB_WITHDRAW, VERB_RELEASE, VERB_FORGET };
@@ -39,7 +40,7 @@ struct role_claim {
 
 /* ---- claims ---- */
 
-/* What the calls use of a role that they get. */
+/* Check the fields of a role that a caller passes. */
 static int role_read(const struct gpool_role *role)
 {
 	return role->size < offsetof(struct gpool_role, session) ? fail_size(role->size) : 0;
@@ -68,8 +69,8 @@ static int claim_add(struct gpool *pool, const char *name)
 		error = fail(-EALREADY, "role '%s' is held or waited for by this session", name);
 	} else if (*at) {
 		/*
-		 * Ours from now on: whatever the agent has made of the question of before, it says in answer to the
-		 * next.
+		 * The claim belongs to this thread from now on: the answer to its request states the result of the
+		 * earlier one.
 		 */
 		(*at)->doubtful = false;
 	} else {
@@ -105,7 +106,7 @@ static void claim_drop(struct gpool *pool, const char *name)
 }
 
 /*
- * Of two threads that give a role back one finds it: the name stays claimed until the agent has answered, but has no
+ * Of two threads that release a role one finds it: the name stays claimed until the agent has answered, but without a
  * token.
  */
 static int claim_unsettle(struct gpool *pool, const struct gpool_role *role, char name[POOL_NAME_BYTES])
@@ -125,7 +126,7 @@ static int claim_unsettle(struct gpool *pool, const struct gpool_role *role, cha
 		     : 0;
 }
 
-/* Under roles_lock, so that no question about this name is on its way before it. */
+/* Under roles_lock, so that no request about this name is sent before it. */
 static int forget_send(const struct gpool *pool, const char *name)
 {
 	struct msg_role_request request = {.verb = VERB_FORGET};
@@ -138,7 +139,7 @@ static int forget_send(const struct gpool *pool, const char *name)
 	return length < 0 ? length : attach_send(pool->socket, bytes, (size_t)length, NULL, 0);
 }
 
-/* What was asked about it got no answer. */
+/* A request about the name got no answer. */
 static void claim_doubt(struct gpool *pool, const char *name)
 {
 	struct role_claim *claim;
@@ -154,7 +155,7 @@ static void claim_doubt(struct gpool *pool, const char *name)
 		name);
 }
 
-/* The agent answers again. */
+/* The agent answers again: repeat the messages for doubtful names. */
 static void doubts_end(struct gpool *pool)
 {
 	struct role_claim **at = &pool->roles, *claim;
@@ -217,7 +218,7 @@ static int role_ask(struct gpool *pool, uint32_t verb, const char *name, uint64_
 	}
 }
 
-/* Until we hold it: 0, -ETIMEDOUT, -EPIPE, -EINTR. */
+/* Wait until this session holds the role: 0, -ETIMEDOUT, -EPIPE, -EINTR. */
 static int role_wait(const struct gpool *pool, const struct role_record *record, int timeout_ms, uint64_t start)
 {
 	for (;;) {
@@ -261,8 +262,8 @@ static int role_take(struct gpool *pool, const char *name, int timeout_ms, struc
 			reply.token = atomic_load_explicit(&record->token, memory_order_acquire);
 		} else {
 			/*
-			 * The grant and the end of our patience may have crossed: then the agent says that we hold it,
-			 * and we do.
+			 * The grant and the end of the timeout may have crossed: then the agent answers that this
+			 * session holds the role.
 			 */
 			late = error;
 			error = role_ask(pool, VERB_WITHDRAW, name, 0, &reply);
@@ -277,7 +278,7 @@ static int role_take(struct gpool *pool, const char *name, int timeout_ms, struc
 	return 0;
 }
 
-/* The role is not held: certainly, or as far as the agent can be notified. */
+/* End the claim: the role is not held, or the claim becomes doubtful if the agent cannot be reached. */
 static void claim_end(struct gpool *pool, const char *name, int error)
 {
 	if (error == -EPIPE && !pool_gone(pool))
@@ -339,8 +340,8 @@ int gpool_role_check(const struct gpool *pool, const struct gpool_role *role)
 			(unsigned long long)role->token);
 	record = &pool->segment.roles[role->index];
 	/*
-	 * Read the holder first: while a token is valid, it has one holder or none. So a session that reads itself as
-	 * the holder and finds its own token after that was the holder when it read.
+	 * Read the holder first: while a token is valid, it has one holder or none. A session that reads itself as the
+	 * holder and after that finds its own token was therefore the holder at the first read.
 	 */
 	if (atomic_load_explicit(&record->holder, memory_order_seq_cst) != pool->id ||
 		atomic_load_explicit(&record->token, memory_order_seq_cst) != role->token)
@@ -364,7 +365,7 @@ int gpool_role_release(struct gpool *pool, const struct gpool_role *role)
 		return error;
 	error = role_ask(pool, VERB_RELEASE, name, role->token, &reply);
 	claim_end(pool, name, error);
-	/* It was ours until now, so that is the answer to a repeat: the agent died behind our release. */
+	/* The role was held until now, so this answers a repeated request: the agent died after the release. */
 	return error == -ESTALE ? 0 : error;
 }
 
@@ -380,7 +381,9 @@ int gpool_role_info(const struct gpool *pool, const char *name, uint32_t *sessio
 		uint32_t holder;
 		bool found;
 
-		/* Nothing here is locked: the same token before and after says that name and holder belong together. */
+		/*
+		 * The record is read without a lock: if the token is the same before and after, name and holder match.
+		 */
 		do {
 			before = atomic_load_explicit(&record->token, memory_order_seq_cst);
 			found = atomic_load_explicit(&record->state, memory_order_seq_cst) == ROLE_NAMED &&

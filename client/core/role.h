@@ -1,12 +1,10 @@
-/*
- * role.h - what this process knows of its own roles; the calls are in gpool.h.
- */
+/* role.h - the roles of this process; the calls are in gpool.h. */
 #ifndef GPOOL_CLIENT_ROLE_H
 #define GPOOL_CLIENT_ROLE_H
 
 struct gpool;
 
-/* role_close() - forget them: the detach that follows gives them back. */
+/* role_close() - forget the roles; the detach that follows releases them. */
 void role_close(struct gpool *pool);
 
 #endif

@@ -1,11 +1,11 @@
 /*
- * span.c - parts of pages: slabs of equal pieces, one class of sizes and one usage to a page.
+ * span.c - parts of pages: slabs of equal pieces, with one size class and one usage for each page.
  *
  * Classes: 256 bytes times 4, 5, 6, 7 times a power of two, so that rounding up wastes at most a fifth; below 1 KB
- * every multiple of 256. A page of a class is an ordinary block, pinned once as long as a span in it lives, and given
- * back with its last one.
+ * every multiple of 256. A page of a class is an ordinary block, pinned once as long as a span in it exists, and freed
+ * with its last span.
  *
- * Invariant, under the lock: the pages of a list are those of its class and content with a piece to give.
+ * Invariant, under the lock: the pages of a list are those of its class and usage with a free piece.
  */
 #include "client/core/alloc.h"
 #include "client/core/last_error.h"
@@ -26,7 +26,7 @@ struct span_page {
 	uint32_t class;
 	uint32_t usage;
 	uint32_t pieces, used;
-	uint32_t hint;   /* no word of bits[] below has a free piece */
+	uint32_t hint;   /* words of bits[] below this index have no free piece */
 	uint64_t bits[]; /* a set bit: free */
 };
 TAILQ_HEAD(span_list, span_page);
@@ -34,9 +34,9 @@ TAILQ_HEAD(span_list, span_page);
 struct spans {
 	pthread_mutex_t lock;
 	struct span_list with_room[GPOOL_USAGE_COUNT][SPAN_CLASSES];
-	struct span_page **at; /* [page_count]; address space until it is used */
+	struct span_page **at; /* [page_count]; pages are touched on demand */
 	size_t bytes;
-	_Atomic uint32_t page_count; /* that hold spans */
+	_Atomic uint32_t page_count; /* number of pages with spans */
 };
 
 uint32_t span_pages(const struct gpool *pool)
@@ -83,7 +83,7 @@ void span_close(struct gpool *pool)
 
 static uint32_t class_bytes(uint32_t class)
 {
-	if (class < 3) /* 3 would be 4 units, which 4 is */
+	if (class < 3) /* class 3 would have 4 units, like class 4 */
 		return (class + 1) * SPAN_UNIT;
 	return (4 + class % 4) << (class / 4 - 1) << 8;
 }
@@ -94,7 +94,7 @@ uint32_t span_class_of(uint32_t bytes)
 
 	if (units < 4)
 		return units - 1;
-	/* the two bits behind the highest choose among four */
+	/* the two bits below the highest select one of four classes */
 	shift = 29 - (uint32_t)__builtin_clz(units);
 	class = 4 * (shift + 1) + ((units >> shift) & 3);
 	return units & ((1u << shift) - 1) ? class + 1 : class;
@@ -117,7 +117,7 @@ static struct span_page *page_create(uint32_t class, uint32_t usage, uint32_t pi
 	return page;
 }
 
-/* A new page for a class, in its list. Caller holds the lock. */
+/* Add a page to the list of a class. The caller holds the lock. */
 static int page_add(struct gpool *pool, uint32_t class, uint32_t usage, struct span_page **added)
 {
 	struct span_page *page = page_create(class, usage, (uint32_t)(pool->page_bytes / class_bytes(class)));
@@ -154,7 +154,7 @@ static uint32_t piece_take(struct gpool *pool, struct span_page *page)
 	return piece;
 }
 
-/* -ESTALE: that piece is not in use. */
+/* Free a piece. -ESTALE: it is not in use. */
 static int piece_put(struct gpool *pool, struct span_page *page, uint32_t piece)
 {
 	uint64_t bit = UINT64_C(1) << (piece % 64);

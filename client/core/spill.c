@@ -1,4 +1,4 @@
-/* spill.c - see spill.h; the requests stand in shm/session_segment.h. */
+/* spill.c - see spill.h; the requests are defined in shm/session_segment.h. */
 #include "client/core/spill.h"
 
 #include "client/core/flight.h"
@@ -11,9 +11,9 @@
 #include <search.h>
 #include <stdlib.h>
 
-enum { ON_ITS_WAY_MS = 1 }; /* between two looks at a block that is being moved: about as long as a page takes */
+enum { ON_ITS_WAY_MS = 1 }; /* between two checks of a block that is being moved: about the duration for a page */
 
-/* Where a block is that has moved. */
+/* The place of a block that has moved. */
 struct moved {
 	uint64_t sequence;
 	struct gpool_block place; /* last known: it may have left there again */
@@ -88,7 +88,7 @@ static void moved_remove(struct spills *spills, struct moved *moved)
 	free(moved);
 }
 
-/* What is known, when no thread is changing it. */
+/* Return the known place, once no thread is changing it. */
 static struct moved *moved_settled(struct spills *spills, uint64_t tag)
 {
 	struct moved *moved;
@@ -255,8 +255,8 @@ static void coming_end(struct spills *spills, uint64_t tag, const struct gpool_b
 }
 
 /*
- * While the block is being spilled the only choice is to wait, without a limit, as for a block that is being restored.
- * The agent ends it, with or without a mover (mover.patience).
+ * While the block is being spilled the caller can only wait, without a limit, as for a block that is being restored.
+ * The agent ends the wait, with or without a mover (mover.patience).
  */
 static int pin_patiently(struct gpool *pool, const struct gpool_block *block, int error)
 {
@@ -265,7 +265,7 @@ static int pin_patiently(struct gpool *pool, const struct gpool_block *block, in
 	return error;
 }
 
-/* The block was freed while others pin it: they keep it until they unpin it, and no new pin succeeds. */
+/* The block was freed while others had it pinned: they keep it until they unpin it, and no new pin succeeds. */
 static bool dying_at(const struct gpool *pool, const struct gpool_block *place)
 {
 	return atomic_load_explicit(&block_entry(pool, place->page)->tag, memory_order_acquire) ==
@@ -303,7 +303,7 @@ int spill_pin(struct gpool *pool, const struct gpool_block *block, int error, st
 		if (error != -ESTALE || dying_at(pool, place))
 			return error;
 		pthread_mutex_lock(&spills->lock);
-		/* No other thread has moved it meanwhile: this thread does. */
+		/* No other thread has moved it meanwhile: this thread restores it. */
 		moved = moved_settled(spills, block->tag);
 		if (moved && moved->known && moved->place.page == place->page &&
 			moved->place.generation == place->generation)
@@ -331,7 +331,7 @@ int spill_pin(struct gpool *pool, const struct gpool_block *block, int error, st
 
 /* ---- bringing back ahead of need ---- */
 
-/* 0: it is there, and counts as used now. Else as pin_try(). */
+/* Record a use of the block at this place: 0, else as pin_try(). */
 static int look_at(struct gpool *pool, const struct gpool_block *place)
 {
 	int error = pin_try(&pool->session, pool->pages, place->page, place->generation, place->tag);
@@ -343,7 +343,7 @@ static int look_at(struct gpool *pool, const struct gpool_block *place)
 	return 0;
 }
 
-/* The same, wherever that may be. */
+/* The same at any known place. */
 static int look_for(struct gpool *pool, const struct gpool_block *block, struct gpool_block *place)
 {
 	int error = look_at(pool, block);
@@ -361,7 +361,7 @@ bool spill_here(struct gpool *pool, const struct gpool_block *block)
 	return look_for(pool, block, &place) == 0;
 }
 
-/* 0: it is nowhere in the pool, and from now on coming. */
+/* Note that this thread restores a block that is not in the pool: 0. */
 static int fetch_enter(struct gpool *pool, const struct gpool_block *block)
 {
 	struct spills *spills = pool->spills;
@@ -448,7 +448,7 @@ static int drop_once(struct gpool *pool, const struct gpool_block *block)
 	if (error)
 		return error;
 	error = block_free(pool, &place, 0);
-	/* Another free was faster: the pin is still ours. */
+	/* Another thread has freed it first: this thread's pin remains. */
 	if (error)
 		gpool_unpin(pool, &place);
 	return error;

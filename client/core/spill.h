@@ -14,15 +14,12 @@
 int spills_open(struct gpool *pool);
 void spills_close(struct gpool *pool);
 
-/*
- * spill_where() - where a block is that is not where its handle says. -ESTALE: nowhere that is known; perhaps it is
- * spilled.
- */
+/* spill_where() - return the place of a block that has moved. -ESTALE: unknown; it may be spilled. */
 int spill_where(struct gpool *pool, const struct gpool_block *block, struct gpool_block *place) COLD;
 
 /*
- * spill_pin() - pin a block that did not let itself be pinned where its handle says (`error`): waits while it is on its
- * way out, finds it where it is, or brings it back. *place: where it is pinned. Return: as gpool_pin().
+ * spill_pin() - pin a block whose pin at the handle's place failed with `error`: wait while it is being spilled, find
+ * its new place, or restore it. *place: where it is pinned. Return: as gpool_pin().
  */
 int spill_pin(struct gpool *pool, const struct gpool_block *block, int error, struct gpool_block *place) COLD;
 
@@ -32,7 +29,7 @@ struct spill_fetch {
 	struct lease_ticket ticket;
 };
 
-/* spill_here() - return whether the block is in the pool and not being spilled; if so, record a use of it. */
+/* spill_here() - return true if the block is in the pool and not being spilled; in this case record a use of it. */
 bool spill_here(struct gpool *pool, const struct gpool_block *block);
 
 /*
@@ -45,19 +42,18 @@ bool spill_here(struct gpool *pool, const struct gpool_block *block);
 int spill_fetch_begin(struct gpool *pool, const struct gpool_block *block, struct spill_fetch *fetch);
 int spill_fetch_end(struct gpool *pool, struct spill_fetch *fetch, bool wait);
 
-/* spill_drop() - pin and free in one, without bringing it back. */
+/* spill_drop() - free a block without restoring it. */
 int spill_drop(struct gpool *pool, const struct gpool_block *block) COLD;
 
-/* spill_forget() - its block is freed. */
+/* spill_forget() - remove the place of a block that is freed. */
 void spill_forget(struct gpool *pool, uint64_t tag) COLD;
 
 /*
- * spill_now() - move an unpinned block out of the pool. 0, -ESTALE, -EBUSY (pinned, or behind a fence), -ENOSPC, -EIO,
- * -EPIPE.
+ * spill_now() - spill an unpinned block. Return: 0, -ESTALE, -EBUSY (pinned, or behind a fence), -ENOSPC, -EIO, -EPIPE.
  */
 int spill_now(struct gpool *pool, const struct gpool_block *block);
 
-/* pin_at() - gpool_pin() by word and tag alone; pin.c. */
+/* pin_at() - gpool_pin() at the handle's place only; in pin.c. */
 int pin_at(struct gpool *pool, const struct gpool_block *block);
 
 #endif

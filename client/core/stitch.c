@@ -9,9 +9,9 @@
 #include <sys/mman.h>
 
 struct stitch {
-	struct stitch *next, **link; /* in stitches->all */
-	uint64_t word;               /* of the head page */
-	uint64_t sequence;           /* of the tag: attributes change at a commit */
+	struct stitch *next, **link; /* in the list stitches->all */
+	uint64_t word;               /* page word of the head */
+	uint64_t sequence;           /* sequence of the tag; its attributes change at a commit */
 	uint64_t va;
 	uint32_t page;
 	uint32_t page_count;
@@ -21,7 +21,7 @@ struct stitches {
 	pthread_mutex_t lock;
 	struct stitch *all;
 	uint32_t count, count_swept;
-	struct stitch **at; /* [page_count], by head page; address space until it is used */
+	struct stitch **at; /* [page_count], by head page; touched on demand */
 	size_t bytes;
 };
 
@@ -60,7 +60,7 @@ static int stitch_destroy(struct gpool *pool, struct stitch *stitch)
 	return 0;
 }
 
-/* Ranges of blocks that the agent has evicted. False: queued work still uses one of them. */
+/* Unmap the ranges of blocks that the agent has evicted. Return false if queued work still uses one of them. */
 static bool stitches_sweep(struct gpool *pool)
 {
 	struct stitches *stitches = pool->stitches;
@@ -119,7 +119,10 @@ void stitch_close(struct gpool *pool)
 	if (!stitches)
 		return;
 	while (stitches->all) {
-		/* All streams of ours are done; work that a program queued past us shall not keep the process here. */
+		/*
+		 * All streams of the session are closed. Work that a program queued on other streams must not keep the
+		 * process here.
+		 */
 		if (stitch_destroy(pool, stitches->all) == -EBUSY) {
 			struct stitch *stitch = stitches->all;
 
@@ -216,7 +219,7 @@ static void stitch_publish(struct gpool *pool, struct stitch *stitch, const stru
 
 /* ---- chains ---- */
 
-/* All runs from `run` on become idle. The entry is read before its bits are set: then it is anybody's. */
+/* Make all runs from `run` on idle. An entry is read before its bits are set, after which other threads may use it. */
 static void chain_put(const struct gpool *pool, uint32_t run)
 {
 	for (;;) {
@@ -230,7 +233,7 @@ static void chain_put(const struct gpool *pool, uint32_t run)
 	}
 }
 
-/* One tag for all extents behind the head. */
+/* Set the tag of all extents after the head. */
 static void extents_tag(const struct gpool *pool, uint32_t head, uint64_t tag, uint64_t owner_id)
 {
 	uint32_t next = atomic_load_explicit(&block_entry(pool, head)->next, memory_order_relaxed);
@@ -279,7 +282,7 @@ int chain_stand(struct gpool *pool, struct thread_cache *cache, uint32_t first, 
 
 void chain_end(struct gpool *pool, uint32_t first)
 {
-	/* The head first: extents without a head are what a check forgives, a head with foreign extents is not. */
+	/* The head first: a check accepts extents without a head, but not a head with foreign extents. */
 	atomic_store_explicit(&block_entry(pool, first)->tag, 0, memory_order_release);
 	extents_tag(pool, first, 0, 0);
 }
@@ -344,7 +347,7 @@ int stitch_address(const struct gpool *pool, const struct gpool_block *block, ui
 	const struct stitch *stitch;
 	int error = -ESTALE;
 
-	/* With the lock: a caller without a pin shall get a stale address at worst. */
+	/* With the lock, so that a caller without a pin gets a stale address at worst. */
 	pthread_mutex_lock(&stitches->lock);
 	stitch = stitches->at[block->page];
 	if (stitch && stitch->sequence == block->tag >> BLOCK_SEQUENCE_SHIFT &&

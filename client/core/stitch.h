@@ -1,11 +1,10 @@
 /*
- * stitch.h - blocks whose pages do not lie in a row: mapped a second time, side by side, in a range of their own.
+ * stitch.h - blocks whose pages are not adjacent: they are mapped a second time, side by side, in a separate range.
  * Internal to libgpool.
  *
- * The head's entry has BLOCK_SCATTERED and `next`, each further extent's BLOCK_EXTENT; the head's pin and fence stand
- * for all. When the agent evicts such a block, this process learns nothing of it: the range stays until it is cleaned,
- * which happens when a block is scattered at the same page or when the ranges have doubled in number since they were
- * last looked through.
+ * The head's entry has BLOCK_SCATTERED and `next`, each further extent's BLOCK_EXTENT; the head's pin and fence apply
+ * to all. This process is not notified when the agent evicts such a block: the range stays until a sweep, which runs
+ * when a block is scattered at the same page, or when the number of ranges has doubled since the last sweep.
  */
 #ifndef GPOOL_CLIENT_STITCH_H
 #define GPOOL_CLIENT_STITCH_H
@@ -15,16 +14,13 @@
 int stitch_open(struct gpool *pool);
 void stitch_close(struct gpool *pool);
 
-/*
- * stitch_create() - the chain of runs that was handed over becomes one block. On failure (-ENOMEM, -ESTALE) all is
- * idle.
- */
+/* stitch_create() - make one block of the granted chain of runs. On failure (-ENOMEM, -ESTALE) all pages are idle. */
 int stitch_create(struct gpool *pool, struct thread_cache *cache, uint32_t first, uint32_t page_count,
 	const struct alloc_request *request, struct gpool_block *block);
 
 /*
- * chain_stand() - a chain of runs that is the caller's, in transit, becomes one block, pinned once: 0, -ESTALE (not
- * ours any more). Where it is mapped is the caller's matter. chain_end() - the other way; the pin stays.
+ * chain_stand() - make one block, pinned once, of the caller's chain of runs in transit: 0, -ESTALE (the pages belong
+ * to another session). The caller maps it. chain_end() - the reverse; the pin stays.
  */
 int chain_stand(struct gpool *pool, struct thread_cache *cache, uint32_t first, uint32_t page_count,
 	const struct block_attributes *attributes, struct gpool_block *block);
@@ -40,9 +36,8 @@ int stitch_map(struct gpool *pool, const struct gpool_block *block);
 int stitch_finish(struct gpool *pool, const struct gpool_block *block);
 
 /*
- * stitch_take() - the block ends, and its range of addresses becomes the caller's: its pages are in transit, and its
- * runs still stand in the entries. The caller holds a pin, which stays. 0, -ESTALE. stitch_give() - the other way: 0,
- * -ENOMEM.
+ * stitch_take() - end the block and pass its address range to the caller: its pages are in transit, and its runs stay
+ * in the entries. The caller's pin stays. Return: 0, -ESTALE. stitch_give() - the reverse: 0, -ENOMEM.
  */
 int stitch_take(struct gpool *pool, const struct gpool_block *block, uint64_t *address);
 int stitch_give(struct gpool *pool, const struct gpool_block *block, uint64_t address);

@@ -10,10 +10,10 @@
 #include <stdlib.h>
 
 enum {
-	SLOT_BITS = 8,         /* of a stream's number; SESSION_TIMELINES slots */
-	TIMELINE_BYTES = 4096, /* the layout gives it pages of its own, and drivers register whole ones */
+	SLOT_BITS = 8,         /* bits of the slot in a stream's number; SESSION_TIMELINES slots */
+	TIMELINE_BYTES = 4096, /* the layout gives it separate pages, since drivers register whole pages */
 	WAIT_SPINS = 256,
-	/* A GPU's write to a timeline wakes no thread: waiting on the host means polling at growing intervals */
+	/* A GPU's write to a timeline wakes no thread: the host polls at growing intervals */
 	WAIT_FIRST_NS = 20000,
 	WAIT_LARGEST_NS = 1000000,
 };
@@ -25,21 +25,21 @@ struct stream {
 	struct gpu_stream *gpu; /* NULL: host-signaled, or closed */
 	bool open;
 	bool host_signaled;
-	bool adopted; /* the program's own: not ours to destroy */
+	bool adopted; /* created by the program, which destroys it */
 	uint32_t generation;
-	/* while it is open; 0: it is closed. This and the next are written under the lock, read without it */
+	/* 0: closed. This field and the next are written under the lock, read without it */
 	_Atomic uint32_t number;
-	_Atomic bool waits;        /* it has a GPU stream, which can be made to wait */
-	_Atomic uint64_t recorded; /* highest value of a fence */
+	_Atomic bool waits;        /* it has a GPU stream, which can wait */
+	_Atomic uint64_t recorded; /* highest value of a recorded fence */
 	uint64_t shared;           /* highest value that is queued for the published page */
-	_Atomic bool mirror;       /* closed, and yet taken: see stream.h */
+	_Atomic bool mirror;       /* has no stream, and is in use as a mirror: see stream.h */
 };
 
 struct streams {
-	pthread_mutex_t lock;               /* opening */
-	bool registered;                    /* the timeline is known to the back end */
+	pthread_mutex_t lock;               /* protects the opening of streams */
+	bool registered;                    /* the timeline is registered with the back end */
 	struct timeline_page *_Atomic page; /* for other sessions; NULL: not requested yet */
-	pthread_mutex_t joins_lock;         /* the session's joint fences; a leaf */
+	pthread_mutex_t joins_lock;         /* protects the session's joint fences; no lock is acquired under it */
 	uint32_t join_cursor;
 	void (*on_close)(struct gpool *pool, uint32_t stream);
 	const struct stream_mirrors *mirrors;
@@ -61,7 +61,7 @@ int stream_open_all(struct gpool *pool)
 }
 
 /*
- * The processor says that it is reached, for us and for others. Never of a stream that a GPU writes for. Caller holds
+ * Signal a fence by the CPU, for this session and others; never for a stream to which a GPU writes. The caller holds
  * the stream's lock.
  */
 static void reach(struct gpool *pool, uint32_t slot, uint64_t value)
@@ -74,7 +74,7 @@ static void reach(struct gpool *pool, uint32_t slot, uint64_t value)
 		atomic_store_explicit(&page->reached[slot], value, memory_order_release);
 }
 
-/* Caller holds the stream's lock. */
+/* The caller holds the stream's lock. */
 static void stream_end(struct gpool *pool, uint32_t slot)
 {
 	struct stream *stream = &pool->streams->slots[slot];
@@ -100,7 +100,7 @@ void stream_close_all(struct gpool *pool)
 
 	if (!streams)
 		return;
-	/* Manual ones first: others may wait for their fences. */
+	/* Host-signaled ones first, since others may wait for their fences. */
 	for (int host_signaled = 1; host_signaled >= 0; host_signaled--)
 		for (uint32_t i = 1; i < SESSION_TIMELINES; i++)
 			if (streams->slots[i].open && streams->slots[i].host_signaled == host_signaled)
@@ -140,7 +140,7 @@ void stream_on_close(struct gpool *pool, void (*callback)(struct gpool *pool, ui
 
 /* ---- numbers ---- */
 
-/* The stream of that number, locked; NULL: there is none. */
+/* Find and lock the stream of that number; NULL: none. */
 static struct stream *stream_lock(struct gpool *pool, uint32_t number, uint32_t *slot)
 {
 	struct stream *stream;
@@ -211,7 +211,7 @@ bool fence_pending(struct gpool *pool, struct gpool_fence fence)
 
 /* ---- streams ---- */
 
-/* Caller holds streams->lock. */
+/* The caller holds streams->lock. */
 static int timeline_register(struct gpool *pool)
 {
 	int error = pool->streams->registered
@@ -237,7 +237,7 @@ static int stream_start(struct gpool *pool, struct stream *stream, void *native)
 	return native ? gpu_stream_adopt(pool->gpu, native, &stream->gpu) : gpu_stream_create(pool->gpu, &stream->gpu);
 }
 
-/* A closed one, locked; NULL: there is none. One that is locked by somebody else is in use, or just closing. */
+/* Find and lock a closed stream; NULL: none. A stream that another thread has locked is in use, or is being closed. */
 static struct stream *stream_find_closed(struct streams *streams, uint32_t *slot)
 {
 	for (*slot = 1; *slot < SESSION_TIMELINES; ++*slot) {
@@ -299,7 +299,7 @@ int gpool_stream_native(struct gpool *pool, uint32_t stream, void **native)
 	error = found->gpu ? 0
 			   : fail(-EINVAL, "stream %u is host-signaled: there is no native stream behind it", stream);
 	if (!error)
-		*native = found->gpu; /* what gpu_stream_adopt() takes */
+		*native = found->gpu; /* as gpu_stream_adopt() expects it */
 	pthread_mutex_unlock(&found->lock);
 	return error;
 }
@@ -479,7 +479,7 @@ int gpool_fence_done(struct gpool *pool, struct gpool_fence fence)
 	return 1;
 }
 
-/* The half of a timeline word that changes at each step, to sleep on; gpool_fence_signal() wakes it. */
+/* Return the half of a timeline word that changes at each step, for a wait; gpool_fence_signal() wakes it. */
 static const _Atomic uint32_t *timeline_low(const struct gpool *pool, uint32_t slot)
 {
 	return (const _Atomic uint32_t *)(const void *)&pool->session.timeline[slot] +
@@ -600,8 +600,8 @@ void stream_publish(struct gpool *pool, struct timeline_page *page)
 }
 
 /*
- * The stream of a fence, locked: 0; 1: it is reached, or its stream is closed, which is the same; -EINVAL: no fence of
- * ours.
+ * Lock the stream of a fence: 0; 1: the fence is signaled, or its stream is closed, which is equivalent; -EINVAL: not a
+ * fence of this session.
  */
 static int stream_lock_of(struct gpool *pool, struct gpool_fence fence, struct stream **stream)
 {
@@ -629,7 +629,7 @@ int stream_share(struct gpool *pool, struct gpool_fence fence)
 
 	if (error)
 		return error;
-	/* The program itself stores signals of a host-signaled timeline in the page. */
+	/* For a host-signaled timeline the program's signal stores the value in the page. */
 	if (stream->gpu && stream->shared < value) {
 		recorded = atomic_load_explicit(&stream->recorded, memory_order_relaxed);
 		error = gpu_timeline_write(pool->gpu, stream->gpu, (uint64_t *)&page->reached[slot], recorded);
@@ -670,7 +670,7 @@ int stream_mirror_open(struct gpool *pool, uint32_t *slot)
 	struct stream *stream;
 	int error = 0;
 
-	/* The other streams that wait for it go by this word too. */
+	/* The other streams that wait for it read this word too. */
 	pthread_mutex_lock(&pool->streams->lock);
 	if (pool->capabilities & GPU_CAP_TIMELINE)
 		error = timeline_register(pool);

@@ -14,12 +14,12 @@
 #include "shm/timeline_page.h"
 
 int stream_open_all(struct gpool *pool);
-/* stream_close_all() - waits for all queued work. */
+/* stream_close_all() - wait for all queued work, and close all streams. */
 void stream_close_all(struct gpool *pool);
 
 /*
- * stream_sync_all() - wait for all work queued so far on streams that are not host-signaled: 0, or what the back end
- * said.
+ * stream_sync_all() - wait for all work queued so far on streams that are not host-signaled. Return: 0, or the error of
+ * the back end.
  */
 int stream_sync_all(struct gpool *pool) GPOOL_INTERNAL(stream_sync_all);
 
@@ -30,51 +30,50 @@ void stream_on_close(struct gpool *pool, void (*callback)(struct gpool *pool, ui
 int stream_slot_of(struct gpool *pool, uint32_t stream, uint32_t *slot);
 
 /*
- * stream_was() - it is open, or was: 0, -EINVAL. stream_can_wait() - whether it is open and not host-signaled; takes no
- * lock.
+ * stream_was() - check that the stream is or was open: 0, -EINVAL. stream_can_wait() - return true if it is open and
+ * not host-signaled; takes no lock.
  */
 int stream_was(struct gpool *pool, uint32_t stream);
 bool stream_can_wait(struct gpool *pool, uint32_t stream) GPOOL_INTERNAL(stream_can_wait);
 
 /*
- * stream_pool_alloc(), stream_pool_free() - gpu_pool_alloc(), gpu_pool_free() on a stream: -EINVAL: not open.
+ * stream_pool_alloc(), stream_pool_free() - call gpu_pool_alloc(), gpu_pool_free() on a stream. -EINVAL: not open;
  * -EOPNOTSUPP: host-signaled.
  */
 int stream_pool_alloc(struct gpool *pool, uint32_t stream, uint64_t bytes, uint64_t *address);
 int stream_pool_free(struct gpool *pool, uint32_t stream, uint64_t address);
 
 /*
- * stream_quantise() - quantise_queue() on a stream, or dequantise_queue() where it is not `out`; -EINVAL also: not
- * open, or host-signaled.
+ * stream_quantise() - call quantise_queue() on a stream, or without `out` dequantise_queue(). -EINVAL also: not open,
+ * or host-signaled.
  */
 int stream_quantise(struct gpool *pool, uint32_t stream, const struct quantise_args *args, bool out);
 
 /*
- * stream_lora() - lora_shrink_queue() and lora_expand_queue() on a stream: both, or neither adds anything. -EINVAL
- * also: not open, or host-signaled.
+ * stream_lora() - call lora_shrink_queue() and lora_expand_queue() on a stream; if one fails, neither changes the
+ * output. -EINVAL also: not open, or host-signaled.
  */
 int stream_lora(struct gpool *pool, uint32_t stream, const struct lora_args *args) GPOOL_INTERNAL(stream_lora);
 
 /*
- * A fence for others: 0, 1 (it is reached, so there is nothing to tell), -EINVAL (not a fence that a stream of ours has
- * recorded), or what the back end said.
- *   stream_share()  its number, or a higher one of the same stream, comes to the published page when it is reached
- *   stream_event()  the event is recorded behind what is queued on its stream by now; -EINVAL also of a host-signaled
- *   one
+ * Prepare a fence for other processes. Return: 0, 1 (it is signaled, so no export is needed), -EINVAL (no stream of
+ * this session has recorded it), or the error of the back end.
+ *   stream_share()  the published page gets its number, or a higher one of the same stream, when it is signaled
+ *   stream_event()  record the event behind the work that is queued on its stream now; -EINVAL also for a host-signaled
+ *                   one
  */
 int stream_share(struct gpool *pool, struct gpool_fence fence);
 int stream_event(struct gpool *pool, struct gpool_fence fence, struct gpu_event *event);
-/* stream_publish() - the page that stream_share() means; once. It stays until all streams are closed. */
+/* stream_publish() - set the page for stream_share(), once. It stays until all streams are closed. */
 void stream_publish(struct gpool *pool, struct timeline_page *page);
 
 /*
- * A slot in which fences of another process are mirrored, so that streams, waiting blocks and the agent go by a word of
- * our own segment.
- * It has no stream: import.c says what is reached, in rising order.
- *   stream_mirror_open()   0, -EUSERS
- *   stream_mirror_next()   the next fence of it
- *   stream_mirror_reach()  all of it up to `value` is reached; UINT64_MAX: all
- *   stream_mirror_close()  all of it is reached, and the slot is free
+ * A slot that mirrors the fences of another process, so that streams, waiting blocks and the agent can read a word of
+ * this session's own segment. It has no stream: import.c signals its fences, in order.
+ *   stream_mirror_open()   open a slot: 0, -EUSERS
+ *   stream_mirror_next()   return its next fence
+ *   stream_mirror_reach()  signal its fences up to `value`; UINT64_MAX: all
+ *   stream_mirror_close()  signal all its fences, and free the slot
  */
 int stream_mirror_open(struct gpool *pool, uint32_t *slot);
 struct gpool_fence stream_mirror_next(struct gpool *pool, uint32_t slot);
@@ -99,14 +98,14 @@ void stream_mirrors_register(struct gpool *pool, const struct stream_mirrors *mi
 int stream_wait_word(struct gpool *pool, struct gpu_stream *stream, struct gpool_fence fence);
 
 /*
- * fence_joined() - one fence for both, of which `old` may be a joint one: for block entries alone. 0: there is no room
- * for a joint fence.
+ * fence_joined() - return one fence for both, of which `old` may be a joint one; for block entries only. 0: no joint
+ * fence is free.
  */
 uint64_t fence_joined(struct gpool *pool, uint64_t old, uint64_t fence);
 
 /* fence_check() - 0, or -EINVAL: no stream has recorded such a fence. */
 int fence_check(struct gpool *pool, struct gpool_fence fence) GPOOL_INTERNAL(fence_check);
-/* fence_pending() - whether it is not reached yet, of one that something of ours will wait for then. */
+/* fence_pending() - return true if the fence is not signaled yet. The caller then lets an operation wait for it. */
 bool fence_pending(struct gpool *pool, struct gpool_fence fence);
 
 #endif

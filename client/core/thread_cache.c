@@ -1,4 +1,4 @@
-/* thread_cache.c - the life of thread caches, and the registry of pools that they belong to. */
+/* thread_cache.c - create and destroy thread caches, and the registry of the pools that they belong to. */
 #include "client/core/thread_cache.h"
 
 #include "shm/lease_bitmap.h"
@@ -17,7 +17,7 @@ static struct {
 } registry = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static pthread_once_t registry_once = PTHREAD_ONCE_INIT;
-static _Atomic uint64_t sequences = 1; /* of tags: one row for the whole process */
+static _Atomic uint64_t sequences = 1; /* sequences of tags, for the whole process */
 
 /* ---- tag sequences ---- */
 
@@ -47,7 +47,7 @@ void histogram_add(_Atomic uint64_t *histogram, uint64_t nanoseconds)
 	atomic_fetch_add_explicit(&histogram[bucket], 1, memory_order_relaxed);
 }
 
-/* Caller holds the registry's lock. */
+/* The caller holds the registry's lock. */
 static void stats_acquire(struct thread_cache *cache)
 {
 	struct gpool *pool = cache->pool;
@@ -71,8 +71,8 @@ static void stats_release(struct thread_cache *cache)
 static void run_flush(const struct gpool *pool, const struct cached_run *run)
 {
 	/*
-	 * The agent's look lasts less than a microsecond. A run that is really on the move stays CACHED, the agent's to
-	 * take.
+	 * An inspection by the agent lasts less than a microsecond. A run that is really in motion stays CACHED, and
+	 * the agent takes it.
 	 */
 	for (int tries = 0; tries < 1000; tries++) {
 		int claimed = cached_run_claim(pool, run);
@@ -109,7 +109,7 @@ void thread_cache_flush(struct thread_cache *cache)
 
 /* ---- life ---- */
 
-/* Caller holds the registry's lock. */
+/* The caller holds the registry's lock. */
 static void cache_destroy(struct thread_cache *cache)
 {
 	stats_release(cache);
@@ -120,7 +120,7 @@ static void cache_destroy(struct thread_cache *cache)
 	free(cache);
 }
 
-/* The calling thread ends. In a forked child no epoch fits any more, and nothing of its parent's is touched. */
+/* The calling thread ends. In a forked child no epoch is valid, and the parent's caches are not touched. */
 static void thread_ends(void *unused)
 {
 	(void)unused;
@@ -161,7 +161,7 @@ static void registry_start(void)
 		pthread_atfork(fork_prepare, fork_parent, fork_child) == 0;
 }
 
-/* dlclose(): threads that live on must not call a destructor that is no longer there. */
+/* At dlclose(), threads that continue must not call a destructor that does not exist any more. */
 static void __attribute__((destructor)) registry_stop(void)
 {
 	if (registry.key_made)
@@ -191,7 +191,7 @@ void thread_cache_pool_close(struct gpool *pool)
 {
 	pthread_mutex_lock(&registry.lock);
 	registry.epochs[pool->slot] = 0;
-	/* The session ends, and with it everything that is cached. */
+	/* The session ends, and all cached pages with it. */
 	while (pool->caches)
 		cache_destroy(pool->caches);
 	pthread_mutex_unlock(&registry.lock);

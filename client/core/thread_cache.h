@@ -1,13 +1,13 @@
 /*
- * thread_cache.h - what each thread caches of each pool: a magazine of single pages, a few longer runs, a chunk of tag
- * sequences, a slot of counters. Internal to libgpool.
+ * thread_cache.h - the caches of each thread for each pool: a magazine of single pages, a few longer runs, a chunk of
+ * tag sequences, a slot of counters. Internal to libgpool.
  *
  * A cached page is leased, unpinned and tagged BLOCK_TAG_CACHED, and the agent may take it at any time, so that a
- * stopped thread does not block any pages. So the cache stores the whole page word, and takes a page only under a pin
- * and with that word unchanged: then no other thread can have changed the entry meanwhile.
+ * stopped thread does not block any pages. The cache therefore stores the whole page word, and takes a page only under
+ * a pin and if that word is unchanged: then no other thread can have changed the entry meanwhile.
  *
- * Owner of a cache: its pool's list. A thread finds its own through a thread-local table, in which an entry is valid
- * only while its epoch is the pool's. The end of the thread, or of the pool, frees the cache.
+ * The pool's list owns the caches. A thread finds its own through a thread-local table, in which an entry is valid only
+ * if its epoch is the pool's. The end of the thread, or of the pool, frees the cache.
  */
 #ifndef GPOOL_CLIENT_THREAD_CACHE_H
 #define GPOOL_CLIENT_THREAD_CACHE_H
@@ -17,7 +17,7 @@
 #include "shm/invariant.h"
 
 enum {
-	CACHE_RUNS = 8,              /* runs of several pages that a thread keeps; chosen: searched in a line */
+	CACHE_RUNS = 8,              /* runs of several pages that a thread keeps; chosen: searched linearly */
 	SEQUENCE_CHUNK = 65536,      /* tags that a thread takes at once */
 	TIMED_ALLOCATIONS_MASK = 255 /* one allocation in 256 is timed */
 };
@@ -25,7 +25,7 @@ enum {
 struct cached_run {
 	uint32_t page;
 	uint32_t page_count;
-	uint64_t word; /* LEASED to us with the generation it had when it came here */
+	uint64_t word; /* LEASED to this session, with the generation at the time of caching */
 };
 
 struct thread_cache {
@@ -37,11 +37,11 @@ struct thread_cache {
 	uint64_t sequence, sequence_end;
 	struct gpool *pool;
 	uint32_t take_hint; /* word of free_bits where the last search stopped */
-	uint32_t batch;     /* pages to ask the agent for at a time */
+	uint32_t batch;     /* pages to request from the agent at a time */
 	uint64_t last_refill_ns;
 	struct gpool_oom_info shortage;          /* without size and holders */
 	struct gpool_oom_object shortage_object; /* pages 0: none */
-	struct thread_cache *next, **link;       /* in pool->caches */
+	struct thread_cache *next, **link;       /* in the list pool->caches */
 	struct cached_run runs[CACHE_RUNS];
 	struct cached_run magazine[MAGAZINE_MAX];
 };
@@ -52,15 +52,15 @@ struct thread_slot {
 };
 
 /*
- * Initial-exec: one load relative to the thread pointer instead of a call; 256 bytes fit into what dlopen() keeps for
- * this.
+ * Initial-exec: one load relative to the thread pointer instead of a call; 256 bytes fit into the space that dlopen()
+ * reserves for this.
  */
 extern _Thread_local struct thread_slot thread_slots[POOLS_MAX] GPOOL_INTERNAL(thread_slots)
 	__attribute__((tls_model("initial-exec")));
 
 /*
- * thread_cache_create() - the calling thread's cache for this pool; NULL: out of memory. Then only allocations fail for
- * it.
+ * thread_cache_create() - create the calling thread's cache for this pool; NULL: out of memory. Then only its
+ * allocations fail.
  */
 struct thread_cache *thread_cache_create(struct gpool *pool) GPOOL_INTERNAL(thread_cache_create) COLD;
 
@@ -74,16 +74,18 @@ static inline struct thread_cache *thread_cache_of(struct gpool *pool)
 }
 
 /*
- * thread_cache_pool_open() - a slot and an epoch for a new pool: 0, or -EMFILE (POOLS_MAX are attached).
- * thread_cache_pool_close() frees all its caches.
+ * thread_cache_pool_open() - assign a slot and an epoch to a new pool: 0, or -EMFILE (POOLS_MAX are attached).
+ * thread_cache_pool_close() - free all its caches.
  */
 int thread_cache_pool_open(struct gpool *pool);
 void thread_cache_pool_close(struct gpool *pool);
 
-/* thread_cache_flush() - all pages that the calling thread keeps become idle. */
+/* thread_cache_flush() - make all pages that the calling thread keeps idle. */
 void thread_cache_flush(struct thread_cache *cache);
 
-/* Of runs in the calling thread's caches. 0 (claimed and pinned), -EAGAIN (in motion), -ESTALE (taken: forget it). */
+/*
+ * Claim a run of the calling thread's cache: 0 (claimed and pinned), -EAGAIN (in motion), -ESTALE (taken: forget it).
+ */
 static inline int cached_run_claim(const struct gpool *pool, const struct cached_run *run)
 {
 	uint64_t now = pin_raise(&pool->session, pool->pages, run->page);
@@ -137,7 +139,7 @@ static inline bool magazine_pop(struct thread_cache *cache, struct cached_run *r
 		cached_run_check(cache->pool, run);
 		claimed = cached_run_claim(cache->pool, run);
 		if (unlikely(claimed == -EAGAIN))
-			continue; /* the agent looks at it; another will do */
+			continue; /* the agent is inspecting it: use another one */
 		cache->magazine[i] = cache->magazine[--cache->magazine_count];
 		if (likely(claimed == 0))
 			return true;
@@ -167,7 +169,7 @@ static inline bool runs_pop(struct thread_cache *cache, uint32_t page_count, str
 	return false;
 }
 
-/* thread_cache_has_room() - return whether a run of `page_count` pages fits. */
+/* thread_cache_has_room() - return true if the cache has room for a run of `page_count` pages. */
 static inline bool thread_cache_has_room(const struct thread_cache *cache, uint32_t page_count)
 {
 	if (page_count == 1)
@@ -175,7 +177,7 @@ static inline bool thread_cache_has_room(const struct thread_cache *cache, uint3
 	return cache->run_count < CACHE_RUNS && page_count <= cache->pool->run_pages - cache->run_pages;
 }
 
-/* thread_cache_push() - remember a run that was tagged BLOCK_TAG_CACHED; there must be room. */
+/* thread_cache_push() - add a run that was tagged BLOCK_TAG_CACHED; the cache must have room. */
 static inline void thread_cache_push(struct thread_cache *cache, uint32_t page, uint32_t page_count, uint64_t word)
 {
 	struct cached_run run = {.page = page, .page_count = page_count, .word = word};
@@ -199,7 +201,7 @@ static inline uint64_t sequence_next(struct thread_cache *cache)
 	return cache->sequence++;
 }
 
-/* A counter of the calling thread, which has a cache. */
+/* Increase a counter of the calling thread, which has a cache. */
 static inline void stat_add_many(const struct thread_cache *cache, _Atomic uint64_t *counter, uint64_t count)
 {
 	if (likely(!cache->stats_shared))
@@ -226,10 +228,10 @@ static inline void block_from_run(struct thread_cache *cache, uint32_t page, uin
 }
 
 /*
- * transit_begin(), transit_end() - around every time that a thread has pages in its hands which stand neither in the
- * free bits nor in an entry: see struct thread_stats. They nest. Not around magazines and runs at hand, whose pages
- * always have an entry. A thread without a cache shares the last slot. The order: begun before the first page is taken
- * (an atomic instruction), ended after the last is put.
+ * transit_begin(), transit_end() - enclose every time in which a thread holds pages that are neither in the free bits
+ * nor in an entry: see struct thread_stats. They nest. Magazines and cached runs do not need them, since their pages
+ * always have an entry. A thread without a cache shares the last slot. Order: begun before the first page is taken (an
+ * atomic instruction), ended after the last is put.
  */
 static inline void transit_begin_in(struct gpool *pool, struct thread_stats *stats)
 {
@@ -258,7 +260,7 @@ static inline void transit_end(struct gpool *pool, struct thread_stats *stats)
 		atomic_fetch_add_explicit(&stats->transits_ended, 1, memory_order_release);
 }
 
-/* histogram_add() - one measurement into buckets of powers of two. */
+/* histogram_add() - add one measurement to buckets of powers of two. */
 void histogram_add(_Atomic uint64_t *histogram, uint64_t nanoseconds);
 
 #endif

@@ -13,10 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/*
- * Handles that lie one after the other behind one descriptor, which is kept: importing all of them at once would take
- * long.
- */
+/* Handles that follow each other behind one descriptor, which is kept: importing all of them at once would be slow. */
 struct handle_source {
 	struct handle_source *next;
 	int fd;
@@ -30,12 +27,10 @@ struct window {
 	uint32_t handle_count;
 	uint64_t handle_bytes;
 	uint64_t bytes;
-	_Atomic uint64_t *mapped; /* a bit for each handle: all of it is mapped for reading and writing */
-	uint64_t *there;          /* a bit for each handle: it is mapped */
-	uint64_t *readonly;       /* a bit for each page that may only be read: published, see window_protect() */
-	/*
-	 * [handle_count]; 0: not imported. Written under the lock, read without it by threads that hold its pages
-	 */
+	_Atomic uint64_t *mapped; /* a bit for each handle that is mapped completely for reading and writing */
+	uint64_t *there;          /* a bit for each handle that is mapped */
+	uint64_t *readonly;       /* a bit for each page that is read-only: published, see window_protect() */
+	/* [handle_count]; 0: not imported. Written under the lock, read without it by threads that hold its pages */
 	_Atomic uint64_t *handles;
 	struct handle_source *sources;
 };
@@ -177,7 +172,7 @@ void window_close(struct gpool *pool)
 
 void window_keep_from_child(const struct gpool *pool, uint64_t va, uint64_t bytes)
 {
-	/* Only where device addresses are mappings of this process; a driver looks after its own. */
+	/* Only if device addresses are mappings of this process; a driver handles its own mappings. */
 	if (pool->capabilities & GPU_CAP_HOST_POINTER)
 		madvise((void *)(uintptr_t)va, bytes, MADV_DONTFORK);
 }
@@ -221,7 +216,7 @@ static int source_add(struct window *window, const struct msg_handle_entry *entr
 	return 0;
 }
 
-/* Whether a reply's entry is about handles of [at, end) and about a descriptor that came with it. */
+/* Return true if a reply's entry covers handles of [at, end) and refers to a descriptor that was received with it. */
 static bool entry_fits(const struct window *window, const struct msg_handle_entry *entry, uint32_t at, size_t fd_count)
 {
 	return entry->first < window->handle_count && entry->count >= 1 &&
@@ -230,7 +225,7 @@ static bool entry_fits(const struct window *window, const struct msg_handle_entr
 		entry->fd_index < fd_count;
 }
 
-/* One question and its answer; *at moves behind what was got. */
+/* Send one request and receive its answer; *at is advanced to the end of the received handles. */
 static int handles_ask(struct gpool *pool, uint32_t *at, uint32_t end, uint8_t *buffer, struct msg_handles_reply *reply)
 {
 	struct msg_handles_request request = {.first = *at, .count = end - *at};
@@ -288,7 +283,7 @@ static int handles_fetch(struct gpool *pool, uint32_t first, uint32_t end)
 		error = -ENOMEM;
 	while (!error && first < end) {
 		error = handles_ask(pool, &first, end, buffer, reply);
-		/* Behind the last that we may have there may be some that we may not. */
+		/* After the last permitted handle there may be others that are not permitted. */
 		if (error == -EACCES && first > begin)
 			break;
 	}
@@ -314,7 +309,7 @@ static bool handle_from_source(struct gpool *pool, uint32_t handle, int *error)
 	return false;
 }
 
-/* All handles of [first, end) are imported, or an error. */
+/* Import all handles of [first, end), or return an error. */
 static int handles_import(struct gpool *pool, uint32_t first, uint32_t end)
 {
 	struct window *window = pool->window;
@@ -325,7 +320,7 @@ static int handles_import(struct gpool *pool, uint32_t first, uint32_t end)
 		if (handle_at(window, handle) || handle_from_source(pool, handle, &error))
 			continue;
 		if (fetched)
-			return -EPROTO; /* an answer without what was asked for */
+			return -EPROTO; /* the answer lacks the requested handles */
 		error = handles_fetch(pool, handle, end);
 		fetched = true;
 		handle--;
@@ -335,7 +330,7 @@ static int handles_import(struct gpool *pool, uint32_t first, uint32_t end)
 
 /* ---- mapping ---- */
 
-/* A run of handles of which none is mapped. */
+/* Map a run of handles none of which is mapped. */
 static int map_run(struct gpool *pool, uint32_t first, uint32_t end)
 {
 	struct window *window = pool->window;
@@ -371,7 +366,7 @@ unmap:
 }
 
 /*
- * Pages [first, end) of handles that are there are ours again: those that could only be read can be written, by a call
+ * Pages [first, end) of mapped handles are leased to this session again: make read-only ones writable, with one call
  * for each run of them.
  */
 static int restore(struct gpool *pool, uint32_t first, uint32_t end)
@@ -420,7 +415,7 @@ static COLD int map_missing(struct gpool *pool, uint32_t page, uint32_t page_cou
 			handle == end ? page + page_count : handle * window->pages_per_handle);
 	}
 	pthread_mutex_unlock(&window->lock);
-	/* Runs that were mapped before one failed stay: they are leased to us, and will be used. */
+	/* Runs that were mapped before one failed stay mapped: they are leased to this session, and will be used. */
 	return error ? -ENOMEM : 0;
 }
 
@@ -466,7 +461,7 @@ int window_import(struct gpool *pool, uint32_t first, uint32_t count)
 	pthread_mutex_lock(&window->lock);
 	while (handle < end && handle_at(window, handle))
 		handle++;
-	/* Where one descriptor carries all, there is nothing to be saved. */
+	/* If one descriptor carries all handles, nothing can be saved. */
 	if (handle < end && !window->sources)
 		error = handles_fetch(pool, handle, end);
 	pthread_mutex_unlock(&window->lock);
@@ -486,7 +481,7 @@ int window_protect(struct gpool *pool, uint32_t first, uint32_t count, bool read
 		start = page;
 		while (page < end && bit_of(window->there, handle_of(window, page)))
 			page++;
-		/* A page that was only ever mapped elsewhere, in a scattered block, is not there. */
+		/* A page that was only mapped in a scattered block is not mapped here. */
 		if (page == start) {
 			page++;
 			continue;
@@ -508,19 +503,21 @@ int window_protect(struct gpool *pool, uint32_t first, uint32_t count, bool read
 
 /* ---- letting go ---- */
 
-/* What a call lets go of: what is wanted, or all that this process does not use. */
+/* The handles to unmap: those that are needed elsewhere, or all unused ones. */
 struct leaving {
 	bool all;
-	/* all: which objects are open is just changing, so that all of their pages count as used */
+	/* all: the set of open objects is changing, so all of their pages count as used */
 	bool objects_unsettled;
-	uint64_t *objects; /* all: a bit for each that this process has open */
-	/* a bit for each handle that may go, then that has gone and of which the agent shall hear */
+	uint64_t *objects; /* all: a bit for each object that this process has open */
+	/*
+	 * a bit for each handle that may be unmapped, then for each that was unmapped and must be reported to the agent
+	 */
 	uint64_t *gone;
-	uint64_t *imported; /* [handle_count] of those, while it is not decided whether they go */
+	uint64_t *imported; /* [handle_count] handles that are being unmapped, to restore them on failure */
 	struct msg_handles_released message;
 };
 
-/* Return whether the pages of a handle are needed for another trust domain: they have no owner and are not in use. */
+/* Return true if the pages of a handle are needed for another trust domain: they have no owner and are not in use. */
 static bool is_wanted(const struct gpool *pool, uint32_t handle)
 {
 	const struct window *window = pool->window;
@@ -542,7 +539,8 @@ bool window_wanted(const struct gpool *pool, uint32_t page)
 }
 
 /*
- * No page of it is in a block, in a cache or in the hands of a thread of ours, nor part of an object that we have open.
+ * Return true if no page of a handle is in a block, in a cache, held by a thread of this process, or part of an open
+ * object.
  */
 static bool is_unused(const struct gpool *pool, const struct leaving *leaving, uint32_t handle)
 {
@@ -651,8 +649,8 @@ static void run_note(struct msg_handles_released *message, uint32_t handle)
 }
 
 /*
- * Handles that are needed but were never mapped, or were released before, are reported, too: an agent may have died
- * over the message.
+ * Needed handles that were never mapped, or were unmapped before, are reported, too: an agent may have died while
+ * handling the message.
  */
 static void candidates_mark(struct gpool *pool, struct leaving *leaving)
 {
@@ -672,11 +670,11 @@ static void candidates_mark(struct gpool *pool, struct leaving *leaving)
 }
 
 /*
- * Bits in `mapped` and handles go first, and words, free bits and objects are read again after that, since the agent
- * may change its mind and lend us a page of them, and a thread of ours may take an idle one or open an object: who was
- * lent it (refill.c has the fence), has taken it (an atomic instruction) or is in the list of objects (a lock) either
- * finds them gone, and comes to the lock that we hold, or has been seen by us. False: something that is wanted stays
- * for now.
+ * Clear the bits in `mapped` and the handles first; then read words, free bits and objects again. Meanwhile the agent
+ * may lend a page of them to this process, and a thread of this process may take an idle page or open an object. That
+ * thread has been granted the page (refill.c has the fence), taken it (an atomic instruction) or entered the object in
+ * the list (a lock). It then either finds the handles cleared, and waits for the lock that this function holds, or this
+ * function sees its page or object. Return false if a needed handle stays mapped for now.
  */
 static bool handles_let_go(struct gpool *pool, struct leaving *leaving)
 {
@@ -695,7 +693,7 @@ static bool handles_let_go(struct gpool *pool, struct leaving *leaving)
 	return all;
 }
 
-/* How many, or a negative number: the agent takes no message now. */
+/* Report the unmapped handles. Return their number, or a negative number: the agent accepts no message now. */
 static int gone_tell(struct gpool *pool, struct leaving *leaving)
 {
 	int count = 0, error = 0;
@@ -714,9 +712,9 @@ static int gone_tell(struct gpool *pool, struct leaving *leaving)
 }
 
 /*
- * Two sweeps: the first lets go of what scattered blocks and pinnable objects of before have mapped; the second, after
- * the words were looked at, of those that were evicted in between, lest the agent hears that nothing is mapped while a
- * range of theirs still is.
+ * Two sweeps: the first unmaps the ranges of earlier scattered blocks and pinnable objects; the second, after the words
+ * were read, unmaps those that were evicted in between. Otherwise the agent could be informed that nothing is mapped
+ * while one of their ranges still is.
  */
 static int window_leave(struct gpool *pool, bool all)
 {
@@ -726,7 +724,7 @@ static int window_leave(struct gpool *pool, bool all)
 	int count = 0;
 	bool whole;
 
-	if (!window || window->sources) /* one descriptor carries all: there is one trust domain */
+	if (!window || window->sources) /* one descriptor carries all handles: the pool has one trust domain */
 		return 0;
 	if (!users_sweep(pool, false))
 		return 0;
@@ -762,7 +760,7 @@ int window_let_go(struct gpool *pool)
 
 void window_let_go_unused(struct gpool *pool)
 {
-	/* A pool with one trust domain never needs it, and importing it again would cost time. */
+	/* A pool with one trust domain never needs it, and a new import would cost time. */
 	if (atomic_load_explicit(&pool->header->release_serial, memory_order_relaxed))
 		window_leave(pool, true);
 }

@@ -1,8 +1,8 @@
 /*
- * window.h - one address range as large as the pool: page i always at window_base + i * page_bytes. Internal to
+ * window.h - one address range as large as the pool: page i is always at window_base + i * page_bytes. Internal to
  * libgpool.
  *
- * A handle is imported and mapped when a page of it is first leased to this process, and then left mapped, so that the
+ * A handle is imported and mapped when a page of it is first leased to this process, and then stays mapped, so that the
  * steady state needs no driver call.
  */
 #ifndef GPOOL_CLIENT_WINDOW_H
@@ -11,51 +11,49 @@
 #include "client/core/pool.h"
 
 /*
- * window_open() - reserve the range: 0, -ENOMEM. _close() unmaps all of it; GPU work must be done. Accepts a pool
- * without one.
+ * window_open() - reserve the range: 0, -ENOMEM. window_close() - unmap all of it; GPU work must be done. Accepts a
+ * pool without a window.
  */
 int window_open(struct gpool *pool);
 void window_close(struct gpool *pool);
 
-/* window_map() - pages that are leased to us become usable: 0, -ENOMEM. */
+/* window_map() - make leased pages usable: 0, -ENOMEM. */
 int window_map(struct gpool *pool, uint32_t page, uint32_t page_count);
 
-/*
- * window_handle() - the back end's handle behind a page that is leased to us, for mapping it elsewhere too: 0, -ENOMEM.
- */
+/* window_handle() - return the back end's handle of a leased page, to map it elsewhere too: 0, -ENOMEM. */
 int window_handle(struct gpool *pool, uint32_t page, uint64_t *handle);
 
-/* window_has() - whether the handle behind a page is imported. */
+/* window_has() - return true if the handle of a page is imported. */
 bool window_has(const struct gpool *pool, uint32_t page);
 
 /*
- * window_import() - ask for all handles behind [first, first + count) that this session may have, many at a time: 0,
+ * window_import() - request all handles of [first, first + count) that this session may have, many at a time: 0,
  * -EPIPE, -ENOMEM.
  */
 int window_import(struct gpool *pool, uint32_t first, uint32_t count);
 
 /*
- * window_protect() - make pages that are mapped here read-only, or writable again. window_map() restores write access,
- * too, when pages are leased to this process again. Return: 0, -EBUSY (queued GPU work would lose its access), -ENOMEM,
- * or the error of the back end.
+ * window_protect() - make mapped pages read-only, or writable again. window_map() restores write access, too, when
+ * pages are leased to this process again. Return: 0, -EBUSY (queued GPU work would lose its access), -ENOMEM, or the
+ * error of the back end.
  */
 int window_protect(struct gpool *pool, uint32_t first, uint32_t count, bool readonly);
 
 /*
- * window_wanted() - return whether all pages of the handle behind `page` are needed for another trust domain: they have
- * no owner and are not in use.
+ * window_wanted() - return true if all pages of the handle of `page` are needed for another trust domain: they have no
+ * owner and are not in use.
  */
 bool window_wanted(const struct gpool *pool, uint32_t page);
 
 /*
- * window_let_go() - unmap the handles whose pages are needed for another trust domain, and notify the agent. Return
+ * window_let_go() - unmap the handles whose pages are needed for another trust domain, and notify the agent. Returns
  * their number.
  */
 int window_let_go(struct gpool *pool) COLD;
 
 /*
- * window_let_go_unused() - of a process that will not look for a while: whatever it has mapped and does not use, wanted
- * or not, where this pool tells trust domains apart.
+ * window_let_go_unused() - before a long pause of this process, unmap all unused handles, needed or not, if the pool
+ * has several trust domains.
  */
 void window_let_go_unused(struct gpool *pool);
 
