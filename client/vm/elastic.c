@@ -1,4 +1,4 @@
-/* elastic.c - the slots of elastic ranges: their states, and the ways out of use. See elastic.h. */
+/* elastic.c - the slots of elastic ranges: their states, and decommit, offer and reclaim. See elastic.h. */
 #include "client/vm/elastic.h"
 
 #include "client/core/last_error.h"
@@ -31,7 +31,7 @@ void elastic_set(struct elastic *elastic, uint32_t slot, enum elastic_state stat
 	elastic->used[slot / ELASTIC_GROUP / 64] |= UINT64_C(1) << (slot / ELASTIC_GROUP % 64);
 }
 
-/* The next bit from `bit` on that is set; `end`: none below it. */
+/* Return the next set bit from `bit` on; `end`: none below it. */
 static uint32_t bit_next(const uint64_t *bits, uint32_t bit, uint32_t end)
 {
 	while (bit < end) {
@@ -73,7 +73,7 @@ static uint32_t page_of(const struct elastic *elastic, uint32_t slot)
 	return elastic->space.pages[slot] - 1;
 }
 
-/* Its handle is released if GPU work uses it. False: there is none. */
+/* Release the slot's handle if GPU work uses it; else return false. */
 static bool slot_release(struct elastic *elastic, uint32_t slot)
 {
 	struct gpool *pool = elastic->space.pool;
@@ -92,8 +92,8 @@ void elastic_drop(struct elastic *elastic, uint32_t slot)
 }
 
 /*
- * Whether the handle of a slot that is mapped is still this session's to use there: by bits and words, which may change
- * at any time.
+ * Return true if the handle of a mapped slot still belongs to this session: by bits and words, which may change at any
+ * time.
  */
 static bool still_ours(const struct elastic *elastic, uint32_t slot)
 {
@@ -129,7 +129,7 @@ bool elastic_pages_check(const struct elastic *elastic, const struct elastic_pag
 
 /* ---- letting go ---- */
 
-/* What is wanted elsewhere is not mapped any more, if nobody is at the range just now. */
+/* Unmap the slots that other trust domains need, if no thread is using the range. */
 static bool elastic_let_go(struct vm_space *space)
 {
 	struct elastic *elastic = space->owner;
@@ -139,7 +139,7 @@ static bool elastic_let_go(struct vm_space *space)
 		return false;
 	FOR_USED(elastic, slot)
 	{
-		/* What was offered and is wanted elsewhere the agent has taken. */
+		/* An offered handle that is needed elsewhere was taken by the agent. */
 		if (elastic->slots[slot].state == ELASTIC_OFFERED && !still_ours(elastic, slot))
 			elastic_hold_offered(elastic, slot);
 		if (elastic->slots[slot].state != ELASTIC_RECLAIMABLE && elastic->slots[slot].state != ELASTIC_RELEASED)
@@ -154,7 +154,7 @@ static bool elastic_let_go(struct vm_space *space)
 
 /* ---- life ---- */
 
-/* Slots, then the bitmaps; touched as needed. */
+/* Allocate the slots and the bitmaps, touched on demand. */
 static int memory_open(struct elastic *elastic, uint32_t page_count)
 {
 	size_t slots = elastic->space.slot_count * sizeof(*elastic->slots),
@@ -182,7 +182,7 @@ int elastic_open(struct gpool_range *range)
 	elastic->range = range;
 	elastic->space.owner = elastic;
 	elastic->space.let_go = elastic_let_go;
-	/* Whoever lets go finds the lock taken until all of it is there. */
+	/* let_go() finds the lock taken until the range is complete. */
 	pthread_mutex_lock(&elastic->lock);
 	if (vm_space_open(range->pool, range->page_count * range->pool->page_bytes, &elastic->space))
 		goto free_elastic;
@@ -214,7 +214,7 @@ void elastic_close(struct elastic *elastic)
 
 /* ---- out of use; the callers hold the lock ---- */
 
-/* Slots that drop out of use, one after the other: neighbours are reclaimable together. */
+/* Slots that drop out of use one after another: adjacent ones become reclaimable together. */
 struct dropping {
 	struct elastic *elastic;
 	uint32_t slot, count;
@@ -244,7 +244,7 @@ static void drop_end(struct dropping *dropping)
 #define FOR_BITS(bits, page, first, end) \
 	for (uint32_t page = bit_next(bits, first, end); page < (end); page = bit_next(bits, page + 1, end))
 
-/* The same of all pieces of a struct elastic_pages. */
+/* The same for all pieces of a struct elastic_pages. */
 #define FOR_BACKED(elastic, pages, page) \
 	for (uint32_t piece_ = 0; piece_ < (pages)->times; piece_++) \
 	FOR_BITS((elastic)->backed, page, (pages)->first + piece_ * (pages)->stride, \
@@ -296,7 +296,7 @@ bool elastic_is_pending(const struct elastic *elastic, uint32_t slot)
 		handle_pending(elastic->space.pool, page_of(elastic, slot));
 }
 
-/* Held slots of these pages, and offered ones, which are held first. */
+/* Hold the offered slots of these pages again. */
 static void offered_hold(struct elastic *elastic, const struct elastic_pages *pages)
 {
 	if (!elastic->count[ELASTIC_OFFERED])
@@ -307,7 +307,8 @@ static void offered_hold(struct elastic *elastic, const struct elastic_pages *pa
 }
 
 /*
- * The fence for the handles of those that are backed: 0, -ENOMEM. That some have it already when it fails is no harm.
+ * Add the fence to the handles of the committed pages: 0, -ENOMEM. On failure some may have it already, which is
+ * harmless.
  */
 static int fence_all(struct elastic *elastic, const struct elastic_pages *pages, uint64_t fence)
 {
@@ -324,7 +325,7 @@ static int fence_all(struct elastic *elastic, const struct elastic_pages *pages,
 	return 0;
 }
 
-/* The page of this page's handle that keeps it from being offered. */
+/* Report the page of this page's handle that prevents its offer. */
 static COLD int offer_refuse(const struct elastic *elastic, uint32_t page)
 {
 	uint32_t per_handle = handle_pages(elastic->space.pool), first = page / per_handle * per_handle;
@@ -335,7 +336,7 @@ static COLD int offer_refuse(const struct elastic *elastic, uint32_t page)
 	return fail(-EINVAL, "page %u is %s", page, elastic_bit(elastic->backed, page) ? "captured" : "not backed");
 }
 
-/* Whether the call covers whole handles that are backed and not captured. */
+/* Check that the call covers whole handles that are committed and not captured. */
 static int offer_check(const struct elastic *elastic, const struct elastic_pages *pages)
 {
 	uint32_t per_handle = handle_pages(elastic->space.pool);
@@ -446,7 +447,7 @@ int elastic_unback(struct elastic *elastic, const struct elastic_pages *pages, u
 		drop_end(&dropping);
 	}
 	elastic_unlock(elastic);
-	/* What is released others may have. */
+	/* Released pages are available to other sessions. */
 	if (fence)
 		pool_wake_waiters(pool);
 	return error;
@@ -535,7 +536,7 @@ void elastic_settle_slot(struct elastic *elastic, uint32_t slot)
 
 	if (elastic->slots[slot].state != ELASTIC_RELEASED || elastic_is_pending(elastic, slot))
 		return;
-	/* A handle that the agent has taken is reclaimable as well as any other. */
+	/* A handle that the agent has taken is reclaimable like any other. */
 	if (handle_claim(elastic->space.pool, page_of(elastic, slot), elastic->slots[slot].tag, &options))
 		vm_park(&elastic->space, slot, 1);
 	elastic_set(elastic, slot, ELASTIC_RECLAIMABLE);

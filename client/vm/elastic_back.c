@@ -1,34 +1,35 @@
 /*
- * elastic_back.c - bringing handles to slots of elastic ranges. See elastic.h.
+ * elastic_back.c - provide handles for slots of elastic ranges. See elastic.h.
  *
- *   1 under the lock: what is offered, released or reclaimable is taken back, if it is still ours; what lacks a handle
- *   is MOVING, the rest TAKEN 2 without it: handles from the agent, in one request; into the slots, run by run
- *   3 under the lock: all is held, or all is reclaimable again. What was mapped until something failed stays so,
- *   reclaimable
+ *   1 under the lock: offered, released or reclaimable handles are taken back if the agent has not taken them; slots
+ *     without a handle become MOVING, the others TAKEN
+ *   2 without the lock: get handles from the agent, in one request, and map them, run by run
+ *   3 under the lock: all slots are held, or all are reclaimable again. Mappings that were made before a failure stay,
+ *     reclaimable
  *
- * Two that wait for pages, each with what the other lacks in its hands, would wait for ever. So who has to wait puts
- * down what it had, waits for handles for all of it, which the agent grants in one step, and begins anew: what is still
- * reclaimable then is taken back after all.
+ * Two calls that wait for pages while each holds pages that the other needs would wait forever. A call that has to wait
+ * therefore returns its handles, waits for handles for all of its slots, which the agent grants in one step, and starts
+ * again: handles that are still reclaimable then are taken back.
  */
 #include "client/vm/elastic.h"
 
 #include <stdlib.h>
 
-enum { ADOPT_RUN = 64 }; /* reclaimable slots that are looked at together */
+enum { ADOPT_RUN = 64 }; /* reclaimable slots that are checked together */
 
 struct backing {
 	struct elastic *elastic;
 	const struct elastic_pages *pages;
 	struct vm_take_options options;
 	bool ahead;
-	uint32_t taken;    /* slots that were not held, and whose handles were still here */
-	uint32_t missing;  /* slots that lack a handle */
-	uint32_t *slots;   /* [missing] ascending */
-	uint32_t *handles; /* those that were waited for; else [missing] */
+	uint32_t taken;    /* number of slots that were not held, and whose handles were not taken */
+	uint32_t missing;  /* number of slots without a handle */
+	uint32_t *slots;   /* [missing], ascending */
+	uint32_t *handles; /* the handles that were waited for; else [missing] */
 	uint32_t waited;   /* [waited] */
 };
 
-/* All slots of the pages, in order; one that two pieces share comes twice. */
+/* Iterate over all slots of the pages, in order; a slot that two pieces share occurs twice. */
 #define FOR_SLOTS(backing, slot) \
 	for (uint32_t piece_ = 0; piece_ < (backing)->pages->times; piece_++) \
 		for (uint32_t first_ = (backing)->pages->first + piece_ * (backing)->pages->stride, \
@@ -56,7 +57,7 @@ static void miss(struct backing *backing, uint32_t slot)
 	backing->missing++;
 }
 
-/* A run of reclaimable slots: those that are still ours are taken. Returns its length. */
+/* Take back the handles of a run of reclaimable slots that were not taken. Returns the run's length. */
 static uint32_t reclaimable_adopt(struct backing *backing, uint32_t slot, uint32_t end)
 {
 	struct elastic *elastic = backing->elastic;
@@ -90,7 +91,7 @@ static void released_claim(struct backing *backing, uint32_t slot)
 	backing->taken++;
 }
 
-/* The slots of one piece. */
+/* Handle the slots of one piece. */
 static void piece_take(struct backing *backing, uint32_t slot, uint32_t end)
 {
 	while (slot < end) {
@@ -100,10 +101,10 @@ static void piece_take(struct backing *backing, uint32_t slot, uint32_t end)
 		case ELASTIC_OFFERED: elastic_hold_offered(backing->elastic, slot); continue;
 		case ELASTIC_HOLE: miss(backing, slot); break;
 		case ELASTIC_HELD:
-			/* What it is held for may end before we do. */
+			/* The other use of the slot may end before this call does. */
 			backing->elastic->slots[slot].uses++;
 			break;
-		default: /* a slot that another piece has too */ break;
+		default: /* a slot that belongs to another piece, too */ break;
 		}
 		slot++;
 	}
@@ -140,7 +141,7 @@ static void pages_back(struct backing *backing)
 	}
 }
 
-/* What was held already; nothing of this call's own is yet. */
+/* Drop the uses of slots that were held before; this call has committed nothing yet. */
 static void uses_drop(struct backing *backing)
 {
 	struct elastic *elastic = backing->elastic;
@@ -171,7 +172,7 @@ static void slots_hold(struct backing *backing)
 	}
 }
 
-/* The handles that were taken are idle already. */
+/* Reset the slots; the handles that were taken are idle already. */
 static void slots_give_back(struct backing *backing)
 {
 	struct elastic *elastic = backing->elastic;
@@ -196,7 +197,7 @@ static int missing_list(struct backing *backing)
 	backing->slots = malloc(backing->missing * sizeof(*backing->slots));
 	if (!backing->slots)
 		return -ENOMEM;
-	/* While they are MOVING they are this thread's. */
+	/* While slots are MOVING they belong to this thread. */
 	FOR_SLOTS(backing, slot)
 	if (backing->elastic->slots[slot].state == ELASTIC_MOVING && (!count || backing->slots[count - 1] != slot))
 		backing->slots[count++] = slot;
@@ -220,7 +221,7 @@ static int missing_map(struct backing *backing)
 
 static int missing_take(struct backing *backing)
 {
-	/* More is missing than when the waiting began. */
+	/* More handles are missing than when the wait began. */
 	if (backing->waited)
 		return backing->missing <= backing->waited ? 0 : -ENOSPC;
 	backing->handles = malloc(backing->missing * sizeof(*backing->handles));
@@ -269,7 +270,7 @@ static int back_once(struct backing *backing)
 	return error;
 }
 
-/* Wait for so many handles as were not held the last time, and try with them. What is left of them is idle. */
+/* Wait for the number of handles that was missing the last time, and try with them. Unused ones become idle. */
 static int back_waiting(struct backing *backing, int32_t timeout_ms)
 {
 	const struct vm_take_options options = {.timeout_ms = timeout_ms};
@@ -312,12 +313,12 @@ int64_t elastic_back(struct elastic *elastic, const struct elastic_pages *pages,
 		.elastic = elastic, .pages = pages, .options = elastic_options(elastic), .ahead = ahead};
 	int error;
 
-	/* Before slots are touched of which there may be many more. */
+	/* Refuse a request that exceeds the pool before any of its many slots is changed. */
 	if ((uint64_t)pages->count * pages->times > elastic->space.pool->page_count)
 		return -ENOSPC;
 	backing.options.flags = ahead ? LEASE_FREE : elastic->own_last ? LEASE_OWN_LAST : 0;
 	error = back_in_time(&backing, timeout_ms);
-	/* What is at hand others may have. */
+	/* Pages that were read ahead are available to other sessions. */
 	if (ahead && !error)
 		pool_wake_waiters(elastic->space.pool);
 	free(backing.slots);

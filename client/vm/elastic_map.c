@@ -1,6 +1,6 @@
 /*
- * elastic_map.c - elastic ranges that go to sleep and wake: what is held leaves its addresses as a list, and comes
- * back. See elastic.h.
+ * elastic_map.c - sleep and wake of elastic ranges: the held handles are moved to a list, and mapped again from it. See
+ * elastic.h.
  */
 #include "client/vm/elastic.h"
 
@@ -20,7 +20,7 @@ static int held_list(const struct elastic *elastic, struct page_list *list)
 	return 0;
 }
 
-/* What was not held is not mapped any more. */
+/* Slots that were not held are not mapped any more. */
 static void reclaimable_forget(struct elastic *elastic)
 {
 	FOR_USED(elastic, slot)
@@ -28,7 +28,7 @@ static void reclaimable_forget(struct elastic *elastic)
 		elastic_set(elastic, slot, ELASTIC_HOLE);
 }
 
-/* Run by run of what is used; a mapping that goes on from one into the next there is not. */
+/* Unmap the used slots run by run; no mapping extends from one run to the next. */
 static int used_unmap(struct elastic *elastic)
 {
 	uint32_t slot = 0, count;
@@ -45,7 +45,7 @@ int elastic_unmap(struct elastic *elastic)
 	int error;
 
 	pthread_mutex_lock(&elastic->lock);
-	/* Content that is offered does not survive sleep. */
+	/* Offered content does not survive sleep. */
 	FOR_USED(elastic, slot)
 	{
 		if (elastic->slots[slot].state == ELASTIC_OFFERED && elastic_hold_offered(elastic, slot)) {
@@ -61,7 +61,9 @@ int elastic_unmap(struct elastic *elastic)
 		reclaimable_forget(elastic);
 	}
 	elastic_unlock(elastic);
-	/* Some may be unmapped: if they cannot be put back, the range is as one that sleeps with its pages. */
+	/*
+	 * Some slots may be unmapped: if they cannot be mapped again, the range is like one that sleeps with its pages.
+	 */
 	if (error && !range->mapped)
 		elastic_map(elastic);
 	return error;
@@ -69,7 +71,7 @@ int elastic_unmap(struct elastic *elastic)
 
 /* ---- back ---- */
 
-/* Slots that are held, and the handles that belong there. */
+/* The held slots, and their handles. */
 struct held {
 	uint32_t *slots, *handles; /* [count] */
 	uint32_t count;
@@ -105,7 +107,7 @@ static int held_map(struct elastic *elastic, const struct held *held)
 
 	while (end < held->count && !error) {
 		first = end++;
-		/* After an unmapping that did not come to its end some are where they belong. */
+		/* After an incomplete unmap some are mapped already. */
 		if (is_mapped(elastic, held, first))
 			continue;
 		while (end < held->count && held->slots[end] == held->slots[end - 1] + 1 &&
@@ -125,7 +127,7 @@ int elastic_map(struct elastic *elastic)
 	error = held_make(elastic, &held);
 	if (!error)
 		error = held_map(elastic, &held);
-	/* What stays mapped after this is known, and is found or replaced the next time. */
+	/* Slots that stay mapped after this are recorded, and are found or replaced the next time. */
 	if (error)
 		used_unmap(elastic);
 	elastic->range->mapped = !error;
@@ -160,7 +162,7 @@ void elastic_fall(struct elastic *elastic)
 		for (uint32_t j = 0; j < list->spans[i].count; j += handle_pages(pool)) {
 			uint32_t page = list->spans[i].first + j;
 
-			/* A block that is not there any more has no pin of ours either. */
+			/* A block that was taken has no pin of this session either. */
 			if (block_tag_is_block(
 				    atomic_load_explicit(&block_entry(pool, page)->tag, memory_order_acquire)))
 				handle_fall(pool, page);

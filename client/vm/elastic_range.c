@@ -63,7 +63,7 @@ int gpool_range_reserve(
 	return range_reserve_elastic(pool, page_count, options, range);
 }
 
-/* What every call for pages of a range checks first. */
+/* Check the arguments of every call for pages of a range. */
 static int pages_check(const struct gpool_range *range, const struct elastic_pages *pages)
 {
 	if (!range->pool->alive)

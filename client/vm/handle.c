@@ -8,14 +8,14 @@
 
 #include <stdlib.h>
 
-/* looks of the agent in a row, each shorter than a microsecond; more is an agent that is gone for good */
+/* inspections by the agent in succession, each shorter than a microsecond; more means that it has ended for good */
 enum { CLAIM_TRIES = 1000 };
 
 static const struct vm_take_options no_options;
 
 /* ---- one ---- */
 
-/* Its entry; it is ours and pinned. */
+/* Write the handle's entry; the page belongs to this session and is pinned. */
 static void handle_write(struct gpool *pool, struct thread_cache *cache, uint32_t page,
 	const struct vm_take_options *options, uint64_t fence)
 {
@@ -96,7 +96,7 @@ static inline bool is_ours(const struct gpool *pool, uint64_t word)
 	return page_word_state(word) == PAGE_LEASED && page_word_owner(word) == pool->id;
 }
 
-/* While the agent looks at the page its word says something else for a moment. */
+/* While the agent inspects the page, its word has another state. */
 static COLD bool pin_settled(struct gpool *pool, uint32_t page, uint64_t tag)
 {
 	for (int tries = 0; tries < CLAIM_TRIES; tries++) {
@@ -148,7 +148,7 @@ bool handle_is_here(const struct gpool *pool, uint32_t page, uint64_t tag)
 
 /* ---- many ---- */
 
-/* Handles in transit. Neighbours at once: one atomic for as many of them as lie in a word. */
+/* Make handles in transit idle, adjacent ones at once: one atomic instruction for all in a word. */
 static void handles_idle(struct gpool *pool, const uint32_t *pages, uint32_t handles)
 {
 	uint32_t per_handle = handle_pages(pool);
@@ -177,7 +177,7 @@ void vm_put(struct gpool *pool, const uint32_t *pages, uint32_t handles)
 	pool_wake_waiters(pool);
 }
 
-/* Handles in transit become held, or all of them idle. */
+/* Hold handles in transit, or make all of them idle. */
 static int handles_stand(
 	struct gpool *pool, const uint32_t *pages, uint32_t handles, const struct vm_take_options *options)
 {
@@ -207,8 +207,8 @@ static uint32_t list_handles(const struct gpool *pool, const struct page_list *l
 }
 
 /*
- * One handle of several pages. Runs of so many pages that begin elsewhere are kept aside until one is found, or there
- * are no more: the agent knows nothing of handles, and a place for a longer run may not be left.
+ * Take one handle of several pages. Runs of that length that begin elsewhere are kept aside until a matching one is
+ * found, or no more are available: the agent does not know handles, and the pool may have no room for a longer run.
  */
 static int take_one(struct gpool *pool, uint32_t flags, uint32_t *page)
 {
@@ -255,8 +255,8 @@ static int take_singly(struct gpool *pool, uint32_t handles, uint32_t flags, uin
 }
 
 /*
- * Idle pages of this session that no space maps: what is reclaimable would be missed where it is mapped. Costs no
- * request.
+ * Take idle pages of this session that no space maps, since reclaimable ones would be missed where they are mapped.
+ * Needs no request.
  */
 static uint32_t idle_take(struct gpool *pool, uint32_t most, uint32_t *pages)
 {
@@ -279,8 +279,8 @@ static uint32_t idle_take(struct gpool *pool, uint32_t most, uint32_t *pages)
 }
 
 /*
- * From the agent, in transit: in one request, or where a handle is several pages and no run of so many is to be had,
- * one by one.
+ * Get handles from the agent, in transit: in one request, or one by one if a handle has several pages and no run of all
+ * of them is available.
  */
 static int agent_take(struct gpool *pool, uint32_t handles, uint32_t flags, int32_t timeout_ms, uint32_t *pages)
 {
@@ -295,7 +295,7 @@ static int agent_take(struct gpool *pool, uint32_t handles, uint32_t flags, int3
 	return error;
 }
 
-/* The caller is in transit. */
+/* The caller has begun the transit. */
 static int take(struct gpool *pool, uint32_t handles, const struct vm_take_options *options, uint32_t *pages)
 {
 	uint32_t idle = idle_take(pool, handles, pages);
@@ -303,7 +303,7 @@ static int take(struct gpool *pool, uint32_t handles, const struct vm_take_optio
 
 	if (error)
 		handles_idle(pool, pages, idle);
-	/* Nothing is held while it waits. */
+	/* No handle is held during the wait. */
 	if ((error == -ENOSPC || error == -EDQUOT) && options->timeout_ms)
 		error = agent_take(pool, handles, options->flags, options->timeout_ms, pages);
 	return error ? error : handles_stand(pool, pages, handles, options);

@@ -7,7 +7,7 @@
 #include <sched.h>
 #include <stdlib.h>
 
-enum { TAKE_TRIES = 8 }; /* as an allocation: other threads of ours may have pages in their hands for a moment */
+enum { TAKE_TRIES = 8 }; /* as for allocations: other threads of this process may hold pages for a moment */
 
 int page_list_add(struct page_list *list, uint32_t first, uint32_t count)
 {
@@ -63,7 +63,7 @@ static uint32_t whole_handles(const struct gpool *pool, uint32_t pages)
 	return (pages + per_handle - 1) / per_handle * per_handle;
 }
 
-/* The chain that was handed over, as a list. Its entries are in our own segment, and were looked at. */
+/* Convert the granted chain to a list. Its entries are in this session's own segment, and were checked. */
 static int chain_read(const struct gpool *pool, uint32_t first, struct page_list *list)
 {
 	for (uint32_t run = first;;) {
@@ -99,7 +99,7 @@ static int take_once(struct gpool *pool, uint32_t pages, uint32_t flags, int32_t
 
 	if (!cache)
 		return -ENOMEM;
-	/* What is idle here the agent takes for it, so it should know of all. */
+	/* The agent counts this session's idle pages, so magazines are flushed first. */
 	thread_cache_flush(cache);
 	for (int tries = 0; error == -ENOSPC && tries < (timeout_ms ? 1 : TAKE_TRIES); tries++) {
 		if (tries)
@@ -125,7 +125,7 @@ int page_run_take(struct gpool *pool, uint32_t pages, uint32_t flags, struct pag
 	return take_once(pool, pages, flags | LEASE_CONTIGUOUS, 0, list);
 }
 
-/* One run that begins with a handle. */
+/* Take one run that begins at the start of a handle. */
 static int take_aligned(struct gpool *pool, uint32_t pages, uint32_t flags, int32_t timeout_ms, struct page_list *list)
 {
 	uint32_t per_handle = pool->header->pages_per_handle, more = per_handle - 1, first, skip;
@@ -136,7 +136,7 @@ static int take_aligned(struct gpool *pool, uint32_t pages, uint32_t flags, int3
 
 	if (error || list->spans[0].first % per_handle == 0)
 		return error;
-	/* The agent does not know of handles: so many more that one begins early enough. */
+	/* The agent does not know handles: request enough pages to contain an aligned run. */
 	page_list_put(pool, list);
 	if (more > pool->unreserved - pages)
 		return -ENOSPC;
@@ -162,7 +162,7 @@ int page_list_take(struct gpool *pool, uint32_t pages, uint32_t flags, int32_t t
 	return take_once(pool, pages, flags, timeout_ms, list);
 }
 
-/* The next `pages` of the list `from`, of which *span and *used say what is gone. */
+/* Move the next `pages` pages from the list `from`; *span and *used are the position. */
 static int carve(const struct page_list *from, uint32_t *span, uint32_t *used, uint32_t pages, struct page_list *to)
 {
 	while (pages) {
@@ -189,7 +189,7 @@ int page_lists_take(
 	int error = 0;
 
 	for (uint32_t i = 0; i < list_count; i++) {
-		/* Each begins with a handle, the last ends where it ends. */
+		/* Each list begins at the start of a handle; the last one ends with its last page. */
 		uint32_t pages = i + 1 < list_count ? whole_handles(pool, wanted[i]) : wanted[i];
 
 		if (pages > pool->page_count - total)
@@ -213,7 +213,7 @@ int page_lists_take(
 		page_list_put(pool, &all);
 		return error;
 	}
-	/* What only filled handles is idle. */
+	/* Pages that only filled up handles become idle. */
 	for (uint32_t i = 0; per_handle > 1 && i + 1 < list_count; i++) {
 		uint32_t rest = whole_handles(pool, wanted[i]) - wanted[i];
 

@@ -1,7 +1,7 @@
 /*
- * page_list.h - pages in runs, as ranges have them. Internal to libgpool.
+ * page_list.h - the pages of ranges, in runs. Internal to libgpool.
  *
- * Where handles hold several pages, which are mapped whole, a list is one run that begins where a handle begins.
+ * If handles have several pages, which are mapped as a whole, a list is one run that begins at the start of a handle.
  */
 #ifndef GPOOL_CLIENT_VM_PAGE_LIST_H
 #define GPOOL_CLIENT_VM_PAGE_LIST_H
@@ -19,32 +19,33 @@ struct page_list {
 	uint32_t count, capacity;
 };
 
-/* page_list_add() - a run at its end: 0, -ENOMEM. page_list_reset() - without pages again; they are whose they were. */
+/* page_list_add() - append a run: 0, -ENOMEM. page_list_reset() - remove all runs; the pages keep their owner. */
 int page_list_add(struct page_list *list, uint32_t first, uint32_t count);
 void page_list_reset(struct page_list *list);
 
 /*
- * page_list_take() - `pages` pages in one request, flags: LEASE_*. They are in transit. Where handles hold several
- * pages: one run that begins with a handle. Waits for them at most timeout_ms and holds none while it waits. Return: as
- * refill_take(), and -ENOMEM.
+ * page_list_take() - take pages in one request, flags: LEASE_*. They are in transit. If handles have several pages, the
+ * result is one run that begins at the start of a handle. Waits at most timeout_ms and holds no pages meanwhile.
+ * Return: as refill_take(), and -ENOMEM.
  */
 int page_list_take(struct gpool *pool, uint32_t pages, uint32_t flags, int32_t timeout_ms, struct page_list *list);
 
-/* page_run_take() - one run, wherever it begins. */
+/* page_run_take() - take one run, at any position. */
 int page_run_take(struct gpool *pool, uint32_t pages, uint32_t flags, struct page_list *list);
 
 /*
- * page_lists_take() - wanted[i] pages into lists[i] for all i, in one request as above: all or none. Return: likewise.
+ * page_lists_take() - take wanted[i] pages into lists[i] for all i, in one request as above: all or none. Return: the
+ * same.
  */
 int page_lists_take(
 	struct gpool *pool, struct page_list *lists, const uint32_t *wanted, uint32_t list_count, int32_t timeout_ms);
 
-/* page_list_put() - pages in transit become idle; the list is empty. */
+/* page_list_put() - make pages in transit idle, and empty the list. */
 void page_list_put(struct gpool *pool, struct page_list *list);
 
 /*
- * page_list_chain() - write down in the entries of pages in transit which run follows which; lists may be chained on:
- * first run.
+ * page_list_chain() - store the order of the runs in the entries of pages in transit. next: the first run of another
+ * list that follows.
  */
 void page_list_chain(const struct gpool *pool, const struct page_list *list, uint32_t next);
 

@@ -1,4 +1,4 @@
-/* range.c - ranges: making, looking at and ending them. See range.h. */
+/* range.c - create, describe and destroy ranges. See range.h. */
 #include "client/vm/range.h"
 
 #include "client/core/alloc.h"
@@ -56,7 +56,7 @@ void ranges_close(struct gpool *pool)
 	while (ranges->all) {
 		struct gpool_range *range = ranges->all;
 
-		/* Work that a program queued past us shall not keep the process here. */
+		/* Work that a program queued on other streams must not keep the process here. */
 		if (range->elastic)
 			elastic_close(range->elastic);
 		else if (!range_unmap(range))
@@ -146,7 +146,7 @@ void range_fall(struct gpool_range *range)
 		elastic_fall(range->elastic);
 		return;
 	}
-	/* A block that is not there any more has no pin of ours either. */
+	/* A block that was taken has no pin of this session either. */
 	if (block->tag &&
 		atomic_load_explicit(&block_entry(pool, block->page)->tag, memory_order_acquire) == block->tag) {
 		chain_end(pool, block->page);
@@ -183,7 +183,7 @@ static int options_check(const struct gpool *pool, const struct gpool_range_opti
 		return fail_timeout(options->timeout_ms);
 	if (page_count == 0 || page_count > pool->page_count)
 		return fail(-EINVAL, "page_count is %u; this pool has %u pages", page_count, pool->page_count);
-	/* Only what is kept as an object has a name. */
+	/* Only a range that is kept as an object has a name. */
 	if ((options->memory_class == GPOOL_OBJECT_IMMUTABLE) != (options->name && *options->name))
 		return fail(-EINVAL,
 			options->name && *options->name ? "only a range of the class IMMUTABLE has a name"
@@ -203,7 +203,7 @@ struct gpool_range *range_new(struct gpool *pool, uint32_t page_count, uint32_t 
 	return range;
 }
 
-/* Addresses, pages, both together, a block. On failure nothing is left but the struct. */
+/* Reserve addresses, take pages, map them, and make them a block. On failure only the struct is left. */
 static int range_commit(struct gpool_range *range, int32_t timeout_ms)
 {
 	struct gpool *pool = range->pool;
@@ -266,7 +266,7 @@ int gpool_range_create(
 	return error;
 }
 
-/* The pages of an object that is open, at addresses of the range's own. */
+/* Map the pages of an open object at the range's own addresses. */
 static int object_back(struct gpool_range *range)
 {
 	struct gpool *pool = range->pool;
@@ -306,7 +306,7 @@ int gpool_range_open(struct gpool *pool, const char *name, const struct gpool_ob
 		error = object_open(pool, name, &read, false, &object);
 	if (error)
 		return error;
-	/* What others may write, or what may be evicted while we sleep, would not be the same on waking. */
+	/* Content that others may write, or that may be evicted during sleep, could differ after the wake. */
 	made = object->memory_class == GPOOL_OBJECT_IMMUTABLE
 		? range_new(pool, object->manifest.header->pages, GPOOL_OBJECT_IMMUTABLE)
 		: NULL;
@@ -343,7 +343,7 @@ int range_settle(struct gpool_range *range)
 	return range->elastic && elastic_leaving(range->elastic) ? -EBUSY : 0;
 }
 
-/* The last range of the spilled block is gone: so is the block. */
+/* The last range of the spilled block was destroyed: discard the block. */
 static int spilled_discard(struct gpool *pool)
 {
 	struct ranges *ranges = pool->ranges;

@@ -1,6 +1,6 @@
 /*
- * range_map.c - a range's addresses, and its pages there: one mapping for each handle, one access call for all. See
- * range.h.
+ * range_map.c - map and unmap a range's pages at its addresses: one mapping for each handle, one access call for all.
+ * See range.h.
  */
 #include "client/vm/range.h"
 
@@ -67,7 +67,7 @@ void range_unreserve(struct gpool_range *range)
 	range->bytes = 0;
 }
 
-/* So that the descriptors of all handles are asked for together, where each handle has one. */
+/* Request the descriptors of all handles together, for back ends with one descriptor per handle. */
 static int handles_import(const struct gpool_range *range)
 {
 	uint32_t least = UINT32_MAX, end = 0;

@@ -1,4 +1,4 @@
-/* region_check.c - whether the sets of region_set.h are what it says: for tests, and for whoever hunts a bug. */
+/* region_check.c - check the invariants of region_set.h, for tests and for debugging. */
 #include "client/vm/region_set.h"
 
 #include "shm/timeline.h"
@@ -12,9 +12,9 @@ struct check {
 	uint32_t findings;
 	char *text;
 	size_t text_bytes;
-	/* counted on the way */
+	/* counted during the check */
 	uint64_t pages[VM_KINDS], counts[VM_KINDS];
-	/* what does not move */
+	/* expected totals of regions that do not move */
 	uint64_t holes, free_there, available, guarded, reclaimable, unfenced, ready, ready_pages, ripe, pending;
 };
 
@@ -134,10 +134,7 @@ static void region_look(struct check *check, const struct vm_region *region)
 		readiness_check(check, region);
 }
 
-/*
- * ---- trees and lists: RB_NEXT() would need the functions of region_set.c, and a walk that trusts nothing is what is
- * wanted ----
- */
+/* ---- trees and lists: an own walk, since RB_NEXT() trusts the pointers that are checked here ---- */
 
 enum { TREE_DEPTH_MAX = 64 };
 enum tree { TREE_SIZES, TREE_READIES, TREE_FENCES, TREE_HOLES };
@@ -167,7 +164,7 @@ static bool in_order(enum tree tree, const struct vm_region *low, const struct v
 	return low->chunk == high->chunk ? low->first < high->first : low->chunk->base < high->chunk->base;
 }
 
-/* How many there are, each of which belongs there, in order. */
+/* Count the regions of a tree, and check that each belongs there, in order. */
 static uint64_t tree_check(struct check *check, enum tree tree, const struct vm_region *root, uint32_t slot)
 {
 	const struct vm_region *stack[TREE_DEPTH_MAX], *region = root, *last = NULL;

@@ -43,14 +43,16 @@ static int chunk_compare(const struct region_chunk *a, const struct region_chunk
 	return a->base < b->base ? -1 : a->base > b->base;
 }
 
-/* Not each of them is used; RB_GENERATE_STATIC would say so by a macro that only BSD has. */
+/* Not all of them are used; RB_GENERATE_STATIC would mark them so by a macro that only BSD has. */
 #define TREE_FUNCTION static __attribute__((unused))
 RB_GENERATE_INTERNAL(region_sizes, vm_region, by_size, size_compare, TREE_FUNCTION)
 RB_GENERATE_INTERNAL(region_readies, vm_region, by_ready, size_compare, TREE_FUNCTION)
 RB_GENERATE_INTERNAL(region_fences, vm_region, by_ready, fence_compare, TREE_FUNCTION)
 RB_GENERATE_INTERNAL(region_chunks, region_chunk, by_base, chunk_compare, TREE_FUNCTION)
 
-/* A list in order of ids. What is new goes to the end; what is put back came from near the head. */
+/*
+ * Insert into a list in order of ids. New regions have the highest id; regions that are put back belong near the head.
+ */
 #define LIST_INSERT_BY_ID(list, region, link) \
 	do { \
 		struct vm_region *last = TAILQ_LAST(list, region_list), *next_one; \
@@ -166,7 +168,7 @@ const struct region_chunk *region_chunk_next(const struct region_set *set, const
 {
 	struct region_chunk key = {.base = chunk ? chunk->base + 1 : 0};
 
-	/* The tree's functions take what they do not change without const. */
+	/* The tree's functions take constant arguments without const. */
 	return RB_NFIND(region_chunks, (struct region_chunks *)&set->chunks, &key);
 }
 
@@ -216,7 +218,7 @@ static void pending_out(struct region_set *set, struct vm_region *region)
 		slot_mark(set->fenced, slot, false);
 }
 
-/* The trees whose keys are sizes. */
+/* Insert into the trees that are ordered by size. */
 static void sizes_in(struct region_set *set, struct vm_region *region)
 {
 	if (region->kind == VM_HOLE) {
@@ -240,8 +242,7 @@ static void sizes_out(struct region_set *set, struct vm_region *region)
 }
 
 /*
- * Pages that are free and do not move: more or fewer of them, of a region's slot and readiness. Sums of uint64_t wrap
- * back.
+ * Add to the sums of available free pages, by a region's slot and readiness. Negative numbers wrap around as uint64_t.
  */
 static void free_sum(struct region_set *set, const struct vm_region *region, uint64_t pages)
 {
@@ -257,7 +258,7 @@ static void free_sum(struct region_set *set, const struct vm_region *region, uin
 	}
 }
 
-/* What stands for a stream's region that is not READY, or for the age of one that is. */
+/* Insert a stream's region into the tree or list for its readiness. */
 static void wait_in(struct region_set *set, struct vm_region *region)
 {
 	switch (region->ready) {
@@ -350,7 +351,7 @@ static void region_out(struct region_set *set, struct vm_region *region)
 
 /* ---- finding ---- */
 
-/* The first in the order of a tree by size that holds so many: RB_NFIND() without a whole region to compare with. */
+/* Find the first region in a tree by size with at least `count` pages: RB_NFIND() without a region to compare with. */
 #define FIRST_OF(tree, link, count) \
 	({ \
 		struct vm_region *at_ = RB_ROOT(tree), *first_ = NULL; \
@@ -433,8 +434,8 @@ struct vm_region *region_carve(struct region_set *set, struct vm_region *region,
 		return region;
 	}
 	/*
-	 * The rest keeps its place in all that is not ordered by size. Among equal fences the address counts, of which
-	 * the order stays.
+	 * The rest keeps its place in all orders except those by size. Among equal fences the address decides, whose
+	 * order does not change.
 	 */
 	sizes_out(set, region);
 	piece = region_split(set, region, count);
@@ -471,8 +472,7 @@ static bool can_join(const struct vm_region *a, const struct vm_region *b)
 }
 
 /*
- * One that moves, and its neighbour above, that moves by now too: all of it becomes the lower one. The later guarantee
- * counts.
+ * Merge a moving region with its upper neighbour, which moves too: the lower one gets all pages, and the later fence.
  */
 static void merge_above(struct region_set *set, struct vm_region *region)
 {
@@ -538,7 +538,7 @@ struct vm_region *region_put_released(
 	if (region->ready == VM_READY || slot == region->slot || !guard ||
 		(region->ready == VM_PENDING && fence_reached(set->session, region->fence)))
 		return region_put_free(set, region, slot, fence);
-	/* A guard that is UNFENCED has no fence. */
+	/* An UNFENCED guard has no fence. */
 	if (slot == VM_NONE)
 		return region_put_free(set, region, region->slot, region->fence);
 	region_turn(set, region, VM_FREE);
@@ -575,7 +575,7 @@ void region_put_allocated(struct region_set *set, struct vm_region *region, uint
 
 /* ---- time ---- */
 
-/* Another readiness for one that stays in the sets. */
+/* Change the readiness of a region that stays in the sets. */
 static void ready_change(struct region_set *set, struct vm_region *region, uint64_t fence)
 {
 	if (region->kind == VM_PENDING_UNMAP) {
@@ -652,7 +652,7 @@ void region_stream_end(struct region_set *set, uint32_t slot)
 
 /* ---- choosing what others may have ---- */
 
-/* All of it, or what is still wanted of it. */
+/* Harvest a region, or the part of it that is still needed. */
 static void harvest_take(
 	struct region_set *set, struct vm_region *region, uint32_t pages, struct region_harvest *harvest)
 {
@@ -671,7 +671,7 @@ static void harvest_take(
 	TAILQ_INSERT_TAIL(&harvest->regions, piece, by_age);
 }
 
-/* The oldest region that everybody may have at once. */
+/* Return the oldest region that is available to every stream. */
 static struct vm_region *oldest_ready(struct region_set *set)
 {
 	struct vm_region *ready = TAILQ_FIRST(&set->ready_ages), *none = TAILQ_FIRST(&set->streams[VM_NONE].ages);
@@ -679,7 +679,7 @@ static struct vm_region *oldest_ready(struct region_set *set)
 	return !none || (ready && ready->id < none->id) ? ready : none;
 }
 
-/* The oldest free region of any stream. */
+/* Return the oldest free region of any stream. */
 static struct vm_region *oldest_used(struct region_set *set)
 {
 	struct vm_region *oldest = NULL;
@@ -714,7 +714,7 @@ void region_harvest_undo(struct region_set *set, struct region_harvest *harvest)
 {
 	struct vm_region *last = TAILQ_LAST(&harvest->regions, region_list), *region;
 
-	/* What was cut off comes back as it was: it does not make the older part younger. */
+	/* The part that was split off is restored as it was: the join keeps the older id. */
 	if (last && harvest->rest_id && last->after && last->after->id == harvest->rest_id &&
 		can_join(last, last->after)) {
 		uint64_t id = last->id;

@@ -1,4 +1,4 @@
-/* region_show.c - regions as tools see them from outside (shm/region_table.h). See region_set.h. */
+/* region_show.c - show regions to tools (shm/region_table.h). See region_set.h. */
 #include "client/vm/region_set.h"
 
 void region_show(struct region_set *set, struct vm_region *region)

@@ -1,13 +1,13 @@
 /*
- * sleep.c - all ranges give their pages back: kept as objects, spilled, or dropped, by class.
+ * sleep.c - release the pages of all ranges: kept as objects, spilled, or discarded, by class.
  *
- * In an order in which whatever may fail can be undone, or need not be:
- *   1 wait for our streams
- *   2 publish what is to be kept; it may stay published, since nothing but write access has changed
+ * The steps are ordered so that each step that may fail can be undone, or need not be:
+ *   1 wait for the library's streams
+ *   2 publish the ranges to keep; they may stay published, since only write access has changed
  *   3 unmap; undone by mapping the same pages again
  *   4 spill all mutable ranges as one block: the agent saves all of it, or none
- *   5 let go of the rest, which cannot fail
- *   6 unmap what is not used any more, where others may not have it before that
+ *   5 release the other pages, which cannot fail
+ *   6 unmap unused pages that other sessions may get only after that
  */
 #include "client/vm/range.h"
 
@@ -41,7 +41,7 @@ static int range_keep(struct gpool_range *range)
 	range->block = (struct gpool_block){0};
 	range->version = range->object->version;
 	range->layout_hash = range->object->manifest.header->layout_hash;
-	/* Should it stay awake after all: its pages are everybody's to read. */
+	/* If the process stays awake after all, its published pages are read-only. */
 	gpu_access(pool->gpu, range->va, range->bytes, GPU_ACCESS_READ);
 	return 0;
 }
@@ -62,7 +62,7 @@ static void ranges_map_again(struct ranges *ranges, const struct gpool_range *en
 {
 	for (struct gpool_range *range = ranges->all; range != end; range = range->next)
 		if (!range->mapped && range_map(range)) {
-			/* It has its pages still; waking tries again. */
+			/* The range still has its pages; a wake tries to map them again. */
 			ranges->asleep = true;
 			pool_log(range->pool, POOL_LOG_ERROR,
 				"a range of %u pages, which could not be put to sleep, is not mapped",
@@ -85,18 +85,21 @@ static int ranges_unmap(struct ranges *ranges)
 
 /* ---- spilled ---- */
 
-/* All mutable ranges' pages, one list behind the other, in transit. Returns how many; *first: of the first run. */
+/* Join the pages of all mutable ranges, in transit, list after list. Returns their number; *first: the first run. */
 static uint32_t mutable_join(struct ranges *ranges, uint32_t *first)
 {
 	uint32_t pages = 0, next = 0;
 
-	/* The last one first would need a list in both directions: so the chain runs backwards over the ranges. */
+	/*
+	 * Each range is inserted before the earlier ones, since the list has one direction: the chain is in reverse
+	 * order.
+	 */
 	for (struct gpool_range *range = ranges->all; range; range = range->next) {
 		if (!is_mutable(range))
 			continue;
 		range_fall(range);
 		if (!range->pages.count)
-			continue; /* an elastic one of which nothing is backed */
+			continue; /* an elastic range without committed pages */
 		page_list_chain(range->pool, &range->pages, next);
 		*first = range->pages.spans[0].first;
 		next = *first + 1;
@@ -116,8 +119,8 @@ static int mutable_part(struct ranges *ranges)
 }
 
 /*
- * It was not spilled, says the agent. Pinned again it is as before; an eviction may have been faster with saving it,
- * after the agent had refused: then it is what was asked for. Return: 0 it is saved; else `error`, and it is pinned.
+ * The agent has reported that the block was not spilled. Pin it again; if an eviction has saved it after the refusal,
+ * the result is the requested one. Return: 0: it is saved; else `error`, and it is pinned.
  */
 static int saved_after_all(struct gpool *pool, const struct gpool_block *block, int error)
 {
@@ -132,7 +135,7 @@ static int saved_after_all(struct gpool *pool, const struct gpool_block *block, 
 				return error;
 			pin_drop(&pool->session, block->page);
 		}
-		/* -EBUSY: on its way, and it may come back. */
+		/* -EBUSY: it is being moved, and may be restored. */
 		switch (lease_ask(pool, &ask)) {
 		case 0:
 		case -EIO: return 0;
@@ -180,7 +183,7 @@ static int ranges_spill(struct gpool *pool, uint32_t pages)
 	if (mutable_part(ranges))
 		error = -EPIPE;
 	transit_end(pool, transit);
-	/* The block was there: what the agent lacks is somebody to save it. */
+	/* The block exists: the agent has no means to save it. */
 	return error == -ESTALE ? -EOPNOTSUPP : error;
 }
 
@@ -192,7 +195,7 @@ static void range_let_go(struct gpool_range *range)
 	struct thread_stats *transit;
 
 	if (range->object) {
-		/* A close that nobody hears of is the session's end, which closes it as well. */
+		/* If the close fails, the end of the session closes the object as well. */
 		gpool_object_close(range->object);
 		range->object = NULL;
 		page_list_reset(&range->pages);
@@ -262,12 +265,12 @@ int gpool_sleep(struct gpool *pool, uint32_t flags)
 	pthread_mutex_unlock(&pool->ranges->lock);
 	if (error)
 		return error;
-	/* What is idle goes back as soon as somebody needs it, or by the clock. */
+	/* Idle pages are reclaimed as soon as they are needed, or by the clock. */
 	pool_sweep(pool);
 	cache = thread_cache_of(pool);
 	if (cache)
 		thread_cache_flush(cache);
-	/* Nobody here may look for long at what is wanted for another trust domain: what is not used goes now. */
+	/* This process may not check for needed handles for a long time: unmap all unused ones now. */
 	window_let_go_unused(pool);
 	pool_wake_waiters(pool);
 	return 0;

@@ -9,7 +9,7 @@
 struct vm_spaces {
 	pthread_mutex_t lock;
 	struct vm_space *all;
-	/* [handles of the pool] in how many slots; before the agent hears that we let go of one, there is none */
+	/* [handles of the pool] number of slots that map each; 0 before its unmap is reported to the agent */
 	_Atomic uint32_t *mapped;
 };
 
@@ -82,7 +82,7 @@ static void count_mapped(const struct vm_space *space, uint32_t page, uint32_t c
 		&space->pool->spaces->mapped[page / handle_pages(space->pool)], change, memory_order_seq_cst);
 }
 
-/* So that the descriptors of all handles are asked for together, where each handle has one. */
+/* Request the descriptors of all handles together, for back ends with one descriptor per handle. */
 static int handles_import(struct gpool *pool, const uint32_t *pages, uint32_t count)
 {
 	uint32_t least = UINT32_MAX, most = 0;
@@ -96,7 +96,7 @@ static int handles_import(struct gpool *pool, const uint32_t *pages, uint32_t co
 	return least == UINT32_MAX ? 0 : window_import(pool, least, most - least + 1);
 }
 
-/* What could not be taken back: pages[] says so, for a later call. */
+/* Undo mappings. pages[] keeps those that could not be undone, for a later call. */
 static void map_undo(struct vm_space *space, uint32_t slot, const uint32_t *pages, uint32_t count)
 {
 	if (!count)
@@ -169,7 +169,7 @@ int vm_map(struct vm_space *space, uint32_t slot, const uint32_t *pages, uint32_
 	return 0;
 }
 
-/* Slots that are all mapped. */
+/* Unmap slots that are all mapped. */
 static int unmap_run(struct vm_space *space, uint32_t slot, uint32_t count)
 {
 	int error = gpu_unmap(space->pool->gpu, vm_address(space, slot), count * space->slot_bytes);
@@ -218,7 +218,7 @@ void vm_park(struct vm_space *space, uint32_t slot, uint32_t count)
 	}
 }
 
-/* How many slots from `slot` on have the pages of one word of free bits, one behind the other. */
+/* Return the number of slots from `slot` on whose pages are adjacent bits of one word of free bits. */
 static uint32_t word_run(const struct vm_space *space, uint32_t slot, uint32_t count)
 {
 	uint32_t first = space->pages[slot] - 1, room = 64 - first % 64, run = 1;
@@ -230,7 +230,7 @@ static uint32_t word_run(const struct vm_space *space, uint32_t slot, uint32_t c
 	return run;
 }
 
-/* Pages in transit, by a mask over the slots [slot, ...) of one word_run(): those that could be adopted. */
+/* Hold the adopted pages of one word_run(), given as a mask over the slots [slot, ...). */
 static uint64_t run_stand(struct vm_space *space, uint32_t slot, uint64_t taken, struct thread_cache *cache,
 	const struct vm_take_options *options)
 {
@@ -300,7 +300,7 @@ static bool vm_sweep(struct gpool *pool)
 
 	if (!spaces)
 		return true;
-	/* Whoever has the lock sweeps, or opens or closes a space. */
+	/* The thread that holds the lock sweeps, or opens or closes a space. */
 	if (pthread_mutex_trylock(&spaces->lock))
 		return false;
 	for (struct vm_space *space = spaces->all; space; space = space->next)

@@ -1,13 +1,13 @@
 /*
- * tensor.c - elastic tensors: block i of every slice is backed together, and the next ones are brought to hand in the
+ * tensor.c - sliced ranges: block i of every slice is committed together, and the next blocks are read ahead in the
  * background.
  *
- *   [0, backed)      backed
- *   [backed, ready)  at hand, as far as is known: the agent may have taken some
- *   [.., high)       nothing is at hand from here on
+ *   [0, backed)      committed
+ *   [backed, ready)  read ahead; the agent may have taken some since
+ *   [.., high)       blocks from here on were not read ahead
  *
- * The background works at one block at a time, `working`, beyond what a call is growing to: so a call waits for it only
- * when it wants that very block, which is on its way then.
+ * The background task handles one block at a time, `working`, beyond the size to which a call is growing. A call
+ * therefore waits for it only if it needs this block, which is being provided then.
  */
 #include "client/core/stream.h"
 #include "client/core/last_error.h"
@@ -18,16 +18,16 @@
 #include <string.h>
 
 struct gpool_sliced_range {
-	struct background_task task; /* first: the task is the tensor */
+	struct background_task task; /* first field: the task's address is that of the sliced range */
 	struct gpool *pool;
 	struct gpool_range *range;
 	LIST_ENTRY(gpool_sliced_range) link;
 	uint32_t slices, blocks, block_pages, slice_pages, read_ahead;
-	pthread_mutex_t growing; /* one call at a time grows or shrinks */
-	pthread_mutex_t lock;    /* all below */
-	pthread_cond_t worked;   /* the background is done with a block */
+	pthread_mutex_t growing; /* serializes grow and shrink */
+	pthread_mutex_t lock;    /* protects all fields below */
+	pthread_cond_t worked;   /* signaled when the background task is done with a block */
 	uint32_t backed, ready, high;
-	uint32_t claimed; /* a call grows to so many */
+	uint32_t claimed; /* the number of blocks to which a call is growing */
 	uint32_t working; /* block + 1; 0: none */
 };
 
@@ -48,7 +48,7 @@ static uint32_t larger(uint32_t a, uint32_t b)
 
 /* ---- in the background ---- */
 
-/* The next block to bring to hand, or UINT32_MAX. What is at hand beyond the last is *first to *end. */
+/* Return the next block to read ahead, or UINT32_MAX. *first to *end: surplus blocks that were read ahead. */
 static uint32_t work_next(struct gpool_sliced_range *tensor, uint32_t *first, uint32_t *end)
 {
 	uint32_t base, last, next = UINT32_MAX;
@@ -61,7 +61,7 @@ static uint32_t work_next(struct gpool_sliced_range *tensor, uint32_t *first, ui
 	if (tensor->high > last)
 		tensor->high = last;
 	tensor->ready = larger(tensor->ready, base);
-	/* A call that grows shall find pages, and wakes us when it has ended. */
+	/* A call that grows gets the pages first, and wakes the task when it has ended. */
 	if (tensor->ready < last && !tensor->claimed) {
 		next = tensor->ready;
 		tensor->working = next + 1;
@@ -75,7 +75,7 @@ static void work_end(struct gpool_sliced_range *tensor, uint32_t block, bool the
 {
 	pthread_mutex_lock(&tensor->lock);
 	tensor->working = 0;
-	/* Unless a call has started anew meanwhile. */
+	/* Unless a call has started meanwhile. */
 	if (there && tensor->ready == block)
 		tensor->ready++;
 	pthread_cond_broadcast(&tensor->worked);
@@ -150,7 +150,7 @@ void tensors_close(struct gpool *pool)
 	}
 }
 
-/* Each slice begins with a handle. False: they are more pages than a range can have. */
+/* Compute the shape: each slice begins at the start of a handle. Return false if it exceeds the pages of a range. */
 static bool shape_set(struct gpool_sliced_range *tensor, uint32_t *pages)
 {
 	uint64_t unit = handle_pages(tensor->pool), slice = (uint64_t)tensor->blocks * tensor->block_pages;
@@ -237,7 +237,7 @@ int gpool_sliced_range_destroy(struct gpool_sliced_range *tensor)
 	background_remove(pool, &tensor->task);
 	error = gpool_range_destroy(tensor->range);
 	if (error) {
-		/* It stays as it was; the thread is there. */
+		/* On failure it is unchanged; the thread exists already. */
 		if (tensor->read_ahead)
 			background_add(pool, &tensor->task);
 		return error;
@@ -251,7 +251,7 @@ int gpool_sliced_range_destroy(struct gpool_sliced_range *tensor)
 
 /* ---- growing and shrinking ---- */
 
-/* Whether the background works at a handle of the first so many blocks. */
+/* Return true if the background task handles a block with a handle of the first `blocks` blocks. */
 static bool works_below(const struct gpool_sliced_range *tensor, uint32_t blocks)
 {
 	uint32_t unit = handle_pages(tensor->pool);
@@ -261,8 +261,8 @@ static bool works_below(const struct gpool_sliced_range *tensor, uint32_t blocks
 }
 
 /*
- * The background begins at no block until growth_end(). Returns whether it still works at one, beyond those of the
- * caller.
+ * Prevent the background task from starting a block until growth_end(). Return true if it is still working on one
+ * beyond those of the caller.
  */
 static bool growth_begin(struct gpool_sliced_range *tensor, uint32_t blocks)
 {
@@ -285,7 +285,7 @@ static void background_await(struct gpool_sliced_range *tensor)
 	pthread_mutex_unlock(&tensor->lock);
 }
 
-/* When something had to be brought, what else was at hand may be gone too: it is looked at again. */
+/* If handles had to be provided, other read-ahead blocks may have been taken too, and are checked again. */
 static void growth_end(struct gpool_sliced_range *tensor, uint32_t blocks, int64_t brought)
 {
 	pthread_mutex_lock(&tensor->lock);
@@ -309,7 +309,7 @@ static int64_t grow(struct gpool_sliced_range *tensor, uint32_t blocks, int time
 	if (!brought) {
 		brought = elastic_back(tensor->range->elastic, &pages, timeout_ms, false);
 		if (works && (brought == -ENOSPC || brought == -EDQUOT)) {
-			/* It had pages in its hands, which are to be had when it has put them down. */
+			/* The task held pages, which are available after it has finished its block. */
 			background_await(tensor);
 			brought = elastic_back(tensor->range->elastic, &pages, timeout_ms, false);
 		}

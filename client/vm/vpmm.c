@@ -1,4 +1,4 @@
-/* vpmm.c - the stream-ordered allocator: life, and what needs no driver call. See vpmm.h. */
+/* vpmm.c - the stream-ordered allocator: create and destroy, and the steps without driver calls. See vpmm.h. */
 #include "client/vm/vpmm.h"
 
 #include "client/core/last_error.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* chosen: longer than a driver call takes, shorter than what a program that is refused would notice */
+/* chosen: longer than a driver call, shorter than a delay that the program would notice */
 enum { SETTLE_NS = 100000000 };
 
 /* ---- life ---- */
@@ -49,7 +49,7 @@ int vpmm_open(struct gpool *pool)
 	return 0;
 }
 
-/* What a start has made, whole or in part. */
+/* Free the parts of a complete or incomplete start. */
 static void parts_close(struct vpmm *vpmm)
 {
 	struct vpmm_chunk *chunk;
@@ -86,7 +86,7 @@ void vpmm_close(struct gpool *pool)
 	pool->vpmm = NULL;
 }
 
-/* The pages to begin with: one free region, of the stream of the first call. Nothing is queued that could use it. */
+/* Map the initial pages: one free region, of the stream of the first call. No queued work could use it. */
 static int initial_pages(struct vpmm *vpmm, uint32_t stream)
 {
 	struct vpmm_call call;
@@ -134,11 +134,11 @@ static int parts_open(struct vpmm *vpmm, uint32_t stream)
 	vpmm_lock(vpmm);
 	error = vpmm_chunk_add(vpmm, 1);
 	vpmm_unlock(vpmm);
-	/* Last, since what fails after it would have to give them back. */
+	/* Last, since a later failure would have to return them. */
 	return error ? error : initial_pages(vpmm, stream);
 }
 
-/* Like a call that fails, a start that fails leaves nothing: the next one begins again. */
+/* A failed start, like a failed call, leaves nothing behind: the next one starts again. */
 static COLD int vpmm_start(struct vpmm *vpmm, uint32_t stream)
 {
 	uint32_t slot;
@@ -165,7 +165,7 @@ int vpmm_slot_enter(struct vpmm *vpmm, uint32_t stream, uint32_t *slot)
 	*slot = VM_NONE;
 	if (stream_slot_of(vpmm->pool, stream, slot))
 		return fail_stream(stream);
-	/* The one before it in this slot is closed, and has been waited for; nobody has told us yet. */
+	/* The former stream of this slot is closed and its work is done; vpmm_stream_closed() was not called yet. */
 	if (vpmm->numbers[*slot])
 		region_stream_end(&vpmm->set, *slot);
 	else
@@ -176,7 +176,7 @@ int vpmm_slot_enter(struct vpmm *vpmm, uint32_t stream, uint32_t *slot)
 
 /* ---- malloc ---- */
 
-/* Phase 1. A region that moves; NULL, or an error: phase 2 is next, or all is over. */
+/* Phase 1: find a region, which moves; NULL without an error: continue with phase 2. */
 static int find(struct vpmm_call *call, struct vm_region **found)
 {
 	struct region_set *set = &call->vpmm->set;
@@ -206,9 +206,7 @@ static int find(struct vpmm_call *call, struct vm_region **found)
 	return 0;
 }
 
-/*
- * Before a stream is made to wait for others, and before anybody is asked: what is reclaimable, as much as is needed.
- */
+/* Before a stream waits for others, and before a request to the agent: adopt as many reclaimable pages as needed. */
 static int unpark(struct vpmm_call *call)
 {
 	struct region_set *set = &call->vpmm->set;
@@ -239,7 +237,10 @@ static int search(struct vpmm_call *call, struct vm_region **found)
 	return error || *found ? error : vpmm_place(call, found);
 }
 
-/* Other threads have free pages in their hands: until one lets the lock go, or for too long. False: nobody has any. */
+/*
+ * Wait until other threads that hold free pages release the lock, within the limit. Return false if no thread holds
+ * any.
+ */
 static bool others_settle(struct vpmm *vpmm, uint64_t limit_ns)
 {
 	const struct region_set *set = &vpmm->set;
@@ -264,7 +265,7 @@ static COLD int malloc_slowly(struct vpmm_call *call, struct vm_region **found)
 
 	if (call->vpmm->set.counts[VM_PENDING_UNMAP])
 		vpmm_pending_unmaps_end(call);
-	/* Nobody is refused for the sake of what is free, and only on its way. */
+	/* Do not refuse a request while free pages are only being moved. */
 	do {
 		error = search(call, found);
 		if (error != -ENOSPC && error != -EDQUOT)
@@ -324,7 +325,7 @@ unlock:
 	return error;
 }
 
-/* More than the pool has, however much were free. */
+/* The request exceeds the pool, however many pages are free. */
 static COLD int too_much(struct gpool *pool, uint64_t count)
 {
 	struct thread_cache *cache = thread_cache_of(pool);
@@ -349,13 +350,13 @@ int gpool_malloc_async(struct gpool *pool, uint64_t bytes, uint32_t stream, uint
 	vpmm = pool->vpmm;
 	if (unlikely(!atomic_load_explicit(&vpmm->started, memory_order_acquire)))
 		error = vpmm_start(vpmm, stream);
-	/* Made now, when it has to be: it takes a lock. */
+	/* The cache is created now, if necessary: that acquires a lock. */
 	if (unlikely(!error && !thread_cache_of(pool)))
 		error = -ENOMEM;
 	if (unlikely(error))
 		return error;
 	error = bytes <= vpmm->small_bytes ? vpmm_small_malloc(vpmm, bytes, stream, &at, &id) : -ENOSPC;
-	/* A small one that finds no page: what is free here may do, behind a wait on the GPU if need be. */
+	/* A small allocation without a page: use a free region here, behind a wait on the GPU if necessary. */
 	if (error == -ENOSPC || error == -EDQUOT) {
 		count = bytes / vpmm->page_bytes + (bytes % vpmm->page_bytes != 0);
 		if (unlikely(count > pool->page_count))
@@ -381,7 +382,7 @@ uint64_t vpmm_fence_now(struct vpmm *vpmm, uint32_t stream)
 	return fence.value;
 }
 
-/* An allocation ends in a stream, which may be closed by now. Lock held. */
+/* Free an allocation in a stream, which may be closed by now. Lock held. */
 static void region_release(struct vpmm *vpmm, struct vm_region *region, uint32_t stream, uint64_t fence)
 {
 	bool guard = is_stream_slot(region->slot) && vpmm->numbers[region->slot] == region->stream;
@@ -422,12 +423,12 @@ static int pages_free(struct vpmm *vpmm, uint64_t address, uint32_t stream, uint
 	return error;
 }
 
-/* 0, also of a stream that is closed, which makes it none. */
+/* Check the stream of a free: 0, also for a closed stream, which becomes none. */
 static int free_stream(struct gpool *pool, uint32_t *stream)
 {
 	uint32_t slot;
 
-	/* One that is known here is open, or just closing. */
+	/* A known stream is open, or being closed. */
 	if (likely(pool->vpmm->numbers[*stream & (SESSION_TIMELINES - 1)] == *stream) ||
 		!stream_slot_of(pool, *stream, &slot))
 		return 0;

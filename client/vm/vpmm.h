@@ -1,20 +1,19 @@
 /*
  * vpmm.h - the stream-ordered allocator: gpool_malloc_async(), gpool_free_async(). Internal to libgpool.
  *
- * region_set.h has the sets and says what a region is; here is what makes driver calls and asks the agent. Files:
- *   vpmm.c        life, malloc and free as long as no driver call is needed, capture
- *   vpmm_map.c    what needs one: pending unmaps to holes, new places, initial pages, chunks of addresses
+ * region_set.h has the sets and defines regions; the functions here make driver calls and requests to the agent. Files:
+ *   vpmm.c        create and destroy; malloc and free without a driver call; capture
+ *   vpmm_map.c    steps with driver calls: unmap pending unmaps, map new places, initial pages, chunks of addresses
  *   vpmm_offer.c  free pages that the agent may take, and that stay in their regions
- *   vpmm_idle.c   free pages that the process gives up: parking, trimming, adopting, letting go; what is done in the
- *                 background
- *   vpmm_small.c  less than a page
+ *   vpmm_idle.c   free pages that the process returns: park, trim, adopt, unmap; and the background task
+ *   vpmm_small.c  allocations below a page
  *   vpmm_dump.c   totals, dump, trace
- *   vpmm_record.c calls into a file
+ *   vpmm_record.c record calls in a file
  *   vpmm_options.c
  *
- * The lock guards the sets. It is a leaf: nothing is called under it that takes another or waits, no driver, no agent,
- * no callback. What needs such a call takes its regions out of the sets (they move), lets the lock go, and comes back
- * with the result, or puts all of it back as it was.
+ * The lock protects the sets. It is a leaf: no function that acquires another lock or waits, no driver, no agent and no
+ * callback is called under it. A step that needs such a call takes its regions out of the sets (they move), releases
+ * the lock, and then inserts the result, or restores the previous state.
  */
 #ifndef GPOOL_CLIENT_VM_VPMM_H
 #define GPOOL_CLIENT_VM_VPMM_H
@@ -28,7 +27,7 @@ enum { VPMM_TRACE_BYTES = 1024 };
 struct vpmm_chunk {
 	struct region_chunk regions;
 	struct vm_space space;
-	/* [space.slot_count] of handles that are released; 0: held, or of no free region. Under the lock */
+	/* [space.slot_count] tags of released handles; 0: held, or not of a free region. Under the lock */
 	uint64_t *tags;
 	struct vpmm_chunk *next;
 };
@@ -39,52 +38,52 @@ struct vpmm_small;
 struct vpmm {
 	struct gpool *pool;
 	_Atomic bool started;
-	pthread_mutex_t start_lock;         /* outside the other: options, and the first call */
+	pthread_mutex_t start_lock;         /* acquired before `lock`: protects options and the first call */
 	struct gpool_vm_options configured; /* under start_lock */
-	char *record_path;                  /* of those */
-	struct gpool_vm_options options;    /* with what the environment adds; fixed by the first call */
+	char *record_path;                  /* path of the record, from the options */
+	struct gpool_vm_options options;    /* options and environment; fixed by the first call */
 	struct vm_take_options take;
 	uint64_t page_bytes;
-	uint64_t address_bytes; /* of a chunk, or a multiple */
-	bool address_fixed;     /* not fewer */
-	uint64_t small_bytes;   /* at most so many are a small one */
-	uint32_t page_slots;    /* handles in a page */
+	uint64_t address_bytes; /* size of a chunk; larger ones are multiples */
+	bool address_fixed;     /* address_bytes must not be reduced */
+	uint64_t small_bytes;   /* maximum of a small allocation */
+	uint32_t page_slots;    /* handles per page */
 	uint32_t idle_ms;       /* UINT32_MAX: never */
 
 	pthread_mutex_t lock;
-	/* somebody has let the lock go, while others wait for what it had taken out of the sets */
+	/* signaled when a thread releases the lock while others wait for regions that it had taken out of the sets */
 	pthread_cond_t settled;
-	uint32_t settling; /* who wait for it */
+	uint32_t settling; /* number of waiting threads */
 	struct region_set set;
 	struct region_writer writer;
 	struct vpmm_chunk *chunks;
-	/* of the stream whose slot has regions, or had; 0: of none. Written under the lock */
+	/* numbers of the streams whose slots have or had regions; 0: none. Written under the lock */
 	_Atomic uint32_t numbers[SESSION_TIMELINES];
-	_Atomic uint32_t streams_used;  /* open ones among them */
-	uint64_t unmaps_refused;        /* by queued GPU work */
-	uint32_t pressed_ms;            /* the pool's clock when we last reclaimable because of pressure */
-	struct gpool_vm_stats counters; /* those that are not in the sets */
+	_Atomic uint32_t streams_used;  /* number of open ones among them */
+	uint64_t unmaps_refused;        /* unmaps refused because of queued GPU work */
+	uint32_t pressed_ms;            /* the pool's clock at the last park under pressure */
+	struct gpool_vm_stats counters; /* counters that the sets do not have */
 
 	struct vpmm_small *small;
 	struct vpmm_record *record;
 
-	/* In the background; under the lock. */
+	/* State of the background task; under the lock. */
 	struct background_task task;
-	bool touched;        /* by a call, since the last look */
-	atomic_bool asleep;  /* it does not look before it is woken; read without the lock by small frees */
-	bool calm;           /* it looks rarely, since there was no call */
-	uint32_t wait_ms;    /* until the next look */
-	uint32_t busy_ticks; /* that found calls, since free regions were offered */
-	uint64_t quiet_ns;   /* since when there was no call */
-	uint64_t flushed_ns; /* when recorded calls were last written */
+	bool touched;        /* a call was made since the last run */
+	atomic_bool asleep;  /* it does not run before it is woken; read without the lock by small frees */
+	bool calm;           /* it runs rarely, since no call was made */
+	uint32_t wait_ms;    /* time until the next run */
+	uint32_t busy_ticks; /* runs that found calls, since free regions were offered */
+	uint64_t quiet_ns;   /* time since which no call was made */
+	uint64_t flushed_ns; /* time of the last write of recorded calls */
 };
 
-/* A call on its way: who asks for what, and what is told about it afterwards. */
+/* A call that is under way, with its text for the trace. */
 struct vpmm_call {
 	struct vpmm *vpmm;
-	uint32_t stream; /* its number; 0: none */
+	uint32_t stream; /* number of the stream; 0: none */
 	uint32_t slot;
-	uint32_t count; /* pages */
+	uint32_t count; /* number of pages */
 	uint64_t bytes;
 	uint64_t driver_calls;
 	size_t traced;
@@ -94,7 +93,10 @@ struct vpmm_call {
 /* ---- life ---- */
 
 int vpmm_open(struct gpool *pool);
-/* vpmm_close() - GPU work is done, and the background has stopped; what handles are held end with the session. */
+/*
+ * vpmm_close() - free the allocator: GPU work is done, and the background thread has stopped. Handles that are held end
+ * with the session.
+ */
 void vpmm_close(struct gpool *pool);
 
 /* vpmm_options_read() - options and environment, of the first call: 0, -EINVAL, -EOPNOTSUPP. */
@@ -110,13 +112,13 @@ static inline int vpmm_slot(struct vpmm *vpmm, uint32_t stream, uint32_t *slot)
 {
 	*slot = stream & (SESSION_TIMELINES - 1);
 	if (likely(atomic_load_explicit(&vpmm->numbers[*slot], memory_order_relaxed) == stream))
-		return 0; /* also none: slot 0 is no stream's */
+		return 0; /* also for no stream: slot 0 belongs to none */
 	return vpmm_slot_enter(vpmm, stream, slot);
 }
 
 /*
- * vpmm_fence_now() - a fence behind all that is queued on a stream by now. 0 when it need not be known, because no
- * other stream is in use, or cannot be had now: then others record one later, when they want to know.
+ * vpmm_fence_now() - record a fence behind all work that is queued on a stream. Returns 0 if none is needed, because no
+ * other stream is in use, or if it fails: then another call records one later, when it is needed.
  */
 uint64_t vpmm_fence_now(struct vpmm *vpmm, uint32_t stream);
 
@@ -140,7 +142,7 @@ static inline uint32_t vpmm_region_slots(const struct vpmm *vpmm, const struct v
 	return region->count * vpmm->page_slots;
 }
 
-/* What is shown outside is being changed for as long as the lock is held. */
+/* The shown table is marked as changing as long as the lock is held. */
 static inline void vpmm_lock(struct vpmm *vpmm)
 {
 	pthread_mutex_lock(&vpmm->lock);
@@ -166,43 +168,50 @@ static inline void vpmm_unlock(struct vpmm *vpmm)
 
 /* ---- vpmm_map.c. "Lock held" means at the beginning and at the end: it is let go between ---- */
 
-/* vpmm_chunk_add() - addresses for at least so many pages: 0, -ENOMEM. Lock held. */
+/* vpmm_chunk_add() - reserve addresses for at least `pages` pages: 0, -ENOMEM. Lock held. */
 int vpmm_chunk_add(struct vpmm *vpmm, uint32_t pages);
 
-/* vpmm_pending_unmaps_end() - phase 0: those whose fence is reached become holes. Lock held. */
+/* vpmm_pending_unmaps_end() - phase 0: make pending unmaps whose fence is signaled holes. Lock held. */
 void vpmm_pending_unmaps_end(struct vpmm_call *call) COLD;
 
-/* vpmm_fences_record() - for what was freed unfenced in other slots than this one. True: there was some. Lock held. */
+/*
+ * vpmm_fences_record() - record fences for regions freed unfenced in slots other than this one. Return true if any
+ * existed. Lock held.
+ */
 bool vpmm_fences_record(struct vpmm *vpmm, uint32_t except) COLD;
 
-/* vpmm_place() - phase 2: a new place for call->count pages, which moves: 0, or as gpool_malloc_async(). Lock held. */
+/*
+ * vpmm_place() - phase 2: map a new place for call->count pages, which moves: 0, or as gpool_malloc_async(). Lock held.
+ */
 int vpmm_place(struct vpmm_call *call, struct vm_region **place) COLD;
 
-/* vpmm_fill() - so many new pages in a place of their own, which moves. 0, or as gpool_malloc_async(). Lock held. */
+/*
+ * vpmm_fill() - map call->count new pages at a new place, which moves. Return: 0, or as gpool_malloc_async(). Lock
+ * held.
+ */
 int vpmm_fill(struct vpmm_call *call, int32_t timeout_ms, struct vm_region **place) COLD;
 
 /* ---- vpmm_offer.c ---- */
 
-/* vpmm_tags_open() - of a chunk whose space is open: 0, -ENOMEM. */
+/* vpmm_tags_open() - allocate the tags of a chunk whose space is open: 0, -ENOMEM. */
 int vpmm_tags_open(struct vpmm_chunk *chunk);
 void vpmm_tags_close(struct vpmm_chunk *chunk);
 
 /*
- * vpmm_offer() - all free regions but those without a fence: the agent may take their pages, each once its fence is
- * reached. Lock held. Cost: a look at each region.
+ * vpmm_offer() - release all free regions except those without a fence: the agent may take their pages, each once its
+ * fence is signaled. Lock held. Cost: linear in the regions.
  */
 void vpmm_offer(struct vpmm *vpmm);
 
 /*
- * vpmm_claim() - the handles of a region that moves are held again; gone[] receives the slots whose handles the agent
- * has taken: how many.
+ * vpmm_claim() - hold the handles of a moving region again; gone[] receives the slots whose handles the agent has
+ * taken. Returns their number.
  */
 uint32_t vpmm_claim(struct vpmm *vpmm, const struct vm_region *region, uint32_t *gone);
 
 /*
- * vpmm_hold() - all free regions are held again; what the agent has taken of them are pending unmaps. chunk: of this
- * one;
- * NULL: of all. ready: only those that wait for no fence. 0, -ENOMEM. Lock held. Cost: a look at each region.
+ * vpmm_hold() - hold all free regions again; taken parts become pending unmaps. chunk: only in this one; NULL: in all.
+ * ready: only those that wait for no fence. Return: 0, -ENOMEM. Lock held. Cost: linear in the regions.
  */
 int vpmm_hold(struct vpmm_call *call, const struct region_chunk *chunk, bool ready) COLD;
 
@@ -211,22 +220,24 @@ int vpmm_hold(struct vpmm_call *call, const struct region_chunk *chunk, bool rea
 int vpmm_idle_open(struct vpmm *vpmm);
 void vpmm_idle_close(struct vpmm *vpmm);
 
-/* vpmm_park() - READY regions become idle, the oldest first, but for so many pages: how many pages. Lock held. */
+/*
+ * vpmm_park() - make READY regions idle, the oldest first, except for keep_pages pages; returns the number of pages.
+ * Lock held.
+ */
 uint64_t vpmm_park(struct vpmm *vpmm, uint64_t keep_pages);
 
 /*
- * vpmm_adopt() - a reclaimable or offered region that moves, to be held again: 0, all of it is. -EAGAIN: it is in the
- * sets again, in pieces, and what the agent has taken of it are pending unmaps. -ENOMEM: likewise, all of it pending
- * unmaps. Lock held.
+ * vpmm_adopt() - hold a moving reclaimable or offered region again. Return: 0: all of it. -EAGAIN: it is in the sets
+ * again, in pieces, and taken parts are pending unmaps. -ENOMEM: the same, and all of it is a pending unmap. Lock held.
  */
 int vpmm_adopt(struct vpmm_call *call, struct vm_region *region);
 
 bool vpmm_let_go(struct vm_space *space);
 
-/* vpmm_pressed() - somebody needs pages more than we do: park, but not at every call. Lock held. */
+/* vpmm_pressed() - other sessions need pages: park, but not at every call. Lock held. */
 void vpmm_pressed(struct vpmm *vpmm) COLD;
 
-/* vpmm_idle_touch() - a call was made; the background looks again when none was for a while. Lock held. */
+/* vpmm_idle_touch() - note a call, after which the background task runs again. Lock held. */
 static inline void vpmm_idle_touch(struct vpmm *vpmm)
 {
 	vpmm->touched = true;
@@ -242,13 +253,13 @@ static inline void vpmm_idle_touch(struct vpmm *vpmm)
 int vpmm_small_open(struct vpmm *vpmm);
 void vpmm_small_close(struct vpmm *vpmm);
 int vpmm_small_malloc(struct vpmm *vpmm, uint64_t bytes, uint32_t stream, uint64_t *address, uint64_t *id);
-/* vpmm_small_has() - whether it can only be a small one's address. */
+/* vpmm_small_has() - return true if the address can only belong to a small allocation. */
 bool vpmm_small_has(const struct vpmm *vpmm, uint64_t address);
 int vpmm_small_free(struct vpmm *vpmm, uint64_t address, uint32_t stream, uint64_t *bytes, uint64_t *id);
 void vpmm_small_stream_closed(struct vpmm *vpmm, uint32_t stream);
 /*
- * vpmm_small_return() - what the GPU has done with goes back to its pages; `all`: also what others have not asked about
- * yet.
+ * vpmm_small_return() - return buffers whose GPU work is done to their pages; all: including those that no other stream
+ * has waited for yet.
  */
 void vpmm_small_return(struct vpmm *vpmm, bool all);
 bool vpmm_small_waits(const struct vpmm *vpmm);
@@ -256,20 +267,23 @@ void vpmm_small_totals(struct vpmm *vpmm, struct gpool_vm_stats *totals);
 
 /* ---- vpmm_dump.c ---- */
 
-/* vpmm_trace() - one more step of a call; said when it ends. Lock held or not. */
+/* vpmm_trace() - add a step of a call to its trace, which is logged at its end. Lock held or not. */
 void vpmm_trace(struct vpmm_call *call, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* vpmm_trace_end() - without the lock. */
+/* vpmm_trace_end() - log the trace of a call. Lock not held. */
 void vpmm_trace_end(struct vpmm_call *call, const char *what, int error, uint64_t address) COLD;
 
 /*
- * vpmm_check() - region_check() and what mappings it implies: 0, or how many findings, the first in words. For tests.
+ * vpmm_check() - do region_check(), and check the mappings: 0, or the number of findings, the first as text. For tests.
  */
 uint32_t vpmm_check(struct gpool *pool, char *text, size_t text_bytes);
 
 /* ---- vpmm_record.c ---- */
 
 int vpmm_record_open(struct vpmm *vpmm, const char *path);
-/* vpmm_record_add() - what cannot be kept is counted. True: flush soon. vpmm_record_flush() - into the file. */
+/*
+ * vpmm_record_add() - record a call, or count it as lost. Return true if a flush is due. vpmm_record_flush() - write
+ * the records to the file.
+ */
 bool vpmm_record_add(struct vpmm_record *record, bool is_free, uint32_t stream, uint64_t bytes, uint64_t id);
 void vpmm_record_flush(struct vpmm_record *record);
 uint64_t vpmm_record_lost(struct vpmm_record *record);

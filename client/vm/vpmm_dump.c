@@ -65,7 +65,7 @@ static int lines_take(struct vpmm *vpmm, struct lines *lines)
 			break;
 		vpmm_unlock(vpmm);
 		free(lines->lines);
-		/* Some more, since others go on meanwhile. */
+		/* Some more, since other threads continue meanwhile. */
 		lines->count = count + count / 8 + 16;
 		lines->lines = malloc(lines->count * sizeof(*lines->lines));
 		if (!lines->lines)
@@ -180,7 +180,7 @@ void vpmm_trace(struct vpmm_call *call, const char *format, ...)
 
 static void dump_log(void *context, const char *text)
 {
-	/* Of a long one the beginning: a line of the log has its limits. */
+	/* The beginning of a long trace: lines of the log are limited. */
 	pool_log(context, POOL_LOG_DEBUG, "vpmm: %.480s", text);
 }
 
@@ -206,7 +206,7 @@ void vpmm_trace_end(struct vpmm_call *call, const char *what, int error, uint64_
 
 /* ---- proof ---- */
 
-/* What the mappings of a region that does not move must be. */
+/* Check the mappings of a region that does not move. */
 static bool mappings_fit(const struct vpmm *vpmm, const struct vm_region *region, uint8_t *seen)
 {
 	const struct vm_space *space = vpmm_space(region);
@@ -214,7 +214,7 @@ static bool mappings_fit(const struct vpmm *vpmm, const struct vm_region *region
 
 	if (region->moving || region->kind == VM_PENDING_UNMAP)
 		return true;
-	/* Of a hole the part that was ever used. */
+	/* Check only the part of a hole that was ever used. */
 	for (uint32_t slot = first; slot < first + vpmm_region_slots(vpmm, region); slot++) {
 		uint32_t page = space->pages[slot];
 
@@ -223,8 +223,8 @@ static bool mappings_fit(const struct vpmm *vpmm, const struct vm_region *region
 		if ((page == 0) != (region->kind == VM_HOLE))
 			return false;
 		/*
-		 * What is held is held nowhere else. What is reclaimable or released the agent may have taken, and lent
-		 * to this process again.
+		 * A held handle is mapped nowhere else. The agent may have taken reclaimable or released ones, and
+		 * leased them to this process again.
 		 */
 		if (region->kind != VM_HOLE && region->slot != VM_RECLAIMABLE && !vpmm_chunk_of(region)->tags[slot] &&
 			seen[page - 1]++)

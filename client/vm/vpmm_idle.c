@@ -1,13 +1,12 @@
 /*
- * vpmm_idle.c - free pages that the process gives up. See vpmm.h.
+ * vpmm_idle.c - free pages that the process returns. See vpmm.h.
  *
- * A region is reclaimable when the GPU has done with it and nobody of ours needs it now: its pages are idle, so that
- * the agent may take them without asking, and stay mapped. The next use adopts them, without a driver call, as far as
- * they
- * are still there. What is gone is a pending unmap, then a hole. That happens
+ * A region becomes reclaimable when its GPU work is done and the process does not need it now: its pages are idle, so
+ * that the agent may take them without a request, and stay mapped. The next use adopts the pages that were not taken,
+ * without a driver call. Taken ones become a pending unmap, then a hole. That happens
  *   when pages are short: at a malloc or free, once in each step of the pool's clock, and before a call waits for pages
- *   when no call has been made for idle_ms: in the background, where pending unmaps end too that nobody else would end
- *   by gpool_trim_to()
+ *   when no call was made for idle_ms: in the background, where pending unmaps are unmapped too
+ *   in gpool_trim_to()
  */
 #include "client/vm/vpmm.h"
 #include "client/core/last_error.h"
@@ -17,14 +16,15 @@
 #include <string.h>
 
 enum {
-	TICK_MS = 250, /* chosen: recorded calls are in the file soon, and four looks a second cost nothing */
+	TICK_MS = 250, /* chosen: recorded calls are written soon, and four runs a second are cheap */
 	/*
 	 * after the last call free regions are offered; chosen: longer than an allocation and its free in an engine's
 	 * step
 	 */
 	OFFER_MS = 5,
-	OFFER_TICKS = 10,       /* while calls go on they are offered this often: 50 ms */
-	IDLE_MS_DEFAULT = 1000, /* chosen: longer than an engine's step, shorter than what an operator notices */
+	OFFER_TICKS = 10, /* during calls they are offered at this interval: 50 ms */
+	/* chosen: longer than an engine's step, shorter than a delay that an operator notices */
+	IDLE_MS_DEFAULT = 1000,
 };
 
 /* ---- parking ---- */
@@ -96,8 +96,8 @@ int64_t gpool_trim_to(struct gpool *pool, uint64_t keep_bytes)
 /* ---- what is reclaimable, and still there or not ---- */
 
 /*
- * A region that moves, in pieces into the sets: what is lost of it are pending unmaps. There must be memory for `runs`
- * - 1 steps.
+ * Insert a moving region into the sets in pieces: its lost parts are pending unmaps. Memory for `runs` - 1 steps must
+ * be available.
  */
 static void pieces_put(struct vpmm *vpmm, struct vm_region *region, const bool *lost, uint32_t slot, uint64_t fence)
 {
@@ -128,7 +128,7 @@ static uint32_t runs_count(const bool *lost, uint32_t count)
 	return runs;
 }
 
-/* Handles of pages of which others are gone, or of all pages, become idle again. */
+/* Make the remaining handles of pages with lost handles, or those of all pages, idle again. */
 static void adopted_put(
 	struct vpmm *vpmm, const struct vm_region *region, const bool *lost, const uint32_t *gone, uint32_t gone_count)
 {
@@ -145,7 +145,7 @@ static void adopted_put(
 	}
 }
 
-/* Without the lock. Which pages are lost; returns how many slots are. */
+/* Adopt a region, without the lock, and mark its lost pages. Returns the number of lost slots. */
 static uint32_t region_adopt(struct vpmm *vpmm, const struct vm_region *region, bool *lost, uint32_t *gone)
 {
 	uint32_t first = vpmm_region_slot(vpmm, region), count;
@@ -195,7 +195,7 @@ int vpmm_adopt(struct vpmm_call *call, struct vm_region *region)
 		} else {
 			region->held = true;
 			region->offered = false;
-			/* The agent has taken some of it, so all that a guard waited for is done. */
+			/* The agent has taken a part of it, so the work behind the guard is done. */
 			reclaimable |= region->guarded;
 			region->guarded = false;
 			pieces_put(vpmm, region, lost, reclaimable ? VM_NONE : region->slot,
@@ -210,7 +210,7 @@ int vpmm_adopt(struct vpmm_call *call, struct vm_region *region)
 	return error;
 }
 
-/* A reclaimable region that moves, without the lock: unmap what is wanted of it. False: it could not be. */
+/* Unmap the needed parts of a moving reclaimable region, without the lock. Return false if that failed. */
 static bool region_let_go(struct vpmm *vpmm, const struct vm_region *region, bool *lost)
 {
 	struct vm_space *space = vpmm_space(region);
@@ -234,7 +234,7 @@ bool vpmm_let_go(struct vm_space *space)
 
 	if (!vpmm_trylock(vpmm))
 		return false;
-	/* What is offered and wanted elsewhere the agent has taken. */
+	/* Offered handles that are needed elsewhere were taken by the agent. */
 	vpmm_hold(&call, &chunk->regions, false);
 	vpmm_pending_unmaps_end(&call);
 	while ((region = region_reclaimable(&vpmm->set, &chunk->regions, UINT64_MAX))) {
@@ -263,7 +263,7 @@ bool vpmm_let_go(struct vm_space *space)
 
 /* ---- in the background ---- */
 
-/* Whether a later look could find something to do although no call is made meanwhile. Lock held. */
+/* Return true if a later run could find work although no call is made meanwhile. Lock held. */
 static bool is_unsettled(const struct vpmm *vpmm)
 {
 	const struct region_set *set = &vpmm->set;
@@ -272,7 +272,7 @@ static bool is_unsettled(const struct vpmm *vpmm)
 		vpmm_small_waits(vpmm);
 }
 
-/* Lock held; let go meanwhile. */
+/* Lock held; released meanwhile. */
 static void settle(struct vpmm *vpmm)
 {
 	struct vpmm_call call = {.vpmm = vpmm};
@@ -285,10 +285,7 @@ static void settle(struct vpmm *vpmm)
 	vpmm_park(vpmm, 0);
 }
 
-/*
- * Free regions are offered soon after the last call, and from time to time while calls go on. Lock held; let go
- * meanwhile.
- */
+/* Offer free regions soon after the last call, and from time to time during calls. Lock held; released meanwhile. */
 static void offer_look(struct vpmm *vpmm)
 {
 	if (vpmm->touched && ++vpmm->busy_ticks < OFFER_TICKS)
@@ -324,13 +321,13 @@ static void idle_look(struct background_task *task)
 		settle(vpmm);
 	offer_look(vpmm);
 	/*
-	 * Set before the check: a small allocation that is freed meanwhile either is found waiting, or its thread sees
-	 * that it must wake us.
+	 * Set before the check: a small allocation that is freed meanwhile is either found waiting, or its thread sees
+	 * that it must wake the task.
 	 */
 	atomic_store(&vpmm->asleep, true);
 	if (vpmm->touched || is_unsettled(vpmm))
 		atomic_store_explicit(&vpmm->asleep, false, memory_order_relaxed);
-	/* What waits for the GPU, such as small allocations, is looked at less and less often. */
+	/* Work of the GPU, for example on small allocations, is checked at increasing intervals. */
 	vpmm->wait_ms = !vpmm->calm ? OFFER_MS : vpmm->wait_ms < TICK_MS / 2 ? vpmm->wait_ms * 2 : TICK_MS;
 	task->period_ms = atomic_load_explicit(&vpmm->asleep, memory_order_relaxed) ? 0 : vpmm->wait_ms;
 	vpmm->touched = false;

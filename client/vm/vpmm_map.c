@@ -1,4 +1,4 @@
-/* vpmm_map.c - what the stream-ordered allocator asks of the driver and the agent. See vpmm.h. */
+/* vpmm_map.c - driver calls and requests to the agent of the stream-ordered allocator. See vpmm.h. */
 #include "client/core/stream.h"
 #include "client/vm/vpmm.h"
 #include "client/core/window.h"
@@ -20,7 +20,7 @@ static int chunk_open(struct vpmm *vpmm, uint32_t pages, struct vpmm_chunk **ope
 	chunk->space.let_go = vpmm_let_go;
 	chunk->space.owner = vpmm;
 	error = vm_space_open(vpmm->pool, bytes, &chunk->space);
-	/* Nobody has asked for exactly so many: an address space may be small, or limited. */
+	/* The size was not requested explicitly: an address space may be small, or limited. */
 	while (error && !vpmm->address_fixed && bytes / 2 >= least && bytes / 2 >= vpmm->page_bytes) {
 		bytes /= 2;
 		error = vm_space_open(vpmm->pool, bytes, &chunk->space);
@@ -72,7 +72,7 @@ int vpmm_chunk_add(struct vpmm *vpmm, uint32_t pages)
 	return 0;
 }
 
-/* A hole of so many pages, that moves. Lock held; let go when addresses have to be reserved. */
+/* Take a hole of call->count pages, which moves. Lock held; released if addresses have to be reserved. */
 static int hole_take(struct vpmm_call *call, struct vm_region **place)
 {
 	struct vpmm *vpmm = call->vpmm;
@@ -109,7 +109,7 @@ void vpmm_pending_unmaps_end(struct vpmm_call *call)
 	vpmm_unlock(vpmm);
 	TAILQ_FOREACH(region, &ending, by_age)
 	{
-		/* Whether it could be unmapped, until the lock is held again. */
+		/* `unmapped` keeps the result until the lock is held again. */
 		region->unmapped = vm_unmap(vpmm_space(region), vpmm_region_slot(vpmm, region),
 					   vpmm_region_slots(vpmm, region)) == 0;
 		vpmm_trace(call, "0: pending unmap of %u pages at %#llx %s", region->count,
@@ -142,8 +142,8 @@ static bool fence_record_slot(struct vpmm *vpmm, uint32_t slot)
 	error = gpool_fence_record(vpmm->pool, stream, &fence);
 	vpmm_lock(vpmm);
 	/*
-	 * What was freed in a stream of this slot that was opened meanwhile has a higher id. What is of a closed one is
-	 * done.
+	 * Regions that were freed in a stream of this slot that was opened meanwhile have a higher id. The work of a
+	 * closed stream is done.
 	 */
 	if (!error)
 		region_fence(&vpmm->set, slot, fence.value, last_id);
@@ -170,17 +170,17 @@ bool vpmm_fences_record(struct vpmm *vpmm, uint32_t except)
 
 /* ---- phase 2 ---- */
 
-/* A place that is being made. */
+/* A place that is being mapped. */
 struct making {
 	struct vm_region *place;
 	struct region_harvest harvest;
-	uint32_t fresh; /* pages to ask the agent for */
+	uint32_t fresh; /* pages to request from the agent */
 	int32_t timeout_ms;
 	uint32_t *handles;
-	uint32_t old_handles; /* of the harvest */
+	uint32_t old_handles; /* handles of the harvest */
 	uint32_t waits;
-	bool stuck;                  /* the place could not be unmapped again */
-	uint64_t recorded[VM_SLOTS]; /* a fence for what was unfenced in this slot */
+	bool stuck;                  /* the place could not be unmapped after a failure */
+	uint64_t recorded[VM_SLOTS]; /* fences for regions that were unfenced in each slot */
 };
 
 static int handles_gather(struct vpmm *vpmm, struct making *making)
@@ -203,7 +203,7 @@ static int handles_gather(struct vpmm *vpmm, struct making *making)
 	return fresh ? vm_take(vpmm->pool, fresh, &options, making->handles + making->old_handles) : 0;
 }
 
-/* What the driver calls that failed could be anything. */
+/* Convert errors of driver calls, which could be any. */
 static int driver_error(int error)
 {
 	switch (error) {
@@ -216,8 +216,8 @@ static int driver_error(int error)
 }
 
 /*
- * Until which fences, one for each slot, the work of this call must wait. Pending unmaps need one for what was freed
- * without.
+ * Collect the fences, one for each slot, for which the work of this call must wait. Pending unmaps need one for regions
+ * that were freed without.
  */
 static int fences_gather(struct vpmm_call *call, struct making *making, uint64_t *until)
 {
@@ -234,7 +234,7 @@ static int fences_gather(struct vpmm_call *call, struct making *making, uint64_t
 				? 0
 				: gpool_fence_record(call->vpmm->pool, region->stream, &record);
 
-			/* A stream that is closed by now has been waited for. */
+			/* A closed stream has waited for its work. */
 			if (error && (error != -EINVAL || slot == call->slot))
 				return driver_error(error);
 			if (record.value)
@@ -274,7 +274,7 @@ static int waits_queue(struct vpmm_call *call, struct making *making)
 	return error;
 }
 
-/* What could not be unmapped again after something else had failed. */
+/* Return true if a slot could not be unmapped after another failure. */
 static bool is_mapped(const struct vm_space *space, uint32_t slot, uint32_t slots)
 {
 	for (uint32_t i = slot; i < slot + slots; i++)
@@ -283,7 +283,7 @@ static bool is_mapped(const struct vm_space *space, uint32_t slot, uint32_t slot
 	return false;
 }
 
-/* Without the lock. On failure nothing of it is left, but what `stuck` says. */
+/* Map the place, without the lock. On failure nothing is left, except if `stuck` is set. */
 static int make(struct vpmm_call *call, struct making *making)
 {
 	struct vpmm *vpmm = call->vpmm;
@@ -296,7 +296,7 @@ static int make(struct vpmm_call *call, struct making *making)
 	error = vm_map(space, slot, making->handles, slots);
 	if (error)
 		goto put;
-	/* Last: a wait that is queued cannot be taken back. */
+	/* Last: a queued wait cannot be withdrawn. */
 	error = waits_queue(call, making);
 	if (!error)
 		return 0;
@@ -308,8 +308,8 @@ put:
 }
 
 /*
- * The new place is guarded by what its stream has not finished, or waits for: a fence behind that is recorded when it
- * is asked for.
+ * Make the harvested regions pending unmaps. The new place is guarded by the unfinished work of its stream, and the
+ * work that it waits for: a fence behind that is recorded when it is needed.
  */
 static void harvest_bury(struct vpmm *vpmm, const struct vpmm_call *call, struct making *making)
 {
@@ -325,7 +325,7 @@ static void harvest_bury(struct vpmm *vpmm, const struct vpmm_call *call, struct
 	}
 }
 
-/* Everything as it was. */
+/* Restore the previous state. */
 static void making_undo(struct vpmm *vpmm, struct making *making)
 {
 	region_harvest_undo(&vpmm->set, &making->harvest);
@@ -335,7 +335,7 @@ static void making_undo(struct vpmm *vpmm, struct making *making)
 		region_put(&vpmm->set, making->place);
 }
 
-/* A place that moves, for which so many pages are harvested and the rest is asked for. Lock held; let go meanwhile. */
+/* Map a moving place with `harvest` harvested pages and new ones from the agent. Lock held; released meanwhile. */
 static int place_make(struct vpmm_call *call, struct making *making, uint32_t harvest)
 {
 	struct vpmm *vpmm = call->vpmm;
@@ -385,12 +385,12 @@ int vpmm_fill(struct vpmm_call *call, int32_t timeout_ms, struct vm_region **pla
 	return error;
 }
 
-/* With what is free, also when others have not finished it, and new pages for the rest. */
+/* Map a place from free pages, including unfinished ones if permitted, and new pages for the rest. */
 static int place_harvest(struct vpmm_call *call, bool unfinished, struct vm_region **place)
 {
 	struct region_set *set = &call->vpmm->set;
 	struct making making = {.timeout_ms = 0};
-	/* What is harvested is mapped elsewhere, and has to be here. */
+	/* Harvested pages are mapped elsewhere, so they must be held. */
 	int error = vpmm_hold(call, NULL, false);
 	uint64_t there;
 
@@ -409,8 +409,8 @@ int vpmm_place(struct vpmm_call *call, struct vm_region **place)
 {
 	struct vpmm *vpmm = call->vpmm;
 	/*
-	 * Nobody waits for another stream without need: new pages first, unless others need those more, and a GPU can
-	 * do the waiting.
+	 * A stream does not wait for another one without need: new pages are used first, unless other sessions need
+	 * those more and the GPU can do the wait.
 	 */
 	bool wait = stream_can_wait(vpmm->pool, call->stream) && pool_is_short(vpmm->pool);
 	int error = place_harvest(call, wait, place);
@@ -419,7 +419,7 @@ int vpmm_place(struct vpmm_call *call, struct vm_region **place)
 		error = place_harvest(call, true, place);
 	if (error != -ENOSPC || !vpmm->options.timeout_ms)
 		return error;
-	/* Who waits for pages holds none meanwhile that somebody else could have. */
+	/* A call that waits for pages holds none meanwhile that other sessions could use. */
 	vpmm_fences_record(vpmm, VM_SLOTS);
 	region_sweep(&vpmm->set);
 	vpmm_park(vpmm, 0);

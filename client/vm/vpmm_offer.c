@@ -3,12 +3,12 @@
  *
  * The handles of a free region are held, so that the next allocation costs nothing. They are released, each behind the
  * fence of the region, when no call was made for a moment, or at the latest some ticks after the free: from then on
- * others can have the memory, also while this process sleeps, hangs or is stopped. A region keeps its place in the sets
- * meanwhile. Before it is used its handles are claimed; what the agent has taken becomes a pending unmap, as with
+ * other sessions can get the memory, even while this process sleeps, hangs or is stopped. A region keeps its place in
+ * the sets meanwhile. Before it is used its handles are claimed; taken parts become a pending unmap, as with
  * reclaimable pages (vpmm_idle.c).
  *
- * What is released says vpmm_chunk.tags, slot by slot; region->held and region->offered summarise it, since regions are
- * joined and cut.
+ * vpmm_chunk.tags has the released handles, slot by slot; region->held and region->offered summarise them, since
+ * regions are joined and split.
  */
 #include "client/vm/vpmm.h"
 #include "shm/timeline.h"
@@ -42,7 +42,7 @@ void vpmm_tags_close(struct vpmm_chunk *chunk)
 
 /* ---- to the agent ---- */
 
-/* The fences that the memory of a free region waits for. False: one of them is not recorded yet. */
+/* Return the fences of a free region. Return false if one of them is not recorded yet. */
 static bool fences_of(const struct vm_region *region, uint64_t *fence, uint64_t *next)
 {
 	*fence = region->ready == VM_READY ? 0 : region->fence;
@@ -56,7 +56,7 @@ static bool handle_behind(struct vpmm *vpmm, uint32_t page, uint64_t fence)
 	return fence_reached(&vpmm->pool->session, fence) || handle_fence(vpmm->pool, page, fence);
 }
 
-/* Those of its handles that are held. One for which there is no joint fence stays so. */
+/* Release the held handles of a region. A handle for which no joint fence is free stays held. */
 static void region_release(struct vpmm *vpmm, struct vm_region *region, uint64_t fence, uint64_t next)
 {
 	const struct vm_space *space = vpmm_space(region);
@@ -112,7 +112,7 @@ uint32_t vpmm_claim(struct vpmm *vpmm, const struct vm_region *region, uint32_t 
 	return lost;
 }
 
-/* Regions of which something is offered, which move from now on. */
+/* Take the regions with offered handles, which move from now on. */
 static void offered_take(struct region_set *set, const struct region_chunk *of, bool ready, struct region_list *list)
 {
 	const struct region_chunk *chunk = NULL;

@@ -12,7 +12,7 @@ enum { TRACE_MAX = 3 };
 
 /* ---- environment ---- */
 
-/* A number with a suffix: 0, -EINVAL. */
+/* Parse a number with a suffix: 0, -EINVAL. */
 static int size_parse(const char *text, uint64_t *bytes)
 {
 	static const char units[] = "KMGT";
@@ -40,7 +40,7 @@ static int size_parse(const char *text, uint64_t *bytes)
 	return 0;
 }
 
-/* What the environment says, when the options say nothing. */
+/* Read a value from the environment if the options do not set it. */
 static int size_from(struct vpmm *vpmm, const char *name, uint64_t *value)
 {
 	const char *text = *value ? NULL : secure_getenv(name);
@@ -156,7 +156,7 @@ int vpmm_options_read(struct vpmm *vpmm)
 	vpmm->page_slots = (uint32_t)(options->page_bytes / handle_bytes);
 	vpmm->address_fixed = options->address_bytes != 0;
 	vpmm->address_bytes = options->address_bytes ? options->address_bytes : address_bytes_default;
-	/* Whole pages, so that a reservation begins and ends with one. */
+	/* Whole pages, so that a reservation begins and ends at a page. */
 	vpmm->address_bytes = vpmm->address_bytes / vpmm->page_bytes * vpmm->page_bytes;
 	if (!vpmm->address_bytes)
 		vpmm->address_bytes = vpmm->page_bytes;

@@ -1,8 +1,8 @@
 /*
- * vpmm_record.c - calls of the stream-ordered allocator into a file, for gpool-replay(1). See vpmm.h.
+ * vpmm_record.c - record calls of the stream-ordered allocator in a file, for gpool-replay(1). See vpmm.h.
  *
- * A call leaves a record in memory and goes on; the background thread writes. There are two buffers: while one is
- * written, the other fills. What comes when it is full, or cannot be written, is lost, counted, and said.
+ * A call stores a record in memory; the background thread writes. There are two buffers: while one is written, the
+ * other is filled. Records for which it has no room, or that cannot be written, are lost, counted, and reported.
  */
 #include "client/vm/vpmm.h"
 
@@ -28,13 +28,13 @@ struct vpmm_record {
 	struct gpool *pool;
 	int fd;
 	uint64_t start_ns;
-	pthread_mutex_t lock; /* the buffer that fills */
+	pthread_mutex_t lock; /* protects the buffer that is being filled */
 	struct record *filling;
 	uint32_t count;
 	uint64_t lost;
-	pthread_mutex_t flush_lock; /* the other one, and the file; outside of the other lock */
+	pthread_mutex_t flush_lock; /* protects the other one, and the file; acquired before `lock` */
 	struct record *writing;
-	bool failed; /* said once */
+	bool failed; /* reported once */
 	char text[TEXT_BYTES];
 };
 
@@ -42,7 +42,7 @@ static _Thread_local uint32_t thread_number;
 
 /* ---- writing ---- */
 
-/* All or an error. What is written of a line in part stays so: a reader meets it at the end of the file. */
+/* Write all bytes or return an error. A partly written line remains: a reader finds it at the end of the file. */
 static int write_all(int fd, const char *text, size_t length)
 {
 	while (length) {

@@ -1,16 +1,17 @@
 /*
- * vpmm_small.c - less than a page: parts of pages (span.h), kept in the order of streams; or the driver's own pool. See
- * vpmm.h.
+ * vpmm_small.c - allocations below a page: parts of pages (span.h), kept in the order of streams; or the driver's own
+ * pool. See vpmm.h.
  *
- * What is freed in a stream waits in that stream's list of its size, from which the same stream has it back at once. It
- * goes back to its page, for all, when its fence is reached: whenever a stream finds its own list empty, and when
- * nothing happens for a while. Without a fence, since one stream alone was in use, that begins with recording one. As
- * with regions, what a stream has again before that keeps it as its guard.
+ * A freed buffer waits in its stream's list for its size, from which the same stream can reuse it at once. It returns
+ * to its page, for all streams, when its fence is signaled: checked whenever a stream finds its own list empty, and
+ * when no call is made for a while. If it was freed without a fence, since only one stream was in use, a fence is
+ * recorded first. As with regions, a buffer that a stream reuses before that keeps the fence as its guard.
  *
- * The driver's pool keeps the order of streams by itself, so nothing waits there. Without a stream to queue on it is of
- * no use: then the parts of pages are. It is freed to without one on a stream of ours, since then all work is done.
+ * The driver's pool keeps the order of streams itself, so no buffer waits there. It needs a stream to queue on:
+ * allocations without one use parts of pages. A free without a stream uses a stream of the library, since then all work
+ * is done.
  *
- * The lock guards lists and hash, and is a leaf like the other one; neither is taken under the other.
+ * The lock protects lists and hash, and is a leaf like that of vpmm.h; neither is acquired under the other.
  */
 #include "client/core/span.h"
 #include "client/core/last_error.h"
@@ -20,34 +21,34 @@
 
 #include <stdlib.h>
 
-/* The one place where uthash needs memory: it tells us instead of ending the program. */
+/* uthash allocates memory only here: report a failure instead of ending the program. */
 #define HASH_NONFATAL_OOM 1
 #define uthash_nonfatal_oom(element) ((element)->lost = true)
-/* Its default falls through the labels of a switch in a way that clang warns of. */
+/* The default macro falls through the labels of a switch in a way that clang warns about. */
 #define HASH_FUNCTION(key, bytes, value) HASH_FNV(key, bytes, value)
 #include <uthash.h>
 
 struct small {
-	UT_hash_handle hh; /* by address */
+	UT_hash_handle hh; /* hashed by address */
 	struct gpool_span span;
-	uint64_t bytes, id; /* as asked for */
+	uint64_t bytes, id; /* requested size */
 	uint64_t order;     /* waiting: order of the frees */
-	uint64_t fence;     /* waiting, or the guard's: 0: none was recorded */
+	uint64_t fence;     /* fence of a waiting buffer, or of the guard; 0: none was recorded */
 	uint64_t then_fence;
-	uint32_t guard; /* the stream in whose order it was had again; 0: none */
-	/* waiting for its guard: the stream in which it was freed, behind then_fence; 0: it waits for nothing else */
+	uint32_t guard; /* the stream in whose order it was reused; 0: none */
+	/* waiting for its guard: the stream of its free, whose fence is then_fence; 0: it waits for nothing else */
 	uint32_t then;
 	uint32_t class;
 	bool waiting;
-	bool driver;                 /* the driver's: of the span the address alone */
-	bool lost;                   /* no memory to know it */
+	bool driver;                 /* from the driver's pool: only the address of `span` is used */
+	bool lost;                   /* could not be recorded for lack of memory */
 	TAILQ_ENTRY(small) by_class; /* waiting: the latest first */
-	TAILQ_ENTRY(small) by_age;   /* waiting: the oldest first; spare or on its way back: next */
+	TAILQ_ENTRY(small) by_age;   /* waiting: the oldest first; spare or being returned: next */
 };
 TAILQ_HEAD(small_list, small);
 
 struct small_stream {
-	uint32_t number; /* of the stream that has used the slot last */
+	uint32_t number; /* number of the stream that last used the slot */
 	struct small_list classes[SPAN_CLASSES];
 	struct small_list ages;
 };
@@ -56,12 +57,12 @@ struct vpmm_small {
 	pthread_mutex_t lock;
 	struct small *all; /* allocated or waiting */
 	struct small_list spares;
-	struct small_stream *streams[SESSION_TIMELINES]; /* made when they are used */
+	struct small_stream *streams[SESSION_TIMELINES]; /* created on first use */
 	uint64_t orders, ids;
 	uint64_t live_bytes, allocations, frees;
 	_Atomic uint32_t waiting;
-	pthread_mutex_t driver_lock; /* of the next; a leaf too, held over a driver call */
-	struct gpu_stream *driver;   /* to free to the driver's pool without a stream; NULL: it is not used */
+	pthread_mutex_t driver_lock; /* protects the next field; a leaf too, held during a driver call */
+	struct gpu_stream *driver;   /* for frees to the driver's pool without a stream; NULL: not used */
 };
 
 /* ---- life ---- */
@@ -155,7 +156,7 @@ void vpmm_small_totals(struct vpmm *vpmm, struct gpool_vm_stats *totals)
 
 /* ---- lists: caller holds the lock ---- */
 
-/* The stream's lists; NULL: of none. */
+/* Return the stream's lists; NULL: it has none. */
 static struct small_stream *stream_of(struct vpmm_small *small, uint32_t number)
 {
 	struct small_stream *stream = number ? small->streams[number & (SESSION_TIMELINES - 1)] : NULL;
@@ -163,7 +164,7 @@ static struct small_stream *stream_of(struct vpmm_small *small, uint32_t number)
 	return stream && stream->number == number ? stream : NULL;
 }
 
-/* `then` not 0: only for its guard, and not to be had again by that stream. */
+/* then: not 0: it waits only for its guard, and that stream cannot reuse it. */
 static void waiting_add(struct vpmm_small *small, struct small_stream *stream, struct small *at)
 {
 	at->order = ++small->orders;
@@ -184,7 +185,7 @@ static void waiting_remove(struct vpmm_small *small, struct small_stream *stream
 }
 
 /*
- * What it waited for is over: it waits for what comes then, or is nobody's any more, and its span goes back without the
+ * Its first wait has ended: it waits in the next stream, if any; else it is free, and its span is returned without the
  * lock.
  */
 static void detach(struct vpmm_small *small, struct small *at, struct small_list *back)
@@ -201,7 +202,7 @@ static void detach(struct vpmm_small *small, struct small *at, struct small_list
 	TAILQ_INSERT_TAIL(back, at, by_age);
 }
 
-/* All that waits in a slot, whose stream is done. */
+/* Return all buffers that wait in a slot whose stream is done. */
 static void stream_drain(struct vpmm_small *small, struct small_stream *stream, struct small_list *back)
 {
 	struct small *at;
@@ -243,8 +244,8 @@ static void spans_give_back(struct vpmm *vpmm, struct small_list *back)
 }
 
 /*
- * A fence for the oldest that a stream has freed without; what is of one that is closed is done. Lock held; let go
- * meanwhile.
+ * Record a fence for the oldest buffers that a stream has freed without one; the work of a closed stream is done. Lock
+ * held; released meanwhile.
  */
 static void stream_fence(struct vpmm *vpmm, struct small_stream *stream, struct small_list *back)
 {
@@ -263,7 +264,7 @@ static void stream_fence(struct vpmm *vpmm, struct small_stream *stream, struct 
 	pthread_mutex_lock(&small->lock);
 	if (!fence.value && stream->number == number && stream_slot_of(vpmm->pool, number, &slot))
 		stream_drain(small, stream, back);
-	/* What another stream has freed in this slot since then is younger. */
+	/* Buffers that another stream has freed in this slot since then are younger. */
 	TAILQ_FOREACH(at, &stream->ages, by_age)
 	{
 		if (at->fence || at->order > last)
@@ -322,7 +323,7 @@ static struct small_stream *stream_create(void)
 	return stream;
 }
 
-/* A stream that is new here: it counts among those in use. What the one before it in its slot has left is done with. */
+/* Count a new stream among those in use. Buffers of the former stream of its slot are returned. */
 static COLD int stream_enter(struct vpmm *vpmm, uint32_t number)
 {
 	struct small_list back = TAILQ_HEAD_INITIALIZER(back);
@@ -355,7 +356,7 @@ static int span_take(struct vpmm *vpmm, uint64_t bytes, struct gpool_span *span)
 
 	if (error != -ENOSPC && error != -EDQUOT)
 		return error;
-	/* Free pages of ours that are not of use here become so. */
+	/* Make free pages reclaimable that small allocations cannot use directly. */
 	vpmm_small_return(vpmm, true);
 	vpmm_lock(vpmm);
 	vpmm_fences_record(vpmm, VM_SLOTS);
@@ -368,13 +369,13 @@ static int span_take(struct vpmm *vpmm, uint64_t bytes, struct gpool_span *span)
 static void small_begin(struct vpmm_small *small, struct small *at, uint64_t bytes)
 {
 	at->bytes = bytes;
-	/* Odd, where those of whole pages are even. */
+	/* Odd; the ids of whole pages are even. */
 	at->id = 2 * ++small->ids + 1;
 	small->live_bytes += at->span.bytes;
 	small->allocations++;
 }
 
-/* What there is of a span, known from now on; NULL: no memory for that. */
+/* Enter a span into the table; NULL: no memory. */
 static struct small *small_know(struct vpmm *vpmm, const struct gpool_span *span, uint64_t bytes, bool driver)
 {
 	struct vpmm_small *small = vpmm->small;
@@ -400,7 +401,7 @@ static struct small *small_know(struct vpmm *vpmm, const struct gpool_span *span
 	return at;
 }
 
-/* From the pages: a new one. */
+/* Allocate a new span from the pages. */
 static COLD int small_make(struct vpmm *vpmm, uint64_t bytes, struct small **made)
 {
 	struct gpool_span span;
@@ -417,7 +418,7 @@ static COLD int small_make(struct vpmm *vpmm, uint64_t bytes, struct small **mad
 	return -ENOMEM;
 }
 
-/* From the driver. -EOPNOTSUPP: it is not for such streams. */
+/* Allocate from the driver's pool. -EOPNOTSUPP: it does not support such streams. */
 static int driver_make(struct vpmm *vpmm, uint64_t bytes, uint32_t stream, struct small **made)
 {
 	struct gpool_span span = {.bytes = (uint32_t)bytes};
@@ -473,7 +474,7 @@ out:
 
 /* ---- free ---- */
 
-/* On our own stream: behind what a manual one has come to when its program says so, or at once. */
+/* Free on the library's own stream: behind the progress of a host-signaled timeline, or at once. */
 static int driver_free_here(struct vpmm *vpmm, uint64_t address, uint32_t stream)
 {
 	struct vpmm_small *small = vpmm->small;
@@ -482,7 +483,7 @@ static int driver_free_here(struct vpmm *vpmm, uint64_t address, uint32_t stream
 	int error = 0;
 
 	if (stream)
-		gpool_fence_record(pool, stream, &fence); /* closed meanwhile: all is done */
+		gpool_fence_record(pool, stream, &fence); /* closed meanwhile: all its work is done */
 	pthread_mutex_lock(&small->driver_lock);
 	if (fence.value)
 		error = gpu_timeline_wait(pool->gpu, small->driver,
@@ -494,7 +495,7 @@ static int driver_free_here(struct vpmm *vpmm, uint64_t address, uint32_t stream
 	return error;
 }
 
-/* One of the driver's, which nobody knows any more. */
+/* Free a buffer of the driver's pool that is in no table any more. */
 static void driver_free(struct vpmm *vpmm, struct small *at, uint32_t stream)
 {
 	struct vpmm_small *small = vpmm->small;
@@ -510,7 +511,7 @@ static void driver_free(struct vpmm *vpmm, struct small *at, uint32_t stream)
 	pthread_mutex_unlock(&small->lock);
 }
 
-/* In whose lists it is to wait, and for what first. NULL: for nothing. Lock held. */
+/* Return the lists in which it must wait first; NULL: none. Lock held. */
 static struct small_stream *small_release(struct vpmm *vpmm, struct small *at, uint32_t stream, uint64_t fence)
 {
 	struct vpmm_small *small = vpmm->small;
@@ -519,7 +520,7 @@ static struct small_stream *small_release(struct vpmm *vpmm, struct small *at, u
 
 	if (guard && !stream_slot_of(vpmm->pool, at->guard, &slot) &&
 		!(at->fence && fence_reached(&vpmm->pool->session, at->fence))) {
-		/* Freed in no stream it may be had again by the one that guards it. */
+		/* Freed without a stream, it can be reused by the one that guards it. */
 		at->then = stream;
 		at->then_fence = fence;
 		return guard;
@@ -528,7 +529,7 @@ static struct small_stream *small_release(struct vpmm *vpmm, struct small *at, u
 	return stream_of(small, stream);
 }
 
-/* Without the lock. The background sleeps while nothing waits. */
+/* Wake the background task, which sleeps while no buffer waits. Without the lock. */
 static COLD void background_needed(struct vpmm *vpmm)
 {
 	vpmm_lock(vpmm);

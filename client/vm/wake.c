@@ -1,11 +1,11 @@
 /*
- * wake.c - all ranges have their addresses, pages and contents again, or nothing has changed.
+ * wake.c - give all ranges their addresses, pages and contents again, or change nothing.
  *
- *   0 ask whether content can be restored now: nobody shall lose pages to who cannot wake
- *   1 pages for all in one grant, so that two processes that wake at once cannot each hold half
+ *   0 ask the agent whether the content can be restored now, so that no other session loses pages in vain
+ *   1 get pages for all ranges in one grant, so that two processes that wake at once cannot each hold half
  *   2 open the objects that were kept, as the same versions
  *   3 map
- *   4 restore the content: once that is done nothing can fail, and until then the spilled block stands
+ *   4 restore the content: after that nothing can fail, and until then the spilled block is kept
  */
 #include "client/vm/range.h"
 
@@ -16,10 +16,10 @@
 
 #include <stdlib.h>
 
-/* Those that need new pages: what was spilled in the order in which sleep.c chained it, then the rest. */
+/* The ranges that need new pages: first those with spilled content, in the order of sleep.c's chain. */
 struct waking {
 	struct gpool_range **ranges; /* [count] */
-	uint32_t *wanted;            /* [count] pages */
+	uint32_t *wanted;            /* [count] numbers of pages */
 	struct page_list *lists;     /* [count] */
 	uint32_t count, spilled;
 };
@@ -53,7 +53,7 @@ static int waking_make(const struct ranges *ranges, struct waking *waking)
 	at = waking->spilled;
 	for (struct gpool_range *range = ranges->all; range; range = range->next)
 		if (range->spilled)
-			waking->ranges[--at] = range; /* the chain runs backwards */
+			waking->ranges[--at] = range; /* the chain is in reverse order */
 	at = waking->spilled;
 	for (struct gpool_range *range = ranges->all; range; range = range->next)
 		if (needs_pages(range) && !range->spilled)
@@ -65,7 +65,7 @@ static int waking_make(const struct ranges *ranges, struct waking *waking)
 
 /* ---- objects ---- */
 
-/* The same version with the same layout, or it is not what went to sleep. */
+/* Open the same version with the same layout; any other is not the object that was kept. */
 static int range_reopen(struct gpool_range *range)
 {
 	struct gpool_object_open_options options = GPOOL_OBJECT_OPEN_OPTIONS_INIT;
@@ -124,7 +124,7 @@ static void ranges_unmap_again(struct ranges *ranges)
 {
 	for (struct gpool_range *range = ranges->all; range; range = range->next) {
 		if (range->waking)
-			range_unmap(range); /* nobody knows yet that it is mapped, so nothing uses it */
+			range_unmap(range); /* the mapping is not visible yet, so no work uses it */
 		range->waking = false;
 		if (range->mapped || !range->object)
 			continue;
@@ -136,7 +136,7 @@ static void ranges_unmap_again(struct ranges *ranges)
 
 /* ---- content ---- */
 
-/* -EPIPE: then somebody may still be writing to the pages. */
+/* -EPIPE: then the mover may still be writing to the pages. */
 static int content_restore(struct gpool *pool, const struct waking *waking)
 {
 	const struct block_attributes attributes = {.flags = BLOCK_PREPARED | BLOCK_RANGE};
@@ -160,7 +160,10 @@ static int content_restore(struct gpool *pool, const struct waking *waking)
 	error = lease_ask(pool, &ask);
 	if (error == -EPIPE)
 		return error;
-	/* In transit again. What the agent has written down as handed over, or has moved, it does not take for idle. */
+	/*
+	 * In transit again. The agent does not take pages for idle that its journal has as granted, or that it has
+	 * moved.
+	 */
 	chain_end(pool, block.page);
 	pin_drop(&pool->session, block.page);
 	if (error)
@@ -183,7 +186,7 @@ static void pages_give_back(struct gpool *pool, const struct waking *waking, boo
 	pool_wake_waiters(pool);
 }
 
-/* Each range has a block of its own again. */
+/* Make a block of each range again. */
 static int ranges_stand(struct gpool *pool, const struct waking *waking)
 {
 	int error = 0;
@@ -230,7 +233,7 @@ static int wake_up(struct gpool *pool, const struct waking *waking)
 	return error;
 }
 
-/* 0 also where only the restore itself can tell. */
+/* Return 0 also if only the restore itself can find out. */
 static int content_look(struct gpool *pool)
 {
 	const struct ranges *ranges = pool->ranges;
