@@ -78,7 +78,7 @@ static int options_refuse(const struct gpool_options *read)
 	const uint32_t known = GPOOL_OPEN_OBSERVER | GPOOL_OPEN_ADMIN;
 
 	if (read->flags & ~known)
-		return fail(-EINVAL, "flags are 0x%x, of which 0x%x are not known", read->flags, read->flags & ~known);
+		return fail(-EINVAL, "flags are 0x%x; 0x%x are unknown", read->flags, read->flags & ~known);
 	if (read->flags == known)
 		return fail(-EINVAL, "both GPOOL_OPEN_OBSERVER and GPOOL_OPEN_ADMIN are given; choose one");
 	if (read->timeout_ms < -1)

@@ -30,7 +30,7 @@ enum {
 static COLD int options_refuse(const struct gpool_alloc_options *read, uint32_t known)
 {
 	if (read->flags & ~known)
-		return fail(-EINVAL, "flags are 0x%x, of which 0x%x are not known", read->flags, read->flags & ~known);
+		return fail(-EINVAL, "flags are 0x%x; 0x%x are unknown", read->flags, read->flags & ~known);
 	if (read->usage >= GPOOL_USAGE_COUNT)
 		return fail(-EINVAL, "usage is %u; the largest is %d", read->usage, GPOOL_USAGE_COUNT - 1);
 	if (read->priority > PRIORITY_MAX)

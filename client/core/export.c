@@ -120,7 +120,7 @@ static int page_share(struct gpool *pool)
 	if (msg_decode_timeline_reply(&reply, answer, (size_t)length))
 		return -EPROTO;
 	if (reply.error) {
-		pool_log(pool, POOL_LOG_WARNING, "the agent does not show our timeline to others: %s",
+		pool_log(pool, POOL_LOG_WARNING, "the agent cannot share the timeline of this session: %s",
 			gpool_strerror(reply.error));
 		return reply.error == -EMFILE || reply.error == -ENOMEM ? reply.error : -EPROTO;
 	}

@@ -291,7 +291,8 @@ static int answer_read(struct gpool *pool, struct thread_cache *cache, const str
 		return 0;
 	if (total)
 		chain_walk(pool, *first, pool->page_count, true);
-	pool_log(pool, POOL_LOG_WARNING, "answer to a request for %u pages has %u; asking again", need, total);
+	pool_log(pool, POOL_LOG_WARNING, "the answer to a request for %u pages has %u pages; repeating the request",
+		need, total);
 	return -EAGAIN;
 }
 

@@ -151,8 +151,7 @@ static void claim_doubt(struct gpool *pool, const char *name)
 	forget_send(pool, name);
 	pthread_mutex_unlock(&pool->roles_lock);
 	pool_log(pool, POOL_LOG_WARNING,
-		"no answer about role '%s': when the agent is back this process does not wait for it, nor have it",
-		name);
+		"no answer about role '%s': the request is withdrawn when the agent answers again", name);
 }
 
 /* The agent answers again: repeat the messages for doubtful names. */
@@ -198,7 +197,7 @@ static int role_ask(struct gpool *pool, uint32_t verb, const char *name, uint64_
 	strcpy(request.name, name);
 	call.length = msg_encode_role_request(&request, 0, NULL, bytes, sizeof(bytes));
 	if (call.length < 0)
-		return fail(-EINVAL, "the role's name has bytes that are no printable UTF-8");
+		return fail(-EINVAL, "the role's name has bytes that are not printable UTF-8");
 	length = attach_call(pool, &call);
 	if (length < 0)
 		return -EPIPE;

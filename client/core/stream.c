@@ -573,7 +573,7 @@ int gpool_fence_signal(struct gpool *pool, struct gpool_fence fence)
 	if (!pool->alive)
 		return -ECHILD;
 	if (slot == 0)
-		return fail(-EINVAL, "fence 0 is of no stream");
+		return fail(-EINVAL, "fence 0 belongs to no stream");
 	if (fence_check(pool, fence))
 		return -EINVAL;
 	stream = &pool->streams->slots[slot];

@@ -202,8 +202,8 @@ int gpool_kv_validate(struct gpool_kv *kv, uint64_t sequence, int32_t block, con
 		return fail(-EINVAL, "block is %d; the cache has %u blocks", block, kv_block_count(kv));
 	if (!same_shape(kv, shape))
 		return fail(-EPROTO,
-			"the cache has %u layers, %u heads of %u elements of %u bytes and blocks of %u tokens, and not "
-			"the shape given",
+			"the given shape differs from the cache's: %u layers, %u heads of %u elements of %u bytes, "
+			"blocks of %u tokens",
 			kv->shape.layers, kv->shape.kv_heads, kv->shape.head_size, kv->shape.dtype_bytes,
 			kv->shape.block_tokens);
 	pthread_mutex_lock(&kv->lock);

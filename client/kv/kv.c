@@ -35,7 +35,7 @@ static int options_check(struct gpool *pool, struct gpool_kv_options *options)
 	options->max_sequence_tokens =
 		options->max_sequence_tokens ? options->max_sequence_tokens : SEQUENCE_TOKENS_DEFAULT;
 	if (options->flags & ~(uint32_t)(GPOOL_KV_KEEP | GPOOL_KV_PREFIXES | GPOOL_KV_ADAPTIVE | GPOOL_KV_BF16))
-		return fail(-EINVAL, "flags are 0x%x, of which some are not known", options->flags);
+		return fail(-EINVAL, "flags are 0x%x; some are unknown", options->flags);
 	if ((options->pool_blocks || options->flags & GPOOL_KV_ADAPTIVE) && !(options->flags & GPOOL_KV_PREFIXES))
 		return fail(-EINVAL, "%s needs GPOOL_KV_PREFIXES",
 			options->pool_blocks ? "pool_blocks" : "GPOOL_KV_ADAPTIVE");

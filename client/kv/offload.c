@@ -162,7 +162,7 @@ int gpool_kv_prefetch(struct gpool_kv *kv, uint64_t sequence)
 	pthread_mutex_lock(&kv->lock);
 	result = kv_find(kv, sequence, &found);
 	if (!result && found->state == GPOOL_KV_RUNNING)
-		result = fail(-EALREADY, "sequence 0x%llx runs", (unsigned long long)sequence);
+		result = fail(-EALREADY, "sequence 0x%llx is running", (unsigned long long)sequence);
 	else if (!result && found->saved && found->saved->pieces)
 		result = kept_error(pieces_fetch(kv, found));
 	pthread_mutex_unlock(&kv->lock);

@@ -54,7 +54,7 @@ int kv_victim(struct gpool_kv *kv, uint64_t number, struct kv_sequence **sequenc
 	if (!number)
 		*sequence = RB_MIN(kv_order, &kv->running);
 	if (!*sequence)
-		return fail(-ENOENT, "no sequence of the cache runs");
+		return fail(-ENOENT, "no sequence of the cache is running");
 	return (*sequence)->state == GPOOL_KV_RUNNING ? 0 : fail_preempted(kv, *sequence);
 }
 
@@ -87,7 +87,7 @@ int gpool_kv_waiting(struct gpool_kv *kv, uint64_t *sequence)
 	if (first)
 		*sequence = kv_number(kv, first);
 	pthread_mutex_unlock(&kv->lock);
-	return first ? 0 : fail(-ENOENT, "no sequence of the cache waits");
+	return first ? 0 : fail(-ENOENT, "no sequence of the cache is preempted");
 }
 
 static int resume(struct gpool_kv *kv, struct kv_sequence *sequence)
@@ -132,7 +132,7 @@ int gpool_kv_resume(struct gpool_kv *kv, uint64_t sequence)
 	error = kv_find(kv, sequence, &found);
 	if (!error)
 		error = found->state == GPOOL_KV_RUNNING
-			? fail(-EALREADY, "sequence 0x%llx runs", (unsigned long long)sequence)
+			? fail(-EALREADY, "sequence 0x%llx is running", (unsigned long long)sequence)
 			: resume(kv, found);
 	pthread_mutex_unlock(&kv->lock);
 	return error;

@@ -18,7 +18,7 @@ int object_text_copy(char *to, size_t size, const char *from)
 	if (length >= size)
 		return fail(-EINVAL, "a name has %zu bytes; at most %zu", strlen(from), size - 1);
 	if (!msg_text_clean(from ? from : "", length))
-		return fail(-EINVAL, "a name has bytes that are no printable UTF-8");
+		return fail(-EINVAL, "a name has bytes that are not printable UTF-8");
 	memcpy(to, from ? from : "", length);
 	memset(to + length, 0, size - length);
 	return 0;

@@ -333,7 +333,7 @@ static COLD int offer_refuse(const struct elastic *elastic, uint32_t page)
 	for (page = first; page + 1 < first + per_handle; page++)
 		if (!elastic_bit(elastic->backed, page) || elastic_bit(elastic->captured, page))
 			break;
-	return fail(-EINVAL, "page %u is %s", page, elastic_bit(elastic->backed, page) ? "captured" : "not backed");
+	return fail(-EINVAL, "page %u is %s", page, elastic_bit(elastic->backed, page) ? "captured" : "not committed");
 }
 
 /* Check that the call covers whole handles that are committed and not captured. */
@@ -492,7 +492,7 @@ static int captured_set(struct elastic *elastic, uint32_t first, uint32_t end)
 		if (!elastic_bit(elastic->backed, page) ||
 			elastic->slots[elastic_slot_of(elastic, page)].state != ELASTIC_HELD)
 			return fail(-EINVAL, "page %u is %s", page,
-				elastic_bit(elastic->backed, page) ? "offered" : "not backed");
+				elastic_bit(elastic->backed, page) ? "offered" : "not committed");
 	for (uint32_t page = first; page < end; page++) {
 		if (elastic_bit(elastic->captured, page))
 			continue;

@@ -62,7 +62,7 @@ void range_unreserve(struct gpool_range *range)
 		range->bytes = 0;
 	}
 	if (range->bytes && gpu_unreserve(pool->gpu, range->va, range->bytes))
-		pool_log(pool, POOL_LOG_ERROR, "cannot give back the addresses of a range: %s; they are lost",
+		pool_log(pool, POOL_LOG_ERROR, "cannot free the addresses of a range: %s; they are lost",
 			gpu_error_text());
 	range->bytes = 0;
 }
@@ -120,9 +120,10 @@ int range_map(struct gpool_range *range)
 		return 0;
 	}
 	pool_log(pool, POOL_LOG_ERROR, "cannot map a range of %u pages: %s", range->page_count,
-		error == -EPIPE ? "the agent is gone" : gpu_error_text());
+		error == -EPIPE ? "the agent is not running" : gpu_error_text());
 	if (at > range->va && gpu_unmap(pool->gpu, range->va, at - range->va))
-		pool_log(pool, POOL_LOG_ERROR, "cannot unmap what was mapped of it: %s", gpu_error_text());
+		pool_log(pool, POOL_LOG_ERROR, "cannot unmap the pages that were mapped before the failure: %s",
+			gpu_error_text());
 	return error == -EPIPE ? -EPIPE : -ENOMEM;
 }
 

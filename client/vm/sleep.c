@@ -224,7 +224,7 @@ static int sleep_all(struct gpool *pool)
 	}
 	if (!error && pages && !atomic_load_explicit(&pool->header->spill_slots, memory_order_relaxed))
 		error = fail(-EOPNOTSUPP,
-			"%llu pages of MUTABLE ranges have nowhere to go: gpoold is configured without spill_memory "
+			"%llu pages of MUTABLE ranges cannot be spilled: gpoold is configured without spill_memory "
 			"and spill_directory",
 			(unsigned long long)pages);
 	if (!error)

@@ -68,7 +68,7 @@ void vm_space_close(struct vm_space *space)
 	if (!error)
 		error = gpu_unreserve(pool->gpu, space->base, space->bytes);
 	if (error)
-		pool_log(pool, POOL_LOG_ERROR, "cannot give back %llu bytes of addresses: %s; they are lost",
+		pool_log(pool, POOL_LOG_ERROR, "cannot free %llu bytes of addresses: %s; they are lost",
 			(unsigned long long)space->bytes, gpu_error_text());
 	munmap(space->pages, space->slot_count * sizeof(*space->pages));
 	space->pages = NULL;
@@ -102,7 +102,8 @@ static void map_undo(struct vm_space *space, uint32_t slot, const uint32_t *page
 	if (!count)
 		return;
 	if (gpu_unmap(space->pool->gpu, vm_address(space, slot), count * space->slot_bytes)) {
-		pool_log(space->pool, POOL_LOG_ERROR, "cannot unmap what was mapped of it: %s", gpu_error_text());
+		pool_log(space->pool, POOL_LOG_ERROR, "cannot unmap the pages that were mapped before the failure: %s",
+			gpu_error_text());
 		for (uint32_t i = 0; i < count; i++)
 			space->pages[slot + i] = pages[i] + 1;
 		return;
@@ -145,7 +146,7 @@ static int map_all(struct vm_space *space, uint32_t slot, const uint32_t *pages,
 	if (!error)
 		return 0;
 	pool_log(pool, POOL_LOG_ERROR, "cannot map %u handles: %s", count,
-		error == -EPIPE ? "the agent is gone" : gpu_error_text());
+		error == -EPIPE ? "the agent is not running" : gpu_error_text());
 	map_undo(space, slot, pages, done);
 	return error == -EPIPE ? -EPIPE : -ENOMEM;
 }

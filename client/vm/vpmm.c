@@ -111,7 +111,7 @@ static int initial_pages(struct vpmm *vpmm, uint32_t stream)
 		region_put_free(&vpmm->set, place, call.slot, fence_make(call.slot, 0));
 	vpmm_unlock(vpmm);
 	if (error)
-		pool_log(vpmm->pool, POOL_LOG_ERROR, "cannot have %llu bytes to begin with: %s",
+		pool_log(vpmm->pool, POOL_LOG_ERROR, "cannot allocate the initial %llu bytes: %s",
 			(unsigned long long)vpmm->options.initial_bytes, gpool_strerror(error));
 	return error;
 }

@@ -25,7 +25,7 @@ static int chunk_open(struct vpmm *vpmm, uint32_t pages, struct vpmm_chunk **ope
 		bytes /= 2;
 		error = vm_space_open(vpmm->pool, bytes, &chunk->space);
 		if (!error)
-			pool_log(vpmm->pool, POOL_LOG_INFO, "going on with %llu bytes of addresses",
+			pool_log(vpmm->pool, POOL_LOG_INFO, "reserving only %llu bytes of addresses",
 				(unsigned long long)bytes);
 	}
 	if (error) {

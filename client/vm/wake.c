@@ -76,8 +76,8 @@ static int range_reopen(struct gpool_range *range)
 	error = object_open(range->pool, range->name, &options, false, &range->object);
 	if (error == -ENOENT || error == -EPROTO) {
 		pool_log(range->pool, POOL_LOG_ERROR,
-			"cannot wake: object '%s' version %llu is gone; this process stays asleep", range->name,
-			(unsigned long long)range->version);
+			"cannot wake: object '%s' version %llu does not exist any more; this process stays asleep",
+			range->name, (unsigned long long)range->version);
 		return -ESTALE;
 	}
 	if (error)

@@ -237,7 +237,7 @@ static void test_large_handles(void **state)
 		"first is 0 and count 3; both must be multiples of 4, the pages of a handle"));
 	assert_int_equal(offer(range, 2, 4), -EINVAL);
 	assert_int_equal(offer(range, 12, 4), -EINVAL);
-	assert_non_null(strstr(gpool_last_error(EINVAL), "page 14 is not backed"));
+	assert_non_null(strstr(gpool_last_error(EINVAL), "page 14 is not committed"));
 	assert_int_equal(offer(range, 4, 8), 0);
 	assert_int_equal(info_of(range).offered_pages, 8);
 	assert_int_equal(squat(other, blocks, PAGES), PAGES - 8);

@@ -44,7 +44,7 @@ static void test_opening(void **state)
 
 	(void)state;
 	options.flags = 8 | GPOOL_OPEN_ADMIN;
-	SAYS(gpool_open(&options, &none), -EINVAL, "flags are 0xa, of which 0x8 are not known");
+	SAYS(gpool_open(&options, &none), -EINVAL, "flags are 0xa; 0x8 are unknown");
 	options.flags = GPOOL_OPEN_ADMIN | GPOOL_OPEN_OBSERVER;
 	SAYS(gpool_open(&options, &none), -EINVAL, "both GPOOL_OPEN_OBSERVER and GPOOL_OPEN_ADMIN");
 	options.flags = 0;
@@ -78,7 +78,7 @@ static void test_blocks(void **state)
 	SAYS(gpool_alloc(pool, 2048, NULL, &block), -EINVAL, "page_count is 2048; this pool has 512 pages");
 	SAYS(gpool_alloc(pool, 0, NULL, &block), -EINVAL, "page_count is 0; this pool has 512 pages");
 	options.flags = 1 << 20;
-	SAYS(gpool_alloc(pool, 1, &options, &block), -EINVAL, "flags are 0x100000, of which 0x100000 are not known");
+	SAYS(gpool_alloc(pool, 1, &options, &block), -EINVAL, "flags are 0x100000; 0x100000 are unknown");
 	options.flags = GPOOL_ALLOC_SPILL;
 	SAYS(gpool_alloc(pool, 1, &options, &block), -EOPNOTSUPP, "this pool keeps no spilled content");
 	options.flags = 0;
@@ -171,11 +171,11 @@ static void test_offered_ranges(void **state)
 	assert_int_equal(gpool_range_reserve(pool, 8, NULL, &range), 0);
 	assert_int_equal(gpool_range_commit(range, 0, 4, 0), 0);
 	SAYS(gpool_range_offer(range, 0, 9, none), -EINVAL, "first is 0 and count 9; the range has 8 pages");
-	SAYS(gpool_range_offer(range, 2, 4, none), -EINVAL, "page 4 is not backed");
+	SAYS(gpool_range_offer(range, 2, 4, none), -EINVAL, "page 4 is not committed");
 	SAYS(gpool_range_offer(range, 0, 1, wrong), -EINVAL,
 		"fence 0xffffffffffffffff was not recorded by this session");
 	SAYS(gpool_range_reclaim(range, 8, 1, NULL), -EINVAL, "first is 8 and count 1; the range has 8 pages");
-	SAYS(gpool_range_capture(range, 3, 2, 1), -EINVAL, "page 4 is not backed");
+	SAYS(gpool_range_capture(range, 3, 2, 1), -EINVAL, "page 4 is not committed");
 	assert_int_equal(gpool_range_capture(range, 1, 1, 1), 0);
 	SAYS(gpool_range_offer(range, 0, 4, none), -EINVAL, "page 1 is captured");
 	assert_int_equal(gpool_range_offer(range, 2, 2, none), 0);
@@ -218,7 +218,7 @@ static void test_objects(void **state)
 	(void)state;
 	SAYS(gpool_object_create(pool, "", NULL, &object), -EINVAL, "the object's name is empty");
 	SAYS(gpool_object_create(pool, long_name, NULL, &object), -EINVAL, "a name has 199 bytes; at most 127");
-	SAYS(gpool_object_create(pool, "a\n", NULL, &object), -EINVAL, "a name has bytes that are no printable UTF-8");
+	SAYS(gpool_object_create(pool, "a\n", NULL, &object), -EINVAL, "a name has bytes that are not printable UTF-8");
 	options.memory_class = 12;
 	SAYS(gpool_object_create(pool, "o", &options, &object), -EINVAL, "memory_class is 12; the largest is 3");
 	assert_int_equal(gpool_object_create(pool, "o", NULL, &object), 0);
@@ -285,7 +285,7 @@ static void test_fences(void **state)
 	SAYS(gpool_fence_record(pool, 900, &fence), -EINVAL, "stream 900 is not open");
 	SAYS(gpool_fence_done(pool, fence), -EINVAL, "fence 0xffffffffffffffff was not recorded by this session");
 	SAYS(gpool_stream_wait(pool, 900, none), -EINVAL, "stream 900 is not open");
-	SAYS(gpool_fence_signal(pool, none), -EINVAL, "fence 0 is of no stream");
+	SAYS(gpool_fence_signal(pool, none), -EINVAL, "fence 0 belongs to no stream");
 	SAYS(gpool_fence_export(pool, fence, 0, &handle), -EINVAL, "fence 0xffffffffffffffff was not recorded");
 	SAYS(gpool_fence_export(pool, none, 8, &handle), -EINVAL,
 		"flags are 0x8; the only one is GPOOL_FENCE_EXPORT_EVENT");
@@ -426,8 +426,8 @@ static void test_sequences(void **state)
 	SAYS(gpool_kv_allocate(kv, &request, &number), -EUSERS,
 		"all 2 sequences of the cache are in use (max_sequences)");
 	SAYS(gpool_kv_fork(kv, first, &number), -EUSERS, "all 2 sequences of the cache are in use");
-	SAYS(gpool_kv_waiting(kv, &number), -ENOENT, "no sequence of the cache waits");
-	SAYS(gpool_kv_resume(kv, first), -EALREADY, "runs");
+	SAYS(gpool_kv_waiting(kv, &number), -ENOENT, "no sequence of the cache is preempted");
+	SAYS(gpool_kv_resume(kv, first), -EALREADY, "is running");
 	SAYS(gpool_kv_preempt(kv, 9, &number), -EINVAL, "0x9 is not the number of a sequence of this cache");
 	assert_true(gpool_kv_preempt(kv, first, &number) >= 0);
 	SAYS(gpool_kv_append(kv, first, 1, NULL), -EAGAIN, "is preempted");
@@ -455,7 +455,8 @@ static void test_blocks_of_caches(void **state)
 	assert_int_equal(gpool_kv_table(kv, another, &table, &blocks), 0);
 	SAYS(gpool_kv_validate(kv, sequence, -1, &shape), -EINVAL, "block is -1; the cache has ");
 	SAYS(gpool_kv_validate(kv, sequence, 0, &other), -EPROTO,
-		"the cache has 2 layers, 2 heads of 16 elements of 2 bytes and blocks of 16 tokens");
+		"the given shape differs from the cache's: 2 layers, 2 heads of 16 elements of 2 bytes, blocks of 16 "
+		"tokens");
 	SAYS(gpool_kv_validate(kv, sequence, table[0], &shape), -EACCES, "is not one of a running sequence");
 	SAYS(gpool_kv_copy_blocks(kv, &same, 1), -EINVAL, "pair 0: from block 1 to 1; ");
 	SAYS(gpool_kv_offload(kv, sequence, 0, NULL), -EOPNOTSUPP,
@@ -718,7 +719,7 @@ static void test_sleeping(void **state)
 	SAYS(gpool_range_reserve(sleeper, 1, NULL, &second), -EHOSTDOWN, "the session is asleep");
 	assert_int_equal(gpool_wake(sleeper, 0), 0);
 	assert_int_equal(gpool_range_create(sleeper, 1, NULL, &second), 0);
-	SAYS(gpool_sleep(sleeper, 0), -EOPNOTSUPP, "1 pages of MUTABLE ranges have nowhere to go");
+	SAYS(gpool_sleep(sleeper, 0), -EOPNOTSUPP, "1 pages of MUTABLE ranges cannot be spilled");
 	gpool_close(sleeper);
 }
 

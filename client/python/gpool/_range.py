@@ -138,7 +138,7 @@ class Range:
             first, last = offset // self._pool.page_bytes, (offset + view.nbytes - 1) // self._pool.page_bytes
             for page in range(first, last + 1):
                 if self.page_state(page) != PageState.BACKED:
-                    raise Error(errno.EFAULT, f"cannot show a range: page {page} is not backed; back() it first")
+                    raise Error(errno.EFAULT, f"cannot show a range: page {page} is not committed; back() it first")
         return view
 
     def lend(self, stream: int) -> _abi.gpool_loan:
