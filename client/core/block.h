@@ -67,20 +67,20 @@ static inline void block_write(const struct gpool *pool, uint32_t page, uint32_t
 }
 
 /*
- * run_pin() - pin the first page of a run that is ours and in no block; waits while the agent looks at it. 0 or
- * -ESTALE.
+ * run_pin() - pin the first page of a run that belongs to this session and is in no block; waits while the agent
+ * inspects it. Return: 0 or -ESTALE.
  */
 int run_pin(const struct gpool *pool, uint32_t page, uint64_t *word);
 
 /*
- * word_settle() - wait while the page is in motion. The agent's look lasts less than a microsecond, unless it dies over
- * it: then until the next one has put things right.
+ * word_settle() - wait while the page is in motion. An inspection by the agent lasts less than a microsecond, unless
+ * the agent dies during it: then until its successor has restored the word.
  */
 void word_settle(const struct gpool *pool, uint32_t page) COLD;
 
 /*
- * entry_fence_raise() - the agent does not take what starts here before this fence is reached, beside those that it
- * has. False: there is no room for a joint fence.
+ * entry_fence_raise() - add a fence to an entry, besides those that it has: the agent does not take the block before
+ * all are signaled. Return false if no joint fence is free.
  */
 bool entry_fence_raise(struct gpool *pool, struct block_entry *entry, uint64_t fence);
 

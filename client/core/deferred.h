@@ -2,9 +2,9 @@
  * deferred.h - freed blocks and unpins that are deferred behind fences or other pins. Internal to libgpool.
  *
  * A freed block waits in one of two kinds of lists:
- *   behind a fence   One list for each stream slot, in order of fence values: only the heads are checked. The block has no
- *                    pin, so that the agent may take it once the fence is signaled; otherwise the library ends it at its
- *                    next call.
+ *   behind a fence   One list for each stream slot, in order of fence values: only the heads are checked. The block has
+ *                    no pin, so that the agent may take it once the fence is signaled; otherwise the library ends it at
+ *                    its next call.
  *   for other pins   The block keeps one pin of its own until the other threads have unpinned it; each unpin of a dying
  *                    block checks it.
  *

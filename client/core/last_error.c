@@ -54,7 +54,7 @@ const char *gpool_strerror(int error)
 	case ENXIO: return "no pool or tenant of that name";
 	case EOPNOTSUPP: return "not supported by this device, back end or version";
 	case EPERM: return "not permitted to this session kind or tenant";
-	case EPIPE: return "the agent is gone, or has ended this session";
+	case EPIPE: return "the agent is not running, or has ended this session";
 	case EPROTO: return "agent and library disagree on the protocol or the layout of shared memory";
 	case ESHUTDOWN: return "the pool is out of service (poolctl drain)";
 	case ESRCH: return "the other process has died or detached, and never reached that fence";

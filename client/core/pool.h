@@ -22,8 +22,8 @@
  *   streams[].lock   one stream
  *   imports->lock    imported fences; their thread holds it while it polls
  *   sources.lock     sources of imported fences; no lock is acquired under it
- *   vpmm->lock       regions of gpool_malloc_async(); no lock is acquired under it, and it is not held during calls that
- *                    may wait
+ *   vpmm->lock       regions of gpool_malloc_async(); no lock is acquired under it, and it is not held during calls
+ *                    that may wait
  *   small->lock      parts of pages of gpool_malloc_async(); the same
  *   kvs_lock         the list of KV caches; no lock is acquired under it
  * spans->lock is acquired before all of these: a page of spans is allocated and freed under it. The same holds for the

@@ -216,7 +216,7 @@ static inline void stat_add(const struct thread_cache *cache, _Atomic uint64_t *
 	stat_add_many(cache, counter, 1);
 }
 
-/* block_from_run() - a claimed run, pinned at `page`, becomes a block; `word` is the page word that the pin saw. */
+/* block_from_run() - make a claimed run, pinned at `page`, a block; `word` is the page word that the pin saw. */
 static inline void block_from_run(struct thread_cache *cache, uint32_t page, uint32_t page_count, uint64_t word,
 	const struct block_attributes *attributes, struct gpool_block *block)
 {
