@@ -1,27 +1,29 @@
 /*
  * allocate_free.pml - two threads of one worker allocate, pin and free while the agent evicts, reclaims and grants.
  *
- * Proved: a page is in one block at a time and has one owner, contents never change under a valid pin, of two racing
- * frees one wins, the agent takes no page that is in use, and at the end each leased page is in exactly one place:
- * a free bit, a block, or a thread's magazine.
- * A free that finds other pins drops its own. The agent may take such a block once it has no pins; else a thread claims it.
- * With -DPAGES=2 blocks may span two pages, so that interior pages, which have neither pin nor entry, are there too.
+ * Proved: a page is in one block at a time and has one owner, contents never change under a valid pin, of two
+ * concurrent frees one succeeds, the agent takes no page that is in use, and at the end each leased page is in exactly
+ * one place: a free bit, a block, or a thread's magazine.
+ *
+ * A free that finds other pins drops its own. The agent may take such a block once it has no pins; otherwise a thread
+ * claims it. With -DPAGES=2 blocks may span two pages, which adds interior pages, without pin or entry.
+ *
  * Planted bugs:
- *   BUG_PLAIN_FREE         free claims the entry by a store instead of a compare-and-swap: two frees win
- *   BUG_CHECK_BEFORE_CLAIM free looks at the pin count first and clears the tag then
- *   BUG_BIT_IF_LAST        free sets the bits only if its own unpin was the last one: a passing pin makes it lose pages
+ *   BUG_PLAIN_FREE         free claims the entry by a store instead of a compare-and-swap: two frees succeed
+ *   BUG_CHECK_BEFORE_CLAIM free reads the pin count first and then clears the tag
+ *   BUG_BIT_IF_LAST        free sets the bits only if its own unpin was the last one: a temporary pin loses pages
  *   BUG_BIT_FIRST          free sets the bits before it clears the tag
  *   BUG_LOOSE_TAG          pin ignores DYING in the tag
- *   BUG_CLAIM_PINNED       a deferred free is finished whatever the pin count
- *   BUG_CLAIM_NO_WORD      a deferred free is finished without a look at the page word
+ *   BUG_CLAIM_PINNED       a deferred free is completed without a check of the pins
+ *   BUG_CLAIM_NO_WORD      a deferred free is completed without a check of the page word
  *   BUG_EARLY_TAG          pin loads the tag before its pin is visible
- *   BUG_NO_WORD_CHECK      allocating from the magazine does not look at the page word
- *   BUG_DROP_EVICTING      allocate gives up a page whose word is EVICTING
+ *   BUG_NO_WORD_CHECK      an allocation from the magazine does not check the page word
+ *   BUG_DROP_EVICTING      allocate loses a page whose word is EVICTING
  *   BUG_EVICT_UNTAGGED     the agent evicts a page without a block
  *   BUG_FLUSH_NO_PIN       a thread empties its magazine without a pin
- *   BUG_TAG_FIRST          the agent reads the tag before it looks at the pins: a free that ends in between is missed
+ *   BUG_TAG_FIRST          the agent reads the tag before the pins: a free that ends in between is missed
  */
-#define CPUS  2           /* the two threads; the agent's stores are in memory at once (pin_evict.pml buffers them) */
+#define CPUS  2           /* the two threads; the agent's stores are visible at once (pin_evict.pml buffers them) */
 #ifndef PAGES
 #define PAGES 1
 #endif
@@ -31,7 +33,7 @@
 
 /* A page word is state + 4 * generation. */
 #define FREE      0
-#define LEASED    1       /* to our worker */
+#define LEASED    1       /* leased to the worker */
 #define EVICTING  2
 #define STATE(w)  ((w) & 3)
 #define MAKE(s, w) (((w) & 252) | (s))
@@ -42,7 +44,8 @@
 #define DYING     16
 #define TWO_PAGES 32
 #define ID(e)     ((e) & 15)
-#define HAS(p, e, q) ((q) == (p) || (((e) & TWO_PAGES) && (q) == (p) + 1)) /* page q is in the block of entry e at page p */
+/* page q belongs to the block of entry e at page p */
+#define HAS(p, e, q) ((q) == (p) || (((e) & TWO_PAGES) && (q) == (p) + 1))
 #define BITS(p, e) ((((e) & TWO_PAGES) -> 3 : 1) << (p))
 
 #ifndef OPS
@@ -61,15 +64,15 @@ byte bits;
 byte pins[PAGES];
 byte next_id = 1;
 
-/* What threads remember. A magazine holds one page or run, the deferred list one block. */
+/* State of the threads. A magazine holds one page or run, the deferred list one block. */
 byte mag_entry[CPUS], mag_page[CPUS], mag_word[CPUS];
 byte dying_entry[CPUS], dying_page[CPUS], dying_word[CPUS];
 
-/* A handle that the threads pass around, and one whose pin was left behind, so that both may use up that one pin. */
+/* A handle that the threads exchange, and one whose pin was left behind, which either thread may use up. */
 byte shared_entry, shared_page, shared_word;
 byte left_entry, left_page, left_word;
 
-/* Ghosts: which block has page p; how many valid pins the block at p has. */
+/* Ghosts: the block that has page p; the number of valid pins of the block at p. */
 byte claim[PAGES];
 byte held[PAGES];
 byte finished;
@@ -89,7 +92,10 @@ inline check_claim(p, e, v)
 	assert(!((e) & TWO_PAGES) || claim[(p + 1) % PAGES] == (v))
 }
 
-/* Block e at page p is ours, under our pin: write the entry. The caller stores the handle in page, w, entry. */
+/*
+ * Block e at page p belongs to this thread, which has pinned it: write the entry. The caller stores the handle in page,
+ * w, entry.
+ */
 inline write_entry()
 {
 	d_step {
@@ -105,7 +111,7 @@ inline write_entry()
 proctype thread(byte t)
 {
 	byte op, page, entry, w, seen, n;
-	bool own;                 /* the pin is ours, not the one left behind */
+	bool own;                 /* the pin is this thread's, not the one left behind */
 
 again:
 	if
@@ -122,7 +128,7 @@ again:
 	:: op < LIMIT(t) && dying_entry[t] -> op++; goto finish_dying
 	fi;
 
-take:   /* Take one page or a run of two out of the free bits. */
+take:   /* Take one page or a run of two from the free bits. */
 	if
 	:: page = 0
 #if PAGES == 2
@@ -143,14 +149,14 @@ wait:
 	w = word[page];
 	if
 	:: STATE(w) == LEASED
-	:: STATE(w) == EVICTING ->       /* the agent looks, finds no block, and puts the word back */
+	:: STATE(w) == EVICTING ->       /* the agent inspects it, finds no block, and restores the word */
 		LOCKED(t, pins[page]--);
 #ifdef BUG_DROP_EVICTING
 		goto over;
 #endif
 		STATE(word[page]) != EVICTING;
 		goto wait
-	:: else -> assert(false)         /* a free bit on a page that is not ours */
+	:: else -> assert(false)         /* a free bit on a page of another owner */
 	fi;
 	write_entry();
 	goto share;
@@ -177,7 +183,7 @@ pop:    /* Allocate from the magazine. */
 	write_entry();
 	goto share;
 
-flush:  /* Give the magazine back to the free bits. */
+flush:  /* Return the magazine to the free bits. */
 	atomic { page = mag_page[t]; entry = mag_entry[t] };
 #ifdef BUG_FLUSH_NO_PIN
 	w = word[page];
@@ -206,7 +212,7 @@ flush:  /* Give the magazine back to the free bits. */
 #endif
 	goto over;
 
-pin:    /* Pin what the other thread, or we, have handed around. */
+pin:    /* Pin the handle that the other thread, or this one, has shared. */
 	atomic { page = shared_page; w = shared_word; entry = shared_entry };
 #ifdef BUG_EARLY_TAG
 	n = LOAD(t, TAG(page));
@@ -236,9 +242,9 @@ not_pinned:
 	atomic { DRAINED(t) -> pins[page]-- };
 	goto over;
 
-share:  /* Hand the handle around: others see it only after the entry, so our buffer is empty. */
+share:  /* Share the handle: other threads see it only after the entry, so the store buffer is empty. */
 	atomic { DRAINED(t) -> shared_page = page; shared_word = w; shared_entry = entry };
-use:    /* The contents are ours until we unpin. */
+use:    /* The contents belong to this thread until the unpin. */
 	check_claim(page, entry, ID(entry));
 	if
 	:: d_step { held[page]-- }; LOCKED(t, pins[page]--); goto over
@@ -278,11 +284,11 @@ free:
 	fi;
 #endif
 	seen = 0;
-	/* We have the claim: no further pin can succeed. Pins that succeeded before are in the count. */
+	/* This thread has the claim: no further pin can succeed. Earlier pins are in the count. */
 	n = pins[page];
 	if
 	:: n == 1 -> n = 0; goto finish
-	:: else ->                           /* others have it: list it, and drop the pin */
+	:: else ->                           /* others have it pinned: list it, and drop the pin */
 		d_step { n = 0; dying_page[t] = page; dying_word[t] = w; dying_entry[t] = entry; held[page]-- };
 		LOCKED(t, pins[page]--);
 		goto over
@@ -294,7 +300,7 @@ free_lost:                               /* -ESTALE: a free that failed has not 
 	fi;
 	goto over;
 
-finish_dying:                            /* claim a deferred free, unless others have it still or the agent has taken it */
+finish_dying: /* claim a deferred free, unless others still have it pinned or the agent has taken it */
 	atomic { page = dying_page[t]; w = dying_word[t]; entry = dying_entry[t] };
 	LOCKED(t, n = pins[page]; pins[page]++);
 	if
@@ -399,7 +405,7 @@ proctype agent()
 #ifdef BUG_EVICT_UNTAGGED
 				:: entry == 0 && ((bits >> page) & 1) ->
 #else
-				:: entry == 0 ->             /* no block starts here, or a thread has it in its hands */
+				:: entry == 0 ->             /* no block starts here, or a thread holds the page */
 #endif
 					word[page] = MAKE(LEASED, word[page])
 				:: else ->
@@ -445,7 +451,7 @@ proctype agent()
 }
 #endif
 
-/* How many places hold page p? */
+/* The number of places that hold page p. */
 #define IN_BIT(p)    ((bits >> (p)) & 1)
 #define IN_ENTRY(p)  (mem[TAG(p)] != 0)
 #if PAGES == 2

@@ -1,18 +1,19 @@
 /*
- * death.pml - a worker dies at any step, or loses its connection and keeps running, while the agent grants, reclaims and
- * evicts, and lends freed pages to another worker.
+ * death.pml - a worker dies at any step, or disconnects and keeps running, while the agent grants, reclaims and evicts,
+ * and lends freed pages to another worker.
  *
- * Proved: no page is used by two, not even by the GPU work of a dead process; and once the agent has handled the death,
- * every page is free or lent to a living worker.
+ * Proved: no page is used by two workers, not even by the GPU work of a dead process; and once the agent has handled
+ * the death, every page is free or leased to a living worker.
+ *
  * Planted bugs:
  *   BUG_FREE_ON_CLOSE   the agent frees the pages when the connection closes, not when the pidfd fires
  *   BUG_NO_QUARANTINE   it frees them at the pidfd, while the driver still runs the dead worker's GPU work
- *   BUG_TRUST_SEGMENT   it frees only what the session segment shows: free bits and block entries
+ *   BUG_TRUST_SEGMENT   it frees only the pages of the session segment: free bits and block entries
  *   BUG_LATE_ANSWER     it answers a request read before the burial
- *   BUG_EARLY_UNPIN     it ignores the pins of a closed session while it looks for a page to evict
+ *   BUG_EARLY_UNPIN     it ignores the pins of a closed session during an eviction
  */
 #define CPUS   1
-#define WORKER 0          /* the mortal worker; the agent's stores are in memory at once */
+#define WORKER 0          /* the mortal worker; the agent's stores are visible at once */
 
 #ifndef PAGES
 #define PAGES 1
@@ -51,9 +52,9 @@ byte pins[PAGES];
 byte slot, answer;
 
 /* Ghosts. */
-bool ours[PAGES];         /* the mortal worker uses page p now */
-bool theirs[PAGES];       /* the other one does */
-byte gpu;                 /* page + 1 that the GPU works on for the mortal worker; 0: none */
+bool ours[PAGES];         /* the mortal worker is using page p */
+bool theirs[PAGES];       /* the other worker is using page p */
+byte gpu;                 /* page + 1 that the GPU uses for the mortal worker; 0: none */
 bool kill;                /* dies at its next step */
 bool dead;                /* the pidfd is readable */
 bool closed;              /* the connection has ended, seen by the agent's epoll */
@@ -90,7 +91,7 @@ take:
 		:: seen == 0 -> goto over
 		:: else
 		fi;
-own:    /* The page is in our hands: make it a block. */
+own:    /* The page belongs to this worker: make it a block. */
 		pins[page]++;
 		w = word[page];
 		if
@@ -149,7 +150,7 @@ over:
 		atomic { page = 0; w = 0; seen = 0 };
 		goto again;
 leave:
-		skip                                     /* leaving without a word is a death, too */
+		skip                                     /* an end without a detach is a death, too */
 	} unless { kill };
 	atomic {
 		ours[0] = false;
@@ -158,7 +159,9 @@ leave:
 #endif
 		op = 0; page = 0; w = 0; seen = 0
 	};
-	/* The kernel tears the process down: its stores are in memory, its connection closes, its pidfd fires, in any order. */
+	/*
+	 * The kernel ends the process: its stores become visible, its connection closes, its pidfd fires, in any order.
+	 */
 	DRAINED(WORKER);
 	if
 	:: closed = true; dead = true
@@ -171,7 +174,7 @@ proctype killer()
 	kill = true
 }
 
-/* The connection may close by itself: shut down, or closed by mistake. */
+/* The connection may close separately: shut down, or closed by mistake. */
 proctype hangup()
 {
 	if
@@ -180,7 +183,7 @@ proctype hangup()
 	fi
 }
 
-/* The GPU finishes, for the living and, until the driver is done with it, for the dead. */
+/* The GPU finishes, for running processes and, until the driver is done, for dead ones. */
 proctype device()
 {
 end:	do
@@ -188,7 +191,7 @@ end:	do
 	od
 }
 
-/* The other worker uses what the agent lends it. */
+/* The other worker uses the pages that the agent leases to it. */
 proctype other()
 {
 	byte page;
@@ -299,7 +302,7 @@ answer_it:
 	atomic { page = 0; got = false };
 	goto again;
 
-hung_up: /* The session ends; the process may live on, with its mappings and its pins. */
+hung_up: /* The session ends; the process may keep running, with its mappings and its pins. */
 #ifdef BUG_FREE_ON_CLOSE
 	end_pages(FREE);
 #else
@@ -313,13 +316,13 @@ hung_up: /* The session ends; the process may live on, with its mappings and its
 	:: dead -> break
 	od;
 
-bury:   /* The session segment is dropped, and its pins with it. */
+bury:   /* The session segment is dropped, with its pins. */
 #ifdef BUG_LATE_ANSWER
 	pending = (slot == REQUESTED);
 #endif
 #ifndef BUG_NO_QUARANTINE
 	end_pages(QUARANTINED);
-	gpu == 0;                                                    /* the driver has let go of the dead process */
+	gpu == 0;                                                    /* the driver has released the dead process */
 #endif
 	end_pages(FREE);
 	atomic { bits = 0; pins[0] = 0; mem[TAG(0)] = 0 };

@@ -1,17 +1,20 @@
 /*
  * doorbell.pml - two workers write requests and ring; the agent answers and wakes them.
  *
- * Towards the agent rings an eventfd in an edge-triggered epoll set that is never read, and only if the agent says that
- * it is about to sleep (-DALWAYS_RING: always). Towards the worker it is a futex on the request slot.
- * Proved: no wake-up is lost. Nothing has a timeout here, so a lost one leaves a worker waiting for ever, which is an
+ * The doorbell of the agent is an eventfd in an edge-triggered epoll set. It is never read, and workers ring it only
+ * while the agent states that it is about to sleep (-DALWAYS_RING: always). The worker waits on a futex in the request
+ * slot.
+ *
+ * Proved: no wake-up is lost. No wait has a timeout, so a lost wake-up leaves a worker waiting forever, which is an
  * invalid end state.
+ *
  * Planted bugs:
- *   BUG_CHECK_FIRST     the agent looks for requests before it says that it will sleep, and not again
+ *   BUG_CHECK_FIRST     the agent checks for requests before it states that it will sleep, and not again
  *   BUG_WAKE_FIRST      the agent wakes the worker before it writes the answer
- *   BUG_NO_FENCE        the worker's request is a plain store: it may still be in the buffer when it looks at the agent
- *   BUG_AGENT_NO_FENCE  the agent says by a plain store that it will sleep
+ *   BUG_NO_FENCE        the worker's request is a plain store: it may still be in the buffer when it reads the agent's state
+ *   BUG_AGENT_NO_FENCE  the agent states by a plain store that it will sleep
  *   BUG_NO_COMPARE      the worker sleeps without comparing the slot
- *   BUG_STALE_COMPARE   the worker compares with a value that it loads again and does not look at
+ *   BUG_STALE_COMPARE   the worker compares with a value that it loads again without a check
  */
 #define WORKERS 2
 #define AGENT   2         /* CPU numbers: 0 and 1 are the workers */
@@ -34,7 +37,7 @@
 bool sleeping[WORKERS];   /* in the kernel, on the futex */
 bool edge[WORKERS];       /* of the worker's eventfd, in the agent's epoll set */
 
-/* The kernel compares and goes to sleep at once as seen by a waker, and drains the store buffer. */
+/* The kernel compares and sleeps in one step for a waker, and drains the store buffer. */
 inline futex_wait(c, expected)
 {
 	d_step {

@@ -1,19 +1,21 @@
 /*
- * grant_reclaim.pml - the agent grants pages to a worker, on request and unasked, and reclaims idle ones.
+ * grant_reclaim.pml - the agent grants pages to a worker, on request and without, and reclaims idle ones.
  *
  * The request slot is one word, state and sequence number: the worker writes REQUESTED, the agent answers by a
- * compare-and-swap to DONE, the worker gives up by a compare-and-swap to CANCELLED. Pages of an answer go from hand to
- * hand and never show in the free bits.
- * Proved: worker and agent never both use a page, each answer goes to the request it was made for, and at the end no
- * page is lost: each leased page is in a free bit, in a block or in the worker's hands.
+ * compare-and-swap to DONE, the worker cancels by a compare-and-swap to CANCELLED. Pages of an answer are passed
+ * directly and never appear in the free bits.
+ *
+ * Proved: worker and agent never both use a page, each answer belongs to its request, and at the end no page is lost:
+ * each leased page is in a free bit, in a block or held by the worker.
+ *
  * Planted bugs:
- *   BUG_KEEP_LOST        the agent does not take the pages back when its answer comes too late
+ *   BUG_KEEP_LOST        the agent does not take the pages back if its answer is too late
  *   BUG_BIT_BEFORE_WORD  the grant sets the free bit first
  *   BUG_RECLAIM_BLIND    reclaim frees the page without winning the bit
- *   BUG_NO_SEQUENCE      the slot's word has no sequence number: an old answer meets a new request
- *   BUG_IGNORE_DONE      a worker whose cancel fails goes away without the pages
+ *   BUG_NO_SEQUENCE      the slot's word has no sequence number: an old answer is taken for that of a new request
+ *   BUG_IGNORE_DONE      a worker whose cancel fails ignores the pages
  *   BUG_PLAIN_CANCEL     cancel is a plain store
- *   BUG_READ_TWICE       the agent reads the slot again after it has looked at the state
+ *   BUG_READ_TWICE       the agent reads the slot again after it has checked the state
  *   BUG_WORD_AFTER_DONE  the page word is written after the answer
  */
 #define CPUS   2
@@ -24,7 +26,7 @@
 #define SLOT     2        /* state + 8 * sequence */
 #define WANT     3        /* the request */
 #define ANSWER   4        /* the page, NONE: no page */
-#define ANSWERS  5        /* which request that answers, for the check only */
+#define ANSWERS  5        /* the request that it answers, for the check only */
 #define BITS     6
 #define CELLS    7
 #include "tso.h"
@@ -56,10 +58,10 @@
 #define AGENT_OPS 4
 #endif
 
-byte taken;               /* ghost: the pages in the worker's hands, a bit each */
+byte taken;               /* ghost: the pages that the worker holds, a bit each */
 byte finished;
 
-inline use(p)             /* the worker has page p: it checks the word under a pin, and no one else may have the page */
+inline use(p) /* the worker has page p: it checks the word under a pin, and no other owner may have the page */
 {
 	d_step { assert((taken & (1 << (p))) == 0); taken = taken | (1 << (p)) };
 	w = LOAD(WORKER, WORD(p));
@@ -70,7 +72,7 @@ inline use(p)             /* the worker has page p: it checks the word under a p
 	if
 	:: STATE(w) == LEASED ->
 		assert(STATE(mem[WORD(p)]) != FREE)
-	:: else -> taken = taken & ~(1 << (p))   /* not ours: drop it, we could do nothing else */
+	:: else -> taken = taken & ~(1 << (p))   /* of another owner: drop it, since nothing else is possible */
 	fi
 }
 
@@ -88,7 +90,7 @@ proctype worker()
 	:: round < ROUNDS ->
 		round++;
 		if
-		:: mem[BITS] != 0 ->              /* allocate out of the free bits */
+		:: mem[BITS] != 0 ->              /* allocate from the free bits */
 			if
 			:: page = 0
 			:: page = 1
@@ -104,12 +106,12 @@ proctype worker()
 			:: taken & 2 -> page = 1
 			fi;
 			give_back(page)
-		:: true ->                        /* ask the agent */
+		:: true ->                        /* send a request to the agent */
 			store(WORKER, WANT, round);
 			store(WORKER, SLOT, SLOT_WORD(REQUESTED, round));
 			if
 			:: SLOT_STATE(LOAD(WORKER, SLOT)) == DONE -> seen = DONE
-			:: true ->                /* time is up */
+			:: true ->                /* the timeout expires */
 #ifdef BUG_PLAIN_CANCEL
 				seen = SLOT_STATE(LOAD(WORKER, SLOT));
 				store(WORKER, SLOT, SLOT_WORD(CANCELLED, round))
@@ -193,7 +195,7 @@ proctype agent()
 #endif
 			:: else
 			fi
-		/* Grant unasked. */
+		/* Grant without a request. */
 		:: STATE(w) == FREE ->
 #ifdef BUG_BIT_BEFORE_WORD
 			LOCKED(AGENT, mem[BITS] = mem[BITS] | (1 << page));
@@ -213,7 +215,7 @@ proctype agent()
 			:: else
 #endif
 			fi
-		/* Look at the page as an evictor does, see no block there, and put the word back. */
+		/* Inspect the page like an eviction, find no block, and restore the word. */
 		:: STATE(w) == LEASED ->
 			LOCKED(AGENT, mem[WORD(page)] = MAKE(EVICTING, mem[WORD(page)]));
 			store(AGENT, WORD(page), MAKE(LEASED, w))

@@ -1,25 +1,28 @@
 /*
- * grant_restart.pml - the agent grants pages in a request slot and may be killed between any two stores; the next one goes on.
+ * grant_restart.pml - the agent grants pages in a request slot and may be killed between any two stores; its successor
+ * continues.
  *
- * The slot's word is state and serial number; the worker raises the serial with each request. The agent writes into its journal
- * what it is about to lend and the slot's word as it read it, marks the pages LEASED, writes the answer, and commits by one
- * compare-and-swap of the slot to DONE. All pages, those beyond the need too, are the worker's by that answer alone. A new agent
- * determines by the slot whether the pages of the journal were handed over: while the slot says REQUESTED or CANCELLED with that
- * serial, they were not.
- * Proved: worker and agent never both have a page, no page is lost, each request is answered once, and one whose worker
- * waits without end is answered at last.
+ * The slot's word is state and serial number; the worker increases the serial with each request. The agent writes to
+ * its journal the pages that it is about to lend and the slot's word as it read it, marks the pages LEASED, writes the
+ * answer, and commits by one compare-and-swap of the slot to DONE. That answer alone passes all pages to the worker,
+ * including those beyond the need. A new agent determines by the slot whether the pages of the journal were granted: if
+ * the slot is REQUESTED or CANCELLED with that serial, they were not.
+ *
+ * Proved: worker and agent never both have a page, no page is lost, each request is answered once, and a request whose
+ * worker waits without a limit is eventually answered.
+ *
  * Planted bugs:
  *   BUG_NO_SERIAL      the slot's word has no serial: recovery takes the next request for the one in the journal
- *   BUG_NO_JOURNAL     nothing is written down
+ *   BUG_NO_JOURNAL     no journal is written
  *   BUG_JOURNAL_LATE   the journal is written after the page words
  *   BUG_WHAT_FIRST     the journal's `what` is stored before its runs
  *   BUG_REST_FIRST     the journal is cleared before the answer
  *   BUG_EXTRA_BITS     the agent sets the free bits of the pages beyond the need, before the answer
- *   BUG_ALWAYS_BACK    recovery does not look at the slot
+ *   BUG_ALWAYS_BACK    recovery does not check the slot
  *   BUG_NEVER_CANCELLED recovery takes CANCELLED for an answer
- *   BUG_IDLE_FIRST     a cancelled slot is given back before the pages are
- *   BUG_BACK_REST_FIRST recovery clears the journal before the pages are back
- *   BUG_NOT_ANEW       a new agent waits for a bell instead of looking at the slots
+ *   BUG_IDLE_FIRST     a cancelled slot is returned before the pages are
+ *   BUG_BACK_REST_FIRST recovery clears the journal before the pages are returned
+ *   BUG_NOT_ANEW       a new agent waits for a doorbell instead of checking the slots
  */
 #define CPUS   2
 #define WORKER 0
@@ -48,7 +51,7 @@
 #endif
 #define SLOT_STATE(w) ((w) & 3)
 #define SAME_SERIAL(v, w) (((v) >> 2) == ((w) >> 2))
-#define PAGE_OF(set) ((set) & 1 -> 0 : 1) /* the lowest page of a set that is not empty */
+#define PAGE_OF(set) ((set) & 1 -> 0 : 1) /* the lowest page of a non-empty set */
 
 #ifndef ROUNDS
 #define ROUNDS 4
@@ -60,11 +63,11 @@
 #define KILLS 2
 #endif
 
-byte taken;               /* ghost: the pages in the worker's hands, a bit each */
+byte taken;               /* ghost: the pages that the worker holds, a bit each */
 bool worker_done;
-byte serial;              /* of the last request; the check's copy */
+byte serial;              /* serial of the last request, for the check */
 
-/* The ledger, which only agents see, one after the other. */
+/* The ledger, which only agents access, one after another. */
 bool j_grant;
 byte j_expected, j_runs;
 
@@ -105,7 +108,7 @@ proctype worker()
 	:: ops < ROUNDS ->
 		ops++;
 		if
-		:: mem[BITS] != 0 ->              /* allocate out of the free bits */
+		:: mem[BITS] != 0 ->              /* allocate from the free bits */
 			d_step { set = 1 << PAGE_OF(mem[BITS]) };
 			LOCKED(WORKER, seen = mem[BITS] & set; mem[BITS] = mem[BITS] & ~set);
 			d_step {
@@ -122,7 +125,7 @@ proctype worker()
 			LOCKED(WORKER, mem[PENDING] = 1);
 			if
 			:: SLOT_STATE(LOAD(WORKER, SLOT)) == DONE -> take_answer()
-			:: true ->                /* time is up */
+			:: true ->                /* the timeout expires */
 				d_step { DRAINED(WORKER) ->
 					seen = SLOT_STATE(mem[SLOT]);
 					if
@@ -133,7 +136,7 @@ proctype worker()
 				:: seen == REQUESTED -> LOCKED(WORKER, mem[PENDING] = 1)
 				:: else -> take_answer()
 				fi
-			:: true ->                /* waits, however long it takes */
+			:: true ->                /* wait without a limit */
 				SLOT_STATE(LOAD(WORKER, SLOT)) == DONE;
 				take_answer()
 			fi
@@ -144,7 +147,7 @@ proctype worker()
 	atomic { DRAINED(WORKER) -> ops = 0; round = 0; worker_done = true }
 }
 
-/* Page p is returned to the pool: no one may use it or be able to take it. */
+/* Page p is returned to the pool: no process may use it or be able to take it. */
 inline take_back(p)
 {
 	d_step { DRAINED(AGENT) ->
@@ -195,7 +198,7 @@ proctype agent()
 	bool got;
 
 start:
-	/* The keeper starts the next one only when the last is dead, and what it stored has arrived. */
+	/* The keeper starts the next agent only when the last is dead, and its stores are visible. */
 	(DRAINED(AGENT));
 	if
 	:: j_grant ->
@@ -224,7 +227,7 @@ again:
 	atomic { slot = 0; set = 0; got = false };
 	if
 	:: mem[PENDING] != 0 -> STEP(LOCKED(AGENT, mem[PENDING] = 0))
-	/* Reclaim what is idle; how that survives a death is another model. */
+	/* Reclaim idle pages; reclaim_restart.pml has the deaths during that. */
 	:: mem[BITS] != 0 && reclaims > 0 ->
 		d_step { DRAINED(AGENT) ->
 			reclaims--;
@@ -298,7 +301,7 @@ look:
 #endif
 		if
 		:: set != 0 -> take_back_runs()
-		:: else                          /* a refusal wrote no journal: the runs in it are old */
+		:: else                          /* a refusal wrote no journal: its runs are old */
 		fi
 	fi;
 	STEP(j_grant = false);

@@ -2,16 +2,17 @@
  * offer_reclaim.pml - a process offers, reclaims and frees blocks behind fences; the agent takes blocks that are not
  * pinned.
  *
- * Two threads of one process allocate, offer and free blocks of one page behind fences of GPU work, reclaim what was
- * offered, and claim freed blocks that wait. GPU work ends at any later time, without a call of the process. The
- * agent evicts, takes idle pages, grants pages, and lends them to another session, which overwrites them. With
- * STREAMS=2 both threads launch GPU work: a page may then wait for two streams by a joint fence, and entries of the
- * join table are used again. With -DDEATH the process dies at any step. The agent dies KILLS times.
+ * Two threads of one process allocate, offer and free blocks of one page behind fences of GPU work, reclaim offered
+ * blocks, and claim freed blocks that wait. GPU work ends at any later time, without a call of the process. The agent
+ * evicts, takes idle pages, grants pages, and lends them to another session, which overwrites them. With STREAMS=2 both
+ * threads launch GPU work: a page may then wait for two streams by a joint fence, and entries of the join table are
+ * used again. With -DDEATH the process dies at any step. The agent dies KILLS times.
  *
- * Proved: content that a reclaim reports as kept is the content that was offered, and content reported as lost is
- * lost; GPU work behind a fence never sees its page with another owner; of claim and take exactly one wins; at the
- * end each leased page is in one place; a look at a fence that is reached reports it as reached; once the GPU work
- * has ended, the agent can take each page that no caller has pinned.
+ * Proved: content that a reclaim reports as kept is the content that was offered, and content reported as lost is lost;
+ * GPU work behind a fence never sees its page with another owner; of claim and take exactly one succeeds; at the end
+ * each leased page is in one place; a query of a signaled fence reports it as signaled; once the GPU work has ended,
+ * the agent can take each page that no caller has pinned.
+ *
  * Planted bugs:
  *   BUG_EARLY_UNPIN       offer drops the pin before it stores the fence
  *   BUG_CLAIM_NO_TAG      claim ignores the tag
@@ -21,17 +22,17 @@
  *   BUG_CLAIM_FENCE_FIRST claim reads the fence before its pin is visible
  *   BUG_TAG_FIRST         the agent reads the tag before pins and fence
  *   BUG_FENCE_FIRST       the agent reads the fence before the pins
- *   BUG_TAKE_NO_FENCE     the agent takes a freed block before its fence is reached
+ *   BUG_TAKE_NO_FENCE     the agent takes a freed block before its fence is signaled
  *   BUG_SKIP_DYING        the agent takes no freed blocks
  *   BUG_KEEP_PIN          a free that waits keeps its pin
  *   BUG_SAME_TAG          a new block has the tag of an earlier one
- *   BUG_NEW_GENERATION    recovery puts a marked word back with a new generation; with KILLS
+ *   BUG_NEW_GENERATION    recovery restores a marked word with a new generation; with KILLS
  * and with STREAMS=2:
  *   BUG_PLAIN_FENCE       the fence is combined by a load and a store instead of a compare-and-swap
  *   BUG_ONE_FENCE         the fence of the second stream replaces that of the first
- *   BUG_RECYCLE_EARLY     a join entry is used again before its members are reached
+ *   BUG_RECYCLE_EARLY     a join entry is used again before its members are signaled
  *   BUG_PUBLISH_LATE      the block entry names the join entry before that is published
- *   BUG_CHANGED_BUSY      a join entry with another serial counts as not reached
+ *   BUG_CHANGED_BUSY      a join entry with another serial counts as unsignaled
  *   BUG_ONE_LOOK          the serial is not read again after the members
  *   BUG_MEMBERS_FIRST     members are stored while the old serial is still valid
  */
@@ -57,19 +58,19 @@
 #define KILLS 0
 #endif
 #ifndef EXACT
-#define EXACT 1           /* 0: a fence that is reached may be taken for one that is not */
+#define EXACT 1           /* 0: a signaled fence may be taken for an unsignaled one */
 #endif
 #define LIMIT(t) ((t) == 0 -> OPS : OTHER_OPS)
 
 /*
- * Stores are in memory at once. x86's store buffers (tso.h) would add nothing: in this protocol a locked instruction
+ * Stores are visible at once. x86's store buffers (tso.h) would add nothing: in this protocol a locked instruction
  * always separates a thread's plain store from its next load, and stores stay in order. The other cases are in
  * pin_evict.pml and allocate_free.pml.
  */
 
 /* A page word is state + 4 * generation. */
 #define FREE      0
-#define LEASED    1       /* to our process */
+#define LEASED    1       /* leased to the process */
 #define EVICTING  2
 #define OTHER     3       /* leased to another session */
 #define STATE(w)  ((w) & 3)
@@ -101,12 +102,12 @@ join_entry joins[JOINS];
 byte bits;                /* free bits */
 byte pins[PAGES];
 byte reached[2];          /* the timeline */
-byte launched[2];         /* what the process has launched on its streams */
+byte launched[2];         /* the fences that the process has launched on its streams */
 byte next_id = PAGES + 1;
-bool join_lock;           /* among the threads of the process */
+bool join_lock;           /* used by the threads of the process */
 byte finished;
 
-/* Memory of the process: the last block made at page p, and a freed one that waits. */
+/* Memory of the process: the last block made at page p, and a freed block that waits. */
 byte h_word[PAGES], h_tag[PAGES], h_id[PAGES];
 byte dying_word[PAGES], dying_tag[PAGES], dying_id[PAGES];
 
@@ -129,9 +130,9 @@ bool killed;
 #endif
 
 /*
- * LOOK() - is fence f reached? The result is in r, and in `other` the joint fence's member of the other stream. Both
- * threads and the agent use it. Asserted: a fence reported as reached is reached, and one that was reached before the
- * look is reported as reached.
+ * LOOK() - query fence f. The result is in r, and in `other` the joint fence's member of the other stream. Both threads
+ * and the agent use it. Asserted: a fence reported as signaled is signaled, and one that was signaled before the query
+ * is reported as signaled.
  */
 #define LOOK(t, f) \
 	truly = TRULY_REACHED(f); \
@@ -168,8 +169,8 @@ bool killed;
 #endif
 
 /*
- * join() - make a joint fence, in f, of a fence of each stream. An entry is unused when all members of its last use
- * are reached. Only the holder of the lock writes entries, and reached fences stay reached, so that test is one step.
+ * join() - make a joint fence, in f, of a fence of each stream. An entry is unused when all members of its last use are
+ * signaled. Only the holder of the lock writes entries, and signaled fences stay signaled, so that test is one step.
  */
 #ifdef BUG_RECYCLE_EARLY
 #define UNUSED(j) true
@@ -322,7 +323,7 @@ using:  /* Held: the content stays. GPU work may end after the unpin. */
 	:: else
 	fi;
 #endif
-combine:                                                    /* Add our fence to the one in the entry. */
+combine:                                                    /* Add this thread's fence to the one in the entry. */
 	old = FENCE(page);
 	LOOK(t, old);
 #ifdef BUG_ONE_FENCE
@@ -335,7 +336,7 @@ combine:                                                    /* Add our fence to 
 		:: IS_JOINT(old)
 		:: else -> other = old
 		fi;
-		n = f;                                      /* n: our own fence, while join() sets f */
+		n = f;                                      /* n: the own fence, while join() sets f */
 #if JOINS == 1
 		if
 		:: IS_JOINT(old) -> TRULY_REACHED(old) || FENCE(page) != old; goto combine
@@ -346,7 +347,7 @@ combine:                                                    /* Add our fence to 
 		:: t == 0 -> join(t, n, other)
 		:: else -> join(t, other, n)
 		fi;
-		d_step { m = f; f = n; n = m; m = 0 }       /* f: our own; n: joint */
+		d_step { m = f; f = n; n = m; m = 0 }       /* f: the own fence; n: joint */
 	fi;
 #ifdef BUG_PLAIN_FENCE
 	FENCE(page) = n;
@@ -377,7 +378,7 @@ fenced:
 free:   /* The tag is DYING. */
 	n = pins[page];
 	if
-	:: n == 1 ->                                        /* ours; no further pin can succeed */
+	:: n == 1 ->                                        /* only the own pin; no further pin can succeed */
 		old = FENCE(page);
 		LOOK(t, old);
 		if
@@ -459,7 +460,7 @@ claim:  /* Finish a freed block that waits. */
 #ifdef BUG_KEEP_PIN
 	d_step { pins[page]-- };
 #endif
-finish:                                                     /* Ours is the only pin. */
+finish:                                                     /* The own pin is the only one. */
 	atomic {
 		assert(held[page] == 0);
 		assert(!GPU_ON(page));
@@ -669,7 +670,7 @@ evict:
 	STEP(j_take = false);
 	goto again;
 
-end_of_all:                                                 /* All others have finished. */
+end_of_all:                                                 /* All other processes have finished. */
 	skip;
 	d_step {
 		last = true;

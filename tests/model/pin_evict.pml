@@ -1,12 +1,13 @@
 /*
- * pin_evict.pml - two workers pin one shared page that the agent wants to evict.
+ * pin_evict.pml - two workers pin one shared page that the agent evicts.
  *
- * Proved: a worker with a valid pin sees the contents it asked for, and so does GPU work that it launched under the
- * pin and whose fence it left in the block entry. A worker may die at any step.
+ * Proved: a worker with a valid pin sees the contents of its handle, and so does GPU work that it launched under the
+ * pin and whose fence it stored in the block entry. A worker may die at any step.
+ *
  * Planted bugs:
  *   BUG_NO_FENCE        the pin is a plain store and waits in the store buffer
- *   BUG_ACQUIRE_LOAD    the page word is loaded before the pin is visible, as a mere acquire load allows
- *   BUG_NO_WORD_CHECK   the pin does not look at the page word
+ *   BUG_ACQUIRE_LOAD    the page word is loaded before the pin is visible, as an acquire load permits
+ *   BUG_NO_WORD_CHECK   the pin does not check the page word
  *   BUG_AGENT_NO_FENCE  the agent's EVICTING is a plain store
  *   BUG_FENCE_FIRST     the agent reads the fence before the pins
  */
@@ -28,7 +29,7 @@
 #define GEN(w)    ((w) >> 2)
 #define MAKE(s, g) ((s) + 4 * (g))
 
-/* The workers are alike and never look at each other, so only worker 0 repeats, launches GPU work and dies. */
+/* The workers are alike and do not interact, so only worker 0 repeats, launches GPU work and dies. */
 #ifndef ROUNDS
 #define ROUNDS 2
 #endif
@@ -36,7 +37,7 @@
 #define EVICTIONS 2
 #endif
 
-/* Ghosts: what is true, whatever the words say. */
+/* Ghosts: the actual state, independent of the words. */
 byte content;             /* generation that the page's bytes belong to */
 bool using[WORKERS];
 byte gpu[WORKERS];        /* number of the GPU work running for worker c, 0: none */
@@ -107,7 +108,7 @@ proctype worker(byte c)
 	atomic { using[c] = false; dead[c] = true; handle = 0; word = 0; round = 0 }
 }
 
-/* The GPU finishes what worker c launched, and writes the timeline. */
+/* The GPU finishes the work of worker c, and writes the timeline. */
 proctype device(byte c)
 {
 end:	do
@@ -157,7 +158,10 @@ proctype agent()
 		do
 		:: c < WORKERS ->
 			if
-			/* The pidfd has fired and the driver has let go: the session segment is dropped, its pins are gone. */
+			/*
+			 * The pidfd has fired and the driver has released the process: the session segment is dropped
+			 * with its pins.
+			 */
 			:: dead[c] && DRAINED(c) && gpu[c] == 0
 			:: true ->
 #ifdef BUG_FENCE_FIRST

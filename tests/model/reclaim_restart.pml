@@ -1,29 +1,33 @@
 /*
- * reclaim_restart.pml - the agent takes idle pages out of the free bits and may be killed before it has written down what it got.
+ * reclaim_restart.pml - the agent takes idle pages out of the free bits and may be killed before it has recorded which
+ * ones it got.
  *
- * A bit of the journal's mask that is clear then is in doubt: the agent took it, or a thread of the worker did. The page stays
- * LEASED, with a flag in the ledger, and the next agent decides. Each thread says by a counter when it has pages in its hands:
- * odd before it takes bits or clears a tag on the way to the bits, even when all is in an entry or in the bits.
- * The decision looks at all counters, then at bits and entries, then at all counters again. Were all even and are unchanged, no
- * thread held a page in between: a page that is in no place then is the agent's.
- * Proved: the agent frees no page that a thread has, and at the end no page is lost and no flag left over.
+ * A page of the journal's mask whose bit is clear then is in doubt: the agent took it, or a thread of the worker did.
+ * The page stays LEASED, with a flag in the ledger, and the next agent decides. Each thread has a counter that is odd
+ * while it holds pages: it becomes odd before the thread takes bits or clears a tag on the way to the bits, and even
+ * when all pages are in an entry or in the bits. The decision reads all counters, then bits and entries, then all
+ * counters again. If all are even and unchanged, no thread held a page in between: a page that is in no place then
+ * belongs to the agent.
+ *
+ * Proved: the agent frees no page that a thread holds, and at the end no page is lost and no flag is left over.
+ *
  * Planted bugs:
- *   BUG_NO_COUNTERS     the decision looks at bits and entries alone
+ *   BUG_NO_COUNTERS     the decision checks bits and entries only
  *   BUG_EVEN_SINCE      it waits until each counter was even once, or has changed, since the agent began
- *   BUG_BEFORE_ONLY     it looks at the counters before, and not again
- *   BUG_AFTER_ONLY      it looks at the counters afterwards only
- *   BUG_PARITY_ONLY     it looks again whether they are even, not whether they are the same
- *   BUG_ONE_BY_ONE      it looks at bits and entries between two looks at each single counter
- *   BUG_LATE_ODD        a thread takes the bits first and makes its counter odd then
- *   BUG_ODD_AFTER_TAG   a thread clears the tag first and makes its counter odd then
+ *   BUG_BEFORE_ONLY     it reads the counters before, and not again
+ *   BUG_AFTER_ONLY      it reads the counters afterwards only
+ *   BUG_PARITY_ONLY     it checks again that they are even, not that they are unchanged
+ *   BUG_ONE_BY_ONE      it checks bits and entries between two reads of each single counter
+ *   BUG_LATE_ODD        a thread takes the bits first and then makes its counter odd
+ *   BUG_ODD_AFTER_TAG   a thread clears the tag first and then makes its counter odd
  *   BUG_EARLY_EVEN      a thread makes its counter even before it writes the entry
- *   BUG_NO_HEAD         the decision does not look at the runs that begin before the page; with PAGES=2
+ *   BUG_NO_HEAD         the decision does not check the runs that begin before the page; with PAGES=2
  *   BUG_JOURNAL_LATE    the bits are taken before the journal is written
  *   BUG_REST_FIRST      recovery clears the journal before it has set the flags
  *   BUG_FLAG_FIRST      the flag is cleared before the page word
  *   BUG_STALE_FLAG      an eviction leaves the flag, and the page is lent again
  */
-#define CPUS  2           /* the two threads; the agent's stores are in memory at once: a dead agent's have all arrived */
+#define CPUS  2           /* the two threads; the agent's stores are visible at once, also those of a dead agent */
 #ifndef PAGES
 #define PAGES 1
 #endif
@@ -63,7 +67,7 @@ bool j_reclaim;
 byte j_mask, doubt;
 
 /* Ghosts. */
-byte owned;               /* the pages that the agent has taken out of the bits and not yet made FREE */
+byte owned;               /* the pages that the agent has taken from the bits and not yet made FREE */
 
 byte kills = KILLS;
 #define STEP(...) if :: __VA_ARGS__ :: kills > 0 -> kills--; goto dead fi
@@ -114,7 +118,7 @@ take:
 #endif
 	goto even;
 
-accept: /* Pages of an answer were never idle, so that they cannot be in doubt: the counter stays even. */
+accept: /* Pages of an answer were never idle, so they cannot be in doubt: the counter stays even. */
 	atomic { DRAINED(t) -> page = ((handed & 1) -> 0 : 1); seen = handed & (1 << page); handed = handed & ~seen };
 	if
 	:: seen -> atomic { entry = next_id; next_id++; my_page = page; my_entry = entry };
@@ -155,7 +159,7 @@ done:
 	atomic { DRAINED(t) -> op = 0; my_page = 0; my_entry = 0; counter = 0; finished++ }
 }
 
-/* Page p goes back to the pool. */
+/* Page p is returned to the pool. */
 #define MAKE_FREE(p) d_step { \
 	assert(owned & (1 << (p))); \
 	owned = owned & ~(1 << (p)); \
@@ -182,7 +186,7 @@ proctype agent()
 #endif
 
 start:
-	/* Recovery. Nothing else of the agent's runs meanwhile. */
+	/* Recovery. The agent does nothing else meanwhile. */
 	if
 	:: j_reclaim ->
 #ifdef BUG_REST_FIRST
@@ -201,7 +205,7 @@ start:
 		STEP(j_reclaim = false)
 	:: else
 	fi;
-	STEP(doubt = doubt & leased);            /* the last one died between word and flag */
+	STEP(doubt = doubt & leased);            /* the last agent died between word and flag */
 #ifdef BUG_EVEN_SINCE
 	s0 = mem[CTR(0)];
 	s1 = mem[CTR(1)];
@@ -235,7 +239,7 @@ again:
 		od;
 		STEP(j_reclaim = false);
 		goto again
-	/* Evict a block: allocate_free and take_restart prove how. */
+	/* Evict a block: allocate_free and take_restart have the details. */
 	:: k < AGENT_OPS && mem[TAG(0)] && !(mem[TAG(0)] & DYING) -> k++;
 		d_step {
 			if
@@ -251,11 +255,11 @@ again:
 			fi
 		};
 		goto again
-	/* Grant: the page is handed over, without a bit. */
+	/* Grant: the page is passed to the worker, without a bit. */
 	:: k < AGENT_OPS && !(leased & 1) -> k++;
 		d_step { leased = leased | 1; handed = handed | 1 };
 		goto again
-	/* Decide. The last one happens when the threads have ended. */
+	/* Decide. The last decision is made when the threads have ended. */
 	:: doubt && (k < AGENT_OPS || finished == 2) ->
 		if
 		:: k < AGENT_OPS -> k++

@@ -1,23 +1,26 @@
 /*
- * role.pml - two processes (or three) take a role, wait for it, lose their patience, give it back; each may die at any step or lose its
- * connection and live on; the agent may die between any two of its stores, and the next one goes on from the two tables.
+ * role.pml - two processes (or three) acquire a role, wait for it, time out, and release it; each may die at any step,
+ * or disconnect and keep running; the agent may die between any two of its stores, and its successor continues from the
+ * two tables.
  *
- * Proved: no process is in the role while another one in it can still run; each holder has a higher token than all before, and
- * finds itself and its token in the record for as long as it stays; a process that got a refusal does not hold the role; and
- * no process waits for ever (nothing has a timeout here but patience, so that would be an invalid end state).
+ * Proved: no process is in the role while another one in it can still run; each holder has a higher token than all
+ * before, and finds itself and its token in the record as long as it holds the role; a process that was refused does
+ * not hold the role; and no process waits forever (no wait has a limit except the timeout, so that would be an invalid
+ * end state).
+ *
  * Planted bugs:
  *   BUG_FREE_ON_CLOSE    the role passes on when the connection closes
  *   BUG_HOLDER_FIRST     the holder is stored before the token
  *   BUG_SAME_TOKEN       a grant does not raise the token
- *   BUG_BLIND_WITHDRAW   the agent answers a withdrawal without a look whether it has granted meanwhile
- *   BUG_DEAF_WITHDRAW    the standby goes away whatever the answer to its withdrawal says
- *   BUG_ROW_KEPT         a grant leaves the new holder among those that wait
- *   BUG_SWEEP_NOT        a new agent does not look whether the holder waits
- *   BUG_NO_BURIAL        a new agent does not look whether the holder lives
+ *   BUG_BLIND_WITHDRAW   the agent answers a withdrawal without checking for a grant meanwhile
+ *   BUG_DEAF_WITHDRAW    the standby ignores the answer to its withdrawal
+ *   BUG_ROW_KEPT         a grant leaves the new holder among the standbys
+ *   BUG_SWEEP_NOT        a new agent does not check whether the holder is a standby
+ *   BUG_NO_BURIAL        a new agent does not check whether the holder is alive
  *   BUG_EMPTY_CHAIR      a new agent leaves a role without a holder as it is
- *   BUG_QUEUE_LOST       a new agent knows no standby
+ *   BUG_QUEUE_LOST       a new agent forgets the standbys
  *   BUG_NO_WAKE          a new agent does not wake a process that sleeps on the record
- *   BUG_NO_SEQUENCE      an answer is taken for whatever was asked last
+ *   BUG_NO_SEQUENCE      an answer is taken for that of the last request
  *   BUG_ASK_ONCE         a request that died with an agent is not sent again
  */
 #ifndef WORKERS
@@ -48,7 +51,7 @@
 #define CLOSED 1
 #define GONE   2
 
-/* What outlives an agent: the record, the row of the ledger, the sockets, incarnation. */
+/* State that outlives an agent: the record, the row of the ledger, the sockets, incarnation. */
 byte holder;                  /* worker + 1; 0: none */
 byte token;
 byte row[WORKERS];            /* arrival; 0: does not wait */
@@ -58,18 +61,18 @@ chan ask[WORKERS] = [CRASHES + 1] of { byte, byte, byte };      /* verb, token, 
 chan answers[WORKERS] = [2 * CRASHES + 2] of { byte, byte, byte }; /* sequence, standing, token */
 
 bool sleeping[WORKERS];       /* on the futex */
-bool dead[WORKERS];           /* nothing of it runs; its pidfd is readable */
+bool dead[WORKERS];           /* it has ended; its pidfd is readable */
 bool closed[WORKERS];         /* its connection has ended */
 
 /* Ghosts. */
-byte inside;                  /* worker + 1 that acts in the role, or died doing so */
+byte inside;                  /* worker + 1 that is in the role, or died in it */
 byte last;                    /* token of the last holder */
 bool kill[WORKERS], crash;
 byte deaths, closes, crashes;
 
 /* ---- workers ---- */
 
-/* Sent again when the agent is another one; what is not an answer to this is passed over. */
+/* Sent again if the agent has changed; answers to other requests are skipped. */
 inline call(verb, t)
 {
 	atomic { sequence++; asked = incarnation; ask[s]!verb, t, sequence };
@@ -139,7 +142,7 @@ enter:
 over:
 		skip
 	} unless { kill[s] };
-	/* Its connection may have closed while it acts in the role: that takes nothing from it, and it comes out in its own time. */
+	/* Its connection may have closed while it is in the role: it keeps the role, and leaves it at any time. */
 	atomic {
 		if
 		:: inside == s + 1 && !kill[s] -> inside = 0
@@ -287,7 +290,7 @@ inline close_of(w)
 #endif
 }
 
-/* Of one row of the table: those that wait and still can. */
+/* In one row of the table: the standbys that are still alive. */
 inline sweep(w)
 {
 	if

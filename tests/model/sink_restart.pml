@@ -1,18 +1,23 @@
 /*
- * sink_restart.pml - a block that is spilled sinks from a slot of memory to one of the file; agent and mover may be killed anywhere.
+ * sink_restart.pml - a spilled block sinks from a slot of memory to a slot of the file; agent and mover may be killed
+ * at any point.
  *
- * Sink: record of the file's slot, SINKING; job. When that is DONE: job IDLE, the file's slot SAVED, memory's slot free. Restore: the slot that
- * holds it ANSWERED, the request answered, the slot free; what sinks has lost its origin then, and its slot comes free when its job is done.
- * Recovery: a slot in state SINKING, and one whose block another slot holds, is free, or waited for if a job names it. Ways out of the pool and
- * back are spill_restart.pml's: here they are a step. Free slots are taken by another owner, which checks them later.
- * Proved: the restored content was spilled last; no job writes another block's slot; after all deaths no slot is left over.
+ * Sink: record of the file's slot, SINKING; job. When the job is DONE: job IDLE, the file's slot SAVED, memory's slot
+ * free. Restore: the slot with the block ANSWERED, the request answered, the slot free; a slot that is sinking has then
+ * lost its origin, and is free when its job is done. Recovery: a slot in state SINKING, or whose block another slot
+ * has, becomes free, or is waited for if a job names it. Spill and restore are modelled in spill_restart.pml: here each
+ * is one step. Free slots are taken by another owner, which checks them later.
+ *
+ * Proved: the restored content was spilled last; no job writes another block's slot; after all deaths no slot is left
+ * over.
+ *
  * Planted bugs:
  *   BUG_SAVED_EARLY     the file's slot is SAVED when the job is submitted
  *   BUG_MEMORY_FIRST    memory's slot is free before the file's is SAVED
- *   BUG_NO_CANCEL       a restore leaves what sinks as it is
+ *   BUG_NO_CANCEL       a restore ignores a slot that is sinking
  *   BUG_CANCEL_FREES    a restore frees the file's slot although its job runs
- *   BUG_RECOVER_FREES   recovery does
- *   BUG_NO_TWINS        recovery takes both slots for the block's when both are SAVED
+ *   BUG_RECOVER_FREES   recovery frees the file's slot although its job runs
+ *   BUG_NO_TWINS        recovery keeps both slots for the block if both are SAVED
  */
 #define MEMORY 0
 #define FILE   1
@@ -22,7 +27,7 @@
 #define SINKING  2
 #define ANSWERED 3
 
-#define IDLE   0          /* of the job */
+#define IDLE   0          /* state of the job */
 #define QUEUED 1
 #define TAKEN  2
 #define DONE   3
@@ -42,13 +47,13 @@ byte owner[2], state[2], content[2];
 byte job, job_sum;
 bool job_failed;
 byte value;               /* what the block contains */
-bool home = true;         /* it is in the pool: the request that asked for it was answered */
+bool home = true;         /* it is in the pool: the request for it was answered */
 byte spills, kills;
 
-/* What the agent knows by itself, and forgets when it dies. */
+/* State of the agent, lost at its death. */
 byte where = NONE;        /* slot that holds the block */
-bool below, rises;        /* it sinks; and is still wanted */
-bool taken;               /* the file's slot, by the agent that is about to write that down */
+bool below, rises;        /* it is sinking; and it is requested */
+bool taken;               /* the file's slot is taken by the agent, which is about to record that */
 
 proctype mover()
 {
@@ -70,7 +75,7 @@ end:	do
 	od
 }
 
-/* Between two stores: the next agent begins with what is written down. */
+/* Between two stores: the next agent starts with the recorded state. */
 #define MAY_DIE if :: kills < KILLS -> kills++; goto recover :: true fi
 
 proctype agent()
@@ -78,7 +83,7 @@ proctype agent()
 	byte slot;
 
 	do
-	/* Out of the pool, memory first. */
+	/* Spill, to memory first. */
 	:: atomic {
 			home && spills < SPILLS && where == NONE && (owner[MEMORY] == 0 || owner[FILE] == 0) ->
 			spills++;
@@ -90,7 +95,7 @@ proctype agent()
 			home = false;
 			where = slot
 		}
-	/* Down. */
+	/* Sink. */
 	:: atomic { where == MEMORY && !below && owner[FILE] == 0 -> taken = true };
 		state[FILE] = SINKING;
 		MAY_DIE;
@@ -122,7 +127,7 @@ proctype agent()
 			MAY_DIE
 		fi;
 		atomic { below = false; rises = false }
-	/* Back. */
+	/* Restore. */
 	:: !home && where != NONE ->
 #ifndef BUG_NO_CANCEL
 		rises = false;
@@ -177,7 +182,7 @@ recover:	atomic { where = NONE; below = false; rises = false; taken = false; slo
 	assert(owner[MEMORY] != BLOCK && owner[FILE] != BLOCK && job == IDLE)
 }
 
-/* Takes a free slot, and finds in it later what it has put there. */
+/* Take a free slot, and check later that it has the stored content. */
 proctype another()
 {
 	byte slot, rounds;

@@ -1,5 +1,22 @@
 /*
- * spill_restart.pml - a block's content goes to a slot of host memory and is restored; agent and mover may be killed anywhere.
+ * spill_restart.pml - a block's content is saved in a slot of host memory and restored; agent and mover may be killed
+ * at any point.
+ *
+ * Spill: EVICTING and the check of the pins; slot record WRITING; word MOVING, same generation; job. When the job is
+ * DONE: journal TAKE, tag = 0, slot SAVED, word FREE, REST, job IDLE. Restore, requested in a request slot: slot record
+ * LOADING; word MOVING, the worker's; job. When the job is DONE: journal GRANT, word LEASED, answer, compare-and-swap
+ * of the request; then slot FREE, or, if the worker has cancelled, word FREE and slot SAVED again; REST, job IDLE. The
+ * page and the slot of a job in the ring are not used for anything else until the job is DONE, whatever happens to
+ * agent, mover and request.
+ *
+ * The agent takes back a job that no mover executes: when all movers that have passed the gate are dead it closes the
+ * gate, which a mover passes before it reads a job; job IDLE; the spill or the restore is undone, and its request
+ * answered with an error; then the gate is opened again, also by the next agent.
+ *
+ * Proved: content that is read under a pin is what was written last, and after all deaths the content exists exactly
+ * once; a mover writes no slot and no page of another owner. With -DDEATH the worker may die, and all of its pages and
+ * slots are freed. With -DGIVE_UP the agent takes a job back, in smaller bounds; with -DNO_MOVER no mover ever exists,
+ * and no process waits forever.
  *
  * Spill: EVICTING and the look at the pins; slot record WRITING; word MOVING, same generation; job. When the mover says DONE:
  * journal TAKE, tag = 0, slot SAVED, word FREE, REST, job IDLE. Restore, asked for in a request slot: journal LEND; word LEASED,
@@ -13,13 +30,13 @@
  * -DGIVE_UP the agent takes a job back, in smaller bounds; with -DNO_MOVER there never is a mover, and no process waits for ever.
  * Planted bugs:
  *   BUG_COPY_LEASED     the word stays LEASED while the mover copies
- *   BUG_TAKE_EARLY      the page goes before the mover is done
- *   BUG_DONE_FIRST      the mover says DONE before it has copied
- *   BUG_SAVED_LATE      the slot is SAVED when journal and job are done with
+ *   BUG_TAKE_EARLY      the page is freed before the mover is done
+ *   BUG_DONE_FIRST      the mover stores DONE before it has copied
+ *   BUG_SAVED_LATE      the slot is SAVED after journal and job are cleared
  *   BUG_NO_RECORD       the slot's record is written after the job
  *   BUG_SLOT_FIRST      a restore frees the slot before the journal is written
- *   BUG_UNDO_FREES      an answer that came too late frees the slot all the same
- *   BUG_BACK_RUNNING    recovery gives up a spill, slot and all, whose job is still in the ring
+ *   BUG_UNDO_FREES      an answer that was too late frees the slot nevertheless
+ *   BUG_BACK_RUNNING    recovery undoes a spill and frees its slot while its job is still in the ring
  *   BUG_FREE_LOADING    recovery frees a page that a job still loads into
  *   BUG_CANCEL_EARLY    the end of a request frees the page that a job still loads into
  *   BUG_NO_LOOK         recovery takes the restore for answered without looking at the request
@@ -28,22 +45,22 @@
  *   BUG_LOAD_ANYWAY     recovery goes on with a load whose page it has taken back
  *   BUG_BURY_RUNNING    pages and slots of a dead worker come free while a job still names them; with DEATH
  *   with GIVE_UP:
- *   BUG_NO_GATE         a mover begins without a look at the gate
- *   BUG_LIVING          the agent takes a job back because of the time alone
+ *   BUG_NO_GATE         a mover begins without checking the gate
+ *   BUG_LIVING          the agent takes a job back because of the time only
  *   BUG_OPEN_FIRST      the gate is open before the job is IDLE
- *   BUG_UNDO_FIRST      what the job was for is undone before it is IDLE
- *   BUG_LEFT_SHUT       an agent leaves the gate as its predecessor has left it
+ *   BUG_UNDO_FIRST      the spill or restore is undone before the job is IDLE
+ *   BUG_LEFT_SHUT       an agent does not open a gate that its predecessor has closed
  */
 #define FREE     0
 #define LEASED   1
 #define EVICTING 2
 #define MOVING   3
-#define OTHER    4        /* lent to another worker, which writes into it */
+#define OTHER    4        /* leased to another worker, which writes to it */
 #define STATE(w) ((w) & 7)
 #define MAKE(s, w) (((w) & 248) | (s))
 #define NEXT_GEN 8
 
-#define IDLE      0       /* of the request, and of the job */
+#define IDLE      0       /* state of the request, and of the job */
 #define REQUESTED 1
 #define DONE      2
 #define CANCELLED 3
@@ -86,10 +103,10 @@
 #ifndef MOVER_KILLS
 #define MOVER_KILLS 1
 #endif
-#define OPEN 0            /* in the gate: or the number of the mover that came in last */
+#define OPEN 0            /* in the gate: open, or the number of the last mover that has passed */
 #define SHUT   255
 
-/* One page, one slot, one job, one request. Stores are in memory at once: pin_evict and grant_restart buffer them. */
+/* One page, one slot, one job, one request. Stores are visible at once: pin_evict and grant_restart buffer them. */
 byte word = LEASED;
 byte pins;
 bool tag = true;          /* the worker's block starts here */
@@ -98,7 +115,7 @@ bool failed;              /* the answer is an error */
 byte job;
 bool job_load;
 byte gate = OPEN;
-byte ended;               /* the highest number of a mover that is dead, as the keeper says */
+byte ended;               /* the highest number of a dead mover, as the keeper reports it */
 #ifdef BUG_LIVING
 #define LIVING false
 #else
@@ -140,7 +157,7 @@ proctype worker()
 		:: now != handle && now == MAKE(MOVING, handle) -> pins--
 		:: else ->
 			pins--;
-			/* Gone: ask for it, unless an old request is still the agent's. */
+			/* The block was evicted: request it, unless the agent still has an old request. */
 			if
 			:: request == IDLE ->
 				d_step { serial++; request = REQUESTED };
@@ -209,7 +226,7 @@ end1:	do
 		};
 		if
 		:: d_step { job = DONE; load = false }
-		:: mover_kills > 0 -> goto killed      /* the next one does it again */
+		:: mover_kills > 0 -> goto killed      /* the next mover does it again */
 		fi
 #if GIVE_UPS
 	:: mover_kills > 0 -> goto killed
@@ -221,7 +238,7 @@ killed:
 	goto next
 }
 
-/* Lent to another, and back. */
+/* Lease the page to another worker, and take it back. */
 inline lend()
 {
 	word = MAKE(OTHER, word) + NEXT_GEN;
@@ -248,7 +265,7 @@ inline finish_take()
 #endif
 }
 
-/* The restore came to nothing. */
+/* The restore has failed. */
 inline load_undo()
 {
 	if
@@ -298,7 +315,7 @@ start:
 		STEP(journal = REST)
 	:: else
 	fi;
-	/* A record without a job: the last one died before it was queued, or after it was done with. */
+	/* A record without a job: the last agent died before the job was queued, or after it was completed. */
 	if
 #ifdef BUG_BACK_RUNNING
 	:: slot == WRITING ->
@@ -337,7 +354,7 @@ start:
 again:
 	got = 0;
 	if
-	/* No mover does it. */
+	/* No mover executes it. */
 	:: give_ups > 0 && !LIVING && (job == QUEUED || job == TAKEN) ->
 #ifndef NO_MOVER
 		give_ups--;
@@ -455,11 +472,14 @@ again:
 		load_undo();
 		STEP(job = IDLE);
 		goto again
-	/* The job is IDLE as well: a request that is given back while its page still loads would be taken for a new one. */
+	/*
+	 * The job must be IDLE as well: if a request were returned while its page is still being loaded, the next one
+	 * could be taken for it.
+	 */
 	:: request == CANCELLED && slot != LOADING -> STEP(request = IDLE); goto again
 	:: lends < LENDS && STATE(word) == FREE -> lends++; lend(); goto again
 #ifdef DEATH
-	/* The burial; it is done again when the agent dies in it. */
+	/* The burial; it is repeated if the agent dies during it. */
 #ifdef BUG_BURY_RUNNING
 	:: dies && !buried ->
 #else

@@ -1,4 +1,4 @@
-/* take_agent.h - the agent of take_restart.pml, in place of allocate_free.pml's own. */
+/* take_agent.h - the agent of take_restart.pml, which replaces the agent of allocate_free.pml. */
 #ifndef KILLS
 #define KILLS 2
 #endif
@@ -38,7 +38,7 @@ inline write_journal()
 #endif
 }
 
-/* From here on the block is the agent's. */
+/* From here on the block belongs to the agent. */
 inline check_taken()
 {
 	d_step
@@ -128,7 +128,7 @@ again:
 			fi;
 	if
 		::STATE(word[page]) == LEASED->goto evict ::STATE(word[page]) ==
-			LEASED->/* reclaim; how that survives a death is another model */
+			LEASED->/* reclaim; reclaim_restart.pml has the deaths during that */
 			d_step
 		{
 			if

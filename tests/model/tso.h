@@ -1,12 +1,12 @@
 /*
- * tso.h - memory as x86 shows it: shared cells behind one store buffer for each CPU.
+ * tso.h - the memory model of x86: shared cells behind one store buffer for each CPU.
  *
- * A plain store waits in its CPU's buffer, in order, until the process drain() carries it to memory, at any later time.
- * A load sees the CPU's own newest buffered store, else memory. A locked instruction (RMW, seq_cst store) happens
- * when the buffer is empty, and in memory. A dead process leaves its buffer behind: what was stored still arrives.
+ * A plain store waits in its CPU's buffer, in order, until the process drain() moves it to memory, at any later time. A
+ * load reads the CPU's own newest buffered store, else memory. A locked instruction (RMW, seq_cst store) is executed
+ * when the buffer is empty, and in memory. The stores in a dead process's buffer still become visible.
  *
- * The includer defines CPUS and CELLS first. Buffers hold two stores, which is one more than any protocol here needs.
- * drain() must stay the first proctype, because it takes its CPU number from _pid.
+ * The including file first defines CPUS and CELLS. Buffers hold two stores, which is one more than any protocol here
+ * needs. drain() must stay the first proctype, because it takes its CPU number from _pid.
  */
 typedef store_buffer
 {
