@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """lint_readmes.py - check that each folder with sources or documents has a README.md of at most a page.
 
-usage: lint_readmes.py [FOLDER]     status 1 if one is missing or too long; FOLDER is a git checkout, by default this one
+usage: lint_readmes.py [FOLDER]     status 1 if one is missing or too long; FOLDER is a git checkout (default: this)
 """
 
 from __future__ import annotations
