@@ -165,7 +165,7 @@ static int parse_run(struct parse *parse, const char *text, size_t bytes, size_t
 	if (status == yajl_status_ok)
 		status = yajl_complete_parse(handle);
 	yajl_free(handle);
-	return status == yajl_status_ok ? 0 : -EINVAL;
+	return status == yajl_status_ok ? 0 : status == yajl_status_client_canceled ? -E2BIG : -EINVAL;
 }
 
 int json_object_parse(const char *text, size_t bytes, struct json_object *object, size_t *at)

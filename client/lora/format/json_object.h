@@ -36,7 +36,7 @@ struct json_object {
 
 /*
  * json_object_parse() - Read `text` of `bytes` bytes. Return: 0, and json_object_free() is to be called; -EINVAL: the
- * text is no JSON or beyond a limit, at byte *at; -ENOMEM.
+ * text is no JSON at byte *at; -E2BIG: beyond a limit at byte *at; -ENOMEM.
  */
 int json_object_parse(const char *text, size_t bytes, struct json_object *object, size_t *at);
 void json_object_free(struct json_object *object);

@@ -216,7 +216,13 @@ int peft_config_parse(const char *text, uint64_t bytes, struct peft_config *conf
 			PEFT_CONFIG_BYTES_MAX);
 	error = json_object_parse(text, bytes, &root, &at);
 	if (error == -EINVAL)
-		return refuse(reason, "adapter_config.json: no JSON, or beyond a limit, at byte %zu", at);
+		return refuse(reason, "adapter_config.json: no JSON at byte %zu", at);
+	if (error == -E2BIG)
+		return refuse(reason,
+			"adapter_config.json: nested deeper than %d, a number of more than %d characters, or a zero "
+			"byte in a "
+			"key, at byte %zu",
+			JSON_DEPTH_MAX, JSON_NUMBER_BYTES_MAX, at);
 	if (error)
 		return error;
 	error = config_fill(&root, &made, reason);
