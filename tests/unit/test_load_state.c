@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -247,6 +248,7 @@ static bool is_fatal(enum load_state from, enum load_state to)
 	if (!child) {
 		start(from);
 		signal(SIGABRT, SIG_DFL);
+		unsetenv("GPOOL_INVARIANT_LOG");
 		if (close(STDERR_FILENO))
 			_exit(1);
 		load_set_state(&lora, &entry, to);

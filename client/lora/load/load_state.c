@@ -3,10 +3,8 @@
  */
 #include "client/lora/load/load_state.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-
 #include "client/lora/load/load.h"
+#include "shm/invariant.h"
 
 #define TO(state) (UINT32_C(1) << LOAD_##state)
 
@@ -143,13 +141,8 @@ void load_set_state(struct gpool_lora *lora, struct lora_entry *entry, enum load
 {
 	enum load_state from = entry->load_state;
 
-#ifdef GPOOL_DEBUG
-	if (!load_state_allows(from, state)) {
-		fprintf(stderr, "load_set_state(): %s may not follow %s\n", load_state_name(state),
-			load_state_name(from));
-		abort();
-	}
-#endif
+	GPOOL_INVARIANT(load_state_allows(from, state), "adapter %u: from '%s' to '%s'", entry->id, states[from].name,
+		states[state].name);
 	entry->load_state = state;
 	entry->state = shown_of(entry, state);
 	lists_set(lora, entry, from, state);
