@@ -1,7 +1,7 @@
 # Tests: make builds, tests/run decides what to build and run, counts, and ends with "N passed, N failed, N skipped".
 
 # Groups of `make test`. `sharing`, `rights` and `core` are parts of `integration`.
-TESTS ?= meta headers docs unit abi integration gpu-logic python install package browser stress model fuzz debug asan tsan
+TESTS ?= meta headers docs unit abi integration gpu-logic python install package browser stress model fuzz asan tsan
 SECONDS ?=
 SEED ?=
 
@@ -15,7 +15,7 @@ test: need-test-deps ## build and run the tests
 	$(run_tests) $(TESTS)
 
 test-full: need-test-deps ## the same with every bound and planted bug of the models, every crash point, and ubsan; CI runs it
-	$(run_tests) --full $(TESTS) ubsan
+	$(run_tests) --full $(TESTS) ubsan debug
 
 # One test by its name (test_NAME or NAME), or one group: make test-config, make test-unit
 test-%: need-test-deps ## one test or group by its name, such as test-config
