@@ -330,33 +330,6 @@ static struct gpool *pool_allocate(void)
 	return pool;
 }
 
-/* Destroy the parts of a pool in any state of opening. */
-static void pool_destroy_parts(struct gpool *pool)
-{
-	channel_close(pool->control);
-	channel_close(pool->events);
-	role_close(pool);
-	/* GPU work first, then the parts that it used, then the device. Waits for other processes are ended. */
-	import_close(pool);
-	stream_close_all(pool);
-	export_close(pool);
-	tensors_close(pool);
-	kv_close_all(pool);
-	vpmm_close(pool);
-	ranges_close(pool);
-	objects_close_all(pool);
-	span_close(pool);
-	deferred_close(pool);
-	stitch_close(pool);
-	spills_close(pool);
-	vm_close(pool);
-	background_close(pool);
-	window_close(pool);
-	if (pool->gpu)
-		gpu_close(pool->gpu);
-	free((void *)pool->summary);
-}
-
 static void pool_release(struct gpool *pool)
 {
 	if (pool->socket >= 0)
@@ -415,43 +388,74 @@ static int attach(struct attaching *a, int fds[3])
 	}
 }
 
-static int parts_open(struct attaching *a)
-{
-	struct gpool *pool = a->pool;
-	int error = stream_open_all(pool);
+/* ---- parts ---- */
 
-	if (!error)
-		error = deferred_open(pool);
-	if (error || pool->session_kind)
-		return error;
+static int summary_open(struct gpool *pool)
+{
 	pool->summary = calloc(lease_summary_words(pool->page_count), sizeof(*pool->summary));
 	if (!pool->summary)
 		return -ENOMEM;
 	lease_summary_all(pool->summary, pool->page_count);
-	error = export_open(pool);
-	if (!error)
-		error = import_open(pool);
-	if (!error)
-		error = stitch_open(pool);
-	if (!error)
-		error = objects_open(pool);
-	if (!error)
-		error = spills_open(pool);
-	if (!error)
-		error = ranges_open(pool);
-	if (!error)
-		error = vm_open(pool);
-	if (!error)
-		error = background_open(pool);
-	if (!error)
-		error = vpmm_open(pool);
-	if (!error)
-		error = span_open(pool);
-	if (!error)
-		error = device_open(a);
-	if (!error)
-		error = window_open(pool);
+	return 0;
+}
+
+static void summary_close(struct gpool *pool)
+{
+	free((void *)pool->summary);
+}
+
+static void channels_close(struct gpool *pool)
+{
+	channel_close(pool->control);
+	channel_close(pool->events);
+}
+
+/*
+ * In the order in which they open; they close in the reverse order, so each may use those above it until it is closed.
+ * Work is last: streams end before everything that their work uses. A part closes in any state, opened or not.
+ */
+static const struct part {
+	int (*open)(struct gpool *pool);
+	void (*close)(struct gpool *pool);
+	bool readers; /* also in sessions that only read */
+} parts[] = {
+	{summary_open, summary_close, false},
+	{window_open, window_close, false},
+	{background_open, background_close, false},
+	{vm_open, vm_close, false},
+	{spills_open, spills_close, false},
+	{stitch_open, stitch_close, false},
+	{deferred_open, deferred_close, true},
+	{span_open, span_close, false},
+	{objects_open, objects_close_all, false},
+	{ranges_open, ranges_close, false},
+	{vpmm_open, vpmm_close, false},
+	{NULL, kv_close_all, false},
+	{NULL, tensors_close, false},
+	{export_open, export_close, false},
+	{stream_open_all, stream_close_all, true},
+	{import_open, import_close, false},
+	{NULL, role_close, true},
+	{NULL, channels_close, true},
+};
+enum { PARTS = sizeof(parts) / sizeof(*parts) };
+
+static int parts_open(struct gpool *pool)
+{
+	int error = 0;
+
+	for (int i = 0; i < PARTS && !error; i++)
+		if (parts[i].open && (parts[i].readers || !pool->session_kind))
+			error = parts[i].open(pool);
 	return error;
+}
+
+static void parts_close(struct gpool *pool)
+{
+	for (int i = PARTS; i-- > 0;)
+		parts[i].close(pool);
+	if (pool->gpu)
+		gpu_close(pool->gpu);
 }
 
 static int pool_open(struct attaching *a)
@@ -470,12 +474,14 @@ static int pool_open(struct attaching *a)
 	error = segments_open(a, fds);
 	close(fds[0]);
 	close(fds[1]);
+	if (!error && !pool->session_kind)
+		error = device_open(a);
 	if (!error)
-		error = parts_open(a);
+		error = parts_open(pool);
 	if (!error)
 		error = thread_cache_pool_open(pool);
 	if (error) {
-		pool_destroy_parts(pool);
+		parts_close(pool);
 		detach(pool);
 		return error;
 	}
@@ -523,7 +529,7 @@ void gpool_close(struct gpool *pool)
 	/* Before the caches are freed, one of which belongs to the background thread. */
 	background_stop(pool);
 	thread_cache_pool_close(pool);
-	pool_destroy_parts(pool);
+	parts_close(pool);
 	detach(pool);
 	pool_release(pool);
 }

@@ -154,6 +154,7 @@ struct gpool {
 	uint64_t stat_slots_used; /* likewise */
 
 	struct idle_callbacks idle;
+	void (*stream_closed)(struct gpool *pool, uint32_t stream); /* stream_on_close() */
 	const struct window_user *window_users[WINDOW_USERS_MAX];
 	uint32_t window_user_count;
 	void (*log)(void *context, int level, const char *text);

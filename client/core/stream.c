@@ -41,7 +41,6 @@ struct streams {
 	struct timeline_page *_Atomic page; /* for other sessions; NULL: not requested yet */
 	pthread_mutex_t joins_lock;         /* protects the session's joint fences; no lock is acquired under it */
 	uint32_t join_cursor;
-	void (*on_close)(struct gpool *pool, uint32_t stream);
 	const struct stream_mirrors *mirrors;
 	struct stream slots[SESSION_TIMELINES];
 };
@@ -135,7 +134,7 @@ int stream_sync_all(struct gpool *pool)
 
 void stream_on_close(struct gpool *pool, void (*callback)(struct gpool *pool, uint32_t stream))
 {
-	pool->streams->on_close = callback;
+	pool->stream_closed = callback;
 }
 
 /* ---- numbers ---- */
@@ -316,8 +315,8 @@ void gpool_stream_close(struct gpool *pool, uint32_t stream)
 		return;
 	stream_end(pool, slot);
 	pthread_mutex_unlock(&found->lock);
-	if (pool->streams->on_close)
-		pool->streams->on_close(pool, stream);
+	if (pool->stream_closed)
+		pool->stream_closed(pool, stream);
 	pool_sweep(pool);
 }
 
