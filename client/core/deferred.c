@@ -96,7 +96,7 @@ static int free_claim(struct gpool *pool, const struct gpool_block *block)
 	return -EAGAIN;
 }
 
-/* From now on the agent may take it. */
+/* Drop the entry's pin; from now on the agent may take the block. */
 static void own_unpin(struct gpool *pool, struct deferred *entry)
 {
 	if (entry->own_pins)
@@ -294,7 +294,7 @@ bool deferred_reuse(struct gpool *pool, struct thread_cache *cache, uint32_t slo
 		list_remove(pool, entry);
 		entry->kind = DEFERRED_NONE;
 		entry->finish(pool, &entry->block, true);
-		/* The agent may not take it before that, as block or freed. */
+		/* The agent may not take it before that fence is signaled, as a block or freed. */
 		again.fence = fence;
 		block_from_run(cache, entry->block.page, page_count, entry->block.generation, &again, block);
 	}

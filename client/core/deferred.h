@@ -26,12 +26,12 @@
  */
 typedef int (*deferred_finish)(struct gpool *pool, const struct gpool_block *block, bool taken);
 
-/* One that waits; deferred.c's alone. */
+/* A deferred entry; used only in deferred.c. */
 struct deferred {
 	TAILQ_ENTRY(deferred) link;
 	struct gpool_block block;
 	deferred_finish finish; /* of a freed block */
-	uint64_t fence;         /* of a stream, which is the list: value: 48 bits, slot: 16; 0: waits for pins */
+	uint64_t fence; /* of a stream, which determines the list: value: 48 bits, slot: 16; 0: waits for pins */
 	uint32_t kind;
 	uint32_t own_pins; /* 1: it waits for other pins, or no joint fence was free for it */
 };

@@ -522,7 +522,7 @@ int gpool_fence_close(struct gpool *pool, struct gpool_fence fence)
 	if (!pool->alive)
 		return -ECHILD;
 	if (!fence.value)
-		return 0; /* what was reached already when it was imported */
+		return 0; /* it was signaled before the import */
 	if (pool->session_kind)
 		return fail(-EINVAL, "fence 0x%llx was not imported by this session", (unsigned long long)fence.value);
 	pthread_mutex_lock(&imports->lock);

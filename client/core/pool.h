@@ -75,7 +75,7 @@ struct window;
 struct window_user;
 
 enum {
-	POOLS_MAX = 16, /* attached at a time by one process; chosen: one for each GPU of the largest nodes */
+	POOLS_MAX = 16, /* pools that one process may attach; chosen: one for each GPU of the largest nodes */
 	WINDOW_USERS_MAX = 4,
 	MAGAZINE_DEFAULT = 16,
 	MAGAZINE_MAX = 64,

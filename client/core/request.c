@@ -19,7 +19,7 @@ const struct gpu *pool_gpu(const struct gpool *pool)
 	return pool->gpu;
 }
 
-/* What an error_reply says; any other answer is the caller's. */
+/* Return the error of an error_reply; the caller handles any other answer. */
 static int reply_error(const uint8_t *reply, size_t length, char *error_text)
 {
 	struct msg_envelope envelope;

@@ -16,9 +16,9 @@ enum { ON_ITS_WAY_MS = 1 }; /* between two checks of a block that is being moved
 /* The place of a block that has moved. */
 struct moved {
 	uint64_t sequence;
-	struct gpool_block place; /* last known: it may have left there again */
+	struct gpool_block place; /* last known place; the block may have been spilled again */
 	bool known, mapped;
-	bool coming; /* a thread brings it back */
+	bool coming; /* a thread is restoring it */
 };
 
 struct spills {

@@ -199,7 +199,7 @@ free_stitch:
 	return NULL;
 }
 
-/* From now on it is found, and swept: so its block must stand. */
+/* From now on it can be found and swept, so its block must exist. */
 static void stitch_publish(struct gpool *pool, struct stitch *stitch, const struct gpool_block *block)
 {
 	struct stitches *stitches = pool->stitches;

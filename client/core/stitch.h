@@ -47,7 +47,7 @@ int stitch_give(struct gpool *pool, const struct gpool_block *block, uint64_t ad
  */
 int stitch_forget(struct gpool *pool, const struct gpool_block *block, uint64_t *address);
 
-/* stitch_address() - 0, -ESTALE. */
+/* stitch_address() - return the address of a scattered block: 0, -ESTALE. */
 int stitch_address(const struct gpool *pool, const struct gpool_block *block, uint64_t *address);
 
 #endif

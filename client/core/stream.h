@@ -26,7 +26,7 @@ int stream_sync_all(struct gpool *pool) GPOOL_INTERNAL(stream_sync_all);
 /* stream_on_close() - set the function that is called after a stream was closed, when its work is done. */
 void stream_on_close(struct gpool *pool, void (*callback)(struct gpool *pool, uint32_t stream));
 
-/* stream_slot_of() - of an open stream: 0, -EINVAL. One load. */
+/* stream_slot_of() - return the slot of an open stream: 0, -EINVAL. Cost: one load. */
 int stream_slot_of(struct gpool *pool, uint32_t stream, uint32_t *slot);
 
 /*
@@ -94,7 +94,7 @@ struct stream_mirrors {
 /* stream_mirrors_register() - before the first mirror is opened. */
 void stream_mirrors_register(struct gpool *pool, const struct stream_mirrors *mirrors);
 
-/* stream_wait_word() - make a stream wait for a fence by the word of our segment that says how far it is. */
+/* stream_wait_word() - make a stream wait for a fence by the word of this segment that has its progress. */
 int stream_wait_word(struct gpool *pool, struct gpu_stream *stream, struct gpool_fence fence);
 
 /*

@@ -95,7 +95,7 @@ void thread_cache_flush(struct thread_cache *cache)
 	if (!cache->magazine_count && !cache->run_count)
 		return;
 	thread_cache_check(cache);
-	/* Of the cache itself: at the end of a thread its slot of the table may be gone already. */
+	/* Use the cache itself: at the end of a thread its slot of the table may not exist any more. */
 	transit = cache->stats;
 	transit_begin_in(cache->pool, transit);
 	while (cache->magazine_count)

@@ -129,7 +129,7 @@ static inline void cached_run_check(const struct gpool *pool, const struct cache
 		"run at page %u: word 0x%llx, session %u", run->page, (unsigned long long)run->word, pool->id);
 }
 
-/* magazine_pop() - claim a single page: its place in *run; false: there is none. */
+/* magazine_pop() - claim a single page and store it in *run; false: the magazine is empty. */
 static inline bool magazine_pop(struct thread_cache *cache, struct cached_run *run)
 {
 	for (uint32_t i = cache->magazine_count; i-- > 0;) {

@@ -607,7 +607,7 @@ static void users_note_objects(struct gpool *pool, struct leaving *leaving)
 
 /* ---- release ---- */
 
-/* False: it stays, and is as before; the next use restores the bit. */
+/* Unmap a handle. Return false if it stays mapped, unchanged; the next use restores the bit. */
 static bool handle_let_go(struct gpool *pool, const struct leaving *leaving, uint32_t handle)
 {
 	struct window *window = pool->window;

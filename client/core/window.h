@@ -75,7 +75,7 @@ struct window_user {
 /* window_register() - add a user, before any other thread uses the pool; *user is valid until the pool is closed. */
 void window_register(struct gpool *pool, const struct window_user *user);
 
-/* window_keep_from_child() - a mapping of ours that a forked child shall not have. */
+/* window_keep_from_child() - exclude a mapping from forked children. */
 void window_keep_from_child(const struct gpool *pool, uint64_t va, uint64_t bytes);
 
 #endif

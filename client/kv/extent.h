@@ -9,12 +9,12 @@
 
 struct kv_piece;
 
-/* What is kept of a sequence. */
+/* The saved content of a sequence. */
 struct kv_saved {
 	uint32_t flags;          /* GPOOL_KV_OFFLOAD_* */
-	uint32_t count;          /* of its slots, or of its pieces */
+	uint32_t count;          /* number of slots or pieces */
 	uint64_t bytes;          /* of its content */
-	uint64_t sums;           /* GPOOL_KV_OFFLOAD_INT8, while it is saved: address of the errors' sums */
+	uint64_t sums;           /* GPOOL_KV_OFFLOAD_INT8, during the save: address of the sums of errors */
 	uint32_t *slots;         /* [count] of host memory, or NULL */
 	struct kv_piece *pieces; /* [count] of the pool, or NULL */
 };
@@ -24,20 +24,18 @@ struct kv_extent {
 	uint64_t address, bytes;
 };
 
-/* extent_room() - how many bytes of content there is room for. */
+/* extent_room() - return how many bytes of content fit into a part of `bytes` bytes. */
 uint64_t extent_room(const struct gpool_kv *kv, uint32_t flags, uint64_t bytes);
 
 /*
- * extent_copy() - queue the copies of the sequence's content from `offset` on, as much as there is room for, out of its
- * blocks or back into them; returns where the next part begins, or -EIO, -EINVAL (the stream is closed), or as
- * gpu_launch().
+ * extent_copy() - queue the copies of the sequence's content from `offset` on, as much as fits into the extent: from
+ * its blocks (`out`), or back into them. Return: the offset of the next part, or -EIO, -EINVAL (the stream is closed),
+ * or as gpu_launch().
  */
 int64_t extent_copy(struct gpool_kv *kv, const struct kv_sequence *sequence, struct kv_saved *saved, uint64_t offset,
 	const struct kv_extent *extent, bool out);
 
-/*
- * offload_behind() - a fence behind all copies that are queued. Where there is none to be had, all work is waited for.
- */
+/* offload_behind() - return a fence behind all queued copies. If none can be recorded, wait for all work. */
 struct gpool_fence offload_behind(struct gpool_kv *kv);
 
 #endif

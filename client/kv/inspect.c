@@ -270,7 +270,7 @@ int gpool_kv_copy_blocks(struct gpool_kv *kv, const struct gpool_kv_pair *pairs,
 
 enum { ROOT_STEPS = 64 }; /* for ratios down to 1e-32 */
 
-/* Newton's: with sqrt() every program that links libgpool.a would need libm for this. */
+/* Newton's method; sqrt() would make every program that links libgpool.a need libm. */
 static double root(double square)
 {
 	double root = 1;

@@ -224,7 +224,7 @@ uint32_t memory_limit(const struct gpool_kv *kv);
  * blocks.
  */
 uint64_t memory_spare_pages(const struct gpool_kv *kv, uint32_t blocks);
-/* memory_address() - of a block. */
+/* memory_address() - return the address of a block. */
 static inline uint64_t memory_address(const struct gpool_kv *kv, uint32_t block)
 {
 	uint32_t per_chunk = kv->blocks.chunk_blocks;

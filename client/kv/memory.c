@@ -71,7 +71,7 @@ int memory_shape(struct gpool_kv *kv, uint32_t *chunk_blocks)
 	return 0;
 }
 
-/* ---- coming and going ---- */
+/* ---- commit and decommit ---- */
 
 /* Return the length of the run of chunks in the set that begins with `chunk`, `most` at most. */
 static uint32_t run_of(const struct bitmap *bitmap, uint32_t chunk, uint32_t chunks, uint32_t most)

@@ -402,7 +402,7 @@ static void near_check(const struct region_set *set, const struct vm_region *reg
 	GPOOL_INVARIANT(region_check_near(set, region, text, sizeof(text)) == 0, "%s", text);
 }
 
-/* The first `count` pages of a region that is in no set. The rest keeps all else that it had. */
+/* The first `count` pages of a region that is in no set. The rest keeps all other fields. */
 struct vm_region *region_split(struct region_set *set, struct vm_region *region, uint32_t count)
 {
 	struct vm_region *piece = region_make(set);

@@ -77,7 +77,7 @@ void vm_park(struct vm_space *space, uint32_t slot, uint32_t count);
  */
 bool vm_let_go(struct vm_space *space, uint32_t slot, uint32_t count);
 
-/* vm_maps() - whether a handle of the window (by its index) is mapped in any space. */
+/* vm_maps() - return true if a handle of the window (by its index) is mapped in any space. */
 bool vm_maps(const struct gpool *pool, uint32_t handle);
 
 #endif

@@ -99,7 +99,7 @@ int vpmm_open(struct gpool *pool);
  */
 void vpmm_close(struct gpool *pool);
 
-/* vpmm_options_read() - options and environment, of the first call: 0, -EINVAL, -EOPNOTSUPP. */
+/* vpmm_options_read() - read options and environment at the first call: 0, -EINVAL, -EOPNOTSUPP. */
 int vpmm_options_read(struct vpmm *vpmm);
 
 /*

@@ -384,7 +384,7 @@ static void test_damaged(void **state)
 		}
 		assert_int_equal(gpool_kv_resume(kv, sequence), -ENODATA);
 		assert_int_equal(info_of(sequence).state, GPOOL_KV_PREEMPTED);
-		/* From now on it is one that has to be computed again. */
+		/* From now on the sequence has to be computed again. */
 		assert_int_equal(offloaded().sequences, 0);
 		assert_int_equal(gpool_kv_resume(kv, sequence), 0);
 		assert_int_equal(info_of(sequence).tokens, TOKENS);

@@ -80,7 +80,7 @@ static uint32_t evict(uint32_t pages, uint32_t session, uint32_t contents)
 	return (uint32_t)done.value;
 }
 
-/* Wait for steps of the agent's clock; at each of them it does its housekeeping. */
+/* Wait for steps of the agent's clock, at which it does its housekeeping. */
 static void await_ticks(int count)
 {
 	const struct pool_header *header = pool_view(looker)->header;

@@ -50,7 +50,7 @@ struct crowd {
 static char config_path[64];
 static struct crowd crowds[CROWDS];
 
-/* As the library does, which has 16 sessions of a process at most; the connection stays. */
+/* Attach like the library, but without its limit of 16 sessions for each process; the connection stays open. */
 static int attach(uint32_t kind, char *said, size_t bytes)
 {
 	static struct msg_attach_request request;
@@ -96,7 +96,7 @@ static int crowd_run(struct crowd *crowd, uid_t uid, uint32_t kind, int ready, i
 	return read(end, &byte, 1) == 0 ? 0 : 1;
 }
 
-/* `sessions` is what it gets, and `limit` what the refusal names. */
+/* Start a crowd. sessions: the expected number; limit: the name in the expected refusal. */
 static struct crowd *crowd_start(uid_t uid, uint32_t kind, uint32_t sessions, const char *limit)
 {
 	struct crowd *crowd = crowds;

@@ -782,7 +782,7 @@ static void test_cannot_map_scattered(void **state)
 	cannot_map(true, GPU_CALL_RESERVE);
 }
 
-/* Begun, and answered at the next check. */
+/* The restore is started, and its end is reported by the next check. */
 static void test_ahead_of_need(void **state)
 {
 	struct gpool *pool, *other;

@@ -415,7 +415,7 @@ static void test_forged(void **state)
 	forged_groups(&forged)->checksum = XXH3_64bits(forged.bytes + 4096, 4096);
 	assert_int_equal(forged_read(&forged), -EINVAL);
 	assert_non_null(strstr(reason.text, "page 0 does not match its checksum"));
-	/* Something behind the last group. */
+	/* Data after the last group. */
 	forged = good;
 	forged.length = forged.header.file_bytes = 12288;
 	assert_int_equal(forged_read(&forged), -EINVAL);
