@@ -2,7 +2,7 @@
  * open.c - gpool_open() and gpool_close(): attach to a pool, open the parts of the library, and the reverse; and the
  * handling of forks. See core/pool.h.
  *
- * The only file that knows every part. Parts register what the core calls in them when they open.
+ * This is the only file that includes all parts. When a part opens, it registers the functions that the core calls.
  */
 #include "client/core/pool.h"
 

@@ -19,9 +19,9 @@
 #include <sys/queue.h>
 
 /*
- * Ends a freed block; called with deferred->lock held. If it is not `taken`, the block is claimed (BLOCK_DYING) and has
- * one pin, that of the caller, and its pages become idle. `taken`: the agent has taken the pages, or they were reused:
- * only the records of the block in this process end.
+ * End a freed block; called with deferred->lock held. taken false: the block is claimed (BLOCK_DYING) and has one pin,
+ * that of the caller; its pages become idle. taken true: the agent has taken the pages, or they were reused; only the
+ * records of the block in this process are removed.
  * Return: 0, or -EBUSY: GPU work still uses the address of a scattered block.
  */
 typedef int (*deferred_finish)(struct gpool *pool, const struct gpool_block *block, bool taken);
@@ -30,7 +30,7 @@ typedef int (*deferred_finish)(struct gpool *pool, const struct gpool_block *blo
 struct deferred {
 	TAILQ_ENTRY(deferred) link;
 	struct gpool_block block;
-	deferred_finish finish; /* of a freed block */
+	deferred_finish finish; /* set for freed blocks */
 	uint64_t fence; /* of a stream, which determines the list: value: 48 bits, slot: 16; 0: waits for pins */
 	uint32_t kind;
 	uint32_t own_pins; /* 1: it waits for other pins, or no joint fence was free for it */

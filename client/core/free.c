@@ -29,7 +29,10 @@ static void run_to_bits(struct gpool *pool, uint32_t page, uint32_t page_count)
 	pool_wake_waiters(pool);
 }
 
-/* deferred_finish: not before it, since the threads that still pin the block find it by the table of moved blocks. */
+/*
+ * deferred_finish. The record of a moved block is removed now, not earlier: threads that still have it pinned find the
+ * block through it.
+ */
 static int block_finish(struct gpool *pool, const struct gpool_block *block, bool taken)
 {
 	if (block->tag & BLOCK_SPILL)

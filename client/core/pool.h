@@ -99,7 +99,7 @@ struct gpool {
 	uint32_t unreserved;       /* pages [0, unreserved) are for all requests, the others for critical ones */
 	uint32_t magazine;         /* single pages that a thread keeps */
 	uint32_t run_pages;        /* pages in runs that a thread keeps */
-	uint32_t session_kind;     /* of an attach request: 0 worker, 1 observer, 2 admin */
+	uint32_t session_kind;     /* session kind of an attach request: 0 worker, 1 observer, 2 admin */
 	struct pool_segment segment;
 
 	struct window *window;

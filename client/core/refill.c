@@ -263,7 +263,7 @@ static int shortage_fail(int error, const struct gpool_oom_info *shortage)
 		shortage->needed, shortage->free, shortage->pinned, holder);
 }
 
-/* No pages are lent: the thread's shortage says why. */
+/* Read a refusal: no pages were granted, and the thread's shortage has the cause. */
 static int refusal_read(
 	struct gpool *pool, struct thread_cache *cache, const struct lease_request *request, uint32_t need)
 {
@@ -383,7 +383,7 @@ static int request_look(struct gpool *pool, const struct lease_ticket *ticket)
 	return pool_gone(pool) ? request_cancel(pool, ticket->slot, ticket->word) : -EAGAIN;
 }
 
-/* The answer to LEASE_RESTORE: a chain of runs, or a refusal. */
+/* Read the answer to LEASE_RESTORE: a chain of runs, or a refusal. */
 static int restored_read(struct gpool *pool, const struct lease_request *request, struct lease_request *ask)
 {
 	struct thread_cache *cache = thread_cache_of(pool);

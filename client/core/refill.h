@@ -13,9 +13,9 @@ int refill_take(struct gpool *pool, struct thread_cache *cache, uint32_t need, u
 	uint32_t *first);
 
 /*
- * lease_ask() - a request about one block (LEASE_RESTORE and on): kind, need, flags, timeout_ms, first_page and tag
- * are asked; LEASE_RESTORE answers first_page as refill_take(). Waits without a limit. Return: 0, the agent's answer,
- * -EINTR (LEASE_RESTORE), or -EPIPE: the agent is gone, and may have begun.
+ * lease_ask() - send a request about one block (LEASE_RESTORE and later): kind, need, flags, timeout_ms, first_page and
+ * tag are sent; LEASE_RESTORE returns first_page as refill_take() does. Waits without a limit. Return: 0, the agent's
+ * error, -EINTR (LEASE_RESTORE), or -EPIPE: the agent has ended, and may have started the work.
  */
 int lease_ask(struct gpool *pool, struct lease_request *ask);
 

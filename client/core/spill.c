@@ -130,7 +130,7 @@ void spill_forget(struct gpool *pool, uint64_t tag)
 
 /* ---- bringing back ---- */
 
-/* The pages have the content: they are the block from now on, pinned. */
+/* The granted pages have the content: make them the block, pinned. */
 static int place_stand(struct gpool *pool, const struct gpool_block *block, uint32_t first, struct gpool_block *place)
 {
 	const struct block_entry *entry = block_entry(pool, first);
@@ -157,7 +157,7 @@ static int place_stand(struct gpool *pool, const struct gpool_block *block, uint
 	return 0;
 }
 
-/* It is pinned. On failure it is not; it remains in the pool, and the next one who pins it tries again. */
+/* Map the pinned block. On failure the pin is dropped; the block remains in the pool, and the next pin tries again. */
 static int place_map(struct gpool *pool, const struct gpool_block *place)
 {
 	int error = place->tag & BLOCK_SCATTERED ? stitch_map(pool, place)
@@ -183,7 +183,7 @@ static int restore_begin(struct gpool *pool, const struct gpool_block *block, ui
 	return lease_begin(pool, &ask, ticket);
 }
 
-/* *place: where it is then, pinned if this succeeds; page_count 0: it is not in the pool. */
+/* End a restore. *place: its place, pinned on success; page_count 0: it is not in the pool. */
 static int restore_end(struct gpool *pool, const struct gpool_block *block, const struct lease_ticket *ticket,
 	bool wait, struct gpool_block *place)
 {
@@ -203,7 +203,7 @@ static int restore_end(struct gpool *pool, const struct gpool_block *block, cons
 	return error ? error : place_map(pool, place);
 }
 
-/* As restore_end(). */
+/* Restore the block. *place and the result are those of restore_end(). */
 static int bring_back(struct gpool *pool, const struct gpool_block *block, struct gpool_block *place)
 {
 	uint32_t timeout_ms = atomic_load_explicit(&pool->header->pin_timeout_ms, memory_order_relaxed);
@@ -211,7 +211,7 @@ static int bring_back(struct gpool *pool, const struct gpool_block *block, struc
 	int error;
 
 	for (;;) {
-		/* Not 0: what other threads of this process have in their hands is found by a later look. */
+		/* Not 0: pages that other threads of this process hold for a moment are found by a later check. */
 		error = restore_begin(pool, block, 0, timeout_ms ? timeout_ms : 1, &ticket);
 		if (!error)
 			error = restore_end(pool, block, &ticket, true, place);
@@ -225,8 +225,8 @@ static int bring_back(struct gpool *pool, const struct gpool_block *block, struc
 }
 
 /*
- * This thread brings it back: NULL: there is no memory to note that. `moved` is what the table has of it, or NULL; the
- * caller holds the lock.
+ * Note that this thread restores the block. NULL: no memory is available for that. `moved` is its entry in the table,
+ * or NULL; the caller holds the lock.
  */
 static struct moved *coming_begin(struct spills *spills, struct moved *moved, uint64_t tag)
 {
@@ -237,7 +237,7 @@ static struct moved *coming_begin(struct spills *spills, struct moved *moved, ui
 	return moved;
 }
 
-/* *place: as after restore_end(), which returned `error`. */
+/* Note the end of a restore. *place is that of restore_end(), which returned `error`. */
 static void coming_end(struct spills *spills, uint64_t tag, const struct gpool_block *place, int error)
 {
 	struct moved *moved;
@@ -273,8 +273,8 @@ static bool dying_at(const struct gpool *pool, const struct gpool_block *place)
 }
 
 /*
- * Into the pool: bring_back(), but for a block that an earlier restore could not map. It stands at *place, if nothing
- * has taken it there since; page_count 0: nowhere.
+ * Restore the block, or map one that an earlier restore could not map: it is at *place unless it was evicted since;
+ * page_count 0: it is nowhere.
  */
 static int place_take(struct gpool *pool, const struct gpool_block *block, struct gpool_block *place)
 {
@@ -373,7 +373,7 @@ static int fetch_enter(struct gpool *pool, const struct gpool_block *block)
 		return error ? error : -EALREADY;
 	pthread_mutex_lock(&spills->lock);
 	moved = moved_find(spills, block->tag);
-	/* Another thread has restored it meanwhile, or is about to. */
+	/* Another thread has restored it meanwhile, or is restoring it. */
 	if (moved && moved->known && !moved->mapped && !moved->coming)
 		error = -ENOMEM;
 	else if (moved &&

@@ -25,14 +25,14 @@ int stitch_create(struct gpool *pool, struct thread_cache *cache, uint32_t first
 int chain_stand(struct gpool *pool, struct thread_cache *cache, uint32_t first, uint32_t page_count,
 	const struct block_attributes *attributes, struct gpool_block *block);
 void chain_end(struct gpool *pool, uint32_t first);
-/* chain_stand_as() - as chain_stand(), with the sequence of a block that has moved. */
+/* chain_stand_as() - chain_stand() with the sequence of a block that has moved. */
 int chain_stand_as(struct gpool *pool, uint64_t sequence, uint32_t first, uint32_t page_count,
 	const struct block_attributes *attributes, struct gpool_block *block);
 
-/* stitch_map() - map a pinned scattered block that is mapped nowhere. Return: 0, -ENOMEM. */
+/* stitch_map() - map a pinned scattered block that has no mapping. Return: 0, -ENOMEM. */
 int stitch_map(struct gpool *pool, const struct gpool_block *block);
 
-/* stitch_finish() - end a scattered block, as a deferred_finish does. */
+/* stitch_finish() - end a scattered block; see deferred_finish. */
 int stitch_finish(struct gpool *pool, const struct gpool_block *block);
 
 /*

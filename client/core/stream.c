@@ -454,7 +454,7 @@ uint64_t fence_joined(struct gpool *pool, uint64_t old, uint64_t fence)
 	return joined;
 }
 
-/* 1 reached, 0 not yet; of another process's also what look() returns. */
+/* Return 1: signaled, 0: not yet; for an imported fence also the errors of look(). */
 static inline int fence_state(struct gpool *pool, struct gpool_fence fence)
 {
 	if (unlikely(stream_is_mirror(pool, fence_slot(fence.value))))

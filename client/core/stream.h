@@ -81,17 +81,17 @@ void stream_mirror_reach(struct gpool *pool, uint32_t slot, uint64_t value);
 void stream_mirror_close(struct gpool *pool, uint32_t slot);
 bool stream_is_mirror(const struct gpool *pool, uint32_t slot);
 
-/* What the owner of the mirrors does for the calls that get a fence of one. */
+/* Functions of the mirrors' owner for calls that get a fence of a mirror. */
 struct stream_mirrors {
-	/* 1 reached, 0 not yet, -ESRCH, -EPIPE */
+	/* return the state of a fence: 1 signaled, 0 not yet, -ESRCH, -EPIPE */
 	int (*look)(struct gpool *pool, struct gpool_fence fence);
-	/* a block of this process waits for the fence, also when it is closed */
+	/* note that a block of this process waits for the fence, even after its close */
 	void (*hold)(struct gpool *pool, struct gpool_fence fence);
 	/* make a stream wait for the fence; the caller holds the stream's lock */
 	int (*stream_wait)(struct gpool *pool, struct gpu_stream *stream, struct gpool_fence fence);
 };
 
-/* stream_mirrors_register() - before the first mirror is opened. */
+/* stream_mirrors_register() - set these functions, before the first mirror is opened. */
 void stream_mirrors_register(struct gpool *pool, const struct stream_mirrors *mirrors);
 
 /* stream_wait_word() - make a stream wait for a fence by the word of this segment that has its progress. */

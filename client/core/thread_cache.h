@@ -107,7 +107,7 @@ static inline uint32_t runs_sum(const struct thread_cache *cache)
 	return sum;
 }
 
-/* The counts are within their bounds, and `run_pages` is the sum over the runs. */
+/* Check that the counts are within their bounds, and that `run_pages` is the sum over the runs. */
 static inline void thread_cache_check(const struct thread_cache *cache)
 {
 	GPOOL_INVARIANT(cache->magazine_count <= cache->pool->magazine && cache->pool->magazine <= MAGAZINE_MAX,
@@ -119,7 +119,7 @@ static inline void thread_cache_check(const struct thread_cache *cache)
 		cache->run_count, runs_sum(cache));
 }
 
-/* A run in the cache is inside the pool, and was part of the lease; the agent may have taken it since. */
+/* Check that a run in the cache is inside the pool, and was leased; the agent may have taken it since. */
 static inline void cached_run_check(const struct gpool *pool, const struct cached_run *run)
 {
 	GPOOL_INVARIANT(

@@ -65,7 +65,7 @@ static bool any_readonly(const struct window *window, uint32_t handle)
 	return false;
 }
 
-/* A handle whose entry has changed, and of which it is decided whether it stays. Caller holds window->lock. */
+/* Check a handle after its entry was changed, once it is decided that it stays. The caller holds window->lock. */
 static void handle_check(const struct window *window, uint32_t handle)
 {
 	GPOOL_INVARIANT(!bit_of(window->there, handle) || handle_at(window, handle),
@@ -578,7 +578,9 @@ void window_register(struct gpool *pool, const struct window_user *user)
 	pool->window_users[pool->window_user_count++] = user;
 }
 
-/* locked: with window->lock held, only those that take no lock above it. */
+/*
+ * Call the sweep() functions of the users. locked: window->lock is held, so only those that acquire no lock above it.
+ */
 static bool users_sweep(struct gpool *pool, bool locked)
 {
 	for (uint32_t i = 0; i < pool->window_user_count; i++) {

@@ -58,21 +58,26 @@ int window_let_go(struct gpool *pool) COLD;
 void window_let_go_unused(struct gpool *pool);
 
 /*
- * A part of the library that maps handles outside of the window, or that has handles in use. It registers when it
- * opens, which may be before the window opens. Its functions may be called until the window is closed.
+ * A part of the library that maps handles outside the window, or that has handles in use. It registers when it opens,
+ * which may be before the window opens. Its functions may be called until the window is closed.
  */
 struct window_user {
-	/* Unmap handles that are no longer in use. False: one that another trust domain needs may still be mapped. */
+	/*
+	 * Unmap handles that are not in use any more. Return false if one that another trust domain needs may still be
+	 * mapped.
+	 */
 	bool (*sweep)(struct gpool *pool);
-	/* sweep() takes only locks below window->lock: it is called a second time, with that lock held */
+	/* sweep() acquires only locks below window->lock: it is called a second time, with that lock held */
 	bool sweeps_locked;
-	/* whether it maps this handle; or NULL */
+	/* Return true if the part maps this handle; or NULL. */
 	bool (*maps)(const struct gpool *pool, uint32_t handle);
 	/* Set the bit of each object number in use; *unsettled: an object in use has no number yet. Or NULL. */
 	void (*note_objects)(struct gpool *pool, uint64_t *numbers, bool *unsettled);
 };
 
-/* window_register() - add a user, before any other thread uses the pool; *user is valid until the pool is closed. */
+/*
+ * window_register() - add a user, before any other thread uses the pool; *user must be valid until the pool is closed.
+ */
 void window_register(struct gpool *pool, const struct window_user *user);
 
 /* window_keep_from_child() - exclude a mapping from forked children. */

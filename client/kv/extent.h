@@ -1,6 +1,6 @@
 /*
- * extent.h - parts of a sequence's content, and memory of a place that they are copied to. Internal to libgpool; the
- * callers hold the cache's lock.
+ * extent.h - parts of a sequence's content, and the memory to which they are copied. Internal to libgpool; the callers
+ * hold the cache's lock.
  */
 #ifndef GPOOL_CLIENT_KV_EXTENT_H
 #define GPOOL_CLIENT_KV_EXTENT_H
@@ -13,13 +13,13 @@ struct kv_piece;
 struct kv_saved {
 	uint32_t flags;          /* GPOOL_KV_OFFLOAD_* */
 	uint32_t count;          /* number of slots or pieces */
-	uint64_t bytes;          /* of its content */
+	uint64_t bytes;          /* size of the content */
 	uint64_t sums;           /* GPOOL_KV_OFFLOAD_INT8, during the save: address of the sums of errors */
 	uint32_t *slots;         /* [count] of host memory, or NULL */
 	struct kv_piece *pieces; /* [count] of the pool, or NULL */
 };
 
-/* Memory of a part. */
+/* The memory of a part. */
 struct kv_extent {
 	uint64_t address, bytes;
 };

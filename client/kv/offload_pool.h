@@ -23,8 +23,8 @@ struct kv_piece {
  */
 int pieces_save(struct gpool_kv *kv, const struct kv_sequence *sequence, struct kv_saved *saved);
 /*
- * pieces_load() - restore all pieces, wait for that, and queue copies from them: 0, -ESTALE or -EBADMSG (of one the
- * content is lost), or as gpool_pin(); -EIO, -EINVAL.
+ * pieces_load() - wait until all pieces are restored, and queue the copies from them.
+ * Return: 0, -ESTALE or -EBADMSG (the content of a piece is lost), or as gpool_pin(); -EIO, -EINVAL.
  */
 int pieces_load(struct gpool_kv *kv, const struct kv_sequence *sequence);
 /* pieces_fetch() - see gpool_kv_prefetch(). */

@@ -283,7 +283,7 @@ static void end(struct gpool_kv *kv, struct kv_sequence *sequence)
 	offload_forget(kv, sequence);
 	order_leave(kv, sequence);
 	atomic_store_explicit(&sequence->generation, 0, memory_order_relaxed);
-	/* No room, and a generation that no sequence has: appends without the lock fail. */
+	/* Appends without the lock fail: the cursor has no room, and its generation belongs to no sequence. */
 	atomic_store_explicit(&sequence->cursor, 0, memory_order_relaxed);
 	bitmap_add(&kv->rows, kv_row(kv, sequence));
 	kv->frees++;

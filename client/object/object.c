@@ -67,7 +67,7 @@ void object_free(struct gpool_object *object)
 	free(object);
 }
 
-/* window_user: an object is in the list before its opener looks for handles of its pages. */
+/* window_user: an object is in the list before its opener imports handles of its pages. */
 static void objects_note(struct gpool *pool, uint64_t *numbers, bool *unsettled)
 {
 	pthread_mutex_lock(&pool->objects_lock);

@@ -62,7 +62,7 @@ struct elastic_pages {
 	uint32_t first, count, stride, times;
 };
 
-/* range_reserve_elastic() - gpool_range_reserve() after the checks of fork and session kind. */
+/* range_reserve_elastic() - gpool_range_reserve() after the checks for a fork and for the session kind. */
 int range_reserve_elastic(
 	struct gpool *pool, uint32_t page_count, const struct gpool_range_options *options, struct gpool_range **range);
 

@@ -394,7 +394,7 @@ struct vm_region *region_best_ready(struct region_set *set, uint32_t count)
 
 /* ---- taking and putting ---- */
 
-/* The region and its neighbours follow each other in order, and could not be joined: see region_check_near(). */
+/* Check that the region and its neighbours are in order, and cannot be joined: see region_check_near(). */
 static void near_check(const struct region_set *set, const struct vm_region *region)
 {
 	char text[256] = "";

@@ -103,8 +103,8 @@ void vpmm_close(struct gpool *pool);
 int vpmm_options_read(struct vpmm *vpmm);
 
 /*
- * vpmm_slot() - of an open stream, or VM_NONE: 0, -EINVAL. Lock held. One that is known here may be just closing: then
- * what it is given is put right by stream_closed(), which comes after us.
+ * vpmm_slot() - return the slot of an open stream, or VM_NONE: 0, -EINVAL. Lock held. A known stream may be being
+ * closed: then stream_closed(), which follows, handles its regions.
  */
 int vpmm_slot_enter(struct vpmm *vpmm, uint32_t stream, uint32_t *slot) COLD;
 

@@ -431,7 +431,7 @@ static void are_spilled_and_mover_stops(void)
 	assert_int_equal(kill((pid_t)status()->pools[0].mover_pid, SIGSTOP), 0);
 }
 
-/* The request is cancelled while the mover writes to the pages. They come free when it has finished. */
+/* The request is cancelled while the mover writes to the pages. They are freed when it has finished. */
 static void withdraw(void)
 {
 	gpool_wait_check(interrupted, NULL);

@@ -1270,7 +1270,7 @@ static void test_attached_descriptors_do_not_pile_up(void **state)
 		if (!send_with_descriptors(fd))
 			break;
 	}
-	status = reap_front(fixture); /* the front detects it by itself */
+	status = reap_front(fixture); /* the front detects the descriptors, and exits */
 	assert_true(WIFEXITED(status));
 	assert_int_equal(WEXITSTATUS(status), EMFILE);
 	close(fd);

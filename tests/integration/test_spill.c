@@ -90,7 +90,7 @@ static void evict_all(struct gpool *pool, uint64_t pages)
 	AWAIT(moving() == 0);
 }
 
-/* Requests that the worker has sent: each raises the serial number of its slot. */
+/* Return the number of requests that the worker has sent: each increases the serial number of its slot. */
 static uint32_t requests_sent(const struct gpool *pool)
 {
 	uint32_t sent = 0;
@@ -106,7 +106,7 @@ static int interrupted(void *argument)
 	return 1;
 }
 
-/* A pin that its thread does not wait for. */
+/* Pin with a check that ends the wait. */
 static int pin_briefly(struct gpool *pool, const struct gpool_block *block)
 {
 	int error;
@@ -635,7 +635,7 @@ static void *pin_main(void *argument)
 	return (void *)(intptr_t)gpool_pin(pin->pool, &pin->block);
 }
 
-/* Whether the pages are free, have to be evicted, have to be waited for, or do not lie in a row. */
+/* One request is sent whether the pages are free, must be evicted or waited for, or are not adjacent. */
 static void test_one_request(void **state)
 {
 	struct pin pin;
@@ -687,7 +687,7 @@ static void test_one_request(void **state)
 	gpool_close(other);
 }
 
-/* While it waits for pages, and while the mover writes to them: neither pages nor content are lost. */
+/* Cancelled while it waits for pages, and while the mover writes to them: neither pages nor content are lost. */
 static void test_withdrawn(void **state)
 {
 	struct gpool *pool, *other;
@@ -738,7 +738,7 @@ static void cannot_map(bool scattered, enum gpu_call call)
 	evict_all(pool, 4);
 	for (uint32_t i = 0; i < PAGES; i++)
 		singles[i] = alloc(other, 1);
-	/* Pages that this process has not mapped before. */
+	/* Free pages that this process has not mapped before. */
 	for (uint32_t i = 0; i < PAGES; i++)
 		if (singles[i].page >= PAGES / 2 && (!scattered || i % 2))
 			assert_int_equal(gpool_free(other, &singles[i]), 0);
@@ -808,7 +808,7 @@ static void test_ahead_of_need(void **state)
 		assert_int_equal(kept_bytes(), 0);
 		read_back(pool, &block, 7);
 	}
-	/* Nothing is evicted for it. */
+	/* No content is evicted for it. */
 	evict_all(pool, 4);
 	for (uint32_t i = 0; i < PAGES - 3; i++)
 		taken[i] = alloc(other, 1);

@@ -77,7 +77,7 @@
 #define MAKE(s, w) (((w) & 252) | (s))
 #define NEXT_GEN  4
 
-#define DYING     16      /* in a tag; the rest is the sequence */
+#define DYING     16      /* bit of a tag; the bits below are the sequence */
 
 /* A fence: 0 none, stream * 8 + number, or 64 + serial * 2 + join entry. A serial is odd while the entry is written. */
 #define PLAIN(s, n)   ((s) * 8 + (n))

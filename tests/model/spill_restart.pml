@@ -3,11 +3,11 @@
  * at any point.
  *
  * Spill: EVICTING and the check of the pins; slot record WRITING; word MOVING, same generation; job. When the job is
- * DONE: journal TAKE, tag = 0, slot SAVED, word FREE, REST, job IDLE. Restore, requested in a request slot: slot record
- * LOADING; word MOVING, the worker's; job. When the job is DONE: journal GRANT, word LEASED, answer, compare-and-swap
- * of the request; then slot FREE, or, if the worker has cancelled, word FREE and slot SAVED again; REST, job IDLE. The
- * page and the slot of a job in the ring are not used for anything else until the job is DONE, whatever happens to
- * agent, mover and request.
+ * DONE: journal TAKE, tag = 0, slot SAVED, word FREE, REST, job IDLE. Restore, requested in a request slot: journal
+ * LEND; word LEASED, the worker's, which does not know of it yet; slot record LOADING; REST; word MOVING; job. When the
+ * job is DONE: journal GRANT, word LEASED, answer, compare-and-swap of the request; then slot FREE, or, if the worker
+ * has cancelled, word FREE and slot SAVED again; REST, job IDLE. The page and the slot of a job in the ring are not
+ * used for anything else until the job is DONE, whatever happens to agent, mover and request.
  *
  * The agent takes back a job that no mover executes: when all movers that have passed the gate are dead it closes the
  * gate, which a mover passes before it reads a job; job IDLE; the spill or the restore is undone, and its request
@@ -18,16 +18,6 @@
  * slots are freed. With -DGIVE_UP the agent takes a job back, in smaller bounds; with -DNO_MOVER no mover ever exists,
  * and no process waits forever.
  *
- * Spill: EVICTING and the look at the pins; slot record WRITING; word MOVING, same generation; job. When the mover says DONE:
- * journal TAKE, tag = 0, slot SAVED, word FREE, REST, job IDLE. Restore, asked for in a request slot: journal LEND; word LEASED,
- * the worker's, which does not know of it; slot record LOADING; REST; word MOVING; job. When DONE: journal GRANT, word LEASED, answer, compare-and-swap of the request; then slot FREE, or,
- * if the worker has given up, word FREE and slot SAVED again; REST, job IDLE. What a job in the ring names, page and slot, is
- * not used for anything else until the job is DONE, whatever happens to agent, mover and request. The agent takes back a job that
- * no mover does: when all movers that have come in are dead it shuts the gate, by which a mover comes in before it looks at a job;
- * job IDLE; the spill or the restore undone, its request answered with an error; the gate open again, by the next agent too.
- * Proved: what is read under a pin is what was written last, and after all deaths the content is there once more; a mover writes
- * no slot and no page of another owner. With -DDEATH the worker may die, and all of its pages and slots come free. With
- * -DGIVE_UP the agent takes a job back, in smaller bounds; with -DNO_MOVER there never is a mover, and no process waits for ever.
  * Planted bugs:
  *   BUG_COPY_LEASED     the word stays LEASED while the mover copies
  *   BUG_TAKE_EARLY      the page is freed before the mover is done
@@ -39,11 +29,11 @@
  *   BUG_BACK_RUNNING    recovery undoes a spill and frees its slot while its job is still in the ring
  *   BUG_FREE_LOADING    recovery frees a page that a job still loads into
  *   BUG_CANCEL_EARLY    the end of a request frees the page that a job still loads into
- *   BUG_NO_LOOK         recovery takes the restore for answered without looking at the request
- *   BUG_LEND_ENDED      the page is lent, and the journal at REST, before the slot's record says what for
- *   BUG_LEND_KEPT       recovery takes a cancelled request's page for the worker's
- *   BUG_LOAD_ANYWAY     recovery goes on with a load whose page it has taken back
- *   BUG_BURY_RUNNING    pages and slots of a dead worker come free while a job still names them; with DEATH
+ *   BUG_NO_LOOK         recovery takes the restore for answered without checking the request
+ *   BUG_LEND_ENDED      the page is lent, and the journal at REST, before the slot's record states the purpose
+ *   BUG_LEND_KEPT       recovery leaves the page of a cancelled request to the worker
+ *   BUG_LOAD_ANYWAY     recovery continues a load whose page it has taken back
+ *   BUG_BURY_RUNNING    pages and slots of a dead worker are freed while a job still names them; with DEATH
  *   with GIVE_UP:
  *   BUG_NO_GATE         a mover begins without checking the gate
  *   BUG_LIVING          the agent takes a job back because of the time only

@@ -302,7 +302,7 @@ static void test_unreadable_content_is_kept(void **state)
 
 /* ---- a restore that the agent before had begun ---- */
 
-/* What the worker asks is answered with one page that has the content, and nothing else is lent. */
+/* Check that the worker's request is answered with one page that has the content, and that no other page is lent. */
 static void is_restored(uint32_t request)
 {
 	struct lease_request *ask = &worker.requests[request];
@@ -316,7 +316,7 @@ static void is_restored(uint32_t request)
 	assert_int_equal(atomic_load(&made.ledger.slots[0].tag), 0);
 }
 
-/* It died before it ended the grant: the pages are lent again, and only once. */
+/* The agent died before the end of the grant: the pages are lent again, once. */
 static void test_restore_that_was_granted(void **state)
 {
 	struct ledger_journal *journal = &made.ledger.header->journal;
@@ -342,7 +342,7 @@ static void test_restore_that_was_granted(void **state)
 	bells_close();
 }
 
-/* The request was cancelled when it was about to be answered: page and content are the agent's again. */
+/* The request was cancelled just before its answer: page and content belong to the agent again. */
 static void test_restore_that_was_withdrawn(void **state)
 {
 	struct lease_request *ask = &worker.requests[0];
@@ -370,7 +370,7 @@ static void test_restore_that_was_withdrawn(void **state)
 	bells_close();
 }
 
-/* It died when it gave back one of two pages, since the content could not be read. */
+/* The agent died while it returned one of two pages, since the content could not be read. */
 static void test_restore_that_was_undone(void **state)
 {
 	struct lease_request *ask = &worker.requests[0];
@@ -400,7 +400,7 @@ static void test_restore_that_was_undone(void **state)
 
 /* ---- a mover that does not come ---- */
 
-/* Two blocks are asked back, one by each of the first two requests. */
+/* The first two requests each restore one block. */
 static void two_are_asked_back(void)
 {
 	session_was(HELD, getpid());

@@ -31,7 +31,7 @@ static void test_evaluated_in_debug_builds_only(void **state)
 	assert_int_equal(evaluated, INVARIANTS);
 }
 
-/* Each allowed transition of a page word, and some that are not. */
+/* Each permitted transition of a page word, and some that are not. */
 static void test_steps_of_page_words(void **state)
 {
 	const struct {
@@ -46,12 +46,12 @@ static void test_steps_of_page_words(void **state)
 		{STEP_LEND, PAGE_FREE, PAGE_LEASED, 0, 0, 1, false},    /* to no session */
 		{STEP_LEND, PAGE_FREE, PAGE_LEASED, 0, 7, 0, false},    /* the old generation */
 		{STEP_LEND, PAGE_LEASED, PAGE_LEASED, 7, 8, 1, false},  /* lent twice */
-		{STEP_LEND, PAGE_RETIRED, PAGE_LEASED, 0, 7, 1, false}, /* out of use */
-		{STEP_LEND, PAGE_FREE, PAGE_LEASED, 0, 4096, 1, false}, /* a session that cannot be */
+		{STEP_LEND, PAGE_RETIRED, PAGE_LEASED, 0, 7, 1, false}, /* not in use */
+		{STEP_LEND, PAGE_FREE, PAGE_LEASED, 0, 4096, 1, false}, /* an impossible session */
 		{STEP_MARK, PAGE_LEASED, PAGE_EVICTING, 7, 7, 0, true},
 		{STEP_MARK, PAGE_SHARED, PAGE_EVICTING, 7, 7, 0, false}, /* an object's page */
 		{STEP_UNMARK, PAGE_EVICTING, PAGE_LEASED, 7, 7, 0, true},
-		{STEP_UNMARK, PAGE_LEASED, PAGE_LEASED, 7, 7, 0, false}, /* was not marked */
+		{STEP_UNMARK, PAGE_LEASED, PAGE_LEASED, 7, 7, 0, false}, /* it was not marked */
 		{STEP_UNMARK, PAGE_EVICTING, PAGE_LEASED, 7, 8, 0, false},
 		{STEP_MOVE, PAGE_EVICTING, PAGE_MOVING, 7, 7, 0, true},
 		{STEP_MOVE, PAGE_LEASED, PAGE_MOVING, 7, 7, 0, true},
@@ -94,7 +94,7 @@ static void test_steps_of_page_words(void **state)
 
 #ifdef GPOOL_DEBUG
 
-/* In a child: `step` ends it by SIGABRT, with a message that contains `text`. */
+/* In a child: check that `step` ends it by SIGABRT, with a message that contains `text`. */
 static void expect_abort(void (*step)(void), const char *text)
 {
 	char message[2048] = "";
@@ -109,7 +109,7 @@ static void expect_abort(void (*step)(void), const char *text)
 		dup2(ends[1], STDERR_FILENO);
 		close(ends[0]);
 		close(ends[1]);
-		/* The runner takes a violation for a failure, and cmocka catches some signals. */
+		/* The runner counts a violation as a failure, and cmocka catches some signals. */
 		unsetenv("GPOOL_INVARIANT_LOG");
 		signal(SIGABRT, SIG_DFL);
 		signal(SIGSEGV, SIG_DFL);
@@ -222,7 +222,7 @@ enum { HANDLES = 4, PER_HANDLE = 2 };
 
 static struct pool_header header = {.pages_per_handle = PER_HANDLE};
 
-/* A window over a device of the host back end, with all handles imported. */
+/* Make a window over a device of the host back end, with all handles imported. */
 static void window_begin(void)
 {
 	uint64_t handle_bytes;
@@ -312,7 +312,7 @@ static void carve_unlinked(void)
 
 static void holes_side_by_side(void)
 {
-	/* As if it were in the sets without region_put(), which would have joined it. */
+	/* Insert it into the sets without region_put(), which would have joined it. */
 	region_carve(&set, taken->after, 5)->moving = false;
 	region_carve(&set, taken, 10);
 }
@@ -377,7 +377,7 @@ static void take_beside_an_unmerged_run(void)
 {
 	uint32_t first;
 
-	/* Pages [10, 20) become a run of their own, which free_runs_put() would have joined. */
+	/* Make pages [10, 20) a separate run, which free_runs_put() would have joined. */
 	runs.starts[0] |= UINT64_C(1) << 10;
 	free_runs_take(&runs, 10, true, &first);
 }
@@ -410,7 +410,7 @@ static void test_free_runs(void **state)
 
 static struct pool *pool;
 
-/* The words are shared with the children, so each case has a page of its own. */
+/* The words are shared with the children, so each case has its own page. */
 
 static void lend_twice(void)
 {

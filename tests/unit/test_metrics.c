@@ -154,10 +154,7 @@ static const char *labels_of(const struct metric *metric)
 	return NULL;
 }
 
-/*
- * What docs/metrics.md lists is what is printed; README: by type of content there are bytes and
- * nothing else.
- */
+/* The printed metrics are those that docs/metrics.md lists; README: only bytes are reported by type of content. */
 static void test_labels_are_those_documented(void **state)
 {
 	struct msg_pool_status *pool = &sample.status.pools[0];
