@@ -17,6 +17,7 @@ struct kv_saved {
 	uint64_t sums;           /* GPOOL_KV_OFFLOAD_INT8, during the save: address of the sums of errors */
 	uint32_t *slots;         /* [count] of host memory, or NULL */
 	struct kv_piece *pieces; /* [count] of the pool, or NULL */
+	bool refused;            /* no pages for a piece: no further restore begins until those under way have ended */
 };
 
 /* The memory of a part. */

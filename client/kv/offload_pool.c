@@ -172,7 +172,7 @@ static int piece_fetch(struct gpool_kv *kv, struct kv_piece *piece, uint64_t spa
 
 int pieces_fetch(struct gpool_kv *kv, const struct kv_sequence *sequence)
 {
-	const struct kv_saved *saved = sequence->saved;
+	struct kv_saved *saved = sequence->saved;
 	uint32_t missing = 0, coming = 0;
 	int worst = 0;
 
@@ -184,7 +184,8 @@ int pieces_fetch(struct gpool_kv *kv, const struct kv_sequence *sequence)
 			missing += piece->block.page_count;
 			continue;
 		}
-		error = piece_fetch(kv, piece, memory_spare_pages(kv, sequence->blocks));
+		error = piece_fetch(kv, piece, saved->refused ? 0 : memory_spare_pages(kv, sequence->blocks));
+		saved->refused |= error == -ENOSPC;
 		if (!error)
 			continue;
 		missing += piece->block.page_count;
@@ -192,6 +193,7 @@ int pieces_fetch(struct gpool_kv *kv, const struct kv_sequence *sequence)
 		if (error != -EAGAIN)
 			worst = error;
 	}
+	saved->refused &= coming != 0;
 	/* As long as restores are under way, the caller should call again. */
 	return worst && (!coming || worst != -ENOSPC) ? worst : (int)missing;
 }
