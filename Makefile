@@ -7,7 +7,8 @@
 #   tests/*/test_NAME.c    -> one test program each
 
 VERSION := 0.2.0
-SOVERSION := 0
+# docs/decisions/soname.md: 0.MINOR before version 1.0, the major version from then on.
+SOVERSION := $(shell echo '$(VERSION)' | sed -E 's/^(0\.[0-9]+|[0-9]+).*/\1/')
 
 prefix ?= /usr/local
 bindir ?= $(prefix)/bin
@@ -131,6 +132,12 @@ $(B)/module-dir: FORCE
 	$(Q)echo '$(libdir)/gpool' | cmp -s - $@ || echo '$(libdir)/gpool' > $@
 .PHONY: FORCE
 FORCE:
+
+# What contains the version is built again when the version changes.
+$(B)/version: FORCE
+	@mkdir -p $(@D)
+	$(Q)echo '$(VERSION)' | cmp -s - $@ || echo '$(VERSION)' > $@
+$(call obj,$(shell grep -rlw GPOOL_VERSION --include='*.c' agent client tools tests)) $(B)/gpool.pc $(B)/gpool-lora.pc: $(B)/version
 $(B)/obj/agent/keeper/loader.o: $(B)/module-dir
 $(B)/obj/agent/keeper/loader.o: ALL_CFLAGS += -DGPOOL_MODULE_DIR='"$(libdir)/gpool"'
 
@@ -138,7 +145,7 @@ $(B)/libgpool.a: $(CLIENT_OBJ) $(COMMON_OBJ) $(KERNEL_OBJ)
 	$(call say,AR,$@)rm -f $@ && ar rcs $@ $^
 
 # What libgpool_lora calls in libgpool carries the version of both: see client/core/internal.h.
-$(B)/libgpool.map: client/libgpool.map Makefile
+$(B)/libgpool.map: client/libgpool.map $(B)/version
 	@mkdir -p $(@D)
 	$(Q)sed 's/@VERSION@/$(VERSION)/' $< > $@
 

@@ -431,7 +431,7 @@ static const struct part {
 	{ranges_open, ranges_close, false},
 	{vpmm_open, vpmm_close, false},
 	{NULL, kv_close_all, false},
-	{NULL, tensors_close, false},
+	{NULL, sliced_ranges_close, false},
 	{export_open, export_close, false},
 	{stream_open_all, stream_close_all, true},
 	{import_open, import_close, false},

@@ -71,6 +71,7 @@ static struct {
 } next_device = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static _Thread_local char error_text[320];
+static _Thread_local int error_untaken; /* code of that text, until gpu_error_take() */
 
 int gpu_fail(int error, const char *format, ...)
 {
@@ -79,11 +80,20 @@ int gpu_fail(int error, const char *format, ...)
 	va_start(arguments, format);
 	vsnprintf(error_text, sizeof(error_text), format, arguments);
 	va_end(arguments);
-	return error < 0 ? error : -EIO; /* never 0, whatever errno contained */
+	error_untaken = error < 0 ? error : -EIO; /* never 0, whatever errno contained */
+	return error_untaken;
 }
 
 const char *gpu_error_text(void)
 {
+	return error_text;
+}
+
+const char *gpu_error_take(int error)
+{
+	if (!error || error != error_untaken)
+		return NULL;
+	error_untaken = 0;
 	return error_text;
 }
 

@@ -328,6 +328,8 @@ uint64_t gpu_calls_total(const struct gpu *gpu);
 const char *gpu_call_name(enum gpu_call call);
 /* gpu_error_text() - return a description of this thread's last failure; "": none. */
 const char *gpu_error_text(void);
+/* gpu_error_take() - return that text once if the failure had this code (negative errno), and otherwise NULL. */
+const char *gpu_error_take(int error);
 
 /*
  * gpu_fault_set() - make the n-th (1-based) call of `call` from now on fail once with `error` (negative errno), before

@@ -105,7 +105,7 @@ static inline void view_region(const struct session_segment *segment, const stru
 		.state = (uint8_t)region->state,
 		.flags = (uint8_t)region->flags,
 		.changing = changing,
-		.fence_reached = fence_reached(segment, region->fence),
+		.fence_signaled = fence_signaled(segment, region->fence),
 		.stream = region->stream,
 		.age_ms = view_age_ms(now_ms, region->changed_ms),
 		.id = region->id,

@@ -39,7 +39,7 @@ static uint64_t pending_within(const struct session_segment *session, uint64_t f
 
 		if (fence_slot(members[i]) == FENCE_JOINT)
 			pending = pending_within(session, members[i], looks);
-		else if (!fence_reached(session, members[i]))
+		else if (!fence_signaled(session, members[i]))
 			pending = members[i];
 		if (pending)
 			return pending;
@@ -77,7 +77,7 @@ static int join_list(const struct session_segment *session, uint64_t old, uint64
 	bool all = part_count >= 0;
 
 	for (int i = 0; i < part_count && all; i++)
-		if (!fence_reached(session, parts[i]))
+		if (!fence_signaled(session, parts[i]))
 			all = list_add(members, &count, parts[i]);
 	if (all && list_add(members, &count, fence))
 		return count;

@@ -46,10 +46,10 @@ static inline uint32_t fence_joint_serial(uint64_t fence)
 uint64_t fence_joint_pending(const struct session_segment *session, uint64_t fence);
 
 /*
- * fence_reached() - return whether a fence is signaled, a joint one included. A slot out of range counts as signaled: a
- * worker with invalid fences affects its own blocks only.
+ * fence_signaled() - return whether a fence is signaled, a joint one included. A slot out of range counts as signaled:
+ * a worker with invalid fences affects its own blocks only.
  */
-static inline bool fence_reached(const struct session_segment *session, uint64_t fence)
+static inline bool fence_signaled(const struct session_segment *session, uint64_t fence)
 {
 	uint32_t slot = fence_slot(fence);
 
@@ -67,7 +67,7 @@ static inline uint64_t fence_pending_part(const struct session_segment *session,
 {
 	if (fence_slot(fence) == FENCE_JOINT)
 		return fence_joint_pending(session, fence);
-	return fence_reached(session, fence) ? 0 : fence;
+	return fence_signaled(session, fence) ? 0 : fence;
 }
 
 /*

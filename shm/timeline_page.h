@@ -23,7 +23,7 @@ struct timeline_page {
 	uint64_t key; /* random and unique, even if the session's id is assigned again */
 	uint64_t more[5];
 	/* by stream slot, as in the session segment; may lag behind it */
-	_Atomic uint64_t reached[SESSION_TIMELINES];
+	_Atomic uint64_t signaled[SESSION_TIMELINES];
 };
 static_assert(sizeof(struct timeline_page) == 64 + SESSION_TIMELINES * 8, "shared layout");
 static_assert(sizeof(struct timeline_page) <= TIMELINE_PAGE_BYTES, "one page");

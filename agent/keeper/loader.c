@@ -5,9 +5,11 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <link.h>
 #include <poll.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -54,12 +56,13 @@ static const struct module *load(const struct loader *loader, const char **why)
 	void *library;
 
 	*why = NULL;
-	snprintf(name, sizeof(name), "/proc/self/fd/%d", loader->fd);
+	/* Not /proc/self: a debugger opens this name, too, and its own descriptor may be a pipe, which blocks it. */
+	snprintf(name, sizeof(name), "/proc/%d/fd/%d", (int)getpid(), loader->fd);
 	library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
 	if (!library) {
 		const char *text = dlerror();
 
-		/* Omit the file name from "/proc/self/fd/5: invalid ELF header": messages print the path. */
+		/* Omit the file name from "/proc/17/fd/5: invalid ELF header": messages print the path. */
 		*why = text && !strncmp(text, name, strlen(name)) && text[strlen(name)] == ':' ? text + strlen(name) + 2
 											       : text;
 		return NULL;

@@ -17,7 +17,7 @@ enum { LOOK_MS = 4000 }; /* short enough to attribute uses correctly within a wi
 static bool pinned_by(const struct session *session, uint32_t page)
 {
 	return pin_count(&session->segment, page) ||
-		!fence_reached(&session->segment,
+		!fence_signaled(&session->segment,
 			atomic_load_explicit(&session->segment.blocks[page].fence, memory_order_acquire));
 }
 

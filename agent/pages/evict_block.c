@@ -92,7 +92,7 @@ static uint32_t block_take(struct pool *pool, struct session *session, uint32_t 
 bool evict_block_idle(const struct session *session, uint32_t page)
 {
 	return pin_count(&session->segment, page) == 0 &&
-		fence_reached(&session->segment,
+		fence_signaled(&session->segment,
 			atomic_load_explicit(&session->segment.blocks[page].fence, memory_order_acquire));
 }
 

@@ -60,7 +60,7 @@ bool entry_fence_raise(struct gpool *pool, struct block_entry *entry, uint64_t f
 		joined = fence;
 		if (fence_slot(old) == fence_slot(fence) ? old >= fence : false)
 			return true;
-		if (fence_slot(old) != fence_slot(fence) && !fence_reached(&pool->session, old))
+		if (fence_slot(old) != fence_slot(fence) && !fence_signaled(&pool->session, old))
 			joined = fence_joined(pool, old, fence);
 		if (!joined)
 			return false;

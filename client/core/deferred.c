@@ -237,7 +237,7 @@ static void lists_sweep(struct gpool *pool)
 		for (uint64_t busy = lists->busy[word]; busy; busy &= busy - 1) {
 			struct deferred_list *list = &lists->behind[word * 64 + (uint32_t)__builtin_ctzll(busy)];
 
-			while ((entry = TAILQ_FIRST(list)) && fence_reached(&pool->session, entry->fence))
+			while ((entry = TAILQ_FIRST(list)) && fence_signaled(&pool->session, entry->fence))
 				entry_ready(pool, entry);
 		}
 	}
@@ -286,7 +286,7 @@ bool deferred_reuse(struct gpool *pool, struct thread_cache *cache, uint32_t slo
 		/* Other streams may have used it as well; the order of this stream does not cover their work. */
 		fence = atomic_load_explicit(&block_entry(pool, entry->block.page)->fence, memory_order_acquire);
 		if (!is_pinned(pool, &entry->block, 1) &&
-			(fence_slot(fence) == slot || fence_reached(&pool->session, fence)))
+			(fence_slot(fence) == slot || fence_signaled(&pool->session, fence)))
 			break;
 		pin_drop(&pool->session, entry->block.page);
 	}

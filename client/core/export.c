@@ -129,7 +129,7 @@ static int page_share(struct gpool *pool)
 	return 0;
 }
 
-/* ---- the two ways: 0, 1 (it is reached), or an error; the caller holds the lock ---- */
+/* ---- the two ways: 0, 1 (it is signaled), or an error; the caller holds the lock ---- */
 
 static int by_timeline(struct gpool *pool, struct gpool_fence fence)
 {
@@ -233,7 +233,7 @@ int gpool_fence_export(struct gpool *pool, struct gpool_fence fence, uint32_t fl
 		return -EINVAL;
 	if (stream_is_mirror(pool, fence_slot(fence.value)))
 		return fail(-EINVAL, "fence 0x%llx was imported", (unsigned long long)fence.value);
-	if (!fence_reached(&pool->session, fence.value)) {
+	if (!fence_signaled(&pool->session, fence.value)) {
 		pthread_mutex_lock(&pool->exports->lock);
 		result = fence_export(pool, fence, flags, &ticket);
 		if (pool->exports->page)

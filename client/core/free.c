@@ -106,8 +106,8 @@ static inline __attribute__((always_inline)) int free_in(
 	/* Including the work of other streams behind which it was unpinned before. */
 	left = atomic_load_explicit(&entry->fence, memory_order_relaxed);
 	if (unlikely(pins > 1 || tag & (BLOCK_SCATTERED | BLOCK_SPILL) ||
-		    (fence && !fence_reached(&pool->session, fence)) ||
-		    (left && !fence_reached(&pool->session, left)))) {
+		    (fence && !fence_signaled(&pool->session, fence)) ||
+		    (left && !fence_signaled(&pool->session, left)))) {
 		free_later(pool, block, fence);
 		return 0;
 	}

@@ -39,8 +39,8 @@ struct import {
 	uint32_t slot;            /* slot of this session */
 	struct import_view *view; /* NULL: by events */
 	struct import_fences fences;
-	uint64_t reached; /* last signaled number of the mirror */
-	uint32_t refs;    /* sum of the references to its fences */
+	uint64_t signaled; /* last signaled number of the mirror */
+	uint32_t refs;     /* sum of the references to its fences */
 	/* a stream or a block of this process may wait for one of its numbers, even if no fence of it is open */
 	bool held;
 	int error; /* error of the fences that will never be signaled */
@@ -65,10 +65,10 @@ static bool is_open(const struct import *import)
 {
 	const struct import_fence *last = TAILQ_LAST(&import->fences, import_fences);
 
-	return last && last->ours > import->reached && !import->error;
+	return last && last->ours > import->signaled && !import->error;
 }
 
-static int fence_reached_there(struct gpool *pool, const struct import *import, const struct import_fence *fence)
+static int fence_signaled_there(struct gpool *pool, const struct import *import, const struct import_fence *fence)
 {
 	if (import->view)
 		return view_reached(pool, import->view, import->stream, fence->theirs);
@@ -92,7 +92,7 @@ static void fences_sweep(struct gpool *pool, struct import *import)
 		import->held = false;
 	for (fence = TAILQ_FIRST(&import->fences); fence; fence = next) {
 		next = TAILQ_NEXT(fence, link);
-		if (!fence->refs && (!import->held || fence->ours <= import->reached))
+		if (!fence->refs && (!import->held || fence->ours <= import->signaled))
 			fence_free(pool, import, fence);
 	}
 }
@@ -107,23 +107,23 @@ static void import_break(struct gpool *pool, struct import *import, int error)
 /* Update the mirror. Return true if it has made progress or ended. */
 static bool import_refresh(struct gpool *pool, struct import *import)
 {
-	uint64_t before = import->reached;
+	uint64_t before = import->signaled;
 	int state = 1;
 
 	for (struct import_fence *fence = TAILQ_FIRST(&import->fences); fence && state > 0 && !import->error;
 		fence = TAILQ_NEXT(fence, link)) {
-		if (fence->ours <= import->reached)
+		if (fence->ours <= import->signaled)
 			continue;
-		state = fence_reached_there(pool, import, fence);
+		state = fence_signaled_there(pool, import, fence);
 		if (state > 0)
-			import->reached = fence->ours;
+			import->signaled = fence->ours;
 	}
-	if (import->reached != before)
-		stream_mirror_reach(pool, import->slot, import->reached);
+	if (import->signaled != before)
+		stream_mirror_reach(pool, import->slot, import->signaled);
 	if (state < 0)
 		import_break(pool, import, state);
 	fences_sweep(pool, import);
-	return import->reached != before || state < 0;
+	return import->signaled != before || state < 0;
 }
 
 static bool is_needed(const struct import *import)
@@ -285,9 +285,9 @@ static int import_look(struct gpool *pool, struct gpool_fence fence)
 	pthread_mutex_lock(&imports->lock);
 	import = import_of_slot(imports, fence_slot(fence.value));
 	if (import) {
-		if (ours > import->reached && !import->error)
+		if (ours > import->signaled && !import->error)
 			import_refresh(pool, import);
-		state = ours <= import->reached ? 1 : import->error;
+		state = ours <= import->signaled ? 1 : import->error;
 	}
 	pthread_mutex_unlock(&imports->lock);
 	return state;

@@ -23,7 +23,7 @@ int view_reached(const struct gpool *pool, const struct import_view *view, uint3
 	/* In this order, since progress that was made before the death counts. */
 	bool dead = view_is_dead(pool, view);
 
-	if (atomic_load_explicit(&view->page->reached[slot], memory_order_acquire) >= value)
+	if (atomic_load_explicit(&view->page->signaled[slot], memory_order_acquire) >= value)
 		return 1;
 	return dead ? -ESRCH : 0;
 }

@@ -2,6 +2,7 @@
 #include "client/core/last_error.h"
 
 #include "client/core/pool.h"
+#include "cuda/gpu.h"
 #include "shm/session_segment.h"
 
 #include <stdarg.h>
@@ -57,7 +58,7 @@ const char *gpool_strerror(int error)
 	case EPIPE: return "the agent is not running, or has ended this session";
 	case EPROTO: return "agent and library disagree on the protocol or the layout of shared memory";
 	case ESHUTDOWN: return "the pool is out of service (poolctl drain)";
-	case ESRCH: return "the other process has died or detached, and never reached that fence";
+	case ESRCH: return "the other process has died or detached, and never signaled that fence";
 	case ESTALE: return "stale: memory was freed or evicted, a version is not current, or a role is no longer held";
 	case ETIMEDOUT: return "not in time";
 	case EUSERS: return "too many sessions, streams, objects or events";
@@ -67,7 +68,15 @@ const char *gpool_strerror(int error)
 
 const char *gpool_last_error(int error)
 {
+	const char *driver;
+
 	error = error < 0 ? -error : error;
+	/* These codes have several causes. A failure of the driver is described where it is known, in cuda/. */
+	driver = error == EIO || error == ENODEV || error == EFAULT ? gpu_error_take(-error) : NULL;
+	if (driver && error != last.error) {
+		snprintf(last.text, sizeof(last.text), "the GPU driver failed: %s", driver);
+		return last.text;
+	}
 	if (!error || error != last.error)
 		return gpool_strerror(error);
 	last.error = 0;

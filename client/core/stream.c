@@ -69,8 +69,8 @@ static void reach(struct gpool *pool, uint32_t slot, uint64_t value)
 
 	if (atomic_load_explicit(&pool->session.timeline[slot], memory_order_relaxed) < value)
 		atomic_store_explicit(&pool->session.timeline[slot], value, memory_order_release);
-	if (page && atomic_load_explicit(&page->reached[slot], memory_order_relaxed) < value)
-		atomic_store_explicit(&page->reached[slot], value, memory_order_release);
+	if (page && atomic_load_explicit(&page->signaled[slot], memory_order_relaxed) < value)
+		atomic_store_explicit(&page->signaled[slot], value, memory_order_release);
 }
 
 /* The caller holds the stream's lock. */
@@ -201,7 +201,7 @@ int fence_check(struct gpool *pool, struct gpool_fence fence)
 
 bool fence_pending(struct gpool *pool, struct gpool_fence fence)
 {
-	if (fence_reached(&pool->session, fence.value))
+	if (fence_signaled(&pool->session, fence.value))
 		return false;
 	if (unlikely(stream_is_mirror(pool, fence_slot(fence.value))))
 		pool->streams->mirrors->hold(pool, fence);
@@ -459,7 +459,7 @@ static inline int fence_state(struct gpool *pool, struct gpool_fence fence)
 {
 	if (unlikely(stream_is_mirror(pool, fence_slot(fence.value))))
 		return pool->streams->mirrors->look(pool, fence);
-	return fence_reached(&pool->session, fence.value);
+	return fence_signaled(&pool->session, fence.value);
 }
 
 int gpool_fence_done(struct gpool *pool, struct gpool_fence fence)
@@ -514,7 +514,7 @@ int gpool_fence_wait(struct gpool *pool, struct gpool_fence fence, int timeout_m
 	start = monotonic_ns();
 	limit = timeout_ms < 0 ? UINT64_MAX : (uint64_t)timeout_ms * 1000000;
 	for (;;) {
-		uint64_t reached = atomic_load_explicit(&pool->session.timeline[slot], memory_order_acquire);
+		uint64_t signaled = atomic_load_explicit(&pool->session.timeline[slot], memory_order_acquire);
 		uint64_t gone = monotonic_ns() - start;
 
 		state = fence_state(pool, fence);
@@ -526,7 +526,7 @@ int gpool_fence_wait(struct gpool *pool, struct gpool_fence fence, int timeout_m
 			return -EINTR;
 		if (step > limit - gone)
 			step = limit - gone;
-		futex_wait(timeline_low(pool, slot), (uint32_t)reached, (int64_t)step);
+		futex_wait(timeline_low(pool, slot), (uint32_t)signaled, (int64_t)step);
 		step = step * 2 < WAIT_LARGEST_NS ? step * 2 : WAIT_LARGEST_NS;
 	}
 }
@@ -612,7 +612,7 @@ static int stream_lock_of(struct gpool *pool, struct gpool_fence fence, struct s
 		return fail(-EINVAL, "fence 0x%llx was imported", (unsigned long long)fence.value);
 	*stream = &pool->streams->slots[slot];
 	pthread_mutex_lock(&(*stream)->lock);
-	if (!fence_reached(&pool->session, fence.value) && (*stream)->open)
+	if (!fence_signaled(&pool->session, fence.value) && (*stream)->open)
 		return 0;
 	pthread_mutex_unlock(&(*stream)->lock);
 	return 1;
@@ -631,7 +631,7 @@ int stream_share(struct gpool *pool, struct gpool_fence fence)
 	/* For a host-signaled timeline the program's signal stores the value in the page. */
 	if (stream->gpu && stream->shared < value) {
 		recorded = atomic_load_explicit(&stream->recorded, memory_order_relaxed);
-		error = gpu_timeline_write(pool->gpu, stream->gpu, (uint64_t *)&page->reached[slot], recorded);
+		error = gpu_timeline_write(pool->gpu, stream->gpu, (uint64_t *)&page->signaled[slot], recorded);
 		if (!error)
 			stream->shared = recorded;
 	}
@@ -693,13 +693,13 @@ struct gpool_fence stream_mirror_next(struct gpool *pool, uint32_t slot)
 
 void stream_mirror_reach(struct gpool *pool, uint32_t slot, uint64_t value)
 {
-	_Atomic uint64_t *reached = &pool->session.timeline[slot];
+	_Atomic uint64_t *signaled = &pool->session.timeline[slot];
 
 	if (value == UINT64_MAX)
 		value = atomic_load_explicit(&pool->streams->slots[slot].recorded, memory_order_relaxed);
-	if (atomic_load_explicit(reached, memory_order_relaxed) >= value)
+	if (atomic_load_explicit(signaled, memory_order_relaxed) >= value)
 		return;
-	atomic_store_explicit(reached, value, memory_order_release);
+	atomic_store_explicit(signaled, value, memory_order_release);
 	futex_wake(timeline_low(pool, slot), INT_MAX);
 }
 

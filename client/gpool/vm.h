@@ -13,8 +13,8 @@ extern "C" {
 /*
  * A range is a contiguous range of addresses that stays the same from its creation to its end, while the pages behind
  * it may be anywhere in the pool and may change. An engine without work calls gpool_sleep(): all ranges of the handle
- * return their pages, and gpool_wake() backs them again at the same addresses. The class determines what happens to the
- * content:
+ * return their pages, and gpool_wake() commits them again at the same addresses. The class determines what happens to
+ * the content:
  *
  *   GPOOL_OBJECT_IMMUTABLE  the first sleep publishes it as a named object, and it is read-only from then on; waking
  *                           opens that version
@@ -303,8 +303,8 @@ GPOOL_API int gpool_sliced_range_destroy(struct gpool_sliced_range *range);
  *
  * Return: as gpool_range_commit(); -EINVAL: the slices have fewer blocks.
  * Threads: any; one call at a time grows or shrinks a range. Cost: no driver call for blocks that were mapped in
- * advance [tensor_grow_ahead]; for others one request to the agent, a mapping for each handle and an access call for
- * each slice [tensor_grow].
+ * advance [sliced_range_grow_ahead]; for others one request to the agent, a mapping for each handle and an access call
+ * for each slice [sliced_range_grow].
  */
 GPOOL_API int gpool_sliced_range_grow(struct gpool_sliced_range *range, uint32_t blocks, int timeout_ms);
 
@@ -479,7 +479,8 @@ GPOOL_API int gpool_vm_configure(struct gpool *pool, const struct gpool_vm_optio
  *   -EINTR, -ECHILD
  *
  * Threads: any; calls in different streams do not wait for each other's driver calls. Cost: no driver call if a free
- * region fits, which is the steady state [vpmm_steady_pair]. Otherwise a map call for each handle and one access call.
+ * region fits, which is the steady state [malloc_async_steady_pair]. Otherwise a map call for each handle and one
+ * access call.
  */
 GPOOL_API int gpool_malloc_async(struct gpool *pool, uint64_t bytes, uint32_t stream, uint64_t *address);
 
@@ -498,8 +499,8 @@ GPOOL_API int gpool_malloc_async(struct gpool *pool, uint64_t bytes, uint32_t st
  *   -ENOMEM  no host memory for the frees of a stream that is new to the allocator; a small allocation remains
  *   -EPERM, -ECHILD
  *
- * Cost: no driver call while one stream is in use [vpmm_steady_pair]. With several: one fence, recorded before any lock
- * is taken [vpmm_steady_two_streams].
+ * Cost: no driver call while one stream is in use [malloc_async_steady_pair]. With several: one fence, recorded before
+ * any lock is taken [malloc_async_steady_two_streams].
  */
 GPOOL_API int gpool_free_async(struct gpool *pool, uint64_t address, uint32_t stream);
 
@@ -528,7 +529,7 @@ struct gpool_vm_stats {
 	uint32_t reserved;
 	uint64_t page_bytes;     /* of a VPMM page; 0: gpool_malloc_async() was not called yet */
 	uint64_t reserved_bytes; /* addresses: live, reusable, holes and pending unmaps */
-	uint64_t mapped_bytes;   /* of those, backed by pages: all but holes */
+	uint64_t mapped_bytes;   /* of those, with pages: all but holes */
 	uint64_t live_bytes;     /* allocated */
 	uint64_t reusable_bytes; /* free; live and reusable together are the pages of this allocator */
 	uint64_t hole_bytes;     /* not mapped */

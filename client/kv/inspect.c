@@ -121,7 +121,7 @@ static struct gpool_kv_stats statistics_of(struct gpool_kv *kv)
 {
 	const struct block_pool *blocks = &kv->blocks;
 	struct kv_sequence *victim = RB_MIN(kv_order, &kv->running);
-	uint32_t backed = blocks->chunks - blocks->holes.count;
+	uint32_t committed = blocks->chunks - blocks->holes.count;
 
 	return (struct gpool_kv_stats){
 		.used_blocks = blocks->used_blocks,
@@ -134,8 +134,8 @@ static struct gpool_kv_stats statistics_of(struct gpool_kv *kv)
 		.cached_blocks = blocks->cached_blocks,
 		.running = kv->running_count,
 		.preempted = kv->preempted_count,
-		.committed_chunks = backed,
-		.committed_bytes = backed * kv->chunk_bytes,
+		.committed_chunks = committed,
+		.committed_bytes = committed * kv->chunk_bytes,
 		.allocations = kv->allocations,
 		.forks = kv->forks,
 		.frees = kv->frees,

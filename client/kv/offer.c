@@ -211,7 +211,7 @@ static int handles_reclaim(struct gpool_kv *kv, uint32_t chunk)
 	if (lost <= 0)
 		return lost;
 	/* Without memory for the decommit, the handles stay committed until the chunk is used again. */
-	elastic_unback(kv->range->elastic, &pages, offload_behind(kv).value);
+	elastic_decommit(kv->range->elastic, &pages, offload_behind(kv).value);
 	return -ENODATA;
 }
 

@@ -166,7 +166,7 @@ static int memory_open(struct elastic *elastic, uint32_t page_count)
 	if (memory == MAP_FAILED)
 		return -ENOMEM;
 	elastic->slots = (struct elastic_slot *)(void *)memory;
-	elastic->backed = (uint64_t *)(void *)(memory + slots);
+	elastic->committed = (uint64_t *)(void *)(memory + slots);
 	elastic->captured = (uint64_t *)(void *)(memory + slots + bits);
 	elastic->used = (uint64_t *)(void *)(memory + slots + 2 * bits);
 	return 0;
@@ -247,12 +247,12 @@ static void drop_end(struct dropping *dropping)
 /* The same for all pieces of a struct elastic_pages. */
 #define FOR_BACKED(elastic, pages, page) \
 	for (uint32_t piece_ = 0; piece_ < (pages)->times; piece_++) \
-	FOR_BITS((elastic)->backed, page, (pages)->first + piece_ * (pages)->stride, \
+	FOR_BITS((elastic)->committed, page, (pages)->first + piece_ * (pages)->stride, \
 		(pages)->first + piece_ * (pages)->stride + (pages)->count)
 
-static void page_unback(struct elastic *elastic, uint32_t page)
+static void page_decommit(struct elastic *elastic, uint32_t page)
 {
-	elastic->backed[page / 64] &= ~(UINT64_C(1) << (page % 64));
+	elastic->committed[page / 64] &= ~(UINT64_C(1) << (page % 64));
 	elastic->committed_pages--;
 }
 
@@ -267,8 +267,8 @@ bool elastic_hold_offered(struct elastic *elastic, uint32_t slot)
 		elastic_set(elastic, slot, ELASTIC_HELD);
 		return true;
 	}
-	FOR_BITS(elastic->backed, page, first, first + per_handle)
-	page_unback(elastic, page);
+	FOR_BITS(elastic->committed, page, first, first + per_handle)
+	page_decommit(elastic, page);
 	at->uses = 0;
 	elastic_set(elastic, slot, ELASTIC_RECLAIMABLE);
 	return false;
@@ -279,9 +279,9 @@ void elastic_discard(struct elastic *elastic, uint32_t slot)
 	uint32_t per_handle = handle_pages(elastic->space.pool), first = slot * per_handle;
 	struct dropping dropping = {.elastic = elastic};
 
-	FOR_BITS(elastic->backed, page, first, first + per_handle)
+	FOR_BITS(elastic->committed, page, first, first + per_handle)
 	{
-		page_unback(elastic, page);
+		page_decommit(elastic, page);
 		drop_one(&dropping, page);
 	}
 	drop_end(&dropping);
@@ -331,9 +331,10 @@ static COLD int offer_refuse(const struct elastic *elastic, uint32_t page)
 	uint32_t per_handle = handle_pages(elastic->space.pool), first = page / per_handle * per_handle;
 
 	for (page = first; page + 1 < first + per_handle; page++)
-		if (!elastic_bit(elastic->backed, page) || elastic_bit(elastic->captured, page))
+		if (!elastic_bit(elastic->committed, page) || elastic_bit(elastic->captured, page))
 			break;
-	return fail(-EINVAL, "page %u is %s", page, elastic_bit(elastic->backed, page) ? "captured" : "not committed");
+	return fail(
+		-EINVAL, "page %u is %s", page, elastic_bit(elastic->committed, page) ? "captured" : "not committed");
 }
 
 /* Check that the call covers whole handles that are committed and not captured. */
@@ -350,7 +351,7 @@ static int offer_check(const struct elastic *elastic, const struct elastic_pages
 		for (uint32_t page = first; page < first + pages->count; page++) {
 			const struct elastic_slot *at = &elastic->slots[elastic_slot_of(elastic, page)];
 
-			if (!elastic_bit(elastic->backed, page) || at->uses != per_handle ||
+			if (!elastic_bit(elastic->committed, page) || at->uses != per_handle ||
 				(at->state != ELASTIC_HELD && at->state != ELASTIC_OFFERED))
 				return offer_refuse(elastic, page);
 		}
@@ -400,7 +401,7 @@ int elastic_reclaim(struct elastic *elastic, const struct elastic_pages *pages, 
 		uint32_t first = pages->first + i * pages->stride;
 
 		for (uint32_t page = first; page < first + pages->count; page++) {
-			bool is_kept = elastic_bit(elastic->backed, page);
+			bool is_kept = elastic_bit(elastic->committed, page);
 
 			lost += !is_kept;
 			if (kept)
@@ -420,15 +421,16 @@ bool elastic_is_here(struct elastic *elastic, const struct elastic_pages *pages)
 		uint32_t first = pages->first + i * pages->stride;
 
 		for (uint32_t page = first; page < first + pages->count && all; page++)
-			all = elastic_bit(elastic->backed, page) && still_ours(elastic, elastic_slot_of(elastic, page));
+			all = elastic_bit(elastic->committed, page) &&
+				still_ours(elastic, elastic_slot_of(elastic, page));
 	}
 	elastic_unlock(elastic);
 	return all;
 }
 
-/* ---- unbacking ---- */
+/* ---- decommitting ---- */
 
-int elastic_unback(struct elastic *elastic, const struct elastic_pages *pages, uint64_t fence)
+int elastic_decommit(struct elastic *elastic, const struct elastic_pages *pages, uint64_t fence)
 {
 	struct gpool *pool = elastic->space.pool;
 	struct dropping dropping = {.elastic = elastic};
@@ -441,7 +443,7 @@ int elastic_unback(struct elastic *elastic, const struct elastic_pages *pages, u
 	if (!error) {
 		FOR_BACKED(elastic, pages, page)
 		{
-			page_unback(elastic, page);
+			page_decommit(elastic, page);
 			drop_one(&dropping, page);
 		}
 		drop_end(&dropping);
@@ -464,7 +466,7 @@ int elastic_can_give(struct elastic *elastic, const struct elastic_pages *pages)
 	for (uint32_t slot = first; slot < first + pages->count / per_handle; slot++)
 		error |= elastic->slots[slot].state != ELASTIC_HELD || elastic->slots[slot].uses != per_handle;
 	for (uint32_t page = pages->first; page < pages->first + pages->count; page++)
-		error |= !elastic_bit(elastic->backed, page);
+		error |= !elastic_bit(elastic->committed, page);
 	elastic_unlock(elastic);
 	return error ? -EBUSY : 0;
 }
@@ -475,7 +477,7 @@ void elastic_give(struct elastic *elastic, const struct elastic_pages *pages)
 
 	pthread_mutex_lock(&elastic->lock);
 	for (uint32_t page = pages->first; page < pages->first + pages->count; page++)
-		elastic->backed[page / 64] &= ~(UINT64_C(1) << (page % 64));
+		elastic->committed[page / 64] &= ~(UINT64_C(1) << (page % 64));
 	elastic->committed_pages -= pages->count;
 	for (uint32_t slot = first; slot < first + pages->count / per_handle; slot++) {
 		elastic->slots[slot].uses = 0;
@@ -489,10 +491,10 @@ void elastic_give(struct elastic *elastic, const struct elastic_pages *pages)
 static int captured_set(struct elastic *elastic, uint32_t first, uint32_t end)
 {
 	for (uint32_t page = first; page < end; page++)
-		if (!elastic_bit(elastic->backed, page) ||
+		if (!elastic_bit(elastic->committed, page) ||
 			elastic->slots[elastic_slot_of(elastic, page)].state != ELASTIC_HELD)
 			return fail(-EINVAL, "page %u is %s", page,
-				elastic_bit(elastic->backed, page) ? "offered" : "not committed");
+				elastic_bit(elastic->committed, page) ? "offered" : "not committed");
 	for (uint32_t page = first; page < end; page++) {
 		if (elastic_bit(elastic->captured, page))
 			continue;
@@ -593,7 +595,7 @@ void elastic_resolve(struct elastic *elastic, uint32_t index, struct gpool_range
 	page->page = UINT32_MAX;
 	page->state = GPOOL_PAGE_HOLE;
 	if (still_ours(elastic, slot)) {
-		page->state = elastic_bit(elastic->backed, index) ? GPOOL_PAGE_COMMITTED : GPOOL_PAGE_RECLAIMABLE;
+		page->state = elastic_bit(elastic->committed, index) ? GPOOL_PAGE_COMMITTED : GPOOL_PAGE_RECLAIMABLE;
 		page->flags |= elastic->slots[slot].state == ELASTIC_OFFERED ? GPOOL_PAGE_OFFERED : 0;
 		page->page = elastic->space.pages[slot] - 1 + index % handle_pages(pool);
 		page->generation =

@@ -47,10 +47,10 @@ struct elastic {
 	bool own_last;        /* evict own offered content last (LEASE_OWN_LAST); set before the first commit */
 	pthread_mutex_t lock; /* protects all fields below; not held while a handle is requested or mapped */
 	struct vm_space space;
-	struct elastic_slot *slots;  /* [space.slot_count], touched on demand */
-	uint64_t *backed, *captured; /* a bit for each page, touched on demand */
-	uint64_t *used;              /* a bit for each 64 slots, set if one of them was ever not a HOLE */
-	size_t bytes;                /* size of the memory of the four arrays */
+	struct elastic_slot *slots;     /* [space.slot_count], touched on demand */
+	uint64_t *committed, *captured; /* a bit for each page, touched on demand */
+	uint64_t *used;                 /* a bit for each 64 slots, set if one of them was ever not a HOLE */
+	size_t bytes;                   /* size of the memory of the four arrays */
 	uint32_t committed_pages, captured_pages;
 	uint32_t count[ELASTIC_STATES]; /* number of slots in each state except HOLE */
 	uint32_t offered_told;          /* number of OFFERED or RELEASED slots in the session's header */
@@ -134,20 +134,20 @@ bool elastic_hold_offered(struct elastic *elastic, uint32_t slot);
 struct vm_take_options elastic_options(const struct elastic *elastic);
 
 /*
- * elastic_back() - commit the pages that are not committed; all or none. Handles that were not taken cost no call; the
- * others need one request to the agent, a mapping for each handle and one access call for each run. ahead: only provide
- * the handles, for a later call; nothing is evicted for them.
+ * elastic_commit() - commit the pages that are not committed; all or none. Handles that were not taken cost no call;
+ * the others need one request to the agent, a mapping for each handle and one access call for each run. ahead: only
+ * provide the handles, for a later call; nothing is evicted for them.
  * Return: the number of provided handles, or -EBUSY (another thread is providing one of them, or queued GPU work uses
  * an address whose handle was taken), or as vm_take() and vm_map().
  */
-int64_t elastic_back(struct elastic *elastic, const struct elastic_pages *pages, int32_t timeout_ms, bool ahead);
+int64_t elastic_commit(struct elastic *elastic, const struct elastic_pages *pages, int32_t timeout_ms, bool ahead);
 
 /*
- * elastic_unback() - decommit the committed ones of the pages. Memory that no other page uses is available to other
+ * elastic_decommit() - decommit the committed ones of the pages. Memory that no other page uses is available to other
  * sessions once the fence is signaled, without a further call. Makes no call to driver or agent. Return: 0, -ENOMEM (no
  * joint fence is free).
  */
-int elastic_unback(struct elastic *elastic, const struct elastic_pages *pages, uint64_t fence);
+int elastic_decommit(struct elastic *elastic, const struct elastic_pages *pages, uint64_t fence);
 
 /*
  * elastic_offer() - offer whole handles, all of whose pages are committed and none captured, behind the fence; owner_id

@@ -96,7 +96,8 @@ int gpool_range_commit(struct gpool_range *range, uint32_t first, uint32_t count
 
 	if (brought)
 		return (int)brought;
-	brought = timeout_ms < -1 ? fail_timeout(timeout_ms) : elastic_back(range->elastic, &pages, timeout_ms, false);
+	brought =
+		timeout_ms < -1 ? fail_timeout(timeout_ms) : elastic_commit(range->elastic, &pages, timeout_ms, false);
 	ranges_leave(range->pool->ranges);
 	return brought < 0 ? (int)brought : 0;
 }
@@ -110,7 +111,7 @@ int gpool_range_decommit(struct gpool_range *range, uint32_t first, uint32_t cou
 		return error;
 	error = fence_check(range->pool, fence);
 	if (!error)
-		error = elastic_unback(range->elastic, &pages, fence.value);
+		error = elastic_decommit(range->elastic, &pages, fence.value);
 	ranges_leave(range->pool->ranges);
 	return error;
 }

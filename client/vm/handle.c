@@ -66,7 +66,7 @@ bool handle_fence(struct gpool *pool, uint32_t page, uint64_t fence)
 
 bool handle_pending(const struct gpool *pool, uint32_t page)
 {
-	return !fence_reached(
+	return !fence_signaled(
 		&pool->session, atomic_load_explicit(&block_entry(pool, page)->fence, memory_order_acquire));
 }
 

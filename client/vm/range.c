@@ -20,7 +20,7 @@ int ranges_open(struct gpool *pool)
 		return -ENOMEM;
 	pthread_mutex_init(&ranges->lock, NULL);
 	ranges->end = &ranges->all;
-	LIST_INIT(&ranges->tensors);
+	LIST_INIT(&ranges->sliced_ranges);
 	pool->ranges = ranges;
 	return 0;
 }
@@ -267,7 +267,7 @@ int gpool_range_create(
 }
 
 /* Map the pages of an open object at the range's own addresses. */
-static int object_back(struct gpool_range *range)
+static int object_commit(struct gpool_range *range)
 {
 	struct gpool *pool = range->pool;
 	int64_t handles;
@@ -321,7 +321,7 @@ int gpool_range_open(struct gpool *pool, const char *name, const struct gpool_ob
 	made->version = object->version;
 	made->layout_hash = object->manifest.header->layout_hash;
 	pthread_mutex_lock(&pool->ranges->lock);
-	error = pool->ranges->asleep ? fail_asleep() : object_back(made);
+	error = pool->ranges->asleep ? fail_asleep() : object_commit(made);
 	if (error)
 		range_free(made);
 	else

@@ -37,12 +37,12 @@ struct gpool_range {
 	uint64_t version, layout_hash;
 };
 
-LIST_HEAD(tensor_list, gpool_sliced_range);
+LIST_HEAD(sliced_range_list, gpool_sliced_range);
 
 struct ranges {
 	pthread_mutex_t lock;
 	struct gpool_range *all, **end;
-	struct tensor_list tensors; /* used by tensor.c only */
+	struct sliced_range_list sliced_ranges; /* used by sliced.c only */
 	bool asleep;
 	_Atomic uint32_t gate; /* number of calls that use elastic ranges, and a bit that prevents further ones */
 	uint64_t spilled_tag;  /* tag of the one block with the content of all mutable ranges; 0: none */
@@ -50,8 +50,8 @@ struct ranges {
 };
 
 int ranges_open(struct gpool *pool);
-/* tensors_close() - free the sliced ranges; their ranges are closed separately. */
-void tensors_close(struct gpool *pool);
+/* sliced_ranges_close() - free the sliced ranges; their ranges are closed separately. */
+void sliced_ranges_close(struct gpool *pool);
 /* ranges_close() - free all ranges; all GPU work is done. Their blocks end with the session. */
 void ranges_close(struct gpool *pool);
 

@@ -71,8 +71,8 @@ static void readiness_check(struct check *check, const struct vm_region *region)
 		"guarded by nothing");
 	switch (region->ready) {
 	case VM_READY:
-		expect(check, fence_reached(check->set->session, region->fence), region,
-			"ready, and its fence is not reached");
+		expect(check, fence_signaled(check->set->session, region->fence), region,
+			"ready, and its fence is not signaled");
 		break;
 	case VM_PENDING:
 		expect(check, region->fence != 0, region, "waits for no fence");

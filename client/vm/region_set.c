@@ -515,7 +515,7 @@ struct vm_region *region_put(struct region_set *set, struct vm_region *region)
 static void ready_set(const struct region_set *set, struct vm_region *region, uint64_t fence)
 {
 	region->fence = fence;
-	region->ready = fence_reached(set->session, fence) ? VM_READY : VM_PENDING;
+	region->ready = fence_signaled(set->session, fence) ? VM_READY : VM_PENDING;
 }
 
 struct vm_region *region_put_free(struct region_set *set, struct vm_region *region, uint32_t slot, uint64_t fence)
@@ -536,7 +536,7 @@ struct vm_region *region_put_released(
 	struct region_set *set, struct vm_region *region, uint32_t slot, uint64_t fence, bool guard)
 {
 	if (region->ready == VM_READY || slot == region->slot || !guard ||
-		(region->ready == VM_PENDING && fence_reached(set->session, region->fence)))
+		(region->ready == VM_PENDING && fence_signaled(set->session, region->fence)))
 		return region_put_free(set, region, slot, fence);
 	/* An UNFENCED guard has no fence. */
 	if (slot == VM_NONE)
@@ -612,7 +612,7 @@ void region_sweep(struct region_set *set)
 				&set->streams[word * 64 + (uint32_t)__builtin_ctzll(busy)].fences;
 			struct vm_region *region;
 
-			while ((region = RB_MIN(region_fences, fences)) && fence_reached(set->session, region->fence))
+			while ((region = RB_MIN(region_fences, fences)) && fence_signaled(set->session, region->fence))
 				ready_change(set, region, region->fence);
 		}
 	}

@@ -183,6 +183,11 @@ static int ranges_spill(struct gpool *pool, uint32_t pages)
 	if (mutable_part(ranges))
 		error = -EPIPE;
 	transit_end(pool, transit);
+	if (error == -EIO)
+		return fail(-EIO,
+			"the content of %u pages cannot be spilled: a disk failed, or no mover serves the pool; the "
+			"agent's log has the cause",
+			pages);
 	/* The block exists: the agent has no means to save it. */
 	return error == -ESTALE ? -EOPNOTSUPP : error;
 }

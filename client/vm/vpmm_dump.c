@@ -125,7 +125,7 @@ static void long_format(const struct line *line, char *text, size_t text_bytes)
 	if (line->fence)
 		length += (size_t)snprintf(text + length, text_bytes - length, " fence %u:%llu%s",
 			fence_slot(line->fence), (unsigned long long)(line->fence & FENCE_VALUE_MASK),
-			line->ready ? " reached" : "");
+			line->ready ? " signaled" : "");
 	else if (!line->ready)
 		length += (size_t)snprintf(text + length, text_bytes - length, " unfenced");
 	snprintf(text + length, text_bytes - length, "%s%s%s", line->captured ? " captured" : "",

@@ -267,7 +267,7 @@ static int waits_queue(struct vpmm_call *call, struct making *making)
 	int error = fences_gather(call, making, until);
 
 	for (uint32_t slot = 1; slot < SESSION_TIMELINES && !error; slot++)
-		if (!fence_reached(&call->vpmm->pool->session, until[slot])) {
+		if (!fence_signaled(&call->vpmm->pool->session, until[slot])) {
 			error = wait_for(call, until[slot]);
 			making->waits++;
 		}

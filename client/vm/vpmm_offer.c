@@ -53,7 +53,7 @@ static bool fences_of(const struct vm_region *region, uint64_t *fence, uint64_t 
 
 static bool handle_behind(struct vpmm *vpmm, uint32_t page, uint64_t fence)
 {
-	return fence_reached(&vpmm->pool->session, fence) || handle_fence(vpmm->pool, page, fence);
+	return fence_signaled(&vpmm->pool->session, fence) || handle_fence(vpmm->pool, page, fence);
 }
 
 /* Release the held handles of a region. A handle for which no joint fence is free stays held. */

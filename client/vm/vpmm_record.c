@@ -4,6 +4,7 @@
  * A call stores a record in memory; the background thread writes. There are two buffers: while one is written, the
  * other is filled. Records for which it has no room, or that cannot be written, are lost, counted, and reported.
  */
+#include "client/core/last_error.h"
 #include "client/vm/vpmm.h"
 
 #include <fcntl.h>
@@ -164,7 +165,7 @@ int vpmm_record_open(struct vpmm *vpmm, const char *path)
 		free(record->filling);
 		free(record->writing);
 		free(record);
-		return error ? -EIO : -ENOMEM;
+		return error ? fail(-EIO, "cannot record calls to '%s': %s", path, strerror(-error)) : -ENOMEM;
 	}
 	record->start_ns = monotonic_ns();
 	pthread_mutex_init(&record->lock, NULL);

@@ -217,7 +217,7 @@ static void stream_sweep(struct vpmm *vpmm, struct small_stream *stream, struct 
 {
 	struct small *at;
 
-	while ((at = TAILQ_FIRST(&stream->ages)) && at->fence && fence_reached(&vpmm->pool->session, at->fence)) {
+	while ((at = TAILQ_FIRST(&stream->ages)) && at->fence && fence_signaled(&vpmm->pool->session, at->fence)) {
 		waiting_remove(vpmm->small, stream, at);
 		detach(vpmm->small, at, back);
 	}
@@ -519,7 +519,7 @@ static struct small_stream *small_release(struct vpmm *vpmm, struct small *at, u
 	uint32_t slot;
 
 	if (guard && !stream_slot_of(vpmm->pool, at->guard, &slot) &&
-		!(at->fence && fence_reached(&vpmm->pool->session, at->fence))) {
+		!(at->fence && fence_signaled(&vpmm->pool->session, at->fence))) {
 		/* Freed without a stream, it can be reused by the one that guards it. */
 		at->then = stream;
 		at->then_fence = fence;

@@ -170,7 +170,10 @@ static int content_restore(struct gpool *pool, const struct waking *waking)
 		pool_log(pool, POOL_LOG_ERROR,
 			"cannot wake: the content of %u pages cannot be read back; this process stays asleep",
 			ask.need);
-	return error == -ESTALE ? -EIO : error;
+	if (error == -ESTALE || error == -EIO)
+		return fail(-EIO, "the spilled content of %u pages cannot be restored; the agent's log has the cause",
+			ask.need);
+	return error;
 }
 
 /* ---- all ---- */
@@ -249,7 +252,8 @@ static int content_look(struct gpool *pool)
 		"cannot wake: no mover serves the pool, so that the content of %u pages cannot be read back now; this "
 		"process stays asleep",
 		ranges->spilled_pages);
-	return -EIO;
+	return fail(-EIO, "no mover serves the pool, so the content of %u pages cannot be restored now",
+		ranges->spilled_pages);
 }
 
 static int wake_all(struct gpool *pool, int timeout_ms)

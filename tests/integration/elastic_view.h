@@ -68,12 +68,12 @@ static inline uint32_t wrong(struct gpool_range *range, uint32_t first, uint32_t
 	return found;
 }
 
-static inline int back(struct gpool_range *range, uint32_t first, uint32_t count)
+static inline int commit(struct gpool_range *range, uint32_t first, uint32_t count)
 {
 	return gpool_range_commit(range, first, count, 0);
 }
 
-static inline int unback(struct gpool_range *range, uint32_t first, uint32_t count)
+static inline int decommit(struct gpool_range *range, uint32_t first, uint32_t count)
 {
 	return gpool_range_decommit(range, first, count, done_fence);
 }

@@ -123,7 +123,7 @@ static inline bool engine_right(uint64_t sequence)
 static inline int engine_quiet(void)
 {
 	for (uint32_t page = 0; page < worker->page_count; page++)
-		while (!fence_reached(&worker->session, atomic_load(&worker->session.blocks[page].fence)))
+		while (!fence_signaled(&worker->session, atomic_load(&worker->session.blocks[page].fence)))
 			sched_yield();
 	return 0;
 }

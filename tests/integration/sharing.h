@@ -61,7 +61,7 @@ struct owner {
 	uint32_t pages; /* number of pages to release; kinds with their own size set it in prepare() */
 	struct gpool_block blocks[4 * UNITS];
 	struct gpool_range *range;
-	struct gpool_sliced_range *tensor;
+	struct gpool_sliced_range *sliced;
 	uint64_t addresses[4 * UNITS];
 	void *own; /* other data of a kind */
 };

@@ -34,8 +34,8 @@ static void test_addresses_first(void **state)
 	assert_int_equal(page_of(range, SPARSE - 1).state, GPOOL_PAGE_HOLE);
 	assert_int_equal(page_of(range, SPARSE - 1).page, UINT32_MAX);
 	assert_int_equal(page_of(range, 3).address, address + 3 * PAGE_BYTES);
-	assert_int_equal(back(range, 1000, 3), 0);
-	assert_int_equal(back(range, SPARSE - 1, 1), 0);
+	assert_int_equal(commit(range, 1000, 3), 0);
+	assert_int_equal(commit(range, SPARSE - 1, 1), 0);
 	fill(range, 1000, 3, 1);
 	fill(range, SPARSE - 1, 1, 1);
 	assert_int_equal(free_pages(), PAGES - 4);
@@ -46,9 +46,9 @@ static void test_addresses_first(void **state)
 		page_of(range, 1001).generation);
 	assert_int_equal(harness_check(&harness), 0);
 	/* More pages than the pool has: none is committed. */
-	assert_int_equal(back(range, 0, PAGES), -ENOSPC);
+	assert_int_equal(commit(range, 0, PAGES), -ENOSPC);
 	assert_int_equal(info_of(range).committed_pages, 4);
-	assert_int_equal(back(range, 0, PAGES - 4), 0);
+	assert_int_equal(commit(range, 0, PAGES - 4), 0);
 	fill(range, 0, PAGES - 4, 2);
 	assert_int_equal(wrong(range, 1000, 3, 1) + wrong(range, SPARSE - 1, 1, 1) + wrong(range, 0, PAGES - 4, 2), 0);
 	assert_int_equal(free_pages(), 0);
@@ -73,19 +73,19 @@ static void test_vast(void **state)
 	start(plain);
 	pool = open_worker();
 	range = reserved_as(pool, VAST, GPOOL_OBJECT_EPHEMERAL);
-	assert_int_equal(back(range, 0, VAST), -ENOSPC);
-	assert_int_equal(back(range, VAST - 5, 5), 0);
-	assert_int_equal(back(range, 77, 1), 0);
+	assert_int_equal(commit(range, 0, VAST), -ENOSPC);
+	assert_int_equal(commit(range, VAST - 5, 5), 0);
+	assert_int_equal(commit(range, 77, 1), 0);
 	fill(range, VAST - 5, 5, 1);
 	fill(range, 77, 1, 1);
 	assert_int_equal(gpool_range_capture(range, 0, VAST, 1), -EINVAL);
 	assert_int_equal(gpool_range_capture(range, VAST - 1, 1, 1), 0);
-	assert_int_equal(unback(range, 0, VAST), 0);
+	assert_int_equal(decommit(range, 0, VAST), 0);
 	assert_int_equal(info_of(range).committed_pages, 0);
 	assert_int_equal(info_of(range).reclaimable_pages, 5);
 	assert_int_equal(gpool_range_capture(range, 0, VAST, 0), 0);
 	assert_int_equal(info_of(range).reclaimable_pages, 6);
-	assert_int_equal(back(range, VAST - 5, 5), 0);
+	assert_int_equal(commit(range, VAST - 5, 5), 0);
 	assert_int_equal(wrong(range, VAST - 5, 5, 1), 0);
 	assert_int_equal(gpool_sleep(pool, 0), 0);
 	assert_int_equal(gpool_wake(pool, 0), 0);
@@ -105,26 +105,26 @@ static void test_driver_calls(void **state)
 	pool = open_worker();
 	range = reserved(pool);
 	asked = requests(pool);
-	assert_int_equal(back(range, 10, 20), 0);
+	assert_int_equal(commit(range, 10, 20), 0);
 	assert_int_equal(requests(pool), asked + 1);
 	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_MAP), 20);
 	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_ACCESS), 1);
 	fill(range, 10, 20, 1);
 	/* On both sides of the committed pages: two runs. */
-	assert_int_equal(back(range, 5, 30), 0);
+	assert_int_equal(commit(range, 5, 30), 0);
 	assert_int_equal(requests(pool), asked + 2);
 	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_MAP), 30);
 	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_ACCESS), 3);
 	assert_int_equal(wrong(range, 10, 20, 1), 0);
 	calls = gpu_calls_total(pool->gpu);
 	for (int round = 0; round < 5; round++) {
-		assert_int_equal(unback(range, 0, 12), 0);
-		assert_int_equal(unback(range, 20, 10), 0);
+		assert_int_equal(decommit(range, 0, 12), 0);
+		assert_int_equal(decommit(range, 20, 10), 0);
 		assert_int_equal(info_of(range).committed_pages, 13);
 		assert_int_equal(info_of(range).reclaimable_pages, 17);
 		assert_int_equal(in_state(range, 5, 7, GPOOL_PAGE_RECLAIMABLE), 7);
 		assert_int_equal(harness_check(&harness), 0);
-		assert_int_equal(back(range, 5, 30), 0);
+		assert_int_equal(commit(range, 5, 30), 0);
 		assert_int_equal(wrong(range, 10, 20, 1), 0);
 	}
 	assert_int_equal(gpu_calls_total(pool->gpu), calls);
@@ -134,7 +134,7 @@ static void test_driver_calls(void **state)
 	/* Idle pages that are not mapped need no request either. */
 	assert_int_equal(gpool_range_destroy(range), 0);
 	range = reserved(pool);
-	assert_int_equal(back(range, 0, 30), 0);
+	assert_int_equal(commit(range, 0, 30), 0);
 	assert_int_equal(requests(pool), asked + 2);
 	gpool_close(pool);
 }
@@ -153,33 +153,33 @@ static void test_reclaimable_pages_are_taken_by_others(void **state)
 	pool = open_worker();
 	other = open_worker();
 	range = reserved(pool);
-	assert_int_equal(back(range, 0, 40), 0);
+	assert_int_equal(commit(range, 0, 40), 0);
 	fill(range, 0, 40, 1);
-	assert_int_equal(unback(range, 10, 20), 0);
+	assert_int_equal(decommit(range, 10, 20), 0);
 	count = squat(other, blocks, PAGES - 40 + 12);
 	assert_int_equal(count, PAGES - 40 + 12);
 	gone = 20 - in_state(range, 10, 20, GPOOL_PAGE_RECLAIMABLE);
 	assert_int_equal(gone, 12);
 	assert_int_equal(in_state(range, 10, 20, GPOOL_PAGE_HOLE), 12);
-	assert_int_equal(back(range, 10, 20), -ENOSPC);
+	assert_int_equal(commit(range, 10, 20), -ENOSPC);
 	assert_int_equal(in_state(range, 10, 20, GPOOL_PAGE_RECLAIMABLE), 8);
 	assert_int_equal(info_of(range).committed_pages, 20);
 	assert_int_equal(harness_check(&harness), 0);
 	leave(other, blocks, count);
 	maps = gpu_calls(pool->gpu, GPU_CALL_MAP);
-	assert_int_equal(back(range, 10, 20), 0);
+	assert_int_equal(commit(range, 10, 20), 0);
 	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_MAP), maps + gone);
 	assert_int_equal(wrong(range, 0, 10, 1) + wrong(range, 30, 10, 1), 0);
 	assert_int_equal(wrong(range, 10, 20, 1), gone);
 	fill(range, 10, 20, 2);
 	assert_int_equal(wrong(range, 10, 20, 2), 0);
 	/* The session's own blocks take them too. */
-	assert_int_equal(unback(range, 0, 40), 0);
+	assert_int_equal(decommit(range, 0, 40), 0);
 	count = squat(pool, blocks, PAGES);
 	assert_int_equal(count, PAGES);
 	assert_int_equal(in_state(range, 0, 40, GPOOL_PAGE_HOLE), 40);
 	leave(pool, blocks, count);
-	assert_int_equal(back(range, 0, 40), 0);
+	assert_int_equal(commit(range, 0, 40), 0);
 	gpool_close(pool);
 	gpool_close(other);
 }
@@ -198,7 +198,7 @@ static void test_handles_of_several_pages(void **state)
 	other = open_worker();
 	range = reserved_as(pool, 203, GPOOL_OBJECT_EPHEMERAL);
 	assert_int_equal(info_of(range).handle_pages, 4);
-	assert_int_equal(back(range, 3, 2), 0); /* the last page of one handle, the first of the next */
+	assert_int_equal(commit(range, 3, 2), 0); /* the last page of one handle, the first of the next */
 	fill(range, 3, 2, 1);
 	assert_int_equal(info_of(range).committed_pages, 2);
 	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_MAP), 2);
@@ -206,21 +206,21 @@ static void test_handles_of_several_pages(void **state)
 	assert_int_equal(free_pages() + lease_idle_count(pool), PAGES - 8);
 	assert_int_equal(page_of(range, 2).state, GPOOL_PAGE_RECLAIMABLE);
 	assert_int_equal(page_of(range, 8).state, GPOOL_PAGE_HOLE);
-	assert_int_equal(back(range, 0, 5), 0);
+	assert_int_equal(commit(range, 0, 5), 0);
 	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_MAP), 2);
-	assert_int_equal(unback(range, 3, 2), 0);
+	assert_int_equal(decommit(range, 3, 2), 0);
 	assert_int_equal(info_of(range).reclaimable_pages, 4);
 	assert_int_equal(page_of(range, 3).state, GPOOL_PAGE_RECLAIMABLE); /* its handle is in use */
 	assert_int_equal(wrong(range, 3, 1, 1), 0);
 	assert_int_equal(harness_check(&harness), 0);
 	/* The last page of the range is in a handle that it does not fill. */
-	assert_int_equal(back(range, 202, 1), 0);
+	assert_int_equal(commit(range, 202, 1), 0);
 	fill(range, 202, 1, 3);
-	assert_int_equal(back(range, 202, 2), -EINVAL);
+	assert_int_equal(commit(range, 202, 2), -EINVAL);
 	/*
 	 * One page of three is in use everywhere, so that no two adjacent handles are free: they are leased one by one.
 	 */
-	assert_int_equal(unback(range, 0, 203), 0);
+	assert_int_equal(decommit(range, 0, 203), 0);
 	while (count < PAGES && gpool_alloc(other, 1, NULL, &blocks[count]) == 0)
 		count++;
 	assert_int_equal(count, PAGES);
@@ -231,13 +231,13 @@ static void test_handles_of_several_pages(void **state)
 			assert_int_equal(gpool_free(other, &blocks[i]), 0);
 	}
 	thread_cache_flush(thread_cache_of(other));
-	assert_int_equal(back(range, 40, 4 * 10), 0);
+	assert_int_equal(commit(range, 40, 4 * 10), 0);
 	fill(range, 40, 40, 4);
 	assert_int_equal(wrong(range, 40, 40, 4), 0);
-	assert_int_equal(back(range, 80, 4), -ENOSPC);
+	assert_int_equal(commit(range, 80, 4), -ENOSPC);
 	assert_int_equal(harness_check(&harness), 0);
 	leave(other, blocks, kept);
-	assert_int_equal(back(range, 80, 4), 0);
+	assert_int_equal(commit(range, 80, 4), 0);
 	gpool_close(pool);
 	gpool_close(other);
 }
@@ -245,7 +245,7 @@ static void test_handles_of_several_pages(void **state)
 /* ---- fences ---- */
 
 /* Pages become idle behind the fence only, and are committed again at once before it. */
-static void unback_behind_fences(const char *const *arguments)
+static void decommit_behind_fences(const char *const *arguments)
 {
 	struct gpool_block blocks[PAGES];
 	uint32_t manual, second, count;
@@ -259,7 +259,7 @@ static void unback_behind_fences(const char *const *arguments)
 	range = reserved(pool);
 	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &manual), 0);
 	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &second), 0);
-	assert_int_equal(back(range, 0, 32), 0);
+	assert_int_equal(commit(range, 0, 32), 0);
 	fill(range, 0, 32, 1);
 	assert_int_equal(gpool_fence_record(pool, manual, &fence), 0);
 	assert_int_equal(gpool_range_decommit(range, 0, 16, fence), 0);
@@ -269,7 +269,7 @@ static void unback_behind_fences(const char *const *arguments)
 	assert_int_equal(count, PAGES - 32);
 	assert_int_equal(wrong(range, 0, 32, 1), 0);
 	/* Some are committed and decommitted again behind another stream's work: they wait for both fences. */
-	assert_int_equal(back(range, 0, 8), 0);
+	assert_int_equal(commit(range, 0, 8), 0);
 	assert_int_equal(gpool_fence_record(pool, second, &later), 0);
 	assert_int_equal(gpool_range_decommit(range, 0, 8, later), 0);
 	assert_int_equal(gpool_fence_signal(pool, later), 0);
@@ -294,16 +294,16 @@ static void unback_behind_fences(const char *const *arguments)
 	AWAIT(free_pages() == PAGES);
 }
 
-static void test_unback_behind_fences(void **state)
+static void test_decommit_behind_fences(void **state)
 {
 	(void)state;
-	unback_behind_fences(plain);
+	decommit_behind_fences(plain);
 }
 
-static void test_unback_behind_fences_large_handles(void **state)
+static void test_decommit_behind_fences_large_handles(void **state)
 {
 	(void)state;
-	unback_behind_fences(fours);
+	decommit_behind_fences(fours);
 }
 
 /*
@@ -325,25 +325,25 @@ static void test_queued_work(void **state)
 	range = reserved(pool);
 	assert_int_equal(gpool_stream_open(pool, NULL, 0, &stream), 0);
 	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &manual), 0);
-	assert_int_equal(back(range, 0, 8), 0);
+	assert_int_equal(commit(range, 0, 8), 0);
 	fill(range, 0, 8, 1);
 	assert_int_equal(gpool_fence_record(pool, manual, &gate), 0);
 	assert_int_equal(gpool_stream_wait(pool, stream, gate), 0);
 	assert_int_equal(gpool_fill(pool, stream, (uint64_t)(uintptr_t)words_at(range, 2), 0x77, PAGE_BYTES), 0);
 	assert_int_equal(gpool_fence_record(pool, stream, &fence), 0);
 	assert_int_equal(gpool_range_decommit(range, 4, 4, fence), 0);
-	assert_int_equal(unback(range, 0, 4), 0); /* the given fence is wrong */
+	assert_int_equal(decommit(range, 0, 4), 0); /* the given fence is wrong */
 	count = squat(other, blocks, PAGES);
 	assert_int_equal(count, PAGES - 4);
 	leave(other, blocks, count);
-	assert_int_equal(back(range, 0, 4), -EBUSY);
+	assert_int_equal(commit(range, 0, 4), -EBUSY);
 	assert_int_equal(info_of(range).committed_pages, 0);
-	assert_int_equal(back(range, 4, 4), 0);
+	assert_int_equal(commit(range, 4, 4), 0);
 	assert_int_equal(wrong(range, 4, 4, 1), 0);
 	assert_int_equal(harness_check(&harness), 0);
 	assert_int_equal(gpool_fence_signal(pool, gate), 0);
 	assert_int_equal(gpool_fence_wait(pool, fence, ANSWER_MS), 0);
-	assert_int_equal(back(range, 0, 4), 0);
+	assert_int_equal(commit(range, 0, 4), 0);
 	fill(range, 0, 8, 2);
 	assert_int_equal(wrong(range, 0, 8, 2), 0);
 	gpool_close(pool);
@@ -363,12 +363,12 @@ static void test_captured(void **state)
 	other = open_worker();
 	range = reserved(pool);
 	assert_int_equal(gpool_range_capture(range, 0, 4, 1), -EINVAL);
-	assert_int_equal(back(range, 0, 16), 0);
+	assert_int_equal(commit(range, 0, 16), 0);
 	fill(range, 0, 16, 1);
 	assert_int_equal(gpool_range_capture(range, 4, 4, 1), 0);
 	assert_int_equal(gpool_range_capture(range, 6, 4, 1), 0);
 	assert_int_equal(info_of(range).captured_pages, 6);
-	assert_int_equal(unback(range, 0, 16), 0);
+	assert_int_equal(decommit(range, 0, 16), 0);
 	assert_int_equal(info_of(range).committed_pages, 0);
 	assert_int_equal(page_of(range, 5).state, GPOOL_PAGE_RECLAIMABLE);
 	assert_int_equal(page_of(range, 5).flags, GPOOL_PAGE_CAPTURED);
@@ -386,10 +386,10 @@ static void test_captured(void **state)
 	assert_int_equal(count, PAGES);
 	leave(other, blocks, count);
 	/* Asleep, nothing is mapped; awake, the graph's addresses are mapped again, with their content. */
-	assert_int_equal(back(range, 0, 4), 0);
+	assert_int_equal(commit(range, 0, 4), 0);
 	fill(range, 0, 4, 3);
 	assert_int_equal(gpool_range_capture(range, 0, 4, 1), 0);
-	assert_int_equal(unback(range, 0, 4), 0);
+	assert_int_equal(decommit(range, 0, 4), 0);
 	assert_int_equal(gpool_sleep(pool, 0), 0);
 	count = squat(other, blocks, PAGES);
 	assert_int_equal(count, PAGES);
@@ -423,14 +423,14 @@ static void test_driver_faults(void **state)
 
 			pool = open_worker(); /* a new process has imported nothing */
 			range = reserved(pool);
-			assert_int_equal(back(range, 2, 12), 0);
+			assert_int_equal(commit(range, 2, 12), 0);
 			fill(range, 2, 12, n);
-			assert_int_equal(unback(range, 4, 6), 0);
+			assert_int_equal(decommit(range, 4, 6), 0);
 			count = squat(other, blocks, PAGES - 12 + 3);
 			leave(other, blocks, count);
 			assert_int_equal(in_state(range, 4, 6, GPOOL_PAGE_RECLAIMABLE), 3);
 			gpu_fault_set(pool->gpu, kinds[kind], n, -EIO);
-			error = back(range, 0, 18);
+			error = commit(range, 0, 18);
 			gpu_fault_set(pool->gpu, kinds[kind], 0, 0);
 			failures += error != 0;
 			if (error) {
@@ -444,7 +444,7 @@ static void test_driver_faults(void **state)
 			count = squat(other, blocks, PAGES);
 			assert_int_equal(count, error ? PAGES - 6 : PAGES - 18);
 			leave(other, blocks, count);
-			assert_int_equal(back(range, 0, 18), 0);
+			assert_int_equal(commit(range, 0, 18), 0);
 			fill(range, 0, 18, 100 + n);
 			assert_int_equal(wrong(range, 0, 18, 100 + n), 0);
 			gpool_close(pool);
@@ -469,7 +469,7 @@ static void test_driver_faults_asleep(void **state)
 	options.memory_class = GPOOL_OBJECT_MUTABLE;
 	assert_int_equal(gpool_range_create(pool, 3, &options, &whole), 0);
 	for (uint32_t i = 0; i < 12; i += 4)
-		assert_int_equal(back(range, i, 3), 0); /* three runs */
+		assert_int_equal(commit(range, i, 3), 0); /* three runs */
 	for (uint32_t kind = 0; kind < sizeof(kinds) / sizeof(*kinds); kind++)
 		for (uint64_t n = 1; n < 14; n++) {
 			int error;
@@ -486,7 +486,7 @@ static void test_driver_faults_asleep(void **state)
 				assert_int_equal(info_of(range).committed_pages, 9);
 				assert_int_equal(gpool_sleep(pool, 0), 0);
 			}
-			assert_int_equal(back(range, 0, 1), -EHOSTDOWN);
+			assert_int_equal(commit(range, 0, 1), -EHOSTDOWN);
 			error = gpool_wake(pool, 0);
 			assert_int_equal(gpool_asleep(pool), !!error);
 			if (error)
@@ -524,21 +524,21 @@ static void sleeps(const char *const *arguments)
 	ephemeral = reserved_as(pool, 100, GPOOL_OBJECT_EPHEMERAL);
 	empty = reserved(pool);
 	doomed = reserved(pool);
-	assert_int_equal(back(mutable, 4, 4), 0);
-	assert_int_equal(back(mutable, 60, 8), 0);
-	assert_int_equal(back(mutable, 100, 4), 0);
-	assert_int_equal(back(ephemeral, 8, 4), 0);
-	assert_int_equal(back(doomed, 0, 4), 0);
-	assert_int_equal(back(empty, 0, 4), 0);
+	assert_int_equal(commit(mutable, 4, 4), 0);
+	assert_int_equal(commit(mutable, 60, 8), 0);
+	assert_int_equal(commit(mutable, 100, 4), 0);
+	assert_int_equal(commit(ephemeral, 8, 4), 0);
+	assert_int_equal(commit(doomed, 0, 4), 0);
+	assert_int_equal(commit(empty, 0, 4), 0);
 	fill(mutable, 4, 4, 1);
 	fill(mutable, 60, 8, 1);
-	assert_int_equal(unback(mutable, 100, 4), 0);
-	assert_int_equal(unback(empty, 0, 4), 0);
+	assert_int_equal(decommit(mutable, 100, 4), 0);
+	assert_int_equal(decommit(empty, 0, 4), 0);
 	for (int round = 0; round < 3; round++) {
 		assert_int_equal(gpool_sleep(pool, 0), 0);
 		assert_int_equal(info_of(mutable).state, GPOOL_RANGE_ASLEEP);
-		assert_int_equal(back(mutable, 0, 1), -EHOSTDOWN);
-		assert_int_equal(unback(mutable, 4, 1), -EHOSTDOWN);
+		assert_int_equal(commit(mutable, 0, 1), -EHOSTDOWN);
+		assert_int_equal(decommit(mutable, 4, 1), -EHOSTDOWN);
 		assert_int_equal(gpool_range_capture(mutable, 4, 1, 1), -EHOSTDOWN);
 		assert_int_equal(info_of(mutable).committed_pages, 12);
 		count = squat(other, blocks, PAGES);
@@ -555,15 +555,15 @@ static void sleeps(const char *const *arguments)
 		assert_int_equal(wrong(ephemeral, 8, 4, 3), 0);
 		assert_int_equal(harness_check(&harness), 0);
 	}
-	assert_int_equal(back(mutable, 0, 24), 0);
+	assert_int_equal(commit(mutable, 0, 24), 0);
 	assert_int_equal(wrong(mutable, 4, 4, 1), 0);
-	assert_int_equal(unback(mutable, 0, 1000), 0);
+	assert_int_equal(decommit(mutable, 0, 1000), 0);
 	/* Without committed pages, nothing is spilled. */
-	assert_int_equal(unback(ephemeral, 0, 100), 0);
+	assert_int_equal(decommit(ephemeral, 0, 100), 0);
 	assert_int_equal(gpool_sleep(pool, 0), 0);
 	assert_int_equal(kept_bytes(), 0);
 	assert_int_equal(gpool_wake(pool, 0), 0);
-	assert_int_equal(back(mutable, 0, 1), 0);
+	assert_int_equal(commit(mutable, 0, 1), 0);
 	/* Destroyed asleep, and closed asleep. */
 	assert_int_equal(gpool_sleep(pool, 0), 0);
 	assert_int_equal(gpool_range_destroy(mutable), 0);
@@ -603,10 +603,10 @@ static void __attribute__((noreturn)) child_run(unsigned seed, int ready)
 		uint32_t first = (uint32_t)rand_r(&seed) % 56, count = (uint32_t)rand_r(&seed) % 8 + 1;
 
 		if (rand_r(&seed) % 2) {
-			if (!back(range, first, count))
+			if (!commit(range, first, count))
 				fill(range, first, count, 1);
 		} else if (rand_r(&seed) % 2) {
-			unback(range, first, count);
+			decommit(range, first, count);
 		} else if (!gpool_fence_record(pool, manual, &fence)) {
 			gpool_range_decommit(range, first, count, fence);
 			gpool_fence_signal(pool, fence);
@@ -624,7 +624,7 @@ static void test_killed(void **state)
 	start(plain);
 	pool = open_worker();
 	range = reserved(pool);
-	assert_int_equal(back(range, 0, 16), 0);
+	assert_int_equal(commit(range, 0, 16), 0);
 	fill(range, 0, 16, 9);
 	for (unsigned round = 0; round < 25; round++) {
 		int ready[2];
@@ -640,7 +640,7 @@ static void test_killed(void **state)
 		close(ready[1]);
 		/* The number of steps depends on the worker's speed. */
 		for (unsigned i = 0; i < round * 10; i++) {
-			assert_int_equal(unback(range, 12, 4), 0);
+			assert_int_equal(decommit(range, 12, 4), 0);
 			assert_int_equal(gpool_range_commit(range, 12, 4, ANSWER_MS), 0);
 		}
 		kill(child, SIGKILL);
@@ -663,7 +663,7 @@ static void test_agent_killed(void **state)
 	start(plain);
 	pool = open_worker();
 	range = reserved(pool);
-	assert_int_equal(back(range, 0, 8), 0);
+	assert_int_equal(commit(range, 0, 8), 0);
 	fill(range, 0, 8, 1);
 	for (int kills = 0; kills < 8; kills++) {
 		pid_t agent = process_of("gpoold-agent");
@@ -678,7 +678,7 @@ static void test_agent_killed(void **state)
 			assert_int_equal(gpool_range_commit(range, first, count, ANSWER_MS), 0);
 			fill(range, first, count, 2);
 			assert_int_equal(wrong(range, first, count, 2), 0);
-			assert_int_equal(unback(range, first, count), 0);
+			assert_int_equal(decommit(range, first, count), 0);
 			assert_int_equal(wrong(range, 0, 8, 1), 0);
 		}
 		await_end(ended);
@@ -759,7 +759,7 @@ static void parts_run(const char *const *arguments)
 		assert_int_equal(parts[i].wrong, 0);
 	}
 	assert_int_equal(harness_check(&harness), 0);
-	assert_int_equal(unback(range, 0, SPARSE), 0);
+	assert_int_equal(decommit(range, 0, SPARSE), 0);
 	assert_int_equal(gpool_range_destroy(range), 0);
 	assert_int_equal(free_pages() + lease_idle_count(pool), PAGES);
 	gpool_close(pool);
@@ -777,7 +777,7 @@ static void test_threads_large_handles(void **state)
 	parts_run(fours);
 }
 
-static void *backs(void *argument)
+static void *commits(void *argument)
 {
 	return (void *)(intptr_t)gpool_range_commit(argument, 0, 16, ANSWER_MS);
 }
@@ -798,16 +798,16 @@ static void test_waits_for_nothing_else(void **state)
 	pool = open_worker();
 	range = reserved(pool);
 	second = reserved(pool);
-	assert_int_equal(back(range, 100, 30), 0);
-	assert_int_equal(back(second, 0, 30), 0);
-	assert_int_equal(pthread_create(&thread, NULL, backs, range), 0);
+	assert_int_equal(commit(range, 100, 30), 0);
+	assert_int_equal(commit(second, 0, 30), 0);
+	assert_int_equal(pthread_create(&thread, NULL, commits, range), 0);
 	AWAIT(atomic_load(&pool_view(admin)->header->waiters) == 1);
 	assert_int_equal(free_pages(), 4);
 	assert_int_equal(gpool_range_commit(range, 8, 4, 0), 0);
-	assert_int_equal(unback(range, 8, 4), 0);
+	assert_int_equal(decommit(range, 8, 4), 0);
 	assert_int_equal(gpool_sleep(pool, 0), -EBUSY);
-	assert_int_equal(unback(range, 100, 4), 0);
-	assert_int_equal(unback(second, 0, 10), 0);
+	assert_int_equal(decommit(range, 100, 4), 0);
+	assert_int_equal(decommit(second, 0, 10), 0);
 	assert_int_equal(pthread_join(thread, &result), 0);
 	assert_null(result);
 	assert_int_equal(info_of(range).committed_pages, 26 + 16);
@@ -833,7 +833,7 @@ static void *rival_run(void *argument)
 		fill(range, 0, 40, round);
 		sched_yield();
 		rival->wrong += wrong(range, 0, 40, round);
-		rival->error = unback(range, 0, 40);
+		rival->error = decommit(range, 0, 40);
 	}
 	if (!rival->error)
 		rival->error = gpool_range_destroy(range);
@@ -911,24 +911,24 @@ static void test_wrong_arguments(void **state)
 	assert_int_equal(gpool_range_reserve(pool, 10, NULL, &range), 0);
 	assert_int_equal(gpool_range_create(pool, 2, NULL, &whole), 0);
 	assert_int_equal(info_of(whole).committed_pages, 2);
-	assert_int_equal(back(whole, 0, 1), -EINVAL);
-	assert_int_equal(unback(whole, 0, 1), -EINVAL);
+	assert_int_equal(commit(whole, 0, 1), -EINVAL);
+	assert_int_equal(decommit(whole, 0, 1), -EINVAL);
 	assert_int_equal(gpool_range_resolve(whole, 0, &page), -EINVAL);
-	assert_int_equal(back(range, 0, 0), -EINVAL);
-	assert_int_equal(back(range, 10, 1), -EINVAL);
-	assert_int_equal(back(range, 1, 10), -EINVAL);
-	assert_int_equal(back(range, UINT32_MAX, UINT32_MAX), -EINVAL);
+	assert_int_equal(commit(range, 0, 0), -EINVAL);
+	assert_int_equal(commit(range, 10, 1), -EINVAL);
+	assert_int_equal(commit(range, 1, 10), -EINVAL);
+	assert_int_equal(commit(range, UINT32_MAX, UINT32_MAX), -EINVAL);
 	assert_int_equal(gpool_range_commit(range, 0, 1, -2), -EINVAL);
-	assert_int_equal(unback(range, 5, 6), -EINVAL);
+	assert_int_equal(decommit(range, 5, 6), -EINVAL);
 	assert_int_equal(gpool_range_decommit(range, 0, 1, (struct gpool_fence){1}), -EINVAL);
 	assert_int_equal(gpool_range_capture(range, 0, 1, 2), -EINVAL);
 	assert_int_equal(gpool_range_resolve(range, 0, &page), -EINVAL);
-	assert_int_equal(back(range, 0, 10), 0);
+	assert_int_equal(commit(range, 0, 10), 0);
 	/* A child process cannot use the range. */
 	child = fork();
 	if (child == 0) {
 		page.size = sizeof(page);
-		_exit(back(range, 0, 1) == -ECHILD && unback(range, 0, 1) == -ECHILD &&
+		_exit(commit(range, 0, 1) == -ECHILD && decommit(range, 0, 1) == -ECHILD &&
 					gpool_range_capture(range, 0, 1, 1) == -ECHILD &&
 					gpool_range_resolve(range, 0, &page) == -ECHILD &&
 					gpool_range_reserve(pool, 1, NULL, &never) == -ECHILD
@@ -949,8 +949,8 @@ int main(void)
 		cmocka_unit_test_teardown(test_driver_calls, stop),
 		cmocka_unit_test_teardown(test_reclaimable_pages_are_taken_by_others, stop),
 		cmocka_unit_test_teardown(test_handles_of_several_pages, stop),
-		cmocka_unit_test_teardown(test_unback_behind_fences, stop),
-		cmocka_unit_test_teardown(test_unback_behind_fences_large_handles, stop),
+		cmocka_unit_test_teardown(test_decommit_behind_fences, stop),
+		cmocka_unit_test_teardown(test_decommit_behind_fences_large_handles, stop),
 		cmocka_unit_test_teardown(test_queued_work, stop),
 		cmocka_unit_test_teardown(test_captured, stop),
 		cmocka_unit_test_teardown(test_driver_faults, stop),

@@ -4,7 +4,7 @@
  * Goal: while a thread waits in gpool_alloc(), each registered idle callback runs again and again, and frees that were
  * deferred end, though no other thread of the process calls the library for that.
  * Method: all pages of a small pool are in pinned blocks, so that the thread waits until the test frees some. The fence
- * of a deferred free is reached by a store into the timeline, as a GPU does it.
+ * of a deferred free is signaled by a store into the timeline, as a GPU does it.
  */
 #include "client/core/idle.h"
 #include "client/core/pool.h"

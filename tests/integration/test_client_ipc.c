@@ -1171,12 +1171,12 @@ static void test_false_messages(void **state)
 		};
 
 		memcpy(&handle, &ticket, sizeof(handle));
-		atomic_store(&pages[0]->reached[ticket.slot], round % 5 ? 0 : ticket.value - 1);
+		atomic_store(&pages[0]->signaled[ticket.slot], round % 5 ? 0 : ticket.value - 1);
 		assert_int_equal(gpool_fence_import(asker, &handle, &fence), 0);
 		assert_int_equal(gpool_fence_done(asker, fence), 0);
-		atomic_store(&pages[0]->reached[ticket.slot], UINT64_MAX);
+		atomic_store(&pages[0]->signaled[ticket.slot], UINT64_MAX);
 		assert_int_equal(gpool_fence_wait(asker, fence, END_MS), 0);
-		atomic_store(&pages[0]->reached[ticket.slot], 0);
+		atomic_store(&pages[0]->signaled[ticket.slot], 0);
 		assert_int_equal(gpool_fence_done(asker, fence), 1);
 		assert_int_equal(gpool_fence_close(asker, fence), 0);
 	}

@@ -162,7 +162,7 @@ static void test_a_batch_keeps_its_adapters(void **state)
 static void test_queued_work_keeps_it(void **state)
 {
 	static const uint32_t ranks[] = {16};
-	struct gpool_fence held, reached;
+	struct gpool_fence held, signaled;
 	uint32_t manual;
 	int32_t which[ENGINE_TOKENS] = {0};
 
@@ -177,9 +177,9 @@ static void test_queued_work_keeps_it(void **state)
 	assert_int_equal(acquired(0), 0);
 	assert_int_equal(gpool_lora_unload(engine.lora, engine.ids[0]), -EBUSY);
 	assert_int_equal(gpool_lora_unregister(engine.lora, engine.ids[0]), -EBUSY);
-	assert_int_equal(gpool_fence_record(engine.pool, engine.stream, &reached), 0);
+	assert_int_equal(gpool_fence_record(engine.pool, engine.stream, &signaled), 0);
 	assert_int_equal(gpool_fence_signal(engine.pool, held), 0);
-	assert_int_equal(gpool_fence_wait(engine.pool, reached, -1), 0);
+	assert_int_equal(gpool_fence_wait(engine.pool, signaled, -1), 0);
 	assert_int_equal(gpool_lora_unload(engine.lora, engine.ids[0]), 0);
 	gpool_stream_close(engine.pool, manual);
 }

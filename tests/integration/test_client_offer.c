@@ -44,7 +44,7 @@ static void test_kept(void **state)
 	uint64_t calls;
 
 	(void)state;
-	assert_int_equal(back(range, 0, 32), 0);
+	assert_int_equal(commit(range, 0, 32), 0);
 	fill(range, 0, 32, 1);
 	calls = gpu_calls_total(pool->gpu);
 	for (int i = 0; i < 3; i++) {
@@ -75,7 +75,7 @@ static void test_lost(void **state)
 	uint32_t taken, lost;
 
 	(void)state;
-	assert_int_equal(back(range, 0, 48), 0);
+	assert_int_equal(commit(range, 0, 48), 0);
 	fill(range, 0, 48, 1);
 	assert_int_equal(offer(range, 8, 32), 0);
 	taken = squat(other, blocks, PAGES - 48 + 10);
@@ -92,7 +92,7 @@ static void test_lost(void **state)
 	assert_int_equal(info_of(range).committed_pages, 48 - lost);
 	leave(other, blocks, taken);
 	/* Other pages of the pool replace the lost ones. */
-	assert_int_equal(back(range, 0, 48), 0);
+	assert_int_equal(commit(range, 0, 48), 0);
 	for (uint32_t page = 0; page < 48; page++)
 		if (!kept[page])
 			fill(range, page, 1, 1);
@@ -102,7 +102,7 @@ static void test_lost(void **state)
 	assert_int_equal(squat(other, blocks, PAGES), PAGES);
 	assert_int_equal(gpool_range_reclaim(range, 0, 48, kept), 48);
 	assert_int_equal(info_of(range).committed_pages, 0);
-	assert_int_equal(back(range, 0, 1), -ENOSPC);
+	assert_int_equal(commit(range, 0, 1), -ENOSPC);
 	leave(other, blocks, PAGES);
 	end();
 }
@@ -120,7 +120,7 @@ static void test_behind_fences(void **state)
 	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &second), 0);
 	assert_int_equal(gpool_fence_record(pool, first, &one), 0);
 	assert_int_equal(gpool_fence_record(pool, second, &two), 0);
-	assert_int_equal(back(range, 0, PAGES), 0);
+	assert_int_equal(commit(range, 0, PAGES), 0);
 	fill(range, 0, PAGES, 1);
 	assert_int_equal(gpool_range_offer(range, 0, 32, one), 0);
 	assert_int_equal(gpool_range_offer(range, 16, 32, two), 0);
@@ -167,7 +167,7 @@ static void test_watermarks(void **state)
 	const _Atomic uint32_t *pressure = &pool_view(admin)->header->pressure;
 
 	(void)state;
-	assert_int_equal(back(range, 0, PAGES), 0);
+	assert_int_equal(commit(range, 0, PAGES), 0);
 	fill(range, 0, PAGES, 1);
 	AWAIT(atomic_load(pressure) == POOL_PRESSURE_CRITICAL);
 	assert_int_equal(offer(range, 0, PAGES), 0);
@@ -192,7 +192,7 @@ static void test_other_calls(void **state)
 	uint8_t kept[8];
 
 	(void)state;
-	assert_int_equal(back(range, 0, 8), 0);
+	assert_int_equal(commit(range, 0, 8), 0);
 	fill(range, 0, 8, 1);
 	assert_int_equal(gpool_range_capture(range, 7, 1, 1), 0);
 	assert_int_equal(offer(range, 0, 8), -EINVAL);
@@ -207,9 +207,9 @@ static void test_other_calls(void **state)
 	assert_int_equal(offer(range, 0, 8), 0);
 	assert_int_equal(gpool_range_capture(range, 0, 1, 1), -EINVAL);
 	/* The commit of an offered page reclaims it. */
-	assert_int_equal(back(range, 0, 2), 0);
+	assert_int_equal(commit(range, 0, 2), 0);
 	assert_int_equal(info_of(range).offered_pages, 6);
-	assert_int_equal(unback(range, 2, 2), 0);
+	assert_int_equal(decommit(range, 2, 2), 0);
 	assert_int_equal(info_of(range).offered_pages, 4);
 	assert_int_equal(info_of(range).committed_pages, 6);
 	/* Sleep drops offered content, and keeps all other. */
@@ -230,7 +230,7 @@ static void test_large_handles(void **state)
 	uint8_t kept[PAGES];
 
 	(void)state;
-	assert_int_equal(back(range, 0, 14), 0);
+	assert_int_equal(commit(range, 0, 14), 0);
 	fill(range, 0, 14, 1);
 	assert_int_equal(offer(range, 0, 3), -EINVAL);
 	assert_non_null(strstr(gpool_last_error(EINVAL),
@@ -266,7 +266,7 @@ static void *offers(void *argument)
 			wrong_answers += (offered && offered != -EINVAL && offered != -EHOSTDOWN) ||
 				(reclaimed < 0 && reclaimed != -EHOSTDOWN);
 			if (reclaimed > 0)
-				back(range, page, 4);
+				commit(range, page, 4);
 		}
 	return (void *)(uintptr_t)wrong_answers;
 }
@@ -279,7 +279,7 @@ static void test_while_it_sleeps_and_wakes(void **state)
 
 	(void)state;
 	atomic_store(&over, false);
-	assert_int_equal(back(range, 0, 32), 0);
+	assert_int_equal(commit(range, 0, 32), 0);
 	assert_int_equal(pthread_create(&thread, NULL, offers, range), 0);
 	for (uint32_t i = 0; i < 100; i++) {
 		int error = gpool_sleep(pool, 0);
@@ -338,7 +338,7 @@ static void step_reclaim(struct random_test *test, uint32_t first, uint32_t coun
 
 static void step_back(struct random_test *test, uint32_t first, uint32_t count)
 {
-	if (back(test->range, first, count))
+	if (commit(test->range, first, count))
 		return;
 	for (uint32_t page = first; page < first + count; page++) {
 		/* An offered page may have kept its content, or have been taken. */
@@ -363,9 +363,9 @@ static void step_offer(struct random_test *test, uint32_t first, uint32_t count)
 		test->model[page] = OFFERED;
 }
 
-static void step_unback(struct random_test *test, uint32_t first, uint32_t count)
+static void step_decommit(struct random_test *test, uint32_t first, uint32_t count)
 {
-	assert_int_equal(unback(test->range, first, count), 0);
+	assert_int_equal(decommit(test->range, first, count), 0);
 	for (uint32_t page = first; page < first + count; page++)
 		test->model[page] = NOT_BACKED;
 }
@@ -381,7 +381,7 @@ static void test_random(void **state)
 		switch (choose(&test, 8)) {
 		case 0:
 		case 1: step_back(&test, first, count); break;
-		case 2: step_unback(&test, first, count); break;
+		case 2: step_decommit(&test, first, count); break;
 		case 3:
 		case 4: step_offer(&test, first, count); break;
 		case 5: step_reclaim(&test, first, count); break;

@@ -145,31 +145,31 @@ static int round_of_growth(struct gpool *pool, int timeout_ms)
 {
 	struct gpool_sliced_range_options options = GPOOL_SLICED_RANGE_OPTIONS_INIT;
 	struct gpool_sliced_range_info info = {.size = sizeof(info)};
-	struct gpool_sliced_range *tensor;
+	struct gpool_sliced_range *sliced;
 	volatile uint64_t *words;
 	int error;
 
 	options.memory_class = GPOOL_OBJECT_EPHEMERAL;
 	options.read_ahead = 2;
-	error = gpool_sliced_range_create(pool, 3, 8, 1, &options, &tensor);
+	error = gpool_sliced_range_create(pool, 3, 8, 1, &options, &sliced);
 	if (error)
 		return error;
-	error = gpool_sliced_range_info(tensor, &info);
+	error = gpool_sliced_range_info(sliced, &info);
 	words = (volatile uint64_t *)(uintptr_t)info.address;
 	for (uint32_t blocks = 1; blocks <= 5 && !error; blocks += 2) {
-		error = gpool_sliced_range_grow(tensor, blocks, timeout_ms);
+		error = gpool_sliced_range_grow(sliced, blocks, timeout_ms);
 		if (!error)
 			words[0] = blocks;
 	}
 	if (!error && words[0] != 5)
 		error = -EBADMSG;
 	if (!error)
-		error = gpool_sliced_range_shrink(tensor, 2, GPOOL_FENCE_NONE);
+		error = gpool_sliced_range_shrink(sliced, 2, GPOOL_FENCE_NONE);
 	if (!error)
-		error = gpool_sliced_range_grow(tensor, 8, timeout_ms);
+		error = gpool_sliced_range_grow(sliced, 8, timeout_ms);
 	if (!error && words[0] != 5)
 		error = -EBADMSG;
-	return error ? error : gpool_sliced_range_destroy(tensor);
+	return error ? error : gpool_sliced_range_destroy(sliced);
 }
 
 /* Export a fence to another session of this process. */

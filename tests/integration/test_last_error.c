@@ -6,6 +6,8 @@
  */
 #include "tests/lib/harness.h"
 #include "client/core/last_error.h"
+#include "client/core/pool.h"
+#include "cuda/gpu.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -275,6 +277,24 @@ static void test_roles_events_streams(void **state)
 	gpool_stream_close(pool, stream);
 }
 
+/* -EIO has several causes: the text of the driver's failure is that of the driver, and is reported once. */
+static void test_driver_failures(void **state)
+{
+	struct gpool_block block;
+	uint64_t address;
+	uint32_t stream;
+
+	(void)state;
+	assert_int_equal(gpool_stream_open(pool, NULL, 0, &stream), 0);
+	assert_int_equal(gpool_alloc(pool, 1, NULL, &block), 0);
+	assert_int_equal(gpool_address(pool, &block, &address), 0);
+	gpu_fault_set(pool->gpu, GPU_CALL_FILL, 1, -EIO);
+	SAYS(gpool_fill(pool, stream, address, 0, 4096), -EIO, "the GPU driver failed: injected fault: fill, call ");
+	assert_string_equal(gpool_last_error(EIO), gpool_strerror(EIO));
+	assert_int_equal(gpool_free(pool, &block), 0);
+	gpool_stream_close(pool, stream);
+}
+
 static void test_fences(void **state)
 {
 	struct gpool_fence fence = {UINT64_MAX}, none = {0}, imported;
@@ -320,21 +340,21 @@ static void test_scopes_and_commits(void **state)
 	SAYS(gpool_rollback(pool, &block), -EINVAL, "its page is 512");
 }
 
-static void test_tensors(void **state)
+static void test_sliced_ranges(void **state)
 {
 	struct gpool_sliced_range_info info = {.size = 1};
 	struct gpool_fence wrong = {UINT64_MAX};
-	struct gpool_sliced_range *tensor;
+	struct gpool_sliced_range *sliced;
 
 	(void)state;
-	SAYS(gpool_sliced_range_create(pool, 0, 2, 1, NULL, &tensor), -EINVAL,
+	SAYS(gpool_sliced_range_create(pool, 0, 2, 1, NULL, &sliced), -EINVAL,
 		"slices is 0, blocks 2 and block_pages 1; together they must be 1 to ");
-	assert_int_equal(gpool_sliced_range_create(pool, 2, 4, 1, NULL, &tensor), 0);
-	SAYS(gpool_sliced_range_grow(tensor, 5, 0), -EINVAL, "blocks is 5; the tensor has at most 4");
-	SAYS(gpool_sliced_range_grow(tensor, 1, -7), -EINVAL, "timeout_ms is -7");
-	SAYS(gpool_sliced_range_shrink(tensor, 0, wrong), -EINVAL, "fence 0xffffffffffffffff was not recorded");
-	SAYS(gpool_sliced_range_info(tensor, &info), -EINVAL, "size is 1 bytes");
-	assert_int_equal(gpool_sliced_range_destroy(tensor), 0);
+	assert_int_equal(gpool_sliced_range_create(pool, 2, 4, 1, NULL, &sliced), 0);
+	SAYS(gpool_sliced_range_grow(sliced, 5, 0), -EINVAL, "blocks is 5; the sliced range has at most 4");
+	SAYS(gpool_sliced_range_grow(sliced, 1, -7), -EINVAL, "timeout_ms is -7");
+	SAYS(gpool_sliced_range_shrink(sliced, 0, wrong), -EINVAL, "fence 0xffffffffffffffff was not recorded");
+	SAYS(gpool_sliced_range_info(sliced, &info), -EINVAL, "size is 1 bytes");
+	assert_int_equal(gpool_sliced_range_destroy(sliced), 0);
 }
 
 /* ---- caches ---- */
@@ -777,9 +797,10 @@ int main(void)
 		cmocka_unit_test(test_shortages),
 		cmocka_unit_test(test_objects),
 		cmocka_unit_test(test_roles_events_streams),
+		cmocka_unit_test(test_driver_failures),
 		cmocka_unit_test(test_fences),
 		cmocka_unit_test(test_scopes_and_commits),
-		cmocka_unit_test(test_tensors),
+		cmocka_unit_test(test_sliced_ranges),
 		cmocka_unit_test(test_making_caches),
 		cmocka_unit_test(test_sequences),
 		cmocka_unit_test(test_blocks_of_caches),

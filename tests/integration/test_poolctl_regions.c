@@ -211,10 +211,10 @@ static void expect_example(const struct result *result)
 	assert_false(is_true(row, "last"));
 	row = row->next;
 	assert_true(is_true(row, "moving"));
-	assert_true(is_true(row, "fence_reached"));
+	assert_true(is_true(row, "fence_signaled"));
 	row = row->next;
 	assert_string_equal(string(row, "state"), "pending_unmap");
-	assert_false(is_true(row, "fence_reached"));
+	assert_false(is_true(row, "fence_signaled"));
 	row = row->next;
 	assert_string_equal(string(row, "state"), "hole");
 }

@@ -59,7 +59,7 @@ static void assert_adds_up(const cJSON *all, const cJSON *alone, const cJSON *re
 	assert_true(number(result, "prefetches") <= number(result, "loads"));
 	assert_true(number(result, "ttft_p50_s") <= number(result, "ttft_p99_s"));
 	assert_true(number(result, "ttft_p99_s") <= number(result, "ttft_p99_worst_tenant_s"));
-	assert_true(number(result, "longest_passed_over_s") < number(member(all, "model"), "patience_s"));
+	assert_true(number(result, "longest_bypass_s") < number(member(all, "model"), "max_bypass_s"));
 	assert_float_equal(number(result, "requests_per_s"), requests / number(result, "duration_s"), 1e-6);
 	assert_true(number(result, "busy") > 0 && number(result, "busy") <= 1);
 	/* With every adapter resident, requests are served no later in total. */
@@ -272,7 +272,7 @@ static void test_refuses(void **state)
 		{{"lora", "--cost", "steps=1", excerpt}, "is not NAME=NUMBER"},
 		{{"lora", "--cost", "disk=1,bus=-1", excerpt}, "is not NAME=NUMBER"},
 		{{"lora", "--cost", "disk=0", excerpt}, "below 0.001"},
-		{{"lora", "--patience", "0", excerpt}, "--patience '0' is not"},
+		{{"lora", "--max-bypass", "0", excerpt}, "--max-bypass '0' is not"},
 		{{"lora", "--look-ahead", "65", excerpt}, "--look-ahead '65' is not"},
 		{{"lora", "--batch-adapters", "0", excerpt}, "--batch-adapters '0' is not"},
 		{{"lora", "--hot", "1", excerpt}, "does not hold the largest one"},

@@ -165,47 +165,47 @@ static void range_look_reclaimed(struct owner *owner, struct found *found)
 	assert_int_equal(found->lost, (uint32_t)lost);
 }
 
-/* ---- tensors: four slices ---- */
+/* ---- sliced_ranges: four slices ---- */
 
 enum { SLICES = 4, BLOCKS = UNITS / SLICES };
 
-static struct gpool_sliced_range_info tensor_info(struct owner *owner)
+static struct gpool_sliced_range_info sliced_info(struct owner *owner)
 {
 	struct gpool_sliced_range_info info = {.size = sizeof(info)};
 
-	assert_int_equal(gpool_sliced_range_info(owner->tensor, &info), 0);
+	assert_int_equal(gpool_sliced_range_info(owner->sliced, &info), 0);
 	return info;
 }
 
-static uint64_t tensor_address(struct owner *owner, uint32_t page)
+static uint64_t sliced_address(struct owner *owner, uint32_t page)
 {
-	struct gpool_sliced_range_info info = tensor_info(owner);
+	struct gpool_sliced_range_info info = sliced_info(owner);
 
 	return info.address + page / BLOCKS * info.slice_bytes + page % BLOCKS * info.block_bytes;
 }
 
-static void tensor_grow(struct owner *owner)
+static void sliced_grow(struct owner *owner)
 {
-	assert_int_equal(gpool_sliced_range_create(owner->pool, SLICES, 4 * BLOCKS, 1, NULL, &owner->tensor), 0);
-	assert_int_equal(gpool_sliced_range_grow(owner->tensor, BLOCKS, 0), 0);
+	assert_int_equal(gpool_sliced_range_create(owner->pool, SLICES, 4 * BLOCKS, 1, NULL, &owner->sliced), 0);
+	assert_int_equal(gpool_sliced_range_grow(owner->sliced, BLOCKS, 0), 0);
 	for (uint32_t i = 0; i < UNITS; i++)
-		page_write(tensor_address(owner, i), i);
+		page_write(sliced_address(owner, i), i);
 }
 
-static void tensor_shrink(struct owner *owner)
+static void sliced_shrink(struct owner *owner)
 {
-	assert_int_equal(gpool_sliced_range_shrink(owner->tensor, 0, GPOOL_FENCE_NONE), 0);
+	assert_int_equal(gpool_sliced_range_shrink(owner->sliced, 0, GPOOL_FENCE_NONE), 0);
 }
 
-static void tensor_shrink_after(struct owner *owner)
+static void sliced_shrink_after(struct owner *owner)
 {
-	assert_int_equal(gpool_sliced_range_shrink(owner->tensor, 0, owner->fence), 0);
+	assert_int_equal(gpool_sliced_range_shrink(owner->sliced, 0, owner->fence), 0);
 }
 
-static void tensor_look(struct owner *owner, struct found *found)
+static void sliced_look(struct owner *owner, struct found *found)
 {
 	for (uint32_t i = 0; i < UNITS; i++)
-		found_page(found, true, tensor_address(owner, i), i);
+		found_page(found, true, sliced_address(owner, i), i);
 }
 
 /* ---- the table ---- */
@@ -271,17 +271,17 @@ static const struct kind kinds[] = {
 		.prepare = range_commit,
 		.let_go = range_offer_after_two,
 		.look = range_look_reclaimed},
-	{.name = "sliced ranges, grown", .gets = HELD, .content = NEEDED, .prepare = tensor_grow, .look = tensor_look},
+	{.name = "sliced ranges, grown", .gets = HELD, .content = NEEDED, .prepare = sliced_grow, .look = sliced_look},
 	{.name = "sliced ranges, shrunk",
 		.gets = AT_ONCE,
 		.content = GONE,
-		.prepare = tensor_grow,
-		.let_go = tensor_shrink},
+		.prepare = sliced_grow,
+		.let_go = sliced_shrink},
 	{.name = "sliced ranges, shrunk behind a fence",
 		.gets = BEHIND_WORK,
 		.content = GONE,
-		.prepare = tensor_grow,
-		.let_go = tensor_shrink_after},
+		.prepare = sliced_grow,
+		.let_go = sliced_shrink_after},
 };
 
 int main(int argc, char **argv)

@@ -1,4 +1,4 @@
-"""LoRA adapters from PEFT's files, and events, with a real agent."""
+"""LoRA adapters out of PEFT's files, and events, with a real agent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TILE = 128
 
 
 def tensors(folder: Path) -> Dict[str, Tuple[str, numpy.ndarray]]:  # type: ignore[type-arg]
-    """Return type and elements of each tensor of adapter_model.safetensors."""
+    """Of adapter_model.safetensors: type and elements by name."""
     data = (folder / "adapter_model.safetensors").read_bytes()
     size = int.from_bytes(data[:8], "little")
     kinds = {"F32": "<f4", "F16": "<f2"}
@@ -38,7 +38,7 @@ def tensors(folder: Path) -> Dict[str, Tuple[str, numpy.ndarray]]:  # type: igno
 
 
 def matrix(where: gpool.Matrix, rank: int, columns: int) -> numpy.ndarray:  # type: ignore[type-arg]
-    """Read a matrix from the pool as [rank][columns]."""
+    """[rank][columns], out of the pool."""
     tiles = -(-columns // TILE)
     assert tiles <= where.head_tiles, "the fixtures are small"
     data = ctypes.string_at(where.first, tiles * rank * TILE * 2)
@@ -63,13 +63,13 @@ class Adapters(AgentTest):
             self.pool.adapters(element=gpool.Element.FLOAT16) as adapters,
             adapters.register("plain", str(PLAIN)).acquire() as acquired,
         ):
-            part = acquired.part(layer, target)
+            part = acquired.weights(layer, target)
             self.assertEqual(part.rank, a.shape[0])
             for where, wanted in ((part.a, a), (part.b, b.T)):
                 got = matrix(where, part.rank, wanted.shape[1]).view("<f2")
                 self.assertTrue((got == wanted.astype("<f2")).all())
             with self.assertRaises(gpool.NotFound):
-                acquired.part(layer, "model.*.nothing")
+                acquired.weights(layer, "model.*.nothing")
 
     def test_they_are_acquired_and_released(self) -> None:
         with self.pool.adapters() as adapters:
@@ -77,7 +77,8 @@ class Adapters(AgentTest):
             self.assertEqual(plain.info().state, gpool.AdapterState.COLD)
             acquired = plain.acquire()
             self.assertEqual(
-                (plain.info().acquired, plain.info().state, plain.info().name), (1, gpool.AdapterState.HERE, "plain")
+                (plain.info().acquired, plain.info().state, plain.info().name),
+                (1, gpool.AdapterState.RESIDENT, "plain"),
             )
             self.assertRaises(gpool.Busy, adapters.close)
             self.assertRaises(gpool.Busy, self.pool.close)
@@ -95,23 +96,23 @@ class Adapters(AgentTest):
             self.assertRaises(gpool.NotFound, adapters.find, "plain")
 
     def test_layers_come_one_after_the_other(self) -> None:
-        with self.pool.adapters() as adapters, adapters.register("plain", str(PLAIN)).begin() as begun:
+        with self.pool.adapters() as adapters, adapters.register("plain", str(PLAIN)).acquire_async() as begun:
             for layer in range(begun.adapter.info().layers):
-                begun.wait(layer)
-            begun.wait()
+                begun.wait_layer(layer)
+            begun.wait_layer()
             self.assertEqual(begun.adapter.info().acquired, 1)
 
     def test_copies_in_host_memory(self) -> None:
         with self.agent.pool("warm") as warm:
-            adapters = self.pool.adapters(warm=warm, salt=(1, 2))  # so that adapters of other tests are not found
+            adapters = self.pool.adapters(warm=warm, salt=(1, 2))  # what other tests have left is not found
             plain = adapters.register("plain", str(PLAIN))
             plain.acquire().release()
-            while adapters.statistics().warm_made == 0:  # a thread of the library makes the copy
+            while adapters.stats().warm_made == 0:  # a thread of the library's makes it
                 pass
             plain.unload()
             acquired = plain.acquire()
             self.assertEqual((plain.info().loads, plain.info().from_warm), (2, 1))
-            statistics = adapters.statistics()
+            statistics = adapters.stats()
             self.assertEqual((statistics.registered, statistics.active, statistics.from_warm), (1, 1, 1))
             self.assertGreater(statistics.warm_bytes, 0)
             self.assertRaises(gpool.Busy, warm.close)
@@ -219,7 +220,7 @@ class Events(AgentTest):
             thread = threading.Thread(target=listen)
             thread.start()
             number = 0
-            while not heard.wait(0.05):  # until the subscription has taken effect
+            while not heard.wait(0.05):  # until the subscription has reached the agent
                 number += 1
                 with self.pool.create_object(f"reported{number}") as draft:
                     draft.alloc(1)

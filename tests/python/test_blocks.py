@@ -1,4 +1,4 @@
-"""Blocks, spans, streams and errors, with a real agent; numpy reads the contents of pages."""
+"""Blocks, spans, streams and errors, with a real agent; what is in the pages is seen through numpy."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ class Blocks(AgentTest):
                 self.pool.alloc(5)
         self.assertEqual(caught.exception.errno, errno.ENOSPC)
         self.assertIsInstance(caught.exception, OSError)
-        self.assertEqual(caught.exception.shortage, gpool.Shortage(5, 4, 60, self.pool.session, 60))
+        self.assertEqual(caught.exception.oom_info, gpool.OomInfo(5, 4, 60, self.pool.session, 60))
         self.assertIn("not enough pages", str(caught.exception))
 
     def test_a_shortage_names_the_holders(self) -> None:
         with self.pool.alloc(60, gpool.Usage.LORA_WEIGHT) as block:
             with self.assertRaises(gpool.NoRoom) as caught:
                 self.pool.alloc(5)
-            self.assertEqual(caught.exception.shortage.holders, ())
+            self.assertEqual(caught.exception.oom_info.holders, ())
             block.unpin()
-            shortage = self.pool.shortage()
-            self.assertEqual(shortage[:5], caught.exception.shortage[:5])
+            shortage = self.pool.oom_info()
+            self.assertEqual(shortage[:5], caught.exception.oom_info[:5])
             holder = shortage.holders[0]
             self.assertEqual((holder.session, holder.usage), (self.pool.session, gpool.Usage.LORA_WEIGHT))
             self.assertEqual((holder.needed_pages, holder.offered_pages), (0, 60))
@@ -66,7 +66,7 @@ class Blocks(AgentTest):
             (lambda: self.pool.alloc(2048), "cannot allocate 2048 pages: page_count is 2048; this pool has 64 pages"),
             (lambda: self.pool.alloc(1, priority=9), "priority is 9; the largest is 3"),
             (lambda: self.pool.alloc_span(PAGE), f"bytes is {PAGE}; a span has 1 to {PAGE // 2}, half a page"),
-            (lambda: self.pool.range(65), "page_count is 65; this pool has 64 pages"),
+            (lambda: self.pool.create_range(65), "page_count is 65; this pool has 64 pages"),
             (lambda: self.pool.acquire_role("x" * 64), "the role's name has 64 bytes; at most 63"),
             (lambda: self.pool.create_object("x" * 128), "a name has 128 bytes; at most 127"),
             (lambda: self.pool.event(-2), "timeout_ms is -2; the least is -1, no limit"),
@@ -110,7 +110,7 @@ class Blocks(AgentTest):
             array = numpy.asarray(block.view("uint16"))
             self.assertTrue((array == 0x600D).all())
 
-    # ---- views pin their memory ----
+    # ---- views keep what they show ----
 
     def test_a_view_pins(self) -> None:
         block = self.pool.alloc(4)
@@ -118,7 +118,7 @@ class Blocks(AgentTest):
         block.unpin()
         self.assertEqual(self.agent.evict(), 0)
         with self.assertRaises(gpool.Error):
-            block.unpin()  # the view's pin remains
+            block.unpin()  # that of the view is not the program's
         del array
         self.assertEqual(self.agent.evict(), 4)
 
@@ -201,7 +201,7 @@ class Blocks(AgentTest):
             for shape, offset in ((0, 0), ((2, 0), 0), ((0, 3), 8), (None, PAGE)):
                 with self.subTest(shape=shape, offset=offset):
                     view = block.view("float32", shape, offset)
-                    self.assertNotEqual(view.__array_interface__["data"][0], 0)  # numpy 1 rejects a null address
+                    self.assertNotEqual(view.__array_interface__["data"][0], 0)  # of which numpy 1 makes no array
                     for array in (numpy.asarray(view), numpy.from_dlpack(view)):
                         self.assertEqual((array.shape, array.size, array.dtype), (view.shape, 0, numpy.float32))
                     del view, array
@@ -308,7 +308,7 @@ class Blocks(AgentTest):
         fence = manual.record()
         with self.agent.pool() as other:
             with self.assertRaises(gpool.Error):
-                self.pool.fence_import(fence.export())  # a fence of the same session
+                self.pool.fence_import(fence.export())  # one's own
             imported = other.fence_import(fence.export())
             self.assertFalse(imported.done)
             fence.signal()
@@ -329,9 +329,9 @@ class Blocks(AgentTest):
         self.assertEqual((self.pool.page_bytes, self.pool.page_count), (PAGE, 64))
         self.assertEqual(self.pool.device[:3], ("p0", "host", 0))
         self.assertTrue(self.pool.device.host_pointer)
-        before = self.pool.statistics()
+        before = self.pool.stats()
         self.pool.alloc(2).free()
-        self.assertEqual(self.pool.statistics().allocations, before.allocations + 1)
+        self.assertEqual(self.pool.stats().allocations, before.allocations + 1)
         self.assertEqual(len(before.refill_ns), 32)
         self.assertIn(self.pool.pressure, gpool.Pressure)
         self.assertTrue(gpool.version().startswith("0."))

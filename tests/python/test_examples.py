@@ -1,7 +1,8 @@
-"""The examples run, the README contains the first of them byte for byte, and all types that they use exist."""
+"""The examples run, the README shows the first of them to the byte, and all types that it uses exist."""
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -30,7 +31,7 @@ class Examples(AgentTest):
         )
 
     def first(self, pages: int) -> str:
-        """Return the example's output when this number of its pages was evicted while it waited."""
+        """Return what the example prints when that number of its pages was evicted while it waited."""
         with self.start("python_first.py") as example:
             assert example.stdin and example.stdout
             self.assertIn("Enter", example.stdout.readline())
@@ -72,6 +73,50 @@ class Names(unittest.TestCase):
         self.assertEqual(
             set(gpool.__all__), {name for name in vars(gpool) if name[0] != "_" and name not in ("library",)}
         )
+
+    def test_docstrings(self) -> None:
+        """Each public class and function has a headline that is a verb phrase, and what raises names its errors."""
+        for path in sorted(Path(gpool.__file__).parent.glob("*.py")):
+            if path.name != "_abi.py":
+                self.check_docstrings(path.name, ast.parse(path.read_text()), "")
+
+    def check_docstrings(self, path: str, node: ast.AST, prefix: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if not isinstance(child, (ast.ClassDef, ast.FunctionDef)) or child.name[0] == "_":
+                continue
+            name, text = f"{path}: {prefix}{child.name}", ast.get_docstring(child)
+            with self.subTest(name):
+                self.assertTrue(text, "has a docstring")
+                assert text
+                headline = text.split("\n\n")[0]
+                self.assertRegex(headline, VERB_PHRASE)
+                self.assertRegex(headline, r"[.:\"]$")
+                if raises_errors(child):
+                    self.assertRegex(text, r"\bRaises? ")
+            if isinstance(child, ast.ClassDef):
+                self.check_docstrings(path, child, f"{child.name}.")
+
+
+# The verbs of headlines. Extend the list, but not by prepositions, articles or "whether".
+VERB_PHRASE = (
+    r"^(Acquire|Add|Allocate|Attach|Call|Close|Copy|Count|Create|Define|Delete|Describe|Detach|End|Free|Give|Hold|Import|"
+    r"Iterate|Keep|List|Load|Locate|Make|Map|Mark|Name|Open|Pin|Present|Publish|Queue|Raise|Read|Register|Release|Remove|"
+    r"Replace|Report|Reserve|Return|Set|Signal|Start|Sum|Unmap|Unpin|Unregister|Wait|Wrap)\b"
+)
+
+
+def raises_errors(function: ast.AST) -> bool:
+    """Return whether a function contains `raise`, or a call of check(), check_room() or error()."""
+    if not isinstance(function, ast.FunctionDef):
+        return False
+    for node in ast.walk(function):
+        if isinstance(node, ast.Raise) and node.exc is not None:
+            return True
+        if isinstance(node, ast.Call):
+            called = node.func
+            if (called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")) in ("check", "check_room"):
+                return True
+    return False
 
 
 if __name__ == "__main__":

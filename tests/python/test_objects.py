@@ -1,4 +1,4 @@
-"""Named objects and ranges, with a real agent; numpy reads the contents in other processes."""
+"""Named objects and ranges, with a real agent; between processes what is seen through numpy."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ with gpool.Pool(directory={self.agent.directory!r}) as pool, pool.open_object("w
         opened.unpin()
         self.assertEqual(self.agent.evict(), 0)
         with self.assertRaises(gpool.Error):
-            opened.unpin()  # the view's pin remains
+            opened.unpin()  # that of the view is not the program's
         del array
         with opened.pin():
             self.assertEqual(self.agent.evict(), 0)
@@ -148,7 +148,7 @@ with gpool.Pool(directory={self.agent.directory!r}) as pool, pool.open_object("w
         )
 
     def test_a_text_with_nul_is_refused(self) -> None:
-        """A NUL would truncate the name in C: deleting "weights\\0harmless" would delete "weights"."""
+        """C would cut it short: deleting "weights\\0harmless" would delete "weights"."""
         with self.pool.create_object("weights") as draft:
             draft.alloc(1)
             draft["key"] = b"1"
@@ -159,9 +159,9 @@ with gpool.Pool(directory={self.agent.directory!r}) as pool, pool.open_object("w
                 lambda: self.pool.create_object(cut),
                 lambda: self.pool.open_object(cut),
                 lambda: self.pool.open_range(cut),
-                lambda: self.pool.range(1, Class.IMMUTABLE, name=cut),
+                lambda: self.pool.create_range(1, Class.IMMUTABLE, name=cut),
                 lambda: self.pool.acquire_role(cut),
-                lambda: self.pool.role_holder(cut),
+                lambda: self.pool.role_info(cut),
                 lambda: draft["key\0more"],
                 lambda: draft.__setitem__("key\0more", b""),
                 lambda: self.agent.pool("p0\0"),
@@ -191,18 +191,18 @@ with gpool.Pool(directory={self.agent.directory!r}) as pool, pool.open_object("w
     def test_roles(self) -> None:
         with self.pool.acquire_role("writer") as role:
             self.assertTrue(role.held)
-            self.assertEqual(self.pool.role_holder("writer"), (self.pool.session, role.token))
+            self.assertEqual(self.pool.role_info("writer"), (self.pool.session, role.token))
             with self.agent.pool() as other:
                 self.assertRaises(gpool.TimedOut, other.acquire_role, "writer", 0)
             with self.pool.create_object("r", role=role) as draft:
                 draft.alloc(1)
                 draft.publish()
         self.assertFalse(role.held)
-        self.assertEqual(self.pool.role_holder("writer")[0], 0)
+        self.assertEqual(self.pool.role_info("writer")[0], 0)
         with self.pool.create_object("r", role=role) as draft:
             draft.alloc(1)
             self.assertRaises(gpool.Stale, draft.publish)
-        self.assertRaises(gpool.NotFound, self.pool.role_holder, "missing")
+        self.assertRaises(gpool.NotFound, self.pool.role_info, "missing")
 
     def test_adopting(self) -> None:
         role = self.pool.acquire_role("heir")
@@ -216,7 +216,7 @@ with gpool.Pool(directory={self.agent.directory!r}) as pool, pool.open_object("w
 
 class Ranges(ObjectTest):
     def test_contents_sleep_and_come_back(self) -> None:
-        kept, dropped = self.pool.range(3), self.pool.range(1, Class.EPHEMERAL)
+        kept, dropped = self.pool.create_range(3), self.pool.create_range(1, Class.EPHEMERAL)
         array = numpy.asarray(kept.view("uint16"))
         array[:] = 0x600D
         with self.assertRaisesRegex(gpool.Busy, "cannot put to sleep a range"):
@@ -235,7 +235,7 @@ class Ranges(ObjectTest):
         dropped.close()
 
     def test_an_immutable_one_becomes_an_object(self) -> None:
-        with self.pool.range(2, Class.IMMUTABLE, name="base") as weights:
+        with self.pool.create_range(2, Class.IMMUTABLE, name="base") as weights:
             weights.view().write(b"weights")
             self.pool.sleep()
             self.pool.wake()
@@ -249,7 +249,7 @@ class Ranges(ObjectTest):
             self.assertTrue(opened.view().readonly)
 
     def test_a_range_with_views_does_not_close(self) -> None:
-        made = self.pool.range(1)
+        made = self.pool.create_range(1)
         view = made.view()
         self.assertRaises(gpool.Busy, made.close)
         del view
@@ -262,16 +262,16 @@ class Ranges(ObjectTest):
             with self.assertRaises(gpool.Error) as caught:
                 elastic.view(shape=PAGE, offset=7 * PAGE)
             self.assertEqual(caught.exception.errno, errno.EFAULT)
-            elastic.back(7, 2)
+            elastic.commit(7, 2)
             view = elastic.view("uint8", 2 * PAGE, offset=7 * PAGE)
             view.write(b"x" * 2 * PAGE)
-            self.assertRaises(gpool.Busy, elastic.unback, 7, 1)
+            self.assertRaises(gpool.Busy, elastic.decommit, 7, 1)
             self.assertEqual(elastic.info().committed_pages, 2)
             del view
-            elastic.unback(7, 1)
+            elastic.decommit(7, 1)
             self.assertEqual(elastic.page_state(7), gpool.PageState.RECLAIMABLE)
             with self.assertRaises(gpool.NoRoom):
-                elastic.back(0, 100)
+                elastic.commit(0, 100)
             self.assertRaises(gpool.Error, elastic.view, "uint8", 2, PAGE * 8 - 1)
             self.assertEqual(elastic.view("uint8", 2, PAGE * 8).read(), b"xx")
 

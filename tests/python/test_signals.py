@@ -16,11 +16,11 @@ PLAIN = ROOT / "tests" / "fixtures" / "adapters" / "plain"
 
 
 class Handled(Exception):
-    """The exception of a handler."""
+    """What a handler raises."""
 
 
 def while_it_waits(do: Callable[[], object]) -> threading.Thread:
-    """Start a thread that calls do() once the main thread waits in the library."""
+    """A thread that does this once the main thread waits in the library."""
     main = threading.main_thread().ident
     assert main is not None
 
@@ -36,7 +36,7 @@ def while_it_waits(do: Callable[[], object]) -> threading.Thread:
 
 class Signals(AgentTest):
     def interrupt(self, call: Callable[[], object]) -> None:
-        """Ctrl-C ends the call, which would never end otherwise."""
+        """The call, which would never end, ends with Ctrl-C."""
         thread = while_it_waits(lambda: os.kill(os.getpid(), signal.SIGINT))
         with self.assertRaises(KeyboardInterrupt):
             call()
@@ -45,22 +45,22 @@ class Signals(AgentTest):
     def test_allocating(self) -> None:
         with self.pool.alloc(64):
             self.interrupt(lambda: self.pool.alloc(1, timeout_ms=-1))
-            self.interrupt(lambda: self.pool.range(1, gpool.ObjectClass.EPHEMERAL, timeout_ms=-1))
+            self.interrupt(lambda: self.pool.create_range(1, gpool.ObjectClass.EPHEMERAL, timeout_ms=-1))
             with self.pool.create_object("o") as draft:
                 self.interrupt(lambda: draft.alloc(1, timeout_ms=-1))
             with self.pool.reserve_range(4) as elastic:
-                self.interrupt(lambda: elastic.back(0, 2, timeout_ms=-1))
-        self.pool.alloc(64, timeout_ms=-1).free()  # the interrupted requests have taken no pages
+                self.interrupt(lambda: elastic.commit(0, 2, timeout_ms=-1))
+        self.pool.alloc(64, timeout_ms=-1).free()  # no request of before has taken pages
 
     def test_waiting_for_a_role(self) -> None:
         with self.agent.pool() as other, other.acquire_role("writer"):
             self.interrupt(lambda: self.pool.acquire_role("writer"))
             self.assertRaises(gpool.TimedOut, self.pool.acquire_role, "writer", 1)
-        self.pool.acquire_role("writer").release()  # the interrupted call is no standby any more
+        self.pool.acquire_role("writer").release()  # it was no standby any more
 
     def test_waiting_for_an_event(self) -> None:
         self.interrupt(self.pool.event)
-        while True:  # events before the subscription are not reported
+        while True:  # what happens before the subscription has arrived is not seen
             self.pool.acquire_role("reported").release()
             try:
                 while self.pool.event(100).kind != gpool.EventKind.ROLE_FREED:
@@ -87,11 +87,11 @@ class Signals(AgentTest):
             os.kill(int(found[1]), signal.SIGSTOP)  # so that the load waits for its pages
             try:
                 self.interrupt(adapter.acquire)
-                self.interrupt(adapter.begin)
+                self.interrupt(adapter.acquire_async)
             finally:
                 os.kill(int(found[1]), signal.SIGCONT)
             with adapter.acquire() as acquired:
-                acquired.wait()
+                acquired.wait_layer()
 
     def test_a_handler_that_raises_nothing_does_not_end_the_call(self) -> None:
         handled: List[int] = []
@@ -103,7 +103,7 @@ class Signals(AgentTest):
             def signal_and_reach() -> None:
                 os.kill(os.getpid(), signal.SIGUSR1)
                 while not handled:
-                    pass  # the handler runs while the call continues
+                    pass  # it is handled while the call goes on
                 fence.signal()
 
             thread = while_it_waits(signal_and_reach)

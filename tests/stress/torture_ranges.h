@@ -72,7 +72,7 @@ static void range_commit(struct thread *thread, struct ranges_state *state, uint
 	}
 	for (uint32_t page = first; page < first + count; page++) {
 		if (state->page[page] == PAGE_HELD)
-			range_verify(thread, state, page, "backed again");
+			range_verify(thread, state, page, "committed again");
 		state->content[page] = ++state->contents * UINT64_C(0x9e3779b97f4a7c15) + page;
 		state->page[page] = PAGE_HELD;
 		content_write(state->address + page * thread->worker->page_bytes, thread->worker->page_bytes, 1,
@@ -80,7 +80,8 @@ static void range_commit(struct thread *thread, struct ranges_state *state, uint
 	}
 }
 
-static void range_offer(struct thread *thread, struct ranges_state *state, uint32_t first, uint32_t count, bool unback)
+static void range_offer(
+	struct thread *thread, struct ranges_state *state, uint32_t first, uint32_t count, bool decommit)
 {
 	bool fenced = chance_below(&thread->random, 2) && !state->fenced_count;
 	struct gpool_fence fence = {0};
@@ -91,19 +92,19 @@ static void range_offer(struct thread *thread, struct ranges_state *state, uint3
 			return;
 	error = fenced ? gpool_fence_record(thread->worker->pool, state->stream, &fence) : 0;
 	if (!error)
-		error = unback ? gpool_range_decommit(state->range, first, count, fence)
-			       : gpool_range_offer(state->range, first, count, fence);
+		error = decommit ? gpool_range_decommit(state->range, first, count, fence)
+				 : gpool_range_offer(state->range, first, count, fence);
 	if (error)
-		range_refuse(thread, unback ? "gpool_range_decommit()" : "gpool_range_offer()", error);
+		range_refuse(thread, decommit ? "gpool_range_decommit()" : "gpool_range_offer()", error);
 	for (uint32_t page = first; page < first + count; page++)
-		state->page[page] = fenced ? PAGE_FENCED : unback ? PAGE_NONE : PAGE_OFFERED;
+		state->page[page] = fenced ? PAGE_FENCED : decommit ? PAGE_NONE : PAGE_OFFERED;
 	if (fenced) {
 		state->fence = fence;
 		state->fenced_first = first;
 		state->fenced_count = count;
-		state->fenced_offer = !unback;
+		state->fenced_offer = !decommit;
 	}
-	COUNT(offers, !unback);
+	COUNT(offers, !decommit);
 }
 
 static void range_reclaim(struct thread *thread, struct ranges_state *state, uint32_t first, uint32_t count)
@@ -119,7 +120,7 @@ static void range_reclaim(struct thread *thread, struct ranges_state *state, uin
 		enum range_page was = state->page[page];
 
 		if (kept[page - first] && was == PAGE_NONE)
-			violation("worker %u: a page that was not backed is kept", thread->worker->slot);
+			violation("worker %u: a page that was not committed is kept", thread->worker->slot);
 		if (!kept[page - first] && was == PAGE_HELD)
 			violation("worker %u: a held page is lost", thread->worker->slot);
 		if (kept[page - first])

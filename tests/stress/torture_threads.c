@@ -297,7 +297,7 @@ static uint64_t launch(const struct worker *worker, const struct handle *handle)
 	struct job *job = &session->jobs[worker->stream];
 	uint64_t number = atomic_load_explicit(&job->launched, memory_order_relaxed);
 
-	if (!fence_reached(&session->segment, fence_make(worker->stream + 1, number)))
+	if (!fence_signaled(&session->segment, fence_make(worker->stream + 1, number)))
 		return 0;
 	job->handle = *handle;
 	atomic_store_explicit(&job->launched, number + 1, memory_order_release);
@@ -314,7 +314,7 @@ static void fence_add(struct worker *worker, uint32_t page, uint64_t fence)
 	if (!fence)
 		return;
 	do {
-		while (fence_slot(old) != fence_slot(fence) && !fence_reached(segment, old)) {
+		while (fence_slot(old) != fence_slot(fence) && !fence_signaled(segment, old)) {
 			may_die(worker);
 			sched_yield();
 			old = atomic_load_explicit(place, memory_order_acquire);
@@ -323,9 +323,9 @@ static void fence_add(struct worker *worker, uint32_t page, uint64_t fence)
 		!atomic_compare_exchange_weak_explicit(place, &old, fence, memory_order_acq_rel, memory_order_acquire));
 }
 
-static bool entry_fence_reached(const struct session_segment *segment, uint32_t page)
+static bool entry_fence_signaled(const struct session_segment *segment, uint32_t page)
 {
-	return fence_reached(segment, atomic_load_explicit(&segment->blocks[page].fence, memory_order_acquire));
+	return fence_signaled(segment, atomic_load_explicit(&segment->blocks[page].fence, memory_order_acquire));
 }
 
 /* Launch work and drop the pin behind it: until its fence is signaled the agent takes no page of the block. */
@@ -358,7 +358,7 @@ static void free_pinned(struct worker *worker, const struct handle *handle, uint
 
 	may_die(worker);
 	fence_add(worker, handle->page, fence);
-	if (won && pin_count(segment, handle->page) == 1 && entry_fence_reached(segment, handle->page)) {
+	if (won && pin_count(segment, handle->page) == 1 && entry_fence_signaled(segment, handle->page)) {
 		block_end(worker, handle);
 		return;
 	}
@@ -383,7 +383,7 @@ static int claim_freed(const struct worker *worker, const struct handle *handle)
 		tag = atomic_load_explicit(&segment->blocks[handle->page].tag, memory_order_seq_cst);
 		if (tag != (handle->tag | BLOCK_DYING))
 			error = -ESTALE;
-		else if (alone && entry_fence_reached(segment, handle->page))
+		else if (alone && entry_fence_signaled(segment, handle->page))
 			return 0;
 	} else if (!page_word_in_motion(word) || page_word_generation(word) != page_word_generation(handle->word)) {
 		error = -ESTALE;
@@ -666,7 +666,7 @@ static void evict(uint64_t *random)
 		did.vetoes++;
 		return;
 	}
-	if (!entry_fence_reached(&session->segment, page)) {
+	if (!entry_fence_signaled(&session->segment, page)) {
 		atomic_store_explicit(&page_words[page], word, memory_order_release);
 		did.fenced++;
 		return;

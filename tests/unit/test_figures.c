@@ -190,7 +190,7 @@ static void test_documents_name_figures(void **state)
 /* Names that the manual composes of parts, for sizes and numbers. */
 static bool is_composed(const char *figure)
 {
-	return !strncmp(figure, "vpmm_random_", 12) || !strncmp(figure, "peer_fit_", 9);
+	return !strncmp(figure, "malloc_async_random_", 20) || !strncmp(figure, "peer_fit_", 9);
 }
 
 static bool is_in_manual(const char *manual, const char *figure)

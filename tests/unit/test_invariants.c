@@ -338,7 +338,7 @@ static void test_region_set(void **state)
 	expect_abort(put_with_a_gap, "the next one begins at page 11");
 	expect_abort(carve_unlinked, "nothing leads to it");
 	expect_abort(holes_side_by_side, "the next one is a hole too");
-	expect_abort(put_ready_too_early, "ready, and its fence is not reached");
+	expect_abort(put_ready_too_early, "ready, and its fence is not signaled");
 	expect_abort(split_all, "10 pages of a region that has 0 left at page 10");
 	region_set_close(&set);
 	region_chunk_close(&chunk);

@@ -97,12 +97,12 @@ enum { CHUNKS = 9, PER_CHUNK = 7, BLOCKS = CHUNKS * PER_CHUNK };
 
 struct model {
 	uint32_t refs[BLOCKS];
-	bool cached[BLOCKS], backed[CHUNKS], withheld[CHUNKS], offered[CHUNKS];
+	bool cached[BLOCKS], committed[CHUNKS], withheld[CHUNKS], offered[CHUNKS];
 };
 
 static bool is_free(const struct model *model, uint32_t block)
 {
-	return model->backed[block / PER_CHUNK] && !model->refs[block] && !model->cached[block];
+	return model->committed[block / PER_CHUNK] && !model->refs[block] && !model->cached[block];
 }
 
 static void check(const struct block_pool *pool, const struct model *model)
@@ -110,7 +110,7 @@ static void check(const struct block_pool *pool, const struct model *model)
 	uint32_t used = 0, shared = 0, held_free = 0, offered_free = 0, holes = 0, empty = 0, cached = 0;
 
 	for (uint32_t chunk = 0; chunk < CHUNKS; chunk++) {
-		bool backed = model->backed[chunk], offered = model->offered[chunk];
+		bool committed = model->committed[chunk], offered = model->offered[chunk];
 		uint32_t in_use = 0, kept = 0;
 
 		for (uint32_t i = chunk * PER_CHUNK; i < (chunk + 1) * PER_CHUNK; i++) {
@@ -123,12 +123,12 @@ static void check(const struct block_pool *pool, const struct model *model)
 			shared += model->refs[i] > 1;
 		}
 		used += in_use;
-		*(offered ? &offered_free : &held_free) += backed ? PER_CHUNK - kept : 0;
-		holes += !backed && !model->withheld[chunk];
-		empty += backed && !kept && !offered;
-		assert_int_equal(bitmap_has(&pool->holes, chunk), !backed && !model->withheld[chunk]);
-		assert_int_equal(bitmap_has(&pool->empty, chunk), backed && !kept && !offered);
-		assert_int_equal(bitmap_has(&pool->unused, chunk), backed && kept && !in_use && !offered);
+		*(offered ? &offered_free : &held_free) += committed ? PER_CHUNK - kept : 0;
+		holes += !committed && !model->withheld[chunk];
+		empty += committed && !kept && !offered;
+		assert_int_equal(bitmap_has(&pool->holes, chunk), !committed && !model->withheld[chunk]);
+		assert_int_equal(bitmap_has(&pool->empty, chunk), committed && !kept && !offered);
+		assert_int_equal(bitmap_has(&pool->unused, chunk), committed && kept && !in_use && !offered);
 		assert_int_equal(bitmap_has(&pool->offered, chunk), offered);
 		assert_int_equal(bitmap_has(&pool->spent, chunk), offered && !kept);
 		assert_int_equal(bitmap_has(&pool->room, chunk), offered && kept && kept < PER_CHUNK);
@@ -204,18 +204,18 @@ static void random_chunk(struct block_pool *pool, struct model *model)
 		model->offered[chunk] = true;
 	} else if (bitmap_has(&pool->spent, chunk) && any(2)) {
 		block_pool_lose(pool, chunk);
-		model->backed[chunk] = model->offered[chunk] = false;
+		model->committed[chunk] = model->offered[chunk] = false;
 	} else if (model->offered[chunk]) {
 		reclaim(pool, model, chunk);
-	} else if (!model->backed[chunk]) {
+	} else if (!model->committed[chunk]) {
 		block_pool_fill(pool, chunk);
-		model->backed[chunk] = true;
+		model->committed[chunk] = true;
 	} else if (bitmap_has(&pool->empty, chunk) && any(2)) {
 		block_pool_drain(pool, chunk);
-		model->backed[chunk] = false;
+		model->committed[chunk] = false;
 	} else if (bitmap_has(&pool->empty, chunk)) {
 		block_pool_withhold(pool, chunk);
-		model->backed[chunk] = false;
+		model->committed[chunk] = false;
 		model->withheld[chunk] = true;
 	}
 }

@@ -93,18 +93,18 @@ static void test_table(void **state)
 /* Each state can be reached, and each one leads back to COLD. */
 static void test_no_dead_end(void **state)
 {
-	bool reached[LOAD_STATES] = {[LOAD_COLD] = true}, leads[LOAD_STATES] = {[LOAD_COLD] = true};
+	bool signaled[LOAD_STATES] = {[LOAD_COLD] = true}, leads[LOAD_STATES] = {[LOAD_COLD] = true};
 
 	(void)state;
 	for (int round = 0; round < LOAD_STATES; round++)
 		for (enum load_state from = 0; from < LOAD_STATES; from++)
 			for (enum load_state to = 0; to < LOAD_STATES; to++)
 				if (load_state_allows(from, to)) {
-					reached[to] |= reached[from];
+					signaled[to] |= signaled[from];
 					leads[from] |= leads[to];
 				}
 	for (enum load_state at = 0; at < LOAD_STATES; at++)
-		assert_true(reached[at] && leads[at] && load_state_name(at));
+		assert_true(signaled[at] && leads[at] && load_state_name(at));
 }
 
 /* ---- what depends on the state ---- */

@@ -75,7 +75,7 @@ static uint32_t add(uint32_t adapter, uint32_t tokens)
 
 static void form(void)
 {
-	lora_scheduler_form(scheduler, &view, now, &batch);
+	lora_scheduler_schedule(scheduler, &view, now, &batch);
 	check();
 }
 
@@ -269,7 +269,7 @@ static void test_overdue_stops_all_others(void **state)
 	now += 5000 * MS;
 	last = add(1, 10);
 	now += 5000 * MS; /* waiting alone does not count as bypassed */
-	for (uint64_t from = now; now < from + options.patience_us; now += 100 * MS) {
+	for (uint64_t from = now; now < from + options.max_bypass_us; now += 100 * MS) {
 		b = add(0, 10);
 		form();
 		EXPECT(batch.starts, batch.start_count, b);
@@ -285,7 +285,7 @@ static void test_overdue_stops_all_others(void **state)
 	form();
 	EXPECT(batch.starts, batch.start_count, last, c, d);
 	assert_int_equal(stats().overdue, 1);
-	assert_int_equal(stats().longest_bypass_us, options.patience_us - 100 * MS);
+	assert_int_equal(stats().longest_bypass_us, options.max_bypass_us - 100 * MS);
 	end();
 }
 
@@ -377,7 +377,7 @@ static void test_refuses(void **state)
 
 static struct {
 	struct {
-		uint64_t arrival, passed_us; /* 0: never */
+		uint64_t arrival, bypassed_us; /* 0: never */
 		uint32_t adapter, tokens;
 		bool waits, runs;
 	} requests[REQUESTS];
@@ -398,7 +398,7 @@ static void model_add(void)
 	assert_int_equal(result, adapter != LORA_NO_ADAPTER && model.waiting < 10);
 	assert_false(model.requests[request].waits || model.requests[request].runs);
 	model.requests[request].arrival = ++model.arrivals;
-	model.requests[request].passed_us = 0;
+	model.requests[request].bypassed_us = 0;
 	model.requests[request].adapter = adapter;
 	model.requests[request].tokens = tokens;
 	model.requests[request].waits = true;
@@ -412,9 +412,9 @@ static void model_pass(const struct lora_options *options, uint64_t arrival)
 		if (!model.requests[i].waits || model.requests[i].arrival > arrival)
 			continue;
 		assert_int_not_equal(options->order, LORA_IN_ORDER);
-		if (!model.requests[i].passed_us)
-			model.requests[i].passed_us = now;
-		assert_true(now - model.requests[i].passed_us < options->patience_us);
+		if (!model.requests[i].bypassed_us)
+			model.requests[i].bypassed_us = now;
+		assert_true(now - model.requests[i].bypassed_us < options->max_bypass_us);
 	}
 }
 
@@ -460,7 +460,7 @@ static void model_first_starts(const struct lora_options *options)
 	assert_true(model.requests[first].adapter != LORA_NO_ADAPTER &&
 		places[model.requests[first].adapter] != LORA_RESIDENT);
 	assert_int_equal(batch.wanted[0], model.requests[first].adapter);
-	if (model.requests[first].passed_us && now - model.requests[first].passed_us >= options->patience_us)
+	if (model.requests[first].bypassed_us && now - model.requests[first].bypassed_us >= options->max_bypass_us)
 		assert_int_equal(batch.start_count, 0);
 }
 
@@ -549,13 +549,13 @@ static void test_random(void **state)
 		options.batch_requests = 40;
 		options.batch_adapters = 8;
 		options.batch_tokens = 1000;
-		options.patience_us = (1 + any(1000)) * MS;
+		options.max_bypass_us = (1 + any(1000)) * MS;
 		memset(&model, 0, sizeof(model));
 		begin(&options);
 		for (uint32_t i = 0; i < steps; i++)
 			model_step(&options, 4 + round);
 		model_drain(&options);
-		assert_true(stats().longest_bypass_us < options.patience_us);
+		assert_true(stats().longest_bypass_us < options.max_bypass_us);
 		assert_int_equal(stats().started + stats().removed, stats().added);
 		end();
 	}

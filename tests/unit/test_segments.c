@@ -236,8 +236,8 @@ static void test_timeline_page_is_its_makers(void **state)
 	assert_int_equal(timeline_page_open(fd, &theirs), 0);
 	assert_int_equal(theirs->session, 7);
 	assert_true(theirs->key == ours->key);
-	atomic_store(&ours->reached[255], 12);
-	assert_int_equal(theirs->reached[255], 12);
+	atomic_store(&ours->signaled[255], 12);
+	assert_int_equal(theirs->signaled[255], 12);
 	/* Not by the mapping, nor by the descriptor, nor by opening it again. */
 	assert_int_equal(mprotect((void *)(uintptr_t)theirs, 4096, PROT_READ | PROT_WRITE), -1);
 	assert_true(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED);

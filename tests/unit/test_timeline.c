@@ -49,15 +49,15 @@ static void test_reached_with_the_last_member(void **state)
 
 	(void)state;
 	assert_int_equal(fence_slot(joint), FENCE_JOINT);
-	assert_false(fence_reached(&session, joint));
+	assert_false(fence_signaled(&session, joint));
 	assert_int_equal(fence_pending_part(&session, joint), fence_make(1, 5));
 	reach(1, 5);
-	assert_false(fence_reached(&session, joint));
+	assert_false(fence_signaled(&session, joint));
 	assert_int_equal(fence_pending_part(&session, joint), fence_make(2, 7));
 	reach(2, 6);
-	assert_false(fence_reached(&session, joint));
+	assert_false(fence_signaled(&session, joint));
 	reach(2, 7);
-	assert_true(fence_reached(&session, joint));
+	assert_true(fence_signaled(&session, joint));
 	assert_int_equal(fence_pending_part(&session, joint), 0);
 }
 
@@ -79,10 +79,10 @@ static void test_all_streams(void **state)
 	for (uint32_t slot = 2; slot < SESSION_TIMELINES; slot++)
 		joint = fence_join(&session, joint, fence_make(slot, slot), &cursor);
 	for (uint32_t slot = SESSION_TIMELINES - 1; slot > 0; slot--) {
-		assert_false(fence_reached(&session, joint));
+		assert_false(fence_signaled(&session, joint));
 		reach(slot, slot);
 	}
-	assert_true(fence_reached(&session, joint));
+	assert_true(fence_signaled(&session, joint));
 }
 
 static void test_a_later_fence_of_a_stream_takes_the_place_of_the_earlier(void **state)
@@ -93,10 +93,10 @@ static void test_a_later_fence_of_a_stream_takes_the_place_of_the_earlier(void *
 	(void)state;
 	reach(1, 5);
 	reach(2, 7);
-	assert_true(fence_reached(&session, joint));
-	assert_false(fence_reached(&session, later));
+	assert_true(fence_signaled(&session, joint));
+	assert_false(fence_signaled(&session, later));
 	reach(1, 6);
-	assert_true(fence_reached(&session, later));
+	assert_true(fence_signaled(&session, later));
 }
 
 /* An entry is used again only after its members are signaled, and the old fence then stays signaled. */
@@ -112,14 +112,14 @@ static void test_entries_are_used_again(void **state)
 		assert_true(made <= SESSION_JOINS);
 	}
 	assert_int_equal(made, SESSION_JOINS);
-	assert_false(fence_reached(&session, first));
+	assert_false(fence_signaled(&session, first));
 	reach(1, 1);
 	reach(2, 1);
 	joint = fence_join(&session, fence_make(3, made + 1), fence_make(4, made + 1), &cursor);
 	assert_int_equal(fence_joint_index(joint), fence_joint_index(first));
 	assert_int_not_equal(joint, first);
-	assert_true(fence_reached(&session, first));
-	assert_false(fence_reached(&session, joint));
+	assert_true(fence_signaled(&session, first));
+	assert_false(fence_signaled(&session, joint));
 }
 
 /* Values of a hostile worker: members that refer to each other, entries and slots that do not exist. */
@@ -129,11 +129,11 @@ static void test_hostile_entries(void **state)
 	for (uint32_t i = 0; i < SESSION_JOINS; i++)
 		for (uint32_t j = 0; j < JOIN_MEMBERS; j++)
 			atomic_store(&session.joins[i].members[j], fence_joint_make((i + j) % SESSION_JOINS, 0));
-	assert_true(fence_reached(&session, fence_joint_make(0, 0)));
-	assert_true(fence_reached(&session, fence_joint_make(UINT16_MAX, 0)));
-	assert_true(fence_reached(&session, fence_make(FENCE_JOINT + 1, 1)));
+	assert_true(fence_signaled(&session, fence_joint_make(0, 0)));
+	assert_true(fence_signaled(&session, fence_joint_make(UINT16_MAX, 0)));
+	assert_true(fence_signaled(&session, fence_make(FENCE_JOINT + 1, 1)));
 	session.joins = NULL;
-	assert_true(fence_reached(&session, fence_joint_make(0, 0)));
+	assert_true(fence_signaled(&session, fence_joint_make(0, 0)));
 }
 
 int main(void)

@@ -47,7 +47,7 @@ static int back(struct gpool_range *range)
 	return gpool_range_commit(range, 0, RANGE_PAGES, 0);
 }
 
-static int unback(struct gpool_range *range)
+static int decommit(struct gpool_range *range)
 {
 	return gpool_range_decommit(range, 0, RANGE_PAGES, done_fence);
 }
@@ -108,7 +108,7 @@ static int sample_range(struct bench *bench, struct gpool *pool)
 		return error;
 	error = timed(bench, FIGURE_range_commit_new, back, range);
 	if (!error)
-		error = timed(bench, FIGURE_range_decommit, unback, range);
+		error = timed(bench, FIGURE_range_decommit, decommit, range);
 	calls = driver_calls(pool);
 	if (!error)
 		error = timed(bench, FIGURE_range_commit_reclaimable, back, range);
@@ -119,49 +119,49 @@ static int sample_range(struct bench *bench, struct gpool *pool)
 	return error ? error : gpool_range_destroy(range);
 }
 
-/* ---- tensors ---- */
+/* ---- sliced_ranges ---- */
 
-static uint32_t ready(struct gpool_sliced_range *tensor)
+static uint32_t ready(struct gpool_sliced_range *sliced)
 {
 	struct gpool_sliced_range_info info = {.size = sizeof(info)};
 
-	return gpool_sliced_range_info(tensor, &info) ? 0 : info.ready;
+	return gpool_sliced_range_info(sliced, &info) ? 0 : info.ready;
 }
 
-/* Wait until the blocks after the first `backed` ones are prepared, as in an engine that computes meanwhile. */
-static bool ready_await(struct gpool_sliced_range *tensor, uint32_t backed)
+/* Wait until the blocks after the first `committed` ones are prepared, as in an engine that computes meanwhile. */
+static bool ready_await(struct gpool_sliced_range *sliced, uint32_t committed)
 {
-	for (int waited = 0; ready(tensor) < backed + AHEAD && waited < READY_MS; waited++)
+	for (int waited = 0; ready(sliced) < committed + AHEAD && waited < READY_MS; waited++)
 		poll(NULL, 0, 1);
-	return ready(tensor) >= backed + AHEAD;
+	return ready(sliced) >= committed + AHEAD;
 }
 
-static int sample_tensor(struct bench *bench, struct gpool *pool, bool ahead)
+static int sample_sliced(struct bench *bench, struct gpool *pool, bool ahead)
 {
 	struct gpool_sliced_range_options options = GPOOL_SLICED_RANGE_OPTIONS_INIT;
 	double times[GROWTHS];
-	struct gpool_sliced_range *tensor;
+	struct gpool_sliced_range *sliced;
 	int error;
 
 	options.memory_class = GPOOL_OBJECT_MUTABLE;
 	options.read_ahead = ahead ? AHEAD : 0;
-	error = gpool_sliced_range_create(pool, SLICES, GROWTHS + AHEAD, 1, &options, &tensor);
+	error = gpool_sliced_range_create(pool, SLICES, GROWTHS + AHEAD, 1, &options, &sliced);
 	if (error)
 		return error;
 	for (uint32_t i = 0; i < GROWTHS && !error; i++) {
 		uint64_t begin;
 
-		if (ahead && !ready_await(tensor, i))
+		if (ahead && !ready_await(sliced, i))
 			error = -EBUSY;
 		begin = monotonic_ns();
 		if (!error)
-			error = gpool_sliced_range_grow(tensor, i + 1, 0);
+			error = gpool_sliced_range_grow(sliced, i + 1, 0);
 		times[i] = (double)(monotonic_ns() - begin) / 1000;
 	}
 	if (error)
 		return error;
-	bench_sample(bench, ahead ? FIGURE_tensor_grow_ahead : FIGURE_tensor_grow, median(times, GROWTHS));
-	return gpool_sliced_range_destroy(tensor);
+	bench_sample(bench, ahead ? FIGURE_sliced_range_grow_ahead : FIGURE_sliced_range_grow, median(times, GROWTHS));
+	return gpool_sliced_range_destroy(sliced);
 }
 
 int bench_elastic(struct bench *bench)
@@ -175,12 +175,12 @@ int bench_elastic(struct bench *bench)
 	for (unsigned run = 0; run < bench->runs && !error; run++) {
 		error = sample_range(bench, pool);
 		if (!error)
-			error = sample_tensor(bench, pool, false);
+			error = sample_sliced(bench, pool, false);
 		if (!error)
-			error = sample_tensor(bench, pool, true);
+			error = sample_sliced(bench, pool, true);
 	}
 	if (error)
-		bench_complain(bench, error, "cannot back and grow");
+		bench_complain(bench, error, "cannot commit and grow");
 	gpool_close(pool);
 	daemon_stop(bench);
 	return error;

@@ -311,7 +311,8 @@ int main(int argc, char **argv)
 		.name = "gpool-bench",
 		.usage = "[OPTION]... [NAME]...",
 		.summary = "Measures gpool on this machine, with an agent of its own on the host back end. A NAME is "
-			   "that of a figure or the beginning of several: vpmm_random means all that begin with it and "
+			   "that of a figure or the beginning of several: malloc_async_random means all that begin "
+			   "with it and "
 			   "an underscore. Without a NAME all figures are measured except those that --list marks with "
 			   "'*'; this takes some minutes. GPOOLD is the path of the gpoold to measure; the default is "
 			   "the one beside this program.",

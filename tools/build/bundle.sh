@@ -25,10 +25,11 @@ for program in "${programs[@]}"; do
     cp "$program" "$place"
     strip --strip-debug "$place"
 done
+soversion=$(readelf -d "$build/libgpool.so" | sed -n "s/.*soname: \[libgpool.so.\(.*\)\]/\1/p")
 for name in libgpool libgpool_lora; do
-    cp "$build/$name.so" "$bundle/lib/$name.so.0"
-    strip --strip-debug "$bundle/lib/$name.so.0"
-    ln -s "$name.so.0" "$bundle/lib/$name.so"
+    cp "$build/$name.so" "$bundle/lib/$name.so.$soversion"
+    strip --strip-debug "$bundle/lib/$name.so.$soversion"
+    ln -s "$name.so.$soversion" "$bundle/lib/$name.so"
 done
 
 # "NAME => PATH (address)"

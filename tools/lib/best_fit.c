@@ -49,7 +49,7 @@ struct piece {
 	struct stream_set *set; /* free: the set that it belongs to; else NULL */
 	uint64_t address, bytes;
 	/*
-	 * In the set of a stream: signaled when the stream has reached its free. 0: not recorded as long as one stream
+	 * In the set of a stream: signaled when the stream has signaled its free. 0: not recorded as long as one stream
 	 * is in use; with several, no wait is needed.
 	 */
 	struct gpool_fence fence;

@@ -232,7 +232,7 @@ static void totals_table(const struct command *command, const struct regions_vie
 static const char *fence_text(const struct msg_region_entry *region)
 {
 	if (region->fence)
-		return region->fence_reached ? "reached" : "pending";
+		return region->fence_signaled ? "signaled" : "pending";
 	return region->stream && (region->state == REGION_ROW_FREE || region->state == REGION_ROW_PENDING_UNMAP)
 		? "none yet"
 		: "-";
@@ -365,7 +365,7 @@ static void region_json(
 	json_bool(to, "overlaps", overlaps);
 	json_number(to, "stream", region->stream);
 	json_number(to, "fence", region->fence);
-	json_bool(to, "fence_reached", region->fence_reached);
+	json_bool(to, "fence_signaled", region->fence_signaled);
 	json_number(to, "id", region->id);
 	json_number(to, "age_ms", region->age_ms);
 }

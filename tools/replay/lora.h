@@ -115,8 +115,8 @@ int lora_serve(const struct lora_plan *plan, struct lora_result *result);
 
 /*
  * lora_least_loads() - compute a lower bound of loads, for a scheduler that knows the whole trace and serves requests
- * in any order, if each ends by ends_us[], or patience_us after its arrival, whichever is later. Return: 0 and *loads,
- * -ENOMEM.
+ * in any order, if each ends by ends_us[], or max_bypass_us after its arrival, whichever is later. Return: 0 and
+ * *loads, -ENOMEM.
  */
 int lora_least_loads(const struct lora_plan *plan, const uint64_t *ends_us, uint64_t *loads);
 

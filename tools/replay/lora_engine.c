@@ -275,7 +275,7 @@ static int step(struct service *service)
 	uint64_t us;
 	int error;
 
-	lora_scheduler_form(service->scheduler, &view, service->now_us, &batch);
+	lora_scheduler_schedule(service->scheduler, &view, service->now_us, &batch);
 	requests_start(service, &batch);
 	if (service->residency)
 		adapters_ask(service, &batch);

@@ -55,7 +55,7 @@ static uint32_t gaps_find(const struct lora_plan *plan, const uint64_t *ends_us,
 
 	for (uint32_t i = 0; i < plan->workload->count; i++) {
 		uint32_t adapter = plan->workload->requests[i].adapter;
-		uint64_t arrival = arrival_us(plan, i), over = arrival + plan->options.patience_us;
+		uint64_t arrival = arrival_us(plan, i), over = arrival + plan->options.max_bypass_us;
 		struct last *last = &lasts[adapter];
 
 		if (last->seen && last->over_us < arrival) {

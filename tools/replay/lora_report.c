@@ -25,14 +25,14 @@ static double requests_rate(const struct lora_report *report, const struct lora_
 	return report->plan->workload->count / result->seconds;
 }
 
-static double patience(const struct lora_report *report)
+static double max_bypass_s(const struct lora_report *report)
 {
-	return (double)report->plan->options.patience_us / 1e6;
+	return (double)report->plan->options.max_bypass_us / 1e6;
 }
 
 /* ---- for people ---- */
 
-enum { HEAD_COLUMNS = 10, WORD_COLUMNS = 13 };
+enum { HEAD_COLUMNS = 10, WORD_COLUMNS = 15 };
 
 static void print_popularity(const struct lora_recipe *recipe)
 {
@@ -65,7 +65,7 @@ static void print_head(const struct lora_report *report)
 		costs->bus, costs->save);
 	fputs("costs     ", stdout);
 	help_wrap(text, HEAD_COLUMNS, HEAD_COLUMNS);
-	printf("bound     no request is bypassed for more than %g s\n", patience(report));
+	printf("bound     no request is bypassed for more than %g s\n", max_bypass_s(report));
 	printf("fixed     %s loads, if those with the most requests for their bytes stayed for ever, and each other "
 	       "request were "
 	       "one\n",
@@ -79,7 +79,7 @@ static double change_percent(double now, double before)
 
 static void print_result(const struct lora_report *report, const struct lora_result *result)
 {
-	printf("%-9s %9.3f %9.3f %9.3f %7" PRIu64 " %8.4f %7" PRIu64 " %7" PRIu64 " %9.2f %9.2f %7.2f\n",
+	printf("%-9s %9.3f %9.3f %9.3f %7" PRIu64 " %8.4f %7" PRIu64 " %7" PRIu64 " %9.2f %9.2f %9.2f\n",
 		result->strategy->name, result->first_mean, result->first_p50, result->first_p99,
 		result->scheduler.cold_starts, hit_rate(result), loads_of(result), result->least_loads,
 		requests_rate(report, result), (double)result->scheduler.longest_wait_us / 1e6,
@@ -105,10 +105,10 @@ static void print_load(const struct lora_report *report, const struct lora_load 
 	else
 		printf("\nRequests as they came, %.2f a second; compute alone %.0f %% busy\n",
 			requests_rate(report, alone), 100 * alone->busy);
-	printf("\n%-9s %9s %9s %9s %7s %8s %7s %7s %9s %9s %7s\n", "", "TTFT mean", "P50", "P99", "cold", "hit rate",
-		"loads", "least", "requests", "longest", "passed");
-	printf("%-9s %9s %9s %9s %7s %8s %7s %7s %9s %9s %7s\n", "strategy", "s", "s", "s", "starts", "", "", "loads",
-		"a second", "wait, s", "over, s");
+	printf("\n%-9s %9s %9s %9s %7s %8s %7s %7s %9s %9s %9s\n", "", "TTFT mean", "P50", "P99", "cold", "hit rate",
+		"loads", "least", "requests", "longest", "longest");
+	printf("%-9s %9s %9s %9s %7s %8s %7s %7s %9s %9s %9s\n", "strategy", "s", "s", "s", "starts", "", "", "loads",
+		"a second", "wait, s", "bypass, s");
 	printf("%-9s %9.3f %9.3f %9.3f %7s %8s %7s %7s %9.2f %9.2f\n", "(alone)", alone->first_mean, alone->first_p50,
 		alone->first_p99, "", "", "", "", requests_rate(report, alone),
 		(double)alone->scheduler.longest_wait_us / 1e6);
@@ -144,8 +144,8 @@ void lora_report_print(const struct lora_report *report)
 	explain("least loads",
 		"a lower bound for a scheduler that knows all requests in advance and may serve them in any order, as "
 		"long as each is finished when it was here, or within the bound");
-	explain("passed over",
-		"longest time from when a later request was first started before one to when the last such one was");
+	explain("longest bypass",
+		"longest time from the first to the last start of a later request before an earlier one");
 }
 
 /* ---- for programs ---- */
@@ -165,7 +165,7 @@ static void result_json(cJSON *object, const struct lora_report *report, const s
 		{"requests_per_s", requests_rate(report, result)},
 		{"tokens_per_s", (double)result->tokens / result->seconds},
 		{"longest_wait_s", result->scheduler.longest_wait_us / 1e6},
-		{"longest_passed_over_s", result->scheduler.longest_bypass_us / 1e6},
+		{"longest_bypass_s", result->scheduler.longest_bypass_us / 1e6},
 		{"bypassed", result->scheduler.bypassed}, {"overdue", result->scheduler.overdue},
 		{"busy", result->busy}, {"duration_s", result->seconds}, {"steps", result->steps},
 		{"adapters_per_step", result->adapters_mean});
@@ -191,7 +191,7 @@ static void model_json(cJSON *object, const struct lora_report *report)
 		{"load_us", plan->costs.load_us}, {"disk_gb_per_s", plan->costs.disk},
 		{"bus_gb_per_s", plan->costs.bus}, {"save_gb_per_s", plan->costs.save},
 		{"hot_bytes", plan->limits.hot_bytes}, {"warm_bytes", plan->limits.warm_bytes},
-		{"patience_s", patience(report)}, {"look_ahead", plan->options.look_ahead},
+		{"max_bypass_s", max_bypass_s(report)}, {"look_ahead", plan->options.look_ahead},
 		{"batch_adapters", plan->options.batch_adapters}, {"batch_requests", plan->options.batch_requests},
 		{"batch_tokens", plan->options.batch_tokens});
 }

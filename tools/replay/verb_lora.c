@@ -174,12 +174,12 @@ static bool options_read(const struct command *command, struct lora_options *opt
 	uint64_t max_bypass_ms, look_ahead, adapters;
 
 	*options = (struct lora_options)LORA_OPTIONS_INIT;
-	if (!command_number(command, OPTION_PATIENCE, 1, 3600000, options->patience_us / 1000, &max_bypass_ms) ||
+	if (!command_number(command, OPTION_MAX_BYPASS, 1, 3600000, options->max_bypass_us / 1000, &max_bypass_ms) ||
 		!command_number(command, OPTION_LOOK_AHEAD, 0, LORA_LOOK_AHEAD_MAX, options->look_ahead, &look_ahead) ||
 		!command_number(
 			command, OPTION_BATCH_ADAPTERS, 1, LORA_BATCH_REQUESTS_MAX, options->batch_adapters, &adapters))
 		return false;
-	options->patience_us = max_bypass_ms * 1000;
+	options->max_bypass_us = max_bypass_ms * 1000;
 	options->look_ahead = (uint32_t)look_ahead;
 	options->batch_adapters = (uint32_t)adapters;
 	return true;

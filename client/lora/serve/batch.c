@@ -274,7 +274,7 @@ static int leavers_make_room(struct gpool_lora_batch *batch)
 
 int gpool_lora_batch_destroy(struct gpool_lora_batch *batch)
 {
-	struct gpool_fence reached = {0};
+	struct gpool_fence signaled = {0};
 	int error;
 
 	if (!batch)
@@ -286,7 +286,7 @@ int gpool_lora_batch_destroy(struct gpool_lora_batch *batch)
 		return error;
 	for (uint32_t i = 0; i < batch->adapters_max; i++)
 		slot_leave(batch, &batch->slots[i]);
-	leavers_release(batch, reached);
+	leavers_release(batch, signaled);
 	lora_user_add(batch->lora, -1);
 	batch_free(batch);
 	return 0;
@@ -580,7 +580,7 @@ int gpool_lora_batch_apply(struct gpool_lora_batch *batch, int32_t layer, uint32
 	if (unlikely(!stream_can_wait(batch->lora->pool, stream)))
 		return fail_stream(stream);
 	if (unlikely(batch->torn))
-		return -EIO;
+		return fail(-EIO, "the last gpool_lora_batch_set() failed while it wrote to the device; call it again");
 	args = args_of(batch, found, found->place + (found->in_layers ? (uint32_t)layer : 0));
 	args.x = x;
 	args.x_stride = x_stride;

@@ -72,7 +72,7 @@ static int options_get(const struct gpool_lora_scheduler_options *read, struct l
 	if (read->look_ahead)
 		options->look_ahead = read->look_ahead;
 	if (read->max_bypass_ms)
-		options->patience_us = read->max_bypass_ms * UINT64_C(1000);
+		options->max_bypass_us = read->max_bypass_ms * UINT64_C(1000);
 	if (read->flags)
 		return fail(-EINVAL, "flags are 0x%x; none are known", read->flags);
 	if (read->requests > REQUESTS_MAX)
@@ -431,7 +431,7 @@ static void form(struct gpool_lora_scheduler *scheduler, struct gpool_lora_sched
 
 	scheduler->short_of = scheduler->again = false;
 	claims_look(scheduler, now, schedule);
-	lora_scheduler_form(scheduler->core, &view, now, batch);
+	lora_scheduler_schedule(scheduler->core, &view, now, batch);
 	for (uint32_t i = 0; i < batch->start_count; i++) {
 		uint32_t id = lora_scheduler_adapter(scheduler->core, batch->starts[i]);
 

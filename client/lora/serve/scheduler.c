@@ -15,7 +15,7 @@ struct request {
 	uint32_t tokens;
 	uint32_t previous, next; /* in the queue; next: also in the list of free numbers */
 	uint64_t turn;           /* order of arrival */
-	uint64_t added_us, passed_us;
+	uint64_t added_us, bypassed_us;
 	uint8_t state;
 	bool cold;
 };
@@ -354,7 +354,7 @@ static bool is_overdue(const struct lora_scheduler *scheduler, uint32_t number, 
 
 	if (scheduler->fresh != NO_REQUEST && requests[number].turn >= requests[scheduler->fresh].turn)
 		return false; /* it was not bypassed */
-	return now_us - requests[number].passed_us >= scheduler->options.patience_us;
+	return now_us - requests[number].bypassed_us >= scheduler->options.max_bypass_us;
 }
 
 /* Start a request if its adapter is resident and the batch has room. Return: true if it was started. */
@@ -484,17 +484,17 @@ static void note_passed(struct forming *forming)
 
 	for (; scheduler->fresh != NO_REQUEST && scheduler->requests[scheduler->fresh].turn < forming->latest;
 		scheduler->fresh = scheduler->requests[scheduler->fresh].next) {
-		scheduler->requests[scheduler->fresh].passed_us = forming->now_us;
+		scheduler->requests[scheduler->fresh].bypassed_us = forming->now_us;
 		scheduler->stats.bypassed++;
 	}
 	if (scheduler->first == NO_REQUEST)
 		return;
 	first = &scheduler->requests[scheduler->first];
-	if (first->turn < forming->latest && forming->now_us - first->passed_us > scheduler->stats.longest_bypass_us)
-		scheduler->stats.longest_bypass_us = forming->now_us - first->passed_us;
+	if (first->turn < forming->latest && forming->now_us - first->bypassed_us > scheduler->stats.longest_bypass_us)
+		scheduler->stats.longest_bypass_us = forming->now_us - first->bypassed_us;
 }
 
-void lora_scheduler_form(
+void lora_scheduler_schedule(
 	struct lora_scheduler *scheduler, const struct lora_view *view, uint64_t now_us, struct lora_schedule *batch)
 {
 	struct forming forming = {.scheduler = scheduler, .view = view, .batch = batch, .now_us = now_us};

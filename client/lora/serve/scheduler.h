@@ -16,8 +16,8 @@
  *                        being loaded; then the rest. If there are too many adapters, those with the most waiting
  *                        requests are chosen
  *
- * Bound: a request is bypassed when a later request starts. patience_us after it was bypassed first it is overdue, and
- * no request bypasses it any more: it waits only for earlier requests, its adapter and room in the batch. The bound
+ * Bound: a request is bypassed when a later request starts. max_bypass_us after it was bypassed first it is overdue,
+ * and no request bypasses it any more: it waits only for earlier requests, its adapter and room in the batch. The bound
  * holds always, because overdue requests start in order of arrival, before all others.
  *
  * Threads: it has no threads and no lock; its owner has one.
@@ -55,14 +55,14 @@ struct lora_options {
 	uint32_t batch_tokens;
 	/* number of requests behind those that are due, whose adapters are prefetched; 0..LORA_LOOK_AHEAD_MAX */
 	uint32_t look_ahead;
-	uint64_t patience_us;
+	uint64_t max_bypass_us;
 };
 
 /* As specified; tokens and patience chosen: a step of an 8B model, and a wait that is still acceptable for a person. */
 #define LORA_OPTIONS_INIT \
 	{ \
 		.order = LORA_RESIDENT_FIRST, .batch_requests = LORA_BATCH_REQUESTS_MAX, .batch_adapters = 32, \
-		.batch_tokens = 8192, .look_ahead = 10, .patience_us = 2000000, \
+		.batch_tokens = 8192, .look_ahead = 10, .max_bypass_us = 2000000, \
 	}
 
 /* The places of adapters, as the caller reports them. */
@@ -124,10 +124,10 @@ int lora_scheduler_remove(struct lora_scheduler *scheduler, uint32_t request);
 int lora_scheduler_finish(struct lora_scheduler *scheduler, uint32_t request);
 
 /*
- * lora_scheduler_form() - Form the next batch. Cost: linear in waiting requests; with LORA_IN_ORDER in those that are
- * due.
+ * lora_scheduler_schedule() - Form the next batch. Cost: linear in waiting requests; with LORA_IN_ORDER in those that
+ * are due.
  */
-void lora_scheduler_form(
+void lora_scheduler_schedule(
 	struct lora_scheduler *scheduler, const struct lora_view *view, uint64_t now_us, struct lora_schedule *batch);
 
 /*

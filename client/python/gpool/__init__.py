@@ -19,17 +19,17 @@ from ._errors import (
     Holder,
     NoRoom,
     NotFound,
+    OomInfo,
     OutOfService,
-    Shortage,
     Stale,
     TimedOut,
 )
 from ._event import Event, EventKind
 from ._library import library
-from ._lora import Acquired, Adapter, AdapterInfo, Adapters, AdapterState, AdapterStatistics, Element, Matrix, Part
+from ._lora import Acquired, Adapter, AdapterInfo, Adapters, AdapterState, AdapterStats, Element, Matrix, Weights
 from ._object import Object, ObjectClass, ObjectInfo, ObjectPin, ObjectState
 from ._options import Usage
-from ._pool import Device, Pool, Pressure, Statistics
+from ._pool import Device, Pool, Pressure, Stats
 from ._range import PageState, Range, RangeInfo
 from ._role import Role
 from ._stream import Fence, Stream
@@ -40,7 +40,7 @@ __all__ = [
     "Adapter",
     "AdapterInfo",
     "AdapterState",
-    "AdapterStatistics",
+    "AdapterStats",
     "Adapters",
     "AgentGone",
     "Block",
@@ -66,17 +66,17 @@ __all__ = [
     "ObjectPin",
     "ObjectState",
     "PageState",
-    "Part",
+    "Weights",
     "Pin",
     "Pool",
     "Pressure",
     "Range",
     "RangeInfo",
     "Role",
-    "Shortage",
+    "OomInfo",
     "Span",
     "Stale",
-    "Statistics",
+    "Stats",
     "Stream",
     "TimedOut",
     "View",
@@ -85,5 +85,5 @@ __all__ = [
 
 
 def version() -> str:
-    """Return the version of the library at run time: "0.2.0"."""
+    """Return the version of the library at run time, such as "0.2.0". Raises ImportError."""
     return str(library().gpool_version().decode())

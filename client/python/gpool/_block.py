@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Pin:
-    """The result of Block.pin(): `with block.pin():` unpins at the end. It has no other use."""
+    """Unpin a block at the end of `with block.pin():`; Block.pin() returns it."""
 
     def __init__(self, block: Block) -> None:
         self.block = block
@@ -33,23 +33,23 @@ class Pin:
 
 
 class Block:
-    """Pages that Pool.alloc() returned, pinned once. They are freed by free() or at the end of a `with`, not by
-    Python's collector:
+    """Hold pages that Pool.alloc() allocated, pinned once, until free() or the end of a `with` statement.
 
         with pool.alloc(4) as block:            # freed at the end
             array = numpy.asarray(block.view("float16", (1024, 1024)))
 
-    A block that is not pinned may be evicted; then all calls except free() raise Stale. A pin that lasts longer than
-    the agent's pins.max_duration (30 s) counts as leaked unless touch() is called meanwhile; the agent's configuration
-    states how leaked pins are treated.
+    A block without pins may be evicted; then all calls except free() raise Stale. A pin that lasts longer than the
+    agent's pins.max_duration (30 s) counts as leaked unless touch() is called meanwhile; the key pins.leaked decides
+    what happens then.
 
-    Threads: any."""
+    Threads: any.
+    """
 
     def __init__(self, pool: Pool, block: _abi.gpool_block) -> None:
         self._pool = pool
         self._block = block
         self._lock = threading.Lock()
-        self._pins = 1  # pins of the program; views have their own, which a surplus unpin() does not end
+        self._pins = 1  # of the program; views have their own, so that no unpin() too many takes theirs
         self._freed = False
 
     def __repr__(self) -> str:
@@ -77,36 +77,43 @@ class Block:
             except Stale:
                 pass  # it was evicted
 
-    # ---- properties ----
+    # ---- what it is ----
 
     @property
     def page_count(self) -> int:
+        """Return the number of pages."""
         return int(self._block.page_count)
 
     @property
     def page(self) -> int:
-        """Number of the first page in the pool."""
+        """Return the number of the first page in the pool."""
         return int(self._block.page)
 
     @property
     def nbytes(self) -> int:
+        """Return the size in bytes."""
         return self.page_count * self._pool.page_bytes
 
     @property
     def address(self) -> int:
-        """Return the device address of the `nbytes` contiguous bytes; valid while the block is pinned. Raises Stale."""
+        """Return the device address of `nbytes` contiguous bytes, valid while the block is pinned.
+
+        Raises Stale.
+        Cost: a few loads.
+        """
         address = ctypes.c_uint64()
         with self._pool.handle as pool:
-            check(library().gpool_address(pool, self._block, ctypes.byref(address)), "tell a block's address")
+            check(library().gpool_address(pool, self._block, ctypes.byref(address)), "read a block's address")
         return address.value
 
     # ---- pins ----
 
     def pin(self) -> Pin:
-        """Keep content and addresses until unpin(), or until the end of `with block.pin():`. Pins nest.
+        """Pin the block: keep its content and its place until unpin() or the end of `with block.pin():`; pins nest.
 
-        Raises Stale: freed or evicted; NoRoom and others, for a block with `spill`: it cannot be restored now.
-        Cost: mostly the interpreter's time; a system call only if the block is being moved or must be restored.
+        Raises Stale: freed or evicted; TimedOut: the block was moved for longer than pins.timeout; and for spilled
+        blocks NoRoom: no pages to restore it to; AgentGone; Error with EIO (the content cannot be read), ENOMEM.
+        Cost: mostly the interpreter's; a system call if the block is being moved, and its restore if it was spilled.
         """
         with self._pool.handle as pool:
             check(library().gpool_pin(pool, self._block), "pin a block")
@@ -115,10 +122,11 @@ class Block:
         return Pin(self)
 
     def unpin(self, after: Optional[Fence] = None) -> None:
-        """End one pin of the program: the pin of the allocation, or of a pin(). With a fence, the pin ends when the
-        fence is signaled; the call does not wait.
+        """End one pin of the program: that of the allocation or of pin().
 
-        Raises Error with EINVAL: the program has no pin. The pins of views end with the views.
+        after: end it when this fence is signaled, without waiting.
+        Raises Error with EINVAL: the program has no pin (pins of views end with the views).
+        Cost: mostly the interpreter's.
         """
         self._end_pin("unpin a block")
         with self._pool.handle as pool:
@@ -129,10 +137,12 @@ class Block:
         self._ended_pin(result, "unpin a block")
 
     def free(self, after: Optional[Fence] = None) -> None:
-        """Free the block, pinned or not. With a fence, it is freed when the fence is signaled; the call does not wait.
-        If views or other pins exist, it is freed with the last of them.
+        """Free the block, pinned or not.
 
+        after: free it when this fence is signaled, without waiting. If views or other threads have pins, the pages are
+        freed with the last of them.
         Raises Stale: freed or evicted already.
+        Cost: mostly the interpreter's.
         """
         if self._pins == 0 and after is None:
             with self._pool.handle as pool:
@@ -151,7 +161,11 @@ class Block:
         self._freed = True
 
     def touch(self) -> None:
-        """Mark the block as in use: a long pin does not count as leaked, and other blocks are evicted first."""
+        """Mark the block as used: a long pin does not count as leaked, and other blocks are evicted first.
+
+        Raises Stale; TimedOut.
+        Cost: a pin and an unpin.
+        """
         with self._pool.handle as pool:
             check(library().gpool_touch(pool, self._block), "touch a block")
 
@@ -177,19 +191,23 @@ class Block:
         readonly: bool = False,
         stream: Optional[Stream] = None,
     ) -> View:
-        """Return the memory from byte `offset` on as an array, which keeps it pinned as long as it exists: see View.
+        """Return the block's memory from byte `offset` as an array, which keeps the block pinned while it exists: see
+        View.
 
-        shape: integers, at most 32 of them; None: the rest of the block, in one dimension. Raises Stale: freed or
-        evicted; ValueError: the memory is smaller, too many dimensions, or an offset that is not a multiple of the
-        dtype's size; TypeError: no integers."""
+        dtype: name of a type, or a dtype of numpy or PyTorch. shape: at most 32 integers; None: all remaining memory in
+        one dimension. readonly: refuse writes through the view. stream: the stream whose work orders the accesses.
+        Raises Stale: freed or evicted; ValueError: more memory than the block has, too many dimensions, or an offset
+        that is not a multiple of the element size; TypeError: unknown dtype, lengths that are not integers.
+        Cost: a pin.
+        """
         return View(_Shown(self._pool, self._block), self._pool.device, dtype, shape, offset, readonly, stream)
 
 
 class _Shown:
-    """A block as the source of views."""
+    """Present a block to views."""
 
     def __init__(self, pool: Pool, block: _abi.gpool_block) -> None:
-        self._pool = pool  # keeps the pool alive while views exist
+        self._pool = pool  # is not collected while there are views
         self._block = block
 
     @property
@@ -204,12 +222,12 @@ class _Shown:
     def where(self) -> Tuple[int, int]:
         address = ctypes.c_uint64()
         with self._pool.handle as pool:
-            check(library().gpool_address(pool, self._block, ctypes.byref(address)), "tell a block's address")
+            check(library().gpool_address(pool, self._block, ctypes.byref(address)), "read a block's address")
         return address.value, int(self._block.page_count) * self._pool.page_bytes
 
 
 class Span:
-    """A part of a page, aligned to 256 bytes, from Pool.alloc_span(); valid until free(), or until the end of a `with`.
+    """Hold part of a page, aligned to 256 bytes, from Pool.alloc_span() until free() or the end of a `with` statement.
 
     Threads: any.
     """
@@ -221,11 +239,12 @@ class Span:
 
     @property
     def address(self) -> int:
+        """Return the device address."""
         return int(self._span.address)
 
     @property
     def nbytes(self) -> int:
-        """Size, rounded up to the size class."""
+        """Return the size in bytes, rounded up to the size class."""
         return int(self._span.bytes)
 
     def __enter__(self) -> Span:
@@ -235,8 +254,10 @@ class Span:
         self.free()
 
     def free(self) -> None:
-        """Free the span. A second call does nothing. Raises Busy: views of it exist, since its bytes could be given to
-        another span at once.
+        """Free the span; a second call does nothing.
+
+        Raises Busy: views of it exist, and another span could get the same bytes at once.
+        Cost: mostly the interpreter's.
         """
         self.handle.close(self._end, "free")
 
@@ -252,15 +273,17 @@ class Span:
         readonly: bool = False,
         stream: Optional[Stream] = None,
     ) -> View:
-        """See Block.view()."""
+        """Return the span's memory as an array; arguments and errors as in Block.view(). Raises Stale; ValueError;
+        TypeError.
+        """
         return View(self, self._pool.device, dtype, shape, offset, readonly, stream)
 
     def lend(self, stream: int) -> _abi.gpool_loan:
-        """Pin the span for a view."""
+        """Return a loan of the span's page, for views. Raises Stale."""
         with self._pool.handle as pool:
             check(library().gpool_pin(pool, self._span.block), "pin a span")
             return loan(pool, None, self._span.block, stream)
 
     def where(self) -> Tuple[int, int]:
-        """Return address and bytes for a view."""
+        """Return address and size in bytes, for views."""
         return self.address, self.nbytes

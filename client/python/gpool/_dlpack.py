@@ -1,8 +1,9 @@
-"""DLPack: lend a view's memory to other libraries, which call a function to end its pin.
+"""DLPack: a view's memory for other libraries, which end its pin by calling a function when they are done.
 
-The function is gpool_loan_end(), in C. It may be called by any thread, with or without the interpreter's lock, while an
-exception is raised, and after the interpreter has ended; a Python function could not be called so. It ends the pin and
-sets a flag in the loan. The loan's memory is freed later, by Handle.views, before a handle is closed."""
+That function is gpool_loan_end(), in C: it is called by any thread, with or without the interpreter's lock, while an
+exception is on its way, and when the interpreter is gone, none of which a function of Python's would survive. It ends
+the pin; that it was called is seen in the loan, and the loan's memory is freed when somebody looks next: Handle.views
+does, before anything is closed."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ _DELETER = c.CFUNCTYPE(None, c.c_void_p)
 
 
 class _Tensor(c.Structure):
-    """DLPack's struct DLTensor"""
+    """DLTensor"""
 
     _fields_ = [
         ("data", c.c_void_p),
@@ -41,13 +42,13 @@ class _Tensor(c.Structure):
 
 
 class _Managed(c.Structure):
-    """DLPack's struct DLManagedTensor, before version 1"""
+    """DLManagedTensor, before version 1"""
 
     _fields_ = [("tensor", _Tensor), ("context", c.c_void_p), ("deleter", c.c_void_p)]
 
 
 class _Versioned(c.Structure):
-    """DLPack's struct DLManagedTensorVersioned"""
+    """DLManagedTensorVersioned"""
 
     _fields_ = [
         ("major", c.c_uint32),
@@ -69,11 +70,11 @@ _free.restype, _free.argtypes = None, [c.c_void_p]
 
 
 class Loan:
-    """One exported tensor: a loan, followed by the managed tensor, shape and strides, in memory that outlives all
-    Python objects.
+    """Keep an exported tensor: a loan, the managed tensor behind it, its shape and strides, in memory that outlives all
+    objects of Python.
 
-    A reference to the capsule is kept, so that a capsule that no library has consumed is detected: capsules have no
-    weak references, and a destructor would be a Python function.
+    The capsule is kept as well, so that one that was never consumed is found: capsules have no weak references, and a
+    destructor would again be a function of Python.
     """
 
     def __init__(self, view: View, loan: _abi.gpool_loan, device: Tuple[int, int], versioned: bool) -> None:
@@ -106,11 +107,11 @@ class Loan:
         self.capsule: Optional[object] = _new_capsule(address, self._name, None)
 
     def settled(self) -> bool:
-        """Free the memory if the loan has ended; returns True if the caller can forget the loan."""
+        """Return whether the loan has ended; then its memory is freed, and it can be forgotten."""
         if not self._loan.ended and _references(self) <= _ALONE and _capsule_is(self.capsule, self._name):
             library().gpool_loan_end(
                 self._place + c.sizeof(_abi.gpool_loan)
-            )  # no library has consumed the capsule, and none can any more
+            )  # no consumer has taken it, and none can any more
         if not self._loan.ended:
             return False
         self.capsule = None
@@ -123,7 +124,7 @@ def _references(loan: Loan) -> int:
 
 
 def _strides(shape: Tuple[int, ...]) -> List[int]:
-    """Return the strides, in elements, of a C-contiguous array."""
+    """In elements; of a C-contiguous array."""
     strides = [1] * len(shape)
     for axis in range(len(shape) - 1, 0, -1):
         strides[axis - 1] = strides[axis] * max(shape[axis], 1)
@@ -135,7 +136,7 @@ class _Probe:
 
 
 def _alone() -> int:
-    """Return the number of references to a capsule that only its loan refers to."""
+    """Return what _references() reports for a capsule with a single reference."""
     probe: Any = _Probe()
     probe.capsule = object()
     return _references(probe)

@@ -1,4 +1,4 @@
-"""Types of elements, with the names of DLPack and numpy."""
+"""Types of elements, as DLPack and numpy name them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ from typing import Any, Dict, NamedTuple, Optional
 
 
 class DType(NamedTuple):
+    """Name the type of an element for DLPack and numpy."""
+
     name: str
     code: int
-    """DLPack's DLDataTypeCode"""
+    """DLPack's, DLDataTypeCode"""
     bits: int
     typestr: Optional[str]
-    """numpy's name; None: numpy has no such type"""
+    """numpy's; None: it has no such type"""
 
     @property
     def itemsize(self) -> int:
+        """Return the size of an element in bytes."""
         return self.bits // 8
 
 
@@ -43,7 +46,7 @@ _ALL: Dict[str, DType] = {
 
 
 def dtype_of(dtype: Any) -> DType:
-    """Find a type by its name, or by a dtype of numpy or PyTorch."""
+    """Return the type for a name, or for a dtype of numpy or PyTorch. Raises TypeError: unknown."""
     name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", str(dtype))
     try:
         return _ALL[name[len("torch.") :] if name.startswith("torch.") else name]

@@ -1,4 +1,4 @@
-"""Errors: the library's codes as exceptions."""
+"""Errors: the codes of the library as exceptions."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from ._library import library
 
 
 class Error(OSError):
-    """A call failed. `errno` is the positive code; `strerror` names the operation, and the value and limit, or the
-    cause, that the library reported.
+    """Report that a call has failed: `errno` is the positive code, `strerror` names what failed, value and limit, or
+    cause.
 
-    Error is an OSError; programs can distinguish its subclasses.
+    It is an OSError; its subclasses are the cases that programs distinguish.
     """
 
 
 class Holder(NamedTuple):
-    """A session and its leased pages."""
+    """Count the pages that a session leases."""
 
     session: int
     name: str
     usage: Optional[int]
     """usage of most of its pages in blocks; None: it has no blocks"""
     needed_pages: int
-    """pinned, prepared, or held by a thread"""
+    """pinned, or held by a thread"""
     offered_pages: int
-    """unpinned content, kept until the page is needed elsewhere"""
+    """with unpinned content"""
     idle_pages: int
     """without content"""
 
 
-class Shortage(NamedTuple):
-    """The cause of a refused allocation, at the time of the refusal."""
+class OomInfo(NamedTuple):
+    """Describe why an allocation was refused, as of the refusal."""
 
     needed: int
     """pages"""
@@ -43,60 +43,63 @@ class Shortage(NamedTuple):
     holder: int
     """session with the most pinned pages; 0: none"""
     holder_pages: int
-    """pages pinned by that session"""
+    """pinned by it"""
     holders: Tuple[Holder, ...] = ()
-    """filled by Pool.shortage(): the sessions that lease the most pages at the time of that call, largest first; empty:
-    the agent did not answer
+    """of Pool.oom_info(): the sessions that lease the most pages at the time of that call, largest first; empty: the
+    agent did not answer
     """
 
 
 class NoRoom(Error):
-    """No pages are available, a limit or quota is reached, or a table is full: ENOSPC, EDQUOT. Free or unpin blocks, or
-    wait (timeout_ms).
+    """Report that there are not enough pages, a limit or quota is reached, or a table is full (ENOSPC, EDQUOT).
+
+    Free or unpin memory, or wait (timeout_ms).
     """
 
-    shortage: Optional[Shortage] = None
-    """set if an allocation of this thread was refused for lack of pages; Pool.shortage() adds the holders"""
+    oom_info: Optional[OomInfo] = None
+    """where an allocation of this thread was refused for lack of pages; Pool.oom_info() reports the holders as well"""
 
 
 class Stale(Error):
-    """The object of the call does not exist any more: a block that was freed or evicted, a version that is not current,
-    a role that the process has lost: ESTALE. Create the content again.
+    """Report that content was freed or evicted, a version is not current, or a role is no longer held (ESTALE).
+
+    Create or load the content again.
     """
 
 
 class TimedOut(Error, TimeoutError):
-    """The timeout expired: ETIMEDOUT, or EAGAIN for a call without a wait."""
+    """Report that a wait has reached its time limit (ETIMEDOUT, and EAGAIN of a call that does not wait)."""
 
 
 class NotFound(Error):
-    """The name does not exist: ENOENT, ENXIO."""
+    """Report that there is nothing of that name (ENOENT, ENXIO)."""
 
 
 class Busy(Error):
-    """In use by GPU work, a view, or a call of another thread: EBUSY. End that first."""
+    """Report use by GPU work, a view, or a call in another thread (EBUSY), which has to end first."""
 
 
 class Asleep(Busy):
-    """The session is asleep: EHOSTDOWN. Call Pool.wake() first."""
+    """Report that the session is asleep (EHOSTDOWN). Call Pool.wake() first."""
 
 
 class OutOfService(Busy):
-    """The pool is out of service (`poolctl drain`): ESHUTDOWN. Attach to another pool, or later."""
+    """Report that the pool is out of service, by `poolctl drain` (ESHUTDOWN). Attach to another pool, or later."""
 
 
 class AgentGone(Error):
-    """The agent has ended, or has ended this session: EPIPE. Allocated memory stays usable; close the pool when it is
-    not needed any more.
+    """Report that the agent has ended, or has ended this session (EPIPE).
+
+    Allocated memory stays usable; close the pool when it is no longer needed.
     """
 
 
 class Forked(Error):
-    """After fork(): the pool belongs to the parent, and the child must open its own: ECHILD."""
+    """Report a call in the child of fork(): the pool belongs to the parent (ECHILD). Attach again."""
 
 
 class Closed(Error):
-    """The object was closed: EBADF."""
+    """Report the use of something that was closed (EBADF)."""
 
 
 _BY_CODE: Dict[int, Type[Error]] = {
@@ -116,17 +119,18 @@ _BY_CODE: Dict[int, Type[Error]] = {
 
 
 def error(code: int, what: str, why: str = "") -> Error:
-    """Return the exception for a code of either sign; `why` replaces the library's text. Call it in the thread of the
-    failed call, directly after it.
+    """Return the exception for a code of either sign; must be called in the thread of the failed call, right after it.
+
+    what: verb phrase of the call. why: text to use instead of the library's.
     """
     code = abs(code)
-    text = library().gpool_last_error(code).decode(errors="replace")  # read in any case, which also resets it
+    text = library().gpool_last_error(code).decode(errors="replace")  # asked for in any case, which forgets it
     text = why or text
     return _BY_CODE.get(code, Error)(code, f"cannot {what}: {text}")
 
 
 def check(result: int, what: str) -> int:
-    """Return a result of the library; raises an exception if it is an error code."""
+    """Return `result`, or raise its exception if it is negative. Raises Error."""
     if result < 0:
         raise error(result, what)
     return result

@@ -1,4 +1,4 @@
-"""Events of the agent."""
+"""Events that the agent publishes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from . import _abi
 
 
 class EventKind(enum.IntEnum):
-    """Kinds of events; see gpool.h."""
+    """List what an event can report; see gpool/event.h."""
 
     PRESSURE = _abi.GPOOL_EVENT_PRESSURE
     EVICTION = _abi.GPOOL_EVENT_EVICTION
@@ -35,7 +35,7 @@ class EventKind(enum.IntEnum):
 
 
 class Event(NamedTuple):
-    """An event."""
+    """Describe an event of the agent."""
 
     kind: Union[EventKind, int]
     """a number if the agent is newer than this package"""
@@ -44,12 +44,13 @@ class Event(NamedTuple):
     time_ms: int
     """wall clock, milliseconds since 1970"""
     value: int
-    """level, pages or number, depending on the kind"""
+    """level, number of pages or other number, by kind"""
     pool: str
     text: str
 
 
 def event_of(filled: _abi.gpool_event) -> Event:
+    """Return the event that a struct of the C library has."""
     kind: Union[EventKind, int] = filled.kind
     try:
         kind = EventKind(filled.kind)

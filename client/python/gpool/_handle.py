@@ -1,4 +1,4 @@
-"""Pointers of the library, and the number of their users."""
+"""Pointers of the library, and their users."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ if TYPE_CHECKING:
 
 
 class Handle:
-    """A pointer that the library returned, and that is passed back to it once.
+    """Keep a pointer of the library until it is closed.
 
-    The library must not destroy an object while another thread uses it in a call or a view shows its memory. Calls
-    therefore enter the handle (`with handle as pointer`), views hold it, and close() refuses while either exists. Both
-    apply to the handle's parent as well.
+    The library must not end what another thread uses in a call or what a view shows. Calls therefore enter their handle
+    (`with handle as pointer`), views hold it, and close() refuses while there are any. Both also enter and hold the
+    handle's parent.
 
-    The lock is reentrant because Python may collect a view at any line of code; code that holds the lock only counts.
+    The lock is reentrant because Python may end a view at any line; under the lock views only count.
     """
 
     def __init__(self, pointer: int, what: str, parent: Optional[Handle] = None) -> None:
         self.what = what
         self.parent = parent
-        # the loans of this handle and all its children; used in the topmost handle only
-        self._loans: List[Tuple[Loan, Handle]] = []
+        self._loans: List[Tuple[Loan, Handle]] = []  # of this and of all below it, in the topmost alone
         self._pointer: Optional[int] = pointer
         self._process = os.getpid()
         self._lock = threading.RLock()
@@ -48,20 +47,22 @@ class Handle:
     # ---- views ----
 
     def hold(self) -> None:
+        """Count a view. Raises Closed; Forked."""
         self._count(0, 1)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
+        """End the count of a view."""
         if not self.forked:
             self._count(0, -1)
 
     @property
     def views(self) -> int:
-        """Number of existing views, including DLPack's tensors."""
+        """Return the number of views that exist, including tensors of DLPack."""
         self._settle()
         return self._views
 
     def lend(self, loan: Loan) -> None:
-        """Count a loan as a view until it is settled. Loans that have ended are removed."""
+        """Count a loan as a view until it is settled, and forget settled ones."""
         top = self._top()
         top._settle()
         self.hold()
@@ -78,21 +79,25 @@ class Handle:
             for entry in settled:
                 top._loans.remove(entry)
         for _, handle in settled:
-            handle.let_go()
+            handle.release()
 
     # ---- end ----
 
     @property
     def forked(self) -> bool:
+        """Return whether this process is a child of the one that made the handle."""
         return os.getpid() != self._process
 
     @property
     def closed(self) -> bool:
+        """Return whether the handle or its parent was closed."""
         return self._pointer is None or (self.parent is not None and self.parent.closed)
 
     def close(self, end: Callable[[int], Optional[int]], verb: str = "close") -> None:
-        """Close the handle once: end(pointer) returns nothing or a code of the library; if the code is an error,
-        nothing has changed. Does nothing if the handle is closed already.
+        """Call end(pointer) once, which returns nothing or a code of the library; after an error the handle is
+        unchanged.
+
+        Does nothing if the handle is closed. Raises Busy; Error.
         """
         if self.forked or self.closed:
             return
@@ -110,6 +115,7 @@ class Handle:
             raise
 
     def refuse_views(self, verb: str) -> None:
+        """Raise Busy if there are views. Raises Busy."""
         views = self.views
         if views:
             raise Busy(

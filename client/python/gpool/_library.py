@@ -1,4 +1,4 @@
-"""Find and load the libraries, and declare the types of their calls."""
+"""Where the libraries are, and their calls with their types."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any, Iterator
 
 from . import _abi
 
-_SONAME = "libgpool_lora.so.0"  # it depends on libgpool, whose calls are found through it
+# Needs libgpool, whose functions are found through it. The number is explained in docs/decisions/soname.md.
+_SONAME = f"libgpool_lora.so.{_abi.GPOOL_VERSION_MAJOR}.{_abi.GPOOL_VERSION_MINOR}"
 
 
 def _places() -> Iterator[str]:
-    """Yield the paths to try: $GPOOL_LIBRARY alone, if set; else the build of the source tree that contains this file,
-    the library folder of the package's installation, and the linker's search path."""
+    """$GPOOL_LIBRARY and nothing else, or: the build of the source tree that this file is in; the folder of libraries
+    that the package was installed below; where the linker looks."""
     named = os.environ.get("GPOOL_LIBRARY")
     if named:
         yield named
@@ -47,8 +48,9 @@ def _load() -> ctypes.CDLL:
 
 @functools.lru_cache(maxsize=None)
 def library() -> Any:
-    """Return the library with the types of its calls; the first call loads it. Raises ImportError: no library was
-    found, or one of another version.
+    """Return the library with the types of its functions; loaded at the first use.
+
+    Raises ImportError: it was not found, or has another version.
     """
     loaded = _load()
     for name, (result, arguments) in _abi.CALLS.items():

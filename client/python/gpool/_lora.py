@@ -1,4 +1,4 @@
-"""LoRA adapters, in PEFT's format, in pages that engines share."""
+"""LoRA adapters, as PEFT writes them, in pages that engines share."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
 
 
 class Element(enum.IntEnum):
-    """The element type of loaded weights."""
+    """List the types that weights can have in the pool."""
 
     AS_FILE = _abi.GPOOL_LORA_AS_FILE
-    """float16 if the file has only float16, else bfloat16"""
+    """float16 if the file has only float16, otherwise bfloat16"""
     FLOAT16 = _abi.GPOOL_LORA_F16
     BFLOAT16 = _abi.GPOOL_LORA_BF16
 
 
 class AdapterState(enum.IntEnum):
-    """The tier of an adapter."""
+    """List where an adapter can be."""
 
     COLD = _abi.GPOOL_LORA_COLD
     LOADING = _abi.GPOOL_LORA_LOADING
-    HERE = _abi.GPOOL_LORA_RESIDENT
-    """it was in the pool at the last check"""
+    RESIDENT = _abi.GPOOL_LORA_RESIDENT
+    """in the pool when its state was last read"""
 
 
 class AdapterInfo(NamedTuple):
-    """The state of an adapter in a process; the counts are of this process."""
+    """Describe an adapter as this process knows it; the counts are those of this process."""
 
     name: str
     state: AdapterState
     acquired: int
-    """number of acquires by this process that have not ended"""
+    """number of acquisitions by this process that are not released"""
     rank_max: int
     modules: int
     layers: int
@@ -59,19 +59,19 @@ class AdapterInfo(NamedTuple):
     lost: int
     """found evicted since its last use"""
     from_warm: int
-    """loads from a copy in host memory"""
+    """of the loads: from a copy in host memory"""
     from_cold: int
-    """loads from a copy in the cold folder; the others are from PEFT's files"""
+    """from a packed copy in cache_dir; the others are from the PEFT files"""
     rebalanced: int
-    """loads before the adapter was acquired again"""
+    """of the loads: reloaded ahead of a request"""
 
 
-class AdapterStatistics(NamedTuple):
-    """Figures of all adapters of a process; the counts of loads are those of AdapterInfo."""
+class AdapterStats(NamedTuple):
+    """Sum over all adapters of a process; the counts of loads are as in AdapterInfo."""
 
     registered: int
     resident: int
-    """in the pool at the last check"""
+    """in the pool when their state was last read"""
     active: int
     """acquired"""
     hits: int
@@ -81,48 +81,51 @@ class AdapterStatistics(NamedTuple):
     from_warm: int
     from_cold: int
     hot_bytes: int
-    """pages of resident adapters"""
+    """pages of those that are resident"""
     warm_bytes: int
-    """all copies in the warm pool, of all processes"""
+    """of all copies in the warm pool, from all engines"""
     cold_bytes: int
-    """all copies in the cold folder, of all processes"""
+    """of all packed copies in cache_dir, likewise"""
     warm_made: int
-    """copies stored in the warm pool"""
+    """copies that were stored in the warm pool"""
     warm_full: int
-    """copies not stored, for lack of room"""
+    """copies that were not stored because the warm pool was full"""
     refused: int
-    """copies with invalid content, which were not used"""
+    """copies that failed their check and were not used"""
     rebalanced: int
-    """loads before the adapter was acquired again"""
+    """reloaded ahead of a request"""
 
 
 class Matrix(NamedTuple):
-    """The addresses of a matrix. It consists of tiles of 128 columns of all ranks, [rank][128] of 2 bytes; see
-    gpool(3)."""
+    """Locate the tiles of a matrix, each 128 columns of all ranks, [rank][128] of 2 bytes: see gpool(3)."""
 
     first: int
-    """device address of the first run of tiles"""
+    """device address of the first tiles, side by side"""
     more: int
-    """device address of uint64 [n]: the address of each further run of tiles; 0: none"""
+    """device address of uint64 [n]: the address of each further run of tiles; 0: there is none"""
     head_tiles: int
     """number of tiles at `first`"""
     run_tiles: int
-    """number of tiles of each further run; the last may have fewer"""
+    """number of tiles in each further run; the last may have fewer"""
 
 
-class Part(NamedTuple):
-    """The weights of an adapter for one layer and target. The addresses are valid while the adapter is acquired."""
+class Weights(NamedTuple):
+    """Describe the weights of an adapter for one layer and target; addresses are valid while the adapter is
+    acquired.
+    """
 
     a: Matrix
     """[rank][in]"""
     b: Matrix
-    """transposed: [rank][out]"""
+    """its transpose: [rank][out]"""
     rank: int
     scale: float
 
 
 class Acquired:
-    """The result of Adapter.acquire(): the adapter is resident until release(), or until the end of a `with`."""
+    """Keep an adapter in the pool until release() or the end of a `with` statement; Adapter.acquire() returns it.
+    Threads: any.
+    """
 
     def __init__(self, adapter: Adapter) -> None:
         self.adapter = adapter
@@ -135,29 +138,40 @@ class Acquired:
         if not self.adapter.adapters.handle.closed:
             self.release()
 
-    def part(self, layer: int, target: str) -> Part:
+    def weights(self, layer: int, target: str) -> Weights:
         """Return the weights for a layer and a target.
 
-        layer: its number; -1: modules outside all layers. target: "model.layers.*.self_attn.q_proj". Raises NotFound:
-        the adapter has no such weights.
+        layer: number of the layer; -1: modules outside of all layers. target: for example
+        "model.layers.*.self_attn.q_proj".
+        Raises NotFound: the adapter has no weights there; Error with EINVAL.
+        Cost: a lookup.
         """
         filled = _abi.gpool_lora_weights()
         with self.adapter.adapters.handle as pointer:
             result = library().gpool_lora_weights(pointer, self.adapter.id, layer, c_text(target), ctypes.byref(filled))
             check(result, f"find part '{target}' of layer {layer} of adapter '{self.adapter.name}'")
-        return Part(_matrix(filled.a), _matrix(filled.b), int(filled.rank), float(filled.scale))
+        return Weights(_matrix(filled.a), _matrix(filled.b), int(filled.rank), float(filled.scale))
 
-    def wait(self, layer: int = -1, timeout_ms: int = -1) -> None:
-        """Wait until the layers up to this one are loaded; -1: all layers, and the modules outside all layers. Raises
-        TimedOut, or the cause of a failed load.
+    def wait_layer(self, layer: int = -1, timeout_ms: int = -1) -> None:
+        """Wait until a layer and all earlier ones are loaded.
+
+        layer: number of the layer; -1: all layers and the modules outside of them. timeout_ms: longest wait in
+        milliseconds; -1: no limit.
+        Raises TimedOut; or the error of the load.
         """
         with self.adapter.adapters.handle as pointer:
             result = waiting(timeout_ms, library().gpool_lora_wait_layer, pointer, self.adapter.id, layer, timeout_ms)
             if result < 0:
-                raise error(result, f"wait for layer {layer} of adapter '{self.adapter.name}'", self.adapter.why())
+                raise error(
+                    result, f"wait for layer {layer} of adapter '{self.adapter.name}'", self.adapter.last_error()
+                )
 
     def release(self, after: Optional[Fence] = None) -> None:
-        """Release the adapter; with a fence, when the fence is signaled, without a wait. A second call does nothing."""
+        """Release the adapter; a second call does nothing.
+
+        after: release it when this fence is signaled, without waiting.
+        Raises Error with EINVAL: not a fence of this process.
+        """
         if self._released:
             return
         with self.adapter.adapters.handle as pointer:
@@ -169,7 +183,7 @@ class Acquired:
 
 
 class Adapter:
-    """A registered adapter, from Adapters.register() or find(). Threads: any."""
+    """Name a registered adapter, from Adapters.register() or find(). Threads: any."""
 
     def __init__(self, adapters: Adapters, name: str, number: int) -> None:
         self.adapters = adapters
@@ -181,57 +195,75 @@ class Adapter:
         return f"<gpool.Adapter '{self.name}'>"
 
     def acquire(self, timeout_ms: int = -1) -> Acquired:
-        """Keep the adapter resident until it is released: `with adapter.acquire() as acquired:`.
+        """Load the adapter into the pool if necessary, and keep it there until it is released: `with adapter.acquire()
+        as acquired:`.
 
-        timeout_ms: longest wait for its load, milliseconds; 0: start the load and do not wait, -1: no limit. Raises
-        TimedOut: it is being loaded; NoRoom: the pool's content is in use; NotFound: its files do not exist; Error with
-        EINVAL: its files have changed or are invalid; Busy: another process has unloaded it while it is acquired here.
-        Cost: for a resident adapter mostly the interpreter's time; else its load.
+        timeout_ms: longest wait for the load in milliseconds; 0: start it and do not wait, -1: no limit.
+        Raises TimedOut: it is being loaded; NoRoom: the pool's content is in use; NotFound: its files do not exist;
+        Busy: another engine unloads it; Error with EINVAL (its files have changed), EIO (its files cannot be read).
+        Cost: a lookup and a pin if it is resident; else its load.
         """
         with self.adapters.handle as pointer:
             undo = lambda: library().gpool_lora_release(pointer, self.id, _abi.gpool_fence())  # noqa: E731
             result = waiting(timeout_ms, library().gpool_lora_acquire, pointer, self.id, timeout_ms, undo=undo)
             if result < 0:
-                raise error(result, f"acquire adapter '{self.name}'", self.why())
+                raise error(result, f"acquire adapter '{self.name}'", self.last_error())
         return Acquired(self)
 
-    def begin(self, timeout_ms: int = -1) -> Acquired:
-        """Acquire the adapter without waiting for its weights; only its memory is allocated. Acquired.wait() waits for
-        layers. The release is deferred behind all queued work, even if the load fails; then other engines can use the
-        adapter, too."""
+    def acquire_async(self, timeout_ms: int = -1) -> Acquired:
+        """Acquire the adapter without waiting for its weights, only for its place in the pool; see
+        Acquired.wait_layer().
+
+        Release it with a fence behind all work that was queued, even if the load has failed. Other engines can use the
+        adapter from then on.
+        Raises as acquire().
+        Cost: as acquire(), without the load.
+        """
         with self.adapters.handle as pointer:
             undo = lambda: library().gpool_lora_release(pointer, self.id, _abi.gpool_fence())  # noqa: E731
             result = waiting(timeout_ms, library().gpool_lora_acquire_async, pointer, self.id, timeout_ms, undo=undo)
             if result < 0:
-                raise error(result, f"begin adapter '{self.name}'", self.why())
+                raise error(result, f"begin adapter '{self.name}'", self.last_error())
         return Acquired(self)
 
     def prefetch(self) -> None:
-        """Start to load the adapter if it is not resident. It may be evicted before it is acquired."""
+        """Start to load the adapter if it is not resident; it may be evicted again before it is acquired.
+
+        Raises Error with EINVAL.
+        Cost: queues the load.
+        """
         self._call("prefetch")
 
     def unload(self) -> None:
-        """Remove the adapter from the pool, for all engines. Raises Busy: it is acquired, here or elsewhere; then it is
-        removed with its last use.
+        """Remove the adapter from the pool, for all engines.
+
+        Raises Busy: it is acquired, here or by another engine, in which case it is removed after its last use.
+        Cost: one request to the agent.
         """
         self._call("unload")
 
     def unregister(self) -> None:
-        """Forget the adapter; its pages stay for other engines until they are needed. Raises Busy: it is acquired, or
-        being loaded."""
+        """Unregister the adapter in this process; its pages stay for other engines until they are evicted.
+
+        Raises Busy: it is acquired, or being loaded.
+        """
         self._call("unregister")
 
-    def why(self) -> str:
-        """Return the cause of the last failed load; empty if the last load succeeded."""
+    def last_error(self) -> str:
+        """Return why the last load failed; empty if it did not. Raises Error with EINVAL."""
         text = ctypes.create_string_buffer(_abi.GPOOL_LORA_REASON_BYTES)
         with self.adapters.handle as pointer:
-            check(library().gpool_lora_last_error(pointer, self.id, text), f"tell of adapter '{self.name}'")
+            check(library().gpool_lora_last_error(pointer, self.id, text), f"read the state of adapter '{self.name}'")
         return text.value.decode(errors="replace")
 
     def info(self) -> AdapterInfo:
+        """Return the state of the adapter. Raises Error with EINVAL. Cost: one lock."""
         filled = _abi.gpool_lora_info(size=ctypes.sizeof(_abi.gpool_lora_info))
         with self.adapters.handle as pointer:
-            check(library().gpool_lora_info(pointer, self.id, ctypes.byref(filled)), f"tell of adapter '{self.name}'")
+            check(
+                library().gpool_lora_info(pointer, self.id, ctypes.byref(filled)),
+                f"read the state of adapter '{self.name}'",
+            )
         values = {name: getattr(filled, name) for name in AdapterInfo._fields}
         values["name"] = values["name"].decode(errors="replace")
         values["state"], values["element"] = AdapterState(filled.state), Element(filled.element)
@@ -243,8 +275,10 @@ class Adapter:
 
 
 class Adapters:
-    """The adapters of a process on one pool, from Pool.adapters(); valid until close(), the end of a `with`, or the
-    close of the pool.
+    """Hold the adapters of a process on one pool, from Pool.adapters() until close(), the end of a `with` statement, or
+    the pool's end.
+
+    Threads: any.
     """
 
     handle: Handle
@@ -260,7 +294,7 @@ class Adapters:
         load_threads: int,
         salt: Tuple[int, int],
     ) -> None:
-        """Internal: use Pool.adapters()."""
+        """Create a set of adapters; for this package only: see Pool.adapters()."""
         self._pool = pool
         options = _abi.gpool_lora_options(
             size=ctypes.sizeof(_abi.gpool_lora_options),
@@ -293,21 +327,22 @@ class Adapters:
             try:
                 self.close()
             except Error:
-                pass  # an adapter is acquired; Pool.close() raises the error
+                pass  # one is acquired; Pool.close() says so
 
     def close(self) -> None:
-        """Close all adapters, after the loads that are under way. A second call does nothing. Raises Busy: an adapter
-        is acquired."""
+        """Wait for loads in progress and end the set; a second call does nothing. Raises Busy: an adapter is
+        acquired.
+        """
         if not self._pool.closed:
             with self._pool.handle:
                 self.handle.close(library().gpool_lora_destroy)
 
     def register(self, name: str, folder: str) -> Adapter:
-        """Register an adapter: a folder of PEFT with adapter_config.json and adapter_model.safetensors. The headers are
-        read, the weights are not.
+        """Register a folder of PEFT, with adapter_config.json and adapter_model.safetensors, under a name.
 
-        Raises Error with EINVAL: the files are invalid, for the reason in the text; EEXIST: the name is in use;
+        Raises Error with EINVAL (the files are invalid; the text names the cause), EEXIST (the name is taken);
         NotFound.
+        Cost: reads the headers of the files, no weights.
         """
         number, why = ctypes.c_uint32(), ctypes.create_string_buffer(_abi.GPOOL_LORA_REASON_BYTES)
         with self.handle as pointer:
@@ -317,19 +352,22 @@ class Adapters:
         return Adapter(self, name, number.value)
 
     def find(self, name: str) -> Adapter:
-        """Return a registered adapter by its name. Raises NotFound."""
+        """Return the registered adapter of a name. Raises NotFound. Cost: a lookup."""
         number = ctypes.c_uint32()
         with self.handle as pointer:
             check(library().gpool_lora_find(pointer, c_text(name), ctypes.byref(number)), f"find adapter '{name}'")
         return Adapter(self, name, number.value)
 
-    def statistics(self) -> AdapterStatistics:
-        """Return the figures of all adapters. Cost: linear in the adapters, the objects of the warm pool and the files
-        of the cold folder."""
+    def stats(self) -> AdapterStats:
+        """Return counters of all adapters.
+
+        Raises Error.
+        Cost: one pass over the adapters, the objects of the warm pool and the files in cache_dir.
+        """
         filled = _abi.gpool_lora_stats(size=ctypes.sizeof(_abi.gpool_lora_stats))
         with self.handle as pointer:
             check(library().gpool_lora_stats(pointer, ctypes.byref(filled)), "count adapters")
-        return AdapterStatistics(*(getattr(filled, name) for name in AdapterStatistics._fields))
+        return AdapterStats(*(getattr(filled, name) for name in AdapterStats._fields))
 
 
 def _matrix(filled: Any) -> Matrix:

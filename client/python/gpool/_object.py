@@ -1,4 +1,4 @@
-"""Named objects: memory and metadata under a name, published in one step, readable by any worker of the pool."""
+"""Named objects: memory and metadata under a name, published in one step, read by any worker of the pool."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 
 class ObjectClass(enum.IntEnum):
-    """How the pages of an object or a range may be written and evicted."""
+    """List what may happen to the pages of an object or range."""
 
     IMMUTABLE = _abi.GPOOL_OBJECT_IMMUTABLE
-    """read-only from its publication on"""
+    """read only for all sessions from its publication"""
     MUTABLE = _abi.GPOOL_OBJECT_MUTABLE
-    """its one writer continues to write; readers see changes at once"""
+    """its single writer may write after the publication; readers see the changes at once"""
     EPHEMERAL = _abi.GPOOL_OBJECT_EPHEMERAL
-    """immutable, and may be evicted as a whole while no session has it open"""
+    """as IMMUTABLE, and may be evicted as a whole while no session has it open"""
     PINNABLE = _abi.GPOOL_OBJECT_PINNABLE
-    """immutable, and may be evicted as a whole while no session pins it, even if it is open"""
+    """as IMMUTABLE, and may be evicted as a whole while no session pins it, open or not"""
 
 
 class ObjectState(enum.IntEnum):
-    """The state of a version."""
+    """List what a version can be to its name."""
 
     CURRENT = _abi.GPOOL_OBJECT_CURRENT
     OLD = _abi.GPOOL_OBJECT_OLD
@@ -45,7 +45,7 @@ class ObjectState(enum.IntEnum):
 
 
 class ObjectInfo(NamedTuple):
-    """One version of an object."""
+    """Describe a version of an object."""
 
     name: str
     version: int
@@ -54,11 +54,11 @@ class ObjectInfo(NamedTuple):
     pages: int
     allocations: int
     readers: int
-    """number of sessions that have it open"""
+    """sessions that have it open"""
     writer: int
     """session that may write it; 0: none"""
     layout_hash: int
-    """hash of allocation sizes and metadata, not of contents"""
+    """hash of the allocation sizes and the metadata, not of the contents"""
     metadata_bytes: int
     published_ms: int
     """wall clock, milliseconds since 1970"""
@@ -68,10 +68,11 @@ class ObjectInfo(NamedTuple):
     tenant: str
     role: str
     number: int
-    """owner in the page words"""
+    """owner in the page table"""
 
 
 def info_of(filled: _abi.gpool_object_info) -> ObjectInfo:
+    """Return the description that a struct of the C library has."""
     values: Dict[str, Any] = {name: getattr(filled, name) for name in ObjectInfo._fields}
     for name in ("name", "tenant", "role"):
         values[name] = values[name].decode(errors="replace")
@@ -80,7 +81,7 @@ def info_of(filled: _abi.gpool_object_info) -> ObjectInfo:
 
 
 class ObjectPin:
-    """The result of Object.pin(): `with object.pin():` unpins at the end. It has no other use."""
+    """Unpin an object at the end of `with object.pin():`; Object.pin() returns it."""
 
     def __init__(self, pinned: Object) -> None:
         self.object = pinned
@@ -93,16 +94,18 @@ class ObjectPin:
 
 
 class Object:
-    """A named object: one that is being built (Pool.create_object()), or an open version (Pool.open_object()).
+    """Hold a named object: a draft (Pool.create_object()), or a version that is open (Pool.open_object()).
 
         with pool.create_object("weights") as draft:
             numpy.asarray(draft.view(draft.alloc(4), "float16"))[:] = weights
             draft["scale"] = b"1.5"
             draft.publish()
 
-    Until publish() the object is invisible to other sessions, and close() deletes it. Until then one thread at a time
-    may use it, afterwards any. Metadata maps texts to bytes; len(), `in`, iteration and [] read the metadata of a
-    published object."""
+    A draft is visible to no other session, and is discarded when it is closed. Metadata are bytes with text keys: [],
+    len(), `in` and iteration read those of a published object.
+
+    Threads: one at a time until publish(), then any.
+    """
 
     def __init__(
         self,
@@ -113,8 +116,10 @@ class Object:
         pinned: bool = False,
         adopted: bool = False,
     ) -> None:
-        """Internal. memory_class: of an object that is to be published. pinned: pinned from its publication on.
-        adopted: this process is its writer.
+        """Wrap an object of the library; for this package only.
+
+        memory_class: class of a draft; None: the object is published. pinned: pinned from its publication. adopted:
+        this process is its writer.
         """
         self._pool = pool
         self.name = name
@@ -123,7 +128,7 @@ class Object:
         self._memory_class = self.info().memory_class if memory_class is None else memory_class
         self._writable = self._draft or adopted
         self._lock = threading.Lock()
-        self._pins = int(pinned)  # pins of the program; views have their own
+        self._pins = int(pinned)  # of the program; views have their own
 
     def __repr__(self) -> str:
         return (
@@ -138,7 +143,7 @@ class Object:
         try:
             self.close()
         except Error:
-            if kind is None:  # else views exist in the frames of an exception, which is more important
+            if kind is None:  # else views live in the frames of an exception, which says more
                 raise
 
     def __del__(self) -> None:
@@ -146,11 +151,10 @@ class Object:
             try:
                 self.close()
             except Error:
-                pass  # another library still has a tensor of it; it ends with the pool
+                pass  # a tensor of another library's lives on; it ends with the pool
 
     def close(self) -> None:
-        """Close the object; its addresses become invalid. An object that is not published is deleted. A second call
-        does nothing.
+        """Close the object: its addresses end, and a draft is discarded. A second call does nothing.
 
         Raises Busy: a view of it exists, or queued GPU work still uses it.
         """
@@ -158,7 +162,7 @@ class Object:
             with self._pool.handle:
                 self.handle.close(library().gpool_object_close)
 
-    # ---- build ----
+    # ---- building ----
 
     def alloc(
         self,
@@ -170,8 +174,11 @@ class Object:
         timeout_ms: int = 0,
         stream: Optional[Stream] = None,
     ) -> int:
-        """Add an allocation, pinned until the object is published; returns its index, from 0 on. See Pool.alloc();
-        Error with EINVAL: the object is published.
+        """Add an allocation of `page_count` pages to a draft, pinned until it is published, and return its index, from
+        0.
+
+        Arguments and cost as in Pool.alloc().
+        Raises as Pool.alloc(); Error with EINVAL: the object is published.
         """
         index = ctypes.c_uint32()
         options = alloc_options(0, usage, priority, owner_id, timeout_ms, stream)
@@ -183,7 +190,10 @@ class Object:
         return index.value
 
     def __setitem__(self, key: str, value: bytes) -> None:
-        """Set metadata: bytes under a key of 1 to 1,023 bytes. An object has at most 64 MiB of metadata."""
+        """Set metadata: bytes under a key of 1 to 1,023 bytes; an object can have 64 MiB.
+
+        Raises Error with EINVAL (key, published), EFBIG (more than 64 MiB), ENOMEM.
+        """
         with self.handle as pointer:
             check(
                 library().gpool_object_set(pointer, c_text(key), value, len(value)),
@@ -191,11 +201,14 @@ class Object:
             )
 
     def publish(self) -> int:
-        """Publish the object under its name, in one step; returns its version. It stays open. GPU work that writes to
-        it must be done.
+        """Publish the draft as the new current version of its name, in one step, and return the version; the object
+        stays open.
 
-        Raises Busy: a writable view exists; Stale: another version is current than expected; NoRoom; Error with EINVAL:
-        it is published already, or has no allocation.
+        GPU work that writes to the object must have finished.
+        Raises Busy: a view exists through which it could be written; Stale: another version than expect_version is
+        current, or the role is not held; NoRoom; AgentGone; Error with EINVAL (published already, no allocation),
+        EACCES, EPERM.
+        Cost: one request to the agent.
         """
         if self._memory_class != ObjectClass.MUTABLE:
             self.handle.refuse_views("publish")
@@ -206,16 +219,21 @@ class Object:
         self._writable = self._memory_class == ObjectClass.MUTABLE
         return version.value
 
-    # ---- read ----
+    # ---- reading ----
 
     def info(self) -> ObjectInfo:
-        """Describe the version. Raises Error with EINVAL: it is not published; Stale: PINNABLE, and evicted."""
+        """Return the description of this version.
+
+        Raises Error with EINVAL: not published; Stale: of class PINNABLE, and evicted.
+        Cost: a few loads.
+        """
         filled = _abi.gpool_object_info(size=ctypes.sizeof(_abi.gpool_object_info))
         with self.handle as pointer:
-            check(library().gpool_object_info(pointer, ctypes.byref(filled)), f"tell of object '{self.name}'")
+            check(library().gpool_object_info(pointer, ctypes.byref(filled)), f"read the state of object '{self.name}'")
         return info_of(filled)
 
     def __getitem__(self, key: str) -> bytes:
+        """Return the metadata of a key. Raises KeyError; Error with EINVAL: not published."""
         value, size = ctypes.c_void_p(), ctypes.c_size_t()
         with self.handle as pointer:
             result = library().gpool_object_get(pointer, c_text(key), ctypes.byref(value), ctypes.byref(size))
@@ -225,7 +243,7 @@ class Object:
             return ctypes.string_at(value, size.value)
 
     def items(self) -> Iterator[Tuple[str, bytes]]:
-        """Yield the keys and values of the metadata, ordered by key."""
+        """Iterate over the metadata in the order of the keys. Raises Error with EINVAL: not published."""
         key, value, size = ctypes.c_char_p(), ctypes.c_void_p(), ctypes.c_size_t()
         index = 0
         while True:
@@ -259,11 +277,16 @@ class Object:
     # ---- memory ----
 
     def address(self, index: int = 0) -> Tuple[int, int]:
-        """Return address and bytes of an allocation; valid until close(), for the class PINNABLE while it is pinned."""
+        """Return device address and size in bytes of an allocation, valid until close(); of class PINNABLE while it is
+        pinned.
+
+        Raises Error with EINVAL: no such allocation.
+        Cost: a few loads.
+        """
         address, size = ctypes.c_uint64(), ctypes.c_uint64()
         with self.handle as pointer:
             result = library().gpool_object_address(pointer, index, ctypes.byref(address), ctypes.byref(size))
-            check(result, f"tell the address of allocation {index} of object '{self.name}'")
+            check(result, f"read the address of allocation {index} of object '{self.name}'")
         return address.value, size.value
 
     def view(
@@ -274,14 +297,19 @@ class Object:
         offset: int = 0,
         stream: Optional[Stream] = None,
     ) -> View:
-        """Return an allocation as an array: see Block.view(). It is read-only, except before the publication, and for
-        the writer of a MUTABLE object. While the view exists, the object stays open, and one of the class PINNABLE
-        stays pinned."""
+        """Return an allocation as an array: see Block.view(). It is read only, except for a draft or the writer of a
+        MUTABLE object.
+
+        While the view exists the object stays open, and pinned if its class is PINNABLE.
+        Raises Stale: evicted; Error with EINVAL: no such allocation; ValueError; TypeError.
+        """
         return View(_Allocation(self, index), self._pool.device, dtype, shape, offset, not self._writable, stream)
 
     def pin(self) -> ObjectPin:
-        """Pin an object of the class PINNABLE until unpin() or the end of a `with`. Raises Stale: it was evicted; close
-        it, and open the name again.
+        """Pin an object of class PINNABLE until unpin() or the end of a `with` statement.
+
+        Raises Stale: it was evicted; close it and open the name again. Error with EINVAL: another class.
+        Cost: mostly the interpreter's.
         """
         with self.handle as pointer:
             check(library().gpool_object_pin(pointer), f"pin object '{self.name}'")
@@ -290,8 +318,10 @@ class Object:
         return ObjectPin(self)
 
     def unpin(self, after: Optional[Fence] = None) -> None:
-        """End a pin of the program; with a fence, when the fence is signaled, without a wait. Raises Error with EINVAL:
-        the program has no pin.
+        """End one pin of the program.
+
+        after: end it when this fence is signaled, without waiting.
+        Raises Error with EINVAL: the program has no pin.
         """
         with self._lock:
             if self._pins == 0:
@@ -309,12 +339,12 @@ class Object:
 
     @property
     def pinnable(self) -> bool:
-        """Return True if the object is published and must be pinned to be used."""
+        """Return whether the object is published and must be pinned to be used."""
         return self._memory_class == ObjectClass.PINNABLE and not self._draft
 
 
 class _Allocation:
-    """An allocation of an object as the source of views."""
+    """Present an allocation of an object to views."""
 
     def __init__(self, shown: Object, index: int) -> None:
         self._object = shown

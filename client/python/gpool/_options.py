@@ -11,8 +11,9 @@ from ._stream import Stream
 
 
 class Usage(enum.IntEnum):
-    """The purpose of a block, which influences the order of eviction: TEMP_BUFFER is evicted first, then ACTIVATION,
-    GRADIENT, LORA_WEIGHT, KV_CACHE."""
+    """List the purposes of a block, which affect the order of eviction: TEMP_BUFFER is evicted first, then ACTIVATION,
+    GRADIENT, LORA_WEIGHT, KV_CACHE.
+    """
 
     KV_CACHE = _abi.GPOOL_USAGE_KV_CACHE
     LORA_WEIGHT = _abi.GPOOL_USAGE_LORA_WEIGHT
@@ -24,6 +25,7 @@ class Usage(enum.IntEnum):
 def alloc_options(
     flags: int, usage: Usage, priority: int, owner_id: int, timeout_ms: int, stream: Optional[Stream]
 ) -> _abi.gpool_alloc_options:
+    """Return the options of an allocation as a struct of the C library."""
     return _abi.gpool_alloc_options(
         size=ctypes.sizeof(_abi.gpool_alloc_options),
         flags=flags,

@@ -1,4 +1,4 @@
-"""Pools: attach, allocate, inspect."""
+"""A pool: attaching, allocating, observing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tu
 
 from . import _abi
 from ._block import Block, Span
-from ._errors import Error, Holder, NoRoom, Shortage, check, error
+from ._errors import Error, Holder, NoRoom, OomInfo, check, error
 from ._event import Event, event_of
 from ._handle import Handle
 from ._library import library
@@ -26,7 +26,7 @@ from ._wait import waiting
 
 
 class Pressure(enum.IntEnum):
-    """The pressure of a pool."""
+    """List how short of pages a pool is."""
 
     LOW = _abi.GPOOL_PRESSURE_LOW
     MEDIUM = _abi.GPOOL_PRESSURE_MEDIUM
@@ -35,7 +35,7 @@ class Pressure(enum.IntEnum):
 
 
 class Device(NamedTuple):
-    """The device of a pool's memory."""
+    """Describe where a pool's memory is."""
 
     pool: str
     """the pool's name"""
@@ -46,15 +46,15 @@ class Device(NamedTuple):
     uuid: str
     """empty: an observer or admin"""
     host_pointer: bool
-    """the CPU can access device addresses"""
+    """the CPU can use the addresses as well"""
 
 
-class Statistics(NamedTuple):
-    """Counts of this session since it was attached."""
+class Stats(NamedTuple):
+    """Count what this session has done since it was attached; `leased_pages` and `idle_pages` are current values."""
 
     leased_pages: int
     idle_pages: int
-    """leased pages without a block"""
+    """leased, without content"""
     deferred_blocks: int
     """blocks and pins that wait for a fence"""
     allocations: int
@@ -71,25 +71,21 @@ class Statistics(NamedTuple):
     allocation_ns: List[int]
     """histogram: entry i counts allocations of [2^i, 2^(i+1)) nanoseconds, one in 256"""
     refill_ns: List[int]
-    """the same for each refill"""
+    """likewise, of all refills"""
 
 
 class Pool:
-    """An attached pool. It stays attached until close(), or until the end of a `with`:
+    """Attach this process to a pool, until close() or the end of a `with` statement.
 
         with gpool.Pool() as pool:
             ...
 
-    Raises NotFound: no agent answered in time, or the pool or tenant does not exist; TimedOut; Error with EACCES,
-    EUSERS, EPROTO, ENODEV, EMFILE.
-
-    Threads: any may use a pool and the objects that it returns, unless a call states otherwise; calls into the library
+    Threads: any thread may use a pool and what was made from it, unless a method says otherwise; calls into the library
     release the interpreter's lock.
-
-    Signals: handlers run within 50 ms while the main thread waits in a call with timeout_ms, and an exception that a
-    handler raises, such as that of Ctrl-C, ends the call. A handler must not use the pool.
-
-    After fork() the child owns no part of the pool: every call raises Forked there, and the parent is not affected."""
+    Signals: while the main thread waits in a call with timeout_ms, handlers run within 50 ms, and an exception raised
+    by one, as by Ctrl-C, ends the call. A handler must not use the pool itself.
+    Fork: after fork() the child owns nothing of the pool: every call raises Forked there. The parent is not affected.
+    """
 
     def __init__(
         self,
@@ -104,13 +100,19 @@ class Pool:
         quota_bytes: int = 0,
         log: Optional[Callable[[int, str], None]] = None,
     ) -> None:
-        """Attach.
+        """Attach to a pool.
 
-        pool: its name; None: the first. directory: of the agent's sockets; None: $GPOOL_DIR, else /run/gpool. name: the
-        name of this process in tools. tenant: None: the first that this user may join. timeout_ms: longest wait for an
-        agent that is not up yet, milliseconds; -1: no limit. observer: read only, no pages. admin: may send control
-        requests, no pages. quota_bytes: the maximum that this process may lease; 0: the tenant's limit. log: receives a
-        level, 0 error to 3 debug, and a line; called by any thread."""
+        pool: name of the pool; None: the first. directory: the folder with the agent's sockets; None: $GPOOL_DIR, or
+        /run/gpool. name: display name of this process in tools. tenant: tenant to join; None: the first that admits
+        this user. timeout_ms: longest wait in milliseconds for an agent that has not started; -1: no limit. observer:
+        only read the state, lease no pages. admin: permit evictions and changes of limits, lease no pages. quota_bytes:
+        maximum that this process leases, in bytes; 0: the tenant's limit. log: function that receives a level (0 error
+        to 3 debug) and a line, called in any thread.
+
+        Raises NotFound: no agent has started within timeout_ms, or there is no such pool or tenant; TimedOut;
+        OutOfService; Error with EACCES, EUSERS, EPROTO, ENODEV, EMFILE.
+        Cost: some system calls and a round trip to the agent; pages are mapped when they are first used.
+        """
         said: List[str] = []
 
         def hear(_: Any, level: int, line: bytes) -> None:
@@ -143,13 +145,13 @@ class Pool:
             why = library().gpool_last_error(result).decode(errors="replace")
             raise error(result, "attach to a pool", "; ".join([why, *(line for line in said if line not in why)]))
         assert pointer.value
-        # The library may call it until the pool is closed, even from threads that outlive all Python objects.
+        # The library may call it until the pool is closed, if need be by threads that outlive all objects here.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._log))
         self.handle = Handle(pointer.value, "the pool")
-        """for other calls of the C library: `with pool.handle as pointer`"""
+        """access for other functions of the C library: `with pool.handle as pointer`"""
         self.page_bytes = int(library().gpool_page_bytes(pointer))
         self.page_count = int(library().gpool_page_count(pointer))
-        """the pages of the whole pool"""
+        """of the whole pool"""
         self.session = int(library().gpool_session(pointer))
         """number of this session"""
         self.device = _device(pointer)
@@ -169,8 +171,8 @@ class Pool:
         try:
             self.close()
         except Error:
-            # The frames of the exception may hold views. The exception is more important than Busy, and the pool is
-            # closed with the last view.
+            # The frames of an exception that is on its way hold views; it says more than that, and the last of them
+            # ends the pool.
             if kind is None:
                 raise
 
@@ -179,16 +181,19 @@ class Pool:
             try:
                 self.close()
             except Error:
-                pass  # another library still has a tensor; the pool stays open until the process ends
+                pass  # a tensor of another library's lives on: then so does the pool, until the process ends
 
     @property
     def closed(self) -> bool:
+        """Return whether the pool was closed, or belongs to the parent of this process. Cost: no call of the
+        library.
+        """
         return self.handle.closed or self.handle.forked
 
     def close(self) -> None:
-        """Detach: all objects that came from the pool end with it. A second call does nothing. Waits for GPU work that
-        is queued on the pool's streams.
+        """Detach from the pool and end everything that was made from it; a second call does nothing.
 
+        Waits for the GPU work that is queued on the pool's streams.
         Raises Busy: a view of its memory exists, an adapter is acquired, or another thread is in a call.
         """
         if not self.closed:
@@ -218,16 +223,19 @@ class Pool:
         evict: bool = True,
         spill: bool = False,
     ) -> Block:
-        """Allocate a block of pages, pinned once.
+        """Allocate a block of `page_count` pages, pinned once.
 
-        priority: 0..3, higher is evicted later. owner_id: shown by tools. timeout_ms: longest wait for pages,
-        milliseconds; 0: none, -1: no limit. stream: the stream of its first use. first_fit: use the lowest free pages.
-        critical: may use the reserved pages. contiguous: pages that are adjacent in the pool; otherwise only the
-        addresses are. evict: other blocks may be evicted for it. spill: on eviction its content is saved, and pin()
-        restores it.
+        usage: purpose of the block, which affects the order of eviction. priority: 0 to 3; blocks with a higher one are
+        evicted later. owner_id: number that tools show and by which evicted content is recognized. timeout_ms: longest
+        wait for pages in milliseconds; 0: do not wait, -1: no limit. stream: the stream that uses the block first.
+        first_fit: take the lowest free pages. critical: use reserved pages if necessary. contiguous: take adjacent
+        pages of the pool; otherwise only the addresses are adjacent. evict: permit the eviction of other blocks. spill:
+        save the content when the block is evicted; pin() restores it.
 
-        Raises NoRoom, with the cause in `shortage`; AgentGone; Error with EINVAL, EPERM, ENOMEM. Cost: mostly the
-        interpreter's time; a request to the agent when this process's lease is used up."""
+        Raises NoRoom: not enough pages, described by its `oom_info`; Asleep; AgentGone; Error with EINVAL, EPERM
+        (critical without the right, observer, admin), ENOMEM.
+        Cost: mostly the interpreter's; a request to the agent if this process's lease is used up.
+        """
         flags = (
             (_abi.GPOOL_ALLOC_FIRST_FIT if first_fit else 0)
             | (_abi.GPOOL_ALLOC_CRITICAL if critical else 0)
@@ -246,8 +254,11 @@ class Pool:
         return Block(self, block)
 
     def alloc_span(self, nbytes: int, usage: Usage = Usage.KV_CACHE) -> Span:
-        """Allocate 1 byte to half a page, from pages that this process divides among spans of one size class and usage.
-        Raises the exceptions of alloc().
+        """Allocate `nbytes` bytes, from 1 to half a page, from pages that are shared by spans of one size class and
+        usage.
+
+        Raises as alloc().
+        Cost: mostly the interpreter's; as alloc() if a new page is needed.
         """
         span = _abi.gpool_span()
         with self.handle as pool:
@@ -257,28 +268,35 @@ class Pool:
         return Span(self, span)
 
     def check_room(self, pool: int, result: int, what: str) -> None:
-        """Like check(), and set the shortage of a NoRoom. Call it in the thread of the failed call."""
+        """Raise the exception for a negative `result`, with its `oom_info` if it is NoRoom; must run in the thread of
+        the call.
+        """
         if result < 0:
             raised = error(result, what)
             if isinstance(raised, NoRoom):
-                raised.shortage = _shortage(pool, False)
+                raised.oom_info = _oom_info(pool, False)
             raise raised
 
-    def shortage(self) -> Shortage:
-        """Report why the calling thread's last allocation was refused for lack of pages, and the sessions that lease
-        the most pages now.
+    def oom_info(self) -> OomInfo:
+        """Return why the calling thread's last allocation was refused for lack of pages, and which sessions lease the
+        most pages now.
 
-        Cost: one request to the agent, which scans all pages.
+        Raises Error.
+        Cost: one request to the agent, which reads all page words.
         """
         with self.handle as pool:
-            return _shortage(pool, True)
+            return _oom_info(pool, True)
 
-    def let_go(self) -> int:
-        """Unmap pages that other trust domains need; a process that is idle for a long time should call this
-        periodically. Returns the number of unmapped handles.
+    def release_unused(self) -> int:
+        """Unmap the memory that other trust domains wait for, and return the number of handles that were unmapped.
+
+        The library does this during other calls; a process that makes none for a long time should call it from time to
+        time.
+        Raises Forked.
+        Cost: one load if no page is waited for; otherwise a driver call for each handle.
         """
         with self.handle as pool:
-            return check(library().gpool_release_unused(pool), "let go")
+            return check(library().gpool_release_unused(pool), "release unused memory")
 
     # ---- named objects ----
 
@@ -293,12 +311,15 @@ class Pool:
         role: Optional[Role] = None,
         expect_version: Optional[int] = None,
     ) -> Object:
-        """Start to build an object of this name, at most 127 bytes; Object.publish() makes it visible.
+        """Create an object named `name` (at most 127 bytes), which becomes visible with Object.publish().
 
-        pinned: PINNABLE, and pinned from its publication on, until Object.unpin(). private: sessions of other tenants
-        cannot open it. domain_write: all tenants of the trust domain may replace and delete it. role: a role that this
-        process must hold when it publishes. expect_version: publish only if this version is current, 0: only if the
-        name does not exist; None: in any case.
+        memory_class: what may happen to its pages. pinned: with class PINNABLE, keep the object pinned from its
+        publication until Object.unpin(). private: refuse sessions of other tenants. domain_write: permit all tenants of
+        the trust domain to replace and delete it. role: leadership role that this process must hold when it publishes.
+        expect_version: publish only over this version; 0: only if there is none; None: over any version.
+
+        Raises Error with EINVAL (name), EPERM (observer or admin), ENOMEM.
+        Cost: no request to the agent.
         """
         expected = 0 if expect_version is None else expect_version or _abi.GPOOL_OBJECT_NONE
         options = _abi.gpool_object_options(
@@ -323,12 +344,16 @@ class Pool:
     def open_object(
         self, name: str, version: int = 0, *, layout_hash: int = 0, role: Optional[Role] = None, adopt: bool = False
     ) -> Object:
-        """Map a version, 0: the current one. Its content does not change until it is closed, even if other versions are
-        published or it is deleted.
+        """Open a version of an object and map its memory; it stays unchanged until it is closed, even if it is replaced
+        or deleted.
 
-        layout_hash: expected hash; 0: any. adopt: become the writer of a mutable object whose writer has ended; takes
-        the object's role. Raises NotFound; Stale: the process has lost the role; Busy: adopt, and another process
-        writes it; Error with EPROTO (layout), EACCES, EPERM.
+        version: the version to open; 0: the current one. layout_hash: hash that the object must have; 0: any. role:
+        leadership role that this process holds. adopt: become the writer of a mutable object whose writer has ended,
+        which needs the object's role.
+
+        Raises NotFound; Stale: the role is no longer held; Busy: adopt, and the writer is still running; Error with
+        EPROTO (layout_hash), EACCES (private), EPERM (adopt with another role).
+        Cost: one request to the agent, a mapping for each page.
         """
         options = _open_options(version, layout_hash, role, adopt)
         pointer = ctypes.c_void_p()
@@ -340,14 +365,21 @@ class Pool:
         return Object(self, pointer.value, name, adopted=adopt)
 
     def delete_object(self, name: str, version: int = 0) -> None:
-        """Delete an object. The name is removed at once; the pages are freed with the last reader. version: the version
-        that must be current; 0: any. Raises NotFound, Stale.
+        """Delete the name of an object; its pages are freed when the last reader has closed it.
+
+        version: the version that must be current; 0: any.
+        Raises NotFound; Stale: another version is current; Error with EPERM.
+        Cost: one request to the agent.
         """
         with self.handle as pool:
             check(library().gpool_object_delete(pool, c_text(name), version), f"delete object '{name}'")
 
     def objects(self) -> Iterator[ObjectInfo]:
-        """Yield all versions of all objects, from the shared table."""
+        """Iterate over all versions of all objects that this session may see.
+
+        Raises Error.
+        Cost: one pass over the shared table, no request to the agent.
+        """
         cursor, filled = ctypes.c_uint32(), _abi.gpool_object_info(size=ctypes.sizeof(_abi.gpool_object_info))
         while True:
             with self.handle as pool:
@@ -359,7 +391,7 @@ class Pool:
 
     # ---- ranges ----
 
-    def range(
+    def create_range(
         self,
         page_count: int,
         memory_class: ObjectClass = ObjectClass.MUTABLE,
@@ -369,8 +401,12 @@ class Pool:
         owner_id: int = 0,
         timeout_ms: int = 0,
     ) -> Range:
-        """Create a range: contiguous addresses with pages. name: for IMMUTABLE, the name of the object that keeps the
-        content. Raises the exceptions of alloc(); Asleep.
+        """Create a range of contiguous addresses with `page_count` pages, which sleep() and wake() affect.
+
+        memory_class: what happens to the content when the session sleeps. name: with class IMMUTABLE, name of the
+        object as which the content is published. owner_id, timeout_ms: as in alloc().
+        Raises as alloc(); Asleep.
+        Cost: as alloc(), and a map call for each handle.
         """
         return self._range(
             library().gpool_range_create, page_count, memory_class, usage, name, owner_id, timeout_ms, False
@@ -384,13 +420,21 @@ class Pool:
         *,
         owner_id: int = 0,
     ) -> Range:
-        """Reserve an elastic range: addresses without pages; Range.back() and Range.unback() commit and decommit single
-        pages. It may be larger than the pool.
+        """Reserve an elastic range: addresses without pages, which Range.commit() and Range.decommit() add and remove
+        one by one.
+
+        The range may be larger than the pool.
+        Raises Asleep; Error with EINVAL, ENOMEM.
+        Cost: no request to the agent.
         """
         return self._range(library().gpool_range_reserve, page_count, memory_class, usage, None, owner_id, 0, True)
 
     def open_range(self, name: str, version: int = 0, *, layout_hash: int = 0) -> Range:
-        """Map the pages of an immutable object as a range, read-only. Raises the exceptions of open_object()."""
+        """Open a range over the pages of an immutable object, read only.
+
+        Raises as open_object(); Asleep.
+        Cost: as open_object().
+        """
         pointer = ctypes.c_void_p()
         with self.handle as pool:
             options = _open_options(version, layout_hash, None, False)
@@ -440,11 +484,13 @@ class Pool:
         return made
 
     def sleep(self) -> None:
-        """Release the pages of all ranges, or of none; contents are published (IMMUTABLE), spilled (MUTABLE) or
-        discarded (EPHEMERAL).
+        """Return the pages of all ranges to the pool, or of none; content is published (IMMUTABLE), spilled (MUTABLE)
+        or discarded (EPHEMERAL).
 
-        Raises Busy: a view of a range exists, or GPU work uses one; NoRoom: for the spill; Error with EOPNOTSUPP: the
-        pool keeps no spilled content; EIO. No other thread may create views of ranges meanwhile.
+        No other thread may create views of ranges meanwhile.
+        Raises Busy: a view of a range exists, or GPU work uses one; NoRoom: no room for spilled content; Error with
+        EOPNOTSUPP (the pool has no spill tier), EIO (saving has failed).
+        Cost: an unmap call for each range, one request to the agent; the time to save the content.
         """
         for made in list(self._ranges):
             made.handle.refuse_views("put to sleep")
@@ -453,15 +499,19 @@ class Pool:
 
     def wake(self, timeout_ms: int = 0) -> None:
         """Give all ranges pages again, at the same addresses and with their contents; on failure nothing has changed.
-        Raises NoRoom, Stale, Error with EIO.
+
+        timeout_ms: longest wait for pages in milliseconds; 0: do not wait, -1: no limit.
+        Raises NoRoom; Stale: content is lost; Error with EIO (spilled content cannot be read now; it is kept), ENOMEM.
+        Cost: three requests to the agent, a mapping for each handle; the time to restore the content.
         """
         with self.handle as pool:
             self.check_room(pool, waiting(timeout_ms, library().gpool_wake, pool, timeout_ms), "wake")
 
     @property
     def asleep(self) -> bool:
+        """Return whether the session is asleep. Raises Error. Cost: one load."""
         with self.handle as pool:
-            return check(library().gpool_asleep(pool), "tell whether it sleeps") == 1
+            return check(library().gpool_asleep(pool), "read whether the session is asleep") == 1
 
     # ---- adapters ----
 
@@ -476,12 +526,18 @@ class Pool:
         load_threads: int = 0,
         salt: Tuple[int, int] = (0, 0),
     ) -> Adapters:
-        """Manage the LoRA adapters of this process on this pool; initially none is registered.
+        """Create this process's set of LoRA adapters on this pool; it is empty at first.
 
-        cache_dir: an existing folder for converted adapters, which load faster. warm: a pool of the back end `host`, in
-        which engines share copies; its close closes the adapters, too. int8: adapters are stored as int8 in the cold
-        folder if the error is small. private: shared among the engines of one tenant only, otherwise of a trust domain.
-        load_threads: 0: 4. salt: two numbers of 64 bits; engines with another salt do not find the shared adapters."""
+        cache_dir: existing folder for packed copies of loaded adapters; None: none are kept. warm: pool of the back end
+        `host` in which engines share copies; closing it also closes the adapters. int8: store copies in cache_dir as
+        int8 where the error is small. private: share adapters with engines of the same tenant only; otherwise of the
+        trust domain. element: type of the weights in the pool. load_threads: number of loader threads; 0: 4. salt: two
+        numbers of 64 bits; engines with another salt do not find the shared adapters.
+
+        Raises NotFound: cache_dir; Error with EINVAL, ENOTDIR, EACCES (cache_dir), EPERM (observer or admin), EUSERS
+        (255 streams are open), EIO (driver), ENOMEM.
+        Cost: starts the threads.
+        """
         made = Adapters(self, cache_dir, warm, int8, private, element, load_threads, salt)
         for pool in (self, warm) if warm is not None else (self,):
             pool._adapters.add(made)
@@ -490,28 +546,37 @@ class Pool:
     # ---- roles ----
 
     def acquire_role(self, name: str, timeout_ms: int = -1) -> Role:
-        """Acquire a role; wait while another session holds it, 0: do not wait, -1: no limit. Raises TimedOut; NoRoom;
-        Error with EALREADY, EACCES.
+        """Acquire a leadership role, waiting while another session holds it.
+
+        timeout_ms: longest wait in milliseconds; 0: do not wait, -1: no limit.
+        Raises TimedOut; NoRoom: the pool's table of roles is full; AgentGone; Error with EALREADY (this process holds
+        it or waits for it), EACCES (another tenant's role).
+        Cost: one request to the agent.
         """
         return acquire(self.handle, name, timeout_ms)
 
-    def role_holder(self, name: str) -> Tuple[int, int]:
-        """Return the session that holds a role, 0: none, and the token of the last holder. Raises NotFound."""
+    def role_info(self, name: str) -> Tuple[int, int]:
+        """Return the session that holds a leadership role (0: none), and the token of its current or last holder.
+
+        Raises NotFound.
+        Cost: no request to the agent.
+        """
         session, token = ctypes.c_uint32(), ctypes.c_uint64()
         with self.handle as pool:
             check(
                 library().gpool_role_info(pool, c_text(name), ctypes.byref(session), ctypes.byref(token)),
-                f"look for role '{name}'",
+                f"read role '{name}'",
             )
         return session.value, token.value
 
     # ---- events ----
 
     def event(self, timeout_ms: int = -1) -> Event:
-        """Return the agent's next event. The first call subscribes; earlier events are not reported. Events may be
-        lost: use them as a hint to query the state again.
+        """Wait for the agent's next event; the first call subscribes, and earlier events are not delivered.
 
-        Raises TimedOut. Only one thread at a time may call this, and the pool must not be closed meanwhile.
+        timeout_ms: longest wait in milliseconds; -1: no limit. Events may be lost: read the state when one arrives.
+        Raises TimedOut; AgentGone.
+        Threads: one at a time; the pool must not be closed meanwhile.
         """
         filled = _abi.gpool_event(size=ctypes.sizeof(_abi.gpool_event))
         with self.handle as pool:
@@ -523,10 +588,13 @@ class Pool:
     # ---- streams ----
 
     def stream(self, native: Optional[int] = None, host_signaled: bool = False) -> Stream:
-        """Open a stream whose progress all processes can see; at most 255 at a time.
+        """Open a stream whose progress all processes can see; a session can have 255.
 
         native: a CUstream of the program, such as torch.cuda.Stream().cuda_stream, which must outlive the stream; None:
-        gpool creates one. host_signaled: no GPU stream; the program signals the fences of the timeline."""
+        create one. host_signaled: open a host-signaled timeline: no GPU stream, the program signals its fences.
+        Raises Error with EUSERS (255 are open), EINVAL, EOPNOTSUPP (no device that writes fences), EIO (driver).
+        Cost: a driver call.
+        """
         number = ctypes.c_uint32()
         flags = _abi.GPOOL_STREAM_HOST_SIGNALED if host_signaled else 0
         with self.handle as pool:
@@ -534,11 +602,12 @@ class Pool:
         return Stream(self.handle, number.value)
 
     def fence_import(self, exported: bytes) -> Fence:
-        """Import a fence that another process exported with Fence.export(). Call its close() when it is not needed any
-        more.
+        """Import a fence that another process exported with Fence.export(); call Fence.close() when it is no longer
+        needed.
 
-        Raises Error with ESRCH: that process has died; EINVAL: not an exported fence; EACCES, EUSERS, EOPNOTSUPP;
-        AgentGone.
+        Raises Error with ESRCH (that process has died), EINVAL (not an exported fence), EACCES, EUSERS, EOPNOTSUPP;
+        AgentGone; ValueError: not 128 bytes.
+        Cost: the first fence of a process: one request to the agent and a mapping; then a few loads.
         """
         if len(exported) != ctypes.sizeof(_abi.gpool_fence_handle):
             raise ValueError(f"{len(exported)} bytes are no exported fence")
@@ -547,31 +616,36 @@ class Pool:
             check(library().gpool_fence_import(pool, ctypes.byref(handle), ctypes.byref(fence)), "import a fence")
         return Fence(self.handle, fence.value)
 
-    # ---- state ----
+    # ---- looking ----
 
     @property
     def pressure(self) -> Pressure:
+        """Return how short of pages the pool is. Raises Error. Cost: one load."""
         with self.handle as pool:
-            return Pressure(check(library().gpool_pressure(pool), "tell the pressure"))
+            return Pressure(check(library().gpool_pressure(pool), "read the pressure"))
 
-    def statistics(self) -> Statistics:
-        """Return the counts of this session. Cost: a pass over the page table."""
+    def stats(self) -> Stats:
+        """Return the counters of this session.
+
+        Raises Error.
+        Cost: one pass over the page words.
+        """
         filled = _abi.gpool_stats(size=ctypes.sizeof(_abi.gpool_stats))
         with self.handle as pool:
-            check(library().gpool_stats(pool, ctypes.byref(filled)), "tell statistics")
-        values: Dict[str, Any] = {name: getattr(filled, name) for name in Statistics._fields}
+            check(library().gpool_stats(pool, ctypes.byref(filled)), "read the counters")
+        values: Dict[str, Any] = {name: getattr(filled, name) for name in Stats._fields}
         values["allocation_ns"], values["refill_ns"] = list(filled.allocation_ns), list(filled.refill_ns)
-        return Statistics(**values)
+        return Stats(**values)
 
 
 _LOG: Any = dict(_abi.gpool_options._fields_)["log"]
 
 
-def _shortage(pool: int, with_holders: bool) -> Shortage:
-    """Without holders no request is sent to the agent: the struct ends before their count."""
+def _oom_info(pool: int, with_holders: bool) -> OomInfo:
+    """Read the description of the last refusal; without holders the agent is not asked: the struct ends before them."""
     figures: int = _abi.gpool_oom_info.holder_count.offset
     filled = _abi.gpool_oom_info(size=ctypes.sizeof(_abi.gpool_oom_info) if with_holders else figures)
-    check(library().gpool_oom_info(pool, ctypes.byref(filled)), "read the shortage")
+    check(library().gpool_oom_info(pool, ctypes.byref(filled)), "read the reason of the refusal")
     holders = tuple(
         Holder(
             holder.session,
@@ -583,7 +657,7 @@ def _shortage(pool: int, with_holders: bool) -> Shortage:
         )
         for holder in filled.holders[: filled.holder_count]
     )
-    return Shortage(filled.needed, filled.free, filled.pinned, filled.holder, filled.holder_pages, holders)
+    return OomInfo(filled.needed, filled.free, filled.pinned, filled.holder, filled.holder_pages, holders)
 
 
 def _open_options(version: int, layout_hash: int, role: Optional[Role], adopt: bool) -> _abi.gpool_object_open_options:
@@ -599,7 +673,7 @@ def _open_options(version: int, layout_hash: int, role: Optional[Role], adopt: b
 
 def _device(pool: ctypes.c_void_p) -> Device:
     device = _abi.gpool_device_info(size=ctypes.sizeof(_abi.gpool_device_info))
-    check(library().gpool_device_info(pool, ctypes.byref(device)), "tell the device")
+    check(library().gpool_device_info(pool, ctypes.byref(device)), "read the device")
     return Device(
         device.pool.decode(),
         device.backend.decode(),

@@ -1,4 +1,4 @@
-"""Ranges: addresses that stay while their pages change."""
+"""Ranges: addresses that stay the same while their pages change."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 
 class PageState(enum.IntEnum):
-    """The state of a page of an elastic range."""
+    """List the states of a page of an elastic range."""
 
     HOLE = _abi.GPOOL_PAGE_HOLE
-    """no memory, or its memory has been given to another user"""
+    """no memory, or memory that was taken for another process"""
     RECLAIMABLE = _abi.GPOOL_PAGE_RECLAIMABLE
-    """decommitted, and its memory has not been taken yet"""
-    BACKED = _abi.GPOOL_PAGE_COMMITTED
+    """decommitted, and its memory is still mapped"""
+    COMMITTED = _abi.GPOOL_PAGE_COMMITTED
 
 
 class RangeInfo(NamedTuple):
-    """The size and the state of a range."""
+    """Describe a range and count its pages."""
 
     asleep: bool
     memory_class: ObjectClass
@@ -40,11 +40,11 @@ class RangeInfo(NamedTuple):
     address: int
     nbytes: int
     name: str
-    """name of the object that keeps its content; empty: none"""
+    """name of the object as which the content is published; empty: it is not"""
     version: int
     layout_hash: int
     committed_pages: int
-    """all pages, except in an elastic range"""
+    """all pages, except for an elastic range"""
     reclaimable_pages: int
     captured_pages: int
     handle_pages: int
@@ -52,15 +52,18 @@ class RangeInfo(NamedTuple):
 
 
 class Range:
-    """Contiguous addresses that are valid until close(), from Pool.range(), Pool.open_range() or, elastic,
-    Pool.reserve_range().
+    """Hold contiguous addresses from their creation to close(); made by Pool.create_range(), Pool.open_range() or,
+    elastic, Pool.reserve_range().
 
-    Pool.sleep() releases the pages of all ranges, and Pool.wake() restores them, at the same addresses: with their
-    contents (IMMUTABLE, MUTABLE), or without (EPHEMERAL). Pool.sleep() is refused while a view of a range exists.
+    Pool.sleep() removes the pages of all ranges, and Pool.wake() gives them pages again at the same addresses, with
+    their contents (IMMUTABLE, MUTABLE) or without (EPHEMERAL). While a view of a range exists, the session cannot
+    sleep.
+
+    Threads: any.
     """
 
     def __init__(self, pool: Pool, pointer: int, elastic: bool) -> None:
-        """Internal: use Pool.range()."""
+        """Wrap a range of the library; for this package only."""
         self._pool = pool
         self._elastic = elastic
         self.handle = Handle(pointer, "a range", pool.handle)
@@ -80,7 +83,7 @@ class Range:
         try:
             self.close()
         except Error:
-            if kind is None:  # else views exist in the frames of an exception, which is more important
+            if kind is None:  # else views live in the frames of an exception, which says more
                 raise
 
     def __del__(self) -> None:
@@ -88,23 +91,27 @@ class Range:
             try:
                 self.close()
             except Error:
-                pass  # another library still has a tensor of it; it ends with the pool
+                pass  # a tensor of another library's lives on; it ends with the pool
 
     def close(self) -> None:
-        """Destroy the range, awake or asleep; published content stays. Waits for work on the pool's streams. A second
-        call does nothing.
+        """End the range, awake or asleep; a published object remains. A second call does nothing.
 
-        Raises Busy: a view of it exists, or GPU work that is queued elsewhere still uses it.
+        Waits for the work on the pool's streams.
+        Raises Busy: a view of it exists, or GPU work that was queued elsewhere still uses it.
         """
         if not self._pool.closed:
             with self._pool.handle:
                 self.handle.close(library().gpool_range_destroy)
 
     def info(self) -> RangeInfo:
-        """Describe the range. Waits while a sleep or a wake is under way."""
+        """Return what the range is and how many pages it has; waits while the session goes to sleep or wakes.
+
+        Raises Closed; Forked.
+        Cost: one lock.
+        """
         filled = _abi.gpool_range_info(size=ctypes.sizeof(_abi.gpool_range_info))
         with self.handle as pointer:
-            check(library().gpool_range_info(pointer, ctypes.byref(filled)), "tell of a range")
+            check(library().gpool_range_info(pointer, ctypes.byref(filled)), "read the state of a range")
         return RangeInfo(
             filled.state == _abi.GPOOL_RANGE_ASLEEP,
             ObjectClass(filled.memory_class),
@@ -128,8 +135,12 @@ class Range:
         readonly: bool = False,
         stream: Optional[Stream] = None,
     ) -> View:
-        """Return the memory as an array: see Block.view(). It is read-only if the range is kept as an object. Raises
-        Busy: it is asleep; for an elastic range Error with EFAULT: one of the pages is not committed."""
+        """Return the range's memory as an array; arguments as in Block.view(). It is read only if the range is an
+        object.
+
+        Raises Asleep; Error with EFAULT: a page of the view is not committed; ValueError; TypeError.
+        Cost: for an elastic range one query for each page of the view.
+        """
         info = self.info()
         if info.asleep:
             raise Asleep(errno.EHOSTDOWN, "cannot show a range: it is asleep; call Pool.wake() first")
@@ -137,52 +148,67 @@ class Range:
         if self._elastic and view.nbytes:
             first, last = offset // self._pool.page_bytes, (offset + view.nbytes - 1) // self._pool.page_bytes
             for page in range(first, last + 1):
-                if self.page_state(page) != PageState.BACKED:
-                    raise Error(errno.EFAULT, f"cannot show a range: page {page} is not committed; back() it first")
+                if self.page_state(page) != PageState.COMMITTED:
+                    raise Error(errno.EFAULT, f"cannot show a range: page {page} is not committed; commit() it first")
         return view
 
     def lend(self, stream: int) -> _abi.gpool_loan:
-        """Create a loan for a view. Nothing is pinned: calls that would take the pages away check for views first."""
+        """Return a loan for views; no page is pinned, since calls that remove pages refuse while there are views.
+        Raises Closed.
+        """
         with self._pool.handle as pool:
             return loan(pool, None, _abi.gpool_block(), stream)
 
     def where(self) -> Tuple[int, int]:
-        """Return address and bytes for a view."""
+        """Return address and size in bytes, for views."""
         return self.address, self.nbytes
 
     # ---- elastic ranges ----
 
-    def back(self, first: int, count: int, timeout_ms: int = 0) -> None:
-        """Commit the pages [first, first + count), all or none. Pages that have memory keep it and its content.
+    def commit(self, first: int, count: int, timeout_ms: int = 0) -> None:
+        """Give the pages [first, first + count) of an elastic range memory, all or none; committed pages keep their
+        content.
 
-        Raises NoRoom; Busy: asleep, or another thread commits them; Error with EINVAL: not an elastic range, or a page
-        beyond its end.
+        timeout_ms: longest wait for pages in milliseconds; 0: do not wait, -1: no limit.
+        Raises NoRoom; Asleep; Busy: another thread commits them; Error with EINVAL: not an elastic range, or beyond its
+        end.
+        Cost: none for reclaimable pages; otherwise a request to the agent, a map call for each handle, an access call.
         """
         with self.handle as pointer, self._pool.handle as pool:
             result = waiting(timeout_ms, library().gpool_range_commit, pointer, first, count, timeout_ms)
-            self._pool.check_room(pool, result, f"back {count} pages")
+            self._pool.check_room(pool, result, f"commit {count} pages")
 
-    def unback(self, first: int, count: int, after: Optional[Fence] = None) -> None:
-        """Decommit the pages [first, first + count); their content is discarded. Pass a fence behind the last work that
-        uses them.
+    def decommit(self, first: int, count: int, after: Optional[Fence] = None) -> None:
+        """Remove the memory of the pages [first, first + count) of an elastic range; their content is lost.
 
-        Raises Busy: a view of the range exists; asleep.
+        after: the fence of the last work that uses them.
+        Raises Busy: a view of the range exists; Asleep; Error with EINVAL.
+        Cost: no call of agent or driver.
         """
-        self.handle.refuse_views("unback pages of")
+        self.handle.refuse_views("decommit pages of")
         with self.handle as pointer:
             fence = after.fence if after is not None else _abi.gpool_fence(0)
-            check(library().gpool_range_decommit(pointer, first, count, fence), f"unback {count} pages")
+            check(library().gpool_range_decommit(pointer, first, count, fence), f"decommit {count} pages")
 
     def capture(self, first: int, count: int, captured: bool = True) -> None:
-        """Note that the addresses of these committed pages are used in a captured graph: they stay mapped to the same
-        memory, committed or not, until captured=False.
+        """Mark committed pages whose addresses are recorded in a CUDA graph: they stay mapped to the same memory until
+        captured=False.
+
+        Raises Error with EINVAL: not committed; Asleep.
+        Cost: one lock.
         """
         with self.handle as pointer:
             check(library().gpool_range_capture(pointer, first, count, int(captured)), f"capture {count} pages")
 
     def page_state(self, index: int) -> PageState:
-        """Return the state of a page of an elastic range."""
+        """Return the state of page `index` of an elastic range.
+
+        Raises Error with EINVAL: beyond the end; Asleep.
+        Cost: one lock.
+        """
         filled = _abi.gpool_range_page(size=ctypes.sizeof(_abi.gpool_range_page))
         with self.handle as pointer:
-            check(library().gpool_range_resolve(pointer, index, ctypes.byref(filled)), f"tell of page {index}")
+            check(
+                library().gpool_range_resolve(pointer, index, ctypes.byref(filled)), f"read the state of page {index}"
+            )
         return PageState(filled.state)

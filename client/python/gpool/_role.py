@@ -1,4 +1,4 @@
-"""Roles: names that one session of a pool holds at a time."""
+"""Leadership roles: names that one session of a pool holds at a time."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 
 
 class Role:
-    """A role that this process holds, from Pool.acquire_role(), until release(), the end of a `with`, or the end of the
+    """Hold a leadership role from Pool.acquire_role() until release(), the end of a `with` statement, or the end of the
     process.
 
-    `token` increases with each grant of the pool: send it with requests to other systems, and let them refuse lower
-    tokens.
+    A role is never taken from a running process. `token` increases with each grant of the pool: send it with requests
+    to other systems, which can then refuse lower ones.
+
+    Threads: any.
     """
 
     def __init__(self, handle: Handle, name: str, role: _abi.gpool_role) -> None:
@@ -31,7 +33,7 @@ class Role:
 
     @property
     def held(self) -> bool:
-        """Return True if this process still holds the role. Cost: two loads."""
+        """Return whether this process still holds the role. Raises Closed; Forked. Cost: two loads."""
         try:
             with self._handle as pool:
                 check(library().gpool_role_check(pool, self._role), f"check role '{self.name}'")
@@ -40,7 +42,11 @@ class Role:
         return True
 
     def release(self) -> None:
-        """Release the role; the first standby holds it when this returns. Raises Stale: it is not held here."""
+        """Release the role; the first standby holds it when this returns.
+
+        Raises Stale: this process no longer holds it; AgentGone: no answer within 10 s.
+        Cost: one request to the agent.
+        """
         with self._handle as pool:
             check(library().gpool_role_release(pool, self._role), f"release role '{self.name}'")
 
@@ -53,6 +59,7 @@ class Role:
 
 
 def acquire(handle: Handle, name: str, timeout_ms: int) -> Role:
+    """Acquire a leadership role: see Pool.acquire_role(). Raises TimedOut; NoRoom; AgentGone; Error."""
     role = _abi.gpool_role(size=ctypes.sizeof(_abi.gpool_role))
     with handle as pool:
         undo = lambda: library().gpool_role_release(pool, role)  # noqa: E731

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Fence:
-    """A point in a stream, signaled when all work that was queued before it is done. Threads: any."""
+    """Name a point in a stream, signaled when all work queued before it has finished. Threads: any."""
 
     def __init__(self, handle: Handle, value: int) -> None:
         self._handle = handle
@@ -27,33 +27,47 @@ class Fence:
 
     @property
     def fence(self) -> _abi.gpool_fence:
+        """Return the struct of the C library."""
         return _abi.gpool_fence(self.value)
 
     @property
     def done(self) -> bool:
-        """Return True if the fence is signaled. For an imported fence, raises Error with ESRCH if its process has died
-        before, AgentGone if the agent has ended and the state is unknown.
+        """Return whether the fence is signaled.
+
+        Raises Error with EINVAL (not a fence of this process); of an imported fence also Error with ESRCH (its process
+        died before) and AgentGone (the agent, which reports deaths, is not running).
+        Cost: one load.
         """
         with self._handle as pool:
-            return check(library().gpool_fence_done(pool, self.fence), "ask for a fence") == 1
+            return check(library().gpool_fence_done(pool, self.fence), "check a fence") == 1
 
     def wait(self, timeout_ms: int = -1) -> None:
-        """Wait until the fence is signaled, at most `timeout_ms` milliseconds; -1: no limit. Raises TimedOut; for an
-        imported fence the exceptions of `done`.
+        """Wait until the fence is signaled.
+
+        timeout_ms: longest wait in milliseconds; -1: no limit.
+        Raises TimedOut; as `done`.
+        Cost: sleeps on shared memory.
         """
         with self._handle as pool:
             check(waiting(timeout_ms, library().gpool_fence_wait, pool, self.fence, timeout_ms), "wait for a fence")
 
     def signal(self) -> None:
-        """Signal the fence, and all earlier ones of its host-signaled timeline."""
+        """Signal the fence and all earlier ones of its host-signaled timeline.
+
+        Raises Error with EINVAL: not a fence of a host-signaled timeline.
+        Cost: one store, and a wake-up if another thread or process waits.
+        """
         with self._handle as pool:
             check(library().gpool_fence_signal(pool, self.fence), "signal a fence")
 
     def export(self, event: bool = False) -> bytes:
-        """Return 128 bytes that another process can pass to Pool.fence_import(); valid while this process runs.
+        """Return 128 bytes with which another process imports the fence by Pool.fence_import(), while this process is
+        running.
 
-        event: use an event of the driver even if shared memory is sufficient. Cost: a driver call, and the first time a
-        request to the agent."""
+        event: use an event of the driver even if shared memory can represent the fence.
+        Raises Error with EINVAL, EUSERS (too many exported events), EOPNOTSUPP; AgentGone.
+        Cost: a driver call; the first time also a request to the agent.
+        """
         handle = _abi.gpool_fence_handle()
         with self._handle as pool:
             flags = _abi.GPOOL_FENCE_EXPORT_EVENT if event else 0
@@ -61,16 +75,18 @@ class Fence:
         return bytes(handle)
 
     def close(self) -> None:
-        """Close an imported fence; it must not be used any more. Work that waits for it continues to wait."""
+        """End an import; queued work that waits for the fence continues to wait. Raises Error with EINVAL: not an
+        imported fence.
+        """
         with self._handle as pool:
             check(library().gpool_fence_close(pool, self.fence), "close a fence")
 
 
 class Stream:
-    """A queue of work that is executed in order, whose progress all processes can see; from Pool.stream(). It is open
-    until close(), or until its pool is closed.
+    """Queue GPU work in order, with progress that all processes can see; from Pool.stream() until close() or the pool's
+    end.
 
-    Threads: any; a stream executes work in the order of the calls.
+    Threads: any; the work is executed in the order of the calls.
     """
 
     def __init__(self, handle: Handle, number: int) -> None:
@@ -79,52 +95,77 @@ class Stream:
 
     @property
     def number(self) -> int:
-        """Number of the stream in the C library."""
+        """Return the number by which the C library knows the stream. Raises Closed."""
         if self._number is None:
             raise Closed(errno.EBADF, "cannot use a stream: it is closed")
         return self._number
 
     @property
     def closed(self) -> bool:
+        """Return whether the stream was closed."""
         return self._number is None
 
     @property
     def native(self) -> int:
-        """The CUstream of the stream, for the program's own work. Error with EINVAL: it is host-signaled."""
+        """Return the CUstream, on which the program can queue its own work. Raises Error with EINVAL: a host-signaled
+        timeline.
+        """
         native = ctypes.c_void_p()
         with self._handle as pool:
-            check(library().gpool_stream_native(pool, self.number, ctypes.byref(native)), "get a stream's own")
+            check(library().gpool_stream_native(pool, self.number, ctypes.byref(native)), "get the native stream")
         return native.value or 0
 
     def copy(self, to: int, source: int, nbytes: int) -> None:
-        """Queue a copy between device addresses."""
+        """Queue a copy of `nbytes` bytes from device address `source` to `to`.
+
+        Raises Error with EINVAL (host-signaled), EFAULT (not mapped), EIO (driver).
+        Cost: a driver call.
+        """
         with self._handle as pool:
             check(library().gpool_copy(pool, self.number, to, source, nbytes), f"copy {nbytes} bytes")
 
     def fill(self, address: int, value: int, nbytes: int) -> None:
-        """Queue a fill with a 32-bit number; `nbytes` is a multiple of 4."""
+        """Queue a fill of `nbytes` bytes, a multiple of 4, with a number of 32 bits.
+
+        Raises Error with EINVAL, EIO (driver).
+        Cost: a driver call.
+        """
         with self._handle as pool:
             check(library().gpool_fill(pool, self.number, address, value, nbytes), f"fill {nbytes} bytes")
 
     def record(self) -> Fence:
-        """Record a fence behind all work that is queued so far. Cost: one driver call."""
+        """Return a fence for all work that is queued so far.
+
+        Raises Error with EIO (driver).
+        Cost: a driver call.
+        """
         fence = _abi.gpool_fence()
         with self._handle as pool:
             check(library().gpool_fence_record(pool, self.number, ctypes.byref(fence)), "record a fence")
         return Fence(self._handle, fence.value)
 
     def wait(self, fence: Fence) -> None:
-        """Let work that is queued from now on wait for a fence; the caller does not wait."""
+        """Make the work that is queued from now on wait for a fence; the caller does not wait.
+
+        Raises Error with EINVAL, ESRCH (the process of an imported fence has died).
+        Cost: a driver call.
+        """
         with self._handle as pool:
-            check(library().gpool_stream_wait(pool, self.number, fence.fence), "have a stream wait")
+            check(library().gpool_stream_wait(pool, self.number, fence.fence), "make a stream wait")
 
     def synchronize(self, timeout_ms: int = -1) -> None:
-        """Wait until all work that is queued so far is done. Raises TimedOut."""
+        """Wait on the host for all work that is queued so far.
+
+        timeout_ms: longest wait in milliseconds; -1: no limit.
+        Raises TimedOut.
+        Cost: a driver call, and the wait.
+        """
         self.record().wait(timeout_ms)
 
     def close(self) -> None:
-        """Close the stream after its work is done. A second call does nothing. Views with this stream that end later
-        are unpinned at once.
+        """Wait for the stream's work and close the stream; a second call does nothing.
+
+        A view with this stream that ends later is unpinned at once. Raises Closed: the pool was closed.
         """
         with self._handle as pool:
             number, self._number = self._number, None

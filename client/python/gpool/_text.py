@@ -1,4 +1,4 @@
-"""Convert Python's texts to C strings."""
+"""Texts of Python as texts of C."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Optional
 
 
 def c_text(value: str) -> bytes:
-    """Return a name, key or path as a C string. Raises ValueError: it contains NUL, which would truncate it."""
+    """Return a name, key or path as a C string. Raises ValueError: it contains NUL, at which C would truncate it."""
     encoded = value.encode()
     if b"\0" in encoded:
         raise ValueError(f"{value!r} contains NUL, which ends a text in C")
@@ -14,5 +14,5 @@ def c_text(value: str) -> bytes:
 
 
 def c_optional(value: Optional[str]) -> Optional[bytes]:
-    """Like c_text(); None stays None."""
+    """Return the text as c_text() does, or None."""
     return None if value is None else c_text(value)

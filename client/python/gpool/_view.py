@@ -23,42 +23,43 @@ def loan(pool: Any, object_: Any, block: _abi.gpool_block, stream: int) -> _abi.
 
 
 DIMENSIONS_MOST = 32
-"""numpy 1 has at most 32 and crashes on more in __array_interface__; newer versions and PyTorch have 64"""
+"""of an array in numpy 1, which crashes on more in __array_interface__; newer ones and PyTorch have 64"""
 BYTES_MOST = 2**63 - 1
 """DLPack's and numpy's lengths and strides are signed integers of 64 bits"""
 
 
 class Source(Protocol):
-    """The source of a view: a block, an allocation of an object, a range."""
+    """Define what views need of a block, span, range, or allocation of an object."""
 
     @property
     def handle(self) -> Handle:
-        """The handle that the view holds."""
+        """Return the handle that the view holds."""
 
     def lend(self, stream: int) -> _abi.gpool_loan:
-        """Pin the memory. The pin ends behind the work that is queued on the stream by then, if it is not 0. Raises
-        Stale: the content was freed or evicted.
+        """Pin the memory and return the loan, which ends behind the work that is then queued on `stream` (0: at once).
+        Raises Stale.
         """
 
     def where(self) -> Tuple[int, int]:
-        """Return address and bytes of the memory."""
+        """Return address and size in bytes of the memory."""
 
 
 class View:
-    """Part of a pool's memory as a C-contiguous array with a shape and a dtype; nothing is copied.
+    """Present part of a pool's memory as a C-contiguous array, without a copy.
 
-    While a view, or an array that was made of it (numpy.asarray(), torch.from_dlpack(), ...), exists, the memory keeps
-    its address and content, even if its block is unpinned or freed, and the pool stays open: its close raises Busy. A
-    view needs no close: it ends when nothing refers to it any more.
+    While a view, or anything made from it (numpy.asarray(), torch.from_dlpack(), ...), exists, its memory keeps place
+    and content even if the block is unpinned or freed, and closing the pool raises Busy. A view need not be closed: it
+    ends with its last reference.
 
-    Views of GPU pools have __cuda_array_interface__; views of host pools have __array_interface__, read() and write();
-    both have __dlpack__. Types that numpy lacks (bfloat16, float8) are supported by __dlpack__ only.
+    For pools in GPU memory it has __cuda_array_interface__; for pools in host memory (back end `host`)
+    __array_interface__, read() and write(); for both __dlpack__. Types that numpy lacks (bfloat16, float8) are
+    available by __dlpack__ only.
 
-    With `stream`, a consumer of the view first waits for the work that is queued on the stream at that time, and the
-    memory is unpinned behind the work that is queued there when the view ends. Without it, the program must order the
-    GPU work itself.
+    Order of GPU work: with `stream`, readers of the view first wait for the work that is then queued on it, and when
+    the view ends, the memory is unpinned behind the work that is then queued. Without it the program must ensure both.
 
-    Threads: any."""
+    Threads: any.
+    """
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class View:
         readonly: bool,
         stream: Optional[Stream],
     ) -> None:
-        """Internal: use Block.view()."""
+        """Create a view; for this package only: see Block.view()."""
         self.element: DType = dtype_of(dtype)
         self.device: Device = device
         self.readonly: bool = readonly
@@ -79,7 +80,7 @@ class View:
         try:
             self._loan = source.lend(self._stream_number())
         except BaseException:
-            source.handle.let_go()
+            source.handle.release()
             raise
         self._source = source  # from here on __del__ releases what was acquired
         address, room = source.where()
@@ -100,15 +101,17 @@ class View:
         source: Optional[Source] = getattr(self, "_source", None)
         if source is not None and not source.handle.forked:
             _end(self._loan)
-            source.handle.let_go()
+            source.handle.release()
 
     def __repr__(self) -> str:
         return f"<gpool.View {self.dtype} {self.shape} at {self.address:#x}{', read only' * self.readonly}>"
 
-    # ---- DLPack ----
+    # ---- by any ----
 
     def __dlpack_device__(self) -> Tuple[int, int]:
-        """Return the DLPack device: (1, 0): the CPU; (2, number): a GPU."""
+        """Return the DLPack device: (1, 0) for the CPU, (2, number) for a GPU. Raises BufferError: DLPack has no such
+        device.
+        """
         if self.device.backend == "cuda" and self.device.ordinal is not None:
             return (_dlpack.CUDA, self.device.ordinal)
         if self.device.host_pointer:
@@ -123,13 +126,16 @@ class View:
         dl_device: Optional[Tuple[int, int]] = None,
         copy: Optional[bool] = None,
     ) -> object:
-        """Return a capsule for from_dlpack() of numpy, PyTorch, CuPy, JAX, ...; versioned if max_version is 1 or more.
-        The memory stays pinned until the consumer calls the deleter, in any thread, or, if no consumer has taken the
-        capsule, until the package detects that.
+        """Return a capsule for from_dlpack() of numpy, PyTorch, CuPy, JAX and others; versioned if max_version is 1 or
+        more.
 
-        stream: the consumer's, on a GPU; -1: no ordering. If the view has another stream, the call waits for its queued
-        work on the host. Raises BufferError: a copy, another device, or a read-only view for a consumer of a version
-        that does not support it (max_version below 1)."""
+        The memory stays pinned until the consumer calls the deleter, in any thread; or, if the capsule is not consumed,
+        until the package finds it unreferenced.
+
+        stream: stream of the consumer on a GPU; -1: no order is needed. Unless it is the view's stream, the work on the
+        view's stream is waited for on the host.
+        Raises BufferError: a copy or another device is requested, or the view is read only and max_version is below 1.
+        """
         device = self.__dlpack_device__()
         versioned = max_version is not None and max_version[0] >= 1
         if copy:
@@ -159,24 +165,32 @@ class View:
         )
 
     def _stream_number(self) -> int:
-        """Return the number of the view's stream; 0: none, or it is closed, so that its work is done."""
+        """0: there is none any more, and nothing to wait for."""
         return self.stream.number if self.stream is not None and not self.stream.closed else 0
 
     @property
     def dtype(self) -> str:
-        """Name of the element type: "float16"."""
+        """Return the name of the element type, such as "float16"."""
         return self.element.name
 
-    # ---- access by the CPU ----
+    # ---- by the CPU ----
 
     def read(self, offset: int = 0, nbytes: Optional[int] = None) -> bytes:
-        """Return a copy of `nbytes` from byte `offset` on; None: the rest. Host pools only."""
+        """Return a copy of `nbytes` bytes from byte `offset`; None: all that follow.
+
+        Raises BufferError: the memory is not host memory; ValueError: beyond the end.
+        Cost: a copy, after the work on the view's stream.
+        """
         nbytes = self.nbytes - offset if nbytes is None else nbytes
         self._check_host(offset, nbytes)
         return ctypes.string_at(self.address + offset, nbytes)
 
     def write(self, data: Union[bytes, bytearray, memoryview], offset: int = 0) -> None:
-        """Write bytes at byte `offset`. Host pools only."""
+        """Copy `data` to byte `offset`.
+
+        Raises BufferError: the view is read only, or the memory is not host memory; ValueError: beyond the end.
+        Cost: a copy, after the work on the view's stream.
+        """
         whole = bytes(data)
         if self.readonly:
             raise BufferError("a view that is read only")
@@ -194,24 +208,28 @@ class View:
         self._wait()
 
     def _wait(self) -> None:
-        """Wait for the work that is queued on the view's stream."""
+        """What is queued before this is done."""
         if self.stream is not None and not self.stream.closed:
             self.stream.synchronize()
 
     @property
     def __array_interface__(self) -> Dict[str, Any]:
+        """Return the description for numpy. Raises AttributeError: not host memory, or a type that numpy lacks."""
         if not self.device.host_pointer or self.element.typestr is None:
             raise AttributeError(f"no __array_interface__ of {self.dtype} on '{self.device.backend}'")
         self._wait()
-        return self._interface(self.address)  # also for an empty view: numpy 1 rejects an array without an address
+        return self._interface(self.address)  # also of an empty view: numpy 1 takes no array without an address
 
-    # ---- access by a GPU ----
+    # ---- by a GPU ----
 
     @property
     def __cuda_array_interface__(self) -> Dict[str, Any]:
+        """Return the description for CuPy, Numba and PyTorch. Raises AttributeError: not GPU memory, or a type that
+        numpy lacks.
+        """
         if self.device.backend != "cuda" or self.element.typestr is None:
             raise AttributeError(f"no __cuda_array_interface__ of {self.dtype} on '{self.device.backend}'")
-        address = self.address if self.nbytes else 0  # required by the interface
+        address = self.address if self.nbytes else 0  # as its definition demands
         return {**self._interface(address), "stream": self.stream.native if self.stream is not None else None}
 
     def _interface(self, address: int) -> Dict[str, Any]:
@@ -225,8 +243,7 @@ class View:
 
 
 def _shape_of(shape: Union[int, Sequence[int]], itemsize: int) -> Tuple[int, ...]:
-    """Return the shape as a tuple. Raises TypeError: a length that is no integer; ValueError: more dimensions or bytes
-    than libraries can count."""
+    """Raises TypeError: a length that is no integer; ValueError: dimensions or bytes that libraries cannot count."""
     lengths = tuple(operator.index(length) for length in ((shape,) if hasattr(shape, "__index__") else shape))
     if len(lengths) > DIMENSIONS_MOST:
         raise ValueError(f"no view of {len(lengths)} dimensions: at most {DIMENSIONS_MOST}")

@@ -1,8 +1,8 @@
-"""Waiting calls that signals can interrupt.
+"""Waiting calls that signals end.
 
-Python runs signal handlers in the main thread, between two steps of the interpreter. A call that waits in the library
-executes no such step, so Ctrl-C would have no effect. Therefore the library calls back every 50 ms during a wait, and
-the callback executes one step.
+Python runs the handlers of signals in the main thread, between two steps of the interpreter. A call that waits in the
+library takes no such step, so Ctrl-C would have to wait, too. While it waits the library therefore asks a check every
+50 ms, which takes one.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from . import _abi
 from ._library import library
 
 _CHECK: Any = _abi.CALLS["gpool_wait_check"][1][0]
-# of the main thread: the last is the current one, the others belong to calls that a handler interrupted
-_checks: List[Any] = []
+_checks: List[Any] = []  # of the main thread: the last one counts, those before it are of calls in which a handler runs
 
 
 def waiting(
     timeout_ms: int, call: Callable[..., int], *arguments: Any, undo: Optional[Callable[[], object]] = None
 ) -> int:
-    """Call call(*arguments), which waits for up to timeout_ms. An exception that a handler raises meanwhile ends the
-    wait and is raised; if the call had succeeded by then, undo() is called first."""
+    """Call call(*arguments), which waits for up to timeout_ms, and let handlers of signals run meanwhile.
+
+    Raises the exception of a handler, which ends the wait; if the call had its result by then, undo() is called first.
+    """
     if timeout_ms == 0 or threading.current_thread() is not threading.main_thread():
         return call(*arguments)
     raised: List[Optional[BaseException]] = [None]
@@ -43,8 +44,8 @@ def waiting(
 
 
 def _steps(raised: List[Optional[BaseException]]) -> Generator[int, None, None]:
-    """Execute a step of the interpreter inside `try` for each send(). A function as the callback would not suffice: a
-    handler may raise in its first step, before any `try` of its own, and ctypes drops exceptions of callbacks."""
+    """Each send() is a step of the interpreter inside of `try`. A function as the check would not do: its first step,
+    in which a handler may raise, is before any `try` of its own, and ctypes drops what a callback raises."""
     try:
         while True:
             yield 0

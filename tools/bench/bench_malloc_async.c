@@ -1,6 +1,6 @@
 /*
- * bench_vpmm.c - gpool_malloc_async() on a pool of 80 GB, and on the same pool a caching allocator without remapping.
- * Only streams that need work write memory, so that 80 GB need only addresses.
+ * bench_malloc_async.c - gpool_malloc_async() on a pool of 80 GB, and on the same pool a caching allocator without
+ * remapping. Only streams that need work write memory, so that 80 GB need only addresses.
  */
 #include "tools/bench/bench.h"
 
@@ -148,19 +148,22 @@ static int steady(struct bench *bench, const struct allocator_ops *ops, void *co
 		for (unsigned run = 0; run < bench->runs && !error; run++) {
 			error = steady_sample(&subject, addresses, &ns, &calls);
 			if (!error && streams == 1)
-				bench_sample(bench, ours ? FIGURE_vpmm_steady_pair : FIGURE_peer_fit_steady_pair, ns);
+				bench_sample(bench,
+					ours ? FIGURE_malloc_async_steady_pair : FIGURE_peer_fit_steady_pair, ns);
 			else if (!error)
 				bench_sample(bench,
-					ours ? FIGURE_vpmm_steady_two_streams : FIGURE_peer_fit_steady_two_streams, ns);
+					ours ? FIGURE_malloc_async_steady_two_streams
+					     : FIGURE_peer_fit_steady_two_streams,
+					ns);
 			if (!error && streams == 1 && ours)
-				bench_sample(bench, FIGURE_vpmm_steady_calls, calls);
+				bench_sample(bench, FIGURE_malloc_async_steady_calls, calls);
 		}
 	}
 	subject_close(&subject);
 	return error;
 }
 
-int bench_vpmm_steady(struct bench *bench)
+int bench_malloc_async_steady(struct bench *bench)
 {
 	return measure_both(bench, steady, NULL);
 }
@@ -290,11 +293,11 @@ static int random_bench(struct bench *bench, uint32_t allocations, uint64_t most
 }
 
 #define RANDOM_CELL(when, cell, runs, count, mib, allocations, bytes) \
-	int bench_vpmm_random_##cell(struct bench *bench) \
+	int bench_malloc_async_random_##cell(struct bench *bench) \
 	{ \
-		static const enum figure figures[8] = {FIGURE_vpmm_random_##cell##_time, \
-			FIGURE_vpmm_random_##cell##_peak, FIGURE_vpmm_random_##cell##_calls, \
-			FIGURE_vpmm_random_##cell##_failed, FIGURE_peer_fit_##cell##_time, \
+		static const enum figure figures[8] = {FIGURE_malloc_async_random_##cell##_time, \
+			FIGURE_malloc_async_random_##cell##_peak, FIGURE_malloc_async_random_##cell##_calls, \
+			FIGURE_malloc_async_random_##cell##_failed, FIGURE_peer_fit_##cell##_time, \
 			FIGURE_peer_fit_##cell##_peak, FIGURE_peer_fit_##cell##_calls, \
 			FIGURE_peer_fit_##cell##_failed}; \
 \
@@ -333,7 +336,7 @@ static int largest_request(struct subject *subject, struct trace_plan *plan)
 	return error;
 }
 
-int bench_vpmm_churn(struct bench *bench)
+int bench_malloc_async_churn(struct bench *bench)
 {
 	struct trace_plan plan = {
 		.recipe = {.through = 300 * GIB,
@@ -345,11 +348,11 @@ int bench_vpmm_churn(struct bench *bench)
 			.streams = 1,
 			.seed = 1},
 		.finish = largest_request,
-		.ms = {FIGURE_vpmm_churn_time, FIGURE_peer_fit_churn_time},
+		.ms = {FIGURE_malloc_async_churn_time, FIGURE_peer_fit_churn_time},
 		.peak = {FIGURE_PROGRESS, FIGURE_PROGRESS},
-		.calls = {FIGURE_vpmm_churn_calls, FIGURE_peer_fit_churn_calls},
-		.failed = {FIGURE_vpmm_churn_failed, FIGURE_peer_fit_churn_failed},
-		.finish_figure = {FIGURE_vpmm_churn_largest, FIGURE_peer_fit_churn_largest},
+		.calls = {FIGURE_malloc_async_churn_calls, FIGURE_peer_fit_churn_calls},
+		.failed = {FIGURE_malloc_async_churn_failed, FIGURE_peer_fit_churn_failed},
+		.finish_figure = {FIGURE_malloc_async_churn_largest, FIGURE_peer_fit_churn_largest},
 	};
 
 	return trace_bench(bench, &plan);
@@ -434,18 +437,19 @@ static int streams(struct bench *bench, const struct allocator_ops *ops, void *c
 			const struct gpu *gpu = pool_gpu(subject.pool);
 
 			waits = gpu_calls(gpu, GPU_CALL_TIMELINE_WAIT) + gpu_calls(gpu, GPU_CALL_EVENT_WAIT);
-			bench_sample(bench, ours ? FIGURE_vpmm_multi_stream_call : FIGURE_peer_fit_multi_stream_call,
+			bench_sample(bench,
+				ours ? FIGURE_malloc_async_multi_stream_call : FIGURE_peer_fit_multi_stream_call,
 				(double)(monotonic_ns() - begin) * THREADS / (double)calls);
 			if (ours)
-				bench_sample(
-					bench, FIGURE_vpmm_multi_stream_waits, 100000 * (double)waits / (double)calls);
+				bench_sample(bench, FIGURE_malloc_async_multi_stream_waits,
+					100000 * (double)waits / (double)calls);
 		}
 		subject_close(&subject);
 	}
 	return error;
 }
 
-int bench_vpmm_multi_stream(struct bench *bench)
+int bench_malloc_async_multi_stream(struct bench *bench)
 {
 	return measure_both(bench, streams, NULL);
 }

@@ -1,5 +1,5 @@
 /*
- * test_client_kv_pack.c - the compaction of a cache moves blocks together and frees memory.
+ * test_client_kv_compact.c - the compaction of a cache moves blocks together and frees memory.
  *
  * Goal: the blocks use the smallest possible number of chunks; contents, forks, published and cached blocks, and the
  * order of eviction are unchanged; the limit on moves is observed; a failed copy changes nothing. Method: contents of

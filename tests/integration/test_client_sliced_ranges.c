@@ -1,5 +1,5 @@
 /*
- * test_client_tensors.c - sliced ranges: equal slices that grow and shrink together.
+ * test_client_sliced_ranges.c - sliced ranges: equal slices that grow and shrink together.
  *
  * Goal: block i is committed in every slice or in none; growth within the read-ahead makes no driver call and no
  * request; read-ahead takes no memory from other sessions; contents stay; a failure leaves the range at its size.
@@ -26,24 +26,24 @@ static const char *const spilling[] = {"--pool", POOL ",spill_memory=32MiB", CAL
 
 static const struct gpool_fence done_fence = {0};
 
-/* ---- tensors with a content ---- */
+/* ---- sliced_ranges with a content ---- */
 
 static struct gpool_sliced_range *made(struct gpool *pool, uint32_t block_pages, uint32_t read_ahead)
 {
 	struct gpool_sliced_range_options options = GPOOL_SLICED_RANGE_OPTIONS_INIT;
-	struct gpool_sliced_range *tensor = NULL;
+	struct gpool_sliced_range *sliced = NULL;
 
 	options.memory_class = GPOOL_OBJECT_MUTABLE;
 	options.read_ahead = read_ahead;
-	assert_int_equal(gpool_sliced_range_create(pool, SLICES, BLOCKS, block_pages, &options, &tensor), 0);
-	return tensor;
+	assert_int_equal(gpool_sliced_range_create(pool, SLICES, BLOCKS, block_pages, &options, &sliced), 0);
+	return sliced;
 }
 
-static struct gpool_sliced_range_info info_of(struct gpool_sliced_range *tensor)
+static struct gpool_sliced_range_info info_of(struct gpool_sliced_range *sliced)
 {
 	struct gpool_sliced_range_info info = {.size = sizeof(info)};
 
-	assert_int_equal(gpool_sliced_range_info(tensor, &info), 0);
+	assert_int_equal(gpool_sliced_range_info(sliced, &info), 0);
 	return info;
 }
 
@@ -52,9 +52,9 @@ static volatile uint64_t *block_at(const struct gpool_sliced_range_info *info, u
 	return (volatile uint64_t *)(uintptr_t)(info->address + slice * info->slice_bytes + block * info->block_bytes);
 }
 
-static void fill(struct gpool_sliced_range *tensor, uint32_t from, uint32_t to, uint64_t content)
+static void fill(struct gpool_sliced_range *sliced, uint32_t from, uint32_t to, uint64_t content)
 {
-	struct gpool_sliced_range_info info = info_of(tensor);
+	struct gpool_sliced_range_info info = info_of(sliced);
 
 	for (uint32_t slice = 0; slice < info.slices; slice++)
 		for (uint32_t block = from; block < to; block++)
@@ -62,9 +62,9 @@ static void fill(struct gpool_sliced_range *tensor, uint32_t from, uint32_t to, 
 				block_at(&info, slice, block)[word] = content << 32 | slice << 16 | block;
 }
 
-static uint32_t wrong(struct gpool_sliced_range *tensor, uint32_t from, uint32_t to, uint64_t content)
+static uint32_t wrong(struct gpool_sliced_range *sliced, uint32_t from, uint32_t to, uint64_t content)
 {
-	struct gpool_sliced_range_info info = info_of(tensor);
+	struct gpool_sliced_range_info info = info_of(sliced);
 	uint32_t found = 0;
 
 	for (uint32_t slice = 0; slice < info.slices; slice++)
@@ -142,43 +142,43 @@ static void background_go_on(struct gpool *pool)
 
 static void grows_and_shrinks(const char *const *arguments, uint32_t block_pages)
 {
-	struct gpool_sliced_range *tensor;
+	struct gpool_sliced_range *sliced;
 	struct gpool_sliced_range_info info;
 	struct gpool *pool;
 
 	start(arguments);
 	pool = open_worker();
-	tensor = made(pool, block_pages, 0);
-	info = info_of(tensor);
+	sliced = made(pool, block_pages, 0);
+	info = info_of(sliced);
 	assert_int_equal(info.slices, SLICES);
 	assert_int_equal(info.block_bytes, block_pages * PAGE_BYTES);
 	assert_true(info.slice_bytes >= BLOCKS * info.block_bytes);
 	assert_int_equal(info.committed, 0);
 	assert_int_equal(free_pages(), PAGES);
-	assert_int_equal(gpool_sliced_range_grow(tensor, 1, 0), 0);
-	fill(tensor, 0, 1, 1);
-	assert_int_equal(gpool_sliced_range_grow(tensor, 3, 0), 0);
-	fill(tensor, 1, 3, 1);
-	assert_int_equal(gpool_sliced_range_grow(tensor, 2, 0), 0);
-	assert_int_equal(info_of(tensor).committed, 3);
-	assert_int_equal(wrong(tensor, 0, 3, 1), 0);
+	assert_int_equal(gpool_sliced_range_grow(sliced, 1, 0), 0);
+	fill(sliced, 0, 1, 1);
+	assert_int_equal(gpool_sliced_range_grow(sliced, 3, 0), 0);
+	fill(sliced, 1, 3, 1);
+	assert_int_equal(gpool_sliced_range_grow(sliced, 2, 0), 0);
+	assert_int_equal(info_of(sliced).committed, 3);
+	assert_int_equal(wrong(sliced, 0, 3, 1), 0);
 	/* All slices grow, or none. */
-	assert_int_equal(gpool_sliced_range_grow(tensor, PAGES / SLICES / block_pages + 1, 0), -ENOSPC);
-	assert_int_equal(info_of(tensor).committed, 3);
-	assert_int_equal(wrong(tensor, 0, 3, 1), 0);
-	assert_int_equal(gpool_sliced_range_grow(tensor, PAGES / SLICES / block_pages, 0), 0);
-	fill(tensor, 3, PAGES / SLICES / block_pages, 1);
-	assert_int_equal(wrong(tensor, 0, PAGES / SLICES / block_pages, 1), 0);
-	assert_int_equal(gpool_sliced_range_shrink(tensor, 2, done_fence), 0);
-	assert_int_equal(gpool_sliced_range_shrink(tensor, 5, done_fence), 0);
-	assert_int_equal(info_of(tensor).committed, 2);
-	assert_int_equal(wrong(tensor, 0, 2, 1), 0);
+	assert_int_equal(gpool_sliced_range_grow(sliced, PAGES / SLICES / block_pages + 1, 0), -ENOSPC);
+	assert_int_equal(info_of(sliced).committed, 3);
+	assert_int_equal(wrong(sliced, 0, 3, 1), 0);
+	assert_int_equal(gpool_sliced_range_grow(sliced, PAGES / SLICES / block_pages, 0), 0);
+	fill(sliced, 3, PAGES / SLICES / block_pages, 1);
+	assert_int_equal(wrong(sliced, 0, PAGES / SLICES / block_pages, 1), 0);
+	assert_int_equal(gpool_sliced_range_shrink(sliced, 2, done_fence), 0);
+	assert_int_equal(gpool_sliced_range_shrink(sliced, 5, done_fence), 0);
+	assert_int_equal(info_of(sliced).committed, 2);
+	assert_int_equal(wrong(sliced, 0, 2, 1), 0);
 	assert_int_equal(harness_check(&harness), 0);
-	assert_int_equal(gpool_sliced_range_grow(tensor, BLOCKS + 1, 0), -EINVAL);
-	assert_int_equal(gpool_sliced_range_grow(tensor, 2, -2), -EINVAL);
-	assert_int_equal(gpool_sliced_range_shrink(tensor, 0, (struct gpool_fence){1}), -EINVAL);
-	assert_int_equal(gpool_sliced_range_shrink(tensor, 0, done_fence), 0);
-	assert_int_equal(gpool_sliced_range_destroy(tensor), 0);
+	assert_int_equal(gpool_sliced_range_grow(sliced, BLOCKS + 1, 0), -EINVAL);
+	assert_int_equal(gpool_sliced_range_grow(sliced, 2, -2), -EINVAL);
+	assert_int_equal(gpool_sliced_range_shrink(sliced, 0, (struct gpool_fence){1}), -EINVAL);
+	assert_int_equal(gpool_sliced_range_shrink(sliced, 0, done_fence), 0);
+	assert_int_equal(gpool_sliced_range_destroy(sliced), 0);
 	assert_int_equal(gpool_sliced_range_destroy(NULL), 0);
 	made(pool, block_pages, 3); /* a range that is destroyed with the session */
 	gpool_close(pool);
@@ -206,16 +206,16 @@ static void test_large_handles(void **state)
 /* One request for all slices, and one access call for each. */
 static void test_driver_calls(void **state)
 {
-	struct gpool_sliced_range *tensor;
+	struct gpool_sliced_range *sliced;
 	struct gpool *pool;
 	uint64_t asked;
 
 	(void)state;
 	start(plain);
 	pool = open_worker();
-	tensor = made(pool, 2, 0);
+	sliced = made(pool, 2, 0);
 	asked = refills(pool);
-	assert_int_equal(gpool_sliced_range_grow(tensor, 3, 0), 0);
+	assert_int_equal(gpool_sliced_range_grow(sliced, 3, 0), 0);
 	assert_int_equal(refills(pool), asked + 1);
 	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_MAP), 3 * 2 * SLICES);
 	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_ACCESS), SLICES);
@@ -226,7 +226,7 @@ static void test_driver_calls(void **state)
 static void read_ahead(const char *const *arguments, uint32_t block_pages)
 {
 	struct gpool_block blocks[PAGES];
-	struct gpool_sliced_range *tensor;
+	struct gpool_sliced_range *sliced;
 	struct gpool *pool, *other;
 	uint32_t count, most = PAGES / SLICES / block_pages;
 	uint64_t calls, asked;
@@ -234,49 +234,49 @@ static void read_ahead(const char *const *arguments, uint32_t block_pages)
 	start(arguments);
 	pool = open_worker();
 	other = open_worker();
-	tensor = made(pool, block_pages, 2);
-	AWAIT(info_of(tensor).ready == 2);
-	assert_int_equal(info_of(tensor).committed, 0);
-	assert_int_equal(gpool_sliced_range_grow(tensor, 1, 0), 0);
-	fill(tensor, 0, 1, 1);
-	AWAIT(info_of(tensor).ready == 3);
+	sliced = made(pool, block_pages, 2);
+	AWAIT(info_of(sliced).ready == 2);
+	assert_int_equal(info_of(sliced).committed, 0);
+	assert_int_equal(gpool_sliced_range_grow(sliced, 1, 0), 0);
+	fill(sliced, 0, 1, 1);
+	AWAIT(info_of(sliced).ready == 3);
 	assert_int_equal(harness_check(&harness), 0);
 	background_hold(pool);
 	calls = gpu_calls_total(pool->gpu);
 	asked = refills(pool);
-	assert_int_equal(gpool_sliced_range_grow(tensor, 2, 0), 0);
-	fill(tensor, 1, 2, 1);
-	assert_int_equal(gpool_sliced_range_grow(tensor, 3, 0), 0);
-	fill(tensor, 2, 3, 1);
+	assert_int_equal(gpool_sliced_range_grow(sliced, 2, 0), 0);
+	fill(sliced, 1, 2, 1);
+	assert_int_equal(gpool_sliced_range_grow(sliced, 3, 0), 0);
+	fill(sliced, 2, 3, 1);
 	assert_int_equal(gpu_calls_total(pool->gpu), calls);
 	assert_int_equal(refills(pool), asked);
 	background_go_on(pool);
-	AWAIT(info_of(tensor).ready == (most < 5 ? most : 5));
+	AWAIT(info_of(sliced).ready == (most < 5 ? most : 5));
 	/* Another session needs all pages: read-ahead pages are taken, committed ones stay. */
 	background_hold(pool);
 	count = squat(other, blocks, PAGES);
 	assert_int_equal(count, PAGES - 3 * SLICES * block_pages);
 	assert_int_equal(harness_check(&harness), 0);
-	assert_int_equal(wrong(tensor, 0, 3, 1), 0);
-	assert_int_equal(gpool_sliced_range_grow(tensor, 4, 0), -ENOSPC);
-	assert_int_equal(info_of(tensor).committed, 3);
+	assert_int_equal(wrong(sliced, 0, 3, 1), 0);
+	assert_int_equal(gpool_sliced_range_grow(sliced, 4, 0), -ENOSPC);
+	assert_int_equal(info_of(sliced).committed, 3);
 	background_go_on(pool);
 	gpool_close(other);
-	assert_int_equal(gpool_sliced_range_grow(tensor, 4, ANSWER_MS), 0);
-	fill(tensor, 3, 4, 1);
-	assert_int_equal(wrong(tensor, 0, 4, 1), 0);
-	AWAIT(info_of(tensor).ready == (most < 6 ? most : 6));
+	assert_int_equal(gpool_sliced_range_grow(sliced, 4, ANSWER_MS), 0);
+	fill(sliced, 3, 4, 1);
+	assert_int_equal(wrong(sliced, 0, 4, 1), 0);
+	AWAIT(info_of(sliced).ready == (most < 6 ? most : 6));
 	/* Shrunk and grown again: pages beyond the end are released, the next ones are ready. */
-	assert_int_equal(gpool_sliced_range_shrink(tensor, 1, done_fence), 0);
-	AWAIT(info_of(tensor).ready == 3);
+	assert_int_equal(gpool_sliced_range_shrink(sliced, 1, done_fence), 0);
+	AWAIT(info_of(sliced).ready == 3);
 	background_hold(pool);
 	calls = gpu_calls_total(pool->gpu);
-	assert_int_equal(gpool_sliced_range_grow(tensor, 3, 0), 0);
+	assert_int_equal(gpool_sliced_range_grow(sliced, 3, 0), 0);
 	assert_int_equal(gpu_calls_total(pool->gpu), calls);
-	assert_int_equal(wrong(tensor, 0, 1, 1), 0);
+	assert_int_equal(wrong(sliced, 0, 1, 1), 0);
 	background_go_on(pool);
 	assert_int_equal(harness_check(&harness), 0);
-	assert_int_equal(gpool_sliced_range_destroy(tensor), 0);
+	assert_int_equal(gpool_sliced_range_destroy(sliced), 0);
 	count = squat(pool, blocks, PAGES);
 	assert_int_equal(count, PAGES);
 	leave(pool, blocks, count);
@@ -300,7 +300,7 @@ static void test_read_ahead_large_handles(void **state)
 static void test_read_ahead_evicts_nothing(void **state)
 {
 	struct gpool_block blocks[PAGES];
-	struct gpool_sliced_range *tensor;
+	struct gpool_sliced_range *sliced;
 	struct gpool *pool, *other;
 
 	(void)state;
@@ -308,14 +308,14 @@ static void test_read_ahead_evicts_nothing(void **state)
 	pool = open_worker();
 	other = open_worker();
 	alloc_unpinned(other, blocks, PAGES - 24);
-	tensor = made(pool, 1, 8);
+	sliced = made(pool, 1, 8);
 	/* The background thread runs first; then its read-ahead is known to be complete. */
 	background_hold(pool);
-	assert_in_range(info_of(tensor).ready, 1, 24 / SLICES);
+	assert_in_range(info_of(sliced).ready, 1, 24 / SLICES);
 	assert_int_equal(count_there(other, blocks, PAGES - 24), PAGES - 24);
 	background_go_on(pool);
 	/* A call that needs more pages gets them. */
-	assert_int_equal(gpool_sliced_range_grow(tensor, 8, 0), 0);
+	assert_int_equal(gpool_sliced_range_grow(sliced, 8, 0), 0);
 	assert_int_equal(count_there(other, blocks, PAGES - 24), PAGES - 32);
 	gpool_close(pool);
 	gpool_close(other);
@@ -332,25 +332,25 @@ static void test_driver_faults(void **state)
 	pool = open_worker();
 	for (uint32_t kind = 0; kind < sizeof(kinds) / sizeof(*kinds); kind++)
 		for (uint64_t n = 1; n < 16; n++) {
-			struct gpool_sliced_range *tensor = made(pool, 1, n % 3);
+			struct gpool_sliced_range *sliced = made(pool, 1, n % 3);
 			int error;
 
 			gpu_fault_set(pool->gpu, kinds[kind], n, -EIO);
 			for (uint32_t blocks = 2; blocks <= 8; blocks += 2) {
-				error = gpool_sliced_range_grow(tensor, blocks, 0);
+				error = gpool_sliced_range_grow(sliced, blocks, 0);
 				if (error) {
 					assert_int_equal(error, -ENOMEM);
-					assert_int_equal(info_of(tensor).committed, blocks - 2);
-					assert_int_equal(gpool_sliced_range_grow(tensor, blocks, 0), 0);
+					assert_int_equal(info_of(sliced).committed, blocks - 2);
+					assert_int_equal(gpool_sliced_range_grow(sliced, blocks, 0), 0);
 				}
-				fill(tensor, blocks - 2, blocks, n);
+				fill(sliced, blocks - 2, blocks, n);
 			}
-			assert_int_equal(wrong(tensor, 0, 8, n), 0);
-			assert_int_equal(gpool_sliced_range_shrink(tensor, 3, done_fence), 0);
-			assert_int_equal(wrong(tensor, 0, 3, n), 0);
-			if (gpool_sliced_range_destroy(tensor)) {
-				assert_int_equal(wrong(tensor, 0, 3, n), 0);
-				assert_int_equal(gpool_sliced_range_destroy(tensor), 0);
+			assert_int_equal(wrong(sliced, 0, 8, n), 0);
+			assert_int_equal(gpool_sliced_range_shrink(sliced, 3, done_fence), 0);
+			assert_int_equal(wrong(sliced, 0, 3, n), 0);
+			if (gpool_sliced_range_destroy(sliced)) {
+				assert_int_equal(wrong(sliced, 0, 3, n), 0);
+				assert_int_equal(gpool_sliced_range_destroy(sliced), 0);
 			}
 			gpu_fault_set(pool->gpu, kinds[kind], 0, 0);
 			assert_int_equal(harness_check(&harness), 0);
@@ -362,22 +362,22 @@ static void test_driver_faults(void **state)
 /* A sliced range sleeps and wakes with the others, also during its read-ahead. */
 static void test_sleeps(void **state)
 {
-	struct gpool_sliced_range *tensor;
+	struct gpool_sliced_range *sliced;
 	struct gpool *pool;
 
 	(void)state;
 	start(spilling);
 	pool = open_worker();
-	tensor = made(pool, 1, 4);
+	sliced = made(pool, 1, 4);
 	for (uint32_t round = 1; round <= 8; round++) {
-		assert_int_equal(gpool_sliced_range_grow(tensor, round, 0), 0);
-		fill(tensor, round - 1, round, 5);
+		assert_int_equal(gpool_sliced_range_grow(sliced, round, 0), 0);
+		fill(sliced, round - 1, round, 5);
 		assert_int_equal(gpool_sleep(pool, 0), 0);
-		assert_int_equal(gpool_sliced_range_grow(tensor, round + 1, 0), -EHOSTDOWN);
-		assert_int_equal(gpool_sliced_range_shrink(tensor, 0, done_fence), -EHOSTDOWN);
+		assert_int_equal(gpool_sliced_range_grow(sliced, round + 1, 0), -EHOSTDOWN);
+		assert_int_equal(gpool_sliced_range_shrink(sliced, 0, done_fence), -EHOSTDOWN);
 		assert_int_equal(gpool_wake(pool, ANSWER_MS), 0);
-		assert_int_equal(info_of(tensor).committed, round);
-		assert_int_equal(wrong(tensor, 0, round, 5), 0);
+		assert_int_equal(info_of(sliced).committed, round);
+		assert_int_equal(wrong(sliced, 0, round, 5), 0);
 	}
 	assert_int_equal(harness_check(&harness), 0);
 	gpool_close(pool);
@@ -385,7 +385,7 @@ static void test_sleeps(void **state)
 
 static void test_destroyed_under_fences(void **state)
 {
-	struct gpool_sliced_range *tensor;
+	struct gpool_sliced_range *sliced;
 	struct gpool_fence fence;
 	struct gpool *pool;
 	uint32_t manual;
@@ -393,19 +393,19 @@ static void test_destroyed_under_fences(void **state)
 	(void)state;
 	start(plain);
 	pool = open_worker();
-	tensor = made(pool, 1, 2);
+	sliced = made(pool, 1, 2);
 	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &manual), 0);
-	assert_int_equal(gpool_sliced_range_grow(tensor, 8, 0), 0);
-	fill(tensor, 0, 8, 3);
+	assert_int_equal(gpool_sliced_range_grow(sliced, 8, 0), 0);
+	fill(sliced, 0, 8, 3);
 	assert_int_equal(gpool_fence_record(pool, manual, &fence), 0);
-	assert_int_equal(gpool_sliced_range_shrink(tensor, 4, fence), 0);
-	assert_int_equal(gpool_sliced_range_destroy(tensor), -EBUSY);
+	assert_int_equal(gpool_sliced_range_shrink(sliced, 4, fence), 0);
+	assert_int_equal(gpool_sliced_range_destroy(sliced), -EBUSY);
 	/* The background thread continues, and the waiting request is unchanged. */
-	assert_int_equal(gpool_sliced_range_grow(tensor, 6, 0), 0);
-	assert_int_equal(wrong(tensor, 0, 6, 3), 0);
-	AWAIT(info_of(tensor).ready == 8);
+	assert_int_equal(gpool_sliced_range_grow(sliced, 6, 0), 0);
+	assert_int_equal(wrong(sliced, 0, 6, 3), 0);
+	AWAIT(info_of(sliced).ready == 8);
 	assert_int_equal(gpool_fence_signal(pool, fence), 0);
-	assert_int_equal(gpool_sliced_range_destroy(tensor), 0);
+	assert_int_equal(gpool_sliced_range_destroy(sliced), 0);
 	gpool_close(pool);
 }
 
@@ -422,8 +422,8 @@ struct user {
 static void *user_run(void *argument)
 {
 	struct user *user = argument;
-	struct gpool_sliced_range *tensor = made(user->pool, 1, 2);
-	uint32_t backed = 0;
+	struct gpool_sliced_range *sliced = made(user->pool, 1, 2);
+	uint32_t committed = 0;
 	struct gpool_fence fence;
 	uint32_t stream;
 
@@ -431,22 +431,22 @@ static void *user_run(void *argument)
 	for (uint32_t round = 0; round < user->rounds && !user->error; round++) {
 		uint32_t blocks = (uint32_t)rand_r(&user->seed) % (user->most + 1);
 
-		if (blocks > backed) {
-			user->error = gpool_sliced_range_grow(tensor, blocks, ANSWER_MS);
-			fill(tensor, backed, user->error ? backed : blocks, user->seed);
+		if (blocks > committed) {
+			user->error = gpool_sliced_range_grow(sliced, blocks, ANSWER_MS);
+			fill(sliced, committed, user->error ? committed : blocks, user->seed);
 			/* All blocks have the same content again. */
-			fill(tensor, 0, user->error ? 0 : backed, user->seed);
+			fill(sliced, 0, user->error ? 0 : committed, user->seed);
 		} else {
 			user->error = gpool_fence_record(user->pool, stream, &fence);
 			if (!user->error)
-				user->error = gpool_sliced_range_shrink(tensor, blocks, fence);
-			fill(tensor, 0, user->error ? 0 : blocks, user->seed);
+				user->error = gpool_sliced_range_shrink(sliced, blocks, fence);
+			fill(sliced, 0, user->error ? 0 : blocks, user->seed);
 		}
-		backed = user->error ? backed : blocks;
-		user->wrong += wrong(tensor, 0, backed, user->seed);
+		committed = user->error ? committed : blocks;
+		user->wrong += wrong(sliced, 0, committed, user->seed);
 	}
 	if (!user->error)
-		user->error = gpool_sliced_range_destroy(tensor);
+		user->error = gpool_sliced_range_destroy(sliced);
 	return NULL;
 }
 
@@ -490,16 +490,16 @@ static void test_killed(void **state)
 		assert_int_equal(pipe(ready), 0);
 		child = fork();
 		if (child == 0) {
-			struct gpool_sliced_range *tensor;
+			struct gpool_sliced_range *sliced;
 			unsigned seed = round;
 
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
-			tensor = made(open_worker(), 1, 3);
+			sliced = made(open_worker(), 1, 3);
 			if (write(ready[1], "", 1) != 1)
 				_exit(1);
 			for (;;) {
-				gpool_sliced_range_grow(tensor, (uint32_t)rand_r(&seed) % 10, 0);
-				gpool_sliced_range_shrink(tensor, (uint32_t)rand_r(&seed) % 10, done_fence);
+				gpool_sliced_range_grow(sliced, (uint32_t)rand_r(&seed) % 10, 0);
+				gpool_sliced_range_shrink(sliced, (uint32_t)rand_r(&seed) % 10, done_fence);
 			}
 		}
 		assert_int_equal(read(ready[0], &byte, 1), 1);
@@ -519,7 +519,7 @@ static void test_wrong_arguments(void **state)
 {
 	struct gpool_sliced_range_options options = GPOOL_SLICED_RANGE_OPTIONS_INIT;
 	struct gpool_sliced_range_info info = {.size = 3};
-	struct gpool_sliced_range *tensor, *never = NULL;
+	struct gpool_sliced_range *sliced, *never = NULL;
 	struct gpool *pool;
 	int exit_status;
 	pid_t child;
@@ -544,16 +544,16 @@ static void test_wrong_arguments(void **state)
 	assert_int_equal(gpool_sliced_range_create(pool, 1, 1, 1, &options, &never), -EINVAL);
 	assert_int_equal(gpool_sliced_range_create(admin, 1, 1, 1, NULL, &never), -EPERM);
 	assert_null(never);
-	tensor = made(pool, 1, 2);
-	assert_int_equal(gpool_sliced_range_info(tensor, &info), -EINVAL);
-	assert_int_equal(gpool_sliced_range_grow(tensor, 2, 0), 0);
+	sliced = made(pool, 1, 2);
+	assert_int_equal(gpool_sliced_range_info(sliced, &info), -EINVAL);
+	assert_int_equal(gpool_sliced_range_grow(sliced, 2, 0), 0);
 	child = fork();
 	if (child == 0) {
 		info.size = sizeof(info);
-		bool right = gpool_sliced_range_grow(tensor, 3, 0) == -ECHILD &&
-			gpool_sliced_range_shrink(tensor, 0, done_fence) == -ECHILD &&
-			gpool_sliced_range_info(tensor, &info) == -ECHILD &&
-			gpool_sliced_range_destroy(tensor) == -ECHILD &&
+		bool right = gpool_sliced_range_grow(sliced, 3, 0) == -ECHILD &&
+			gpool_sliced_range_shrink(sliced, 0, done_fence) == -ECHILD &&
+			gpool_sliced_range_info(sliced, &info) == -ECHILD &&
+			gpool_sliced_range_destroy(sliced) == -ECHILD &&
 			gpool_sliced_range_create(pool, 1, 1, 1, NULL, &never) == -ECHILD;
 
 		gpool_close(pool); /* it does not wait for threads of its parent */
@@ -562,7 +562,7 @@ static void test_wrong_arguments(void **state)
 	exit_status = status_of(child);
 	assert_true(WIFEXITED(exit_status));
 	assert_int_equal(WEXITSTATUS(exit_status), 0);
-	assert_int_equal(gpool_sliced_range_grow(tensor, 3, 0), 0);
+	assert_int_equal(gpool_sliced_range_grow(sliced, 3, 0), 0);
 	gpool_close(pool);
 }
 

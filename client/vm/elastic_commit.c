@@ -1,5 +1,5 @@
 /*
- * elastic_back.c - provide handles for slots of elastic ranges. See elastic.h.
+ * elastic_commit.c - provide handles for slots of elastic ranges. See elastic.h.
  *
  *   1 under the lock: offered, released or reclaimable handles are taken back if the agent has not taken them; slots
  *     without a handle become MOVING, the others TAKEN
@@ -124,7 +124,7 @@ static void slots_take(struct backing *backing)
 
 /* ---- the end; under the lock ---- */
 
-static void pages_back(struct backing *backing)
+static void pages_commit(struct backing *backing)
 {
 	struct elastic *elastic = backing->elastic;
 
@@ -132,9 +132,9 @@ static void pages_back(struct backing *backing)
 		uint32_t first = backing->pages->first + i * backing->pages->stride;
 
 		for (uint32_t page = first; page < first + backing->pages->count; page++) {
-			if (elastic_bit(elastic->backed, page))
+			if (elastic_bit(elastic->committed, page))
 				continue;
-			elastic->backed[page / 64] |= UINT64_C(1) << (page % 64);
+			elastic->committed[page / 64] |= UINT64_C(1) << (page % 64);
 			elastic->committed_pages++;
 			elastic->slots[elastic_slot_of(elastic, page)].uses++;
 		}
@@ -156,7 +156,7 @@ static void slots_hold(struct backing *backing)
 	struct elastic *elastic = backing->elastic;
 
 	if (!backing->ahead)
-		pages_back(backing);
+		pages_commit(backing);
 	uses_drop(backing);
 	for (uint32_t i = 0; i < backing->missing; i++)
 		elastic_set(elastic, backing->slots[i], ELASTIC_TAKEN);
@@ -307,7 +307,7 @@ static int back_in_time(struct backing *backing, int32_t timeout_ms)
 	return error;
 }
 
-int64_t elastic_back(struct elastic *elastic, const struct elastic_pages *pages, int32_t timeout_ms, bool ahead)
+int64_t elastic_commit(struct elastic *elastic, const struct elastic_pages *pages, int32_t timeout_ms, bool ahead)
 {
 	struct backing backing = {
 		.elastic = elastic, .pages = pages, .options = elastic_options(elastic), .ahead = ahead};
