@@ -73,8 +73,8 @@ enum pool_counter {
 };
 
 /*
- * The counters of workers' threads that are summed up: members of struct thread_stats, struct session_totals and
- * totals_reply.
+ * Per-thread counters, which are summed over all workers. Each is a member of struct thread_stats, struct
+ * session_totals and totals_reply.
  */
 #define SESSION_COUNTERS(COUNTER) \
 	COUNTER(allocations) \

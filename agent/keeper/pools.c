@@ -16,7 +16,10 @@
 
 /* ---- the device is queried in a child, since the keeper never calls a driver ---- */
 
-/* Wait for the child's result or for a signal to stop, since a driver may hang. The signal stays pending. */
+/*
+ * Wait for the child's result or a stop signal, which remains pending: a driver may hang. Return: 0, -EINTR on a stop
+ * signal, or another error.
+ */
 static int answer_await(int answer, int signals)
 {
 	for (;;) {

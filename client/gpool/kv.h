@@ -126,7 +126,7 @@ GPOOL_API int gpool_kv_address(const struct gpool_kv *kv, uint32_t block, uint64
 
 /* ---- admission ---- */
 
-/* The blocks that a request needs, and those that there are. */
+/* The number of blocks that a request needs, and the number that are available. */
 struct gpool_kv_need {
 	uint32_t size; /* sizeof(struct gpool_kv_need), set by the caller */
 	uint32_t needed_blocks;
@@ -416,7 +416,7 @@ GPOOL_API int gpool_kv_quant_error(struct gpool_kv *kv, uint64_t sequence, struc
 /* The content that is kept of preempted sequences. */
 struct gpool_kv_offload_info {
 	uint32_t size;        /* sizeof(struct gpool_kv_offload_info), set by the caller */
-	uint32_t host_blocks; /* of the cache's own host memory; 0: there is none */
+	uint32_t host_blocks; /* blocks of host memory of the cache itself; 0: it has none */
 	uint32_t host_free_blocks;
 	uint32_t sequences; /* whose content is kept now */
 	uint64_t host_bytes;

@@ -236,7 +236,7 @@ GPOOL_API int gpool_lora_last_error(struct gpool_lora *lora, uint32_t id, char *
  */
 struct gpool_lora_matrix {
 	uint64_t first; /* device address of the first tiles, side by side */
-	/* device address of uint64_t[]: the address of each further run of tiles; 0: there is none */
+	/* device address of uint64_t[]: the address of each further run of tiles; 0: no further runs */
 	uint64_t more;
 	uint32_t head_tiles; /* number of tiles at `first` */
 	uint32_t run_tiles;  /* number in each further run; the last may have fewer */

@@ -364,7 +364,7 @@ GPOOL_API int gpool_sliced_range_info(struct gpool_sliced_range *range, struct g
 GPOOL_API int gpool_sleep(struct gpool *pool, uint32_t flags);
 
 /*
- * gpool_wake() - back all ranges with pages again, at the same addresses and with their content.
+ * gpool_wake() - give all ranges pages again, at the same addresses and with their content.
  *
  * @timeout_ms: longest wait for pages, milliseconds; 0: do not wait, -1: no limit
  *

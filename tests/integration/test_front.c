@@ -588,7 +588,8 @@ static int client_asks_once(const struct fixture *fixture)
 }
 
 /*
- * Take a version_request from a greeted connection and answer it; returns whether the client still held the connection.
+ * Read a version_request from a connection after the greeting, and answer it. Return true if both succeed, false if the
+ * client has closed the connection.
  */
 static bool answer_raw(int fd)
 {

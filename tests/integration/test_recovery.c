@@ -165,7 +165,7 @@ static void test_a_waiting_request_is_served_once(void **state)
 
 /* ---- what ends meanwhile ---- */
 
-/* A worker dies together with the agent: the next agent checks its pidfd first. */
+/* A worker dies while no agent runs: the next agent detects it by the pidfd of the worker and frees its pages. */
 static void test_deaths_while_there_is_no_agent(void **state)
 {
 	uint32_t agent = status()->agent_pid;

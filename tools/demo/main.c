@@ -159,7 +159,10 @@ static bool is_directory(const char *path)
 	return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
 }
 
-/* Return the folder of the excerpts: in the source tree, next to the installed program, or as set by the build. */
+/*
+ * Find the folder of the trace excerpts: in the source tree, next to the installed program, or in GPOOL_DATADIR.
+ * Return: 0, or -ENOENT.
+ */
 static int find_excerpts(const struct settings *settings, char *path, size_t path_bytes)
 {
 	static const char *const places[] = {
