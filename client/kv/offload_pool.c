@@ -173,18 +173,24 @@ static int piece_fetch(struct gpool_kv *kv, struct kv_piece *piece, uint64_t spa
 int pieces_fetch(struct gpool_kv *kv, const struct kv_sequence *sequence)
 {
 	struct kv_saved *saved = sequence->saved;
-	uint32_t missing = 0, coming = 0;
+	uint32_t missing = 0, coming = 0, pending = 0;
+	uint64_t spare = memory_spare_pages(kv, sequence->blocks);
 	int worst = 0;
 
+	/* The agent may not have lent the pages of these yet, so they can still be counted as spare. */
+	for (uint32_t i = 0; i < saved->count; i++)
+		pending += saved->pieces[i].coming ? saved->pieces[i].block.page_count : 0;
 	for (uint32_t i = 0; i < saved->count; i++) {
 		struct kv_piece *piece = &saved->pieces[i];
 		int error;
 
-		if (!piece->coming && coming == FETCHES_MOST) {
+		if (!piece->coming &&
+			(coming == FETCHES_MOST || (pending && spare < pending + piece->block.page_count))) {
 			missing += piece->block.page_count;
 			continue;
 		}
-		error = piece_fetch(kv, piece, saved->refused ? 0 : memory_spare_pages(kv, sequence->blocks));
+		error = piece_fetch(kv, piece, saved->refused ? 0 : spare);
+		pending += error == -EAGAIN ? piece->block.page_count : 0;
 		saved->refused |= error == -ENOSPC;
 		if (!error)
 			continue;

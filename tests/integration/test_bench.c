@@ -53,39 +53,39 @@ static void test_steady_state_calls_no_driver(void **state)
 	 * Use the median: a process that gets no core for a second returns pages (idle_ms), and maps them again with
 	 * driver calls.
 	 */
-	assert_int_equal(RUN("-o", "json", "--runs", "5", "vpmm_steady_calls"), 0);
+	assert_int_equal(RUN("-o", "json", "--runs", "5", "malloc_async_steady_calls"), 0);
 	assert_int_equal(lines(read_text(tool.out)), 1);
-	assert_true(figure("vpmm_steady_calls") == 0);
+	assert_true(figure("malloc_async_steady_calls") == 0);
 }
 
 static void test_churn_ends_with_one_large_request(void **state)
 {
 	(void)state;
-	assert_int_equal(RUN("-o", "json", "--runs", "1", "vpmm_churn"), 0);
+	assert_int_equal(RUN("-o", "json", "--runs", "1", "malloc_async_churn"), 0);
 	assert_int_equal(lines(read_text(tool.out)), 8);
-	assert_true(figure("vpmm_churn_failed") == 0);
-	assert_true(figure("vpmm_churn_largest") >= 0.9);
-	assert_true(figure("vpmm_churn_calls") > 0);
+	assert_true(figure("malloc_async_churn_failed") == 0);
+	assert_true(figure("malloc_async_churn_largest") >= 0.9);
+	assert_true(figure("malloc_async_churn_calls") > 0);
 }
 
 static void test_allocations_by_chance_hold_little(void **state)
 {
 	(void)state;
-	assert_int_equal(RUN("-o", "json", "--runs", "1", "vpmm_random_1k"), 0);
+	assert_int_equal(RUN("-o", "json", "--runs", "1", "malloc_async_random_1k"), 0);
 	assert_int_equal(lines(read_text(tool.out)), 5 * 8);
 	for (int i = 0; i < 5; i++) {
 		static const char *const sizes[] = {"1", "4", "64", "256", "1024"};
 		char name[64];
 
-		snprintf(name, sizeof name, "vpmm_random_1k_%s_failed", sizes[i]);
+		snprintf(name, sizeof name, "malloc_async_random_1k_%s_failed", sizes[i]);
 		assert_true(figure(name) == 0);
 		snprintf(name, sizeof name, "peer_fit_1k_%s_failed", sizes[i]);
 		assert_true(figure(name) == 0);
 	}
 	/* At most 16,000 MiB are live; rounding to pages of 2 MiB costs half a page for each allocation. */
-	assert_true(figure("vpmm_random_1k_1024_peak") < 16100);
-	assert_true(figure("vpmm_random_1k_1024_peak") < figure("peer_fit_1k_1024_peak"));
-	assert_true(figure("vpmm_random_1k_256_peak") < figure("peer_fit_1k_256_peak"));
+	assert_true(figure("malloc_async_random_1k_1024_peak") < 16100);
+	assert_true(figure("malloc_async_random_1k_1024_peak") < figure("peer_fit_1k_1024_peak"));
+	assert_true(figure("malloc_async_random_1k_256_peak") < figure("peer_fit_1k_256_peak"));
 }
 
 /* 500 loads of adapters of mixed sizes, and 10,000 registered ones. */
@@ -108,12 +108,12 @@ static void test_names(void **state)
 	(void)state;
 	assert_int_equal(RUN("nothing"), 2);
 	assert_non_null(strstr(read_text(tool.error), "there is no bench 'nothing'"));
-	assert_int_equal(RUN("vpmm_random_1"), 2); /* the name is a prefix of another one */
+	assert_int_equal(RUN("malloc_async_random_1"), 2); /* the name is a prefix of another one */
 	assert_int_equal(RUN("--list"), 0);
 	assert_non_null(strstr(read_text(tool.out),
-		"vpmm_random_100k_1024_time   ms     * time of 100,000 allocations up to 1,024 MiB"));
+		"malloc_async_random_100k_1024_time ms     * time of 100,000 allocations up to 1,024 MiB"));
 	assert_non_null(strstr(
-		read_text(tool.out), "vpmm_random_10k_64_time      ms       time of 10,000 allocations up to 64 MiB"));
+		read_text(tool.out), "malloc_async_random_10k_64_time ms       time of 10,000 allocations up to 64 MiB"));
 }
 
 /* Return true if this path exists in the tool's folder. */
@@ -136,7 +136,7 @@ static bool there_is(const char *below)
 
 static void ends_clean_by(int signal_number, const char *when_there)
 {
-	static const char *const arguments[] = {"--runs", "1000", "vpmm_churn", NULL};
+	static const char *const arguments[] = {"--runs", "1000", "malloc_async_churn", NULL};
 	pid_t child = tool_start(arguments, -1);
 
 	while (!there_is(when_there))
@@ -149,9 +149,9 @@ static void ends_clean_by(int signal_number, const char *when_there)
 static void test_a_signal_leaves_nothing(void **state)
 {
 	(void)state;
-	ends_clean_by(SIGHUP, "vpmm_churn/run/attach");
+	ends_clean_by(SIGHUP, "malloc_async_churn/run/attach");
 	ends_clean_by(SIGHUP, "");
-	ends_clean_by(SIGTERM, "vpmm_churn");
+	ends_clean_by(SIGTERM, "malloc_async_churn");
 	ends_clean_by(SIGINT, "");
 }
 
