@@ -13,7 +13,7 @@
 /* metrics_print() - print all of metrics.def; without an answer of the agent only the exporter's own metrics. */
 void metrics_print(FILE *to, const struct sample *sample);
 
-/* metrics_document() - print tools/exporter/monitoring/METRICS.md. */
+/* metrics_document() - print docs/metrics.md. */
 void metrics_document(FILE *to);
 
 #endif
