@@ -99,7 +99,7 @@ static inline bool page_step_allowed(enum page_step step, uint64_t from, uint64_
 		return false;
 	if (!(rule->from >> page_word_state(from) & 1) || !(rule->to >> page_word_state(to) & 1))
 		return false;
-	/* Put aside is a page without an owner alone: a quarantined one of a session is taken back. */
+	/* Only a page without an owner is put aside; a quarantined page of a session is taken back. */
 	if (!page_word_owner_fits(from) || (step == STEP_PUT_ASIDE && page_word_owner(from)))
 		return false;
 	return page_word_owner_fits(to) && page_word_generation(to) == (generation & PAGE_GENERATION_MASK) &&

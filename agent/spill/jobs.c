@@ -127,7 +127,7 @@ static void jobs_give_up(struct pool *pool)
 			return;
 		jobs->shut = true;
 		jobs->gone = true;
-		/* Blocks that would have to be spilled are no candidates any more. */
+		/* Blocks that would have to be spilled can no longer be evicted. */
 		evict_queue_drop(pool);
 		gone_tell(pool);
 		/* The last results of the dead mover. */

@@ -254,7 +254,7 @@ static void save_end(struct pool *pool, struct spill_block *block)
 
 /* ---- loading ---- */
 
-/* By this the next agent finds whether it was answered. */
+/* Record the request in the ledger, so that the next agent can find out whether it was answered. */
 static void request_note(const struct pool *pool, const struct spill_block *block, uint32_t slot, uint32_t word)
 {
 	spill_slot(pool, block, 0)->request = slot;
@@ -262,8 +262,8 @@ static void request_note(const struct pool *pool, const struct spill_block *bloc
 }
 
 /*
- * Its pages are in spill->sources, LEASED. `lent`: the journal has their grant, which ends when SLOT_LOADING names
- * them, so that the next agent finds them by one of the two.
+ * Begin to load a block into the pages in spill->sources, which are LEASED. `lent`: the journal contains the grant of
+ * these pages and ends when a slot in state SLOT_LOADING names them, so the next agent finds them in one of the two.
  */
 static void load_begin(struct pool *pool, struct spill_block *block, uint32_t slot, uint32_t word, bool lent)
 {
@@ -346,7 +346,7 @@ static void load_fail(struct pool *pool, struct spill_block *block)
 		spill_block_drop(pool, block);
 }
 
-/* The content is in the pages: whose they are decides the answer. */
+/* Answer the request of a load whose content is complete. If the session has withdrawn it, the block stays saved. */
 static void load_succeed(struct pool *pool, struct spill_block *block)
 {
 	struct session *session = block->session;
@@ -404,7 +404,7 @@ static int block_restorable(const struct pool *pool, const struct spill_block *b
 	return jobs_served(pool->jobs) ? 0 : -EIO;
 }
 
-/* Of a pool without a ring nothing is spilled. */
+/* Return whether a request to restore can be served: 0, or the error. A pool without a ring has no spilled blocks. */
 static int spill_restorable(const struct session *session, uint64_t tag, uint32_t pages)
 {
 	return block_restorable(session->pool, spill_block_find(session->pool, session->id, tag), pages);
@@ -416,7 +416,10 @@ static int spill_restore(
 	struct pool *pool = session->pool;
 	struct spill_block *block = spill_block_find(pool, session->id, tag);
 	uint32_t count = 0;
-	/* Looked for again: a session with the same tag on a block in the pool lost it by the eviction of that one. */
+	/*
+	 * The search is repeated, because granting the pages may have evicted a block of this session with the same
+	 * tag, which replaces the saved one.
+	 */
 	int error = block_restorable(pool, block, want->need);
 
 	if (error)
@@ -544,7 +547,7 @@ static void pages_set_aside(struct pool *pool, const struct spill_block *block)
 
 		if (page_word_owner(pool_word(pool, slot->page)) != session->id)
 			continue;
-		/* First, since quarantine has changed it, and load_bury() uses it. */
+		/* Store the generation first: quarantine has changed it, and load_bury() uses it. */
 		slot->generation = page_word_generation(pool_word(pool, slot->page));
 		pool_set_aside(pool, slot->page);
 		session->leased--;
@@ -569,7 +572,10 @@ static void spill_session_ends(struct session *session)
 			spill_saving_count(pool, block, -(int64_t)block->pages);
 		else
 			pages_set_aside(pool, block);
-		/* The owner is cleared last: by it a successor finds the pages that are still to be set aside. */
+		/*
+		 * The owner is cleared last, since the next agent uses it to find the pages that remain to be set
+		 * aside.
+		 */
 		for (uint32_t i = block->pages; i-- > 0;) {
 			spill_slot(pool, block, i)->session = 0;
 			crash_point();

@@ -274,7 +274,7 @@ static bool dying_at(const struct gpool *pool, const struct gpool_block *place)
 
 /*
  * Restore the block, or map one that an earlier restore could not map: it is at *place unless it was evicted since;
- * page_count 0: it is nowhere.
+ * page_count 0: it has no place in the pool.
  */
 static int place_take(struct gpool *pool, const struct gpool_block *block, struct gpool_block *place)
 {
