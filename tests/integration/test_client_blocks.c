@@ -30,12 +30,8 @@ static int attach(void **state)
 
 static int detach(void **state)
 {
-	uint32_t findings = harness_check(&harness);
-
 	(void)state;
-	gpool_close(pool);
-	pool = NULL;
-	return findings || harness_free_pages(&harness) != PAGES ? -1 : 0;
+	return harness_detach(&harness, &pool, PAGES);
 }
 
 static struct gpool_block alloc(uint32_t page_count)

@@ -46,12 +46,8 @@ static int attach(void **state)
 
 static int detach(void **state)
 {
-	uint32_t findings = harness_check(&harness);
-
 	(void)state;
-	gpool_close(pool);
-	pool = NULL;
-	return findings || harness_free_pages(&harness) != PAGES ? -1 : 0;
+	return harness_detach(&harness, &pool, PAGES);
 }
 
 /* ---- a thread that waits for pages ---- */

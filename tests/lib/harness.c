@@ -328,3 +328,12 @@ uint32_t harness_free_pages(struct harness *harness)
 		give_up(harness, "malformed answer to a status request");
 	return status.pools[0].free_pages;
 }
+
+int harness_detach(struct harness *harness, struct gpool **pool, uint32_t pages)
+{
+	uint32_t findings = harness_check(harness);
+
+	gpool_close(*pool);
+	*pool = NULL;
+	return findings || harness_free_pages(harness) != pages ? -1 : 0;
+}

@@ -58,4 +58,10 @@ uint32_t harness_check(struct harness *harness);
 /* harness_free_pages() - return the number of free pages of the first pool. */
 uint32_t harness_free_pages(struct harness *harness);
 
+/*
+ * harness_detach() - check the pool's invariants, close *pool and set it to NULL. Return 0 if the check had no findings
+ * and `pages` pages are free afterwards, else -1.
+ */
+int harness_detach(struct harness *harness, struct gpool **pool, uint32_t pages);
+
 #endif
