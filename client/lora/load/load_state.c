@@ -74,16 +74,16 @@ static struct lora_list *list_of(struct gpool_lora *lora, enum load_state state)
 /* A load that found no room keeps its place at the head of the queue. */
 static void lists_set(struct gpool_lora *lora, struct lora_entry *entry, enum load_state from, enum load_state to)
 {
-	struct lora_list *old = list_of(lora, from), *new = list_of(lora, to);
+	struct lora_list *left = list_of(lora, from), *entered = list_of(lora, to);
 
-	if (old == new)
+	if (left == entered)
 		return;
-	if (old)
-		TAILQ_REMOVE(old, entry, link);
-	if (new &&from == LOAD_BEGUN)
-		TAILQ_INSERT_HEAD(new, entry, link);
-	else if (new)
-		TAILQ_INSERT_TAIL(new, entry, link);
+	if (left)
+		TAILQ_REMOVE(left, entry, link);
+	if (entered && from == LOAD_BEGUN)
+		TAILQ_INSERT_HEAD(entered, entry, link);
+	else if (entered)
+		TAILQ_INSERT_TAIL(entered, entry, link);
 }
 
 /* The end of a load makes room for another one, unless the load is only postponed. */
