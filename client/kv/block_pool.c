@@ -206,20 +206,25 @@ static void block_free(struct block_pool *pool, uint32_t block)
 
 bool block_pool_unref(struct block_pool *pool, uint32_t block, bool keep)
 {
+	uint32_t chunk;
+
 	assert(pool->refs[block]);
 	if (--pool->refs[block]) {
 		pool->shared_blocks -= pool->refs[block] == 1;
 		return false;
 	}
+	chunk = block / pool->chunk_blocks;
 	pool->used_blocks--;
-	pool->used[block / pool->chunk_blocks]--;
+	pool->used[chunk]--;
 	if (keep) {
 		pool->cached_blocks++;
-		if (!pool->used[block / pool->chunk_blocks])
-			chunk_settle(pool, block / pool->chunk_blocks);
 	} else {
-		block_free(pool, block);
+		/* A chunk with a block in use is not offered. */
+		bitmap_add(&pool->free, block);
+		pool->kept[chunk]--;
 	}
+	if (!pool->used[chunk])
+		chunk_settle(pool, chunk);
 	return true;
 }
 
