@@ -21,26 +21,26 @@
  * This header includes one header per part; each part can be included alone.
  *
  * Results: functions return 0 or a count, or a negative errno value; they do not set errno. gpool_strerror() describes
- * a code, gpool_last_error() the last failure of the calling thread. Values are stored through pointers on success
- * only, except where a call documents otherwise.
+ * a code, gpool_last_error() the last failure of the calling thread. Values are stored through pointers only on
+ * success, unless a call documents otherwise.
  *
- * Times: timeouts are milliseconds; 0: do not wait, -1: wait without limit.
+ * Times: timeouts are in milliseconds; 0: do not wait, -1: wait without limit.
  *
- * Threads: any thread may make any call, on the same handle and at the same time as other threads, unless a call
+ * Threads: any thread may make any call, concurrently with other threads and on the same handle, unless a call
  * documents otherwise. No call may be made from a signal handler.
  *
- * Fork: after fork() the child owns no handle of the parent. Calls of the child that return an error return -ECHILD,
- * gpool_page_bytes(), gpool_page_count() and gpool_session() return 0, gpool_close() does nothing, and the parent is
- * not affected. The child may open the pool for itself.
+ * Fork: after fork() the child owns no handle of the parent. In the child, calls that can return an error return
+ * -ECHILD; gpool_page_bytes(), gpool_page_count() and gpool_session() return 0; gpool_close() does nothing. The parent
+ * is not affected. The child may open the pool itself.
  *
  * Structures: a structure with a `size` field may grow; fields are only appended. The caller sets size to sizeof the
- * structure, by the _INIT macro where there is one. In options, fields behind a smaller size count as zero; behind the
- * library's own size all bytes must be zero, otherwise the call returns -E2BIG. In results, fields behind a smaller
- * size are not written, and bytes that the library does not know are zeroed. A size below 4 is -EINVAL. Reserved
- * fields are zero.
+ * structure, with the _INIT macro if one exists. In options, fields beyond the caller's size are treated as zero; bytes
+ * beyond the size that the library knows must be zero, otherwise the call returns -E2BIG. In results, fields beyond the
+ * caller's size are not written, and bytes that the library does not know are zeroed. A size below 4 is rejected with
+ * -EINVAL. Reserved fields are zero.
  *
- * Costs: "Cost:" states the work of a call. Times depend on the machine: a name in brackets, as in [alloc1], is the
- * figure of gpool-bench(1) that measures the call on this machine.
+ * Costs: "Cost:" states the work of a call. Times depend on the machine. A name in brackets, such as [alloc1], is the
+ * gpool-bench(1) figure that measures the call.
  */
 #ifndef GPOOL_H
 #define GPOOL_H

@@ -9,22 +9,22 @@ extern "C" {
 #endif
 
 /*
- * What a block is used for. Besides the time of the last use and the size, the agent considers it when it selects
- * blocks to evict: TEMP_BUFFER first, then ACTIVATION, GRADIENT, LORA_WEIGHT, KV_CACHE. The comments state how long
- * such a block is pinned as a rule.
+ * The purpose of a block. The agent selects blocks to evict by usage, time of the last use and size. By usage, the
+ * order is TEMP_BUFFER, ACTIVATION, GRADIENT, LORA_WEIGHT, KV_CACHE. The comments state how long such a block is
+ * usually pinned.
  */
 enum gpool_usage {
-	GPOOL_USAGE_KV_CACHE = 0,    /* for its request */
+	GPOOL_USAGE_KV_CACHE = 0,    /* until its request ends */
 	GPOOL_USAGE_LORA_WEIGHT = 1, /* while a batch uses the adapter */
-	GPOOL_USAGE_TEMP_BUFFER = 2, /* for its kernel */
-	GPOOL_USAGE_ACTIVATION = 3,  /* for the pass of its layer */
-	GPOOL_USAGE_GRADIENT = 4,    /* for the backward pass */
+	GPOOL_USAGE_TEMP_BUFFER = 2, /* until its kernel ends */
+	GPOOL_USAGE_ACTIVATION = 3,  /* until the pass of its layer ends */
+	GPOOL_USAGE_GRADIENT = 4,    /* until the backward pass ends */
 	GPOOL_USAGE_COUNT = 5
 };
 
 /*
- * A handle of a block of pages. A value: copy it freely. It names the content, not the place: after a free or an
- * eviction the handle is stale, and calls with it return -ESTALE, even if the pages are in use again.
+ * Handle of a block of pages; a value that may be copied freely. It identifies the content, not the pages: after a free
+ * or an eviction the handle is stale, and calls with it return -ESTALE, even if the pages are in use again.
  */
 struct gpool_block {
 	uint64_t generation; /* of the first page */
@@ -37,12 +37,12 @@ GPOOL_ASSERT_SIZE(gpool_block, 24);
 enum {
 	GPOOL_ALLOC_FIRST_FIT = 1u << 0, /* take the lowest pages instead of the best fit */
 	GPOOL_ALLOC_CRITICAL = 1u << 1,  /* may take the reserved pages; admins and the system tenant only */
-	/* take neighbouring pages of the pool, or fail with -ENOSPC; without it a block may be scattered */
+	/* allocate adjacent pages of the pool, or fail with -ENOSPC; without this flag a block may be scattered */
 	GPOOL_ALLOC_CONTIGUOUS = 1u << 2,
 	GPOOL_ALLOC_NO_EVICT = 1u << 3, /* fail with -ENOSPC instead of evicting another block */
 	/*
 	 * spill the content to host memory or a file when the block is evicted; gpool_pin() restores it into other
-	 * pages. The block counts against the agent's spill budget until it is freed, also while it is in the pool
+	 * pages. The block counts against the agent's spill budget until it is freed, even while it is in the pool
 	 */
 	GPOOL_ALLOC_SPILL = 1u << 4,
 };
@@ -52,12 +52,15 @@ struct gpool_alloc_options {
 	uint32_t flags;    /* GPOOL_ALLOC_*; an unknown bit is -EINVAL */
 	uint32_t usage;    /* enum gpool_usage */
 	uint32_t priority; /* 0..3; blocks of a higher priority are evicted later than others of the same usage */
-	/* any number, shown by tools: a request, an adapter. The `adaptive` policy recognizes evicted content by it */
+	/*
+	 * any number, such as that of a request or adapter; tools display it, and the `adaptive` policy recognizes
+	 * evicted content by it
+	 */
 	uint64_t owner_id;
 	int32_t timeout_ms; /* longest wait for pages, also at a limit; 0: none, -1: no limit (at most 49 days) */
 	/*
-	 * stream of the block's first use. Blocks that were freed behind work of this stream can then be reused before
-	 * that work is done. 0: any
+	 * stream of the block's first use; the allocation may then reuse blocks that were freed behind work of this
+	 * stream before that work is done. 0: any
 	 */
 	uint32_t stream;
 };
@@ -76,106 +79,107 @@ GPOOL_ASSERT_SIZE(gpool_alloc_options, 32);
  * @options:    NULL: the defaults
  * @block:      receives the handle
  *
- * The pages come from the thread's magazine, then from the lease of the process, then from the agent, which leases free
- * pages, idle pages of other sessions, and pages of unpinned blocks that it evicts. An allocation does not fail while
- * enough pages are free: if they are not neighbours, the block is scattered; its address range is contiguous all the
- * same.
+ * Pages are taken from the thread's magazine, then from the lease of the process, then from the agent. The agent leases
+ * free pages, idle pages of other sessions, and pages of unpinned blocks that it evicts. An allocation does not fail
+ * while enough pages are free: if they are not adjacent, the block is scattered, and its address range is still
+ * contiguous.
  *
  * Return: 0, or
  *   -EINVAL      page_count is 0 or above the pool's, an unknown flag, usage, priority or stream
- *   -E2BIG       options of a newer library, with a field set that this one does not have
+ *   -E2BIG       options of a newer library, with a field set that this library does not have
  *   -EOPNOTSUPP  GPOOL_ALLOC_SPILL, and the pool has neither memory nor a file for spilled content
- *   -ENOSPC      not enough pages in time, besides those reserved for other tenants; gpool_oom_info() has the details
+ *   -ENOSPC      not enough pages in time, apart from those reserved for other tenants; gpool_oom_info() returns the
+ *                details
  *   -EDQUOT      the limit of the tenant or the quota of this session is reached
- *   -EPERM       GPOOL_ALLOC_CRITICAL without the right to it; the session is an observer or admin
+ *   -EPERM       GPOOL_ALLOC_CRITICAL in a session that may not use it; the session is an observer or admin
  *   -ENOMEM      the pages could not be mapped into this process
- *   -EPIPE       the agent is not running or has ended the session, and the lease is used up; existing blocks stay
+ *   -EPIPE       the lease is used up, and the agent is not running or has ended the session; existing blocks remain
  *                usable
  *   -EINTR       gpool_wait_check() ended the wait
  *   -ECHILD      after fork()
  *
- * Cost: a few atomics from the magazine [alloc1_free1]; a search of the lease's bitmap [alloc1, alloc100]; otherwise a
- * request to the agent [refill_p50, refill_p99]. The first use of a page maps it.
+ * Cost: a few atomic operations from the magazine [alloc1_free1]; a search of the lease's bitmap [alloc1, alloc100];
+ * otherwise a request to the agent [refill_p50, refill_p99]. A page is mapped at its first use.
  */
 GPOOL_API int gpool_alloc(
 	struct gpool *pool, uint32_t page_count, const struct gpool_alloc_options *options, struct gpool_block *block);
 
 /*
- * gpool_free() - free a block that the caller has pinned, and end that pin. An allocated block is pinned.
+ * gpool_free() - free a block that the caller has pinned, and end that pin. gpool_alloc() returns a pinned block.
  *
- * If other threads have the block pinned, its pages are returned with the last unpin; new pins fail from now on.
+ * New pins fail from this call on. If other threads have pinned the block, its pages are returned with the last unpin.
  *
  * Return: 0, or
- *   -ESTALE  the block was freed or evicted before; of two frees one succeeds
+ *   -ESTALE  the block was already freed or evicted; of two concurrent frees one succeeds
  *   -EINVAL  the block has no pin (use gpool_discard()); not a handle that gpool_alloc() returned
  *   -ENOMEM  no memory for the thread's first call
  *   -ECHILD  after fork()
  *
- * Cost: a few atomics [free1, free100].
+ * Cost: a few atomic operations [free1, free100].
  */
 GPOOL_API int gpool_free(struct gpool *pool, const struct gpool_block *block);
 
 /*
- * gpool_discard() - free a block that the caller has not pinned, also while it is spilled.
+ * gpool_discard() - free a block that the caller has not pinned, even while it is spilled.
  *
- * Return: 0, -ESTALE (freed or evicted before), or as gpool_pin(). Cost: as gpool_free().
+ * Return: 0, -ESTALE (already freed or evicted), or as gpool_pin(). Cost: as gpool_free().
  */
 GPOOL_API int gpool_discard(struct gpool *pool, const struct gpool_block *block);
 
 /*
  * gpool_pin() - pin a block: keep its content and place until gpool_unpin(). Pins are counted.
  *
- * A spilled block (GPOOL_ALLOC_SPILL) is restored into other pages first; the call waits for that, and other blocks may
- * be evicted for it. The handle remains valid; the address changes. pins.timeout does not limit this wait, but if no
- * mover serves the pool it ends after mover.patience (5 s by default).
+ * A spilled block (GPOOL_ALLOC_SPILL) is first restored into other pages. The call waits for the restore, and other
+ * blocks may be evicted for it. The handle remains valid; the address changes. pins.timeout does not limit this wait,
+ * but if no mover serves the pool, the wait ends after mover.patience (5 s by default).
  *
  * Return: 0, or
  *   -ESTALE     the block was freed or evicted
- *   -ETIMEDOUT  the block was moved for longer than pins.timeout (100 ms by default)
+ *   -ETIMEDOUT  the block was being moved for longer than pins.timeout (100 ms by default)
  *   -EINVAL     not a handle that gpool_alloc() returned, or a block that is prepared and not committed
  *   -ECHILD     after fork()
  * and for spilled blocks:
  *   -EBADMSG    the content is lost: its checksum is wrong. The block is stale from now on
- *   -EIO        the content cannot be read now: a disk failed, or no mover serves the pool. It is kept, and a later
- *               call may succeed
+ *   -EIO        the content cannot be read now: a disk failed, or no mover serves the pool. The content is kept, and a
+ *               later call may succeed
  *   -ENOSPC, -EDQUOT  no pages to restore the block to; it is kept
  *   -ENOMEM     the pages cannot be mapped into this process; the block is kept
  *   -EINTR      gpool_wait_check() ended the wait; the block is kept
  *   -EPIPE      the agent is not running; the block is kept
  *
- * Cost: one atomic, two loads [pin]; no system call unless the block is being moved. With the old handle of a restored
- * block a lock and a table lookup more, until gpool_refresh().
+ * Cost: one atomic operation and two loads [pin]; no system call unless the block is being moved. The old handle of a
+ * restored block adds a lock and a table lookup until gpool_refresh().
  */
 GPOOL_API int gpool_pin(struct gpool *pool, const struct gpool_block *block);
 
 /*
- * gpool_unpin() - end one pin of a block, of whichever thread.
+ * gpool_unpin() - end one pin of a block; any thread may end it.
  *
- * Return: 0, -EINVAL (not pinned), -ESTALE (freed or evicted), -ECHILD. Cost: one atomic, some loads [unpin].
+ * Return: 0, -EINVAL (not pinned), -ESTALE (freed or evicted), -ECHILD. Cost: one atomic operation, some loads [unpin].
  */
 GPOOL_API int gpool_unpin(struct gpool *pool, const struct gpool_block *block);
 
 /*
- * gpool_refresh() - update a handle after its block was restored into other pages, so that calls find it directly
- * again. The old handle remains valid.
+ * gpool_refresh() - update a handle after its block was restored into other pages, so that calls need no table lookup.
+ * The old handle remains valid.
  *
- * Return: 0, also if the block was not moved; -ESTALE (spilled, freed or evicted), -EINVAL, -ECHILD.
+ * Return: 0, even if the block was not moved; -ESTALE (spilled, freed or evicted), -EINVAL, -ECHILD.
  */
 GPOOL_API int gpool_refresh(struct gpool *pool, struct gpool_block *block);
 
 /*
- * gpool_touch() - mark a block as used: for the eviction policy, and so that a long pin does not count as leaked
+ * gpool_touch() - mark a block as used for the eviction policy, and refresh its pin so that it does not count as leaked
  * (pins.max_duration).
  *
- * Return: as gpool_pin(), and -ESTALE for a spilled block. Cost: a pin and an unpin.
+ * Return: as gpool_pin(), and -ESTALE for a spilled block. Cost: that of a pin and an unpin.
  */
 GPOOL_API int gpool_touch(struct gpool *pool, const struct gpool_block *block);
 
 /*
- * gpool_address() - return the device address of a block: page_count * gpool_page_bytes() contiguous bytes.
+ * gpool_address() - return the device address of the page_count * gpool_page_bytes() contiguous bytes of a block.
  *
- * The address is valid while the block is pinned, and the same after a later pin unless the block was spilled. With the
- * back end `host` the CPU can use it as a pointer.
+ * The address is valid while the block is pinned. A later pin has the same address unless the block was spilled. With
+ * the back end `host` the CPU can use it as a pointer.
  *
  * Return: 0, -ESTALE (freed or evicted), -EINVAL (not a handle that gpool_alloc() returned), -ECHILD. Cost: two loads;
  * for a scattered block a few more.
@@ -183,39 +187,39 @@ GPOOL_API int gpool_touch(struct gpool *pool, const struct gpool_block *block);
 GPOOL_API int gpool_address(struct gpool *pool, const struct gpool_block *block, uint64_t *address);
 
 /*
- * gpool_release_unused() - unmap pages that this process no longer uses and that tenants of another trust domain wait
- * for (gpoold.conf(5), tenants.domain).
+ * gpool_release_unused() - unmap pages that this process no longer uses and for which tenants of another trust domain
+ * wait (gpoold.conf(5), tenants.domain).
  *
- * Calls that allocate, wait, or free while other sessions wait do this on their own, and gpool_sleep() does it with all
- * unused pages. A process that makes none of these calls for more than a second should call it from time to time;
- * otherwise such pages are retired and listed with the name of the process.
+ * Calls that allocate, wait, or free while other sessions wait do the same, and gpool_sleep() unmaps all unused pages.
+ * A process that makes none of these calls for more than a second should call this function periodically; otherwise
+ * such pages are retired and listed with the name of the process.
  *
- * Return: the number of driver handles that were released, or -ECHILD. Cost: one load where no page is waited for.
+ * Return: the number of driver handles that were released, or -ECHILD. Cost: one load if no session waits for a page.
  */
 GPOOL_API int gpool_release_unused(struct gpool *pool);
 
 /* ---- out of memory ---- */
 
-/* A session and the pages that it leases. An element of an array: its size does not change. */
+/* A session and the pages that it leases. As an array element, the structure never grows. */
 struct gpool_holder {
 	uint32_t session;
-	uint32_t usage; /* enum gpool_usage of most of its pages in blocks; GPOOL_USAGE_COUNT: it has no blocks */
+	uint32_t usage;         /* enum gpool_usage of most of its pages in blocks; GPOOL_USAGE_COUNT: no blocks */
 	uint32_t needed_pages;  /* pinned, or kept by a thread */
-	uint32_t offered_pages; /* with content and without a pin: evicted when the page is needed elsewhere */
-	uint32_t idle_pages;    /* without content: taken first */
+	uint32_t offered_pages; /* with unpinned content, which is evicted when the page is needed elsewhere */
+	uint32_t idle_pages;    /* without content; taken first */
 	char name[64];
 };
 GPOOL_ASSERT_SIZE(gpool_holder, 84);
 
 enum { GPOOL_HOLDERS_MAX = 4 };
 
-/* The fields before holder_count are as of the refusal, the others as of the call. */
+/* The fields before holder_count describe the time of the refusal, the others the time of the call. */
 struct gpool_oom_info {
 	uint32_t size;         /* sizeof(struct gpool_oom_info), set by the caller */
 	uint32_t needed;       /* pages that the allocation needed; 0: no allocation was refused */
-	uint32_t free, pinned; /* pages in the pool */
+	uint32_t free, pinned; /* pages of the pool */
 	uint32_t holder;       /* session with the most pinned pages; 0: none */
-	uint32_t holder_pages; /* pages that it has pinned */
+	uint32_t holder_pages; /* pages that this session has pinned */
 	char holder_name[64];
 	uint32_t holder_count; /* 0: no session leases pages, or the agent did not answer within a second */
 	/* the sessions that lease the most pages, in descending order */
@@ -225,20 +229,20 @@ GPOOL_ASSERT_SIZE(gpool_oom_info, 428);
 
 /*
  * gpool_oom_info() - report why the calling thread's last allocation was refused for lack of pages, and which sessions
- * hold the pages now.
+ * now hold the pages.
  *
- * Return: 0, also if no allocation was refused; -EINVAL (size), -ECHILD.
- * Threads: any. Cost: one request to the agent, which examines all pages. None if size is
- * offsetof(struct gpool_oom_info, holder_count): then only the fields before it are filled.
+ * Return: 0, even if no allocation was refused; -EINVAL (size), -ECHILD.
+ * Threads: any. Cost: one request to the agent, which examines all pages. If size is offsetof(struct gpool_oom_info,
+ * holder_count), only the fields before holder_count are filled and no request is sent.
  */
 GPOOL_API int gpool_oom_info(struct gpool *pool, struct gpool_oom_info *info);
 
-/* Of the objects that were pinned at the refusal, the one with the most pages. */
+/* The largest of the objects that were pinned at the refusal. */
 struct gpool_oom_object {
 	uint32_t size; /* sizeof(struct gpool_oom_object), set by the caller */
 	uint32_t pages;
-	uint32_t session; /* the session with the most pins of it */
-	uint32_t pins;    /* of that session; 0: only its GPU work is not done */
+	uint32_t session; /* the session with the most pins of this object */
+	uint32_t pins;    /* pins of that session; 0: only its GPU work is unfinished */
 	char name[128];
 	char session_name[64];
 };
@@ -254,26 +258,27 @@ GPOOL_API int gpool_oom_object(struct gpool *pool, struct gpool_oom_object *obje
 /* ---- frees and unpins behind fences ---- */
 
 /*
- * gpool_free_after() - free a block that the caller has pinned, when a fence is signaled. The call does not wait.
+ * gpool_free_after() - free a pinned block when a fence is signaled. The call does not wait.
  *
- * From this call on the handle is stale and no new pin succeeds. The pages are reused when `fence`, all fences behind
- * which the block was unpinned before, and all other pins are past: by a later call of this process that allocates,
- * frees or waits, or by the agent when it needs pages. The agent also does so while this process sleeps or is stopped.
- * Allocations with this stream in their options may reuse them earlier, in the order of the stream.
+ * From this call on the handle is stale and no new pin succeeds. The pages can be reused when `fence` and all fences of
+ * earlier gpool_unpin_after() calls are signaled and all other pins have ended. A later call of this process that
+ * allocates, frees or waits then collects them, or the agent does when it needs pages, even while this process sleeps
+ * or is stopped. Allocations with the fence's stream in their options may reuse the pages earlier, in the order of the
+ * stream.
  *
- * @fence: behind the last GPU work that uses the block (gpool_fence_record()), or an imported fence. With
- *         GPOOL_FENCE_NONE, or a fence that is signaled, the call is gpool_free(). If the process of an imported fence
- *         dies, the fence counts as signaled here
+ * @fence: recorded behind the last GPU work that uses the block (gpool_fence_record()), or imported. With
+ *         GPOOL_FENCE_NONE, or a signaled fence, the call is the same as gpool_free(). If the process of an imported
+ *         fence dies, this call treats the fence as signaled
  *
- * Return: 0, or, and then nothing has changed:
+ * Return: 0, or, with no effect:
  *   -EINVAL  the block has no pin (use gpool_discard()); not a handle that gpool_alloc() returned; not a fence of this
  *            session
- *   -ESTALE  the block was freed before: of two frees one succeeds
+ *   -ESTALE  the block was already freed; of two concurrent frees one succeeds
  *   -ENOMEM  no memory for the thread's first call
  *   -ECHILD  after fork()
  *
  * Threads: any. Cost: as gpool_free() if the fence is signaled; otherwise a lock within the process. No driver call and
- * no request.
+ * no request to the agent.
  */
 GPOOL_API int gpool_free_after(struct gpool *pool, const struct gpool_block *block, struct gpool_fence fence);
 
@@ -281,48 +286,48 @@ GPOOL_API int gpool_free_after(struct gpool *pool, const struct gpool_block *blo
  * gpool_unpin_after() - end one pin of a block, and protect the block from eviction until a fence is signaled. The call
  * does not wait.
  *
- * The pin ends at once, and the block stays allocated: gpool_pin() succeeds as long as it was not evicted. After
- * several such calls with fences of different streams the agent respects all of these fences, also if this process is
- * stopped meanwhile.
+ * The pin ends at once, and the block remains allocated: gpool_pin() succeeds until the block is evicted. After several
+ * such calls with fences of different streams, the agent waits for all of these fences before an eviction, even if this
+ * process is stopped meanwhile.
  *
- * @fence: as in gpool_free_after(); with GPOOL_FENCE_NONE, or a fence that is signaled, the call is gpool_unpin()
+ * @fence: as in gpool_free_after(); with GPOOL_FENCE_NONE, or a signaled fence, the call is the same as
+ *         gpool_unpin()
  *
- * Return: 0, or, and then the pin remains:
+ * Return: 0, or, with the pin kept:
  *   -EINVAL  the block has no pin; not a handle that gpool_alloc() returned; not a fence of this session
  *   -ESTALE  the block was freed or evicted
- *   -ENOMEM  no host memory to note the pin. That is necessary only where the sets of unfinished streams that blocks
- *            wait for use up the session's table of them; the pin then ends in a later call of this process, after the
+ *   -ENOMEM  no host memory to record the pin. A record is needed only if the session's table of the sets of unfinished
+ *            streams for which blocks wait is full. The pin then remains until a later call of this process after the
  *            fence
  *   -ECHILD  after fork()
  *
- * Threads: any. Cost: as gpool_unpin(), with a few atomics more; a lock within the process where the block waits for
- * another stream too. No driver call and no request.
+ * Threads: any. Cost: as gpool_unpin(), plus a few atomic operations, and a lock within the process if the block also
+ * waits for another stream. No driver call and no request to the agent.
  */
 GPOOL_API int gpool_unpin_after(struct gpool *pool, const struct gpool_block *block, struct gpool_fence fence);
 
 /* ---- parts of pages ---- */
 
-/* Part of a page, aligned to 256 bytes. A value: copy it freely. */
+/* Part of a page, aligned to 256 bytes; a value that may be copied freely. */
 struct gpool_span {
 	struct gpool_block block; /* the page that contains it, pinned while it has spans */
 	uint64_t address;
 	uint32_t offset;
-	uint32_t bytes; /* size, rounded up */
+	uint32_t bytes; /* rounded-up size */
 };
 
 /*
- * gpool_span_alloc() - allocate a part of a page, from pages that this process shares among spans of one size class and
- * usage.
+ * gpool_span_alloc() - allocate a part of a page. Spans of one size class and usage share pages.
  *
  * @bytes: 1 to half a page
  * @usage: enum gpool_usage
  *
  * Return: as gpool_alloc(); -EINVAL: bytes or usage out of range. Cost: a lock within the process [span_alloc,
- * span_free]; the first span of a page also allocates the page, the last one frees it.
+ * span_free]; the first span of a page also allocates the page, and freeing the last span frees it.
  */
 GPOOL_API int gpool_span_alloc(struct gpool *pool, uint64_t bytes, uint32_t usage, struct gpool_span *span);
 
-/* gpool_span_free() - free a part of a page. Return: 0, -ESTALE (its page is gone), -EINVAL (not a span), -ECHILD. */
+/* gpool_span_free() - free a part of a page. Return: 0, -ESTALE (its page was freed), -EINVAL (not a span), -ECHILD. */
 GPOOL_API int gpool_span_free(struct gpool *pool, const struct gpool_span *span);
 
 /* ---- scopes ---- */
@@ -332,10 +337,10 @@ enum {
 };
 
 /*
- * A scope pins the blocks that are allocated in it and unpins (or frees) all of them at its end: for a kernel, the pass
- * of a layer, a request. Its fields belong to the library.
+ * A scope keeps the blocks that are allocated in it pinned, and unpins or frees all of them when it ends. Typical
+ * scopes are a kernel, the pass of a layer, or a request. The fields belong to the library.
  *
- *	GPOOL_SCOPE(layer);                                           ends with the C block
+ *	GPOOL_SCOPE(layer);                                           ends with the enclosing C block
  *	if (gpool_scope_begin(pool, GPOOL_USAGE_ACTIVATION, 0, &layer) == 0)
  *		gpool_scope_alloc(&layer, 8, NULL, &block);
  */
@@ -377,12 +382,12 @@ GPOOL_API int gpool_scope_alloc(struct gpool_scope *scope, uint32_t page_count,
  *
  * @fence: GPOOL_FENCE_NONE: at once; otherwise when the fence is signaled, without waiting
  *
- * A second call does nothing. Return: 0, or the first error of gpool_unpin_after() or gpool_free_after(); all blocks
- * have been processed.
+ * A second call does nothing. Return: 0, or the first error of gpool_unpin_after() or gpool_free_after(), after all
+ * blocks have been processed.
  */
 GPOOL_API int gpool_scope_end(struct gpool_scope *scope, struct gpool_fence fence);
 
-/* gpool_scope_cleanup() - end a scope that a variable declared by GPOOL_SCOPE() holds. */
+/* gpool_scope_cleanup() - end the scope of a variable that GPOOL_SCOPE() declared. */
 GPOOL_API void gpool_scope_cleanup(struct gpool_scope *scope);
 /* GPOOL_SCOPE() - declare a scope that ends, without a fence, when its C block ends. */
 #define GPOOL_SCOPE(variable) \
@@ -391,7 +396,7 @@ GPOOL_API void gpool_scope_cleanup(struct gpool_scope *scope);
 /* ---- two-phase allocation ---- */
 
 /*
- * gpool_prepare() - allocate pages that no other call accepts and that are not evicted, until gpool_commit() or
+ * gpool_prepare() - allocate a block that is invisible to other calls and not evicted until gpool_commit() or
  * gpool_rollback(). If the process dies before the commit, the pages are returned.
  *
  * Return: as gpool_alloc().
@@ -400,11 +405,10 @@ GPOOL_API int gpool_prepare(
 	struct gpool *pool, uint32_t page_count, const struct gpool_alloc_options *options, struct gpool_block *block);
 
 /*
- * gpool_commit() - turn a prepared block into a block that is pinned once.
+ * gpool_commit() - make a prepared block visible, pinned once.
  *
- * @block: replaced by the committed block
- * @entry: receives the device address in one 8-byte release store, as an entry of a table that kernels read; may be
- *         NULL
+ * @block: replaced by the handle of the committed block
+ * @entry: receives the device address in one 8-byte release store, for a table that kernels read; may be NULL
  *
  * Return: 0, -ESTALE (committed or rolled back before), -EINVAL (not a prepared block), -ECHILD.
  */

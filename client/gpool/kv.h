@@ -219,7 +219,7 @@ GPOOL_ASSERT_SIZE(gpool_kv_request, 32);
  *
  * The blocks of the watermark stay free.
  *
- * Return: 0, or, and then nothing has changed:
+ * Return: 0, or, with no effect:
  *   -EINVAL     an unknown flag
  *   -EFBIG      GPOOL_KV_NEVER
  *   -ENOSPC, -EDQUOT  not enough blocks, or pages for them, now; gpool_kv_oom_info() has the numbers
@@ -242,7 +242,7 @@ GPOOL_API int gpool_kv_allocate(struct gpool_kv *kv, const struct gpool_kv_reque
  *
  * A last block that is not full and that other sequences share is copied first, on the cache's stream.
  *
- * Return: 0, or, and then nothing has changed:
+ * Return: 0, or, with no effect:
  *   -EINVAL  tokens is 0, not a sequence number, or the cache's stream is closed
  *   -ESTALE  the sequence has ended, or belongs to another cache
  *   -EAGAIN  the sequence is preempted: gpool_kv_resume()

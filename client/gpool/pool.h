@@ -21,7 +21,7 @@ extern "C" {
 #define GPOOL_VERSION_MINOR 2
 #define GPOOL_VERSION_PATCH 0
 
-/* gpool_version() - return the version of the library at run time, "0.2.0". */
+/* gpool_version() - return the version of the loaded library, for example "0.2.0". */
 GPOOL_API const char *gpool_version(void);
 
 /* ---- errors ---- */
@@ -36,36 +36,36 @@ GPOOL_API const char *gpool_version(void);
 GPOOL_API const char *gpool_strerror(int error);
 
 /*
- * gpool_last_error() - describe the calling thread's last failure with a code: the value that was refused and its
+ * gpool_last_error() - describe the calling thread's last failure that returned a code: the rejected value and its
  * limit, or the cause.
  *
  * @error: the code that the call returned, of either sign
  *
- * Call it directly after the call that failed. A text is returned once; if there is none, or for another code, the
- * result is that of gpool_strerror().
+ * Call it directly after the failed call. A text is returned once. If no text is stored, or the stored text belongs to
+ * another code, the result is that of gpool_strerror().
  *
- * Return: a text, never NULL, never translated; valid until the next call of this thread that fails.
+ * Return: a text, never NULL, never translated; valid until this thread's next call that fails.
  * Threads: any; each thread has its own texts.
  * Cost: a read of thread-local memory. Calls record texts only when they fail.
  */
 GPOOL_API const char *gpool_last_error(int error);
 
 /*
- * gpool_wait_check() - set a function that waiting calls of this thread call every 50 ms.
+ * gpool_wait_check() - set a function that is called every 50 ms while a call of this thread waits.
  *
  * @check:    returns 0 to continue the wait. Any other value ends the waiting call with -EINTR, or with its result if
  *            that is available. NULL: no check
  * @argument: passed to check
  *
- * For programs that handle signals outside of the signal handler, such as interpreters; a signal alone does not end a
- * wait. The check is called by gpool_open(), calls that wait for pages, gpool_role_acquire(), gpool_event_next(),
- * gpool_fence_wait(), gpool_lora_acquire(), gpool_lora_acquire_async() and gpool_lora_wait_layer(), while their timeout
- * permits a wait. After -EINTR the state is that after -ETIMEDOUT.
+ * This is for programs that handle signals outside the signal handler, such as interpreters; a signal alone does not
+ * end a wait. These calls run the check while they wait: gpool_open(), calls that wait for pages, gpool_role_acquire(),
+ * gpool_event_next(), gpool_fence_wait(), gpool_lora_acquire(), gpool_lora_acquire_async() and gpool_lora_wait_layer().
+ * -EINTR leaves the same state as -ETIMEDOUT.
  *
- * The check runs within the waiting call and must not call into the same pool. While a check is set, another thread
- * starts the load of an adapter.
+ * The check runs within the waiting call and must not call into the same pool. While a check is set, the load of an
+ * adapter is started by a loader thread and not by this one.
  *
- * Threads: any; each thread has its own check. Cost: without a check, one load where a call sleeps.
+ * Threads: any; each thread has its own check. Cost: without a check, one load each time a call sleeps.
  */
 GPOOL_API void gpool_wait_check(int (*check)(void *argument), void *argument);
 
@@ -86,9 +86,9 @@ struct gpool_options {
 	const char *pool;     /* name of the pool; NULL: the first */
 	const char *name;     /* name of this process in tools; NULL: the program's name */
 	const char *tenant;   /* NULL: the first tenant that this user may join */
-	int32_t timeout_ms;   /* longest wait for an agent that is not running yet; -1: no limit, 0: none */
-	uint32_t magazine;    /* single pages that each thread keeps, 1..64; 0: 16 */
-	uint64_t quota_bytes; /* most that this session may lease; 0: the tenant's limit */
+	int32_t timeout_ms;   /* longest wait for an agent that is not running yet; -1: no limit, 0: do not wait */
+	uint32_t magazine;    /* single free pages that each thread keeps, 1..64; 0: 16 */
+	uint64_t quota_bytes; /* maximum that this session may lease; 0: the tenant's limit */
 	void (*log)(void *context, int level, const char *text); /* NULL: no log. level: 0 error .. 3 debug */
 	void *log_context;                                       /* passed to log */
 };
@@ -104,34 +104,35 @@ GPOOL_ASSERT_SIZE(gpool_options, 72);
  * @options: NULL: the defaults
  * @pool:    receives the handle; release it with gpool_close()
  *
- * Each call makes a session of its own; a process can have 16. An agent that has accepted the connection has at least
- * 10 seconds to answer. A quota that poolctl(1) sets replaces quota_bytes until the configuration is reloaded.
+ * Each call creates a new session; a process can have 16. Once the agent has accepted the connection, the call waits at
+ * least 10 seconds for its answer, even if timeout_ms is shorter. A quota set with poolctl(1) replaces quota_bytes
+ * until the configuration is reloaded.
  *
  * Return: 0, or
  *   -EINVAL     an unknown flag, a field out of range, a name that is too long
- *   -E2BIG      options of a newer library, with a field set that this one does not have
- *   -ENOENT     no agent listens in the directory, and timeout_ms has passed
+ *   -E2BIG      options of a newer library, with a field set that this library does not have
+ *   -ENOENT     no agent listens in the directory when timeout_ms has passed
  *   -ETIMEDOUT  the agent did not answer in time, or ended while it handled the request
- *   -EACCES     this user may not attach, or not to this tenant or with this session kind
+ *   -EACCES     this user may not attach to the pool, to this tenant, or with this session kind
  *   -ENXIO      no pool or tenant of that name
- *   -EUSERS     the agent's limit of sessions is reached
+ *   -EUSERS     the agent's maximum number of sessions is reached
  *   -ESHUTDOWN  the pool is out of service ("poolctl drain"); observers and admins may still attach
- *   -EPROTO     agent and library have different layouts of the shared memory
+ *   -EPROTO     agent and library use different layouts of the shared memory
  *   -ENODEV     the pool's device or back end cannot be opened in this process
  *   -EMFILE     no more file descriptors, or 16 pools are open
  *   -ENOMEM     no memory or address space
  *
- * Cost: some system calls and one round trip to the agent. Address space of the pool's size is reserved; pages are
- * mapped when they are first used. Source: docs/internals/messages.md.
+ * Cost: some system calls and one round trip to the agent. The call reserves address space of the pool's size; pages
+ * are mapped at their first use. Source: docs/internals/messages.md.
  */
 GPOOL_API int gpool_open(const struct gpool_options *options, struct gpool **pool);
 
 /*
- * gpool_close() - detach from a pool and end all blocks of the session.
+ * gpool_close() - detach from a pool and free all blocks of the session.
  *
  * @pool: NULL is permitted
  *
- * Waits for GPU work that was queued through this handle, unmaps all memory and informs the agent.
+ * Waits for GPU work that was queued through this handle, unmaps all memory and notifies the agent.
  *
  * Threads: no other thread may be in a call with this handle.
  */
@@ -143,24 +144,24 @@ enum gpool_pressure { GPOOL_PRESSURE_LOW, GPOOL_PRESSURE_MEDIUM, GPOOL_PRESSURE_
 
 /* gpool_page_bytes() - return the size of a page, in bytes. Cost: one load. */
 GPOOL_API uint64_t gpool_page_bytes(const struct gpool *pool);
-/* gpool_page_count() - return the number of pages of the whole pool. Cost: one load. */
+/* gpool_page_count() - return the number of pages in the pool. Cost: one load. */
 GPOOL_API uint32_t gpool_page_count(const struct gpool *pool);
-/* gpool_session() - return the number of this session, as tools show it. Cost: one load. */
+/* gpool_session() - return the session number that tools display. Cost: one load. */
 GPOOL_API uint32_t gpool_session(const struct gpool *pool);
 /* gpool_pressure() - return the memory pressure of the pool, an enum gpool_pressure, or -ECHILD. Cost: one load. */
 GPOOL_API int gpool_pressure(const struct gpool *pool);
 
 enum {
-	GPOOL_DEVICE_HOST_POINTER = 1u << 0, /* the CPU can use the pool's addresses, too (back end `host`) */
+	GPOOL_DEVICE_HOST_POINTER = 1u << 0, /* the CPU can also use the pool's addresses (back end `host`) */
 };
 
-#define GPOOL_DEVICE_NONE UINT32_MAX /* ordinal in an observer or admin, which opens no device */
+#define GPOOL_DEVICE_NONE UINT32_MAX /* ordinal in an observer or admin session, which opens no device */
 
-/* The place of a pool's memory. */
+/* A pool and the device that holds its memory. */
 struct gpool_device_info {
 	uint32_t size;  /* sizeof(struct gpool_device_info), set by the caller */
 	uint32_t flags; /* GPOOL_DEVICE_* */
-	/* number of the device in this process, as in cuDeviceGet() and the CUDA runtime; or GPOOL_DEVICE_NONE */
+	/* number of the device in this process, as for cuDeviceGet() and the CUDA runtime; or GPOOL_DEVICE_NONE */
 	uint32_t ordinal;
 	uint32_t reserved;
 	char pool[64];    /* name of the pool */
@@ -170,7 +171,7 @@ struct gpool_device_info {
 GPOOL_ASSERT_SIZE(gpool_device_info, 144);
 
 /*
- * gpool_device_info() - describe the pool and the device that its memory belongs to.
+ * gpool_device_info() - describe the pool and the device that holds its memory.
  *
  * Return: 0, -EINVAL (size), -ECHILD. Cost: no system call.
  */
@@ -179,17 +180,17 @@ GPOOL_API int gpool_device_info(const struct gpool *pool, struct gpool_device_in
 /* Counters of this session since gpool_open(). */
 struct gpool_stats {
 	uint32_t size;            /* sizeof(struct gpool_stats), set by the caller */
-	uint32_t leased_pages;    /* in the lease of this session now */
+	uint32_t leased_pages;    /* current lease of this session */
 	uint32_t idle_pages;      /* of those, without content */
-	uint32_t deferred_blocks; /* freed behind a fence that is not signaled */
+	uint32_t deferred_blocks; /* freed behind a fence that is not signaled yet */
 	uint64_t allocations, frees, pins, unpins;
 	uint64_t stale_pins;        /* pins of blocks that were freed or evicted */
-	uint64_t contended_pins;    /* pins that met an eviction */
+	uint64_t contended_pins;    /* pins of a page that was being moved or evicted */
 	uint64_t magazine_hits;     /* allocations from a thread's magazine */
-	uint64_t scattered;         /* allocations whose pages are not neighbours */
-	uint64_t refills, refusals; /* requests to the agent for pages; those that it refused */
-	uint64_t driver_calls;      /* calls of the back end by this handle */
-	uint64_t allocation_ns[32]; /* histogram, bucket i: [2^i, 2^(i+1)) ns; one allocation in 256 */
+	uint64_t scattered;         /* allocations whose pages are not adjacent */
+	uint64_t refills, refusals; /* requests to the agent for pages; requests that it refused */
+	uint64_t driver_calls;      /* calls to the back end by this handle */
+	uint64_t allocation_ns[32]; /* histogram, bucket i: [2^i, 2^(i+1)) ns; one of 256 allocations is measured */
 	uint64_t refill_ns[32];     /* histogram of all refills */
 };
 
