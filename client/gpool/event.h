@@ -19,20 +19,20 @@ enum gpool_event_kind {
 	GPOOL_EVENT_LEAKED_PIN = 8,        /* a pin was held for longer than pins.max_duration */
 	GPOOL_EVENT_RELOAD = 9,            /* the configuration was reloaded */
 	GPOOL_EVENT_FRONT_RESTART = 10,    /* the front process was restarted; events may be missing */
-	GPOOL_EVENT_DAMAGE = 11,           /* a session segment has impossible values */
+	GPOOL_EVENT_DAMAGE = 11,           /* a session segment has invalid values */
 	GPOOL_EVENT_OBJECT_PUBLISHED = 12, /* value: version */
 	GPOOL_EVENT_OBJECT_DELETED = 13,
 	GPOOL_EVENT_OBJECT_EVICTED = 14,
 	GPOOL_EVENT_ROLE_GRANTED = 15, /* value: token */
 	GPOOL_EVENT_ROLE_FREED = 16,   /* value: token */
 	GPOOL_EVENT_TAKEOVER = 17,     /* a standby was granted the role of a session that died; value: token */
-	/* pages are out of use, since a session of another trust domain may still map them; value: its process ID */
+	/* pages were retired because a session of another trust domain may still map them; value: its process ID */
 	GPOOL_EVENT_RETIRED = 18,
 	/* content could not be spilled and was kept, or could not be restored and is lost */
 	GPOOL_EVENT_SPILL_ERROR = 20,
-	/* content cannot be spilled, restored or cleared (value 0), or can be again (1) */
+	/* value 0: content cannot be spilled, restored or cleared; 1: it can be again */
 	GPOOL_EVENT_MOVER = 21,
-	/* the pool is out of service (value 1): sessions should end, new ones are refused; or in service (0) */
+	/* value 1: the pool is out of service, sessions should end and new ones are refused; 0: it is in service */
 	GPOOL_EVENT_DRAIN = 22
 };
 
@@ -61,8 +61,8 @@ GPOOL_ASSERT_SIZE(gpool_event, 288);
  * @timeout_ms: longest wait, milliseconds; 0: do not wait, -1: no limit
  * @event:      receives the event; the caller sets its size
  *
- * The first call subscribes; earlier events are not received. Events are lost when the caller does not read them fast
- * enough: an event is a reason to read the state, not a replacement for it.
+ * The first call subscribes to the events that follow. Events are lost if the caller does not read them fast enough;
+ * read the state after an event instead of deriving it from events.
  *
  * Return: 0, or
  *   -ETIMEDOUT  no event in time

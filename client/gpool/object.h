@@ -13,28 +13,28 @@ extern "C" {
 struct gpool_object; /* a named object that is being built, or an open version */
 
 /*
- * A named object consists of allocations and metadata. It is published under a name in one step and can be opened by
- * every session of the same trust domain; other domains may use the same name for objects of their own
- * (docs/rights.md). It outlives its writer. Each publication is a new version; a session that has an older version open
- * keeps that, unchanged, until it closes it.
+ * A named object consists of allocations and metadata. It is published under a name in one step. Every session of the
+ * same trust domain can open it; other domains may use the same name for their own objects (docs/rights.md). An object
+ * outlives its writer. Each publication creates a new version; a session that has an older version open keeps that
+ * version, unchanged, until it closes it.
  *
- * The class is chosen when the object is created, and determines all access to its pages:
+ * The class is chosen when the object is created and determines the access to its pages:
  */
 enum gpool_object_class {
-	GPOOL_OBJECT_IMMUTABLE = 0, /* read-only for all sessions from its publication on, including its writer */
-	GPOOL_OBJECT_MUTABLE = 1,   /* its one writer continues to write; readers see each write */
-	GPOOL_OBJECT_EPHEMERAL = 2, /* as immutable, and may be evicted as a whole while no session has it open */
+	GPOOL_OBJECT_IMMUTABLE = 0, /* read-only after its publication, also for its writer */
+	GPOOL_OBJECT_MUTABLE = 1,   /* its only writer continues to write; readers see each write */
+	GPOOL_OBJECT_EPHEMERAL = 2, /* as immutable; may be evicted as a whole while no session has it open */
 	/*
-	 * as immutable, and may be evicted as a whole while no session pins it, open or not: gpool_object_pin().
-	 * The one with the lowest (uses x cost_us / bytes) is evicted first; uses are pins
+	 * as immutable; may be evicted as a whole while no session pins it, open or not: gpool_object_pin(). The object
+	 * with the lowest (uses x cost_us / bytes) is evicted first; each pin is a use
 	 */
 	GPOOL_OBJECT_PINNABLE = 3
 };
 
 enum {
-	/* GPOOL_OBJECT_PINNABLE: its publisher has it pinned from the publication on, until gpool_object_unpin() */
+	/* GPOOL_OBJECT_PINNABLE: the object is published pinned; its publisher calls gpool_object_unpin() */
 	GPOOL_OBJECT_PINNED = 1u << 0,
-	/* sessions of other tenants cannot open it; those of its trust domain see its name */
+	/* sessions of other tenants cannot open it; sessions of its trust domain see its name */
 	GPOOL_OBJECT_PRIVATE = 1u << 1,
 	/* all tenants of the trust domain may replace and delete it; not with PRIVATE */
 	GPOOL_OBJECT_DOMAIN_WRITE = 1u << 2,
@@ -46,12 +46,12 @@ struct gpool_object_options {
 	uint32_t size;         /* sizeof(struct gpool_object_options); GPOOL_OBJECT_OPTIONS_INIT sets it */
 	uint32_t flags;        /* GPOOL_OBJECT_PINNED, _PRIVATE, _DOMAIN_WRITE; an unknown bit is -EINVAL */
 	uint32_t memory_class; /* enum gpool_object_class */
-	/* GPOOL_OBJECT_PINNABLE: time to load it again, microseconds, at most a minute; 0: unknown */
+	/* GPOOL_OBJECT_PINNABLE: reload cost in microseconds, at most a minute; 0: unknown */
 	uint32_t cost_us;
-	/* role that this process must hold when it publishes; its holder may adopt the object. NULL: none */
+	/* role that this process must hold when it publishes; the role's holder may adopt the object. NULL: none */
 	const char *role;
 	uint64_t role_token;     /* fencing token of the role */
-	uint64_t expect_version; /* publish only over this version; 0: over any; or GPOOL_OBJECT_NONE */
+	uint64_t expect_version; /* version that must be current at the publication; 0: any; or GPOOL_OBJECT_NONE */
 };
 GPOOL_ASSERT_SIZE(gpool_object_options, 40);
 #define GPOOL_OBJECT_OPTIONS_INIT \
@@ -60,13 +60,13 @@ GPOOL_ASSERT_SIZE(gpool_object_options, 40);
 	}
 
 /*
- * gpool_object_create() - begin to build an object.
+ * gpool_object_create() - begin building an object.
  *
  * @name:    at most 127 bytes. Names that begin with lora/, warm/, kv-prefix/ or kv/ are reserved for the library
  * @options: NULL: immutable, no flags
- * @object:  receives the handle; gpool_object_publish() or gpool_object_abort()
+ * @object: receives the handle, for gpool_object_publish() or gpool_object_abort()
  *
- * Until its publication the object is private to this process and ends with it.
+ * Until its publication the object is private to this process and is freed when the process ends.
  *
  * Return: 0, -EINVAL (name, flag, PRIVATE with DOMAIN_WRITE, class), -E2BIG, -EPERM (an observer or admin), -ENOMEM,
  * -ECHILD.
@@ -80,8 +80,8 @@ GPOOL_API int gpool_object_create(
  *
  * @index: receives its index, counted from 0
  *
- * The allocation is a block of this process and pinned until the publication. Each call for the object refreshes these
- * pins; if none is made for pins.max_duration they count as leaked.
+ * The allocation is a block of this process, pinned until the publication. Each call for the object refreshes these
+ * pins; they count as leaked after pins.max_duration without such a call.
  *
  * Return: as gpool_alloc(); -EINVAL also: the object is published, or GPOOL_ALLOC_SPILL.
  */
@@ -101,17 +101,17 @@ GPOOL_API int gpool_object_set(struct gpool_object *object, const char *key, con
 /*
  * gpool_object_publish() - publish an object under its name, in one step.
  *
- * @version: receives its number, which is higher than all earlier ones in the pool
+ * @version: receives the version number, which is higher than all earlier ones in the pool
  *
- * The object remains open and its addresses remain valid; unless it is mutable they become read-only. GPU work that
- * writes to the object must have finished.
+ * The object remains open and its addresses remain valid; they become read-only unless the object is mutable. GPU work
+ * that writes to the object must have finished.
  *
- * Return: 0, or, and then the object is as before and may be published again or aborted:
+ * Return: 0, or, with the object unchanged, so that it may be published again or aborted:
  *   -ESTALE  the current version is not the expected one; the role's token is no longer valid; a pin was ended as
  *            leaked
  *   -EPERM   the name belongs to another tenant or to the library (docs/rights.md)
  *   -EBUSY   queued GPU work uses the object and could write to it
- *   -EINVAL  published before, or without an allocation
+ *   -EINVAL  already published, or without an allocation
  *   -EUSERS  the pool has its maximum number of object versions (`objects` of its configuration)
  *   -ENOSPC  the metadata of all objects of the pool would exceed 1 GiB
  *   -EFBIG   the metadata of this object exceeds 64 MiB
@@ -122,7 +122,7 @@ GPOOL_API int gpool_object_set(struct gpool_object *object, const char *key, con
  */
 GPOOL_API int gpool_object_publish(struct gpool_object *object, uint64_t *version);
 
-/* gpool_object_abort() - end an object that is not published; its pages are idle again. NULL is permitted. */
+/* gpool_object_abort() - discard an unpublished object; its pages become idle. NULL is permitted. */
 GPOOL_API void gpool_object_abort(struct gpool_object *object);
 
 enum {
@@ -145,22 +145,22 @@ GPOOL_ASSERT_SIZE(gpool_object_open_options, 40);
 	}
 
 /*
- * gpool_object_open() - map a version of an object; read-only unless this process is its writer.
+ * gpool_object_open() - map a version of an object, read-only unless this process is its writer.
  *
  * @options: NULL: the current version
  *
- * The version stays as it is until gpool_object_close(), also when another one is published or it is deleted. A version
- * of class GPOOL_OBJECT_PINNABLE stays only while it is pinned.
+ * The version remains unchanged until gpool_object_close(), even if another version is published or the object is
+ * deleted. A version of class GPOOL_OBJECT_PINNABLE may be evicted while it is not pinned.
  *
  * Return: 0, or
- *   -EINVAL  name, flag; ADOPT without a role, or of an object that is not mutable
+ *   -EINVAL  name, flag; ADOPT without a role, or for an object that is not mutable
  *   -ENOENT  no object of this name, or no such version
  *   -EPROTO  another layout hash
  *   -ESTALE  the role's token is not valid
- *   -EBUSY   ADOPT, and another process is its writer
+ *   -EBUSY   ADOPT, but another process is the writer
  *   -EACCES  the object is private to another tenant
  *   -EPERM   ADOPT with another role than the object's; the session is an observer or admin
- *   -EMFILE  no more file descriptors; the session may count as a reader until it opens and closes the object again, or
+ *   -EMFILE  no more file descriptors. The session may count as a reader until it opens and closes the object again, or
  *            ends
  *   -ENOMEM, -EPIPE, -E2BIG, -ECHILD
  *
@@ -170,24 +170,25 @@ GPOOL_API int gpool_object_open(struct gpool *pool, const char *name, const stru
 	struct gpool_object **object);
 
 /*
- * gpool_object_close() - close an object; its addresses end.
+ * gpool_object_close() - close an object and release its addresses.
  *
- * Closing the last handle of a mutable object ends this process's right to write it. An object that is not published is
+ * Closing the last handle of a mutable object ends this process's right to write to it. An unpublished object is
  * aborted. NULL is permitted.
  *
- * Return: 0, -EBUSY (queued GPU work uses it: it stays open), -ECHILD.
+ * Return: 0, -EBUSY (queued GPU work uses the object; it remains open), -ECHILD.
  */
 GPOOL_API int gpool_object_close(struct gpool_object *object);
 
 /*
- * gpool_object_pin() - keep an open version of class GPOOL_OBJECT_PINNABLE in the pool, with its content at its
+ * gpool_object_pin() - pin an open version of class GPOOL_OBJECT_PINNABLE: keep its content in the pool, at its
  * addresses. Pins nest: call gpool_object_unpin() once per pin.
  *
- * For content that is used repeatedly and can be loaded again, such as adapters: between two uses the object stays
- * mapped, and may be evicted for other content. The publisher pins the object, too.
+ * This class is for content that is used repeatedly and can be loaded again, such as adapters. Between two uses the
+ * object stays mapped and may be evicted in favor of other content. The publisher must pin the object as well.
  *
  * Return: 0, or
- *   -ESTALE     the object was evicted, or its name has another version: close it, and open the name or publish again
+ *   -ESTALE     the object was evicted, or its name has another version. Close it, and open the name or publish the
+ *               object again
  *   -EINVAL     another class, or not published
  *   -ETIMEDOUT  the agent examined the object for longer than pins.timeout; try again
  *   -ECHILD     after fork()
@@ -200,32 +201,31 @@ GPOOL_API int gpool_object_pin(struct gpool_object *object);
 GPOOL_API int gpool_object_unpin(struct gpool_object *object);
 
 /*
- * gpool_object_unpin_after() - end one pin when a fence is signaled, without waiting; until then GPU work may read the
- * object.
+ * gpool_object_unpin_after() - end one pin when a fence is signaled. The call does not wait; GPU work may read the
+ * object until the fence is signaled.
  *
- * Return: 0, -EINVAL (another class, not pinned, not a fence of this session), -ENOMEM (it stays pinned), -ECHILD.
+ * Return: 0, -EINVAL (another class, not pinned, not a fence of this session), -ENOMEM (the pin is kept), -ECHILD.
  */
 GPOOL_API int gpool_object_unpin_after(struct gpool_object *object, struct gpool_fence fence);
 
 /*
- * gpool_object_address() - return the address and the size of an allocation: contiguous bytes, valid until the object
- * is closed.
+ * gpool_object_address() - return the address and the size of an allocation. Its bytes are contiguous, and the address
+ * is valid until the object is closed.
  *
  * Return: 0, -EINVAL (no such allocation), -ECHILD.
  */
 GPOOL_API int gpool_object_address(struct gpool_object *object, uint32_t index, uint64_t *address, uint64_t *bytes);
 
 /*
- * gpool_object_get() - return a value of a published object's metadata: aligned to 8 bytes, valid until the object is
- * closed.
+ * gpool_object_get() - return a metadata value of a published object. It is aligned to 8 bytes and valid until the
+ * object is closed.
  *
  * Return: 0, -ENOENT (no such key), -EINVAL (not published), -ECHILD.
  */
 GPOOL_API int gpool_object_get(struct gpool_object *object, const char *key, const void **value, size_t *bytes);
 
 /*
- * gpool_object_entry() - return an entry of the metadata by its index in the order of the keys. The key ends with a
- * NUL.
+ * gpool_object_entry() - return a metadata entry by its index in the order of the keys. The key is NUL-terminated.
  *
  * Return: 0, -ENOENT (fewer entries), -EINVAL (not published), -ECHILD.
  */
@@ -233,20 +233,20 @@ GPOOL_API int gpool_object_entry(
 	struct gpool_object *object, uint32_t index, const char **key, const void **value, size_t *bytes);
 
 /*
- * gpool_object_delete() - delete a name. Its pages are freed when the last reader closes the object.
+ * gpool_object_delete() - delete an object by name. Its pages are freed when the last reader closes it.
  *
- * @version: delete only this version; 0: the current one
+ * @version: version that must be current; 0: any
  *
- * Sessions that may publish over an object may delete it: those of its tenant, its writer, and with DOMAIN_WRITE those
- * of the trust domain. Admins may delete objects of all domains; if several domains have the name, they must state the
- * version.
+ * An object may be deleted by the sessions that may replace it: its writer, sessions of its tenant, and with
+ * DOMAIN_WRITE sessions of its trust domain. Admins may delete objects of all domains; if the name exists in several
+ * domains, they must state the version.
  *
  * Return: 0, or
  *   -ENOENT     no such object
  *   -ESTALE     another version is current
  *   -EPERM      no right to delete it
- *   -EINVAL     name; a name of several trust domains without a version
- *   -ETIMEDOUT  no answer within 10 s; the object may be deleted all the same
+ *   -EINVAL     name; a name that exists in several trust domains, without a version
+ *   -ETIMEDOUT  no answer within 10 s; the object may still be deleted
  *   -EPIPE, -ECHILD
  */
 GPOOL_API int gpool_object_delete(struct gpool *pool, const char *name, uint64_t version);
@@ -260,7 +260,7 @@ struct gpool_object_info {
 	uint32_t memory_class; /* enum gpool_object_class */
 	uint32_t pages, allocations;
 	uint32_t readers; /* sessions that have it open */
-	uint32_t writer;  /* session that may write it; 0: none */
+	uint32_t writer;  /* session that may write to it; 0: none */
 	uint64_t version;
 	uint64_t layout_hash; /* hash of allocation sizes and metadata, without the content of allocations */
 	uint64_t metadata_bytes;
@@ -280,38 +280,39 @@ GPOOL_ASSERT_SIZE(gpool_object_info, 328);
 GPOOL_API int gpool_object_info(struct gpool_object *object, struct gpool_object_info *info);
 
 /*
- * gpool_object_next() - list all versions of objects of this session's trust domain; of all domains for observers and
- * admins.
+ * gpool_object_next() - list the versions of all objects of this session's trust domain; observers and admins list all
+ * domains.
  *
  * @cursor: 0 before the first call; updated by each call
  * @info:   receives the next version; the caller sets its size
  *
- * Return: 0, -ENOENT (the list has ended), -EINVAL (size), -ECHILD. Cost: reads the shared table; no request.
+ * Return: 0, -ENOENT (end of the list), -EINVAL (size), -ECHILD. Cost: reads the shared table; no request to the agent.
  */
 GPOOL_API int gpool_object_next(struct gpool *pool, uint32_t *cursor, struct gpool_object_info *info);
 
 /* ---- loans ---- */
 
 /*
- * A loan is a pin that foreign code ends by calling a function with one address. Tensor exchange (DLPack) passes memory
- * together with such a deleter function and the address of the tensor's description; the loan is placed directly before
- * that description.
+ * A loan is a pin that foreign code ends by calling a function with one address. Tensor exchange with DLPack passes
+ * such a deleter function and the address of a tensor descriptor. The loan is stored directly before this descriptor.
  *
  *	struct { struct gpool_loan loan; struct DLManagedTensorVersioned tensor; } *lent = ...;
  *	lent->loan = (struct gpool_loan){ pool, NULL, block, 0, 0, 0, sizeof(lent->loan) };    pinned once for it
  *	lent->tensor.deleter = (void (*)(struct DLManagedTensorVersioned *))gpool_loan_end;
  *
- * The lender owns the memory of both. It frees that memory once `ended` is not 0, and does not close the pool or the
- * object before.
+ * The lender owns the memory of the loan and the descriptor. It may free this memory, and close the pool or the object,
+ * only when `ended` is not 0.
  */
 struct gpool_loan {
 	struct gpool *pool;
 	struct gpool_object *object; /* of class GPOOL_OBJECT_PINNABLE, pinned once for the loan; or NULL */
 	struct gpool_block block;    /* pinned once for the loan; page_count 0: none */
-	uint32_t stream;             /* the pin ends behind the work that is queued there at the end; 0: at once */
-	uint32_t ended;              /* 0; set to 1 by gpool_loan_end(), in its last store */
+	uint32_t stream;             /* gpool_loan_end() ends the pin behind the work queued on it; 0: at once */
+	uint32_t ended;              /* initially 0; set to 1 by the last store of gpool_loan_end() */
 	uint32_t reserved;           /* 0 */
-	/* sizeof(struct gpool_loan). The last field, since a loan is found by its end: new fields are added in front */
+	/*
+	 * sizeof(struct gpool_loan). A loan is located by its end, so this field stays last; new fields go before it
+	 */
 	uint32_t size;
 };
 GPOOL_ASSERT_SIZE(gpool_loan, 56);
@@ -319,11 +320,11 @@ GPOOL_ASSERT_SIZE(gpool_loan, 56);
 /*
  * gpool_loan_end() - end the pin of a loan, once.
  *
- * @behind: the address directly behind the loan
+ * @behind: address directly after the loan
  *
  * If no fence can be recorded for lack of memory, the call waits for the stream.
  *
- * Threads: any. Cost: gpool_unpin(); with a stream one driver call more.
+ * Threads: any. Cost: as gpool_unpin(); with a stream, plus one driver call.
  */
 GPOOL_API void gpool_loan_end(void *behind);
 

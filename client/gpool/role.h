@@ -9,18 +9,18 @@ extern "C" {
 #endif
 
 /*
- * A role is a name that at most one session of a pool holds at a time: for example the engine that serves while others
- * are on standby. The agent grants it. A role ends by gpool_role_release(), by gpool_close(), or by the death of the
- * holder's process, which the kernel reports to the agent; there is no time-out and no heartbeat. A holder that is
- * stopped, or has lost its connection, keeps the role until its process has ended. When a standby is granted the role,
- * therefore, no code of the old holder runs any more, on this machine or its GPUs.
+ * A role is a name that at most one session of a pool holds at a time, for example the engine that serves while others
+ * are on standby. The agent grants roles. A session holds a role until gpool_role_release(), gpool_close(), or the
+ * death of its process, which the kernel reports to the agent; no timeout or heartbeat is involved. A holder that is
+ * stopped, or has lost its connection, keeps the role until its process has ended. Therefore no code of a dead holder
+ * is running on this machine or its GPUs when the role is granted to a standby.
  *
- * What the holder has sent elsewhere (a request to a server, a write to a file) may still arrive later. Send the token
- * along, and let the receiver refuse a token that is lower than the highest it has seen.
+ * Requests that the old holder has sent elsewhere, to a server or a file, may still take effect later. Send the token
+ * with each request, and let the receiver reject tokens that are lower than the highest it has received.
  */
 struct gpool_role {
 	uint32_t size;    /* sizeof(struct gpool_role), set by the caller; GPOOL_ROLE_INIT sets it */
-	uint32_t index;   /* the role's place in the pool's table */
+	uint32_t index;   /* index in the pool's table of roles */
 	uint64_t token;   /* fencing token: higher than the token of every earlier grant in this pool */
 	uint32_t session; /* the holder, as gpool_session() returns it */
 	uint32_t reserved;
@@ -32,15 +32,15 @@ GPOOL_ASSERT_SIZE(gpool_role, 24);
 	}
 
 /*
- * gpool_role_acquire() - acquire a role, waiting in order of arrival while another session holds it.
+ * gpool_role_acquire() - acquire a role; while another session holds it, wait in order of arrival.
  *
  * @name:       1 to 63 bytes of printable UTF-8
  * @timeout_ms: longest wait, milliseconds; 0: do not wait, -1: no limit
  * @role:       receives the token; the caller sets its size
  *
- * The first acquisition creates the role for the tenant of the caller. The role keeps its place, one of 64 in each
- * pool, while no session holds it; "poolctl roles remove NAME" frees the place. An agent that is restarted during the
- * wait keeps the queue and its order.
+ * The first acquisition creates the role for the tenant of the caller. A pool has 64 entries for roles. A role keeps
+ * its entry while no session holds it; "poolctl roles remove NAME" frees the entry. A restart of the agent preserves
+ * the queue and its order.
  *
  * Return: 0, or
  *   -ETIMEDOUT  another session holds the role; the caller has left the queue
@@ -49,7 +49,7 @@ GPOOL_ASSERT_SIZE(gpool_role, 24);
  *   -EPERM      the session is an observer or admin
  *   -ENOSPC     64 roles exist
  *   -EINVAL     name, timeout_ms below -1, or size
- *   -EPIPE      the agent has ended this session, or does not answer within 10 s; once it is running again, this
+ *   -EPIPE      the agent has ended this session, or does not answer within 10 s. When the agent is running again, this
  *               process neither waits for the role nor holds it
  *   -EINTR      gpool_wait_check() ended the wait
  *   -ENOMEM, -EPROTO, -ECHILD
@@ -59,27 +59,27 @@ GPOOL_ASSERT_SIZE(gpool_role, 24);
 GPOOL_API int gpool_role_acquire(struct gpool *pool, const char *name, int timeout_ms, struct gpool_role *role);
 
 /*
- * gpool_role_check() - check whether this process holds a role by this token.
+ * gpool_role_check() - check whether this process holds a role under this token.
  *
- * The result was true when it was read. A role is never taken from a process that neither releases it nor closes the
- * pool.
+ * The result describes the time of the call. A role is never taken from a process that neither releases it nor closes
+ * the pool.
  *
  * Return: 0, -ESTALE (released, or granted to another session), -EINVAL (size, not a role), -ECHILD. Cost: two loads.
  */
 GPOOL_API int gpool_role_check(const struct gpool *pool, const struct gpool_role *role);
 
 /*
- * gpool_role_release() - release a role; the first session in the queue holds it when the call returns.
+ * gpool_role_release() - release a role. When the call returns, the first session in the queue holds it.
  *
  * gpool_close() also releases all roles. The caller must wait for GPU work that the role protects before the call.
  *
- * Return: 0, -ESTALE (not held by this token), -EINVAL (size), -EPIPE (no answer within 10 s: the role is released once
- * the agent is running), -EPROTO, -ECHILD.
+ * Return: 0, -ESTALE (not held under this token), -EINVAL (size), -EPIPE (no answer within 10 s; the role is released
+ * when the agent is running again), -EPROTO, -ECHILD.
  */
 GPOOL_API int gpool_role_release(struct gpool *pool, const struct gpool_role *role);
 
 /*
- * gpool_role_info() - find the holder of a role. Sessions of all kinds may call it.
+ * gpool_role_info() - return the holder of a role. Sessions of all kinds may call it.
  *
  * @session: receives the holder; 0: the role is free. May be NULL
  * @token:   receives the token of the holder, or of the last holder if the role is free. May be NULL

@@ -8,9 +8,11 @@
 extern "C" {
 #endif
 
-/* A point in the order of a stream; signaled when all work queued before it is done. A value: copy it freely. */
+/*
+ * A point in the order of a stream; signaled when all earlier work is done. A value that may be copied freely.
+ */
 struct gpool_fence {
-	uint64_t value; /* 0: the fence "none", which is signaled at all times */
+	uint64_t value; /* 0: GPOOL_FENCE_NONE, which is always signaled */
 };
 
 #ifdef __cplusplus
@@ -22,16 +24,18 @@ struct gpool_fence {
 /* ---- streams ---- */
 
 enum {
-	/* a host-signaled timeline: no GPU stream; the program signals its fences with gpool_fence_signal() */
+	/*
+	 * a host-signaled timeline, without a GPU stream; the program calls gpool_fence_signal() to signal its fences
+	 */
 	GPOOL_STREAM_HOST_SIGNALED = 1u << 0,
 };
 
 /*
  * gpool_stream_open() - open a stream whose progress the agent and other processes can read.
  *
- * @native: a CUstream of this process, made in the primary context of the pool's device, behind whose work fences are
- *          to be recorded; the program keeps it and must not destroy it before gpool_stream_close(). NULL: the library
- *          creates one. NULL with GPOOL_STREAM_HOST_SIGNALED
+ * @native: a CUstream of this process, created in the primary context of the pool's device. Fences are recorded behind
+ *          its work. The program owns it and must not destroy it before gpool_stream_close(). NULL: the library creates
+ *          a CUstream. Must be NULL with GPOOL_STREAM_HOST_SIGNALED
  * @flags:  GPOOL_STREAM_*
  * @stream: receives the stream's number, never 0
  *
@@ -45,20 +49,20 @@ enum {
 GPOOL_API int gpool_stream_open(struct gpool *pool, void *native, uint32_t flags, uint32_t *stream);
 
 /*
- * gpool_stream_native() - return the CUstream of a stream, for kernels that the program queues itself. The CUstream
- * ends with the stream.
+ * gpool_stream_native() - return the CUstream of a stream, for kernels that the program queues itself. It is valid
+ * until gpool_stream_close().
  *
  * Return: 0, -EINVAL (not open, or host-signaled), -ECHILD.
  */
 GPOOL_API int gpool_stream_native(struct gpool *pool, uint32_t stream, void **native);
 
-/* gpool_stream_close() - wait for a stream's work and close the stream. All of its fences are signaled. */
+/* gpool_stream_close() - wait for a stream's work and close the stream. All of its fences are then signaled. */
 GPOOL_API void gpool_stream_close(struct gpool *pool, uint32_t stream);
 
 /*
  * gpool_copy() - queue a copy of device memory on a stream.
  *
- * @to, @from: device addresses. Their blocks stay pinned, or protected by a fence, until the work is done
+ * @to, @from: device addresses. Their blocks must stay pinned, or protected by a fence, until the work is done
  * @bytes:     length of the copy
  *
  * Return: 0, -EINVAL (not open, or host-signaled), -EFAULT (not mapped), -EIO (the GPU driver failed), -ENOMEM,
@@ -89,9 +93,9 @@ GPOOL_API int gpool_fence_record(struct gpool *pool, uint32_t stream, struct gpo
  *
  * Return: 1: signaled; 0: not signaled; or
  *   -EINVAL  not a fence of this session
- *   -ESRCH   an imported fence whose process died or detached before the fence was signaled: the work behind it may not
- *            have happened
- *   -EPIPE   an imported fence, and the agent, which reports the death of its process, is not running
+ *   -ESRCH   an imported fence whose process died or detached before the fence was signaled: the work before the fence
+ *            may not have been done
+ *   -EPIPE   an imported fence, while the agent, which reports the death of the fence's process, is not running
  *   -ECHILD  after fork()
  *
  * Cost: one load.
@@ -122,9 +126,9 @@ GPOOL_API int gpool_fence_signal(struct gpool *pool, struct gpool_fence fence);
 /* ---- fences of other processes ---- */
 
 /*
- * A fence can be exported as a handle of 128 bytes, which the program sends to another process in any way; imported
- * there, it is a fence for all calls except gpool_fence_signal() and gpool_fence_export(). An engine can so publish
- * pages while a copy to them is still queued, and its readers' streams wait for that copy.
+ * A fence can be exported as a handle of 128 bytes, which the program sends to another process by any means. The
+ * imported fence is valid in all calls except gpool_fence_signal() and gpool_fence_export(). An engine can thus publish
+ * pages while a copy to them is still queued, and the streams of its readers wait for that copy.
  *
  *	gpool_copy(pool, stream, to, from, bytes);                    in the engine that writes
  *	gpool_fence_record(pool, stream, &fence);
@@ -136,17 +140,17 @@ GPOOL_API int gpool_fence_signal(struct gpool *pool, struct gpool_fence fence);
  *	gpool_fence_done(pool, fence);                                1, or -ESRCH: discard what was read
  *	gpool_fence_close(pool, fence);
  *
- * If the process that made the fence dies before the fence is signaled, waits for it end, and gpool_fence_done()
- * returns -ESRCH until the fence is closed. So a reader checks the fence once more when its own stream is done.
+ * If the exporting process dies before the fence is signaled, all waits for the fence end, and gpool_fence_done()
+ * returns -ESRCH until the fence is closed. A reader must therefore check the fence again when its own stream is done.
  */
 enum gpool_fence_handle_type {
-	GPOOL_FENCE_HANDLE_SIGNALED = 1, /* the fence was signaled at the export; its import is GPOOL_FENCE_NONE */
+	GPOOL_FENCE_HANDLE_SIGNALED = 1, /* the fence was signaled at the export; the import returns GPOOL_FENCE_NONE */
 	GPOOL_FENCE_HANDLE_TIMELINE = 2, /* a number in shared memory, for sessions of this pool and trust domain */
-	/* an event of the driver; also for sessions of other pools, as far as the driver permits it */
+	/* an event of the driver; also for sessions of other pools, if the driver permits it */
 	GPOOL_FENCE_HANDLE_EVENT = 3
 };
 
-/* A fence for other processes. Its meaning ends with the process that made it. */
+/* A fence for other processes. It is valid while the exporting process is running. */
 struct gpool_fence_handle {
 	uint32_t handle_type; /* enum gpool_fence_handle_type */
 	uint8_t bytes[124];
@@ -154,22 +158,22 @@ struct gpool_fence_handle {
 GPOOL_ASSERT_SIZE(gpool_fence_handle, 128);
 
 enum {
-	/* export an event even if a timeline is possible: the waiting GPU then needs no CPU */
+	/* export an event even if a timeline is possible: the GPU then waits without a CPU thread */
 	GPOOL_FENCE_EXPORT_EVENT = 1u << 0,
 };
 
 /*
- * gpool_fence_export() - make a handle of a fence, for other processes.
+ * gpool_fence_export() - create a handle of a fence for other processes.
  *
  * @flags: 0: a timeline where possible, otherwise an event; or GPOOL_FENCE_EXPORT_EVENT
  *
  * An event is recorded behind all work that is queued on the stream at the export. It is reused after 256 further
- * exports: an importer that waits for an older handle then waits for the newer work.
+ * exports; an importer of an older handle then also waits for the newer work.
  *
  * Return: 0, or
- *   -EINVAL      not a fence of this session, or an imported one; an unknown flag; GPOOL_FENCE_EXPORT_EVENT and a
+ *   -EINVAL      not a fence of this session, or an imported one; an unknown flag; GPOOL_FENCE_EXPORT_EVENT with a
  *                host-signaled timeline
- *   -EOPNOTSUPP  GPOOL_FENCE_EXPORT_EVENT, and the device has no events that processes can share
+ *   -EOPNOTSUPP  GPOOL_FENCE_EXPORT_EVENT, but the device has no events that processes can share
  *   -EUSERS      256 exported events are not signaled
  *   -EPERM       the session is an observer or admin
  *   -EPIPE       the agent is not running, or does not answer within 10 s
@@ -188,21 +192,22 @@ GPOOL_API int gpool_fence_export(
  * @fence:  receives the fence
  *
  * While an imported timeline fence is open and not signaled, a thread of the library polls it with exponential backoff
- * (20 us to 1 ms, an eighth of the time waited), which bounds the latency that is added to streams that wait for it.
+ * (20 us to 1 ms, an eighth of the time waited). The interval bounds the latency added to streams that wait for the
+ * fence.
  *
  * Return: 0, or
- *   -EINVAL      not the bytes of a handle; a fence of this session; an event of this process
- *   -ESRCH       the process has died or detached; or a timeline of another pool
+ *   -EINVAL      a malformed handle; a fence of this session; an event of this process
+ *   -ESRCH       the exporting process has died or detached; or a timeline of another pool
  *   -EACCES      a fence of another trust domain, or an event of a user whose processes the driver may not access
- *   -EUSERS      255 streams, own and imported, are in use, or 256 events
- *   -EOPNOTSUPP  an event, and the device has no events that processes can share
+ *   -EUSERS      255 streams, own and imported, or 256 events are in use
+ *   -EOPNOTSUPP  an event, but the device has no events that processes can share
  *   -EPERM       the session is an observer or admin
  *   -EPIPE       the agent is not running, or does not answer within 10 s
  *   -EIO         the GPU driver failed
  *   -EMFILE, -ENOMEM, -EPROTO, -ECHILD
  *
- * Cost: a timeline takes a lock, and for the first fence of each process one request to the agent. An event takes one
- * driver call, and another one the first time.
+ * Cost: for a timeline, a lock, and one request to the agent for the first fence of each process. For an event, one
+ * driver call, and a second one the first time.
  */
 GPOOL_API int gpool_fence_import(
 	struct gpool *pool, const struct gpool_fence_handle *handle, struct gpool_fence *fence);
@@ -210,7 +215,7 @@ GPOOL_API int gpool_fence_import(
 /*
  * gpool_fence_close() - end an import.
  *
- * Streams and blocks that wait for the fence keep waiting; the fence must not be used in further calls. For a fence
+ * Streams and blocks that wait for the fence continue to wait. The fence must not be used in further calls. For a fence
  * that was signaled at its import the call does nothing.
  *
  * Return: 0, -EINVAL (not an open import), -ECHILD.
