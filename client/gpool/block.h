@@ -270,7 +270,7 @@ GPOOL_API int gpool_oom_object(struct gpool *pool, struct gpool_oom_object *obje
  *         GPOOL_FENCE_NONE, or a signaled fence, the call is the same as gpool_free(). If the process of an imported
  *         fence dies, this call treats the fence as signaled
  *
- * Return: 0, or, with no effect:
+ * Return: 0, or an error without effect:
  *   -EINVAL  the block has no pin (use gpool_discard()); not a handle that gpool_alloc() returned; not a fence of this
  *            session
  *   -ESTALE  the block was already freed; of two concurrent frees one succeeds
@@ -293,7 +293,7 @@ GPOOL_API int gpool_free_after(struct gpool *pool, const struct gpool_block *blo
  * @fence: as in gpool_free_after(); with GPOOL_FENCE_NONE, or a signaled fence, the call is the same as
  *         gpool_unpin()
  *
- * Return: 0, or, with the pin kept:
+ * Return: 0, or an error that keeps the pin:
  *   -EINVAL  the block has no pin; not a handle that gpool_alloc() returned; not a fence of this session
  *   -ESTALE  the block was freed or evicted
  *   -ENOMEM  no host memory to record the pin. A record is needed only if the session's table of the sets of unfinished

@@ -106,7 +106,7 @@ GPOOL_API int gpool_object_set(struct gpool_object *object, const char *key, con
  * The object remains open and its addresses remain valid; they become read-only unless the object is mutable. GPU work
  * that writes to the object must have finished.
  *
- * Return: 0, or, with the object unchanged, so that it may be published again or aborted:
+ * Return: 0, or an error that leaves the object unchanged, to be published again or aborted:
  *   -ESTALE  the current version is not the expected one; the role's token is no longer valid; a pin was ended as
  *            leaked
  *   -EPERM   the name belongs to another tenant or to the library (docs/rights.md)
