@@ -671,7 +671,7 @@ struct gpool_kv_sequence_info {
 	uint32_t tokens;
 	/* blocks held; if preempted: blocks held before, which gpool_kv_resume() allocates again */
 	uint32_t blocks;
-	uint32_t shared_blocks; /* blocks of these that other sequences share */
+	uint32_t shared_blocks; /* the blocks that other sequences share */
 	uint32_t room;          /* tokens that can be appended without allocating or copying a block */
 	uint32_t row;           /* row in the device tables */
 	uint32_t priority;
