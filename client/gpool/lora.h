@@ -1,8 +1,8 @@
 /*
  * lora.h - LoRA adapters, batches of them, and a scheduler of requests.
  *
- * These functions are in a library of their own, libgpool_lora: link with -lgpool_lora -lgpool, or use the pkg-config
- * file gpool-lora. Both libraries must have the same version.
+ * These functions are in a separate library, libgpool_lora. Link with -lgpool_lora -lgpool, or use the pkg-config file
+ * gpool-lora. Both libraries must have the same version.
  */
 #ifndef GPOOL_LORA_H
 #define GPOOL_LORA_H
@@ -16,55 +16,55 @@ extern "C" {
 /* ---- adapters ---- */
 
 /*
- * LoRA adapters in PEFT's file format, packed into pages that all engines of a trust domain share. The first engine
- * that needs an adapter loads it and publishes it as an object of class GPOOL_OBJECT_PINNABLE; the others map it. It
- * stays in the pool while an engine has acquired it, and afterwards until its pages are needed; until then acquiring it
- * again costs a lookup and a pin. Ranks are not padded to a common one; the rest of an adapter's last page is unused.
+ * LoRA adapters in PEFT's file format are packed into pages that all engines of a trust domain share. The first engine
+ * that needs an adapter loads it and publishes it as an object of class GPOOL_OBJECT_PINNABLE; the others map it. An
+ * adapter stays in the pool while an engine has acquired it, and afterwards until its pages are needed. Acquiring a
+ * resident adapter costs a lookup and a pin. Ranks are not padded to a common rank; the rest of an adapter's last page
+ * is unused.
  *
- * This process reads the files of adapters with its own rights and checks them completely; the agent does not access
- * them.
+ * This process reads and completely validates adapter files with its own permissions. The agent does not access them.
  */
 struct gpool_lora; /* the adapters of a process in one pool */
 
 enum gpool_lora_element {
-	GPOOL_LORA_AS_FILE = 0, /* fp16 if all of the file is, otherwise bf16 */
+	GPOOL_LORA_AS_FILE = 0, /* fp16 if the whole file is fp16, otherwise bf16 */
 	GPOOL_LORA_F16 = 1,
 	GPOOL_LORA_BF16 = 2
 };
 
 enum {
 	/*
-	 * In cache_dir and warm, one of which is required, adapters are stored as int8 if that changes their outputs by
-	 * at most 1.5 % (one scale for 128 columns): half the disk, half the host memory, half the time to read. The
-	 * pool then has the weights as int8 restores them, from the first load on, so that they are bit-identical from
-	 * every source; the first load of an adapter measures the loss. Without the flag, and for adapters that would
-	 * lose more, weights are bit-identical to those of the files.
+	 * Store adapters as int8 in cache_dir and warm, at least one of which is required, if this changes their
+	 * outputs by at most 1.5 % (one scale for 128 columns). This halves the disk space, the host memory and the
+	 * time to read. The first load of an adapter measures the loss; from this load on the pool has the restored
+	 * int8 weights, so that the weights from every source are bit-identical. Without the flag, and for adapters
+	 * with a larger loss, weights are bit-identical to those of the files.
 	 */
 	GPOOL_LORA_INT8 = 1u << 0,
-	/* Adapters are shared among engines of one tenant only, instead of those of a trust domain. */
+	/* Share adapters among the engines of one tenant only, instead of those of a trust domain. */
 	GPOOL_LORA_PRIVATE = 1u << 1,
 };
 
 struct gpool_lora_options {
 	uint32_t size;    /* sizeof(struct gpool_lora_options); GPOOL_LORA_OPTIONS_INIT sets it */
 	uint32_t flags;   /* GPOOL_LORA_INT8, GPOOL_LORA_PRIVATE; an unknown bit is -EINVAL */
-	uint32_t element; /* enum gpool_lora_element: type of the weights in the pool */
-	/* threads that load adapters; idle ones load one adapter together; 0: 4, at most 64 */
+	uint32_t element; /* enum gpool_lora_element, the type of the weights in the pool */
+	/* number of loader threads; idle ones help to load the same adapter; 0: 4, at most 64 */
 	uint32_t load_threads;
 	const char *cache_dir; /* existing directory in which loaded adapters are stored for later loads. NULL: none */
-	uint64_t salt[2];      /* adapters are shared among engines with the same salt only */
+	uint64_t salt[2];      /* adapters are shared only among engines with the same salt */
 	/*
-	 * A pool of the back end `host`, in which copies of loaded adapters are shared by all engines that have it:
-	 * named objects, which are evicted as others are (gpool_object_pin()). The caller keeps it open until
-	 * gpool_lora_destroy(). NULL: no such copies.
+	 * A pool of the back end `host` for copies of loaded adapters. All engines that pass this pool share the
+	 * copies, which are named objects and are evicted like others (gpool_object_pin()). The caller keeps the pool
+	 * open until gpool_lora_destroy(). NULL: no such copies.
 	 */
 	struct gpool *warm;
 	/*
-	 * An adapter that was acquired twice in the last minute and has been evicted is loaded again in advance when no
-	 * loader is busy, if that evicts nothing, an eighth of the pool stays free, and the pressure is low. The most
-	 * used adapter comes first; at most one is loaded in this number of milliseconds. An adapter that was loaded in
-	 * advance, or was unloaded, is not loaded in advance again until it has been acquired. 0: 10,000; UINT32_MAX:
-	 * never.
+	 * Interval in milliseconds, in which at most one evicted adapter is loaded again in advance. The adapter must
+	 * have been acquired twice in the last minute; the most used one is first. The load starts when no loader is
+	 * busy, if it evicts nothing, an eighth of the pool stays free, and the pressure is low. An adapter that was
+	 * loaded in advance, or was unloaded, is not loaded in advance again until it has been acquired. 0: 10,000;
+	 * UINT32_MAX: never.
 	 */
 	uint32_t rebalance_ms;
 	uint32_t reserved; /* 0 */
@@ -78,15 +78,15 @@ GPOOL_ASSERT_SIZE(gpool_lora_options, 56);
 enum { GPOOL_LORA_REASON_BYTES = 256 };
 
 /*
- * gpool_lora_create() - create a set of adapters, initially empty.
+ * gpool_lora_create() - create an empty set of adapters.
  *
  * @options: NULL: the defaults
- * @lora:    receives the handle; gpool_lora_destroy() ends it, before gpool_close()
+ * @lora:    receives the handle; call gpool_lora_destroy() before gpool_close()
  *
  * Return: 0, or
- *   -EINVAL  an option out of range; GPOOL_LORA_INT8 without cache_dir and warm; a warm pool that the CPU cannot read,
- *            or of an observer
- *   -E2BIG   options of a newer library, with a field set that this one does not have
+ *   -EINVAL  an option out of range; GPOOL_LORA_INT8 without cache_dir and warm; a warm pool that the CPU cannot read
+ *            or that an observer opened
+ *   -E2BIG   options of a newer library, with a field set that this library does not have
  *   -ENOENT, -ENOTDIR, -EACCES  cache_dir cannot be opened
  *   -EPERM   the session is an observer or admin
  *   -EUSERS  255 streams are open
@@ -96,26 +96,26 @@ enum { GPOOL_LORA_REASON_BYTES = 256 };
 GPOOL_API int gpool_lora_create(struct gpool *pool, const struct gpool_lora_options *options, struct gpool_lora **lora);
 
 /*
- * gpool_lora_destroy() - cancel loads and copies that are under way, and end a set of adapters. NULL is permitted.
+ * gpool_lora_destroy() - cancel loads and copies in progress, and destroy a set of adapters. NULL is permitted.
  *
  * Return: 0, -EBUSY (an adapter is acquired, or was released behind a fence that is not signaled; a batch or a
- * scheduler exists), -ECHILD. Threads: no other thread may be in a call for it.
+ * scheduler exists), -ECHILD. Threads: no other thread may be in a call for the set.
  */
 GPOOL_API int gpool_lora_destroy(struct gpool_lora *lora);
 
 /*
- * gpool_lora_register() - register an adapter under a name. Headers are read, weights are not.
+ * gpool_lora_register() - register an adapter under a name. Reads the headers of its files, but not the weights.
  *
  * @name:   1 to 127 bytes
- * @folder: of PEFT, with adapter_config.json and adapter_model.safetensors, which must not change while the adapter is
- *          registered
- * @id:     receives its number, from 0 on; numbers of unregistered adapters are reused
+ * @folder: PEFT folder with adapter_config.json and adapter_model.safetensors, which must not change while the adapter
+ *          is registered
+ * @id:     receives its number, starting at 0; numbers of unregistered adapters are reused
  * @why:    [GPOOL_LORA_REASON_BYTES] receives one line with the reason of a refusal; may be NULL
  *
- * Adapters that cannot be applied as B (A x) alone are refused.
+ * Adapters that cannot be applied solely as B (A x) are refused.
  *
  * Return: 0, or
- *   -EINVAL  name; the files are not valid, as *why states
+ *   -EINVAL  invalid name; invalid files, as described in *why
  *   -EEXIST  the name is registered
  *   -ENOENT, -EACCES, -EIO, -ENOMEM, -EMFILE  the files cannot be read
  *   -ECHILD  after fork()
@@ -126,74 +126,77 @@ GPOOL_API int gpool_lora_destroy(struct gpool_lora *lora);
 GPOOL_API int gpool_lora_register(
 	struct gpool_lora *lora, const char *name, const char *folder, uint32_t *id, char *why);
 
-/* gpool_lora_find() - find the number of a name. Return: 0, -ENOENT, -ECHILD. */
+/* gpool_lora_find() - return the number of the adapter with a name. Return: 0, -ENOENT, -ECHILD. */
 GPOOL_API int gpool_lora_find(struct gpool_lora *lora, const char *name, uint32_t *id);
 
 /*
- * gpool_lora_unregister() - remove an adapter's name. Its pages and its copies stay until their memory is needed.
+ * gpool_lora_unregister() - remove an adapter's name. Its pages and copies remain until their memory is needed.
  *
- * Return: 0, -EBUSY (acquired, being loaded, requested of a scheduler, or queued GPU work uses its addresses), -ENOENT,
- * -ECHILD.
+ * Return: 0, -EBUSY (acquired, being loaded, used by a scheduler's request, or queued GPU work uses its addresses),
+ * -ENOENT, -ECHILD.
  */
 GPOOL_API int gpool_lora_unregister(struct gpool_lora *lora, uint32_t id);
 
 /*
- * gpool_lora_acquire() - make an adapter resident and pin it. Calls nest: release it once per acquisition.
+ * gpool_lora_acquire() - make an adapter resident and pin it. Acquisitions nest: call gpool_lora_release() once for
+ * each.
  *
- * @timeout_ms: longest wait for its load, milliseconds; 0: start the load and do not wait, -1: no limit
+ * @timeout_ms: longest wait for its load, milliseconds; 0: start the load without waiting, -1: no limit
  *
  * Return: 0, or
  *   -EAGAIN     timeout_ms was 0, and the adapter is being loaded
  *   -ETIMEDOUT  the adapter is still being loaded
- *   -ENOSPC, -EDQUOT  no room: the pool's pages are in use; gpool_lora_last_error() states the number needed. Release
+ *   -ENOSPC, -EDQUOT  no room: the pool's pages are in use; gpool_lora_last_error() states the required number. Release
  *                     an adapter and try again
- *   -EINVAL     the files have changed, or a weight is not a number; gpool_lora_last_error()
- *   -EBUSY      the adapter is acquired here and was unloaded by another engine: release it first; or queued GPU work
- *               uses its former addresses
+ *   -EINVAL     the files have changed, or a weight is not finite; gpool_lora_last_error() has the details
+ *   -EBUSY      the adapter is acquired in this process and was unloaded by another engine: release it first; or queued
+ *               GPU work uses its former addresses
  *   -ENOENT     no such adapter, or its files are missing
  *   -EIO        a file cannot be read, or the GPU driver failed
  *   -EINTR      gpool_wait_check() ended the wait
  *   -ENOMEM, -EPIPE, -ECHILD
  *
- * Threads: any. Cost: a lock and a pin if it is resident and mapped here [adapter_acquire]; one request to the agent
- * and its mapping if another engine has loaded it [adapter_shared_16mb]; otherwise its load [adapter_warm_acquire_16mb,
- * adapter_cold_16mb, adapter_peft_16mb]. With the back end `host` this thread takes part in a load from host memory: it
- * starts it if timeout_ms is -1, and processes chunks of it if it has 10 ms or more.
+ * Threads: any. Cost: a lock and a pin if the adapter is resident and mapped in this process [adapter_acquire]; one
+ * request to the agent and a mapping if another engine has loaded it [adapter_shared_16mb]; otherwise its load
+ * [adapter_warm_acquire_16mb, adapter_cold_16mb, adapter_peft_16mb]. With the back end `host`, this thread takes part
+ * in a load from host memory: it starts the load if timeout_ms is -1, and processes chunks of it if timeout_ms is -1 or
+ * at least 10.
  */
 GPOOL_API int gpool_lora_acquire(struct gpool_lora *lora, uint32_t id, int timeout_ms);
 
 /*
- * gpool_lora_acquire_async() - acquire an adapter without waiting for its weights: its pages are allocated, and its
- * layers become ready one after the other, while the first ones are used.
+ * gpool_lora_acquire_async() - acquire an adapter without waiting for its weights. The call allocates its pages; its
+ * layers become ready in order, so that work on the first layers can begin during the load.
  *
  *	error = gpool_lora_acquire_async(lora, id, -1);
  *	for (layer = 0; !error && layer < layers; layer++) {
  *		error = gpool_lora_wait_layer(lora, id, layer, -1);
  *		...                                 queue the work of this layer, with gpool_lora_weights() of it
  *	}
- *	gpool_lora_release(lora, id, fence);        behind all of that work, also after an error
+ *	gpool_lora_release(lora, id, fence);        behind all of that work, even after an error
  *
- * gpool_lora_release() ends it like any acquisition, also before all layers are ready. The adapter is shared with other
- * engines once all its acquisitions that began during the load have been released and the work behind their fences is
- * done. Until then other engines load their own copy; of two, the first that is shared remains.
+ * gpool_lora_release() ends this acquisition like any other, even before all layers are ready. The adapter is shared
+ * with other engines when all acquisitions that began during the load have been released and their fences are signaled.
+ * Until then, other engines load their own copies; the first copy that is shared remains.
  *
  * @timeout_ms: longest wait for its pages, milliseconds; 0: do not wait, -1: no limit
  *
- * Return: as gpool_lora_acquire(). If a load has failed after it began: its error, until all acquisitions are released.
+ * Return: as gpool_lora_acquire(). If a load fails after it has begun, its error is returned until all acquisitions are
+ * released.
  * Threads: any. Cost: as gpool_lora_acquire(), without the load.
  */
 GPOOL_API int gpool_lora_acquire_async(struct gpool_lora *lora, uint32_t id, int timeout_ms);
 
 /*
- * gpool_lora_wait_layer() - wait until a layer of an acquired adapter is ready, and with it all layers before it.
+ * gpool_lora_wait_layer() - wait until a layer of an acquired adapter and all layers before it are ready.
  *
- * @layer: its number, also of a layer without a module; -1: the whole adapter, including modules outside of all layers,
+ * @layer: number of the layer, which may have no module; -1: the whole adapter, including modules outside all layers,
  *         which are loaded last
  *
- * This thread takes part in the load as in gpool_lora_acquire().
+ * This thread takes part in the load, as in gpool_lora_acquire().
  *
  * Return: 0, -EAGAIN (timeout_ms was 0), -ETIMEDOUT, -EINTR, -EINVAL (not acquired), -ENOENT, -ECHILD, or the error of
- * the load: gpool_lora_last_error(). Threads: any.
+ * the load (gpool_lora_last_error()). Threads: any.
  */
 GPOOL_API int gpool_lora_wait_layer(struct gpool_lora *lora, uint32_t id, int32_t layer, int timeout_ms);
 
@@ -205,19 +208,19 @@ GPOOL_API int gpool_lora_wait_layer(struct gpool_lora *lora, uint32_t id, int32_
 GPOOL_API int gpool_lora_prefetch(struct gpool_lora *lora, uint32_t id);
 
 /*
- * gpool_lora_release() - end an acquisition, without waiting.
+ * gpool_lora_release() - end an acquisition. The call does not wait.
  *
  * @fence: GPOOL_FENCE_NONE: at once; otherwise when the fence is signaled
  *
- * Return: 0, -EINVAL (not acquired, not a fence of this session), -ENOENT, -ENOMEM (it stays acquired), -ECHILD.
+ * Return: 0, -EINVAL (not acquired, not a fence of this session), -ENOENT, -ENOMEM (it remains acquired), -ECHILD.
  */
 GPOOL_API int gpool_lora_release(struct gpool_lora *lora, uint32_t id, struct gpool_fence fence);
 
 /*
- * gpool_lora_unload() - remove an adapter from the pool for all engines. Its copies stay.
+ * gpool_lora_unload() - remove an adapter from the pool for all engines. Its copies remain.
  *
- * Return: 0, -EBUSY (acquired here, being loaded, or just released after gpool_lora_acquire_async(); or acquired by
- * another engine, where its last release removes it), -ENOENT, -EPERM, -ECHILD.
+ * Return: 0, -EBUSY (acquired in this process, being loaded, or just released after gpool_lora_acquire_async(); or
+ * acquired by another engine, whose last release removes it), -ENOENT, -EPERM, -ECHILD.
  */
 GPOOL_API int gpool_lora_unload(struct gpool_lora *lora, uint32_t id);
 
@@ -231,15 +234,15 @@ GPOOL_API int gpool_lora_unload(struct gpool_lora *lora, uint32_t id);
 GPOOL_API int gpool_lora_last_error(struct gpool_lora *lora, uint32_t id, char *why);
 
 /*
- * The places of a matrix's tiles, as kernels read them (cuda/kernels/lora.h). A tile is 128 columns of all ranks,
- * [rank][128], 256 bytes a row. A value.
+ * The addresses of a matrix's tiles, as kernels read them (cuda/kernels/lora.h). A tile has 128 columns of all ranks,
+ * [rank][128], 256 bytes per row. A value.
  */
 struct gpool_lora_matrix {
-	uint64_t first; /* device address of the first tiles, side by side */
-	/* device address of uint64_t[]: the address of each further run of tiles; 0: no further runs */
+	uint64_t first; /* device address of the first tiles, which are adjacent */
+	/* device address of uint64_t[] with the addresses of further runs of tiles; 0: no further runs */
 	uint64_t more;
 	uint32_t head_tiles; /* number of tiles at `first` */
-	uint32_t run_tiles;  /* number in each further run; the last may have fewer */
+	uint32_t run_tiles;  /* number of tiles in each further run; the last run may have fewer */
 };
 
 /* An adapter's weights in one layer and target, as kernels read them. A value. */
@@ -253,10 +256,10 @@ struct gpool_lora_weights {
 GPOOL_ASSERT_SIZE(gpool_lora_weights, 64);
 
 /*
- * gpool_lora_weights() - return the places of an acquired adapter's weights; valid until it is released.
+ * gpool_lora_weights() - return the addresses of an acquired adapter's weights, valid until it is released.
  *
- * @layer:  its number; -1: of modules outside of all layers
- * @target: "model.layers.*.self_attn.q_proj": the module's path with a star for the layer
+ * @layer:  number of the layer; -1: modules outside all layers
+ * @target: path of the module with a star for the layer, "model.layers.*.self_attn.q_proj"
  *
  * Return: 0, -ENOENT (no module there, or no such adapter), -EAGAIN (the layer is not ready: gpool_lora_wait_layer()),
  * -EINVAL (not acquired), -ECHILD. Cost: two binary searches.
@@ -268,7 +271,7 @@ enum gpool_lora_state { GPOOL_LORA_COLD = 0, GPOOL_LORA_LOADING = 1, GPOOL_LORA_
 
 struct gpool_lora_info {
 	uint32_t size;     /* sizeof(struct gpool_lora_info), set by the caller */
-	uint32_t state;    /* enum gpool_lora_state; RESIDENT: it was in the pool when it was last accessed */
+	uint32_t state;    /* enum gpool_lora_state; RESIDENT: in the pool at its last access */
 	uint32_t acquired; /* acquisitions in this process */
 	uint32_t rank_max;
 	uint32_t modules, layers;
@@ -276,31 +279,31 @@ struct gpool_lora_info {
 	uint32_t element; /* enum gpool_lora_element */
 	uint64_t hits;    /* acquisitions without a load */
 	uint64_t loads;   /* loads that were published */
-	uint64_t shared;  /* acquisitions of what another engine had loaded */
-	uint64_t lost;    /* evictions since its last use that were found */
+	uint64_t shared;  /* acquisitions of an adapter that another engine had loaded */
+	uint64_t lost;    /* evictions that were detected at a later use */
 	char name[128];
-	uint64_t from_warm;  /* of the loads: from a copy in host memory */
-	uint64_t from_cold;  /* from cache_dir; the others are from PEFT's files */
-	uint64_t rebalanced; /* of the loads: in advance (rebalance_ms) */
+	uint64_t from_warm;  /* loads from a copy in host memory */
+	uint64_t from_cold;  /* loads from cache_dir; other loads are from PEFT's files */
+	uint64_t rebalanced; /* loads in advance (rebalance_ms) */
 };
 GPOOL_ASSERT_SIZE(gpool_lora_info, 216);
 
 /* gpool_lora_info() - describe an adapter. Return: 0, -ENOENT, -EINVAL (size), -ECHILD. */
 GPOOL_API int gpool_lora_info(struct gpool_lora *lora, uint32_t id, struct gpool_lora_info *info);
 
-/* Of all adapters of this process; counters include those that were unregistered. */
+/* Statistics of all adapters of this process; counters include unregistered adapters. */
 struct gpool_lora_stats {
 	uint32_t size;       /* sizeof(struct gpool_lora_stats), set by the caller */
 	uint32_t registered; /* adapters */
-	uint32_t resident;   /* in the pool when they were last accessed */
+	uint32_t resident;   /* in the pool at their last access */
 	uint32_t active;     /* acquired */
 	uint64_t hits, loads, shared, lost, from_warm, from_cold; /* as in struct gpool_lora_info */
-	uint64_t hot_bytes;                                       /* pages of the resident ones */
+	uint64_t hot_bytes;                                       /* pages of resident adapters */
 	uint64_t warm_bytes;                                      /* of all copies in the warm pool, of all engines */
 	uint64_t cold_bytes;                                      /* of all copies in cache_dir, of all engines */
-	uint64_t warm_made;                                       /* copies that were put into the warm pool */
-	uint64_t warm_full;                                       /* copies that were not, for lack of room */
-	uint64_t refused;                                         /* copies that were damaged, and not used */
+	uint64_t warm_made;                                       /* copies stored in the warm pool */
+	uint64_t warm_full;                                       /* copies that were not stored, for lack of room */
+	uint64_t refused;                                         /* damaged copies, which were not used */
 	uint64_t rebalanced;                                      /* as in struct gpool_lora_info */
 };
 GPOOL_ASSERT_SIZE(gpool_lora_stats, 120);
@@ -308,29 +311,29 @@ GPOOL_ASSERT_SIZE(gpool_lora_stats, 120);
 /*
  * gpool_lora_stats() - read the counters of a set of adapters.
  *
- * Return: 0, -EINVAL (size), -ECHILD. Cost: a look at each adapter, at each object of the warm pool and at each file in
- * cache_dir.
+ * Return: 0, -EINVAL (size), -ECHILD. Cost: proportional to the number of adapters, objects of the warm pool and files
+ * in cache_dir.
  */
 GPOOL_API int gpool_lora_stats(struct gpool_lora *lora, struct gpool_lora_stats *stats);
 
 /* ---- batches ---- */
 
 /*
- * A batch adds the outputs of adapters to the outputs of a model's layers, in one step of an engine, for tokens with
- * different adapters of different ranks:
+ * In a step of an engine, a batch adds the outputs of adapters to the outputs of the model's layers. Each token may
+ * have its own adapter, of any rank:
  *
- *	y[token] += scale * (x[token] A^T) B^T        A, B, scale: of the token's own adapter, in this layer and target
+ *	y[token] += scale * (x[token] A^T) B^T        A, B, scale: of the token's adapter, in this layer and target
  *
  *	gpool_lora_batch_set(batch, adapters, tokens, why);              once for a step
  *	gpool_lora_batch_apply(batch, layer, target, x, ..., stream);    after each projection: two kernels in total
  *
- * All addresses stay the same, so that the kernels may be captured into a graph, which is launched again after each
- * set: it adds the outputs for the tokens of that set, or nothing if there are none. The results of a token do not
- * depend on the other tokens of the batch, to the bit.
+ * All addresses remain the same, so the kernels may be captured into a graph. Launched after a set, the graph adds the
+ * outputs for the tokens of that set, or nothing if the set has no tokens. The result of a token is bit-identical
+ * whatever other tokens the batch has.
  *
- * Threads: one at a time for each batch. Streams: the work is in the order of options.stream. To apply, or launch
- * graphs, on another stream, make that stream wait for this one after the set, and this one for that before the next
- * set.
+ * Threads: one at a time for each batch. Streams: options.stream orders the work. To apply the batch, or launch graphs,
+ * on another stream, make the other stream wait for options.stream after the set, and options.stream wait for the other
+ * stream before the next set.
  */
 struct gpool_lora_batch;
 
@@ -338,7 +341,7 @@ struct gpool_lora_batch;
 
 /* A projection of the model. */
 struct gpool_lora_target {
-	/* "model.layers.*.self_attn.q_proj": with a star for the layer, or without one outside of all layers */
+	/* path with a star for the layer, "model.layers.*.self_attn.q_proj"; without a star outside all layers */
 	const char *name;
 	uint32_t in, out; /* features of x and y */
 };
@@ -346,12 +349,12 @@ struct gpool_lora_target {
 struct gpool_lora_batch_options {
 	uint32_t size;         /* sizeof(struct gpool_lora_batch_options); GPOOL_LORA_BATCH_OPTIONS_INIT sets it */
 	uint32_t flags;        /* 0 */
-	uint32_t stream;       /* in whose order all work is; open, not host-signaled */
-	uint32_t element;      /* enum gpool_lora_element, fp16 or bf16: of x, y and the weights */
-	uint32_t tokens_max;   /* of a step, 1..2^20. Above 1,024, kernels need more memory and suit prefill */
-	uint32_t adapters_max; /* different ones in a step, at most 1,024; 0: 32 */
-	uint32_t rank_max;     /* of any module, at most 128; 0: 128. Kernels are faster with 64, 32 or 16 */
-	uint32_t layers;       /* of the model, at most 4,096 */
+	uint32_t stream;       /* stream that orders all work; open, not host-signaled */
+	uint32_t element;      /* enum gpool_lora_element of x, y and the weights: fp16 or bf16 */
+	uint32_t tokens_max;   /* maximum in a step, 1..2^20. Above 1,024, kernels suit prefill and need more memory */
+	uint32_t adapters_max; /* different adapters in a step, at most 1,024; 0: 32 */
+	uint32_t rank_max;     /* maximum of any module, at most 128; 0: 128. Kernels are faster with 64, 32 or 16 */
+	uint32_t layers;       /* layers of the model, at most 4,096 */
 	const struct gpool_lora_target *targets; /* [target_count], each name once; copied */
 	uint32_t target_count;                   /* the sum of the targets' layers is at most 65,536 */
 	uint32_t reserved;
@@ -365,25 +368,26 @@ GPOOL_ASSERT_SIZE(gpool_lora_batch_options, 48);
 /*
  * gpool_lora_batch_create() - create a batch without tokens.
  *
- * @batch: receives the batch; gpool_lora_batch_destroy() ends it, before gpool_lora_destroy()
+ * @batch: receives the batch; call gpool_lora_batch_destroy() before gpool_lora_destroy()
  *
  * Return: 0, or
- *   -EINVAL      a number out of range; a target without name, features or layers, or twice; an unknown flag; a stream
- *                that is not open, or host-signaled
+ *   -EINVAL      a number out of range; a target without name, features or layers; a target that occurs twice; an
+ *                unknown flag; a stream that is not open, or host-signaled
  *   -EOPNOTSUPP  gpool was built without kernels for this GPU
  *   -ENOSPC, -EDQUOT  as gpool_alloc()
  *   -EIO         the GPU driver failed
  *   -E2BIG, -ENOMEM, -ECHILD
  *
- * Cost: pinned pages of the pool: 20 bytes for a token, 64 for each layer and target of each of adapters_max, and the
- * sums between the kernels, 64 bytes a rank for each of up to 1,024 tokens and 4 for all; host memory for the first
- * two, twice. Kernels are loaded here and not during a capture.
+ * Cost: pinned pages of the pool, for 20 bytes per token, 64 bytes per layer, target and adapter (adapters_max), and
+ * the sums that one kernel passes to the next: 4 bytes per token and rank, and 64 more for each of up to 1,024 tokens.
+ * Also host memory of twice the size of the first two. The call loads the kernels, so that none is loaded during a
+ * capture.
  */
 GPOOL_API int gpool_lora_batch_create(
 	struct gpool_lora *lora, const struct gpool_lora_batch_options *options, struct gpool_lora_batch **batch);
 
 /*
- * gpool_lora_batch_destroy() - wait for the work on a batch's stream, release its adapters and end it. NULL is
+ * gpool_lora_batch_destroy() - wait for the work on a batch's stream, release its adapters and destroy it. NULL is
  * permitted.
  *
  * Return: 0, -EIO (the GPU driver failed), -ECHILD.
@@ -395,49 +399,49 @@ GPOOL_API int gpool_lora_batch_destroy(struct gpool_lora_batch *batch);
  * batch's stream.
  *
  * @adapters: [tokens] numbers of acquired adapters, in any order, or GPOOL_LORA_NONE
- * @tokens:   up to tokens_max; 0: none, which releases the adapters of the batch
+ * @tokens:   number of tokens, up to tokens_max; 0 releases the adapters of the batch
  * @why:      [GPOOL_LORA_REASON_BYTES] receives one line with the reason of a refusal; may be NULL
  *
- * The batch acquires its adapters once more, until the next set, and releases them behind the work that was queued on
- * its stream before that: the caller may release them directly after this call. Every module of an adapter must have a
- * layer and target in the batch, with the same shape: leaving one out would change the adapter. On failure, except for
- * -EIO, the previous batch remains.
+ * The batch itself acquires its adapters until the next set, which releases them behind the work that is queued on the
+ * stream at that time. The caller may therefore release them directly after this call. Every module of an adapter must
+ * have a layer and target of the same shape in the batch, since leaving a module out would change the adapter. After a
+ * failure other than -EIO, the previous set remains in effect.
  *
  * Return: 0, or
- *   -EINVAL  more tokens, adapters or ranks than the batch permits; an adapter that is not acquired, has modules with
- *            another shape or without a target here, or weights of another type
- *   -ENOENT  no adapter of that number
+ *   -EINVAL  more tokens, adapters or ranks than the batch permits; an adapter that is not acquired, has modules of
+ *            another shape or without a target in the batch, or has weights of another type
+ *   -ENOENT  no adapter with that number
  *   -EBUSY   an adapter was unloaded by another engine
- *   -EIO     the data on the device may be of two batches: no graph may be launched, and apply fails, until a set
- *            succeeds
+ *   -EIO     the data on the device may mix two sets. Until a set succeeds, no graph may be launched and
+ *            gpool_lora_batch_apply() fails
  *   -ENOMEM, -ECHILD
  *
- * Cost: sorts the tokens; two driver calls, a copy of 20 bytes for each of tokens_max, and a fence. For adapters that
- * are new in the batch, or were loaded to other pages since, a table for all layers and targets is built, and
- * neighbouring tables are one copy more: not one for each module [lora_batch_set_32, lora_batch_new_32]. An adapter
- * that was in the batch before and is still in the pool costs a pin. Waits if the copies of the set before the last are
- * not done.
+ * Cost: a sort of the tokens; two driver calls, a copy of 20 bytes for each of tokens_max, and a fence. For each
+ * adapter that is new in the batch, or was since loaded to other pages, the call builds a table of all layers and
+ * targets. Adjacent tables are copied together; modules are not copied one by one [lora_batch_set_32,
+ * lora_batch_new_32]. An adapter of the previous set that is still in the pool costs a pin. The call waits if the
+ * copies of the set before the last are not done.
  */
 GPOOL_API int gpool_lora_batch_set(
 	struct gpool_lora_batch *batch, const uint32_t *adapters, uint32_t tokens, char *why);
 
 /*
- * gpool_lora_batch_apply() - queue y += the outputs of the tokens' adapters in one layer and target. Adapters without a
- * module there add nothing.
+ * gpool_lora_batch_apply() - add the outputs of the tokens' adapters in one layer and target to y, on a stream.
+ * Adapters without a module there add nothing.
  *
  * @layer:    0 .. layers - 1; -1: for a target without a star
  * @target:   index in options.targets
- * @x, @y:    device addresses of [tokens] rows, multiples of 16 bytes, that do not overlap
- * @x_stride, @y_stride: elements from one row to the next, multiples of 8, at least the target's in, out
- * @stream:   the batch's, or one that is ordered with it
+ * @x, @y:    device addresses of [tokens] rows, multiples of 16 bytes; x and y do not overlap
+ * @x_stride, @y_stride: elements from one row to the next, multiples of 8, at least the target's in and out
+ * @stream:   the batch's stream, or a stream that is ordered with it
  *
  * Return: 0, or
- *   -EINVAL  no such layer or target; a stream that is not open, or host-signaled; an address or a stride that is not
- *            as above; gpool_last_error() states which
+ *   -EINVAL  no such layer or target; a stream that is not open, or host-signaled; an invalid address or stride, which
+ *            gpool_last_error() reports
  *   -EIO     the last set failed with -EIO, or the GPU driver failed
  *   -ENOMEM, -ECHILD
  *
- * Cost: two kernel launches [lora_batch_apply]: no allocation, copy, fence or wait. The kernels read the batch when
+ * Cost: two kernel launches [lora_batch_apply], and no allocation, copy, fence or wait. The kernels read the batch when
  * they run.
  */
 GPOOL_API int gpool_lora_batch_apply(struct gpool_lora_batch *batch, int32_t layer, uint32_t target, uint64_t x,
@@ -446,10 +450,10 @@ GPOOL_API int gpool_lora_batch_apply(struct gpool_lora_batch *batch, int32_t lay
 /* ---- scheduler ---- */
 
 /*
- * A scheduler holds the waiting requests of an engine and selects, before each step, those that start: requests whose
- * adapter is resident first, in order of arrival, so that steps do not wait for adapters. Adapters of requests that are
- * next are loaded meanwhile, and those of later ones are prefetched. A started request has its adapter acquired until
- * it is finished.
+ * A scheduler holds the waiting requests of an engine and selects, before each step, the requests that start. Requests
+ * whose adapter is resident start first, in order of arrival, so that steps do not wait for adapters. Meanwhile the
+ * scheduler loads the adapters of the next requests and prefetches those of later requests. A started request keeps its
+ * adapter acquired until it is finished.
  *
  *	gpool_lora_scheduler_add(scheduler, adapter, tokens, &request);          as requests arrive, by any thread
  *
@@ -459,16 +463,16 @@ GPOOL_API int gpool_lora_batch_apply(struct gpool_lora_batch *batch, int32_t lay
  *	gpool_lora_scheduler_finish(scheduler, request, GPOOL_FENCE_NONE);       for each request that has ended; the
  *	                                                                         batch still has its adapter acquired
  *
- * A step consists of the running requests and those that start: at most batch_requests requests, batch_adapters
- * adapters, and batch_tokens tokens, which are the prompts of the started requests and one token for each running one.
- * A longer prompt is started when no other request starts.
+ * A step consists of the running and the starting requests: at most batch_requests requests, batch_adapters adapters,
+ * and batch_tokens tokens. The tokens are the prompts of the starting requests and one token for each running request.
+ * A prompt longer than batch_tokens starts when no other request starts.
  *
- * Bound: a request is bypassed when one starts that arrived later. No request is bypassed for more than max_bypass_ms
- * after its first time; then it waits only for earlier requests, its adapter and room in the batch. If there is no room
- * for its adapter, it waits until pages in use are released.
+ * Bound: a request is bypassed when a request that arrived later starts. A request is bypassed only during the
+ * max_bypass_ms after the first bypass; afterwards it waits only for earlier requests, its adapter and room in the
+ * batch. If the pool has no room for the adapter, the request waits until pages are released.
  *
- * Threads: any. Memory: 48 bytes for each of `requests`, 80 for each adapter up to the highest number, rounded up to a
- * power of two.
+ * Threads: any. Memory: 48 bytes for each of `requests`, and 80 bytes for each adapter number up to the highest one,
+ * rounded up to a power of two.
  */
 struct gpool_lora_scheduler;
 
@@ -478,11 +482,11 @@ struct gpool_lora_scheduler_options {
 	/* sizeof(struct gpool_lora_scheduler_options); GPOOL_LORA_SCHEDULER_OPTIONS_INIT sets it */
 	uint32_t size;
 	uint32_t flags;          /* 0 */
-	uint32_t requests;       /* most that wait and run at a time, at most 2^20; 0: 4096 */
+	uint32_t requests;       /* maximum of waiting and running requests, at most 2^20; 0: 4096 */
 	uint32_t batch_requests; /* at most 256; 0: 256 */
-	uint32_t batch_adapters; /* different ones; 0: 32 */
+	uint32_t batch_adapters; /* different adapters in a step; 0: 32 */
 	uint32_t batch_tokens;   /* 0: 8192 */
-	/* requests behind those that are next whose adapters are prefetched, at most 64; 0: 10 */
+	/* number of requests after the next ones whose adapters are prefetched, at most 64; 0: 10 */
 	uint32_t look_ahead;
 	uint32_t max_bypass_ms; /* 0: 2000 */
 };
@@ -496,7 +500,7 @@ GPOOL_ASSERT_SIZE(gpool_lora_scheduler_options, 32);
  * gpool_lora_scheduler_create() - create a scheduler without requests.
  *
  * @options:   NULL: the defaults
- * @scheduler: receives it; gpool_lora_scheduler_destroy() ends it, before gpool_lora_destroy()
+ * @scheduler: receives the scheduler; call gpool_lora_scheduler_destroy() before gpool_lora_destroy()
  *
  * Return: 0, -EINVAL (an option out of range), -E2BIG, -ENOMEM, -ECHILD.
  */
@@ -504,38 +508,40 @@ GPOOL_API int gpool_lora_scheduler_create(struct gpool_lora *lora, const struct 
 	struct gpool_lora_scheduler **scheduler);
 
 /*
- * gpool_lora_scheduler_destroy() - end a scheduler. NULL is permitted.
+ * gpool_lora_scheduler_destroy() - destroy a scheduler. NULL is permitted.
  *
- * The work of its running requests must be done. Return: 0, -ECHILD. Threads: no other thread may be in a call for it.
+ * The work of its running requests must be done. Return: 0, -ECHILD. Threads: no other thread may be in a call for the
+ * scheduler.
  */
 GPOOL_API int gpool_lora_scheduler_destroy(struct gpool_lora_scheduler *scheduler);
 
 /*
  * gpool_lora_scheduler_add() - add a request at the end of the queue.
  *
- * @adapter: its number, which must stay registered until the request has ended; or GPOOL_LORA_NONE
- * @tokens:  of its prompt
+ * @adapter: number of its adapter, which must stay registered until the request has ended; or GPOOL_LORA_NONE
+ * @tokens:  number of tokens of its prompt
  * @request: receives its number, below options.requests, until it is finished or removed
  *
- * Return: 0, -ENOENT (no such adapter), -ENOSPC (`requests` wait and run), -ENOMEM, -ECHILD.
+ * Return: 0, -ENOENT (no such adapter), -ENOSPC (the maximum of `requests` is reached), -ENOMEM, -ECHILD.
  */
 GPOOL_API int gpool_lora_scheduler_add(
 	struct gpool_lora_scheduler *scheduler, uint32_t adapter, uint32_t tokens, uint32_t *request);
 
 /*
- * gpool_lora_scheduler_remove() - remove a request that waits or has failed.
+ * gpool_lora_scheduler_remove() - remove a waiting or failed request.
  *
- * Return: 0, -ENOENT (no such request, or it runs), -ECHILD.
+ * Return: 0, -ENOENT (no such request, or it is running), -ECHILD.
  */
 GPOOL_API int gpool_lora_scheduler_remove(struct gpool_lora_scheduler *scheduler, uint32_t request);
 
 /*
- * gpool_lora_scheduler_finish() - end a running request. The last request of an adapter releases it.
+ * gpool_lora_scheduler_finish() - end a running request. The last request of an adapter releases the adapter.
  *
- * @fence: as in gpool_lora_release(). GPOOL_FENCE_NONE suffices with a batch (gpool_lora_batch_set()), which has its
- *         adapters acquired itself
+ * @fence: as in gpool_lora_release(). GPOOL_FENCE_NONE is sufficient with a batch, which acquires its adapters itself
+ *         (gpool_lora_batch_set())
  *
- * Return: 0, -ENOENT (it does not run), -EINVAL (not a fence of this session), -ENOMEM (it still runs), -ECHILD.
+ * Return: 0, -ENOENT (it is not running), -EINVAL (not a fence of this session), -ENOMEM (it is still running),
+ * -ECHILD.
  */
 GPOOL_API int gpool_lora_scheduler_finish(
 	struct gpool_lora_scheduler *scheduler, uint32_t request, struct gpool_fence fence);
@@ -544,10 +550,10 @@ struct gpool_lora_schedule {
 	uint32_t size; /* sizeof(struct gpool_lora_schedule), set by the caller */
 	uint32_t start_count, failed_count;
 	uint32_t adapters;                              /* different ones in the step, including running requests */
-	uint32_t awaited;                               /* adapters that are being loaded for requests that are next */
-	uint32_t starts[GPOOL_LORA_BATCH_REQUESTS_MAX]; /* requests that run from now on */
+	uint32_t awaited;                               /* adapters that are being loaded for the next requests */
+	uint32_t starts[GPOOL_LORA_BATCH_REQUESTS_MAX]; /* requests that start */
 	uint32_t failed[GPOOL_LORA_BATCH_REQUESTS_MAX]; /* requests whose adapter cannot be loaded; remove them */
-	/* of the failed ones, as gpool_lora_acquire() returns them; gpool_lora_last_error() has the texts */
+	/* errors of the failed requests, as for gpool_lora_acquire(); gpool_lora_last_error() returns the texts */
 	int32_t errors[GPOOL_LORA_BATCH_REQUESTS_MAX];
 };
 GPOOL_ASSERT_SIZE(gpool_lora_schedule, 3092);
@@ -559,21 +565,20 @@ GPOOL_ASSERT_SIZE(gpool_lora_schedule, 3092);
  *              requests; -1: no limit
  * @schedule:   receives the result; the caller sets its size
  *
- * Loads that failed for lack of room, or because the agent was not running, are tried again at each call, at most every
- * 10 ms.
+ * Each call retries loads that failed for lack of room, or because the agent was not running, at most every 10 ms.
  *
- * Return: the number of requests that start, or -EINVAL (timeout_ms, size), -ECHILD. Cost: a look at each waiting
- * request, a lock and a pin for each of their adapters.
+ * Return: the number of requests that start, or -EINVAL (timeout_ms, size), -ECHILD. Cost: proportional to the number
+ * of waiting requests; a lock and a pin for each of their adapters.
  */
 GPOOL_API int gpool_lora_scheduler_schedule(
 	struct gpool_lora_scheduler *scheduler, int timeout_ms, struct gpool_lora_schedule *schedule);
 
 /*
  * gpool_lora_scheduler_queue() - list waiting requests in the order in which they should start, for engines that form
- * their batches themselves, and acquire adapters and remove requests themselves.
+ * their batches, acquire adapters and remove requests themselves.
  *
- * @requests: [most] receives the numbers: overdue requests first, then by the state of their adapters (resident, being
- *            loaded, the rest), each in order of arrival
+ * @requests: [most] receives the numbers: overdue requests first, then requests whose adapters are resident, then those
+ *            whose adapters are being loaded, then the others, each group in order of arrival
  *
  * Return: the number of requests, -ECHILD. Cost: four times that of gpool_lora_scheduler_schedule().
  */
