@@ -1,4 +1,4 @@
-"""Blocks: pages of the pool, pinned while they are used; and spans, which are smaller than a page."""
+"""Blocks, which are pages of the pool, and spans, which are parts of a page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Pin:
-    """Unpin a block at the end of `with block.pin():`; Block.pin() returns it."""
+    """The result of Block.pin(): unpins the block at the end of a `with` statement."""
 
     def __init__(self, block: Block) -> None:
         self.block = block
@@ -33,14 +33,14 @@ class Pin:
 
 
 class Block:
-    """Hold pages that Pool.alloc() allocated, pinned once, until free() or the end of a `with` statement.
+    """A block of pages from Pool.alloc(), pinned once, until free() or the end of a `with` statement.
 
         with pool.alloc(4) as block:            # freed at the end
             array = numpy.asarray(block.view("float16", (1024, 1024)))
 
-    A block without pins may be evicted; then all calls except free() raise Stale. A pin that lasts longer than the
-    agent's pins.max_duration (30 s) counts as leaked unless touch() is called meanwhile; the key pins.leaked decides
-    what happens then.
+    A block without pins may be evicted; then all calls except free() raise Stale. A pin counts as leaked if it is held
+    for longer than the agent's pins.max_duration (30 s) without a call of touch(); the key pins.leaked then determines
+    its treatment.
 
     Threads: any.
     """
@@ -49,7 +49,7 @@ class Block:
         self._pool = pool
         self._block = block
         self._lock = threading.Lock()
-        self._pins = 1  # of the program; views have their own, so that no unpin() too many takes theirs
+        self._pins = 1  # of the program; views have their own pins, which an excess unpin() cannot end
         self._freed = False
 
     def __repr__(self) -> str:
@@ -77,7 +77,7 @@ class Block:
             except Stale:
                 pass  # it was evicted
 
-    # ---- what it is ----
+    # ---- properties ----
 
     @property
     def page_count(self) -> int:
@@ -109,11 +109,12 @@ class Block:
     # ---- pins ----
 
     def pin(self) -> Pin:
-        """Pin the block: keep its content and its place until unpin() or the end of `with block.pin():`; pins nest.
+        """Pin the block: keep its content at its address until unpin() or the end of `with block.pin():`. Pins nest.
 
-        Raises Stale: freed or evicted; TimedOut: the block was moved for longer than pins.timeout; and for spilled
-        blocks NoRoom: no pages to restore it to; AgentGone; Error with EIO (the content cannot be read), ENOMEM.
-        Cost: mostly the interpreter's; a system call if the block is being moved, and its restore if it was spilled.
+        Raises Stale: freed or evicted; TimedOut: the block was being moved for longer than pins.timeout; and for
+        spilled blocks NoRoom: no pages for the restored content; AgentGone; Error with EIO (the content cannot be
+        read), ENOMEM.
+        Cost: mostly that of the interpreter; a system call if the block is being moved; the restore of a spilled block.
         """
         with self._pool.handle as pool:
             check(library().gpool_pin(pool, self._block), "pin a block")
@@ -122,11 +123,11 @@ class Block:
         return Pin(self)
 
     def unpin(self, after: Optional[Fence] = None) -> None:
-        """End one pin of the program: that of the allocation or of pin().
+        """End one pin of the program, from the allocation or from pin().
 
         after: end it when this fence is signaled, without waiting.
         Raises Error with EINVAL: the program has no pin (pins of views end with the views).
-        Cost: mostly the interpreter's.
+        Cost: mostly that of the interpreter.
         """
         self._end_pin("unpin a block")
         with self._pool.handle as pool:
@@ -137,12 +138,12 @@ class Block:
         self._ended_pin(result, "unpin a block")
 
     def free(self, after: Optional[Fence] = None) -> None:
-        """Free the block, pinned or not.
+        """Free the block, whether it is pinned or not.
 
         after: free it when this fence is signaled, without waiting. If views or other threads have pins, the pages are
-        freed with the last of them.
-        Raises Stale: freed or evicted already.
-        Cost: mostly the interpreter's.
+        freed with the last pin.
+        Raises Stale: already freed or evicted.
+        Cost: mostly that of the interpreter.
         """
         if self._pins == 0 and after is None:
             with self._pool.handle as pool:
@@ -161,10 +162,10 @@ class Block:
         self._freed = True
 
     def touch(self) -> None:
-        """Mark the block as used: a long pin does not count as leaked, and other blocks are evicted first.
+        """Mark the block as used, so that a long pin does not count as leaked and other blocks are evicted first.
 
         Raises Stale; TimedOut.
-        Cost: a pin and an unpin.
+        Cost: that of a pin and an unpin.
         """
         with self._pool.handle as pool:
             check(library().gpool_touch(pool, self._block), "touch a block")
@@ -191,11 +192,11 @@ class Block:
         readonly: bool = False,
         stream: Optional[Stream] = None,
     ) -> View:
-        """Return the block's memory from byte `offset` as an array, which keeps the block pinned while it exists: see
-        View.
+        """Return the block's memory from byte `offset` as an array. The view keeps the block pinned while it exists:
+        see View.
 
         dtype: name of a type, or a dtype of numpy or PyTorch. shape: at most 32 integers; None: all remaining memory in
-        one dimension. readonly: refuse writes through the view. stream: the stream whose work orders the accesses.
+        one dimension. readonly: refuse writes through the view. stream: stream that orders the accesses.
         Raises Stale: freed or evicted; ValueError: more memory than the block has, too many dimensions, or an offset
         that is not a multiple of the element size; TypeError: unknown dtype, lengths that are not integers.
         Cost: a pin.
@@ -204,10 +205,10 @@ class Block:
 
 
 class _Shown:
-    """Present a block to views."""
+    """A block as a source of views."""
 
     def __init__(self, pool: Pool, block: _abi.gpool_block) -> None:
-        self._pool = pool  # is not collected while there are views
+        self._pool = pool  # keeps the pool alive while views exist
         self._block = block
 
     @property
@@ -227,7 +228,7 @@ class _Shown:
 
 
 class Span:
-    """Hold part of a page, aligned to 256 bytes, from Pool.alloc_span() until free() or the end of a `with` statement.
+    """Part of a page, aligned to 256 bytes, from Pool.alloc_span() until free() or the end of a `with` statement.
 
     Threads: any.
     """
@@ -256,8 +257,8 @@ class Span:
     def free(self) -> None:
         """Free the span; a second call does nothing.
 
-        Raises Busy: views of it exist, and another span could get the same bytes at once.
-        Cost: mostly the interpreter's.
+        Raises Busy: views of the span exist, whose bytes another span could get at once.
+        Cost: mostly that of the interpreter.
         """
         self.handle.close(self._end, "free")
 

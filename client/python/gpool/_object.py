@@ -1,4 +1,4 @@
-"""Named objects: memory and metadata under a name, published in one step, read by any worker of the pool."""
+"""Named objects: memory and metadata that are published under a name in one step."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 
 class ObjectClass(enum.IntEnum):
-    """List what may happen to the pages of an object or range."""
+    """The access to the pages of an object or range, and their eviction."""
 
     IMMUTABLE = _abi.GPOOL_OBJECT_IMMUTABLE
-    """read only for all sessions from its publication"""
+    """read-only for all sessions after its publication"""
     MUTABLE = _abi.GPOOL_OBJECT_MUTABLE
-    """its single writer may write after the publication; readers see the changes at once"""
+    """its only writer may write after the publication; readers see each write"""
     EPHEMERAL = _abi.GPOOL_OBJECT_EPHEMERAL
-    """as IMMUTABLE, and may be evicted as a whole while no session has it open"""
+    """as IMMUTABLE; may be evicted as a whole while no session has it open"""
     PINNABLE = _abi.GPOOL_OBJECT_PINNABLE
-    """as IMMUTABLE, and may be evicted as a whole while no session pins it, open or not"""
+    """as IMMUTABLE; may be evicted as a whole while no session pins it, open or not"""
 
 
 class ObjectState(enum.IntEnum):
-    """List what a version can be to its name."""
+    """The state of a version of an object."""
 
     CURRENT = _abi.GPOOL_OBJECT_CURRENT
     OLD = _abi.GPOOL_OBJECT_OLD
@@ -45,7 +45,7 @@ class ObjectState(enum.IntEnum):
 
 
 class ObjectInfo(NamedTuple):
-    """Describe a version of an object."""
+    """Description of a version of an object."""
 
     name: str
     version: int
@@ -56,23 +56,23 @@ class ObjectInfo(NamedTuple):
     readers: int
     """sessions that have it open"""
     writer: int
-    """session that may write it; 0: none"""
+    """session that may write to it; 0: none"""
     layout_hash: int
-    """hash of the allocation sizes and the metadata, not of the contents"""
+    """hash of the allocation sizes and the metadata, without the content of allocations"""
     metadata_bytes: int
     published_ms: int
     """wall clock, milliseconds since 1970"""
     uid: int
     pid: int
-    """process that published it"""
+    """process of the publisher"""
     tenant: str
     role: str
     number: int
-    """owner in the page table"""
+    """number of the object in the page table"""
 
 
 def info_of(filled: _abi.gpool_object_info) -> ObjectInfo:
-    """Return the description that a struct of the C library has."""
+    """Return the description in a struct of the C library."""
     values: Dict[str, Any] = {name: getattr(filled, name) for name in ObjectInfo._fields}
     for name in ("name", "tenant", "role"):
         values[name] = values[name].decode(errors="replace")
@@ -81,7 +81,7 @@ def info_of(filled: _abi.gpool_object_info) -> ObjectInfo:
 
 
 class ObjectPin:
-    """Unpin an object at the end of `with object.pin():`; Object.pin() returns it."""
+    """The result of Object.pin(): unpins the object at the end of a `with` statement."""
 
     def __init__(self, pinned: Object) -> None:
         self.object = pinned
@@ -94,15 +94,15 @@ class ObjectPin:
 
 
 class Object:
-    """Hold a named object: a draft (Pool.create_object()), or a version that is open (Pool.open_object()).
+    """A named object: a draft (Pool.create_object()) or an open version (Pool.open_object()).
 
         with pool.create_object("weights") as draft:
             numpy.asarray(draft.view(draft.alloc(4), "float16"))[:] = weights
             draft["scale"] = b"1.5"
             draft.publish()
 
-    A draft is visible to no other session, and is discarded when it is closed. Metadata are bytes with text keys: [],
-    len(), `in` and iteration read those of a published object.
+    A draft is not visible to other sessions, and is discarded when it is closed. Metadata values are bytes with text
+    keys; [], len(), `in` and iteration read the metadata of a published object.
 
     Threads: one at a time until publish(), then any.
     """
@@ -118,8 +118,8 @@ class Object:
     ) -> None:
         """Wrap an object of the library; for this package only.
 
-        memory_class: class of a draft; None: the object is published. pinned: pinned from its publication. adopted:
-        this process is its writer.
+        memory_class: class of a draft; None: the object is published. pinned: it is published pinned. adopted: this
+        process is its writer.
         """
         self._pool = pool
         self.name = name
@@ -128,7 +128,7 @@ class Object:
         self._memory_class = self.info().memory_class if memory_class is None else memory_class
         self._writable = self._draft or adopted
         self._lock = threading.Lock()
-        self._pins = int(pinned)  # of the program; views have their own
+        self._pins = int(pinned)  # of the program; views have their own pins
 
     def __repr__(self) -> str:
         return (
@@ -143,7 +143,7 @@ class Object:
         try:
             self.close()
         except Error:
-            if kind is None:  # else views live in the frames of an exception, which says more
+            if kind is None:  # otherwise the frames of a more informative exception may hold views
                 raise
 
     def __del__(self) -> None:
@@ -151,12 +151,12 @@ class Object:
             try:
                 self.close()
             except Error:
-                pass  # a tensor of another library's lives on; it ends with the pool
+                pass  # another library still has a tensor; the object ends with the pool
 
     def close(self) -> None:
-        """Close the object: its addresses end, and a draft is discarded. A second call does nothing.
+        """Close the object and release its addresses. A draft is discarded. A second call does nothing.
 
-        Raises Busy: a view of it exists, or queued GPU work still uses it.
+        Raises Busy: a view of the object exists, or queued GPU work uses it.
         """
         if not self._pool.closed:
             with self._pool.handle:
@@ -174,8 +174,8 @@ class Object:
         timeout_ms: int = 0,
         stream: Optional[Stream] = None,
     ) -> int:
-        """Add an allocation of `page_count` pages to a draft, pinned until it is published, and return its index, from
-        0.
+        """Add an allocation of `page_count` pages to a draft and return its index, counted from 0. It is pinned until
+        the publication.
 
         Arguments and cost as in Pool.alloc().
         Raises as Pool.alloc(); Error with EINVAL: the object is published.
@@ -190,7 +190,7 @@ class Object:
         return index.value
 
     def __setitem__(self, key: str, value: bytes) -> None:
-        """Set metadata: bytes under a key of 1 to 1,023 bytes; an object can have 64 MiB.
+        """Set the metadata value of a key of 1 to 1,023 bytes. An object can have 64 MiB of metadata.
 
         Raises Error with EINVAL (key, published), EFBIG (more than 64 MiB), ENOMEM.
         """
@@ -201,13 +201,12 @@ class Object:
             )
 
     def publish(self) -> int:
-        """Publish the draft as the new current version of its name, in one step, and return the version; the object
-        stays open.
+        """Publish the draft in one step as the current version of its name, and return the version. The object remains
+        open.
 
         GPU work that writes to the object must have finished.
-        Raises Busy: a view exists through which it could be written; Stale: another version than expect_version is
-        current, or the role is not held; NoRoom; AgentGone; Error with EINVAL (published already, no allocation),
-        EACCES, EPERM.
+        Raises Busy: a writable view exists; Stale: the current version is not expect_version, or the role is not held;
+        NoRoom; AgentGone; Error with EINVAL (already published, no allocation), EACCES, EPERM.
         Cost: one request to the agent.
         """
         if self._memory_class != ObjectClass.MUTABLE:
@@ -224,7 +223,7 @@ class Object:
     def info(self) -> ObjectInfo:
         """Return the description of this version.
 
-        Raises Error with EINVAL: not published; Stale: of class PINNABLE, and evicted.
+        Raises Error with EINVAL: not published; Stale: an object of class PINNABLE was evicted.
         Cost: a few loads.
         """
         filled = _abi.gpool_object_info(size=ctypes.sizeof(_abi.gpool_object_info))
@@ -233,7 +232,7 @@ class Object:
         return info_of(filled)
 
     def __getitem__(self, key: str) -> bytes:
-        """Return the metadata of a key. Raises KeyError; Error with EINVAL: not published."""
+        """Return the metadata value of a key. Raises KeyError; Error with EINVAL: not published."""
         value, size = ctypes.c_void_p(), ctypes.c_size_t()
         with self.handle as pointer:
             result = library().gpool_object_get(pointer, c_text(key), ctypes.byref(value), ctypes.byref(size))
@@ -277,8 +276,8 @@ class Object:
     # ---- memory ----
 
     def address(self, index: int = 0) -> Tuple[int, int]:
-        """Return device address and size in bytes of an allocation, valid until close(); of class PINNABLE while it is
-        pinned.
+        """Return the device address and size in bytes of an allocation. The address is valid until close(); in an
+        object of class PINNABLE, its content is valid while the object is pinned.
 
         Raises Error with EINVAL: no such allocation.
         Cost: a few loads.
@@ -297,10 +296,10 @@ class Object:
         offset: int = 0,
         stream: Optional[Stream] = None,
     ) -> View:
-        """Return an allocation as an array: see Block.view(). It is read only, except for a draft or the writer of a
-        MUTABLE object.
+        """Return an allocation as an array: see Block.view(). The view is read-only, except for a draft or the writer
+        of a MUTABLE object.
 
-        While the view exists the object stays open, and pinned if its class is PINNABLE.
+        While the view exists, the object remains open, and pinned if its class is PINNABLE.
         Raises Stale: evicted; Error with EINVAL: no such allocation; ValueError; TypeError.
         """
         return View(_Allocation(self, index), self._pool.device, dtype, shape, offset, not self._writable, stream)
@@ -308,8 +307,8 @@ class Object:
     def pin(self) -> ObjectPin:
         """Pin an object of class PINNABLE until unpin() or the end of a `with` statement.
 
-        Raises Stale: it was evicted; close it and open the name again. Error with EINVAL: another class.
-        Cost: mostly the interpreter's.
+        Raises Stale: the object was evicted; close it and open the name again. Error with EINVAL: another class.
+        Cost: mostly that of the interpreter.
         """
         with self.handle as pointer:
             check(library().gpool_object_pin(pointer), f"pin object '{self.name}'")
@@ -339,12 +338,12 @@ class Object:
 
     @property
     def pinnable(self) -> bool:
-        """Return whether the object is published and must be pinned to be used."""
+        """Return whether the object is published and of class PINNABLE, so that it must be pinned for use."""
         return self._memory_class == ObjectClass.PINNABLE and not self._draft
 
 
 class _Allocation:
-    """Present an allocation of an object to views."""
+    """An allocation of an object as a source of views."""
 
     def __init__(self, shown: Object, index: int) -> None:
         self._object = shown

@@ -1,4 +1,4 @@
-"""A pool: attaching, allocating, observing."""
+"""Pools: attach, allocate, read the state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ._wait import waiting
 
 
 class Pressure(enum.IntEnum):
-    """List how short of pages a pool is."""
+    """The memory pressure of a pool."""
 
     LOW = _abi.GPOOL_PRESSURE_LOW
     MEDIUM = _abi.GPOOL_PRESSURE_MEDIUM
@@ -35,22 +35,22 @@ class Pressure(enum.IntEnum):
 
 
 class Device(NamedTuple):
-    """Describe where a pool's memory is."""
+    """A pool and the device that holds its memory."""
 
     pool: str
     """the pool's name"""
     backend: str
     """"cuda" or "host" """
     ordinal: Optional[int]
-    """CUDA's number of the device in this process; None: an observer or admin"""
+    """CUDA number of the device in this process; None: an observer or admin session"""
     uuid: str
-    """empty: an observer or admin"""
+    """empty in an observer or admin session"""
     host_pointer: bool
-    """the CPU can use the addresses as well"""
+    """the CPU can also use the addresses"""
 
 
 class Stats(NamedTuple):
-    """Count what this session has done since it was attached; `leased_pages` and `idle_pages` are current values."""
+    """Counters of this session since it attached; `leased_pages` and `idle_pages` are current values."""
 
     leased_pages: int
     idle_pages: int
@@ -69,22 +69,22 @@ class Stats(NamedTuple):
     refusals: int
     driver_calls: int
     allocation_ns: List[int]
-    """histogram: entry i counts allocations of [2^i, 2^(i+1)) nanoseconds, one in 256"""
+    """histogram: entry i counts allocations of [2^i, 2^(i+1)) nanoseconds; one of 256 is measured"""
     refill_ns: List[int]
-    """likewise, of all refills"""
+    """histogram of all refills"""
 
 
 class Pool:
-    """Attach this process to a pool, until close() or the end of a `with` statement.
+    """An attached pool, until close() or the end of a `with` statement.
 
         with gpool.Pool() as pool:
             ...
 
-    Threads: any thread may use a pool and what was made from it, unless a method says otherwise; calls into the library
+    Threads: any thread may use a pool and its objects, unless a method documents otherwise; calls into the library
     release the interpreter's lock.
-    Signals: while the main thread waits in a call with timeout_ms, handlers run within 50 ms, and an exception raised
-    by one, as by Ctrl-C, ends the call. A handler must not use the pool itself.
-    Fork: after fork() the child owns nothing of the pool: every call raises Forked there. The parent is not affected.
+    Signals: while the main thread waits in a call with timeout_ms, handlers run within 50 ms. An exception raised by a
+    handler, such as KeyboardInterrupt, ends the call. A handler must not use the pool itself.
+    Fork: after fork() the child does not own the pool, and all its calls raise Forked. The parent is not affected.
     """
 
     def __init__(
@@ -102,16 +102,16 @@ class Pool:
     ) -> None:
         """Attach to a pool.
 
-        pool: name of the pool; None: the first. directory: the folder with the agent's sockets; None: $GPOOL_DIR, or
-        /run/gpool. name: display name of this process in tools. tenant: tenant to join; None: the first that admits
-        this user. timeout_ms: longest wait in milliseconds for an agent that has not started; -1: no limit. observer:
-        only read the state, lease no pages. admin: permit evictions and changes of limits, lease no pages. quota_bytes:
-        maximum that this process leases, in bytes; 0: the tenant's limit. log: function that receives a level (0 error
-        to 3 debug) and a line, called in any thread.
+        pool: name of the pool; None: the first. directory: folder with the agent's sockets; None: $GPOOL_DIR, or
+        /run/gpool. name: name of this process in tools. tenant: tenant to join; None: the first that admits this user.
+        timeout_ms: longest wait in milliseconds for an agent that has not started; -1: no limit. observer: only read
+        the state, lease no pages. admin: permit evictions and changes of limits, lease no pages. quota_bytes: maximum
+        lease of this session in bytes; 0: the tenant's limit. log: function that receives a level (0 error to 3 debug)
+        and a line; any thread may call it.
 
-        Raises NotFound: no agent has started within timeout_ms, or there is no such pool or tenant; TimedOut;
+        Raises NotFound: no agent has started within timeout_ms, or no such pool or tenant exists; TimedOut;
         OutOfService; Error with EACCES, EUSERS, EPROTO, ENODEV, EMFILE.
-        Cost: some system calls and a round trip to the agent; pages are mapped when they are first used.
+        Cost: some system calls and a round trip to the agent; pages are mapped at their first use.
         """
         said: List[str] = []
 
@@ -145,10 +145,10 @@ class Pool:
             why = library().gpool_last_error(result).decode(errors="replace")
             raise error(result, "attach to a pool", "; ".join([why, *(line for line in said if line not in why)]))
         assert pointer.value
-        # The library may call it until the pool is closed, if need be by threads that outlive all objects here.
+        # The library may call the log until the pool is closed, even from threads that outlive all Python objects.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._log))
         self.handle = Handle(pointer.value, "the pool")
-        """access for other functions of the C library: `with pool.handle as pointer`"""
+        """for other functions of the C library: `with pool.handle as pointer`"""
         self.page_bytes = int(library().gpool_page_bytes(pointer))
         self.page_count = int(library().gpool_page_count(pointer))
         """of the whole pool"""
@@ -171,8 +171,8 @@ class Pool:
         try:
             self.close()
         except Error:
-            # The frames of an exception that is on its way hold views; it says more than that, and the last of them
-            # ends the pool.
+            # The frames of a propagating exception may hold views. That exception is more informative than Busy, and
+            # the last view closes the pool.
             if kind is None:
                 raise
 
@@ -181,17 +181,15 @@ class Pool:
             try:
                 self.close()
             except Error:
-                pass  # a tensor of another library's lives on: then so does the pool, until the process ends
+                pass  # another library still has a tensor, so the pool remains until the process ends
 
     @property
     def closed(self) -> bool:
-        """Return whether the pool was closed, or belongs to the parent of this process. Cost: no call of the
-        library.
-        """
+        """Return whether the pool was closed or belongs to the parent process. Cost: no call of the library."""
         return self.handle.closed or self.handle.forked
 
     def close(self) -> None:
-        """Detach from the pool and end everything that was made from it; a second call does nothing.
+        """Detach from the pool and end all its objects; a second call does nothing.
 
         Waits for the GPU work that is queued on the pool's streams.
         Raises Busy: a view of its memory exists, an adapter is acquired, or another thread is in a call.
@@ -225,16 +223,16 @@ class Pool:
     ) -> Block:
         """Allocate a block of `page_count` pages, pinned once.
 
-        usage: purpose of the block, which affects the order of eviction. priority: 0 to 3; blocks with a higher one are
-        evicted later. owner_id: number that tools show and by which evicted content is recognized. timeout_ms: longest
-        wait for pages in milliseconds; 0: do not wait, -1: no limit. stream: the stream that uses the block first.
-        first_fit: take the lowest free pages. critical: use reserved pages if necessary. contiguous: take adjacent
-        pages of the pool; otherwise only the addresses are adjacent. evict: permit the eviction of other blocks. spill:
-        save the content when the block is evicted; pin() restores it.
+        usage: purpose of the block, which affects the order of eviction. priority: 0 to 3; blocks with a higher
+        priority are evicted later. owner_id: number that tools display and by which evicted content is recognized.
+        timeout_ms: longest wait for pages in milliseconds; 0: do not wait, -1: no limit. stream: stream that uses the
+        block first. first_fit: take the lowest free pages. critical: use reserved pages if necessary. contiguous: take
+        adjacent pages of the pool; otherwise only the addresses are contiguous. evict: permit the eviction of other
+        blocks. spill: save the content when the block is evicted; pin() restores it.
 
-        Raises NoRoom: not enough pages, described by its `oom_info`; Asleep; AgentGone; Error with EINVAL, EPERM
-        (critical without the right, observer, admin), ENOMEM.
-        Cost: mostly the interpreter's; a request to the agent if this process's lease is used up.
+        Raises NoRoom: not enough pages, see its `oom_info`; Asleep; AgentGone; Error with EINVAL, EPERM (critical
+        without permission, observer, admin), ENOMEM.
+        Cost: mostly that of the interpreter; a request to the agent if the session's lease is used up.
         """
         flags = (
             (_abi.GPOOL_ALLOC_FIRST_FIT if first_fit else 0)
@@ -254,11 +252,10 @@ class Pool:
         return Block(self, block)
 
     def alloc_span(self, nbytes: int, usage: Usage = Usage.KV_CACHE) -> Span:
-        """Allocate `nbytes` bytes, from 1 to half a page, from pages that are shared by spans of one size class and
-        usage.
+        """Allocate 1 byte to half a page. Spans of one size class and usage share pages.
 
         Raises as alloc().
-        Cost: mostly the interpreter's; as alloc() if a new page is needed.
+        Cost: mostly that of the interpreter; as alloc() if a new page is needed.
         """
         span = _abi.gpool_span()
         with self.handle as pool:
@@ -268,8 +265,8 @@ class Pool:
         return Span(self, span)
 
     def check_room(self, pool: int, result: int, what: str) -> None:
-        """Raise the exception for a negative `result`, with its `oom_info` if it is NoRoom; must run in the thread of
-        the call.
+        """Raise the exception for a negative `result`; NoRoom has its `oom_info`. Must run in the thread of the failed
+        call.
         """
         if result < 0:
             raised = error(result, what)
@@ -278,8 +275,8 @@ class Pool:
             raise raised
 
     def oom_info(self) -> OomInfo:
-        """Return why the calling thread's last allocation was refused for lack of pages, and which sessions lease the
-        most pages now.
+        """Return why the calling thread's last allocation was refused for lack of pages, and which sessions now lease
+        the most pages.
 
         Raises Error.
         Cost: one request to the agent, which reads all page words.
@@ -288,12 +285,11 @@ class Pool:
             return _oom_info(pool, True)
 
     def release_unused(self) -> int:
-        """Unmap the memory that other trust domains wait for, and return the number of handles that were unmapped.
+        """Unmap unused memory for which other trust domains wait, and return the number of unmapped handles.
 
-        The library does this during other calls; a process that makes none for a long time should call it from time to
-        time.
+        Other calls do the same; a process that makes none for more than a second should call this method periodically.
         Raises Forked.
-        Cost: one load if no page is waited for; otherwise a driver call for each handle.
+        Cost: one load if no session waits for a page; otherwise a driver call for each handle.
         """
         with self.handle as pool:
             return check(library().gpool_release_unused(pool), "release unused memory")
@@ -311,12 +307,12 @@ class Pool:
         role: Optional[Role] = None,
         expect_version: Optional[int] = None,
     ) -> Object:
-        """Create an object named `name` (at most 127 bytes), which becomes visible with Object.publish().
+        """Create an object named `name` (at most 127 bytes). Object.publish() makes it visible.
 
-        memory_class: what may happen to its pages. pinned: with class PINNABLE, keep the object pinned from its
-        publication until Object.unpin(). private: refuse sessions of other tenants. domain_write: permit all tenants of
-        the trust domain to replace and delete it. role: leadership role that this process must hold when it publishes.
-        expect_version: publish only over this version; 0: only if there is none; None: over any version.
+        memory_class: access to its pages, and their eviction. pinned: publish an object of class PINNABLE pinned, until
+        Object.unpin(). private: refuse sessions of other tenants. domain_write: permit all tenants of the trust domain
+        to replace and delete it. role: leadership role that this process must hold when it publishes. expect_version:
+        version that must be current at the publication; 0: no version may exist; None: any.
 
         Raises Error with EINVAL (name), EPERM (observer or admin), ENOMEM.
         Cost: no request to the agent.
@@ -344,14 +340,14 @@ class Pool:
     def open_object(
         self, name: str, version: int = 0, *, layout_hash: int = 0, role: Optional[Role] = None, adopt: bool = False
     ) -> Object:
-        """Open a version of an object and map its memory; it stays unchanged until it is closed, even if it is replaced
-        or deleted.
+        """Open a version of an object and map its memory. The version remains unchanged until it is closed, even if it
+        is replaced or deleted.
 
         version: the version to open; 0: the current one. layout_hash: hash that the object must have; 0: any. role:
-        leadership role that this process holds. adopt: become the writer of a mutable object whose writer has ended,
-        which needs the object's role.
+        leadership role that this process holds. adopt: become the writer of a mutable object whose writer has ended;
+        this requires the object's role.
 
-        Raises NotFound; Stale: the role is no longer held; Busy: adopt, and the writer is still running; Error with
+        Raises NotFound; Stale: the role is no longer held; Busy: adopt, but the writer is still running; Error with
         EPROTO (layout_hash), EACCES (private), EPERM (adopt with another role).
         Cost: one request to the agent, a mapping for each page.
         """
@@ -365,7 +361,7 @@ class Pool:
         return Object(self, pointer.value, name, adopted=adopt)
 
     def delete_object(self, name: str, version: int = 0) -> None:
-        """Delete the name of an object; its pages are freed when the last reader has closed it.
+        """Delete an object by name. Its pages are freed when the last reader closes it.
 
         version: the version that must be current; 0: any.
         Raises NotFound; Stale: another version is current; Error with EPERM.
@@ -401,10 +397,10 @@ class Pool:
         owner_id: int = 0,
         timeout_ms: int = 0,
     ) -> Range:
-        """Create a range of contiguous addresses with `page_count` pages, which sleep() and wake() affect.
+        """Create a range of contiguous addresses with `page_count` pages, for sleep() and wake().
 
-        memory_class: what happens to the content when the session sleeps. name: with class IMMUTABLE, name of the
-        object as which the content is published. owner_id, timeout_ms: as in alloc().
+        memory_class: treatment of the content when the session sleeps. name: for class IMMUTABLE, name of the object
+        that keeps the content. owner_id, timeout_ms: as in alloc().
         Raises as alloc(); Asleep.
         Cost: as alloc(), and a map call for each handle.
         """
@@ -420,8 +416,8 @@ class Pool:
         *,
         owner_id: int = 0,
     ) -> Range:
-        """Reserve an elastic range: addresses without pages, which Range.commit() and Range.decommit() add and remove
-        one by one.
+        """Reserve an elastic range. It initially has no pages; Range.commit() and Range.decommit() add and remove them
+        individually.
 
         The range may be larger than the pool.
         Raises Asleep; Error with EINVAL, ENOMEM.
@@ -430,7 +426,7 @@ class Pool:
         return self._range(library().gpool_range_reserve, page_count, memory_class, usage, None, owner_id, 0, True)
 
     def open_range(self, name: str, version: int = 0, *, layout_hash: int = 0) -> Range:
-        """Open a range over the pages of an immutable object, read only.
+        """Open a read-only range of the pages of an immutable object.
 
         Raises as open_object(); Asleep.
         Cost: as open_object().
@@ -484,12 +480,12 @@ class Pool:
         return made
 
     def sleep(self) -> None:
-        """Return the pages of all ranges to the pool, or of none; content is published (IMMUTABLE), spilled (MUTABLE)
+        """Return the pages of all ranges to the pool, all or none. Content is published (IMMUTABLE), spilled (MUTABLE)
         or discarded (EPHEMERAL).
 
-        No other thread may create views of ranges meanwhile.
-        Raises Busy: a view of a range exists, or GPU work uses one; NoRoom: no room for spilled content; Error with
-        EOPNOTSUPP (the pool has no spill tier), EIO (saving has failed).
+        No other thread may create views of ranges during the call.
+        Raises Busy: a view of a range exists, or GPU work uses a range; NoRoom: no room for spilled content; Error with
+        EOPNOTSUPP (the pool has neither memory nor a file for spilled content), EIO (spilling failed).
         Cost: an unmap call for each range, one request to the agent; the time to save the content.
         """
         for made in list(self._ranges):
@@ -498,7 +494,8 @@ class Pool:
             check(library().gpool_sleep(pool, 0), "go to sleep")
 
     def wake(self, timeout_ms: int = 0) -> None:
-        """Give all ranges pages again, at the same addresses and with their contents; on failure nothing has changed.
+        """Commit pages for all ranges again, at the same addresses and with their content. On failure the session
+        remains asleep.
 
         timeout_ms: longest wait for pages in milliseconds; 0: do not wait, -1: no limit.
         Raises NoRoom; Stale: content is lost; Error with EIO (spilled content cannot be read now; it is kept), ENOMEM.
@@ -526,13 +523,13 @@ class Pool:
         load_threads: int = 0,
         salt: Tuple[int, int] = (0, 0),
     ) -> Adapters:
-        """Create this process's set of LoRA adapters on this pool; it is empty at first.
+        """Create an empty set of LoRA adapters in this pool.
 
-        cache_dir: existing folder for packed copies of loaded adapters; None: none are kept. warm: pool of the back end
-        `host` in which engines share copies; closing it also closes the adapters. int8: store copies in cache_dir as
-        int8 where the error is small. private: share adapters with engines of the same tenant only; otherwise of the
+        cache_dir: existing folder for packed copies of loaded adapters; None: no copies. warm: pool of the back end
+        `host` in which engines share copies; closing it also closes the adapters. int8: store copies in cache_dir and
+        warm as int8 if the loss is small. private: share adapters only with engines of the same tenant, not of the
         trust domain. element: type of the weights in the pool. load_threads: number of loader threads; 0: 4. salt: two
-        numbers of 64 bits; engines with another salt do not find the shared adapters.
+        numbers of 64 bits; only engines with the same salt share adapters.
 
         Raises NotFound: cache_dir; Error with EINVAL, ENOTDIR, EACCES (cache_dir), EPERM (observer or admin), EUSERS
         (255 streams are open), EIO (driver), ENOMEM.
@@ -546,17 +543,17 @@ class Pool:
     # ---- roles ----
 
     def acquire_role(self, name: str, timeout_ms: int = -1) -> Role:
-        """Acquire a leadership role, waiting while another session holds it.
+        """Acquire a leadership role; wait while another session holds it.
 
         timeout_ms: longest wait in milliseconds; 0: do not wait, -1: no limit.
         Raises TimedOut; NoRoom: the pool's table of roles is full; AgentGone; Error with EALREADY (this process holds
-        it or waits for it), EACCES (another tenant's role).
+        or awaits the role), EACCES (another tenant's role).
         Cost: one request to the agent.
         """
         return acquire(self.handle, name, timeout_ms)
 
     def role_info(self, name: str) -> Tuple[int, int]:
-        """Return the session that holds a leadership role (0: none), and the token of its current or last holder.
+        """Return the session that holds a leadership role (0: none) and the token of the current or last holder.
 
         Raises NotFound.
         Cost: no request to the agent.
@@ -572,11 +569,12 @@ class Pool:
     # ---- events ----
 
     def event(self, timeout_ms: int = -1) -> Event:
-        """Wait for the agent's next event; the first call subscribes, and earlier events are not delivered.
+        """Wait for the agent's next event. The first call subscribes; earlier events are not received.
 
-        timeout_ms: longest wait in milliseconds; -1: no limit. Events may be lost: read the state when one arrives.
+        timeout_ms: longest wait in milliseconds; -1: no limit. Events may be lost; read the state when an event
+        arrives.
         Raises TimedOut; AgentGone.
-        Threads: one at a time; the pool must not be closed meanwhile.
+        Threads: one at a time; the pool must not be closed during the call.
         """
         filled = _abi.gpool_event(size=ctypes.sizeof(_abi.gpool_event))
         with self.handle as pool:
@@ -588,11 +586,12 @@ class Pool:
     # ---- streams ----
 
     def stream(self, native: Optional[int] = None, host_signaled: bool = False) -> Stream:
-        """Open a stream whose progress all processes can see; a session can have 255.
+        """Open a stream whose progress other processes can read. A session can have 255 streams.
 
         native: a CUstream of the program, such as torch.cuda.Stream().cuda_stream, which must outlive the stream; None:
-        create one. host_signaled: open a host-signaled timeline: no GPU stream, the program signals its fences.
-        Raises Error with EUSERS (255 are open), EINVAL, EOPNOTSUPP (no device that writes fences), EIO (driver).
+        create one. host_signaled: open a host-signaled timeline, without a GPU stream; the program signals its fences.
+        Raises Error with EUSERS (255 streams are open), EINVAL, EOPNOTSUPP (the device cannot write fences), EIO
+        (driver).
         Cost: a driver call.
         """
         number = ctypes.c_uint32()
@@ -602,12 +601,12 @@ class Pool:
         return Stream(self.handle, number.value)
 
     def fence_import(self, exported: bytes) -> Fence:
-        """Import a fence that another process exported with Fence.export(); call Fence.close() when it is no longer
+        """Import a fence that another process exported with Fence.export(). Call Fence.close() when it is no longer
         needed.
 
         Raises Error with ESRCH (that process has died), EINVAL (not an exported fence), EACCES, EUSERS, EOPNOTSUPP;
         AgentGone; ValueError: not 128 bytes.
-        Cost: the first fence of a process: one request to the agent and a mapping; then a few loads.
+        Cost: a few loads; for the first fence of a process, one request to the agent and a mapping.
         """
         if len(exported) != ctypes.sizeof(_abi.gpool_fence_handle):
             raise ValueError(f"{len(exported)} bytes are no exported fence")
@@ -616,11 +615,11 @@ class Pool:
             check(library().gpool_fence_import(pool, ctypes.byref(handle), ctypes.byref(fence)), "import a fence")
         return Fence(self.handle, fence.value)
 
-    # ---- looking ----
+    # ---- state ----
 
     @property
     def pressure(self) -> Pressure:
-        """Return how short of pages the pool is. Raises Error. Cost: one load."""
+        """Return the memory pressure of the pool. Raises Error. Cost: one load."""
         with self.handle as pool:
             return Pressure(check(library().gpool_pressure(pool), "read the pressure"))
 
@@ -642,7 +641,8 @@ _LOG: Any = dict(_abi.gpool_options._fields_)["log"]
 
 
 def _oom_info(pool: int, with_holders: bool) -> OomInfo:
-    """Read the description of the last refusal; without holders the agent is not asked: the struct ends before them."""
+    """Return the description of the last refusal. Without holders the struct ends before them and no request is sent.
+    """
     figures: int = _abi.gpool_oom_info.holder_count.offset
     filled = _abi.gpool_oom_info(size=ctypes.sizeof(_abi.gpool_oom_info) if with_holders else figures)
     check(library().gpool_oom_info(pool, ctypes.byref(filled)), "read the reason of the refusal")

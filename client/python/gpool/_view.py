@@ -1,4 +1,4 @@
-"""Views: memory of a pool as an array, for numpy, PyTorch, CuPy and other libraries."""
+"""Views: pool memory as arrays, for numpy, PyTorch, CuPy and other libraries."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
 
 
 def loan(pool: Any, object_: Any, block: _abi.gpool_block, stream: int) -> _abi.gpool_loan:
-    """Return a loan whose pin ends behind the work that is queued on `stream` when the loan ends; 0: at once."""
+    """Return a loan. At its end, the pin ends behind the work that is then queued on `stream`; 0: at once."""
     return _abi.gpool_loan(pool, object_, block, stream, 0, 0, ctypes.sizeof(_abi.gpool_loan))
 
 
 DIMENSIONS_MOST = 32
-"""of an array in numpy 1, which crashes on more in __array_interface__; newer ones and PyTorch have 64"""
+"""maximum of numpy 1, which crashes on more dimensions in __array_interface__; newer versions and PyTorch permit 64"""
 BYTES_MOST = 2**63 - 1
-"""DLPack's and numpy's lengths and strides are signed integers of 64 bits"""
+"""lengths and strides of DLPack and numpy are signed integers of 64 bits"""
 
 
 class Source(Protocol):
-    """Define what views need of a block, span, range, or allocation of an object."""
+    """The interface of a block, span, range, or object allocation for views."""
 
     @property
     def handle(self) -> Handle:
         """Return the handle that the view holds."""
 
     def lend(self, stream: int) -> _abi.gpool_loan:
-        """Pin the memory and return the loan, which ends behind the work that is then queued on `stream` (0: at once).
-        Raises Stale.
+        """Pin the memory and return the loan. At its end, the pin ends behind the work that is then queued on `stream`
+        (0: at once). Raises Stale.
         """
 
     def where(self) -> Tuple[int, int]:
@@ -45,18 +45,19 @@ class Source(Protocol):
 
 
 class View:
-    """Present part of a pool's memory as a C-contiguous array, without a copy.
+    """Part of a pool's memory as a C-contiguous array, without a copy.
 
-    While a view, or anything made from it (numpy.asarray(), torch.from_dlpack(), ...), exists, its memory keeps place
-    and content even if the block is unpinned or freed, and closing the pool raises Busy. A view need not be closed: it
-    ends with its last reference.
+    While a view, or an array or tensor created from it (numpy.asarray(), torch.from_dlpack(), ...), exists, its memory
+    keeps its address and content even if the block is unpinned or freed, and closing the pool raises Busy. A view need
+    not be closed; it ends with its last reference.
 
-    For pools in GPU memory it has __cuda_array_interface__; for pools in host memory (back end `host`)
-    __array_interface__, read() and write(); for both __dlpack__. Types that numpy lacks (bfloat16, float8) are
-    available by __dlpack__ only.
+    Views of GPU memory have __cuda_array_interface__; views of host memory (back end `host`) have __array_interface__,
+    read() and write(); both have __dlpack__. Types that numpy lacks (bfloat16, float8) are available through __dlpack__
+    only.
 
-    Order of GPU work: with `stream`, readers of the view first wait for the work that is then queued on it, and when
-    the view ends, the memory is unpinned behind the work that is then queued. Without it the program must ensure both.
+    Order of GPU work: with `stream`, readers of the view first wait for the work that is queued on the stream at that
+    time, and when the view ends, the memory is unpinned behind the work that is queued then. Without `stream` the
+    program must ensure both.
 
     Threads: any.
     """
@@ -82,7 +83,7 @@ class View:
         except BaseException:
             source.handle.release()
             raise
-        self._source = source  # from here on __del__ releases what was acquired
+        self._source = source  # from here on __del__ releases the handle and the loan
         address, room = source.where()
         size = self.element.itemsize
         offset = operator.index(offset)
@@ -106,7 +107,7 @@ class View:
     def __repr__(self) -> str:
         return f"<gpool.View {self.dtype} {self.shape} at {self.address:#x}{', read only' * self.readonly}>"
 
-    # ---- by any ----
+    # ---- CPU and GPU ----
 
     def __dlpack_device__(self) -> Tuple[int, int]:
         """Return the DLPack device: (1, 0) for the CPU, (2, number) for a GPU. Raises BufferError: DLPack has no such
@@ -129,11 +130,11 @@ class View:
         """Return a capsule for from_dlpack() of numpy, PyTorch, CuPy, JAX and others; versioned if max_version is 1 or
         more.
 
-        The memory stays pinned until the consumer calls the deleter, in any thread; or, if the capsule is not consumed,
-        until the package finds it unreferenced.
+        The memory remains pinned until the consumer calls the deleter, in any thread. If the capsule is not consumed,
+        it remains pinned until the package finds the capsule unreferenced.
 
-        stream: stream of the consumer on a GPU; -1: no order is needed. Unless it is the view's stream, the work on the
-        view's stream is waited for on the host.
+        stream: stream of the consumer on a GPU; -1: no order is needed. Unless it is the view's stream, the host waits
+        for the work on the view's stream.
         Raises BufferError: a copy or another device is requested, or the view is read only and max_version is below 1.
         """
         device = self.__dlpack_device__()
@@ -165,7 +166,7 @@ class View:
         )
 
     def _stream_number(self) -> int:
-        """0: there is none any more, and nothing to wait for."""
+        """Return the stream's number; 0: no open stream, so no work to wait for."""
         return self.stream.number if self.stream is not None and not self.stream.closed else 0
 
     @property
@@ -173,10 +174,10 @@ class View:
         """Return the name of the element type, such as "float16"."""
         return self.element.name
 
-    # ---- by the CPU ----
+    # ---- CPU ----
 
     def read(self, offset: int = 0, nbytes: Optional[int] = None) -> bytes:
-        """Return a copy of `nbytes` bytes from byte `offset`; None: all that follow.
+        """Return a copy of `nbytes` bytes from byte `offset`; None: all following bytes.
 
         Raises BufferError: the memory is not host memory; ValueError: beyond the end.
         Cost: a copy, after the work on the view's stream.
@@ -208,7 +209,7 @@ class View:
         self._wait()
 
     def _wait(self) -> None:
-        """What is queued before this is done."""
+        """Wait for the work that is queued on the view's stream."""
         if self.stream is not None and not self.stream.closed:
             self.stream.synchronize()
 
@@ -218,9 +219,9 @@ class View:
         if not self.device.host_pointer or self.element.typestr is None:
             raise AttributeError(f"no __array_interface__ of {self.dtype} on '{self.device.backend}'")
         self._wait()
-        return self._interface(self.address)  # also of an empty view: numpy 1 takes no array without an address
+        return self._interface(self.address)  # also for an empty view: numpy 1 rejects arrays without an address
 
-    # ---- by a GPU ----
+    # ---- GPU ----
 
     @property
     def __cuda_array_interface__(self) -> Dict[str, Any]:
@@ -229,7 +230,7 @@ class View:
         """
         if self.device.backend != "cuda" or self.element.typestr is None:
             raise AttributeError(f"no __cuda_array_interface__ of {self.dtype} on '{self.device.backend}'")
-        address = self.address if self.nbytes else 0  # as its definition demands
+        address = self.address if self.nbytes else 0  # as the interface requires
         return {**self._interface(address), "stream": self.stream.native if self.stream is not None else None}
 
     def _interface(self, address: int) -> Dict[str, Any]:
@@ -243,7 +244,9 @@ class View:
 
 
 def _shape_of(shape: Union[int, Sequence[int]], itemsize: int) -> Tuple[int, ...]:
-    """Raises TypeError: a length that is no integer; ValueError: dimensions or bytes that libraries cannot count."""
+    """Return the shape as a tuple. Raises TypeError: a length is not an integer; ValueError: too many dimensions or
+    bytes.
+    """
     lengths = tuple(operator.index(length) for length in ((shape,) if hasattr(shape, "__index__") else shape))
     if len(lengths) > DIMENSIONS_MOST:
         raise ValueError(f"no view of {len(lengths)} dimensions: at most {DIMENSIONS_MOST}")
