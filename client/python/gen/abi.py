@@ -3,9 +3,9 @@
 
 usage: abi.py client/gpool.h > client/python/gpool/_abi.py          (`make` runs it)
 
-Reads the header and the parts that it includes, in the subset of C in which they are written, and fails at the first
-line that it cannot parse: no declaration is left out silently. tests/python/test_abi.py compares sizes and offsets
-with those of a C compiler.
+Reads the header and the parts that it includes, in the subset of C that they use. It fails at the first line that it
+cannot parse, so that no declaration is omitted silently. tests/python/test_abi.py compares sizes and offsets with those
+of a C compiler.
 """
 
 from __future__ import annotations
@@ -143,8 +143,9 @@ class Header:
             yield parts[2] + "_" * iskeyword(parts[2]), kind, seen_as(kind)
 
     def type(self, base: str, stars: int) -> str:
-        """Return the ctypes type of a base type with this number of pointer stars; where ctypes has a type for the
-        pointer itself, one star less."""
+        """Return the ctypes type of a base type with this number of pointer stars, or one star less if ctypes has a
+        type for the pointer itself.
+        """
         name = base.replace("const ", "").strip()
         if name.startswith("struct "):
             name = name[len("struct ") :]

@@ -1,11 +1,11 @@
-"""GPU memory lent in pages by the one agent of this machine: libgpool for Python.
+"""libgpool for Python: GPU memory in pages, leased from the agent of this machine.
 
     with gpool.Pool() as pool, pool.alloc(4) as block:
         weights = torch.from_dlpack(block.view("float16", (1024, 1024)))
 
 client/python/README.md describes the rules. The package uses ctypes and needs only libgpool_lora.so, which loads
-libgpool.so: the file that $GPOOL_LIBRARY names, the library with which this package was installed, or that of the
-source tree that contains it.
+libgpool.so. It loads the file that $GPOOL_LIBRARY names, the library with which the package was installed, or that of
+the source tree that contains the package.
 """
 
 from ._block import Block, Pin, Span
@@ -85,5 +85,5 @@ __all__ = [
 
 
 def version() -> str:
-    """Return the version of the library at run time, such as "0.2.0". Raises ImportError."""
+    """Return the version of the loaded library, such as "0.2.0". Raises ImportError."""
     return str(library().gpool_version().decode())

@@ -1,9 +1,10 @@
-"""DLPack: a view's memory for other libraries, which end its pin by calling a function when they are done.
+"""DLPack: export a view's memory to other libraries, which call a function to end its pin.
 
-That function is gpool_loan_end(), in C: it is called by any thread, with or without the interpreter's lock, while an
-exception is on its way, and when the interpreter is gone, none of which a function of Python's would survive. It ends
-the pin; that it was called is seen in the loan, and the loan's memory is freed when somebody looks next: Handle.views
-does, before anything is closed."""
+This function is gpool_loan_end() of the C library. A Python function would not be safe, because any thread may call it,
+with or without the interpreter's lock, while an exception is propagating, or after the end of the interpreter. It ends
+the pin and marks the loan as ended. The memory of an ended loan is freed by the next Handle.views, at the latest before
+a close.
+"""
 
 from __future__ import annotations
 
@@ -70,11 +71,11 @@ _free.restype, _free.argtypes = None, [c.c_void_p]
 
 
 class Loan:
-    """Keep an exported tensor: a loan, the managed tensor behind it, its shape and strides, in memory that outlives all
-    objects of Python.
+    """An exported tensor: a loan, followed by the managed tensor, its shape and its strides, in memory that outlives
+    all Python objects.
 
-    The capsule is kept as well, so that one that was never consumed is found: capsules have no weak references, and a
-    destructor would again be a function of Python.
+    The loan also keeps the capsule, to detect that it was never consumed. Capsules have no weak references, and a
+    capsule destructor would be a Python function.
     """
 
     def __init__(self, view: View, loan: _abi.gpool_loan, device: Tuple[int, int], versioned: bool) -> None:
@@ -107,11 +108,11 @@ class Loan:
         self.capsule: Optional[object] = _new_capsule(address, self._name, None)
 
     def settled(self) -> bool:
-        """Return whether the loan has ended; then its memory is freed, and it can be forgotten."""
+        """Return whether the loan has ended. If so, its memory is freed, and the caller must forget the loan."""
         if not self._loan.ended and _references(self) <= _ALONE and _capsule_is(self.capsule, self._name):
             library().gpool_loan_end(
                 self._place + c.sizeof(_abi.gpool_loan)
-            )  # no consumer has taken it, and none can any more
+            )  # no consumer has taken the capsule, and none can take it now
         if not self._loan.ended:
             return False
         self.capsule = None
@@ -124,7 +125,7 @@ def _references(loan: Loan) -> int:
 
 
 def _strides(shape: Tuple[int, ...]) -> List[int]:
-    """In elements; of a C-contiguous array."""
+    """Return the strides of a C-contiguous array, in elements."""
     strides = [1] * len(shape)
     for axis in range(len(shape) - 1, 0, -1):
         strides[axis - 1] = strides[axis] * max(shape[axis], 1)

@@ -1,4 +1,4 @@
-"""Types of elements, as DLPack and numpy name them."""
+"""Element types, with their names in DLPack and numpy."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any, Dict, NamedTuple, Optional
 
 
 class DType(NamedTuple):
-    """Name the type of an element for DLPack and numpy."""
+    """An element type of DLPack and numpy."""
 
     name: str
     code: int
-    """DLPack's, DLDataTypeCode"""
+    """DLDataTypeCode of DLPack"""
     bits: int
     typestr: Optional[str]
-    """numpy's; None: it has no such type"""
+    """type string of numpy; None: numpy lacks this type"""
 
     @property
     def itemsize(self) -> int:

@@ -1,4 +1,4 @@
-"""Errors: the codes of the library as exceptions."""
+"""Errors: exceptions for the error codes of the library."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from ._library import library
 
 
 class Error(OSError):
-    """Report that a call has failed: `errno` is the positive code, `strerror` names what failed, value and limit, or
-    cause.
+    """A call has failed: `errno` is the positive code; `strerror` has the failed operation and the value and limit, or
+    the cause.
 
-    It is an OSError; its subclasses are the cases that programs distinguish.
+    Subclasses are the cases that programs distinguish.
     """
 
 
 class Holder(NamedTuple):
-    """Count the pages that a session leases."""
+    """A session and the pages that it leases."""
 
     session: int
     name: str
     usage: Optional[int]
-    """usage of most of its pages in blocks; None: it has no blocks"""
+    """usage of most of its pages in blocks; None: no blocks"""
     needed_pages: int
     """pinned, or held by a thread"""
     offered_pages: int
@@ -32,74 +32,74 @@ class Holder(NamedTuple):
 
 
 class OomInfo(NamedTuple):
-    """Describe why an allocation was refused, as of the refusal."""
+    """The reason why an allocation was refused, at the time of the refusal."""
 
     needed: int
     """pages"""
     free: int
     """pages"""
     pinned: int
-    """pages, of all sessions"""
+    """pages of all sessions"""
     holder: int
     """session with the most pinned pages; 0: none"""
     holder_pages: int
-    """pinned by it"""
+    """pages that this session has pinned"""
     holders: Tuple[Holder, ...] = ()
-    """of Pool.oom_info(): the sessions that lease the most pages at the time of that call, largest first; empty: the
-    agent did not answer
+    """for Pool.oom_info(): the sessions that lease the most pages at the time of that call, in descending order; empty:
+    the agent did not answer
     """
 
 
 class NoRoom(Error):
-    """Report that there are not enough pages, a limit or quota is reached, or a table is full (ENOSPC, EDQUOT).
+    """Not enough pages, a limit or quota is reached, or a table is full (ENOSPC, EDQUOT).
 
     Free or unpin memory, or wait (timeout_ms).
     """
 
     oom_info: Optional[OomInfo] = None
-    """where an allocation of this thread was refused for lack of pages; Pool.oom_info() reports the holders as well"""
+    """set if an allocation was refused for lack of pages; Pool.oom_info() also reports the holders"""
 
 
 class Stale(Error):
-    """Report that content was freed or evicted, a version is not current, or a role is no longer held (ESTALE).
+    """Content was freed or evicted, a version is not current, or a role is no longer held (ESTALE).
 
     Create or load the content again.
     """
 
 
 class TimedOut(Error, TimeoutError):
-    """Report that a wait has reached its time limit (ETIMEDOUT, and EAGAIN of a call that does not wait)."""
+    """A wait has reached its timeout (ETIMEDOUT, and EAGAIN of a call that does not wait)."""
 
 
 class NotFound(Error):
-    """Report that there is nothing of that name (ENOENT, ENXIO)."""
+    """No pool, tenant, object, adapter, role or file has this name (ENOENT, ENXIO)."""
 
 
 class Busy(Error):
-    """Report use by GPU work, a view, or a call in another thread (EBUSY), which has to end first."""
+    """GPU work, a view, or a call in another thread uses the object, and must end first (EBUSY)."""
 
 
 class Asleep(Busy):
-    """Report that the session is asleep (EHOSTDOWN). Call Pool.wake() first."""
+    """The session is asleep (EHOSTDOWN). Call Pool.wake() first."""
 
 
 class OutOfService(Busy):
-    """Report that the pool is out of service, by `poolctl drain` (ESHUTDOWN). Attach to another pool, or later."""
+    """The pool is out of service, by `poolctl drain` (ESHUTDOWN). Attach to another pool, or later."""
 
 
 class AgentGone(Error):
-    """Report that the agent has ended, or has ended this session (EPIPE).
+    """The agent is not running, or has ended this session (EPIPE).
 
-    Allocated memory stays usable; close the pool when it is no longer needed.
+    Allocated memory remains usable; close the pool when it is no longer needed.
     """
 
 
 class Forked(Error):
-    """Report a call in the child of fork(): the pool belongs to the parent (ECHILD). Attach again."""
+    """A call in the child of fork(): the pool belongs to the parent (ECHILD). Attach again."""
 
 
 class Closed(Error):
-    """Report the use of something that was closed (EBADF)."""
+    """The handle is closed (EBADF)."""
 
 
 _BY_CODE: Dict[int, Type[Error]] = {
@@ -119,12 +119,13 @@ _BY_CODE: Dict[int, Type[Error]] = {
 
 
 def error(code: int, what: str, why: str = "") -> Error:
-    """Return the exception for a code of either sign; must be called in the thread of the failed call, right after it.
+    """Return the exception for a code of either sign. Must be called in the thread of the failed call, directly after
+    it.
 
-    what: verb phrase of the call. why: text to use instead of the library's.
+    what: verb phrase of the call. why: text that replaces the library's.
     """
     code = abs(code)
-    text = library().gpool_last_error(code).decode(errors="replace")  # asked for in any case, which forgets it
+    text = library().gpool_last_error(code).decode(errors="replace")  # read in any case, because reading removes it
     text = why or text
     return _BY_CODE.get(code, Error)(code, f"cannot {what}: {text}")
 

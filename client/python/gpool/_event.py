@@ -1,4 +1,4 @@
-"""Events that the agent publishes."""
+"""Events of the agent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from . import _abi
 
 
 class EventKind(enum.IntEnum):
-    """List what an event can report; see gpool/event.h."""
+    """The kind of an event; see gpool/event.h."""
 
     PRESSURE = _abi.GPOOL_EVENT_PRESSURE
     EVICTION = _abi.GPOOL_EVENT_EVICTION
@@ -35,22 +35,22 @@ class EventKind(enum.IntEnum):
 
 
 class Event(NamedTuple):
-    """Describe an event of the agent."""
+    """An event of the agent."""
 
     kind: Union[EventKind, int]
-    """a number if the agent is newer than this package"""
+    """a number if this package does not know the kind"""
     session: int
     """session that the event concerns; 0: all"""
     time_ms: int
     """wall clock, milliseconds since 1970"""
     value: int
-    """level, number of pages or other number, by kind"""
+    """depends on the kind"""
     pool: str
     text: str
 
 
 def event_of(filled: _abi.gpool_event) -> Event:
-    """Return the event that a struct of the C library has."""
+    """Return the event in a struct of the C library."""
     kind: Union[EventKind, int] = filled.kind
     try:
         kind = EventKind(filled.kind)

@@ -1,4 +1,4 @@
-"""Pointers of the library, and their users."""
+"""Handles: pointers of the C library, with a count of their users."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ if TYPE_CHECKING:
 
 
 class Handle:
-    """Keep a pointer of the library until it is closed.
+    """A pointer of the C library, until it is closed.
 
-    The library must not end what another thread uses in a call or what a view shows. Calls therefore enter their handle
-    (`with handle as pointer`), views hold it, and close() refuses while there are any. Both also enter and hold the
-    handle's parent.
+    An object of the library must not end while a call or a view uses it. Calls therefore enter their handle (`with
+    handle as pointer`), views hold it, and close() raises Busy while either exists. Calls and views also enter or hold
+    the handle's parent.
 
-    The lock is reentrant because Python may end a view at any line; under the lock views only count.
+    The lock is reentrant because Python may end a view at any line. Under the lock, the end of a view only changes
+    counters.
     """
 
     def __init__(self, pointer: int, what: str, parent: Optional[Handle] = None) -> None:
         self.what = what
         self.parent = parent
-        self._loans: List[Tuple[Loan, Handle]] = []  # of this and of all below it, in the topmost alone
+        self._loans: List[Tuple[Loan, Handle]] = []  # of this handle and its descendants; only in the topmost handle
         self._pointer: Optional[int] = pointer
         self._process = os.getpid()
         self._lock = threading.RLock()
@@ -62,7 +63,7 @@ class Handle:
         return self._views
 
     def lend(self, loan: Loan) -> None:
-        """Count a loan as a view until it is settled, and forget settled ones."""
+        """Count a loan as a view until it is settled, and forget settled loans."""
         top = self._top()
         top._settle()
         self.hold()
@@ -85,7 +86,7 @@ class Handle:
 
     @property
     def forked(self) -> bool:
-        """Return whether this process is a child of the one that made the handle."""
+        """Return whether this process is a fork of the process that created the handle."""
         return os.getpid() != self._process
 
     @property
@@ -94,8 +95,7 @@ class Handle:
         return self._pointer is None or (self.parent is not None and self.parent.closed)
 
     def close(self, end: Callable[[int], Optional[int]], verb: str = "close") -> None:
-        """Call end(pointer) once, which returns nothing or a code of the library; after an error the handle is
-        unchanged.
+        """Call end(pointer) once, which returns None or a code of the library. After an error the handle is unchanged.
 
         Does nothing if the handle is closed. Raises Busy; Error.
         """
@@ -115,7 +115,7 @@ class Handle:
             raise
 
     def refuse_views(self, verb: str) -> None:
-        """Raise Busy if there are views. Raises Busy."""
+        """Raise Busy if views exist. Raises Busy."""
         views = self.views
         if views:
             raise Busy(

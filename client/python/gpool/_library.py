@@ -1,4 +1,4 @@
-"""Where the libraries are, and their calls with their types."""
+"""Find and load the libraries, and declare their functions."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import Any, Iterator
 
 from . import _abi
 
-# Needs libgpool, whose functions are found through it. The number is explained in docs/decisions/soname.md.
+# Depends on libgpool, whose functions are found through it. docs/decisions/soname.md explains the number.
 _SONAME = f"libgpool_lora.so.{_abi.GPOOL_VERSION_MAJOR}.{_abi.GPOOL_VERSION_MINOR}"
 
 
 def _places() -> Iterator[str]:
-    """$GPOOL_LIBRARY and nothing else, or: the build of the source tree that this file is in; the folder of libraries
-    that the package was installed below; where the linker looks."""
+    """Yield $GPOOL_LIBRARY only, if it is set. Otherwise: the build of the source tree that contains this file; the
+    library folder in which the package is installed; the search path of the dynamic linker.
+    """
     named = os.environ.get("GPOOL_LIBRARY")
     if named:
         yield named
@@ -48,7 +49,7 @@ def _load() -> ctypes.CDLL:
 
 @functools.lru_cache(maxsize=None)
 def library() -> Any:
-    """Return the library with the types of its functions; loaded at the first use.
+    """Return the library, with declared functions. It is loaded at the first call.
 
     Raises ImportError: it was not found, or has another version.
     """

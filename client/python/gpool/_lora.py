@@ -1,4 +1,4 @@
-"""LoRA adapters, as PEFT writes them, in pages that engines share."""
+"""LoRA adapters in PEFT's file format, in pages that engines share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Element(enum.IntEnum):
-    """List the types that weights can have in the pool."""
+    """The type of the weights in the pool."""
 
     AS_FILE = _abi.GPOOL_LORA_AS_FILE
     """float16 if the file has only float16, otherwise bfloat16"""
@@ -30,7 +30,7 @@ class Element(enum.IntEnum):
 
 
 class AdapterState(enum.IntEnum):
-    """List where an adapter can be."""
+    """The state of an adapter."""
 
     COLD = _abi.GPOOL_LORA_COLD
     LOADING = _abi.GPOOL_LORA_LOADING
@@ -39,41 +39,41 @@ class AdapterState(enum.IntEnum):
 
 
 class AdapterInfo(NamedTuple):
-    """Describe an adapter as this process knows it; the counts are those of this process."""
+    """Description of an adapter, with the counters of this process."""
 
     name: str
     state: AdapterState
     acquired: int
-    """number of acquisitions by this process that are not released"""
+    """unreleased acquisitions of this process"""
     rank_max: int
     modules: int
     layers: int
     pages: int
     element: Element
     hits: int
-    """acquired without a load"""
+    """acquisitions without a load"""
     loads: int
-    """loaded into the pool and published"""
+    """loads that were published"""
     shared: int
-    """found in the pool, loaded by another engine"""
+    """acquisitions of an adapter that another engine had loaded"""
     lost: int
-    """found evicted since its last use"""
+    """evictions that were detected at a later use"""
     from_warm: int
-    """of the loads: from a copy in host memory"""
+    """loads from a copy in host memory"""
     from_cold: int
-    """from a packed copy in cache_dir; the others are from the PEFT files"""
+    """loads from a packed copy in cache_dir; other loads are from the PEFT files"""
     rebalanced: int
-    """of the loads: reloaded ahead of a request"""
+    """loads in advance of a request"""
 
 
 class AdapterStats(NamedTuple):
-    """Sum over all adapters of a process; the counts of loads are as in AdapterInfo."""
+    """Statistics of all adapters of a process; the counters of loads are as in AdapterInfo."""
 
     registered: int
     resident: int
     """in the pool when their state was last read"""
     active: int
-    """acquired"""
+    """acquired adapters"""
     hits: int
     loads: int
     shared: int
@@ -81,38 +81,36 @@ class AdapterStats(NamedTuple):
     from_warm: int
     from_cold: int
     hot_bytes: int
-    """pages of those that are resident"""
+    """pages of resident adapters"""
     warm_bytes: int
-    """of all copies in the warm pool, from all engines"""
+    """all copies in the warm pool, of all engines"""
     cold_bytes: int
-    """of all packed copies in cache_dir, likewise"""
+    """all packed copies in cache_dir, of all engines"""
     warm_made: int
-    """copies that were stored in the warm pool"""
+    """copies stored in the warm pool"""
     warm_full: int
     """copies that were not stored because the warm pool was full"""
     refused: int
-    """copies that failed their check and were not used"""
+    """damaged copies, which were not used"""
     rebalanced: int
-    """reloaded ahead of a request"""
+    """loads in advance of a request"""
 
 
 class Matrix(NamedTuple):
-    """Locate the tiles of a matrix, each 128 columns of all ranks, [rank][128] of 2 bytes: see gpool(3)."""
+    """The addresses of a matrix's tiles: see gpool(3). A tile has 128 columns of all ranks, [rank][128] of 2 bytes."""
 
     first: int
-    """device address of the first tiles, side by side"""
+    """device address of the first tiles, which are adjacent"""
     more: int
-    """device address of uint64 [n]: the address of each further run of tiles; 0: there is none"""
+    """device address of uint64 [n] with the addresses of further runs of tiles; 0: no further runs"""
     head_tiles: int
     """number of tiles at `first`"""
     run_tiles: int
-    """number of tiles in each further run; the last may have fewer"""
+    """number of tiles in each further run; the last run may have fewer"""
 
 
 class Weights(NamedTuple):
-    """Describe the weights of an adapter for one layer and target; addresses are valid while the adapter is
-    acquired.
-    """
+    """The weights of an adapter in one layer and target. Their addresses are valid while the adapter is acquired."""
 
     a: Matrix
     """[rank][in]"""
@@ -123,9 +121,7 @@ class Weights(NamedTuple):
 
 
 class Acquired:
-    """Keep an adapter in the pool until release() or the end of a `with` statement; Adapter.acquire() returns it.
-    Threads: any.
-    """
+    """An acquisition, from Adapter.acquire(), until release() or the end of a `with` statement. Threads: any."""
 
     def __init__(self, adapter: Adapter) -> None:
         self.adapter = adapter
@@ -139,10 +135,10 @@ class Acquired:
             self.release()
 
     def weights(self, layer: int, target: str) -> Weights:
-        """Return the weights for a layer and a target.
+        """Return the weights in a layer and target.
 
-        layer: number of the layer; -1: modules outside of all layers. target: for example
-        "model.layers.*.self_attn.q_proj".
+        layer: number of the layer; -1: modules outside all layers. target: path of the module with a star for the
+        layer, such as "model.layers.*.self_attn.q_proj".
         Raises NotFound: the adapter has no weights there; Error with EINVAL.
         Cost: a lookup.
         """
@@ -153,9 +149,9 @@ class Acquired:
         return Weights(_matrix(filled.a), _matrix(filled.b), int(filled.rank), float(filled.scale))
 
     def wait_layer(self, layer: int = -1, timeout_ms: int = -1) -> None:
-        """Wait until a layer and all earlier ones are loaded.
+        """Wait until a layer and all earlier layers are loaded.
 
-        layer: number of the layer; -1: all layers and the modules outside of them. timeout_ms: longest wait in
+        layer: number of the layer; -1: all layers and the modules outside them. timeout_ms: longest wait in
         milliseconds; -1: no limit.
         Raises TimedOut; or the error of the load.
         """
@@ -183,25 +179,26 @@ class Acquired:
 
 
 class Adapter:
-    """Name a registered adapter, from Adapters.register() or find(). Threads: any."""
+    """A registered adapter, from Adapters.register() or find(). Threads: any."""
 
     def __init__(self, adapters: Adapters, name: str, number: int) -> None:
         self.adapters = adapters
         self.name = name
         self.id = number
-        """its number, for the C library"""
+        """number for the C library"""
 
     def __repr__(self) -> str:
         return f"<gpool.Adapter '{self.name}'>"
 
     def acquire(self, timeout_ms: int = -1) -> Acquired:
-        """Load the adapter into the pool if necessary, and keep it there until it is released: `with adapter.acquire()
+        """Load the adapter if it is not resident, and keep it in the pool until it is released: `with adapter.acquire()
         as acquired:`.
 
-        timeout_ms: longest wait for the load in milliseconds; 0: start it and do not wait, -1: no limit.
-        Raises TimedOut: it is being loaded; NoRoom: the pool's content is in use; NotFound: its files do not exist;
-        Busy: another engine unloads it; Error with EINVAL (its files have changed), EIO (its files cannot be read).
-        Cost: a lookup and a pin if it is resident; else its load.
+        timeout_ms: longest wait for the load in milliseconds; 0: start it without waiting, -1: no limit.
+        Raises TimedOut: it is being loaded; NoRoom: the pool's pages are in use; NotFound: its files do not exist;
+        Busy: another engine has unloaded it; Error with EINVAL (its files have changed), EIO (its files cannot be
+        read).
+        Cost: a lookup and a pin if it is resident; otherwise its load.
         """
         with self.adapters.handle as pointer:
             undo = lambda: library().gpool_lora_release(pointer, self.id, _abi.gpool_fence())  # noqa: E731
@@ -211,11 +208,10 @@ class Adapter:
         return Acquired(self)
 
     def acquire_async(self, timeout_ms: int = -1) -> Acquired:
-        """Acquire the adapter without waiting for its weights, only for its place in the pool; see
-        Acquired.wait_layer().
+        """Acquire the adapter without waiting for its weights, only for its pages; see Acquired.wait_layer().
 
-        Release it with a fence behind all work that was queued, even if the load has failed. Other engines can use the
-        adapter from then on.
+        Release it with a fence behind all queued work, even if the load has failed. From then on other engines can use
+        the adapter.
         Raises as acquire().
         Cost: as acquire(), without the load.
         """
@@ -227,7 +223,7 @@ class Adapter:
         return Acquired(self)
 
     def prefetch(self) -> None:
-        """Start to load the adapter if it is not resident; it may be evicted again before it is acquired.
+        """Start the load of the adapter if it is not resident. It may be evicted again before it is acquired.
 
         Raises Error with EINVAL.
         Cost: queues the load.
@@ -235,22 +231,22 @@ class Adapter:
         self._call("prefetch")
 
     def unload(self) -> None:
-        """Remove the adapter from the pool, for all engines.
+        """Remove the adapter from the pool for all engines.
 
-        Raises Busy: it is acquired, here or by another engine, in which case it is removed after its last use.
+        Raises Busy: it is acquired in this process, or by another engine, whose last release then removes it.
         Cost: one request to the agent.
         """
         self._call("unload")
 
     def unregister(self) -> None:
-        """Unregister the adapter in this process; its pages stay for other engines until they are evicted.
+        """Unregister the adapter in this process. Its pages remain for other engines until they are evicted.
 
         Raises Busy: it is acquired, or being loaded.
         """
         self._call("unregister")
 
     def last_error(self) -> str:
-        """Return why the last load failed; empty if it did not. Raises Error with EINVAL."""
+        """Return why the last load failed, or an empty text if it did not fail. Raises Error with EINVAL."""
         text = ctypes.create_string_buffer(_abi.GPOOL_LORA_REASON_BYTES)
         with self.adapters.handle as pointer:
             check(library().gpool_lora_last_error(pointer, self.id, text), f"read the state of adapter '{self.name}'")
@@ -275,8 +271,8 @@ class Adapter:
 
 
 class Adapters:
-    """Hold the adapters of a process on one pool, from Pool.adapters() until close(), the end of a `with` statement, or
-    the pool's end.
+    """The adapters of a process in one pool, from Pool.adapters() until close(), the end of a `with` statement, or the
+    close of the pool.
 
     Threads: any.
     """
@@ -327,10 +323,10 @@ class Adapters:
             try:
                 self.close()
             except Error:
-                pass  # one is acquired; Pool.close() says so
+                pass  # an adapter is acquired; Pool.close() reports it
 
     def close(self) -> None:
-        """Wait for loads in progress and end the set; a second call does nothing. Raises Busy: an adapter is
+        """Cancel loads in progress and destroy the set; a second call does nothing. Raises Busy: an adapter is
         acquired.
         """
         if not self._pool.closed:
@@ -338,11 +334,11 @@ class Adapters:
                 self.handle.close(library().gpool_lora_destroy)
 
     def register(self, name: str, folder: str) -> Adapter:
-        """Register a folder of PEFT, with adapter_config.json and adapter_model.safetensors, under a name.
+        """Register a PEFT folder, with adapter_config.json and adapter_model.safetensors, under a name.
 
         Raises Error with EINVAL (the files are invalid; the text names the cause), EEXIST (the name is taken);
         NotFound.
-        Cost: reads the headers of the files, no weights.
+        Cost: reads the headers of the files, but no weights.
         """
         number, why = ctypes.c_uint32(), ctypes.create_string_buffer(_abi.GPOOL_LORA_REASON_BYTES)
         with self.handle as pointer:
@@ -352,17 +348,17 @@ class Adapters:
         return Adapter(self, name, number.value)
 
     def find(self, name: str) -> Adapter:
-        """Return the registered adapter of a name. Raises NotFound. Cost: a lookup."""
+        """Return the registered adapter with a name. Raises NotFound. Cost: a lookup."""
         number = ctypes.c_uint32()
         with self.handle as pointer:
             check(library().gpool_lora_find(pointer, c_text(name), ctypes.byref(number)), f"find adapter '{name}'")
         return Adapter(self, name, number.value)
 
     def stats(self) -> AdapterStats:
-        """Return counters of all adapters.
+        """Return the counters of all adapters.
 
         Raises Error.
-        Cost: one pass over the adapters, the objects of the warm pool and the files in cache_dir.
+        Cost: proportional to the number of adapters, objects of the warm pool and files in cache_dir.
         """
         filled = _abi.gpool_lora_stats(size=ctypes.sizeof(_abi.gpool_lora_stats))
         with self.handle as pointer:

@@ -11,7 +11,7 @@ from ._stream import Stream
 
 
 class Usage(enum.IntEnum):
-    """List the purposes of a block, which affect the order of eviction: TEMP_BUFFER is evicted first, then ACTIVATION,
+    """The purpose of a block, which affects the order of eviction: TEMP_BUFFER is evicted first, then ACTIVATION,
     GRADIENT, LORA_WEIGHT, KV_CACHE.
     """
 

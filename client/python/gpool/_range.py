@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 
 class PageState(enum.IntEnum):
-    """List the states of a page of an elastic range."""
+    """The state of a page of an elastic range."""
 
     HOLE = _abi.GPOOL_PAGE_HOLE
-    """no memory, or memory that was taken for another process"""
+    """no memory, or the memory was taken"""
     RECLAIMABLE = _abi.GPOOL_PAGE_RECLAIMABLE
-    """decommitted, and its memory is still mapped"""
+    """decommitted, but its memory is still mapped"""
     COMMITTED = _abi.GPOOL_PAGE_COMMITTED
 
 
 class RangeInfo(NamedTuple):
-    """Describe a range and count its pages."""
+    """Description of a range, with the numbers of its pages."""
 
     asleep: bool
     memory_class: ObjectClass
@@ -40,7 +40,7 @@ class RangeInfo(NamedTuple):
     address: int
     nbytes: int
     name: str
-    """name of the object as which the content is published; empty: it is not"""
+    """name of the object that keeps the content; empty: no object"""
     version: int
     layout_hash: int
     committed_pages: int
@@ -48,16 +48,15 @@ class RangeInfo(NamedTuple):
     reclaimable_pages: int
     captured_pages: int
     handle_pages: int
-    """pages that are mapped together"""
+    """pages per driver handle"""
 
 
 class Range:
-    """Hold contiguous addresses from their creation to close(); made by Pool.create_range(), Pool.open_range() or,
-    elastic, Pool.reserve_range().
+    """A range of contiguous addresses, until close(). Pool.create_range(), Pool.open_range() and, for elastic ranges,
+    Pool.reserve_range() create it.
 
-    Pool.sleep() removes the pages of all ranges, and Pool.wake() gives them pages again at the same addresses, with
-    their contents (IMMUTABLE, MUTABLE) or without (EPHEMERAL). While a view of a range exists, the session cannot
-    sleep.
+    Pool.sleep() returns the pages of all ranges, and Pool.wake() commits pages again at the same addresses, with their
+    content (IMMUTABLE, MUTABLE) or without (EPHEMERAL). The session cannot sleep while a view of a range exists.
 
     Threads: any.
     """
@@ -83,7 +82,7 @@ class Range:
         try:
             self.close()
         except Error:
-            if kind is None:  # else views live in the frames of an exception, which says more
+            if kind is None:  # otherwise the frames of a more informative exception may hold views
                 raise
 
     def __del__(self) -> None:
@@ -91,20 +90,20 @@ class Range:
             try:
                 self.close()
             except Error:
-                pass  # a tensor of another library's lives on; it ends with the pool
+                pass  # another library still has a tensor; the range ends with the pool
 
     def close(self) -> None:
-        """End the range, awake or asleep; a published object remains. A second call does nothing.
+        """Destroy the range, awake or asleep. A published object remains. A second call does nothing.
 
         Waits for the work on the pool's streams.
-        Raises Busy: a view of it exists, or GPU work that was queued elsewhere still uses it.
+        Raises Busy: a view of the range exists, or GPU work that was queued elsewhere uses it.
         """
         if not self._pool.closed:
             with self._pool.handle:
                 self.handle.close(library().gpool_range_destroy)
 
     def info(self) -> RangeInfo:
-        """Return what the range is and how many pages it has; waits while the session goes to sleep or wakes.
+        """Return the description of the range. Waits for a sleep or wake of the session that is in progress.
 
         Raises Closed; Forked.
         Cost: one lock.
@@ -135,11 +134,11 @@ class Range:
         readonly: bool = False,
         stream: Optional[Stream] = None,
     ) -> View:
-        """Return the range's memory as an array; arguments as in Block.view(). It is read only if the range is an
-        object.
+        """Return the range's memory as an array; arguments as in Block.view(). The view is read-only if an object keeps
+        the range's content.
 
         Raises Asleep; Error with EFAULT: a page of the view is not committed; ValueError; TypeError.
-        Cost: for an elastic range one query for each page of the view.
+        Cost: for an elastic range, one query for each page of the view.
         """
         info = self.info()
         if info.asleep:
@@ -153,8 +152,8 @@ class Range:
         return view
 
     def lend(self, stream: int) -> _abi.gpool_loan:
-        """Return a loan for views; no page is pinned, since calls that remove pages refuse while there are views.
-        Raises Closed.
+        """Return a loan for views. It pins no page, since calls that remove pages raise Busy while views exist. Raises
+        Closed.
         """
         with self._pool.handle as pool:
             return loan(pool, None, _abi.gpool_block(), stream)
@@ -166,24 +165,24 @@ class Range:
     # ---- elastic ranges ----
 
     def commit(self, first: int, count: int, timeout_ms: int = 0) -> None:
-        """Give the pages [first, first + count) of an elastic range memory, all or none; committed pages keep their
-        content.
+        """Commit pages [first, first + count) of an elastic range, all or none. Committed pages keep their content.
 
         timeout_ms: longest wait for pages in milliseconds; 0: do not wait, -1: no limit.
-        Raises NoRoom; Asleep; Busy: another thread commits them; Error with EINVAL: not an elastic range, or beyond its
-        end.
-        Cost: none for reclaimable pages; otherwise a request to the agent, a map call for each handle, an access call.
+        Raises NoRoom; Asleep; Busy: another thread is committing these pages; Error with EINVAL: not an elastic range,
+        or beyond its end.
+        Cost: no driver call for reclaimable pages; otherwise a request to the agent, a map call for each handle, an
+        access call.
         """
         with self.handle as pointer, self._pool.handle as pool:
             result = waiting(timeout_ms, library().gpool_range_commit, pointer, first, count, timeout_ms)
             self._pool.check_room(pool, result, f"commit {count} pages")
 
     def decommit(self, first: int, count: int, after: Optional[Fence] = None) -> None:
-        """Remove the memory of the pages [first, first + count) of an elastic range; their content is lost.
+        """Decommit pages [first, first + count) of an elastic range. Their content is lost.
 
-        after: the fence of the last work that uses them.
+        after: fence behind the last work that uses the pages.
         Raises Busy: a view of the range exists; Asleep; Error with EINVAL.
-        Cost: no call of agent or driver.
+        Cost: no request to the agent and no driver call.
         """
         self.handle.refuse_views("decommit pages of")
         with self.handle as pointer:
@@ -191,8 +190,8 @@ class Range:
             check(library().gpool_range_decommit(pointer, first, count, fence), f"decommit {count} pages")
 
     def capture(self, first: int, count: int, captured: bool = True) -> None:
-        """Mark committed pages whose addresses are recorded in a CUDA graph: they stay mapped to the same memory until
-        captured=False.
+        """Keep committed pages mapped to the same memory until captured=False, for a captured CUDA graph that uses
+        their addresses.
 
         Raises Error with EINVAL: not committed; Asleep.
         Cost: one lock.

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class Role:
-    """Hold a leadership role from Pool.acquire_role() until release(), the end of a `with` statement, or the end of the
-    process.
+    """A leadership role, held from Pool.acquire_role() until release(), the end of a `with` statement, or the end of
+    the process.
 
-    A role is never taken from a running process. `token` increases with each grant of the pool: send it with requests
-    to other systems, which can then refuse lower ones.
+    A role is never taken from a running process. `token` increases with each grant of the pool. Send it with requests
+    to other systems, which can then reject lower tokens.
 
     Threads: any.
     """
@@ -42,7 +42,7 @@ class Role:
         return True
 
     def release(self) -> None:
-        """Release the role; the first standby holds it when this returns.
+        """Release the role. When the call returns, the first standby holds it.
 
         Raises Stale: this process no longer holds it; AgentGone: no answer within 10 s.
         Cost: one request to the agent.

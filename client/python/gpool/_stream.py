@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Fence:
-    """Name a point in a stream, signaled when all work queued before it has finished. Threads: any."""
+    """A point in the order of a stream, signaled when all earlier work is done. Threads: any."""
 
     def __init__(self, handle: Handle, value: int) -> None:
         self._handle = handle
@@ -34,8 +34,8 @@ class Fence:
     def done(self) -> bool:
         """Return whether the fence is signaled.
 
-        Raises Error with EINVAL (not a fence of this process); of an imported fence also Error with ESRCH (its process
-        died before) and AgentGone (the agent, which reports deaths, is not running).
+        Raises Error with EINVAL (not a fence of this process); for an imported fence also Error with ESRCH (its process
+        died before the signal) and AgentGone (the agent, which reports deaths, is not running).
         Cost: one load.
         """
         with self._handle as pool:
@@ -52,21 +52,20 @@ class Fence:
             check(waiting(timeout_ms, library().gpool_fence_wait, pool, self.fence, timeout_ms), "wait for a fence")
 
     def signal(self) -> None:
-        """Signal the fence and all earlier ones of its host-signaled timeline.
+        """Signal the fence and all earlier fences of its host-signaled timeline.
 
         Raises Error with EINVAL: not a fence of a host-signaled timeline.
-        Cost: one store, and a wake-up if another thread or process waits.
+        Cost: one store, and a wake-up if another thread or process is waiting.
         """
         with self._handle as pool:
             check(library().gpool_fence_signal(pool, self.fence), "signal a fence")
 
     def export(self, event: bool = False) -> bytes:
-        """Return 128 bytes with which another process imports the fence by Pool.fence_import(), while this process is
-        running.
+        """Return 128 bytes for Pool.fence_import() in another process. They are valid while this process is running.
 
-        event: use an event of the driver even if shared memory can represent the fence.
+        event: use an event of the driver even if a timeline in shared memory is possible.
         Raises Error with EINVAL, EUSERS (too many exported events), EOPNOTSUPP; AgentGone.
-        Cost: a driver call; the first time also a request to the agent.
+        Cost: a driver call; the first time, also a request to the agent.
         """
         handle = _abi.gpool_fence_handle()
         with self._handle as pool:
@@ -75,7 +74,7 @@ class Fence:
         return bytes(handle)
 
     def close(self) -> None:
-        """End an import; queued work that waits for the fence continues to wait. Raises Error with EINVAL: not an
+        """End an import. Queued work that waits for the fence continues to wait. Raises Error with EINVAL: not an
         imported fence.
         """
         with self._handle as pool:
@@ -83,8 +82,8 @@ class Fence:
 
 
 class Stream:
-    """Queue GPU work in order, with progress that all processes can see; from Pool.stream() until close() or the pool's
-    end.
+    """A queue of GPU work, whose progress other processes can read, from Pool.stream() until close() or the close of
+    the pool.
 
     Threads: any; the work is executed in the order of the calls.
     """
@@ -95,7 +94,7 @@ class Stream:
 
     @property
     def number(self) -> int:
-        """Return the number by which the C library knows the stream. Raises Closed."""
+        """Return the stream's number in the C library. Raises Closed."""
         if self._number is None:
             raise Closed(errno.EBADF, "cannot use a stream: it is closed")
         return self._number
@@ -125,7 +124,7 @@ class Stream:
             check(library().gpool_copy(pool, self.number, to, source, nbytes), f"copy {nbytes} bytes")
 
     def fill(self, address: int, value: int, nbytes: int) -> None:
-        """Queue a fill of `nbytes` bytes, a multiple of 4, with a number of 32 bits.
+        """Queue a fill of `nbytes` bytes, a multiple of 4, with a 32-bit value.
 
         Raises Error with EINVAL, EIO (driver).
         Cost: a driver call.
@@ -134,7 +133,7 @@ class Stream:
             check(library().gpool_fill(pool, self.number, address, value, nbytes), f"fill {nbytes} bytes")
 
     def record(self) -> Fence:
-        """Return a fence for all work that is queued so far.
+        """Return a fence behind all work that is queued on the stream.
 
         Raises Error with EIO (driver).
         Cost: a driver call.
@@ -145,7 +144,7 @@ class Stream:
         return Fence(self._handle, fence.value)
 
     def wait(self, fence: Fence) -> None:
-        """Make the work that is queued from now on wait for a fence; the caller does not wait.
+        """Make later work of the stream wait for a fence. The call itself does not wait.
 
         Raises Error with EINVAL, ESRCH (the process of an imported fence has died).
         Cost: a driver call.
@@ -154,7 +153,7 @@ class Stream:
             check(library().gpool_stream_wait(pool, self.number, fence.fence), "make a stream wait")
 
     def synchronize(self, timeout_ms: int = -1) -> None:
-        """Wait on the host for all work that is queued so far.
+        """Wait on the host for all work that is queued on the stream.
 
         timeout_ms: longest wait in milliseconds; -1: no limit.
         Raises TimedOut.
@@ -165,7 +164,7 @@ class Stream:
     def close(self) -> None:
         """Wait for the stream's work and close the stream; a second call does nothing.
 
-        A view with this stream that ends later is unpinned at once. Raises Closed: the pool was closed.
+        Views with this stream that end later are unpinned at once. Raises Closed: the pool was closed.
         """
         with self._handle as pool:
             number, self._number = self._number, None

@@ -1,4 +1,4 @@
-"""Texts of Python as texts of C."""
+"""Convert Python strings to C strings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Optional
 
 
 def c_text(value: str) -> bytes:
-    """Return a name, key or path as a C string. Raises ValueError: it contains NUL, at which C would truncate it."""
+    """Return a name, key or path as a C string. Raises ValueError: it contains NUL, which would truncate it."""
     encoded = value.encode()
     if b"\0" in encoded:
         raise ValueError(f"{value!r} contains NUL, which ends a text in C")

@@ -1,8 +1,8 @@
-"""Waiting calls that signals end.
+"""Waiting calls that signals can end.
 
-Python runs the handlers of signals in the main thread, between two steps of the interpreter. A call that waits in the
-library takes no such step, so Ctrl-C would have to wait, too. While it waits the library therefore asks a check every
-50 ms, which takes one.
+Python runs signal handlers in the main thread, between two steps of the interpreter. A call that waits in the library
+executes no such step, so Ctrl-C would have no effect during the wait. The library therefore calls a check every 50 ms,
+which executes a step.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from . import _abi
 from ._library import library
 
 _CHECK: Any = _abi.CALLS["gpool_wait_check"][1][0]
-_checks: List[Any] = []  # of the main thread: the last one counts, those before it are of calls in which a handler runs
+# Of the main thread. The last check is active; earlier ones belong to calls that a signal handler interrupts.
+_checks: List[Any] = []
 
 
 def waiting(
     timeout_ms: int, call: Callable[..., int], *arguments: Any, undo: Optional[Callable[[], object]] = None
 ) -> int:
-    """Call call(*arguments), which waits for up to timeout_ms, and let handlers of signals run meanwhile.
+    """Call call(*arguments), which waits for up to timeout_ms, and let signal handlers run during the wait.
 
-    Raises the exception of a handler, which ends the wait; if the call had its result by then, undo() is called first.
+    Raises the exception of a signal handler, which ends the wait. If the call has already succeeded, undo() is called
+    first.
     """
     if timeout_ms == 0 or threading.current_thread() is not threading.main_thread():
         return call(*arguments)
@@ -44,8 +46,9 @@ def waiting(
 
 
 def _steps(raised: List[Optional[BaseException]]) -> Generator[int, None, None]:
-    """Each send() is a step of the interpreter inside of `try`. A function as the check would not do: its first step,
-    in which a handler may raise, is before any `try` of its own, and ctypes drops what a callback raises."""
+    """Execute a step of the interpreter inside `try` at each send(). A plain function is not suitable as the check: a
+    handler may raise in its first step, before its `try`, and ctypes discards exceptions of callbacks.
+    """
     try:
         while True:
             yield 0
