@@ -1,4 +1,6 @@
-/* blocks.c - scopes, two-phase allocation, an elastic range, and stream-ordered memory that a graph captures. */
+/*
+ * blocks.c - scopes, two-phase allocation, an object draft, sliced ranges, captured memory, refused allocations.
+ */
 #include <gpool.h>
 
 #include <errno.h>
@@ -13,7 +15,7 @@ static void must(int result, const char *what)
 	exit(1);
 }
 
-/* The buffers of one layer end with the C block. */
+/* The buffers of a layer are freed at the end of the C block. */
 static void layer(struct gpool *pool)
 {
 	struct gpool_block block;
@@ -24,7 +26,7 @@ static void layer(struct gpool *pool)
 	must(gpool_scope_alloc(&scope, 1, NULL, &block), "allocate in the scope");
 }
 
-/* A request's buffers are in use until its GPU work is done. */
+/* The buffers of a request are freed when its GPU work is done. */
 static void request(struct gpool *pool, uint32_t stream)
 {
 	struct gpool_scope scope = GPOOL_SCOPE_INIT;
@@ -40,7 +42,9 @@ static void request(struct gpool *pool, uint32_t stream)
 	must(gpool_scope_end(&scope, done), "end the scope");
 }
 
-/* A table that kernels read has an entry or none: a process that dies in between leaves no page behind. */
+/*
+ * Kernels read the table. An entry is set by one store; if the process dies before it, the pages are returned.
+ */
 static void table(struct gpool *pool)
 {
 	uint64_t entries[2] = {0, 0};
@@ -54,7 +58,7 @@ static void table(struct gpool *pool)
 	must(gpool_free(pool, &first), "free");
 }
 
-/* An object that is not published leaves nothing behind. */
+/* Aborting an unpublished object frees its pages and its name. */
 static void draft(struct gpool *pool)
 {
 	struct gpool_object *object;
@@ -86,7 +90,7 @@ static void line_print(void *context, const char *text)
 	printf("  %s\n", text);
 }
 
-/* The addresses in a captured graph stay mapped to the same pages, whatever is freed meanwhile. */
+/* The addresses of a captured graph remain mapped to the same pages, even if the allocation is freed. */
 static void captured(struct gpool *pool, uint32_t stream)
 {
 	uint64_t address;
@@ -115,7 +119,7 @@ static void refused(struct gpool *pool)
 			puts("no object was pinned");
 	}
 	must(gpool_unpin(pool, &all), "unpin");
-	must(gpool_refresh(pool, &all), "refresh"); /* after a restore the handle has the new place */
+	must(gpool_refresh(pool, &all), "refresh"); /* after a restore, identify the new pages */
 	must(gpool_discard(pool, &all), "discard");
 }
 

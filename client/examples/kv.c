@@ -1,4 +1,4 @@
-/* kv.c - a paged KV cache, and a group of two caches for sequences that are longer than one of them. */
+/* kv.c - a paged KV cache, and a group of two caches for sequences that are too long for one cache. */
 #include <gpool.h>
 
 #include <errno.h>
@@ -29,7 +29,7 @@ static struct gpool_kv *cache(struct gpool *pool, uint32_t stream)
 	return kv;
 }
 
-/* Check how many of the waiting prompts fit before one of them is started. */
+/* Count the waiting prompts that fit before a sequence is started. */
 static void admit(struct gpool_kv *kv)
 {
 	const uint32_t prompts[] = {100, 200, 100000};

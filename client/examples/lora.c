@@ -1,13 +1,13 @@
 /*
  * lora.c - a small engine that serves requests with different LoRA adapters. It writes six adapters of different ranks
- * for a model of two layers, registers them, and submits requests. Before each step it schedules requests, passes the
- * adapter of each token to the device, and applies the adapters to the output of each layer's projection. The results
- * are compared with float64.
+ * for a model of two layers, registers them, and submits requests. Before each step it schedules requests and sets the
+ * adapter of each token; in the step it applies the adapters to the output of each layer's projection. It compares the
+ * results with a computation in float64.
  *
  * usage: lora FOLDER
  *
- * FOLDER must be empty; the adapters are written there. The agent's pool must use the back end `host`, whose device
- * addresses are addresses of this process.
+ * FOLDER must be empty; the program writes the adapters there. The agent's pool must use the back end `host`, whose
+ * device addresses are valid pointers in this process.
  */
 #include <gpool.h>
 
@@ -21,7 +21,7 @@
 enum { LAYERS = 2, IN = 256, OUT = 384, ADAPTERS = 6, REQUESTS = 40, AT_ONCE = 8, TOKENS_EACH = 3 };
 
 static const uint32_t ranks[ADAPTERS] = {8, 16, 24, 32, 64, 128};
-static const double scale = 0.5; /* lora_alpha by rank: see adapter_write() */
+static const double scale = 0.5; /* lora_alpha / rank: see adapter_write() */
 
 static void must(int result, const char *what)
 {
@@ -101,7 +101,7 @@ static struct engine {
 	uint16_t *x, *y; /* on the device: [AT_ONCE][IN]; [LAYERS][AT_ONCE][OUT] */
 } engine;
 
-/* The running requests; each step computes one token for each. */
+/* The running requests. Each step computes one token for each request. */
 static struct {
 	uint32_t request;
 	uint32_t adapter; /* ADAPTERS: none */
@@ -195,7 +195,7 @@ static double error_of(uint32_t token, uint32_t adapter)
 	return largest;
 }
 
-/* Start the requests that the scheduler admits. Their adapters stay resident until they end. */
+/* Start the requests that the scheduler admits. Their adapters remain resident until the requests end. */
 static void requests_start(uint32_t step)
 {
 	struct gpool_lora_schedule schedule = {.size = sizeof(schedule)};
@@ -226,7 +226,7 @@ static void tokens_make(void)
 		exit(1);
 	}
 	for (uint32_t i = 0; i < AT_ONCE * IN; i++)
-		engine.x[i] = i % 3 ? 0x3f80 : 0xbf00; /* 1, -0.5: in place of a model's output */
+		engine.x[i] = i % 3 ? 0x3f80 : 0xbf00; /* 1, -0.5: instead of a model's output */
 	memset(engine.y, 0, LAYERS * AT_ONCE * OUT * sizeof(*engine.y));
 	for (int layer = 0; layer < LAYERS; layer++)
 		must(gpool_lora_batch_apply(engine.batch, layer, 0, (uintptr_t)engine.x, IN,

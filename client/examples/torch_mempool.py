@@ -1,11 +1,11 @@
-"""PyTorch tensors in gpool's pages.
+"""Allocate PyTorch tensors in pages of gpool.
 
-Needs a GPU, PyTorch 2.5 or later and a running gpoold (set GPOOL_DIR unless it uses /run/gpool):
+Requires a GPU, PyTorch 2.5 or later and a running gpoold (set GPOOL_DIR unless gpoold uses /run/gpool):
 
     python3 client/examples/torch_mempool.py build/libgpool_torch.so
 
-All tensors that are allocated inside the `with` are allocated from the pool; other engines can use the memory as soon
-as it is freed.
+All tensors that are created inside the `with` statement are allocated from the pool. Other engines can use the memory
+when it is freed.
 """
 
 import sys

@@ -1,6 +1,7 @@
-"""PyTorch tensors over gpool's blocks: a tensor keeps its block pinned, and other libraries see the same memory.
+"""Create PyTorch tensors in blocks of gpool. A tensor keeps its block pinned, and other libraries can use the same
+memory.
 
-Needs PyTorch and a running gpoold (set GPOOL_DIR unless it uses /run/gpool), on a GPU or on host memory:
+Requires PyTorch and a running gpoold (set GPOOL_DIR unless gpoold uses /run/gpool), with GPU or host memory:
 
     PYTHONPATH=client/python python3 client/examples/torch_tensor.py
 
@@ -19,7 +20,7 @@ except ImportError:
 with gpool.Pool() as pool, pool.alloc(4, gpool.Usage.ACTIVATION) as block:
     on_gpu = pool.device.backend == "cuda"
     if on_gpu:
-        # Both use one stream, so that PyTorch's queued work is done before the block can get another owner.
+        # PyTorch and gpool use the same stream, so PyTorch's queued work is done before the block's pages are reused.
         torch.cuda.set_device(pool.device.ordinal)
         own = torch.cuda.Stream()
         torch.cuda.set_stream(own)

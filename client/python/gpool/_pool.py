@@ -641,8 +641,7 @@ _LOG: Any = dict(_abi.gpool_options._fields_)["log"]
 
 
 def _oom_info(pool: int, with_holders: bool) -> OomInfo:
-    """Return the description of the last refusal. Without holders the struct ends before them and no request is sent.
-    """
+    """Return the description of the last refusal. Without holders the struct is shorter and no request is sent."""
     figures: int = _abi.gpool_oom_info.holder_count.offset
     filled = _abi.gpool_oom_info(size=ctypes.sizeof(_abi.gpool_oom_info) if with_holders else figures)
     check(library().gpool_oom_info(pool, ctypes.byref(filled)), "read the reason of the refusal")
