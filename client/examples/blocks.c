@@ -1,6 +1,4 @@
-/*
- * blocks.c - scopes, two-phase allocation, an object draft, sliced ranges, captured memory, refused allocations.
- */
+/* blocks.c - scopes, two-phase allocation, an object draft, sliced ranges, captured memory, refused allocations. */
 #include <gpool.h>
 
 #include <errno.h>
@@ -42,9 +40,7 @@ static void request(struct gpool *pool, uint32_t stream)
 	must(gpool_scope_end(&scope, done), "end the scope");
 }
 
-/*
- * Kernels read the table. An entry is set by one store; if the process dies before it, the pages are returned.
- */
+/* Kernels read the table. One store sets an entry; if the process dies before it, the pages are returned. */
 static void table(struct gpool *pool)
 {
 	uint64_t entries[2] = {0, 0};
