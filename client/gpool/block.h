@@ -10,8 +10,8 @@ extern "C" {
 
 /*
  * The purpose of a block. The agent selects blocks to evict by usage, time of the last use and size. By usage, the
- * order is TEMP_BUFFER, ACTIVATION, GRADIENT, LORA_WEIGHT, KV_CACHE. The comments state how long such a block is
- * usually pinned.
+ * order is TEMP_BUFFER, ACTIVATION, GRADIENT, LORA_WEIGHT, KV_CACHE. The comment on each usage states how long such a
+ * block is usually pinned.
  */
 enum gpool_usage {
 	GPOOL_USAGE_KV_CACHE = 0,    /* until its request ends */
@@ -127,7 +127,7 @@ GPOOL_API int gpool_free(struct gpool *pool, const struct gpool_block *block);
 GPOOL_API int gpool_discard(struct gpool *pool, const struct gpool_block *block);
 
 /*
- * gpool_pin() - pin a block: keep its content and place until gpool_unpin(). Pins are counted.
+ * gpool_pin() - pin a block: keep its content at its address until gpool_unpin(). Pins are counted.
  *
  * A spilled block (GPOOL_ALLOC_SPILL) is first restored into other pages. The call waits for the restore, and other
  * blocks may be evicted for it. The handle remains valid; the address changes. pins.timeout does not limit this wait,

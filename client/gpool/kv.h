@@ -63,7 +63,7 @@ struct gpool_kv_options {
 	uint32_t max_sequences;       /* running and preempted sequences, up to 65,536; 0: 256 */
 	uint32_t max_sequence_tokens; /* below 2^24, rounded up to whole blocks; 0: 131,072 */
 	uint32_t watermark_blocks;    /* blocks that admission leaves free; 0: 1 % of all; or GPOOL_KV_NO_WATERMARK */
-	uint64_t owner_id;            /* any number, shown by tools */
+	uint64_t owner_id;            /* any number; tools display it */
 	/* PREFIXES: hash of everything that affects KV contents (weights, quantization, ...) */
 	uint8_t model[32];
 	uint32_t cached_blocks; /* PREFIXES: maximum number of cached blocks; 0: no limit */
@@ -79,7 +79,7 @@ GPOOL_ASSERT_SIZE(gpool_kv_options, 104);
 	}
 
 /*
- * gpool_kv_create() - create a cache. It reserves addresses and allocates no pages.
+ * gpool_kv_create() - create a cache. The call reserves addresses and allocates no pages.
  *
  * @kv: receives the cache; gpool_kv_destroy() or gpool_close() ends it
  *
@@ -123,10 +123,7 @@ GPOOL_ASSERT_SIZE(gpool_kv_layout, 64);
 /* gpool_kv_layout() - return the layout of a cache. Return: 0, -EINVAL (size), -ECHILD. */
 GPOOL_API int gpool_kv_layout(const struct gpool_kv *kv, struct gpool_kv_layout *layout);
 
-/*
- * gpool_kv_address() - return the address of a block, in use or not. Return: 0, -EINVAL (no such block),
- * -ECHILD.
- */
+/* gpool_kv_address() - return the address of a block, in use or not. Return: 0, -EINVAL (no such block), -ECHILD. */
 GPOOL_API int gpool_kv_address(const struct gpool_kv *kv, uint32_t block, uint64_t *address);
 
 /* ---- admission ---- */
@@ -135,20 +132,17 @@ GPOOL_API int gpool_kv_address(const struct gpool_kv *kv, uint32_t block, uint64
 struct gpool_kv_need {
 	uint32_t size; /* sizeof(struct gpool_kv_need), set by the caller */
 	uint32_t needed_blocks;
-	/*
-	 * blocks that can be allocated without evicting content: free and cached blocks with memory, and free memory of
-	 * the pool
-	 */
+	/* blocks that can be allocated without eviction, in memory of the cache or in free memory of the pool */
 	uint32_t available_blocks;
 	uint32_t free_blocks;      /* all blocks that are not in use, with or without memory; includes cached blocks */
-	uint32_t watermark_blocks; /* free blocks that admission does not use */
+	uint32_t watermark_blocks; /* free blocks that admission must leave free */
 	uint32_t reserved;
 };
 GPOOL_ASSERT_SIZE(gpool_kv_need, 24);
 
 enum gpool_kv_admission {
 	GPOOL_KV_OK = 0,
-	/* not enough blocks now, unless gpool_kv_allocate() evicts unpinned content */
+	/* not enough blocks now without evicting unpinned content, which gpool_kv_allocate() may do */
 	GPOOL_KV_LATER = 1,
 	GPOOL_KV_NEVER = 2 /* more than a sequence may have, or than the cache or the pool has */
 };
@@ -225,7 +219,7 @@ GPOOL_ASSERT_SIZE(gpool_kv_request, 32);
  *
  * @sequence: receives its number
  *
- * The blocks of the watermark stay free.
+ * The blocks of the watermark remain free, unless the request has GPOOL_KV_CONTINUES.
  *
  * Return: 0, or an error without effect:
  *   -EINVAL     an unknown flag

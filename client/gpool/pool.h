@@ -104,9 +104,9 @@ GPOOL_ASSERT_SIZE(gpool_options, 72);
  * @options: NULL: the defaults
  * @pool:    receives the handle; release it with gpool_close()
  *
- * Each call creates a new session; a process can have 16. Once the agent has accepted the connection, the call waits at
- * least 10 seconds for its answer, even if timeout_ms is shorter. A quota set with poolctl(1) replaces quota_bytes
- * until the configuration is reloaded.
+ * Each call creates a new session; a process can have 16. Once the agent has accepted the connection, the call waits
+ * for its answer for another timeout_ms, or for 10 seconds if timeout_ms is 0. A quota set with poolctl(1) replaces
+ * quota_bytes until the configuration is reloaded.
  *
  * Return: 0, or
  *   -EINVAL     an unknown flag, a field out of range, a name that is too long
@@ -120,6 +120,7 @@ GPOOL_ASSERT_SIZE(gpool_options, 72);
  *   -EPROTO     agent and library use different layouts of the shared memory
  *   -ENODEV     the pool's device or back end cannot be opened in this process
  *   -EMFILE     no more file descriptors, or 16 pools are open
+ *   -EINTR      gpool_wait_check() ended the wait
  *   -ENOMEM     no memory or address space
  *
  * Cost: some system calls and one round trip to the agent. The call reserves address space of the pool's size; pages
@@ -181,7 +182,7 @@ GPOOL_API int gpool_device_info(const struct gpool *pool, struct gpool_device_in
 struct gpool_stats {
 	uint32_t size;            /* sizeof(struct gpool_stats), set by the caller */
 	uint32_t leased_pages;    /* current lease of this session */
-	uint32_t idle_pages;      /* of those, without content */
+	uint32_t idle_pages;      /* leased pages without content */
 	uint32_t deferred_blocks; /* freed behind a fence that is not signaled yet */
 	uint64_t allocations, frees, pins, unpins;
 	uint64_t stale_pins;        /* pins of blocks that were freed or evicted */

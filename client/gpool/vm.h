@@ -31,7 +31,7 @@ struct gpool_range_options {
 	uint32_t memory_class; /* enum gpool_object_class */
 	uint32_t usage;        /* enum gpool_usage */
 	const char *name;      /* immutable: name of the object that keeps it, at most 127 bytes; other classes: NULL */
-	uint64_t owner_id;     /* any number, shown by tools */
+	uint64_t owner_id;     /* any number; tools display it */
 	int32_t timeout_ms;    /* longest wait for pages; 0: do not wait, -1: no limit (at most 49 days) */
 	uint32_t reserved;     /* 0 */
 };
@@ -273,7 +273,7 @@ struct gpool_sliced_range_options {
 	uint32_t flags;        /* 0; an unknown bit is -EINVAL */
 	uint32_t memory_class; /* enum gpool_object_class: mutable or ephemeral */
 	uint32_t usage;        /* enum gpool_usage */
-	uint64_t owner_id;     /* any number, shown by tools */
+	uint64_t owner_id;     /* any number; tools display it */
 	/* blocks after the committed ones that a thread of the library maps in advance; 0: none, and no thread */
 	uint32_t read_ahead;
 	uint32_t reserved; /* 0 */
