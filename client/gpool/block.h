@@ -10,8 +10,8 @@ extern "C" {
 
 /*
  * The purpose of a block. The agent selects blocks to evict by usage, time of the last use and size. By usage, the
- * order is TEMP_BUFFER, ACTIVATION, GRADIENT, LORA_WEIGHT, KV_CACHE. The comment on each usage states how long such a
- * block is usually pinned.
+ * order is TEMP_BUFFER, ACTIVATION, GRADIENT, LORA_WEIGHT, KV_CACHE. Each comment states how long such a block is
+ * usually pinned.
  */
 enum gpool_usage {
 	GPOOL_USAGE_KV_CACHE = 0,    /* until its request ends */
@@ -139,7 +139,7 @@ GPOOL_API int gpool_discard(struct gpool *pool, const struct gpool_block *block)
  *   -EINVAL     not a handle that gpool_alloc() returned, or a block that is prepared and not committed
  *   -ECHILD     after fork()
  * and for spilled blocks:
- *   -EBADMSG    the content is lost: its checksum is wrong. The block is stale from now on
+ *   -EBADMSG    the content is lost: its checksum is wrong. The block becomes stale
  *   -EIO        the content cannot be read now: a disk failed, or no mover serves the pool. The content is kept, and a
  *               later call may succeed
  *   -ENOSPC, -EDQUOT  no pages to restore the block to; it is kept
@@ -171,7 +171,7 @@ GPOOL_API int gpool_refresh(struct gpool *pool, struct gpool_block *block);
  * gpool_touch() - mark a block as used for the eviction policy, and refresh its pin so that it does not count as leaked
  * (pins.max_duration).
  *
- * Return: as gpool_pin(), and -ESTALE for a spilled block. Cost: that of a pin and an unpin.
+ * Return: as gpool_pin(), and -ESTALE for a spilled block. Cost: a pin and an unpin.
  */
 GPOOL_API int gpool_touch(struct gpool *pool, const struct gpool_block *block);
 

@@ -305,8 +305,8 @@ GPOOL_API int gpool_kv_waiting(struct gpool_kv *kv, uint64_t *sequence);
 /*
  * gpool_kv_resume() - allocate as many blocks for a preempted sequence as it had. None of them are shared.
  *
- * Their content is undefined, unless gpool_kv_offload() preempted the sequence. The blocks of the watermark stay free,
- * unless no other sequence runs.
+ * Their content is undefined, unless gpool_kv_offload() preempted the sequence. The blocks of the watermark remain
+ * free, unless no other sequence is running.
  *
  * Return: as gpool_kv_allocate(), without -EFBIG and -EUSERS; -EALREADY (it is running), -EINVAL, -ESTALE; after
  * gpool_kv_offload() also these, and the sequence remains preempted:
@@ -330,9 +330,7 @@ GPOOL_API int gpool_kv_resume(struct gpool_kv *kv, uint64_t sequence);
 GPOOL_API int gpool_kv_host_reserve(struct gpool_kv *kv, uint64_t bytes);
 
 enum {
-	/*
-	 * use spillable blocks of the pool, which the agent evicts to its host memory, then to its file
-	 */
+	/* use spillable blocks of the pool, which the agent evicts to its host memory, then to its file */
 	GPOOL_KV_OFFLOAD_POOL = 1u << 0,
 	/* store int8, about half the size of fp16; gpool_kv_quant_error() returns the loss */
 	GPOOL_KV_OFFLOAD_INT8 = 1u << 1,
@@ -353,11 +351,12 @@ enum {
  *
  * With GPOOL_KV_OFFLOAD_INT8, each vector of head_size consecutive elements in a block is stored as int8 codes
  * -127..127 and one bf16 scale, which adds 2 / head_size to the size of the codes. If head_size is the innermost
- * dimension, these are the vectors of each token and head, of K and of V. Conversions run on the stream. Elements of 4
- * bytes are fp32, those of 2 bytes fp16, or bf16 with GPOOL_KV_BF16; those of 1 byte are stored unchanged. A restored
- * element differs from the original by at most 1 / 252 of the largest magnitude in its vector, plus the rounding to its
- * type; zeros are restored as zeros. A sequence with an infinity or a NaN has no int8 form: its loss is infinite, and
- * gpool_kv_resume() returns -ENODATA.
+ * dimension, these are the vectors of each token and head, of K and of V. Conversions run on the stream.
+ *
+ * Elements of 4 bytes are fp32, those of 2 bytes fp16, or bf16 with GPOOL_KV_BF16; those of 1 byte are stored
+ * unchanged. A restored element differs from the original by at most 1 / 252 of the largest magnitude in its vector,
+ * plus the rounding to its type; zeros are restored as zeros. A sequence with an infinity or a NaN has no int8 form:
+ * its loss is infinite, and gpool_kv_resume() returns -ENODATA.
  *
  * Return: as gpool_kv_preempt(), or an error that leaves the sequence running:
  *   -EOPNOTSUPP  no gpool_kv_host_reserve(); GPOOL_KV_OFFLOAD_POOL: a pool without spill_memory and spill_file;
@@ -371,9 +370,9 @@ enum {
  *   -ENOMEM, -EIO
  *
  * Cost: a copy for each run of adjacent blocks; no wait, unless pages must be evicted. If content was evicted and not
- * prefetched, gpool_kv_resume() waits for the mover. Other threads' calls for this cache then wait too, except
- * gpool_kv_append() to blocks that the sequence has. gpool_kv_free() waits for content that is being moved. With int8,
- * gpool_kv_resume() waits until the stream has reached the conversion.
+ * prefetched, gpool_kv_resume() waits for the mover. During this wait, calls of other threads for this cache wait as
+ * well, except gpool_kv_append() to blocks that the sequence has. gpool_kv_free() waits for content that is being
+ * moved. With int8, gpool_kv_resume() waits until the stream has reached the conversion.
  */
 GPOOL_API int gpool_kv_offload(struct gpool_kv *kv, uint64_t sequence, uint32_t flags, uint64_t *victim);
 
@@ -436,7 +435,7 @@ GPOOL_ASSERT_SIZE(gpool_kv_offload_info, 56);
 /*
  * gpool_kv_offload_info() - describe the kept content of preempted sequences.
  *
- * Return: 0, -EINVAL (size), -ECHILD. Cost: examines each preempted sequence.
+ * Return: 0, -EINVAL (size), -ECHILD. Cost: proportional to the number of preempted sequences.
  */
 GPOOL_API int gpool_kv_offload_info(struct gpool_kv *kv, struct gpool_kv_offload_info *info);
 
@@ -530,8 +529,8 @@ GPOOL_API int gpool_kv_validate(
  *
  * A published block without a sequence is cached and counts as free. It remains until its memory is needed, until
  * gpool_kv_prefix_evict(), or until gpool_sleep() drops the content. Cached blocks are evicted least recently used
- * first, or with GPOOL_KV_ADAPTIVE those first that are least likely to be reused; later blocks of a prefix are evicted
- * before earlier ones.
+ * first, or with GPOOL_KV_ADAPTIVE least likely to be reused first; later blocks of a prefix are evicted before earlier
+ * blocks.
  *
  * Chunks without a block in use are offered, as by gpool_range_offer(), behind the work that is queued at that time.
  * When memory is needed elsewhere, the agent takes such chunks in the order of eviction, without a call of this
@@ -561,7 +560,7 @@ struct gpool_kv_prefix_found {
 	uint32_t size;          /* sizeof(struct gpool_kv_prefix_found), set by the caller */
 	uint32_t blocks;        /* consecutive blocks from the first one on */
 	uint32_t tokens;        /* tokens in these blocks */
-	uint32_t cached_blocks; /* cached ones among these blocks, which a new sequence takes from the free blocks */
+	uint32_t cached_blocks; /* cached blocks among these, which a new sequence takes from the free blocks */
 };
 GPOOL_ASSERT_SIZE(gpool_kv_prefix_found, 16);
 
@@ -697,7 +696,7 @@ struct gpool_kv_stats {
 	uint64_t prefix_hits;      /* blocks that gpool_kv_prefix_allocate() found */
 	uint64_t prefix_misses;    /* full blocks of the IDs that it did not find */
 	uint64_t prefix_published; /* published blocks */
-	/* blocks that publication replaced by published ones with the same content */
+	/* blocks that their publication replaced by published blocks with the same content */
 	uint64_t prefix_switched;
 	uint64_t prefix_evicted; /* cached blocks that this cache evicted itself */
 	uint64_t pool_shared;    /* blocks that gpool_kv_prefix_share() moved to the pool */

@@ -49,7 +49,7 @@ struct gpool_lora_options {
 	uint32_t size;    /* sizeof(struct gpool_lora_options); GPOOL_LORA_OPTIONS_INIT sets it */
 	uint32_t flags;   /* GPOOL_LORA_INT8, GPOOL_LORA_PRIVATE; an unknown bit is -EINVAL */
 	uint32_t element; /* enum gpool_lora_element, the type of the weights in the pool */
-	/* number of loader threads; idle ones help to load the same adapter; 0: 4, at most 64 */
+	/* number of loader threads; idle threads help to load the same adapter; 0: 4, at most 64 */
 	uint32_t load_threads;
 	const char *cache_dir; /* existing directory in which loaded adapters are stored for later loads. NULL: none */
 	uint64_t salt[2];      /* adapters are shared only among engines with the same salt */
@@ -62,8 +62,8 @@ struct gpool_lora_options {
 	/*
 	 * Interval in milliseconds, in which at most one evicted adapter is loaded again in advance. The adapter must
 	 * have been acquired twice in the last minute; the most used one is first. The load starts when no loader is
-	 * busy, if it evicts nothing, an eighth of the pool stays free, and the pressure is low. An adapter that was
-	 * loaded in advance, or was unloaded, is not loaded in advance again until it has been acquired. 0: 10,000;
+	 * busy, if it evicts no content, an eighth of the pool remains free, and the pressure is low. An adapter that
+	 * was loaded in advance, or was unloaded, is not loaded in advance again until it has been acquired. 0: 10,000;
 	 * UINT32_MAX: never.
 	 */
 	uint32_t rebalance_ms;
@@ -148,7 +148,7 @@ GPOOL_API int gpool_lora_unregister(struct gpool_lora *lora, uint32_t id);
  *   -ETIMEDOUT  the adapter is still being loaded
  *   -ENOSPC, -EDQUOT  no room: the pool's pages are in use; gpool_lora_last_error() states the required number. Release
  *                     an adapter and try again
- *   -EINVAL     the files have changed, or a weight is not finite; gpool_lora_last_error() has the details
+ *   -EINVAL     the files have changed, or a weight is not finite; gpool_lora_last_error() returns the details
  *   -EBUSY      the adapter is acquired in this process and was unloaded by another engine: release it first; or queued
  *               GPU work uses its former addresses
  *   -ENOENT     no such adapter, or its files are missing
@@ -549,8 +549,8 @@ GPOOL_API int gpool_lora_scheduler_finish(
 struct gpool_lora_schedule {
 	uint32_t size; /* sizeof(struct gpool_lora_schedule), set by the caller */
 	uint32_t start_count, failed_count;
-	uint32_t adapters;                              /* different ones in the step, including running requests */
-	uint32_t awaited;                               /* adapters that are being loaded for the next requests */
+	uint32_t adapters; /* different adapters in the step, including those of running requests */
+	uint32_t awaited;  /* adapters that are being loaded for the next requests */
 	uint32_t starts[GPOOL_LORA_BATCH_REQUESTS_MAX]; /* requests that start */
 	uint32_t failed[GPOOL_LORA_BATCH_REQUESTS_MAX]; /* requests whose adapter cannot be loaded; remove them */
 	/* errors of the failed requests, as for gpool_lora_acquire(); gpool_lora_last_error() returns the texts */

@@ -153,7 +153,7 @@ GPOOL_API int gpool_range_reserve(
  *   -EBUSY      another thread is committing one of the pages; or queued GPU work uses addresses that were decommitted
  *               without its fence and whose memory was taken
  *   -EHOSTDOWN  the session is asleep
- *   -ENOSPC, -EDQUOT  not enough pages in time; gpool_oom_info() has the details
+ *   -ENOSPC, -EDQUOT  not enough pages in time; gpool_oom_info() returns the details
  *   -ENOMEM     the driver could not map the pages
  *   -EPIPE, -EINTR, -ECHILD
  *
@@ -173,7 +173,7 @@ GPOOL_API int gpool_range_commit(struct gpool_range *range, uint32_t first, uint
  * on it.
  *
  * Return: 0, -EINVAL (as gpool_range_commit(); a fence that no stream has recorded), -EHOSTDOWN (asleep), -ENOMEM
- * (nothing has changed), -ECHILD. Cost: no driver call [range_decommit].
+ * (no effect), -ECHILD. Cost: no driver call [range_decommit].
  */
 GPOOL_API int gpool_range_decommit(struct gpool_range *range, uint32_t first, uint32_t count, struct gpool_fence fence);
 
@@ -274,7 +274,7 @@ struct gpool_sliced_range_options {
 	uint32_t memory_class; /* enum gpool_object_class: mutable or ephemeral */
 	uint32_t usage;        /* enum gpool_usage */
 	uint64_t owner_id;     /* any number; tools display it */
-	/* blocks after the committed ones that a thread of the library maps in advance; 0: none, and no thread */
+	/* blocks after the committed blocks that a library thread maps in advance; 0: none, and no thread */
 	uint32_t read_ahead;
 	uint32_t reserved; /* 0 */
 };
@@ -376,7 +376,7 @@ GPOOL_API int gpool_sleep(struct gpool *pool, uint32_t flags);
  * nothing.
  *
  * Return: 0, or
- *   -ENOSPC  not enough pages in time; gpool_oom_info() has the details
+ *   -ENOSPC  not enough pages in time; gpool_oom_info() returns the details
  *   -EDQUOT  the limit of the tenant or the quota of this session is reached
  *   -ESTALE  the object version that keeps the content of a range was deleted
  *   -EIO     spilled content cannot be read now (for example, no mover serves the pool). It is kept; call again. The
@@ -457,7 +457,7 @@ GPOOL_ASSERT_SIZE(gpool_vm_options, 64);
 GPOOL_API int gpool_vm_configure(struct gpool *pool, const struct gpool_vm_options *options);
 
 /*
- * gpool_malloc_async() - allocate memory for work that is queued on a stream from now on.
+ * gpool_malloc_async() - allocate memory for later work of a stream.
  *
  * @bytes:   size
  * @stream:  from gpool_stream_open(). 0: for work that the caller starts after the call in any way. The call then
@@ -468,8 +468,8 @@ GPOOL_API int gpool_vm_configure(struct gpool *pool, const struct gpool_vm_optio
  * Memory is searched in this order: the best fit among memory that was freed in this stream, whether the GPU uses it or
  * not; the best fit among memory of any stream that the GPU no longer uses; a new region to which free pages are
  * mapped. The region gets pages of this stream first, then pages that have been unused longest, then new pages from the
- * agent. If the agent does not have enough pages, memory that other streams have freed but still use is taken as well,
- * and this stream waits for them on the GPU. On failure no region has changed.
+ * agent. If the agent does not have enough pages, the region also gets memory that other streams have freed but still
+ * use, and this stream waits for them on the GPU. On failure no region has changed.
  *
  * Return: 0, or
  *   -EINVAL  bytes is 0; the stream is not open; at the first call: an environment variable that is not a size
