@@ -549,7 +549,7 @@ GPOOL_API int gpool_lora_scheduler_finish(
 struct gpool_lora_schedule {
 	uint32_t size; /* sizeof(struct gpool_lora_schedule), set by the caller */
 	uint32_t start_count, failed_count;
-	uint32_t adapters; /* different adapters in the step, including those of running requests */
+	uint32_t adapters; /* different adapters in the step, with those of running requests */
 	uint32_t awaited;  /* adapters that are being loaded for the next requests */
 	uint32_t starts[GPOOL_LORA_BATCH_REQUESTS_MAX]; /* requests that start */
 	uint32_t failed[GPOOL_LORA_BATCH_REQUESTS_MAX]; /* requests whose adapter cannot be loaded; remove them */

@@ -401,7 +401,7 @@ GPOOL_API int gpool_asleep(struct gpool *pool);
  * mapped side by side in a new region. No data is copied, and all free memory can be allocated in one piece. gpool(7)
  * describes the method.
  *
- * Sizes are rounded up to pages of this allocator. Such a VPMM page is a driver handle of the pool, or a multiple.
+ * Sizes are rounded up to VPMM pages, the pages of this allocator: a driver handle of the pool, or a multiple.
  * Allocations of at most half a page of the pool share pages, see enum gpool_vm_small.
  */
 enum gpool_vm_small {
