@@ -1,9 +1,9 @@
 /*
- * confgen.c - prints what people read of config_keys.def: the example file (--example), or gpoold.conf(5) (--man
- * FRAME), which is the frame with the keys in place of its line "@KEYS@".
+ * confgen.c - print documents from config_keys.def: the example file (--example), or gpoold.conf(5) (--man FRAME), in
+ * which the keys replace the line "@KEYS@" of the frame.
  *
- * Both are committed, and made again by `make docs`; tests/unit/test_config_doc.c includes this file and fails when
- * they are out of date.
+ * Both are committed. `make docs` updates them; tests/unit/test_config_doc.c includes this file and fails if they are
+ * out of date.
  */
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 
 #include "agent/config/config.h"
 
-/* Copy the frame to fd, with the keys at the mark. Return: 0, or -1 when something cannot be read or written. */
+/* Copy the frame to fd, with the keys instead of the mark. Return: 0, or -1 if a read or write fails. */
 static int print_man(FILE *frame, int fd)
 {
 	char line[1024];

@@ -3,10 +3,9 @@
 
 usage: gpool3.py client/gpool.h > docs/man/gpool.3          (`make docs` runs it)
 
-The page has the introduction of gpool.h, and for each section of the headers that it includes the declarations and the
-comments. The comments have a fixed form, which the headers follow: a headline "name() - text", paragraphs, lines
-"@parameter: text", "Return:" with lines "-ECODE  text", "Threads:", "Cost:", "Source:", and examples that are indented
-by a tab.
+The page contains the introduction of gpool.h and, for each section of the headers that gpool.h includes, the
+declarations and the comments. A comment consists of a headline "name() - text", paragraphs, lines "@parameter: text",
+"Return:" with lines "-ECODE text", "Threads:", "Cost:", "Source:", and examples that are indented by a tab.
 """
 
 from __future__ import annotations
@@ -23,13 +22,15 @@ CODE = re.compile(r"(-E\w+(?:, -E\w+)*)(?:\s\s?(.*))?$")
 
 
 def escape(text: str) -> str:
-    """Text for mdoc: no character of it is a request or an escape."""
+    """Return the text for mdoc, without characters that are requests or escapes."""
     text = text.replace("\\", "\\e").replace("-", "\\-")
     return "\\&" + text if text.startswith((".", "'")) else text
 
 
 def prose(text: str) -> Iterator[str]:
-    """Lines of running text. A sentence begins a line, and a call has a line of its own, as roff wants it."""
+    """Yield lines of running text. Each sentence begins a new line, and each call is on a separate line, as roff
+    requires.
+    """
     for sentence in re.split(r"(?<=[.?!]) +(?=[A-Z])", " ".join(text.split())):
         line = ""
         for word in sentence.split(" "):
@@ -50,7 +51,7 @@ def prose(text: str) -> Iterator[str]:
 
 
 def comment_lines(comment: str) -> list[str]:
-    """The text of a comment, without its frame."""
+    """Return the text of a comment without its delimiters."""
     body = re.sub(r"^/\*|\*/$", "", comment.strip())
     return [
         re.sub(r"^\s*\* ?", "", line).rstrip() if index else line.strip() for index, line in enumerate(body.split("\n"))
@@ -78,7 +79,7 @@ class Text:
         return self.lines[begin : self.at]
 
     def entries(self, pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
-        """(term, text) of the lines from here on that match, each with its continuation lines."""
+        """Yield (term, text) for the following lines that match, each with its continuation lines."""
         while self.at < len(self.lines) and (match := pattern.match(self.lines[self.at].strip())):
             self.at += 1
             text = [match[2] or ""]
@@ -161,7 +162,7 @@ def signature(declaration: str) -> Iterator[str]:
 
 
 def items(text: str) -> Iterator[tuple[str, str]]:
-    """(comment, declaration) in order; either may be empty."""
+    """Yield (comment, declaration) in order. Either may be empty."""
     text = re.sub(r"^#ifdef __cplusplus\n.*?^#endif$", "", text, flags=re.M | re.S)
     text = re.sub(r"^#(?:if|endif|include|ifndef)[^\n]*$", "", text, flags=re.M)
     comment, at = "", 0
@@ -177,7 +178,7 @@ def items(text: str) -> Iterator[tuple[str, str]]:
             end = end_of(text, at)
             yield comment, text[at:end].strip()
             comment = ""
-            # A comment behind a declaration belongs to it.
+            # A comment after a declaration on the same line belongs to the declaration.
             behind = re.compile(r" */\*.*?\*/", re.S).match(text, end)
             at = behind.end() if behind else end
     if comment:
@@ -185,7 +186,7 @@ def items(text: str) -> Iterator[tuple[str, str]]:
 
 
 def end_of(text: str, at: int) -> int:
-    """Where the directive or declaration at this place ends."""
+    """Return the end of the directive or declaration that begins at `at`."""
     if text[at] == "#":
         match = re.compile(r"(?:[^\n]*\\\n)*[^\n]*").match(text, at)
         assert match
@@ -264,7 +265,7 @@ def page(umbrella: Path) -> Iterator[str]:
 
 
 def tidied(lines: Iterator[str]) -> list[str]:
-    """Without paragraph breaks that roff would skip."""
+    """Return the lines without paragraph breaks that roff would skip."""
     kept: list[str] = []
     for line in lines:
         if kept and kept[-1] == ".Pp" and line.startswith((".Bd", ".Bl", ".Sh", ".Pp")):
