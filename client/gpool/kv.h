@@ -458,7 +458,7 @@ GPOOL_API int gpool_kv_table(struct gpool_kv *kv, uint64_t sequence, const int32
  *
  * Work that is queued on the stream after this call reads the current tables; earlier work reads the previous ones.
  * struct gpool_kv_sequence_info has the row of a sequence in the device tables. If gpool_sleep() drops the content (no
- * GPOOL_KV_KEEP), it also drops these tables; they again contain sequences that are preempted and resumed.
+ * GPOOL_KV_KEEP), it also drops these tables. They contain a sequence again after it was preempted and resumed.
  *
  * Return: 0, or an error after which the next call copies the rest:
  *   -ENOSPC, -EDQUOT, -ENOMEM, -EHOSTDOWN, -EBUSY, -EPIPE  no pages for the tables, as gpool_range_commit()
@@ -497,7 +497,7 @@ GPOOL_API int gpool_kv_copy_blocks(struct gpool_kv *kv, const struct gpool_kv_pa
  *
  * Return: the number of moved blocks, or -EHOSTDOWN (asleep), -ENOMEM, -EIO (a copy could not be queued), -EINVAL (the
  * cache's stream is closed), -ECHILD.
- * Cost: for each moved chunk, proportional to the number of chunks and of table entries; a copy for each block.
+ * Cost: for each emptied chunk, proportional to the number of chunks and of table entries; a copy for each block.
  */
 GPOOL_API int gpool_kv_compact(struct gpool_kv *kv, uint32_t blocks);
 

@@ -166,7 +166,7 @@ GPOOL_API int gpool_range_commit(struct gpool_range *range, uint32_t first, uint
 /*
  * gpool_range_decommit() - decommit the committed pages of [first, first + count). Their content is lost.
  *
- * @fence: behind the last GPU work that uses the pages (gpool_fence_record()); GPOOL_FENCE_NONE: that work is done
+ * @fence: recorded behind the last GPU work on the pages (gpool_fence_record()); GPOOL_FENCE_NONE: that work is done
  *
  * The call does not wait. The memory remains mapped at least until the fence is signaled, so queued work never uses
  * unmapped addresses. A page that is committed again at once has the same memory; the program must order its own work
@@ -192,9 +192,9 @@ GPOOL_API int gpool_range_capture(struct gpool_range *range, uint32_t first, uin
 
 /*
  * gpool_range_offer() - permit the agent to take committed pages [first, first + count) of an elastic range. They keep
- * their content until it does.
+ * their content until they are taken.
  *
- * @fence: behind the last GPU work that uses the pages (gpool_fence_record()); GPOOL_FENCE_NONE: that work is done
+ * @fence: recorded behind the last GPU work on the pages (gpool_fence_record()); GPOOL_FENCE_NONE: that work is done
  *
  * The pages remain committed and mapped. The agent takes offered pages in the order of eviction, as it evicts unpinned
  * blocks. It may take a page at any time after the page's fence is signaled, without a call of this process. Call
