@@ -288,7 +288,7 @@ GPOOL_API int gpool_free_after(struct gpool *pool, const struct gpool_block *blo
  *
  * The pin ends at once, and the block remains allocated: gpool_pin() succeeds until the block is evicted. After several
  * such calls with fences of different streams, the agent waits for all of these fences before an eviction, even if this
- * process is stopped meanwhile.
+ * process is stopped in the meantime.
  *
  * @fence: as in gpool_free_after(); with GPOOL_FENCE_NONE, or a signaled fence, the call is the same as
  *         gpool_unpin()

@@ -60,10 +60,10 @@ struct gpool_lora_options {
 	 */
 	struct gpool *warm;
 	/*
-	 * Interval in milliseconds, in which at most one evicted adapter is loaded again in advance. The adapter must
-	 * have been acquired twice in the last minute; the most used one is first. The load starts when no loader is
-	 * busy, if it evicts no content, an eighth of the pool remains free, and the pressure is low. An adapter that
-	 * was loaded in advance, or was unloaded, is not loaded in advance again until it has been acquired. 0: 10,000;
+	 * Interval in milliseconds between loads of evicted adapters in advance. The adapter must have been acquired
+	 * twice in the last minute; the most used adapter is loaded first. The load starts when no loader is busy, if
+	 * it evicts no content, an eighth of the pool remains free, and the pressure is low. An adapter that was loaded
+	 * in advance, or was unloaded, is not loaded in advance again until it has been acquired. 0: 10,000;
 	 * UINT32_MAX: never.
 	 */
 	uint32_t rebalance_ms;

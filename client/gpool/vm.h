@@ -201,8 +201,8 @@ GPOOL_API int gpool_range_capture(struct gpool_range *range, uint32_t first, uin
  * gpool_range_reclaim() before any code reads or writes the pages again. Offered pages may be offered again; the agent
  * then waits for all of their fences.
  *
- * gpool_range_commit() also ends an offer. It replaces pages that were taken without reporting the loss, so call
- * gpool_range_reclaim() first if the content matters. gpool_sleep() drops the content of offered pages.
+ * gpool_range_commit() also ends an offer. It replaces pages that the agent has taken, but does not report their loss;
+ * call gpool_range_reclaim() first if the content matters. gpool_sleep() drops the content of offered pages.
  *
  * Return: 0, or
  *   -EINVAL     not an elastic range; pages outside the range; a page that is captured or not committed; pages that are
@@ -412,7 +412,7 @@ enum gpool_vm_small {
 };
 
 /*
- * Environment variables replace options that are 0. Sizes in them are bytes, or have the suffix K, M, G or T,
+ * Environment variables replace options that are 0. Sizes in variables are bytes, or have the suffix K, M, G or T,
  * optionally followed by "B" or "iB" (all powers of two).
  */
 struct gpool_vm_options {
