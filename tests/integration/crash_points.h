@@ -1,9 +1,9 @@
 /*
- * crash_points.h - run a gpoold whose agent dies at a store of the test's choice; shared by the tests of crash points.
+ * crash_points.h - run a gpoold whose agent dies at a store that the test chooses; shared by the tests of crash points.
  *
- * gpoold runs a module that is built with GPOOL_CRASH_POINTS (agent/base/crash_point.h). *countdown is the number of
- * stores until the agent dies; 0: it does not die. Included once by each test program; crash_start() and crash_stop()
- * are a test's set-up and teardown.
+ * gpoold runs an agent module built with GPOOL_CRASH_POINTS (agent/base/crash_point.h). *countdown is the number of
+ * stores until the agent dies; 0 disables the crash. Each test program includes this header once. crash_start() and
+ * crash_stop() are the set-up and teardown of a test.
  */
 #ifndef GPOOL_TESTS_CRASH_POINTS_H
 #define GPOOL_TESTS_CRASH_POINTS_H
@@ -13,14 +13,14 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 
-enum { DEATHS_OF_ONE = 16 }; /* the keeper delays the restart of an agent that dies more often in succession */
+enum { DEATHS_OF_ONE = 16 }; /* the keeper delays restarts after more deaths than this in succession */
 
-static const char *crash_setting = "lease.initial_pages=4"; /* a further setting, which the program may change */
+static const char *crash_setting = "lease.initial_pages=4"; /* an additional setting that the program may change */
 static const char *crash_pool = POOL;
 static _Atomic int64_t *countdown;
 static char crash_file[] = "/tmp/gpool-crash-XXXXXX";
 
-/* Return the path .../tests/crash/gpoold-agent.so, beside the test program. */
+/* Return the path of .../tests/crash/gpoold-agent.so, which is built beside the test program. */
 static inline const char *crash_module(void)
 {
 	static char path[512];
@@ -58,8 +58,8 @@ static inline int crash_stop(void **state)
 }
 
 /*
- * Prepare the next death. If the present gpoold has had DEATHS_OF_ONE, start another one, with an empty pool, and
- * return true.
+ * Prepare the next death. If the agent of the current gpoold has died DEATHS_OF_ONE times, start another gpoold with an
+ * empty pool and return true.
  */
 static inline bool crash_another(uint32_t deaths)
 {

@@ -1,6 +1,6 @@
 /*
- * elastic_view.h - elastic ranges in a pool of 64 pages: functions to start agents, to write contents that identify
- * their pages, and to allocate all available pages. Based on spill_view.h.
+ * elastic_view.h - test elastic ranges in a pool of 64 pages: start agents, write contents that identify their pages,
+ * and allocate all available pages. Based on spill_view.h.
  */
 #ifndef GPOOL_TESTS_ELASTIC_VIEW_H
 #define GPOOL_TESTS_ELASTIC_VIEW_H
@@ -20,7 +20,7 @@ __attribute__((unused)) static const char *const fours_spilling[] = {
 
 static const struct gpool_fence done_fence = {0};
 
-/* ---- ranges with a content ---- */
+/* ---- ranges and their contents ---- */
 
 static inline struct gpool_range *reserved_as(struct gpool *pool, uint32_t pages, uint32_t memory_class)
 {
@@ -108,7 +108,7 @@ static inline uint32_t free_pages(void)
 	return atomic_load(&pool_view(admin)->header->state_pages[PAGE_FREE]);
 }
 
-/* Allocate all free pages, one block for each, and overwrite them. */
+/* Allocate all free pages as blocks of one page, and overwrite them. */
 static inline uint32_t squat(struct gpool *pool, struct gpool_block *blocks, uint32_t most)
 {
 	uint32_t count = 0;
@@ -130,7 +130,7 @@ static inline void leave(struct gpool *pool, struct gpool_block *blocks, uint32_
 	thread_cache_flush(thread_cache_of(pool));
 }
 
-/* Return the number of leased, idle pages. */
+/* Return the number of leased pages that are idle. */
 static inline uint32_t lease_idle_count(const struct gpool *pool)
 {
 	uint32_t idle = 0;

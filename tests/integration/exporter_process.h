@@ -1,8 +1,8 @@
 /*
- * exporter_process.h - run a gpool-exporter on a free port and send it requests; shared by test_exporter and
+ * exporter_process.h - run gpool-exporter on a free port and send requests to it; shared by test_exporter and
  * test_prometheus.
  *
- * Included once by each test program, after life.h.
+ * Each test program includes this header once, after life.h.
  */
 #ifndef GPOOL_TESTS_EXPORTER_PROCESS_H
 #define GPOOL_TESTS_EXPORTER_PROCESS_H
@@ -33,9 +33,9 @@ static inline const char *beside_gpoold(const char *name)
 }
 
 /*
- * Start any program; arguments[0] is its path or a name, and NULL ends the list. uid 0: run as this process; else as
- * that user, in the group nogroup only. Its standard output is discarded. The program is opened before the change of
- * user, after which its folder may be inaccessible.
+ * Start a program. arguments[0] is its path or name; NULL ends the list. If uid is 0, the program runs as the user of
+ * this process, otherwise as user `uid` with the group nogroup only. Its standard output is discarded. The executable
+ * is opened before the change of user, because the new user may have no access to its folder.
  */
 static inline struct process process_start_as(const char *const *arguments, uid_t uid)
 {
@@ -73,7 +73,7 @@ static inline struct process process_start(const char *const *arguments)
 	return process_start_as(arguments, 0);
 }
 
-/* End the process; returns its wait status and the rest of its output. */
+/* End the process. Return its wait status and the rest of its output. */
 static inline int process_end(struct process *process, char *said, size_t size)
 {
 	size_t length = fread(said, 1, size - 1, process->said);
@@ -113,10 +113,7 @@ static inline void exporter_stop(void)
 		fail_msg("it did not end well, and said: %s", said);
 }
 
-/*
- * Request a path from a server on this machine. Returns the status, and in *body the body, which is valid until the
- * next call.
- */
+/* Send a request for a path to a server on this machine. Return the status; *body is valid until the next call. */
 static inline int http_get(uint16_t port, const char *path, const char **body)
 {
 	static char answer[TEXT_MAX];
@@ -149,7 +146,7 @@ static inline const char *scrape(void)
 	return text;
 }
 
-/* Return the value of the line that begins with this text; NAN: no such line. */
+/* Return the value of the line that begins with this text, or NAN if no line does. */
 static inline double metric_in(const char *text, const char *line)
 {
 	const char *found = text;
@@ -160,7 +157,7 @@ static inline double metric_in(const char *text, const char *line)
 	return found ? strtod(found + length, NULL) : (double)__builtin_nanf("");
 }
 
-/* Scrape, and return the value of a metric of the first pool. */
+/* Scrape the exporter and return the value of a metric of the first pool. */
 static inline double metric(const char *name)
 {
 	char line[256];

@@ -2,7 +2,7 @@
  * keeper.h - inspect the processes of a gpoold and find test modules; shared by test_keeper, test_upgrade and
  * test_keep_over_restart.
  *
- * Included once by each test program, after poolctl_process.h.
+ * Each test program includes this header once, after poolctl_process.h.
  */
 #ifndef GPOOL_TESTS_KEEPER_H
 #define GPOOL_TESTS_KEEPER_H
@@ -26,7 +26,7 @@ struct agent_seen {
 	uint64_t incarnation;
 };
 
-/* Attach as a new tool does. It succeeds once the successor of a killed agent serves. */
+/* Attach as a new tool does. The call succeeds once the successor of a killed agent accepts sessions. */
 static inline struct agent_seen agent_seen(void)
 {
 	struct result result = poolctl("--dir", harness.directory, "--timeout", "20", "version", NULL);
@@ -46,7 +46,7 @@ static inline struct agent_seen agent_seen(void)
 	return seen;
 }
 
-/* Check the number of free pages, and that a check of the tables reports no findings. */
+/* Check the number of free pages, and check that the agent finds no inconsistency in its tables. */
 static inline void pool_is_whole(uint32_t free_pages)
 {
 	struct result result = poolctl("--dir", harness.directory, "--timeout", "20", "check", NULL);
@@ -59,7 +59,7 @@ static inline void pool_is_whole(uint32_t free_pages)
 	result_free(&result);
 }
 
-/* Return the child of a process with this name; 0: none. */
+/* Return the child of a process that has this name, or 0. */
 static inline pid_t child_named(pid_t parent, const char *name)
 {
 	DIR *proc = opendir("/proc");
@@ -93,7 +93,7 @@ static inline pid_t child_named(pid_t parent, const char *name)
 	return found;
 }
 
-/* Poll until the process exists: its start sends no event. */
+/* Wait until the process exists. Its start sends no event, so this function polls. */
 static inline pid_t child_awaited(pid_t parent, const char *name)
 {
 	pid_t child = 0;
@@ -117,7 +117,7 @@ static inline void kill_and_await(pid_t pid, int signal_number)
 	close(fd);
 }
 
-/* Return the number of descriptors of a process that refer to files of that name. */
+/* Return the number of descriptors of a process that refer to files whose names begin with `prefix`. */
 static inline uint32_t fds_of(pid_t pid, const char *prefix)
 {
 	char folder[64], path[400], target[200];
@@ -140,7 +140,7 @@ static inline uint32_t fds_of(pid_t pid, const char *prefix)
 	return count;
 }
 
-/* Return true if gpoold's log contains this text. */
+/* Return true if the log of gpoold contains this text. */
 static inline bool log_has(const char *text)
 {
 	char *log = file_read(harness.log, NULL);
@@ -159,7 +159,7 @@ static inline void log_await(const char *text)
 	}
 }
 
-/* Return a path relative to this program's folder, such as "../gpoold-agent.so" or "modules/layout.so". */
+/* Return the path of a file relative to this program's folder, such as "../gpoold-agent.so" or "modules/layout.so". */
 static inline const char *beside(const char *name)
 {
 	static char path[700];
@@ -171,7 +171,7 @@ static inline const char *beside(const char *name)
 	return path;
 }
 
-/* Replace `path` by the file `name` from this program's folder in one step, as an installation does. */
+/* Replace `path` atomically with the file `name` from this program's folder, as an installation does. */
 static inline void install(const char *name, const char *path)
 {
 	size_t bytes;

@@ -1,8 +1,8 @@
 /*
- * kv_engine.h - engines with a KV cache, as separate processes that execute orders, for tests. Based on kv_view.h.
+ * kv_engine.h - run engines with a KV cache as separate processes that execute orders from a test. Based on kv_view.h.
  *
- * Each order is answered by a report, after a successful prefix_check(). Every token has a distinct content, in any
- * engine's addresses. A test program whose first argument is "engine" runs engine_main().
+ * After each order the engine runs prefix_check() and sends a report. Every token has distinct content, also across
+ * engines. A test program whose first argument is "engine" runs engine_main().
  */
 #ifndef GPOOL_TESTS_KV_ENGINE_H
 #define GPOOL_TESTS_KV_ENGINE_H
@@ -26,14 +26,14 @@ enum verb { BEGIN, FIND, LOOK, SHARE, FREE, EVICT, QUIET_DOWN, SWEEP, POKE_OLD, 
 
 struct order {
 	enum verb verb;
-	uint32_t text, same, tokens; /* BEGIN, FIND: `same` tokens of the plain text, then tokens of this text only */
+	uint32_t text, same, tokens; /* BEGIN, FIND: `same` tokens of the plain text, then distinct tokens */
 	uint64_t salt;
 	uint64_t sequence;        /* LOOK, SHARE, FREE */
-	uint32_t fault, fault_at; /* this call of the driver (enum gpu_call) fails, counted from 1; 0: none */
+	uint32_t fault, fault_at; /* this call of the driver (enum gpu_call) fails, counted from 1; 0: no call fails */
 };
 
 struct report {
-	int error; /* or the call's result */
+	int error; /* error of the order, or the result of the call */
 	bool right;
 	uint64_t sequence;
 	uint32_t found;
@@ -53,7 +53,7 @@ static inline const uint32_t *ids_of(const struct order *order)
 	return ids;
 }
 
-#define ADAPTIVE "GPOOL_TEST_KV_ADAPTIVE" /* engines evict by the adaptive policy; all tests run with and without it */
+#define ADAPTIVE "GPOOL_TEST_KV_ADAPTIVE" /* engines use the adaptive policy; tests run with and without it */
 
 static inline struct gpool_kv_options engine_options(uint32_t pool_blocks, uint32_t heads)
 {
@@ -117,8 +117,8 @@ static inline bool engine_right(uint64_t sequence)
 }
 
 /*
- * Wait until all fences recorded for pages are signaled, without a call of the library: the threads of host streams are
- * stopped with the engine.
+ * Wait until all fences recorded for pages are signaled, without a library call. The threads that emulate streams stop
+ * together with the engine.
  */
 static inline int engine_quiet(void)
 {
@@ -145,7 +145,7 @@ static inline int engine_sweep(void)
 	return 0;
 }
 
-static volatile uint64_t *old_place; /* address of the first token of the last text when it was begun */
+static volatile uint64_t *old_place; /* address of the first token of the last text, as of its BEGIN */
 
 static inline int engine_obey(const struct order *order, struct report *report)
 {
@@ -206,7 +206,7 @@ static inline int engine_main(char **arguments)
 	return 0;
 }
 
-/* ---- from outside ---- */
+/* ---- the engine as the test sees it ---- */
 
 struct engine {
 	pid_t pid;
@@ -214,7 +214,7 @@ struct engine {
 };
 
 static struct engine engines[ENGINES];
-static uint32_t heads = 8; /* for engines that are started from now on */
+static uint32_t heads = 8; /* used by engines that are started from now on */
 static struct report last;
 
 static inline int heard(const struct engine *engine)
@@ -273,7 +273,7 @@ static inline void engine_killed(struct engine *engine)
 	*engine = (struct engine){0};
 }
 
-/* End an engine normally. */
+/* Stop an engine normally. */
 static inline void engine_ended(struct engine *engine)
 {
 	close(engine->channel);
@@ -298,7 +298,7 @@ static inline struct engine *engine(void)
 	return engine_start("", 0);
 }
 
-/* Begin a text; returns the number of tokens that were found. */
+/* Begin a text. Return the number of tokens found in the cache. */
 static inline uint32_t begun(
 	const struct engine *engine, uint32_t text, uint32_t same, uint32_t tokens, uint64_t *sequence)
 {
@@ -307,14 +307,14 @@ static inline uint32_t begun(
 	return last.found;
 }
 
-/* Look a text up; returns the number of tokens that would be found. */
+/* Look up a text. Return the number of tokens that a BEGIN would find. */
 static inline uint32_t found_by(const struct engine *engine, uint32_t text, uint32_t same, uint32_t tokens)
 {
 	assert_int_equal(ask(engine, (struct order){.verb = FIND, .text = text, .same = same, .tokens = tokens}), 0);
 	return last.found;
 }
 
-/* Stop an engine after its GPU work is done: it executes nothing until engine_continued(). */
+/* Stop the process of an engine once its GPU work is done. The engine executes nothing until engine_continued(). */
 static inline void engine_stopped(const struct engine *engine)
 {
 	int exit_status;
@@ -362,7 +362,7 @@ static inline void agent_kill(void)
 	await_end(pidfd);
 }
 
-/* Return the number of named objects, and the number of sessions that have them open. */
+/* Return the number of named objects; *readers is the number of sessions that have them open. */
 static inline uint32_t objects(uint32_t *readers)
 {
 	struct gpool_object_info info = {.size = sizeof(info)};

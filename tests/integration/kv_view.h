@@ -1,7 +1,8 @@
 /*
- * kv_view.h - a KV cache whose tokens have distinct contents, for tests. Based on life.h.
+ * kv_view.h - test a KV cache whose tokens have distinct contents. Based on life.h.
  *
- * The shape SMALL has blocks of 64 KiB and 4 tokens, eight in a page; the first word of a token's slot is its content.
+ * The shape SMALL has blocks of 64 KiB with 4 tokens each; a page contains eight blocks. The first word of a token's
+ * slot is its content.
  */
 #ifndef GPOOL_TESTS_KV_VIEW_H
 #define GPOOL_TESTS_KV_VIEW_H
@@ -179,7 +180,7 @@ static inline int32_t block_at(uint64_t sequence, uint32_t index)
 	return blocks[index];
 }
 
-/* Return the content of a slot. */
+/* Return the address of a slot's content. */
 static inline volatile uint64_t *word_at(uint64_t slot)
 {
 	uint64_t address = 0;
@@ -209,7 +210,7 @@ static inline uint32_t wrong_tokens(uint64_t sequence, uint32_t first, uint32_t 
 	return wrong;
 }
 
-/* Return true if the device's table of a running sequence equals the host's. */
+/* Return true if the device's table of a running sequence equals the host's table. */
 static inline bool device_agrees(uint64_t sequence)
 {
 	const int32_t *device =

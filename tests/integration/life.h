@@ -1,9 +1,9 @@
 /*
- * life.h - start and stop a gpoold, send it requests, and manage processes; shared by test_life, test_reload,
+ * life.h - start and stop a gpoold, send requests to it, and manage processes; shared by test_life, test_reload,
  * test_requests and others.
  *
- * start() runs a gpoold and opens `admin` for requests and events; stop() and clean() are the tests' teardowns. A
- * failure in these functions fails the test. Included once by each test program, which gets its own state.
+ * start() runs a gpoold and opens `admin` for requests and events; stop() and clean() are the teardowns. A failure in
+ * one of these functions fails the test. Each test program includes this header once and gets its own state.
  */
 #ifndef GPOOL_TESTS_LIFE_H
 #define GPOOL_TESTS_LIFE_H
@@ -47,7 +47,7 @@ static struct gpool *admin; /* for requests and events */
 static uint8_t reply_bytes[MSG_BYTES_MAX];
 static char error_text[512];
 
-/* Send a request. Returns 0, or the returned error, with its text in error_text. */
+/* Send a request. Return 0, or the error of the reply, with its text in error_text. */
 #define ASK_FROM(pool, question, request, answer, into) \
 	({ \
 		uint8_t message_[MSG_LARGEST_##question]; \
@@ -144,7 +144,7 @@ static inline int stop(void **state)
 	return harness_stop(&harness) || findings ? -1 : 0;
 }
 
-/* Teardown for tests that end without a gpoold. */
+/* Clean up after a test that ends without a gpoold. */
 static inline int clean(void **state)
 {
 	(void)state;
@@ -200,7 +200,7 @@ static inline void program_path(char *path, size_t size)
 	strcat(path, "/gpoold");
 }
 
-/* Start a second gpoold, beside the harness's, in its own process group, with its output in `log`. */
+/* Start a second gpoold in addition to the harness's, in its own process group and with its output in `log`. */
 static inline pid_t gpoold_spawn(const char *log, const char *const *arguments)
 {
 	const char *all[32] = {"gpoold"};
@@ -237,7 +237,7 @@ static inline int pidfd_of(pid_t pid)
 	return fd;
 }
 
-/* Wait for the end of any process, also one that is not a child. */
+/* Wait for the end of a process, which need not be a child. */
 static inline void await_end(int pidfd)
 {
 	struct pollfd look = {.fd = pidfd, .events = POLLIN};
@@ -265,7 +265,7 @@ static inline void file_read(const char *path, char *text, size_t size)
 		fclose(file);
 }
 
-/* Return the number of running processes of a group, without zombies, which this process cannot reap. */
+/* Return the number of running processes of a group. Zombies do not count, because this process cannot reap them. */
 static inline int group_count(pid_t group)
 {
 	DIR *proc = opendir("/proc");
@@ -290,7 +290,7 @@ static inline int group_count(pid_t group)
 	return count;
 }
 
-/* Return the pid of gpoold's process of this name. */
+/* Return the pid of the gpoold process that has this name. */
 static inline pid_t process_of(const char *name)
 {
 	DIR *proc = opendir("/proc");

@@ -1,9 +1,9 @@
 /*
- * lora_engine.h - small engines with adapters, for tests: a model of two layers and a head, adapters of any ranks in
- * files, and steps through gpool_lora_batch_set() and _apply() whose outputs are compared with float64.
+ * lora_engine.h - run small engines with adapters: a model of two layers and a head, adapter files of any ranks, and
+ * steps through gpool_lora_batch_set() and gpool_lora_batch_apply() whose outputs are compared with float64 results.
  *
- * Included once by each test program, which gets its own state. Assertions are only made in the thread that created the
- * engine: steps return their findings, so that engines may run in threads.
+ * Each test program includes this header once and gets its own state. Steps return their findings and make no
+ * assertions, so engines may run in threads; only the thread that created an engine makes assertions.
  */
 #ifndef GPOOL_TESTS_LORA_ENGINE_H
 #define GPOOL_TESTS_LORA_ENGINE_H
@@ -19,9 +19,9 @@ enum {
 	ENGINE_TARGETS = 3,
 	ENGINE_PLACES = 2 * ENGINE_LAYERS + 1,
 	ENGINE_TOKENS = 64,
-	ENGINE_SLOTS = 8,    /* adapters of a batch */
-	ENGINE_IN = 256,     /* features of all x */
-	ENGINE_OUT = 520,    /* of the largest y */
+	ENGINE_SLOTS = 8,    /* adapters in a batch */
+	ENGINE_IN = 256,     /* features of every x */
+	ENGINE_OUT = 520,    /* features of the largest y */
 	ENGINE_STRIDE = 536, /* rows are longer than their used part */
 	ENGINE_ADAPTERS_MAX = 64,
 };
@@ -53,7 +53,7 @@ static inline void engine_copy(int fd, const char *path)
 	close(to);
 }
 
-/* engine_adapter_of() - write an adapter with these modules. Returns its number, which is its folder's name. */
+/* Write an adapter with these modules. Return its number, which is the name of its folder. */
 static inline uint32_t engine_adapter_of(const struct rig_module *modules, uint32_t count)
 {
 	struct rig *rig = &engine_rigs[engine_rig_count];
@@ -71,7 +71,7 @@ static inline uint32_t engine_adapter_of(const struct rig_module *modules, uint3
 	return engine_rig_count++;
 }
 
-/* engine_adapter() - write an adapter for the model; only every other one changes the head, and v in layer 1. */
+/* Write an adapter for the model. Only every second adapter changes the head, and v in layer 1. */
 static inline uint32_t engine_adapter(uint32_t rank, enum safetensors_type type)
 {
 	struct rig_module modules[] = {
@@ -146,7 +146,7 @@ static inline struct gpool_lora_batch_options engine_batch_options(const struct 
 	return options;
 }
 
-/* Open an engine, and register all adapters that were written so far. */
+/* Open an engine and register all adapters written so far. */
 static inline void engine_open(struct engine *engine, uint32_t element)
 {
 	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
@@ -190,10 +190,7 @@ static inline uint16_t *engine_y(const struct engine *engine, uint32_t place, ui
 	return engine->y + ((uint64_t)place * ENGINE_TOKENS + token) * ENGINE_STRIDE;
 }
 
-/*
- * engine_apply() - apply the batch to all places, with new inputs: 0, or an error. Waits for work that was queued
- * earlier.
- */
+/* Apply the batch to all places, with new inputs. Wait for work that was queued earlier. Return 0 or an error. */
 static inline int engine_apply(struct engine *engine)
 {
 	struct gpool_fence fence;
@@ -231,7 +228,7 @@ static inline double engine_weight(
 	return (double)engine_float(engine, engine_bits(engine, rig_get(rig, matrix, index)));
 }
 
-/* engine_error() - return the error of a token's row in one place, relative to its size, against float64. */
+/* Return the error of a token's row in one place against float64, relative to the size of the row. */
 static inline double engine_error(const struct engine *engine, uint32_t place, uint32_t token, const struct rig *rig)
 {
 	const struct peft_module *module = engine_module(rig, place);
@@ -257,7 +254,7 @@ static inline double engine_error(const struct engine *engine, uint32_t place, u
 	return sqrt(error / norm);
 }
 
-/* engine_wrong() - count wrong rows. `which`, [ENGINE_TOKENS], has each token's adapter, -1: none. */
+/* Return the number of wrong rows. which[ENGINE_TOKENS] contains the adapter of each token; -1 means none. */
 static inline uint32_t engine_wrong(const struct engine *engine, const int32_t *which)
 {
 	double bound = engine->element == GPOOL_LORA_F16 ? 1e-3 : 1e-2;
@@ -277,7 +274,7 @@ static inline uint32_t engine_wrong(const struct engine *engine, const int32_t *
 	return wrong;
 }
 
-/* engine_set() - set adapters, -1: none, for the first tokens; the rest of `which` becomes -1. */
+/* Set the adapters of the first tokens (-1: none). The remaining elements of `which` are set to -1. */
 static inline int engine_set(struct engine *engine, int32_t which[ENGINE_TOKENS], uint32_t tokens, char *why)
 {
 	uint32_t adapters[ENGINE_TOKENS];

@@ -1,8 +1,8 @@
 /*
- * mover_will.h - movers whose behaviour a test controls (tests/modules/unwilling.c); shared by the tests of pools
+ * mover_will.h - run movers whose behavior the test controls (tests/modules/unwilling.c); shared by the tests of pools
  * without a mover.
  *
- * Based on spill_view.h. will_begin() and will_end() are a group's set-up and teardown.
+ * Based on spill_view.h. will_begin() and will_end() are the set-up and teardown of a group.
  */
 #ifndef GPOOL_TESTS_MOVER_WILL_H
 #define GPOOL_TESTS_MOVER_WILL_H
@@ -11,7 +11,7 @@
 
 static char mover_file[] = "/tmp/gpool-mover-XXXXXX";
 
-/* Set the behavior of hanging movers and of those that are started from now on. */
+/* Set the behavior of hanging movers and of movers that are started from now on. */
 static inline void will(char what)
 {
 	int fd = open(mover_file, O_WRONLY | O_CLOEXEC);
@@ -27,7 +27,7 @@ static inline void mover_works(void)
 	AWAIT(status()->pools[0].mover_pid != 0);
 }
 
-/* Return true if one of the process's threads is still running. */
+/* Return true if a thread of the process is still running. */
 static inline bool runs(pid_t process)
 {
 	char path[300], text[512];
@@ -48,7 +48,7 @@ static inline bool runs(pid_t process)
 	return found;
 }
 
-/* Stop the mover: it still counts as serving, but executes nothing. */
+/* Stop the mover. The agent still considers it serving, but it executes nothing. */
 static inline pid_t mover_stop(void)
 {
 	pid_t mover = (pid_t)status()->pools[0].mover_pid;

@@ -1,7 +1,8 @@
 /*
- * poolctl_process.h - run poolctl as a process, for its tests: arguments in; exit status, both outputs and JSON out.
+ * poolctl_process.h - run poolctl as a process and return its exit status, both outputs and its JSON.
  *
- * A poolctl that dies of a signal fails the test. Included once by each test program, after its own headers.
+ * A poolctl that is killed by a signal fails the test. Each test program includes this header once, after its own
+ * headers.
  */
 #ifndef GPOOL_TESTS_POOLCTL_PROCESS_H
 #define GPOOL_TESTS_POOLCTL_PROCESS_H
@@ -71,7 +72,7 @@ struct result {
 	cJSON *json; /* `out`, parsed, if it is JSON */
 };
 
-/* Return $POOLCTL, else the path of poolctl in the folder above this program's: build/CONFIG/tests/test_poolctl. */
+/* Return $POOLCTL, or else the path of poolctl one folder above this program (build/CONFIG/tests/test_poolctl). */
 static inline const char *poolctl_path(void)
 {
 	static char path[600];
@@ -89,7 +90,7 @@ static inline const char *poolctl_path(void)
 	return path;
 }
 
-/* Read a source file: below $GPOOL_SOURCE, else below the folder in which tests are run. */
+/* Read a source file below $GPOOL_SOURCE, or else below the folder in which the tests run. */
 static inline char *source_read(const char *name)
 {
 	const char *source = getenv("GPOOL_SOURCE");
@@ -101,7 +102,7 @@ static inline char *source_read(const char *name)
 
 static inline void exec_poolctl(char *const *arguments, int out, int err, uid_t uid)
 {
-	/* Opened first: another user may have no access to the build's folder. */
+	/* Open the executable first: another user may have no access to the build folder. */
 	int program = open(poolctl_path(), O_PATH | O_CLOEXEC);
 
 	dup2(out, STDOUT_FILENO);
@@ -117,7 +118,7 @@ struct running {
 	int out, err;
 };
 
-/* uid 0: as this process; the user's group has the same number. */
+/* If uid is 0, poolctl runs as the user of this process. The user's group has the same number as the user. */
 static inline struct running poolctl_start_as(char *const *arguments, uid_t uid)
 {
 	struct running running;
@@ -142,7 +143,7 @@ static inline struct running poolctl_start(char *const *arguments)
 	return poolctl_start_as(arguments, 0);
 }
 
-/* Start poolctl with its output at `out`, whose other end is `read`; closes both. */
+/* Start poolctl with `out` as its output; `read` is the other end. Close both in the child. */
 static inline struct running poolctl_start_at(char *const *arguments, int out, int read)
 {
 	struct running running = {.out = read};
@@ -220,7 +221,7 @@ static inline void arguments_fill(char **to, const char *first, va_list rest)
 	to[count] = NULL;
 }
 
-/* The arguments end with NULL. */
+/* Run poolctl. The arguments end with NULL. */
 static inline struct result poolctl(const char *first, ...)
 {
 	char *arguments[ARGUMENTS_MAX];
@@ -237,7 +238,7 @@ static inline void expect(struct result *result, int code)
 	if (result->code != code)
 		fail_msg(
 			"exit status %d instead of %d\nout: %s\nerr: %s", result->code, code, result->out, result->err);
-	/* a failing program reports the reason on stderr, and a successful one writes nothing there */
+	/* a failing program reports the cause on stderr; a successful one writes nothing to stderr */
 	if (code == OK)
 		assert_string_equal(result->err, "");
 	else if (code != FOUND)
@@ -285,7 +286,7 @@ static inline void expect_document(const struct result *result, const char *kind
 	assert_string_equal(string(result->json, "kind"), kind);
 }
 
-/* Return the verbs that --help lists: lines with two blanks and the name, in the part after "Verbs:". */
+/* Return the verbs that --help lists: lines in the part after "Verbs:" that begin with two blanks and a name. */
 static inline int verb_names(char names[32][16])
 {
 	struct result result = poolctl("--help", NULL);

@@ -1,17 +1,17 @@
 /*
- * sharing.h - cells of the sharing matrix: the part of an engine's memory that another engine can get, by kind of
- * memory and state of its owner.
+ * sharing.h - cells of the sharing matrix: how much of an engine's memory another engine can get, by kind of memory and
+ * state of its owner.
  *
- * The owner is a separate process. It allocates the memory of one kind, releases it, reports that, and makes no library
- * call from then on. All other pages are pinned by the taker, so that every page which the taker gets comes from the
- * owner. Each program has a table of kinds; main() makes one test of each kind and state, and prints the rows of the
- * table in docs/sharing.md with --table.
+ * The owner is a separate process. It allocates memory of one kind, releases it, reports that, and makes no further
+ * library call. The taker pins all other pages, so every page that it gets comes from the owner. Each program has a
+ * table of kinds. main() makes one test for each kind and state; with --table it prints the rows of the table in
+ * docs/sharing.md.
  *
- * GPU work is a stream of the owner that waits for a gate, a host-signaled timeline. The test writes the timeline from
- * outside by process_vm_writev(), as a GPU writes to the memory of a process that executes nothing. If the owner is
- * stopped, the threads that emulate its GPU are stopped too, so the test writes the timeline of the stream itself.
+ * The GPU work is a stream of the owner that waits for a gate, which is a host-signaled timeline. The test writes the
+ * timeline with process_vm_writev(), as a GPU writes to the memory of a process that executes nothing. If the owner is
+ * stopped, the threads that emulate its GPU are stopped too; the test then writes the timeline of the stream itself.
  *
- * Included once by each program, after life.h.
+ * Each program includes this header once, after life.h.
  */
 #ifndef GPOOL_TESTS_SHARING_H
 #define GPOOL_TESTS_SHARING_H
@@ -34,16 +34,16 @@ enum owner_state { IDLE, STOPPED, WORKING, HANGING, KILLED, BACK, STATES };
 /* The pages that the taker gets in one state of the owner. */
 enum gets {
 	NONE,
-	ALL,       /* at once */
+	ALL,       /* immediately */
 	WHEN_DONE, /* none before the GPU work ends, then all */
 };
 
 /* The content that the owner finds when it uses the memory again. */
 enum content {
-	NEEDED, /* all of it */
-	KEPT,   /* the remaining content; evicted content is reported as lost */
-	SAVED,  /* all of it, also the part that was taken */
-	GONE,   /* nothing: it was freed */
+	NEEDED, /* all content */
+	KEPT,   /* the content that was not evicted; evicted content is reported as lost */
+	SAVED,  /* all content, including what was evicted */
+	GONE,   /* no content: the memory was freed */
 };
 
 struct gate {
@@ -51,19 +51,19 @@ struct gate {
 	struct gpool_fence fence;
 };
 
-/* State of the owner's process. */
+/* The state of the owner's process. */
 struct owner {
 	const struct kind *kind;
 	struct gpool *pool, *second;
 	int channel;
 	struct gate gates[GATES_MAX];
-	struct gpool_fence fence, fences[GATES_MAX]; /* behind the work */
-	uint32_t pages; /* number of pages to release; kinds with their own size set it in prepare() */
+	struct gpool_fence fence, fences[GATES_MAX]; /* recorded behind the work */
+	uint32_t pages; /* number of pages to release; kinds with a fixed size set it in prepare() */
 	struct gpool_block blocks[4 * UNITS];
 	struct gpool_range *range;
 	struct gpool_sliced_range *sliced;
 	uint64_t addresses[4 * UNITS];
-	void *own; /* other data of a kind */
+	void *own; /* private data of a kind */
 };
 
 /* The content that the owner found. */
@@ -75,26 +75,26 @@ struct kind {
 	const char *name; /* as in docs/sharing.md */
 	enum gets gets[KILLED + 1];
 	enum content content;
-	uint32_t gates;      /* streams with work that the memory waits for; 0: one */
+	uint32_t gates;      /* number of streams with work for which the memory waits; 0 means one */
 	bool work_copies;    /* the work includes copies, and must end before the owner is stopped */
 	bool work_later;     /* the work is queued after the release, and does not use the memory */
-	bool whole;          /* taken as a whole or not at all */
-	bool needs_room;     /* the owner needs pages to return: the taker first frees all of its own */
+	bool whole;          /* the taker gets all of the memory or none of it */
+	bool needs_room;     /* the owner needs pages to restore its memory: the taker frees all of its pages first */
 	bool in_second_pool; /* the taker allocates in the second pool */
 	void (*prepare)(struct owner *owner);
-	void (*let_go)(struct owner *owner); /* the last library calls */
-	/* Count kept, lost and wrong pages. NULL: no content can be left. */
+	void (*let_go)(struct owner *owner); /* makes the owner's last library calls */
+	/* Count kept, lost and wrong pages. NULL: no content can remain. */
 	void (*look)(struct owner *owner, struct found *found);
 };
 
-/* The owner's report after it has released the memory. */
+/* The owner's report, sent after it has released the memory. */
 struct report {
 	uint32_t pages, gates;
-	uint64_t timeline; /* its address in the owner's process */
+	uint64_t timeline; /* address in the owner's process */
 	uint64_t gate_fences[GATES_MAX], work_fences[GATES_MAX];
 };
 
-/* For each state: idle, stopped, GPU work that ends, GPU work that hangs, killed. */
+/* One element for each state: idle, stopped, GPU work that ends, GPU work that hangs, killed. */
 #define HELD \
 	{ \
 		NONE, NONE, NONE, NONE, ALL \
@@ -118,7 +118,7 @@ static const char *const second_pool = "second";
 
 /* ---- the owner ---- */
 
-/* Write a page's content, which differs for each page, including its first and last word. */
+/* Write the content of a page, including its first and last word. Each page has different content. */
 static inline void page_write(uint64_t address, uint64_t page)
 {
 	volatile uint64_t *words = (volatile uint64_t *)(uintptr_t)address;
@@ -138,7 +138,7 @@ static inline bool page_right(uint64_t address, uint64_t page)
 	return words[PAGE_WORDS - 1] == ~page;
 }
 
-/* found_page() - classify a page by its presence and content, and count it. */
+/* Classify a page by its presence and content, and count it. */
 static inline void found_page(struct found *found, bool there, uint64_t address, uint64_t page)
 {
 	if (!there)
@@ -157,7 +157,7 @@ static inline struct gpool_fence fence_of(struct gpool *pool, uint32_t queue)
 	return fence;
 }
 
-/* gates_close() - start the work: streams wait, and owner->fences are recorded behind it. */
+/* Start the GPU work: the streams wait, and owner->fences are recorded behind the work. */
 static inline void gates_close(struct owner *owner)
 {
 	for (uint32_t i = 0; i < GATES_MAX; i++) {
@@ -198,7 +198,7 @@ static inline struct report owner_report(struct owner *owner)
 
 	for (int i = 0; i < GATES_MAX; i++) {
 		report.gate_fences[i] = owner->gates[i].fence.value;
-		/* Behind all work that the library has queued as well. */
+		/* These fences are also behind all work that the library has queued. */
 		report.work_fences[i] = fence_of(owner->pool, owner->gates[i].stream).value;
 	}
 	return report;
@@ -211,7 +211,7 @@ static inline void __attribute__((noreturn)) owner_run(const struct kind *kind, 
 	struct found found = {0};
 	char command;
 
-	/* A failed assertion ends this process, and the test sees its channel close. */
+	/* A failed assertion ends this process; the test then finds the channel closed. */
 	setenv("CMOCKA_TEST_ABORT", "1", 1);
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	owner = (struct owner){.kind = kind, .channel = channel};
@@ -222,7 +222,7 @@ static inline void __attribute__((noreturn)) owner_run(const struct kind *kind, 
 	owner_lets_go(&owner);
 	report = owner_report(&owner);
 	assert_int_equal(write(channel, &report, sizeof(report)), sizeof(report));
-	/* No library call from here on: the process sleeps in read() until the test requests the content. */
+	/* From here on the process makes no library call: it sleeps in read() until the test requests the content. */
 	if (read(channel, &command, 1) != 1)
 		_exit(1);
 	kind->look(&owner, &found);
@@ -286,7 +286,7 @@ static inline void owner_stop(void)
 	assert_true(WIFSTOPPED(how));
 }
 
-/* Return the word of the owner's timeline for a fence, in the owner's process. */
+/* Return the location of a fence's timeline word in the owner's process. */
 static inline struct iovec timeline_word(uint64_t fence)
 {
 	uint64_t address = owner_says.timeline + fence_slot(fence) * sizeof(uint64_t);
@@ -325,7 +325,7 @@ static inline void gates_open(void)
 		gate_open(i);
 }
 
-/* Wait until the stream signals its fences by itself. */
+/* Wait until the stream itself signals its fences. */
 static inline void work_await(void)
 {
 	for (uint32_t i = 0; i < owner_says.gates; i++)
@@ -351,7 +351,7 @@ static inline uint32_t pages_free(void)
 	return atomic_load(&pool_view(taker)->header->state_pages[PAGE_FREE]);
 }
 
-/* Allocate all free pages, one by one: the remaining ones belong to the owner. */
+/* Allocate all free pages one by one. The remaining pages belong to the owner. */
 static inline void rest_take(void)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -367,7 +367,7 @@ static inline void rest_take(void)
 	assert_int_equal(pages_free(), 0);
 }
 
-/* Allocate up to `most` pages, one by one, within `ms` milliseconds; return the number. */
+/* Allocate up to `most` pages one by one within `timeout_ms` milliseconds. Return their number. */
 static inline uint32_t take(uint32_t most, int timeout_ms)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -439,7 +439,7 @@ static void print_time(const char *what, uint32_t got, uint32_t of, uint64_t sin
 	printf("    %s: %u of %u pages after %.1f ms\n", what, got, of, (double)(monotonic_us() - since_us) / 1000);
 }
 
-/* Check that the taker gets all pages that the owner released, and no others. */
+/* Check that the taker gets all pages that the owner released, and no other pages. */
 static inline void expect_all(uint32_t pages, bool exactly)
 {
 	uint64_t since = monotonic_us();
@@ -456,7 +456,7 @@ static inline void expect_none(void)
 	assert_int_equal(take(1, NONE_MS), 0);
 }
 
-/* Check that the taker waits, and that no gate but the last one lets it continue. */
+/* Check that the taker waits until the last gate is opened. */
 static inline void expect_when_done(const struct kind *kind, uint32_t pages)
 {
 	struct waiting waiting = {.wanted = pages};
@@ -509,7 +509,7 @@ static inline void expect_content(const struct kind *kind, bool all_taken)
 		assert_true(found.kept >= owner_says.pages / 2);
 }
 
-/* Take a part, if a part can be taken, and continue the owner. */
+/* Take part of the memory, if the kind permits it, and continue the owner. */
 static inline void run_back(const struct kind *kind)
 {
 	uint32_t quarter = owner_says.pages / 4;
@@ -554,7 +554,7 @@ static inline void run_state(const struct kind *kind, enum owner_state state)
 	expect_content(kind, gets != NONE);
 }
 
-/* Delete the objects at the end of the cell: they outlive their owner. */
+/* Delete the objects at the end of the cell, because objects outlive their owner. */
 static inline void objects_delete(struct gpool *pool)
 {
 	struct gpool_object_info info = {.size = sizeof(info)};
@@ -580,7 +580,7 @@ static int cell_end(void **state)
 	if (!taker)
 		return -1;
 	gpool_close(taker);
-	/* At the end of each cell all pages are free again. */
+	/* At the end of each cell all pages must be free again. */
 	for (int second = 0; second < 2; second++) {
 		taker = NULL;
 		struct gpool_options options = harness_options(&harness);

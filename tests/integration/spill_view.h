@@ -1,5 +1,5 @@
 /*
- * spill_view.h - inspect spilled content: counters, kept blocks, and the tiers as the agent has them open. Based on
+ * spill_view.h - inspect spilled content: counters, saved blocks, and the tiers that the agent has open. Based on
  * life.h.
  */
 #ifndef GPOOL_TESTS_SPILL_VIEW_H
@@ -32,7 +32,7 @@ static inline uint64_t kept_bytes(void)
 	return pool->spill_memory_bytes + pool->spill_file_bytes;
 }
 
-/* Open a tier of the agent: the memory by its name, the file by its size. */
+/* Open a tier of the agent. The memory tier is identified by its name, the file by its size. */
 static inline int tier_open(const char *name, off_t bytes)
 {
 	pid_t agent = process_of("gpoold-agent");

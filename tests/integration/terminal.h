@@ -1,8 +1,8 @@
 /*
- * terminal.h - run a program on its own terminal, and keep the text of that terminal: a pty, and the part of an xterm
- * that curses uses.
+ * terminal.h - run a program on its own terminal and keep the text of that terminal. The terminal is a pty with the
+ * part of an xterm that curses uses.
  *
- * Colours are not kept. Included once by each test program, after its own headers.
+ * Colors are not kept. Each test program includes this header once, after its own headers.
  */
 #ifndef GPOOL_TESTS_TERMINAL_H
 #define GPOOL_TESTS_TERMINAL_H
@@ -28,7 +28,7 @@
 enum { TERMINAL_ROWS = 60, TERMINAL_COLUMNS = 200, TERMINAL_WAIT_MS = 60000 };
 
 struct terminal {
-	int fd;  /* the pty's other side */
+	int fd;  /* the test's side of the pty */
 	int own; /* the program's side, kept open for inspection */
 	pid_t pid;
 	int rows, columns, row, column;
@@ -146,7 +146,7 @@ static inline void terminal_take(struct terminal *t, char character)
 	}
 }
 
-/* Read the program's output. Return false if the program has ended and all its output was read. */
+/* Read the program's output. Return false once the program has ended and all its output was read. */
 static inline bool terminal_read(struct terminal *t)
 {
 	struct pollfd wait = {.fd = t->fd, .events = POLLIN};
@@ -157,7 +157,7 @@ static inline bool terminal_read(struct terminal *t)
 		siginfo_t info = {.si_pid = 0};
 
 		assert_true(waited < TERMINAL_WAIT_MS);
-		/* this process has the terminal open too, so the program's end is not reported as a hang-up */
+		/* this process has the terminal open too, so the end of the program is not reported as a hang-up */
 		if (waitid(P_PID, (id_t)t->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid)
 			return false;
 	}
@@ -197,7 +197,7 @@ static inline void terminal_size(struct terminal *t, int rows, int columns)
 	assert_int_equal(ioctl(t->own, TIOCSWINSZ, &size), 0);
 }
 
-/* Start a program with $TERM; the arguments end with NULL. */
+/* Start a program with this $TERM. The arguments end with NULL. */
 static inline void terminal_start(
 	struct terminal *t, const char *program, char *const *arguments, const char *term, int rows, int columns)
 {
@@ -222,7 +222,7 @@ static inline void terminal_type(struct terminal *t, const char *keys)
 	assert_int_equal(write(t->fd, keys, strlen(keys)), (ssize_t)strlen(keys));
 }
 
-/* Close the terminal; returns the program's status as of waitpid(). */
+/* Close the terminal. Return the program's status, as from waitpid(). */
 static inline int terminal_finish(struct terminal *t)
 {
 	int status;

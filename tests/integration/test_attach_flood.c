@@ -1,8 +1,9 @@
 /*
- * Goal: a user that opens many silent connections does not keep other users from attaching.
- * Method: as root, a child becomes an unprivileged user and opens more silent connections than one user may have, on a
- * socket that is open to all users. Some are refused, and a worker of root attaches at once. Without root there is no
- * second user, and the test is skipped.
+ * test_attach_flood.c - a user that opens many silent connections does not prevent other users from attaching.
+ *
+ * The test runs as root. A child becomes an unprivileged user and opens more silent connections than one user may have,
+ * on a socket that is open to all users. The agent must refuse some of them, and a worker of root must attach at once.
+ * Without root the test is skipped, because it needs a second user.
  */
 #include "proto/attach.h"
 #include "tests/lib/harness.h"
@@ -18,7 +19,7 @@
 
 enum { CONNECTIONS = 200, WAIT_MS = 60000, OTHER_USER = 65534 };
 
-/* Open all, report by a byte how many the agent closed, and run until the pipe closes. */
+/* Open all connections, report in one byte how many the agent closed, and run until the pipe closes. */
 static int silent_user(const char *path, int ready, int end)
 {
 	static int sockets[CONNECTIONS];
@@ -33,7 +34,7 @@ static int silent_user(const char *path, int ready, int end)
 		if (sockets[i] < 0)
 			return 1;
 	}
-	/* The agent accepts in order: once the last connection is decided, all are. */
+	/* The agent accepts connections in order: once it has decided on the last one, it has decided on all. */
 	look = (struct pollfd){sockets[CONNECTIONS - 1], POLLIN, 0};
 	if (poll(&look, 1, WAIT_MS) != 1)
 		return 1;

@@ -1,18 +1,20 @@
 /*
- * test_bench.c - gpool-bench as a program, and its results for gpool_malloc_async() that hold on any machine, however
- * slow.
+ * test_bench.c - gpool-bench as a program, and its results for gpool_malloc_async() that hold on any machine, even a
+ * slow one.
  *
- * Goal: the steady state makes no driver call; 300 GB are allocated and freed in 80 GB without a failure, and then one
- * request gets at least 90 % of the free memory; random allocations use little more than the live memory, and less than
- * a caching allocator if they are large; adapters of mixed sizes are loaded and evicted without a failure, a wrong
- * weight or unusable memory; names match the manual. Method: the real program, one run of each; times are not checked.
- * It is linked with jemalloc, which no sanitizer supports.
+ * Goal: the steady state makes no driver call. 300 GB are allocated and freed in 80 GB without a failure, and then one
+ * request gets at least 90 % of the free memory. Random allocations use little more than the live memory, and if they
+ * are large, less than a caching allocator. Adapters of mixed sizes are loaded and evicted without a failure, a wrong
+ * weight or unusable memory. The names of the benchmarks match the manual.
+ *
+ * Method: one run of the real program for each benchmark; times are not checked. The program is linked with jemalloc,
+ * which no sanitizer supports.
  */
 #include "tests/integration/tool_process.h"
 
 #include <stdbool.h>
 
-/* Return the median, or "max", of a figure in the output, which has one object in each line. */
+/* Return the median ("median") or maximum ("max") of a figure in the output, which has one object per line. */
 static double figure_of(const char *name, const char *which)
 {
 	char wanted[96];
@@ -50,7 +52,7 @@ static void test_steady_state_calls_no_driver(void **state)
 {
 	(void)state;
 	/*
-	 * Use the median: a process that gets no core for a second returns pages (idle_ms), and maps them again with
+	 * Use the median: a process that gets no core for a second returns pages (idle_ms) and maps them again with
 	 * driver calls.
 	 */
 	assert_int_equal(RUN("-o", "json", "--runs", "5", "malloc_async_steady_calls"), 0);
@@ -82,13 +84,13 @@ static void test_allocations_by_chance_hold_little(void **state)
 		snprintf(name, sizeof name, "peer_fit_1k_%s_failed", sizes[i]);
 		assert_true(figure(name) == 0);
 	}
-	/* At most 16,000 MiB are live; rounding to pages of 2 MiB costs half a page for each allocation. */
+	/* At most 16,000 MiB are live. Rounding to pages of 2 MiB costs half a page for each allocation. */
 	assert_true(figure("malloc_async_random_1k_1024_peak") < 16100);
 	assert_true(figure("malloc_async_random_1k_1024_peak") < figure("peer_fit_1k_1024_peak"));
 	assert_true(figure("malloc_async_random_1k_256_peak") < figure("peer_fit_1k_256_peak"));
 }
 
-/* 500 loads of adapters of mixed sizes, and 10,000 registered ones. */
+/* Load adapters of mixed sizes 500 times, and register 10,000 adapters. */
 static void test_adapters_are_loaded_and_evicted(void **state)
 {
 	(void)state;
@@ -108,7 +110,7 @@ static void test_names(void **state)
 	(void)state;
 	assert_int_equal(RUN("nothing"), 2);
 	assert_non_null(strstr(read_text(tool.error), "there is no bench 'nothing'"));
-	assert_int_equal(RUN("malloc_async_random_1"), 2); /* the name is a prefix of another one */
+	assert_int_equal(RUN("malloc_async_random_1"), 2); /* a prefix of another name */
 	assert_int_equal(RUN("--list"), 0);
 	assert_non_null(
 		strstr(read_text(tool.out), "malloc_async_random_100k_1024_time ms     * time of 100,000 allocations"));

@@ -1,11 +1,13 @@
 /*
- * test_best_fit.c - the caching allocator with which gpool_malloc_async() is compared; the comparison is valid only if
+ * test_best_fit.c - the caching allocator with which gpool_malloc_async() is compared. The comparison is valid only if
  * that allocator is good.
  *
- * Goal: it takes the smallest piece that fits, joins free pieces, never returns memory that another stream may still
- * use, records nothing while one stream is in use, and returns idle segments before it fails; allocations do not
- * overlap. Method: a pool of 512 pages of a real agent; host-signaled timelines decide when work is done. On `host` an
- * address is memory, so that contents can be compared.
+ * Goal: the allocator takes the smallest piece that fits, joins free pieces, and never returns memory that another
+ * stream may still use. It records nothing while only one stream is in use, and returns idle segments before it fails.
+ * Allocations do not overlap.
+ *
+ * Method: a pool of 512 pages of a real agent. Host-signaled timelines determine when work is done. On the back end
+ * `host` an address refers to host memory, so contents can be compared.
  */
 #include "tests/lib/harness.h"
 #include "tools/lib/allocator.h"
@@ -21,7 +23,7 @@
 #include <cmocka.h>
 
 #define MIB (UINT64_C(1) << 20)
-enum { PIECE_MIB = 12 }; /* a request of 10 MiB or more has its own segment */
+enum { PIECE_MIB = 12 }; /* a request of 10 MiB or more gets its own segment */
 
 static struct harness harness;
 static struct gpool *pages;
@@ -56,7 +58,7 @@ static uint32_t manual_stream(void)
 	return stream;
 }
 
-/* Signal everything that was freed on a host-signaled timeline so far. */
+/* Signal everything that was freed so far on a host-signaled timeline. */
 static void reach(uint32_t stream)
 {
 	struct gpool_fence fence;
@@ -65,14 +67,14 @@ static void reach(uint32_t stream)
 	assert_int_equal(gpool_fence_signal(pages, fence), 0);
 }
 
-/* ---- where it puts things ---- */
+/* ---- placement ---- */
 
 static void test_smallest_that_fits_and_joins(void **state)
 {
 	uint64_t at[6], spare;
 
 	(void)state;
-	/* One segment of 20 MiB, in pieces of 2, 3, 2, 4, 2 and 7 MiB. */
+	/* Divide one segment of 20 MiB into pieces of 2, 3, 2, 4, 2 and 7 MiB. */
 	at[0] = take(2 * MIB, 0);
 	at[1] = take(3 * MIB, 0);
 	at[2] = take(2 * MIB, 0);
@@ -85,7 +87,7 @@ static void test_smallest_that_fits_and_joins(void **state)
 	assert_int_equal(totals().free, 0);
 	give(at[3], 0);
 	give(at[1], 0);
-	/* The request of 2 MiB gets the piece of 3 MiB, which stays whole. */
+	/* The request of 2 MiB gets the piece of 3 MiB, which is not split. */
 	spare = take(2 * MIB, 0);
 	assert_int_equal(spare, at[1]);
 	assert_int_equal(totals().live, 16 * MIB); /* a rest of 1 MiB is not split off */
@@ -94,7 +96,7 @@ static void test_smallest_that_fits_and_joins(void **state)
 	assert_int_equal(totals().largest_free, 4 * MIB);
 	give(spare, 0);
 	assert_int_equal(totals().largest_free, 4 * MIB);
-	/* Join with the left, the right, and both neighbours. */
+	/* Join a piece with its left neighbor, its right neighbor, and both. */
 	give(at[2], 0);
 	assert_int_equal(totals().largest_free, 9 * MIB);
 	give(at[0], 0);
@@ -116,11 +118,11 @@ static void test_sizes_and_classes(void **state)
 	assert_int_equal(totals().mapped, 2 * MIB);
 	take(MIB, 0); /* from the same segment */
 	assert_int_equal(totals().mapped, 2 * MIB);
-	take(MIB + 1, 0); /* not small any more, and it fits nowhere else */
+	take(MIB + 1, 0); /* not a small request any more, and no other segment has room for it */
 	assert_int_equal(totals().mapped, 22 * MIB);
-	take(PIECE_MIB * MIB + 1, 0); /* there is room for it */
+	take(PIECE_MIB * MIB + 1, 0); /* the segment has room for it */
 	assert_int_equal(totals().mapped, 22 * MIB);
-	take(24 * MIB + 1, 0); /* its own segment, in steps of 2 MiB */
+	take(24 * MIB + 1, 0); /* gets its own segment, in steps of 2 MiB */
 	assert_int_equal(totals().mapped, (22 + 26) * MIB);
 	assert_int_equal(allocator->ops->malloc(allocator, 0, 0, &address), -EINVAL);
 	assert_int_equal(allocator->ops->malloc(allocator, UINT64_MAX, 0, &address), -ENOSPC);
@@ -146,7 +148,7 @@ static void test_a_stream_waits_for_another(void **state)
 	assert_int_not_equal(take(PIECE_MIB * MIB, 0), first);
 	reach(a);
 	assert_int_equal(take(PIECE_MIB * MIB, b), first);
-	/* Freed without a stream, it is available to all streams. */
+	/* Memory freed without a stream is available to all streams. */
 	give(second, 0);
 	assert_int_equal(take(PIECE_MIB * MIB, a), second);
 	gpool_stream_close(pages, a);
@@ -167,13 +169,13 @@ static void test_no_join_across_streams(void **state)
 	assert_int_equal(totals().largest_free, 5 * MIB);
 	reach(a);
 	reach(b);
-	/* For a larger allocation the pieces are found done, and are joined. */
+	/* The larger allocation finds that the work of the pieces is done, and joins them. */
 	assert_int_equal(take(9 * MIB, a), at[0]);
 	gpool_stream_close(pages, a);
 	gpool_stream_close(pages, b);
 }
 
-/* Freed by the only stream that existed, without an event; then a second stream is used. */
+/* The memory is freed without an event while only one stream exists. Then a second stream is used. */
 static void test_memory_freed_before_a_second_stream(void **state)
 {
 	uint32_t a = manual_stream(), b;
@@ -186,7 +188,7 @@ static void test_memory_freed_before_a_second_stream(void **state)
 	reach(a);
 	assert_int_equal(take(PIECE_MIB * MIB, b), first);
 	give(first, b);
-	/* The close of a stream waits for its work. */
+	/* Closing a stream waits for its work. */
 	first = take(3 * PIECE_MIB * MIB, a);
 	gpool_stream_close(pages, a);
 	give(first, a);
@@ -233,11 +235,11 @@ static void test_idle_segments_are_returned_before_it_fails(void **state)
 	uint64_t at[9], address;
 
 	(void)state;
-	/* 234 of 256 MiB, in nine segments. */
+	/* Allocate 234 of 256 MiB in nine segments. */
 	for (int i = 0; i < 9; i++)
 		at[i] = take(25 * MIB, i < 5 ? a : b);
 	assert_int_equal(allocator->ops->malloc(allocator, 25 * MIB, a, &address), -ENOSPC);
-	/* The segments are not adjacent, but each is free as a whole, and is returned. */
+	/* The segments are not adjacent. Each is free as a whole, and is returned. */
 	give(at[2], a);
 	give(at[7], b);
 	reach(a);
@@ -249,14 +251,16 @@ static void test_idle_segments_are_returned_before_it_fails(void **state)
 	gpool_stream_close(pages, b);
 }
 
-/* A segment with one part for a stream and another for all streams is idle too. */
+/* A segment is idle even if one part belongs to a stream and another part to all streams. */
 static void test_idle_segments_of_several_return(void **state)
 {
 	uint32_t a = manual_stream(), b = manual_stream();
 	uint64_t at[12], halves[12];
 
 	(void)state;
-	/* 240 of 256 MiB; the second half of each segment is freed by another stream than the first. */
+	/*
+	 * Allocate 240 of 256 MiB. In each segment one stream frees the first half and another stream the second half.
+	 */
 	for (int i = 0; i < 12; i++) {
 		at[i] = take(9 * MIB, a);
 		halves[i] = take(9 * MIB, a);
@@ -287,7 +291,8 @@ static void test_rest_of_a_segment_joins(void **state)
 }
 
 /*
- * An unused piece that was fetched for a stream is available to all at the next search, whatever the stream has queued.
+ * The unused rest of a segment allocated for one stream is available to all streams at the next search, regardless of
+ * the work that its stream has queued.
  */
 static void test_rest_of_a_segment_is_available_to_others(void **state)
 {
@@ -302,7 +307,7 @@ static void test_rest_of_a_segment_is_available_to_others(void **state)
 	gpool_stream_close(pages, b);
 }
 
-/* Requests that fail here and succeed with gpool_malloc_async(). */
+/* These requests fail with the caching allocator and succeed with gpool_malloc_async(). */
 static void test_pieces_apart_cannot_be_put_together(void **state)
 {
 	uint64_t at[48], address;
@@ -339,7 +344,7 @@ struct player_thread {
 	int errors;
 };
 
-/* Each allocation has its number at both ends from its allocation to its free. */
+/* Each allocation contains its number at both ends until it is freed. */
 static void *play_by_chance(void *context)
 {
 	struct player_thread *thread = context;
@@ -378,7 +383,7 @@ static void test_nothing_overlaps(void **state)
 	struct visited visited = {0};
 
 	(void)state;
-	/* Real streams, with nothing queued: memory freed on one is soon available to all. */
+	/* Use real streams without queued work: memory freed on one stream is soon available to all. */
 	for (int i = 1; i < 3; i++)
 		assert_int_equal(gpool_stream_open(pages, NULL, 0, &streams[i]), 0);
 	for (uint32_t i = 0; i < 4; i++) {
@@ -398,7 +403,7 @@ static void test_nothing_overlaps(void **state)
 		gpool_stream_close(pages, streams[i]);
 }
 
-/* ---- around them ---- */
+/* ---- set-up and teardown ---- */
 
 static int start(void **state)
 {
@@ -422,7 +427,7 @@ static int open_session(void **state)
 	return best_fit_ops.open(pages, &allocator);
 }
 
-/* All pages are free again, whatever the test has left. */
+/* All pages must be free again, whatever the test has left allocated. */
 static int close_session(void **state)
 {
 	(void)state;

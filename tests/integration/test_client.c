@@ -1,7 +1,8 @@
 /*
- * test_client.c - attach, detach, fork, inspection, events and requests against a real agent.
+ * test_client.c - attach, detach, fork, inspection, events and requests with a real agent.
  *
- * One gpoold with two pools; p1 has reserved pages and uses the second device of the host back end.
+ * One gpoold serves two pools. The second pool, p1, has reserved pages and uses the second device of the back end
+ * `host`.
  */
 #include "client/core/pool.h"
 #include "client/core/request.h"
@@ -82,7 +83,7 @@ static void test_open_by_name(void **state)
 	options.magazine = 64;
 	assert_int_equal(gpool_open(&options, &pool), 0);
 	assert_int_equal(gpool_page_count(pool), 64);
-	/* Four of them are reserved for critical requests. */
+	/* Four pages are reserved for critical requests. */
 	assert_int_equal(gpool_alloc(pool, 61, NULL, &block), -ENOSPC);
 	assert_int_equal(gpool_alloc(pool, 60, NULL, &block), 0);
 	gpool_close(pool);
@@ -185,7 +186,7 @@ static void test_open_without_an_agent(void **state)
 	options.directory = path;
 	assert_int_equal(open_with(options), -EINVAL);
 
-	/* A socket without a listener. */
+	/* Bind a socket that no process listens on. */
 	snprintf(path, sizeof(path), "%s/attach", harness.base);
 	listener = attach_listen(path, 0600);
 	assert_true(listener >= 0);
@@ -224,8 +225,8 @@ static void remember(void *context, int level, const char *text)
 }
 
 /*
- * The device opens and the window does not, and vice versa: the call returns an error with its text, and no session
- * remains.
+ * Let the open of the device and the creation of the window fail in turn. gpool_open() must return an error with its
+ * text, and no session must remain.
  */
 static void test_open_when_the_back_end_fails(void **state)
 {
@@ -263,8 +264,8 @@ static void test_open_at_the_limits(void **state)
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
 	low = before;
 	/*
-	 * With no free descriptor, and with more and more of them: an error with its cause, or success, and never a
-	 * partial attach.
+	 * Start without free descriptors, then permit more of them one by one. gpool_open() must either succeed or
+	 * report the cause, and must never leave a partial attach.
 	 */
 	for (rlim_t more = 0; more < 12; more++) {
 		int spare = dup(0), error;
@@ -298,7 +299,7 @@ static void test_sessions_limit(void **state)
 	assert_int_equal(harness_stop(&small), 0);
 }
 
-/* Another user, in no group of this process. Needs root. */
+/* Attach as another user that shares no group with this process. Needs root. */
 static void test_open_as_a_stranger(void **state)
 {
 	struct gpool_options options = harness_options(&harness);
@@ -373,7 +374,10 @@ static void test_close_returns_everything(void **state)
 	gpool_close(pool); /* all_is_free() checks it */
 }
 
-/* The agent ends: allocated memory stays usable, leased pages can be allocated, and then the error states the cause. */
+/*
+ * When the agent ends, allocated memory remains usable and leased pages can be allocated. After that, the error states
+ * the cause.
+ */
 static void test_agent_disappears(void **state)
 {
 	struct gpool_stats statistics = {.size = sizeof(statistics)};
@@ -405,7 +409,7 @@ static void test_agent_disappears(void **state)
 
 /* ---- fork ---- */
 
-/* Run in the child: every call is refused without any effect. Returns the number of the first call that is not. */
+/* Run in the child: every call must be refused without any effect. Return the number of the first call that is not. */
 static int calls_in_child(struct gpool *pool, struct gpool_block *block, struct gpool_scope *scope, uint32_t stream)
 {
 	struct gpool_stats statistics = {.size = sizeof(statistics)};
@@ -496,7 +500,10 @@ static void test_fork(void **state)
 	gpool_close(pool);
 }
 
-/* A child may attach by itself; calls that nanomsg does not support there are refused, and its close does not block. */
+/*
+ * A child may attach by itself. Calls that nanomsg does not support in a child are refused, and the child's close does
+ * not block.
+ */
 static void test_child_with_a_pool_of_its_own(void **state)
 {
 	struct gpool_options options = harness_options(&harness);
@@ -506,7 +513,7 @@ static void test_child_with_a_pool_of_its_own(void **state)
 	pid_t child;
 
 	(void)state;
-	/* From here on the threads of nanomsg run. The end of the previous test's session may be reported late. */
+	/* The threads of nanomsg run from here on. The end of the previous test's session may be reported late. */
 	result = gpool_event_next(pool, 0, &event);
 	assert_true(result == 0 || result == -ETIMEDOUT);
 	child = fork();
@@ -620,7 +627,7 @@ static void test_event_of_an_eviction(void **state)
 
 	(void)state;
 	assert_int_equal(gpool_event_next(pool, -2, &event), -EINVAL);
-	/* The subscription takes effect after some time; earlier events are not seen: evict until one is. */
+	/* The subscription takes effect with a delay and misses earlier events: evict until an event arrives. */
 	for (int tries = 0; tries < 600 && error; tries++) {
 		assert_int_equal(gpool_alloc(pool, 3, NULL, &block), 0);
 		assert_int_equal(gpool_unpin(pool, &block), 0);

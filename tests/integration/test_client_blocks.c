@@ -1,9 +1,9 @@
 /*
- * test_client_blocks.c - blocks against a real agent: successful calls, and every error that the calls document.
+ * test_client_blocks.c - block allocation with a real agent: successful calls, and every error that the calls document.
  *
- * One gpoold with a pool of 512 pages of 512 KB; each test attaches a new session, so it begins without pages.
- * Evictions are requested by an admin, so they happen exactly where a test needs them. After each test the agent checks
- * the pool's invariants.
+ * One gpoold serves a pool of 512 pages of 512 KB. Each test attaches a new session, which starts without pages. An
+ * admin session requests evictions at the point where a test needs them. After each test the agent checks the
+ * invariants of the pool.
  */
 #include "client/core/thread_cache.h"
 #include "tests/lib/harness.h"
@@ -100,7 +100,7 @@ static void test_alloc_free(void **state)
 	assert_int_equal(gpool_free(pool, &one), 0);
 	assert_int_equal(gpool_free(pool, &many), 0);
 	again = alloc(7);
-	/* From the thread's cache: the same page, with another tag. */
+	/* The pages come from the thread's cache: the block has the same first page and a different tag. */
 	assert_int_equal(again.page, many.page);
 	assert_true(again.tag != many.tag);
 	assert_int_equal(gpool_free(pool, &again), 0);
@@ -123,7 +123,7 @@ static void test_double_free_and_use_after_free(void **state)
 		assert_int_equal(gpool_touch(pool, &block), -ESTALE);
 		assert_int_equal(gpool_address(pool, &block, &address), -ESTALE);
 		assert_int_equal(address, 77);
-		/* Also if another block has the entry. */
+		/* The old handle stays stale when another block uses the entry. */
 		next = alloc(pages);
 		assert_int_equal(next.page, block.page);
 		assert_int_equal(gpool_free(pool, &block), -ESTALE);
@@ -184,7 +184,10 @@ static uint64_t random_next(uint64_t *seed)
 	return *seed >> 17;
 }
 
-/* Invented handles, and real ones with one field changed: each returns an error, and the real block is unchanged. */
+/*
+ * Pass invented handles, and real ones with one field changed. Each call must return an error and leave the real block
+ * unchanged.
+ */
 static void test_garbage_handles(void **state)
 {
 	struct gpool_block real = alloc(3);
@@ -233,7 +236,7 @@ static void test_garbage_handles(void **state)
 	assert_int_equal(gpool_free(pool, &real), 0);
 }
 
-/* A hole of 8 pages below one of 4 pages: first fit uses the lower one, best fit the exact one. */
+/* A hole of 8 pages is below a hole of 4 pages. First fit uses the lower hole, best fit the exact one. */
 static void test_first_fit_and_best_fit(void **state)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -310,7 +313,7 @@ static void test_evicted_block_is_stale(void **state)
 		assert_int_equal(gpool_free(pool, &gone), -ESTALE);
 		assert_int_equal(gpool_discard(pool, &gone), -ESTALE);
 		assert_int_equal(gpool_address(pool, &gone, &address), -ESTALE);
-		/* A pinned block stays. */
+		/* A pinned block is not evicted. */
 		assert_pages(&kept, 9);
 		assert_int_equal(gpool_free(pool, &kept), 0);
 	}
@@ -356,7 +359,7 @@ static void test_eviction_makes_room(void **state)
 	assert_pages(&pinned, 3);
 }
 
-/* ---- dying blocks ---- */
+/* ---- freed blocks that are still pinned ---- */
 
 static void test_free_while_others_pin(void **state)
 {
@@ -367,7 +370,7 @@ static void test_free_while_others_pin(void **state)
 	assert_int_equal(gpool_pin(pool, &block), 0);
 	assert_int_equal(gpool_pin(pool, &block), 0);
 	assert_int_equal(gpool_free(pool, &block), 0);
-	/* No new pin, no second free; existing pins keep the block and its content. */
+	/* The block can be neither pinned nor freed again. Existing pins keep the block and its content. */
 	assert_int_equal(gpool_pin(pool, &block), -ESTALE);
 	assert_int_equal(gpool_free(pool, &block), -ESTALE);
 	assert_int_equal(statistics().deferred_blocks, 1);
@@ -386,7 +389,7 @@ static void test_free_while_others_pin(void **state)
 
 /* ---- scattered blocks ---- */
 
-/* Fill the pool with single pages and free every other one: no two free pages are adjacent. */
+/* Fill the pool with single pages and free every second one, so that no two free pages are adjacent. */
 static void make_comb(struct gpool_block blocks[PAGES])
 {
 	for (int i = 0; i < PAGES; i++)
@@ -403,7 +406,7 @@ static void free_comb(struct gpool_block blocks[PAGES])
 			assert_int_equal(gpool_free(pool, &blocks[i]), 0);
 }
 
-/* The address of page `index` of a scattered block in the window. */
+/* Return the address of page `index` of a scattered block in the window. */
 static volatile uint64_t *window_of(const struct gpool_block *block, uint32_t index)
 {
 	uint32_t run = block->page;
@@ -489,7 +492,7 @@ static void test_scope_unpins_at_its_end(void **state)
 	assert_int_equal(gpool_scope_end(&scope, GPOOL_FENCE_NONE), 0);
 	assert_int_equal(gpool_scope_alloc(&scope, 1, NULL, &blocks[0]), -EINVAL);
 	for (int i = 0; i < 40; i++) {
-		assert_int_equal(gpool_unpin(pool, &blocks[i]), -EINVAL); /* it is not pinned any more */
+		assert_int_equal(gpool_unpin(pool, &blocks[i]), -EINVAL); /* no longer pinned */
 		assert_int_equal(gpool_discard(pool, &blocks[i]), 0);
 	}
 }
@@ -512,7 +515,7 @@ static void test_scope_frees_and_reports(void **state)
 	assert_int_equal(gpool_scope_alloc(&scope, 1, NULL, &block), 0);
 	assert_int_equal(gpool_scope_alloc(&scope, 1, NULL, &freed), 0);
 	assert_int_equal(gpool_free(pool, &freed), 0);
-	/* One block was freed explicitly: the end of the scope reports it, and frees the others. */
+	/* One block was freed explicitly: the end of the scope reports it, and frees the other blocks. */
 	assert_int_equal(gpool_scope_end(&scope, GPOOL_FENCE_NONE), -ESTALE);
 	assert_int_equal(gpool_pin(pool, &block), -ESTALE);
 }
@@ -572,7 +575,7 @@ static void test_two_phases_scattered(void **state)
 
 /* ---- the steady state ---- */
 
-/* Once all pages are mapped, allocate, pin, free and refill make no driver call. */
+/* Once all pages are mapped, allocation, pin, free and refill make no driver call. */
 static void test_no_driver_calls_in_the_steady_state(void **state)
 {
 	struct gpool_block warm = alloc(PAGES), blocks[100];
@@ -599,8 +602,8 @@ static void test_no_driver_calls_in_the_steady_state(void **state)
 /* ---- failures of the back end ---- */
 
 /*
- * Each kind of driver call that mapping needs fails once: the allocation reports it, no page is partly mapped or lost,
- * and the next allocation succeeds.
+ * Let each kind of driver call that mapping needs fail once. The allocation must report the error without losing a page
+ * or leaving one partly mapped, and the next allocation must succeed.
  */
 static void test_mapping_fails(void **state)
 {
@@ -625,7 +628,7 @@ static void test_mapping_fails(void **state)
 			write_pages(&block, n);
 			assert_pages(&block, n);
 			assert_int_equal(gpool_free(pool, &block), 0);
-			/* Detach, so that the pages have to be mapped again in the next round. */
+			/* Detach, so the next round has to map the pages again. */
 			gpool_close(pool);
 			pool = harness_open(&harness);
 		}
@@ -674,7 +677,7 @@ static void test_thread_keeps_as_many_as_asked(void **state)
 		assert_int_equal(gpool_open(&options, &other), 0);
 		for (int j = 0; j < 70; j++)
 			assert_int_equal(gpool_alloc(other, 1, NULL, &blocks[j]), 0);
-		/* Use the rest of the last batch, so that the magazine is empty. */
+		/* Return the rest of the last batch, so that the magazine is empty. */
 		thread_cache_flush(thread_cache_of(other));
 		assert_int_equal(gpool_stats(other, &before), 0);
 		for (int j = 0; j < 70; j++)

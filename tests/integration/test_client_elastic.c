@@ -1,11 +1,13 @@
 /*
  * test_client_elastic.c - ranges whose pages are committed one by one.
  *
- * Goal: a commit costs one request and one access call for each run, and nothing if the memory was not taken; committed
- * pages keep their content whatever other calls fail, sleep or die; decommitted pages are available to other sessions,
- * but not before their fence; nothing is unmapped under queued work; captured addresses keep their memory. Method: a
- * gpoold for each test with a pool of 64 pages; contents that identify their page; counted and failing driver calls;
- * workers that are killed; threads against a model of their own part.
+ * Goal: a commit costs one request and one access call for each run, and no call if the memory was not taken. Committed
+ * pages keep their content when other calls fail, sessions sleep or processes die. Decommitted pages become available
+ * to other sessions, but not before their fence. No page is unmapped under queued work, and captured addresses keep
+ * their memory.
+ *
+ * Method: each test starts a gpoold with a pool of 64 pages. Contents identify their page, driver calls are counted and
+ * made to fail, and workers are killed. Threads compare their own part of a range with a model.
  */
 #include "tests/integration/elastic_view.h"
 
@@ -14,7 +16,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 
-/* ---- there and back ---- */
+/* ---- commit and decommit ---- */
 
 static void test_addresses_first(void **state)
 {
@@ -45,7 +47,7 @@ static void test_addresses_first(void **state)
 	assert_int_equal(page_word_generation(atomic_load(&pool->pages[page_of(range, 1001).page])),
 		page_of(range, 1001).generation);
 	assert_int_equal(harness_check(&harness), 0);
-	/* More pages than the pool has: none is committed. */
+	/* The request exceeds the pool: no page is committed. */
 	assert_int_equal(commit(range, 0, PAGES), -ENOSPC);
 	assert_int_equal(info_of(range).committed_pages, 4);
 	assert_int_equal(commit(range, 0, PAGES - 4), 0);
@@ -58,7 +60,7 @@ static void test_addresses_first(void **state)
 	AWAIT(free_pages() == PAGES);
 }
 
-/* Far larger than the pool, and too large for work per page. */
+/* Use a range far larger than the pool, and too large for work proportional to its pages. */
 static void test_vast(void **state)
 {
 #if defined(__SANITIZE_THREAD__)
@@ -93,7 +95,10 @@ static void test_vast(void **state)
 	gpool_close(pool);
 }
 
-/* One request, a mapping for each page, one access call for each run; and no call for pages that were not taken. */
+/*
+ * A commit makes one request, one mapping for each page and one access call for each run. Pages that were not taken
+ * need no call.
+ */
 static void test_driver_calls(void **state)
 {
 	struct gpool_range *range;
@@ -110,7 +115,7 @@ static void test_driver_calls(void **state)
 	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_MAP), 20);
 	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_ACCESS), 1);
 	fill(range, 10, 20, 1);
-	/* On both sides of the committed pages: two runs. */
+	/* The missing pages are on both sides of the committed pages, so there are two runs. */
 	assert_int_equal(commit(range, 5, 30), 0);
 	assert_int_equal(requests(pool), asked + 2);
 	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_MAP), 30);
@@ -129,7 +134,7 @@ static void test_driver_calls(void **state)
 	}
 	assert_int_equal(gpu_calls_total(pool->gpu), calls);
 	assert_int_equal(requests(pool), asked + 2);
-	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_RESERVE), 2); /* with the window */
+	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_RESERVE), 2); /* including the window */
 	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_UNMAP), 0);
 	/* Idle pages that are not mapped need no request either. */
 	assert_int_equal(gpool_range_destroy(range), 0);
@@ -139,7 +144,9 @@ static void test_driver_calls(void **state)
 	gpool_close(pool);
 }
 
-/* Reclaimable pages are available to all. A taken page is replaced by another one, the others stay the same. */
+/*
+ * Reclaimable pages are available to all sessions. A taken page is replaced by another page; the others stay the same.
+ */
 static void test_reclaimable_pages_are_taken_by_others(void **state)
 {
 	struct gpool_block blocks[PAGES];
@@ -173,7 +180,7 @@ static void test_reclaimable_pages_are_taken_by_others(void **state)
 	assert_int_equal(wrong(range, 10, 20, 1), gone);
 	fill(range, 10, 20, 2);
 	assert_int_equal(wrong(range, 10, 20, 2), 0);
-	/* The session's own blocks take them too. */
+	/* Blocks of the same session take them too. */
 	assert_int_equal(decommit(range, 0, 40), 0);
 	count = squat(pool, blocks, PAGES);
 	assert_int_equal(count, PAGES);
@@ -198,7 +205,7 @@ static void test_handles_of_several_pages(void **state)
 	other = open_worker();
 	range = reserved_as(pool, 203, GPOOL_OBJECT_EPHEMERAL);
 	assert_int_equal(info_of(range).handle_pages, 4);
-	assert_int_equal(commit(range, 3, 2), 0); /* the last page of one handle, the first of the next */
+	assert_int_equal(commit(range, 3, 2), 0); /* the last page of one handle and the first page of the next */
 	fill(range, 3, 2, 1);
 	assert_int_equal(info_of(range).committed_pages, 2);
 	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_MAP), 2);
@@ -213,13 +220,11 @@ static void test_handles_of_several_pages(void **state)
 	assert_int_equal(page_of(range, 3).state, GPOOL_PAGE_RECLAIMABLE); /* its handle is in use */
 	assert_int_equal(wrong(range, 3, 1, 1), 0);
 	assert_int_equal(harness_check(&harness), 0);
-	/* The last page of the range is in a handle that it does not fill. */
+	/* The last page of the range belongs to a handle that extends beyond the range. */
 	assert_int_equal(commit(range, 202, 1), 0);
 	fill(range, 202, 1, 3);
 	assert_int_equal(commit(range, 202, 2), -EINVAL);
-	/*
-	 * One page of three is in use everywhere, so that no two adjacent handles are free: they are leased one by one.
-	 */
+	/* One page of every three is in use, so no two adjacent handles are free, and handles are leased one by one. */
 	assert_int_equal(decommit(range, 0, 203), 0);
 	while (count < PAGES && gpool_alloc(other, 1, NULL, &blocks[count]) == 0)
 		count++;
@@ -244,7 +249,7 @@ static void test_handles_of_several_pages(void **state)
 
 /* ---- fences ---- */
 
-/* Pages become idle behind the fence only, and are committed again at once before it. */
+/* Pages become idle only after the fence. Before it, the range can commit them again at once. */
 static void decommit_behind_fences(const char *const *arguments)
 {
 	struct gpool_block blocks[PAGES];
@@ -268,7 +273,9 @@ static void decommit_behind_fences(const char *const *arguments)
 	count = squat(other, blocks, PAGES);
 	assert_int_equal(count, PAGES - 32);
 	assert_int_equal(wrong(range, 0, 32, 1), 0);
-	/* Some are committed and decommitted again behind another stream's work: they wait for both fences. */
+	/*
+	 * Some pages are committed and decommitted again behind the work of another stream: they wait for both fences.
+	 */
 	assert_int_equal(commit(range, 0, 8), 0);
 	assert_int_equal(gpool_fence_record(pool, second, &later), 0);
 	assert_int_equal(gpool_range_decommit(range, 0, 8, later), 0);
@@ -283,7 +290,7 @@ static void decommit_behind_fences(const char *const *arguments)
 	count += squat(other, blocks + count, PAGES);
 	assert_int_equal(count, PAGES - 16);
 	assert_int_equal(wrong(range, 16, 16, 1), 0);
-	/* Closing does not wait for a fence that is never signaled. */
+	/* Closing the session does not wait for a fence that is never signaled. */
 	assert_int_equal(gpool_fence_record(pool, manual, &fence), 0);
 	assert_int_equal(gpool_range_decommit(range, 16, 4, fence), 0);
 	fence.value += 1;
@@ -307,8 +314,8 @@ static void test_decommit_behind_fences_large_handles(void **state)
 }
 
 /*
- * The back end refuses to unmap under queued work; pages that were decommitted without the fence of that work cannot
- * be committed again before it is done.
+ * The back end refuses to unmap under queued work. Pages that were decommitted without the fence of that work cannot be
+ * committed again before the work is done.
  */
 static void test_queued_work(void **state)
 {
@@ -374,7 +381,7 @@ static void test_captured(void **state)
 	assert_int_equal(page_of(range, 5).flags, GPOOL_PAGE_CAPTURED);
 	count = squat(other, blocks, PAGES);
 	assert_int_equal(count, PAGES - 6);
-	/* A graph may read and write there, and reads the earlier content. */
+	/* A graph may read and write these pages, and reads the earlier content. */
 	assert_int_equal(wrong(range, 4, 6, 1), 0);
 	fill(range, 4, 6, 2);
 	assert_int_equal(gpool_range_capture(range, 4, 2, 0), 0);
@@ -385,7 +392,7 @@ static void test_captured(void **state)
 	count += squat(other, blocks + count, PAGES);
 	assert_int_equal(count, PAGES);
 	leave(other, blocks, count);
-	/* Asleep, nothing is mapped; awake, the graph's addresses are mapped again, with their content. */
+	/* During sleep no page is mapped. After wake, the graph's addresses are mapped again with their content. */
 	assert_int_equal(commit(range, 0, 4), 0);
 	fill(range, 0, 4, 3);
 	assert_int_equal(gpool_range_capture(range, 0, 4, 1), 0);
@@ -404,7 +411,7 @@ static void test_captured(void **state)
 
 /* ---- faults ---- */
 
-/* The n-th call of each kind fails while some pages are committed, reclaimable, taken, or never used. */
+/* Let the n-th call of each kind fail while some pages are committed, reclaimable, taken or unused. */
 static void test_driver_faults(void **state)
 {
 	static const enum gpu_call kinds[] = {GPU_CALL_MAP, GPU_CALL_ACCESS, GPU_CALL_UNMAP, GPU_CALL_IMPORT};
@@ -421,7 +428,7 @@ static void test_driver_faults(void **state)
 			uint32_t count;
 			int error;
 
-			pool = open_worker(); /* a new process has imported nothing */
+			pool = open_worker(); /* a new process has imported no memory */
 			range = reserved(pool);
 			assert_int_equal(commit(range, 2, 12), 0);
 			fill(range, 2, 12, n);
@@ -440,7 +447,7 @@ static void test_driver_faults(void **state)
 			}
 			assert_int_equal(wrong(range, 2, 2, n) + wrong(range, 10, 4, n), 0);
 			assert_int_equal(harness_check(&harness), 0);
-			/* Other sessions hold the pages that it did not get. */
+			/* Other sessions hold the pages that this session did not get. */
 			count = squat(other, blocks, PAGES);
 			assert_int_equal(count, error ? PAGES - 6 : PAGES - 18);
 			leave(other, blocks, count);
@@ -454,7 +461,7 @@ static void test_driver_faults(void **state)
 	gpool_close(other);
 }
 
-/* Sleep, wake and destroy an elastic range, with the n-th call failing. */
+/* Sleep, wake and destroy an elastic range while the n-th call fails. */
 static void test_driver_faults_asleep(void **state)
 {
 	static const enum gpu_call kinds[] = {GPU_CALL_UNMAP, GPU_CALL_ACCESS, GPU_CALL_MAP};
@@ -558,13 +565,13 @@ static void sleeps(const char *const *arguments)
 	assert_int_equal(commit(mutable, 0, 24), 0);
 	assert_int_equal(wrong(mutable, 4, 4, 1), 0);
 	assert_int_equal(decommit(mutable, 0, 1000), 0);
-	/* Without committed pages, nothing is spilled. */
+	/* Without committed pages, no content is spilled. */
 	assert_int_equal(decommit(ephemeral, 0, 100), 0);
 	assert_int_equal(gpool_sleep(pool, 0), 0);
 	assert_int_equal(kept_bytes(), 0);
 	assert_int_equal(gpool_wake(pool, 0), 0);
 	assert_int_equal(commit(mutable, 0, 1), 0);
-	/* Destroyed asleep, and closed asleep. */
+	/* Destroy a range and close a session during sleep. */
 	assert_int_equal(gpool_sleep(pool, 0), 0);
 	assert_int_equal(gpool_range_destroy(mutable), 0);
 	assert_int_equal(kept_bytes(), 0);
@@ -614,7 +621,7 @@ static void __attribute__((noreturn)) child_run(unsigned seed, int ready)
 	}
 }
 
-/* Killed at any instruction, a worker leaves nothing behind, and other sessions lose nothing. */
+/* A worker that is killed at any instruction leaves no pages behind, and other sessions lose none. */
 static void test_killed(void **state)
 {
 	struct gpool_range *range;
@@ -652,7 +659,7 @@ static void test_killed(void **state)
 	gpool_close(pool);
 }
 
-/* The agent ends and restarts; calls continue meanwhile, and committed pages stay. */
+/* The agent ends and restarts while calls continue. Committed pages stay. */
 static void test_agent_killed(void **state)
 {
 	struct gpool_range *range;
@@ -688,7 +695,7 @@ static void test_agent_killed(void **state)
 	gpool_close(pool);
 }
 
-/* ---- many at once ---- */
+/* ---- concurrency ---- */
 
 struct part {
 	struct gpool *pool;
@@ -701,8 +708,8 @@ struct part {
 };
 
 /*
- * A thread's own part of a range that other threads use too: committed or not according to its model, with the content
- * that it wrote last.
+ * Use a thread's own part of a range that other threads use too. Each page must match the thread's model: committed or
+ * not, with the content written last.
  */
 static void *part_run(void *argument)
 {
@@ -783,8 +790,8 @@ static void *commits(void *argument)
 }
 
 /*
- * A call that waits for pages does not prevent other calls from decommitting, holds no pages meanwhile, and prevents
- * sleep.
+ * A call that waits for pages does not prevent other calls from committing or decommitting, holds no pages while it
+ * waits, and prevents sleep.
  */
 static void test_waits_for_nothing_else(void **state)
 {
@@ -840,7 +847,10 @@ static void *rival_run(void *argument)
 	return NULL;
 }
 
-/* Only one of the threads can have all its pages; each has some reclaimable ones; both make progress. */
+/*
+ * Only one of the threads can have all its pages at a time. Each has some reclaimable pages, and both must make
+ * progress.
+ */
 static void rivals(bool one_process, const char *const *arguments)
 {
 	struct rival rivals[3] = {{0}};

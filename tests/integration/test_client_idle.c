@@ -1,10 +1,11 @@
 /*
  * test_client_idle.c - a thread that waits for pages does pending work of other parts of the library.
  *
- * Goal: while a thread waits in gpool_alloc(), each registered idle callback runs again and again, and frees that were
- * deferred end, though no other thread of the process calls the library for that.
- * Method: all pages of a small pool are in pinned blocks, so that the thread waits until the test frees some. The fence
- * of a deferred free is signaled by a store into the timeline, as a GPU does it.
+ * Goal: while a thread waits in gpool_alloc(), each registered idle callback runs repeatedly and deferred frees are
+ * completed, even if no other thread of the process calls the library.
+ *
+ * Method: all pages of a small pool are in pinned blocks, so the thread waits until the test frees some. The fence of a
+ * deferred free is signaled by a store into the timeline, as by a GPU.
  */
 #include "client/core/idle.h"
 #include "client/core/pool.h"
@@ -97,7 +98,7 @@ static void test_a_waiting_thread_runs_callbacks(void **state)
 	AWAIT(atomic_load(&runs) > before + 1);
 	assert_int_equal(gpool_free(pool, &blocks[0]), 0);
 	waiter_end(&waiter);
-	/* Once it waits no more, and no free is deferred, no call of the library runs them. */
+	/* Once no thread waits and no free is deferred, library calls do not run the callbacks. */
 	before = atomic_load(&runs);
 	assert_int_equal(gpool_unpin(pool, &waiter.block), 0);
 	assert_int_equal(gpool_pin(pool, &waiter.block), 0);
@@ -137,7 +138,7 @@ static void test_a_waiting_thread_ends_deferred_frees(void **state)
 	assert_int_equal(gpool_fence_record(pool, stream, &fence), 0);
 	assert_int_equal(gpool_free_after(pool, &blocks[0], fence), 0);
 	assert_int_equal(deferred_blocks(), 1);
-	/* Two pages: the deferred one does not end the wait. */
+	/* Request two pages: the single deferred page does not end the wait. */
 	waiter_begin(&waiter, 2);
 	assert_int_equal(deferred_blocks(), 1);
 	atomic_store(&pool->session.timeline[fence_slot(fence.value)], fence.value & FENCE_VALUE_MASK);

@@ -1,11 +1,12 @@
 /*
  * test_client_ipc.c - fences between processes.
  *
- * Goal: an imported fence is signaled when the original is, with both handle types, on the host and in a stream; a wait
- * for a fence of a process that has died ends, and a query reports the death; malformed handles do no harm; slots,
- * events and mappings are freed; a session of another trust domain gets nothing. Method: a real gpoold, and exporters
- * that are separate processes (this program again, which executes orders from a socket). Their host-signaled timelines
- * are gates: work behind them runs only when the test opens them.
+ * Goal: an imported fence is signaled when the original is, with both handle types, on the host and in a stream. A wait
+ * for a fence of a process that has died ends, and a query reports the death. Malformed handles do no harm. Slots,
+ * events and mappings are freed. A session of another trust domain cannot import a fence.
+ *
+ * Method: a real gpoold, and exporters that are separate processes: this program, executing orders from a socket. Their
+ * host-signaled timelines are gates: work behind a gate runs only after the test has opened it.
  */
 #include "tests/integration/life.h"
 
@@ -29,13 +30,13 @@ enum { MANY = 1000, FILL_WORD = 0x5ca1ab1e, OBJECT_PAGES = 2, WAY_TIMELINE = 0, 
 /* ---- exporters ---- */
 
 enum order {
-	ORDER_GATE, /* a fence of the host-signaled timeline, exported */
-	/* the GPU stream waits for the last gate, then fills the object "kv"; a fence behind that, exported */
+	ORDER_GATE, /* export a fence of the host-signaled timeline */
+	/* let the GPU stream wait for the last gate and fill the object "kv"; export a fence behind that work */
 	ORDER_WORK,
-	ORDER_OPEN,    /* signal the last gate, and all before it */
+	ORDER_OPEN,    /* signal the last gate, and all gates before it */
 	ORDER_STREAMS, /* close and reopen both streams */
 	ORDER_CLOSE,   /* close the pool; the process stays alive */
-	ORDER_CHILD,   /* return the results of the calls in a forked child */
+	ORDER_CHILD,   /* return the results of calls in a forked child */
 };
 
 struct command {
@@ -68,7 +69,7 @@ static int streams_open(void)
 	return error ? error : gpool_stream_open(ours, NULL, 0, &work_stream);
 }
 
-/* Create a mutable object, so that other processes see content that is written after its publication. */
+/* Create a mutable object, so that other processes see content written after it was published. */
 static int kv_make(void)
 {
 	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
@@ -251,7 +252,7 @@ static void closed(struct gpool_fence fence)
 	assert_int_equal(gpool_fence_close(ours, fence), 0);
 }
 
-/* Return the number of slots of this session that no stream and no mirror uses. */
+/* Return the number of this session's slots that are used by neither a stream nor a mirror. */
 static uint32_t slots_left(void)
 {
 	uint32_t streams[255], count = 0;
@@ -297,7 +298,7 @@ static void test_seen_when_it_is_reached(void **state)
 	AWAIT(slots_left() == 255);
 }
 
-/* A wait that times out leaves nothing behind, even if the fence is never signaled. */
+/* A wait that times out leaves no state behind, even if the fence is never signaled. */
 static void test_waiting_times_out(void **state)
 {
 	struct gpool_fence_handle handle;
@@ -334,7 +335,7 @@ static void test_in_any_order(void **state)
 	begin();
 	for (int i = 0; i < 3; i++)
 		handles[i] = handle_of(&exporter, ORDER_GATE, 0);
-	/* The latest fence first: the earlier ones are signaled no later. */
+	/* Import the latest fence first: the earlier ones are signaled no later. */
 	for (int i = 2; i >= 0; i--)
 		fences[i] = imported(&handles[i]);
 	assert_int_equal(tell(&exporter, ORDER_OPEN, 0).result, 0);
@@ -380,7 +381,7 @@ static struct gpool_object *kv_open(uint64_t *address, uint64_t *bytes)
 	return object;
 }
 
-/* As in engines: pages are published before the copy to them is done, and a reader's stream waits for the copy. */
+/* Publish pages before the copy into them is done, as engines do. A reader's stream waits for the copy. */
 static void reads_what_is_written(uint32_t flags, uint32_t way)
 {
 	struct gpool_fence_handle handle;
@@ -411,7 +412,7 @@ static void reads_what_is_written(uint32_t flags, uint32_t way)
 			closed(written); /* the queued wait remains */
 		assert_int_equal(tell(&exporter, ORDER_OPEN, 0).result, 0);
 		assert_int_equal(gpool_fence_wait(ours, read_, END_MS), 0);
-		/* The content of this round, so the copy was executed behind the fill. */
+		/* The content is that of this round, so the copy was executed after the fill. */
 		assert_int_equal(words[0], FILL_WORD + round);
 		assert_int_equal(words[bytes / 4 - 1], FILL_WORD + round);
 		if (round != 1)
@@ -452,7 +453,7 @@ static void test_blocks_behind_it(void **state)
 	assert_int_equal(gpool_free_after(ours, &freed, fence), 0);
 	assert_int_equal(gpool_unpin_after(ours, &unpinned, fence), 0);
 	closed(fence);
-	/* The agent uses the same word. */
+	/* The agent reads the same timeline word. */
 	assert_int_equal(harness_evict(&harness, gpool_session(ours), PAGES), 0);
 	assert_int_equal(tell(&exporter, ORDER_OPEN, 0).result, 0);
 	AWAIT(gpool_fence_done(ours, fence) == 1 && atomic_load(&ours->deferred_count) == 0);
@@ -462,8 +463,8 @@ static void test_blocks_behind_it(void **state)
 }
 
 /*
- * Pages of an elastic range become reclaimable when another process signals their fence, whether or not the import was
- * closed by then.
+ * Pages of an elastic range become reclaimable when another process signals their fence, even if the import was closed
+ * before.
  */
 static void test_pages_behind_it(void **state)
 {
@@ -489,7 +490,7 @@ static void test_pages_behind_it(void **state)
 	assert_int_equal(gpool_range_destroy(range), 0);
 }
 
-/* ---- death ---- */
+/* ---- death of an exporter ---- */
 
 static _Atomic bool waiting;
 
@@ -526,7 +527,7 @@ static void waits_end_with_the_process(uint32_t flags)
 	assert_int_equal(gpool_fence_done(ours, undone), -ESRCH);
 	assert_int_equal(gpool_fence_wait(ours, undone, 0), -ESRCH);
 	assert_int_equal(gpool_stream_wait(ours, stream, undone), -ESRCH);
-	/* Waiting streams continue; a query of the fence reports that the content is not valid. */
+	/* Waiting streams continue. A query of the fence reports that the content is not valid. */
 	assert_int_equal(gpool_fence_wait(ours, done, END_MS), 0);
 	AWAIT(gpool_fence_import(ours, &handle, &done) == -ESRCH);
 	closed(undone);
@@ -567,13 +568,13 @@ static void test_death_before_blocks_end(void **state)
 	AWAIT(gpool_fence_done(ours, fence) == -ESRCH);
 	AWAIT(harness_evict(&harness, gpool_session(ours), PAGES) > 0);
 	assert_int_equal(gpool_pin(ours, &unpinned), -ESTALE);
-	/* A call of this process, or the agent, frees the block. */
+	/* The block is freed by a call of this process or by the agent. */
 	AWAIT(gpool_fence_done(ours, none) == 1 && atomic_load(&ours->deferred_count) == 0);
 	assert_int_equal(gpool_free_after(ours, &freed, fence), -ESTALE);
 	closed(fence);
 }
 
-/* Fences signaled before stay signaled, and their numbers have no meaning in another session. */
+/* Fences signaled before the death stay signaled. Their numbers have no meaning in another session. */
 static void test_death_after_the_work_was_done(void **state)
 {
 	struct gpool_fence_handle first, second;
@@ -603,7 +604,7 @@ static void test_death_after_the_work_was_done(void **state)
 	assert_int_equal(gpool_fence_import(ours, &second, &fences[1]), -ESRCH);
 }
 
-/* A close does not wait for streams that wait for other processes. */
+/* Closing a session does not wait for streams that wait for other processes. */
 static void test_closing_while_waiting(void **state)
 {
 	struct gpool_fence_handle handle;
@@ -622,7 +623,7 @@ static void test_closing_while_waiting(void **state)
 	assert_int_equal(gpool_fence_done(ours, fence), 0);
 }
 
-/* ---- agents come and go ---- */
+/* ---- restarts of the agent ---- */
 
 static void test_over_agents(void **state)
 {
@@ -640,10 +641,7 @@ static void test_over_agents(void **state)
 	agent = process_of("gpoold-agent");
 	assert_int_equal(kill(agent, SIGKILL), 0);
 	AWAIT(atomic_load(&ours->header->incarnation) != before);
-	/*
-	 * The next agent knows the timelines that were exported to the last one, and accepts them again from their
-	 * sessions.
-	 */
+	/* The next agent accepts the timelines that were exported to the previous agent again from their sessions. */
 	fence = imported(&handle);
 	late = handle_of(&second, ORDER_GATE, 0);
 	other = imported(&late);
@@ -686,7 +684,7 @@ static int end_without_an_agent(void **state)
 	return clean(state);
 }
 
-/* ---- many ---- */
+/* ---- many fences ---- */
 
 static void test_many_by_timeline(void **state)
 {
@@ -700,7 +698,7 @@ static void test_many_by_timeline(void **state)
 	for (int i = 0; i < MANY; i++)
 		fences[i] = imported(&handles[i]);
 	assert_int_equal(gpool_fence_done(ours, fences[0]), 0);
-	/* One stream of another process uses one slot here. */
+	/* One stream of another process uses one slot in this session. */
 	assert_int_equal(slots_left(), 254);
 	assert_int_equal(tell(&exporter, ORDER_OPEN, 0).result, 0);
 	for (int i = MANY - 1; i >= 0; i--)
@@ -708,7 +706,7 @@ static void test_many_by_timeline(void **state)
 	for (int i = 0; i < MANY; i++)
 		closed(fences[i]);
 	AWAIT(slots_left() == 255);
-	/* Its streams are opened and closed, and the mirrors follow. */
+	/* The exporter closes and reopens its streams, and the mirrors follow. */
 	for (int round = 0; round < 300; round++) {
 		handles[0] = handle_of(&exporter, ORDER_GATE, 0);
 		fences[0] = imported(&handles[0]);
@@ -757,7 +755,7 @@ static void test_many_by_event(void **state)
 		closed(fences[i]);
 	}
 	AWAIT(slots_left() == 255);
-	/* Events are reused on both sides. */
+	/* Both processes reuse their events. */
 	before = descriptors();
 	for (int round = 0; round < EXPORT_EVENTS; round++) {
 		handle_of(&exporter, ORDER_GATE, 0);
@@ -804,7 +802,7 @@ static void test_more_streams_than_slots(void **state)
 	AWAIT(gpool_stream_open(ours, NULL, GPOOL_STREAM_HOST_SIGNALED, &streams[count]) == 0);
 }
 
-/* Threads import the same fences, query them, wait and close them, while they are signaled. */
+/* Threads import the same fences, query them, wait for them and close them, while the fences are signaled. */
 enum { HANDS = 4, HAND_ROUNDS = 60 };
 static struct gpool_fence_handle passed[HANDS];
 static pthread_barrier_t meeting;
@@ -864,7 +862,7 @@ static void test_many_hands(void **state)
 	AWAIT(slots_left() == 255);
 }
 
-/* ---- what is refused ---- */
+/* ---- refused calls ---- */
 
 static void test_our_own(void **state)
 {
@@ -890,7 +888,7 @@ static void test_our_own(void **state)
 	assert_int_equal(gpool_fence_record(ours, stream, &fill), 0);
 	assert_int_equal(gpool_fence_export(ours, fill, GPOOL_FENCE_EXPORT_EVENT, &event), 0);
 	assert_int_equal(gpool_fence_import(ours, &event, &fill), -EINVAL);
-	/* Another session may be in the same process, with a timeline; events of the driver do not support that. */
+	/* A second session in the same process can import a timeline. The driver does not support that for events. */
 	second = open_worker();
 	assert_int_equal(gpool_fence_import(second, &event, &fill), -EINVAL);
 	assert_int_equal(gpool_fence_import(second, &handle, &fill), 0);
@@ -899,7 +897,7 @@ static void test_our_own(void **state)
 	assert_int_equal(gpool_fence_wait(second, fill, END_MS), 0);
 	assert_int_equal(gpool_fence_close(second, fill), 0);
 	gpool_close(second);
-	/* Signaled: it needs no resources, and any session may import it. */
+	/* A signaled fence needs no resources, and any session may import it. */
 	assert_int_equal(gpool_fence_export(ours, fence, 0, &handle), 0);
 	assert_int_equal(handle.handle_type, GPOOL_FENCE_HANDLE_SIGNALED);
 	assert_int_equal(gpool_fence_import(ours, &handle, &fill), 0);
@@ -942,7 +940,7 @@ static void survives(const struct gpool_fence_handle *handle)
 
 	switch (error) {
 	case 0:
-		/* A page that reports progress; its values are the exporter's responsibility. */
+		/* The page reports progress. The exporter is responsible for its values. */
 		assert_true(gpool_fence_done(ours, fence) >= 0);
 		closed(fence);
 		break;
@@ -969,7 +967,7 @@ static void test_hostile_handles(void **state)
 		}
 		assert_int_equal(gpool_fence_import(ours, &odd, &GPOOL_FENCE_NONE), -EINVAL);
 	}
-	/* One byte of a valid handle is changed; or its numbers are random. */
+	/* Change one byte of a valid handle, or use random numbers. */
 	for (int round = 0; round < 4000; round++) {
 		odd = good[round % 2];
 		((uint8_t *)&odd)[random_next(&seed) % 112] = (uint8_t)random_next(&seed);
@@ -1037,7 +1035,7 @@ static void test_a_device_without_events(void **state)
 	assert_int_equal(tell(&exporter, ORDER_WORK, WAY_EVENT).result, -EOPNOTSUPP);
 	handle = handle_of(&exporter, ORDER_WORK, 0);
 	fence = imported(&handle);
-	/* This device cannot open an event of another origin. */
+	/* This device cannot open an event of another kind of device. */
 	{
 		struct fence_ticket ticket;
 
@@ -1073,7 +1071,7 @@ static void test_driver_faults(void **state)
 		assert_int_equal(gpool_fence_export(ours, fence, GPOOL_FENCE_EXPORT_EVENT, &handle), -ENOMEM);
 		assert_int_equal(gpool_fence_export(ours, fence, GPOOL_FENCE_EXPORT_EVENT, &handle), 0);
 	}
-	/* The second handle type is used if the first one fails; if both fail, the first error is reported. */
+	/* If the first handle type fails, the second one is used. If both fail, the first error is reported. */
 	for (size_t i = 0; i < sizeof(by_timeline) / sizeof(*by_timeline); i++) {
 		gpu_fault_set(ours->gpu, by_timeline[i], 1, -EIO);
 		if (i == 0)
@@ -1089,7 +1087,7 @@ static void test_driver_faults(void **state)
 	gpu_fault_set(ours->gpu, GPU_CALL_TIMELINE_WRITE, 0, 0);
 	assert_int_equal(gpool_fence_export(ours, fence, 0, &handle), 0);
 	assert_int_equal(handle.handle_type, GPOOL_FENCE_HANDLE_TIMELINE);
-	/* The import of the other process's fences. */
+	/* Let calls fail during the import of the other process's fences. */
 	handle_of(&exporter, ORDER_GATE, 0);
 	handle = handle_of(&exporter, ORDER_WORK, WAY_EVENT);
 	gpu_fault_set(ours->gpu, GPU_CALL_EVENT_IMPORT, 1, -ENOMEM);
@@ -1143,7 +1141,7 @@ static void test_false_messages(void **state)
 	(void)state;
 	begin();
 	odd[0] = open("/dev/null", O_RDWR | O_CLOEXEC);
-	odd[1] = file_of(4096, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);       /* other processes could write it */
+	odd[1] = file_of(4096, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);       /* other processes could write to it */
 	odd[2] = file_of(4096, F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL); /* it could shrink */
 	odd[3] = file_of(8192, all);
 	odd[4] = file_of(0, all);
@@ -1157,7 +1155,7 @@ static void test_false_messages(void **state)
 	for (int i = 0; i < 3; i++)
 		assert_int_equal(share(fds[0]), 0);
 	assert_int_equal(share(fds[1]), -EEXIST);
-	/* A page whose numbers change at random: up and down. */
+	/* The numbers on this page increase and decrease at random. */
 	asker = open_worker();
 	for (uint64_t round = 0; round < 200; round++) {
 		const struct fence_ticket ticket = {

@@ -1,11 +1,13 @@
 /*
  * test_client_kv.c - paged KV caches.
  *
- * Goal: blocks and chunks follow from the shape; the lowest blocks are used; forks share blocks and copy them on write;
- * admission keeps the watermark and reports what is missing; preempted sequences are restored unchanged; memory is
- * committed and decommitted by chunks, behind its fence; wrong numbers are refused; a driver call that fails changes
- * nothing. Method: a gpoold for each test, distinct contents for each token, counted and failing driver calls. Random
- * steps and threads: test_client_kv_random.c.
+ * Goal: the shape determines blocks and chunks. The lowest blocks are used first. Forks share blocks and copy them on
+ * write. Admission keeps the watermark and reports what is missing. Preempted sequences are restored unchanged. Memory
+ * is committed and decommitted by chunks, behind its fence. Invalid arguments are refused, and a failed driver call
+ * changes nothing.
+ *
+ * Method: each test starts a gpoold. Each token has distinct content; driver calls are counted and made to fail. For
+ * random steps and threads see test_client_kv_random.c.
  */
 #include "tests/integration/kv_view.h"
 
@@ -33,30 +35,33 @@ static void test_shapes(void **state)
 
 	(void)state;
 	worker_open(calm);
-	/* Eight blocks in a page, without a rest; as many as the pool has pages for. */
+	/* A page holds exactly eight blocks. The cache has as many blocks as the pool has pages for. */
 	layout = layout_of((struct gpool_kv_shape)SMALL);
 	assert_int_equal(layout.block_bytes, BLOCK_BYTES);
 	assert_int_equal(layout.chunk_bytes, PAGE_BYTES);
 	assert_int_equal(layout.chunk_blocks, CHUNK_BLOCKS);
 	assert_int_equal(layout.max_blocks, PAGES * CHUNK_BLOCKS);
 	assert_int_equal(layout.table_columns, 1024 / BLOCK_TOKENS);
-	/* 32 layers, 8 heads of 128, 2 bytes, 16 tokens by default: 2 MiB, four pages for one block. */
+	/* 32 layers, 8 heads of size 128, 2 bytes, 16 tokens by default: a block has 2 MiB, four pages. */
 	layout = layout_of((struct gpool_kv_shape){.layers = 32, .kv_heads = 8, .head_size = 128, .dtype_bytes = 2});
 	assert_int_equal(layout.block_tokens, 16);
 	assert_int_equal(layout.block_bytes, 2 << 20);
 	assert_int_equal(layout.chunk_bytes, 2 << 20);
 	assert_int_equal(layout.chunk_blocks, 1);
-	/* 192 KiB: two blocks in a page waste a quarter, eight in three pages waste nothing. */
+	/* Blocks of 192 KiB: two in one page waste a quarter of it, eight in three pages waste nothing. */
 	layout = layout_of((struct gpool_kv_shape){
 		.layers = 24, .kv_heads = 8, .head_size = 64, .dtype_bytes = 2, .block_tokens = 4});
 	assert_int_equal(layout.chunk_bytes, 3 * PAGE_BYTES);
 	assert_int_equal(layout.chunk_blocks, 8);
-	/* 28 heads in all, 128, 2 bytes, 32 tokens: 448 KiB; a page would waste an eighth, seven pages nothing. */
+	/*
+	 * 28 layers, 1 head of size 128, 2 bytes, 32 tokens: blocks of 448 KiB. One page would waste an eighth, seven
+	 * pages waste nothing.
+	 */
 	layout = layout_of((struct gpool_kv_shape){
 		.layers = 28, .kv_heads = 1, .head_size = 128, .dtype_bytes = 2, .block_tokens = 32});
 	assert_int_equal(layout.chunk_bytes, 7 * PAGE_BYTES);
 	assert_int_equal(layout.chunk_blocks, 8);
-	/* Larger than 16 handles. */
+	/* The block is larger than 16 handles. */
 	layout = layout_of((struct gpool_kv_shape){
 		.layers = 80, .kv_heads = 8, .head_size = 128, .dtype_bytes = 4, .block_tokens = 16});
 	assert_int_equal(layout.chunk_blocks, 1);
@@ -184,7 +189,7 @@ static void test_bulk(void **state)
 	assert_int_equal(block_at(bulk, 25), 28);
 }
 
-/* The lowest committed block is used; chunks are decommitted, and the lowest are committed first. */
+/* The lowest committed block is used. After chunks are decommitted, the lowest ones are committed first. */
 static void test_lowest_first(void **state)
 {
 	uint64_t sequences[4];
@@ -228,7 +233,7 @@ static void test_fork(void **state)
 	assert_int_equal(before.used_blocks, 3);
 	assert_int_equal(before.shared_blocks, 3);
 	assert_int_equal(before.step_blocks, 2);
-	/* The child copies the last block; the parent then has it alone, and continues to write. */
+	/* The child copies the last block. The parent is then its only user and continues to write. */
 	assert_int_equal(gpool_kv_append(kv, child, 1, NULL), 0);
 	settle();
 	assert_int_equal(block_at(child, 1), block_at(parent, 1));
@@ -248,7 +253,7 @@ static void test_fork(void **state)
 	assert_int_equal(gpool_kv_append(kv, third, 1, NULL), 0);
 	assert_int_equal(statistics().block_copies, before.block_copies + 1);
 	assert_int_equal(statistics().used_blocks, 6);
-	/* Blocks of other sequences stay. */
+	/* Blocks of other sequences stay allocated. */
 	assert_int_equal(gpool_kv_free(kv, parent), 0);
 	assert_int_equal(
 		wrong_tokens(third, 0, 10, 1) + wrong_tokens(third, 10, 2, 3) + wrong_tokens(child, 0, 10, 1), 0);
@@ -260,7 +265,10 @@ static void test_fork(void **state)
 	assert_int_equal(statistics().committed_chunks, 0);
 }
 
-/* Blocks allocated in advance belong to the first sequence, and are room again once the last block is its own. */
+/*
+ * Blocks allocated in advance belong to the first sequence. They count as room again once the parent no longer shares
+ * its last block.
+ */
 static void test_fork_of_bulk(void **state)
 {
 	uint64_t parent, child;
@@ -300,7 +308,7 @@ static void test_copy_blocks(void **state)
 				*word_at(block * BLOCK_TOKENS + i), UINT64_C(1) << 32 | (2 * BLOCK_TOKENS + i));
 	}
 	assert_int_equal(statistics().block_copies, 6);
-	/* Not in use, not existing, the same block, shared. */
+	/* Pass blocks that are not in use, do not exist, are the same, or are shared. */
 	assert_int_equal(gpool_kv_copy_blocks(kv, &(struct gpool_kv_pair){6, 0}, 1), -EINVAL);
 	assert_int_equal(gpool_kv_copy_blocks(kv, &(struct gpool_kv_pair){0, 6}, 1), -EINVAL);
 	assert_int_equal(gpool_kv_copy_blocks(kv, &(struct gpool_kv_pair){-1, 0}, 1), -EINVAL);
@@ -315,7 +323,7 @@ static void test_copy_blocks(void **state)
 
 /* ---- admission ---- */
 
-/* Requests that fit together, in order. */
+/* Requests that fit together are counted in order. */
 static void test_batch(void **state)
 {
 	const uint32_t tokens[] = {10 * BLOCK_TOKENS, 20 * BLOCK_TOKENS, 1, 20 * BLOCK_TOKENS, 6 * BLOCK_TOKENS, 1};
@@ -330,7 +338,7 @@ static void test_batch(void **state)
 	options = small_options(64);
 	options.watermark_blocks = 8;
 	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
-	/* 10 + 20 + 1 + 20 blocks, and five are left of the 56. */
+	/* The requests need 10 + 20 + 1 + 20 blocks; five of the 56 remain. */
 	assert_int_equal(gpool_kv_can_batch(kv, tokens, 6, NULL, &need), 4);
 	assert_int_equal(need.needed_blocks, 51);
 	assert_int_equal(need.available_blocks, 64);
@@ -344,12 +352,12 @@ static void test_batch(void **state)
 	assert_int_equal(gpool_kv_can_batch(kv, tokens, 6, &limits, NULL), 3);
 	limits.max_sequences = 2;
 	assert_int_equal(gpool_kv_can_batch(kv, tokens, 6, &limits, NULL), 2);
-	/* Running sequences count; preempted ones have a row, but do not run. */
+	/* Running sequences count toward the limit. Preempted ones have a row, but do not run. */
 	sequence = allocated(BLOCK_TOKENS, 0, 0);
 	assert_int_equal(gpool_kv_can_batch(kv, tokens, 6, &limits, NULL), 1);
 	assert_int_equal(gpool_kv_preempt(kv, sequence, NULL), 1);
 	assert_int_equal(gpool_kv_can_batch(kv, tokens, 6, &limits, NULL), 2);
-	/* All requests that were counted can be admitted. */
+	/* All counted requests can be admitted. */
 	for (int i = 0; i < 4; i++)
 		allocated(tokens[i], 0, 0);
 	assert_int_equal(gpool_kv_can_batch(kv, tokens, 6, NULL, NULL), 0);
@@ -384,7 +392,7 @@ static void test_watermark(void **state)
 	assert_int_equal(try_allocate(6 * BLOCK_TOKENS + 1, 0, 0, &(uint64_t){0}), -ENOSPC);
 	assert_int_equal(shortage().needed_blocks, 7);
 	assert_int_equal(shortage().free_blocks, 14);
-	/* A running sequence may use all blocks, and use them again. */
+	/* A running sequence may use all blocks, also after a preemption. */
 	assert_int_equal(gpool_kv_append(kv, sequence, 14 * BLOCK_TOKENS, NULL), 0);
 	assert_int_equal(gpool_kv_preempt(kv, sequence, NULL), 64);
 	allocated(1, 0, 0);
@@ -394,7 +402,7 @@ static void test_watermark(void **state)
 	assert_int_equal(statistics().refusals, 3);
 }
 
-/* The pool is short of pages; the cache has enough block numbers. */
+/* The pool is short of pages, although the cache has enough block numbers. */
 static void test_pool_is_short(void **state)
 {
 	struct gpool_block block;
@@ -421,7 +429,7 @@ static void test_pool_is_short(void **state)
 	gpool_close(other);
 }
 
-/* Free chunks are available to other sessions, but not before the queued work is done. */
+/* Free chunks become available to other sessions, but not before the queued work is done. */
 static void test_memory_goes(void **state)
 {
 	struct gpool_fence gate;
@@ -440,7 +448,7 @@ static void test_memory_goes(void **state)
 	assert_int_equal(gpool_kv_free(kv, sequence), 0);
 	assert_int_equal(statistics().committed_chunks, 0);
 	assert_int_equal(gpool_alloc(other, PAGES - 24, NULL, &block), -ENOSPC);
-	/* Meanwhile the cache can use it again. */
+	/* Until then the cache can use the memory again. */
 	sequence = allocated(8 * BLOCK_TOKENS, 0, 0);
 	assert_int_equal(gpool_fence_signal(worker, gate), 0);
 	settle();
@@ -492,7 +500,7 @@ static void test_preempt_and_resume(void **state)
 	assert_int_equal(gpool_kv_append(kv, late, 21, NULL), 0);
 }
 
-/* Shared blocks stay, and a resumed sequence has blocks of its own. */
+/* Shared blocks stay allocated. A resumed sequence has its own blocks. */
 static void test_preempt_shared(void **state)
 {
 	uint64_t parent, child;
@@ -546,13 +554,13 @@ static void test_sync(void **state)
 	assert_int_equal(gpool_kv_resume(kv, sequences[9]), 0);
 	assert_int_equal(gpool_kv_sync(kv), 0);
 	settle();
-	/* One entry, one, the child's four, the copied one, the five of the resumed sequence. */
+	/* The changes are 1 entry, 1 entry, the child's 4, the copied block's 1, and the resumed sequence's 5. */
 	assert_int_equal(statistics().table_bytes, bytes + 4 * (1 + 1 + 4 + 1 + 5));
 	for (int i = 0; i < 32; i++)
 		assert_true(device_agrees(sequences[i]));
 }
 
-/* More entries than all stages hold, and one row longer than a stage. */
+/* Change more entries than all stages can hold, and one row that is longer than a stage. */
 static void test_sync_large(void **state)
 {
 	struct gpool_kv_options options;
@@ -576,7 +584,7 @@ static void test_sync_large(void **state)
 		assert_true(device_agrees(children[i]));
 }
 
-/* Kernels that were queued before see the earlier table. */
+/* Kernels that were queued earlier see the earlier table. */
 static void test_sync_is_in_order(void **state)
 {
 	struct gpool_fence gate;
@@ -625,14 +633,14 @@ static void test_sleep(void **state)
 	write_tokens(sequence, 0, 30, 1);
 	assert_int_equal(gpool_kv_sync(kv), 0);
 	assert_int_equal(gpool_sleep(worker, 0), 0);
-	/* Computations continue, memory does not grow. */
+	/* While the worker sleeps, sequences can use committed memory, but no memory can be committed. */
 	assert_int_equal(gpool_kv_append(kv, sequence, 2, NULL), 0);
 	assert_int_equal(gpool_kv_append(kv, sequence, 1, NULL), -EHOSTDOWN);
 	assert_int_equal(gpool_wake(worker, ANSWER_MS), 0);
 	assert_int_equal(wrong_tokens(sequence, 0, 30, 1), 0);
 	assert_true(device_agrees(sequence));
 	assert_int_equal(gpool_kv_append(kv, sequence, 1, NULL), 0);
-	/* Freed asleep, the memory is decommitted with the next free. */
+	/* Memory freed during sleep is decommitted with the next free. */
 	assert_int_equal(gpool_sleep(worker, 0), 0);
 	assert_int_equal(gpool_kv_free(kv, sequence), 0);
 	assert_int_equal(statistics().committed_chunks, 2);
@@ -645,7 +653,7 @@ static void test_sleep(void **state)
 	assert_int_equal(gpool_kv_destroy(kv), 0);
 }
 
-/* ---- what is wrong ---- */
+/* ---- invalid arguments ---- */
 
 static void test_wrong_numbers(void **state)
 {
@@ -674,7 +682,7 @@ static void test_wrong_numbers(void **state)
 	assert_int_equal(gpool_kv_validate(kv, ended, 0, &shape), -ESTALE);
 	shape.head_size = 128;
 	assert_int_equal(gpool_kv_validate(kv, sequence, 0, &shape), -EPROTO);
-	/* A sequence of another cache, an unused number, an invalid one. */
+	/* Pass a sequence of another cache, an unused number and an invalid one. */
 	assert_int_equal(gpool_kv_free(second, sequence), -ESTALE);
 	for (int i = 0; i < 3; i++) {
 		uint64_t number = i == 0 ? ended : i == 1 ? sequence + 64 : 7, child;
@@ -749,7 +757,7 @@ static struct view view_of_all(void)
 	return view;
 }
 
-/* Reclaimable memory is taken by another session and freed again, so it has to be mapped again. */
+/* Another session takes reclaimable memory and frees it again, so the range has to map it again. */
 static void scatter(void)
 {
 	struct gpool *other = open_worker();
@@ -768,7 +776,7 @@ static int step_allocate(void)
 	return error ? error : gpool_kv_free(kv, made);
 }
 
-/* Append with a copy, and with more memory. */
+/* Append tokens, which needs a copy and more memory. */
 static int step_append(void)
 {
 	int error = gpool_kv_append(kv, one, 15 * BLOCK_TOKENS, NULL);
@@ -792,7 +800,10 @@ static int step_resume(void)
 	return 0;
 }
 
-/* Let each call of a kind that the step makes fail in turn; nothing changes. Returns the number of failed calls. */
+/*
+ * Let each call of one kind that the step makes fail in turn, and check that nothing changes. Return the number of
+ * failed calls.
+ */
 static uint32_t fail_each(int (*step)(void), enum gpu_call kind)
 {
 	for (uint32_t failed = 0;; failed++) {
@@ -822,7 +833,7 @@ static void test_driver_faults(void **state)
 	two = allocated(6, 0, 0);
 	write_tokens(two, 0, 6, 9);
 	one = forked(two);
-	/* 20 blocks, six of them committed: two more chunks, as one run, with one access call. */
+	/* Allocate 20 blocks; six are committed. Two more chunks are committed as one run with one access call. */
 	assert_int_equal(fail_each(step_allocate, GPU_CALL_MAP), 2);
 	assert_int_equal(fail_each(step_allocate, GPU_CALL_ACCESS), 1);
 	assert_int_equal(fail_each(step_append, GPU_CALL_MAP), 2);
@@ -832,7 +843,7 @@ static void test_driver_faults(void **state)
 	assert_int_equal(fail_each(step_resume, GPU_CALL_ACCESS), 1);
 }
 
-/* No fence can be recorded for the decommit: the memory stays, and is decommitted with the next free. */
+/* No fence can be recorded for the decommit: the memory stays committed, and is decommitted with the next free. */
 static void test_fence_faults(void **state)
 {
 	uint64_t sequences[2];
@@ -849,7 +860,7 @@ static void test_fence_faults(void **state)
 	assert_int_equal(statistics().committed_chunks, 0);
 }
 
-/* Missing copies are made by the next call; a stage without a fence is not used before its copies are done. */
+/* The next call makes the missing copies. A stage without a fence is not reused before its copies are done. */
 static void test_sync_faults(void **state)
 {
 	uint64_t sequences[12];
@@ -879,7 +890,7 @@ static void test_sync_faults(void **state)
 		assert_true(device_agrees(sequences[i]));
 }
 
-/* A failed creation leaves nothing; a cache whose stream is closed still frees its memory. */
+/* A failed creation leaves no state behind. A cache whose stream is closed still frees its memory. */
 static void test_life(void **state)
 {
 	static const enum gpu_call kinds[] = {GPU_CALL_RESERVE, GPU_CALL_HOST_REGISTER};
@@ -905,7 +916,7 @@ static void test_life(void **state)
 	assert_int_equal(gpool_kv_preempt(kv, 0, NULL), 3);
 	assert_int_equal(statistics().committed_chunks, 0);
 	assert_int_equal(gpool_kv_destroy(kv), 0);
-	/* A cache that ends with the pool's handle. */
+	/* This cache ends when the pool is closed. */
 	assert_int_equal(gpool_stream_open(worker, NULL, 0, &stream), 0);
 	options.stream = stream;
 	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);

@@ -1,9 +1,12 @@
 /*
- * test_client_kv_compact.c - the compaction of a cache moves blocks together and frees memory.
+ * test_client_kv_compact.c - compaction of a cache moves blocks together and frees memory.
  *
- * Goal: the blocks use the smallest possible number of chunks; contents, forks, published and cached blocks, and the
- * order of eviction are unchanged; the limit on moves is observed; a failed copy changes nothing. Method: contents of
- * each token, prefix_check() after each step; examples, and random steps, scaled by GPOOL_TEST_SCALE.
+ * Goal: after compaction the blocks occupy the smallest possible number of chunks. Contents, forks, published and
+ * cached blocks, and the order of eviction are unchanged. The limit on moves is observed, and a failed copy changes
+ * nothing.
+ *
+ * Method: each token has distinct content, and prefix_check() runs after each step. The tests are examples and random
+ * steps, whose number GPOOL_TEST_SCALE scales.
  */
 #include "tests/integration/kv_view.h"
 
@@ -19,7 +22,7 @@ static void pack_start(uint32_t flags)
 	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
 }
 
-/* Create sequences of a block each that fill `chunks` chunks; then end all but every `each`-th. */
+/* Create sequences of one block each that fill `chunks` chunks, then free all but every `each`-th one. */
 static uint32_t holes_make(uint64_t *sequences, uint32_t chunks, uint32_t each)
 {
 	uint32_t left = 0;
@@ -55,7 +58,7 @@ static void test_memory_goes(void **state)
 	pack_start(0);
 	assert_int_equal(holes_make(sequences, 4, 4), 8);
 	assert_int_equal(statistics().committed_chunks, 4);
-	/* No more than requested, and no chunk is half emptied. */
+	/* No more blocks move than requested, and no chunk is emptied only in part. */
 	assert_int_equal(gpool_kv_compact(kv, 0), 0);
 	assert_int_equal(gpool_kv_compact(kv, 1), 0);
 	assert_int_equal(gpool_kv_compact(kv, 3), 2);
@@ -82,7 +85,7 @@ static void test_forks(void **state)
 	(void)state;
 	pack_start(0);
 	assert_int_equal(holes_make(sequences, 2, 8), 2);
-	/* In free blocks of the first chunk, half full at its end; the second chunk has one block. */
+	/* The parent uses free blocks of the first chunk and half of its last block. The second chunk has one block. */
 	parent = allocated(BLOCK_TOKENS + 2, 0, 0);
 	write_tokens(parent, 0, BLOCK_TOKENS + 2, 9);
 	child = forked(parent);
@@ -114,7 +117,7 @@ static struct gpool_kv_prefix text(uint32_t *ids, uint32_t number, uint32_t toke
 	return prefix;
 }
 
-/* Cached blocks of three texts, between blocks of sequences that are then freed. */
+/* Compact cached blocks of three texts, after the sequences between them were freed. */
 static void published_move(uint32_t flags)
 {
 	uint64_t between[24], sequence;
@@ -150,7 +153,7 @@ static void published_move(uint32_t flags)
 		assert_int_equal(wrong_tokens(sequence, 0, tokens, 50 + 8 * i), 0);
 		assert_int_equal(gpool_kv_free(kv, sequence), 0);
 	}
-	/* They are evicted as before. */
+	/* The blocks are evicted in the same order as before. */
 	assert_int_equal(gpool_kv_prefix_evict(kv, UINT32_MAX), 8);
 	assert_int_equal(statistics().cached_blocks, 0);
 }
@@ -191,7 +194,7 @@ static void test_copies_that_fail(void **state)
 	assert_int_equal(gpool_wake(worker, ANSWER_MS), 0);
 }
 
-/* A byte per second: a chunk's worth at once, and then nothing for six days. */
+/* The budget is one byte per second: it permits one chunk at once, and nothing more for six days. */
 static void test_no_more_than_the_budget(void **state)
 {
 	struct gpool_kv_options options;
@@ -205,11 +208,11 @@ static void test_no_more_than_the_budget(void **state)
 	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);
 	assert_int_equal(holes_make(sequences, 4, 2), 16);
 	assert_int_equal(gpool_kv_compact(kv, 4), 4);
-	/* Free blocks for four more exist. */
+	/* The chunks have free blocks for four more. */
 	assert_int_equal(gpool_kv_compact(kv, UINT32_MAX), 4);
 	assert_int_equal(statistics().committed_chunks, 2);
 	contents_stand(sequences, 4 * CHUNK_BLOCKS);
-	/* Half of each of the two chunks is free now. */
+	/* Free half of each of the two chunks. */
 	for (uint32_t i = 0; i < 4 * CHUNK_BLOCKS; i += 2) {
 		if (in_chunk[(uint32_t)block_at(sequences[i], 0) / CHUNK_BLOCKS]++ < CHUNK_BLOCKS / 2)
 			continue;
@@ -217,7 +220,7 @@ static void test_no_more_than_the_budget(void **state)
 		sequences[i] = 0;
 	}
 	assert_int_equal(gpool_kv_compact(kv, UINT32_MAX), 0);
-	/* Refill the budget, as time would. */
+	/* Refill the budget, as the passage of time would. */
 	kv->packing.level = 4 * BLOCK_BYTES * UINT64_C(1000000000);
 	assert_int_equal(gpool_kv_compact(kv, UINT32_MAX), 4);
 	assert_int_equal(statistics().committed_chunks, 1);
@@ -288,7 +291,7 @@ static void test_by_chance(void **state)
 		result = gpool_kv_compact(kv, most);
 		assert_in_range(result, 0, most);
 		moved += (uint32_t)result;
-		/* Without a limit, the smallest number of chunks remains. */
+		/* Without a limit, the smallest possible number of chunks remains. */
 		if (most == 39) {
 			moved += (uint32_t)gpool_kv_compact(kv, UINT32_MAX);
 			assert_int_equal(statistics().committed_chunks,

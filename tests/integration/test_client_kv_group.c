@@ -1,10 +1,13 @@
 /*
  * test_client_kv_group.c - sequences that extend over several KV caches.
  *
- * Goal: each cache has its range of a sequence's tokens, with their content, through appends that cross ranges, forks
- * and preemptions; a call that one cache refuses changes nothing in any; wrong arguments are refused. Method: three
- * pools, whose caches have different sizes, so that each refuses at times; examples, and random steps that are compared
- * with arrays of tokens; GPOOL_TEST_SCALE scales their number. The seed is printed, and GPOOL_TEST_SEED= sets it.
+ * Goal: each cache contains its range of a sequence's tokens, with their content, across forks, preemptions, and
+ * appends that cross the border between ranges. A call that one cache refuses changes nothing in any cache. Invalid
+ * arguments are refused.
+ *
+ * Method: three pools with caches of different sizes, so that each cache refuses calls at times. The tests are
+ * examples, and random steps that are compared with arrays of tokens. GPOOL_TEST_SCALE scales the number of steps. The
+ * seed is printed; GPOOL_TEST_SEED sets it.
  */
 #include "tests/integration/kv_view.h"
 
@@ -111,7 +114,7 @@ static void settle_all(void)
 	}
 }
 
-/* Return the content of a token, given its position in the whole sequence. */
+/* Return the address of a token's content, given the token's position in the whole sequence. */
 static volatile uint64_t *place_of(uint64_t sequence, uint32_t token)
 {
 	uint32_t member = token / RANGE < CACHES ? token / RANGE : CACHES - 1, at = token - member * RANGE, count;
@@ -160,7 +163,7 @@ static void test_ranges(void **state)
 	assert_int_equal(span_of(sequence, 1).tokens, 5);
 	assert_int_equal(span_of(sequence, 1).blocks, 2);
 	assert_true(span_of(sequence, 2).sequence == 0);
-	/* Across the next border, and into the last cache by more than a range. */
+	/* Append across the next border and by more than a range into the last cache. */
 	assert_int_equal(gpool_kv_group_append(group, sequence, 2 * RANGE + 30, &member, &slot), 0);
 	assert_int_equal(member, 1);
 	assert_int_equal(span_of(sequence, 1).tokens, RANGE);
@@ -183,7 +186,7 @@ static void test_ranges(void **state)
 		assert_int_equal(counts(i).used_blocks, 0);
 }
 
-/* Blocks that were allocated in advance are used, without a request. */
+/* Blocks that were allocated in advance are used without a request. */
 static void test_estimated(void **state)
 {
 	uint64_t sequence, ahead;
@@ -199,7 +202,7 @@ static void test_estimated(void **state)
 	assert_true(span_of(sequence, 1).sequence == ahead);
 	assert_int_equal(span_of(sequence, 2).tokens, 8);
 	assert_int_equal(counts(2).used_blocks, 2);
-	/* More tokens than were estimated: the sequence in that cache is allocated again. */
+	/* The sequence has more tokens than were estimated, so it is allocated again in that cache. */
 	assert_int_equal(gpool_kv_group_free(group, sequence), 0);
 	assert_int_equal(try_group(RANGE, RANGE + 4, 0, &sequence), 0);
 	ahead = span_of(sequence, 1).sequence;
@@ -217,8 +220,8 @@ static void test_all_or_nothing(void **state)
 
 	(void)state;
 	/*
-	 * 24 blocks in the second cache, of which admission keeps 2: a whole range of 10 blocks is admitted twice, not
-	 * three times.
+	 * The second cache has 24 blocks, of which admission keeps 2. A whole range of 10 blocks is admitted twice, but
+	 * not three times.
 	 */
 	assert_int_equal(try_group(2 * RANGE, 0, 0, &first), 0);
 	assert_int_equal(try_group(2 * RANGE + 4, 0, 0, &second), 0);
@@ -231,17 +234,17 @@ static void test_all_or_nothing(void **state)
 	assert_int_equal(need.needed_blocks, 10);
 	assert_int_equal(counts(0).used_blocks, 20);
 	assert_int_equal(counts(2).used_blocks, 1);
-	/* A running sequence may use the watermark too, up to the last block, and no further one. */
+	/* A running sequence may use the blocks of the watermark too, up to the last block of the cache. */
 	assert_int_equal(try_group(RANGE, 0, 0, &other), 0);
 	assert_int_equal(gpool_kv_group_append(group, other, 17, NULL, NULL), -ENOSPC);
 	assert_int_equal(span_of(other, 0).tokens, RANGE);
 	assert_int_equal(gpool_kv_group_append(group, other, 16, NULL, NULL), 0);
 	assert_int_equal(counts(1).free_blocks, 0);
-	/* Across two borders at once: the second cache has no room, so the third gets nothing. */
+	/* Append across two borders at once: the second cache has no room, so the third cache gets no tokens. */
 	assert_int_equal(gpool_kv_group_append(group, other, 2 * RANGE, NULL, NULL), -ENOSPC);
 	assert_int_equal(counts(2).used_blocks, 1);
 	assert_true(span_of(other, 2).sequence == 0);
-	/* A sequence that is preempted here is resumed in all caches or in none. */
+	/* A preempted sequence is resumed in all caches or in none. */
 	assert_int_equal(gpool_kv_group_preempt(group, second, NULL), 21);
 	assert_int_equal(gpool_kv_group_append(group, second, 1, NULL, NULL), -EAGAIN);
 	assert_int_equal(try_group(RANGE + 4, 0, 0, &second), 0);

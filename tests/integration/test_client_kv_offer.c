@@ -1,24 +1,28 @@
 /*
- * test_client_kv_offer.c - the memory of cached prefixes is available to other processes while its engine makes no
- * call.
+ * test_client_kv_offer.c - other processes can take the memory of cached prefixes while the engine makes no call.
  *
- * Goal: another process gets unused blocks with one allocation, however long the engine is stopped, but not before the
- * GPU work that reads them is done; blocks that were not taken are found again with their content; taken blocks and
- * those that follow them are not found; a prefix in use stays; counts are exact after each call; an engine's own cached
- * blocks are evicted before the content of other sessions if they are older, and not otherwise. Method: engines as
- * processes that are stopped and killed, or in this process where the time of a use or a fence matters.
+ * Goal: another process gets unused blocks with one allocation, even from a stopped engine, but not before the GPU work
+ * that reads them is done. Blocks that were not taken are found again with their content. Taken blocks and the blocks
+ * that follow them are not found, and a prefix in use stays. Counts are exact after each call. An engine evicts its own
+ * cached blocks before the content of other sessions only if they are older.
+ *
+ * Method: engines are processes that are stopped and killed. They run in this process where the time of a use or a
+ * fence matters.
  */
 #include "client/kv/pooled.h"
 #include "client/object/object.h"
 #include "tests/integration/kv_engine.h"
 
-enum { PLENTY = PAGES - 1 }; /* all pages except one for the engine's tables */
+enum { PLENTY = PAGES - 1 }; /* all pages except the one for the engine's tables */
 
 static const char *const spilling[] = {"--pool", POOL ",spill_memory=32MiB", CALM, NULL};
 
-/* ---- an engine that is stopped ---- */
+/* ---- a stopped engine ---- */
 
-/* Publish texts of that number of tokens each, from 1 on, which no sequence has any more. */
+/*
+ * Start an engine that has published texts of that number of tokens each, numbered from 1, and has freed their
+ * sequences.
+ */
 static struct engine *idle_engine(uint32_t texts_begun, uint32_t tokens)
 {
 	struct engine *made = engine();
@@ -131,7 +135,10 @@ static void test_evicted_at_once(void **state)
 
 /* ---- chunks that engines share ---- */
 
-/* A text of three shared chunks, and two blocks behind them that are not shared; no sequence has any of them. */
+/*
+ * Start an engine that has published a text of three shared chunks and two unshared blocks behind them, and has freed
+ * its sequence.
+ */
 static struct engine *idle_sharer(uint32_t text)
 {
 	struct engine *made = engine();
@@ -146,7 +153,10 @@ static struct engine *idle_sharer(uint32_t text)
 	return made;
 }
 
-/* An idle engine has them open, since blocks of its own follow them, and keeps none of them. */
+/*
+ * An idle engine has the shared chunks open, because its own blocks follow them. It does not protect them from
+ * eviction.
+ */
 static void test_shared_give_way(void **state)
 {
 	struct engine *idle;
@@ -175,7 +185,7 @@ static void test_shared_give_way(void **state)
 	engine_ended(idle);
 }
 
-/* Blocks of a sequence in any engine stay; unused blocks that follow them are evicted. */
+/* Blocks that a sequence of any engine uses stay. Unused blocks that follow them are evicted. */
 static void test_shared_in_use(void **state)
 {
 	struct engine *idle, *user;
@@ -198,7 +208,7 @@ static void test_shared_in_use(void **state)
 	engine_continued(idle);
 	engine_continued(user);
 	look(user, sequence);
-	/* No block follows the remaining ones, so that the engine does not keep them, and finds them in the pool. */
+	/* No block follows the remaining chunks, so the engine does not keep them, and finds them in the pool. */
 	assert_int_equal(found_by(idle, 1, 0, 3 * C), 0);
 	assert_int_equal(last.statistics.cached_blocks, 0);
 	assert_int_equal(begun(idle, 1, 0, 2 * C, &sequence), 2 * C);
@@ -234,7 +244,7 @@ static void test_deaths(void **state)
 	assert_in_range(found_by(idle, 1, 0, 3 * C) + found_by(other, 1, 0, 3 * C), 0, 2 * C);
 	engine_killed(other);
 	alloc(worker, 1);
-	/* The process that took pages dies: they are free, and the remaining blocks are still cached. */
+	/* When the process that took the pages dies, the pages are free, and the remaining blocks are still cached. */
 	gpool_close(worker);
 	worker = NULL;
 	assert_true(begun(idle, 1, 0, 3 * C, &sequence) < 3 * C);
@@ -242,7 +252,7 @@ static void test_deaths(void **state)
 	engine_ended(idle);
 }
 
-/* ---- in this process ---- */
+/* ---- an engine in this process ---- */
 
 static bool is_adaptive(void)
 {
@@ -302,7 +312,7 @@ static void chunk_age(uint32_t chunk, uint32_t ms)
 	atomic_store(&worker->session.touch[chunk_page(chunk)], pool_clock(worker) - ms);
 }
 
-/* Allocate a page when the pool has no free one: one is evicted. */
+/* Allocate all free pages as *rest, then one page more, which evicts a page. */
 static struct gpool_block taken_from_all(struct gpool *other, struct gpool_block *rest)
 {
 	*rest = alloc(other, free_pages());
@@ -310,8 +320,8 @@ static struct gpool_block taken_from_all(struct gpool *other, struct gpool_block
 }
 
 /*
- * Two texts that begin with the same chunk, which is lost: no block of either is left, and no memory without content is
- * kept.
+ * Two texts begin with the same chunk, which is evicted. No block of either text remains, and no memory without content
+ * is kept.
  */
 static void test_followers_go(void **state)
 {
@@ -340,7 +350,9 @@ static void test_followers_go(void **state)
 	gpool_close(other);
 }
 
-/* A second text that spans chunks of the first one, and a following block in a chunk that stays in use. */
+/*
+ * A second text spans chunks of the first one, and a block that follows the first text is in a chunk that stays in use.
+ */
 static void test_mixed_chunks(void **state)
 {
 	struct gpool *other;
@@ -352,8 +364,8 @@ static void test_mixed_chunks(void **state)
 	offer_start(0, 0);
 	other = open_worker();
 	/*
-	 * Chunk 0: the first text's 6 blocks, and 2 of the other's, whose next 6 are in chunk 1, with 2 that a sequence
-	 * uses.
+	 * Chunk 0 contains the first text's 6 blocks and 2 blocks of the second text. Chunk 1 contains the next 6 of
+	 * the second text, and 2 blocks that a sequence uses.
 	 */
 	first = here_begun(1, 6 * T, 6 * T, NULL);
 	second = here_begun(2, 0, 8 * T, NULL);
@@ -378,7 +390,10 @@ static void test_mixed_chunks(void **state)
 	gpool_close(other);
 }
 
-/* A block is not taken before the GPU is done with it; then at once, while this process makes no call. */
+/*
+ * A block is not taken before the GPU work that uses it is done. It is then taken at once, without a call of this
+ * process.
+ */
 static void test_behind_work(void **state)
 {
 	struct gpool_fence gate;
@@ -400,7 +415,7 @@ static void test_behind_work(void **state)
 	assert_int_equal(statistics().offered_chunks, 1);
 	rest = alloc(other, free_pages());
 	assert_int_equal(gpool_alloc(other, 1, NULL, &block), -ENOSPC);
-	/* It is reclaimed and offered again while the work continues. */
+	/* The block is reclaimed and offered again while the work continues. */
 	sequence = here_begun(1, 0, C, &found);
 	assert_int_equal(found, C);
 	here_ended(sequence);
@@ -411,7 +426,7 @@ static void test_behind_work(void **state)
 	gpool_close(other);
 }
 
-/* Free blocks of an offered chunk are used before new memory; then the chunk is held. */
+/* Free blocks of an offered chunk are used before new memory. After that, the chunk is held. */
 static void test_room(void **state)
 {
 	uint64_t sequence;
@@ -430,8 +445,8 @@ static void test_room(void **state)
 }
 
 /*
- * Content of other sessions that is due later stays, and the cache evicts its own block by block; content that is due
- * earlier is evicted first, one page at a time.
+ * If the content of other sessions would be evicted later than its own, the cache evicts its own content block by
+ * block. Content that would be evicted earlier is evicted first, one page at a time.
  */
 static void test_own_and_others(void **state)
 {
@@ -468,7 +483,7 @@ static void test_own_and_others(void **state)
 	gpool_close(other);
 }
 
-/* The owner id of a text is the same in all engines, and the agent knows its last use. */
+/* The owner id of a text is the same in all engines, and the agent knows the time of its last use. */
 static void test_names(void **state)
 {
 	struct gpool *other;
@@ -495,7 +510,7 @@ static void test_names(void **state)
 			touched = atomic_load(&worker->session.touch[chunk_page(0)]);
 		}
 		here_ended(sequence);
-		/* With the adaptive policy only lookups count as uses, not the release of a block. */
+		/* With the adaptive policy only lookups count as uses. The release of a block does not. */
 		if (is_adaptive())
 			assert_int_equal(touched, atomic_load(&worker->session.touch[chunk_page(0)]));
 		assert_int_equal(names[i], atomic_load(&worker->session.blocks[chunk_page(0)].owner_id));
@@ -549,7 +564,7 @@ static void test_shared_unmapped(void **state)
 	gpool_close(other);
 }
 
-/* A sequence may be long-lived: its pins do not count as leaked. */
+/* The pins of a long-lived sequence do not count as leaked. */
 static void test_long_sequence(void **state)
 {
 	static const char *const arguments[] = {
@@ -574,7 +589,7 @@ static void test_long_sequence(void **state)
 	gpool_close(other);
 }
 
-/* Sleep drops offered chunks, also of a cache whose content is kept; counts are correct at once. */
+/* Sleep drops offered chunks, also of a cache whose content is kept. The counts are correct at once. */
 static void test_sleep(void **state)
 {
 	uint64_t user;
@@ -585,7 +600,7 @@ static void test_sleep(void **state)
 	user = here_begun(2, 0, C, NULL);
 	assert_int_equal(statistics().offered_chunks, 2);
 	assert_int_equal(gpool_sleep(worker, 0), 0);
-	/* Nothing can be reclaimed, and so no block is found that would have to be. */
+	/* No memory can be reclaimed during sleep, so lookups find no block that would have to be reclaimed. */
 	assert_int_equal(gpool_wake(worker, ANSWER_MS), 0);
 	assert_int_equal(statistics().cached_blocks, 0);
 	assert_int_equal(statistics().prefix_lost, 2 * CHUNK_BLOCKS);
@@ -595,7 +610,7 @@ static void test_sleep(void **state)
 	here_ended(user);
 }
 
-/* A compaction moves blocks of offered chunks as well. */
+/* Compaction also moves blocks of offered chunks. */
 static void test_pack(void **state)
 {
 	uint64_t sequences[3];

@@ -1,10 +1,12 @@
 /*
- * test_client_kv_offload.c - sequences that are preempted with the content of their blocks.
+ * test_client_kv_offload.c - preempt sequences and save the content of their blocks.
  *
- * Goal: they are restored exactly, however others used the memory meanwhile, with forks and queued work included; a
- * sequence whose content cannot be kept continues to run; host memory is bounded and freed; a failed copy changes
- * nothing. Method: distinct contents for each token; random steps with the contents of all sequences as arrays, scaled
- * by GPOOL_TEST_SCALE, in a cache that is too small for all.
+ * Goal: sequences are restored exactly after other sequences have used their memory, including forks and queued work. A
+ * sequence whose content cannot be saved continues to run. Host memory is bounded and freed. A failed copy changes
+ * nothing.
+ *
+ * Method: each token has distinct content. Random steps, scaled by GPOOL_TEST_SCALE, run in a cache that is too small
+ * for all sequences, and are compared with arrays of the contents.
  */
 #include "tests/integration/kv_view.h"
 
@@ -41,7 +43,7 @@ static void test_content_is_restored(void **state)
 	(void)state;
 	offload_start(HOST_BLOCKS);
 	assert_int_equal(offloaded().host_blocks, HOST_BLOCKS);
-	/* The last block is not full, and one more was allocated in advance, whose content is not saved. */
+	/* The last block is not full. One more block was allocated in advance; its content is not saved. */
 	sequence = allocated(10 * BLOCK_TOKENS + 1, 12 * BLOCK_TOKENS, 0);
 	write_tokens(sequence, 0, 10 * BLOCK_TOKENS + 1, 7);
 	assert_int_equal(gpool_kv_offload(kv, 0, 0, &victim), 12);
@@ -58,13 +60,13 @@ static void test_content_is_restored(void **state)
 	assert_int_equal(offloaded().host_free_blocks, HOST_BLOCKS);
 	assert_int_equal(offloaded().saves, 1);
 	assert_int_equal(offloaded().loads, 1);
-	/* After a preemption without its content, nothing is restored. */
+	/* After a preemption that did not save the content, none is restored. */
 	assert_true(gpool_kv_preempt(kv, sequence, NULL) > 0);
 	assert_int_equal(gpool_kv_resume(kv, sequence), 0);
 	assert_int_equal(offloaded().loads, 1);
 }
 
-/* Work queued before is included in the copies; work queued after runs when the copies are done. */
+/* The copies include the work queued before them. Work queued later runs after the copies. */
 static void test_in_the_order_of_the_stream(void **state)
 {
 	uint64_t sequence, address = 0, other;
@@ -97,7 +99,7 @@ static void test_forks(void **state)
 	parent = allocated(4 * BLOCK_TOKENS + 2, 0, 0);
 	write_tokens(parent, 0, 4 * BLOCK_TOKENS + 2, 3);
 	child = forked(parent);
-	/* The free releases nothing, and the other sequence continues alone, without a copy. */
+	/* The preemption frees no shared block. The other sequence continues alone, without a copy. */
 	assert_int_equal(gpool_kv_offload(kv, parent, 0, NULL), 0);
 	assert_int_equal(statistics().shared_blocks, 0);
 	assert_int_equal(gpool_kv_append(kv, child, 1, NULL), 0);
@@ -131,13 +133,13 @@ static void test_content_that_cannot_be_kept(void **state)
 	assert_int_equal(info_of(large).state, GPOOL_KV_RUNNING);
 	assert_int_equal(gpool_kv_append(kv, large, 1, NULL), 0);
 	assert_int_equal(wrong_tokens(large, 0, 8 * BLOCK_TOKENS, 1), 0);
-	/* The end of a sequence frees its slots. */
+	/* The end of a sequence frees its slots in host memory. */
 	assert_int_equal(gpool_kv_free(kv, small), 0);
 	assert_int_equal(offloaded().host_free_blocks, 9);
 	assert_int_equal(gpool_kv_offload(kv, large, 0, NULL), 9);
 	assert_int_equal(offloaded().host_free_blocks, 0);
 	assert_int_equal(gpool_kv_offload(kv, small, 0, NULL), -ESTALE);
-	/* The cache ends while content is saved. */
+	/* Destroy the cache while content is saved. */
 	assert_int_equal(gpool_kv_destroy(kv), 0);
 }
 

@@ -1,10 +1,11 @@
 /*
- * test_client_kv_offload_int8.c - preempted sequences as int8.
+ * test_client_kv_offload_int8.c - preempt sequences and save them as int8.
  *
- * Goal: restored contents are within the bound of gpool.h, for fp16, bf16 and fp32, through host memory and through the
- * pool and its tiers; the reported error is the actual one; zeros stay zeros; contents without an int8 form are refused
- * with the reason; the copy takes about half the space. Method: random elements and difficult distributions, each
- * compared with the original.
+ * Goal: restored contents are within the bound of gpool.h for fp16, bf16 and fp32, both through host memory and through
+ * the pool and its tiers. The reported error is the actual one, and zeros stay zeros. Contents without an int8 form are
+ * refused with the reason. The copy takes about half the space.
+ *
+ * Method: random elements and difficult distributions, each compared with the original.
  */
 #include "cuda/kernels/element.h"
 #include "tests/integration/kv_view.h"
@@ -28,7 +29,7 @@ static const struct {
 };
 
 static uint32_t form;
-static uint64_t elements; /* in the sequence */
+static uint64_t elements; /* number of elements in the sequence */
 static float *was;
 
 static uint64_t seed;
@@ -79,7 +80,7 @@ static void element_put(uint64_t sequence, uint64_t index, float value)
 	}
 }
 
-/* Each vector has one kind of elements; the kinds alternate. */
+/* Return the value of an element. Each vector contains one kind of elements, and the kinds alternate. */
 static float value_of(uint64_t index)
 {
 	float most = forms[form].most;
@@ -89,8 +90,8 @@ static float value_of(uint64_t index)
 	case 1: return any_float();
 	case 2: return index % HEAD ? any_float() / 4096 : 1000; /* one outlier */
 	case 3: return any(2) ? most : -most;
-	case 4: return any_float() * 0x1p-14f;       /* fp16: not normal */
-	case 5: return (float)((int)any(255) - 127); /* exactly representable, if the largest is among them */
+	case 4: return any_float() * 0x1p-14f;       /* subnormal in fp16 */
+	case 5: return (float)((int)any(255) - 127); /* exactly representable if the largest one is among them */
 	default: return any_float() * most;
 	}
 }
@@ -106,7 +107,7 @@ static uint64_t filled(void)
 	return sequence;
 }
 
-/* ---- what it may be ---- */
+/* ---- the permitted error ---- */
 
 struct seen {
 	double max_error, error_squares, squares;
@@ -193,7 +194,7 @@ static struct gpool_kv_offload_info offloaded(void)
 	return found;
 }
 
-/* Other sequences use the blocks meanwhile. */
+/* Let other sequences use the blocks. */
 static void disturb(void)
 {
 	uint64_t other = allocated(BLOCKS * BLOCK_TOKENS, 0, 0);
@@ -203,7 +204,7 @@ static void disturb(void)
 	assert_int_equal(gpool_kv_free(kv, other), 0);
 }
 
-/* Every other one of the first slots is in use, so the content has several parts. */
+/* Occupy every second one of the first slots, so that the content is saved in several parts. */
 static void holes_make(void)
 {
 	uint64_t sequences[2 * HOLES];
@@ -227,13 +228,13 @@ static void by_host_memory(uint32_t of)
 	holes_make();
 	sequence = filled();
 	assert_int_equal(gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_INT8, NULL), SEQUENCE_BLOCKS);
-	/* Codes, scales of 1/32 of their size, and the sums of each part. */
+	/* The copy consists of codes, scales of 1/32 of their size, and the sums of each part. */
 	assert_in_range(64 - offloaded().host_free_blocks, 1, SEQUENCE_BLOCKS / kv->shape.dtype_bytes * 66 / 64 + 2);
 	disturb();
 	assert_int_equal(gpool_kv_resume(kv, sequence), 0);
 	contents_check(sequence);
 	assert_int_equal(offloaded().host_free_blocks, 64);
-	/* Without an intermediate page. */
+	/* Save the content without an intermediate page. */
 	for (uint64_t i = 0; i < elements; i++)
 		element_put(sequence, i, was[i]);
 	while (count < PAGES && !gpool_alloc(worker, 1, NULL, &taken[count]))
@@ -271,7 +272,7 @@ static void test_by_the_pool(void **state)
 	sequence = filled();
 	assert_int_equal(
 		gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_POOL | GPOOL_KV_OFFLOAD_INT8, NULL), SEQUENCE_BLOCKS);
-	/* Content of four pages is stored in two. */
+	/* The content of four pages is stored in two. */
 	assert_int_equal(offloaded().pool_pages, 2);
 	disturb();
 	before = spilled();
@@ -283,7 +284,7 @@ static void test_by_the_pool(void **state)
 	assert_int_equal(offloaded().pool_pages, 0);
 }
 
-/* A repeated conversion loses nothing more. */
+/* Repeating the conversion does not increase the error. */
 static void test_again_and_again(void **state)
 {
 	uint64_t sequence;
@@ -375,7 +376,7 @@ static void test_other_elements(void **state)
 	assert_int_equal(gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_INT8, NULL), -EOPNOTSUPP);
 	assert_int_equal(info_of(sequence).state, GPOOL_KV_RUNNING);
 	assert_int_equal(gpool_kv_destroy(kv), 0);
-	/* A block that is too small for the form of a vector. */
+	/* The block is too small for the int8 form of a vector. */
 	options.shape = (struct gpool_kv_shape){
 		.layers = 1, .kv_heads = 1, .head_size = 8, .dtype_bytes = 2, .block_tokens = 1};
 	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);

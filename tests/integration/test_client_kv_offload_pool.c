@@ -1,11 +1,13 @@
 /*
- * test_client_kv_offload_pool.c - preempted sequences in blocks of the pool, which the mover spills to host memory and
- * a file.
+ * test_client_kv_offload_pool.c - save preempted sequences in blocks of the pool, which the mover spills to host memory
+ * and a file.
  *
- * Goal: they are restored exactly, from the pool, from memory or the file, under pressure, and with agent, mover or
- * engine killed meanwhile; a prefetched sequence is in the pool before it is resumed; a sequence whose content cannot
- * be kept continues to run; a loss is reported once, and nothing is left behind. Method: distinct contents for each
- * token; the counters of the pool and the use of the tiers show moves; a pool of 64 pages.
+ * Goal: sequences are restored exactly from the pool, host memory or the file, under pressure, and after the agent, the
+ * mover or an engine was killed. A prefetched sequence is in the pool before it is resumed. A sequence whose content
+ * cannot be saved continues to run. A loss is reported once, and no memory is left behind.
+ *
+ * Method: each token has distinct content. Counters of the pool and the use of the tiers show moves. The pool has 64
+ * pages.
  */
 #include "tests/integration/kv_view.h"
 #include "tests/integration/spill_view.h"
@@ -20,7 +22,7 @@ enum { BLOCKS = 256, TOKENS = 200 * BLOCK_TOKENS, BLOCK_PAGES = 25, MODELS = 12,
 static const char *const in_memory[] = {"--pool", POOL_OF("64MiB"), CALM, NULL};
 static const char *const no_tier[] = {"--pool", POOL_OF("0MiB"), CALM, NULL};
 
-/* Start with 4 pages of memory, and a file. */
+/* Start with 4 pages of host memory, and a file. */
 static void start_with_file(void)
 {
 	char text[256];
@@ -73,7 +75,7 @@ static void resumed(uint64_t sequence, uint32_t tokens, uint64_t content)
 	assert_int_equal(wrong_tokens(sequence, 0, tokens, content), 0);
 }
 
-/* ---- there and back ---- */
+/* ---- save and restore ---- */
 
 static void test_out_of_the_pool_itself(void **state)
 {
@@ -127,13 +129,13 @@ static void test_memory_then_file(void **state)
 	resumed(sequence, TOKENS, 8);
 	AWAIT(restored() == BLOCK_PAGES);
 	assert_int_equal(kept_bytes(), 0);
-	/* It ends while it is spilled. */
+	/* End the sequence while it is spilled. */
 	assert_int_equal(offload(sequence), 200);
 	settle();
 	evict_all(BLOCK_PAGES);
 	assert_int_equal(gpool_kv_free(kv, sequence), 0);
 	AWAIT(kept_bytes() == 0);
-	/* It ends with the whole cache, while the pool's handle stays. */
+	/* Destroy the whole cache while the pool stays open. */
 	sequence = made(TOKENS, 8);
 	assert_int_equal(offload(sequence), 200);
 	settle();
@@ -142,7 +144,7 @@ static void test_memory_then_file(void **state)
 	AWAIT(kept_bytes() == 0);
 }
 
-/* Another session takes all pages, which evicts the content; then the pages are free again. */
+/* Another session takes all pages, which evicts the content, and then frees them. */
 static void test_pressure(void **state)
 {
 	struct gpool_block taken[PAGES];
@@ -162,7 +164,7 @@ static void test_pressure(void **state)
 	assert_int_equal(gpool_kv_resume(kv, sequence), -ENOSPC);
 	assert_int_equal(gpool_kv_prefetch(kv, sequence), -ENOSPC);
 	assert_int_equal(info_of(sequence).state, GPOOL_KV_PREEMPTED);
-	/* Enough for the blocks, and one piece at a time. */
+	/* Free enough pages for the blocks and for one piece at a time. */
 	for (uint32_t i = 0; i < BLOCK_PAGES + 8; i++)
 		assert_int_equal(gpool_free(other, &taken[i]), 0);
 	resumed(sequence, TOKENS, 9);
@@ -182,7 +184,7 @@ static void test_content_that_cannot_be_kept(void **state)
 	sequence = made(TOKENS, 10);
 	while (count < PAGES && !gpool_alloc(other, 1, NULL, &taken[count]))
 		count++;
-	/* Also with room for a part of it. */
+	/* The second round has room for a part of the content. */
 	for (int round = 0; round < 2; round++) {
 		assert_int_equal(offload(sequence), -ENOSPC);
 		assert_int_equal(info_of(sequence).state, GPOOL_KV_RUNNING);
@@ -211,7 +213,7 @@ static void test_no_tier(void **state)
 	assert_int_equal(wrong_tokens(sequence, 0, TOKENS, 11), 0);
 }
 
-/* ---- ahead of need ---- */
+/* ---- prefetch ---- */
 
 static void test_prefetched(void **state)
 {
@@ -224,7 +226,7 @@ static void test_prefetched(void **state)
 	settle();
 	evict_all(BLOCK_PAGES);
 	AWAIT(gpool_kv_prefetch(kv, sequence) == 0);
-	/* All of it is in the pool, and it is not resumed. */
+	/* All content is in the pool, and the sequence is not resumed yet. */
 	AWAIT(restored() == BLOCK_PAGES);
 	assert_int_equal(kept_bytes(), 0);
 	assert_int_equal(info_of(sequence).state, GPOOL_KV_PREEMPTED);
@@ -233,7 +235,7 @@ static void test_prefetched(void **state)
 	assert_true(gpool_kv_prefetch(kv, sequence) > 0);
 	resumed(sequence, TOKENS, 12);
 	AWAIT(restored() == 2 * BLOCK_PAGES);
-	/* It ends during the restore. */
+	/* End the sequence during the restore. */
 	assert_int_equal(offload(sequence), 200);
 	settle();
 	evict_all(BLOCK_PAGES);
@@ -244,7 +246,7 @@ static void test_prefetched(void **state)
 	assert_int_equal(offloaded().pool_pages, 0);
 }
 
-/* A prefetch does not use the pages for the blocks themselves, and evicts no other content. */
+/* A prefetch does not use the pages that the blocks themselves need, and evicts no other content. */
 static void test_prefetch_leaves_room(void **state)
 {
 	struct gpool_block taken[PAGES], theirs;
@@ -294,7 +296,7 @@ static void killed(const char *victim)
 			evict_all(10);
 		else
 			harness_evict(&harness, gpool_session(worker), 8);
-		/* While nothing moves, or during a restore. */
+		/* In the first rounds no content is moving; in the later ones a restore is under way. */
 		if (round > 2)
 			gpool_kv_prefetch(kv, sequences[0]);
 		AWAIT((pid = process_of(victim)) > 0);
@@ -384,7 +386,7 @@ static void test_damaged(void **state)
 		}
 		assert_int_equal(gpool_kv_resume(kv, sequence), -ENODATA);
 		assert_int_equal(info_of(sequence).state, GPOOL_KV_PREEMPTED);
-		/* From now on the sequence has to be computed again. */
+		/* The engine has to compute the sequence again. */
 		assert_int_equal(offloaded().sequences, 0);
 		assert_int_equal(gpool_kv_resume(kv, sequence), 0);
 		assert_int_equal(info_of(sequence).tokens, TOKENS);
@@ -465,14 +467,14 @@ struct preempter {
 	int error;
 };
 
-/* Use an own sequence, whose tokens no other thread has. */
+/* Use a sequence of this thread, with tokens that no other thread has. */
 static int preempt_once(struct preempter *preempter, uint32_t round)
 {
 	uint32_t tokens = 60 + 20 * (round % 3);
 	uint64_t sequence;
 	int error = try_allocate(tokens, 0, 0, &sequence);
 
-	/* At times other threads hold all pages. */
+	/* Other threads may hold all pages. */
 	if (error)
 		return error == -ENOSPC ? 0 : error;
 	settle();

@@ -1,10 +1,11 @@
 /*
- * test_client_kv_prefix.c - blocks of a paged KV cache that are found again by their tokens, in one process.
+ * test_client_kv_prefix.c - find the blocks of a paged KV cache again by their tokens, in one process.
  *
  * Goal: a sequence begins with the blocks that others have published for the same tokens, model, adapter and salt, and
- * with no others; nothing is copied for that; unreferenced blocks stay until their memory is needed, and are evicted
- * children first, the least recently used first, and no more than needed; a refused call changes nothing. Method: a
- * cache whose tokens have distinct contents, its counters and tables, and prefix_check() after each step.
+ * with no other blocks. This needs no copy. Unreferenced blocks stay until their memory is needed. They are evicted
+ * children first and least recently used first, and no more of them than needed. A refused call changes nothing.
+ *
+ * Method: a cache whose tokens have distinct contents, its counters and tables, and prefix_check() after each step.
  */
 #include "tests/integration/kv_view.h"
 
@@ -110,7 +111,7 @@ static void test_shared(void **state)
 	assert_int_equal(gpool_kv_sync(kv), 0);
 	settle();
 	assert_true(device_agrees(first) && device_agrees(second));
-	/* Each continues alone, and publishes its new blocks. */
+	/* Each sequence continues alone, and publishes its new blocks. */
 	assert_int_equal(gpool_kv_append(kv, first, T - 2, NULL), 0);
 	*token_at(first, 3 * T + 2) = *token_at(first, 3 * T + 3) = 77;
 	text_check(second, ids, 0, 4 * T + 1);
@@ -152,7 +153,7 @@ static void test_exact_prefix_only(void **state)
 	assert_int_equal(found_of(&prefix).cached_blocks, 10);
 }
 
-/* No more is shared than the request has tokens or ids. */
+/* Sharing is limited to the tokens and the ids of the request. */
 static void test_request_limits(void **state)
 {
 	const uint32_t *ids = text(1);
@@ -166,7 +167,7 @@ static void test_request_limits(void **state)
 	assert_int_equal(try_allocate_prefix(2 * T + 1, &prefix, &sequence, &tokens), 0);
 	assert_int_equal(tokens, 2 * T);
 	assert_int_equal(info_of(sequence).blocks, 3);
-	/* The last token must be computed: its block is not shared. */
+	/* The last token must be computed, so its block is not shared. */
 	prefix.count = 8 * T - 1;
 	assert_int_equal(try_allocate_prefix(8 * T, &prefix, &sequence, &tokens), 0);
 	assert_int_equal(tokens, 7 * T);
@@ -177,7 +178,8 @@ static void test_request_limits(void **state)
 }
 
 /*
- * Sequences with the same tokens side by side: the first to publish wins; the second and its fork switch to its blocks.
+ * Two sequences compute the same tokens at the same time. The blocks published first are kept; the second sequence and
+ * its fork switch to them.
  */
 static void test_first_writer_wins(void **state)
 {
@@ -208,7 +210,7 @@ static void test_first_writer_wins(void **state)
 	assert_int_equal(gpool_kv_sync(kv), 0);
 	settle();
 	assert_true(device_agrees(second) && device_agrees(fork));
-	/* The fork's last block is shared with the second's, and is copied as usual. */
+	/* The last block of the fork is shared with the second sequence, and is copied as usual. */
 	assert_int_equal(gpool_kv_append(kv, fork, 1, NULL), 0);
 	settle();
 	assert_int_not_equal(block_at(fork, 3), block_at(second, 3));
@@ -221,7 +223,7 @@ static void test_first_writer_wins(void **state)
 	assert_int_equal(statistics().cached_blocks, 3);
 }
 
-/* A publish continues where the last one ended, with the new blocks; for a fork as well. */
+/* A publication continues behind the blocks that were published last. The same holds for a fork. */
 static void test_growing(void **state)
 {
 	const uint32_t *ids = text(1);
@@ -284,7 +286,7 @@ static void test_found_after_its_end(void **state)
 	assert_int_equal(gpool_kv_prefix_evict(kv, UINT32_MAX), 0);
 }
 
-/* The oldest text is evicted from its end, as far as needed; a text that is used again is not the oldest any more. */
+/* The oldest text is evicted from its end, as far as needed. A text that is used again is no longer the oldest. */
 static void test_evicted_in_order(void **state)
 {
 	const uint32_t *first = text(1), *second = text(2);
@@ -301,7 +303,10 @@ static void test_evicted_in_order(void **state)
 	freed(published(first, 2 * T));
 	sequence = allocated(12 * T, 0, 0);
 	assert_int_equal(statistics().cached_blocks, 4);
-	/* First the end of the first text, which was older than the second; then the end of the second. */
+	/*
+	 * The first eviction removed the end of the first text, which was older than the second; later ones removed the
+	 * end of the second.
+	 */
 	assert_int_equal(there(first, 100), 2);
 	assert_int_equal(there(second, 100), 2);
 	freed(sequence);
@@ -310,7 +315,7 @@ static void test_evicted_in_order(void **state)
 	assert_int_equal(statistics().cached_blocks, 0);
 }
 
-/* The first blocks of a sequence are not evicted to make room for its others. */
+/* The first blocks of a sequence are not evicted to make room for its other blocks. */
 static void test_own_prefix_stays(void **state)
 {
 	const uint32_t *first = text(1), *second = text(2);
@@ -326,7 +331,7 @@ static void test_own_prefix_stays(void **state)
 	assert_int_equal(statistics().used_blocks, 12);
 }
 
-/* Admission counts cached blocks as free, but not twice those that the sequence begins with. */
+/* Admission counts cached blocks as free, except those with which the sequence begins. */
 static void test_admission(void **state)
 {
 	const uint32_t *ids = text(1);
@@ -339,7 +344,7 @@ static void test_admission(void **state)
 	first = published(ids, 10 * T);
 	assert_int_equal(try_allocate_prefix(16 * T, &prefix, &sequence, NULL), 0);
 	freed(sequence);
-	/* Without the cached blocks it is too large. */
+	/* Without the cached blocks the sequence is too large. */
 	assert_int_equal(try_allocate(16 * T, 0, 0, &sequence), -ENOSPC);
 	prefix.count = 9 * T;
 	assert_int_equal(try_allocate_prefix(16 * T, &prefix, &sequence, NULL), -ENOSPC);
@@ -366,7 +371,9 @@ static void test_limit(void **state)
 	assert_int_equal(there(second, 100), 2);
 }
 
-/* The pool is short of pages: its free ones are used first, then cached blocks; a refused request evicts nothing. */
+/*
+ * If the pool is short of pages, its free pages are used first, then cached blocks. A refused request evicts no block.
+ */
 static void test_pool_is_short(void **state)
 {
 	const uint32_t *ids = text(1);
@@ -394,9 +401,9 @@ static void test_pool_is_short(void **state)
 	gpool_close(other);
 }
 
-/* ---- other ends ---- */
+/* ---- preemption, sleep and wake ---- */
 
-/* Blocks of a preempted sequence are found again; a resumed sequence has others, until it publishes again. */
+/* Lookups find the blocks of a preempted sequence. A resumed sequence has other blocks until it publishes again. */
 static void test_preempted(void **state)
 {
 	const uint32_t *ids = text(1);
@@ -422,7 +429,7 @@ static void test_preempted(void **state)
 }
 
 /*
- * The host memory copy of a preempted sequence is restored into blocks of its own, whatever happened to the published
+ * The host memory copy of a preempted sequence is restored into its own blocks, whatever happened to the published
  * ones.
  */
 static void test_offloaded(void **state)
@@ -452,7 +459,7 @@ static void test_offloaded(void **state)
 	}
 }
 
-/* Content that was discarded is not found; content that was kept is. */
+/* Discarded content is not found; kept content is found. */
 static void test_sleep(void **state)
 {
 	const uint32_t *ids = text(1);
@@ -473,7 +480,7 @@ static void test_sleep(void **state)
 		assert_int_equal(statistics().cached_blocks, keep);
 		if (keep)
 			text_check(sequence, ids, 0, 2 * T);
-		/* A sequence that computes it again publishes it again, from the beginning. */
+		/* A sequence that computes the content again publishes it again, from the beginning. */
 		assert_int_equal(gpool_kv_prefix_publish(kv, sequence,
 					 &(struct gpool_kv_prefix){.size = 48, .ids = ids, .count = 2 * T}),
 			2);
@@ -490,7 +497,7 @@ struct hand {
 	uint32_t index, rounds, errors, found;
 };
 
-/* Texts that begin like those of other threads, and end with own tokens. */
+/* Use texts that begin like those of other threads and end with tokens of this thread only. */
 static void *hand_run(void *argument)
 {
 	struct hand *hand = argument;
@@ -550,7 +557,7 @@ static void test_threads(void **state)
 	assert_true(statistics().prefix_evicted);
 }
 
-/* ---- what is wrong ---- */
+/* ---- invalid arguments ---- */
 
 static void test_wrong(void **state)
 {
@@ -576,7 +583,8 @@ static void test_wrong(void **state)
 	request.flags = 1u << 31;
 	assert_int_equal(gpool_kv_prefix_allocate(kv, &request, &good, &second, NULL), -EINVAL);
 	/*
-	 * More ids than tokens; other ids than were published, by the sequence or its fork; another salt than before.
+	 * Pass more ids than tokens, ids that differ from those published by the sequence or its fork, and a different
+	 * salt.
 	 */
 	prefix = prefix_of(ids, 2 * T + 1);
 	assert_int_equal(gpool_kv_prefix_publish(kv, sequence, &prefix), -EINVAL);
@@ -597,7 +605,7 @@ static void test_wrong(void **state)
 	assert_true(prefix_check(kv));
 }
 
-/* A published block cannot be written, in use or cached; a cached block cannot be read. */
+/* A published block cannot be written, whether it is in use or cached. A cached block cannot be read. */
 static void test_published_are_not_written(void **state)
 {
 	struct gpool_kv_shape shape = SMALL;

@@ -1,15 +1,18 @@
 /*
- * test_client_kv_random.c - paged KV caches compared with a model, and used by several threads.
+ * test_client_kv_random.c - compare paged KV caches with a model, and use them from several threads.
  *
- * Goal: after any steps in any order, sequences have the tokens that they were given, each with its content, through
- * forks, copies and preemptions; blocks in use are those of running sequences; a refused call changes nothing and could
- * not have succeeded; the right sequence is preempted and resumed. Published blocks are found by exactly the tokens
- * that they were published with, stay when unreferenced, and are evicted in order, no more than needed. When a
- * neighbour's allocations take offered chunks, their blocks and all blocks that follow them are removed, and no others.
- * Occasional failures of driver calls do not change this. Threads that append to one sequence get different slots.
- * Method: random steps, a million in all, scaled by GPOOL_TEST_SCALE, on a cache that is larger than the part of the
- * pool that a neighbour leaves; every sequence's tokens as an array, and the key of each published block. The seed is
- * printed, and GPOOL_TEST_SEED= sets it.
+ * Goal: after random steps, including forks, copies and preemptions, each sequence has the tokens that it was given,
+ * with their content. Blocks in use are those of running sequences. A refused call changes nothing and could not have
+ * succeeded. The right sequence is preempted and resumed.
+ *
+ * Published blocks are found by exactly the tokens that they were published with. They stay when unreferenced, and are
+ * evicted in order, no more of them than needed. If the allocations of a neighbor take offered chunks, exactly the
+ * blocks of these chunks and all blocks that follow them are removed. Occasional failures of driver calls do not change
+ * this. Threads that append to one sequence get different slots.
+ *
+ * Method: a million random steps, scaled by GPOOL_TEST_SCALE, on a cache that is larger than the part of the pool that
+ * the neighbor leaves. The model has an array of each sequence's tokens and the key of each published block. The seed
+ * is printed; GPOOL_TEST_SEED sets it.
  */
 #include "tests/integration/kv_view.h"
 
@@ -20,24 +23,24 @@ enum { MODELS = 24, TOKENS_MAX = 200, MODEL_BLOCKS = 320, WATERMARK = 6, CACHED_
 struct model {
 	uint64_t number; /* 0: none */
 	uint32_t tokens, priority;
-	uint64_t arrival; /* the same for forks */
+	uint64_t arrival; /* shared by a sequence and its forks */
 	bool running;
 	uint64_t salt;
 	uint32_t ids[TOKENS_MAX];
-	uint64_t contents[TOKENS_MAX]; /* the content of each token identifies all ids up to it, and the salt */
+	uint64_t contents[TOKENS_MAX]; /* the content of a token identifies the salt and all ids up to it */
 };
 
-/* The key that a block is published with. */
+/* The key with which a block is published. */
 struct node {
 	uint64_t content; /* content of its last token; 0: not published */
-	uint64_t parent;  /* content of the block before; 0: first block */
-	uint64_t stamp;   /* when it was cached; 0: in use */
+	uint64_t parent;  /* content of the last token of the preceding block; 0: first block */
+	uint64_t stamp;   /* time at which it became cached; 0: in use */
 };
 
 static struct model models[MODELS];
 static struct node nodes[MODEL_BLOCKS];
 static bool adaptive, faults;
-static enum gpu_call failing; /* the kind of call of which one may fail in this step; GPU_CALL_KINDS: none */
+static enum gpu_call failing; /* a kind of which one call may fail in this step; GPU_CALL_KINDS: none */
 static uint64_t failures;
 /* wanted: number of evictions since a sequence last needed memory */
 static uint64_t seed, arrivals, salts, stamps, evicted, lost, wanted;
@@ -75,7 +78,7 @@ static struct model *model_any(bool used)
 	return (model->number != 0) == used ? model : NULL;
 }
 
-/* Invent a further token. Few ids are used, so that texts begin with the same ones. */
+/* Invent another token. Only a few ids are used, so that texts have common beginnings. */
 static void token_invent(struct model *model, uint32_t token)
 {
 	uint64_t before = token ? model->contents[token - 1] : model->salt * 0xd6e8feb86659fd93;
@@ -152,7 +155,7 @@ static bool is_held(int32_t block)
 	return false;
 }
 
-/* Note that a sequence has released these blocks, the last one first. */
+/* Record that a sequence has released these blocks, the last one first. */
 static void blocks_left(const int32_t *blocks, uint32_t count)
 {
 	while (count-- > 0)
@@ -168,7 +171,7 @@ static bool node_has_children(const struct node *node)
 	return false;
 }
 
-/* Order evictions: a cached block is evicted before others if it is older, and no block follows it. */
+/* Return true if a cached block is evicted before another one: no block follows it, and it is older. */
 static bool goes_before(const struct node *node, const struct node *other)
 {
 	if (adaptive)
@@ -188,7 +191,7 @@ static void node_evict(void)
 	*oldest = (struct node){0};
 }
 
-/* Remove this number of cached blocks without a key; no kept block follows one of them. */
+/* Remove this number of cached blocks without a key. No kept block may follow one of them. */
 static void nodes_lose(uint64_t count)
 {
 	uint64_t gone = 0;
@@ -205,8 +208,8 @@ static void nodes_lose(uint64_t count)
 }
 
 /*
- * After each step: blocks in use are not cached, and the evicted ones were the oldest. In a step in which the agent
- * took chunks, the order of the others is unknown.
+ * Check after each step that blocks in use are not cached and that the evicted blocks were the oldest. If the agent
+ * took chunks in this step, the order of the other blocks is unknown.
  */
 static void nodes_follow(void)
 {
@@ -247,9 +250,9 @@ static void nodes_check(void)
 	}
 }
 
-/* ---- all of it ---- */
+/* ---- checks of the whole cache ---- */
 
-/* Blocks in use are those in tables, and the shared ones those in more than one. */
+/* Blocks in use are those in tables. Shared blocks are those in more than one table. */
 static void blocks_check(void)
 {
 	uint8_t seen[MODEL_BLOCKS] = {0};
@@ -273,7 +276,7 @@ static void blocks_check(void)
 		assert_int_equal(bitmap_has(&kv->blocks.holes, chunk) || bitmap_has(&kv->blocks.empty, chunk) ||
 				bitmap_has(&kv->blocks.spent, chunk),
 			kv->blocks.kept[chunk] == 0);
-	/* Without a fence for its decommit, memory is decommitted with the next free. */
+	/* If no fence could be recorded for a decommit, the memory is decommitted with the next free. */
 	assert_true(
 		faults || (kv->blocks.empty.count == 0 && kv->blocks.unused.count == 0 && kv->blocks.spent.count == 0));
 }
@@ -295,13 +298,13 @@ static void all_check(void)
 			assert_true(device_agrees(models[i].number));
 }
 
-/* The order in which they are preempted. */
+/* Return true if `a` is preempted before `b`. */
 static bool before(const struct model *a, const struct model *b)
 {
 	return a->priority != b->priority ? a->priority < b->priority : a->arrival > b->arrival;
 }
 
-/* The blocks that a refused call needed were not available. */
+/* Check that the blocks that a refused call needed were not available. */
 static void refused_check(int error, bool admission)
 {
 	struct gpool_kv_need need = shortage();
@@ -315,7 +318,7 @@ static void refused_check(int error, bool admission)
 	assert_true(need.needed_blocks + watermark > need.free_blocks || need.needed_blocks > need.available_blocks);
 }
 
-/* The block numbers would suffice: pages were short, or a driver call failed. */
+/* Return true if enough block numbers were free: the pool was short of pages, or a driver call failed. */
 static bool refused_late(int error)
 {
 	struct gpool_kv_need need = shortage();
@@ -324,7 +327,7 @@ static bool refused_late(int error)
 		(error == -ENOSPC && need.needed_blocks + WATERMARK <= need.free_blocks);
 }
 
-/* The first blocks of a sequence were acquired, and released again. */
+/* Record that the first blocks of a sequence were acquired and released again. */
 static void found_again(const struct model *model, uint32_t found)
 {
 	int32_t blocks[TOKENS_MAX / BLOCK_TOKENS];
@@ -396,7 +399,7 @@ static void step_allocate(void)
 		write_content(model, i);
 }
 
-/* Publish a part of a sequence, from its beginning. */
+/* Publish a part of a sequence from its beginning. */
 static void step_publish(void)
 {
 	struct model *model = model_any(true);
@@ -687,7 +690,7 @@ struct hand {
 	uint8_t *slots; /* the slots that the thread got */
 };
 
-/* Allocate and free own sequences, beside one that all threads append to and fork. */
+/* Allocate and free sequences of this thread. All threads also append to and fork one common sequence. */
 static void *hand_run(void *argument)
 {
 	struct hand *hand = argument;
@@ -713,7 +716,7 @@ static void *hand_run(void *argument)
 		}
 		hand->errors +=
 			gpool_kv_fork(kv, own, &child) || gpool_kv_append(kv, child, 3, NULL) || gpool_kv_sync(kv);
-		/* The copy is done before its blocks are used by others, which write without a stream. */
+		/* Wait for the copy before other threads use its blocks, because they write without a stream. */
 		hand->errors +=
 			gpool_fence_record(worker, stream, &fence) || gpool_fence_wait(worker, fence, ANSWER_MS);
 		hand->errors +=
@@ -742,7 +745,7 @@ static void test_threads(void **state)
 		pthread_join(hands[i].thread, NULL);
 		assert_int_equal(hands[i].errors, 0);
 	}
-	/* Each slot occurs once, and only slots of the sequence occur. */
+	/* Each slot occurs once, and all slots belong to the sequence. */
 	for (uint32_t slot = 0; slot < SLOTS; slot++) {
 		uint32_t times = 0;
 

@@ -1,12 +1,13 @@
 /*
- * test_client_kv_share.c - blocks of KV caches that processes share: engines of one model on one pool.
+ * test_client_kv_share.c - share blocks of KV caches between processes: engines of one model on one pool.
  *
- * Goal: a block that one engine has shared is used by another one, in the same memory and without a copy, read-only,
- * for the same tokens, model and salt, and in the same trust domain only; the first publisher wins; a death of either
- * engine or of the agent, at any time, affects no content that another engine uses; unused blocks are evicted when
- * memory is needed, the end of a text before its beginning; objects with false names do no harm. Method: engines are
- * processes that execute orders and call prefix_check() each time; every token has a distinct content, in any engine's
- * addresses; kill -9.
+ * Goal: an engine uses the blocks that another engine has shared, in the same memory, without a copy, and read-only.
+ * The tokens, model and salt must be the same, and so must the trust domain. The first publisher wins. If either engine
+ * or the agent dies at any time, no content that another engine uses is affected. Unused blocks are evicted when memory
+ * is needed, the end of a text before its beginning. Objects with false names do no harm.
+ *
+ * Method: engines are processes that execute orders, call prefix_check() each time, and are killed. Every token has
+ * distinct content, also across engines.
  */
 #include "client/object/object.h"
 #include "tests/integration/kv_engine.h"
@@ -21,7 +22,9 @@ static struct engine *sharer(uint64_t *sequence)
 	return made;
 }
 
-/* Return true if these chunks form a chain of one text, in which a chunk is evicted before the one that it follows. */
+/*
+ * Return true if these chunks form a chain of one text in which each chunk is evicted before the one that it follows.
+ */
 static bool is_chain(uint32_t count)
 {
 	uint64_t before = 0;
@@ -36,7 +39,7 @@ static bool is_chain(uint32_t count)
 	return true;
 }
 
-/* Return true if a session can allocate that number of pages, pinned; they are freed again. */
+/* Return true if a session can allocate that number of pinned pages. The pages are freed again. */
 static bool to_be_had(struct gpool *pool, uint32_t pages)
 {
 	struct gpool_block blocks[PAGES];
@@ -64,20 +67,20 @@ static void test_found_by_another(void **state)
 	assert_int_equal(last.statistics.pool_blocks, 3 * CHUNK_BLOCKS);
 	assert_int_equal(last.statistics.used_blocks, 2);
 	look(first, sequence);
-	assert_int_equal(free_pages(), PAGES - 4 - 1); /* and one for the tables */
+	assert_int_equal(free_pages(), PAGES - 4 - 1); /* one page is used by the tables */
 	second = engine();
 	before = free_pages();
 	assert_int_equal(begun(second, 1, TEXT_MAX, 3 * C + 5, &other), 3 * C);
 	assert_int_equal(last.statistics.pool_found, 3 * CHUNK_BLOCKS);
 	assert_int_equal(last.statistics.used_blocks, 2);
 	assert_int_equal(last.statistics.block_copies, 0);
-	/* It needs memory only for its own blocks. */
+	/* The engine needs memory only for its own blocks. */
 	assert_int_equal(free_pages(), before - 1);
 	look(second, other);
 	look(first, sequence);
 	assert_int_equal(objects(&readers), 3);
 	assert_int_equal(readers, 6);
-	/* A part of the text, ending within a chunk; and then the same again, without a request. */
+	/* Find a part of the text that ends within a chunk, then the same part again, without a request. */
 	assert_int_equal(begun(second, 2, C + 2 * T + 1, 2 * C, &third), C + 2 * T);
 	look(second, third);
 	assert_int_equal(last.statistics.pool_found, 3 * CHUNK_BLOCKS);
@@ -104,7 +107,7 @@ static void test_different_content_is_not_shared(void **state)
 	engine_ended(first);
 }
 
-/* The other engine reads data that the writer's old mapping writes: it is the same memory. */
+/* The other engine reads what the writer writes through its old mapping: it is the same memory. */
 static void test_same_memory(void **state)
 {
 	struct engine *first, *second;
@@ -163,18 +166,18 @@ static void test_first_writer_wins(void **state)
 	swept(second);
 	assert_int_equal(last.statistics.used_blocks, 2);
 	assert_int_equal(last.statistics.committed_chunks, 1);
-	/* Its own memory is idle now, and available to all. */
+	/* The engine's own memory is idle now, and available to all sessions. */
 	AWAIT(free_pages() >= before);
 	look(first, sequence);
 	look(second, other);
 	assert_int_equal(objects(&readers), 3);
-	/* A repeated share has no effect. */
+	/* Sharing again has no effect. */
 	assert_int_equal(shared(second, other), 3 * CHUNK_BLOCKS);
 	engine_ended(second);
 	engine_ended(first);
 }
 
-/* Both share at the same time: each chunk is published by one of them, and both continue with it. */
+/* Both engines share at the same time. Each chunk is published by one of them, and both continue with it. */
 static void test_both_at_once(void **state)
 {
 	struct engine *first, *second;
@@ -228,7 +231,7 @@ static void test_sequences_continue(void **state)
 	look(first, sequence);
 }
 
-/* Chunks of another size: return the blocks of a text of four chunks and a part of a fifth. */
+/* Use chunks of another size: share and find a text of four chunks and a part of a fifth. */
 static void chunks_of(uint32_t chunk_blocks)
 {
 	uint32_t tokens = 4 * chunk_blocks * T, readers, before;
@@ -255,7 +258,7 @@ static void chunks_of(uint32_t chunk_blocks)
 	AWAIT(to_be_had(worker, PAGES));
 }
 
-/* Handles of several pages, and chunks of several handles. */
+/* Use handles of several pages, and chunks of several handles. */
 static void test_other_chunks(void **state)
 {
 	const char *const large[] = {"--pool", POOL ",handle_size=2MB", CALM, NULL};
@@ -277,7 +280,7 @@ static void test_other_chunks(void **state)
 	chunks_of(1);
 }
 
-/* ---- letting go ---- */
+/* ---- release and eviction ---- */
 
 static void test_unused_chunks_are_released(void **state)
 {
@@ -293,7 +296,7 @@ static void test_unused_chunks_are_released(void **state)
 	assert_int_equal(begun(second, 6, 2 * C, 2 * C + T, &third), 2 * C);
 	freed(second, other);
 	swept(second);
-	/* No engine has the third chunk. */
+	/* No engine has the third chunk open. */
 	assert_int_equal(last.statistics.pool_blocks, 2 * CHUNK_BLOCKS);
 	look(second, third);
 	/* A cached block follows the second chunk. */
@@ -317,7 +320,7 @@ static void test_unused_chunks_are_released(void **state)
 
 /*
  * A prefix is not shared before the GPU work that writes it is done, and not released before the GPU work that reads it
- * is done; until then a lookup finds it.
+ * is done. Until then a lookup finds it.
  */
 static void test_behind_work(void **state)
 {
@@ -359,7 +362,7 @@ static void test_behind_work(void **state)
 	assert_int_equal(readers, 0);
 }
 
-/* A fork has the shared blocks of its parent, too. */
+/* A fork also has the shared blocks of its parent. */
 static void test_fork(void **state)
 {
 	struct order order = {.verb = BEGIN, .same = TEXT_MAX, .tokens = 2 * C + 1};
@@ -383,7 +386,7 @@ static void test_fork(void **state)
 	assert_int_equal(gpool_kv_free(kv, fork), 0);
 	assert_int_equal(engine_sweep(), 0);
 	assert_int_equal(statistics().pool_blocks, 0);
-	/* A cache that ends with its sequences pins nothing afterwards. */
+	/* A cache that is destroyed together with its sequences leaves no pins. */
 	assert_int_equal(engine_obey(&order, &report), 0);
 	assert_int_equal(report.found, 2 * C);
 	assert_int_equal(gpool_kv_destroy(kv), 0);
@@ -391,7 +394,7 @@ static void test_fork(void **state)
 		assert_int_equal(atomic_load(&worker->session.pins[page]), 0);
 }
 
-/* Blocks in use stay, and unused ones are evicted, the end of the text first. */
+/* Blocks in use stay. Unused blocks are evicted, the end of the text first. */
 static void test_evicted(void **state)
 {
 	struct engine *first, *second;
@@ -415,7 +418,7 @@ static void test_evicted(void **state)
 	freed(second, other);
 	assert_int_equal(begun(second, 1, TEXT_MAX, 2 * C, &other), 2 * C);
 	swept(second);
-	/* Two pages are held, and one has the tables. */
+	/* Two pages are held, and one contains the tables. */
 	look(second, other);
 	assert_true(to_be_had(worker, PAGES - 3));
 	assert_false(to_be_had(worker, PAGES - 2));
@@ -436,12 +439,12 @@ static void test_writer_dies(void **state)
 
 	(void)state;
 	start(calm);
-	/* Killed before it has shared: it leaves nothing. */
+	/* Kill the engine before it has shared: it leaves nothing behind. */
 	first = engine();
 	assert_int_equal(begun(first, 1, TEXT_MAX, 3 * C, &sequence), 0);
 	engine_killed(first);
 	AWAIT(free_pages() == PAGES);
-	/* Before the first lookup, and during a read. */
+	/* Kill the engine before the first lookup, and during a read. */
 	first = sharer(&sequence);
 	engine_killed(first);
 	second = engine();
@@ -478,7 +481,7 @@ static void test_reader_dies(void **state)
 		engine_killed(second);
 		look(first, sequence);
 	}
-	/* Its references ended with it. */
+	/* The references of the engine ended with it. */
 	AWAIT((objects(&readers), readers == 3));
 	freed(first, sequence);
 	swept(first);
@@ -487,7 +490,10 @@ static void test_reader_dies(void **state)
 	AWAIT(to_be_had(worker, PAGES));
 }
 
-/* Killed at some point while it shares or looks up: published blocks are complete, and all others are free. */
+/*
+ * Kill an engine at some point while it shares or looks up. Published blocks must be complete, and all other blocks
+ * free.
+ */
 static void test_dies_at_any_time(void **state)
 {
 	struct engine *first, *second;
@@ -522,7 +528,10 @@ static void test_dies_at_any_time(void **state)
 	}
 }
 
-/* The agent dies with the directory full, with readers, and during a release; its successor has the same objects. */
+/*
+ * The agent dies while the directory is full, while objects have readers, and during a release. Its successor has the
+ * same objects.
+ */
 static void test_agent_dies(void **state)
 {
 	struct engine *first, *second;
@@ -586,7 +595,7 @@ static void test_agent_dies_during_sharing(void **state)
 	}
 }
 
-/* ---- anything ---- */
+/* ---- random steps ---- */
 
 enum { RUNNING_MOST = 6 };
 
@@ -633,7 +642,7 @@ static void random_step(struct engine *engine, struct running *running, uint64_t
 		look(engine, running->sequences[i]);
 }
 
-/* Three engines in a pool that is too small for them; one of them, or the agent, dies from time to time. */
+/* Three engines use a pool that is too small for them. From time to time one of them, or the agent, dies. */
 static void test_random(void **state)
 {
 	const char *given_seed = getenv("GPOOL_TEST_SEED"), *given_scale = getenv("GPOOL_TEST_SCALE");
@@ -672,7 +681,7 @@ static void test_random(void **state)
 	AWAIT(to_be_had(worker, PAGES));
 }
 
-/* ---- what is wrong ---- */
+/* ---- invalid objects and refused calls ---- */
 
 struct fake {
 	uint64_t magic, block_bytes, chunk_bytes;
@@ -742,10 +751,13 @@ static void test_hostile_objects(void **state)
 		struct gpool_object *object = fake_publish(wrong);
 		struct engine *first = engine();
 
-		/* A correct object is used (10); of one with wrong keys after correct ones only these are used (9). */
+		/*
+		 * A correct object is used (10). If an object has wrong keys after correct ones, only the correct ones
+		 * are used (9).
+		 */
 		assert_int_equal(begun(first, 1, TEXT_MAX, 2 * C, &sequence), wrong == 10 ? C : wrong == 9 ? 3 * T : 0);
 		look(first, sequence);
-		/* A name in use is not published again; an object with a wrong name is ignored. */
+		/* A name in use is not published again. An object with a wrong name is ignored. */
 		if (wrong < 8)
 			assert_int_equal(shared(first, sequence), -ESTALE);
 		if (wrong == 8)
@@ -771,7 +783,10 @@ static void test_refused(void **state)
 
 	(void)state;
 	start(calm);
-	/* With one place, the second chunk has none; blocks that are shared stay shared. */
+	/*
+	 * The cache has place for one shared chunk, so sharing the second one fails. Blocks that are already shared
+	 * stay shared.
+	 */
 	small = engine_start("", CHUNK_BLOCKS);
 	assert_int_equal(begun(small, 1, TEXT_MAX, 3 * C, &sequence), 0);
 	assert_int_equal(shared(small, sequence), -ENOSPC);
@@ -791,7 +806,7 @@ static void test_refused(void **state)
 	assert_int_equal(shared(first, sequence), 0);
 	freed(first, sequence);
 	assert_int_equal(shared(first, sequence), -ESTALE);
-	/* Asleep, nothing is shared; shared chunks stay mapped. */
+	/* During sleep no block can be shared. Shared chunks stay mapped. */
 	assert_int_equal(begun(first, 10, 0, C, &sequence), 0);
 	assert_int_equal(ask(first, (struct order){.verb = SLEEP}), 0);
 	assert_int_equal(shared(first, sequence), -EHOSTDOWN);
@@ -802,7 +817,7 @@ static void test_refused(void **state)
 	engine_killed(first);
 }
 
-/* A driver call fails, at any point: a failed call has changed nothing, and the next one succeeds. */
+/* Let driver calls fail at each point. A failed call must change nothing, and the next call must succeed. */
 static void test_driver_faults(void **state)
 {
 	static const enum gpu_call calls[] = {GPU_CALL_MAP, GPU_CALL_ACCESS, GPU_CALL_TIMELINE_WRITE};
@@ -828,7 +843,7 @@ static void test_driver_faults(void **state)
 			assert_int_equal(shared(first, order.sequence), 2 * CHUNK_BLOCKS);
 			look(first, order.sequence);
 			sequence = order.sequence;
-			/* An engine that cannot map the shared blocks begins with fewer. */
+			/* An engine that cannot map all shared blocks begins with fewer of them. */
 			order = (struct order){
 				.verb = BEGIN, .same = TEXT_MAX, .tokens = 2 * C, .fault = calls[i], .fault_at = at};
 			assert_int_equal(ask(second, order), 0);

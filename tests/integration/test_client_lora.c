@@ -1,10 +1,11 @@
 /*
  * test_client_lora.c - adapters of real processes on a real agent.
  *
- * Goal: weights that kernels find by gpool_lora_weights() are those of the files, whichever engine loaded them, from
- * PEFT files or from converted ones; acquired adapters stay, others make room and are loaded again; a refusal reports
- * its reason; a process that dies in a load leaves nothing. Method: adapters made here, with a gpoold on host memory;
- * every element of every matrix is compared.
+ * Goal: the weights that kernels find by gpool_lora_weights() are those of the files, no matter which engine loaded
+ * them, and from PEFT files as well as converted ones. Acquired adapters stay; others are evicted and loaded again. A
+ * refusal reports its reason. A process that dies during a load leaves no pages behind.
+ *
+ * Method: generated adapters, and a gpoold on host memory. Every element of every matrix is compared.
  */
 #include "client/lora/load/lora.h"
 #include "client/object/object.h"
@@ -20,7 +21,7 @@
 enum {
 	ADAPTERS_MAX = 80,
 	MODULES = 9,
-	TABLES = 1 /* pages of each engine for tables of runs; one more may be idle */
+	TABLES = 1 /* pages per engine for tables of runs; one more may be idle */
 };
 
 #define WARM_POOL "name=warm,backend=host,size=80MiB,page_size=1MiB,reserved=0"
@@ -60,7 +61,7 @@ static const char *path_of(uint32_t adapter, const char *file)
 	return path;
 }
 
-/* Write a further adapter of this rank for three layers and a head; about 1.3 MB for each 16 ranks. */
+/* Write an adapter of this rank for three layers and a head. It has about 1.3 MB for each 16 ranks. */
 static uint32_t adapter_make(uint32_t rank)
 {
 	struct rig_module modules[MODULES];
@@ -104,7 +105,7 @@ static uint16_t element_at(const struct gpool_lora_matrix *matrix, uint32_t rank
 		&at, rank, column / LORA_TILE_COLUMNS))[row * LORA_TILE_COLUMNS + column % LORA_TILE_COLUMNS];
 }
 
-/* Count elements that differ from the file, as bf16, to which mixed files are converted. */
+/* Return the number of elements that differ from the file as bf16, to which mixed files are converted. */
 static uint64_t wrong_in(struct gpool_lora *in, uint32_t id, uint32_t adapter)
 {
 	const struct rig *rig = &rigs[adapter];
@@ -205,7 +206,7 @@ static void test_loaded_once(void **state)
 	assert_int_equal(info_of(lora_of_other, shared).loads, 0);
 	assert_int_equal(info_of(lora_of_other, shared).shared, 1);
 	assert_int_equal(PAGES - harness_free_pages(&harness), info_of(lora, id).pages + 2 * TABLES);
-	/* Acquire it again, without a load and without a driver call. */
+	/* Acquire the adapter again, without a load and without a driver call. */
 	calls = gpu_calls_total(one->gpu);
 	assert_int_equal(gpool_lora_acquire(lora, id, 0), 0);
 	assert_int_equal(gpu_calls_total(one->gpu), calls);
@@ -261,7 +262,7 @@ static void test_salts_keep_apart(void **state)
 	assert_int_equal(info_of(apart, its).loads, 1);
 	assert_int_equal(gpool_lora_release(apart, its, GPOOL_FENCE_NONE), 0);
 	assert_int_equal(gpool_lora_destroy(apart), 0);
-	/* The same for adapters that are private to a tenant. */
+	/* The same holds for adapters that are private to a tenant. */
 	options.salt[1] = 0;
 	options.flags = GPOOL_LORA_PRIVATE;
 	for (int i = 0; i < 2; i++) {
@@ -276,7 +277,7 @@ static void test_salts_keep_apart(void **state)
 	assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
 }
 
-/* ---- room ---- */
+/* ---- eviction and unloading ---- */
 
 static void test_evicted_and_loaded_again(void **state)
 {
@@ -300,7 +301,7 @@ static void test_evicted_and_loaded_again(void **state)
 	assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
 }
 
-/* More adapters than fit: unused ones are evicted; if all are acquired, the call reports that. */
+/* Use more adapters than fit. Unused ones are evicted; if all are acquired, the call reports that. */
 static void test_more_than_fit(void **state)
 {
 	uint32_t ids[ADAPTERS_MAX], count = 0, pages, held = 0;
@@ -355,7 +356,10 @@ static void test_unloaded(void **state)
 	assert_int_equal(gpool_lora_unregister(lora, id), -EBUSY);
 	assert_int_equal(gpool_lora_destroy(lora), -EBUSY);
 	assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
-	/* The other engine still has it; it is freed with its last use, and cannot be acquired again until then. */
+	/*
+	 * The other engine still uses the adapter. It is freed with its last use, and cannot be acquired again before
+	 * that.
+	 */
 	assert_int_equal(gpool_lora_unload(lora, id), 0);
 	assert_int_equal(wrong_in(lora_of_other, shared, adapter), 0);
 	assert_int_equal(gpool_lora_acquire(lora_of_other, shared, -1), -EBUSY);
@@ -363,7 +367,7 @@ static void test_unloaded(void **state)
 	AWAIT(harness_free_pages(&harness) >= PAGES - 4 * TABLES);
 	assert_int_equal(gpool_lora_acquire(lora_of_other, shared, -1), 0);
 	assert_int_equal(gpool_lora_release(lora_of_other, shared, GPOOL_FENCE_NONE), 0);
-	/* It is unused, so its pages are freed at once. */
+	/* The adapter is unused, so its pages are freed at once. */
 	assert_int_equal(gpool_lora_unload(lora_of_other, shared), 0);
 	assert_true(harness_free_pages(&harness) >= PAGES - 4 * TABLES);
 	assert_int_equal(gpool_lora_unregister(lora, id), 0);
@@ -373,7 +377,7 @@ static void test_unloaded(void **state)
 }
 
 /*
- * A load has ended, and its pin is held until the waiting thread wakes. Before that another engine unloads the adapter,
+ * A load has ended, and its pin is held until the waiting thread wakes. Before that, another engine unloads the adapter
  * and a third thread of this process acquires it.
  */
 static void test_unloaded_under_a_waiter(void **state)
@@ -388,7 +392,7 @@ static void test_unloaded_under_a_waiter(void **state)
 	shared = registered(lora_of_other, adapter);
 	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
 	assert_int_equal(gpool_lora_acquire(lora_of_other, shared, -1), 0);
-	/* The pin is handed to a waiting thread, which the test simulates. */
+	/* Simulate that the pin is handed to a waiting thread. */
 	entry = lora->entries[id];
 	entry->acquired = 0;
 	entry->load_state = LOAD_HELD;
@@ -398,7 +402,7 @@ static void test_unloaded_under_a_waiter(void **state)
 	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
 	assert_int_equal(info_of(lora, id).loads, 2);
 	assert_int_equal(wrong_in(lora, id, adapter), 0);
-	/* The waiting thread wakes, and finds the adapter held again. */
+	/* The waiting thread wakes and finds that the adapter is held again. */
 	entry->waiting = 0;
 	entry->load_state = LOAD_RESIDENT;
 	entry->acquired++;
@@ -430,19 +434,22 @@ static void test_in_the_background(void **state)
 		assert_int_equal(info_of(lora, ids[i]).hits, 1);
 		assert_int_equal(gpool_lora_release(lora, ids[i], GPOOL_FENCE_NONE), 0);
 	}
-	/* Once with a timeout that is too short, once with one that is long enough. */
+	/* Wait once with a timeout that is too short, and once with one that is long enough. */
 	error = gpool_lora_acquire(lora, ids[2], 1);
 	assert_true(error == -ETIMEDOUT || error == 0);
 	if (error)
 		assert_int_equal(gpool_lora_acquire(lora, ids[2], ANSWER_MS), 0);
 	assert_int_equal(wrong_in(lora, ids[2], 2), 0);
 	assert_int_equal(gpool_lora_release(lora, ids[2], GPOOL_FENCE_NONE), 0);
-	/* The engine is closed during the load. */
+	/* Close the engine during the load. */
 	assert_int_equal(gpool_lora_prefetch(lora, ids[3]), 0);
 	assert_int_equal(gpool_lora_prefetch(lora, 99), -ENOENT);
 }
 
-/* The maximum number of loads at a time, of more adapters than fit: each is loaded after earlier ones were evicted. */
+/*
+ * Run the maximum number of loads at a time, with more adapters than fit. Each is loaded after earlier ones were
+ * evicted.
+ */
 static void test_all_at_once(void **state)
 {
 	enum { COUNT = 33 };
@@ -469,7 +476,7 @@ static void test_all_at_once(void **state)
 	}
 }
 
-/* One thread, and a small adapter acquired after a large one: it is ready while the large one is still loading. */
+/* With one thread, a small adapter that is acquired after a large one is ready while the large one is still loading. */
 static void test_small_before_large(void **state)
 {
 	struct gpool_lora_options options = GPOOL_LORA_OPTIONS_INIT;
@@ -518,7 +525,7 @@ static void *asker_run(void *argument)
 	return NULL;
 }
 
-/* Threads of two engines, and adapters that are loaded and evicted all the time. */
+/* Threads of two engines use adapters that are loaded and evicted all the time. */
 static void test_many_at_once(void **state)
 {
 	struct asker askers[6];
@@ -539,7 +546,7 @@ static void test_many_at_once(void **state)
 	for (int i = 0; i < 6; i++) {
 		pthread_join(askers[i].thread, NULL);
 		assert_int_equal(askers[i].wrong, 0);
-		/* Six acquired adapters and four loads at a time fit into the pool. */
+		/* Six acquired adapters and four simultaneous loads fit into the pool. */
 		assert_int_equal(askers[i].errors, 0);
 	}
 	for (uint32_t i = 0; i < 16; i++)
@@ -547,9 +554,9 @@ static void test_many_at_once(void **state)
 	print_message("%u loads\n", loads);
 }
 
-/* ---- layers as they come ---- */
+/* ---- use of layers during the load ---- */
 
-/* Return true if all other pages can be allocated; idle pages of processes are reclaimed for that. */
+/* Return true if all other pages can be allocated. Idle pages of processes are reclaimed for this. */
 static bool uses_at_most(uint32_t pages)
 {
 	struct gpool_block block;
@@ -560,7 +567,7 @@ static bool uses_at_most(uint32_t pages)
 	return true;
 }
 
-/* Count elements of matrices A of one layer that differ from the file. */
+/* Return the number of elements of one layer's matrices A that differ from the file. */
 static uint64_t wrong_in_layer(struct gpool_lora *in, uint32_t id, uint32_t adapter, int32_t layer)
 {
 	const struct rig *rig = &rigs[adapter];
@@ -615,7 +622,7 @@ static void test_layer_by_layer(void **state)
 	assert_int_equal(gpool_lora_wait_layer(lora, id, 999, ANSWER_MS), 0);
 	assert_int_equal(gpool_lora_wait_layer(lora, id, -1, -1), 0);
 	assert_int_equal(wrong_in(lora, id, adapter), 0);
-	/* The load is complete, but the adapter is private while it is used: it can be acquired here. */
+	/* The load is complete, but the adapter stays private while it is used. It can be acquired here. */
 	AWAIT(info_of(lora, id).state == GPOOL_LORA_RESIDENT);
 	assert_int_equal(gpool_lora_acquire(lora, id, 0), 0);
 	assert_int_equal(gpool_lora_weights(lora, id, 3, "model.layers.*.q", &part), 0);
@@ -627,13 +634,13 @@ static void test_layer_by_layer(void **state)
 	assert_int_equal(gpool_lora_unregister(lora, id), -EBUSY);
 	assert_int_equal(gpool_lora_destroy(lora), -EBUSY);
 	assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
-	/* Then it is published, and available to all. */
+	/* Then it is published and available to all engines. */
 	AWAIT(is_published(other));
 	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
 	assert_int_equal(gpool_lora_acquire(lora_of_other, its, -1), 0);
 	assert_int_equal(info_of(lora_of_other, its).shared, 1);
 	assert_int_equal(wrong_in(lora_of_other, its, adapter), 0);
-	/* For a resident adapter, acquire_async is an acquire. */
+	/* For a resident adapter, acquire_async is equivalent to acquire. */
 	assert_int_equal(gpool_lora_acquire_async(lora, id, 0), 0);
 	assert_int_equal(gpool_lora_wait_layer(lora, id, -1, 0), 0);
 	for (int i = 0; i < 2; i++)
@@ -642,7 +649,7 @@ static void test_layer_by_layer(void **state)
 	assert_int_equal(info_of(lora, id).loads, 1);
 }
 
-/* Released before it is loaded, and while work is queued on it: it is published after that. */
+/* Release the adapter before it is loaded, and while work is queued on it. It is published after that. */
 static void test_begun_and_released(void **state)
 {
 	uint32_t adapter, id, its, manual;
@@ -660,8 +667,8 @@ static void test_begun_and_released(void **state)
 	AWAIT(info_of(lora, id).state == GPOOL_LORA_RESIDENT);
 	assert_int_equal(gpool_lora_destroy(lora), -EBUSY);
 	/*
-	 * Another engine publishes the adapter meanwhile; this engine switches to it when its own copy is not used any
-	 * more.
+	 * Meanwhile another engine publishes the adapter. This engine switches to the published copy once its own copy
+	 * is unused.
 	 */
 	assert_int_equal(gpool_lora_acquire(lora_of_other, its, -1), 0);
 	assert_int_equal(info_of(lora_of_other, its).loads, 1);
@@ -677,7 +684,7 @@ static void test_begun_and_released(void **state)
 	gpool_stream_close(one, manual);
 }
 
-/* The file is bad in its third layer: the first two can be used, and a wait for more reports the error. */
+/* The file is invalid in its third layer. The first two layers can be used, and a wait for more reports the error. */
 static void test_fails_in_the_middle(void **state)
 {
 	char why[GPOOL_LORA_REASON_BYTES];
@@ -701,7 +708,7 @@ static void test_fails_in_the_middle(void **state)
 	assert_int_equal(gpool_lora_wait_layer(lora, id, 0, 0), 0);
 	assert_int_equal(wrong_in_layer(lora, id, adapter, 0), 0);
 	assert_int_equal(gpool_lora_weights(lora, id, 3, "model.layers.*.q", &part), -EAGAIN);
-	/* Until it is released it cannot be loaded again. */
+	/* The adapter cannot be loaded again before it is released. */
 	assert_int_equal(gpool_lora_acquire_async(lora, id, -1), -EINVAL);
 	assert_int_equal(gpool_lora_acquire(lora, id, 0), -EINVAL);
 	assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
@@ -727,7 +734,7 @@ static void test_wrong_files(void **state)
 	assert_int_equal(gpool_lora_register(lora, "a0", path_of(adapter, ""), &id, why), -EEXIST);
 	assert_int_equal(gpool_lora_find(lora, "a0", &id), 0);
 	assert_int_equal(gpool_lora_find(lora, "a1", &id), -ENOENT);
-	/* Another file under the same name. */
+	/* The name now refers to another file. */
 	assert_int_equal(unlink(path_of(adapter, "adapter_model.safetensors")), 0);
 	assert_int_equal(gpool_lora_acquire(lora, id, -1), -ENOENT);
 	copy_to(rigs[adapter].weights, path_of(adapter, "adapter_model.safetensors"));
@@ -735,7 +742,7 @@ static void test_wrong_files(void **state)
 	assert_int_equal(gpool_lora_last_error(lora, id, why), 0);
 	assert_non_null(strstr(why, "not those that were registered"));
 	assert_int_equal(gpool_lora_unregister(lora, id), 0);
-	/* A file with a weight that is not a number. */
+	/* The file contains a weight that is not a number. */
 	rig_put(&rigs[adapter], &rigs[adapter].peft.modules[3].b, 17, NAN);
 	copy_to(rigs[adapter].weights, path_of(adapter, "adapter_model.safetensors"));
 	id = registered(lora, adapter);
@@ -745,7 +752,7 @@ static void test_wrong_files(void **state)
 	assert_true(harness_free_pages(&harness) >= PAGES - 4 * TABLES);
 }
 
-/* ---- kept on disk ---- */
+/* ---- cold files ---- */
 
 static const char *kept_path(void)
 {
@@ -765,7 +772,7 @@ static const char *kept_path(void)
 	return path;
 }
 
-/* Change one byte of a file, and keep its times. */
+/* Change one byte of a file without changing its times. */
 static void byte_flip(const char *path, off_t at)
 {
 	struct stat status;
@@ -818,7 +825,7 @@ static void test_kept_on_disk(void **state)
 	assert_int_equal(wrong_in(keeper, id, adapter), 0);
 	assert_int_equal(gpool_lora_release(keeper, id, GPOOL_FENCE_NONE), 0);
 	AWAIT(*kept_path());
-	/* Its source files have changed, and are not read. */
+	/* The source files have changed, and are not read. */
 	byte_flip(path_of(adapter, "adapter_model.safetensors"), (off_t)rigs[adapter].peft.modules[0].a.offset + 100);
 	assert_int_equal(gpool_lora_unload(keeper, id), 0);
 	assert_int_equal(gpool_lora_acquire(keeper, id, -1), 0);
@@ -826,7 +833,7 @@ static void test_kept_on_disk(void **state)
 	assert_int_equal(wrong_in(keeper, id, adapter), 0);
 	assert_int_equal(gpool_lora_release(keeper, id, GPOOL_FENCE_NONE), 0);
 	byte_flip(path_of(adapter, "adapter_model.safetensors"), (off_t)rigs[adapter].peft.modules[0].a.offset + 100);
-	/* A damaged copy is not used, and is written again. */
+	/* A damaged cold file is not used, and is written again. */
 	assert_int_equal(stat(kept_path(), &before), 0);
 	byte_flip(kept_path(), before.st_size - 5000);
 	assert_int_equal(gpool_lora_unload(keeper, id), 0);
@@ -837,7 +844,7 @@ static void test_kept_on_disk(void **state)
 	assert_int_equal(gpool_lora_destroy(keeper), 0);
 }
 
-/* Return a hash of the content of its pages. */
+/* Return a hash of the content of the adapter's pages. */
 static uint64_t digest_of(struct gpool_lora *in, uint32_t id, uint32_t adapter)
 {
 	const struct rig *rig = &rigs[adapter];
@@ -936,8 +943,8 @@ static uint64_t calls_of(struct gpool *pool)
 }
 
 /*
- * A repeated load finds the copy and its own pages still mapped: it maps nothing, and makes read-only pages writable by
- * one call for each run of them. A copy that was evicted meanwhile is not used, although it is mapped.
+ * A repeated load finds the copy and its own pages still mapped. It maps nothing, and makes read-only pages writable
+ * with one call for each run. A copy that was evicted in the meantime is not used, although it is mapped.
  */
 static void test_warm_copies_stay_mapped(void **state)
 {
@@ -985,7 +992,7 @@ static void freeze(int signal)
 		poll(NULL, 0, 1);
 }
 
-/* Stop the loader threads; under the lock, so that a stopped loader does not hold it. */
+/* Stop the loader threads. This function holds the lock, so that a stopped loader does not hold it. */
 static void loader_freeze(struct gpool_lora *in)
 {
 	struct sigaction action = {.sa_handler = freeze};
@@ -1000,8 +1007,8 @@ static void loader_freeze(struct gpool_lora *in)
 }
 
 /*
- * A copy in host memory is loaded by the thread that waits for it, if its timeout permits. A load from files is not,
- * nor one for a caller with a short timeout; the steps after the last part are left to the loader.
+ * If its timeout permits, the waiting thread itself loads a copy in host memory. It loads neither from files nor with a
+ * short timeout, and leaves the steps after the last part to the loader.
  */
 static void test_a_waiting_thread_helps(void **state)
 {
@@ -1025,9 +1032,9 @@ static void test_a_waiting_thread_helps(void **state)
 		assert_int_equal(gpool_lora_wait_layer(engine, id, layer, END_MS), 0);
 		assert_int_equal(wrong_in_layer(engine, id, warm_one, 0), 0);
 	}
-	assert_int_equal(info_of(engine, id).loads, 1); /* the load is counted when it is over, by the loader */
+	assert_int_equal(info_of(engine, id).loads, 1); /* the loader counts the load when it has ended */
 	assert_int_equal(gpool_lora_release(engine, id, GPOOL_FENCE_NONE), 0);
-	/* It is published as a whole, and only by a loader. */
+	/* The adapter is published as a whole, and only by a loader. */
 	assert_int_equal(gpool_lora_acquire(engine, id, 1), -ETIMEDOUT);
 	atomic_store(&thawed, true);
 	assert_int_equal(gpool_lora_acquire(engine, id, END_MS), 0);
@@ -1043,7 +1050,7 @@ static void test_a_waiting_thread_helps(void **state)
 	assert_int_equal(gpool_lora_wait_layer(engine, id, -1, END_MS), 0);
 	assert_int_equal(gpool_lora_release(engine, id, GPOOL_FENCE_NONE), 0);
 	AWAIT(gpool_lora_unload(engine, id) == 0);
-	/* Without a copy in memory it has its pages, and the rest of the load is left to the loader. */
+	/* Without a copy in memory the adapter has its pages, and the rest of the load is left to the loader. */
 	cold_one = adapter_make(8);
 	its = registered(engine, cold_one);
 	loaded_and_left(engine, its, cold_one);
@@ -1061,7 +1068,7 @@ static void test_a_waiting_thread_helps(void **state)
 	assert_int_equal(gpool_lora_destroy(engine), 0);
 }
 
-/* More copies than stay mapped. */
+/* Use more copies than stay mapped. */
 static void test_warm_copies_stay_mapped_for_a_while(void **state)
 {
 	enum { MANY = 70 };
@@ -1099,7 +1106,7 @@ static void test_warm_copies(void **state)
 	its = registered(second, adapter);
 	loaded_and_left(first, id, adapter);
 	AWAIT(stats_of(first).warm_made == 1);
-	/* Its source files have changed, and neither engine reads them. */
+	/* The source files have changed, and neither engine reads them. */
 	at = (off_t)rigs[adapter].peft.modules[0].a.offset + 100;
 	byte_flip(path_of(adapter, "adapter_model.safetensors"), at);
 	loaded_and_left(first, id, adapter);
@@ -1107,13 +1114,13 @@ static void test_warm_copies(void **state)
 	assert_int_equal(info_of(first, id).loads, 2);
 	assert_int_equal(info_of(first, id).from_warm, 1);
 	assert_int_equal(info_of(second, its).from_warm, 1);
-	/* The copy is evicted like any object; then the adapter is loaded and copied again. */
+	/* The copy is evicted like any object. Then the adapter is loaded and copied again. */
 	byte_flip(path_of(adapter, "adapter_model.safetensors"), at);
 	AWAIT(try_evict(admin, "warm", WARM_PAGES, NULL) == 0 && stats_of(first).warm_bytes == 0);
 	loaded_and_left(second, its, adapter);
 	assert_int_equal(info_of(second, its).from_warm, 1);
 	AWAIT(stats_of(second).warm_made == 1);
-	/* All of it, in the figures. */
+	/* Check all of this in the statistics. */
 	assert_int_equal(gpool_lora_acquire(second, its, -1), 0);
 	stats = stats_of(second);
 	assert_int_equal(stats.registered, 1);
@@ -1191,7 +1198,10 @@ static void forge(struct gpool *pool, enum forgery forgery)
 	assert_int_equal(gpool_object_close(forged), 0);
 }
 
-/* A session with the right to publish stores other content under that name: it is not used, and is replaced. */
+/*
+ * A session with the right to publish stores other content under that name. That copy must not be used, and must be
+ * replaced.
+ */
 static void test_forged_copies(void **state)
 {
 	struct gpool_lora *keeper;
@@ -1239,8 +1249,8 @@ static void test_no_room_for_copies(void **state)
 }
 
 /*
- * As on devices whose pages the CPU cannot write: each thread has a stage and copies more pages than the stage has,
- * from all sources.
+ * On devices whose pages the CPU cannot write, each thread has a stage. Copy more pages than the stage has, from all
+ * sources.
  */
 static void test_through_the_stage(void **state)
 {
@@ -1283,8 +1293,8 @@ static uint64_t digest_and_left(struct gpool_lora *in, uint32_t id, uint32_t ada
 }
 
 /*
- * From PEFT's files, a cold file, a copy and another engine: the same bits. The same for a copy of a cold file, and for
- * a cold file of a copy.
+ * Loads from PEFT files, a cold file, a copy and another engine yield the same bits. The same holds for a copy of a
+ * cold file, and for a cold file of a copy.
  */
 static void test_int8_is_the_same(void **state)
 {
@@ -1333,10 +1343,10 @@ static void test_int8_is_the_same(void **state)
 
 /* ---- deaths ---- */
 
-#ifndef __SANITIZE_THREAD__ /* under the sanitizer, a child of a process with threads cannot have threads */
+#ifndef __SANITIZE_THREAD__ /* a child of a process with threads cannot have threads under the sanitizer */
 /*
- * An engine is killed repeatedly during loads and while it makes copies: its pages are free again, and the content of
- * other engines is correct.
+ * Kill an engine repeatedly during loads and while it makes copies. Its pages must be free again, and the content of
+ * other engines correct.
  */
 static void test_killed_in_loads(void **state)
 {
@@ -1365,7 +1375,7 @@ static void test_killed_in_loads(void **state)
 			own = warmed(open_worker(), open_as(0, "warm", NULL), NULL, 0);
 			for (uint32_t i = 0; i < 6; i++)
 				gpool_lora_prefetch(own, registered(own, i));
-			/* After that number of loads. */
+			/* Make that number of loads first. */
 			for (int i = 0; i < round && i < 6; i++)
 				gpool_lora_acquire(own, (uint32_t)i, -1);
 			assert_int_equal(write(pair[1], "", 1), 1);
@@ -1386,7 +1396,7 @@ static void test_killed_in_loads(void **state)
 		}
 		if (round % 2)
 			AWAIT(harness_free_pages(&harness) >= PAGES - 4 * TABLES);
-		/* In every second round copies exist and are loaded, else they are made again. */
+		/* In every second round copies exist and are loaded; in the other rounds they are made again. */
 		if (round % 4 == 3)
 			AWAIT(try_evict(admin, "warm", WARM_PAGES, NULL) == 0 && stats_of(survivor).warm_bytes == 0);
 	}
@@ -1400,7 +1410,7 @@ static void test_killed_in_loads(void **state)
 
 /* ---- the kernels ---- */
 
-/* A batch of two adapters and of tokens without one, through pages of the pool, against float64. */
+/* Compare a batch of two adapters, and tokens without an adapter, with float64, through pages of the pool. */
 static void test_a_batch(void **state)
 {
 	enum { TOKENS = 7, IN = 2048, OUT = 900, RANK_MAX = 64 };
@@ -1480,7 +1490,7 @@ static void test_a_batch(void **state)
 		assert_int_equal(gpool_lora_release(lora, ids[i], GPOOL_FENCE_NONE), 0);
 }
 
-/* ---- calls that are wrong ---- */
+/* ---- invalid calls ---- */
 
 static void test_wrong_arguments(void **state)
 {

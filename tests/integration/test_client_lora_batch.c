@@ -1,11 +1,13 @@
 /*
  * test_client_lora_batch.c - batches of tokens with different adapters, through the public calls, on a real agent.
  *
- * Goal: gpool_lora_apply adds the product of each token's own adapter, whichever adapters were loaded, evicted or
- * moved; a batch keeps exactly the adapters that it uses; adapters that do not fit are refused by name, and the
- * previous batch stays valid; the number of calls of a set does not depend on the number of modules; the result of a
- * failed copy is not applied. Method: a small model on host memory, every output against float64; calls of the back end
- * are counted, and made to fail.
+ * Goal: gpool_lora_apply() adds the product of each token's own adapter, regardless of which adapters were loaded,
+ * evicted or moved. A batch keeps exactly the adapters that it uses. Adapters that do not fit are refused by name, and
+ * the previous batch stays valid. The number of calls of a set does not depend on the number of modules. The result of
+ * a failed copy is not applied.
+ *
+ * Method: a small model on host memory, with every output compared with float64. Calls of the back end are counted and
+ * made to fail.
  */
 #include "tests/integration/lora_engine.h"
 
@@ -60,7 +62,7 @@ static void set_and_check(int32_t which[ENGINE_TOKENS], uint32_t tokens)
 	assert_int_equal(engine_wrong(&engine, which), 0);
 }
 
-/* ---- right ---- */
+/* ---- correct results ---- */
 
 static void each_its_own(uint32_t element)
 {
@@ -75,7 +77,7 @@ static void each_its_own(uint32_t element)
 	for (uint32_t round = 0; round < 12; round++) {
 		uint32_t first = engine_random(&engine, 10), tokens = engine_random(&engine, ENGINE_TOKENS + 1);
 
-		/* Up to 8 of 10, in sequence or mixed. */
+		/* Use up to 8 of 10 adapters, in sequence or mixed. */
 		for (uint32_t i = 0; i < ENGINE_TOKENS; i++)
 			which[i] = i % 5 == 4
 				? -1
@@ -97,8 +99,8 @@ static void test_bf16(void **state)
 }
 
 /*
- * An adapter was evicted and loaded to other addresses, while another one has its former addresses: its table has the
- * new ones.
+ * An adapter was evicted and loaded to other addresses, and another adapter has its former addresses. Its table must
+ * contain the new ones.
  */
 static void test_reloaded_at_other_pages(void **state)
 {
@@ -125,7 +127,7 @@ static void test_reloaded_at_other_pages(void **state)
 	set_and_check(which, 3);
 }
 
-/* ---- keeping ---- */
+/* ---- which adapters a batch keeps ---- */
 
 static void test_a_batch_keeps_its_adapters(void **state)
 {
@@ -145,7 +147,10 @@ static void test_a_batch_keeps_its_adapters(void **state)
 	assert_int_equal(gpool_alloc(engine.pool, harness_free_pages(&harness) + 2, NULL, &block), -ENOSPC);
 	assert_int_equal(engine_apply(&engine), 0);
 	assert_int_equal(engine_wrong(&engine, which), 0);
-	/* The next batch has only one of them, though no other caller has acquired it; the one after that none. */
+	/*
+	 * The next batch keeps only one of the adapters, which no other caller has acquired. The batch after it keeps
+	 * none.
+	 */
 	which[0] = which[2] = 1;
 	set_and_check(which, 3);
 	assert_int_equal(acquired(0), 0);
@@ -155,10 +160,7 @@ static void test_a_batch_keeps_its_adapters(void **state)
 	assert_int_equal(gpool_lora_destroy(engine.lora), -EBUSY);
 }
 
-/*
- * An adapter is not evicted under queued work: it is released behind that work and has no users, and still stays
- * mapped.
- */
+/* An adapter is not evicted under queued work. It was released behind that work and has no users, but stays mapped. */
 static void test_queued_work_keeps_it(void **state)
 {
 	static const uint32_t ranks[] = {16};
@@ -205,7 +207,7 @@ static void test_refused(void **state)
 	static const uint32_t ranks[] = {16, 24};
 	struct gpool_lora_batch_options options;
 	struct rig_module modules[] = {
-		{"model.layers.0.q", 8, ENGINE_IN, 384, SAFETENSORS_F32}, /* its other data is invalid */
+		{"model.layers.0.q", 8, ENGINE_IN, 384, SAFETENSORS_F32}, /* its other fields are invalid */
 		{"model.layers.0.v", 8, ENGINE_IN, 131, SAFETENSORS_F32},
 		{"model.layers.2.v", 8, ENGINE_IN, 130, SAFETENSORS_F32},
 		{"model.layers.1.up", 8, ENGINE_IN, 130, SAFETENSORS_F32},
@@ -251,7 +253,7 @@ static void test_refused(void **state)
 	set_and_check(which, 3);
 }
 
-/* More adapters than the batch supports, and weights of another type. */
+/* Use more adapters than the batch supports, and weights of another type. */
 static void test_refused_adapters(void **state)
 {
 	static const uint32_t ranks[] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
@@ -342,7 +344,7 @@ static uint64_t calls_of(int32_t which[ENGINE_TOKENS], uint32_t tokens)
 	return gpu_calls_total(engine.pool->gpu) - before;
 }
 
-/* A set makes a copy and a fence; and another copy for new tables, if they are adjacent. */
+/* A set makes one copy and one fence, and one more copy for new tables if they are adjacent. */
 static void test_calls(void **state)
 {
 	static const uint32_t ranks[] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
@@ -356,7 +358,10 @@ static void test_calls(void **state)
 	assert_int_equal(calls_of(which, ENGINE_TOKENS), 2);
 	which[0] = 3;
 	assert_int_equal(calls_of(which, 1), 2);
-	/* Adapters that are used again still have their tables; a new one replaces the longest unused. */
+	/*
+	 * Adapters that are used again still have their tables. A new adapter replaces the one that has been unused
+	 * longest.
+	 */
 	for (int32_t i = 0; i < 8; i++)
 		which[i] = i ? i : 8;
 	assert_int_equal(calls_of(which, 8), 3);
@@ -374,7 +379,7 @@ static void test_calls(void **state)
 
 /* ---- failures ---- */
 
-/* A copy or a fence fails: nothing is applied until a complete batch is set again. */
+/* If a copy or a fence fails, nothing is applied until a complete batch is set again. */
 static void test_failed_copies(void **state)
 {
 	static const uint32_t ranks[] = {16, 24, 40};
@@ -387,12 +392,12 @@ static void test_failed_copies(void **state)
 		which[0] = 0;
 		set_and_check(which, 3);
 		which[0] = 2;
-		gpu_fault_set(engine.pool->gpu, calls[i], 1, -EIO); /* for the tables; the batch; the fence */
+		gpu_fault_set(engine.pool->gpu, calls[i], 1, -EIO); /* the tables; the batch; the fence */
 		assert_int_equal(engine_set(&engine, which, 3, NULL), -EIO);
 		gpu_fault_set(engine.pool->gpu, calls[i], 0, 0);
 		assert_int_equal(engine_apply(&engine), -EIO);
 		set_and_check(which, 3);
-		/* Acquired once, whatever happened. */
+		/* The batch has acquired each adapter once, regardless of the failures. */
 		assert_int_equal(acquired(0), 2);
 		assert_int_equal(acquired(2), 2);
 		which[0] = which[1] = which[2] = 1;

@@ -1,9 +1,9 @@
 /*
- * test_client_lora_crash.c - engines load, find and evict adapters while the agent dies after each of its stores, one
- * after the other.
+ * test_client_lora_crash.c - engines load, find and evict adapters while the agent dies after each of its stores in
+ * turn.
  *
- * Goal: an acquire succeeds as if no death had happened, with the weights of the files; acquired adapters stay; no page
- * is lost. Method: that of test_objects_crash.c. $GPOOL_CRASH_STRIDE=n tries every n-th store only.
+ * Goal: an acquire succeeds as if no death had happened, with the weights of the files. Acquired adapters stay, and no
+ * page is lost. The method is that of test_objects_crash.c. $GPOOL_CRASH_STRIDE=n tries only every n-th store.
  */
 #include "client/lora/load/lora.h"
 #include "cuda/kernels/lora.h"
@@ -132,7 +132,7 @@ static void play(void (*prepare)(void), void (*act)(void), void (*verify)(void))
 	assert_true(deaths > 0);
 }
 
-/* ---- published by one, found by the other ---- */
+/* ---- published by one engine, found by the other ---- */
 
 static void nothing(void)
 {
@@ -159,9 +159,9 @@ static void test_load_and_find(void **state)
 	play(nothing, load_and_find, both_have_one);
 }
 
-/* ---- displaced ---- */
+/* ---- evicted for another adapter ---- */
 
-/* Adapter 0 is resident and not acquired, and the pool has no other free pages. */
+/* Make adapter 0 resident without acquiring it, and leave no other page free. */
 static void the_pool_is_full(void)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -199,7 +199,7 @@ static void test_displaced(void **state)
 	play(the_pool_is_full, displace, it_comes_back);
 }
 
-/* The same, while the other engine has it acquired: the load is refused, at every death of the agent. */
+/* The same, while the other engine has acquired the adapter: the load must be refused at every death of the agent. */
 static void it_is_acquired(void)
 {
 	the_pool_is_full();
@@ -237,7 +237,7 @@ static void the_other_has_it(void)
 	release(&sides[0], 0);
 }
 
-/* It is freed with its last use; the next acquire loads it again. */
+/* The adapter is freed with its last use; the next acquire loads it again. */
 static void unload_and_load(void)
 {
 	assert_int_equal(gpool_lora_unload(sides[0].lora, sides[0].ids[0]), 0);
@@ -258,7 +258,7 @@ static void test_unloaded(void **state)
 	play(the_other_has_it, unload_and_load, both_have_their_own);
 }
 
-/* ---- */
+/* ---- fixture ---- */
 
 static int engines_start(void **state)
 {

@@ -1,10 +1,12 @@
 /*
- * test_client_lora_rebalance.c - evicted adapters that are loaded again before they are requested.
+ * test_client_lora_rebalance.c - load evicted adapters again before they are requested.
  *
- * Goal: an adapter in use that was evicted for others is loaded again when memory is free, one at a time and once for
- * each time that it is used. Adapters that were used once or were unloaded are not; no load evicts content or runs
- * under pressure. Method: an engine with adapters and a worker that takes their pages, on a gpoold; in the first test
- * the rebalancing runs on request, so that its effect is known when it has run.
+ * Goal: if an adapter was used repeatedly and then evicted for others, it is loaded again when memory is free: one
+ * adapter at a time, and once for each time that it is used. Adapters that were used once or were unloaded are not
+ * loaded again. No load evicts content or runs under pressure.
+ *
+ * Method: an engine with adapters and a worker that takes their pages, on a gpoold. In the first test the rebalancing
+ * runs on request, so its effect is known.
  */
 #include "client/lora/load/load.h"
 #include "tests/integration/lora_engine.h"
@@ -109,7 +111,7 @@ static bool is_in_pool(void)
 	return gpool_object_next(one, &cursor, &info) == 0;
 }
 
-/* Allocate all pages; no adapter is in use, so all of them are evicted. */
+/* Allocate all pages. No adapter is in use, so all of them are evicted. */
 static void room_taken(void)
 {
 	alloc(other, PAGES);
@@ -168,7 +170,7 @@ static void test_evicted_adapter_is_loaded_again(void **state)
 	assert_int_equal(info.state, GPOOL_LORA_RESIDENT);
 	assert_int_equal(info.lost, 1);
 	assert_int_equal(info.loads, 2);
-	/* It is not pinned. */
+	/* The adapter is not pinned. */
 	used(id, 1);
 	assert_int_equal(info_of(id).loads, 2);
 	assert_int_equal(info_of(id).hits, info.hits + 1);
@@ -214,7 +216,7 @@ static void test_once_for_its_uses(void **state)
 	assert_int_equal(rebalanced(), 2);
 }
 
-/* ---- what does not ---- */
+/* ---- adapters that are not loaded again ---- */
 
 static void test_used_once(void **state)
 {
@@ -252,7 +254,7 @@ static void test_never(void **state)
 	id = small_one();
 	used(id, 2);
 	lost_to_others();
-	/* Without the test's lock, a rebalancing would run now. */
+	/* Outside the test, a rebalancing would run now. */
 	pthread_mutex_lock(&lora->lock);
 	lora->rebalance_ns = 0;
 	pthread_cond_broadcast(&lora->queued);
@@ -273,7 +275,7 @@ static void test_under_pressure(void **state)
 	look();
 	assert_int_equal(rebalanced(), 0);
 	room_given();
-	/* The free pages are sufficient, but some must stay free. */
+	/* The free pages are sufficient for the adapter, but some must stay free. */
 	alloc(other, PAGES - PAGES / 8);
 	assert_true(free_pages() > 0);
 	look();
@@ -283,7 +285,7 @@ static void test_under_pressure(void **state)
 	assert_int_equal(rebalanced(), 1);
 }
 
-/* Two adapters in use that do not fit together: an acquire evicts the other one, the rebalancing does not. */
+/* Two adapters in use do not fit together. An acquire evicts the other adapter; the rebalancing does not. */
 static void test_no_thrash(void **state)
 {
 	struct gpool_lora_info first_info, second_info;
@@ -308,9 +310,9 @@ static void test_no_thrash(void **state)
 	assert_int_equal(info_of(first).lost, 1);
 }
 
-/* ---- where others were quicker ---- */
+/* ---- loads that are queued too late ---- */
 
-/* Queue a load as rebalance() does, when the free pages that it saw have been taken. */
+/* Queue a load as rebalance() does, after the free pages that it saw were taken. */
 static void queued_too_late(uint32_t id)
 {
 	pthread_mutex_lock(&lora->lock);
@@ -338,7 +340,7 @@ static void test_displaces_nothing(void **state)
 	assert_string_equal(why, "");
 	used(here, 1);
 	assert_int_equal(info_of(here).lost, 0);
-	/* An acquire during its load gets the adapter, even if others must be evicted. */
+	/* An acquire during the load gets the adapter, even if others must be evicted. */
 	queued_too_late(away);
 	used(away, 1);
 	assert_int_equal(rebalanced(), 0);

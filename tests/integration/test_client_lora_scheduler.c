@@ -1,10 +1,11 @@
 /*
  * test_client_lora_scheduler.c - requests that wait for real adapters, on a real agent.
  *
- * Goal: requests with a resident adapter start at once, others when it is loaded, in spite of lack of memory, wrong
- * files, or an unload meanwhile; a running request has its adapter, and an ended one has released it. Finally two
- * engines with more adapters than fit serve a thousand requests, and every output is correct. Method: the batches of
- * small queues are known; outputs against float64.
+ * Goal: requests with a resident adapter start at once, and others when it is loaded, in spite of lack of memory, wrong
+ * files or an unload. A running request has its adapter, and an ended one has released it. In the last test, two
+ * engines with more adapters than fit serve a thousand requests, and every output is correct.
+ *
+ * Method: small queues whose batches are known, and outputs that are compared with float64.
  */
 #include "tests/integration/lora_engine.h"
 
@@ -28,7 +29,7 @@ static struct gpool_lora_scheduler *scheduler_opened(
 	return made;
 }
 
-/* Register `count` adapters of rank 16 and more. */
+/* Start two engines with `count` adapters of rank 16 and more. */
 static void engines_start(uint32_t count, const struct gpool_lora_scheduler_options *options)
 {
 	start(calm);
@@ -130,7 +131,7 @@ static void test_resident_first(void **state)
 	assert_int_equal(statistics().started, 4);
 }
 
-/* After the requests that are due. */
+/* The scheduler looks ahead only behind the requests that are due. */
 static void test_looks_ahead(void **state)
 {
 	struct gpool_lora_scheduler_options options = GPOOL_LORA_SCHEDULER_OPTIONS_INIT;
@@ -155,7 +156,7 @@ static void test_looks_ahead(void **state)
 	finish(second);
 }
 
-/* A claimed adapter stays until its request runs or is removed; a removed request leaves nothing behind. */
+/* A claimed adapter stays until its request runs or is removed. A removed request leaves nothing behind. */
 static void test_removed(void **state)
 {
 	uint32_t request, running;
@@ -179,14 +180,14 @@ static void test_removed(void **state)
 	assert_int_equal(gpool_lora_unregister(one.lora, one.ids[0]), 0);
 	assert_int_equal(gpool_lora_scheduler_remove(scheduler, running), -ENOENT);
 	finish(running);
-	/* Closing with requests in any state releases all of them. */
+	/* Closing the scheduler with requests in any state releases all of them. */
 	added(1);
 	assert_int_equal(formed(-1), 1);
 	added(1);
 	added(GPOOL_LORA_NONE);
 }
 
-/* ---- what is in the way ---- */
+/* ---- obstacles ---- */
 
 static void test_cannot_be_loaded(void **state)
 {
@@ -214,7 +215,7 @@ static void test_cannot_be_loaded(void **state)
 	}
 	assert_int_equal(gpool_lora_last_error(one.lora, one.ids[0], why), 0);
 	assert_non_null(strstr(why, "not those that were registered"));
-	/* They keep their numbers until they are removed, and the adapter stays registered. */
+	/* Requests keep their numbers until they are removed, and their adapter stays registered. */
 	assert_int_not_equal(added(GPOOL_LORA_NONE), bad);
 	assert_int_equal(gpool_lora_unregister(one.lora, one.ids[0]), -EBUSY);
 	assert_int_equal(gpool_lora_scheduler_finish(scheduler, bad, GPOOL_FENCE_NONE), -ENOENT);
@@ -224,7 +225,10 @@ static void test_cannot_be_loaded(void **state)
 	assert_int_equal(statistics().failed, 2);
 }
 
-/* Without memory for an adapter, the engine continues with its others, and the request starts when memory is free. */
+/*
+ * Without memory for an adapter, the engine continues with its other adapters, and the request starts when memory is
+ * free.
+ */
 static void test_no_room(void **state)
 {
 	char why[GPOOL_LORA_REASON_BYTES];
@@ -248,8 +252,8 @@ static void test_no_room(void **state)
 }
 
 /*
- * The first request needs all the memory. A later one has an adapter that was loaded meanwhile and is kept for its
- * turn, which comes after the other's: that adapter is evicted.
+ * The first request needs all the memory. The adapter of a later request was loaded in the meantime and is kept until
+ * that request is due. Because the first request is due earlier, that adapter is evicted.
  */
 static void test_kept_adapter_is_evicted(void **state)
 {
@@ -275,7 +279,7 @@ static void test_kept_adapter_is_evicted(void **state)
 	assert_true(need > 1);
 	rest = alloc(other.pool, need - 1);
 	block = alloc(other.pool, harness_free_pages(&harness) - 1);
-	/* A page is left for the small adapter. */
+	/* One page remains for the small adapter. */
 	first = added(large);
 	base = added(GPOOL_LORA_NONE);
 	assert_int_equal(formed(0), 1);
@@ -290,7 +294,7 @@ static void test_kept_adapter_is_evicted(void **state)
 	assert_int_equal(gpool_free(other.pool, &block), 0);
 }
 
-/* Another engine unloads the adapter between its load and its start. */
+/* Another engine unloads the adapter after its load and before the request starts. */
 static void test_unloaded_meanwhile(void **state)
 {
 	uint32_t request;
@@ -311,7 +315,7 @@ static void test_unloaded_meanwhile(void **state)
 	finish(request);
 }
 
-/* A waiting thread is woken by a new request. */
+/* A new request wakes a waiting thread. */
 static void *add_later(void *unused)
 {
 	(void)unused;
@@ -370,7 +374,7 @@ static void test_wrong_arguments(void **state)
 	assert_int_equal(gpool_lora_destroy(one.lora), -EBUSY);
 }
 
-/* ---- all together ---- */
+/* ---- a service of two engines ---- */
 
 struct service {
 	struct engine *engine;
@@ -381,7 +385,7 @@ struct service {
 	int error;
 };
 
-/* Add a few requests: most with an adapter, some without. */
+/* Add a few requests, most of them with an adapter. */
 static int requests_come(struct service *service)
 {
 	struct engine *engine = service->engine;
@@ -456,10 +460,7 @@ static void *serve(void *argument)
 	return NULL;
 }
 
-/*
- * Adapters of ranks 8 to 128 that do not fit together: they are loaded and evicted by both engines, one with fp16 and
- * one with bf16.
- */
+/* Adapters of ranks 8 to 128 do not fit together. Both engines load and evict them, one with fp16 and one with bf16. */
 static void test_thousand(void **state)
 {
 	static struct service services[2];
@@ -493,7 +494,7 @@ static void test_thousand(void **state)
 		for (uint32_t adapter = 0; adapter < SHARED; adapter++) {
 			loads += info_of(services[i].engine, adapter).loads;
 			lost += info_of(services[i].engine, adapter).lost;
-			/* acquired by the batch */
+			/* the batch may still have the adapter acquired */
 			assert_in_range(info_of(services[i].engine, adapter).acquired, 0, 1);
 		}
 		print_message("%s: %u requests, %u cold, %u loads, %u came back, longest wait %u ms\n",

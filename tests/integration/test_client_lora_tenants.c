@@ -1,10 +1,11 @@
 /*
  * test_client_lora_tenants.c - adapters of two tenants that can read the same files.
  *
- * Goal: a tenant can neither acquire nor open nor delete nor replace a private adapter of another tenant, in the pool
- * and among the copies in host memory; tenants with separate trust domains share nothing, and both are served. Method:
- * two sessions of a gpoold with two tenants, once in one trust domain and once in two, that register the same folder;
- * every weight is checked.
+ * Goal: a tenant cannot acquire, open, delete or replace a private adapter of another tenant, neither in the pool nor
+ * among the copies in host memory. Tenants with separate trust domains share no adapter, and both can use theirs.
+ *
+ * Method: two sessions of a gpoold with two tenants register the same folder, once in one trust domain and once in two.
+ * Every weight is checked.
  */
 #include "client/lora/format/cold_file.h"
 #include "client/lora/load/lora.h"
@@ -93,7 +94,7 @@ static int stop_sides(void **state)
 	return engine_adapters_end() | stop(state);
 }
 
-/* ---- what there is ---- */
+/* ---- access to the objects of another tenant ---- */
 
 static uint64_t wrong_in(const struct side *side)
 {
@@ -170,7 +171,7 @@ static void release(const struct side *side)
 	assert_int_equal(gpool_lora_release(side->lora, side->id, GPOOL_FENCE_NONE), 0);
 }
 
-/* Blue has the name of red's object in this pool; from another trust domain it gets -ENOENT. */
+/* Blue uses the name of red's object in this pool. From another trust domain it gets -ENOENT. */
 static void cannot_touch(struct gpool *of_red, struct gpool *of_blue, bool apart)
 {
 	struct gpool_object_info info = published(of_red, "red");
@@ -230,7 +231,7 @@ struct value {
 	size_t length;
 };
 
-/* Return the metadata of red's object, without its weights: blue has the files, and could compute them. */
+/* Return the metadata of red's object, without its weights: blue has the files, and could compute the metadata. */
 static uint32_t values_of(struct gpool *pool, const char *name, struct value *values, uint32_t room, uint64_t *pages)
 {
 	struct gpool_object *object;
@@ -280,7 +281,7 @@ static void checksums_make(struct value *values, uint32_t count)
 	}
 }
 
-/* Red's adapter is removed from this pool, and blue publishes other content under its name; returns the result. */
+/* Delete red's adapter from this pool and let blue publish other content under its name. Return the result. */
 static int name_take(struct gpool *of_red, struct gpool *of_blue)
 {
 	static struct value values[4];

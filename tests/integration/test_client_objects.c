@@ -1,10 +1,11 @@
 /*
- * test_client_objects.c - threads of one process that open, close, build and publish objects at the same time.
+ * test_client_objects.c - threads of one process open, close, build and publish objects at the same time.
  *
- * Goal: while one thread waits for an answer of the agent, the others can make calls that need no answer, and a request
- * waits no longer than its own timeout for requests of other threads; for every order of opens and closes, the agent
- * counts the session as a reader exactly while it has the object open. Method: an agent that is stopped; threads that
- * open and close one name as fast as they can.
+ * Goal: while one thread waits for a reply of the agent, the other threads can make calls that need no reply, and a
+ * request waits no longer than its own timeout for requests of other threads. For every order of opens and closes, the
+ * agent counts the session as a reader exactly while it has the object open.
+ *
+ * Method: an agent that is stopped, and threads that open and close one name as fast as they can.
  */
 #include "tests/integration/life.h"
 
@@ -47,7 +48,7 @@ static bool is_asking(void)
 	return asking;
 }
 
-/* ---- an agent that does not answer ---- */
+/* ---- an agent that does not reply ---- */
 
 static void *open_slowly(void *argument)
 {
@@ -77,13 +78,13 @@ static void test_other_readers_continue(void **state)
 	assert_int_equal(kill(agent, SIGSTOP), 0);
 	assert_int_equal(pthread_create(&thread, NULL, open_slowly, (void *)(uintptr_t) "slow"), 0);
 	AWAIT(is_asking());
-	/* These calls need no answer. */
+	/* These calls need no reply. */
 	assert_int_equal(gpool_object_close(one), 0);
 	assert_int_equal(gpool_object_create(pool, "built", NULL, &built), 0);
 	assert_int_equal(gpool_object_set(built, "key", "value", 5), 0);
 	gpool_object_abort(built);
 	assert_int_equal(gpool_object_get(other, "key", &value, &bytes), -ENOENT);
-	/* This call needs an answer, and has its own timeout. */
+	/* This call needs a reply, and has its own timeout. */
 	pool->answer_ms = 50;
 	assert_int_equal(gpool_object_delete(pool, "quick", 0), -ETIMEDOUT);
 	assert_true(is_asking());
@@ -94,7 +95,7 @@ static void test_other_readers_continue(void **state)
 	gpool_close(pool);
 }
 
-/* ---- one name, many hands ---- */
+/* ---- one name, many threads ---- */
 
 static _Atomic uint32_t begun, wrong;
 
@@ -110,7 +111,7 @@ static void *open_and_close(void *argument)
 			atomic_fetch_add(&wrong, 1);
 			continue;
 		}
-		/* Its record is written, and the agent counts this session as a reader. */
+		/* The object's record is written, and the agent counts this session as a reader. */
 		if (gpool_object_info(object, &info) || info.readers != 1)
 			atomic_fetch_add(&wrong, 1);
 		if (gpool_object_close(object))
@@ -130,7 +131,7 @@ static uint32_t readers_of(const char *name)
 	return readers;
 }
 
-/* The publisher closes an object that other threads open at that moment. */
+/* The publisher closes an object while other threads open it. */
 static void test_opened_and_closed_at_once(void **state)
 {
 	pthread_t threads[THREADS];

@@ -1,10 +1,12 @@
 /*
- * test_client_offer.c - pages of elastic ranges that are offered and reclaimed.
+ * test_client_offer.c - offer and reclaim pages of elastic ranges.
  *
- * Goal: pages that are reclaimed as kept have their content; pages that another worker needed are reported as lost and
- * are holes; the agent takes an offered page not before its fence, and then without a call of its owner; no driver call
- * happens while the content is kept. Method: as test_client_elastic.c, with a second worker that takes pages, and
- * random steps against a model.
+ * Goal: pages that are reclaimed as kept have their content. Pages that another worker needed are reported as lost and
+ * are holes. The agent does not take an offered page before its fence; after the fence it needs no call of the owner.
+ * No driver call happens while the content is kept.
+ *
+ * Method: as in test_client_elastic.c, with a second worker that takes pages, and random steps that are compared with a
+ * model.
  */
 #include "tests/integration/elastic_view.h"
 
@@ -66,7 +68,8 @@ static void test_kept(void **state)
 }
 
 /*
- * The other worker takes more pages than are free: the missing ones come from the offered pages, and only from these.
+ * The other worker takes more pages than are free. The missing ones are taken from the offered pages, and only from
+ * these.
  */
 static void test_lost(void **state)
 {
@@ -97,7 +100,7 @@ static void test_lost(void **state)
 		if (!kept[page])
 			fill(range, page, 1, 1);
 	assert_int_equal(wrong(range, 0, 48, 1), 0);
-	/* All pages may be taken, and then none is kept. */
+	/* All pages may be taken; then none is kept. */
 	assert_int_equal(offer(range, 0, 48), 0);
 	assert_int_equal(squat(other, blocks, PAGES), PAGES);
 	assert_int_equal(gpool_range_reclaim(range, 0, 48, kept), 48);
@@ -107,7 +110,7 @@ static void test_lost(void **state)
 	end();
 }
 
-/* Fences of two streams on one page, and of one on other pages. */
+/* Use fences of two streams on some pages, and of one stream on others. */
 static void test_behind_fences(void **state)
 {
 	struct gpool_range *range = begin(plain);
@@ -157,7 +160,7 @@ static void await_ticks(uint32_t ticks)
 }
 
 /*
- * With the watermarks of the default configuration: offered pages do not count as utilization, and are not evicted
+ * With the watermarks of the default configuration, offered pages do not count as utilization, and are not evicted
  * before a request needs them.
  */
 static void test_watermarks(void **state)
@@ -185,7 +188,7 @@ static void test_watermarks(void **state)
 	end();
 }
 
-/* Other calls for offered pages. */
+/* Make other calls for offered pages. */
 static void test_other_calls(void **state)
 {
 	struct gpool_range *range = begin(spilling);
@@ -212,7 +215,7 @@ static void test_other_calls(void **state)
 	assert_int_equal(decommit(range, 2, 2), 0);
 	assert_int_equal(info_of(range).offered_pages, 4);
 	assert_int_equal(info_of(range).committed_pages, 6);
-	/* Sleep drops offered content, and keeps all other. */
+	/* Sleep drops offered content, and keeps all other content. */
 	assert_int_equal(gpool_sleep(pool, 0), 0);
 	assert_int_equal(gpool_range_reclaim(range, 0, 8, kept), -EHOSTDOWN);
 	assert_int_equal(gpool_wake(pool, 0), 0);
@@ -249,7 +252,7 @@ static void test_large_handles(void **state)
 	end();
 }
 
-/* ---- while the handle sleeps and wakes ---- */
+/* ---- sleep and wake in another thread ---- */
 
 static _Atomic bool over;
 
@@ -262,7 +265,7 @@ static void *offers(void *argument)
 		for (uint32_t page = 0; page < 32; page += 4) {
 			int offered = offer(range, page, 4), reclaimed = gpool_range_reclaim(range, page, 4, NULL);
 
-			/* -EINVAL: lost during sleep; -EHOSTDOWN: asleep. */
+			/* The result is -EINVAL if the pages were lost during sleep, and -EHOSTDOWN during sleep. */
 			wrong_answers += (offered && offered != -EINVAL && offered != -EHOSTDOWN) ||
 				(reclaimed < 0 && reclaimed != -EHOSTDOWN);
 			if (reclaimed > 0)

@@ -1,10 +1,12 @@
 /*
- * test_client_roles.c - roles whose request the agent did not answer in time.
+ * test_client_roles.c - requests for roles that the agent does not answer in time.
  *
- * Goal: a caller that got -EPIPE for lack of an answer neither waits for the role nor holds it once the agent serves
- * again, however the agent handles the request that it finds then; a lost withdrawal is repeated by the next call; and
- * the name can be acquired again. Method: an agent that is stopped during a request, and a library with a short
- * timeout. A further request on the same connection shows which messages the agent has read.
+ * Goal: if a caller got -EPIPE because the agent did not reply, it neither waits for the role nor holds it once the
+ * agent serves requests again, however the agent handles the old request. The next call repeats a lost withdrawal, and
+ * the name can be acquired again.
+ *
+ * Method: the agent is stopped during a request, and the library has a short timeout. A further request on the same
+ * connection shows which messages the agent has read.
  */
 #include "tests/integration/life.h"
 
@@ -39,7 +41,7 @@ static void agent_stops(void)
 	assert_int_equal(kill(agent, SIGSTOP), 0);
 }
 
-/* Continue the agent, until it has read all messages of `other`. */
+/* Continue the agent, and wait until it has read all messages of `other`. */
 static void agent_goes_on(void)
 {
 	struct gpool_object *object;
@@ -149,7 +151,10 @@ static void wait_send(struct gpool *pool, const char *name)
 	assert_int_equal(attach_send(pool->socket, bytes, (size_t)length, NULL, 0), 0);
 }
 
-/* The agent dies during the withdrawal of a request: the withdrawal is sent again after the next answered request. */
+/*
+ * The agent dies during the withdrawal of a request. The library sends the withdrawal again after the next answered
+ * request.
+ */
 static void test_lost_message_is_said_again(void **state)
 {
 	struct gpool_role held = GPOOL_ROLE_INIT, role = GPOOL_ROLE_INIT;
@@ -172,7 +177,7 @@ static void test_lost_message_is_said_again(void **state)
 	end();
 }
 
-/* The requests are received by the successor of the agent to which they were sent. */
+/* The successor of the agent to which the requests were sent receives them. */
 static void test_agent_dies_instead(void **state)
 {
 	struct gpool_role held = GPOOL_ROLE_INIT, role = GPOOL_ROLE_INIT;

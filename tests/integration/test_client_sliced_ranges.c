@@ -1,10 +1,12 @@
 /*
  * test_client_sliced_ranges.c - sliced ranges: equal slices that grow and shrink together.
  *
- * Goal: block i is committed in every slice or in none; growth within the read-ahead makes no driver call and no
- * request; read-ahead takes no memory from other sessions; contents stay; a failure leaves the range at its size.
- * Method: a gpoold for each test with a pool of 64 pages; a task that keeps the library's thread busy, so that the
- * calls of a function itself can be counted.
+ * Goal: block i is committed in every slice or in none. Growth within the read-ahead makes no driver call and no
+ * request, and read-ahead takes no memory from other sessions. Contents stay, and a failure leaves the range at its
+ * size.
+ *
+ * Method: each test starts a gpoold with a pool of 64 pages. A task keeps the library's background thread busy, so that
+ * the calls of a function itself can be counted.
  */
 #include "tests/integration/spill_view.h"
 
@@ -26,7 +28,7 @@ static const char *const spilling[] = {"--pool", POOL ",spill_memory=32MiB", CAL
 
 static const struct gpool_fence done_fence = {0};
 
-/* ---- sliced_ranges with a content ---- */
+/* ---- sliced ranges with content ---- */
 
 static struct gpool_sliced_range *made(struct gpool *pool, uint32_t block_pages, uint32_t read_ahead)
 {
@@ -103,7 +105,7 @@ static uint64_t refills(struct gpool *pool)
 	return statistics.refills;
 }
 
-/* ---- keeping the library's thread busy ---- */
+/* ---- keeping the background thread busy ---- */
 
 struct stop_gap {
 	struct background_task task;
@@ -162,7 +164,7 @@ static void grows_and_shrinks(const char *const *arguments, uint32_t block_pages
 	assert_int_equal(gpool_sliced_range_grow(sliced, 2, 0), 0);
 	assert_int_equal(info_of(sliced).committed, 3);
 	assert_int_equal(wrong(sliced, 0, 3, 1), 0);
-	/* All slices grow, or none. */
+	/* Either all slices grow or none. */
 	assert_int_equal(gpool_sliced_range_grow(sliced, PAGES / SLICES / block_pages + 1, 0), -ENOSPC);
 	assert_int_equal(info_of(sliced).committed, 3);
 	assert_int_equal(wrong(sliced, 0, 3, 1), 0);
@@ -203,7 +205,7 @@ static void test_large_handles(void **state)
 	grows_and_shrinks(fours, 4);
 }
 
-/* One request for all slices, and one access call for each. */
+/* All slices together need one request, and each slice one access call. */
 static void test_driver_calls(void **state)
 {
 	struct gpool_sliced_range *sliced;
@@ -222,7 +224,7 @@ static void test_driver_calls(void **state)
 	gpool_close(pool);
 }
 
-/* Read-ahead pages are used without a driver call or a request; until then they are available to all. */
+/* Read-ahead pages are used without a driver call or a request. Until then they are available to all sessions. */
 static void read_ahead(const char *const *arguments, uint32_t block_pages)
 {
 	struct gpool_block blocks[PAGES];
@@ -252,7 +254,7 @@ static void read_ahead(const char *const *arguments, uint32_t block_pages)
 	assert_int_equal(refills(pool), asked);
 	background_go_on(pool);
 	AWAIT(info_of(sliced).ready == (most < 5 ? most : 5));
-	/* Another session needs all pages: read-ahead pages are taken, committed ones stay. */
+	/* Another session needs all pages. Read-ahead pages are taken; committed ones stay. */
 	background_hold(pool);
 	count = squat(other, blocks, PAGES);
 	assert_int_equal(count, PAGES - 3 * SLICES * block_pages);
@@ -266,7 +268,7 @@ static void read_ahead(const char *const *arguments, uint32_t block_pages)
 	fill(sliced, 3, 4, 1);
 	assert_int_equal(wrong(sliced, 0, 4, 1), 0);
 	AWAIT(info_of(sliced).ready == (most < 6 ? most : 6));
-	/* Shrunk and grown again: pages beyond the end are released, the next ones are ready. */
+	/* Shrink and grow again: pages beyond the end are released, and the next ones are ready. */
 	assert_int_equal(gpool_sliced_range_shrink(sliced, 1, done_fence), 0);
 	AWAIT(info_of(sliced).ready == 3);
 	background_hold(pool);
@@ -296,7 +298,7 @@ static void test_read_ahead_large_handles(void **state)
 	read_ahead(fours, 4);
 }
 
-/* Read-ahead evicts no block, and takes nothing at all while a request waits. */
+/* Read-ahead evicts no block, and takes no page while a request waits. */
 static void test_read_ahead_evicts_nothing(void **state)
 {
 	struct gpool_block blocks[PAGES];
@@ -309,7 +311,7 @@ static void test_read_ahead_evicts_nothing(void **state)
 	other = open_worker();
 	alloc_unpinned(other, blocks, PAGES - 24);
 	sliced = made(pool, 1, 8);
-	/* The background thread runs first; then its read-ahead is known to be complete. */
+	/* background_hold() returns after the thread's current work, so the read-ahead is complete. */
 	background_hold(pool);
 	assert_in_range(info_of(sliced).ready, 1, 24 / SLICES);
 	assert_int_equal(count_there(other, blocks, PAGES - 24), PAGES - 24);
@@ -321,7 +323,7 @@ static void test_read_ahead_evicts_nothing(void **state)
 	gpool_close(other);
 }
 
-/* The n-th call of each kind fails, in the call or in the background. */
+/* Let the n-th call of each kind fail, in the call or in the background. */
 static void test_driver_faults(void **state)
 {
 	static const enum gpu_call kinds[] = {GPU_CALL_MAP, GPU_CALL_ACCESS, GPU_CALL_UNMAP, GPU_CALL_IMPORT};
@@ -359,7 +361,7 @@ static void test_driver_faults(void **state)
 	AWAIT(free_pages() == PAGES);
 }
 
-/* A sliced range sleeps and wakes with the others, also during its read-ahead. */
+/* A sliced range sleeps and wakes with the other ranges, also during its read-ahead. */
 static void test_sleeps(void **state)
 {
 	struct gpool_sliced_range *sliced;
@@ -409,7 +411,7 @@ static void test_destroyed_under_fences(void **state)
 	gpool_close(pool);
 }
 
-/* ---- many at once ---- */
+/* ---- threads and processes ---- */
 
 struct user {
 	struct gpool *pool;
@@ -434,7 +436,7 @@ static void *user_run(void *argument)
 		if (blocks > committed) {
 			user->error = gpool_sliced_range_grow(sliced, blocks, ANSWER_MS);
 			fill(sliced, committed, user->error ? committed : blocks, user->seed);
-			/* All blocks have the same content again. */
+			/* All blocks get the same content again. */
 			fill(sliced, 0, user->error ? 0 : committed, user->seed);
 		} else {
 			user->error = gpool_fence_record(user->pool, stream, &fence);
@@ -450,7 +452,7 @@ static void *user_run(void *argument)
 	return NULL;
 }
 
-/* Four sliced ranges of one process and four of another, each growing within its share of the pool. */
+/* Four sliced ranges of one process and four of another grow, each within its share of the pool. */
 static void test_threads(void **state)
 {
 	struct user users[4] = {{0}};
@@ -556,7 +558,7 @@ static void test_wrong_arguments(void **state)
 			gpool_sliced_range_destroy(sliced) == -ECHILD &&
 			gpool_sliced_range_create(pool, 1, 1, 1, NULL, &never) == -ECHILD;
 
-		gpool_close(pool); /* it does not wait for threads of its parent */
+		gpool_close(pool); /* does not wait for threads of the parent */
 		_exit(right ? 0 : 1);
 	}
 	exit_status = status_of(child);

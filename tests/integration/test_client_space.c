@@ -1,9 +1,11 @@
 /*
- * test_client_space.c - handles and address spaces, the basis of the virtual memory allocators.
+ * test_client_space.c - handles and address spaces, on which the virtual memory allocators are based.
  *
- * Goal: a taken handle is held; a released one can be adopted again until another session takes it; a mapping costs one
- * access call; a failure changes nothing. Method: a gpoold for each test with a pool of 64 pages; handles of one page
- * and of four; faults of the back end at each call; a second worker that takes idle pages; two trust domains.
+ * Goal: a taken handle is held. A released handle can be adopted again until another session takes it. A mapping costs
+ * one access call. A failure changes nothing.
+ *
+ * Method: each test starts a gpoold with a pool of 64 pages. Handles have one page or four. The back end fails at each
+ * call. A second worker takes idle pages, and there are two trust domains.
  */
 #include "tests/integration/spill_view.h"
 
@@ -47,7 +49,7 @@ static uint32_t wrong(const struct vm_space *space, uint32_t slot, uint32_t coun
 	return found;
 }
 
-/* A taken handle is held; while it is reclaimable it is idle, and adopting it yields the same memory. */
+/* A taken handle is held. While it is reclaimable it is idle, and adopting it yields the same memory. */
 static void park_and_adopt(const char *const *arguments, uint32_t per_handle)
 {
 	uint32_t pages[16], gone[16], handles = 48 / per_handle / 2;
@@ -82,7 +84,7 @@ static void park_and_adopt(const char *const *arguments, uint32_t per_handle)
 	assert_int_equal(wrong(&space, 5, handles, 100), 0);
 	assert_int_equal(harness_check(&harness), 0);
 	vm_park(&space, 5, handles);
-	/* One of them was taken meanwhile: by this process, then by another one. */
+	/* One of the handles was taken in the meantime: first by this process, then by another one. */
 	assert_true(vm_adopt(pool, pages[2], NULL));
 	assert_false(vm_adopt(pool, pages[2], NULL));
 	assert_int_equal(vm_adopt_run(&space, 5, handles, NULL, gone), 1);
@@ -116,7 +118,7 @@ static void test_park_and_adopt_large_handles(void **state)
 
 /* ---- faults ---- */
 
-/* The n-th call of a kind fails; with `undo`, its reversal fails as well. */
+/* Let the n-th call of a kind fail. If `undo` is set, its reversal fails as well. */
 static void fault(struct vm_space *space, const uint32_t *pages, enum gpu_call kind, uint64_t n, bool undo)
 {
 	struct gpu *gpu = space->pool->gpu;
@@ -130,7 +132,7 @@ static void fault(struct vm_space *space, const uint32_t *pages, enum gpu_call k
 	gpu_fault_set(gpu, GPU_CALL_UNMAP, 0, 0);
 	if (error) {
 		assert_int_equal(error, -ENOMEM);
-		/* Only mappings that could not be reversed are left, and are recorded. */
+		/* Only mappings that could not be reversed remain, and they are recorded. */
 		for (uint32_t slot = 0; slot < 6; slot++)
 			assert_int_equal(space->pages[slot],
 				undo && slot + 1 < (kind == GPU_CALL_MAP ? n : 7) ? pages[slot] + 1 : 0);
@@ -175,7 +177,7 @@ static void test_driver_faults(void **state)
 
 /* ---- ownership of handles ---- */
 
-/* The other session takes every second page of the pool. */
+/* Let the other session take every second page of the pool. */
 static uint32_t scatter(struct gpool *other, struct gpool_block *kept)
 {
 	struct gpool_block all[PAGES];
@@ -214,7 +216,7 @@ static uint64_t refills(struct gpool *pool)
 	return statistics.refills;
 }
 
-/* In a pool without two adjacent free pages, a request leaves the reclaimable pages of its session alone. */
+/* In a pool without two adjacent free pages, a request does not take the reclaimable pages of its own session. */
 static void test_reclaimable_while_asking(void **state)
 {
 	struct vm_space space = {.let_go = NULL};
@@ -240,7 +242,7 @@ static void test_reclaimable_while_asking(void **state)
 	assert_int_equal(vm_take(pool, 8, NULL, more), 0);
 	assert_int_equal(still_here(&space, 16), 16);
 	assert_int_equal(refills(pool), asked);
-	/* A request for a contiguous block needs them. */
+	/* A request for a contiguous block needs the reclaimable pages. */
 	assert_int_equal(gpool_alloc(pool, 4, NULL, &block), 0);
 	assert_int_equal(gpool_free(pool, &block), 0);
 	vm_space_close(&space);
@@ -248,7 +250,7 @@ static void test_reclaimable_while_asking(void **state)
 	gpool_close(other);
 }
 
-/* At its quota a session returns as many of its reclaimable pages as the request needs. */
+/* A session at its quota returns as many of its reclaimable pages as the request needs. */
 static void test_at_the_quota(void **state)
 {
 	struct gpool_options options;
@@ -283,7 +285,7 @@ static bool is_idle(struct gpool *pool, uint32_t page)
 	return true;
 }
 
-/* Released handles are ignored by the clock, and are available to other sessions. */
+/* Released handles do not age, and are available to other sessions. */
 static void test_released(void **state)
 {
 	static const char *const clocked[] = {
@@ -311,7 +313,7 @@ static void test_released(void **state)
 		assert_false(handle_claim(pool, pages[i], tags[i], NULL));
 		tags[i] = handle_release(pool, pages[i]);
 	}
-	/* Only unowned handles: neither idle in other sessions nor released. */
+	/* Take only unowned handles, neither idle in other sessions nor released. */
 	block = alloc(other, 40);
 	assert_int_equal(vm_take(pool, 9, &free_only, &one), -ENOSPC);
 	assert_int_equal(gpool_free(other, &block), 0);
@@ -324,7 +326,7 @@ static void test_released(void **state)
 	gpool_close(other);
 }
 
-/* ---- many at once ---- */
+/* ---- threads ---- */
 
 struct lane {
 	struct vm_space *space;
