@@ -171,7 +171,10 @@ static bool node_has_children(const struct node *node)
 	return false;
 }
 
-/* Return true if a cached block is evicted before another one: no block follows it, and it is older. */
+/*
+ * Return true if a cached block is evicted before another one: it is older. The adaptive policy determines the order
+ * itself, so a block must only be evicted and have no followers.
+ */
 static bool goes_before(const struct node *node, const struct node *other)
 {
 	if (adaptive)

@@ -1,5 +1,6 @@
 /*
- * test_client_spans.c - parts of pages against a real agent: their addresses, their sizes, and the free of their pages.
+ * test_client_spans.c - spans (parts of pages) with a real agent: their addresses, their sizes, and the free of their
+ * pages.
  */
 #include "tests/lib/harness.h"
 
@@ -55,7 +56,7 @@ static void test_span_arguments(void **state)
 	assert_int_equal(gpool_span_free(pool, &none), -EINVAL);
 	assert_int_equal(gpool_span_free(pool, &span), 0);
 	assert_int_equal(gpool_span_free(pool, &span), -ESTALE);
-	/* Also while another span keeps the page. */
+	/* The handle is stale even while another span keeps the page. */
 	assert_int_equal(gpool_span_alloc(pool, 300, 0, &span), 0);
 	assert_int_equal(gpool_span_alloc(pool, 300, 0, &none), 0);
 	assert_int_equal(none.block.page, span.block.page);
@@ -71,7 +72,10 @@ static int by_address(const void *left, const void *right)
 	return a->address < b->address ? -1 : a->address > b->address;
 }
 
-/* Many spans of mixed sizes, a third of them freed in between: aligned, long enough, and without overlaps. */
+/*
+ * Allocate many spans of mixed sizes, and free a third of them in between. Spans must be aligned, large enough, and
+ * must not overlap.
+ */
 static void test_spans_do_not_overlap(void **state)
 {
 	enum { SPANS = 4000 };
@@ -103,12 +107,12 @@ static void test_spans_do_not_overlap(void **state)
 		assert_int_equal(gpool_span_free(pool, &spans[i]), 0);
 	for (int i = 0; i < count; i++)
 		assert_int_equal(gpool_span_free(pool, &spans[i]), -ESTALE);
-	/* The last span of each page has freed it. */
+	/* The last span of each page has freed the page. */
 	assert_int_equal(gpool_stats(pool, &statistics), 0);
 	assert_int_equal(statistics.allocations, statistics.frees);
 }
 
-/* Each thread writes its own mark to its spans, and checks it when it frees them. */
+/* Each thread writes its own mark to its spans, and checks the mark when it frees them. */
 static void *churn(void *argument)
 {
 	struct gpool_span spans[32] = {0};

@@ -1,8 +1,8 @@
 /*
- * test_client_streams.c - streams and fences against a real agent, and operations that are deferred behind fences.
+ * test_client_streams.c - streams and fences with a real agent, and operations that are deferred behind fences.
  *
- * Host-signaled timelines represent unfinished GPU work: their fences are signaled by the test, which makes each "not
- * yet" certain. Streams of the back end show that queued work, fences and waits keep their order.
+ * Host-signaled timelines represent unfinished GPU work. The test signals their fences itself, so it knows which work
+ * is not done yet. Streams of the back end show that queued work, fences and waits keep their order.
  */
 #include "client/core/block.h"
 #include "tests/lib/harness.h"
@@ -140,7 +140,7 @@ static void test_stream_numbers(void **state)
 	(void)state;
 	assert_int_equal(gpool_stream_open(pool, NULL, 2, &one), -EINVAL);
 	assert_int_equal(gpool_stream_open(pool, &marker, GPOOL_STREAM_HOST_SIGNALED, &one), -EINVAL);
-	assert_int_equal(gpool_stream_open(pool, &marker, 0, &one), -EINVAL); /* no stream of this device */
+	assert_int_equal(gpool_stream_open(pool, &marker, 0, &one), -EINVAL); /* not a stream of this device */
 	for (int i = 0; i < 255; i++)
 		streams[i] = open_stream(GPOOL_STREAM_HOST_SIGNALED);
 	assert_int_equal(gpool_stream_open(pool, NULL, GPOOL_STREAM_HOST_SIGNALED, &one), -EUSERS);
@@ -148,7 +148,7 @@ static void test_stream_numbers(void **state)
 	gpool_stream_close(pool, streams[100]);
 	assert_int_equal(gpool_fence_record(pool, streams[100], &fence), -EINVAL);
 	again = open_stream(GPOOL_STREAM_HOST_SIGNALED);
-	/* The same slot has another stream. */
+	/* The slot is reused by another stream. */
 	assert_true(again != streams[100]);
 	assert_int_equal(again & 255, streams[100] & 255);
 	assert_int_equal(gpool_fence_record(pool, streams[100], &fence), -EINVAL);
@@ -172,7 +172,7 @@ static void test_copy_fill_and_order(void **state)
 	(void)state;
 	words[0] = 1;
 	words[2 * PAGE_BYTES / 4 - 1] = 2;
-	/* Behind a gate that the test opens; the work is not executed before. */
+	/* The stream waits for a gate that the test opens, so the work is not executed before. */
 	assert_int_equal(gpool_stream_wait(pool, stream, gate), 0);
 	assert_int_equal(gpool_fill(pool, stream, address_of(&from), 0xabcd0123, 2 * PAGE_BYTES), 0);
 	assert_int_equal(gpool_fill(pool, stream, address_of(&from), 0, 6), -EINVAL);
@@ -188,7 +188,7 @@ static void test_copy_fill_and_order(void **state)
 	assert_int_equal(gpool_fence_done(pool, filled), 1);
 	assert_int_equal(words[0], 0xabcd0123);
 	assert_int_equal(words[2 * PAGE_BYTES / 4 - 1], 0xabcd0123);
-	/* An address outside the session's mappings is refused by the call. */
+	/* The call refuses an address outside the session's mappings. */
 	assert_true(gpool_fill(pool, stream, 4096, 0, 4) < 0);
 }
 
@@ -206,9 +206,7 @@ static void test_close_waits_for_queued_work(void **state)
 	gpool_stream_close(pool, stream);
 	assert_int_equal(gpool_fence_done(pool, fence), 1);
 	assert_int_equal(words[64 * PAGE_BYTES / 4 - 1], 3);
-	/*
-	 * The same for the close of the pool: mappings are removed only when the work is done, or detach() would fail.
-	 */
+	/* Closing the pool waits too: it removes mappings only when the work is done. Otherwise detach() would fail. */
 	stream = open_stream(0);
 	for (uint32_t i = 0; i < 4; i++)
 		assert_int_equal(gpool_fill(pool, stream, address_of(&block), i, 64 * PAGE_BYTES), 0);
@@ -233,14 +231,14 @@ static void test_free_after_waits_for_its_fence(void **state)
 	assert_int_equal(gpool_fence_signal(pool, fence), 0);
 	assert_int_equal(deferred(), 0);
 	more = alloc(PAGES);
-	/* Signaled, or no fence at all: freed at once. */
+	/* If the fence is signaled or there is none, the block is freed at once. */
 	assert_int_equal(gpool_free_after(pool, &more, fence), 0);
 	more = alloc(PAGES);
 	assert_int_equal(gpool_free_after(pool, &more, none), 0);
 	more = alloc(PAGES);
 }
 
-/* An allocation that waits for pages gets those that are freed behind a fence meanwhile. */
+/* A waiting allocation gets pages that are freed behind a fence during its wait. */
 static void test_waiting_allocation_gets_deferred_pages(void **state)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -268,7 +266,7 @@ static void test_many_behind_one_stream(void **state)
 		blocks[i] = alloc(1);
 		fences[i] = record(stream);
 	}
-	/* In a different order than the fences. */
+	/* Free the blocks in a different order than the fences. */
 	for (int i = 0; i < 100; i++)
 		assert_int_equal(gpool_free_after(pool, &blocks[i * 37 % 100], fences[i * 37 % 100]), 0);
 	assert_int_equal(deferred(), 100);
@@ -299,7 +297,7 @@ static void test_same_stream_reuses_at_once(void **state)
 	assert_int_equal(again.page, block.page);
 	assert_int_equal(deferred(), 0);
 	assert_int_equal(gpool_pin(pool, &block), -ESTALE);
-	/* The fence of the first free still applies: the unpinned block may not be evicted yet. */
+	/* The fence of the first free still applies, so the unpinned block may not be evicted yet. */
 	assert_int_equal(gpool_unpin(pool, &again), 0);
 	evict_all();
 	assert_int_equal(gpool_pin(pool, &again), 0);
@@ -318,7 +316,7 @@ static void test_unpin_after_keeps_the_content(void **state)
 
 	(void)state;
 	assert_int_equal(gpool_unpin_after(pool, &block, late), 0);
-	assert_int_equal(gpool_unpin_after(pool, &block, late), -EINVAL); /* it is not pinned any more */
+	assert_int_equal(gpool_unpin_after(pool, &block, late), -EINVAL); /* no longer pinned */
 	assert_int_equal(gpool_pin(pool, &block), 0);
 	assert_int_equal(gpool_unpin_after(pool, &block, fence), 0); /* the later fence counts */
 	assert_int_equal(gpool_fence_signal(pool, fence), 0);
@@ -345,7 +343,7 @@ static void test_unpin_after_in_two_streams(void **state)
 	assert_int_equal(gpool_pin(pool, &block), 0);
 	assert_int_equal(gpool_unpin_after(pool, &block, one), 0);
 	assert_int_equal(gpool_unpin_after(pool, &block, two), 0);
-	/* A joint fence: no pin is kept, and the agent does not evict the block until both fences are signaled. */
+	/* With a joint fence no pin is kept, and the agent does not evict the block until both fences are signaled. */
 	assert_int_equal(deferred(), 0);
 	assert_int_equal(gpool_fence_signal(pool, one), 0);
 	evict_all();
@@ -357,8 +355,8 @@ static void test_unpin_after_in_two_streams(void **state)
 }
 
 /*
- * A loan ends behind the work that is queued on its stream by then; with a closed stream, or none, at once; for an
- * object's pin as for a block's.
+ * A loan ends behind the work queued on its stream. If the stream is closed or there is none, the loan ends at once.
+ * This holds for pins of objects and of blocks.
  */
 static void test_loans(void **state)
 {
@@ -395,9 +393,9 @@ static void test_loans(void **state)
 	assert_int_equal(gpool_object_publish(object, &version), 0);
 	lent.loan = (struct gpool_loan){.pool = pool, .object = object, .size = sizeof(struct gpool_loan)};
 	gpool_loan_end(lent.tensor);
-	assert_int_equal(gpool_object_unpin(object), -EINVAL); /* it was the only pin */
+	assert_int_equal(gpool_object_unpin(object), -EINVAL); /* the loan had the only pin */
 	lent.loan.object = NULL;
-	gpool_loan_end(lent.tensor); /* nothing is pinned for it */
+	gpool_loan_end(lent.tensor); /* the loan has no pin */
 	assert_int_equal(lent.loan.ended, 1);
 	assert_int_equal(gpool_object_close(object), 0);
 	assert_int_equal(gpool_object_delete(pool, "lent", 0), 0);
@@ -414,7 +412,7 @@ static void test_free_after_while_others_pin(void **state)
 	assert_int_equal(gpool_free_after(pool, &block, fence), 0);
 	assert_int_equal(gpool_fence_signal(pool, fence), 0);
 	assert_int_equal(deferred(), 1);
-	/* The other user leaves its own fence. */
+	/* The other user records its own fence. */
 	fence = record(stream);
 	assert_int_equal(gpool_unpin_after(pool, &block, fence), 0);
 	assert_int_equal(deferred(), 1);
@@ -465,7 +463,10 @@ static void test_scattered_block_in_use_by_a_stream(void **state)
 	assert_int_equal(gpool_stream_wait(pool, stream, gate), 0);
 	assert_int_equal(gpool_fill(pool, stream, address_of(&block), 5, 4 * PAGE_BYTES), 0);
 	done = record(stream);
-	/* A free that is too early, against the contract, causes no fault: the host back end returns busy. */
+	/*
+	 * A free before the end of the work violates the contract, but causes no fault: the back end `host` returns
+	 * busy.
+	 */
 	assert_int_equal(gpool_free(pool, &block), 0);
 	assert_int_equal(deferred(), 1);
 	assert_int_equal(gpool_fence_signal(pool, gate), 0);
@@ -486,7 +487,7 @@ static void test_back_end_fails(void **state)
 	assert_int_equal(gpool_stream_open(pool, NULL, 0, &stream), -EIO);
 	stream = open_stream(0);
 	before = record(stream);
-	/* A fence that could not be queued does not exist: the next one gets its number, and is signaled. */
+	/* A fence that could not be queued does not exist. The next fence gets its number, and is signaled. */
 	gpu_fault_set(pool->gpu, GPU_CALL_TIMELINE_WRITE, 1, -EIO);
 	assert_int_equal(gpool_fence_record(pool, stream, &fence), -EIO);
 	fence = record(stream);
@@ -494,7 +495,9 @@ static void test_back_end_fails(void **state)
 	assert_int_equal(gpool_fence_wait(pool, fence, SOON_MS), 0);
 }
 
-/* A thread that has waited for a fence is probably idle then: frees behind the fence are completed by the wait. */
+/*
+ * The wait completes frees behind the fence, because a thread that has waited for a fence is probably idle afterwards.
+ */
 static void test_a_wait_completes_frees_behind_the_fence(void **state)
 {
 	uint32_t gate = open_stream(GPOOL_STREAM_HOST_SIGNALED), stream = open_stream(0);
@@ -513,8 +516,8 @@ static void test_a_wait_completes_frees_behind_the_fence(void **state)
 }
 
 /*
- * A stream of the program: fences are recorded behind the work that the program queued, and the stream remains open
- * after its close here.
+ * On a stream of the program, fences are recorded behind the work that the program queued. gpool_stream_close() does
+ * not close the program's stream.
  */
 static void test_streams_of_the_program(void **state)
 {

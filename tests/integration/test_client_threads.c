@@ -1,11 +1,12 @@
 /*
- * test_client_threads.c - many threads of one worker on the same blocks, while an admin lets the agent evict them.
+ * test_client_threads.c - many threads of one worker use the same blocks while an admin session lets the agent evict
+ * them.
  *
- * Half of the freed blocks remain listed for other threads, which then free them too: exactly one of two frees
- * succeeds. Each block's pages are stamped when it is allocated, and a pin checks the stamp. A page in two blocks, an
- * eviction of a pinned block, or a free that succeeds twice causes a wrong stamp or a wrong result. At the end the
- * agent checks the pool's invariants, and all pages can be allocated in one block. GPOOL_TEST_SCALE multiplies the
- * length; the seed is printed, and GPOOL_TEST_SEED sets it.
+ * Half of the freed blocks remain listed for other threads, which free them too: exactly one of the two frees must
+ * succeed. Each allocation stamps the pages of its block, and a pin checks the stamp. A page in two blocks, an eviction
+ * of a pinned block, or a free that succeeds twice causes a wrong stamp or a wrong result. At the end the agent checks
+ * the invariants of the pool, and one block of all pages is allocated. GPOOL_TEST_SCALE multiplies the length. The seed
+ * is printed; GPOOL_TEST_SEED sets it.
  */
 #include "client/core/thread_cache.h"
 #include "tests/lib/harness.h"
@@ -29,7 +30,7 @@ static struct gpool *pool;
 static uint64_t seed;
 static uint32_t scale = 1;
 
-/* A block that all threads use. The handle changes under the lock; it is used without. */
+/* A block that all threads use. The handle is changed under the lock and used without it. */
 struct place {
 	pthread_mutex_t lock;
 	bool used;
@@ -68,7 +69,7 @@ static void complain(const char *what, int error, const struct gpool_block *bloc
 		print_error("%s: %d at page %u, %u pages\n", what, error, block->page, block->page_count);
 }
 
-/* The first and last word of each page. Atomic, so that tsan sees only the library's races. */
+/* Return the first or last word of a page. It is atomic, so that ThreadSanitizer reports only races of the library. */
 static _Atomic uint64_t *word_of(uint64_t address, uint32_t page, bool last)
 {
 	return (_Atomic uint64_t *)(uintptr_t)(address + (uint64_t)page * PAGE_BYTES + (last ? PAGE_BYTES - 8 : 0));
@@ -105,8 +106,8 @@ static void check_pages(const struct gpool_block *block, uint64_t stamp)
 }
 
 /*
- * Record a fence of the only host-signaled timeline, and signal it soon after its use: the test is about the time in
- * between.
+ * Record a fence of the only host-signaled timeline. It is signaled soon after its use, because the subject is the time
+ * in between.
  */
 static struct gpool_fence fence_record(void)
 {
@@ -168,7 +169,7 @@ static void block_end(const struct gpool_block *block, uint64_t *random)
 			fence = fence_record();
 			error = gpool_free_after(pool, block, fence);
 			fence_signal(fence);
-			/* Another thread freed it first: the pin is still this thread's. */
+			/* Another thread freed the block first. This thread still has its pin. */
 			if (error && gpool_unpin(pool, block))
 				complain("unpin after a free that lost", error, block);
 		}
@@ -179,7 +180,7 @@ static void block_end(const struct gpool_block *block, uint64_t *random)
 		complain("drop", error, block);
 }
 
-/* Without the place's lock: other threads free the block meanwhile, and the agent evicts it. */
+/* Called without the place's lock: other threads may free the block, and the agent may evict it. */
 static bool block_use(const struct gpool_block *block, uint64_t stamp)
 {
 	int error = gpool_pin(pool, block);
@@ -273,7 +274,7 @@ static void hammer(bool with_evictions)
 		(unsigned long long)statistics.scattered, (unsigned long long)statistics.refills);
 	assert_int_equal(wrong, 0);
 	assert_true(with_evictions ? stale > 0 : true);
-	/* Each successful free is counted once, and no operation is deferred any more. */
+	/* Each successful free must be counted once, and no operation may be deferred any more. */
 	for (int i = 0; i < PLACES; i++)
 		if (places[i].used && gpool_discard(pool, &places[i].block) == 0)
 			atomic_fetch_add(&frees, 1);
@@ -298,7 +299,7 @@ static void test_threads_share_blocks_under_eviction(void **state)
 	hammer(true);
 }
 
-/* ---- threads that come and go ---- */
+/* ---- threads that start and end ---- */
 
 static void *alloc_free_and_end(void *unused)
 {
@@ -316,7 +317,8 @@ static void *alloc_free_and_end(void *unused)
 }
 
 /*
- * The pages in a thread's magazine are idle when it has ended; the next thread continues to use its slot of counters.
+ * When a thread has ended, the pages in its magazine are idle, and the next thread continues to use its slot of
+ * counters.
  */
 static void test_caches_end_with_their_thread(void **state)
 {
@@ -343,7 +345,7 @@ static void *count_exactly(void *unused)
 	struct gpool_block block;
 	int wrong_here;
 
-	pthread_barrier_wait(&barrier); /* all threads are alive at once, so that they exceed the number of slots */
+	pthread_barrier_wait(&barrier); /* all threads run at once, so that they exceed the number of slots */
 	wrong_here = gpool_alloc(pool, 1, NULL, &block);
 	for (int i = 0; i < 200; i++)
 		wrong_here |= gpool_pin(pool, &block) | gpool_unpin(pool, &block);
@@ -426,7 +428,7 @@ int main(void)
 	if (given_scale && atoi(given_scale) > 0)
 		scale = (uint32_t)atoi(given_scale);
 	print_message("seed %llu\n", (unsigned long long)seed);
-	/* The rate of requests is not limited: the evicting thread sends them as fast as it can. */
+	/* The limit on requests is high enough for the evicting thread, which sends them as fast as it can. */
 	harness_start(&harness,
 		(const char *const[]){"--pool", HARNESS_POOL, "--set", "limits.requests_per_second=10000000", NULL});
 	failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,9 +1,10 @@
 /*
- * test_client_vpmm.c - the stream-ordered allocator against a real agent: placement, case by case.
+ * test_client_vpmm.c - placement by the stream-ordered allocator, with a real agent.
  *
- * The regions are compared with the output of gpool_vm_dump(), and are checked as a whole (vpmm_check()) at each step.
- * Host-signaled timelines represent unfinished GPU work: memory freed in one is not reusable by other streams until the
- * test signals its fence, and work of a back end stream behind a wait for one runs only then.
+ * The test compares the regions with the output of gpool_vm_dump(), and checks all invariants with vpmm_check() at each
+ * step. Host-signaled timelines represent unfinished GPU work. Memory freed in such a timeline cannot be reused by
+ * other streams until the test signals its fence; work that a back end stream queued behind a wait for it runs only
+ * then.
  */
 #include "tests/integration/vpmm.h"
 
@@ -82,17 +83,17 @@ static void test_joins(void **state)
 		at[i] = take(2, s);
 	assert_string_equal(dump(), "[2][2][2][2][+2]");
 	give(at[0], s);
-	give(at[1], s); /* joined with its left neighbour */
+	give(at[1], s); /* joined with its left neighbor */
 	assert_string_equal(dump(), "[-4][2][2][2]");
 	give(at[4], s);
-	give(at[3], s); /* joined with its right neighbour */
+	give(at[3], s); /* joined with its right neighbor */
 	assert_string_equal(dump(), "[-4][2][-4]");
-	give(at[2], s); /* joined with both */
+	give(at[2], s); /* joined with both neighbors */
 	assert_string_equal(dump(), "[-10]");
-	/* Regions of different streams are not joined, done or not. */
+	/* Regions of different streams are not joined, whether or not their work is done. */
 	gpool_trim_to(pool, 10 * PAGE_BYTES);
 	finish(s);
-	gpool_trim_to(pool, 10 * PAGE_BYTES); /* nothing is reclaimable, and the GPU's work is known to be done */
+	gpool_trim_to(pool, 10 * PAGE_BYTES); /* no region is reclaimable, and the GPU work is known to be done */
 	for (int i = 0; i < 5; i++)
 		at[i] = take(2, s);
 	give(at[0], s);
@@ -104,7 +105,7 @@ static void test_joins(void **state)
 	finish(s);
 	finish(t);
 	assert_string_equal(dump(), "[-2][-4][-2][-2]");
-	/* Without a stream, all regions are alike. */
+	/* Without a stream, all regions can be joined. */
 	gpool_stream_close(pool, t);
 	assert_string_equal(dump(), "[-2][-6][-2]");
 	gpool_stream_close(pool, s);
@@ -128,7 +129,7 @@ static void test_holes_join(void **state)
 	take(4, s);
 	assert_string_equal(dump(), "[*2][2][*2][+4]");
 	finish(s);
-	/* Phase 0 of the next call. The regions in between are freed, and are remapped too. */
+	/* The next call starts in phase 0. The regions in between are freed, and are remapped too. */
 	take(1, s);
 	assert_string_equal(dump(), "[+1][#1][2][#2][4]");
 	give(b, s);
@@ -154,14 +155,14 @@ static void test_small_reservations(void **state)
 		at[i] = take(3, s);
 		fill(s, at[i], 3, (uint32_t)i);
 	}
-	/* Two in each reservation; none crosses a border, even if reservations are adjacent. */
+	/* Each reservation contains two allocations. None crosses a border, even if reservations are adjacent. */
 	assert_int_equal(pool_pages(), 12);
 	assert_int_equal(totals().reserved_bytes, 16 * PAGE_BYTES);
 	assert_int_equal(totals().hole_regions, 2);
 	finish(s);
 	for (int i = 0; i < 4; i++)
 		expect_content(at[i], 3, (uint32_t)i);
-	/* More than one reservation holds: a larger one is made. */
+	/* A request that exceeds the size of a reservation gets a larger one. */
 	give(at[0], s);
 	give(at[1], s);
 	take(20, s);
@@ -178,7 +179,7 @@ static void test_wrong_addresses(void **state)
 	struct gpool_block block;
 
 	(void)state;
-	assert_int_equal(gpool_free_async(pool, 4096, s), -EINVAL); /* nothing was ever allocated */
+	assert_int_equal(gpool_free_async(pool, 4096, s), -EINVAL); /* no memory was ever allocated there */
 	configure(0);
 	address = take(4, s);
 	other = take(1, s);
@@ -198,11 +199,11 @@ static void test_wrong_addresses(void **state)
 	give(address, s);
 	assert_int_equal(gpool_free_async(pool, address, s), -ESTALE);
 	give(other, s);
-	assert_int_equal(gpool_free_async(pool, other, s), -ESTALE); /* joined into the piece below it */
+	assert_int_equal(gpool_free_async(pool, other, s), -ESTALE); /* joined with the region below it */
 	assert_int_equal(gpool_free(pool, &block), 0);
 }
 
-/* Behind a gate that the test opens; the work is not executed before. */
+/* Let the stream wait for a gate that the test opens, so that work queued behind it is not executed before. */
 static struct gpool_fence gate_before(uint32_t stream, uint32_t manual)
 {
 	struct gpool_fence gate = record(manual);
@@ -237,7 +238,7 @@ static void test_after_out_of_memory(void **state)
 	take(10, s);
 	assert_int_equal(gpool_malloc_async(pool, PAGE_BYTES, s, &never), -ENOSPC);
 	give(rest, s);
-	/* The free memory does not suffice: no page is remapped. */
+	/* The free memory is insufficient, so no page is remapped. */
 	assert_int_equal(gpool_malloc_async(pool, (uint64_t)(PAGES / 2) * PAGE_BYTES, s, &never), -ENOSPC);
 	assert_string_equal(dump(), "[256][-246][10]");
 	rest = take(PAGES / 2 - 10, s);
@@ -258,7 +259,7 @@ static void pages_write(uint64_t address, uint32_t pages, uint32_t value)
 	}
 }
 
-/* All pages are free, in a hundred places: one allocation gets them all. */
+/* All pages are free, in a hundred places. One allocation gets them all. */
 static void test_everything_in_one_piece(void **state)
 {
 	uint32_t s = streams[0], manual = manual_stream();
@@ -275,7 +276,7 @@ static void test_everything_in_one_piece(void **state)
 	whole = take(PAGES / 2, s);
 	assert_int_equal(pool_pages(), PAGES);
 	assert_int_equal(totals().pending_unmap_bytes, PAGES / 2 * PAGE_BYTES);
-	/* The old addresses stay mapped as long as the stream's work is not done, and refer to the same memory. */
+	/* While the stream's work is not done, the old addresses stay mapped and refer to the same memory. */
 	pages_write(whole, PAGES / 2, 0x77);
 	for (int i = 0; i < PAGES / 2; i += 2)
 		expect_content(at[i], 2, 0x77);
@@ -284,7 +285,7 @@ static void test_everything_in_one_piece(void **state)
 	expect_content(whole, PAGES / 2, 0x77);
 	give(whole, s);
 	take(1, s);
-	/* The pool was full, so the library's thread may be unmapping pending unmaps in the background too. */
+	/* The pool was full, so the library's background thread may be removing pending unmaps too. */
 	AWAIT(totals().pending_unmap_bytes == 0);
 	gpool_stream_close(pool, manual);
 }
@@ -309,7 +310,7 @@ static void test_one_stream_calls_no_driver(void **state)
 	}
 	assert_int_equal(driver_calls(), calls);
 	assert_string_equal(dump(), "[-40]");
-	/* Another stream allocates: one fence is recorded for all free regions, and it can soon reuse them. */
+	/* When another stream allocates, one fence is recorded for all free regions, so that it can reuse them soon. */
 	calls = driver_calls();
 	at[0] = take(3, streams[1]);
 	dump();
@@ -317,7 +318,7 @@ static void test_one_stream_calls_no_driver(void **state)
 	give(at[0], streams[1]);
 }
 
-/* Memory that other streams have freed, and whose work is done, is reused in place. */
+/* Memory that other streams have freed is reused in place if their work is done. */
 static void test_finished_regions_of_others(void **state)
 {
 	uint32_t s = streams[0], t = streams[1];
@@ -347,7 +348,7 @@ static void test_finished_regions_of_others(void **state)
 	assert_int_equal(pool_pages(), 9);
 }
 
-/* Memory with unfinished work is mapped elsewhere at once, and the stream waits on the GPU. */
+/* Memory with unfinished work is mapped to other addresses at once, and the stream waits on the GPU. */
 static void test_unfinished_regions_of_others(void **state)
 {
 	uint32_t s, t, manual;
@@ -369,14 +370,14 @@ static void test_unfinished_regions_of_others(void **state)
 	assert_int_not_equal(b, a);
 	assert_int_equal(pool_pages(), 8);
 	assert_int_equal(totals().waits, 1);
-	/* The rest keeps its stream and its fence. */
+	/* The remaining part keeps its stream and its fence. */
 	assert_string_equal(dump(), "[2][*4][-2][+4]");
 	assert_null(region_best_ready(&pool->vpmm->set, 1));
 	assert_non_null(region_best(&pool->vpmm->set, s & 255, 2));
 	fill(t, b, 4, 0xbbbb);
 	filled = record(t);
 	assert_int_equal(gpool_fence_wait(pool, filled, 20), -ETIMEDOUT);
-	/* Nothing may be unmapped yet. */
+	/* No mapping may be removed yet. */
 	give(take(1, s), s);
 	assert_int_equal(totals().pending_unmap_bytes, 4 * PAGE_BYTES);
 	signal_fence(gate);
@@ -390,7 +391,7 @@ static void test_unfinished_regions_of_others(void **state)
 	gpool_stream_close(pool, manual);
 }
 
-/* Unfinished work of another stream is waited for only if neither new nor reclaimable pages are available. */
+/* A stream waits for unfinished work of another stream only if neither new nor reclaimable pages are available. */
 static void test_waits_only_when_it_must(void **state)
 {
 	uint32_t s = streams[0], t = streams[1], u = streams[2], manual = manual_stream();
@@ -459,7 +460,7 @@ static void test_without_a_stream(void **state)
 	give(c, other);
 }
 
-/* A stream may reuse its memory before the GPU is done with it; other streams may not, whichever thread frees it. */
+/* A stream may reuse its memory before the GPU is done with it. Other streams may not, whichever thread frees it. */
 static void test_guards(void **state)
 {
 	uint32_t s, t, u, manual;
@@ -481,14 +482,14 @@ static void test_guards(void **state)
 	give(a, s);
 	b = take(4, s);
 	assert_int_equal(b, a);
-	/* The stream's own work with it is done, since it had none. */
+	/* The stream queued no work on it, so its work is done. */
 	give(b, 0);
 	assert_string_equal(dump(), "[-4][1][4]");
 	c = take(4, t);
 	assert_string_equal(dump(), "[*4][1][4][+4]");
 	assert_int_equal(totals().waits, 1);
 	fill(t, c, 4, 0xbbbb);
-	/* Freed by a stream that has not reached its wait for it: a third stream waits too. */
+	/* The memory was freed by a stream that has not reached its wait for the memory. A third stream waits too. */
 	give(c, 0);
 	c = take(4, u);
 	fill(u, c, 4, 0xcccc);
@@ -520,7 +521,7 @@ static void test_guarded_for_another_stream(void **state)
 	a = take(2, s);
 	b = take(2, s);
 	give(a, t);
-	/* The region belongs to t, which may not reuse it yet; nor may s. */
+	/* The region belongs to stream t. Neither t nor s may reuse it yet. */
 	assert_string_equal(dump(), "[-2][2]");
 	take(2, t);
 	take(2, s);
@@ -531,7 +532,10 @@ static void test_guarded_for_another_stream(void **state)
 	signal_fence(gate);
 	finish(s);
 	finish(t);
-	/* Its own region, or the one without a stream if the library's thread has examined that one first. */
+	/*
+	 * The stream gets its own region, or the one without a stream if the background thread has examined that one
+	 * first.
+	 */
 	c = take(2, t);
 	assert_true(c == a || c == b);
 	assert_int_equal(pool_pages(), 8);
@@ -564,14 +568,14 @@ static void test_closed_streams(void **state)
 	give(a, s);
 	gpool_stream_close(pool, s);
 	assert_int_equal(gpool_malloc_async(pool, PAGE_BYTES, s, &calls), -EINVAL);
-	/* Freed in a closed stream, whose work is done. */
+	/* The memory was freed in a closed stream, whose work is done. */
 	give(b, s);
 	assert_string_equal(dump(), "[-6][3]");
 	calls = driver_calls();
 	assert_int_equal(take(6, t), a);
 	assert_int_equal(driver_calls(), calls);
 	give(a, t);
-	/* The slot is reused by another stream, which has another number. */
+	/* Another stream, with another number, reuses the slot. */
 	assert_int_equal(gpool_stream_open(pool, NULL, 0, &again), 0);
 	assert_int_equal(again & 255, s & 255);
 	assert_int_not_equal(again, s);
@@ -581,7 +585,7 @@ static void test_closed_streams(void **state)
 	streams[0] = again;
 }
 
-/* ---- captured ---- */
+/* ---- captured memory ---- */
 
 static void test_captured(void **state)
 {
@@ -602,14 +606,14 @@ static void test_captured(void **state)
 	give(a, s);
 	assert_int_equal(gpool_free_async(pool, a, s), -ESTALE);
 	give(c, s);
-	/* It is not reused, and its pages are not freed. */
+	/* The region is not reused, and its pages are not freed. */
 	take(4, s);
 	assert_string_equal(dump(), "[2][2][*2][+4]");
 	assert_int_equal(pool_pages(), 8);
 	assert_int_equal(gpool_trim_to(pool, 0), 0);
 	finish(s);
 	expect_content(a, 2, 5);
-	/* Freed before the capture: it is free when the capture ends. */
+	/* Memory freed before the capture is free when the capture ends. */
 	assert_int_equal(gpool_vm_capture(pool, a, 1), -ESTALE);
 	assert_int_equal(gpool_vm_capture(pool, a, 0), 0);
 	assert_int_equal(gpool_vm_capture(pool, a, 0), -ESTALE);

@@ -3,9 +3,10 @@
  * several pages.
  *
  * A reclaimable page may be given to another process at any time. A process of the same domain may get it while it is
- * still mapped here; for a process of another domain the agent waits until it is unmapped. Method: a pool of 64 pages
- * of 512 KB, in handles of one page and of four, and two tenants of different domains; `red` allocates and frees, and
- * `blue` needs all pages.
+ * still mapped here. For a process of another domain, the agent waits until the page is unmapped.
+ *
+ * Method: a pool of 64 pages of 512 KB, with handles of one page and of four, and two tenants of different domains.
+ * `red` allocates and frees, and `blue` needs all pages.
  */
 #include "tests/integration/life.h"
 
@@ -88,7 +89,7 @@ static uint64_t count(uint32_t kind)
 
 static _Atomic bool busy;
 
-/* Call gpool_release_unused() periodically, as a server's loop does. */
+/* Call gpool_release_unused() periodically, as the loop of a server does. */
 static void *let_go(void *argument)
 {
 	(void)argument;
@@ -99,7 +100,7 @@ static void *let_go(void *argument)
 	return NULL;
 }
 
-/* Blue gets all pages, and red's are decommitted. */
+/* Blue gets all pages, and red's pages are decommitted. */
 static void blue_has_all(void)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -165,7 +166,7 @@ static void test_between_domains_with_large_handles(void **state)
 	between_domains(4);
 }
 
-/* With large handles only: sizes, joins and remapping work as with others. */
+/* With large handles only, sizes, joins and remapping work as with others. */
 static void test_large_handles(void **state)
 {
 	uint64_t at[4], moved, small;

@@ -1,10 +1,11 @@
 /*
- * test_client_vpmm_faults.c - each driver call of the stream-ordered allocator fails in turn, and nothing changes.
+ * test_client_vpmm_faults.c - let each driver call of the stream-ordered allocator fail in turn, and check that nothing
+ * changes.
  *
- * A remapping with all its parts: free pages of its own stream, finished pages of another, unfinished pages of a third,
- * and new pages. For each kind of call and each number, the same state is built, the call is made to fail, and regions
- * and contents are compared with the earlier ones; then the call is repeated, and must succeed as if nothing had
- * happened. The same is done for the other calls of the allocator. GPOOL_TEST_SCALE multiplies their number.
+ * A remapping uses free pages of its own stream, finished pages of a second stream, unfinished pages of a third, and
+ * new pages. For each kind of call and each number, the test builds the same state, lets the call fail, and compares
+ * regions and contents with the earlier ones. Then it repeats the call, which must succeed as if no failure had
+ * happened. It does the same for the other calls of the allocator. GPOOL_TEST_SCALE multiplies their number.
  */
 #include "tests/integration/vpmm.h"
 
@@ -56,7 +57,7 @@ static void build(void)
 		finish(streams[i]);
 	give(freed[0], streams[0]);
 	give(freed[1], streams[1]);
-	/* Both fences, or one of them, are signaled between two checks. */
+	/* One or both fences are signaled between two checks. */
 	finish(streams[0]);
 	finish(streams[1]);
 	gate = record(gate_stream);
@@ -81,7 +82,7 @@ static void build_up_again(void **state)
 	build();
 }
 
-/* Make the n-th call of this kind fail; return false when there were fewer. */
+/* Let the n-th call of this kind fail. Return false if there were fewer calls. */
 static bool remap_with_fault(enum gpu_call call, uint64_t nth, const char *as_it_ends)
 {
 	char before[4096], after[4096];
@@ -139,9 +140,9 @@ static void test_remapping(void **state)
 			if (!failed)
 				break;
 		}
-	/* A map call for each page, imports of new pages, and one call of each other kind. */
+	/* A remapping makes a map call for each page, imports of new pages, and one call of each other kind. */
 	assert_true(failures >= NEW_PAGES + 2);
-	/* Also if the agent grants nothing: then no driver call was made. */
+	/* The same if the agent grants no page: then no driver call was made. */
 	build_up_again(state);
 	strcpy(as_it_ends, dump());
 	assert_int_equal(gpool_malloc_async(pool, (PAGES - 8) * (uint64_t)PAGE_BYTES, streams[0], &live[0]), -ENOSPC);
@@ -161,7 +162,7 @@ static void test_two_failures(void **state)
 	gpu_fault_set(pool->gpu, GPU_CALL_TIMELINE_WAIT, 1, -EIO);
 	gpu_fault_set(pool->gpu, GPU_CALL_UNMAP, 1, -EIO);
 	assert_int_equal(gpool_malloc_async(pool, NEW_PAGES * PAGE_BYTES, streams[0], &address), -EIO);
-	/* A pending unmap instead of a hole; the next call unmaps it. */
+	/* The failure leaves a pending unmap instead of a hole. The next call unmaps it. */
 	assert_string_equal(dump(), "[-4][2][-5][3][-6][4][*20]");
 	take(1, streams[0]);
 	assert_string_equal(dump(), "[+1][-3][2][-5][3][-6][4]");
@@ -215,7 +216,7 @@ static void test_frees(void **state)
 	gpu_fault_set(pool->gpu, GPU_CALL_TIMELINE_WRITE, 1, -EIO);
 	give(a, s);
 	assert_non_null(strstr(regions(), "unfenced"));
-	/* It cannot be returned then either: without a fence no other stream may use it. */
+	/* The memory cannot be returned then either, because without a fence no other stream may use it. */
 	gpu_fault_set(pool->gpu, GPU_CALL_TIMELINE_WRITE, 1, -EIO);
 	assert_int_equal(gpool_trim_to(pool, 0), 0);
 	assert_non_null(strstr(regions(), "unfenced"));
@@ -230,7 +231,7 @@ static void test_frees(void **state)
 	dump();
 }
 
-/* A series of calls with occasional failures: nothing is lost, whichever call fails. */
+/* In a series of calls with occasional failures no memory is lost, whichever call fails. */
 static void test_faults_here_and_there(void **state)
 {
 	static const enum gpu_call kinds[] = {GPU_CALL_RESERVE, GPU_CALL_MAP, GPU_CALL_ACCESS, GPU_CALL_UNMAP,
@@ -262,7 +263,10 @@ static void test_faults_here_and_there(void **state)
 			failed++;
 			at[which] = 0;
 		} else {
-			/* Written by the CPU: the order of streams, whose calls may fail too, is not tested here. */
+			/*
+			 * The CPU writes the content, because this test does not cover the order of streams, whose
+			 * calls may fail too.
+			 */
 			for (uint32_t page = 0; page < pages[which]; page++) {
 				volatile uint32_t *words =
 					(volatile uint32_t *)(uintptr_t)(at[which] + page * (uint64_t)PAGE_BYTES);

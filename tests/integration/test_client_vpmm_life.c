@@ -1,9 +1,9 @@
 /*
- * test_client_vpmm_life.c - the stream-ordered allocator beside other sessions: options, memory that other sessions may
- * take, small buffers, reports.
+ * test_client_vpmm_life.c - the stream-ordered allocator together with other sessions: options, memory that other
+ * sessions may take, small buffers, reports.
  *
- * The second process is a second session of this process, which the agent treats alike. The test does not wait for
- * fixed times: effects of background work are polled until they occur.
+ * The second process is a second session of this process, which the agent does not treat differently. The test does not
+ * wait for fixed times; it polls until effects of background work occur.
  */
 #include "tests/integration/vpmm.h"
 
@@ -84,7 +84,7 @@ static void test_options(void **state)
 	assert_int_equal(gpool_vm_configure(pool, &options), -EALREADY);
 }
 
-/* A failed start leaves nothing behind, and the next call starts again. */
+/* A failed start leaves no state behind, and the next call starts again. */
 static void test_start_fails(void **state)
 {
 	struct gpool_vm_options options = vm_options(PAGES + 1);
@@ -136,7 +136,7 @@ static void test_environment(void **state)
 	assert_int_equal(totals().reserved_bytes, 64 << 20);
 }
 
-/* ---- callers without the right ---- */
+/* ---- callers without rights ---- */
 
 static void test_fork_and_observers(void **state)
 {
@@ -172,7 +172,7 @@ static void test_fork_and_observers(void **state)
 	gpool_close(observer);
 }
 
-/* ---- what others may take ---- */
+/* ---- memory that other sessions may take ---- */
 
 static void test_reclaimable_and_adopted(void **state)
 {
@@ -221,7 +221,7 @@ static void test_reclaimable_pages_are_taken(void **state)
 	assert_int_equal(gpool_trim_to(pool, 0), 20 * PAGE_BYTES);
 	block = other_takes(PAGES - 8, SOON_MS);
 	assert_string_equal(dump(), "[-20]"); /* not examined yet */
-	/* Eight pages are left, anywhere; the others are pending unmaps, and soon holes. */
+	/* Eight pages remain, at any addresses. The others are pending unmaps, and soon holes. */
 	assert_int_equal(gpool_malloc_async(pool, 9 * PAGE_BYTES, s, &a), -ENOSPC);
 	a = take(8, s);
 	fill(s, a, 8, 7);
@@ -236,7 +236,7 @@ static void test_reclaimable_pages_are_taken(void **state)
 	dump();
 }
 
-/* Pages of several handles: a page that has lost a handle is lost, and its other handles are idle. */
+/* With pages of several handles, a page that has lost a handle is lost, and its other handles are idle. */
 static void test_reclaimable_pages_of_two_handles(void **state)
 {
 	struct gpool_vm_options options = vm_options(0);
@@ -260,7 +260,7 @@ static void test_reclaimable_pages_of_two_handles(void **state)
 	dump();
 }
 
-/* Regions that are unused for a while, or needed by other sessions, are offered in the background. */
+/* Regions that are unused for some time, or needed by other sessions, are offered in the background. */
 static void test_idle_pages_are_reclaimable(void **state)
 {
 	struct gpool_vm_options options = vm_options(0);
@@ -276,7 +276,7 @@ static void test_idle_pages_are_reclaimable(void **state)
 	AWAIT(totals().reclaimable_bytes == 20 * PAGE_BYTES);
 	assert_int_equal(take(20, s), a);
 	give(a, s);
-	/* The old addresses of a remapping as well. */
+	/* The old addresses of a remapping are offered as well. */
 	take(21, s);
 	AWAIT(totals().pending_unmap_bytes == 0);
 	dump();
@@ -290,7 +290,7 @@ static void test_pressure_frees(void **state)
 
 	(void)state;
 	/*
-	 * Idle time does not matter. Free memory is offered at the next tick; before that, pressure makes it
+	 * Idle time does not matter here. Free memory is offered at the next tick; before that, pressure makes it
 	 * reclaimable.
 	 */
 	configure(0);
@@ -334,7 +334,7 @@ static void test_waits_for_pages(void **state)
 	dump();
 }
 
-/* ---- small ones ---- */
+/* ---- small buffers ---- */
 
 static uint64_t take_bytes(uint64_t bytes, uint32_t stream)
 {
@@ -358,7 +358,7 @@ static void test_small(void **state)
 	assert_int_not_equal(a, b);
 	assert_int_equal(totals().live_regions, 0);
 	assert_int_equal(totals().small_bytes, 2048);
-	/* The stream that freed it can reuse it at once, without any call. */
+	/* The stream that freed the buffer can reuse it at once, without any call. */
 	calls = driver_calls();
 	for (int i = 0; i < 10; i++) {
 		give(a, s);
@@ -392,7 +392,7 @@ static void test_small(void **state)
 	gpool_stream_close(pool, manual);
 }
 
-/* A stream may reuse its memory before the GPU is done with it; other streams may not, whichever thread frees it. */
+/* A stream may reuse its memory before the GPU is done with it. Other streams may not, whichever thread frees it. */
 static void test_small_guards(void **state)
 {
 	uint32_t s = streams[0], t = streams[1], manual = manual_stream();
@@ -405,7 +405,10 @@ static void test_small_guards(void **state)
 	a = take_bytes(5000, manual);
 	give(a, manual);
 	gate = record(manual);
-	/* Freed without a stream: the host-signaled one may reuse it. Freed in another stream: no stream may yet. */
+	/*
+	 * If the buffer is freed without a stream, the host-signaled stream may reuse it. If it is freed in another
+	 * stream, no stream may reuse it yet.
+	 */
 	assert_int_equal(take_bytes(5000, manual), a);
 	give(a, 0);
 	assert_int_equal(take_bytes(5000, manual), a);
@@ -418,7 +421,7 @@ static void test_small_guards(void **state)
 	signal_fence(gate);
 	finish(t);
 	give(b, t);
-	/* Its guard has ended, and it waits in t's list. */
+	/* Its guard has ended, and the buffer waits in the list of stream t. */
 	AWAIT((vpmm_small_return(pool->vpmm, true), finish(t), !vpmm_small_waits(pool->vpmm)));
 	assert_int_equal(gpool_free_async(pool, a, t), -ESTALE);
 	gpool_stream_close(pool, manual);
@@ -447,8 +450,8 @@ static void test_small_buffers_are_freed(void **state)
 }
 
 /*
- * The background thread sleeps while nothing waits. The free of a small allocation wakes it; otherwise its page would
- * be kept until the next call.
+ * The background thread sleeps while no buffer waits. The free of a small allocation must wake it, or its page would be
+ * kept until the next call.
  */
 static void test_small_free_wakes_the_background(void **state)
 {
@@ -472,14 +475,14 @@ static void test_small_buffers_need_free_pages(void **state)
 	configure(0);
 	a = take(PAGES, s);
 	give(a, 0);
-	/* All pages are leased and free: the small allocation needs one of them. */
+	/* All pages are leased and free, and the small allocation needs one of them. */
 	take_bytes(100, s);
 	take(PAGES - 1, s);
 	assert_int_equal(gpool_malloc_async(pool, 4096, s, &a), -ENOSPC);
 	dump();
 }
 
-/* All pages are free in a stream whose work is not done: a whole page is used, and its stream waits on the GPU. */
+/* All pages are free in a stream whose work is not done. A whole page is used, and its stream waits on the GPU. */
 static void test_small_buffer_behind_a_wait(void **state)
 {
 	uint32_t s = streams[0], t = streams[1], manual = manual_stream();
@@ -516,7 +519,7 @@ static void test_small_as_pages(void **state)
 	assert_string_equal(dump(), "[+1][-2]");
 }
 
-/* A driver's pool of this test, since the host back end has none. */
+/* Provide a driver's pool for this test, because the back end `host` has none. */
 static struct gpu_ops with_pool;
 static const struct gpu_ops *without_pool;
 static uint32_t pool_allocs, pool_frees;
@@ -559,7 +562,7 @@ static void test_small_of_the_driver(void **state)
 	assert_int_equal(a, (uintptr_t)pool_memory[0]);
 	b = take_bytes(2000, s);
 	c = take(1, s);
-	d = take_bytes(100, 0); /* without a stream to queue on: a part of a page */
+	d = take_bytes(100, 0); /* no stream for a wait on the GPU: a part of a page */
 	assert_int_equal(pool_allocs, 2);
 	assert_int_equal(totals().small_bytes, 2356);
 	give(a, s);
@@ -570,7 +573,7 @@ static void test_small_of_the_driver(void **state)
 	give(d, 0);
 	assert_int_equal(pool_frees, 2);
 	gpool_stream_close(pool, manual);
-	/* The rest is freed with the pool. */
+	/* The remaining memory is freed with the pool. */
 	take_bytes(1, s);
 	detach(state);
 	assert_int_equal(pool_frees, 3);

@@ -1,15 +1,16 @@
 /*
  * test_client_vpmm_random.c - the stream-ordered allocator compared with a simple model, and with a driver that fails.
  *
- * The model knows the allocations. Each allocation gets a distinct value, which its stream writes and, before it is
- * freed, copies to a witness: memory that was reused too early, or allocated twice, is detected there. First one thread
- * runs, with checks of the sets around each call and of all invariants from time to time; then four threads run on
- * eight streams, and meet for the checks. Streams are held back by gates from time to time, so that freed memory has
- * unfinished work, and old addresses stay mapped: then both addresses of a page must have the same content. Then each
- * driver call of a remapping fails in turn. The strict back end refuses to unmap memory that queued work uses, and
- * counts such calls; see detach().
+ * The model knows the allocations. Each allocation gets a distinct value. Its stream writes the value, and copies it to
+ * a witness before the free, so memory that was reused too early or allocated twice is detected in the witness. First
+ * one thread runs, with checks of the sets around each call and periodic checks of all invariants. Then four threads
+ * run on eight streams, and meet for the checks.
  *
- * The seed is printed, GPOOL_TEST_SEED sets it; GPOOL_TEST_SCALE multiplies the length.
+ * Gates delay streams from time to time, so that freed memory has unfinished work and old addresses stay mapped. Both
+ * addresses of a page must then have the same content. At the end, each driver call of a remapping fails in turn. The
+ * strict back end refuses to unmap memory that queued work uses, and counts such calls; see detach().
+ *
+ * The seed is printed; GPOOL_TEST_SEED sets it. GPOOL_TEST_SCALE multiplies the length.
  */
 #include "tests/integration/vpmm.h"
 
@@ -19,13 +20,13 @@
 enum {
 	RANDOM_STREAMS = 8,
 	THREADS = 4,
-	LIVE_MAX = 50, /* for each thread */
+	LIVE_MAX = 50, /* per thread */
 	PAGES_MAX = 16,
-	WITNESSES = 4096, /* of a thread between two checks */
+	WITNESSES = 4096, /* per thread between two checks */
 	MODEL_PAGES = 1 << 16,
 	STEPS_ALONE = 200000,
 	STEPS_TOGETHER = 800000,
-	FULL_CHECKS = 100, /* in each part */
+	FULL_CHECKS = 100, /* per part of the test */
 };
 
 static uint64_t seed;
@@ -57,10 +58,10 @@ static struct actor actors[THREADS];
 static _Atomic uint32_t model[MODEL_PAGES]; /* value of the allocation that has this page of the space, or 0 */
 static _Atomic uint32_t values;
 static uint32_t random_streams[RANDOM_STREAMS];
-static pthread_rwlock_t stream_locks[RANDOM_STREAMS]; /* written by the closing thread */
+static pthread_rwlock_t stream_locks[RANDOM_STREAMS]; /* write-locked by the thread that closes the stream */
 /*
- * Read-locked by a thread that holds a stream back, and by streams that wait for it; write-locked by a thread that
- * closes a stream, which waits for all of its work. Acquired first.
+ * Read-locked by a thread that delays a stream, and by streams that wait for it. Write-locked by a thread that closes a
+ * stream, because a close waits for all work of the stream. Acquired before the other locks.
  */
 static pthread_rwlock_t gates = PTHREAD_RWLOCK_INITIALIZER;
 static uint32_t gate_stream;
@@ -117,7 +118,7 @@ static void content_witness(struct actor *actor, const struct allocation *alloca
 	}
 }
 
-/* Check the witnesses; all streams are finished. */
+/* Check the witnesses. All streams are finished. */
 static void witnesses_look(struct actor *actor)
 {
 	const volatile uint32_t *words = (const volatile uint32_t *)(uintptr_t)actor->witness;
@@ -223,7 +224,7 @@ static void step_take(struct actor *actor, bool alone)
 	if (error) {
 		assert_int_equal(error, -ENOSPC);
 		/*
-		 * A page for each small allocation, one for the witness, and some in the thread's magazine: all others
+		 * Each small allocation needs a page, the witness one, and the thread's magazine some. All other pages
 		 * must be available.
 		 */
 		if (alone && actor->live_pages + allocation->pages + LIVE_MAX < PAGES)
@@ -242,7 +243,7 @@ static void step_take(struct actor *actor, bool alone)
 	pthread_rwlock_unlock(&stream_locks[allocation->stream]);
 }
 
-/* Free in another stream than it was allocated for, or in none. Memory without queued work needs no wait. */
+/* Free in a different stream than that of the allocation, or in none. Memory without queued work needs no wait. */
 static void give_elsewhere(struct actor *actor, const struct allocation *allocation)
 {
 	uint32_t stream = any(actor, RANDOM_STREAMS + 1);
@@ -252,8 +253,8 @@ static void give_elsewhere(struct actor *actor, const struct allocation *allocat
 		return;
 	}
 	/*
-	 * Another thread is closing the stream, so that a free in it would wait: free in the stream of the allocation,
-	 * whose lock is held.
+	 * Another thread is closing the stream, so a free in it would wait. Free in the stream of the allocation, whose
+	 * lock is held.
 	 */
 	if (stream == RANDOM_STREAMS || pthread_rwlock_tryrdlock(&stream_locks[stream])) {
 		assert_int_equal(gpool_free_async(pool, allocation->address, random_streams[allocation->stream]), 0);
@@ -284,7 +285,7 @@ static void step_give(struct actor *actor)
 	actor->live_pages -= allocation.pages;
 }
 
-/* Hold a stream back for some time; memory that is freed meanwhile has unfinished work. */
+/* Delay a stream for some time. Memory that is freed during the delay has unfinished work. */
 static void step_gate(struct actor *actor)
 {
 	uint32_t stream = any(actor, RANDOM_STREAMS);
@@ -440,7 +441,7 @@ int main(void)
 	if (given_scale && atof(given_scale) > 0)
 		scale = atof(given_scale);
 #ifdef __SANITIZE_THREAD__
-	scale /= 3; /* the sanitizer makes each step several times slower, but finds more in it */
+	scale /= 3; /* the sanitizer slows each step several times, but finds more in it */
 #endif
 	printf("seed %llu\n", (unsigned long long)seed);
 	return run_vpmm_tests(tests, sizeof(tests) / sizeof(*tests));

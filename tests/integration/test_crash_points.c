@@ -1,12 +1,12 @@
 /*
- * test_crash_points.c - the agent dies after each of its stores, one after the other, and the next one recovers.
+ * test_crash_points.c - the agent dies after each of its stores in turn, and the next agent recovers.
  *
- * Goal: each intermediate state of each protocol is recovered so that no page is lost or owned twice, contents are
- * right, and the worker's call ends as if no death had happened. Method: gpoold runs a module that is built with
- * GPOOL_CRASH_POINTS, in which the agent dies at the n-th store after it was armed; each scenario is run for n = 1, 2,
- * 3, ... until it ends before the n-th. In between and at the end the pool's invariants are checked.
+ * Goal: the next agent recovers each intermediate state of each protocol. No page is lost or has two owners, contents
+ * are right, and the worker's call ends as if no death had happened.
  *
- * $GPOOL_CRASH_STRIDE=n tries every n-th point only.
+ * Method: gpoold runs an agent module built with GPOOL_CRASH_POINTS, in which the agent dies at the n-th store after it
+ * was armed. Each scenario runs for n = 1, 2, 3, ... until it ends before the n-th store. The invariants of the pool
+ * are checked in between and at the end. $GPOOL_CRASH_STRIDE=n tries only every n-th point.
  */
 #include "client/core/pool.h"
 #include "shm/doorbell.h"
@@ -97,7 +97,7 @@ static void let_go(struct worker *worker)
 		}
 }
 
-/* Pinned blocks have the right content; unpinned ones have it or were evicted. */
+/* Check that pinned blocks have the right content, and that unpinned blocks have it or were evicted. */
 static void worker_verify(struct worker *worker)
 {
 	for (uint32_t i = 0; worker->pool && i < worker->count; i++) {
@@ -206,7 +206,7 @@ static void test_grant(void **state)
 	play(&(struct scenario){one_worker, ask_for_pages});
 }
 
-/* The first worker pins every second page of the pool, so that the second worker's block must be scattered. */
+/* Let the first worker pin every second page of the pool, so that the second worker's block must be scattered. */
 static void holes(void)
 {
 	struct gpool_block blocks[PAGES];
@@ -240,7 +240,10 @@ static void test_scattered_grant(void **state)
 	play(&(struct scenario){holes, ask_for_many});
 }
 
-/* The first worker has the whole pool: evictable blocks, one of them scattered; the rest is idle or in magazines. */
+/*
+ * Let the first worker have the whole pool. Its blocks, one of them scattered, are evictable; its other pages are idle
+ * or in magazines.
+ */
 static void may_go(void)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -282,7 +285,7 @@ static void test_operators_eviction(void **state)
 	play(&(struct scenario){may_go, operator_evicts});
 }
 
-/* ---- freed behind fences, and offered ---- */
+/* ---- blocks freed behind fences, and offered pages ---- */
 
 enum { OFFERED = 12 };
 
@@ -297,8 +300,8 @@ static uint64_t *offered_words(uint32_t page)
 }
 
 /*
- * The first worker has the whole pool: a scattered block and others, freed behind signaled fences of two streams, and
- * offered pages.
+ * Let the first worker have the whole pool: a scattered block and others, freed behind signaled fences of two streams,
+ * and offered pages.
  */
 static void may_be_had(void)
 {
@@ -350,7 +353,7 @@ static void test_freed_behind_fences_and_offered(void **state)
 	play(&(struct scenario){may_be_had, take_what_may_be_had});
 }
 
-/* The second worker requests more than is available, and the request fails. */
+/* Let the second worker request more than is available, so that the request fails. */
 static void all_pinned(void)
 {
 	holes();
@@ -431,7 +434,7 @@ static void are_spilled_and_mover_stops(void)
 	assert_int_equal(kill((pid_t)status()->pools[0].mover_pid, SIGSTOP), 0);
 }
 
-/* The request is cancelled while the mover writes to the pages. They are freed when it has finished. */
+/* Cancel the request while the mover writes to the pages. They are freed when the mover has finished. */
 static void withdraw(void)
 {
 	gpool_wait_check(interrupted, NULL);
@@ -469,13 +472,13 @@ static bool sunk(void)
 		pool->spill_memory_bytes + pool->spill_file_bytes == 8 * page_bytes;
 }
 
-/* Memory is full then, so the first of them moves to the file. */
+/* The memory tier is full after that, so the first of the blocks moves to the file. */
 static void spill_and_sink(void)
 {
 	AWAIT((harness_evict(&harness, gpool_session(first.pool), PAGES), sunk()));
 }
 
-/* Whichever block is sinking. */
+/* Discard all blocks, one of which is moving to the file. */
 static void spill_and_drop(void)
 {
 	AWAIT((harness_evict(&harness, gpool_session(first.pool), PAGES),
@@ -493,7 +496,7 @@ static void eight_may_be_spilled(void)
 	let_go(&first);
 }
 
-/* With eight slots of memory, of which one is kept free, and a file. */
+/* Run with eight slots of host memory, one of which is kept free, and with a file. */
 static void sink_play(void (*act)(void))
 {
 	char text[256];
@@ -593,7 +596,7 @@ static void child_run(bool shuts)
 		_exit(1);
 	while (read(child_hears, &byte, 1) == 1)
 		if (shuts) {
-			/* Close its descriptors; the process continues. */
+			/* Close all descriptors of the process, which continues to run. */
 			close_range(3, HIGH - 1, 0);
 			if (write(child_says, &byte, 1) != 1)
 				break;
@@ -667,7 +670,7 @@ static void test_quarantine(void **state)
 	play(&(struct scenario){child_start_to_shut, child_shuts_and_dies});
 }
 
-/* On request, disconnect and continue to run. */
+/* Disconnect on request, and continue to run. */
 static void *shut_when_told(void *argument)
 {
 	const struct gpool *pool = argument;
@@ -678,7 +681,7 @@ static void *shut_when_told(void *argument)
 	return NULL;
 }
 
-/* Spill the block; then pin it, and wait for a mover that does not run. */
+/* Spill the block, then pin it and wait for a mover that does not run. */
 static void spiller_run(void)
 {
 	struct gpool_options options = harness_options(&harness);
@@ -732,7 +735,7 @@ static void spiller_start(void)
 	AWAIT(status()->pools[0].moving_pages == 3);
 }
 
-/* Worker and agent die: pages that the mover may still write to are not lent before it is done. */
+/* Worker and agent die. Pages that the mover may still write to are not lent before it has finished. */
 static void test_death_of_a_worker_while_it_is_read_back(void **state)
 {
 	int64_t left = 0, at;
@@ -765,7 +768,10 @@ static void test_death_of_a_worker_while_it_is_read_back(void **state)
 	assert_true(deaths > 0);
 }
 
-/* The same with a connection that was closed before: its pages are quarantined, and the next agent knows that. */
+/*
+ * The same with a connection that was closed earlier. The pages of the session are quarantined, and the next agent
+ * knows that.
+ */
 static void test_death_in_quarantine_while_it_is_read_back(void **state)
 {
 	struct gpool *pool;
@@ -795,7 +801,7 @@ static void test_death_in_quarantine_while_it_is_read_back(void **state)
 	books_balance();
 }
 
-/* ---- */
+/* ---- fixture ---- */
 
 static int end(void **state)
 {
@@ -803,7 +809,7 @@ static int end(void **state)
 	return crash_end(state);
 }
 
-/* ---- pages that were handed over, and that their worker has not looked at yet ---- */
+/* ---- granted pages that their worker has not received yet ---- */
 
 enum { RESERVED = 8, SLOT = SESSION_REQUESTS - 1 };
 
@@ -821,7 +827,7 @@ static enum page_state state_of(const struct gpool *pool, uint32_t page)
 	return page_word_state(atomic_load(&pool->pages[page]));
 }
 
-/* Request a reserved page like a thread that is stopped when the answer arrives. */
+/* Request a reserved page like a thread that is stopped when the reply arrives. */
 static uint32_t ask_and_stand_still(const struct gpool *pool)
 {
 	struct lease_request *request = &pool->session.requests[SLOT];
@@ -839,8 +845,8 @@ static uint32_t ask_and_stand_still(const struct gpool *pool)
 
 /*
  * The agent dies while it takes idle pages out of a word of the free bits. The granted page's bit in this word is clear
- * as well, since the page never was idle. The page is in no bit, in no entry and held by no thread, and still belongs
- * to the worker.
+ * as well, because the page never was idle. The page has no bit and no entry, and no thread holds it, but it still
+ * belongs to the worker.
  */
 static void test_a_page_on_its_way_to_its_worker_is_not_in_doubt(void **state)
 {
@@ -871,7 +877,9 @@ static void test_a_page_on_its_way_to_its_worker_is_not_in_doubt(void **state)
 		atomic_store(countdown, at);
 		for (int i = 0; i < 3; i++)
 			assert_int_equal(gpool_free(first.pool, &freed[i]), 0);
-		/* They are returned at once, and those in doubt as soon as the next agent has checked them. */
+		/*
+		 * These pages are returned at once. Pages in doubt are returned when the next agent has checked them.
+		 */
 		for (int i = 0; i < 3; i++)
 			AWAIT(state_of(first.pool, freed[i].page) == PAGE_RESERVED);
 		left = atomic_exchange(countdown, 0);

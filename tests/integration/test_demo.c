@@ -1,10 +1,12 @@
 /*
  * test_demo.c - gpool-demo as users run it, on a small part of the traces shipped with it.
  *
- * Goal: every request finishes and verifies while engines are killed; the report has both engines' curves; one wrong
- * byte makes it fail; wrong options and traces are refused; an interrupt leaves neither a process nor a file. Method:
- * the real program with the real agent, as children of this process, which is the reaper of all their descendants and
- * so detects processes that they leave behind. $TMPDIR is a folder of this test, which must be empty afterwards.
+ * Goal: every request finishes and verifies while engines are killed. The report has the curves of both engines. One
+ * wrong byte makes the demo fail. Wrong options and traces are refused. An interrupt leaves neither a process nor a
+ * file behind.
+ *
+ * Method: the real program and agent run as children of this process, which is the reaper of all their descendants and
+ * therefore detects processes left behind. $TMPDIR is a folder of this test, which must be empty afterwards.
  */
 #include "tests/integration/tool_process.h"
 
@@ -14,9 +16,9 @@ enum { REQUESTS = 40 };
 
 static char report[64], trace_path[64];
 
-/* ---- what must hold ---- */
+/* ---- invariants ---- */
 
-/* Check that all requests of a run completed, whatever happened meanwhile. */
+/* Check that all requests of a run completed, whatever happened during the run. */
 static void assert_complete(const cJSON *result, const cJSON *run)
 {
 	const cJSON *agent = cJSON_GetObjectItemCaseSensitive(run, "agent");
@@ -27,7 +29,7 @@ static void assert_complete(const cJSON *result, const cJSON *run)
 	assert_true(number(run, "requests") == REQUESTS);
 	assert_true(number(run, "finished") == REQUESTS);
 	assert_true(number(run, "tokens") > 0);
-	/* A follow-up does not write its prefix, but verifies it. */
+	/* A follow-up verifies its prefix, but does not write it. */
 	assert_true(number(run, "bytes_verified") >= number(run, "tokens") * token_bytes);
 	assert_true(number(run, "bytes_written") >=
 		(number(run, "tokens") - number(run, "prefix_hit_tokens")) * token_bytes);
@@ -38,7 +40,7 @@ static void assert_complete(const cJSON *result, const cJSON *run)
 	assert_true(number(agent, "pages_checked") == number(pool, "page_count"));
 }
 
-/* Return the number of points of the first curve with these classes from `from` on; -1: no such curve. */
+/* Return the number of points of the first curve with these classes after `from`, or -1 if no curve has them. */
 static long curve_points(const char *from, const char *css_class)
 {
 	char wanted[96];
@@ -58,7 +60,7 @@ static int occurrences(const char *text, const char *word)
 	return count;
 }
 
-/* Check that the report is one self-contained file, with the six layers of both engines, `charts` times. */
+/* Check that the report is one self-contained file with the six layers of both engines, `charts` times. */
 static void assert_report(int charts, double least_points)
 {
 	static const char *const curves[] = {"area e0 needed", "area e0 offered", "area e0 idle", "area e1 needed",
@@ -80,7 +82,7 @@ static void assert_report(int charts, double least_points)
 	assert_null(strstr(text, "https:"));
 	assert_null(strstr(text, "src="));
 	assert_null(strstr(text, "url("));
-	/* The drawings precede the figures: every coordinate is a valid number. */
+	/* In the drawings, which precede the figures, every coordinate must be a valid number. */
 	figures = strstr(text, "In figures");
 	assert_non_null(figures);
 	assert_null(memmem(text, (size_t)(figures - text), "nan", 3));
@@ -113,7 +115,7 @@ static void test_demo_verifies_while_engines_are_killed(void **state)
 	assert_nothing_left();
 }
 
-/* A pool so small that requests wait, release their pages and lose their prefixes; shared, then split. */
+/* In a small pool, requests wait, release their pages and lose their prefixes. Test it shared, then split. */
 static void test_demo_verifies_under_pressure(void **state)
 {
 	const char *const arguments[] = {"--limit", "40", "--kill-every", "0", "-o", "json", "--seed", "4",
@@ -213,7 +215,7 @@ static void test_demo_interrupted_leaves_nothing(void **state)
 	assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
 	child = tool_start(arguments, ends[1]);
 	close(ends[1]);
-	/* The first line of progress: agent and engines are up. */
+	/* The first line of progress shows that agent and engines are running. */
 	while (length < sizeof said - 1 && (more = read(ends[0], said + length, sizeof said - 1 - length)) > 0) {
 		length += (size_t)more;
 		said[length] = '\0';
@@ -266,7 +268,7 @@ static void test_demo_keep_leaves_a_working_agent(void **state)
 	assert_nothing_left();
 }
 
-/* For an invalid command line no process is started. */
+/* With an invalid command line no process is started. */
 static void test_demo_refuses(void **state)
 {
 	static const struct {
@@ -322,7 +324,7 @@ static void test_demo_helps(void **state)
 	assert_null(strstr(text, "--corrupt"));
 }
 
-/* ---- around them ---- */
+/* ---- set-up and teardown ---- */
 
 static int prepare(void **state)
 {

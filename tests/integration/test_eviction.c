@@ -1,13 +1,13 @@
 /*
- * test_eviction.c - eviction: between tenants, in which order, and what is exempt.
+ * test_eviction.c - eviction: between tenants, its order, and its exemptions.
  *
- * Goal: the watermarks start and stop eviction; the order is that of usage, recency, size and priority; blocks that are
- * pinned or behind a fence stay; a scattered block is evicted as a whole; tenants' minima, priorities and weights
- * decide between tenants; a refused request evicts nothing; the pressure is reported in the pool's header and by
- * events.
- * Method: a gpoold for each test, with a pool of 64 pages, watermarks that are disabled where they are not the subject,
- * and workers that keep one page in their magazine, so that pages can be counted. Blocks count as equally recent when
- * they were touched within one step of the agent's clock.
+ * Goal: the watermarks start and stop eviction. The order depends on usage, recency, size and priority. Blocks that are
+ * pinned or behind a fence stay, and a scattered block is evicted as a whole. Between tenants, minima, priorities and
+ * weights decide. A refused request evicts nothing. The pressure is reported in the pool's header and by events.
+ *
+ * Method: each test starts a gpoold with a pool of 64 pages. Watermarks are disabled where they are not the subject.
+ * Workers keep one page in their magazine, so that pages can be counted. Blocks count as equally recent if they were
+ * touched within one step of the agent's clock.
  */
 #include "client/core/block.h"
 #include "client/gpool.h"
@@ -36,7 +36,7 @@
 enum { PAGES = 64, PAGE_BYTES = 512 << 10, ANSWER_MS = AWAIT_MS, STUCK_SECONDS = 250, EVENTS_MAX = 256 };
 
 #define POOL "name=p0,backend=host,size=32MiB,page_size=512KB,reserved=0"
-/* Nothing is evicted without a request, and no pages are lent beyond the request. */
+/* No block is evicted without a request, and no pages are lent beyond the request. */
 #define QUIET \
 	"--set", "eviction.start=100", "--set", "eviction.stop=99", "--set", "lease.initial_pages=0", "--set", \
 		"lease.batch_pages=1", "--set", "lease.batch_most=1"
@@ -46,7 +46,7 @@ static const char *const quiet[] = {"--pool", POOL, QUIET, NULL};
 static struct harness harness;
 static struct gpool *looker; /* an admin session, for requests and events */
 
-/* ---- questions ---- */
+/* ---- requests ---- */
 
 static uint8_t reply_bytes[MSG_BYTES_MAX];
 
@@ -70,7 +70,7 @@ static const struct msg_pool_status *status(void)
 	return &reply.pools[0];
 }
 
-/* Evict pages; returns the number. contents: a bit for each usage, 0: all. */
+/* Evict pages and return their number. `contents` has one bit for each usage; 0 means all. */
 static uint32_t evict(uint32_t pages, uint32_t session, uint32_t contents)
 {
 	const struct msg_evict_request request = {.pages = pages, .session = session, .usages = contents};
@@ -179,7 +179,7 @@ static void alloc_unpinned(struct gpool *pool, struct gpool_block *blocks, uint3
 	unpin_all(pool, blocks, count);
 }
 
-/* Allocate single pages, pinned, until there are none; `error` is the result of the last call. */
+/* Allocate pinned blocks of one page until an allocation fails; *error is the result of that call. */
 static uint32_t alloc_most(struct gpool *pool, struct gpool_block *blocks, int *error)
 {
 	uint32_t count = 0;
@@ -256,7 +256,7 @@ static void test_watermarks_start_and_stop(void **state)
 	alloc_unpinned(pool, blocks, 31);
 	await_ticks(4);
 	assert_int_equal(status()->evicted_pages, 0);
-	/* 48 pages are 75 %: evict down to 50 %, and no further. */
+	/* 48 pages are 75 %: the agent evicts down to 50 %, and no further. */
 	alloc_unpinned(pool, blocks + 31, 1);
 	AWAIT(status()->evicted_pages != 0);
 	await_ticks(4);
@@ -265,11 +265,11 @@ static void test_watermarks_start_and_stop(void **state)
 	for (uint32_t i = 0; i < 32; i++)
 		left += gpool_address(pool, &blocks[i], &address) == 0;
 	assert_int_equal(left, 16);
-	/* More pages again; below the start, nothing is evicted. */
+	/* Use more pages again. Below the start watermark, no block is evicted. */
 	alloc_unpinned(pool, blocks + 32, 15);
 	await_ticks(4);
 	assert_int_equal(status()->evicted_pages, 16);
-	/* Pinned blocks stayed all the time. */
+	/* Pinned blocks stayed resident throughout. */
 	for (uint32_t i = 0; i < 16; i++)
 		assert_int_equal(gpool_free(pool, &pinned[i]), 0);
 	gpool_close(pool);
@@ -285,7 +285,7 @@ static void test_watermarks_take_no_pinned_block(void **state)
 	pool = open_tenant(NULL);
 	alloc_pinned(pool, pinned, 56);
 	alloc_unpinned(pool, blocks, 4);
-	/* All unpinned blocks are evicted, and that is not enough. */
+	/* All unpinned blocks are evicted, which is not enough to reach the watermark. */
 	AWAIT(status()->evicted_pages == 4);
 	await_ticks(12);
 	assert_int_equal(status()->evicted_pages, 4);
@@ -315,7 +315,7 @@ static void test_watermarks_rest_in_a_small_pool(void **state)
 	alloc_pinned(pool, blocks, 56);
 	for (uint32_t i = 0; i < 56; i++)
 		assert_int_equal(gpool_unpin_after(pool, &blocks[i], fence), 0);
-	/* All blocks at once. */
+	/* Make all blocks evictable at the same time. */
 	assert_int_equal(gpool_fence_signal(pool, fence), 0);
 	AWAIT(status()->used_pages <= 33);
 	await_ticks(4);
@@ -339,7 +339,7 @@ static void test_order_by_content(void **state)
 	(void)state;
 	start(quiet);
 	pool = open_tenant(NULL);
-	/* In another order than that of the pages, which decides between equals. */
+	/* Allocate in another order than that of the pages, because the page number decides between equal blocks. */
 	for (uint32_t i = 5; i-- > 0;)
 		blocks[i] = alloc_as(pool, 1, contents[i], 0);
 	unpin_all(pool, blocks, 5);
@@ -394,7 +394,7 @@ static void test_order_by_recency(void **state)
 		blocks[i] = alloc_as(pool, 1, i == 0 ? GPOOL_USAGE_KV_CACHE : GPOOL_USAGE_TEMP_BUFFER, 0);
 	unpin_all(pool, blocks, 4);
 	touch_together(pool, blocks, 4);
-	/* Steps that are long compared with a few requests. */
+	/* These steps are long compared with a few requests. */
 	for (uint32_t i = 1; i < 4; i++) {
 		await_ticks(i == 1 ? 20 : 8);
 		touch_together(pool, blocks + i, 4 - i);
@@ -502,7 +502,7 @@ static void test_a_scattered_block_is_evicted_as_a_whole(void **state)
 	gpool_close(other);
 }
 
-/* A hostile worker's extents overlap: no page may be freed twice. */
+/* The extents of a hostile worker overlap: no page may be freed twice. */
 static void test_extents_that_overlap_are_no_block(void **state)
 {
 	struct gpool_block block, mine[PAGES], theirs[PAGES];
@@ -515,7 +515,7 @@ static void test_extents_that_overlap_are_no_block(void **state)
 	pool = open_tenant(NULL);
 	other = open_tenant(NULL);
 	assert_int_equal(try_alloc(pool, 8, GPOOL_ALLOC_CONTIGUOUS, &block), 0);
-	/* Pages 0 to 4 and, as a further extent, 2 to 4 of them again. */
+	/* The block has pages 0 to 4 and, as another extent, pages 2 to 4 again. */
 	atomic_store(&block_entry(pool, block.page)->page_count, 5);
 	atomic_store(&block_entry(pool, block.page)->next, block.page + 2 + 1);
 	atomic_store(&block_entry(pool, block.page + 2)->page_count, 3);
@@ -524,7 +524,7 @@ static void test_extents_that_overlap_are_no_block(void **state)
 	atomic_store(&block_entry(pool, block.page)->tag, block.tag | BLOCK_SCATTERED);
 	pin_drop(&pool->session, block.page);
 	evict(PAGES, gpool_session(pool), 0);
-	/* In any case two workers get each page once, and no more pages than the pool has. */
+	/* Two workers must get each page only once, and no more pages than the pool has. */
 	own = alloc_most(pool, mine, &error);
 	others = alloc_most(other, theirs, &error);
 	assert_in_range(own + others, 0, PAGES);
@@ -563,7 +563,7 @@ static void test_a_refused_request_destroys_nothing(void **state)
 	gpool_close(other);
 }
 
-/* Adjacent pages are freed where that costs least, and nothing is evicted if that is impossible. */
+/* The agent frees adjacent pages where that costs least. If that is impossible, it evicts nothing. */
 static void test_a_contiguous_request_takes_the_cheapest_place(void **state)
 {
 	struct gpool_block blocks[PAGES], by_page[PAGES], more;
@@ -576,13 +576,13 @@ static void test_a_contiguous_request_takes_the_cheapest_place(void **state)
 	alloc_pinned(pool, blocks, PAGES);
 	for (uint32_t i = 0; i < PAGES; i++)
 		by_page[blocks[i].page] = blocks[i];
-	/* One in sixteen stays pinned: no sixteen adjacent pages can be allocated. */
+	/* One page in sixteen stays pinned, so no sixteen adjacent pages can be allocated. */
 	for (uint32_t page = 0; page < PAGES; page++)
 		if (page % 16 != 0)
 			assert_int_equal(gpool_unpin(pool, &by_page[page]), 0);
 	assert_int_equal(try_alloc(other, 16, GPOOL_ALLOC_CONTIGUOUS, &more), -ENOSPC);
 	assert_int_equal(status()->evicted_pages, 0);
-	/* With page 16 free, fifteen more blocks suffice around it. */
+	/* Page 16 is free, so fifteen more blocks around it suffice. */
 	assert_int_equal(gpool_free(pool, &by_page[16]), 0);
 	assert_int_equal(try_alloc(other, 16, GPOOL_ALLOC_CONTIGUOUS, &more), 0);
 	assert_true(more.page <= 16 && more.page + 16 > 16);
@@ -647,7 +647,7 @@ static void test_a_waiting_request_destroys_nothing_before_it_can_be_served(void
 	gpool_close(pool);
 }
 
-/* A request above the quota could evict blocks of its own session, but the pool has too few pages. */
+/* A request above the quota could evict blocks of its own session, but the pool has too few pages for it. */
 static void test_a_request_that_the_pool_refuses_costs_no_block_for_the_quota(void **state)
 {
 	struct gpool_block blocks[10], pinned, more;
@@ -690,7 +690,7 @@ static void test_no_evict_is_refused_at_the_quota_too(void **state)
 
 /* ---- tenants ---- */
 
-/* Joined with the list of tenants; users are listed so that only the last tenant accepts every user. */
+/* Joined with the list of tenants. The users are listed so that only the last tenant accepts every user. */
 #define TENANTS(list) \
 	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = \"512KB\"; reserved = \"0 " \
 	"pages\"; } );\n" \
@@ -725,7 +725,7 @@ static void test_kept_pages_are_available_at_once(void **state)
 	(void)state;
 	start_tenants(minima, "100");
 	borrower = open_tenant("rest");
-	/* Including the lender's pages, except those of the minimum. */
+	/* The borrower also gets the lender's pages, except those of the minimum. */
 	assert_int_equal(alloc_most(borrower, blocks, &error), PAGES - 16);
 	assert_int_equal(error, -ENOSPC);
 	assert_int_equal(status()->free_pages, 16);
@@ -733,7 +733,7 @@ static void test_kept_pages_are_available_at_once(void **state)
 	for (uint32_t i = 0; i < 16; i++)
 		assert_int_equal(try_alloc(owner, 1, GPOOL_ALLOC_NO_EVICT, &sure[i]), 0);
 	assert_int_equal(try_alloc(owner, 1, 0, &more), -ENOSPC);
-	/* Freed, they are kept for the owner again. */
+	/* Freed pages are kept for the owner again. */
 	for (uint32_t i = 0; i < 16; i++)
 		assert_int_equal(gpool_free(owner, &sure[i]), 0);
 	gpool_close(owner);
@@ -757,7 +757,7 @@ static void test_lent_pages_are_returned_when_unpinned(void **state)
 	assert_int_equal(try_alloc(lender, 1, 0, &more), -ENOSPC);
 	unpin_all(borrower, blocks, count);
 	alloc_pinned(lender, mine, 16);
-	/* One page is evicted for each page requested, and none beyond the minimum. */
+	/* One page is evicted for each page requested, and no page beyond the minimum. */
 	assert_int_equal(count_alive(borrower, blocks, count), count - 16);
 	gpool_close(lender);
 	gpool_close(borrower);
@@ -804,7 +804,7 @@ static void test_no_priority_takes_a_minimum(void **state)
 	gpool_close(other);
 }
 
-/* A minimum protects from other tenants. For a page above it, a tenant's own block is evicted. */
+/* A minimum protects against other tenants. For a page above the minimum, the tenant's own block is evicted. */
 static void test_a_tenant_at_its_minimum_takes_its_own_blocks(void **state)
 {
 	struct gpool_block sure[16], pinned, more;
@@ -837,7 +837,7 @@ static void test_the_surplus_leaves_minima_alone(void **state)
 	taker = open_tenant("rest");
 	alloc_unpinned(owner, blocks, 20);
 	alloc(taker, PAGES - 20);
-	/* Six more pages would need three and again three. */
+	/* The request needs three pages and the hysteresis three more, but eviction must stop at the minimum. */
 	assert_int_equal(try_alloc(taker, 3, 0, &block), 0);
 	assert_int_equal(count_alive(owner, blocks, 20), 16);
 	assert_int_equal(status()->free_pages, 1);
@@ -875,11 +875,11 @@ static void test_priority_decides(void **state)
 	silver = open_tenant("silver");
 	alloc_unpinned(gold, high, 32);
 	alloc_unpinned(silver, low, 32);
-	/* All of its own blocks, and none of the tenant with the higher priority. */
+	/* The request evicts all blocks of its own tenant, and none of the tenant with the higher priority. */
 	assert_int_equal(alloc_most(silver, blocks, &error), 32);
 	assert_int_equal(error, -ENOSPC);
 	assert_int_equal(count_alive(gold, high, 32), 32);
-	/* In the opposite direction, all unpinned blocks. */
+	/* In the opposite direction, all unpinned blocks are evicted. */
 	unpin_all(silver, blocks, 20);
 	for (uint32_t i = 0; i < 32; i++)
 		assert_int_equal(gpool_pin(gold, &high[i]), 0);
@@ -904,7 +904,7 @@ static void test_weight_decides(void **state)
 	three = open_tenant("heavy");
 	one = open_tenant("light");
 	alloc_unpinned(one, light, 32);
-	/* 48 to 16 pages are three to one; at equal shares one more may be evicted. */
+	/* 48 to 16 pages are three to one. At equal shares one more page may be evicted. */
 	count = alloc_most(three, heavy, &error);
 	assert_int_equal(error, -ENOSPC);
 	assert_in_range(count, 48, 49);
@@ -948,7 +948,7 @@ static void events_listen(void)
 
 static void test_pressure_rises_and_falls_step_by_step(void **state)
 {
-	/* The number of pages, of 64, from which a level holds: 75, 90 and 97 percent. */
+	/* The number of pages, of 64, at which each level begins: 75, 90 and 97 percent. */
 	static const uint32_t steps[] = {48, 58, 63};
 	static const uint64_t expected[] = {1, 2, 3, 2, 1, 0};
 	struct gpool_block blocks[PAGES];
@@ -971,7 +971,7 @@ static void test_pressure_rises_and_falls_step_by_step(void **state)
 		assert_int_equal(status()->pressure, level + 1);
 	}
 	for (int level = 2; level >= 0; level--) {
-		/* One page below the step, and one for the page in the thread's magazine. */
+		/* One page below the step, and one more for the page in the thread's magazine. */
 		while (count > steps[level] - 2)
 			assert_int_equal(gpool_free(pool, &blocks[--count]), 0);
 		AWAIT(gpool_pressure(pool) == level);
@@ -1038,7 +1038,7 @@ static void test_pressure_falls_after_the_last_session_has_left(void **state)
 	pool = open_tenant(NULL);
 	alloc(pool, PAGES);
 	AWAIT(gpool_pressure(pool) == GPOOL_PRESSURE_CRITICAL);
-	/* A second mapping of the same memory, which outlives the sessions. */
+	/* Map the same memory a second time. This mapping outlives the sessions. */
 	bytes = pool_view(pool)->bytes;
 	header = mremap(pool_view(pool)->header, 0, bytes, MREMAP_MAYMOVE);
 	assert_ptr_not_equal(header, MAP_FAILED);

@@ -1,11 +1,13 @@
 /*
  * test_eviction_adaptive.c - `eviction.policy = "adaptive"` with a real agent.
  *
- * Goal: in a loop larger than the pool, blocks and ephemeral objects are found again where `lru_size_aware` finds none;
- * an object is never evicted before one that follows it, whatever the policy, the order of their release and the deaths
- * of the agent; a session keeps only what it has open; a reload changes the policy without moving anything.
- * Method: a pool of 64 pages from which only requests evict. The test sets the time stamps of the use of blocks, since
- * the agent's clock is coarse.
+ * Goal: in a loop larger than the pool, some blocks and ephemeral objects are found again, where `lru_size_aware` finds
+ * none. An object is never evicted before one that follows it, whatever the policy, the order of release and the deaths
+ * of the agent. A session can protect only objects that it has open. A reload changes the policy without moving
+ * content.
+ *
+ * Method: a pool of 64 pages from which only requests evict. The test sets the time stamps of the use of blocks,
+ * because the agent's clock is coarse.
  */
 #include "client/gpool.h"
 #include "client/object/object.h"
@@ -74,7 +76,7 @@ static int stop(void **state)
 	return harness_stop(&harness) || findings ? -1 : 0;
 }
 
-/* Reload as an operator does; the change is in force when the call returns. */
+/* Reload as an operator does. The change is in effect when the call returns. */
 static void reload(const char *config)
 {
 	const struct msg_reload_request request = {0};
@@ -96,7 +98,7 @@ enum { LOOP = PAGES * 3 / 2, LOOPS = 200 };
 
 static struct gpool_block blocks[LOOP];
 
-/* Use a block of one page with this name at that time; return whether it was still resident. */
+/* Use a block of one page with this name at that time. Return true if it was still resident. */
 static bool use(uint32_t name, uint32_t when)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -196,7 +198,7 @@ static uint32_t object_loop_hits(void)
 	return hits;
 }
 
-/* Twelve objects in turn, of which seven or eight fit. */
+/* Use twelve objects in turn, of which seven or eight fit. */
 static void test_objects_of_a_loop(void **state)
 {
 	uint32_t hits;
@@ -210,9 +212,7 @@ static void test_objects_of_a_loop(void **state)
 	assert_true(hits > 40 * 12 / 4);
 }
 
-/*
- * Allocate that number of pages; return as bits which objects of the chain a-b-c, and of d, which follows a, are left.
- */
+/* Allocate that number of pages. Return as bits which objects remain of the chain a-b-c, and of d, which follows a. */
 static uint32_t left_after(uint32_t pages)
 {
 	struct gpool_block block;
@@ -225,7 +225,7 @@ static uint32_t left_after(uint32_t pages)
 	return left;
 }
 
-/* Eight pages each; released in the worst order: a, which all others follow, first. */
+/* Publish objects of eight pages each. They are released in the worst order: a, which all others follow, first. */
 static void chain(void)
 {
 	struct gpool_object *a = published("a", 8, NULL), *b = published("b", 8, a), *c = published("c", 8, b),
@@ -280,7 +280,7 @@ static void order_holds(const char *config, bool kill_first)
 		agent_killed();
 	for (uint32_t i = 0; i < 4; i++) {
 		left = lefts[i] = left_after(PAGES - 31 + 8 * i);
-		/* One of them is evicted at a time; b not before c, and a last. */
+		/* One object is evicted at a time: b not before c, and a last. */
 		assert_int_equal(__builtin_popcount(left), 3 - (int)i);
 		assert_true(!(left & 4) || left & 2);
 		assert_true(!(left & 14) || left & 1);
@@ -300,8 +300,8 @@ static void test_followers_are_evicted_first(void **state)
 }
 
 /*
- * Adjacent pages that include pages of a: the objects that follow a are evicted with it, wherever they are. An open one
- * prevents that.
+ * A run of adjacent pages includes pages of a. The objects that follow a are evicted with it, wherever their pages are.
+ * An open object prevents that.
  */
 static void test_a_run_of_pages_evicts_followers(void **state)
 {
@@ -329,8 +329,8 @@ static void test_a_run_of_pages_evicts_followers(void **state)
 }
 
 /*
- * Beside the free pages: the last object of the chain is open, so the whole chain stays, and so does the object before
- * one that is deleted in the middle. A request that only the chain could satisfy is refused and evicts nothing.
+ * Free pages aside, the last object of the chain is open, so the whole chain stays, even after an object in its middle
+ * is deleted. A request that only the chain could satisfy is refused and evicts nothing.
  */
 static void test_predecessors_of_open_objects_are_kept(void **state)
 {
@@ -342,7 +342,7 @@ static void test_predecessors_of_open_objects_are_kept(void **state)
 	chain();
 	assert_int_equal(gpool_object_close(published("other", 8, NULL)), 0);
 	assert_int_equal(gpool_object_open(pool, "c", NULL, &open), 0);
-	/* 24 pages are free; `other` and d would be 16 more. */
+	/* 24 pages are free; `other` and d would provide 16 more. */
 	assert_int_equal(gpool_alloc(pool, PAGES - 23, NULL, &block), -ENOSPC);
 	assert_true(is_there("other") && is_there("d"));
 	assert_int_equal(gpool_object_delete(pool, "b", 0), 0);
@@ -354,7 +354,7 @@ static void test_predecessors_of_open_objects_are_kept(void **state)
 	assert_false(is_there("a"));
 }
 
-/* For an object that the session does not have open, or that does not exist, the statement has no effect. */
+/* A statement that an object follows one that the session does not have open, or that does not exist, has no effect. */
 static void test_a_session_keeps_only_open_objects(void **state)
 {
 	struct gpool_object *a, *liar, lie = {.number = 1};

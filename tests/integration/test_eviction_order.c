@@ -1,11 +1,13 @@
 /*
- * test_eviction_order.c - the common order of eviction for blocks and objects.
+ * test_eviction_order.c - the common eviction order of blocks and objects.
  *
- * Goal: the least recently used content is evicted first, be it a block, a cached prefix or an adapter, with both
- * policies, for a request, at the watermarks, and where adjacent pages are needed; an object that another one follows
- * stays as long as that one; a request evicts more than it needs by the configured hysteresis, if enough content can be
- * evicted. Method: a gpoold for each case, its only pool of 64 pages. The test sets the time stamps of the use of
- * one-page blocks; objects are as old as the time since their last use.
+ * Goal: the least recently used content is evicted first, whether it is a block, a cached prefix or an adapter. This
+ * holds with both policies, for a request, at the watermarks, and where adjacent pages are needed. An object stays at
+ * least as long as an object that follows it. If enough content can be evicted, a request evicts more than it needs, by
+ * the configured hysteresis.
+ *
+ * Method: each case starts a gpoold with one pool of 64 pages. The test sets the time stamps of the use of one-page
+ * blocks. The age of an object is the time since its last use.
  */
 #include "client/object/object.h"
 #include "client/core/pool.h"
@@ -94,7 +96,7 @@ static struct gpool_object *published(
 	return object;
 }
 
-/* Three kinds of evictable objects; each is used once. A pinnable one stays open, as an adapter does. */
+/* Three kinds of evictable objects. Each object is used once. A pinnable one stays open, as an adapter does. */
 static const struct kind {
 	const char *name;
 	uint32_t memory_class;
@@ -190,7 +192,7 @@ static void idle_blocks_go(const char *policy, const struct kind *kind)
 	assert_int_equal(end(NULL), 0);
 }
 
-/* Old blocks, then the object, then young blocks: in one order. */
+/* Old blocks, the object and young blocks are evicted in one order. */
 static void object_stands_between(const char *policy, const struct kind *kind)
 {
 	struct gpool_block old[BLOCKS], young[BLOCKS];
@@ -241,8 +243,8 @@ static void test_an_object_is_evicted_between_blocks(void **state)
 }
 
 /*
- * The object that was released first is evicted after the one that follows it; blocks older than the follower are
- * evicted first.
+ * The object that was released first is evicted after the one that follows it. Blocks older than the follower are
+ * evicted before it.
  */
 static void chain_goes_by_its_end(const char *policy)
 {
@@ -272,7 +274,7 @@ static void test_a_chain_is_ordered_by_its_end(void **state)
 	chain_goes_by_its_end(adaptive);
 }
 
-/* ---- whole or nothing ---- */
+/* ---- evicted as a whole or not at all ---- */
 
 static void too_much_takes_nothing(const char *policy, const struct kind *kind)
 {
@@ -298,13 +300,13 @@ static void test_a_refused_request_takes_neither(void **state)
 	of_all(too_much_takes_nothing);
 }
 
-/* ---- watermarks, and pages in a row ---- */
+/* ---- watermarks and adjacent pages ---- */
 
 static void watermark_takes_the_idle_object(const char *policy, const struct kind *kind)
 {
 	struct gpool_block blocks[BLOCKS];
 
-	/* 22 blocks and 24 pages of the object are 71 % of the pool, the blocks alone 34 %. */
+	/* 22 blocks and 24 pages of the object are 71 % of the pool; the blocks alone are 34 %. */
 	begin(policy, "eviction.hysteresis=0", "eviction.start=70", "eviction.stop=60");
 	object_make(kind, 3 * OBJECT_PAGES);
 	time_passes();
@@ -364,10 +366,10 @@ static void test_a_request_evicts_more_than_it_lacks(void **state)
 	assert_int_equal(gpool_alloc(other, 10, NULL, &block), 0);
 	assert_int_equal(blocks_there(blocks, PAGES), PAGES - 15);
 	assert_int_equal(harness_free_pages(&harness), 5);
-	/* Resident content costs no eviction. */
+	/* The free pages suffice, so no block is evicted. */
 	assert_int_equal(gpool_alloc(other, 5, NULL, &block), 0);
 	assert_int_equal(blocks_there(blocks, PAGES), PAGES - 15);
-	/* Half a page is rounded down to none. */
+	/* Half a page of hysteresis is rounded down to none. */
 	assert_int_equal(gpool_alloc(other, 1, NULL, &block), 0);
 	assert_int_equal(blocks_there(blocks, PAGES), PAGES - 16);
 	assert_int_equal(end(NULL), 0);

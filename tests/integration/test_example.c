@@ -1,12 +1,13 @@
 /*
- * test_example.c - the README's program, configuration and examples work.
+ * test_example.c - the program, the configuration and the examples in the README work.
  *
  * Goal: the program in README.md equals client/examples/first.c byte for byte, compiles without a warning, and works as
- * described, both if its block is still resident and if it was evicted; gpoold accepts the configuration in README.md;
- * client/examples/lora.c serves all of its requests, with correct numbers. Method: the code blocks are extracted from
- * README.md. Programs are compiled against this build's library. The first is run on its own terminal, since it waits
- * for Enter; the eviction is made by an admin's request while it waits. The other one compares its results with float64
- * itself.
+ * described, both if its block is still resident and if it was evicted. gpoold accepts the configuration in README.md.
+ * client/examples/lora.c serves all of its requests with correct results.
+ *
+ * Method: the test extracts the code blocks from README.md and compiles programs against this build's library. The
+ * first program runs on its own terminal, because it waits for Enter; an admin session requests the eviction during
+ * that wait. The lora example itself compares its results with float64.
  */
 #include "tests/lib/harness.h"
 #include "client/core/last_error.h"
@@ -31,7 +32,7 @@ enum {
 	OUTPUT_MOST = 4096,
 	PAGES = 4, /* pages of the example's block */
 	WAIT_MS = 60000,
-	EVICT_TRIES = 60000, /* of a millisecond: until the example's own work on the block is done */
+	EVICT_TRIES = 60000, /* milliseconds until the example's own work on the block is done */
 };
 
 static struct harness harness;
@@ -41,7 +42,7 @@ static char program[128];
 
 /* ---- files ---- */
 
-/* .../build/CONFIG/tests/test_example -> .../build/CONFIG, ... */
+/* The program is .../build/CONFIG/tests/test_example, so the build folder is .../build/CONFIG, and so on. */
 static void find_folders(void)
 {
 	char path[400];
@@ -92,7 +93,7 @@ static char *readme_block(const char *language)
 	return block;
 }
 
-/* ---- running it ---- */
+/* ---- running the example ---- */
 
 /* Start the example on a new terminal, with the harness's agent. */
 static pid_t example_start(int *terminal)
@@ -119,7 +120,7 @@ static pid_t example_start(int *terminal)
 	return child;
 }
 
-/* Append its output until `word` occurs; false: it ended before. */
+/* Append its output until `word` occurs. Return false if the program ended before. */
 static bool output_until(int terminal, char output[OUTPUT_MOST], const char *word)
 {
 	struct pollfd more = {.fd = terminal, .events = POLLIN};
@@ -233,7 +234,7 @@ static void test_example_notices_the_eviction(void **state)
 	assert_int_equal(harness_check(&harness), 0);
 }
 
-/* The example itself compares its results, to the hundredth. */
+/* The example itself compares its results, to one hundredth. */
 static void test_lora_example(void **state)
 {
 	char command[4096], output[OUTPUT_MOST] = "";
@@ -241,7 +242,7 @@ static void test_lora_example(void **state)
 	size_t length;
 
 	(void)state;
-	/* The libraries that a static link needs are listed in gpool-lora.pc and gpool.pc. */
+	/* gpool-lora.pc and gpool.pc list the libraries that a static link needs. */
 	snprintf(command, sizeof(command),
 		"'%s/libgpool_lora.a' '%s/libgpool.a' $(sed -n 's/^Libs.private: //p' '%s/gpool-lora.pc' "
 		"'%s/gpool.pc')",

@@ -1,9 +1,11 @@
 /*
  * test_exporter.c - gpool-exporter with a real agent.
  *
- * Goal: it reports the agent's values in a form that Prometheus' own checker accepts; ends and restarts of agent and
- * gpoold are detected and survived; wrong options and a port in use are reported. Method: the real programs; a worker
- * that is this process; values compared with those of `poolctl` and the agent.
+ * Goal: the exporter reports the agent's values in a form that the checker of Prometheus (promtool) accepts. It detects
+ * and survives ends and restarts of the agent and gpoold. It reports wrong options and a port in use.
+ *
+ * Method: the real programs, with this process as the worker. Values are compared with those of `poolctl` and the
+ * agent.
  */
 #include "client/object/object.h"
 #include "tests/integration/exporter_process.h"
@@ -54,7 +56,7 @@ static void agent_kill(void)
 
 /* ---- values ---- */
 
-/* Return `poolctl -o json status` of the first pool; the caller frees the document. */
+/* Return `poolctl -o json status` of the first pool. The caller frees the document. */
 static cJSON *poolctl_status(cJSON **document)
 {
 	static char text[65536];
@@ -199,7 +201,7 @@ static void test_objects_and_adapters(void **state)
 	gpool_close(worker);
 }
 
-/* With two pools, and all metrics: Prometheus' own checker reports nothing. */
+/* With two pools and all metrics, promtool reports no problem. */
 static void test_promtool_has_no_complaint(void **state)
 {
 	static const char *const two[] = {
@@ -256,7 +258,7 @@ static void test_an_agent_that_is_killed(void **state)
 	gpool_close(worker);
 }
 
-/* Start a new gpoold, in the folder that the exporter uses. */
+/* Start a new gpoold in the folder that the exporter uses. */
 static void gpoold_begin(const char *const *arguments)
 {
 	start(arguments);
@@ -270,7 +272,10 @@ static void gpoold_kill(void)
 	harness_kill(&harness);
 }
 
-/* No gpoold, then one, then none, then one with another pool, and immediately another one. */
+/*
+ * Test without a gpoold, with one, without one again, with one that has another pool, and with another one immediately
+ * after it.
+ */
 static void test_gpoold_starts_and_ends(void **state)
 {
 	static const char *const other[] = {
@@ -296,7 +301,7 @@ static void test_gpoold_starts_and_ends(void **state)
 	gpoold_begin(other);
 	AWAIT(metric_plain("gpool_up") == 1);
 	assert_false(isnan(metric_in(scrape(), page)));
-	/* A restart between two scrapes is visible only by counters that start again. */
+	/* A restart between two scrapes is visible only in counters that start again. */
 	gpoold_kill();
 	gpoold_begin(quiet);
 	AWAIT(isnan(metric_in(text = scrape(), page)));
@@ -305,7 +310,7 @@ static void test_gpoold_starts_and_ends(void **state)
 }
 
 /*
- * While a request waits for an agent that does not answer, /health answers; and waiting clients do not cause further
+ * While a request waits for an agent that does not reply, /health responds, and waiting clients cause no further
  * requests to the agent.
  */
 static void test_an_agent_that_hangs(void **state)
@@ -351,7 +356,7 @@ static void expect_end_as(uid_t uid, const char *const *arguments, int code, con
 /* ---- the live page ---- */
 
 /*
- * Read the stream up to its first event of that name, and close it. Returns the event's data as JSON, which the caller
+ * Read the stream up to its first event of that name, and close it. Return the event's data as JSON, which the caller
  * frees.
  */
 static cJSON *stream_event(const char *pool, const char *name)
@@ -387,7 +392,7 @@ static int number_of(const cJSON *object, const char *name)
 	return number->valueint;
 }
 
-/* Count the pages of that kind and tenant in the runs. */
+/* Return the number of pages of that kind and tenant in the runs. */
 static int pages_of_kind(const cJSON *pages, int kind, int tenant)
 {
 	const cJSON *runs = cJSON_GetObjectItem(pages, "runs");
@@ -400,7 +405,7 @@ static int pages_of_kind(const cJSON *pages, int kind, int tenant)
 	return count;
 }
 
-/* The stream begins with the state of all pages; tests/browser tests the page itself. */
+/* The stream begins with the state of all pages. tests/browser tests the page itself. */
 static void test_live_page(void **state)
 {
 	enum { KV_PINNED = 16 + 1, LORA = 16 + 2, FREE = 0, PINNED_PAGES = 5, LORA_PAGES = 3 };
@@ -429,7 +434,7 @@ static void test_live_page(void **state)
 	assert_int_equal(pages_of_kind(json, LORA, 0), LORA_PAGES);
 	assert_true(pages_of_kind(json, FREE, 255) > 0);
 	cJSON_Delete(json);
-	/* Without --pool the first one is used, and a nonexistent pool does not end the exporter. */
+	/* Without --pool the exporter uses the first pool. A nonexistent pool does not stop it. */
 	json = stream_event("", "pages");
 	assert_int_equal(number_of(json, "count"), PAGES);
 	cJSON_Delete(json);
@@ -489,7 +494,7 @@ static void test_command_line(void **state)
 	exporter_done();
 }
 
-/* An unprivileged user needs observer permission only. */
+/* An unprivileged user needs only the permission of an observer. */
 static void test_any_observer(void **state)
 {
 	static const char *const for_one_user[] = {

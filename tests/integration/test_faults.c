@@ -1,13 +1,17 @@
 /*
- * Goal: every system call of start, attach, lease, spill, roles, exported fences, objects, control and death may fail,
- * in keeper, agent, front, mover or worker. Then no process crashes, the error is one that the call documents, nothing
- * is lost, and the next attempt succeeds. Method: strace makes the n-th call of a kind fail in a real gpoold or in a
- * real worker; driver calls fail through the back end's own fault plan. After each fault a clean worker runs the whole
- * round, the pool is checked and all pages are free, no slot of spilled pages is in use, and gpoold ends normally, with
- * nothing left behind. Each process of gpoold counts its own calls.
+ * test_faults.c - system calls and driver calls that fail in each process.
  *
- * Most of the time is spent waiting, so several faults are tried at once, each by a separate process: this program,
- * with the fault as arguments. GPOOL_TEST_SCALE below 1 tries fewer of them.
+ * Goal: every system call of start, attach, lease, spill, roles, exported fences, objects, control and death may fail,
+ * in keeper, agent, front, mover or worker. No process may crash. The error must be one that the call documents, no
+ * page may be lost, and the next attempt must succeed.
+ *
+ * Method: strace lets the n-th call of a kind fail in a real gpoold or a real worker. Driver calls fail through the
+ * back end's fault plan. After each fault a new worker runs the whole round, and the pool is checked. All pages must be
+ * free, no slot of spilled pages may be in use, and gpoold must end normally, with nothing left behind. Each process of
+ * gpoold counts its own calls.
+ *
+ * Most of the time is spent waiting. Several faults are therefore tried at once, each by a separate process: this
+ * program, with the fault as arguments. GPOOL_TEST_SCALE below 1 tries fewer of them.
  */
 #include "client/gpool.h"
 #include "client/core/pool.h"
@@ -53,7 +57,7 @@ static char self[512], gpoold[512], base[64], directory[128];
 static char now_testing[160] = "no fault";
 static int looks, looks_without_check, served, ended, failed;
 
-/* Errors that a public call may return when a system call fails. */
+/* Return true if a public call may return this error when a system call fails. */
 static int documented(int error)
 {
 	static const int codes[] = {0, -ENOSPC, -EDQUOT, -ENOMEM, -EPIPE, -ENOENT, -ETIMEDOUT, -EACCES, -ENXIO, -EUSERS,
@@ -65,7 +69,7 @@ static int documented(int error)
 	return 0;
 }
 
-/* ---- what a worker does ---- */
+/* ---- the calls of a worker ---- */
 
 static int verify(struct gpool *pool, const struct gpool_block *block, uint64_t seed)
 {
@@ -98,7 +102,8 @@ static int fill_and_verify(struct gpool *pool, const struct gpool_block *block, 
 }
 
 /*
- * Allocate blocks that may be spilled, and evict them by allocating the whole pool; restored blocks have their content.
+ * Allocate blocks that may be spilled, and evict them by allocating the whole pool. Restored blocks must have their
+ * content.
  */
 static int round_of_spilling(struct gpool *pool, int timeout_ms)
 {
@@ -124,7 +129,7 @@ static int round_of_spilling(struct gpool *pool, int timeout_ms)
 		count += !error;
 		options.timeout_ms = count < PAGES - SPILLED * SPILLED_PAGES ? (uint32_t)timeout_ms : 100;
 	}
-	/* Blocks of a tier that fails stay resident, so the pool may have been too small. */
+	/* If a tier fails, its blocks stay resident, so the pool may have been too small. */
 	error = error == -ENOSPC ? 0 : error;
 	while (count && !error)
 		error = gpool_free(pool, &pressing[--count]);
@@ -134,13 +139,13 @@ static int round_of_spilling(struct gpool *pool, int timeout_ms)
 			error = verify(pool, &blocks[i], 100 * i);
 		if (!error)
 			error = gpool_free(pool, &blocks[i]);
-		/* Content that could not be read back is reported as lost. */
+		/* Content that could not be restored is reported as lost. */
 		error = error == -EIO ? 0 : error;
 	}
 	return error;
 }
 
-/* Grow a sliced range, with its background thread at work, and shrink it; its committed pages keep their content. */
+/* Grow a sliced range while its background thread works, and shrink it. Its committed pages must keep their content. */
 static int round_of_growth(struct gpool *pool, int timeout_ms)
 {
 	struct gpool_sliced_range_options options = GPOOL_SLICED_RANGE_OPTIONS_INIT;
@@ -228,8 +233,8 @@ static int object_publish(struct gpool *pool, struct gpool_object **object)
 }
 
 /*
- * Publish an object in one session and read it in another, both of this process; then delete it. Objects of earlier
- * rounds are deleted first.
+ * Publish an object in one session of this process, read it in another, and delete it. Objects of earlier rounds are
+ * deleted first.
  */
 static int round_of_objects(struct gpool *pool, const struct gpool_options *options)
 {
@@ -260,8 +265,8 @@ static int round_of_objects(struct gpool *pool, const struct gpool_options *opti
 }
 
 /*
- * Allocate with requests to the agent, including a scattered block; pin, unpin, free; a sliced range; spill; a role; a
- * fence; an object. Returns the first error.
+ * Make all calls of a round: allocate with requests to the agent, including a scattered block; pin, unpin, free; then a
+ * sliced range, spill, a role, a fence and an object. Return the first error.
  */
 static int round_of_work(const char *where, int timeout_ms)
 {
@@ -281,7 +286,7 @@ static int round_of_work(const char *where, int timeout_ms)
 		count++;
 	for (uint32_t i = 0; i < count && !error; i++)
 		error = fill_and_verify(pool, &blocks[i], i);
-	/* Every second page is freed, so that a long block must be scattered. */
+	/* Free every second page, so that a long block must be scattered. */
 	for (uint32_t i = 0; i < count && !error; i += 2)
 		error = gpool_free(pool, &blocks[i]);
 	if (!error)
@@ -312,7 +317,7 @@ static int round_of_work(const char *where, int timeout_ms)
 	return error;
 }
 
-/* ---- gpoold, under strace or not ---- */
+/* ---- gpoold, with or without strace ---- */
 
 static pid_t spawn(char *const argv[])
 {
@@ -344,7 +349,7 @@ static pid_t gpoold_start(const struct fault *fault, int nth)
 	char *traced[] = {"strace", "-f", "-qq", "-o", "/dev/null", "-e", trace, "-e", inject, gpoold, "--dir",
 		directory, "--pool", pool, "--set", "mover.patience=500ms", NULL};
 
-	/* In a new folder: pids are reused, and the files of an earlier test that was killed may still exist. */
+	/* Use a new folder: pids are reused, and the files of an earlier test that was killed may still exist. */
 	strcpy(base, "/tmp/gpool-faults-XXXXXX");
 	assert_non_null(mkdtemp(base));
 	assert_int_equal(chmod(base, 0755), 0);
@@ -362,7 +367,7 @@ static pid_t gpoold_start(const struct fault *fault, int nth)
 	return running = spawn(fault ? traced : plain);
 }
 
-/* Wait for a child's end, no longer than WAIT_MS. */
+/* Wait at most WAIT_MS for a child's end. */
 static int wait_end(pid_t child)
 {
 	int pidfd = (int)syscall(SYS_pidfd_open, child, 0), status = 0;
@@ -379,7 +384,7 @@ static int wait_end(pid_t child)
 	return status;
 }
 
-/* The keeper's pid is in its file; strace may be its parent. */
+/* The keeper's pid is in its file. strace may be the keeper's parent. */
 static void gpoold_stop(pid_t child)
 {
 	char path[160], text[32] = "";
@@ -406,7 +411,7 @@ static void gpoold_stop(pid_t child)
 static int clean_up(void **state)
 {
 	(void)state;
-	/* strace passes its own end on to the processes that it traces only on request, so both are terminated. */
+	/* strace does not terminate the processes that it traces when it ends itself, so both are terminated. */
 	if (running && kill(running, 0) == 0) {
 		char command[400];
 
@@ -471,7 +476,7 @@ static int look_whether_whole(void)
 	}
 	if (!error)
 		error = look_for_spilled(pool);
-	/* A worker that ended without a detach is cleaned up when the agent detects its death. */
+	/* The agent frees the pages of a worker that ended without a detach when it detects its death. */
 	for (tries = 0; tries < 6000 && atomic_load(&pool_view(pool)->header->state_pages[PAGE_FREE]) != PAGES; tries++)
 		poll(NULL, 0, 10);
 	if (tries == 6000)
@@ -482,9 +487,9 @@ static int look_whether_whole(void)
 }
 
 /*
- * The check itself may meet the fault, once in the agent and once in the front. A front that dies of it is restarted,
- * and strace injects the fault into each new one: then no request is answered, as expected, and only the free pages are
- * checked.
+ * The fault may hit the check itself, once in the agent and once in the front. A front that dies of it is restarted,
+ * and strace injects the fault into each new front. As expected, no request is then answered, and only the free pages
+ * are checked.
  */
 static void pool_is_whole(void)
 {
@@ -497,11 +502,11 @@ static void pool_is_whole(void)
 		fail_msg("%s: cannot look: %d (%s)", now_testing, error, gpool_strerror(error));
 }
 
-/* ---- the agent's side ---- */
+/* ---- faults in gpoold ---- */
 
 /*
- * Run a round in its own process, since a session whose connection breaks keeps its pages until its process has died.
- * Returns 0, or -1: it failed with a documented error.
+ * Run a round in its own process, because a session whose connection breaks keeps its pages until its process has died.
+ * Return 0, or -1 if the round failed with a documented error.
  */
 static int round_in_child(void)
 {
@@ -513,7 +518,7 @@ static int round_in_child(void)
 	return WEXITSTATUS(status) == 0 ? 0 : -1;
 }
 
-/* Check whether the child has ended, without reaping it. */
+/* Return true if the child has ended, without reaping it. */
 static int has_ended(pid_t child)
 {
 	siginfo_t info = {0};
@@ -528,13 +533,14 @@ static void agent_fault(const struct fault *fault, int nth)
 
 	snprintf(now_testing, sizeof(now_testing), "agent: %s %s at call %d", fault->call, fault->error, nth);
 	round_in_child();
-	/* Each process counts its own calls, so a second round may meet one more fault; a third must not. */
+	/* Each process counts its own calls, so the fault may hit a second round, but not a third. */
 	again = has_ended(child) ? -1 : round_in_child();
 	if (again)
 		again = has_ended(child) ? -1 : round_in_child();
 	if (again) {
 		/*
-		 * gpoold has refused to start, or stopped: then it ends by itself, logs the cause, and leaves nothing.
+		 * gpoold has refused to start, or stopped. It must end by itself, log the cause, and leave nothing
+		 * behind.
 		 */
 		status = wait_end(child);
 		running = 0;
@@ -640,7 +646,7 @@ static struct trial *trial_free(struct trial *trials)
 	return NULL;
 }
 
-/* Only every n-th fault is tried. */
+/* Return n: only every n-th fault is tried. */
 static int thinned(void)
 {
 	const char *text = getenv("GPOOL_TEST_SCALE");
@@ -738,7 +744,7 @@ static void test_mover_and_tiers(void **state)
 		{"pwrite64", "EIO", 1, 1, 1, "GPOOL_NO_URING"},
 		{"pread64", "EIO", 1, 4, 1, "GPOOL_NO_URING"},
 		/*
-		 * The stream and the thread of the first lane are the 1st and the 5th call: without them no mover ever
+		 * The stream and the thread of the first lane are the 1st and the 5th call. Without them no mover ever
 		 * serves.
 		 */
 		{"clone3", "EAGAIN", 1, 4, 1, NULL},
@@ -750,7 +756,7 @@ static void test_mover_and_tiers(void **state)
 	run_agent_faults(faults, sizeof(faults) / sizeof(*faults));
 }
 
-/* ---- the worker's side ---- */
+/* ---- faults in the worker ---- */
 
 static void worker_fault(const struct fault *fault, int nth)
 {
@@ -797,7 +803,7 @@ static void test_worker_faults(void **state)
 		pool_is_whole();
 	}
 	gpoold_stop(child);
-	/* Most checks were complete: a front that never answers must not pass. */
+	/* Most checks must have been complete: a front that never answers must not pass. */
 	assert_true(looks_without_check * 2 < looks);
 }
 
@@ -834,7 +840,7 @@ static void test_driver_faults(void **state)
 			gpool_close(pool);
 			pool_is_whole();
 		}
-	/* gpool_open() itself: the next device that this process opens. */
+	/* Let gpool_open() itself fail, at the next device that this process opens. */
 	for (int nth = 1; nth <= 2; nth++) {
 		gpu_fault_set(NULL, GPU_CALL_OPEN, 1, -ENODEV);
 		assert_int_equal(round_of_work(directory, 3000), -ENODEV);
