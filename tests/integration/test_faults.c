@@ -646,7 +646,7 @@ static struct trial *trial_free(struct trial *trials)
 	return NULL;
 }
 
-/* Return n: only every n-th fault is tried. */
+/* Return the stride: only every n-th fault is tried. */
 static int thinned(void)
 {
 	const char *text = getenv("GPOOL_TEST_SCALE");

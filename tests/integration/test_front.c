@@ -1,13 +1,14 @@
 /*
  * test_front.c - the front process between honest clients, hostile peers and an agent.
  *
- * Goal: requests that pass the checks reach the agent and answers are returned; others are refused or dropped; a
- * hostile peer can cause at most the death of the front, the next front serves again, and descriptors do not
- * accumulate. Method: front_run() in a forked child as the keeper would start it; this process is the agent, so it
- * never calls nanomsg itself. Honest clients are forked children that use client/core/control.c and
- * client/core/events.c. Hostile clients, and those that must be exact, write nanomsg's wire format to a plain socket: 8
- * bytes of greeting, then messages of a type byte (1), a u64 length (big-endian) and, for REQ, a u32 request id with
- * the top bit set. An alarm ends a test that would wait forever.
+ * Goal: requests that pass the checks reach the agent, and replies are returned; other requests are refused or dropped.
+ * A hostile peer can at most make the front die. The next front then serves again, and descriptors do not accumulate.
+ *
+ * Method: front_run() runs in a forked child, as the keeper would start it. This process is the agent, so it never
+ * calls nanomsg itself. Honest clients are forked children that use client/core/control.c and client/core/events.c.
+ * Hostile clients, and those that must send exact bytes, write nanomsg's wire format to a plain socket: 8 bytes of
+ * greeting, then messages of a type byte (1), a u64 length (big-endian) and, for REQ, a u32 request id with the top bit
+ * set. An alarm ends a test that would wait forever.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -106,7 +107,7 @@ static void announce(const struct fixture *fixture, const uint8_t *bytes, uint8_
 	send_to_front(fixture, 0, message, (size_t)length);
 }
 
-/* Fork a front with these options; URLs that are not set are those of the fixture. */
+/* Fork a front with these options. URLs that are not set are those of the fixture. */
 static void start_front(struct fixture *fixture, struct front_options options)
 {
 	int pair[2];
@@ -122,7 +123,7 @@ static void start_front(struct fixture *fixture, struct front_options options)
 	if (fixture->front == 0) {
 		options.parent = keeper;
 		options.agent_socket = pair[1];
-		/* like the keeper: only the needed descriptors */
+		/* like the keeper, pass only the needed descriptors */
 		if (pair[1] > 3)
 			close_range(3, (unsigned)pair[1] - 1, 0);
 		close_range((unsigned)pair[1] + 1, ~0u, 0);
@@ -151,7 +152,7 @@ static void start_usual_front(struct fixture *fixture)
 	announce(fixture, token, FRONT_TOKENS_TOLD);
 }
 
-/* Wait for the end of the front; returns its status as of waitpid(). */
+/* Wait for the end of the front. Return its status, as from waitpid(). */
 static int reap_front(struct fixture *fixture)
 {
 	struct pollfd wait = {.fd = fixture->pidfd, .events = POLLIN};
@@ -165,7 +166,7 @@ static int reap_front(struct fixture *fixture)
 	return status;
 }
 
-/* Close the agent's end; the front ends without an error. */
+/* Close the agent's end; the front must end without an error. */
 static void stop_front(struct fixture *fixture)
 {
 	int status;
@@ -176,7 +177,7 @@ static void stop_front(struct fixture *fixture)
 		fail_msg("the front ended with status %#x", (unsigned)status);
 }
 
-/* Kill it by its pidfd, which cannot refer to another process. */
+/* Kill the front by its pidfd, which cannot refer to another process. */
 static void kill_front(struct fixture *fixture)
 {
 	assert_int_equal(syscall(SYS_pidfd_send_signal, fixture->pidfd, SIGKILL, NULL, 0), 0);
@@ -263,7 +264,7 @@ static void expect_no_request(const struct fixture *fixture)
 	assert_int_equal(attach_receive(fixture->agent, &byte, 1, NULL, 0, NULL, 0), -EAGAIN);
 }
 
-/* ---- peers that speak the wire format by hand ---- */
+/* ---- peers that write the wire format themselves ---- */
 
 /* Connect as soon as a process listens. */
 static int connect_raw(const char *path)
@@ -279,7 +280,7 @@ static int connect_raw(const char *path)
 			return fd;
 		assert_true(errno == ENOENT || errno == ECONNREFUSED || errno == EAGAIN);
 		close(fd);
-		poll(NULL, 0, 1); /* before the front listens, no event can be waited for */
+		poll(NULL, 0, 1); /* no event reports that the front listens */
 	}
 }
 
@@ -341,7 +342,7 @@ static void send_version_request(int fd, uint32_t id, const uint8_t *with_token,
 	send_req(fd, id, message, (size_t)length);
 }
 
-/* Receive one answer, its request id and message; returns the length of the message. */
+/* Receive one reply, its request id and message. Return the length of the message. */
 static size_t receive_rep(int fd, uint32_t *id, uint8_t *message, size_t capacity)
 {
 	uint8_t head[FRAME_HEAD + ID_BYTES];
@@ -360,7 +361,7 @@ static size_t receive_rep(int fd, uint32_t *id, uint8_t *message, size_t capacit
 	return (size_t)length - ID_BYTES;
 }
 
-/* The next answer must be an error_reply to this request. */
+/* Check that the next reply is an error_reply to this request. */
 static void expect_error(int fd, uint32_t id, uint64_t sequence, int error)
 {
 	uint8_t message[MSG_LARGEST_error_reply];
@@ -392,7 +393,7 @@ static void expect_done(int fd, uint32_t id, uint64_t sequence, uint64_t value)
 	assert_true(envelope.sequence == sequence);
 }
 
-/* A complete request: client, front, agent, front, client. */
+/* Send a request through all stages: client, front, agent, front, client. */
 static void expect_service(struct fixture *fixture)
 {
 	static struct request request;
@@ -475,7 +476,7 @@ static void test_requests_reach_the_agent_and_answers_the_client(void **state)
 	start_usual_front(fixture);
 	client = start_client(fixture, client_asks_three_times);
 	for (uint64_t i = 1; i <= 3; i++) {
-		do /* REQ may have sent the request twice; the number identifies the reply */
+		do /* REQ may have sent the request twice; the sequence number identifies it */
 			take_request(fixture, &request);
 		while (request.envelope.sequence == last);
 		assert_true(request.envelope.sequence > last);
@@ -500,7 +501,7 @@ static int client_is_not_answered(const struct fixture *fixture)
 	CHECK(call_version(control, token, reply, sizeof(reply), 50) == -ETIMEDOUT);
 	CHECK(control_call(control, token, message, sizeof(message) - 1, reply, sizeof(reply), 0) == -EINVAL);
 	CHECK(control_call(control, token, message, MSG_BYTES_MAX + 1, reply, sizeof(reply), 0) == -EMSGSIZE);
-	/* a forked child may close the channel, and nothing else */
+	/* a forked child may close the channel, but not use it */
 	child = fork();
 	CHECK(child >= 0);
 	if (child == 0) {
@@ -522,7 +523,7 @@ static void test_call_without_front_times_out(void **state)
 	expect_client_ok(start_client(fixture, client_is_not_answered));
 }
 
-/* A client that sent a request before a front existed, or while it was dead, is answered nevertheless. */
+/* A client that sends a request before a front exists, or while it is dead, still gets a reply. */
 static void test_client_survives_a_restart(void **state)
 {
 	struct fixture *fixture = *state;
@@ -539,7 +540,7 @@ static void test_client_survives_a_restart(void **state)
 		}
 		answer_done(fixture, &request, i);
 		if (i < 3) {
-			/* the next request shows that the answer has arrived */
+			/* the next request shows that the reply has arrived */
 			uint64_t last = request.envelope.sequence;
 
 			do
@@ -566,7 +567,7 @@ static int listen_raw(const char *path)
 	return fd;
 }
 
-/* Accept a client's connection, and greet it like a front. */
+/* Accept a client's connection, and greet the client like a front. */
 static int accept_raw(int listener, uint8_t protocol)
 {
 	int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
@@ -588,8 +589,8 @@ static int client_asks_once(const struct fixture *fixture)
 }
 
 /*
- * Read a version_request from a connection after the greeting, and answer it. Return true if both succeed, false if the
- * client has closed the connection.
+ * Read a version_request from a connection after the greeting, and reply to it. Return true if both succeed, or false
+ * if the client has closed the connection.
  */
 static bool answer_raw(int fd)
 {
@@ -611,8 +612,8 @@ static bool answer_raw(int fd)
 }
 
 /*
- * Requests on the first connection are read and never answered; nanomsg alone would use that connection forever. On a
- * busy machine the client may also give up further connections before they are answered.
+ * The test reads requests on the first connection and never replies; nanomsg alone would use that connection forever.
+ * On a busy machine the client may also abandon further connections before they get a reply.
  */
 static void test_a_silent_connection_is_closed(void **state)
 {
@@ -646,9 +647,9 @@ static void test_a_silent_connection_is_closed(void **state)
 /* NULL in builds without a sanitizer. */
 extern int __lsan_do_recoverable_leak_check(void) __attribute__((weak));
 
-static int missed[2]; /* a pipe: a byte for each answer that the client does not wait for any more */
+static int missed[2]; /* a pipe: a byte for each reply that the client no longer waits for */
 
-/* Send a request without waiting for its answer, and continue when nanomsg has received it. */
+/* Send a request without waiting for its reply, and continue when nanomsg has received the reply. */
 static void miss_an_answer(struct channel *control)
 {
 	uint8_t reply[MSG_LARGEST_done_reply];
@@ -675,8 +676,8 @@ static int client_is_answered_late(const struct fixture *fixture)
 }
 
 /*
- * After a request whose answer was not waited for, the next one uses another connection: nanomsg would leak the late
- * answer.
+ * If the client did not wait for the reply to a request, the next request must use another connection: nanomsg would
+ * leak the late reply.
  */
 static void test_a_late_answer_is_discarded(void **state)
 {
@@ -713,7 +714,7 @@ static int client_listens(const struct fixture *fixture)
 	return 0;
 }
 
-/* Empty messages keep a connection alive, and are no events. */
+/* Empty messages keep a connection alive, and are not events. */
 static void test_a_silent_subscription_is_closed(void **state)
 {
 	struct fixture *fixture = *state;
@@ -753,8 +754,8 @@ static void test_the_front_beats(void **state)
 }
 
 /*
- * A front that has not received all tokens yet answers no request, since an unknown token may be valid. Then it answers
- * at once.
+ * A front that has not received all tokens yet does not reply to any request, because an unknown token may be valid.
+ * Once it has all tokens, it replies at once.
  */
 static void start_front_that_learns(struct fixture *fixture)
 {
@@ -789,7 +790,7 @@ static void test_tokens_are_checked(void **state)
 	answer_done(fixture, &request, 1);
 	expect_done(fd, 50, 50, 1);
 
-	/* and invalid when the agent withdraws it; its neighbour stays valid */
+	/* a token that the agent withdraws is invalid at once; its neighbor stays valid */
 	announce(fixture, other_token, false);
 	send_version_request(fd, 51, other_token, 51);
 	expect_error(fd, 51, 51, -EACCES);
@@ -801,7 +802,7 @@ static void test_tokens_are_checked(void **state)
 	stop_front(fixture);
 }
 
-/* The agent announces a token and the client uses it at once: the front must know it, whatever it is doing. */
+/* The agent announces a token and the client uses it at once. The front must know the token, whatever it is doing. */
 static void test_announced_tokens_are_known_at_once(void **state)
 {
 	struct fixture *fixture = *state;
@@ -809,14 +810,14 @@ static void test_announced_tokens_are_known_at_once(void **state)
 	uint8_t fresh[MSG_TOKEN_BYTES] = {7};
 	int fd;
 
-	/* without all tokens it would not answer instead of refusing */
+	/* a front without all tokens would send no reply instead of a refusal */
 	start_front_that_learns(fixture);
 	fd = connect_req(fixture);
 	for (uint32_t i = 1; i <= 2000; i++) {
 		memcpy(fresh + 4, &i, sizeof(i));
 		announce(fixture, fresh, true);
 		send_version_request(fd, i, fresh, i);
-		if (i % 2) { /* half of them while the front still processes the one before */
+		if (i % 2) { /* in every second round the front is still processing the previous message */
 			memcpy(fresh + 8, &i, sizeof(i));
 			announce(fixture, fresh, true);
 			send_version_request(fd, i + 100000, fresh, i);
@@ -851,8 +852,8 @@ static void test_rate_is_limited_per_token(void **state)
 	announce(fixture, other_token, true);
 	fd = connect_req(fixture);
 	/*
-	 * One at a time, so that each has its own answer: a burst passes, then a refusal follows, however slow the
-	 * machine is.
+	 * Send one request at a time, so that each has its own reply. A burst passes, then a refusal follows, however
+	 * slow the machine is.
 	 */
 	for (uint32_t id = 1;; id++) {
 		struct pollfd both[2] = {{.fd = fd, .events = POLLIN}, {.fd = fixture->agent, .events = POLLIN}};
@@ -918,7 +919,7 @@ static void test_requests_in_flight_are_limited(void **state)
 	send_version_request(fd, 1000, token, 1000);
 	expect_error(fd, 1000, 1000, -EBUSY);
 	expect_no_request(fixture);
-	/* an answer makes room, in any order; an answer to an unknown request does not */
+	/* replies in any order free an entry; a reply to an unknown request does not */
 	requests[3].id += UINT64_C(1) << 40;
 	answer_done(fixture, &requests[3], 3);
 	requests[3].id -= UINT64_C(1) << 40;
@@ -934,7 +935,7 @@ static void test_requests_in_flight_are_limited(void **state)
 	stop_front(fixture);
 }
 
-/* The agent does not read: its socket fills with requests, and clients get an error. */
+/* The agent does not read, so its socket fills with requests, and clients get an error. */
 static void test_agent_that_does_not_read_is_reported(void **state)
 {
 	struct fixture *fixture = *state;
@@ -945,7 +946,7 @@ static void test_agent_that_does_not_read_is_reported(void **state)
 
 	start_usual_front(fixture);
 	expect_service(fixture);
-	/* the sender's buffer is the limit, so it is filled with large requests, which only the agent would refuse */
+	/* the limit is the sender's buffer; fill it with large requests, which only the agent would refuse */
 	assert_int_equal(setsockopt(fixture->agent, SOL_SOCKET, SO_RCVBUF, &small, sizeof(small)), 0);
 	assert_int_equal(msg_encode_version_request(&request, 0, token, message, sizeof(message)), MSG_ENVELOPE_BYTES);
 	for (int i = 0; i < 4; i++)
@@ -1014,17 +1015,14 @@ static void test_events_are_published(void **state)
 	expect_client_ok(start_client(fixture, client_hears_nothing));
 	start_usual_front(fixture);
 	client = start_client(fixture, client_hears_an_event);
-	/*
-	 * The start of a subscription is not reported: publish until an event is received, as events are hints and may
-	 * be missed.
-	 */
+	/* The start of a subscription is not reported, and events may be missed. Publish until an event is received. */
 	while (waitpid(client, &status, WNOHANG) == 0) {
 		send_to_front(fixture, 0, message, (size_t)length);
 		poll(NULL, 0, 5);
 	}
 	assert_int_equal(status, 0);
 
-	/* the same by hand: exactly this message, and no other */
+	/* the same without the library: exactly this message, and no other */
 	fd = connect_raw(fixture->events_path);
 	greet(fd, SP_SUB);
 	send_to_front(fixture, 0, (const uint8_t *)"rubbish", 7);
@@ -1047,9 +1045,7 @@ static void test_events_are_published(void **state)
 
 /* ---- hostile peers ---- */
 
-/*
- * Check whether the front is alive after a peer saw the end of its connection. A dying front closes its sockets first.
- */
+/* Return true if the front is alive after a peer's connection ended. A dying front closes its sockets first. */
 static bool front_still_greets(const struct fixture *fixture)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -1068,7 +1064,7 @@ static bool front_still_greets(const struct fixture *fixture)
 	return greets;
 }
 
-/* Wait until the front has disconnected this peer, or is dead: then start the next one. Returns whether it died. */
+/* Wait until the front has disconnected this peer or is dead. Start a new front in the second case, and return true. */
 static bool wait_for_outcome(struct fixture *fixture, int peer)
 {
 	struct pollfd both[2] = {{.fd = fixture->pidfd, .events = POLLIN}, {.fd = peer, .events = POLLIN}};
@@ -1078,12 +1074,12 @@ static bool wait_for_outcome(struct fixture *fixture, int peer)
 
 	do {
 		assert_true(poll(both, 2, -1) >= 1);
-		received = recv(peer, rest, sizeof(rest), MSG_DONTWAIT); /* its greeting, possibly, and then the end */
+		received = recv(peer, rest, sizeof(rest), MSG_DONTWAIT); /* possibly the greeting, then the end */
 	} while (!front_is_dead(fixture) && (received > 0 || (received < 0 && errno == EAGAIN)));
 	if (front_still_greets(fixture))
 		return false;
 	status = reap_front(fixture);
-	/* an assertion of nanomsg, not the filter, which would mean that a system call is missing from it */
+	/* the cause must be an assertion of nanomsg; death by the filter would mean that it lacks a system call */
 	if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGABRT)
 		fail_msg("the front ended with status %#x", (unsigned)status);
 	start_usual_front(fixture);
@@ -1109,8 +1105,8 @@ static const struct garbage garbage[] = {
 };
 
 /*
- * Send each of them; then the front must be dead and replaced, or have closed the connection, and the service
- * continues.
+ * Send each kind of garbage. The front must die and be replaced, or close the connection, and the service must
+ * continue.
  */
 static void test_garbage_costs_at_most_the_front(void **state)
 {
@@ -1140,7 +1136,10 @@ static void test_garbage_costs_at_most_the_front(void **state)
 	stop_front(fixture);
 }
 
-/* These have no visible effect: the service must continue while they are open and afterwards. */
+/*
+ * Incomplete messages have no visible effect. The service must continue while their connections are open, and
+ * afterwards.
+ */
 static void test_half_messages_do_not_disturb(void **state)
 {
 	struct fixture *fixture = *state;
@@ -1161,7 +1160,7 @@ static void test_half_messages_do_not_disturb(void **state)
 	for (size_t i = 0; i < 32; i++)
 		close(peers[i]);
 	while (count_descriptors(fixture->front) > before + 1)
-		expect_service(fixture); /* until nanomsg has detected the end of all of them; the alarm is the limit */
+		expect_service(fixture); /* until nanomsg has detected all ends; the alarm limits the time */
 	stop_front(fixture);
 }
 
@@ -1178,24 +1177,24 @@ static void test_malformed_messages_are_dropped(void **state)
 	start_usual_front(fixture);
 	fd = connect_req(fixture);
 	assert_int_equal(msg_encode_version_request(&version, 5, token, bytes, sizeof(bytes)), MSG_ENVELOPE_BYTES);
-	/* empty; truncated; one byte too many; another magic */
+	/* messages that are empty, truncated, one byte too long, or have another magic number */
 	send_req(fd, 1, bytes, 0);
 	send_req(fd, 2, bytes, MSG_ENVELOPE_BYTES - 1);
 	send_req(fd, 3, bytes, MSG_ENVELOPE_BYTES + 1);
 	bytes[0] ^= 1;
 	send_req(fd, 4, bytes, MSG_ENVELOPE_BYTES);
 	bytes[0] ^= 1;
-	/* without a return path: no request id; a stack of ids that never ends */
+	/* messages without a return path: no request id; a stack of ids that never ends */
 	used = frame(head, 1, 3);
 	memset(head + used, 0, 16);
 	send_all(fd, head, used + 3);
 	used = frame(head, 1, 16);
 	send_all(fd, head, used + 16);
-	/* longer than the front's own limit, but not nanomsg's */
+	/* longer than the front's own limit, but not longer than nanomsg's */
 	for (int i = 0; i < 4; i++)
 		bytes[32 + i] = (uint8_t)((MESSAGE_MAX + 1 - MSG_ENVELOPE_BYTES) >> (8 * i));
 	send_req(fd, 5, bytes, MESSAGE_MAX + 1);
-	/* none of them arrived or killed the front: the next request is the first to arrive, on the same connection */
+	/* no message arrived or killed the front: the next request is the first to arrive, on the same connection */
 	send_version_request(fd, 6, token, 6);
 	take_request(fixture, &request);
 	assert_true(request.envelope.sequence == 6);
@@ -1207,8 +1206,8 @@ static void test_malformed_messages_are_dropped(void **state)
 }
 
 /*
- * A return path of many hops is valid in nanomsg, but no device forwards requests to the front: it is dropped before it
- * takes memory.
+ * A return path of many hops is valid in nanomsg, but no device forwards requests to the front. The front must drop
+ * such a request before it uses memory.
  */
 static void test_long_ways_back_are_dropped(void **state)
 {
@@ -1229,7 +1228,7 @@ static void test_long_ways_back_are_dropped(void **state)
 	stop_front(fixture);
 }
 
-/* Send one request with 50 descriptors attached. Return false if the front does not accept it any more. */
+/* Send one request with 50 descriptors attached. Return false if the front no longer accepts it. */
 static bool send_with_descriptors(int fd)
 {
 	uint8_t bytes[FRAME_HEAD + ID_BYTES] = {0};
@@ -1281,7 +1280,7 @@ static void test_attached_descriptors_do_not_pile_up(void **state)
 	stop_front(fixture);
 }
 
-/* Many honest connections are not a leak; when they are closed, so are their descriptors. */
+/* Many honest connections are not a leak. When they are closed, so are their descriptors. */
 static void test_many_connections_are_no_leak(void **state)
 {
 	struct fixture *fixture = *state;
@@ -1299,7 +1298,7 @@ static void test_many_connections_are_no_leak(void **state)
 	}
 	/* the first count may have included a connection that was ending */
 	assert_true(count_descriptors(fixture->front) >= before + MANY - 1);
-	/* through several of the front's own counts, which are half a second apart */
+	/* run for several of the front's own counts, which are half a second apart */
 	for (struct timespec start, now = {0}; clock_gettime(CLOCK_MONOTONIC, now.tv_sec ? &now : &start), true;) {
 		expect_service(fixture);
 		if (now.tv_sec == 0)
@@ -1316,8 +1315,8 @@ static void test_many_connections_are_no_leak(void **state)
 }
 
 /*
- * As many connections as the kernel accepts, which is more than the front may have: it ends, and the next one serves
- * again.
+ * Open as many connections as the kernel accepts, which is more than the front may have. The front ends, and the next
+ * one serves again.
  */
 static void test_too_many_connections_cost_at_most_the_front(void **state)
 {
@@ -1348,7 +1347,7 @@ static void test_too_many_connections_cost_at_most_the_front(void **state)
 		}
 		if (fd >= 0)
 			close(fd);
-		poll(&wait, 1, 10); /* its queue is full: it accepts some, or ends */
+		poll(&wait, 1, 10); /* its queue is full: it accepts some connections, or ends */
 	}
 	assert_true(count > 32);
 	status = reap_front(fixture);
@@ -1435,7 +1434,7 @@ static void test_front_dies_with_the_keeper(void **state)
 	struct fixture inner = *fixture;
 	struct {
 		pid_t front;
-		int agent; /* descriptor number of its socket in the keeper */
+		int agent; /* descriptor number of the agent's socket in the keeper */
 	} made;
 	int pipes[2];
 	pid_t keeper;
@@ -1444,7 +1443,9 @@ static void test_front_dies_with_the_keeper(void **state)
 	int status;
 	struct pollfd wait;
 
-	/* become the reaper of orphans, so that the front's end can be waited for, and its pid is not reused */
+	/*
+	 * become the reaper of orphans, so that this process can wait for the front and the front's pid is not reused
+	 */
 	assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
 	assert_int_equal(pipe2(pipes, O_CLOEXEC), 0);
 	keeper = fork();
@@ -1460,7 +1461,7 @@ static void test_front_dies_with_the_keeper(void **state)
 	assert_int_equal(read(pipes[0], &made, sizeof(made)), sizeof(made));
 	pidfd = (int)syscall(SYS_pidfd_open, made.front, 0);
 	assert_true(pidfd >= 0);
-	/* keep the agent's end open beyond the keeper: only the death of the parent may end the front */
+	/* keep the agent's end open longer than the keeper lives: only the death of the parent may end the front */
 	wait = (struct pollfd){.fd = (int)syscall(SYS_pidfd_open, keeper, 0), .events = POLLIN};
 	agent = (int)syscall(SYS_pidfd_getfd, wait.fd, made.agent, 0);
 	assert_true(agent >= 0);
@@ -1492,7 +1493,7 @@ static void test_bad_options_are_refused(void **state)
 	} cases[] = {
 		{"tcp://127.0.0.1:5555", EINVAL}, {"ipc://", EINVAL}, {long_url, ENAMETOOLONG},
 		{"ipc:///no/such/folder/socket", ENOENT},
-		{fixture->events_url, EADDRINUSE}, /* a file that is no socket is not removed */
+		{fixture->events_url, EADDRINUSE}, /* a file that is not a socket is not removed */
 	};
 
 	memset(long_url + 6, 'x', sizeof(long_url) - 7);

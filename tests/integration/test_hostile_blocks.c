@@ -1,9 +1,11 @@
 /*
- * test_hostile_blocks.c - impossible blocks, written by a worker into its own segment.
+ * test_hostile_blocks.c - impossible blocks that a worker writes into its own segment.
  *
- * Goal: with a scattered block whose extents overlap, no page is lent twice, whether the block is evicted, spilled or
- * used as the target of a restore. Method: a real gpoold and a worker that changes the entries of its blocks.
- * Afterwards the invariants hold, and another worker allocates all of the pool and finds each page once.
+ * Goal: if the extents of a scattered block overlap, no page is lent twice, whether the block is evicted, spilled or
+ * used as the target of a restore.
+ *
+ * Method: a real gpoold, and a worker that changes the entries of its blocks. Afterwards the invariants hold, and
+ * another worker allocates the whole pool and gets each page once.
  */
 #include "client/core/pool.h"
 #include "shm/pool_segment.h"
@@ -25,7 +27,7 @@ static struct gpool_block block_of_a_part(struct gpool *pool, uint32_t flags)
 	return block;
 }
 
-/* Set the extents to pages [0, 5) and [2, 5): the right number of pages, three of them twice. Returns the new tag. */
+/* Set the extents to pages [0, 5) and [2, 5): the right number of pages, three of them twice. Return the new tag. */
 static uint64_t fold(struct gpool *pool, const struct gpool_block *block, uint32_t attributes)
 {
 	struct block_entry *head = &pool->session.blocks[block->page], *extent = head + 2;
@@ -40,7 +42,7 @@ static uint64_t fold(struct gpool *pool, const struct gpool_block *block, uint32
 	return tag;
 }
 
-/* Send a request that the library would not send; returns the answer's error. */
+/* Send a request that the library would not send. Return the error of the reply. */
 static int request(struct gpool *pool, uint32_t kind, uint32_t page, uint32_t need, uint64_t tag)
 {
 	struct lease_request *slot = &pool->session.requests[SESSION_REQUESTS - 1];
@@ -58,7 +60,7 @@ static int request(struct gpool *pool, uint32_t kind, uint32_t page, uint32_t ne
 	return slot->error;
 }
 
-/* The hostile worker detaches; all pages are free, each once. */
+/* Detach the hostile worker, and check that all pages are free and that each is lent once. */
 static void each_page_once(struct gpool *liar)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;

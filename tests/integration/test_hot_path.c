@@ -1,9 +1,9 @@
 /*
  * test_hot_path.c - a worker that has warmed up makes no driver call and no system call.
  *
- * Method: a child, this program again under strace, attaches, warms up, and then allocates, pins, unpins and frees a
- * million times, between two calls of getppid() that occur nowhere else. No line of strace may be between them, from
- * any thread; and the back end's count of calls must not change. Skipped where strace is missing or may not trace.
+ * Method: a child runs this program under strace. It attaches, warms up, and then allocates, pins, unpins and frees a
+ * million times between two calls of getppid(), which mark the interval. strace may list no call between them from any
+ * thread, and the back end's count of calls must not change. The test is skipped if strace is missing or may not trace.
  */
 #include "client/gpool.h"
 #include "tests/lib/harness.h"
@@ -31,7 +31,7 @@ static long rounds(void)
 
 /* ---- the worker ---- */
 
-/* Allocate, use and free one block; occasionally one of many pages, or many at the same time. */
+/* Allocate, use and free one block; occasionally use one block of many pages, or many blocks at the same time. */
 static int round_trip(struct gpool *pool, uint32_t page_count)
 {
 	struct gpool_block block;
@@ -109,7 +109,7 @@ static int worker(const char *directory)
 	return error || after != before || !before;
 }
 
-/* ---- this side ---- */
+/* ---- the test ---- */
 
 static bool strace_there(void)
 {
@@ -146,7 +146,10 @@ static int run_traced(const char *trace, const char *directory)
 	return pid > 0 && waitpid(pid, &status, 0) == pid ? status : 1;
 }
 
-/* Count the system calls between the two marks; -1 if the marks are missing. The first few are printed. */
+/*
+ * Return the number of system calls between the two marks, or -1 if the marks are missing. The first few calls are
+ * printed.
+ */
 static int count_between(const char *trace)
 {
 	char line[512];
@@ -168,7 +171,7 @@ static int count_between(const char *trace)
 
 int main(int argc, char **argv)
 {
-	/* The lease has the size that the worker needs, and keeps it: the steady state is measured. */
+	/* The lease keeps the size that the worker needs, so that the steady state is measured. */
 	static const char *const arguments[] = {"--pool", "name=p0,backend=host,size=1GiB,page_size=512KB,reserved=0",
 		"--set", "lease.keep_pages=2048", "--set", "lease.idle=1h", NULL};
 	struct harness harness;

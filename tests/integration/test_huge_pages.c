@@ -2,9 +2,10 @@
  * test_huge_pages.c - pools of host memory in huge pages of the kernel.
  *
  * Goal: all memory is allocated with the pool, cleared, and mapped as huge pages by workers, also after it was
- * published; without the key it is allocated on use; a pool larger than the machine's memory is refused. Method: a
- * gpoold, its memory inspected by the files that it has open, and this process's own maps. If the kernel has no huge
- * page left, which the log reports, page sizes in the maps are not checked.
+ * published. Without the key it is allocated on use. A pool larger than the machine's memory is refused.
+ *
+ * Method: the test starts a gpoold and inspects its memory through its open files, and through the maps of this
+ * process. If the kernel has no huge page left, which the log reports, page sizes in the maps are not checked.
  */
 #include "tests/integration/life.h"
 #include "tests/integration/spill_view.h"
@@ -35,7 +36,7 @@ static bool log_says(const char *text)
 static const char *const huge[] = {"--pool", PLACE ",size=32MiB,huge_pages=yes", NULL};
 static const char *const small[] = {"--pool", PLACE ",size=32MiB", NULL};
 
-/* Return the bytes of the pool for which the kernel has allocated pages. */
+/* Return the number of bytes of the pool for which the kernel has allocated pages. */
 static uint64_t present_bytes(void)
 {
 	struct stat stat_of;
@@ -47,7 +48,7 @@ static uint64_t present_bytes(void)
 	return (uint64_t)stat_of.st_blocks * 512;
 }
 
-/* Return the bytes of the mapping with that address that are mapped as huge pages. */
+/* Return the number of bytes of the mapping with that address that are mapped as huge pages. */
 static uint64_t mapped_huge_bytes(uint64_t address)
 {
 	FILE *maps = fopen("/proc/self/smaps", "re");
@@ -88,7 +89,7 @@ static void test_all_memory_is_allocated_at_the_start(void **state)
 	gpool_close(pool);
 }
 
-/* Removing and restoring write access to some of them splits none. */
+/* Removing and restoring write access to some huge pages splits none of them. */
 static void test_published_pages_stay_huge(void **state)
 {
 	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
@@ -109,7 +110,7 @@ static void test_published_pages_stay_huge(void **state)
 		memset((void *)(uintptr_t)address, 'a' + i, bytes);
 		assert_int_equal(gpool_object_publish(object, &version), 0);
 		if (log_says("32 MiB in huge pages"))
-			assert_true(mapped_huge_bytes(address) >= bytes); /* and further read-only pages beside it */
+			assert_true(mapped_huge_bytes(address) >= bytes); /* may include adjacent read-only pages */
 		gpool_object_close(object);
 		assert_int_equal(gpool_object_open(reader, "object", NULL, &object), 0);
 		assert_int_equal(gpool_object_pin(object), 0);
@@ -151,7 +152,7 @@ static void test_each_handle_of_its_own_is_huge_too(void **state)
 	assert_int_equal(gpool_address(pool, &block, &address), 0);
 	memset((void *)(uintptr_t)address, 1, POOL_PAGES / 2 * (size_t)HUGE);
 	if (log_says("32 MiB in huge pages"))
-		/* each has its own file, and therefore its own mapping */
+		/* each block has its own file, and therefore its own mapping */
 		assert_int_equal(mapped_huge_bytes(address), HUGE);
 	gpool_close(pool);
 }
@@ -174,8 +175,8 @@ static void test_without_the_key_memory_is_allocated_on_use(void **state)
 }
 
 /*
- * In the child: become a gpoold whose control group has a limit, by a changed view of its files. 77: that is not
- * permitted.
+ * In the child: become a gpoold whose control group has a limit, through a changed view of its files. Exit with 77 if
+ * that is not permitted.
  */
 static _Noreturn void limited_become(int said, const char *most)
 {
@@ -204,7 +205,9 @@ static _Noreturn void limited_become(int said, const char *most)
 	_exit(77);
 }
 
-/* Memory beyond the container's limit is refused before it is allocated, since the kernel would kill the process. */
+/*
+ * gpoold refuses memory beyond the container's limit before it allocates it, because the kernel would kill the process.
+ */
 static void test_more_than_the_group_may_have(void **state)
 {
 	int said = memfd_create("said", MFD_CLOEXEC), status;

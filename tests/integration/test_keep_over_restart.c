@@ -1,10 +1,12 @@
 /*
  * test_keep_over_restart.c - memory that outlives gpoold in the store of a service manager.
  *
- * Goal: with keep_over_restart a stop stores the complete state, and the next run continues with the same memory and
- * words; incompatible state is refused and stays in the store; memory that cannot be stored is freed, and the cause is
- * logged. Method: this process plays the service manager: it listens at $NOTIFY_SOCKET, keeps the received descriptor,
- * and passes it to the next gpoold.
+ * Goal: with keep_over_restart, a stop stores the complete state, and the next run continues with the same memory and
+ * page words. Incompatible state is refused and stays in the store. Memory that cannot be stored is freed, and the
+ * cause is logged.
+ *
+ * Method: this process acts as the service manager. It listens at $NOTIFY_SOCKET, keeps the received descriptor, and
+ * passes it to the next gpoold.
  */
 #include "tests/integration/keeper.h"
 
@@ -76,7 +78,7 @@ static void manager_take(void)
 		close(fd);
 }
 
-/* Collect gpoold's output until its end; returns its exit status. */
+/* Collect gpoold's output until its end. Return its exit status. */
 static int manager_await_end(pid_t pid)
 {
 	struct pollfd look[] = {{manager.socket, POLLIN, 0}, {(int)syscall(SYS_pidfd_open, pid, 0), POLLIN, 0}};
@@ -119,7 +121,10 @@ static void manager_end(void)
 /* path of gpoold, relative to this program's folder */
 static const char *program = "../gpoold";
 
-/* Start gpoold by a shell that passes the store as descriptor 3, as in sd_listen_fds(3), with its own limits. */
+/*
+ * Write a shell script that starts gpoold with its own limits and passes the store as descriptor 3, as in
+ * sd_listen_fds(3).
+ */
 static void give_stored(char script[64], const char *before)
 {
 	char text[900];
@@ -132,7 +137,7 @@ static void give_stored(char script[64], const char *before)
 	file_write(script, text, (size_t)length);
 	assert_int_equal(chmod(script, 0700), 0);
 	assert_int_equal(setenv("GPOOLD", script, 1), 0);
-	/* Descriptor 9 is inherited: it is not close-on-exec. */
+	/* Descriptor 9 is inherited, because dup2() makes it without close-on-exec. */
 	if (manager.stored >= 0)
 		assert_int_equal(dup2(manager.stored, 9), 9);
 }
@@ -149,7 +154,7 @@ static void start_given(const char *const *arguments)
 	close(9);
 }
 
-/* Start a gpoold that refuses to start: return its status, and its output in `said`. */
+/* Start a gpoold that refuses to start. Return its status, and its output in `said`. */
 static int refused(const char *const *arguments, char *said, size_t bytes, const char *before)
 {
 	char script[64], command[1200];
@@ -198,7 +203,7 @@ static void is_filled(struct gpool *pool, uint8_t with)
 	assert_int_equal(gpool_free(pool, &block), 0);
 }
 
-/* Return the number of starts of an agent in this pool's recorder, which restarts of gpoold do not reset. */
+/* Return the number of agent starts in this pool's flight recorder, which restarts of gpoold do not reset. */
 static uint32_t starts_recorded(const struct gpool *pool)
 {
 	const struct flight_ring *events = &pool_view(pool)->events;
@@ -211,7 +216,10 @@ static uint32_t starts_recorded(const struct gpool *pool)
 	return starts;
 }
 
-/* Words, counters, records and content are unchanged after two restarts, and after an agent's death following one. */
+/*
+ * Words, counters, records and content are unchanged after two restarts, and after an agent's death that follows a
+ * restart.
+ */
 static void test_memory_outlives_gpoold(void **state)
 {
 	struct agent_seen first, second;
@@ -261,8 +269,8 @@ static void test_memory_outlives_gpoold(void **state)
 }
 
 /*
- * For a session that exists at the stop, the next run has its segment and its pidfd, so that its agent detects when its
- * pages become free.
+ * The next run has the segment and the pidfd of each session that exists at the stop, so its agent detects when the
+ * pages of the session become free.
  */
 static void test_sessions_are_held_until_their_process_is_dead(void **state)
 {
@@ -319,7 +327,9 @@ static bool agent_is(const char *version)
 	return is;
 }
 
-/* With this module it continues with the pages of the earlier run; with these bytes it ends. */
+/*
+ * Start gpoold with this module. It must find `bytes` in the pages of the earlier run, and leaves `next_bytes` there.
+ */
 static void goes_on_with(const char *module, const char *version, uint8_t bytes, uint8_t next_bytes)
 {
 	char path[700];
@@ -338,8 +348,8 @@ static void goes_on_with(const char *module, const char *version, uint8_t bytes,
 }
 
 /*
- * Another version with the same layout continues with the memory, and so does the earlier version; another layout
- * leaves it in the store.
+ * Another version with the same layout continues with the memory, and so does the earlier version after it. A version
+ * with another layout leaves the memory in the store.
  */
 static void test_another_version_continues(void **state)
 {
@@ -355,7 +365,7 @@ static void test_another_version_continues(void **state)
 	gpool_close(pool);
 	manager_stop();
 	goes_on_with("next/gpoold-agent.so", "9.9.9", 0x11, 0x22);
-	/* First a complete gpoold with another layout and its module; then only the module. */
+	/* Try a complete gpoold with another layout and its module first, then only the module. */
 	program = "other/gpoold";
 	assert_int_equal(refused(usual, said, sizeof(said), ""), 1);
 	program = "../gpoold";
@@ -399,7 +409,7 @@ static void test_incompatible_state_stays_in_the_store(void **state)
 		expect_text(said, "clean --what=fdstore");
 		expect_text(said, "keep_over_restart");
 	}
-	/* A limit that is too low is refused, and the state stays. */
+	/* A limit on descriptors that is too low is refused, and the state stays. */
 	prctl(PR_CAPBSET_DROP, CAP_SYS_RESOURCE, 0, 0, 0);
 	assert_int_equal(refused(usual, said, sizeof(said), "ulimit -n 60"), 1);
 	expect_text(said, "LimitNOFILE=");
@@ -412,7 +422,7 @@ static void test_incompatible_state_stays_in_the_store(void **state)
 	manager_end();
 }
 
-/* The suggested change of the key works; the descriptors of the earlier state do not prevent the start. */
+/* The suggested change of the key works, and the descriptors of the earlier state do not prevent the start. */
 static void test_without_the_key_memory_is_freed(void **state)
 {
 	static const char *const without[] = {"--pool", POOL, NULL};
@@ -437,7 +447,7 @@ static void test_without_the_key_memory_is_freed(void **state)
 	manager_end();
 }
 
-/* A running keeper reports in time, a stopped one does not, and one that was not asked reports nothing. */
+/* A running keeper reports in time, and a stopped one does not. Without WATCHDOG_USEC the keeper sends no report. */
 static void test_the_watchdog_is_notified(void **state)
 {
 	struct pollfd look;

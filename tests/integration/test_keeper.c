@@ -1,9 +1,10 @@
 /*
- * test_keeper.c - the processes of gpoold die, one after the other and repeatedly.
+ * test_keeper.c - the processes of gpoold die, each in turn and repeatedly.
  *
- * Goal: a process that dies is restarted and the pool is unchanged; one that keeps dying is restarted each time; each
- * child has what it needs and nothing else; the end leaves nothing; without descriptors sessions are refused with a
- * reason. Method: kill -9 of the real processes, found in /proc, and tools that attach again. The mappings and open
+ * Goal: a process that dies is restarted, each time, and the pool is unchanged. Each child has the resources that it
+ * needs and no others. The end leaves nothing behind. Without free descriptors, sessions are refused with a reason.
+ *
+ * Method: the real processes are found in /proc and killed with SIGKILL, and tools attach again. The mappings and open
  * files of a child are read in /proc.
  */
 #include "tests/integration/keeper.h"
@@ -40,7 +41,7 @@ static void test_a_killed_agent_is_replaced(void **state)
 	assert_true(log_has("agent ended (signal 9); restarting it"));
 }
 
-/* It dies more often than it is restarted without delay: then it is restarted with pauses. */
+/* If the agent dies more often than it is restarted without delay, it is restarted with pauses. */
 static void test_an_agent_that_keeps_dying_is_restarted(void **state)
 {
 	struct agent_seen first, last;
@@ -89,7 +90,10 @@ static void test_memory_outlives_the_agent(void **state)
 	pool_is_whole(PAGES);
 }
 
-/* A file that became invalid after the start does not prevent a restart: only a reload applies or refuses it. */
+/*
+ * A configuration file that became invalid after the start does not prevent a restart. Only a reload applies or refuses
+ * it.
+ */
 static void test_a_restart_keeps_the_configuration(void **state)
 {
 	static const char text[] = "pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = "
@@ -130,13 +134,13 @@ static void test_the_front_ends_with_its_agent(void **state)
 		assert_true(tries < END_MS / 5);
 		poll(NULL, 0, 5);
 	}
-	/* Its successor waited for its end. */
+	/* The successor waited for the end of the old front. */
 	assert_int_equal(kill(front, 0), -1);
 }
 
 /*
- * A terminal's interrupt and a service manager's stop reach all processes at once; only the keeper's handling of it
- * counts.
+ * An interrupt from a terminal and a stop by a service manager reach all processes at once. Only the keeper may act on
+ * them.
  */
 static void test_a_signal_to_all_stops_in_order(void **state)
 {
@@ -207,7 +211,9 @@ static void test_a_mover_has_its_pool_and_nothing_else(void **state)
 		  "mapped, channel -1, bells 1");
 	pool = harness_open(&harness);
 	mover = child_named(harness.pid, "gpoold-mover");
-	/* With a session attached; its mover's successor inherits the descriptors of a keeper that holds it. */
+	/*
+	 * With a session attached, the mover's successor inherits the descriptors of a keeper that holds the session.
+	 */
 	kill_and_await(mover, SIGKILL);
 	log_await("start 1, before me 1, 1 handles, 0 sessions, segment read-only, ledger not mapped, channel -1, "
 		  "bells 1");
@@ -232,7 +238,10 @@ static void test_a_mover_has_its_pool_and_nothing_else(void **state)
 
 enum { FEW = 256 };
 
-/* Start gpoold by a shell that lowers its limit. Root could raise it again, so that capability is dropped here. */
+/*
+ * Write a shell script that starts gpoold with a lower limit. Root could raise the limit again, so the capability is
+ * dropped here.
+ */
 static void limits_low(char path[64])
 {
 	char script[900];
@@ -248,11 +257,11 @@ static void limits_low(char path[64])
 
 struct crowd {
 	pid_t pid;
-	int channel; /* closed: its process ends */
+	int channel; /* closing it ends the process */
 	uint32_t count;
 };
 
-/* Start a process that attaches as many sessions as it can; a process may have 16. */
+/* Start a process that attaches as many sessions as it can. A process may have 16. */
 static struct crowd crowd_start(void)
 {
 	struct crowd crowd = {0};
@@ -343,7 +352,7 @@ int main(void)
 		cmocka_unit_test(test_a_signal_to_all_stops_in_order),
 		cmocka_unit_test(test_a_missing_module_is_named),
 		cmocka_unit_test_teardown(test_a_mover_has_its_pool_and_nothing_else, stop),
-		/* Last: this process permanently loses a capability. */
+		/* This test is last, because its process permanently loses a capability. */
 		cmocka_unit_test_teardown(test_few_descriptors_refuse_sessions_by_name, stop),
 	};
 

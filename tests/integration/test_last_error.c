@@ -1,8 +1,8 @@
 /*
  * test_last_error.c - error texts of calls with wrong arguments.
  *
- * Goal: each call names the refused value and its limit; a text belongs to the failure for which it is requested, to
- * this thread, and is returned once. Method: each call once with each wrong value, against a real agent.
+ * Goal: each call names the refused value and its limit. A text belongs to one failure of one thread, and is returned
+ * once. Method: make each call once with each wrong value, with a real agent.
  */
 #include "tests/lib/harness.h"
 #include "client/core/last_error.h"
@@ -277,7 +277,7 @@ static void test_roles_events_streams(void **state)
 	gpool_stream_close(pool, stream);
 }
 
-/* -EIO has several causes: the text of the driver's failure is that of the driver, and is reported once. */
+/* -EIO has several causes. After a failure of the driver, the text is that of the driver, and is reported once. */
 static void test_driver_failures(void **state)
 {
 	struct gpool_block block;
@@ -701,7 +701,7 @@ static void test_allocator(void **state)
 	assert_int_equal(gpool_free_async(pool, address, 0), 0);
 }
 
-/* ---- sessions that only look, and sleepers ---- */
+/* ---- observers and sleeping sessions ---- */
 
 static void test_observers(void **state)
 {
@@ -743,7 +743,7 @@ static void test_sleeping(void **state)
 	gpool_close(sleeper);
 }
 
-/* ---- whose text, and when ---- */
+/* ---- the thread and the failure to which a text belongs ---- */
 
 static void *fail_elsewhere(void *unused)
 {

@@ -1,10 +1,11 @@
 /*
  * test_life.c - starts and ends of gpoold, its processes, and sessions.
  *
- * Goal: two gpoolds do not share a directory; a stop leaves nothing behind and a kill leaves nothing harmful; pages are
- * freed when, and only when, no process can access them any more, and return to their owner. Method: real processes,
- * workers among them, that are ended in each way. Processes of a gpoold are found by its process group, its memory by
- * inode, in /proc.
+ * Goal: two gpoolds do not share a directory. A stop leaves nothing behind, and a kill leaves nothing that does harm.
+ * Pages are freed when, and only when, no process can access them any more, and return to their owner.
+ *
+ * Method: real processes, including workers, are ended in each way. The processes of a gpoold are found in /proc by its
+ * process group, and its memory by inode.
  */
 #include "client/gpool.h"
 #include "client/core/pool.h"
@@ -61,7 +62,9 @@ static bool memfds_have(const struct memfds *memfds, ino_t inode)
 	return false;
 }
 
-/* Add the memory files that a process has open. If `only` is not NULL, count those of `only` that it has open. */
+/*
+ * Add the memory files that a process has open. If `only` is not NULL, count those of `only` that the process has open.
+ */
 static uint32_t memfds_of(const char *pid, struct memfds *memfds, const struct memfds *only)
 {
 	char folder[300], path[600], target[64];
@@ -89,7 +92,7 @@ static uint32_t memfds_of(const char *pid, struct memfds *memfds, const struct m
 	return found;
 }
 
-/* Count the memory files that any process of this machine has open. */
+/* Return the number of these memory files that any process of this machine has open. */
 static uint32_t memfds_open(const struct memfds *memfds)
 {
 	DIR *proc = opendir("/proc");
@@ -104,18 +107,18 @@ static uint32_t memfds_open(const struct memfds *memfds)
 	return found;
 }
 
-/* ---- a worker in a process of its own ---- */
+/* ---- a worker in its own process ---- */
 
 enum worker_kind {
 	WORKER_PLAIN,
-	WORKER_WITH_CHILD, /* which keeps all inherited descriptors */
+	WORKER_WITH_CHILD, /* with a child that keeps all inherited descriptors */
 	WORKER_CLOSED,     /* disconnects and continues to run */
 };
 
 struct worker {
 	pid_t pid, child;
 	uint32_t session;
-	int channel; /* when it is closed, the reader of its other end exits */
+	int channel; /* closing it lets the process at the other end exit */
 };
 
 static _Noreturn void worker_main(int channel, enum worker_kind kind, uint32_t page_count, uint32_t flags)
@@ -215,7 +218,7 @@ static void test_a_second_gpoold_is_refused(void **state)
 	gpool_close(pool);
 }
 
-/* With a worker attached, whose connection ends, and one that has detached. */
+/* Stop gpoold while one worker is attached and another one has detached. The connection of the first must end. */
 static void ends_clean_by(int signal_number)
 {
 	struct memfds memfds = {.count = 0};
@@ -355,7 +358,7 @@ static void test_a_death_counts_although_a_child_holds_the_socket(void **state)
 	AWAIT(harness_free_pages(&harness) == PAGES);
 	assert_null(client(worker.session));
 	assert_int_equal(status()->pools[0].deaths, 1);
-	/* It is still running, and gpoold does not wait for it. */
+	/* The child is still running, and gpoold does not wait for it. */
 	assert_int_equal(kill(worker.child, 0), 0);
 	close(worker.channel);
 	await_end(child);
@@ -390,7 +393,7 @@ static void test_a_closed_connection_quarantines(void **state)
 	AWAIT(status()->pools[0].quarantined_pages == leased);
 	assert_int_equal(pages_in_state(PAGE_QUARANTINED), leased);
 	assert_int_equal(status()->pools[0].deaths, 0);
-	/* Its pages are available neither to a request nor by eviction. */
+	/* The pages of the session are available neither to a request nor by eviction. */
 	pool = open_worker();
 	assert_int_equal(gpool_alloc(pool, PAGES - leased + 1, NULL, &block), -ENOSPC);
 	block = alloc(pool, PAGES - leased);
@@ -434,7 +437,7 @@ static void test_reserved_pages_are_reserved_again(void **state)
 	(void)state;
 	start(with_reserved);
 	critical.flags = GPOOL_ALLOC_CRITICAL;
-	/* By the death of the worker; the block has reserved and unreserved pages. */
+	/* Return reserved pages by the death of the worker. The block has reserved and unreserved pages. */
 	worker = worker_start(WORKER_PLAIN, PAGES, GPOOL_ALLOC_CRITICAL);
 	assert_int_equal(status()->pools[0].reserved_pages, 0);
 	worker_kill(&worker);
@@ -443,7 +446,7 @@ static void test_reserved_pages_are_reserved_again(void **state)
 	assert_int_equal(status()->pools[0].reserved_pages, 8);
 	assert_int_equal(status()->pools[0].free_pages, PAGES - 8);
 
-	/* By eviction. */
+	/* Return them by eviction. */
 	pool = open_worker();
 	assert_int_equal(gpool_alloc(pool, PAGES, &critical, &block), 0);
 	assert_int_equal(gpool_unpin(pool, &block), 0);
@@ -451,7 +454,7 @@ static void test_reserved_pages_are_reserved_again(void **state)
 	assert_int_equal(status()->pools[0].reserved_pages, 8);
 	assert_int_equal(gpool_alloc(pool, PAGES, NULL, &more), -ENOSPC);
 
-	/* By a free and a detach. */
+	/* Return them by a free and a detach. */
 	assert_int_equal(gpool_alloc(pool, PAGES, &critical, &block), 0);
 	assert_int_equal(gpool_free(pool, &block), 0);
 	gpool_close(pool);
@@ -477,7 +480,7 @@ static void test_pools_are_independent(void **state)
 	assert_int_equal(gpool_page_count(large), 32);
 	all = alloc(small, PAGES);
 	alloc_unpinned(large, blocks, 8);
-	/* One pool is full and under pressure, the other is not affected. */
+	/* One pool is full and under pressure; the other is not affected. */
 	assert_int_equal(gpool_alloc(small, 1, NULL, &more), -ENOSPC);
 	AWAIT(gpool_pressure(small) == GPOOL_PRESSURE_CRITICAL);
 	assert_int_equal(gpool_pressure(large), GPOOL_PRESSURE_LOW);

@@ -1,7 +1,8 @@
 /*
  * test_limits.c - limits: quotas, tenants, reserved pages, the number of sessions, and waiting for pages.
  *
- * Each test starts a gpoold with a small pool and the limit to test, and goes up to the limit, beyond it, and back.
+ * Each test starts a gpoold with a small pool and the limit to test. It uses memory up to the limit, exceeds the limit,
+ * and returns below it.
  */
 #include "client/gpool.h"
 #include "client/core/request.h"
@@ -74,7 +75,7 @@ static struct gpool_block alloc_well(struct gpool *pool, uint32_t page_count)
 	return block;
 }
 
-/* Allocate pages one by one, pinned or not, until a call fails; `error` is its result. */
+/* Allocate pages one by one, pinned or not, until a call fails; *error is the result of that call. */
 static uint32_t alloc_most(struct gpool *pool, bool pinned, struct gpool_block *blocks, int *error)
 {
 	uint32_t count = 0;
@@ -127,7 +128,7 @@ static void test_quota_is_edquot(void **state)
 	/* Freed pages can be allocated again. */
 	assert_int_equal(gpool_free(pool, &blocks[0]), 0);
 	more = alloc_well(pool, 1);
-	/* Its own unpinned blocks are evicted. */
+	/* The unpinned blocks of the session itself are evicted. */
 	for (uint32_t i = 1; i < count; i++)
 		assert_int_equal(gpool_unpin(pool, &blocks[i]), 0);
 	assert_int_equal(gpool_free(pool, &more), 0);
@@ -154,7 +155,7 @@ static void test_sessions_are_eusers(void **state)
 	assert_int_equal(gpool_open(&options, &one_more), -EUSERS);
 	assert_null(one_more);
 	gpool_close(pools[0]);
-	/* gpool_close() waits two seconds for the agent; a busy agent frees the session later. */
+	/* gpool_close() waits two seconds for the agent. A busy agent frees the session later. */
 	AWAIT((error = gpool_open(&options, &pools[0])) != -EUSERS);
 	assert_int_equal(error, 0);
 	for (int i = 0; i < 3; i++)
@@ -186,7 +187,7 @@ static void test_reserved_pages_are_for_critical_work(void **state)
 	assert_int_equal(alloc(pool, RESERVED, GPOOL_ALLOC_CRITICAL, &critical), 0);
 	assert_true(critical.page >= PAGES - RESERVED);
 	assert_int_equal(alloc(pool, 1, GPOOL_ALLOC_CRITICAL, &more), -ENOSPC);
-	/* Freed, they are reserved again, and not available to ordinary allocations. */
+	/* After the free, the pages are reserved again, and not available to ordinary allocations. */
 	assert_int_equal(gpool_free(pool, &critical), 0);
 	assert_int_equal(alloc(pool, 1, 0, &more), -ENOSPC);
 	assert_int_equal(alloc(pool, RESERVED, GPOOL_ALLOC_CRITICAL, &critical), 0);
@@ -194,7 +195,7 @@ static void test_reserved_pages_are_for_critical_work(void **state)
 	assert_int_equal(harness_free_pages(&harness), PAGES - RESERVED);
 }
 
-/* Run in a child, as an unprivileged user. Return: the exit status, 0 if it was refused as expected. */
+/* Run in a child as an unprivileged user. Return the exit status: 0 if the request was refused as expected. */
 static int critical_as_other_user(void)
 {
 	struct gpool_options options = harness_options(&harness);
@@ -207,7 +208,7 @@ static int critical_as_other_user(void)
 		return 3;
 	if (alloc(pool, 1, 0, &block))
 		return 4;
-	/* More than its lease may keep idle, so that a request is sent. */
+	/* The request exceeds the pages that the lease may keep idle, so it is sent to the agent. */
 	if (alloc(pool, PAGES - RESERVED, GPOOL_ALLOC_CRITICAL, &block) != -EPERM)
 		return 5;
 	gpool_close(pool);
@@ -240,7 +241,7 @@ static void test_critical_is_eperm_for_others(void **state)
 
 static char config_path[64];
 
-/* Joined with the list of tenants; users are listed so that a worker that names no tenant joins the last. */
+/* Joined with the list of tenants. The users are listed so that a worker that names no tenant joins the last one. */
 static const char config_text[] = "pools = ( { name = \"p0\"; backend = \"host\"; size = \"32MiB\"; page_size = "
 				  "\"512KB\"; reserved = \"0 pages\"; } );\n"
 				  "tenants = (\n"
@@ -294,7 +295,7 @@ static void test_tenant_limit_holds_for_all_its_sessions(void **state)
 	assert_int_equal(alloc(two, 1, 0, &others[0]), -EDQUOT);
 	for (uint32_t i = 0; i < 5; i++)
 		assert_int_equal(gpool_free(one, &blocks[i]), 0);
-	/* Idle pages of the first session belong to the tenant's share, and move to the second. */
+	/* Idle pages of the first session belong to the tenant's share, and move to the second session. */
 	more = alloc_most(two, true, others, &error);
 	assert_int_equal(error, -EDQUOT);
 	assert_int_equal(more, 5);
@@ -325,7 +326,7 @@ static void test_guaranteed_pages_are_returned_by_a_borrower(void **state)
 	(void)state;
 	start_tenants();
 	borrower = open_tenant("rest");
-	/* The minimum is unused, so it is lent; the borrowed blocks are not pinned. */
+	/* The minimum is unused, so it is lent. The borrowed blocks are not pinned. */
 	borrowed = alloc_most(borrower, false, blocks, &error);
 	assert_int_equal(borrowed, PAGES);
 	owner = open_tenant("sure");
@@ -333,7 +334,7 @@ static void test_guaranteed_pages_are_returned_by_a_borrower(void **state)
 		sure[i] = alloc_well(owner, 1);
 	alive = count_alive(borrower, blocks, borrowed);
 	assert_true(alive <= PAGES - 16);
-	/* No more than one batch was evicted for the owner. */
+	/* At most one batch was evicted for the owner. */
 	assert_true(alive > 0);
 	for (uint32_t i = 0; i < 16; i++)
 		assert_int_equal(gpool_unpin(owner, &sure[i]), 0);
@@ -365,8 +366,8 @@ static void test_guaranteed_pages_are_not_evicted(void **state)
 }
 
 /*
- * The watermarks evict pages that another tenant has above its minimum, here none, and do not evict content within a
- * guaranteed minimum, although the tenant leases further idle pages.
+ * The watermarks evict pages that a tenant has above its minimum. They do not evict content within a guaranteed
+ * minimum, even if the tenant leases additional idle pages.
  */
 static void test_watermarks_keep_guaranteed_pages(void **state)
 {
@@ -387,8 +388,8 @@ static void test_watermarks_keep_guaranteed_pages(void **state)
 	for (uint32_t i = 0; i < 16; i++)
 		assert_int_equal(gpool_unpin(owner, &sure[i]), 0);
 	/*
-	 * 50 of 64 pages are in use, 78 %. These blocks are unpinned last: once they are evicted, the others could have
-	 * been.
+	 * 50 of 64 pages are in use, which is 78 %. These blocks are unpinned last: when they are evicted, the owner's
+	 * blocks could have been evicted too.
 	 */
 	for (uint32_t i = 0; i < 4; i++)
 		assert_int_equal(gpool_unpin(other, &unpinned[i]), 0);

@@ -1,11 +1,13 @@
 /*
  * test_mover_gone.c - pools whose mover does not start, or dies each time during the same work.
  *
- * Goal: no caller waits forever. A block that was being spilled stays in the pool; a spilled block that cannot be
- * restored is kept; a process stays awake or asleep as it was; pages for another trust domain are not lent uncleared;
- * tools report the reason; when a mover works again everything continues; an agent that dies meanwhile costs at most
- * another wait. Method: gpoold with a module whose movers behave as a file specifies (tests/modules/unwilling.c): they
- * end at once, hang before they serve, or die during jobs that they have started; and a keeper whose forks strace makes
+ * Goal: no caller waits forever. A block that was being spilled stays in the pool, and a spilled block that cannot be
+ * restored is kept. A process stays awake or asleep. Pages for another trust domain are not lent before they are
+ * cleared. Tools report the reason. When a mover works again, all operations continue. If the agent dies during this
+ * time, callers at most wait once more.
+ *
+ * Method: gpoold runs a module whose movers behave as a file specifies (tests/modules/unwilling.c). They end at once,
+ * hang before they serve, or die during jobs that they have started. In one test strace lets the forks of the keeper
  * fail.
  */
 #include "tests/integration/mover_will.h"
@@ -44,7 +46,7 @@ static void mover_kill(void)
 	kill(mover, SIGKILL);
 }
 
-/* From now on the agent waits for a mover. */
+/* Change the behavior of movers and kill the current one, so that the agent waits for a mover. */
 static void mover_becomes(char what)
 {
 	will(what);
@@ -86,7 +88,7 @@ static void begin_config(const char *text)
 		start((const char *const[]){"--module", module_path(), "--config", config_path, NULL});
 }
 
-/* ---- blocks with a content ---- */
+/* ---- blocks and their contents ---- */
 
 static struct gpool_block blocks[BLOCKS];
 
@@ -176,7 +178,7 @@ static void log_says(const char *part)
 	says(log, part);
 }
 
-/* Repeat until an event is received: a new subscriber may miss what was published before. */
+/* Repeat until an event is received: a new subscriber may miss events that were published before. */
 static void events_listen(void)
 {
 	struct gpool_event event = GPOOL_EVENT_INIT;
@@ -195,7 +197,7 @@ static void event_comes(uint64_t value)
 
 /* ---- tests ---- */
 
-/* From the start, for example because it has no GPU context. */
+/* There is no mover from the start, for example because it has no GPU context. */
 static void test_a_pool_works_without(void **state)
 {
 	struct gpool_block taken[PAGES];
@@ -216,7 +218,7 @@ static void test_a_pool_works_without(void **state)
 	says(output, "ulimit -u");
 	says(poolctl_says("status"), "no mover serves for");
 	says(poolctl_says("-o json status"), "\"mover_gone_ms\"");
-	/* Blocks that cannot be spilled stay; other sessions get the other pages. */
+	/* Blocks that cannot be spilled stay. Other sessions get the other pages. */
 	while (gpool_alloc(other, 1, NULL, &taken[count]) == 0)
 		count++;
 	assert_int_equal(count, PAGES - BLOCKS * BLOCK_PAGES);
@@ -247,7 +249,7 @@ static void test_blocks_being_spilled_stay(void **state)
 	other = open_worker();
 	blocks_make(pool);
 	mover_becomes('h');
-	/* A pin of a block that is being spilled, and a request that waits for its pages. */
+	/* Pin a block that is being spilled, and let a request wait for its pages. */
 	evict_begin(pool);
 	assert_int_equal(moving(), BLOCKS * BLOCK_PAGES);
 	blocks_are_whole(pool);
@@ -309,7 +311,7 @@ static void test_spilled_blocks_stay_spilled(void **state)
 		pinner_start(&pinners[i], pool);
 	for (int i = 0; i < 3; i++)
 		assert_int_equal(pinner_end(&pinners[i]), -EIO);
-	/* From now on the request is answered at once, and no block is lost. */
+	/* From now on the agent replies to the request at once, and no block is lost. */
 	left = count_there(other, others, PAGES);
 	assert_true(left < PAGES);
 	for (int i = 1; i < BLOCKS; i++)
@@ -349,7 +351,7 @@ static void test_sleeping_and_waking(void **state)
 	for (uint64_t at = 0; at < 8 * WORDS; at += STEP)
 		words[at] = at;
 	mover_becomes('h');
-	/* The first time the state is waited for, the second time it is known. */
+	/* The first call waits until the state is known. The second call fails at once. */
 	for (int i = 0; i < 2; i++) {
 		assert_int_equal(gpool_sleep(pool, 0), -EIO);
 		assert_int_equal(gpool_asleep(pool), 0);
@@ -363,7 +365,7 @@ static void test_sleeping_and_waking(void **state)
 	assert_int_equal(gpool_wake(pool, 0), -EIO);
 	assert_int_equal(gpool_asleep(pool), 1);
 	assert_int_equal(moving(), 0);
-	/* It is known now: other sessions keep their blocks. */
+	/* The state is known now: other sessions keep their blocks. */
 	alloc_unpinned(other, others, PAGES);
 	AWAIT(status()->pools[0].mover_gone_ms);
 	assert_int_equal(gpool_wake(pool, ANSWER_MS), -EIO);
@@ -376,7 +378,7 @@ static void test_sleeping_and_waking(void **state)
 	gpool_close(pool);
 }
 
-/* ---- over work that was begun ---- */
+/* ---- a mover that dies during its work ---- */
 
 static void test_each_mover_dies_at_the_same_jobs(void **state)
 {
@@ -396,7 +398,7 @@ static void test_each_mover_dies_at_the_same_jobs(void **state)
 	mover_kill();
 	AWAIT(gpool_pin(pool, &blocks[0]) == 0);
 	block_is_whole(pool, 0);
-	/* They are spilled again. */
+	/* The blocks are spilled again. */
 	blocks_are_whole(pool);
 	mover_becomes('d');
 	AWAIT((evict_begin(pool), moving() > 0));
@@ -413,8 +415,8 @@ static void test_each_mover_dies_at_the_same_jobs(void **state)
 }
 
 /*
- * The GPU continues its copies after the mover's death: until they are done their pages are not lent, and no other
- * mover starts.
+ * The GPU continues its copies after the mover's death. Until they are done, their pages are not lent and no other
+ * mover serves.
  */
 static void test_gpu_work_of_a_dead_mover_is_waited_for(void **state)
 {
@@ -454,7 +456,7 @@ static void test_gpu_work_of_a_dead_mover_is_waited_for(void **state)
 	gpool_close(pool);
 }
 
-/* ---- others die meanwhile ---- */
+/* ---- deaths of other processes ---- */
 
 static void agent_kill(void)
 {
@@ -495,8 +497,8 @@ static void test_the_agent_dies_meanwhile(void **state)
 }
 
 /*
- * A failed restore's job names its target pages. By now these belong to another session and are being spilled: an agent
- * that finds both jobs must not confuse them.
+ * The job of a failed restore names its target pages. By now these pages belong to another session and are being
+ * spilled. An agent that finds both jobs must not confuse them.
  */
 static void test_the_agent_dies_after_a_failed_load(void **state)
 {
@@ -618,14 +620,17 @@ static void test_pages_wait_to_be_cleared(void **state)
 		assert_int_equal(gpool_free(red, &taken[i]), 0);
 	}
 	gpool_close(red);
-	/* The transfer is under way, since the agent does not know yet that no mover will start. */
+	/* The transfer is under way, because the agent does not know yet that no mover will start. */
 	blue = open_as(0, NULL, "blue");
 	assert_int_equal(take(blue, taken, PAGES), 0);
 	AWAIT(status()->pools[0].cleaning_pages > 0);
 	reload(TWO_DOMAINS "mover: { patience = \"10ms\"; };\n");
 	AWAIT(status()->pools[0].mover_gone_ms);
 	says(status()->pools[0].mover_why, "was started and does not serve");
-	/* Now it is known: no further page is retired, and the retired ones are out of circulation, and shown. */
+	/*
+	 * The agent knows it now: it retires no further page. The retired pages are not lent, and the status shows
+	 * them.
+	 */
 	cleaning = status()->pools[0].cleaning_pages;
 	assert_in_range(cleaning, 1, PAGES - 1);
 	assert_int_equal(take(blue, taken, PAGES), 0);
@@ -716,7 +721,7 @@ static void test_the_keeper_cannot_fork(void **state)
 	gpool_close(pool);
 }
 
-/* ---- */
+/* ---- fixture ---- */
 
 static int after(void **state)
 {

@@ -2,10 +2,12 @@
  * test_mover_gone_crash.c - the agent dies after each of its stores while it takes back jobs that no mover will
  * execute.
  *
- * Goal: each intermediate state is recovered by the next agent, after another wait: a block to be saved is in the pool,
- * one to be restored is still saved, a dead worker's pages are free, and nothing is lost or owned twice. Method: as
- * test_crash_points.c; the mover is stopped while the jobs are queued, and killed afterwards, and its successors hang
- * before they serve (tests/modules/unwilling.c). $GPOOL_CRASH_STRIDE=n tries every n-th point only.
+ * Goal: the next agent recovers each intermediate state, after another wait for a mover. A block to be saved is in the
+ * pool, a block to be restored is still saved, the pages of a dead worker are free, and no page is lost or has two
+ * owners.
+ *
+ * Method: as in test_crash_points.c. The mover is stopped while the jobs are queued, and killed afterwards. Its
+ * successors hang before they serve (tests/modules/unwilling.c). $GPOOL_CRASH_STRIDE=n tries only every n-th point.
  */
 #include "tests/integration/crash_points.h"
 #include "tests/integration/mover_will.h"
@@ -23,7 +25,7 @@ static struct gpool_block blocks[BLOCKS];
 
 /* ---- the mover ---- */
 
-/* End the mover for good, and arm the death of the agent. */
+/* End the mover permanently, and arm the death of the agent. */
 static void mover_ends(pid_t mover, int64_t at)
 {
 	will('h');
@@ -210,7 +212,7 @@ static void test_blocks_of_a_dead_worker(void **state)
 	play(dying, is_all_free);
 }
 
-/* ---- */
+/* ---- fixture ---- */
 
 static int begin(void **state)
 {

@@ -1,9 +1,9 @@
 /*
  * test_namespaces.c - workers in containers.
  *
- * Goal: a worker that shares only the folder of the sockets with gpoold can allocate and compute, and is cleaned up,
- * like any worker. Method: a worker in pid, mount, network and ipc namespaces of its own, with and without a user
- * namespace, which is killed with its content pinned.
+ * Goal: a worker that shares only the folder of the sockets with gpoold can allocate and compute like any worker, and
+ * its pages are freed at its end. Method: a worker in its own pid, mount, network and ipc namespaces, with and without
+ * a user namespace, is killed while its content is pinned.
  */
 #include "tests/lib/harness.h"
 
@@ -26,7 +26,7 @@ enum { PAGES = 8, LEFT_MS = 60000 };
 
 static const char *const arguments[] = {"--pool", HARNESS_POOL, NULL};
 
-/* The first process of its pid namespace: it reports its progress, and waits for its end with pinned blocks. */
+/* Run as the first process of the pid namespace: report progress, and wait for the end with pinned blocks. */
 static void worker(const struct harness *harness, int said)
 {
 	struct gpool_options options = harness_options(harness);
@@ -48,8 +48,8 @@ static void worker(const struct harness *harness, int said)
 }
 
 /*
- * Start a process that ends when its child does. *worker_pid: its pid in this namespace. Return: 0, or why the
- * namespaces are not available.
+ * Start a process that ends when its child does; *worker_pid is the child's pid in this namespace. Return 0, or the
+ * reason why the namespaces are not available.
  */
 static pid_t start(const struct harness *harness, int namespaces, int *refused, int *error)
 {
@@ -95,7 +95,7 @@ static void try_namespaces(int namespaces)
 		assert_int_equal(error, 0);
 		assert_true(harness_free_pages(&harness) <= before - PAGES);
 		assert_int_equal(harness_check(&harness), 0);
-		/* Its namespace ends with it, and all processes in it. */
+		/* The namespace ends with its first process, and so do all processes in it. */
 		assert_int_equal(kill(pid, SIGKILL), 0);
 	}
 	assert_int_equal(waitpid(pid, NULL, 0), pid);

@@ -1,10 +1,10 @@
 /*
- * test_objects.c - named objects between real processes: the version that a name refers to at any moment, the right to
+ * test_objects.c - named objects between real processes: the version that a name refers to at any time, the right to
  * write, and lifetimes.
  *
- * One gpoold with a pool of 4,096 pages of 512 KB. Writers and readers are separate processes where that matters; they
- * report their progress over a pipe. After each test the agent checks the pool's invariants, and all pages are free
- * again.
+ * One gpoold serves a pool of 4,096 pages of 512 KB. Writers and readers are separate processes where that matters, and
+ * report their progress through a pipe. After each test the agent checks the invariants of the pool, and all pages must
+ * be free again.
  */
 #include "client/core/pool.h"
 #include "proto/attach.h"
@@ -125,7 +125,7 @@ static uint32_t add(struct gpool_object *object, uint32_t pages, uint64_t value)
 	return index;
 }
 
-/* Publish one allocation with this content; the caller owns the handle. */
+/* Publish one allocation with this content. The caller owns the handle. */
 static struct gpool_object *publish_as(
 	struct gpool *in, const char *name, uint32_t memory_class, uint32_t pages, uint64_t value)
 {
@@ -217,7 +217,7 @@ static struct process spawn(void (*run)(struct gpool *own, int hear, int say))
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		if (getppid() != parent)
 			_exit(97);
-		/* A failure here ends this process instead of continuing with the parent's tests. */
+		/* A failed assertion ends this process, so that it does not continue with the parent's tests. */
 		setenv("CMOCKA_TEST_ABORT", "1", 1);
 		signal(SIGSEGV, SIG_DFL);
 		close(to[1]);
@@ -256,7 +256,7 @@ static void kill_it(const struct process *process)
 	end_of(process);
 }
 
-/* ---- publish, open, outlive ---- */
+/* ---- lifetime of published objects ---- */
 
 static void model_writer(struct gpool *own, int in, int out)
 {
@@ -320,7 +320,7 @@ static void test_outlives_its_writer(void **state)
 	assert_int_equal(versions_of("model"), 0);
 }
 
-/* Two sets of metadata in another order and other pages: the same layout. Another size or value: another layout. */
+/* Metadata in another order and on other pages has the same layout hash. Another size or value changes the hash. */
 static void test_layout_hash(void **state)
 {
 	static const char *const orders[2][2] = {{"a", "b"}, {"b", "a"}};
@@ -364,7 +364,7 @@ static void test_reader_keeps_its_version(void **state)
 	kept = open_named(pool, "weights");
 	assert_int_equal(gpool_object_info(kept, &old), 0);
 	tell(writer.say);
-	/* Versions that are opened meanwhile are complete: all content is of one version. */
+	/* Versions that are opened during the publications are complete: all content belongs to one version. */
 	for (struct pollfd look = {.fd = writer.hear, .events = POLLIN}; !poll(&look, 1, 0);) {
 		uint64_t count, value;
 
@@ -433,7 +433,7 @@ static void publisher(struct gpool *own, int in, int out)
 	await(in);
 }
 
-/* Killed at any instant around a publication: the object is complete, or does not exist. */
+/* Kill a writer at any instruction around a publication. The object must be complete, or not exist. */
 static void test_killed_around_publish(void **state)
 {
 	uint32_t published = 0, vanished = 0;
@@ -445,7 +445,7 @@ static void test_killed_around_publish(void **state)
 
 		hear(&writer);
 		tell(writer.say);
-		/* From before its first instruction until after its answer. */
+		/* The delay covers the time from before the first instruction until after the reply. */
 		if (round % 20 == 19)
 			hear(&writer);
 		else
@@ -532,7 +532,7 @@ static int try_publish(struct gpool *in, uint64_t expect, uint64_t *version)
 	assert_int_equal(gpool_object_create(in, "expected", &options, &object), 0);
 	add(object, 2, 9);
 	error = gpool_object_publish(object, version);
-	/* A refused publish changes nothing: the pages are writable. */
+	/* A refused publication changes nothing: the pages are writable. */
 	if (error)
 		fill(object, 0, 10);
 	assert_int_equal(gpool_object_close(object), 0);
@@ -626,7 +626,7 @@ static void test_read_only(void **state)
 	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
 }
 
-/* Pages of a published and deleted object become ordinary pages, writable even where they were read-only. */
+/* Pages of a published and deleted object become ordinary pages, which are writable even where they were read-only. */
 static void test_freed_pages_are_writable(void **state)
 {
 	struct gpool_object *object = create_as(pool, "back", GPOOL_OBJECT_IMMUTABLE);
@@ -646,7 +646,7 @@ static void test_freed_pages_are_writable(void **state)
 	assert_int_equal(gpool_free(pool, &block), 0);
 }
 
-/* GPU work that writes must be done before a publish. */
+/* GPU work that writes must be done before a publication. */
 static void test_busy(void **state)
 {
 	struct gpool_object *object = create_as(pool, "busy", GPOOL_OBJECT_IMMUTABLE);
@@ -737,7 +737,9 @@ static void trainer(struct gpool *own, int in, int out)
 	await(in);
 }
 
-/* The successor in a dead writer's role may continue to write; no other session may, and never two. */
+/*
+ * The successor in a dead writer's role may continue to write. No other session may, and there are never two writers.
+ */
 static void test_adopted_by_its_role(void **state)
 {
 	struct gpool_object_open_options adopt = GPOOL_OBJECT_OPEN_OPTIONS_INIT;
@@ -766,7 +768,7 @@ static void test_adopted_by_its_role(void **state)
 	fill(object, 0, 2);
 	assert_int_equal(gpool_object_info(object, &info), 0);
 	assert_int_equal(info.writer, gpool_session(pool));
-	/* The role may be passed on; the writer stays the writer until it closes the object. */
+	/* The role may be passed on. The writer stays the writer until it closes the object. */
 	assert_int_equal(gpool_role_release(pool, &role), 0);
 	assert_int_equal(gpool_role_acquire(other, "trainer", 0, &role), 0);
 	adopt.role_token = role.token;
@@ -806,11 +808,11 @@ static void test_ephemeral_is_evicted(void **state)
 	publish_and_close(pool, "cache-3", GPOOL_OBJECT_EPHEMERAL, 100, 3);
 	publish_and_close(pool, "kept", GPOOL_OBJECT_IMMUTABLE, 100, 4);
 	open = open_named(pool, "cache-1");
-	/* More than an eviction of all objects could free: nothing is evicted. */
+	/* The request exceeds the pages that an eviction of all objects could free, so no object is evicted. */
 	assert_int_equal(gpool_alloc(pool, PAGES - 199, NULL, &block), -ENOSPC);
 	assert_int_equal(versions_of("cache-2") + versions_of("cache-3"), 2);
 	/*
-	 * One eviction is sufficient, of the object that was unused for longest. One page stays free, since a full pool
+	 * One eviction is sufficient: that of the least recently used object. One page stays free, because a full pool
 	 * would start an eviction by its watermarks.
 	 */
 	assert_int_equal(gpool_alloc(pool, PAGES - 301, NULL, &block), 0);
@@ -825,7 +827,7 @@ static void test_ephemeral_is_evicted(void **state)
 	assert_int_equal(gpool_object_close(open), 0);
 }
 
-/* Adjacent pages: objects are evicted where that costs the fewest. */
+/* For adjacent pages, the agent evicts objects where the fewest are affected. */
 static void test_ephemeral_makes_room_in_a_row(void **state)
 {
 	struct gpool_alloc_options row = GPOOL_ALLOC_OPTIONS_INIT;
@@ -917,7 +919,10 @@ static void test_many(void **state)
 	kill_it(&writer);
 	asked = pool->attach_sequence;
 	object = open_named(pool, "many");
-	/* Independent of the number: one request for the object, and one for the memory of all pages. */
+	/*
+	 * The number of requests does not depend on the number of allocations: one for the object, and one for the
+	 * memory of all pages.
+	 */
 	assert_true(pool->attach_sequence - asked <= 2);
 	for (uint32_t i = 0; i < MANY_ALLOCATIONS; i++)
 		assert_true(filled(object, i, i));
@@ -930,7 +935,7 @@ static void test_many(void **state)
 	assert_int_equal(gpool_object_close(object), 0);
 }
 
-/* Pages that are not adjacent: the addresses are contiguous for writer and reader. */
+/* The pages are not adjacent, but the addresses are contiguous for writer and reader. */
 static void test_scattered(void **state)
 {
 	static struct gpool_block blocks[PAGES];
@@ -954,7 +959,7 @@ static void test_scattered(void **state)
 	assert_true(filled(other, 1, 600));
 	assert_int_equal(gpool_object_delete(pool, "pieces", 0), 0);
 	assert_int_equal(gpool_object_close(other), 0);
-	/* Refused and aborted: the scattered block is a block again, and then idle. */
+	/* After a refusal and an abort, the scattered block is a block again, and then idle. */
 	object = create_as(pool, "pieces", GPOOL_OBJECT_IMMUTABLE);
 	object = (gpool_object_abort(object), create_as(pool, "pieces", GPOOL_OBJECT_IMMUTABLE));
 	add(object, 5, 500);
@@ -988,7 +993,7 @@ static void test_right_to_delete(void **state)
 	gpool_close(admin);
 }
 
-/* All sessions see its name; only sessions of its tenant can open it. */
+/* All sessions see the name of a private object. Only sessions of its tenant can open it. */
 static void test_private(void **state)
 {
 	struct gpool_options options = harness_options(&harness);
@@ -1018,7 +1023,7 @@ static void test_private(void **state)
 	assert_int_equal(gpool_object_close(object), 0);
 }
 
-/* ---- repeated and false messages, on the socket itself ---- */
+/* ---- repeated and false messages, sent on the socket itself ---- */
 
 static int packet_ask(uint8_t *question, int length, int fd, uint8_t *answer, size_t capacity, int *got)
 {
@@ -1029,7 +1034,7 @@ static int packet_ask(uint8_t *question, int length, int fd, uint8_t *answer, si
 	return attach_receive(pool->socket, answer, capacity, got, got ? 1 : 0, &count, WAIT_MS);
 }
 
-/* A request that is sent twice is answered twice and executed once. */
+/* A request that is sent twice gets two replies and is executed once. */
 static void test_repeats(void **state)
 {
 	struct msg_object_open_request open = {.name = "again"};
@@ -1055,12 +1060,12 @@ static void test_repeats(void **state)
 		&change, ++pool->attach_sequence, pool->token, question, sizeof(question));
 	assert_true(packet_ask(question, length, -1, first, sizeof(first), NULL) > 0);
 	publish_as(pool, "again", GPOOL_OBJECT_IMMUTABLE, 1, 2);
-	/* An older request than the last one: its answer is not waited for, and the new object stays. */
+	/* The request is older than the last one. Nothing waits for its reply, and the new object stays. */
 	assert_int_equal(attach_send(pool->socket, question, (size_t)length, NULL, 0), 0);
 	assert_int_equal(try_open("again", 0, 0), 0);
 	/*
-	 * The same request as the last one, but another object was published under the name in between: the delete
-	 * applied to the other version.
+	 * This repeats the last request, but another object was published under the name in between. The delete applied
+	 * to the other version.
 	 */
 	length = msg_encode_object_change_request(
 		&change, ++pool->attach_sequence, pool->token, question, sizeof(question));
@@ -1084,7 +1089,7 @@ static int publish_raw(int fd)
 	return reply.error;
 }
 
-/* A manifest of one page, which is correct except for that page's owner. */
+/* Return a manifest of one page that is correct except for the page's owner. */
 static int manifest_of(uint32_t page, uint64_t generation, bool sealed)
 {
 	struct {
@@ -1180,14 +1185,17 @@ static void test_arguments(void **state)
 	gpool_object_abort(NULL);
 }
 
-/* The second tenant is joined by name; a session that names none does not join it. */
+/* A session joins the second tenant only by name. */
 static const char config_text[] =
 	"pools = ( { name = \"p0\"; backend = \"host\"; size = \"2GiB\"; page_size = \"512KB\"; reserved = \"0 "
 	"pages\"; handle_size = \"%s\"; } );\n"
 	"tenants = ( { name = \"rest\"; }, { name = \"other\"; users = [ \"1\" ]; limit = \"300 pages\"; } );\n"
 	"eviction = { start = 100; stop = 99; };\n";
 
-/* Once with handles of one page, once with handles of four, which pages of several owners share. */
+/*
+ * Run the tests once with handles of one page, and once with handles of four pages, which pages of several owners
+ * share.
+ */
 static int run_with(const char *handle_size, const struct CMUnitTest *tests, size_t count)
 {
 	char path[64];
@@ -1241,8 +1249,8 @@ int main(void)
 	int failed = run_with("auto", tests, count);
 
 	/*
-	 * All but the last two: if handles are larger than pages, blocks are not scattered, so a request needs adjacent
-	 * pages.
+	 * Run all but the last two tests. If handles are larger than pages, blocks are not scattered, so a request
+	 * needs adjacent pages.
 	 */
 	return failed + run_with("2MB", tests, count - 2);
 }

@@ -1,9 +1,9 @@
 /*
- * test_objects_crash.c - named objects while the agent dies after each of its stores, one after the other.
+ * test_objects_crash.c - named objects while the agent dies after each of its stores in turn.
  *
- * Goal: each call takes effect once and returns as if no death had happened; a name refers to one complete version at
- * any time; no page is lost. Method: that of test_crash_points.c, with its module; each scenario is run for the n-th
- * store, n = 1, 2, 3, ..., until it ends before the n-th. $GPOOL_CRASH_STRIDE=n tries every n-th only.
+ * Goal: each call takes effect once and returns as if no death had happened. A name refers to one complete version at
+ * any time. No page is lost. Method: that of test_crash_points.c, with its module. Each scenario runs for the n-th
+ * store, n = 1, 2, 3, ..., until it ends before that store. $GPOOL_CRASH_STRIDE=n tries only every n-th store.
  */
 #include "client/object/object.h"
 #include "tests/integration/crash_points.h"
@@ -58,7 +58,7 @@ static bool is(struct gpool_object *object, uint64_t value)
 		*(const uint64_t *)metadata == value;
 }
 
-/* Three allocations of 1, 4 and 2 pages. */
+/* Create an object with three allocations of 1, 4 and 2 pages. */
 static struct gpool_object *build(uint64_t value, uint32_t memory_class, uint64_t expect)
 {
 	static const uint32_t sizes[] = {1, 4, 2};
@@ -191,7 +191,7 @@ static void test_publish_over_a_reader(void **state)
 	play(old_is_read, publish_new, new_is_there);
 }
 
-/* A refused publish changes nothing, even if the agent dies during the refusal. */
+/* A refused publication changes nothing, even if the agent dies during the refusal. */
 static void publish_refused(void)
 {
 	uint64_t version;
@@ -276,7 +276,7 @@ static void test_delete(void **state)
 	play(one_published, delete_while_read, nothing_is_there);
 }
 
-/* A repeated delete must not apply to an object that was published under the name since. */
+/* A repeated delete must not apply to an object that was published under the name in the meantime. */
 static void delete_and_publish(void)
 {
 	assert_int_equal(gpool_object_delete(reader, "name", 0), 0);
@@ -348,7 +348,7 @@ static void test_eviction(void **state)
 	play(ephemeral, take_more, nothing_is_there);
 }
 
-/* Open and not pinned, so it is evicted; another one is pinned, and stays. */
+/* Publish an open, unpinned object, and allocate all other pages but one. The object may be evicted. */
 static void pinnable(void)
 {
 	struct gpool_alloc_options wait = GPOOL_ALLOC_OPTIONS_INIT;
@@ -373,7 +373,8 @@ static void test_eviction_of_an_open_object(void **state)
 }
 
 /*
- * A request that cannot be satisfied: the agent examines the object and keeps it, whatever state its predecessor left.
+ * The object is pinned, so the request cannot be satisfied. The agent examines the object and keeps it, whatever state
+ * its predecessor left.
  */
 static void pinned(void)
 {
@@ -404,7 +405,7 @@ static void test_no_eviction_of_a_pinned_object(void **state)
 	play(pinned, cannot_take_more, it_has_stayed);
 }
 
-/* ---- */
+/* ---- fixture ---- */
 
 static int publisher_start(void **state)
 {
@@ -433,7 +434,7 @@ static uint32_t idle_pages(void)
 }
 
 /*
- * The agent dies before it takes idle pages. Without an agent they become pages of an object, and only the publisher
+ * The agent dies before it takes idle pages. While no agent runs, they become pages of an object. Only the publisher
  * knows about them when the next agent determines their owner.
  */
 static void test_published_pages_have_one_owner(void **state)
@@ -463,7 +464,7 @@ static void test_published_pages_have_one_owner(void **state)
 
 		assert_int_equal(gpool_object_alloc(building, 1, &now, &index), 0);
 	}
-	/* It removes its pages from the table, and is stopped there. */
+	/* The publisher removes its pages from the table, and is stopped there. */
 	pthread_mutex_lock(&writer->attach_lock);
 	assert_int_equal(pthread_create(&publisher, NULL, publish_in_a_thread, &version), 0);
 	AWAIT(atomic_load(&block_entry(writer, building->parts[building->part_count - 1].block.page)->tag) == 0);
@@ -490,7 +491,7 @@ static void test_published_pages_have_one_owner(void **state)
 
 int main(int argc, char **argv)
 {
-	/* A gpoold for each: the keeper delays the restart of agents that die repeatedly. */
+	/* Start a gpoold for each test, because the keeper delays the restart of agents that die repeatedly. */
 #define TEST(name) cmocka_unit_test_setup_teardown(name, publisher_start, crash_stop)
 	const struct CMUnitTest tests[] = {
 		TEST(test_publish),

@@ -2,9 +2,10 @@
  * test_objects_many.c - thousands of named objects.
  *
  * Goal: the configured number of objects can be published, found by name, in the directory and after the agent's death,
- * and deleted; one more is refused with an error that names the limit and the setting; without the setting there is
- * room for one in each page. Method: objects of one page that are never written, so that their memory is never
- * allocated.
+ * and deleted. One more object is refused with an error that names the limit and the setting. Without the setting, the
+ * limit is one object per page.
+ *
+ * Method: objects of one page that are never written, so their memory is never allocated.
  */
 #include "client/gpool.h"
 #include "client/object/object.h"
@@ -167,7 +168,10 @@ static void test_as_many_as_may_be(void **state)
 		assert_true(is_found(i));
 	assert_int_equal(listed(), MANY);
 
-	/* While a successor rebuilds the directory a lookup may fail; once it answers, the directory is complete. */
+	/*
+	 * While a successor rebuilds the directory a lookup may fail. Once a lookup succeeds, the directory is
+	 * complete.
+	 */
 	agent_killed();
 	opened(0);
 	for (uint32_t i = 0; i < MANY; i++)
@@ -235,7 +239,7 @@ int main(void)
 	};
 	struct rlimit limit;
 
-	/* One descriptor each, in the keeper and in the agent. */
+	/* The keeper and the agent each need one descriptor per object. */
 	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_max < MANY + 1000) {
 		printf("%d descriptors are needed, RLIMIT_NOFILE allows %llu\n", MANY + 1000,
 			(unsigned long long)limit.rlim_max);

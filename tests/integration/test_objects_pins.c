@@ -1,10 +1,12 @@
 /*
- * test_objects_pins.c - objects that are kept by pins alone.
+ * test_objects_pins.c - objects that only pins protect.
  *
- * Goal: a pinned object stays, with its content, under pressure and after any change of its name; an unpinned one is
- * evicted even if it is open, and its readers get an error when they pin it again; the object with the lowest worth is
- * evicted first, by bytes and by counts; pins end with their process, and survive the death of the agent. Method: a
- * gpoold, its only pool of 64 pages, sessions of this process and separate processes.
+ * Goal: a pinned object stays, with its content, under pressure and after any change of its name. An unpinned object is
+ * evicted even if it is open, and its readers get an error when they pin it again. The object with the lowest worth is
+ * evicted first, whether bytes or the number of objects are limited. Pins end with their process, and survive the death
+ * of the agent.
+ *
+ * Method: a gpoold with one pool of 64 pages, sessions of this process and separate processes.
  */
 #include "client/core/pool.h"
 #include "tests/integration/life.h"
@@ -88,7 +90,7 @@ static bool is_there(const char *name)
 	return false;
 }
 
-/* Return true if that number of pages can be allocated now; they are freed again. */
+/* Return true if that number of pages can be allocated now. They are freed again. */
 static bool can_have(struct gpool *pool, uint32_t pages)
 {
 	struct gpool_block block;
@@ -131,7 +133,7 @@ static void test_open_does_not_keep(void **state)
 	object = published(writer, "a", 1);
 	again = opened(reader, "a");
 	assert_true(is(again, 1));
-	/* It is not evicted while other pages are available. */
+	/* The object is not evicted while other pages are available. */
 	assert_true(can_have(reader, PAGES - OBJECT_PAGES));
 	assert_int_equal(gpool_object_pin(object), 0);
 	assert_int_equal(gpool_object_unpin(object), 0);
@@ -142,7 +144,7 @@ static void test_open_does_not_keep(void **state)
 	assert_int_equal(gpool_object_unpin(again), -ESTALE);
 	assert_int_equal(gpool_object_close(object), 0);
 	assert_int_equal(gpool_object_close(again), 0);
-	/* The same pages, and the same name. */
+	/* Publish another object with the same pages and the same name. */
 	object = published(reader, "a", 2);
 	assert_int_equal(gpool_object_pin(object), 0);
 	assert_true(is(object, 2));
@@ -218,7 +220,7 @@ static void test_least_recently_used_is_evicted_first(void **state)
 		objects[i] = published(writer, names[i], (uint64_t)i);
 		clock_moves();
 	}
-	/* A use by the other session, which counts as well. */
+	/* A use by the other session counts as well. */
 	again = opened(reader, "a");
 	assert_int_equal(gpool_object_pin(again), 0);
 	assert_int_equal(gpool_object_unpin(again), 0);
@@ -256,7 +258,7 @@ static void scan(void)
 	}
 }
 
-/* The expensive object and the often used one stay, also with the agent's successor, during a scan of others. */
+/* The expensive and the frequently used object stay during a scan of others, also with the agent's successor. */
 static void test_worth(void **state)
 {
 	struct gpool_object *dear, *often, *plain;
@@ -278,14 +280,14 @@ static void test_worth(void **state)
 	scan();
 	assert_true(is_there("dear") && is_there("often"));
 	assert_true(is(dear, 1) && is(often, 2));
-	/* A request for all pages evicts it nevertheless. */
+	/* A request for all pages evicts the object nevertheless. */
 	assert_true(can_have(reader, PAGES));
 	assert_int_equal(gpool_object_close(dear), 0);
 	assert_int_equal(gpool_object_close(often), 0);
 	assert_int_equal(gpool_object_close(plain), 0);
 }
 
-/* The same cost for a larger object means a lower worth for each byte. */
+/* At the same reload cost, a larger object has a lower worth. */
 static void test_cost_is_by_size(void **state)
 {
 	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
@@ -312,7 +314,10 @@ static void test_cost_is_by_size(void **state)
 	assert_int_equal(gpool_object_create(writer, "a", &options, &small), -EINVAL);
 }
 
-/* A publish evicts as many objects as possible; those that were pinned then are evicted at the next tick. */
+/*
+ * A publication at the limit evicts as many objects as possible. Objects that were pinned at that time are evicted at
+ * the next tick.
+ */
 static void test_no_more_than_may_be(void **state)
 {
 	struct gpool_object *objects[3];
@@ -325,7 +330,7 @@ static void test_no_more_than_may_be(void **state)
 		objects[i] = published(writer, name, (uint64_t)i);
 		use(objects[i], 3 - i);
 	}
-	/* The object that is being published is no candidate. */
+	/* The object that is being published is not a candidate. */
 	assert_true(is_there("o0") && !is_there("o1") && is_there("o2"));
 	assert_int_equal(gpool_object_close(objects[1]), 0);
 	assert_int_equal(gpool_object_close(objects[2]), 0);
@@ -343,7 +348,7 @@ static void test_no_more_than_may_be(void **state)
 		assert_int_equal(gpool_object_close(objects[i]), 0);
 }
 
-/* Adjacent pages: the object is evicted for them like a block, but not while it is pinned. */
+/* For adjacent pages, an object is evicted like a block, but not while it is pinned. */
 static void test_room_in_a_row(void **state)
 {
 	struct gpool_alloc_options row = GPOOL_ALLOC_OPTIONS_INIT;
@@ -369,7 +374,7 @@ static void test_room_in_a_row(void **state)
 		assert_int_equal(gpool_object_close(objects[i]), 0);
 }
 
-/* ---- which sessions are in the way ---- */
+/* ---- which sessions hold pins ---- */
 
 static void test_a_refusal_names_the_object(void **state)
 {
@@ -424,7 +429,7 @@ static const struct msg_pins_reply *pins_from(uint32_t page, uint32_t session)
 	return &reply;
 }
 
-/* One entry for each session that pins the object, with the object's name; starting at any entry. */
+/* The list has one entry for each session that pins the object, with the object's name. It may start at any entry. */
 static void test_pins_are_listed(void **state)
 {
 	const struct msg_pins_reply *reply;
@@ -459,7 +464,7 @@ static void test_pins_are_listed(void **state)
 	assert_int_equal(gpool_object_close(again), 0);
 }
 
-/* A pin that is not refreshed is detected and, in this test, revoked; then the object may be evicted. */
+/* A pin that is not refreshed is detected and, in this test, revoked. Then the object may be evicted. */
 static void test_a_leaked_pin(void **state)
 {
 	struct gpool_object *object;
@@ -504,7 +509,7 @@ static void test_unpin_after(void **state)
 		assert_int_equal(gpool_object_pin(again), 0);
 	first = recorded(one);
 	second = recorded(other);
-	/* The object has no room for a second fence: that pin stays until the next check. */
+	/* The object has no room for a second fence, so that pin stays until the next check. */
 	assert_int_equal(gpool_object_unpin_after(again, first), 0);
 	assert_int_equal(gpool_object_unpin_after(again, second), 0);
 	assert_false(can_have(writer, PAGES - OBJECT_PAGES + 1));
@@ -515,7 +520,7 @@ static void test_unpin_after(void **state)
 	assert_int_equal(gpool_fence_wait(reader, second, ANSWER_MS), 0);
 	AWAIT(can_have(writer, PAGES - OBJECT_PAGES + 1));
 	assert_int_equal(gpool_object_pin(again), -ESTALE);
-	/* A fence that is signaled already. */
+	/* The fence is signaled already. */
 	assert_int_equal(gpool_object_close(object), 0);
 	object = published(reader, "b", 1);
 	assert_int_equal(gpool_object_pin(object), 0);
@@ -542,7 +547,7 @@ static void test_a_newer_version(void **state)
 	found = opened(writer, "a");
 	assert_true(is(found, 2));
 	assert_int_equal(harness_free_pages(&harness), PAGES - 2 * OBJECT_PAGES);
-	/* It is freed with its last pin, even though it is open. */
+	/* The object is freed with its last pin, even though it is open. */
 	assert_int_equal(gpool_object_unpin(old), 0);
 	AWAIT(harness_free_pages(&harness) == PAGES - OBJECT_PAGES);
 	assert_int_equal(gpool_object_close(old), 0);
@@ -566,7 +571,7 @@ static void test_deleted(void **state)
 	assert_int_equal(harness_free_pages(&harness), PAGES - OBJECT_PAGES);
 	assert_int_equal(gpool_object_unpin(again), 0);
 	AWAIT(harness_free_pages(&harness) == PAGES);
-	/* Unpinned, it is freed at once. */
+	/* An unpinned object is freed at once. */
 	assert_int_equal(gpool_object_close(object), 0);
 	assert_int_equal(gpool_object_close(again), 0);
 	object = published(writer, "a", 1);
@@ -579,7 +584,7 @@ static void test_deleted(void **state)
 
 struct child {
 	pid_t pid;
-	int said; /* receives a byte when the process has pinned */
+	int said; /* receives a byte when the process has pinned the object */
 };
 
 /* Start a process that pins the object and waits for its end. */
@@ -640,7 +645,7 @@ static void test_the_agent_dies(void **state)
 	again = opened(reader, "kept");
 	assert_int_equal(gpool_object_pin(again), 0);
 	assert_int_equal(kill(process_of("gpoold-agent"), SIGKILL), 0);
-	/* No request is sent. */
+	/* These calls send no request. */
 	assert_int_equal(gpool_object_pin(goes), 0);
 	assert_int_equal(gpool_object_unpin(goes), 0);
 	AWAIT(status()->incarnation > agents);
@@ -654,7 +659,7 @@ static void test_the_agent_dies(void **state)
 	assert_int_equal(gpool_object_close(again), 0);
 }
 
-/* ---- all at once ---- */
+/* ---- several threads ---- */
 
 enum { RACES = 2, RACE_EVICTIONS = 100 };
 
@@ -681,12 +686,12 @@ static void race_publish(struct racer *racer)
 		if (gpool_object_publish(racer->object, &version) == 0)
 			return;
 	}
-	/* Another session has published it first. */
+	/* Another session has published the object first. */
 	gpool_object_abort(racer->object);
 	racer->object = NULL;
 }
 
-/* Create it again whenever it was evicted: a pinned object has the content that its name states. */
+/* Create the object again whenever it was evicted. A pinned object must have the content that its name states. */
 static void *race(void *argument)
 {
 	struct racer *racer = argument;

@@ -1,11 +1,12 @@
 /*
  * test_pins.c - pins that are held for longer than pins.max_duration.
  *
- * Goal: each of the three actions on a leaked pin has its documented effect and no other. The pin is detected once and
- * its holder named; a touch in time prevents that; a revoked pin leaves a block that can be evicted and a program that
- * can continue; a session that was ended keeps its pages until its process ends. Method: a gpoold for each test, with a
- * short leak time. Its state is polled until it is as expected; events are counted up to one that a reload triggers. A
- * second block, which leaks too, shows when the first was examined.
+ * Goal: each of the three actions on a leaked pin has its documented effect and no other. The pin is detected once, and
+ * its holder is named. A touch in time prevents the detection. A revoked pin leaves a block that can be evicted and a
+ * program that can continue. A session that was disconnected keeps its pages until its process ends.
+ *
+ * Method: each test starts a gpoold with a short leak time. The test polls the state until it is as expected, and
+ * counts events up to one that a reload triggers. A second block, which leaks too, shows when the first was examined.
  */
 #include "client/gpool.h"
 #include "client/core/pool.h"
@@ -40,7 +41,7 @@ enum { PAGES = 64, ANSWER_MS = AWAIT_MS, STUCK_SECONDS = 250, EVENTS_MAX = 256 }
 static struct harness harness;
 static struct gpool *looker; /* an admin session, for requests and events */
 
-/* ---- questions ---- */
+/* ---- requests ---- */
 
 static uint8_t reply_bytes[MSG_BYTES_MAX];
 
@@ -211,7 +212,7 @@ static void test_a_leak_is_reported_once_with_its_holder(void **state)
 	assert_int_equal(reply->pins_count, 1);
 	assert_int_equal(reply->pins[0].leaked, 0);
 
-	/* Long after its detection it has been reported only once. */
+	/* Long after its detection the pin has been reported only once. */
 	AWAIT((reply = pins(true))->pins_count == 1 && reply->pins[0].age_ms > 1500);
 	assert_int_equal(reply->pins[0].page, block.page);
 	assert_int_equal(reply->pins[0].page_count, 2);
@@ -230,7 +231,7 @@ static void test_a_leak_is_reported_once_with_its_holder(void **state)
 			assert_non_null(strstr(events[i].text, "forgetful"));
 		}
 
-	/* It is only a report: the pin is kept. */
+	/* The action is only a report: the pin is kept. */
 	assert_int_equal(harness_evict(&harness, gpool_session(pool), 1), 0);
 	assert_int_equal(gpool_unpin(pool, &block), 0);
 	assert_int_equal(pins(false)->pins_count, 0);
@@ -247,7 +248,7 @@ static void test_a_leak_is_reported_once_with_its_holder(void **state)
 static const char *const patient[] = {
 	"--pool", POOL, QUIET, "--set", "pins.max_duration=1s", "--set", "pins.leaked=report", NULL};
 
-/* Return false when this process got too little CPU time and a touch was late. */
+/* Return false if this process got too little CPU time and a touch was late. */
 static bool touches_prevent_it(void)
 {
 	struct gpool_block touched, pinned, forgotten;
@@ -266,7 +267,7 @@ static bool touches_prevent_it(void)
 		poll(NULL, 0, AWAIT_STEP_MS);
 		before = monotonic_ms();
 		assert_int_equal(gpool_touch(pool, &touched), 0);
-		assert_int_equal(gpool_pin(pool, &pinned), 0); /* a further pin refreshes the first one as well */
+		assert_int_equal(gpool_pin(pool, &pinned), 0); /* another pin refreshes the first one as well */
 		assert_int_equal(gpool_unpin(pool, &pinned), 0);
 		reply = pins(false);
 		entry = pin_at(reply, forgotten.page);
@@ -310,8 +311,8 @@ static void test_a_touch_prevents_it(void **state)
 }
 
 /*
- * An agent that was stopped, starved or in a debugger for a while has not advanced the clock of the touch stamps. Pins
- * that were touched meanwhile are not leaked.
+ * While an agent was stopped, starved or in a debugger, it has not advanced the clock of the touch stamps. Pins that
+ * were touched during that time are not leaked.
  */
 static void test_a_suspended_agent_reports_no_leaks(void **state)
 {
@@ -327,7 +328,7 @@ static void test_a_suspended_agent_reports_no_leaks(void **state)
 	block = alloc(pool, 1);
 	agent = (pid_t)status()->agent_pid;
 	assert_true(agent > 1);
-	/* Without CPU time for this process a touch was late: repeat it. */
+	/* If this process got no CPU time, a touch was late: repeat it. */
 	do {
 		assert_int_equal(gpool_touch(pool, &block), 0);
 		leaked = status()->pools[0].leaked_pins;
@@ -357,7 +358,7 @@ static void test_a_suspended_agent_reports_no_leaks(void **state)
 static const char *const unpin[] = {
 	"--pool", POOL, QUIET, "--set", "pins.max_duration=500ms", "--set", "pins.leaked=unpin", NULL};
 
-/* The agent has checked all pins that existed before. */
+/* Wait until the agent has checked all existing pins. */
 static void await_leaks(struct gpool *pool)
 {
 	struct gpool_block marker = alloc(pool, 1);
@@ -390,7 +391,7 @@ static void test_an_unpinned_block_can_be_evicted(void **state)
 	AWAIT(pins(false)->pins_count == 0);
 	assert_int_equal(status()->pools[0].leaked_pins, 1);
 
-	/* The unpin reports it, and nothing is lost. */
+	/* The unpin reports the revocation, and no content is lost. */
 	assert_int_equal(gpool_unpin(pool, &block), -EINVAL);
 	assert_int_equal(gpool_free(pool, &block), -EINVAL);
 	assert_int_equal(gpool_pin(pool, &block), 0);
@@ -406,7 +407,7 @@ static void test_an_unpinned_block_can_be_evicted(void **state)
 	gpool_close(pool);
 }
 
-/* A block is freed while a second session has a leaked pin on it: the block is freed when that last pin is revoked. */
+/* A block is freed while a second session has a leaked pin on it. It must be freed when that last pin is revoked. */
 static void test_a_freed_block_ends_with_its_leaked_pin(void **state)
 {
 	struct gpool_block block;
@@ -424,7 +425,10 @@ static void test_a_freed_block_ends_with_its_leaked_pin(void **state)
 	gpool_close(pool);
 }
 
-/* Fences of two streams, signaled in either order: no pin remains, and the agent evicts the block only after both. */
+/*
+ * The fences of two streams are signaled in either order. No pin remains, and the agent evicts the block only after
+ * both.
+ */
 static void test_fences_of_two_streams_keep_no_pin(void **state)
 {
 	struct gpool_fence fences[2];
@@ -480,7 +484,7 @@ static void test_a_prepared_block_can_be_rolled_back_or_committed(void **state)
 static const char *const disconnect[] = {
 	"--pool", POOL, QUIET, "--set", "pins.max_duration=500ms", "--set", "pins.leaked=disconnect", NULL};
 
-/* Leak a pin, report the session, wait for a byte, report the agent's answer, and keep running. */
+/* Leak a pin, report the session, wait for a byte, report the agent's reply, and keep running. */
 static _Noreturn void forgetful_main(int parent, pid_t expected)
 {
 	struct gpool_options options = harness_options(&harness);

@@ -1,9 +1,11 @@
 /*
  * test_poolctl.c - poolctl as users run it, with a real agent.
  *
- * Goal: every verb works in both formats; invalid requests are refused with the right exit status; help, man page and
- * completion agree; --offline reads a stopped agent. Method: run the program that was built against a gpoold on the
- * host back end, whose worker is this process, and parse its JSON.
+ * Goal: every verb works in both formats. Invalid requests are refused with the right exit status. Help, man page and
+ * completion agree. --offline reads a stopped agent.
+ *
+ * Method: run the program of this build against a gpoold on the back end `host`, with this process as its worker, and
+ * parse the JSON.
  */
 #include "tests/integration/poolctl_process.h"
 #include "tests/lib/harness.h"
@@ -131,7 +133,7 @@ static void test_every_verb_has_help(void **state)
 	result_free(&result);
 }
 
-/* The man page contains the parts that the program writes, word for word. */
+/* The man page contains the parts that the program prints, word for word. */
 static void test_man_page_is_current(void **state)
 {
 	static const char end[] = ".\\\" End of what poolctl help --man writes.\n";
@@ -159,7 +161,7 @@ static void test_man_page_is_current(void **state)
 	result_free(&result);
 }
 
-/* The completions of bash after `words`, the last of which is incomplete. */
+/* Check bash's completions of `words`, the last of which is incomplete. */
 static void expect_completion(const char *words, const char *wanted)
 {
 	char command[512], line[512] = "";
@@ -237,7 +239,7 @@ static void test_no_agent(void **state)
 	expect_text(result.err, "/nonexistent/b");
 	result_free(&result);
 	unsetenv("GPOOL_DIR");
-	/* poolctl knows its own version nevertheless */
+	/* without an agent, poolctl still reports its own version */
 	result = poolctl("version", "-d", directory, "-o", "json", NULL);
 	expect(&result, NO_AGENT);
 	expect_document(&result, "version");
@@ -306,7 +308,7 @@ static void test_doctor(void **state)
 
 enum { P0_PAGES = 2048, P0_PAGE_BYTES = 512 << 10, P1_PAGES = 32 };
 
-/* One agent for all tests; this process is a worker of the first pool. */
+/* One agent for all tests. This process is a worker of the first pool. */
 struct world {
 	struct harness harness;
 	struct gpool *worker;
@@ -326,7 +328,10 @@ static struct gpool_block block_make(uint32_t pages, uint32_t content, uint64_t 
 	return block;
 }
 
-/* Pinned: 4 pages of KV_CACHE and 1 of ACTIVATION. Unpinned: three blocks of TEMP_BUFFER, 2 pages each. */
+/*
+ * Allocate as pinned blocks 4 pages of KV_CACHE and 1 of ACTIVATION, and as unpinned ones three blocks of TEMP_BUFFER
+ * with 2 pages each.
+ */
 static int world_setup(void **state)
 {
 	/* more pages than one answer holds; pins leak soon; user nobody is an observer, and only root is an admin */
@@ -771,7 +776,7 @@ static void test_pinnable_object(void **state)
 	assert_int_equal(gpool_object_close(object), 0);
 }
 
-/* It measures beside a worker, takes no pages from it, and leaves nothing behind. */
+/* The benchmark runs beside a worker, takes no pages from it, and leaves nothing behind. */
 static void test_bench(void **state)
 {
 	static const char *const numbers[] = {"used_pages", "pinned_pages", "evicted_pages", "sessions"};
@@ -820,13 +825,13 @@ static struct gpool_object *object_publish(
 	assert_int_equal(gpool_object_create(pool, name, &options, &object), 0);
 	assert_int_equal(gpool_object_alloc(object, pages, NULL, &index), 0);
 	object->of_library = true;
-	/* No part of it may have a meaning for a terminal. */
+	/* No byte of the name may affect a terminal. */
 	assert_int_equal(gpool_object_set(object, "name", "of \"2026\"\033[1m", 13), 0);
 	assert_int_equal(gpool_object_publish(object, &version), 0);
 	return object;
 }
 
-/* Adapters are objects with the names that engines give them; other objects are not shown. */
+/* Adapters are objects with the names that engines give them. Other objects are not shown. */
 static void test_adapters(void **state)
 {
 	struct gpool_options options = harness_options(&world.harness);
@@ -862,7 +867,7 @@ static void test_adapters(void **state)
 	entry = entry->next;
 	assert_string_equal(string(entry, "pool"), "p1");
 	assert_string_equal(string(entry, "tier"), "warm");
-	assert_string_equal(string(entry, "name"), ""); /* it is private */
+	assert_string_equal(string(entry, "name"), ""); /* the name is private */
 	assert_string_equal(string(entry, "key"), "0123abcd");
 	assert_int_equal(number(entry, "pins"), 0);
 	result_free(&result);
@@ -938,7 +943,7 @@ static void test_objects(void **state)
 	result = AGENT("object", "delete", "weights");
 	expect(&result, OK);
 	result_free(&result);
-	/* It is still open here. */
+	/* The object is still open in this process. */
 	result = AGENT_JSON("objects");
 	expect(&result, OK);
 	assert_string_equal(string(list(&result, "objects")->child, "state"), "deleted");
@@ -1110,7 +1115,10 @@ static void test_doctor_with_agent(void **state)
 
 /* ---- events ---- */
 
-/* Begin and end sessions until the process has written an event: its subscription takes effect at an unknown time. */
+/*
+ * Begin and end sessions until the process has written an event. The time at which its subscription takes effect is
+ * unknown.
+ */
 static void events_make_until_heard(struct running running)
 {
 	struct pollfd wait = {.fd = running.out, .events = POLLIN};
@@ -1138,7 +1146,7 @@ static void test_events_count(void **state)
 	result = poolctl_finish(running);
 	expect(&result, OK);
 	expect_document(&result, "event");
-	/* On a slow machine the pins of this test may count as leaked by now. */
+	/* On a slow machine the pins of this test may already count as leaked. */
 	assert_true(!strncmp(string(result.json, "event"), "session-", 8) ||
 		!strcmp(string(result.json, "event"), "leaked-pin"));
 	assert_string_equal(string(result.json, "pool"), "p0");
@@ -1164,7 +1172,7 @@ static void test_events_kind_and_interrupt(void **state)
 
 /* ---- rights ---- */
 
-/* Run poolctl as an unprivileged user, which the configuration makes an observer. */
+/* Run poolctl as an unprivileged user that the configuration makes an observer. */
 static struct result as_observer(const char *first, ...)
 {
 	char *arguments[ARGUMENTS_MAX];
@@ -1217,9 +1225,9 @@ static void test_roles(void **state)
 	rmdir(file);
 }
 
-/* ---- an agent that hangs ---- */
+/* ---- an agent that does not reply ---- */
 
-/* Compare the reports of the running agent with those of its tables while it is stopped. */
+/* Compare the reports of the running agent with those read from its tables while it is stopped. */
 static void compare_pages(pid_t agent)
 {
 	struct result online = AGENT_JSON("pages", "--each"), offline;
@@ -1293,20 +1301,20 @@ static void test_stopped_agent(void **state)
 	result_free(&result);
 	unlink(snapshot);
 	rmdir(folder);
-	/* and the pool is unaffected */
+	/* the pool is unaffected */
 	result = AGENT("check");
 	expect(&result, OK);
 	result_free(&result);
 }
 
-/* After any failure: the agent continues for the other tests. */
+/* After any failure, continue the agent for the other tests. */
 static int agent_continue(void **state)
 {
 	(void)state;
 	return kill(-world.harness.pid, SIGCONT);
 }
 
-/* ---- the end ---- */
+/* ---- end of the agent ---- */
 
 static void test_events_end_with_gpoold(void **state)
 {

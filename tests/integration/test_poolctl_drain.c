@@ -1,10 +1,11 @@
 /*
- * test_poolctl_drain.c - a pool out of service.
+ * test_poolctl_drain.c - a pool that is being drained.
  *
- * Goal: while a pool is drained new workers are refused with a reason that names the pool, other sessions can attach,
- * attached workers continue and are notified; the verb waits for them and lists those that remain; the state survives
- * the agent's death and an upgrade, and ends with --off. Method: the program that was built, with a gpoold on the host
- * back end and workers of this process and of its children.
+ * Goal: while a pool is drained, new workers are refused with a reason that names the pool. Other sessions can attach;
+ * attached workers continue and are notified. The verb waits for them and lists those that remain. The state survives
+ * the agent's death and an upgrade, and ends with --off.
+ *
+ * Method: the program of this build, with a gpoold on the back end `host` and workers of this process and its children.
  */
 #include "tests/integration/poolctl_process.h"
 #include "tests/lib/harness.h"
@@ -50,7 +51,7 @@ static void log_keep(void *context, int level, const char *text)
 		snprintf(said, sizeof(said), "%s", text);
 }
 
-/* Return gpool_open()'s result; the session is closed. */
+/* Attach and detach. Return the result of gpool_open(). */
 static int attach(uint32_t kind, const char *pool_name)
 {
 	struct gpool_options options = harness_options(&harness);
@@ -146,7 +147,9 @@ static void test_attached_workers_continue(void **state)
 	assert_int_equal(gpool_unpin(pool, &loose), 0);
 	while (gpool_event_next(pool, 0, &event) == 0)
 		;
-	/* notified; unpinned blocks are evicted, pinned ones stay, and attached workers can allocate more */
+	/*
+	 * workers are notified; unpinned blocks are evicted, pinned ones stay, and attached workers can allocate more
+	 */
 	result = AGENT("drain", "--no-wait", "--evict", "-o", "json");
 	expect(&result, OK);
 	assert_int_equal(number(result.json, "evicted_pages"), 8);
@@ -187,7 +190,7 @@ static void await_text(int fd, const char *part)
 	}
 }
 
-/* It waits for the attached workers, one after the other, also for one whose process dies. */
+/* The verb waits for each attached worker in turn, even if a worker's process dies. */
 static void test_it_waits_for_the_last_one(void **state)
 {
 	const char *line[] = {"poolctl", "drain", "-d", harness.directory, NULL};

@@ -1,9 +1,9 @@
 /*
  * test_poolctl_examples.c - the example of every verb, as its --help shows it.
  *
- * Goal: examples have the described effect, in both output formats; every verb's exit codes are those of the manual.
- * Method: the words are extracted from --help and passed to the program, without an agent and with an agent that has
- * the objects that the examples name.
+ * Goal: examples have the described effect in both output formats, and the exit codes of every verb are those of the
+ * manual. Method: extract the words of each example from --help and pass them to the program, without an agent and with
+ * an agent that has the objects that the examples name.
  */
 #include "tests/integration/poolctl_process.h"
 #include "tests/lib/harness.h"
@@ -31,7 +31,7 @@ static int example_arguments(const char *verb, const char **arguments, char room
 	return count;
 }
 
-/* Run the verb's example with further arguments, which end with NULL. */
+/* Run the verb's example with additional arguments, which end with NULL. */
 static struct result example_run(const char *verb, const char *first, ...)
 {
 	const char *arguments[ARGUMENTS_MAX + 1] = {"poolctl"};
@@ -49,7 +49,7 @@ static struct result example_run(const char *verb, const char *first, ...)
 	return poolctl_finish(poolctl_start((char *const *)(uintptr_t)arguments));
 }
 
-/* For each verb: an unknown option, an argument too many, no agent. */
+/* Test each verb with an unknown option, with an argument too many, and without an agent. */
 static void test_exit_codes_of_every_verb(void **state)
 {
 	static const char *const at_home[] = {"doctor", "help"};
@@ -80,7 +80,7 @@ static void test_exit_codes_of_every_verb(void **state)
 /* ---- with an agent ---- */
 
 static struct harness harness;
-static char folder[] = "/tmp/gpool-examples-XXXXXX"; /* folder for the files that the examples write */
+static char folder[] = "/tmp/gpool-examples-XXXXXX"; /* for the files that the examples write */
 static struct gpool *worker;
 
 static void worker_open(void)
@@ -120,7 +120,10 @@ static int stop(void **state)
 	return harness_stop(&harness);
 }
 
-/* Prepare a gibibyte of unpinned blocks of caches, an object `weights`, and a role `main` without a holder. */
+/*
+ * Allocate one gibibyte of unpinned KV cache blocks, and prepare an object `weights` and a role `main` without a
+ * holder.
+ */
 static void prepare(void)
 {
 	struct gpool_alloc_options alloc = GPOOL_ALLOC_OPTIONS_INIT;
@@ -152,7 +155,7 @@ static void run_both(const char *name)
 		struct result result;
 
 		prepare();
-		/* it waits for the last worker */
+		/* the verb waits for the last worker */
 		if (drains)
 			gpool_close(worker);
 		result = example_run(name, "-d", harness.directory, "--timeout", "20", "-o", forms[form], NULL);
@@ -176,7 +179,7 @@ static void run_both(const char *name)
 	}
 }
 
-/* All verbs except top, which draws, and help, which needs no agent. */
+/* Test all verbs except top, which draws, and help, which needs no agent. */
 static void test_examples_in_both_forms(void **state)
 {
 	char names[32][16];

@@ -1,10 +1,11 @@
 /*
- * test_poolctl_offline.c - poolctl without an agent: the tables of a stopped one, and snapshots.
+ * test_poolctl_offline.c - poolctl without an agent: the tables of a stopped agent, and snapshots.
  *
- * Goal: status, pages, pins, clients and check report the content of the tables; no content crashes poolctl; a snapshot
- * yields the same reports as the tables it was taken from. Method: this process plays gpoold's keeper: it creates
- * segments with known content, holds their descriptors and writes a pid file. Then it writes wrong values: into a
- * worker's segment, the pool's, the file.
+ * Goal: status, pages, pins, clients and check report the content of the tables. No content crashes poolctl. A snapshot
+ * yields the same reports as the tables from which it was taken.
+ *
+ * Method: this process acts as gpoold's keeper. It creates segments with known content, holds their descriptors and
+ * writes a pid file. Then it writes wrong values into a worker's segment, the pool's segment and the file.
  */
 #include "tests/integration/poolctl_process.h"
 
@@ -60,8 +61,8 @@ static void record_set(
 }
 
 /*
- * Fill the worker's segment: two pinned blocks, one unpinned, idle pages, a magazine, a scattered block, and pages in
- * transit.
+ * Fill the worker's segment with two pinned blocks, one unpinned block, idle pages, a magazine, a scattered block, and
+ * pages in transit.
  */
 static void worker_fill(struct session_segment *session)
 {
@@ -127,7 +128,7 @@ static int keeper_teardown(void **state)
 	return 0;
 }
 
-/* poolctl VERB --offline on the keeper's folder, as JSON */
+/* run poolctl VERB --offline on the keeper's folder, with JSON as output */
 #define OFFLINE(...) poolctl("-d", keeper->directory, "-o", "json", "--offline", __VA_ARGS__, NULL)
 
 static void test_offline_status(void **state)
@@ -152,12 +153,12 @@ static void test_offline_status(void **state)
 	assert_int_equal(number(pool, "largest_free_run"), PAGES - RESERVED - 64 - 8);
 	assert_int_equal(number(pool, "idle_pages"), 10 + 4);
 	assert_int_equal(number(pool, "offered_pages"), 2 + 5);
-	assert_int_equal(number(pool, "needed_pages"), 64 - 10 - 4 - 2 - 5); /* pinned, and in transit */
+	assert_int_equal(number(pool, "needed_pages"), 64 - 10 - 4 - 2 - 5); /* pinned, or in transit */
 	assert_int_equal(number(pool, "used_pages"), 4 + 4 + 2 + 5);
 	assert_int_equal(number(pool, "pinned_pages"), 8);
 	assert_int_equal(number(pool, "allocations"), 15);
 	assert_int_equal(number(pool, "pins"), 100);
-	/* a number that a double cannot hold is exact in the text */
+	/* a number that a double cannot represent is exact in the text */
 	expect_text(result.out, "9007199254740993");
 	result_free(&result);
 
@@ -165,7 +166,7 @@ static void test_offline_status(void **state)
 	expect(&result, OK);
 	expect_text(result.out, "pool 'gpu0': 200 pages of 2 MiB, 400 MiB, host back end, pressure high");
 	expect_text(result.out, "[##");          /* the bar begins with the pinned pages */
-	assert_null(strchr(result.out, '\033')); /* no colour in a pipe */
+	assert_null(strchr(result.out, '\033')); /* no color in a pipe */
 	result_free(&result);
 }
 
@@ -211,7 +212,7 @@ static void test_offline_pages(void **state)
 	assert_int_equal(cJSON_GetArraySize(list(&result, "pages")), 1);
 	run = list(&result, "pages")->child;
 	assert_int_equal(number(run, "page"), 41);
-	assert_int_equal(number(run, "block_first"), 30); /* an extent belongs to its head */
+	assert_int_equal(number(run, "block_first"), 30); /* an extent belongs to the head of its block */
 	assert_int_equal(number(run, "block_pages"), 5);
 	assert_int_equal(number(run, "owner_id"), 1030);
 	assert_int_equal(number(run, "generation"), 2);
@@ -326,14 +327,14 @@ static void test_offline_objects(void **state)
 	result = OFFLINE("check");
 	expect(&result, OK);
 	result_free(&result);
-	/* Pages that are missing in their object's record, and pages of an object that does not exist. */
+	/* Some pages are missing in their object's record, and some belong to an object that does not exist. */
 	page_set(keeper, 85, 1, PAGE_SHARED, 7);
 	page_set(keeper, 86, 1, PAGE_SHARED, 8);
 	result = OFFLINE("check");
 	expect(&result, FOUND);
 	assert_int_equal(number(result.json, "found"), 2);
 	result_free(&result);
-	/* An object that cannot be found by its name. */
+	/* The object cannot be found by its name. */
 	object_names_clear(&keeper->pool);
 	atomic_store(&record->state, OBJECT_CURRENT);
 	result = OFFLINE("check");
@@ -422,7 +423,7 @@ static void test_offline_transfers(void **state)
 	struct result result;
 	const cJSON *entry;
 
-	/* Pages of a closed session are quarantined too, and attributed to it. */
+	/* Pages of a closed session are quarantined too, and attributed to that session. */
 	result = OFFLINE("transfers");
 	expect(&result, OK);
 	expect_document(&result, "transfers");
@@ -491,7 +492,7 @@ static void test_offline_check(void **state)
 	result_free(&result);
 }
 
-/* Names in shared memory may contain any bytes, and may be unterminated. */
+/* Names in shared memory may contain any bytes, and need not be terminated. */
 static void test_offline_hostile_names(void **state)
 {
 	struct keeper *keeper = *state;
@@ -532,8 +533,8 @@ static void verbs_survive(struct keeper *keeper, const char *snapshot)
 			regions ? "--" : NULL, WORKER_TEXT, NULL);
 
 		/*
-		 * a signal has failed the test by now; the worker may not exist any more, or another one may have the
-		 * same name
+		 * a crash has already failed the test at this point; USAGE is valid if the worker does not exist any
+		 * more or its name is ambiguous
 		 */
 		if (result.code != OK && result.code != FOUND && result.code != FAILED &&
 			!(regions && result.code == USAGE))
@@ -544,7 +545,7 @@ static void verbs_survive(struct keeper *keeper, const char *snapshot)
 	}
 }
 
-/* A worker may write anything into its own segment. */
+/* A worker may write any values into its own segment. */
 static void test_offline_hostile_sessions(void **state)
 {
 	struct keeper *keeper = *state;
@@ -607,7 +608,7 @@ static void test_offline_unknown_names(void **state)
 	}
 }
 
-/* Start a process without gpool's memory, since it executes another program; it ends when *input is closed. */
+/* Start a process without gpool's memory: it executes another program. It ends when *input is closed. */
 static pid_t stranger_start(int *input)
 {
 	int stdin_pipe[2], started[2];
@@ -699,7 +700,7 @@ static void test_snapshot_reports_the_same(void **state)
 		result_free(&live);
 		result_free(&kept);
 	}
-	/* and still reports it when the tables have changed, or no process exists */
+	/* the snapshot is unchanged when the tables have changed, or no process exists */
 	page_set(keeper, 0, 64, PAGE_FREE, 0);
 	unlink(keeper->pid_file);
 	struct result kept = poolctl("--offline", keeper->snapshot, "clients", "-o", "json", NULL);
@@ -771,7 +772,7 @@ static void test_snapshot_hostile(void **state)
 	free(content);
 }
 
-/* Runs that overlap or exceed the segment, in a file with otherwise correct lengths. */
+/* Runs overlap or exceed the segment, in a file whose lengths are otherwise correct. */
 static void test_snapshot_runs(void **state)
 {
 	static const uint64_t runs[][2] = {{8, 8}, {4090, 8}, {UINT64_MAX - 3, 8}};

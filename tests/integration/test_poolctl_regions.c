@@ -1,10 +1,12 @@
 /*
  * test_poolctl_regions.c - poolctl regions: the use of workers' addresses.
  *
- * Goal: a request to the agent, an offline read and a snapshot report the same, and the true content; a worker that
- * hangs during a change, or changes its table continuously, is reported as such and is not waited for; false entries
- * are marked; a client that does not exist, or is ambiguous, is refused with its name. Method: this process is a worker
- * of a real agent and writes its table of regions itself, so that the expected output is known.
+ * Goal: a request to the agent, an offline read and a snapshot report the same, true content. If a worker hangs during
+ * a change or changes its table continuously, poolctl reports that and does not wait for it. False entries are marked.
+ * A client that does not exist or is ambiguous is refused with its name.
+ *
+ * Method: this process is a worker of a real agent and writes its table of regions itself, so the expected output is
+ * known.
  */
 #include "tests/integration/poolctl_process.h"
 #include "tests/lib/harness.h"
@@ -20,7 +22,7 @@
 
 enum { ROWS = REGION_TABLE_ENTRIES + 10 };
 
-/* One agent for all tests; this process has a new session of p0 for each test. */
+/* One agent for all tests. This process opens a new session of p0 for each test. */
 struct world {
 	struct harness harness;
 	struct gpool *worker;
@@ -67,8 +69,8 @@ static struct gpool *worker_open(const char *pool, const char *name)
 }
 
 /*
- * gpoold's keeper gets a new session's table from the agent, some time after the worker has it; --offline shows the
- * keeper's tables.
+ * Wait until gpoold's keeper has received the new session's table from the agent, which happens after the worker has
+ * it. --offline shows the keeper's tables.
  */
 static void keeper_wait(const char *name)
 {
@@ -102,7 +104,7 @@ static int worker_setup(void **state)
 static int worker_teardown(void **state)
 {
 	(void)state;
-	kill(-world.harness.pid, SIGCONT); /* after any failure the agent continues for the other tests */
+	kill(-world.harness.pid, SIGCONT); /* after any failure, continue the agent for the other tests */
 	free(world.writer);
 	gpool_close(world.worker);
 	return 0;
@@ -142,10 +144,7 @@ static void row_add(enum region_row_state state, uint32_t pages, uint32_t stream
 	world.totals.hole_regions += state == REGION_ROW_HOLE;
 }
 
-/*
- * Set the rows "[-3][+10][1][-5][*4][#100] [2]", from the last to the first; the example has each pair of flags and
- * fences once.
- */
+/* Set the rows "[-3][+10][1][-5][*4][#100] [2]", in order of address. Each pair of flags and fences occurs once. */
 static void rows_example(void)
 {
 	atomic_store(&world.worker->session.timeline[1], 100);
@@ -314,7 +313,7 @@ static void test_unknown_clients(void **state)
 	gpool_close(watcher);
 }
 
-/* More regions than one answer holds, and finally more than the table holds. */
+/* Use more regions than one reply holds, and finally more than the table holds. */
 static void test_many_regions(void **state)
 {
 	struct result result;
@@ -351,7 +350,7 @@ static void test_many_regions(void **state)
 	result_free(&result);
 }
 
-/* ---- workers that hang, die, or do not rest ---- */
+/* ---- workers that hang, die, or change their tables continuously ---- */
 
 /* Start a process with its own session that stops itself during a change. */
 static pid_t hanging_start(void)
@@ -405,7 +404,7 @@ static void test_hanging_worker(void **state)
 	result_free(&result);
 	kill(child, SIGKILL);
 	assert_int_equal(waitpid(child, NULL, 0), child);
-	/* the agent handles this worker's end later; until then it is shown as before */
+	/* the agent handles this worker's end with a delay; until then poolctl shows the worker as before */
 	do {
 		result = AGENT("hanging");
 		if (result.code == OK)
@@ -553,7 +552,7 @@ static pid_t agent_pid(void)
 	return pid;
 }
 
-/* A stopped agent's tables are read without it; its successor is asked again. */
+/* Poolctl reads a stopped agent's tables without the agent. Once a successor runs, it sends requests again. */
 static void test_without_agent(void **state)
 {
 	char folder[] = "/tmp/poolctl.XXXXXX", snapshot[64];
@@ -586,7 +585,7 @@ static void test_without_agent(void **state)
 	result_free(&result);
 	assert_true(agent_pid() != agent);
 
-	/* the table that was kept is outdated by now */
+	/* the table that the keeper has is outdated by now */
 	region_table_begin(world.writer);
 	region_table_clear(world.writer, &world.numbers[1]);
 	region_table_end(world.writer);
@@ -614,7 +613,7 @@ static void test_snapshot_without_sessions(void **state)
 	result = poolctl("-d", world.harness.directory, "dump", snapshot, NULL);
 	expect(&result, OK);
 	result_free(&result);
-	/* the first segment is p0, and the others are cut off */
+	/* the first segment is p0; cut off the others */
 	content = (uint64_t *)(void *)file_read(snapshot, &bytes);
 	((uint32_t *)content)[3] = 1;
 	for (at = 6; content[at + 1]; at += 2 + content[at + 1] / 8)

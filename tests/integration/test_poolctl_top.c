@@ -1,9 +1,10 @@
 /*
  * test_poolctl_top.c - poolctl top on a terminal.
  *
- * Goal: it draws the pool's state, in every size, with and without colours; keys work as documented; it reports when no
- * agent answers; and however it ends, the terminal is restored. Method: the program that was built, on a pty whose
- * screen the test keeps, with a real agent.
+ * Goal: poolctl top draws the state of the pool in every size, with and without colors. Keys work as documented. It
+ * reports when no agent replies. However it ends, it restores the terminal.
+ *
+ * Method: the program of this build runs with a real agent on a pty whose screen the test keeps.
  */
 #include "tests/integration/poolctl_process.h"
 #include "tests/integration/terminal.h"
@@ -49,7 +50,7 @@ static void top_start(struct terminal *terminal, const char *option, const char 
 	terminal_start(terminal, poolctl_path(), (char *const *)(uintptr_t)line, term, rows, columns);
 }
 
-/* Check that it ends with status 0 and restores the terminal. */
+/* Check that the program ends with status 0 and restores the terminal. */
 static void expect_restored(struct terminal *terminal, const struct termios *before)
 {
 	struct termios after;
@@ -145,7 +146,7 @@ static void test_signals_restore_the_terminal(void **state)
 	}
 }
 
-/* vt100 has no alternate screen, and no sequence that selects one. */
+/* The terminal vt100 has no alternate screen, and no sequence that selects one. */
 static void test_without_colours(void **state)
 {
 	struct terminal terminal;
@@ -183,7 +184,7 @@ static void test_where_it_cannot_be(void **state)
 	assert_int_equal(WEXITSTATUS(status), FAILED);
 }
 
-/* While no agent answers it reports that, shows the last state, and handles keys. */
+/* While no agent replies, the program reports that, shows the last state, and handles keys. */
 static void test_it_outlives_gpoold(void **state)
 {
 	struct terminal terminal;

@@ -1,10 +1,12 @@
 /*
- * test_poolctl_trace.c - the flight recorder of a real agent and real workers, as poolctl trace and poolctl events
- * --since show it.
+ * test_poolctl_trace.c - the flight recorder of a real agent and real workers, as `poolctl trace` and `poolctl events
+ * --since` show it.
  *
- * Goal: the trace contains the events, including those of a worker and an agent that were killed; Perfetto can read the
- * trace; an agent that hangs is not needed. Method: make each event happen once, kill -9, and search it by name; check
- * every element of the trace against the format: known phases, named tracks, sorted times, no overlapping slices.
+ * Goal: the trace contains the events, including those of a worker and an agent that were killed. Perfetto can read the
+ * trace. No reply of an agent is needed.
+ *
+ * Method: cause each event once, kill processes with SIGKILL, and search for the events by name. Check every element of
+ * the trace against the format: known phases, named tracks, sorted times, no overlapping slices.
  */
 #include "tests/integration/poolctl_process.h"
 #include "tests/lib/harness.h"
@@ -66,8 +68,8 @@ static void check_metadata(const cJSON *event, struct track *track)
 }
 
 /*
- * The slice begins after the end of the last one, or is within it and after its children. Times have three decimals, as
- * doubles.
+ * Check that the slice begins after the end of the last one, or is within it and after its children. Times have three
+ * decimals, as doubles.
  */
 static void check_slice(struct track *track, double begin, double end)
 {
@@ -165,7 +167,7 @@ static const cJSON *expect_event(const cJSON *trace, const char *name, const cha
 	return NULL;
 }
 
-/* Check that the session's first track identifies it. */
+/* Check that the session's first track identifies the session. */
 static void expect_track(const cJSON *trace, uint32_t session, const char *part)
 {
 	const cJSON *event;
@@ -189,7 +191,7 @@ static struct result trace_read(void)
 	return result;
 }
 
-/* ---- making it happen ---- */
+/* ---- causing the events ---- */
 
 static struct gpool_block block_make(uint32_t pages, uint32_t flags, uint64_t owner_id)
 {
@@ -214,7 +216,7 @@ static bool end_recorded(uint32_t session)
 	return false;
 }
 
-/* Kill a worker while it holds pages; returns its session. */
+/* Kill a worker while it holds pages. Return its session. */
 static uint32_t worker_killed(void)
 {
 	uint32_t session = 0;
@@ -255,7 +257,7 @@ static pid_t agent_pid(void)
 	return pid;
 }
 
-/* The keeper receives a new session's segment some time later; then the session's records are visible. */
+/* Wait until the keeper has received the new session's segment. From then on the session's records are visible. */
 static void seen_await(void)
 {
 	struct gpool_block block = block_make(CHILD_PAGES, 0, 0);
@@ -326,7 +328,7 @@ static void test_requests_and_refusals(void **state)
 	expect_event(result.json, "session-start", "i", world.session);
 	expect_event(result.json, "grant", "X", world.session);
 	expect_event(result.json, "refill", "X", world.session);
-	/* Within the duration of the wait, on one track. */
+	/* The grant is within the duration of the wait, so both are on one track. */
 	assert_int_equal(number(find(result.json, "refill", world.session), "tid"),
 		number(find(result.json, "grant", world.session), "tid"));
 	args = expect_event(result.json, "refusal", "X", world.session);
@@ -372,7 +374,7 @@ static void test_moves(void **state)
 	result_free(&result);
 }
 
-/* Its segment is freed, and its records are kept. */
+/* The segment of the worker is freed, and its records are kept. */
 static void test_killed_worker_is_heard(void **state)
 {
 	struct result result;
@@ -398,7 +400,7 @@ static void test_killed_agent(void **state)
 		;
 	result = trace_read();
 	assert_int_equal(count_of(result.json, "agent-start", "i", 0), 2);
-	/* The records that it had written. */
+	/* The trace contains the records that the worker had written. */
 	expect_event(result.json, "session-end", "i", world.killed);
 	assert_int_equal(number(expect_event(result.json, "refill", "X", world.killed), "pages"), CHILD_PAGES);
 	expect_event(result.json, "evict", "i", world.session);
@@ -439,7 +441,7 @@ static void test_choices(void **state)
 	result_free(&all);
 }
 
-/* The agent hangs; and a snapshot, for which a file suffices. */
+/* Read the trace while the agent hangs, and from a snapshot, which needs only a file. */
 static void test_without_agent(void **state)
 {
 	pid_t agent = agent_pid();
@@ -467,7 +469,7 @@ static void test_without_agent(void **state)
 	unlink(path);
 }
 
-/* A user that is neither root nor gpoold's user sees the records of the agent only. */
+/* A user that is neither root nor gpoold's user sees only the records of the agent. */
 static void test_as_an_unprivileged_user(void **state)
 {
 	char *const arguments[] = {(char *)"poolctl", (char *)"trace", (char *)"-d", world.harness.directory, NULL};
@@ -487,7 +489,7 @@ static void test_as_an_unprivileged_user(void **state)
 	result_free(&result);
 }
 
-/* A session may write any content into its ring: it is shown as the session's own, or not at all. */
+/* A session may write any content into its ring. The trace shows it as the session's own, or not at all. */
 static void test_liar(void **state)
 {
 	const struct flight_ring *ring = &world.worker->session.flight;
@@ -516,7 +518,7 @@ static void test_liar(void **state)
 	result_free(&result);
 }
 
-/* Recorded events first, then current ones, each once. */
+/* The recorded events are printed first, then current ones, each once. */
 static void test_events_since(void **state)
 {
 	struct result recorded = AGENT("events", "--offline", "--since", "1h", "-o", "json"), result;
@@ -535,7 +537,7 @@ static void test_events_since(void **state)
 		lines += *at == '\n';
 	snprintf(count, sizeof(count), "%u", lines + 1);
 	running = poolctl_start(arguments);
-	/* After the recorded events it follows the current ones. */
+	/* After the recorded events, poolctl follows the current ones. */
 	for (left = lines; left; left -= seen == '\n')
 		assert_int_equal(read(running.out, &seen, 1), 1);
 	gpool_close(harness_open(&world.harness));
@@ -546,7 +548,7 @@ static void test_events_since(void **state)
 	result_free(&recorded);
 }
 
-/* Disabled in one pool, without samples in the other. */
+/* The recorder is disabled in one pool, and takes no samples in the other. */
 static void test_off(void **state)
 {
 	static const char *const arguments[] = {"--pool",

@@ -1,9 +1,11 @@
 /*
  * test_poolctl_transfers.c - poolctl's report of pages in transfer between trust domains.
  *
- * Goal: retired pages are shown with the sessions that delay them, also when they exceed one answer; the list is empty
- * when they are free again; and the offline report agrees with the agent's. Method: a real gpoold with the tenants
- * `red` and `blue`. Red frees every second page of the pool, without unmapping any, and blue requests some.
+ * Goal: retired pages are shown with the sessions that delay them, even if they exceed one reply. The list is empty
+ * when the pages are free again. The offline report agrees with the agent's.
+ *
+ * Method: a real gpoold with the tenants `red` and `blue`. Red frees every second page of the pool without unmapping
+ * any, and blue requests some of them.
  */
 #include "tests/integration/poolctl_process.h"
 #include "tests/lib/harness.h"
@@ -14,7 +16,7 @@
 #include <inttypes.h>
 #include <signal.h>
 
-/* Each needed page has neighbours that are not needed: more runs than two answers of the agent hold. */
+/* Each needed page has neighbors that are not needed, so there are more runs than two replies of the agent hold. */
 enum { PAGES = 1024, WANTED = 300, PART = 128 };
 
 static const char config_text[] =
@@ -77,7 +79,7 @@ static void await_retired(uint32_t pages)
 	}
 }
 
-/* Red has allocated all of the pool; every second page is free now and still mapped by red. */
+/* Let red allocate the whole pool, and free every second page. The freed pages are still mapped by red. */
 static void red_gives_up_half(void)
 {
 	static struct gpool_block blocks[PAGES];
@@ -149,7 +151,7 @@ static void test_sessions_that_delay_transfers(void **state)
 	expect(&result, USAGE);
 	result_free(&result);
 
-	/* An agent that does not answer does not change the report of the pages. */
+	/* An agent that does not reply does not change the report of the pages. */
 	assert_int_equal(kill(-harness.pid, SIGSTOP), 0);
 	result = TRANSFERS("-o", "json", "--offline");
 	assert_int_equal(kill(-harness.pid, SIGCONT), 0);

@@ -1,10 +1,11 @@
 /*
  * test_prometheus.c - tools/exporter/monitoring/ with a real Prometheus, which scrapes a real exporter of a real agent.
  *
- * Goal: the rules are correct, by their own tests, and use only metrics that exist; a Prometheus that loads them
- * reports no errors; every query of the dashboard returns numbers while the pool is used. Method: promtool and
- * Prometheus of this machine, without which the test is skipped, on the loopback; a workload that changes each metric.
- * Run from the root of the source tree.
+ * Goal: the rules pass their own tests and use only metrics that exist. A Prometheus that loads them reports no errors.
+ * Every query of the dashboard returns numbers while the pool is used.
+ *
+ * Method: promtool and Prometheus of this machine run on the loopback interface, with a workload that changes each
+ * metric. Without these programs the test is skipped. Run it from the root of the source tree.
  */
 #include "client/core/pool.h"
 #include "tests/integration/exporter_process.h"
@@ -81,7 +82,7 @@ static void test_rules_name_exported_metrics(void **state)
 	free(metrics);
 }
 
-/* ---- a Prometheus of our own ---- */
+/* ---- the Prometheus of this test ---- */
 
 /* Return a port that no process uses at this moment. */
 static uint16_t free_port(void)
@@ -230,7 +231,7 @@ static bool answered(const char *query)
 	return number;
 }
 
-/* A worker that attaches, makes calls of each kind, and detaches. */
+/* Attach a worker, make calls of each kind, and detach. */
 static void work(void)
 {
 	struct gpool *worker = open_worker();
@@ -243,7 +244,7 @@ static void work(void)
 		assert_int_equal(gpool_pin(worker, &block), 0);
 		assert_int_equal(gpool_free(worker, &block), 0);
 	}
-	/* as the caches of adapters and prompts count */
+	/* counted as the caches of adapters and prompts count */
 	stats->adapter_hits += 9;
 	stats->adapter_misses += 1;
 	stats->prefix_hits += 3;
@@ -297,7 +298,7 @@ static void test_dashboard_has_data(void **state)
 	start(quiet);
 	exporter_start(harness.directory, "20");
 	prometheus_start();
-	AWAIT(answered("up{job=\"gpool\"} == 1")); /* its first scrape is 5 s after its start, by its own clock */
+	AWAIT(answered("up{job=\"gpool\"} == 1")); /* the first scrape is 5 s after the start of Prometheus */
 	for (int tries = 0; unanswered(queries, count, &done); tries++) {
 		if (tries == AWAIT_TRIES)
 			fail_msg("no number comes for '%s'", queries[done]);

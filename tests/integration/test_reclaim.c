@@ -2,9 +2,11 @@
  * test_reclaim.c - a stopped worker cannot keep memory that it does not use.
  *
  * Goal: under pressure the agent takes a stopped worker's idle pages, the pages in its threads' magazines, and its
- * unpinned blocks, in this order; pinned blocks stay. When the worker continues, the taken blocks return -ESTALE and
- * the others are unchanged. Method: a child creates pages of each kind and is stopped; this process then allocates.
- * Owner and state of pages are requested from the agent.
+ * unpinned blocks, in this order. Pinned blocks stay. When the worker continues, calls for the taken blocks return
+ * -ESTALE, and the other blocks are unchanged.
+ *
+ * Method: a child creates pages of each kind and is stopped; then this process allocates. The agent reports owner and
+ * state of the pages.
  */
 #include "client/gpool.h"
 #include "client/core/request.h"
@@ -36,14 +38,14 @@ enum {
 
 static struct harness harness;
 
-/* ---- the worker that is stopped ---- */
+/* ---- the stopped worker ---- */
 
 struct sleeper {
 	struct gpool *pool;
 	struct gpool_block pinned[PINNED], unpinned[UNPINNED];
 };
 
-/* Its report after SIGCONT. */
+/* The worker's report after SIGCONT. */
 struct findings {
 	int error; /* the first wrong result of a call */
 	uint32_t stale, alive, wrong;
@@ -117,7 +119,7 @@ static struct findings sleeper_go_on(struct sleeper *sleeper)
 		findings.alive++;
 		findings.error |= gpool_free(sleeper->pool, &sleeper->unpinned[i]);
 	}
-	/* It works as before. */
+	/* The session works as before. */
 	for (uint32_t i = 0; i < PAGES / 2 && !findings.error; i++)
 		findings.error |= gpool_alloc(sleeper->pool, 1, NULL, &block);
 	return findings;
@@ -142,7 +144,7 @@ static _Noreturn void sleeper_main(int parent)
 	_exit(0);
 }
 
-/* ---- this side ---- */
+/* ---- the test process ---- */
 
 struct fixture {
 	pid_t pid;
@@ -238,7 +240,7 @@ static struct uses uses_of_others(struct gpool *pool)
 	return uses;
 }
 
-/* Allocate single pages, pinned, until no more are available. */
+/* Allocate pinned blocks of one page until no more pages are available. */
 static uint32_t allocate_most(struct gpool *pool, uint32_t flags, struct gpool_block *blocks)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -295,8 +297,8 @@ static void test_idle_pages_serve_one_large_block(void **state)
 	struct findings findings;
 
 	/*
-	 * The sleeper requests pages less than a millisecond after this refusal: the pages that were just freed must be
-	 * found.
+	 * The sleeper requests pages less than a millisecond after this refusal, and must get the pages that were just
+	 * freed.
 	 */
 	assert_int_equal(gpool_alloc(fixture->pool, PAGES - PINNED, NULL, &block), 0);
 	assert_int_equal(gpool_alloc(fixture->pool, 1, NULL, &one), -ENOSPC);
@@ -313,7 +315,7 @@ static void test_idle_pages_and_magazines_are_taken_before_blocks(void **state)
 	struct gpool_block block;
 	struct findings findings;
 
-	/* All pages outside blocks. */
+	/* The request needs all pages outside blocks. */
 	assert_int_equal(gpool_alloc(fixture->pool, PAGES - PINNED - UNPINNED, NULL, &block), 0);
 	assert_int_equal(uses_of_others(fixture->pool).blocks, PINNED + UNPINNED);
 	free_all(fixture->pool, &block, 1);
@@ -342,7 +344,7 @@ static void test_no_evict_leaves_blocks_alone(void **state)
 int main(void)
 {
 	static const char *const arguments[] = {"--pool", "name=p0,backend=host,size=32MiB,page_size=512KB,reserved=0",
-		/* Nothing is taken without a request. */
+		/* No page is taken without a request. */
 		"--set", "eviction.start=100", "--set", "eviction.stop=99", "--set", "lease.idle=1h", NULL};
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_all_but_the_pinned_is_taken, sleeper_stop, sleeper_end),

@@ -1,9 +1,11 @@
 /*
- * test_recovery.c - the agent is killed and restarted; workers notice only a pause.
+ * test_recovery.c - the agent is killed and restarted, and workers notice only a pause.
  *
- * Goal: the state before a death is kept: sessions, leases, pins, contents, waiting requests, limits, quarantines,
- * tokens; a session that ended while no agent was running is cleaned up. Method: a real gpoold whose agent gets SIGKILL
- * at a time that the test chooses. Recovery of each intermediate state is tested in test_crash_points.c.
+ * Goal: the state before a death is kept: sessions, leases, pins, contents, waiting requests, limits, quarantines and
+ * tokens. The pages of a session that ended while no agent was running are freed.
+ *
+ * Method: the agent of a real gpoold gets SIGKILL at a time that the test chooses. test_crash_points.c tests the
+ * recovery of each intermediate state.
  */
 #include "tests/integration/life.h"
 
@@ -20,7 +22,7 @@ static int start_quiet(void **state)
 	return 0;
 }
 
-/* Kill the agent; returns when it is dead and its successor is being started. */
+/* Kill the agent. Return when it is dead and its successor is being started. */
 static void agent_kill(void)
 {
 	uint32_t pid = status()->agent_pid;
@@ -61,7 +63,10 @@ struct busy {
 	_Atomic uint64_t rounds;
 };
 
-/* Allocate, fill, pin and free, from the lease and from the agent; any error other than a shortage fails the test. */
+/*
+ * Allocate, fill, pin and free, from the lease and with requests to the agent. Any error other than a shortage fails
+ * the test.
+ */
 static void *busy_run(void *context)
 {
 	struct busy *busy = context;
@@ -163,9 +168,11 @@ static void test_a_waiting_request_is_served_once(void **state)
 	AWAIT(harness_free_pages(&harness) == PAGES);
 }
 
-/* ---- what ends meanwhile ---- */
+/* ---- sessions that end while no agent runs ---- */
 
-/* A worker dies while no agent runs: the next agent detects it by the pidfd of the worker and frees its pages. */
+/*
+ * A worker dies while no agent runs. The next agent detects the death by the pidfd of the worker, and frees its pages.
+ */
 static void test_deaths_while_there_is_no_agent(void **state)
 {
 	uint32_t agent = status()->agent_pid;
@@ -232,7 +239,7 @@ static void test_attaching_without_an_agent(void **state)
 	AWAIT(harness_free_pages(&harness) == PAGES);
 }
 
-/* ---- what was set ---- */
+/* ---- settings ---- */
 
 static void test_limits_stay_until_a_reload(void **state)
 {

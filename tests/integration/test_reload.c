@@ -1,11 +1,12 @@
 /*
  * test_reload.c - the configuration: an invalid one at the start, and changes later.
  *
- * Goal: an invalid configuration is refused at the start with file and line; a reload, by SIGHUP or by request, applies
- * the changes that it reports and lists those that need a restart; an invalid file changes nothing; no value of a
- * configuration that is not applied yet is used, and tenants do not exclude observers and admins. Method: a real gpoold
- * with a configuration file that is rewritten during the run; its reports are read from the answer, the event or the
- * log.
+ * Goal: an invalid configuration is refused at the start with file and line. A reload, by SIGHUP or by request, applies
+ * the changes that it reports and lists those that need a restart. An invalid file changes nothing. No value that is
+ * not applied yet is used. Tenants do not exclude observers and admins.
+ *
+ * Method: a real gpoold with a configuration file that is rewritten during the run. The reports are read from the
+ * reply, the event or the log.
  */
 #include "client/gpool.h"
 #include "proto/codec.h"
@@ -84,8 +85,8 @@ static void test_a_wrong_configuration_starts_nothing(void **state)
 }
 
 /*
- * The size of a pool in percent is known when it is created: minima that do not fit are refused then, and nothing is
- * left behind.
+ * The size of a pool in percent is known only when the pool is created. Minima that do not fit are refused then, and
+ * nothing is left behind.
  */
 static void test_minima_that_do_not_fit_a_pool_in_percent(void **state)
 {
@@ -140,7 +141,7 @@ static int reload(char *text)
 	return error;
 }
 
-/* Subscribe to events. Events are triggered until one is received. */
+/* Subscribe to events, and trigger events until one is received. */
 static void events_listen(void)
 {
 	struct gpool_event event = GPOOL_EVENT_INIT;
@@ -181,7 +182,7 @@ static void test_a_reload_changes_the_keys_it_can(void **state)
 	alloc_unpinned(pool, blocks, 40);
 	assert_int_equal(status()->pools[0].evicted_pages, 0);
 
-	/* By signal: the watermarks, a limit and a new tenant are applied, the size is not. */
+	/* Reload by signal: the watermarks, a limit and a new tenant are applied, the size is not. */
 	config_write(POOLS_OF("64MiB") EAGER
 		"tenants = ( { name = \"one\"; users = [ \"1\" ]; limit = \"30 pages\"; }, " OTHERS ", " TWO " );\n");
 	assert_int_equal(kill(harness.pid, SIGHUP), 0);
@@ -198,7 +199,7 @@ static void test_a_reload_changes_the_keys_it_can(void **state)
 	AWAIT(status()->pools[0].evicted_pages > 0);
 	assert_true(count_there(pool, blocks, 40) < 40);
 
-	/* By request: nothing has changed, and tenants in another order keep their state and are named. */
+	/* Reload by request: nothing has changed, and tenants in another order keep their state and names. */
 	config_write(POOLS_OF("32MiB") EAGER "tenants = ( " OTHERS
 					     ", { name = \"one\"; users = [ \"1\" ]; limit = \"20 pages\"; } );\n");
 	assert_int_equal(reload(text), 0);
@@ -222,7 +223,7 @@ static void test_a_broken_file_changes_nothing(void **state)
 	snprintf(place, sizeof(place), "%s:3", config_path);
 	assert_non_null(strstr(text, place));
 	assert_int_equal(tenant("one")->limit_pages, 40);
-	/* After a signal the log has the report. */
+	/* After a signal the log contains the report. */
 	assert_int_equal(truncate(harness.log, 0), 0);
 	assert_int_equal(kill(harness.pid, SIGHUP), 0);
 	do {
@@ -239,7 +240,7 @@ static void test_a_broken_file_changes_nothing(void **state)
 	assert_int_equal(reload(text), 0);
 }
 
-/* A size that needs a restart is not in force yet: minima that fit only the next start's pool are refused. */
+/* A size that needs a restart is not in effect yet: minima that fit only the pool of the next start are refused. */
 static void test_minima_are_measured_by_the_pool_that_runs(void **state)
 {
 	uint32_t minima;
@@ -262,8 +263,8 @@ static void test_minima_are_measured_by_the_pool_that_runs(void **state)
 }
 
 /*
- * Tenants determine which users lease pages. Observers and admins lease none, and may attach even if all tenants name
- * their users.
+ * Tenants determine which users lease pages. Observers and admins lease none, so they may attach even if all tenants
+ * name their users.
  */
 static void test_an_admin_needs_no_tenant(void **state)
 {

@@ -1,11 +1,12 @@
 /*
  * test_replay.c - gpool-replay as users run it, on generated traces and on one that the library records.
  *
- * Goal: every event is replayed, by as many threads and streams as the trace has, on each allocator; allocations
- * without memory are counted; a trace that the library records can be replayed; the chart is one complete file; wrong
- * options and traces are refused with the position; an interrupt leaves neither a process nor a file. Method: the real
- * program with the real agent, as children of this process, which is the reaper of all their descendants. $TMPDIR is a
- * folder of this test, which must be empty afterwards.
+ * Goal: every event is replayed, by as many threads and streams as the trace has, on each allocator. Allocations
+ * without memory are counted. A trace that the library records can be replayed. The chart is one complete file. Wrong
+ * options and traces are refused with the position. An interrupt leaves neither a process nor a file behind.
+ *
+ * Method: the real program and agent run as children of this process, which is the reaper of all their descendants.
+ * $TMPDIR is a folder of this test, which must be empty afterwards.
  */
 #include "tests/integration/tool_process.h"
 #include "tests/lib/harness.h"
@@ -15,7 +16,7 @@
 
 static char picture[64], trace_path[64];
 
-/* ---- what must hold ---- */
+/* ---- invariants ---- */
 
 /* Check a run in which all allocations succeeded. */
 static void assert_served(const cJSON *result, int index, const char *allocator)
@@ -90,7 +91,7 @@ static void test_replays_on_both_and_draws(void **state)
 	assert_int_equal(cJSON_GetArraySize(member(result, "runs")), 2);
 	assert_served(result, 0, "gpool");
 	assert_served(result, 1, "best-fit");
-	/* One thread: the peak is that of the trace. */
+	/* With one thread, the peak is that of the trace. */
 	for (int i = 0; i < 2; i++)
 		assert_true(number(cJSON_GetArrayItem(member(result, "runs"), i), "peak_live_bytes") ==
 			number(member(result, "trace"), "peak_bytes"));
@@ -100,7 +101,10 @@ static void test_replays_on_both_and_draws(void **state)
 	assert_nothing_left();
 }
 
-/* Allocated by one thread, freed by another, on streams with queued work; then one event after the other. */
+/*
+ * Memory is allocated by one thread and freed by another, on streams with queued work. The second run replays one event
+ * after the other.
+ */
 static void test_replays_threads_and_streams(void **state)
 {
 	cJSON *result;
@@ -167,7 +171,7 @@ static void test_keeps_the_times_of_the_trace(void **state)
 	assert_nothing_left();
 }
 
-/* ---- what the library records ---- */
+/* ---- traces that the library records ---- */
 
 struct recording {
 	struct gpool *pool;
@@ -198,7 +202,7 @@ static void record_some(struct harness *harness)
 	assert_int_equal(gpool_vm_configure(recording.pool, &options), 0);
 	assert_int_equal(gpool_stream_open(recording.pool, NULL, 0, &recording.stream), 0);
 	for (uint64_t i = 0; i < 200; i++) {
-		/* Including small ones; each is identified by its number, even if its address is reused. */
+		/* Some allocations are small. Each is identified by its number, even if its address is reused. */
 		assert_int_equal(gpool_malloc_async(recording.pool, 1000 + i % 5 * (700 << 10), recording.stream,
 					 &recording.given[i]),
 			0);
@@ -225,7 +229,7 @@ static void test_traces_of_the_library_are_replayed(void **state)
 	(void)state;
 	harness_start(&harness, arguments);
 	record_some(&harness);
-	/* On that agent, whose content is not used. */
+	/* Replay on the same agent. */
 	assert_int_equal(RUN("malloc", trace_path, "-o", "json", "--dir", harness.directory), 0);
 	result = read_result();
 	assert_true(number(member(result, "trace"), "threads") == 2);
@@ -242,7 +246,7 @@ static void test_traces_of_the_library_are_replayed(void **state)
 	assert_nothing_left();
 }
 
-/* ---- what must not be ---- */
+/* ---- refusals and interrupts ---- */
 
 static void test_refuses(void **state)
 {
@@ -313,14 +317,14 @@ static void test_interrupted_leaves_nothing(void **state)
 	pid_t child;
 
 	(void)state;
-	/* One thread waits for its time, another for an allocation of the first. */
+	/* One thread waits for its time, and another thread for an allocation of the first. */
 	write_text(trace_path,
 		"time_ns,thread,stream,op,size,id\n0,1,1,malloc,5,1\n1000000000,1,1,malloc,5,2\n1000000000,2,1,free,0,"
 		"2\n");
 	assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
 	child = tool_start(arguments, ends[1]);
 	close(ends[1]);
-	/* The first line of progress: the replay is running. */
+	/* The first line of progress shows that the replay is running. */
 	while (length < sizeof said - 1 && (more = read(ends[0], said + length, sizeof said - 1 - length)) > 0) {
 		length += (size_t)more;
 		said[length] = '\0';
@@ -349,7 +353,7 @@ static void test_helps(void **state)
 	assert_int_equal(strncmp(read_text(tool.out), "gpool-replay ", 13), 0);
 }
 
-/* ---- around them ---- */
+/* ---- set-up and teardown ---- */
 
 static int prepare(void **state)
 {

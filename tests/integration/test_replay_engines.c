@@ -1,12 +1,14 @@
 /*
- * test_replay_engines.c - gpool-replay kv --engines as users run it, on the excerpts of public traces that are shipped.
+ * test_replay_engines.c - `gpool-replay kv --engines` as users run it, on the excerpts of public traces that are
+ * shipped.
  *
  * Goal: engines begin with blocks that other engines wrote, and every block that is used has the content of its tokens;
- * a wrong one is detected; two engines, one of which is idle at times, are compared with one engine; when memory is
- * short sequences are preempted, and all requests finish, computed again or restored from host memory; figures add up;
- * one engine finds the same blocks as the model of a cache; a killed engine is reported, the others continue, and
- * nothing is left behind; wrong options and traces are refused. Method: the real program with the real agent, as
- * children of this process. Run it from the root of the source tree.
+ * a wrong one is detected. Two engines, one of which is idle at times, are compared with one engine. When memory is
+ * short, sequences are preempted, and all requests finish, computed again or restored from host memory. The figures add
+ * up. One engine finds the same blocks as the model of a cache. A killed engine is reported, the others continue, and
+ * nothing is left behind. Wrong options and traces are refused.
+ *
+ * Method: the real program and agent run as children of this process. Run it from the root of the source tree.
  */
 #include "tests/integration/tool_process.h"
 
@@ -16,7 +18,7 @@ static const char chat[] = "tools/replay/traces/mooncake_conversation.jsonl",
 		  lengths[] = "tools/demo/traces/azure_conv.csv";
 static char trace_path[64], chart_path[64];
 
-/* ---- what must hold of any run ---- */
+/* ---- invariants of any run ---- */
 
 static const char *const sums[] = {"requests", "finished", "refused", "steps", "prompt_tokens", "found_tokens",
 	"recomputed_tokens", "generated_tokens", "hit_blocks", "hit_blocks_of_others", "missed_blocks",
@@ -93,8 +95,8 @@ static void test_engines_share_blocks(void **state)
 }
 
 /*
- * Count the requests, of the first ones, that arrive in the windows in which the last of two engines receives every
- * second one.
+ * Return how many of the first `requests` requests the last of two engines receives. It receives every second request
+ * in every second window.
  */
 static int requests_of_last(int requests, double window_ms)
 {
@@ -143,7 +145,10 @@ static void test_compares_with_one_engine(void **state)
 	assert_nothing_left();
 }
 
-/* One request after the other, with memory for all: an engine finds the same blocks as an unlimited cache. */
+/*
+ * If requests run one after the other and memory suffices for all, an engine finds the same blocks as an unlimited
+ * cache.
+ */
 static void test_hits_equal_those_of_the_model(void **state)
 {
 	double rate, found;
@@ -190,7 +195,7 @@ static void test_preempts_and_finishes(void **state)
 		assert_true((number(run, "preempted") > 0) == (i < 4));
 		assert_true((number(run, "recomputed_tokens") > 0) == (i < 4));
 	}
-	/* Fewer preemptions if the lengths of answers are estimated. */
+	/* Runs that estimate the lengths of the answers make fewer preemptions. */
 	assert_true(number(run_of(result, 2), "preempted") < number(run_of(result, 0), "preempted"));
 	assert_true(number(run_of(result, 3), "preempted") < number(run_of(result, 1), "preempted"));
 	cJSON_Delete(result);
@@ -283,9 +288,9 @@ static void test_finds_a_wrong_block(void **state)
 	assert_nothing_left();
 }
 
-/* ---- engines that end ---- */
+/* ---- engines that die ---- */
 
-/* Read up to the line that names the process of the last engine; returns that process. */
+/* Read up to the line that names the process of the last engine. Return that process. */
 static pid_t last_engine(int from)
 {
 	char said[4096];
@@ -368,7 +373,7 @@ static void test_interrupted_leaves_nothing(void **state)
 	assert_nothing_left();
 }
 
-/* ---- what must not be ---- */
+/* ---- refusals ---- */
 
 static void test_refuses(void **state)
 {

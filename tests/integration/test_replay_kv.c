@@ -1,9 +1,11 @@
 /*
- * test_replay_kv.c - gpool-replay kv and waste on the excerpts of public traces that are shipped.
+ * test_replay_kv.c - `gpool-replay kv` and `waste` on the excerpts of public traces that are shipped.
  *
- * Goal: the hit rates of LRU and of the optimum equal those of a slow model made of plain arrays and loops; `adaptive`
- * is between them; the chart is one complete file; wrong options and traces are refused with the position. Method: the
- * real program as a child process. Run it from the root of the source tree.
+ * Goal: the hit rates of LRU and of the optimal policy equal those of a slow model made of plain arrays and loops. The
+ * rate of `adaptive` is between them. The chart is one complete file. Wrong options and traces are refused with the
+ * position.
+ *
+ * Method: the real program runs as a child process. Run it from the root of the source tree.
  */
 #include "tests/integration/tool_process.h"
 
@@ -72,7 +74,7 @@ static int slow_needed(int node, int block)
 	return block;
 }
 
-/* Return the kept node without a kept child that was touched first, or (foresight) is needed last. */
+/* Return the kept node without a kept child that was touched first or, with foresight, is needed last. */
 static int slow_victim(bool foresight)
 {
 	static bool has_child[NODES_MAX];
@@ -232,7 +234,7 @@ static void test_makes_the_same_again(void **state)
 	free(first);
 }
 
-/* Requests one by one, and tokens one by one. */
+/* Allocate for one request at a time, and for one token at a time. */
 static void test_waste(void **state)
 {
 	static const char requests[] = "tools/demo/traces/azure_conv.csv";
@@ -321,7 +323,7 @@ static void test_refuses(void **state)
 
 /* ---- traces without an end ---- */
 
-/* Start the tool with a FIFO as its trace; returns the FIFO's other end as soon as the tool has opened it. */
+/* Start the tool with a FIFO as its trace. Return the FIFO's other end as soon as the tool has opened it. */
 static int fifo_start(const char *verb, const char *path, pid_t *child)
 {
 	const char *const arguments[] = {verb, path, NULL};
@@ -350,7 +352,7 @@ static void test_an_endless_line_is_refused(void **state)
 		int fd = fifo_start(verbs[i], tool_path(path, "endless.csv"), &child), blocks = 0;
 
 		while (write(fd, line, sizeof line) > 0)
-			assert_true(++blocks < 1024); /* it reads at most 64 MiB of one line */
+			assert_true(++blocks < 1024); /* the tool reads at most 64 MiB of one line */
 		close(fd);
 		assert_int_equal(tool_wait(child), 2);
 		assert_non_null(strstr(read_text(tool.error), "endless.csv:1: the line is longer than "));

@@ -1,9 +1,11 @@
 /*
- * test_replay_lora.c - gpool-replay lora on the excerpt of a public trace that is shipped.
+ * test_replay_lora.c - `gpool-replay lora` on the excerpt of a public trace that is shipped.
  *
- * Goal: its figures add up, no request is bypassed beyond the limit, no strategy needs fewer loads than the minimum,
- * figures that can be computed by hand are correct, the same seed gives the same result, and wrong options and traces
- * are refused. Method: the real program as a child process. Run it from the root of the source tree.
+ * Goal: the figures add up. No request is bypassed beyond the limit. No strategy needs fewer loads than the minimum.
+ * Figures that can be computed by hand are correct. The same seed gives the same result. Wrong options and traces are
+ * refused.
+ *
+ * Method: the real program runs as a child process. Run it from the root of the source tree.
  */
 #include "tests/integration/tool_process.h"
 
@@ -62,7 +64,7 @@ static void assert_adds_up(const cJSON *all, const cJSON *alone, const cJSON *re
 	assert_true(number(result, "longest_bypass_s") < number(member(all, "model"), "max_bypass_s"));
 	assert_float_equal(number(result, "requests_per_s"), requests / number(result, "duration_s"), 1e-6);
 	assert_true(number(result, "busy") > 0 && number(result, "busy") <= 1);
-	/* With every adapter resident, requests are served no later in total. */
+	/* If every adapter is resident, the whole trace takes no longer. */
 	assert_true(number(alone, "duration_s") <= number(result, "duration_s") * 1.01);
 }
 
@@ -100,7 +102,7 @@ static void test_adds_up(void **state)
 	cJSON_Delete(all);
 }
 
-/* All adapters fit: each is loaded once, which is the minimum. */
+/* All adapters fit. Each is loaded once, which is the minimum. */
 static void test_room_for_all(void **state)
 {
 	const cJSON *load, *result;
@@ -121,7 +123,10 @@ static void test_room_for_all(void **state)
 	cJSON_Delete(all);
 }
 
-/* Three requests far apart for one adapter, prompts of 100 tokens and answers of 3: all times are computed by hand. */
+/*
+ * Three requests for one adapter arrive far apart, with prompts of 100 tokens and answers of 3. All times are computed
+ * by hand.
+ */
 static void test_by_hand(void **state)
 {
 	const cJSON *load, *result;
@@ -139,13 +144,13 @@ static void test_by_hand(void **state)
 	all = read_result();
 	load = cJSON_GetArrayItem(member(all, "loads"), 0);
 	assert_true(number(load, "speed") == 1);
-	/* A first step of 1000 + 100 * 10 + 80 MiB * 100 us, and two of 1000 + 500 + 8000. */
+	/* A first step takes 1000 + 100 * 10 + 80 MiB * 100 us, and two more take 1000 + 500 + 8000. */
 	assert_float_equal(number(member(load, "alone"), "ttft_mean_s"), 0.010, 1e-9);
 	assert_float_equal(number(member(load, "alone"), "duration_s"), 120.029, 1e-9);
 	assert_float_equal(number(member(load, "alone"), "busy"), 3 * 0.029 / 120.029, 1e-9);
 	cJSON_ArrayForEach(result, member(load, "results"))
 	{
-		/* The first one waits a second for 80 MiB from disk. */
+		/* The first request waits one second for 80 MiB from disk. */
 		assert_float_equal(number(result, "ttft_mean_s"), 0.010 + 1.0 / 3, 1e-6);
 		assert_float_equal(number(result, "longest_wait_s"), 1, 1e-6);
 		assert_true(number(result, "cold_starts") == 1 && number(result, "loads") == 1 &&
@@ -175,12 +180,12 @@ static void test_same_seed_same_result(void **state)
 	free(first);
 }
 
-/* Alpha 1 is uniform, and 0.1 gives half of the requests to the first of a thousand. */
+/* Alpha 1 is uniform. Alpha 0.1 gives half of the requests to the first of a thousand adapters. */
 static void test_popularity(void **state)
 {
 	static const struct {
 		const char *law;
-		double least, most; /* limits for the adapters that 100 requests use, of 1000 */
+		double least, most; /* limits for the adapters, of 1000, that 100 requests use */
 	} laws[] = {{"1", 85, 100}, {"zipf:0", 85, 100}, {"0.1", 20, 50}, {"zipf:1.0", 50, 80}};
 
 	(void)state;
@@ -223,7 +228,7 @@ static void test_table_and_chart(void **state)
 	assert_int_equal(lines, 4);
 }
 
-/* The first line of progress: the simulation is running. */
+/* Interrupt the program after its first line of progress, which shows that the simulation is running. */
 static void test_interrupt(void **state)
 {
 	static const char *const arguments[] = {

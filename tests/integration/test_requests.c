@@ -1,10 +1,11 @@
 /*
  * test_requests.c - requests over the control socket: rights, and exactly-once effect.
  *
- * Goal: a request without the right is refused; the token of an ended session is invalid; a request takes effect once
- * however often it arrives, also when the front dies while handling it. Method: a real gpoold, whose front is killed
- * with an unread request and with a forwarded one. Requests that must be identical byte for byte are sent over the
- * control socket by a few lines that implement nanomsg's framing.
+ * Goal: a request without the right is refused. The token of an ended session is invalid. A request takes effect once,
+ * no matter how often it arrives, even if the front dies while handling it.
+ *
+ * Method: a real gpoold, whose front is killed with an unread request and with a forwarded one. Requests that must be
+ * identical byte for byte are sent over the control socket by a few lines that implement nanomsg's framing.
  */
 #include "client/gpool.h"
 #include "client/core/pool.h"
@@ -33,7 +34,7 @@
 
 #include <cmocka.h>
 
-/* ---- the control socket, by hand ---- */
+/* ---- the control socket without nanomsg ---- */
 
 static int control_open_raw(void)
 {
@@ -66,7 +67,7 @@ static void control_send_raw(int fd, uint32_t id, const uint8_t *message, size_t
 	assert_int_equal(write(fd, frame, length + 13), length + 13);
 }
 
-/* Receive the next answer; returns its length, and its request id in *id. */
+/* Receive the next reply. Return its length, and its request id in *id. */
 static size_t control_receive_raw(int fd, uint32_t *id, uint8_t *reply, size_t capacity)
 {
 	uint8_t head[13];
@@ -152,8 +153,8 @@ static void test_the_token_of_an_ended_session_is_eacces(void **state)
 	assert_int_equal(done.value, 1);
 	gpool_close(ended);
 	/*
-	 * The same request again, which would have been answered, and another one. A new front does not answer unknown
-	 * tokens.
+	 * Send the same request again, for which a reply exists, and another one. A new front does not reply to unknown
+	 * tokens, so repeat both.
 	 */
 	for (uint64_t sequence = 1; sequence <= 2; sequence++) {
 		size = msg_encode_evict_request(&request, sequence, token, message, sizeof(message));
@@ -195,7 +196,7 @@ static void test_a_repeated_request_is_answered_and_not_done_again(void **state)
 	assert_int_equal(msg_decode_done_reply(&done, first, length), 0);
 	assert_int_equal(done.value, 2);
 	assert_int_equal(count_there(worker, blocks, 8), 6);
-	/* On the same connection and on another one. */
+	/* Send the request on the same connection and on another one. */
 	for (int i = 0; i < 4; i++) {
 		assert_int_equal(
 			control_call_raw(i % 2 ? other : fd, (uint32_t)(10 + i), message, (size_t)size, second),
@@ -204,7 +205,7 @@ static void test_a_repeated_request_is_answered_and_not_done_again(void **state)
 	}
 	assert_int_equal(count_there(worker, blocks, 8), 6);
 	assert_int_equal(status()->pools[0].evicted_pages, 2);
-	/* Another number is another request. */
+	/* Another number makes it another request. */
 	size = msg_encode_evict_request(&request, sequence + 1, admin->token, message, sizeof(message));
 	length = control_call_raw(other, 20, message, (size_t)size, second);
 	assert_int_equal(msg_decode_done_reply(&done, second, length), 0);
@@ -233,7 +234,7 @@ struct call {
 	pthread_t thread;
 };
 
-/* With its own buffers: the test continues to send requests. */
+/* Uses its own buffers, because the test continues to send requests. */
 static void *call_evict(void *argument)
 {
 	static uint8_t reply[MSG_BYTES_MAX];
@@ -249,7 +250,7 @@ static void *call_evict(void *argument)
 	return NULL;
 }
 
-/* The front dies with an unread request: the client repeats it by itself. */
+/* The front dies with an unread request, and the client itself repeats the request. */
 static void test_a_request_survives_the_front(void **state)
 {
 	struct gpool_block blocks[8];
@@ -266,7 +267,7 @@ static void test_a_request_survives_the_front(void **state)
 	front = (pid_t)status()->front_pid;
 	assert_true(agent > 1 && front > 1);
 	call.pool = open_as(GPOOL_OPEN_ADMIN, NULL, NULL);
-	/* Connected, so that the next request is sent to a front that does not read. */
+	/* Connect first, so that the next request is sent to a front that does not read. */
 	assert_int_equal(try_evict(call.pool, "nowhere", 1, NULL), -ENXIO);
 	exit_front = pidfd_of(front);
 	assert_int_equal(kill(front, SIGSTOP), 0);
@@ -286,9 +287,9 @@ static void test_a_request_survives_the_front(void **state)
 }
 
 /*
- * The front dies after it has forwarded a request, and before the answer. The agent may execute the forwarded request,
- * and the client sends it again. It is executed once. A later request on the same connection, which the front answers
- * by itself, shows that the first one was forwarded.
+ * The front dies after it has forwarded a request, and before the reply. The agent may execute the forwarded request,
+ * and the client sends it again; it must be executed once. The front itself replies to a later request on the same
+ * connection, which shows that the first one was forwarded.
  */
 static void test_a_request_that_was_passed_on_is_done_once(void **state)
 {

@@ -1,9 +1,9 @@
 /*
  * test_rights_exporter.c - clients cannot prevent others from using gpool-exporter.
  *
- * Goal: connections that send requests slowly, from one address, up to the maximum number and more, do not prevent a
- * scrape. Method: an exporter without an agent; 128 connections that have sent a byte each, and requests for /health in
- * between.
+ * Goal: connections from one address that send requests slowly do not prevent a scrape, even at and beyond the maximum
+ * number of connections. Method: an exporter without an agent, 128 connections that have sent one byte each, and
+ * requests for /health in between.
  */
 #include "tests/integration/exporter_process.h"
 

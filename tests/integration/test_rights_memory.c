@@ -1,9 +1,9 @@
 /*
  * test_rights_memory.c - workers cannot resize the memory files that gpoold gives them.
  *
- * Goal: a worker cannot allocate host memory beyond the pool: it can neither grow nor shrink any memory file that it
- * has from gpoold, in one arena or with a file for each handle, also after a restart of the agent. Method: this process
- * attaches, allocates, and tries both on each memfd named gpool-* that it has open.
+ * Goal: a worker cannot allocate host memory beyond the pool. It can neither grow nor shrink any memory file that it
+ * has from gpoold, whether the pool is one arena or has a file for each handle, also after a restart of the agent.
+ * Method: this process attaches, allocates, and tries both on each memfd named gpool-* that it has open.
  */
 #include "tests/integration/keeper.h"
 
@@ -34,7 +34,7 @@ static void cannot_be_resized(int fd, const char *name)
 	assert_int_equal(after.st_size, before.st_size);
 }
 
-/* Try to resize each memory file of this process; returns the number of files with memory of a pool. */
+/* Try to resize each memory file of this process. Return the number of files with memory of a pool. */
 static uint32_t memfds_try(void)
 {
 	DIR *fds = opendir("/proc/self/fd");
@@ -53,8 +53,8 @@ static uint32_t memfds_try(void)
 		if (!strstr(target, "memfd:gpool"))
 			continue;
 		/*
-		 * Open it for writing, even if gpoold's descriptor is read-only: the seal must prevent the resize there
-		 * too.
+		 * Open the file for writing, even if gpoold's descriptor is read-only: the seal must prevent the resize
+		 * there too.
 		 */
 		fd = open(path, O_RDWR | O_CLOEXEC);
 		if (fd < 0)

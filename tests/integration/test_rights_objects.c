@@ -1,10 +1,11 @@
 /*
  * test_rights_objects.c - the rights to named objects that docs/rights.md states.
  *
- * Goal: a tenant replaces and deletes the objects of its own sessions, and none of another tenant's unless the owner
- * allows that; a version that no session has open stays, and its owner keeps its rights. A name belongs to a trust
- * domain, and is invisible in others. Method: a real gpoold with tenants `red`, `blue` and `rose`; red is the victim,
- * and each case is one attack.
+ * Goal: a tenant replaces and deletes the objects of its own sessions, and those of another tenant only if the owner
+ * permits it. A version that no session has open stays, and its owner keeps its rights. A name belongs to a trust
+ * domain, and is invisible in others.
+ *
+ * Method: a real gpoold with tenants `red`, `blue` and `rose`. Red is the victim, and each case is one attack.
  */
 #include "tests/integration/life.h"
 
@@ -110,7 +111,7 @@ static int publish(struct gpool *pool, const char *name, uint32_t flags, int byt
 	return publish_with(pool, name, &options, byte, version);
 }
 
-/* Check that a session of the pool can open it, and that every byte has this value. */
+/* Check that a session of the pool can open the object, and that every byte has this value. */
 static void is_read(struct gpool *pool, const char *name, uint64_t version, int byte)
 {
 	struct gpool_object_info info = {.size = sizeof(info)};
@@ -128,7 +129,7 @@ static void is_read(struct gpool *pool, const char *name, uint64_t version, int 
 	assert_int_equal(gpool_object_close(object), 0);
 }
 
-/* Count the current objects of this name that gpool_object_next() shows. */
+/* Return the number of current objects of this name that gpool_object_next() shows. */
 static uint32_t listed(struct gpool *pool, const char *name)
 {
 	struct gpool_object_info info = {.size = sizeof(info)};
@@ -151,7 +152,7 @@ static void test_private_is_not_replaced(void **state)
 	is_read(red, "weights", version, RED_BYTE);
 }
 
-/* The expected version is given exactly, as an engine does that replaces only a known version. */
+/* The attacker gives the exact version, as an engine does that replaces only a known version. */
 static void test_known_version_is_not_replaced(void **state)
 {
 	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
@@ -164,7 +165,7 @@ static void test_known_version_is_not_replaced(void **state)
 	is_read(blue, "weights", version, RED_BYTE);
 }
 
-/* It is not open: a replacement would have freed it at once. */
+/* No session has the object open: a replacement would have freed it at once. */
 static void test_unread_version_stays(void **state)
 {
 	uint64_t version, never;
@@ -225,7 +226,7 @@ static void test_engines_of_one_tenant_share(void **state)
 	gpool_close(engine);
 }
 
-/* A name that is free again may be used by any session, also after an admin has freed it. */
+/* Any session may use a name that is free again, also after an admin has freed it. */
 static void test_freed_name(void **state)
 {
 	uint64_t version;
@@ -256,9 +257,9 @@ static void test_owner_allows_writing(void **state)
 	assert_int_equal(gpool_object_delete(red, "weights", 0), 0);
 }
 
-/* ---- names of the library's own ---- */
+/* ---- names reserved for the library ---- */
 
-/* With the flag of the library's own calls, which the agent cannot verify. */
+/* Publish with the flag of the library's own calls, which the agent cannot verify. */
 static int publish_as_library(struct gpool *pool, const char *name, int byte, uint64_t *version)
 {
 	struct gpool_object *object = built(pool, name, NULL, byte);
@@ -348,7 +349,7 @@ static void test_private_of_another_domain(void **state)
 	is_read(blue, "weights", of_blue, BLUE_BYTE);
 }
 
-/* For an admin, a name that exists in several domains is ambiguous; a version belongs to one domain. */
+/* For an admin, a name that exists in several domains is ambiguous. A version belongs to one domain. */
 static void test_admin_deletes_in_any_domain(void **state)
 {
 	uint64_t of_red, of_blue;

@@ -2,8 +2,8 @@
  * test_rights_process.c - access of other processes of the same user to gpoold's processes.
  *
  * Goal: if gpoold does not run as root, no process of the same user can open the memory or the descriptors of keeper,
- * agent, front and mover, also after a restart of the agent; core_dumps = "yes" permits it. Method: as root, a child
- * becomes another user, runs a copy of gpoold that it can access, and tries.
+ * agent, front and mover, also after a restart of the agent. core_dumps = "yes" permits it. Method: as root, a child
+ * becomes another user, runs a copy of gpoold that this user can access, and tries to open them.
  */
 #include "tests/integration/keeper.h"
 
@@ -28,7 +28,7 @@ static void copy(const char *name)
 	free(content);
 }
 
-/* Return true if this process can open the file; an error other than a refusal fails the test. */
+/* Return true if this process can open the file. An error other than a refusal fails the test. */
 static bool opens(pid_t pid, const char *what)
 {
 	char path[64];
@@ -53,13 +53,13 @@ static void all_are(bool readable)
 		if (opens(pid, "fd") != readable)
 			fail_msg("%s: its descriptors can%s be opened", i ? names[i - 1] : "the keeper",
 				readable ? "not" : "");
-		/* If Yama restricts ptrace(2), the memory may be inaccessible anyway. */
+		/* If Yama restricts ptrace(2), the memory may be inaccessible even with core dumps permitted. */
 		if (!readable && opens(pid, "mem"))
 			fail_msg("%s: its memory can be opened", i ? names[i - 1] : "the keeper");
 	}
 }
 
-/* Allocations and frees as this user work too: gpoold does not need the closed descriptors. */
+/* Check that allocations and frees work as this user, so gpoold does not need the closed descriptors. */
 static void works(void)
 {
 	struct gpool *pool = harness_open(&harness);
@@ -94,7 +94,7 @@ static void test_core_dumps_open_it(void **state)
 	run_with("core_dumps=yes", true);
 }
 
-/* Become an unprivileged user; programs that it cannot access are copied first. */
+/* Become an unprivileged user. Programs that this user cannot access are copied first. */
 static void become_user(void)
 {
 	char program[128];

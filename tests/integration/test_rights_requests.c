@@ -1,8 +1,8 @@
 /*
  * test_rights_requests.c - the rights to control requests that docs/rights.md states.
  *
- * Goal: observers and workers may read everything and change nothing; every request that changes something is refused
- * to them without any effect. Method: each request of both kinds from a real session of either kind.
+ * Goal: observers and workers may read everything and change nothing. Every request from them that changes something is
+ * refused without any effect. Method: send each request of both kinds from a real session of either kind.
  */
 #include "tests/integration/life.h"
 

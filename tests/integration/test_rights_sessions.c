@@ -1,10 +1,12 @@
 /*
  * test_rights_sessions.c - tenants and users that attach without limit.
  *
- * Goal: neither one tenant, nor one user, nor observers can use up limits.sessions: other tenants get their guaranteed
- * number, and root's tools always attach; refusals name the limit; the limits hold after a restart of the agent, and a
- * reload changes them. Method: as root, one child for each of several users attaches until it is refused, and stays.
- * Without root no second user is available, and the test is skipped.
+ * Goal: neither a tenant nor a user nor observers can use up limits.sessions. Other tenants get their guaranteed number
+ * of sessions, and root's tools can always attach. Refusals name the limit. The limits hold after a restart of the
+ * agent, and a reload changes them.
+ *
+ * Method: as root, one child for each of several users attaches until it is refused, and keeps its sessions. Without
+ * root no second user is available, and the test is skipped.
  */
 #include "tests/integration/keeper.h"
 
@@ -36,13 +38,13 @@ enum {
 #define TENANTS \
 	"tenants = ( { name = \"red\"; }, { name = \"blue\"; users = [ \"1002\" ]; minimum = \"8 pages\"; } );\n"
 
-/* A process of some user that attaches until it is refused. */
+/* A process of one user that attaches until it is refused. */
 struct crowd {
 	pid_t pid;
-	int end; /* closed: the process ends */
+	int end; /* closing it ends the process */
 	struct seen {
 		uint32_t sessions;
-		int error; /* error of the refused attach; 0: none was refused */
+		int error; /* error of the refused attach; 0: no attach was refused */
 		char said[300];
 	} seen;
 };
@@ -50,7 +52,7 @@ struct crowd {
 static char config_path[64];
 static struct crowd crowds[CROWDS];
 
-/* Attach like the library, but without its limit of 16 sessions for each process; the connection stays open. */
+/* Attach like the library, but without its limit of 16 sessions per process. The connection stays open. */
 static int attach(uint32_t kind, char *said, size_t bytes)
 {
 	static struct msg_attach_request request;
@@ -96,7 +98,7 @@ static int crowd_run(struct crowd *crowd, uid_t uid, uint32_t kind, int ready, i
 	return read(end, &byte, 1) == 0 ? 0 : 1;
 }
 
-/* Start a crowd. sessions: the expected number; limit: the name in the expected refusal. */
+/* Start a crowd. `sessions` is the expected number of sessions, `limit` the name in the expected refusal. */
 static struct crowd *crowd_start(uid_t uid, uint32_t kind, uint32_t sessions, const char *limit)
 {
 	struct crowd *crowd = crowds;
@@ -126,7 +128,7 @@ static struct crowd *crowd_start(uid_t uid, uint32_t kind, uint32_t sessions, co
 	return crowd;
 }
 
-/* Close all pipes first: a child has copies of the ends of earlier ones. */
+/* Close all pipes first, because a child has copies of the ends of earlier ones. */
 static int crowds_end(void **state)
 {
 	for (struct crowd *crowd = crowds; crowd < crowds + CROWDS; crowd++)
@@ -166,7 +168,7 @@ static void begin(const char *tenants, const char *limits)
 	snprintf(config_path, sizeof(config_path), "/tmp/gpool-sessions-%d.conf", (int)getpid());
 	config_write(tenants, limits);
 	harness_start(&harness, (const char *const[]){"--config", config_path, NULL});
-	/* Every user reaches the socket. */
+	/* Permit every user to connect to the socket. */
 	snprintf(path, sizeof(path), "%s/attach", harness.directory);
 	assert_int_equal(chmod(path, 0666), 0);
 }
@@ -202,14 +204,14 @@ static void test_a_user_leaves_others_sessions(void **state)
 	(void)state;
 	begin("", "");
 	crowd_start(RED_USER, SESSION_WORKER, USER_MOST, "limits.user_sessions");
-	/* As an observer as well. */
+	/* The user cannot attach as an observer either. */
 	crowd_start(RED_USER, SESSION_OBSERVER, 0, "limits.user_sessions");
 	config_write("", "user_sessions = 80;");
 	result = poolctl("--dir", harness.directory, "reload", NULL);
 	expect(&result, OK);
 	result_free(&result);
 	crowd_start(RED_USER, SESSION_WORKER, (SHARED * 80 + 99) / 100 - USER_MOST, "limits.user_sessions");
-	/* Root's workers are limited only by the remaining number. */
+	/* Root's workers are limited only by the remaining number of sessions. */
 	crowd_start(0, SESSION_WORKER, SHARED - (SHARED * 80 + 99) / 100, "limits.kept_sessions");
 	tools_attach();
 }

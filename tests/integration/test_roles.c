@@ -1,10 +1,11 @@
 /*
  * test_roles.c - roles: one session holds a role at a time, others wait as standbys, and a death passes it on.
  *
- * Goal: the next standby holds a role with a higher token once the holder's process is dead, and never before; order,
- * timeouts, limits and rights are those of gpool.h. Method: real processes that execute orders from a socket, and are
- * killed, stopped, or disconnected; and a crowd that is killed at random, in which each process that enters the
- * critical section checks that no other is inside.
+ * Goal: the next standby gets the role with a higher token once the holder's process is dead, and never before. Order,
+ * timeouts, limits and rights are those of gpool.h.
+ *
+ * Method: real processes execute orders from a socket, and are killed, stopped or disconnected. A crowd of processes is
+ * killed at random; each process that enters the critical section checks that no other is inside.
  */
 #include "client/gpool.h"
 #include "client/core/pool.h"
@@ -200,7 +201,7 @@ static void actor_end(struct actor *actor)
 	close(actor->channel);
 }
 
-/* Wait until it is in the agent's queue, behind the earlier standbys. */
+/* Wait until the process is in the agent's queue, behind the earlier standbys. */
 static void stand_by(const struct actor *actor, int timeout_ms)
 {
 	uint32_t before = waiters();
@@ -221,7 +222,7 @@ static void took_over(struct actor *actor, uint64_t above)
 	assert_int_equal(holder(), actor->session);
 }
 
-/* ---- one or two ---- */
+/* ---- one or two processes ---- */
 
 static void test_take_and_give_back(void **state)
 {
@@ -315,7 +316,7 @@ static void test_death_passes_it_on(void **state)
 	}
 	actor_kill(&first);
 	took_over(&second, first.role.token);
-	/* The agent counts after the grant. */
+	/* The agent increments the counter after the grant. */
 	AWAIT(takeovers() == 1);
 	assert_int_equal(atomic_load(&record_of("main")->takeovers), 1);
 	do
@@ -323,7 +324,7 @@ static void test_death_passes_it_on(void **state)
 	while (event.kind != GPOOL_EVENT_TAKEOVER);
 	assert_int_equal(event.session, second.session);
 	assert_int_equal(event.value, second.role.token);
-	/* Without a standby the role is free, and the next grant is no takeover. */
+	/* Without a standby the role is free, and the next grant is not a takeover. */
 	actor_kill(&second);
 	AWAIT(holder() == 0);
 	pool = open_worker();
@@ -335,9 +336,9 @@ static void test_death_passes_it_on(void **state)
 	actor_end(&second);
 }
 
-/* ---- what the dead leave ---- */
+/* ---- objects of dead writers ---- */
 
-/* In a thread, so that the waiting session belongs to the test itself. */
+/* Called in a thread, so that the waiting session belongs to the test itself. */
 static void *acquire_in_thread(void *pool)
 {
 	struct gpool_role role = GPOOL_ROLE_INIT;
@@ -418,7 +419,7 @@ static void test_a_standby_adopts_the_kv_of_the_dead(void **state)
 	standby = open_worker();
 	other = open_worker();
 
-	/* While it is running, its token cannot be used to adopt: a token is valid for its own session only. */
+	/* While the writer is running, its token cannot be used to adopt: a token is valid for its own session only. */
 	adopt.flags = GPOOL_OBJECT_ADOPT;
 	adopt.role = "main";
 	adopt.role_token = answer.role.token;
@@ -448,7 +449,7 @@ static void test_a_standby_adopts_the_kv_of_the_dead(void **state)
 	actor_end(&engine);
 }
 
-/* ---- not dead enough ---- */
+/* ---- holders that are not dead ---- */
 
 static void test_a_stopped_holder_keeps_it(void **state)
 {
@@ -495,7 +496,7 @@ static void test_a_closed_connection_keeps_it(void **state)
 	AWAIT(client_state(first.session) == SESSION_RECORD_CLOSED);
 	assert_int_equal(holder(), first.session);
 	assert_int_equal(waiters(), 1);
-	/* It may still write, so the role is still reported as held. */
+	/* The process may still write, so the role is still reported as held. */
 	assert_int_equal(tell(&first, ORDER_CHECK, 0), 0);
 	actor_kill(&first);
 	took_over(&second, first.role.token);
@@ -638,7 +639,7 @@ static void test_two_threads_are_one_session(void **state)
 	gpool_close(other);
 }
 
-/* A timeout that expires just when the role is granted: only the process that was granted the role holds it. */
+/* A timeout may expire just when the role is granted. Only the process that was granted the role holds it. */
 static void *impatient(void *pool)
 {
 	intptr_t got = 0;
@@ -727,7 +728,7 @@ static void test_time_out_and_grant_do_cross(void **state)
 	AWAIT(waiters() == 1);
 	assert_true(agent_pid > 1);
 	assert_int_equal(kill(agent_pid, SIGSTOP), 0);
-	/* The agent may already have read the withdrawal; then the messages did not cross, which is correct too. */
+	/* If the agent has already read the withdrawal, the messages did not cross, which is correct too. */
 	assert_int_equal(attach_send(first->socket, bytes, (size_t)length, NULL, 0), 0);
 	AWAIT(unread(second) || waiters() == 0);
 	assert_int_equal(kill(agent_pid, SIGCONT), 0);
@@ -747,7 +748,7 @@ enum { CROWD = 6, DEATHS = 120 };
 
 /* Written only by the holder of the role, except `error`. */
 struct scene {
-	_Atomic uint32_t inside; /* pid of the process inside, also if it died there */
+	_Atomic uint32_t inside; /* pid of the process inside, even if it died there */
 	_Atomic uint64_t token;  /* token of the last process inside */
 	_Atomic uint32_t left, right;
 	_Atomic uint32_t entered, found_dead;
@@ -778,7 +779,7 @@ static int enter(struct scene *scene, struct gpool *pool, const struct gpool_rol
 	if (atomic_load(&scene->token) >= role->token)
 		return 3;
 	atomic_store(&scene->token, role->token);
-	/* No read-modify-write, so that a second process inside changes the sums. */
+	/* The loop makes no read-modify-write, so a second process inside changes the sums. */
 	for (uint32_t i = 0; i < rounds; i++) {
 		uint32_t value = atomic_load(&scene->left);
 
@@ -848,13 +849,13 @@ static void test_never_two_holders(void **state)
 		int victim = rand_r(&next) % CROWD;
 
 		AWAIT(atomic_load(&scene->entered) > entered || atomic_load(&scene->error));
-		/* Every other time the process inside, if it is a child of the test. */
+		/* Every second time, kill the process inside, if it is a child of the test. */
 		pid = atomic_load(&scene->inside);
 		for (int i = 0; i < CROWD && rand_r(&next) % 2; i++)
 			if ((uint32_t)pids[i] == pid)
 				victim = i;
 		assert_int_equal(kill(pids[victim], SIGKILL), 0);
-		/* Some are reaped late. */
+		/* Reap some processes late. */
 		if (rand_r(&next) % 2)
 			assert_int_equal(waitpid(pids[victim], NULL, 0), pids[victim]);
 		else
@@ -963,7 +964,7 @@ static void test_a_role_is_of_one_tenant(void **state)
 	assert_int_equal(gpool_role_acquire(batch, "main", 0, &role), -EACCES);
 	assert_int_equal(gpool_role_acquire(second, "main", 0, &role), -ETIMEDOUT);
 	gpool_close(serving);
-	/* Also if the role has no holder. */
+	/* The refusal is the same if the role has no holder. */
 	assert_int_equal(gpool_role_acquire(batch, "main", -1, &role), -EACCES);
 	assert_int_equal(gpool_role_acquire(second, "main", -1, &role), 0);
 	assert_int_equal(gpool_role_acquire(batch, "mine", -1, &role), 0);
@@ -1009,7 +1010,7 @@ static void test_tools_see_it(void **state)
 	actor_end(&second);
 }
 
-/* ---- over the wire ---- */
+/* ---- messages sent on the socket itself ---- */
 
 static struct msg_role_reply raw(
 	const struct gpool *pool, uint64_t sequence, uint32_t verb, const char *name, uint64_t token)
@@ -1063,7 +1064,7 @@ static void test_repeats_and_nonsense(void **state)
 	assert_int_equal(raw(other, 8, 3, "none", token).error, -ENOENT);
 	assert_int_equal(raw(other, 9, 5, "main", token).error, -EINVAL);
 	/*
-	 * With neither flag: for a session that neither waits nor holds, nothing changes; for a standby and for the
+	 * Request ROLE_FORGET. For a session that neither waits nor holds, nothing changes. For a standby and for the
 	 * holder, each repetition has the same result.
 	 */
 	assert_int_equal(raw(other, 10, 4, "main", 0).state, 0);
@@ -1083,7 +1084,7 @@ static void test_repeats_and_nonsense(void **state)
 	assert_int_equal(holder(), 0);
 
 	/*
-	 * A message body of a wrong length counts as damage. The sixteenth such message ends the session; its roles
+	 * A message body of a wrong length counts as damage. The sixteenth such message ends the session. Its roles
 	 * stay held until its process ends.
 	 */
 	token = raw(pool, 11, 0, "main", 0).token;

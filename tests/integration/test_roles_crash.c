@@ -2,10 +2,10 @@
  * test_roles_crash.c - the agent dies after each of its stores while roles are acquired, waited for, withdrawn from,
  * released and taken over.
  *
- * Goal: no call fails; one holder at a time, increasing tokens, standbys in the order of their arrival. Method: as in
- * test_crash_points.c, with the module built with GPOOL_CRASH_POINTS.
+ * Goal: no call fails. A role has one holder at a time and increasing tokens, and standbys are served in the order of
+ * their arrival. Method: as in test_crash_points.c, with the module built with GPOOL_CRASH_POINTS.
  *
- * After many deaths in succession the keeper delays the restart, so only some points are tried; $GPOOL_CRASH_STRIDE=1
+ * After many deaths in succession the keeper delays the restart, so only some points are tried. $GPOOL_CRASH_STRIDE=1
  * tries all of them, in minutes.
  */
 #include "tests/integration/crash_points.h"
@@ -70,7 +70,7 @@ static void *wait_for_it(void *of)
 	return NULL;
 }
 
-/* Start standbys one after the other: each is waiting before the next one arrives. */
+/* Start the standbys in turn: each is waiting before the next one arrives. */
 static void standbys_start(void)
 {
 	for (uint32_t i = 0; i < STANDBYS; i++) {
@@ -121,7 +121,7 @@ static void play(const struct scenario *scenario)
 
 	for (at = 1; left == 0; at += stride > 0 ? stride : 1) {
 		alarm(STUCK_SECONDS);
-		/* Another pool counts its tokens from the start. */
+		/* A new pool counts its tokens from the start. */
 		if (crash_another(deaths))
 			highest = 0;
 		first = open_worker();
@@ -157,7 +157,7 @@ static void hand_over(void)
 	assert_int_equal(gpool_role_check(first, &role), -ESTALE);
 	for (uint32_t i = 0; i < STANDBYS; i++) {
 		standby_has_it(&standbys[i]);
-		/* By a release, and by the end of a session. */
+		/* Pass the role on by a release, and by the end of a session. */
 		if (i % 2)
 			assert_int_equal(gpool_role_release(standbys[i].pool, &standbys[i].role), 0);
 		else
@@ -258,7 +258,7 @@ static void test_both_die(void **state)
 	play(&(struct scenario){child_holds, agent_and_child_die, 6});
 }
 
-/* ---- */
+/* ---- fixture ---- */
 
 static int end(void **state)
 {

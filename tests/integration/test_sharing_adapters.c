@@ -3,8 +3,8 @@
  * memory.
  *
  * Goal: adapters that no engine has acquired are evicted from the pool, behind the work that uses them, and so are
- * their copies from the host pool; weights that are found again have the same bits. Method: see sharing.h; four
- * adapters in files that the test writes.
+ * their copies from the host pool. Weights that are found again have the same bits. Method: see sharing.h; the test
+ * writes four adapters to files.
  */
 #include "tests/integration/sharing.h"
 
@@ -158,7 +158,7 @@ static void adapters_copy(struct owner *owner)
 	assert_in_range(owner->pages, 1, second_pages(owner));
 }
 
-/* Check the adapters that an acquire returns at once first: the load of others needs pages, and would evict them. */
+/* Check the adapters that an acquire returns at once first. A load of the others needs pages, and would evict them. */
 static void adapters_look(struct owner *owner, struct found *found)
 {
 	struct adapters *adapters = adapters_of(owner);
@@ -173,7 +173,7 @@ static void adapters_look(struct owner *owner, struct found *found)
 	}
 }
 
-/* Count the remaining copies, and check adapters that are loaded from them, or from the file. */
+/* Count the remaining copies, and check adapters that are loaded from them or from the file. */
 static void copies_look(struct owner *owner, struct found *found)
 {
 	struct adapters *adapters = adapters_of(owner);

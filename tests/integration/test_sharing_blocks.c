@@ -2,8 +2,8 @@
  * test_sharing_blocks.c - the sharing matrix (sharing.h) for blocks, spans, scopes and two-phase allocations.
  *
  * Goal: pages that are unpinned or freed are available to another process as soon as the GPU work that uses them has
- * ended, whatever state their owner is in; pinned ones only after its death. Content that was not taken is kept byte
- * for byte, and content that was taken is reported as stale. Method: see sharing.h.
+ * ended, whatever the state of their owner. Pinned pages are available only after its death. Content that was not taken
+ * is kept byte for byte, and content that was taken is reported as stale. Method: see sharing.h.
  */
 #include "tests/integration/sharing.h"
 

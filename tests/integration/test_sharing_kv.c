@@ -4,8 +4,10 @@
  *
  * Goal: another process gets every chunk without a running sequence as soon as the GPU work that uses it has ended.
  * Lost content of preempted and cached sequences is computed again, and content that is found again is correct byte for
- * byte. Method: see sharing.h; the cache's stream is the first one, a page has eight blocks of four tokens, and content
- * differs for each token.
+ * byte.
+ *
+ * Method: see sharing.h. The cache's stream is the first one, a page has eight blocks of four tokens, and each token
+ * has distinct content.
  */
 #include "tests/integration/sharing.h"
 
@@ -51,7 +53,7 @@ static void cache_open(struct owner *owner, uint32_t flags)
 			cache->ids[s][i] = s << 16 | i;
 }
 
-/* Return the first word of a token's slot. */
+/* Return the address of the first word of a token's slot. */
 static volatile uint64_t *token_at(struct cache *cache, uint64_t sequence, uint32_t token)
 {
 	const int32_t *blocks = NULL;
@@ -134,7 +136,7 @@ static void sequences_offload(struct owner *owner)
 		assert_true(gpool_kv_offload(cache_of(owner)->kv, cache_of(owner)->sequences[s], 0, NULL) > 0);
 }
 
-/* Offload into blocks of the pool, one sequence after the other: each reuses the memory that the last one released. */
+/* Offload the sequences in turn into blocks of the pool: each reuses the memory that the last one released. */
 static void cache_run_offloaded(struct owner *owner)
 {
 	sequences_run(owner, 0);
@@ -144,7 +146,7 @@ static void cache_run_offloaded(struct owner *owner)
 	assert_int_equal(gpool_fence_wait(owner->pool, fence_of(owner->pool, owner->gates[0].stream), ANSWER_MS), 0);
 }
 
-/* ---- what is found again ---- */
+/* ---- content that is found again ---- */
 
 static void pages_look(struct cache *cache, uint32_t s, uint64_t sequence, uint32_t pages, struct found *found)
 {

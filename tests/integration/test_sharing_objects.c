@@ -1,9 +1,10 @@
 /*
  * test_sharing_objects.c - the sharing matrix (sharing.h) for named objects and for the ranges of sleeping engines.
  *
- * Goal: the class of an object determines what another process can get: immutable and mutable ones stay, even after the
- * death of their publisher; ephemeral and pinnable ones are evicted as soon as no process uses them. A sleeping engine
- * keeps only content that its class saves. Method: see sharing.h; four objects, or ranges, of four pages each.
+ * Goal: the class of an object determines which pages another process can get. Immutable and mutable objects stay, even
+ * after the death of their publisher. Ephemeral and pinnable ones are evicted as soon as no process uses them. A
+ * sleeping engine keeps only content that its class saves. Method: see sharing.h; four objects, or ranges, of four
+ * pages each.
  */
 #include "tests/integration/sharing.h"
 
@@ -148,7 +149,7 @@ static void objects_look_pinned(struct owner *owner, struct found *found)
 	}
 }
 
-/* ---- ranges of an engine that sleeps ---- */
+/* ---- ranges of a sleeping engine ---- */
 
 static uint64_t range_page(struct gpool_range *range, uint32_t page)
 {

@@ -2,7 +2,7 @@
  * test_sharing_vm.c - the sharing matrix (sharing.h) for gpool_malloc_async(), elastic ranges and sliced ranges.
  *
  * Goal: memory that was freed on a stream, decommitted, offered or shrunk is available to another process as soon as
- * the GPU work that uses it has ended, without a call or a background thread of its owner; a reclaim reports which
+ * the GPU work that uses it has ended, without a call or a background thread of its owner. A reclaim reports which
  * offered pages were kept. Method: see sharing.h.
  */
 #include "tests/integration/sharing.h"
@@ -72,7 +72,7 @@ static void mfree_without_stream(struct owner *owner)
 	release_await(owner);
 }
 
-/* Free half of them on each of two streams. */
+/* Free half of the memory on each of two streams. */
 static void mfree_on_two(struct owner *owner)
 {
 	for (uint32_t i = 0; i < UNITS; i++)
@@ -141,7 +141,7 @@ static void range_offer_after(struct owner *owner)
 	assert_int_equal(gpool_range_offer(owner->range, 0, UNITS, owner->fence), 0);
 }
 
-/* Offer the pages again, since another stream uses them too. */
+/* Offer the pages again, because another stream uses them too. */
 static void range_offer_after_two(struct owner *owner)
 {
 	for (int stream = 0; stream < 2; stream++)
@@ -165,7 +165,7 @@ static void range_look_reclaimed(struct owner *owner, struct found *found)
 	assert_int_equal(found->lost, (uint32_t)lost);
 }
 
-/* ---- sliced_ranges: four slices ---- */
+/* ---- sliced ranges: four slices ---- */
 
 enum { SLICES = 4, BLOCKS = UNITS / SLICES };
 

@@ -1,10 +1,12 @@
 /*
  * test_shortage.c - a refused allocation names the sessions that hold the pages, and how the pages are used.
  *
- * Goal: gpool_oom_info() and the agent's answers to tools count needed, offered and idle pages of each session and
- * tenant, also of a stopped process. Method: a real gpoold; engines in separate processes that allocate pages, report
- * that, and are stopped. Counts are exact: idle pages are not reclaimed during the test, and an allocation of more than
- * one page leases no further pages.
+ * Goal: gpool_oom_info() and the agent's replies to tools count needed, offered and idle pages of each session and
+ * tenant, also of a stopped process.
+ *
+ * Method: a real gpoold, and engines in separate processes that allocate pages, report that, and are stopped. Counts
+ * are exact: idle pages are not reclaimed during the test, and an allocation of more than one page leases no additional
+ * pages.
  */
 #include "tests/integration/life.h"
 
@@ -43,7 +45,7 @@ static struct gpool_block engine_alloc(struct gpool *pool, const struct engine *
 	return block;
 }
 
-/* In a separate process: allocate pages, report the session, and wait for the end. */
+/* Run in a separate process: allocate pages, report the session, and wait for the end. */
 static void engine_run(const struct engine *engine, int said)
 {
 	struct gpool *pool = open_named(engine->name);
@@ -164,7 +166,7 @@ static void test_sizes(void **state)
 	gpool_close(pool);
 }
 
-/* The refused request is still known; the holders are not. */
+/* If the agent does not reply, the refused request is still known; the holders are not. */
 static void test_a_silent_agent(void **state)
 {
 	struct gpool_oom_info shortage = {.size = sizeof(shortage)};

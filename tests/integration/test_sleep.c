@@ -1,10 +1,12 @@
 /*
  * test_sleep.c - ranges that release their pages and get them back at the same addresses.
  *
- * Goal: after a wake, addresses and contents are the same, though other sessions used the pages meanwhile; a failure
- * leaves the worker in its state, awake or asleep; two processes that sleep and wake at the same time make progress;
- * deaths of worker, agent and mover affect no other process. Method: a gpoold for each test with a pool of 64 pages,
- * content that identifies its page; faults of the back end and of the tiers; kills at random times.
+ * Goal: after a wake, addresses and contents are the same, even if other sessions used the pages in the meantime. A
+ * failure leaves the worker awake or asleep, as it was. Two processes that sleep and wake at the same time make
+ * progress. Deaths of worker, agent and mover affect no other process.
+ *
+ * Method: each test starts a gpoold with a pool of 64 pages. Content identifies its page. The back end and the tiers
+ * fail, and processes are killed at random times.
  */
 #include "tests/integration/spill_view.h"
 
@@ -20,7 +22,7 @@ enum { PAGE_BYTES = 512 << 10, STEP = 61 };
 static const char *const in_memory[] = {"--pool", POOL ",spill_memory=32MiB", CALM, NULL};
 static const char *const no_tier[] = {"--pool", POOL ",spill_memory=0MiB", CALM, NULL};
 
-/* ---- ranges with a content ---- */
+/* ---- ranges and their contents ---- */
 
 static struct gpool_range *made(struct gpool *pool, uint32_t pages, uint32_t memory_class, const char *name)
 {
@@ -128,7 +130,7 @@ static void leave(struct gpool *pool, struct gpool_block *blocks, uint32_t count
 	thread_cache_flush(thread_cache_of(pool));
 }
 
-/* ---- there and back ---- */
+/* ---- sleep and wake ---- */
 
 static void test_same_addresses_and_contents(void **state)
 {
@@ -194,7 +196,7 @@ static void test_same_addresses_and_contents(void **state)
 	fill(mutable[0], 6);
 	assert_int_equal(wrong_words(ephemeral, 5), 0);
 	assert_int_equal(harness_check(&harness), 0);
-	/* A range that was made from an object closes it: then the pages belong to the object alone. */
+	/* Sleep closes the object of a range that was made from it. The pages then belong to the object alone. */
 	assert_int_equal(gpool_sleep(other, 0), 0);
 	assert_int_equal(gpool_sleep(pool, 0), 0);
 	assert_int_equal(gpool_wake(other, ANSWER_MS), 0);
@@ -217,7 +219,7 @@ static void test_same_addresses_and_contents(void **state)
 	AWAIT(free_pages() == PAGES);
 }
 
-/* One access call for each range, one unmap, and one map for each page; no other calls. */
+/* Each range needs one access call and one unmap, and each page one map. No other calls are made. */
 static void test_driver_calls(void **state)
 {
 	struct gpool_block kept[PAGES];
@@ -239,7 +241,7 @@ static void test_driver_calls(void **state)
 	assert_int_equal(gpool_wake(pool, ANSWER_MS), 0);
 	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_ACCESS), 4);
 	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_MAP), 64);
-	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_RESERVE), 3); /* with the window */
+	assert_int_equal(gpu_calls(pool->gpu, GPU_CALL_RESERVE), 3); /* including the window */
 	/* Only handles of pages that the process never had are imported. */
 	assert_int_equal(gpu_calls_total(pool->gpu) - gpu_calls(pool->gpu, GPU_CALL_IMPORT), calls - 32 + 2 + 32 + 2);
 	gpool_close(pool);
@@ -287,7 +289,7 @@ static void test_handles_of_several_pages(void **state)
 	AWAIT(free_pages() == PAGES - 7);
 }
 
-/* ---- refused, and whole ---- */
+/* ---- refusals that leave the process unchanged ---- */
 
 static void test_nothing_to_spill_to(void **state)
 {
@@ -380,7 +382,7 @@ static void test_wake_without_pages(void **state)
 		assert_int_equal(free_pages(), 19);
 		assert_int_equal(info_of(ephemeral).state, GPOOL_RANGE_ASLEEP);
 	}
-	/* A waiting process holds no pages meanwhile, and gets them when they are freed. */
+	/* A waiting process holds no pages during the wait, and gets them when they are freed. */
 	assert_int_equal(pthread_create(&thread, NULL, wakes, pool), 0);
 	AWAIT(atomic_load(&pool_view(admin)->header->waiters) == 1);
 	assert_int_equal(free_pages(), 19);
@@ -453,7 +455,7 @@ static void test_damaged_content(void **state)
 	gpool_close(pool);
 }
 
-/* The n-th driver call of each kind fails, during sleep and wake. */
+/* Let the n-th driver call of each kind fail, during sleep and wake. */
 static void test_driver_faults(void **state)
 {
 	static const enum gpu_call kinds[] = {GPU_CALL_UNMAP, GPU_CALL_ACCESS, GPU_CALL_MAP, GPU_CALL_STREAM_SYNC};
@@ -498,7 +500,7 @@ static void test_driver_faults(void **state)
 	gpool_close(pool);
 }
 
-/* Work that the program queued without this library: detected if the back end can detect it. */
+/* Work that the program queued without this library is detected if the back end can detect it. */
 static void test_busy(void **state)
 {
 	struct gpool_range *first, *second;
@@ -527,7 +529,7 @@ static void test_busy(void **state)
 	assert_int_equal(gpool_fence_signal(pool, fence), 0);
 	assert_int_equal(gpu_stream_sync(pool->gpu, native), 0);
 	gpu_stream_destroy(pool->gpu, native);
-	/* Work on the library's own streams is waited for. */
+	/* Sleep waits for work on the library's own streams. */
 	assert_int_equal(gpool_fill(pool, stream, address_of(second), 0x55, 4 * PAGE_BYTES), 0);
 	assert_int_equal(gpool_sleep(pool, 0), 0);
 	assert_int_equal(gpool_wake(pool, 0), 0);
@@ -596,7 +598,7 @@ static void test_wrong_arguments(void **state)
 	gpool_close(pool);
 }
 
-/* ---- ends ---- */
+/* ---- ends of ranges and sessions ---- */
 
 static void test_destroyed_asleep(void **state)
 {
@@ -610,7 +612,7 @@ static void test_destroyed_asleep(void **state)
 		fill(mutable[i] = made(pool, 3 + i, GPOOL_OBJECT_MUTABLE, NULL), i);
 	ephemeral = made(pool, 3, GPOOL_OBJECT_EPHEMERAL, NULL);
 	assert_int_equal(gpool_sleep(pool, 0), 0);
-	/* It is restored with the others, and then destroyed. */
+	/* The range is restored with the others, and then destroyed. */
 	assert_int_equal(gpool_range_destroy(mutable[1]), 0);
 	assert_int_equal(kept_bytes(), 12 * PAGE_BYTES);
 	assert_int_equal(gpool_range_destroy(ephemeral), 0);
@@ -620,7 +622,7 @@ static void test_destroyed_asleep(void **state)
 	assert_int_equal(kept_bytes(), 0);
 	assert_int_equal(harness_check(&harness), 0);
 	assert_int_equal(pinned_blocks_of(pool), 2);
-	/* With the last range the kept content is freed. */
+	/* The kept content is freed with the last range. */
 	assert_int_equal(gpool_sleep(pool, 0), 0);
 	assert_int_equal(gpool_range_destroy(mutable[0]), 0);
 	assert_int_equal(kept_bytes(), 8 * PAGE_BYTES);
@@ -631,7 +633,7 @@ static void test_destroyed_asleep(void **state)
 	assert_int_equal(gpool_sleep(pool, 0), 0);
 	assert_int_equal(gpool_wake(pool, 0), 0);
 	assert_int_equal(wrong_words(mutable[0], 7), 0);
-	/* Closed asleep: no content is kept. */
+	/* Close the session during sleep: no content is kept. */
 	assert_int_equal(gpool_sleep(pool, 0), 0);
 	gpool_close(pool);
 	AWAIT(kept_bytes() == 0);
@@ -682,8 +684,7 @@ static void test_killed_asleep(void **state)
 }
 
 /*
- * A range is pinned as long as it is awake, and its pin never counts as leaked, unlike that of a block that is not
- * touched.
+ * A range is pinned as long as it is awake. Its pin never counts as leaked, unlike that of a block that is not touched.
  */
 static void test_never_leaked(void **state)
 {
@@ -707,7 +708,7 @@ static void test_never_leaked(void **state)
 	gpool_close(pool);
 }
 
-/* ---- many at once ---- */
+/* ---- several processes ---- */
 
 struct engine {
 	pthread_t thread;
@@ -718,7 +719,7 @@ struct engine {
 	_Atomic bool done;
 };
 
-/* More than half of the pool: only one of the two can be awake. */
+/* The ranges have more than half of the pool, so only one of the two engines can be awake. */
 static void *engine_main(void *argument)
 {
 	struct engine *engine = argument;
@@ -727,7 +728,7 @@ static void *engine_main(void *argument)
 
 	options.memory_class = GPOOL_OBJECT_MUTABLE;
 	options.timeout_ms = -1;
-	/* It sleeps before it holds a part and waits for more, as engines are required to. */
+	/* The engine sleeps before it holds a part and waits for more, as engines are required to do. */
 	engine->error = gpool_range_create(engine->pool, 25, &options, &large);
 	if (!engine->error)
 		engine->error = gpool_sleep(engine->pool, 0);
@@ -749,14 +750,14 @@ static void *engine_main(void *argument)
 			engine->wrong += wrong_words(large, engine->seed + round) +
 				wrong_words(small, engine->seed + round + 1000);
 	}
-	/* The other process needs its pages. */
+	/* The other process needs the pages. */
 	if (!engine->error)
 		engine->error = gpool_sleep(engine->pool, 0);
 	atomic_store(&engine->done, true);
 	return NULL;
 }
 
-/* victim: the process of gpoold that is killed repeatedly meanwhile; NULL: none. */
+/* `victim` is the process of gpoold that is killed repeatedly during the run, or NULL. */
 static void engines_run(uint32_t count, uint32_t rounds, const char *victim, int kills)
 {
 	struct engine engines[3] = {{0}};
@@ -805,7 +806,8 @@ static void test_mover_killed(void **state)
 {
 	(void)state;
 	/*
-	 * A long time: the keeper delays the restart of a mover that dies often, and without a mover a wake is refused.
+	 * The patience is long because the keeper delays the restart of a mover that dies often, and without a mover a
+	 * wake is refused.
 	 */
 	start((const char *const[]){"--pool", POOL ",spill_memory=64MiB", CALM, "--set", "mover.patience=60s", NULL});
 	engines_run(2, 40, "gpoold-mover", 30);
