@@ -1,11 +1,13 @@
 /*
  * test_spill.c - blocks allocated with GPOOL_ALLOC_SPILL are spilled under pressure, and restored with their content.
  *
- * Goal: every byte is right after a spill and a restore, through memory and file, contiguous or scattered, with threads
- * that pin the same block at once and with a mover that is killed during the copy; blocks that cannot be saved stay; a
- * block that cannot be read is an error for that block alone; nothing is left of blocks that are freed or whose worker
- * has ended. Method: a gpoold for each test, with a pool of 64 pages; content that identifies its page; the counters in
- * the pool's header show what has moved. Tiers are damaged through the keeper's descriptors.
+ * Goal: every byte is right after a spill and a restore, through host memory and file, contiguous or scattered, with
+ * threads that pin the same block at once and with a mover that is killed during the copy. Blocks that cannot be saved
+ * stay. A block that cannot be read causes an error for that block alone. No saved content remains of blocks that are
+ * freed or whose worker has ended.
+ *
+ * Method: each test starts a gpoold with a pool of 64 pages. Content identifies its page. The counters in the pool's
+ * header show which blocks have moved. Tiers are damaged through the keeper's descriptors.
  */
 #include "tests/integration/spill_view.h"
 
@@ -22,7 +24,7 @@ enum { PAGE_BYTES = 512 << 10, WORDS = PAGE_BYTES / 8, MANY = 48 };
 static const char *const in_memory[] = {"--pool", POOL ",spill_memory=32MiB", CALM, NULL};
 static const char *const no_tier[] = {"--pool", POOL ",spill_memory=0MiB", CALM, NULL};
 
-/* ---- blocks with a content ---- */
+/* ---- blocks and their contents ---- */
 
 static struct gpool_block alloc_spill(struct gpool *pool, uint32_t page_count, uint32_t flags)
 {
@@ -44,7 +46,7 @@ static volatile uint64_t *words_of(struct gpool *pool, const struct gpool_block 
 	return (volatile uint64_t *)(uintptr_t)address;
 }
 
-/* Write to each word its content and position; the block is pinned. */
+/* Write to each word its content and position. The block is pinned. */
 static void fill(struct gpool *pool, const struct gpool_block *block, uint64_t content)
 {
 	volatile uint64_t *words = words_of(pool, block);
@@ -90,7 +92,7 @@ static void evict_all(struct gpool *pool, uint64_t pages)
 	AWAIT(moving() == 0);
 }
 
-/* Return the number of requests that the worker has sent: each increases the serial number of its slot. */
+/* Return the number of requests that the worker has sent. Each request increases the serial number of its slot. */
 static uint32_t requests_sent(const struct gpool *pool)
 {
 	uint32_t sent = 0;
@@ -106,7 +108,7 @@ static int interrupted(void *argument)
 	return 1;
 }
 
-/* Pin with a check that ends the wait. */
+/* Pin the block with a check that ends the wait. */
 static int pin_briefly(struct gpool *pool, const struct gpool_block *block)
 {
 	int error;
@@ -135,7 +137,7 @@ static void test_content_is_restored_elsewhere(void **state)
 	assert_int_equal(spilled(), 10);
 	assert_int_equal(kept_bytes(), 10 * PAGE_BYTES);
 	assert_int_equal(harness_free_pages(&harness), 64);
-	/* Another session allocates their former pages. */
+	/* Another session allocates the former pages of the blocks. */
 	for (; count < 20; count++)
 		squatters[count] = alloc(other, 1);
 	for (uint32_t i = 0; i < 4; i++) {
@@ -150,7 +152,7 @@ static void test_content_is_restored_elsewhere(void **state)
 		assert_int_equal(moved.page_count, was.page_count);
 		assert_int_equal(moved.tag >> 16, was.tag >> 16);
 		assert_int_equal(pool->session.blocks[moved.page].owner_id, 4711);
-		/* Both handles are valid: a second pin by the new one, the unpins by either. */
+		/* Both handles are valid: the new one for a second pin, and either for an unpin. */
 		assert_int_equal(gpool_pin(pool, &moved), 0);
 		assert_int_equal(wrong_words(pool, &moved, 100 + i), 0);
 		assert_int_equal(gpool_touch(pool, &was), 0);
@@ -187,11 +189,11 @@ static void test_pressure_of_another_spills(void **state)
 	other = open_worker();
 	for (uint32_t i = 0; i < MANY; i++)
 		blocks[i] = made(pool, 1, i);
-	/* Without a timeout, the call still waits until the blocks that are being spilled have been moved. */
+	/* Even without a timeout, the call waits until the blocks that are being spilled have been moved. */
 	for (uint32_t i = 0; i < MANY; i++)
 		AWAIT(gpool_alloc(other, 1, NULL, &taken[i]) == 0);
 	assert_true(spilled() >= 2 * MANY - PAGES);
-	/* No more than needed, except for pages that several requests needed at the same time. */
+	/* No more pages are spilled than needed, except those that several requests needed at the same time. */
 	assert_true(spilled() <= 2 * MANY - PAGES + 2);
 	for (uint32_t i = 0; i < MANY; i++)
 		assert_int_equal(gpool_free(other, &taken[i]), 0);
@@ -201,7 +203,7 @@ static void test_pressure_of_another_spills(void **state)
 	gpool_close(other);
 }
 
-/* More content than pages: each pin evicts another block. */
+/* There is more content than pages: each pin evicts another block. */
 static void test_more_blocks_than_pages(void **state)
 {
 	enum { BLOCKS = 96 };
@@ -240,7 +242,7 @@ static void test_scattered_blocks(void **state)
 	fill(pool, &block, 9);
 	assert_int_equal(gpool_unpin(pool, &block), 0);
 	evict_all(pool, 8);
-	read_back(pool, &block, 9); /* the pool is as full of holes as before */
+	read_back(pool, &block, 9); /* the free pages are as scattered as before */
 	evict_all(pool, 8);
 	for (uint32_t i = 1; i < PAGES; i += 2)
 		assert_int_equal(gpool_free(pool, &singles[i]), 0);
@@ -312,13 +314,13 @@ static void test_worker_killed(void **state)
 	close(ready[1]);
 }
 
-/* ---- budgets and disks ---- */
+/* ---- limits of the tiers, and full disks ---- */
 
 static void with_file(const char *memory, const char *file, char *pool_text, size_t bytes)
 {
 	char folder[64];
 
-	/* Beside the runtime directory, which does not exist yet: in the folder for temporary files itself. */
+	/* The runtime directory does not exist yet, so use the folder for temporary files itself. */
 	snprintf(folder, sizeof(folder), "%s", getenv("TMPDIR") && *getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
 	snprintf(pool_text, bytes, POOL ",spill_memory=%s,spill_directory=%s,spill_file=%s", memory, folder, file);
 }
@@ -363,7 +365,7 @@ static void test_oldest_sink(void **state)
 	with_file("8MiB", "16MiB", text, sizeof(text));
 	start((const char *const[]){"--pool", text, CALM, NULL});
 	pool = open_worker();
-	/* Nothing sinks while memory is free. */
+	/* No block sinks while memory is free. */
 	for (uint32_t i = 0; i < 14; i++) {
 		blocks[i] = made(pool, 1, i);
 		evict_all(pool, 1);
@@ -374,7 +376,7 @@ static void test_oldest_sink(void **state)
 		evict_all(pool, 1);
 		AWAIT(tiers_have(14, i - 13));
 	}
-	/* The first ones are in the file, and are read back from there; the last ones are in memory. */
+	/* The first blocks are restored from the file; the last ones are in memory. */
 	for (uint32_t i = 0; i < 6; i++) {
 		read_back(pool, &blocks[i], i);
 		AWAIT(tiers_have(14, 5 - i));
@@ -386,7 +388,7 @@ static void test_oldest_sink(void **state)
 	gpool_close(pool);
 }
 
-/* Sinking blocks are freed or restored, or their worker dies; with many blocks, some are being moved at that time. */
+/* Sinking blocks are freed or restored, or their worker dies. With many blocks, some are being moved at that time. */
 static void test_sinking_is_no_hindrance(void **state)
 {
 	enum { BLOCKS = 24 };
@@ -473,7 +475,7 @@ static void test_budget_full_block_stays(void **state)
 		blocks[i] = made(pool, 1, i);
 	for (int misses = 0; got < 40 && misses < 3;)
 		gpool_alloc(other, 1, NULL, &taken[got]) == 0 ? (void)got++ : (void)misses++;
-	/* 24 pages were free, 8 could be saved; the others stay resident. */
+	/* 24 pages were free and 8 could be saved; the other blocks stay resident. */
 	assert_int_equal(got, 32);
 	assert_int_equal(spilled(), 8);
 	for (uint32_t i = 0; i < got; i++)
@@ -501,8 +503,7 @@ static void test_disk_full_block_stays(void **state)
 		blocks[i] = made(pool, 1, i);
 	AWAIT(process_of("gpoold-mover"));
 	/*
-	 * A disk with space for 6 pages. (Writes above the limit fail; gpoold ignores the signal that accompanies
-	 * them.)
+	 * The disk has space for 6 pages. Writes above the limit fail; gpoold ignores the signal that accompanies them.
 	 */
 	assert_int_equal(prlimit(process_of("gpoold-mover"), RLIMIT_FSIZE, &small, NULL), 0);
 	AWAIT((harness_evict(&harness, gpool_session(pool), PAGES), counter(POOL_COUNT_SPILL_ERRORS) > 0));
@@ -546,7 +547,7 @@ static void damage_and_see(const char *tier_name, off_t tier_bytes, const char *
 			lost++;
 			assert_string_equal(gpool_last_error(error),
 				"the block's spilled content is lost: its checksum differs from when it was written");
-			/* It is lost, and each later call reports that. */
+			/* The content is lost, and each later call reports that. */
 			assert_int_equal(gpool_pin(pool, &blocks[i]), -ESTALE);
 			assert_int_equal(gpool_discard(pool, &blocks[i]), -ESTALE);
 			continue;
@@ -635,7 +636,7 @@ static void *pin_main(void *argument)
 	return (void *)(intptr_t)gpool_pin(pin->pool, &pin->block);
 }
 
-/* One request is sent whether the pages are free, must be evicted or waited for, or are not adjacent. */
+/* A pin sends one request, whether the pages are free, must be evicted or waited for, or are not adjacent. */
 static void test_one_request(void **state)
 {
 	struct pin pin;
@@ -687,7 +688,10 @@ static void test_one_request(void **state)
 	gpool_close(other);
 }
 
-/* Cancelled while it waits for pages, and while the mover writes to them: neither pages nor content are lost. */
+/*
+ * Cancel the request while it waits for pages, and while the mover writes to them. Neither pages nor content may be
+ * lost.
+ */
 static void test_withdrawn(void **state)
 {
 	struct gpool *pool, *other;
@@ -712,7 +716,7 @@ static void test_withdrawn(void **state)
 	assert_int_equal(kill(mover, SIGSTOP), 0);
 	assert_int_equal(pin_briefly(pool, &block), -EINTR);
 	assert_int_equal(moving(), 4);
-	assert_int_equal(pin_briefly(pool, &block), -EINTR); /* the first one is still under way */
+	assert_int_equal(pin_briefly(pool, &block), -EINTR); /* the first restore is still under way */
 	assert_int_equal(spill_fetch_begin(pool, &block, &fetch), 0);
 	assert_int_equal(spill_fetch_end(pool, &fetch, true), -EBUSY);
 	assert_int_equal(kill(mover, SIGCONT), 0);
@@ -725,7 +729,7 @@ static void test_withdrawn(void **state)
 	AWAIT(harness_free_pages(&harness) == PAGES);
 }
 
-/* A block that was restored and cannot be mapped stays in the pool, with its content; a later pin maps it. */
+/* A restored block that cannot be mapped stays in the pool with its content. A later pin maps it. */
 static void cannot_map(bool scattered, enum gpu_call call)
 {
 	struct gpool_block singles[PAGES], block;
@@ -750,7 +754,7 @@ static void cannot_map(bool scattered, enum gpu_call call)
 	}
 	read_back(pool, &block, 5);
 	evict_all(pool, 4);
-	/* It may be spilled again, and freed, before it is mapped. */
+	/* The block may be spilled again, and freed, before it is mapped. */
 	gpu_fault_set(pool->gpu, GPU_CALL_RESERVE, 1, -ENOMEM);
 	if (scattered) {
 		assert_int_equal(gpool_pin(pool, &block), -ENOMEM);
@@ -782,7 +786,7 @@ static void test_cannot_map_scattered(void **state)
 	cannot_map(true, GPU_CALL_RESERVE);
 }
 
-/* The restore is started, and its end is reported by the next check. */
+/* The call starts the restore, and the next check reports its end. */
 static void test_ahead_of_need(void **state)
 {
 	struct gpool *pool, *other;
@@ -808,7 +812,7 @@ static void test_ahead_of_need(void **state)
 		assert_int_equal(kept_bytes(), 0);
 		read_back(pool, &block, 7);
 	}
-	/* No content is evicted for it. */
+	/* No content is evicted for the restore. */
 	evict_all(pool, 4);
 	for (uint32_t i = 0; i < PAGES - 3; i++)
 		taken[i] = alloc(other, 1);
@@ -845,14 +849,14 @@ static void test_at_its_own_wish(void **state)
 	for (int i = 0; i < 5; i++) {
 		assert_int_equal(spill_now(pool, &block), 0);
 		assert_int_equal(kept_bytes(), 3 * PAGE_BYTES);
-		assert_int_equal(spill_now(pool, &block), 0); /* it is restored already */
+		assert_int_equal(spill_now(pool, &block), 0); /* already restored */
 		read_back(pool, &block, 5);
 	}
 	assert_int_equal(gpool_discard(pool, &block), 0);
 	gpool_close(pool);
 }
 
-/* ---- many at once ---- */
+/* ---- concurrent pins ---- */
 
 struct pinner {
 	pthread_t thread;
@@ -891,7 +895,7 @@ static void *pinner_main(void *argument)
 	return NULL;
 }
 
-/* victim: the process of gpoold that is killed repeatedly meanwhile; NULL: none. */
+/* `victim` is the process of gpoold that is killed repeatedly during the run, or NULL. */
 static void many_pinners(
 	struct gpool *pool, const struct gpool_block *blocks, uint32_t count, uint32_t rounds, const char *victim)
 {

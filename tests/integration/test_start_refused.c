@@ -1,9 +1,9 @@
 /*
  * test_start_refused.c - starts of gpoold that cannot succeed.
  *
- * Goal: each is refused at once, with a message that names the value, the limit and the remedy; --check-config refuses
- * the same configurations. Method: the real program, with its configuration, descriptor limit or runtime directory made
- * unusable.
+ * Goal: each start is refused at once, with a message that names the value, the limit and the remedy. --check-config
+ * refuses the same configurations. Method: the real program, with an unusable configuration, descriptor limit or
+ * runtime directory.
  */
 #include "tests/integration/tool_process.h"
 
@@ -66,7 +66,7 @@ static void test_check_and_start_agree(void **state)
 
 /* ---- descriptors ---- */
 
-/* As root this process could raise the limit again; the capability to do so is dropped permanently. */
+/* Root could raise the limit again, so this process permanently drops the capability to do so. */
 static void limit_descriptors(rlim_t limit)
 {
 	struct rlimit wanted = {limit, limit};
@@ -75,7 +75,7 @@ static void limit_descriptors(rlim_t limit)
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &wanted), 0);
 }
 
-/* Return the exit status under this limit. The limit is set in a child, since it cannot be raised again. */
+/* Return the exit status under this limit. A child sets the limit, because it cannot be raised again. */
 static int run_limited(rlim_t limit, const char *const *arguments)
 {
 	pid_t child = fork();
@@ -140,7 +140,7 @@ static void test_a_path_that_is_no_socket(void **state)
 	assert_int_equal(rmdir(directory), 0);
 }
 
-/* The front runs as another user when gpoold is root. It must have access to the folder of its sockets. */
+/* If gpoold runs as root, the front runs as another user, which must have access to the folder of its sockets. */
 static void test_a_folder_that_the_front_cannot_pass(void **state)
 {
 	const struct passwd *front = getpwuid(65534); /* the default of front_user */
@@ -188,7 +188,7 @@ static void test_a_wait_for_the_address_ends_with_sigterm(void **state)
 	assert_int_equal(kill(child, SIGTERM), 0);
 	assert_int_equal(tool_wait(child), 0);
 	while (read(ends[0], line, sizeof(line) - 1) > 0)
-		assert_null(strstr(line, "cannot listen")); /* it did not wait for the front to fail */
+		assert_null(strstr(line, "cannot listen")); /* gpoold did not wait for the front to fail */
 	close(ends[0]);
 	close(listener);
 	unlink(path);

@@ -1,7 +1,7 @@
 /*
  * test_tool_output.c - programs whose standard output is closed or full.
  *
- * Goal: every program reports that and fails, also for --help, --version and lists. Method: the real programs with
+ * Goal: every program reports that and fails, also for --help, --version and lists. Method: run the real programs with
  * standard output closed, and with /dev/full.
  */
 #include "tests/integration/tool_process.h"
@@ -10,7 +10,7 @@ static const struct {
 	const char *program, *arguments[3];
 } cases[] = {
 #if !defined(__SANITIZE_ADDRESS__) && \
-	!defined(__SANITIZE_THREAD__) /* linked with jemalloc, it does not run under a sanitizer */
+	!defined(__SANITIZE_THREAD__) /* linked with jemalloc, which does not run under a sanitizer */
 	{"gpool-bench", {"--help"}},
 	{"gpool-bench", {"--version"}},
 	{"gpool-bench", {"--list"}},
@@ -31,7 +31,7 @@ static const struct {
 	{"gpoold", {"--check-config", "--pool=name=a,backend=host,size=8MiB"}},
 };
 
-/* Run a program with standard output at this descriptor, -1: closed; returns the exit status. */
+/* Run a program with this descriptor as standard output; -1 closes it. Return the exit status. */
 static int run_at(size_t i, int out)
 {
 	char path[sizeof(tool.program) + 32];

@@ -2,9 +2,11 @@
  * test_torch.c - the functions of PyTorch's pluggable allocator, called as PyTorch does: by name, from the shared
  * library.
  *
- * Goal: memory is allocated from the pool and freed to it, in the order of the program's streams; a failure is NULL and
- * one line on stderr. Method: the library is loaded with dlopen() and used with a real gpoold; the streams are gpool's
- * own, passed like the CUstreams of a program. With PyTorch on a GPU: client/examples/torch_mempool.py.
+ * Goal: memory is allocated from the pool and freed to it, in the order of the program's streams. After a failure the
+ * result is NULL, and stderr has one line.
+ *
+ * Method: load the library with dlopen() and use it with a real gpoold. The streams are gpool's own, passed like the
+ * CUstreams of a program. client/examples/torch_mempool.py tests PyTorch on a GPU.
  */
 #include "client/torch/gpool_torch.h"
 #include "tests/lib/harness.h"
@@ -34,7 +36,9 @@ int __lsan_is_turned_off(void)
 
 static struct harness harness;
 
-/* Functions of the library, and of the libgpool that it is linked with, which is not that of this program. */
+/*
+ * Functions of the library, and of the libgpool with which it is linked. That libgpool is not the one of this program.
+ */
 static struct {
 	void *(*malloc)(ssize_t size, int device, void *stream);
 	void (*free)(void *address, ssize_t size, int device, void *stream);
@@ -146,7 +150,7 @@ static void test_memory_of_several_streams(void **state)
 		for (size_t word = 0; word < 4 * PAGE / sizeof(uint32_t); word += 1024)
 			assert_int_equal(((const uint32_t *)address[i])[word], 0x5eed + i);
 	}
-	/* Memory that a stream has freed can be reused by that stream at once, in place. */
+	/* A stream can reuse memory that it has freed at once, in place. */
 	torch.free(address[1], 4 * PAGE, 0, native[1]);
 	again = torch.malloc(4 * PAGE, 0, native[1]);
 	assert_ptr_equal(again, address[1]);

@@ -1,9 +1,9 @@
 /*
  * test_totals.c - counters of sessions, added up by the agent.
  *
- * Goal: the sums contain the counts of attached sessions and of those that ended, by a detach or a death, and survive
- * the agent's death; false counts of a worker affect only its own contribution. Method: workers whose calls the test
- * counts.
+ * Goal: the sums contain the counts of attached sessions and of sessions that ended, by a detach or a death, and
+ * survive the agent's death. False counts of a worker affect only its own contribution. Method: workers whose calls the
+ * test counts.
  */
 #include "client/core/pool.h"
 #include "tests/integration/life.h"

@@ -2,10 +2,12 @@
  * test_trust.c - pages that move from the tenants of one trust domain to those of another.
  *
  * Goal: a session that gets such a page finds only zeros in it. While a process of the old domain may have the page
- * mapped, no session of another one gets it, and it is retired and shown; it is free again when that process unmaps it
+ * mapped, no session of another domain gets it; it is retired and shown. It is free again when that process unmaps it
  * or dies. All of this holds across deaths of agent and mover. No descriptor gives access to more than one handle. With
- * one domain no page is ever cleared. Method: a real gpoold with two tenants, `red` and `blue`, whose sessions this
- * process and its children open (as an operator may); red fills its pages, and blue checks every byte.
+ * one domain, no page is ever cleared.
+ *
+ * Method: a real gpoold with two tenants, `red` and `blue`. This process and its children open the sessions of both, as
+ * an operator may. Red fills its pages, and blue checks every byte.
  */
 #include "tests/integration/life.h"
 
@@ -76,7 +78,7 @@ static int stop_config(void **state)
 	return result;
 }
 
-/* ---- what gpoold says ---- */
+/* ---- reports of gpoold ---- */
 
 static uint64_t counted(enum pool_counter which)
 {
@@ -112,7 +114,7 @@ static uint8_t *bytes_of(struct gpool *pool, const struct gpool_block *block)
 	return (uint8_t *)(uintptr_t)address;
 }
 
-/* Allocate up to `most` single pages. */
+/* Allocate up to `most` blocks of one page. */
 static uint32_t take(struct gpool *pool, struct gpool_block *blocks, uint32_t most, int timeout_ms)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -151,7 +153,7 @@ static void give(struct gpool *pool, const struct gpool_block *blocks, uint32_t 
 		assert_int_equal(gpool_free(pool, &blocks[i]), 0);
 }
 
-/* Let red allocate, fill and free the whole pool; red still has all of it mapped. */
+/* Let red allocate, fill and free the whole pool. Red still has all of it mapped. */
 static void red_has_been_everywhere(struct gpool *pool)
 {
 	struct gpool_block blocks[PAGES];
@@ -161,7 +163,7 @@ static void red_has_been_everywhere(struct gpool *pool)
 	give(pool, blocks, PAGES);
 }
 
-/* ---- a running process, which unmaps pages ---- */
+/* ---- a running process that unmaps pages ---- */
 
 static pthread_t busy_thread;
 static _Atomic bool busy_stop;
@@ -187,14 +189,14 @@ static void busy_end(void)
 	pthread_join(busy_thread, NULL);
 }
 
-/* ---- a process of red's ---- */
+/* ---- a process of red ---- */
 
 static pid_t child;
 static int child_says, child_hears;
 
 /*
- * Fill all pages that can be allocated, free them, report that, and make no further call; or on a byte detach, and keep
- * running.
+ * Fill all pages that can be allocated, free them, report that, and make no further call. On receipt of a byte, detach
+ * and keep running.
  */
 static void __attribute__((noreturn)) child_run(void)
 {
@@ -261,7 +263,7 @@ static void child_end(void)
 	close(child_hears);
 }
 
-/* Its successor is running. */
+/* Kill the process of this name, and wait until its successor is running. */
 static void killed(const char *name)
 {
 	pid_t pid = process_of(name), next;
@@ -287,7 +289,7 @@ static void moves(void)
 	assert_int_equal(counted(POOL_COUNT_SCRUBBED_PAGES), PAGES);
 	assert_int_equal(counted(POOL_COUNT_RETIREMENTS), 0);
 	books_balance();
-	/* And back to red. */
+	/* Move the pages back to red. */
 	fill(blue, blocks, PAGES);
 	give(blue, blocks, PAGES);
 	busy_begin(blue);
@@ -314,7 +316,7 @@ static void test_several_pages_in_a_handle_move_together(void **state)
 	moves();
 	sessions_close();
 	AWAIT(pages_in(PAGE_FREE) == PAGES);
-	/* One page of each handle is red's: no other page of it may be given to blue. */
+	/* One page of each handle belongs to red, so no other page of the handle may be given to blue. */
 	red = open_as(0, NULL, "red");
 	blue = open_as(0, NULL, "blue");
 	assert_int_equal(take(red, kept, PAGES, ANSWER_MS), PAGES);
@@ -363,13 +365,13 @@ static void test_within_a_domain_nothing_is_cleared(void **state)
 	assert_int_equal(counted(POOL_COUNT_SCRUBBED_PAGES), 0);
 }
 
-/* Blue has requested SOME pages of a red session that does not answer. */
+/* Let blue request SOME pages of a red session that does not reply. */
 static void red_is_silent(void)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
 	struct gpool_block block;
 
-	/* The transfer lasts as long as the grace period of the session that does not answer. */
+	/* The transfer takes as long as the grace period of the session that does not reply. */
 	assert_int_equal(gpool_alloc(blue, SOME, &options, &block), -ENOSPC);
 	AWAIT(pages_in(PAGE_RETIRED) == SOME);
 	assert_int_equal(counted(POOL_COUNT_RETIREMENTS), SOME);
@@ -411,7 +413,7 @@ static void test_a_session_that_keeps_its_mapping(void **state)
 	give(red, blocks, PAGES);
 	red_is_silent();
 	is_shown(getpid(), gpool_session(red));
-	/* No more of its pages are requested, and the refusal states the number of pages for blue. */
+	/* No more pages of that session are requested, and the refusal states the number of pages available to blue. */
 	assert_int_equal(gpool_alloc(blue, SOME, &options, &block), -ENOSPC);
 	gpool_oom_info(blue, &shortage);
 	assert_int_equal(shortage.free, 0);
@@ -420,7 +422,7 @@ static void test_a_session_that_keeps_its_mapping(void **state)
 	for (uint32_t i = 0; i < PAGES; i++)
 		assert_int_equal(seen[i][i], RED_BYTE);
 	books_balance();
-	/* Red unmaps them. */
+	/* Red unmaps the retired pages. */
 	assert_int_equal(gpool_release_unused(red), SOME);
 	assert_int_equal(gpool_release_unused(red), 0);
 	AWAIT(pages_in(PAGE_FREE) == SOME && transfers()->transfers_count == 0);
@@ -439,7 +441,7 @@ static void test_other_pages_are_lent_instead(void **state)
 	assert_int_equal(take(red, blocks, PAGES / 2, ANSWER_MS), PAGES / 2);
 	fill(red, blocks, PAGES / 2);
 	give(red, blocks, PAGES / 2);
-	/* Half of the pool was never used; red's pages are used after it. */
+	/* Half of the pool was never used, and is lent before red's pages. */
 	assert_int_equal(take(blue, others, PAGES, 0), PAGES / 2);
 	are_zero(blue, others, PAGES / 2);
 	for (uint32_t i = 0; i < PAGES / 2; i++)
@@ -491,7 +493,7 @@ static void test_release_by_death_alone(void **state)
 	child_begin();
 	blue = open_as(0, NULL, "blue");
 	red_is_silent();
-	/* It reports falsely that it has unmapped all pages, and is not trusted. */
+	/* The session reports falsely that it has unmapped all pages, and is not trusted. */
 	assert_int_equal(write(child_hears, &byte, 1), 1);
 	child_answers();
 	assert_int_equal(pages_in(PAGE_RETIRED), SOME);
@@ -538,7 +540,7 @@ static void test_agent_dies_with_retired_pages(void **state)
 	killed("gpoold-agent");
 	is_shown(getpid(), gpool_session(red));
 	books_balance();
-	/* Red's message to an agent that dies while handling it is sent again to the next one. */
+	/* Red's message to an agent that dies while handling it is sent again to the next agent. */
 	assert_int_equal(gpool_release_unused(red), SOME);
 	killed("gpoold-agent");
 	busy_begin(red);
@@ -586,7 +588,7 @@ static void test_a_thread_that_waits_for_pages_unmaps(void **state)
 	waiter_begin(&of_blue, blue, SOME);
 	AWAIT(pages_in(PAGE_QUARANTINED) == SOME);
 	assert_int_equal(atomic_load(&of_blue.error), 1);
-	/* More pages than red has unpinned: it still waits when blue has got those. */
+	/* Red requests more pages than it has unpinned, so it still waits when blue has got those. */
 	waiter_begin(&of_red, red, SOME + 1);
 	AWAIT(atomic_load(&of_blue.error) <= 0);
 	pthread_join(of_blue.thread, NULL);
@@ -670,7 +672,7 @@ static void test_ahead_of_need(void **state)
 	assert_int_equal(counted(POOL_COUNT_RETIREMENTS), 0);
 }
 
-/* Find a descriptor of this process that gives access to more than `most` bytes of pool memory. */
+/* Return the size of the largest pool memory to which one descriptor of this process gives access. */
 static uint64_t largest_memory(void)
 {
 	DIR *fds = opendir("/proc/self/fd");
@@ -766,8 +768,8 @@ static bool is_readable(uint64_t address)
 }
 
 /*
- * An object that is open, not pinned, and whose pages the other domain needs: the sessions that have it mapped, its
- * publisher or readers, unmap it first.
+ * The other domain needs the pages of an object that is open but not pinned. The sessions that have the object mapped,
+ * its publisher or its readers, must unmap it first.
  */
 static void test_evicted_objects_are_unmapped(void **state)
 {
@@ -793,7 +795,7 @@ static void test_evicted_objects_are_unmapped(void **state)
 	assert_int_equal(gpool_object_address(again, 0, &address, &bytes), 0);
 	assert_true(is_readable(address));
 	assert_int_equal(gpool_object_pin(again), 0);
-	/* All pages except those of the object; red gets most of them. */
+	/* Allocate all pages except those of the object. Red gets most of them. */
 	assert_int_equal(take(red, blocks, PAGES - 2 * SOME, ANSWER_MS), PAGES - 2 * SOME);
 	assert_int_equal(take(blue, blocks, PAGES, 0), SOME);
 	assert_int_equal(gpool_object_unpin(again), 0);
@@ -814,7 +816,7 @@ static void test_evicted_objects_are_unmapped(void **state)
 	gpool_close(rose);
 }
 
-/* ---- both at once ---- */
+/* ---- both domains at once ---- */
 
 struct side {
 	pthread_t thread;
@@ -864,7 +866,7 @@ static void *side_run(void *argument)
 }
 
 /*
- * Two threads of each domain, in a pool that is too small for all: pages change domains while the threads' windows are
+ * Two threads of each domain use a pool that is too small for all. Pages change domains while the threads' windows are
  * remapped.
  */
 static void test_both_at_once(void **state)
@@ -933,7 +935,7 @@ static void start_dirty(const char *text)
 	unsetenv("GPOOL_HOST_LACKS");
 }
 
-/* A device that may return old content: the old content is never visible, and each page is cleared once. */
+/* On a device that may return old content, the old content is never visible, and each page is cleared once. */
 static void test_fresh_memory_is_cleared(void **state)
 {
 	struct gpool_block blocks[PAGES];
@@ -949,7 +951,7 @@ static void test_fresh_memory_is_cleared(void **state)
 	assert_int_equal(counted(POOL_COUNT_SCRUBBED_PAGES), PAGES);
 	assert_int_equal(counted(POOL_COUNT_RETIREMENTS), 0);
 	books_balance();
-	/* Once red has it, it is an ordinary page. */
+	/* Once red has used it, it is an ordinary page. */
 	fill(red, blocks, PAGES / 2);
 	give(red, blocks, PAGES / 2);
 	assert_int_equal(take(red, blocks, PAGES / 2, ANSWER_MS), PAGES / 2);
@@ -975,7 +977,7 @@ static void test_fresh_memory_over_deaths(void **state)
 	books_balance();
 }
 
-/* Within one trust domain nothing is cleared. */
+/* Within one trust domain no page is cleared. */
 static void test_fresh_memory_of_one_domain(void **state)
 {
 	struct gpool_block blocks[PAGES];
@@ -988,7 +990,7 @@ static void test_fresh_memory_of_one_domain(void **state)
 	assert_int_equal(counted(POOL_COUNT_SCRUBBED_PAGES), 0);
 }
 
-/* ---- asleep ---- */
+/* ---- sleep ---- */
 
 static struct gpool_range *range_made(struct gpool *pool, uint32_t pages, uint32_t memory_class, const char *name)
 {
@@ -1016,7 +1018,7 @@ static void range_is_whole(const struct gpool_range *range, uint64_t bytes)
 	assert_memory_equal(at, at + 1, bytes - 1);
 }
 
-/* Red does not answer after it has fallen asleep: blue gets its unused pages at once, and none is retired. */
+/* Red does not reply during its sleep. Blue gets red's unused pages at once, and no page is retired. */
 static void sleeps(uint32_t kept_pages)
 {
 	struct gpool_range *mutable, *immutable, *ephemeral;
@@ -1040,7 +1042,7 @@ static void sleeps(uint32_t kept_pages)
 	are_zero(blue, blocks, count);
 	assert_int_equal(counted(POOL_COUNT_RETIREMENTS), 0);
 	is_all(red, &pinned, RED_BYTE);
-	/* The object has no reader any more: its pages count as unmapped. */
+	/* The object has no reader any more, so its pages count as unmapped. */
 	assert_int_equal(gpool_object_delete(red, "weights", 0), 0);
 	AWAIT(take(blue, &blocks[count], 1, 0) == 1);
 	assert_int_equal(counted(POOL_COUNT_RETIREMENTS), 0);
@@ -1049,7 +1051,7 @@ static void sleeps(uint32_t kept_pages)
 	give(blue, blocks, count + 1);
 	gpool_close(blue);
 	blue = NULL;
-	/* Without the object it cannot wake; without that range it can. */
+	/* Red cannot wake without the object, but can wake without that range. */
 	assert_int_equal(gpool_wake(red, ANSWER_MS), -ESTALE);
 	assert_int_equal(gpool_range_destroy(immutable), 0);
 	assert_int_equal(gpool_wake(red, ANSWER_MS), 0);
@@ -1076,7 +1078,7 @@ static void test_asleep_with_several_pages_in_a_handle(void **state)
 static _Atomic bool allocator_stop;
 static _Atomic uint32_t allocator_strange, allocator_served;
 
-/* Take idle pages, and open an object, while another thread releases unused pages. */
+/* Take idle pages and open an object, while another thread releases unused pages. */
 static void *allocator_run(void *argument)
 {
 	struct gpool *pool = argument;
@@ -1147,7 +1149,7 @@ static void released_send(struct gpool *pool, const struct msg_handle_run *run)
 	assert_int_equal(attach_send(pool->socket, bytes, (size_t)length, NULL, 0), 0);
 }
 
-/* Impossible runs, of handles that the session never had, or has: they have no effect. */
+/* Releases of impossible runs, and of handles that the session never had or still uses, have no effect. */
 static void test_odd_releases(void **state)
 {
 	static const struct msg_handle_run runs[] = {
@@ -1171,7 +1173,7 @@ static void test_odd_releases(void **state)
 /* ---- ranges ---- */
 
 /*
- * A range's reclaimable pages are unmapped before another domain gets them; its committed pages stay, and the range
+ * Reclaimable pages of a range are unmapped before another domain gets them. Its committed pages stay, and the range
  * remains usable.
  */
 static void reclaimable(const char *pools, uint32_t per_handle)
@@ -1210,7 +1212,7 @@ static void reclaimable(const char *pools, uint32_t per_handle)
 	assert_int_equal(error, 0);
 	assert_int_equal(bytes[0], RED_BYTE);
 	assert_int_equal(bytes[SOME * gpool_page_bytes(red)], 0);
-	/* Queued work without a fence: its memory is not unmapped, so no other session gets it. */
+	/* The work is queued without a fence. Its memory is not unmapped, so no other session gets it. */
 	assert_int_equal(gpool_stream_open(red, NULL, 0, &stream), 0);
 	assert_int_equal(gpool_stream_open(red, NULL, GPOOL_STREAM_HOST_SIGNALED, &manual), 0);
 	assert_int_equal(gpool_fence_record(red, manual, &fence), 0);
@@ -1236,7 +1238,7 @@ static void reclaimable(const char *pools, uint32_t per_handle)
 	books_balance();
 }
 
-/* A mapping that its owner has not released counts, also if a sweep was too early for it. */
+/* A mapping that its owner has not released counts, even if a sweep ran too early to release it. */
 static void test_mapped_pages_are_not_released(void **state)
 {
 	struct vm_space space = {.let_go = NULL};
@@ -1254,7 +1256,7 @@ static void test_mapped_pages_are_not_released(void **state)
 	vm_park(&space, 0, SOME);
 	busy_begin(red);
 	count = take(blue, blocks, PAGES - SOME, ANSWER_MS);
-	/* One of them is requested, and is not available. */
+	/* Request one of these pages; none is available. */
 	count += take(blue, blocks + count, 1, 0);
 	for (int tries = 0; tries < AWAIT_TRIES && !(retired = counted(POOL_COUNT_RETIREMENTS)); tries++)
 		poll(NULL, 0, AWAIT_STEP_MS);

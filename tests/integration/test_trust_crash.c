@@ -1,9 +1,9 @@
 /*
  * test_trust_crash.c - the agent dies after each of its stores while a page moves from one trust domain to another.
  *
- * Goal: at any point of its death, no byte of the old domain is visible in the new one, no page is lost, and the
- * request is served. Method: as in test_crash_points: a module in which the agent dies at the n-th store, for n = 1, 2,
- * 3, ... until a scenario ends before the n-th. $GPOOL_CRASH_STRIDE=n tries every n-th point only.
+ * Goal: wherever the agent dies, no byte of the old domain is visible in the new one, no page is lost, and the request
+ * is served. Method: as in test_crash_points.c, with an agent module in which the agent dies at the n-th store, for n =
+ * 1, 2, 3, ... until a scenario ends before the n-th store. $GPOOL_CRASH_STRIDE=n tries only every n-th point.
  */
 #include "tests/integration/life.h"
 
@@ -26,7 +26,7 @@ static const char configuration[] =
 	");\n";
 enum { ALL = 8 };
 
-/* Return the path .../tests/crash/gpoold-agent.so, beside the test program. */
+/* Return the path of .../tests/crash/gpoold-agent.so, which is built beside the test program. */
 static const char *module_path(void)
 {
 	static char path[512];
@@ -146,7 +146,7 @@ static void act_without_red(void)
 	take(blue, got, SOME);
 }
 
-/* It does not answer; afterwards its own domain gets the retired pages. */
+/* Red does not reply. Afterwards its own domain gets the retired pages. */
 static void act_against_red(void)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -164,7 +164,7 @@ static void act_against_red(void)
 	act_without_red();
 }
 
-/* usual: try every n-th point, unless the environment sets it. */
+/* Try every n-th point, where n is `usual` unless the environment sets it. */
 static void play(void (*act)(void), int usual)
 {
 	const char *stride_text = getenv("GPOOL_CRASH_STRIDE");
@@ -217,7 +217,7 @@ static void test_transfer_from_an_ended_session(void **state)
 static void test_retirement(void **state)
 {
 	(void)state;
-	/* Each takes as long as the grace period, more than a second. */
+	/* Each point takes as long as the grace period, which is more than a second. */
 	play(act_against_red, 11);
 }
 

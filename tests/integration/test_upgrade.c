@@ -1,13 +1,15 @@
 /*
- * test_upgrade.c - 'poolctl upgrade': the agent continues with another file, or with its former code if the file does
+ * test_upgrade.c - `poolctl upgrade`: the agent continues with another file, or with its former code if the file does
  * not fit.
  *
  * Goal: a file of any version with the same layout is accepted, in either direction, and engines keep their pages,
- * objects and roles. A file that does not fit changes nothing, whatever is wrong with it; each refusal names the file,
- * the error and the remedy. Method: a real gpoold with a copy of its module as its file, which the test replaces: by
- * the same build, by two further builds of it (tools/build/tests.mk: tests/next has another version, tests/other
- * another layout), and by modules made for this test (tests/modules). Engines are separate processes, which check their
- * memory between the steps.
+ * objects and roles. A file that does not fit changes nothing, whatever is wrong with it. Each refusal names the file,
+ * the error and the remedy.
+ *
+ * Method: a real gpoold runs with a copy of its module as its file, which the test replaces. The replacements are the
+ * same build, two other builds of the module (tools/build/tests.mk: tests/next has another version, tests/other another
+ * layout), and modules made for this test (tests/modules). Engines are separate processes, which check their memory
+ * between the steps.
  */
 #include "tests/integration/keeper.h"
 
@@ -39,7 +41,7 @@ struct engine {
 };
 static struct engine engines[ENGINES];
 
-/* State of an engine process. The first one publishes the object and holds the role. */
+/* State of an engine process. The first engine publishes the object and holds the role. */
 struct own {
 	uint32_t number;
 	struct gpool *pool;
@@ -48,7 +50,7 @@ struct own {
 	struct gpool_role role;
 };
 
-/* Return the line of a condition that does not hold, for the parent's message. */
+/* If the condition does not hold, return its line for the parent's message. */
 #define NEED(condition) \
 	do { \
 		if (!(condition)) \
@@ -93,8 +95,8 @@ static int engine_begin(struct own *own)
 }
 
 /*
- * Check that all its memory is unchanged, by its bytes and by its page words, which a pin compares, and that the agent
- * serves it.
+ * Check that all memory of the engine is unchanged, by its bytes and by its page words, which a pin compares. Check
+ * that the agent serves the engine.
  */
 static int engine_check(struct own *own)
 {
@@ -211,7 +213,7 @@ static int stop_and_remove(void **state)
 	return result;
 }
 
-/* Wait until the agent has noticed the end of all engines; the object is freed with its name. */
+/* Wait until the agent has noticed the end of all engines. The object is freed with its name. */
 static void pool_is_free(void)
 {
 	struct gpool *pool = harness_open(&harness);
@@ -230,7 +232,7 @@ static struct result upgrade(void)
 	return poolctl("--dir", harness.directory, "--timeout", "20", "upgrade", NULL);
 }
 
-/* Check that the pool's tables have no findings, and that without engines all of it is free. */
+/* Check that the agent finds no inconsistency in the pool's tables, and that without engines the whole pool is free. */
 static void pool_is_right(void)
 {
 	struct result result;
@@ -284,7 +286,7 @@ static void is_taken(void)
 	is_taken_as(GPOOL_VERSION);
 }
 
-/* Check the version of the agent that serves. */
+/* Check the version of the running agent. */
 static void serves(const char *version)
 {
 	struct result result = poolctl("--dir", harness.directory, "--timeout", "20", "version", NULL);
@@ -324,11 +326,11 @@ static void test_the_same_version_is_taken(void **state)
 	is_taken();
 	assert_true(runs_file(agent_seen().pid, module));
 	assert_true(runs_file(child_awaited(harness.pid, "gpoold-front"), module));
-	/* It did not crash. */
+	/* The agent did not crash. */
 	assert_false(log_has("agent ended"));
 }
 
-/* Attached workers do not notice: they keep their pages, and the new agent grants more. */
+/* Attached workers do not notice the upgrade: they keep their pages, and the new agent grants more. */
 static void test_workers_stay_attached(void **state)
 {
 	struct gpool_block kept, more;
@@ -361,7 +363,10 @@ static void test_workers_stay_attached(void **state)
 	pool_is_whole(PAGES);
 }
 
-/* Another version with the same layout, and back, under engines; also after a death of either version's agent. */
+/*
+ * Upgrade to another version with the same layout and back while engines run, also after a death of either version's
+ * agent.
+ */
 static void test_another_version_is_taken(void **state)
 {
 	(void)state;
@@ -390,8 +395,8 @@ static void test_another_version_is_taken(void **state)
 }
 
 /*
- * A build with another layout and the same version numbers changes nothing: before and after another version, and at
- * its death.
+ * A build with another layout and the same version numbers changes nothing, before and after the upgrade to another
+ * version, and when that agent dies.
  */
 static void test_another_layout_is_refused(void **state)
 {
@@ -459,7 +464,7 @@ static void test_a_long_path_leaves_room_for_the_reason(void **state)
 	module[0] = '\0';
 }
 
-/* Only an upgrade changes the code: a restarted process runs its predecessor's code, whatever the file contains now. */
+/* Only an upgrade changes the code. A restarted process runs its predecessor's code, whatever the file contains now. */
 static void test_a_restart_is_no_upgrade(void **state)
 {
 	struct agent_seen seen;
@@ -534,7 +539,7 @@ static void test_an_upgrade_that_does_not_serve_is_undone(void **state)
 	is_taken();
 }
 
-/* A process of a user that may attach requests an upgrade as a worker, and then as an admin. */
+/* In a process of a user that may attach: request an upgrade as a worker, and then as an admin. */
 static int worker_asks(uid_t uid)
 {
 	struct gpool_options options = harness_options(&harness);
@@ -571,7 +576,7 @@ static void test_only_admins_may(void **state)
 	}
 	start();
 	engines_start();
-	/* Every user reaches the socket. */
+	/* Permit every user to connect to the socket. */
 	snprintf(path, sizeof(path), "%s/attach", harness.directory);
 	assert_int_equal(chmod(path, 0666), 0);
 	before = agent_seen();
@@ -599,7 +604,7 @@ static void test_only_admins_may(void **state)
 	assert_true(agent_seen().pid == before.pid);
 	serves(GPOOL_VERSION);
 	engines_check();
-	/* The same file for root: the refusal concerned the user. */
+	/* Root may use the same file, so the refusal concerned the user. */
 	is_taken_as("9.9.9");
 	engines_check();
 }
@@ -608,8 +613,8 @@ int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		/*
-		 * First: its child sends a request, which nanomsg does not support in a child of a process that has
-		 * used it.
+		 * This test must be first. Its child sends a request, which nanomsg does not support in a child of a
+		 * process that has used nanomsg.
 		 */
 		cmocka_unit_test_teardown(test_only_admins_may, stop_and_remove),
 		cmocka_unit_test_teardown(test_the_same_version_is_taken, stop_and_remove),

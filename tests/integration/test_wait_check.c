@@ -1,9 +1,9 @@
 /*
  * test_wait_check.c - waits that the program's check ends.
  *
- * Goal: each call that waits without a limit ends with -EINTR when the thread's check requests it, and leaves nothing
- * behind; a check that continues the wait changes nothing, and the check of another thread is not called. Method: a
- * real agent, and checks that count their calls.
+ * Goal: each call that waits without a limit ends with -EINTR when the thread's check requests it, and leaves no state
+ * behind. A check that continues the wait changes nothing. The check of another thread is not called. Method: a real
+ * agent, and checks that count their calls.
  */
 #include "tests/lib/harness.h"
 
@@ -60,7 +60,7 @@ static void test_every_wait_ends(void **state)
 	options.directory = "/nowhere";
 	options.timeout_ms = -1;
 	interrupted(gpool_open(&options, &none));
-	/* A check that continues the wait. */
+	/* This check continues the wait. */
 	asked = ASKS;
 	assert_int_equal(gpool_fence_wait(pool, fence, 200), -ETIMEDOUT);
 	assert_int_equal(gpool_role_acquire(pool, "r", 200, &role), -ETIMEDOUT);

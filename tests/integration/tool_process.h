@@ -1,10 +1,9 @@
 /*
- * tool_process.h - run one of the tools as users do, for its tests: arguments in; exit status, both outputs and JSON
- * out.
+ * tool_process.h - run one of the tools as users do, and return its exit status, both outputs and its JSON.
  *
- * The tool is a child of this process, which is the reaper of all its descendants and so detects processes that the
- * tool leaves behind. $TMPDIR is a folder of this test, which must be empty afterwards. Included once by each test
- * program, after its own headers.
+ * The tool is a child of this process, which is the reaper of all its descendants and therefore detects processes that
+ * the tool leaves behind. $TMPDIR is a folder of this test, which must be empty afterwards. Each test program includes
+ * this header once, after its own headers.
  */
 #ifndef GPOOL_TESTS_TOOL_PROCESS_H
 #define GPOOL_TESTS_TOOL_PROCESS_H
@@ -36,11 +35,11 @@ static struct {
 	char temporary[64], out[64], error[64];
 } tool;
 
-/* ---- running it ---- */
+/* ---- running the tool ---- */
 
 /*
- * Start the tool with arguments up to NULL. Its output is written to tool.out; its messages to error_fd, or, if that is
- * -1, to tool.error.
+ * Start the tool with arguments up to NULL. Its output is written to tool.out. Its messages are written to error_fd or,
+ * if that is -1, to tool.error.
  */
 static inline pid_t tool_start(const char *const *arguments, int error_fd)
 {
@@ -59,7 +58,7 @@ static inline pid_t tool_start(const char *const *arguments, int error_fd)
 
 		if (dup2(out, 1) < 0 || dup2(error, 2) < 0)
 			_exit(99);
-		/* A shell starts background processes with some of them ignored. */
+		/* A shell starts background processes with some of these signals ignored. */
 		signal(SIGHUP, SIG_DFL);
 		signal(SIGINT, SIG_DFL);
 		signal(SIGTERM, SIG_DFL);
@@ -69,7 +68,7 @@ static inline pid_t tool_start(const char *const *arguments, int error_fd)
 	return child;
 }
 
-/* Wait for the tool; returns its exit status. */
+/* Wait for the tool. Return its exit status. */
 static inline int tool_wait(pid_t child)
 {
 	int status;
@@ -85,7 +84,7 @@ static inline int tool_run(const char *const *arguments)
 }
 #define RUN(...) tool_run((const char *const[]){__VA_ARGS__, NULL})
 
-/* ---- what came of it ---- */
+/* ---- results ---- */
 
 /* Return the content of a file, valid until the next call. */
 static inline const char *read_text(const char *path)
@@ -153,9 +152,9 @@ static inline void assert_nothing_left(void)
 	assert_int_equal(errno, ECHILD);
 }
 
-/* ---- around the tests ---- */
+/* ---- set-up and teardown ---- */
 
-/* Return the path of a file of the test; all of them are removed at the end. */
+/* Return the path of a file of the test. All these files are removed at the end. */
 static inline const char *tool_path(char path[static 64], const char *name)
 {
 	snprintf(path, 64, "%s/%s", tool.folder, name);
@@ -163,7 +162,8 @@ static inline const char *tool_path(char path[static 64], const char *name)
 }
 
 /*
- * Find the program: $variable, else build/CONFIG/NAME, if this is build/CONFIG/tests/TEST. Return: as a cmocka fixture.
+ * Find the program: $variable, or else build/CONFIG/NAME if this program is build/CONFIG/tests/TEST. Return 0 or -1, as
+ * a cmocka fixture does.
  */
 static inline int tool_prepare(const char *name, const char *variable)
 {

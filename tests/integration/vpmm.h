@@ -1,6 +1,6 @@
 /*
- * vpmm.h - shared by the tests of the stream-ordered allocator: a pool of 512 pages of 512 KB, sizes in pages, regions
- * in a short text form.
+ * vpmm.h - a pool of 512 pages of 512 KB, sizes in pages, and regions in a short text form; shared by the tests of the
+ * stream-ordered allocator.
  */
 #ifndef GPOOL_TESTS_VPMM_H
 #define GPOOL_TESTS_VPMM_H
@@ -34,7 +34,7 @@ static inline int attach(void **state)
 	return 0;
 }
 
-/* Attach again with that limit of pages: then an allocation can only wait for other streams. */
+/* Attach again with that limit of pages. At the limit, an allocation can only wait for other streams. */
 static inline void attach_anew(uint32_t pages)
 {
 	struct gpool_options options = harness_options(&harness);
@@ -80,7 +80,7 @@ static inline void configure(uint64_t initial_pages)
 	assert_int_equal(gpool_vm_configure(pool, &options), 0);
 }
 
-/* ---- looking ---- */
+/* ---- reading the state ---- */
 
 static char dump_text[1 << 16];
 
@@ -133,7 +133,7 @@ static inline uint64_t driver_calls(void)
 	return gpu_calls_total(pool->gpu);
 }
 
-/* ---- doing ---- */
+/* ---- GPU work ---- */
 
 static inline uint64_t take(uint32_t pages, uint32_t stream)
 {

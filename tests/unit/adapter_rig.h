@@ -1,4 +1,6 @@
-/* adapter_rig.h - adapters for tests: both of PEFT's files are created in memory, with given modules, and read. */
+/*
+ * adapter_rig.h - adapters for tests: create both of PEFT's files in memory, with given modules, and read them.
+ */
 #ifndef TESTS_UNIT_ADAPTER_RIG_H
 #define TESTS_UNIT_ADAPTER_RIG_H
 
@@ -37,7 +39,7 @@ static inline uint32_t rig_random(uint32_t below)
 	return (uint32_t)((rig_state >> 33) % below);
 }
 
-/* Return a random value of about the normal distribution, deviation 1. */
+/* Return a random value with about a normal distribution and deviation 1. */
 static inline float rig_normal(void)
 {
 	float sum = 0;
@@ -63,7 +65,7 @@ static inline void rig_tensor(
 	rig->bytes += bytes;
 }
 
-/* Build an adapter whose values are zeros. config: its text, or NULL for a plain one. */
+/* Build an adapter whose values are zeros. `config` is its text, or NULL for a plain one. */
 static inline int rig_make_with(struct rig *rig, const struct rig_module *modules, uint32_t count, const char *config)
 {
 	*rig = (struct rig){
@@ -143,8 +145,8 @@ static inline void rig_end(struct rig *rig)
 }
 
 /*
- * Make random shapes and ranks: 1 to `most` modules in some layers and, occasionally, one outside. Returns the number
- * of modules.
+ * Make random shapes and ranks: 1 to `most` modules in some layers and, occasionally, one outside the layers. Return
+ * the number of modules.
  */
 static inline uint32_t rig_random_modules(struct rig_module *modules, uint32_t most, uint32_t features_max)
 {

@@ -1,4 +1,6 @@
-/* lora_cases.h - test cases for the LoRA kernels of any back end; each case gets an open rig. See lora_rig.h. */
+/*
+ * lora_cases.h - test cases for the LoRA kernels of any back end. Each case gets an open rig; see lora_rig.h.
+ */
 #ifndef TESTS_UNIT_LORA_CASES_H
 #define TESTS_UNIT_LORA_CASES_H
 
@@ -6,14 +8,14 @@
 
 enum { CASE_TOKENS_MAX = 1200, CASE_ADAPTERS_MAX = 64 };
 
-/* case_adapters() - choose one of `count` adapters, or none, for each token. */
+/* Choose one of `count` adapters, or none, for each token. */
 static inline void case_adapters(struct rig *rig, int32_t *adapters, uint32_t tokens, uint32_t count)
 {
 	for (uint32_t i = 0; i < tokens; i++)
 		adapters[i] = (int32_t)(rig_random(rig) % (count + 1)) - 1;
 }
 
-/* Random shapes, ranks and batches, fp16 and bf16. in_max, out_max: maximum features of the layers. */
+/* Use random shapes, ranks and batches, in fp16 and bf16. in_max and out_max are the maximum features of the layers. */
 static inline void case_random_shapes(
 	struct rig *rig, uint32_t rounds, uint32_t in_max, uint32_t out_max, uint32_t tokens_max)
 {
@@ -49,7 +51,7 @@ static inline void case_random_shapes(
 	print_message("largest error against float64: %.2e fp16, %.2e bf16\n", largest[0], largest[1]);
 }
 
-/* All ranks in one batch, with two tokens each. */
+/* Use all ranks in one batch, with two tokens each. */
 static inline void case_all_ranks(struct rig *rig, uint32_t element, uint32_t step)
 {
 	struct layer_shape shape = {.element = element,
@@ -83,7 +85,7 @@ static inline void case_bits_do_not_depend_on_the_batch(struct rig *rig, uint32_
 		.adapter_count = 3,
 		.rank_max = 100,
 		.tokens_max = CASE_TOKENS_MAX};
-	static const uint32_t ranks[] = {5, 100, 17}; /* and `in` has splits of two tiles, except the last */
+	static const uint32_t ranks[] = {5, 100, 17}; /* `in` has splits of two tiles, except the last */
 	static const uint32_t tried[] = {0, 1, 17, 100, 511, 1099};
 	int32_t adapters[CASE_TOKENS_MAX], one[CASE_TOKENS_MAX];
 	uint16_t *small, *large;
@@ -125,7 +127,7 @@ static inline void case_bits_do_not_depend_on_the_batch(struct rig *rig, uint32_
 	layer_fini(&layer);
 }
 
-/* As in a captured graph: the same args repeatedly, with other batches, including empty ones. */
+/* Launch the same args repeatedly with different batches, including empty ones, as a captured graph does. */
 static inline void case_batches_follow_each_other(struct rig *rig)
 {
 	struct layer_shape shape = {
@@ -149,7 +151,7 @@ static inline void case_batches_follow_each_other(struct rig *rig)
 	layer_fini(&layer);
 }
 
-/* Sums far from 1, which 16-bit numbers would lose. */
+/* Use sums far from 1, which 16-bit numbers would lose. */
 static inline void case_large_and_small_sums(struct rig *rig)
 {
 	struct layer_shape shape = {
@@ -181,7 +183,7 @@ static inline void case_large_and_small_sums(struct rig *rig)
 	layer_fini(&layer);
 }
 
-/* The plain kernels, naive and grouped, have the same results. */
+/* The plain kernels, naive and grouped, must have the same results. */
 static inline void case_plain(struct rig *rig)
 {
 	struct layer_shape shape = {

@@ -1,9 +1,9 @@
 /*
- * lora_rig.h - LoRA batches of any shape on any back end, and their expected results, in float64.
+ * lora_rig.h - LoRA batches of any shape on any back end, and their expected results in float64.
  *
- * For test_lora.c (host), test_kernels_emulated.c (the CUDA code on the CPU) and tests/gpu/lora_on_gpu.c. Weights are
- * divided into tiles and scattered over small pages in a shuffled order, as in an adapter store. Memory that must not
- * be read is NaN; memory that must not be written is checked.
+ * Used by test_lora.c (host), test_kernels_emulated.c (the CUDA code on the CPU) and tests/gpu/lora_on_gpu.c. Weights
+ * are divided into tiles and scattered over small pages in a shuffled order, as in an adapter store. Memory that must
+ * not be read contains NaN, and memory that must not be written is checked.
  */
 #ifndef TESTS_UNIT_LORA_RIG_H
 #define TESTS_UNIT_LORA_RIG_H
@@ -27,7 +27,7 @@
 
 enum { RIG_BLOCKS_MAX = 8192 };
 
-/* Memory of the device, and its view by the CPU, which is the same without a GPU. */
+/* Memory of the device, and its address for the CPU, which is the same without a GPU. */
 struct place {
 	void *host;
 	uint64_t device;
@@ -54,7 +54,7 @@ static inline uint32_t rig_random(struct rig *rig)
 	return (uint32_t)(rig->random >> 20);
 }
 
-/* Return a random value of about the normal distribution, deviation 1. */
+/* Return a random value with about a normal distribution and deviation 1. */
 static inline float rig_normal(struct rig *rig)
 {
 	float sum = 0;
@@ -64,7 +64,7 @@ static inline float rig_normal(struct rig *rig)
 	return sum * 1.4142f;
 }
 
-/* rig_open() - return 0, or the error of gpu_open(). capacity: see struct rig; a multiple of 2 MiB. */
+/* Open a rig. Return 0, or the error of gpu_open(). See struct rig for `capacity`, which is a multiple of 2 MiB. */
 static inline int rig_open(struct rig *rig, const struct gpu_ops *ops, uint64_t capacity)
 {
 	int rc;
@@ -86,7 +86,7 @@ static inline int rig_open(struct rig *rig, const struct gpu_ops *ops, uint64_t 
 	return 0;
 }
 
-/* rig_clear() - remove everything that was placed. */
+/* Remove everything that was placed. */
 static inline void rig_clear(struct rig *rig)
 {
 	assert_int_equal(gpu_stream_sync(rig->gpu, rig->stream), 0);
@@ -152,7 +152,7 @@ struct layer_shape {
 	uint32_t rank_max;
 	uint32_t tokens_max;
 	uint32_t page_bytes; /* size of the pages with tiles; 0: 128 KiB, at least a tile */
-	uint32_t others;     /* places of the same adapter between this one and the next adapter's */
+	uint32_t others;     /* places of the same adapter between this place and the next adapter's */
 };
 
 struct layer {
@@ -176,10 +176,7 @@ static inline uint16_t layer_bits(const struct layer *layer, float value)
 	return layer->shape.element == ELEMENT_F16 ? f16_of_float(value) : bf16_of_float(value);
 }
 
-/*
- * matrix_scatter() - distribute tiles over pages: some on the rest of a page, the others on whole pages, in a shuffled
- * order.
- */
+/* Distribute tiles over pages in a shuffled order: some on the rest of a page, the others on whole pages. */
 static inline struct lora_matrix matrix_scatter(struct layer *layer, const uint16_t *from, uint32_t rank,
 	uint32_t columns, uint64_t row_step, uint64_t column_step)
 {
@@ -254,7 +251,7 @@ static inline void layer_adapter(struct layer *layer, uint32_t index, uint32_t r
 	adapter->b = matrix_scatter(layer, layer->b[index], rank, shape->out, 1, rank);
 }
 
-/* layer_init() - create a layer. ranks: [adapter_count]. Rows of x and y are longer than their used part. */
+/* Create a layer. `ranks` has adapter_count elements. Rows of x and y are longer than their used part. */
 static inline void layer_init(
 	struct layer *layer, struct rig *rig, const struct layer_shape *shape, const uint32_t *ranks)
 {
@@ -275,7 +272,7 @@ static inline void layer_init(
 	for (uint32_t i = 0; i < shape->adapter_count; i++)
 		layer_adapter(layer, i, ranks[i]);
 	rig_upload(rig, &layer->adapters);
-	/* The counters are zeros; the rest stays NaN, so that a read before a write is detected. */
+	/* The counters are zeros. The rest stays NaN, so that a read before a write is detected. */
 	memset(layer->workspace.host, 0, (uint64_t)shape->tokens_max * (LORA_RANK_MAX / LORA_SLICE) * 4);
 	rig_upload(rig, &layer->workspace);
 	for (uint32_t i = 0; i < shape->tokens_max; i++) {
@@ -322,7 +319,7 @@ static inline void layer_fini(struct layer *layer)
 	rig_clear(layer->rig);
 }
 
-/* layer_batch() - set the next batch: the adapter of each token. Returns the number of pieces. */
+/* Set the next batch: the adapter of each token. Return the number of pieces. */
 static inline int layer_batch(struct layer *layer, const int32_t *adapters, uint32_t tokens)
 {
 	int pieces = lora_batch_build(
@@ -333,7 +330,7 @@ static inline int layer_batch(struct layer *layer, const int32_t *adapters, uint
 	return pieces;
 }
 
-/* layer_reset() - restore the initial y. */
+/* Restore the initial y. */
 static inline void layer_reset(struct layer *layer)
 {
 	memcpy(layer->y.host, layer->y_before, layer->y.bytes);
@@ -365,8 +362,7 @@ static inline const uint16_t *layer_y_before(const struct layer *layer, uint32_t
 }
 
 /*
- * token_error() - return the error of one token's row against float64, relative to the row: the square root of sums of
- * squares.
+ * Return the error of one token's row against float64, relative to the row. Both are square roots of sums of squares.
  */
 static inline double token_error(const struct layer *layer, uint32_t token, uint32_t adapter)
 {
@@ -393,7 +389,7 @@ static inline double token_error(const struct layer *layer, uint32_t token, uint
 	return sqrt(difference / all);
 }
 
-/* layer_check() - check every token: correct, or unchanged. Returns the largest error. */
+/* Check that every token is correct, or unchanged if it has no adapter. Return the largest error. */
 static inline double layer_check(const struct layer *layer, const int32_t *adapters, uint32_t tokens)
 {
 	double bound = layer->shape.element == ELEMENT_F16 ? 1e-3 : 1e-2, largest = 0;

@@ -1,9 +1,9 @@
 /*
- * mover_rig.h - a pool on the host back end, its ring and its tiers, and the real mover in a forked child, for the
- * tests of the mover.
+ * mover_rig.h - a pool on the back end `host`, its ring and its tiers, and the real mover in a forked child; shared by
+ * the tests of the mover.
  *
- * The test plays the agent and the keeper: it starts and kills movers, and inspects pages and tiers, which it has
- * mapped. It starts no thread, so that each fork copies a process with one thread.
+ * The test acts as the agent and the keeper: it starts and kills movers, and inspects pages and tiers, which it has
+ * mapped. It starts no thread, so each fork copies a process with one thread.
  */
 #ifndef GPOOL_TESTS_MOVER_RIG_H
 #define GPOOL_TESTS_MOVER_RIG_H
@@ -34,7 +34,7 @@
 #include "cuda/gpu.h"
 
 enum {
-	PAGE_BYTES = 1 << 20, /* two requests of io_uring each */
+	PAGE_BYTES = 1 << 20, /* two requests of io_uring per page */
 	PAGES = 32,
 	PAGES_PER_HANDLE = 2,
 	HANDLES = PAGES / PAGES_PER_HANDLE,
@@ -260,7 +260,7 @@ static inline void rig_start(struct rig *rig)
 	}
 }
 
-/* Stop the mover; returns the status of waitpid(). */
+/* Stop the mover. Return its status, as from waitpid(). */
 static inline int rig_stop(struct rig *rig, int signal)
 {
 	int status;
@@ -301,7 +301,7 @@ static inline void rig_submit(struct rig *rig, enum mover_job_kind kind, uint32_
 	assert_int_equal(mover_submit(&rig->queue, &order), 0);
 }
 
-/* Execute one job; returns its error. */
+/* Execute one job. Return its error. */
 static inline int rig_do(
 	struct rig *rig, enum mover_job_kind kind, uint32_t page, enum mover_tier tier, uint32_t to, uint64_t checksum)
 {

@@ -1,11 +1,13 @@
 /*
- * test_adapter_cold.c - adapters on disk.
+ * test_adapter_cold.c - adapters in cold files.
  *
- * Goal: a file is read back as it was written, page by page, in the smallest form whose error is acceptable; a layer
- * needs no group after its own; a file that is damaged, truncated or forged at any place is refused, and a failed write
- * leaves the old file. Method: random adapters; every byte of a file changed, every length; each field of the head
- * wrong with a correct checksum; each system call of the writer made to fail, by functions of this program that replace
- * those of the C library.
+ * Goal: a file is read back as it was written, page by page, in the smallest form whose error is acceptable. A layer
+ * needs no group after its own. A file that is damaged, truncated or forged at any place is refused, and a failed write
+ * leaves the old file.
+ *
+ * Method: random adapters. Every byte of a file is changed, every length is tried, and each field of the head is wrong
+ * with a correct checksum. Each system call of the writer fails, through functions of this program that replace those
+ * of the C library.
  */
 #include "client/lora/format/cold_file.h"
 #include "client/lora/format/int8_form.h"
@@ -32,7 +34,7 @@ static char folder_path[] = "/tmp/test_adapter_cold-XXXXXX";
 
 /* ---- calls that fail ---- */
 
-static int calls_until_failure = -1; /* -1: none fails */
+static int calls_until_failure = -1; /* -1: no call fails */
 static int failure;
 
 static bool fails(void)
@@ -90,7 +92,7 @@ static int written(const struct rig *rig, uint32_t page_bytes, struct cold_heade
 	return fd;
 }
 
-/* Read all pages of the file; returns its error. images: [pages][page_bytes], may be NULL. */
+/* Read all pages of the file. Return its error. `images` is [pages][page_bytes], or NULL. */
 static int read_all(int fd, uint8_t *images)
 {
 	struct cold_file file;
@@ -162,14 +164,14 @@ static void images_come_back(const struct rig *rig, uint32_t page_bytes, int fd,
 	free(images);
 }
 
-/* ---- what is written ---- */
+/* ---- written files ---- */
 
 static float few_outliers(void)
 {
 	return rig_random(300) ? rig_normal() : 40 * rig_normal();
 }
 
-/* Check that for each layer a group ends with the pages that it needs. */
+/* Check that for each layer a group ends with the pages that the layer needs. */
 static void groups_end_with_layers(int fd)
 {
 	struct cold_file file;
@@ -225,8 +227,8 @@ static const struct rig_module one_layer[] = {
 };
 
 /*
- * Half of the bytes and 1.6 % for scales, if the error is small; else all of them, and a text with the reason. Zeros
- * are compressed.
+ * If the error is small, the file has half of the bytes and 1.6 % for scales. Otherwise it has all bytes and a text
+ * with the reason. Zeros are compressed.
  */
 static void test_form(void **state)
 {
@@ -267,7 +269,7 @@ static void test_form(void **state)
 
 /* ---- damage ---- */
 
-/* Write a file of two blocks. */
+/* Write a file of two groups. */
 static int small(struct rig *rig, struct cold_header *header)
 {
 	const struct rig_module module = {"h.0.q", 2, 300, 200, SAFETENSORS_F16};
@@ -409,17 +411,17 @@ static void test_forged(void **state)
 		if (forged_read(&forged) != -EINVAL)
 			fail_msg("%s by %lld", forgeries[i].what, (long long)forgeries[i].change);
 	}
-	/* Weights that do not match the page's checksum. */
+	/* The weights do not match the page's checksum. */
 	forged = good;
 	forged.bytes[4096]++;
 	forged_groups(&forged)->checksum = XXH3_64bits(forged.bytes + 4096, 4096);
 	assert_int_equal(forged_read(&forged), -EINVAL);
 	assert_non_null(strstr(reason.text, "page 0 does not match its checksum"));
-	/* Data after the last group. */
+	/* The file has data after the last group. */
 	forged = good;
 	forged.length = forged.header.file_bytes = 12288;
 	assert_int_equal(forged_read(&forged), -EINVAL);
-	/* Compressed data of less or more than a group. */
+	/* The compressed data has less or more than a group. */
 	for (zeros = forged_groups(&good)->bytes - 1; zeros <= forged_groups(&good)->bytes + 1; zeros += 2) {
 		static const uint8_t none[8192];
 
@@ -448,7 +450,7 @@ static uint32_t files_in_folder(void)
 	return count;
 }
 
-/* Whichever call fails, only the old file exists afterwards; after the rename, the new file must be complete. */
+/* Whichever call fails, only the old file exists afterwards. After the rename, the new file must be complete. */
 static void test_failures(void **state)
 {
 	static const int failures[] = {ENOSPC, EIO, EDQUOT};
@@ -472,7 +474,7 @@ static void test_failures(void **state)
 		assert_int_equal(read_all(fd, NULL), 0);
 		close(fd);
 	}
-	assert_int_equal(calls, 6); /* group, head, file, name, folder: each has failed once, and then none */
+	assert_int_equal(calls, 6); /* group, head, file, name, folder: each has failed once, and then no call fails */
 	rig_put(&rig, &rig.peft.modules[0].a, 0, INFINITY);
 	assert_int_equal(write_as(&rig, 512 << 10, "adapter", NULL), -EINVAL);
 	assert_string_equal(reason.text, "module 'h.0.q': lora_A[0][0] is inf");
@@ -480,7 +482,7 @@ static void test_failures(void **state)
 	rig_end(&rig);
 }
 
-/* ---- the source ---- */
+/* ---- the source files ---- */
 
 static void test_source(void **state)
 {
@@ -497,7 +499,7 @@ static void test_source(void **state)
 	assert_int_equal(cold_open(fd, &file, &reason), 0);
 	assert_int_equal(cold_source_of(rig.config, rig.weights, &source, NULL), 0);
 	assert_true(cold_is_of(&file, &source));
-	/* The same bytes in another file; another configuration; another time. */
+	/* The source changes in turn: the same bytes in another file, another configuration, another time. */
 	close(small(&again, &header));
 	assert_int_equal(cold_source_of(again.config, again.weights, &other, NULL), 0);
 	assert_int_equal(other.headers, source.headers);

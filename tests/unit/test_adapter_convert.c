@@ -1,9 +1,11 @@
 /*
- * test_adapter_convert.c - convert weights of safetensors files to images of pages.
+ * test_adapter_convert.c - conversion of weights of safetensors files to images of pages.
  *
- * Goal: each element of the file is where the kernels read it (lora_tile_at()), rounded once, and all other elements
- * are zero; a weight that is not finite in the pages is refused with its position. Method: random adapters with all
- * element types, compared element by element; the kernels' reference on the pages against B (A x) of the file.
+ * Goal: each element of the file is at the position where the kernels read it (lora_tile_at()), rounded once, and all
+ * other elements are zero. A weight that is not finite in the pages is refused with its position.
+ *
+ * Method: random adapters with all element types are compared element by element. The kernels' reference on the pages
+ * is compared with B (A x) of the file.
  */
 #include "client/lora/format/convert.h"
 #include "client/lora/format/pack.h"
@@ -27,7 +29,7 @@ struct images {
 	uint8_t *bytes; /* [pages][page_bytes] */
 };
 
-/* In the order of `stride`, since any order must work. */
+/* Convert the pages in the order of `stride`, because any order must work. */
 static struct images images_of(
 	const struct rig *rig, uint32_t page_bytes, enum adapter_element element, uint32_t stride)
 {
@@ -54,7 +56,7 @@ static void images_free(struct images *images)
 	free(images->bytes);
 }
 
-/* Build the engine's view of the layout and the addresses of its pages. more: the number of runs. */
+/* Build the engine's view of the layout and the addresses of its pages. `more` is the number of runs. */
 static struct lora_matrix kernels_matrix(
 	const struct images *images, const struct adapter_matrix *matrix, uint32_t columns, uint64_t *more)
 {
@@ -113,7 +115,7 @@ static void images_hold(const struct rig *rig, const struct images *images)
 	assert_true(zero);
 }
 
-/* Including the smallest numbers, and signed zeros. */
+/* Return a random value, including the smallest numbers and signed zeros. */
 static float any_value(void)
 {
 	float value = rig_normal();
@@ -145,7 +147,7 @@ static void test_random(void **state)
 	}
 }
 
-/* Files of the reference library. */
+/* Use files of the reference library. */
 static void test_fixture(void **state)
 {
 	int config = open("tests/fixtures/adapters/mixed/adapter_config.json", O_RDONLY | O_CLOEXEC);
@@ -277,7 +279,7 @@ static void test_refused(void **state)
 	refused(&rig, ADAPTER_F16, "module 'layers.3.up_proj': lora_B[0][0] is nan");
 	rig_put(&rig, &rig.peft.modules[0].b, 0, -INFINITY);
 	refused(&rig, ADAPTER_BF16, "module 'layers.3.up_proj': lora_B[0][0] is -inf");
-	/* Another file than the one whose header was read. */
+	/* The file is not the one whose header was read. */
 	assert_int_equal(pack_make(&rig.peft, 512 << 10, ADAPTER_BF16, &layout, &reason), 0);
 	rig.peft.file_bytes++;
 	assert_int_equal(convert_open(&rig.peft, &layout, rig.weights, &convert, &reason), -EINVAL);

@@ -1,10 +1,12 @@
 /*
  * test_adapter_int8.c - pages as int8, and the error of that form.
  *
- * Goal: the form has the documented size, and a conversion in both directions changes each element by at most half a
- * step of its row, and always in the same way; the measured error is the one that an engine would see, and its bound
- * holds; weights that are not suitable for int8 are detected. Method: modules small enough for a full product, with
- * weights of about the normal distribution, with outliers, with the largest numbers of fp16, and with zeros.
+ * Goal: the form has the documented size. A conversion in both directions changes each element by at most half a step
+ * of its row, and always in the same way. The measured error is the one that an engine would see, and its bound holds.
+ * Weights that are not suitable for int8 are detected.
+ *
+ * Method: modules small enough for a full product, whose weights have about a normal distribution, outliers, the
+ * largest numbers of fp16, or zeros.
  */
 #include "client/lora/format/int8_form.h"
 #include "client/lora/format/pack.h"
@@ -79,7 +81,7 @@ static void test_form(void **state)
 	free(form);
 }
 
-/* Return a matrix as it is in the pages, or after int8: [rank][columns]. */
+/* Return a matrix as it is in the pages, or after a conversion to int8, as [rank][columns]. */
 static double *matrix_of(
 	const struct rig *rig, const struct peft_matrix *from, uint32_t rank, uint32_t columns, bool is_b, bool int8)
 {
@@ -125,8 +127,8 @@ static double *product(const double *a, const double *b, const struct peft_modul
 }
 
 /*
- * The relative error of BA is the expected error of y for any x, so the measured error must be close to it, and the
- * bound above it.
+ * The relative error of BA is the expected error of y for any x. The measured error must therefore be close to it, and
+ * the bound above it.
  */
 static void loss_holds(const struct rig *rig, const struct int8_loss *loss)
 {
@@ -186,7 +188,7 @@ static void test_loss(void **state)
 	}
 }
 
-/* One bad module among good ones determines the result. Outputs that fp32 cannot hold have the worst error. */
+/* One bad module among good ones determines the result. Outputs that fp32 cannot represent have the worst error. */
 static void test_worst(void **state)
 {
 	const struct rig_module fixed[] = {
@@ -205,12 +207,12 @@ static void test_worst(void **state)
 	loss = loss_of(&rig, ADAPTER_F16);
 	assert_int_equal(loss.module, 1);
 	assert_true(loss.output > INT8_LOSS_MAX);
-	/* An adapter before training: B is zero. */
+	/* B is zero, as in an adapter before training. */
 	memset(rig.file + rig.peft.modules[1].b.offset, 0, rig.peft.modules[1].b.bytes);
 	loss = loss_of(&rig, ADAPTER_F16);
 	assert_int_not_equal(loss.module, 1);
 	assert_true(loss.output < INT8_LOSS_MAX);
-	/* A weight close to the maximum of fp16 makes the rest of its row coarse, but nothing becomes infinite. */
+	/* A weight close to the maximum of fp16 makes the rest of its row coarse, but no value becomes infinite. */
 	rig_put(&rig, &rig.peft.modules[2].a, 5, 65504);
 	loss = loss_of(&rig, ADAPTER_F16);
 	assert_true(isfinite(loss.output));

@@ -1,10 +1,12 @@
 /*
  * test_adapter_pack.c - positions of adapter tiles in pages.
  *
- * Goal: every tile of every matrix has one position; none crosses a page boundary or overlaps another; the kernels'
- * struct lora_matrix can be built from it; layers need pages in order; little space is lost; a layout with one wrong
- * field is refused. Method: random adapters at every page size, placed by the code and checked tile by tile; adapters
- * of real models, for the space lost.
+ * Goal: every tile of every matrix has one position, and none crosses a page boundary or overlaps another. The kernels'
+ * struct lora_matrix can be built from the layout. Layers need pages in order. Little space is lost. A layout with one
+ * wrong field is refused.
+ *
+ * Method: random adapters at every page size, placed by the code and checked tile by tile. Adapters of real models show
+ * the lost space.
  */
 #include "client/lora/format/pack.h"
 #include "tests/unit/adapter_rig.h"
@@ -39,7 +41,7 @@ static void matrix_mark(const struct adapter_layout *layout, const struct adapte
 	const uint32_t page_rows = layout->header->page_bytes / 256, tiles = (columns + 127) / 128;
 
 	for (uint32_t tile = 0; tile < tiles; tile++) {
-		/* As lora_tile_at() finds it. */
+		/* Compute the position as lora_tile_at() does. */
 		uint32_t further = tile - matrix->head_tiles;
 		uint32_t run = tile < matrix->head_tiles ? 0 : 1 + further / matrix->run_tiles;
 		uint32_t within = tile < matrix->head_tiles ? tile : further % matrix->run_tiles;
@@ -103,9 +105,11 @@ static void test_random(void **state)
 	}
 }
 
-/* ---- what is lost ---- */
+/* ---- lost space ---- */
 
-/* All linear layers of a model with grouped queries; ranks: of attention and of the other layers. */
+/*
+ * Create all linear layers of a model with grouped queries. The ranks are those of attention and of the other layers.
+ */
 static uint32_t model(
 	uint32_t layers, uint32_t width, uint32_t kv, uint32_t inner, uint32_t attention_rank, uint32_t rank)
 {
@@ -131,7 +135,7 @@ static uint32_t model(
 	return count;
 }
 
-/* Existing models, with pages of all sizes: less than 1 % is lost at the ends of pages. The figures are printed. */
+/* For existing models, with pages of all sizes, less than 1 % is lost at the ends of pages. The figures are printed. */
 static void test_loss(void **state)
 {
 	static const struct {
@@ -168,7 +172,7 @@ static void test_loss(void **state)
 				100.0 * (double)use.ends / (double)pages, 100.0 * (double)use.last / (double)pages,
 				layout.header->bytes);
 			assert_int_equal(use.columns, 0);
-			/* in that case, one with odd ranks loses more */
+			/* with 512 KiB pages, one adapter with odd ranks loses more */
 			assert_true(use.ends * 100 < pages || page_bytes == 512 << 10);
 			if (page_bytes == 2 << 20) {
 				all += pages;
@@ -184,13 +188,13 @@ static void test_loss(void **state)
 }
 
 /*
- * The end of a page that is too short for a large tile is used for small ones, the longer of two pieces first for the
- * larger tiles.
+ * The end of a page that is too short for a large tile is used for small ones. Of two free pieces, the longer one is
+ * filled first, with the larger tiles.
  */
 static void test_gap(void **state)
 {
 	/*
-	 * 15 tiles of 32 KiB leave 32 KiB of 512; a tile of 112 rows leaves 4 KiB of that, which tiles of 1 row fill.
+	 * 15 tiles of 32 KiB leave 32 KiB of 512. A tile of 112 rows leaves 4 KiB of that, which tiles of 1 row fill.
 	 */
 	const struct rig_module fixed[] = {
 		{"h.0.a", 120, 128 * 17, 128, SAFETENSORS_F16},
@@ -203,7 +207,7 @@ static void test_gap(void **state)
 	rig_make(&rig, fixed, 2);
 	layout = packed(&rig.peft, 512 << 10);
 	places_hold(&rig.peft, &layout);
-	assert_int_equal(layout.modules[0].a.head_tiles, 17); /* 17 * 120 rows of 2048: 8 are left */
+	assert_int_equal(layout.modules[0].a.head_tiles, 17); /* 17 * 120 rows of 2048: 8 remain */
 	assert_int_equal(layout.modules[1].a.head_tiles, 8);
 	assert_int_equal(layout.runs[layout.modules[1].a.first].page, 0);
 	assert_int_equal(layout.runs[layout.modules[1].a.first].offset, 17 * 120 * 256);
@@ -235,7 +239,7 @@ static void test_too_large(void **state)
 	free(peft.modules);
 }
 
-/* ---- what no layout is ---- */
+/* ---- invalid layouts ---- */
 
 struct wrong {
 	const char *what;
@@ -260,8 +264,8 @@ static void test_wrong(void **state)
 	layout = packed(&rig.peft, 512 << 10);
 	copy = malloc(layout.header->bytes);
 	/*
-	 * Changing any bit of any number is detected, except in numbers of a module that describe no places; so is a
-	 * truncation.
+	 * A change of any bit of any number is detected, except in numbers of a module that do not describe positions.
+	 * A truncation is detected, too.
 	 */
 	for (size_t at = 0; at < layout.header->bytes; at++)
 		for (int bit = 0; bit < 8; bit++) {
@@ -325,7 +329,7 @@ static void test_wrong(void **state)
 	rig_end(&rig);
 }
 
-/* A tile that ends in the next page, where no other tile is. */
+/* A tile ends in the next page, where no other tile is. */
 static void test_across(void **state)
 {
 	const struct rig_module fixed = {"h.0.a", 2, 128, 128, SAFETENSORS_F16};

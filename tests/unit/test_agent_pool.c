@@ -1,11 +1,13 @@
 /*
- * test_agent_pool.c - a pool of the agent without other processes, for cases that need a keeper or a mover that fails
- * at a given moment.
+ * test_agent_pool.c - a pool of the agent without other processes, for cases in which a keeper or a mover fails at a
+ * given moment.
  *
  * Goal: a session whose descriptors the keeper could not hold waits for the end of its process, while all other
- * sessions are served; spilled content that a mover cannot read back is kept, unless the content itself is the cause;
- * jobs are taken back from dead movers only. Method: a real pool, whose ledger records that an agent has served; the
- * test plays the keeper, the worker and the mover.
+ * sessions are served. Spilled content that a mover cannot restore is kept, unless the content itself is the cause.
+ * Jobs are taken back only from dead movers.
+ *
+ * Method: a real pool, whose ledger records that an agent has served. The test acts as the keeper, the worker and the
+ * mover.
  */
 #include "agent/agent.h"
 #include "agent/pages/evict.h"
@@ -157,7 +159,9 @@ static void test_other_sessions_continue(void **state)
 	slot_was(0, SPILLS, TAG, SLOT_SAVED, 30);
 	slot_was(2, SPILLS, TAG + TAG, SLOT_ANSWERED, 32);
 	atomic_store(&made.ledger.header->started, 1);
-	/* More pages than exist, so that every session is examined, and the missing pages are counted. */
+	/*
+	 * The request exceeds the existing pages, so that every session is examined and the missing pages are counted.
+	 */
 	*ask = (struct lease_request){.kind = LEASE_TAKE, .need = PAGES};
 	atomic_store(&ask->state, LEASE_SERIAL_ONE | LEASE_REQUESTED);
 	assert_int_equal(pool_create(agent, 0, &made, &pool), 0);
@@ -186,8 +190,8 @@ static void score_slowly(void *state, struct evict_candidate *candidates, uint32
 }
 
 /*
- * After a scan that found nothing the next one waits for as long as the scan took. A scan during which the agent was
- * preempted took long only by the wall clock: pages that become idle after it must be found soon.
+ * After a scan that found no page, the next scan waits for as long as the last one took. A scan during which the agent
+ * was preempted took long only by the wall clock. Pages that become idle after it must be found soon.
  */
 static void test_a_scan_that_was_preempted(void **state)
 {
@@ -209,7 +213,7 @@ static void test_a_scan_that_was_preempted(void **state)
 	pool->evict.policy = &slow;
 	pinned = evict_pages(pool, &one);
 	atomic_store(&worker.pins[40], 0);
-	/* Within the refusals that the microseconds of CPU time permit, not those of 300 ms. */
+	/* The scan must follow within the refusals that the microseconds of CPU time permit, not those of 300 ms. */
 	for (int tries = 0; !(idle = evict_pages(pool, &one)) && tries < 20000; tries++)
 		;
 	pool->evict.policy = real;
@@ -217,7 +221,7 @@ static void test_a_scan_that_was_preempted(void **state)
 	assert_int_equal(idle, 1);
 }
 
-/* ---- a mover that cannot ---- */
+/* ---- a mover that fails ---- */
 
 static void ring_make(void)
 {
@@ -277,7 +281,7 @@ static void test_unreadable_content_is_kept(void **state)
 	ask_back(1);
 	assert_int_equal(pool_create(agent, 0, &made, &pool), 0);
 	recover_resume(pool);
-	/* Another mover may succeed: the first failure is not reported. */
+	/* Another mover may succeed, so the first failure is not reported. */
 	job_ends(ring, -EIO);
 	assert_int_equal(lease_state_of(atomic_load(&ask->state)), LEASE_REQUESTED);
 	job_ends(ring, -EIO);
@@ -300,9 +304,9 @@ static void test_unreadable_content_is_kept(void **state)
 	close(made.done_bell);
 }
 
-/* ---- a restore that the agent before had begun ---- */
+/* ---- a restore that the previous agent had begun ---- */
 
-/* Check that the worker's request is answered with one page that has the content, and that no other page is lent. */
+/* Check that the reply to the worker's request is one page that has the content, and that no other page is lent. */
 static void is_restored(uint32_t request)
 {
 	struct lease_request *ask = &worker.requests[request];
@@ -316,7 +320,7 @@ static void is_restored(uint32_t request)
 	assert_int_equal(atomic_load(&made.ledger.slots[0].tag), 0);
 }
 
-/* The agent died before the end of the grant: the pages are lent again, once. */
+/* The agent died before the end of the grant. The pages are lent again, once. */
 static void test_restore_that_was_granted(void **state)
 {
 	struct ledger_journal *journal = &made.ledger.header->journal;
@@ -342,7 +346,7 @@ static void test_restore_that_was_granted(void **state)
 	bells_close();
 }
 
-/* The request was cancelled just before its answer: page and content belong to the agent again. */
+/* The request was cancelled just before its reply. Page and content belong to the agent again. */
 static void test_restore_that_was_withdrawn(void **state)
 {
 	struct lease_request *ask = &worker.requests[0];
@@ -370,7 +374,7 @@ static void test_restore_that_was_withdrawn(void **state)
 	bells_close();
 }
 
-/* The agent died while it returned one of two pages, since the content could not be read. */
+/* The agent died while it returned one of two pages, because the content could not be read. */
 static void test_restore_that_was_undone(void **state)
 {
 	struct lease_request *ask = &worker.requests[0];
@@ -398,9 +402,9 @@ static void test_restore_that_was_undone(void **state)
 	bells_close();
 }
 
-/* ---- a mover that does not come ---- */
+/* ---- a mover that does not start ---- */
 
-/* The first two requests each restore one block. */
+/* Let the first two requests each restore one block. */
 static void two_are_asked_back(void)
 {
 	session_was(HELD, getpid());
@@ -449,7 +453,8 @@ static void test_jobs_are_taken_back_from_dead_movers_only(void **state)
 	agent->config.mover.patience_ms = 0;
 	two_are_asked_back();
 	/*
-	 * Without a message of the keeper: a mover of an earlier version may be running, which does not know the gate.
+	 * Without a message of the keeper, the agent waits: a mover of an earlier version, which does not know the
+	 * gate, may be running.
 	 */
 	jobs_tick(pool);
 	assert_int_equal(pool->jobs->queue.in_flight, 2);
@@ -469,14 +474,14 @@ static void test_jobs_are_taken_back_from_dead_movers_only(void **state)
 	assert_int_equal(atomic_load(&ring->gate), MOVER_NOBODY);
 	for (int i = 0; i < MOVER_JOBS; i++)
 		assert_int_equal(atomic_load(&ring->jobs[i].state), MOVER_IDLE);
-	/* It starts, and the work continues. */
+	/* The mover starts, and the work continues. */
 	atomic_store(&ring->gate, 3);
 	pool->jobs->done.ready(&pool->jobs->done, EPOLLIN);
 	assert_false(pool->jobs->gone);
 	bells_close();
 }
 
-/* Movers that die after completing jobs are restarted; after repeated deaths during the same job the agent gives up. */
+/* Movers that die after completing jobs are restarted. After repeated deaths during the same job the agent gives up. */
 static void test_movers_that_get_on(void **state)
 {
 	struct mover_ring *ring;
@@ -497,7 +502,7 @@ static void test_movers_that_get_on(void **state)
 	jobs_tick(pool);
 	assert_int_equal(pool->jobs->queue.in_flight, 1);
 	assert_false(pool->jobs->gone);
-	/* A mover has passed the gate, and dies without having done anything. */
+	/* A mover has passed the gate, and dies before it has done any work. */
 	pool->jobs->since_ms -= 20000;
 	atomic_store(&ring->gate, 2);
 	jobs_tick(pool);

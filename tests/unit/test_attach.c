@@ -1,8 +1,8 @@
 /*
  * test_attach.c - packets, descriptors and peers on the attach socket, with a malicious peer.
  *
- * Method: socket pairs in one process if that suffices, a forked peer if the kernel's view of it matters. Every test
- * ends with the same number of open descriptors as it began with. An alarm ends a test that would wait forever.
+ * Method: socket pairs in one process, or a forked peer if the kernel's view of it matters. Every test ends with the
+ * same number of open descriptors as it began with. An alarm ends a test that would wait forever.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -197,14 +197,14 @@ static void test_packet_too_long_is_refused_with_its_descriptors(void **state)
 	assert_int_equal(attach_receive(fixture->theirs, buffer, sizeof(buffer), got, 3, &count, WAIT_MS), -EMSGSIZE);
 	assert_int_equal(count, 999);
 	assert_int_equal(count_descriptors(), before);
-	/* and the next packet is received normally */
+	/* the next packet is received normally */
 	assert_int_equal(attach_receive(fixture->theirs, buffer, sizeof(buffer), got, 3, &count, WAIT_MS), 4);
 	assert_int_equal(count, 0);
 	close_many(sent, 3);
 }
 
 /*
- * At the limit of open files the kernel delivers only some of the descriptors: none may stay open, and the caller must
+ * At the limit of open files the kernel delivers only some of the descriptors. None may stay open, and the caller must
  * be informed.
  */
 static void test_limit_of_open_files_is_noticed(void **state)
@@ -435,7 +435,9 @@ static void *connect_thread(void *argument)
 	return NULL;
 }
 
-/* Check for an inotify descriptor: then attach_connect() found no listener and is about to wait. */
+/*
+ * Return true if this process has an inotify descriptor. attach_connect() then found no listener and is about to wait.
+ */
 static bool inotify_is_open(void)
 {
 	DIR *folder = opendir("/proc/self/fd");
@@ -514,7 +516,7 @@ static void test_connect_waits_for_the_folder_too(void **state)
 	finish_connection(thread, &connection, listener);
 }
 
-/* The agent was killed and left its socket file; the worker connects to the next agent. */
+/* The agent was killed and left its socket file. The worker connects to the next agent. */
 static void test_connect_waits_at_a_stale_socket(void **state)
 {
 	struct fixture *fixture = *state;
@@ -539,7 +541,7 @@ static void test_connect_waits_at_a_stale_socket(void **state)
 struct child {
 	pid_t pid;
 	int socket; /* this process's end of the child's connection */
-	int life;   /* close it to let the child end */
+	int life;   /* closing it ends the child */
 };
 
 /* Start a child that connects, as another user if possible, and runs until the parent ends it. */
@@ -622,7 +624,7 @@ static void test_peer_is_the_connecting_process(void **state)
 	close(child.socket);
 }
 
-/* The method for kernels without SO_PEERPIDFD. */
+/* Test the method for kernels without SO_PEERPIDFD. */
 static void test_pidfd_by_number_checks_the_peer(void **state)
 {
 	struct child child = start_child(*state);
@@ -638,8 +640,8 @@ static void test_pidfd_by_number_checks_the_peer(void **state)
 	assert_true(is_readable(pidfd, -1));
 	close(pidfd);
 	/*
-	 * the pid is free, or reused by another process by now. Here it is this process's own, as if reused, so that
-	 * only the closed connection shows the end
+	 * by now the pid is free, or another process has it; here this process's own pid stands for the second case, so
+	 * that only the closed connection shows the end
 	 */
 	assert_int_equal(attach_pidfd_open(child.socket, child.pid, uid), -ESRCH);
 	assert_int_equal(attach_pidfd_open(child.socket, getpid(), geteuid()), -ESRCH);
@@ -656,7 +658,7 @@ static void test_dead_process_has_no_pidfd(void **state)
 	assert_true(pid >= 0);
 	if (pid == 0)
 		_exit(0);
-	/* a zombie: dead, but its pid is not free yet, and the given connection is open */
+	/* a zombie is dead, but its pid is not free yet, and the given connection is open */
 	assert_int_equal(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT), 0);
 	assert_int_equal(attach_pidfd_open(fixture->ours, pid, geteuid()), -ESRCH);
 	assert_int_equal(waitpid(pid, &status, 0), pid);

@@ -1,9 +1,9 @@
 /*
  * test_background.c - the library's background thread.
  *
- * Goal: a task runs after each wake and by its period, one at a time, and never after it was removed; the thread starts
- * with the first task, receives no signals, and ends. Method: a pool handle of which nothing else is used; semaphores
- * show which tasks have run.
+ * Goal: a task runs after each wake and by its period, one task at a time, and never after it was removed. The thread
+ * starts with the first task, receives no signals, and ends. Method: a pool handle of which only the background thread
+ * is used. Semaphores show which tasks have run.
  */
 #include "client/vm/background.h"
 
@@ -102,7 +102,7 @@ static void test_runs_by_its_period(void **state)
 	assert_false(pthread_equal(often.thread, pthread_self()));
 }
 
-/* A task that is woken while it runs, runs once more; other tasks get their turn. */
+/* A task that is woken while it runs is run once more. Other tasks run in between. */
 static void test_woken_while_it_runs(void **state)
 {
 	struct probe slow, other;
@@ -155,7 +155,7 @@ static void test_removing_waits(void **state)
 	}
 }
 
-/* A stop ends the thread while it runs a task as well as while it waits; tasks that were not removed do not matter. */
+/* A stop ends the thread, whether it runs a task or waits, even if tasks were not removed. */
 static void test_stopping(void **state)
 {
 	struct probe probe;

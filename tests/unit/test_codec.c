@@ -1,9 +1,9 @@
 /*
  * test_codec.c - every message of the table can be encoded and decoded, and malformed bytes are refused.
  *
- * Method: expansions of messages.def fill, encode, decode and compare every field of every message, so that a new
- * message is tested without a change here. The bytes to decode are at the end of a heap block of their exact size, so
- * that AddressSanitizer detects a read beyond them.
+ * Method: expansions of messages.def fill, encode, decode and compare every field of every message, so a new message is
+ * tested without a change here. The bytes to decode are at the end of a heap block of their exact size, so that
+ * AddressSanitizer detects a read beyond them.
  */
 #include <errno.h>
 #include <limits.h>
@@ -375,10 +375,10 @@ static void test_a_list_too_long_is_refused(void **state)
 		if (list->record_bytes == 0)
 			continue;
 		lists++;
-		/* Every list is the last field: if it is empty, its count is the last four bytes. */
+		/* Every list is the last field. If it is empty, its count is the last four bytes. */
 		length = encode(&all[m], FILL_EMPTY);
 		start = (size_t)length;
-		/* Zeros are valid records, with empty texts: the maximum number is accepted, one more is not. */
+		/* Zeros are valid records with empty texts. The maximum number is accepted, and one more is not. */
 		memset(wire + start, 0, sizeof(wire) - start);
 		for (uint32_t extra = 0; extra <= 1; extra++) {
 			size_t total = start + (size_t)(list->most + extra) * (size_t)list->record_bytes;
@@ -387,7 +387,7 @@ static void test_a_list_too_long_is_refused(void **state)
 			set_body_bytes(wire, total);
 			assert_int_equal(decode_copy(&all[m], wire, total), extra ? -EBADMSG : 0);
 		}
-		/* counts for which no memory exists */
+		/* a count for which no memory exists */
 		store_u32(wire + start - 4, UINT32_MAX);
 		set_body_bytes(wire, start);
 		assert_int_equal(decode_copy(&all[m], wire, start), -EBADMSG);
@@ -395,7 +395,7 @@ static void test_a_list_too_long_is_refused(void **state)
 	assert_true(lists >= 7);
 }
 
-/* The encoder checks the message struct: it does not send what the decoder would refuse. */
+/* The encoder checks the message struct: it does not send a message that the decoder would refuse. */
 static void test_encoder_refuses_undecodable_messages(void **state)
 {
 	unsigned tried = 0;
@@ -425,7 +425,7 @@ static void test_encoder_refuses_undecodable_messages(void **state)
 	to->name##_count = 0; \
 	tried++;
 #define MESSAGE_END(name) }
-/* A record has no encoder of its own, and its fields are like any others: compiled, never run. */
+/* A record has no encoder of its own. Its fields are expanded like any others: compiled, but never run. */
 #define RECORD(name, text) \
 	if (tried == UINT_MAX) { \
 		struct msg_##name *to = NULL; \
@@ -467,7 +467,7 @@ static void test_text_is_clean_or_refused(void **state)
 		{"plain text, ~!", 14, true},
 		{"gr\xc3\xbc\xc3\x9f\x65 \xe6\xbc\xa2\xe5\xad\x97 \xf0\x9f\x99\x82", 19, true},
 		{"\xc2\xa0", 2, true},                 /* the first after the C1 controls */
-		{"\xed\x9f\xbf\xee\x80\x80", 6, true}, /* around the surrogates */
+		{"\xed\x9f\xbf\xee\x80\x80", 6, true}, /* before and after the surrogates */
 		{"\xf4\x8f\xbf\xbf", 4, true},         /* the last code point */
 		{"a\0b", 3, false},
 		{"a\n", 2, false},
@@ -483,7 +483,7 @@ static void test_text_is_clean_or_refused(void **state)
 		{"\xed\xbf\xbf", 3, false},
 		{"\xf4\x90\x80\x80", 4, false}, /* beyond Unicode */
 		{"\xf8\x88\x80\x80\x80", 5, false},
-		{"\x80", 1, false}, /* a continuation byte only */
+		{"\x80", 1, false}, /* only a continuation byte */
 		{"\xc3", 1, false}, /* truncated */
 		{"\xe6\xbc", 2, false},
 		{"\xf0\x9f\x99", 3, false},
@@ -540,7 +540,7 @@ static void test_text_copy_makes_any_string_clean(void **state)
 		{"\xff\xfe!", 8,
 			"?"
 			"?!"},
-		{"abcdef\xc3\xbc", 8, "abcdef"}, /* the character does not fit as a whole */
+		{"abcdef\xc3\xbc", 8, "abcdef"}, /* the whole character does not fit */
 		{"abcde\xc3\xbc", 8, "abcde\xc3\xbc"},
 		{"\xe6\xbc\xa2\xe5\xad\x97\xe6", 8, "\xe6\xbc\xa2\xe5\xad\x97?"},
 		{"anything", 1, ""},
@@ -573,11 +573,11 @@ static void test_names_and_requests(void **state)
 	assert_false(msg_is_control_request(MSG_TYPE_shortage_reply));
 	assert_false(msg_is_control_request(MSG_TYPE_timeline_open_request));
 	assert_false(msg_is_control_request(MSG_TYPE_status_reply));
-	assert_false(msg_is_control_request(MSG_TYPE_attach_request)); /* of another channel */
+	assert_false(msg_is_control_request(MSG_TYPE_attach_request)); /* belongs to another channel */
 	assert_false(msg_is_control_request(MSG_TYPE_front_token));
 }
 
-/* Each message is listed below the channel that its type belongs to. */
+/* Each message is listed below the channel to which its type belongs. */
 static void test_types_are_in_their_channels(void **state)
 {
 	int low = 0;

@@ -1,9 +1,11 @@
 /*
- * test_cold_reader.c - read groups of a cold file ahead.
+ * test_cold_reader.c - reading groups of a cold file ahead.
  *
- * Goal: each method of reading yields the bytes of the file in order, also if the method changes meanwhile and if the
- * kernel refuses a part or a request fails; a truncated file is an error, and no state of it remains for the next file.
- * Method: files of random groups; wrappers in this program replace calls of the C library and of liburing and inject
+ * Goal: each method of reading yields the bytes of the file in order, even if the method changes during the file, the
+ * kernel refuses some reads, or a request fails. A truncated file is an error, and no state of it remains for the next
+ * file.
+ *
+ * Method: files of random groups. Wrappers in this program replace calls of the C library and of liburing and inject
  * failures.
  */
 #include "client/lora/load/cold_reader.h"
@@ -96,7 +98,7 @@ int io_uring_submit(struct io_uring *ring)
 	return now.requests-- <= 0 ? -EBUSY : real(ring);
 }
 
-/* The functions that io_uring_wait_cqe(), which is inlined into the reader, calls. */
+/* The functions that io_uring_wait_cqe() calls. That function is inlined into the reader. */
 int __io_uring_get_cqe(
 	struct io_uring *ring, struct io_uring_cqe **cqe, unsigned submit, unsigned count, sigset_t *mask)
 {
@@ -106,7 +108,7 @@ int __io_uring_get_cqe(
 	return now.waiting_fails ? -EBADF : real(ring, cqe, submit, count, mask);
 }
 
-/* Check whether this machine permits reads by io_uring and O_DIRECT; containers often do not. */
+/* Return true if this machine permits reads by io_uring and O_DIRECT. Containers often do not. */
 static bool direct_is_here(int fd)
 {
 	struct io_uring ring;
@@ -138,7 +140,7 @@ struct made {
 	struct cold_file file;
 	struct cold_header header;
 	struct cold_group groups[GROUPS];
-	uint8_t *bytes; /* all of it */
+	uint8_t *bytes; /* the whole file */
 	uint64_t length;
 };
 
@@ -183,7 +185,7 @@ static bool is_group(const struct made *made, uint32_t group, const void *stored
 	return memcmp(stored, made->bytes + made->groups[group].offset, cold_align(made->groups[group].bytes)) == 0;
 }
 
-/* Read from the beginning to the end; returns the last method. */
+/* Read from the beginning to the end. Return the last method. */
 static enum cold_reader_way reads_all(struct cold_reader *reader, const struct made *made)
 {
 	uint32_t group = 0;
@@ -210,7 +212,7 @@ static struct cold_reader *reader_made(void)
 	return reader;
 }
 
-/* ---- ways ---- */
+/* ---- methods of reading ---- */
 
 static void test_cached_groups_are_read_from_the_page_cache(void **state)
 {
@@ -230,7 +232,7 @@ static void test_cached_groups_are_read_from_the_page_cache(void **state)
 	unmake(&made);
 }
 
-/* Read from a random group on; the next file starts from the beginning. */
+/* Read from a random group on. The next file starts from the beginning. */
 static void test_uncached_groups_are_read_from_disk(void **state)
 {
 	struct cold_reader *reader = reader_made();
@@ -296,7 +298,7 @@ static void test_refused_reads_use_another_method(void **state)
 	refused(fail_direct_reads, true);
 }
 
-/* The earlier requests are waited for, and their data is used. */
+/* The reader waits for the earlier requests, and uses their data. */
 static void test_a_ring_that_takes_no_more_is_left(void **state)
 {
 	struct made made;
@@ -319,9 +321,9 @@ static void test_a_ring_that_takes_no_more_is_left(void **state)
 	unmake(&made);
 }
 
-/* ---- what the caller holds ---- */
+/* ---- groups that the caller holds ---- */
 
-/* Some groups are held and returned out of order, at random; held groups stay unchanged. */
+/* Hold groups at random, and return them out of order. Held groups must stay unchanged. */
 static void holds(struct cold_reader *reader, const struct made *made)
 {
 	const void *held[GROUPS] = {NULL}, *stored;
@@ -367,7 +369,7 @@ static void test_groups_stay_until_they_are_returned(void **state)
 	unmake(&made);
 }
 
-/* Of the largest groups two can be held, and never more. */
+/* Two of the largest groups can be held, and never more. */
 static void test_two_of_any_find_room(void **state)
 {
 	struct cold_reader *reader = reader_made();
@@ -402,7 +404,7 @@ static void test_two_of_any_find_room(void **state)
 static void (*const ways[])(void) = {all_works, refuse_ring, refuse_direct, refuse_room};
 enum { WAYS = sizeof(ways) / sizeof(*ways) };
 
-/* The file has become shorter; the data before its end is correct. */
+/* The file has become shorter. The data before its end is correct. */
 static void test_a_file_that_ends_early_is_an_error(void **state)
 {
 	struct made made, other;
@@ -465,7 +467,7 @@ static void test_a_disk_that_fails_is_an_error(void **state)
 	unmake(&made);
 }
 
-/* It is unknown then where the kernel still writes: the reader continues with other memory and without a ring. */
+/* The reader does not know where the kernel still writes, so it continues with other memory and without a ring. */
 static void test_memory_of_requests_that_are_lost_is_not_used_again(void **state)
 {
 	struct cold_reader *reader = reader_made();
@@ -483,7 +485,7 @@ static void test_memory_of_requests_that_are_lost_is_not_used_again(void **state
 	assert_int_equal(cold_reader_next(reader, &group, &first), 1);
 	while ((result = cold_reader_next(reader, &group, &stored)) == 1)
 		cold_reader_give_back(reader, group);
-	if (result) { /* a request was waited for, which is not always the case */
+	if (result) { /* only if a request was waited for */
 		assert_int_equal(result, -EIO);
 		assert_int_equal(cold_reader_next(reader, &group, &stored), -EIO);
 	}
@@ -501,7 +503,7 @@ static void test_memory_of_requests_that_are_lost_is_not_used_again(void **state
 	unmake(&made);
 }
 
-/* With requests that are under way. */
+/* End the reader while requests are under way. */
 static void test_it_can_end_anywhere(void **state)
 {
 	struct cold_reader *reader = reader_made();

@@ -1,9 +1,9 @@
 /*
  * test_config.c - the configuration: accepted and refused files, and the texts of the errors.
  *
- * Goal: every value is read, and every mistake is reported with file, line, key, the given and the allowed value.
- * Method: files are written into a temporary folder and loaded; errors are compared as whole texts. The last tests
- * print a configuration and load it again.
+ * Goal: every value is read. Every mistake is reported with file, line, key, and the given and the allowed value.
+ * Method: write files into a temporary folder, load them, and compare errors as whole texts. The last tests print a
+ * configuration and load it again.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -155,7 +155,7 @@ static void test_empty_file_has_the_defaults(void **state)
 	assert_int_equal(config.pins.leaked, CONFIG_LEAK_REPORT);
 }
 
-/* The default group depends on the machine: the group itself if it exists, else the agent's own. */
+/* The default group depends on the machine: the group itself if it exists, or else the agent's own group. */
 static void test_default_group_falls_back(void **state)
 {
 	const struct group *entry = getgrnam("gpool");
@@ -331,7 +331,7 @@ static void test_amount_pages(void **state)
 	assert_int_equal(config_amount_pages(&huge, 512 << 10, 100), UINT32_MAX);
 }
 
-/* ---- complaints: one key ---- */
+/* ---- errors of one key ---- */
 
 struct complaint {
 	const char *text, *want; /* want: the expected text after "FILE:" */
@@ -556,7 +556,7 @@ static void test_too_long_texts(void **state)
 	assert_non_null(strstr(error.text, "at most 95 bytes"));
 }
 
-/* Each of the four limits: the largest permitted number, and one more. */
+/* Test each of the four limits with the largest permitted number, and with one more. */
 static void test_too_many(void **state)
 {
 	static const struct {
@@ -591,7 +591,7 @@ static void test_too_many(void **state)
 	}
 }
 
-/* ---- complaints: files ---- */
+/* ---- errors of files ---- */
 
 static void test_files_that_are_refused(void **state)
 {
@@ -781,7 +781,7 @@ static void test_add_pool_complaints(void **state)
 	assert_string_equal(error.text, "--pool: more than 32 pools");
 }
 
-/* ---- the whole ---- */
+/* ---- the complete configuration ---- */
 
 #define POOL "pools = ( { name = \"a\"; size = \"100 pages\"; } );\n"
 
@@ -839,7 +839,7 @@ static void test_finish_complaints(void **state)
 		"name=gpu0,backend=cuda,device=0,size=90%");
 }
 
-/* Duplicates: the error names both positions. */
+/* The error of a duplicate names both positions. */
 static void test_finish_duplicates(void **state)
 {
 	static const struct complaint cases[] = {
@@ -985,7 +985,7 @@ static void test_current_configuration_reads_back(void **state)
 	assert_int_equal(config.pools[0].reserved.value, now.pools[0].reserved.value);
 }
 
-/* Remove the '#' in front of a key. `group` is left out: its default depends on the machine. */
+/* Remove the '#' in front of a key. `group` is omitted, because its default depends on the machine. */
 static unsigned uncomment(char *text)
 {
 	unsigned count = 0;

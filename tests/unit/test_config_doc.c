@@ -1,7 +1,8 @@
 /*
  * test_config_doc.c - agent/config/gpoold.conf and docs/man/gpoold.conf.5 agree with the table of keys.
  *
- * Method: print them again into a memory file and compare byte by byte. Run from the root of the source tree.
+ * Method: print both files again into memory and compare them byte by byte. Run the test from the root of the source
+ * tree.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +15,7 @@
 #define CONFGEN_NO_MAIN
 #include "docs/man/gen/confgen.c"
 
-/* Return the content of a file with a NUL at its end; the caller frees it. */
+/* Return the content of a file with a NUL at its end. The caller frees it. */
 static char *file_text(FILE *file, const char *path)
 {
 	char *text = NULL;

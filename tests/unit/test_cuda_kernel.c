@@ -1,9 +1,11 @@
 /*
  * test_cuda_kernel.c - launches of the CUDA back end: its calls of the driver, and its handling of the results.
  *
- * Goal: an image is loaded once, a kernel looked up once, its arguments and shape are passed to the driver, failures
- * change nothing and have the right errno, and the context is left as it was. Method: a device whose driver is this
- * test: a table of functions that record their calls. Skipped without the toolkit's headers or without built kernels.
+ * Goal: an image is loaded once and a kernel looked up once, and its arguments and shape are passed to the driver.
+ * Failures change nothing and have the right errno. The context is left as it was.
+ *
+ * Method: a device whose driver is this test: a table of functions that record their calls. The test is skipped without
+ * the toolkit's headers or without built kernels.
  */
 #include <stdint.h>
 #if __has_include(<cuda.h>) && !defined(GPOOL_WITHOUT_CUDA)
@@ -151,7 +153,7 @@ static void test_loads_and_looks_up_once(void **state)
 	assert_int_equal(copy_something(gpu), 0);
 	assert_true(driver.loads == 1 && driver.lookups == 1 && driver.launches == 2);
 
-	/* Two kernels of one image. */
+	/* Both kernels are in one image. */
 	assert_int_equal(quantise_queue(gpu, &args, stream), 0);
 	assert_int_equal(dequantise_queue(gpu, &args, stream), 0);
 	assert_string_equal(driver.name, "dequantise");
@@ -184,8 +186,8 @@ static void test_failures_are_tried_again(void **state)
 }
 
 /*
- * found() - return true if `name` is in the fat binary. Its header (fatbinary_section.h) begins with a magic number and
- * contains the sizes.
+ * Return true if `name` is in the fat binary. Its header (fatbinary_section.h) begins with a magic number and contains
+ * the sizes.
  */
 static bool found(const void *image, const char *name)
 {

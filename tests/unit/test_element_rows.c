@@ -1,9 +1,11 @@
 /*
  * test_element_rows.c - conversions of rows of elements, with each implementation that this CPU supports.
  *
- * Goal: for every element and scale, each implementation writes exactly the bits that element.h and quantise.h define,
- * and no others; only the payload of a NaN is undefined. Method: all 16-bit elements, all codes with all scales, fp32
- * numbers at and beside each place where rounding changes, and random others; lengths that are no multiple of anything.
+ * Goal: for every element and scale, each implementation writes exactly the bits that element.h and quantise.h define.
+ * Only the payload of a NaN is undefined.
+ *
+ * Method: all 16-bit elements, and all codes with all scales. fp32 numbers are random, or at and next to each place
+ * where rounding changes. Lengths are not multiples of the vector sizes.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -29,7 +31,7 @@ static const struct element_rows *const codes[] = {
 };
 enum { CODES = sizeof(codes) / sizeof(*codes) };
 
-/* Iterate over the implementations that can run here. */
+/* Iterate over the implementations that can run on this machine. */
 static const struct element_rows *code_next(size_t *index)
 {
 	while (*index < CODES) {
@@ -92,9 +94,9 @@ static void same_bits(uint32_t element, uint16_t wanted, uint16_t found, const c
 		wanted);
 }
 
-/* ---- other types ---- */
+/* ---- conversions between element types ---- */
 
-/* Convert and check the reported error; `count` elements at a time, from an unaligned address. */
+/* Convert `count` elements at a time, from an unaligned address, and check the reported error. */
 static void converts(const struct element_rows *code, uint32_t from_element, const void *from, uint32_t to_element,
 	uint64_t total, uint64_t count)
 {
@@ -140,7 +142,7 @@ static void test_all_of_16_bits_become_others(void **state)
 	free(all);
 }
 
-/* Every 16-bit number, the midpoint to the next one, and the fp32 numbers on both sides of it. */
+/* Test every 16-bit number, the midpoint to the next one, and the fp32 numbers on both sides of the midpoint. */
 static void test_fp32_is_rounded_to_nearest_even(void **state)
 {
 	enum { BESIDE = 3, AROUND = 2 * BESIDE };
@@ -201,7 +203,7 @@ static void test_rows_become_fp32(void **state)
 			}
 }
 
-/* ---- another order ---- */
+/* ---- other orders of elements ---- */
 
 static void turns(const struct element_rows *code, uint32_t rows, uint32_t columns)
 {
@@ -232,7 +234,7 @@ static void test_transposed_rows(void **state)
 
 /* ---- int8 ---- */
 
-/* Two rows for each scale, since a code is -127 to 127; -128 is never written but may occur in a file. */
+/* Use two rows for each scale: a code is -127 to 127, and -128, which is never written, may occur in a file. */
 static void test_each_code_times_each_scale(void **state)
 {
 	int8_t all[2 * ROW];
@@ -256,7 +258,7 @@ static void test_each_code_times_each_scale(void **state)
 			}
 }
 
-/* Fill a row with numbers of all sizes; some rows have an infinity, a NaN or the largest number, and some are zero. */
+/* Fill a row with numbers of all sizes. Some rows have an infinity, a NaN or the largest number, and some are zero. */
 static void row_fill(uint32_t element, uint32_t kind, uint16_t row[ROW])
 {
 	static const float strange[] = {
