@@ -640,8 +640,8 @@ static void test_pidfd_by_number_checks_the_peer(void **state)
 	assert_true(is_readable(pidfd, -1));
 	close(pidfd);
 	/*
-	 * by now the pid is free, or another process has it; here this process's own pid stands for the second case, so
-	 * that only the closed connection shows the end
+	 * by now the pid is free, or another process has it; to simulate the second case, pass this process's own pid,
+	 * so that only the closed connection shows the end
 	 */
 	assert_int_equal(attach_pidfd_open(child.socket, child.pid, uid), -ESRCH);
 	assert_int_equal(attach_pidfd_open(child.socket, getpid(), geteuid()), -ESRCH);

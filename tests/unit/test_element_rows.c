@@ -203,7 +203,7 @@ static void test_rows_become_fp32(void **state)
 			}
 }
 
-/* ---- other orders of elements ---- */
+/* ---- transposed rows ---- */
 
 static void turns(const struct element_rows *code, uint32_t rows, uint32_t columns)
 {

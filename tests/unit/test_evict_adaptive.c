@@ -1,8 +1,12 @@
 /*
- * Goal: `adaptive` keeps reused content where `lru_size_aware` loses it (a loop larger than the pool, a scan,
- * popularity); it recognizes evicted blocks by the names that their workers gave them and forgets freed ones; false
- * names of one session do not dominate the statistics. Method: a pool of pages simulated in memory, read and evicted
- * through struct evict_policy only, as in evict.c. The seed is printed; GPOOL_TEST_SEED= sets it.
+ * test_evict_adaptive.c - the eviction policy `adaptive`.
+ *
+ * Goal: `adaptive` keeps reused content where `lru_size_aware` loses it: in a loop larger than the pool, in a scan, and
+ * by popularity. It recognizes evicted blocks by their owner ids, and forgets freed ones. False names of one session do
+ * not dominate the statistics.
+ *
+ * Method: a pool of pages simulated in memory, read and evicted only through struct evict_policy, as in evict.c. The
+ * seed is printed; GPOOL_TEST_SEED sets it.
  */
 #include "agent/config/config.h"
 #include "agent/pages/evict.h"
@@ -113,7 +117,7 @@ static void evict(uint32_t count)
 
 static bool named_later;
 
-/* Show the page to a scan with a name that no other block has. */
+/* Let a scan see the page with a name that no other block has. */
 static void see_unnamed(uint32_t page)
 {
 	uint64_t name = pool.blocks[page].name;
@@ -163,7 +167,7 @@ static uint32_t loop_hits(const struct evict_policy *policy)
 	return hits;
 }
 
-/* One use in five is of reused content, the others are of content that is used once. */
+/* One use in five is of reused content. The others are of content that is used once. */
 static uint32_t scan_hits(const struct evict_policy *policy)
 {
 	uint32_t hits = 0, once = 0;
@@ -176,7 +180,7 @@ static uint32_t scan_hits(const struct evict_policy *policy)
 }
 
 /*
- * The larger of two random numbers is the name, repeatedly: few names are used often, most seldom, and some never
+ * The name is the larger of two random numbers, repeatedly. Few names are used often, most seldom, and some never
  * again.
  */
 static uint32_t mix_hits(const struct evict_policy *policy)
@@ -221,9 +225,9 @@ static void test_mix_is_kept_by_use(void **state)
 	assert_true(adaptive > lru + lru / 20);
 }
 
-/* ---- what is known of blocks ---- */
+/* ---- statistics of blocks ---- */
 
-/* Before any statistics exist the least recently used is evicted first, even if all were seen in one scan. */
+/* Before any statistics exist, the least recently used block is evicted first, even if all were seen in one scan. */
 static void test_first_scan_is_lru(void **state)
 {
 	enum { BLOCKS = PAGES / 2 };
@@ -240,7 +244,10 @@ static void test_first_scan_is_lru(void **state)
 	pool_end();
 }
 
-/* Blocks that get their name after a scan has seen them are recognized by it, as if they had had it from the start. */
+/*
+ * If blocks get their names after a scan has seen them, the policy recognizes them as if they had had the names from
+ * the start.
+ */
 static void test_named_later(void **state)
 {
 	uint32_t at_once = scan_hits(&evict_adaptive), later;
@@ -253,7 +260,7 @@ static void test_named_later(void **state)
 	assert_true(later > at_once * 97 / 100);
 }
 
-/* At each scan a page may have another block; the statistics are those of the present block. */
+/* A page may have another block at each scan. The statistics must be those of the current block. */
 static void test_random_life(void **state)
 {
 	const char *given = getenv("GPOOL_TEST_SEED");
@@ -276,8 +283,9 @@ static void test_random_life(void **state)
 }
 
 /*
- * One session pretends to use its blocks all the time, under names that return at once. It has a quarter of the pool.
- * The hit rate of the other session's loop is nearly that of the remaining part without it.
+ * One session, which has a quarter of the pool, pretends to use its blocks all the time, under names that return at
+ * once. The hit rate of the other session's loop must be nearly that of the remaining part of the pool without the
+ * first session.
  */
 static void test_liar_does_not_rule(void **state)
 {

@@ -1,7 +1,9 @@
 /*
- * Goal: `lru_size_aware` orders blocks as documented: least recently used first, larger before smaller, TEMP before
- * ACTIVATION before cold LORA before warm LORA before KV, and uses its configured weights. Method: compare the scores
- * of pairs of candidates that differ in one property.
+ * test_evict_policy.c - the eviction policy `lru_size_aware`.
+ *
+ * Goal: the policy orders blocks as documented: least recently used first, larger before smaller, TEMP before
+ * ACTIVATION before cold LORA before warm LORA before KV. It uses its configured weights. Method: compare the scores of
+ * pairs of candidates that differ in one property.
  */
 #include "agent/config/config.h"
 #include "agent/pages/evict.h"

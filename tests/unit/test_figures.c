@@ -2,8 +2,8 @@
  * test_figures.c - documents refer only to existing figures of gpool-bench, and the public headers state costs by these
  * names instead of times.
  *
- * Method: read README, guides, manual and headers; compare the names with tools/bench/figures.def. Run from the root of
- * the source tree.
+ * Method: read README, guides, manual and headers, and compare the names with tools/bench/figures.def. Run the test
+ * from the root of the source tree.
  */
 #include <glob.h>
 #include <setjmp.h>
@@ -54,7 +54,9 @@ static bool is_figure(const char *name, size_t length)
 	return false;
 }
 
-/* Accept names as gpool-bench does: of a figure, of a group, or the beginning of a group's name up to an underscore. */
+/*
+ * Accept the names that gpool-bench accepts: a figure, a group, or the beginning of a group's name up to an underscore.
+ */
 static bool is_name(const char *name, size_t length)
 {
 	for (int i = 0; i < GROUPS; i++)
@@ -65,7 +67,7 @@ static bool is_name(const char *name, size_t length)
 
 /* ---- the public headers ---- */
 
-/* "[alloc1, alloc100: explanation]": names up to a colon. */
+/* Check "[alloc1, alloc100: explanation]", which has names up to a colon. */
 static const char *bracket_check(const char *at, const char *end, int *found)
 {
 	const char *names = at, *close = memchr(at, ']', (size_t)(end - at));
@@ -116,7 +118,10 @@ static void test_costs_name_figures(void **state)
 
 /* ---- Markdown ---- */
 
-/* Check "gpool-bench NAME NAME" in a command: in backticks, or in an indented line. Options and numbers are skipped. */
+/*
+ * Check "gpool-bench NAME NAME" in a command, which is in backticks or in an indented line. Options and numbers are
+ * skipped.
+ */
 static void command_check(const char *path, const char *at, int *found)
 {
 	while (*at == ' ') {
@@ -187,7 +192,7 @@ static void test_documents_name_figures(void **state)
 
 /* ---- gpool-bench(1) ---- */
 
-/* Names that the manual composes of parts, for sizes and numbers. */
+/* Return true for names that the manual composes of parts, for sizes and numbers. */
 static bool is_composed(const char *figure)
 {
 	return !strncmp(figure, "malloc_async_random_", 20) || !strncmp(figure, "peer_fit_", 9);

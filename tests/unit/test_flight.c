@@ -1,10 +1,11 @@
 /*
  * test_flight.c - rings of the flight recorder.
  *
- * Goal: the last records are kept, and only complete ones, even when other threads write at the same time or died while
- * writing; arbitrary bytes in a ring do no harm. Method: rings in private memory; threads that write records whose
- * fields are derived from one number, and a reader that checks them; rings of random bytes. The seed is printed;
- * GPOOL_TEST_SEED= sets it.
+ * Goal: the last records are kept, and only complete ones, even if other threads write at the same time or died while
+ * writing. Arbitrary bytes in a ring do no harm.
+ *
+ * Method: rings in private memory. Threads write records whose fields are derived from one number, and a reader checks
+ * them. Other rings contain random bytes. The seed is printed; GPOOL_TEST_SEED sets it.
  */
 #include "shm/flight.h"
 
@@ -118,7 +119,7 @@ static void test_no_ring_no_record(void **state)
 	free(ring.head);
 }
 
-/* A claimed place is not given to another writer, even a lap later: its writer may have been preempted. */
+/* A claimed place is not given to another writer, even one lap later, because its writer may have been preempted. */
 static void test_claimed_place_is_left_alone(void **state)
 {
 	struct flight_ring ring = make(PLACES, false);
@@ -141,7 +142,7 @@ static void test_claimed_place_is_left_alone(void **state)
 	free(ring.head);
 }
 
-/* A writer that was overtaken by a whole lap does not overwrite a newer record with an older one. */
+/* A writer that is a whole lap behind does not overwrite a newer record with an older one. */
 static void test_later_record_stays(void **state)
 {
 	struct flight_ring ring = make(PLACES, false);
@@ -180,7 +181,7 @@ static void test_impossible_is_refused(void **state)
 	flight_write(&ring, &(struct flight_entry){.time_ns = 10, .kind = FLIGHT_EVICT}, NULL);
 	assert_int_equal(flight_read(&ring, 0, NOW, &entry, NULL), 0);
 	free(ring.head);
-	/* A record that claims to belong to another place. */
+	/* The record claims to belong to another place. */
 	ring = make(PLACES, false);
 	entry = entry_of(1);
 	flight_write(&ring, &entry, NULL);
@@ -200,7 +201,7 @@ static void test_keep(void **state)
 		entry = entry_of(n);
 		flight_write(&from, &entry, NULL);
 	}
-	/* Kinds of records that only the agent may write. */
+	/* Only the agent may write records of these kinds. */
 	flight_write(&from, &(struct flight_entry){.time_ns = 1, .kind = FLIGHT_EVICT}, NULL);
 	flight_keep(&from, 9, &to);
 	for (uint32_t place = 0; place < to.count; place++) {
@@ -238,7 +239,7 @@ static void test_copy(void **state)
 	free(other.head);
 }
 
-/* ---- several at once ---- */
+/* ---- several writers ---- */
 
 static struct flight_ring shared;
 static _Atomic uint64_t numbers, writing, whole;
@@ -246,7 +247,7 @@ static _Atomic uint64_t numbers, writing, whole;
 static void *writer(void *unused)
 {
 	(void)unused;
-	/* Continue until the reader has met a complete record: on a busy machine it may start late. */
+	/* Continue until the reader has read a complete record, because on a busy machine it may start late. */
 	for (uint32_t i = 0; i < WRITTEN || !atomic_load(&whole); i++) {
 		struct flight_entry entry = entry_of(atomic_fetch_add(&numbers, 1));
 
@@ -261,7 +262,7 @@ static void test_no_reader_gets_half_a_record(void **state)
 	pthread_t threads[WRITERS];
 
 	(void)state;
-	/* Few places, so that laps are short and writers meet. */
+	/* With few places, laps are short and writers collide. */
 	shared = make(8, true);
 	writing = WRITERS;
 	whole = 0;
@@ -289,7 +290,7 @@ static void test_no_reader_gets_half_a_record(void **state)
 	free(shared.head);
 }
 
-/* ---- liars ---- */
+/* ---- false records ---- */
 
 static void test_rubbish(void **state)
 {

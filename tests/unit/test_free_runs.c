@@ -1,6 +1,8 @@
 /*
- * Goal: the agent's index of free pages joins neighbours, finds the best and the first fit, and loses nothing. Method:
- * small cases by hand, then many random steps compared with a plain array: each choice and every total.
+ * test_free_runs.c - the agent's index of free pages.
+ *
+ * Goal: the index joins neighbors, finds the best and the first fit, and loses no page. Method: small cases by hand,
+ * then many random steps compared with a plain array: each choice and every total.
  */
 #include "agent/pages/free_runs.h"
 
@@ -22,7 +24,7 @@ static void test_neighbours_join(void **state)
 	free_runs_put(&runs, 1010, 10);
 	free_runs_put(&runs, 1030, 10);
 	assert_int_equal(free_runs_longest(&runs), 10);
-	free_runs_put(&runs, 1020, 10); /* joins both */
+	free_runs_put(&runs, 1020, 10); /* joins both neighbors */
 	assert_int_equal(free_runs_longest(&runs), 30);
 	assert_int_equal(runs.total, 30);
 	assert_true(free_runs_take(&runs, 30, false, &first));
@@ -104,7 +106,7 @@ static void shortest_and_lowest(uint32_t count, uint32_t *shortest, uint32_t *lo
 	}
 }
 
-/* Remove each place and length from one run, alone and beside other runs. */
+/* Remove each place and length from one run, alone and next to other runs. */
 static void test_remove_out_of_the_middle(void **state)
 {
 	struct free_runs runs;
@@ -119,7 +121,7 @@ static void test_remove_out_of_the_middle(void **state)
 			free_runs_put(&runs, 200, 7);
 			free_runs_remove(&runs, 20 + at, count);
 			assert_int_equal(runs.total, 140 - count);
-			/* The rest joins to the same run again. */
+			/* The remaining pages join to the same run again. */
 			free_runs_put(&runs, 20 + at, count);
 			assert_int_equal(free_runs_longest(&runs), 130);
 			assert_true(free_runs_take(&runs, 130, false, &first));

@@ -1,10 +1,12 @@
 /*
- * test_gpu_host.c - memory and address ranges of the host back end obey the rules of a GPU's driver.
+ * test_gpu_host.c - memory and address ranges of the back end `host` obey the rules of a GPU's driver.
  *
- * Goal: code that passes on `host` makes no call that CUDA would refuse. Each test states one rule of cuda/gpu.h and
- * makes calls that keep it and calls that break it; after a refusal it checks that nothing changed. The actual state is
- * read from the kernel: access through system calls that return EFAULT instead of raising a signal, memory through the
- * blocks of the arena, mappings and descriptors through /proc. Streams and events are tested in test_gpu_host_stream.c.
+ * Goal: code that passes on `host` makes no call that CUDA would refuse. Each test states one rule of cuda/gpu.h, makes
+ * calls that obey it and calls that violate it, and checks that a refusal changed nothing.
+ *
+ * Method: the actual state is read from the kernel. Access is tested with system calls that return EFAULT instead of
+ * raising a signal, memory through the blocks of the arena, and mappings and descriptors through /proc.
+ * test_gpu_host_stream.c tests streams and events.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -73,7 +75,7 @@ static uint64_t create(struct fixture *f, uint64_t granules)
 	return handle;
 }
 
-/* put() - map a new handle of some granules at a granule of the reservation. */
+/* Map a new handle of some granules at a granule of the reservation. */
 static uint64_t put(struct fixture *f, uint64_t at, uint64_t granules)
 {
 	uint64_t handle = create(f, granules);
@@ -97,7 +99,7 @@ static volatile uint32_t *word_at(struct fixture *f, uint64_t at)
 	return (volatile uint32_t *)(f->va + at * f->granularity);
 }
 
-/* can_read(), can_write() - ask the kernel whether this address is accessible, without an access. */
+/* Ask the kernel whether this address is accessible, without an access. */
 static bool can_read(uint64_t va)
 {
 	int ends[2];
@@ -123,7 +125,7 @@ static bool can_write(uint64_t va)
 	return can;
 }
 
-/* file_blocks() - return the memory of the file behind an exported handle, in 512-byte blocks. */
+/* Return the memory of the file behind an exported handle, in 512-byte blocks. */
 static int64_t file_blocks(int fd)
 {
 	struct stat status;
@@ -144,7 +146,7 @@ static int open_descriptors(void)
 	return count;
 }
 
-/* mappings_in() - return the number of mappings in [va, va + bytes). */
+/* Return the number of mappings in [va, va + bytes). */
 static int mappings_in(uint64_t va, uint64_t bytes)
 {
 	FILE *maps = fopen("/proc/self/maps", "r");
@@ -169,7 +171,7 @@ static uint64_t free_memory(struct gpu *gpu)
 	return free_bytes;
 }
 
-/* Back ends and devices */
+/* ---- back ends and devices ---- */
 
 static void test_backends_are_found_by_name(void **state)
 {
@@ -357,7 +359,7 @@ static void test_an_owner_may_only_create_export_and_release(void **state)
 	gpu_close(gpu);
 }
 
-/* Physical memory */
+/* ---- physical memory ---- */
 
 static void test_create_takes_multiples_of_the_granularity(void **state)
 {
@@ -400,11 +402,11 @@ static void test_released_memory_leaves_the_arena(void **state)
 	with = file_blocks(arena.fd);
 	assert_true(with >= (int64_t)(f->granularity / 512));
 
-	/* the mapping keeps the memory and its contents after the handle's release ... */
+	/* the mapping keeps the memory and its contents after the release of the handle */
 	gpu_release(f->gpu, handle);
 	assert_true(file_blocks(arena.fd) == with);
 	assert_true(*word_at(f, 0) == 0xa5a5a5a5);
-	/* ... and its removal frees the memory */
+	/* the removal of the mapping frees the memory */
 	assert_int_equal(unmap(f, 0, 1), 0);
 	assert_true(file_blocks(arena.fd) == with - (int64_t)(f->granularity / 512));
 	close(arena.fd);
@@ -480,7 +482,7 @@ static void test_a_stale_handle_is_refused(void **state)
 	struct gpu_export exported;
 
 	gpu_release(f->gpu, old);
-	new = create(f, 1); /* reuses the entry of the old one in the process's table */
+	new = create(f, 1); /* reuses the old handle's entry in the table of the process */
 	assert_true(new != old);
 	gpu_release(f->gpu, old);
 	assert_int_equal(gpu_map(f->gpu, f->va, f->granularity, 0, old), -EINVAL);
@@ -621,7 +623,7 @@ static void test_import_takes_only_files_that_cannot_shrink(void **state)
 		struct gpu_export from = {fd, 0, f->granularity};
 		uint64_t handle;
 
-		assert_true(gpu_import(f->gpu, &from, &handle) < 0); /* -EINVAL; -EPERM where /tmp is a tmpfs */
+		assert_true(gpu_import(f->gpu, &from, &handle) < 0); /* -EINVAL, or -EPERM where /tmp is a tmpfs */
 	}
 	fclose(plain);
 	assert_int_equal(pipe(ends), 0);
@@ -652,7 +654,7 @@ static void test_imports_of_one_file_share_one_descriptor(void **state)
 	close(exported.fd);
 }
 
-/* Address ranges */
+/* ---- address ranges ---- */
 
 static void test_reserve_aligns_and_unreserve_takes_the_whole(void **state)
 {
@@ -695,7 +697,7 @@ static void test_terabytes_can_be_reserved(void **state)
 	assert_int_equal(gpu_map(f->gpu, va + bytes - f->granularity, f->granularity, 0, handle), 0);
 	assert_int_equal(gpu_unmap(f->gpu, va + bytes - f->granularity, f->granularity), 0);
 	assert_int_equal(gpu_unreserve(f->gpu, va, bytes), 0);
-	/* together larger than the address space, so each must be unreserved completely */
+	/* together the reservations exceed the address space, so each must be unreserved completely */
 	for (int i = 0; i < 200; i++) {
 		assert_int_equal(gpu_reserve(f->gpu, bytes, 1ull << 30, &va), 0);
 		assert_int_equal(gpu_unreserve(f->gpu, va, bytes), 0);
@@ -707,19 +709,19 @@ static void test_map_refuses_all_but_whole_handles_in_free_places(void **state)
 	struct fixture *f = *state;
 	uint64_t g = f->granularity, two = create(f, 2), end = f->va + RANGE_GRANULES * g;
 
-	assert_int_equal(gpu_map(f->gpu, f->va, g, g, two), -EINVAL);     /* an offset */
-	assert_int_equal(gpu_map(f->gpu, f->va, 2 * g, g, two), -EINVAL); /* likewise */
-	assert_int_equal(gpu_map(f->gpu, f->va, g, 0, two), -EINVAL);     /* a part */
+	assert_int_equal(gpu_map(f->gpu, f->va, g, g, two), -EINVAL);     /* with an offset */
+	assert_int_equal(gpu_map(f->gpu, f->va, 2 * g, g, two), -EINVAL); /* with an offset */
+	assert_int_equal(gpu_map(f->gpu, f->va, g, 0, two), -EINVAL);     /* a part of the handle */
 	assert_int_equal(gpu_map(f->gpu, f->va, 3 * g, 0, two), -EINVAL); /* larger than the handle */
 	assert_int_equal(gpu_map(f->gpu, f->va + g / 2, 2 * g, 0, two), -EINVAL);
-	assert_int_equal(gpu_map(f->gpu, end, 2 * g, 0, two), -EINVAL);     /* outside */
+	assert_int_equal(gpu_map(f->gpu, end, 2 * g, 0, two), -EINVAL);     /* outside the reservation */
 	assert_int_equal(gpu_map(f->gpu, end - g, 2 * g, 0, two), -EINVAL); /* beyond the end */
 	assert_int_equal(gpu_map(f->gpu, f->va - g, 2 * g, 0, two), -EINVAL);
 	assert_int_equal(gpu_map(f->gpu, UINT64_MAX - g + 1, 2 * g, 0, two), -EINVAL);
 	assert_int_equal(gpu_map(f->gpu, 0, 2 * g, 0, two), -EINVAL);
 
 	put(f, 4, 1);
-	/* overlaps the other's first granule */
+	/* overlaps the first granule of the other mapping */
 	assert_int_equal(gpu_map(f->gpu, f->va + 3 * g, 2 * g, 0, two), -EINVAL);
 	assert_int_equal(gpu_map(f->gpu, f->va + 4 * g, 2 * g, 0, two), -EINVAL);
 	assert_int_equal(gpu_map(f->gpu, f->va + 2 * g, 2 * g, 0, two), 0);
@@ -777,7 +779,7 @@ static void test_unmap_takes_whole_mappings_in_a_row(void **state)
 	put(f, 4, 1);
 	put(f, 6, 1);
 	assert_int_equal(unmap(f, 1, 1), -EINVAL);                 /* the beginning of a mapping */
-	assert_int_equal(unmap(f, 2, 2), -EINVAL);                 /* its tail */
+	assert_int_equal(unmap(f, 2, 2), -EINVAL);                 /* the end of a mapping */
 	assert_int_equal(unmap(f, 0, 3), -EINVAL);                 /* one and a half mappings */
 	assert_int_equal(unmap(f, 4, 3), -EINVAL);                 /* a hole inside */
 	assert_int_equal(unmap(f, 5, 1), -EINVAL);                 /* only a hole */
@@ -858,7 +860,7 @@ static void test_a_large_pool_is_a_few_mappings(void **state)
 	free(handles);
 }
 
-/* Counting and faults */
+/* ---- counters and faults ---- */
 
 static void test_every_call_is_counted(void **state)
 {
@@ -937,7 +939,7 @@ static void test_a_release_that_fails_leaves_the_handle(void **state)
 	assert_true(free_memory(f->gpu) == before + f->granularity);
 }
 
-/* Threads */
+/* ---- threads ---- */
 
 struct mapper {
 	struct fixture *f;
@@ -945,7 +947,7 @@ struct mapper {
 	int failed;
 };
 
-/* map_and_unmap() - use a thread's own granule of a range that others use at the same time. */
+/* Map and unmap a thread's own granule of a range that other threads use at the same time. */
 static void *map_and_unmap(void *argument)
 {
 	struct mapper *m = argument;

@@ -1,11 +1,13 @@
 /*
- * test_gpu_host_stream.c - queued work on the host back end is asynchronous, ordered, checked, and visible to other
+ * test_gpu_host_stream.c - queued work on the back end `host` is asynchronous, ordered, checked, and visible to other
  * processes.
  *
- * Goal: queued work behaves as on a GPU: the caller continues, the order of a stream is kept, memory in use cannot be
- * removed, errors are reported at the next sync, and events and timelines work between processes. Method: a stream is
- * held back by a timeline wait on a word that only the test writes, so "not done yet" is certain and no timing is
- * needed. Other processes are forked before any thread exists, and communicate with the test over pipes.
+ * Goal: queued work behaves as on a GPU. The caller continues, the order of a stream is kept, and memory in use cannot
+ * be removed. Errors are reported at the next sync. Events and timelines work between processes.
+ *
+ * Method: a stream is blocked by a timeline wait on a word that only the test writes, so the test knows without timing
+ * that work is not done yet. Other processes are forked before any thread exists, and communicate with the test through
+ * pipes.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -45,9 +47,7 @@ static void *page_new(uint64_t page)
 	return memory;
 }
 
-/*
- * device_open() - open a device and reserve a range, without a stream: a test that forks does so before threads exist.
- */
+/* Open a device and reserve a range, without a stream. A test that forks must do so before threads exist. */
 static void device_open(struct fixture *f)
 {
 	f->page = (uint64_t)sysconf(_SC_PAGESIZE);
@@ -102,7 +102,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* The first word blocks the stream until open_gate(). */
+/* Block the stream on the first word until open_gate(). */
 static void close_gate(struct fixture *f)
 {
 	assert_int_equal(gpu_timeline_wait(f->gpu, f->stream, &f->words[0], 1), 0);
@@ -128,7 +128,7 @@ static int finish(struct fixture *f)
 	return gpu_stream_sync(f->gpu, f->stream);
 }
 
-/* Copies, fills and the memory that they may access */
+/* ---- copies, fills and the memory that they may access ---- */
 
 static void test_fill_and_copy_move_the_bytes(void **state)
 {
@@ -139,7 +139,7 @@ static void test_fill_and_copy_move_the_bytes(void **state)
 	assert_int_equal(gpu_fill(f->gpu, at(f, 0) + 4, 7, 8, f->stream), 0);
 	assert_int_equal(gpu_copy(f->gpu, at(f, 2), at(f, 0), 12, f->stream), 0);
 	assert_int_equal(gpu_copy(f->gpu, (uintptr_t)&f->words[4], at(f, 0), 16, f->stream), 0); /* device to host */
-	assert_int_equal(gpu_copy(f->gpu, at(f, 3), (uintptr_t)&f->words[4], 16, f->stream), 0); /* and back */
+	assert_int_equal(gpu_copy(f->gpu, at(f, 3), (uintptr_t)&f->words[4], 16, f->stream), 0); /* host to device */
 	assert_int_equal(finish(f), 0);
 	assert_true(end[-1] == 0xdeadbeef);
 	assert_true(end[0] == 0xdeadbeef && end[1] == 7 && end[2] == 7 && end[3] == 0);
@@ -233,9 +233,9 @@ static void test_a_bad_access_is_an_error_at_the_next_sync(void **state)
 	assert_int_equal(gpu_copy(f->gpu, at(f, 0), at(f, 2), 4, f->stream), 0);
 	assert_int_equal(gpu_fill(f->gpu, at(f, 2), 3, 4, f->stream), 0);
 	assert_int_equal(gpu_fill(f->gpu, at(f, 0), 3, 4, f->stream), 0);
-	assert_int_equal(finish(f), -EFAULT); /* the first of two errors, though the last operation was valid ... */
+	assert_int_equal(finish(f), -EFAULT); /* the first of two errors, although the last operation was valid */
 	assert_non_null(strstr(gpu_error_text(), "copy"));
-	assert_true(value_at(f, 0) == 3);                                     /* ... and done */
+	assert_true(value_at(f, 0) == 3);                                     /* the last operation was executed */
 	assert_int_equal(gpu_fill(f->gpu, at(f, 3), 1, 2 * g, f->stream), 0); /* its second half is not mapped */
 	assert_int_equal(finish(f), -EFAULT);
 	assert_true(value_at(f, 3) == 0);
@@ -293,7 +293,7 @@ static void test_close_ends_a_wait_without_end(void **state)
 		assert_int_equal(gpu_stream_sync(f->gpu, third), 0);
 	}
 	gpu_close(f->gpu);
-	assert_true(*shared == 0); /* canceled, not done */
+	assert_true(*shared == 0); /* canceled, not executed */
 	munmap(shared, f->page);
 	device_open(f); /* for the teardown */
 }
@@ -318,7 +318,7 @@ static void test_a_device_keeps_to_its_own(void **state)
 	gpu_close(other);
 }
 
-/* Registered memory and timelines */
+/* ---- registered memory and timelines ---- */
 
 static void test_registration_takes_whole_writable_pages_once(void **state)
 {
@@ -379,7 +379,7 @@ static void test_a_timeline_joins_two_streams(void **state)
 	assert_true(value_at(f, 1) == 21);
 }
 
-/* Events in one process */
+/* ---- events in one process ---- */
 
 static void test_an_event_never_recorded_is_done(void **state)
 {
@@ -452,17 +452,15 @@ static void test_event_bytes_that_are_none_are_refused(void **state)
 	memset(ipc, 0xff, sizeof(ipc));
 	assert_int_equal(gpu_event_import(f->gpu, ipc, &imported), -EINVAL);
 	assert_int_equal(gpu_event_export(f->gpu, shared, ipc), 0);
-	assert_int_equal(gpu_event_import(f->gpu, ipc, &imported), -EINVAL); /* the process that created it */
+	assert_int_equal(gpu_event_import(f->gpu, ipc, &imported), -EINVAL); /* imported by its creator */
 	ipc[0] ^= 1;
 	assert_int_equal(gpu_event_import(f->gpu, ipc, &imported), -EINVAL);
 	assert_null(imported);
 }
 
-/* Two processes */
+/* ---- two processes ---- */
 
-/*
- * peer_start() - fork a process that runs `body` with one end of a socket pair; its exit status is body's return value.
- */
+/* Fork a process that runs `body` with one end of a socket pair. Its exit status is the return value of `body`. */
 static pid_t peer_start(struct fixture *f, int (*body)(struct fixture *f, int socket), int *socket)
 {
 	int ends[2];
@@ -498,7 +496,7 @@ static void peer_ended_well(pid_t pid)
 
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_true(WIFEXITED(status));
-	assert_int_equal(WEXITSTATUS(status), 0); /* else the line of the peer's failed check, modulo 251 */
+	assert_int_equal(WEXITSTATUS(status), 0); /* otherwise the line of the peer's failed check, modulo 251 */
 }
 
 #define PEER_CHECK(condition) \
@@ -602,7 +600,7 @@ static void test_memory_crosses_processes(void **state)
 	close(socket);
 }
 
-/* peer_event() - import the event, report its state, let a stream wait for it and then write a word. */
+/* Import the event, report its state, let a stream wait for it and then write a word. */
 static int peer_event(struct fixture *f, int socket)
 {
 	uint8_t ipc[GPU_IPC_BYTES];
@@ -655,9 +653,7 @@ static void test_an_event_crosses_processes(void **state)
 	close(socket);
 }
 
-/*
- * peer_exporter() - export an event that is never done and another that is destroyed, and run until the parent ends it.
- */
+/* Export an event that is never done and another that is destroyed, and run until the parent ends this process. */
 static int peer_exporter(struct fixture *f, int socket)
 {
 	uint8_t ipc[3][GPU_IPC_BYTES];
@@ -717,7 +713,7 @@ static void test_an_imported_event_dies_with_its_process(void **state)
 	close(socket);
 }
 
-/* Faults: each kind of call fails and then succeeds, which shows that the failure has changed nothing. */
+/* ---- faults: each kind of call fails and then succeeds, which shows that the failure has changed nothing ---- */
 
 struct fault_case {
 	struct fixture *f;

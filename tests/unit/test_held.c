@@ -1,7 +1,8 @@
 /*
- * Goal: the keeper's table of descriptors finds, replaces and drops its entries, leaks no descriptor, and refuses
- * impossible numbers; a child that dies repeatedly is restarted with growing pauses, and always again. Method: many
- * random steps compared with a plain array.
+ * test_held.c - the keeper's table of descriptors, and the pauses before it restarts a child.
+ *
+ * Goal: the table finds, replaces and drops its entries, leaks no descriptor, and refuses impossible numbers. A child
+ * that dies repeatedly is always restarted, with growing pauses. Method: many random steps compared with a plain array.
  */
 #include "agent/keeper/child.h"
 #include "agent/keeper/held.h"
@@ -76,7 +77,7 @@ static void test_a_long_walk(void **state)
 	assert_int_equal(counted, table.count);
 	held_clear(&table);
 	after = new_fd();
-	assert_int_equal(after, before); /* the lowest free descriptor: so all earlier ones were closed */
+	assert_int_equal(after, before); /* the lowest free one is the same: all later ones were closed */
 	close(after);
 }
 

@@ -1,7 +1,9 @@
 /*
- * Goal: the exporter's server answers valid requests and refuses others: other methods, heads without an end, bytes
- * that are not HTTP, more connections than it has threads for; a stream continues until it ends, its client
- * disconnects, or the server ends. Method: a server in this process on a free port, and sockets.
+ * test_http.c - the exporter's HTTP server.
+ *
+ * Goal: the server answers valid requests and refuses others: other methods, heads without an end, bytes that are not
+ * HTTP, and more connections than it has threads for. A stream continues until it ends, its client disconnects, or the
+ * server ends. Method: a server in this process on a free port, and sockets.
  */
 #include "tools/exporter/http.h"
 
@@ -27,7 +29,7 @@ static uint16_t port;
 static sem_t stream_ended;
 static struct peer_limits limits;
 
-/* ---- what is served ---- */
+/* ---- served content ---- */
 
 static void say_word(void *context, const struct http_request *request, struct http_answer *answer)
 {
@@ -125,7 +127,7 @@ static int connected(void)
 	return fd;
 }
 
-/* Read until the other side closes; a reset counts as an end. */
+/* Read until the other side closes the connection. A reset counts as an end. */
 static const char *asked(const char *request, size_t bytes)
 {
 	static char answer[65536];
@@ -189,7 +191,7 @@ static void test_hostile_heads(void **state)
 	free(request);
 }
 
-/* Connections being served are kept: a new one is refused at once, and accepted when one of them has ended. */
+/* Connections being served are kept. A new one is refused at once, and accepted when one of them has ended. */
 static void test_more_connections_than_there_are(void **state)
 {
 	static const char request[] = ASK("GET /endless");
@@ -233,7 +235,7 @@ static void test_waiting_connections_make_room(void **state)
 		close(held[i]);
 }
 
-/* Send until the server disconnects; if it does not, the time limit of tests ends this. */
+/* Send until the server disconnects. If it does not, the time limit of the test ends the loop. */
 static void send_slowly(int fd, const char *text, size_t bytes)
 {
 	struct pollfd look = {fd, POLLIN, 0};
@@ -254,7 +256,7 @@ static void test_a_head_has_a_deadline(void **state)
 	fd = connected();
 	send_slowly(fd, request, strlen(request));
 	close(fd);
-	/* For a second request on a connection as well. */
+	/* The same deadline applies to a second request on a connection. */
 	fd = connected();
 	assert_int_equal(send(fd, whole, strlen(whole), 0), strlen(whole));
 	got = recv(fd, some, sizeof(some) - 1, 0);

@@ -1,9 +1,11 @@
 /*
  * test_invariants.c - the assertions of debug builds.
  *
- * Goal: GPOOL_INVARIANT() ends a process whose data structure is damaged, with a message, in a debug build; in other
- * builds it evaluates nothing. Method: a forked child damages the structure or takes a step that is not allowed; the
- * test reads its message and its status. Only a debug build has these cases: `tests/run debug/test_invariants`.
+ * Goal: in a debug build, GPOOL_INVARIANT() ends a process whose data structure is damaged, with a message. In other
+ * builds it evaluates nothing.
+ *
+ * Method: a forked child damages the structure or takes a step that is not allowed, and the test reads its message and
+ * its status. Only a debug build has these cases: `tests/run debug/test_invariants`.
  */
 #include "agent/pages/pool.h"
 #include "client/core/thread_cache.h"
@@ -31,14 +33,14 @@ static void test_evaluated_in_debug_builds_only(void **state)
 	assert_int_equal(evaluated, INVARIANTS);
 }
 
-/* Each permitted transition of a page word, and some that are not. */
+/* Each permitted transition of a page word, and some that are not permitted. */
 static void test_steps_of_page_words(void **state)
 {
 	const struct {
 		enum page_step step;
 		enum page_state from, to;
 		uint32_t owner_from, owner_to;
-		int more; /* generations */
+		int more; /* increase of the generation */
 		bool allowed;
 	} cases[] = {
 		{STEP_LEND, PAGE_FREE, PAGE_LEASED, 0, 7, 1, true},
@@ -94,7 +96,7 @@ static void test_steps_of_page_words(void **state)
 
 #ifdef GPOOL_DEBUG
 
-/* In a child: check that `step` ends it by SIGABRT, with a message that contains `text`. */
+/* In a child: check that `step` ends the child by SIGABRT, with a message that contains `text`. */
 static void expect_abort(void (*step)(void), const char *text)
 {
 	char message[2048] = "";
@@ -109,7 +111,7 @@ static void expect_abort(void (*step)(void), const char *text)
 		dup2(ends[1], STDERR_FILENO);
 		close(ends[0]);
 		close(ends[1]);
-		/* The runner counts a violation as a failure, and cmocka catches some signals. */
+		/* The test runner counts a violation as a failure, and cmocka catches some signals. */
 		unsetenv("GPOOL_INVARIANT_LOG");
 		signal(SIGABRT, SIG_DFL);
 		signal(SIGSEGV, SIG_DFL);
@@ -222,7 +224,7 @@ enum { HANDLES = 4, PER_HANDLE = 2 };
 
 static struct pool_header header = {.pages_per_handle = PER_HANDLE};
 
-/* Make a window over a device of the host back end, with all handles imported. */
+/* Make a window over a device of the back end `host`, with all handles imported. */
 static void window_begin(void)
 {
 	uint64_t handle_bytes;
@@ -312,7 +314,7 @@ static void carve_unlinked(void)
 
 static void holes_side_by_side(void)
 {
-	/* Insert it into the sets without region_put(), which would have joined it. */
+	/* Insert the hole into the sets without region_put(), which would have joined it. */
 	region_carve(&set, taken->after, 5)->moving = false;
 	region_carve(&set, taken, 10);
 }

@@ -1,9 +1,9 @@
 /*
- * test_keeper_channel.c - every message that an agent sent before its death is handled.
+ * test_keeper_channel.c - the keeper handles every message that an agent sent before its death.
  *
- * Goal: all descriptors that the dead agent sent to be held or dropped are received, even if the agent had not read the
- * keeper's messages: the kernel then reports a reset before it delivers the queued messages. Method: the keeper reads a
- * real socket pair whose other end is closed.
+ * Goal: the keeper receives all descriptors that the dead agent sent to be held or dropped, even if the agent had not
+ * read the keeper's messages. In that case the kernel reports a reset before it delivers the queued messages. Method:
+ * the keeper reads a real socket pair whose other end is closed.
  */
 #include "agent/keeper/state.h"
 #include "proto/attach.h"

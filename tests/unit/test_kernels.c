@@ -1,10 +1,11 @@
 /*
- * test_kernels.c - kernel launches on the host back end, and the references of quantise, dequantise and block copy.
+ * test_kernels.c - kernel launches on the back end `host`, and the references of quantise, dequantise and block copy.
  *
- * Goal: a launch is queued like any other work, and the caller can reuse its arguments at once; invalid launches are
- * refused by the call; the references conform to their headers, for all elements and for incomplete groups. Method:
- * kernels run on a stream of a host device, in memory that is mapped as a worker maps it. Each result is computed again
- * here, with another algorithm.
+ * Goal: a launch is queued like any other work, and the caller can reuse its arguments at once. The call refuses
+ * invalid launches. The references conform to their headers, for all elements and for incomplete groups.
+ *
+ * Method: kernels run on a stream of a host device, in memory that is mapped as a worker maps it. Each result is
+ * computed again with another algorithm.
  */
 #include <errno.h>
 #include <math.h>
@@ -65,7 +66,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* device() - return `bytes` bytes of device memory that the CPU can access. */
+/* Return `bytes` bytes of device memory that the CPU can access. */
 static void *device(struct fixture *f, uint64_t bytes)
 {
 	uint64_t at = f->va + f->used;
@@ -83,7 +84,7 @@ static uint32_t random_bits(struct fixture *f)
 	return (uint32_t)(f->random >> 16);
 }
 
-/* A random value of about the normal distribution, like weights. */
+/* Return a random value with about a normal distribution, like weights. */
 static float random_value(struct fixture *f)
 {
 	float sum = 0;
@@ -126,7 +127,7 @@ static void test_close_cancels_a_launch(void **state)
 
 	assert_int_equal(gpu_timeline_wait(f->gpu, f->stream, f->word, 1), 0);
 	assert_int_equal(block_copy_queue(f->gpu, &args, f->stream), 0);
-	/* the teardown closes; a leak would be detected by the sanitizer */
+	/* the teardown closes the device; the sanitizer would detect a leak */
 }
 
 static void test_wrong_launches_are_refused(void **state)
@@ -173,7 +174,7 @@ static void test_the_table_is_whole(void **state)
 		assert_non_null(gpu_kernels[i].host);
 		assert_true(gpu_kernels[i].args_bytes && gpu_kernels[i].args_bytes % 8 == 0 &&
 			gpu_kernels[i].args_bytes <= 4096);
-		/* all images or none: nvcc was available or was not */
+		/* all images or none, depending on whether nvcc was available */
 		assert_int_equal(!gpu_kernel_images[gpu_kernels[i].image], !gpu_kernel_images[0]);
 	}
 }
@@ -295,8 +296,8 @@ static void there_and_back(struct fixture *f, struct tensor *t)
 }
 
 /*
- * Each value is restored within half a step of its group, and rounding to the element; the sums of errors are those of
- * the restored values.
+ * Check that each value is restored within half a step of its group and the rounding to the element, and that the sums
+ * of errors are those of the restored values.
  */
 static void tensor_check(const struct tensor *t)
 {
@@ -340,7 +341,7 @@ static void test_quantise_all_elements_and_groups(void **state)
 }
 
 /*
- * The purpose of groups of 128: the error for weights of about the normal distribution is that of 127 steps up to three
+ * Groups of 128 limit the error: for weights with about a normal distribution it is that of 127 steps up to three
  * standard deviations.
  */
 static void test_the_loss_of_groups_of_128(void **state)
@@ -380,7 +381,7 @@ static void test_quantise_extremes(void **state)
 }
 
 /* The error is added up over launches, and may be omitted. */
-/* Their scales are rounded up, so that codes could exceed the element's range. */
+/* The scales of the largest values are rounded up, so that codes could exceed the element's range. */
 static void test_the_largest_stay_finite(void **state)
 {
 	for (uint32_t element = 0; element < ELEMENTS; element++) {

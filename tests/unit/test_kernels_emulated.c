@@ -1,10 +1,11 @@
 /*
  * test_kernels_emulated.c - the CUDA code of cuda/kernels/, run on the CPU.
  *
- * Goal: the .cu files compute correct results, within bounds and with aligned accesses, before they are run on a GPU:
- * the LoRA kernels against float64, the others against their references. Method: tests/emulated/ runs each thread as a
- * fiber and tensor operations as the manual defines them; every place is allocated separately, so that AddressSanitizer
- * (make asan) detects its end. The order of blocks is shuffled.
+ * Goal: the .cu files compute correct results, within bounds and with aligned accesses, before they are run on a GPU.
+ * The LoRA kernels are compared with float64, the others with their references.
+ *
+ * Method: tests/emulated/ runs each thread as a fiber, and tensor operations as the manual defines them. Every place is
+ * allocated separately, so that AddressSanitizer (make asan) detects its end. The order of blocks is shuffled.
  */
 #include "tests/emulated/emulator.h"
 #include "tests/unit/lora_cases.h"

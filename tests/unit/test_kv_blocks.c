@@ -1,9 +1,11 @@
 /*
- * test_kv_blocks.c - the numbers of a KV cache's blocks: sets with a lowest member, and blocks in chunks.
+ * test_kv_blocks.c - the block numbers of a KV cache: sets with a lowest member, and blocks in chunks.
  *
- * Goal: the lowest member and the next one are correct at all sizes and edges of words; blocks are in use, cached, free
- * or in a hole, chunks held, offered or holes, and counts agree. Method: cases at the edges, and random steps compared
- * with plain arrays. The seed is printed; GPOOL_TEST_SEED= sets it, GPOOL_TEST_SCALE= makes the run longer.
+ * Goal: the lowest member and the next one are correct at all sizes and at word borders. Blocks are in use, cached,
+ * free or in a hole; chunks are held, offered or holes; and the counts agree.
+ *
+ * Method: edge cases, and random steps compared with plain arrays. The seed is printed; GPOOL_TEST_SEED sets it, and
+ * GPOOL_TEST_SCALE makes the run longer.
  */
 #include "client/kv/block_pool.h"
 
@@ -73,7 +75,7 @@ static void test_random_members(void **state)
 	memset(has, 0, sizeof(has));
 	assert_int_equal(bitmap_init(&bitmap, BITS), 0);
 	for (uint32_t step = 0; step < count; step++) {
-		/* Alternately dense and sparse. */
+		/* Alternate between dense and sparse sets. */
 		uint32_t bit = any(step / 4096 % 2 ? BITS : 70), from = any(BITS + 1), next = from;
 
 		if (has[bit])
@@ -245,7 +247,7 @@ static void test_random_blocks(void **state)
 	for (uint32_t step = 0; step < count; step++) {
 		uint32_t which = any(40);
 
-		/* Alternately mostly full and mostly offered. */
+		/* Alternate between mostly full and mostly offered chunks. */
 		if (which < (step / 1000 % 2 ? 15 : 5))
 			take(&pool, &model);
 		else if (which < 32)

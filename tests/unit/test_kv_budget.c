@@ -1,9 +1,11 @@
 /*
  * test_kv_budget.c - the limit of bytes per second.
  *
- * Goal: over any time no more is spent than a bucket's content and what was added since; nothing is lost to rounding,
- * for any number of checks; at low rates a whole piece can be spent eventually. Method: a clock that the test sets;
- * random steps compared with exact numbers, with a seed that is printed and that GPOOL_TEST_SEED= sets.
+ * Goal: over any time, no more is spent than the initial content of the bucket and the bytes added since. No bytes are
+ * lost to rounding, for any number of checks. At low rates a whole piece can be spent eventually.
+ *
+ * Method: a clock that the test sets, and random steps compared with exact numbers. The seed is printed;
+ * GPOOL_TEST_SEED sets it.
  */
 #include "client/kv/budget.h"
 
@@ -41,7 +43,7 @@ static void test_a_second_at_most(void **state)
 	assert_int_equal(budget_room(&budget, SECOND + SECOND / 2), 300);
 	/* After a long pause the budget is at most one second's worth. */
 	assert_int_equal(budget_room(&budget, 1000 * SECOND), 1000);
-	/* The clock is set back: nothing is added, and nothing is lost. */
+	/* The clock is set back: no bytes are added, and none are lost. */
 	assert_int_equal(budget_room(&budget, 1), 1000);
 	budget_spend(&budget, 1000);
 	assert_int_equal(budget_room(&budget, 999 * SECOND), 0);
@@ -56,7 +58,7 @@ static void test_slower_than_a_piece(void **state)
 	budget_init(&budget, 10, 1000, 0);
 	assert_int_equal(budget_room(&budget, 0), 1000);
 	budget_spend(&budget, 1000);
-	/* Checked each millisecond, which adds a hundredth of a byte. */
+	/* The budget is checked each millisecond, which adds a hundredth of a byte. */
 	for (uint64_t ms = 1; ms < 100000; ms++)
 		assert_int_equal(budget_room(&budget, ms * (SECOND / 1000)), ms / 100);
 	assert_int_equal(budget_room(&budget, 100 * SECOND), 1000);
@@ -102,7 +104,7 @@ static void test_by_chance(void **state)
 		budget_spend(&budget, room);
 		spent += room;
 	}
-	/* The bucket is not full after the first check, so nothing was lost. */
+	/* The bucket is not full after the first check, so no bytes were lost. */
 	assert_true(spent == most + (uint64_t)((unsigned __int128)now * rate / SECOND));
 }
 

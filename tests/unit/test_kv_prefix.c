@@ -1,10 +1,11 @@
 /*
  * test_kv_prefix.c - keys of blocks, the table from keys to blocks, and the order in which cached blocks are evicted.
  *
- * Goal: everything that determines keys and values determines the key, each part of it and the order of tokens, and
- * nothing else does; the table finds exactly its entries, however their keys collide. Method: keys that differ in one
- * property; random steps compared with plain arrays, with keys that use a few places of the table. The seed is printed;
- * GPOOL_TEST_SEED= sets it, GPOOL_TEST_SCALE= makes the run longer.
+ * Goal: a key depends on everything that determines keys and values, including the order of tokens, and on nothing
+ * else. The table finds exactly its entries, even if their keys collide.
+ *
+ * Method: keys that differ in one property, and random steps compared with plain arrays, with keys that use a few
+ * places of the table. The seed is printed; GPOOL_TEST_SEED sets it, and GPOOL_TEST_SCALE makes the run longer.
  */
 #include "client/kv/block_lru.h"
 #include "client/kv/prefix_table.h"
@@ -98,7 +99,7 @@ static void test_each_token_and_its_place_count(void **state)
 	}
 }
 
-/* The same block elsewhere in a text has another key; so has a block after two blocks changed places. */
+/* The same block elsewhere in a text has another key. So has a block after two blocks changed places. */
 static void test_order_of_blocks_counts(void **state)
 {
 	const uint32_t a[TOKENS] = {1}, b[TOKENS] = {2};
@@ -184,7 +185,7 @@ static void step_remove(struct prefix_table *table, struct model *model)
 	model->parent[block] = PREFIX_NO_KEY;
 }
 
-/* To any block without a key; the hint is a child, or not. */
+/* Move a block to any block without a key. The hint is a child, or not. */
 static void step_move(struct prefix_table *table, struct model *model)
 {
 	uint32_t key = any(KEYS), from = model->block[key], to = any(BLOCKS), child = any(2 * BLOCKS);
@@ -209,7 +210,7 @@ static void model_clear(struct model *model)
 }
 
 /*
- * Keys of which many begin at one place, around the end of the table, and some that differ only in bits that slots do
+ * Make keys of which many begin at one place, around the end of the table, and some differ only in bits that slots do
  * not store.
  */
 static void crowd(struct model *model)
@@ -269,7 +270,7 @@ static void test_check_finds_damage(void **state)
 	assert_false(prefix_table_check(&table));
 	table.entries[3].children = 1;
 	table.entries[4].key.high = 2;
-	assert_true(prefix_table_check(&table)); /* bits that slots do not store: the block has another key */
+	assert_true(prefix_table_check(&table)); /* slots do not store these bits: the block has another key */
 	table.entries[4].key.low = 9;
 	assert_false(prefix_table_check(&table));
 	prefix_table_fini(&table);

@@ -1,9 +1,9 @@
 /*
- * test_layout.c - the description of what successive modules share (agent/base/layout.h).
+ * test_layout.c - the description of the data that successive modules share (agent/base/layout.h).
  *
- * Goal: the description is complete, a change of any described field is found and named, and what may be added is
- * accepted. Method: the headers are read and each struct and field in them is looked up in the description; copies of
- * the description with one change each.
+ * Goal: the description is complete, a change of any described field is found and named, and permitted additions are
+ * accepted. Method: read the headers and look up each of their structs and fields in the description; make one change
+ * each to copies of the description.
  */
 #include "agent/base/layout.h"
 
@@ -119,8 +119,8 @@ static bool is_word(char c)
 }
 
 /*
- * Return the name that a declaration ends with; for a pointer to a function or an array, the name in its inner
- * parentheses. Zero length: none, as for a union without a name.
+ * Return the name at the end of a declaration. For a pointer to a function or an array, return the name in its inner
+ * parentheses. The length is zero if there is no name, as for a union without a name.
  */
 static const char *declared(const char *from, const char *to, size_t *length)
 {
@@ -138,7 +138,7 @@ static const char *declared(const char *from, const char *to, size_t *length)
 	return end - *length;
 }
 
-/* Check that each field between `body` and `end` is in the part; returns their number. */
+/* Check that each field between `body` and `end` is in the part. Return the number of fields. */
 static uint32_t fields_check(const struct layout_part *part, const char *body, const char *end)
 {
 	uint32_t count = 0, parentheses = 0;
@@ -219,7 +219,7 @@ static const struct layout_field *changed_fields(uint32_t *count)
 	return changed;
 }
 
-/* Make a new copy; the fields of this part are in changed[]. */
+/* Make a new copy. The fields of this part are in changed[]. */
 static struct layout_part *copy_of(const char *name)
 {
 	struct layout_part *found = NULL;
@@ -308,14 +308,14 @@ static void test_additions(void **state)
 	copy_of("module_start");
 	changed[2].at += 8;
 	differs(LAYOUT_GROWING, "module_start.recipe");
-	/* A new message is accepted, a message that changes is not. */
+	/* A new message is accepted; a changed message is not. */
 	part = copy_of("message version_reply");
 	part->name = "message later";
 	differs(0, "");
 	copy_of("message version_reply");
 	changed[changed_count++] = (struct layout_field){"later", 2, 4};
 	differs(LAYOUT_MESSAGE, "message version_reply.later");
-	/* A struct that is shared by one side only. */
+	/* Only one of the two descriptions has this shared struct. */
 	part = copy_of("ledger_page");
 	part->name = "later";
 	differs(LAYOUT_SHARED, NULL);

@@ -1,7 +1,9 @@
 /*
+ * test_lease_bitmap.c - lease bitmaps.
+ *
  * Goal: pages in a lease bitmap are never lost or claimed twice, and best fit and first fit find existing runs. Method:
- * each call compared with a plain array of booleans, at word borders and at random; then threads that claim and put
- * runs at the same time and stamp their pages, so that a page with two owners is detected.
+ * each call is compared with a plain array of booleans, at word borders and at random. Then threads claim and put runs
+ * at the same time and stamp their pages, so that a page with two owners is detected.
  */
 #include "shm/lease_bitmap.h"
 
@@ -80,7 +82,7 @@ static void test_best_fit_takes_the_shortest_run(void **state)
 	(void)state;
 	clear();
 	lease_put(bits, 0, 20);
-	lease_put(bits, 62, 6); /* crosses a word */
+	lease_put(bits, 62, 6); /* crosses a word border */
 	lease_put(bits, 128, 64);
 	lease_put(bits, 200, 5);
 	assert_true(lease_take_run(bits, NULL, PAGES, 6, false, &first));
@@ -197,7 +199,7 @@ static void test_random_against_an_array(void **state)
 		assert_int_equal(is_set(page), model[page]);
 }
 
-/* With a summary the search has the same result, and skips words that it has found empty. */
+/* With a summary, the search has the same result and skips words that it has found empty. */
 static void test_summary_never_hides_a_page(void **state)
 {
 	enum { MANY = 20000 };
@@ -216,7 +218,7 @@ static void test_summary_never_hides_a_page(void **state)
 
 		lease_put_summed(large, summary, at, count);
 		if (random() % 2) {
-			/* the longer one first: two runs, between them words that are known to be empty */
+			/* put a second, longer run; the words between the two runs are known to be empty */
 			uint32_t other = (at + MANY / 2) % (MANY - 200);
 
 			lease_put_summed(large, summary, other, count + 1 > 200 ? 200 : count + 1);

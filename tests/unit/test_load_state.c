@@ -1,9 +1,11 @@
 /*
  * test_load_state.c - the states of an adapter.
  *
- * Goal: the table allows the transitions that are listed here and no other; a change of state moves the adapter between
- * the lists, counts loads, and derives the state that the public interface reports. Method: each pair of states; and
- * walks over an adapter without a pool. In debug builds a forbidden transition ends a child process.
+ * Goal: the table allows exactly the transitions that are listed in this test. A change of state moves the adapter
+ * between the lists, counts loads, and derives the state that the public interface reports.
+ *
+ * Method: each pair of states, and sequences of states of an adapter without a pool. In debug builds a forbidden
+ * transition ends a child process.
  */
 #include "client/lora/load/load.h"
 
@@ -107,7 +109,7 @@ static void test_no_dead_end(void **state)
 		assert_true(signaled[at] && leads[at] && load_state_name(at));
 }
 
-/* ---- what depends on the state ---- */
+/* ---- effects of a change of state ---- */
 
 static struct gpool_lora lora;
 static struct lora_entry entry;
@@ -172,7 +174,7 @@ static void test_lists_and_counts(void **state)
 	go(LOAD_DRAFT_ENDING, NULL, GPOOL_LORA_LOADING, 1);
 	assert_false(is_draft(&entry) || is_placed(&entry));
 	go(LOAD_HELD, NULL, GPOOL_LORA_RESIDENT, 0);
-	/* However often it was a draft, it was loaded once. */
+	/* It was loaded once, no matter how often it was a draft. */
 	assert_int_equal(entry.counts.from[LORA_FROM_COLD], 1);
 	assert_int_equal(entry.counts.shared + entry.counts.rebalanced, 0);
 }
@@ -216,7 +218,7 @@ static void test_failed_load(void **state)
 	assert_int_equal(entry.counts.from[LORA_FROM_COLD], 0);
 }
 
-/* Without room it is the first of the queue again, and the loads that have the room count as before. */
+/* A load without room returns to the front of the queue, and the loads that have room count as before. */
 static void test_postponed_load(void **state)
 {
 	struct lora_entry other = {.load_state = LOAD_COLD};
@@ -238,7 +240,7 @@ static void test_postponed_load(void **state)
 
 #ifdef GPOOL_DEBUG
 
-/* True: load_set_state() ended the process. */
+/* Return true if load_set_state() ended the process. */
 static bool is_fatal(enum load_state from, enum load_state to)
 {
 	pid_t child = fork();

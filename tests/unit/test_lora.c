@@ -1,9 +1,9 @@
 /*
- * test_lora.c - the LoRA kernels on the host back end, and the preparation of their work: tiles, batches, refusals.
+ * test_lora.c - the LoRA kernels on the back end `host`, and the preparation of their work: tiles, batches, refusals.
  *
- * Goal: results within 1e-3 (fp16) and 1e-2 (bf16) of float64 for any shape, rank and batch; no other bits are changed;
- * the same bits alone and in a batch. Method: lora_rig.h builds layers whose tiles are scattered over pages, and
- * computes the expected results.
+ * Goal: results are within 1e-3 (fp16) and 1e-2 (bf16) of float64 for any shape, rank and batch. No other bits are
+ * changed. A token's result has the same bits alone and in a batch. Method: lora_rig.h builds layers whose tiles are
+ * scattered over pages, and computes the expected results.
  */
 #include "tests/unit/lora_cases.h"
 
@@ -101,7 +101,7 @@ static void test_wrong_args_are_refused(void **state)
 	layer_fini(&layer);
 }
 
-/* Invalid values in device memory cannot be refused by the call; they are skipped. */
+/* The call cannot refuse invalid values in device memory; they are skipped. */
 static void test_a_wrong_batch_is_left_out(void **state)
 {
 	struct rig *rig = *state;

@@ -1,10 +1,11 @@
 /*
  * test_lora_scheduler.c - the order in which waiting requests start.
  *
- * Goal: no request is bypassed for longer than the limit, in any order of arrival; batches keep their limits; each
- * order is as documented; adapters to load are reported, and every request is served eventually. Method: small queues
- * whose batches are known, and random arrivals, loads and ends, compared with a model that keeps lists. The seed is
- * printed; GPOOL_TEST_SEED= sets it, GPOOL_TEST_SCALE= makes the run longer.
+ * Goal: no request is bypassed for longer than the limit, in any order of arrival. Batches observe their limits. Each
+ * order is as documented. Adapters to load are reported, and every request is served eventually.
+ *
+ * Method: small queues whose batches are known, and random arrivals, loads and ends, compared with a model that keeps
+ * lists. The seed is printed; GPOOL_TEST_SEED sets it, and GPOOL_TEST_SCALE makes the run longer.
  */
 #include "client/lora/serve/scheduler.h"
 
@@ -199,7 +200,7 @@ static void test_adapters_by_waiting_count(void **state)
 	e = add(5, 1);
 	f = add(3, 1);
 	form();
-	/* 5 is running already, 2 has most requests, and of the others 0 arrived first. */
+	/* Adapter 5 is running already, 2 has most requests, and of the others 0 arrived first. */
 	EXPECT(batch.starts, batch.start_count, a, c, d, e);
 	assert_int_equal(batch.adapters, 3);
 	assert_int_equal(lora_scheduler_finish(scheduler, a), 0);
@@ -257,7 +258,7 @@ static void test_looks_ahead(void **state)
 	end();
 }
 
-/* Bypassed up to the limit, and not longer, although all others could start. */
+/* A request is bypassed up to the limit and no longer, although all others could start. */
 static void test_overdue_stops_all_others(void **state)
 {
 	struct lora_options options = LORA_OPTIONS_INIT;
@@ -289,7 +290,9 @@ static void test_overdue_stops_all_others(void **state)
 	end();
 }
 
-/* More adapters arrive while requests wait and run; an adapter with waiting requests is reported in arrival order. */
+/*
+ * More adapters are added while requests wait and run. An adapter with waiting requests is reported in arrival order.
+ */
 static void test_grows(void **state)
 {
 	struct lora_options options = LORA_OPTIONS_INIT;
@@ -319,7 +322,7 @@ static void test_grows(void **state)
 	assert_int_equal(lora_scheduler_remove(scheduler, b), 0);
 	assert_int_equal(lora_scheduler_waiting(scheduler, 1, &found), 1);
 	assert_int_equal(found, c);
-	/* A cancelled request is not waited for, and keeps its number until it is removed. */
+	/* The scheduler does not wait for a cancelled request. The request keeps its number until it is removed. */
 	b = add(1, 10);
 	assert_int_equal(lora_scheduler_give_up(scheduler, b), 0);
 	assert_int_equal(lora_scheduler_give_up(scheduler, b), -ENOENT);
@@ -405,7 +408,7 @@ static void model_add(void)
 	model.waiting++;
 }
 
-/* Every request that waits and arrived before this one is bypassed now: for no longer than the limit. */
+/* Every waiting request that arrived before this one is bypassed now, but for no longer than the limit. */
 static void model_pass(const struct lora_options *options, uint64_t arrival)
 {
 	for (uint32_t i = 0; i < REQUESTS; i++) {
@@ -491,7 +494,7 @@ static void model_finish(uint32_t request)
 		model.running_of[adapter]--;
 }
 
-/* An adapter is loaded, or is dropped when it has no users. */
+/* Load an adapter, or drop one that has no users. */
 static void model_move(uint32_t adapter)
 {
 	if (places[adapter] == LORA_LOADING)
@@ -519,7 +522,7 @@ static void model_step(const struct lora_options *options, uint32_t load)
 	model_form(options);
 }
 
-/* No further arrivals: every request is served. */
+/* No more requests arrive, so every request is served. */
 static void model_drain(const struct lora_options *options)
 {
 	for (uint32_t i = 0; model.waiting; i++) {

@@ -1,8 +1,8 @@
 /*
  * test_malloc_trace.c - traces of allocations as text, random traces, and the percentiles of latencies.
  *
- * Goal: a text that is not exactly a trace is refused with name, line and field; a written trace can be read back
- * unchanged; a generated trace conforms to its parameters and is the same each time; a percentile is correct within
+ * Goal: a text that is not exactly a trace is refused with name, line and field. A written trace can be read back
+ * unchanged. A generated trace conforms to its parameters and is the same each time. A percentile is correct within
  * 1/32. Method: texts are read from memory.
  */
 #include "tools/lib/malloc_make.h"
@@ -118,7 +118,7 @@ static void test_refuses_with_line_and_field(void **state)
 	must_refuse(HEAD "0,1,1,malloc,5,1\n1,1,1,free,0,1\n2,1,1,free,0,1\n", 4, "id: id 1 is not allocated");
 	must_refuse(HEAD "0,1,1,malloc,5,1\n1,1,1,malloc,5,1\n", 3, "id: id 1 is allocated already");
 	must_refuse(HEAD "0,1,1,malloc,5,1\n1,1,1,free,6,1\n", 3, "size: id 1 was allocated with another size");
-	/* The first of several faults is reported. */
+	/* The first of several errors is reported. */
 	must_refuse(HEAD "0,1,1,malloc,5,9\n1,1,1,free,6,9\n2,1,1,free,0,2\n", 3, "size: id 9");
 }
 
@@ -155,7 +155,7 @@ static void test_refuses_more_threads_than_can_be(void **state)
 	}
 }
 
-/* Threads and streams that follow one another need one place. */
+/* Threads and streams that do not overlap in time share one place. */
 static void test_places_are_used_again(void **state)
 {
 	struct malloc_trace trace;
@@ -182,7 +182,7 @@ static void test_places_are_used_again(void **state)
 	free(text);
 }
 
-/* Except for one that started, by the clock, before the other ended. */
+/* A thread that started, by the clock, before the other one ended gets its own place. */
 static void test_time_does_not_run_backwards_in_a_place(void **state)
 {
 	struct malloc_trace trace;
@@ -196,7 +196,7 @@ static void test_time_does_not_run_backwards_in_a_place(void **state)
 	malloc_trace_free(&trace);
 }
 
-/* A record of a killed program, which ends within a line and lacks calls that were not recorded in time. */
+/* The record of a killed program ends within a line, and lacks calls that were not recorded in time. */
 static void test_incomplete_if_asked_for(void **state)
 {
 	static const char text[] =
@@ -216,7 +216,7 @@ static void test_incomplete_if_asked_for(void **state)
 	assert_int_equal(trace.events[1].twin, 2);
 	assert_int_equal(trace.events[2].twin, 1);
 	malloc_trace_free(&trace);
-	/* A trace of dropped calls only is refused, and so is an invalid line. */
+	/* A trace of which all calls are dropped is refused, and so is an invalid line. */
 	for (int i = 0; i < 2; i++) {
 		const char *bad = i ? HEAD "0,1,1,malloc,x,1\n" : HEAD "0,1,1,free,0,1\n";
 
@@ -323,7 +323,7 @@ static void test_written_trace_reads_back(void **state)
 	FILE *file = open_memstream(&text, &length);
 
 	(void)state;
-	one.threads = one.streams = 1; /* others are renumbered, in order of appearance */
+	one.threads = one.streams = 1; /* more threads and streams would be renumbered, in order of appearance */
 	assert_int_equal(malloc_make(&one, &trace), 0);
 	assert_int_equal(malloc_trace_write(&trace, file), 0);
 	fclose(file);

@@ -1,8 +1,8 @@
 /*
  * test_manifest.c - manifests of named objects: manifests of the library are accepted, and false ones are refused.
  *
- * Method: a valid manifest is built as the library builds it; then one field of it is changed, and its hash is
- * corrected, so that the check of that field itself must detect the change.
+ * Method: build a valid manifest as the library does, change one of its fields, and correct its hash, so that the check
+ * of the field itself must detect the change.
  */
 #include "client/object/object.h"
 #include "shm/manifest.h"
@@ -21,7 +21,7 @@
 
 static const struct manifest_pool geometry = {.page_bytes = 4096, .page_count = 64, .pages_per_handle = 1};
 
-/* Build a manifest with three allocations, one of two runs, and three entries. */
+/* Build a manifest with three allocations, one of which has two runs, and three entries. */
 static int good(void)
 {
 	struct manifest_run runs[] = {{0, 2, 1}, {10, 3, 7}, {5, 1, 9}, {63, 1, 2}};
@@ -101,7 +101,7 @@ static int check_changed(void (*change)(uint8_t *bytes))
 #define ENTRIES(bytes) ((struct manifest_entry *)(void *)((bytes) + LAYOUT.entries))
 #define DATA(bytes) ((bytes) + LAYOUT.data)
 
-/* One false value each. */
+/* Each case has one false value. */
 #define FALSE_FIELDS \
 	LIE(magic, HEADER(bytes)->magic++) \
 	LIE(too_long, HEADER(bytes)->bytes += 8) \
@@ -182,7 +182,7 @@ static void test_false_fields(void **state)
 #undef LIE
 }
 
-/* The hash covers every part of the layout, and no data beyond the end is read, wherever it is truncated. */
+/* The hash covers every part of the layout. No data beyond the end is read, wherever the manifest is truncated. */
 static void test_hash_and_length(void **state)
 {
 	struct manifest manifest;
@@ -210,7 +210,7 @@ static void test_hash_and_length(void **state)
 	free(bytes);
 }
 
-/* If a handle has several pages, an allocation is one run: it is mapped with its handles. */
+/* If a handle has several pages, an allocation is one run, because it is mapped with its handles. */
 static void test_large_handles(void **state)
 {
 	struct manifest_pool large = {.page_bytes = 4096, .page_count = 64, .pages_per_handle = 4};

@@ -1,7 +1,10 @@
 /*
- * Goal: for any names and values in a sample, the output is valid text for Prometheus: escaped labels, cumulative
- * buckets, no line for a missing value, and only the state for an agent that does not answer; and the document agrees
- * with the table. Method: samples made here, and the expected lines. Run from the root of the source tree.
+ * test_metrics.c - the metrics that the exporter prints.
+ *
+ * Goal: for any names and values in a sample, the output is valid text for Prometheus. Labels are escaped, buckets are
+ * cumulative, a missing value has no line, and an agent that does not reply has only its state. docs/metrics.md agrees
+ * with the table. Method: samples made in this test, and the expected lines. Run the test from the root of the source
+ * tree.
  */
 #include "tools/exporter/metrics.h"
 
@@ -91,7 +94,7 @@ static void test_tenants(void **state)
 	assert_null(strstr(text, "just gone"));
 }
 
-/* Return the names of a line's labels, without the limit of a bucket, in order: "pool,UUID". */
+/* Return the names of a line's labels in order, without the limit of a bucket: "pool,UUID". */
 static void label_names(const char *line, char names[128])
 {
 	const char *at = line + strcspn(line, "{ ");
@@ -109,7 +112,7 @@ static void label_names(const char *line, char names[128])
 	assert_int_equal(*at, '}');
 }
 
-/* Check that the metric has at least one line, and that each has the labels. */
+/* Check that the metric has at least one line, and that each line has the labels. */
 static void expect_labels(const char *metric, const char *labels)
 {
 	size_t length = strlen(metric);
@@ -154,7 +157,10 @@ static const char *labels_of(const struct metric *metric)
 	return NULL;
 }
 
-/* The printed metrics are those that docs/metrics.md lists; README: only bytes are reported by type of content. */
+/*
+ * The printed metrics are those that docs/metrics.md lists. As the README states, only bytes are reported by type of
+ * content.
+ */
 static void test_labels_are_those_documented(void **state)
 {
 	struct msg_pool_status *pool = &sample.status.pools[0];
@@ -185,7 +191,7 @@ static void test_histogram(void **state)
 	totals->latencies_count = 32;
 	totals->latencies[2].allocations = 1;    /* 4 to 8 ns: below the first bucket */
 	totals->latencies[6].allocations = 10;   /* 64 to 128 ns */
-	totals->latencies[31].allocations = 100; /* above the last */
+	totals->latencies[31].allocations = 100; /* above the last bucket */
 	print();
 	expect("gpool_allocation_duration_seconds_bucket{" LABELS ",le=\"6.4e-08\"} 1\n");
 	expect("gpool_allocation_duration_seconds_bucket{" LABELS ",le=\"1.28e-07\"} 11\n");

@@ -1,9 +1,9 @@
 /*
  * test_mover.c - the mover moves bytes to their place, and reports success only then.
  *
- * Goal: each kind of job, on both tiers, by io_uring and by threads; an error in a job, its bytes or the disk is
- * reported for that job and affects no other. Method: the real mover_run() in a forked child over a real pool of the
- * host back end (mover_rig.h); the results are checked in the pages and tiers themselves.
+ * Goal: each kind of job works on both tiers, by io_uring and by threads. An error in a job, its bytes or the disk is
+ * reported for that job and affects no other job. Method: the real mover_run() in a forked child over a real pool of
+ * the back end `host` (mover_rig.h). The results are checked in the pages and tiers themselves.
  */
 #include "tests/unit/mover_rig.h"
 
@@ -62,7 +62,7 @@ static void test_scrub(void **state)
 	assert_true(pattern_is(rig_page(rig, 6), 6));
 }
 
-/* Save each page to a slot and load it into another page, including the first and the last of all. */
+/* Save each page to a slot and load it into another page. The slots include the first and the last of the tier. */
 static void there_and_back(struct rig *rig, enum mover_tier tier, uint32_t slots)
 {
 	static const uint32_t pages[] = {0, 1, 17, 30};
@@ -133,7 +133,7 @@ static void test_corrupted_memory(void **state)
 	assert_true(pattern_is(rig_page(rig, 8), 2));
 }
 
-/* From memory to the file, after earlier writes to memory, and before later ones. */
+/* Sink content from memory to the file, after earlier writes to memory and before later ones. */
 static void test_sinking(void **state)
 {
 	struct rig *rig = *state;
@@ -143,7 +143,7 @@ static void test_sinking(void **state)
 	assert_int_equal(rig_do(rig, MOVER_SPILL, 3, MOVER_TIER_MEMORY, 9, 0), 0);
 	assert_int_equal(rig_do(rig, MOVER_LOAD, 8, MOVER_TIER_FILE, 5, pattern_checksum(2)), 0);
 	assert_true(pattern_is(rig_page(rig, 8), 2));
-	/* Other bytes than expected: the file is not changed. */
+	/* The bytes are not the expected ones, so the file is not changed. */
 	assert_int_equal(rig_do(rig, MOVER_SINK, 9, MOVER_TIER_FILE, 5, pattern_checksum(2)), -EBADMSG);
 	assert_int_equal(rig_do(rig, MOVER_LOAD, 7, MOVER_TIER_FILE, 5, pattern_checksum(2)), 0);
 	assert_int_equal(rig_do(rig, MOVER_SINK, UINT32_MAX, MOVER_TIER_FILE, 5, 0), -EINVAL);
@@ -163,7 +163,9 @@ static void test_corrupted_file(void **state)
 	assert_true(pattern_is(rig_page(rig, 8), 8));
 }
 
-/* A slot beyond the end of the file, and one in which it ends, at an offset that O_DIRECT does not support. */
+/*
+ * Use a slot beyond the end of the file, and one in which the file ends, at an offset that O_DIRECT does not support.
+ */
 static void test_file_ends_early(void **state)
 {
 	struct rig *rig = *state;
@@ -175,7 +177,7 @@ static void test_file_ends_early(void **state)
 	assert_true(pattern_is(rig_page(rig, 8), 8));
 }
 
-/* A limit of file size within a slot: writes are short, then fail as on a full disk. */
+/* Limit the file size within a slot: writes are short, then fail as on a full disk. */
 static void limit_file_size(void)
 {
 	struct rlimit limit = {4 * PAGE_BYTES + 4096 * 3 + 100, 4 * PAGE_BYTES + 4096 * 3 + 100};
@@ -279,7 +281,7 @@ static void fork_and_wait(struct rig *rig)
 		poll(NULL, 0, 1);
 }
 
-/* A mover that finds the gate closed does nothing, even if jobs are queued, and runs when the gate opens. */
+/* A mover that finds the gate closed does no work, even if jobs are queued, and runs when the gate opens. */
 static void test_shut_gate(void **state)
 {
 	struct rig *rig = *state;
@@ -302,19 +304,22 @@ static void test_shut_gate(void **state)
 	assert_true(rig->have[1] && !rig->have[0]);
 	assert_true(is_zero(rig_page(rig, 1)));
 	assert_true(pattern_is(rig_page(rig, 0), 0));
-	/* It has passed the gate, and counts as running until it is known to be dead. */
+	/* The mover has passed the gate, and counts as running until it is known to be dead. */
 	assert_true(mover_serves(&rig->queue, 0));
 	assert_false(mover_shut(&rig->queue, 0));
 	rig_stop(rig, SIGKILL);
 	assert_true(mover_shut(&rig->queue, 1));
-	/* A mover that waits at the gate can be ended. */
+	/* A mover that waits at the gate can be terminated. */
 	fork_and_wait(rig);
 	assert_int_equal(rig_stop(rig, SIGTERM), 0);
 	mover_let_in(&rig->queue);
 	assert_int_equal(rig->queue.in_flight, 0);
 }
 
-/* Ten jobs for each of two pages in the ring at the same time, each of which destroys what the earlier ones need. */
+/*
+ * The ring contains ten jobs for each of two pages at the same time. Each job destroys the content that the earlier
+ * ones need.
+ */
 static void test_jobs_of_one_page_keep_their_order(void **state)
 {
 	struct rig *rig = *state;

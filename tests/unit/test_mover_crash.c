@@ -1,11 +1,13 @@
 /*
- * test_mover_crash.c - the death of a mover, or an agent, during its work is harmless.
+ * test_mover_crash.c - the death of a mover or an agent during its work does no harm.
  *
  * Goal: whichever process is killed at whatever time, every job is done, once or twice, in an order that leaves the
- * right bytes; results are neither lost nor reported before their bytes are written; a mover keeps no resources of the
- * keeper that it does not need. Method: streams of jobs that depend on and revert each other, killed with SIGKILL after
- * a random number of results, many times (mover_rig.h). The seed is printed; GPOOL_TEST_SEED= sets it,
- * GPOOL_TEST_SCALE= makes the run longer.
+ * right bytes. Results are neither lost nor reported before their bytes are written. A mover keeps no resources of the
+ * keeper that it does not need.
+ *
+ * Method: streams of jobs depend on and revert each other. The process is killed with SIGKILL after a random number of
+ * results, many times (mover_rig.h). The seed is printed; GPOOL_TEST_SEED sets it, and GPOOL_TEST_SCALE makes the run
+ * longer.
  */
 #include "tests/unit/mover_rig.h"
 
@@ -52,7 +54,7 @@ static int teardown(void **state)
 }
 
 /*
- * Submit a spill, a scrub and a load of each page, several times; a load succeeds only if exactly the scrubs before it
+ * Submit a spill, a scrub and a load of each page, several times. A load succeeds only if exactly the scrubs before it
  * were done.
  */
 static void stream_submit(struct rig *rig)
@@ -82,7 +84,7 @@ static void stream_check(struct rig *rig, uint32_t jobs)
 		assert_true(pattern_is(rig_page(rig, page), page));
 }
 
-/* Simulate the agent's death: its private state is lost, and the next one uses the ring. */
+/* Simulate the agent's death: its private state is lost, and the next agent uses the ring. */
 static void agent_restart(struct rig *rig)
 {
 	uint32_t in_flight = rig->queue.in_flight;
@@ -175,11 +177,11 @@ static void test_ended_on_request(void **state)
 	struct rig *rig = *state;
 
 	rig_start(rig);
-	assert_int_equal(rig_stop(rig, SIGTERM), 0); /* at rest */
+	assert_int_equal(rig_stop(rig, SIGTERM), 0); /* while idle */
 	stream_submit(rig);
 	for (int i = 0; i < 5; i++) {
 		rig_start(rig);
-		assert_int_equal(rig_stop(rig, SIGTERM), 0); /* at work */
+		assert_int_equal(rig_stop(rig, SIGTERM), 0); /* while working */
 		for (uint32_t slot = 0; slot < MOVER_JOBS; slot++)
 			assert_int_not_equal(atomic_load(&rig->ring->jobs[slot].state), MOVER_TAKEN);
 	}
@@ -274,7 +276,7 @@ static void test_wild_ring(void **state)
 {
 	struct rig *rig = *state;
 
-	/* Slots in invalid states, or in states that the agent has not set: they do not affect the other jobs. */
+	/* Slots in invalid states, or in states that the agent has not set, do not affect the other jobs. */
 	atomic_store(&rig->ring->jobs[200].state, 77);
 	atomic_store(&rig->ring->jobs[201].state, MOVER_DONE);
 	rig_start(rig);

@@ -1,9 +1,9 @@
 /*
- * test_object_names.c - find records of named objects by name.
+ * test_object_names.c - records of named objects are found by name.
  *
- * Goal: a record in a chain is found by its name and domain, the latest first, and no other; with invalid content in
- * the chains, a search reads only records and ends. Method: random steps compared with an array, and chains with
- * invalid content. The seed is printed; GPOOL_TEST_SEED= sets it.
+ * Goal: a record in a chain is found by its name and domain, the latest one first, and no other record is found. If the
+ * chains have invalid content, a search reads only records and ends. Method: random steps compared with an array, and
+ * chains with invalid content. The seed is printed; GPOOL_TEST_SEED sets it.
  */
 #include "shm/object_names.h"
 
@@ -52,7 +52,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* Return the first record with this name in this domain; 0: none. */
+/* Return the first record with this name in this domain, or 0. */
 static uint32_t found(uint32_t domain, const char *name)
 {
 	uint32_t number = object_names_first(&segment, domain, name), left = OBJECTS;
@@ -80,7 +80,7 @@ static void test_random_steps(void **state)
 		} else {
 			snprintf(segment.objects[number].name, sizeof(name), "name-%u", any(NAMES));
 			segment.objects[number].domain = any(DOMAINS);
-			object_names_remove(&segment, number); /* of a record that is in no chain: no effect */
+			object_names_remove(&segment, number); /* no effect on a record that is in no chain */
 			object_names_add(&segment, number);
 			added[number] = step;
 		}

@@ -1,10 +1,10 @@
 /*
  * test_objects_recover.c - objects after the death of an agent between any two of its stores.
  *
- * Method: a real pool segment and ledger, with one object that is current (and read, or not) and another version of it
- * that is being published. The stores of a publication, in the order in which objects_requests.c and objects.c make
- * them, are made up to each point; then the successor starts, and must leave one of the two complete states, with every
- * page word and record consistent.
+ * Method: a real pool segment and ledger, with one object that is current (and has a reader or not) and another version
+ * of it that is being published. The test makes the stores of a publication up to each point, in the order in which
+ * objects_requests.c and objects.c make them. Then the successor starts, and must leave one of the two complete states,
+ * with every page word and record consistent.
  */
 #include "agent/agent.h"
 #include "agent/keeper/channel.h"
@@ -135,7 +135,7 @@ static void hold(uint32_t number, int fd)
 	held[start.held_count++] = (struct held){.kind = KEEP_OBJECT, .id = number, .fd_count = 1, .fds = {fd}};
 }
 
-/* Make the stores of a publication up to `step`; returns false if it has fewer. */
+/* Make the stores of a publication up to `step`. Return false if the publication has fewer. */
 static bool publish_until(int step, bool old_read, bool manifest)
 {
 	int fd = manifest_of(new_pages, NEW_PAGES);
@@ -180,7 +180,7 @@ static bool publish_until(int step, bool old_read, bool manifest)
 
 static void begin(bool writer_lives, bool old_read)
 {
-	/* Chains that no agent leaves: a ring, and numbers without a record. A successor rebuilds them. */
+	/* No agent leaves such chains: a ring, and numbers without a record. A successor rebuilds them. */
 	for (uint32_t i = 0; i < pool->segment.header->object_count; i++)
 		atomic_store(&pool->segment.names[i], i % 3 ? OLD : 77777);
 	atomic_store(&object_record(pool, OLD)->next, OLD);
@@ -198,7 +198,7 @@ static void begin(bool writer_lives, bool old_read)
 	atomic_store(&pool->segment.header->counters[POOL_COUNT_PUBLICATIONS], 1);
 }
 
-/* Like pool_create() and sessions_restore() before: books and index are built from the words. */
+/* Build the counters and the index from the page words, as pool_create() and sessions_restore() do. */
 static void books_make(void)
 {
 	uint32_t counts[PAGE_STATES] = {0};
@@ -302,7 +302,7 @@ static void each_step(bool writer_lives, bool old_read)
 		begin(writer_lives, old_read);
 		more = publish_until(step, old_read, true);
 		recover();
-		/* From PUBLISHING on the publication is completed. */
+		/* From PUBLISHING on, the publication is completed. */
 		if (step > 0)
 			assert_published(writer_lives, old_read);
 		else
@@ -332,7 +332,7 @@ static void test_rolled_back_without_manifest(void **state)
 		}
 }
 
-/* A publisher's page has another owner by now: the publication cannot be completed. */
+/* A page of the publisher has another owner by now, so the publication cannot be completed. */
 static void test_cannot_finish(void **state)
 {
 	(void)state;
@@ -347,7 +347,7 @@ static void test_cannot_finish(void **state)
 	teardown(NULL);
 }
 
-/* A deleted object whose last reader died with the agent, and a mutable one whose writer did. */
+/* The last reader of a deleted object and the writer of a mutable one died with the agent. */
 static void test_dead_readers_and_writers(void **state)
 {
 	(void)state;

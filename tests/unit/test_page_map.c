@@ -1,7 +1,9 @@
 /*
+ * test_page_map.c - counts of pages by demand.
+ *
  * Goal: page_map_count() counts each leased page exactly once, as needed, offered or idle, whatever its session
- * contains, and the sum is the size of the lease. Method: page words and a session's entries are written by hand, valid
- * and impossible ones.
+ * contains, and the sum is the size of the lease. Method: write valid and impossible page words and session entries by
+ * hand.
  */
 #include "shm/page_map.h"
 
@@ -133,9 +135,7 @@ static void test_a_closed_session_needs_all(void **state)
 	expect(0, 0, 4, 0);
 }
 
-/*
- * Blocks that overlap, form a circle, or extend beyond the end, over another session's pages or pages with a free bit.
- */
+/* Blocks overlap, form a circle, extend beyond the end, or include another session's pages or pages with a free bit. */
 static void test_a_liar_has_no_page_twice(void **state)
 {
 	(void)state;

@@ -1,9 +1,9 @@
 /*
  * test_peft.c - LoRA adapters in PEFT's format.
  *
- * Goal: modules, ranks, scales and offsets are those of the two files, by PEFT's rules; adapters that cannot be applied
- * as B (A x) only are refused with the reason. Method: adapters that were written by the reference library
- * (tests/fixtures/adapters), and pairs of files made here, each wrong in one property.
+ * Goal: modules, ranks, scales and offsets are those of the two files, by PEFT's rules. Adapters that cannot be applied
+ * as B (A x) only are refused with the reason. Method: adapters that the reference library wrote
+ * (tests/fixtures/adapters), and generated pairs of files, each wrong in one property.
  */
 #include "client/lora/format/peft.h"
 #include "client/lora/format/json_object.h"
@@ -26,7 +26,7 @@
 
 static struct reason reason;
 
-/* ---- files of the reference ---- */
+/* ---- files of the reference library ---- */
 
 static struct peft fixture(const char *name)
 {
@@ -79,7 +79,7 @@ static void test_plain(void **state)
 	peft_free(&peft);
 }
 
-/* rsLoRA; and layers in the order of their numbers, not of their names. */
+/* The adapter uses rsLoRA. Its layers are ordered by their numbers, not by their names. */
 static void test_half(void **state)
 {
 	struct peft peft = fixture("half");
@@ -95,7 +95,8 @@ static void test_half(void **state)
 }
 
 /*
- * Patterns: the first that matches, at a dot or from the beginning. Numbers after the first one belong to the target.
+ * The first pattern that matches is used, at a dot or from the beginning. Numbers after the first one belong to the
+ * target.
  */
 static void test_mixed(void **state)
 {
@@ -120,7 +121,7 @@ static void test_mixed(void **state)
 	peft_free(&peft);
 }
 
-/* ---- files made here ---- */
+/* ---- generated files ---- */
 
 struct made {
 	char header[8192];
@@ -327,7 +328,7 @@ static void test_refused_tensors(void **state)
 	}
 }
 
-/* Two paths that denote the same layer. */
+/* Two paths denote the same layer. */
 static void test_twins(void **state)
 {
 	struct made made = good();
@@ -363,7 +364,7 @@ static void test_too_many_expressions(void **state)
 	free(config);
 }
 
-/* As deep as the limit, and one level deeper. */
+/* Nest as deep as the limit, and one level deeper. */
 static void test_nesting(void **state)
 {
 	(void)state;
@@ -386,7 +387,7 @@ static void test_nesting(void **state)
 	}
 }
 
-/* Numbers have a decimal point, whatever the locale of the program has. */
+/* Numbers have a decimal point in any locale of the program. */
 static void test_locale(void **state)
 {
 	static const char *const names[] = {"de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8", "C"};

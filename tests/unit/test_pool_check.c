@@ -1,6 +1,8 @@
 /*
- * Goal: pool_check() reports nothing for a consistent pool and names each broken invariant, which shows that the check
- * can fail. Method: build a small consistent pool by hand, then break one property at a time.
+ * test_pool_check.c - the check of a pool.
+ *
+ * Goal: pool_check() reports no finding for a consistent pool and names each broken invariant, which shows that the
+ * check can fail. Method: build a small consistent pool by hand, then break one property at a time.
  */
 #include "shm/pool_check.h"
 
@@ -179,7 +181,7 @@ static void test_block_beyond_the_pool(void **state)
 }
 
 /*
- * Overlapping runs of a damaged session cause one finding each: the cost of a check is bounded by the pool's size, not
+ * Overlapping runs of a damaged session cause one finding each. The cost of a check is bounded by the pool's size, not
  * by the session's content.
  */
 static void test_overlapping_heads_cost_one_finding_each(void **state)

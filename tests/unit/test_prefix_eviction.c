@@ -1,10 +1,12 @@
 /*
  * test_prefix_eviction.c - the choice of the node to evict from a prefix tree: the tree, and both policies.
  *
- * Goal: a victim never has a pin or a kept child, and one is found whenever a candidate exists; counts are exact; the
- * history is bounded; `lru` selects the candidate touched longest ago, `adaptive` keeps reused content where LRU loses
- * it. Method: random insertions, touches, pins, evictions and removals compared with plain arrays, and small workloads
- * whose outcome is known. The seed is printed; GPOOL_TEST_SEED= sets it, GPOOL_TEST_SCALE= makes the run longer.
+ * Goal: a victim never has a pin or a kept child, and one is found whenever a candidate exists. Counts are exact, and
+ * the history is bounded. `lru` selects the candidate touched longest ago; `adaptive` keeps reused content where LRU
+ * loses it.
+ *
+ * Method: random insertions, touches, pins, evictions and removals compared with plain arrays, and small workloads
+ * whose outcome is known. The seed is printed; GPOOL_TEST_SEED sets it, and GPOOL_TEST_SCALE makes the run longer.
  */
 #include "shm/policy/eviction.h"
 
@@ -39,7 +41,7 @@ static uint32_t steps(void)
 	return (uint32_t)(200000 * (given_scale ? atof(given_scale) : 1));
 }
 
-/* ---- random steps against plain arrays ---- */
+/* ---- random steps compared with plain arrays ---- */
 
 static struct {
 	struct {
@@ -67,7 +69,7 @@ static uint32_t model_oldest(void)
 	return oldest;
 }
 
-/* Return any kept node; EVICTION_NONE: none exists. */
+/* Return any kept node, or EVICTION_NONE. */
 static uint32_t model_any(void)
 {
 	uint32_t node = any(NODES);
@@ -211,7 +213,7 @@ static void random_steps(const char *policy)
 	memset(&model, 0, sizeof(model));
 	assert_int_equal(eviction_create(eviction_policy_named(policy), NODES, &eviction), 0);
 	for (uint32_t i = 0; i < count; i++) {
-		/* Alternately more insertions and more removals, so that it is full and empty at times. */
+		/* Alternate between more insertions and more removals, so that the tree is full and empty at times. */
 		uint32_t chance = i / 2000 % 3 == 0 ? 30 : i / 2000 % 3 == 1 ? 45 : 60, what = any(100);
 
 		if (i % 20000 == 19999)
@@ -242,7 +244,7 @@ static void test_adaptive_against_arrays(void **state)
 	random_steps("adaptive");
 }
 
-/* ---- what is remembered ---- */
+/* ---- the history ---- */
 
 static void test_return_is_counted_once(void **state)
 {
@@ -301,7 +303,7 @@ static void test_create_refuses(void **state)
 
 /* ---- workloads ---- */
 
-/* A cache of single nodes, by key. */
+/* A cache of single nodes, indexed by key. */
 struct cache {
 	struct eviction *eviction;
 	uint32_t capacity, kept;
@@ -334,7 +336,7 @@ static bool cache_use(struct cache *cache, uint32_t key)
 	return false;
 }
 
-/* 1,500 keys in a loop, with room for 1,000: the best possible result is to keep the same 999. */
+/* Use 1,500 keys in a loop, with room for 1,000. The best possible result is to keep the same 999. */
 static uint32_t loop_hits(const char *policy, uint32_t nodes)
 {
 	static struct cache cache;
@@ -354,14 +356,16 @@ static void test_loop_larger_than_the_cache(void **state)
 	assert_true(loop_hits("adaptive", 1000) > USES / 3);
 }
 
-/* Many more nodes than there is ever room for: the policy must adapt to the room. */
+/* The tree has many more nodes than there is ever room for, and the policy must adapt to the room. */
 static void test_loop_with_nodes_to_spare(void **state)
 {
 	(void)state;
 	assert_true(loop_hits("adaptive", 1 << 16) > USES / 3);
 }
 
-/* The same loop, while the room is sometimes reduced to a tenth: afterwards the earlier statistics are still used. */
+/*
+ * Run the same loop, with the room sometimes reduced to a tenth. Afterwards the earlier statistics must still be used.
+ */
 static void test_loop_with_varying_room(void **state)
 {
 	static struct cache cache;
@@ -384,7 +388,7 @@ static void test_loop_with_varying_room(void **state)
 	assert_true(hits > USES / 2 / 3);
 }
 
-/* One use in ten is of 500 keys that recur, the others are of keys that do not. */
+/* One use in ten is of 500 keys that recur. The others are of keys that do not. */
 static uint32_t scan_hits(const char *policy)
 {
 	static struct cache cache;

@@ -1,9 +1,9 @@
 /*
  * test_prefix_trace.c - traces of prefixes as text.
  *
- * Goal: requests become paths of a tree: equal numbers after equal prefixes are the same node, after other prefixes
- * another one; a text that is not a trace is refused with its line and the error, and leaves nothing allocated. Method:
- * texts in memory.
+ * Goal: requests become paths of a tree. Equal numbers after equal prefixes are the same node; after different prefixes
+ * they are different nodes. A text that is not a trace is refused with its line and the error, and leaves nothing
+ * allocated. Method: texts in memory.
  */
 #include "tools/lib/prefix_trace.h"
 
@@ -75,7 +75,7 @@ static void test_limit(void **state)
 	assert_int_equal(read_bytes(text, sizeof(text) - 1, 3, &trace), -EINVAL);
 }
 
-/* More nodes than the initial size of the table of edges. */
+/* Use more nodes than the initial size of the table of edges. */
 static void test_many(void **state)
 {
 	enum { COUNT = 20000 };

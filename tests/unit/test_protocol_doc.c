@@ -2,7 +2,8 @@
  * test_protocol_doc.c - docs/internals/messages.md agrees with the table of messages, and the fuzz dictionary can be
  * read.
  *
- * Method: print it again into memory and compare byte by byte. Run from the root of the source tree.
+ * Method: print the document again into memory and compare it byte by byte. Run the test from the root of the source
+ * tree.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,8 +2,8 @@
  * test_region_set.c - the sets of regions, without agent and driver.
  *
  * Each step is followed by region_check(), which checks all invariants. A timeline that the test writes determines
- * which fences are signaled. Cases by hand check the placement; a long random run checks that the sets stay consistent.
- * GPOOL_TEST_SEED= sets the seed, GPOOL_TEST_SCALE= makes the run longer.
+ * which fences are signaled. Cases by hand check the placement. A long random run checks that the sets stay consistent;
+ * GPOOL_TEST_SEED sets its seed, and GPOOL_TEST_SCALE makes it longer.
  */
 #include "client/vm/region_set.h"
 #include "shm/timeline.h"
@@ -60,7 +60,7 @@ static uint64_t fence(uint32_t slot, uint64_t value)
 	return fence_make(slot, value);
 }
 
-/* Take `count` pages from the hole; they become free in a slot behind a fence. */
+/* Take `count` pages from the hole. They become free in a slot behind a fence. */
 static struct vm_region *add(uint32_t count, uint32_t slot, uint64_t behind)
 {
 	struct vm_region *region = region_carve(&set, region_best_hole(&set, count), count);
@@ -118,7 +118,7 @@ static void test_best_fit(void **state)
 	give(a, 1, 0);
 	give(c, 1, 0);
 	assert_string_equal(picture(), "[-5/1][3][-5/1][1][-6/1][#80]");
-	/* The smallest sufficient region, and of several the lowest. */
+	/* The smallest sufficient region is used; of several such regions, the lowest one. */
 	assert_int_equal(region_best(&set, 1, 4)->first, 0);
 	assert_int_equal(region_best(&set, 1, 6)->first, 14);
 	assert_null(region_best(&set, 1, 7));
@@ -147,10 +147,10 @@ static void test_joins_only_within_a_stream(void **state)
 	give(regions[2], 2, 0);
 	give(regions[4], 1, 0);
 	assert_string_equal(picture(), "[-2/1][-4/2][2][-2/1][2][#88]");
-	/* A region without a stream, next to one of a stream. */
+	/* A region without a stream is next to a region of a stream. */
 	give(regions[3], VM_NONE, 0);
 	assert_string_equal(picture(), "[-2/1][-4/2][-2/0][-2/1][2][#88]");
-	/* A stream ends: its regions have no stream any more, and join. */
+	/* When a stream ends, its regions have no stream any more, and join. */
 	region_stream_end(&set, 2);
 	check();
 	assert_string_equal(picture(), "[-2/1][-6/0][-2/1][2][#88]");
@@ -179,7 +179,7 @@ static void test_the_later_fence_counts(void **state)
 	region_sweep(&set);
 	check();
 	assert_ptr_equal(region_best_ready(&set, 3), joined);
-	/* An unfenced part makes the whole region unfenced, until a fence is recorded that covers it. */
+	/* A part without a fence makes the whole region unfenced, until a fence is recorded that covers it. */
 	low = take(joined, 1, 1);
 	joined = give(low, 1, 0);
 	assert_int_equal(joined->ready, VM_UNFENCED);
@@ -224,9 +224,9 @@ static void test_harvest_order(void **state)
 		regions[i] = take(region_best(&set, 1, 2), 2, 1);
 	id = give(regions[0], 2, fence(2, 5))->id; /* unfinished, the oldest */
 	give(regions[2], 3, fence(3, 0));          /* ready */
-	give(regions[4], 1, 0);                    /* of the own stream */
+	give(regions[4], 1, 0);                    /* of the caller's own stream */
 	give(regions[6], VM_NONE, 0);              /* ready */
-	give(regions[7], 1, 0);                    /* of the own stream, younger */
+	give(regions[7], 1, 0);                    /* of the caller's own stream, younger */
 	assert_string_equal(picture(), "[-2/2][2][-2/3][2][-2/1][2][-2/0][-2/1][#84]");
 	assert_int_equal(region_at_once(&set, 1), 8);
 	assert_int_equal(region_at_once(&set, 2), 6);
@@ -242,12 +242,12 @@ static void test_harvest_order(void **state)
 	assert_int_equal(firsts[3], 12);
 	assert_int_equal(firsts[4], 0);
 	assert_int_equal(harvest.pages, 9);
-	/* Undone exactly, including the region that was split. */
+	/* The undo restores all regions exactly, including the region that was split. */
 	region_harvest_undo(&set, &harvest);
 	check();
 	assert_string_equal(picture(), "[-2/2][2][-2/3][2][-2/1][2][-2/0][-2/1][#84]");
 	assert_int_equal(chunk.lowest->id, id);
-	/* The rest keeps stream and fence, and is younger than all others. */
+	/* The rest keeps its stream and fence, and is younger than all other regions. */
 	region_harvest(&set, 1, 9, &harvest);
 	region = chunk.lowest->after;
 	assert_int_equal(region->first, 1);
@@ -274,7 +274,7 @@ static void test_zombies_become_holes(void **state)
 	region_put_pending_unmap(&set, b, fence(2, 3));
 	region_put_pending_unmap(&set, c, 0);
 	check();
-	/* They are not joined; only the one without a fence is ripe. */
+	/* The regions are not joined. Only the one without a fence is ripe. */
 	assert_string_equal(picture(), "[*2][*3][*1][-4/1][#90]");
 	region_sweep(&set);
 	assert_ptr_equal(region_ripe(&set), c);
@@ -288,7 +288,7 @@ static void test_zombies_become_holes(void **state)
 	region_put(&set, b);
 	check();
 	assert_string_equal(picture(), "[*2][#4][-4/1][#90]");
-	/* A stream's end has waited for its work. */
+	/* The end of a stream has waited for its work. */
 	region_stream_end(&set, 1);
 	assert_ptr_equal(region_ripe(&set), a);
 	region_turn(&set, a, VM_HOLE);

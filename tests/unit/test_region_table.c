@@ -1,8 +1,12 @@
 /*
- * Goal: a reader without a lock gets regions as they were at one moment, or an error; no reader waits for a writer that
- * has died; no impossible region is returned, whatever the table contains. Method: write and read back, fill the table
- * beyond its end; stop a writer during a change; a thread that writes continuously against one that reads, where each
- * region's fields are derived from one number and all regions together cover a space; random and chosen wrong values.
+ * test_region_table.c - the table of regions that a worker writes and others read without a lock.
+ *
+ * Goal: a reader without a lock gets regions as they were at one moment, or an error. No reader waits for a writer that
+ * has died. No impossible region is returned, whatever the table contains.
+ *
+ * Method: write and read back, fill the table beyond its end, and stop a writer during a change. One thread writes
+ * continuously while another reads; each region's fields are derived from one number, and all regions together cover a
+ * space. Random and chosen wrong values are read.
  */
 #include "shm/session_segment.h"
 
@@ -200,7 +204,7 @@ static void test_more_regions_than_entries(void **state)
 	assert_int_equal(look.unlisted, 0);
 }
 
-/* A writer that died within an entry, and one between two. */
+/* One writer died within an entry, another one between two entries. */
 static void test_dead_writer(void **state)
 {
 	uint16_t number = REGION_ROW_NEW;
@@ -214,7 +218,7 @@ static void test_dead_writer(void **state)
 	region_table_look(table, &look);
 	assert_int_equal(region_table_read(table, &look, number, &read), REGION_READ_CHANGING);
 	assert_int_equal(read.pages, 4);
-	/* the next change, if it were still alive, is complete */
+	/* if the writer were still alive, its next change would be complete */
 	set(&number, &region);
 	assert_int_equal(region_table_read(table, &look, number, &read), REGION_READ_WHOLE);
 	region_table_begin(writer);
@@ -227,7 +231,7 @@ static void test_dead_writer(void **state)
 	assert_true(region_table_stands(table, &look));
 }
 
-/* ---- one writes, one reads ---- */
+/* ---- one thread writes, one reads ---- */
 
 enum { REGIONS = 40, SPACE = 4000 };
 
@@ -236,7 +240,7 @@ static uint16_t numbers[REGIONS];
 static _Atomic uint32_t wholes;
 static _Atomic bool stop;
 
-/* The lowest region's pages, by which a reader can check that totals and regions match. */
+/* Set the totals to the lowest region's pages, so that a reader can check that totals and regions match. */
 static void space_totals(void)
 {
 	uint64_t pages = firsts[1];
@@ -252,7 +256,7 @@ static void region_write(uint32_t index)
 	region_table_set(writer, &numbers[index], &region);
 }
 
-/* Move the border between two regions; occasionally end one and let it begin again. */
+/* Move the border between two regions. Occasionally end one and let it begin again. */
 static void space_change(uint64_t *random)
 {
 	uint32_t border, room;
@@ -287,7 +291,7 @@ static void *writer_thread(void *argument)
 	return NULL;
 }
 
-/* Return true if nothing changed meanwhile; then the regions cover the space. */
+/* Return true if the table did not change during the read. The regions must then cover the space. */
 static bool space_read(void)
 {
 	uint32_t pages = 0, count = 0, lowest = 0;

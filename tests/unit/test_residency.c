@@ -1,11 +1,13 @@
 /*
  * test_residency.c - the choice of hot, warm and cold adapters.
  *
- * Goal: no limit is ever exceeded; only idle adapters are evicted; an acquired adapter is loaded whenever room can be
- * made; the adapter with the lowest worth is evicted; copies are evicted in their order; rebalancing moves no more than
- * stated. Method: small cases whose outcome is known, and random events compared with a slow model that keeps plain
- * arrays and computes worths with the mathematical library. The seed is printed; GPOOL_TEST_SEED= sets it,
- * GPOOL_TEST_SCALE= makes the run longer.
+ * Goal: no limit is ever exceeded. Only idle adapters are evicted. An acquired adapter is loaded whenever room can be
+ * made. The adapter with the lowest worth is evicted. Copies are evicted in their order. Rebalancing moves no more
+ * adapters than stated.
+ *
+ * Method: small cases whose outcome is known, and random events compared with a slow model that keeps plain arrays and
+ * computes worths with the mathematical library. The seed is printed; GPOOL_TEST_SEED sets it, and GPOOL_TEST_SCALE
+ * makes the run longer.
  */
 #include "shm/policy/residency.h"
 
@@ -53,7 +55,7 @@ static void end(void)
 	residency_destroy(all);
 }
 
-/* ---- stories ---- */
+/* ---- small cases ---- */
 
 static void expect(enum residency_action action, uint32_t adapter)
 {
@@ -126,7 +128,7 @@ static void test_loaded_at_once_and_evicted_by_worth(void **state)
 	use_hot(0, 3);
 	now += SECOND;
 	use_hot(2, 2);
-	/* Adapter 1 is the least used; it is copied when it is evicted, and 3 is loaded afterwards. */
+	/* Adapter 1 is the least used. It is copied when it is evicted, and 3 is loaded afterwards. */
 	assert_int_equal(residency_acquire(all, 3, now), 0);
 	expect(RESIDENCY_SAVE, 1);
 	expect_nothing();
@@ -141,7 +143,7 @@ static void test_loaded_at_once_and_evicted_by_worth(void **state)
 	expect(RESIDENCY_LOAD_WARM, 1);
 	done(RESIDENCY_LOAD_WARM, 1, true);
 	assert_int_equal(residency_warm(all, 1), RESIDENCY_COPY);
-	/* The next time it is evicted at once. */
+	/* The next time, the adapter is evicted at once. */
 	residency_release(all, 1, now);
 	use_hot(0, 20);
 	assert_int_equal(residency_acquire(all, 2, now), 0);
@@ -222,7 +224,10 @@ static void test_queued_for_room_that_others_make(void **state)
 	done(RESIDENCY_SAVE, 0, true);
 	expect(RESIDENCY_LOAD_COLD, 2);
 	expect(RESIDENCY_SAVE, 1);
-	/* Adapter 1 is acquired while it is evicted: it is loaded as soon as room for 3, which came first, is made. */
+	/*
+	 * Adapter 1 is acquired while it is being evicted. It is loaded as soon as room for 3, which was requested
+	 * first, is made.
+	 */
 	assert_int_equal(residency_acquire(all, 1, now), 0);
 	done(RESIDENCY_SAVE, 1, true);
 	expect(RESIDENCY_LOAD_COLD, 3);
@@ -251,7 +256,7 @@ static void test_a_load_that_fails(void **state)
 	done(RESIDENCY_LOAD_COLD, 0, false);
 	assert_int_equal(residency_hot(all, 0), RESIDENCY_ABSENT);
 	assert_int_equal(residency_references(all, 0), 1);
-	/* The next one tries again. */
+	/* The next acquire tries again. */
 	assert_int_equal(residency_acquire(all, 0, now), 0);
 	expect(RESIDENCY_LOAD_COLD, 0);
 	done(RESIDENCY_LOAD_COLD, 0, true);
@@ -288,14 +293,14 @@ static void test_idle_adapters_get_copies(void **state)
 	residency_tick(all, now);
 	expect(RESIDENCY_COMPRESS, 0);
 	expect_nothing();
-	/* Meanwhile it may be used, but is not evicted. */
+	/* During the compression the adapter may be used, but is not evicted. */
 	assert_int_equal(residency_acquire(all, 0, now), 1);
 	residency_release(all, 0, now);
 	assert_int_equal(residency_unload(all, 0), -EBUSY);
 	done(RESIDENCY_COMPRESS, 0, true);
 	assert_int_equal(residency_hot(all, 0), RESIDENCY_RESIDENT);
 	assert_int_equal(residency_warm(all, 0), RESIDENCY_COPY);
-	/* An adapter that int8 does not suit is not tried again until more room is needed. */
+	/* If an adapter is not suitable for int8, the conversion is not tried again until more room is needed. */
 	now += 30 * SECOND;
 	residency_tick(all, now);
 	expect(RESIDENCY_COMPRESS, 1);
@@ -333,7 +338,7 @@ static void test_copies_of_hot_adapters_are_evicted_first(void **state)
 		assert_int_equal(residency_done(all, &decision, true, now), 0);
 		residency_tick(all, now);
 	}
-	/* Adapter 1 is evicted; then there is one place left. */
+	/* Adapter 1 is evicted, which makes one place free. */
 	assert_int_equal(residency_acquire(all, 2, now), 0);
 	expect(RESIDENCY_EVICT, 1);
 	expect(RESIDENCY_LOAD_COLD, 2);
@@ -374,13 +379,13 @@ static void test_prefetched_adapters_are_expected(void **state)
 	expect(RESIDENCY_EVICT, 0);
 	expect(RESIDENCY_LOAD_COLD, 2);
 	done(RESIDENCY_LOAD_COLD, 2, true);
-	/* Another prefetch evicts an adapter that is not expected, a third one finds no room. */
+	/* Another prefetch evicts an adapter that is not expected; a third one finds no room. */
 	assert_int_equal(residency_prefetch(all, 3, now), 0);
 	expect(RESIDENCY_EVICT, 1);
 	expect(RESIDENCY_LOAD_COLD, 3);
 	done(RESIDENCY_LOAD_COLD, 3, true);
 	assert_int_equal(residency_prefetch(all, 4, now), -ENOSPC);
-	/* An acquire evicts it. */
+	/* An acquire evicts the expected adapter. */
 	assert_int_equal(residency_acquire(all, 2, now), 1);
 	assert_int_equal(residency_acquire(all, 4, now), 0);
 	expect(RESIDENCY_EVICT, 3);
@@ -401,7 +406,7 @@ static void test_prefetched_adapters_are_expected(void **state)
 	end();
 }
 
-/* 10 accesses within 60 seconds raise the estimate at once. */
+/* Ten accesses within 60 seconds raise the estimate at once. */
 static void test_ten_accesses_are_a_boost(void **state)
 {
 	const struct residency_limits limits = limits_of(20, 0);
@@ -436,7 +441,7 @@ static void test_rebalancing_ends(void **state)
 	begin(&limits, 40);
 	for (uint32_t i = 0; i < 40; i++)
 		add(i, 10);
-	/* Accessed by many requests that got no place: 0 has the most accesses. */
+	/* Many requests that got no place access these adapters. 0 has the most accesses. */
 	for (uint32_t i = 30; i < 40; i++)
 		use_cold(i);
 	for (uint32_t i = 0; i < 30; i++)
@@ -534,7 +539,7 @@ static void test_rebalancing_leaves_the_moved_alone(void **state)
 	end();
 }
 
-/* An adapter loaded by an earlier decision. */
+/* The adapters were loaded by an earlier decision. */
 static void test_adopts(void **state)
 {
 	const struct residency_limits limits = limits_of(20, 10);
@@ -597,7 +602,7 @@ static void test_refuses(void **state)
 	end();
 }
 
-/* ---- random events against a slow model ---- */
+/* ---- random events compared with a slow model ---- */
 
 struct slow_adapter {
 	uint64_t bytes, warm_bytes, accessed;
@@ -643,7 +648,10 @@ static bool slow_idle(const struct slow_adapter *adapter)
 		adapter->warm != RESIDENCY_COPYING;
 }
 
-/* No evictable adapter has a lower worth, and no unexpected adapter is kept in place of an expected one. */
+/*
+ * Check the choice: no evictable adapter has a lower worth, and no unexpected adapter is kept in place of an expected
+ * one.
+ */
 static void slow_leaves(const struct slow_adapter *leaving)
 {
 	assert_true(slow_idle(leaving));
@@ -749,7 +757,7 @@ static void slow_finish(void)
 	assert_int_equal(residency_done(all, &decision, ok, now), 0);
 }
 
-/* Return true if it would fit if all idle adapters were evicted, after those that already wait for room. */
+/* Return true if the adapter would fit if all idle adapters were evicted, after those that already wait for room. */
 static bool slow_could_come(uint32_t number)
 {
 	uint64_t needed = 0, room = slow.limits.hot_bytes - slow.hot_bytes;

@@ -2,8 +2,9 @@
  * test_roles_recover.c - how a new agent completes roles that the last one left in an intermediate state.
  *
  * Goal: wherever an agent dies in a grant, a release, a join or a naming, roles_recover() leaves each role with one
- * living holder, or with neither holder nor standby; tokens never decrease, and the order of standbys is kept. Method:
- * tables in plain memory are brought into each state between two stores (the list is in agent/session/roles.h), and
+ * living holder, or with neither holder nor standby. Tokens never decrease, and the order of standbys is kept.
+ *
+ * Method: tables in plain memory are set to each state between two stores (see the list in agent/session/roles.h), and
  * recovered.
  */
 #include "agent/session/roles.h"
@@ -97,7 +98,7 @@ static void gone(uint32_t session)
 	pool->sessions[session] = NULL;
 }
 
-/* Session 1 holds the role, 2 and 3 are standbys. */
+/* Let session 1 hold the role, with 2 and 3 as standbys. */
 static uint64_t begin(void)
 {
 	uint64_t token = ask(1, ROLE_WAIT, "main", 0).token;
@@ -173,7 +174,7 @@ static void test_grant_stopped_behind_the_holder(void **state)
 	roles_recover(pool);
 	expect(2, token + 1, 1);
 	assert_int_equal(record()->token, token + 1);
-	/* It repeats the request, and gets the present state. */
+	/* The session repeats the request, and gets the current state. */
 	assert_int_equal(ask(2, ROLE_WAIT, "main", 0).token, token + 1);
 }
 
@@ -185,7 +186,7 @@ static void test_release_stopped_behind_the_holder(void **state)
 	record()->holder = 0;
 	roles_recover(pool);
 	expect(2, token + 1, 1);
-	/* The unanswered release is repeated. */
+	/* The session repeats the release, for which it got no reply. */
 	assert_int_equal(ask(1, ROLE_RELEASE, "main", token).error, -ESTALE);
 	expect(2, token + 1, 1);
 }

@@ -1,9 +1,9 @@
 /*
  * test_safetensors.c - headers of safetensors files.
  *
- * Goal: everything that the format allows is read as written; any deviation from the format is refused with the tensor
- * and the reason, and leaves nothing allocated. Method: headers as texts, with data of the size that each case needs;
- * files of the reference writer in tests/fixtures/adapters.
+ * Goal: everything that the format allows is read as written. Any deviation from the format is refused with the tensor
+ * and the reason, and leaves nothing allocated. Method: headers as texts, with data of the size that each case needs,
+ * and files of the reference writer in tests/fixtures/adapters.
  */
 #include "client/lora/format/safetensors.h"
 
@@ -22,7 +22,7 @@
 
 static struct reason reason;
 
-/* Allocated in its exact size, so that a sanitizer detects a read beyond it. */
+/* The text is allocated in its exact size, so that a sanitizer detects a read beyond it. */
 static int parse(const char *text, size_t length, uint64_t data_bytes, struct safetensors *file)
 {
 	char *header = malloc(length ? length : 1);
@@ -86,8 +86,8 @@ static void test_nothing_in_it(void **state)
 		LONG_16 LONG_16 LONG_16
 
 /*
- * Refused texts, and a part of each reason. Known from other readers: shapes whose product wraps, offsets that
- * decrease.
+ * Refused texts, and a part of each reason. Shapes whose product wraps and offsets that decrease are known problems of
+ * other readers.
  */
 static const struct {
 	const char *text;
@@ -166,7 +166,7 @@ static void test_malformed(void **state)
 	}
 }
 
-/* Aligned to the type, relative to the beginning of the file. */
+/* Data is aligned to its type, relative to the beginning of the file. */
 static void test_alignment(void **state)
 {
 	char text[128];
@@ -186,7 +186,7 @@ static void test_alignment(void **state)
 	}
 }
 
-/* More names than the arena's initial size, out of order; each is found. */
+/* Use more names than the arena's initial size, out of order. Each must be found. */
 static void test_many(void **state)
 {
 	enum { COUNT = 3000 };

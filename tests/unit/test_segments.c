@@ -1,6 +1,9 @@
 /*
+ * test_segments.c - pool segments and timeline pages.
+ *
  * Goal: only the creator can write a pool segment or a session's timeline page, and a malformed segment is refused.
- * Method: create real segments; try each way to write; change one field, one size, one seal at a time and open again.
+ * Method: create real segments and try each way to write. Change one field, one size or one seal at a time, and open
+ * the segment again.
  */
 #include "shm/pool_segment.h"
 #include "shm/session_segment.h"
@@ -70,7 +73,7 @@ static void test_pool_cannot_be_written_by_others(void **state)
 		assert_int_equal(pwrite(again, "x", 1, 0), -1);
 		close(again);
 	}
-	/* the first mapping still writes */
+	/* the first mapping can still write */
 	atomic_store(&ours.header->pressure, 2);
 	assert_int_equal(theirs.header->pressure, 2);
 	pool_segment_close(&theirs);
@@ -98,8 +101,8 @@ static void test_geometry_that_cannot_be_is_refused(void **state)
 }
 
 /*
- * As many as pages, within a minimum and the maximum that page words can name; or the requested number. The first
- * record is unused.
+ * A pool has room for as many objects as pages, within a minimum and the maximum that page words can name, or for the
+ * requested number. The first record is unused.
  */
 static void test_room_for_objects(void **state)
 {
@@ -112,7 +115,7 @@ static void test_room_for_objects(void **state)
 	assert_int_equal(pool_object_count(65535, 1), 65536);
 }
 
-/* A memfd with a header made by the test, and the seals of a real one. */
+/* Create a memfd with a header made by the test, and the seals of a real one. */
 static int forge(const struct pool_header *header, size_t bytes, int seals)
 {
 	int fd = memfd_create("forged", MFD_ALLOW_SEALING | MFD_CLOEXEC);
@@ -238,7 +241,7 @@ static void test_timeline_page_is_its_makers(void **state)
 	assert_true(theirs->key == ours->key);
 	atomic_store(&ours->signaled[255], 12);
 	assert_int_equal(theirs->signaled[255], 12);
-	/* Not by the mapping, nor by the descriptor, nor by opening it again. */
+	/* Neither the mapping nor the descriptor nor a new open permits a write. */
 	assert_int_equal(mprotect((void *)(uintptr_t)theirs, 4096, PROT_READ | PROT_WRITE), -1);
 	assert_true(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED);
 	assert_int_equal(pwrite(fd, "x", 1, 0), -1);
@@ -249,7 +252,7 @@ static void test_timeline_page_is_its_makers(void **state)
 	if (again >= 0)
 		close(again);
 	timeline_page_close(theirs);
-	/* Another layout, or another kind of file. */
+	/* Open a page of another layout, and another kind of file. */
 	ours->layout_version++;
 	assert_int_equal(timeline_page_open(fd, &theirs), -EPROTO);
 	ours->layout_version--;
@@ -270,7 +273,7 @@ static void test_forged_timeline_pages_are_refused(void **state)
 	} forged[] = {
 		{4096, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, -EPERM},
 		{4096, F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL, -EPERM},
-		/* a process that may seal may do so later */
+		/* a process that may add seals could do so later */
 		{4096, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE, -EPERM}, {4096, 0, -EPERM},
 		{0, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL, -EBADMSG},
 		{4095, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL, -EBADMSG},

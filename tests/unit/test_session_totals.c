@@ -1,6 +1,8 @@
 /*
- * Goal: sums of sessions' counts include each counter of each thread at its place, and no worker can make them wrap or
- * stop. Method: counters that are all different, then impossible counts.
+ * test_session_totals.c - sums of the counters of sessions.
+ *
+ * Goal: the sums include each counter of each thread at its place, and no worker can make them wrap or stop. Method:
+ * counters that are all different, then impossible counts.
  */
 #include "shm/session_totals.h"
 

@@ -1,7 +1,9 @@
 /*
- * Goal: slots of spilled pages are taken from memory before the file, for a whole chain or not at all; a chain is
- * complete or absent whatever the ledger contains; the ledger determines the free slots; freed slots free their space.
- * Method: a ledger of a few slots, two real files.
+ * test_spill_slots.c - slots of spilled pages.
+ *
+ * Goal: slots are taken from memory before the file, for a whole chain or not at all. A chain is complete or absent,
+ * whatever the ledger contains. The ledger determines the free slots. Freed slots free their space. Method: a ledger of
+ * a few slots, and two real files.
  */
 #include "agent/spill/spill_slots.h"
 
@@ -190,7 +192,7 @@ static void test_space_is_freed(void **state)
 	slots_put(&slots, again, 1);
 	assert_false(slots_tidy(&slots));
 	assert_int_equal(blocks_of(MOVER_TIER_MEMORY), 0);
-	/* After a restart the state is unknown: all free slots are examined. */
+	/* After a restart the state of free slots is unknown, so all of them are examined. */
 	assert_int_equal(pwrite(slots.tiers[MOVER_TIER_FILE].fd, bytes, PAGE_BYTES, 0), PAGE_BYTES);
 	slots_soil(&slots);
 	while (slots_tidy(&slots))

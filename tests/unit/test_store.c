@@ -1,6 +1,9 @@
 /*
- * Goal: the stored state is read back completely, after any number of reads; a foreign store, or one of another layout,
- * is refused. Method: pools and held descriptors made by hand, distinguished by their inodes; damaged heads.
+ * test_store.c - the state in the store of a service manager.
+ *
+ * Goal: the stored state is read back completely, after any number of reads. The store of another program, or one of
+ * another layout, is refused. Method: pools and held descriptors made by hand, distinguished by their inodes, and
+ * damaged heads.
  */
 #include "agent/keeper/store.h"
 #include "proto/attach.h"
@@ -21,7 +24,7 @@
 
 #include <cmocka.h>
 
-enum { PAGES = 700, HANDLES = 600 }; /* more than go into one packet, and not a multiple */
+enum { PAGES = 700, HANDLES = 600 }; /* more than fit into one packet, and not a multiple of that */
 
 static const struct pool_geometry geometry = {
 	.name = "p0",
@@ -117,7 +120,7 @@ static void test_stored_content_reads_back(void **state)
 		assert_int_equal(item->value, i * 10);
 		assert_int_equal(item->value2, 5);
 	}
-	/* A session's segment and pidfd are stored; its connection and its doorbell are not. */
+	/* A session's segment and pidfd are stored. Its connection and its doorbell are not. */
 	item = held_find(&out, KEEP_SESSION, 0, 9);
 	assert_non_null(item);
 	assert_int_equal(item->fd_count, 4);
@@ -195,7 +198,7 @@ static void test_damage_is_refused(void **state)
 	head.layout_version++;
 	assert_int_equal(store_look(socket_with(&head, sizeof(head), 3), &store, text, sizeof(text)), -EPROTO);
 	assert_non_null(strstr(text, "layout"));
-	/* The same number, for other structs; and a head of a version without a sum. */
+	/* Use the same version number for other structs, and a head of a version without a sum. */
 	head = good;
 	head.layout_sum++;
 	assert_int_equal(store_look(socket_with(&head, sizeof(head), 3), &store, text, sizeof(text)), -EPROTO);
@@ -208,7 +211,7 @@ static void test_damage_is_refused(void **state)
 	assert_int_equal(store_look(socket_with(&head, head.head_bytes, 3), &store, text, sizeof(text)), -EPROTO);
 	snprintf(wanted, sizeof(wanted), "it has layout %d, this gpoold has %s", POOL_LAYOUT_VERSION, ours);
 	assert_string_equal(text, wanted);
-	/* A head that is shorter than it states. */
+	/* The head is shorter than it states. */
 	assert_int_equal(store_look(socket_with(&good, offsetof(struct store_head, incarnation) - 1, 3), &store, text,
 				 sizeof(text)),
 		-EBADMSG);
@@ -223,7 +226,7 @@ static void test_damage_is_refused(void **state)
 	assert_int_equal(store_look(socket_with(&head, sizeof(head), 3), &store, text, sizeof(text)), -EBADMSG);
 }
 
-/* In an unprivileged process with a low limit, which may have its descriptors in flight once but not twice. */
+/* Run in an unprivileged process with a low limit. It may have its descriptors in flight once but not twice. */
 static void test_too_many_in_flight_is_named(void **state)
 {
 	int status;

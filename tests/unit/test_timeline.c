@@ -1,6 +1,6 @@
 /*
- * test_timeline.c - joint fences: signaled when all their members are, for any number of members, and entries that are
- * used again.
+ * test_timeline.c - joint fences of any number of members are signaled when all members are, and their entries are used
+ * again.
  *
  * Method: a session segment in private memory, whose timeline the test writes as streams would.
  */
@@ -70,7 +70,7 @@ static void test_the_same_streams_share_an_entry(void **state)
 		assert_int_equal(fence_join(&session, fence_make(1, 5), fence_make(2, 7), &cursor), joint);
 }
 
-/* More streams than an entry has room for: entries that are members of entries. */
+/* Join more streams than an entry has room for, so that entries are members of entries. */
 static void test_all_streams(void **state)
 {
 	uint64_t joint = fence_make(1, 1);
@@ -99,7 +99,7 @@ static void test_a_later_fence_of_a_stream_takes_the_place_of_the_earlier(void *
 	assert_true(fence_signaled(&session, later));
 }
 
-/* An entry is used again only after its members are signaled, and the old fence then stays signaled. */
+/* An entry is used again only after its members are signaled. The old fence then stays signaled. */
 static void test_entries_are_used_again(void **state)
 {
 	uint64_t first = fence_join(&session, fence_make(1, 1), fence_make(2, 1), &cursor), joint = first;
@@ -122,7 +122,7 @@ static void test_entries_are_used_again(void **state)
 	assert_false(fence_signaled(&session, joint));
 }
 
-/* Values of a hostile worker: members that refer to each other, entries and slots that do not exist. */
+/* A hostile worker writes members that refer to each other, and entries and slots that do not exist. */
 static void test_hostile_entries(void **state)
 {
 	(void)state;

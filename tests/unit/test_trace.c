@@ -2,8 +2,8 @@
  * test_trace.c - the parser of request traces, the arithmetic of its model shapes, and the pattern that represents KV
  * contents.
  *
- * Goal: a text that is not exactly a trace is refused with file and line; bytes per token and tokens per page are
- * correct for shapes whose figures are known; a pattern with a change at any byte position is detected. Method: the
+ * Goal: a text that is not exactly a trace is refused with file and line. Bytes per token and tokens per page are
+ * correct for shapes whose figures are known. A pattern with a change at any byte position is detected. Method: the
  * files of tools/demo are compiled into this program, and traces are written to a temporary folder.
  */
 #include "tools/demo/model.c"
@@ -209,11 +209,11 @@ static void test_trace_names_engines(void **state)
 	assert_int_equal(trace_name("a b.csv", name), -EINVAL);
 	assert_int_equal(trace_name("_a.csv", name), -EINVAL);
 	assert_int_equal(trace_name("-a.csv", name), -EINVAL);
-	assert_int_equal(trace_name("0123456789012345678901234567890.csv", name), 0); /* 31 */
+	assert_int_equal(trace_name("0123456789012345678901234567890.csv", name), 0); /* 31 characters */
 	assert_int_equal(trace_name("01234567890123456789012345678901.csv", name), -EINVAL);
 }
 
-/* Two traces, each with a request every second, the second trace half a second later. */
+/* Make two traces with a request every second, the second trace half a second later. */
 static void make_two(struct trace traces[2], struct trace_request requests[2][4])
 {
 	for (int t = 0; t < 2; t++) {
@@ -343,7 +343,7 @@ static void test_model_pages(void **state)
 
 	(void)state;
 	assert_int_equal(model_parse("qwen2.5-0.5b", &model, error), 0);
-	assert_int_equal(model_tokens_per_page(&model, 512 << 10), 42); /* and 8 KiB left */
+	assert_int_equal(model_tokens_per_page(&model, 512 << 10), 42); /* and 8 KiB remain */
 	assert_int_equal(model_tokens_per_page(&model, 4 << 20), 341);
 	assert_int_equal(model_parse("llama-70b,dtype=fp32", &model, error), 0);
 	assert_int_equal(model_tokens_per_page(&model, 512 << 10), 0);
