@@ -198,7 +198,7 @@ static inline struct report owner_report(struct owner *owner)
 
 	for (int i = 0; i < GATES_MAX; i++) {
 		report.gate_fences[i] = owner->gates[i].fence.value;
-		/* These fences are also behind all work that the library has queued. */
+		/* The fences of the report are also behind all work that the library has queued. */
 		report.work_fences[i] = fence_of(owner->pool, owner->gates[i].stream).value;
 	}
 	return report;

@@ -307,7 +307,7 @@ static void test_rest_of_a_segment_is_available_to_others(void **state)
 	gpool_stream_close(pages, b);
 }
 
-/* These requests fail with the caching allocator and succeed with gpool_malloc_async(). */
+/* The requests of this test fail with the caching allocator and succeed with gpool_malloc_async(). */
 static void test_pieces_apart_cannot_be_put_together(void **state)
 {
 	uint64_t at[48], address;

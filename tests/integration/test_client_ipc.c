@@ -1035,7 +1035,7 @@ static void test_a_device_without_events(void **state)
 	assert_int_equal(tell(&exporter, ORDER_WORK, WAY_EVENT).result, -EOPNOTSUPP);
 	handle = handle_of(&exporter, ORDER_WORK, 0);
 	fence = imported(&handle);
-	/* This device cannot open an event of another kind of device. */
+	/* A device of the back end `host` cannot open an event of another kind of device. */
 	{
 		struct fence_ticket ticket;
 

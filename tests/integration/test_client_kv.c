@@ -916,7 +916,7 @@ static void test_life(void **state)
 	assert_int_equal(gpool_kv_preempt(kv, 0, NULL), 3);
 	assert_int_equal(statistics().committed_chunks, 0);
 	assert_int_equal(gpool_kv_destroy(kv), 0);
-	/* This cache ends when the pool is closed. */
+	/* Destroy the cache by closing the pool. */
 	assert_int_equal(gpool_stream_open(worker, NULL, 0, &stream), 0);
 	options.stream = stream;
 	assert_int_equal(gpool_kv_create(worker, &options, &kv), 0);

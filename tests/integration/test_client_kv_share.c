@@ -308,7 +308,7 @@ static void test_unused_chunks_are_released(void **state)
 	assert_int_equal(last.statistics.pool_blocks, 0);
 	objects(&readers);
 	assert_int_equal(readers, 3);
-	/* Both engines find it again. */
+	/* Both engines find the second chunk again. */
 	assert_int_equal(begun(second, 1, TEXT_MAX, 3 * C, &other), 3 * C);
 	freed(first, sequence);
 	swept(first);

@@ -634,7 +634,7 @@ static void test_layer_by_layer(void **state)
 	assert_int_equal(gpool_lora_unregister(lora, id), -EBUSY);
 	assert_int_equal(gpool_lora_destroy(lora), -EBUSY);
 	assert_int_equal(gpool_lora_release(lora, id, GPOOL_FENCE_NONE), 0);
-	/* Then it is published and available to all engines. */
+	/* When it is no longer used, the adapter is published and available to all engines. */
 	AWAIT(is_published(other));
 	assert_int_equal(gpool_lora_acquire(lora, id, -1), 0);
 	assert_int_equal(gpool_lora_acquire(lora_of_other, its, -1), 0);

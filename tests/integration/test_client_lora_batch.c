@@ -99,8 +99,8 @@ static void test_bf16(void **state)
 }
 
 /*
- * An adapter was evicted and loaded to other addresses, and another adapter has its former addresses. Its table must
- * contain the new ones.
+ * An adapter was evicted and loaded to other addresses, and another adapter has its former addresses. The table of the
+ * first adapter must contain the new addresses.
  */
 static void test_reloaded_at_other_pages(void **state)
 {

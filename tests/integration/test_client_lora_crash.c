@@ -199,7 +199,10 @@ static void test_displaced(void **state)
 	play(the_pool_is_full, displace, it_comes_back);
 }
 
-/* The same, while the other engine has acquired the adapter: the load must be refused at every death of the agent. */
+/*
+ * Fill the pool as before, and let the other engine acquire the adapter: the load must be refused at every death of the
+ * agent.
+ */
 static void it_is_acquired(void)
 {
 	the_pool_is_full();

@@ -1,9 +1,9 @@
 /*
  * test_client_objects.c - threads of one process open, close, build and publish objects at the same time.
  *
- * Goal: while one thread waits for a reply of the agent, the other threads can make calls that need no reply, and a
- * request waits no longer than its own timeout for requests of other threads. For every order of opens and closes, the
- * agent counts the session as a reader exactly while it has the object open.
+ * Goal: while one thread waits for a reply of the agent, the other threads can make calls that need no reply. A request
+ * waits no longer than its own timeout for requests of other threads. For every order of opens and closes, the agent
+ * counts the session as a reader exactly while it has the object open.
  *
  * Method: an agent that is stopped, and threads that open and close one name as fast as they can.
  */

@@ -1,9 +1,9 @@
 /*
  * test_client_roles.c - requests for roles that the agent does not answer in time.
  *
- * Goal: if a caller got -EPIPE because the agent did not reply, it neither waits for the role nor holds it once the
- * agent serves requests again, however the agent handles the old request. The next call repeats a lost withdrawal, and
- * the name can be acquired again.
+ * Goal: a caller that got -EPIPE, because the agent did not reply, neither waits for the role nor holds it once the
+ * agent serves requests again. It does not matter how the agent handles the old request. The next call repeats a lost
+ * withdrawal, and the name can be acquired again.
  *
  * Method: the agent is stopped during a request, and the library has a short timeout. A further request on the same
  * connection shows which messages the agent has read.

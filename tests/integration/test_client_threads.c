@@ -274,7 +274,7 @@ static void hammer(bool with_evictions)
 		(unsigned long long)statistics.scattered, (unsigned long long)statistics.refills);
 	assert_int_equal(wrong, 0);
 	assert_true(with_evictions ? stale > 0 : true);
-	/* Each successful free must be counted once, and no operation may be deferred any more. */
+	/* Each successful free must be counted once, and no operation may still be deferred. */
 	for (int i = 0; i < PLACES; i++)
 		if (places[i].used && gpool_discard(pool, &places[i].block) == 0)
 			atomic_fetch_add(&frees, 1);

@@ -142,7 +142,7 @@ static void test_remapping(void **state)
 		}
 	/* A remapping makes a map call for each page, imports of new pages, and one call of each other kind. */
 	assert_true(failures >= NEW_PAGES + 2);
-	/* The same if the agent grants no page: then no driver call was made. */
+	/* Check the same if the agent grants no page: then no driver call was made. */
 	build_up_again(state);
 	strcpy(as_it_ends, dump());
 	assert_int_equal(gpool_malloc_async(pool, (PAGES - 8) * (uint64_t)PAGE_BYTES, streams[0], &live[0]), -ENOSPC);

@@ -199,7 +199,7 @@ static void test_reclaimable_and_adopted(void **state)
 	assert_int_equal(calls,
 		gpu_calls(pool->gpu, GPU_CALL_UNMAP) + gpu_calls(pool->gpu, GPU_CALL_MAP) +
 			gpu_calls(pool->gpu, GPU_CALL_ACCESS));
-	/* Some of the memory stays. */
+	/* A part of the memory stays. */
 	give(a, 0);
 	give(b, 0);
 	assert_int_equal(gpool_trim_to(pool, 4 * PAGE_BYTES), 6 * PAGE_BYTES);
@@ -421,7 +421,7 @@ static void test_small_guards(void **state)
 	signal_fence(gate);
 	finish(t);
 	give(b, t);
-	/* Its guard has ended, and the buffer waits in the list of stream t. */
+	/* The guard of the buffer has ended, and the buffer waits in the list of stream t. */
 	AWAIT((vpmm_small_return(pool->vpmm, true), finish(t), !vpmm_small_waits(pool->vpmm)));
 	assert_int_equal(gpool_free_async(pool, a, t), -ESTALE);
 	gpool_stream_close(pool, manual);

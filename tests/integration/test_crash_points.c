@@ -769,8 +769,8 @@ static void test_death_of_a_worker_while_it_is_read_back(void **state)
 }
 
 /*
- * The same with a connection that was closed earlier. The pages of the session are quarantined, and the next agent
- * knows that.
+ * Run the same test with a connection that was closed earlier. The pages of the session are quarantined, and the next
+ * agent knows that.
  */
 static void test_death_in_quarantine_while_it_is_read_back(void **state)
 {
@@ -878,7 +878,8 @@ static void test_a_page_on_its_way_to_its_worker_is_not_in_doubt(void **state)
 		for (int i = 0; i < 3; i++)
 			assert_int_equal(gpool_free(first.pool, &freed[i]), 0);
 		/*
-		 * These pages are returned at once. Pages in doubt are returned when the next agent has checked them.
+		 * The freed pages are returned immediately. Pages in doubt are returned when the next agent has checked
+		 * them.
 		 */
 		for (int i = 0; i < 3; i++)
 			AWAIT(state_of(first.pool, freed[i].page) == PAGE_RESERVED);

@@ -269,8 +269,8 @@ static void test_memory_outlives_gpoold(void **state)
 }
 
 /*
- * The next run has the segment and the pidfd of each session that exists at the stop, so its agent detects when the
- * pages of the session become free.
+ * The next run gets the segment and the pidfd of each session that exists at the stop. Its agent can therefore detect
+ * when the pages of the session become free.
  */
 static void test_sessions_are_held_until_their_process_is_dead(void **state)
 {

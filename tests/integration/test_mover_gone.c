@@ -197,7 +197,7 @@ static void event_comes(uint64_t value)
 
 /* ---- tests ---- */
 
-/* There is no mover from the start, for example because it has no GPU context. */
+/* The pool has no mover from the start, for example because the mover gets no GPU context. */
 static void test_a_pool_works_without(void **state)
 {
 	struct gpool_block taken[PAGES];

@@ -2,9 +2,9 @@
  * test_mover_gone_crash.c - the agent dies after each of its stores while it takes back jobs that no mover will
  * execute.
  *
- * Goal: the next agent recovers each intermediate state, after another wait for a mover. A block to be saved is in the
- * pool, a block to be restored is still saved, the pages of a dead worker are free, and no page is lost or has two
- * owners.
+ * Goal: the next agent recovers each intermediate state, after another wait for a mover. A block that was to be saved
+ * is in the pool, and a block that was to be restored is still saved. The pages of a dead worker are free. No page is
+ * lost or has two owners.
  *
  * Method: as in test_crash_points.c. The mover is stopped while the jobs are queued, and killed afterwards. Its
  * successors hang before they serve (tests/modules/unwilling.c). $GPOOL_CRASH_STRIDE=n tries only every n-th point.

@@ -1064,7 +1064,7 @@ static void test_repeats(void **state)
 	assert_int_equal(attach_send(pool->socket, question, (size_t)length, NULL, 0), 0);
 	assert_int_equal(try_open("again", 0, 0), 0);
 	/*
-	 * This repeats the last request, but another object was published under the name in between. The delete applied
+	 * Repeat the last request, although another object was published under the name in between. The delete applied
 	 * to the other version.
 	 */
 	length = msg_encode_object_change_request(

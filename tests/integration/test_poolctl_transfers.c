@@ -16,7 +16,10 @@
 #include <inttypes.h>
 #include <signal.h>
 
-/* Each needed page has neighbors that are not needed, so there are more runs than two replies of the agent hold. */
+/*
+ * Each needed page has neighbors that are not needed. The pages therefore form more runs than two replies of the agent
+ * hold.
+ */
 enum { PAGES = 1024, WANTED = 300, PART = 128 };
 
 static const char config_text[] =

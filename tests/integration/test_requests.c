@@ -205,7 +205,7 @@ static void test_a_repeated_request_is_answered_and_not_done_again(void **state)
 	}
 	assert_int_equal(count_there(worker, blocks, 8), 6);
 	assert_int_equal(status()->pools[0].evicted_pages, 2);
-	/* Another number makes it another request. */
+	/* A request with another number is another request. */
 	size = msg_encode_evict_request(&request, sequence + 1, admin->token, message, sizeof(message));
 	length = control_call_raw(other, 20, message, (size_t)size, second);
 	assert_int_equal(msg_decode_done_reply(&done, second, length), 0);

@@ -2,8 +2,8 @@
  * test_rights_memory.c - workers cannot resize the memory files that gpoold gives them.
  *
  * Goal: a worker cannot allocate host memory beyond the pool. It can neither grow nor shrink any memory file that it
- * has from gpoold, whether the pool is one arena or has a file for each handle, also after a restart of the agent.
- * Method: this process attaches, allocates, and tries both on each memfd named gpool-* that it has open.
+ * has from gpoold, even after a restart of the agent. This holds for a pool in one arena and for a pool with a file for
+ * each handle. Method: this process attaches, allocates, and tries both on each memfd named gpool-* that it has open.
  */
 #include "tests/integration/keeper.h"
 

@@ -1,9 +1,10 @@
 /*
  * test_rights_process.c - access of other processes of the same user to gpoold's processes.
  *
- * Goal: if gpoold does not run as root, no process of the same user can open the memory or the descriptors of keeper,
- * agent, front and mover, also after a restart of the agent. core_dumps = "yes" permits it. Method: as root, a child
- * becomes another user, runs a copy of gpoold that this user can access, and tries to open them.
+ * Goal: if gpoold does not run as root, no process of the same user can open the memory or the descriptors of its
+ * processes: keeper, agent, front and mover. This also holds after a restart of the agent. core_dumps = "yes" permits
+ * the access. Method: as root, a child becomes another user, runs a copy of gpoold that this user can access, and tries
+ * to open them.
  */
 #include "tests/integration/keeper.h"
 

@@ -704,7 +704,7 @@ static void *acquire_for_a_moment(void *pool)
 	return (void *)(intptr_t)gpool_role_acquire(pool, "main", 200, &role);
 }
 
-/* The same with a fixed order: both messages are queued when the agent continues, the release first. */
+/* Test the same case with a fixed order: both messages are queued when the agent continues, the release first. */
 static void test_time_out_and_grant_do_cross(void **state)
 {
 	struct msg_role_request request = {.verb = 3, .name = "main"};

@@ -1,8 +1,8 @@
 /*
  * test_sharing_vm.c - the sharing matrix (sharing.h) for gpool_malloc_async(), elastic ranges and sliced ranges.
  *
- * Goal: memory that was freed on a stream, decommitted, offered or shrunk is available to another process as soon as
- * the GPU work that uses it has ended, without a call or a background thread of its owner. A reclaim reports which
+ * Goal: memory that was freed on a stream, decommitted, offered or shrunk is available to another process once the GPU
+ * work that uses it has ended. This needs neither a call nor a background thread of the owner. A reclaim reports which
  * offered pages were kept. Method: see sharing.h.
  */
 #include "tests/integration/sharing.h"

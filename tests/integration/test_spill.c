@@ -1,10 +1,10 @@
 /*
  * test_spill.c - blocks allocated with GPOOL_ALLOC_SPILL are spilled under pressure, and restored with their content.
  *
- * Goal: every byte is right after a spill and a restore, through host memory and file, contiguous or scattered, with
- * threads that pin the same block at once and with a mover that is killed during the copy. Blocks that cannot be saved
- * stay. A block that cannot be read causes an error for that block alone. No saved content remains of blocks that are
- * freed or whose worker has ended.
+ * Goal: every byte is right after a spill and a restore, through host memory and file, contiguous or scattered. This
+ * holds with threads that pin the same block at the same time, and with a mover that is killed during the copy. Blocks
+ * that cannot be saved stay. A block that cannot be read causes an error for that block alone. No saved content remains
+ * of blocks that are freed or whose worker has ended.
  *
  * Method: each test starts a gpoold with a pool of 64 pages. Content identifies its page. The counters in the pool's
  * header show which blocks have moved. Tiers are damaged through the keeper's descriptors.
@@ -203,7 +203,7 @@ static void test_pressure_of_another_spills(void **state)
 	gpool_close(other);
 }
 
-/* There is more content than pages: each pin evicts another block. */
+/* The blocks have more content than the pool has pages, so each pin evicts another block. */
 static void test_more_blocks_than_pages(void **state)
 {
 	enum { BLOCKS = 96 };

@@ -283,9 +283,9 @@ static void test_random_life(void **state)
 }
 
 /*
- * One session, which has a quarter of the pool, pretends to use its blocks all the time, under names that return at
- * once. The hit rate of the other session's loop must be nearly that of the remaining part of the pool without the
- * first session.
+ * One session, which has a quarter of the pool, pretends to use its blocks all the time, under names that return
+ * immediately. The hit rate of the other session's loop must be nearly that of the remaining part of the pool without
+ * the first session.
  */
 static void test_liar_does_not_rule(void **state)
 {

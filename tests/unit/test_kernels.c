@@ -296,8 +296,8 @@ static void there_and_back(struct fixture *f, struct tensor *t)
 }
 
 /*
- * Check that each value is restored within half a step of its group and the rounding to the element, and that the sums
- * of errors are those of the restored values.
+ * Check each value: it is restored within half a step of its group and the rounding to the element. The sums of errors
+ * must be those of the restored values.
  */
 static void tensor_check(const struct tensor *t)
 {

@@ -174,7 +174,7 @@ static void test_lists_and_counts(void **state)
 	go(LOAD_DRAFT_ENDING, NULL, GPOOL_LORA_LOADING, 1);
 	assert_false(is_draft(&entry) || is_placed(&entry));
 	go(LOAD_HELD, NULL, GPOOL_LORA_RESIDENT, 0);
-	/* It was loaded once, no matter how often it was a draft. */
+	/* The adapter was loaded once, no matter how often it was a draft. */
 	assert_int_equal(entry.counts.from[LORA_FROM_COLD], 1);
 	assert_int_equal(entry.counts.shared + entry.counts.rebalanced, 0);
 }
