@@ -143,7 +143,10 @@ static inline struct running poolctl_start(char *const *arguments)
 	return poolctl_start_as(arguments, 0);
 }
 
-/* Start poolctl with `out` as its output; `read` is the other end. Close both in the child. */
+/*
+ * Start poolctl with `out` as its output, and close `out` in this process. `read` is the other end; poolctl_finish()
+ * closes it.
+ */
 static inline struct running poolctl_start_at(char *const *arguments, int out, int read)
 {
 	struct running running = {.out = read};

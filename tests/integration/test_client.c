@@ -186,7 +186,7 @@ static void test_open_without_an_agent(void **state)
 	options.directory = path;
 	assert_int_equal(open_with(options), -EINVAL);
 
-	/* Bind a socket that no process listens on. */
+	/* Create a socket file that no process listens on. */
 	snprintf(path, sizeof(path), "%s/attach", harness.base);
 	listener = attach_listen(path, 0600);
 	assert_true(listener >= 0);

@@ -641,7 +641,10 @@ static void test_over_agents(void **state)
 	agent = process_of("gpoold-agent");
 	assert_int_equal(kill(agent, SIGKILL), 0);
 	AWAIT(atomic_load(&ours->header->incarnation) != before);
-	/* The next agent accepts the timelines that were exported to the previous agent again from their sessions. */
+	/*
+	 * The next agent knows the timelines that were exported to the previous agent. It accepts them again from the
+	 * sessions that exported them.
+	 */
 	fence = imported(&handle);
 	late = handle_of(&second, ORDER_GATE, 0);
 	other = imported(&late);

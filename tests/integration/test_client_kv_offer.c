@@ -4,10 +4,10 @@
  * Goal: another process gets unused blocks with one allocation, even from a stopped engine, but not before the GPU work
  * that reads them is done. Blocks that were not taken are found again with their content. Taken blocks and the blocks
  * that follow them are not found, and a prefix in use stays. Counts are exact after each call. An engine evicts its own
- * cached blocks before the content of other sessions only if they are older.
+ * cached blocks before the content of other sessions only if its blocks are older.
  *
- * Method: engines are processes that are stopped and killed. They run in this process where the time of a use or a
- * fence matters.
+ * Method: engines are processes that are stopped and killed. An engine runs in this process where the time of a use or
+ * a fence matters.
  */
 #include "client/kv/pooled.h"
 #include "client/object/object.h"
@@ -445,8 +445,8 @@ static void test_room(void **state)
 }
 
 /*
- * If the content of other sessions would be evicted later than its own, the cache evicts its own content block by
- * block. Content that would be evicted earlier is evicted first, one page at a time.
+ * The cache evicts its own content block by block before content of other sessions that is due for eviction later.
+ * Content that is due earlier is evicted first, one page at a time.
  */
 static void test_own_and_others(void **state)
 {
@@ -600,7 +600,7 @@ static void test_sleep(void **state)
 	user = here_begun(2, 0, C, NULL);
 	assert_int_equal(statistics().offered_chunks, 2);
 	assert_int_equal(gpool_sleep(worker, 0), 0);
-	/* No memory can be reclaimed during sleep, so lookups find no block that would have to be reclaimed. */
+	/* Sleep has dropped the offered chunks. None of them can be reclaimed, so lookups do not find their blocks. */
 	assert_int_equal(gpool_wake(worker, ANSWER_MS), 0);
 	assert_int_equal(statistics().cached_blocks, 0);
 	assert_int_equal(statistics().prefix_lost, 2 * CHUNK_BLOCKS);

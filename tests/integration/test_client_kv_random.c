@@ -172,8 +172,8 @@ static bool node_has_children(const struct node *node)
 }
 
 /*
- * Return true if a cached block is evicted before another one: it is older. The adaptive policy determines the order
- * itself, so a block must only be evicted and have no followers.
+ * Return true if a cached block is evicted before another one, because it is older. With the adaptive policy, return
+ * true if the cache has evicted the block and no block follows it.
  */
 static bool goes_before(const struct node *node, const struct node *other)
 {

@@ -254,7 +254,7 @@ static void test_never(void **state)
 	id = small_one();
 	used(id, 2);
 	lost_to_others();
-	/* Outside the test, a rebalancing would run now. */
+	/* With another interval, a rebalancing would run now. */
 	pthread_mutex_lock(&lora->lock);
 	lora->rebalance_ns = 0;
 	pthread_cond_broadcast(&lora->queued);

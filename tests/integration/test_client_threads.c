@@ -428,7 +428,7 @@ int main(void)
 	if (given_scale && atoi(given_scale) > 0)
 		scale = (uint32_t)atoi(given_scale);
 	print_message("seed %llu\n", (unsigned long long)seed);
-	/* The limit on requests is high enough for the evicting thread, which sends them as fast as it can. */
+	/* The limit on requests is high enough for the evicting thread, which sends requests as fast as it can. */
 	harness_start(&harness,
 		(const char *const[]){"--pool", HARNESS_POOL, "--set", "limits.requests_per_second=10000000", NULL});
 	failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -482,7 +482,7 @@ static void test_guards(void **state)
 	give(a, s);
 	b = take(4, s);
 	assert_int_equal(b, a);
-	/* The stream queued no work on it, so its work is done. */
+	/* The stream queued no work that uses the region, so its work is done. */
 	give(b, 0);
 	assert_string_equal(dump(), "[-4][1][4]");
 	c = take(4, t);

@@ -224,8 +224,8 @@ static void step_take(struct actor *actor, bool alone)
 	if (error) {
 		assert_int_equal(error, -ENOSPC);
 		/*
-		 * Each small allocation needs a page, the witness one, and the thread's magazine some. All other pages
-		 * must be available.
+		 * Each small allocation needs one page, the witness needs one, and the thread's magazine holds some.
+		 * All other pages must be available.
 		 */
 		if (alone && actor->live_pages + allocation->pages + LIVE_MAX < PAGES)
 			fail_msg("%u pages refused with %d live", allocation->pages, (int)actor->live_pages);

@@ -440,7 +440,7 @@ static void test_a_fence_protects(void **state)
 	assert_int_equal(gpool_fence_record(pool, stream, &fence), 0);
 	for (uint32_t i = 0; i < 4; i++)
 		assert_int_equal(gpool_unpin_after(pool, &blocks[i], fence), 0);
-	/* Neither a request nor the operator can evict it. */
+	/* Neither a request nor the operator can evict a block behind a fence. */
 	assert_int_equal(try_alloc(other, 1, 0, &more), -ENOSPC);
 	assert_int_equal(evict(1, gpool_session(pool), 0), 0);
 	assert_int_equal(evict(1, 0, 0), 0);

@@ -329,8 +329,8 @@ static void test_a_run_of_pages_evicts_followers(void **state)
 }
 
 /*
- * Free pages aside, the last object of the chain is open, so the whole chain stays, even after an object in its middle
- * is deleted. A request that only the chain could satisfy is refused and evicts nothing.
+ * The last object of the chain is open, so the whole chain stays, even after an object in its middle is deleted. A
+ * request that needs more than the free pages, and could be satisfied only by the chain, is refused and evicts nothing.
  */
 static void test_predecessors_of_open_objects_are_kept(void **state)
 {

@@ -445,7 +445,7 @@ static void test_killed_around_publish(void **state)
 
 		hear(&writer);
 		tell(writer.say);
-		/* The delay covers the time from before the first instruction until after the reply. */
+		/* The writer is killed at times from before its first instruction until after the reply. */
 		if (round % 20 == 19)
 			hear(&writer);
 		else

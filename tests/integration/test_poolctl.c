@@ -334,7 +334,7 @@ static struct gpool_block block_make(uint32_t pages, uint32_t content, uint64_t 
  */
 static int world_setup(void **state)
 {
-	/* more pages than one answer holds; pins leak soon; user nobody is an observer, and only root is an admin */
+	/* more pages than one reply holds; pins leak soon; the user nobody is an observer, and only root is an admin */
 	static const char *const arguments[] = {
 		"--pool",
 		"name=p0,backend=host,size=1GiB,page_size=512KB,reserved=0",

@@ -234,7 +234,7 @@ struct call {
 	pthread_t thread;
 };
 
-/* Uses its own buffers, because the test continues to send requests. */
+/* This thread uses its own buffers, because the test continues to send requests. */
 static void *call_evict(void *argument)
 {
 	static uint8_t reply[MSG_BYTES_MAX];

@@ -158,7 +158,9 @@ static void adapters_copy(struct owner *owner)
 	assert_in_range(owner->pages, 1, second_pages(owner));
 }
 
-/* Check the adapters that an acquire returns at once first. A load of the others needs pages, and would evict them. */
+/*
+ * First check the adapters that an acquire returns immediately. A load of the others needs pages, and would evict them.
+ */
 static void adapters_look(struct owner *owner, struct found *found)
 {
 	struct adapters *adapters = adapters_of(owner);

@@ -196,7 +196,10 @@ static void test_same_addresses_and_contents(void **state)
 	fill(mutable[0], 6);
 	assert_int_equal(wrong_words(ephemeral, 5), 0);
 	assert_int_equal(harness_check(&harness), 0);
-	/* Sleep closes the object of a range that was made from it. The pages then belong to the object alone. */
+	/*
+	 * During sleep, a range that was made from an object closes the object. The pages then belong to the object
+	 * alone.
+	 */
 	assert_int_equal(gpool_sleep(other, 0), 0);
 	assert_int_equal(gpool_sleep(pool, 0), 0);
 	assert_int_equal(gpool_wake(other, ANSWER_MS), 0);

@@ -150,7 +150,7 @@ static void test_memory_of_several_streams(void **state)
 		for (size_t word = 0; word < 4 * PAGE / sizeof(uint32_t); word += 1024)
 			assert_int_equal(((const uint32_t *)address[i])[word], 0x5eed + i);
 	}
-	/* A stream can reuse memory that it has freed at once, in place. */
+	/* A stream can reuse memory that it has freed itself immediately and in place. */
 	torch.free(address[1], 4 * PAGE, 0, native[1]);
 	again = torch.malloc(4 * PAGE, 0, native[1]);
 	assert_ptr_equal(again, address[1]);

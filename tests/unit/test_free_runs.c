@@ -1,8 +1,8 @@
 /*
  * test_free_runs.c - the agent's index of free pages.
  *
- * Goal: the index joins neighbors, finds the best and the first fit, and loses no page. Method: small cases by hand,
- * then many random steps compared with a plain array: each choice and every total.
+ * Goal: the index joins neighbors, finds the best and the first fit, and loses no page. Method: small hand-written
+ * cases, then many random steps compared with a plain array: each choice and every total.
  */
 #include "agent/pages/free_runs.h"
 

@@ -341,8 +341,8 @@ static void test_quantise_all_elements_and_groups(void **state)
 }
 
 /*
- * Groups of 128 limit the error: for weights with about a normal distribution it is that of 127 steps up to three
- * standard deviations.
+ * Groups of 128 limit the error. For weights with about a normal distribution, the error is that of 127 steps up to
+ * three standard deviations.
  */
 static void test_the_loss_of_groups_of_128(void **state)
 {

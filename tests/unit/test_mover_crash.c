@@ -5,9 +5,9 @@
  * right bytes. Results are neither lost nor reported before their bytes are written. A mover keeps no resources of the
  * keeper that it does not need.
  *
- * Method: streams of jobs depend on and revert each other. The process is killed with SIGKILL after a random number of
- * results, many times (mover_rig.h). The seed is printed; GPOOL_TEST_SEED sets it, and GPOOL_TEST_SCALE makes the run
- * longer.
+ * Method: streams of jobs that depend on and revert each other. Processes are killed with SIGKILL after a random number
+ * of results, many times (mover_rig.h). The seed is printed; GPOOL_TEST_SEED sets it, and GPOOL_TEST_SCALE makes the
+ * run longer.
  */
 #include "tests/unit/mover_rig.h"
 

@@ -1,9 +1,9 @@
 /*
  * test_peft.c - LoRA adapters in PEFT's format.
  *
- * Goal: modules, ranks, scales and offsets are those of the two files, by PEFT's rules. Adapters that cannot be applied
- * as B (A x) only are refused with the reason. Method: adapters that the reference library wrote
- * (tests/fixtures/adapters), and generated pairs of files, each wrong in one property.
+ * Goal: modules, ranks, scales and offsets are those of the two files, by PEFT's rules. Adapters that need more than B
+ * (A x) are refused with the reason. Method: adapters that the reference library wrote (tests/fixtures/adapters), and
+ * generated pairs of files, each wrong in one property.
  */
 #include "client/lora/format/peft.h"
 #include "client/lora/format/json_object.h"

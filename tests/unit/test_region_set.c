@@ -2,8 +2,8 @@
  * test_region_set.c - the sets of regions, without agent and driver.
  *
  * Each step is followed by region_check(), which checks all invariants. A timeline that the test writes determines
- * which fences are signaled. Cases by hand check the placement. A long random run checks that the sets stay consistent;
- * GPOOL_TEST_SEED sets its seed, and GPOOL_TEST_SCALE makes it longer.
+ * which fences are signaled. Hand-written cases check the placement. A long random run checks that the sets stay
+ * consistent; GPOOL_TEST_SEED sets its seed, and GPOOL_TEST_SCALE makes it longer.
  */
 #include "client/vm/region_set.h"
 #include "shm/timeline.h"

@@ -284,7 +284,7 @@ static void *writer_thread(void *argument)
 
 		for (int i = 0; i < 200; i++)
 			space_change(&random);
-		/* pause until a complete state was read, which never happens at this speed */
+		/* pause until the reader has read a complete state, which it cannot do at this speed */
 		while (atomic_load(&wholes) == before && !atomic_load(&stop))
 			sched_yield();
 	}

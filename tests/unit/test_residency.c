@@ -945,7 +945,7 @@ static void test_random(void **state)
 }
 
 /*
- * Ten thousand adapters, of which ten thousand are added and removed: the sums stay correct, and no step is left
+ * Register ten thousand adapters, and acquire and release random ones: the sums stay correct, and no step is left
  * pending.
  */
 static void test_many(void **state)
