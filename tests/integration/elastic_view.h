@@ -130,7 +130,6 @@ static inline void leave(struct gpool *pool, struct gpool_block *blocks, uint32_
 	thread_cache_flush(thread_cache_of(pool));
 }
 
-/* Return the number of leased pages that are idle. */
 static inline uint32_t lease_idle_count(const struct gpool *pool)
 {
 	uint32_t idle = 0;

@@ -140,7 +140,6 @@ static inline uint32_t fds_of(pid_t pid, const char *prefix)
 	return count;
 }
 
-/* Return true if the log of gpoold contains this text. */
 static inline bool log_has(const char *text)
 {
 	char *log = file_read(harness.log, NULL);

@@ -624,7 +624,6 @@ static void test_cell(void **state)
 
 /* ---- the program ---- */
 
-/* Print the rows of docs/sharing.md. */
 static inline int table_print(const struct kind *kinds, size_t count)
 {
 	for (size_t i = 0; i < count; i++) {

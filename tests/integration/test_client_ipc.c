@@ -1038,7 +1038,7 @@ static void test_a_device_without_events(void **state)
 	assert_int_equal(tell(&exporter, ORDER_WORK, WAY_EVENT).result, -EOPNOTSUPP);
 	handle = handle_of(&exporter, ORDER_WORK, 0);
 	fence = imported(&handle);
-	/* A device of the back end `host` cannot open an event of another kind of device. */
+	/* The device has no shared events, so it cannot open an event of another device. */
 	{
 		struct fence_ticket ticket;
 

@@ -6,8 +6,7 @@
  * arguments are refused.
  *
  * Method: three pools with caches of different sizes, so that each cache refuses calls at times. The tests are
- * examples, and random steps that are compared with arrays of tokens. GPOOL_TEST_SCALE scales the number of steps. The
- * seed is printed; GPOOL_TEST_SEED sets it.
+ * examples, and random steps that are compared with arrays of tokens.
  */
 #include "tests/integration/kv_view.h"
 

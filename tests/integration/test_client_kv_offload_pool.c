@@ -58,7 +58,6 @@ static int offload(uint64_t sequence)
 	return gpool_kv_offload(kv, sequence, GPOOL_KV_OFFLOAD_POOL, NULL);
 }
 
-/* Evict all blocks from the pool. */
 static void evict_all(uint64_t pages)
 {
 	uint64_t before = spilled();

@@ -11,8 +11,7 @@
  * this. Threads that append to one sequence get different slots.
  *
  * Method: a million random steps, scaled by GPOOL_TEST_SCALE, on a cache that is larger than the part of the pool that
- * the neighbor leaves. The model has an array of each sequence's tokens and the key of each published block. The seed
- * is printed; GPOOL_TEST_SEED sets it.
+ * the neighbor leaves. The model has an array of each sequence's tokens and the key of each published block.
  */
 #include "tests/integration/kv_view.h"
 
@@ -402,7 +401,6 @@ static void step_allocate(void)
 		write_content(model, i);
 }
 
-/* Publish a part of a sequence from its beginning. */
 static void step_publish(void)
 {
 	struct model *model = model_any(true);

@@ -567,7 +567,6 @@ static void test_agent_dies(void **state)
 	AWAIT(harness_check(&harness) == 0);
 }
 
-/* The agent dies repeatedly during publications. */
 static void test_agent_dies_during_sharing(void **state)
 {
 	struct engine *first, *second;

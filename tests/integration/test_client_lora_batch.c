@@ -16,7 +16,6 @@ static const char *const calm[] = {"--pool", POOL, QUIET, "--set", "lease.initia
 
 static struct engine engine;
 
-/* Start an engine with acquired adapters of these ranks. */
 static void engine_start(uint32_t element, const uint32_t *ranks, uint32_t count)
 {
 	start(calm);

@@ -3,7 +3,7 @@
  * turn.
  *
  * Goal: an acquire succeeds as if no death had happened, with the weights of the files. Acquired adapters stay, and no
- * page is lost. The method is that of test_objects_crash.c. $GPOOL_CRASH_STRIDE=n tries only every n-th store.
+ * page is lost. The method is that of test_objects_crash.c.
  */
 #include "client/lora/load/lora.h"
 #include "cuda/kernels/lora.h"

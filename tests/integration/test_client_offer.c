@@ -188,7 +188,6 @@ static void test_watermarks(void **state)
 	end();
 }
 
-/* Make other calls for offered pages. */
 static void test_other_calls(void **state)
 {
 	struct gpool_range *range = begin(spilling);

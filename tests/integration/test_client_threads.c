@@ -5,8 +5,7 @@
  * Half of the freed blocks remain listed for other threads, which free them too: exactly one of the two frees must
  * succeed. Each allocation stamps the pages of its block, and a pin checks the stamp. A page in two blocks, an eviction
  * of a pinned block, or a free that succeeds twice causes a wrong stamp or a wrong result. At the end the agent checks
- * the invariants of the pool, and one block of all pages is allocated. GPOOL_TEST_SCALE multiplies the length. The seed
- * is printed; GPOOL_TEST_SEED sets it.
+ * the invariants of the pool, and one block of all pages is allocated.
  */
 #include "client/core/thread_cache.h"
 #include "tests/lib/harness.h"

@@ -9,8 +9,6 @@
  * Gates delay streams from time to time, so that freed memory has unfinished work and old addresses stay mapped. Both
  * addresses of a page must then have the same content. At the end, each driver call of a remapping fails in turn. The
  * strict back end refuses to unmap memory that queued work uses, and counts such calls; see detach().
- *
- * The seed is printed; GPOOL_TEST_SEED sets it. GPOOL_TEST_SCALE multiplies the length.
  */
 #include "tests/integration/vpmm.h"
 

@@ -388,7 +388,6 @@ static void may_be_spilled(void)
 	let_go(&first);
 }
 
-/* Spill all blocks, and wait for the moves. */
 static void spill_out(void)
 {
 	AWAIT((harness_evict(&harness, gpool_session(first.pool), PAGES),

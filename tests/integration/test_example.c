@@ -176,7 +176,6 @@ static void test_readme_has_the_example(void **state)
 	free(file);
 }
 
-/* Compile an example to `program`. */
 static void example_compile(const char *name, const char *libraries)
 {
 	/* the sanitizer that the library was built with must be in the program too */

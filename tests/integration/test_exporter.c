@@ -16,7 +16,6 @@
 
 static char link_folder[64], link_path[80];
 
-/* Start an exporter for the agent in the test's folder. */
 static void exporter_begin(void)
 {
 	strcpy(link_folder, "/tmp/test_exporter.XXXXXX");

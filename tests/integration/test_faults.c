@@ -177,7 +177,6 @@ static int round_of_growth(struct gpool *pool, int timeout_ms)
 	return error ? error : gpool_sliced_range_destroy(sliced);
 }
 
-/* Export a fence to another session of this process. */
 static int round_of_fences(struct gpool *pool, const struct gpool_options *options)
 {
 	struct gpool_fence_handle handle;
@@ -626,7 +625,6 @@ static void trial_end(struct trial *trial, int status)
 	trial->child = 0;
 }
 
-/* Wait for one of the trials. */
 static void trials_wait(struct trial *trials)
 {
 	int status;

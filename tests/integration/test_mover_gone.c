@@ -137,7 +137,6 @@ static void evict_begin(struct gpool *pool)
 	harness_evict(&harness, gpool_session(pool), PAGES);
 }
 
-/* Spill all blocks. */
 static void blocks_spill(struct gpool *pool)
 {
 	AWAIT((evict_begin(pool), kept_bytes() == BLOCKS * BLOCK_PAGES * PAGE_BYTES && moving() == 0));

@@ -7,7 +7,7 @@
  * lost or has two owners.
  *
  * Method: as in test_crash_points.c. The mover is stopped while the jobs are queued, and killed afterwards. Its
- * successors hang before they serve (tests/modules/unwilling.c). $GPOOL_CRASH_STRIDE=n tries only every n-th point.
+ * successors hang before they serve (tests/modules/unwilling.c).
  */
 #include "tests/integration/crash_points.h"
 #include "tests/integration/mover_will.h"

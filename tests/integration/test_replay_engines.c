@@ -322,7 +322,6 @@ static pid_t engines_start(int ends[2])
 	return child;
 }
 
-/* Return the rest of the output. */
 static const char *rest_of(int from)
 {
 	static char said[1 << 16];

@@ -210,7 +210,6 @@ static void stand_by(const struct actor *actor, int timeout_ms)
 	AWAIT(waiters() == before + 1);
 }
 
-/* Check that the standby has taken over. */
 static void took_over(struct actor *actor, uint64_t above)
 {
 	struct answer answer = heard(actor);

@@ -128,7 +128,6 @@ static int read_all(int fd, uint8_t *images)
 	return error;
 }
 
-/* Return the expected images. */
 static uint8_t *images_wanted(const struct rig *rig, uint32_t page_bytes, enum cold_form form)
 {
 	struct adapter_layout layout;

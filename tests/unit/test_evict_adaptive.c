@@ -5,8 +5,7 @@
  * by popularity. It recognizes evicted blocks by their owner ids, and forgets freed ones. False names of one session do
  * not dominate the statistics.
  *
- * Method: a pool of pages simulated in memory, read and evicted only through struct evict_policy, as in evict.c. The
- * seed is printed; GPOOL_TEST_SEED sets it.
+ * Method: a pool of pages simulated in memory, read and evicted only through struct evict_policy, as in evict.c.
  */
 #include "agent/config/config.h"
 #include "agent/pages/evict.h"

@@ -5,7 +5,7 @@
  * writing. Arbitrary bytes in a ring do no harm.
  *
  * Method: rings in private memory. Threads write records whose fields are derived from one number, and a reader checks
- * them. Other rings contain random bytes. The seed is printed; GPOOL_TEST_SEED sets it.
+ * them. Other rings contain random bytes.
  */
 #include "shm/flight.h"
 

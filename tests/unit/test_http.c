@@ -215,7 +215,6 @@ static void test_more_connections_than_there_are(void **state)
 	assert_non_null(strstr(answer, "hello"));
 }
 
-/* Connections without a complete request make room for others. */
 static void test_waiting_connections_make_room(void **state)
 {
 	int held[HTTP_CONNECTIONS_MAX];

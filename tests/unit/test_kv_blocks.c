@@ -4,8 +4,7 @@
  * Goal: the lowest member and the next one are correct at all sizes and at word borders. Blocks are in use, cached,
  * free or in a hole; chunks are held, offered or holes; and the counts agree.
  *
- * Method: edge cases, and random steps compared with plain arrays. The seed is printed; GPOOL_TEST_SEED sets it, and
- * GPOOL_TEST_SCALE makes the run longer.
+ * Method: edge cases, and random steps compared with plain arrays.
  */
 #include "client/kv/block_pool.h"
 

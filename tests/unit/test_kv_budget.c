@@ -4,8 +4,7 @@
  * Goal: over any period, no more bytes are spent than the bucket's initial content and the bytes added since. No bytes
  * are lost to rounding, for any number of checks. At low rates a whole piece can be spent eventually.
  *
- * Method: a clock that the test sets, and random steps compared with exact numbers. The seed is printed;
- * GPOOL_TEST_SEED sets it.
+ * Method: a clock that the test sets, and random steps compared with exact numbers.
  */
 #include "client/kv/budget.h"
 

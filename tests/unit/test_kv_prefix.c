@@ -5,7 +5,7 @@
  * else. The table finds exactly its entries, even if their keys collide.
  *
  * Method: keys that differ in one property, and random steps compared with plain arrays, with keys that use a few
- * places of the table. The seed is printed; GPOOL_TEST_SEED sets it, and GPOOL_TEST_SCALE makes the run longer.
+ * places of the table.
  */
 #include "client/kv/block_lru.h"
 #include "client/kv/prefix_table.h"
@@ -256,7 +256,6 @@ static void test_table_of_none(void **state)
 	prefix_table_fini(&table);
 }
 
-/* The check must detect damage. */
 static void test_check_finds_damage(void **state)
 {
 	struct prefix_table table;

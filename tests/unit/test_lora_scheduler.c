@@ -5,7 +5,7 @@
  * order is as documented. Adapters to load are reported, and every request is served eventually.
  *
  * Method: small queues whose batches are known, and random arrivals, loads and ends, compared with a model that keeps
- * lists. The seed is printed; GPOOL_TEST_SEED sets it, and GPOOL_TEST_SCALE makes the run longer.
+ * lists.
  */
 #include "client/lora/serve/scheduler.h"
 

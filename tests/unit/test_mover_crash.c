@@ -6,8 +6,7 @@
  * keeper that it does not need.
  *
  * Method: streams of jobs that depend on and revert each other. Processes are killed with SIGKILL after a random number
- * of results, many times (mover_rig.h). The seed is printed; GPOOL_TEST_SEED sets it, and GPOOL_TEST_SCALE makes the
- * run longer.
+ * of results, many times (mover_rig.h).
  */
 #include "tests/unit/mover_rig.h"
 
@@ -130,7 +129,6 @@ static void test_killed_in_the_middle_by_threads(void **state)
 	killed_many_times(*state);
 }
 
-/* Kill the mover at any time during its start. */
 static void test_killed_at_its_start(void **state)
 {
 	struct rig *rig = *state;

@@ -3,7 +3,7 @@
  *
  * Goal: a record in a chain is found by its name and domain, the latest one first, and no other record is found. If the
  * chains have invalid content, a search reads only records and ends. Method: random steps compared with an array, and
- * chains with invalid content. The seed is printed; GPOOL_TEST_SEED sets it.
+ * chains with invalid content.
  */
 #include "shm/object_names.h"
 

@@ -6,7 +6,7 @@
  * loses it.
  *
  * Method: random insertions, touches, pins, evictions and removals compared with plain arrays, and small workloads
- * whose outcome is known. The seed is printed; GPOOL_TEST_SEED sets it, and GPOOL_TEST_SCALE makes the run longer.
+ * whose outcome is known.
  */
 #include "shm/policy/eviction.h"
 

@@ -3,7 +3,7 @@
  *
  * Each step is followed by region_check(), which checks all invariants. A timeline that the test writes determines
  * which fences are signaled. Hand-written cases check the placement. A long random run checks that the sets stay
- * consistent; GPOOL_TEST_SEED sets its seed, and GPOOL_TEST_SCALE makes it longer.
+ * consistent.
  */
 #include "client/vm/region_set.h"
 #include "shm/timeline.h"

@@ -6,8 +6,7 @@
  * adapters than stated.
  *
  * Method: small cases whose outcome is known, and random events compared with a slow model that keeps plain arrays and
- * computes worths with the mathematical library. The seed is printed; GPOOL_TEST_SEED sets it, and GPOOL_TEST_SCALE
- * makes the run longer.
+ * computes worths with the mathematical library.
  */
 #include "shm/policy/residency.h"
 
@@ -732,7 +731,6 @@ static void slow_take(void)
 	slow.named = false;
 }
 
-/* Complete one of the pending steps. */
 static void slow_finish(void)
 {
 	uint32_t place = any(slow.pending_count);

@@ -39,7 +39,6 @@ static int remove_folder(void **state)
 	return rmdir(folder);
 }
 
-/* Load a file with these bytes. */
 static int load_bytes(const char *bytes, size_t length, struct trace *trace, char *error)
 {
 	FILE *file = fopen(path, "w");
