@@ -2,9 +2,9 @@
  * test_trust.c - pages that move from the tenants of one trust domain to those of another.
  *
  * Goal: a session that gets such a page finds only zeros in it. While a process of the old domain may have the page
- * mapped, no session of another domain gets it; it is retired and shown. It is free again when that process unmaps it
- * or dies. All of this holds across deaths of agent and mover. No descriptor gives access to more than one handle. With
- * one domain, no page is ever cleared.
+ * mapped, no session of another domain gets the page; the page is retired, and tools show it. The page is free again
+ * when that process unmaps it or dies. All of this holds across deaths of agent and mover. No descriptor gives access
+ * to more than one handle. With one domain, no page is ever cleared.
  *
  * Method: a real gpoold with two tenants, `red` and `blue`. This process and its children open the sessions of both, as
  * an operator may. Red fills its pages, and blue checks every byte.
