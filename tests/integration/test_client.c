@@ -491,7 +491,6 @@ static void test_fork(void **state)
 		_exit(calls_in_child(pool, &block, &scope, stream));
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(status, 0);
-	/* The parent is not affected. */
 	assert_int_equal(*(volatile uint64_t *)(uintptr_t)address, 4711);
 	assert_int_equal(gpool_pin(pool, &block), 0);
 	assert_int_equal(gpool_unpin(pool, &block), 0);

@@ -212,7 +212,6 @@ static void test_no_more_than_the_budget(void **state)
 	assert_int_equal(gpool_kv_compact(kv, UINT32_MAX), 4);
 	assert_int_equal(statistics().committed_chunks, 2);
 	contents_stand(sequences, 4 * CHUNK_BLOCKS);
-	/* Free half of each of the two chunks. */
 	for (uint32_t i = 0; i < 4 * CHUNK_BLOCKS; i += 2) {
 		if (in_chunk[(uint32_t)block_at(sequences[i], 0) / CHUNK_BLOCKS]++ < CHUNK_BLOCKS / 2)
 			continue;

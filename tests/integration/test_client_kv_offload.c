@@ -139,7 +139,6 @@ static void test_content_that_cannot_be_kept(void **state)
 	assert_int_equal(gpool_kv_offload(kv, large, 0, NULL), 9);
 	assert_int_equal(offloaded().host_free_blocks, 0);
 	assert_int_equal(gpool_kv_offload(kv, small, 0, NULL), -ESTALE);
-	/* Destroy the cache while content is saved. */
 	assert_int_equal(gpool_kv_destroy(kv), 0);
 }
 

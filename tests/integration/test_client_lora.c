@@ -327,7 +327,6 @@ static void test_more_than_fit(void **state)
 	assert_int_equal(gpool_lora_last_error(lora, ids[held], why), 0);
 	assert_non_null(strstr(why, "pool: it needs"));
 	assert_non_null(strstr(why, "release adapters"));
-	/* All acquired adapters are unchanged. */
 	for (uint32_t i = 0; i < held; i++)
 		assert_int_equal(wrong_in(lora, ids[i], i), 0);
 	assert_int_equal(gpool_lora_release(lora, ids[0], GPOOL_FENCE_NONE), 0);
@@ -1120,7 +1119,6 @@ static void test_warm_copies(void **state)
 	loaded_and_left(second, its, adapter);
 	assert_int_equal(info_of(second, its).from_warm, 1);
 	AWAIT(stats_of(second).warm_made == 1);
-	/* Check all of this in the statistics. */
 	assert_int_equal(gpool_lora_acquire(second, its, -1), 0);
 	stats = stats_of(second);
 	assert_int_equal(stats.registered, 1);

@@ -196,7 +196,6 @@ static void refused(int32_t which[ENGINE_TOKENS], uint32_t tokens, int error, co
 	assert_int_equal(engine_set(&engine, which, tokens, why), error);
 	if (!strstr(why, words))
 		fail_msg("'%s' is not in: %s", words, why);
-	/* The earlier batch is still valid. */
 	assert_int_equal(engine_apply(&engine), 0);
 	assert_int_equal(engine_wrong(&engine, good), 0);
 }

@@ -443,7 +443,6 @@ static void test_small_buffers_are_freed(void **state)
 	gpool_trim_to(pool, 0);
 	finish(s);
 	gpool_trim_to(pool, 0);
-	/* All pages can be allocated. */
 	give(take(PAGES, t), t);
 	give(take_bytes(100, s), s);
 	dump();

@@ -422,7 +422,6 @@ static void test_the_first_refusal_reports_the_reason(void **state)
 	assert_int_equal(shortage.pinned, 40 + 16);
 	assert_int_equal(shortage.holder, gpool_session(large));
 	assert_int_equal(shortage.holder_pages, 40);
-	/* The free pages can be allocated. */
 	alloc_well(small, PAGES - 40 - 16);
 	gpool_close(large);
 	gpool_close(small);

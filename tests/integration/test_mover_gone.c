@@ -397,7 +397,6 @@ static void test_each_mover_dies_at_the_same_jobs(void **state)
 	mover_kill();
 	AWAIT(gpool_pin(pool, &blocks[0]) == 0);
 	block_is_whole(pool, 0);
-	/* The blocks are spilled again. */
 	blocks_are_whole(pool);
 	mover_becomes('d');
 	AWAIT((evict_begin(pool), moving() > 0));

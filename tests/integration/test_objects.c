@@ -1143,7 +1143,6 @@ static void test_false_messages(void **state)
 	close(fd);
 	assert_int_equal(gpool_unpin(victim, &theirs), 0);
 	assert_int_equal(versions_of("lie"), 0);
-	/* The session can still publish correct objects. */
 	publish_and_close(pool, "lie", GPOOL_OBJECT_IMMUTABLE, 1, 1);
 	gpool_close(victim);
 }

@@ -1301,7 +1301,6 @@ static void test_stopped_agent(void **state)
 	result_free(&result);
 	unlink(snapshot);
 	rmdir(folder);
-	/* the pool is unaffected */
 	result = AGENT("check");
 	expect(&result, OK);
 	result_free(&result);

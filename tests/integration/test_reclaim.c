@@ -268,7 +268,6 @@ static void test_all_but_the_pinned_is_taken(void **state)
 	struct findings findings;
 	uint32_t count;
 
-	/* Pages of each kind exist. */
 	assert_true(before.idle > 0);
 	assert_true(before.cached > 0);
 	assert_int_equal(before.blocks, PINNED + UNPINNED);

@@ -854,7 +854,6 @@ static void test_never_two_holders(void **state)
 			if ((uint32_t)pids[i] == pid)
 				victim = i;
 		assert_int_equal(kill(pids[victim], SIGKILL), 0);
-		/* Reap some processes late. */
 		if (rand_r(&next) % 2)
 			assert_int_equal(waitpid(pids[victim], NULL, 0), pids[victim]);
 		else

@@ -422,7 +422,6 @@ static void test_a_session_that_keeps_its_mapping(void **state)
 	for (uint32_t i = 0; i < PAGES; i++)
 		assert_int_equal(seen[i][i], RED_BYTE);
 	books_balance();
-	/* Red unmaps the retired pages. */
 	assert_int_equal(gpool_release_unused(red), SOME);
 	assert_int_equal(gpool_release_unused(red), 0);
 	AWAIT(pages_in(PAGE_FREE) == SOME && transfers()->transfers_count == 0);

@@ -26,7 +26,6 @@ struct rig {
 	struct peft peft;
 	struct reason reason;
 	uint8_t *file; /* the weights file, mapped */
-	/* The adapter that is being built. */
 	uint64_t bytes, header_room, header_bytes;
 	char *header;
 };

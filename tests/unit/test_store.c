@@ -129,7 +129,6 @@ static void test_stored_content_reads_back(void **state)
 	assert_int_equal(inode_of(item->fds[2]), session_inodes[2]);
 	assert_int_equal(item->fds[3], -1);
 	held_clear(&out);
-	/* After use, the store is empty. */
 	assert_int_equal(store_look(socket, &store, text, sizeof(text)), 0);
 	assert_int_equal(store.socket, -1);
 }
