@@ -8,8 +8,11 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* chosen: longer than a driver call, shorter than a delay that the program would notice */
-enum { SETTLE_NS = 100000000 };
+/*
+ * chosen: longer than a thread of this process waits for a processor on a busy machine. Waiting starts only while
+ * another thread holds free pages.
+ */
+enum { SETTLE_NS = 1000000000 };
 
 /* ---- life ---- */
 

@@ -50,6 +50,7 @@ static inline pid_t tool_start(const char *const *arguments, int error_fd)
 		assert_true(i + 2 < TOOL_ARGUMENTS_MAX);
 		all[i + 1] = arguments[i];
 	}
+	alarm(TOOL_STUCK_SECONDS); /* for each run of the program, not for all of them */
 	child = fork();
 	assert_true(child >= 0);
 	if (child == 0) {
@@ -183,7 +184,6 @@ static inline int tool_prepare(const char *name, const char *variable)
 	tool_path(tool.out, "out");
 	tool_path(tool.error, "error");
 	setenv("TMPDIR", tool.temporary, 1);
-	alarm(TOOL_STUCK_SECONDS);
 	return mkdir(tool.temporary, 0711) != 0 || prctl(PR_SET_CHILD_SUBREAPER, 1) != 0 ? -1 : 0;
 }
 
