@@ -235,6 +235,7 @@ enum gpool_page_state {
 	GPOOL_PAGE_HOLE = 0,        /* no memory, or the memory was taken */
 	GPOOL_PAGE_RECLAIMABLE = 1, /* not committed, but its memory is still mapped */
 	GPOOL_PAGE_COMMITTED = 2,
+	GPOOL_PAGE_SHARED = 3, /* a page of a named object: gpool_range_publish(), gpool_range_map() */
 };
 
 enum {
@@ -258,6 +259,90 @@ GPOOL_ASSERT_SIZE(gpool_range_page, 32);
  * Return: 0, -EINVAL (index, size, not an elastic range), -EHOSTDOWN (asleep), -ECHILD.
  */
 GPOOL_API int gpool_range_resolve(struct gpool_range *range, uint32_t index, struct gpool_range_page *page);
+
+/* ---- named objects in elastic ranges ---- */
+
+/*
+ * Pages of an elastic range can be published as a named object where they are, and other processes can map that object
+ * at pages of their own ranges. A tensor over the range then contains the object's content, and no byte is copied. A
+ * cache shares a computed prefix this way.
+ *
+ * Such an object is immutable. The agent may evict it while no session has it pinned, mapped or not. The program
+ * therefore pins it (gpool_object_pin()) before it reads the pages, and unpins it behind its GPU work
+ * (gpool_object_unpin_after()). -ESTALE from the pin reports that the object was evicted.
+ *
+ * Pages of objects are not committed: commit returns -EBUSY there, decommit ignores them, and the session cannot sleep
+ * while it maps them.
+ */
+struct gpool_range_publish_options {
+	uint32_t size;  /* sizeof(struct gpool_range_publish_options); GPOOL_RANGE_PUBLISH_OPTIONS_INIT sets it */
+	uint32_t flags; /* GPOOL_OBJECT_PRIVATE; an unknown bit is -EINVAL */
+	/* open object that is to be evicted after this one, such as the part of a prefix before it; NULL: none */
+	struct gpool_object *follows;
+	const char *key;   /* key of its metadata, 1 to 1,023 bytes; NULL: no metadata */
+	const void *value; /* value of that key */
+	uint64_t value_bytes;
+};
+GPOOL_ASSERT_SIZE(gpool_range_publish_options, 40);
+#define GPOOL_RANGE_PUBLISH_OPTIONS_INIT \
+	{ \
+		sizeof(struct gpool_range_publish_options), 0, 0, 0, 0, 0 \
+	}
+
+/*
+ * gpool_range_publish() - publish pages [first, first + count) of an elastic range as a named object that is not yet
+ * published.
+ *
+ * @name:    as in gpool_object_create()
+ * @options: NULL: no metadata, not private
+ * @object:  receives the open object, pinned once; gpool_range_unmap() ends its mapping and closes it
+ *
+ * The pages belong to the object from then on and are read-only in all processes. They stay at their addresses. All
+ * work that writes them must have finished.
+ *
+ * Return: 0, or, and then the pages are as before:
+ *   -EINVAL     not an elastic range, pages outside of it; a page is not committed, offered, captured, or part of a
+ *               handle that the call does not cover; name or options
+ *   -ESTALE     an object of this name exists
+ *   -EBUSY      queued GPU work uses the pages and could write to them
+ *   -EHOSTDOWN  the session is asleep
+ *   -EPERM, -EUSERS, -ENOSPC, -EFBIG, -EPIPE, -ENOMEM, -EMFILE, -ECHILD  as gpool_object_publish()
+ *
+ * Threads: any. Cost: one request to the agent and one access call.
+ */
+GPOOL_API int gpool_range_publish(struct gpool_range *range, uint32_t first, uint32_t count, const char *name,
+	const struct gpool_range_publish_options *options, struct gpool_object **object);
+
+/*
+ * gpool_range_map() - open an object and map all its pages, read-only, at page `first` of an elastic range and the
+ * pages that follow.
+ *
+ * @options: as in gpool_object_open(), without flags and role
+ * @object:  receives the open object, pinned once if it can be pinned (gpool_range_publish(), GPOOL_OBJECT_PINNABLE);
+ *           gpool_range_unmap() ends its mapping and closes it
+ *
+ * Return: 0, or, and then nothing is mapped:
+ *   -EINVAL      not an elastic range; the object does not fit between `first` and the end of the range; `first` is not
+ *                the first page of a handle; the object is mutable; options
+ *   -EBUSY       a page there is committed, or queued GPU work uses the memory that was decommitted there
+ *   -ESTALE      the object was evicted meanwhile
+ *   -EOPNOTSUPP  the object's pages do not fill the handles that the GPU maps
+ *   -EHOSTDOWN   the session is asleep
+ *   others as gpool_object_open()
+ *
+ * Threads: any. Cost: one request to the agent, a mapping for each handle and one access call.
+ */
+GPOOL_API int gpool_range_map(struct gpool_range *range, uint32_t first, const char *name,
+	const struct gpool_object_open_options *options, struct gpool_object **object);
+
+/*
+ * gpool_range_unmap() - end the mapping of an object in an elastic range, and close the object. The pages have no
+ * memory then, and may be committed. End the pins of the object before.
+ *
+ * Return: 0, -EINVAL (it is not mapped in this range), -EBUSY (queued GPU work uses the pages: they stay mapped),
+ * -EHOSTDOWN (asleep), -ECHILD.
+ */
+GPOOL_API int gpool_range_unmap(struct gpool_range *range, struct gpool_object *object);
 
 /* ---- sliced ranges ---- */
 

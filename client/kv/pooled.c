@@ -489,26 +489,8 @@ uint32_t pooled_find(struct gpool_kv *kv, struct prefix_key key, uint32_t before
 static int chunk_blocks_of(struct gpool_kv *kv, uint32_t chunk, struct gpool_block *blocks, uint32_t *pages)
 {
 	const struct elastic_pages all = {.first = chunk * kv->chunk_pages, .count = kv->chunk_pages, .times = 1};
-	const struct elastic *elastic = kv->range->elastic;
-	int error = elastic_can_give(kv->range->elastic, &all);
 
-	for (uint32_t i = 0; i < chunk_handles(kv) && !error; i++) {
-		uint32_t page = elastic->space.pages[elastic_slot_of(elastic, all.first) + i] - 1;
-		uint64_t word = atomic_load_explicit(&kv->pool->pages[page], memory_order_acquire);
-
-		pages[i] = page;
-		blocks[i] = (struct gpool_block){
-			.page = page,
-			.page_count = handle_pages(kv->pool),
-			.tag = atomic_load_explicit(&block_entry(kv->pool, page)->tag, memory_order_acquire),
-			/*
-			 * While the agent inspects the page, its word has another state. The block is pinned, so this
-			 * session owns it.
-			 */
-			.generation = page_word_make(PAGE_LEASED, kv->pool->id, page_word_generation(word)),
-		};
-	}
-	return error;
+	return elastic_can_give(kv->range->elastic, &all, blocks, pages);
 }
 
 static struct metadata *metadata_make(const struct gpool_kv *kv, uint32_t block)
@@ -548,8 +530,16 @@ static int chunk_give(
 		error = place_map(kv, place, pages, chunk_handles(kv));
 	if (!error) {
 		name_make(name, metadata->keys[0]);
-		error = object_give(kv->pool, name, follows, blocks, chunk_handles(kv), METADATA_KEY, metadata,
-			metadata_bytes(kv), &object);
+		error = object_give(kv->pool,
+			&(struct object_gift){
+				.name = name,
+				.follows = follows,
+				.key = METADATA_KEY,
+				.value = metadata,
+				.bytes = metadata_bytes(kv),
+				.of_library = true,
+			},
+			blocks, chunk_handles(kv), &object);
 		if (error && gpu_unmap(kv->pool->gpu, place_address(kv, place), kv->chunk_bytes))
 			place_lose(kv, place);
 	}

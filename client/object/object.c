@@ -317,6 +317,8 @@ int gpool_object_close(struct gpool_object *object)
 		gpool_object_abort(object);
 		return 0;
 	}
+	if (object->in_range)
+		return fail(-EINVAL, "object '%s' is mapped in a range; gpool_range_unmap() closes it", object->name);
 	/* Pages of an object that was built here stay mapped in the window, but read-only. */
 	if (object->part_count && object->writable)
 		error = object_protect(object, true);
@@ -457,6 +459,32 @@ bool object_look_up(const struct gpool *pool, const char *name, struct gpool_obj
 			info->state == GPOOL_OBJECT_CURRENT && !strcmp(info->name, name))
 			return true;
 	return false;
+}
+
+static bool is_openable(const struct gpool *pool, const char *name)
+{
+	struct gpool_object_info info = {.size = sizeof(info)};
+
+	return object_look_up(pool, name, &info) &&
+		(!(pool->segment.objects[info.number].flags & OBJECT_PRIVATE) ||
+			!strcmp(info.tenant, pool->segment.sessions[pool->id].tenant));
+}
+
+int gpool_object_find(struct gpool *pool, const char *const *names, uint32_t count)
+{
+	uint32_t found = 0;
+
+	if (!pool->alive)
+		return -ECHILD;
+	if (count > INT32_MAX)
+		return fail(-EINVAL, "count is %u; the largest is %d", count, INT32_MAX);
+	for (; found < count; found++) {
+		if (!names[found])
+			return fail(-EINVAL, "name %u is NULL", found);
+		if (!is_openable(pool, names[found]))
+			break;
+	}
+	return (int)found;
 }
 
 /* Copy as much as the caller's struct holds. */

@@ -65,6 +65,7 @@ struct gpool_object {
 	uint64_t range, range_bytes; /* if opened by name */
 	/* addresses at which the handle's user mapped it; 0: none. Under pool->objects_lock */
 	uint64_t mapping, mapping_bytes;
+	bool in_range; /* the user is an elastic range: gpool_range_unmap() ends the mapping */
 };
 
 /* object.c */
@@ -153,14 +154,21 @@ int object_unmap(struct gpool_object *object);
 int object_keep(struct gpool *pool, const char *name, struct gpool_block *block, uint64_t address,
 	struct gpool_object **object);
 /*
- * object_give() - publish pinned blocks of the caller as one ephemeral object with one metadata entry, under a name
- * that must be free. The object is kept by pins alone and is returned pinned. follows: an open ephemeral object that is
- * to be evicted after this one, or NULL. On success the pages belong to the object; the caller remains responsible for
- * its own mapping. Otherwise blocks[] are unchanged, except perhaps their generations.
+ * object_give() - publish pinned blocks of the caller as one ephemeral object, under a name that must be free. The
+ * object is kept by pins alone and is returned pinned. On success the pages belong to the object; the caller remains
+ * responsible for its own mapping. Otherwise blocks[] are unchanged, except perhaps their generations.
  * Return: as gpool_object_publish().
  */
-int object_give(struct gpool *pool, const char *name, const struct gpool_object *follows, struct gpool_block *blocks,
-	uint32_t count, const char *key, const void *value, size_t bytes, struct gpool_object **object);
+struct object_gift {
+	const char *name;
+	const struct gpool_object *follows; /* an open ephemeral object that is to be evicted after this one; or NULL */
+	const char *key;                    /* of its one metadata entry; NULL: none */
+	const void *value;
+	size_t bytes;
+	bool of_library, private;
+};
+int object_give(struct gpool *pool, const struct object_gift *gift, struct gpool_block *blocks, uint32_t count,
+	struct gpool_object **object);
 /* object_parts_drop() - free the blocks of an object that is not published. */
 void object_parts_drop(struct gpool_object *object);
 /* object_protect() - set the access to pages that were built by this process, at their addresses: 0, -EBUSY. */

@@ -495,21 +495,25 @@ int object_keep(
 	return error;
 }
 
-int object_give(struct gpool *pool, const char *name, const struct gpool_object *follows, struct gpool_block *blocks,
-	uint32_t count, const char *key, const void *value, size_t bytes, struct gpool_object **object)
+int object_give(struct gpool *pool, const struct object_gift *gift, struct gpool_block *blocks, uint32_t count,
+	struct gpool_object **object)
 {
 	struct gpool_object *made;
 	uint64_t version;
-	int error = object_new(pool, name, &made);
+	int error = object_new(pool, gift->name, &made);
 
 	if (error)
 		return error;
 	made->memory_class = GPOOL_OBJECT_EPHEMERAL;
-	made->by_pins = made->pinned = made->of_library = true;
+	made->by_pins = made->pinned = true;
+	made->of_library = gift->of_library;
+	made->private = gift->private;
 	made->expect_version = GPOOL_OBJECT_NONE;
-	made->follows = follows;
+	made->follows = gift->follows;
 	made->parts = calloc(count, sizeof(*made->parts));
-	error = made->parts ? draft_set(&made->draft, key, value, bytes) : -ENOMEM;
+	error = made->parts ? 0 : -ENOMEM;
+	if (!error && gift->key)
+		error = draft_set(&made->draft, gift->key, gift->value, gift->bytes);
 	for (uint32_t i = 0; i < count && !error; i++)
 		made->parts[made->part_count++].block = blocks[i];
 	made->part_capacity = made->part_count;

@@ -44,19 +44,15 @@ static COLD int pin_wait(const struct gpool_object *object)
 	return error;
 }
 
-static bool is_pinnable(const struct gpool_object *object)
+static bool is_by_pins(const struct gpool_object *object)
 {
-	return object->number && object->memory_class == GPOOL_OBJECT_PINNABLE;
+	return object->number && object->by_pins;
 }
 
 static int fail_class(const struct gpool_object *object)
 {
-	return fail(-EINVAL, "object '%s' is not published with the class PINNABLE", object->name);
-}
-
-static bool is_by_pins(const struct gpool_object *object)
-{
-	return object->number && object->by_pins;
+	return fail(-EINVAL, "object '%s' is not published with the class PINNABLE or by gpool_range_publish()",
+		object->name);
 }
 
 /* Concurrent threads may lose counts: the number is an estimate. */
@@ -93,7 +89,7 @@ int gpool_object_pin(struct gpool_object *object)
 {
 	if (unlikely(!object->pool->alive))
 		return -ECHILD;
-	return unlikely(!is_pinnable(object)) ? fail_class(object) : object_pin(object);
+	return unlikely(!is_by_pins(object)) ? fail_class(object) : object_pin(object);
 }
 
 /* A pinned version cannot be evicted, so an evicted one was not pinned. */
@@ -118,7 +114,7 @@ int gpool_object_unpin(struct gpool_object *object)
 
 	if (unlikely(!object->pool->alive))
 		return -ECHILD;
-	error = likely(is_pinnable(object)) ? unpin_check(object) : fail_class(object);
+	error = likely(is_by_pins(object)) ? unpin_check(object) : fail_class(object);
 	if (likely(!error))
 		unpin(object);
 	return error;
@@ -144,7 +140,7 @@ int gpool_object_unpin_after(struct gpool_object *object, struct gpool_fence fen
 {
 	if (unlikely(!object->pool->alive))
 		return -ECHILD;
-	return is_pinnable(object) ? object_unpin(object, fence) : fail_class(object);
+	return is_by_pins(object) ? object_unpin(object, fence) : fail_class(object);
 }
 
 void object_pin_raise(struct gpool_object *object)

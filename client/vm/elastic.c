@@ -18,9 +18,13 @@ void elastic_set(struct elastic *elastic, uint32_t slot, enum elastic_state stat
 		[ELASTIC_RELEASED] =
 			1 << ELASTIC_MOVING | 1 << ELASTIC_TAKEN | 1 << ELASTIC_RECLAIMABLE | 1 << ELASTIC_HOLE,
 		[ELASTIC_OFFERED] = 1 << ELASTIC_HELD | 1 << ELASTIC_RECLAIMABLE,
-		[ELASTIC_HELD] = 1 << ELASTIC_RECLAIMABLE | 1 << ELASTIC_RELEASED | 1 << ELASTIC_OFFERED,
-		[ELASTIC_MOVING] = 1 << ELASTIC_TAKEN | 1 << ELASTIC_RECLAIMABLE | 1 << ELASTIC_HOLE,
-		[ELASTIC_TAKEN] = 1 << ELASTIC_HELD | 1 << ELASTIC_RELEASED | 1 << ELASTIC_RECLAIMABLE,
+		[ELASTIC_HELD] =
+			1 << ELASTIC_RECLAIMABLE | 1 << ELASTIC_RELEASED | 1 << ELASTIC_OFFERED | 1 << ELASTIC_TAKEN,
+		[ELASTIC_MOVING] =
+			1 << ELASTIC_TAKEN | 1 << ELASTIC_RECLAIMABLE | 1 << ELASTIC_HOLE | 1 << ELASTIC_SHARED,
+		[ELASTIC_TAKEN] =
+			1 << ELASTIC_HELD | 1 << ELASTIC_RELEASED | 1 << ELASTIC_RECLAIMABLE | 1 << ELASTIC_SHARED,
+		[ELASTIC_SHARED] = 1 << ELASTIC_HOLE,
 	};
 	uint32_t was = elastic->slots[slot].state;
 
@@ -206,6 +210,7 @@ free_elastic:
 void elastic_close(struct elastic *elastic)
 {
 	handles_offered(elastic->space.pool, -elastic->offered_told);
+	elastic_shared_close(elastic);
 	vm_space_close(&elastic->space);
 	munmap(elastic->slots, elastic->bytes);
 	pthread_mutex_destroy(&elastic->lock);
@@ -457,7 +462,32 @@ int elastic_decommit(struct elastic *elastic, const struct elastic_pages *pages,
 
 /* ---- given away ---- */
 
-int elastic_can_give(struct elastic *elastic, const struct elastic_pages *pages)
+void elastic_blocks(const struct elastic *elastic, const struct elastic_pages *pages, struct gpool_block *blocks,
+	uint32_t *first_pages)
+{
+	const struct gpool *pool = elastic->space.pool;
+	uint32_t first = elastic_slot_of(elastic, pages->first);
+
+	for (uint32_t i = 0; i < pages->count / handle_pages(pool); i++) {
+		uint32_t page = page_of(elastic, first + i);
+		uint64_t word = atomic_load_explicit(&pool->pages[page], memory_order_acquire);
+
+		first_pages[i] = page;
+		blocks[i] = (struct gpool_block){
+			.page = page,
+			.page_count = handle_pages(pool),
+			.tag = atomic_load_explicit(&block_entry(pool, page)->tag, memory_order_acquire),
+			/*
+			 * While the agent inspects the page, its word has another state. The block is pinned, so this
+			 * session owns it.
+			 */
+			.generation = page_word_make(PAGE_LEASED, pool->id, page_word_generation(word)),
+		};
+	}
+}
+
+int elastic_can_give(
+	struct elastic *elastic, const struct elastic_pages *pages, struct gpool_block *blocks, uint32_t *first_pages)
 {
 	uint32_t per_handle = handle_pages(elastic->space.pool), first = elastic_slot_of(elastic, pages->first),
 		 error = 0;
@@ -467,8 +497,19 @@ int elastic_can_give(struct elastic *elastic, const struct elastic_pages *pages)
 		error |= elastic->slots[slot].state != ELASTIC_HELD || elastic->slots[slot].uses != per_handle;
 	for (uint32_t page = pages->first; page < pages->first + pages->count; page++)
 		error |= !elastic_bit(elastic->committed, page);
+	if (!error)
+		elastic_blocks(elastic, pages, blocks, first_pages);
 	elastic_unlock(elastic);
 	return error ? -EBUSY : 0;
+}
+
+void elastic_uncommit(struct elastic *elastic, const struct elastic_pages *pages)
+{
+	for (uint32_t page = pages->first; page < pages->first + pages->count; page++) {
+		elastic->committed[page / 64] &= ~(UINT64_C(1) << (page % 64));
+		elastic->slots[elastic_slot_of(elastic, page)].uses = 0;
+	}
+	elastic->committed_pages -= pages->count;
 }
 
 void elastic_give(struct elastic *elastic, const struct elastic_pages *pages)
@@ -476,13 +517,9 @@ void elastic_give(struct elastic *elastic, const struct elastic_pages *pages)
 	uint32_t per_handle = handle_pages(elastic->space.pool), first = elastic_slot_of(elastic, pages->first);
 
 	pthread_mutex_lock(&elastic->lock);
-	for (uint32_t page = pages->first; page < pages->first + pages->count; page++)
-		elastic->committed[page / 64] &= ~(UINT64_C(1) << (page % 64));
-	elastic->committed_pages -= pages->count;
-	for (uint32_t slot = first; slot < first + pages->count / per_handle; slot++) {
-		elastic->slots[slot].uses = 0;
+	elastic_uncommit(elastic, pages);
+	for (uint32_t slot = first; slot < first + pages->count / per_handle; slot++)
 		elastic_set(elastic, slot, ELASTIC_RECLAIMABLE);
-	}
 	elastic_unlock(elastic);
 }
 
@@ -600,6 +637,8 @@ void elastic_resolve(struct elastic *elastic, uint32_t index, struct gpool_range
 		page->page = elastic->space.pages[slot] - 1 + index % handle_pages(pool);
 		page->generation =
 			page_word_generation(atomic_load_explicit(&pool->pages[page->page], memory_order_acquire));
+	} else if (elastic->slots[slot].state == ELASTIC_SHARED) {
+		page->state = GPOOL_PAGE_SHARED;
 	}
 	elastic_unlock(elastic);
 }

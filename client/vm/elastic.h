@@ -12,7 +12,8 @@
  *   OFFERED       mapped and committed; its handle is offered, or the agent has taken it
  *   HELD          its handle is held. Mapped, unless the range sleeps
  *   MOVING        a thread is providing a handle for it
- *   TAKEN         like HELD, for a thread that provides handles for other slots of the same call
+ *   TAKEN         like HELD, for a thread that provides handles for other slots of the same call, or publishes them
+ *   SHARED        the pages of a named object are mapped there, read-only (elastic_object.c); the slot has no handle
  *
  * uses: the number of its committed pages and of its captured pages. A slot whose uses drop to 0 is reclaimable, or
  * released while a fence of its handle is not signaled.
@@ -31,6 +32,7 @@ enum elastic_state {
 	ELASTIC_HELD,
 	ELASTIC_MOVING,
 	ELASTIC_TAKEN,
+	ELASTIC_SHARED,
 	ELASTIC_STATES
 };
 
@@ -169,11 +171,28 @@ bool elastic_is_here(struct elastic *elastic, const struct elastic_pages *pages)
 
 /*
  * elastic_give() - handles that are committed completely and not otherwise in use were passed to another owner, without
- * having been idle: their slots become reclaimable as if they had been. elastic_can_give() - check the handles before:
- * 0, -EBUSY (captured, or offered). Between ranges_enter() and ranges_leave().
+ * having been idle: their slots become reclaimable as if they had been. elastic_can_give() - check the handles before,
+ * and describe them as elastic_blocks() does: 0, -EBUSY (captured, or offered). Between ranges_enter() and
+ * ranges_leave().
  */
-int elastic_can_give(struct elastic *elastic, const struct elastic_pages *pages);
+int elastic_can_give(
+	struct elastic *elastic, const struct elastic_pages *pages, struct gpool_block *blocks, uint32_t *first_pages);
 void elastic_give(struct elastic *elastic, const struct elastic_pages *pages);
+
+/*
+ * elastic_uncommit() - clear the committed bits of pages whose slots have no other use. The caller holds the lock.
+ */
+void elastic_uncommit(struct elastic *elastic, const struct elastic_pages *pages);
+/*
+ * elastic_blocks() - describe the blocks of held handles; first_pages[] receives the first page of each.
+ */
+void elastic_blocks(const struct elastic *elastic, const struct elastic_pages *pages, struct gpool_block *blocks,
+	uint32_t *first_pages);
+/*
+ * elastic_shared_close() - unmap the named objects that are mapped in the range, before it is closed; GPU work must be
+ * done.
+ */
+void elastic_shared_close(struct elastic *elastic);
 
 /*
  * elastic_settle() - make released slots whose fences are signaled reclaimable. elastic_settle_all() - in the whole
@@ -214,9 +233,11 @@ void elastic_counts(struct elastic *elastic, struct gpool_range_info *info);
 
 /*
  * elastic_held_pages() - return the number of held pages, including those held because of other pages of their handle.
- * elastic_leaving() - return true if GPU work uses released or offered handles.
+ * elastic_leaving() - return true if GPU work uses released or offered handles. elastic_shared() - return the number of
+ * pages of named objects that are mapped in the range.
  */
 uint32_t elastic_held_pages(struct elastic *elastic);
 bool elastic_leaving(struct elastic *elastic);
+uint32_t elastic_shared(struct elastic *elastic);
 
 #endif

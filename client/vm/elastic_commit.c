@@ -11,6 +11,7 @@
  * therefore returns its handles, waits for handles for all of its slots, which the agent grants in one step, and starts
  * again: handles that are still reclaimable then are taken back.
  */
+#include "client/core/last_error.h"
 #include "client/vm/elastic.h"
 
 #include <stdlib.h>
@@ -45,7 +46,10 @@ static bool is_free(const struct backing *backing)
 	{
 		uint32_t state = backing->elastic->slots[slot].state;
 
-		if (state == ELASTIC_MOVING || state == ELASTIC_TAKEN)
+		if (state == ELASTIC_SHARED)
+			fail(-EBUSY, "page %u belongs to a named object that is mapped there",
+				slot * handle_pages(backing->elastic->space.pool));
+		if (state == ELASTIC_MOVING || state == ELASTIC_TAKEN || state == ELASTIC_SHARED)
 			return false;
 	}
 	return true;

@@ -189,3 +189,13 @@ bool elastic_leaving(struct elastic *elastic)
 	elastic_unlock(elastic);
 	return some;
 }
+
+uint32_t elastic_shared(struct elastic *elastic)
+{
+	uint32_t handles;
+
+	pthread_mutex_lock(&elastic->lock);
+	handles = elastic->count[ELASTIC_SHARED];
+	elastic_unlock(elastic);
+	return handles * handle_pages(elastic->space.pool);
+}

@@ -340,7 +340,15 @@ close_object:
 
 int range_settle(struct gpool_range *range)
 {
-	return range->elastic && elastic_leaving(range->elastic) ? -EBUSY : 0;
+	uint32_t shared;
+
+	if (!range->elastic)
+		return 0;
+	shared = elastic_shared(range->elastic);
+	if (shared)
+		return fail(-EBUSY,
+			"%u pages of named objects are mapped in a range; end that with gpool_range_unmap()", shared);
+	return elastic_leaving(range->elastic) ? -EBUSY : 0;
 }
 
 /* The last range of the spilled block was destroyed: discard the block. */

@@ -106,8 +106,8 @@ void range_fall(struct gpool_range *range);
 int range_object_pages(struct gpool_range *range);
 
 /*
- * range_settle() - return 0, or -EBUSY: unfinished GPU work uses pages that were decommitted or offered. Call it after
- * stream_sync_all().
+ * range_settle() - return 0, or -EBUSY: unfinished GPU work uses pages that were decommitted or offered, or pages of
+ * named objects are mapped in the range. Call it after stream_sync_all().
  */
 int range_settle(struct gpool_range *range);
 

@@ -170,6 +170,14 @@ int vm_map(struct vm_space *space, uint32_t slot, const uint32_t *pages, uint32_
 	return 0;
 }
 
+void vm_forget(struct vm_space *space, uint32_t slot, uint32_t count)
+{
+	for (uint32_t i = slot; i < slot + count; i++) {
+		count_mapped(space, space->pages[i] - 1, UINT32_MAX);
+		space->pages[i] = 0;
+	}
+}
+
 /* Unmap slots that are all mapped. */
 static int unmap_run(struct vm_space *space, uint32_t slot, uint32_t count)
 {
@@ -177,10 +185,8 @@ static int unmap_run(struct vm_space *space, uint32_t slot, uint32_t count)
 
 	if (error && error != -EBUSY)
 		pool_log(space->pool, POOL_LOG_ERROR, "cannot unmap %u handles: %s", count, gpu_error_text());
-	for (uint32_t i = slot; !error && i < slot + count; i++) {
-		count_mapped(space, space->pages[i] - 1, UINT32_MAX);
-		space->pages[i] = 0;
-	}
+	if (!error)
+		vm_forget(space, slot, count);
 	return error;
 }
 

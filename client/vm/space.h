@@ -61,6 +61,11 @@ int vm_map(struct vm_space *space, uint32_t slot, const uint32_t *pages, uint32_
 int vm_unmap(struct vm_space *space, uint32_t slot, uint32_t count);
 
 /*
+ * vm_forget() - the mappings of slots [slot, slot + count) belong to another owner from now on; they remain.
+ */
+void vm_forget(struct vm_space *space, uint32_t slot, uint32_t count);
+
+/*
  * vm_adopt_run() - hold the handles of reclaimable slots [slot, slot + count) again that are idle in this session,
  * whole words of free bits at once. gone[] receives the slots, ascending, whose handles were taken: they are still
  * mapped. Returns their number.

@@ -230,15 +230,15 @@ static void test_objects(void **state)
 	SAYS(gpool_object_alloc(object, 600, NULL, &index), -EINVAL, "page_count is 600; this pool has 512 pages");
 	assert_int_equal(gpool_object_alloc(object, 1, NULL, &index), 0);
 	SAYS(gpool_object_address(object, 3, &address, &address), -EINVAL, "allocation 3 of object 'o', which has 1");
-	SAYS(gpool_object_pin(object), -EINVAL, "object 'o' is not published with the class PINNABLE");
+	SAYS(gpool_object_pin(object), -EINVAL, "object 'o' is not published with the class PINNABLE or by gpool_range_publish()");
 	assert_int_equal(gpool_object_publish(object, &version), 0);
 	SAYS(gpool_object_set(object, "k", "x", 1), -EINVAL, "object 'o' is published");
 	SAYS(gpool_object_get(object, "k", &value, &bytes), -ENOENT, "object 'o' has no key 'k'");
 	SAYS(gpool_object_entry(object, 3, &key, &value, &bytes), -ENOENT, "entry 3 of object 'o', which has 0");
 	SAYS(gpool_object_info(object, &info), -EINVAL, "size is 1 bytes");
 	SAYS(gpool_object_next(pool, &index, &info), -EINVAL, "size is 1 bytes");
-	SAYS(gpool_object_unpin(object), -EINVAL, "object 'o' is not published with the class PINNABLE");
-	SAYS(gpool_object_unpin_after(object, none), -EINVAL, "object 'o' is not published with the class PINNABLE");
+	SAYS(gpool_object_unpin(object), -EINVAL, "object 'o' is not published with the class PINNABLE or by gpool_range_publish()");
+	SAYS(gpool_object_unpin_after(object, none), -EINVAL, "object 'o' is not published with the class PINNABLE or by gpool_range_publish()");
 	SAYS(gpool_range_open(pool, "none", NULL, &range), -ENOENT, "object 'none': no such object");
 	open.layout_hash = 0x1234;
 	SAYS(gpool_object_open(pool, "o", &open, &reader), -EPROTO, "and the one expected is 0000000000001234");

@@ -212,6 +212,20 @@ static void test_sleeper_wakes(void **state)
 	assert_int_equal(gpool_range_destroy(range), 0);
 }
 
+static void test_find_counts_what_can_be_opened(void **state)
+{
+	static const char *const names[] = {"open", "private", "absent", "open"};
+	uint64_t version;
+
+	(void)state;
+	assert_int_equal(publish(red, "open", 0, RED_BYTE, &version), 0);
+	assert_int_equal(publish(red, "private", GPOOL_OBJECT_PRIVATE, RED_BYTE, &version), 0);
+	assert_int_equal(gpool_object_find(red, names, 4), 2);
+	assert_int_equal(gpool_object_find(blue, names, 4), 1);
+	assert_int_equal(gpool_object_find(blue, names, 0), 0);
+	assert_int_equal(gpool_object_find(blue, (const char *const[]){"open", NULL}, 2), -EINVAL);
+}
+
 static void test_engines_of_one_tenant_share(void **state)
 {
 	struct gpool *engine = open_as(0, NULL, "red");
@@ -390,6 +404,7 @@ int main(int argc, char **argv)
 		TOGETHER_TEST(unread_version_stays),
 		TOGETHER_TEST(owner_is_not_locked_out),
 		TOGETHER_TEST(sleeper_wakes),
+		TOGETHER_TEST(find_counts_what_can_be_opened),
 		TOGETHER_TEST(engines_of_one_tenant_share),
 		TOGETHER_TEST(freed_name),
 		TOGETHER_TEST(owner_allows_writing),
