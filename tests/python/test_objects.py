@@ -276,5 +276,83 @@ class Ranges(ObjectTest):
             self.assertEqual(elastic.view("uint8", 2, PAGE * 8).read(), b"xx")
 
 
+class RangeObjects(ObjectTest):
+    def setUp(self) -> None:
+        super().setUp()
+        self.range = self.pool.reserve_range(64, Class.EPHEMERAL)
+        self.addCleanup(self.range.close)
+
+    def test_pages_are_published_and_mapped_without_a_copy(self) -> None:
+        self.range.commit(0, 4)
+        sparse = numpy.asarray(self.range.view("uint32", sparse=True)).reshape(64, -1)
+        sparse[0:4] = numpy.arange(4)[:, None]
+        used = self.pool.stats().leased_pages
+        with self.range.publish(1, 2, "prefix", key="layout", value=b"B\0HNC") as made:
+            self.assertEqual(self.range.page_state(1), gpool.PageState.SHARED)
+            self.assertEqual(made["layout"], b"B\0HNC")
+            with self.range.map(10, "prefix") as mapped:
+                self.assertTrue((sparse[10] == 1).all() and (sparse[11] == 2).all())
+                self.assertEqual(mapped.info().pages, 2)
+                mapped.unpin()
+                with mapped.pin():
+                    self.assertEqual(sparse[11, 5], 2)
+            self.assertEqual(self.range.page_state(10), gpool.PageState.HOLE)
+            self.assertLessEqual(self.pool.stats().leased_pages, used)
+        self.assertEqual(self.range.page_state(1), gpool.PageState.HOLE)
+        self.range.decommit(0, 1)
+        with self.assertRaisesRegex(gpool.Busy, "1 view of its memory live"):
+            self.range.close()
+        del sparse
+
+    def test_objects_are_found_in_their_order(self) -> None:
+        self.range.commit(0, 3)
+        kept = [self.range.publish(page, 1, f"part/{page}") for page in range(3)]
+        names = [f"part/{page}" for page in range(5)]
+        self.assertEqual(self.pool.find_objects(names), 3)
+        self.assertEqual(self.pool.find_objects(names[1:]), 2)
+        self.assertEqual(self.pool.find_objects(names[3:]), 0)
+        self.assertEqual(self.pool.find_objects([]), 0)
+        self.assertRaises(ValueError, self.pool.find_objects, ["part/0\0"])
+        for each in kept:
+            each.close()
+        self.pool.delete_object("part/1")
+        self.assertEqual(self.pool.find_objects(names), 1)
+
+    def test_what_is_refused(self) -> None:
+        self.range.commit(0, 1)
+        with self.assertRaisesRegex(gpool.Error, "page 1 is not committed"):
+            self.range.publish(0, 2, "o")
+        first = self.range.publish(0, 1, "o")
+        self.range.commit(1, 1)
+        self.assertRaises(gpool.Stale, self.range.publish, 1, 1, "o")
+        self.assertRaises(gpool.Busy, self.range.commit, 0, 1)
+        self.assertRaises(gpool.Busy, self.pool.sleep)
+        self.assertRaises(gpool.NotFound, self.range.map, 5, "absent")
+        self.assertRaises(gpool.Busy, self.range.map, 1, "o")
+        view = self.range.view(offset=PAGE, shape=8)
+        self.assertRaises(gpool.Busy, self.range.publish, 1, 1, "p")
+        del view
+        first.close()
+        self.pool.sleep()
+        self.assertRaises(gpool.Asleep, self.range.map, 5, "o")
+        self.pool.wake()
+
+    def test_offered_pages_are_kept_until_they_are_needed(self) -> None:
+        self.range.commit(0, 4)
+        self.range.offer(1, 2)
+        self.assertEqual(self.range.info().offered_pages, 2)
+        self.assertEqual(self.range.reclaim(0, 5), b"\1\1\1\1\0")
+
+    def test_an_object_of_another_class_is_mapped(self) -> None:
+        draft = self.pool.create_object("weights")
+        draft.alloc(2)
+        numpy.asarray(draft.view())[:] = 9
+        draft.publish()
+        with self.range.map(3, "weights") as mapped:
+            self.assertEqual(self.range.view(offset=3 * PAGE, shape=4, sparse=True).read(), b"\11" * 4)
+            self.assertEqual(mapped.info().memory_class, Class.IMMUTABLE)
+        draft.close()
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -10,7 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _abi
-from ._errors import Error, check
+from ._errors import Error, Stale, check
 from ._handle import Handle
 from ._library import library
 from ._options import Usage, alloc_options
@@ -20,6 +20,7 @@ from ._wait import waiting
 
 if TYPE_CHECKING:
     from ._pool import Pool
+    from ._range import Range
     from ._stream import Fence, Stream
 
 
@@ -115,12 +116,14 @@ class Object:
         memory_class: Optional[ObjectClass] = None,
         pinned: bool = False,
         adopted: bool = False,
+        within: Optional[Range] = None,
     ) -> None:
         """Wrap an object of the library; for this package only.
 
         memory_class: class of a draft; None: the object is published. pinned: it is published pinned. adopted: this
-        process is its writer.
+        process is its writer. within: the range in which it is mapped.
         """
+        self._within = within
         self._pool = pool
         self.name = name
         self.handle = Handle(pointer, f"object '{name}'", pool.handle)
@@ -158,9 +161,15 @@ class Object:
 
         Raises Busy: a view of the object exists, or queued GPU work uses it.
         """
-        if not self._pool.closed:
+        if self._pool.closed:
+            return
+        if self._within is None:
             with self._pool.handle:
                 self.handle.close(library().gpool_object_close)
+        elif not self.handle.closed and not self._within.handle.closed:
+            with self._within.handle as within:
+                self._unpin_all()
+                self.handle.close(lambda pointer: library().gpool_range_unmap(within, pointer))
 
     # ---- building ----
 
@@ -335,6 +344,14 @@ class Object:
             with self._lock:
                 self._pins += 1
         check(result, f"unpin object '{self.name}'")
+
+    def _unpin_all(self) -> None:
+        """End the program's pins, so that the mapping in a range can end."""
+        while self._pins:
+            try:
+                self.unpin()
+            except Stale:
+                return
 
     @property
     def pinnable(self) -> bool:

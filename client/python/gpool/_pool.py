@@ -7,7 +7,7 @@ import enum
 import errno
 import sys
 import weakref
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import _abi
 from ._block import Block, Span
@@ -384,6 +384,17 @@ class Pool:
                 return
             check(result, "list objects")
             yield info_of(filled)
+
+    def find_objects(self, names: Sequence[str]) -> int:
+        """Return how many of the names, from the first on, name an object that this session may open.
+
+        For example, `names` are the parts of a prefix, in order. The objects may be evicted or deleted at any time.
+        Raises Error.
+        Cost: a lookup in shared memory for each name, no request to the agent.
+        """
+        texts = (ctypes.c_char_p * len(names))(*[c_text(name) for name in names])
+        with self.handle as pool:
+            return check(library().gpool_object_find(pool, texts, len(names)), f"find {len(names)} objects")
 
     # ---- ranges ----
 

@@ -12,7 +12,8 @@ from . import _abi
 from ._errors import Asleep, Error, check
 from ._handle import Handle
 from ._library import library
-from ._object import ObjectClass
+from ._object import Object, ObjectClass
+from ._text import c_text
 from ._view import View, loan
 from ._wait import waiting
 
@@ -29,6 +30,8 @@ class PageState(enum.IntEnum):
     RECLAIMABLE = _abi.GPOOL_PAGE_RECLAIMABLE
     """decommitted, but its memory is still mapped"""
     COMMITTED = _abi.GPOOL_PAGE_COMMITTED
+    SHARED = _abi.GPOOL_PAGE_SHARED
+    """a page of a named object: Range.publish(), Range.map()"""
 
 
 class RangeInfo(NamedTuple):
@@ -49,6 +52,8 @@ class RangeInfo(NamedTuple):
     captured_pages: int
     handle_pages: int
     """pages per driver handle"""
+    offered_pages: int
+    """of the committed pages; includes pages that the agent has taken meanwhile"""
 
 
 class Range:
@@ -65,6 +70,7 @@ class Range:
         """Wrap a range of the library; for this package only."""
         self._pool = pool
         self._elastic = elastic
+        self.addresses = Handle(pointer, "a range", pool.handle)  # held by sparse views, which permit decommits
         self.handle = Handle(pointer, "a range", pool.handle)
         info = self.info()
         self.address, self.nbytes, self.page_count = info.address, info.nbytes, info.page_count
@@ -99,6 +105,7 @@ class Range:
         Raises Busy: a view of the range exists, or GPU work that was queued elsewhere uses it.
         """
         if not self._pool.closed:
+            self.addresses.refuse_views("close")
             with self._pool.handle:
                 self.handle.close(library().gpool_range_destroy)
 
@@ -124,6 +131,7 @@ class Range:
             filled.reclaimable_pages,
             filled.captured_pages,
             filled.handle_pages,
+            filled.offered_pages,
         )
 
     def view(
@@ -133,13 +141,21 @@ class Range:
         offset: int = 0,
         readonly: bool = False,
         stream: Optional[Stream] = None,
+        *,
+        sparse: bool = False,
     ) -> View:
         """Return the range's memory as an array; arguments as in Block.view(). The view is read-only if an object keeps
         the range's content.
 
+        sparse: permit pages without memory in the view of an elastic range, and permit decommit(), publish(), unmap()
+        and Pool.sleep() while the view exists. The program must not access pages without memory: that ends the
+        process, or fails the GPU work. The range can be closed only after the view.
+
         Raises Asleep; Error with EFAULT: a page of the view is not committed; ValueError; TypeError.
-        Cost: for an elastic range, one query for each page of the view.
+        Cost: for an elastic range, one query for each page of the view, unless it is sparse.
         """
+        if sparse:
+            return View(_Addresses(self), self._pool.device, dtype, shape, offset, readonly, stream)
         info = self.info()
         if info.asleep:
             raise Asleep(errno.EHOSTDOWN, "cannot show a range: it is asleep; call Pool.wake() first")
@@ -189,6 +205,99 @@ class Range:
             fence = after.fence if after is not None else _abi.gpool_fence(0)
             check(library().gpool_range_decommit(pointer, first, count, fence), f"decommit {count} pages")
 
+    def offer(self, first: int, count: int, after: Optional[Fence] = None) -> None:
+        """Permit the agent to take the committed pages [first, first + count) when it needs them; until then they keep
+        their content.
+
+        after: the fence of the last work that uses them. Call reclaim() before anything uses the pages again.
+        Raises Busy: a view of the range exists; Asleep; Error with EINVAL: a page is not committed, or captured.
+        Cost: no call of agent or driver.
+        """
+        self.handle.refuse_views("offer pages of")
+        with self.handle as pointer:
+            fence = after.fence if after is not None else _abi.gpool_fence(0)
+            check(library().gpool_range_offer(pointer, first, count, fence), f"offer {count} pages")
+
+    def reclaim(self, first: int, count: int) -> bytes:
+        """End the offer of the pages [first, first + count); return a byte for each: 1: committed, with its content; 0:
+        not committed.
+
+        Raises Asleep; Error with EINVAL.
+        Cost: no call of agent or driver.
+        """
+        kept = (ctypes.c_uint8 * count)()
+        with self.handle as pointer:
+            check(library().gpool_range_reclaim(pointer, first, count, kept), f"reclaim {count} pages")
+        return bytes(kept)
+
+    # ---- named objects ----
+
+    def publish(
+        self,
+        first: int,
+        count: int,
+        name: str,
+        *,
+        key: Optional[str] = None,
+        value: bytes = b"",
+        private: bool = False,
+        follows: Optional[Object] = None,
+    ) -> Object:
+        """Publish the committed pages [first, first + count) as an object of a name that has none. Return it, pinned
+        once.
+
+        The pages stay at their addresses and are read-only in all processes; work that writes them must have finished.
+        Other processes map them with map(). The agent may evict the object while it is not pinned.
+
+        key, value: its metadata. private: refuse sessions of other tenants. follows: open object that is to be evicted
+        after this one.
+        Raises Stale: an object of this name exists; Busy: a view exists, or queued GPU work could write the pages;
+        Asleep; NoRoom; Error with EINVAL: a page is not committed; EPERM.
+        Cost: one request to the agent.
+        """
+        self.handle.refuse_views("publish pages of")
+        options = _abi.gpool_range_publish_options(
+            size=ctypes.sizeof(_abi.gpool_range_publish_options),
+            flags=_abi.GPOOL_OBJECT_PRIVATE if private else 0,
+            key=None if key is None else c_text(key),
+            value=ctypes.cast(ctypes.c_char_p(value), ctypes.c_void_p) if key is not None else None,
+            value_bytes=len(value) if key is not None else 0,
+        )
+        made = ctypes.c_void_p()
+        with self.handle as pointer:
+            if follows is None:
+                result = library().gpool_range_publish(pointer, first, count, c_text(name), options, ctypes.byref(made))
+            else:
+                with follows.handle as before:
+                    options.follows = before
+                    result = library().gpool_range_publish(
+                        pointer, first, count, c_text(name), options, ctypes.byref(made)
+                    )
+            check(result, f"publish {count} pages as object '{name}'")
+        assert made.value
+        return Object(self._pool, made.value, name, pinned=True, within=self)
+
+    def map(self, first: int, name: str) -> Object:
+        """Map all pages of an object, read-only, at page `first` and the pages that follow, which must not be
+        committed. Return the object, pinned once if it can be pinned.
+
+        Object.close() ends the mapping.
+        Raises NotFound; Stale: it was evicted meanwhile; Busy: a page there is in use; Asleep; Error with EINVAL: it
+        does not fit, or is mutable; EACCES.
+        Cost: one request to the agent, a mapping for each page.
+        """
+        made = ctypes.c_void_p()
+        with self.handle as pointer:
+            check(
+                library().gpool_range_map(pointer, first, c_text(name), None, ctypes.byref(made)),
+                f"map object '{name}' at page {first}",
+            )
+            pinned = library().gpool_object_unpin(made) == 0
+            if pinned and library().gpool_object_pin(made):
+                pinned = False  # evicted between the two calls; the next pin reports it
+        assert made.value
+        return Object(self._pool, made.value, name, pinned=pinned, within=self)
+
     def capture(self, first: int, count: int, captured: bool = True) -> None:
         """Keep committed pages mapped to the same memory until captured=False, for a captured CUDA graph that uses
         their addresses.
@@ -211,3 +320,20 @@ class Range:
                 library().gpool_range_resolve(pointer, index, ctypes.byref(filled)), f"read the state of page {index}"
             )
         return PageState(filled.state)
+
+
+class _Addresses:
+    """Present the addresses of an elastic range to sparse views, whichever pages have memory."""
+
+    def __init__(self, shown: Range) -> None:
+        self._range = shown
+
+    @property
+    def handle(self) -> Handle:
+        return self._range.addresses
+
+    def lend(self, stream: int) -> _abi.gpool_loan:
+        return self._range.lend(stream)
+
+    def where(self) -> Tuple[int, int]:
+        return self._range.where()
