@@ -25,9 +25,17 @@ extern "C" {
  */
 struct gpool_range;
 
+enum {
+	/*
+	 * gpool_range_reserve(): a page that is committed has its own content of before, or zeros. Without this flag it
+	 * may have the content of another program of the same trust domain.
+	 */
+	GPOOL_RANGE_ZERO = 1u << 0,
+};
+
 struct gpool_range_options {
 	uint32_t size;         /* sizeof(struct gpool_range_options); GPOOL_RANGE_OPTIONS_INIT sets it */
-	uint32_t flags;        /* 0; an unknown bit is -EINVAL */
+	uint32_t flags;        /* GPOOL_RANGE_ZERO, in elastic ranges only; an unknown bit is -EINVAL */
 	uint32_t memory_class; /* enum gpool_object_class */
 	uint32_t usage;        /* enum gpool_usage */
 	const char *name;      /* immutable: name of the object that keeps it, at most 127 bytes; other classes: NULL */
@@ -126,7 +134,7 @@ GPOOL_API int gpool_range_info(struct gpool_range *range, struct gpool_range_inf
  * gpool_range_reserve() - create an elastic range, which initially has no pages.
  *
  * @page_count: number of pages; may exceed that of the pool
- * @options:    class (mutable or ephemeral), usage and owner_id; timeout_ms is 0. NULL: mutable, KV_CACHE
+ * @options:    class (mutable or ephemeral), usage, owner_id and flags; timeout_ms is 0. NULL: mutable, KV_CACHE
  *
  * Pages are committed and decommitted individually while the addresses remain the same, so a tensor keeps its base
  * address while its memory grows and shrinks. gpool_sleep() spills or drops the committed pages, depending on the
@@ -155,11 +163,12 @@ GPOOL_API int gpool_range_reserve(
  *   -EHOSTDOWN  the session is asleep
  *   -ENOSPC, -EDQUOT  not enough pages in time; gpool_oom_info() returns the details
  *   -ENOMEM     the driver could not map the pages
+ *   -EIO        the driver could not fill them with zeros
  *   -EPIPE, -EINTR, -ECHILD
  *
  * Threads: any. Cost: no driver call for reclaimable pages [range_commit_reclaimable]. For other pages, one request to
  * the agent (none if this process has enough unmapped idle pages), a mapping for each handle and one access call for
- * each run of handles [range_commit_new].
+ * each run of handles [range_commit_new]; with GPOOL_RANGE_ZERO, the time to fill new pages as well.
  */
 GPOOL_API int gpool_range_commit(struct gpool_range *range, uint32_t first, uint32_t count, int timeout_ms);
 

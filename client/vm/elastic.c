@@ -211,6 +211,8 @@ void elastic_close(struct elastic *elastic)
 {
 	handles_offered(elastic->space.pool, -elastic->offered_told);
 	elastic_shared_close(elastic);
+	if (elastic->zeroing)
+		gpu_stream_destroy(elastic->space.pool->gpu, elastic->zeroing);
 	vm_space_close(&elastic->space);
 	munmap(elastic->slots, elastic->bytes);
 	pthread_mutex_destroy(&elastic->lock);

@@ -46,8 +46,9 @@ enum { ELASTIC_GROUP = 64 };
 
 struct elastic {
 	struct gpool_range *range;
-	bool own_last;        /* evict own offered content last (LEASE_OWN_LAST); set before the first commit */
-	pthread_mutex_t lock; /* protects all fields below; not held while a handle is requested or mapped */
+	struct gpu_stream *zeroing; /* GPOOL_RANGE_ZERO: the stream that fills new pages; else NULL */
+	bool own_last;              /* evict own offered content last (LEASE_OWN_LAST); set before the first commit */
+	pthread_mutex_t lock;       /* protects all fields below; not held while a handle is requested or mapped */
 	struct vm_space space;
 	struct elastic_slot *slots;     /* [space.slot_count], touched on demand */
 	uint64_t *committed, *captured; /* a bit for each page, touched on demand */

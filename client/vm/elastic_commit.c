@@ -223,6 +223,25 @@ static int missing_map(struct backing *backing)
 	return error;
 }
 
+/* Fill the pages that replace others with zeros, if the range asks for that: 0, -EIO. */
+static int missing_zero(struct backing *backing)
+{
+	struct elastic *elastic = backing->elastic;
+	struct gpu *gpu = elastic->space.pool->gpu;
+	int error = 0;
+
+	if (!elastic->zeroing)
+		return 0;
+	for (uint32_t i = 0; i < backing->missing && !error; i++)
+		error = gpu_fill(gpu, vm_address(&elastic->space, backing->slots[i]), 0, elastic->space.slot_bytes,
+			elastic->zeroing);
+	if (!error)
+		error = gpu_stream_sync(gpu, elastic->zeroing);
+	if (error)
+		return fail(-EIO, "%u pages cannot be filled with zeros: %s", backing->missing, gpu_error_text());
+	return 0;
+}
+
 static int missing_take(struct backing *backing)
 {
 	/* More handles are missing than when the wait began. */
@@ -243,6 +262,8 @@ static int missing_bring(struct backing *backing)
 	if (error)
 		return error;
 	error = missing_map(backing);
+	if (!error)
+		error = missing_zero(backing);
 	if (error && !backing->waited)
 		vm_put(backing->elastic->space.pool, backing->handles, backing->missing);
 	return error;

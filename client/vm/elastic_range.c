@@ -21,8 +21,10 @@ static int reserve_options(struct gpool_range_options *read, const struct gpool_
 	if (read->memory_class != GPOOL_OBJECT_MUTABLE && read->memory_class != GPOOL_OBJECT_EPHEMERAL)
 		return fail(-EINVAL, "memory_class is %u; an elastic range is MUTABLE (%d) or EPHEMERAL (%d)",
 			read->memory_class, GPOOL_OBJECT_MUTABLE, GPOOL_OBJECT_EPHEMERAL);
-	return read->flags || read->name || read->timeout_ms || read->reserved
-		? fail(-EINVAL, "flags, name, timeout_ms or reserved is set, which an elastic range does not have")
+	if (read->flags & ~(uint32_t)GPOOL_RANGE_ZERO)
+		return fail(-EINVAL, "flags are 0x%x; the only one is GPOOL_RANGE_ZERO", read->flags);
+	return read->name || read->timeout_ms || read->reserved
+		? fail(-EINVAL, "name, timeout_ms or reserved is set, which an elastic range does not have")
 		: 0;
 }
 
@@ -43,6 +45,10 @@ int range_reserve_elastic(
 	made->attributes = (struct block_attributes){.flags = read.usage | BLOCK_RANGE, .owner_id = read.owner_id};
 	pthread_mutex_lock(&pool->ranges->lock);
 	error = pool->ranges->asleep ? fail_asleep() : elastic_open(made);
+	if (!error && read.flags & GPOOL_RANGE_ZERO && gpu_stream_create(pool->gpu, &made->elastic->zeroing)) {
+		range_unreserve(made);
+		error = fail(-ENOMEM, "no stream to fill pages with zeros: %s", gpu_error_text());
+	}
 	if (error) {
 		range_free(made);
 	} else {

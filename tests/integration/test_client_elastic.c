@@ -951,6 +951,49 @@ static void test_wrong_arguments(void **state)
 	gpool_close(pool);
 }
 
+/* With GPOOL_RANGE_ZERO a page has its own content of before, or zeros, and never that of another worker. */
+static void test_zeroed(void **state)
+{
+	struct gpool_range_options options = GPOOL_RANGE_OPTIONS_INIT;
+	struct gpool_block blocks[PAGES];
+	struct gpool *other, *pool;
+	struct gpool_range *range;
+	uint32_t own = 0, zero = 0;
+
+	(void)state;
+	start(plain);
+	pool = open_worker();
+	other = open_worker();
+	options.memory_class = GPOOL_OBJECT_MUTABLE;
+	options.flags = 1u << 1;
+	assert_int_equal(gpool_range_reserve(pool, SPARSE, &options, &range), -EINVAL);
+	options.flags = GPOOL_RANGE_ZERO;
+	assert_int_equal(gpool_range_reserve(pool, SPARSE, &options, &range), 0);
+	assert_int_equal(squat(other, blocks, PAGES), PAGES);
+	leave(other, blocks, PAGES);
+	gpool_release_unused(other);
+	assert_int_equal(commit(range, 0, PAGES), 0);
+	for (uint32_t page = 0; page < PAGES; page++)
+		for (uint32_t word = 0; word < PAGE_BYTES / 8; word++)
+			zero += words_at(range, page)[word] == 0;
+	assert_int_equal(zero, PAGES * (PAGE_BYTES / 8));
+	fill(range, 0, PAGES, 1);
+	assert_int_equal(decommit(range, 0, PAGES), 0);
+	assert_int_equal(squat(other, blocks, 16), 16);
+	leave(other, blocks, 16);
+	gpool_release_unused(other);
+	assert_int_equal(commit(range, 0, PAGES), 0);
+	zero = 0;
+	for (uint32_t page = 0; page < PAGES; page++) {
+		own += !wrong(range, page, 1, 1);
+		zero += words_at(range, page)[0] == 0 && words_at(range, page)[PAGE_BYTES / 8 - 1] == 0;
+	}
+	assert_int_equal(own + zero, PAGES);
+	assert_in_range(zero, 16, 20);
+	gpool_close(pool);
+	gpool_close(other);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -962,6 +1005,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_decommit_behind_fences, stop),
 		cmocka_unit_test_teardown(test_decommit_behind_fences_large_handles, stop),
 		cmocka_unit_test_teardown(test_queued_work, stop),
+		cmocka_unit_test_teardown(test_zeroed, stop),
 		cmocka_unit_test_teardown(test_captured, stop),
 		cmocka_unit_test_teardown(test_driver_faults, stop),
 		cmocka_unit_test_teardown(test_driver_faults_asleep, stop),

@@ -426,15 +426,20 @@ class Pool:
         usage: Usage = Usage.KV_CACHE,
         *,
         owner_id: int = 0,
+        zero: bool = False,
     ) -> Range:
         """Reserve an elastic range. It initially has no pages; Range.commit() and Range.decommit() add and remove them
         individually.
 
-        The range may be larger than the pool.
+        The range may be larger than the pool. zero: a page that is committed has its own content of before, or zeros;
+        otherwise it may have the content of another program of the same trust domain.
         Raises Asleep; Error with EINVAL, ENOMEM.
         Cost: no request to the agent.
         """
-        return self._range(library().gpool_range_reserve, page_count, memory_class, usage, None, owner_id, 0, True)
+        flags = _abi.GPOOL_RANGE_ZERO if zero else 0
+        return self._range(
+            library().gpool_range_reserve, page_count, memory_class, usage, None, owner_id, 0, True, flags
+        )
 
     def open_range(self, name: str, version: int = 0, *, layout_hash: int = 0) -> Range:
         """Open a read-only range of the pages of an immutable object.
@@ -462,9 +467,11 @@ class Pool:
         owner_id: int,
         timeout_ms: int,
         elastic: bool,
+        flags: int = 0,
     ) -> Range:
         options = _abi.gpool_range_options(
             size=ctypes.sizeof(_abi.gpool_range_options),
+            flags=flags,
             memory_class=memory_class,
             usage=usage,
             name=c_optional(name),
