@@ -1,9 +1,10 @@
 /*
- * alloc.c - allocate blocks: from the thread's caches, from the process's lease, from the agent, in this order.
+ * alloc.c - allocate blocks. The sources, in order: the thread's caches, the process's lease, the agent.
  *
- * Pages that a thread has claimed and not yet written into an entry are in transit: no free bit, no tag. No other
- * thread takes them, so every path below either makes them a block or sets the bits again, and marks the time in
- * between (transit_begin()). Pages that the agent grants need no mark: the agent has recorded their owner.
+ * Pages that a thread has claimed but not yet recorded in an entry are in transit: they have no free bit and no tag,
+ * and no other thread can take them. Each path below must therefore turn them into a block or set their free bits
+ * again, and mark the time in between (transit_begin()). Pages that the agent grants need no mark: the agent has
+ * recorded their owner.
  */
 #include "client/core/alloc.h"
 
@@ -21,7 +22,7 @@
 
 enum {
 	PRIORITY_MAX = 3,
-	/* chosen: a millisecond of refusals, far longer than a thread needs between two instructions */
+	/* chosen: about a millisecond of retries, much longer than any thread keeps pages in transit */
 	ALLOC_TRIES = 8,
 };
 
@@ -71,9 +72,9 @@ int alloc_request_read(const struct gpool *pool, const struct gpool_alloc_option
 	return 0;
 }
 
-/* ---- from a run to a block ---- */
+/* ---- convert a run to a block ---- */
 
-/* Make a block of an idle run that this thread has claimed. On failure the free bits are set again. */
+/* Convert an idle run that this thread has claimed to a block. If this fails, set the free bits again. */
 static int run_to_block(struct gpool *pool, struct thread_cache *cache, uint32_t page, uint32_t page_count,
 	const struct alloc_request *request, struct gpool_block *block)
 {
@@ -90,9 +91,9 @@ static int run_to_block(struct gpool *pool, struct thread_cache *cache, uint32_t
 	return 0;
 }
 
-/* ---- out of the lease ---- */
+/* ---- allocate from the lease ---- */
 
-/* Move pages [page, page + count) from the free bits to the magazine. Pages that do not fit become idle again. */
+/* Move pages [page, page + count) from the free bits to the magazine. Pages that cannot be added become idle again. */
 static int magazine_add(struct gpool *pool, struct thread_cache *cache, uint32_t page, uint32_t count)
 {
 	int error = window_map(pool, page, count);
@@ -101,7 +102,7 @@ static int magazine_add(struct gpool *pool, struct thread_cache *cache, uint32_t
 		pool_put(pool, page, count);
 		return error;
 	}
-	/* The lowest page on top, so that low pages are used first. */
+	/* Push the lowest page last, so that low pages are used first. */
 	for (uint32_t i = page + count; i-- > page;) {
 		uint64_t word = atomic_load_explicit(&pool->pages[i], memory_order_acquire);
 		uint64_t leased = page_word_make(PAGE_LEASED, pool->id, page_word_generation(word));
@@ -122,8 +123,8 @@ static int magazine_add(struct gpool *pool, struct thread_cache *cache, uint32_t
 }
 
 /*
- * Return the number of pages to take at once. While a thread maps them they are unavailable to others, so all threads
- * together must not hold more than a quarter of the pool in this state.
+ * Return the number of pages to take at once. Other threads cannot use the pages while they are being mapped, so this
+ * limits the pages that all threads hold in this state to a quarter of the pool.
  */
 static uint32_t magazine_share(const struct gpool *pool)
 {
@@ -133,21 +134,27 @@ static uint32_t magazine_share(const struct gpool *pool)
 	return share < pool->magazine ? share : pool->magazine;
 }
 
-/* Fill the empty magazine with single pages: adjacent pages are mapped with one call. 0: it has at least one page. */
+/*
+ * Fill the empty magazine with single pages; adjacent pages are mapped with one call. Return 0 if it has at least one
+ * page.
+ */
 static int magazine_fill(struct gpool *pool, struct thread_cache *cache)
 {
 	uint32_t pages[MAGAZINE_MAX], first = 0, got, most = magazine_share(pool);
 	int error = 0;
 
 	got = lease_take_some(pool->session.free_bits, pool->unreserved, &cache->take_hint, pages, most);
-	/* Highest run first, for the same reason as above; pages[] ascends, except where the search wrapped around. */
+	/*
+	 * Add the highest run first, so that low pages are used first. pages[] ascends, except where the search wrapped
+	 * around.
+	 */
 	for (uint32_t end = got; end > 0; end = first) {
 		int result;
 
 		for (first = end - 1; first > 0 && pages[first - 1] + 1 == pages[first];)
 			first--;
 		if (unlikely(pages[end - 1] >= pool->unreserved)) {
-			/* reserved pages in the word at the border to the unreserved ones */
+			/* reserved pages that share a bitmap word with unreserved ones */
 			pool_put(pool, pages[first], end - first);
 			continue;
 		}
@@ -190,7 +197,7 @@ static int lease_search(struct gpool *pool, struct thread_cache *cache, uint32_t
 	return run_to_block(pool, cache, first, page_count, request, block);
 }
 
-/* Allocate from the process's lease. -ENOSPC: no run fits. */
+/* Allocate from the process's lease. Return -ENOSPC if no run is long enough. */
 static int alloc_leased(struct gpool *pool, struct thread_cache *cache, uint32_t page_count,
 	const struct alloc_request *request, struct gpool_block *block)
 {
@@ -201,7 +208,7 @@ static int alloc_leased(struct gpool *pool, struct thread_cache *cache, uint32_t
 	return error;
 }
 
-/* ---- from the agent ---- */
+/* ---- allocate from the agent ---- */
 
 static uint32_t refill_flags(const struct gpool *pool, const struct alloc_request *request)
 {
@@ -211,7 +218,7 @@ static uint32_t refill_flags(const struct gpool *pool, const struct alloc_reques
 		flags |= LEASE_FIRST_FIT;
 	if (request->flags & GPOOL_ALLOC_CRITICAL)
 		flags |= LEASE_CRITICAL;
-	/* A handle is mapped as a whole, so parts of handles cannot be mapped side by side. */
+	/* A handle can only be mapped as a whole, so pages of different handles cannot be mapped side by side. */
 	if (request->flags & GPOOL_ALLOC_CONTIGUOUS || pool->header->pages_per_handle > 1)
 		flags |= LEASE_CONTIGUOUS;
 	if (request->flags & GPOOL_ALLOC_NO_EVICT)
@@ -233,9 +240,8 @@ static int alloc_asked(struct gpool *pool, struct thread_cache *cache, uint32_t 
 }
 
 /*
- * Return true if a refusal may be temporary: other threads of this process hold pages between free bits and caches,
- * where not even the agent finds them. A call that does not wait must not fail because of that, so it tries a few
- * times.
+ * Return true if a refusal may be temporary. Other threads of this process may hold pages in transit, which not even
+ * the agent can find. A call that must not wait should not fail because of them, so it retries a few times.
  */
 static bool shortage_may_pass(const struct gpool *pool, const struct thread_cache *cache, uint32_t page_count,
 	const struct alloc_request *request)
@@ -266,14 +272,17 @@ static COLD int alloc_slow(struct gpool *pool, struct thread_cache *cache, uint3
 	for (int tries = 0; tries < ALLOC_TRIES; tries++) {
 		error = alloc_leased(pool, cache, page_count, request, block);
 		if (error == -ENOSPC && (cache->magazine_count || cache->run_count)) {
-			/* The pages that this thread keeps may suffice. */
+			/* The pages in this thread's caches may suffice. */
 			thread_cache_flush(cache);
 			error = alloc_leased(pool, cache, page_count, request, block);
 		}
 		if (error == -ENOSPC)
 			error = alloc_asked(pool, cache, page_count, request, block);
 		if (error == -EPIPE) {
-			/* The agent has ended: check every word once more, including those that seemed empty. */
+			/*
+			 * The agent has ended. Check every bitmap word again, including those that the summary marks as
+			 * empty.
+			 */
 			lease_summary_all(pool->summary, pool->page_count);
 			if (!alloc_leased(pool, cache, page_count, request, block))
 				return 0;
@@ -285,7 +294,7 @@ static COLD int alloc_slow(struct gpool *pool, struct thread_cache *cache, uint3
 	}
 	if (error == -ENOSPC)
 		return error;
-	/* A free bit on a page that belongs to another session is impossible, but must not cause an endless loop. */
+	/* A free bit on a page of another session indicates corruption. Return, because a retry would loop forever. */
 	pool_log(pool, POOL_LOG_ERROR, "cannot allocate %u pages: free bits on pages that are not leased to session %u",
 		page_count, pool->id);
 	return -EPIPE;
@@ -330,7 +339,7 @@ static inline __attribute__((always_inline)) int alloc_fast(
 
 	if (unlikely(!cache))
 		return -ENOMEM;
-	/* The tag that the block will get: the flight recorder recognizes timed blocks by their tags. */
+	/* Pass the tag that the block will get: the flight recorder recognizes timed blocks by their tags. */
 	if (unlikely((cache->sequence & TIMED_ALLOCATIONS_MASK) == 0))
 		return alloc_timed(pool, cache, page_count, request, block);
 	return alloc_in(pool, cache, page_count, request, block);

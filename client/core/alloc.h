@@ -12,19 +12,19 @@ struct alloc_request {
 };
 
 /*
- * alloc_request_read() - read the public options, NULL for the defaults; adds the attributes `more`. Return: 0,
+ * alloc_request_read() - read the public options (NULL: the defaults), and add the attributes `more`. Return: 0,
  * -EINVAL, -E2BIG, -EOPNOTSUPP.
  */
 int alloc_request_read(const struct gpool *pool, const struct gpool_alloc_options *options, uint32_t more,
 	struct alloc_request *request);
 
-/* alloc_block() - gpool_alloc() after the fork check, with options that were read. */
+/* alloc_block() - gpool_alloc() after the fork check, with options that were already read. */
 int alloc_block(
 	struct gpool *pool, uint32_t page_count, const struct alloc_request *request, struct gpool_block *block);
 
 /*
- * block_free() - gpool_free() after the fork and handle checks, also for prepared blocks. fence: the block is freed
- * only when it is signaled.
+ * block_free() - gpool_free() after the fork check and the handle check; also accepts prepared blocks. The block is
+ * freed when `fence` is signaled.
  */
 int block_free(struct gpool *pool, const struct gpool_block *block, uint64_t fence);
 

@@ -8,11 +8,11 @@
 #include <unistd.h>
 
 enum {
-	AGAIN_MS = 200, /* chosen: longer than a restart of the agent, and a repeated request costs nothing */
-	ROOM_MS = 1,    /* interval between checks of a full queue, for which there is no notification */
+	AGAIN_MS = 200, /* chosen: longer than a restart of the agent; repeating a request is cheap */
+	ROOM_MS = 1,    /* interval for retries while the socket's queue is full; no notification exists for this */
 };
 
-/* Return the rest of the caller's time, at most `most`. */
+/* Return the time until end_ns in milliseconds, at most `most`. */
 static int time_left(uint64_t end_ns, int most)
 {
 	uint64_t now = monotonic_ns();
@@ -39,7 +39,7 @@ static void send_question(struct gpool *pool, const struct attach_call *call, ui
 	}
 }
 
-/* Receive one packet. Return the bytes of the answer; 0: a late answer to another request. */
+/* Receive one packet. Return the length of the reply, or 0 if it was a late reply to another request. */
 static int take_answer(struct gpool *pool, struct attach_call *call, uint64_t sequence, int wait_ms)
 {
 	struct msg_envelope envelope;
@@ -59,7 +59,7 @@ static int take_answer(struct gpool *pool, struct attach_call *call, uint64_t se
 }
 
 /*
- * Take the turn to send a request: one at a time, and no thread waits for another's reply longer than its own timeout.
+ * Wait for the turn to send a request; only one request is sent at a time. The wait ends at the caller's own deadline.
  * Return: 0, -ETIMEDOUT.
  */
 static int turn_take(struct gpool *pool, uint64_t end_ns)
@@ -71,7 +71,7 @@ static int turn_take(struct gpool *pool, uint64_t end_ns)
 	while (pool->attach_busy && !error)
 		error = end_ns ? pthread_cond_timedwait(&pool->attach_free, &pool->attach_lock, &until)
 			       : pthread_cond_wait(&pool->attach_free, &pool->attach_lock);
-	/* The turn may have become free just as the time expired: the thread that was woken for it must take it. */
+	/* If the turn was freed just as the time expired, take it: this thread may be the only one that was woken. */
 	if (!pool->attach_busy)
 		error = 0;
 	if (!error)

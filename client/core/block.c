@@ -6,10 +6,10 @@
 #include "shm/timeline.h"
 
 enum {
-	RUN_PIN_TRIES = 1000,      /* inspections by the agent in succession; more means that it has ended for good */
-	SETTLE_SPINS = 64,         /* a look of the agent lasts less than a microsecond: about that long */
-	SETTLE_SLICE_NS = 1000000, /* the agent wakes waiters; the limit is for an agent that died meanwhile */
-	GONE_SLICES = 256,         /* between two checks for a further agent */
+	RUN_PIN_TRIES = 1000,      /* consecutive inspections by the agent; more: the agent has ended permanently */
+	SETTLE_SPINS = 64,         /* about the duration of an inspection by the agent, less than a microsecond */
+	SETTLE_SLICE_NS = 1000000, /* the agent wakes waiters; this limits the wait if the agent has died */
+	GONE_SLICES = 256,         /* slices between two checks whether an agent is still attached */
 };
 
 int run_pin(const struct gpool *pool, uint32_t page, uint64_t *word)
@@ -21,7 +21,7 @@ int run_pin(const struct gpool *pool, uint32_t page, uint64_t *word)
 		if (page_word_state(now) == PAGE_LEASED)
 			break;
 		pin_drop(&pool->session, page);
-		/* No block starts here, so the agent restores the word at the end of its inspection. */
+		/* No block starts here, so the agent restores the page word at the end of its inspection. */
 		if (!page_word_in_motion(now) || page_word_owner(now) != pool->id || tries == RUN_PIN_TRIES)
 			return -ESTALE;
 		word_settle(pool, page);
@@ -49,8 +49,9 @@ void word_settle(const struct gpool *pool, uint32_t page)
 }
 
 /*
- * unpin_after unpins at once and stores the fence in the entry, which the agent respects. An entry has room for one
- * fence: together with the unfinished fence of another stream it becomes a joint fence.
+ * unpin_after unpins immediately and stores the fence in the entry; the agent does not take the block before the fence
+ * is signaled. An entry has room for one fence. If it already has an unfinished fence of another stream, both are
+ * combined into a joint fence.
  */
 bool entry_fence_raise(struct gpool *pool, struct block_entry *entry, uint64_t fence)
 {

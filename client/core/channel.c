@@ -17,19 +17,19 @@
 #include <unistd.h>
 
 enum {
-	RECONNECT_MS = 20,    /* chosen: a restart of agent and front takes longer */
-	RECONNECT_MS_MAX = 0, /* constant: nanomsg would double it with each restart, and never reduce it again */
-	RECEIVED_BYTES_MAX = MSG_BYTES_MAX + 64, /* with nanomsg's own header */
+	RECONNECT_MS = 20,    /* chosen: shorter than a restart of the agent and the front */
+	RECONNECT_MS_MAX = 0, /* constant: nanomsg would double it after each failure and never reduce it */
+	RECEIVED_BYTES_MAX = MSG_BYTES_MAX + 64, /* includes nanomsg's header */
 };
 
 struct channel {
-	int socket;   /* nanomsg's number */
-	int endpoint; /* of the connection; negative: none exists */
+	int socket;   /* nanomsg's socket number */
+	int endpoint; /* nanomsg's number of the connection; negative: not connected */
 	int protocol;
 	int silence_ms;
 	pid_t owner;
-	bool unanswered;  /* a request was sent, and no answer was received yet */
-	int64_t heard_ms; /* time of the last message, or of the first wait for one */
+	bool unanswered;  /* a request was sent, and its reply has not arrived */
+	int64_t heard_ms; /* time of the last message, or of the start of the first wait for one */
 	char url[];
 };
 
@@ -47,7 +47,7 @@ static int set(int socket, int option, int value)
 	return nn_setsockopt(socket, NN_SOL_SOCKET, option, &value, sizeof(value)) < 0 ? -nn_errno() : 0;
 }
 
-/* Open a socket and its connection; the channel is changed only if both succeed. */
+/* Open a socket and connect it. The channel is changed only if both succeed. */
 static int open_socket(struct channel *channel)
 {
 	int socket = nn_socket(AF_SP, channel->protocol), endpoint = -1, result;
@@ -98,7 +98,7 @@ void channel_close(struct channel *channel)
 {
 	if (!channel)
 		return;
-	/* A child has no nanomsg thread: nn_close() would wait for it forever. */
+	/* A forked child has no nanomsg thread, so nn_close() would wait for it forever. */
 	if (channel_ours(channel))
 		nn_close(channel->socket);
 	free(channel);
@@ -130,13 +130,13 @@ int channel_send(struct channel *channel, const void *request, size_t length)
 	return 0;
 }
 
-/* Replace a connection that was silent for too long. The socket stays, with its descriptor and its subscriptions. */
+/* Replace a connection that was silent for too long. The socket keeps its descriptor and its subscriptions. */
 static void connect_again(struct channel *channel)
 {
 	channel->heard_ms = (int64_t)monotonic_ms();
 	if (channel->endpoint >= 0)
 		nn_shutdown(channel->socket, channel->endpoint);
-	channel->endpoint = nn_connect(channel->socket, channel->url); /* if it fails, the next round tries again */
+	channel->endpoint = nn_connect(channel->socket, channel->url); /* if this fails, the next iteration retries */
 }
 
 int64_t channel_deadline(int timeout_ms)

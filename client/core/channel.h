@@ -1,17 +1,17 @@
 /*
  * channel.h - a nanomsg socket with one connection, for control.c and events.c. Internal to libgpool.
  *
- * nanomsg reconnects when the other side ends, but not always: if it ends just after the two have greeted each other,
- * nanomsg may miss the event, and stays connected through a closed descriptor. A SUB channel therefore has a maximum
- * time of silence; a caller that waits longer makes it reconnect. A request that is not answered in time is sent again
+ * nanomsg reconnects when the peer closes the connection, with one exception: if the peer closes it immediately after
+ * the handshake, nanomsg may miss the event and keep a dead connection. A SUB channel therefore has a maximum time of
+ * silence, after which a waiting caller reconnects it. A REQ request that is not answered in time must be sent again
  * with channel_send().
  *
- * A REQ socket of nanomsg 1.1.5 leaks an answer that arrives while an earlier one to the same request is unread. A
- * socket therefore carries a second request only after the first was answered; otherwise channel_send() replaces the
- * socket.
+ * A REQ socket of nanomsg 1.1.5 leaks a reply that arrives while an earlier reply to the same request is unread. A
+ * socket is therefore used for a second request only if the first one was answered; otherwise channel_send() replaces
+ * the socket.
  *
  * nanomsg runs a thread and is not fork-safe. After fork() a child may only call channel_close(), which then frees
- * memory and makes no call of nanomsg. Threads: one call on a struct channel at a time; different ones are independent.
+ * memory without calling nanomsg. Threads: one call on a struct channel at a time; different channels are independent.
  */
 #ifndef GPOOL_CLIENT_CHANNEL_H
 #define GPOOL_CLIENT_CHANNEL_H
@@ -23,14 +23,15 @@
 struct channel;
 
 /*
- * nanomsg_claim() - claim nanomsg for this process, before the first socket: it does not survive a fork. Return: 0, or
- * -EOPNOTSUPP in a child whose parent had used it; the child can execute another program.
+ * nanomsg_claim() - claim nanomsg for this process, before its first socket is opened. nanomsg cannot be used after
+ * fork(). Return: 0, or -EOPNOTSUPP in a forked child whose parent has used nanomsg; such a child can execute another
+ * program.
  */
 int nanomsg_claim(void);
 
 /*
  * channel_open() - open a socket of `protocol` (NN_REQ, NN_SUB) that keeps a connection to url ("ipc:///path"). The
- * other side need not be listening yet.
+ * peer need not be listening yet.
  *
  * @silence_ms: maximum time of silence while a caller waits; -1: no limit
  *
@@ -38,31 +39,31 @@ int nanomsg_claim(void);
  */
 int channel_open(int protocol, const char *url, int silence_ms, struct channel **channel);
 
-/* Accepts NULL. */
+/* Close a channel, or do nothing if it is NULL. */
 void channel_close(struct channel *channel);
 
 /* Return true if this process opened the channel; otherwise only channel_close() is permitted. */
 bool channel_ours(const struct channel *channel);
 
-/* Return nanomsg's number of the socket, for other calls of nanomsg. */
+/* Return nanomsg's number of the socket, for direct calls of nanomsg. */
 int channel_socket(const struct channel *channel);
 
 /*
- * channel_send() - send a request over REQ. Never waits: the socket keeps the request until it is connected. Return: 0
- * or a negative errno.
+ * channel_send() - send a request over REQ. Never waits: if the socket is not connected, it queues the request. Return:
+ * 0 or a negative errno.
  */
 int channel_send(struct channel *channel, const void *request, size_t length);
 
-/* Return the deadline `timeout_ms` from now, -1: never, for channel_receive(). */
+/* Return the time `timeout_ms` from now, as a deadline for channel_receive(); -1: no deadline. */
 int64_t channel_deadline(int timeout_ms);
 
 /*
  * channel_receive() - wait for a message.
  *
- * @deadline: end of the wait; a deadline in the past: do not wait
+ * @deadline: end of the wait; if it is in the past, the call does not wait
  *
- * Return: its length, which may be above `capacity`, in which case it was truncated. Or -ETIMEDOUT, or another negative
- * errno.
+ * Return: length of the message, or -ETIMEDOUT or another negative errno. If the length exceeds `capacity`, the message
+ * was truncated.
  */
 int channel_receive(struct channel *channel, void *buffer, size_t capacity, int64_t deadline);
 

@@ -11,7 +11,7 @@
 
 enum { RESEND_MS_MAX = 16 * CONTROL_RESEND_MS };
 
-/* One sequence of numbers for the process: a session may be used through several channels, also at the same time. */
+/* Sequence numbers are unique in the process, because several threads may use a session through several channels. */
 static atomic_uint_fast64_t last_sequence;
 
 int control_open(const char *url, struct channel **control)

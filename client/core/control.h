@@ -1,12 +1,12 @@
 /*
- * control.h - the client side of the control channel: one request, one answer, over nanomsg REQ. Internal to libgpool.
+ * control.h - the client side of the control channel: requests and replies over nanomsg REQ. Internal to libgpool.
  *
- * A request that is not answered, for example during a restart of front or agent, is sent again over another
- * connection: after CONTROL_RESEND_MS, then after twice that time, and so on up to 16 times, until it is answered or
- * its time is over. It may therefore arrive twice; the agent recognizes repeated requests by their sequence numbers,
- * which are unique in a process and never reused.
+ * A request that is not answered, for example because the front or the agent is restarting, is sent again over another
+ * connection until it is answered or its timeout expires. The interval starts at CONTROL_RESEND_MS and doubles up to 16
+ * times that value. A request may therefore arrive twice; the agent recognizes repeated requests by their sequence
+ * numbers, which are unique in a process and never reused.
  *
- * Close the channel with channel_close(); the rules of channel.h for forks and threads apply.
+ * Close the channel with channel_close(). The rules of channel.h for forks and threads apply.
  */
 #ifndef GPOOL_CLIENT_CONTROL_H
 #define GPOOL_CLIENT_CONTROL_H
@@ -26,17 +26,17 @@ enum { CONTROL_RESEND_MS = 500 };
 int control_open(const char *url, struct channel **control);
 
 /*
- * control_call() - send one request and wait for its answer.
+ * control_call() - send one request and wait for its reply.
  *
- * @token:      [16] of the session, from attach_reply
+ * @token:      [16] token of the session, from attach_reply
  * @request:    an encoded message; its sequence number and token are overwritten here
- * @reply:      receives the answer, any message including error_reply; only its envelope has been checked
+ * @reply:      receives the reply, which may be an error_reply; only its envelope has been checked
  * @timeout_ms: longest wait, -1: no limit
  *
- * Return: length of the answer, or (reply is undefined)
- *   -ETIMEDOUT  no answer in time; the request may have taken effect
- *   -EMSGSIZE   the answer is longer than reply_capacity, or the request is longer than MSG_BYTES_MAX
- *   -EBADMSG    the answer is not a message, or belongs to another request
+ * Return: length of the reply, or (reply is undefined)
+ *   -ETIMEDOUT  no reply in time; the request may have taken effect
+ *   -EMSGSIZE   the reply is longer than reply_capacity, or the request is longer than MSG_BYTES_MAX
+ *   -EBADMSG    the reply is not a message, or belongs to another request
  *   -EINVAL     request is shorter than an envelope
  *   -ECHILD     called in a child of the process that opened it
  */

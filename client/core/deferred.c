@@ -7,20 +7,22 @@
 #include <sys/mman.h>
 
 enum {
-	REUSE_LOOKS = 16, /* blocks of its stream that an allocation checks; chosen */
+	REUSE_LOOKS = 16, /* chosen: number of blocks of a stream that an allocation checks for reuse */
 	/*
-	 * inspections by the agent in succession, each shorter than a microsecond; more means that it has ended for
-	 * good
+	 * consecutive inspections by the agent, each shorter than a microsecond; if there are more, the agent has ended
 	 */
 	CLAIM_TRIES = 1000,
-	/* blocks waiting for pins that a sweep checks; each unpin checks its own block, so this is a safety net */
+	/*
+	 * number of blocks waiting for pins that a sweep checks; only a safety net, since each unpin checks its own
+	 * block
+	 */
 	PIN_LOOKS = 8,
 };
 
 /*
- * A freed block that waits for a fence has no pin: it is `DYING`, and its entry has the fence, so that the agent may
- * take it once the fence is signaled, whatever this process does then. It must therefore be claimed before it is ended
- * here.
+ * A freed block that waits for a fence has no pin. Its tag has BLOCK_DYING and its entry has the fence, so the agent
+ * may take it once the fence is signaled, even if this process has died by then. This process must therefore claim the
+ * block before it ends it.
  */
 enum deferred_kind { DEFERRED_NONE, DEFERRED_FREE, DEFERRED_UNPIN };
 
@@ -28,11 +30,11 @@ TAILQ_HEAD(deferred_list, deferred);
 
 struct deferred_lists {
 	pthread_mutex_t lock;
-	struct deferred_list behind[SESSION_TIMELINES]; /* [0]: entries that wait for pins */
-	uint64_t busy[SESSION_TIMELINES / 64];          /* bits of streams whose list is not empty */
+	struct deferred_list behind[SESSION_TIMELINES]; /* [slot of the stream]; [0]: entries that wait for pins */
+	uint64_t busy[SESSION_TIMELINES / 64];          /* a bit for each stream whose list is not empty */
 	/*
-	 * One entry for the block that starts at each page, so that a free cannot fail for lack of memory and an unpin
-	 * finds its block at once. The pages are touched on demand.
+	 * One entry for each page at which a block may start: a free cannot fail for lack of memory, and an unpin finds
+	 * its block without a search. The kernel allocates the memory on first use.
 	 */
 	struct deferred *blocks;
 	size_t bytes;
@@ -69,20 +71,20 @@ static void list_remove(struct gpool *pool, struct deferred *entry)
 	atomic_fetch_sub_explicit(&pool->deferred_count, 1, memory_order_relaxed);
 }
 
-/* Return the fence of a stream for which a block still waits; 0: none. */
+/* Return the unsignaled fence for which a block still waits, or 0. */
 static uint64_t block_fence(const struct gpool *pool, const struct gpool_block *block)
 {
 	return fence_pending_part(
 		&pool->session, atomic_load_explicit(&block_entry(pool, block->page)->fence, memory_order_acquire));
 }
 
-/* Return true if other threads have pinned a freed block, besides `own` pins of this entry. */
+/* Return true if a freed block has more pins than the `own` pins of its entry. */
 static bool is_pinned(const struct gpool *pool, const struct gpool_block *block, uint32_t own)
 {
 	return pin_count(&pool->session, block->page) > own;
 }
 
-/* Pin a freed block to end it: 0; -ESTALE: the agent has taken it. */
+/* Pin a freed block in order to end it. Return -ESTALE if the agent has taken it. */
 static int free_claim(struct gpool *pool, const struct gpool_block *block)
 {
 	for (int tries = 0; tries < CLAIM_TRIES; tries++) {
@@ -96,7 +98,7 @@ static int free_claim(struct gpool *pool, const struct gpool_block *block)
 	return -EAGAIN;
 }
 
-/* Drop the entry's pin; from now on the agent may take the block. */
+/* Drop the entry's own pin. The agent may then take the block. */
 static void own_unpin(struct gpool *pool, struct deferred *entry)
 {
 	if (entry->own_pins)
@@ -105,8 +107,8 @@ static void own_unpin(struct gpool *pool, struct deferred *entry)
 }
 
 /*
- * End a block that is in no list, if possible. Pins are read first: a thread that leaves a fence behind stores it
- * before it unpins.
+ * End a block that is in no list, if possible. The pins are read before the fence, because a thread that unpins behind
+ * a fence stores the fence first.
  */
 static bool free_look(struct gpool *pool, struct deferred *entry)
 {
@@ -126,8 +128,8 @@ static bool free_look(struct gpool *pool, struct deferred *entry)
 		return error == -ESTALE && entry->finish(pool, &entry->block, true) == 0;
 	entry->own_pins = 1;
 	/*
-	 * No pin succeeds any more, so a count above 1 is that of a failing pin. The fence is read again under the pin,
-	 * as in the model.
+	 * No further pin can succeed, so a count above 1 includes only pins that are about to fail. The fence is read
+	 * again under the pin, as in the model.
 	 */
 	entry->fence = block_fence(pool, &entry->block);
 	if (!entry->fence && entry->finish(pool, &entry->block, false) == 0)
@@ -136,7 +138,10 @@ static bool free_look(struct gpool *pool, struct deferred *entry)
 	return false;
 }
 
-/* End the block; if that is not possible, insert it into the matching list. Return true if it ended. */
+/*
+ * End the block. If this is not possible yet, insert it into the list of its fence, or the list for pins. Return true
+ * if it ended.
+ */
 static bool free_try(struct gpool *pool, struct deferred *entry)
 {
 	if (free_look(pool, entry))
@@ -144,7 +149,7 @@ static bool free_try(struct gpool *pool, struct deferred *entry)
 	list_add(pool, entry);
 	if (entry->fence || is_pinned(pool, &entry->block, entry->own_pins))
 		return false;
-	/* An unpin that ran before the entry was in a list found nothing to check. */
+	/* A thread that unpinned before the entry was in a list did not check this block, so check again. */
 	list_remove(pool, entry);
 	if (free_look(pool, entry))
 		return true;
@@ -153,8 +158,8 @@ static bool free_try(struct gpool *pool, struct deferred *entry)
 }
 
 /*
- * Drop a deferred pin. The agent may have ended the pin as leaked, and taken the block after that: then the page has
- * nothing of this process.
+ * Drop a deferred pin. The agent may have ended the pin as leaked and then taken the block; in this case the pin no
+ * longer exists.
  */
 static void unpin_now(struct gpool *pool, const struct gpool_block *block)
 {
@@ -165,7 +170,7 @@ static void unpin_now(struct gpool *pool, const struct gpool_block *block)
 	pool_wake_waiters(pool);
 }
 
-/* The fence of the head of a stream's list is signaled. */
+/* Process the head of a stream's list, whose fence is signaled. */
 static void entry_ready(struct gpool *pool, struct deferred *entry)
 {
 	list_remove(pool, entry);
@@ -174,7 +179,7 @@ static void entry_ready(struct gpool *pool, struct deferred *entry)
 
 		unpin_now(pool, &entry->block);
 		free(entry);
-		/* It may have been the last pin for which a freed block waited. */
+		/* This may have been the last pin for which a freed block waited. */
 		if (waits->kind == DEFERRED_FREE && !is_pinned(pool, &waits->block, waits->own_pins))
 			entry_ready(pool, waits);
 	} else if (free_try(pool, entry)) {
@@ -190,7 +195,7 @@ void deferred_free(struct gpool *pool, const struct gpool_block *block, uint64_t
 	struct deferred *entry = &lists->blocks[block->page];
 
 	pthread_mutex_lock(&lists->lock);
-	/* An earlier block at this page, which the agent has taken. */
+	/* The entry belongs to an earlier block at this page, which the agent has taken. */
 	if (entry->kind == DEFERRED_FREE) {
 		list_remove(pool, entry);
 		entry->finish(pool, &entry->block, true);
@@ -245,10 +250,10 @@ static void lists_sweep(struct gpool *pool)
 		entry_ready(pool, entry); /* moves to the end of the list if it cannot end yet */
 }
 
-/* Idle callback: end the frees and unpins that can end by now. */
+/* Idle callback: end the frees and unpins whose conditions are met. */
 static bool deferred_sweep(struct gpool *pool)
 {
-	/* The thread that holds the lock does the pending work. */
+	/* If another thread holds the lock, that thread does the work. */
 	if (atomic_load_explicit(&pool->deferred_count, memory_order_relaxed) &&
 		!pthread_mutex_trylock(&pool->deferred->lock)) {
 		lists_sweep(pool);
@@ -269,11 +274,11 @@ bool deferred_reuse(struct gpool *pool, struct thread_cache *cache, uint32_t slo
 	if (!atomic_load_explicit(&pool->deferred_count, memory_order_relaxed))
 		return false;
 	pthread_mutex_lock(&lists->lock);
-	/* The latest first: it is most likely in the GPU's caches. */
+	/* Try the latest block first: its content is most likely still in the GPU's caches. */
 	TAILQ_FOREACH_REVERSE(entry, &lists->behind[slot], deferred_list, link)
 	{
 		if (entry->block.page + entry->block.page_count > pool->unreserved)
-			continue; /* for critical requests only */
+			continue; /* reserved, for critical requests only */
 		if (++looks > REUSE_LOOKS) {
 			entry = NULL;
 			break;
@@ -283,7 +288,7 @@ bool deferred_reuse(struct gpool *pool, struct thread_cache *cache, uint32_t slo
 			continue;
 		if (free_claim(pool, &entry->block))
 			continue;
-		/* Other streams may have used it as well; the order of this stream does not cover their work. */
+		/* Other streams may have used the block too. The order of this stream does not cover their work. */
 		fence = atomic_load_explicit(&block_entry(pool, entry->block.page)->fence, memory_order_acquire);
 		if (!is_pinned(pool, &entry->block, 1) &&
 			(fence_slot(fence) == slot || fence_signaled(&pool->session, fence)))
@@ -294,7 +299,10 @@ bool deferred_reuse(struct gpool *pool, struct thread_cache *cache, uint32_t slo
 		list_remove(pool, entry);
 		entry->kind = DEFERRED_NONE;
 		entry->finish(pool, &entry->block, true);
-		/* The agent may not take it before that fence is signaled, as a block or freed. */
+		/*
+		 * The new block inherits the fence, so that the agent does not take it before the earlier work has
+		 * finished.
+		 */
 		again.fence = fence;
 		block_from_run(cache, entry->block.page, page_count, entry->block.generation, &again, block);
 	}
@@ -302,7 +310,7 @@ bool deferred_reuse(struct gpool *pool, struct thread_cache *cache, uint32_t slo
 	return entry != NULL;
 }
 
-/* ---- life ---- */
+/* ---- open and close ---- */
 
 int deferred_open(struct gpool *pool)
 {

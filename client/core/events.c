@@ -40,7 +40,7 @@ int events_receive(struct channel *events, int timeout_ms, struct msg_event *eve
 
 		if (received < 0)
 			return received;
-		/* nanomsg returns the full length of a truncated message. */
+		/* nanomsg returns the full length even if the message was truncated. */
 		if ((size_t)received <= sizeof(message) && msg_decode_event(event, message, (size_t)received) == 0)
 			return 0;
 	}

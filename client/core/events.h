@@ -1,9 +1,9 @@
 /*
  * events.h - the client side of the event channel, over nanomsg SUB. Internal to libgpool.
  *
- * Events are hints: a subscriber that is slow, or connects while the front restarts, misses some. The state can be
- * requested over the control channel. Close the channel with channel_close(); the rules of channel.h for forks and
- * threads apply.
+ * Events are hints: a subscriber misses some of them if it is slow or connects while the front restarts. The current
+ * state can be requested over the control channel. Close the channel with channel_close(). The rules of channel.h for
+ * forks and threads apply.
  */
 #ifndef GPOOL_CLIENT_EVENTS_H
 #define GPOOL_CLIENT_EVENTS_H
@@ -21,7 +21,7 @@ int events_open(const char *url, struct channel **events);
 /*
  * events_receive() - wait for the next event; skips messages that are not events.
  *
- * @timeout_ms: longest wait, 0: do not wait, -1: no limit
+ * @timeout_ms: longest wait; 0: do not wait, -1: no limit
  *
  * Return: 0, or (*event is unchanged)
  *   -ETIMEDOUT  no event arrived
@@ -30,8 +30,8 @@ int events_open(const char *url, struct channel **events);
 int events_receive(struct channel *events, int timeout_ms, struct msg_event *event);
 
 /*
- * Return a descriptor that is readable when events_receive() has a message to examine, or a negative errno. Never read
- * from it.
+ * Return a descriptor that becomes readable when a message arrives for events_receive(), or a negative errno. The
+ * caller must not read from the descriptor.
  */
 int events_fd(struct channel *events);
 

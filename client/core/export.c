@@ -14,8 +14,8 @@
 
 struct exports {
 	pthread_mutex_t lock;
-	struct timeline_page *page; /* NULL: no fence was exported yet */
-	int fd;                     /* descriptor until the agent has it; -1: sent */
+	struct timeline_page *page; /* NULL: no fence has been exported */
+	int fd;                     /* descriptor, until it is sent to the agent; then -1 */
 	bool registered;            /* registered with the back end, so that streams can write to it */
 	struct gpu_event *events[EXPORT_EVENTS];
 	uint32_t event_count, event_next;
@@ -62,9 +62,12 @@ uint64_t export_key(struct gpool *pool)
 	return key;
 }
 
-/* ---- the page; the caller holds the lock ---- */
+/* ---- the timeline page; the caller holds the lock ---- */
 
-/* Create the page, also for events: importers identify exporters by its key. */
+/*
+ * Create the timeline page. Exports by event need it too, because importers identify an exporter by the key of its
+ * page.
+ */
 static int page_make(struct gpool *pool)
 {
 	struct exports *exports = pool->exports;
@@ -75,7 +78,10 @@ static int page_make(struct gpool *pool)
 	error = timeline_page_create(pool->id, &exports->page, &exports->fd);
 	if (error)
 		return error == -ENFILE || error == -EMFILE ? -EMFILE : -ENOMEM;
-	/* Like the session segment: a child could write through a pointer that it kept. */
+	/*
+	 * Exclude the page from forked children, like the session segment: a child could write through a pointer that
+	 * it kept.
+	 */
 	madvise(exports->page, TIMELINE_PAGE_BYTES, MADV_DONTFORK);
 	return 0;
 }
@@ -95,7 +101,7 @@ static int page_register(struct gpool *pool)
 	return 0;
 }
 
-/* Send the page to the agent; a repeated request has the same answer. */
+/* Send the page to the agent. If the request is repeated, the agent gives the same reply. */
 static int page_share(struct gpool *pool)
 {
 	const struct msg_timeline_share_request request = {0};
@@ -129,7 +135,7 @@ static int page_share(struct gpool *pool)
 	return 0;
 }
 
-/* ---- the two ways: 0, 1 (it is signaled), or an error; the caller holds the lock ---- */
+/* ---- the two handle types: return 0, 1 (the fence is signaled), or an error; the caller holds the lock ---- */
 
 static int by_timeline(struct gpool *pool, struct gpool_fence fence)
 {
@@ -142,7 +148,7 @@ static int by_timeline(struct gpool *pool, struct gpool_fence fence)
 	return error ? error : stream_share(pool, fence);
 }
 
-/* Return an event whose work is done, the longest unused first, or a new one while the ring is not full. */
+/* Return an event whose work is done, the least recently used first; or create one while the ring is not full. */
 static int event_take(struct gpool *pool, struct gpu_event **event)
 {
 	struct exports *exports = pool->exports;
@@ -182,7 +188,7 @@ static int by_event(struct gpool *pool, struct gpool_fence fence, struct fence_t
 	return error ? error : gpu_event_export(pool->gpu, event, ticket->ipc);
 }
 
-/* The second handle type is tried if the first one fails for any reason except an invalid fence. */
+/* If the first handle type fails for any reason except an invalid fence, try the second one. */
 static int fence_export(struct gpool *pool, struct gpool_fence fence, uint32_t flags, struct fence_ticket *ticket)
 {
 	int error = -EOPNOTSUPP, second;

@@ -1,7 +1,7 @@
 /*
  * fence_ticket.h - the content of a struct gpool_fence_handle. Internal to libgpool.
  *
- * The program receives it from another process, so no field of it can be trusted.
+ * A program receives the handle from another process, so every field must be checked.
  */
 #ifndef GPOOL_CLIENT_FENCE_TICKET_H
 #define GPOOL_CLIENT_FENCE_TICKET_H
@@ -17,16 +17,16 @@ struct fence_ticket {
 	uint32_t handle_type; /* enum gpool_fence_handle_type */
 	uint32_t magic, version;
 	uint32_t session; /* number of the exporter's session */
-	uint64_t key;   /* key of the exporter's timeline page; for exporters of events only, a random number as well */
-	uint64_t value; /* number of the fence within its slot */
-	uint32_t slot;  /* slot of the exporter's stream */
+	uint64_t key;     /* key of the exporter's timeline page; exporters that use only events have a random key */
+	uint64_t value;   /* number of the fence within its slot */
+	uint32_t slot;    /* slot of the exporter's stream */
 	uint32_t zero;
-	uint8_t ipc[GPU_IPC_BYTES]; /* GPOOL_FENCE_HANDLE_EVENT: handle of the driver; else zeros */
-	uint8_t more[24];           /* zeros */
+	uint8_t ipc[GPU_IPC_BYTES]; /* GPOOL_FENCE_HANDLE_EVENT: the driver's handle of the event; otherwise zeros */
+	uint8_t more[24];           /* must be zero */
 };
 static_assert(sizeof(struct fence_ticket) == sizeof(struct gpool_fence_handle), "one is copied into the other");
 
-/* fence_ticket_read() - read a ticket: 0, or -EINVAL: it was not written by an export. */
+/* fence_ticket_read() - read a ticket. Return: 0, or -EINVAL if it was not written by an export. */
 static inline int fence_ticket_read(const struct gpool_fence_handle *handle, struct fence_ticket *ticket)
 {
 	static const uint8_t zeros[GPU_IPC_BYTES];

@@ -1,4 +1,4 @@
-/* flight.c - write a worker's records: see flight.h. */
+/* flight.c - write a worker's flight records; see flight.h. */
 #include "client/core/flight.h"
 
 #include "client/core/block.h"
@@ -20,7 +20,7 @@ void flight_tell_block(
 {
 	uint32_t sampling = atomic_load_explicit(&pool->header->flight_sampling, memory_order_relaxed);
 
-	/* It is a power of two, but it was written by another process, so it is not used as a divisor. */
+	/* The rate is a power of two, but another process wrote it, so it is not used as a divisor. */
 	if (!sampling || block->tag >> BLOCK_SEQUENCE_SHIFT & (sampling - 1))
 		return;
 	flight_tell(pool,

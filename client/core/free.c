@@ -1,10 +1,11 @@
 /*
  * free.c - end blocks.
  *
- * A free first claims the entry: a compare-and-swap adds BLOCK_DYING to the tag. Of two frees one succeeds, and from
- * then on no pin succeeds. Only then does it read the pins: in the opposite order, a pin between the read and the claim
- * would be missed. If the only pin is the caller's, the block has no other user, and that can no longer change.
- * Otherwise the block waits, with the caller's pin, until the other pins are dropped.
+ * A free first claims the entry: a compare-and-swap adds BLOCK_DYING to the tag. If two threads free a block, only one
+ * of them succeeds; after that, no pin succeeds. The free reads the pins only after the claim, because otherwise it
+ * would miss a pin that is added between the read and the claim. If the caller's pin is the only one, no other thread
+ * can use the block any more, and the block ends. Otherwise the block keeps the caller's pin until the other pins are
+ * dropped.
  */
 #include "client/core/alloc.h"
 
@@ -17,7 +18,10 @@
 #include "shm/lease_bitmap.h"
 #include "shm/timeline.h"
 
-/* Make a run idle again. The caller's pin ends between tag and bits, so that no observer finds a page in two places. */
+/*
+ * Make a run idle again. The pin is dropped after the tag is cleared and before the free bits are set, so that no
+ * observer finds a page in two states.
+ */
 static void run_to_bits(struct gpool *pool, uint32_t page, uint32_t page_count)
 {
 	struct thread_stats *transit = transit_begin(pool);
@@ -30,8 +34,8 @@ static void run_to_bits(struct gpool *pool, uint32_t page, uint32_t page_count)
 }
 
 /*
- * deferred_finish. The record of a moved block is removed now, not earlier: threads that still have it pinned find the
- * block through it.
+ * A deferred_finish function. It removes the record of a moved block at the end of the free and not earlier, because
+ * threads that still have the block pinned find it through that record.
  */
 static int block_finish(struct gpool *pool, const struct gpool_block *block, bool taken)
 {
@@ -47,15 +51,15 @@ static int block_finish(struct gpool *pool, const struct gpool_block *block, boo
 
 static COLD void free_later(struct gpool *pool, const struct gpool_block *block, uint64_t fence)
 {
-	/* A pin that fails because of the tag is dropped at once. */
+	/* Pins that fail because of the claimed tag are dropped within a few instructions, so wait briefly. */
 	for (int tries = 0; tries < 64 && pin_count(&pool->session, block->page) > 1; tries++)
 		cpu_relax();
 	deferred_free(pool, block, fence, block_finish);
 }
 
 /*
- * Between the check and the claim the last pin was dropped: the caller had none. The agent may take the dying block
- * without a pin, or have taken it just before.
+ * Free a block whose last pin was dropped between the check and the claim: the caller did not own a pin. The agent may
+ * take the dying block, since it has no pin, or may have taken it just before.
  */
 static COLD int free_unpinned(struct gpool *pool, const struct gpool_block *block)
 {
@@ -103,7 +107,7 @@ static inline __attribute__((always_inline)) int free_in(
 		stat_add(cache, &cache->stats->frees);
 	if (unlikely(flight_may_tell(tag)))
 		flight_tell_block(pool, FLIGHT_FREE, block, 0);
-	/* Including the work of other streams behind which it was unpinned before. */
+	/* The entry's fence covers other streams behind whose work the block was unpinned earlier. */
 	left = atomic_load_explicit(&entry->fence, memory_order_relaxed);
 	if (unlikely(pins > 1 || tag & (BLOCK_SCATTERED | BLOCK_SPILL) ||
 		    (fence && !fence_signaled(&pool->session, fence)) ||
@@ -123,7 +127,10 @@ static inline __attribute__((always_inline)) int free_in(
 	return 0;
 }
 
-/* The block is not at the handle's place: it may have moved, or be spilled, and then its content must be discarded. */
+/*
+ * Free a block that is not at the handle's page any more: it may have moved, or be spilled; spilled content is
+ * discarded.
+ */
 static COLD int free_moved(struct gpool *pool, const struct gpool_block *block, uint64_t fence)
 {
 	struct gpool_block place;
@@ -174,7 +181,7 @@ int gpool_discard(struct gpool *pool, const struct gpool_block *block)
 	if (error)
 		return error;
 	error = free_in(pool, block, 0);
-	/* Another thread has freed it first: this thread's pin remains. */
+	/* Another thread has freed the block first. Drop the pin of this thread. */
 	if (error)
 		gpool_unpin(pool, block);
 	return error;

@@ -1,10 +1,10 @@
 /*
- * idle.h - idle callbacks: pending work of several parts of the library, which any waiting thread can do. Internal to
+ * idle.h - idle callbacks: deferred work of several parts of the library, which any waiting thread can do. Internal to
  * libgpool.
  *
- * Blocks whose frees are deferred, and handles that another trust domain needs, may hold exactly the pages that a
- * thread of this process or of another session waits for. Each part registers a callback when it opens. The code that
- * waits runs all of them and knows none.
+ * A thread of this process or another session may be waiting for exactly the pages that this deferred work releases:
+ * pages of blocks whose frees are deferred, or of handles that another trust domain needs. Each part registers a
+ * callback when it is opened. A waiting thread runs all callbacks, without knowing their purpose.
  */
 #ifndef GPOOL_CLIENT_IDLE_H
 #define GPOOL_CLIENT_IDLE_H
@@ -14,9 +14,9 @@
 
 struct gpool;
 
-enum { IDLE_MAX = 4 }; /* callbacks of a pool: one for each part that needs one */
+enum { IDLE_MAX = 4 }; /* callbacks of a pool: at most one for each part of the library that has deferred work */
 
-/* Events after which a callback runs. */
+/* Events that run callbacks. */
 enum idle_when {
 	/* a thread waits, or is in a call and holds no lock */
 	IDLE_WAIT = 1,
@@ -27,19 +27,21 @@ enum idle_when {
 struct idle_callbacks {
 	uint32_t count;
 	struct {
-		uint32_t when; /* events of enum idle_when, or-ed */
+		uint32_t when; /* set of enum idle_when */
 		/*
-		 * Do what can be done now, without waiting: it is called often, and by several threads. True: some
-		 * work is left, and is likely to become possible within a millisecond.
+		 * Do the work that is possible now, without waiting. Several threads call it often. Return true if some
+		 * work is left and is likely to become possible within a millisecond.
 		 */
 		bool (*run)(struct gpool *pool);
 	} callbacks[IDLE_MAX];
 };
 
-/* idle_register() - add a callback, before any other thread uses the pool. They run in the order of registration. */
+/*
+ * idle_register() - add a callback, before any other thread uses the pool. Callbacks run in the order of registration.
+ */
 void idle_register(struct gpool *pool, uint32_t when, bool (*run)(struct gpool *pool));
 
-/* idle_run() - run the callbacks that were registered for the event `when`. Return whether one has work left. */
+/* idle_run() - run the callbacks that are registered for the event `when`. Return true if one of them has work left. */
 bool idle_run(struct gpool *pool, enum idle_when when) __attribute__((noinline, cold));
 
 #endif

@@ -13,21 +13,21 @@
 
 enum {
 	/*
-	 * A GPU that writes a number wakes no thread. Chosen: short waits end soon, and long waits at most an eighth
-	 * later
+	 * polling interval: a GPU that writes a number wakes no thread. Chosen: short waits end soon, long waits at
+	 * most an eighth later
 	 */
 	STEP_LEAST_NS = 20000,
 	STEP_MOST_NS = 1000000,
 	STEP_SHARE = 8,
-	GONE_LOOK_NS = 500000000, /* interval of checks for an agent that would report a death */
+	GONE_LOOK_NS = 500000000, /* interval of checks whether the agent, which reports deaths, still exists */
 };
 
-/* A fence of another session and its mirror. Both numbers increase along the list. */
+/* An imported fence and its mirror. Both numbers increase along the list. */
 struct import_fence {
 	TAILQ_ENTRY(import_fence) link;
 	uint64_t theirs, ours;
 	uint32_t refs;
-	struct import_event *event; /* NULL: the import has a view */
+	struct import_event *event; /* NULL: the import reads a timeline page */
 };
 TAILQ_HEAD(import_fences, import_fence);
 
@@ -35,13 +35,13 @@ TAILQ_HEAD(import_fences, import_fence);
 struct import {
 	LIST_ENTRY(import) link;
 	uint64_t key;
-	uint32_t stream;          /* slot of the other session */
-	uint32_t slot;            /* slot of this session */
-	struct import_view *view; /* NULL: by events */
+	uint32_t stream;          /* slot in the other session */
+	uint32_t slot;            /* slot in this session */
+	struct import_view *view; /* NULL: the import uses events */
 	struct import_fences fences;
-	uint64_t signaled; /* last signaled number of the mirror */
+	uint64_t signaled; /* highest signaled number of the mirror */
 	uint32_t refs;     /* sum of the references to its fences */
-	/* a stream or a block of this process may wait for one of its numbers, even if no fence of it is open */
+	/* a stream or a block of this process may wait for one of the numbers, even if all of its fences are closed */
 	bool held;
 	int error; /* error of the fences that will never be signaled */
 };
@@ -54,12 +54,12 @@ struct imports {
 	struct import_sources sources;
 	LIST_HEAD(, import) all;
 	uint64_t news_ns; /* time of the last import or progress */
-	uint64_t gone_ns; /* time of the last check for an agent */
+	uint64_t gone_ns; /* time of the last check whether the agent exists */
 	pthread_t thread;
 	bool running, ending;
 };
 
-/* ---- how far they are; the caller holds the lock ---- */
+/* ---- progress; the caller holds the lock ---- */
 
 static bool is_open(const struct import *import)
 {
@@ -83,7 +83,7 @@ static void fence_free(struct gpool *pool, struct import *import, struct import_
 	free(fence);
 }
 
-/* Free the fences that are not open and for which no operation waits. */
+/* Free the fences that the program has closed, unless an operation may wait for them. */
 static void fences_sweep(struct gpool *pool, struct import *import)
 {
 	struct import_fence *fence, *next;
@@ -97,14 +97,14 @@ static void fences_sweep(struct gpool *pool, struct import *import)
 	}
 }
 
-/* The remaining numbers will never be signaled: end the waits and report the error. */
+/* End all waits and record the error: the remaining numbers will never be signaled. */
 static void import_break(struct gpool *pool, struct import *import, int error)
 {
 	import->error = error;
 	stream_mirror_reach(pool, import->slot, UINT64_MAX);
 }
 
-/* Update the mirror. Return true if it has made progress or ended. */
+/* Update the mirror. Return true if it has advanced or ended. */
 static bool import_refresh(struct gpool *pool, struct import *import)
 {
 	uint64_t before = import->signaled;
@@ -154,9 +154,9 @@ static struct import *import_of_slot(const struct imports *imports, uint32_t slo
 	return import;
 }
 
-/* ---- the thread ---- */
+/* ---- the polling thread ---- */
 
-/* Check for an agent, since only an agent would report the death of an exporter. */
+/* Check whether the agent exists, because only the agent would report the death of an exporter. */
 static void look_for_agent(struct imports *imports)
 {
 	uint64_t now = monotonic_ns();
@@ -172,7 +172,7 @@ static void look_for_agent(struct imports *imports)
 		import_break(imports->pool, import, -EPIPE);
 }
 
-/* Update all imports. Return true if any is still open; *progress: whether any has made progress. */
+/* Update all imports. Return true if any is still open. *progress: true if any has advanced. */
 static bool imports_refresh(struct imports *imports, bool *progress)
 {
 	struct import *import, *next;
@@ -192,7 +192,7 @@ static bool imports_refresh(struct imports *imports, bool *progress)
 	return open;
 }
 
-/* Sleep until the next poll, which depends on the time without progress; or until a new import. */
+/* Sleep until the next poll or the next import. The interval depends on the time without progress. */
 static void sleep_a_step(struct imports *imports, uint64_t quiet_ns)
 {
 	uint64_t step = quiet_ns / STEP_SHARE, until;
@@ -224,7 +224,7 @@ static void *imports_main(void *argument)
 	return NULL;
 }
 
-/* Start the thread, with the program's signals blocked. The caller holds the lock. */
+/* Start the thread with all signals blocked, so that the program's threads handle them. The caller holds the lock. */
 static int thread_start(struct imports *imports)
 {
 	sigset_t all, before;
@@ -262,9 +262,9 @@ void import_close(struct gpool *pool)
 	pool->imports = NULL;
 }
 
-/* ---- looking and waiting ---- */
+/* ---- query and wait ---- */
 
-/* Find an open fence by its number here, or NULL. The caller holds the lock. */
+/* Find an imported fence by its number in this session. Return NULL if it does not exist. The caller holds the lock. */
 static struct import_fence *fence_find(const struct import *import, uint64_t ours)
 {
 	struct import_fence *fence;
@@ -315,7 +315,7 @@ static int import_stream_wait(struct gpool *pool, struct gpu_stream *stream, str
 	pthread_mutex_lock(&imports->lock);
 	import = import_of_slot(imports, fence_slot(fence.value));
 	found = import ? fence_find(import, fence.value & FENCE_VALUE_MASK) : NULL;
-	/* The GPU detects an event by itself, sooner than this process could signal it. */
+	/* The GPU waits for an event directly, which is faster than a signal by this process. */
 	if (found && found->event)
 		error = gpu_event_wait(pool->gpu, stream, found->event->event);
 	else
@@ -326,7 +326,7 @@ static int import_stream_wait(struct gpool *pool, struct gpu_stream *stream, str
 	return error == -ENODEV ? -ESRCH : error;
 }
 
-/* ---- life ---- */
+/* ---- open and close ---- */
 
 static const struct stream_mirrors mirrors = {
 	.look = import_look, .hold = import_hold, .stream_wait = import_stream_wait};
@@ -352,9 +352,9 @@ int import_open(struct gpool *pool)
 	return 0;
 }
 
-/* ---- importing and closing ---- */
+/* ---- import and close fences ---- */
 
-/* Find the import of that stream and add a reference, so that the thread does not end it meanwhile; NULL: none. */
+/* Find the import of a stream and add a reference, so that the thread does not end it. Return NULL if none exists. */
 static struct import *import_find(
 	struct imports *imports, const struct fence_ticket *ticket, const struct import_view *view)
 {
@@ -370,7 +370,10 @@ static struct import *import_find(
 	return import;
 }
 
-/* Create an import that is in no list yet. The caller has the turn, and not the lock: slots have their own locks. */
+/*
+ * Create an import that is in no list yet. The caller has the turn but not the lock, because slots have their own
+ * locks.
+ */
 static int import_new(
 	struct gpool *pool, const struct fence_ticket *ticket, struct import_view *view, struct import **import)
 {
@@ -394,8 +397,8 @@ static int import_new(
 }
 
 /*
- * Insert the fence into the list of its stream. An older fence than an existing one shares its number: it is signaled
- * no later. The caller holds the lock.
+ * Insert the fence into the list of its stream. If a later fence is already in the list, an earlier one shares its
+ * number, because it is signaled no later. The caller holds the lock.
  */
 static int fence_add(struct gpool *pool, struct import *import, const struct fence_ticket *ticket,
 	struct import_event *event, struct gpool_fence *fence)
@@ -446,7 +449,7 @@ static int fence_import(struct imports *imports, const struct fence_ticket *tick
 	} else if (!found) {
 		LIST_INSERT_HEAD(&imports->all, import, link);
 	} else if (view) {
-		view_put(&imports->sources, view); /* the import already has one */
+		view_put(&imports->sources, view); /* the import already has a view */
 	}
 	imports->news_ns = monotonic_ns();
 	pthread_cond_signal(&imports->work);
@@ -522,7 +525,7 @@ int gpool_fence_close(struct gpool *pool, struct gpool_fence fence)
 	if (!pool->alive)
 		return -ECHILD;
 	if (!fence.value)
-		return 0; /* it was signaled before the import */
+		return 0; /* the fence was signaled before the import */
 	if (pool->session_kind)
 		return fail(-EINVAL, "fence 0x%llx was not imported by this session", (unsigned long long)fence.value);
 	pthread_mutex_lock(&imports->lock);
@@ -533,7 +536,7 @@ int gpool_fence_close(struct gpool *pool, struct gpool_fence fence)
 		found->refs--;
 		import->refs--;
 		fences_sweep(pool, import);
-		/* The thread keeps it up to date if an operation still waits for it. */
+		/* If an operation still waits for the import, the thread keeps updating it. */
 		if (!is_needed(import))
 			import_end(pool, import);
 	} else {

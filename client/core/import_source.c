@@ -20,7 +20,7 @@ static bool view_is_dead(const struct gpool *pool, const struct import_view *vie
 
 int view_reached(const struct gpool *pool, const struct import_view *view, uint32_t slot, uint64_t value)
 {
-	/* In this order, since progress that was made before the death counts. */
+	/* Test for the death first: progress before the death counts as progress. */
 	bool dead = view_is_dead(pool, view);
 
 	if (atomic_load_explicit(&view->page->signaled[slot], memory_order_acquire) >= value)
@@ -56,8 +56,8 @@ static int page_ask(struct gpool *pool, uint32_t session, int *fd)
 }
 
 /*
- * Open the page of the exporter. Its session may have ended since the ticket was written, and its number may have been
- * reused: then the key differs.
+ * Open the timeline page of the exporter. If its session has ended since the ticket was written, and the session number
+ * was reused, the key differs.
  */
 static int page_open(struct gpool *pool, const struct fence_ticket *ticket, const struct timeline_page **page)
 {
@@ -85,7 +85,7 @@ static void view_free(struct import_view **at)
 }
 
 /*
- * Free unused views: those of ended sessions, and of the others the oldest ones above the limit. The caller holds the
+ * Free unused views: all those of ended sessions, and the oldest of the others above the limit. The caller holds the
  * lock.
  */
 static void views_sweep(const struct gpool *pool, struct import_sources *sources)
@@ -122,7 +122,9 @@ static struct import_view *view_find(
 int view_get(struct gpool *pool, struct import_sources *sources, const struct fence_ticket *ticket,
 	struct import_view **view)
 {
-	/* The present owner of the record: if it is not the exporter any more, the key differs. */
+	/*
+	 * This record belongs to the present owner of the session number. If that is not the exporter, the key differs.
+	 */
 	const struct session_record *record = &pool->segment.sessions[ticket->session];
 	struct import_view *made;
 	int error;
@@ -186,8 +188,8 @@ static void event_free(struct gpool *pool, struct import_sources *sources, struc
 }
 
 /*
- * If many events are open, free the last unused one of the list, which is the oldest. Return false if all are in use.
- * The caller holds the lock.
+ * If the limit of open events is reached, close the oldest unused one. Return false if all are in use. The caller holds
+ * the lock.
  */
 static bool event_make_room(struct gpool *pool, struct import_sources *sources)
 {
@@ -203,7 +205,10 @@ static bool event_make_room(struct gpool *pool, struct import_sources *sources)
 	return oldest != NULL;
 }
 
-/* Exporters reuse their events, and opening one is slow. NULL in *event: the caller opens it. */
+/*
+ * Find an open event, because exporters reuse their events and opening one is slow. If *event is NULL on return, the
+ * caller opens the event.
+ */
 static int event_find(struct gpool *pool, struct import_sources *sources, const struct fence_ticket *ticket,
 	struct import_event **event)
 {
@@ -280,7 +285,7 @@ int event_reached(struct gpool *pool, struct import_event *event)
 	return error ? -ESRCH : 1;
 }
 
-/* ---- */
+/* ---- open and close ---- */
 
 void sources_open(struct import_sources *sources)
 {

@@ -1,9 +1,9 @@
 /*
- * import_source.h - sources of the progress of another process's streams: its timeline page, or events of the driver.
- * Internal to import.c.
+ * import_source.h - sources of the progress of another process's streams: its timeline page, or driver events. Internal
+ * to import.c.
  *
- * One thread at a time gets a source (imports->turn), so that no two threads open the same one. Any thread may put or
- * read one.
+ * Only one thread at a time gets a source (imports->turn), so that no two threads open the same one. Any thread may
+ * read a source or put it back.
  */
 #ifndef GPOOL_CLIENT_IMPORT_SOURCE_H
 #define GPOOL_CLIENT_IMPORT_SOURCE_H
@@ -12,7 +12,10 @@
 #include "client/core/pool.h"
 #include "shm/timeline_page.h"
 
-/* Another session's page, and its identity: its record in the pool segment is reused when it has ended. */
+/*
+ * The timeline page of another session. The key identifies the session, because its record in the pool segment is
+ * reused after it ends.
+ */
 struct import_view {
 	struct import_view *next;
 	const struct timeline_page *page;
@@ -27,7 +30,7 @@ struct import_event {
 	uint64_t key;
 	uint8_t ipc[GPU_IPC_BYTES];
 	uint32_t refs;
-	_Atomic bool dead; /* its process is dead */
+	_Atomic bool dead; /* the exporter's process is dead */
 };
 
 struct import_sources {
@@ -41,26 +44,26 @@ void sources_open(struct import_sources *sources);
 void sources_close(struct gpool *pool, struct import_sources *sources);
 
 /*
- * view_get() - map the timeline page of a ticket: 0, -ESRCH, -EACCES (another trust domain), -EMFILE, -ENOMEM, -EPIPE,
- * -EPROTO.
+ * view_get() - map the timeline page of a ticket. Return: 0, -ESRCH, -EACCES (another trust domain), -EMFILE, -ENOMEM,
+ * -EPIPE, -EPROTO.
  */
 int view_get(struct gpool *pool, struct import_sources *sources, const struct fence_ticket *ticket,
 	struct import_view **view);
 void view_put(struct import_sources *sources, struct import_view *view);
 /*
- * view_reached() - compare the number in a slot: 1 it is at least `value`, 0 not yet, -ESRCH: never, since its process
- * is dead.
+ * view_reached() - compare the number in a slot with `value`. Return: 1 (it is at least `value`), 0 (not yet), -ESRCH
+ * (never, because the process is dead).
  */
 int view_reached(const struct gpool *pool, const struct import_view *view, uint32_t slot, uint64_t value);
 
 /*
- * event_get() - open the event of a ticket: 0, -EINVAL, -ESRCH, -EACCES, -EUSERS (IMPORT_EVENTS are open), -EOPNOTSUPP,
- * -EMFILE, -ENOMEM, -EIO.
+ * event_get() - open the event of a ticket. Return: 0, -EINVAL, -ESRCH, -EACCES, -EUSERS (IMPORT_EVENTS are open),
+ * -EOPNOTSUPP, -EMFILE, -ENOMEM, -EIO.
  */
 int event_get(struct gpool *pool, struct import_sources *sources, const struct fence_ticket *ticket,
 	struct import_event **event);
 void event_put(struct gpool *pool, struct import_sources *sources, struct import_event *event);
-/* event_reached() - query the event: 1, 0, -ESRCH. */
+/* event_reached() - query the event. Return: 1 (signaled), 0 (not yet), -ESRCH. */
 int event_reached(struct gpool *pool, struct import_event *event);
 
 #endif

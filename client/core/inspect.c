@@ -18,7 +18,7 @@ const char *gpool_version(void)
 
 uint64_t gpool_page_bytes(const struct gpool *pool)
 {
-	return pool->page_bytes; /* 0 in a forked child, and so are the results of the functions below */
+	return pool->page_bytes; /* 0 in a forked child, as are the results of the functions below */
 }
 
 uint32_t gpool_page_count(const struct gpool *pool)
@@ -100,7 +100,7 @@ int gpool_device_info(const struct gpool *pool, struct gpool_device_info *device
 		return fail_size(filled.size);
 	if (pool->capabilities & GPU_CAP_HOST_POINTER)
 		filled.flags |= GPOOL_DEVICE_HOST_POINTER;
-	/* texts in the agent's segment may be unterminated; the copies are terminated */
+	/* Strings in the agent's segment may be unterminated. The copies are terminated. */
 	memcpy(filled.pool, pool->header->name, sizeof(filled.pool) - 1);
 	memcpy(filled.backend, pool->header->backend, sizeof(filled.backend) - 1);
 	memcpy(filled.uuid, pool->device_uuid, sizeof(filled.uuid));
@@ -108,9 +108,9 @@ int gpool_device_info(const struct gpool *pool, struct gpool_device_info *device
 	return 0;
 }
 
-enum { SHORTAGE_ANSWER_MS = 1000 }; /* chosen: an agent that is being restarted answers within this time */
+enum { SHORTAGE_ANSWER_MS = 1000 }; /* chosen: an agent that is restarting replies within this time */
 
-/* Request the holders; if the agent does not answer, the list is empty. */
+/* Request the list of holders. If the agent does not reply, the list is empty. */
 static void holders_ask(struct gpool *pool, struct gpool_oom_info *shortage)
 {
 	const struct msg_shortage_request request = {0};

@@ -3,7 +3,7 @@
 
 #include "client/core/pool.h"
 
-enum { WAIT_SLICE_MS = 50 }; /* chosen: users perceive it as immediate, and twenty calls a second cost nothing */
+enum { WAIT_SLICE_MS = 50 }; /* chosen: users perceive 50 ms as immediate, and twenty calls per second cost nothing */
 
 static _Thread_local struct {
 	int (*check)(void *argument);

@@ -10,7 +10,7 @@
 #include <string.h>
 
 static _Thread_local struct {
-	int error; /* 0: no text, or it was returned */
+	int error; /* 0: no text, or the text was already returned */
 	char text[512];
 } last;
 
@@ -71,7 +71,9 @@ const char *gpool_last_error(int error)
 	const char *driver;
 
 	error = error < 0 ? -error : error;
-	/* These codes have several causes. A failure of the driver is described where it is known, in cuda/. */
+	/*
+	 * These codes have several causes. The text for a driver failure is written in cuda/, where the cause is known.
+	 */
 	driver = error == EIO || error == ENODEV || error == EFAULT ? gpu_error_take(-error) : NULL;
 	if (driver && error != last.error) {
 		snprintf(last.text, sizeof(last.text), "the GPU driver failed: %s", driver);
@@ -83,7 +85,7 @@ const char *gpool_last_error(int error)
 	return last.text;
 }
 
-/* ---- what several calls refuse ---- */
+/* ---- errors that several calls return ---- */
 
 int fail_size(uint32_t size)
 {

@@ -10,7 +10,7 @@
 
 enum {
 	PIN_SPINS = 64,         /* about the duration of a failing eviction, less than a microsecond */
-	PIN_SLICE_NS = 1000000, /* the agent wakes waiters; the limit is for an agent that died meanwhile */
+	PIN_SLICE_NS = 1000000, /* the agent wakes waiters; this limits the wait if the agent has died */
 };
 
 static void tell(
@@ -27,7 +27,7 @@ static void tell(
 		begun_ns);
 }
 
-/* Wait after pin_try() has reported that the block is in motion. */
+/* Wait while the block is in motion, as pin_try() has reported. */
 static COLD int pin_wait(const struct gpool *pool, const struct gpool_block *block)
 {
 	struct session_header *header = pool->session.header;
@@ -69,8 +69,8 @@ int pin_at(struct gpool *pool, const struct gpool_block *block)
 }
 
 /*
- * A failed pin was visible for a moment. If a dying block waited for it, this thread must complete the free. *place:
- * where the block is finally pinned.
+ * Handle a failed pin, which was visible for a moment. If a dying block waited for the pin to disappear, this thread
+ * must complete the free. *place: the place where the block was finally pinned.
  */
 static COLD int pin_failed(struct gpool *pool, const struct gpool_block *block, int error, struct gpool_block *place)
 {
@@ -123,7 +123,7 @@ int gpool_pin(struct gpool *pool, const struct gpool_block *block)
 	return 0;
 }
 
-/* Check for an unpin that the block still exists here (dying or not) and is pinned. */
+/* Check before an unpin that the block, which may be dying, still exists here and is pinned. */
 static inline int unpin_check(const struct gpool *pool, const struct gpool_block *block)
 {
 	uint64_t tag;
@@ -140,7 +140,7 @@ static inline int unpin_check(const struct gpool *pool, const struct gpool_block
 	return 0;
 }
 
-/* For a block that has moved: return its place, if it is pinned there; else `error`. */
+/* Find the place of a block that has moved. Return 0 if it is pinned there, otherwise `error`. */
 static COLD int unpin_check_moved(
 	struct gpool *pool, const struct gpool_block *block, int error, struct gpool_block *place)
 {
@@ -155,8 +155,9 @@ static inline void pin_end(struct gpool *pool, const struct gpool_block *block)
 
 	pin_drop(&pool->session, block->page);
 	/*
-	 * After the pin is dropped: a free adds DYING first and then reads the pins, so that one of the two sees the
-	 * other. (Where a load may pass an atomic add both may miss, and the next sweep ends the block.)
+	 * Read the tag after the pin is dropped. A free adds BLOCK_DYING first and then reads the pins, so at least one
+	 * of the two threads sees the other's change. (Where a load may pass an atomic add, both may miss it; then the
+	 * next sweep ends the block.)
 	 */
 	tag = atomic_load_explicit(&block_entry(pool, block->page)->tag, memory_order_seq_cst);
 	if (unlikely(tag == (block->tag | BLOCK_DYING)))
@@ -191,7 +192,7 @@ int gpool_unpin(struct gpool *pool, const struct gpool_block *block)
 	return 0;
 }
 
-/* Record the use of a block without restoring it. */
+/* Record a use of a block that is not at the handle's place, without restoring it. */
 static COLD int touch_failed(struct gpool *pool, const struct gpool_block *block, int error, struct gpool_block *place)
 {
 	const struct thread_cache *cache = thread_cache_of(pool);

@@ -1,8 +1,8 @@
 /*
- * pool.h - an attached pool, as its process keeps it. Internal to libgpool.
+ * pool.h - the state of an attached pool in its process. Internal to libgpool.
  *
- * struct gpool is in a separate mapping that the kernel clears in a forked child (MADV_WIPEONFORK), so that `alive` is
- * 0 there: one load at the beginning of every public call distinguishes child and parent before any shared segment is
+ * struct gpool is stored in a separate mapping that the kernel clears in a forked child (MADV_WIPEONFORK), so `alive`
+ * is 0 there. One load at the beginning of every public call therefore detects a child before any shared segment is
  * accessed.
  *
  * Locks, in the order in which they may nest:
@@ -46,7 +46,7 @@
 
 #define likely(condition) __builtin_expect(!!(condition), 1)
 #define unlikely(condition) __builtin_expect(!!(condition), 0)
-/* A function of a slow path: kept out of line, so that the hot path stays short. */
+/* Mark a function of a slow path. It is kept out of line, so that the hot path stays short. */
 #define COLD __attribute__((noinline, cold))
 
 #if defined(__x86_64__) || defined(__i386__)
@@ -75,7 +75,7 @@ struct window;
 struct window_user;
 
 enum {
-	POOLS_MAX = 16, /* pools that one process may attach; chosen: one for each GPU of the largest nodes */
+	POOLS_MAX = 16, /* chosen: pools that one process may attach, one for each GPU of the largest nodes */
 	WINDOW_USERS_MAX = 4,
 	MAGAZINE_DEFAULT = 16,
 	MAGAZINE_MAX = 64,
@@ -84,22 +84,22 @@ enum {
 enum pool_log_level { POOL_LOG_ERROR, POOL_LOG_WARNING, POOL_LOG_INFO, POOL_LOG_DEBUG };
 
 struct gpool {
-	/* Read by every call, written by gpool_open() only. */
+	/* Read by every call, written only by gpool_open(). */
 	uint32_t alive;      /* 0 in a forked child */
-	uint32_t page_count; /* number of pages; 0 for observers and admins, so that every handle is out of bounds */
-	uint64_t epoch;      /* identifies this gpool_open(); unique in a process */
+	uint32_t page_count; /* 0 for observers and admins, so that every handle is out of bounds */
+	uint64_t epoch;      /* identifies this gpool_open(); unique in the process */
 	uint32_t slot;       /* index in each thread's table of caches */
-	uint32_t id;         /* number of the session */
+	uint32_t id;         /* session number */
 	struct pool_header *header;
 	_Atomic uint64_t *pages;
 	struct session_segment session;
 	uint64_t window_base;
 	uint64_t page_bytes;
 	_Atomic uint64_t *summary; /* summary of session.free_bits */
-	uint32_t unreserved;       /* pages [0, unreserved) are for all requests, the others for critical ones */
-	uint32_t magazine;         /* single pages that a thread keeps */
-	uint32_t run_pages;        /* pages in runs that a thread keeps */
-	uint32_t session_kind;     /* session kind of an attach request: 0 worker, 1 observer, 2 admin */
+	uint32_t unreserved;   /* pages [0, unreserved) are for all requests, the others only for critical ones */
+	uint32_t magazine;     /* number of single pages that a thread keeps */
+	uint32_t run_pages;    /* number of pages in the runs that a thread keeps */
+	uint32_t session_kind; /* session kind in the attach request: 0 worker, 1 observer, 2 admin */
 	struct pool_segment segment;
 
 	struct window *window;
@@ -107,21 +107,21 @@ struct gpool {
 	struct stitches *stitches;
 	struct streams *streams;
 	struct exports *exports; /* exported fences; NULL for observers and admins */
-	struct imports *imports; /* imported fences; the same */
+	struct imports *imports; /* imported fences; NULL for observers and admins */
 	struct spans *spans;
 	pthread_mutex_t objects_lock;
 	pthread_cond_t objects_answered; /* signaled when a request about an object has ended */
-	struct gpool_object *objects;    /* list of the handles of this process */
+	struct gpool_object *objects;    /* list of this process's object handles */
 	struct spills *spills;
 	struct ranges *ranges;
 	struct vm_spaces *spaces;
 	struct background *background;
 	struct vpmm *vpmm;
 	pthread_mutex_t kvs_lock;
-	struct gpool_kv *kvs; /* list of the caches of this handle */
+	struct gpool_kv *kvs; /* list of this handle's KV caches */
 	struct gpu *gpu;      /* NULL for observers and admins */
 	uint32_t capabilities;
-	uint32_t device; /* its index; GPOOL_DEVICE_NONE without one */
+	uint32_t device; /* index of the GPU; GPOOL_DEVICE_NONE without one */
 	char device_uuid[GPU_UUID_MAX];
 	uint64_t calls_at_open;
 
@@ -130,16 +130,16 @@ struct gpool {
 	uint8_t token[MSG_TOKEN_BYTES];
 	pthread_mutex_t attach_lock;
 	pthread_cond_t attach_free;
-	bool attach_busy;         /* a request is under way; its thread owns the socket and the next field */
+	bool attach_busy;         /* a request is in progress; its thread owns the socket and attach_sequence */
 	uint64_t attach_sequence; /* number of the last request */
-	int answer_ms;            /* longest wait for an answer of an agent that is running */
+	int answer_ms;            /* longest wait for the reply of a running agent */
 	pthread_mutex_t roles_lock;
 	struct role_claim *roles; /* roles that this process holds or waits for */
 
-	/* Requests for pages in flight. */
+	/* Requests for pages that are in progress. */
 	pthread_mutex_t request_lock;
 	pthread_cond_t request_free;
-	uint64_t requests_used; /* bit for each slot of the session segment */
+	uint64_t requests_used; /* a bit for each request slot of the session segment */
 	uint32_t request_next;
 
 	pthread_mutex_t control_lock;
@@ -149,9 +149,9 @@ struct gpool {
 	char control_url[128];
 	char events_url[128];
 
-	struct thread_cache *caches; /* under the registry's lock */
+	struct thread_cache *caches; /* protected by the registry's lock */
 	_Atomic uint32_t cache_count;
-	uint64_t stat_slots_used; /* likewise */
+	uint64_t stat_slots_used; /* protected by the registry's lock */
 
 	struct idle_callbacks idle;
 	void (*stream_closed)(struct gpool *pool, uint32_t stream); /* stream_on_close() */
@@ -168,20 +168,20 @@ struct gpool {
 void __attribute__((format(printf, 3, 4)))
 pool_log(const struct gpool *pool, enum pool_log_level level, const char *format, ...) GPOOL_INTERNAL(pool_log);
 
-/* pool_gone() - return true if the agent has ended this session or the connection. */
+/* pool_gone() - return true if the agent has ended this session or closed its connection. */
 bool pool_gone(const struct gpool *pool);
 
 /*
- * options_read() - copy options of any library version into to[known]: missing fields become zero, an unknown tail must
- * be zero.
+ * options_read() - copy options of any library version into to[known]. Fields that the caller's version lacks become
+ * zero; fields that this version does not know must be zero.
  * Return: 0, -EINVAL (smaller than its own size field), -E2BIG.
  */
 int options_read(void *to, size_t known, const void *from) GPOOL_INTERNAL(options_read);
 
 /*
- * struct_answer() - copy a filled structure of `known` bytes to a caller's of `size`: a program built against an older
- * header gets the fields that it knows; one built against a newer header gets zeros in the fields that this library
- * lacks.
+ * struct_answer() - copy a filled structure of `known` bytes to a caller's structure of `size` bytes. A program built
+ * against an older header gets the fields that it knows; a program built against a newer one gets zeros in the fields
+ * that this library lacks.
  */
 void struct_answer(void *to, uint32_t size, const void *filled, size_t known);
 
@@ -190,14 +190,14 @@ static inline uint32_t pool_clock(const struct gpool *pool)
 	return atomic_load_explicit(&pool->header->clock_ms, memory_order_relaxed);
 }
 
-/* Return true if other sessions need pages, so that this process should not keep idle ones. */
+/* Return true if other sessions need pages, so that this process should not keep idle pages. */
 static inline bool pool_is_short(const struct gpool *pool)
 {
 	return atomic_load_explicit(&pool->header->waiters, memory_order_relaxed) != 0 ||
 		atomic_load_explicit(&pool->header->pressure, memory_order_relaxed) >= POOL_PRESSURE_HIGH;
 }
 
-/* Whether the agent needs handles unmapped: see window_let_go(). An idle callback checks it. */
+/* Return true if the agent needs handles unmapped; see window_let_go(). An idle callback checks this. */
 static inline bool pool_release_due(const struct gpool *pool)
 {
 	return pool->header &&
@@ -211,7 +211,7 @@ static inline void pool_put(const struct gpool *pool, uint32_t first, uint32_t c
 	lease_put_summed(pool->session.free_bits, pool->summary, first, count);
 }
 
-/* pool_pages_freed() - pages became idle or may be evicted: run the idle callbacks and wake the waiters. */
+/* pool_pages_freed() - run the idle callbacks and wake the waiters; called after pages became idle or evictable. */
 void pool_pages_freed(struct gpool *pool) COLD;
 
 /* pool_tenant_name() - return the name of this session's tenant. */

@@ -4,9 +4,9 @@
  *   IDLE -> REQUESTED (worker) -> DONE (agent)       -> IDLE (worker)
  *                              -> CANCELLED (worker) -> IDLE (agent)
  *
- * Each request of a slot has a serial number in the word of its state. A cancelled slot is used again only when the
- * agent has returned it, so that no late answer can be taken for that of a new request. An answer is used only if it
- * fits the request: otherwise its pages become idle, and the request is sent again.
+ * Each request has a serial number, which is stored in the word with its state. A cancelled slot is reused only after
+ * the agent has returned it, so that a late answer cannot be taken for the answer to a new request. An answer must fit
+ * the request; otherwise its pages become idle, and the request is sent again.
  */
 #include "client/core/refill.h"
 
@@ -21,20 +21,22 @@
 #include <string.h>
 
 enum {
-	/* after the time that the agent was given: it may be restarting, or wait for pages that are being spilled */
+	/* wait after the agent's time limit: it may be restarting, or waiting for pages that are being spilled */
 	GRACE_MS = 10000,
-	LOOK_MS = 1000,     /* between two checks that the agent exists */
-	IDLE_SLICE_MS = 10, /* between two runs of the idle callbacks, when they have left no work */
+	LOOK_MS = 1000,     /* interval of checks that the agent exists */
+	IDLE_SLICE_MS = 10, /* interval of the idle callbacks while they have no work left */
 	SLOT_LOOK_NS = 10000000,
-	BATCH_FIRST = 64, /* pages in one request */
+	BATCH_FIRST = 64, /* initial number of pages in one request */
 	BATCH_MAX = 1024,
 	BATCH_BUSY_MS = 10,   /* a shorter pause between refills doubles the batch, up to BATCH_MAX */
-	BATCH_QUIET_MS = 1000 /* a longer pause halves it again */
+	BATCH_QUIET_MS = 1000 /* a longer pause halves the batch */
 };
 
-/* ---- how much ---- */
+/* ---- size of a request ---- */
 
-/* Return the number of pages to request beyond the need: more after frequent refills, none when pages are short. */
+/*
+ * Return the number of pages to request in addition to `need`: more after frequent refills, none when pages are short.
+ */
 static uint32_t refill_extra(const struct gpool *pool, struct thread_cache *cache, uint32_t need)
 {
 	uint64_t now = monotonic_ns(), pause_ms = (now - cache->last_refill_ns) / 1000000;
@@ -48,23 +50,23 @@ static uint32_t refill_extra(const struct gpool *pool, struct thread_cache *cach
 	cache->last_refill_ns = now;
 	if (pool_is_short(pool))
 		return 0;
-	/* One process must not keep pages that several could use. */
+	/* One process must not keep many pages that other processes could use. */
 	if (batch > pool->page_count / 16)
 		batch = pool->page_count / 16;
 	if (need == 1)
 		return batch ? batch - 1 : 0;
-	/* For longer blocks: only after frequent requests, and whole blocks only. */
+	/* For blocks of several pages, request more only after frequent requests, and only whole blocks. */
 	return cache->batch > BATCH_FIRST && batch >= 2 * need ? (batch / need - 1) * need : 0;
 }
 
-/* ---- slots ---- */
+/* ---- request slots ---- */
 
 static uint64_t wait_limit_ns(int32_t timeout_ms)
 {
 	return timeout_ms < 0 ? UINT64_MAX : ((uint64_t)timeout_ms + GRACE_MS) * 1000000;
 }
 
-/* Return a free slot. A cancelled slot belongs to the agent until the agent has noticed. -1: none is free. */
+/* Return a free slot, or -1 if none is free. A cancelled slot belongs to the agent until the agent has returned it. */
 static int slot_find(struct gpool *pool)
 {
 	static_assert(SESSION_REQUESTS == 64, "one bit each");
@@ -81,7 +83,7 @@ static int slot_find(struct gpool *pool)
 	return -1;
 }
 
-/* Take a slot. -EPIPE: the agent has not answered any of them within the time limit; -EINTR. */
+/* Take a slot. Return -EPIPE if the agent answered no request within the time limit, or -EINTR. */
 static int slot_acquire(struct gpool *pool, int32_t timeout_ms)
 {
 	uint64_t start = monotonic_ns(), limit = wait_limit_ns(timeout_ms);
@@ -104,8 +106,8 @@ static int slot_acquire(struct gpool *pool, int32_t timeout_ms)
 			break;
 		}
 		/*
-		 * A release by this process wakes the thread; slots that the agent returns after a cancellation are
-		 * found by polling.
+		 * A thread of this process that releases a slot wakes this thread. Slots that the agent returns after a
+		 * cancellation are found by polling.
 		 */
 		clock_gettime(CLOCK_MONOTONIC, &until);
 		until.tv_nsec += SLOT_LOOK_NS;
@@ -127,7 +129,7 @@ static void slot_release(struct gpool *pool, int slot)
 	pthread_mutex_unlock(&pool->request_lock);
 }
 
-/* ---- ask and wait ---- */
+/* ---- send and wait ---- */
 
 static void request_announce(struct gpool *pool, int slot)
 {
@@ -136,8 +138,8 @@ static void request_announce(struct gpool *pool, int slot)
 }
 
 /*
- * No reply arrived: cancel the request and notify the agent, so that it returns the slot. Return: -EPIPE, or 0 if the
- * reply has arrived meanwhile.
+ * Cancel a request that was not answered, and notify the agent, so that it returns the slot. Return -EPIPE, or 0 if the
+ * answer has arrived meanwhile.
  */
 static int request_cancel(struct gpool *pool, int slot, uint32_t word)
 {
@@ -148,7 +150,7 @@ static int request_cancel(struct gpool *pool, int slot, uint32_t word)
 	return -EPIPE;
 }
 
-/* may_interrupt: a request for pages can be cancelled, a request that moves content cannot. */
+/* Wait for the answer. may_interrupt: a request for pages can be cancelled, a request that moves content cannot. */
 static int request_wait(struct gpool *pool, int slot, uint32_t word, int32_t timeout_ms, bool may_interrupt)
 {
 	const _Atomic uint32_t *state = &pool->session.requests[slot].state;
@@ -170,14 +172,19 @@ static int request_wait(struct gpool *pool, int slot, uint32_t word, int32_t tim
 		futex_wait(state, word, slice_ms * 1000000);
 		slice_ms = idle_run(pool, IDLE_WAIT) ? 1 : IDLE_SLICE_MS;
 	}
-	/* The granted pages may just have been unmapped: see handle_let_go(). */
+	/*
+	 * Another thread may just have unmapped the granted pages; this fence pairs with the one in handles_let_go().
+	 */
 	atomic_thread_fence(memory_order_seq_cst);
 	return 0;
 }
 
 /* ---- the answer ---- */
 
-/* Check a chain of runs, and make it idle if give_back is true. Return its number of pages, 0 if it is invalid. */
+/*
+ * Check a chain of runs. If give_back is true, also make its pages idle. Return the number of pages, or 0 if the chain
+ * is invalid.
+ */
 static uint32_t chain_walk(const struct gpool *pool, uint32_t first, uint32_t most, bool give_back)
 {
 	uint32_t total = 0, run = first;
@@ -200,7 +207,7 @@ static uint32_t chain_walk(const struct gpool *pool, uint32_t first, uint32_t mo
 	}
 }
 
-/* Pages beyond the need become idle. */
+/* Make pages beyond the need idle. */
 static void extra_put(const struct gpool *pool, uint32_t first, uint32_t count)
 {
 	if (count && first < pool->page_count && count <= pool->page_count - first)
@@ -229,7 +236,7 @@ static void shortage_read(
 }
 
 /*
- * Read the object's record now. The object may have changed since, but it is still the one that prevented the
+ * Read the object's record now. The object may have changed meanwhile, but it is still the one that prevented the
  * allocation.
  */
 static void shortage_object_read(
@@ -247,7 +254,7 @@ static void shortage_object_read(
 	session_name_read(pool, object->session, object->session_name);
 }
 
-/* Build the text; its cost is small compared with the request to the agent. */
+/* Build the error text. Its cost is small compared with the request to the agent. */
 static int shortage_fail(int error, const struct gpool_oom_info *shortage)
 {
 	char holder[80] = "";
@@ -263,7 +270,7 @@ static int shortage_fail(int error, const struct gpool_oom_info *shortage)
 		shortage->needed, shortage->free, shortage->pinned, holder);
 }
 
-/* Read a refusal: no pages were granted, and the thread's shortage has the cause. */
+/* Read a refusal. No pages were granted; the cause is stored in the thread's `shortage`. */
 static int refusal_read(
 	struct gpool *pool, struct thread_cache *cache, const struct lease_request *request, uint32_t need)
 {
@@ -375,7 +382,7 @@ int lease_begin(struct gpool *pool, const struct lease_request *ask, struct leas
 	return 0;
 }
 
-/* Return 0 if the request is answered. */
+/* Return 0 if the request has been answered, -EAGAIN if not, or -EPIPE if the agent has ended. */
 static int request_look(struct gpool *pool, const struct lease_ticket *ticket)
 {
 	if (atomic_load_explicit(&pool->session.requests[ticket->slot].state, memory_order_seq_cst) != ticket->word)
@@ -383,7 +390,7 @@ static int request_look(struct gpool *pool, const struct lease_ticket *ticket)
 	return pool_gone(pool) ? request_cancel(pool, ticket->slot, ticket->word) : -EAGAIN;
 }
 
-/* Read the answer to LEASE_RESTORE: a chain of runs, or a refusal. */
+/* Read the answer to LEASE_RESTORE, which is a chain of runs or a refusal. */
 static int restored_read(struct gpool *pool, const struct lease_request *request, struct lease_request *ask)
 {
 	struct thread_cache *cache = thread_cache_of(pool);

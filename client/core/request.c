@@ -1,4 +1,4 @@
-/* request.c - the session's own control and event channels, which are opened on first use. */
+/* request.c - the session's own control channel and event channel, opened on first use. */
 #include "client/core/request.h"
 
 #include "client/core/control.h"
@@ -19,7 +19,7 @@ const struct gpu *pool_gpu(const struct gpool *pool)
 	return pool->gpu;
 }
 
-/* Return the error of an error_reply; the caller handles any other answer. */
+/* Return the error in an error_reply. The caller handles all other replies. */
 static int reply_error(const uint8_t *reply, size_t length, char *error_text)
 {
 	struct msg_envelope envelope;

@@ -1,15 +1,16 @@
 /*
- * role.c - roles that one process holds at a time. The state of a role is in its record of the pool segment, which only
- * the agent writes; see shm/pool_segment.h and agent/session/roles.h.
+ * role.c - leadership roles. The state of a role is stored in its record of the pool segment, which only the agent
+ * writes; see shm/pool_segment.h and agent/session/roles.h.
  *
- * The agent knows sessions, not threads. A name is therefore claimed in this process before a request is sent to the
- * agent. Otherwise two threads of a process could both be granted a role, or one could withdraw the request of the
- * other.
+ * The agent knows sessions, not threads. A thread therefore claims the name in this process before it sends a request
+ * to the agent. Otherwise two threads of a process could both be granted the role, or one could withdraw the request of
+ * the other.
  *
- * A request that is not answered in time may still be read later, and make the session a standby or the holder without
- * the knowledge of this process. A message that cancels it is therefore sent after it, without waiting; the agent reads
- * them in order. The agent may die while handling that message, too. The name therefore stays claimed as doubtful, and
- * the message is sent again after the next request that is answered.
+ * If the agent does not answer a request in time, it may still read the request later and make the session a standby or
+ * the holder, without the knowledge of this process. This process therefore also sends a message that cancels the
+ * request, and does not wait for its reply; the agent reads the two in order. Since the agent may also die while it
+ * handles that message, the name stays claimed as doubtful, and the message is sent again after the next answered
+ * request.
  */
 #include "client/core/role.h"
 
@@ -32,9 +33,9 @@ enum { STANDING_NEITHER, STANDING_HOLDER, STANDING_STANDBY };
 
 struct role_claim {
 	struct role_claim *next;
-	uint64_t token; /* 0: still waiting */
+	uint64_t token; /* 0: the claim waits for the role */
 	uint32_t index;
-	bool doubtful; /* held by no thread: the agent did not report the result in time */
+	bool doubtful; /* no thread uses the claim: the agent did not report the result in time */
 	char name[POOL_NAME_BYTES];
 };
 
@@ -68,10 +69,7 @@ static int claim_add(struct gpool *pool, const char *name)
 	if (*at && !(*at)->doubtful) {
 		error = fail(-EALREADY, "role '%s' is held or waited for by this session", name);
 	} else if (*at) {
-		/*
-		 * The claim belongs to this thread from now on: the answer to its request states the result of the
-		 * earlier one.
-		 */
+		/* This thread takes over the claim. The answer to its request also settles the earlier one. */
 		(*at)->doubtful = false;
 	} else {
 		*at = claim;
@@ -106,8 +104,8 @@ static void claim_drop(struct gpool *pool, const char *name)
 }
 
 /*
- * Of two threads that release a role one finds it: the name stays claimed until the agent has answered, but without a
- * token.
+ * Clear the token of the role's claim, so that only one of several threads can release it. The name stays claimed until
+ * the agent has answered.
  */
 static int claim_unsettle(struct gpool *pool, const struct gpool_role *role, char name[POOL_NAME_BYTES])
 {
@@ -126,7 +124,7 @@ static int claim_unsettle(struct gpool *pool, const struct gpool_role *role, cha
 		     : 0;
 }
 
-/* Under roles_lock, so that no request about this name is sent before it. */
+/* Cancel requests about this name. The caller holds roles_lock, so that no new request about it is sent first. */
 static int forget_send(const struct gpool *pool, const char *name)
 {
 	struct msg_role_request request = {.verb = VERB_FORGET};
@@ -134,12 +132,12 @@ static int forget_send(const struct gpool *pool, const char *name)
 	int length;
 
 	strcpy(request.name, name);
-	/* No request has the number 0, so the reply matches no waiting request. */
+	/* No request has the number 0, so no waiting thread takes the reply for its own. */
 	length = msg_encode_role_request(&request, 0, pool->token, bytes, sizeof(bytes));
 	return length < 0 ? length : attach_send(pool->socket, bytes, (size_t)length, NULL, 0);
 }
 
-/* A request about the name got no answer. */
+/* Mark the claim as doubtful, because a request about the name was not answered. */
 static void claim_doubt(struct gpool *pool, const char *name)
 {
 	struct role_claim *claim;
@@ -154,7 +152,7 @@ static void claim_doubt(struct gpool *pool, const char *name)
 		"no answer about role '%s': the request is withdrawn when the agent answers again", name);
 }
 
-/* The agent answers again: repeat the messages for doubtful names. */
+/* Repeat the cancellations of doubtful names; called when the agent answers again. */
 static void doubts_end(struct gpool *pool)
 {
 	struct role_claim **at = &pool->roles, *claim;
@@ -181,7 +179,7 @@ void role_close(struct gpool *pool)
 	}
 }
 
-/* ---- asking ---- */
+/* ---- requests ---- */
 
 static int role_ask(struct gpool *pool, uint32_t verb, const char *name, uint64_t token, struct msg_role_reply *reply)
 {
@@ -217,7 +215,7 @@ static int role_ask(struct gpool *pool, uint32_t verb, const char *name, uint64_
 	}
 }
 
-/* Wait until this session holds the role: 0, -ETIMEDOUT, -EPIPE, -EINTR. */
+/* Wait until this session holds the role. Return: 0, -ETIMEDOUT, -EPIPE, -EINTR. */
 static int role_wait(const struct gpool *pool, const struct role_record *record, int timeout_ms, uint64_t start)
 {
 	for (;;) {
@@ -261,8 +259,8 @@ static int role_take(struct gpool *pool, const char *name, int timeout_ms, struc
 			reply.token = atomic_load_explicit(&record->token, memory_order_acquire);
 		} else {
 			/*
-			 * The grant and the end of the timeout may have crossed: then the agent answers that this
-			 * session holds the role.
+			 * The agent may have granted the role just as the timeout expired. In this case it replies that
+			 * this session holds the role.
 			 */
 			late = error;
 			error = role_ask(pool, VERB_WITHDRAW, name, 0, &reply);
@@ -277,7 +275,7 @@ static int role_take(struct gpool *pool, const char *name, int timeout_ms, struc
 	return 0;
 }
 
-/* End the claim: the role is not held, or the claim becomes doubtful if the agent cannot be reached. */
+/* End a claim whose request failed: drop it, or mark it as doubtful if the agent cannot be reached. */
 static void claim_end(struct gpool *pool, const char *name, int error)
 {
 	if (error == -EPIPE && !pool_gone(pool))
@@ -339,8 +337,8 @@ int gpool_role_check(const struct gpool *pool, const struct gpool_role *role)
 			(unsigned long long)role->token);
 	record = &pool->segment.roles[role->index];
 	/*
-	 * Read the holder first: while a token is valid, it has one holder or none. A session that reads itself as the
-	 * holder and after that finds its own token was therefore the holder at the first read.
+	 * Read the holder before the token: while a token is valid, the role has at most one holder. A session that
+	 * reads itself as the holder, and then its own token, was therefore the holder at the first read.
 	 */
 	if (atomic_load_explicit(&record->holder, memory_order_seq_cst) != pool->id ||
 		atomic_load_explicit(&record->token, memory_order_seq_cst) != role->token)
@@ -364,7 +362,10 @@ int gpool_role_release(struct gpool *pool, const struct gpool_role *role)
 		return error;
 	error = role_ask(pool, VERB_RELEASE, name, role->token, &reply);
 	claim_end(pool, name, error);
-	/* The role was held until now, so this answers a repeated request: the agent died after the release. */
+	/*
+	 * This session held the role until now, so the agent has released it but died before it replied; the request
+	 * was repeated.
+	 */
 	return error == -ESTALE ? 0 : error;
 }
 
@@ -381,7 +382,7 @@ int gpool_role_info(const struct gpool *pool, const char *name, uint32_t *sessio
 		bool found;
 
 		/*
-		 * The record is read without a lock: if the token is the same before and after, name and holder match.
+		 * The record is read without a lock. Name and holder match if the token is the same before and after.
 		 */
 		do {
 			before = atomic_load_explicit(&record->token, memory_order_seq_cst);

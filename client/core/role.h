@@ -1,10 +1,10 @@
-/* role.h - the roles of this process; the calls are in gpool.h. */
+/* role.h - the roles of this process. The public calls are declared in gpool.h. */
 #ifndef GPOOL_CLIENT_ROLE_H
 #define GPOOL_CLIENT_ROLE_H
 
 struct gpool;
 
-/* role_close() - forget the roles; the detach that follows releases them. */
+/* role_close() - free the records of the roles; the detach that follows releases the roles. */
 void role_close(struct gpool *pool);
 
 #endif

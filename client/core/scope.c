@@ -1,4 +1,7 @@
-/* scope.c - blocks that are unpinned or freed together: those of a kernel, a layer's pass, a request. */
+/*
+ * scope.c - scopes: blocks that are unpinned or freed together, such as those of a kernel, of a layer's pass, or of a
+ * request.
+ */
 #include "client/core/last_error.h"
 #include "client/core/pool.h"
 
@@ -19,7 +22,7 @@ int gpool_scope_begin(struct gpool *pool, uint32_t usage, uint32_t flags, struct
 	return 0;
 }
 
-/* Make room for one more block before it is allocated, so that recording it cannot fail. */
+/* Reserve a place for one more block before it is allocated, so that recording the block cannot fail. */
 static int scope_grow(struct gpool_scope *scope)
 {
 	uint32_t capacity = scope->capacity ? scope->capacity * 2 : SCOPE_FIRST;
@@ -72,7 +75,7 @@ int gpool_scope_end(struct gpool_scope *scope, struct gpool_fence fence)
 
 	if (!scope->pool)
 		return 0;
-	/* The last block first, as in a stack: the thread's caches then return the lowest pages again. */
+	/* Free the last block first, as in a stack, so that the thread's caches return the lowest pages next. */
 	while (scope->count) {
 		int error = block_release(scope, &scope->blocks[--scope->count], fence);
 

@@ -1,11 +1,11 @@
 /*
- * span.c - parts of pages: slabs of equal pieces, with one size class and one usage for each page.
+ * span.c - spans: slabs of equal pieces, where each page has one size class and one usage.
  *
- * Classes: 256 bytes times 4, 5, 6, 7 times a power of two, so that rounding up wastes at most a fifth; below 1 KB
- * every multiple of 256. A page of a class is an ordinary block, pinned once as long as a span in it exists, and freed
- * with its last span.
+ * The sizes of the classes are 256 bytes times 4, 5, 6 or 7 times a power of two, so that rounding up wastes at most a
+ * fifth. Below 1 KB, every multiple of 256 bytes is a class. A page of a class is an ordinary block. It is pinned once
+ * as long as it contains a span, and freed with its last span.
  *
- * Invariant, under the lock: the pages of a list are those of its class and usage with a free piece.
+ * Invariant, under the lock: the list of a class and usage contains exactly those of its pages that have a free piece.
  */
 #include "client/core/alloc.h"
 #include "client/core/last_error.h"
@@ -26,15 +26,15 @@ struct span_page {
 	uint32_t class;
 	uint32_t usage;
 	uint32_t pieces, used;
-	uint32_t hint;   /* words of bits[] below this index have no free piece */
-	uint64_t bits[]; /* a set bit: free */
+	uint32_t hint;   /* words of bits[] before this index have no free piece */
+	uint64_t bits[]; /* 1: free */
 };
 TAILQ_HEAD(span_list, span_page);
 
 struct spans {
 	pthread_mutex_t lock;
 	struct span_list with_room[GPOOL_USAGE_COUNT][SPAN_CLASSES];
-	struct span_page **at; /* [page_count]; pages are touched on demand */
+	struct span_page **at; /* [page_count]; the kernel allocates the memory on first use */
 	size_t bytes;
 	_Atomic uint32_t page_count; /* number of pages with spans */
 };
@@ -79,7 +79,7 @@ void span_close(struct gpool *pool)
 	pool->spans = NULL;
 }
 
-/* ---- classes ---- */
+/* ---- size classes ---- */
 
 static uint32_t class_bytes(uint32_t class)
 {
@@ -94,7 +94,7 @@ uint32_t span_class_of(uint32_t bytes)
 
 	if (units < 4)
 		return units - 1;
-	/* the two bits below the highest select one of four classes */
+	/* the two bits below the highest one select one of four classes */
 	shift = 29 - (uint32_t)__builtin_clz(units);
 	class = 4 * (shift + 1) + ((units >> shift) & 3);
 	return units & ((1u << shift) - 1) ? class + 1 : class;
@@ -154,7 +154,7 @@ static uint32_t piece_take(struct gpool *pool, struct span_page *page)
 	return piece;
 }
 
-/* Free a piece. -ESTALE: it is not in use. */
+/* Free a piece. Return -ESTALE if it is not in use. */
 static int piece_put(struct gpool *pool, struct span_page *page, uint32_t piece)
 {
 	uint64_t bit = UINT64_C(1) << (piece % 64);

@@ -1,10 +1,10 @@
-/* span.h - functions of span.c for the rest of the library. Internal to libgpool. */
+/* span.h - functions of span.c for other parts of the library. Internal to libgpool. */
 #ifndef GPOOL_CLIENT_SPAN_H
 #define GPOOL_CLIENT_SPAN_H
 
 #include "client/core/pool.h"
 
-enum { SPAN_CLASSES = 64 }; /* more than a page of 4 MB needs */
+enum { SPAN_CLASSES = 64 }; /* more than the classes of a page of 4 MB */
 
 /* span_class_of() - return the size class of a span of `bytes`. */
 uint32_t span_class_of(uint32_t bytes);

@@ -11,9 +11,9 @@
 #include <search.h>
 #include <stdlib.h>
 
-enum { ON_ITS_WAY_MS = 1 }; /* between two checks of a block that is being moved: about the duration for a page */
+enum { ON_ITS_WAY_MS = 1 }; /* interval of checks of a block that is being moved: about the time to move one page */
 
-/* The place of a block that has moved. */
+/* A block that has moved. */
 struct moved {
 	uint64_t sequence;
 	struct gpool_block place; /* last known place; the block may have been spilled again */
@@ -59,7 +59,7 @@ void spills_close(struct gpool *pool)
 	pool->spills = NULL;
 }
 
-/* ---- the table; the caller holds the lock ---- */
+/* ---- the table of moved blocks; the caller holds the lock ---- */
 
 static struct moved *moved_find(const struct spills *spills, uint64_t tag)
 {
@@ -88,7 +88,7 @@ static void moved_remove(struct spills *spills, struct moved *moved)
 	free(moved);
 }
 
-/* Return the known place, once no thread is changing it. */
+/* Return the entry of a block, after any restore by another thread has ended. */
 static struct moved *moved_settled(struct spills *spills, uint64_t tag)
 {
 	struct moved *moved;
@@ -128,9 +128,9 @@ void spill_forget(struct gpool *pool, uint64_t tag)
 	pthread_mutex_unlock(&spills->lock);
 }
 
-/* ---- bringing back ---- */
+/* ---- restore ---- */
 
-/* The granted pages have the content: make them the block, pinned. */
+/* Convert the granted pages, which have the content, to the block, pinned once. */
 static int place_stand(struct gpool *pool, const struct gpool_block *block, uint32_t first, struct gpool_block *place)
 {
 	const struct block_entry *entry = block_entry(pool, first);
@@ -157,7 +157,7 @@ static int place_stand(struct gpool *pool, const struct gpool_block *block, uint
 	return 0;
 }
 
-/* Map the pinned block. On failure the pin is dropped; the block remains in the pool, and the next pin tries again. */
+/* Map the pinned block. If this fails, drop the pin; the block stays in the pool, and the next pin tries again. */
 static int place_map(struct gpool *pool, const struct gpool_block *place)
 {
 	int error = place->tag & BLOCK_SCATTERED ? stitch_map(pool, place)
@@ -183,7 +183,7 @@ static int restore_begin(struct gpool *pool, const struct gpool_block *block, ui
 	return lease_begin(pool, &ask, ticket);
 }
 
-/* End a restore. *place: its place, pinned on success; page_count 0: it is not in the pool. */
+/* End a restore. *place: on success the place of the block, pinned; page_count 0: the block is not in the pool. */
 static int restore_end(struct gpool *pool, const struct gpool_block *block, const struct lease_ticket *ticket,
 	bool wait, struct gpool_block *place)
 {
@@ -211,11 +211,11 @@ static int bring_back(struct gpool *pool, const struct gpool_block *block, struc
 	int error;
 
 	for (;;) {
-		/* Not 0: pages that other threads of this process hold for a moment are found by a later check. */
+		/* A timeout of 0 would fail because of pages that other threads of this process hold in transit. */
 		error = restore_begin(pool, block, 0, timeout_ms ? timeout_ms : 1, &ticket);
 		if (!error)
 			error = restore_end(pool, block, &ticket, true, place);
-		/* The mover still writes to the pages of a restore that was cancelled. */
+		/* A restore was cancelled, but the mover still writes to its pages. */
 		if (error != -EBUSY || pool_gone(pool))
 			return error;
 		if (wait_interrupted())
@@ -225,8 +225,8 @@ static int bring_back(struct gpool *pool, const struct gpool_block *block, struc
 }
 
 /*
- * Note that this thread restores the block. NULL: no memory is available for that. `moved` is its entry in the table,
- * or NULL; the caller holds the lock.
+ * Record that this thread restores the block. `moved` is its entry in the table, or NULL. Return NULL if no memory is
+ * available. The caller holds the lock.
  */
 static struct moved *coming_begin(struct spills *spills, struct moved *moved, uint64_t tag)
 {
@@ -237,7 +237,7 @@ static struct moved *coming_begin(struct spills *spills, struct moved *moved, ui
 	return moved;
 }
 
-/* Note the end of a restore. *place is that of restore_end(), which returned `error`. */
+/* Record the end of a restore. *place is that of restore_end(), which returned `error`. */
 static void coming_end(struct spills *spills, uint64_t tag, const struct gpool_block *place, int error)
 {
 	struct moved *moved;
@@ -255,8 +255,8 @@ static void coming_end(struct spills *spills, uint64_t tag, const struct gpool_b
 }
 
 /*
- * While the block is being spilled the caller can only wait, without a limit, as for a block that is being restored.
- * The agent ends the wait, with or without a mover (mover.patience).
+ * Wait without a limit while the block is being spilled, as for a block that is being restored. The agent ends the
+ * wait, with or without a mover (mover.patience).
  */
 static int pin_patiently(struct gpool *pool, const struct gpool_block *block, int error)
 {
@@ -265,7 +265,10 @@ static int pin_patiently(struct gpool *pool, const struct gpool_block *block, in
 	return error;
 }
 
-/* The block was freed while others had it pinned: they keep it until they unpin it, and no new pin succeeds. */
+/*
+ * Return true if the block at this place was freed while other threads had it pinned. They can use it until they unpin
+ * it, but no new pin succeeds.
+ */
 static bool dying_at(const struct gpool *pool, const struct gpool_block *place)
 {
 	return atomic_load_explicit(&block_entry(pool, place->page)->tag, memory_order_acquire) ==
@@ -273,8 +276,8 @@ static bool dying_at(const struct gpool *pool, const struct gpool_block *place)
 }
 
 /*
- * Restore the block, or map one that an earlier restore could not map: it is at *place unless it was evicted since;
- * page_count 0: it has no place in the pool.
+ * Restore the block, or map it if an earlier restore could not. The block is at *place, unless it was evicted
+ * meanwhile; page_count 0: it has no place in the pool.
  */
 static int place_take(struct gpool *pool, const struct gpool_block *block, struct gpool_block *place)
 {
@@ -303,7 +306,7 @@ int spill_pin(struct gpool *pool, const struct gpool_block *block, int error, st
 		if (error != -ESTALE || dying_at(pool, place))
 			return error;
 		pthread_mutex_lock(&spills->lock);
-		/* No other thread has moved it meanwhile: this thread restores it. */
+		/* No other thread has moved the block meanwhile, so this thread restores it. */
 		moved = moved_settled(spills, block->tag);
 		if (moved && moved->known && moved->place.page == place->page &&
 			moved->place.generation == place->generation)
@@ -329,9 +332,9 @@ int spill_pin(struct gpool *pool, const struct gpool_block *block, int error, st
 	return error;
 }
 
-/* ---- bringing back ahead of need ---- */
+/* ---- restore ahead of need ---- */
 
-/* Record a use of the block at this place: 0, else as pin_try(). */
+/* Record a use of the block at this place. Return: 0, or the error of pin_try(). */
 static int look_at(struct gpool *pool, const struct gpool_block *place)
 {
 	int error = pin_try(&pool->session, pool->pages, place->page, place->generation, place->tag);
@@ -343,7 +346,7 @@ static int look_at(struct gpool *pool, const struct gpool_block *place)
 	return 0;
 }
 
-/* The same at any known place. */
+/* Record a use of the block at its handle's place or at its known place. Return: 0, or the error of pin_try(). */
 static int look_for(struct gpool *pool, const struct gpool_block *block, struct gpool_block *place)
 {
 	int error = look_at(pool, block);
@@ -361,7 +364,7 @@ bool spill_here(struct gpool *pool, const struct gpool_block *block)
 	return look_for(pool, block, &place) == 0;
 }
 
-/* Note that this thread restores a block that is not in the pool: 0. */
+/* Record that this thread restores a block that is not in the pool. Return 0 on success. */
 static int fetch_enter(struct gpool *pool, const struct gpool_block *block)
 {
 	struct spills *spills = pool->spills;
@@ -373,7 +376,7 @@ static int fetch_enter(struct gpool *pool, const struct gpool_block *block)
 		return error ? error : -EALREADY;
 	pthread_mutex_lock(&spills->lock);
 	moved = moved_find(spills, block->tag);
-	/* Another thread has restored it meanwhile, or is restoring it. */
+	/* Another thread has restored the block meanwhile, or is restoring it. */
 	if (moved && moved->known && !moved->mapped && !moved->coming)
 		error = -ENOMEM;
 	else if (moved &&
@@ -411,7 +414,7 @@ int spill_fetch_end(struct gpool *pool, struct spill_fetch *fetch, bool wait)
 	return error;
 }
 
-/* ---- the end ---- */
+/* ---- discard and free ---- */
 
 static int discard(struct gpool *pool, uint64_t tag)
 {
@@ -448,13 +451,13 @@ static int drop_once(struct gpool *pool, const struct gpool_block *block)
 	if (error)
 		return error;
 	error = block_free(pool, &place, 0);
-	/* Another thread has freed it first: this thread's pin remains. */
+	/* Another thread has freed the block first. Drop the pin of this thread. */
 	if (error)
 		gpool_unpin(pool, &place);
 	return error;
 }
 
-/* -EBUSY: it is being moved, which ends by itself; this process gets no notification. */
+/* -EBUSY: the block is being moved. The move ends by itself, but this process is not notified. */
 int spill_drop(struct gpool *pool, const struct gpool_block *block)
 {
 	int error;

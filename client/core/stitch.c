@@ -11,7 +11,7 @@
 struct stitch {
 	struct stitch *next, **link; /* in the list stitches->all */
 	uint64_t word;               /* page word of the head */
-	uint64_t sequence;           /* sequence of the tag; its attributes change at a commit */
+	uint64_t sequence;           /* sequence of the tag; a commit changes the tag's attributes, not its sequence */
 	uint64_t va;
 	uint32_t page;
 	uint32_t page_count;
@@ -21,11 +21,11 @@ struct stitches {
 	pthread_mutex_t lock;
 	struct stitch *all;
 	uint32_t count, count_swept;
-	struct stitch **at; /* [page_count], by head page; touched on demand */
+	struct stitch **at; /* [page_count], by first page; the kernel allocates the memory on first use */
 	size_t bytes;
 };
 
-/* -EBUSY: queued GPU work still uses the range. */
+/* Unmap the range. Return -EBUSY if queued GPU work still uses it. */
 static int stitch_unmap(struct gpool *pool, const struct stitch *stitch)
 {
 	uint64_t bytes = stitch->page_count * pool->page_bytes;
@@ -41,7 +41,7 @@ static int stitch_unmap(struct gpool *pool, const struct stitch *stitch)
 	return 0;
 }
 
-/* ---- ranges; the caller holds the lock ---- */
+/* ---- address ranges; the caller holds the lock ---- */
 
 static int stitch_destroy(struct gpool *pool, struct stitch *stitch)
 {
@@ -120,8 +120,8 @@ void stitch_close(struct gpool *pool)
 		return;
 	while (stitches->all) {
 		/*
-		 * All streams of the session are closed. Work that a program queued on other streams must not keep the
-		 * process here.
+		 * All streams of the session are closed. Work that the program queued on its own streams must not block
+		 * the detach.
 		 */
 		if (stitch_destroy(pool, stitches->all) == -EBUSY) {
 			struct stitch *stitch = stitches->all;
@@ -167,7 +167,7 @@ static int chain_map(struct gpool *pool, uint32_t first, uint32_t page_count, ui
 	return error;
 }
 
-/* Create a mapped range; it is not visible to other threads yet. */
+/* Create a mapped range, which other threads cannot find yet. */
 static struct stitch *stitch_make(struct gpool *pool, uint32_t first, uint32_t page_count)
 {
 	struct stitches *stitches = pool->stitches;
@@ -199,7 +199,7 @@ free_stitch:
 	return NULL;
 }
 
-/* From now on it can be found and swept, so its block must exist. */
+/* Make the range visible to lookups and sweeps. Its block must therefore exist. */
 static void stitch_publish(struct gpool *pool, struct stitch *stitch, const struct gpool_block *block)
 {
 	struct stitches *stitches = pool->stitches;
@@ -217,9 +217,12 @@ static void stitch_publish(struct gpool *pool, struct stitch *stitch, const stru
 	pthread_mutex_unlock(&stitches->lock);
 }
 
-/* ---- chains ---- */
+/* ---- chains of runs ---- */
 
-/* Make all runs from `run` on idle. An entry is read before its bits are set, after which other threads may use it. */
+/*
+ * Make all runs from `run` on idle. Each entry is read before its free bits are set, because other threads may then
+ * reuse it.
+ */
 static void chain_put(const struct gpool *pool, uint32_t run)
 {
 	for (;;) {
@@ -282,7 +285,10 @@ int chain_stand(struct gpool *pool, struct thread_cache *cache, uint32_t first, 
 
 void chain_end(struct gpool *pool, uint32_t first)
 {
-	/* The head first: a check accepts extents without a head, but not a head with foreign extents. */
+	/*
+	 * Clear the head's tag first: a check accepts extents without a head, but not a head whose extents have other
+	 * tags.
+	 */
 	atomic_store_explicit(&block_entry(pool, first)->tag, 0, memory_order_release);
 	extents_tag(pool, first, 0, 0);
 }
@@ -347,7 +353,7 @@ int stitch_address(const struct gpool *pool, const struct gpool_block *block, ui
 	const struct stitch *stitch;
 	int error = -ESTALE;
 
-	/* With the lock, so that a caller without a pin gets a stale address at worst. */
+	/* Take the lock, so that a caller without a pin gets a stale address at worst. */
 	pthread_mutex_lock(&stitches->lock);
 	stitch = stitches->at[block->page];
 	if (stitch && stitch->sequence == block->tag >> BLOCK_SEQUENCE_SHIFT &&

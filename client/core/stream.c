@@ -11,9 +11,9 @@
 
 enum {
 	SLOT_BITS = 8,         /* bits of the slot in a stream's number; SESSION_TIMELINES slots */
-	TIMELINE_BYTES = 4096, /* the layout gives it separate pages, since drivers register whole pages */
+	TIMELINE_BYTES = 4096, /* the timeline has separate pages in the layout, since drivers register whole pages */
 	WAIT_SPINS = 256,
-	/* A GPU's write to a timeline wakes no thread: the host polls at growing intervals */
+	/* a GPU's write to a timeline wakes no thread: the host polls at growing intervals */
 	WAIT_FIRST_NS = 20000,
 	WAIT_LARGEST_NS = 1000000,
 };
@@ -25,20 +25,20 @@ struct stream {
 	struct gpu_stream *gpu; /* NULL: host-signaled, or closed */
 	bool open;
 	bool host_signaled;
-	bool adopted; /* created by the program, which destroys it */
+	bool adopted; /* created by the program, which also destroys it */
 	uint32_t generation;
-	/* 0: closed. This field and the next are written under the lock, read without it */
+	/* 0: closed. `number` and `waits` are written under the lock, and read without it */
 	_Atomic uint32_t number;
-	_Atomic bool waits;        /* it has a GPU stream, which can wait */
+	_Atomic bool waits;        /* the stream is a GPU stream, so it can wait */
 	_Atomic uint64_t recorded; /* highest value of a recorded fence */
 	uint64_t shared;           /* highest value that is queued for the published page */
-	_Atomic bool mirror;       /* has no stream, and is in use as a mirror: see stream.h */
+	_Atomic bool mirror;       /* the slot is used as a mirror and has no stream: see stream.h */
 };
 
 struct streams {
-	pthread_mutex_t lock;               /* protects the opening of streams */
+	pthread_mutex_t lock;               /* serializes the opening of streams */
 	bool registered;                    /* the timeline is registered with the back end */
-	struct timeline_page *_Atomic page; /* for other sessions; NULL: not requested yet */
+	struct timeline_page *_Atomic page; /* published progress, for other sessions; NULL: not requested yet */
 	pthread_mutex_t joins_lock;         /* protects the session's joint fences; no lock is acquired under it */
 	uint32_t join_cursor;
 	const struct stream_mirrors *mirrors;
@@ -60,8 +60,8 @@ int stream_open_all(struct gpool *pool)
 }
 
 /*
- * Signal a fence by the CPU, for this session and others; never for a stream to which a GPU writes. The caller holds
- * the stream's lock.
+ * Signal a fence by the CPU, for this session and other sessions. Must not be used for a stream to which a GPU writes.
+ * The caller holds the stream's lock.
  */
 static void reach(struct gpool *pool, uint32_t slot, uint64_t value)
 {
@@ -85,8 +85,7 @@ static void stream_end(struct gpool *pool, uint32_t slot)
 		stream->gpu = NULL;
 	}
 	/*
-	 * The fences of a closed host-signaled timeline, and those of failed work, can no longer be signaled: signal
-	 * them now.
+	 * The fences of a closed host-signaled timeline, or of failed work, would never be signaled. Signal them now.
 	 */
 	reach(pool, slot, atomic_load_explicit(&stream->recorded, memory_order_relaxed));
 	atomic_store_explicit(&stream->number, 0, memory_order_release);
@@ -99,7 +98,7 @@ void stream_close_all(struct gpool *pool)
 
 	if (!streams)
 		return;
-	/* Host-signaled ones first, since others may wait for their fences. */
+	/* Close host-signaled timelines first, since other streams may wait for their fences. */
 	for (int host_signaled = 1; host_signaled >= 0; host_signaled--)
 		for (uint32_t i = 1; i < SESSION_TIMELINES; i++)
 			if (streams->slots[i].open && streams->slots[i].host_signaled == host_signaled)
@@ -137,9 +136,9 @@ void stream_on_close(struct gpool *pool, void (*callback)(struct gpool *pool, ui
 	pool->stream_closed = callback;
 }
 
-/* ---- numbers ---- */
+/* ---- stream numbers ---- */
 
-/* Find and lock the stream of that number; NULL: none. */
+/* Find and lock the stream with this number. Return NULL if no such stream is open. */
 static struct stream *stream_lock(struct gpool *pool, uint32_t number, uint32_t *slot)
 {
 	struct stream *stream;
@@ -236,7 +235,10 @@ static int stream_start(struct gpool *pool, struct stream *stream, void *native)
 	return native ? gpu_stream_adopt(pool->gpu, native, &stream->gpu) : gpu_stream_create(pool->gpu, &stream->gpu);
 }
 
-/* Find and lock a closed stream; NULL: none. A stream that another thread has locked is in use, or is being closed. */
+/*
+ * Find and lock a closed stream. Return NULL if none is found. A stream that another thread has locked is in use, or is
+ * being closed.
+ */
 static struct stream *stream_find_closed(struct streams *streams, uint32_t *slot)
 {
 	for (*slot = 1; *slot < SESSION_TIMELINES; ++*slot) {
@@ -298,7 +300,7 @@ int gpool_stream_native(struct gpool *pool, uint32_t stream, void **native)
 	error = found->gpu ? 0
 			   : fail(-EINVAL, "stream %u is host-signaled: there is no native stream behind it", stream);
 	if (!error)
-		*native = found->gpu; /* as gpu_stream_adopt() expects it */
+		*native = found->gpu; /* the argument that gpu_stream_adopt() expects */
 	pthread_mutex_unlock(&found->lock);
 	return error;
 }
@@ -389,7 +391,7 @@ int stream_lora(struct gpool *pool, uint32_t stream, const struct lora_args *arg
 	return error;
 }
 
-/* ---- the driver's pool ---- */
+/* ---- the driver's memory pool ---- */
 
 int stream_pool_alloc(struct gpool *pool, uint32_t stream, uint64_t bytes, uint64_t *address)
 {
@@ -454,7 +456,7 @@ uint64_t fence_joined(struct gpool *pool, uint64_t old, uint64_t fence)
 	return joined;
 }
 
-/* Return 1: signaled, 0: not yet; for an imported fence also the errors of look(). */
+/* Return 1 (signaled) or 0 (not yet); for an imported fence also the errors of look(). */
 static inline int fence_state(struct gpool *pool, struct gpool_fence fence)
 {
 	if (unlikely(stream_is_mirror(pool, fence_slot(fence.value))))
@@ -473,12 +475,15 @@ int gpool_fence_done(struct gpool *pool, struct gpool_fence fence)
 	state = fence_state(pool, fence);
 	if (state <= 0)
 		return state;
-	/* A thread that queries a fence is likely to be idle after that: complete the frees behind the fence now. */
+	/* A thread that queries a fence is likely to be idle afterwards, so complete the frees behind the fence now. */
 	pool_sweep(pool);
 	return 1;
 }
 
-/* Return the half of a timeline word that changes at each step, for a wait; gpool_fence_signal() wakes it. */
+/*
+ * Return the half of a timeline word that changes at each step, as the address of a futex wait. gpool_fence_signal()
+ * wakes the waiters.
+ */
 static const _Atomic uint32_t *timeline_low(const struct gpool *pool, uint32_t slot)
 {
 	return (const _Atomic uint32_t *)(const void *)&pool->session.timeline[slot] +
@@ -591,7 +596,7 @@ int gpool_fence_signal(struct gpool *pool, struct gpool_fence fence)
 	return 0;
 }
 
-/* ---- fences for others ---- */
+/* ---- export fences ---- */
 
 void stream_publish(struct gpool *pool, struct timeline_page *page)
 {
@@ -599,8 +604,8 @@ void stream_publish(struct gpool *pool, struct timeline_page *page)
 }
 
 /*
- * Lock the stream of a fence: 0; 1: the fence is signaled, or its stream is closed, which is equivalent; -EINVAL: not a
- * fence of this session.
+ * Lock the stream of a fence. Return: 0; 1 (the fence is signaled, or its stream is closed, which is equivalent);
+ * -EINVAL (not a fence of this session).
  */
 static int stream_lock_of(struct gpool *pool, struct gpool_fence fence, struct stream **stream)
 {
@@ -628,7 +633,7 @@ int stream_share(struct gpool *pool, struct gpool_fence fence)
 
 	if (error)
 		return error;
-	/* For a host-signaled timeline the program's signal stores the value in the page. */
+	/* For a host-signaled timeline, gpool_fence_signal() stores the value in the page. */
 	if (stream->gpu && stream->shared < value) {
 		recorded = atomic_load_explicit(&stream->recorded, memory_order_relaxed);
 		error = gpu_timeline_write(pool->gpu, stream->gpu, (uint64_t *)&page->signaled[slot], recorded);
@@ -651,7 +656,7 @@ int stream_event(struct gpool *pool, struct gpool_fence fence, struct gpu_event 
 	return error;
 }
 
-/* ---- fences of others ---- */
+/* ---- import fences ---- */
 
 void stream_mirrors_register(struct gpool *pool, const struct stream_mirrors *mirrors)
 {
@@ -669,7 +674,7 @@ int stream_mirror_open(struct gpool *pool, uint32_t *slot)
 	struct stream *stream;
 	int error = 0;
 
-	/* The other streams that wait for it read this word too. */
+	/* Register the timeline, because streams that wait for the mirror read it too. */
 	pthread_mutex_lock(&pool->streams->lock);
 	if (pool->capabilities & GPU_CAP_TIMELINE)
 		error = timeline_register(pool);

@@ -1,8 +1,9 @@
 /*
  * stream.h - streams whose progress is stored in the session's timeline. Internal to libgpool.
  *
- * The number that programs get is slot | times the slot was opened << 8, so that a closed stream's number is rejected.
- * The values of a slot continue where its last stream ended: a fence of a closed stream stays signaled.
+ * The number of a stream is slot | (number of times the slot was opened) << 8, so that the number of a closed stream is
+ * rejected. A new stream continues the values of the previous stream in its slot, so that the fences of a closed stream
+ * stay signaled.
  */
 #ifndef GPOOL_CLIENT_STREAM_H
 #define GPOOL_CLIENT_STREAM_H
@@ -23,15 +24,15 @@ void stream_close_all(struct gpool *pool);
  */
 int stream_sync_all(struct gpool *pool) GPOOL_INTERNAL(stream_sync_all);
 
-/* stream_on_close() - set the function that is called after a stream was closed, when its work is done. */
+/* stream_on_close() - set the function to call after a stream was closed and its work is done. */
 void stream_on_close(struct gpool *pool, void (*callback)(struct gpool *pool, uint32_t stream));
 
-/* stream_slot_of() - return the slot of an open stream: 0, -EINVAL. Cost: one load. */
+/* stream_slot_of() - get the slot of an open stream. Return: 0, -EINVAL. Cost: one load. */
 int stream_slot_of(struct gpool *pool, uint32_t stream, uint32_t *slot);
 
 /*
- * stream_was() - check that the stream is or was open: 0, -EINVAL. stream_can_wait() - return true if it is open and
- * not host-signaled; takes no lock.
+ * stream_was() - check that the stream is or was open. Return: 0, -EINVAL. stream_can_wait() - return true if it is
+ * open and not host-signaled. Takes no lock.
  */
 int stream_was(struct gpool *pool, uint32_t stream);
 bool stream_can_wait(struct gpool *pool, uint32_t stream) GPOOL_INTERNAL(stream_can_wait);
@@ -44,8 +45,8 @@ int stream_pool_alloc(struct gpool *pool, uint32_t stream, uint64_t bytes, uint6
 int stream_pool_free(struct gpool *pool, uint32_t stream, uint64_t address);
 
 /*
- * stream_quantise() - call quantise_queue() on a stream, or without `out` dequantise_queue(). -EINVAL also: not open,
- * or host-signaled.
+ * stream_quantise() - call quantise_queue() on a stream, or dequantise_queue() if `out` is false. -EINVAL also: not
+ * open, or host-signaled.
  */
 int stream_quantise(struct gpool *pool, uint32_t stream, const struct quantise_args *args, bool out);
 
@@ -58,20 +59,21 @@ int stream_lora(struct gpool *pool, uint32_t stream, const struct lora_args *arg
 /*
  * Prepare a fence for other processes. Return: 0, 1 (it is signaled, so no export is needed), -EINVAL (no stream of
  * this session has recorded it), or the error of the back end.
- *   stream_share()  the published page gets its number, or a higher one of the same stream, when it is signaled
+ *   stream_share()  when the fence is signaled, its number or a higher one of the same stream is stored in the
+ *                   published page
  *   stream_event()  record the event behind the work that is queued on its stream now; -EINVAL also for a host-signaled
- *                   one
+ *                   stream
  */
 int stream_share(struct gpool *pool, struct gpool_fence fence);
 int stream_event(struct gpool *pool, struct gpool_fence fence, struct gpu_event *event);
-/* stream_publish() - set the page for stream_share(), once. It stays until all streams are closed. */
+/* stream_publish() - set the page for stream_share(), once. The page must stay valid until all streams are closed. */
 void stream_publish(struct gpool *pool, struct timeline_page *page);
 
 /*
- * A slot that mirrors the fences of another process, so that streams, waiting blocks and the agent can read a word of
- * this session's own segment. It has no stream: import.c signals its fences, in order.
+ * A mirror is a slot for the fences of a stream of another process. Streams, waiting blocks and the agent can therefore
+ * wait on a word of this session's own segment. A mirror has no stream; import.c signals its fences, in order.
  *   stream_mirror_open()   open a slot: 0, -EUSERS
- *   stream_mirror_next()   return its next fence
+ *   stream_mirror_next()   return the next fence of the slot
  *   stream_mirror_reach()  signal its fences up to `value`; UINT64_MAX: all
  *   stream_mirror_close()  signal all its fences, and free the slot
  */
@@ -81,11 +83,11 @@ void stream_mirror_reach(struct gpool *pool, uint32_t slot, uint64_t value);
 void stream_mirror_close(struct gpool *pool, uint32_t slot);
 bool stream_is_mirror(const struct gpool *pool, uint32_t slot);
 
-/* Functions of the mirrors' owner for calls that get a fence of a mirror. */
+/* Functions that the owner of the mirrors provides, for calls that get a fence of a mirror. */
 struct stream_mirrors {
 	/* return the state of a fence: 1 signaled, 0 not yet, -ESRCH, -EPIPE */
 	int (*look)(struct gpool *pool, struct gpool_fence fence);
-	/* note that a block of this process waits for the fence, even after its close */
+	/* record that a block of this process waits for the fence, even after the fence is closed */
 	void (*hold)(struct gpool *pool, struct gpool_fence fence);
 	/* make a stream wait for the fence; the caller holds the stream's lock */
 	int (*stream_wait)(struct gpool *pool, struct gpu_stream *stream, struct gpool_fence fence);
@@ -94,18 +96,18 @@ struct stream_mirrors {
 /* stream_mirrors_register() - set these functions, before the first mirror is opened. */
 void stream_mirrors_register(struct gpool *pool, const struct stream_mirrors *mirrors);
 
-/* stream_wait_word() - make a stream wait for a fence by the word of this segment that has its progress. */
+/* stream_wait_word() - make a stream wait for a fence by its timeline word in this segment. */
 int stream_wait_word(struct gpool *pool, struct gpu_stream *stream, struct gpool_fence fence);
 
 /*
- * fence_joined() - return one fence for both, of which `old` may be a joint one; for block entries only. 0: no joint
- * fence is free.
+ * fence_joined() - combine two fences into one, for block entries only; `old` may be a joint fence. Return 0 if no
+ * joint fence is free.
  */
 uint64_t fence_joined(struct gpool *pool, uint64_t old, uint64_t fence);
 
-/* fence_check() - 0, or -EINVAL: no stream has recorded such a fence. */
+/* fence_check() - check that a stream has recorded the fence. Return: 0, -EINVAL. */
 int fence_check(struct gpool *pool, struct gpool_fence fence) GPOOL_INTERNAL(fence_check);
-/* fence_pending() - return true if the fence is not signaled yet. The caller then lets an operation wait for it. */
+/* fence_pending() - return true if the fence is not signaled yet; the caller then defers an operation behind it. */
 bool fence_pending(struct gpool *pool, struct gpool_fence fence);
 
 #endif

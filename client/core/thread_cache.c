@@ -7,17 +7,17 @@
 
 _Thread_local struct thread_slot thread_slots[POOLS_MAX] __attribute__((tls_model("initial-exec")));
 
-/* The pools attached in this process: epoch of the pool in each slot, 0: none. */
+/* The pools that are attached in this process: the epoch of the pool in each slot; 0: none. */
 static struct {
 	pthread_mutex_t lock;
 	uint64_t epochs[POOLS_MAX];
 	uint64_t last_epoch;
-	pthread_key_t key; /* its destructor ends a thread's caches */
+	pthread_key_t key; /* its destructor ends the caches of a thread */
 	bool key_made;
 } registry = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static pthread_once_t registry_once = PTHREAD_ONCE_INIT;
-static _Atomic uint64_t sequences = 1; /* sequences of tags, for the whole process */
+static _Atomic uint64_t sequences = 1; /* next tag sequence of the process */
 
 /* ---- tag sequences ---- */
 
@@ -66,13 +66,13 @@ static void stats_release(struct thread_cache *cache)
 		cache->pool->stat_slots_used &= ~(UINT64_C(1) << (cache->stats - cache->pool->session.stats->threads));
 }
 
-/* ---- giving pages back ---- */
+/* ---- return pages ---- */
 
 static void run_flush(const struct gpool *pool, const struct cached_run *run)
 {
 	/*
-	 * An inspection by the agent lasts less than a microsecond. A run that is really in motion stays CACHED, and
-	 * the agent takes it.
+	 * An inspection by the agent lasts less than a microsecond. If a run is in motion for longer, the agent is
+	 * taking it: its tag stays CACHED.
 	 */
 	for (int tries = 0; tries < 1000; tries++) {
 		int claimed = cached_run_claim(pool, run);
@@ -95,7 +95,7 @@ void thread_cache_flush(struct thread_cache *cache)
 	if (!cache->magazine_count && !cache->run_count)
 		return;
 	thread_cache_check(cache);
-	/* Use the cache itself: at the end of a thread its slot of the table may not exist any more. */
+	/* Find the counters through the cache itself: when a thread ends, its slot of the table may no longer exist. */
 	transit = cache->stats;
 	transit_begin_in(cache->pool, transit);
 	while (cache->magazine_count)
@@ -107,7 +107,7 @@ void thread_cache_flush(struct thread_cache *cache)
 	pool_wake_waiters(cache->pool);
 }
 
-/* ---- life ---- */
+/* ---- create and destroy ---- */
 
 /* The caller holds the registry's lock. */
 static void cache_destroy(struct thread_cache *cache)
@@ -120,7 +120,10 @@ static void cache_destroy(struct thread_cache *cache)
 	free(cache);
 }
 
-/* The calling thread ends. In a forked child no epoch is valid, and the parent's caches are not touched. */
+/*
+ * Free the caches of the calling thread, which ends. In a forked child no epoch is valid, so the parent's caches are
+ * not touched.
+ */
 static void thread_ends(void *unused)
 {
 	(void)unused;
@@ -161,7 +164,7 @@ static void registry_start(void)
 		pthread_atfork(fork_prepare, fork_parent, fork_child) == 0;
 }
 
-/* At dlclose(), threads that continue must not call a destructor that does not exist any more. */
+/* Remove the key at dlclose(): running threads must not call a destructor that is no longer loaded. */
 static void __attribute__((destructor)) registry_stop(void)
 {
 	if (registry.key_made)
@@ -191,7 +194,7 @@ void thread_cache_pool_close(struct gpool *pool)
 {
 	pthread_mutex_lock(&registry.lock);
 	registry.epochs[pool->slot] = 0;
-	/* The session ends, and all cached pages with it. */
+	/* The session ends, and with it the lease of all cached pages. */
 	while (pool->caches)
 		cache_destroy(pool->caches);
 	pthread_mutex_unlock(&registry.lock);
@@ -205,7 +208,7 @@ struct thread_cache *thread_cache_create(struct gpool *pool)
 		return NULL;
 	*cache = (struct thread_cache){.pool = pool};
 	pthread_mutex_lock(&registry.lock);
-	if (pthread_setspecific(registry.key, cache)) { /* any value but NULL: it makes the destructor run */
+	if (pthread_setspecific(registry.key, cache)) { /* any value but NULL makes the destructor run */
 		pthread_mutex_unlock(&registry.lock);
 		free(cache);
 		return NULL;

@@ -1,13 +1,13 @@
 /*
  * thread_cache.h - the caches of each thread for each pool: a magazine of single pages, a few longer runs, a chunk of
- * tag sequences, a slot of counters. Internal to libgpool.
+ * tag sequences, and a slot of counters. Internal to libgpool.
  *
- * A cached page is leased, unpinned and tagged BLOCK_TAG_CACHED, and the agent may take it at any time, so that a
- * stopped thread does not block any pages. The cache therefore stores the whole page word, and takes a page only under
- * a pin and if that word is unchanged: then no other thread can have changed the entry meanwhile.
+ * A cached page is leased, unpinned and tagged BLOCK_TAG_CACHED. The agent may take it at any time, so that a stopped
+ * thread does not keep pages from others. The cache therefore stores the whole page word. It takes a page only under a
+ * pin and only if the word is unchanged, because then no other thread can have changed the entry.
  *
- * The pool's list owns the caches. A thread finds its own through a thread-local table, in which an entry is valid only
- * if its epoch is the pool's. The end of the thread, or of the pool, frees the cache.
+ * The pool's list owns the caches. A thread finds its cache through a thread-local table, whose entries are valid only
+ * if their epoch is the pool's. The cache is freed when the thread ends or the pool is closed.
  */
 #ifndef GPOOL_CLIENT_THREAD_CACHE_H
 #define GPOOL_CLIENT_THREAD_CACHE_H
@@ -17,26 +17,26 @@
 #include "shm/invariant.h"
 
 enum {
-	CACHE_RUNS = 8,              /* runs of several pages that a thread keeps; chosen: searched linearly */
-	SEQUENCE_CHUNK = 65536,      /* tags that a thread takes at once */
+	CACHE_RUNS = 8, /* chosen: runs of several pages that a thread keeps; small, since they are searched linearly */
+	SEQUENCE_CHUNK = 65536,      /* number of tags that a thread takes at once */
 	TIMED_ALLOCATIONS_MASK = 255 /* one allocation in 256 is timed */
 };
 
 struct cached_run {
 	uint32_t page;
 	uint32_t page_count;
-	uint64_t word; /* LEASED to this session, with the generation at the time of caching */
+	uint64_t word; /* LEASED to this session, with the generation when the run was cached */
 };
 
 struct thread_cache {
 	struct thread_stats *stats;
-	bool stats_shared; /* more threads than slots: the last slot needs atomic adds */
+	bool stats_shared; /* no own slot was left: the shared last slot needs atomic adds */
 	uint32_t magazine_count;
 	uint32_t run_count;
 	uint32_t run_pages;
 	uint64_t sequence, sequence_end;
 	struct gpool *pool;
-	uint32_t take_hint; /* word of free_bits where the last search stopped */
+	uint32_t take_hint; /* word of free_bits at which the last search stopped */
 	uint32_t batch;     /* pages to request from the agent at a time */
 	uint64_t last_refill_ns;
 	struct gpool_oom_info shortage;          /* without size and holders */
@@ -52,15 +52,15 @@ struct thread_slot {
 };
 
 /*
- * Initial-exec: one load relative to the thread pointer instead of a call; 256 bytes fit into the space that dlopen()
- * reserves for this.
+ * Initial-exec: one load relative to the thread pointer instead of a call. The 256 bytes fit into the space that the
+ * dynamic linker reserves for dlopen().
  */
 extern _Thread_local struct thread_slot thread_slots[POOLS_MAX] GPOOL_INTERNAL(thread_slots)
 	__attribute__((tls_model("initial-exec")));
 
 /*
- * thread_cache_create() - create the calling thread's cache for this pool; NULL: out of memory. Then only its
- * allocations fail.
+ * thread_cache_create() - create the calling thread's cache for this pool. Return NULL if memory is short; only the
+ * allocations of this thread then fail.
  */
 struct thread_cache *thread_cache_create(struct gpool *pool) GPOOL_INTERNAL(thread_cache_create) COLD;
 
@@ -74,17 +74,18 @@ static inline struct thread_cache *thread_cache_of(struct gpool *pool)
 }
 
 /*
- * thread_cache_pool_open() - assign a slot and an epoch to a new pool: 0, or -EMFILE (POOLS_MAX are attached).
- * thread_cache_pool_close() - free all its caches.
+ * thread_cache_pool_open() - assign a slot and an epoch to a new pool. Return: 0, or -EMFILE (POOLS_MAX are attached).
+ * thread_cache_pool_close() - free all caches of the pool.
  */
 int thread_cache_pool_open(struct gpool *pool);
 void thread_cache_pool_close(struct gpool *pool);
 
-/* thread_cache_flush() - make all pages that the calling thread keeps idle. */
+/* thread_cache_flush() - make all pages in the calling thread's cache idle. */
 void thread_cache_flush(struct thread_cache *cache);
 
 /*
- * Claim a run of the calling thread's cache: 0 (claimed and pinned), -EAGAIN (in motion), -ESTALE (taken: forget it).
+ * Claim a run of the calling thread's cache. Return: 0 (claimed and pinned), -EAGAIN (in motion), -ESTALE (the agent
+ * has taken it; the caller drops it).
  */
 static inline int cached_run_claim(const struct gpool *pool, const struct cached_run *run)
 {
@@ -119,7 +120,7 @@ static inline void thread_cache_check(const struct thread_cache *cache)
 		cache->run_count, runs_sum(cache));
 }
 
-/* Check that a run in the cache is inside the pool, and was leased; the agent may have taken it since. */
+/* Check that a cached run is inside the pool and was leased when it was cached. The agent may have taken it since. */
 static inline void cached_run_check(const struct gpool *pool, const struct cached_run *run)
 {
 	GPOOL_INVARIANT(
@@ -129,7 +130,7 @@ static inline void cached_run_check(const struct gpool *pool, const struct cache
 		"run at page %u: word 0x%llx, session %u", run->page, (unsigned long long)run->word, pool->id);
 }
 
-/* magazine_pop() - claim a single page and store it in *run; false: the magazine is empty. */
+/* magazine_pop() - claim a single page and store it in *run. Return false if the magazine is empty. */
 static inline bool magazine_pop(struct thread_cache *cache, struct cached_run *run)
 {
 	for (uint32_t i = cache->magazine_count; i-- > 0;) {
@@ -139,7 +140,7 @@ static inline bool magazine_pop(struct thread_cache *cache, struct cached_run *r
 		cached_run_check(cache->pool, run);
 		claimed = cached_run_claim(cache->pool, run);
 		if (unlikely(claimed == -EAGAIN))
-			continue; /* the agent is inspecting it: use another one */
+			continue; /* the agent is inspecting this page: try the next one */
 		cache->magazine[i] = cache->magazine[--cache->magazine_count];
 		if (likely(claimed == 0))
 			return true;
@@ -147,7 +148,7 @@ static inline bool magazine_pop(struct thread_cache *cache, struct cached_run *r
 	return false;
 }
 
-/* runs_pop() - the same for a run of exactly `page_count` pages. */
+/* runs_pop() - like magazine_pop(), for a run of exactly `page_count` pages. */
 static inline bool runs_pop(struct thread_cache *cache, uint32_t page_count, struct cached_run *run)
 {
 	for (uint32_t i = cache->run_count; i-- > 0;) {
@@ -177,7 +178,7 @@ static inline bool thread_cache_has_room(const struct thread_cache *cache, uint3
 	return cache->run_count < CACHE_RUNS && page_count <= cache->pool->run_pages - cache->run_pages;
 }
 
-/* thread_cache_push() - add a run that was tagged BLOCK_TAG_CACHED; the cache must have room. */
+/* thread_cache_push() - add a run that was tagged BLOCK_TAG_CACHED. The cache must have room for it. */
 static inline void thread_cache_push(struct thread_cache *cache, uint32_t page, uint32_t page_count, uint64_t word)
 {
 	struct cached_run run = {.page = page, .page_count = page_count, .word = word};
@@ -201,7 +202,7 @@ static inline uint64_t sequence_next(struct thread_cache *cache)
 	return cache->sequence++;
 }
 
-/* Increase a counter of the calling thread, which has a cache. */
+/* Increase a counter of the calling thread, which must have a cache. */
 static inline void stat_add_many(const struct thread_cache *cache, _Atomic uint64_t *counter, uint64_t count)
 {
 	if (likely(!cache->stats_shared))
@@ -216,7 +217,7 @@ static inline void stat_add(const struct thread_cache *cache, _Atomic uint64_t *
 	stat_add_many(cache, counter, 1);
 }
 
-/* block_from_run() - make a claimed run, pinned at `page`, a block; `word` is the page word that the pin saw. */
+/* block_from_run() - convert a claimed run, pinned at `page`, to a block. `word` is the page word that the pin read. */
 static inline void block_from_run(struct thread_cache *cache, uint32_t page, uint32_t page_count, uint64_t word,
 	const struct block_attributes *attributes, struct gpool_block *block)
 {
@@ -228,10 +229,10 @@ static inline void block_from_run(struct thread_cache *cache, uint32_t page, uin
 }
 
 /*
- * transit_begin(), transit_end() - enclose every time in which a thread holds pages that are neither in the free bits
- * nor in an entry: see struct thread_stats. They nest. Magazines and cached runs do not need them, since their pages
- * always have an entry. A thread without a cache shares the last slot. Order: begun before the first page is taken (an
- * atomic instruction), ended after the last is put.
+ * transit_begin(), transit_end() - enclose the time in which a thread holds pages that are neither in the free bits nor
+ * in an entry; see struct thread_stats. Calls nest. Cached pages always have an entry, so they need no mark. A thread
+ * without a cache uses the last slot. Order: transit_begin() precedes the removal of the first page, which is an atomic
+ * instruction; transit_end() follows the return of the last page.
  */
 static inline void transit_begin_in(struct gpool *pool, struct thread_stats *stats)
 {
@@ -260,7 +261,7 @@ static inline void transit_end(struct gpool *pool, struct thread_stats *stats)
 		atomic_fetch_add_explicit(&stats->transits_ended, 1, memory_order_release);
 }
 
-/* histogram_add() - add one measurement to buckets of powers of two. */
+/* histogram_add() - count one measurement in a histogram whose buckets are powers of two. */
 void histogram_add(_Atomic uint64_t *histogram, uint64_t nanoseconds);
 
 #endif

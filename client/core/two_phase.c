@@ -1,9 +1,9 @@
 /*
- * two_phase.c - prepare blocks, which become visible when they are complete.
+ * two_phase.c - prepare blocks, which become visible by a commit.
  *
- * A prepared block is an allocated one that is marked in its tag; all functions except these reject its handle. Commit
- * is a compare-and-swap of the tag, so of a commit and a rollback, or of two commits, one succeeds. No rollback is
- * needed after a death: all pages of a dead process are returned.
+ * A prepared block is an allocated block whose tag is marked; all functions except commit and rollback reject its
+ * handle. A commit is a compare-and-swap of the tag, so only one of several commits and rollbacks succeeds. No rollback
+ * is needed if the process dies: all its pages are returned.
  */
 #include "client/core/alloc.h"
 #include "client/core/last_error.h"
@@ -20,7 +20,7 @@ int gpool_prepare(
 	return error ? error : alloc_block(pool, page_count, &request, block);
 }
 
-/* Check that the handle is that of a prepared block, which may still exist: 0. */
+/* Check that the handle is that of a prepared block, which may have ended. Return 0 if so. */
 static int prepared_check(const struct gpool *pool, const struct gpool_block *block)
 {
 	if (!pool->alive)
@@ -28,7 +28,7 @@ static int prepared_check(const struct gpool *pool, const struct gpool_block *bl
 	if (block->page >= pool->page_count || block->tag & (BLOCK_EXTENT | BLOCK_DYING) ||
 		!block_tag_is_block(block->tag))
 		return fail_handle(pool, block);
-	return block->tag & BLOCK_PREPARED ? 0 : -ESTALE; /* the tag after a commit */
+	return block->tag & BLOCK_PREPARED ? 0 : -ESTALE; /* a tag without PREPARED: the block was committed */
 }
 
 int gpool_commit(struct gpool *pool, struct gpool_block *block, uint64_t *entry)
@@ -43,8 +43,8 @@ int gpool_commit(struct gpool *pool, struct gpool_block *block, uint64_t *entry)
 	if (!block_word_same(atomic_load_explicit(&pool->pages[block->page], memory_order_acquire), block->generation))
 		return -ESTALE;
 	/*
-	 * A commit is a use that refreshes the pin. It is stored before the tag, since the pin of a visible block can
-	 * count as leaked.
+	 * A commit counts as a use that refreshes the pin. The time is stored before the tag, because the pin of a
+	 * visible block could count as leaked.
 	 */
 	atomic_store_explicit(&pool->session.touch[block->page], pool_clock(pool), memory_order_relaxed);
 	if (!atomic_compare_exchange_strong_explicit(&block_entry(pool, block->page)->tag, &tag, committed.tag,

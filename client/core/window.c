@@ -13,7 +13,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Handles that follow each other behind one descriptor, which is kept: importing all of them at once would be slow. */
+/*
+ * Consecutive handles that share one descriptor. The descriptor is kept, because importing all handles at once would be
+ * slow.
+ */
 struct handle_source {
 	struct handle_source *next;
 	int fd;
@@ -27,10 +30,13 @@ struct window {
 	uint32_t handle_count;
 	uint64_t handle_bytes;
 	uint64_t bytes;
-	_Atomic uint64_t *mapped; /* a bit for each handle that is mapped completely for reading and writing */
+	_Atomic uint64_t *mapped; /* a bit for each handle that is mapped completely, for reading and writing */
 	uint64_t *there;          /* a bit for each handle that is mapped */
-	uint64_t *readonly;       /* a bit for each page that is read-only: published, see window_protect() */
-	/* [handle_count]; 0: not imported. Written under the lock, read without it by threads that hold its pages */
+	uint64_t *readonly; /* a bit for each page that is read-only because it was published; see window_protect() */
+	/*
+	 * [handle_count]; 0: not imported. Written under the lock, read without it by threads that hold pages of the
+	 * handle
+	 */
 	_Atomic uint64_t *handles;
 	struct handle_source *sources;
 };
@@ -65,7 +71,7 @@ static bool any_readonly(const struct window *window, uint32_t handle)
 	return false;
 }
 
-/* Check a handle after its entry was changed, once it is decided that it stays. The caller holds window->lock. */
+/* Check the invariants of a handle whose entry was changed and that stays mapped. The caller holds window->lock. */
 static void handle_check(const struct window *window, uint32_t handle)
 {
 	GPOOL_INVARIANT(!bit_of(window->there, handle) || handle_at(window, handle),
@@ -78,9 +84,9 @@ static void handle_check(const struct window *window, uint32_t handle)
 		"handle %u is writable and has read-only pages", handle);
 }
 
-/* ---- life ---- */
+/* ---- open and close ---- */
 
-/* Idle callback: release the handles that the agent needs. */
+/* Idle callback: unmap the handles that the agent needs. */
 static bool window_idle(struct gpool *pool)
 {
 	if (pool_release_due(pool))
@@ -172,7 +178,7 @@ void window_close(struct gpool *pool)
 
 void window_keep_from_child(const struct gpool *pool, uint64_t va, uint64_t bytes)
 {
-	/* Only if device addresses are mappings of this process; a driver handles its own mappings. */
+	/* Do this only if device addresses are mappings of this process; a driver protects its own mappings. */
 	if (pool->capabilities & GPU_CAP_HOST_POINTER)
 		madvise((void *)(uintptr_t)va, bytes, MADV_DONTFORK);
 }
@@ -216,7 +222,7 @@ static int source_add(struct window *window, const struct msg_handle_entry *entr
 	return 0;
 }
 
-/* Return true if a reply's entry covers handles of [at, end) and refers to a descriptor that was received with it. */
+/* Return true if the entry of a reply covers only handles of [at, end) and refers to a received descriptor. */
 static bool entry_fits(const struct window *window, const struct msg_handle_entry *entry, uint32_t at, size_t fd_count)
 {
 	return entry->first < window->handle_count && entry->count >= 1 &&
@@ -225,7 +231,7 @@ static bool entry_fits(const struct window *window, const struct msg_handle_entr
 		entry->fd_index < fd_count;
 }
 
-/* Send one request and receive its answer; *at is advanced to the end of the received handles. */
+/* Send one request and receive its reply. *at is advanced to the end of the received handles. */
 static int handles_ask(struct gpool *pool, uint32_t *at, uint32_t end, uint8_t *buffer, struct msg_handles_reply *reply)
 {
 	struct msg_handles_request request = {.first = *at, .count = end - *at};
@@ -283,7 +289,7 @@ static int handles_fetch(struct gpool *pool, uint32_t first, uint32_t end)
 		error = -ENOMEM;
 	while (!error && first < end) {
 		error = handles_ask(pool, &first, end, buffer, reply);
-		/* After the last permitted handle there may be others that are not permitted. */
+		/* The last permitted handle may be followed by others that are not permitted. */
 		if (error == -EACCES && first > begin)
 			break;
 	}
@@ -320,7 +326,7 @@ static int handles_import(struct gpool *pool, uint32_t first, uint32_t end)
 		if (handle_at(window, handle) || handle_from_source(pool, handle, &error))
 			continue;
 		if (fetched)
-			return -EPROTO; /* the answer lacks the requested handles */
+			return -EPROTO; /* the reply lacks the requested handles */
 		error = handles_fetch(pool, handle, end);
 		fetched = true;
 		handle--;
@@ -330,7 +336,7 @@ static int handles_import(struct gpool *pool, uint32_t first, uint32_t end)
 
 /* ---- mapping ---- */
 
-/* Map a run of handles none of which is mapped. */
+/* Map a run of handles of which none is mapped. */
 static int map_run(struct gpool *pool, uint32_t first, uint32_t end)
 {
 	struct window *window = pool->window;
@@ -366,8 +372,8 @@ unmap:
 }
 
 /*
- * Pages [first, end) of mapped handles are leased to this session again: make read-only ones writable, with one call
- * for each run of them.
+ * Make read-only pages in [first, end) writable, because they are leased to this session again. Their handles are
+ * mapped. One call is used for each run of such pages.
  */
 static int restore(struct gpool *pool, uint32_t first, uint32_t end)
 {
@@ -415,7 +421,9 @@ static COLD int map_missing(struct gpool *pool, uint32_t page, uint32_t page_cou
 			handle == end ? page + page_count : handle * window->pages_per_handle);
 	}
 	pthread_mutex_unlock(&window->lock);
-	/* Runs that were mapped before one failed stay mapped: they are leased to this session, and will be used. */
+	/*
+	 * If the mapping of a run failed, earlier runs stay mapped: they are leased to this session and will be used.
+	 */
 	return error ? -ENOMEM : 0;
 }
 
@@ -461,7 +469,7 @@ int window_import(struct gpool *pool, uint32_t first, uint32_t count)
 	pthread_mutex_lock(&window->lock);
 	while (handle < end && handle_at(window, handle))
 		handle++;
-	/* If one descriptor carries all handles, nothing can be saved. */
+	/* If one descriptor carries all handles, fetching several at once saves nothing. */
 	if (handle < end && !window->sources)
 		error = handles_fetch(pool, handle, end);
 	pthread_mutex_unlock(&window->lock);
@@ -481,7 +489,7 @@ int window_protect(struct gpool *pool, uint32_t first, uint32_t count, bool read
 		start = page;
 		while (page < end && bit_of(window->there, handle_of(window, page)))
 			page++;
-		/* A page that was only mapped in a scattered block is not mapped here. */
+		/* A page that was mapped only in a scattered block is not mapped in the window. */
 		if (page == start) {
 			page++;
 			continue;
@@ -501,23 +509,27 @@ int window_protect(struct gpool *pool, uint32_t first, uint32_t count, bool read
 	return error;
 }
 
-/* ---- letting go ---- */
+/* ---- release handles ---- */
 
-/* The handles to unmap: those that are needed elsewhere, or all unused ones. */
+/* The handles to unmap: those that another trust domain needs, or all unused ones. */
 struct leaving {
 	bool all;
-	/* all: the set of open objects is changing, so all of their pages count as used */
+	/* `all` only: the set of open objects is changing, so all of their pages count as used */
 	bool objects_unsettled;
-	uint64_t *objects; /* all: a bit for each object that this process has open */
+	uint64_t *objects; /* `all` only: a bit for each object that this process has open */
 	/*
-	 * a bit for each handle that may be unmapped, then for each that was unmapped and must be reported to the agent
+	 * a bit for each handle that may be unmapped; later, for each that was unmapped and must be reported to the
+	 * agent
 	 */
 	uint64_t *gone;
-	uint64_t *imported; /* [handle_count] handles that are being unmapped, to restore them on failure */
+	uint64_t *imported; /* [handle_count] handles that are being unmapped, to restore them if that fails */
 	struct msg_handles_released message;
 };
 
-/* Return true if the pages of a handle are needed for another trust domain: they have no owner and are not in use. */
+/*
+ * Return true if the pages of a handle are needed for another trust domain, that is, if they have no owner and are not
+ * in use.
+ */
 static bool is_wanted(const struct gpool *pool, uint32_t handle)
 {
 	const struct window *window = pool->window;
@@ -539,7 +551,7 @@ bool window_wanted(const struct gpool *pool, uint32_t page)
 }
 
 /*
- * Return true if no page of a handle is in a block, in a cache, held by a thread of this process, or part of an open
+ * Return true if no page of a handle is in a block or a cache, held by a thread of this process, or part of an open
  * object.
  */
 static bool is_unused(const struct gpool *pool, const struct leaving *leaving, uint32_t handle)
@@ -570,7 +582,7 @@ static bool may_leave(const struct gpool *pool, const struct leaving *leaving, u
 	return leaving->all ? is_unused(pool, leaving, handle) : is_wanted(pool, handle);
 }
 
-/* ---- users ---- */
+/* ---- window users ---- */
 
 void window_register(struct gpool *pool, const struct window_user *user)
 {
@@ -579,7 +591,8 @@ void window_register(struct gpool *pool, const struct window_user *user)
 }
 
 /*
- * Call the sweep() functions of the users. locked: window->lock is held, so only those that acquire no lock above it.
+ * Call the sweep() functions of the users. locked: window->lock is held, so call only those that acquire no lock above
+ * it.
  */
 static bool users_sweep(struct gpool *pool, bool locked)
 {
@@ -607,9 +620,9 @@ static void users_note_objects(struct gpool *pool, struct leaving *leaving)
 			pool->window_users[i]->note_objects(pool, leaving->objects, &leaving->objects_unsettled);
 }
 
-/* ---- release ---- */
+/* ---- unmap and report ---- */
 
-/* Unmap a handle. Return false if it stays mapped, unchanged; the next use restores the bit. */
+/* Unmap a handle. Return false if it stays mapped; the next use of the handle sets its bit in `mapped` again. */
 static bool handle_let_go(struct gpool *pool, const struct leaving *leaving, uint32_t handle)
 {
 	struct window *window = pool->window;
@@ -651,8 +664,8 @@ static void run_note(struct msg_handles_released *message, uint32_t handle)
 }
 
 /*
- * Needed handles that were never mapped, or were unmapped before, are reported, too: an agent may have died while
- * handling the message.
+ * Mark the handles that may be unmapped. Needed handles that were never mapped, or were unmapped before, are reported
+ * too, because an agent may have died while it handled the message.
  */
 static void candidates_mark(struct gpool *pool, struct leaving *leaving)
 {
@@ -672,11 +685,15 @@ static void candidates_mark(struct gpool *pool, struct leaving *leaving)
 }
 
 /*
- * Clear the bits in `mapped` and the handles first; then read words, free bits and objects again. Meanwhile the agent
- * may lend a page of them to this process, and a thread of this process may take an idle page or open an object. That
- * thread has been granted the page (refill.c has the fence), taken it (an atomic instruction) or entered the object in
- * the list (a lock). It then either finds the handles cleared, and waits for the lock that this function holds, or this
- * function sees its page or object. Return false if a needed handle stays mapped for now.
+ * Unmap the candidates. The order: first clear the handles and their bits in `mapped`, then read page words, free bits
+ * and objects again.
+ *
+ * Meanwhile the agent may lend a page of a handle to this process, and a thread of this process may take an idle page
+ * or open an object. That thread has been granted the page (refill.c has the fence), taken it (an atomic instruction)
+ * or added the object to the list (a lock). Either that thread then finds the handle cleared, and waits for the lock
+ * that this function holds, or this function sees its page or object.
+ *
+ * Return false if a needed handle stays mapped for now.
  */
 static bool handles_let_go(struct gpool *pool, struct leaving *leaving)
 {
@@ -695,7 +712,7 @@ static bool handles_let_go(struct gpool *pool, struct leaving *leaving)
 	return all;
 }
 
-/* Report the unmapped handles. Return their number, or a negative number: the agent accepts no message now. */
+/* Report the unmapped handles. Return their number, or a negative error if the agent cannot accept a message now. */
 static int gone_tell(struct gpool *pool, struct leaving *leaving)
 {
 	int count = 0, error = 0;
@@ -714,9 +731,9 @@ static int gone_tell(struct gpool *pool, struct leaving *leaving)
 }
 
 /*
- * Two sweeps: the first unmaps the ranges of earlier scattered blocks and pinnable objects; the second, after the words
- * were read, unmaps those that were evicted in between. Otherwise the agent could be informed that nothing is mapped
- * while one of their ranges still is.
+ * Unmap handles and report them. Two sweeps are needed: the first unmaps the ranges of earlier scattered blocks and
+ * pinnable objects; the second, after the words were read, unmaps the ranges of those that were evicted in between.
+ * Otherwise this process could report a handle as unmapped while such a range still maps it.
  */
 static int window_leave(struct gpool *pool, bool all)
 {
@@ -726,7 +743,7 @@ static int window_leave(struct gpool *pool, bool all)
 	int count = 0;
 	bool whole;
 
-	if (!window || window->sources) /* one descriptor carries all handles: the pool has one trust domain */
+	if (!window || window->sources) /* one descriptor carries all handles, so the pool has only one trust domain */
 		return 0;
 	if (!users_sweep(pool, false))
 		return 0;
@@ -762,7 +779,7 @@ int window_let_go(struct gpool *pool)
 
 void window_let_go_unused(struct gpool *pool)
 {
-	/* A pool with one trust domain never needs it, and a new import would cost time. */
+	/* A pool with one trust domain never needs this, and importing handles again would cost time. */
 	if (atomic_load_explicit(&pool->header->release_serial, memory_order_relaxed))
 		window_leave(pool, true);
 }
