@@ -7,7 +7,7 @@
 struct background {
 	pthread_mutex_t lock;
 	pthread_cond_t work; /* signaled when a task is due, or the thread must end */
-	pthread_cond_t done; /* signaled when a task has run */
+	pthread_cond_t done; /* signaled when a task has finished a run */
 	pthread_t thread;
 	bool started, ending;
 	struct background_task *tasks;
@@ -33,7 +33,7 @@ int background_open(struct gpool *pool)
 
 /* ---- the thread ---- */
 
-/* Return the time at which the task is to run: 0 now, UINT64_MAX only after a wake. */
+/* Return the time at which the task is due. 0: now; UINT64_MAX: only after a wake. */
 static uint64_t task_time(const struct background_task *task)
 {
 	if (task->due)
@@ -41,7 +41,7 @@ static uint64_t task_time(const struct background_task *task)
 	return task->period_ms ? task->run_ns + task->period_ms * UINT64_C(1000000) : UINT64_MAX;
 }
 
-/* Return the due task that has waited longest; NULL: none before *until. */
+/* Return the due task that has waited longest, or NULL. If none is due, *until is the time of the next one. */
 static struct background_task *task_next(const struct background *background, uint64_t *until)
 {
 	struct background_task *next = NULL;
@@ -95,7 +95,7 @@ static void *background_main(void *argument)
 	return NULL;
 }
 
-/* Start the thread, with the program's signals blocked. The caller holds the lock. */
+/* Start the thread with all signals blocked. The caller holds the lock. */
 static int thread_start(struct background *background)
 {
 	sigset_t all, before;

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-/* ---- states ---- */
+/* ---- slot states ---- */
 
 void elastic_set(struct elastic *elastic, uint32_t slot, enum elastic_state state)
 {
@@ -35,7 +35,7 @@ void elastic_set(struct elastic *elastic, uint32_t slot, enum elastic_state stat
 	elastic->used[slot / ELASTIC_GROUP / 64] |= UINT64_C(1) << (slot / ELASTIC_GROUP % 64);
 }
 
-/* Return the next set bit from `bit` on; `end`: none below it. */
+/* Return the first set bit in [bit, end), or `end` if none is set. */
 static uint32_t bit_next(const uint64_t *bits, uint32_t bit, uint32_t end)
 {
 	while (bit < end) {
@@ -77,7 +77,7 @@ static uint32_t page_of(const struct elastic *elastic, uint32_t slot)
 	return elastic->space.pages[slot] - 1;
 }
 
-/* Release the slot's handle if GPU work uses it; else return false. */
+/* If GPU work uses the slot's handle, release it and return true. */
 static bool slot_release(struct elastic *elastic, uint32_t slot)
 {
 	struct gpool *pool = elastic->space.pool;
@@ -96,8 +96,8 @@ void elastic_drop(struct elastic *elastic, uint32_t slot)
 }
 
 /*
- * Return true if the handle of a mapped slot still belongs to this session: by bits and words, which may change at any
- * time.
+ * Return true if the handle of a mapped slot still belongs to this session, as shown by its free bits and page words.
+ * The result may be outdated immediately.
  */
 static bool still_ours(const struct elastic *elastic, uint32_t slot)
 {
@@ -131,9 +131,9 @@ bool elastic_pages_check(const struct elastic *elastic, const struct elastic_pag
 		elastic->range->page_count;
 }
 
-/* ---- letting go ---- */
+/* ---- unmap for other trust domains ---- */
 
-/* Unmap the slots that other trust domains need, if no thread is using the range. */
+/* Unmap the slots that other trust domains need, unless another thread holds the lock. */
 static bool elastic_let_go(struct vm_space *space)
 {
 	struct elastic *elastic = space->owner;
@@ -143,7 +143,7 @@ static bool elastic_let_go(struct vm_space *space)
 		return false;
 	FOR_USED(elastic, slot)
 	{
-		/* An offered handle that is needed elsewhere was taken by the agent. */
+		/* If an offered handle is needed elsewhere, the agent has taken it. */
 		if (elastic->slots[slot].state == ELASTIC_OFFERED && !still_ours(elastic, slot))
 			elastic_hold_offered(elastic, slot);
 		if (elastic->slots[slot].state != ELASTIC_RECLAIMABLE && elastic->slots[slot].state != ELASTIC_RELEASED)
@@ -156,9 +156,9 @@ static bool elastic_let_go(struct vm_space *space)
 	return all;
 }
 
-/* ---- life ---- */
+/* ---- open and close ---- */
 
-/* Allocate the slots and the bitmaps, touched on demand. */
+/* Allocate the slots and the bitmaps. The kernel provides the memory on first use. */
 static int memory_open(struct elastic *elastic, uint32_t page_count)
 {
 	size_t slots = elastic->space.slot_count * sizeof(*elastic->slots),
@@ -186,7 +186,7 @@ int elastic_open(struct gpool_range *range)
 	elastic->range = range;
 	elastic->space.owner = elastic;
 	elastic->space.let_go = elastic_let_go;
-	/* let_go() finds the lock taken until the range is complete. */
+	/* Hold the lock until the range is complete, so that elastic_let_go() skips it. */
 	pthread_mutex_lock(&elastic->lock);
 	if (vm_space_open(range->pool, range->page_count * range->pool->page_bytes, &elastic->space))
 		goto free_elastic;
@@ -219,9 +219,9 @@ void elastic_close(struct elastic *elastic)
 	free(elastic);
 }
 
-/* ---- out of use; the callers hold the lock ---- */
+/* ---- uses drop to 0; the callers hold the lock ---- */
 
-/* Slots that drop out of use one after another: adjacent ones become reclaimable together. */
+/* A run of slots whose uses have dropped to 0, so that adjacent slots become reclaimable with one call. */
 struct dropping {
 	struct elastic *elastic;
 	uint32_t slot, count;
@@ -247,11 +247,11 @@ static void drop_end(struct dropping *dropping)
 	slots_park(dropping->elastic, dropping->slot, dropping->count);
 }
 
-/* All pages from `first` on, below `end`, whose bit is set; the loop may clear it. */
+/* Iterate over the pages in [first, end) whose bit is set. The loop may clear the bit. */
 #define FOR_BITS(bits, page, first, end) \
 	for (uint32_t page = bit_next(bits, first, end); page < (end); page = bit_next(bits, page + 1, end))
 
-/* The same for all pieces of a struct elastic_pages. */
+/* FOR_BITS() for all pieces of a struct elastic_pages. */
 #define FOR_BACKED(elastic, pages, page) \
 	for (uint32_t piece_ = 0; piece_ < (pages)->times; piece_++) \
 	FOR_BITS((elastic)->committed, page, (pages)->first + piece_ * (pages)->stride, \
@@ -263,7 +263,7 @@ static void page_decommit(struct elastic *elastic, uint32_t page)
 	elastic->committed_pages--;
 }
 
-/* ---- offered ---- */
+/* ---- offer and reclaim ---- */
 
 bool elastic_hold_offered(struct elastic *elastic, uint32_t slot)
 {
@@ -314,8 +314,8 @@ static void offered_hold(struct elastic *elastic, const struct elastic_pages *pa
 }
 
 /*
- * Add the fence to the handles of the committed pages: 0, -ENOMEM. On failure some may have it already, which is
- * harmless.
+ * Add the fence to the handles of the committed pages. Return: 0, -ENOMEM. If this fails, some handles already have the
+ * fence, which is harmless.
  */
 static int fence_all(struct elastic *elastic, const struct elastic_pages *pages, uint64_t fence)
 {
@@ -332,7 +332,7 @@ static int fence_all(struct elastic *elastic, const struct elastic_pages *pages,
 	return 0;
 }
 
-/* Report the page of this page's handle that prevents its offer. */
+/* Report which page of this page's handle prevents the offer. */
 static COLD int offer_refuse(const struct elastic *elastic, uint32_t page)
 {
 	uint32_t per_handle = handle_pages(elastic->space.pool), first = page / per_handle * per_handle;
@@ -344,7 +344,7 @@ static COLD int offer_refuse(const struct elastic *elastic, uint32_t page)
 		-EINVAL, "page %u is %s", page, elastic_bit(elastic->committed, page) ? "captured" : "not committed");
 }
 
-/* Check that the call covers whole handles that are committed and not captured. */
+/* Check that the call covers only whole handles that are committed and not captured. */
 static int offer_check(const struct elastic *elastic, const struct elastic_pages *pages)
 {
 	uint32_t per_handle = handle_pages(elastic->space.pool);
@@ -435,7 +435,7 @@ bool elastic_is_here(struct elastic *elastic, const struct elastic_pages *pages)
 	return all;
 }
 
-/* ---- decommitting ---- */
+/* ---- decommit ---- */
 
 int elastic_decommit(struct elastic *elastic, const struct elastic_pages *pages, uint64_t fence)
 {
@@ -456,13 +456,13 @@ int elastic_decommit(struct elastic *elastic, const struct elastic_pages *pages,
 		drop_end(&dropping);
 	}
 	elastic_unlock(elastic);
-	/* Released pages are available to other sessions. */
+	/* Other sessions can use the released pages. */
 	if (fence)
 		pool_wake_waiters(pool);
 	return error;
 }
 
-/* ---- given away ---- */
+/* ---- pass handles to another owner ---- */
 
 void elastic_blocks(const struct elastic *elastic, const struct elastic_pages *pages, struct gpool_block *blocks,
 	uint32_t *first_pages)
@@ -525,7 +525,7 @@ void elastic_give(struct elastic *elastic, const struct elastic_pages *pages)
 	elastic_unlock(elastic);
 }
 
-/* ---- captured, released ---- */
+/* ---- capture and settle ---- */
 
 static int captured_set(struct elastic *elastic, uint32_t first, uint32_t end)
 {
@@ -577,7 +577,7 @@ void elastic_settle_slot(struct elastic *elastic, uint32_t slot)
 
 	if (elastic->slots[slot].state != ELASTIC_RELEASED || elastic_is_pending(elastic, slot))
 		return;
-	/* A handle that the agent has taken is reclaimable like any other. */
+	/* If the agent has taken the handle, the slot becomes reclaimable as well. */
 	if (handle_claim(elastic->space.pool, page_of(elastic, slot), elastic->slots[slot].tag, &options))
 		vm_park(&elastic->space, slot, 1);
 	elastic_set(elastic, slot, ELASTIC_RECLAIMABLE);
@@ -605,7 +605,7 @@ void elastic_settle_all(struct elastic *elastic)
 	elastic_unlock(elastic);
 }
 
-/* ---- looking ---- */
+/* ---- inspect ---- */
 
 void elastic_counts(struct elastic *elastic, struct gpool_range_info *info)
 {

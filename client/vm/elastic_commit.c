@@ -1,36 +1,36 @@
 /*
  * elastic_commit.c - provide handles for slots of elastic ranges. See elastic.h.
  *
- *   1 under the lock: offered, released or reclaimable handles are taken back if the agent has not taken them; slots
- *     without a handle become MOVING, the others TAKEN
- *   2 without the lock: get handles from the agent, in one request, and map them, run by run
- *   3 under the lock: all slots are held, or all are reclaimable again. Mappings that were made before a failure stay,
- *     reclaimable
+ *   1 Under the lock: take back offered, released and reclaimable handles, unless the agent has taken them. Slots with
+ *   such a handle become TAKEN, all others MOVING.
+ *   2 Without the lock: get handles from the agent in one request, and map them run by run.
+ *   3 Under the lock: all slots become held, or, after a failure, reclaimable again. Mappings that were made before a
+ *   failure stay and are reclaimable.
  *
- * Two calls that wait for pages while each holds pages that the other needs would wait forever. A call that has to wait
- * therefore returns its handles, waits for handles for all of its slots, which the agent grants in one step, and starts
- * again: handles that are still reclaimable then are taken back.
+ * Two calls that wait for pages, while each holds pages that the other needs, would deadlock. A call that has to wait
+ * therefore returns its handles and waits for handles for all of its slots, which the agent grants in one step. It then
+ * starts again, and takes back those handles that are still reclaimable.
  */
 #include "client/core/last_error.h"
 #include "client/vm/elastic.h"
 
 #include <stdlib.h>
 
-enum { ADOPT_RUN = 64 }; /* reclaimable slots that are checked together */
+enum { ADOPT_RUN = 64 }; /* maximum number of reclaimable slots that are checked together */
 
 struct backing {
 	struct elastic *elastic;
 	const struct elastic_pages *pages;
 	struct vm_take_options options;
 	bool ahead;
-	uint32_t taken;    /* number of slots that were not held, and whose handles were not taken */
-	uint32_t missing;  /* number of slots without a handle */
+	uint32_t taken;    /* slots that were not held, and whose handles the agent had not taken */
+	uint32_t missing;  /* slots without a handle */
 	uint32_t *slots;   /* [missing], ascending */
-	uint32_t *handles; /* the handles that were waited for; else [missing] */
-	uint32_t waited;   /* [waited] */
+	uint32_t *handles; /* the handles that were waited for, otherwise [missing] */
+	uint32_t waited;   /* number of handles that were waited for */
 };
 
-/* Iterate over all slots of the pages, in order; a slot that two pieces share occurs twice. */
+/* Iterate over all slots of the pages, in order. A slot that two pieces share occurs twice. */
 #define FOR_SLOTS(backing, slot) \
 	for (uint32_t piece_ = 0; piece_ < (backing)->pages->times; piece_++) \
 		for (uint32_t first_ = (backing)->pages->first + piece_ * (backing)->pages->stride, \
@@ -38,7 +38,7 @@ struct backing {
 			      end_ = elastic_slot_of((backing)->elastic, first_ + (backing)->pages->count - 1) + 1; \
 			slot < end_; slot++)
 
-/* ---- what is here; under the lock ---- */
+/* ---- step 1, under the lock ---- */
 
 static bool is_free(const struct backing *backing)
 {
@@ -61,7 +61,10 @@ static void miss(struct backing *backing, uint32_t slot)
 	backing->missing++;
 }
 
-/* Take back the handles of a run of reclaimable slots that were not taken. Returns the run's length. */
+/*
+ * Adopt the handles of a run of reclaimable slots. Handles that the agent has taken are missing. Return the length of
+ * the run.
+ */
 static uint32_t reclaimable_adopt(struct backing *backing, uint32_t slot, uint32_t end)
 {
 	struct elastic *elastic = backing->elastic;
@@ -95,7 +98,7 @@ static void released_claim(struct backing *backing, uint32_t slot)
 	backing->taken++;
 }
 
-/* Handle the slots of one piece. */
+/* Take the slots of one piece. */
 static void piece_take(struct backing *backing, uint32_t slot, uint32_t end)
 {
 	while (slot < end) {
@@ -105,10 +108,10 @@ static void piece_take(struct backing *backing, uint32_t slot, uint32_t end)
 		case ELASTIC_OFFERED: elastic_hold_offered(backing->elastic, slot); continue;
 		case ELASTIC_HOLE: miss(backing, slot); break;
 		case ELASTIC_HELD:
-			/* The other use of the slot may end before this call does. */
+			/* Add a use, since the other use of the slot may end during this call. */
 			backing->elastic->slots[slot].uses++;
 			break;
-		default: /* a slot that belongs to another piece, too */ break;
+		default: /* the slot belongs to an earlier piece too */ break;
 		}
 		slot++;
 	}
@@ -126,7 +129,7 @@ static void slots_take(struct backing *backing)
 	}
 }
 
-/* ---- the end; under the lock ---- */
+/* ---- step 3, under the lock ---- */
 
 static void pages_commit(struct backing *backing)
 {
@@ -145,7 +148,7 @@ static void pages_commit(struct backing *backing)
 	}
 }
 
-/* Drop the uses of slots that were held before; this call has committed nothing yet. */
+/* Drop the uses that piece_take() added to held slots. */
 static void uses_drop(struct backing *backing)
 {
 	struct elastic *elastic = backing->elastic;
@@ -176,7 +179,7 @@ static void slots_hold(struct backing *backing)
 	}
 }
 
-/* Reset the slots; the handles that were taken are idle already. */
+/* Undo step 1. The handles that vm_take() provided are already idle. */
 static void slots_give_back(struct backing *backing)
 {
 	struct elastic *elastic = backing->elastic;
@@ -191,7 +194,7 @@ static void slots_give_back(struct backing *backing)
 	}
 }
 
-/* ---- what is missing; without the lock ---- */
+/* ---- step 2, without the lock ---- */
 
 static int missing_list(struct backing *backing)
 {
@@ -201,7 +204,7 @@ static int missing_list(struct backing *backing)
 	backing->slots = malloc(backing->missing * sizeof(*backing->slots));
 	if (!backing->slots)
 		return -ENOMEM;
-	/* While slots are MOVING they belong to this thread. */
+	/* MOVING slots belong to this thread, so they can be read without the lock. */
 	FOR_SLOTS(backing, slot)
 	if (backing->elastic->slots[slot].state == ELASTIC_MOVING && (!count || backing->slots[count - 1] != slot))
 		backing->slots[count++] = slot;
@@ -244,7 +247,7 @@ static int missing_zero(struct backing *backing)
 
 static int missing_take(struct backing *backing)
 {
-	/* More handles are missing than when the wait began. */
+	/* Fail if more handles are missing now than were waited for. */
 	if (backing->waited)
 		return backing->missing <= backing->waited ? 0 : -ENOSPC;
 	backing->handles = malloc(backing->missing * sizeof(*backing->handles));
@@ -269,7 +272,7 @@ static int missing_bring(struct backing *backing)
 	return error;
 }
 
-/* ---- all of it ---- */
+/* ---- one attempt, and waiting ---- */
 
 static int back_once(struct backing *backing)
 {
@@ -295,7 +298,7 @@ static int back_once(struct backing *backing)
 	return error;
 }
 
-/* Wait for the number of handles that was missing the last time, and try with them. Unused ones become idle. */
+/* Wait for as many handles as the last attempt needed, and repeat the attempt with them. Unused handles become idle. */
 static int back_waiting(struct backing *backing, int32_t timeout_ms)
 {
 	const struct vm_take_options options = {.timeout_ms = timeout_ms};
@@ -338,12 +341,12 @@ int64_t elastic_commit(struct elastic *elastic, const struct elastic_pages *page
 		.elastic = elastic, .pages = pages, .options = elastic_options(elastic), .ahead = ahead};
 	int error;
 
-	/* Refuse a request that exceeds the pool before any of its many slots is changed. */
+	/* Reject a request that exceeds the pool, before many slots are changed in vain. */
 	if ((uint64_t)pages->count * pages->times > elastic->space.pool->page_count)
 		return -ENOSPC;
 	backing.options.flags = ahead ? LEASE_FREE : elastic->own_last ? LEASE_OWN_LAST : 0;
 	error = back_in_time(&backing, timeout_ms);
-	/* Pages that were read ahead are available to other sessions. */
+	/* Other sessions can use the pages that were read ahead. */
 	if (ahead && !error)
 		pool_wake_waiters(elastic->space.pool);
 	free(backing.slots);

@@ -1,12 +1,12 @@
 /*
- * elastic_map.c - sleep and wake of elastic ranges: the held handles are moved to a list, and mapped again from it. See
- * elastic.h.
+ * elastic_map.c - sleep and wake of elastic ranges: unmap the held handles into a list, and map them again from this
+ * list. See elastic.h.
  */
 #include "client/vm/elastic.h"
 
 #include <stdlib.h>
 
-/* ---- out ---- */
+/* ---- unmap ---- */
 
 static int held_list(const struct elastic *elastic, struct page_list *list)
 {
@@ -20,7 +20,7 @@ static int held_list(const struct elastic *elastic, struct page_list *list)
 	return 0;
 }
 
-/* Slots that were not held are not mapped any more. */
+/* Change reclaimable slots that are no longer mapped to holes. */
 static void reclaimable_forget(struct elastic *elastic)
 {
 	FOR_USED(elastic, slot)
@@ -28,7 +28,7 @@ static void reclaimable_forget(struct elastic *elastic)
 		elastic_set(elastic, slot, ELASTIC_HOLE);
 }
 
-/* Unmap the used slots run by run; no mapping extends from one run to the next. */
+/* Unmap the used slots run by run. No mapping extends from one run to the next. */
 static int used_unmap(struct elastic *elastic)
 {
 	uint32_t slot = 0, count;
@@ -45,7 +45,7 @@ int elastic_unmap(struct elastic *elastic)
 	int error;
 
 	pthread_mutex_lock(&elastic->lock);
-	/* Offered content does not survive sleep. */
+	/* Sleep discards offered content. */
 	FOR_USED(elastic, slot)
 	{
 		if (elastic->slots[slot].state == ELASTIC_OFFERED && elastic_hold_offered(elastic, slot)) {
@@ -62,16 +62,17 @@ int elastic_unmap(struct elastic *elastic)
 	}
 	elastic_unlock(elastic);
 	/*
-	 * Some slots may be unmapped: if they cannot be mapped again, the range is like one that sleeps with its pages.
+	 * Some slots may be unmapped, so map them again. If this fails, the range is in the same state as one that
+	 * sleeps and keeps its pages.
 	 */
 	if (error && !range->mapped)
 		elastic_map(elastic);
 	return error;
 }
 
-/* ---- back ---- */
+/* ---- map again ---- */
 
-/* The held slots, and their handles. */
+/* The held slots and their handles. */
 struct held {
 	uint32_t *slots, *handles; /* [count] */
 	uint32_t count;
@@ -107,7 +108,7 @@ static int held_map(struct elastic *elastic, const struct held *held)
 
 	while (end < held->count && !error) {
 		first = end++;
-		/* After an incomplete unmap some are mapped already. */
+		/* After an incomplete unmap some slots are still mapped. */
 		if (is_mapped(elastic, held, first))
 			continue;
 		while (end < held->count && held->slots[end] == held->slots[end - 1] + 1 &&
@@ -127,7 +128,7 @@ int elastic_map(struct elastic *elastic)
 	error = held_make(elastic, &held);
 	if (!error)
 		error = held_map(elastic, &held);
-	/* Slots that stay mapped after this are recorded, and are found or replaced the next time. */
+	/* Slots that cannot be unmapped stay recorded; the next call finds them mapped, or replaces the mapping. */
 	if (error)
 		used_unmap(elastic);
 	elastic->range->mapped = !error;
@@ -162,7 +163,7 @@ void elastic_fall(struct elastic *elastic)
 		for (uint32_t j = 0; j < list->spans[i].count; j += handle_pages(pool)) {
 			uint32_t page = list->spans[i].first + j;
 
-			/* A block that was taken has no pin of this session either. */
+			/* If the agent has taken the block, this session's pin no longer exists. */
 			if (block_tag_is_block(
 				    atomic_load_explicit(&block_entry(pool, page)->tag, memory_order_acquire)))
 				handle_fall(pool, page);

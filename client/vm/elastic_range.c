@@ -69,7 +69,7 @@ int gpool_range_reserve(
 	return range_reserve_elastic(pool, page_count, options, range);
 }
 
-/* Check the arguments of every call for pages of a range. */
+/* Check the arguments that every call for pages of a range has. */
 static int pages_check(const struct gpool_range *range, const struct elastic_pages *pages)
 {
 	if (!range->pool->alive)

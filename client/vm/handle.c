@@ -8,14 +8,14 @@
 
 #include <stdlib.h>
 
-/* inspections by the agent in succession, each shorter than a microsecond; more means that it has ended for good */
+/* consecutive inspections by the agent, each shorter than a microsecond; if there are more, the agent has ended */
 enum { CLAIM_TRIES = 1000 };
 
 static const struct vm_take_options no_options;
 
-/* ---- one ---- */
+/* ---- one handle ---- */
 
-/* Write the handle's entry; the page belongs to this session and is pinned. */
+/* Write the handle's entry. The page belongs to this session and is pinned. */
 static void handle_write(struct gpool *pool, struct thread_cache *cache, uint32_t page,
 	const struct vm_take_options *options, uint64_t fence)
 {
@@ -96,7 +96,7 @@ static inline bool is_ours(const struct gpool *pool, uint64_t word)
 	return page_word_state(word) == PAGE_LEASED && page_word_owner(word) == pool->id;
 }
 
-/* While the agent inspects the page, its word has another state. */
+/* While the agent inspects the page, its page word has another state. */
 static COLD bool pin_settled(struct gpool *pool, uint32_t page, uint64_t tag)
 {
 	for (int tries = 0; tries < CLAIM_TRIES; tries++) {
@@ -146,9 +146,9 @@ bool handle_is_here(const struct gpool *pool, uint32_t page, uint64_t tag)
 		atomic_load_explicit(&block_entry(pool, page)->tag, memory_order_acquire) == tag;
 }
 
-/* ---- many ---- */
+/* ---- several handles ---- */
 
-/* Make handles in transit idle, adjacent ones at once: one atomic instruction for all in a word. */
+/* Make handles in transit idle, with one atomic instruction for adjacent ones in the same bitmap word. */
 static void handles_idle(struct gpool *pool, const uint32_t *pages, uint32_t handles)
 {
 	uint32_t per_handle = handle_pages(pool);
@@ -206,8 +206,9 @@ static uint32_t list_handles(const struct gpool *pool, const struct page_list *l
 }
 
 /*
- * Take one handle of several pages. Runs of that length that begin elsewhere are kept aside until a matching one is
- * found, or no more are available: the agent does not know handles, and the pool may have no room for a longer run.
+ * Take one handle that has several pages. The agent grants runs that may not begin at the start of a handle. Such runs
+ * are kept aside until a matching one is found or no more are available. A longer run would contain a whole handle, but
+ * the pool may not have one.
  */
 static int take_one(struct gpool *pool, uint32_t flags, uint32_t *page)
 {
@@ -254,8 +255,8 @@ static int take_singly(struct gpool *pool, uint32_t handles, uint32_t flags, uin
 }
 
 /*
- * Take idle pages of this session that no space maps, since reclaimable ones would be missed where they are mapped.
- * Needs no request.
+ * Take idle pages of this session that no space maps, without a request. Mapped ones are skipped, because their space
+ * would lose them as reclaimable.
  */
 static uint32_t idle_take(struct gpool *pool, uint32_t most, uint32_t *pages)
 {
@@ -278,8 +279,8 @@ static uint32_t idle_take(struct gpool *pool, uint32_t most, uint32_t *pages)
 }
 
 /*
- * Get handles from the agent, in transit: in one request, or one by one if a handle has several pages and no run of all
- * of them is available.
+ * Get handles from the agent, in transit, with one request. If a handle has several pages and no run for all handles is
+ * available, get them one by one.
  */
 static int agent_take(struct gpool *pool, uint32_t handles, uint32_t flags, int32_t timeout_ms, uint32_t *pages)
 {
@@ -294,7 +295,7 @@ static int agent_take(struct gpool *pool, uint32_t handles, uint32_t flags, int3
 	return error;
 }
 
-/* The caller has begun the transit. */
+/* The caller has called transit_begin(). */
 static int take(struct gpool *pool, uint32_t handles, const struct vm_take_options *options, uint32_t *pages)
 {
 	uint32_t idle = idle_take(pool, handles, pages);
@@ -302,7 +303,7 @@ static int take(struct gpool *pool, uint32_t handles, const struct vm_take_optio
 
 	if (error)
 		handles_idle(pool, pages, idle);
-	/* No handle is held during the wait. */
+	/* Hold no handle during the wait. */
 	if ((error == -ENOSPC || error == -EDQUOT) && options->timeout_ms)
 		error = agent_take(pool, handles, options->flags, options->timeout_ms, pages);
 	return error ? error : handles_stand(pool, pages, handles, options);

@@ -7,7 +7,7 @@
 #include <sched.h>
 #include <stdlib.h>
 
-enum { TAKE_TRIES = 8 }; /* as for allocations: other threads of this process may hold pages for a moment */
+enum { TAKE_TRIES = 8 }; /* retries, as for allocations: other threads of this process may hold pages in transit */
 
 int page_list_add(struct page_list *list, uint32_t first, uint32_t count)
 {
@@ -54,7 +54,7 @@ void page_list_chain(const struct gpool *pool, const struct page_list *list, uin
 	}
 }
 
-/* ---- taking ---- */
+/* ---- take pages ---- */
 
 static uint32_t whole_handles(const struct gpool *pool, uint32_t pages)
 {
@@ -63,7 +63,7 @@ static uint32_t whole_handles(const struct gpool *pool, uint32_t pages)
 	return (pages + per_handle - 1) / per_handle * per_handle;
 }
 
-/* Convert the granted chain to a list. Its entries are in this session's own segment, and were checked. */
+/* Convert the granted chain to a list. The entries are in this session's own segment and were already checked. */
 static int chain_read(const struct gpool *pool, uint32_t first, struct page_list *list)
 {
 	for (uint32_t run = first;;) {
@@ -99,7 +99,7 @@ static int take_once(struct gpool *pool, uint32_t pages, uint32_t flags, int32_t
 
 	if (!cache)
 		return -ENOMEM;
-	/* The agent counts this session's idle pages, so magazines are flushed first. */
+	/* Flush the magazines first, because the agent counts their pages as this session's idle pages. */
 	thread_cache_flush(cache);
 	for (int tries = 0; error == -ENOSPC && tries < (timeout_ms ? 1 : TAKE_TRIES); tries++) {
 		if (tries)
@@ -136,7 +136,7 @@ static int take_aligned(struct gpool *pool, uint32_t pages, uint32_t flags, int3
 
 	if (error || list->spans[0].first % per_handle == 0)
 		return error;
-	/* The agent does not know handles: request enough pages to contain an aligned run. */
+	/* The agent does not align runs to handles, so request enough pages to contain an aligned run. */
 	page_list_put(pool, list);
 	if (more > pool->unreserved - pages)
 		return -ENOSPC;
@@ -189,7 +189,7 @@ int page_lists_take(
 	int error = 0;
 
 	for (uint32_t i = 0; i < list_count; i++) {
-		/* Each list begins at the start of a handle; the last one ends with its last page. */
+		/* Each list begins at the start of a handle. The last list ends with its last wanted page. */
 		uint32_t pages = i + 1 < list_count ? whole_handles(pool, wanted[i]) : wanted[i];
 
 		if (pages > pool->page_count - total)
@@ -213,7 +213,7 @@ int page_lists_take(
 		page_list_put(pool, &all);
 		return error;
 	}
-	/* Pages that only filled up handles become idle. */
+	/* Pages that only pad a list to whole handles become idle. */
 	for (uint32_t i = 0; per_handle > 1 && i + 1 < list_count; i++) {
 		uint32_t rest = whole_handles(pool, wanted[i]) - wanted[i];
 

@@ -1,7 +1,8 @@
 /*
- * page_list.h - the pages of ranges, in runs. Internal to libgpool.
+ * page_list.h - the pages of a range, as a list of runs. Internal to libgpool.
  *
- * If handles have several pages, which are mapped as a whole, a list is one run that begins at the start of a handle.
+ * If handles have several pages, a list is one run that begins at the start of a handle, because handles are mapped as
+ * a whole.
  */
 #ifndef GPOOL_CLIENT_VM_PAGE_LIST_H
 #define GPOOL_CLIENT_VM_PAGE_LIST_H
@@ -13,29 +14,31 @@ struct page_span {
 	uint32_t first, count;
 };
 
-/* All zero: without pages. */
+/* All zero: an empty list. */
 struct page_list {
 	struct page_span *spans;
 	uint32_t count, capacity;
 };
 
-/* page_list_add() - append a run: 0, -ENOMEM. page_list_reset() - remove all runs; the pages keep their owner. */
+/*
+ * page_list_add() - append a run. Return: 0, -ENOMEM. page_list_reset() - remove all runs; the pages keep their owner.
+ */
 int page_list_add(struct page_list *list, uint32_t first, uint32_t count);
 void page_list_reset(struct page_list *list);
 
 /*
- * page_list_take() - take pages in one request, flags: LEASE_*. They are in transit. If handles have several pages, the
- * result is one run that begins at the start of a handle. Waits at most timeout_ms and holds no pages meanwhile.
+ * page_list_take() - take pages with one request. They are in transit. flags: LEASE_*. If handles have several pages,
+ * the result is one run that begins at the start of a handle. Waits at most timeout_ms and holds no pages meanwhile.
  * Return: as refill_take(), and -ENOMEM.
  */
 int page_list_take(struct gpool *pool, uint32_t pages, uint32_t flags, int32_t timeout_ms, struct page_list *list);
 
-/* page_run_take() - take one run, at any position. */
+/* page_run_take() - take one run, which may begin at any page. */
 int page_run_take(struct gpool *pool, uint32_t pages, uint32_t flags, struct page_list *list);
 
 /*
- * page_lists_take() - take wanted[i] pages into lists[i] for all i, in one request as above: all or none. Return: the
- * same.
+ * page_lists_take() - take wanted[i] pages into lists[i] for all i, all or none, with one request as page_list_take()
+ * does. Return: as page_list_take().
  */
 int page_lists_take(
 	struct gpool *pool, struct page_list *lists, const uint32_t *wanted, uint32_t list_count, int32_t timeout_ms);
@@ -44,8 +47,8 @@ int page_lists_take(
 void page_list_put(struct gpool *pool, struct page_list *list);
 
 /*
- * page_list_chain() - store the order of the runs in the entries of pages in transit. next: the first run of another
- * list that follows.
+ * page_list_chain() - write the order of the runs to the entries of pages in transit. next: the first run of a list
+ * that follows.
  */
 void page_list_chain(const struct gpool *pool, const struct page_list *list, uint32_t next);
 

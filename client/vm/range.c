@@ -56,7 +56,7 @@ void ranges_close(struct gpool *pool)
 	while (ranges->all) {
 		struct gpool_range *range = ranges->all;
 
-		/* Work that a program queued on other streams must not keep the process here. */
+		/* Work that the program queued on its own streams must not block the detach. */
 		if (range->elastic)
 			elastic_close(range->elastic);
 		else if (!range_unmap(range))
@@ -68,7 +68,7 @@ void ranges_close(struct gpool *pool)
 	pool->ranges = NULL;
 }
 
-/* ---- calls that do not take the lock ---- */
+/* ---- calls that do not acquire the lock ---- */
 
 #define GATE_CLOSED (UINT32_C(1) << 31)
 
@@ -146,7 +146,7 @@ void range_fall(struct gpool_range *range)
 		elastic_fall(range->elastic);
 		return;
 	}
-	/* A block that was taken has no pin of this session either. */
+	/* If the agent has taken the block, this session's pin no longer exists. */
 	if (block->tag &&
 		atomic_load_explicit(&block_entry(pool, block->page)->tag, memory_order_acquire) == block->tag) {
 		chain_end(pool, block->page);
@@ -167,7 +167,7 @@ int range_object_pages(struct gpool_range *range)
 	return 0;
 }
 
-/* ---- making ---- */
+/* ---- create ---- */
 
 static int options_check(const struct gpool *pool, const struct gpool_range_options *options, uint32_t page_count)
 {
@@ -203,7 +203,7 @@ struct gpool_range *range_new(struct gpool *pool, uint32_t page_count, uint32_t 
 	return range;
 }
 
-/* Reserve addresses, take pages, map them, and make them a block. On failure only the struct is left. */
+/* Reserve addresses, take pages, map them, and convert them to a block. If this fails, only the struct exists. */
 static int range_commit(struct gpool_range *range, int32_t timeout_ms)
 {
 	struct gpool *pool = range->pool;
@@ -306,7 +306,7 @@ int gpool_range_open(struct gpool *pool, const char *name, const struct gpool_ob
 		error = object_open(pool, name, &read, false, &object);
 	if (error)
 		return error;
-	/* Content that others may write, or that may be evicted during sleep, could differ after the wake. */
+	/* Other classes are rejected: their content could change or be evicted while the process sleeps. */
 	made = object->memory_class == GPOOL_OBJECT_IMMUTABLE
 		? range_new(pool, object->manifest.header->pages, GPOOL_OBJECT_IMMUTABLE)
 		: NULL;
@@ -336,7 +336,7 @@ close_object:
 	return error;
 }
 
-/* ---- ending ---- */
+/* ---- destroy ---- */
 
 int range_settle(struct gpool_range *range)
 {
@@ -351,7 +351,7 @@ int range_settle(struct gpool_range *range)
 	return elastic_leaving(range->elastic) ? -EBUSY : 0;
 }
 
-/* The last range of the spilled block was destroyed: discard the block. */
+/* Discard the spilled block, because the last of its ranges was destroyed. */
 static int spilled_discard(struct gpool *pool)
 {
 	struct ranges *ranges = pool->ranges;
@@ -428,7 +428,7 @@ int gpool_range_destroy(struct gpool_range *range)
 	return error;
 }
 
-/* ---- looking ---- */
+/* ---- inspect ---- */
 
 int gpool_range_address(const struct gpool_range *range, uint64_t *address)
 {

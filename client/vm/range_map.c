@@ -1,6 +1,6 @@
 /*
- * range_map.c - map and unmap a range's pages at its addresses: one mapping for each handle, one access call for all.
- * See range.h.
+ * range_map.c - map and unmap the pages of a range at its addresses, with one mapping for each handle and one access
+ * call for all. See range.h.
  */
 #include "client/vm/range.h"
 
@@ -67,7 +67,7 @@ void range_unreserve(struct gpool_range *range)
 	range->bytes = 0;
 }
 
-/* Request the descriptors of all handles together, for back ends with one descriptor per handle. */
+/* If the back end has one descriptor per handle, request the descriptors of all handles together. */
 static int handles_import(const struct gpool_range *range)
 {
 	uint32_t least = UINT32_MAX, end = 0;

@@ -14,7 +14,7 @@ struct check {
 	size_t text_bytes;
 	/* counted during the check */
 	uint64_t pages[VM_KINDS], counts[VM_KINDS];
-	/* expected totals of regions that do not move */
+	/* expected totals, without moving regions */
 	uint64_t holes, free_there, available, guarded, reclaimable, unfenced, ready, ready_pages, ripe, pending;
 };
 
@@ -134,7 +134,7 @@ static void region_look(struct check *check, const struct vm_region *region)
 		readiness_check(check, region);
 }
 
-/* ---- trees and lists: an own walk, since RB_NEXT() trusts the pointers that are checked here ---- */
+/* ---- trees and lists: walked here, since RB_NEXT() trusts the pointers that are being checked ---- */
 
 enum { TREE_DEPTH_MAX = 64 };
 enum tree { TREE_SIZES, TREE_READIES, TREE_FENCES, TREE_HOLES };
@@ -164,7 +164,7 @@ static bool in_order(enum tree tree, const struct vm_region *low, const struct v
 	return low->chunk == high->chunk ? low->first < high->first : low->chunk->base < high->chunk->base;
 }
 
-/* Count the regions of a tree, and check that each belongs there, in order. */
+/* Count the regions of a tree. Check that each belongs to it, and that they are in order. */
 static uint64_t tree_check(struct check *check, enum tree tree, const struct vm_region *root, uint32_t slot)
 {
 	const struct vm_region *stack[TREE_DEPTH_MAX], *region = root, *last = NULL;
@@ -273,7 +273,7 @@ static void totals_check(struct check *check)
 		(unsigned long long)check->reclaimable, (unsigned long long)check->ready_pages);
 }
 
-/* ---- all ---- */
+/* ---- the whole set ---- */
 
 uint32_t region_check(const struct region_set *set, char *text, size_t text_bytes)
 {

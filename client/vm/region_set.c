@@ -43,7 +43,7 @@ static int chunk_compare(const struct region_chunk *a, const struct region_chunk
 	return a->base < b->base ? -1 : a->base > b->base;
 }
 
-/* Not all of them are used; RB_GENERATE_STATIC would mark them so by a macro that only BSD has. */
+/* RB_GENERATE_STATIC would mark unused functions with a macro that only BSD has. */
 #define TREE_FUNCTION static __attribute__((unused))
 RB_GENERATE_INTERNAL(region_sizes, vm_region, by_size, size_compare, TREE_FUNCTION)
 RB_GENERATE_INTERNAL(region_readies, vm_region, by_ready, size_compare, TREE_FUNCTION)
@@ -51,7 +51,8 @@ RB_GENERATE_INTERNAL(region_fences, vm_region, by_ready, fence_compare, TREE_FUN
 RB_GENERATE_INTERNAL(region_chunks, region_chunk, by_base, chunk_compare, TREE_FUNCTION)
 
 /*
- * Insert into a list in order of ids. New regions have the highest id; regions that are put back belong near the head.
+ * Insert into a list that is ordered by id. New regions have the highest id, so they are appended. Regions that are put
+ * back belong near the head, so the search starts there.
  */
 #define LIST_INSERT_BY_ID(list, region, link) \
 	do { \
@@ -69,7 +70,7 @@ RB_GENERATE_INTERNAL(region_chunks, region_chunk, by_base, chunk_compare, TREE_F
 			TAILQ_INSERT_TAIL(list, region, link); \
 	} while (0)
 
-/* ---- life ---- */
+/* ---- open and close ---- */
 
 void region_set_open(struct region_set *set, const struct session_segment *session, uint64_t page_bytes,
 	struct region_writer *writer)
@@ -168,7 +169,7 @@ const struct region_chunk *region_chunk_next(const struct region_set *set, const
 {
 	struct region_chunk key = {.base = chunk ? chunk->base + 1 : 0};
 
-	/* The tree's functions take constant arguments without const. */
+	/* The tree's functions do not declare their constant arguments as const. */
 	return RB_NFIND(region_chunks, (struct region_chunks *)&set->chunks, &key);
 }
 
@@ -191,7 +192,7 @@ int region_find(const struct region_set *set, uint64_t address, struct vm_region
 	return *region ? 0 : -ESTALE;
 }
 
-/* ---- in and out of the trees ---- */
+/* ---- insert into and remove from the trees ---- */
 
 static void slot_mark(uint64_t *words, uint32_t slot, bool on)
 {
@@ -242,7 +243,7 @@ static void sizes_out(struct region_set *set, struct vm_region *region)
 }
 
 /*
- * Add to the sums of available free pages, by a region's slot and readiness. Negative numbers wrap around as uint64_t.
+ * Add to the sums of available free pages for a region's slot and readiness. Negative numbers wrap around as uint64_t.
  */
 static void free_sum(struct region_set *set, const struct vm_region *region, uint64_t pages)
 {
@@ -349,9 +350,12 @@ static void region_out(struct region_set *set, struct vm_region *region)
 	region->moving = true;
 }
 
-/* ---- finding ---- */
+/* ---- find ---- */
 
-/* Find the first region in a tree by size with at least `count` pages: RB_NFIND() without a region to compare with. */
+/*
+ * Find the first region with at least `count` pages in a tree that is ordered by size: RB_NFIND() without a region to
+ * compare with.
+ */
 #define FIRST_OF(tree, link, count) \
 	({ \
 		struct vm_region *at_ = RB_ROOT(tree), *first_ = NULL; \
@@ -392,9 +396,9 @@ struct vm_region *region_best_ready(struct region_set *set, uint32_t count)
 	return best;
 }
 
-/* ---- taking and putting ---- */
+/* ---- take and put ---- */
 
-/* Check that the region and its neighbours are in order, and cannot be joined: see region_check_near(). */
+/* Check that the region and its neighbours are in order and could not be joined; see region_check_near(). */
 static void near_check(const struct region_set *set, const struct vm_region *region)
 {
 	char text[256] = "";
@@ -402,7 +406,7 @@ static void near_check(const struct region_set *set, const struct vm_region *reg
 	GPOOL_INVARIANT(region_check_near(set, region, text, sizeof(text)) == 0, "%s", text);
 }
 
-/* The first `count` pages of a region that is in no set. The rest keeps all other fields. */
+/* Split off the first `count` pages of a region that is in no set. The rest keeps all other fields. */
 struct vm_region *region_split(struct region_set *set, struct vm_region *region, uint32_t count)
 {
 	struct vm_region *piece = region_make(set);
@@ -434,8 +438,8 @@ struct vm_region *region_carve(struct region_set *set, struct vm_region *region,
 		return region;
 	}
 	/*
-	 * The rest keeps its place in all orders except those by size. Among equal fences the address decides, whose
-	 * order does not change.
+	 * The rest keeps its place in all orders except those by size. Among equal fences the address decides, and the
+	 * order of addresses does not change.
 	 */
 	sizes_out(set, region);
 	piece = region_split(set, region, count);
@@ -472,7 +476,8 @@ static bool can_join(const struct vm_region *a, const struct vm_region *b)
 }
 
 /*
- * Merge a moving region with its upper neighbour, which moves too: the lower one gets all pages, and the later fence.
+ * Merge a moving region with its upper neighbour, which moves too. The lower one gets all pages, and the later of the
+ * two fences.
  */
 static void merge_above(struct region_set *set, struct vm_region *region)
 {
@@ -573,7 +578,7 @@ void region_put_allocated(struct region_set *set, struct vm_region *region, uint
 	near_check(set, region);
 }
 
-/* ---- time ---- */
+/* ---- readiness ---- */
 
 /* Change the readiness of a region that stays in the sets. */
 static void ready_change(struct region_set *set, struct vm_region *region, uint64_t fence)
@@ -650,7 +655,7 @@ void region_stream_end(struct region_set *set, uint32_t slot)
 		ready_change(set, region, 0);
 }
 
-/* ---- choosing what others may have ---- */
+/* ---- choose regions for other uses ---- */
 
 /* Harvest a region, or the part of it that is still needed. */
 static void harvest_take(
@@ -714,7 +719,7 @@ void region_harvest_undo(struct region_set *set, struct region_harvest *harvest)
 {
 	struct vm_region *last = TAILQ_LAST(&harvest->regions, region_list), *region;
 
-	/* The part that was split off is restored as it was: the join keeps the older id. */
+	/* Join the part that was split off, so that the region is as before: the join keeps the older id. */
 	if (last && harvest->rest_id && last->after && last->after->id == harvest->rest_id &&
 		can_join(last, last->after)) {
 		uint64_t id = last->id;

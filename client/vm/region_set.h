@@ -1,36 +1,40 @@
 /*
- * region_set.h - the addresses of the stream-ordered allocator, as regions in four sets. Internal to libgpool.
+ * region_set.h - the addresses of the stream-ordered allocator, as regions of four kinds. Internal to libgpool.
  *
- * A chunk is a reservation, counted in pages of the allocator. Its regions, side by side and without gaps, are
+ * A chunk is a reservation of addresses, counted in pages of the allocator. It consists of adjacent regions without
+ * gaps. The kinds of regions are
  *   allocated      returned by gpool_malloc_async()
  *   free           mapped and not allocated; it belongs to the stream in which it was freed, or to none
  *   hole           nothing is mapped
  *   pending unmap  the old addresses of pages that were also mapped elsewhere; still mapped, because queued work may
  *                  use them
- * so that the sets always partition the space. A region is `moving` while one thread works on it without the lock: it
- * has its kind, and its place among its neighbours, but it is in no tree or list.
+ * The regions therefore always partition the space. A region is `moving` while one thread works on it without the lock.
+ * A moving region has its kind, and its place among its neighbours, but it is in no tree or list.
  *
- * A free region is available to its own stream at once. For other streams it is
- *   UNFENCED  freed without a fence, since only one stream was in use: a fence must be recorded first
- *   PENDING   until its fence is signaled
- *   READY     from then on; so is every region without a stream
- * When a stream reuses a region at once, the GPU may still execute the earlier work there; the allocation therefore
- * keeps the readiness and the fence of the region as its guard. Freed in the same stream, it is like any other region.
- * Freed without a stream, it belongs to that stream until the guard ends. Freed in another stream, it is `guarded`:
- * available to no stream until the guard ends, and then to that other stream.
+ * A free region is available to its own stream immediately. For other streams its readiness is one of
+ *   UNFENCED  freed without a fence, because only one stream was in use: a fence must be recorded first
+ *   PENDING   its fence is not signaled
+ *   READY     its fence is signaled, or the region has no stream
+ * When a stream reuses a region immediately, the GPU may still be executing earlier work on it. The allocation
+ * therefore keeps the readiness and the fence of the region as its guard. What happens at its free depends on the
+ * stream of the free:
+ *   the same stream   the region is like any other
+ *   no stream         it belongs to the guard's stream until the guard ends
+ *   another stream    it is `guarded`: available to no stream until the guard ends, and then to that other stream
  *
  * Regions without a stream that the agent may take without a request have the slot VM_RECLAIMABLE: their pages may have
  * been taken.
  *
  * Invariants, which region_check.c checks:
- *   Regions of a chunk follow each other from its first page to its last; totals are the sums over them.
+ *   The regions of a chunk follow each other from its first page to its last. The totals are the sums over them.
  *   Each region that does not move is in exactly the trees and lists that its kind, slot and readiness require.
- *   No two neighbours could be joined: holes with holes; free ones of one slot, of which the later fence then applies.
+ *   No two neighbours can be joined. Holes can be joined; so can free regions of the same slot, and the later fence
+ *   then applies.
  *   The keys of a tree do not change while a region is in it.
- * No driver call and no request to the agent is made here. The caller holds the lock of the sets' owner.
+ * The functions of this file call neither driver nor agent. The caller holds the lock of the sets' owner.
  *
- * Cost: O(log n) for each step. Signaled fences are found at the head of each stream's fences in order; checking one
- * costs a load.
+ * Cost: O(log n) for each step. Each stream keeps its fences in order, so signaled ones are found at the head. Checking
+ * a fence costs one load.
  */
 #ifndef GPOOL_CLIENT_VM_REGION_SET_H
 #define GPOOL_CLIENT_VM_REGION_SET_H
@@ -44,7 +48,7 @@ enum vm_region_kind { VM_HOLE, VM_FREE, VM_ALLOCATED, VM_PENDING_UNMAP, VM_KINDS
 enum vm_region_ready { VM_READY, VM_PENDING, VM_UNFENCED };
 
 enum {
-	VM_NONE = 0, /* the slot of regions without a stream */
+	VM_NONE = 0, /* slot of regions without a stream */
 	VM_RECLAIMABLE = SESSION_TIMELINES,
 	VM_SLOTS,
 	VM_WORDS = SESSION_TIMELINES / 64,
@@ -57,29 +61,29 @@ struct vm_region {
 	struct vm_region *before, *after; /* neighbours in the chunk, by address */
 	uint32_t first, count;            /* pages */
 	uint8_t kind;                     /* enum vm_region_kind */
-	/* enum vm_region_ready, of free regions and pending unmaps; of allocated ones that of the guard */
+	/* enum vm_region_ready: of a free region or a pending unmap; of the guard, if the region is allocated */
 	uint8_t ready;
 	bool moving;
-	bool guarded;  /* free, and available to no stream until its guard ends */
-	bool unmapped; /* moving pending unmap: it is unmapped */
-	bool captured; /* allocated: keeps its pages even when it is freed, and is free only when the capture ends */
-	bool released; /* allocated, captured: freed meanwhile */
-	bool held;     /* free, allocated: some of its handles are held */
-	bool offered;  /* free: some of its handles are released (vpmm_offer.c) */
-	uint16_t slot; /* free: stream slot; allocated: that of the guard */
-	uint16_t next_slot;           /* guarded: slot after the end of the guard */
-	uint64_t fence;               /* fence of a free region, a pending unmap or a guard; 0: none */
-	uint64_t next_fence;          /* guarded: fence of the free */
-	uint64_t id;                  /* order of creation; allocated: number of the allocation */
-	uint64_t bytes;               /* allocated: requested size */
-	uint32_t stream;              /* number of the stream of the allocation or the harvest */
-	uint32_t freed_in;            /* released: number of the stream of the free */
-	uint16_t row;                 /* index in the table for tools */
+	bool guarded;        /* free, but available to no stream until its guard ends */
+	bool unmapped;       /* moving pending unmap: the pages were unmapped */
+	bool captured;       /* allocated: keeps its pages when it is freed, and becomes free when the capture ends */
+	bool released;       /* allocated, captured: it was freed during the capture */
+	bool held;           /* free, allocated: some of its handles are held */
+	bool offered;        /* free: some of its handles are released (vpmm_offer.c) */
+	uint16_t slot;       /* free: slot of the stream; allocated: slot of the guard */
+	uint16_t next_slot;  /* guarded: slot of the region after the guard has ended */
+	uint64_t fence;      /* fence of a free region, a pending unmap or a guard; 0: none */
+	uint64_t next_fence; /* guarded: fence of the free operation */
+	uint64_t id;         /* order of creation; allocated: number of the allocation */
+	uint64_t bytes;      /* allocated: requested size */
+	uint32_t stream;     /* number of the stream of the allocation, or of the harvested region */
+	uint32_t freed_in;   /* released: number of the stream in which it was freed */
+	uint16_t row;        /* index in the table for tools */
 	RB_ENTRY(vm_region) by_size;  /* free regions of a slot; holes */
-	RB_ENTRY(vm_region) by_ready; /* PENDING: by fence, of its slot. READY, of a stream: by size, of all slots */
-	/* free regions of a slot; READY pending unmaps; or the list of the thread that moves it */
+	RB_ENTRY(vm_region) by_ready; /* PENDING: by fence, per slot. READY with a stream: by size, for all slots */
+	/* free regions of a slot; READY pending unmaps; or the list of the thread that moves the region */
 	TAILQ_ENTRY(vm_region) by_age;
-	TAILQ_ENTRY(vm_region) queue; /* free regions: UNFENCED of its slot, or READY of all streams, oldest first */
+	TAILQ_ENTRY(vm_region) queue; /* free regions, oldest first: UNFENCED of a slot, or READY of all streams */
 };
 
 RB_HEAD(region_sizes, vm_region);
@@ -92,7 +96,7 @@ struct region_chunk {
 	uint64_t base;
 	uint32_t pages;
 	struct vm_region *lowest;
-	struct vm_region **at; /* [pages]: the allocated region that begins here; touched on demand */
+	struct vm_region **at; /* [pages]: the allocated region that begins here; allocated on first use */
 };
 RB_HEAD(region_chunks, region_chunk);
 
@@ -114,7 +118,7 @@ struct region_set {
 	struct region_chunks chunks;
 	struct region_sizes holes;
 	struct region_readies readies; /* READY regions of streams */
-	struct region_list ready_ages; /* the same, oldest first */
+	struct region_list ready_ages; /* the same regions, oldest first */
 	struct region_list ripe;       /* READY pending unmaps */
 	uint64_t fenced[VM_WORDS];     /* a bit for each slot with PENDING regions */
 	uint64_t used[VM_WORDS];       /* a bit for each slot with free regions */
@@ -123,12 +127,12 @@ struct region_set {
 	uint64_t counts[VM_KINDS];
 	uint64_t available;           /* free pages that are neither moving nor guarded */
 	uint64_t guarded;             /* guarded free pages */
-	uint64_t reclaimable;         /* reclaimable ones of the available pages */
+	uint64_t reclaimable;         /* available pages that are reclaimable */
 	uint64_t ready;               /* READY pages of streams */
-	uint64_t unfenced;            /* number of UNFENCED regions, including guarded ones */
-	uint64_t newest;              /* id of the last call's allocation; 0: it allocated nothing */
-	struct region_writer *writer; /* NULL: regions are not shown */
-	bool changed;                 /* changed since the totals were shown */
+	uint64_t unfenced;            /* number of UNFENCED regions, including those that are guarded */
+	uint64_t newest;              /* id of the allocation by the last call; 0: it allocated nothing */
+	struct region_writer *writer; /* NULL: the regions are not shown to tools */
+	bool changed;                 /* changed since the totals were last shown */
 	struct region_list spares;
 	uint32_t spare_count;
 	struct region_slab *slabs;
@@ -136,23 +140,23 @@ struct region_set {
 };
 
 /*
- * region_set_open() - initialize a set; writer NULL: its regions are not shown. region_set_close() - free it, before
- * its chunks. Both may change the shown table.
+ * region_set_open() - initialize a set. writer NULL: its regions are not shown to tools. region_set_close() - free it,
+ * before its chunks. Both may change the shown table.
  */
 void region_set_open(struct region_set *set, const struct session_segment *session, uint64_t page_bytes,
 	struct region_writer *writer);
 void region_set_close(struct region_set *set);
 
 /*
- * region_show() - show a moving region's change before the lock is released. region_show_totals() - show the changed
- * totals, before it is released.
+ * region_show() - show the change of a moving region, before the lock is released. region_show_totals() - show changed
+ * totals, before the lock is released.
  */
 void region_show(struct region_set *set, struct vm_region *region);
 void region_show_totals(struct region_set *set);
 
 /*
- * region_chunk_open() - allocate the memory for `pages` pages at base: 0, -ENOMEM. region_chunk_add() - add the chunk
- * as one hole.
+ * region_chunk_open() - allocate the memory for `pages` pages at `base`. Return: 0, -ENOMEM. region_chunk_add() - add
+ * the chunk as one hole.
  */
 int region_chunk_open(struct region_chunk *chunk, uint64_t base, uint32_t pages);
 void region_chunk_close(struct region_chunk *chunk);
@@ -164,12 +168,12 @@ static inline bool is_stream_slot(uint32_t slot)
 }
 
 /*
- * region_spare() - allocate memory for steps that create a region: 0, -ENOMEM. Each of region_chunk_add(),
- * region_carve() and region_split() takes the memory of one step.
+ * region_spare() - allocate memory for `steps` steps that create a region. Return: 0, -ENOMEM. Each call of
+ * region_chunk_add(), region_carve() and region_split() is one step.
  */
 int region_spare(struct region_set *set, uint32_t steps);
 
-/* region_chunk_next() - return the next chunk in ascending order; NULL: the first. */
+/* region_chunk_next() - return the next chunk in ascending order; for NULL, the first. */
 const struct region_chunk *region_chunk_next(const struct region_set *set, const struct region_chunk *chunk);
 
 static inline uint64_t region_address(const struct region_set *set, const struct vm_region *region)
@@ -178,44 +182,50 @@ static inline uint64_t region_address(const struct region_set *set, const struct
 }
 
 /*
- * region_find() - find the allocation that begins at an address: 0; -EINVAL: no page of the allocator begins there;
- * -ESTALE: no allocation begins there.
+ * region_find() - find the allocation that begins at an address. Return: 0; -EINVAL (no page of the allocator begins
+ * there); -ESTALE (no allocation begins there).
  */
 int region_find(const struct region_set *set, uint64_t address, struct vm_region **region);
 
-/* ---- finding: the smallest that holds `count` pages, of those the lowest. NULL: there is none ---- */
+/* ---- find the smallest region with `count` pages, and of several the lowest; NULL if none exists ---- */
 
 struct vm_region *region_best(struct region_set *set, uint32_t slot, uint32_t count);
 /*
- * region_best_ready() - return the smallest sufficient READY region: of any stream, of none, or reclaimable; in this
- * order if their sizes are equal.
+ * region_best_ready() - return the smallest sufficient READY region. Among regions of equal size, those of a stream
+ * come first, then those without a stream, then reclaimable ones.
  */
 struct vm_region *region_best_ready(struct region_set *set, uint32_t count);
 struct vm_region *region_best_hole(struct region_set *set, uint32_t count);
 
-/* ---- taking out of the sets, and putting back ---- */
+/* ---- take out of the sets, and put back ---- */
 
-/* region_carve() - take the first `count` pages of a region in the sets as a moving region; the rest stays. */
+/*
+ * region_carve() - take the first `count` pages of a region out of the sets, as a moving region. The rest stays in the
+ * sets.
+ */
 struct vm_region *region_carve(struct region_set *set, struct vm_region *region, uint32_t count);
 
-/* region_split() - split the first `count` pages, fewer than all, off a moving region; the result moves too. */
+/* region_split() - split the first `count` pages, fewer than all, off a moving region. Both parts move. */
 struct vm_region *region_split(struct region_set *set, struct vm_region *region, uint32_t count);
 
 /* region_turn() - change the kind of a moving region. */
 void region_turn(struct region_set *set, struct vm_region *region, enum vm_region_kind kind);
 
 /*
- * region_put() - insert a region into the sets that its fields require, joined with its neighbours. Returns the
+ * region_put() - insert a region into the sets that its fields require, joined with its neighbours. Return the
  * resulting region.
  */
 struct vm_region *region_put(struct region_set *set, struct vm_region *region);
 
-/* region_put_free() - make a moving region free in a slot, with a new id. fence 0 with a stream's slot: UNFENCED. */
+/*
+ * region_put_free() - make a moving region free in a slot, with a new id. It is UNFENCED if `fence` is 0 and the slot
+ * is that of a stream.
+ */
 struct vm_region *region_put_free(struct region_set *set, struct vm_region *region, uint32_t slot, uint64_t fence);
 
 /*
- * region_put_released() - free a moving allocation in a slot, behind a fence or 0. guard: the slot of its guard still
- * belongs to the same stream.
+ * region_put_released() - free a moving allocation in a slot, behind a fence or 0. guard: the slot of the allocation's
+ * guard still belongs to the same stream.
  */
 struct vm_region *region_put_released(
 	struct region_set *set, struct vm_region *region, uint32_t slot, uint64_t fence, bool guard);
@@ -226,25 +236,25 @@ void region_put_pending_unmap(struct region_set *set, struct vm_region *region, 
 /* region_put_allocated() - make a moving region allocated; its readiness and fence become its guard. */
 void region_put_allocated(struct region_set *set, struct vm_region *region, uint32_t slot, uint64_t bytes);
 
-/* ---- time ---- */
+/* ---- readiness ---- */
 
-/* region_sweep() - make regions whose fences are signaled READY. */
+/* region_sweep() - make regions READY whose fences are signaled. */
 void region_sweep(struct region_set *set);
 
-/* region_ripe() - take the oldest READY pending unmap, which moves from now on; NULL: none. */
+/* region_ripe() - take the oldest READY pending unmap as a moving region. Return NULL if none exists. */
 struct vm_region *region_ripe(struct region_set *set);
 
-/* region_fence() - set `fence` for all regions that were freed unfenced in its slot up to this id. */
+/* region_fence() - set `fence` for all UNFENCED regions of a slot with an id up to last_id. */
 void region_fence(struct region_set *set, uint32_t slot, uint64_t fence, uint64_t last_id);
 
-/* region_stream_end() - a stream was closed and its work is done: its regions have no stream any more. */
+/* region_stream_end() - remove the stream from its regions, because it was closed and its work is done. */
 void region_stream_end(struct region_set *set, uint32_t slot);
 
-/* ---- choosing what others may have ---- */
+/* ---- choose regions for other uses ---- */
 
 /*
  * region_at_once() - return the number of pages that a stream can use without waiting and without a request: its own,
- * and READY ones that are not reclaimable.
+ * and those READY ones that are not reclaimable.
  */
 static inline uint64_t region_at_once(const struct region_set *set, uint32_t slot)
 {
@@ -254,9 +264,9 @@ static inline uint64_t region_at_once(const struct region_set *set, uint32_t slo
 }
 
 /*
- * A harvest: free regions whose pages are to be mapped elsewhere. They move. Those of `slot` come first, then READY
- * ones, then unfinished ones of other streams; oldest first in each group. The last region is split; `rest_id`
- * identifies the rest.
+ * A harvest: free regions, now moving, whose pages are to be mapped elsewhere. Those of `slot` come first, then READY
+ * ones, then unfinished ones of other streams; within each group, the oldest first. The last region may be split;
+ * `rest_id` identifies the rest.
  */
 struct region_harvest {
 	struct region_list regions; /* linked by by_age */
@@ -265,28 +275,28 @@ struct region_harvest {
 };
 
 /*
- * region_harvest() - harvest `pages` pages, which must be available without the reclaimable ones; takes one step's
- * memory.
+ * region_harvest() - harvest `pages` pages. At least this number must be available, not counting
+ * reclaimable ones. Takes the memory of one step.
  */
 void region_harvest(struct region_set *set, uint32_t slot, uint32_t pages, struct region_harvest *harvest);
 
-/* region_harvest_undo() - restore the regions, with their ids, fences and places in order of age. */
+/* region_harvest_undo() - restore the harvested regions, with their ids, fences and places in the order of age. */
 void region_harvest_undo(struct region_set *set, struct region_harvest *harvest);
 
 /*
- * region_idle() - take the oldest READY region that is not reclaimable, at most `pages` of it, which moves from now on;
- * NULL: none.
+ * region_idle() - take the oldest READY region that is not reclaimable, or its first `pages` pages, as a moving region.
+ * Return NULL if none exists.
  */
 struct vm_region *region_idle(struct region_set *set, uint64_t pages);
 
-/* region_reclaimable() - the same for reclaimable regions; chunk NULL: any. */
+/* region_reclaimable() - like region_idle(), for reclaimable regions of a chunk, or of all chunks if it is NULL. */
 struct vm_region *region_reclaimable(struct region_set *set, const struct region_chunk *chunk, uint64_t pages);
 
-/* ---- proving ---- */
+/* ---- check ---- */
 
 /*
- * region_check() - check all invariants: 0, or the number of violations, the first of them as text. region_check_near()
- * - check those around one region. Moving regions are permitted.
+ * region_check() - check all invariants. Return the number of violations; `text` describes the first.
+ * region_check_near() - check the invariants around one region. Both permit moving regions.
  */
 uint32_t region_check(const struct region_set *set, char *text, size_t text_bytes);
 uint32_t region_check_near(const struct region_set *set, const struct vm_region *region, char *text, size_t text_bytes);

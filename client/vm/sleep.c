@@ -1,13 +1,14 @@
 /*
- * sleep.c - release the pages of all ranges: kept as objects, spilled, or discarded, by class.
+ * sleep.c - release the pages of all ranges. Depending on the class of a range, its content is kept as an object,
+ * spilled or discarded.
  *
  * The steps are ordered so that each step that may fail can be undone, or need not be:
  *   1 wait for the library's streams
- *   2 publish the ranges to keep; they may stay published, since only write access has changed
- *   3 unmap; undone by mapping the same pages again
- *   4 spill all mutable ranges as one block: the agent saves all of it, or none
+ *   2 publish the ranges to keep; they may stay published, since only their write access has changed
+ *   3 unmap; to undo this, map the same pages again
+ *   4 spill all mutable ranges as one block: the agent saves either all of it or nothing
  *   5 release the other pages, which cannot fail
- *   6 unmap unused pages that other sessions may get only after that
+ *   6 unmap unused pages, which other trust domains can get only after this
  */
 #include "client/vm/range.h"
 
@@ -25,7 +26,7 @@ static bool is_mutable(const struct gpool_range *range)
 	return range->memory_class == GPOOL_OBJECT_MUTABLE;
 }
 
-/* ---- kept ---- */
+/* ---- ranges to keep ---- */
 
 static int range_keep(struct gpool_range *range)
 {
@@ -41,7 +42,7 @@ static int range_keep(struct gpool_range *range)
 	range->block = (struct gpool_block){0};
 	range->version = range->object->version;
 	range->layout_hash = range->object->manifest.header->layout_hash;
-	/* If the process stays awake after all, its published pages are read-only. */
+	/* The published pages are read-only from now on, even if the process stays awake. */
 	gpu_access(pool->gpu, range->va, range->bytes, GPU_ACCESS_READ);
 	return 0;
 }
@@ -56,13 +57,13 @@ static int ranges_keep(struct ranges *ranges)
 	return error;
 }
 
-/* ---- unmapped, and mapped again ---- */
+/* ---- unmap, and map again ---- */
 
 static void ranges_map_again(struct ranges *ranges, const struct gpool_range *end)
 {
 	for (struct gpool_range *range = ranges->all; range != end; range = range->next)
 		if (!range->mapped && range_map(range)) {
-			/* The range still has its pages; a wake tries to map them again. */
+			/* The range keeps its pages. A wake tries to map them again. */
 			ranges->asleep = true;
 			pool_log(range->pool, POOL_LOG_ERROR,
 				"a range of %u pages, which could not be put to sleep, is not mapped",
@@ -83,16 +84,18 @@ static int ranges_unmap(struct ranges *ranges)
 	return 0;
 }
 
-/* ---- spilled ---- */
+/* ---- mutable ranges ---- */
 
-/* Join the pages of all mutable ranges, in transit, list after list. Returns their number; *first: the first run. */
+/*
+ * Join the pages of all mutable ranges, which are in transit, to one chain. Return their number. *first: the first run.
+ */
 static uint32_t mutable_join(struct ranges *ranges, uint32_t *first)
 {
 	uint32_t pages = 0, next = 0;
 
 	/*
-	 * Each range is inserted before the earlier ones, since the list has one direction: the chain is in reverse
-	 * order.
+	 * A list can only be linked to a following one, so each range is inserted before the earlier ones: the chain is
+	 * in reverse order.
 	 */
 	for (struct gpool_range *range = ranges->all; range; range = range->next) {
 		if (!is_mutable(range))
@@ -119,8 +122,8 @@ static int mutable_part(struct ranges *ranges)
 }
 
 /*
- * The agent has reported that the block was not spilled. Pin it again; if an eviction has saved it after the refusal,
- * the result is the requested one. Return: 0: it is saved; else `error`, and it is pinned.
+ * Pin the block again after the agent has reported that it was not spilled. If an eviction has saved the block since,
+ * the requested state is reached. Return 0 if it is saved, else `error`, with the block pinned.
  */
 static int saved_after_all(struct gpool *pool, const struct gpool_block *block, int error)
 {
@@ -135,7 +138,7 @@ static int saved_after_all(struct gpool *pool, const struct gpool_block *block, 
 				return error;
 			pin_drop(&pool->session, block->page);
 		}
-		/* -EBUSY: it is being moved, and may be restored. */
+		/* -EBUSY: the block is being moved, and may be restored into the pool. */
 		switch (lease_ask(pool, &ask)) {
 		case 0:
 		case -EIO: return 0;
@@ -188,11 +191,11 @@ static int ranges_spill(struct gpool *pool, uint32_t pages)
 			"the content of %u pages cannot be spilled: a disk failed, or no mover serves the pool; the "
 			"agent's log has the cause",
 			pages);
-	/* The block exists: the agent has no means to save it. */
+	/* The block exists, so -ESTALE means that the agent has no means to save it. */
 	return error == -ESTALE ? -EOPNOTSUPP : error;
 }
 
-/* ---- let go ---- */
+/* ---- release ---- */
 
 static void range_let_go(struct gpool_range *range)
 {
@@ -200,7 +203,7 @@ static void range_let_go(struct gpool_range *range)
 	struct thread_stats *transit;
 
 	if (range->object) {
-		/* If the close fails, the end of the session closes the object as well. */
+		/* If the close fails, the object is closed when the session ends. */
 		gpool_object_close(range->object);
 		range->object = NULL;
 		page_list_reset(&range->pages);
@@ -270,12 +273,12 @@ int gpool_sleep(struct gpool *pool, uint32_t flags)
 	pthread_mutex_unlock(&pool->ranges->lock);
 	if (error)
 		return error;
-	/* Idle pages are reclaimed as soon as they are needed, or by the clock. */
+	/* Make cached pages idle: the agent reclaims idle pages when they are needed, or after a time. */
 	pool_sweep(pool);
 	cache = thread_cache_of(pool);
 	if (cache)
 		thread_cache_flush(cache);
-	/* This process may not check for needed handles for a long time: unmap all unused ones now. */
+	/* This process may not check for needed handles for a long time, so unmap all unused ones now. */
 	window_let_go_unused(pool);
 	pool_wake_waiters(pool);
 	return 0;

@@ -1,13 +1,13 @@
 /*
- * sliced_range.c - sliced ranges: block i of every slice is committed together, and the next blocks are read ahead in
+ * sliced_range.c - sliced ranges: block i of all slices is committed together, and the next blocks are read ahead in
  * the background.
  *
  *   [0, committed)      committed
- *   [committed, ready)  read ahead; the agent may have taken some since
- *   [.., high)       blocks from here on were not read ahead
+ *   [committed, ready)  read ahead; the agent may have taken some of them since
+ *   [high, ...)         never read ahead
  *
- * The background task handles one block at a time, `working`, beyond the size to which a call is growing. A call
- * therefore waits for it only if it needs this block, which is being provided then.
+ * The background task handles one block at a time, `working`, beyond the size to which a call is growing. A growing
+ * call therefore waits for the task only if the task is providing a block that the call needs.
  */
 #include "client/core/stream.h"
 #include "client/core/last_error.h"
@@ -18,17 +18,17 @@
 #include <string.h>
 
 struct gpool_sliced_range {
-	struct background_task task; /* first field: the task's address is that of the sliced range */
+	struct background_task task; /* first field, so that the task's address is that of the sliced range */
 	struct gpool *pool;
 	struct gpool_range *range;
 	LIST_ENTRY(gpool_sliced_range) link;
 	uint32_t slices, blocks, block_pages, slice_pages, read_ahead;
 	pthread_mutex_t growing; /* serializes grow and shrink */
 	pthread_mutex_t lock;    /* protects all fields below */
-	pthread_cond_t worked;   /* signaled when the background task is done with a block */
+	pthread_cond_t worked;   /* signaled when the background task has finished a block */
 	uint32_t committed, ready, high;
-	uint32_t claimed; /* the number of blocks to which a call is growing */
-	uint32_t working; /* block + 1; 0: none */
+	uint32_t claimed; /* number of blocks to which a call is growing */
+	uint32_t working; /* block that the task handles, plus 1; 0: none */
 };
 
 static struct elastic_pages blocks_of(const struct gpool_sliced_range *sliced, uint32_t from, uint32_t to)
@@ -46,9 +46,9 @@ static uint32_t larger(uint32_t a, uint32_t b)
 	return a > b ? a : b;
 }
 
-/* ---- in the background ---- */
+/* ---- read ahead in the background ---- */
 
-/* Return the next block to read ahead, or UINT32_MAX. *first to *end: surplus blocks that were read ahead. */
+/* Return the next block to read ahead, or UINT32_MAX. [*first, *end): surplus blocks that were read ahead. */
 static uint32_t work_next(struct gpool_sliced_range *sliced, uint32_t *first, uint32_t *end)
 {
 	uint32_t base, last, next = UINT32_MAX;
@@ -61,7 +61,7 @@ static uint32_t work_next(struct gpool_sliced_range *sliced, uint32_t *first, ui
 	if (sliced->high > last)
 		sliced->high = last;
 	sliced->ready = larger(sliced->ready, base);
-	/* A call that grows gets the pages first, and wakes the task when it has ended. */
+	/* A growing call gets pages first, and wakes the task when the call ends. */
 	if (sliced->ready < last && !sliced->claimed) {
 		next = sliced->ready;
 		sliced->working = next + 1;
@@ -75,7 +75,7 @@ static void work_end(struct gpool_sliced_range *sliced, uint32_t block, bool the
 {
 	pthread_mutex_lock(&sliced->lock);
 	sliced->working = 0;
-	/* Unless a call has started meanwhile. */
+	/* If a call has grown or shrunk the range meanwhile, `ready` has changed. */
 	if (there && sliced->ready == block)
 		sliced->ready++;
 	pthread_cond_broadcast(&sliced->worked);
@@ -111,7 +111,7 @@ static void sliced_work(struct background_task *task)
 	}
 }
 
-/* ---- life ---- */
+/* ---- create and destroy ---- */
 
 static int options_check(struct gpool_sliced_range_options *read, struct gpool_range_options *range,
 	const struct gpool_sliced_range_options *options)
@@ -150,7 +150,10 @@ void sliced_ranges_close(struct gpool *pool)
 	}
 }
 
-/* Compute the shape: each slice begins at the start of a handle. Return false if it exceeds the pages of a range. */
+/*
+ * Compute the layout: each slice begins at the start of a handle. Return false if the layout exceeds the maximum size
+ * of a range.
+ */
 static bool shape_set(struct gpool_sliced_range *sliced, uint32_t *pages)
 {
 	uint64_t unit = handle_pages(sliced->pool), slice = (uint64_t)sliced->blocks * sliced->block_pages;
@@ -237,7 +240,7 @@ int gpool_sliced_range_destroy(struct gpool_sliced_range *sliced)
 	background_remove(pool, &sliced->task);
 	error = gpool_range_destroy(sliced->range);
 	if (error) {
-		/* On failure it is unchanged; the thread exists already. */
+		/* The sliced range is unchanged, so add its task again. This cannot fail, because the thread exists. */
 		if (sliced->read_ahead)
 			background_add(pool, &sliced->task);
 		return error;
@@ -249,9 +252,12 @@ int gpool_sliced_range_destroy(struct gpool_sliced_range *sliced)
 	return 0;
 }
 
-/* ---- growing and shrinking ---- */
+/* ---- grow and shrink ---- */
 
-/* Return true if the background task handles a block with a handle of the first `blocks` blocks. */
+/*
+ * Return true if the block that the background task handles shares a handle with the first `blocks` blocks, or is one
+ * of them.
+ */
 static bool works_below(const struct gpool_sliced_range *sliced, uint32_t blocks)
 {
 	uint32_t unit = handle_pages(sliced->pool);
@@ -261,8 +267,8 @@ static bool works_below(const struct gpool_sliced_range *sliced, uint32_t blocks
 }
 
 /*
- * Prevent the background task from starting a block until growth_end(). Return true if it is still working on one
- * beyond those of the caller.
+ * Prevent the background task from starting a block until growth_end(). Return true if it is still working on a block
+ * that the caller does not need.
  */
 static bool growth_begin(struct gpool_sliced_range *sliced, uint32_t blocks)
 {
@@ -285,7 +291,10 @@ static void background_await(struct gpool_sliced_range *sliced)
 	pthread_mutex_unlock(&sliced->lock);
 }
 
-/* If handles had to be provided, other read-ahead blocks may have been taken too, and are checked again. */
+/*
+ * End growth_begin(). If handles had to be provided, the agent may have taken other read-ahead blocks too, so they are
+ * checked again.
+ */
 static void growth_end(struct gpool_sliced_range *sliced, uint32_t blocks, int64_t brought)
 {
 	pthread_mutex_lock(&sliced->lock);
@@ -309,7 +318,7 @@ static int64_t grow(struct gpool_sliced_range *sliced, uint32_t blocks, int time
 	if (!brought) {
 		brought = elastic_commit(sliced->range->elastic, &pages, timeout_ms, false);
 		if (works && (brought == -ENOSPC || brought == -EDQUOT)) {
-			/* The task held pages, which are available after it has finished its block. */
+			/* The task held pages. They are available after it has finished its block. */
 			background_await(sliced);
 			brought = elastic_commit(sliced->range->elastic, &pages, timeout_ms, false);
 		}
@@ -371,7 +380,7 @@ int gpool_sliced_range_shrink(struct gpool_sliced_range *sliced, uint32_t blocks
 	return error;
 }
 
-/* ---- looking ---- */
+/* ---- inspect ---- */
 
 int gpool_sliced_range_info(struct gpool_sliced_range *sliced, struct gpool_sliced_range_info *info)
 {

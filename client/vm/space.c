@@ -9,11 +9,11 @@
 struct vm_spaces {
 	pthread_mutex_t lock;
 	struct vm_space *all;
-	/* [handles of the pool] number of slots that map each; 0 before its unmap is reported to the agent */
+	/* [handles of the pool] number of slots that map each handle; 0 before its unmap is reported to the agent */
 	_Atomic uint32_t *mapped;
 };
 
-/* ---- life ---- */
+/* ---- open and close ---- */
 
 static void *slots_allocate(uint32_t slots)
 {
@@ -74,7 +74,7 @@ void vm_space_close(struct vm_space *space)
 	space->pages = NULL;
 }
 
-/* ---- mapping ---- */
+/* ---- map and unmap ---- */
 
 static void count_mapped(const struct vm_space *space, uint32_t page, uint32_t change)
 {
@@ -82,7 +82,7 @@ static void count_mapped(const struct vm_space *space, uint32_t page, uint32_t c
 		&space->pool->spaces->mapped[page / handle_pages(space->pool)], change, memory_order_seq_cst);
 }
 
-/* Request the descriptors of all handles together, for back ends with one descriptor per handle. */
+/* If the back end has one descriptor per handle, request the descriptors of all handles together. */
 static int handles_import(struct gpool *pool, const uint32_t *pages, uint32_t count)
 {
 	uint32_t least = UINT32_MAX, most = 0;
@@ -96,7 +96,7 @@ static int handles_import(struct gpool *pool, const uint32_t *pages, uint32_t co
 	return least == UINT32_MAX ? 0 : window_import(pool, least, most - least + 1);
 }
 
-/* Undo mappings. pages[] keeps those that could not be undone, for a later call. */
+/* Undo mappings. space->pages[] keeps those that could not be undone, for a later call. */
 static void map_undo(struct vm_space *space, uint32_t slot, const uint32_t *pages, uint32_t count)
 {
 	if (!count)
@@ -208,7 +208,7 @@ int vm_unmap(struct vm_space *space, uint32_t slot, uint32_t count)
 	return error;
 }
 
-/* ---- reclaimable ---- */
+/* ---- reclaimable slots ---- */
 
 void vm_park(struct vm_space *space, uint32_t slot, uint32_t count)
 {
@@ -225,7 +225,7 @@ void vm_park(struct vm_space *space, uint32_t slot, uint32_t count)
 	}
 }
 
-/* Return the number of slots from `slot` on whose pages are adjacent bits of one word of free bits. */
+/* Return the number of slots from `slot` on whose pages are adjacent bits in one word of the free bits. */
 static uint32_t word_run(const struct vm_space *space, uint32_t slot, uint32_t count)
 {
 	uint32_t first = space->pages[slot] - 1, room = 64 - first % 64, run = 1;
@@ -237,7 +237,10 @@ static uint32_t word_run(const struct vm_space *space, uint32_t slot, uint32_t c
 	return run;
 }
 
-/* Hold the adopted pages of one word_run(), given as a mask over the slots [slot, ...). */
+/*
+ * Hold the adopted pages of one word_run(). `taken` is a mask over the slots from `slot` on. Return the mask of the
+ * held ones.
+ */
 static uint64_t run_stand(struct vm_space *space, uint32_t slot, uint64_t taken, struct thread_cache *cache,
 	const struct vm_take_options *options)
 {
@@ -288,7 +291,7 @@ uint32_t vm_adopt_run(
 	return lost;
 }
 
-/* ---- letting go ---- */
+/* ---- unmap for other trust domains ---- */
 
 bool vm_let_go(struct vm_space *space, uint32_t slot, uint32_t count)
 {
@@ -307,7 +310,7 @@ static bool vm_sweep(struct gpool *pool)
 
 	if (!spaces)
 		return true;
-	/* The thread that holds the lock sweeps, or opens or closes a space. */
+	/* If another thread holds the lock, it sweeps, or opens or closes a space. */
 	if (pthread_mutex_trylock(&spaces->lock))
 		return false;
 	for (struct vm_space *space = spaces->all; space; space = space->next)
@@ -322,7 +325,7 @@ bool vm_maps(const struct gpool *pool, uint32_t handle)
 	return pool->spaces && atomic_load_explicit(&pool->spaces->mapped[handle], memory_order_seq_cst) != 0;
 }
 
-/* ---- life ---- */
+/* ---- shared state ---- */
 
 static const struct window_user user = {.sweep = vm_sweep, .maps = vm_maps};
 

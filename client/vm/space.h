@@ -1,10 +1,11 @@
 /*
- * space.h - a reserved range of addresses with handles mapped in it, slot by slot. No policy. Internal to libgpool.
+ * space.h - a space: a reserved range of addresses, with handles mapped slot by slot. It contains no policy. Internal
+ * to libgpool.
  *
- * One slot holds one handle (handle.h). The owner of the space tracks its slots: which mapped handles are held and
- * which are reclaimable, that is idle and still mapped. A reclaimable slot's handle may be given to another process at
- * any time. Within a trust domain this is harmless, since the slot is not used before its handle was adopted again. For
- * another trust domain the agent waits until it is unmapped: let_go() does that.
+ * A slot holds one handle (handle.h). The owner of the space tracks which mapped handles are held and which are
+ * reclaimable, that is, idle and still mapped. The handle of a reclaimable slot may be given to another process at any
+ * time. Within a trust domain this is harmless, since the slot is not used before its handle was adopted again. Before
+ * the handle moves to another trust domain, the agent waits until let_go() has unmapped it.
  */
 #ifndef GPOOL_CLIENT_VM_SPACE_H
 #define GPOOL_CLIENT_VM_SPACE_H
@@ -13,32 +14,33 @@
 
 struct vm_space {
 	/*
-	 * Set by the owner before vm_space_open(). Called by any thread of this process that waits for pages, under any
-	 * locks: so it must not wait for a lock (only try it; false: not now). It passes all reclaimable slots to
-	 * vm_let_go(). NULL: no slot of this space is ever reclaimable.
+	 * Pass all reclaimable slots to vm_let_go(). Return false if this is not possible now. Any thread of this
+	 * process that waits for pages may call it, with any locks held, so it must not wait for a lock. The owner sets
+	 * it before vm_space_open(). NULL: no slot of this space is ever reclaimable.
 	 */
 	bool (*let_go)(struct vm_space *space);
 	void *owner;
-	/* Set by vm_space_open(). */
+	/* The following fields are set by vm_space_open(). */
 	struct gpool *pool;
 	uint64_t base, bytes; /* slot_count * slot_bytes */
 	uint64_t slot_bytes;  /* size of one handle */
 	uint32_t slot_count;
 	_Atomic uint32_t slots_end; /* slots from here on were never mapped */
-	/* [slot_count] first page of the mapped handle plus 1; 0: none. Touched on demand */
+	/* [slot_count] first page of the mapped handle plus 1; 0: none. The kernel allocates the memory on first use */
 	uint32_t *pages;
 	struct vm_space *next, **link;
 };
 
 /*
- * vm_open() - initialize the state that all spaces of a pool share: 0, -ENOMEM. vm_close() - free it, after all spaces.
+ * vm_open() - initialize the state that all spaces of a pool share. Return: 0, -ENOMEM. vm_close() - free it, after all
+ * spaces are closed.
  */
 int vm_open(struct gpool *pool);
 void vm_close(struct gpool *pool);
 
 /*
- * vm_space_open() - reserve at least `bytes` bytes of addresses: 0, -ENOMEM. vm_space_close() - unmap the remaining
- * handles and free the addresses; GPU work must be done.
+ * vm_space_open() - reserve at least `bytes` bytes of addresses. Return: 0, -ENOMEM. vm_space_close() - unmap the
+ * remaining handles and free the addresses, after all GPU work has finished.
  */
 int vm_space_open(struct gpool *pool, uint64_t bytes, struct vm_space *space);
 void vm_space_close(struct vm_space *space);
@@ -49,13 +51,14 @@ static inline uint64_t vm_address(const struct vm_space *space, uint32_t slot)
 }
 
 /*
- * vm_map() - map held handles into slots [slot, slot + count): one call for each handle and one access call for all.
- * All or none, except that earlier mappings there, reclaimable or left by a failed call, are unmapped first. vm_unmap()
- * - unmap the slots: one call for each run of mapped slots. After an error pages[] has the remaining mappings.
+ * vm_map() - map held handles into slots [slot, slot + count), with one call for each handle and one access call for
+ * all. All or none; but earlier mappings in these slots, reclaimable or left by a failed call, are unmapped first.
+ * vm_unmap() - unmap the slots, with one call for each run of mapped slots. After an error, pages[] contains the
+ * remaining mappings.
  *
- * Callers ensure that no other thread uses the same slots; then any number of threads may call at once.
- * Return: 0, -EBUSY (queued GPU work uses the mappings); vm_map() -ENOMEM, -EPIPE; vm_unmap() the error of the back
- * end.
+ * Threads may call both functions concurrently, but not for the same slots; the callers ensure this.
+ * Return: 0, -EBUSY (queued GPU work uses the mappings); vm_map() also -ENOMEM, -EPIPE; vm_unmap() also the error of
+ * the back end.
  */
 int vm_map(struct vm_space *space, uint32_t slot, const uint32_t *pages, uint32_t count);
 int vm_unmap(struct vm_space *space, uint32_t slot, uint32_t count);
@@ -66,23 +69,23 @@ int vm_unmap(struct vm_space *space, uint32_t slot, uint32_t count);
 void vm_forget(struct vm_space *space, uint32_t slot, uint32_t count);
 
 /*
- * vm_adopt_run() - hold the handles of reclaimable slots [slot, slot + count) again that are idle in this session,
- * whole words of free bits at once. gone[] receives the slots, ascending, whose handles were taken: they are still
- * mapped. Returns their number.
+ * vm_adopt_run() - hold those handles of reclaimable slots [slot, slot + count) again that are still idle in this
+ * session, with one instruction for adjacent ones in a word of the free bits. gone[] receives the other slots,
+ * ascending; they are still mapped. Return their number.
  */
 uint32_t vm_adopt_run(
 	struct vm_space *space, uint32_t slot, uint32_t count, const struct vm_take_options *options, uint32_t *gone);
 
-/* vm_park() - make the held handles of mapped slots [slot, slot + count) idle; they stay mapped. */
+/* vm_park() - make the held handles of slots [slot, slot + count) idle. They stay mapped. */
 void vm_park(struct vm_space *space, uint32_t slot, uint32_t count);
 
 /*
- * vm_let_go() - unmap reclaimable slots without queued GPU work that another trust domain needs. Return false if one
- * could not be unmapped.
+ * vm_let_go() - unmap those reclaimable slots that another trust domain needs and that have no queued GPU work. Return
+ * false if a needed slot could not be unmapped.
  */
 bool vm_let_go(struct vm_space *space, uint32_t slot, uint32_t count);
 
-/* vm_maps() - return true if a handle of the window (by its index) is mapped in any space. */
+/* vm_maps() - return true if any space maps the handle with this index in the window. */
 bool vm_maps(const struct gpool *pool, uint32_t handle);
 
 #endif

@@ -1,4 +1,4 @@
-/* vpmm.c - the stream-ordered allocator: create and destroy, and the steps without driver calls. See vpmm.h. */
+/* vpmm.c - the stream-ordered allocator: open and close, and the steps without driver calls. See vpmm.h. */
 #include "client/vm/vpmm.h"
 
 #include "client/core/last_error.h"
@@ -14,7 +14,7 @@
  */
 enum { SETTLE_NS = 1000000000 };
 
-/* ---- life ---- */
+/* ---- open and close ---- */
 
 static void stream_closed(struct gpool *pool, uint32_t stream)
 {
@@ -52,7 +52,7 @@ int vpmm_open(struct gpool *pool)
 	return 0;
 }
 
-/* Free the parts of a complete or incomplete start. */
+/* Free the parts of a started or partly started allocator. */
 static void parts_close(struct vpmm *vpmm)
 {
 	struct vpmm_chunk *chunk;
@@ -89,7 +89,7 @@ void vpmm_close(struct gpool *pool)
 	pool->vpmm = NULL;
 }
 
-/* Map the initial pages: one free region, of the stream of the first call. No queued work could use it. */
+/* Map the initial pages as one free region of the stream of the first call. No queued work can use it yet. */
 static int initial_pages(struct vpmm *vpmm, uint32_t stream)
 {
 	struct vpmm_call call;
@@ -137,11 +137,11 @@ static int parts_open(struct vpmm *vpmm, uint32_t stream)
 	vpmm_lock(vpmm);
 	error = vpmm_chunk_add(vpmm, 1);
 	vpmm_unlock(vpmm);
-	/* Last, since a later failure would have to return them. */
+	/* Allocate the pages last, because a later failure would have to return them. */
 	return error ? error : initial_pages(vpmm, stream);
 }
 
-/* A failed start, like a failed call, leaves nothing behind: the next one starts again. */
+/* Start the allocator. If this fails, nothing is left behind, and the next call tries again. */
 static COLD int vpmm_start(struct vpmm *vpmm, uint32_t stream)
 {
 	uint32_t slot;
@@ -179,7 +179,9 @@ int vpmm_slot_enter(struct vpmm *vpmm, uint32_t stream, uint32_t *slot)
 
 /* ---- malloc ---- */
 
-/* Phase 1: find a region, which moves; NULL without an error: continue with phase 2. */
+/*
+ * Phase 1: find a region, which then moves. If no region fits, *found is NULL without an error; continue with phase 2.
+ */
 static int find(struct vpmm_call *call, struct vm_region **found)
 {
 	struct region_set *set = &call->vpmm->set;
@@ -209,7 +211,9 @@ static int find(struct vpmm_call *call, struct vm_region **found)
 	return 0;
 }
 
-/* Before a stream waits for others, and before a request to the agent: adopt as many reclaimable pages as needed. */
+/*
+ * Adopt as many reclaimable pages as needed, before a stream waits for other streams and before a request to the agent.
+ */
 static int unpark(struct vpmm_call *call)
 {
 	struct region_set *set = &call->vpmm->set;
@@ -241,8 +245,8 @@ static int search(struct vpmm_call *call, struct vm_region **found)
 }
 
 /*
- * Wait until other threads that hold free pages release the lock, within the limit. Return false if no thread holds
- * any.
+ * Wait, within the limit, until other threads put back free pages that they had taken out of the sets. Return false if
+ * no thread has any, or at the limit.
  */
 static bool others_settle(struct vpmm *vpmm, uint64_t limit_ns)
 {
@@ -268,7 +272,7 @@ static COLD int malloc_slowly(struct vpmm_call *call, struct vm_region **found)
 
 	if (call->vpmm->set.counts[VM_PENDING_UNMAP])
 		vpmm_pending_unmaps_end(call);
-	/* Do not refuse a request while free pages are only being moved. */
+	/* Retry as long as other threads are only moving free pages. */
 	do {
 		error = search(call, found);
 		if (error != -ENOSPC && error != -EDQUOT)
@@ -328,7 +332,7 @@ unlock:
 	return error;
 }
 
-/* The request exceeds the pool, however many pages are free. */
+/* Reject a request that is larger than the pool. */
 static COLD int too_much(struct gpool *pool, uint64_t count)
 {
 	struct thread_cache *cache = thread_cache_of(pool);
@@ -353,13 +357,13 @@ int gpool_malloc_async(struct gpool *pool, uint64_t bytes, uint32_t stream, uint
 	vpmm = pool->vpmm;
 	if (unlikely(!atomic_load_explicit(&vpmm->started, memory_order_acquire)))
 		error = vpmm_start(vpmm, stream);
-	/* The cache is created now, if necessary: that acquires a lock. */
+	/* If the thread has no cache yet, create it now, because that acquires a lock. */
 	if (unlikely(!error && !thread_cache_of(pool)))
 		error = -ENOMEM;
 	if (unlikely(error))
 		return error;
 	error = bytes <= vpmm->small_bytes ? vpmm_small_malloc(vpmm, bytes, stream, &at, &id) : -ENOSPC;
-	/* A small allocation without a page: use a free region here, behind a wait on the GPU if necessary. */
+	/* If a small allocation finds no page, use a free region, if necessary after a wait on the GPU. */
 	if (error == -ENOSPC || error == -EDQUOT) {
 		count = bytes / vpmm->page_bytes + (bytes % vpmm->page_bytes != 0);
 		if (unlikely(count > pool->page_count))
@@ -385,7 +389,7 @@ uint64_t vpmm_fence_now(struct vpmm *vpmm, uint32_t stream)
 	return fence.value;
 }
 
-/* Free an allocation in a stream, which may be closed by now. Lock held. */
+/* Free an allocation in a stream, which may have been closed since. The caller holds the lock. */
 static void region_release(struct vpmm *vpmm, struct vm_region *region, uint32_t stream, uint64_t fence)
 {
 	bool guard = is_stream_slot(region->slot) && vpmm->numbers[region->slot] == region->stream;
@@ -426,12 +430,12 @@ static int pages_free(struct vpmm *vpmm, uint64_t address, uint32_t stream, uint
 	return error;
 }
 
-/* Check the stream of a free: 0, also for a closed stream, which becomes none. */
+/* Check the stream of a free. A closed stream becomes 0 (no stream). Return: 0, or an error for an unknown stream. */
 static int free_stream(struct gpool *pool, uint32_t *stream)
 {
 	uint32_t slot;
 
-	/* A known stream is open, or being closed. */
+	/* A stream that the allocator knows is open, or is being closed. */
 	if (likely(pool->vpmm->numbers[*stream & (SESSION_TIMELINES - 1)] == *stream) ||
 		!stream_slot_of(pool, *stream, &slot))
 		return 0;

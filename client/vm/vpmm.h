@@ -1,19 +1,22 @@
 /*
  * vpmm.h - the stream-ordered allocator: gpool_malloc_async(), gpool_free_async(). Internal to libgpool.
  *
- * region_set.h has the sets and defines regions; the functions here make driver calls and requests to the agent. Files:
- *   vpmm.c        create and destroy; malloc and free without a driver call; capture
- *   vpmm_map.c    steps with driver calls: unmap pending unmaps, map new places, initial pages, chunks of addresses
- *   vpmm_offer.c  free pages that the agent may take, and that stay in their regions
- *   vpmm_idle.c   free pages that the process returns: park, trim, adopt, unmap; and the background task
- *   vpmm_small.c  allocations below a page
- *   vpmm_dump.c   totals, dump, trace
- *   vpmm_record.c record calls in a file
+ * region_set.h defines regions and their sets, and calls neither driver nor agent. Files of the allocator:
+ *   vpmm.c         open and close; malloc and free without a driver call; capture
+ *   vpmm_map.c     steps with driver calls: unmap pending unmaps, map new places, initial pages, chunks of addresses
+ *   vpmm_offer.c   free pages that the agent may take, and that stay in their regions
+ *   vpmm_idle.c    free pages that the process returns: park, trim, adopt, unmap; and the background task
+ *   vpmm_small.c   allocations smaller than a page
+ *   vpmm_dump.c    totals, dump, trace
+ *   vpmm_record.c  record calls in a file
  *   vpmm_options.c
  *
- * The lock protects the sets. It is a leaf: no function that acquires another lock or waits, no driver, no agent and no
- * callback is called under it. A step that needs such a call takes its regions out of the sets (they move), releases
- * the lock, and then inserts the result, or restores the previous state.
+ * The lock protects the sets. While it is held, no function may acquire another lock, wait, or call the driver, the
+ * agent or a callback. A step that needs such a call takes its regions out of the sets, so that they move, and releases
+ * the lock. Afterwards it acquires the lock again and inserts the result, or restores the previous state.
+ *
+ * "Lock held" means that the caller holds the lock. A function that is marked "released meanwhile" releases it and
+ * acquires it again.
  */
 #ifndef GPOOL_CLIENT_VM_VPMM_H
 #define GPOOL_CLIENT_VM_VPMM_H
@@ -27,7 +30,7 @@ enum { VPMM_TRACE_BYTES = 1024 };
 struct vpmm_chunk {
 	struct region_chunk regions;
 	struct vm_space space;
-	/* [space.slot_count] tags of released handles; 0: held, or not of a free region. Under the lock */
+	/* [space.slot_count] tags of released handles; 0: held, or not in a free region. Protected by the lock */
 	uint64_t *tags;
 	struct vpmm_chunk *next;
 };
@@ -38,20 +41,22 @@ struct vpmm_small;
 struct vpmm {
 	struct gpool *pool;
 	_Atomic bool started;
-	pthread_mutex_t start_lock;         /* acquired before `lock`: protects options and the first call */
-	struct gpool_vm_options configured; /* under start_lock */
+	pthread_mutex_t start_lock;         /* protects the options and the first call; acquired before `lock` */
+	struct gpool_vm_options configured; /* protected by start_lock */
 	char *record_path;                  /* path of the record, from the options */
-	struct gpool_vm_options options;    /* options and environment; fixed by the first call */
+	struct gpool_vm_options options;    /* from the program and the environment; fixed by the first call */
 	struct vm_take_options take;
 	uint64_t page_bytes;
-	uint64_t address_bytes; /* size of a chunk; larger ones are multiples */
+	uint64_t address_bytes; /* size of a chunk; the size of a larger chunk is a multiple */
 	bool address_fixed;     /* address_bytes must not be reduced */
-	uint64_t small_bytes;   /* maximum of a small allocation */
+	uint64_t small_bytes;   /* largest size of a small allocation */
 	uint32_t page_slots;    /* handles per page */
 	uint32_t idle_ms;       /* UINT32_MAX: never */
 
 	pthread_mutex_t lock;
-	/* signaled when a thread releases the lock while others wait for regions that it had taken out of the sets */
+	/*
+	 * signaled when a thread releases the lock, if other threads wait for regions that it had taken out of the sets
+	 */
 	pthread_cond_t settled;
 	uint32_t settling; /* number of waiting threads */
 	struct region_set set;
@@ -59,26 +64,26 @@ struct vpmm {
 	struct vpmm_chunk *chunks;
 	/* numbers of the streams whose slots have or had regions; 0: none. Written under the lock */
 	_Atomic uint32_t numbers[SESSION_TIMELINES];
-	_Atomic uint32_t streams_used;  /* number of open ones among them */
+	_Atomic uint32_t streams_used;  /* number of open streams in `numbers` */
 	uint64_t unmaps_refused;        /* unmaps refused because of queued GPU work */
-	uint32_t pressed_ms;            /* the pool's clock at the last park under pressure */
-	struct gpool_vm_stats counters; /* counters that the sets do not have */
+	uint32_t pressed_ms;            /* the pool's clock when pages were last parked because of a shortage */
+	struct gpool_vm_stats counters; /* counters in addition to those of the sets */
 
 	struct vpmm_small *small;
 	struct vpmm_record *record;
 
-	/* State of the background task; under the lock. */
+	/* State of the background task, protected by the lock. */
 	struct background_task task;
 	bool touched;        /* a call was made since the last run */
-	atomic_bool asleep;  /* it does not run before it is woken; read without the lock by small frees */
-	bool calm;           /* it runs rarely, since no call was made */
+	atomic_bool asleep;  /* it does not run before it is woken; read without the lock by frees of small buffers */
+	bool calm;           /* it runs rarely, because no call was made */
 	uint32_t wait_ms;    /* time until the next run */
-	uint32_t busy_ticks; /* runs that found calls, since free regions were offered */
-	uint64_t quiet_ns;   /* time since which no call was made */
+	uint32_t busy_ticks; /* runs that found new calls, since free regions were last offered */
+	uint64_t quiet_ns;   /* time of the last run that found a new call */
 	uint64_t flushed_ns; /* time of the last write of recorded calls */
 };
 
-/* A call that is under way, with its text for the trace. */
+/* A call in progress, with its text for the trace. */
 struct vpmm_call {
 	struct vpmm *vpmm;
 	uint32_t stream; /* number of the stream; 0: none */
@@ -90,21 +95,21 @@ struct vpmm_call {
 	char trace[VPMM_TRACE_BYTES];
 };
 
-/* ---- life ---- */
+/* ---- vpmm.c ---- */
 
 int vpmm_open(struct gpool *pool);
 /*
- * vpmm_close() - free the allocator: GPU work is done, and the background thread has stopped. Handles that are held end
- * with the session.
+ * vpmm_close() - free the allocator, after all GPU work has finished and the background thread has stopped. Handles
+ * that are held end with the session.
  */
 void vpmm_close(struct gpool *pool);
 
-/* vpmm_options_read() - read options and environment at the first call: 0, -EINVAL, -EOPNOTSUPP. */
+/* vpmm_options_read() - read the options and the environment, at the first call. Return: 0, -EINVAL, -EOPNOTSUPP. */
 int vpmm_options_read(struct vpmm *vpmm);
 
 /*
- * vpmm_slot() - return the slot of an open stream, or VM_NONE: 0, -EINVAL. Lock held. A known stream may be being
- * closed: then stream_closed(), which follows, handles its regions.
+ * vpmm_slot() - get the slot of an open stream, or VM_NONE for no stream. Return: 0, -EINVAL. A stream that the
+ * allocator knows may be being closed; stream_closed(), which follows, then handles its regions. Lock held.
  */
 int vpmm_slot_enter(struct vpmm *vpmm, uint32_t stream, uint32_t *slot) COLD;
 
@@ -112,13 +117,13 @@ static inline int vpmm_slot(struct vpmm *vpmm, uint32_t stream, uint32_t *slot)
 {
 	*slot = stream & (SESSION_TIMELINES - 1);
 	if (likely(atomic_load_explicit(&vpmm->numbers[*slot], memory_order_relaxed) == stream))
-		return 0; /* also for no stream: slot 0 belongs to none */
+		return 0; /* also for stream 0 (no stream), which has slot 0 */
 	return vpmm_slot_enter(vpmm, stream, slot);
 }
 
 /*
- * vpmm_fence_now() - record a fence behind all work that is queued on a stream. Returns 0 if none is needed, because no
- * other stream is in use, or if it fails: then another call records one later, when it is needed.
+ * vpmm_fence_now() - record a fence behind all work that is queued on a stream. Return 0 if no fence is needed, because
+ * no other stream is in use, or if the recording fails. In both cases a later call records one when it is needed.
  */
 uint64_t vpmm_fence_now(struct vpmm *vpmm, uint32_t stream);
 
@@ -142,7 +147,7 @@ static inline uint32_t vpmm_region_slots(const struct vpmm *vpmm, const struct v
 	return region->count * vpmm->page_slots;
 }
 
-/* The shown table is marked as changing as long as the lock is held. */
+/* Acquire the lock. The table for tools is marked as changing while the lock is held. */
 static inline void vpmm_lock(struct vpmm *vpmm)
 {
 	pthread_mutex_lock(&vpmm->lock);
@@ -166,52 +171,54 @@ static inline void vpmm_unlock(struct vpmm *vpmm)
 	pthread_mutex_unlock(&vpmm->lock);
 }
 
-/* ---- vpmm_map.c. "Lock held" means at the beginning and at the end: it is let go between ---- */
+/* ---- vpmm_map.c: these functions may release the lock meanwhile ---- */
 
-/* vpmm_chunk_add() - reserve addresses for at least `pages` pages: 0, -ENOMEM. Lock held. */
+/* vpmm_chunk_add() - reserve addresses for at least `pages` pages. Return: 0, -ENOMEM. Lock held. */
 int vpmm_chunk_add(struct vpmm *vpmm, uint32_t pages);
 
-/* vpmm_pending_unmaps_end() - phase 0: make pending unmaps whose fence is signaled holes. Lock held. */
+/* vpmm_pending_unmaps_end() - phase 0: unmap pending unmaps whose fences are signaled; they become holes. Lock held. */
 void vpmm_pending_unmaps_end(struct vpmm_call *call) COLD;
 
 /*
- * vpmm_fences_record() - record fences for regions freed unfenced in slots other than this one. Return true if any
- * existed. Lock held.
+ * vpmm_fences_record() - record fences for UNFENCED regions in all slots except this one. Return true if any existed.
+ * Lock held.
  */
 bool vpmm_fences_record(struct vpmm *vpmm, uint32_t except) COLD;
 
 /*
- * vpmm_place() - phase 2: map a new place for call->count pages, which moves: 0, or as gpool_malloc_async(). Lock held.
+ * vpmm_place() - phase 2: map a new place for call->count pages, which moves. Return: 0, or as gpool_malloc_async().
+ * Lock held.
  */
 int vpmm_place(struct vpmm_call *call, struct vm_region **place) COLD;
 
 /*
- * vpmm_fill() - map call->count new pages at a new place, which moves. Return: 0, or as gpool_malloc_async(). Lock
- * held.
+ * vpmm_fill() - map a new place, which moves, with call->count new pages from the agent. Return: 0, or as
+ * gpool_malloc_async(). Lock held.
  */
 int vpmm_fill(struct vpmm_call *call, int32_t timeout_ms, struct vm_region **place) COLD;
 
 /* ---- vpmm_offer.c ---- */
 
-/* vpmm_tags_open() - allocate the tags of a chunk whose space is open: 0, -ENOMEM. */
+/* vpmm_tags_open() - allocate the tags of a chunk whose space is open. Return: 0, -ENOMEM. */
 int vpmm_tags_open(struct vpmm_chunk *chunk);
 void vpmm_tags_close(struct vpmm_chunk *chunk);
 
 /*
- * vpmm_offer() - release all free regions except those without a fence: the agent may take their pages, each once its
- * fence is signaled. Lock held. Cost: linear in the regions.
+ * vpmm_offer() - release the handles of all free regions except UNFENCED ones. The agent may take each page once its
+ * fence is signaled. Lock held. Cost: linear in the number of regions.
  */
 void vpmm_offer(struct vpmm *vpmm);
 
 /*
- * vpmm_claim() - hold the handles of a moving region again; gone[] receives the slots whose handles the agent has
- * taken. Returns their number.
+ * vpmm_claim() - hold the handles of a moving region again. gone[] receives the slots whose handles the agent has
+ * taken. Return their number.
  */
 uint32_t vpmm_claim(struct vpmm *vpmm, const struct vm_region *region, uint32_t *gone);
 
 /*
- * vpmm_hold() - hold all free regions again; taken parts become pending unmaps. chunk: only in this one; NULL: in all.
- * ready: only those that wait for no fence. Return: 0, -ENOMEM. Lock held. Cost: linear in the regions.
+ * vpmm_hold() - hold the handles of free regions again; parts that the agent has taken become pending unmaps. chunk:
+ * only in this chunk; NULL: in all. ready: only READY regions. Return: 0, -ENOMEM. Lock held. Cost: linear in the
+ * number of regions.
  */
 int vpmm_hold(struct vpmm_call *call, const struct region_chunk *chunk, bool ready) COLD;
 
@@ -221,23 +228,24 @@ int vpmm_idle_open(struct vpmm *vpmm);
 void vpmm_idle_close(struct vpmm *vpmm);
 
 /*
- * vpmm_park() - make READY regions idle, the oldest first, except for keep_pages pages; returns the number of pages.
- * Lock held.
+ * vpmm_park() - make READY regions idle, the oldest first, but keep keep_pages pages. Return the number of pages. Lock
+ * held.
  */
 uint64_t vpmm_park(struct vpmm *vpmm, uint64_t keep_pages);
 
 /*
- * vpmm_adopt() - hold a moving reclaimable or offered region again. Return: 0: all of it. -EAGAIN: it is in the sets
- * again, in pieces, and taken parts are pending unmaps. -ENOMEM: the same, and all of it is a pending unmap. Lock held.
+ * vpmm_adopt() - hold the handles of a moving reclaimable or offered region again. Return: 0: all of them are held.
+ * -EAGAIN: the region is in the sets again, in pieces; parts that the agent has taken are pending unmaps. -ENOMEM: the
+ * region is in the sets again, possibly as one pending unmap. Lock held.
  */
 int vpmm_adopt(struct vpmm_call *call, struct vm_region *region);
 
 bool vpmm_let_go(struct vm_space *space);
 
-/* vpmm_pressed() - other sessions need pages: park, but not at every call. Lock held. */
+/* vpmm_pressed() - park, because other sessions need pages; at most once per step of the pool's clock. Lock held. */
 void vpmm_pressed(struct vpmm *vpmm) COLD;
 
-/* vpmm_idle_touch() - note a call, after which the background task runs again. Lock held. */
+/* vpmm_idle_touch() - record that a call was made, so that the background task runs again. Lock held. */
 static inline void vpmm_idle_touch(struct vpmm *vpmm)
 {
 	vpmm->touched = true;
@@ -258,8 +266,8 @@ bool vpmm_small_has(const struct vpmm *vpmm, uint64_t address);
 int vpmm_small_free(struct vpmm *vpmm, uint64_t address, uint32_t stream, uint64_t *bytes, uint64_t *id);
 void vpmm_small_stream_closed(struct vpmm *vpmm, uint32_t stream);
 /*
- * vpmm_small_return() - return buffers whose GPU work is done to their pages; all: including those that no other stream
- * has waited for yet.
+ * vpmm_small_return() - return buffers whose GPU work is done to their pages. all: also record fences for buffers that
+ * were freed without one, so that a later call can return them.
  */
 void vpmm_small_return(struct vpmm *vpmm, bool all);
 bool vpmm_small_waits(const struct vpmm *vpmm);
@@ -267,13 +275,14 @@ void vpmm_small_totals(struct vpmm *vpmm, struct gpool_vm_stats *totals);
 
 /* ---- vpmm_dump.c ---- */
 
-/* vpmm_trace() - add a step of a call to its trace, which is logged at its end. Lock held or not. */
+/* vpmm_trace() - add a step of a call to its trace, which is logged when the call ends. Lock held or not. */
 void vpmm_trace(struct vpmm_call *call, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* vpmm_trace_end() - log the trace of a call. Lock not held. */
 void vpmm_trace_end(struct vpmm_call *call, const char *what, int error, uint64_t address) COLD;
 
 /*
- * vpmm_check() - do region_check(), and check the mappings: 0, or the number of findings, the first as text. For tests.
+ * vpmm_check() - call region_check(), and check the mappings. Return the number of findings; `text` describes the
+ * first. For tests.
  */
 uint32_t vpmm_check(struct gpool *pool, char *text, size_t text_bytes);
 

@@ -1,6 +1,6 @@
 /*
- * vpmm_dump.c - regions of the stream-ordered allocator and steps of a call, as text; a check of its invariants. See
- * vpmm.h.
+ * vpmm_dump.c - print regions of the stream-ordered allocator and the steps of a call as text; check its invariants.
+ * See vpmm.h.
  */
 #include "client/vm/vpmm.h"
 #include "client/core/last_error.h"
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- regions: a copy under the lock, words without it ---- */
+/* ---- regions: copied under the lock, printed without it ---- */
 
 struct line {
 	uint64_t address, bytes, id, fence;
@@ -65,7 +65,7 @@ static int lines_take(struct vpmm *vpmm, struct lines *lines)
 			break;
 		vpmm_unlock(vpmm);
 		free(lines->lines);
-		/* Some more, since other threads continue meanwhile. */
+		/* Allocate some more lines than needed, since other threads may add regions meanwhile. */
 		lines->count = count + count / 8 + 16;
 		lines->lines = malloc(lines->count * sizeof(*lines->lines));
 		if (!lines->lines)
@@ -180,7 +180,7 @@ void vpmm_trace(struct vpmm_call *call, const char *format, ...)
 
 static void dump_log(void *context, const char *text)
 {
-	/* The beginning of a long trace: lines of the log are limited. */
+	/* Log only the beginning of a long trace, since the length of log lines is limited. */
 	pool_log(context, POOL_LOG_DEBUG, "vpmm: %.480s", text);
 }
 
@@ -204,7 +204,7 @@ void vpmm_trace_end(struct vpmm_call *call, const char *what, int error, uint64_
 	free(lines.lines);
 }
 
-/* ---- proof ---- */
+/* ---- check ---- */
 
 /* Check the mappings of a region that does not move. */
 static bool mappings_fit(const struct vpmm *vpmm, const struct vm_region *region, uint8_t *seen)
@@ -214,7 +214,7 @@ static bool mappings_fit(const struct vpmm *vpmm, const struct vm_region *region
 
 	if (region->moving || region->kind == VM_PENDING_UNMAP)
 		return true;
-	/* Check only the part of a hole that was ever used. */
+	/* Check only the slots of a hole that were ever used. */
 	for (uint32_t slot = first; slot < first + vpmm_region_slots(vpmm, region); slot++) {
 		uint32_t page = space->pages[slot];
 
@@ -223,8 +223,8 @@ static bool mappings_fit(const struct vpmm *vpmm, const struct vm_region *region
 		if ((page == 0) != (region->kind == VM_HOLE))
 			return false;
 		/*
-		 * A held handle is mapped nowhere else. The agent may have taken reclaimable or released ones, and
-		 * leased them to this process again.
+		 * A held handle must not be mapped elsewhere. Reclaimable or released handles are exempt: the agent may
+		 * have taken them and leased their pages to this process again.
 		 */
 		if (region->kind != VM_HOLE && region->slot != VM_RECLAIMABLE && !vpmm_chunk_of(region)->tags[slot] &&
 			seen[page - 1]++)

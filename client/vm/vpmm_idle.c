@@ -1,11 +1,13 @@
 /*
  * vpmm_idle.c - free pages that the process returns. See vpmm.h.
  *
- * A region becomes reclaimable when its GPU work is done and the process does not need it now: its pages are idle, so
- * that the agent may take them without a request, and stay mapped. The next use adopts the pages that were not taken,
- * without a driver call. Taken ones become a pending unmap, then a hole. That happens
- *   when pages are short: at a malloc or free, once in each step of the pool's clock, and before a call waits for pages
- *   when no call was made for idle_ms: in the background, where pending unmaps are unmapped too
+ * A region becomes reclaimable when its GPU work is done and the process does not need it now. Its pages are then idle,
+ * so that the agent may take them without a request, but they stay mapped. The next use adopts the pages that the agent
+ * has not taken, without a driver call. The other pages become a pending unmap, then a hole. Regions are made
+ * reclaimable
+ *   when pages are short: at a malloc or free, at most once per step of the pool's clock, and before a call waits for
+ *   pages
+ *   when no call was made for idle_ms: in the background, which also unmaps pending unmaps
  *   in gpool_trim_to()
  */
 #include "client/vm/vpmm.h"
@@ -16,18 +18,18 @@
 #include <string.h>
 
 enum {
-	TICK_MS = 250, /* chosen: recorded calls are written soon, and four runs a second are cheap */
+	TICK_MS = 250, /* chosen: recorded calls are written soon, and four runs per second are cheap */
 	/*
-	 * after the last call free regions are offered; chosen: longer than an allocation and its free in an engine's
-	 * step
+	 * free regions are offered this time after the last call; chosen: longer than the time between an allocation
+	 * and its free in an engine's step
 	 */
 	OFFER_MS = 5,
-	OFFER_TICKS = 10, /* during calls they are offered at this interval: 50 ms */
-	/* chosen: longer than an engine's step, shorter than a delay that an operator notices */
+	OFFER_TICKS = 10, /* during calls, free regions are offered every OFFER_TICKS runs: 50 ms */
+	/* chosen: longer than an engine's step, and too short for an operator to notice */
 	IDLE_MS_DEFAULT = 1000,
 };
 
-/* ---- parking ---- */
+/* ---- park ---- */
 
 uint64_t vpmm_park(struct vpmm *vpmm, uint64_t keep_pages)
 {
@@ -93,11 +95,11 @@ int64_t gpool_trim_to(struct gpool *pool, uint64_t keep_bytes)
 	return (int64_t)(pages * vpmm->page_bytes);
 }
 
-/* ---- what is reclaimable, and still there or not ---- */
+/* ---- adopt ---- */
 
 /*
- * Insert a moving region into the sets in pieces: its lost parts are pending unmaps. Memory for `runs` - 1 steps must
- * be available.
+ * Insert a moving region into the sets in pieces. Its lost parts become pending unmaps. Memory for `runs` - 1 steps
+ * must be available.
  */
 static void pieces_put(struct vpmm *vpmm, struct vm_region *region, const bool *lost, uint32_t slot, uint64_t fence)
 {
@@ -128,7 +130,7 @@ static uint32_t runs_count(const bool *lost, uint32_t count)
 	return runs;
 }
 
-/* Make the remaining handles of pages with lost handles, or those of all pages, idle again. */
+/* Make the handles that were adopted on lost pages idle again. */
 static void adopted_put(
 	struct vpmm *vpmm, const struct vm_region *region, const bool *lost, const uint32_t *gone, uint32_t gone_count)
 {
@@ -145,7 +147,7 @@ static void adopted_put(
 	}
 }
 
-/* Adopt a region, without the lock, and mark its lost pages. Returns the number of lost slots. */
+/* Adopt the handles of a region, without the lock, and mark its lost pages. Return the number of lost slots. */
 static uint32_t region_adopt(struct vpmm *vpmm, const struct vm_region *region, bool *lost, uint32_t *gone)
 {
 	uint32_t first = vpmm_region_slot(vpmm, region), count;
@@ -195,7 +197,7 @@ int vpmm_adopt(struct vpmm_call *call, struct vm_region *region)
 		} else {
 			region->held = true;
 			region->offered = false;
-			/* The agent has taken a part of it, so the work behind the guard is done. */
+			/* The agent has taken a part of the region, so the guard's work is done. */
 			reclaimable |= region->guarded;
 			region->guarded = false;
 			pieces_put(vpmm, region, lost, reclaimable ? VM_NONE : region->slot,
@@ -210,7 +212,10 @@ int vpmm_adopt(struct vpmm_call *call, struct vm_region *region)
 	return error;
 }
 
-/* Unmap the needed parts of a moving reclaimable region, without the lock. Return false if that failed. */
+/*
+ * Unmap the slots of a moving reclaimable region that another trust domain needs, and mark their pages as lost. Without
+ * the lock. Return false if that failed.
+ */
 static bool region_let_go(struct vpmm *vpmm, const struct vm_region *region, bool *lost)
 {
 	struct vm_space *space = vpmm_space(region);
@@ -234,7 +239,7 @@ bool vpmm_let_go(struct vm_space *space)
 
 	if (!vpmm_trylock(vpmm))
 		return false;
-	/* Offered handles that are needed elsewhere were taken by the agent. */
+	/* If offered handles are needed elsewhere, the agent has taken them. */
 	vpmm_hold(&call, &chunk->regions, false);
 	vpmm_pending_unmaps_end(&call);
 	while ((region = region_reclaimable(&vpmm->set, &chunk->regions, UINT64_MAX))) {
@@ -263,7 +268,7 @@ bool vpmm_let_go(struct vm_space *space)
 
 /* ---- in the background ---- */
 
-/* Return true if a later run could find work although no call is made meanwhile. Lock held. */
+/* Return true if a later run could find work even if no call is made until then. Lock held. */
 static bool is_unsettled(const struct vpmm *vpmm)
 {
 	const struct region_set *set = &vpmm->set;
@@ -272,7 +277,7 @@ static bool is_unsettled(const struct vpmm *vpmm)
 		vpmm_small_waits(vpmm);
 }
 
-/* Lock held; released meanwhile. */
+/* Return what the process does not use. Lock held; released meanwhile. */
 static void settle(struct vpmm *vpmm)
 {
 	struct vpmm_call call = {.vpmm = vpmm};
@@ -285,7 +290,7 @@ static void settle(struct vpmm *vpmm)
 	vpmm_park(vpmm, 0);
 }
 
-/* Offer free regions soon after the last call, and from time to time during calls. Lock held; released meanwhile. */
+/* Offer free regions soon after the last call, and at intervals during calls. Lock held; released meanwhile. */
 static void offer_look(struct vpmm *vpmm)
 {
 	if (vpmm->touched && ++vpmm->busy_ticks < OFFER_TICKS)
@@ -321,13 +326,16 @@ static void idle_look(struct background_task *task)
 		settle(vpmm);
 	offer_look(vpmm);
 	/*
-	 * Set before the check: a small allocation that is freed meanwhile is either found waiting, or its thread sees
-	 * that it must wake the task.
+	 * Set `asleep` before the check. If a small allocation is freed meanwhile, either the check finds it, or the
+	 * thread that freed it sees `asleep` and wakes the task.
 	 */
 	atomic_store(&vpmm->asleep, true);
 	if (vpmm->touched || is_unsettled(vpmm))
 		atomic_store_explicit(&vpmm->asleep, false, memory_order_relaxed);
-	/* Work of the GPU, for example on small allocations, is checked at increasing intervals. */
+	/*
+	 * While no call is made, check the progress of the GPU, for example for small allocations, at increasing
+	 * intervals.
+	 */
 	vpmm->wait_ms = !vpmm->calm ? OFFER_MS : vpmm->wait_ms < TICK_MS / 2 ? vpmm->wait_ms * 2 : TICK_MS;
 	task->period_ms = atomic_load_explicit(&vpmm->asleep, memory_order_relaxed) ? 0 : vpmm->wait_ms;
 	vpmm->touched = false;

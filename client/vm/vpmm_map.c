@@ -1,4 +1,4 @@
-/* vpmm_map.c - driver calls and requests to the agent of the stream-ordered allocator. See vpmm.h. */
+/* vpmm_map.c - the steps of the stream-ordered allocator that call the driver or the agent. See vpmm.h. */
 #include "client/core/stream.h"
 #include "client/vm/vpmm.h"
 #include "client/core/window.h"
@@ -20,7 +20,7 @@ static int chunk_open(struct vpmm *vpmm, uint32_t pages, struct vpmm_chunk **ope
 	chunk->space.let_go = vpmm_let_go;
 	chunk->space.owner = vpmm;
 	error = vm_space_open(vpmm->pool, bytes, &chunk->space);
-	/* The size was not requested explicitly: an address space may be small, or limited. */
+	/* Reduce the size, unless the program has set it: the address space may be small or limited. */
 	while (error && !vpmm->address_fixed && bytes / 2 >= least && bytes / 2 >= vpmm->page_bytes) {
 		bytes /= 2;
 		error = vm_space_open(vpmm->pool, bytes, &chunk->space);
@@ -72,7 +72,7 @@ int vpmm_chunk_add(struct vpmm *vpmm, uint32_t pages)
 	return 0;
 }
 
-/* Take a hole of call->count pages, which moves. Lock held; released if addresses have to be reserved. */
+/* Take a hole of call->count pages, which then moves. Lock held; released if addresses must be reserved. */
 static int hole_take(struct vpmm_call *call, struct vm_region **place)
 {
 	struct vpmm *vpmm = call->vpmm;
@@ -91,7 +91,7 @@ static int hole_take(struct vpmm_call *call, struct vm_region **place)
 	return 0;
 }
 
-/* ---- phase 0 ---- */
+/* ---- phase 0: pending unmaps ---- */
 
 void vpmm_pending_unmaps_end(struct vpmm_call *call)
 {
@@ -109,7 +109,7 @@ void vpmm_pending_unmaps_end(struct vpmm_call *call)
 	vpmm_unlock(vpmm);
 	TAILQ_FOREACH(region, &ending, by_age)
 	{
-		/* `unmapped` keeps the result until the lock is held again. */
+		/* `unmapped` keeps the result until the lock is acquired again. */
 		region->unmapped = vm_unmap(vpmm_space(region), vpmm_region_slot(vpmm, region),
 					   vpmm_region_slots(vpmm, region)) == 0;
 		vpmm_trace(call, "0: pending unmap of %u pages at %#llx %s", region->count,
@@ -142,8 +142,8 @@ static bool fence_record_slot(struct vpmm *vpmm, uint32_t slot)
 	error = gpool_fence_record(vpmm->pool, stream, &fence);
 	vpmm_lock(vpmm);
 	/*
-	 * Regions that were freed in a stream of this slot that was opened meanwhile have a higher id. The work of a
-	 * closed stream is done.
+	 * Limit this to last_id: regions that a new stream in this slot has freed meanwhile have a higher id. If the
+	 * stream was closed, its work is done.
 	 */
 	if (!error)
 		region_fence(&vpmm->set, slot, fence.value, last_id);
@@ -168,19 +168,19 @@ bool vpmm_fences_record(struct vpmm *vpmm, uint32_t except)
 	return recorded;
 }
 
-/* ---- phase 2 ---- */
+/* ---- phase 2: map a new place ---- */
 
 /* A place that is being mapped. */
 struct making {
 	struct vm_region *place;
 	struct region_harvest harvest;
-	uint32_t fresh; /* pages to request from the agent */
+	uint32_t fresh; /* number of pages to request from the agent */
 	int32_t timeout_ms;
 	uint32_t *handles;
-	uint32_t old_handles; /* handles of the harvest */
+	uint32_t old_handles; /* number of handles of the harvest */
 	uint32_t waits;
-	bool stuck;                  /* the place could not be unmapped after a failure */
-	uint64_t recorded[VM_SLOTS]; /* fences for regions that were unfenced in each slot */
+	bool stuck;                  /* after a failure, the place could not be unmapped */
+	uint64_t recorded[VM_SLOTS]; /* for each slot, the fence for its regions that were UNFENCED */
 };
 
 static int handles_gather(struct vpmm *vpmm, struct making *making)
@@ -203,7 +203,7 @@ static int handles_gather(struct vpmm *vpmm, struct making *making)
 	return fresh ? vm_take(vpmm->pool, fresh, &options, making->handles + making->old_handles) : 0;
 }
 
-/* Convert errors of driver calls, which could be any. */
+/* Convert the error of a driver call, which may be any code. */
 static int driver_error(int error)
 {
 	switch (error) {
@@ -216,8 +216,8 @@ static int driver_error(int error)
 }
 
 /*
- * Collect the fences, one for each slot, for which the work of this call must wait. Pending unmaps need one for regions
- * that were freed without.
+ * Collect the fences for which the work of this call must wait, one for each slot. For UNFENCED regions a fence is
+ * recorded, because they become pending unmaps.
  */
 static int fences_gather(struct vpmm_call *call, struct making *making, uint64_t *until)
 {
@@ -234,7 +234,7 @@ static int fences_gather(struct vpmm_call *call, struct making *making, uint64_t
 				? 0
 				: gpool_fence_record(call->vpmm->pool, region->stream, &record);
 
-			/* A closed stream has waited for its work. */
+			/* -EINVAL for another slot: its stream was closed, so its work is done. */
 			if (error && (error != -EINVAL || slot == call->slot))
 				return driver_error(error);
 			if (record.value)
@@ -274,7 +274,7 @@ static int waits_queue(struct vpmm_call *call, struct making *making)
 	return error;
 }
 
-/* Return true if a slot could not be unmapped after another failure. */
+/* Return true if a slot is still mapped because its unmap failed too. */
 static bool is_mapped(const struct vm_space *space, uint32_t slot, uint32_t slots)
 {
 	for (uint32_t i = slot; i < slot + slots; i++)
@@ -283,7 +283,7 @@ static bool is_mapped(const struct vm_space *space, uint32_t slot, uint32_t slot
 	return false;
 }
 
-/* Map the place, without the lock. On failure nothing is left, except if `stuck` is set. */
+/* Map the place, without the lock. If this fails, nothing is left behind, unless `stuck` is set. */
 static int make(struct vpmm_call *call, struct making *making)
 {
 	struct vpmm *vpmm = call->vpmm;
@@ -296,7 +296,7 @@ static int make(struct vpmm_call *call, struct making *making)
 	error = vm_map(space, slot, making->handles, slots);
 	if (error)
 		goto put;
-	/* Last: a queued wait cannot be withdrawn. */
+	/* Queue the waits last, because they cannot be cancelled. */
 	error = waits_queue(call, making);
 	if (!error)
 		return 0;
@@ -308,8 +308,8 @@ put:
 }
 
 /*
- * Make the harvested regions pending unmaps. The new place is guarded by the unfinished work of its stream, and the
- * work that it waits for: a fence behind that is recorded when it is needed.
+ * Make the harvested regions pending unmaps. The guard of the new place is the unfinished work of its own stream and
+ * the work for which it waits. A fence behind this work is recorded when it is needed.
  */
 static void harvest_bury(struct vpmm *vpmm, const struct vpmm_call *call, struct making *making)
 {
@@ -325,7 +325,7 @@ static void harvest_bury(struct vpmm *vpmm, const struct vpmm_call *call, struct
 	}
 }
 
-/* Restore the previous state. */
+/* Restore the state before place_make(). */
 static void making_undo(struct vpmm *vpmm, struct making *making)
 {
 	region_harvest_undo(&vpmm->set, &making->harvest);
@@ -335,7 +335,10 @@ static void making_undo(struct vpmm *vpmm, struct making *making)
 		region_put(&vpmm->set, making->place);
 }
 
-/* Map a moving place with `harvest` harvested pages and new ones from the agent. Lock held; released meanwhile. */
+/*
+ * Map a moving place with `harvest` harvested pages, and new pages from the agent for the rest. Lock held; released
+ * meanwhile.
+ */
 static int place_make(struct vpmm_call *call, struct making *making, uint32_t harvest)
 {
 	struct vpmm *vpmm = call->vpmm;
@@ -385,12 +388,12 @@ int vpmm_fill(struct vpmm_call *call, int32_t timeout_ms, struct vm_region **pla
 	return error;
 }
 
-/* Map a place from free pages, including unfinished ones if permitted, and new pages for the rest. */
+/* Map a place with free pages, and new pages for the rest. unfinished: also harvest pages whose work is unfinished. */
 static int place_harvest(struct vpmm_call *call, bool unfinished, struct vm_region **place)
 {
 	struct region_set *set = &call->vpmm->set;
 	struct making making = {.timeout_ms = 0};
-	/* Harvested pages are mapped elsewhere, so they must be held. */
+	/* The harvested pages will be mapped elsewhere, so their handles must be held. */
 	int error = vpmm_hold(call, NULL, false);
 	uint64_t there;
 
@@ -409,8 +412,8 @@ int vpmm_place(struct vpmm_call *call, struct vm_region **place)
 {
 	struct vpmm *vpmm = call->vpmm;
 	/*
-	 * A stream does not wait for another one without need: new pages are used first, unless other sessions need
-	 * those more and the GPU can do the wait.
+	 * Avoid waits between streams: use new pages first, unless pages are short in the pool and the GPU can wait by
+	 * itself.
 	 */
 	bool wait = stream_can_wait(vpmm->pool, call->stream) && pool_is_short(vpmm->pool);
 	int error = place_harvest(call, wait, place);
@@ -419,7 +422,7 @@ int vpmm_place(struct vpmm_call *call, struct vm_region **place)
 		error = place_harvest(call, true, place);
 	if (error != -ENOSPC || !vpmm->options.timeout_ms)
 		return error;
-	/* A call that waits for pages holds none meanwhile that other sessions could use. */
+	/* A call that waits for pages must not keep pages that other sessions could use. */
 	vpmm_fences_record(vpmm, VM_SLOTS);
 	region_sweep(&vpmm->set);
 	vpmm_park(vpmm, 0);

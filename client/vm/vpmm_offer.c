@@ -2,13 +2,13 @@
  * vpmm_offer.c - free regions whose pages the agent may take without a call of this process. See vpmm.h.
  *
  * The handles of a free region are held, so that the next allocation costs nothing. They are released, each behind the
- * fence of the region, when no call was made for a moment, or at the latest some ticks after the free: from then on
- * other sessions can get the memory, even while this process sleeps, hangs or is stopped. A region keeps its place in
- * the sets meanwhile. Before it is used its handles are claimed; taken parts become a pending unmap, as with
- * reclaimable pages (vpmm_idle.c).
+ * fence of the region, shortly after the last call, or at the latest some ticks after the free. From then on other
+ * sessions can get the memory, even if this process sleeps, hangs or is stopped. The region keeps its place in the
+ * sets. Before it is used again, its handles are claimed. Parts that the agent has taken become a pending unmap, as
+ * with reclaimable pages (vpmm_idle.c).
  *
- * vpmm_chunk.tags has the released handles, slot by slot; region->held and region->offered summarise them, since
- * regions are joined and split.
+ * vpmm_chunk.tags contains the tags of the released handles, slot by slot. region->held and region->offered summarize
+ * them, because regions are joined and split.
  */
 #include "client/vm/vpmm.h"
 #include "shm/timeline.h"
@@ -40,9 +40,9 @@ void vpmm_tags_close(struct vpmm_chunk *chunk)
 		munmap(chunk->tags, tags_bytes(chunk));
 }
 
-/* ---- to the agent ---- */
+/* ---- release handles ---- */
 
-/* Return the fences of a free region. Return false if one of them is not recorded yet. */
+/* Get the fences of a free region. Return false if one of them is not recorded yet. */
 static bool fences_of(const struct vm_region *region, uint64_t *fence, uint64_t *next)
 {
 	*fence = region->ready == VM_READY ? 0 : region->fence;
@@ -56,7 +56,7 @@ static bool handle_behind(struct vpmm *vpmm, uint32_t page, uint64_t fence)
 	return fence_signaled(&vpmm->pool->session, fence) || handle_fence(vpmm->pool, page, fence);
 }
 
-/* Release the held handles of a region. A handle for which no joint fence is free stays held. */
+/* Release the held handles of a region. A handle stays held if no joint fence is free for it. */
 static void region_release(struct vpmm *vpmm, struct vm_region *region, uint64_t fence, uint64_t next)
 {
 	const struct vm_space *space = vpmm_space(region);
@@ -92,7 +92,7 @@ void vpmm_offer(struct vpmm *vpmm)
 				region_release(vpmm, region, fence, next);
 }
 
-/* ---- and back ---- */
+/* ---- claim handles ---- */
 
 uint32_t vpmm_claim(struct vpmm *vpmm, const struct vm_region *region, uint32_t *gone)
 {
@@ -112,7 +112,7 @@ uint32_t vpmm_claim(struct vpmm *vpmm, const struct vm_region *region, uint32_t 
 	return lost;
 }
 
-/* Take the regions with offered handles, which move from now on. */
+/* Take the regions with offered handles out of the sets, as moving regions. */
 static void offered_take(struct region_set *set, const struct region_chunk *of, bool ready, struct region_list *list)
 {
 	const struct region_chunk *chunk = NULL;

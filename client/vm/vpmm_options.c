@@ -12,7 +12,7 @@ enum { TRACE_MAX = 3 };
 
 /* ---- environment ---- */
 
-/* Parse a number with a suffix: 0, -EINVAL. */
+/* Parse a number with a suffix. Return: 0, -EINVAL. */
 static int size_parse(const char *text, uint64_t *bytes)
 {
 	static const char units[] = "KMGT";
@@ -157,7 +157,7 @@ int vpmm_options_read(struct vpmm *vpmm)
 	vpmm->page_slots = (uint32_t)(options->page_bytes / handle_bytes);
 	vpmm->address_fixed = options->address_bytes != 0;
 	vpmm->address_bytes = options->address_bytes ? options->address_bytes : address_bytes_default;
-	/* Whole pages, so that a reservation begins and ends at a page. */
+	/* Round down to whole pages, so that a reservation begins and ends at a page. */
 	vpmm->address_bytes = vpmm->address_bytes / vpmm->page_bytes * vpmm->page_bytes;
 	if (!vpmm->address_bytes)
 		vpmm->address_bytes = vpmm->page_bytes;

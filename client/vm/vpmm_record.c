@@ -1,8 +1,9 @@
 /*
  * vpmm_record.c - record calls of the stream-ordered allocator in a file, for gpool-replay(1). See vpmm.h.
  *
- * A call stores a record in memory; the background thread writes. There are two buffers: while one is written, the
- * other is filled. Records for which it has no room, or that cannot be written, are lost, counted, and reported.
+ * A call stores a record in memory, and the background thread writes the records to the file. While one of two buffers
+ * is written, the other one is filled. Records that do not fit, or cannot be written, are lost; they are counted and
+ * reported.
  */
 #include "client/core/last_error.h"
 #include "client/vm/vpmm.h"
@@ -14,7 +15,7 @@
 #include <unistd.h>
 
 enum {
-	BUFFER_RECORDS = 1 << 17, /* 5 MB: a quarter of a second at half a million calls a second */
+	BUFFER_RECORDS = 1 << 17, /* 5 MB: a quarter of a second at half a million calls per second */
 	LINE_BYTES = 96,
 	TEXT_BYTES = 1 << 16,
 };
@@ -33,17 +34,20 @@ struct vpmm_record {
 	struct record *filling;
 	uint32_t count;
 	uint64_t lost;
-	pthread_mutex_t flush_lock; /* protects the other one, and the file; acquired before `lock` */
+	pthread_mutex_t flush_lock; /* protects the other buffer and the file; acquired before `lock` */
 	struct record *writing;
-	bool failed; /* reported once */
+	bool failed; /* the failure was reported */
 	char text[TEXT_BYTES];
 };
 
 static _Thread_local uint32_t thread_number;
 
-/* ---- writing ---- */
+/* ---- write ---- */
 
-/* Write all bytes or return an error. A partly written line remains: a reader finds it at the end of the file. */
+/*
+ * Write all bytes, or return an error. A partly written line may remain at the end of the file, where a reader detects
+ * it.
+ */
 static int write_all(int fd, const char *text, size_t length)
 {
 	while (length) {
@@ -105,7 +109,7 @@ void vpmm_record_flush(struct vpmm_record *record)
 	pthread_mutex_unlock(&record->flush_lock);
 }
 
-/* ---- adding ---- */
+/* ---- add records ---- */
 
 bool vpmm_record_add(struct vpmm_record *record, bool is_free, uint32_t stream, uint64_t bytes, uint64_t id)
 {
@@ -142,7 +146,7 @@ uint64_t vpmm_record_lost(struct vpmm_record *record)
 	return lost;
 }
 
-/* ---- life ---- */
+/* ---- open and close ---- */
 
 int vpmm_record_open(struct vpmm *vpmm, const char *path)
 {

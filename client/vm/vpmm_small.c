@@ -1,17 +1,19 @@
 /*
- * vpmm_small.c - allocations below a page: parts of pages (span.h), kept in the order of streams; or the driver's own
+ * vpmm_small.c - allocations smaller than a page: spans (span.h), kept in stream order; or buffers of the driver's own
  * pool. See vpmm.h.
  *
- * A freed buffer waits in its stream's list for its size, from which the same stream can reuse it at once. It returns
- * to its page, for all streams, when its fence is signaled: checked whenever a stream finds its own list empty, and
- * when no call is made for a while. If it was freed without a fence, since only one stream was in use, a fence is
- * recorded first. As with regions, a buffer that a stream reuses before that keeps the fence as its guard.
+ * A freed buffer waits in the list of its stream and size, from which the same stream can reuse it immediately. When
+ * its fence is signaled, it returns to its page and is available to all streams. This is checked whenever a stream
+ * finds its own list empty, and when no call was made for some time. If the buffer was freed without a fence, because
+ * only one stream was in use, a fence is recorded first. As with regions, a buffer that a stream reuses earlier keeps
+ * the fence as its guard.
  *
- * The driver's pool keeps the order of streams itself, so no buffer waits there. It needs a stream to queue on:
- * allocations without one use parts of pages. A free without a stream uses a stream of the library, since then all work
- * is done.
+ * The driver's pool keeps the stream order itself, so none of its buffers waits here. It needs a stream to queue on, so
+ * allocations without a stream use spans. A free without a stream uses a stream of the library, because all work on the
+ * buffer is then done.
  *
- * The lock protects lists and hash, and is a leaf like that of vpmm.h; neither is acquired under the other.
+ * The lock protects lists and the hash table. While it is held, no other lock may be acquired, including that of
+ * vpmm.h, and vice versa.
  */
 #include "client/core/span.h"
 #include "client/core/last_error.h"
@@ -21,10 +23,10 @@
 
 #include <stdlib.h>
 
-/* uthash allocates memory only here: report a failure instead of ending the program. */
+/* uthash allocates memory only here. Report a failure instead of ending the program. */
 #define HASH_NONFATAL_OOM 1
 #define uthash_nonfatal_oom(element) ((element)->lost = true)
-/* The default macro falls through the labels of a switch in a way that clang warns about. */
+/* The default hash function falls through switch labels, about which clang warns. */
 #define HASH_FUNCTION(key, bytes, value) HASH_FNV(key, bytes, value)
 #include <uthash.h>
 
@@ -32,18 +34,21 @@ struct small {
 	UT_hash_handle hh; /* hashed by address */
 	struct gpool_span span;
 	uint64_t bytes, id; /* requested size */
-	uint64_t order;     /* waiting: order of the frees */
-	uint64_t fence;     /* fence of a waiting buffer, or of the guard; 0: none was recorded */
+	uint64_t order;     /* waiting: position in the order of frees */
+	uint64_t fence;     /* fence of a waiting buffer, or of the guard; 0: none is recorded */
 	uint64_t then_fence;
-	uint32_t guard; /* the stream in whose order it was reused; 0: none */
-	/* waiting for its guard: the stream of its free, whose fence is then_fence; 0: it waits for nothing else */
+	uint32_t guard; /* stream in whose order the buffer was reused; 0: none */
+	/*
+	 * waiting for its guard: the stream in which it was freed, with the fence then_fence; 0: it waits only for
+	 * `fence`
+	 */
 	uint32_t then;
 	uint32_t class;
 	bool waiting;
-	bool driver;                 /* from the driver's pool: only the address of `span` is used */
-	bool lost;                   /* could not be recorded for lack of memory */
-	TAILQ_ENTRY(small) by_class; /* waiting: the latest first */
-	TAILQ_ENTRY(small) by_age;   /* waiting: the oldest first; spare or being returned: next */
+	bool driver;                 /* from the driver's pool: only the address in `span` is used */
+	bool lost;                   /* could not be added to the hash table for lack of memory */
+	TAILQ_ENTRY(small) by_class; /* waiting: latest first */
+	TAILQ_ENTRY(small) by_age;   /* waiting: oldest first; also links spare buffers and those being returned */
 };
 TAILQ_HEAD(small_list, small);
 
@@ -55,17 +60,17 @@ struct small_stream {
 
 struct vpmm_small {
 	pthread_mutex_t lock;
-	struct small *all; /* allocated or waiting */
+	struct small *all; /* hash table of the buffers that are allocated or waiting */
 	struct small_list spares;
 	struct small_stream *streams[SESSION_TIMELINES]; /* created on first use */
 	uint64_t orders, ids;
 	uint64_t live_bytes, allocations, frees;
 	_Atomic uint32_t waiting;
-	pthread_mutex_t driver_lock; /* protects the next field; a leaf too, held during a driver call */
-	struct gpu_stream *driver;   /* for frees to the driver's pool without a stream; NULL: not used */
+	pthread_mutex_t driver_lock; /* protects `driver`; a leaf too, held during a driver call */
+	struct gpu_stream *driver;   /* for frees without a stream to the driver's pool; NULL: that pool is not used */
 };
 
-/* ---- life ---- */
+/* ---- open and close ---- */
 
 int vpmm_small_open(struct vpmm *vpmm)
 {
@@ -94,7 +99,7 @@ void vpmm_small_close(struct vpmm *vpmm)
 
 	if (!small)
 		return;
-	/* Pages end with the session. */
+	/* The pages of the spans end with the session. */
 	HASH_ITER(hh, small->all, at, next)
 	{
 		HASH_DEL(small->all, at);
@@ -129,7 +134,7 @@ bool vpmm_small_has(const struct vpmm *vpmm, uint64_t address)
 		return true;
 	if (likely(!small->driver))
 		return false;
-	/* The driver's addresses may be anywhere. */
+	/* The address may be anywhere, because the driver's pool chooses it. */
 	pthread_mutex_lock(&small->lock);
 	HASH_FIND(hh, small->all, &address, sizeof(address), at);
 	pthread_mutex_unlock(&small->lock);
@@ -154,9 +159,9 @@ void vpmm_small_totals(struct vpmm *vpmm, struct gpool_vm_stats *totals)
 	pthread_mutex_unlock(&small->lock);
 }
 
-/* ---- lists: caller holds the lock ---- */
+/* ---- waiting lists: the caller holds the lock ---- */
 
-/* Return the stream's lists; NULL: it has none. */
+/* Return the lists of a stream, or NULL if it has none. */
 static struct small_stream *stream_of(struct vpmm_small *small, uint32_t number)
 {
 	struct small_stream *stream = number ? small->streams[number & (SESSION_TIMELINES - 1)] : NULL;
@@ -164,7 +169,9 @@ static struct small_stream *stream_of(struct vpmm_small *small, uint32_t number)
 	return stream && stream->number == number ? stream : NULL;
 }
 
-/* then: not 0: it waits only for its guard, and that stream cannot reuse it. */
+/*
+ * Append a buffer to the lists. If `then` is set, the buffer only waits for its guard, and this stream cannot reuse it.
+ */
 static void waiting_add(struct vpmm_small *small, struct small_stream *stream, struct small *at)
 {
 	at->order = ++small->orders;
@@ -185,8 +192,8 @@ static void waiting_remove(struct vpmm_small *small, struct small_stream *stream
 }
 
 /*
- * Its first wait has ended: it waits in the next stream, if any; else it is free, and its span is returned without the
- * lock.
+ * Continue after the wait of a buffer has ended. If it has another stream to wait for, move it to the lists of that
+ * stream; otherwise move it to `back`, from which its span is freed without the lock.
  */
 static void detach(struct vpmm_small *small, struct small *at, struct small_list *back)
 {
@@ -202,7 +209,7 @@ static void detach(struct vpmm_small *small, struct small *at, struct small_list
 	TAILQ_INSERT_TAIL(back, at, by_age);
 }
 
-/* Return all buffers that wait in a slot whose stream is done. */
+/* Detach all buffers that wait in the lists of a stream whose work is done. */
 static void stream_drain(struct vpmm_small *small, struct small_stream *stream, struct small_list *back)
 {
 	struct small *at;
@@ -223,9 +230,9 @@ static void stream_sweep(struct vpmm *vpmm, struct small_stream *stream, struct 
 	}
 }
 
-/* ---- back to the pages ---- */
+/* ---- return to the pages ---- */
 
-/* Without the lock. */
+/* Free the spans of these buffers. The caller does not hold the lock. */
 static void spans_give_back(struct vpmm *vpmm, struct small_list *back)
 {
 	struct vpmm_small *small = vpmm->small;
@@ -244,8 +251,8 @@ static void spans_give_back(struct vpmm *vpmm, struct small_list *back)
 }
 
 /*
- * Record a fence for the oldest buffers that a stream has freed without one; the work of a closed stream is done. Lock
- * held; released meanwhile.
+ * Record a fence for the oldest buffers that a stream has freed without one. If the stream was closed, its work is
+ * done. Lock held; released meanwhile.
  */
 static void stream_fence(struct vpmm *vpmm, struct small_stream *stream, struct small_list *back)
 {
@@ -264,7 +271,7 @@ static void stream_fence(struct vpmm *vpmm, struct small_stream *stream, struct 
 	pthread_mutex_lock(&small->lock);
 	if (!fence.value && stream->number == number && stream_slot_of(vpmm->pool, number, &slot))
 		stream_drain(small, stream, back);
-	/* Buffers that another stream has freed in this slot since then are younger. */
+	/* Stop at buffers that were freed since then; another stream may have freed them in this slot. */
 	TAILQ_FOREACH(at, &stream->ages, by_age)
 	{
 		if (at->fence || at->order > last)
@@ -323,7 +330,7 @@ static struct small_stream *stream_create(void)
 	return stream;
 }
 
-/* Count a new stream among those in use. Buffers of the former stream of its slot are returned. */
+/* Add a stream to those in use. Return the buffers that wait for the former stream of its slot. */
 static COLD int stream_enter(struct vpmm *vpmm, uint32_t number)
 {
 	struct small_list back = TAILQ_HEAD_INITIALIZER(back);
@@ -356,7 +363,7 @@ static int span_take(struct vpmm *vpmm, uint64_t bytes, struct gpool_span *span)
 
 	if (error != -ENOSPC && error != -EDQUOT)
 		return error;
-	/* Make free pages reclaimable that small allocations cannot use directly. */
+	/* Park free pages, because small allocations can only use idle ones. */
 	vpmm_small_return(vpmm, true);
 	vpmm_lock(vpmm);
 	vpmm_fences_record(vpmm, VM_SLOTS);
@@ -369,13 +376,13 @@ static int span_take(struct vpmm *vpmm, uint64_t bytes, struct gpool_span *span)
 static void small_begin(struct vpmm_small *small, struct small *at, uint64_t bytes)
 {
 	at->bytes = bytes;
-	/* Odd; the ids of whole pages are even. */
+	/* The id is odd; the ids of whole pages are even. */
 	at->id = 2 * ++small->ids + 1;
 	small->live_bytes += at->span.bytes;
 	small->allocations++;
 }
 
-/* Enter a span into the table; NULL: no memory. */
+/* Add a span to the hash table. Return NULL if no memory is available. */
 static struct small *small_know(struct vpmm *vpmm, const struct gpool_span *span, uint64_t bytes, bool driver)
 {
 	struct vpmm_small *small = vpmm->small;
@@ -418,7 +425,7 @@ static COLD int small_make(struct vpmm *vpmm, uint64_t bytes, struct small **mad
 	return -ENOMEM;
 }
 
-/* Allocate from the driver's pool. -EOPNOTSUPP: it does not support such streams. */
+/* Allocate from the driver's pool. Return -EOPNOTSUPP if the pool does not support the stream. */
 static int driver_make(struct vpmm *vpmm, uint64_t bytes, uint32_t stream, struct small **made)
 {
 	struct gpool_span span = {.bytes = (uint32_t)bytes};
@@ -474,7 +481,7 @@ out:
 
 /* ---- free ---- */
 
-/* Free on the library's own stream: behind the progress of a host-signaled timeline, or at once. */
+/* Free a buffer on the library's own stream: behind the progress of a host-signaled timeline, or immediately. */
 static int driver_free_here(struct vpmm *vpmm, uint64_t address, uint32_t stream)
 {
 	struct vpmm_small *small = vpmm->small;
@@ -483,7 +490,7 @@ static int driver_free_here(struct vpmm *vpmm, uint64_t address, uint32_t stream
 	int error = 0;
 
 	if (stream)
-		gpool_fence_record(pool, stream, &fence); /* closed meanwhile: all its work is done */
+		gpool_fence_record(pool, stream, &fence); /* no fence: the stream was closed, so its work is done */
 	pthread_mutex_lock(&small->driver_lock);
 	if (fence.value)
 		error = gpu_timeline_wait(pool->gpu, small->driver,
@@ -495,7 +502,7 @@ static int driver_free_here(struct vpmm *vpmm, uint64_t address, uint32_t stream
 	return error;
 }
 
-/* Free a buffer of the driver's pool that is in no table any more. */
+/* Free a buffer of the driver's pool, which is no longer in the hash table. */
 static void driver_free(struct vpmm *vpmm, struct small *at, uint32_t stream)
 {
 	struct vpmm_small *small = vpmm->small;
@@ -511,7 +518,7 @@ static void driver_free(struct vpmm *vpmm, struct small *at, uint32_t stream)
 	pthread_mutex_unlock(&small->lock);
 }
 
-/* Return the lists in which it must wait first; NULL: none. Lock held. */
+/* Return the lists in which the buffer must wait first, or NULL. Lock held. */
 static struct small_stream *small_release(struct vpmm *vpmm, struct small *at, uint32_t stream, uint64_t fence)
 {
 	struct vpmm_small *small = vpmm->small;
@@ -520,7 +527,7 @@ static struct small_stream *small_release(struct vpmm *vpmm, struct small *at, u
 
 	if (guard && !stream_slot_of(vpmm->pool, at->guard, &slot) &&
 		!(at->fence && fence_signaled(&vpmm->pool->session, at->fence))) {
-		/* Freed without a stream, it can be reused by the one that guards it. */
+		/* If it is freed without a stream, the guard's stream can reuse it. */
 		at->then = stream;
 		at->then_fence = fence;
 		return guard;
@@ -529,7 +536,7 @@ static struct small_stream *small_release(struct vpmm *vpmm, struct small *at, u
 	return stream_of(small, stream);
 }
 
-/* Wake the background task, which sleeps while no buffer waits. Without the lock. */
+/* Wake the background task, which sleeps while no buffer waits. The caller does not hold the lock. */
 static COLD void background_needed(struct vpmm *vpmm)
 {
 	vpmm_lock(vpmm);

@@ -1,11 +1,11 @@
 /*
- * wake.c - give all ranges their addresses, pages and contents again, or change nothing.
+ * wake.c - restore the addresses, pages and contents of all ranges, or change nothing.
  *
  *   0 ask the agent whether the content can be restored now, so that no other session loses pages in vain
- *   1 get pages for all ranges in one grant, so that two processes that wake at once cannot each hold half
- *   2 open the objects that were kept, as the same versions
- *   3 map
- *   4 restore the content: after that nothing can fail, and until then the spilled block is kept
+ *   1 get pages for all ranges in one grant, so that two processes that wake at the same time cannot each hold half
+ *   2 open the objects that were kept, in the same versions
+ *   3 map the pages
+ *   4 restore the content; the spilled block is kept until then, and no later step can fail
  */
 #include "client/vm/range.h"
 
@@ -16,10 +16,10 @@
 
 #include <stdlib.h>
 
-/* The ranges that need new pages: first those with spilled content, in the order of sleep.c's chain. */
+/* The ranges that need new pages. Those with spilled content come first, in the order of the chain in sleep.c. */
 struct waking {
 	struct gpool_range **ranges; /* [count] */
-	uint32_t *wanted;            /* [count] numbers of pages */
+	uint32_t *wanted;            /* [count] number of pages that each needs */
 	struct page_list *lists;     /* [count] */
 	uint32_t count, spilled;
 };
@@ -53,7 +53,7 @@ static int waking_make(const struct ranges *ranges, struct waking *waking)
 	at = waking->spilled;
 	for (struct gpool_range *range = ranges->all; range; range = range->next)
 		if (range->spilled)
-			waking->ranges[--at] = range; /* the chain is in reverse order */
+			waking->ranges[--at] = range; /* sleep.c built the chain in reverse order */
 	at = waking->spilled;
 	for (struct gpool_range *range = ranges->all; range; range = range->next)
 		if (needs_pages(range) && !range->spilled)
@@ -65,7 +65,7 @@ static int waking_make(const struct ranges *ranges, struct waking *waking)
 
 /* ---- objects ---- */
 
-/* Open the same version with the same layout; any other is not the object that was kept. */
+/* Open the same version with the same layout; an object that differs is not the one that was kept. */
 static int range_reopen(struct gpool_range *range)
 {
 	struct gpool_object_open_options options = GPOOL_OBJECT_OPEN_OPTIONS_INIT;
@@ -105,7 +105,7 @@ static int ranges_reopen(struct ranges *ranges)
 	return error;
 }
 
-/* ---- mapped ---- */
+/* ---- map ---- */
 
 static int ranges_map(struct ranges *ranges)
 {
@@ -124,7 +124,7 @@ static void ranges_unmap_again(struct ranges *ranges)
 {
 	for (struct gpool_range *range = ranges->all; range; range = range->next) {
 		if (range->waking)
-			range_unmap(range); /* the mapping is not visible yet, so no work uses it */
+			range_unmap(range); /* no work uses the mapping, because it was not visible yet */
 		range->waking = false;
 		if (range->mapped || !range->object)
 			continue;
@@ -134,9 +134,9 @@ static void ranges_unmap_again(struct ranges *ranges)
 	}
 }
 
-/* ---- content ---- */
+/* ---- restore the content ---- */
 
-/* -EPIPE: then the mover may still be writing to the pages. */
+/* Restore the spilled content into the new pages. After -EPIPE the mover may still be writing to them. */
 static int content_restore(struct gpool *pool, const struct waking *waking)
 {
 	const struct block_attributes attributes = {.flags = BLOCK_PREPARED | BLOCK_RANGE};
@@ -161,8 +161,8 @@ static int content_restore(struct gpool *pool, const struct waking *waking)
 	if (error == -EPIPE)
 		return error;
 	/*
-	 * In transit again. The agent does not take pages for idle that its journal has as granted, or that it has
-	 * moved.
+	 * The pages are in transit again. The agent does not treat pages as idle that its journal lists as granted, or
+	 * that it has moved.
 	 */
 	chain_end(pool, block.page);
 	pin_drop(&pool->session, block.page);
@@ -176,7 +176,7 @@ static int content_restore(struct gpool *pool, const struct waking *waking)
 	return error;
 }
 
-/* ---- all ---- */
+/* ---- wake ---- */
 
 static void pages_give_back(struct gpool *pool, const struct waking *waking, bool spilled_too)
 {
@@ -189,7 +189,7 @@ static void pages_give_back(struct gpool *pool, const struct waking *waking, boo
 	pool_wake_waiters(pool);
 }
 
-/* Make a block of each range again. */
+/* Convert the pages of each range to its block again. */
 static int ranges_stand(struct gpool *pool, const struct waking *waking)
 {
 	int error = 0;
@@ -236,7 +236,7 @@ static int wake_up(struct gpool *pool, const struct waking *waking)
 	return error;
 }
 
-/* Return 0 also if only the restore itself can find out. */
+/* Ask the agent whether the content can be restored. Also return 0 if only the restore itself can find out. */
 static int content_look(struct gpool *pool)
 {
 	const struct ranges *ranges = pool->ranges;
