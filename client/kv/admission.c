@@ -87,7 +87,7 @@ int gpool_kv_can_allocate(struct gpool_kv *kv, uint32_t tokens, struct gpool_kv_
 	return (uint64_t)blocks + found.watermark_blocks <= found.available_blocks ? GPOOL_KV_OK : GPOOL_KV_LATER;
 }
 
-/* Return how many more sequences the limit and the free rows admit. */
+/* Return the number of further sequences that the limit and the free rows permit. */
 static uint32_t sequences_left(const struct gpool_kv *kv, const struct gpool_kv_batch *limits)
 {
 	uint32_t left = kv->rows.count, allowed;
@@ -98,7 +98,10 @@ static uint32_t sequences_left(const struct gpool_kv *kv, const struct gpool_kv_
 	return allowed < left ? allowed : left;
 }
 
-/* Count the requests that fit, and return their blocks in *blocks. The caller holds the lock. */
+/*
+ * Return the number of requests that fit, from the first on, and set *blocks to the blocks that they need. The caller
+ * holds the lock.
+ */
 static uint32_t batch_count(const struct gpool_kv *kv, const uint32_t *tokens, uint32_t count,
 	const struct gpool_kv_batch *limits, uint32_t *blocks)
 {

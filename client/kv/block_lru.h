@@ -1,6 +1,6 @@
 /*
- * block_lru.h - a list of blocks in the order in which they were added; the first is the next to be evicted. Internal
- * to libgpool; no locks.
+ * block_lru.h - a list of blocks in the order in which they were added. The first block is the next to be evicted.
+ * Internal to libgpool; no locks.
  */
 #ifndef GPOOL_CLIENT_KV_BLOCK_LRU_H
 #define GPOOL_CLIENT_KV_BLOCK_LRU_H
@@ -14,13 +14,13 @@ struct block_link {
 };
 
 struct block_lru {
-	struct block_link *links; /* [blocks + 1] a ring; the last element is its head */
+	struct block_link *links; /* [blocks + 1] a ring; the last element is the head of the list */
 	uint32_t blocks;
 };
 
 /*
- * block_lru_init() - create an empty list for blocks below `blocks`: 0, -ENOMEM. block_lru_fini() - free it; accepts a
- * zeroed struct.
+ * block_lru_init() - create an empty list for block numbers below `blocks`. Return: 0, -ENOMEM. block_lru_fini() - free
+ * it; accepts a zeroed struct.
  */
 int block_lru_init(struct block_lru *lru, uint32_t blocks);
 void block_lru_fini(struct block_lru *lru);
@@ -29,7 +29,10 @@ void block_lru_fini(struct block_lru *lru);
 void block_lru_add(struct block_lru *lru, uint32_t block);
 void block_lru_remove(struct block_lru *lru, uint32_t block);
 
-/* block_lru_move() - replace block `from`, which is in the list, by `to`, which is not, at the same place. */
+/*
+ * block_lru_move() - replace block `from`, which is in the list, by block `to`, which is not. The place in the list
+ * stays the same.
+ */
 void block_lru_move(struct block_lru *lru, uint32_t from, uint32_t to);
 
 /* block_lru_first() - return the next block to evict, or BLOCK_LRU_NONE. */

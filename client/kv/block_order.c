@@ -32,7 +32,7 @@ void block_order_key(struct block_order *order, uint32_t block, uint32_t parent,
 
 	if (!order->eviction)
 		return;
-	/* As many nodes as blocks exist, so this cannot fail. */
+	/* The tree has room for as many nodes as blocks exist, so this cannot fail. */
 	eviction_insert(order->eviction, parent == BLOCK_ORDER_NONE ? EVICTION_NONE : order->nodes[parent], key, &node);
 	eviction_pin(order->eviction, node);
 	order->nodes[block] = node;

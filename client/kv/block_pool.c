@@ -60,7 +60,7 @@ static void set_put(struct bitmap *set, uint32_t chunk, bool in)
 		bitmap_remove(set, chunk);
 }
 
-/* Put a chunk with memory into the sets that its counts and its state require. */
+/* Insert a chunk with memory into the sets that its counts and its state require. */
 static void chunk_settle(struct block_pool *pool, uint32_t chunk)
 {
 	bool offered = bitmap_has(&pool->offered, chunk);
@@ -110,7 +110,7 @@ static void free_move(const struct block_pool *pool, uint32_t chunk, struct bitm
 {
 	uint32_t end = (chunk + 1) * pool->chunk_blocks;
 
-	/* BITMAP_NONE is beyond the end as well. */
+	/* BITMAP_NONE is beyond `end` too, so it ends the loop. */
 	for (uint32_t block = bitmap_next(from, end - pool->chunk_blocks); block < end;
 		block = bitmap_next(from, block + 1)) {
 		bitmap_remove(from, block);
@@ -142,7 +142,7 @@ void block_pool_lose(struct block_pool *pool, uint32_t chunk)
 
 /* ---- blocks ---- */
 
-/* Free blocks of one held chunk, that many from `first` on, are in use now. */
+/* Take `count` free blocks of a held chunk into use, from `first` on. */
 static void take(struct block_pool *pool, uint32_t chunk, uint32_t first, uint32_t count)
 {
 	for (uint32_t block = first; block < first + count; block++) {
@@ -152,7 +152,9 @@ static void take(struct block_pool *pool, uint32_t chunk, uint32_t first, uint32
 	pool->kept[chunk] += count;
 	pool->used[chunk] += count;
 	pool->used_blocks += count;
-	/* A chunk with a free block is not offered, so only its first block in use changes a set. */
+	/*
+	 * A chunk with a free block is not offered, so the sets change only when its first blocks are taken into use.
+	 */
 	if (pool->used[chunk] == count)
 		chunk_settle(pool, chunk);
 }

@@ -1,17 +1,17 @@
 /*
- * block_pool.h - the numbers of a cache's blocks and chunks: blocks in use, cached and free, chunks with memory.
- * memory.c provides the memory, and prefix.c decides which blocks stay cached. Internal to libgpool.
+ * block_pool.h - the states of a cache's blocks and chunks: which blocks are in use, cached or free, and which chunks
+ * have memory. memory.c provides the memory, and prefix.c decides which blocks stay cached. Internal to libgpool.
  *
- * Invariants, where a chunk is chunk_blocks adjacent blocks:
+ * A chunk consists of chunk_blocks adjacent blocks. Invariants:
  *
  * - A block is in use (refs > 0), cached (kept without a reference), free in a held chunk (`free`), free in an offered
  *   chunk (`offered_free`), or in a chunk without memory (`holes`).
  * - A chunk is held, offered or without memory. A chunk with a block in use is held.
  * - A held chunk without a block in use is in `empty` if none of its blocks is cached, so that its memory can be freed;
- *   else in `unused`, so that it can be offered.
+ *   otherwise in `unused`, so that it can be offered.
  * - An offered chunk is in `offered`. It is also in `spent` if none of its blocks is cached any more, or in `room` if
- *   some blocks are cached and some are free.
- * - kept[chunk] counts its blocks in use or cached, used[chunk] its blocks in use.
+ *   some of its blocks are cached and some are free.
+ * - kept[chunk] is the number of its blocks in use or cached, used[chunk] the number of its blocks in use.
  */
 #ifndef GPOOL_CLIENT_KV_BLOCK_POOL_H
 #define GPOOL_CLIENT_KV_BLOCK_POOL_H
@@ -19,7 +19,7 @@
 #include "shm/policy/bitmap.h"
 
 struct block_pool {
-	struct bitmap free, offered_free; /* sets of blocks; the other sets are of chunks */
+	struct bitmap free, offered_free; /* sets of blocks; all other sets are sets of chunks */
 	struct bitmap holes;
 	struct bitmap empty, unused;
 	struct bitmap offered, spent, room;
@@ -27,55 +27,58 @@ struct block_pool {
 	uint32_t *kept; /* [chunks] */
 	uint32_t *used; /* [chunks] */
 	uint32_t blocks, chunks, chunk_blocks;
-	uint32_t used_blocks, shared_blocks; /* shared_blocks: with more than one reference */
+	uint32_t used_blocks, shared_blocks; /* shared_blocks: blocks with more than one reference */
 	uint32_t cached_blocks;
 };
 
 /*
- * block_pool_init() - create a pool in which all chunks are holes: 0, -ENOMEM. chunks * chunk_blocks is at most
- * BITMAP_BITS_MAX. block_pool_fini() - free it; accepts a zeroed struct.
+ * block_pool_init() - create a pool in which all chunks are holes. chunks * chunk_blocks must be at most
+ * BITMAP_BITS_MAX. Return: 0, -ENOMEM. block_pool_fini() - free it; accepts a zeroed struct.
  */
 int block_pool_init(struct block_pool *pool, uint32_t chunks, uint32_t chunk_blocks);
 void block_pool_fini(struct block_pool *pool);
 
-/* block_pool_short() - return the number of holes that must get memory before `blocks` blocks are free. */
+/* block_pool_short() - return the number of holes that need memory before `blocks` blocks are free. */
 uint32_t block_pool_short(const struct block_pool *pool, uint32_t blocks);
 
-/* block_pool_fill() - a hole got memory. block_pool_drain() - an empty chunk lost its memory and becomes a hole. */
+/*
+ * block_pool_fill() - record that a hole got memory. block_pool_drain() - record that an empty chunk lost its memory;
+ * it becomes a hole.
+ */
 void block_pool_fill(struct block_pool *pool, uint32_t chunk);
 void block_pool_drain(struct block_pool *pool, uint32_t chunk);
 /*
- * block_pool_withhold() - like block_pool_drain(), but the chunk becomes a hole only with block_pool_return(), because
- * queued GPU work may still use its addresses.
+ * block_pool_withhold() - like block_pool_drain(), but the chunk becomes a hole only when block_pool_return() is
+ * called, because queued GPU work may still use its addresses.
  */
 void block_pool_withhold(struct block_pool *pool, uint32_t chunk);
 void block_pool_return(struct block_pool *pool, uint32_t chunk);
 
 /*
- * block_pool_offer() - an unused chunk was offered. block_pool_reclaim() - an offered chunk is held again.
- * block_pool_lose() - the memory of an offered chunk was taken: the chunk becomes a hole. None of its blocks may be
- * cached any more.
+ * block_pool_offer() - record that an unused chunk was offered. block_pool_reclaim() - record that an offered chunk is
+ * held again. block_pool_lose() - record that the memory of an offered chunk was taken; the chunk becomes a hole. None
+ * of its blocks may be cached any more.
  */
 void block_pool_offer(struct block_pool *pool, uint32_t chunk);
 void block_pool_reclaim(struct block_pool *pool, uint32_t chunk);
 void block_pool_lose(struct block_pool *pool, uint32_t chunk);
 
 /*
- * block_pool_take() - take the lowest free block and the free blocks of its chunk that follow it without a gap, `most`
- * in all, with one reference each. Return: the first; *count is their number. A free block must exist
+ * block_pool_take() - take the lowest free block and the free blocks of its chunk that directly follow it, at most
+ * `most` in all, with one reference each. Return the first block; *count is their number. A free block must exist
  * (block_pool_short() is 0).
  */
 uint32_t block_pool_take(struct block_pool *pool, uint32_t most, uint32_t *count);
-/*
- * block_pool_take_chunk() - take all blocks of the lowest empty chunk; returns the first block. An empty chunk must
- * exist.
- */
+/* block_pool_take_chunk() - take all blocks of the lowest empty chunk, which must exist. Return the first block. */
 uint32_t block_pool_take_chunk(struct block_pool *pool);
 
-/* block_pool_use_cached() - give a cached block of a held chunk its first reference. */
+/* block_pool_use_cached() - add the first reference to a cached block of a held chunk. */
 void block_pool_use_cached(struct block_pool *pool, uint32_t block);
 
-/* block_pool_ref() - add a reference to a block in use or cached, in a held chunk. Return: true if it was cached. */
+/*
+ * block_pool_ref() - add a reference to a block that is in use or cached, in a held chunk. Return true if it was
+ * cached.
+ */
 static inline bool block_pool_ref(struct block_pool *pool, uint32_t block)
 {
 	if (pool->refs[block] == 0) {
@@ -87,7 +90,7 @@ static inline bool block_pool_ref(struct block_pool *pool, uint32_t block)
 }
 
 /*
- * block_pool_unref() - remove a reference. Returns true if it was the last one; the block then is cached (`keep`) or
+ * block_pool_unref() - remove a reference. Return true if it was the last one; the block is then cached (`keep`) or
  * free.
  */
 bool block_pool_unref(struct block_pool *pool, uint32_t block, bool keep);
@@ -95,9 +98,9 @@ bool block_pool_unref(struct block_pool *pool, uint32_t block, bool keep);
 void block_pool_drop(struct block_pool *pool, uint32_t block);
 
 /*
- * block_pool_reserve() - reserve a free block of a held chunk that is not empty, as the target of a move.
- * block_pool_move() gives it all references of block `from`, or makes it cached in its place; block_pool_unreserve()
- * frees it. Both chunks are held.
+ * block_pool_reserve() - reserve a free block as the target of a move. Its chunk is held and not empty.
+ * block_pool_move() - move all references of block `from` to the reserved block, or make it cached instead of `from`.
+ * Both chunks are held. block_pool_unreserve() - free the reserved block.
  */
 void block_pool_reserve(struct block_pool *pool, uint32_t block);
 void block_pool_unreserve(struct block_pool *pool, uint32_t block);

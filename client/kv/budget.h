@@ -1,6 +1,6 @@
 /*
- * budget.h - limit a rate in bytes per second, with bursts of at most one second (token bucket). Internal to libgpool;
- * the caller provides the clock and the lock.
+ * budget.h - limit a rate in bytes per second, with bursts of at most one second (token bucket). Internal to libgpool.
+ * The caller provides the clock and the lock.
  */
 #ifndef GPOOL_CLIENT_KV_BUDGET_H
 #define GPOOL_CLIENT_KV_BUDGET_H
@@ -15,18 +15,18 @@ struct budget {
 };
 
 /*
- * budget_init() - start with a full bucket. Its capacity is at least `least` bytes, so that a piece of that size can be
+ * budget_init() - start with a full bucket. Its capacity is at least `least` bytes, so that a piece of this size can be
  * spent even at a low rate.
  */
 void budget_init(struct budget *budget, uint64_t bytes_per_s, uint64_t least, uint64_t now_ns);
 
 /*
- * budget_room() - return the bytes that may be spent now; UINT64_MAX: unlimited. A clock that runs backwards adds
- * nothing.
+ * budget_room() - return the number of bytes that may be spent now; UINT64_MAX: unlimited. If the clock runs backwards,
+ * nothing is added.
  */
 uint64_t budget_room(struct budget *budget, uint64_t now_ns);
 
-/* budget_spend() - spend bytes, at most the returned room. */
+/* budget_spend() - spend bytes, at most as many as budget_room() returned. */
 void budget_spend(struct budget *budget, uint64_t bytes);
 
 #endif

@@ -1,11 +1,12 @@
 /*
- * pack.c - compact a cache: move blocks out of nearly empty chunks into free blocks of others, so that pages return to
- * the pool.
+ * compact.c - compact a cache: move blocks out of nearly empty chunks into free blocks of other chunks, so that pages
+ * return to the pool.
  *
- * One chunk is emptied at a time, and completely: a chunk that keeps one block keeps all its pages. Copies are queued
- * on the cache's stream. Work that was queued before therefore finds the blocks at the old entries of the tables, and
- * work that is queued later at the new ones; the pages of an empty chunk are returned behind a fence, as usual. The
- * cache's owner limits the rate (budget.h), since copies take bandwidth from the engine's work.
+ * One chunk is emptied at a time, and completely, because a chunk with a single block keeps all its pages. The copies
+ * are queued on the cache's stream. Work that was queued earlier therefore reads the old entries of the tables, with
+ * the blocks at their old places; work that is queued later reads the new ones. As usual, the pages of an empty chunk
+ * are returned behind a fence. The cache's options limit the rate (budget.h), since the copies take bandwidth from the
+ * engine's work.
  */
 #include "client/kv/kv.h"
 
@@ -16,14 +17,16 @@
 #include <stdlib.h>
 
 /*
- * Choose the chunk to be emptied: the one with the fewest blocks, the last of several. Return pool->chunks if none
- * exists, or if the others have no room.
+ * Choose the chunk to empty: the one with the fewest blocks, at most `most`; of several, the last. Return pool->chunks
+ * if none exists, or if the other chunks have no room.
  */
 static uint32_t chunk_to_empty(const struct block_pool *pool, uint32_t most)
 {
 	uint32_t best = pool->chunks;
 
-	/* Blocks must not move into empty chunks, so the other chunks must have a chunk's worth of free blocks. */
+	/*
+	 * Blocks must not move into empty chunks, so the other chunks must have enough free blocks for a whole chunk.
+	 */
 	if (pool->free.count - pool->empty.count * pool->chunk_blocks < pool->chunk_blocks)
 		return best;
 	for (uint32_t chunk = 0; chunk < pool->chunks; chunk++)
@@ -33,7 +36,7 @@ static uint32_t chunk_to_empty(const struct block_pool *pool, uint32_t most)
 	return best;
 }
 
-/* Return the lowest free block of another chunk that is not empty. */
+/* Return the lowest free block in another chunk that is not empty. */
 static uint32_t place_for(const struct block_pool *pool, uint32_t chunk)
 {
 	uint32_t block = bitmap_lowest(&pool->free);
@@ -43,10 +46,7 @@ static uint32_t place_for(const struct block_pool *pool, uint32_t chunk)
 	return block;
 }
 
-/*
- * Choose the target of each block of the chunk (BITMAP_NONE for unused blocks) and queue the copies. Nothing else is
- * changed.
- */
+/* Reserve a target for each block of the chunk (to[i] is BITMAP_NONE for unused blocks) and queue the copies. */
 static int copies_queue(struct gpool_kv *kv, uint32_t chunk, uint32_t *to)
 {
 	struct block_pool *pool = &kv->blocks;
@@ -68,7 +68,7 @@ static int copies_queue(struct gpool_kv *kv, uint32_t chunk, uint32_t *to)
 	return error;
 }
 
-/* Set the new blocks in the tables of sequences; appends without the lock are stopped meanwhile. */
+/* Replace the moved blocks in the tables of sequences. Meanwhile, appends without the lock are stopped. */
 static void sequences_follow(struct gpool_kv *kv, uint32_t first, const uint32_t *to)
 {
 	struct kv_sequence *sequence;
@@ -109,7 +109,10 @@ static int chunk_empty(struct gpool_kv *kv, uint32_t chunk, uint32_t *to)
 	return (int)moved;
 }
 
-/* Reclaim offered chunks with free blocks for the duration of the call, if they suffice to empty a chunk. */
+/*
+ * Reclaim offered chunks with free blocks for the duration of the call, if there are enough free blocks to empty a
+ * chunk.
+ */
 static void room_reclaim(struct gpool_kv *kv)
 {
 	struct block_pool *pool = &kv->blocks;

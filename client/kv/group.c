@@ -1,10 +1,11 @@
 /*
- * group.c - sequences that extend over several caches: each cache has a range of the tokens. Operations apply to all
- * caches or to none.
+ * group.c - sequences that extend over several caches, where each cache has a range of the tokens. An operation applies
+ * to all caches or to none.
  *
- * A sequence of a group is one sequence in each cache that has some of its tokens. Its number is that of its sequence
- * in the first cache, so the row is the same. Steps that can be undone are done first: new sequences, which are freed
- * if a later step fails; then the one append that may fail; then appends for which there is room.
+ * A sequence of a group consists of one sequence in each cache that has some of its tokens. Its number is that of its
+ * sequence in the first cache, so the row is the same. Operations do reversible steps first: new sequences, which are
+ * freed if a later step fails. Then follows the one append that may fail, and at last the appends for which there is
+ * room.
  */
 #include "client/kv/kv.h"
 
@@ -28,15 +29,13 @@ struct gpool_kv_group {
 	uint32_t count;
 	uint32_t range_tokens;
 	pthread_mutex_t lock;   /* protects all fields below; acquired before the locks of the caches */
-	uint32_t refused;       /* cache that refused the last failed call */
+	uint32_t refused;       /* index of the cache that caused the last failure */
 	struct group_row *rows; /* [max_sequences of the first cache] */
 };
 
-/* ---- ranges ---- */
+/* ---- token ranges ---- */
 
-/*
- * Return how many of a sequence's tokens are in this cache. The last cache has all tokens that the others do not have.
- */
+/* Return how many of a sequence's tokens are in this cache. The last cache has all tokens beyond the other ranges. */
 static uint32_t share(const struct gpool_kv_group *group, uint32_t tokens, uint32_t member)
 {
 	uint64_t first = (uint64_t)member * group->range_tokens, left = tokens > first ? tokens - first : 0;
@@ -165,7 +164,7 @@ int gpool_kv_group_oom_info(struct gpool_kv_group *group, uint32_t *member, stru
 	return gpool_kv_oom_info(group->caches[refused], need);
 }
 
-/* ---- all or nothing; the callers hold the lock ---- */
+/* ---- all or none; the callers hold the lock ---- */
 
 static int refuse(struct gpool_kv_group *group, uint32_t member, int error)
 {
@@ -214,13 +213,16 @@ static int fork_all(struct gpool_kv_group *group, const struct group_row *row, u
 	return 0;
 }
 
-/* More tokens in a cache that already has a sequence are the only step that may fail and cannot be undone. */
+/*
+ * Return true if the sequence already has tokens in this cache. Appending further ones is the only step that may fail
+ * and cannot be undone.
+ */
 static bool is_continued(const struct gpool_kv_group *group, const struct group_row *row, uint32_t member)
 {
 	return !member || share(group, row->tokens, member);
 }
 
-/* Return true if blocks for the tokens were allocated in advance. */
+/* Return true if the sequence has a member in this cache with blocks for the tokens, allocated in advance. */
 static bool has_room(const struct gpool_kv_group *group, const struct group_row *row, uint32_t member, uint32_t tokens)
 {
 	struct gpool_kv_sequence_info info = {.size = sizeof(info)};
@@ -229,7 +231,7 @@ static bool has_room(const struct gpool_kv_group *group, const struct group_row 
 		gpool_kv_sequence_info(group->caches[member], row->members[member], &info) == 0 && info.room >= tokens;
 }
 
-/* Allocate sequences in further caches that get tokens, unless blocks were allocated in advance. */
+/* Allocate sequences in the caches that get their first tokens, unless blocks were allocated in advance. */
 static int extend(struct gpool_kv_group *group, const struct group_row *row, uint32_t tokens, uint64_t *fresh)
 {
 	for (uint32_t i = 0; i < group->count; i++) {
@@ -267,7 +269,7 @@ static int append(struct gpool_kv_group *group, struct group_row *row, uint32_t 
 	uint64_t fresh[MEMBERS_MAX] = {0};
 	int error = extend(group, row, tokens, fresh);
 
-	/* Of the continued sequences only the last one with tokens can receive more. */
+	/* Append to the continued sequence first. At most one can receive tokens: the last one that has any. */
 	for (int sure = 0; sure < 2 && !error; sure++)
 		for (uint32_t i = 0; i < group->count && !error; i++) {
 			uint32_t more = share(group, row->tokens + tokens, i) - share(group, row->tokens, i);
@@ -390,7 +392,7 @@ int gpool_kv_group_free(struct gpool_kv_group *group, uint64_t sequence)
 
 /* ---- preemption ---- */
 
-/* Preempt the sequence in the caches 1 to `end` - 1. */
+/* Preempt the members of the sequence in the caches 1 to `end` - 1. */
 static int members_preempt(const struct gpool_kv_group *group, const struct group_row *row, uint32_t end)
 {
 	int freed = 0;
@@ -415,7 +417,7 @@ int gpool_kv_group_preempt(struct gpool_kv_group *group, uint64_t sequence, uint
 	if (!result)
 		result = gpool_kv_preempt(group->caches[0], sequence, &sequence);
 	if (result >= 0) {
-		/* A sequence that does not belong to the group has blocks in the first cache only. */
+		/* A sequence that was not allocated through the group has blocks only in the first cache. */
 		if (!row_find(group, sequence, &row)) {
 			result += members_preempt(group, row, group->count);
 			row->preempted = true;
@@ -452,7 +454,7 @@ int gpool_kv_group_resume(struct gpool_kv_group *group, uint64_t sequence)
 	return error;
 }
 
-/* ---- queries ---- */
+/* ---- inspect ---- */
 
 int gpool_kv_group_span(struct gpool_kv_group *group, uint64_t sequence, uint32_t member, struct gpool_kv_span *span)
 {

@@ -1,4 +1,4 @@
-/* inspect.c - query a cache, validate blocks of other engines, copy blocks. */
+/* inspect.c - query a cache, validate blocks that other engines pass, and copy blocks. */
 #include "client/kv/kv.h"
 
 #include "client/kv/offer.h"
@@ -57,7 +57,7 @@ int gpool_kv_table(struct gpool_kv *kv, uint64_t sequence, const int32_t **block
 	return error;
 }
 
-/* Count the blocks of a running sequence that other sequences share. */
+/* Return the number of blocks of a running sequence that other sequences share. */
 static uint32_t shared_blocks(const struct gpool_kv *kv, const struct kv_sequence *sequence)
 {
 	uint32_t shared = 0;
@@ -102,7 +102,10 @@ int gpool_kv_sequence_info(struct gpool_kv *kv, uint64_t sequence, struct gpool_
 
 /* ---- statistics ---- */
 
-/* Count the blocks that one more token for each sequence needs: one, new or copied, for each sequence without room. */
+/*
+ * Return the number of blocks that are needed to append one token to each sequence. Each sequence without room needs
+ * one, new or copied.
+ */
 static uint32_t step_blocks(struct gpool_kv *kv)
 {
 	struct kv_sequence *sequence;
@@ -181,7 +184,7 @@ static bool same_shape(const struct gpool_kv *kv, const struct gpool_kv_shape *s
 		(shape->block_tokens ? shape->block_tokens : 16) == own->block_tokens;
 }
 
-/* Check that the block belongs to a running sequence: 0, -EACCES. */
+/* Check that the block belongs to a running sequence. Return: 0, -EACCES. */
 static int block_of(const struct gpool_kv *kv, const struct kv_sequence *sequence, uint32_t block)
 {
 	for (uint32_t i = 0; sequence->state == GPOOL_KV_RUNNING && i < sequence->blocks; i++)
@@ -215,7 +218,7 @@ int gpool_kv_validate(struct gpool_kv *kv, uint64_t sequence, int32_t block, con
 	return error;
 }
 
-/* Check that both blocks are in use and that the target belongs to one sequence alone and has no key. */
+/* Check that both blocks are in use, and that the target belongs to a single sequence and has no key. */
 static bool pair_check(const struct gpool_kv *kv, const struct gpool_kv_pair *pair)
 {
 	return pair->from >= 0 && pair->to >= 0 && pair->from != pair->to &&
@@ -225,8 +228,8 @@ static bool pair_check(const struct gpool_kv *kv, const struct gpool_kv_pair *pa
 }
 
 /*
- * Return how many pairs from the first on can be one copy: blocks and addresses are adjacent on both sides, and no
- * block is read that the same copy writes.
+ * Return how many pairs, from the first on, one copy can handle: blocks and addresses are adjacent on both sides, and
+ * the copy reads no block that it also writes.
  */
 static size_t pairs_run(const struct gpool_kv *kv, const struct gpool_kv_pair *pairs, size_t count)
 {
@@ -266,11 +269,11 @@ int gpool_kv_copy_blocks(struct gpool_kv *kv, const struct gpool_kv_pair *pairs,
 	return error;
 }
 
-/* ---- losses ---- */
+/* ---- conversion errors ---- */
 
-enum { ROOT_STEPS = 64 }; /* for ratios down to 1e-32 */
+enum { ROOT_STEPS = 64 }; /* enough for ratios down to 1e-32 */
 
-/* Newton's method; sqrt() would make every program that links libgpool.a need libm. */
+/* Compute a square root by Newton's method. sqrt() would force every program that links libgpool.a to link libm. */
 static double root(double square)
 {
 	double root = 1;

@@ -59,15 +59,15 @@ static int options_check(struct gpool *pool, struct gpool_kv_options *options)
 		: fail(-EINVAL, "stream %u is host-signaled: it takes no work", options->stream);
 }
 
-/* Return the number of chunks of other processes that the cache can map at a time. */
+/* Return the number of chunks of other processes that the cache can map at the same time. */
 static uint32_t places_of(const struct gpool_kv_options *options, uint32_t chunk_blocks)
 {
 	return (options->pool_blocks + chunk_blocks - 1) / chunk_blocks;
 }
 
 /*
- * Compute sizes from the options, after memory_shape(). -EINVAL: more pages than a range can have, or a watermark that
- * leaves no block.
+ * Compute sizes from the options, after memory_shape(). Return -EINVAL if the cache would need more pages than a range
+ * can have, or if the watermark leaves no block.
  */
 static int sizes_read(
 	struct gpool_kv *kv, const struct gpool_kv_options *options, uint32_t chunk_blocks, uint32_t *chunks)
@@ -98,7 +98,7 @@ static int sizes_read(
 								kv->watermark, *chunks * chunk_blocks);
 }
 
-/* ---- parts ---- */
+/* ---- parts of a cache ---- */
 
 static void *memory_map(size_t bytes)
 {
@@ -142,7 +142,7 @@ static int ranges_reserve(struct gpool_kv *kv, const struct gpool_kv_options *op
 	return 0;
 }
 
-/* Allocate host memory that streams may copy from. */
+/* Allocate host memory from which streams may copy. */
 static int staging_open(struct gpool_kv *kv)
 {
 	size_t bytes = KV_STAGE_ENTRIES * sizeof(int32_t);
@@ -155,7 +155,10 @@ static int staging_open(struct gpool_kv *kv)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < KV_STAGES; i++)
 		kv->stages[i].entries = (int32_t *)(void *)(memory + i * bytes);
-	/* Without this, after a fork() this process would write to a copy while the GPU reads the original. */
+	/*
+	 * Exclude the memory from forked children: otherwise, after a fork(), this process would write to a copy while
+	 * the GPU reads the original.
+	 */
 	madvise(memory, kv->staging_bytes, MADV_DONTFORK);
 	error = gpu_host_register(kv->pool->gpu, memory, kv->staging_bytes);
 	if (error)
@@ -179,7 +182,10 @@ static int parts_open(
 	return ranges_reserve(kv, options);
 }
 
-/* Free everything except the ranges, which are destroyed or closed with the pool. Accepts an incomplete cache. */
+/*
+ * Free everything except the ranges, which are destroyed separately or closed with the pool. Accepts an incomplete
+ * cache.
+ */
 static void kv_release(struct gpool_kv *kv)
 {
 	offload_close(kv);

@@ -1,16 +1,17 @@
 /*
- * kv.h - a paged KV cache, as its process keeps it. docs/internals/kv.md states the rules. Internal to libgpool.
+ * kv.h - the state of a paged KV cache in its process. docs/internals/kv.md states the rules. Internal to libgpool.
  *
  * A sequence has one row in `sequences`, in `tables` and in the device's tables. Its number consists of the row and a
  * generation that is unique among the sequences of this process.
  *
- * sequence->cursor is the only word that changes without kv->lock: an append for which the row has room changes it.
+ * sequence->cursor is the only word that changes without kv->lock. An append changes it without the lock if the row has
+ * room.
  *
  *   bits 0..23 tokens | 24..47 limit of tokens for appends without the lock | 48..63 low bits of the generation
  *
- * A function that changes a sequence under the lock first sets limit to tokens (cursor_stop()), so that no other thread
- * appends meanwhile. At the end it sets a new limit (cursor_go()): the end of the last block, or the number of tokens
- * if the next token needs a copy of the block first.
+ * A function that changes a sequence under the lock first sets the limit to the number of tokens (cursor_stop()), so
+ * that no other thread can append. At the end it sets a new limit (cursor_go()): the end of the last block, or the
+ * number of tokens if the block must be copied before the next token.
  */
 #ifndef GPOOL_CLIENT_KV_KV_H
 #define GPOOL_CLIENT_KV_KV_H
@@ -26,75 +27,75 @@
 
 enum {
 	KV_TOKENS_BITS = 24,
-	/* handles of a chunk that is shared with other processes; chosen: 128 MB with handles of 2 MB */
+	/* chosen: handles of a chunk that is shared with other processes; 128 MB with handles of 2 MB */
 	KV_CHUNK_HANDLES_MAX = 64,
 	KV_STAGES = 8,            /* pieces of the staging memory, each with a fence */
-	KV_STAGE_ENTRIES = 16384, /* 64 KiB: chosen, two rows of the default length */
-	/* copies from one piece; chosen: a batch of that many changed sequences */
+	KV_STAGE_ENTRIES = 16384, /* chosen: 64 KiB, two rows of the default length */
+	/* chosen: copies from one piece, as many as sequences change in one batch */
 	KV_STAGE_PIECES = 256,
 };
 
 struct kv_sequence {
 	_Alignas(64) _Atomic uint64_t cursor;
 	_Atomic uint32_t generation; /* 0: the row is free. Written under the lock, read without it */
-	uint32_t state;              /* enum gpool_kv_state; the lock protects it and all fields below */
-	uint32_t blocks;             /* number of blocks; preempted: at the preemption */
+	uint32_t state;              /* enum gpool_kv_state; this field and all below are protected by the lock */
+	uint32_t blocks;             /* number of blocks; preempted: number at the preemption */
 	uint32_t priority;
-	uint32_t dirty_first, dirty_end; /* changed entries, not yet copied to the device's table */
+	uint32_t dirty_first, dirty_end; /* range of changed entries that are not yet copied to the device's table */
 	uint64_t arrival;
 	uint64_t owner_id;
-	/* keyed > 0: the root of the sequence's chain, and the key of the last keyed block */
+	/* if keyed > 0: the root of the sequence's chain, and the key of the last block with a known key */
 	struct prefix_key root, last;
-	uint32_t keyed; /* number of first blocks whose keys are known */
+	uint32_t keyed; /* number of blocks, from the first on, whose keys are known */
 	uint32_t keyed_epoch;
-	struct kv_saved *saved;         /* preempted: the saved content; NULL: none */
-	struct gpool_fence loss_known;  /* lossy: when signaled, `losses` has the error */
+	struct kv_saved *saved;         /* preempted: the saved content, or NULL */
+	struct gpool_fence loss_known;  /* if lossy: when this fence is signaled, `losses` contains the error */
 	bool lossy;                     /* the last offload converted to int8 */
-	RB_ENTRY(kv_sequence) order;    /* in the tree of the running or of the preempted sequences */
+	RB_ENTRY(kv_sequence) order;    /* in the tree of the running or the preempted sequences */
 	TAILQ_ENTRY(kv_sequence) dirty; /* in the list while dirty_first < dirty_end */
 };
 
-RB_HEAD(kv_order, kv_sequence); /* lowest priority first; at the same priority the latest arrival first */
+RB_HEAD(kv_order, kv_sequence); /* lowest priority first; within a priority, latest arrival first */
 
 struct kv_stage {
 	int32_t *entries;         /* [KV_STAGE_ENTRIES] registered */
 	struct gpool_fence fence; /* signaled when the copies from the stage are done */
-	bool open;                /* the fence could not be recorded */
+	bool open;                /* no fence could be recorded behind the copies */
 };
 
 struct gpool_kv {
 	struct gpool *pool;
-	struct gpool_kv *next, **link; /* list of the pool's caches, under kvs_lock */
+	struct gpool_kv *next, **link; /* list of the pool's caches, protected by kvs_lock */
 
-	/* Written by gpool_kv_create() alone. */
+	/* Written only by gpool_kv_create(). */
 	struct gpool_kv_shape shape;
 	uint32_t stream;
 	uint32_t token_shift; /* log2 of block_tokens */
 	uint64_t block_bytes, chunk_bytes;
 	uint32_t chunk_pages;
 	uint32_t max_sequences;
-	uint32_t columns; /* of each table */
+	uint32_t columns; /* columns of each table */
 	uint32_t watermark;
-	bool bf16; /* elements of two bytes are bfloat16 */
+	bool bf16; /* elements of two bytes are bfloat16, not float16 */
 	uint64_t address, table_address;
 	uint8_t model[PREFIX_MODEL_BYTES];
-	uint32_t cached_most;                    /* maximum of cached blocks */
-	int32_t *tables;                         /* [max_sequences][columns]; pages are touched on demand */
+	uint32_t cached_most;                    /* maximum number of cached blocks */
+	int32_t *tables;                         /* [max_sequences][columns]; allocated on first use */
 	struct kv_sequence *sequences;           /* [max_sequences] */
 	struct gpool_range *range, *table_range; /* NULL: destroyed */
 
 	/*
-	 * Protects all fields below. It is held during calls for ranges and copies, and therefore acquired before all
-	 * locks of pool.h except sync_lock.
+	 * Protects all fields below. It is held during calls for ranges and copies, and is therefore acquired before
+	 * all locks of pool.h. Only sync_lock is acquired before it.
 	 */
 	pthread_mutex_t lock;
 	struct block_pool blocks;
-	struct prefix_table prefixes; /* without entries unless GPOOL_KV_PREFIXES was set */
-	struct block_order order;     /* eviction order of the blocks with a key */
+	struct prefix_table prefixes; /* without entries if GPOOL_KV_PREFIXES is not set */
+	struct block_order order;     /* eviction order of the blocks that have a key */
 	struct pooled *pooled;        /* pooled.h; NULL: no chunks are shared with other processes */
 	uint32_t prefix_epoch;        /* range->losses at the last check */
 	uint64_t taken_known;         /* offer.h: times_taken() at the last check */
-	struct bitmap lost;           /* offer.c: temporary set, like `marks` */
+	struct bitmap lost;           /* temporary set, used by offer.c; like `marks` */
 	uint8_t *marks;               /* [kv_block_count()] */
 	struct bitmap rows;           /* free rows */
 	struct kv_order running, preempted;
@@ -102,8 +103,8 @@ struct gpool_kv {
 	TAILQ_HEAD(, kv_sequence) dirty;
 	uint64_t arrivals;
 	struct budget packing;
-	struct quantise_error *losses; /* [max_sequences + 1] registered; NULL: no sequence was compressed yet */
-	struct kv_host *host;          /* NULL: no host memory for preempted sequences */
+	struct quantise_error *losses; /* [max_sequences + 1], registered; NULL: no sequence was ever compressed */
+	struct kv_host *host;          /* host memory for preempted sequences; NULL: none */
 	uint64_t offload_saves, offload_loads;
 	struct gpool_kv_need shortage;
 	uint64_t allocations, forks, frees, preemptions, resumes, refusals, block_copies, table_bytes;
@@ -112,7 +113,7 @@ struct gpool_kv {
 
 	pthread_mutex_t sync_lock; /* serializes gpool_kv_sync(); acquired before `lock` */
 	struct kv_stage stages[KV_STAGES];
-	uint32_t stage; /* index of the next stage */
+	uint32_t stage; /* index of the stage to use next */
 	size_t staging_bytes;
 	bool registered;
 };
@@ -121,8 +122,8 @@ RB_PROTOTYPE(kv_order, kv_sequence, order, kv_sequence_compare)
 int kv_sequence_compare(const struct kv_sequence *a, const struct kv_sequence *b);
 
 /*
- * kv_close_all() - free the caches of a pool that is being closed. The GPU's work is done; the ranges are closed
- * separately.
+ * kv_close_all() - free the caches of a pool that is being closed, after all GPU work has finished. Their ranges are
+ * closed separately.
  */
 void kv_close_all(struct gpool *pool);
 
@@ -157,7 +158,7 @@ static inline int32_t *kv_table(const struct gpool_kv *kv, const struct kv_seque
 	return kv->tables + (size_t)kv_row(kv, sequence) * kv->columns;
 }
 
-/* An append reads entries without the lock. */
+/* Return an entry of the table. An append reads entries without the lock. */
 static inline uint32_t kv_entry(const struct gpool_kv *kv, const struct kv_sequence *sequence, uint32_t index)
 {
 	return (uint32_t)__atomic_load_n(&kv_table(kv, sequence)[index], __ATOMIC_RELAXED);
@@ -168,60 +169,60 @@ static inline uint32_t kv_blocks_for(const struct gpool_kv *kv, uint32_t tokens)
 	return (uint32_t)(((uint64_t)tokens + (UINT32_C(1) << kv->token_shift) - 1) >> kv->token_shift);
 }
 
-/* kv_find() - find a sequence by its number: 0, -EINVAL, -ESTALE. */
+/* kv_find() - find a sequence by its number. Return: 0, -EINVAL, -ESTALE. */
 int kv_find(const struct gpool_kv *kv, uint64_t number, struct kv_sequence **sequence);
 uint64_t kv_number(const struct gpool_kv *kv, const struct kv_sequence *sequence);
 
 /* kv_set_entry() - set an entry and mark it for the copy to the device. */
 void kv_set_entry(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t index, uint32_t block);
-/* kv_clean() - drop the sequence's marks for copies to the device. */
+/* kv_clean() - clear the sequence's range of changed entries. */
 void kv_clean(struct gpool_kv *kv, struct kv_sequence *sequence);
 
-/* cursor_stop() - prevent appends without the lock until cursor_go(); returns the number of tokens. */
+/* cursor_stop() - prevent appends without the lock until cursor_go() is called. Return the number of tokens. */
 uint32_t cursor_stop(struct kv_sequence *sequence);
 void cursor_go(const struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t tokens);
 
 /* kv_grow() - append `blocks` blocks, which memory_get() has provided. */
 void kv_grow(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t blocks);
 /*
- * kv_shrink() - release all blocks of a sequence; returns how many became free or cached. The memory of free blocks
- * stays until memory_park().
+ * kv_shrink() - release all blocks of a sequence. Return how many became free or cached. The memory of free blocks
+ * stays committed until memory_park().
  */
 uint32_t kv_shrink(struct gpool_kv *kv, struct kv_sequence *sequence);
 
 /* ---- memory.c; the callers hold the lock ---- */
 
-/* memory_shape() - compute the sizes of a block and a chunk from a shape: 0, -EINVAL. */
+/* memory_shape() - compute the sizes of a block and a chunk from a shape. Return: 0, -EINVAL. */
 int memory_shape(struct gpool_kv *kv, uint32_t *chunk_blocks);
 
 /*
  * memory_get() - provide `blocks` free blocks in held chunks; evicts cached blocks if necessary.
- * Return: 0, or as gpool_range_commit(). On an error only cached content that the agent has taken is dropped.
+ * Return: 0, or as gpool_range_commit(). On an error, only cached content that the agent has taken is dropped.
  */
 int memory_get(struct gpool_kv *kv, uint32_t blocks);
-/* memory_get_chunk() - provide memory for an empty chunk; returns false if the pool has none. */
+/* memory_get_chunk() - provide memory for an empty chunk. Return false if the pool has none. */
 bool memory_get_chunk(struct gpool_kv *kv);
 /*
- * memory_park() - free the memory of chunks without blocks in use or cached, and offer the chunks that have only cached
- * blocks (offer.h), behind the work that is queued on the stream. The next call repeats steps that are not possible
- * now.
+ * memory_park() - behind the work that is queued on the stream, free the memory of chunks without blocks in use or
+ * cached, and offer the chunks that have only cached blocks (offer.h). Steps that are not possible now are repeated by
+ * the next call.
  */
 void memory_park(struct gpool_kv *kv);
 /*
- * memory_settle() - at the end of a call, do memory_park() if chunks were reclaimed and not used, or lost their cached
- * blocks.
+ * memory_settle() - call memory_park() if chunks were reclaimed but not used, or lost their cached blocks. Used at the
+ * end of a call.
  */
 void memory_settle(struct gpool_kv *kv);
 /*
- * memory_blocks() - return the number of blocks that can be used without an eviction in other caches; after
- * offer_look() it excludes lost blocks. memory_limit() - return the number of blocks for which the pool is large
- * enough.
+ * memory_blocks() - return the number of blocks that the cache can use without evicting content elsewhere; lost blocks
+ * are excluded if offer_look() was called before. memory_limit() - return the number of blocks for which the whole pool
+ * has memory.
  */
 uint32_t memory_blocks(const struct gpool_kv *kv);
 uint32_t memory_limit(const struct gpool_kv *kv);
 /*
- * memory_spare_pages() - return the pages that remain available without an eviction after a sequence got `blocks` more
- * blocks.
+ * memory_spare_pages() - return the number of pages that are available without an eviction, in addition to those for
+ * `blocks` more blocks.
  */
 uint64_t memory_spare_pages(const struct gpool_kv *kv, uint32_t blocks);
 /* memory_address() - return the address of a block. */
@@ -234,22 +235,23 @@ static inline uint64_t memory_address(const struct gpool_kv *kv, uint32_t block)
 
 /* ---- admission.c ---- */
 
-/* kv_need() - compute the need of a sequence of `blocks` blocks. The caller holds the lock. */
+/* kv_need() - compute the need of a sequence with `blocks` blocks. The caller holds the lock. */
 struct gpool_kv_need kv_need(const struct gpool_kv *kv, uint32_t blocks);
 /*
- * kv_admit() - check a sequence by numbers of blocks alone; other sequences have `borrowed` of them already.
+ * kv_admit() - check by numbers of blocks alone whether a sequence fits. Other sequences already have `borrowed` of its
+ * blocks.
  * Return: 0, -ENOSPC, -EFBIG (the cache is too small even when empty). The caller holds the lock.
  */
 int kv_admit(const struct gpool_kv *kv, uint32_t blocks, uint32_t borrowed, uint32_t watermark);
 
-/* fail_preempted() - return -EAGAIN, with a text: the sequence is preempted. */
+/* fail_preempted() - return -EAGAIN, with a text, for a sequence that is preempted. */
 int fail_preempted(const struct gpool_kv *kv, const struct kv_sequence *sequence) __attribute__((noinline, cold));
-/* kv_refuse() - count and describe a refusal for lack of `blocks` blocks; returns `error`. */
+/* kv_refuse() - count and describe a refusal for lack of `blocks` blocks. Return `error`. */
 int kv_refuse(struct gpool_kv *kv, uint32_t blocks, int error);
 
 /*
- * copy_struct() - fill a caller's struct of another version: the fields that it has, and zero for fields that are
- * unknown here. -EINVAL: its size is wrong.
+ * copy_struct() - fill a caller's struct, which may be of another version. Fields that the caller lacks are omitted,
+ * and fields that this library lacks are zeroed. Return -EINVAL if its size is wrong.
  */
 int copy_struct(void *to, const void *from, uint32_t known);
 

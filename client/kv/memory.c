@@ -1,10 +1,10 @@
 /*
  * memory.c - the memory of a cache's blocks: chunks of one elastic range.
  *
- * The number of handles of a chunk is chosen so that little memory is left unused behind its blocks. A chunk's pages
- * are committed when it gets its first block, and decommitted, behind a fence, when its last block is free. They then
- * are reclaimable, and are adopted again without a driver call unless another user has taken them. Chunks that have
- * only cached blocks are offered (offer.h).
+ * The number of handles in a chunk is chosen so that little memory is unused behind its blocks. The pages of a chunk
+ * are committed when its first block is taken into use, and decommitted, behind a fence, when its last block is free.
+ * They are then reclaimable, and are adopted again without a driver call unless they were taken meanwhile. Chunks that
+ * have only cached blocks are offered (offer.h).
  */
 #include "client/kv/kv.h"
 
@@ -15,15 +15,15 @@
 #include "client/vm/elastic.h"
 
 enum {
-	/* chosen: 32 MB with handles of 2 MB; shapes of current models rarely need more than two */
+	/* chosen: 32 MB with handles of 2 MB; shapes of current models rarely need more than two handles */
 	CHUNK_HANDLES_MAX = 16,
-	WASTE_SHARE = 50, /* at most a fiftieth, 2 %, may be unused */
+	WASTE_SHARE = 50, /* at most a fiftieth, or 2 %, may be unused */
 };
 
 #define BLOCK_BYTES_MAX (UINT64_C(1) << 40)
 
 /*
- * Return 2 * layers * kv_heads * head_size * dtype_bytes * block_tokens, or 0 if a factor is 0 or the product is above
+ * Return 2 * layers * kv_heads * head_size * dtype_bytes * block_tokens, or 0 if a factor is 0 or the product exceeds
  * BLOCK_BYTES_MAX.
  */
 static uint64_t block_bytes_of(const struct gpool_kv_shape *shape)
@@ -73,7 +73,7 @@ int memory_shape(struct gpool_kv *kv, uint32_t *chunk_blocks)
 
 /* ---- commit and decommit ---- */
 
-/* Return the length of the run of chunks in the set that begins with `chunk`, `most` at most. */
+/* Return the length of the run of chunks in the set that begins with `chunk`, at most `most`. */
 static uint32_t run_of(const struct bitmap *bitmap, uint32_t chunk, uint32_t chunks, uint32_t most)
 {
 	uint32_t run = 1;
@@ -83,7 +83,10 @@ static uint32_t run_of(const struct bitmap *bitmap, uint32_t chunk, uint32_t chu
 	return run;
 }
 
-/* A chunk that cannot be decommitted now (the handle sleeps, no host memory) stays empty until a later call. */
+/*
+ * Decommit empty chunks. A chunk that cannot be decommitted now (the process sleeps, or host memory is short) stays
+ * empty until a later call.
+ */
 static void empty_drain(struct gpool_kv *kv, struct gpool_fence fence)
 {
 	struct block_pool *blocks = &kv->blocks;
@@ -109,7 +112,7 @@ void memory_park(struct gpool_kv *kv)
 	if (!kv->blocks.empty.count && !kv->blocks.unused.count)
 		return;
 	error = gpool_fence_record(kv->pool, kv->stream, &fence);
-	/* A closed stream has waited for its work. */
+	/* -EINVAL: the stream was closed, so its work is done. */
 	if (error && error != -EINVAL)
 		return;
 	empty_drain(kv, fence);
@@ -128,8 +131,8 @@ static bool is_shortage(int error)
 }
 
 /*
- * Commit `missing` holes. If the cache has cached blocks, which can replace them, commit as many as the pool has memory
- * for.
+ * Commit `missing` holes. If the cache has cached blocks, which can be used instead, commit only as many as the pool
+ * has memory for.
  */
 static int holes_fill(struct gpool_kv *kv, uint32_t missing)
 {
@@ -168,7 +171,10 @@ static void offered_reclaim(struct gpool_kv *kv)
 		offer_reclaim(kv, chunk);
 }
 
-/* Reclaim offered chunks with free blocks, until `blocks` blocks are free. Return: 0, or an error other than a loss. */
+/*
+ * Reclaim offered chunks with free blocks until `blocks` blocks are free. Return: 0, or any error except the loss of a
+ * chunk.
+ */
 static int room_reclaim(struct gpool_kv *kv, uint32_t blocks)
 {
 	const struct block_pool *pool = &kv->blocks;
@@ -179,7 +185,7 @@ static int room_reclaim(struct gpool_kv *kv, uint32_t blocks)
 	return error == -ENODATA ? 0 : error;
 }
 
-/* Evict cached blocks in order, until `blocks` blocks are free. -ENOSPC: too many were lost meanwhile. */
+/* Evict cached blocks in order until `blocks` blocks are free. Return -ENOSPC if too many were lost meanwhile. */
 static int cached_evict(struct gpool_kv *kv, uint32_t blocks)
 {
 	const struct block_pool *pool = &kv->blocks;
@@ -200,9 +206,10 @@ static int cached_evict(struct gpool_kv *kv, uint32_t blocks)
 }
 
 /*
- * With cached blocks, first request pages that are free or idle, or whose content elsewhere is due before this cache's
- * (LEASE_OWN_LAST). If that is not enough, evict own cached blocks, one by one and without a driver call, provided that
- * they suffice. If they do not, all other content is evicted first.
+ * Provide more blocks. The first request takes pages that are free or idle, or whose content elsewhere is evicted
+ * before this cache's (LEASE_OWN_LAST). If that is not enough and the cached blocks suffice, evict them one by one,
+ * without a driver call. If they do not suffice, first hold the offered chunks, and request again, which evicts content
+ * elsewhere.
  */
 static int memory_get_more(struct gpool_kv *kv, uint32_t blocks)
 {
@@ -214,7 +221,10 @@ static int memory_get_more(struct gpool_kv *kv, uint32_t blocks)
 		error = holes_fill(kv, block_pool_short(pool, blocks));
 	missing = blocks > pool->free.count ? blocks - pool->free.count : 0;
 	if (is_shortage(error) && missing > pool->cached_blocks && pool->offered.count) {
-		/* Offered chunks that are held again cannot be granted to this session as evicted memory. */
+		/*
+		 * Hold the offered chunks again, so that the agent does not evict them to grant their memory to this
+		 * session.
+		 */
 		offered_reclaim(kv);
 		error = holes_fill(kv, block_pool_short(pool, blocks));
 		missing = blocks > pool->free.count ? blocks - pool->free.count : 0;
@@ -240,8 +250,8 @@ int memory_get(struct gpool_kv *kv, uint32_t blocks)
 /* ---- sizes ---- */
 
 /*
- * Return the pages that are free in the pool or idle in this session. Some of the idle pages can be adopted; the others
- * can be exchanged with the agent without an eviction.
+ * Return the number of pages that are free in the pool or idle in this session. Some of the idle pages can be adopted;
+ * the others can be exchanged with the agent without an eviction.
  */
 static uint32_t pages_to_be_had(const struct gpool_kv *kv)
 {
@@ -249,7 +259,7 @@ static uint32_t pages_to_be_had(const struct gpool_kv *kv)
 	uint32_t pages = atomic_load_explicit(&pool->header->state_pages[PAGE_FREE], memory_order_relaxed);
 	uint32_t reserved = pool->page_count - pool->unreserved;
 
-	/* Complete the decommits whose fence is signaled by now. */
+	/* Complete the decommits whose fences are signaled. */
 	elastic_settle_all(kv->range->elastic);
 	pages -= pages < reserved ? pages : reserved;
 	for (uint32_t word = 0; word < (pool->page_count + 63) / 64; word++)

@@ -1,4 +1,4 @@
-/* offer.c - offer, reclaim and lose chunks that no sequence uses. See offer.h. */
+/* offer.c - offer and reclaim chunks that no sequence uses, and detect lost ones. See offer.h. */
 #include "client/kv/offer.h"
 
 #include "client/kv/extent.h"
@@ -31,7 +31,7 @@ static struct elastic_pages chunk_pages(const struct gpool_kv *kv, uint32_t chun
 
 /* ---- the agent's view of a chunk ---- */
 
-/* Return the chunk's first block with a key, which names the content. An offered chunk has one. */
+/* Return the chunk's first block with a key, which identifies the content. An offered chunk has such a block. */
 static uint32_t first_keyed(const struct gpool_kv *kv, uint32_t chunk)
 {
 	uint32_t block = chunk * kv->blocks.chunk_blocks;
@@ -42,15 +42,16 @@ static uint32_t first_keyed(const struct gpool_kv *kv, uint32_t chunk)
 }
 
 /*
- * Return the time of the block's last use, minus one millisecond for each chunk of the text before it. Of texts that
- * were used at the same time, the ends are evicted first, since the beginnings are useful without them.
+ * Return the time of the block's last use, minus one millisecond for each chunk of the text before it. If several
+ * chunks were used at the same time, the ends of texts are therefore evicted before the beginnings, which are useful
+ * without them.
  */
 static uint32_t use_time(const struct gpool_kv *kv, uint32_t block)
 {
 	return pool_clock(kv->pool) - kv->prefixes.entries[block].depth / kv->blocks.chunk_blocks;
 }
 
-/* Return the first page of a held handle, given its index in the chunk. */
+/* Return the first page of the held handle with this index in the chunk. */
 static uint32_t handle_page(const struct gpool_kv *kv, uint32_t chunk, uint32_t index)
 {
 	const struct elastic *elastic = kv->range->elastic;
@@ -63,7 +64,7 @@ static uint32_t chunk_handles(const struct gpool_kv *kv)
 	return kv->chunk_pages / handle_pages(kv->pool);
 }
 
-/* Set the time of the chunk's last use for the agent. */
+/* Set the time of the chunk's last use, which the agent reads. */
 static void chunk_touch(const struct gpool_kv *kv, uint32_t chunk, uint32_t time)
 {
 	for (uint32_t i = 0; i < chunk_handles(kv); i++)
@@ -73,9 +74,9 @@ static void chunk_touch(const struct gpool_kv *kv, uint32_t chunk, uint32_t time
 /* ---- offer ---- */
 
 /*
- * The owner id of a handle is the same in all engines that have the same text in a chunk. With GPOOL_KV_ADAPTIVE the
- * lookups of requests count as uses, for the agent as well; the release of a chunk does not, so the time of its last
- * lookup is kept unless the chunk's content has changed.
+ * Offer a chunk. The owner id of its handles is the same in all engines that have the same text in the chunk. With
+ * GPOOL_KV_ADAPTIVE, the lookups of requests count as uses, for the agent too. The release of a chunk is not a use, so
+ * the time of its last lookup is kept unless its content has changed.
  */
 static int chunk_offer(struct gpool_kv *kv, uint32_t chunk, struct gpool_fence fence)
 {
@@ -111,7 +112,7 @@ void offer_chunks(struct gpool_kv *kv, struct gpool_fence fence)
 
 /* ---- lost chunks ---- */
 
-/* Count the blocks outside lost chunks that follow a block in a lost chunk. */
+/* Return the number of blocks outside lost chunks that follow a block in a lost chunk. */
 static uint32_t lost_mark(struct gpool_kv *kv)
 {
 	const struct prefix_entry *entries = kv->prefixes.entries;
@@ -131,8 +132,8 @@ static uint32_t lost_mark(struct gpool_kv *kv)
 }
 
 /*
- * Mark each block like its parent. A chain is walked twice: to a block whose mark is known, and back to mark the
- * others.
+ * Mark each block like its parent. Each chain is walked twice: up to a block whose mark is known, and back in order to
+ * mark the others.
  */
 static void followers_mark(struct gpool_kv *kv)
 {
@@ -152,7 +153,7 @@ static void followers_mark(struct gpool_kv *kv)
 	}
 }
 
-/* Remove the block's key; returns its parent. */
+/* Remove the block's key. Return its parent. */
 static uint32_t drop(struct gpool_kv *kv, uint32_t block)
 {
 	uint32_t before = kv->prefixes.entries[block].parent;
@@ -201,7 +202,7 @@ void offer_drop_lost(struct gpool_kv *kv)
 
 /*
  * Hold the handles of an offered chunk again.
- * Return: 0; -ENODATA: a handle was taken, and the others were decommitted; -EBUSY.
+ * Return: 0; -ENODATA: the agent has taken a handle, and the others were decommitted; -EBUSY.
  */
 static int handles_reclaim(struct gpool_kv *kv, uint32_t chunk)
 {
@@ -210,7 +211,7 @@ static int handles_reclaim(struct gpool_kv *kv, uint32_t chunk)
 
 	if (lost <= 0)
 		return lost;
-	/* Without memory for the decommit, the handles stay committed until the chunk is used again. */
+	/* If the decommit fails for lack of memory, the handles stay committed until the chunk is used again. */
 	elastic_decommit(kv->range->elastic, &pages, offload_behind(kv).value);
 	return -ENODATA;
 }
@@ -274,7 +275,7 @@ static bool is_lost(const struct gpool_kv *kv, uint32_t chunk)
 	return !elastic_is_here(kv->range->elastic, &pages);
 }
 
-/* Count the handles that the agent or gpool_sleep() has taken. */
+/* Return the number of handles that the agent or gpool_sleep() has taken. */
 static uint64_t times_taken(const struct gpool_kv *kv)
 {
 	return atomic_load_explicit(&kv->pool->session.header->evictions, memory_order_acquire) +
@@ -282,8 +283,8 @@ static uint64_t times_taken(const struct gpool_kv *kv)
 }
 
 /*
- * Find the lost chunks of the cache's own memory. The counter is read first, so the next call finds handles that are
- * taken during this one.
+ * Find the lost chunks in the cache's own memory. The counter is read first, so that the next call finds handles that
+ * are taken during this one.
  */
 static void own_lost(struct gpool_kv *kv)
 {

@@ -1,10 +1,10 @@
 /*
- * offer.h - chunks that no sequence uses are offered: the cache keeps their content, and the agent may take them.
- * Internal to libgpool; the callers hold the cache's lock.
+ * offer.h - offer chunks that no sequence uses: the cache keeps their content until the agent takes them. Internal to
+ * libgpool. The callers hold the cache's lock.
  *
- * A chunk is offered behind a fence on the cache's stream when none of its blocks is in use and at least one is cached.
- * It is reclaimed before a sequence gets one of its blocks. A chunk is lost when the agent has taken one of its
- * handles: its blocks, and all blocks that follow one of them in any chunk, are removed from the cache.
+ * A chunk is offered, behind a fence on the cache's stream, when none of its blocks is in use and at least one is
+ * cached. It is reclaimed before a sequence gets one of its blocks. A chunk is lost when the agent has taken one of its
+ * handles. Its blocks, and all blocks in other chunks that follow one of them, are then removed from the cache.
  */
 #ifndef GPOOL_CLIENT_KV_OFFER_H
 #define GPOOL_CLIENT_KV_OFFER_H
@@ -12,7 +12,7 @@
 #include "client/kv/kv.h"
 
 /*
- * offer_open() - allocate the state: 0, -ENOMEM. Call it after prefix_open(). offer_close() - free it; accepts a zeroed
+ * offer_open() - allocate the state, after prefix_open(). Return: 0, -ENOMEM. offer_close() - free it; accepts a zeroed
  * struct.
  */
 int offer_open(struct gpool_kv *kv);
@@ -24,14 +24,14 @@ void offer_chunks(struct gpool_kv *kv, struct gpool_fence fence);
 /*
  * offer_reclaim() - hold an offered chunk again.
  * Return: 0; -ENODATA: the chunk was lost, and its blocks and their followers were removed from the cache; another
- * error: nothing has changed. offer_use() - the same for any chunk that has memory; reports the hit to the agent.
+ * error: nothing has changed. offer_use() - the same for any chunk that has memory; also reports the hit to the agent.
  */
 int offer_reclaim(struct gpool_kv *kv, uint32_t chunk);
 int offer_use(struct gpool_kv *kv, uint32_t chunk);
 
 /*
- * offer_drop_lost() - remove the chunks in kv->lost and the blocks that follow them: own chunks become holes, places
- * are closed.
+ * offer_drop_lost() - remove the blocks of the chunks in kv->lost, and the blocks that follow them. Own chunks become
+ * holes; places are closed.
  */
 void offer_drop_lost(struct gpool_kv *kv);
 
@@ -43,8 +43,8 @@ void offer_settle(struct gpool_kv *kv);
 
 /*
  * offer_look() - remove the content that the agent has taken.
- * Cost: one load if the agent took nothing from this session since the last call; else linear in the offered handles,
- * and, if a chunk is lost, in the blocks.
+ * Cost: one load if the agent has taken nothing from this session since the last call. Otherwise linear in the offered
+ * handles, and, if a chunk is lost, in the blocks.
  */
 void offer_look(struct gpool_kv *kv);
 

@@ -11,9 +11,12 @@
 
 #include <stdlib.h>
 
-/* ---- what is kept ---- */
+/* ---- saved content ---- */
 
-/* A stale block of the pool has lost its content: only this cache could have freed it. */
+/*
+ * Convert an error of saved content. A stale block of the pool has lost its content, because only this cache could have
+ * freed it.
+ */
 static int kept_error(int error)
 {
 	return error == -ESTALE || error == -EBADMSG ? -ENODATA : error;
@@ -33,7 +36,7 @@ static int save(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t toke
 	struct kv_saved *saved;
 	int error;
 
-	/* Conversion saves nothing, or no content exists. */
+	/* The conversion would save nothing, or there is no content. */
 	if (kv->shape.dtype_bytes == 1 || !tokens)
 		flags &= ~(uint32_t)GPOOL_KV_OFFLOAD_INT8;
 	saved = calloc(1, sizeof(*saved));
@@ -169,7 +172,7 @@ int gpool_kv_prefetch(struct gpool_kv *kv, uint64_t sequence)
 	return result;
 }
 
-/* Count the preempted sequences with saved content. */
+/* Count the preempted sequences that have saved content. */
 static void kept_count(struct gpool_kv *kv, struct gpool_kv_offload_info *found)
 {
 	struct kv_sequence *sequence;

@@ -1,8 +1,8 @@
 /*
  * offload_host.c - see offload_host.h.
  *
- * Copies in both directions use the cache's stream. A slot can therefore be given to another sequence at once, without
- * a wait: copies that are queued for it later are executed after those that were queued before.
+ * Copies in both directions use the cache's stream. A slot can therefore be reused for another sequence without a wait:
+ * copies that are queued later are executed after those that were queued before.
  */
 #include "client/kv/offload_host.h"
 
@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define PART_BYTES (UINT64_C(4) << 20) /* converted at a time; chosen: large enough to occupy a GPU */
+#define PART_BYTES (UINT64_C(4) << 20) /* chosen: bytes that are converted at a time, large enough to occupy a GPU */
 
 /* ---- slots ---- */
 
@@ -22,7 +22,7 @@ static void slots_put(struct kv_host *host, const uint32_t *slots, uint32_t coun
 		bitmap_add(&host->free, slots[i]);
 }
 
-/* Return the part that begins with slot `index`: adjacent slots, `most` at most. */
+/* Return the part that begins with slot `index`: adjacent slots, at most `most`. */
 static struct kv_extent part_at(
 	const struct gpool_kv *kv, const struct kv_saved *saved, uint32_t index, uint32_t most, uint32_t *slots)
 {
@@ -70,9 +70,9 @@ static int64_t part_convert(struct gpool_kv *kv, const struct kv_sequence *seque
 }
 
 /*
- * Convert through pages of the pool, which are copied to or from host memory: kernels write to host memory slowly, in
- * particular sums. A few pages suffice for all parts, since the stream executes the work in order. Without such pages,
- * convert directly.
+ * Convert through pages of the pool, which are copied to or from host memory, because kernels write to host memory
+ * slowly, in particular the sums. A few pages suffice for all parts, since the stream executes the work in order. If no
+ * pages are available, convert directly.
  */
 static int convert(struct gpool_kv *kv, const struct kv_sequence *sequence, struct kv_saved *saved, bool out)
 {
@@ -110,7 +110,7 @@ int host_save(struct gpool_kv *kv, const struct kv_sequence *sequence, struct kv
 
 	if (count > host->free.count)
 		return -ENOSPC;
-	saved->slots = calloc(count + 1, sizeof(*saved->slots)); /* count may be 0: a sequence without tokens */
+	saved->slots = calloc(count + 1, sizeof(*saved->slots)); /* count is 0 for a sequence without tokens */
 	if (!saved->slots)
 		return -ENOMEM;
 	for (saved->count = 0; saved->count < count; saved->count++) {
@@ -161,7 +161,10 @@ static int memory_open(struct gpool_kv *kv, struct kv_host *host)
 	if (memory == MAP_FAILED)
 		return -ENOMEM;
 	host->memory = memory;
-	/* Without this, after a fork() this process would write to a copy while the GPU reads the original. */
+	/*
+	 * Exclude the memory from forked children: otherwise, after a fork(), this process would write to a copy while
+	 * the GPU reads the original.
+	 */
 	madvise(memory, host->bytes, MADV_DONTFORK);
 	error = gpu_host_register(kv->pool->gpu, memory, host->bytes);
 	return error && error != -ENOMEM ? -EIO : error;

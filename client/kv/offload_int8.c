@@ -12,7 +12,7 @@
 enum { SUMS_BYTES = 32, CODES_ALIGN = 16 };
 static_assert(sizeof(struct quantise_error) <= SUMS_BYTES, "they begin a part");
 
-/* ---- forms ---- */
+/* ---- int8 layout ---- */
 
 static uint32_t vector_bytes(const struct gpool_kv *kv)
 {
@@ -54,9 +54,9 @@ int int8_copy(struct gpool_kv *kv, const struct kv_extent *part, uint64_t index,
 	return stream_quantise(kv->pool, kv->stream, &args, out);
 }
 
-/* ---- errors ---- */
+/* ---- conversion errors ---- */
 
-/* Return the bytes for one error per row, and one more that stays zero. */
+/* Return the size of one error per row, and one more that stays zero. */
 static size_t losses_bytes(const struct gpool_kv *kv)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = (kv->max_sequences + 1) * sizeof(*kv->losses);

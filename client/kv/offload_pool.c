@@ -4,8 +4,8 @@
 #include <stdlib.h>
 
 enum {
-	PIECE_PAGES = 8,  /* chosen: several pages for each request to the agent, and few enough that runs are found */
-	FETCHES_MOST = 8, /* restores at a time, of the session's 64 requests */
+	PIECE_PAGES = 8,  /* chosen: several pages per request to the agent, and few enough that runs are found */
+	FETCHES_MOST = 8, /* maximum number of concurrent restores, of the session's 64 requests */
 };
 
 static struct kv_extent piece_extent(struct gpool_kv *kv, const struct kv_piece *piece)
@@ -18,7 +18,7 @@ static struct kv_extent piece_extent(struct gpool_kv *kv, const struct kv_piece 
 
 /* ---- save ---- */
 
-/* Free the pinned pieces behind the fence, which signals the end of the copies queued to them. */
+/* Free the pinned pieces behind the fence, which is behind the copies to them. */
 static void pieces_undo(struct gpool_kv *kv, const struct kv_saved *saved, struct gpool_fence fence)
 {
 	for (uint32_t i = 0; i < saved->count; i++)
@@ -50,7 +50,7 @@ static int pieces_alloc(struct gpool_kv *kv, const struct kv_sequence *sequence,
 	uint64_t room = extent_room(kv, saved->flags, kv->pool->page_bytes), pages = (saved->bytes + room - 1) / room;
 	uint32_t limit = PIECE_PAGES;
 
-	/* The worst case: one page for each piece. */
+	/* Return early if the content does not fit even with one page per piece. */
 	if (pages > kv->pool->page_count)
 		return -ENOSPC;
 	saved->pieces = calloc(pages + 1, sizeof(*saved->pieces));
@@ -93,7 +93,7 @@ int pieces_save(struct gpool_kv *kv, const struct kv_sequence *sequence, struct 
 		pieces_undo(kv, saved, fence);
 		return error;
 	}
-	/* No other stream has a fence in these blocks, so none of them must stay pinned. */
+	/* No other stream has a fence in these blocks, so each unpin can be deferred without a pin that stays. */
 	for (uint32_t i = 0; i < saved->count; i++)
 		gpool_unpin_after(kv->pool, &saved->pieces[i].block, fence);
 	return 0;
@@ -101,7 +101,7 @@ int pieces_save(struct gpool_kv *kv, const struct kv_sequence *sequence, struct 
 
 /* ---- load ---- */
 
-/* Return the result of a restore that is under way. -EAGAIN: it has not finished. */
+/* Return the result of a restore in progress, or -EAGAIN if it has not finished. */
 static int piece_settle(struct gpool_kv *kv, struct kv_piece *piece, bool wait)
 {
 	int error = piece->coming ? spill_fetch_end(kv->pool, &piece->fetch, wait) : 0;
@@ -111,7 +111,7 @@ static int piece_settle(struct gpool_kv *kv, struct kv_piece *piece, bool wait)
 	return error;
 }
 
-/* If pages are short, the previous piece can release its pages when its copies are done. */
+/* Pin a piece. If pages are short, wait for the copies of the previous piece, so that its pages can be evicted. */
 static int piece_pin(struct gpool_kv *kv, struct kv_piece *piece, struct gpool_fence before)
 {
 	int error;
@@ -130,9 +130,7 @@ int pieces_load(struct gpool_kv *kv, const struct kv_sequence *sequence)
 	struct gpool_fence fence = {0};
 	int64_t offset = 0;
 
-	/*
-	 * One piece is pinned at a time, so that under pressure the pieces before it can be evicted again to make room.
-	 */
+	/* Pin one piece at a time, so that earlier pieces can be evicted to make room if pages are short. */
 	for (uint32_t i = 0; i < saved->count; i++) {
 		struct kv_piece *piece = &saved->pieces[i];
 		struct kv_extent extent;
@@ -150,12 +148,12 @@ int pieces_load(struct gpool_kv *kv, const struct kv_sequence *sequence)
 	return 0;
 }
 
-/* Return 0 if the piece is resident, -EAGAIN if its restore is under way; else the error. */
+/* Return 0 if the piece is resident, -EAGAIN if its restore is in progress, otherwise the error. */
 static int piece_fetch(struct gpool_kv *kv, struct kv_piece *piece, uint64_t spare_pages)
 {
 	int error = piece_settle(kv, piece, false);
 
-	/* The piece was being spilled when its restore was requested: request it again. */
+	/* -EBUSY: the piece was being spilled when its restore was requested. Request it again. */
 	if (error && error != -EBUSY)
 		return error;
 	if (spill_here(kv->pool, &piece->block))
@@ -163,7 +161,7 @@ static int piece_fetch(struct gpool_kv *kv, struct kv_piece *piece, uint64_t spa
 	if (spare_pages < piece->block.page_count)
 		return -ENOSPC;
 	error = spill_fetch_begin(kv->pool, &piece->block, &piece->fetch);
-	/* The spill was cancelled: the piece is resident. */
+	/* The spill was cancelled, so the piece is resident. */
 	if (error == -EALREADY)
 		return 0;
 	piece->coming = !error;
@@ -177,7 +175,10 @@ int pieces_fetch(struct gpool_kv *kv, const struct kv_sequence *sequence)
 	uint64_t spare = memory_spare_pages(kv, sequence->blocks);
 	int worst = 0;
 
-	/* The agent may not have lent the pages of these yet, so they can still be counted as spare. */
+	/*
+	 * The agent may not have lent the pages for the restores in progress yet. `spare` then still includes these
+	 * pages.
+	 */
 	for (uint32_t i = 0; i < saved->count; i++)
 		pending += saved->pieces[i].coming ? saved->pieces[i].block.page_count : 0;
 	for (uint32_t i = 0; i < saved->count; i++) {
@@ -200,7 +201,7 @@ int pieces_fetch(struct gpool_kv *kv, const struct kv_sequence *sequence)
 			worst = error;
 	}
 	saved->refused &= coming != 0;
-	/* As long as restores are under way, the caller should call again. */
+	/* While restores are in progress, the caller should call again. */
 	return worst && (!coming || worst != -ENOSPC) ? worst : (int)missing;
 }
 

@@ -1,10 +1,10 @@
 /*
  * pooled.c - chunks that are shared with other processes. See pooled.h.
  *
- * The name and the metadata of an object are not trusted. A block of an object gets a key only when a lookup over this
- * process's own token ids computed the same key, block by block, and the metadata agree. A process that publishes
- * content which does not match its key affects only sessions of its own trust domain; the agent hands out no objects of
- * other domains.
+ * The name and the metadata of an object are not trusted. A block of an object gets a key only if a lookup of this
+ * process computed the same key from its own token ids, block by block, and the metadata match. A process that
+ * publishes content which does not match its key can affect only sessions of its own trust domain, because the agent
+ * provides no objects of other domains.
  */
 #include "client/kv/pooled.h"
 
@@ -26,7 +26,7 @@
 
 enum { NAME_BYTES = sizeof(NAME_PREFIX) + 32 };
 
-/* The metadata of an object: this struct, with the keys of its blocks in order. */
+/* The metadata of an object: this struct, followed by the keys of its blocks in order. */
 struct metadata {
 	uint64_t magic;
 	uint64_t block_bytes, chunk_bytes;
@@ -86,7 +86,7 @@ int pooled_open(struct gpool_kv *kv, uint32_t places)
 	return pooled->places && pooled->refs && pooled->given && pooled->refused ? 0 : -ENOMEM;
 }
 
-/* The addresses are not used again. */
+/* Mark a place as lost: its addresses are not used again. */
 static void place_lose(struct gpool_kv *kv, struct pooled_place *place)
 {
 	pool_log(kv->pool, POOL_LOG_ERROR, "cannot unmap a chunk of a KV cache: %s; its addresses are lost",
@@ -94,7 +94,7 @@ static void place_lose(struct gpool_kv *kv, struct pooled_place *place)
 	place->lost = true;
 }
 
-/* Unmap and close a place: 0, -EBUSY (GPU work that the program queued elsewhere may still use it). */
+/* Unmap and close a place. Return: 0, -EBUSY (GPU work that the program queued on its own streams may still use it). */
 static int place_close(struct gpool_kv *kv, struct pooled_place *place)
 {
 	int error = object_mapping_unmap(place->object);
@@ -103,10 +103,13 @@ static int place_close(struct gpool_kv *kv, struct pooled_place *place)
 		return error;
 	if (error)
 		place_lose(kv, place);
-	/* The cache is being destroyed with its sequences; their work is done. */
+	/*
+	 * A place that is still pinned is closed because the cache is being destroyed. The work of its sequences is
+	 * done.
+	 */
 	if (place->pinned)
 		object_unpin(place->object, GPOOL_FENCE_NONE);
-	/* If the close fails, the end of the session closes the object as well. */
+	/* If the close fails, the object is closed when the session ends. */
 	gpool_object_close(place->object);
 	*place = (struct pooled_place){.lost = place->lost};
 	kv->pooled->used--;
@@ -140,7 +143,7 @@ void pooled_close(struct gpool_kv *kv)
 	kv->pooled = NULL;
 }
 
-/* ---- leave ---- */
+/* ---- leave a place ---- */
 
 /* Return true if blocks outside the place follow one of its blocks. */
 static bool is_followed(const struct gpool_kv *kv, const struct pooled_place *place)
@@ -156,7 +159,7 @@ static bool is_followed(const struct gpool_kv *kv, const struct pooled_place *pl
 	return false;
 }
 
-/* Start to leave a place; returns the block that its first block follows. */
+/* Begin to leave a place. Return the block that its first block follows. */
 static uint32_t place_leave(struct gpool_kv *kv, struct pooled_place *place)
 {
 	uint32_t first = place_block(kv, place), before = PREFIX_NONE;
@@ -172,7 +175,7 @@ static uint32_t place_leave(struct gpool_kv *kv, struct pooled_place *place)
 	return before;
 }
 
-/* Leave the block's place, then the place that it followed, and so on. */
+/* Leave the block's place, then the place that this place followed, and so on. */
 static void places_leave(struct gpool_kv *kv, uint32_t block)
 {
 	while (block < PREFIX_NO_KEY && is_pooled(kv, block)) {
@@ -208,7 +211,7 @@ void pooled_settle(struct gpool_kv *kv)
 		places_leave(kv, place_block(kv, &kv->pooled->places[i]));
 }
 
-/* Record one fence for all places that need one now. A closed stream has waited for its work. */
+/* Record one fence for all places that need one now. If the stream was closed, its work is done. */
 static bool fence_get(struct gpool_kv *kv, struct gpool_fence *all)
 {
 	int error = all->value ? 0 : gpool_fence_record(kv->pool, kv->stream, all);
@@ -216,7 +219,7 @@ static bool fence_get(struct gpool_kv *kv, struct gpool_fence *all)
 	return !error || error == -EINVAL;
 }
 
-/* Return true if the entry's fence is signaled; record the fence if it has none. */
+/* Return true if the entry's fence is signaled. If the entry has no fence, record one. */
 static bool is_behind(struct gpool_kv *kv, bool *fenced, struct gpool_fence *own, struct gpool_fence *all)
 {
 	if (!*fenced) {
@@ -234,8 +237,8 @@ void pooled_park(struct gpool_kv *kv)
 	struct pooled *pooled = kv->pooled;
 
 	/*
-	 * From the last to the first: chunks mostly follow earlier ones, and the agent sees them released in this
-	 * order.
+	 * Go from the last place to the first. Chunks mostly follow earlier ones, and the agent evicts them in the
+	 * order in which they are released.
 	 */
 	for (uint32_t i = pooled ? pooled->count : 0; i-- > 0;) {
 		struct pooled_place *place = &pooled->places[i];
@@ -257,7 +260,7 @@ void pooled_park(struct gpool_kv *kv)
 	}
 }
 
-/* ---- evicted by the agent ---- */
+/* ---- objects that the agent has evicted ---- */
 
 static void lost_add(struct gpool_kv *kv, const struct pooled_place *place)
 {
@@ -281,7 +284,10 @@ int pooled_use(struct gpool_kv *kv, uint32_t block)
 	return error;
 }
 
-/* While the agent checks whether an object is pinned, its state is unknown: the next call then repeats the check. */
+/*
+ * While the agent checks whether an object is pinned, the state of the object is undecided. The next call then repeats
+ * the check.
+ */
 void pooled_lost(struct gpool_kv *kv)
 {
 	struct pooled *pooled = kv->pooled;
@@ -307,11 +313,11 @@ void pooled_lost(struct gpool_kv *kv)
 		pooled->evictions_known = evictions;
 }
 
-/* ---- the directory ---- */
+/* ---- the directory of objects ---- */
 
 /*
- * Find the object in the pool that begins with this key, according to its record. Return false if it does not exist or
- * cannot be used by this cache.
+ * Find the record of the pool's object that begins with this key. Return false if it does not exist or cannot be used
+ * by this cache.
  */
 static bool directory_find(const struct gpool_kv *kv, const char *name, struct gpool_object_info *info)
 {
@@ -320,7 +326,7 @@ static bool directory_find(const struct gpool_kv *kv, const char *name, struct g
 		info->pages == kv->chunk_pages && kv->pooled->refused[info->number] != info->version;
 }
 
-/* A version is immutable, so it is not requested again. */
+/* Record that this version cannot be used. Versions are immutable, so it need not be tried again. */
 static void directory_refuse(struct gpool_kv *kv, const struct gpool_object_info *info)
 {
 	kv->pooled->refused[info->number] = info->version;
@@ -328,7 +334,7 @@ static void directory_refuse(struct gpool_kv *kv, const struct gpool_object_info
 
 /* ---- objects ---- */
 
-/* Return the object's keys if its content matches its name and fits this cache; else NULL. */
+/* Return the object's keys if its content matches its name and fits this cache, otherwise NULL. */
 static const struct prefix_key *object_keys(
 	const struct gpool_kv *kv, struct gpool_object *object, struct prefix_key key)
 {
@@ -352,7 +358,7 @@ static const struct prefix_key *object_keys(
 	return metadata->keys;
 }
 
-/* Map the handles side by side, read-only: 0, or -ENOMEM, -EPIPE with nothing mapped. */
+/* Map the handles side by side, read-only. Return: 0, or -ENOMEM, -EPIPE with nothing mapped. */
 static int place_map(struct gpool_kv *kv, struct pooled_place *place, const uint32_t *pages, uint32_t handles)
 {
 	uint64_t bytes = kv->pool->page_bytes * handle_pages(kv->pool), begin = place_address(kv, place), at = begin,
@@ -405,7 +411,7 @@ static struct pooled_place *place_used(
 	return place;
 }
 
-/* Reuse a place that is being left. */
+/* Reuse the place of this chunk if it is being left. */
 static struct pooled_place *place_again(struct gpool_kv *kv, struct prefix_key key)
 {
 	for (uint32_t i = 0; kv->pooled->used && i < kv->pooled->count; i++) {
@@ -420,7 +426,10 @@ static struct pooled_place *place_again(struct gpool_kv *kv, struct prefix_key k
 	return NULL;
 }
 
-/* Map the pool's chunk that begins with this key, without keys in the table. NULL: no usable chunk exists. */
+/*
+ * Map the pool's chunk that begins with this key; its blocks get no keys in the table yet. Return NULL if no usable
+ * chunk exists.
+ */
 static struct pooled_place *place_open(struct gpool_kv *kv, struct prefix_key key)
 {
 	struct gpool_object_open_options options = GPOOL_OBJECT_OPEN_OPTIONS_INIT;
@@ -465,7 +474,7 @@ uint32_t pooled_find(struct gpool_kv *kv, struct prefix_key key, uint32_t before
 
 	if (!kv->pooled)
 		return PREFIX_NONE;
-	/* The next block of the same chunk. */
+	/* The next block of the same chunk is already mapped. */
 	if (before != PREFIX_NONE && is_pooled(kv, before)) {
 		uint32_t at = (before - kv->blocks.blocks) % kv->blocks.chunk_blocks + 1;
 
@@ -483,9 +492,9 @@ uint32_t pooled_find(struct gpool_kv *kv, struct prefix_key key, uint32_t before
 	return block;
 }
 
-/* ---- share ---- */
+/* ---- publish ---- */
 
-/* Fill in the blocks that correspond to the chunk's handles. */
+/* Describe the chunk's handles as blocks. */
 static int chunk_blocks_of(struct gpool_kv *kv, uint32_t chunk, struct gpool_block *blocks, uint32_t *pages)
 {
 	const struct elastic_pages all = {.first = chunk * kv->chunk_pages, .count = kv->chunk_pages, .times = 1};
@@ -511,7 +520,7 @@ static struct metadata *metadata_make(const struct gpool_kv *kv, uint32_t block)
 	return metadata;
 }
 
-/* Map the chunk at the place before the object is published, since no step may fail after that. */
+/* Publish a chunk as an object. It is mapped at the place before that, since no step may fail afterwards. */
 static int chunk_give(
 	struct gpool_kv *kv, struct pooled_place *place, uint32_t block, const struct gpool_object *follows)
 {
@@ -553,8 +562,8 @@ static int chunk_give(
 }
 
 /*
- * Replace the blocks from `from` on by those of a place, for all sequences that have them; `sequence` has them from
- * `index` on.
+ * Replace `count` blocks, from `from` on, by those of a place, in all sequences that have them. `sequence` has them
+ * from `index` on.
  */
 static void blocks_move(
 	struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t index, uint32_t from, uint32_t to, uint32_t count)
@@ -568,7 +577,7 @@ static void blocks_move(
 	}
 }
 
-/* Return true if the sequence has a whole own chunk from `index` on, in order. Forks have the same chunk. */
+/* Return true if the sequence has a whole own chunk from `index` on, in order. Its forks then have the same chunk. */
 static bool is_whole(const struct gpool_kv *kv, const struct kv_sequence *sequence, uint32_t index)
 {
 	uint32_t count = kv->blocks.chunk_blocks, block = kv_entry(kv, sequence, index);
@@ -581,7 +590,10 @@ static bool is_whole(const struct gpool_kv *kv, const struct kv_sequence *sequen
 	return true;
 }
 
-/* Count the keys, from the chunk's first on, that the sequence's blocks and the place have in common. */
+/*
+ * Return the number of keys that the sequence's blocks and the place have in common, from the first block of the chunk
+ * on.
+ */
 static uint32_t keys_same(const struct gpool_kv *kv, const struct pooled_place *place, uint32_t block)
 {
 	uint32_t same = 0;
@@ -592,7 +604,10 @@ static uint32_t keys_same(const struct gpool_kv *kv, const struct pooled_place *
 	return same;
 }
 
-/* Replace the sequence's blocks by a chunk that another process published first. Return false if none exists. */
+/*
+ * Replace the sequence's blocks by those of a chunk that another process has published first. Return false if none
+ * exists.
+ */
 static bool share_other(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t index)
 {
 	uint32_t from = kv_entry(kv, sequence, index);
@@ -604,7 +619,7 @@ static bool share_other(struct gpool_kv *kv, struct kv_sequence *sequence, uint3
 	return true;
 }
 
-/* Return the object that the chunk follows, which is open because the sequence has the block before; NULL: none. */
+/* Return the object that the chunk follows, or NULL. The object is open, because the sequence has the block before. */
 static const struct gpool_object *object_before(
 	const struct gpool_kv *kv, const struct kv_sequence *sequence, uint32_t index)
 {
@@ -626,13 +641,16 @@ int pooled_share(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t ind
 		return 0;
 	place = place_free(kv);
 	error = place ? chunk_give(kv, place, from, object_before(kv, sequence, index)) : -ENOSPC;
-	/* Another process has published the name meanwhile, with the same or with other content. */
+	/* Another process has published the name meanwhile, with the same or other content. */
 	if (error == -ESTALE)
 		return share_other(kv, sequence, index) ? 0 : error;
 	if (error)
 		return error;
 	blocks_move(kv, sequence, index, from, place_block(kv, place), count);
-	/* No sequence has one of its blocks any more, and its memory belongs to the object: nothing is decommitted. */
+	/*
+	 * No sequence has a block of the chunk any more, and its memory belongs to the object, so nothing is
+	 * decommitted.
+	 */
 	block_pool_withhold(&kv->blocks, from / count);
 	kv->pooled->given[kv->pooled->given_count++] = (struct pooled_given){.chunk = from / count};
 	kv->pool_shared += count;

@@ -1,9 +1,9 @@
 /*
  * preempt.c - preempt and resume sequences.
  *
- * One tree holds the running sequences, another one the preempted ones; both are ordered by priority and then by
- * arrival. The first running sequence is preempted first, and the last preempted one is resumed first. A preempted
- * sequence has no blocks; it keeps its row, its tokens and its number of blocks.
+ * One tree contains the running sequences and another one the preempted sequences. Both are ordered by priority and
+ * then by arrival. The first running sequence is preempted first; the last preempted sequence is resumed first. A
+ * preempted sequence has no blocks, but keeps its row, its tokens and its number of blocks.
  */
 #include "client/kv/preempt.h"
 
@@ -93,7 +93,7 @@ int gpool_kv_waiting(struct gpool_kv *kv, uint64_t *sequence)
 static int resume(struct gpool_kv *kv, struct kv_sequence *sequence)
 {
 	/*
-	 * The sequence may have grown into the watermark, which is kept for running sequences. If no sequence is
+	 * The sequence may have grown into the watermark, which is reserved for running sequences. If no sequence is
 	 * running, it can use the whole cache.
 	 */
 	uint32_t tokens, blocks = sequence->blocks, watermark = kv->running_count ? kv->watermark : 0;

@@ -1,5 +1,5 @@
 /*
- * preempt.h - the orders in which sequences are preempted and resumed. Internal to libgpool; the callers hold the
+ * preempt.h - the orders in which sequences are preempted and resumed. Internal to libgpool. The callers hold the
  * cache's lock.
  */
 #ifndef GPOOL_CLIENT_KV_PREEMPT_H
@@ -7,16 +7,19 @@
 
 #include "client/kv/kv.h"
 
-/* order_enter() - give a sequence that is in neither tree this state. order_leave() - remove it from its tree. */
+/*
+ * order_enter() - set the state of a sequence that is in no tree, and insert it. order_leave() - remove it from its
+ * tree.
+ */
 void order_enter(struct gpool_kv *kv, struct kv_sequence *sequence, enum gpool_kv_state state);
 void order_leave(struct gpool_kv *kv, struct kv_sequence *sequence);
 
 /*
- * kv_victim() - find the running sequence of this number, or for 0 the one to preempt next: 0, or as
+ * kv_victim() - find the running sequence with this number, or for 0 the one to preempt next. Return: 0, or as
  * gpool_kv_preempt().
  */
 int kv_victim(struct gpool_kv *kv, uint64_t number, struct kv_sequence **sequence);
-/* kv_preempt() - preempt a sequence; returns the number of blocks that became free. */
+/* kv_preempt() - preempt a sequence. Return the number of blocks that became free. */
 int kv_preempt(struct gpool_kv *kv, struct kv_sequence *sequence);
 
 #endif

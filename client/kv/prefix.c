@@ -1,8 +1,9 @@
 /*
  * prefix.c - find blocks by their content. See prefix.h.
  *
- * A sequence records how many of its first blocks have known keys, and the key of the last of these, so that a publish
- * hashes only new blocks. If sleep has discarded content, all keys are removed; kv->prefix_epoch detects that.
+ * A sequence records how many of its blocks, from the first on, have known keys, and the key of the last of these. A
+ * publish therefore hashes only new blocks. When sleep has discarded content, all keys are removed; kv->prefix_epoch
+ * detects this.
  */
 #include "client/kv/prefix.h"
 
@@ -100,8 +101,8 @@ void prefix_limit(struct gpool_kv *kv)
 }
 
 /*
- * After sleep has discarded the content, remove the keys of all blocks, cached or in use. A sequence that computes its
- * content again publishes it again.
+ * Remove the keys of all blocks, cached or in use, if sleep has discarded the content. A sequence publishes its content
+ * again after it has recomputed it.
  */
 static void losses_follow(struct gpool_kv *kv)
 {
@@ -152,7 +153,7 @@ static struct prefix_key root_of(const struct gpool_kv *kv, const struct gpool_k
 	return prefix_key_root(&identity);
 }
 
-/* Compute the key of block `index` of the ids. */
+/* Compute the key of the block with this index in the ids. */
 static struct prefix_key walk_key(
 	const struct gpool_kv *kv, const struct prefix_walk *walk, uint32_t index, struct prefix_key before)
 {
@@ -160,7 +161,7 @@ static struct prefix_key walk_key(
 }
 
 /*
- * Follow the chain from the first block on, as long as blocks with these keys exist: in this cache, or (far) anywhere
+ * Follow the chain from the first block on, as long as blocks with these keys exist in this cache or, if `far` is set,
  * in the pool.
  */
 static struct prefix_walk walk_of(struct gpool_kv *kv, const struct gpool_kv_prefix *prefix, uint32_t tokens, bool far)
@@ -190,8 +191,8 @@ static struct prefix_walk walk_of(struct gpool_kv *kv, const struct gpool_kv_pre
 }
 
 /*
- * Hold the memory of the found blocks. If memory cannot be held now, the walk ends before it. Return false if a block
- * was lost and removed from the table: then the caller repeats the walk.
+ * Hold the memory of the found blocks. If the memory of a block cannot be held now, the walk ends before this block.
+ * Return false if a block was lost and removed from the table; the caller then repeats the walk.
  */
 static bool walk_hold(struct gpool_kv *kv, struct prefix_walk *walk)
 {
@@ -219,8 +220,8 @@ static bool walk_hold(struct gpool_kv *kv, struct prefix_walk *walk)
 }
 
 /*
- * Like walk_of(), for a sequence that is about to begin with the found blocks. Each repetition follows the loss of a
- * chunk.
+ * Call walk_of() for a sequence that will begin with the found blocks, and hold them. Each repetition follows the loss
+ * of a chunk.
  */
 static struct prefix_walk walk_far(struct gpool_kv *kv, const struct gpool_kv_prefix *prefix, uint32_t tokens)
 {
@@ -274,7 +275,7 @@ void prefix_untake(struct gpool_kv *kv, const struct prefix_walk *walk, const in
 		prefix_unref(kv, (uint32_t)entries[i]);
 }
 
-/* Report the blocks that a sequence begins with as found, to `adaptive` only. */
+/* Report the blocks with which a sequence begins as found. Only `adaptive` uses this. */
 static void found_again(struct gpool_kv *kv, uint64_t number, uint32_t blocks)
 {
 	struct kv_sequence *sequence;
@@ -286,7 +287,7 @@ static void found_again(struct gpool_kv *kv, uint64_t number, uint32_t blocks)
 			block_order_found(&kv->order, kv_entry(kv, sequence, i));
 }
 
-/* Count in the pool's statistics as well, beside gpool_kv_stats(). */
+/* Add to the pool's statistics, in addition to those of gpool_kv_stats(). */
 static void count_prefix(struct gpool *pool, const struct prefix_walk *walk)
 {
 	const struct thread_cache *cache = thread_cache_of(pool);
@@ -332,7 +333,7 @@ int gpool_kv_prefix_allocate(struct gpool_kv *kv, const struct gpool_kv_request 
 
 /* ---- publish ---- */
 
-/* Forks have the same block at the same place and are changed together; see the first invariant. */
+/* Forks have the same block at the same index and are changed together; see the first invariant. */
 void prefix_replace(struct gpool_kv *kv, uint32_t index, uint32_t from, uint32_t to)
 {
 	uint32_t left = kv_refs(kv, from);
@@ -350,7 +351,7 @@ void prefix_replace(struct gpool_kv *kv, uint32_t index, uint32_t from, uint32_t
 	}
 }
 
-/* The effect of publishing one block. */
+/* The effects that publishing a block can have. */
 enum deed { DEED_NOTHING, DEED_ADD, DEED_SWITCH, DEED_OTHER_TEXT };
 
 static enum deed deed_of(const struct gpool_kv *kv, uint32_t block, struct prefix_key key, uint32_t holder)
@@ -360,7 +361,10 @@ static enum deed deed_of(const struct gpool_kv *kv, uint32_t block, struct prefi
 	return holder == PREFIX_NONE ? DEED_ADD : DEED_SWITCH;
 }
 
-/* Find the block with that key, in held memory, or PREFIX_NONE. Return: 0, or as range_enter(). */
+/*
+ * Find the block with this key, and hold its memory. *holder is PREFIX_NONE if none exists. Return: 0, or as
+ * range_enter().
+ */
 static int holder_find(struct gpool_kv *kv, struct prefix_key key, uint32_t *holder)
 {
 	int error = 0;
@@ -375,7 +379,7 @@ static int holder_find(struct gpool_kv *kv, struct prefix_key key, uint32_t *hol
 	return 0;
 }
 
-/* Publish the next block: 0, -EINVAL (it was published with other ids), or as range_enter(). */
+/* Publish the next block. Return: 0, -EINVAL (it was published with other ids), or as range_enter(). */
 static int publish_next(struct gpool_kv *kv, struct kv_sequence *sequence, const struct prefix_walk *walk)
 {
 	uint32_t index = sequence->keyed, block = kv_entry(kv, sequence, index), holder;
@@ -452,7 +456,7 @@ int gpool_kv_prefix_publish(struct gpool_kv *kv, uint64_t sequence, const struct
 	return result;
 }
 
-/* Share the sequence's whole chunks in order, until one is neither complete nor shared already. */
+/* Share the whole chunks of the sequence in order, until one is incomplete and not shared already. */
 static int share(struct gpool_kv *kv, struct kv_sequence *sequence)
 {
 	uint32_t index = 0;
@@ -485,7 +489,7 @@ int gpool_kv_prefix_share(struct gpool_kv *kv, uint64_t sequence, int timeout_ms
 		return fail(-EOPNOTSUPP, "the cache was created without pool_blocks");
 	if (timeout_ms < -1)
 		return fail_timeout(timeout_ms);
-	/* Other processes must not see unfinished content. */
+	/* Wait for queued work first: other processes must not see unfinished content. */
 	result = gpool_fence_record(kv->pool, kv->stream, &fence);
 	if (!result)
 		result = gpool_fence_wait(kv->pool, fence, timeout_ms);
@@ -522,7 +526,8 @@ int gpool_kv_prefix_evict(struct gpool_kv *kv, uint32_t blocks)
 /* ---- checks ---- */
 
 /*
- * Count a block at its parent. A pooled parent, which is not in the order, is counted as soon as all its followers are.
+ * Count a block as a child of its parent. A parent in a place is not in the eviction order; it is counted when all its
+ * children were counted.
  */
 static void stands(const struct gpool_kv *kv, uint32_t *children, uint32_t block)
 {
@@ -537,8 +542,8 @@ static void stands(const struct gpool_kv *kv, uint32_t *children, uint32_t block
 }
 
 /*
- * Check the tree of `adaptive`: it has each own block with a key below its nearest own ancestor, and a block is a
- * candidate exactly if it is cached and no own block follows it.
+ * Check the tree of `adaptive`. It must contain each own block with a key as a child of its nearest own ancestor. A
+ * block must be a candidate if and only if it is cached and no own block follows it.
  */
 static bool tree_check(const struct gpool_kv *kv)
 {
@@ -565,10 +570,10 @@ static bool tree_check(const struct gpool_kv *kv)
 	return stats.kept == count;
 }
 
-/* Check that the list has each block with a key and without a reference once, after all its children. */
+/* Check that the list contains each cached block with a key exactly once, after all its children. */
 static bool cached_check(const struct gpool_kv *kv)
 {
-	uint32_t *children = calloc(kv_block_count(kv), sizeof(*children)); /* children that precede it in the list */
+	uint32_t *children = calloc(kv_block_count(kv), sizeof(*children)); /* children before the block in the list */
 	uint32_t count = 0, cached = 0, end = kv->blocks.blocks;
 	bool right = children != NULL;
 
@@ -595,7 +600,7 @@ static bool cached_check(const struct gpool_kv *kv)
 	return right && count == cached && cached == kv->blocks.cached_blocks;
 }
 
-/* Check that a sequence's block with a key follows the block at the place before. */
+/* Check that each block with a key follows the block at the index before, in all sequences. */
 static bool chains_check(struct gpool_kv *kv)
 {
 	struct kv_sequence *sequence;

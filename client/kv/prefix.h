@@ -1,12 +1,12 @@
 /*
- * prefix.h - find blocks by their content. Internal to libgpool; the callers hold the cache's lock.
+ * prefix.h - find blocks by their content. Internal to libgpool. The callers hold the cache's lock.
  *
  * Invariants, checked by prefix_check():
  *
- * - A sequence that has a block with a key has the block's parent at the place before. Therefore no parent is cached
+ * - If a sequence has a block with a key, it has the block's parent at the index before. Therefore no parent is cached
  *   while one of its children is in use.
- * - A block is cached in kv->order exactly if it has a key, no reference, and memory of this cache (not of pooled.h).
- *   Children are ordered before their parents.
+ * - A block is cached in kv->order if and only if it has a key, no reference, and memory of this cache (not of
+ *   pooled.h). Children are ordered before their parents.
  * - Blocks with keys are full and are not written.
  */
 #ifndef GPOOL_CLIENT_KV_PREFIX_H
@@ -14,34 +14,36 @@
 
 #include "client/kv/kv.h"
 
-/* A lookup along a chain: the blocks found so far, and the key of the last of them. */
+/* The state of a lookup along a chain: the blocks found so far, and the key of the last of them. */
 struct prefix_walk {
 	const uint32_t *ids;
 	uint32_t count; /* number of full blocks in `ids` */
 	struct prefix_key root, last;
-	uint32_t found, idle; /* idle: found without a reference, in own memory */
+	uint32_t found, idle; /* idle: those of the found blocks that have no reference, in own memory */
 };
 
 /*
- * prefix_open() - create the table, with the options' model and limit: 0, -ENOMEM. prefix_close() - free it; accepts a
- * zeroed struct.
+ * prefix_open() - create the table, with the model and the limit of the options. Return: 0, -ENOMEM. prefix_close() -
+ * free it; accepts a zeroed struct.
  */
 int prefix_open(struct gpool_kv *kv, const struct gpool_kv_options *options);
 void prefix_close(struct gpool_kv *kv);
 
 /*
  * prefix_ref(), prefix_unref() - add or remove a sequence's reference to a block. prefix_unref() returns true if it was
- * the last one.
+ * the last reference.
  */
 void prefix_ref(struct gpool_kv *kv, uint32_t block);
 bool prefix_unref(struct gpool_kv *kv, uint32_t block);
 
-/* prefix_own() - return this block with a key, or its nearest ancestor, in the cache's own memory; or PREFIX_NONE. */
+/*
+ * prefix_own() - return this block, which has a key, or its nearest ancestor in the cache's own memory; or PREFIX_NONE.
+ */
 uint32_t prefix_own(const struct gpool_kv *kv, uint32_t block);
 
 /*
  * prefix_replace() - replace block `from` by `to`, which has the same content, in all sequences that have it at this
- * place.
+ * index.
  */
 void prefix_replace(struct gpool_kv *kv, uint32_t index, uint32_t from, uint32_t to);
 
@@ -50,14 +52,14 @@ void prefix_inherit(struct kv_sequence *child, const struct kv_sequence *parent)
 
 /*
  * prefix_evict() - free `blocks` cached blocks, which must exist. prefix_limit() - free cached blocks above the limit
- * of the options.
+ * in the options.
  */
 void prefix_evict(struct gpool_kv *kv, uint32_t blocks);
 void prefix_limit(struct gpool_kv *kv);
 
 /*
- * prefix_take() - make the found blocks the first blocks of a sequence, in the order of the chain; writes
- * entries[found]. prefix_untake() - undo that.
+ * prefix_take() - take the found blocks as the first blocks of a sequence, in the order of the chain; writes
+ * entries[found]. prefix_untake() - undo this.
  */
 void prefix_take(struct gpool_kv *kv, const struct prefix_walk *walk, int32_t *entries);
 void prefix_untake(struct gpool_kv *kv, const struct prefix_walk *walk, const int32_t *entries);
@@ -67,7 +69,7 @@ bool prefix_check(struct gpool_kv *kv);
 
 /*
  * sequence.c: sequence_allocate() - allocate a sequence that begins with the blocks of a walk. request_read() - read
- * and check a request: 0, -EINVAL, -E2BIG.
+ * and check a request. Return: 0, -EINVAL, -E2BIG.
  */
 int sequence_allocate(
 	struct gpool_kv *kv, const struct gpool_kv_request *request, const struct prefix_walk *walk, uint64_t *number);

@@ -6,7 +6,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-/* The seed of roots. Roots and blocks hash different kinds of messages; the seed keeps their hashes apart. */
+/* The seed of roots, which separates the hashes of roots from those of blocks. */
 #define ROOT_SEED UINT64_C(0x676b762d726f6f74)
 
 static struct prefix_key key_of(XXH128_hash_t hash)

@@ -30,7 +30,7 @@ int prefix_table_init(struct prefix_table *table, uint32_t blocks)
 		slots *= 2;
 	memset(table, 0, sizeof(*table));
 	table->entries = malloc(blocks * sizeof(*table->entries));
-	/* A large allocation is fresh zero memory of the kernel, whose pages are touched on demand. */
+	/* calloc() gets such a large block as zeroed memory from the kernel, which allocates its pages on first use. */
 	table->slots = calloc(slots, sizeof(*table->slots));
 	if (!table->entries || !table->slots) {
 		prefix_table_fini(table);
@@ -77,7 +77,7 @@ void prefix_table_add(struct prefix_table *table, uint32_t block, struct prefix_
 	table->count++;
 }
 
-/* Move the following slots up, but none before the index at which its search begins. */
+/* Move the following slots into the hole, but none before the index at which its search begins. */
 static void slot_remove(struct prefix_table *table, uint32_t hole)
 {
 	uint64_t slot;

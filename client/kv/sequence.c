@@ -7,7 +7,10 @@
 #include "client/kv/prefix.h"
 #include "client/core/last_error.h"
 
-/* Counts the sequences of all caches of this process, so that no number is valid in two caches. 0 is not used. */
+/*
+ * Generations are unique for all caches of this process, so that no sequence number is valid in two caches. 0 is not
+ * used.
+ */
 static _Atomic uint32_t generations;
 
 static uint32_t generation_next(void)
@@ -81,7 +84,7 @@ uint32_t kv_shrink(struct gpool_kv *kv, struct kv_sequence *sequence)
 {
 	uint32_t freed = 0;
 
-	/* From the last to the first, so that children become cached before their parents. */
+	/* Release the blocks from the last to the first, so that children become cached before their parents. */
 	for (uint32_t i = sequence->blocks; i-- > 0;)
 		freed += prefix_unref(kv, kv_entry(kv, sequence, i));
 	sequence->keyed = 0;
@@ -104,7 +107,7 @@ uint32_t cursor_stop(struct kv_sequence *sequence)
 	return cursor_tokens(stopped);
 }
 
-/* Return true if the block for the next token must be copied first. */
+/* Return true if the last block must be copied before the next token is written. */
 static bool last_is_shared(const struct gpool_kv *kv, const struct kv_sequence *sequence, uint32_t tokens)
 {
 	return tokens & (kv->shape.block_tokens - 1) &&
@@ -122,7 +125,7 @@ void cursor_go(const struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t
 
 /* ---- create and free; the callers hold the lock ---- */
 
-/* Take a row for a sequence without blocks; a free row must exist. */
+/* Take a row for a sequence without blocks. A free row must exist. */
 static struct kv_sequence *sequence_new(struct gpool_kv *kv, uint32_t priority, uint64_t arrival, uint64_t owner_id)
 {
 	uint32_t row = bitmap_lowest(&kv->rows);
@@ -180,8 +183,8 @@ static void blocks_begin(struct gpool_kv *kv, struct kv_sequence *sequence, cons
 }
 
 /*
- * For a cache that shares chunks with other processes: take whole chunks as long as full blocks will fill them and
- * memory is available. kv_grow() provides the rest.
+ * Take whole chunks as long as full blocks will fill them and memory is available, if the cache shares chunks with
+ * other processes. kv_grow() provides the other blocks.
  */
 static void chunks_begin(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t full_blocks)
 {
@@ -283,7 +286,7 @@ static void end(struct gpool_kv *kv, struct kv_sequence *sequence)
 	offload_forget(kv, sequence);
 	order_leave(kv, sequence);
 	atomic_store_explicit(&sequence->generation, 0, memory_order_relaxed);
-	/* Appends without the lock fail: the cursor has no room, and its generation belongs to no sequence. */
+	/* Make appends without the lock fail: the cursor has no room, and its generation belongs to no sequence. */
 	atomic_store_explicit(&sequence->cursor, 0, memory_order_relaxed);
 	bitmap_add(&kv->rows, kv_row(kv, sequence));
 	kv->frees++;
@@ -307,7 +310,7 @@ int gpool_kv_free(struct gpool_kv *kv, uint64_t sequence)
 
 /* ---- append ---- */
 
-/* Replace a shared last block by a copy; a free block exists (block_pool_short()). */
+/* Replace a shared last block by a copy. A free block must exist (block_pool_short()). */
 static int last_copy(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t index)
 {
 	uint32_t from = kv_entry(kv, sequence, index), count, to = block_pool_take(&kv->blocks, 1, &count);
@@ -317,14 +320,14 @@ static int last_copy(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t
 		block_pool_unref(&kv->blocks, to, false);
 		return error;
 	}
-	/* The block is still shared, and not full, so it has no key. */
+	/* The block is still shared and not full, so it has no key. */
 	block_pool_unref(&kv->blocks, from, false);
 	kv_set_entry(kv, sequence, index, to);
 	kv->block_copies++;
 	return 0;
 }
 
-/* The cursor is stopped. */
+/* Append while the cursor is stopped. */
 static int append_stopped(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t before, uint32_t tokens)
 {
 	uint32_t blocks = kv_blocks_for(kv, before + tokens),
@@ -392,8 +395,8 @@ int gpool_kv_append(struct gpool_kv *kv, uint64_t sequence, uint32_t tokens, uin
 		return kv_find(kv, sequence, &found);
 	found = &kv->sequences[row];
 	/*
-	 * The cursor is read before the generation. If the row gets another sequence after that, its cursor has changed
-	 * and the swap fails.
+	 * The cursor is read before the generation. If another sequence gets the row after that, its cursor has
+	 * changed, and the compare-and-swap fails.
 	 */
 	cursor = atomic_load_explicit(&found->cursor, memory_order_acquire);
 	while (likely(tokens <= cursor_limit(cursor) - cursor_tokens(cursor) &&

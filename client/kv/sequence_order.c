@@ -1,4 +1,4 @@
-/* sequence_order.c - the order of running and of preempted sequences: see struct kv_order. */
+/* sequence_order.c - the order of the running and of the preempted sequences; see struct kv_order. */
 #include "client/kv/kv.h"
 
 int kv_sequence_compare(const struct kv_sequence *a, const struct kv_sequence *b)

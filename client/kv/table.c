@@ -1,16 +1,16 @@
 /*
  * table.c - the device's copy of the tables.
  *
- * The changed entries of a row, from the first to the last, are copied into a stage, a piece of host memory that
- * streams may read, and from there to the device, behind all queued work. The host can therefore change its table at
- * once, while kernels see the table of the time at which they were queued. A stage is used again when the fence behind
- * its copies is signaled. Pages for the device's rows are committed on demand.
+ * For each row, the range of entries from the first changed one to the last is copied into a stage, which is host
+ * memory that streams may read. From there it is copied to the device, behind all queued work. The host can therefore
+ * change its table immediately, while each kernel sees the table as it was when the kernel was queued. A stage is
+ * reused when the fence behind its copies is signaled. Pages for the device's rows are committed when they are needed.
  */
 #include "client/kv/kv.h"
 
 #include <string.h>
 
-/* Entries [first, first + count) of a row that are being copied. */
+/* Entries [first, first + count) of a row, which are being copied. */
 struct piece {
 	struct kv_sequence *sequence;
 	uint32_t generation;
@@ -22,7 +22,7 @@ struct batch {
 	uint32_t count, entries;
 };
 
-/* Add a sequence's remaining changes, or as many as fit. */
+/* Add the sequence's remaining changes, or as many as fit. */
 static void batch_add(struct gpool_kv *kv, struct batch *batch, struct kv_sequence *sequence, int32_t *entries)
 {
 	struct piece *piece = &batch->pieces[batch->count++];
@@ -52,8 +52,8 @@ static void batch_fill(struct gpool_kv *kv, struct batch *batch, int32_t *entrie
 }
 
 /*
- * Mark the entries of a failed copy as changed again, if the sequence is still the same and still has these blocks. The
- * caller holds the lock.
+ * Mark the entries of a failed copy as changed again, if the row still has the same sequence and the sequence still has
+ * these blocks. The caller holds the lock.
  */
 static void piece_return(struct gpool_kv *kv, const struct piece *piece)
 {
@@ -98,7 +98,7 @@ static int batch_copy(struct gpool_kv *kv, const struct batch *batch, struct kv_
 		error = piece_copy(kv, &batch->pieces[i], entries);
 		entries += batch->pieces[i].count;
 	}
-	/* Also behind the copies that were queued before one failed. */
+	/* If a copy failed, earlier ones are queued, so record the fence in any case. */
 	stage->open = gpool_fence_record(kv->pool, kv->stream, &stage->fence) != 0;
 	return error;
 }
