@@ -1,6 +1,4 @@
-/*
- * adapter.c - an adapter's files, its names, and the form of its pages.
- */
+/* adapter.c - the files of an adapter, its names, and the form of its pages. */
 #include "client/lora/format/adapter.h"
 
 #include "client/lora/format/int8_form.h"
@@ -83,7 +81,7 @@ int adapter_unchanged(const struct adapter *adapter, const struct lora_files *fi
 	return error;
 }
 
-/* The source is determined before the headers are read, so that a later change of the files is detected. */
+/* Identify the source before the headers are read, so that a later change of the files is detected. */
 int adapter_files(struct adapter *adapter, struct lora_files *files, struct reason *reason)
 {
 	int error = files->open ? 0 : files_open(adapter, files->fds, reason);
@@ -101,7 +99,7 @@ int adapter_files(struct adapter *adapter, struct lora_files *files, struct reas
 	return error;
 }
 
-/* ---- stamps ---- */
+/* ---- file stamps ---- */
 
 static int64_t ns_of(struct timespec time)
 {
@@ -114,7 +112,7 @@ static struct lora_stamp stamp_of(const struct stat *status)
 		ns_of(status->st_ctim)};
 }
 
-/* Read the stamps of the files that these paths have now. */
+/* Read the stamps of the files that are at these paths now. */
 static int stamps_take(const struct adapter *adapter, struct lora_stamp stamps[2], struct reason *reason)
 {
 	for (int i = 0; i < 2; i++) {
@@ -134,7 +132,7 @@ static int stamps_take(const struct adapter *adapter, struct lora_stamp stamps[2
 	return 0;
 }
 
-/* ---- life ---- */
+/* ---- create and free ---- */
 
 static void adapter_free(struct adapter *adapter)
 {
@@ -203,9 +201,9 @@ static void names_make(const struct gpool_lora *lora, struct adapter *adapter)
 	struct {
 		struct cold_source source;
 		uint64_t element, page_bytes, int8, salt[2];
-		/* objects of other domains cannot be opened, and may have the same names */
+		/* to separate domains, which cannot open each other's objects, but may use the same names */
 		uint64_t domain;
-		char tenant[POOL_NAME_BYTES]; /* if only engines of the tenant share the object */
+		char tenant[POOL_NAME_BYTES]; /* set if only engines of the tenant share the object */
 	} identity;
 	char text[LORA_HASH_BYTES];
 	XXH128_hash_t hash;
@@ -221,7 +219,7 @@ static void names_make(const struct gpool_lora *lora, struct adapter *adapter)
 		memcpy(identity.tenant, pool_tenant_name(lora->pool), sizeof(identity.tenant));
 	hash = XXH3_128bits(&identity, sizeof(identity));
 	snprintf(text, sizeof(text), "%016llx%016llx", (unsigned long long)hash.high64, (unsigned long long)hash.low64);
-	/* If a name ends with a tenant, the agent permits only this tenant to publish it. */
+	/* The agent lets only this tenant publish a name that ends with the tenant. */
 	snprintf(adapter->key, sizeof(adapter->key), LORA_PREFIX "%s%s%s", text, identity.tenant[0] ? "@" : "",
 		identity.tenant);
 	snprintf(adapter->warm_name, sizeof(adapter->warm_name), LORA_WARM_PREFIX "%s",
@@ -229,7 +227,10 @@ static void names_make(const struct gpool_lora *lora, struct adapter *adapter)
 	snprintf(adapter->file_name, sizeof(adapter->file_name), "%s" LORA_COLD_SUFFIX, text);
 }
 
-/* Under the lock. If two threads have read the headers at the same time, the layout of the first is kept. */
+/*
+ * Store layout and names; under the lock. If two threads have read the headers at the same time, the layout of the
+ * first is kept.
+ */
 static void known_set(struct gpool_lora *lora, struct adapter *adapter, struct adapter_layout *layout,
 	const struct lora_stamp stamps[2])
 {
@@ -269,7 +270,7 @@ int adapter_know(struct gpool_lora *lora, struct adapter *adapter, struct lora_f
 	return 0;
 }
 
-/* ---- the form of its pages ---- */
+/* ---- the form of the pages ---- */
 
 int adapter_form(struct gpool_lora *lora, struct adapter *adapter, const struct convert *convert, struct reason *reason)
 {
@@ -303,7 +304,7 @@ void adapter_page(const struct adapter *adapter, uint32_t page, void *image, voi
 	}
 }
 
-/* ---- the kept file ---- */
+/* ---- the cold file ---- */
 
 int adapter_cold(
 	const struct gpool_lora *lora, const struct adapter *adapter, struct cold_file *file, struct reason *reason)

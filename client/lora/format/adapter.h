@@ -1,8 +1,8 @@
 /*
  * adapter.h - the files of an adapter, and the data that is derived from them. Internal to client/lora.
  *
- * Reading and packing headers takes longer than copying the weights from host memory. Therefore the results of the
- * first load are kept, and are valid while stat(2) reports that the files have not changed.
+ * Reading and packing the headers takes longer than copying the weights from host memory. The results of the first load
+ * are therefore kept, and stay valid while stat(2) reports that the files have not changed.
  */
 #ifndef GPOOL_CLIENT_LORA_ADAPTER_H
 #define GPOOL_CLIENT_LORA_ADAPTER_H
@@ -18,7 +18,7 @@ struct gpool_lora;
 
 enum { LORA_NAME_BYTES = 128, LORA_HASH_BYTES = 33, LORA_KEY_BYTES = 8 + LORA_HASH_BYTES + POOL_NAME_BYTES };
 
-/* Suffix of the names of cold files; names of objects are in shm/object_names.h. */
+/* Suffix of the names of cold files. The names of objects are in shm/object_names.h. */
 #define LORA_COLD_SUFFIX ".cold"
 
 /* Identifies a file and its version. */
@@ -28,17 +28,17 @@ struct lora_stamp {
 };
 
 struct adapter {
-	uint32_t refs; /* under the lock of struct gpool_lora, as all below the line */
+	uint32_t refs; /* protected by the lock of struct gpool_lora, as are all fields below the line */
 	char name[LORA_NAME_BYTES];
 	char *folder;
 	struct cold_source source;
 	uint32_t rank_max, modules, layers;
 	/* ---- */
-	struct lora_stamp stamps[2]; /* of the last check: adapter_config.json, the weights */
+	struct lora_stamp stamps[2]; /* adapter_config.json and the weights, as of the last check */
 	bool known, form_known;      /* once set, the fields below do not change */
 	struct adapter_layout layout;
 	char key[LORA_KEY_BYTES], warm_name[LORA_KEY_BYTES], file_name[LORA_HASH_BYTES + 16];
-	enum cold_form form; /* of its pages: int8 if the loss permits it */
+	enum cold_form form; /* int8 if the loss permits it */
 };
 
 /* The open files of an adapter, used by one thread; initially zero. */
@@ -57,8 +57,8 @@ void adapter_unref(struct adapter *adapter);
 
 /*
  * adapter_know() - Check that the files have not changed since they were registered, and derive layout and names.
- * Return: 0; or as open(2), -EINVAL, -EIO, -ENOMEM, with a reason. Cost: two system calls; the first time some hundred
- * us.
+ * Return: 0; or as open(2), -EINVAL, -EIO, -ENOMEM, with a reason. Cost: two system calls, and the first time some
+ * hundred microseconds.
  */
 int adapter_know(struct gpool_lora *lora, struct adapter *adapter, struct lora_files *files, struct reason *reason);
 /* adapter_files() - Open the files, check them, and read their headers. Return: as adapter_know(). */
@@ -78,13 +78,13 @@ int adapter_form(
 	struct gpool_lora *lora, struct adapter *adapter, const struct convert *convert, struct reason *reason);
 /*
  * adapter_page() - Round an image of convert_page() as the form requires. form: receives the form, [cold_page_bytes()];
- * may be NULL if it is COLD_PLAIN.
+ * may be NULL if the form is COLD_PLAIN.
  */
 void adapter_page(const struct adapter *adapter, uint32_t page, void *image, void *form);
 
 /*
- * adapter_cold() - Open the cold file of an adapter. Return: 0; -ENOENT: no cold file, or one of other files; or as
- * cold_open(). adapter_cold_end() - Close it.
+ * adapter_cold() - Open the cold file of an adapter. Return: 0; -ENOENT: it does not exist, or was made from other
+ * files; or as cold_open(). adapter_cold_end() - Close it.
  */
 int adapter_cold(
 	const struct gpool_lora *lora, const struct adapter *adapter, struct cold_file *file, struct reason *reason);

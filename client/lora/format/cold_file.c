@@ -16,8 +16,8 @@
 #include "shm/checksum.h"
 
 /*
- * Rows that are expanded before they are added to the checksum: 64 KiB, which fit in a cache of the core. Measured for
- * 16 MB by two threads: 0.80 ms, and 1.0 ms with 2 MiB at a time.
+ * Rows that are expanded before they are added to the checksum: 64 KiB, which fit in a core's cache. Measured for 16 MB
+ * with two threads: 0.80 ms; with 2 MiB at a time, 1.0 ms.
  */
 enum { EXPAND_ROWS = 256 };
 
@@ -53,7 +53,7 @@ static bool header_holds(const struct cold_header *header)
 		header->head_bytes == cold_align(bytes) && header->head_bytes <= header->file_bytes;
 }
 
-/* Check the header, before the rest of the head is read. */
+/* Check the header before the rest of the head is read. */
 static int header_check(const struct cold_header *header, uint64_t file_bytes, struct reason *reason)
 {
 	if (header->magic != COLD_MAGIC)
@@ -80,7 +80,7 @@ static bool checksum_holds(struct cold_header *header)
 	return found == checksum;
 }
 
-/* Check that the groups contain each page once, and cover the file behind the head. */
+/* Check that the groups contain each page exactly once, and cover the file behind the head. */
 static bool groups_hold(const struct cold_file *file)
 {
 	const struct cold_header *header = file->header;
@@ -99,7 +99,7 @@ static bool groups_hold(const struct cold_file *file)
 			(group->codec == COLD_RAW && group->bytes != whole))
 			return false;
 		page += group->pages;
-		offset += cold_align(group->bytes); /* at most 65,536 groups of 8 MiB: no overflow */
+		offset += cold_align(group->bytes); /* at most 65,536 groups of 8 MiB, so this cannot overflow */
 	}
 	return page == header->pages && offset == header->file_bytes;
 }

@@ -1,6 +1,4 @@
-/*
- * cold_file_write.c - write a cold file: its groups, and then its head.
- */
+/* cold_file_write.c - write a cold file: first its groups, then its head. */
 #include "client/lora/format/cold_file.h"
 
 #include <errno.h>
@@ -20,11 +18,11 @@
 #include "shm/checksum.h"
 
 enum {
-	LEVEL = 3, /* zstd's default; weights compress hardly better with higher levels */
+	LEVEL = 3, /* zstd's default; higher levels hardly compress weights better */
 	/*
 	 * Compression must save at least a third. Chosen: a core decompresses 1 to 2 GB/s, as fast as a disk reads, so
-	 * a smaller gain costs more time than it saves. Weights in bf16 shrink by a quarter, and took three times as
-	 * long to load.
+	 * a smaller gain costs more time than it saves. Weights in bf16 shrink by only a quarter, and took three times
+	 * as long to load.
 	 */
 	GAIN_MIN = 3,
 };
@@ -55,7 +53,7 @@ static void source_of_file(const struct stat *status, struct cold_source *source
 	source->mtime_ns = status->st_mtim.tv_sec * INT64_C(1000000000) + status->st_mtim.tv_nsec;
 }
 
-/* Read the bytes that the source is a hash of, without interpreting them. */
+/* Get the sizes of the data that the source hashes, without interpreting the data. */
 static int sizes_of(
 	int config_fd, int weights_fd, uint64_t *config_bytes, uint64_t *header_bytes, struct reason *reason)
 {
@@ -98,7 +96,7 @@ int cold_source_of(int config_fd, int weights_fd, struct cold_source *source, st
 	return error;
 }
 
-/* Check that the weights have not changed since the source was determined. */
+/* Check that the weights have not changed since the source was identified. */
 static int source_check(const struct convert *convert, const struct cold_source *source, struct reason *reason)
 {
 	struct cold_source now = *source;
@@ -121,7 +119,7 @@ struct writer {
 	struct cold_header *head; /* the complete head */
 	struct cold_group *groups;
 	uint64_t *checksums;
-	uint8_t *image, *pages, *packed; /* a page; a group, and zeros behind it; a group compressed */
+	uint8_t *image, *pages, *packed; /* a page; a group with the zeros behind it; a compressed group */
 	uint64_t pages_room, packed_room;
 };
 
@@ -163,7 +161,7 @@ static int page_make(struct writer *writer, uint32_t page, uint8_t *form, struct
 	return 0;
 }
 
-/* Make the stored bytes of a group. from: receives their address; cold_align(group->bytes) of them. */
+/* Make the stored bytes of a group. from: receives their address, with cold_align(group->bytes) bytes. */
 static int group_pack(struct writer *writer, struct cold_group *group, const uint8_t **from)
 {
 	uint64_t whole = group->bytes;
@@ -176,7 +174,7 @@ static int group_pack(struct writer *writer, struct cold_group *group, const uin
 	if (ZSTD_isError(packed))
 		return -ENOMEM;
 	if (group->first_page == 0 && cold_align(packed) > whole - whole / GAIN_MIN)
-		writer->compress = false; /* the other groups are similar */
+		writer->compress = false; /* the other groups are likely to be similar */
 	if (!writer->compress || cold_align(packed) >= cold_align(whole))
 		return 0;
 	memset(writer->packed + packed, 0, cold_align(packed) - packed);
@@ -295,7 +293,7 @@ static int form_choose(struct writer *writer, bool int8, struct reason *reason)
 	return 0;
 }
 
-/* The head is written last, so an incomplete file has none. */
+/* Write the head last, so that an incomplete file has none. */
 static int file_write(struct writer *writer, const struct cold_source *source, struct reason *reason)
 {
 	int error = groups_write(writer, reason);

@@ -34,7 +34,7 @@ static float element_read(const void *source, uint64_t index, enum safetensors_t
 	return row[0];
 }
 
-/* Convert elements of a piece from number `index` on. Return: false if one is not finite. */
+/* Convert elements of a piece, from index `index` on. Return: false if one is not finite. */
 static bool elements_convert(
 	const struct convert *convert, enum safetensors_type type, uint64_t index, uint64_t count, uint16_t *to)
 {
@@ -45,12 +45,12 @@ static bool elements_convert(
 
 /* ---- pieces ---- */
 
-/* A piece as a part of its matrix in the file. */
+/* A piece, described as a part of its matrix in the file. */
 struct part {
 	const struct peft_module *module;
 	const struct peft_matrix *matrix;
-	uint32_t column, columns; /* the first, and their number; a column of B is an output */
-	uint64_t count;           /* of elements */
+	uint32_t column, columns; /* first column and number of columns; a column of B is an output */
+	uint64_t count;           /* number of elements */
 };
 
 static struct part part_of(const struct convert *convert, const struct convert_piece *piece)
@@ -66,7 +66,7 @@ static struct part part_of(const struct convert *convert, const struct convert_p
 	return part;
 }
 
-/* B is [out][rank] in the file, so a piece is contiguous; A is [rank][in], so a piece is a part of each row. */
+/* A is [rank][in] in the file, so a piece is a part of each row. B is [out][rank], so a piece is contiguous. */
 static int part_read(const struct convert *convert, const struct convert_piece *piece, const struct part *part)
 {
 	const uint32_t bytes = safetensors_type_bytes(part->matrix->type), in = part->module->in;
@@ -108,7 +108,7 @@ static int weight_refuse(const struct convert *convert, const struct convert_pie
 		element == ADAPTER_F16 ? "; it needs bf16" : "");
 }
 
-/* Convert a piece of A, [rank][columns]: rows of a tile are parts of its rows. */
+/* Convert a piece of A, [rank][columns]. The rows of a tile are parts of its rows. */
 static bool tile_of_a(const struct convert *convert, const struct part *part, uint32_t index, uint16_t *tile)
 {
 	uint32_t begin = index * ADAPTER_TILE_COLUMNS, left = part->columns - begin;
@@ -123,7 +123,7 @@ static bool tile_of_a(const struct convert *convert, const struct part *part, ui
 	return finite;
 }
 
-/* Convert a piece of B, [columns][rank]: a tile is contiguous in the file, and is transposed. */
+/* Convert a piece of B, [columns][rank]. A tile is contiguous in the file, and is transposed. */
 static bool tile_of_b(const struct convert *convert, const struct part *part, uint32_t index, uint16_t *tile)
 {
 	uint32_t begin = index * ADAPTER_TILE_COLUMNS, left = part->columns - begin, rank = part->module->rank;
@@ -232,7 +232,7 @@ void convert_close(struct convert *convert)
 	*convert = (struct convert){0};
 }
 
-/* Return the index of the first piece of a page, or of a later page. */
+/* Return the index of the first piece of a page, or of the next page that has one. */
 static uint32_t page_begin(const struct convert *convert, uint32_t page)
 {
 	uint32_t low = 0, high = convert->piece_count;

@@ -1,8 +1,8 @@
 /*
- * convert.h - convert weights of a safetensors file to images of an adapter's pages.
+ * convert.h - convert the weights of a safetensors file to images of an adapter's pages.
  *
- * Pages can be made one by one, in any order; in ascending order the file is read about once. A weight that is not a
- * number, or that overflows in the layout's element, is refused with its position, because it would make every result
+ * Pages can be made one by one, in any order; in ascending order, the file is read about once. A weight that is not
+ * finite, or that overflows in the layout's element, is refused with its position, because it would make every result
  * of the adapter useless.
  */
 #ifndef GPOOL_CLIENT_LORA_CONVERT_H
@@ -13,7 +13,7 @@
 
 struct element_rows;
 
-/* Some tiles of one matrix side by side in a page. */
+/* Adjacent tiles of one matrix in a page. */
 struct convert_piece {
 	uint32_t page, offset;
 	uint32_t module, is_b;
@@ -24,15 +24,15 @@ struct convert {
 	const struct peft *peft;
 	const struct adapter_layout *layout;
 	int fd;
-	struct convert_piece *pieces; /* [piece_count], by place */
+	struct convert_piece *pieces; /* [piece_count], ordered by position */
 	uint32_t piece_count;
-	void *source; /* of one piece, as stored in the file: at most two pages */
+	void *source; /* a piece as stored in the file: at most two pages */
 	const struct element_rows *rows;
 };
 
 /*
- * convert_open() - Prepare the conversion. peft, layout (of pack_make() with the same peft) and fd, of the file of
- * weights, must stay valid until convert_close().
+ * convert_open() - Prepare the conversion. peft, layout (of pack_make() with the same peft) and fd (the file of
+ * weights) must stay valid until convert_close().
  * Return: 0; -EINVAL, with a reason: the size of the file has changed; -EIO; -ENOMEM.
  */
 int convert_open(const struct peft *peft, const struct adapter_layout *layout, int fd, struct convert *convert,
@@ -40,7 +40,7 @@ int convert_open(const struct peft *peft, const struct adapter_layout *layout, i
 void convert_close(struct convert *convert);
 
 /*
- * convert_page() - Make the image of a page: tiles in the layout's element, and zeros between them. image:
+ * convert_page() - Make the image of a page: tiles in the layout's element, with zeros between them. image:
  * [page_bytes].
  * Return: 0; -EINVAL, with a reason: a weight is infinite, not a number, or too large for fp16; -EIO. After an error
  * the image is undefined.
@@ -48,8 +48,8 @@ void convert_close(struct convert *convert);
 int convert_page(const struct convert *convert, uint32_t page, void *image, struct reason *reason);
 
 /*
- * convert_tiles() - Convert `tiles` tiles of one matrix from `tile` on, at most a page of them. to: [tiles] tiles.
- * Return: as convert_page().
+ * convert_tiles() - Convert `tiles` tiles of one matrix, from `tile` on, at most as many as fit in a page. to: [tiles]
+ * tiles. Return: as convert_page().
  */
 int convert_tiles(const struct convert *convert, const struct convert_piece *piece, void *to, struct reason *reason);
 

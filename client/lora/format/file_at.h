@@ -1,6 +1,4 @@
-/*
- * file_at.h - read and write bytes at a position of a file completely, in spite of interrupts.
- */
+/* file_at.h - read and write bytes at a position of a file, and continue after interrupted or partial calls. */
 #ifndef GPOOL_CLIENT_LORA_FILE_AT_H
 #define GPOOL_CLIENT_LORA_FILE_AT_H
 
@@ -9,8 +7,8 @@
 #include <stdint.h>
 
 /*
- * file_size() - Get the size of a regular file. Return: 0; -EINVAL, with a reason that calls the file `name`: it is a
- * directory, a FIFO, ..., or empty; -EIO.
+ * file_size() - Get the size of a regular file. Return: 0; -EINVAL: the file is empty, or is a directory, a FIFO or
+ * similar, with a reason that calls it `name`; -EIO.
  */
 int file_size(int fd, const char *name, uint64_t *bytes, struct reason *reason);
 

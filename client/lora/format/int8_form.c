@@ -1,6 +1,4 @@
-/*
- * int8_form.c - make and expand forms in int8, and measure their loss.
- */
+/* int8_form.c - make and expand forms in int8, and measure their loss. */
 #include "client/lora/format/int8_form.h"
 
 #include <errno.h>
@@ -38,9 +36,9 @@ void int8_form_expand(const void *form, uint32_t rows, enum adapter_element elem
 /* ---- the loss ---- */
 
 /*
- * Number of random vectors x, and of those that are computed at a time. The variance of the result depends on rank
- * times vectors, so low ranks need more of them: with 128 the result is within a tenth of the limit. With a single x,
- * the output of rank 1 may be close to zero, and the relative error large.
+ * INPUTS: random vectors x that are computed at a time. The variance of the result depends on rank times vectors, so
+ * low ranks need more vectors; with a product of 128 the result is within a tenth of the limit. A single x is not
+ * sufficient: with rank 1 its output may be close to zero, which makes the relative error large.
  */
 enum { INPUTS = 8, RANK_ENOUGH = 16 };
 
@@ -49,26 +47,26 @@ static uint32_t batches_of(uint32_t rank)
 	return rank < RANK_ENOUGH ? RANK_ENOUGH / rank : 1;
 }
 
-/* Inlined, so that it is compiled for the instruction set of its caller. */
+/* Inline a function, so that it is compiled for the instruction set of its caller. */
 #define EACH __attribute__((always_inline)) static inline
 
-/* One sum for each input, so that the compiler can use vectors without changing the order of additions. */
+/* One sum for each input, so that the compiler can vectorize without changing the order of additions. */
 typedef float lanes __attribute__((vector_size(INPUTS * sizeof(float)), aligned(16)));
 
 struct measure {
 	const struct convert *convert;
-	uint16_t *tiles, *expanded; /* a page each */
+	uint16_t *tiles, *expanded; /* one page each */
 	void *form;
 	/*
-	 * Of the module that is being measured: A x as it is and from the form, [batch * rank + k], and sums of
-	 * squares, of A and of B.
+	 * For the module that is being measured: A x from the original and from the form, [batch * rank + k], and the
+	 * sums of squares for A and for B.
 	 */
 	lanes sums[ADAPTER_RANK_MAX], form_sums[ADAPTER_RANK_MAX];
 	double squares[2], errors[2];
 	double output_squares, output_errors;
 };
 
-/* A random value from -1 to 1, the same for a column in all modules. */
+/* Return a random value from -1 to 1, which is the same for a column in all modules. */
 EACH float input_of(uint32_t column, uint32_t input)
 {
 	uint64_t bits = ((uint64_t)input << 32 | column) * UINT64_C(0x9e3779b97f4a7c15);
@@ -77,7 +75,7 @@ EACH float input_of(uint32_t column, uint32_t input)
 	return (float)(int32_t)(bits >> 32) * 0x1p-31f;
 }
 
-/* In two sums, because each addition depends on the previous one. */
+/* Use two sums, because each addition must wait for the previous one to the same sum. */
 EACH void products_add(lanes *sums, const float *row, const lanes *x)
 {
 	lanes even = *sums, odd = {0};
@@ -168,7 +166,7 @@ EACH void tile_of_b(
 		}
 }
 
-/* Process tiles of a matrix, from number `first` on. */
+/* Process `tiles` tiles of a matrix, from tile `first` on. */
 EACH void tiles_measure_plain(struct measure *measure, uint32_t rank, uint32_t is_b, uint32_t first, uint32_t tiles)
 {
 	for (uint32_t i = 0; i < tiles; i++) {
@@ -185,7 +183,7 @@ EACH void tiles_measure_plain(struct measure *measure, uint32_t rank, uint32_t i
 }
 
 #ifdef __x86_64__
-/* The same for AVX: eight inputs are one vector. The sums are the same. */
+/* tiles_measure_plain() for AVX2: eight inputs are one vector. The sums are the same. */
 __attribute__((target("avx2"))) static void tiles_measure_avx2(
 	struct measure *measure, uint32_t rank, uint32_t is_b, uint32_t first, uint32_t tiles)
 {
@@ -226,7 +224,7 @@ static int matrix_measure(struct measure *measure, uint32_t index, uint32_t is_b
 	return 0;
 }
 
-/* Return the root of error / value; 0 for 0 / 0. */
+/* Return the square root of errors / squares; 0 for 0 / 0. */
 static double ratio(double errors, double squares)
 {
 	double quotient = errors == 0 ? 0 : sqrt(errors / squares);

@@ -1,5 +1,6 @@
 /*
- * json_object.c - see json_object.h. yajl parses, and checks that strings are UTF-8; it calls the functions on_*().
+ * json_object.c - see json_object.h. yajl parses the text, checks that strings are UTF-8, and calls the functions
+ * on_*().
  */
 #include "client/lora/format/json_object.h"
 
@@ -11,22 +12,22 @@
 #include <yajl/yajl_parse.h>
 
 enum {
-	MEMBER_BYTES_MIN = 5, /* of a member in the text, with the comma: "":0, */
+	MEMBER_BYTES_MIN = 5, /* minimum size of a member in the text, with the comma: "":0, */
 	DEPTH_STORED = 2,
 };
 
 struct parse {
 	struct json_object *object;
-	uint32_t depth; /* open arrays and objects */
+	uint32_t depth; /* number of open arrays and objects */
 	bool is_array[DEPTH_STORED + 1];
 	uint32_t parent; /* index of the last value of depth 1 */
-	size_t used;     /* of object->strings */
+	size_t used;     /* used bytes of object->strings */
 	locale_t locale; /* numbers have a decimal point in every locale of the program */
 };
 
 /* ---- values ---- */
 
-/* Check whether the current value is a member of the object, or of an object in it. */
+/* Return: true if the current value is a member of the object, or of an object in it. */
 static bool is_stored(const struct parse *parse)
 {
 	if (!parse->object->is_object || !parse->depth || parse->depth > DEPTH_STORED)
@@ -44,7 +45,7 @@ static const char *string_add(struct parse *parse, const unsigned char *text, si
 	return added;
 }
 
-/* Set the kind of the value of the last key. Return: the value, or NULL if it is not stored. */
+/* Set the kind of the value for the last key. Return: the value, or NULL if it is not stored. */
 static struct json_value *value_set(struct parse *parse, enum json_kind kind)
 {
 	struct json_object *object = parse->object;
@@ -140,7 +141,7 @@ static int on_end(void *context)
 	return 1;
 }
 
-/* ---- all of it ---- */
+/* ---- parse ---- */
 
 static int parse_run(struct parse *parse, const char *text, size_t bytes, size_t *at)
 {
@@ -175,7 +176,7 @@ int json_object_parse(const char *text, size_t bytes, struct json_object *object
 	int error = -ENOMEM;
 
 	*at = 0;
-	/* Strings are not longer than in the text, where each has two quotes. */
+	/* Each string is at most as long as in the text, which also contains two quotes for it. */
 	made.values = calloc(bytes / MEMBER_BYTES_MIN + 1, sizeof(*made.values));
 	made.strings = malloc(bytes + 1);
 	if (made.values && made.strings && parse.locale)

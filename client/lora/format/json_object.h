@@ -1,10 +1,10 @@
 /*
- * json_object.h - read an object of JSON whose members are values, or objects of values. Internal to client/lora.
+ * json_object.h - read a JSON object whose members are values, or objects of values. Internal to client/lora.
  *
- * It is for small files from untrusted sources. Members of the object and of objects in it are stored, in the order of
- * the file. Deeper values, and elements of arrays, are checked and counted, but not stored. Limits: depth
- * JSON_DEPTH_MAX; numbers of JSON_NUMBER_BYTES_MAX characters; strings are UTF-8; no key contains a zero byte. Keys may
- * occur twice: callers compare them.
+ * It is meant for small files from untrusted sources. Members of the object, and of objects in it, are stored in the
+ * order of the file. Deeper values and elements of arrays are checked and counted, but not stored. Limits: the depth is
+ * at most JSON_DEPTH_MAX; numbers have at most JSON_NUMBER_BYTES_MAX characters; strings are UTF-8; keys contain no
+ * zero byte. Keys may occur twice, so callers must check for duplicates.
  */
 #ifndef GPOOL_CLIENT_LORA_JSON_OBJECT_H
 #define GPOOL_CLIENT_LORA_JSON_OBJECT_H
@@ -21,7 +21,7 @@ struct json_value {
 	const char *key;
 	enum json_kind kind;
 	uint32_t depth;    /* 1: a member of the object; 2: a member of the last value of depth 1 */
-	uint32_t children; /* JSON_ARRAY and JSON_OBJECT: number of values directly in it */
+	uint32_t children; /* JSON_ARRAY and JSON_OBJECT: number of direct elements or members */
 	double number;     /* JSON_NUMBER; infinite if it is out of range */
 	const char *text;  /* JSON_STRING: [bytes], and a zero byte */
 	size_t bytes;
@@ -31,22 +31,22 @@ struct json_object {
 	struct json_value *values; /* [count] */
 	uint32_t count;
 	char *strings;
-	bool is_object; /* false: the text is JSON, but no object; it has no values */
+	bool is_object; /* false: the text is JSON but not an object, and has no values */
 };
 
 /*
- * json_object_parse() - Read `text` of `bytes` bytes. Return: 0, and json_object_free() is to be called; -EINVAL: the
- * text is no JSON at byte *at; -E2BIG: beyond a limit at byte *at; -ENOMEM.
+ * json_object_parse() - Read `text`, which has `bytes` bytes. Return: 0, and json_object_free() is to be called;
+ * -EINVAL: not JSON, because of byte *at; -E2BIG: a limit is exceeded at byte *at; -ENOMEM.
  */
 int json_object_parse(const char *text, size_t bytes, struct json_object *object, size_t *at);
 void json_object_free(struct json_object *object);
 
-/* json_find() - Return the first member of the object with that key, or NULL. */
+/* json_find() - Return the first member of the object with this key, or NULL. */
 const struct json_value *json_find(const struct json_object *object, const char *key);
 
 /*
- * json_next() - Return the next value of the same depth, or NULL after the last. The first one of depth 1 is
- * object->values, and the first one of depth 2 is behind its parent; see json_child().
+ * json_next() - Return the next value of the same depth, or NULL after the last. The first value of depth 1 is
+ * object->values. The first value of depth 2 is behind its parent; see json_child().
  */
 const struct json_value *json_next(const struct json_object *object, const struct json_value *value);
 /* json_child() - Return the first member of a value of depth 1 that is an object, or NULL. */

@@ -1,6 +1,4 @@
-/*
- * pack.c - assign tiles to pages, and make the layout.
- */
+/* pack.c - assign tiles to pages, and create the layout. */
 #include "client/lora/format/pack.h"
 
 #include <errno.h>
@@ -13,7 +11,7 @@ static_assert((int)PEFT_NO_LAYER == (int)ADAPTER_NO_LAYER && (int)PEFT_RANK_MAX 
 		(int)PEFT_MODULES_MAX == (int)ADAPTER_MODULES_MAX,
 	"what is read can be packed");
 
-/* Number of gaps at ends of pages that are remembered. Chosen: more than a layer leaves. */
+/* Maximum number of remembered gaps at the ends of pages. Chosen: more than a layer leaves. */
 enum { GAPS_MAX = 64 };
 
 /* A matrix that is being assigned. */
@@ -25,7 +23,7 @@ struct item {
 
 struct plan {
 	uint32_t page_bytes;
-	uint32_t page, at; /* position of the next tile; page_bytes: in a new page */
+	uint32_t page, at; /* position of the next tile; page_bytes: the next tile begins a new page */
 	struct adapter_run gaps[GAPS_MAX];
 	uint32_t gap_count;
 	struct adapter_run *runs; /* in the order in which they were assigned */
@@ -38,14 +36,14 @@ struct plan {
 	uint64_t names_bytes;
 };
 
-/* ---- places ---- */
+/* ---- gaps and pages ---- */
 
 static uint32_t gap_bytes(const struct plan *plan, const struct adapter_run *gap)
 {
 	return plan->page_bytes - gap->offset;
 }
 
-/* Remember the rest of a page. If there are too many, the smallest is dropped. */
+/* Remember the rest of a page as a gap. If there are too many, drop the smallest. */
 static void gap_add(struct plan *plan, uint32_t page, uint32_t offset)
 {
 	struct adapter_run *least = plan->gaps;
@@ -63,7 +61,7 @@ static void gap_add(struct plan *plan, uint32_t page, uint32_t offset)
 		*least = (struct adapter_run){page, offset};
 }
 
-/* Return the gap of which the smallest rest remains, or NULL. */
+/* Return the gap that the matrix fills best, that is, with the smallest rest; or NULL. */
 static struct adapter_run *gap_find(struct plan *plan, const struct item *item)
 {
 	struct adapter_run *best = NULL;
@@ -96,7 +94,7 @@ static int run_add(struct plan *plan, struct adapter_run run)
 	return 0;
 }
 
-/* Assign as many of `tiles` as fit in a gap, or in the open page. Return: their number, or -ENOMEM. */
+/* Assign as many of the tiles as fit in a gap, or in the open page. Return: their number, or -ENOMEM. */
 static int64_t gap_take(struct plan *plan, struct adapter_run *gap, const struct item *item, uint32_t tiles)
 {
 	uint32_t most = gap_bytes(plan, gap) / item->tile_bytes, some = tiles < most ? tiles : most;
@@ -125,9 +123,9 @@ static int64_t page_take(struct plan *plan, const struct item *item, uint32_t ti
 }
 
 /*
- * Return the gap for a part of the matrix, or NULL. All runs behind the head have the same length except the last. So
- * besides the run in the gap there may be two of any length, in the open page and in the next one, without complete
- * pages between.
+ * Return the gap for a part of the matrix, or NULL. All runs behind the first one must have the same length, except the
+ * last. If the first run is in a gap, there may therefore be at most two more, of any length: in the open page and in
+ * the next page, without complete pages between them.
  */
 static struct adapter_run *gap_for(struct plan *plan, const struct item *item)
 {
@@ -157,7 +155,7 @@ static int item_place(struct plan *plan, const struct item *item)
 			matrix->head_tiles = (uint32_t)some;
 		else if (runs == 1)
 			matrix->run_tiles = (uint32_t)some;
-		else if (some > before) { /* needs a gap: the longer one of the other two runs must be first */
+		else if (some > before) { /* this needs a gap: the longer one of the other two runs must come first */
 			struct adapter_run shorter = plan->runs[plan->run_count - 2];
 
 			plan->runs[plan->run_count - 2] = plan->runs[plan->run_count - 1];
@@ -182,7 +180,7 @@ static int by_tile(const void *a, const void *b)
 	return (x->is_b > y->is_b) - (x->is_b < y->is_b);
 }
 
-/* Return the end of the modules of one layer, from `first` on. */
+/* Place the matrices of one layer, whose modules begin with `first`. Return: 0, -ENOMEM. */
 static int layer_place(struct plan *plan, const struct peft *peft, uint32_t first, struct item *items)
 {
 	struct adapter_layer *layer = &plan->layers[plan->layer_count++];
@@ -226,7 +224,7 @@ static int by_text(const void *a, const void *b)
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Collect the targets, sorted, each once. */
+/* Collect the different targets, sorted. */
 static void targets_collect(struct plan *plan, const struct peft *peft)
 {
 	for (uint32_t i = 0; i < peft->count; i++)

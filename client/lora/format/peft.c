@@ -23,7 +23,7 @@ static bool ends_with(const char *name, const char *end)
 	return length > end_length && strcmp(name + length - end_length, end) == 0;
 }
 
-/* Tensors other than A and B, and what they are part of. */
+/* Refuse a tensor other than A and B. The reason states the feature to which it belongs. */
 static int stranger_refuse(const char *name, struct reason *reason)
 {
 	static const struct {
@@ -105,8 +105,8 @@ static int scale_set(
 }
 
 /*
- * Split a path into layer and target. The layer is the first component of the path that is a number; in the target it
- * is replaced by a star. target: has room for the length of the path + 1.
+ * Split a path into layer and target. The layer is the first component of the path that is a number. The target is the
+ * path with a star instead of this number. target: has room for the length of the path + 1.
  */
 static int layer_set(struct peft_module *module, char *target, struct reason *reason)
 {
@@ -135,7 +135,7 @@ static int layer_set(struct peft_module *module, char *target, struct reason *re
 	return 0;
 }
 
-/* ---- all of them ---- */
+/* ---- all modules ---- */
 
 static int by_layer(const void *a, const void *b)
 {
@@ -146,7 +146,7 @@ static int by_layer(const void *a, const void *b)
 	return strcmp(x->target, y->target);
 }
 
-/* "00" and "0" in different paths are the same layer. */
+/* Check that no two modules have the same layer and target: "00" and "0" in different paths are the same layer. */
 static int twins_check(const struct peft *peft, struct reason *reason)
 {
 	char name[REASON_NAME_BYTES];
@@ -194,7 +194,7 @@ static int module_add(struct peft *peft, const struct safetensors *file, const s
 	return 0;
 }
 
-/* Count the modules and the bytes of their names, and refuse other tensors. */
+/* Count the modules and the bytes of their names, and refuse tensors of other kinds. */
 static int tensors_count(const struct safetensors *file, const struct peft_config *config, uint32_t *modules,
 	size_t *name_bytes, struct reason *reason)
 {

@@ -2,10 +2,11 @@
  * peft.h - the files of a LoRA adapter of PEFT: adapter_config.json and adapter_model.safetensors.
  *
  * Each adapted module has two matrices, base_model.model.PATH.lora_A.weight [rank, in] and .lora_B.weight [out, rank],
- * and y += scale * B (A x). The rank is that of the shapes; the ranks of the configuration affect only the scale, which
- * is alpha / rank, or alpha / sqrt(rank) with rsLoRA, each by the patterns of the configuration.
+ * and is applied as y += scale * B (A x). The rank is that of the shapes. The ranks in the configuration affect only
+ * the scale, which is alpha / rank, or alpha / sqrt(rank) with rsLoRA. The patterns in the configuration can set rank
+ * and alpha for each module.
  *
- * Only headers are read. The positions of the weights were checked: they are within the file and do not overlap.
+ * Only headers are read. The positions of the weights are checked: they are within the file and do not overlap.
  */
 #ifndef GPOOL_CLIENT_LORA_PEFT_H
 #define GPOOL_CLIENT_LORA_PEFT_H
@@ -18,12 +19,12 @@
 #define PEFT_WEIGHTS_NAME "adapter_model.safetensors"
 
 enum {
-	PEFT_RANK_MAX = 128,         /* the largest class of the kernels */
-	PEFT_FEATURES_MAX = 1 << 20, /* in and out: four times the largest known vocabulary */
+	PEFT_RANK_MAX = 128,         /* the largest rank that the kernels support */
+	PEFT_FEATURES_MAX = 1 << 20, /* limit of `in` and `out`: four times the largest known vocabulary */
 	PEFT_LAYERS_MAX = 4096,
 	PEFT_MODULES_MAX = 65536,
-	PEFT_MATCHES_MAX = 1 << 20,     /* modules times expressions */
-	PEFT_NO_LAYER = PEFT_LAYERS_MAX /* of modules outside all layers */
+	PEFT_MATCHES_MAX = 1 << 20,     /* limit of modules times expressions */
+	PEFT_NO_LAYER = PEFT_LAYERS_MAX /* layer of modules outside all layers */
 };
 
 /* The position of a matrix in the file of weights, in rows. */
@@ -35,19 +36,19 @@ struct peft_matrix {
 struct peft_module {
 	const char *path;   /* "model.layers.3.self_attn.q_proj" */
 	const char *target; /* the same in all layers: "model.layers.*.self_attn.q_proj" */
-	uint32_t layer;     /* the first whole number in the path; or PEFT_NO_LAYER */
+	uint32_t layer;     /* the first whole number in the path, or PEFT_NO_LAYER */
 	uint32_t rank, in, out;
 	double scale;
 	struct peft_matrix a, b;
 };
 
 struct peft {
-	struct peft_module *modules; /* [count], by layer, then by target */
+	struct peft_module *modules; /* [count], ordered by layer, then by target */
 	uint32_t count;
 	uint32_t layers;       /* the highest layer + 1; 0: no module is in a layer */
-	uint32_t ranks_differ; /* modules whose rank differs from that in the configuration */
+	uint32_t ranks_differ; /* number of modules whose rank differs from that in the configuration */
 	uint32_t rank_max;
-	uint64_t file_bytes; /* of the file of weights; must be the same when the weights are read */
+	uint64_t file_bytes; /* size of the file of weights; must be the same when the weights are read */
 	char *names;
 };
 

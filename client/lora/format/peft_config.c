@@ -22,7 +22,7 @@ struct peft_pattern {
 	double value;
 };
 
-/* ---- keys that are refused ---- */
+/* ---- refused keys ---- */
 
 static bool is_off(const struct json_value *value)
 {
@@ -35,7 +35,7 @@ static bool is_text(const struct json_value *value, const char *text)
 	return value && value->kind == JSON_STRING && value->bytes == strlen(text) && !strcmp(value->text, text);
 }
 
-/* Keys of adapters that are more than A and B. */
+/* Keys of adapters that need more than A and B. */
 static const struct {
 	const char *key, *why;
 } refused[] = {
@@ -50,7 +50,7 @@ static const struct {
 	{"arrow_config", "it routes between adapters"},
 };
 
-/* Initializations that change the base weights; others have no effect on the trained adapter. */
+/* Initializations that change the base weights. Other initializations do not affect the trained adapter. */
 static const char *const base_changers[] = {"pissa", "olora", "corda", "loftq"};
 
 static int begin_check(const struct json_value *value, struct reason *reason)
@@ -122,7 +122,7 @@ static int pattern_compile(const char *key, struct peft_pattern *pattern, struct
 	if (strlen(key) > PEFT_PATTERN_BYTES_MAX)
 		return refuse(reason, "adapter_config.json: the expression '%s' has more than %d bytes", name,
 			PEFT_PATTERN_BYTES_MAX);
-	/* As PEFT matches it: the complete path, or a part of it behind a dot. */
+	/* PEFT matches the complete path, or a part of it behind a dot. */
 	snprintf(text, sizeof(text), "(.*\\.)?(%s)$", key);
 	pattern->code = pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED,
 		PCRE2_ANCHORED | PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C, &error, &at, NULL);
@@ -189,7 +189,7 @@ static int config_fill(const struct json_object *root, struct peft_config *confi
 	error = root->count ? keys_check(root, root->values, reason) : 0;
 	if (!error)
 		error = kind_check(root, reason);
-	/* Defaults of PEFT. */
+	/* PEFT's defaults */
 	config->rank = config->alpha = 8;
 	if (!error && rank)
 		error = number_of(rank, true, &config->rank, reason);
@@ -278,9 +278,9 @@ void peft_config_free(struct peft_config *config)
 	patterns_free(&config->alphas);
 }
 
-/* ---- values of a module ---- */
+/* ---- values for a module ---- */
 
-/* Return: 1: the path matches, 0: it does not, -EINVAL, -ENOMEM. */
+/* Match a pattern against a path. Return: 1: it matches, 0: it does not, -EINVAL, -ENOMEM. */
 static int pattern_fits(
 	const struct peft_pattern *pattern, const char *path, pcre2_match_data *data, pcre2_match_context *context)
 {

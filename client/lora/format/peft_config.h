@@ -2,7 +2,7 @@
  * peft_config.h - adapter_config.json of a PEFT directory: the keys that affect the result of a LoRA adapter.
  *
  * An adapter is refused, with a reason, if it is not applied as y += scale * B (A x), or if it needs other files.
- * Unknown keys are ignored, because PEFT adds some with each version and ignores unknown ones, too.
+ * Unknown keys are ignored, as PEFT does, because each version of PEFT adds some.
  */
 #ifndef GPOOL_CLIENT_LORA_PEFT_CONFIG_H
 #define GPOOL_CLIENT_LORA_PEFT_CONFIG_H
@@ -18,7 +18,10 @@ enum {
 	PEFT_PATTERN_BYTES_MAX = 1023,
 };
 
-/* Expressions over paths of modules, in the order of the file: the first that matches has the value. */
+/*
+ * Values for modules by expressions over their paths, in the order of the file. The first expression that matches
+ * applies.
+ */
 struct peft_patterns {
 	struct peft_pattern *patterns; /* [count] */
 	uint32_t count;
@@ -42,9 +45,9 @@ int peft_config_read(int fd, struct peft_config *config, struct reason *reason);
 void peft_config_free(struct peft_config *config);
 
 /*
- * peft_config_rank(), peft_config_alpha() - Get the rank or alpha that the configuration has for the module of a path.
- * Return: 0; -EINVAL: an expression needs too many steps for this path. Cost: expressions are tried up to the first
- * that matches, with at most PEFT_PATTERN_STEPS steps each.
+ * peft_config_rank(), peft_config_alpha() - Get the rank or alpha that the configuration has for the module with this
+ * path. Return: 0; -EINVAL: an expression needs too many steps for this path. Cost: expressions are tried up to the
+ * first that matches, with at most PEFT_PATTERN_STEPS steps each.
  */
 enum { PEFT_PATTERN_STEPS = 5000 };
 int peft_config_rank(const struct peft_config *config, const char *path, double *value, struct reason *reason);

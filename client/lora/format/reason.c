@@ -30,7 +30,7 @@ void refuse_in(struct reason *reason, const char *file)
 	snprintf(reason->text, sizeof(reason->text), "%.60s: %.190s", file, said.text);
 }
 
-/* Printable ASCII is unchanged; other bytes become \xNN, so that a name cannot contain terminal sequences. */
+/* Printable ASCII is copied unchanged. Other bytes become \xNN, so that a name cannot contain terminal sequences. */
 const char *refuse_name(const char *name, char *text)
 {
 	size_t at = 0;

@@ -1,6 +1,4 @@
-/*
- * reason.h - the reason for which an adapter is refused, for people.
- */
+/* reason.h - the reason for which an adapter is refused, as readable text. */
 #ifndef GPOOL_CLIENT_LORA_REASON_H
 #define GPOOL_CLIENT_LORA_REASON_H
 
@@ -16,14 +14,14 @@ struct reason {
 
 enum { REASON_NAME_BYTES = 100 };
 
-/* refuse() - Write a reason, which may be NULL. Return: -EINVAL, for the caller to return. */
+/* refuse() - Write a reason, which may be NULL. Return: -EINVAL, which the caller can return. */
 int refuse(struct reason *reason, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* refuse_in() - Insert the name of a file at the begin of a reason. */
+/* refuse_in() - Insert the name of a file at the beginning of a reason. */
 void refuse_in(struct reason *reason, const char *file);
 
 /*
- * refuse_name() - Escape and shorten a name from a file for a reason. text: receives it, [REASON_NAME_BYTES]. Return:
+ * refuse_name() - Escape and shorten a name from a file for a reason. text: [REASON_NAME_BYTES] receives it. Return:
  * `text`.
  */
 const char *refuse_name(const char *name, char *text);

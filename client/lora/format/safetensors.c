@@ -1,9 +1,9 @@
 /*
  * safetensors.c - see safetensors.h.
  *
- * The JSON is read by callbacks of yajl, which also checks that it is UTF-8. The position in the format (`enum place`)
- * determines which callbacks are permitted; others are refused at once, so the nesting is limited to that of the
- * format.
+ * yajl parses the JSON, checks that it is UTF-8, and calls callbacks. The position in the format (`enum place`)
+ * determines which callbacks are permitted. All others are refused immediately, so the nesting is limited to that of
+ * the format.
  */
 #include "client/lora/format/safetensors.h"
 
@@ -51,7 +51,7 @@ uint32_t safetensors_type_bytes(enum safetensors_type type)
 	return types[type].bytes;
 }
 
-/* ---- the JSON ---- */
+/* ---- parse ---- */
 
 enum place {
 	BEGIN,
@@ -68,7 +68,7 @@ enum place {
 	END
 };
 
-/* The expected value at each position, for reasons. */
+/* The expected value at each position, for error texts. */
 static const char *const wanted[] = {
 	[BEGIN] = "an object of tensors",
 	[IN_FILE] = "a tensor's name",
@@ -88,11 +88,11 @@ struct parse {
 	struct safetensors *file;
 	struct reason *reason;
 	enum place place;
-	int error; /* of the callback that has stopped the parser, or 0 */
+	int error; /* error of the callback that has stopped the parser, or 0 */
 	bool metadata;
-	uint32_t room; /* of file->tensors */
+	uint32_t room; /* size of the array file->tensors */
 	size_t names_used, names_room;
-	/* of the tensor that is being read: the last one in file->tensors */
+	/* state of the tensor that is being read, which is the last one in file->tensors */
 	bool has_type, has_shape, has_place;
 	uint32_t numbers;
 	uint64_t span[2];
@@ -103,7 +103,7 @@ static struct safetensors_tensor *current(struct parse *parse)
 	return &parse->file->tensors[parse->file->count - 1];
 }
 
-/* The name is stored as an offset until the arena of names no longer moves. */
+/* Return the current name. It is stored as an offset, because the memory of names still moves. */
 static const char *current_name(struct parse *parse)
 {
 	return parse->file->names + (uintptr_t)current(parse)->name;
@@ -137,7 +137,7 @@ static int on_boolean(void *context, int value)
 	return unwanted(context, "true or false");
 }
 
-/* Only digits are permitted, because the format's numbers are counts. */
+/* Read a number. Only digits are permitted, because all numbers of the format are counts. */
 static bool number_read(const char *text, size_t length, uint64_t *number)
 {
 	uint64_t sum = 0;
@@ -301,7 +301,7 @@ static int on_map(void *context)
 	}
 }
 
-/* Check a tensor by itself. Its offset is still relative to the data. */
+/* Check a single tensor. Its offset is still relative to the data. */
 static int tensor_end(struct parse *parse)
 {
 	struct safetensors_tensor *tensor = current(parse);
@@ -401,7 +401,7 @@ static int json_parse(struct parse *parse, const void *text, uint64_t length)
 	return parse->error;
 }
 
-/* ---- the whole ---- */
+/* ---- the whole header ---- */
 
 static int by_place(const void *a, const void *b)
 {
@@ -419,7 +419,7 @@ static int by_name(const void *a, const void *b)
 	return strcmp(x->name, y->name);
 }
 
-/* Check that the tensors cover the data without gaps, each aligned to its type. */
+/* Check that the tensors cover the data without gaps, and that each is aligned to its type. */
 static int places_check(struct safetensors *file, uint64_t file_bytes, struct reason *reason)
 {
 	uint64_t end = 0, data_bytes = file_bytes - file->data_offset;

@@ -1,12 +1,13 @@
 /*
  * safetensors.h - read and check the header of a safetensors file: its tensors and their positions.
  *
- * A file is: length of the header (8 bytes, little endian), header (JSON, may end in spaces), data. The header contains
- * each tensor once, with its type, shape and range of the data; the ranges cover the data without gaps. The reference
- * reader checks neither the alignment nor that names are unique; this one refuses such files, because kernels and
- * copies rely on the alignment, and two readers could use different ones of two tensors with the same name.
+ * A file consists of the length of the header (8 bytes, little endian), the header (JSON, may end in spaces), and the
+ * data. The header lists each tensor once, with its type, shape and range of the data; the ranges cover the data
+ * without gaps. The reference reader checks neither that tensors are aligned nor that names are unique. This reader
+ * refuses such files, because kernels and copies rely on the alignment, and because two readers could use different
+ * tensors of the same name.
  *
- * Headers are untrusted: they are parsed as a stream, in memory bounded by the limits below.
+ * Headers are untrusted: they are parsed as a stream, in memory that is bounded by the limits below.
  */
 #ifndef GPOOL_CLIENT_LORA_SAFETENSORS_H
 #define GPOOL_CLIENT_LORA_SAFETENSORS_H
@@ -19,7 +20,10 @@ enum {
 	SAFETENSORS_DIMENSIONS = 8,
 	SAFETENSORS_TENSORS_MAX = 262144,
 	SAFETENSORS_NAME_MAX = 1023,
-	/* The reference's limit is 100 MB. SAFETENSORS_TENSORS_MAX tensors of 250 bytes each need less than this. */
+	/*
+	 * The reference reader's limit is 100 MB. SAFETENSORS_TENSORS_MAX tensors of 250 bytes each need less than
+	 * this.
+	 */
 	SAFETENSORS_HEADER_MAX = 64 << 20,
 };
 
@@ -45,24 +49,24 @@ enum safetensors_type {
 };
 
 struct safetensors_tensor {
-	const char *name; /* without NUL in it */
+	const char *name; /* contains no zero byte */
 	uint8_t type;     /* enum safetensors_type */
 	uint8_t dimensions;
 	uint64_t shape[SAFETENSORS_DIMENSIONS];
-	uint64_t offset; /* bytes, from the beginning of the file */
+	uint64_t offset; /* in bytes, from the beginning of the file */
 	uint64_t bytes;
 };
 
 struct safetensors {
-	struct safetensors_tensor *tensors; /* [count], by name in order of bytes */
+	struct safetensors_tensor *tensors; /* [count], ordered by the bytes of their names */
 	uint32_t count;
 	uint64_t data_offset; /* position of the first tensor */
 	char *names;
 };
 
 /*
- * safetensors_parse() - Read a header. header: [header_bytes], without the length before it; file_bytes: of the file.
- * Return: 0, and safetensors_free() is to be called; -EINVAL, with a reason; -ENOMEM.
+ * safetensors_parse() - Read a header. header: [header_bytes], without the length before it; file_bytes: size of the
+ * file. Return: 0, and safetensors_free() is to be called; -EINVAL, with a reason; -ENOMEM.
  */
 int safetensors_parse(const void *header, uint64_t header_bytes, uint64_t file_bytes, struct safetensors *file,
 	struct reason *reason);
@@ -74,7 +78,7 @@ int safetensors_read(int fd, struct safetensors *file, struct reason *reason);
 
 void safetensors_free(struct safetensors *file);
 
-/* safetensors_find() - Return the tensor of a name, or NULL. Cost: a binary search. */
+/* safetensors_find() - Return the tensor with this name, or NULL. Cost: a binary search. */
 const struct safetensors_tensor *safetensors_find(const struct safetensors *file, const char *name);
 
 const char *safetensors_type_name(enum safetensors_type type);

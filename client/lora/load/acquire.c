@@ -9,7 +9,7 @@
 #include <errno.h>
 #include <time.h>
 
-/* ---- acquiring; under the lock ---- */
+/* ---- acquire; under the lock ---- */
 
 void entry_queue(struct gpool_lora *lora, struct lora_entry *entry)
 {
@@ -17,7 +17,7 @@ void entry_queue(struct gpool_lora *lora, struct lora_entry *entry)
 	load_set_state(lora, entry, LOAD_QUEUED);
 }
 
-/* A caller asks for an adapter that rebalance.c has begun to load. */
+/* Record that a caller asks for an adapter whose load rebalance.c may have begun. */
 static void entry_asked(struct gpool_lora *lora, struct lora_entry *entry)
 {
 	if (entry->load_state == LOAD_QUEUED_UNASKED)
@@ -33,7 +33,7 @@ static void held_end(struct gpool_lora *lora, struct lora_entry *entry)
 		load_set_state(lora, entry, LOAD_RESIDENT);
 }
 
-/* Pin a resident adapter. Return: -ESTALE if it was evicted; it is COLD then. */
+/* Pin a resident adapter. Return: -ESTALE if it was evicted; its state is then COLD. */
 static int pin_here(struct gpool_lora *lora, struct lora_entry *entry)
 {
 	int error;
@@ -50,8 +50,8 @@ static int pin_here(struct gpool_lora *lora, struct lora_entry *entry)
 	if (error != -ESTALE)
 		return error;
 	/*
-	 * Another process has unloaded it. While it is acquired, it stays open until its last release. Otherwise it is
-	 * closed, and the threads that wait for it load it again.
+	 * Another process has unloaded the adapter. While it is acquired here, it stays open until its last release.
+	 * Otherwise it is closed, and the threads that wait for it load it again.
 	 */
 	if (entry->acquired)
 		return -EBUSY;
@@ -62,14 +62,14 @@ static int pin_here(struct gpool_lora *lora, struct lora_entry *entry)
 	return -ESTALE;
 }
 
-/* A caller no longer waits. */
+/* Record that a caller has stopped waiting. */
 static void wait_end(struct gpool_lora *lora, struct lora_entry *entry)
 {
 	if (!--entry->waiting)
 		held_end(lora, entry);
 }
 
-/* What a caller waits for: the complete adapter, or its address. */
+/* The event for which a caller waits: the adapter is complete, or it has an address. */
 enum goal { WHOLE, PLACE };
 
 static bool is_coming(const struct lora_entry *entry, enum goal goal)
@@ -98,7 +98,10 @@ static bool is_before(const struct timespec *a, const struct timespec *b)
 	return a->tv_sec != b->tv_sec ? a->tv_sec < b->tv_sec : a->tv_nsec < b->tv_nsec;
 }
 
-/* The lock is not held during the program's check for interrupts. Return: 0: check again; ETIMEDOUT, EINTR. */
+/*
+ * Wait for a change. The lock is released while the program's check for interrupts runs. Return: 0: check the condition
+ * again; ETIMEDOUT, EINTR.
+ */
 static int wait_some(struct gpool_lora *lora, int timeout_ms, const struct timespec *limit)
 {
 	bool interrupted;
@@ -118,7 +121,7 @@ static int wait_some(struct gpool_lora *lora, int timeout_ms, const struct times
 	return interrupted ? EINTR : error == ETIMEDOUT ? 0 : error;
 }
 
-/* A thread with at least this timeout makes parts itself: a part takes well below a millisecond. Chosen. */
+/* Chosen: a thread with at least this timeout makes parts itself; a part takes well below a millisecond. */
 enum { HELP_MS = 10 };
 
 static bool help(struct lora_entry *entry, uint32_t pages, int timeout_ms)
@@ -126,7 +129,7 @@ static bool help(struct lora_entry *entry, uint32_t pages, int timeout_ms)
 	return entry->load && (timeout_ms < 0 || timeout_ms >= HELP_MS) && turns_help(entry->load, pages);
 }
 
-/* Return: 0, -ETIMEDOUT, -EINTR, or the error of the load. */
+/* Wait for the load. Return: 0, -ETIMEDOUT, -EINTR, or the error of the load. */
 static int load_wait(
 	struct gpool_lora *lora, struct lora_entry *entry, enum goal goal, int timeout_ms, const struct timespec *limit)
 {
@@ -138,7 +141,7 @@ static int load_wait(
 	return !is_coming(entry, goal) ? entry->error : error == EINTR ? -EINTR : -ETIMEDOUT;
 }
 
-/* Count an acquisition in the statistics of the session; entry->counts are those of this process. */
+/* Count an acquire in the session's statistics. entry->counts belong to this process alone. */
 static inline void count_acquire(struct gpool *pool, bool hit)
 {
 	const struct thread_cache *cache = thread_cache_of(pool);
@@ -147,7 +150,10 @@ static inline void count_acquire(struct gpool *pool, bool hit)
 		stat_add(cache, hit ? &cache->stats->adapter_hits : &cache->stats->adapter_misses);
 }
 
-/* The caller has acquired the adapter since its address was set, even if the load has ended meanwhile. */
+/*
+ * Return: true if the load has acquired the adapter for this caller when it set the address, even if the load has ended
+ * since.
+ */
 static bool place_taken(struct lora_entry *entry)
 {
 	if (!entry->granted) {
@@ -168,7 +174,8 @@ static int acquire_once(
 	entry->beginning += place;
 	if (entry->state == GPOOL_LORA_COLD) {
 		/*
-		 * The agent may take long to allocate pages, so a thread with a timeout leaves that to a loader thread.
+		 * The agent may need long to grant pages, so a thread that must not wait without limit leaves this to a
+		 * loader thread.
 		 */
 		if (timeout_ms < 0 && !wait_is_checked())
 			load_here(lora, entry);
@@ -272,14 +279,14 @@ int gpool_lora_wait_layer(struct gpool_lora *lora, uint32_t id, int32_t layer, i
 		else if (!help(entry, layer_pages(&entry->adapter->layout, layer), timeout_ms))
 			error = timeout_ms ? -wait_some(lora, timeout_ms, &limit) : -EAGAIN;
 	}
-	/* The layer may have been completed at the end of the timeout. */
+	/* The layer may have been completed just as the timeout expired. */
 	if (error == -ETIMEDOUT && layer_is_here(entry, layer))
 		error = 0;
 	pthread_mutex_unlock(&lora->lock);
 	return error;
 }
 
-/* ---- holding and releasing ---- */
+/* ---- hold and release ---- */
 
 int lora_hold(struct gpool_lora *lora, uint32_t id, struct lora_entry **entry, struct reason *reason)
 {
@@ -325,7 +332,7 @@ int gpool_lora_prefetch(struct gpool_lora *lora, uint32_t id)
 		return -ECHILD;
 	pthread_mutex_lock(&lora->lock);
 	entry = entry_of(lora, id);
-	/* A pin checks that the adapter is resident, and counts as a use. */
+	/* Pin the adapter to check that it is resident, and to count a use. */
 	if (entry && entry->state == GPOOL_LORA_RESIDENT && !entry->load && !pin_here(lora, entry)) {
 		entry->acquired--;
 		gpool_object_unpin(entry->object);
@@ -338,7 +345,7 @@ int gpool_lora_prefetch(struct gpool_lora *lora, uint32_t id)
 	return entry ? 0 : fail_adapter(id);
 }
 
-/* The object of a load in progress or of a draft is pinned by the load. */
+/* Drop one use. The object of a load in progress, or of a draft, is pinned by the load itself. */
 static int let_go(struct gpool_lora *lora, struct lora_entry *entry, struct gpool_fence fence)
 {
 	int error = fence.value ? entry_use(lora, entry, fence) : 0;
@@ -390,7 +397,7 @@ int gpool_lora_unload(struct gpool_lora *lora, uint32_t id)
 		error = entry->state == GPOOL_LORA_RESIDENT ? entry_close(lora, entry) : 0;
 		if (!error && there)
 			error = gpool_object_delete(lora->pool, info.name, info.version);
-		/* The object was deleted or replaced meanwhile. */
+		/* The object was deleted or replaced meanwhile, which is the requested result. */
 		if (error == -ENOENT || error == -ESTALE)
 			error = 0;
 		if (!error)
@@ -414,7 +421,10 @@ int lora_requests_add(struct gpool_lora *lora, uint32_t id, int32_t more)
 	return entry ? 0 : -ENOENT;
 }
 
-/* Under the lock. A failed draft cannot be acquired, and prevents a new load until its last release. */
+/*
+ * Acquire an adapter without waiting; under the lock. A failed draft cannot be acquired, and prevents a new load until
+ * its last release.
+ */
 static int acquire_now(struct gpool_lora *lora, struct lora_entry *entry)
 {
 	if (is_coming(entry, WHOLE))
@@ -445,7 +455,7 @@ void lora_hit(struct gpool_lora *lora, uint32_t id)
 	count_acquire(lora->pool, true);
 }
 
-/* Under the lock. */
+/* Acquire the adapter or queue its load; under the lock. */
 static int claim(struct gpool_lora *lora, struct lora_entry *entry)
 {
 	int error = acquire_now(lora, entry);
@@ -483,7 +493,7 @@ int lora_claim_look(struct gpool_lora *lora, uint32_t id)
 		error = entry->error ? entry->error : acquire_now(lora, entry);
 		wait_end(lora, entry);
 		entry->acquires += !error;
-		/* Another thread loads it, or it was evicted: claim it again. */
+		/* The adapter was evicted, or another thread is loading it, so claim it again. */
 		if (error == -ESTALE || error == -EAGAIN)
 			error = claim(lora, entry);
 	}

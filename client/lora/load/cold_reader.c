@@ -1,9 +1,9 @@
 /*
- * cold_reader.c - see cold_reader.h. The buffers are slots of one piece of memory.
+ * cold_reader.c - see cold_reader.h. The buffers are slots of one memory area.
  *
- * A slot is free, or the kernel reads a group into it, or it has a group, or the caller uses it. Groups are requested
- * in order: with direct reads, all groups from `next` up to `ahead` have slots; otherwise `next` is read when it is
- * needed.
+ * A slot is free, or the kernel is reading a group into it, or it contains a group, or the caller uses its group.
+ * Groups are requested in order. With direct reads, all groups from `next` up to `ahead` have slots; otherwise `next`
+ * is read when it is needed.
  */
 #include "client/lora/load/cold_reader.h"
 
@@ -18,7 +18,7 @@
 
 #include "client/lora/format/file_at.h"
 
-/* of one announcement; of a longer one a kernel may read only the beginning */
+/* size of one announcement; if it is longer, a kernel may read only the beginning */
 enum { ADVICE_BYTES = 128 << 10 };
 
 enum slot_state { SLOT_FREE, SLOT_ASKED, SLOT_READ, SLOT_HELD };
@@ -26,22 +26,22 @@ enum slot_state { SLOT_FREE, SLOT_ASKED, SLOT_READ, SLOT_HELD };
 struct slot {
 	enum slot_state state;
 	uint32_t group;
-	int32_t result; /* of io_uring: bytes, or negative errno */
+	int32_t result; /* of io_uring: number of bytes, or negative errno */
 };
 
 enum ring_state { RING_NONE, RING_OPEN, RING_REFUSED };
 
 struct cold_reader {
-	uint8_t *room; /* COLD_READER_ROOM, allocated with the first file; NULL: none, and no slots */
+	uint8_t *room; /* [COLD_READER_ROOM], allocated with the first file; NULL: none, and no slots */
 	const struct cold_file *file;
 	enum cold_reader_way way;
-	uint32_t next, ahead; /* groups: the next to return, the first that was not requested */
+	uint32_t next, ahead; /* groups: the next to return, and the first that was not requested */
 	struct slot slots[COLD_READER_HELD_MAX];
 	uint32_t slot_count;
 	uint64_t slot_bytes;
-	int direct_fd; /* of this file; -1: none */
+	int direct_fd; /* descriptor of this file for direct reads; -1: none */
 	enum ring_state ring_state;
-	bool registered; /* the memory, as buffer 0 of the ring */
+	bool registered; /* the memory is registered as buffer 0 of the ring */
 	struct io_uring ring;
 };
 
@@ -73,7 +73,7 @@ static struct slot *slot_of(struct cold_reader *reader, uint32_t group)
 	return NULL;
 }
 
-/* ---- the ring ---- */
+/* ---- the io_uring ---- */
 
 static bool ring_knows(struct io_uring *ring)
 {
@@ -85,7 +85,7 @@ static bool ring_knows(struct io_uring *ring)
 	return known;
 }
 
-/* Create the ring once; after a failure it is not tried again. */
+/* Create the ring on first use. After a failure this is not tried again. */
 static bool ring_have(struct cold_reader *reader)
 {
 	struct iovec room = {.iov_base = reader->room, .iov_len = COLD_READER_ROOM};
@@ -100,7 +100,8 @@ static bool ring_have(struct cold_reader *reader)
 		return false;
 	}
 	/*
-	 * A registered buffer saves work in each request. It may fail, for example beyond the limit of locked memory.
+	 * A registered buffer saves work in each request. The registration may fail, for example at the limit of locked
+	 * memory.
 	 */
 	reader->registered = io_uring_register_buffers(&reader->ring, &room, 1) == 0;
 	reader->ring_state = RING_OPEN;
@@ -108,8 +109,8 @@ static bool ring_have(struct cold_reader *reader)
 }
 
 /*
- * If the kernel does not confirm the end of its reads, the memory can neither be used nor freed: it leaks, with the
- * ring.
+ * Leak the memory and the ring, if the kernel does not confirm the end of its reads: the memory can then neither be
+ * used nor freed.
  */
 static void room_leave(struct cold_reader *reader)
 {
@@ -118,7 +119,7 @@ static void room_leave(struct cold_reader *reader)
 	reader->ring_state = RING_REFUSED;
 }
 
-/* Handle one completion. */
+/* Wait for one completion and handle it. */
 static void ring_wait(struct cold_reader *reader)
 {
 	struct io_uring_cqe *cqe;
@@ -145,7 +146,7 @@ static void ring_drain(struct cold_reader *reader)
 			ring_wait(reader);
 }
 
-/* A request that the kernel has not accepted would be submitted with the next one: stop using the ring. */
+/* Stop using the ring. A request that the kernel has not accepted would otherwise be submitted with the next one. */
 static void ring_close(struct cold_reader *reader)
 {
 	ring_drain(reader);
@@ -172,7 +173,7 @@ static bool slot_ask(struct cold_reader *reader, struct slot *slot)
 	return taken == 1;
 }
 
-/* ---- the three ways ---- */
+/* ---- the three ways to read ---- */
 
 static int slot_read(struct cold_reader *reader, const struct slot *slot, uint64_t done)
 {
@@ -180,7 +181,7 @@ static int slot_read(struct cold_reader *reader, const struct slot *slot, uint64
 		reader->file->groups[slot->group].offset + done);
 }
 
-/* Return: -EAGAIN if the page cache does not have the complete group. */
+/* Read a group from the page cache. Return: -EAGAIN if the page cache does not contain the whole group. */
 static int cached_read(struct cold_reader *reader, const struct slot *slot)
 {
 	struct iovec to = {.iov_base = slot_bytes(reader, slot), .iov_len = group_bytes(reader, slot->group)};
@@ -191,7 +192,7 @@ static int cached_read(struct cold_reader *reader, const struct slot *slot)
 		: -EAGAIN;
 }
 
-/* Open the file again, because O_DIRECT is a property of the open file description. */
+/* Open the file again for direct reads, because O_DIRECT is a property of the open file description. */
 static void direct_open(struct cold_reader *reader)
 {
 	char path[32];
@@ -200,14 +201,14 @@ static void direct_open(struct cold_reader *reader)
 	reader->direct_fd = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
 }
 
-/* Read directly from now on. */
+/* Switch to direct reads. */
 static void way_turn(struct cold_reader *reader)
 {
 	direct_open(reader);
 	reader->way = reader->direct_fd >= 0 && ring_have(reader) ? COLD_READER_DIRECT : COLD_READER_PLAIN;
 }
 
-/* Request as many groups as there are free slots. */
+/* Request groups as long as slots are free. */
 static void direct_ask(struct cold_reader *reader)
 {
 	struct slot *slot;
@@ -224,7 +225,7 @@ static void direct_ask(struct cold_reader *reader)
 	}
 }
 
-/* After a short or failed read, pread(2) reads the rest, or returns the error. */
+/* Finish a direct read. After a short or failed read, pread(2) reads the rest or returns the error. */
 static int direct_finish(struct cold_reader *reader, struct slot *slot)
 {
 	uint64_t done;
@@ -237,7 +238,7 @@ static int direct_finish(struct cold_reader *reader, struct slot *slot)
 	return slot_read(reader, slot, done);
 }
 
-/* Announce groups, which the kernel reads while earlier ones are expanded. */
+/* Announce the next groups to the kernel, which reads them while earlier ones are expanded. */
 static void plain_advise(struct cold_reader *reader)
 {
 	uint32_t end = reader->next + reader->slot_count;
@@ -282,8 +283,9 @@ static int group_read(struct cold_reader *reader, struct slot **found)
 /* ---- the reader ---- */
 
 /*
- * Use huge pages if possible: a disk that limits the pieces of memory of a request then gets requests of 4 MiB instead
- * of 1 MiB. Measured on a virtual disk: 3.4 GB/s instead of 1.1. Registration takes 0.06 ms instead of 1.4.
+ * Allocate the buffers, in huge pages if possible. Some disks limit the number of memory segments of a request; with
+ * huge pages, such a disk gets requests of 4 MiB instead of 1 MiB. Measured on a virtual disk: 3.4 GB/s instead of 1.1.
+ * The registration takes 0.06 ms instead of 1.4.
  */
 static uint8_t *room_make(void)
 {

@@ -1,6 +1,4 @@
-/*
- * copy.c - copy an adapter that was loaded to host memory and to disk, so that its next load is faster.
- */
+/* copy.c - copy an adapter that was loaded to host memory and to disk, so that its next load is faster. */
 #include "client/lora/load/load.h"
 
 #include <errno.h>
@@ -21,9 +19,9 @@ struct copying {
 	struct reason reason;
 };
 
-/* ---- in host memory ---- */
+/* ---- copy to host memory ---- */
 
-/* From the cold file, which is smaller than PEFT's files, and was read or written recently. */
+/* Copy the forms from the cold file, which is smaller than PEFT's files, and was read or written recently. */
 static int forms_from_cold(struct copying *copying, const struct cold_file *file, struct warm_copy *copy)
 {
 	int error = 0;
@@ -41,7 +39,7 @@ static int forms_from_cold(struct copying *copying, const struct cold_file *file
 	return error;
 }
 
-/* From PEFT's files; images are made in the loader's memory. */
+/* Make the forms from PEFT's files, with the images in the loader's memory. */
 static int forms_from_peft(
 	struct copying *copying, const struct convert *convert, struct warm_copy *copy, uint64_t *checksums)
 {
@@ -127,9 +125,12 @@ static int warm_keep(struct copying *copying)
 	return error;
 }
 
-/* ---- on disk ---- */
+/* ---- copy to disk ---- */
 
-/* A folder has one writer at a time. Return: -EAGAIN if there is another one; the next load tries it again. */
+/*
+ * Write the cold file. A folder has one writer at a time. Return: -EAGAIN if another one is active; the next load then
+ * tries again.
+ */
 static int cold_keep(struct copying *copying)
 {
 	const struct gpool_lora *lora = copying->lora;
@@ -154,7 +155,7 @@ static bool cold_is_wanted(const struct gpool_lora *lora, const struct lora_late
 		(later->cold_refused || faccessat(lora->cold_fd, later->adapter->file_name, F_OK, 0));
 }
 
-/* ---- both ---- */
+/* ---- both copies ---- */
 
 static void failure_say(struct copying *copying, const char *where, int error)
 {
@@ -162,7 +163,10 @@ static void failure_say(struct copying *copying, const char *where, int error)
 		copying->reason.text[0] ? copying->reason.text : gpool_strerror(error));
 }
 
-/* A full pool is logged once, and is no failure; nor is a copy that another engine has published first. */
+/*
+ * End the copy to host memory. A full pool is logged only once, and is not a failure. Neither is a copy that another
+ * engine has published first.
+ */
 static void warm_end(struct copying *copying, int error)
 {
 	struct gpool_lora *lora = copying->lora;

@@ -1,17 +1,15 @@
-/*
- * finish.c - the end of a load: the object is published, or kept as a draft while it is in use, or dropped.
- */
+/* finish.c - the end of a load: the object is published, or kept as a draft while it is in use, or dropped. */
 #include "client/lora/load/load.h"
 
 #include <errno.h>
 #include <stdlib.h>
 
 enum {
-	TRIES = 8,    /* chosen: each one fails only if another process publishes or evicts meanwhile */
-	WATCH_MS = 5, /* for a fence; chosen: the longest time that a queued load waits for the only thread */
+	TRIES = 8,    /* chosen: each try fails only if another process publishes or evicts the object meanwhile */
+	WATCH_MS = 5, /* for a fence; chosen: a queued load waits at most this long for the only thread */
 };
 
-/* Publish the pages, which are not in use. If another engine was first, its object is opened instead. */
+/* Publish the pages, which must not be in use. If another engine was first, open its object instead. */
 static int load_publish(struct lora_loader *loader, struct lora_load *load)
 {
 	struct gpool_object *found;
@@ -35,7 +33,7 @@ static int load_publish(struct lora_loader *loader, struct lora_load *load)
 
 /* ---- the end of a load ---- */
 
-/* Copies are made when no load is queued. Without memory they are not made. */
+/* Register the copies to make when no load is queued. If no memory is available, no copies are made. */
 static void later_add(const struct lora_load *load)
 {
 	struct gpool_lora *lora = load->lora;
@@ -55,7 +53,10 @@ static void later_add(const struct lora_load *load)
 	TAILQ_INSERT_TAIL(&lora->later, later, link);
 }
 
-/* Under the lock: the object stays pinned for the callers that wait; without them it can be evicted. */
+/*
+ * Make the entry resident; under the lock. The object stays pinned while callers wait for it; without such callers it
+ * can be evicted.
+ */
 static void entry_resident(struct lora_load *load)
 {
 	struct lora_entry *entry = load->entry;
@@ -73,7 +74,7 @@ void load_free(struct lora_load *load)
 {
 	struct gpool_lora *lora = load->lora;
 
-	/* Unmapping a copy takes a while, for which no thread has to wait. */
+	/* Close the sources without the lock, because unmapping a copy takes some time. */
 	source_close(load);
 	pthread_mutex_lock(&lora->lock);
 	adapter_unref(load->adapter);
@@ -163,8 +164,8 @@ void drafts_watch(struct gpool_lora *lora)
 /* ---- after the last part ---- */
 
 /*
- * If the adapter is acquired, or GPU work still uses it, the load becomes a draft. Its sources are closed before
- * another thread can take the draft. Return: true if it is a draft.
+ * If the adapter is acquired, or GPU work still uses it, turn the load into a draft. Its sources are closed before
+ * another thread can take the draft. Return: true if the load has become a draft.
  */
 static bool draft_made(struct lora_load *load, int error)
 {

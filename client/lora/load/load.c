@@ -1,6 +1,4 @@
-/*
- * load.c - the begin of a load: open the object of another engine, or allocate pages and open the fastest source.
- */
+/* load.c - the begin of a load: open the object of another engine, or allocate pages and open the fastest source. */
 #include "client/lora/load/load.h"
 
 #include <errno.h>
@@ -8,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* ---- steps of a load ---- */
+/* ---- steps ---- */
 
 static void shortage_say(struct lora_load *load, int error)
 {
@@ -38,7 +36,7 @@ int place_make(struct lora_loader *loader, struct lora_load *load)
 	return error ? error : runs_make(loader, &load->adapter->layout, load->base, &load->runs);
 }
 
-/* Set the address of the adapter. The callers that wait for the address have the adapter acquired then. */
+/* Set the address of the adapter. This also acquires the adapter for the callers that wait for the address. */
 static void entry_place(struct lora_load *load)
 {
 	struct lora_entry *entry = load->entry;
@@ -80,9 +78,9 @@ static int object_have(struct lora_loader *loader, struct lora_load *load)
 }
 
 /*
- * Under the lock. The pool has no room for the adapter. If other loads are in progress, the load begins again when one
- * of them has ended, because its pages can be evicted then. A load that no caller has asked for ends; if a caller has
- * asked meanwhile, it begins again for that caller. Return: false if the load has failed.
+ * Handle a load for which the pool has no room; under the lock. If other loads are in progress, the load begins again
+ * when one of them has ended, because pages of that adapter can be evicted then. A load that no caller has asked for
+ * ends; if a caller has asked meanwhile, it begins again for that caller. Return: false if the load has failed.
  */
 static bool load_postpone(struct lora_load *load)
 {
@@ -93,7 +91,7 @@ static bool load_postpone(struct lora_load *load)
 	if (entry->load_state == LOAD_BEGUN_UNASKED) {
 		entry->load = NULL;
 		load_set_state(lora, entry, LOAD_COLD);
-		/* It may be tried again: the free pages that rebalance() has seen were on their way to a session. */
+		/* Permit another attempt: the free pages that rebalance() saw were being granted to a session. */
 		entry->acquires_spent = entry->acquires - 1;
 		return true;
 	}
@@ -105,7 +103,7 @@ static bool load_postpone(struct lora_load *load)
 	return true;
 }
 
-/* The load needs no part: the object is another engine's, or the load has failed. */
+/* End a load that needs no part: the object is another engine's, or the load has failed. */
 static void begin_end(struct lora_load *load, int error)
 {
 	struct gpool_lora *lora = load->lora;
@@ -123,7 +121,7 @@ static void begin_end(struct lora_load *load, int error)
 		load_end(load, error);
 }
 
-/* ---- states; under the lock, but for the work ---- */
+/* ---- states; under the lock, except during the work ---- */
 
 void load_begin(struct lora_loader *loader, struct lora_entry *entry)
 {

@@ -2,15 +2,15 @@
  * load.h - the load of an adapter into the pool. Internal to client/lora.
  *
  * acquire.c queues an adapter. Loader threads (loaders.c) take each further step from a list: they begin a load
- * (load.c), make its parts (turns.c, part.c) and end it (finish.c). Copies are made later (copy.c). See load_state.h
- * for the states and lists.
+ * (load.c), make its parts (turns.c, part.c) and end it (finish.c). Copies are made later (copy.c). load_state.h
+ * defines the states and lists.
  *
- * A part is some pages. All loads in progress take turns, in the order of their begin, with one part at a time, so
- * several threads work on one adapter, and a small adapter does not wait for a large one.
+ * A part consists of some pages. All loads in progress take turns, in the order of their begin, with one part at a
+ * time. Several threads can therefore work on one adapter, and a small adapter does not wait for a large one.
  *
  * If the CPU can write to pages, a thread that waits for a load without a short timeout begins the load itself, and
- * makes parts that come from memory, because waking another thread may take as long as a part. Longer work is left to
- * loader threads.
+ * makes those parts that come from memory, because waking another thread may take as long as a part. Longer work is
+ * left to loader threads.
  */
 #ifndef GPOOL_CLIENT_LORA_LOAD_H
 #define GPOOL_CLIENT_LORA_LOAD_H
@@ -25,10 +25,10 @@ struct lora_load {
 	struct lora_entry *entry;
 	struct adapter *adapter; /* a reference */
 	struct lora_files files;
-	struct gpool_object *object; /* named by the key: being built, or published */
-	bool shared;                 /* the object is another engine's: published, and pinned */
-	bool unasked;                /* begun for rebalance.c: it evicts nothing, also no copies of other adapters */
-	uint64_t began_ns;           /* time at which its pages were allocated */
+	struct gpool_object *object; /* named by the key; being built, or published */
+	bool shared;                 /* the object was published by another engine, and is pinned */
+	bool unasked;                /* begun for rebalance.c: it evicts nothing, not even copies of adapters */
+	uint64_t began_ns;           /* time at which the pages were allocated */
 	uint64_t base;
 	struct lora_runs runs;
 
@@ -36,23 +36,24 @@ struct lora_load {
 	struct warm_copy warm;
 	struct cold_file cold; /* header NULL: not open */
 	/*
-	 * Of the cold file: used by the thread that fetches a part, while the load is MAKING. NULL: each thread reads.
+	 * Reader of the cold file, used by the thread that fetches a part, while the load is MAKING. NULL: each thread
+	 * reads by itself.
 	 */
 	struct cold_reader *reader;
 	uint64_t warm_refused; /* version of an invalid warm copy; 0: none */
 	bool cold_refused;     /* the cold file is invalid */
 
-	/* Under the lock, except that a thread reads done[] of its own part. */
+	/* The following fields are protected by the lock, except that a thread reads done[] of its own part. */
 	bool *done;       /* [pages] */
-	uint32_t next;    /* the next part: its first page; from a cold file: its group */
-	uint32_t running; /* threads that make or fetch parts of it */
-	/* groups that the next user of the reader gives back to it */
+	uint32_t next;    /* start of the next part: its first page, or with a cold file its group */
+	uint32_t running; /* number of threads that make or fetch parts of this load */
+	/* groups that the next user of the reader must give back to it */
 	uint32_t returned[COLD_READER_HELD_MAX], returned_count;
-	int error; /* of a part, or of the source; in a draft, of the load */
+	int error; /* error of a part or of the source; in a draft, of the load */
 	struct reason reason;
 };
 
-/* Copies to make of an adapter that was loaded. */
+/* Copies that are to be made of a loaded adapter. */
 struct lora_later {
 	struct adapter *adapter; /* a reference */
 	enum lora_from from;
@@ -63,8 +64,8 @@ struct lora_later {
 
 struct lora_part {
 	uint32_t first, pages;
-	uint32_t group;     /* of a cold file */
-	const void *stored; /* that group, from the reader; NULL: none */
+	uint32_t group;     /* number of the group in a cold file */
+	const void *stored; /* the stored group, from the reader; NULL: none */
 };
 
 /* ---- acquire.c; under the lock ---- */
@@ -72,39 +73,45 @@ struct lora_part {
 /* entry_queue() - Queue an adapter that is COLD. */
 void entry_queue(struct gpool_lora *lora, struct lora_entry *entry);
 
-/* is_placed() - Check whether callers can acquire an adapter whose load is in progress: its pages have an address. */
+/*
+ * is_placed() - Return: true if the pages of a load in progress have an address, so that callers can acquire the
+ * adapter.
+ */
 static inline bool is_placed(const struct lora_entry *entry)
 {
 	return entry->load_state >= LOAD_OPENING && entry->load_state <= LOAD_DRAFT_UNUSED;
 }
 
-/* is_draft() - Check whether the load has ended without being published; entry->error: it has failed. */
+/* is_draft() - Return: true if the load has ended without being published. It has failed if entry->error is set. */
 static inline bool is_draft(const struct lora_entry *entry)
 {
 	return entry->load_state == LOAD_DRAFT || entry->load_state == LOAD_DRAFT_UNUSED;
 }
 
 /*
- * load_is_short() - Check whether a part is work for a core: it comes from memory, so more threads than cores would
- * only change places. From files it waits.
+ * load_is_short() - Return: true if a part comes from memory, so that making it occupies a core. More such threads than
+ * cores would only displace each other. Parts from files mostly wait for reads.
  */
 static inline bool load_is_short(const struct lora_load *load)
 {
 	return load->from == LORA_FROM_WARM;
 }
 
-/* ---- loaders.c; under the lock, but for the work ---- */
+/* ---- loaders.c; under the lock, except during the work ---- */
 
-/* load_here() - Begin a load in this thread if nothing delays it; otherwise do the same as entry_queue(). */
+/* load_here() - Begin a load in this thread if nothing delays it; otherwise call entry_queue(). */
 void load_here(struct gpool_lora *lora, struct lora_entry *entry);
-/* loader_wake() - Wake a loader thread if there is work, because this one turns to something else. */
+/* loader_wake() - Wake a loader thread if there is work that this thread will not do. */
 void loader_wake(struct gpool_lora *lora);
 
-/* ---- load.c; under the lock, but for the work ---- */
+/* ---- load.c; under the lock, except during the work ---- */
 
-/* load_begin() - Take an adapter to LISTED or NEEDS_SOURCE, or to its end if no part has to be made. */
+/* load_begin() - Bring an adapter to LISTED or NEEDS_SOURCE, or to the end of its load if no part is needed. */
 void load_begin(struct lora_loader *loader, struct lora_entry *entry);
-/* load_source() - Open the next source: from NEEDS_SOURCE to LISTED, or to MADE if none can be opened. */
+/*
+ * load_source() - Open the next source. The load goes from NEEDS_SOURCE to LISTED, or to MADE if no source can be
+ * opened.
+ */
 void load_source(struct lora_load *load);
 
 /*
@@ -112,24 +119,24 @@ void load_source(struct lora_load *load);
  */
 int place_make(struct lora_loader *loader, struct lora_load *load);
 
-/* ---- turns.c; under the lock, but for the work ---- */
+/* ---- turns.c; under the lock, except during the work ---- */
 
 /* turn_take() - Make one part of a load that is LISTED. After the last part the load is MADE or NEEDS_SOURCE. */
 void turn_take(struct lora_loader *loader, struct lora_load *load);
 /*
  * turns_help() - Let a thread that waits for pages 0 to `pages` - 1 make one part of them, if the part comes from
- * memory and a core is free. A loader thread does what follows the last part. Return: true if a part was made.
+ * memory and a core is free. A loader thread does the work after the last part. Return: true if a part was made.
  */
 bool turns_help(struct lora_load *load, uint32_t pages);
 
-/* ---- finish.c; under the lock, but for the work ---- */
+/* ---- finish.c; under the lock, except during the work ---- */
 
-/* load_finish() - Publish or drop a load that is MADE; one that is in use becomes a draft. */
+/* load_finish() - Publish or drop a load that is MADE. If it is in use, it becomes a draft. */
 void load_finish(struct lora_loader *loader, struct lora_load *load);
 
 /*
- * draft_done() - Return a draft that is no longer in use, or NULL. draft_end() - Publish it, or drop it. drafts_watch()
- * - Wait for the GPU work that uses a draft, for a short time, since another load may be queued meanwhile.
+ * draft_done() - Return a draft that is no longer in use, or NULL. draft_end() - Publish or drop it. drafts_watch() -
+ * Wait for the GPU work that uses a draft, but only for a short time, since another load may be queued meanwhile.
  */
 struct lora_load *draft_done(struct gpool_lora *lora);
 void draft_end(struct lora_loader *loader, struct lora_load *load);
@@ -139,8 +146,8 @@ void draft_use(struct lora_entry *entry);
 void draft_leave(struct lora_entry *entry);
 
 /*
- * load_end() - Publish the result of a load that is BEGUN or ENDING in its entry, and free the load; without the lock.
- * load_free() - Free a load that no entry refers to.
+ * load_end() - Store the result of a load that is BEGUN or ENDING in its entry, and free the load; without the lock.
+ * load_free() - Free a load to which no entry refers.
  */
 void load_end(struct lora_load *load, int error);
 void load_free(struct lora_load *load);
@@ -148,12 +155,12 @@ void load_free(struct lora_load *load);
 /* ---- load_object.c ---- */
 
 /*
- * load_object_find() - Open and pin an object that an engine has published. Return: 0; -ENOENT: there is none; -EINVAL,
- * with a reason; or as gpool_object_open().
+ * load_object_find() - Open and pin an object that an engine has published. Return: 0; -ENOENT: no such object;
+ * -EINVAL, with a reason; or as gpool_object_open().
  */
 int load_object_find(struct lora_load *load, struct gpool_object **object);
 /*
- * load_object_begin() - Create load->object and allocate its pages, invisible to other processes. Also after a failure
+ * load_object_begin() - Create load->object and allocate its pages, invisible to other processes. Also after a failure,
  * load_object_drop() is to be called. Return: as gpool_object_alloc().
  */
 int load_object_begin(struct lora_load *load);
@@ -170,22 +177,22 @@ void load_object_drop(struct lora_load *load);
 /* ---- part.c ---- */
 
 /*
- * source_open() - Open the fastest source from load->from on. Return: 0; -EINVAL, -EIO, -ENOMEM, or the error of
- * open(2) for PEFT's files, with load->reason. source_close() - Close all sources. No part may be in progress.
+ * source_open() - Open the fastest source, beginning with load->from. Return: 0; -EINVAL, -EIO, -ENOMEM, or the error
+ * of open(2) for PEFT's files, with load->reason. source_close() - Close all sources. No part may be in progress.
  */
 int source_open(struct lora_load *load);
-/* source_open_warm() - Open the copy in host memory. Return: false if there is no valid one; source_open() follows. */
+/* source_open_warm() - Open the copy in host memory. Return: false if no valid one exists; then call source_open(). */
 bool source_open_warm(struct lora_load *load);
 void source_close(struct lora_load *load);
-/* source_refuse() - Log and count that a source is invalid, and set load->from to the next one. */
+/* source_refuse() - Log and count an invalid source, and set load->from to the next one. */
 void source_refuse(struct lora_load *load, int error);
 
 /* part_take() - Take the next part; under the lock. Return: false if it was the last. */
 bool part_take(struct lora_load *load, struct lora_part *part);
 /*
  * part_fetch() - Wait for a group from the reader, and make it the part; without a reader do nothing. The load is
- * MAKING meanwhile. Return: 0; -EAGAIN: threads have all groups; -EIO. part_return() - Give the group back; under the
- * lock.
+ * MAKING meanwhile. Return: 0; -EAGAIN: other threads use all groups; -EIO. part_return() - Give the group back; under
+ * the lock.
  */
 int part_fetch(struct lora_load *load, struct lora_part *part);
 void part_return(struct lora_load *load, const struct lora_part *part);
@@ -197,7 +204,7 @@ int part_make(
 	struct lora_loader *loader, const struct lora_load *load, const struct lora_part *part, struct reason *reason);
 
 /*
- * room_have() - Enlarge the loader's memory for forms and for a stored group if it is smaller; its content is lost.
+ * room_have() - Enlarge the loader's memory for forms and for a stored group, if it is too small. Its content is lost.
  * Return: 0, -ENOMEM.
  */
 int room_have(struct lora_loader *loader, uint64_t room_bytes, uint64_t stored_bytes);

@@ -1,9 +1,9 @@
 /*
- * load_object.c - the object in the pool that has an adapter: another engine's, or one of this process.
+ * load_object.c - the object in the pool that contains an adapter, published by this process or another engine.
  *
- * Its name is a hash of its sources: the files, the type, the page size and the salt. An engine that opens it compares
- * its layout with the one that results from the files. If two engines publish at the same time, one is first, and the
- * other one opens the object of the first.
+ * The name of the object is a hash of its sources: the files, the type, the page size and the salt. An engine that
+ * opens the object compares its layout with the one that results from the files. If two engines publish at the same
+ * time, one is first, and the other one opens the object of the first.
  */
 #include "client/lora/load/load.h"
 
@@ -25,7 +25,10 @@ static bool same_layout(const struct adapter_layout_header *layout, struct gpool
 		length == (uint64_t)layout->pages * layout->page_bytes;
 }
 
-/* The agent permits no other tenant to publish under a private name; the library checks it, too. */
+/*
+ * Check an object that was published by another engine: its layout, and, if its name is private, its tenant. The agent
+ * lets no other tenant publish under a private name; this is a second check.
+ */
 static int object_believe(struct lora_load *load, struct gpool_object *object)
 {
 	struct gpool_object_info info = {.size = sizeof(info)};
@@ -60,7 +63,7 @@ int load_object_find(struct lora_load *load, struct gpool_object **object)
 	return error == -ESTALE ? -ENOENT : error;
 }
 
-/* ---- an object of our own ---- */
+/* ---- an object of this process ---- */
 
 int load_object_begin(struct lora_load *load)
 {
@@ -109,7 +112,7 @@ void load_object_drop(struct lora_load *load)
 	runs_free(load->lora, &load->runs);
 	if (load->shared)
 		gpool_object_unpin(load->object);
-	/* An object that is not published is aborted. */
+	/* Closing an object that is not published aborts it. */
 	gpool_object_close(load->object);
 	load->object = NULL;
 }

@@ -1,6 +1,4 @@
-/*
- * load_state.c - the table of the states of an adapter, and the function that changes the state.
- */
+/* load_state.c - the table of the states of an adapter, and the function that changes the state. */
 #include "client/lora/load/load_state.h"
 
 #include "client/lora/load/load.h"
@@ -12,11 +10,11 @@ enum list { NONE, QUEUE, STEPS, TURNS, DRAFTS };
 
 static const struct {
 	const char *name;
-	enum gpool_lora_state shown; /* as the public interface reports it */
+	enum gpool_lora_state shown; /* state in the public interface */
 	enum list list;
 	bool in_progress; /* counted in lora->loads */
-	bool loaded;      /* counted as a load when it is first reached without an error */
-	uint32_t next;    /* TO() of each state that may follow */
+	bool loaded;      /* counted as a load when the state is first reached without an error */
+	uint32_t next;    /* set of the states that may follow, as TO() of each */
 } states[LOAD_STATES] = {
 	[LOAD_COLD] = {"cold", GPOOL_LORA_COLD, .next = TO(QUEUED) | TO(QUEUED_UNASKED) | TO(BEGUN)},
 	[LOAD_QUEUED] = {"queued", GPOOL_LORA_LOADING, QUEUE, .next = TO(BEGUN) | TO(COLD)},
@@ -71,7 +69,7 @@ static struct lora_list *list_of(struct gpool_lora *lora, enum load_state state)
 	}
 }
 
-/* A load that found no room keeps its place at the head of the queue. */
+/* Move the entry between the lists. A load that found no room returns to the head of the queue. */
 static void lists_set(struct gpool_lora *lora, struct lora_entry *entry, enum load_state from, enum load_state to)
 {
 	struct lora_list *left = list_of(lora, from), *entered = list_of(lora, to);
@@ -86,7 +84,7 @@ static void lists_set(struct gpool_lora *lora, struct lora_entry *entry, enum lo
 		TAILQ_INSERT_TAIL(entered, entry, link);
 }
 
-/* The end of a load makes room for another one, unless the load is only postponed. */
+/* Count the loads in progress. The end of a load makes room for another one, unless the load was only postponed. */
 static void progress_set(struct gpool_lora *lora, enum load_state from, enum load_state to)
 {
 	if (states[from].in_progress == states[to].in_progress)
@@ -113,7 +111,10 @@ static void load_count(struct lora_entry *entry, enum load_state from, enum load
 	entry->counts.rebalanced += load->unasked && !load->shared;
 }
 
-/* A step is taken by the loader thread that has listed it; other threads call loader_wake(). */
+/*
+ * Wake a loader thread if the new state needs one. A step is not signaled: the loader thread that has listed it takes
+ * it, and other threads call loader_wake().
+ */
 static void loader_signal(struct gpool_lora *lora, const struct lora_entry *entry, enum load_state from)
 {
 	switch (states[entry->load_state].list) {

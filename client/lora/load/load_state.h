@@ -37,22 +37,22 @@ struct lora_entry;
 /* From OPENING to DRAFT_UNUSED the pages have an address, and callers can acquire the adapter layer by layer. */
 enum load_state {
 	LOAD_COLD,
-	LOAD_QUEUED,         /* in lora->queue: a loader thread begins the load */
-	LOAD_QUEUED_UNASKED, /* the same, for rebalance.c: no caller has asked for the adapter */
+	LOAD_QUEUED,         /* in lora->queue, until a loader thread begins the load */
+	LOAD_QUEUED_UNASKED, /* QUEUED for rebalance.c: no caller has asked for the adapter */
 	LOAD_BEGUN,          /* a thread opens the object of another engine, or allocates pages */
-	LOAD_BEGUN_UNASKED,  /* the same, for rebalance.c */
+	LOAD_BEGUN_UNASKED,  /* BEGUN for rebalance.c */
 	LOAD_OPENING,        /* a thread opens a source */
-	LOAD_NEEDS_SOURCE,   /* in lora->steps: a loader thread opens the next source */
-	LOAD_LISTED,         /* in lora->turns: parts are left that no thread makes; threads may make others */
+	LOAD_NEEDS_SOURCE,   /* in lora->steps, until a loader thread opens the next source */
+	LOAD_LISTED,         /* in lora->turns: parts are left that no thread makes; threads may be making others */
 	LOAD_MAKING,         /* threads make or fetch the last parts */
-	LOAD_STARVED,        /* parts are left, but the reader has no room until a thread returns a group */
-	LOAD_FAILED,         /* a part has failed, and other threads still make parts */
-	LOAD_MADE,           /* in lora->steps: all parts are made, or the load has failed; a loader thread ends it */
+	LOAD_STARVED,        /* parts are left, but the reader has no room until a thread gives back a group */
+	LOAD_FAILED,         /* a part has failed, and other threads are still making parts */
+	LOAD_MADE,           /* in lora->steps, until a loader thread ends the load, which is complete or failed */
 	LOAD_FINISHING,      /* a loader thread checks the source; callers can still acquire the adapter */
-	LOAD_DRAFT,          /* complete or failed, and in use, so it cannot be published */
-	LOAD_DRAFT_UNUSED,   /* in lora->drafts: the same, but no caller has it acquired; GPU work may still use it */
+	LOAD_DRAFT,          /* complete or failed, but in use, so that it cannot be published */
+	LOAD_DRAFT_UNUSED,   /* in lora->drafts: like DRAFT, but no caller has it acquired; GPU work may still use it */
 	LOAD_ENDING,         /* a thread publishes the object, or drops it */
-	LOAD_DRAFT_ENDING,   /* the same, of a draft */
+	LOAD_DRAFT_ENDING,   /* ENDING of a draft */
 	LOAD_HELD,           /* published, and pinned for the callers that wait for it */
 	LOAD_RESIDENT,       /* published */
 	LOAD_STATES
@@ -61,13 +61,13 @@ enum load_state {
 /* load_state_name() - Return the name of a state, for messages. */
 const char *load_state_name(enum load_state state);
 
-/* load_state_allows() - Check whether `to` may follow `from`. */
+/* load_state_allows() - Return: true if `to` may follow `from`. */
 bool load_state_allows(enum load_state from, enum load_state to);
 
 /*
- * load_set_state() - Change the state of an adapter: leave the list of the old state and enter the list of the new one,
- * count loads that are in progress and adapters that were loaded, unpin an object that no caller waits for, and notify
- * the threads that wait for the change. In debug builds a transition that is not in the table ends the program.
+ * load_set_state() - Change the state of an adapter. This moves the entry between the lists of the two states, counts
+ * loads in progress and loaded adapters, unpins an object for which no caller waits, and notifies the threads that wait
+ * for the change. In debug builds, a transition that is not in the table ends the program.
  */
 void load_set_state(struct gpool_lora *lora, struct lora_entry *entry, enum load_state state);
 

@@ -1,6 +1,4 @@
-/*
- * loaders.c - the loader threads, which take the next piece of work from the lists of struct gpool_lora.
- */
+/* loaders.c - the loader threads, which take work from the lists of struct gpool_lora. */
 #include "client/lora/load/load.h"
 #include "client/lora/load/rebalance.h"
 
@@ -9,7 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Loads in progress at a time: each has pages allocated. Chosen. */
+/* Chosen: maximum number of loads in progress, each of which has pages allocated. */
 enum { LOADS_MAX = 32 };
 
 /* ---- work ---- */
@@ -95,9 +93,9 @@ static void *loader_run(void *argument)
 	return NULL;
 }
 
-/* ---- threads ---- */
+/* ---- loader threads ---- */
 
-/* A stage is not needed if the CPU can write to pages. */
+/* Create the loader's stage, unless the CPU can write to pages. */
 static int stage_open(struct lora_loader *loader)
 {
 	struct gpool *pool = loader->lora->pool;

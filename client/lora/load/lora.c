@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- life ---- */
+/* ---- create and destroy ---- */
 
 static int options_check(const struct gpool *pool, const struct gpool_lora_options *options)
 {
@@ -131,7 +131,7 @@ int gpool_lora_destroy(struct gpool_lora *lora)
 		return -ECHILD;
 	if (lora->users)
 		return fail(-EBUSY, "%u batches and schedulers of these adapters are open", lora->users);
-	/* Loader threads may work even if no caller waits. */
+	/* Loader threads may be working even if no caller waits. */
 	pthread_mutex_lock(&lora->lock);
 	for (uint32_t i = 0; i < lora->entry_count && !error; i++)
 		if (lora->entries[i] && (lora->entries[i]->acquired || entry_is_used(lora, lora->entries[i])))
@@ -152,9 +152,9 @@ int gpool_lora_destroy(struct gpool_lora *lora)
 	return error;
 }
 
-/* ---- registering ---- */
+/* ---- register ---- */
 
-/* Give an adapter a number and a name; under the lock. */
+/* Assign a number to an adapter and add its name; under the lock. */
 static int entry_add(struct gpool_lora *lora, struct lora_entry *entry)
 {
 	struct lora_entry *other;
@@ -261,7 +261,7 @@ int gpool_lora_unregister(struct gpool_lora *lora, uint32_t id)
 	return error;
 }
 
-/* ---- looking ---- */
+/* ---- inspect ---- */
 
 static uint64_t loads_of(const struct lora_counts *counts)
 {
@@ -282,7 +282,7 @@ int gpool_lora_last_error(struct gpool_lora *lora, uint32_t id, char *why)
 	return entry ? 0 : fail_adapter(id);
 }
 
-/* Copy as much as the caller's struct can hold, and fill the rest of it with zeros. */
+/* Copy as much as fits in the caller's struct, and fill the rest of the struct with zeros. */
 static void struct_give(void *to, uint32_t size, const void *filled, size_t bytes)
 {
 	if (size > bytes)
@@ -328,9 +328,9 @@ int gpool_lora_info(struct gpool_lora *lora, uint32_t id, struct gpool_lora_info
 	return 0;
 }
 
-/* ---- all of them together ---- */
+/* ---- statistics of all adapters ---- */
 
-/* Under the lock. */
+/* Add up the counts of all adapters; under the lock. */
 static void entries_count(const struct gpool_lora *lora, struct gpool_lora_stats *stats, struct lora_counts *counts)
 {
 	*counts = lora->gone;
@@ -348,7 +348,7 @@ static void entries_count(const struct gpool_lora *lora, struct gpool_lora_stats
 	}
 }
 
-/* Bytes of all copies in the warm pool, of this and of other processes. */
+/* Return the size of all copies in the warm pool, of this process and others. */
 static uint64_t warm_bytes(const struct gpool_lora *lora)
 {
 	struct gpool_object_info info = {.size = sizeof(info)};
@@ -361,7 +361,7 @@ static uint64_t warm_bytes(const struct gpool_lora *lora)
 	return bytes;
 }
 
-/* A cold file is renamed to this suffix when it is complete. */
+/* Return: true for the name of a complete cold file. A file is renamed to this suffix when it is complete. */
 static bool is_kept_file(const char *name)
 {
 	const char *suffix = strstr(name, LORA_COLD_SUFFIX);

@@ -2,14 +2,14 @@
  * lora.h - the registered adapters of a process. Internal to libgpool_lora.
  *
  * An adapter is COLD, LOADING or RESIDENT; load_state.h divides these states further. A load that fails leaves the
- * adapter COLD with `error` set, and the next acquire tries again. A pin of a RESIDENT adapter may find that it was
- * evicted; it is COLD then.
+ * adapter COLD with `error` set, and the next acquire tries again. A pin of a RESIDENT adapter may find that the
+ * adapter was evicted; its state is then COLD.
  *
  * gpool_lora_acquire_async() acquires an adapter that is LOADING. An object in use cannot be published, because
- * publishing makes its mapping read-only. It stays a draft of this process until its last use has ended: RESIDENT if
- * the load is complete, LOADING if it has failed. A loader thread then publishes or drops it.
+ * publishing makes its mapping read-only. It therefore stays a draft of this process until its last use has ended:
+ * RESIDENT if the load is complete, LOADING if the load has failed. A loader thread then publishes or drops it.
  *
- * One lock protects all of it. It is not held while a file is read or while a thread waits for a GPU: loader threads
+ * One lock protects all of this. It is not held while a file is read or while a thread waits for a GPU: loader threads
  * (load.h) read files and open objects without it, and no other thread changes an entry that is LOADING. A RESIDENT
  * entry is closed only when it is not acquired.
  */
@@ -27,18 +27,20 @@
 #include "client/core/pool.h"
 #include "shm/policy/worth.h"
 
-/* Without memory, uthash sets a flag instead of ending the program. */
+/* If memory is short, uthash sets a flag instead of ending the program. */
 #define HASH_NONFATAL_OOM 1
 #define uthash_nonfatal_oom(element) ((element)->unnamed = true)
 #define HASH_FUNCTION(key, bytes, value) HASH_FNV(key, bytes, value)
 #include <uthash.h>
 
-/* Pages of a loader's stage: the number of copies in progress while the next image is made. Chosen. */
+/*
+ * Chosen: number of pages in a loader's stage, which is the number of copies in progress while the next image is made.
+ */
 enum { LORA_STAGE_PAGES = 8 };
 
 enum { LORA_THREADS_DEFAULT = 4, LORA_THREADS_MAX = 64 };
 
-/* The table of runs that struct gpool_lora_matrix.more points into: device memory, read by kernels. */
+/* The table of runs to which struct gpool_lora_matrix.more points: device memory that kernels read. */
 struct lora_runs {
 	uint64_t address; /* uint64_t[runs of the layout]; 0: no table */
 	bool is_span;
@@ -46,18 +48,18 @@ struct lora_runs {
 	struct gpool_block block;
 };
 
-/* GPU work that may still use the addresses of an adapter that was released with a fence. */
+/* GPU work that may still use the addresses of an adapter, which was released behind a fence. */
 struct lora_use {
 	struct lora_use *next;
 	struct gpool_fence fence;
 };
 
-/* The source of a load, the fastest first. */
+/* The sources of a load, the fastest first. */
 enum lora_from { LORA_FROM_WARM, LORA_FROM_COLD, LORA_FROM_PEFT, LORA_FROM_COUNT };
 
 struct lora_counts {
 	uint64_t hits, shared, lost, rebalanced;
-	uint64_t from[LORA_FROM_COUNT]; /* loads */
+	uint64_t from[LORA_FROM_COUNT]; /* number of loads from each source */
 };
 
 struct cold_reader;
@@ -65,30 +67,33 @@ struct cold_reader;
 struct lora_entry {
 	struct adapter *adapter; /* a reference */
 
-	enum load_state load_state; /* changed by load_set_state() alone, which derives `state` */
+	enum load_state load_state; /* changed only by load_set_state(), which derives `state` */
 	enum gpool_lora_state state;
-	uint32_t acquired, waiting;  /* waiting: threads, and claims of schedulers */
-	uint32_t beginning, granted; /* threads that wait for the address; those that have it and are not awake yet */
-	uint32_t requests;           /* of schedulers, which prevent that it is unregistered */
+	uint32_t acquired, waiting;  /* waiting: number of threads, and of claims of schedulers */
+	uint32_t beginning, granted; /* threads that wait for the address; those that got it and are still asleep */
+	uint32_t requests;           /* number of requests of schedulers, which prevent unregistering */
 
-	int error; /* of the last load */
+	int error; /* error of the last load */
 	struct reason reason;
-	struct lora_load *load;      /* BEGUN to DRAFT_ENDING; else NULL */
-	struct gpool_object *object; /* HELD and RESIDENT */
+	struct lora_load *load;      /* set from BEGUN to DRAFT_ENDING, otherwise NULL */
+	struct gpool_object *object; /* set in HELD and RESIDENT */
 	uint64_t base;
 	struct lora_runs runs;
 	uint32_t ready;        /* while it is loaded: number of complete pages, from the first on */
-	uint64_t placed;       /* number of the load; a new load has other addresses */
-	struct lora_use *uses; /* one for each stream */
+	uint64_t placed;       /* number of the load; another load has other addresses */
+	struct lora_use *uses; /* at most one for each stream */
 	struct lora_counts counts;
 
-	uint64_t acquires, acquires_learned; /* all of them; those that `worth` includes */
-	/* acquires up to the last rebalancing load or unload: only later ones justify another rebalancing load */
+	uint64_t acquires, acquires_learned; /* number of all acquires, and of those that `worth` includes */
+	/*
+	 * number of acquires up to the last rebalancing load or unload; only later ones justify another rebalancing
+	 * load
+	 */
 	uint64_t acquires_spent;
 	struct worth worth;
 
 	uint32_t id;
-	bool unnamed;                 /* no memory for its entry in by_name */
+	bool unnamed;                 /* no memory was available for its entry in by_name */
 	UT_hash_handle hh;            /* by name */
 	TAILQ_ENTRY(lora_entry) link; /* in the list of its state */
 };
@@ -100,8 +105,8 @@ struct gpool_lora {
 	struct gpool *warm; /* pool of the copies in host memory; NULL: none */
 	enum gpool_lora_element element;
 	uint64_t salt[2];
-	int cold_fd; /* folder; -1: none */
-	bool int8;   /* pages are rounded to int8 where the adapter permits it */
+	int cold_fd; /* descriptor of the folder; -1: none */
+	bool int8;   /* pages are rounded to int8 if the adapter's loss permits it */
 	bool private;
 
 	pthread_mutex_t lock;
@@ -109,45 +114,45 @@ struct gpool_lora {
 	struct lora_entry **entries; /* [entry_count]; NULL: unused number */
 	uint32_t entry_count, entry_room;
 	uint64_t placings;
-	/* loads that ended, and changes that schedulers report: for lora_change_wait(), which waits for `loaded` */
+	/* number of ended loads, and of changes that schedulers report; lora_change_wait() waits for it, by `loaded` */
 	uint64_t changes;
-	uint32_t users; /* batches and schedulers */
+	uint32_t users; /* number of batches and schedulers */
 	struct lora_entry *by_name;
-	/* Lists by state, see load_state.h: in the order in which loader threads take from them. */
+	/* Lists of adapters by state, see load_state.h, in the order in which loader threads take from them. */
 	struct lora_list steps, queue, turns, drafts;
-	TAILQ_HEAD(, lora_later) later; /* copies to make when there is no other work */
-	uint32_t loads;                 /* in progress */
-	/* threads that make parts from memory: at most the number of cores */
+	TAILQ_HEAD(, lora_later) later; /* copies to make when no other work is queued */
+	uint32_t loads;                 /* number of loads in progress */
+	/* making: threads that make parts from memory, at most `cores` */
 	uint32_t making, cores;
-	bool watching; /* one thread waits for a fence of a draft */
+	bool watching; /* one thread is waiting for a fence of a draft */
 	bool crowded;  /* the pool has no room for another load until one ends */
-	bool copying;  /* one thread makes copies; the others are for loads */
+	bool copying;  /* one thread is making copies, so the others do not */
 	bool ending;
 	uint32_t rebalance_ms;   /* UINT32_MAX: never */
 	uint64_t rebalance_ns;   /* time of the next rebalance() */
-	struct lora_counts gone; /* of adapters that were unregistered */
+	struct lora_counts gone; /* counts of adapters that were unregistered */
 	struct warm_kept kept;
-	uint64_t warm_made, warm_full, refused; /* copies: made; without room; refused as invalid */
+	uint64_t warm_made, warm_full, refused; /* numbers of copies: made, without room, refused as invalid */
 
 	struct lora_loader {
 		struct gpool_lora *lora;
 		pthread_t thread;
-		/* If the CPU cannot write to pages; else 0 and NULL. */
+		/* Used if the CPU cannot write to pages; otherwise 0 and NULL. */
 		uint32_t stream;
 		uint8_t *stage; /* LORA_STAGE_PAGES, registered */
-		/* For forms and stored groups, as large as the largest so far. */
+		/* Memory for forms and stored groups, as large as the largest needed so far. */
 		void *stored, *room;
 		uint64_t stored_bytes, room_bytes;
 	} * loaders;
 	uint32_t loader_count;
-	/* At most one for each loader thread. Those that no load uses: readers[0..readers_idle). */
+	/* Cold file readers, at most one for each loader thread. readers[0..readers_idle) are not used by a load. */
 	struct cold_reader *readers[LORA_THREADS_MAX];
 	uint32_t readers_idle, readers_made;
 };
 
 /*
- * lora_can_help() - Check whether a waiting thread can do the work of a loader thread: the pages need no stage, which
- * only loader threads have.
+ * lora_can_help() - Return: true if a waiting thread can do the work of a loader thread. This is possible if the pages
+ * need no stage, which only loader threads have.
  */
 static inline bool lora_can_help(const struct gpool_lora *lora)
 {
@@ -157,8 +162,8 @@ static inline bool lora_can_help(const struct gpool_lora *lora)
 /* ---- lora.c ---- */
 
 /*
- * lora_hold() - Acquire an adapter that is acquired already, until gpool_lora_release(). The entry does not change
- * until then. Return: 0, -ENOENT, -EINVAL (not acquired), -EBUSY (unloaded by another process), with a reason.
+ * lora_hold() - Acquire again an adapter that is acquired, until gpool_lora_release(). The entry does not change until
+ * then. Return: 0, -ENOENT, -EINVAL (not acquired), -EBUSY (unloaded by another process), with a reason.
  */
 int lora_hold(struct gpool_lora *lora, uint32_t id, struct lora_entry **entry, struct reason *reason);
 
@@ -166,11 +171,11 @@ int lora_hold(struct gpool_lora *lora, uint32_t id, struct lora_entry **entry, s
 int fail_adapter(uint32_t id) __attribute__((noinline, cold));
 /* fail_unacquired() - Report that an adapter is not acquired; under the lock. Return: -EINVAL. */
 int fail_unacquired(const struct lora_entry *entry) __attribute__((noinline, cold));
-/* entry_of() - Find an adapter by its number; under the lock. Return: NULL if no adapter has it. */
+/* entry_of() - Return the adapter with this number, or NULL; under the lock. */
 struct lora_entry *entry_of(const struct gpool_lora *lora, uint32_t id);
 
 /*
- * For schedulers, whose requests wait without a thread.
+ * Calls for schedulers, whose requests wait without a thread.
  *   lora_requests_add()  Change the number of requests for an adapter by `more`: 0, -ENOENT
  *   lora_hit()           Count the use of an adapter that lora_try() has acquired as a hit
  *   lora_try()           Acquire an adapter if it is resident: 0, -EAGAIN (it is being loaded), -ESTALE (not resident),
@@ -178,7 +183,7 @@ struct lora_entry *entry_of(const struct gpool_lora *lora, uint32_t id);
  *   lora_claim()         Acquire an adapter, or load it and pin it until lora_claim_look(): 0, -EAGAIN (claimed), or
  *                        another error
  *   lora_claim_look()    Check a claim: 0 (acquired), -EAGAIN (still being loaded), or the error of the load. The claim
- *                        ends, except with -EAGAIN
+ *                        ends, except after -EAGAIN
  *   lora_claim_end()     Drop a claim
  */
 int lora_requests_add(struct gpool_lora *lora, uint32_t id, int32_t more);
@@ -190,7 +195,7 @@ void lora_claim_end(struct gpool_lora *lora, uint32_t id);
 
 /*
  * lora_changes() - Return the number of changes. lora_change() - Report a change. lora_change_wait() - Wait until the
- * number is no longer `seen`, at most timeout_ms (-1: no limit). Return: 0, -ETIMEDOUT.
+ * number differs from `seen`, at most timeout_ms (-1: no limit). Return: 0, -ETIMEDOUT.
  */
 uint64_t lora_changes(struct gpool_lora *lora);
 void lora_change(struct gpool_lora *lora);
@@ -205,7 +210,7 @@ void lora_user_add(struct gpool_lora *lora, int32_t more);
 /* ---- loaders.c ---- */
 
 /*
- * loaders_start() - Start `count` loader threads. Return: 0, -ENOMEM, -EUSERS, -EIO; also after an error loaders_end()
+ * loaders_start() - Start `count` loader threads. Return: 0, -ENOMEM, -EUSERS, -EIO; also after an error, loaders_end()
  * is to be called. loaders_end() - Let the threads finish their current work, end them, and drop all other loads.
  */
 int loaders_start(struct gpool_lora *lora, uint32_t count);
@@ -224,19 +229,19 @@ int entry_close(struct gpool_lora *lora, struct lora_entry *entry);
 /* entry_use() - Keep the object open until the fence is signaled. Return: 0, -ENOMEM, -EINVAL (no such fence). */
 int entry_use(struct gpool_lora *lora, struct lora_entry *entry, struct gpool_fence fence);
 /*
- * entry_is_used() - Check whether a fence of entry_use() is not signaled; entry->uses begins with such a fence then. A
- * fence that can no longer be checked counts as signaled.
+ * entry_is_used() - Return: true if a fence of entry_use() is not signaled; entry->uses then begins with such a fence.
+ * A fence that can no longer be checked counts as signaled.
  */
 bool entry_is_used(struct gpool_lora *lora, struct lora_entry *entry);
 /*
- * target_find() - Return the index of a target, or -1. module_find() - Return the module of a layer and a target index,
- * or NULL. part_of() - Return the addresses of a module's tiles.
+ * target_find() - Return the index of a target, or -1. module_find() - Return the module with a layer and a target
+ * index, or NULL. part_of() - Return the addresses of a module's tiles.
  */
 int target_find(const struct adapter_layout *layout, const char *target);
 const struct adapter_module *module_find(const struct adapter_layout *layout, uint32_t layer, int target);
 /* layer_pages() - Return the number of pages, from the first on, that a layer needs; -1: all layers. */
 uint32_t layer_pages(const struct adapter_layout *layout, int32_t layer);
-/* layer_is_here() - Check whether a layer (-1: all) of an acquired adapter is complete; under the lock. */
+/* layer_is_here() - Return: true if a layer (-1: all layers) of an acquired adapter is complete; under the lock. */
 bool layer_is_here(const struct lora_entry *entry, int32_t layer);
 struct gpool_lora_weights part_of(const struct lora_entry *entry, const struct adapter_module *module);
 

@@ -1,16 +1,16 @@
-/*
- * part.c - make images of pages from the fastest source.
- */
+/* part.c - make the images of pages from the fastest source. */
 #include "client/lora/load/load.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes of images in a part. Chosen: a part from memory takes about 100 us, much longer than passing it to a thread. */
+/*
+ * Chosen: size of the images in a part. A part from memory takes about 100 us, much longer than passing it to a thread.
+ */
 enum { PART_BYTES = 1 << 20 };
 
-/* ---- room ---- */
+/* ---- memory of a loader ---- */
 
 static int memory_have(void **memory, uint64_t *bytes, uint64_t wanted)
 {
@@ -34,7 +34,7 @@ int room_have(struct lora_loader *loader, uint64_t room_bytes, uint64_t stored_b
 
 /* ---- pages ---- */
 
-/* Writes images to pages; if the CPU cannot write to them, through the pages of the stage in turn. */
+/* Writes images to pages. If the CPU cannot write to pages, the images go through the pages of the stage, in turn. */
 struct sink {
 	struct lora_loader *loader;
 	uint64_t base, page_bytes;
@@ -47,7 +47,7 @@ static struct sink sink_of(struct lora_loader *loader, const struct lora_load *l
 	return (struct sink){.loader = loader, .base = load->base, .page_bytes = load->lora->pool->page_bytes};
 }
 
-/* Return the address at which the image of a page is made; NULL: -EIO. */
+/* Return the address at which the image of a page is to be made; NULL: -EIO. */
 static void *sink_image(struct sink *sink, uint32_t page)
 {
 	struct gpool *pool = sink->loader->lora->pool;
@@ -130,7 +130,7 @@ static int peft_part(
 	return error ? error : sink_end(&sink);
 }
 
-/* ---- forms, in cold files and copies ---- */
+/* ---- forms, from cold files and copies ---- */
 
 static int form_page(
 	const struct cold_file *file, uint32_t page, const void *form, struct sink *sink, struct reason *reason)
@@ -141,7 +141,7 @@ static int form_page(
 	return error ? error : sink_put(sink, page);
 }
 
-/* If all readers are in use, each thread reads its groups itself. */
+/* Take a reader. If all are in use, each thread reads its groups itself. */
 static void reader_take(struct lora_load *load)
 {
 	struct gpool_lora *lora = load->lora;
@@ -185,7 +185,7 @@ static int cold_source_open(struct lora_load *load)
 	return error;
 }
 
-/* Give groups back to the reader; only the thread that uses the reader may do so. */
+/* Give groups back to the reader. Only the thread that uses the reader may do so. */
 static void groups_give_back(struct lora_load *load)
 {
 	uint32_t groups[COLD_READER_HELD_MAX], count;
@@ -222,7 +222,7 @@ void part_return(struct lora_load *load, const struct lora_part *part)
 		load->returned[load->returned_count++] = part->group;
 }
 
-/* Return the forms of a stored group, uncompressed into the loader's memory if necessary. */
+/* Get the forms of a stored group, decompressed into the loader's memory if necessary. */
 static int forms_of(struct lora_loader *loader, const struct cold_file *file, uint32_t index, const void *stored,
 	const void **forms, struct reason *reason)
 {
@@ -273,7 +273,7 @@ static int warm_open(struct lora_load *load)
 	if (error)
 		error = warm_find(lora->warm, adapter->warm_name, &adapter->layout, lora->int8, lora->private,
 			&load->warm, &load->reason);
-	/* With other errors it is unknown whether there is a copy. */
+	/* After other errors it is unknown whether a copy exists. */
 	return error && error != -EINVAL ? -ENOENT : error;
 }
 
@@ -348,7 +348,7 @@ bool source_open_warm(struct lora_load *load)
 
 void source_close(struct lora_load *load)
 {
-	/* A copy that was refused is not kept for the next load. */
+	/* Keep a copy that was used for the next load; close one that was refused. */
 	if (load->from == LORA_FROM_WARM)
 		warm_leave(&load->lora->kept, load->adapter->warm_name, &load->warm);
 	else

@@ -1,6 +1,4 @@
-/*
- * place.c - addresses of the tiles of an open adapter in this process.
- */
+/* place.c - the addresses of an open adapter's tiles in this process. */
 #include "client/lora/load/lora.h"
 #include "client/core/last_error.h"
 #include "client/core/stream.h"
@@ -20,7 +18,7 @@ static uint64_t run_at(const struct adapter_layout *layout, uint64_t base, uint3
 	return base + (uint64_t)at->page * layout->header->page_bytes + at->offset;
 }
 
-/* Check whether a matrix has more than one run, because it continues in another page. */
+/* Return: true if a matrix has more than one run, because it continues in another page. */
 static bool has_further(const struct adapter_layout *layout)
 {
 	return layout->header->runs > 2 * layout->header->modules;
@@ -51,7 +49,7 @@ static void table_fill(const struct adapter_layout *layout, uint64_t base, uint3
 		to[i] = run_at(layout, base, begin + i);
 }
 
-/* Copy the table to the device through the stage, in pieces. */
+/* Copy the table to the device through the stage, piece by piece. */
 static int table_write(struct lora_loader *loader, const struct adapter_layout *layout, uint64_t base, uint64_t table)
 {
 	struct gpool *pool = loader->lora->pool;
@@ -112,7 +110,7 @@ int entry_use(struct gpool_lora *lora, struct lora_entry *entry, struct gpool_fe
 
 	if (error)
 		return error;
-	/* Of the fences of one stream, only the latest is kept. */
+	/* Of the fences of a stream, keep only the latest. */
 	while (use && fence_slot(use->fence.value) != fence_slot(fence.value))
 		use = use->next;
 	if (!use) {
@@ -153,7 +151,7 @@ int entry_close(struct gpool_lora *lora, struct lora_entry *entry)
 	return 0;
 }
 
-/* ---- parts ---- */
+/* ---- targets, modules and layers ---- */
 
 int target_find(const struct adapter_layout *layout, const char *target)
 {
@@ -220,7 +218,7 @@ static_assert(sizeof(struct gpool_lora_matrix) == sizeof(struct lora_matrix) &&
 		offsetof(struct gpool_lora_weights, scale) == offsetof(struct lora_adapter, scale),
 	"what the kernels take");
 
-/* Pages are filled in the order in which layers need them. */
+/* Pages are filled in the order in which the layers need them. */
 uint32_t layer_pages(const struct adapter_layout *layout, int32_t layer)
 {
 	uint32_t low = 0, high = layout->header->layers;

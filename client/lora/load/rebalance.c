@@ -4,9 +4,9 @@
 #include "client/object/object.h"
 
 enum {
-	DEFAULT_MS = 10000, /* chosen: limits the bandwidth of loads that no caller has asked for */
+	DEFAULT_MS = 10000, /* chosen: limits the bandwidth of loads for which no caller has asked */
 	USES_LEAST = 2,     /* in the last window; a single use does not predict another one */
-	RESERVE = 8,        /* one page in eight stays free for other requests */
+	RESERVE = 8,        /* one page in RESERVE stays free for other requests */
 };
 
 static const struct worth_terms terms = WORTH_TERMS_INIT;
@@ -35,7 +35,9 @@ void rebalance_wait(struct gpool_lora *lora)
 
 /* ---- candidates ---- */
 
-/* An acquire only counts; the worth is computed here, because a logarithm would double the cost of an acquire. */
+/*
+ * Include new acquires in the worth. An acquire only counts, because the logarithm for the worth would double its cost.
+ */
 static void uses_learn(struct lora_entry *entry, uint64_t now_us)
 {
 	uint64_t uses = entry->acquires - entry->acquires_learned;
@@ -49,7 +51,7 @@ static void uses_learn(struct lora_entry *entry, uint64_t now_us)
 }
 
 /*
- * Return the number of free pages beyond the reserve; 0 if a session waits for pages. Idle pages of sessions are not
+ * Return the number of free pages beyond the reserve, or 0 if a session waits for pages. Idle pages of sessions are not
  * included, because the sessions are likely to use them.
  */
 static uint32_t pages_to_spare(const struct gpool *pool)
@@ -63,7 +65,10 @@ static uint32_t pages_to_spare(const struct gpool *pool)
 	return free > stay ? free - stay : 0;
 }
 
-/* Check without a pin, because a pin counts as a use. */
+/*
+ * Return: true if the adapter is not in the pool any more. This is checked without a pin, because a pin counts as a
+ * use.
+ */
 static bool has_left(const struct lora_entry *entry)
 {
 	return entry->state == GPOOL_LORA_COLD ||
@@ -78,7 +83,10 @@ static bool may_come_back(struct lora_entry *entry, uint32_t pages, uint64_t now
 	return has_left(entry) && entry->adapter->layout.header->pages <= pages;
 }
 
-/* The cost of a load is proportional to its size, and worth_of() divides by the size, so only the uses are compared. */
+/*
+ * Return the best candidate. The cost of a load is proportional to its size, and worth_of() divides by the size, so it
+ * is sufficient to compare the uses.
+ */
 static struct lora_entry *best_of(const struct gpool_lora *lora, uint64_t now_us)
 {
 	uint32_t pages = pages_to_spare(lora->pool);
@@ -102,7 +110,7 @@ void rebalance(struct gpool_lora *lora)
 	struct lora_entry *entry = best_of(lora, now_ns / 1000);
 
 	lora->rebalance_ns = now_ns + lora->rebalance_ms * UINT64_C(1000000);
-	/* One at a time, and not while another load is in progress. */
+	/* Load one adapter at a time, and only while no other load is in progress. */
 	if (!entry || lora->loads)
 		return;
 	if (entry->state == GPOOL_LORA_RESIDENT) {

@@ -1,11 +1,11 @@
 /*
  * rebalance.h - load evicted adapters again before a caller asks for them. Internal to client/lora.
  *
- * The agent evicts adapters by their worth, and loads none: engines load. Therefore an idle loader thread looks for an
- * adapter that this process has used recently and that was evicted. If enough pages are free, it is loaded like others,
- * except that its pages evict nothing.
+ * The agent evicts adapters by their worth, but only engines load adapters. An idle loader thread therefore looks for
+ * an adapter that this process has used recently and that was evicted. If enough pages are free, the adapter is loaded
+ * as usual, except that the load evicts nothing.
  *
- * This does not oscillate: such a load evicts nothing, leaves an eighth of the pool free, and happens once until the
+ * This does not oscillate: such a load evicts nothing, leaves an eighth of the pool free, and is not repeated until the
  * adapter is used again. All functions are called under the lock.
  */
 #ifndef GPOOL_CLIENT_LORA_REBALANCE_H
@@ -14,12 +14,13 @@
 #include "client/lora/load/lora.h"
 
 /*
- * rebalance_begin() - Set the interval, as in struct gpool_lora_options. rebalance_is_due() - Check if it has passed.
+ * rebalance_begin() - Set the interval, as in struct gpool_lora_options. rebalance_is_due() - Return: true if the
+ * interval has passed.
  */
 void rebalance_begin(struct gpool_lora *lora, uint32_t rebalance_ms);
 bool rebalance_is_due(const struct gpool_lora *lora);
 /*
- * rebalance() - Include the uses since the last call in the worth of each adapter, and queue at most one adapter. Cost:
+ * rebalance() - Add the uses since the last call to the worth of each adapter, and queue at most one adapter. Cost:
  * linear in the number of adapters.
  */
 void rebalance(struct gpool_lora *lora);

@@ -1,11 +1,9 @@
-/*
- * turns.c - make the parts of loads in turn, in loader threads and in threads that wait for a load.
- */
+/* turns.c - make the parts of loads in turn, in loader threads and in threads that wait for a load. */
 #include "client/lora/load/load.h"
 
 #include <errno.h>
 
-/* Under the lock: count the complete pages, and wake the threads that wait for layers. */
+/* Count the complete pages, and wake the threads that wait for layers; under the lock. */
 static void pages_ready(struct lora_load *load)
 {
 	struct lora_entry *entry = load->entry;
@@ -16,13 +14,13 @@ static void pages_ready(struct lora_load *load)
 		pthread_cond_broadcast(&load->lora->loaded);
 }
 
-/* Under the lock: another source can replace the one that has failed. */
+/* Return: true if another source can replace the one that has failed; under the lock. */
 static bool is_refusable(const struct lora_load *load)
 {
 	return load->from != LORA_FROM_PEFT && (load->error == -EINVAL || load->error == -EIO);
 }
 
-/* Under the lock. */
+/* Record the end of a part; under the lock. */
 static void part_end(struct lora_load *load, const struct lora_part *part, int error, const struct reason *reason)
 {
 	struct lora_entry *entry = load->entry;
@@ -48,7 +46,7 @@ static void part_end(struct lora_load *load, const struct lora_part *part, int e
 		load_set_state(load->lora, entry, LOAD_MADE);
 }
 
-/* The reader has no group until another thread returns one, which may have happened meanwhile. */
+/* Postpone a part: the reader has no group until another thread gives one back, which may have happened meanwhile. */
 static void part_put_off(struct lora_load *load)
 {
 	load->running--;
@@ -56,7 +54,7 @@ static void part_put_off(struct lora_load *load)
 	load_set_state(load->lora, load->entry, load->returned_count ? LOAD_LISTED : LOAD_STARVED);
 }
 
-/* Under the lock, but for the work: take the next part. Return: false if it cannot be made yet. */
+/* Take the next part; under the lock, except during the fetch. Return: false if it cannot be made yet. */
 static bool part_have(struct lora_load *load, struct lora_part *part, int *error)
 {
 	const struct lora_entry *entry = load->entry;

@@ -1,6 +1,4 @@
-/*
- * warm.c - find and publish copies of adapters in host memory.
- */
+/* warm.c - find and publish copies of adapters in host memory. */
 #include "client/lora/load/warm.h"
 
 #include "client/object/object.h"
@@ -9,7 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* ---- finding ---- */
+/* ---- find ---- */
 
 static void copy_is(struct warm_copy *copy, const struct adapter_layout *layout, enum cold_form form)
 {
@@ -31,7 +29,7 @@ static const void *value_of(struct gpool_object *object, const char *key, size_t
 	return !gpool_object_get(object, key, &value, &found) && found == bytes ? value : NULL;
 }
 
-/* The metadata of a published object cannot change after the check. */
+/* The metadata of a published object is immutable, so it cannot change after the check. */
 const char *warm_look(struct warm_copy *copy, const struct adapter_layout *layout, bool int8)
 {
 	const void *its = value_of(copy->object, "layout", layout->header->bytes);
@@ -72,7 +70,7 @@ int warm_find(struct gpool *pool, const char *name, const struct adapter_layout 
 	if (error) {
 		gpool_object_close(copy->object);
 		copy->object = NULL;
-		/* It was evicted, or is of a class that cannot be pinned. */
+		/* The object was evicted, or its class cannot be pinned. */
 		return error == -ESTALE    ? -ENOENT
 			: error == -EINVAL ? refuse(reason, "object '%s': it is of another class", name)
 					   : error;
@@ -94,7 +92,7 @@ void warm_close(struct warm_copy *copy)
 	copy->object = NULL;
 }
 
-/* ---- making ---- */
+/* ---- create ---- */
 
 int warm_begin(struct gpool *pool, const char *name, const struct adapter_layout *layout, enum cold_form form,
 	bool private, uint64_t over, struct warm_copy *copy)

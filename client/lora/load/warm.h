@@ -1,17 +1,18 @@
 /*
- * warm.h - copies of adapters in host memory: pinnable named objects of a pool of the back end `host`, which all
- * engines of a trust domain share.
+ * warm.h - warm copies: adapters in host memory, as pinnable named objects of a pool with the back end `host`, which
+ * all engines of a trust domain share.
  *
- * A copy has the content of a cold file, uncompressed: the forms of the adapter's pages (cold_file.h) in order, and the
- * metadata
+ * A copy has the content of a cold file, uncompressed: the forms of the adapter's pages (cold_file.h) in order, and
+ * this metadata:
  *
- *   "layout"     the adapter's layout, with the page size of the pool that it is for
+ *   "layout"     the adapter's layout, with the page size of the GPU pool
  *   "form"       uint32_t: enum cold_form
  *   "checksums"  uint64_t[pages]: XXH3 64 of the expanded image of each page
- *   "name"       the name that its publisher uses, for people
+ *   "name"       the publisher's name of the adapter, for display
  *
- * Its name is a hash of its sources (format/adapter.c). Its publisher is in the same trust domain, but may have
- * published anything: sizes and layout are checked when it is opened, and each page's image when it is made.
+ * The name of the object is a hash of its sources (format/adapter.c). The publisher is in the same trust domain, but
+ * may have published anything. Sizes and layout are therefore checked when the copy is opened, and the image of each
+ * page when it is made.
  */
 #ifndef GPOOL_CLIENT_LORA_WARM_H
 #define GPOOL_CLIENT_LORA_WARM_H
@@ -22,13 +23,13 @@
 #include "client/lora/format/adapter.h"
 #include "client/lora/format/cold_file.h"
 
-/* A copy that is open and pinned, or is being made. */
+/* A copy that is open and pinned, or is being created. */
 struct warm_copy {
 	struct gpool_object *object; /* NULL: none */
 	uint8_t *forms;              /* read-only after it is published */
 	struct cold_header header;
-	struct cold_file file; /* for cold_page_expand(): form, checksums and layout, without groups */
-	uint64_t version;      /* of the object that was found, valid or not */
+	struct cold_file file; /* form, checksums and layout for cold_page_expand(); without groups */
+	uint64_t version;      /* version of the object that was found, valid or not */
 };
 
 /* warm_form() - Return the address of the form of a page. */
@@ -39,16 +40,16 @@ static inline uint8_t *warm_form(const struct warm_copy *copy, uint32_t page)
 
 /*
  * warm_find() - Open and pin a copy of an adapter with this layout, which must remain valid until warm_close(). int8:
- * the copy may be in int8. private: it must be published by this session's tenant. Return: 0; -ENOENT: no copy;
- * -EINVAL, with a reason: the object copy->version is no such copy; or as gpool_object_open().
+ * the copy may be in int8. private: the copy must be published by this session's tenant. Return: 0; -ENOENT: no copy;
+ * -EINVAL, with a reason: the object copy->version is not such a copy; or as gpool_object_open().
  */
 int warm_find(struct gpool *pool, const char *name, const struct adapter_layout *layout, bool int8, bool private,
 	struct warm_copy *copy, struct reason *reason);
 /*
- * Copies that were loaded stay mapped for a while, without a pin, so they can be evicted. A load that uses one again
- * needs neither the agent nor a new mapping, which takes as long as reading it. Threads: any.
+ * Copies that were loaded stay mapped for some time, without a pin, so that they can be evicted. A load that uses such
+ * a copy again needs neither the agent nor a new mapping, which would take as long as reading the copy. Threads: any.
  */
-/* at a time; each page is a mapping, and Linux permits 65,530 by default */
+/* limits of kept copies and their pages; each page is a mapping, and Linux permits 65,530 mappings by default */
 enum { WARM_KEPT = 64, WARM_KEPT_PAGES = 8192 };
 
 struct warm_kept {
@@ -61,29 +62,29 @@ struct warm_kept {
 	} copies[WARM_KEPT]; /* a ring, the oldest first; object is NULL while a copy is in use */
 };
 
-/* warm_again() - Pin a copy that is kept, as warm_find(). Return: -ENOENT: not kept, or evicted. */
+/* warm_again() - Pin a kept copy, as warm_find() does. Return: -ENOENT: not kept, or evicted. */
 int warm_again(struct warm_kept *kept, const char *name, const struct adapter_layout *layout, bool int8,
 	struct warm_copy *copy);
 /* warm_leave() - Keep the copy instead of closing it. */
 void warm_leave(struct warm_kept *kept, const char *name, struct warm_copy *copy);
-/* warm_kept_end() - Close all of them. */
+/* warm_kept_end() - Close all kept copies. */
 void warm_kept_end(struct warm_kept *kept);
 
-/* warm_look() - Check an open copy. Return: NULL, or the text of an error. */
+/* warm_look() - Check an open copy. Return: NULL if it is valid, otherwise the text of an error. */
 const char *warm_look(struct warm_copy *copy, const struct adapter_layout *layout, bool int8);
-/* warm_close() - Close a copy that was found; may be closed already. */
+/* warm_close() - Close a copy that was found. It may be closed already. */
 void warm_close(struct warm_copy *copy);
 
 /*
- * warm_begin() - Create a copy in this form. The caller writes the forms of all pages, and calls warm_publish() or
+ * warm_begin() - Create a copy in this form. The caller writes the forms of all pages, and then calls warm_publish() or
  * warm_abort(). over: the version to replace; 0: none. Return: 0; -ENOSPC, -EDQUOT: no room; or as
  * gpool_object_alloc().
  */
 int warm_begin(struct gpool *pool, const char *name, const struct adapter_layout *layout, enum cold_form form,
 	bool private, uint64_t over, struct warm_copy *copy);
 /*
- * warm_publish() - Publish a copy, and close it. label: the name of the adapter for people; checksums: [pages]. Return:
- * 0; -ESTALE: another engine was first; or as gpool_object_publish().
+ * warm_publish() - Publish a copy, and close it. label: the name of the adapter, for display; checksums: [pages].
+ * Return: 0; -ESTALE: another engine was first; or as gpool_object_publish().
  */
 int warm_publish(struct warm_copy *copy, const char *label, const uint64_t *checksums);
 void warm_abort(struct warm_copy *copy);

@@ -29,7 +29,7 @@ static struct gpool_object *kept_take(struct warm_kept *kept, const char *name)
 	return object;
 }
 
-/* Under the lock: remove the oldest one from the ring. Return: NULL if it is in use. */
+/* Remove the oldest copy from the ring; under the lock. Return: its object, or NULL if it is in use. */
 static struct gpool_object *kept_drop(struct warm_kept *kept)
 {
 	struct warm_kept_copy *copy = kept_at(kept, 0);
@@ -69,7 +69,7 @@ int warm_again(struct warm_kept *kept, const char *name, const struct adapter_la
 		copy->object = NULL;
 		return -ENOENT;
 	}
-	/* Its metadata cannot have changed since it was checked, but the adapter may have. */
+	/* The metadata cannot have changed since it was checked, but the adapter may have. */
 	if (!warm_look(copy, layout, int8))
 		return 0;
 	warm_close(copy);

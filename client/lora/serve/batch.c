@@ -1,6 +1,4 @@
-/*
- * batch.c - create a batch, set its adapters, and apply it; see batch.h.
- */
+/* batch.c - create a batch, set its adapters, and apply it; see batch.h. */
 #include "client/lora/serve/batch.h"
 
 #include "client/core/last_error.h"
@@ -10,7 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* ---- life ---- */
+/* ---- create and destroy ---- */
 
 static uint64_t align_up(uint64_t bytes, uint64_t align)
 {
@@ -87,7 +85,7 @@ static int lists_alloc(struct gpool_lora_batch *batch)
 	return batch->slots && batch->joiners && batch->leaving && batch->token_slots ? 0 : -ENOMEM;
 }
 
-/* Allocate the stages: copies of the device memory before the workspace. */
+/* Allocate the stages, each of which mirrors the device memory before the workspace. */
 static int staging_alloc(struct gpool_lora_batch *batch)
 {
 	uint64_t each = align_up(batch->workspace_at, 4096);
@@ -148,9 +146,9 @@ static struct lora_args args_of(const struct gpool_lora_batch *batch, const stru
 }
 
 /*
- * Fill the device memory with zeros: a batch without tokens, tables without adapters, and the initial workspace. Then
- * run both kernels once without tokens, so that their images are loaded before a program captures graphs, and missing
- * images are detected here.
+ * Initialize the device memory with zeros: a batch without tokens, tables without adapters, and the initial workspace.
+ * Then run both kernels once without tokens. Their images are therefore loaded before a program captures graphs, and
+ * missing images are detected here.
  */
 static int device_begin(struct gpool_lora_batch *batch)
 {
@@ -190,7 +188,7 @@ static int batch_wait(struct gpool_lora_batch *batch)
 	struct gpool_fence fence;
 	int error = gpool_fence_record(batch->lora->pool, batch->stream, &fence);
 
-	/* Closing a stream waits for its work. */
+	/* -EINVAL: the stream was closed, which has waited for its work. */
 	return error == -EINVAL ? 0 : error ? error : gpool_fence_wait(batch->lora->pool, fence, -1);
 }
 
@@ -238,9 +236,9 @@ int gpool_lora_batch_create(
 	return 0;
 }
 
-/* ---- adapters that leave ---- */
+/* ---- release adapters of earlier batches ---- */
 
-/* Release adapters of earlier batches behind the queued work. Those that fail remain for the next call. */
+/* Release the adapters of earlier batches behind the queued work. If a release fails, the next call repeats it. */
 static void leavers_release(struct gpool_lora_batch *batch, struct gpool_fence fence)
 {
 	uint32_t kept = 0;
@@ -294,7 +292,10 @@ int gpool_lora_batch_destroy(struct gpool_lora_batch *batch)
 
 /* ---- adapters of the next batch ---- */
 
-/* Encode the index of an adapter that has no slot yet, while a batch is made, below BATCH_NO_SLOT; and decode it. */
+/*
+ * Encode or decode the index of an adapter that has no slot yet while a batch is made. The codes are below
+ * BATCH_NO_SLOT.
+ */
 static int32_t joiner_mark(int32_t joiner)
 {
 	return -2 - joiner;
@@ -319,7 +320,7 @@ static int ids_have(struct gpool_lora_batch *batch, uint32_t id)
 	return 0;
 }
 
-/* Handle an adapter of a token, once for each batch. */
+/* Register the adapter of a token, once per batch. */
 static void adapter_note(struct gpool_lora_batch *batch, uint32_t id, uint32_t *count)
 {
 	int32_t slot = batch->slot_of[id];
@@ -368,7 +369,7 @@ static int adapters_note(
 }
 
 /*
- * Find a slot that the batch does not use: an empty one, or the least recently used one. There is always one, because
+ * Return a slot that the batch does not use: an empty one, or the least recently used one. One always exists, because
  * the number of adapters is limited.
  */
 static int32_t slot_choose(const struct gpool_lora_batch *batch)
@@ -381,7 +382,7 @@ static int32_t slot_choose(const struct gpool_lora_batch *batch)
 	return best;
 }
 
-/* Acquire an adapter, and make its table if there is none, or if its addresses have changed. */
+/* Acquire an adapter. If it has no table, or its addresses have changed, create its table. */
 static int joiner_join(
 	struct gpool_lora_batch *batch, struct batch_joiner *joiner, struct batch_stage *stage, struct reason *reason)
 {
@@ -406,7 +407,7 @@ static int joiner_join(
 	return error;
 }
 
-/* Acquire all adapters, or none. */
+/* Acquire all adapters. The caller calls joiners_undo() after an error. */
 static int joiners_join(struct gpool_lora_batch *batch, struct batch_stage *stage, struct reason *reason)
 {
 	int error = 0;
@@ -416,7 +417,7 @@ static int joiners_join(struct gpool_lora_batch *batch, struct batch_stage *stag
 	return error;
 }
 
-/* Undo the batch. Marks of its step remain at slots, and no later step has the same number. */
+/* Undo the batch. The mark of its step remains in slots, but no later step has the same number. */
 static void joiners_undo(struct gpool_lora_batch *batch)
 {
 	for (uint32_t i = 0; i < batch->joiner_count; i++) {
@@ -429,7 +430,7 @@ static void joiners_undo(struct gpool_lora_batch *batch)
 	}
 }
 
-/* Assign the slots, and mark the adapters that are not in this batch for release. */
+/* Assign the slots, and list the adapters that are not in this batch for release. */
 static void joiners_commit(struct gpool_lora_batch *batch)
 {
 	for (uint32_t i = 0; i < batch->adapters_max; i++)
@@ -452,9 +453,9 @@ static void joiners_commit(struct gpool_lora_batch *batch)
 	}
 }
 
-/* ---- onto the device ---- */
+/* ---- copy to the device ---- */
 
-/* Copy adjacent tables together. */
+/* Copy the new tables, with one call for each run of adjacent ones. */
 static int tables_copy(struct gpool_lora_batch *batch, const struct batch_stage *stage)
 {
 	uint64_t each = table_bytes(batch);
@@ -484,7 +485,7 @@ static int stage_copy(struct gpool_lora_batch *batch, struct batch_stage *stage)
 	return error;
 }
 
-/* The content of the device memory is unknown: the next batch writes all of it. */
+/* Record that the content of the device memory is unknown. The next batch writes all of it. */
 static void batch_tear(struct gpool_lora_batch *batch)
 {
 	batch->torn = true;
@@ -502,7 +503,7 @@ static int batch_queue(struct gpool_lora_batch *batch, struct batch_stage *stage
 	int error = stage_copy(batch, stage), late = gpool_fence_record(pool, batch->stream, &stage->fence);
 
 	if (error || late) {
-		/* Wait for the copies that read the stage, because there is no fence for a later wait. */
+		/* Wait for the copies that read the stage, because no fence exists for a later wait. */
 		stream_sync_all(pool);
 		batch_tear(batch);
 		return error ? error : late;
@@ -512,7 +513,7 @@ static int batch_queue(struct gpool_lora_batch *batch, struct batch_stage *stage
 	return 0;
 }
 
-/* ---- public ---- */
+/* ---- public functions ---- */
 
 static void tokens_place(
 	struct gpool_lora_batch *batch, const uint32_t *adapters, uint32_t tokens, struct batch_stage *stage)

@@ -1,5 +1,5 @@
 /*
- * batch_table.c - make the table of an adapter's matrices for each place of a batch, and check that the adapter fits
+ * batch_table.c - create the table of an adapter's matrices for each place of a batch, and check that the adapter fits
  * the model.
  */
 #include "client/lora/serve/batch.h"
@@ -40,7 +40,7 @@ static bool module_known(
 	return false;
 }
 
-/* Refuse modules without a place: without them the adapter would give other results. */
+/* Refuse an adapter with a module that has no place: without this module it would compute other results. */
 static int stranger_say(const struct gpool_lora_batch *batch, const struct lora_entry *entry, struct reason *reason)
 {
 	const struct adapter_layout *layout = &entry->adapter->layout;

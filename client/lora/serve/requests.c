@@ -1,14 +1,13 @@
 /*
  * requests.c - the requests of an engine and their adapters: scheduler.h, applied to the adapters of lora.h.
  *
- * An adapter is in one of these states for a scheduler:
- *   held acquired: requests of it are running, or it was claimed for a waiting one (`kept`). Otherwise it is released
- *   
- *            when a batch is formed
- *   claimed  a request that is due waits for its load; it is held when it is loaded
+ * For a scheduler, an adapter has one of these states:
+ *   held     It is acquired: requests of it are running, or it was claimed for a waiting request (`kept`). Otherwise it
+ *            is released when a batch is formed.
+ *   claimed  A request that is due waits for its load. It is held when it is loaded.
  *   none
  *
- * The lock of a scheduler is taken before that of its adapters. It is not held during waits.
+ * The lock of a scheduler is acquired before that of its adapters. It is not held during waits.
  */
 #include "client/lora/load/lora.h"
 #include "client/core/last_error.h"
@@ -21,34 +20,34 @@ enum {
 	REQUESTS_DEFAULT = 4096,
 	REQUESTS_MAX = 1 << 20,
 	CLAIMS_MAX = 2 * LORA_BATCH_REQUESTS_MAX,
-	AGAIN_US = 10000, /* chosen: time before an adapter without room is loaded again, or prefetched again */
+	AGAIN_US = 10000, /* chosen: time before an adapter that found no room is loaded or prefetched again */
 };
 
 static_assert((int)GPOOL_LORA_BATCH_REQUESTS_MAX == (int)LORA_BATCH_REQUESTS_MAX && GPOOL_LORA_NONE == LORA_NO_ADAPTER,
 	"the same");
 
-/* An adapter, as a client of the scheduler. */
+/* The state of an adapter in this scheduler. */
 struct client {
 	uint32_t requests, running;
 	bool held, kept, claimed, looked_at;
-	int error;         /* it cannot be loaded, and requests remain to be given up */
-	uint64_t again_us; /* time of the next claim; ahead_us: of the next prefetch */
+	int error;         /* the adapter cannot be loaded, and waiting requests must still be given up; 0: none */
+	uint64_t again_us; /* earliest time of the next claim; ahead_us: of the next prefetch */
 	uint64_t ahead_us;
 };
 
-/* Together with the 44 bytes of scheduler.h, the 80 that gpool.h states. */
+/* With the 44 bytes of scheduler.h, this is the 80 bytes that gpool.h states. */
 static_assert(sizeof(struct client) + sizeof(uint32_t) == 36, "memory of an adapter");
 
 struct gpool_lora_scheduler {
 	struct gpool_lora *lora;
 	pthread_mutex_t lock;
 	struct lora_scheduler *core;
-	struct client *clients; /* [client_count] by adapter */
+	struct client *clients; /* [client_count], by adapter number */
 	uint32_t client_count;
 	uint32_t claims[CLAIMS_MAX], claim_count;
-	uint32_t *looked_at, looked_count; /* [client_count] held for this batch, to check that they are resident */
+	uint32_t *looked_at, looked_count; /* [client_count] held only for this batch, to check residency */
 	bool short_of;                     /* an adapter could not be loaded for lack of room */
-	bool again;                        /* a change has been reported since the last batch */
+	bool again;                        /* a change was reported since the last batch */
 	uint64_t failed;
 	struct lora_schedule batch;
 };
@@ -58,7 +57,7 @@ static uint64_t now_us(void)
 	return monotonic_ns() / 1000;
 }
 
-/* ---- life ---- */
+/* ---- create and destroy ---- */
 
 static int options_get(const struct gpool_lora_scheduler_options *read, struct lora_options *options)
 {
@@ -165,7 +164,7 @@ static int clients_have(struct gpool_lora_scheduler *scheduler, uint32_t id)
 	return lora_scheduler_grow(scheduler->core, count);
 }
 
-/* Release an adapter unless it is needed. Return: 0, or the error because of which it is still held. */
+/* Release an adapter if it is not needed. Return: 0, or the error because of which it is still held. */
 static int settle(struct gpool_lora_scheduler *scheduler, uint32_t id, struct gpool_fence fence)
 {
 	struct client *client = &scheduler->clients[id];
@@ -180,14 +179,17 @@ static int settle(struct gpool_lora_scheduler *scheduler, uint32_t id, struct gp
 	return 0;
 }
 
-/* Check for a temporary error: no room, a restart of the agent, no memory. Other errors are those of the adapter. */
+/*
+ * Return: true if the error is temporary: no room, a restart of the agent, no memory. Other errors are caused by the
+ * adapter.
+ */
 static bool is_passing(int error)
 {
 	return error == -ENOSPC || error == -EDQUOT || error == -EAGAIN || error == -EBUSY || error == -EPIPE ||
 		error == -ENOMEM || error == -ETIMEDOUT;
 }
 
-/* Give up the requests that wait for an adapter, as far as the list of failed requests has room. */
+/* Give up the requests that wait for an adapter, as long as the list of failed requests has room. */
 static void requests_fail(
 	struct gpool_lora_scheduler *scheduler, uint32_t id, int error, struct gpool_lora_schedule *schedule)
 {
@@ -231,7 +233,10 @@ static void claim_failed(struct gpool_lora_scheduler *scheduler, uint32_t id, in
 		requests_fail(scheduler, id, error, schedule);
 		return;
 	}
-	/* The adapter of the first request is claimed first, and none is kept for later requests. */
+	/*
+	 * Retry at once, because the release of kept adapters has made room. Adapters are then claimed in order of
+	 * arrival, beginning with the one for the first request.
+	 */
 	if ((error == -ENOSPC || error == -EDQUOT) && kept_let_go(scheduler))
 		return;
 	scheduler->clients[id].again_us = now + AGAIN_US;
@@ -257,7 +262,7 @@ static void claims_look(struct gpool_lora_scheduler *scheduler, uint64_t now, st
 		if (error)
 			claim_failed(scheduler, id, error, now, schedule);
 		else
-			/* the requests that waited for it may have been removed */
+			/* the requests that waited for the adapter may have been removed */
 			settle(scheduler, id, GPOOL_FENCE_NONE);
 	}
 }
@@ -304,9 +309,12 @@ static void ahead_prefetch(struct gpool_lora_scheduler *scheduler, uint64_t now)
 	}
 }
 
-/* ---- where they are ---- */
+/* ---- places of adapters ---- */
 
-/* Hold a resident adapter until the batch is formed, so that it is resident when its requests start. */
+/*
+ * Return the place of an adapter. A resident adapter is held until the batch is formed, so that it is still resident
+ * when its requests start.
+ */
 static enum lora_place place(void *context, uint32_t id)
 {
 	struct gpool_lora_scheduler *scheduler = context;
@@ -365,9 +373,7 @@ int gpool_lora_scheduler_add(
 	return result < 0 ? result : 0;
 }
 
-/*
- * End a request; under the lock. If its adapter cannot be released behind the fence, nothing changes.
- */
+/* End a request; under the lock. If its adapter cannot be released behind the fence, nothing changes. */
 static int request_end(struct gpool_lora_scheduler *scheduler, uint32_t id, bool running, struct gpool_fence fence)
 {
 	struct client *client = id == LORA_NO_ADAPTER ? NULL : &scheduler->clients[id];
@@ -499,7 +505,7 @@ int gpool_lora_scheduler_queue(struct gpool_lora_scheduler *scheduler, uint32_t 
 	return (int)count;
 }
 
-/* ---- looking ---- */
+/* ---- inspect ---- */
 
 int gpool_lora_scheduler_stats(struct gpool_lora_scheduler *scheduler, struct gpool_lora_scheduler_stats *statistics)
 {

@@ -13,7 +13,7 @@ enum { UNUSED, WAITING, RUNNING, GIVEN_UP };
 struct request {
 	uint32_t adapter; /* index in adapters[] */
 	uint32_t tokens;
-	uint32_t previous, next; /* in the queue; next: also in the list of free numbers */
+	uint32_t previous, next; /* neighbours in the queue; next: also links free numbers */
 	uint64_t turn;           /* order of arrival */
 	uint64_t added_us, bypassed_us;
 	uint8_t state;
@@ -23,22 +23,22 @@ struct request {
 struct adapter {
 	uint32_t waiting, running;
 	uint64_t seen_in, listed_in,
-		chosen_in; /* rounds in which `place` was read, in which it became a candidate, and was chosen */
+		chosen_in; /* rounds in which `place` was read, the adapter became a candidate, and it was chosen */
 	enum lora_place place;
 };
 
-/* As stated in scheduler.h and gpool.h. */
+/* The sizes that scheduler.h and gpool.h state. */
 static_assert(
 	sizeof(struct request) == 48 && sizeof(struct adapter) + sizeof(uint32_t) == 44, "memory of the scheduler");
 
 struct lora_scheduler {
 	struct lora_options options;
 	struct request *requests; /* [request_count] */
-	struct adapter *adapters; /* [adapter_count + 1]: the first one represents no adapter */
+	struct adapter *adapters; /* [adapter_count + 1]; the first one represents requests without an adapter */
 	uint32_t *candidates;     /* [adapter_count] */
 	uint32_t request_count, adapter_count;
 	uint32_t first, last, unused;
-	uint32_t fresh; /* the first in the queue that was not bypassed, or NO_REQUEST */
+	uint32_t fresh; /* the first request in the queue that was not bypassed, or NO_REQUEST */
 	uint32_t running_adapters;
 	uint64_t turns, round;
 	struct lora_scheduler_stats stats;
@@ -47,10 +47,10 @@ struct lora_scheduler {
 /* The rest of the room in a batch. */
 struct room {
 	uint32_t requests, tokens, adapters;
-	bool prompted; /* it has a prompt */
+	bool prompted; /* the batch has a prompt */
 };
 
-/* ---- life ---- */
+/* ---- create and destroy ---- */
 
 int lora_scheduler_create(
 	const struct lora_options *options, uint32_t requests, uint32_t adapters, struct lora_scheduler **out)
@@ -98,7 +98,7 @@ static struct adapter *adapter_of(const struct lora_scheduler *scheduler, const 
 	return &scheduler->adapters[request->adapter];
 }
 
-/* Callers' numbers of adapters are the index - 1; index 0 is LORA_NO_ADAPTER. */
+/* Return the caller's number of an adapter, which is the index - 1. Index 0 is LORA_NO_ADAPTER. */
 static uint32_t number_of(const struct request *request)
 {
 	return request->adapter - 1;
@@ -269,7 +269,7 @@ static struct room room_now(const struct lora_scheduler *scheduler)
 	};
 }
 
-/* another: the adapter of the request is not in the batch yet. */
+/* Take room for a request. another: the adapter of the request is not in the batch yet. */
 static bool room_take(struct room *room, const struct request *request, bool another)
 {
 	if (room->requests == 0 || (another && room->adapters == 0) ||
@@ -307,8 +307,8 @@ static void list_add(uint32_t *list, uint32_t *count, uint32_t adapter)
 }
 
 /*
- * Find the requests that are due. Report the adapters to load for them, and those to prefetch for the next ones.
- * Return: the first request that is not due.
+ * Find the requests that are due. List the adapters to load for them, and those to prefetch for later requests. Return:
+ * the first request that is not due.
  */
 static uint32_t find_turns(struct lora_scheduler *scheduler, const struct lora_view *view, struct lora_schedule *batch)
 {
@@ -334,7 +334,7 @@ static uint32_t find_turns(struct lora_scheduler *scheduler, const struct lora_v
 		i++, behind = scheduler->requests[behind].next)
 		if (has_adapter(&scheduler->requests[behind]))
 			list_add(batch->ahead, &batch->ahead_count, number_of(&scheduler->requests[behind]));
-	scheduler->round++; /* choices of this function are not final */
+	scheduler->round++; /* choices of this function are not final, so begin another round */
 	return number;
 }
 
@@ -353,7 +353,7 @@ static bool is_overdue(const struct lora_scheduler *scheduler, uint32_t number, 
 	const struct request *requests = scheduler->requests;
 
 	if (scheduler->fresh != NO_REQUEST && requests[number].turn >= requests[scheduler->fresh].turn)
-		return false; /* it was not bypassed */
+		return false; /* the request was not bypassed */
 	return now_us - requests[number].bypassed_us >= scheduler->options.max_bypass_us;
 }
 
@@ -384,7 +384,10 @@ static bool start(struct forming *forming, uint32_t number)
 	return true;
 }
 
-/* Start the overdue requests at the head of the queue. Return: false if one must wait; no request may bypass it. */
+/*
+ * Start the overdue requests at the head of the queue. Return: false if one of them must wait; then no other request
+ * may start, since it would bypass that one.
+ */
 static bool start_overdue(struct forming *forming)
 {
 	struct lora_scheduler *scheduler = forming->scheduler;
@@ -401,7 +404,7 @@ static void start_in_order(struct forming *forming)
 		continue;
 }
 
-/* A request whose adapter is not resident keeps its room in the batch. */
+/* Start the requests that are due and whose adapter is resident. The others keep their room in the batch. */
 static void start_around(struct forming *forming, uint32_t behind)
 {
 	struct lora_scheduler *scheduler = forming->scheduler;
@@ -413,8 +416,9 @@ static void start_around(struct forming *forming, uint32_t behind)
 }
 
 /*
- * Collect the resident adapters of the requests that would fit without the limit of adapters, in order of arrival, and
- * of the first request that would not fit, so that no smaller one takes its room. Return: their number.
+ * Collect the resident adapters, in order of arrival, of the requests that would fit without the limit of adapters.
+ * Also collect that of the first request that would not fit, so that no smaller request takes its room. Return: their
+ * number.
  */
 static uint32_t find_candidates(struct forming *forming)
 {
@@ -437,12 +441,12 @@ static uint32_t find_candidates(struct forming *forming)
 		if (has_adapter(request) && !adapter->running)
 			scheduler->candidates[count++] = request->adapter;
 		else
-			adapter->chosen_in = scheduler->round; /* it is in the batch already */
+			adapter->chosen_in = scheduler->round; /* the adapter is already in the batch */
 	}
 	return count;
 }
 
-/* Choose the adapters with the most waiting requests; of equal ones, that of the first request. */
+/* Choose the adapters with the most waiting requests, and among equals that of the earliest request. */
 static void choose_adapters(struct forming *forming)
 {
 	struct lora_scheduler *scheduler = forming->scheduler;
@@ -472,11 +476,11 @@ static void start_resident(struct forming *forming)
 		next = scheduler->requests[number].next;
 		if (adapter_of(scheduler, &scheduler->requests[number])->chosen_in == scheduler->round &&
 			!start(forming, number))
-			return; /* the batch is full: these requests do not bypass each other */
+			return; /* the batch is full; end here, so that these requests do not bypass each other */
 	}
 }
 
-/* Mark requests before the last started one as bypassed, if they are not yet. */
+/* Mark the requests before the last started one as bypassed, if they are not marked yet. */
 static void note_passed(struct forming *forming)
 {
 	struct lora_scheduler *scheduler = forming->scheduler;
@@ -517,7 +521,7 @@ void lora_scheduler_schedule(
 	batch->adapters = scheduler->running_adapters;
 }
 
-/* ---- the queue, for others ---- */
+/* ---- the queue, for engines that form batches themselves ---- */
 
 uint32_t lora_scheduler_queue(struct lora_scheduler *scheduler, const struct lora_view *view, uint64_t now_us,
 	uint32_t *requests, uint32_t most)
@@ -535,7 +539,7 @@ uint32_t lora_scheduler_queue(struct lora_scheduler *scheduler, const struct lor
 	return count;
 }
 
-/* ---- inspection ---- */
+/* ---- inspect ---- */
 
 void lora_scheduler_get_stats(const struct lora_scheduler *scheduler, struct lora_scheduler_stats *stats)
 {

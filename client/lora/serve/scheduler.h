@@ -1,27 +1,26 @@
 /*
- * scheduler.h - decide which waiting requests an engine starts next. It works on numbers alone: the caller passes
+ * scheduler.h - decide which waiting requests an engine starts next. It works only on numbers: the caller passes
  * requests, the places of adapters and the time, and gets batches and the adapters to load.
  *
- * A batch is formed before each step of the engine. It has the running requests and those that start with it: at most
- * batch_requests requests, batch_adapters different adapters, and batch_tokens tokens, which are the prompts of started
- * requests and one token for each running one. A longer prompt starts in a batch without other prompts.
+ * A batch is formed before each step of the engine. It contains the running requests and those that start with it: at
+ * most batch_requests requests, batch_adapters different adapters, and batch_tokens tokens. The tokens are the prompts
+ * of started requests, and one token for each running request. A longer prompt starts in a batch without other prompts.
  *
  * The queue is in order of arrival. The requests that would start in this order if every adapter were resident are due.
- * A request that is due, and whose adapter is not resident, is blocked, and counted as a cold start, once.
+ * A request that is due, but whose adapter is not resident, is blocked, and is counted once as a cold start.
  *
  *   LORA_IN_ORDER        requests start in order of arrival: a blocked request blocks all requests behind it
  *   LORA_AROUND          other requests that are due start before a blocked one
- *   LORA_RESIDENT_FIRST requests whose adapter is resident start first, in order of arrival; then those whose adapter
- *   is
- *                        being loaded; then the rest. If there are too many adapters, those with the most waiting
+ *   LORA_RESIDENT_FIRST  requests whose adapter is resident start first, in order of arrival; then those whose adapter
+ *                        is being loaded; then the rest. If there are too many adapters, those with the most waiting
  *                        requests are chosen
  *
- * Bound: a request is bypassed when a later request starts. max_bypass_us after it was bypassed first it is overdue,
- * and no request bypasses it any more: it waits only for earlier requests, its adapter and room in the batch. The bound
- * holds always, because overdue requests start in order of arrival, before all others.
+ * Bound: a request is bypassed when a later request starts. max_bypass_us after it was first bypassed, the request is
+ * overdue, and no request bypasses it any more: it waits only for earlier requests, its adapter and room in the batch.
+ * The bound always holds, because overdue requests start in order of arrival, before all others.
  *
- * Threads: it has no threads and no lock; its owner has one.
- * Memory:  48 bytes for each request and 44 for each adapter, up to their maximum numbers.
+ * Threads: the scheduler has no threads and no lock; its owner has one.
+ * Memory: 48 bytes for each request and 44 for each adapter, up to their maximum numbers.
  */
 #ifndef GPOOL_CLIENT_LORA_SCHEDULER_H
 #define GPOOL_CLIENT_LORA_SCHEDULER_H
@@ -29,7 +28,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define LORA_NO_ADAPTER UINT32_MAX /* the model as it is */
+#define LORA_NO_ADAPTER UINT32_MAX /* the model without an adapter */
 
 enum {
 	LORA_BATCH_REQUESTS_MAX = 256,
@@ -53,12 +52,15 @@ struct lora_options {
 	uint32_t batch_requests; /* 1..LORA_BATCH_REQUESTS_MAX */
 	uint32_t batch_adapters; /* 0: no limit */
 	uint32_t batch_tokens;
-	/* number of requests behind those that are due, whose adapters are prefetched; 0..LORA_LOOK_AHEAD_MAX */
+	/* number of requests, behind those that are due, whose adapters are prefetched; 0..LORA_LOOK_AHEAD_MAX */
 	uint32_t look_ahead;
 	uint64_t max_bypass_us;
 };
 
-/* As specified; tokens and patience chosen: a step of an 8B model, and a wait that is still acceptable for a person. */
+/*
+ * The default limits are specified; tokens and patience are chosen: a step of an 8B model, and a wait that users
+ * accept.
+ */
 #define LORA_OPTIONS_INIT \
 	{ \
 		.order = LORA_RESIDENT_FIRST, .batch_requests = LORA_BATCH_REQUESTS_MAX, .batch_adapters = 32, \
@@ -72,34 +74,34 @@ struct lora_view {
 };
 
 /*
- * wanted: adapters of blocked requests, in order of arrival: load them, and keep them until their requests have run. If
- * there is no room for one, release adapters that are kept for later requests, and load no further one now; otherwise
- * the first request could wait forever.
+ * wanted: adapters of blocked requests, in order of arrival. The caller loads them, and keeps them until their requests
+ * have run. If there is no room for one, the caller releases adapters that are kept for later requests, and loads no
+ * further one now; otherwise the first request could wait forever.
  */
 struct lora_schedule {
-	uint32_t starts[LORA_BATCH_REQUESTS_MAX]; /* requests, which are running now */
+	uint32_t starts[LORA_BATCH_REQUESTS_MAX]; /* requests that are running now */
 	uint32_t wanted[LORA_BATCH_REQUESTS_MAX];
-	uint32_t ahead[LORA_LOOK_AHEAD_MAX]; /* adapters of the next requests, resident or not: prefetch them */
+	uint32_t ahead[LORA_LOOK_AHEAD_MAX]; /* adapters of the next requests, resident or not, for prefetch */
 	uint32_t start_count, wanted_count, ahead_count;
-	uint32_t adapters; /* different ones in the batch, including those of running requests */
+	uint32_t adapters; /* number of different adapters in the batch, including those of running requests */
 };
 
 struct lora_scheduler_stats {
 	uint32_t waiting, running;
-	uint64_t batches; /* in which a request has started */
+	uint64_t batches; /* number of batches in which a request has started */
 	uint64_t added, started, finished, removed;
-	uint64_t cold_starts; /* requests */
-	uint64_t bypassed;    /* requests */
-	uint64_t overdue;     /* requests that were overdue when they started */
+	uint64_t cold_starts; /* number of requests */
+	uint64_t bypassed;    /* number of requests */
+	uint64_t overdue;     /* number of requests that were overdue when they started */
 	uint64_t longest_bypass_us;
-	uint64_t longest_wait_us; /* until the start */
+	uint64_t longest_wait_us; /* from the arrival to the start */
 };
 
 struct lora_scheduler;
 
 /*
  * lora_scheduler_create() - Create a scheduler without requests. lora_scheduler_destroy() - Free it; may be NULL.
- * @requests: maximum number of waiting and running requests; @adapters: numbers of adapters are below it
+ * @requests: maximum number of waiting and running requests; @adapters: upper limit of adapter numbers, exclusive
  * Return: 0, -EINVAL, -ENOMEM.
  */
 int lora_scheduler_create(
@@ -116,7 +118,7 @@ int lora_scheduler_add(
 
 /*
  * lora_scheduler_remove() - Remove a request that waits or was given up. lora_scheduler_finish() - End a running
- * request. lora_scheduler_give_up() - Take a waiting request from the queue; it keeps its number until it is removed.
+ * request. lora_scheduler_give_up() - Take a waiting request out of the queue; it keeps its number until it is removed.
  * Return: 0, -ENOENT.
  */
 int lora_scheduler_give_up(struct lora_scheduler *scheduler, uint32_t request);
@@ -124,22 +126,22 @@ int lora_scheduler_remove(struct lora_scheduler *scheduler, uint32_t request);
 int lora_scheduler_finish(struct lora_scheduler *scheduler, uint32_t request);
 
 /*
- * lora_scheduler_schedule() - Form the next batch. Cost: linear in waiting requests; with LORA_IN_ORDER in those that
- * are due.
+ * lora_scheduler_schedule() - Form the next batch. Cost: linear in the number of waiting requests; with LORA_IN_ORDER,
+ * in the number of those that are due.
  */
 void lora_scheduler_schedule(
 	struct lora_scheduler *scheduler, const struct lora_view *view, uint64_t now_us, struct lora_schedule *batch);
 
 /*
- * lora_scheduler_queue() - List waiting requests, for engines that form their batches themselves: overdue ones first,
- * then by the place of their adapter, each in order of arrival; at most `most`. Return: their number. Cost: four passes
- * over the waiting requests.
+ * lora_scheduler_queue() - List at most `most` waiting requests, for engines that form their batches themselves:
+ * overdue ones first, then by the place of their adapter, each in order of arrival. Return: their number. Cost: four
+ * passes over the waiting requests.
  */
 uint32_t lora_scheduler_queue(struct lora_scheduler *scheduler, const struct lora_view *view, uint64_t now_us,
 	uint32_t *requests, uint32_t most);
 
 /*
- * lora_scheduler_grow() - Permit numbers of adapters below `adapters`, if the limit is lower now. Return: 0, -EINVAL,
+ * lora_scheduler_grow() - Raise the upper limit of adapter numbers to `adapters`, if it is lower. Return: 0, -EINVAL,
  * -ENOMEM.
  */
 int lora_scheduler_grow(struct lora_scheduler *scheduler, uint32_t adapters);
@@ -152,15 +154,15 @@ uint32_t lora_scheduler_waiting(const struct lora_scheduler *scheduler, uint32_t
 
 bool lora_scheduler_runs(const struct lora_scheduler *scheduler, uint32_t request);
 
-/* lora_scheduler_adapter() - Return the adapter of a request that waits or runs, or was given up. */
+/* lora_scheduler_adapter() - Return the adapter of a request that waits, runs, or was given up. */
 uint32_t lora_scheduler_adapter(const struct lora_scheduler *scheduler, uint32_t request);
 bool lora_scheduler_was_cold(const struct lora_scheduler *scheduler, uint32_t request);
 
 void lora_scheduler_get_stats(const struct lora_scheduler *scheduler, struct lora_scheduler_stats *stats);
 
 /*
- * lora_scheduler_check() - Check lists and counts. Return: NULL, or the text of an error. Cost: linear in requests and
- * adapters.
+ * lora_scheduler_check() - Check lists and counts. Return: NULL, or the text of an error. Cost: linear in the number of
+ * requests and adapters.
  */
 const char *lora_scheduler_check(const struct lora_scheduler *scheduler);
 
