@@ -1,6 +1,6 @@
 /*
- * open.c - gpool_open() and gpool_close(): attach to a pool, open the parts of the library, and the reverse; and the
- * handling of forks. See core/pool.h.
+ * open.c - gpool_open() and gpool_close(): attach to a pool and open the parts of the library, and the reverse. Also
+ * handles forks. See core/pool.h.
  *
  * This is the only file that includes all parts. When a part opens, it registers the functions that the core calls.
  */
@@ -40,20 +40,20 @@
 #define DIRECTORY_DEFAULT "/run/gpool"
 
 enum {
-	REPLY_MS = 10000,  /* for an answer to an attach request, if the caller itself does not wait for the agent */
+	REPLY_MS = 10000,  /* for a reply to an attach request, if the caller does not wait for the agent */
 	ANSWER_MS = 10000, /* chosen: much longer than a restart of the agent */
 	DETACH_MS = 2000,
 	ATTACH_TRIES = 8,
-	/* pause before another attempt after the agent has closed the connection without an answer */
+	/* pause before another attempt, after the agent has closed the connection without a reply */
 	ATTACH_PAUSE_MS = 10,
-	RUNS_SHARE = 64, /* a thread keeps 1/64 of the pool in runs, or ... */
-	/* ... this number of pages: two blocks of 100, the size of the speed goal; the agent can reclaim them */
+	RUNS_SHARE = 64, /* a thread keeps 1/64 of the pool in runs, or RUNS_LEAST pages if that is more */
+	/* two blocks of 100 pages, the size in the performance goal; the agent can reclaim them */
 	RUNS_LEAST = 256,
 };
 
 /* ---- attach ---- */
 
-/* Everything that gpool_open() receives or creates before it is stored in the pool. */
+/* Data that gpool_open() receives or creates before it is stored in the pool. */
 struct attaching {
 	struct gpool *pool;
 	struct gpool_options options;
@@ -100,7 +100,7 @@ static int options_check(struct attaching *a, const struct gpool_options *option
 	error = name_copy(a->pool_name, read->pool, "pool");
 	if (!error)
 		error = name_copy(a->tenant, read->tenant, "tenant");
-	/* The name is informational only: a long one is truncated. */
+	/* The name is only informational, so a long one is truncated. */
 	msg_text_copy(a->name, sizeof(a->name), read->name ? read->name : program_invocation_short_name);
 	return error;
 }
@@ -111,7 +111,7 @@ static int connect_error(int error)
 	switch (error) {
 	case -ECONNREFUSED:
 	case -ENOTDIR:
-	case -ETIMEDOUT: return -ENOENT; /* no agent is listening, or none was in time */
+	case -ETIMEDOUT: return -ENOENT; /* no agent is listening, or none started in time */
 	case -EAGAIN: return -ETIMEDOUT; /* an agent is listening, but accepts no connection */
 	case -ENAMETOOLONG: return -EINVAL;
 	case -EPERM: return -EACCES;
@@ -120,7 +120,7 @@ static int connect_error(int error)
 	}
 }
 
-/* attach_connect() in slices, so that the thread's check can interrupt the wait. */
+/* Call attach_connect() with short timeouts, so that the thread's check can interrupt the wait. */
 static int connect_await(const char *path, int timeout_ms)
 {
 	uint64_t start = monotonic_ns();
@@ -164,7 +164,7 @@ static int attach_socket(struct attaching *a)
 	return 0;
 }
 
-/* Return a refusal that gpool_open() documents; any other error violates the agent's protocol. */
+/* Return a refusal that gpool_open() documents. Any other error violates the agent's protocol. */
 static int refusal(int error)
 {
 	switch (error) {
@@ -185,7 +185,7 @@ static int refusal(int error)
 	}
 }
 
-/* -EPIPE: the agent ended during the request. */
+/* Send the attach request. Return -EPIPE if the agent has ended meanwhile. */
 static int attach_ask(struct attaching *a, int fds[3])
 {
 	struct msg_attach_request request = {
@@ -223,7 +223,7 @@ static int attach_ask(struct attaching *a, int fds[3])
 	return error;
 }
 
-/* Check that the segments agree with the reply. */
+/* Check that the segments match the reply. */
 static bool reply_fits(const struct attaching *a)
 {
 	const struct gpool *pool = a->pool;
@@ -256,9 +256,12 @@ static int segments_open(struct attaching *a, const int fds[3])
 		return error == -ENOMEM ? error : -EPROTO;
 	if (!reply_fits(a))
 		return -EPROTO;
-	/* The fork check would not stop a child that writes through a pointer it kept. */
+	/*
+	 * Exclude the segment from forked children: the fork check does not stop a child that writes through a pointer
+	 * that it kept.
+	 */
 	madvise(pool->session.header, pool->session.bytes, MADV_DONTFORK);
-	/* Releases that were requested before do not concern this session. */
+	/* Releases that were requested earlier do not concern this session. */
 	atomic_store_explicit(&pool->release_seen,
 		atomic_load_explicit(&pool->header->release_serial, memory_order_relaxed), memory_order_relaxed);
 	pool->id = a->reply.session;
@@ -295,7 +298,7 @@ static int device_open(struct attaching *a)
 	return 0;
 }
 
-/* ---- life ---- */
+/* ---- open and close ---- */
 
 static struct gpool *pool_allocate(void)
 {
@@ -315,7 +318,7 @@ static struct gpool *pool_allocate(void)
 	pthread_mutex_init(&pool->objects_lock, NULL);
 	pthread_cond_init(&pool->objects_answered, NULL);
 	pthread_mutex_init(&pool->kvs_lock, NULL);
-	/* Above the numbers of all earlier sessions, one of which may have had the same session number. */
+	/* Start above the numbers of all earlier sessions, one of which may have had the same session number. */
 	pool->attach_sequence = monotonic_ns();
 	pool->answer_ms = ANSWER_MS;
 	pthread_mutex_init(&pool->roles_lock, NULL);
@@ -351,7 +354,7 @@ static void pool_release(struct gpool *pool)
 	munmap(pool, sizeof(*pool));
 }
 
-/* Report to the agent that all pages are unmapped and idle, so that it need not wait for the death of this process. */
+/* Report to the agent that all pages are unmapped and idle, so that it need not wait until this process has ended. */
 static void detach(struct gpool *pool)
 {
 	const struct msg_detach_request request = {0};
@@ -369,7 +372,7 @@ static void detach(struct gpool *pool)
 		attach_receive(pool->socket, reply, sizeof(reply), NULL, 0, NULL, DETACH_MS);
 }
 
-/* An agent that ends during the request is restarted, and the next connection waits for it. */
+/* If the agent ends during the request, it is restarted, and the next connection waits for it. */
 static int attach(struct attaching *a, int fds[3])
 {
 	int error;
@@ -411,13 +414,14 @@ static void channels_close(struct gpool *pool)
 }
 
 /*
- * In the order in which they open; they close in the reverse order, so each may use those above it until it is closed.
- * Work is last: streams end before everything that their work uses. A part closes in any state, opened or not.
+ * The parts, in the order in which they are opened. They are closed in reverse order, so each may use those above it
+ * until it is closed. Streams are opened after the parts that queued work uses, so that this work ends before these
+ * parts are closed. A part can be closed in any state, even if it was not opened.
  */
 static const struct part {
 	int (*open)(struct gpool *pool);
 	void (*close)(struct gpool *pool);
-	bool readers; /* also in sessions that only read */
+	bool readers; /* also opened for observers and admins */
 } parts[] = {
 	{summary_open, summary_close, false},
 	{window_open, window_close, false},
@@ -526,7 +530,7 @@ void gpool_close(struct gpool *pool)
 	/* A forked child owns nothing: the parent still holds the pool's resources. */
 	if (!pool || !pool->alive)
 		return;
-	/* Before the caches are freed, one of which belongs to the background thread. */
+	/* Stop the background thread first, because one of the thread caches belongs to it. */
 	background_stop(pool);
 	thread_cache_pool_close(pool);
 	parts_close(pool);

@@ -67,7 +67,7 @@ void object_free(struct gpool_object *object)
 	free(object);
 }
 
-/* window_user: an object is in the list before its opener imports handles of its pages. */
+/* Function of window_user. An object is added to the list before its opener imports the handles of its pages. */
 static void objects_note(struct gpool *pool, uint64_t *numbers, bool *unsettled)
 {
 	pthread_mutex_lock(&pool->objects_lock);
@@ -92,8 +92,8 @@ int objects_open(struct gpool *pool)
 void objects_close_all(struct gpool *pool)
 {
 	/*
-	 * All streams of the session are closed. Work that a program queued on other streams must not keep the process
-	 * here.
+	 * All streams of the session are closed. Work that the program queued on its own streams must not block the
+	 * detach.
 	 */
 	while (pool->objects) {
 		object_parts_unmap(pool->objects);
@@ -102,7 +102,7 @@ void objects_close_all(struct gpool *pool)
 	}
 }
 
-/* ---- what sessions ask ---- */
+/* ---- requests to the agent ---- */
 
 static int change_ask(struct gpool *pool, const struct msg_object_change_request *request, int timeout_ms)
 {
@@ -195,8 +195,8 @@ static bool is_open_elsewhere(const struct gpool_object *object)
 }
 
 /*
- * The agent counts a session once for each object, so only the close of its last handle is reported, and none after an
- * eviction. The caller has unmapped the object.
+ * Drop a handle, which the caller has unmapped. The agent counts a session once for each object, so only the close of
+ * its last handle is reported. After an eviction nothing is reported.
  */
 static void handle_drop(struct gpool_object *object)
 {
@@ -221,7 +221,7 @@ static void handle_drop(struct gpool_object *object)
 	pthread_mutex_unlock(&pool->objects_lock);
 }
 
-/* Request the agent's answer. On success the number is visible to other threads, and the caller owns *fd. */
+/* Request the object from the agent. On success the number is visible to other threads, and the caller owns *fd. */
 static int open_in_turn(struct gpool_object *object, const struct gpool_object_open_options *options, int *fd)
 {
 	struct msg_object_open_reply reply;
@@ -322,7 +322,7 @@ int gpool_object_close(struct gpool_object *object)
 	/* Pages of an object that was built here stay mapped in the window, but read-only. */
 	if (object->part_count && object->writable)
 		error = object_protect(object, true);
-	/* Another thread may be unmapping evicted objects. */
+	/* Acquire the lock, because another thread may be unmapping evicted objects. */
 	pthread_mutex_lock(&pool->objects_lock);
 	if (!error)
 		error = object_parts_unmap(object);
@@ -348,7 +348,7 @@ int gpool_object_delete(struct gpool *pool, const char *name, uint64_t version)
 	return change_ask(pool, &request, pool->answer_ms);
 }
 
-/* ---- reading ---- */
+/* ---- read ---- */
 
 static int object_fail_draft(const struct gpool_object *object)
 {
@@ -408,7 +408,7 @@ int gpool_object_get(struct gpool_object *object, const char *key, const void **
 			 : gpool_object_entry(object, (uint32_t)index, &found, value, bytes);
 }
 
-/* ---- what there is ---- */
+/* ---- list ---- */
 
 /* Read a record. Return false if it has no version that can be opened, or if it changed during the read. */
 static bool record_read(const struct gpool *pool, uint32_t number, struct gpool_object_info *info)
@@ -438,7 +438,7 @@ static bool record_read(const struct gpool *pool, uint32_t number, struct gpool_
 	memcpy(info->tenant, record->tenant, sizeof(info->tenant) - 1);
 	memcpy(info->role, record->role, sizeof(info->role) - 1);
 	atomic_thread_fence(memory_order_acquire);
-	/* Before the record gets another version, its state passes through those that are refused above. */
+	/* Before the record gets another version, its state passes through values that are refused above. */
 	state = atomic_load_explicit(&record->state, memory_order_acquire);
 	return state >= OBJECT_CURRENT && state <= OBJECT_LEAVING && record->version == info->version;
 }
@@ -453,7 +453,7 @@ bool object_look_up(const struct gpool *pool, const char *name, struct gpool_obj
 	const struct pool_segment *segment = &pool->segment;
 	uint32_t left = pool->header->object_count, domain = object_domain(pool);
 
-	/* A chain that changes meanwhile may lead to any record, but the number of steps is limited. */
+	/* A chain that changes meanwhile may lead to any record, so the number of steps is limited. */
 	for (uint32_t i = object_names_first(segment, domain, name); i && left--; i = object_names_next(segment, i))
 		if (object_names_are(&segment->objects[i], domain, name) && record_read(pool, i, info) &&
 			info->state == GPOOL_OBJECT_CURRENT && !strcmp(info->name, name))
@@ -487,7 +487,7 @@ int gpool_object_find(struct gpool *pool, const char *const *names, uint32_t cou
 	return (int)found;
 }
 
-/* Copy as much as the caller's struct holds. */
+/* Copy as many fields as the caller's struct has. */
 static int info_give(struct gpool_object_info *filled, struct gpool_object_info *info)
 {
 	if (filled->size > sizeof(*filled))
@@ -506,7 +506,7 @@ int gpool_object_info(struct gpool_object *object, struct gpool_object_info *inf
 		return object_fail_draft(object);
 	if (filled.size < sizeof(filled.size))
 		return fail_size(filled.size);
-	/* An open object keeps its record, except one that is kept by pins alone. */
+	/* An open object keeps its record, unless it is kept by pins alone. */
 	if (!record_read(object->pool, object->number, &filled) || filled.version != object->version)
 		return object->by_pins ? -ESTALE : -EPIPE;
 	return info_give(&filled, info);

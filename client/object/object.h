@@ -1,13 +1,13 @@
 /*
- * object.h - a handle of a named object: one that is being built, or an open version. Internal to libgpool.
+ * object.h - a handle of a named object, which is being built, or of an open version. Internal to libgpool.
  *
- * While an object is built, its allocations are blocks that its handle has pinned once. A publish first removes them
- * from the block table, so that their pages are in transit (docs/internals/shared_memory.md) and the agent does not
- * evict them. If the agent or the worker dies at any point, no repair is needed: the page words state whether the pages
- * belong to the object or still to the worker.
+ * While an object is built, its allocations are blocks that its handle has pinned once. A publish first removes these
+ * blocks from the block table, so that their pages are in transit (docs/internals/shared_memory.md) and the agent does
+ * not evict them. If the agent or the worker dies at any point, no repair is needed: the page words state whether the
+ * pages belong to the object or still to the worker.
  *
  * A version that is opened by name is mapped into a range of its own, with the access that its class permits. An object
- * that was built by this process keeps its addresses and loses write access there.
+ * that was built by this process keeps its addresses, but loses write access to them.
  */
 #ifndef GPOOL_CLIENT_OBJECT_H
 #define GPOOL_CLIENT_OBJECT_H
@@ -38,24 +38,24 @@ struct draft {
 
 struct gpool_object {
 	struct gpool *pool;
-	struct gpool_object *next, **link; /* list of the pool's objects, under pool->objects_lock */
+	struct gpool_object *next, **link; /* list of the pool's objects, protected by pool->objects_lock */
 	char name[128];
 	char role[64];
 	uint64_t role_token, expect_version;
 	uint32_t memory_class;
 	uint32_t number; /* 0: not published */
-	bool asking;     /* a request about it is under way; under pool->objects_lock */
+	bool asking;     /* a request about it is in progress; protected by pool->objects_lock */
 	uint64_t version;
 	bool writable;
-	bool pinned; /* publish with a pin of this session */
+	bool pinned; /* publish the object with a pin of this session */
 	bool private;
 	bool domain_write;
-	bool of_library; /* libgpool publishes it itself, under a name that is reserved for it */
+	bool of_library; /* published by libgpool itself, under a name that is reserved for it */
 	bool by_pins;    /* once published: kept by pins alone (object_kept_by_pins()) */
 	uint32_t cost_us;
 	uint32_t touched_ms;
-	/* if built by this process */
-	const struct gpool_object *follows; /* set during the publish */
+	/* if built by this process: the allocations */
+	const struct gpool_object *follows; /* set during a publish */
 	struct object_part *parts;
 	uint32_t part_count, part_capacity;
 	struct draft draft;
@@ -63,7 +63,7 @@ struct gpool_object {
 	struct manifest manifest;
 	uint64_t *addresses;         /* [allocations] */
 	uint64_t range, range_bytes; /* if opened by name */
-	/* addresses at which the handle's user mapped it; 0: none. Under pool->objects_lock */
+	/* addresses at which the user of the handle has mapped it; 0: none. Protected by pool->objects_lock */
 	uint64_t mapping, mapping_bytes;
 	bool in_range; /* the user is an elastic range: gpool_range_unmap() ends the mapping */
 };
@@ -72,21 +72,24 @@ struct gpool_object {
 int object_new(struct gpool *pool, const char *name, struct gpool_object **object);
 /*
  * object_ask_begin(), object_ask_end() - enclose a request to the agent that changes whether this session has an object
- * open. Requests for the same name are serialized, so that the agent's count of one per session and the handles of this
- * process agree. The caller holds pool->objects_lock; object_ask_begin() releases it while it waits for a request of
+ * open. Requests for the same name are serialized, so that the agent's count, one per session, matches the handles of
+ * this process. The caller holds pool->objects_lock; object_ask_begin() releases it while it waits for a request of
  * another thread.
  */
 void object_ask_begin(struct gpool_object *object);
 void object_ask_end(struct gpool_object *object);
 /*
- * object_free() - remove a handle from the list and free its memory. The caller has unmapped it, and holds
+ * object_free() - remove a handle from the list and free its memory. The caller has unmapped the object, and holds
  * pool->objects_lock.
  */
 void object_free(struct gpool_object *object);
 int objects_open(struct gpool *pool);
 void objects_close_all(struct gpool *pool);
 int object_text_copy(char *to, size_t size, const char *from);
-/* object_domain() - return the trust domain of this session, to which its names belong; 0: the pool has no domains. */
+/*
+ * object_domain() - return the trust domain of this session, to which its names belong; 0: the pool has no trust
+ * domains.
+ */
 uint32_t object_domain(const struct gpool *pool) GPOOL_INTERNAL(object_domain);
 /*
  * object_look_up() - find the current version of a name, as gpool_object_next() describes it, without a request to the
@@ -95,8 +98,8 @@ uint32_t object_domain(const struct gpool *pool) GPOOL_INTERNAL(object_domain);
  */
 bool object_look_up(const struct gpool *pool, const char *name, struct gpool_object_info *info);
 /*
- * object_open() - gpool_object_open() with options that were checked. If `map` is false, the caller maps the manifest's
- * runs itself.
+ * object_open() - gpool_object_open() with options that were already checked. If `map` is false, the caller maps the
+ * runs of the manifest itself.
  */
 int object_open(struct gpool *pool, const char *name, const struct gpool_object_open_options *options, bool map,
 	struct gpool_object **object);
@@ -109,15 +112,15 @@ bool object_is_gone(const struct gpool_object *object) GPOOL_INTERNAL(object_is_
 /* objects_sweep() - unmap the ranges and places of evicted objects. Return false if some cannot be unmapped now. */
 bool objects_sweep(struct gpool *pool);
 /*
- * object_pin() - gpool_object_pin() for an object of any class that is kept by pins alone. object_unpin() - the same
- * for gpool_object_unpin_after().
+ * object_pin(), object_unpin() - gpool_object_pin() and gpool_object_unpin_after() for an object of any class that is
+ * kept by pins alone.
  */
 int object_pin(struct gpool_object *object);
 int object_unpin(struct gpool_object *object, struct gpool_fence fence);
 /*
- * object_mapped_at() - note that the caller has mapped the pages at `at`, until object_mapping_unmap(), or until the
- * object was evicted and another trust domain needs its pages. object_mapping_unmap() - unmap them: 0, -EBUSY (GPU work
- * uses them), or the error of the back end.
+ * object_mapped_at() - record that the caller has mapped the pages at `at`. The record lasts until
+ * object_mapping_unmap(), or until the object is evicted and another trust domain needs its pages.
+ * object_mapping_unmap() - unmap them. Return: 0, -EBUSY (GPU work uses them), or the error of the back end.
  */
 void object_mapped_at(struct gpool_object *object, uint64_t at, uint64_t bytes);
 int object_mapping_unmap(struct gpool_object *object);
@@ -126,7 +129,7 @@ int object_mapping_unmap(struct gpool_object *object);
 int draft_set(struct draft *draft, const char *key, const void *value, size_t bytes);
 void draft_free(struct draft *draft);
 /*
- * draft_manifest() - seal a manifest with these runs and this metadata; the caller owns *fd.
+ * draft_manifest() - seal a manifest with these runs and this metadata. The caller owns *fd.
  * Return: 0, -EFBIG, -ENOMEM, -EMFILE.
  */
 struct manifest_runs {
@@ -138,8 +141,8 @@ int draft_manifest(struct draft *draft, const struct manifest_runs *runs, uint64
 
 /* object_map.c */
 /*
- * object_map() - map the object into a range of its own and fill the addresses: 0, -ENOMEM, -EPIPE. object_unmap() -
- * unmap the range: 0, -EBUSY.
+ * object_map() - map the object into a range of its own and store the addresses. Return: 0, -ENOMEM, -EPIPE.
+ * object_unmap() - unmap the range. Return: 0, -EBUSY.
  */
 int object_map(struct gpool_object *object);
 int object_unmap(struct gpool_object *object);
@@ -147,7 +150,7 @@ int object_unmap(struct gpool_object *object);
 /* object_build.c */
 /*
  * object_keep() - publish a pinned, scattered block of the caller, mapped at `address`, under this name and without
- * metadata. On success its pages belong to the object, and the mapping remains the caller's, read-only. Otherwise
+ * metadata. On success its pages belong to the object, and the mapping remains the caller's, read-only. On an error
  * *block is unchanged, except perhaps its generation.
  * Return: as gpool_object_publish().
  */
@@ -156,7 +159,7 @@ int object_keep(struct gpool *pool, const char *name, struct gpool_block *block,
 /*
  * object_give() - publish pinned blocks of the caller as one ephemeral object, under a name that must be free. The
  * object is kept by pins alone and is returned pinned. On success the pages belong to the object; the caller remains
- * responsible for its own mapping. Otherwise blocks[] are unchanged, except perhaps their generations.
+ * responsible for its own mapping. On an error blocks[] are unchanged, except perhaps their generations.
  * Return: as gpool_object_publish().
  */
 struct object_gift {
@@ -171,9 +174,9 @@ int object_give(struct gpool *pool, const struct object_gift *gift, struct gpool
 	struct gpool_object **object);
 /* object_parts_drop() - free the blocks of an object that is not published. */
 void object_parts_drop(struct gpool_object *object);
-/* object_protect() - set the access to pages that were built by this process, at their addresses: 0, -EBUSY. */
+/* object_protect() - set the access to pages that were built by this process, at their addresses. Return: 0, -EBUSY. */
 int object_protect(struct gpool_object *object, bool readonly);
-/* object_parts_unmap() - unmap the ranges of scattered parts of a published object: 0, -EBUSY. */
+/* object_parts_unmap() - unmap the ranges of the scattered parts of a published object. Return: 0, -EBUSY. */
 int object_parts_unmap(struct gpool_object *object);
 
 #endif

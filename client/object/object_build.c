@@ -104,7 +104,7 @@ int gpool_object_alloc(
 	}
 	parts_touch(object);
 	error = options ? alloc_request_read(object->pool, options, 0, &request) : 0;
-	/* Content that is to be published must not be spilled at that time. */
+	/* Content that is being published must not be spilled at the same time. */
 	if (!error && request.flags & GPOOL_ALLOC_SPILL)
 		error = fail(-EINVAL, "GPOOL_ALLOC_SPILL is not for allocations of objects");
 	if (!error)
@@ -128,7 +128,7 @@ int gpool_object_set(struct gpool_object *object, const char *key, const void *v
 
 void object_parts_drop(struct gpool_object *object)
 {
-	/* -ESTALE: the pin was lost, and then the block */
+	/* -ESTALE: the pin was ended as leaked, and then the block was taken */
 	for (uint32_t i = 0; i < object->part_count; i++)
 		gpool_free(object->pool, &object->parts[i].block);
 	object->part_count = 0;
@@ -136,7 +136,7 @@ void object_parts_drop(struct gpool_object *object)
 
 /* ---- runs ---- */
 
-/* Call `run` for each run of a part, which is a block, or in transit with unchanged entries. */
+/* Call `run` for each run of a part. The part is a block, or in transit with unchanged entries. */
 static int part_runs(const struct gpool *pool, const struct gpool_block *block, void *context,
 	int (*run)(const struct gpool *pool, uint32_t first, uint32_t count, void *context))
 {
@@ -209,7 +209,7 @@ static int run_protect(const struct gpool *pool, uint32_t first, uint32_t count,
 {
 	int error = window_protect((struct gpool *)(uintptr_t)pool, first, count, *(bool *)context);
 
-	/* A back end that cannot protect a part of a handle leaves it writable. */
+	/* If a back end cannot protect a part of a handle, the pages stay writable. */
 	if (error && error != -EBUSY)
 		pool_log(pool, POOL_LOG_WARNING, "pages %u to %u stay writable here: %s", first, first + count - 1,
 			gpu_error_text());
@@ -256,11 +256,11 @@ int object_parts_unmap(struct gpool_object *object)
 	return 0;
 }
 
-/* ---- in transit ---- */
+/* ---- take out of the block table ---- */
 
 /*
- * Remove the blocks [0, part_count) from the block table, so that their pages belong to this thread alone; all or none.
- * First pin each block, since the agent may have ended earlier pins as leaked.
+ * Remove the blocks [0, part_count) from the block table, so that their pages belong only to this thread; all or none.
+ * Each block is pinned first, since the agent may have ended earlier pins as leaked.
  */
 static int parts_take_out(struct gpool_object *object)
 {
@@ -280,7 +280,7 @@ static int parts_take_out(struct gpool_object *object)
 
 		if (!(part->block.tag & BLOCK_SCATTERED) || stitch_take(pool, &part->block, &part->range))
 			atomic_store_explicit(&block_entry(pool, part->block.page)->tag, 0, memory_order_release);
-		/* Remove this pin, and the pin of the allocation if it still exists. */
+		/* Drop this pin, and the pin of the allocation if it still exists. */
 		pin_drop(&pool->session, part->block.page);
 		pin_drop(&pool->session, part->block.page);
 	}
@@ -300,9 +300,9 @@ static int run_ours(const struct gpool *pool, uint32_t first, uint32_t count, vo
 }
 
 /*
- * The publish was refused: turn the parts into blocks again, with their content and one pin. The successor of an agent
- * that died during the publish may have changed the generations; pages in transit belong to this session as long as
- * their words say so.
+ * Convert the parts to blocks again, with their content and one pin, because the publish was refused. If an agent died
+ * during the publish, its successor may have changed the generations; pages in transit belong to this session as long
+ * as their page words state this.
  */
 static void parts_put_back(struct gpool_object *object)
 {
@@ -312,7 +312,7 @@ static void parts_put_back(struct gpool_object *object)
 		struct object_part *part = &object->parts[i];
 		uint64_t word;
 
-		/* The pages belong to another session: the block stays stale, and its free returns -ESTALE. */
+		/* If the pages belong to another session, the block stays stale, and its free returns -ESTALE. */
 		if (part_runs(pool, &part->block, NULL, run_ours) || run_pin(pool, part->block.page, &word))
 			continue;
 		part->block.generation = word;
@@ -322,7 +322,10 @@ static void parts_put_back(struct gpool_object *object)
 		} else if (!stitch_give(pool, &part->block, part->range)) {
 			part->range = 0;
 		} else {
-			/* Without memory for the range's record, the pages stay in transit until this process ends. */
+			/*
+			 * If no memory is available for the range's record, the pages stay in transit until this
+			 * process ends.
+			 */
 			pin_drop(&pool->session, part->block.page);
 		}
 	}
@@ -394,7 +397,7 @@ static int addresses_fill(struct gpool_object *object)
 	return error;
 }
 
-/* Publish with this manifest. On failure nothing has changed. */
+/* Publish with this manifest. If this fails, nothing has changed. */
 static int publish(struct gpool_object *object, int fd)
 {
 	struct gpool *pool = object->pool;
@@ -408,20 +411,22 @@ static int publish(struct gpool_object *object, int fd)
 	error = manifest_open(fd, &geometry, &object->manifest);
 	if (error)
 		return error;
-	/* Write access ends before the object becomes visible under its name. */
+	/* End write access before the object becomes visible under its name. */
 	error = readonly ? object_protect(object, true) : 0;
-	/* In transit: the agent must not take the pages until they belong to the object or are blocks again. */
+	/*
+	 * The pages are in transit: the agent must not take them until they belong to the object or are blocks again.
+	 */
 	transit = transit_begin(pool);
 	if (!error)
 		error = parts_take_out(object);
 	if (!error) {
-		/* The object is pinned before another session can see it. */
+		/* Pin the object before another session can see it. */
 		if (object->pinned)
 			object_pin_raise(object);
 		error = publish_in_turn(object, fd);
 		if (error && object->pinned)
 			pin_drop(&pool->session, object->parts[0].block.page);
-		/* The session has ended: the result is unknown, and nothing remains to be done with the pages. */
+		/* -EPIPE: the session has ended, so the result is unknown, and the pages need no further handling. */
 		if (error && error != -EPIPE)
 			parts_put_back(object);
 		else if (error)
@@ -474,7 +479,7 @@ int object_keep(
 		return error;
 	made->memory_class = GPOOL_OBJECT_IMMUTABLE;
 	made->parts = malloc(sizeof(*made->parts));
-	/* Enter the range, so that the block is found like any scattered block; the publish removes the record. */
+	/* Record the range, so that the block is found like any scattered block. The publish removes the record. */
 	error = made->parts ? stitch_give(pool, block, address) : -ENOMEM;
 	if (!error) {
 		made->parts[0] = (struct object_part){.block = *block};

@@ -83,7 +83,7 @@ static int by_key_and_age(const void *left, const void *right, void *context)
 	return order ? order : a->at < b->at ? -1 : a->at > b->at;
 }
 
-/* Sort by key, and keep the last value of each key. The data of other values stays allocated, unused. */
+/* Sort by key, and keep the last value of each key. The data of other values stays allocated but unused. */
 static void draft_sort(struct draft *draft)
 {
 	uint32_t kept = 0;
@@ -106,7 +106,7 @@ static uint64_t data_bytes(const struct draft *draft)
 	return at;
 }
 
-/* Write the manifest into zeroed memory, aligned to 8 bytes. */
+/* Write the manifest into zeroed memory that is aligned to 8 bytes. */
 static void manifest_write(
 	char *base, uint64_t bytes, const struct draft *draft, const struct manifest_runs *runs, uint64_t page_bytes)
 {
@@ -153,7 +153,10 @@ int draft_manifest(struct draft *draft, const struct manifest_runs *runs, uint64
 	if (bytes > MANIFEST_BYTES_MAX)
 		return fail(-EFBIG, "the object's runs and metadata have %llu bytes; at most %d",
 			(unsigned long long)bytes, MANIFEST_BYTES_MAX);
-	/* Written, not mapped: a copy of the mapping in a process that another thread forks would prevent the seal. */
+	/*
+	 * Write the manifest with write(2): if the file were mapped, and another thread forked, the child's copy of the
+	 * mapping would prevent the seal.
+	 */
 	base = calloc(1, bytes);
 	if (!base)
 		return -ENOMEM;

@@ -1,5 +1,5 @@
 /*
- * object_map.c - map a version into a range of its own: allocations one after another, each with the length of its
+ * object_map.c - map a version into a range of its own. The allocations follow each other, each with the length of its
  * handles, since a handle is mapped as a whole. One call sets the access of the whole range.
  */
 #include "client/object/object.h"
@@ -16,7 +16,7 @@ static uint32_t handles_of(const struct gpool_object *object, const struct manif
 	return (run->first + run->count - 1) / per_handle - run->first / per_handle + 1;
 }
 
-/* Request the descriptors of all handles together, for back ends with one descriptor per handle. */
+/* If the back end has one descriptor per handle, request the descriptors of all handles together. */
 static int handles_import(const struct gpool_object *object)
 {
 	const struct manifest *manifest = &object->manifest;

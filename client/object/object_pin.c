@@ -1,6 +1,6 @@
 /*
  * object_pin.c - objects that are kept by pins alone. The pin is counted at the object's first page, at which this
- * session can have no block meanwhile; object_pin_try() has the protocol.
+ * session can have no block meanwhile. object_pin_try() documents the protocol.
  */
 #include "client/core/deferred.h"
 #include "client/core/last_error.h"
@@ -11,7 +11,7 @@
 
 enum {
 	PIN_SPINS = 64,         /* the agent needs a few instructions */
-	PIN_SLICE_NS = 1000000, /* the agent wakes waiters; the limit is for an agent that died meanwhile */
+	PIN_SLICE_NS = 1000000, /* the agent wakes waiters; this limits the wait if the agent has died */
 };
 
 static const struct object_record *record_of(const struct gpool_object *object)
@@ -24,7 +24,7 @@ static uint32_t page_of(const struct gpool_object *object)
 	return object->manifest.runs[0].first;
 }
 
-/* Wait while the agent decides. An agent that died meanwhile leaves LEAVING to its successor. */
+/* Wait while the agent decides. If the agent has died, the state stays LEAVING until its successor handles it. */
 static COLD int pin_wait(const struct gpool_object *object)
 {
 	const struct gpool *pool = object->pool;
@@ -55,7 +55,7 @@ static int fail_class(const struct gpool_object *object)
 		object->name);
 }
 
-/* Concurrent threads may lose counts: the number is an estimate. */
+/* Count a use. Concurrent threads may lose counts, so the number is an estimate. */
 static void used(const struct gpool_object *object)
 {
 	_Atomic uint64_t *uses = &block_entry(object->pool, page_of(object))->owner_id;
@@ -75,8 +75,8 @@ int object_pin(struct gpool_object *object)
 		error = pin_wait(object);
 	if (unlikely(error)) {
 		/*
-		 * The failed attempt was counted at a page at which a block may exist by now that waits for its last
-		 * pin.
+		 * The failed pin was counted for a moment, at a page at which there may be a block by now. If this
+		 * block waits for its last pin, end it.
 		 */
 		pool_sweep(pool);
 		return error;
@@ -92,7 +92,7 @@ int gpool_object_pin(struct gpool_object *object)
 	return unlikely(!is_by_pins(object)) ? fail_class(object) : object_pin(object);
 }
 
-/* A pinned version cannot be evicted, so an evicted one was not pinned. */
+/* Check that the object may be unpinned. A pinned version cannot be evicted, so an evicted one was not pinned. */
 static int unpin_check(const struct gpool_object *object)
 {
 	if (unlikely(object_is_gone(object)))
@@ -159,7 +159,7 @@ bool object_is_gone(const struct gpool_object *object)
 	return state < OBJECT_CURRENT || state > OBJECT_LEAVING || record->version != object->version;
 }
 
-/* ---- mappings of those that are gone ---- */
+/* ---- mappings of evicted objects ---- */
 
 void object_mapped_at(struct gpool_object *object, uint64_t at, uint64_t bytes)
 {
@@ -169,7 +169,7 @@ void object_mapped_at(struct gpool_object *object, uint64_t at, uint64_t bytes)
 	pthread_mutex_unlock(&object->pool->objects_lock);
 }
 
-/* The caller holds pool->objects_lock. */
+/* Unmap the mapping of an object. The caller holds pool->objects_lock. */
 static int mapping_unmap(struct gpool_object *object)
 {
 	int error = object->mapping_bytes ? gpu_unmap(object->pool->gpu, object->mapping, object->mapping_bytes) : 0;

@@ -8,12 +8,11 @@
  * 		...
  *
  * Each device has its own pool. It is attached at the first call for the device and stays attached until the process
- * ends; then the agent reclaims all memory. $GPOOL_TORCH_POOLS has the names of the pools, separated by commas, one for
- * each device from 0 on. If it is not set, device 0 uses the first pool of $GPOOL_DIR, and other devices are refused.
- * The environment variables of gpool_vm_configure() in gpool(3) set the page size, the memory held back, and so on, as
- * for every program.
+ * ends, when the agent reclaims all memory. $GPOOL_TORCH_POOLS lists the names of the pools for devices 0, 1 and so on,
+ * separated by commas. If it is not set, device 0 uses the first pool of $GPOOL_DIR, and allocations on other devices
+ * fail. The environment variables of gpool_vm_configure() in gpool(3) apply, for example to set the page size.
  *
- * Any thread may call. Do not call these functions in a child after fork(): allocations are refused there.
+ * Any thread may call these functions. Do not call them in a forked child: allocations fail there.
  */
 #ifndef GPOOL_TORCH_H
 #define GPOOL_TORCH_H
@@ -28,23 +27,23 @@ extern "C" {
 /*
  * gpool_torch_malloc() - allocate `size` bytes on a device, for work that is queued on this stream.
  *
- * @stream: a cudaStream_t, which is a CUstream; NULL: the legacy default stream. At most 255 different ones for each
+ * @stream: a cudaStream_t, which is a CUstream; NULL: the legacy default stream. At most 255 different streams per
  * device
  *
  * Return: a device address; NULL: no memory is available. The first failure of each kind is reported on stderr, with
  * its cause and a remedy.
- * Cost: gpool_malloc_async(), and a search in a list of streams.
+ * Cost: that of gpool_malloc_async(), and a search in a list of streams.
  */
 GPOOL_API void *gpool_torch_malloc(ssize_t size, int device, void *stream);
 
 /*
  * gpool_torch_free() - free an address that gpool_torch_malloc() returned, behind the work that is queued on this
- * stream. NULL is permitted.
+ * stream. Does nothing if the address is NULL.
  */
 GPOOL_API void gpool_torch_free(void *address, ssize_t size, int device, void *stream);
 
 /*
- * gpool_torch_pool() - return the pool of a device, for gpool_vm_stats() and gpool_trim_to(). NULL: it cannot be
+ * gpool_torch_pool() - return the pool of a device, for gpool_vm_stats() and gpool_trim_to(), or NULL if it cannot be
  * attached.
  */
 GPOOL_API struct gpool *gpool_torch_pool(int device);

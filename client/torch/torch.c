@@ -12,13 +12,13 @@
 #include <string.h>
 
 enum {
-	DEVICES_MAX = 16, /* the pools that one process may attach */
+	DEVICES_MAX = 16, /* maximum number of pools that one process may attach */
 	STREAMS_MAX = 256,
 	NAME_MAX_BYTES = 64,
-	ERRORS = 256, /* errno values below this are counted apart */
+	ERRORS = 256, /* errno values below this are counted separately */
 };
 
-/* The driver's name of the default stream, for a NULL. */
+/* The driver's handle of the default stream, used for NULL. */
 #define LEGACY_STREAM ((void *)1)
 
 struct stream {
@@ -30,7 +30,9 @@ struct device {
 	pthread_mutex_t lock;
 	struct gpool *_Atomic pool;
 	int error; /* result of the attach, which is not repeated */
-	/* Entries never change, and the count is increased after a new one is written, so searches need no lock. */
+	/*
+	 * Entries never change, and the count is increased only after a new entry is written, so searches need no lock.
+	 */
 	struct stream streams[STREAMS_MAX];
 	_Atomic uint32_t stream_count;
 	_Atomic bool told[ERRORS];
@@ -38,7 +40,7 @@ struct device {
 
 static struct device devices[DEVICES_MAX] = {[0 ... DEVICES_MAX - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
 
-/* Report each kind of failure once, so that an allocator that is called repeatedly does not fill a log. */
+/* Report each kind of failure once, so that repeated failures do not fill a log. */
 static void __attribute__((format(printf, 3, 4))) tell(struct device *device, int error, const char *format, ...)
 {
 	char text[512];
@@ -55,8 +57,8 @@ static void __attribute__((format(printf, 3, 4))) tell(struct device *device, in
 /* ---- pools ---- */
 
 /*
- * Copy the index-th name of $GPOOL_TORCH_POOLS. Return: 0; -ENXIO: it has fewer names; -ENAMETOOLONG. name "": the
- * first pool.
+ * Copy the name with this index in $GPOOL_TORCH_POOLS. Return: 0; -ENXIO: it has fewer names; -ENAMETOOLONG. An empty
+ * name means the first pool.
  */
 static int pool_name(int index, char name[NAME_MAX_BYTES])
 {
@@ -152,7 +154,7 @@ static bool stream_known(struct device *device, void *native, uint32_t *number)
 	return false;
 }
 
-/* The caller holds the lock. */
+/* Open a stream number for a native stream. The caller holds the lock. */
 static int stream_add(struct device *device, void *native, uint32_t *number)
 {
 	uint32_t count = atomic_load(&device->stream_count);
@@ -160,7 +162,7 @@ static int stream_add(struct device *device, void *native, uint32_t *number)
 		? gpool_stream_open(atomic_load(&device->pool), native ? native : LEGACY_STREAM, 0, number)
 		: -EUSERS;
 
-	/* A device without a driver has no default stream: a call without a stream queues no work. */
+	/* A device without a driver has no default stream. A call without a stream then queues no work. */
 	if (error == -EINVAL && !native) {
 		*number = 0;
 		error = 0;
