@@ -185,7 +185,7 @@ static int refusal(int error)
 	}
 }
 
-/* Send the attach request. Return -EPIPE if the agent has ended meanwhile. */
+/* Send the attach request. Return -EPIPE if the agent ends during the request. */
 static int attach_ask(struct attaching *a, int fds[3])
 {
 	struct msg_attach_request request = {

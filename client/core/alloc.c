@@ -1,9 +1,9 @@
 /*
  * alloc.c - allocate blocks. The sources, in order: the thread's caches, the process's lease, the agent.
  *
- * Pages that a thread has claimed but not yet recorded in an entry are in transit: they have no free bit and no tag,
- * and no other thread can take them. Each path below must therefore turn them into a block or set their free bits
- * again, and mark the time in between (transit_begin()). Pages that the agent grants need no mark: the agent has
+ * Pages are in transit when a thread has claimed them but has not recorded them in an entry yet. They have no free bit
+ * and no tag, so no other thread can take them. Each path below must therefore turn them into a block or set their free
+ * bits again, and mark the time in between (transit_begin()). Pages that the agent grants need no mark: the agent has
  * recorded their owner.
  */
 #include "client/core/alloc.h"
@@ -123,8 +123,8 @@ static int magazine_add(struct gpool *pool, struct thread_cache *cache, uint32_t
 }
 
 /*
- * Return the number of pages to take at once. Other threads cannot use the pages while they are being mapped, so this
- * limits the pages that all threads hold in this state to a quarter of the pool.
+ * Return the number of pages to take at once. Other threads cannot use the pages while they are being mapped. All
+ * threads together therefore hold at most a quarter of the pool in this state.
  */
 static uint32_t magazine_share(const struct gpool *pool)
 {

@@ -1,4 +1,3 @@
-/* block.c - see block.h. */
 #include "client/core/block.h"
 
 #include "client/core/stream.h"

@@ -1,10 +1,10 @@
 /*
  * channel.h - a nanomsg socket with one connection, for control.c and events.c. Internal to libgpool.
  *
- * nanomsg reconnects when the peer closes the connection, with one exception: if the peer closes it immediately after
- * the handshake, nanomsg may miss the event and keep a dead connection. A SUB channel therefore has a maximum time of
- * silence, after which a waiting caller reconnects it. A REQ request that is not answered in time must be sent again
- * with channel_send().
+ * nanomsg reconnects when the peer closes the connection. However, it may miss the event if the peer closes the
+ * connection immediately after the handshake, and then keeps a dead connection. A SUB channel therefore has a maximum
+ * time of silence, after which a waiting caller reconnects it. A REQ request that is not answered in time must be sent
+ * again with channel_send().
  *
  * A REQ socket of nanomsg 1.1.5 leaks a reply that arrives while an earlier reply to the same request is unread. A
  * socket is therefore used for a second request only if the first one was answered; otherwise channel_send() replaces

@@ -1,6 +1,4 @@
-/*
- * control.c - requests and answers over nanomsg REQ.
- */
+/* control.c - requests and replies over nanomsg REQ. */
 #include "client/core/control.h"
 
 #include <errno.h>

@@ -1,10 +1,10 @@
 /*
  * control.h - the client side of the control channel: requests and replies over nanomsg REQ. Internal to libgpool.
  *
- * A request that is not answered, for example because the front or the agent is restarting, is sent again over another
- * connection until it is answered or its timeout expires. The interval starts at CONTROL_RESEND_MS and doubles up to 16
- * times that value. A request may therefore arrive twice; the agent recognizes repeated requests by their sequence
- * numbers, which are unique in a process and never reused.
+ * A request may get no reply, for example because the front or the agent is restarting. It is then sent again over
+ * another connection, until a reply arrives or the timeout expires. The interval starts at CONTROL_RESEND_MS and
+ * doubles up to 16 times that value. A request may therefore arrive twice; the agent recognizes repeated requests by
+ * their sequence numbers, which are unique in a process and never reused.
  *
  * Close the channel with channel_close(). The rules of channel.h for forks and threads apply.
  */

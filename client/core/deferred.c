@@ -1,4 +1,3 @@
-/* deferred.c - see deferred.h. */
 #include "client/core/deferred.h"
 
 #include "shm/timeline.h"
@@ -33,8 +32,8 @@ struct deferred_lists {
 	struct deferred_list behind[SESSION_TIMELINES]; /* [slot of the stream]; [0]: entries that wait for pins */
 	uint64_t busy[SESSION_TIMELINES / 64];          /* a bit for each stream whose list is not empty */
 	/*
-	 * One entry for each page at which a block may start: a free cannot fail for lack of memory, and an unpin finds
-	 * its block without a search. The kernel allocates the memory on first use.
+	 * One entry for each page at which a block may start. A free therefore cannot fail for lack of memory, and an
+	 * unpin finds its block without a search. The kernel allocates the memory on first use.
 	 */
 	struct deferred *blocks;
 	size_t bytes;

@@ -1,4 +1,3 @@
-/* export.c - see export.h. */
 #include "client/core/export.h"
 
 #include "client/core/attach_call.h"

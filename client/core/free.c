@@ -4,8 +4,7 @@
  * A free first claims the entry: a compare-and-swap adds BLOCK_DYING to the tag. If two threads free a block, only one
  * of them succeeds; after that, no pin succeeds. The free reads the pins only after the claim, because otherwise it
  * would miss a pin that is added between the read and the claim. If the caller's pin is the only one, no other thread
- * can use the block any more, and the block ends. Otherwise the block keeps the caller's pin until the other pins are
- * dropped.
+ * can use the block, and the block ends. Otherwise the block keeps the caller's pin until the other pins are dropped.
  */
 #include "client/core/alloc.h"
 
@@ -34,8 +33,8 @@ static void run_to_bits(struct gpool *pool, uint32_t page, uint32_t page_count)
 }
 
 /*
- * A deferred_finish function. It removes the record of a moved block at the end of the free and not earlier, because
- * threads that still have the block pinned find it through that record.
+ * A deferred_finish function. It removes the record of a moved block only at the end of the free, because threads that
+ * still have the block pinned find it through that record.
  */
 static int block_finish(struct gpool *pool, const struct gpool_block *block, bool taken)
 {
@@ -128,7 +127,7 @@ static inline __attribute__((always_inline)) int free_in(
 }
 
 /*
- * Free a block that is not at the handle's page any more: it may have moved, or be spilled; spilled content is
+ * Free a block that is no longer at the handle's page. It may have moved, or it may be spilled; spilled content is
  * discarded.
  */
 static COLD int free_moved(struct gpool *pool, const struct gpool_block *block, uint64_t fence)

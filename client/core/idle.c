@@ -1,4 +1,3 @@
-/* idle.c - see idle.h. */
 #include "client/core/idle.h"
 
 #include "client/core/pool.h"

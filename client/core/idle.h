@@ -2,9 +2,9 @@
  * idle.h - idle callbacks: deferred work of several parts of the library, which any waiting thread can do. Internal to
  * libgpool.
  *
- * A thread of this process or another session may be waiting for exactly the pages that this deferred work releases:
- * pages of blocks whose frees are deferred, or of handles that another trust domain needs. Each part registers a
- * callback when it is opened. A waiting thread runs all callbacks, without knowing their purpose.
+ * Deferred work releases pages: those of blocks whose frees are deferred, and those of handles that another trust
+ * domain needs. A thread of this process or of another session may be waiting for exactly these pages. Each part
+ * registers a callback when it is opened. A waiting thread runs all callbacks, without knowing their purpose.
  */
 #ifndef GPOOL_CLIENT_IDLE_H
 #define GPOOL_CLIENT_IDLE_H

@@ -2,12 +2,12 @@
  * import.h - import fences of other processes as fences of this process. Internal to libgpool.
  *
  * Each imported stream of another process gets a slot of this session's timeline, its mirror. The mirror numbers the
- * imported fences of the stream in order. All users of such a fence (a GPU stream, a block that waits to be freed, the
- * agent when it evicts that block) therefore read a word of this session's segment, which only this process and its
- * streams write.
+ * imported fences of the stream in order. All users of such a fence therefore read a word of this session's segment,
+ * which only this process and its streams write. Users are GPU streams, blocks that wait to be freed, and the agent
+ * when it evicts such a block.
  *
- * A query updates the word. A separate thread updates it for all other users: while a fence is open, the thread polls
- * at intervals of an eighth of the time since the last progress, at least 20 us and at most 1 ms. Otherwise it sleeps
+ * A query updates the word. A separate thread updates it for all other users. While a fence is open, this thread polls.
+ * The interval is an eighth of the time since the last progress, at least 20 us and at most 1 ms. Otherwise it sleeps
  * without a timeout.
  *
  * If a GPU waited for the other process's word directly, the death of that process would block the GPU, and all work

@@ -1,4 +1,3 @@
-/* interrupt.c - see interrupt.h. */
 #include "client/core/interrupt.h"
 
 #include "client/core/pool.h"

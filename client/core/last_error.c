@@ -1,4 +1,3 @@
-/* last_error.c - see last_error.h. */
 #include "client/core/last_error.h"
 
 #include "client/core/pool.h"

@@ -16,22 +16,22 @@ struct gpool_block;
 /* fail() - store the text, and return `error`. */
 int fail(int error, const char *format, ...) GPOOL_INTERNAL(fail) __attribute__((format(printf, 2, 3), noinline, cold));
 
-/* fail_size() - -EINVAL: the `size` field of a struct is too small. */
+/* fail_size() - describe a struct whose `size` field is too small. Return: -EINVAL. */
 int fail_size(uint32_t size) GPOOL_INTERNAL(fail_size) __attribute__((noinline, cold));
-/* fail_handle() - -EINVAL: the handle is invalid; see block_handle_bad(). */
+/* fail_handle() - describe a handle that block_handle_bad() rejects. Return: -EINVAL. */
 int fail_handle(const struct gpool *pool, const struct gpool_block *block) __attribute__((noinline, cold));
-/* fail_unpinned() - -EINVAL: the block has no pin. */
+/* fail_unpinned() - describe a block that has no pin. Return: -EINVAL. */
 int fail_unpinned(const struct gpool_block *block) __attribute__((noinline, cold));
-/* fail_timeout() - -EINVAL: the timeout is below -1. */
+/* fail_timeout() - describe a timeout below -1. Return: -EINVAL. */
 int fail_timeout(int timeout_ms) GPOOL_INTERNAL(fail_timeout) __attribute__((noinline, cold));
-/* fail_stream() - -EINVAL: no open stream has this number. */
+/* fail_stream() - describe a number that no open stream has. Return: -EINVAL. */
 int fail_stream(uint32_t stream) GPOOL_INTERNAL(fail_stream) __attribute__((noinline, cold));
 
-/* fail_kind() - -EPERM: the session is an observer or admin. */
+/* fail_kind() - describe a session that is an observer or admin. Return: -EPERM. */
 int fail_kind(const struct gpool *pool) GPOOL_INTERNAL(fail_kind) __attribute__((noinline, cold));
-/* fail_asleep() - -EHOSTDOWN: the session is asleep. */
+/* fail_asleep() - describe a session that is asleep. Return: -EHOSTDOWN. */
 int fail_asleep(void) __attribute__((noinline, cold));
-/* fail_address() - -EINVAL: no allocation of gpool_malloc_async() begins at this address. */
+/* fail_address() - describe an address at which no allocation of gpool_malloc_async() begins. Return: -EINVAL. */
 int fail_address(uint64_t address) __attribute__((noinline, cold));
 
 #endif

@@ -214,7 +214,6 @@ static inline void pool_put(const struct gpool *pool, uint32_t first, uint32_t c
 /* pool_pages_freed() - run the idle callbacks and wake the waiters; called after pages became idle or evictable. */
 void pool_pages_freed(struct gpool *pool) COLD;
 
-/* pool_tenant_name() - return the name of this session's tenant. */
 static inline const char *pool_tenant_name(const struct gpool *pool)
 {
 	return pool->segment.sessions[pool->id].tenant;

@@ -139,7 +139,7 @@ static void request_announce(struct gpool *pool, int slot)
 
 /*
  * Cancel a request that was not answered, and notify the agent, so that it returns the slot. Return -EPIPE, or 0 if the
- * answer has arrived meanwhile.
+ * answer has arrived just now.
  */
 static int request_cancel(struct gpool *pool, int slot, uint32_t word)
 {
@@ -236,8 +236,8 @@ static void shortage_read(
 }
 
 /*
- * Read the object's record now. The object may have changed meanwhile, but it is still the one that prevented the
- * allocation.
+ * Read the object's record now. The object may have changed since the refusal, but it is still the one that prevented
+ * the allocation.
  */
 static void shortage_object_read(
 	const struct gpool *pool, const struct lease_request *request, struct gpool_oom_object *object)

@@ -6,11 +6,11 @@
  * to the agent. Otherwise two threads of a process could both be granted the role, or one could withdraw the request of
  * the other.
  *
- * If the agent does not answer a request in time, it may still read the request later and make the session a standby or
- * the holder, without the knowledge of this process. This process therefore also sends a message that cancels the
- * request, and does not wait for its reply; the agent reads the two in order. Since the agent may also die while it
- * handles that message, the name stays claimed as doubtful, and the message is sent again after the next answered
- * request.
+ * If the agent does not answer a request in time, it may still read the request later. The session would then become a
+ * standby or the holder, without the knowledge of this process. This process therefore also sends a message that
+ * cancels the request, and does not wait for its reply; the agent reads the two in order. Since the agent may also die
+ * while it handles that message, the name stays claimed as doubtful, and the message is sent again after the next
+ * answered request.
  */
 #include "client/core/role.h"
 

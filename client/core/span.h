@@ -6,10 +6,8 @@
 
 enum { SPAN_CLASSES = 64 }; /* more than the classes of a page of 4 MB */
 
-/* span_class_of() - return the size class of a span of `bytes`. */
 uint32_t span_class_of(uint32_t bytes);
 
-/* span_pages() - return the number of pages with spans. */
 uint32_t span_pages(const struct gpool *pool);
 
 int span_open(struct gpool *pool);

@@ -276,8 +276,8 @@ static bool dying_at(const struct gpool *pool, const struct gpool_block *place)
 }
 
 /*
- * Restore the block, or map it if an earlier restore could not. The block is at *place, unless it was evicted
- * meanwhile; page_count 0: it has no place in the pool.
+ * Restore the block, or map it if an earlier restore could not. The block is at *place, unless it has been evicted
+ * since; page_count 0: it has no place in the pool.
  */
 static int place_take(struct gpool *pool, const struct gpool_block *block, struct gpool_block *place)
 {
@@ -306,7 +306,7 @@ int spill_pin(struct gpool *pool, const struct gpool_block *block, int error, st
 		if (error != -ESTALE || dying_at(pool, place))
 			return error;
 		pthread_mutex_lock(&spills->lock);
-		/* No other thread has moved the block meanwhile, so this thread restores it. */
+		/* No other thread has moved the block in the meantime, so this thread restores it. */
 		moved = moved_settled(spills, block->tag);
 		if (moved && moved->known && moved->place.page == place->page &&
 			moved->place.generation == place->generation)
@@ -376,7 +376,7 @@ static int fetch_enter(struct gpool *pool, const struct gpool_block *block)
 		return error ? error : -EALREADY;
 	pthread_mutex_lock(&spills->lock);
 	moved = moved_find(spills, block->tag);
-	/* Another thread has restored the block meanwhile, or is restoring it. */
+	/* Another thread has already restored the block, or is restoring it. */
 	if (moved && moved->known && !moved->mapped && !moved->coming)
 		error = -ENOMEM;
 	else if (moved &&

@@ -3,8 +3,8 @@
  * libgpool.
  *
  * The sequence in the tag of a handle identifies its content. A table in this process stores the present place of
- * content that has moved. The table is read only if the handle's own page does not hold the block any more, so blocks
- * that never moved cost nothing. Only one thread restores a block; other threads that need the block wait for it.
+ * content that has moved. The table is read only if the handle's own page no longer holds the block, so blocks that
+ * never moved cost nothing. Only one thread restores a block; other threads that need the block wait for it.
  */
 #ifndef GPOOL_CLIENT_SPILL_H
 #define GPOOL_CLIENT_SPILL_H

@@ -1,4 +1,3 @@
-/* stitch.c - see stitch.h. */
 #include "client/core/stitch.h"
 
 #include "client/core/window.h"

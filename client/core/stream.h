@@ -1,9 +1,9 @@
 /*
  * stream.h - streams whose progress is stored in the session's timeline. Internal to libgpool.
  *
- * The number of a stream is slot | (number of times the slot was opened) << 8, so that the number of a closed stream is
- * rejected. A new stream continues the values of the previous stream in its slot, so that the fences of a closed stream
- * stay signaled.
+ * The number of a stream is slot | opens << 8, where `opens` counts how often the slot was opened. The number of a
+ * closed stream is therefore rejected. A new stream continues the values of the previous stream in its slot, so that
+ * the fences of a closed stream stay signaled.
  */
 #ifndef GPOOL_CLIENT_STREAM_H
 #define GPOOL_CLIENT_STREAM_H
@@ -38,21 +38,21 @@ int stream_was(struct gpool *pool, uint32_t stream);
 bool stream_can_wait(struct gpool *pool, uint32_t stream) GPOOL_INTERNAL(stream_can_wait);
 
 /*
- * stream_pool_alloc(), stream_pool_free() - call gpu_pool_alloc(), gpu_pool_free() on a stream. -EINVAL: not open;
- * -EOPNOTSUPP: host-signaled.
+ * stream_pool_alloc(), stream_pool_free() - call gpu_pool_alloc(), gpu_pool_free() on a stream. Return: as these, or
+ * -EINVAL (not open), -EOPNOTSUPP (host-signaled).
  */
 int stream_pool_alloc(struct gpool *pool, uint32_t stream, uint64_t bytes, uint64_t *address);
 int stream_pool_free(struct gpool *pool, uint32_t stream, uint64_t address);
 
 /*
- * stream_quantise() - call quantise_queue() on a stream, or dequantise_queue() if `out` is false. -EINVAL also: not
- * open, or host-signaled.
+ * stream_quantise() - call quantise_queue() on a stream, or dequantise_queue() if `out` is false. Return: as these, or
+ * -EINVAL (not open, or host-signaled).
  */
 int stream_quantise(struct gpool *pool, uint32_t stream, const struct quantise_args *args, bool out);
 
 /*
- * stream_lora() - call lora_shrink_queue() and lora_expand_queue() on a stream; if one fails, neither changes the
- * output. -EINVAL also: not open, or host-signaled.
+ * stream_lora() - call lora_shrink_queue() and lora_expand_queue() on a stream. If one of them fails, neither changes
+ * the output. Return: as these, or -EINVAL (not open, or host-signaled).
  */
 int stream_lora(struct gpool *pool, uint32_t stream, const struct lora_args *args) GPOOL_INTERNAL(stream_lora);
 

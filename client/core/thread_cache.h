@@ -170,7 +170,6 @@ static inline bool runs_pop(struct thread_cache *cache, uint32_t page_count, str
 	return false;
 }
 
-/* thread_cache_has_room() - return true if the cache has room for a run of `page_count` pages. */
 static inline bool thread_cache_has_room(const struct thread_cache *cache, uint32_t page_count)
 {
 	if (page_count == 1)

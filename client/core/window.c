@@ -1,4 +1,3 @@
-/* window.c - see window.h. */
 #include "client/core/window.h"
 
 #include "client/core/attach_call.h"
@@ -315,7 +314,6 @@ static bool handle_from_source(struct gpool *pool, uint32_t handle, int *error)
 	return false;
 }
 
-/* Import all handles of [first, end), or return an error. */
 static int handles_import(struct gpool *pool, uint32_t first, uint32_t end)
 {
 	struct window *window = pool->window;
@@ -526,10 +524,7 @@ struct leaving {
 	struct msg_handles_released message;
 };
 
-/*
- * Return true if the pages of a handle are needed for another trust domain, that is, if they have no owner and are not
- * in use.
- */
+/* Return true if the pages of a handle are needed for another trust domain: they have no owner and are not in use. */
 static bool is_wanted(const struct gpool *pool, uint32_t handle)
 {
 	const struct window *window = pool->window;

@@ -42,8 +42,8 @@ int window_import(struct gpool *pool, uint32_t first, uint32_t count);
 int window_protect(struct gpool *pool, uint32_t first, uint32_t count, bool readonly);
 
 /*
- * window_wanted() - return true if all pages of the handle of `page` are needed for another trust domain, that is, if
- * they have no owner and are not in use.
+ * window_wanted() - return true if the handle of `page` is needed for another trust domain: its pages have no owner and
+ * are not in use.
  */
 bool window_wanted(const struct gpool *pool, uint32_t page);
 

@@ -1,4 +1,3 @@
-/* block_lru.c - see block_lru.h. */
 #include "client/kv/block_lru.h"
 
 #include <errno.h>

@@ -1,4 +1,3 @@
-/* block_order.c - see block_order.h. */
 #include "client/kv/block_order.h"
 
 #include "shm/policy/eviction.h"

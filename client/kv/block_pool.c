@@ -1,4 +1,3 @@
-/* block_pool.c - see block_pool.h. */
 #include "client/kv/block_pool.h"
 
 #include <assert.h>

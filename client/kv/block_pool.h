@@ -9,7 +9,7 @@
  * - A chunk is held, offered or without memory. A chunk with a block in use is held.
  * - A held chunk without a block in use is in `empty` if none of its blocks is cached, so that its memory can be freed;
  *   otherwise in `unused`, so that it can be offered.
- * - An offered chunk is in `offered`. It is also in `spent` if none of its blocks is cached any more, or in `room` if
+ * - An offered chunk is in `offered`. It is also in `spent` if none of its blocks is still cached, or in `room` if
  *   some of its blocks are cached and some are free.
  * - kept[chunk] is the number of its blocks in use or cached, used[chunk] the number of its blocks in use.
  */
@@ -57,16 +57,16 @@ void block_pool_return(struct block_pool *pool, uint32_t chunk);
 /*
  * block_pool_offer() - record that an unused chunk was offered. block_pool_reclaim() - record that an offered chunk is
  * held again. block_pool_lose() - record that the memory of an offered chunk was taken; the chunk becomes a hole. None
- * of its blocks may be cached any more.
+ * of its blocks may still be cached.
  */
 void block_pool_offer(struct block_pool *pool, uint32_t chunk);
 void block_pool_reclaim(struct block_pool *pool, uint32_t chunk);
 void block_pool_lose(struct block_pool *pool, uint32_t chunk);
 
 /*
- * block_pool_take() - take the lowest free block and the free blocks of its chunk that directly follow it, at most
- * `most` in all, with one reference each. Return the first block; *count is their number. A free block must exist
- * (block_pool_short() is 0).
+ * block_pool_take() - take the lowest free block, and the free blocks of its chunk that directly follow it; at most
+ * `most` blocks in all. Each gets one reference. Return the first block; *count is their number. A free block must
+ * exist (block_pool_short() is 0).
  */
 uint32_t block_pool_take(struct block_pool *pool, uint32_t most, uint32_t *count);
 /* block_pool_take_chunk() - take all blocks of the lowest empty chunk, which must exist. Return the first block. */

@@ -1,4 +1,3 @@
-/* budget.c - see budget.h. */
 #include "client/kv/budget.h"
 
 #define SECOND_NS 1000000000

@@ -1,4 +1,3 @@
-/* extent.c - see extent.h. */
 #include "client/kv/extent.h"
 
 #include "client/core/stream.h"

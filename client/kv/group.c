@@ -3,9 +3,9 @@
  * to all caches or to none.
  *
  * A sequence of a group consists of one sequence in each cache that has some of its tokens. Its number is that of its
- * sequence in the first cache, so the row is the same. Operations do reversible steps first: new sequences, which are
- * freed if a later step fails. Then follows the one append that may fail, and at last the appends for which there is
- * room.
+ * sequence in the first cache, so the row is the same. Operations do reversible steps first: they allocate new
+ * sequences, which are freed if a later step fails. They then do the one append that may fail, and finally the appends
+ * that cannot fail because blocks are available.
  */
 #include "client/kv/kv.h"
 

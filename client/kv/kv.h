@@ -203,9 +203,9 @@ int memory_get(struct gpool_kv *kv, uint32_t blocks);
 /* memory_get_chunk() - provide memory for an empty chunk. Return false if the pool has none. */
 bool memory_get_chunk(struct gpool_kv *kv);
 /*
- * memory_park() - behind the work that is queued on the stream, free the memory of chunks without blocks in use or
- * cached, and offer the chunks that have only cached blocks (offer.h). Steps that are not possible now are repeated by
- * the next call.
+ * memory_park() - free the memory of chunks without blocks in use or cached, and offer the chunks that have only cached
+ * blocks (offer.h). Both take effect behind the work that is queued on the stream. Steps that are not possible now are
+ * repeated by the next call.
  */
 void memory_park(struct gpool_kv *kv);
 /*
@@ -225,7 +225,6 @@ uint32_t memory_limit(const struct gpool_kv *kv);
  * `blocks` more blocks.
  */
 uint64_t memory_spare_pages(const struct gpool_kv *kv, uint32_t blocks);
-/* memory_address() - return the address of a block. */
 static inline uint64_t memory_address(const struct gpool_kv *kv, uint32_t block)
 {
 	uint32_t per_chunk = kv->blocks.chunk_blocks;

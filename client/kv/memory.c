@@ -3,8 +3,8 @@
  *
  * The number of handles in a chunk is chosen so that little memory is unused behind its blocks. The pages of a chunk
  * are committed when its first block is taken into use, and decommitted, behind a fence, when its last block is free.
- * They are then reclaimable, and are adopted again without a driver call unless they were taken meanwhile. Chunks that
- * have only cached blocks are offered (offer.h).
+ * They are then reclaimable. If they are still there when the chunk is needed again, they are adopted without a driver
+ * call. Chunks that have only cached blocks are offered (offer.h).
  */
 #include "client/kv/kv.h"
 
@@ -185,7 +185,10 @@ static int room_reclaim(struct gpool_kv *kv, uint32_t blocks)
 	return error == -ENODATA ? 0 : error;
 }
 
-/* Evict cached blocks in order until `blocks` blocks are free. Return -ENOSPC if too many were lost meanwhile. */
+/*
+ * Evict cached blocks in order until `blocks` blocks are free. Return -ENOSPC if too many cached blocks were lost in
+ * the meantime.
+ */
 static int cached_evict(struct gpool_kv *kv, uint32_t blocks)
 {
 	const struct block_pool *pool = &kv->blocks;

@@ -1,4 +1,3 @@
-/* offload_int8.c - see offload_int8.h. */
 #include "client/kv/offload_int8.h"
 
 #include "client/core/last_error.h"

@@ -1,4 +1,3 @@
-/* offload_pool.c - see offload_pool.h. */
 #include "client/kv/offload_pool.h"
 
 #include <stdlib.h>

@@ -2,9 +2,9 @@
  * pooled.c - chunks that are shared with other processes. See pooled.h.
  *
  * The name and the metadata of an object are not trusted. A block of an object gets a key only if a lookup of this
- * process computed the same key from its own token ids, block by block, and the metadata match. A process that
- * publishes content which does not match its key can affect only sessions of its own trust domain, because the agent
- * provides no objects of other domains.
+ * process computed the same key from its own token ids, block by block, and the metadata match. A process may publish
+ * content that does not match its key. This affects only sessions of its own trust domain, because the agent provides
+ * no objects of other domains.
  */
 #include "client/kv/pooled.h"
 
@@ -641,15 +641,14 @@ int pooled_share(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t ind
 		return 0;
 	place = place_free(kv);
 	error = place ? chunk_give(kv, place, from, object_before(kv, sequence, index)) : -ENOSPC;
-	/* Another process has published the name meanwhile, with the same or other content. */
+	/* Another process has published the name first, with the same or other content. */
 	if (error == -ESTALE)
 		return share_other(kv, sequence, index) ? 0 : error;
 	if (error)
 		return error;
 	blocks_move(kv, sequence, index, from, place_block(kv, place), count);
 	/*
-	 * No sequence has a block of the chunk any more, and its memory belongs to the object, so nothing is
-	 * decommitted.
+	 * No sequence still has a block of the chunk, and its memory belongs to the object, so nothing is decommitted.
 	 */
 	block_pool_withhold(&kv->blocks, from / count);
 	kv->pooled->given[kv->pooled->given_count++] = (struct pooled_given){.chunk = from / count};

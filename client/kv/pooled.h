@@ -25,7 +25,6 @@
 
 struct prefix_walk;
 
-/* A place for a chunk. */
 struct pooled_place {
 	struct gpool_object *object;
 	const struct prefix_key *keys; /* [chunk_blocks], in the object's manifest */
@@ -87,14 +86,14 @@ static inline uint32_t kv_refs(const struct gpool_kv *kv, uint32_t block)
 void pooled_ref(struct gpool_kv *kv, uint32_t block);
 void pooled_unref(struct gpool_kv *kv, uint32_t block);
 /*
- * pooled_unfollowed() - leave the place of `block`, if it has one and is not needed any more; called after a block that
- * followed `block` lost its key.
+ * pooled_unfollowed() - leave the place of `block` if the place is no longer needed; called after a block that followed
+ * `block` lost its key.
  */
 void pooled_unfollowed(struct gpool_kv *kv, uint32_t block);
 
 /*
- * pooled_find() - find the block with this key behind block `before` (or PREFIX_NONE), in a place or in the pool, and
- * add its key to the table. May send a request to the agent and map a chunk.
+ * pooled_find() - find the block with this key, in a place or in the pool, and add its key to the table. before: the
+ * block that it follows, or PREFIX_NONE. May send a request to the agent and map a chunk.
  * Return: the block, or PREFIX_NONE if no usable one exists.
  */
 uint32_t pooled_find(struct gpool_kv *kv, struct prefix_key key, uint32_t before);

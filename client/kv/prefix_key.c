@@ -1,4 +1,3 @@
-/* prefix_key.c - see prefix_key.h. */
 #include "client/kv/prefix_key.h"
 
 #include <string.h>

@@ -1,4 +1,3 @@
-/* prefix_table.c - see prefix_table.h. */
 #include "client/kv/prefix_table.h"
 
 #include <assert.h>

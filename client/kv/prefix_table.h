@@ -60,7 +60,6 @@ void prefix_table_remove(struct prefix_table *table, uint32_t block);
  * Cost: linear in the blocks if `from` has other children than `child`.
  */
 void prefix_table_move(struct prefix_table *table, uint32_t from, uint32_t to, uint32_t child);
-/* prefix_table_clear() - remove all keys. */
 void prefix_table_clear(struct prefix_table *table);
 
 /* prefix_table_check() - check the invariants above. Cost: linear in the blocks and slots. */

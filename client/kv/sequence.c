@@ -327,7 +327,6 @@ static int last_copy(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t
 	return 0;
 }
 
-/* Append while the cursor is stopped. */
 static int append_stopped(struct gpool_kv *kv, struct kv_sequence *sequence, uint32_t before, uint32_t tokens)
 {
 	uint32_t blocks = kv_blocks_for(kv, before + tokens),

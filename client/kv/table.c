@@ -1,10 +1,10 @@
 /*
  * table.c - the device's copy of the tables.
  *
- * For each row, the range of entries from the first changed one to the last is copied into a stage, which is host
- * memory that streams may read. From there it is copied to the device, behind all queued work. The host can therefore
- * change its table immediately, while each kernel sees the table as it was when the kernel was queued. A stage is
- * reused when the fence behind its copies is signaled. Pages for the device's rows are committed when they are needed.
+ * For each row, the entries from the first changed one to the last are copied into a stage, which is host memory that
+ * streams may read. From there it is copied to the device, behind all queued work. The host can therefore change its
+ * table immediately, while each kernel sees the table as it was when the kernel was queued. A stage is reused when the
+ * fence behind its copies is signaled. Pages for the device's rows are committed when they are needed.
  */
 #include "client/kv/kv.h"
 

@@ -453,7 +453,7 @@ bool object_look_up(const struct gpool *pool, const char *name, struct gpool_obj
 	const struct pool_segment *segment = &pool->segment;
 	uint32_t left = pool->header->object_count, domain = object_domain(pool);
 
-	/* A chain that changes meanwhile may lead to any record, so the number of steps is limited. */
+	/* If the chain changes during the walk, it may lead to any record, so the number of steps is limited. */
 	for (uint32_t i = object_names_first(segment, domain, name); i && left--; i = object_names_next(segment, i))
 		if (object_names_are(&segment->objects[i], domain, name) && record_read(pool, i, info) &&
 			info->state == GPOOL_OBJECT_CURRENT && !strcmp(info->name, name))

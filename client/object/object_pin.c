@@ -1,6 +1,6 @@
 /*
  * object_pin.c - objects that are kept by pins alone. The pin is counted at the object's first page, at which this
- * session can have no block meanwhile. object_pin_try() documents the protocol.
+ * session cannot have a block while the object exists. object_pin_try() documents the protocol.
  */
 #include "client/core/deferred.h"
 #include "client/core/last_error.h"

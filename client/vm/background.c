@@ -1,4 +1,3 @@
-/* background.c - see background.h. */
 #include "client/vm/background.h"
 
 #include <signal.h>

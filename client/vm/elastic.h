@@ -95,7 +95,6 @@ static inline void elastic_unlock(struct elastic *elastic)
 	pthread_mutex_unlock(&elastic->lock);
 }
 
-/* Return the bit of a page in a bitmap. */
 static inline bool elastic_bit(const uint64_t *bits, uint32_t page)
 {
 	return bits[page / 64] >> (page % 64) & 1;
@@ -148,9 +147,9 @@ struct vm_take_options elastic_options(const struct elastic *elastic);
 int64_t elastic_commit(struct elastic *elastic, const struct elastic_pages *pages, int32_t timeout_ms, bool ahead);
 
 /*
- * elastic_decommit() - decommit those of the pages that are committed. Other sessions can use the memory once the fence
- * is signaled, without a further call, except for memory that other pages of the same handle use. Calls neither driver
- * nor agent. Return: 0, -ENOMEM (no joint fence is free).
+ * elastic_decommit() - decommit those of the pages that are committed. Once the fence is signaled, other sessions can
+ * use the memory without a further call, except that of handles with other pages in use. Calls neither driver nor
+ * agent. Return: 0, -ENOMEM (no joint fence is free).
  */
 int elastic_decommit(struct elastic *elastic, const struct elastic_pages *pages, uint64_t fence);
 

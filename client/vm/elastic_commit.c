@@ -98,7 +98,6 @@ static void released_claim(struct backing *backing, uint32_t slot)
 	backing->taken++;
 }
 
-/* Take the slots of one piece. */
 static void piece_take(struct backing *backing, uint32_t slot, uint32_t end)
 {
 	while (slot < end) {
@@ -341,7 +340,7 @@ int64_t elastic_commit(struct elastic *elastic, const struct elastic_pages *page
 		.elastic = elastic, .pages = pages, .options = elastic_options(elastic), .ahead = ahead};
 	int error;
 
-	/* Reject a request that exceeds the pool, before many slots are changed in vain. */
+	/* Reject a request that exceeds the pool before any slots are changed. */
 	if ((uint64_t)pages->count * pages->times > elastic->space.pool->page_count)
 		return -ENOSPC;
 	backing.options.flags = ahead ? LEASE_FREE : elastic->own_last ? LEASE_OWN_LAST : 0;

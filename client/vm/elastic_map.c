@@ -72,7 +72,6 @@ int elastic_unmap(struct elastic *elastic)
 
 /* ---- map again ---- */
 
-/* The held slots and their handles. */
 struct held {
 	uint32_t *slots, *handles; /* [count] */
 	uint32_t count;

@@ -1,4 +1,3 @@
-/* handle.c - see handle.h. */
 #include "client/vm/handle.h"
 
 #include "client/core/alloc.h"

@@ -1,4 +1,3 @@
-/* page_list.c - see page_list.h. */
 #include "client/vm/page_list.h"
 
 #include "client/core/refill.h"

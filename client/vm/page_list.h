@@ -28,7 +28,8 @@ void page_list_reset(struct page_list *list);
 
 /*
  * page_list_take() - take pages with one request. They are in transit. flags: LEASE_*. If handles have several pages,
- * the result is one run that begins at the start of a handle. Waits at most timeout_ms and holds no pages meanwhile.
+ * the result is one run that begins at the start of a handle. Waits at most timeout_ms, and holds no pages during the
+ * wait.
  * Return: as refill_take(), and -ENOMEM.
  */
 int page_list_take(struct gpool *pool, uint32_t pages, uint32_t flags, int32_t timeout_ms, struct page_list *list);

@@ -1,4 +1,3 @@
-/* region_set.c - see region_set.h. */
 #include "client/vm/region_set.h"
 
 #include "shm/invariant.h"

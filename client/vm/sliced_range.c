@@ -75,7 +75,7 @@ static void work_end(struct gpool_sliced_range *sliced, uint32_t block, bool the
 {
 	pthread_mutex_lock(&sliced->lock);
 	sliced->working = 0;
-	/* If a call has grown or shrunk the range meanwhile, `ready` has changed. */
+	/* If a call has grown or shrunk the range during the work, `ready` has changed. */
 	if (there && sliced->ready == block)
 		sliced->ready++;
 	pthread_cond_broadcast(&sliced->worked);

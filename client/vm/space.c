@@ -1,4 +1,3 @@
-/* space.c - see space.h. */
 #include "client/vm/space.h"
 
 #include "client/core/window.h"

@@ -15,8 +15,8 @@
  * agent or a callback. A step that needs such a call takes its regions out of the sets, so that they move, and releases
  * the lock. Afterwards it acquires the lock again and inserts the result, or restores the previous state.
  *
- * "Lock held" means that the caller holds the lock. A function that is marked "released meanwhile" releases it and
- * acquires it again.
+ * "Lock held" means that the caller holds the lock. "Released temporarily" means that the function releases the lock
+ * and acquires it again.
  */
 #ifndef GPOOL_CLIENT_VM_VPMM_H
 #define GPOOL_CLIENT_VM_VPMM_H
@@ -171,7 +171,7 @@ static inline void vpmm_unlock(struct vpmm *vpmm)
 	pthread_mutex_unlock(&vpmm->lock);
 }
 
-/* ---- vpmm_map.c: these functions may release the lock meanwhile ---- */
+/* ---- vpmm_map.c: these functions may release the lock temporarily ---- */
 
 /* vpmm_chunk_add() - reserve addresses for at least `pages` pages. Return: 0, -ENOMEM. Lock held. */
 int vpmm_chunk_add(struct vpmm *vpmm, uint32_t pages);

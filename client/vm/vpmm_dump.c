@@ -65,7 +65,7 @@ static int lines_take(struct vpmm *vpmm, struct lines *lines)
 			break;
 		vpmm_unlock(vpmm);
 		free(lines->lines);
-		/* Allocate some more lines than needed, since other threads may add regions meanwhile. */
+		/* Allocate more lines than needed, since other threads may add regions before the copy. */
 		lines->count = count + count / 8 + 16;
 		lines->lines = malloc(lines->count * sizeof(*lines->lines));
 		if (!lines->lines)

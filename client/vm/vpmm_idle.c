@@ -277,7 +277,7 @@ static bool is_unsettled(const struct vpmm *vpmm)
 		vpmm_small_waits(vpmm);
 }
 
-/* Return what the process does not use. Lock held; released meanwhile. */
+/* Return what the process does not use. Lock held; released temporarily. */
 static void settle(struct vpmm *vpmm)
 {
 	struct vpmm_call call = {.vpmm = vpmm};
@@ -290,7 +290,7 @@ static void settle(struct vpmm *vpmm)
 	vpmm_park(vpmm, 0);
 }
 
-/* Offer free regions soon after the last call, and at intervals during calls. Lock held; released meanwhile. */
+/* Offer free regions soon after the last call, and at intervals during calls. Lock held; released temporarily. */
 static void offer_look(struct vpmm *vpmm)
 {
 	if (vpmm->touched && ++vpmm->busy_ticks < OFFER_TICKS)

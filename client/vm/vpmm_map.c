@@ -142,8 +142,8 @@ static bool fence_record_slot(struct vpmm *vpmm, uint32_t slot)
 	error = gpool_fence_record(vpmm->pool, stream, &fence);
 	vpmm_lock(vpmm);
 	/*
-	 * Limit this to last_id: regions that a new stream in this slot has freed meanwhile have a higher id. If the
-	 * stream was closed, its work is done.
+	 * Limit this to last_id: while the lock was released, a new stream may have taken over the slot and freed
+	 * regions, which have a higher id. If the stream was closed, its work is done.
 	 */
 	if (!error)
 		region_fence(&vpmm->set, slot, fence.value, last_id);

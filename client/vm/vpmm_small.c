@@ -252,7 +252,7 @@ static void spans_give_back(struct vpmm *vpmm, struct small_list *back)
 
 /*
  * Record a fence for the oldest buffers that a stream has freed without one. If the stream was closed, its work is
- * done. Lock held; released meanwhile.
+ * done. Lock held; released temporarily.
  */
 static void stream_fence(struct vpmm *vpmm, struct small_stream *stream, struct small_list *back)
 {
@@ -408,7 +408,6 @@ static struct small *small_know(struct vpmm *vpmm, const struct gpool_span *span
 	return at;
 }
 
-/* Allocate a new span from the pages. */
 static COLD int small_make(struct vpmm *vpmm, uint64_t bytes, struct small **made)
 {
 	struct gpool_span span;

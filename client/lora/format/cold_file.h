@@ -82,7 +82,6 @@ static inline uint64_t cold_align(uint64_t bytes)
 
 /* cold_page_bytes() - Return the size of a page in a form. All pages except the last have the same size. */
 uint64_t cold_page_bytes(const struct adapter_layout *layout, enum cold_form form, uint32_t page);
-/* cold_pages_bytes() - Return the size of `pages` consecutive pages. */
 uint64_t cold_pages_bytes(const struct adapter_layout *layout, enum cold_form form, uint32_t first, uint32_t pages);
 
 /* ---- write ---- */

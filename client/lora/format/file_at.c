@@ -1,6 +1,3 @@
-/*
- * file_at.c - see file_at.h.
- */
 #include "client/lora/format/file_at.h"
 
 #include <errno.h>

@@ -166,7 +166,6 @@ EACH void tile_of_b(
 		}
 }
 
-/* Process `tiles` tiles of a matrix, from tile `first` on. */
 EACH void tiles_measure_plain(struct measure *measure, uint32_t rank, uint32_t is_b, uint32_t first, uint32_t tiles)
 {
 	for (uint32_t i = 0; i < tiles; i++) {

@@ -6,9 +6,8 @@
  *   codes int8[n][128] | scales bf16[n]
  *
  * Each row of a tile, which is 128 columns of one rank, is therefore a group with its own scale
- * (cuda/kernels/quantise.h), and one call of quantise or dequantise handles all rows of a page, also on a GPU. A code
- * times a scale is exact in fp32 and rounded once (quantise_value()), so a form expands to the same bits on every
- * device.
+ * (cuda/kernels/quantise.h). One call of quantise or dequantise handles all rows of a page, also on a GPU. A code times
+ * a scale is exact in fp32 and rounded once (quantise_value()), so a form expands to the same bits on every device.
  */
 #ifndef GPOOL_CLIENT_LORA_INT8_FORM_H
 #define GPOOL_CLIENT_LORA_INT8_FORM_H

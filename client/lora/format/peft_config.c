@@ -1,6 +1,3 @@
-/*
- * peft_config.c - see peft_config.h.
- */
 #define PCRE2_CODE_UNIT_WIDTH 8
 
 #include "client/lora/format/peft_config.h"

@@ -1,6 +1,3 @@
-/*
- * reason.c - see reason.h.
- */
 #include "client/lora/format/reason.h"
 
 #include <errno.h>

@@ -194,7 +194,6 @@ static int on_string(void *context, const unsigned char *text, size_t length)
 	return stop(parse, refuse(parse->reason, "tensor '%s': unknown dtype", refuse_name(current_name(parse), name)));
 }
 
-/* Add a tensor. Return: 0, -ENOMEM. */
 static int tensor_add(struct parse *parse, const unsigned char *name, size_t length)
 {
 	struct safetensors *file = parse->file;

@@ -397,7 +397,7 @@ int gpool_lora_unload(struct gpool_lora *lora, uint32_t id)
 		error = entry->state == GPOOL_LORA_RESIDENT ? entry_close(lora, entry) : 0;
 		if (!error && there)
 			error = gpool_object_delete(lora->pool, info.name, info.version);
-		/* The object was deleted or replaced meanwhile, which is the requested result. */
+		/* Another process has already deleted or replaced the object, which is the requested result. */
 		if (error == -ENOENT || error == -ESTALE)
 			error = 0;
 		if (!error)

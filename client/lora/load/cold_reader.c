@@ -55,7 +55,6 @@ static uint8_t *slot_bytes(const struct cold_reader *reader, const struct slot *
 	return reader->room + (uint64_t)(slot - reader->slots) * reader->slot_bytes;
 }
 
-/* Return a free slot, or NULL. */
 static struct slot *slot_free(struct cold_reader *reader)
 {
 	for (struct slot *slot = reader->slots; slot < reader->slots + reader->slot_count; slot++)

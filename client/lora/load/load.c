@@ -1,4 +1,6 @@
-/* load.c - the begin of a load: open the object of another engine, or allocate pages and open the fastest source. */
+/*
+ * load.c - the beginning of a load: open the object of another engine, or allocate pages and open the fastest source.
+ */
 #include "client/lora/load/load.h"
 
 #include <errno.h>

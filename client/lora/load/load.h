@@ -5,12 +5,12 @@
  * (load.c), make its parts (turns.c, part.c) and end it (finish.c). Copies are made later (copy.c). load_state.h
  * defines the states and lists.
  *
- * A part consists of some pages. All loads in progress take turns, in the order of their begin, with one part at a
+ * A part consists of some pages. All loads in progress take turns, in the order in which they began, with one part at a
  * time. Several threads can therefore work on one adapter, and a small adapter does not wait for a large one.
  *
- * If the CPU can write to pages, a thread that waits for a load without a short timeout begins the load itself, and
- * makes those parts that come from memory, because waking another thread may take as long as a part. Longer work is
- * left to loader threads.
+ * If the CPU can write to pages, a thread that waits for a load, without a short timeout, begins the load itself and
+ * makes those parts that come from memory. Waking another thread may take as long as making a part. Longer work is left
+ * to loader threads.
  */
 #ifndef GPOOL_CLIENT_LORA_LOAD_H
 #define GPOOL_CLIENT_LORA_LOAD_H
@@ -136,7 +136,7 @@ void load_finish(struct lora_loader *loader, struct lora_load *load);
 
 /*
  * draft_done() - Return a draft that is no longer in use, or NULL. draft_end() - Publish or drop it. drafts_watch() -
- * Wait for the GPU work that uses a draft, but only for a short time, since another load may be queued meanwhile.
+ * Wait for the GPU work that uses a draft, but only for a short time, since another load may be queued.
  */
 struct lora_load *draft_done(struct gpool_lora *lora);
 void draft_end(struct lora_loader *loader, struct lora_load *load);
@@ -191,8 +191,8 @@ void source_refuse(struct lora_load *load, int error);
 bool part_take(struct lora_load *load, struct lora_part *part);
 /*
  * part_fetch() - Wait for a group from the reader, and make it the part; without a reader do nothing. The load is
- * MAKING meanwhile. Return: 0; -EAGAIN: other threads use all groups; -EIO. part_return() - Give the group back; under
- * the lock.
+ * MAKING during the wait. Return: 0; -EAGAIN: other threads use all groups; -EIO. part_return() - Give the group back;
+ * under the lock.
  */
 int part_fetch(struct lora_load *load, struct lora_part *part);
 void part_return(struct lora_load *load, const struct lora_part *part);

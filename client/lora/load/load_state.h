@@ -58,7 +58,6 @@ enum load_state {
 	LOAD_STATES
 };
 
-/* load_state_name() - Return the name of a state, for messages. */
 const char *load_state_name(enum load_state state);
 
 /* load_state_allows() - Return: true if `to` may follow `from`. */

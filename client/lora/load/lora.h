@@ -9,8 +9,8 @@
  * publishing makes its mapping read-only. It therefore stays a draft of this process until its last use has ended:
  * RESIDENT if the load is complete, LOADING if the load has failed. A loader thread then publishes or drops it.
  *
- * One lock protects all of this. It is not held while a file is read or while a thread waits for a GPU: loader threads
- * (load.h) read files and open objects without it, and no other thread changes an entry that is LOADING. A RESIDENT
+ * One lock protects all of this. It is not held while a file is read or while a thread waits for a GPU. Loader threads
+ * (load.h) read files and open objects without it, because no other thread changes an entry that is LOADING. A RESIDENT
  * entry is closed only when it is not acquired.
  */
 #ifndef GPOOL_CLIENT_LORA_LORA_H

@@ -66,8 +66,7 @@ static uint32_t pages_to_spare(const struct gpool *pool)
 }
 
 /*
- * Return: true if the adapter is not in the pool any more. This is checked without a pin, because a pin counts as a
- * use.
+ * Return: true if the adapter is no longer in the pool. This is checked without a pin, because a pin counts as a use.
  */
 static bool has_left(const struct lora_entry *entry)
 {

@@ -32,7 +32,6 @@ struct warm_copy {
 	uint64_t version;      /* version of the object that was found, valid or not */
 };
 
-/* warm_form() - Return the address of the form of a page. */
 static inline uint8_t *warm_form(const struct warm_copy *copy, uint32_t page)
 {
 	return copy->forms + page * cold_page_bytes(&copy->file.layout, (enum cold_form)copy->header.form, 0);
@@ -67,7 +66,6 @@ int warm_again(struct warm_kept *kept, const char *name, const struct adapter_la
 	struct warm_copy *copy);
 /* warm_leave() - Keep the copy instead of closing it. */
 void warm_leave(struct warm_kept *kept, const char *name, struct warm_copy *copy);
-/* warm_kept_end() - Close all kept copies. */
 void warm_kept_end(struct warm_kept *kept);
 
 /* warm_look() - Check an open copy. Return: NULL if it is valid, otherwise the text of an error. */

@@ -182,7 +182,6 @@ static void batch_free(struct gpool_lora_batch *batch)
 	free(batch);
 }
 
-/* Wait for the work on the stream. */
 static int batch_wait(struct gpool_lora_batch *batch)
 {
 	struct gpool_fence fence;

@@ -1,4 +1,3 @@
-/* scheduler.c - see scheduler.h. */
 #include "client/lora/serve/scheduler.h"
 
 #include <assert.h>
