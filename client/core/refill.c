@@ -1,5 +1,5 @@
 /*
- * refill.c - see refill.h. The states of a request (shm/session_segment.h), and who changes them:
+ * refill.c - see refill.h. The states of a request (shm/session_segment.h), and the process that changes each:
  *
  *   IDLE -> REQUESTED (worker) -> DONE (agent)       -> IDLE (worker)
  *                              -> CANCELLED (worker) -> IDLE (agent)

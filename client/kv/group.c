@@ -269,7 +269,10 @@ static int append(struct gpool_kv_group *group, struct group_row *row, uint32_t 
 	uint64_t fresh[MEMBERS_MAX] = {0};
 	int error = extend(group, row, tokens, fresh);
 
-	/* Append to the continued sequence first. At most one can receive tokens: the last one that has any. */
+	/*
+	 * Append to a continued sequence first, since only this append may fail. There is at most one: of the sequences
+	 * that have tokens, only the last can receive more.
+	 */
 	for (int sure = 0; sure < 2 && !error; sure++)
 		for (uint32_t i = 0; i < group->count && !error; i++) {
 			uint32_t more = share(group, row->tokens + tokens, i) - share(group, row->tokens, i);

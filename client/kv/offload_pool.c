@@ -92,7 +92,7 @@ int pieces_save(struct gpool_kv *kv, const struct kv_sequence *sequence, struct 
 		pieces_undo(kv, saved, fence);
 		return error;
 	}
-	/* No other stream has a fence in these blocks, so each unpin can be deferred without a pin that stays. */
+	/* The blocks have no fences of other streams, so these unpins need no joint fence and leave no pin. */
 	for (uint32_t i = 0; i < saved->count; i++)
 		gpool_unpin_after(kv->pool, &saved->pieces[i].block, fence);
 	return 0;

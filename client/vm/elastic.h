@@ -58,8 +58,8 @@ struct elastic {
 	size_t bytes;                   /* size of the four arrays */
 	uint32_t committed_pages, captured_pages;
 	uint32_t count[ELASTIC_STATES]; /* number of slots in each state except HOLE */
-	uint32_t offered_told;      /* number of OFFERED or RELEASED slots that is included in the session's header */
-	_Atomic uint64_t discarded; /* offered slots whose content sleep has discarded; read without the lock */
+	uint32_t offered_told;          /* number of OFFERED or RELEASED slots that the session's header includes */
+	_Atomic uint64_t discarded;     /* offered slots whose content sleep has discarded; read without the lock */
 };
 
 /* Pages [first + i * stride, first + i * stride + count) of a range, for each i below `times`. */

@@ -161,7 +161,7 @@ int page_list_take(struct gpool *pool, uint32_t pages, uint32_t flags, int32_t t
 	return take_once(pool, pages, flags, timeout_ms, list);
 }
 
-/* Move the next `pages` pages from the list `from`; *span and *used are the position. */
+/* Move the next `pages` pages of the list `from` to the list `to`. *span and *used are the position in `from`. */
 static int carve(const struct page_list *from, uint32_t *span, uint32_t *used, uint32_t pages, struct page_list *to)
 {
 	while (pages) {

@@ -22,8 +22,8 @@
  *   no stream         it belongs to the guard's stream until the guard ends
  *   another stream    it is `guarded`: available to no stream until the guard ends, and then to that other stream
  *
- * Regions without a stream that the agent may take without a request have the slot VM_RECLAIMABLE: their pages may have
- * been taken.
+ * The slot VM_RECLAIMABLE is for regions without a stream whose pages the agent may take without a request, or may
+ * already have taken.
  *
  * Invariants, which region_check.c checks:
  *   The regions of a chunk follow each other from its first page to its last. The totals are the sums over them.

@@ -292,8 +292,8 @@ static void background_await(struct gpool_sliced_range *sliced)
 }
 
 /*
- * End growth_begin(). If handles had to be provided, the agent may have taken other read-ahead blocks too, so they are
- * checked again.
+ * Let the background task start blocks again. If handles had to be provided, the agent may have taken other read-ahead
+ * blocks too, so they are checked again.
  */
 static void growth_end(struct gpool_sliced_range *sliced, uint32_t blocks, int64_t brought)
 {

@@ -357,7 +357,7 @@ int gpool_malloc_async(struct gpool *pool, uint64_t bytes, uint32_t stream, uint
 	vpmm = pool->vpmm;
 	if (unlikely(!atomic_load_explicit(&vpmm->started, memory_order_acquire)))
 		error = vpmm_start(vpmm, stream);
-	/* If the thread has no cache yet, create it now, because that acquires a lock. */
+	/* Create the cache of a new thread now, since this acquires a lock, which is not permitted under vpmm->lock. */
 	if (unlikely(!error && !thread_cache_of(pool)))
 		error = -ENOMEM;
 	if (unlikely(error))

@@ -2,14 +2,14 @@
  * vpmm.h - the stream-ordered allocator: gpool_malloc_async(), gpool_free_async(). Internal to libgpool.
  *
  * region_set.h defines regions and their sets, and calls neither driver nor agent. Files of the allocator:
- *   vpmm.c         open and close; malloc and free without a driver call; capture
- *   vpmm_map.c     steps with driver calls: unmap pending unmaps, map new places, initial pages, chunks of addresses
- *   vpmm_offer.c   free pages that the agent may take, and that stay in their regions
- *   vpmm_idle.c    free pages that the process returns: park, trim, adopt, unmap; and the background task
- *   vpmm_small.c   allocations smaller than a page
- *   vpmm_dump.c    totals, dump, trace
- *   vpmm_record.c  record calls in a file
- *   vpmm_options.c
+ *   vpmm.c          open and close; malloc and free without a driver call; capture
+ *   vpmm_map.c      steps with driver calls: unmap pending unmaps, map new places, initial pages, chunks of addresses
+ *   vpmm_offer.c    free pages that the agent may take, and that stay in their regions
+ *   vpmm_idle.c     free pages that the process returns: park, trim, adopt, unmap; and the background task
+ *   vpmm_small.c    allocations smaller than a page
+ *   vpmm_dump.c     totals, dump, trace
+ *   vpmm_record.c   record calls in a file
+ *   vpmm_options.c  options and environment
  *
  * The lock protects the sets. While it is held, no function may acquire another lock, wait, or call the driver, the
  * agent or a callback. A step that needs such a call takes its regions out of the sets, so that they move, and releases

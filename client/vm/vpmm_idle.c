@@ -3,12 +3,12 @@
  *
  * A region becomes reclaimable when its GPU work is done and the process does not need it now. Its pages are then idle,
  * so that the agent may take them without a request, but they stay mapped. The next use adopts the pages that the agent
- * has not taken, without a driver call. The other pages become a pending unmap, then a hole. Regions are made
- * reclaimable
- *   when pages are short: at a malloc or free, at most once per step of the pool's clock, and before a call waits for
+ * has not taken, without a driver call. The other pages become a pending unmap, then a hole. Regions become reclaimable
+ *
+ * - when pages are short: at a malloc or free, at most once per step of the pool's clock; and before a call waits for
  *   pages
- *   when no call was made for idle_ms: in the background, which also unmaps pending unmaps
- *   in gpool_trim_to()
+ * - when no call was made for idle_ms: in the background, which also unmaps pending unmaps
+ * - in gpool_trim_to()
  */
 #include "client/vm/vpmm.h"
 #include "client/core/last_error.h"

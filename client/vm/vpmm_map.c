@@ -337,7 +337,7 @@ static void making_undo(struct vpmm *vpmm, struct making *making)
 
 /*
  * Map a moving place with `harvest` harvested pages, and new pages from the agent for the rest. Lock held; released
- * meanwhile.
+ * temporarily.
  */
 static int place_make(struct vpmm_call *call, struct making *making, uint32_t harvest)
 {

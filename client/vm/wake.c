@@ -2,7 +2,7 @@
  * wake.c - restore the addresses, pages and contents of all ranges, or change nothing.
  *
  *   0 ask the agent whether the content can be restored now, so that no other session loses pages for a wake that
- *   cannot succeed
+ *     cannot succeed
  *   1 get pages for all ranges in one grant, so that two processes that wake at the same time cannot each hold half
  *   2 open the objects that were kept, in the same versions
  *   3 map the pages

@@ -20,7 +20,7 @@
  * The bound always holds, because overdue requests start in order of arrival, before all others.
  *
  * Threads: the scheduler has no threads and no lock; its owner has one.
- * Memory: 48 bytes for each request and 44 for each adapter, up to their maximum numbers.
+ * Memory:  48 bytes for each request and 44 for each adapter, up to their maximum numbers.
  */
 #ifndef GPOOL_CLIENT_LORA_SCHEDULER_H
 #define GPOOL_CLIENT_LORA_SCHEDULER_H
