@@ -6,17 +6,17 @@
  * pressure, and frees them. These calls are a few atomic operations on shared memory; a request is sent to the agent
  * only when the lease of the process is used up. gpool(7) describes the model, gpool(3) lists all calls.
  *
- * 	struct gpool *pool;
- * 	struct gpool_block block;
- * 	uint64_t address;
+ *	struct gpool *pool;
+ *	struct gpool_block block;
+ *	uint64_t address;
  *
- * 	gpool_open(NULL, &pool);                      attach to the first pool of the agent in /run/gpool
- * 	gpool_alloc(pool, 4, NULL, &block);           four pages, pinned
- * 	gpool_address(pool, &block, &address);        contiguous device address
- * 	gpool_unpin(pool, &block);                    the block may be evicted from now on
- * 	if (gpool_pin(pool, &block) == 0)             -ESTALE: it was evicted
- * 		gpool_free(pool, &block);
- * 	gpool_close(pool);
+ *	gpool_open(NULL, &pool);                      attach to the first pool of the agent in /run/gpool
+ *	gpool_alloc(pool, 4, NULL, &block);           four pages, pinned
+ *	gpool_address(pool, &block, &address);        contiguous device address
+ *	gpool_unpin(pool, &block);                    the block may be evicted from now on
+ *	if (gpool_pin(pool, &block) == 0)             -ESTALE: it was evicted
+ *		gpool_free(pool, &block);
+ *	gpool_close(pool);
  *
  * This header includes one header per part; each part can be included alone.
  *

@@ -3,8 +3,8 @@
  *
  * The number of handles in a chunk is chosen so that little memory is unused behind its blocks. The pages of a chunk
  * are committed when its first block is taken into use, and decommitted, behind a fence, when its last block is free.
- * They are then reclaimable. If they are still there when the chunk is needed again, they are adopted without a driver
- * call. Chunks that have only cached blocks are offered (offer.h).
+ * They are then reclaimable. If they have not been taken when the chunk is needed again, they are adopted without a
+ * driver call. Chunks that have only cached blocks are offered (offer.h).
  */
 #include "client/kv/kv.h"
 

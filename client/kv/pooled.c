@@ -520,7 +520,7 @@ static struct metadata *metadata_make(const struct gpool_kv *kv, uint32_t block)
 	return metadata;
 }
 
-/* Publish a chunk as an object. It is mapped at the place before that, since no step may fail afterwards. */
+/* Publish a chunk as an object. The chunk is mapped at the place first, since no step may fail after the publish. */
 static int chunk_give(
 	struct gpool_kv *kv, struct pooled_place *place, uint32_t block, const struct gpool_object *follows)
 {

@@ -21,7 +21,7 @@ void gpool_loan_end(void *behind)
 	struct gpool_loan *loan = (struct gpool_loan *)behind - 1;
 	struct gpool_fence fence = {0};
 
-	/* If the stream was closed meanwhile, its work is done, and the fence stays GPOOL_FENCE_NONE. */
+	/* If the stream has been closed, its work is done, and the fence stays GPOOL_FENCE_NONE. */
 	if (loan->stream)
 		gpool_fence_record(loan->pool, loan->stream, &fence);
 	if (loan->object || loan->block.page_count)

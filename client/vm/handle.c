@@ -254,8 +254,8 @@ static int take_singly(struct gpool *pool, uint32_t handles, uint32_t flags, uin
 }
 
 /*
- * Take idle pages of this session that no space maps, without a request. Mapped pages are skipped, so that
- * their spaces can adopt them again.
+ * Take idle pages of this session that no space maps, without a request. Mapped pages are skipped, so that their spaces
+ * can adopt them again.
  */
 static uint32_t idle_take(struct gpool *pool, uint32_t most, uint32_t *pages)
 {

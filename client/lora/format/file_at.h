@@ -8,7 +8,7 @@
 
 /*
  * file_size() - Get the size of a regular file. Return: 0; -EINVAL: the file is empty, or is a directory, a FIFO or
- * similar, with a reason that calls it `name`; -EIO.
+ * similar, with a reason in which the file is called `name`; -EIO.
  */
 int file_size(int fd, const char *name, uint64_t *bytes, struct reason *reason);
 

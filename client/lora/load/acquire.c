@@ -174,7 +174,7 @@ static int acquire_once(
 	entry->beginning += place;
 	if (entry->state == GPOOL_LORA_COLD) {
 		/*
-		 * The agent may need long to grant pages, so a thread that must not wait without limit leaves this to a
+		 * The agent may take a long time to grant pages, so a thread with a timeout leaves the allocation to a
 		 * loader thread.
 		 */
 		if (timeout_ms < 0 && !wait_is_checked())

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 enum {
-	TRIES = 8,    /* chosen: each try fails only if another process publishes or evicts the object meanwhile */
+	TRIES = 8,    /* chosen: each try fails only if another process publishes or evicts the object during it */
 	WATCH_MS = 5, /* for a fence; chosen: a queued load waits at most this long for the only thread */
 };
 

@@ -48,7 +48,7 @@ struct lora_runs {
 	struct gpool_block block;
 };
 
-/* GPU work that may still use the addresses of an adapter, which was released behind a fence. */
+/* GPU work that may still use the addresses of an adapter that was released behind a fence. */
 struct lora_use {
 	struct lora_use *next;
 	struct gpool_fence fence;
@@ -114,7 +114,10 @@ struct gpool_lora {
 	struct lora_entry **entries; /* [entry_count]; NULL: unused number */
 	uint32_t entry_count, entry_room;
 	uint64_t placings;
-	/* number of ended loads, and of changes that schedulers report; lora_change_wait() waits for it, by `loaded` */
+	/*
+	 * number of ended loads, and of changes that schedulers report; lora_change_wait() waits on `loaded` for a
+	 * change
+	 */
 	uint64_t changes;
 	uint32_t users; /* number of batches and schedulers */
 	struct lora_entry *by_name;

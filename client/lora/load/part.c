@@ -348,7 +348,7 @@ bool source_open_warm(struct lora_load *load)
 
 void source_close(struct lora_load *load)
 {
-	/* Keep a copy that was used for the next load; close one that was refused. */
+	/* Keep a copy that was used, for the next load; close a copy that was refused. */
 	if (load->from == LORA_FROM_WARM)
 		warm_leave(&load->lora->kept, load->adapter->warm_name, &load->warm);
 	else

@@ -187,7 +187,7 @@ static int batch_wait(struct gpool_lora_batch *batch)
 	struct gpool_fence fence;
 	int error = gpool_fence_record(batch->lora->pool, batch->stream, &fence);
 
-	/* -EINVAL: the stream was closed, which has waited for its work. */
+	/* -EINVAL: the stream was closed, so its work is done. */
 	return error == -EINVAL ? 0 : error ? error : gpool_fence_wait(batch->lora->pool, fence, -1);
 }
 
