@@ -74,7 +74,7 @@ struct gpool_kv {
 	uint64_t block_bytes, chunk_bytes;
 	uint32_t chunk_pages;
 	uint32_t max_sequences;
-	uint32_t columns; /* columns of each table */
+	uint32_t columns; /* number of entries in each table */
 	uint32_t watermark;
 	bool bf16; /* elements of two bytes are bfloat16, not float16 */
 	uint64_t address, table_address;
@@ -86,7 +86,7 @@ struct gpool_kv {
 
 	/*
 	 * Protects all fields below. It is held during calls for ranges and copies, and is therefore acquired before
-	 * all locks of pool.h. Only sync_lock is acquired before it.
+	 * all locks of pool.h, but after sync_lock.
 	 */
 	pthread_mutex_t lock;
 	struct block_pool blocks;
