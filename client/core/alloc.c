@@ -294,7 +294,7 @@ static COLD int alloc_slow(struct gpool *pool, struct thread_cache *cache, uint3
 	}
 	if (error == -ENOSPC)
 		return error;
-	/* A free bit on a page of another session indicates corruption. Return, because a retry would loop forever. */
+	/* A free bit on a page of another session indicates corruption, which further retries cannot resolve. */
 	pool_log(pool, POOL_LOG_ERROR, "cannot allocate %u pages: free bits on pages that are not leased to session %u",
 		page_count, pool->id);
 	return -EPIPE;

@@ -22,7 +22,6 @@ struct pool_segment;
 int pool_request(struct gpool *pool, uint8_t *request, size_t request_bytes, uint8_t *reply, size_t capacity,
 	int timeout_ms, char *error_text);
 
-/* pool_view() - return the read-only pool segment of an attached pool. */
 const struct pool_segment *pool_view(const struct gpool *pool);
 
 /* pool_gpu() - return the device of an attached worker, whose calls can be counted (gpu_calls()), or NULL. */

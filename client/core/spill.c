@@ -13,7 +13,6 @@
 
 enum { ON_ITS_WAY_MS = 1 }; /* interval of checks of a block that is being moved: about the time to move one page */
 
-/* A block that has moved. */
 struct moved {
 	uint64_t sequence;
 	struct gpool_block place; /* last known place; the block may have been spilled again */

@@ -104,7 +104,6 @@ void block_pool_drain(struct block_pool *pool, uint32_t chunk)
 
 /* ---- offered chunks ---- */
 
-/* Move the free blocks of a chunk from one set to the other. */
 static void free_move(const struct block_pool *pool, uint32_t chunk, struct bitmap *from, struct bitmap *to)
 {
 	uint32_t end = (chunk + 1) * pool->chunk_blocks;

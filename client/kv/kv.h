@@ -31,7 +31,7 @@ enum {
 	KV_CHUNK_HANDLES_MAX = 64,
 	KV_STAGES = 8,            /* pieces of the staging memory, each with a fence */
 	KV_STAGE_ENTRIES = 16384, /* chosen: 64 KiB, two rows of the default length */
-	/* chosen: copies from one piece, as many as sequences change in one batch */
+	/* chosen: maximum number of copies from one piece, one for each changed sequence */
 	KV_STAGE_PIECES = 256,
 };
 

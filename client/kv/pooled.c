@@ -237,8 +237,8 @@ void pooled_park(struct gpool_kv *kv)
 	struct pooled *pooled = kv->pooled;
 
 	/*
-	 * Go from the last place to the first. Chunks mostly follow earlier ones, and the agent evicts them in the
-	 * order in which they are released.
+	 * Go from the last place to the first. Chunks mostly follow earlier ones, so the agent sees a chunk released
+	 * before the one that it follows.
 	 */
 	for (uint32_t i = pooled ? pooled->count : 0; i-- > 0;) {
 		struct pooled_place *place = &pooled->places[i];

@@ -169,7 +169,7 @@ void object_mapped_at(struct gpool_object *object, uint64_t at, uint64_t bytes)
 	pthread_mutex_unlock(&object->pool->objects_lock);
 }
 
-/* Unmap the mapping of an object. The caller holds pool->objects_lock. */
+/* The caller holds pool->objects_lock. */
 static int mapping_unmap(struct gpool_object *object)
 {
 	int error = object->mapping_bytes ? gpu_unmap(object->pool->gpu, object->mapping, object->mapping_bytes) : 0;

@@ -174,7 +174,6 @@ static int stream_add(struct device *device, void *native, uint32_t *number)
 	return 0;
 }
 
-/* Find or open the stream number of a native stream. */
 static int stream_of(struct device *device, void *native, uint32_t *number)
 {
 	int error = 0;

@@ -209,7 +209,6 @@ void elastic_settle(struct elastic *elastic, const struct elastic_pages *pages);
  */
 int elastic_capture(struct elastic *elastic, const struct elastic_pages *pages, bool captured);
 
-/* elastic_pages_check() - return true if all of the pages are in the range. */
 bool elastic_pages_check(const struct elastic *elastic, const struct elastic_pages *pages);
 
 /* ---- sleep and wake: the callers hold ranges->lock; the gate is closed, or the range ends ---- */
