@@ -299,7 +299,7 @@ GPOOL_API int gpool_object_next(struct gpool *pool, uint32_t *cursor, struct gpo
  *
  * Return: the number of names before the first one without such an object; `count`: all have one. -EINVAL (a count
  * above 2^31 - 1; NULL for a name), -ECHILD.
- * Threads: any. Cost: reads the shared table, below a microsecond for each name; no request.
+ * Threads: any. Cost: a lookup in the shared table for each name; no request.
  */
 GPOOL_API int gpool_object_find(struct gpool *pool, const char *const *names, uint32_t count);
 

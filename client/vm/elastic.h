@@ -173,8 +173,9 @@ bool elastic_is_here(struct elastic *elastic, const struct elastic_pages *pages)
 
 /*
  * elastic_give() - make slots reclaimable whose handles were passed to another owner without becoming idle. The handles
- * were completely committed and not otherwise in use. elastic_can_give() - check the handles before, and describe them as
- * elastic_blocks() does. Return: 0, -EBUSY (captured, or offered). Call both between ranges_enter() and ranges_leave().
+ * were completely committed and not otherwise in use. elastic_can_give() - check the handles before, and describe them
+ * as elastic_blocks() does. Return: 0, -EBUSY (captured, or offered). Call both between ranges_enter() and
+ * ranges_leave().
  */
 int elastic_can_give(
 	struct elastic *elastic, const struct elastic_pages *pages, struct gpool_block *blocks, uint32_t *first_pages);
