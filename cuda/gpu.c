@@ -1,8 +1,8 @@
 /*
  * gpu.c - the gpu_*() functions: count calls, reject invalid ones, inject faults, and call the back end.
  *
- * A rejected call is counted, too, so that a budget of driver calls is never exceeded unnoticed. The order is count,
- * permission, arguments, fault, back end: a fault affects only calls that would have reached the back end.
+ * The order is count, permission, arguments, fault, back end. Rejected calls are counted too, so that a test of the
+ * number of driver calls misses none. A fault affects only calls that would have reached the back end.
  */
 #include "cuda/gpu_private.h"
 #include "cuda/kernels/kernel.h"
@@ -60,7 +60,7 @@ static const bool owner_may[GPU_CALL_KINDS] = {
 	[GPU_CALL_MEMORY_INFO] = true,
 };
 
-/* Faults for the next device to be opened. Calls of OPEN are counted here, since they have no device yet. */
+/* Faults for the next device to be opened. Calls of GPU_CALL_OPEN are counted here, since they have no device yet. */
 static struct {
 	pthread_mutex_t lock;
 	uint64_t opens;
@@ -202,7 +202,7 @@ const struct gpu_ops *gpu_ops_of(const struct gpu *gpu)
 	return gpu ? gpu->ops : NULL;
 }
 
-/* call_begin() - count a call and check a device, permission, arguments and injected fault. */
+/* call_begin() - count a call, and check the device, the permission, the arguments and the injected fault. */
 static int call_begin(struct gpu *gpu, enum gpu_call call, bool sound)
 {
 	uint64_t number;
@@ -222,7 +222,7 @@ static int call_begin(struct gpu *gpu, enum gpu_call call, bool sound)
 	return gpu_fail(error, "injected fault: %s, call %llu", call_names[call], (unsigned long long)number);
 }
 
-/* range_is_sound() - return true if the range is not empty, not at 0, and within the address space. */
+/* range_is_sound() - return true if the range is not empty, does not begin at 0, and is within the address space. */
 static bool range_is_sound(uint64_t va, uint64_t bytes)
 {
 	return va && bytes && va <= UINT64_MAX - bytes;
@@ -348,7 +348,7 @@ int gpu_fill(struct gpu *gpu, uint64_t to, uint32_t value, uint64_t bytes, struc
 	return rc < 0 || bytes == 0 ? rc : gpu->ops->fill(gpu, to, value, bytes, stream);
 }
 
-/* shape_is_sound() - return true if every device accepts the shape, so that an invalid one fails on all of them. */
+/* shape_is_sound() - return true if every device accepts the shape. An invalid one thus fails on all back ends. */
 static bool shape_is_sound(const struct gpu_shape *shape)
 {
 	return shape && shape->grid[0] && shape->grid[0] <= INT32_MAX && shape->grid[1] &&

@@ -2,15 +2,16 @@
  * gpu.h - the table of a back end: all GPU functions that gpool uses.
  *
  * Two back ends fill it: `cuda` (the driver API, loaded at run time) and `host` (memfd, mmap and threads, with the
- * driver's rules). A back end is selected by name, never as a silent fallback. Callers use the gpu_*() functions below,
- * which count every call and can make the n-th call of a kind fail, and never the table itself.
+ * driver's rules). A back end is selected by name, never as a silent fallback. Callers never use the table itself, but
+ * the gpu_*() functions below, which count every call and can inject a failure into the n-th call of a kind.
  *
- * Errors: 0 or negative errno. Only gpu_errno() in the cuda back end maps CUresult: out of memory -ENOMEM, unsupported
- * -EOPNOTSUPP, device lost -ENODEV, a faulting access -EFAULT, others -EIO; invalid arguments are -EINVAL in both back
- * ends. A failed call changes nothing. gpu_error_text() describes this thread's last failure, in the driver's words.
+ * Errors: functions return 0 or a negative errno. A failed call changes nothing. gpu_errno() in the cuda back end maps
+ * CUresult: out of memory is -ENOMEM, unsupported -EOPNOTSUPP, a lost device -ENODEV, a faulting access -EFAULT, any
+ * other error -EIO. Both back ends return -EINVAL for invalid arguments. gpu_error_text() returns the driver's
+ * description of this thread's last failure.
  *
- * Threads: any thread may use a struct gpu; one thread at a time a stream. Not after fork(): open the device in the
- * child.
+ * Threads: any thread may use a struct gpu; a stream is used by one thread at a time. A struct gpu cannot be used after
+ * fork(): open the device in the child.
  */
 #ifndef GPOOL_CUDA_GPU_H
 #define GPOOL_CUDA_GPU_H
@@ -72,8 +73,8 @@ enum gpu_kernel {
 };
 
 /*
- * The number of threads of a kernel, and the shared memory of a block in addition to the memory that the kernel
- * declares. `host` ignores it.
+ * The size of a launch: the number of threads, and the shared memory per block in addition to the memory that the
+ * kernel declares. `host` ignores it.
  */
 struct gpu_shape {
 	uint32_t grid[3]; /* blocks */
@@ -82,18 +83,18 @@ struct gpu_shape {
 };
 
 enum {
-	GPU_GRID_MAX = 65535, /* grid[1] and grid[2]; grid[0] has 31 bits */
+	GPU_GRID_MAX = 65535, /* grid[1] and grid[2]; grid[0] may have 31 bits */
 	GPU_BLOCK_MAX = 1024,
-	GPU_SHARED_MAX = 48 << 10, /* the maximum without a request to the driver */
+	GPU_SHARED_MAX = 48 << 10, /* the limit if the kernel does not request more from the driver */
 };
 
 enum gpu_access { GPU_ACCESS_NONE, GPU_ACCESS_READ, GPU_ACCESS_READ_WRITE };
 
 /* Flags of gpu_open(). */
 enum {
-	/* create, export and release only: no context, no streams, no mapping; for the agent */
+	/* only create, export and release: no context, streams or mappings; used by the agent */
 	GPU_OPEN_OWNER = 1u << 0,
-	/* each handle has a descriptor of its own, which gives access to that handle only; always so on `cuda` */
+	/* each handle has its own descriptor, which gives access to that handle only; always the case on `cuda` */
 	GPU_OPEN_SEPARATE = 1u << 1,
 };
 
@@ -105,8 +106,7 @@ enum {
 	GPU_CAP_IPC_EVENT = 1u << 0,
 	GPU_CAP_TIMELINE = 1u << 1, /* gpu_timeline_write()/wait() on registered host memory */
 	/*
-	 * an exported descriptor may have several handles, at different offsets (host, unless they were created with
-	 * GPU_OPEN_SEPARATE)
+	 * one exported descriptor may contain several handles, at different offsets (`host` without GPU_OPEN_SEPARATE)
 	 */
 	GPU_CAP_EXPORT_OFFSET = 1u << 2,
 	GPU_CAP_HOST_POINTER = 1u << 3, /* the CPU can read and write a device address (host) */
@@ -124,7 +124,7 @@ struct gpu_device_info {
 	uint32_t capabilities;
 };
 
-/* An exported handle: `length` bytes at `offset` behind a file descriptor. On CUDA the offset is 0. */
+/* An exported handle: `length` bytes at `offset` in a file. On CUDA the offset is 0. */
 struct gpu_export {
 	int fd; /* owned by the caller, who closes it */
 	uint64_t offset;
@@ -132,8 +132,8 @@ struct gpu_export {
 };
 
 /*
- * The table. The gpu_*() function of the same name describes each member. A back end fills every member, and returns
- * -EOPNOTSUPP if a device does not support a function. Each back end's struct begins with struct gpu.
+ * The table of a back end. Each member is described at the gpu_*() function of the same name. A back end sets every
+ * member; a function that a device does not support returns -EOPNOTSUPP. Each back end's struct begins with struct gpu.
  */
 struct gpu_ops {
 	const char *name;
@@ -179,7 +179,7 @@ struct gpu_ops {
 extern const struct gpu_ops gpu_host_ops;
 extern const struct gpu_ops gpu_cuda_ops;
 
-/* gpu_backend() - return the table named `name` ("host", "cuda"), or NULL. It does not call the driver. */
+/* gpu_backend() - return the table named `name` ("host", "cuda"), or NULL. The driver is not called. */
 const struct gpu_ops *gpu_backend(const char *name);
 
 /* gpu_device_find() - return the index of the device whose index or UUID is `text`; -ENODEV: no such device. */
@@ -188,57 +188,58 @@ int gpu_device_find(const struct gpu_ops *ops, const char *text);
 /*
  * gpu_open() - open device `index`.
  *
- * GPU_OPEN_OWNER opens it without a context: only granularity, memory_info, create, export and release are permitted,
- * others return -EPERM. Return: 0, -ENODEV (no driver or device), -EINVAL (also an invalid setting of `host`), -EPERM,
- * -ENOMEM, -EIO, -EOPNOTSUPP (a device without virtual memory management).
+ * With GPU_OPEN_OWNER, the device has no context: only granularity, memory_info, create, export and release are
+ * permitted; other calls return -EPERM. Return: 0, -ENODEV (no driver or device), -EINVAL (also an invalid setting of
+ * `host`), -EPERM, -ENOMEM, -EIO, -EOPNOTSUPP (a device without virtual memory management).
  *
  * gpu_close() - close a device. `host` cancels queued work and frees all remaining memory. On `cuda`, the driver frees
- * it only when the process ends, so a caller that continues must free everything before.
+ * remaining memory only when the process ends, so free all memory before closing the device.
  */
 int gpu_open(const struct gpu_ops *ops, int index, uint32_t flags, struct gpu **gpu);
 void gpu_close(struct gpu *gpu);
 const struct gpu_ops *gpu_ops_of(const struct gpu *gpu);
 
-/* gpu_granularity() - return the smallest size and alignment of a handle in bytes. It is 2 MB on A100 and H100. */
+/* gpu_granularity() - return the smallest size and the alignment of a handle, in bytes: 2 MiB on A100 and H100. */
 int gpu_granularity(struct gpu *gpu, uint64_t *bytes);
 /*
- * gpu_memory_info() - return free and total memory of the device, for all processes; `host` knows only allocations of
- * this process. An owner on `cuda` asks the management library: -EOPNOTSUPP where it is missing.
+ * gpu_memory_info() - return the free and total memory of the device. `cuda` counts all processes, `host` only this
+ * process. A `cuda` device opened with GPU_OPEN_OWNER queries the management library, and returns -EOPNOTSUPP if it is
+ * missing.
  */
 int gpu_memory_info(struct gpu *gpu, uint64_t *free_bytes, uint64_t *total_bytes);
 
 /*
- * gpu_create() - create exportable physical memory of `bytes` bytes, a multiple of the granularity; its content:
- * GPU_CAP_ZEROED.
+ * gpu_create() - create exportable physical memory of `bytes` bytes, a multiple of the granularity. It is zeroed only
+ * with GPU_CAP_ZEROED.
  */
 int gpu_create(struct gpu *gpu, uint64_t bytes, uint64_t *handle);
 /*
- * gpu_release() - release a created or imported handle. The memory exists while it is mapped or a descriptor of it is
- * open in any process. An injected fault leaves the handle unchanged.
+ * gpu_release() - release a created or imported handle. The memory remains allocated while it is mapped or any process
+ * has a descriptor of it open. An injected fault leaves the handle unchanged.
  */
 void gpu_release(struct gpu *gpu, uint64_t handle);
 
 /*
  * gpu_export() - return a file descriptor for the handle; call it once per handle, then use dup(). gpu_import() -
  * return a handle for a descriptor, which the caller owns and may close at once. `from` may come from an untrusted
- * process: a range that does not fit the file is -EINVAL, and on `host` a file that could shrink or cannot be written
- * is -EPERM.
+ * process: a range outside the file is rejected with -EINVAL; on `host`, a file that could shrink or is not writable is
+ * rejected with -EPERM.
  */
 int gpu_export(struct gpu *gpu, uint64_t handle, struct gpu_export *out);
 int gpu_import(struct gpu *gpu, const struct gpu_export *from, uint64_t *handle);
 
 /*
- * gpu_reserve() - reserve an address range; `align` is 0 or a power of two. gpu_unreserve() - free a whole reservation
- * without mappings (otherwise -EINVAL); on `host` -EBUSY while queued work uses it.
+ * gpu_reserve() - reserve an address range; `align` is 0 or a power of two. gpu_unreserve() - free a whole reservation,
+ * which must have no mappings (-EINVAL). On `host`, it returns -EBUSY while queued work uses the reservation.
  */
 int gpu_reserve(struct gpu *gpu, uint64_t bytes, uint64_t align, uint64_t *va);
 int gpu_unreserve(struct gpu *gpu, uint64_t va, uint64_t bytes);
 
 /*
- * gpu_map() - map a whole handle at `va` inside a reservation: offset must be 0, bytes the handle's size, and nothing
- * may be mapped there. A new mapping permits no access. gpu_unmap() - unmap one or several adjacent whole mappings,
- * immediately: on `host` -EBUSY while queued work uses the range (CUDA would fault). gpu_access() - set the access of a
- * contiguous range of mappings; on `host` -EBUSY if it would remove access that queued work needs.
+ * gpu_map() - map a whole handle at `va` in a reservation: `offset` must be 0, `bytes` the size of the handle, and the
+ * range unmapped. A new mapping permits no access. gpu_unmap() - unmap one or several adjacent whole mappings at once.
+ * While queued work uses the range, `host` returns -EBUSY; CUDA would fault. gpu_access() - set the access of a
+ * contiguous range of mappings. `host` returns -EBUSY if the call would remove access that queued work needs.
  */
 int gpu_map(struct gpu *gpu, uint64_t va, uint64_t bytes, uint64_t offset, uint64_t handle);
 int gpu_unmap(struct gpu *gpu, uint64_t va, uint64_t bytes);
@@ -246,46 +247,43 @@ int gpu_access(struct gpu *gpu, uint64_t va, uint64_t bytes, enum gpu_access acc
 
 int gpu_stream_create(struct gpu *gpu, struct gpu_stream **stream);
 /*
- * gpu_stream_adopt() - use a stream that the program created, for queued work and timelines. The program keeps owning
- * it; it must never be passed to gpu_stream_destroy(). native: a CUstream of the device's primary context (`cuda`), or
- * a stream that gpu_stream_create() created on this struct gpu (`host`; any other value is rejected with -EINVAL).
+ * gpu_stream_adopt() - use a stream that the program created, for queued work and timelines. The program remains its
+ * owner; never pass it to gpu_stream_destroy(). native: on `cuda`, a CUstream of the device's primary context; on
+ * `host`, a stream that gpu_stream_create() created on this struct gpu (any other value is -EINVAL).
  */
 int gpu_stream_adopt(struct gpu *gpu, void *native, struct gpu_stream **stream);
 /* gpu_stream_destroy() - wait until all queued work has finished, and destroy the stream. */
 void gpu_stream_destroy(struct gpu *gpu, struct gpu_stream *stream);
-/*
- * gpu_stream_sync() - wait until all queued work has finished. Return: the first error of queued work since the last
- * sync.
- */
+/* gpu_stream_sync() - wait until all queued work has finished. Return: the first error of work since the last sync. */
 int gpu_stream_sync(struct gpu *gpu, struct gpu_stream *stream);
 
 /*
- * gpu_copy(), gpu_fill() - queue a copy, or a fill. Addresses are device addresses or registered host memory, others
- * are -EINVAL (`cuda` leaves this check to the driver). If an address is not mapped with access when the operation is
- * executed, the next sync returns -EFAULT; on `cuda` this ends the context. fill writes the 32-bit `value`; its address
- * and size are multiples of 4. A size of 0 is no work.
+ * gpu_copy(), gpu_fill() - queue a copy or a fill. Addresses must be device addresses or registered host memory
+ * (-EINVAL; `cuda` leaves this check to the driver). If an address is not mapped with access when the operation is
+ * executed, the next sync returns -EFAULT; on `cuda`, this ends the context. gpu_fill() writes the 32-bit `value`; its
+ * address and size are multiples of 4. A size of 0 queues nothing.
  */
 int gpu_copy(struct gpu *gpu, uint64_t to, uint64_t from, uint64_t bytes, struct gpu_stream *stream);
 int gpu_fill(struct gpu *gpu, uint64_t to, uint32_t value, uint64_t bytes, struct gpu_stream *stream);
 
 /*
- * gpu_launch() - queue a kernel. `args` is its struct, copied at the call; `args_bytes`, its size, must be the size
- * that the kernel expects (-EINVAL). The addresses in it are device addresses or registered memory, and are not
- * checked: gpu_launch() rejects only what the kernel's own function rejects (each kernel has such a function, which
- * also computes its shape). On `host` the kernel's reference in C runs in stream order; memory that it uses is not
- * marked as used, and an invalid address ends the process as it would end the context of `cuda`.
+ * gpu_launch() - queue a kernel. `args` points to the kernel's struct, which is copied; `args_bytes` must be its size
+ * (-EINVAL). Addresses in the struct are device addresses or registered memory. They are not checked: gpu_launch()
+ * rejects only what the kernel's own launch function rejects, which also computes the shape. On `host`, the kernel's C
+ * reference runs in stream order. The memory that it uses is not marked as used, and an invalid address ends the
+ * process, as it would end the context on `cuda`.
  *
- * On `cuda` the first launch from an image loads it: launch once before capturing a graph. -EOPNOTSUPP without
- * GPU_CAP_KERNELS, and if the driver is too old for the images that nvcc compiled.
+ * On `cuda`, the first launch from an image loads the image: launch once before capturing a graph. Returns -EOPNOTSUPP
+ * without GPU_CAP_KERNELS, and if the driver is too old for the images that nvcc compiled.
  */
 int gpu_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args,
 	size_t args_bytes, struct gpu_stream *stream);
 
 /*
- * Events. query: 0: finished or never recorded; -EAGAIN: not yet. wait: waits for the last record before the call. An
- * imported event must come from another process (-EINVAL), which must be alive (-ESRCH, -ENODEV) and on `host` must
- * permit tracing by this process (-EPERM). Without GPU_CAP_IPC_EVENT both return -EOPNOTSUPP. On `host` an event may
- * have 128 unfinished records, then -EBUSY.
+ * Events. gpu_event_query() returns 0 if the event is finished or was never recorded, else -EAGAIN. gpu_event_wait()
+ * waits for the last record before the call. An imported event must come from another process (-EINVAL) that is alive
+ * (-ESRCH, -ENODEV) and, on `host`, may be traced by this process (-EPERM). Without GPU_CAP_IPC_EVENT, export and
+ * import return -EOPNOTSUPP. On `host`, an event may have 128 unfinished records (-EBUSY).
  */
 int gpu_event_create(struct gpu *gpu, uint32_t flags, struct gpu_event **event);
 void gpu_event_destroy(struct gpu *gpu, struct gpu_event *event);
@@ -296,27 +294,26 @@ int gpu_event_export(struct gpu *gpu, struct gpu_event *event, uint8_t ipc[GPU_I
 int gpu_event_import(struct gpu *gpu, const uint8_t ipc[GPU_IPC_BYTES], struct gpu_event **event);
 
 /*
- * gpu_host_register() - page-lock host memory (whole pages, writable) so that streams can use it; -EINVAL if a part of
- * it is registered already. gpu_host_unregister() - unregister memory by its first address; on `host` -EBUSY while
- * queued work uses it.
+ * gpu_host_register() - page-lock host memory (whole pages, writable) for use by streams; -EINVAL if a part is already
+ * registered. gpu_host_unregister() - unregister memory by its first address. `host` returns -EBUSY while queued work
+ * uses it.
  */
 int gpu_host_register(struct gpu *gpu, void *memory, uint64_t bytes);
 int gpu_host_unregister(struct gpu *gpu, void *memory);
 
 /*
- * gpu_timeline_write() - when all work queued before has finished, store `value` to *word with release order. `word` is
- * in registered memory and may be shared with other processes, which read it with a plain acquire load.
- * gpu_timeline_wait() - queue a wait until *word >= value. The values of a word only increase, by less than 2^63 in
- * all.
+ * gpu_timeline_write() - store `value` to *word with release order when all work queued before has finished. `word` is
+ * in registered memory; other processes may share it and read it with a plain acquire load. gpu_timeline_wait() - queue
+ * a wait until *word >= value. The values of a word only increase, by less than 2^63 in total.
  */
 int gpu_timeline_write(struct gpu *gpu, struct gpu_stream *stream, uint64_t *word, uint64_t value);
 int gpu_timeline_wait(struct gpu *gpu, struct gpu_stream *stream, const uint64_t *word, uint64_t value);
 
 /*
- * The driver's own memory, which is unknown to the agent; -EOPNOTSUPP without GPU_CAP_POOL. gpu_pool_alloc() - allocate
- * memory for work that is queued on `stream` afterwards. gpu_pool_free() - free memory after the work queued on
- * `stream`. The pool keeps freed memory until gpu_close(). gpu_pool_info() - return the size of the pool and of its
- * allocations; not counted, since it is no GPU operation.
+ * The driver's stream-ordered pool, whose memory is unknown to the agent; -EOPNOTSUPP without GPU_CAP_POOL.
+ * gpu_pool_alloc() - allocate memory for work queued on `stream` afterwards. gpu_pool_free() - free memory after the
+ * work queued on `stream`. The pool keeps freed memory until gpu_close(). gpu_pool_info() - return the size of the pool
+ * and of its allocations. It is not counted as a call, since it is no GPU operation.
  */
 int gpu_pool_alloc(struct gpu *gpu, uint64_t bytes, struct gpu_stream *stream, uint64_t *va);
 int gpu_pool_free(struct gpu *gpu, uint64_t va, struct gpu_stream *stream);
@@ -328,13 +325,13 @@ uint64_t gpu_calls_total(const struct gpu *gpu);
 const char *gpu_call_name(enum gpu_call call);
 /* gpu_error_text() - return a description of this thread's last failure; "": none. */
 const char *gpu_error_text(void);
-/* gpu_error_take() - return that text once if the failure had this code (negative errno), and otherwise NULL. */
+/* gpu_error_take() - return that text once if the last failure had this code (negative errno), otherwise NULL. */
 const char *gpu_error_take(int error);
 
 /*
- * gpu_fault_set() - make the n-th (1-based) call of `call` from now on fail once with `error` (negative errno), before
- * it reaches the back end. For tests. gpu may be NULL: the next device opened (so that GPU_CALL_OPEN can fail). n = 0
- * clears it.
+ * gpu_fault_set() - for tests: make the n-th (1-based) call of `call` from now on fail once with `error` (negative
+ * errno), before it reaches the back end. n = 0 clears the fault. gpu may be NULL: the next device opened, so that
+ * GPU_CALL_OPEN can fail.
  */
 void gpu_fault_set(struct gpu *gpu, enum gpu_call call, uint64_t n, int error);
 

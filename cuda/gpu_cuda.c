@@ -8,9 +8,9 @@
  *   gpu_cuda_nvml.c    free memory, without a context
  *   gpu_cuda_none.c    replaces all of these if the toolkit's headers were missing at build time
  *
- * A device opened with GPU_OPEN_OWNER has no context: it uses cuInit() and the calls of the virtual memory API that
- * need none. Other devices retain the primary context, which the program's own use of CUDA shares, and push it around
- * each call, so that a caller's current context never changes.
+ * A device opened with GPU_OPEN_OWNER has no context: it uses only cuInit() and the virtual memory calls that need
+ * none. Other devices retain the primary context, which they share with the program's own use of CUDA. Each call pushes
+ * and pops it, so a caller's current context never changes.
  */
 #if __has_include(<cuda.h>) && !defined(GPOOL_WITHOUT_CUDA)
 #include <cuda.h>
@@ -44,7 +44,7 @@ static int device_get(int index, const struct cuda_driver **driver, CUdevice *de
 	result = (*driver)->cuDeviceGet(device, index);
 	if (result != CUDA_SUCCESS) {
 		cuda_fail(*driver, result, "cuDeviceGet of device %d", index);
-		return -ENODEV; /* for an index out of range the driver returns an invalid value or device */
+		return -ENODEV; /* the driver reports an index out of range as an invalid value or device */
 	}
 	return 0;
 }
@@ -115,7 +115,7 @@ static int cuda_device_info(int index, struct gpu_device_info *info)
 	return 0;
 }
 
-/* device_check() - check that its memory can be mapped page by page and exported to other processes. */
+/* device_check() - check that the device's memory can be mapped page by page and exported to other processes. */
 static int device_check(const struct cuda_driver *driver, CUdevice device)
 {
 	if (!device_has(driver, device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED))

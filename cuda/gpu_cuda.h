@@ -2,7 +2,7 @@
  * gpu_cuda.h - declarations shared by the files of the CUDA back end: the driver's entry points, the device, the
  * mapping of errors.
  *
- * Only cuda/gpu_cuda*.c includes this, after <cuda.h>. The headers of the toolkit define types and constants; the
+ * Include it after <cuda.h>, and only in cuda/gpu_cuda*.c. The toolkit's headers define types and constants. The
  * library itself is opened at run time, so every program starts on a machine without a GPU.
  */
 #ifndef CUDA_GPU_CUDA_H
@@ -14,10 +14,10 @@
 #include <pthread.h>
 
 /*
- * The driver's calls in use. cuda.h renames many of them by macros (cuMemGetInfo is cuMemGetInfo_v2). Both the member
- * and the name looked up are expanded by these macros, so the version found is the version of the compiled type.
+ * The driver calls that gpool uses. cuda.h renames many of them by macros (cuMemGetInfo is cuMemGetInfo_v2). These
+ * macros expand both the member and the name that is looked up, so the symbol found matches the compiled type.
  *
- * Calls of the second list may be missing in an older driver; functions that need one then return -EOPNOTSUPP.
+ * Calls in the second list may be missing in an older driver; functions that need one then return -EOPNOTSUPP.
  */
 #define CUDA_CALLS(X) \
 	X(cuInit) \
@@ -81,9 +81,9 @@ struct cuda_driver {
 };
 
 /*
- * A handle of this back end and the driver's behind it. The driver does not report a handle's size, which an export
- * needs, and it reuses the values of released handles; stale handles of this back end, (generation << 32 | slot + 1),
- * are refused.
+ * A handle of this back end, and the driver's handle behind it. An export needs the size, which the driver does not
+ * report. Handles are (generation << 32 | slot + 1), so that stale ones are rejected; the driver reuses the values of
+ * released handles.
  */
 struct cuda_memory {
 	CUmemGenericAllocationHandle handle;
@@ -104,18 +104,18 @@ struct gpu_cuda {
 	struct gpu gpu;
 	const struct cuda_driver *driver;
 	CUdevice device;
-	CUcontext context; /* the primary one, retained; NULL for an owner */
+	CUcontext context; /* the primary context, retained; NULL with GPU_OPEN_OWNER */
 	char uuid[GPU_UUID_MAX];
 	uint32_t capabilities;
 	bool rdma;            /* handles are created for GPUDirect RDMA */
-	pthread_mutex_t lock; /* of the following fields; never held during a call of the driver */
+	pthread_mutex_t lock; /* of the following fields; never held during a driver call */
 	struct cuda_memory *memories;
 	uint32_t memory_count;
 	uint32_t memory_capacity;
 	uint32_t memory_free;                    /* slot + 1, a list through next_free */
-	struct cuda_registration *registrations; /* few, so a list */
-	CUmemoryPool pool;                       /* of the driver, created at its first use; NULL: not yet */
-	CUmodule modules[KERNEL_IMAGES];         /* loaded when first used; NULL: not yet */
+	struct cuda_registration *registrations; /* a list, since there are few */
+	CUmemoryPool pool;                       /* the driver's pool, created on first use; NULL: not yet */
+	CUmodule modules[KERNEL_IMAGES];         /* loaded on first use; NULL: not yet */
 	CUfunction functions[GPU_KERNEL_KINDS];  /* likewise */
 };
 
@@ -125,23 +125,24 @@ static inline struct gpu_cuda *cuda_of(struct gpu *gpu)
 }
 
 /*
- * gpu_cuda_driver.c. cuda_driver_load() - open the library and call cuInit(), once per process; -ENODEV if that fails,
- * and in the child of a process that has done it, since the driver does not survive fork().
+ * gpu_cuda_driver.c. cuda_driver_load() - open the library and call cuInit(), once per process. Return: 0, or -ENODEV
+ * if that fails, or if this process was forked from one that has loaded the driver, which does not survive fork().
  */
 int cuda_driver_load(const struct cuda_driver **driver);
-/* gpu_errno() - map a CUresult to errno; no other function does. */
+/* gpu_errno() - map a CUresult to a negative errno; the only place that does. */
 int gpu_errno(CUresult result);
-/* cuda_fail() - store a failed call as error text, with the driver's name of the error. Return: its errno. */
+/*
+ * cuda_fail() - store the error text of a failed call, with the driver's name of the error. Return: its negative errno.
+ */
 __attribute__((format(printf, 3, 4))) int cuda_fail(
 	const struct cuda_driver *driver, CUresult result, const char *format, ...);
 /*
- * cuda_context_push() - make the device's context current in this thread; a device without one needs none.
- * cuda_context_pop() undoes it.
+ * cuda_context_push() - make the device's context current in this thread, if it has one. cuda_context_pop() undoes it.
  */
 int cuda_context_push(struct gpu_cuda *cuda);
 void cuda_context_pop(struct gpu_cuda *cuda);
 
-/* gpu_cuda_nvml.c. cuda_nvml_memory_info() - return free and total memory of the device `uuid`, without a context. */
+/* gpu_cuda_nvml.c. cuda_nvml_memory_info() - return the free and total memory of device `uuid`; needs no context. */
 int cuda_nvml_memory_info(const char *uuid, uint64_t *free_bytes, uint64_t *total_bytes);
 
 /*

@@ -1,8 +1,8 @@
 /*
- * gpu_cuda_driver.c - loading the driver, its contexts, and the only mapping of its errors.
+ * gpu_cuda_driver.c - loading the driver, its contexts, and the mapping of its errors.
  *
- * No function here runs before the first device is listed or opened. The driver does not survive fork(): a process that
- * forks and uses the GPU on both sides opens devices only afterwards.
+ * Nothing here runs before the first device is listed or opened. The driver does not survive fork(): a process that
+ * forks and uses the GPU in both processes must open devices only afterwards.
  */
 #if __has_include(<cuda.h>) && !defined(GPOOL_WITHOUT_CUDA)
 #include <cuda.h>
@@ -80,7 +80,7 @@ static const char *symbols_find(void *library)
 {
 	struct cuda_driver *calls = &loaded.calls;
 
-	/* Through void **, as in dlsym(3): ISO C has no conversion from an object to a function pointer. */
+	/* Convert through void **, as in dlsym(3): ISO C cannot convert an object pointer to a function pointer. */
 #define CUDA_FIND(call) \
 	*(void **)&calls->call = dlsym(library, EXPANDED_NAME_OF(call)); \
 	if (!calls->call) \
@@ -119,7 +119,7 @@ static void driver_load_once(void)
 		loaded.error = gpu_errno(result);
 		snprintf(loaded.error_text, sizeof(loaded.error_text), "cuInit: %s", name ? name : "unknown error");
 	}
-	/* The library is never closed: the driver does not support being unloaded. */
+	/* The library is never closed: the driver does not support unloading. */
 }
 
 int cuda_driver_load(const struct cuda_driver **driver)

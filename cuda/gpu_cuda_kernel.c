@@ -1,8 +1,8 @@
 /*
- * gpu_cuda_kernel.c - kernels of the driver: at its first launch an image is loaded and a kernel looked up.
+ * gpu_cuda_kernel.c - kernels on the driver: the first launch loads the image and looks the kernel up.
  *
- * The images are fat binaries, from which the driver uses the code for its device, or compiles the PTX, which takes
- * seconds once and is then stored in the driver's cache.
+ * Images are fat binaries. The driver uses the code for its device or compiles the PTX, which takes seconds once; the
+ * result is stored in the driver's cache.
  */
 #if __has_include(<cuda.h>) && !defined(GPOOL_WITHOUT_CUDA)
 #include <cuda.h>
@@ -17,8 +17,8 @@ bool cuda_kernels_built(void)
 }
 
 /*
- * module_get() - return the image's module, loaded at its first use. The lock is not held during calls of the driver:
- * of two threads that load it concurrently, one uses the module of the other. The context is current.
+ * module_get() - return the image's module, and load it on first use. The lock is not held during driver calls: if two
+ * threads load the module concurrently, one module is discarded. The device's context is current.
  */
 static int module_get(struct gpu_cuda *cuda, enum kernel_image image, CUmodule *module)
 {

@@ -1,8 +1,8 @@
 /*
- * gpu_cuda_memory.c - physical memory and address ranges, by the driver's virtual memory API.
+ * gpu_cuda_memory.c - physical memory and address ranges, with the driver's virtual memory API.
  *
- * The driver checks its rules (offset 0, whole mappings, access after mapping). The caller is responsible for rules
- * that it does not check, such as no unmap during running work.
+ * The driver checks its rules (offset 0, whole mappings, access after mapping). The caller must observe those that it
+ * does not check, such as no unmap while work uses the range.
  */
 #if __has_include(<cuda.h>) && !defined(GPOOL_WITHOUT_CUDA)
 #include <cuda.h>
@@ -25,12 +25,12 @@ static CUmemAllocationProp memory_properties(const struct gpu_cuda *cuda)
 
 	properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
 	properties.location.id = (int)cuda->device;
-	/* Without it, transports silently copy through the host. */
+	/* Otherwise transports silently copy through host memory. */
 	properties.allocFlags.gpuDirectRDMACapable = cuda->rdma;
 	return properties;
 }
 
-/* memory_add() - return a new handle for a handle of the driver; 0: out of memory. */
+/* memory_add() - return a new handle for a driver handle; 0: out of memory. */
 static uint64_t memory_add(struct gpu_cuda *cuda, CUmemGenericAllocationHandle handle, uint64_t bytes)
 {
 	struct cuda_memory *memory = NULL, *grown;
@@ -63,7 +63,7 @@ unlock:
 	return ours;
 }
 
-/* memory_find() - look up a handle; `take`: also remove it from the table. */
+/* memory_find() - look up a handle; with `take`, also remove it from the table. */
 static int memory_find(
 	struct gpu_cuda *cuda, uint64_t ours, bool take, CUmemGenericAllocationHandle *handle, uint64_t *bytes)
 {
@@ -130,7 +130,7 @@ int cuda_memory_info(struct gpu *gpu, uint64_t *free_bytes, uint64_t *total_byte
 	return 0;
 }
 
-/* handle_give() - return a handle for a new handle of the driver, or release the latter. */
+/* handle_give() - return a handle for a new driver handle; on failure, release the driver handle. */
 static int handle_give(struct gpu_cuda *cuda, CUmemGenericAllocationHandle given, uint64_t bytes, uint64_t *handle)
 {
 	uint64_t ours = memory_add(cuda, given, bytes);
@@ -197,7 +197,7 @@ int cuda_export(struct gpu *gpu, uint64_t handle, struct gpu_export *out)
 	if (result != CUDA_SUCCESS)
 		return cuda_fail(cuda->driver, result, "cuMemExportToShareableHandle of %llu bytes, handle 0x%llx",
 			(ull)bytes, (ull)handle);
-	/* otherwise a program that is started would inherit it and keep the memory allocated */
+	/* otherwise a program that this one executes would inherit it and keep the memory allocated */
 	fcntl(fd, F_SETFD, FD_CLOEXEC);
 	*out = (struct gpu_export){.fd = fd, .length = bytes};
 	return 0;

@@ -1,8 +1,8 @@
 /*
- * gpu_cuda_nvml.c - free memory of a device from the management library, for an owner without a context.
+ * gpu_cuda_nvml.c - free memory of a device from the management library (NVML), for a device without a context.
  *
- * The library is part of the driver's package and is opened at run time. Its four calls are declared here, since its
- * header belongs to a package of its own; they have not changed since 2013.
+ * The library is part of the driver package and is opened at run time. Its header has a package of its own, so the four
+ * calls in use are declared here; they have not changed since 2013.
  */
 #if __has_include(<cuda.h>) && !defined(GPOOL_WITHOUT_CUDA)
 #include <cuda.h>
@@ -46,7 +46,7 @@ static void nvml_load_once(void)
 		dlclose(library);
 }
 
-/* device_find() - find a device by its UUID; a MIG slice has the same number with another prefix. */
+/* device_find() - find a device by its UUID; a MIG slice has the same UUID with another prefix. */
 static int device_find(const char *uuid, struct nvml_device **device)
 {
 	char slice[GPU_UUID_MAX];

@@ -1,5 +1,5 @@
 /*
- * gpu_cuda_pool.c - the driver's stream-ordered allocator, with a separate pool, so that the program's default pool is
+ * gpu_cuda_pool.c - the driver's stream-ordered allocator. It uses a separate pool, so the program's default pool is
  * unchanged.
  */
 #if __has_include(<cuda.h>) && !defined(GPOOL_WITHOUT_CUDA)
@@ -15,7 +15,7 @@ bool cuda_pool_has(const struct cuda_driver *driver)
 		driver->cuMemPoolGetAttribute && driver->cuMemAllocFromPoolAsync && driver->cuMemFreeAsync;
 }
 
-/* Create the pool, which keeps freed memory: by default it would return it to the system at each synchronization. */
+/* Create the pool, and make it keep freed memory: by default it returns it to the system at each synchronization. */
 static int pool_create(struct gpu_cuda *cuda, CUmemoryPool *pool)
 {
 	CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED};
@@ -35,8 +35,8 @@ static int pool_create(struct gpu_cuda *cuda, CUmemoryPool *pool)
 }
 
 /*
- * Return the pool. The lock is not held during calls of the driver: of two threads that create it concurrently, one
- * uses the pool of the other.
+ * Return the pool. The lock is not held during driver calls: if two threads create the pool concurrently, one pool is
+ * discarded.
  */
 static int pool_get(struct gpu_cuda *cuda, CUmemoryPool *pool)
 {

@@ -58,7 +58,7 @@ void cuda_stream_destroy(struct gpu *gpu, struct gpu_stream *stream)
 
 	if (cuda_context_push(cuda) < 0)
 		return;
-	/* The driver's destroy returns at once and the work continues; gpu_stream_destroy() waits for it. */
+	/* The driver's destroy function returns at once while work continues; gpu_stream_destroy() waits. */
 	result = cuda->driver->cuStreamSynchronize(stream_of(stream));
 	cuda->driver->cuStreamDestroy(stream_of(stream));
 	cuda_context_pop(cuda);
@@ -167,7 +167,7 @@ int cuda_event_query(struct gpu *gpu, struct gpu_event *event)
 	result = cuda->driver->cuEventQuery(event_of(event));
 	cuda_context_pop(cuda);
 	if (result == CUDA_ERROR_NOT_READY)
-		return -EAGAIN; /* not a failure: the error text is unchanged */
+		return -EAGAIN; /* not a failure: keep the error text */
 	return result == CUDA_SUCCESS ? 0 : cuda_fail(cuda->driver, result, "cuEventQuery");
 }
 
@@ -267,7 +267,7 @@ free_registration:
 	return rc;
 }
 
-/* registration_remove() - remove the registration that begins at `memory` from the list; NULL: none. */
+/* registration_remove() - unlink and return the registration that begins at `memory`; NULL: none. */
 static struct cuda_registration *registration_remove(struct gpu_cuda *cuda, const void *memory)
 {
 	struct cuda_registration *found, **link = &cuda->registrations;
@@ -357,7 +357,7 @@ int cuda_timeline_write(struct gpu *gpu, struct gpu_stream *stream, uint64_t *wo
 		rc = cuda_context_push(cuda);
 	if (rc < 0)
 		return rc;
-	/* The default form has a memory barrier before the write: earlier work is visible to all readers. */
+	/* The default flags issue a memory barrier before the write, so readers see all earlier work. */
 	result = cuda->driver->cuStreamWriteValue64(stream_of(stream), device, value, CU_STREAM_WRITE_VALUE_DEFAULT);
 	cuda_context_pop(cuda);
 	if (result != CUDA_SUCCESS)

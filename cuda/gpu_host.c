@@ -1,12 +1,13 @@
 /*
  * gpu_host.c - the back end without a GPU: the same rules, implemented with memfd, mmap and threads.
  *
- * It is complete, for tests, for development, and for all code above it; never a silent fallback. Environment variables
- * set its properties; each is read at gpu_open() or when devices are listed:
+ * It implements the whole interface, for tests and development, and is never selected as a silent fallback. Environment
+ * variables set its properties. They are read by gpu_open() and when devices are listed:
  *
  *   GPOOL_HOST_DEVICES      number of devices, 1..64; default 8
  *   GPOOL_HOST_GRANULARITY  smallest handle, a power of two from the system's page to 1GiB; default 512KiB, the
- *                           smallest page of a pool (with 2MiB, as on A100 and H100, smaller pages share handles)
+ *                           smallest page of a pool (with 2MiB, as on A100 and H100, several smaller pages share a
+ *                           handle)
  *   GPOOL_HOST_MEMORY       bytes of each device; default: the machine's physical memory
  *   GPOOL_HOST_LACKS        capabilities that the devices lack: "events" between processes; "zeros" in fresh memory,
  *                           which then contains other bytes; or both, separated by a comma
@@ -26,12 +27,12 @@ static const uint64_t granularity_default = 512u << 10;
 static const uint64_t granularity_max = 1u << 30;
 
 /*
- * Bytes allocated on each device by this process. A real GPU counts all processes; the count here is exact as long as
+ * Bytes that this process has allocated on each device. A real GPU counts all processes; this count is exact as long as
  * one process owns the memory.
  */
 static _Atomic uint64_t device_used[HOST_DEVICES_MAX];
 
-/* suffix_shift() - return the power of two of a size's suffix, or -1. */
+/* suffix_shift() - return the binary logarithm of a size's suffix, or -1. */
 static int suffix_shift(const char *suffix)
 {
 	static const char units[] = "KMGT";
@@ -45,7 +46,7 @@ static int suffix_shift(const char *suffix)
 	return (int)(unit - units + 1) * 10;
 }
 
-/* setting_bytes() - return the size in environment variable `name`, or `otherwise` if it is not set. */
+/* setting_bytes() - return the size in environment variable `name`, or `otherwise` if the variable is not set. */
 static int setting_bytes(const char *name, uint64_t otherwise, uint64_t *bytes)
 {
 	const char *text = getenv(name);
@@ -86,7 +87,7 @@ static int device_memory_bytes(uint64_t *bytes)
 	return setting_bytes("GPOOL_HOST_MEMORY", physical, bytes);
 }
 
-/* Return the capabilities of a device, without those that the setting removes. */
+/* Return the capabilities of a device, without those that GPOOL_HOST_LACKS removes. */
 static int device_capabilities(uint32_t *capabilities)
 {
 	static const struct {
@@ -163,7 +164,7 @@ static int progress_init(struct gpu_host *host)
 
 	if (error)
 		return gpu_fail(-error, "cannot make a condition variable: %s", strerror(error));
-	/* With CLOCK_MONOTONIC, setting the clock does not change the duration of a sleep. */
+	/* With CLOCK_MONOTONIC, a change of the system time does not change the duration of a sleep. */
 	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
 	error = pthread_cond_init(&host->progress, &attributes);
 	pthread_condattr_destroy(&attributes);
@@ -181,7 +182,7 @@ static int host_open(int index, uint32_t flags, struct gpu **gpu)
 	if (!host)
 		return gpu_fail(-ENOMEM, "cannot open host device %d: out of memory", index);
 	host->index = index;
-	/* an owner is opened like others; gpu.c restricts its calls */
+	/* GPU_OPEN_OWNER has no effect here; gpu.c restricts the calls */
 	host->separate = flags & GPU_OPEN_SEPARATE;
 	host->page = (uint64_t)sysconf(_SC_PAGESIZE);
 	rc = granularity_setting(host->page, &host->granularity);
@@ -205,7 +206,7 @@ static void host_close(struct gpu *gpu)
 {
 	struct gpu_host *host = host_of(gpu);
 
-	/* Streams first: their threads still use the rest. */
+	/* Streams first: their threads use everything else. */
 	host_stream_fini(host);
 	host_event_fini(host);
 	host_range_fini(host);

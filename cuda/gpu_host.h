@@ -9,7 +9,7 @@
  *
  * Locks, none taken inside another:
  *   host->lock     handles, files, reservations, registrations, and the lists of streams and events
- *   host->progress what streams wait for: taken to sleep and to wake, never around work
+ *   host->progress the condition that waiting streams sleep on: taken to sleep and to wake, never around work
  *   stream->lock   one stream's queue
  */
 #ifndef CUDA_GPU_HOST_H
@@ -22,7 +22,6 @@
 
 enum {
 	HOST_DEVICES_MAX = 64,
-	/* the record with this number is finished; 0: not yet; -ENODEV: its process is dead. */
 	HOST_FILE_BUCKETS = 1024,
 };
 
@@ -32,13 +31,14 @@ struct host_file {
 	int fd;
 	dev_t device;
 	ino_t inode;
-	uint64_t refs; /* number of slices in use; the device's own arena has one more */
-	bool sealed;   /* against growing: other processes may have a descriptor */
+	uint64_t refs; /* slices in use, plus one for the device's own arena */
+	bool sealed;   /* against growing, since other processes may have a descriptor */
 };
 
 /*
- * Physical memory: a slice of a file. It exists while refs > 0: one for the handle until its release, one for each
- * mapping. A handle is (generation << 32 | slot + 1), so that a stale one is refused and 0 is none.
+ * A slice of a file: physical memory. `refs` counts one reference for the handle until its release, and one for each
+ * mapping; the memory is freed with the last. A handle is (generation << 32 | slot + 1): a stale one is rejected, and 0
+ * is none.
  */
 struct host_memory {
 	struct host_file *file; /* NULL: the slot is free */
@@ -48,13 +48,13 @@ struct host_memory {
 	uint32_t generation;
 	uint32_t next_free;
 	bool released;
-	bool owned;    /* created here: punched out of the arena with its last reference ... */
+	bool owned;    /* created here: the last reference punches it out of the arena ... */
 	bool exported; /* ... unless another process may have it mapped */
 };
 
 /* One granule of a reservation. */
 struct host_granule {
-	uint32_t memory; /* slot + 1 of what is mapped here; 0: nothing */
+	uint32_t memory; /* slot + 1 of the memory mapped here; 0: none */
 	uint32_t uses;   /* queued operations that use it */
 	uint8_t access;  /* enum gpu_access */
 	bool first;      /* a mapping begins here */
@@ -86,7 +86,7 @@ struct gpu_host {
 	int index;
 	uint64_t granularity;
 	uint64_t page;         /* page size of the system */
-	uint64_t memory_bytes; /* of the device */
+	uint64_t memory_bytes; /* size of the device's memory */
 	uint32_t capabilities;
 
 	pthread_mutex_t lock;
@@ -95,7 +95,7 @@ struct gpu_host {
 	/* the file of the next handles; NULL: the next handle creates one */
 	struct host_file *arena;
 	uint64_t arena_bytes;
-	uint64_t charged_bytes; /* in use of the device's memory; see host_memory_charge() */
+	uint64_t charged_bytes; /* of the device's memory, in use; see host_memory_charge() */
 	struct host_memory *memories;
 	uint32_t memory_count;
 	uint32_t memory_capacity;
@@ -117,7 +117,7 @@ static inline struct gpu_host *host_of(struct gpu *gpu)
 
 /* A range that a queued operation uses, from queueing until the operation has finished. */
 struct host_use {
-	struct host_range *range; /* one of the two is set */
+	struct host_range *range; /* exactly one of the two is set */
 	struct host_registration *registration;
 	uint64_t va;
 	uint64_t bytes;
@@ -159,7 +159,7 @@ int host_use_begin_registered(struct gpu_host *host, uint64_t va, uint64_t bytes
 int host_use_check(struct gpu_host *host, const struct host_use *use, enum gpu_access access);
 void host_use_end(struct gpu_host *host, struct host_use *use);
 
-/* gpu_host_stream.c. host_stream_queue_*() are the parts of event_record() and event_wait() that use streams. */
+/* gpu_host_stream.c. host_stream_queue_*() queue the stream's part of event_record() and event_wait(). */
 int host_stream_create(struct gpu *gpu, struct gpu_stream **stream);
 int host_stream_adopt(struct gpu *gpu, void *native, struct gpu_stream **stream);
 void host_stream_destroy(struct gpu *gpu, struct gpu_stream *stream);
@@ -177,8 +177,9 @@ void host_stream_fini(struct gpu_host *host);
 void host_progress_wake(struct gpu_host *host);
 
 /*
- * gpu_host_event.c. A queued record or wait holds a reference, so that an event may be destroyed before.
- * host_event_reached():
+ * gpu_host_event.c. A queued record or wait holds a reference, so the event may be destroyed earlier.
+ * host_event_reached() returns 1 if record `sequence` has finished, 0 if not yet, and -ENODEV if the event's process is
+ * dead.
  */
 int host_event_create(struct gpu *gpu, uint32_t flags, struct gpu_event **event);
 void host_event_destroy(struct gpu *gpu, struct gpu_event *event);

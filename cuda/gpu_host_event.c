@@ -1,16 +1,16 @@
 /*
  * gpu_host_event.c - events of the host back end, in one process and between processes.
  *
- * An event is a ring of numbers: the n-th record has number n, and its stream stores n in slot n % EVENT_SLOTS when it
- * is executed. A waiter waits for a number, so recording the event again never ends the wait early. The ring of an
- * interprocess event is a page of a memfd, and its process, descriptor and cookie are exported: it has no name, and
- * leaves nothing behind.
+ * An event is a ring of numbers: the n-th record has number n, and the stream that executes it stores n in slot n %
+ * EVENT_SLOTS. A waiter waits for a number, so recording the event again never ends the wait early. The ring of an
+ * interprocess event is a page of a memfd. The exported data are its process, descriptor and cookie; an event has no
+ * name and leaves no file behind.
  *
  * As in CUDA, an imported event comes from another process and dies with it. The importer reads /proc/PID/fd, so both
  * processes need the same user or the right to trace, and the same pid namespace.
  *
- * The page is shared and untrusted: a process with access can make the event finished too early, too late or busy, as
- * by recording it, and cannot affect the reader otherwise.
+ * The page is shared and untrusted. A process with access can make the event appear finished too early or too late, or
+ * busy, but cannot affect the reader in any other way.
  */
 #include "cuda/gpu_host.h"
 
@@ -26,7 +26,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { EVENT_SLOTS = 128 }; /* limit of unfinished records of an event; more return -EBUSY */
+enum { EVENT_SLOTS = 128 }; /* maximum of unfinished records of an event; further records return -EBUSY */
 
 struct event_ring {
 	uint64_t cookie;           /* of an interprocess event; constant */
@@ -40,7 +40,7 @@ struct gpu_event {
 	_Atomic uint32_t refs;
 	struct event_ring *ring;
 	uint64_t ring_bytes; /* of the mapping; 0: allocated memory */
-	int fd;              /* the descriptor that an importer opens; -1: not interprocess, or itself imported */
+	int fd;              /* the descriptor that an importer opens; -1: not interprocess, or imported */
 	int pidfd;           /* of the exporter; -1: created by this process */
 };
 
@@ -206,7 +206,9 @@ void host_event_fini(struct gpu_host *host)
 	}
 }
 
-/* event_check() - check, for record, query and wait, that the event is of this device and its process is alive. */
+/*
+ * event_check() - check before record, query and wait that the event belongs to this device and its process is alive.
+ */
 static int event_check(const struct gpu_host *host, const struct gpu_event *event, const struct gpu_stream *stream)
 {
 	if (event->host != host || (stream && !host_stream_is_of(stream, host)))
@@ -274,15 +276,15 @@ int host_event_export(struct gpu *gpu, struct gpu_event *event, uint8_t ipc[GPU_
 	return 0;
 }
 
-/* open_error() - map an error of accessing another process: its descriptor is closed, or access is not permitted. */
+/* open_error() - map an error of opening another process's descriptor: it is closed, or access is not permitted. */
 static int open_error(int error)
 {
 	return error == ENOENT ? -ENODEV : error == EACCES ? -EPERM : -error;
 }
 
 /*
- * ring_open() - open descriptor `number` of process `pid`, if it is a file that may be an event. Opening a device or a
- * pipe has effects, so the descriptor is checked through O_PATH before it is opened.
+ * ring_open() - open descriptor `number` of process `pid` if it can be an event. Opening a device or a pipe has side
+ * effects, so the file is checked through O_PATH first.
  */
 static int ring_open(const struct gpu_host *host, int pid, int number)
 {
@@ -321,10 +323,10 @@ static int import_into(struct gpu_event *event, const struct event_ipc *from)
 {
 	int fd, rc;
 
-	/* The pidfd first: if another process gets this pid later, the cookie differs. */
+	/* Open the pidfd first: if another process gets this pid later, its cookie differs. */
 	event->pidfd = (int)syscall(SYS_pidfd_open, from->pid, 0);
 	if (event->pidfd < 0) {
-		/* For the number of a thread kernels return EINVAL or ENOENT: there is no such process. */
+		/* For the id of a thread that is no process, kernels return EINVAL or ENOENT. */
 		rc = errno == EINVAL || errno == ENOENT ? -ESRCH : -errno;
 		return gpu_fail(rc, "cannot import an event of process %d: %s", from->pid, strerror(-rc));
 	}

@@ -1,20 +1,20 @@
 /*
  * gpu_host_memory.c - physical memory of the host back end: slices of memfds behind handles.
  *
- * Each device that creates memory has one memfd, its arena; a handle is a slice at its end. Offsets are never reused:
- * the file is sparse and offsets cost nothing, while adjacent new slices at adjacent addresses are one mapping for the
- * kernel. A process with the arena's descriptor can map all of it. If handles go to processes that must not see each
- * other's content (GPU_OPEN_SEPARATE), each handle is therefore a memfd of its own, which costs a descriptor and a
- * mapping each.
+ * Each device that creates memory has one memfd, its arena; each new handle is a slice at the arena's end. Offsets are
+ * never reused: the file is sparse, so unused offsets cost nothing, and the kernel merges adjacent new slices at
+ * adjacent addresses into one mapping. A process with the arena's descriptor can map all of it. With GPU_OPEN_SEPARATE,
+ * for processes that must not see each other's content, each handle is therefore a separate memfd, which costs a
+ * descriptor and a mapping each.
  *
- * The first export seals a file against growing, since its receivers could otherwise allocate memory through it that no
- * limit counts. The next handle after that begins a new arena.
+ * The first export seals a file against growing: otherwise its receivers could allocate memory through it that no limit
+ * counts. The next handle then begins a new arena.
  *
- * Releasing the last reference punches the slice out of the file, unless it was exported: then another process may have
- * it mapped, which the kernel does not report, and punching would destroy its content. Exported memory therefore exists
- * until the arena's last descriptor and mapping in any process are closed, as with a driver.
+ * Releasing the last reference punches the slice out of the file, unless it was exported. Another process may then have
+ * it mapped, which the kernel does not report, and punching would destroy its content. Exported memory therefore
+ * remains until all processes have closed the arena's descriptors and mappings, as with a driver.
  *
- * Files from other processes are untrusted: only a memfd sealed against shrinking is accepted, since access to a
+ * Files from other processes are untrusted: only a memfd sealed against shrinking is accepted, since accessing a
  * truncated file raises SIGBUS.
  */
 #include "cuda/gpu_host.h"
@@ -36,7 +36,7 @@ enum { FRESH_BYTE = 0xa5 }; /* content of fresh memory if it is configured not t
 
 /*
  * host_file_create() - create an empty memfd that only this user can reopen and that cannot shrink. Return: its
- * descriptor, or negative errno. Call host_file_seal() when it has its size, before another process has it.
+ * descriptor, or negative errno. Call host_file_seal() once the size is set, before another process gets the file.
  */
 int host_file_create(const char *name)
 {
@@ -53,8 +53,8 @@ int host_file_create(const char *name)
 }
 
 /*
- * host_file_seal() - fix the size of a memfd. Also F_SEAL_SEAL: otherwise another holder could prevent mappings by a
- * seal.
+ * host_file_seal() - fix the size of a memfd. F_SEAL_SEAL is added, so that no other holder can prevent mappings by a
+ * further seal.
  */
 int host_file_seal(int fd)
 {
@@ -64,8 +64,8 @@ int host_file_seal(int fd)
 }
 
 /*
- * host_file_check() - check that a descriptor is a memfd that can be mapped for writing and never shrinks, and return
- * its identity.
+ * host_file_check() - check that a descriptor is a memfd that can be mapped for writing and cannot shrink; return its
+ * identity.
  */
 int host_file_check(int fd, uint64_t *size_bytes, dev_t *device, ino_t *inode)
 {
@@ -137,8 +137,8 @@ static int file_make(struct gpu_host *host, const char *name, struct host_file *
 }
 
 /*
- * slice_make() - create a slice of `bytes` at the end of the arena, which is created if necessary, or in a file of its
- * own. It has a reference.
+ * slice_make() - create a slice of `bytes` with one reference: at the end of the arena, which is created if necessary,
+ * or in a file of its own.
  */
 static int slice_make(struct gpu_host *host, uint64_t bytes, struct host_file **file, uint64_t *offset)
 {
@@ -229,7 +229,9 @@ void host_memory_unref(struct gpu_host *host, struct host_memory *memory)
 	if (--memory->refs > 0)
 		return;
 	if (memory->owned && !memory->exported) {
-		/* If this fails, the pages stay in use, and a later creation beyond the device's memory fails. */
+		/*
+		 * If this fails, the pages remain in use, and a later creation that exceeds the device's memory fails.
+		 */
 		if (fallocate(memory->file->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)memory->offset,
 			    (off_t)memory->bytes) == 0)
 			host_memory_discharge(host, memory->bytes);
@@ -240,7 +242,7 @@ void host_memory_unref(struct gpu_host *host, struct host_memory *memory)
 	host->memory_free = host_memory_slot(host, memory);
 }
 
-/* Fill fresh memory with nonzero bytes, as a driver may return it. */
+/* Fill fresh memory with nonzero bytes, since a driver need not zero it. */
 static int slice_soil(const struct host_file *file, uint64_t offset, uint64_t bytes)
 {
 	void *slice = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file->fd, (off_t)offset);
@@ -364,8 +366,8 @@ int host_export(struct gpu *gpu, uint64_t handle, struct gpu_export *out)
 }
 
 /*
- * own_copy() - duplicate a descriptor. A file per handle may need more descriptors than the usual soft limit of 1,024,
- * which is for select(2); then raise it to the hard limit.
+ * own_copy() - duplicate a descriptor. With one file per handle, the usual soft limit of 1,024 descriptors may be
+ * reached; it exists for select(2), and is then raised to the hard limit.
  */
 static int own_copy(int fd)
 {
@@ -379,8 +381,8 @@ static int own_copy(int fd)
 }
 
 /*
- * file_import() - return the file behind a descriptor, with a reference: a known one, found by its inode, or a new one
- * with a duplicate of the descriptor.
+ * file_import() - return the file behind a descriptor, with a reference. It is a known file with the same inode, or a
+ * new one with a duplicate of the descriptor.
  */
 static int file_import(struct gpu_host *host, int fd, struct host_file **imported, uint64_t *size_bytes)
 {
@@ -403,7 +405,7 @@ static int file_import(struct gpu_host *host, int fd, struct host_file **importe
 	own = own_copy(fd);
 	if (own < 0)
 		return gpu_fail(-errno, "cannot import descriptor %d: %s", fd, strerror(errno));
-	/* Check the duplicate: the caller's descriptor may change meanwhile. */
+	/* Check the duplicate, since the caller's descriptor may change meanwhile. */
 	rc = host_file_check(own, size_bytes, &device, &inode);
 	if (rc == 0) {
 		*imported = file_add(host, own, device, inode);

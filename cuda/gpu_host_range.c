@@ -1,15 +1,15 @@
 /*
  * gpu_host_range.c - address ranges of the host back end, and their use by queued work.
  *
- * A reservation is an inaccessible anonymous mapping with one struct host_granule for each granule. The array is
- * mapped, not allocated, so that a reservation of terabytes needs memory only for the used part. Every rule is checked
- * against this table before a system call, so a refused call changes nothing.
+ * A reservation is an inaccessible anonymous mapping, with one struct host_granule for each granule. The array of
+ * granules is mapped rather than allocated, so a reservation of terabytes needs memory only for the part in use. All
+ * rules are checked against this array before any system call, so a rejected call changes nothing.
  *
  * Invariants, under host->lock:
  *
- *   each mapping, which is a granule with `first` set and those after it, holds one reference to its memory
- *   range->mapped counts granules with memory; the kernel's protection of a granule is its access
- *   while a granule's uses > 0 its memory and access are not removed, so an operation that was checked cannot fault
+ *   each mapping (a granule with `first` set, and those after it) holds one reference to its memory range->mapped
+ *   counts granules with memory; the kernel's protection of a granule is its access while a granule's uses > 0, its
+ *   memory and access are not removed, so a checked operation cannot fault
  */
 #include "cuda/gpu_host.h"
 
@@ -18,7 +18,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { HUGE_PAGE = 2 << 20 }; /* of most machines; only an optimization */
+enum { HUGE_PAGE = 2 << 20 }; /* on most machines; only an optimization */
 
 /* The common beginning of all entries of a struct host_table. */
 struct span {
@@ -141,7 +141,7 @@ int host_reserve(struct gpu *gpu, uint64_t bytes, uint64_t align, uint64_t *va)
 			(unsigned long long)host->granularity);
 	if (align < host->granularity)
 		align = host->granularity;
-	/* So that the kernel can map huge pages. */
+	/* Align for huge pages. */
 	if (align < HUGE_PAGE && bytes >= HUGE_PAGE)
 		align = HUGE_PAGE;
 	range = calloc(1, sizeof(*range));
@@ -243,7 +243,7 @@ static int map_locked(struct gpu_host *host, uint64_t va, uint64_t bytes, uint64
 		MAP_FAILED) {
 		rc = gpu_fail(-errno, "cannot map %llu bytes at 0x%llx: %s (limits: vm.max_map_count, RLIMIT_AS)",
 			(unsigned long long)bytes, (unsigned long long)va, strerror(errno));
-		/* a failed fixed mapping may leave a hole that another mapping could get */
+		/* a failed fixed mapping may leave a hole, which another mapping could occupy */
 		map_inaccessible(va, bytes);
 		return rc;
 	}
@@ -394,7 +394,7 @@ int host_register(struct gpu *gpu, void *memory, uint64_t bytes)
 	uint64_t va = (uintptr_t)memory;
 	int rc = 0;
 
-	/* Locking makes pages present; this does the same, and checks that they exist and are writable. */
+	/* Make the pages present, as page-locking does, and check that they exist and are writable. */
 	if (madvise(memory, bytes, MADV_POPULATE_WRITE) < 0)
 		return gpu_fail(-EINVAL, "cannot register %llu bytes at %p: not memory that can be written: %s",
 			(unsigned long long)bytes, memory, strerror(errno));
@@ -438,7 +438,7 @@ int host_unregister(struct gpu *gpu, void *memory)
 	return rc;
 }
 
-/* use_add() - add 1 or -1 to the uses of every granule of a queued operation. */
+/* use_add() - add `step`, 1 or -1, to the uses of every granule of a queued operation. */
 static void use_add(const struct gpu_host *host, const struct host_use *use, int step)
 {
 	uint64_t granule, last;
@@ -495,7 +495,7 @@ int host_use_check(struct gpu_host *host, const struct host_use *use, enum gpu_a
 	int rc = 0;
 
 	if (use->registration)
-		return 0; /* it was written to when it was registered, and cannot be unregistered meanwhile */
+		return 0; /* writability was checked at registration, and it cannot be unregistered meanwhile */
 	granule = (use->va - use->range->va) / host->granularity;
 	last = (use->va + use->bytes - 1 - use->range->va) / host->granularity;
 	pthread_mutex_lock(&host->lock);

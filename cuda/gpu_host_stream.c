@@ -1,14 +1,14 @@
 /*
- * gpu_host_stream.c - streams of the host back end: a queue, and a thread that executes its operations one by one.
+ * gpu_host_stream.c - streams of the host back end: a queue, and a thread that executes its operations in order.
  *
- * Queueing performs the checks of a driver (whether an address is reserved or registered) and marks the addresses as
- * used; execution performs those of the hardware (whether it is mapped with access) on this back end's tables, so an
- * invalid operation is an error at the next sync and never a signal. After an error the stream continues with the next
- * operation; a real GPU would end the whole context, which tests could not report.
+ * Queueing performs the checks of a driver (an address must be reserved or registered) and marks the addresses as used.
+ * Execution performs the checks of the hardware (the address must be mapped with access), in this back end's tables. An
+ * invalid operation is therefore an error at the next sync and never a signal. After an error, the stream continues
+ * with the next operation; a real GPU would end the whole context, and tests could not continue.
  *
- * A wait (for an event or a timeline) may depend on another process, which cannot wake this one: after a short spin the
- * thread sleeps in growing steps of at most wait_step_max_ns. Operations and the closing of this device wake it at
- * once.
+ * Waiting for an event or a timeline may depend on another process, which cannot wake this one. After a short spin, the
+ * thread sleeps in increasing steps of at most wait_step_max_ns. Operations of this process and the closing of the
+ * device wake it at once.
  */
 #include "cuda/gpu_host.h"
 #include "cuda/kernels/kernel.h"
@@ -21,8 +21,8 @@
 #include <time.h>
 
 static const long wait_step_min_ns = 10 * 1000;
-static const long wait_step_max_ns = 1000 * 1000; /* a delay that is small compared to a step of an engine */
-enum { WAIT_SPINS = 200 };                        /* some microseconds, less than sleeping and waking */
+static const long wait_step_max_ns = 1000 * 1000; /* short compared to a step of an engine */
+enum { WAIT_SPINS = 200 };                        /* some microseconds, less than a sleep and a wakeup take */
 
 enum operation_kind {
 	OPERATION_COPY,
@@ -49,7 +49,7 @@ struct operation {
 	enum operation_kind kind;
 	struct host_use to;   /* also the word of a timeline */
 	struct host_use from; /* of a copy */
-	uint64_t value;       /* of a fill, a write, a wait; for events the record's number */
+	uint64_t value;       /* of a fill, write or wait; for events, the number of the record */
 	struct gpu_event *event;
 	const struct kernel *kernel;
 	void *args; /* a copy, since the caller's may be freed */
@@ -78,7 +78,10 @@ bool host_stream_is_of(const struct gpu_stream *stream, const struct gpu_host *h
 
 void host_progress_wake(struct gpu_host *host)
 {
-	/* The lock prevents a waiter from checking before the change and sleeping after the broadcast. */
+	/*
+	 * Taking the lock prevents a lost wakeup: a waiter cannot check before the change and sleep after the
+	 * broadcast.
+	 */
 	pthread_mutex_lock(&host->progress_lock);
 	pthread_cond_broadcast(&host->progress);
 	pthread_mutex_unlock(&host->progress_lock);
@@ -97,7 +100,7 @@ static struct timespec after_now(long nanoseconds)
 	return when;
 }
 
-/* wait_reached() - return 1 if the operation's wait is over, 0 if not yet, negative errno if it never will be. */
+/* wait_reached() - return 1 if the operation's wait is over, 0 if not yet, negative errno if it can never end. */
 static int wait_reached(const struct operation *operation)
 {
 	if (operation->kind == OPERATION_EVENT_WAIT)
@@ -224,7 +227,7 @@ static void *stream_main(void *argument)
 		va = operation->to.va;
 		bytes = operation->to.bytes;
 		rc = is_closing(stream->host) ? -ECANCELED : operation_execute(stream->host, operation);
-		/* before it counts as finished, since an unmap may follow a sync */
+		/* destroy before the operation counts as finished, since an unmap may follow a sync */
 		operation_destroy(stream->host, operation);
 
 		pthread_mutex_lock(&stream->lock);
@@ -266,7 +269,7 @@ int host_stream_create(struct gpu *gpu, struct gpu_stream **stream)
 	rc = thread_start(created);
 	if (rc < 0) {
 		free(created);
-		/* pthread_create(3) returns EAGAIN at the limit of threads; a retry would not help. */
+		/* pthread_create(3) returns EAGAIN at the limit of threads, when a retry does not help. */
 		return gpu_fail(rc == -EAGAIN ? -ENOMEM : rc, "cannot create a stream: no thread: %s", strerror(-rc));
 	}
 	pthread_mutex_lock(&host->lock);
@@ -295,7 +298,7 @@ int host_stream_adopt(struct gpu *gpu, void *native, struct gpu_stream **stream)
 	return 0;
 }
 
-/* stream_join() - end the thread when its queue is empty, and free the stream, which is in no list any more. */
+/* stream_join() - let the thread empty its queue and end, and free the stream, which the caller has unlinked. */
 static void stream_join(struct gpu_stream *stream)
 {
 	pthread_mutex_lock(&stream->lock);
@@ -417,7 +420,7 @@ int host_fill(struct gpu *gpu, uint64_t to, uint32_t value, uint64_t bytes, stru
 	return rc;
 }
 
-/* The reference executes the whole grid, so it needs no shape. */
+/* The C reference executes the whole grid, so the shape is not used. */
 int host_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args,
 	struct gpu_stream *stream)
 {
@@ -474,7 +477,7 @@ int host_stream_queue_record(struct gpu_stream *stream, struct gpu_event *event)
 
 	if (!operation)
 		return rc;
-	/* The number is taken when no step can fail any more: a number that is never finished would block the event. */
+	/* Take the number when no later step can fail: a number that is never finished would block the event. */
 	rc = host_event_number(event, &operation->value);
 	if (rc < 0) {
 		operation_destroy(stream->host, operation);

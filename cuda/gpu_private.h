@@ -1,7 +1,4 @@
-/*
- * gpu_private.h - the part of a device that is the same for all back ends, shared by gpu.c and them. Only cuda/gpu*.c
- * includes this.
- */
+/* gpu_private.h - the part of a device that all back ends share. Include it only in cuda/gpu*.c. */
 #ifndef GPOOL_CUDA_GPU_PRIVATE_H
 #define GPOOL_CUDA_GPU_PRIVATE_H
 
@@ -10,10 +7,11 @@
 #include <stdatomic.h>
 
 /*
- * Every back end's device begins with this. gpu_open() fills it after the back end's open, so a back end may read it in
+ * The beginning of every back end's device. gpu_open() sets it after the back end's open, so a back end may read it in
  * every call but open and close.
  *
- * A fault needs no other state: fault_at is the number of the call that fails, and calls[] has each number once.
+ * An injected fault needs no other state: fault_at is the number of the call that fails, and calls[] takes each number
+ * once.
  */
 struct gpu {
 	const struct gpu_ops *ops;
@@ -24,7 +22,7 @@ struct gpu {
 	_Atomic int fault_error[GPU_CALL_KINDS];
 };
 
-/* gpu_fail() - store a description as this thread's error text. Return: `error`, so that a refusal is one line. */
+/* gpu_fail() - store this thread's error text. Return: `error`, so that a caller rejects a call in one line. */
 __attribute__((format(printf, 2, 3))) int gpu_fail(int error, const char *format, ...);
 
 #endif

@@ -1,6 +1,4 @@
-/*
- * block_copy.c - batched copies: checks, the shape of the launch, and the reference in C.
- */
+/* block_copy.c - batched copies: checks, the shape of the launch, and the reference in C. */
 #include "cuda/kernels/block_copy.h"
 
 #include "cuda/gpu_private.h"
@@ -8,7 +6,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* four loads of 16 bytes in flight for each thread */
+/* each thread has four loads of 16 bytes in flight */
 enum { BLOCK_THREADS = 256, BLOCK_BYTES = BLOCK_THREADS * 16 * 4 };
 static const uint64_t blocks_per_item_max = 64;
 

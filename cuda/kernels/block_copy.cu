@@ -1,4 +1,4 @@
-/* block_copy.cu - batched copies: blocks (x) of the grid are items, (y) parts of one. */
+/* block_copy.cu - batched copies: in the grid, x is the item and y the part of the item. */
 #include "cuda/kernels/block_copy.h"
 
 extern "C" __global__ void __launch_bounds__(256) block_copy(const struct block_copy_args args)

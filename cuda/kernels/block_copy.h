@@ -1,5 +1,5 @@
 /*
- * block_copy.h - many copies by one launch: blocks of a KV cache that are moved or split, tiles that are gathered from
+ * block_copy.h - many copies in one launch, such as KV cache blocks that are moved or split, or tiles gathered from
  * scattered pages.
  */
 #ifndef CUDA_KERNELS_BLOCK_COPY_H
@@ -13,12 +13,12 @@ struct gpu_stream;
 
 struct block_copy_item {
 	uint64_t to, from; /* device addresses or registered host memory */
-	uint64_t bytes;    /* 0: no copy, so that a captured graph may have spare items */
+	uint64_t bytes;    /* 0: no copy, so a captured graph may have spare items */
 };
 
 struct block_copy_args {
 	uint64_t items;     /* struct block_copy_item[count], readable by the kernel until it has finished */
-	uint64_t bytes_max; /* about the size of the largest; it determines the number of threads per copy */
+	uint64_t bytes_max; /* approximate size of the largest item; it determines the number of threads per copy */
 	uint32_t count;
 	uint32_t reserved; /* 0 */
 };
@@ -27,13 +27,13 @@ static_assert(sizeof(struct block_copy_args) == 24 && sizeof(struct block_copy_i
 	"both compilers must have the same");
 
 /*
- * block_copy_queue() - queue the copies, in any order: none may write memory that another one reads or writes. Fastest
- * if addresses and size are multiples of 16. Return: 0 (also without items), -EINVAL (no list, or one that is not
- * aligned to 8 bytes), or an error of gpu_launch().
+ * block_copy_queue() - queue the copies. Their order is undefined: no copy may write memory that another one reads or
+ * writes. Addresses and sizes that are multiples of 16 are copied fastest. Return: 0 (also without items), -EINVAL (no
+ * list, or a list that is not aligned to 8 bytes), or an error of gpu_launch().
  */
 int block_copy_queue(struct gpu *gpu, const struct block_copy_args *args, struct gpu_stream *stream);
 
-/* block_copy_host() - the reference: do the same at once, on memory of the process. */
+/* block_copy_host() - perform the copies at once, on memory of the process: the C reference. */
 void block_copy_host(const struct block_copy_args *args);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * element.h - elements of tensors and their conversion from and to fp32, for the references in C and for the kernels.
- * Rounding is to nearest, ties to even, in both; fp32 -> fp16 overflows to infinity, as the hardware's conversion does.
+ * element.h - elements of tensors and their conversion from and to fp32, for the C references and for the kernels. Both
+ * round to nearest, ties to even; fp32 -> fp16 overflows to infinity, as in the hardware's conversion.
  */
 #ifndef CUDA_KERNELS_ELEMENT_H
 #define CUDA_KERNELS_ELEMENT_H
@@ -63,7 +63,7 @@ ON_BOTH uint16_t bf16_of_float(float value)
 #endif
 }
 
-/* The exponent's bias is increased by 112 by a multiplication, which also normalizes subnormal numbers. */
+/* Multiply to increase the exponent's bias by 112; this also normalizes subnormal numbers. */
 ON_BOTH float float_of_f16(uint16_t bits)
 {
 #ifdef __CUDA_ARCH__
@@ -88,7 +88,9 @@ ON_BOTH uint16_t f16_of_float(float value)
 		return (uint16_t)(sign | 0x7e00);
 	if (bits >= 0x477ff000) /* 65520, the midpoint between 65504 and the next value */
 		return (uint16_t)(sign | 0x7c00);
-	/* Below 2^-14 the last bit of 0.5f has the weight of that of a subnormal fp16, so the addition rounds. */
+	/*
+	 * Below 2^-14, the last bit of 0.5f has the weight of the last bit of a subnormal fp16, so the addition rounds.
+	 */
 	if (bits < 0x38800000)
 		return (uint16_t)(sign | (float_bits(float_of_bits(bits) + 0.5f) - 0x3f000000));
 	bits += 0xfff + (bits >> 13 & 1);
@@ -97,9 +99,9 @@ ON_BOTH uint16_t f16_of_float(float value)
 }
 
 #ifndef __CUDACC__
-enum { ELEMENT_ROW = 128 }; /* elements per step in references: loops of one length are vectorized */
+enum { ELEMENT_ROW = 128 }; /* elements per step in the C references: loops of a constant length are vectorized */
 
-/* element_row_get() - convert `count` elements, at most ELEMENT_ROW, to fp32, followed by zeros. */
+/* element_row_get() - convert `count` elements, at most ELEMENT_ROW, to fp32, and fill the row with zeros. */
 static inline void element_row_get(uint32_t element, const void *from, uint32_t count, float to[ELEMENT_ROW])
 {
 	uint16_t bits[ELEMENT_ROW];

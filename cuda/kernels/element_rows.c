@@ -1,11 +1,9 @@
-/*
- * element_rows.c - rows of elements in plain C, and the choice of an implementation.
- */
+/* element_rows.c - rows of elements in plain C, and the choice of an implementation. */
 #include "cuda/kernels/element_rows.h"
 
 #include "cuda/kernels/quantise.h"
 
-/* Return true if all are finite: no exponent is all ones. */
+/* Return true if all elements are finite: no exponent is all ones. */
 static bool row_is_finite(uint32_t element, const uint16_t *bits, uint32_t count)
 {
 	const uint16_t exponent = element == ELEMENT_F16 ? 0x7c00 : 0x7f80;

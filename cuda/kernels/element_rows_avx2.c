@@ -1,6 +1,6 @@
 /*
- * element_rows_avx2.c - rows of elements with AVX2 and F16C, which all x86 CPUs since 2013 have. Each step corresponds
- * to one of the plain code, eight elements at a time, with the same rounding; products and sums are never fused.
+ * element_rows_avx2.c - rows of elements with AVX2 and F16C, which all x86 CPUs since 2013 have. Each step performs one
+ * step of the plain C code on eight elements, with the same rounding; products and sums are never fused.
  */
 #include "cuda/kernels/element_rows.h"
 
@@ -16,7 +16,7 @@
 
 enum { STEP = 16 };
 
-/* A step is two vectors, or one vector of 16-bit elements. */
+/* The elements of one step: two vectors, or one vector of 16-bit elements. */
 struct pair {
 	__m256 low, high;
 };
@@ -47,7 +47,7 @@ AVX2 static inline __m256i f16_put(struct pair pair)
 		_mm256_cvtps_ph(pair.low, _MM_FROUND_TO_NEAREST_INT));
 }
 
-/* Apply bf16_of_float() to numbers; the results are in the low halves. */
+/* Apply bf16_of_float() to numbers that are not NaN; the results are in the low halves. */
 AVX2 static inline __m256i bf16_round(__m256 value)
 {
 	const __m256i bits = _mm256_castps_si256(value),
@@ -70,7 +70,7 @@ AVX2 static inline __m256i halves_join(__m256i low, __m256i high)
 	return _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xd8);
 }
 
-/* ---- other types ---- */
+/* ---- conversion ---- */
 
 AVX2 static inline __m256i step_convert(uint32_t from_element, const void *from, uint32_t to_element, uint64_t index)
 {
@@ -123,11 +123,11 @@ AVX2 static void avx2_get(uint32_t element, const void *from, float to[ELEMENT_R
 	}
 }
 
-/* ---- another order ---- */
+/* ---- transposition ---- */
 
 enum { SQUARE = 8 };
 
-/* One of three steps: interleave the elements of two vectors. After the third, the matrix is transposed. */
+/* Perform one of three steps of a transposition: interleave the elements of two vectors. */
 AVX2 static inline void square_mix(const __m128i from[SQUARE], __m128i to[SQUARE])
 {
 	for (int i = 0; i < SQUARE / 2; i++) {
@@ -225,7 +225,7 @@ AVX2 static inline __m256 value_limit(__m256 value, __m256 most)
 	return _mm256_max_ps(_mm256_min_ps(value, most), _mm256_sub_ps(_mm256_setzero_ps(), most));
 }
 
-/* limit: some codes may exceed the range of the element. */
+/* limit: limit the values to the range of the element, which some codes may exceed. */
 AVX2 static inline void row_dequantise(uint32_t element, const int8_t *codes, __m256 scale, bool limit, uint16_t *to)
 {
 	const __m256 most = _mm256_set1_ps(element_most(element));
@@ -254,13 +254,14 @@ AVX2 static void avx2_dequantise(
 		if (isfinite(scale))
 			row_dequantise(
 				element, codes, _mm256_set1_ps(scale), fabsf(scale) > element_most(element) / 128, to);
-		else /* no writer produces this form; match the plain code */
+		else /* no writer produces this form; handle it as the plain code does */
 			element_rows_plain.dequantise(element, codes, &scales[row], 1, to);
 	}
 }
 
 /*
- * Cached: in a virtual machine the instruction may take as long as some pages. (clang's builtin does not support f16c.)
+ * Return true if the CPU has AVX2 and F16C. The result is cached, since CPUID in a virtual machine may take as long as
+ * converting several pages. clang's builtin does not support f16c, hence CPUID.
  */
 static bool avx2_is_usable(void)
 {

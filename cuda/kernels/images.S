@@ -1,9 +1,9 @@
 /*
- * images.S - the fat binary that nvcc compiled from each .cu file, embedded, so that gpool neither links the CUDA
+ * images.S - the fat binaries that nvcc compiled from the .cu files. They are embedded, so gpool neither links the CUDA
  * runtime nor opens files at run time.
  *
- * It has code for sm_80 and sm_90, and PTX for later devices; the driver selects the code for its device. Without nvcc,
- * gpu_kernel_images[] is all zeros.
+ * Each has code for sm_80 and sm_90, and PTX for later devices; the driver selects the code for its device. Without
+ * nvcc, gpu_kernel_images[] is all zeros.
  */
 #ifdef GPOOL_KERNELS
 	.section .rodata

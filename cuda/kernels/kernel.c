@@ -1,13 +1,11 @@
-/*
- * kernel.c - the table of kernels, from kernels.def.
- */
+/* kernel.c - the table of kernels, from kernels.def. */
 #include "cuda/kernels/kernel.h"
 
 #include "cuda/kernels/block_copy.h"
 #include "cuda/kernels/lora.h"
 #include "cuda/kernels/quantise.h"
 
-/* One function of this type per kernel, so that the reference has a parameter of its own struct type. */
+/* Define one wrapper per kernel, so that the C reference has a parameter of its own struct type. */
 #define KERNEL(id, name, file, args) \
 	static void run_##name(const void *given) \
 	{ \

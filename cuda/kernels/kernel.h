@@ -1,5 +1,5 @@
 /*
- * kernel.h - the table of kernels, for gpu_launch() and the back ends. A caller of one kernel includes the kernel's own
+ * kernel.h - the table of kernels, for gpu_launch() and the back ends. Callers of a kernel include the kernel's own
  * header.
  */
 #ifndef CUDA_KERNELS_KERNEL_H
@@ -17,7 +17,7 @@ struct kernel {
 	const char *name; /* of the kernel in the image */
 	enum kernel_image image;
 	size_t args_bytes;
-	/* the reference in C, run by the thread of a stream; addresses are those of the process */
+	/* the C reference, run by the stream's thread on addresses of the process */
 	void (*host)(const void *args);
 };
 

@@ -1,6 +1,4 @@
-/*
- * lora.c - packing of tiles, building of batches, and the launches of the LoRA kernels: checks and shapes.
- */
+/* lora.c - packing tiles, building batches, and launching the LoRA kernels: checks and shapes. */
 #include "cuda/kernels/lora.h"
 
 #include "cuda/gpu_private.h"
@@ -12,7 +10,7 @@ enum {
 	BLOCK_THREADS = 128,
 	EXPAND_COLUMNS = 256, /* per block of expand: two tiles */
 	/* Layout of the shared memory in lora.cu. */
-	SHRINK_ROW_BYTES = 4 * (LORA_SLICE + 8) * 4, /* per token: a row of sums of each of four warps */
+	SHRINK_ROW_BYTES = 4 * (LORA_SLICE + 8) * 4, /* per token: one row of sums for each of four warps */
 	SHARED_FLAG_BYTES = 16,
 };
 
@@ -38,8 +36,8 @@ static int compare_keys(const void *one, const void *two)
 }
 
 /*
- * order_fill() - store the positions of tokens with an adapter, sorted by adapter and then by position. Return: their
- * number, or -EINVAL.
+ * order_fill() - store the positions of tokens with an adapter, sorted by adapter, then by position. Return: the number
+ * of positions, or -EINVAL.
  */
 static int64_t order_fill(
 	uint32_t *order, uint64_t *keys, const int32_t *adapters, uint32_t tokens, uint32_t adapter_count)
@@ -70,7 +68,7 @@ int lora_batch_build(
 	if (tokens > tokens_max || tokens_max > LORA_TOKENS_MAX)
 		return gpu_fail(-EINVAL, "a batch of %u tokens; this one is for %u, and the limit is %d", tokens,
 			tokens_max, LORA_TOKENS_MAX);
-	/* The pieces are not filled yet, so their memory is used for the keys. */
+	/* The memory of the pieces, which are not filled yet, holds the sort keys. */
 	rc = order_fill(order, (uint64_t *)pieces, adapters, tokens, adapter_count);
 	if (rc < 0)
 		return (int)rc;
@@ -119,7 +117,10 @@ static int args_check(const struct lora_args *args)
 	return 0;
 }
 
-/* pieces_most() - return the maximum of pieces of a batch of tokens_max: each adapter has one that is not full. */
+/*
+ * pieces_most() - return the maximum number of pieces of a batch of tokens_max; each adapter may have one partial
+ * piece.
+ */
 static uint32_t pieces_most(const struct lora_args *args)
 {
 	uint32_t small = lora_split_rows(args->tokens_max) / LORA_PIECE_SMALL,
@@ -129,7 +130,7 @@ static uint32_t pieces_most(const struct lora_args *args)
 	return full + args->adapter_count < args->tokens_max ? full + args->adapter_count : args->tokens_max;
 }
 
-/* piece_rows() - return the tokens of the largest possible piece, in whole tensor operations. */
+/* piece_rows() - return the tokens of the largest possible piece, rounded up to whole tensor operations. */
 static uint32_t piece_rows(const struct lora_args *args)
 {
 	return args->tokens_max > LORA_SPLIT_TOKENS_MAX ? LORA_PIECE_LARGE : LORA_PIECE_SMALL;
@@ -149,7 +150,7 @@ int lora_shrink_queue(struct gpu *gpu, const struct lora_args *args, struct gpu_
 	return gpu_launch(gpu, GPU_KERNEL_LORA_SHRINK, &shape, args, sizeof(*args), stream);
 }
 
-/* expand_ranks() - return the class of rank_max: 16, 32, 64 or 128. */
+/* expand_ranks() - return the rank class of rank_max: 16, 32, 64 or 128. */
 static uint32_t expand_ranks(uint32_t rank_max)
 {
 	return rank_max <= 16 ? 16 : rank_max <= 32 ? 32 : rank_max <= 64 ? 64 : 128;
@@ -165,7 +166,7 @@ int lora_expand_queue(struct gpu *gpu, const struct lora_args *args, struct gpu_
 	shape.grid[0] = pieces_most(args);
 	shape.grid[1] = (args->out + EXPAND_COLUMNS - 1) / EXPAND_COLUMNS;
 	shape.grid[2] = 1;
-	/* For each token a factor, and two forms of each sum. */
+	/* Per token: one factor, and two forms of each sum. */
 	shape.shared_bytes = piece_rows(args) * (4 + 2 * 2 * (expand_ranks(args->rank_max) + 8));
 	return gpu_launch(gpu, GPU_KERNEL_LORA_EXPAND, &shape, args, sizeof(*args), stream);
 }

@@ -1,20 +1,20 @@
 /*
  * lora.cu - shrink and expand for a batch with mixed ranks and adapters.
  *
- * Both are bound by memory bandwidth while a batch decodes: each weight is used for one token or a few. A tile's bytes
- * are therefore loaded from memory to registers 16 at a time, each once for all tokens of a piece, in the layout of a
- * tensor operation, without shared memory. A tensor operation processes 16 tokens even if there is one, which costs
- * nothing significant, and the same code serves decoding and prefill. Ranks that are no multiples of 8 or 16 are padded
- * with zeros in registers.
+ * During decoding, both kernels are bound by memory bandwidth: each weight is used for one or a few tokens. Each thread
+ * therefore loads the tiles from memory to registers, 16 bytes at a time, without shared memory. Each byte is loaded
+ * once for all tokens of a piece, in the layout of a tensor operation. A tensor operation always processes 16 tokens;
+ * the cost for fewer is not significant, so the same code serves decoding and prefill. Ranks that are not multiples of
+ * 8 or 16 are padded with zeros in registers.
  *
- * shrink: a block is a piece (x), a split of `in` (y), and a slice of 32 ranks (z). Its four warps process 32 columns
- * each of every tile of the split. Their sums are added through shared memory, then those of the splits by the block
- * that finishes last, always in the same order. With large pieces there is no split; a block processes all of them,
- * adding in that same order.
+ * shrink: a block is a piece (x), a split of `in` (y), and a slice of 32 ranks (z). Each of its four warps processes 32
+ * columns of every tile of the split. The sums of the warps are added through shared memory. The block that finishes
+ * last adds the sums of the splits, always in the same order. Large pieces are not split: one block processes the whole
+ * of `in`, and adds in the same order.
  *
- * expand: a block is a piece (x) and 256 columns (y), of which each warp processes 64. The sums are fp32, and a tensor
- * operation has operands of 16 bits: each token's sums are therefore divided by a power of two that brings the largest
- * near 1, and are passed as two numbers, the second of which is the rounding error of the first.
+ * expand: a block is a piece (x) and 256 columns (y); each warp processes 64 columns. The sums are fp32, but a tensor
+ * operation has operands of 16 bits. Each token's sums are therefore divided by a power of two that brings the largest
+ * near 1, and each is passed as two numbers: its rounded value and its rounding error.
  */
 #include "cuda/kernels/lora.h"
 #include "cuda/kernels/mma.h"
@@ -32,7 +32,7 @@ struct job {
 static __device__ bool job_get(const struct lora_args &args, uint32_t index, struct job &job)
 {
 	const struct lora_batch *place = (const struct lora_batch *)args.batch;
-	/* Both at once, since a load takes longer than the computation; there is memory for tokens_max pieces. */
+	/* Load both at once, since a load takes longer than the computation; there is memory for tokens_max pieces. */
 	const struct lora_batch batch = *place;
 	const struct lora_piece piece = lora_batch_pieces(place)[index];
 
@@ -55,7 +55,7 @@ static __device__ bool job_get(const struct lora_args &args, uint32_t index, str
 static const uint32_t no_row = UINT32_MAX;
 
 /*
- * x_part() - return 8 elements of a row of x, from `column` on, a multiple of 8; zeros beyond its end, where other data
+ * x_part() - return 8 elements of a row of x from `column` on, a multiple of 8; zeros beyond the end, where other data
  * follows.
  */
 static __device__ uint4 x_part(const struct lora_args &args, uint32_t index, uint32_t column)
@@ -82,7 +82,7 @@ static __device__ uint4 tile_part(const uint16_t *tile, uint32_t k, uint32_t ran
 
 /* ---- shrink ---- */
 
-/* The thread's rows of x: of each 16 tokens, g and g + 8. */
+/* The rows of x of a thread: g and g + 8 of each 16 tokens. */
 template <int M> struct x_rows {
 	uint32_t row[M][2];
 };
@@ -126,7 +126,7 @@ static __device__ void tile_shrink(const struct lora_args &args, const struct jo
 	}
 }
 
-/* warps_add() - add the sums of the four warps to `total`; each thread adds M N numbers of [16 M][8 N]. */
+/* warps_add() - add the sums of the four warps to `total`; each thread adds M N of the [16 M][8 N] numbers. */
 template <int M, int N>
 static __device__ void warps_add(float *shared, const float (&d)[M][N][4], float (&total)[M * N])
 {
@@ -170,7 +170,7 @@ static __device__ void sums_put(
 	}
 }
 
-/* is_last() - return true if all other splits of this piece and slice were written and are visible. */
+/* is_last() - return true if all other splits of this piece and slice have been written and are visible. */
 static __device__ bool is_last(const struct lora_args &args, uint32_t *flag)
 {
 	uint32_t *counter = lora_counters(&args) + (uint64_t)blockIdx.x * (LORA_RANK_MAX / LORA_SLICE) + blockIdx.z;
@@ -188,7 +188,7 @@ static __device__ bool is_last(const struct lora_args &args, uint32_t *flag)
 }
 
 /*
- * splits_add() - add the splits in order, bypassing the first-level cache, which does not see the writes of other
+ * splits_add() - add the splits in order. Loads bypass the first-level cache, which does not see writes of other
  * multiprocessors.
  */
 template <int M, int N>
@@ -210,10 +210,7 @@ static __device__ void splits_add(
 	}
 }
 
-/*
- * Not inlined, as expand(), so that each class of ranks has its own registers; only the largest may need more than are
- * available.
- */
+/* Not inlined, like expand(), so that each rank class has its own register count; only the largest may spill. */
 template <uint32_t element, int M, int N>
 static __device__ __noinline__ void shrink(const struct lora_args &args, const struct job &job, uint32_t *flag)
 {
@@ -300,8 +297,8 @@ static __device__ float power_below(float value)
 }
 
 /*
- * The sums of a piece in shared memory, in the layout of a tensor operation: [rows][K 16 + PAD] of the numbers and of
- * their rounding errors, and the factor of each token. PAD keeps the eight rows that a warp reads at once in different
+ * The sums of a piece in shared memory, in the layout of a tensor operation: [rows][K 16 + PAD] of the rounded values
+ * and of the rounding errors, and each token's factor. PAD places the eight rows that a warp reads at once in different
  * banks.
  */
 template <int K> struct sums {
@@ -319,7 +316,7 @@ template <int K> static __device__ struct sums<K> sums_place(uint32_t rows, uint
 	return sums;
 }
 
-/* sums_load() - load the sums, a warp per token; zeros for tokens that pad the last 16, and above the rank. */
+/* sums_load() - load the sums, one warp per token; fill with zeros above the rank and up to 16 tokens. */
 template <uint32_t element, int K>
 static __device__ void sums_load(
 	const struct lora_args &args, const struct job &job, uint32_t rows, const struct sums<K> &sums)
@@ -360,7 +357,9 @@ static __device__ void sums_load(
 	}
 }
 
-/* The warp's 64 columns of 16 ranks of B: the lane's 8 columns from 8 g on, of ranks 2c, 2c + 1, 2c + 8 and 2c + 9. */
+/*
+ * The warp's 64 columns of 16 ranks of B. Each lane has 8 columns from 8 g on, of ranks 2c, 2c + 1, 2c + 8 and 2c + 9.
+ */
 struct weights {
 	uint4 row[4];
 };
@@ -377,7 +376,7 @@ static __device__ struct weights weights_get(const uint16_t *tile, uint32_t rank
 	return weights;
 }
 
-/* pair_expand() - compute two columns of each lane, in the low and the high halves of a word of its rows. */
+/* pair_expand() - compute two columns of each lane: the low and the high halves of a word of its rows. */
 template <uint32_t element>
 static __device__ void pair_expand(float (&even)[4], float (&odd)[4], const uint32_t (&high)[4],
 	const uint32_t (&low)[4], uint32_t row0, uint32_t row1, uint32_t row2, uint32_t row3)
@@ -412,7 +411,7 @@ static __device__ void step_expand(
 	pair_expand<element>(d[6], d[7], high, low, w.row[0].w, w.row[1].w, w.row[2].w, w.row[3].w);
 }
 
-/* columns_add() - add to 8 columns of a row of y, from `column` on, a multiple of 8; d is [column][part]. */
+/* columns_add() - add d, [column][part], to 8 columns of a row of y, from `column` on, a multiple of 8. */
 template <uint32_t element>
 static __device__ void columns_add(
 	uint16_t *row, uint32_t column, uint32_t columns, float factor, const float (&d)[8][4], int part)
@@ -436,10 +435,7 @@ static __device__ void columns_add(
 	*place = make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-/*
- * tokens_add() - add the warp's results of 16 tokens and 64 columns: a lane holds 16 columns in a row of tokens g and g
- * + 8.
- */
+/* tokens_add() - add the warp's results of 16 tokens and 64 columns; a lane holds 16 columns of tokens g and g + 8. */
 template <uint32_t element, int K>
 static __device__ void tokens_add(const struct lora_args &args, const struct job &job, const struct sums<K> &sums,
 	uint32_t tokens, uint32_t column, const float (&d)[8][4])

@@ -4,22 +4,22 @@
  *
  *   y[token][out] += scale * sum over k of (sum over i of x[token][i] * A[k][i]) * B[out][k]
  *
- * for each token's own adapter, with mixed ranks, by one launch of shrink (the inner sum) and one of expand for each
- * layer and target.
+ * for each token's own adapter. Ranks may be mixed. Each layer and target needs one launch of shrink, which computes
+ * the inner sum, and one of expand.
  *
  * Weights. A matrix of rank r and n columns (A: r x in; B transposed: r x out) is divided into tiles of 128 columns. A
- * tile is [r][128] elements of 2 bytes, row by row, so it has 256 r bytes for any rank: no rank is padded. The last
- * tile is complete; columns beyond n are zeros. A tile is contiguous and never crosses a page. struct lora_matrix has
- * the positions of the tiles: a first run (the rest of a page in which another matrix ended), then equal runs at
- * positions in a list (whole pages). Rows of 256 bytes are what both kernels read 16 bytes at a time, and the groups of
- * the int8 form (quantise.h, groups of 128).
+ * tile is [r][128] elements of 2 bytes, row by row, so it has 256 r bytes: ranks are not padded. The last tile is
+ * complete; columns beyond n are zeros. A tile is contiguous and never crosses a page. struct lora_matrix has the
+ * positions of the tiles: a first run (the rest of a page in which another matrix ended), then runs of equal length at
+ * the positions in a list (whole pages). Both kernels read rows of 256 bytes, 16 bytes at a time; a row is also one
+ * group of 128 in the int8 form (quantise.h).
  *
  * A batch. lora_batch_build() sorts tokens by adapter and divides each adapter's tokens into pieces. The batch is in
- * device memory of a fixed size and address, so a captured graph runs the next batch after a copy to it. The grid is
- * for the largest batch; blocks without a piece end at once.
+ * device memory of a fixed size and address, so a captured graph can run the next batch once it has been copied there.
+ * The grid has the size of the largest batch; blocks without a piece end at once.
  *
  * Determinism. A token's result depends only on its own row, its adapter and the shape of the layer, not on other
- * tokens of the batch. This holds within each back end; the two add in different orders.
+ * tokens of the batch. This is true within each back end; the two back ends add in different orders.
  */
 #ifndef CUDA_KERNELS_LORA_H
 #define CUDA_KERNELS_LORA_H
@@ -37,10 +37,12 @@ enum {
 	LORA_RANK_MAX = 128,
 	LORA_TILE_COLUMNS = 128,
 	LORA_ALIGN = 16, /* of a tile, and of the rows of x and y, in bytes */
-	/* parts of `in` that different blocks sum; determined by the shape only, for deterministic results */
+	/*
+	 * parts of `in` that different blocks sum; their number depends on the shape only, so results are deterministic
+	 */
 	LORA_SPLITS_MAX = 16,
-	LORA_SPLIT_TOKENS_MAX = 1024, /* with more tokens the device is busy without splitting */
-	LORA_PIECE_SMALL = 16,        /* tokens per piece while `in` is split: the size of one tensor operation */
+	LORA_SPLIT_TOKENS_MAX = 1024, /* with more tokens, the device is busy without splitting */
+	LORA_PIECE_SMALL = 16,        /* tokens per piece if `in` is split: the size of one tensor operation */
 	LORA_PIECE_LARGE = 64,
 	LORA_SLICE = 32, /* ranks per block of shrink */
 	LORA_TOKENS_MAX = 1 << 20,
@@ -58,7 +60,7 @@ struct lora_matrix {
 struct lora_adapter {
 	struct lora_matrix a;
 	struct lora_matrix b;
-	uint32_t rank; /* 0: not adapted here, so its tokens are unchanged */
+	uint32_t rank; /* 0: this layer and target has no adapter, so the tokens are unchanged */
 	float scale;   /* alpha / rank, or as stated by the adapter */
 	uint64_t reserved;
 };
@@ -71,7 +73,7 @@ struct lora_piece {
 	uint32_t reserved;
 };
 
-/* The output of lora_batch_build(): this, struct lora_piece[tokens_max], uint32_t order[tokens_max]. */
+/* The output of lora_batch_build(): this struct, then struct lora_piece[tokens_max] and uint32_t order[tokens_max]. */
 struct lora_batch {
 	uint32_t piece_count;
 	uint32_t token_count; /* in order[]: those with an adapter */
@@ -81,10 +83,10 @@ struct lora_batch {
 
 struct lora_args {
 	uint64_t batch;    /* struct lora_batch, built for tokens_max */
-	uint64_t adapters; /* struct lora_adapter of index 0, in this layer and target; aligned to 8 bytes */
+	uint64_t adapters; /* struct lora_adapter of index 0 for this layer and target; aligned to 8 bytes */
 	uint64_t x;        /* [tokens][x_stride] elements, of which `in` are used */
-	uint64_t y;        /* [tokens][y_stride] elements, of which `out` are added to; must not overlap x */
-	/* lora_workspace_bytes(), zeroed before the first launch; shrink stores its sums there for expand */
+	uint64_t y;        /* [tokens][y_stride] elements; the first `out` are added to; must not overlap x */
+	/* lora_workspace_bytes(); zero it before the first launch. shrink stores sums there for expand */
 	uint64_t workspace;
 	uint32_t adapter_count;
 	uint32_t tokens_max;
@@ -92,12 +94,15 @@ struct lora_args {
 	uint32_t in, out;
 	uint32_t x_stride, y_stride; /* elements */
 	uint32_t element;            /* ELEMENT_F16 or ELEMENT_BF16: of x, y and the weights */
-	/* bytes between two struct lora_adapter of adjacent indexes, a multiple of 8; 0: sizeof(struct lora_adapter) */
+	/* distance in bytes of consecutive struct lora_adapter, a multiple of 8; 0: sizeof(struct lora_adapter) */
 	uint32_t adapter_stride;
 	uint32_t reserved;
 };
 
-/* The plain kernels process a part of a batch: pieces from piece_first on with rank_low <= rank <= rank_high. */
+/*
+ * Arguments of the plain kernels, which process a part of a batch: pieces from piece_first on with rank_low <= rank <=
+ * rank_high.
+ */
 struct lora_plain_args {
 	struct lora_args lora;
 	uint32_t piece_first, piece_count;
@@ -180,7 +185,10 @@ ON_BOTH uint32_t lora_rank_stride(uint32_t rank_max)
 	return (rank_max + 3) / 4 * 4;
 }
 
-/* lora_counters() - return the counters of finished splits of each piece and slice of ranks; zeros between launches. */
+/*
+ * lora_counters() - return the counters of finished splits, one per piece and slice of ranks; they are zero between
+ * launches.
+ */
 ON_BOTH uint32_t *lora_counters(const struct lora_args *args)
 {
 	return (uint32_t *)(uintptr_t)args->workspace;
@@ -216,11 +224,11 @@ ON_BOTH uint64_t lora_workspace_bytes(uint32_t tokens_max, uint32_t rank_max, ui
 /* ---- on the host ---- */
 
 /*
- * lora_tile_pack() - write one tile of a matrix to memory of the CPU.
+ * lora_tile_pack() - write one tile of a matrix to host memory.
  *
- * @tile: receives lora_tile_bytes(rank) @from: elements of 2 bytes; that of row k and column c is from[k * row_step + c
- * * column_step]: PEFT's lora_A has
- *         steps `in` and 1, lora_B, which is [out][rank], 1 and `rank`
+ * @tile: receives lora_tile_bytes(rank)
+ * @from: elements of 2 bytes. Row k, column c is from[k * row_step + c * column_step]: the steps of PEFT's lora_A are
+ *        `in` and 1, those of lora_B, which is [out][rank], are 1 and `rank`
  */
 void lora_tile_pack(void *tile, const uint16_t *from, uint32_t rank, uint32_t columns, uint64_t row_step,
 	uint64_t column_step, uint32_t index);
@@ -228,38 +236,40 @@ void lora_tile_pack(void *tile, const uint16_t *from, uint32_t rank, uint32_t co
 /*
  * lora_batch_build() - sort tokens by adapter.
  *
- * @batch: receives lora_batch_bytes(tokens_max); aligned to 8 bytes @adapters: [tokens] index of each token's adapter,
- * -1: none
+ * @batch:    receives lora_batch_bytes(tokens_max); aligned to 8 bytes
+ * @adapters: [tokens] index of each token's adapter; -1: none
  *
  * Return: the number of pieces, or -EINVAL (more tokens than tokens_max, or an index that is neither -1 nor below
  * adapter_count).
  *
- * Cost: sorts `tokens` numbers; once per step, for any number of layers.
+ * Cost: sorts `tokens` numbers, once per step for any number of layers.
  */
 int lora_batch_build(struct lora_batch *batch, uint32_t tokens_max, const int32_t *adapters, uint32_t tokens,
 	uint32_t adapter_count);
 
 /*
- * lora_shrink_queue() - queue workspace = x A^T. lora_expand_queue() - queue y += scale * workspace B^T. One launch
- * each; both return at once. Pass the same args to both, in this order and on one stream. A workspace belongs to one
- * stream at a time.
+ * lora_shrink_queue() - queue workspace = x A^T. lora_expand_queue() - queue y += scale * workspace B^T. Each queues
+ * one launch and returns at once. Pass the same args to both, in this order and on one stream. A workspace belongs to
+ * one stream at a time.
  *
- * They can be captured into a graph. Between its launches the content of the batch, of x, of struct lora_adapter and of
- * the weights may change, but not the args.
+ * The launches can be captured into a graph. Between launches of the graph, the content of the batch, x, struct
+ * lora_adapter and the weights may change; the args may not.
  *
- * Return: 0, or -EINVAL (neither fp16 nor bf16; in, out, tokens, ranks or adapters 0 or too large; addresses, or
- * strides times the element, not multiples of LORA_ALIGN; a stride below the row), or an error of gpu_launch().
+ * Return: 0; -EINVAL (element is neither fp16 nor bf16; in, out, tokens, ranks or adapters are 0 or too large;
+ * addresses, or strides in bytes, are not multiples of LORA_ALIGN; a stride is smaller than the row); or an error of
+ * gpu_launch().
  */
 int lora_shrink_queue(struct gpu *gpu, const struct lora_args *args, struct gpu_stream *stream);
 int lora_expand_queue(struct gpu *gpu, const struct lora_args *args, struct gpu_stream *stream);
 
 /*
- * lora_plain_queue() - queue both in the simplest way, for comparison: with the pieces of one adapter per call, which
- * is one pair of matrix products per adapter; or with all pieces and the ranks of one class per call. Errors as above.
+ * lora_plain_queue() - queue both kernels in their simplest form, for comparison. Pass either the pieces of one adapter
+ * per call, which makes one pair of matrix products per adapter, or all pieces and the ranks of one class per call.
+ * Errors as above.
  */
 int lora_plain_queue(struct gpu *gpu, const struct lora_plain_args *args, struct gpu_stream *stream);
 
-/* The references: the same work at once, on memory of the process. */
+/* The C references: perform the work at once, on memory of the process. */
 void lora_shrink_host(const struct lora_args *args);
 void lora_expand_host(const struct lora_args *args);
 void lora_plain_shrink_host(const struct lora_plain_args *args);

@@ -1,10 +1,10 @@
 /*
  * lora_host.c - the LoRA kernels in C: their definition, and the implementation of the `host` back end.
  *
- * shrink and expand process a piece tile by tile: a tile's row is converted to fp32 once and used for all tokens of the
- * piece, in loops of a fixed length that the compiler vectorizes. The plain ones, which are references for these, sum
- * one number at a time. All sums are fp32. A token's own sums are added in the same order for any other tokens of its
- * piece.
+ * shrink and expand process a piece tile by tile. A row of a tile is converted to fp32 once and used for all tokens of
+ * the piece, in loops of a constant length that the compiler vectorizes. The plain kernels sum one number at a time;
+ * shrink and expand are tested against them. All sums are fp32. A token's sums are added in the same order, whichever
+ * tokens share its piece.
  */
 #include "cuda/kernels/lora.h"
 
@@ -22,7 +22,8 @@ struct job {
 };
 
 /*
- * job_get() - fill a job. False: nothing to do, since the adapter is not in this layer, or the batch has another size.
+ * job_get() - fill a job. False: nothing to do, since the layer does not have the adapter, or the batch has another
+ * size.
  */
 static bool job_get(const struct lora_args *args, uint32_t index, struct job *job)
 {
@@ -75,7 +76,7 @@ static uint16_t value_bits(uint32_t element, float value)
 	return element == ELEMENT_F16 ? f16_of_float(value) : bf16_of_float(value);
 }
 
-/* columns_of() - return the number of columns of a matrix in a tile. */
+/* columns_of() - return the number of a matrix's columns in a tile. */
 static uint32_t columns_of(uint32_t columns, uint32_t tile)
 {
 	uint32_t left = columns - tile * COLUMNS;
@@ -169,7 +170,7 @@ void lora_expand_host(const struct lora_args *args)
 			piece_expand(&job);
 }
 
-/* ---- the plain ones ---- */
+/* ---- the plain kernels ---- */
 
 static bool plain_job_get(const struct lora_plain_args *args, uint32_t index, struct job *job)
 {

@@ -9,8 +9,8 @@
  *   b0: B[2c, 2c+1][g]     b1: B[2c+8, 2c+9][g]
  *   d[0], d[1]: D[g][2c, 2c+1]   d[2], d[3]: D[g+8][2c, 2c+1]
  *
- * Any order of k is permitted if A and B have the same, so a lane may load 8 adjacent elements for two operations. All
- * lanes of the warp must call it together.
+ * Any order of k is permitted if A and B have the same order, so a lane may load 8 adjacent elements for two
+ * operations. All lanes of the warp must call it together.
  */
 #ifndef CUDA_KERNELS_MMA_H
 #define CUDA_KERNELS_MMA_H
@@ -32,6 +32,6 @@ static __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4]
 			     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
 			     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-#endif /* a test that runs kernels without a GPU brings its own */
+#endif /* a test that runs kernels without a GPU defines its own */
 
 #endif

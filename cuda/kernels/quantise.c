@@ -1,6 +1,4 @@
-/*
- * quantise.c - quantise and dequantise: checks, the shape of the launch, and the references in C.
- */
+/* quantise.c - quantise and dequantise: checks, the shape of the launch, and the C references. */
 #include "cuda/kernels/quantise.h"
 
 #include "cuda/gpu_private.h"
@@ -8,9 +6,9 @@
 #include <errno.h>
 #include <math.h>
 
-enum { BLOCK_THREADS = 256, BLOCK_GROUPS = BLOCK_THREADS / 32 }; /* a warp per group */
+enum { BLOCK_THREADS = 256, BLOCK_GROUPS = BLOCK_THREADS / 32 }; /* one warp per group */
 static const uint64_t elements_max = 1ull << 48;
-static const uint32_t blocks_max = 132 * 16; /* a few per multiprocessor; they continue with the next groups */
+static const uint32_t blocks_max = 132 * 16; /* a few blocks per multiprocessor; each loops over groups */
 
 static int args_check(const struct quantise_args *args)
 {
@@ -54,7 +52,7 @@ int dequantise_queue(struct gpu *gpu, const struct quantise_args *args, struct g
 	return queue(gpu, GPU_KERNEL_DEQUANTISE, args, stream);
 }
 
-/* A group: its position, its length, and its scale. */
+/* The position, length and scale of a group. */
 struct group {
 	uint64_t begin;
 	uint64_t count;
@@ -75,7 +73,7 @@ static struct group group_at(const struct quantise_args *args, uint64_t index)
 	};
 }
 
-/* row_get() - convert the next elements of a group to fp32. Return: their number. */
+/* row_get() - convert the next elements of a group to fp32. Return: the number of elements. */
 static uint32_t row_get(
 	const struct quantise_args *args, const struct group *group, uint64_t done, float row[ELEMENT_ROW])
 {
@@ -88,8 +86,8 @@ static uint32_t row_get(
 }
 
 /*
- * row_largest() - return the bits of the largest magnitude. Bits have the order of the numbers, with infinity and NaN
- * above them.
+ * row_largest() - return the bits of the largest magnitude. Magnitudes are ordered like their bits, with infinity and
+ * NaN above all numbers.
  */
 static uint32_t row_largest(const float row[ELEMENT_ROW])
 {
@@ -104,8 +102,8 @@ static uint32_t row_largest(const float row[ELEMENT_ROW])
 }
 
 /*
- * row_quantise() - compute the codes of a row, in loops that the compiler vectorizes. Adding and subtracting 1.5 * 2^23
- * rounds to an integer as rintf(3) does. most: the largest value of the element, as in quantise_value().
+ * row_quantise() - compute the codes of a row, in vectorizable loops. Adding and subtracting 1.5 * 2^23 rounds to an
+ * integer as rintf(3) does. most: the largest value of the element, as in quantise_value().
  */
 static void row_quantise(
 	const float row[ELEMENT_ROW], float scale, float most, int8_t codes[ELEMENT_ROW], struct quantise_error *error)

@@ -1,9 +1,9 @@
 /*
  * quantise.cu - one warp per group, in two passes: the largest magnitude, then the codes. The second pass reads the
- * group from the cache: a group has some hundred bytes, or some ten thousand if it is a whole row.
+ * group from the cache: a group has some hundred bytes, or tens of thousands if it is a whole row.
  *
- * Codes and scales are equal to those of the reference bit by bit; the sums of errors are added in another order, and
- * in fused multiplications.
+ * Codes and scales equal those of the C reference bit by bit. The sums of errors are added in another order, with fused
+ * multiplications.
  */
 #include "cuda/kernels/quantise.h"
 
@@ -45,7 +45,7 @@ template <uint32_t element> static __device__ void value_put(const struct quanti
 		((float *)args.values)[at] = value;
 }
 
-/* warp_max() - return the maximum of all lanes; values are not negative, and none is a NaN. */
+/* warp_max() - return the maximum of all lanes; values are neither negative nor NaN. */
 static __device__ float warp_max(float value)
 {
 	for (int step = 16; step; step /= 2)
@@ -60,7 +60,7 @@ static __device__ double warp_sum(double value)
 	return value;
 }
 
-/* The errors that a thread has found. */
+/* The errors that one thread has found. */
 struct errors {
 	double error_squares, squares;
 	float max_error;
@@ -123,7 +123,7 @@ template <uint32_t element> static __device__ void rows_quantise(const struct qu
 	if (lane == 0) {
 		atomicAdd(&all->error_squares, error_squares);
 		atomicAdd(&all->squares, squares);
-		/* Non-negative floats have the order of their bits. */
+		/* Non-negative floats are ordered like their bits. */
 		atomicMax((int *)&all->max_error, __float_as_int(max_error));
 	}
 }

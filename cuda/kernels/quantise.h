@@ -1,10 +1,10 @@
 /*
- * quantise.h - int8 forms of fp16, bf16 and fp32, for the content of colder tiers: weights and KV blocks.
+ * quantise.h - int8 forms of fp16, bf16 and fp32, for content of colder tiers: weights and KV blocks.
  *
- * Symmetric: value = code * scale, codes -127..127, one scale for each group of adjacent elements of a row. A scale is
- * bf16, which adds 1.6 % to the codes' bytes with 128 elements per group, and is rounded up, so that the largest value
- * of a group has a code. A group with an infinity or a NaN has no such form: its scale and codes are 0 and its error is
- * infinite, so a caller that checks the error rejects it.
+ * The form is symmetric: value = code * scale, with codes -127..127 and one scale for each group of adjacent elements
+ * of a row. A scale is bf16, which adds 1.6 % to the size with 128 elements per group. It is rounded up, so that the
+ * largest value of a group has a code. A group with an infinity or a NaN has no int8 form: its scale and codes are 0
+ * and its error is infinite, so a caller that checks the error rejects it.
  */
 #ifndef CUDA_KERNELS_QUANTISE_H
 #define CUDA_KERNELS_QUANTISE_H
@@ -20,7 +20,7 @@ struct gpu_stream;
 struct quantise_error {
 	double error_squares; /* sum of the squared differences */
 	double squares;       /* sum of the squared values */
-	float max_error;      /* the largest difference; infinity: a group had no int8 form */
+	float max_error;      /* largest difference; infinity: a group has no int8 form */
 	uint32_t reserved;
 };
 
@@ -28,7 +28,7 @@ struct quantise_args {
 	uint64_t values; /* [rows][columns] elements, without gaps */
 	uint64_t codes;  /* [rows][columns] int8 */
 	uint64_t scales; /* [rows][groups of a row] bf16 */
-	uint64_t error;  /* struct quantise_error, to which quantise adds: clear it first; 0: not wanted */
+	uint64_t error;  /* struct quantise_error, cleared by the caller, to which quantise adds; 0: not wanted */
 	uint64_t rows;
 	uint64_t columns;
 	uint32_t group;   /* elements; the last group of a row may be shorter. 0: a row is one group */
@@ -53,8 +53,8 @@ ON_BOTH uint16_t quantise_scale(float largest)
 }
 
 /*
- * quantise_value() - return the value of a code, limited to the range of the element: a scale is rounded up, so the
- * largest code may exceed it.
+ * quantise_value() - return the value of a code, limited to the range of the element, which the largest code may exceed
+ * since scales are rounded up.
  */
 ON_BOTH float quantise_value(int8_t code, float scale, uint32_t element)
 {
@@ -65,8 +65,8 @@ ON_BOTH float quantise_value(int8_t code, float scale, uint32_t element)
 
 /*
  * quantise_queue() - convert values to codes and scales. dequantise_queue() - convert codes and scales to values. Both
- * queue one kernel and return at once; all addresses are device addresses or registered host memory. Zero rows are no
- * work.
+ * queue one kernel and return at once; all addresses are device addresses or registered host memory. With zero rows
+ * nothing is queued.
  *
  * Return: 0, or -EINVAL (an unknown element; no columns; addresses that are 0 or not multiples of the element's size;
  * more than 2^48 elements), or an error of gpu_launch().
@@ -74,7 +74,7 @@ ON_BOTH float quantise_value(int8_t code, float scale, uint32_t element)
 int quantise_queue(struct gpu *gpu, const struct quantise_args *args, struct gpu_stream *stream);
 int dequantise_queue(struct gpu *gpu, const struct quantise_args *args, struct gpu_stream *stream);
 
-/* The references: the same work at once, on memory of the process. */
+/* The C references: perform the work at once, on memory of the process. */
 void quantise_host(const struct quantise_args *args);
 void dequantise_host(const struct quantise_args *args);
 
