@@ -1,6 +1,4 @@
-/*
- * adapter_make.h - random LoRA adapters (seeded), in the format of PEFT.
- */
+/* adapter_make.h - random LoRA adapters (seeded) in the format of PEFT. */
 #ifndef GPOOL_TOOLS_LIB_ADAPTER_MAKE_H
 #define GPOOL_TOOLS_LIB_ADAPTER_MAKE_H
 
@@ -9,9 +7,9 @@
 enum { ADAPTER_MAKE_LAYERS_MAX = 128 };
 
 /*
- * adapter_make() - write adapter_config.json and adapter_model.safetensors to two empty files: this rank in all linear
- * layers of the shapes of an 8B model, F32, approximately normal. 16 MB of fp16 are 6 layers of rank 16. Return: 0,
- * -EINVAL, -EIO.
+ * adapter_make() - write adapter_config.json and adapter_model.safetensors to two empty files. The adapter has rank
+ * `rank` in all linear layers of `layers` layers with the shapes of an 8B model, as approximately normal F32 values.
+ * Six layers of rank 16 are 16 MB as fp16. Return: 0, -EINVAL, -EIO.
  */
 int adapter_make(int config_fd, int weights_fd, uint32_t layers, uint32_t rank);
 

@@ -55,7 +55,7 @@ void child_prepare(int keep)
 		fcntl(keep, F_SETFD, 0);
 }
 
-/* Execute gpoold in the child of agent_process_start(). */
+/* Become gpoold, in the child of agent_process_start(). */
 static void agent_exec(const struct agent_process *agent, const char *gpoold, const char *const *pools, size_t count,
 	const char *setting, bool detached, pid_t parent)
 {
@@ -63,7 +63,7 @@ static void agent_exec(const struct agent_process *agent, const char *gpoold, co
 	size_t n = 0;
 	int fd;
 
-	/* The conductor handles signals of the terminal, and then ends all processes in order. */
+	/* The calling program handles the terminal's signals, and then ends all processes in order. */
 	setsid();
 	if (!detached) {
 		prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -94,7 +94,7 @@ static void agent_exec(const struct agent_process *agent, const char *gpoold, co
 	_exit(127);
 }
 
-/* A long $TMPDIR is not used, since the length of a socket's path is limited. */
+/* Do not use a long $TMPDIR: the length of a socket's path is limited. */
 static const char *temporary_folder(void)
 {
 	const char *given = getenv("TMPDIR");
@@ -118,8 +118,8 @@ int agent_process_start(struct agent_process *agent, const char *name, const cha
 		return error;
 	}
 	/*
-	 * The agent's front may run as another user and needs access to its sockets; the agent sets the mode of their
-	 * own folder.
+	 * The agent's front may run as another user and must reach its sockets; the agent sets the mode of their
+	 * folder.
 	 */
 	chmod(agent->root, 0711);
 	snprintf(agent->directory, sizeof agent->directory, "%s/run", agent->root);
@@ -160,7 +160,7 @@ void agent_process_log_tail(const struct agent_process *agent, char *text, size_
 	fclose(file);
 }
 
-/* Remove and report files that an ended agent left in its folder: there should be none. */
+/* Remove the files that an ended agent left in its folder, and report them: it should leave none. */
 static void directory_clear(const char *path, char *complaint, size_t complaint_bytes)
 {
 	DIR *directory = opendir(path);

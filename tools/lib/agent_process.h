@@ -1,6 +1,4 @@
-/*
- * agent_process.h - start a gpoold in a new folder, and stop it without leftovers.
- */
+/* agent_process.h - start gpoold in a new folder, and stop it and remove the folder. */
 #ifndef GPOOL_TOOLS_LIB_AGENT_PROCESS_H
 #define GPOOL_TOOLS_LIB_AGENT_PROCESS_H
 
@@ -12,44 +10,46 @@
 struct agent_process {
 	pid_t pid;          /* 0: none */
 	char root[64];      /* the new folder */
-	char directory[80]; /* in it: folder of the agent's sockets */
-	char log[80];       /* in it: log of gpoold */
+	char directory[80]; /* in `root`: folder of the agent's sockets */
+	char log[80];       /* in `root`: log of gpoold */
 };
 
 /*
- * agent_process_program() - return the path of gpoold: $GPOOLD, next to this program, or in the sbin next to its bin.
- * Return: 0 or -ENOENT.
+ * agent_process_program() - return the path of gpoold: $GPOOLD, or gpoold next to this program, or in the sbin next to
+ * this program's bin. Return: 0 or -ENOENT.
  */
 int agent_process_program(char *path, size_t path_bytes);
 
 /*
  * agent_process_start() - create the folder and start gpoold.
  *
- * @name: prefix of the folder's name, followed by six characters @pools: [count] as after --pool @setting: as after
- * --set; NULL: none @detached: it continues when this process ends
+ * @name:     prefix of the folder's name, followed by six characters
+ * @pools:    [count] arguments of --pool
+ * @setting:  argument of --set; NULL: none
+ * @detached: gpoold keeps running when this process ends
  *
- * Return: 0, or the errno of mkdtemp, open and fork. The first agent_process_ended() reports a gpoold that cannot be
- * executed.
+ * Return: 0, or the errno of mkdtemp, open or fork. If gpoold cannot be executed, the first agent_process_ended()
+ * reports it.
  */
 int agent_process_start(struct agent_process *agent, const char *name, const char *gpoold, const char *const *pools,
 	size_t count, const char *setting, bool detached);
 
-/* agent_process_ended() - return true if it has ended; *status is then that of waitpid(). */
+/* agent_process_ended() - return true if gpoold has ended; *status is then the status of waitpid(2). */
 bool agent_process_ended(struct agent_process *agent, int *status);
 
-/* agent_process_log_tail() - return the last lines of its log. */
+/* agent_process_log_tail() - return the last lines of gpoold's log. */
 void agent_process_log_tail(const struct agent_process *agent, char *text, size_t text_bytes);
 
 /*
- * agent_process_stop() - send SIGTERM, wait, and remove the folder. It does nothing if gpoold is not running.
+ * agent_process_stop() - send SIGTERM, wait, and remove the folder. Does nothing if gpoold is not running.
  *
- * @complaint: receives the errors at its end, or ""
+ * @complaint: receives the errors of the shutdown, or ""
  */
 void agent_process_stop(struct agent_process *agent, char *complaint, size_t complaint_bytes);
 
 /*
- * child_prepare() - prepare a child for exec: default signals, no descriptors but 0 to 2 and `keep` (-1: none).
- * Async-signal-safe.
+ * child_prepare() - prepare a child for exec: set default signal actions, and close all descriptors but 0 to 2 and
+ * `keep` (-1: none). Async-signal-safe.
  */
 void child_prepare(int keep);
 

@@ -1,9 +1,9 @@
 /*
- * allocator.h - the interface of allocators on which traces are replayed: gpool's own and those with which it is
- * compared.
+ * allocator.h - the interface of the allocators on which traces are replayed: gpool's and those that it is compared
+ * with.
  *
- * All but the driver's take their memory from the same pool, so that pages, agent and back end are the same; only their
- * use differs. Any thread may call malloc and free.
+ * All but the driver's allocate memory from the same pool, so pages, agent and back end are the same for each. Any
+ * thread may call malloc and free.
  */
 #ifndef GPOOL_TOOLS_LIB_ALLOCATOR_H
 #define GPOOL_TOOLS_LIB_ALLOCATOR_H
@@ -12,41 +12,41 @@
 
 #include <stdint.h>
 
-/* The state of an address range, for pictures. Unused memory that is not between regions is not a region. */
+/* The state of an address range, for pictures. Unused memory outside of all regions is not a region. */
 enum region_kind {
 	REGION_ALLOCATED,
 	REGION_FREE,          /* available for allocations */
-	REGION_PENDING_UNMAP, /* still mapped, but its pages are already at another address */
-	REGION_HOLE,          /* addresses between others without memory */
+	REGION_PENDING_UNMAP, /* still mapped, but its pages have also been mapped at another address */
+	REGION_HOLE,          /* addresses without memory between other regions */
 	REGION_KINDS
 };
 
 struct allocator_totals {
-	uint64_t live;         /* allocated, rounded up */
-	uint64_t mapped;       /* memory that the allocator holds, allocated or not */
-	uint64_t free;         /* of it available for allocations */
-	uint64_t largest_free; /* the largest available region */
+	uint64_t live;         /* allocated bytes, rounded up */
+	uint64_t mapped;       /* bytes that the allocator holds, allocated or not */
+	uint64_t free;         /* bytes of `mapped` that are available for allocations */
+	uint64_t largest_free; /* size of the largest available region */
 };
 
 struct allocator;
 
 struct allocator_ops {
 	const char *name, *text;
-	/* -EOPNOTSUPP: not on this device. */
+	/* -EOPNOTSUPP: not supported on this device. */
 	int (*open)(struct gpool *pool, struct allocator **allocator);
-	/* No call may be in progress; remaining allocations are freed. NULL is permitted. */
+	/* No other call may be in progress. Remaining allocations are freed. NULL is permitted. */
 	void (*close)(struct allocator *allocator);
 	/*
-	 * stream: of gpool_stream_open(), 0: none. Return: 0, -ENOSPC, -EDQUOT, -ENOMEM, or another error of the driver
-	 * or the agent.
+	 * stream: from gpool_stream_open(); 0: none. Return: 0, -ENOSPC, -EDQUOT, -ENOMEM, or another error of the
+	 * driver or the agent.
 	 */
 	int (*malloc)(struct allocator *allocator, uint64_t bytes, uint32_t stream, uint64_t *address);
-	/* Return: 0, -EINVAL (it is not allocated). */
+	/* Return: 0, or -EINVAL (not allocated). */
 	int (*free)(struct allocator *allocator, uint64_t address, uint32_t stream);
-	/* One load, or little more. */
+	/* Cheap: one load, or little more. */
 	uint64_t (*mapped)(struct allocator *allocator);
 	void (*totals)(struct allocator *allocator, struct allocator_totals *totals);
-	/* Call `region` for every region, in any order; it must not call the allocator. */
+	/* Call `region` for every region, in any order; `region` must not call the allocator. */
 	int (*visit)(struct allocator *allocator,
 		void (*region)(void *context, uint64_t address, uint64_t bytes, enum region_kind kind), void *context);
 };
@@ -59,7 +59,7 @@ struct allocator {
 
 extern const struct allocator_ops gpool_ops, best_fit_ops, driver_ops;
 
-/* All allocators, ended by NULL. */
+/* All allocators, terminated by NULL. */
 extern const struct allocator_ops *const allocators[];
 const struct allocator_ops *allocator_find(const char *name);
 

@@ -1,6 +1,6 @@
 /*
  * allocator_driver.c - the GPU driver's stream-ordered pool (cuMemAllocFromPoolAsync) as an allocator for replays. It
- * needs a GPU, with memory that the agent does not own.
+ * needs a GPU with memory that the agent does not own.
  */
 #include "tools/lib/allocator.h"
 
@@ -11,7 +11,7 @@
 
 struct driver_pool {
 	struct allocator allocator;
-	uint32_t stream; /* for calls without a stream, which then wait for the GPU */
+	uint32_t stream; /* for calls without a stream, which wait for the GPU */
 };
 
 static struct driver_pool *driver_pool_of(struct allocator *allocator)
@@ -46,7 +46,7 @@ static void driver_close(struct allocator *allocator)
 	free(allocator);
 }
 
-/* Wait for work that was queued for a caller without a stream. */
+/* Wait for the work queued for a caller without a stream. */
 static int driver_settle(struct driver_pool *driver)
 {
 	struct gpool_fence fence;

@@ -1,5 +1,5 @@
 /*
- * allocator_gpool.c - gpool_malloc_async() as an allocator for replays. It reads the library's internal sets, as tests
+ * allocator_gpool.c - gpool_malloc_async() as an allocator for replays. It reads the library's internal data, as tests
  * do.
  */
 #include "tools/lib/allocator.h"
@@ -38,8 +38,8 @@ static int remap_free(struct allocator *allocator, uint64_t address, uint32_t st
 }
 
 /*
- * Return the pages that it keeps from others: its own and those of small allocations, but not reclaimable ones, which
- * are available to others.
+ * Count the pages that are unavailable to others: the allocator's own pages and those of small allocations, but not
+ * reclaimable pages.
  */
 static uint64_t remap_mapped(struct allocator *allocator)
 {
@@ -81,7 +81,7 @@ static int remap_visit(struct allocator *allocator,
 	vpmm_lock(vpmm);
 	while ((chunk = region_chunk_next(&vpmm->set, chunk)))
 		for (const struct vm_region *at = chunk->lowest; at; at = at->after)
-			/* The rest of a reservation is a hole that is not between regions. */
+			/* The rest of a reservation is a hole, but not between regions. */
 			if (at->kind != VM_HOLE || at->after)
 				region(context, region_address(&vpmm->set, at), at->count * vpmm->page_bytes,
 					kinds[at->kind]);

@@ -1,21 +1,22 @@
 /*
- * best_fit.c - a caching allocator without remapping, with which gpool_malloc_async() is compared. It follows the
- * design of current allocators, as well as possible:
+ * best_fit.c - a caching allocator without remapping, for comparison with gpool_malloc_async(). It follows the design
+ * of current allocators as closely as possible:
  *
- *   - memory is in segments: 2 MiB for requests up to 1 MiB, 20 MiB below 10 MiB, and of the request's size, in steps
- *     of 2 MiB, above. Small requests and others never share a segment;
- *   - a request takes the smallest free piece that is large enough, the lower address of two; the rest stays free,
- *     unless a large piece would leave 1 MiB or less. Sizes are rounded up to 512 bytes and not to pages;
- *   - freed pieces are merged with free neighbours of the same segment. A piece belongs to the stream that freed it,
- *     which may use it at once; other streams may use it when that stream has reached the free. As long as one stream
- *     is in use, no fences are recorded;
- *   - if no segment can be allocated, those without live allocations are freed, after their streams, and it tries
- *     again.
+ *   - Memory is divided into segments: 2 MiB for requests up to 1 MiB, 20 MiB for requests below 10 MiB, and the size
+ *     of the request, in steps of 2 MiB, for larger ones. Small requests never share a segment with others.
+ *   - A request takes the smallest free piece that is large enough; of two, the one at the lower address. The rest of
+ *     the piece stays free, unless a large piece would leave 1 MiB or less. Sizes are rounded up to 512 bytes, not to
+ *     pages.
+ *   - Freed pieces are merged with free neighbours of the same segment. A piece belongs to the stream that freed it,
+ *     which may use it at once. Other streams may use it when that stream has reached the free. While only one stream
+ *     is in use, no fences are recorded.
+ *   - If no segment can be allocated, the allocator waits for the streams of segments without live allocations, frees
+ *     these segments, and retries.
  *
- * It therefore has less rounding than gpool, makes almost no driver calls once it has grown, and cannot combine
- * separate pieces. A segment is a block of the pool, which is contiguous as long as the pool has that many pages, in
- * any place: here segments cost less, and fail later, than those of a driver's malloc. One lock protects all of it,
- * also while a segment is allocated.
+ * Compared with gpool, it rounds less and makes almost no driver calls once it has grown, but it cannot combine
+ * separate pieces. A segment is a block of the pool. The block is contiguous as long as the pool has enough free pages,
+ * anywhere; segments here therefore cost less, and fail later, than with the driver's malloc. One lock protects
+ * everything, also while a segment is allocated.
  */
 #include "tools/lib/allocator.h"
 
@@ -32,7 +33,7 @@
 
 enum { GRAIN = 512, SETS_MAX = 256 };
 
-/* Segments of one size class hold requests of that class. */
+/* Each segment serves requests of one size class. */
 enum size_class { CLASS_SMALL, CLASS_LARGE, CLASSES };
 static const uint64_t small_most = MIB, small_segment = 2 * MIB, middle_most = 10 * MIB, middle_segment = 20 * MIB,
 		      large_step = 2 * MIB, large_rest = MIB;
@@ -42,15 +43,15 @@ struct stream_set;
 
 /* A part of a segment. */
 struct piece {
-	RB_ENTRY(piece) node; /* free: by size, in its set; else by address, among all allocated pieces */
+	RB_ENTRY(piece) node; /* free: in its set, by size; allocated: among all allocated pieces, by address */
 	TAILQ_ENTRY(piece) waiting;
 	struct piece *before, *after; /* neighbours in the segment */
 	struct segment *segment;
 	struct stream_set *set; /* free: the set that it belongs to; else NULL */
 	uint64_t address, bytes;
 	/*
-	 * In the set of a stream: signaled when the stream has signaled its free. 0: not recorded as long as one stream
-	 * is in use; with several, no wait is needed.
+	 * For a piece in a stream's set: signaled when the stream has reached the free. 0: not recorded, since only one
+	 * stream was in use; no wait is needed then.
 	 */
 	struct gpool_fence fence;
 };
@@ -76,26 +77,26 @@ static int compare_addresses(const struct piece *a, const struct piece *b)
 
 RB_HEAD(size_tree, piece);
 RB_HEAD(address_tree, piece);
-/* RB_GENERATE_STATIC() would need a macro that only BSD has. */
+/* RB_GENERATE_STATIC() needs a macro that only BSD has. */
 #define TREE_FUNCTION static __attribute__((unused))
 RB_GENERATE_INTERNAL(size_tree, piece, node, compare_sizes, TREE_FUNCTION)
 RB_GENERATE_INTERNAL(address_tree, piece, node, compare_addresses, TREE_FUNCTION)
 TAILQ_HEAD(piece_queue, piece);
 TAILQ_HEAD(segment_queue, segment);
 
-/* Free pieces of one stream; those in the first set are available to all streams. */
+/* Free pieces of one stream. All streams may use the pieces in the first set. */
 struct stream_set {
 	uint32_t stream;
 	struct size_tree free[CLASSES];
-	struct piece_queue waiting; /* in order of their fences; empty in the first set */
+	struct piece_queue waiting; /* in the order of their fences; empty in the first set */
 };
 
 struct best_fit {
 	struct allocator allocator;
 	pthread_mutex_t lock;
 	struct stream_set sets[SETS_MAX];
-	uint32_t set_count; /* 1 at least */
-	bool unordered;     /* there are frees without a stream */
+	uint32_t set_count; /* at least 1 */
+	bool unordered;     /* memory was freed without a stream */
 	struct address_tree allocated;
 	struct segment_queue segments;
 	uint64_t live;
@@ -130,7 +131,7 @@ static void set_remove(struct best_fit *pool, struct piece *piece)
 	piece->set = NULL;
 }
 
-/* Merge `piece`, which is in no set, with the one after it. */
+/* Merge `piece`, which is in no set, with its successor. */
 static void piece_absorb(struct piece *piece)
 {
 	struct piece *next = piece->after;
@@ -143,8 +144,8 @@ static void piece_absorb(struct piece *piece)
 }
 
 /*
- * Add a free piece to a set, merged with its neighbours of the same set; its own fence, the latest, is used for all of
- * it.
+ * Add a free piece to a set and merge it with its neighbours in the same set. The merged piece has the fence of
+ * `piece`, which is the latest.
  */
 static void piece_release(struct best_fit *pool, struct stream_set *set, struct piece *piece)
 {
@@ -163,7 +164,10 @@ static void piece_release(struct best_fit *pool, struct stream_set *set, struct 
 	set_add(pool, set, piece);
 }
 
-/* Return a fence after the frees of a stream. A closed stream was waited for; the state of a broken one is unknown. */
+/*
+ * Return a fence after the frees of a stream. If the stream is closed, its frees have been reached; if it is broken,
+ * their state is unknown.
+ */
 static struct gpool_fence fence_behind(struct best_fit *pool, uint32_t stream)
 {
 	struct gpool_fence fence = {0};
@@ -174,7 +178,7 @@ static struct gpool_fence fence_behind(struct best_fit *pool, uint32_t stream)
 	return fence;
 }
 
-/* Record from now on how far this stream is. */
+/* Record a fence for the pieces of this stream that have none. */
 static void set_fence(struct best_fit *pool, struct stream_set *set)
 {
 	struct gpool_fence fence = fence_behind(pool, set->stream);
@@ -190,14 +194,14 @@ static bool many_streams(const struct best_fit *pool)
 	return pool->set_count - 1 + pool->unordered > 1;
 }
 
-/* Add a user of memory. Earlier frees have no fences yet if there was only one user. */
+/* Prepare for one more user of memory: record the fences that were omitted while there was only one. */
 static void set_appears(struct best_fit *pool)
 {
 	if (pool->set_count == 2 && !TAILQ_EMPTY(&pool->sets[1].waiting))
 		set_fence(pool, &pool->sets[1]);
 }
 
-/* Return the set of a stream, with an entry in the table. NULL: the table is full. */
+/* Return the set of a stream; create it if necessary. NULL: the table is full. */
 static struct stream_set *set_of(struct best_fit *pool, uint32_t stream)
 {
 	struct stream_set *set = &pool->sets[pool->set_count];
@@ -300,7 +304,7 @@ static void segment_drop(struct best_fit *pool, struct segment *segment)
 	free(segment);
 }
 
-/* Wait for the stream of a free piece. False: that is not possible. */
+/* Wait for the stream of a free piece. Return false if that is not possible. */
 static bool piece_await(struct best_fit *pool, struct piece *piece)
 {
 	if (set_is_first(pool, piece->set))
@@ -310,7 +314,7 @@ static bool piece_await(struct best_fit *pool, struct piece *piece)
 	return !piece->fence.value || gpool_fence_wait(pool->allocator.pool, piece->fence, -1) == 0;
 }
 
-/* Return true if it has no live allocation; its pieces may belong to several streams. */
+/* Return true if the segment has no live allocation; its pieces may belong to several streams. */
 static bool segment_idle(const struct segment *segment)
 {
 	const struct piece *piece = segment->first;
@@ -320,7 +324,7 @@ static bool segment_idle(const struct segment *segment)
 	return !piece;
 }
 
-/* Free all segments without live allocations. Return: true if there were any. */
+/* Free all segments without live allocations. Return true if there were any. */
 static bool segments_release(struct best_fit *pool)
 {
 	struct segment *segment = TAILQ_FIRST(&pool->segments), *next;
@@ -347,8 +351,8 @@ static bool segments_release(struct best_fit *pool)
 /* ---- the calls ---- */
 
 /*
- * Take a piece of at least `bytes` from *set, the stream's or the first one; a segment that is allocated for a stream
- * belongs to it.
+ * Take a piece of at least `bytes` from *set, which is the stream's set or the first one. A segment allocated for a
+ * stream belongs to that stream.
  */
 static int piece_take(struct best_fit *pool, struct stream_set **set, uint64_t bytes, struct piece **taken)
 {
@@ -372,7 +376,7 @@ static int piece_take(struct best_fit *pool, struct stream_set **set, uint64_t b
 	return error;
 }
 
-/* Return the part beyond `bytes` of a piece that was just taken to the set. */
+/* Split a piece that was just taken: return the part beyond `bytes` to the set. */
 static int piece_split(struct best_fit *pool, struct stream_set *set, struct piece *piece, uint64_t bytes)
 {
 	uint64_t rest = piece->bytes - bytes;
@@ -434,7 +438,7 @@ static int best_fit_malloc(struct allocator *allocator, uint64_t bytes, uint32_t
 	return error;
 }
 
-/* Return the set to which a piece belongs that this stream frees now. */
+/* Return the set for a piece that this stream frees now. */
 static struct stream_set *free_behind(struct best_fit *pool, struct piece *piece, uint32_t stream)
 {
 	struct stream_set *set = set_of(pool, stream);
@@ -464,7 +468,7 @@ static int best_fit_free(struct allocator *allocator, uint64_t address, uint32_t
 	return piece ? 0 : -EINVAL;
 }
 
-/* ---- looking at it ---- */
+/* ---- statistics ---- */
 
 static uint64_t best_fit_mapped(struct allocator *allocator)
 {
@@ -502,7 +506,7 @@ static int best_fit_visit(struct allocator *allocator,
 	return 0;
 }
 
-/* ---- life ---- */
+/* ---- open and close ---- */
 
 static int best_fit_open(struct gpool *pages, struct allocator **allocator)
 {

@@ -34,7 +34,7 @@ double chart_y(const struct chart *chart, double y)
 	return chart->height - BOTTOM - (chart->height - TOP - BOTTOM) * (chart->y_most > 0 ? y / chart->y_most : 0);
 }
 
-/* Return 1, 2 or 5 times a power of ten, of which about `parts` make `most`. */
+/* Return 1, 2 or 5 times a power of ten, about 1/`parts` of `most`. */
 static double round_step(double most, int parts)
 {
 	double raw = most > 0 ? most / parts : 1, power = pow(10, floor(log10(raw))), rest = raw / power;
@@ -105,7 +105,7 @@ void chart_event(const struct chart *chart, double x, const char *css_class, con
 	fprintf(chart->out, "<path d=\"M%.1f %.1fl5 8h-10z\"/><title>%s</title></g>\n", at, bottom, title);
 }
 
-/* Print seconds with the unit and the digits that distinguish ticks at distance `step`. */
+/* Print seconds with a unit, and with enough digits to distinguish ticks `step` apart. */
 static const char *tick_text(char text[TEXT_BYTES], double seconds, double step)
 {
 	static const char *const units[] = {"s", "ms", "us", "ns"};
@@ -132,7 +132,7 @@ void chart_end(const struct chart *chart, int with_time)
 	fprintf(chart->out, "</svg>\n");
 }
 
-/* ---- drawings of their own ---- */
+/* ---- SVG files ---- */
 
 static const char page_style[] =
 	"text{font:12px system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;fill:#5c6068}\n"

@@ -9,7 +9,7 @@
 
 enum { SESSIONS = PAGE_SESSION_MAX + 1, POOLS = 32 };
 
-/* The end of the last slice of a track, and of the agent's slices within that. */
+/* Ends of the last slice of a track, and of the agent's last slice inside it. */
 struct track {
 	uint64_t end_ns, inner_ns;
 };
@@ -34,7 +34,7 @@ static void element(struct writer *writer)
 	writer->begun = true;
 }
 
-/* Clean text has no control characters. */
+/* Only for clean text, which has no control characters. */
 static void put_text(FILE *file, const char *text)
 {
 	putc('"', file);
@@ -52,8 +52,8 @@ static void put_microseconds(FILE *file, const char *name, uint64_t ns)
 }
 
 /*
- * Find a place for a slice. It is unknown whether a session's actions were concurrent, so its slices are never nested
- * in each other. The agent's work for it is nested where it fits.
+ * Put a slice on a track if it fits. The records do not state which actions of a session were concurrent, so slices of
+ * a session are never nested. The agent's work for the session is nested where it fits.
  */
 static bool track_take(struct track *track, const struct flight_row *row)
 {
@@ -70,7 +70,7 @@ static bool track_take(struct track *track, const struct flight_row *row)
 	return true;
 }
 
-/* Return the track of this row; -ENOMEM. An instant needs no room. */
+/* Return the track of this row, or -ENOMEM. An instant fits on any track. */
 static int64_t track_of(struct writer *writer, const struct flight_row *row)
 {
 	struct tracks *tracks;
@@ -131,7 +131,7 @@ static void put_value(FILE *file, const struct flight_entry *entry)
 	}
 }
 
-/* Numbers that may be above 2^53 are strings: readers convert numbers to doubles. */
+/* Print numbers that may exceed 2^53 as strings, since readers convert numbers to doubles. */
 static void put_args(FILE *file, const struct flight_row *row)
 {
 	const struct flight_entry *entry = &row->entry;
@@ -210,7 +210,7 @@ static void put_names(struct writer *writer, uint32_t pool)
 	snprintf(title, sizeof(title), "pool %s", name);
 	put_metadata(writer, "process_name", pool, 0, "name", title);
 	put_metadata(writer, "process_labels", pool, 0, "labels", writer->names->start);
-	/* The names above are those of thread 0, too. */
+	/* The names above apply to thread 0, too. */
 	put_track_names(writer, pool, 0, writer->tracks[pool][0].count ? writer->tracks[pool][0].count : 1);
 	for (uint32_t session = 1; session < SESSIONS; session++)
 		put_track_names(writer, pool, session, writer->tracks[pool][session].count);

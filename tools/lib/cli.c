@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HELP_COLUMNS = 100, HELP_INDENT = 29, LONG_VALUE = 256 /* getopt's values of options: this plus the id */ };
+enum { HELP_COLUMNS = 100, HELP_INDENT = 29, LONG_VALUE = 256 /* added to an option's id, for getopt */ };
 
 struct parser {
 	struct option longs[OPTIONS_MAX + 1];
@@ -21,13 +21,13 @@ struct parser {
 	uint32_t count;
 };
 
-static const struct program *running; /* for complaints */
+static const struct program *running; /* for error messages */
 static struct {
 	char *text;
 	size_t bytes;
 } complaints;
 
-/* ---- complaints ---- */
+/* ---- error messages ---- */
 
 void complaints_to(char *text, size_t bytes)
 {
@@ -133,8 +133,8 @@ static const struct option_spec *parser_find(const struct parser *parser, int va
 }
 
 /*
- * getopt accepts an optional argument only after '='. Here the next word is accepted, too, unless it is an option or a
- * verb: `poolctl status --offline FILE`.
+ * getopt accepts an optional argument only after '='. Also accept the next word, unless it is an option or a verb:
+ * `poolctl status --offline FILE`.
  */
 static const char *optional_value(int argc, char **argv)
 {
@@ -229,7 +229,7 @@ int command_parse(const struct program *program, int argc, char **argv, struct c
 		command->verb = verb_find(program, command->arguments[0]);
 		if (!command->verb)
 			return complain_usage(NULL, "unknown verb '%s'", command->arguments[0]);
-		/* Options may be given anywhere among the verb's arguments. */
+		/* Options may appear anywhere among the verb's arguments. */
 		argc -= optind;
 		argv += optind;
 		optind = 0;

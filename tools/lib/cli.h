@@ -1,10 +1,9 @@
 /*
- * cli.h - the command line of the programs in tools/: tables of options and verbs, from which the parser, --help and
- * the refusals come.
+ * cli.h - the command line of the programs in tools/. The parser, --help and error messages are generated from tables
+ * of options and verbs.
  *
  * A program describes itself in a struct program and numbers its options from OPTION_COMMON on. command_parse() checks
- * the
- * command line; the functions below it read the values of options and report those that are wrong.
+ * the command line. The functions below it read the values of options and report invalid ones.
  */
 #ifndef GPOOL_TOOLS_CLI_H
 #define GPOOL_TOOLS_CLI_H
@@ -15,11 +14,11 @@
 
 enum exit_code {
 	CODE_OK,
-	CODE_FAILED, /* the request was understood and did not succeed */
+	CODE_FAILED, /* the request was valid, but failed */
 	CODE_USAGE,  /* the command line is wrong, or names an object that does not exist */
 };
 
-/* Options that several programs have; their values are also in struct command. */
+/* Options that several programs have; struct command also has their values. */
 enum {
 	OPTION_HELP,
 	OPTION_VERSION,
@@ -35,10 +34,10 @@ enum {
 struct option_spec {
 	int id;
 	char letter;          /* 0: none */
-	const char *name;     /* NULL ends a list */
-	const char *argument; /* as shown; NULL: none; in brackets: optional */
-	const char *help;     /* sentences; NULL: hidden */
-	const char *words; /* the values, separated by blanks; NULL: any. --help lists them, completion offers them */
+	const char *name;     /* NULL ends the list */
+	const char *argument; /* as shown in the help; NULL: none; in brackets: optional */
+	const char *help;     /* one or more sentences; NULL: hidden */
+	const char *words;    /* the values, separated by blanks, for --help and completion; NULL: any */
 };
 
 #define OPTION(id, letter, name, argument, help) \
@@ -63,16 +62,16 @@ struct option_spec {
 struct command;
 
 struct verb {
-	const char *name;      /* NULL ends a list */
-	const char *arguments; /* as shown; "" for none */
+	const char *name;      /* NULL ends the list */
+	const char *arguments; /* as shown in the help; "": none */
 	uint32_t arguments_least, arguments_most;
 	const struct option_spec *options;
 	int (*run)(const struct command *command);
-	bool offline;             /* works without an agent, by --offline */
+	bool offline;             /* works without an agent, with --offline */
 	const char *summary;      /* one line */
-	const char *text;         /* sentences */
+	const char *text;         /* one or more sentences */
 	const char *example;      /* a command line, words separated by blanks; NULL: none */
-	const char *example_text; /* what that one does: a sentence */
+	const char *example_text; /* a sentence that explains the example */
 };
 
 #define VERBS_END \
@@ -82,22 +81,24 @@ struct verb {
 
 struct program {
 	const char *name;
-	const char *usage;   /* what follows the name */
-	const char *summary; /* sentences */
+	const char *usage;   /* as shown after the program's name */
+	const char *summary; /* one or more sentences */
 	const struct option_spec *options;
-	const struct verb *verbs; /* NULL: none; the program takes arguments_most arguments */
+	const struct verb *verbs; /* NULL: none; the program itself takes up to arguments_most arguments */
 	uint32_t arguments_most;
-	const char *const *codes;              /* a sentence for each exit status from 0 on; NULL ends */
-	void (*help_end)(void);                /* prints more help; may be NULL */
-	int (*check)(struct command *command); /* the program's own options; an exit code; may be NULL */
+	const char *const *codes;              /* a sentence for each exit status, from 0 on; NULL ends the list */
+	void (*help_end)(void);                /* prints more help; NULL: none */
+	int (*check)(struct command *command); /* checks the program's own options and returns an exit code; may be
+					        * NULL */
 };
 
-/* The command line, checked. */
+/* The checked command line. */
 struct command {
 	const struct verb *verb;         /* NULL: none */
 	const char *values[OPTIONS_MAX]; /* by id; NULL: not given; "" for an option without an argument */
-	const char *before[OPTIONS_MAX]; /* the value before the last one, of an option that was given more than once */
-	uint32_t times[OPTIONS_MAX];     /* how often the option was given */
+	const char *before[OPTIONS_MAX]; /* the value before the last one, for an option that was given more than
+					  * once */
+	uint32_t times[OPTIONS_MAX];     /* number of times that the option was given */
 	char **arguments;
 	uint32_t argument_count;
 	const char *directory; /* --dir, else $GPOOL_DIR, else /run/gpool; never NULL */
@@ -106,39 +107,37 @@ struct command {
 	bool quiet;            /* --quiet */
 	/* of poolctl */
 	bool offline, color;
-	const char *snapshot; /* NULL: the keeper's descriptors */
+	const char *snapshot; /* NULL: use the keeper's descriptors */
 	int timeout_ms;
 };
 
 /*
- * command_run() - parse the command line, print help or version if asked to, else call the verb, or `main` of a
- * program without verbs.
- * Return: the exit status; not 0 if standard output could not be written.
+ * command_run() - parse the command line and call the verb, or `main` of a program without verbs. --help and --version
+ * are handled here. Return: the exit status; it is not 0 if standard output could not be written.
  */
 int command_run(const struct program *program, int argc, char **argv, int (*main)(const struct command *command));
-/* command_parse() - return CODE_OK, or CODE_USAGE after a complaint. */
+/* command_parse() - parse the command line. Return: CODE_OK, or CODE_USAGE after an error message. */
 int command_parse(const struct program *program, int argc, char **argv, struct command *command);
-/* help_print() - print the help of a verb; NULL: of the program. */
+/* help_print() - print the help of a verb, or of the program (NULL). */
 void help_print(const struct program *program, const struct verb *verb);
 const struct verb *verb_find(const struct program *program, const char *name);
 
-/* help_wrap() - print text from column `at` on, wrapped to the width of help texts; further lines begin at `indent`. */
+/* help_wrap() - print text from column `at` on, wrapped to the width of help texts. Further lines begin at `indent`. */
 void help_wrap(const char *text, int at, int indent);
-/* option_help() - return the help of an option with its words, in `text`. */
+/* option_help() - return the help of an option including its words, in `text`. */
 const char *option_help(const struct option_spec *spec, char *text, size_t bytes);
 
 /*
- * The value of an option; `otherwise` if it is not given. Return: false after a complaint.
+ * Return the value of an option, or `otherwise` if it is not given. Return: false after an error message.
  *
  * command_number()       an integer
  * command_seconds()      seconds with a fraction, in milliseconds
  * command_factor()       a decimal number
  * command_size()         a size such as 64MiB
- * command_page_size()    --page-size: a size that pools can have
+ * command_page_size()    --page-size: a page size that pools can have
  * command_list()         integers, separated by commas
  * command_block_tokens() powers of two up to 1024, separated by commas
- * command_names()        names, separated by commas, each at most once; the numbers are their places in `names`, which
- * NULL ends
+ * command_names()        names, separated by commas, each at most once; their indexes in `names`, which NULL ends
  */
 bool command_number(
 	const struct command *command, int id, uint64_t least, uint64_t most, uint64_t otherwise, uint64_t *value);
@@ -159,27 +158,29 @@ bool command_block_tokens(const struct command *command, int id, const char *oth
 bool command_names(const struct command *command, int id, const char *otherwise, const char *const *names,
 	struct number_list *list);
 
-/* number_parse() - decimal digits alone, least..most; return false for anything else. */
+/*
+ * number_parse() - parse decimal digits without a sign. Return: false if the text is anything else, or not in
+ * least..most.
+ */
 bool number_parse(const char *text, uint64_t least, uint64_t most, uint64_t *value);
 
-/* option_refuse() - complain that the value of an option `why`; return false. */
+/* option_refuse() - print that the value of an option is invalid because of `why`. Return: false. */
 bool __attribute__((format(printf, 3, 4))) option_refuse(const struct command *command, int id, const char *why, ...);
-/* complain() - print "PROGRAM: ..." on standard error. */
+/* complain() - print "PROGRAM: ..." to standard error. */
 void __attribute__((format(printf, 1, 2))) complain(const char *format, ...);
-/* complain_usage() - the same with a hint at --help; return CODE_USAGE. */
+/* complain_usage() - do the same, and refer to --help. Return: CODE_USAGE. */
 int __attribute__((format(printf, 2, 3))) complain_usage(const struct verb *verb, const char *format, ...);
 /*
- * complaints_to() - store complaints in `text`, each replacing the last, instead of printing them; NULL: print them
+ * complaints_to() - store each error message in `text`, in place of the last, instead of printing it. NULL: print
  * again.
  */
 void complaints_to(char *text, size_t bytes);
-/* memory_or_exit() - return the pointer; if it is NULL, complain and exit. */
+/* memory_or_exit() - return the pointer, or exit with an error message if it is NULL. */
 void *memory_or_exit(void *pointer);
 
 /*
- * output_end() - flush standard output at the end of a program. Return: `status`; if the output could not be written,
- * a complaint and
- * `status`, or CODE_FAILED in place of CODE_OK.
+ * output_end() - flush standard output at the end of a program. Return: `status`. If the output could not be written,
+ * an error message is printed, and CODE_OK becomes CODE_FAILED.
  */
 int output_end(int status);
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Set the session of a record, regardless of its content. False: the record is invalid for this ring. */
+/* Set the session of a record, whatever the record states. Return false if this ring cannot have such a record. */
 static bool attribute(struct flight_entry *entry, uint32_t session)
 {
 	if (!session)

@@ -8,7 +8,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-/* Return the rest of the first line of `path` that begins with `key`, after ':' and blanks. */
+/* Return the text after ':' and blanks in the first line of `path` that begins with `key`. */
 static bool find_line(const char *path, const char *key, char *value, size_t value_bytes)
 {
 	FILE *file = fopen(path, "re");

@@ -4,15 +4,15 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-enum { STEP_NS = 1000 }; /* between two events */
+enum { STEP_NS = 1000 }; /* between consecutive events */
 
-/* The live allocations, in no order, so that a random one can be selected in one step. */
+/* The live allocations in arbitrary order, so that a random one can be selected in constant time. */
 struct making {
 	const struct malloc_recipe *recipe;
 	struct malloc_trace *trace;
 	uint32_t capacity;
 	uint64_t random;
-	uint32_t *live; /* index of the malloc */
+	uint32_t *live; /* index of the malloc event */
 	uint32_t live_count, live_capacity;
 	uint64_t live_bytes, through;
 	uint32_t made;
@@ -27,7 +27,7 @@ uint64_t random_step(uint64_t *state)
 	return z ^ z >> 31;
 }
 
-/* Return a number from 0 to count - 1. The remainder favours low ones by less than count / 2^64. */
+/* Return a number from 0 to count - 1. The modulo favours low numbers by less than count / 2^64. */
 static uint64_t random_below(struct making *making, uint64_t count)
 {
 	return random_step(&making->random) % count;
@@ -75,7 +75,7 @@ static int make_malloc(struct making *making, uint64_t bytes)
 	return error;
 }
 
-/* Free a live allocation, by a random thread, on its own stream. */
+/* Free a live allocation, on a random thread and the allocation's own stream. */
 static int make_free(struct making *making)
 {
 	uint32_t place = (uint32_t)random_below(making, making->live_count), index = making->live[place];

@@ -1,6 +1,6 @@
 /*
- * malloc_make.h - random traces of allocations (seeded): sizes are uniform, and each step is either an allocation or
- * the free of a random live one. The same recipe makes the same trace on every machine.
+ * malloc_make.h - random traces of allocations (seeded). Sizes are uniform; each step is an allocation or the free of a
+ * random live allocation. A recipe makes the same trace on every machine.
  */
 #ifndef GPOOL_TOOLS_LIB_MALLOC_MAKE_H
 #define GPOOL_TOOLS_LIB_MALLOC_MAKE_H
@@ -8,16 +8,18 @@
 #include "tools/lib/malloc_trace.h"
 
 struct malloc_recipe {
-	uint32_t allocations;      /* number of allocations; 0: no limit */
-	uint64_t through;          /* sum of their bytes; 0: no limit */
-	uint64_t least, most;      /* size of each in bytes, inclusive */
+	uint32_t allocations;      /* number of allocations; 0: unlimited */
+	uint64_t through;          /* total bytes of allocations; 0: unlimited */
+	uint64_t least, most;      /* size of each allocation in bytes, inclusive */
 	uint64_t cap;              /* maximum of live bytes; at least `most` */
-	uint32_t chance;           /* percent, 1 to 100, of steps that allocate if the cap permits it */
+	uint32_t chance;           /* percent of steps, 1 to 100, that allocate if the cap permits it */
 	uint32_t threads, streams; /* at least 1 thread; 0 streams: none */
 	uint64_t seed;
 };
 
-/* malloc_make() - make a trace: 0; -EINVAL (an invalid recipe), -EFBIG (more events than a trace may have), -ENOMEM. */
+/*
+ * malloc_make() - make a trace. Return: 0, -EINVAL (an invalid recipe), -EFBIG (too many events for a trace), -ENOMEM.
+ */
 int malloc_make(const struct malloc_recipe *recipe, struct malloc_trace *trace);
 
 /* random_step() - return the next number of splitmix64; any state is valid. */

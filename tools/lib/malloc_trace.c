@@ -10,15 +10,15 @@
 #include <string.h>
 
 enum {
-	LINE_BYTES = 160, /* the longest line that can be right has 112 */
+	LINE_BYTES = 160, /* the longest valid line has 112 */
 	FIELDS = 6,
-	QUOTE_BYTES = 40, /* of a wrong field in a message */
+	QUOTE_BYTES = 40, /* of an invalid field in an error message */
 };
 
 enum field { FIELD_TIME, FIELD_THREAD, FIELD_STREAM, FIELD_OP, FIELD_SIZE, FIELD_ID };
 static const char *const field_names[FIELDS] = {"time_ns", "thread", "stream", "op", "size", "id"};
 
-/* Fields of an event's text that are not in the event itself. */
+/* The fields of an event's line that struct malloc_event does not have. */
 struct names {
 	uint64_t thread, stream, id;
 };
@@ -26,9 +26,9 @@ struct names {
 struct reader {
 	FILE *file;
 	const char *name;
-	bool incomplete; /* allowed */
+	bool incomplete; /* an incomplete trace is accepted */
 	uint64_t line;
-	bool cut_off; /* this line has no end */
+	bool cut_off; /* this line does not end with a newline */
 	char *error;
 	char text[LINE_BYTES];
 	char *fields[FIELDS];
@@ -50,7 +50,7 @@ static int __attribute__((format(printf, 2, 3))) refuse(const struct reader *rea
 	return -EINVAL;
 }
 
-/* What a field holds, fit for a terminal. */
+/* Quote a field for an error message, escaped for a terminal. */
 static const char *quoted(char quote[QUOTE_BYTES], const char *text)
 {
 	size_t length = 0;
@@ -107,7 +107,7 @@ static int line_split(struct reader *reader)
 	return count == FIELDS ? 0 : refuse(reader, "the field '%s' is missing", field_names[count]);
 }
 
-/* Decimal digits alone. */
+/* Accept only decimal digits. */
 static int field_number(const struct reader *reader, enum field field, uint64_t least, uint64_t most, uint64_t *value)
 {
 	char quote[QUOTE_BYTES];
@@ -234,9 +234,9 @@ static int events_read(struct reader *reader)
 	return error;
 }
 
-/* ---- events that belong together ---- */
+/* ---- related events ---- */
 
-/* One of the three names of each event, to sort by. */
+/* The sort key: one of the three names of each event. */
 struct key {
 	const struct names *names;
 	size_t member; /* offset in struct names */
@@ -255,7 +255,7 @@ static int compare_keys(const void *a, const void *b, void *context)
 	return x != y ? (x > y) - (x < y) : (i > j) - (i < j);
 }
 
-/* Events of one name in a row, in the order of the text. NULL: no memory. */
+/* Return the events sorted by name, and in trace order for the same name. NULL: out of memory. */
 static uint32_t *events_sort(const struct malloc_trace *trace, struct key *key)
 {
 	uint32_t *order = malloc(trace->count * sizeof(*order));
@@ -267,16 +267,19 @@ static uint32_t *events_sort(const struct malloc_trace *trace, struct key *key)
 	return order;
 }
 
-/* A place for each thread or stream from its first event to its last, since their number at a time is limited. */
+/*
+ * Slots for threads or streams. A thread or stream has a slot from its first event to its last, since only the number
+ * of concurrent ones is limited.
+ */
 struct places {
 	struct key key;
 	enum field field;
 	uint32_t most, used;
-	size_t member;  /* offset in struct malloc_event of the place's number */
-	uint32_t first; /* the number of the first place */
+	size_t member;  /* offset of the slot number in struct malloc_event */
+	uint32_t first; /* the number of the first slot */
 	uint32_t *order;
-	uint8_t *ends;    /* [count] EVENT_FIRST, EVENT_LAST of its name */
-	uint32_t *groups; /* [count] which name, counted from 0 */
+	uint8_t *ends;    /* [count] flags: EVENT_FIRST or EVENT_LAST event of its name */
+	uint32_t *groups; /* [count] index of the name, from 0 */
 	uint8_t *group_places;
 };
 enum { EVENT_FIRST = 1, EVENT_LAST = 2 };
@@ -300,7 +303,7 @@ static int places_give(struct reader *reader, struct places *places)
 {
 	struct malloc_trace *trace = reader->trace;
 	bool taken[MALLOC_TRACE_THREADS_MAX] = {false};
-	/* its last event: time does not run backwards in a place either */
+	/* time of the slot's last event: time does not run backwards within a slot either */
 	uint64_t until_ns[MALLOC_TRACE_THREADS_MAX] = {0};
 
 	static_assert(MALLOC_TRACE_STREAMS_MAX <= MALLOC_TRACE_THREADS_MAX, "places for both");
@@ -329,7 +332,7 @@ static int places_give(struct reader *reader, struct places *places)
 	return 0;
 }
 
-/* Gives each event its number of a place. `order` is of the same key. */
+/* Assign a slot number to each event. `order` is sorted by the same key. */
 static int events_place(struct reader *reader, struct places *places)
 {
 	uint32_t count = reader->trace->count;
@@ -396,8 +399,8 @@ static int events_name(struct reader *reader)
 }
 
 /*
- * An event and the one before it with the same id; MALLOC_TRACE_NONE: there is none. Return: NULL, or what is wrong,
- * and *field names where. A wrong one has no twin.
+ * Join an event with the event before it that has the same id (MALLOC_TRACE_NONE: none). Return: NULL, or a description
+ * of the error, with the field in *field. An invalid event gets no twin.
  */
 static const char *pair_join(struct malloc_trace *trace, uint32_t at, uint32_t before, enum field *field)
 {
@@ -419,8 +422,8 @@ static const char *pair_join(struct malloc_trace *trace, uint32_t at, uint32_t b
 }
 
 /*
- * Sorted by id, and by place where that is the same, each free follows its malloc. Of several faults the first is
- * reported.
+ * Sort by id, then by position, so that each free follows its malloc, and join them. Only the first of several errors
+ * is reported.
  */
 static int events_pair(struct reader *reader)
 {
@@ -436,7 +439,7 @@ static int events_pair(struct reader *reader)
 		bool same = i > 0 && key_of(&key, order[i - 1]) == key_of(&key, order[i]);
 		const char *wrong = pair_join(trace, order[i], same ? order[i - 1] : MALLOC_TRACE_NONE, &field);
 
-		/* Where calls are missing, so may be the other half of this one. */
+		/* In an incomplete trace, the other half of this pair may be missing. */
 		if (wrong && order[i] < worst && !(reader->incomplete && field == FIELD_ID)) {
 			worst = order[i];
 			worst_field = field;
@@ -450,7 +453,7 @@ static int events_pair(struct reader *reader)
 	return refuse(reader, "%s: id %" PRIu64 " %s", field_names[worst_field], reader->names[worst].id, what);
 }
 
-/* Frees of what is not known to have been allocated go. */
+/* Drop frees of allocations that are not in the trace. */
 static int events_drop(struct reader *reader)
 {
 	struct malloc_trace *trace = reader->trace;
@@ -497,7 +500,7 @@ void malloc_trace_finish(struct malloc_trace *trace)
 	}
 }
 
-/* ---- the whole ---- */
+/* ---- reading and writing ---- */
 
 int malloc_trace_read(FILE *file, const char *name, bool incomplete, struct malloc_trace *trace, char *error_text)
 {

@@ -1,6 +1,6 @@
 /*
- * prefix_make.c - see prefix_make.h. A block's number is that of its document and its place in it; so nothing needs to
- * be stored but chats that go on.
+ * prefix_make.c - see prefix_make.h. A block's number is computed from its document and its position, so only the state
+ * of open chats is stored.
  */
 #include "tools/lib/prefix_make.h"
 
@@ -13,26 +13,26 @@
 #include <string.h>
 
 enum {
-	STEP_MS = 250,        /* between two requests */
-	DOCUMENT_BLOCKS = 12, /* on average; from 1 to twice that */
-	TURN_BLOCKS = 3,      /* what a turn of a chat adds, on average; from 1 to twice that */
+	STEP_MS = 250,        /* between consecutive requests */
+	DOCUMENT_BLOCKS = 12, /* on average; 1 to twice the average */
+	TURN_BLOCKS = 3,      /* added by a turn of a chat, on average; 1 to twice the average */
 	CHAT_BLOCKS_MAX = 200,
 	PLACE_BITS = 16,
-	TAIL = 1 << 15, /* the last block of a chat's prompt is not full, and another one in the next turn */
+	TAIL = 1 << 15, /* position of the partial last block of a chat's prompt, which differs in the next turn */
 	ANSWER_TOKENS = 200,
 	TOKENS = 512,
 };
 
-#define FRESH (UINT64_C(1) << 32) /* documents of smaller numbers come again by their numbers */
+#define FRESH (UINT64_C(1) << 32) /* documents with smaller numbers can recur */
 
 struct making {
 	const struct prefix_recipe *recipe;
 	FILE *out;
 	uint64_t random;
 	uint32_t request;
-	uint64_t fresh; /* documents from here on are new */
+	uint64_t fresh; /* number of the next new document */
 	struct chat *chats;
-	double *shares; /* cumulative, of Zipf's law */
+	double *shares; /* cumulative shares, by Zipf's law */
 };
 
 struct chat {
@@ -71,7 +71,7 @@ static void request_end(struct making *making)
 	making->request++;
 }
 
-/* A document's length is its own for good. */
+/* The length of a document depends only on its number. */
 static uint32_t document_blocks(uint64_t document)
 {
 	return 1 + (uint32_t)(random_step(&document) % (2 * DOCUMENT_BLOCKS - 1));
@@ -88,13 +88,13 @@ static void document_write(struct making *making, uint64_t document)
 
 /* ---- workloads ---- */
 
-/* Documents one after the other, half again as much as the cache holds, over and over. */
+/* Request documents with 1.5 times the blocks of the cache, one after the other in a loop. */
 static void loop_step(struct making *making)
 {
 	document_write(making, making->request % (making->recipe->blocks * 3 / 2 / DOCUMENT_BLOCKS));
 }
 
-/* One request in four for documents that fill half of the cache, the others for some that never come again. */
+/* Request recurring documents, which fill half of the cache, in one of four requests; otherwise new ones. */
 static void scan_step(struct making *making)
 {
 	if (chance(making, 25))
@@ -124,13 +124,13 @@ static uint32_t zipf_any(struct making *making)
 	return low;
 }
 
-/* Ten times the cache; the n-th document has 1/n as many requests as the first. */
+/* Request documents with 10 times the blocks of the cache; the n-th has 1/n as many requests as the first. */
 static void zipf_step(struct making *making)
 {
 	document_write(making, zipf_any(making));
 }
 
-/* The same, but every now and then others are the most popular ones. */
+/* Do the same, but change from time to time which documents are the most popular. */
 static void shift_step(struct making *making)
 {
 	uint32_t documents = zipf_documents(making->recipe), phase = making->request / documents;
@@ -138,7 +138,7 @@ static void shift_step(struct making *making)
 	document_write(making, (zipf_any(making) + (uint64_t)phase * (documents / 3)) % documents);
 }
 
-/* Three requests in ten are new; the others go back to one of before, mostly not far: the less far, the more likely. */
+/* Request a new document in 3 of 10 requests, otherwise an earlier one: the more recent, the more likely. */
 static void recent_step(struct making *making)
 {
 	uint32_t reach = making->recipe->blocks * 2 / DOCUMENT_BLOCKS;
@@ -151,7 +151,7 @@ static void recent_step(struct making *making)
 		document_write(making, making->fresh - 1 - back);
 }
 
-/* A chat's next turn, behind one block that all have; now and then a chat ends, and another begins. */
+/* Request the next turn of a chat, after one block that all chats share; some turns end the chat and begin another. */
 static void chat_turn(struct making *making, struct chat *chat)
 {
 	if (chat->blocks == 0 || chance(making, 25) || chat->blocks > CHAT_BLOCKS_MAX)
@@ -170,7 +170,7 @@ static uint32_t chats_count(const struct prefix_recipe *recipe)
 	return recipe->blocks * 3 / DOCUMENT_BLOCKS;
 }
 
-/* Chats with three times what the cache holds; half of the requests go to a tenth of them. */
+/* Request chats with 3 times the blocks of the cache; half of the requests are for a tenth of the chats. */
 static void chats_step(struct making *making)
 {
 	uint32_t count = chats_count(making->recipe), tenth = count / 10 + 1;
@@ -178,7 +178,7 @@ static void chats_step(struct making *making)
 	chat_turn(making, &making->chats[chance(making, 50) ? below(making, tenth) : below(making, count)]);
 }
 
-/* A prompt of 20 blocks that all requests share, followed by blocks that are never requested again. */
+/* Request a prompt of 20 blocks that all requests share, followed by blocks that never recur. */
 static void system_step(struct making *making)
 {
 	uint32_t blocks = document_blocks(making->fresh);
@@ -190,8 +190,8 @@ static void system_step(struct making *making)
 }
 
 /*
- * Tasks of many quick steps, each of which adds to the prompt of the one before; eight at a time, behind one of five
- * prompts.
+ * Request tasks of many quick steps. Each step extends the prompt of the one before. Eight tasks run at a time, each
+ * after one of five prompts.
  */
 static void agents_step(struct making *making)
 {
@@ -211,7 +211,7 @@ static void agents_step(struct making *making)
 
 struct prefix_workload {
 	const char *name;
-	void (*step)(struct making *making); /* one request more */
+	void (*step)(struct making *making); /* writes one request */
 };
 
 static const struct prefix_workload workloads[] = {

@@ -12,12 +12,12 @@
 #include <string.h>
 #include <sys/random.h>
 
-#define WHOLE_MAX 9007199254740992.0 /* 2^53: up to there a double has every whole number */
+#define WHOLE_MAX 9007199254740992.0 /* 2^53: a double represents every integer up to here */
 #define LENGTH_MAX 2147483648.0
 
 /*
- * An edge of the tree. Its place depends on a number from a file, which is mixed with a random one that is unknown
- * beforehand.
+ * An edge of the tree, in a hash table. The hash mixes the file's number with a random one, so a file cannot provoke
+ * collisions.
  */
 struct edge {
 	uint64_t id;
@@ -34,7 +34,7 @@ struct reader {
 	size_t length;
 	struct prefix_trace *trace;
 	uint64_t first_ms, last_ms;
-	struct edge *edges; /* [edge_room] open addressing, at most half full */
+	struct edge *edges; /* [edge_room] hash table with open addressing, at most half full */
 	uint32_t edge_room; /* a power of two */
 	uint64_t secret;
 };
@@ -117,7 +117,7 @@ static int edges_grow(struct reader *reader)
 	return 0;
 }
 
-/* The node of a block behind another, which may be new. */
+/* Return the node of a block after its parent; create it if necessary. */
 static int node_find(struct reader *reader, uint32_t parent, uint64_t id, uint32_t *node)
 {
 	struct edge *edge;

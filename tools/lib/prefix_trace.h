@@ -1,18 +1,18 @@
 /*
  * prefix_trace.h - a trace of requests to a language model, by the prefixes that their prompts share.
  *
- * As text it has one JSON object a line:
+ * As text, it has one JSON object per line:
  *
- *	{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, 48]}
+ * 	{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, 48]}
  *
  *   timestamp      milliseconds, on any clock; it does not run backwards
  *   input_length   tokens of the prompt
  *   output_length  tokens of the answer
- *   hash_ids       a number for each block of the prompt; equal numbers behind equal ones are the same block
+ *   hash_ids       a number for each block of the prompt; equal numbers after equal prefixes denote the same block
  *
- * Numbers are whole, from 0 to 2^53, lengths to 2^31. Other members are let be, and so are empty lines. In memory a
- * request is a path in a tree: each different block behind different blocks is a node. What is wrong with a text is
- * reported with its name and line, and the trace is rejected.
+ * Numbers are integers from 0 to 2^53, lengths up to 2^31. Other members and empty lines are ignored. In memory, a
+ * request is a path in a tree, whose nodes are the different blocks after each prefix. An invalid trace is rejected;
+ * the error has its name and line.
  */
 #ifndef GPOOL_TOOLS_LIB_PREFIX_TRACE_H
 #define GPOOL_TOOLS_LIB_PREFIX_TRACE_H
@@ -23,34 +23,35 @@
 #include <stdio.h>
 
 enum {
-	PREFIX_TRACE_BLOCKS_MAX = 1 << 24, /* of all requests; if all differ, reading them takes 1 GiB */
+	PREFIX_TRACE_BLOCKS_MAX = 1 << 24, /* total of all requests; if all blocks differ, reading them needs 1 GiB */
 	PREFIX_TRACE_REQUESTS_MAX = 1 << 24,
-	PREFIX_TRACE_LINE_MAX = 4 << 20, /* bytes: a prompt of 400,000 blocks */
+	PREFIX_TRACE_LINE_MAX = 4 << 20, /* bytes; a prompt of 400,000 blocks */
 	PREFIX_TRACE_ERROR_BYTES = 512,
 };
 
 #define PREFIX_TRACE_NONE UINT32_MAX
 
 struct prefix_request {
-	uint64_t time_ms;      /* since the first one */
-	uint32_t first, count; /* blocks */
+	uint64_t time_ms;      /* since the first request */
+	uint32_t first, count; /* its blocks: blocks[first] on */
 	uint32_t input_tokens, output_tokens;
 };
 
 struct prefix_trace {
 	struct prefix_request *requests;
-	uint32_t *blocks; /* [block_count] nodes, those of a request from the top down */
+	uint32_t *blocks; /* [block_count] nodes; those of each request in the order of its prompt */
 	uint32_t request_count, block_count;
 	uint32_t node_count;
-	uint32_t longest; /* blocks of the longest request */
+	uint32_t longest; /* number of blocks of the longest request */
 	uint32_t request_room, block_room;
 };
 
 /*
- * prefix_trace_read() - read a trace from text. prefix_trace_load() - from a file; "-": standard input.
+ * prefix_trace_read() - read a trace from text. prefix_trace_load() - read it from a file; "-": standard input.
  *
- * @name: the name of the text in messages @limit: maximum of requests to read; 0: all @error:
- * [PREFIX_TRACE_ERROR_BYTES] receives the error, with name and line
+ * @name:  name of the text in error messages
+ * @limit: maximum of requests to read; 0: all
+ * @error: [PREFIX_TRACE_ERROR_BYTES] receives the error, with name and line
  *
  * Return: 0, -EINVAL (not a trace), -ENOMEM, or the errno of opening and reading.
  */

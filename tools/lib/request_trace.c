@@ -8,11 +8,11 @@
 #include <string.h>
 #include <time.h>
 
-enum { LINE_BYTES = 256 }; /* chosen: three times what the longest row of numbers in range has */
+enum { LINE_BYTES = 256 }; /* three times the longest valid line */
 
 static const char header[] = "TIMESTAMP,ContextTokens,GeneratedTokens";
 
-/* Exactly `digits` decimal digits. */
+/* Parse exactly `digits` decimal digits. */
 static bool take_digits(const char **at, int digits, int *value)
 {
 	int sum = 0;
@@ -37,7 +37,7 @@ static bool take_char(const char **at, char wanted)
 	return true;
 }
 
-/* ".ffffff", 1 to 9 digits, cut to microseconds; nothing at all is zero. */
+/* Parse ".ffffff", 1 to 9 digits, truncated to microseconds. An absent fraction is zero. */
 static bool take_fraction(const char **at, int64_t *microseconds)
 {
 	int64_t sum = 0;
@@ -57,7 +57,7 @@ static bool take_fraction(const char **at, int64_t *microseconds)
 	return true;
 }
 
-/* "2023-11-16 18:17:03.9799600" */
+/* Parse a time such as "2023-11-16 18:17:03.9799600". */
 static bool take_time(const char **at, int64_t *us)
 {
 	struct tm given = {0}, normal;
@@ -73,7 +73,7 @@ static bool take_time(const char **at, int64_t *us)
 		return false;
 	given.tm_year -= 1900;
 	given.tm_mon -= 1;
-	/* timegm() turns 30 February into 1 March; what it had to change is not a date. */
+	/* timegm() normalizes invalid dates (30 February to 1 March): if it changes a field, the date is invalid. */
 	normal = given;
 	seconds = timegm(&normal);
 	if (normal.tm_mon != given.tm_mon || normal.tm_mday != given.tm_mday || normal.tm_hour != given.tm_hour ||
@@ -83,7 +83,7 @@ static bool take_time(const char **at, int64_t *us)
 	return true;
 }
 
-/* A count of tokens: decimal, no sign, 1..TRACE_TOKENS_MAX. */
+/* Parse a count of tokens: decimal, without a sign, 1..TRACE_TOKENS_MAX. */
 static bool take_tokens(const char **at, uint32_t *tokens)
 {
 	uint32_t sum = 0;
@@ -98,7 +98,7 @@ static bool take_tokens(const char **at, uint32_t *tokens)
 	return *at != start && sum > 0;
 }
 
-/* One row. Return: NULL, or what is wrong with it. */
+/* Parse one line. Return: NULL, or a description of the error. */
 static const char *row_parse(const char *line, struct trace_request *request)
 {
 	if (!take_time(&line, &request->arrival_us))
@@ -132,8 +132,8 @@ static int trace_append(struct trace *trace, uint32_t *capacity, const struct tr
 }
 
 /*
- * One line without its end. Return: 1, 0 at the end of the file, or negative errno with *what, NULL for a failure to
- * read.
+ * Read one line without its newline. Return: 1, 0 at the end of the file, or negative errno with a description in
+ * *what, which is NULL if the read failed.
  */
 static int line_read(FILE *file, char line[LINE_BYTES], const char **what)
 {
@@ -169,7 +169,7 @@ static int request_read(const char *line, uint32_t *capacity, struct trace *trac
 	return *what ? -EINVAL : trace_append(trace, capacity, &request);
 }
 
-/* All lines of an open file. On failure *what says why, or is NULL for a failure that the code names. */
+/* Read all lines of an open file. On failure, *what is a description, or NULL if the return value is sufficient. */
 static int trace_read(FILE *file, struct trace *trace, uint64_t *line_number, const char **what)
 {
 	char line[LINE_BYTES];
@@ -202,7 +202,7 @@ int trace_name(const char *path, char name[TRACE_NAME_BYTES])
 	length = strlen(base);
 	if (length >= 4 && strcmp(base + length - 4, ".csv") == 0)
 		length -= 4;
-	/* A pool is called like that too, and its name begins with a letter or digit. */
+	/* The name is also used for a pool, and must begin with a letter or digit. */
 	if (length == 0 || length >= TRACE_NAME_BYTES || *base == '_' || *base == '-' ||
 		strspn(base, "abcdefghijklmnopqrstuvwxyz0123456789_-") < length)
 		return -EINVAL;
@@ -271,7 +271,7 @@ void trace_span(const struct trace *traces, size_t count, int64_t *first_us, int
 	}
 }
 
-/* Of all traces the one whose next request came first; -1 when each has given `taken[i]` and has no more. */
+/* Return the trace whose next request, at index taken[i], arrived first, or -1 if none has further requests. */
 static int earliest(const struct trace *traces, const uint32_t *taken, size_t count)
 {
 	int best = -1;

@@ -2,8 +2,8 @@
  * request_trace.h - a trace of requests to one service: their arrivals, and their context and generated tokens.
  *
  * The format is that of the Azure LLM inference trace 2023: a header line, then
- * TIMESTAMP,ContextTokens,GeneratedTokens, in order of time. A file with another format is rejected, with its name and
- * line.
+ * TIMESTAMP,ContextTokens,GeneratedTokens, in order of time. A file with another format is rejected; the error has its
+ * name and line.
  */
 #ifndef GPOOL_TOOLS_LIB_REQUEST_TRACE_H
 #define GPOOL_TOOLS_LIB_REQUEST_TRACE_H
@@ -15,7 +15,7 @@ enum {
 	TRACE_NAME_BYTES = 32,
 	TRACE_ERROR_BYTES = 512,
 	TRACE_REQUESTS_MAX = 10 * 1000 * 1000, /* 160 MB in memory */
-	/* of one request, in each direction; far above the context of current models */
+	/* per request and direction; far above the context of current models */
 	TRACE_TOKENS_MAX = 1 << 20,
 };
 
@@ -26,7 +26,7 @@ struct trace_request {
 };
 
 struct trace {
-	char name[TRACE_NAME_BYTES];    /* of the file, without "azure_" and ".csv" */
+	char name[TRACE_NAME_BYTES];    /* name of the file without "azure_" and ".csv" */
 	struct trace_request *requests; /* [count], in order of arrival */
 	uint32_t count;
 };
@@ -34,7 +34,7 @@ struct trace {
 /*
  * trace_load() - read one file.
  *
- * @error: [TRACE_ERROR_BYTES] receives "FILE:LINE: what" on failure
+ * @error: [TRACE_ERROR_BYTES] receives "FILE:LINE: description" on failure
  *
  * Return: 0, -EINVAL (not a trace), -ENOMEM, or the errno of open and read. *trace changes only on success; free it
  * with trace_free().
@@ -43,21 +43,21 @@ int trace_load(const char *path, struct trace *trace, char *error);
 void trace_free(struct trace *trace);
 
 /*
- * trace_name() - return the name that trace_load() gives to `path`: 0, or -EINVAL if it is empty, too long or not
- * [a-z0-9_-].
+ * trace_name() - return the name that trace_load() gives to `path`. Return: 0, or -EINVAL if the name is empty, too
+ * long or not [a-z0-9_-].
  */
 int trace_name(const char *path, char name[TRACE_NAME_BYTES]);
 
 /*
- * trace_cut() - keep, of several traces together, the requests within duration_us of the first one, and of those the
- * first `limit` in order of arrival. 0: no limit.
+ * trace_cut() - truncate several traces together: keep the requests within duration_us of the first one, and of these
+ * the first `limit` in order of arrival. 0: no limit.
  */
 void trace_cut(struct trace *traces, size_t count, uint64_t duration_us, uint64_t limit);
 
-/* trace_span() - return first and last arrival of several traces; 0 and 0 if they are empty. */
+/* trace_span() - return the first and the last arrival of several traces; 0 and 0 if they are empty. */
 void trace_span(const struct trace *traces, size_t count, int64_t *first_us, int64_t *last_us);
 
-/* trace_tokens() - return the sum of context and generated tokens. */
+/* trace_tokens() - return the total of context and generated tokens. */
 uint64_t trace_tokens(const struct trace *trace);
 
 #endif

@@ -1,6 +1,4 @@
-/*
- * text.h - numbers in readable form, and parsing of sizes.
- */
+/* text.h - formatting of numbers and parsing of sizes. */
 #ifndef GPOOL_TOOLS_LIB_TEXT_H
 #define GPOOL_TOOLS_LIB_TEXT_H
 
@@ -21,8 +19,8 @@ const char *text_rate(char text[TEXT_BYTES], double value);
 const char *text_percent(char text[TEXT_BYTES], double share);
 
 /*
- * text_size() - parse a size, such as "512KiB" or "80GiB". KB, MB and so on are powers of 1024, too, as for the agent's
- * page sizes. False: invalid, 0, or above 16 TiB.
+ * text_size() - parse a size, such as "512KiB" or "80GiB". KB, MB and so on are powers of 1024, too, as in the agent's
+ * page sizes. Return: false if the size is invalid, 0, or above 16 TiB.
  */
 bool text_size(const char *text, uint64_t *bytes);
 
