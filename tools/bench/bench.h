@@ -1,9 +1,9 @@
 /*
- * bench.h - functions shared by the groups of gpool-bench: samples, an agent of their own, concurrent processes.
+ * bench.h - functions shared by the groups of gpool-bench: samples, agents, concurrent processes.
  *
- * Every group runs in a process of its own, so that an abort (a nanomsg assert, an agent that does not start) ends only
- * that group. It measures, and sends each sample to the parent, which computes medians and prints tables. Groups are in
- * bench_NAME.c; figures and goals in figures.def.
+ * Every group runs in a separate process, so a failure (an assertion in nanomsg, an agent that does not start) ends
+ * only that group. The group measures and sends each sample to the parent, which computes medians and prints tables.
+ * Groups are in bench_NAME.c; figures and goals are in figures.def.
  */
 #ifndef GPOOL_BENCH_H
 #define GPOOL_BENCH_H
@@ -26,11 +26,11 @@ enum figure {
 
 struct bench {
 	const char *group;
-	const char *folder; /* exists, is empty, and is removed by the parent */
+	const char *folder; /* an existing empty folder, which the parent removes */
 	unsigned runs;
 	int results;           /* descriptor for samples */
-	pid_t agent;           /* the started gpoold, its keeper; 0: none */
-	struct gpool *control; /* an admin's session of the first pool */
+	pid_t agent;           /* the keeper of the started gpoold; 0: none */
+	struct gpool *control; /* an admin session of the first pool */
 };
 
 /* A sample sent from a group's process to the parent. */
@@ -46,14 +46,14 @@ struct bench_result {
 #include "tools/bench/figures.def"
 
 void bench_sample(struct bench *bench, enum figure figure, double value);
-/* bench_progress() - report the progress of a run of many seconds from time to time. */
+/* bench_progress() - report the progress of a run that takes many seconds. */
 void bench_progress(struct bench *bench, uint64_t done, uint64_t all);
 /* bench_complain() - print one line to stderr, `NAME: ...: the error text`. Return: `error`. */
 int __attribute__((format(printf, 3, 4))) bench_complain(const struct bench *bench, int error, const char *format, ...);
 
 /*
- * own_time_ns() - return the time, without the time during which this thread was ready and waited for a CPU: sleep
- * counts, other load does not. Cost: microseconds.
+ * own_time_ns() - return the time, excluding the time in which this thread was ready and waited for a CPU: sleep
+ * counts, other load of the machine does not. Cost: microseconds.
  */
 uint64_t own_time_ns(void);
 /*
@@ -62,7 +62,7 @@ uint64_t own_time_ns(void);
  */
 int process_time(pid_t pid, uint64_t *ns);
 double median(double *values, size_t count);
-/* percentile() - sort the values and return a percentile; share 0..1. */
+/* percentile() - sort the values and return a percentile; share: 0..1. */
 double percentile(double *values, size_t count, double share);
 
 /* random_next() - return the next number of a xorshift generator; the state must not be 0. */
@@ -76,21 +76,21 @@ uint32_t random_next(uint64_t *state);
  * @settings: `key=value` for --set, ended by NULL; may be NULL
  */
 int daemon_start(struct bench *bench, uint32_t pages, const char *const *settings);
-/* daemon_start_huge() - the same with pages of 2 MiB in huge pages of the kernel (huge_pages of gpoold.conf). */
+/* daemon_start_huge() - the same with pages of 2 MiB in huge pages (huge_pages in gpoold.conf). */
 int daemon_start_huge(struct bench *bench, uint32_t pages, const char *const *settings);
-/* daemon_start_with() - the same, with more keys of the pool: ",key=value". */
+/* daemon_start_with() - the same with more settings of the pool: ",key=value". */
 int daemon_start_with(struct bench *bench, uint32_t pages, const char *more, const char *const *settings);
 /*
- * daemon_start_device() - the same on a device that reports `bytes`, all of which belong to the pool; unwritten memory
- * is not allocated.
+ * daemon_start_device() - the same on a device that reports `bytes`, all of which belong to the pool. Memory that is
+ * not written is not allocated.
  */
 int daemon_start_device(struct bench *bench, uint64_t bytes, uint64_t page_bytes, const char *const *settings);
-/* daemon_open() - attach another session: a worker, unless flags differ. */
+/* daemon_open() - attach another session, as a worker unless `flags` select another kind. */
 int daemon_open(const struct bench *bench, uint32_t flags, struct gpool **pool);
-/* daemon_evict() - evict `pages` pages of unpinned blocks. Return: the number of pages, or negative errno. */
+/* daemon_evict() - evict unpinned blocks of `pages` pages. Return: the number of evicted pages, or negative errno. */
 int64_t daemon_evict(const struct bench *bench, uint32_t pages);
 /*
- * daemon_wait_free() - wait until all pages of the pool are FREE, at most 30 s; *when (may be NULL) receives the time.
+ * daemon_wait_free() - wait at most 30 s until all pages of the pool are FREE; *when (may be NULL) receives the time.
  */
 int daemon_wait_free(const struct bench *bench, uint64_t *when);
 /* daemon_time() - return the CPU time of all processes of gpoold in ns. Return: 0 or negative errno. */
@@ -98,7 +98,7 @@ int daemon_time(const struct bench *bench, uint64_t *ns);
 void daemon_stop(struct bench *bench);
 /* socket_folder() - return the folder of the agent's sockets. */
 void socket_folder(const struct bench *bench, char path[PATH_MAX]);
-/* program_beside() - return the path of another program in this program's folder. Return: 0 or negative errno. */
+/* program_beside() - return the path of another program in the folder of this one. Return: 0 or negative errno. */
 int program_beside(const char *name, char path[PATH_MAX]);
 
 /* ---- concurrent processes (crew.c) ---- */
@@ -108,18 +108,18 @@ enum { CREW_MAX = 2 };
 struct crew_plan {
 	unsigned count;
 	void *context;
-	/* In the new process: prepare. Return: 0 or negative errno. */
+	/* Prepare, in the new process. Return: 0 or negative errno. */
 	int (*open)(void *context, unsigned member, void **state);
-	/* In the new process: work for some microseconds. Return: the number of operations, or negative errno. */
+	/* Work for some microseconds, in the new process. Return: the number of operations, or negative errno. */
 	int64_t (*step)(void *state);
 };
 
 struct crew;
 int crew_start(const struct crew_plan *plan, struct crew **crew);
 /*
- * crew_race() - let the members in the bit mask work for duration_ns at the same time.
+ * crew_race() - let the members in the bit mask work at the same time for duration_ns.
  *
- * @rates: [count] receives operations per second of own_time_ns(); 0 for members that do not work
+ * @rates: [count] receives operations per second of own_time_ns(); 0 for the other members
  */
 int crew_race(struct crew *crew, unsigned members, uint64_t duration_ns, double *rates);
 void crew_stop(struct crew *crew);

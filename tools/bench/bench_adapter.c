@@ -1,7 +1,7 @@
 /*
- * bench_adapter.c - an adapter of 16 MB: from PEFT's files to images of pages, to its cold file, and back. No agent and
- * no pages take part; it is the work of the library before a page is written. Files are in the page cache, unless the
- * disk is measured.
+ * bench_adapter.c - an adapter of 16 MB: from PEFT's files to page images, to its cold file, and back. This is the
+ * library's work before it writes pages; no agent and no pool take part. Files are in the page cache, except in the
+ * disk figures.
  */
 #include "tools/bench/bench.h"
 #include "tools/lib/adapter_make.h"
@@ -65,7 +65,7 @@ static void adapter_fini(struct adapter *adapter)
 	close(adapter->folder);
 }
 
-/* ---- what is measured ---- */
+/* ---- measurements ---- */
 
 static int convert_sample(struct bench *bench, struct adapter *adapter)
 {
@@ -82,7 +82,7 @@ static int convert_sample(struct bench *bench, struct adapter *adapter)
 	return error;
 }
 
-/* Read all groups in the form in which they would be copied to a GPU. */
+/* Read all groups in the form in which they are copied to a GPU. */
 static int cold_read_all(int fd, uint8_t *stored)
 {
 	struct cold_file file;
@@ -101,7 +101,7 @@ static int cold_read_all(int fd, uint8_t *stored)
 	return error;
 }
 
-/* Expand each group to images of pages, in one thread; the form was just read, and may be in a CPU cache. */
+/* Expand each group to page images, in one thread. The form was just read and may be in a CPU cache. */
 static int group_expand(struct adapter *adapter, const struct cold_file *file, uint32_t index, uint64_t *took_ns)
 {
 	const struct cold_group *group = &file->groups[index];
@@ -141,7 +141,7 @@ static int expand_sample(struct bench *bench, struct adapter *adapter, int fd)
 	return error;
 }
 
-/* Read with an empty page cache, if the file system permits it. */
+/* Read without the page cache, if the file system permits it. */
 static int plain_read(int fd, uint8_t *to, uint64_t bytes)
 {
 	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
@@ -164,7 +164,7 @@ static int reader_read(int fd, struct cold_reader *reader, const struct cold_fil
 	return result;
 }
 
-/* The first read after writing is not measured: it may be slow on a virtual disk. */
+/* The first read after a write is not measured: it may be slow on a virtual disk. */
 static int disk_sample(struct bench *bench, struct adapter *adapter, struct cold_reader *reader, int fd)
 {
 	struct cold_file file;

@@ -1,10 +1,10 @@
 /*
- * bench_adapter_cycles.c - adapters of mixed sizes are loaded and evicted 10,000 times, in a pool for a part of them.
+ * bench_adapter_cycles.c - load and evict adapters of mixed sizes 10,000 times, in a pool for a part of them.
  *
- * Every load is one of gpool_lora_acquire() from PEFT's files, evicting the least recently used adapters, and the
- * checksum of every page is compared with the files. The peer allocates each adapter in one piece, best fit in the same
- * number of bytes, the same adapters in the same order, also evicting until the free bytes suffice for the next one,
- * and further if it does not fit.
+ * Each load is a gpool_lora_acquire() from PEFT's files, which evicts the least recently used adapters. The checksum of
+ * every page is compared with the files. The peer is a best-fit allocator with the same number of bytes, which stores
+ * each adapter contiguously. It loads the same adapters in the same order. It, too, evicts until enough bytes are free
+ * for the next adapter, and continues to evict if the adapter still does not fit.
  */
 #include "tools/bench/bench.h"
 
@@ -41,9 +41,9 @@ static const uint32_t ranks[ADAPTERS / LAYERS_MAX] = {8, 16, 24, 32, 64, 128};
 struct subject {
 	char folder[600];
 	uint32_t layers, id;
-	uint64_t weights, digest; /* bytes of it; checksum of its pages' images */
+	uint64_t weights, digest; /* number of its bytes; checksum of its page images */
 	uint32_t pages, pages_large;
-	uint64_t loads, address, used; /* of the peer: its address, 0: none; its last use */
+	uint64_t loads, address, used; /* of the peer: number of loads, address (0: none), time of the last use */
 };
 
 struct cycles {
@@ -57,7 +57,7 @@ struct cycles {
 
 /* ---- files ---- */
 
-/* Write floats to some places that differ between adapters. */
+/* Write floats to some positions, different for each adapter. */
 static int stamp(int fd, uint32_t adapter)
 {
 	struct stat status;
@@ -147,9 +147,9 @@ static int subject_make(const struct bench *bench, uint32_t adapter, struct subj
 	return error;
 }
 
-/* ---- what is in the pool ---- */
+/* ---- content of the pool ---- */
 
-/* Return the address of its pages: that of a tile, as all pages begin with one. */
+/* Return the address of the adapter's pages, which is the address of its first tile. */
 static int base_of(struct cycles *cycles, const struct subject *subject, uint64_t *base)
 {
 	static const char *const targets[] = {
@@ -181,7 +181,7 @@ static int is_right(struct cycles *cycles, const struct subject *subject, bool *
 	return error;
 }
 
-/* Evict an adapter, and compute the share of the free memory that no adapter could use, in percent. */
+/* Evict an adapter, and compute the percentage of the free memory that no adapter could use. */
 static int unusable(struct cycles *cycles, double *percent)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -290,10 +290,7 @@ static void fit_evict(struct cycles *cycles)
 	oldest->address = 0;
 }
 
-/*
- * Load one adapter. If it fails although enough memory is free, that counts as a failure, and the unusable memory is
- * recorded.
- */
+/* Load one adapter. If that fails although enough memory is free, count a failure and record the unusable memory. */
 static int fit_load(struct cycles *cycles, struct subject *subject, struct tally *tally)
 {
 	struct allocator_totals totals;
@@ -338,7 +335,7 @@ static int fit_sample(struct cycles *cycles)
 	return 0;
 }
 
-/* Allocate all of the peer's memory as one piece. */
+/* Allocate all of the peer's memory as one block. */
 static int fit_open(struct cycles *cycles)
 {
 	uint64_t address;
@@ -349,7 +346,7 @@ static int fit_open(struct cycles *cycles)
 	return error ? error : best_fit_ops.free(cycles->fit, address, 0);
 }
 
-/* ---- all of it ---- */
+/* ---- the group ---- */
 
 static int cycles_open(struct cycles *cycles)
 {
@@ -372,7 +369,7 @@ static int cycles_open(struct cycles *cycles)
 	return error;
 }
 
-/* Measure the peer, with the whole pool, after all adapters were removed. */
+/* Measure the peer with the whole pool, after all adapters have been removed. */
 static int peer_measure(struct cycles *cycles)
 {
 	int error = gpool_lora_destroy(cycles->lora);

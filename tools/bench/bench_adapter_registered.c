@@ -1,6 +1,6 @@
 /*
- * bench_adapter_registered.c - the memory of 10,000 registered adapters in an engine, and in gpoold, to which they are
- * unknown.
+ * bench_adapter_registered.c - memory use of 10,000 registered adapters in an engine and in gpoold, which does not know
+ * them.
  */
 #include "tools/bench/bench.h"
 #include "tools/lib/adapter_make.h"
@@ -15,7 +15,7 @@
 #define MIB (UINT64_C(1) << 20)
 enum { POOL_PAGES = 64, REGISTERED = 10000 };
 
-/* Return the private memory of a process: the pool's memory is shared, and does not count. */
+/* Return the private memory of a process. The pool's memory is shared, so it does not count. */
 static int64_t anonymous_bytes(pid_t pid)
 {
 	char path[64], line[256];

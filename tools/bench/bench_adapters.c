@@ -1,7 +1,7 @@
 /*
- * bench_adapters.c - adapters of 16 MB for engines: registered, acquired while resident, found as objects of another
- * engine, and loaded from PEFT's files and from copies. Files are in the page cache; pages have 2 MiB on the host back
- * end, in huge pages of the kernel. Loads from memory are measured with small pages, too.
+ * bench_adapters.c - adapters of 16 MB for engines: registered, acquired while resident, opened as objects of another
+ * engine, and loaded from PEFT's files and from copies. Files are in the page cache. Pages are 2 MiB on the host back
+ * end, in huge pages. Loads from memory are also measured with small pages.
  */
 #include "tools/bench/bench.h"
 #include "tools/lib/adapter_make.h"
@@ -30,8 +30,10 @@ enum {
 
 struct engines {
 	struct gpool *one, *other;
-	struct gpool_lora *plain, *plain_of_other, *kept, *int8; /* without copies; with a folder; in int8 */
-	struct gpool_lora *many, *warm, *warm_int8; /* with copies in host memory, which is the same pool here */
+	struct gpool_lora *plain, *plain_of_other, *kept, *int8; /* without copies; with a folder for copies; with
+								  * int8 copies */
+	struct gpool_lora *many, *warm, *warm_int8; /* with copies in host memory, which here is also the memory of
+						     * the pool */
 	char peft[512], deep[512], exact[512], small[512];
 };
 
@@ -62,7 +64,7 @@ static int lora_open(struct gpool *pool, struct gpool *warm, const char *kept, u
 	options.warm = warm;
 	options.cache_dir = kept;
 	options.flags = flags;
-	options.rebalance_ms = UINT32_MAX; /* no background work while others are timed */
+	options.rebalance_ms = UINT32_MAX; /* no background work during measurements */
 	return gpool_lora_create(pool, &options, lora);
 }
 
@@ -111,9 +113,9 @@ static void engines_close(struct engines *engines)
 	gpool_close(engines->other);
 }
 
-/* ---- what is measured ---- */
+/* ---- measurements ---- */
 
-/* Load once, from the given source; then evict it from the pool. */
+/* Load once from the given source, then evict the adapter from the pool. */
 static int load_sample(struct bench *bench, struct gpool_lora *lora, uint32_t id, enum figure figure)
 {
 	uint64_t begin = monotonic_ns();
@@ -185,7 +187,7 @@ static int register_sample(struct bench *bench, struct engines *engines)
 	return error;
 }
 
-/* Measure the time to the first layer; then complete the load and evict it from the pool. */
+/* Measure the time to the first layer. Then complete the load and evict the adapter from the pool. */
 static int begun_sample(struct bench *bench, struct gpool_lora *lora, uint32_t id, enum figure figure)
 {
 	uint64_t begin = monotonic_ns();
@@ -202,7 +204,7 @@ static int begun_sample(struct bench *bench, struct gpool_lora *lora, uint32_t i
 		bench_sample(bench, figure, (double)(monotonic_ns() - begin) / 1e6);
 	if (!error)
 		error = gpool_lora_release(lora, id, GPOOL_FENCE_NONE);
-	/* Another thread publishes it when it is released. */
+	/* Another thread publishes the adapter after its release. */
 	while (!error && (error = gpool_lora_unload(lora, id)) == -EBUSY &&
 		monotonic_ns() - begin < WAIT_MS * UINT64_C(1000000)) {
 		usleep(100);
@@ -211,7 +213,7 @@ static int begun_sample(struct bench *bench, struct gpool_lora *lora, uint32_t i
 	return error;
 }
 
-/* ---- many at once ---- */
+/* ---- concurrent loads ---- */
 
 static int many_make(struct bench *bench, struct gpool_lora *lora, uint32_t ids[AT_ONCE])
 {
@@ -259,7 +261,7 @@ static void *one_run(void *argument)
 	return NULL;
 }
 
-/* One thread begins all loads; then the same number of threads wait. */
+/* Begin all loads in one thread; then wait in as many threads as there are loads. */
 static int many_load(struct bench *bench, struct gpool_lora *lora, const uint32_t ids[AT_ONCE])
 {
 	struct one_of_many all[AT_ONCE];
@@ -306,7 +308,7 @@ static int many_sample(struct bench *bench, struct gpool_lora *lora)
 	return error;
 }
 
-/* Measure the same bytes by the shortest ways: from memory to memory, and from a file. */
+/* Measure the lower bounds for the same bytes: a copy in memory, and a read of a file. */
 static int peer_sample(struct bench *bench, struct engines *engines)
 {
 	uint64_t bytes = 16 << 20, begin;
@@ -335,7 +337,7 @@ static int peer_sample(struct bench *bench, struct engines *engines)
 	return error;
 }
 
-/* Load once, which makes copies in the background, and evict it from the pool when they exist. */
+/* Load once, which makes copies in the background. When the copies exist, evict the adapter from the pool. */
 static int copies_await(struct gpool_lora *lora, uint32_t id)
 {
 	struct gpool_lora_stats stats = {.size = sizeof(stats)};
@@ -352,7 +354,7 @@ static int copies_await(struct gpool_lora *lora, uint32_t id)
 	return error ? error : gpool_lora_unload(lora, id);
 }
 
-/* The variants of one adapter, and the cost of each. */
+/* The variants of one adapter, each with its own cost. */
 enum { PLAIN, SHARED, KEPT, INT8, WARM, WARM_INT8, WAYS };
 
 static int ids_make(struct engines *engines, uint32_t ids[WAYS])
@@ -389,7 +391,7 @@ static int samples_take(struct bench *bench, struct engines *engines, const uint
 	return error ? error : register_sample(bench, engines);
 }
 
-/* Write to all pages, so that no load is the first to use one. Huge pages are allocated at the start. */
+/* Write to all pages, so that no load is the first to use one. Huge pages are allocated at startup. */
 static int pages_touch(struct gpool *pool, uint32_t pages)
 {
 	struct gpool_block block;
@@ -404,7 +406,7 @@ static int pages_touch(struct gpool *pool, uint32_t pages)
 	return error ? error : gpool_free(pool, &block);
 }
 
-/* Use the same agent with pages of 512 KiB, and of 4 KiB for the kernel. */
+/* Repeat with pages of 512 KiB, in normal pages of the kernel. */
 static int small_pages(struct bench *bench, const char *peft)
 {
 	struct gpool *one = NULL, *other = NULL;

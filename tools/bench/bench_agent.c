@@ -1,6 +1,6 @@
 /*
- * bench_agent.c - operations of the agent on request: evict blocks, refill an empty lease. Times are taken outside,
- * around the whole request, so they include wake-ups and messages.
+ * bench_agent.c - operations of the agent on request: evicting blocks, refilling an empty lease. The caller measures
+ * the whole request, which includes wake-ups and messages.
  */
 #include "tools/bench/bench.h"
 
@@ -10,8 +10,8 @@
 enum {
 	POOL_PAGES = 4096,
 	NEED = 64,   /* pages per refill */
-	CYCLES = 50, /* per run: fill, evict, and again */
-	FILLS = 48,  /* refills per cycle: three quarters of the pool, so that it is never under pressure */
+	CYCLES = 50, /* per run: each fills the pool and evicts */
+	FILLS = 48,  /* refills per cycle: three quarters of the pool, so there is never pressure */
 };
 
 /* ---- evict ---- */
@@ -21,7 +21,7 @@ static const char *const evict_settings[] = {"eviction.start=100", "eviction.sto
 static const char *const adaptive_settings[] = {
 	"eviction.start=100", "eviction.stop=99", "eviction.policy=adaptive", NULL};
 
-/* Allocate unpinned blocks of one page until no page is free. Return: their number, or negative errno. */
+/* Allocate unpinned blocks of one page until no page is free. Return: the number of blocks, or negative errno. */
 static int fill_unpinned(struct gpool *pool)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -84,7 +84,7 @@ int bench_evict(struct bench *bench)
 
 /* ---- refill ---- */
 
-/* A refill returns only the requested pages, so that the next one finds the lease empty again. */
+/* A refill returns only the requested pages, so the next request finds the lease empty again. */
 static const char *const refill_settings[] = {"lease.initial_pages=0", "lease.batch_pages=1", "lease.batch_most=1",
 	"eviction.start=100", "eviction.stop=99", NULL};
 
@@ -95,7 +95,10 @@ static uint64_t refills(struct gpool *pool)
 	return gpool_stats(pool, &statistics) ? 0 : statistics.refills;
 }
 
-/* Fill three quarters of the pool, and evict all of it. *count is increased by the refills timed in times[]. */
+/*
+ * Fill three quarters of the pool, and evict all of it. The times of the refills are added to times[], and *count is
+ * increased.
+ */
 static int refill_cycle(struct bench *bench, struct gpool *pool, double *times, size_t *count)
 {
 	struct gpool_block block;
@@ -150,7 +153,7 @@ int bench_refill(struct bench *bench)
 		goto free_times;
 	error = daemon_open(bench, 0, &pool);
 	if (!error)
-		error = refill_cycle(bench, pool, times, &unused); /* maps the pages, once */
+		error = refill_cycle(bench, pool, times, &unused); /* maps the pages once */
 	for (unsigned run = 0; run < bench->runs && !error; run++)
 		error = sample_refills(bench, pool, times);
 	if (error)

@@ -1,8 +1,8 @@
 /*
- * bench_elastic.c - elastic ranges and sliced ranges: the cost of committing pages for the first time, of decommitting
- * them, and of committing pages that are still reclaimable; and the cost for the caller of growing a sliced range whose
- * blocks were prepared. On `host` a mapping is a system call; its cost on a GPU can only be measured there, so driver
- * calls are figures, too.
+ * bench_elastic.c - elastic ranges and sliced ranges. The figures are the cost of committing pages for the first time,
+ * of decommitting them, and of committing pages that are still reclaimable, and the caller's cost of growing a sliced
+ * range whose blocks have been prepared. On `host`, a mapping is a system call. Its cost on a GPU must be measured on a
+ * GPU, so driver calls are figures, too.
  */
 #include "tools/bench/bench.h"
 
@@ -13,7 +13,7 @@
 enum {
 	POOL_PAGES = 40960,
 	RANGE_PAGES = 4096,
-	SLICES = 160, /* 80 layers, K and V */
+	SLICES = 160, /* 80 layers, each with K and V */
 	AHEAD = 4,
 	GROWTHS = 32, /* one block each */
 	READY_MS = 10000,
@@ -30,7 +30,7 @@ static uint64_t driver_calls(struct gpool *pool)
 
 /* ---- ranges ---- */
 
-/* Return nanoseconds per page; negative errno. */
+/* Return nanoseconds per page, or negative errno. */
 static int timed(
 	struct bench *bench, enum figure figure, int (*call)(struct gpool_range *range), struct gpool_range *range)
 {
@@ -128,7 +128,7 @@ static uint32_t ready(struct gpool_sliced_range *sliced)
 	return gpool_sliced_range_info(sliced, &info) ? 0 : info.ready;
 }
 
-/* Wait until the blocks after the first `committed` ones are prepared, as in an engine that computes meanwhile. */
+/* Wait until the blocks after the first `committed` ones are prepared; an engine would compute meanwhile. */
 static bool ready_await(struct gpool_sliced_range *sliced, uint32_t committed)
 {
 	for (int waited = 0; ready(sliced) < committed + AHEAD && waited < READY_MS; waited++)

@@ -1,9 +1,9 @@
 /*
- * bench_exporter.c - the cost of gpool-exporter while Prometheus reads it: CPU time and memory, and the CPU time of
- * gpoold.
+ * bench_exporter.c - the cost of gpool-exporter while Prometheus scrapes it: its CPU time and memory, and the CPU time
+ * of gpoold.
  *
- * It runs the program next to this one, on a free port. Every read is a connection of its own, answered completely
- * before the next wait.
+ * The program next to this one is run on a free port. Each scrape uses a new connection and is answered completely
+ * before the next pause.
  */
 #include "tools/bench/bench.h"
 
@@ -38,7 +38,7 @@ static _Noreturn void exporter_become(const struct bench *bench, const char *pro
 	_exit(127);
 }
 
-/* Read the port from the first line that it prints. */
+/* Read the port from the first line of the program's output. */
 static int port_read(int from, uint16_t *port)
 {
 	FILE *text = fdopen(from, "r");
@@ -96,7 +96,7 @@ static void exporter_stop(struct exporter *exporter)
 	exporter->pid = 0;
 }
 
-/* *resident_mb receives the exporter's own report. */
+/* *resident_mb receives the memory that the exporter reports. */
 static int metrics_read(const struct exporter *exporter, double *resident_mb)
 {
 	static const char question[] = "GET /metrics HTTP/1.0\r\n\r\n", name[] = "\nprocess_resident_memory_bytes ";
@@ -140,7 +140,7 @@ static int usage_take(const struct bench *bench, const struct exporter *exporter
 	return error ? error : process_time(exporter->pid, &usage->exporter);
 }
 
-/* Return the percentage of a core over WATCH_MS, with a read every pause_ms. */
+/* Return the percentage of a core used during WATCH_MS, with a scrape every pause_ms. */
 static int watch(const struct bench *bench, const struct exporter *exporter, int pause_ms, double *exporter_cpu,
 	double *agent_cpu, double *resident_mb)
 {
@@ -193,7 +193,7 @@ int bench_exporter(struct bench *bench)
 	if (!error)
 		error = exporter_start(bench, &exporter);
 	if (!error)
-		error = metrics_read(&exporter, &unused); /* it attaches */
+		error = metrics_read(&exporter, &unused); /* makes the exporter attach */
 	for (unsigned run = 0; run < bench->runs && !error; run++)
 		error = sample_exporter(bench, &exporter);
 	if (error)

@@ -38,7 +38,7 @@ static int fill_remove(struct filling *filling, uint32_t at)
 }
 
 /*
- * Fill most of the pool, free every other block, then continue with one free per three allocations until an allocation
+ * Fill most of the pool, and free every other block. Then repeat three allocations and one free until an allocation
  * fails.
  */
 static int fill_until_full(struct filling *filling)

@@ -1,8 +1,8 @@
 /*
- * bench_hot.c - operations of a worker without the agent: allocate, free, pin, unpin.
+ * bench_hot.c - operations of a worker that do not involve the agent: allocate, free, pin, unpin.
  *
- * The lease is large enough that no operation needs the agent (the count of refills proves it), as in an engine that
- * has been running for some time.
+ * The lease is large enough for all operations, as in an engine that has been running for some time. The count of
+ * refills proves that no operation needed the agent.
  */
 #include "tools/bench/bench.h"
 
@@ -13,9 +13,9 @@ enum {
 	SINGLES = 512, /* blocks of one page in a batch */
 	HUNDREDS = 8,  /* blocks of 100 pages in a batch */
 	PINNED = 256,  /* blocks pinned in succession */
-	PINS = 4,      /* of each in a batch */
-	PAIRS = 512,   /* allocations with their frees in a batch */
-	SPANS = 512,   /* spans in a batch: four pages of them */
+	PINS = 4,      /* pins of each block in a batch */
+	PAIRS = 512,   /* pairs of allocation and free in a batch */
+	SPANS = 512,   /* spans in a batch; they fill four pages */
 	SPAN_BYTES = 4096,
 	SINGLE_BATCHES = 256,
 	HUNDRED_BATCHES = 2048,
@@ -25,7 +25,7 @@ enum {
 	BATCHES_MAX = 2048,
 };
 
-/* The agent takes no pages back from this worker between two batches. */
+/* Prevent the agent from reclaiming idle pages of this worker between batches. */
 static const char *const settings[] = {"lease.keep_pages=4096", "lease.initial_pages=64", NULL};
 
 static int allocate_all(struct gpool *pool, uint32_t pages, struct gpool_block *blocks, unsigned count)
@@ -47,12 +47,12 @@ static int free_all(struct gpool *pool, const struct gpool_block *blocks, unsign
 }
 
 /*
- * Times of all batches of a run, whose median is the sample: a batch during which the thread was preempted is not
+ * Times of all batches of a run. The sample is their median, since a batch in which the thread was preempted is not
  * meaningful.
  */
 static double first_ns[BATCHES_MAX], second_ns[BATCHES_MAX];
 
-/* Measure one allocation and one free, in batches of `count` blocks. */
+/* Measure allocations and frees in batches of `count` blocks. */
 static int batches(
 	struct gpool *pool, uint32_t pages, unsigned count, unsigned rounds, double *alloc_ns, double *free_ns)
 {

@@ -1,6 +1,4 @@
-/*
- * bench_idle.c - the cost of gpoold without requests: CPU time of its processes, private memory of the agent.
- */
+/* bench_idle.c - the cost of gpoold without requests: CPU time of its processes, and private memory of the agent. */
 #include "tools/bench/bench.h"
 
 #include "proto/codec.h"
@@ -33,7 +31,7 @@ static int agent_find(struct bench *bench, pid_t *agent)
 	return 0;
 }
 
-/* Return the private memory of a process in bytes: RssAnon, since the shared tables count as RssShmem. */
+/* Return the private memory of a process in bytes: RssAnon, since shared tables count as RssShmem. */
 static int private_memory(pid_t pid, uint64_t *bytes)
 {
 	char path[32], line[256];

@@ -1,9 +1,10 @@
 /*
- * bench_kv.c - a paged KV cache as used by an engine's scheduler: appending tokens one by one, forks, a prompt of 128k
- * tokens, a sequence that is preempted and resumed, a text of 64k tokens that is published and found again, also after
- * its memory was offered, one of 16k tokens that is shared with another engine. Blocks have 32 KiB, sixteen per page;
- * memory is mapped before, or reclaimable, unless a figure is called cold. On `host` a mapping is a system call; its
- * cost on a GPU can only be measured there.
+ * bench_kv.c - a paged KV cache as an engine's scheduler uses it: tokens appended one by one; forks; a prompt of 128k
+ * tokens; a preempted and resumed sequence; a published text of 64k tokens that is found again, also after its memory
+ * was offered; a text of 16k tokens that is shared with another engine.
+ *
+ * Blocks are 32 KiB, sixteen per page. Memory is already mapped, or reclaimable, except in figures called cold. On
+ * `host`, a mapping is a system call; its cost on a GPU must be measured on a GPU.
  */
 #include "tools/bench/bench.h"
 
@@ -12,15 +13,15 @@
 
 enum {
 	POOL_PAGES = 2048,
-	SEQUENCES = 64,     /* that decode together */
-	STEPS = 512,        /* tokens of each */
+	SEQUENCES = 64,     /* decoded together */
+	STEPS = 512,        /* tokens per sequence */
 	FORK_TOKENS = 2000, /* 125 blocks, the last one full */
 	FORKS = 64,
 	LONG_TOKENS = 131072, /* 8,192 blocks, 512 pages */
 	PREEMPTED_TOKENS = 4096,
 	PREFIX_TOKENS = 65536, /* 4,096 blocks */
 	LOOKS = 16,
-	SHARED_TOKENS = 16384, /* 1,024 blocks, 64 chunks of a page each */
+	SHARED_TOKENS = 16384, /* 1,024 blocks in 64 chunks of one page */
 };
 
 static int allocate(struct gpool_kv *kv, uint32_t tokens, uint32_t estimated, uint64_t *sequence)
@@ -41,10 +42,7 @@ static int free_all(struct gpool_kv *kv, const uint64_t *sequences, uint32_t cou
 	return error ? -EIO : 0;
 }
 
-/*
- * Append one token to each sequence, then again, as in decoding. bulk: with the blocks for all tokens from the
- * beginning.
- */
+/* Append one token to each sequence in turn, as in decoding. bulk: allocate the blocks for all tokens at the start. */
 static int append(struct bench *bench, struct gpool_kv *kv, bool bulk)
 {
 	uint64_t sequences[SEQUENCES], slot, begin;
@@ -100,7 +98,7 @@ static int preempt_resume(struct bench *bench, struct gpool_kv *kv)
 	return error ? error : gpool_kv_free(kv, sequence);
 }
 
-/* Start a sequence with a whole text whose memory is offered, and end it, which offers the memory again. */
+/* Start a sequence with a text whose memory is offered, and end it, which offers the memory again. */
 static int offer_hit(struct bench *bench, struct gpool_kv *kv, const struct gpool_kv_prefix *text)
 {
 	const uint32_t chunks = PREFIX_TOKENS / 16 / 16;
@@ -124,7 +122,7 @@ static int offer_hit(struct bench *bench, struct gpool_kv *kv, const struct gpoo
 	return error;
 }
 
-/* Publish a long text, and look it up as a whole. */
+/* Publish a long text, and look up all of it. */
 static int prefix(struct bench *bench, struct gpool_kv *kv)
 {
 	static uint32_t ids[PREFIX_TOKENS];
@@ -157,8 +155,8 @@ static int prefix(struct bench *bench, struct gpool_kv *kv)
 }
 
 /*
- * One engine shares blocks, with which the other one begins; both are sessions of this process, which does not affect
- * them.
+ * Share blocks from one engine, and start a sequence of another engine with them. Both are sessions of this process,
+ * which does not affect the result.
  */
 static int share_find(struct bench *bench, struct gpool_kv *first, struct gpool_kv *second)
 {
@@ -190,7 +188,7 @@ static int share_find(struct bench *bench, struct gpool_kv *first, struct gpool_
 	return 0;
 }
 
-/* Delete the shared blocks, which outlive the caches, before the next run. */
+/* Delete the shared blocks before the next run: they outlive the caches. */
 static void shared_delete(struct gpool *pool)
 {
 	struct gpool_object_info info = {.size = sizeof(info)};

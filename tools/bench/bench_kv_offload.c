@@ -1,8 +1,9 @@
 /*
- * bench_kv_offload.c - preempted sequences whose content is kept: in host memory of the cache, unchanged and as int8,
- * in blocks of the pool, and restored from there and from the agent's host memory, with a wait or a prefetch. 64 MiB of
- * blocks of 32 KiB; each figure ends when the stream has finished its copies. On `host` one thread executes copies and
- * conversions, so no figure can exceed the peer's memcpy.
+ * bench_kv_offload.c - preempted sequences whose content is kept. It is saved to the cache's host memory, unchanged or
+ * as int8, or to blocks of the pool. It is restored from there, or from the agent's host memory after these blocks have
+ * been spilled, with a wait or a prefetch. The sequence has 64 MiB in blocks of 32 KiB. Each figure ends when the
+ * stream has finished its copies. On `host`, one thread executes copies and conversions, so no figure can exceed the
+ * memcpy of the peer.
  */
 #include "tools/bench/bench.h"
 
@@ -60,7 +61,7 @@ static int sample_back(struct bench *bench, const struct offload *offload, enum 
 	return error;
 }
 
-/* Spill all of it by the mover. */
+/* Let the mover spill all content. */
 static int leave(struct bench *bench, const struct offload *offload)
 {
 	uint64_t pages = offload->bytes / gpool_page_bytes(offload->pool), end = monotonic_ns() + PATIENCE_NS;
@@ -156,7 +157,7 @@ static int offload_open(struct bench *bench, struct offload *offload)
 		error = gpool_kv_host_reserve(offload->kv, offload->bytes);
 	if (!error)
 		error = gpool_kv_allocate(offload->kv, &request, &offload->sequence);
-	/* Elements of which each is a half. */
+	/* Fill with elements that are each 0.5. */
 	if (!error)
 		error = gpool_fill(offload->pool, offload->stream, layout.address, 0x38003800, offload->bytes);
 	offload->header = pool_view(bench->control)->header;

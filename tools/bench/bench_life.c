@@ -1,6 +1,4 @@
-/*
- * bench_life.c - the start and the end of a worker, in a pool of 40,960 pages (20 GiB, of which none is written).
- */
+/* bench_life.c - the start and the end of a worker, in a pool of 40,960 pages (20 GiB, none of which is written). */
 #include "tools/bench/bench.h"
 
 #include <errno.h>
@@ -15,7 +13,7 @@ enum { POOL_PAGES = 40960, PATIENCE_MS = 60000 };
 
 /* ---- attach ---- */
 
-/* In the child: return 0 and the time, or negative errno. */
+/* In the child: attach and allocate. Return: 0 and the time, or negative errno. */
 static int attach_and_allocate(const struct bench *bench, double *ms)
 {
 	uint64_t begin = monotonic_ns();
@@ -78,7 +76,7 @@ int bench_attach(struct bench *bench)
 
 /* ---- death ---- */
 
-/* In the child: allocate every page, one per block, report that, and wait for the end. */
+/* In the child: allocate every page, one per block, report that, and wait to be killed. */
 static _Noreturn void take_everything(const struct bench *bench, int say)
 {
 	struct gpool *pool;
@@ -97,7 +95,10 @@ static _Noreturn void take_everything(const struct bench *bench, int say)
 	_exit(1);
 }
 
-/* The child has all pages: kill it and measure the time of the kernel's report, and of the end of the session. */
+/*
+ * Kill the child, which has all pages. Measure the time until the kernel reports its end, and until its session has
+ * ended.
+ */
 static int time_death(struct bench *bench, pid_t pid)
 {
 	struct pollfd ended = {.events = POLLIN};

@@ -1,6 +1,6 @@
 /*
- * bench_lora.c - the references of the kernels in C, which the host back end runs in place of a GPU: their cost for
- * replays and tests. It does not represent a GPU; tests/gpu/lora_on_gpu does.
+ * bench_lora.c - the kernels' C references, which the host back end runs in place of a GPU: their cost in replays and
+ * tests. It says nothing about a GPU, for which there is tests/gpu/lora_on_gpu.
  */
 #include "tools/bench/bench.h"
 
@@ -64,7 +64,7 @@ static int layer_init(struct layer *layer)
 			.rank = rank,
 			.scale = 1e-3f,
 		};
-		at += lora_matrix_bytes(rank, FEATURES); /* elements: two matrices of half as many each */
+		at += lora_matrix_bytes(rank, FEATURES); /* elements: each of the two matrices has half as many */
 		tokens[i] = i;
 	}
 	layer->args = (struct lora_args){(uintptr_t)layer->batch, (uintptr_t)layer->adapters, (uintptr_t)layer->x,

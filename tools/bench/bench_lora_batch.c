@@ -1,7 +1,7 @@
 /*
- * bench_lora_batch.c - the cost per step of setting the adapter of each token, with a real agent and the host back end:
- * for a model of 32 layers with 7 targets each, 256 tokens, and 32 or 128 adapters. All of them are one object in the
- * pool; each has a mapping and a description of its own.
+ * bench_lora_batch.c - the cost per step of setting the adapter of each token: a model of 32 layers with 7 targets
+ * each, 256 tokens, 32 or 128 adapters, a real agent and the host back end. All adapters are one object in the pool;
+ * each has its own mapping and description.
  */
 #include "tools/bench/bench.h"
 #include "tools/lib/adapter_make.h"
@@ -92,7 +92,7 @@ static int stream_wait(const struct engine *engine)
 	return error ? error : gpool_fence_wait(engine->pool, fence, -1);
 }
 
-/* Set a batch with these adapters in turn, and measure the time in us and the number of driver calls. */
+/* Set a batch with these adapters in turn. Measure the time in us and the number of driver calls. */
 static int set_time(const struct engine *engine, struct gpool_lora_batch *batch, const uint32_t *ids, uint32_t count,
 	double *us, double *calls)
 {
@@ -113,7 +113,7 @@ static int set_time(const struct engine *engine, struct gpool_lora_batch *batch,
 	return error;
 }
 
-/* Set all adapters as new ones, and then the same again. */
+/* Set all adapters as new ones, then set the same adapters again. */
 static int set_sample(struct bench *bench, const struct engine *engine, uint32_t count, enum figure fresh,
 	enum figure same, enum figure calls_of)
 {
@@ -123,7 +123,7 @@ static int set_sample(struct bench *bench, const struct engine *engine, uint32_t
 
 	if (error)
 		return error;
-	/* The first steps allocate the pages of the staging buffer and are not measured. */
+	/* The first steps allocate the pages of the staging buffer; they are not measured. */
 	for (int turn = 0; turn < 4 && !error; turn++) {
 		error = set_time(engine, batch, engine->ids + turn % 2 * count, count, &us, &calls);
 		if (turn < 2 || error)
@@ -137,7 +137,7 @@ static int set_sample(struct bench *bench, const struct engine *engine, uint32_t
 	return error;
 }
 
-/* Queue all layers and targets; there are no tokens, so the references have no work. */
+/* Queue all layers and targets. There are no tokens, so the C references do no work. */
 static int apply_sample(struct bench *bench, const struct engine *engine)
 {
 	struct gpool_lora_batch *batch;

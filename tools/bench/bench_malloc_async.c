@@ -1,6 +1,6 @@
 /*
- * bench_malloc_async.c - gpool_malloc_async() on a pool of 80 GB, and on the same pool a caching allocator without
- * remapping. Only streams that need work write memory, so that 80 GB need only addresses.
+ * bench_malloc_async.c - gpool_malloc_async() on a pool of 80 GB, compared with a caching allocator without remapping
+ * on the same pool. Memory is written only by streams that need work to do, so the 80 GB are mostly addresses only.
  */
 #include "tools/bench/bench.h"
 
@@ -61,7 +61,7 @@ static uint64_t subject_calls(const struct subject *subject)
 	return gpu_calls_total(pool_gpu(subject->pool));
 }
 
-/* Call `measure` for gpool_malloc_async() and for the peer, each in sessions of its own. */
+/* Call `measure` for gpool_malloc_async() and for the peer, each with its own sessions. */
 static int measure_both(struct bench *bench,
 	int (*measure)(struct bench *bench, const struct allocator_ops *ops, void *context), void *context)
 {
@@ -82,7 +82,7 @@ static int measure_both(struct bench *bench,
 
 enum { LIVE = 64, PAIRS = 256, BATCHES = 256 };
 
-/* All sizes differ, so that an exact fit exists and has to be found. */
+/* All sizes differ, so an exact fit exists and must be found. */
 static uint64_t steady_bytes(unsigned i)
 {
 	return (1 + i * 37 % LIVE) * page_bytes;
@@ -117,7 +117,7 @@ static int steady_sample(struct subject *subject, uint64_t addresses[LIVE], doub
 	return error;
 }
 
-/* Use another stream from now on, by a free. */
+/* Make a second stream known to the allocator, by a free on it. */
 static int another_stream(struct subject *subject)
 {
 	uint32_t stream;
@@ -175,7 +175,7 @@ struct played {
 	uint64_t calls, failed, peak;
 };
 
-/* Play every event of a trace in order. [trace->count] addresses; 0: it failed, or is freed. */
+/* Play every event of a trace in order. addresses: [trace->count]; 0: the allocation failed or has been freed. */
 static int trace_play(
 	struct subject *subject, const struct malloc_trace *trace, uint64_t *addresses, struct played *played)
 {
@@ -213,7 +213,7 @@ struct trace_plan {
 	struct malloc_recipe recipe;
 	struct malloc_trace trace;
 	uint64_t *addresses;
-	/* Called after each trace, with the remaining allocations. May be NULL. */
+	/* Called after each trace, with the remaining allocations; may be NULL. */
 	int (*finish)(struct subject *subject, struct trace_plan *plan);
 	double finished; /* its result */
 	/* Figures of gpool and of the peer; FIGURE_PROGRESS: none. */
@@ -307,7 +307,10 @@ static int random_bench(struct bench *bench, uint32_t allocations, uint64_t most
 
 /* ---- churn ---- */
 
-/* Free half of the live allocations; then return the largest possible request, as a share of the free memory. */
+/*
+ * Free half of the live allocations. Return the size of the largest request that succeeds, as a share of the free
+ * memory.
+ */
 static int largest_request(struct subject *subject, struct trace_plan *plan)
 {
 	static const double shares[] = {1, 0.99, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01};
@@ -371,7 +374,7 @@ struct thread {
 	pthread_t handle;
 };
 
-/* Allocate, have the stream write to it, and free it again in its turn. */
+/* Allocate, let the stream write to the memory, and free it on the stream. */
 static void *thread_main(void *context)
 {
 	struct thread *thread = context;

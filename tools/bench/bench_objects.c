@@ -1,6 +1,6 @@
 /*
- * bench_objects.c - a large named object: the time to publish it, and to open it. Writer and reader are two sessions;
- * the writer writes before the measurement, as the pages of a model are loaded before it is published.
+ * bench_objects.c - a large named object: the time to publish it, and to open it. Writer and reader are two sessions.
+ * The writer writes before the measurement, as a model's pages are loaded before they are published.
  */
 #include "tools/bench/bench.h"
 

@@ -1,6 +1,4 @@
-/*
- * bench_peers.c - alternatives to gpool's hot path: a heap for the same sizes, a message or a wake-up per operation.
- */
+/* bench_peers.c - alternatives to gpool's hot path: a heap for the same sizes; a message or a wake-up per operation. */
 #include "tools/bench/bench.h"
 
 #include "shm/doorbell.h"
@@ -28,7 +26,7 @@ enum {
 	HUNDRED_BATCHES = 128,
 };
 
-/* The memory is not written, as that of gpool is not: the cost of finding it is compared. */
+/* The memory is not written, as in the gpool figures: only the cost of finding it is compared. */
 static int heap_batches(size_t bytes, unsigned count, unsigned rounds, double *alloc_ns, double *free_ns)
 {
 	static double first_ns[HUNDRED_BATCHES], second_ns[HUNDRED_BATCHES];
@@ -153,7 +151,7 @@ static _Noreturn void nanomsg_answer(const char *url)
 	_exit(1);
 }
 
-/* nanomsg has error numbers of its own, so any failure is just one. */
+/* nanomsg uses its own error numbers, so all failures are reported as one. */
 static int nanomsg_trip(int socket)
 {
 	char message[MESSAGE_BYTES] = "ping";
@@ -164,7 +162,8 @@ static int nanomsg_trip(int socket)
 }
 
 /*
- * In a process of its own: nanomsg must not have been used before a fork, and an abort then affects that process only.
+ * Run in a separate process: nanomsg must not have been used before a fork, and a failed assertion then ends only that
+ * process.
  */
 static _Noreturn void nanomsg_ask(struct bench *bench, const char *url)
 {
@@ -174,7 +173,7 @@ static _Noreturn void nanomsg_ask(struct bench *bench, const char *url)
 	if (socket < 0 || nn_setsockopt(socket, NN_SOL_SOCKET, NN_RCVTIMEO, &patience, sizeof(patience)) < 0 ||
 		nn_connect(socket, url) < 0)
 		_exit(EIO);
-	error = nanomsg_trip(socket); /* waits for the other side */
+	error = nanomsg_trip(socket); /* waits until the other side is connected */
 	for (unsigned run = 0; run < bench->runs && !error; run++) {
 		uint64_t begin = monotonic_ns();
 

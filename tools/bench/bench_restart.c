@@ -1,5 +1,5 @@
 /*
- * bench_restart.c - the death of the agent of a pool of 40,960 pages, of which a worker has half in blocks of one page.
+ * bench_restart.c - the death of the agent of a pool of 40,960 pages, half of which a worker has in blocks of one page.
  */
 #include "tools/bench/bench.h"
 
@@ -30,7 +30,7 @@ static int ask_status(const struct bench *bench, uint32_t *agent_pid)
 	return length;
 }
 
-/* Allocate more adjacent pages than the lease can have, which needs the agent. */
+/* Allocate more adjacent pages than the lease can have, so that the agent is needed. */
 static int sample_restart(struct bench *bench, struct gpool *pool)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -48,7 +48,7 @@ static int sample_restart(struct bench *bench, struct gpool *pool)
 	options.flags = GPOOL_ALLOC_CONTIGUOUS;
 	killed = monotonic_ns();
 	kill((pid_t)before, SIGKILL);
-	/* Before its end it could still answer. */
+	/* Wait for its end, before which it could still answer. */
 	error = poll(&ended, 1, ANSWER_MS) == 1 ? 0 : -ETIMEDOUT;
 	close(ended.fd);
 	/*

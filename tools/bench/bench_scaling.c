@@ -1,7 +1,8 @@
 /*
- * bench_scaling.c - the interference of two processes: gpool, compared with one shared reference count per page.
+ * bench_scaling.c - interference of two processes: gpool, compared with one shared reference count per page.
  *
- * Each turn measures every member alone, then both at once, so that other load of the machine affects all three.
+ * Each turn measures every member alone, then both at once, so that other load of the machine affects all three
+ * measurements.
  */
 #include "tools/bench/bench.h"
 
@@ -13,7 +14,7 @@
 enum {
 	POOL_PAGES = 4096,
 	BATCH = 64,
-	PINS = 4, /* of each block between its allocation and its free */
+	PINS = 4, /* pins of each block between its allocation and its free */
 	STEP = 4096,
 };
 #define TURN_NS UINT64_C(100000000)
@@ -63,7 +64,7 @@ static int64_t member_step(void *state)
 	return error ? -EIO : BATCH * (2 + 2 * PINS);
 }
 
-/* The same without allocations, which are made once. */
+/* Open a member that allocates once and then only pins. */
 static int pinner_open(void *context, unsigned member, void **state)
 {
 	int error = member_open(context, member, state);
@@ -146,7 +147,7 @@ int bench_scaling(struct bench *bench)
 	return error;
 }
 
-/* ---- the peer: a usual reference count per page in shared memory, and a page that both use ---- */
+/* ---- the peer: a reference count per page in shared memory, and a page that both members use ---- */
 
 static int count_open(void *context, unsigned member, void **state)
 {

@@ -1,7 +1,7 @@
 /*
- * bench_sleep.c - a range of 35,000 pages of a pool of 40,960 sleeps and wakes: one whose content is discarded, and a
- * smaller one whose content is spilled and restored. The driver calls of a wake are a figure, too. On `host` a mapping
- * is a system call; its cost on a GPU can only be measured there.
+ * bench_sleep.c - sleep and wake of ranges in a pool of 40,960 pages: one of 35,000 pages whose content is discarded,
+ * and a smaller one whose content is spilled and restored. The driver calls of a wake are a figure, too: on `host`, a
+ * mapping is a system call, and its cost on a GPU must be measured on a GPU.
  */
 #include "tools/bench/bench.h"
 

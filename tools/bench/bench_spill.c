@@ -1,6 +1,6 @@
 /*
- * bench_spill.c - content that is spilled and restored by agent and mover, compared with a plain memcpy and a
- * plain file of the same bytes in the same run.
+ * bench_spill.c - content that agent and mover spill and restore, compared with memcpy and with a file of the same
+ * bytes in the same run.
  */
 #include "tools/bench/bench.h"
 
@@ -51,7 +51,7 @@ static int blocks_take(struct spill *spill)
 	return error;
 }
 
-/* Spill: one request for all blocks, until the last page is free. */
+/* Spill: measure one request for all blocks, until the last page is free. */
 static int sample_out(struct bench *bench, struct spill *spill, enum figure figure)
 {
 	uint64_t before = atomic_load(&spill->header->counters[POOL_COUNT_SPILLED_PAGES]), begin = monotonic_ns(),
@@ -69,7 +69,7 @@ static int sample_out(struct bench *bench, struct spill *spill, enum figure figu
 	return 0;
 }
 
-/* Restore: pin after pin, as a program does. */
+/* Restore: pin one block after the other, as a program does. */
 static int sample_back(struct bench *bench, struct spill *spill, enum figure figure)
 {
 	uint64_t begin = monotonic_ns(), took;
@@ -104,7 +104,7 @@ static void sample_memcpy(struct bench *bench, const struct spill *spill, uint8_
 	bench_sample(bench, FIGURE_peer_memcpy, gbps(spill->bytes, monotonic_ns() - begin));
 }
 
-/* Read and write the same bytes, without the page cache if the file system permits it, as the mover does. */
+/* Read and write the same bytes. The page cache is bypassed if the file system permits it, as in the mover. */
 static int sample_file(struct bench *bench, const struct spill *spill, uint8_t *memory)
 {
 	int fd = open(bench->folder, O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600), error = 0;

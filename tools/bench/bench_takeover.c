@@ -1,7 +1,7 @@
 /*
- * bench_takeover.c - the time during which a leadership role has no active holder: from the end of its holder, killed
- * or detached, until the standby has the role, and has opened what the holder published. Holder and standby are
- * processes of their own; all use one clock.
+ * bench_takeover.c - the time during which a leadership role has no active holder. It begins when the holder is killed
+ * or releases the role. It ends when the standby has the role, and, in another figure, when it has opened the object
+ * that the holder published. Holder and standby are separate processes; all use one clock.
  */
 #include "tools/bench/bench.h"
 
@@ -18,7 +18,7 @@ enum { POOL_PAGES = 40960, OBJECT_PAGES = 64, PATIENCE_MS = 60000, LOOK_MS = 1 }
 #define ROLE "takeover"
 #define OBJECT "kv"
 
-/* A message of the two: a time, or negative errno. */
+/* A message between the processes: a time, or negative errno. */
 struct word {
 	int64_t value;
 };
@@ -43,7 +43,7 @@ static int hear(int from, int64_t *value)
 	return word.value < 0 ? (int)word.value : 0;
 }
 
-/* Publish the object with which the next holder continues. */
+/* Publish the object that the next holder adopts. */
 static int publish(struct gpool *pool, const struct gpool_role *role)
 {
 	struct gpool_object_options options = GPOOL_OBJECT_OPTIONS_INIT;
@@ -72,7 +72,10 @@ static int adopt(struct gpool *pool, const struct gpool_role *role)
 	return gpool_object_open(pool, OBJECT, &options, &object);
 }
 
-/* Take the role and every page and report it; release the role on request and report the time of the release. */
+/*
+ * Acquire the role and allocate every page, and report that. On request, release the role and report the time of the
+ * release.
+ */
 static _Noreturn void hold(const struct bench *bench, int orders, int say_to)
 {
 	struct gpool_role role = GPOOL_ROLE_INIT;
@@ -135,7 +138,7 @@ static pid_t start(const struct bench *bench, struct scene *scene, int is_holder
 	stand_by(bench, scene->of_standby[1], by_force);
 }
 
-/* Wait until the table has a standby. */
+/* Wait until the role has a standby. */
 static int await_standby(const struct bench *bench)
 {
 	const struct pool_segment *view = pool_view(bench->control);
@@ -215,7 +218,7 @@ static int sample(struct bench *bench, int by_force)
 		close(pipes[count][0]);
 		close(pipes[count][1]);
 	}
-	/* The object outlives both; if it was never published, it does not exist. */
+	/* The object outlives both processes. It does not exist if it was never published. */
 	if (!error) {
 		error = gpool_object_delete(bench->control, OBJECT, 0);
 		error = error == -ENOENT ? 0 : error;

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Write the tables of docs/benchmarks.md from what gpool-bench measures.
+"""Write the tables of docs/benchmarks.md from the figures of gpool-bench.
 
 usage: benchmarks.py GPOOL-BENCH [JSON]
 
-A table is between `<!-- gpool-bench NAME... -->` and `<!-- end -->`. All names are measured with one call of
-GPOOL-BENCH; with JSON, the file of an earlier `gpool-bench -o json` is used instead. Each table is followed by the
-machine, the date and the commit. Run it on a machine on which nothing else is running.
+A table is between `<!-- gpool-bench NAME... -->` and `<!-- end -->`. GPOOL-BENCH is called once, for all names. With
+JSON, the output of an earlier `gpool-bench -o json` is used instead. The machine, the date and the commit are printed
+after each table. Run the program on an otherwise idle machine.
 """
 
 import datetime

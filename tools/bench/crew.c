@@ -1,6 +1,4 @@
-/*
- * crew.c - processes that start together, run for some time, and report their operations.
- */
+/* crew.c - processes that start together, run for some time, and report the number of their operations. */
 #include "tools/bench/bench.h"
 
 #include "shm/doorbell.h"
@@ -15,12 +13,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Delay of a member after which the crew counts as dead: far above the pauses of a loaded machine. */
+/* Time without an answer after which a member is considered dead: far above the pauses of a loaded machine. */
 #define CREW_PATIENCE_NS INT64_C(60000000000)
 
 struct crew_shared {
 	_Atomic uint32_t round;   /* increased when there is work */
-	_Atomic uint32_t arrived; /* members that have finished opening, or the round */
+	_Atomic uint32_t arrived; /* number of members that have completed opening, or this round */
 	_Atomic int32_t error;
 	uint32_t members;
 	uint64_t start_ns, duration_ns;
@@ -33,7 +31,7 @@ struct crew {
 	pid_t pids[CREW_MAX];
 };
 
-/* Run each member on a core of its own; with only one core they share it. */
+/* Run each member on its own core; if there is only one core, they share it. */
 static void settle(unsigned member)
 {
 	cpu_set_t allowed, own;
@@ -64,7 +62,7 @@ static int member_race(struct crew_shared *shared, unsigned member, const struct
 	uint64_t end = shared->start_ns + shared->duration_ns, begin;
 	int64_t operations = 0, made;
 
-	/* All begin in the same microsecond; the wait is short, and both cores should be busy. */
+	/* Let all begin in the same microsecond. The wait is short, and keeps both cores busy. */
 	while (monotonic_ns() < shared->start_ns)
 		;
 	begin = own_time_ns();

@@ -1,6 +1,4 @@
-/*
- * daemon.c - a gpoold for the bench, on the host back end, in the group's folder.
- */
+/* daemon.c - a gpoold for gpool-bench, on the host back end, in the group's folder. */
 #include "tools/bench/bench.h"
 
 #include "proto/codec.h"
@@ -58,10 +56,10 @@ void socket_folder(const struct bench *bench, char path[PATH_MAX])
 /* The device of the pool. */
 struct device {
 	uint64_t bytes, page_bytes;
-	const char *more; /* keys of the pool, ",key=value" */
+	const char *more; /* additional keys of the pool, ",key=value" */
 };
 
-/* In the child: become gpoold, with its log in the folder. It ends when this process ends. */
+/* In the child: become gpoold, with its log in the folder. It ends when the parent ends. */
 static _Noreturn void program_become(
 	const struct bench *bench, const char *program, const struct device *device, const char *const *settings)
 {
@@ -120,7 +118,7 @@ int daemon_open(const struct bench *bench, uint32_t flags, struct gpool **pool)
 	return gpool_open(&options, pool);
 }
 
-/* Open the control session with short timeouts, so that the end of gpoold is detected at once. */
+/* Open the control session with short timeouts, so that the end of gpoold is detected quickly. */
 static int daemon_await(struct bench *bench)
 {
 	struct gpool_options options = GPOOL_OPTIONS_INIT;
@@ -194,7 +192,7 @@ int daemon_start_device(struct bench *bench, uint64_t bytes, uint64_t page_bytes
 	struct device device = {.bytes = bytes, .page_bytes = page_bytes, .more = ""};
 	char text[32];
 
-	/* Also for the sessions of this process, which open the same device. */
+	/* The sessions of this process open the same device and need the same setting. */
 	snprintf(text, sizeof(text), "%" PRIu64, bytes);
 	setenv("GPOOL_HOST_MEMORY", text, 1);
 	return device_start(bench, &device, settings);
@@ -256,7 +254,7 @@ int daemon_wait_free(const struct bench *bench, uint64_t *when)
 	const struct pool_header *header = pool_view(bench->control)->header;
 	uint64_t deadline = monotonic_ns() + UINT64_C(30000000000), now;
 
-	/* Observers are not woken by this change, so poll, and yield the core in between. */
+	/* Observers are not notified of this change, so poll, and yield the core between polls. */
 	while (atomic_load(&header->state_pages[PAGE_FREE]) != header->page_count) {
 		if (monotonic_ns() > deadline)
 			return bench_complain(bench, -ETIMEDOUT, "%u of %u pages are free after 30 s",

@@ -1,8 +1,8 @@
 /*
  * main.c - gpool-bench: select figures, and run one process for each group of them.
  *
- * The parent attaches to no agent. It creates the folder, starts the groups one after the other, collects their
- * samples, and removes the folder when all their processes have ended, also when it is interrupted.
+ * The parent attaches to no agent. It creates the folder, runs the groups one after the other, and collects their
+ * samples. When all their processes have ended, it removes the folder, also after an interrupt.
  */
 #include "tools/bench/bench.h"
 #include "tools/bench/report.h"
@@ -24,13 +24,13 @@
 
 enum {
 	RUNS_MAX = 1000,
-	GROUP_PATIENCE_S = 900, /* with the default runs every group needs less than a minute */
+	GROUP_PATIENCE_S = 900, /* with the default number of runs, every group takes less than a minute */
 };
 
 static const struct group_entry {
 	const char *name, *text;
 	unsigned runs;
-	bool asked; /* measured only if selected by a name */
+	bool asked; /* measured only if selected by name */
 	int (*run)(struct bench *bench);
 } groups[GROUPS] = {
 #define GROUP(name, runs, text) {#name, text, runs, false, bench_##name},
@@ -47,7 +47,7 @@ struct session {
 	struct figure_values values[FIGURES];
 };
 
-static volatile pid_t running; /* the group's process, which ends with this one */
+static volatile pid_t running; /* the group's process, which ends when this process ends */
 
 static void running_end(void)
 {
@@ -111,7 +111,7 @@ static void progress_clear(const struct session *session)
 		fputs("\r\033[K", stderr);
 }
 
-/* Read until the group closes its end. Samples are written and read as a whole. */
+/* Read samples until the group closes the pipe. Each sample is written and read as a whole. */
 static int results_collect(struct session *session, enum group group, int results)
 {
 	struct bench_result result;
@@ -137,10 +137,7 @@ static int results_collect(struct session *session, enum group group, int result
 	return error;
 }
 
-/*
- * Reap the remaining processes of a group: its agent, if the group died before it stopped it. This process is the
- * subreaper.
- */
+/* Reap the remaining processes of a group, such as the agent of a group that died. This process is the subreaper. */
 static void children_reap(void)
 {
 	while (waitpid(-1, NULL, 0) > 0 || errno == EINTR)
@@ -155,7 +152,7 @@ static int group_measure(struct session *session, enum group group)
 	snprintf(folder, sizeof(folder), "%s/%s", session->folder, groups[group].name);
 	if (mkdir(folder, 0755) < 0 || pipe(ends) < 0)
 		return -errno;
-	/* A signal meanwhile is handled when `running` is set, and ends the group even while it starts. */
+	/* A signal in between is handled when `running` is set, so it ends a group that is still starting. */
 	signals_block(SIG_BLOCK);
 	running = interrupted ? -1 : fork();
 	if (running == 0) {
@@ -190,7 +187,7 @@ static bool group_wanted(const struct session *session, enum group group)
 	return false;
 }
 
-/* Print the selected figures of a group. False: one is missing. */
+/* Print the selected figures of a group. Return false if one is missing. */
 static bool group_report(struct session *session, enum group group)
 {
 	bool complete = true;
@@ -212,11 +209,11 @@ static int measure(struct session *session)
 	const char *parent = getenv("TMPDIR");
 	int result = CODE_OK;
 
-	/* Before the folder exists, so that it is always removed. */
+	/* Catch signals before the folder exists, so that it is always removed. */
 	interrupts_catch(running_end);
 	snprintf(session->folder, sizeof(session->folder), "%.40s/gpool-bench-XXXXXX",
 		parent && *parent ? parent : "/tmp");
-	/* The front of a gpoold that root started runs as another user, who needs access to the sockets. */
+	/* If root starts gpoold, its front runs as another user, which must reach the sockets. */
 	if (!mkdtemp(session->folder) || chmod(session->folder, 0755) < 0) {
 		complain("cannot make folder '%s': %s", session->folder, strerror(errno));
 		return CODE_FAILED;
@@ -244,7 +241,10 @@ static int figure_find(const char *name)
 	return -1;
 }
 
-/* Select a figure, or else all figures of the groups with this name or prefix up to an underscore. False: none. */
+/*
+ * Select the figure, or all figures of groups, with this name or with this prefix before an underscore. Return false if
+ * there is none.
+ */
 static bool name_want(struct session *session, const char *name)
 {
 	size_t length = strlen(name);

@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Sent through the pipe; small enough (PIPE_BUF) to be written as a whole. */
+/* A sample is small enough (PIPE_BUF) to be written to the pipe as a whole. */
 void bench_sample(struct bench *bench, enum figure figure, double value)
 {
 	struct bench_result result = {.figure = figure, .value = value};

@@ -27,7 +27,7 @@ int values_add(struct figure_values *values, double value)
 	return 0;
 }
 
-/* Return a description of the machine, printable and without quotes or backslashes, so that it is valid in JSON. */
+/* Return a description of the machine that is valid in a JSON string: printable, without quotes or backslashes. */
 static const char *machine(void)
 {
 	static char text[384];

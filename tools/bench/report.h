@@ -1,6 +1,4 @@
-/*
- * report.h - print the figures, as a table or as one JSON object per line.
- */
+/* report.h - printing figures, as a table or as one JSON object per line. */
 #ifndef GPOOL_BENCH_REPORT_H
 #define GPOOL_BENCH_REPORT_H
 
@@ -15,7 +13,7 @@ enum group {
 };
 
 struct figure_text {
-	enum group group; /* in which it is measured */
+	enum group group; /* the group that measures it */
 	const char *name, *unit, *text;
 	double goal; /* 0: none */
 };
