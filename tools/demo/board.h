@@ -1,16 +1,16 @@
 /*
- * board.h - the score board: one memfd that the conductor creates and both engines map; entries of a killed engine
+ * board.h - the score board: a memfd that the conductor creates and both engines map. The entries of a killed engine
  * remain.
  *
  *   struct board_header | requests[] | marks[]
  *
- * Writers: the conductor fills header and requests before an engine runs. After that each engine writes its own struct
- * board_engine and the marks of its own requests, and the conductor only reads, except `active`. There are no locks, so
- * an engine may be killed at any instruction: one store, the last one for a request, marks it as finished.
+ * Writers: the conductor fills the header and the requests before an engine runs. After that, each engine writes its
+ * own struct board_engine and the marks of its own requests; the conductor only reads, except that it writes `active`.
+ * There are no locks, so an engine may be killed at any instruction. The last store for a request marks it as finished.
  *
- * The time of a run is counted in steps, by each engine for itself; no engine is more than BOARD_SLACK_STEPS ahead of
- * the other. A machine that is too slow therefore slows down the run as a whole, and favours neither an engine nor one
- * of two runs.
+ * Time: each engine counts the time of the run in steps, and no engine is more than BOARD_SLACK_STEPS ahead of the
+ * other. A machine that is too slow therefore slows down the whole run, and favours neither an engine nor one of two
+ * runs.
  */
 #ifndef GPOOL_DEMO_BOARD_H
 #define GPOOL_DEMO_BOARD_H
@@ -21,43 +21,46 @@
 enum { BOARD_ENGINES = 2, BOARD_TEXT_BYTES = 256, BOARD_SLACK_STEPS = 4 };
 
 struct board_request {
-	uint64_t arrival_us; /* in the time of the run, as all times here */
+	uint64_t arrival_us; /* time of the run, like all times in this file */
 	uint32_t context_tokens;
 	uint32_t generated_tokens;
 };
 
-/* RUNNING: it holds pages. The conductor changes it to OPEN if the process was killed. From DONE on it is finished. */
+/*
+ * In state RUNNING, the request holds pages. If the process is killed, the conductor sets the state to OPEN. DONE and
+ * FAILED are final.
+ */
 enum board_state { BOARD_OPEN, BOARD_RUNNING, BOARD_DONE, BOARD_FAILED };
 
 /* The result of a request. */
 struct board_mark {
-	_Atomic uint32_t state; /* enum board_state; of a finished request stored last */
-	/* number of starts: 1, and one more for each preemption and each kill while it was running */
+	_Atomic uint32_t state; /* enum board_state; the last store for a finished request */
+	/* number of starts: 1, plus one for each preemption and each kill of the running request */
 	_Atomic uint32_t lives;
-	_Atomic uint64_t wait_us;        /* in the queue for lack of pages; the sum of all lives */
-	_Atomic uint64_t first_token_us; /* in the last process that served it */
+	_Atomic uint64_t wait_us;        /* time in the queue for lack of pages, over all lives */
+	_Atomic uint64_t first_token_us; /* in the process that served the request last */
 	_Atomic uint64_t finished_us;
 };
 
-/* One engine's part. Counters are kept when the engine is killed and restarted; gauges are reset. */
+/* The part of one engine. When the engine is killed and restarted, counters are kept and gauges are reset. */
 struct board_engine {
 	char name[32];
 	char pool[32];
 	uint32_t first_request; /* index into requests[] and marks[] */
 	uint32_t request_count;
 
-	_Alignas(64) _Atomic uint64_t clock_us; /* time of this engine; never decreases */
+	_Alignas(64) _Atomic uint64_t clock_us; /* time of this engine; it never decreases */
 	/* 1: the other engine waits for this one. The conductor clears it when the process has ended */
 	_Atomic uint32_t active;
 
 	_Atomic uint64_t bytes_written;
 	_Atomic uint64_t bytes_verified;
-	_Atomic uint64_t waits;             /* number of times that a request had to wait for pages */
-	_Atomic uint64_t preemptions;       /* requests whose pages were taken for an older one; they start again */
+	_Atomic uint64_t waits;             /* requests that had to wait for pages */
+	_Atomic uint64_t preemptions;       /* requests that lost their pages to an older one and were started again */
 	_Atomic uint64_t recomputed_tokens; /* written again after a preemption or a kill */
 	_Atomic uint64_t prefix_hits;       /* follow-ups that found their prefix in the cache */
 	_Atomic uint64_t prefix_hit_tokens;
-	/* prefixes that were evicted before they were used or expired */
+	/* prefixes that were evicted before they were used or had expired */
 	_Atomic uint64_t prefix_losses;
 	_Atomic uint64_t errors;        /* verification failures and unexpected refusals */
 	_Atomic uint32_t running;       /* gauge: requests that hold pages */
@@ -70,19 +73,19 @@ struct board_engine {
 struct board_header {
 	uint64_t bytes; /* of the whole board */
 	uint32_t request_count;
-	uint32_t conductor; /* process */
+	uint32_t conductor; /* process id */
 
 	/* Parameters of the run; see conductor.h. */
 	char directory[108];
 	uint32_t page_bytes;
 	uint32_t token_bytes;
 	uint32_t tokens_per_page;
-	uint32_t step_us;        /* duration of one generated token of each running request */
-	uint32_t prefill_tokens; /* of context per step */
+	uint32_t step_us;        /* duration of a step, which generates one token of each running request */
+	uint32_t prefill_tokens; /* tokens of context per step */
 	uint32_t reuse_every;    /* every n-th request continues an earlier one; 0: none */
-	uint64_t cache_us;       /* time for which the KV of a finished request stays for that */
+	uint64_t cache_us;       /* time for which the KV of a finished request is kept for continuations */
 	uint64_t seed;
-	uint64_t corrupt_at; /* flip a byte of the n-th request to finish before it is verified; 0: never */
+	uint64_t corrupt_at; /* flip one bit of the n-th request to finish before it is verified; 0: never */
 
 	_Atomic uint64_t finishing; /* requests that have reached verification */
 	struct board_engine engines[BOARD_ENGINES];
@@ -96,19 +99,21 @@ struct board {
 };
 
 /*
- * board_create() - create a zeroed board; the descriptor is close-on-exec. Return: 0, or the errno of memfd_create,
- * ftruncate, mmap.
+ * board_create() - create a zeroed board with a close-on-exec descriptor. Return: 0, or the errno of memfd_create,
+ * ftruncate or mmap.
  */
 int board_create(uint32_t request_count, struct board *board);
-/* board_open() - map an inherited board. Return: 0, -EINVAL (not a board), or the errno of fstat and mmap. */
+/* board_open() - map an inherited board. Return: 0, -EINVAL (not a board), or the errno of fstat or mmap. */
 int board_open(int fd, struct board *board);
-/* board_close() - unmap it; for a created board also close the descriptor. */
+/* board_close() - unmap a board; also close the descriptor of a created board. */
 void board_close(struct board *board);
 
-/* board_now_us() - return the time of the run: that of the slower engine, or of the other one if that has ended. */
+/*
+ * board_now_us() - return the time of the run: that of the slower engine, or of the other one if an engine has ended.
+ */
 uint64_t board_now_us(const struct board *board);
 
-/* board_error() - count an error of an engine; the first one's text is kept. */
+/* board_error() - count an error of an engine; the text of the first one is kept. */
 void board_error(struct board_engine *engine, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 static inline void board_add(_Atomic uint64_t *counter, uint64_t value)

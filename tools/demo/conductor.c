@@ -17,11 +17,12 @@
 
 enum {
 	SAMPLE_US = 100 * 1000,
-	LOOK_US = 20 * 1000, /* interval for kills, samples, progress; the end of a process wakes it up at once */
+	LOOK_US = 20 * 1000, /* interval for kills, samples and progress; the end of a process wakes the conductor at
+			      * once */
 	AGENT_TIMEOUT_MS = 30 * 1000,
 	AGENT_POLL_MS = 100,
-	STALL_US = 60 * 1000 * 1000, /* time without written bytes after which the run is aborted */
-	CRASHES_MAX = 3,             /* number of restarts of an engine that ends by itself */
+	STALL_US = 60 * 1000 * 1000, /* the run is aborted if nothing is written for this time */
+	CRASHES_MAX = 3,             /* maximum of restarts of an engine that ends by itself */
 };
 
 struct conductor {
@@ -35,10 +36,10 @@ struct conductor {
 	uint32_t crashes;
 	uint64_t random;
 	uint64_t last_arrival_us;
-	uint64_t next_kill_us; /* in the time of the run */
-	uint64_t start_us;     /* the following times are real time */
+	uint64_t next_kill_us; /* time of the run */
+	uint64_t start_us;     /* this and the following times are real time */
 	uint64_t next_sample_us;
-	uint64_t moved_us, moved_bytes; /* time of the last change, and the bytes written then */
+	uint64_t moved_us, moved_bytes; /* time at which the written bytes last changed, and their number */
 	bool stop;
 };
 
@@ -54,7 +55,7 @@ void conductor_signals(void)
 	sigprocmask(SIG_BLOCK, &watched, NULL);
 }
 
-/* xorshift64*: the same kills for the same seed, on any machine. */
+/* xorshift64*: a seed selects the same kills on any machine. */
 static uint64_t random_next(struct conductor *conductor)
 {
 	uint64_t x = conductor->random;
@@ -66,7 +67,7 @@ static uint64_t random_next(struct conductor *conductor)
 	return x * UINT64_C(0x2545f4914f6cdd1d);
 }
 
-/* Return the time to the next kill: exponential, within bounds. */
+/* Return the time until the next kill: exponentially distributed, within bounds. */
 static uint64_t random_interval_us(struct conductor *conductor)
 {
 	double u = ((double)(random_next(conductor) >> 11) + 0.5) / 9007199254740992.0; /* 2^53 */
@@ -173,7 +174,7 @@ static int engine_start(struct conductor *conductor, int index)
 }
 
 /*
- * Record the end of a process: the other engine need not wait for it, and its successor serves its running requests
+ * Record the end of a process. The other engine must not wait for it, and its successor serves its running requests
  * again.
  */
 static void engine_lost(struct conductor *conductor, int index)
@@ -248,7 +249,7 @@ static void kill_one(struct conductor *conductor, uint64_t now_us)
 	run_add_kill(conductor->run, &(struct run_kill){.time_us = now_us, .engine = (uint32_t)victim});
 }
 
-/* After the last arrival no engine is killed, so that the longest requests can finish. */
+/* No engine is killed after the last arrival, so that the longest requests can finish. */
 static bool kill_is_due(const struct conductor *conductor, uint64_t now_us)
 {
 	if (conductor->plan->kill_every_s <= 0 || now_us < conductor->next_kill_us)
@@ -270,7 +271,7 @@ static void engines_stop(struct conductor *conductor)
 
 /* ---- the agent ---- */
 
-/* Attach as an observer, as soon as the agent serves; it may also end because of its configuration. */
+/* Attach as an observer once the agent serves; the agent may also end, if its configuration is invalid. */
 static int agent_await(struct conductor *conductor, const char *const *names, uint32_t count)
 {
 	int status, error = -ETIMEDOUT;
@@ -339,8 +340,8 @@ static void sample(struct conductor *conductor)
 }
 
 /*
- * Abort a run without progress: an error of agent, library or demo may make all engines wait forever. The gap between
- * two arrivals may also be long, but then no request is waiting.
+ * Abort a run without progress: an error in the agent, the library or the demo may make all engines wait forever. A
+ * long gap between arrivals is not a stall, since no request is waiting.
  */
 static void watch_for_stall(struct conductor *conductor, uint64_t now_us)
 {
@@ -359,7 +360,7 @@ static void watch_for_stall(struct conductor *conductor, uint64_t now_us)
 	}
 }
 
-/* Sleep until the next action may be due. Return: false: a signal requests the end. */
+/* Sleep until the next action may be due. Return false if a signal requests the end. */
 static bool pause_for(uint64_t us)
 {
 	struct timespec timeout = {.tv_sec = (time_t)(us / 1000000), .tv_nsec = (long)(us % 1000000) * 1000};
@@ -441,7 +442,7 @@ static int run_engines(struct conductor *conductor)
 
 	conductor->start_us = monotonic_us();
 	conductor->next_kill_us = random_interval_us(conductor);
-	/* Before either starts, so that the first one waits for the other. */
+	/* Set before either engine starts, so that the first one waits for the other. */
 	for (int i = 0; i < BOARD_ENGINES; i++)
 		atomic_store(&engines[i].active, engines[i].request_count > 0);
 	for (int i = 0; !error && i < BOARD_ENGINES; i++)
@@ -465,7 +466,7 @@ int conductor_run(const struct plan *plan, bool split, struct run *run, struct a
 
 	memset(run, 0, sizeof *run);
 	run->split = split;
-	conductor.random = plan->seed * 2 + 1; /* never 0 */
+	conductor.random = plan->seed * 2 + 1; /* odd, so never 0 */
 	progress_init(&conductor.progress);
 	error = agent_bring_up(&conductor);
 	if (!error) {

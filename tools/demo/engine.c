@@ -18,21 +18,22 @@
 enum {
 	TOUCH_US = 5 * 1000 * 1000, /* well below the 30 s after which a pin counts as leaked */
 	OPEN_TIMEOUT_MS = 30 * 1000,
-	LAG_PAUSE_NS = 200 * 1000, /* interval at which an engine that is ahead checks the other one */
-	/* no admission after a preemption, or the same request would be the next to be preempted */
+	LAG_PAUSE_NS = 200 * 1000, /* polling interval of an engine that is ahead of the other one */
+	/* no admission for these steps after a preemption; otherwise the same request would be preempted next */
 	PAUSE_STEPS = 8,
 };
 
 /* A request that has arrived and is not finished. */
 struct sequence {
-	struct sequence *next; /* in the queue, or in the order of admission */
+	struct sequence *next; /* next in the queue, or in the order of admission */
 	uint32_t request;      /* index within this engine's part of the board */
-	uint32_t generated;    /* tokens; generated ones stay known when the KV is lost */
+	uint32_t generated;    /* number of generated tokens; it is kept when the KV is lost */
 	uint32_t prefill;      /* tokens whose KV must be written before the next one is generated */
 	struct pattern_owner owner;
 	struct kv kv;
 	uint64_t queued_us;
-	uint64_t refusals_seen; /* the engine's count when it was queued: a later refusal delayed this one too */
+	uint64_t refusals_seen; /* engine->refusals when the request was queued; a refusal since then has delayed
+				 * this request, too */
 	bool failed;            /* verification found wrong bytes */
 };
 
@@ -46,17 +47,17 @@ struct engine {
 	struct kv_context context;
 	uint32_t index;
 	struct sequence_list queue;   /* by request, oldest first */
-	struct sequence_list running; /* by request too */
-	struct sequence *following;   /* within a step: the next one to be processed */
+	struct sequence_list running; /* also by request, oldest first */
+	struct sequence *following;   /* during a step: the next one to be processed */
 	uint64_t now_us;              /* time of the run */
-	uint64_t due_ns;              /* end of this step, in real time */
-	uint32_t next_arrival;        /* the first request that has not been queued */
+	uint64_t due_ns;              /* real time at which this step ends */
+	uint32_t next_arrival;        /* index of the first request that has not been queued */
 	uint32_t open_requests;
 	uint64_t refusals;
 	uint64_t pause_steps;
 	uint64_t touched_us;
-	bool blocked;  /* the head of the queue was refused */
-	bool released; /* pages were freed or unpinned since then */
+	bool blocked;  /* the head of the queue was refused pages */
+	bool released; /* pages have been freed or unpinned since then */
 	struct prefix_cache cache;
 };
 
@@ -70,9 +71,7 @@ static struct board_mark *mark_of(const struct engine *engine, uint32_t request)
 	return &engine->board.marks[engine->context.score->first_request + request];
 }
 
-/*
- * Insert in order of request. Preempted requests are older than all waiting ones, so they are inserted near the head.
- */
+/* Insert in order of request. Preempted requests are older than all waiting ones and are inserted near the head. */
 static void list_insert(struct sequence_list *list, struct sequence *sequence)
 {
 	struct sequence **at = &list->first;
@@ -99,12 +98,12 @@ static void queue_insert(struct engine *engine, struct sequence *sequence)
 	sequence->queued_us = engine->now_us;
 	sequence->refusals_seen = engine->refusals;
 	list_insert(&engine->queue, sequence);
-	/* The head has changed, and the new one has not been refused yet. */
+	/* The head is a new one, which has not been refused yet. */
 	if (engine->queue.first == sequence)
 		engine->blocked = false;
 }
 
-/* Queue the requests that have arrived, except those that an earlier life of this process finished. */
+/* Queue the requests that have arrived, except those finished by an earlier process of this engine. */
 static int engine_receive(struct engine *engine)
 {
 	struct board_engine *score = engine->context.score;
@@ -128,7 +127,7 @@ static int engine_receive(struct engine *engine)
 	return 0;
 }
 
-/* Every n-th request continues the conversation of an earlier one: look up KV with which it can begin. */
+/* Let every n-th request continue the conversation of an earlier one: look for a prefix in the cache. */
 static void sequence_find_prefix(struct engine *engine, struct sequence *sequence)
 {
 	const struct board_header *header = engine->board.header;
@@ -147,7 +146,7 @@ static void sequence_find_prefix(struct engine *engine, struct sequence *sequenc
 }
 
 /*
- * Release the pages of a sequence: free its own, return those of a prefix to the cache, and add `keep` of its own to
+ * Release the pages of a sequence: free its own blocks, return a prefix to the cache, and add the own part `keep` to
  * the cache.
  */
 static void sequence_release(struct engine *engine, struct sequence *sequence, const struct kv_part *keep)
@@ -167,7 +166,7 @@ static void sequence_release(struct engine *engine, struct sequence *sequence, c
 	engine->released = true;
 }
 
-/* Start the head of the queue, which has got its pages. */
+/* Start the head of the queue, which has its pages now. */
 static void engine_admitted(struct engine *engine, struct sequence *sequence)
 {
 	struct board_engine *score = engine->context.score;
@@ -185,7 +184,7 @@ static void engine_admitted(struct engine *engine, struct sequence *sequence)
 	if (sequence->kv.has_prefix) {
 		board_add(&score->prefix_hits, 1);
 		board_add(&score->prefix_hit_tokens, sequence->kv.tokens);
-		/* Not only at the end: the cache must return what was put into it. */
+		/* Check now, not only at the end: the cache must return the content that was put into it. */
 		if (kv_part_check(&engine->context, &sequence->kv.parts[0]) != 0)
 			sequence->failed = true;
 	}
@@ -207,8 +206,8 @@ static int engine_admit_one(struct engine *engine, int timeout_ms)
 	mark = mark_of(engine, sequence->request);
 	sequence->owner = (struct pattern_owner){engine->index, sequence->request, atomic_load(&mark->lives) + 1};
 	/*
-	 * Not if it may have to wait and no other request is running: two such engines, each with a pinned prefix,
-	 * could withhold the last pages from each other forever.
+	 * Use a prefix only if there is no wait, or another request is running. Otherwise two engines that wait with a
+	 * pinned prefix each could withhold the last pages from each other forever.
 	 */
 	if (timeout_ms == 0 || engine->running.first)
 		sequence_find_prefix(engine, sequence);
@@ -223,7 +222,7 @@ static int engine_admit_one(struct engine *engine, int timeout_ms)
 		engine->refusals++;
 		return error;
 	}
-	/* The new life is stored first: its pattern must differ from those of killed lives. */
+	/* Store the new life first: its pattern must differ from those of killed lives. */
 	atomic_store(&mark->lives, sequence->owner.life);
 	atomic_store(&mark->state, BOARD_RUNNING);
 	engine_admitted(engine, sequence);
@@ -238,7 +237,7 @@ static int engine_admit(struct engine *engine)
 		engine->pause_steps--;
 		return 0;
 	}
-	/* After a refusal, try again only after freeing pages; engine_rest() waits for pages of others. */
+	/* After a refusal, retry only if this engine has freed pages; engine_rest() waits for pages of others. */
 	if (engine->blocked && !engine->released)
 		return 0;
 	while (!error)
@@ -255,29 +254,26 @@ static struct sequence *youngest(const struct engine *engine)
 	return sequence;
 }
 
-/* Take the pages of a running request. It starts again when there is room, and writes its tokens again. */
+/* Free the pages of a running request. It starts again when there is room, and writes its tokens again. */
 static void engine_preempt(struct engine *engine, struct sequence *sequence)
 {
 	list_remove(&engine->running, sequence);
 	if (engine->following == sequence)
 		engine->following = sequence->next;
-	/* Verify what it has written so far, too. */
+	/* Also verify what it has written so far. */
 	if (kv_check(&engine->context, &sequence->kv) != 0)
 		sequence->failed = true;
 	sequence_release(engine, sequence, NULL);
 	sequence->prefill = request_of(engine, sequence)->context_tokens + sequence->generated;
 	atomic_store(&mark_of(engine, sequence->request)->state, BOARD_OPEN);
 	queue_insert(engine, sequence);
-	/* It is queued because of a refusal of pages, so the time in the queue counts as a wait. */
+	/* It was queued because pages were refused, so its time in the queue counts as a wait. */
 	engine->refusals++;
 	engine->pause_steps = PAUSE_STEPS;
 	board_add(&engine->context.score->preemptions, 1);
 }
 
-/*
- * Make room for one more token. Return: 0; -EAGAIN: the sequence itself was preempted; or an error that ends the
- * engine.
- */
+/* Make room for one more token. Return: 0; -EAGAIN if this sequence was preempted; or an error that ends the engine. */
 static int sequence_grow(struct engine *engine, struct sequence *sequence)
 {
 	while (kv_room(&engine->context, &sequence->kv) == 0) {
@@ -296,7 +292,7 @@ static int sequence_grow(struct engine *engine, struct sequence *sequence)
 	return 0;
 }
 
-/* Flip one bit of a request that is about to be verified, for the self-test of the verification. */
+/* Flip one bit of a request before its verification, to test the verification. */
 static void sequence_corrupt(struct engine *engine, struct sequence *sequence)
 {
 	const struct board_header *header = engine->board.header;
@@ -320,7 +316,8 @@ static void engine_finish(struct engine *engine, struct sequence *sequence)
 		sequence_corrupt(engine, sequence);
 	failed = kv_check(&engine->context, &sequence->kv) != 0 || sequence->failed;
 	/*
-	 * A later request may share the context, which is the first block of its own. Wrong bytes must not be shared.
+	 * A later request may share the context, which is the first block of its own. A context with wrong bytes must
+	 * not be shared.
 	 */
 	if (header->reuse_every > 0 && !failed && sequence->kv.count > sequence->kv.has_prefix) {
 		keep = &sequence->kv.parts[sequence->kv.has_prefix];
@@ -367,7 +364,7 @@ static int engine_step(struct engine *engine)
 	uint32_t budget = engine->board.header->prefill_tokens;
 	struct sequence *sequence;
 
-	/* Oldest first; the youngest may be preempted meanwhile. */
+	/* Oldest first; the youngest may be preempted during the loop. */
 	for (sequence = engine->running.first; sequence; sequence = engine->following) {
 		int error;
 
@@ -379,7 +376,7 @@ static int engine_step(struct engine *engine)
 	return 0;
 }
 
-/* Do the work of each step that does not concern a single request. */
+/* Do the work of a step that does not concern a single request. */
 static void engine_keep_house(struct engine *engine)
 {
 	struct board_engine *score = engine->context.score;
@@ -395,7 +392,7 @@ static void engine_keep_house(struct engine *engine)
 		kv_touch(&engine->context, &sequence->kv);
 }
 
-/* Wait for the rest of the step, with a refused request in the agent's queue. */
+/* Wait until the end of the step, with a refused request in the agent's queue. */
 static int engine_rest(struct engine *engine)
 {
 	uint64_t now_ns = monotonic_ns();
@@ -412,7 +409,7 @@ static int engine_rest(struct engine *engine)
 	return error == -ENOSPC || error == -ENOENT ? 0 : error;
 }
 
-/* Wait for the other engine, if there is one, when this one is too far ahead. */
+/* If this engine is too far ahead of the other one, wait for it. */
 static void engine_wait_for_other(const struct engine *engine)
 {
 	const struct board_engine *other = &engine->board.header->engines[!engine->index];
@@ -423,7 +420,7 @@ static void engine_wait_for_other(const struct engine *engine)
 		nanosleep(&pause, NULL);
 }
 
-/* Advance the time of the run by a step. A late engine does not catch up. */
+/* Advance the time of the run by one step. An engine that is late does not catch up. */
 static void engine_tick(struct engine *engine)
 {
 	uint64_t step_us = engine->board.header->step_us, now_ns;
@@ -435,7 +432,7 @@ static void engine_tick(struct engine *engine)
 	engine->due_ns = (engine->due_ns > now_ns ? engine->due_ns : now_ns) + step_us * 1000;
 }
 
-/* Start at the current time of the run: a killed engine has missed some of it. */
+/* Start at the current time of the run, some of which a killed engine has missed. */
 static void engine_join(struct engine *engine)
 {
 	const struct board_engine *other = &engine->board.header->engines[!engine->index];

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Return the used bytes of a page with `tokens` of its tokens; with the last one, also the rest at its end. */
+/* Return the used bytes of a page that has `tokens` tokens. A full page also uses the rest at its end. */
 static uint64_t page_filled(const struct kv_context *context, uint32_t tokens)
 {
 	return tokens == context->tokens_per_page ? context->page_bytes : tokens * context->token_bytes;
@@ -70,7 +70,10 @@ int kv_take(const struct kv_context *context, struct kv *kv, const struct patter
 	options.owner_id = owner->request;
 	options.timeout_ms = timeout_ms;
 	error = gpool_alloc(context->pool, pages, &options, &part.block);
-	/* Without a quota, the engine reaches its tenant's limit only if that is the whole pool. */
+	/*
+	 * The session has no quota, so -EDQUOT means the tenant's limit, which is the whole pool: treat it as a lack of
+	 * pages.
+	 */
 	if (error)
 		return error == -EDQUOT ? -ENOSPC : error;
 	error = gpool_address(context->pool, &part.block, &address);
@@ -140,7 +143,7 @@ int kv_check(const struct kv_context *context, const struct kv *kv)
 {
 	int error = 0;
 
-	/* All parts, also after a wrong one, since each counts as an error. */
+	/* Check all parts even if one is wrong, since each counts as an error. */
 	for (uint32_t i = 0; i < kv->count; i++)
 		if (kv_part_check(context, &kv->parts[i]) != 0)
 			error = -EBADMSG;

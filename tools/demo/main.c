@@ -1,14 +1,17 @@
 /*
- * main.c - gpool-demo, two engines that replay real request traces on one pool of GPU memory and verify every byte; see
+ * main.c - gpool-demo: two engines that replay real request traces on one pool of GPU memory and verify every byte; see
  * gpool-demo(1).
  *
- *   main       options and values derived from them          trace, model, pattern   requests, bytes per token, KV
- *   conductor  one run: agent, engines, kills, samples       engine                  one engine: queue, steps,
- *              preemption
- *   board      shared memory of the processes                kv, prefix_cache        the KV of a request, and of
- *              finished ones
- *   run        results                                       summary, report         table, JSON, HTML
- *   monitor    state of the agent                            progress
+ *   main              options and values derived from them
+ *   conductor         one run: agent, engines, kills, samples
+ *   board             shared memory of the processes
+ *   engine            one engine: queue, steps, preemption
+ *   kv, prefix_cache  the KV of a request, and of finished ones
+ *   model, pattern    bytes per token, content of the KV
+ *   run               results
+ *   summary, report   table and JSON, HTML
+ *   monitor           state of the agent
+ *   progress          the line with the progress
  */
 #include "tools/demo/conductor.h"
 #include "tools/demo/engine.h"
@@ -34,7 +37,7 @@
 
 enum {
 	STATUS_INTERRUPTED = 130,
-	LONG_SPAN_S = 1500, /* from here on a trace is compressed into LONG_RUN_S */
+	LONG_SPAN_S = 1500, /* longer traces are compressed to LONG_RUN_S */
 	LONG_RUN_S = 150,
 	SHORT_SPEED = 6,
 };
@@ -43,7 +46,7 @@ struct settings {
 	const char *traces[BOARD_ENGINES];
 	int trace_count;
 	const char *report;
-	uint64_t pool_bytes; /* 0: determined by the machine */
+	uint64_t pool_bytes; /* 0: depends on the machine */
 	uint64_t duration_us, limit;
 	bool no_split, steady, json;
 	struct plan plan;
@@ -97,7 +100,7 @@ static const struct option_spec options[] = {
 	OPTION_ROW_QUIET,
 	OPTION_ROW_HELP,
 	OPTION_ROW_VERSION,
-	OPTION(OPTION_CORRUPT, 0, "corrupt", "N", NULL), /* lets a test see verification fail */
+	OPTION(OPTION_CORRUPT, 0, "corrupt", "N", NULL), /* lets a test observe a verification failure */
 	OPTIONS_END,
 };
 
@@ -161,7 +164,7 @@ static bool is_directory(const char *path)
 
 /*
  * Find the folder of the trace excerpts: in the source tree, next to the installed program, or in GPOOL_DATADIR.
- * Return: 0, or -ENOENT.
+ * Return: 0 or -ENOENT.
  */
 static int find_excerpts(const struct settings *settings, char *path, size_t path_bytes)
 {
@@ -213,7 +216,7 @@ static int traces_read(struct settings *settings)
 	return 0;
 }
 
-/* Check that each request fits into the pool: otherwise it would wait forever. */
+/* Check that every request fits into the pool; one that does not would wait forever. */
 static int largest_request_fits(const struct settings *settings)
 {
 	const struct plan *plan = &settings->plan;
@@ -222,7 +225,7 @@ static int largest_request_fits(const struct settings *settings)
 	for (int e = 0; e < BOARD_ENGINES; e++)
 		for (uint32_t i = 0; i < plan->traces[e].count; i++) {
 			const struct trace_request *request = &plan->traces[e].requests[i];
-			/* One more page: that of a prefix whose end is not used. */
+			/* One more page, for a prefix whose end is not used. */
 			uint32_t pages = 1 +
 				model_pages((uint64_t)request->context_tokens + request->generated_tokens,
 					plan->tokens_per_page);
@@ -301,7 +304,7 @@ static int plan_make(struct settings *settings)
 	return error;
 }
 
-/* ---- the way through ---- */
+/* ---- the program ---- */
 
 static void header_print(const struct settings *settings)
 {

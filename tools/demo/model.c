@@ -1,6 +1,6 @@
 /*
- * model.c - see model.h. Shapes are those of the models' public configuration files; tp8 is one of eight
- * tensor-parallel GPUs.
+ * model.c - see model.h. The shapes are those of the models' public configuration files; tp8 is one of eight GPUs with
+ * tensor parallelism.
  */
 #include "tools/demo/model.h"
 
@@ -56,7 +56,7 @@ static int dtype_set(struct model *model, const char *value, char *error)
 	return -EINVAL;
 }
 
-/* "layers=32". The bounds are chosen well above any model and keep the product below 2^37. */
+/* Parse "layers=32". The bounds are far above any model, and keep the product below 2^37. */
 static int field_set(struct model *model, char *field, char *error)
 {
 	const struct {

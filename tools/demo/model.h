@@ -1,8 +1,8 @@
 /*
- * model.h - the dimensions of a language model that determine the bytes of KV cache per token.
+ * model.h - the dimensions of a language model that determine its KV bytes per token.
  *
  * token_bytes = 2 (K and V) * layers * kv_heads * head_dim * bytes of the element type. A page holds whole tokens; the
- * rest at its end is written and verified, too.
+ * remaining bytes at its end are written and verified, too.
  */
 #ifndef GPOOL_DEMO_MODEL_H
 #define GPOOL_DEMO_MODEL_H
@@ -13,7 +13,7 @@
 enum { MODEL_NAME_BYTES = 32, MODEL_ERROR_BYTES = 256 };
 
 struct model {
-	char name[MODEL_NAME_BYTES]; /* of the table, or "own" */
+	char name[MODEL_NAME_BYTES]; /* its name in the table, or "own" */
 	char dtype[8];
 	uint32_t layers;
 	uint32_t kv_heads; /* on one GPU */
@@ -22,10 +22,7 @@ struct model {
 	uint64_t token_bytes;
 };
 
-/*
- * MODEL_DEFAULT - small enough that both full traces are written and verified in minutes, and the shape of a real
- * model.
- */
+/* MODEL_DEFAULT - the shape of a real model, small enough that both full traces are written and verified in minutes. */
 #define MODEL_DEFAULT "qwen2.5-0.5b"
 
 /*
@@ -37,7 +34,7 @@ struct model {
  */
 int model_parse(const char *text, struct model *model, char *error);
 
-/* model_tokens_per_page() - return the number of whole tokens in a page; 0: a token is larger. */
+/* model_tokens_per_page() - return the number of whole tokens in a page; 0: a token is larger than a page. */
 uint32_t model_tokens_per_page(const struct model *model, uint64_t page_bytes);
 
 /* model_pages() - return the number of pages for a number of tokens. */

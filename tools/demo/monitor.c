@@ -1,6 +1,4 @@
-/*
- * monitor.c - see monitor.h. Messages are large, hence static; one thread uses this file.
- */
+/* monitor.c - see monitor.h. Messages are large and therefore static; one thread uses this file. */
 #include "tools/demo/monitor.h"
 
 #include "client/core/request.h"
@@ -39,7 +37,10 @@ void monitor_close(struct monitor *monitor)
 	monitor->handle = NULL;
 }
 
-/* Send the request in request_bytes[length]; the answer is in reply_bytes. Return: its length, or negative errno. */
+/*
+ * Send the request in request_bytes[length], and receive the answer in reply_bytes. Return: its length, or negative
+ * errno.
+ */
 static int ask(struct monitor *monitor, int length)
 {
 	if (length < 0)
@@ -53,7 +54,7 @@ static void take_client(
 {
 	for (int i = 0; i < BOARD_ENGINES; i++)
 		if (strcmp(client->name, names[i]) == 0) {
-			/* A killed engine's session may still exist beside that of its successor. */
+			/* The session of a killed engine may still exist in addition to its successor's. */
 			sample->engines[i].needed_pages += client->needed_pages;
 			sample->engines[i].offered_pages += client->offered_pages;
 			sample->engines[i].idle_pages += client->idle_pages;
@@ -130,7 +131,7 @@ int monitor_finish(struct monitor *monitor, struct run_agent *counted)
 	const struct timespec pause = {.tv_nsec = 10 * 1000 * 1000};
 	int error = read_status(monitor, counted);
 
-	/* The engines have ended; the agent detects that by their sockets, with some delay. */
+	/* The engines have ended; the agent detects that through their sockets, with some delay. */
 	for (int waited_ms = 0; !error && counted->left_pages > 0 && waited_ms < SETTLE_MS; waited_ms += 10) {
 		nanosleep(&pause, NULL);
 		error = read_status(monitor, counted);

@@ -1,6 +1,4 @@
-/*
- * monitor.h - an observer of the agent: state of pools and sessions, over the control channel.
- */
+/* monitor.h - an observer of the agent: the state of pools and sessions, read by requests. */
 #ifndef GPOOL_DEMO_MONITOR_H
 #define GPOOL_DEMO_MONITOR_H
 
@@ -21,8 +19,8 @@ int monitor_open(
 void monitor_close(struct monitor *monitor);
 
 /*
- * monitor_sample() - read the pages of the sessions called names[0] and names[1]; fills only the page counts of
- * *sample. Return: 0, or the error of the request.
+ * monitor_sample() - read the pages of the sessions named names[0] and names[1]; only the page counts of *sample are
+ * set. Return: 0, or the error of the request.
  */
 int monitor_sample(struct monitor *monitor, const char *const names[BOARD_ENGINES], struct run_sample *sample);
 

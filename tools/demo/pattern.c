@@ -1,10 +1,10 @@
 #include "tools/demo/pattern.h"
 
-/* 2^64 / golden ratio: every byte of the sum keeps changing */
+/* 2^64 / golden ratio: adding it changes all bytes of the sum over time */
 static const uint64_t step = UINT64_C(0x9e3779b97f4a7c15);
-enum { BATCH = 64 }; /* words; a loop of constant length, which compilers vectorize at -O2 */
+enum { BATCH = 64 }; /* words; a loop of constant length is vectorized at -O2 */
 
-/* The finisher of splitmix64: each bit of the input changes half of the output's bits. */
+/* The finisher of splitmix64: each input bit changes half of the output bits. */
 static uint64_t mix(uint64_t x)
 {
 	x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);

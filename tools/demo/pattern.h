@@ -1,19 +1,16 @@
 /*
- * pattern.h - bytes that represent KV: each 64-bit word identifies its owner and its position.
+ * pattern.h - the bytes that represent KV: each 64-bit word identifies its owner and its position.
  *
- * Word i of a page is seed + i * C, with a seed mixed from engine, request, life and page. A page that belongs to
- * another owner, is outdated, torn, shifted or has a flipped bit therefore differs. One addition per word is as fast as
- * memory: 18 GB/s written and 22 GB/s checked by each of two concurrent processes [measured, 2-core VM].
+ * Word i of a page is seed + i * C; the seed is mixed from engine, request, life and page. A page that belongs to
+ * another owner or that is outdated, torn, shifted or has a flipped bit therefore differs. One addition per word is as
+ * fast as memory: each of two concurrent processes writes 18 GB/s and checks 22 GB/s [measured, 2-core VM].
  */
 #ifndef GPOOL_DEMO_PATTERN_H
 #define GPOOL_DEMO_PATTERN_H
 
 #include <stdint.h>
 
-/*
- * The owner of the bytes. A request has a new life each time it starts, so that bytes of an earlier life are not
- * accepted.
- */
+/* The owner of the bytes. Each start of a request is a new life, so that bytes of an earlier life are detected. */
 struct pattern_owner {
 	uint32_t engine;
 	uint32_t request;
@@ -27,12 +24,12 @@ uint64_t pattern_seed(const struct pattern_owner *owner, uint32_t page);
 void pattern_write(uint64_t *page, uint64_t seed, uint64_t first, uint64_t count);
 
 /*
- * pattern_check() - compare the words [first, first + count). Return: -1 if all are correct, else the index of the
+ * pattern_check() - compare the words [first, first + count). Return: -1 if all are correct, otherwise the index of the
  * first wrong one.
  */
 int64_t pattern_check(const uint64_t *page, uint64_t seed, uint64_t first, uint64_t count);
 
-/* pattern_word() - return the expected value of word `index`, for messages. */
+/* pattern_word() - return the expected value of word `index`, for error messages. */
 uint64_t pattern_word(uint64_t seed, uint64_t index);
 
 #endif

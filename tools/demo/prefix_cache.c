@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Handle a cached part that could not be pinned: evicted, which is expected, or an error. */
+/* Handle a cached part that could not be pinned: it was evicted, which is expected, or there is an error. */
 static void lost(const struct kv_context *context, const struct kv_part *part, int error)
 {
 	if (error == -ESTALE)

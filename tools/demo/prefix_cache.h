@@ -1,6 +1,6 @@
 /*
- * prefix_cache.h - the KV of finished requests, kept unpinned for some time, so that a follow-up can build on it. The
- * agent may evict it at any time; the cache detects that when it pins it again.
+ * prefix_cache.h - the KV of finished requests, kept unpinned for some time for continuations. The agent may evict it
+ * at any time; the cache detects that at its next pin.
  */
 #ifndef GPOOL_DEMO_PREFIX_CACHE_H
 #define GPOOL_DEMO_PREFIX_CACHE_H
@@ -18,15 +18,17 @@ struct prefix_cache {
 	uint64_t keep_us;
 };
 
-/* prefix_cache_put() - take over a pinned part with full pages, and unpin or free it. */
+/*
+ * prefix_cache_put() - take over a pinned part with full pages. It is unpinned, or freed if the cache is out of memory.
+ */
 void prefix_cache_put(
 	struct prefix_cache *cache, const struct kv_context *context, const struct kv_part *part, uint64_t now_us);
 
 /*
- * prefix_cache_get() - remove and pin a part with 1..most_pages full pages; `pick` is a random number that selects one
- * of them.
+ * prefix_cache_get() - remove and pin a part with 1..most_pages full pages. `pick` is a random number that selects the
+ * part.
  *
- * Return: 0; -ENOENT: there is none; -ESTALE: the selected one was evicted, which is counted.
+ * Return: 0; -ENOENT: no such part; -ESTALE: the selected part was evicted, which is counted.
  */
 int prefix_cache_get(struct prefix_cache *cache, const struct kv_context *context, uint32_t most_pages, uint64_t pick,
 	struct kv_part *part);

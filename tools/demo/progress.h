@@ -1,5 +1,6 @@
 /*
- * progress.h - one line with the progress of a run: rewritten on a terminal, a new one every 2 s elsewhere. On stderr.
+ * progress.h - one line on stderr with the progress of a run. On a terminal it is rewritten; elsewhere a new line is
+ * printed every 2 s.
  */
 #ifndef GPOOL_DEMO_PROGRESS_H
 #define GPOOL_DEMO_PROGRESS_H
@@ -14,9 +15,9 @@ struct progress {
 };
 
 void progress_init(struct progress *progress);
-/* progress_end() - end the line, if one is being rewritten. */
+/* progress_end() - end the line that is being rewritten, if any. */
 void progress_end(struct progress *progress);
-/* progress_show() - print the line if its interval has passed, or if `last`. */
+/* progress_show() - print the line if its interval has passed, or if `last` is set. */
 void progress_show(struct progress *progress, const struct plan *plan, const struct run *run, const struct board *board,
 	bool last);
 

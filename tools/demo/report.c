@@ -10,7 +10,7 @@
 
 enum { WIDTH = 1000, POOL_HEIGHT = 330, WAIT_HEIGHT = 190, MARGINS = 50, MANY_KILLS = 12 };
 
-/* Two hues that are distinguishable with any kind of colour vision, each with a pale form for evictable memory. */
+/* Two hues that all kinds of colour vision can distinguish, each with a pale variant for evictable memory. */
 static const char style[] =
 	":root{color-scheme:light "
 	"dark;--page:#fcfcfb;--ink:#1c1d20;--soft:#5c6068;--rule:#dcdcd6;--card:#f3f3ef;--e0:#2a6db5;--e0p:#a3c4e4;--"
@@ -84,11 +84,11 @@ static void escape(FILE *out, const char *text)
 
 /* ---- curves ---- */
 
-/* The three kinds of leased pages, from the bottom of a drawing to its top. */
+/* The kinds of leased pages, from bottom to top. */
 enum band { BAND_NEEDED, BAND_OFFERED, BAND_IDLE, BANDS };
 static const char *const band_names[BANDS] = {"needed", "offered", "idle"};
 
-/* The samples of a run, reduced to the resolution of a drawing: each point is the mean of several. */
+/* The samples of a run at the resolution of a drawing: each point is the mean of several samples. */
 struct curves {
 	double x[CHART_POINTS_MAX];
 	double bands[BANDS][BOARD_ENGINES][CHART_POINTS_MAX];
@@ -119,7 +119,7 @@ static void curves_make(struct curves *curves, const struct run *run)
 	}
 }
 
-/* Stack `values` on `base`: `low` becomes the old base, and `base` the sum. */
+/* Stack `values` on `base`: copy `base` to `low`, and add the values to `base`. */
 static void stack(double *low, double *base, const double *values, size_t count)
 {
 	for (size_t i = 0; i < count; i++) {
@@ -146,7 +146,7 @@ static void draw_layer(const struct chart *chart, const struct plan *plan, const
 	chart_area(chart, &curve);
 }
 
-/* On a narrow screen a drawing is scrolled. */
+/* On a narrow screen, the drawing can be scrolled. */
 static void drawing_begin(const struct chart *chart, const char *label, const char *y_name)
 {
 	fputs("<div class=\"scroll\">", chart->out);
@@ -159,7 +159,7 @@ static void drawing_end(const struct chart *chart, bool with_time)
 	fputs("</div>\n", chart->out);
 }
 
-/* All kills, or those of one engine. */
+/* Draw all kills, or those of one engine. */
 static void draw_kills(const struct chart *chart, const struct plan *plan, const struct run *run, int engine)
 {
 	for (uint32_t i = 0; i < run->kill_count; i++) {
@@ -174,7 +174,7 @@ static void draw_kills(const struct chart *chart, const struct plan *plan, const
 	}
 }
 
-/* Where an engine falls idle: all of them, or those of one engine. */
+/* Draw the start of the idle times, of all engines or of one. */
 static void draw_turns(const struct chart *chart, const struct plan *plan, int engine)
 {
 	for (int e = 0; plan->idle_us > 0 && e < BOARD_ENGINES; e++) {
@@ -213,7 +213,7 @@ static void draw_shared(FILE *out, const struct plan *plan, const struct run *ru
 
 static void draw_half(FILE *out, const struct plan *plan, const struct run *run, int engine, double seconds)
 {
-	/* A page is as high as in the drawing of the shared pool. */
+	/* Draw a page as high as in the drawing of the shared pool. */
 	struct chart chart = {.out = out,
 		.width = WIDTH,
 		.height = (POOL_HEIGHT - MARGINS) / 2.0 + MARGINS,
@@ -277,7 +277,7 @@ static void draw_waiting(FILE *out, const struct run *shared, const struct run *
 	drawing_end(&chart, 1);
 }
 
-/* ---- parts of the page ---- */
+/* ---- parts of the document ---- */
 
 static void tile(FILE *out, const char *css_class, const char *figure, const char *text)
 {

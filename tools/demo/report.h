@@ -1,5 +1,6 @@
 /*
- * report.h - the results of a run as one self-contained HTML file: drawings, table, and the command that repeats it.
+ * report.h - the results of a run as one self-contained HTML file: drawings, a table, and the command that repeats the
+ * run.
  */
 #ifndef GPOOL_DEMO_REPORT_H
 #define GPOOL_DEMO_REPORT_H
@@ -7,8 +8,8 @@
 #include "tools/demo/summary.h"
 
 /*
- * report_write() - write frame->report, replacing it only when it is complete. split NULL: only the shared run. Return:
- * 0 or -errno.
+ * report_write() - write frame->report; an existing file is replaced only when the new one is complete. split NULL:
+ * there was only the shared run. Return: 0 or negative errno.
  */
 int report_write(const struct summary_frame *frame, const struct run *shared, const struct run *split);
 

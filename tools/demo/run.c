@@ -30,7 +30,10 @@ void run_error(struct run *run, const char *format, ...)
 	va_end(arguments);
 }
 
-/* Make room for one more element of `bytes` bytes. Return: the array; NULL: out of memory, and nothing has changed. */
+/*
+ * Make room for one more element of `bytes` bytes. Return: the array, or NULL if out of memory; the old array is then
+ * unchanged.
+ */
 static void *grow(void *array, uint32_t count, uint32_t *capacity, size_t bytes)
 {
 	uint32_t more = *capacity ? *capacity * 2 : 256;
@@ -77,7 +80,7 @@ static int compare_u64(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* Sort the values and return the 99th percentile by nearest rank; 0 without values. */
+/* Sort the values and return the 99th percentile by nearest rank; 0 if there are none. */
 static uint64_t percentile_99(uint64_t *values, size_t count)
 {
 	if (count == 0)
@@ -141,7 +144,7 @@ static uint32_t sample_pages(const struct run_sample *sample, int engine)
 		sample->engines[engine].idle_pages;
 }
 
-/* Pages that an engine leases beyond half of the pool count as given by the other one. */
+/* Count the pages that an engine leases beyond half of the pool as given by the other one. */
 static void add_up_given(struct run *run, const struct plan *plan)
 {
 	uint32_t half = plan->page_count / BOARD_ENGINES;

@@ -24,8 +24,8 @@ static double mean_wait_us(const struct run *run)
 }
 
 /*
- * Adds a row: the text of each `run`, of a printf format, and the ratio of the two `compared` numbers. The texts may
- * use the buffers a and b.
+ * Add a row: for each `run`, a text in printf format; and the ratio of the numbers `compared`. The texts may use the
+ * buffers a and b.
  */
 #define ROW(name, compared, ...) \
 	do { \
@@ -44,7 +44,7 @@ static double mean_wait_us(const struct run *run)
 			snprintf(row->ratio, sizeof row->ratio, "%.2f", numbers[1] / numbers[0]); \
 	} while (0)
 #define NOT_COMPARED ((void)run, 0)
-/* A row of one number, which is also compared; of two numbers, which are not. */
+/* Add a row of one number, with the ratio, or of two numbers, without it. */
 #define ROW_OF(name, format, number) ROW(name, number, "%s", format(a, (uint64_t)(number)))
 #define ROW_PAIR(name, compared, first, second) \
 	ROW(name, compared, "%s / %s", text_count(a, (uint64_t)(first)), text_count(b, (uint64_t)(second)))
@@ -168,7 +168,7 @@ static void json_plan(cJSON *root, const struct plan *plan)
 	json_text(root, "traces", plan->trace_source);
 	JSON_FIELDS(root, {"speed", plan->speed}, {"load", plan->load}, {"step_us", plan->step_us},
 		{"idle_s", (double)plan->idle_us / 1e6}, {"kill_every_s", plan->kill_every_s});
-	/* As text: a double cannot hold every 64-bit number. */
+	/* Print the seed as text: a double cannot represent every 64-bit number. */
 	snprintf(seed, sizeof seed, "%llu", (unsigned long long)plan->seed);
 	json_text(root, "seed", seed);
 }

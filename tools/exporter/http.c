@@ -117,7 +117,7 @@ static struct peer *peer_of(struct MHD_Connection *connection)
 	return MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
 }
 
-/* A body is never read: a request with a body is answered at once, and its connection closed. */
+/* Bodies are never read: a request with a body is answered at once, and its connection is closed. */
 static enum MHD_Result answer_request(void *context, struct MHD_Connection *connection, const char *path,
 	const char *method, const char *version, const char *upload, size_t *upload_bytes, void **request_context)
 {
@@ -192,7 +192,7 @@ static int listen_at(const struct addrinfo *info)
 
 	if (fd < 0)
 		return -errno;
-	/* The address may be in use by closed connections of an earlier exporter, but not by a running one. */
+	/* The address may be in use by closed connections of an earlier exporter, but not by a running exporter. */
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int));
 	if (!bind(fd, info->ai_addr, info->ai_addrlen) && !listen(fd, HTTP_CONNECTIONS_MAX))
 		return fd;
@@ -229,7 +229,7 @@ int http_listen(const char *address, uint16_t *port)
 	return fd;
 }
 
-/* Twice the limit: connections that had to make room are about to end. */
+/* Twice the limit, since replaced connections may not have ended yet. */
 static struct MHD_Daemon *daemon_start(struct http *http, int socket)
 {
 	return MHD_start_daemon(

@@ -1,4 +1,4 @@
-/* live.c - streams for viewers: changes since the last message to them. */
+/* live.c - the event streams of viewers: each message has the changes since the viewer's last message. */
 #include "tools/exporter/live.h"
 
 #include "shm/monotonic.h"
@@ -19,7 +19,7 @@ struct viewer {
 	struct live *live;
 	char pool[64];
 	uint64_t ticks, next_ns, sent; /* sent: number of the last notice */
-	uint32_t count;                /* pages in `has`; 0: none yet */
+	uint32_t count;                /* pages in `has`; 0: nothing sent yet */
 	struct msg_page_kind *has;
 	char *text;
 	size_t bytes, given;
@@ -32,7 +32,7 @@ static bool same(struct msg_page_kind a, struct msg_page_kind b)
 	return a.kind == b.kind && a.tenant == b.tenant;
 }
 
-/* Print runs of equal pages that differ from the viewer's data: first, count, kind, tenant. */
+/* Print the runs of equal pages that differ from the viewer's data: first, count, kind, tenant. */
 static void runs_print(FILE *to, struct viewer *viewer, const struct page_kinds *kinds)
 {
 	const char *comma = "";
@@ -44,7 +44,7 @@ static void runs_print(FILE *to, struct viewer *viewer, const struct page_kinds 
 			page++;
 			continue;
 		}
-		/* An unchanged page does not end a run: that would cost more than it saves. */
+		/* An unchanged page does not end a run: a further run costs more than the page. */
 		while (end < kinds->count && same(kinds->pages[end], kinds->pages[page]))
 			end++;
 		fprintf(to, "%s%" PRIu32 ",%" PRIu32 ",%u,%u", comma, page, end - page, kinds->pages[page].kind,
@@ -197,7 +197,7 @@ static void notices_print(FILE *to, struct viewer *viewer)
 
 /* ---- a viewer ---- */
 
-/* Print the data of a tick; without a name, of the first pool. */
+/* Print the data of a tick. If the viewer has not named a pool, use the first one. */
 static void tick_print(FILE *to, struct viewer *viewer)
 {
 	const struct sample *sample;
@@ -216,7 +216,7 @@ static void tick_print(FILE *to, struct viewer *viewer)
 		pages_print(to, viewer, kinds);
 	sampler_done(viewer->live->sampler);
 	notices_print(to, viewer);
-	/* To detect a closed connection. */
+	/* Send something, to detect a closed connection. */
 	if (viewer->ticks % BEAT_TICKS == 0)
 		fputs(":\n\n", to);
 }
@@ -257,7 +257,7 @@ static ssize_t viewer_next(void *stream, char *to, size_t room)
 		if (now < viewer->next_ns)
 			sleep_until(viewer->next_ns);
 		else if (now > viewer->next_ns + TICK_NS)
-			viewer->next_ns = now; /* a slow viewer misses some ticks */
+			viewer->next_ns = now; /* a slow viewer skips ticks */
 		viewer->next_ns += TICK_NS;
 		if (!tick(viewer))
 			return -1;
@@ -318,7 +318,7 @@ static void entry_print(struct http_answer *answer, const struct msg_page_entry 
 	number(json, "block_pages", entry->use >= 3 ? entry->block_pages : 0);
 	number(json, "pins", entry->pins);
 	number(json, "idle_ms", entry->idle_ms);
-	/* Most readers of JSON store a number as a double. */
+	/* As text, since most JSON readers store numbers as doubles. */
 	snprintf(id, sizeof(id), "%" PRIu64, entry->owner_id);
 	cJSON_AddStringToObject(json, "owner_id", id);
 	answer->body = cJSON_PrintUnformatted(json);

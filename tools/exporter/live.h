@@ -1,9 +1,9 @@
 /*
  * live.h - the live page and its data.
  *
- *   /                             one HTML file, page.html, which requests only the following
- *   /api/live?pool=NAME           server-sent events: `pages`, the changes, at most LIVE_HZ times a second;
- *                                 `state`, the status of all pools, twice a second; `notice`, the agent's notices
+ *   /                             the HTML file page.html, which requests only the paths below
+ *   /api/live?pool=NAME           server-sent events: `pages`, the changed pages, at most LIVE_HZ times per second;
+ *                                 `state`, the status of all pools, twice per second; `notice`, the agent's notices
  *   /api/page?pool=NAME&page=N    all data about one page, as JSON
  */
 #ifndef GPOOL_TOOLS_EXPORTER_LIVE_H
@@ -15,7 +15,7 @@
 
 #include <stdatomic.h>
 
-enum { LIVE_HZ = 10, LIVE_VIEWERS = 16 }; /* limit, since each viewer has a thread and a table of pages */
+enum { LIVE_HZ = 10, LIVE_VIEWERS = 16 }; /* limited, since each viewer has a thread and a table of pages */
 
 struct live {
 	struct sampler *sampler;

@@ -1,8 +1,10 @@
 /*
- * main.c - gpool-exporter, metrics of gpoold's pools for Prometheus; see gpool-exporter(1).
+ * main.c - gpool-exporter: metrics of gpoold's pools for Prometheus; see gpool-exporter(1).
  *
- *   main     options, paths, start and end      sampler   requests to the agent, as an observer
- *   http     serves paths                       metrics   a sample as text, from the table metrics.def
+ *   main     options, paths, start and end
+ *   sampler  requests to the agent, as an observer
+ *   http     serving the paths
+ *   metrics  a sample as text, from the table metrics.def
  */
 #include "tools/exporter/http.h"
 #include "tools/exporter/live.h"
@@ -146,7 +148,7 @@ static int serve(struct settings *settings, struct sampler *sampler)
 
 	if (socket < 0)
 		return CODE_FAILED;
-	/* In all threads, so that the wait below receives them. */
+	/* Block them in all threads, so that only the wait below receives them. */
 	sigemptyset(&ending);
 	sigaddset(&ending, SIGINT);
 	sigaddset(&ending, SIGTERM);

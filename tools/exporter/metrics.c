@@ -12,22 +12,22 @@ enum scope {
 	SCOPES
 };
 
-/* The object of a line of a metric; NULL and 0 for parts that its scope does not have. */
+/* The object that a line of a metric describes; NULL or 0 for parts that its scope does not have. */
 struct item {
 	const struct sample *sample;
 	const struct pool_sample *pool;
 	const struct msg_tenant_entry *tenant;
-	unsigned index; /* of the tier, class or usage */
+	unsigned index; /* index of the tier, class or usage */
 };
 
-enum { HISTOGRAM_FIRST = 5, HISTOGRAM_LAST = 29 }; /* buckets up to 64 ns, and up to about a second */
+enum { HISTOGRAM_FIRST = 5, HISTOGRAM_LAST = 29 }; /* buckets from 64 ns to about a second */
 
 static const char *const tiers[] = {"memory", "file"};
 static const char *const classes[OBJECT_CLASSES] = {"immutable", "mutable", "ephemeral", "pinnable"};
 static const char *const usages[] = {"KV_CACHE", "LORA_WEIGHT", "TEMP_BUFFER", "ACTIVATION", "GRADIENT"};
 #define COUNT(array) ((unsigned)(sizeof(array) / sizeof(*(array))))
 
-/* ---- values, as metrics.def names them ---- */
+/* ---- values, by their names in metrics.def ---- */
 
 #define STATUS(field) (double)it->pool->status->field
 #define BYTES(field) (STATUS(field) * STATUS(page_size))
@@ -80,7 +80,9 @@ static void label_print(FILE *to, char *separator, const char *name, const char 
 	fputc('"', to);
 }
 
-/* Print the opening brace and all labels, or nothing. Return: the character before one more label. */
+/*
+ * Print the opening brace and all labels, or nothing if there are none. Return: the separator before a further label.
+ */
 static char labels_print(FILE *to, enum scope scope, const struct item *it)
 {
 	char separator = '{';
@@ -164,14 +166,14 @@ static void histogram_print(FILE *to, const char *name, enum scope scope, const 
 	line_print(to, text, scope, it, (double)count);
 }
 
-/* ---- everything of a scope ---- */
+/* ---- the metrics of a scope ---- */
 
 struct lines {
 	FILE *to;
 	const char *name;
 	enum scope scope;
 	double (*value)(const struct item *it);
-	bucket_reader *bucket; /* of a histogram */
+	bucket_reader *bucket; /* for a histogram */
 };
 
 static void item_print(const struct lines *lines, const struct item *it)

@@ -1,6 +1,4 @@
-/*
- * metrics.h - a sample in the text format 0.0.4 of Prometheus, and the documentation of the metrics.
- */
+/* metrics.h - printing a sample in the Prometheus text format 0.0.4, and the documentation of the metrics. */
 #ifndef GPOOL_TOOLS_EXPORTER_METRICS_H
 #define GPOOL_TOOLS_EXPORTER_METRICS_H
 
@@ -10,7 +8,7 @@
 
 #define METRICS_TYPE "text/plain; version=0.0.4; charset=utf-8"
 
-/* metrics_print() - print all of metrics.def; without an answer of the agent only the exporter's own metrics. */
+/* metrics_print() - print all metrics; if the agent has not answered, only the exporter's own. */
 void metrics_print(FILE *to, const struct sample *sample);
 
 /* metrics_document() - print docs/metrics.md. */

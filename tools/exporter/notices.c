@@ -72,7 +72,7 @@ static struct gpool *attach(struct notices *notices)
 	options.directory = notices->directory;
 	options.name = "gpool-exporter";
 	options.timeout_ms = notices->timeout_ms;
-	options.log = no_log; /* the sampler logs it */
+	options.log = no_log; /* the sampler logs failures */
 	return gpool_open(&options, &pool) ? NULL : pool;
 }
 

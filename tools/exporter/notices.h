@@ -1,6 +1,4 @@
-/*
- * notices.h - the last events of the agent, numbered, for all viewers.
- */
+/* notices.h - the most recent events of the agent, numbered, for all viewers. */
 #ifndef GPOOL_TOOLS_EXPORTER_NOTICES_H
 #define GPOOL_TOOLS_EXPORTER_NOTICES_H
 
@@ -17,17 +15,20 @@ struct notice {
 struct notices;
 
 /*
- * notices_start() - start a thread that listens as an observer, and attaches again when gpoold was restarted. NULL: out
- * of memory or threads.
+ * notices_start() - start a thread that receives events as an observer, and attaches again after a restart of gpoold.
+ * NULL: out of memory or threads.
  */
 struct notices *notices_start(const char *directory, int timeout_ms);
 /*
- * notices_stop() - stop the thread, or do nothing for NULL. It takes at most half a second, in addition to a wait for
- * the agent.
+ * notices_stop() - stop the thread. It takes at most half a second, plus a wait for the agent in progress. NULL is
+ * permitted.
  */
 void notices_stop(struct notices *notices);
 
-/* notices_next() - return the first stored notice after number `seen`: 1, or 0: there is none. Threads: any. */
+/*
+ * notices_next() - return the first stored notice with a number above `seen`. Return: 1, or 0 if there is none.
+ * Threads: any.
+ */
 int notices_next(struct notices *notices, uint64_t seen, struct notice *notice);
 
 #endif

@@ -1,6 +1,4 @@
-/*
- * page.c - the source file page.html, as bytes.
- */
+/* page.c - the file page.html, as bytes. */
 #include "tools/exporter/live.h"
 
 #include <stdlib.h>

@@ -16,7 +16,7 @@ struct peer {
 	enum peer_state state;
 	int fd;
 	uint64_t origin;
-	uint64_t deadline_ms; /* while it waits or is answered */
+	uint64_t deadline_ms; /* of its wait for a request, or of its answer */
 };
 
 struct peers {
@@ -28,7 +28,10 @@ struct peers {
 	TAILQ_HEAD(, peer) list;
 };
 
-/* Return the network of an address. IPv6 networks in use do not begin with 64 zero bits, so the two kinds differ. */
+/*
+ * Return the network of an address. IPv6 networks in use do not begin with 64 zero bits, so they differ from all IPv4
+ * networks.
+ */
 static uint64_t origin_of(const struct sockaddr *address)
 {
 	uint64_t origin = 0;
@@ -49,7 +52,7 @@ static uint64_t origin_of(const struct sockaddr *address)
 	return v4 >> 24 == 127 ? UINT32_C(127) << 24 : v4;
 }
 
-/* Disconnect a peer: its thread detects the end of the connection and closes it. */
+/* Disconnect a peer. Its thread detects the end of the connection and closes it. */
 static void drop(struct peer *peer)
 {
 	shutdown(peer->fd, SHUT_RDWR);
@@ -69,7 +72,7 @@ static void set_state(struct peers *peers, struct peer *peer, enum peer_state st
 	pthread_mutex_unlock(&peers->lock);
 }
 
-/* Disconnect peers whose deadline has passed. Return: the next deadline, UINT64_MAX: none. */
+/* Disconnect peers whose deadline has passed. Return: the next deadline; UINT64_MAX: none. */
 static uint64_t drop_late(struct peers *peers)
 {
 	uint64_t now = monotonic_ms(), next = UINT64_MAX;
@@ -142,8 +145,8 @@ void peers_destroy(struct peers *peers)
 }
 
 /*
- * Return true if there is room for one more peer of that address, or of all (NULL), after disconnecting a waiting one
- * if necessary.
+ * Return true if there is room for one more peer from this address (NULL: in total). A waiting peer is disconnected if
+ * necessary.
  */
 static bool room_for(struct peers *peers, const uint64_t *origin, uint32_t limit)
 {

@@ -19,8 +19,8 @@ struct sampler {
 	void (*changed)(const struct sample *sample);
 	struct gpool *pools[SAMPLE_POOLS]; /* [attached], in the agent's order */
 	uint32_t attached;
-	uint64_t ended_ms; /* time at which the sample was complete; 0: none */
-	char logged[256];  /* the library's last error */
+	uint64_t ended_ms; /* time at which the sample was completed; 0: none yet */
+	char logged[256];  /* last error that the library logged */
 	uint8_t bytes[MSG_BYTES_MAX];
 	struct sample sample;
 	struct page_kinds *kinds[SAMPLE_POOLS]; /* of pools with viewers */
@@ -43,7 +43,9 @@ static void detach(struct sampler *sampler)
 	sampler->attached = 0;
 }
 
-/* Without a socket there is no gpoold to wait for: it creates the socket once and keeps it while its agent restarts. */
+/*
+ * If the socket does not exist, gpoold does not run: it creates the socket once and keeps it while its agent restarts.
+ */
 static bool socket_missing(const struct sampler *sampler)
 {
 	char path[PATH_MAX];
@@ -71,7 +73,7 @@ static int attach(struct sampler *sampler, const char *name)
 	return error;
 }
 
-/* ---- asking ---- */
+/* ---- requests ---- */
 
 #define ASK(sampler, pool, name, request, reply) \
 	({ \
@@ -110,7 +112,7 @@ static void object_count(struct object_sample *sample, const struct object_recor
 	sample->pages += record->pages;
 }
 
-/* Records change during the scan: a version counts as it is when it is read. */
+/* Records may change during the scan; each is counted in the state in which it is read. */
 static void objects_count(const struct pool_segment *segment, struct pool_sample *pool)
 {
 	uint32_t end = pool_object_end(segment);
@@ -151,7 +153,7 @@ static int sample_fill(struct sampler *sampler)
 	struct sample *sample = &sampler->sample;
 	int error = sampler->attached ? ask_status(sampler) : attach_all(sampler);
 
-	/* Another gpoold may have other pools. */
+	/* A different gpoold may have different pools. */
 	if (!error && sample->status.pools_count != sampler->attached)
 		error = -EPIPE;
 	for (uint32_t i = 0; !error && i < sample->status.pools_count; i++)
@@ -172,7 +174,7 @@ static void sample_explain(struct sampler *sampler, int error)
 		sampler->directory, gpool_strerror(error), detail[0] ? ": " : "", detail, hint);
 }
 
-/* A restarted gpoold has ended the sessions: the second attempt attaches again. */
+/* A restart of gpoold ends the sessions, so the first attempt fails and the second attaches again. */
 static void sample_take(struct sampler *sampler)
 {
 	struct sample *sample = &sampler->sample;
@@ -196,7 +198,7 @@ static void sample_take(struct sampler *sampler)
 		sampler->changed(sample);
 }
 
-/* ---- callers ---- */
+/* ---- functions for callers ---- */
 
 struct sampler *sampler_create(const char *directory, int timeout_ms, void (*changed)(const struct sample *sample))
 {
@@ -250,7 +252,7 @@ const struct pool_sample *sampler_pool(const struct sample *sample, const char *
 	return NULL;
 }
 
-/* ---- pages; under the lock ---- */
+/* ---- pages; the caller holds the lock ---- */
 
 static int pool_index(const struct sampler *sampler, const char *name)
 {

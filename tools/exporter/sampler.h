@@ -1,9 +1,9 @@
 /*
- * sampler.h - the agent's state of its pools, requested when a caller needs it.
+ * sampler.h - the state of the agent's pools, requested on demand.
  *
- * The sampler attaches as an observer to each pool, and again when gpoold was restarted; it waits for an agent that
- * restarts under the same gpoold. Concurrent callers get the same answer, and answers younger than SAMPLE_MS are
- * returned again: for any number of viewers, the agent gets at most 1000 / SAMPLE_MS requests a second.
+ * The sampler attaches to each pool as an observer, and attaches again after a restart of gpoold. If only the agent
+ * restarts, it waits. Concurrent callers share an answer, and an answer younger than SAMPLE_MS is returned again. The
+ * agent therefore receives at most 1000 / SAMPLE_MS requests per second, for any number of viewers.
  */
 #ifndef GPOOL_TOOLS_EXPORTER_SAMPLER_H
 #define GPOOL_TOOLS_EXPORTER_SAMPLER_H
@@ -16,7 +16,7 @@
 
 enum { SAMPLE_MS = 50, KINDS_MS = 50, SAMPLE_POOLS = 32 };
 
-/* Versions of named objects. */
+/* Counts of versions of named objects. */
 struct object_sample {
 	uint32_t versions, pages;
 };
@@ -27,38 +27,40 @@ struct pool_sample {
 	uint64_t counters[POOL_COUNTERS];
 	uint32_t state_pages[PAGE_STATES];
 	struct object_sample objects[OBJECT_CLASSES];
-	struct object_sample adapters; /* of the pinnable ones, selected by their names */
+	struct object_sample adapters; /* the pinnable objects that are adapters, recognized by their names */
 };
 
 struct sample {
 	bool up;       /* the agent has answered; otherwise only `why` is valid */
-	char why[640]; /* why it has not */
+	char why[640]; /* the reason why it has not answered */
 	struct msg_status_reply status;
 	struct msg_tenants_reply tenants;
 	struct pool_sample pools[SAMPLE_POOLS]; /* [status.pools_count] */
-	double seconds;                         /* duration of the sample */
+	double seconds;                         /* duration of taking the sample */
 	uint64_t taken;                         /* number of samples so far */
 };
 
 struct sampler;
 
 /*
- * sampler_create() - create a sampler, without a request.
+ * sampler_create() - create a sampler. It sends no request.
  *
- * @directory: of the agent's sockets; must stay valid @timeout_ms: longest wait for one answer @changed: called when
- * the agent starts or stops to answer, and at the first sample; may be NULL
+ * @directory:  folder of the agent's sockets; must stay valid
+ * @timeout_ms: longest wait for one answer
+ * @changed:    called at the first sample, and when the agent starts or stops answering; may be NULL
  */
 struct sampler *sampler_create(const char *directory, int timeout_ms, void (*changed)(const struct sample *sample));
 void sampler_destroy(struct sampler *sampler);
 
 /*
- * sampler_look() - return a current sample. The caller has exclusive access until sampler_done(); others wait.
+ * sampler_look() - return a current sample. The caller has exclusive access until sampler_done(); other callers wait.
  *
- * Threads: any. Cost: the agent scans all pages twice; in the sampler, only the number of named objects matters.
+ * Threads: any. Cost: the agent scans all pages twice; the cost in the sampler depends only on the number of named
+ * objects.
  */
 const struct sample *sampler_look(struct sampler *sampler);
 void sampler_done(struct sampler *sampler);
-/* sampler_hold() - return the last sample, for callers that need no new one. */
+/* sampler_hold() - begin exclusive access, until sampler_done(), without taking a new sample. */
 void sampler_hold(struct sampler *sampler);
 
 /* The state of a page: struct msg_page_kind, as in the agent's reply. */
@@ -71,15 +73,15 @@ struct page_kinds {
 };
 
 /*
- * sampler_kinds() - return the state of each page of a pool, between sampler_look() and sampler_done(); at most
- * KINDS_MS old. NULL: no such pool, or the agent does not answer. Cost: for the first caller two replies of the agent
- * for 40,960 pages.
+ * sampler_kinds() - return the state of each page of a pool, at most KINDS_MS old. Call it between sampler_look() or
+ * sampler_hold() and sampler_done(). NULL: no such pool, or the agent does not answer. Cost: two replies of the agent
+ * for 40,960 pages, for the first caller only.
  */
 const struct page_kinds *sampler_kinds(struct sampler *sampler, const char *pool);
 
 /*
- * sampler_page() - return all data about one page, also between these calls: 0, -ENOENT (no such pool), -EINVAL (no
- * such page), or why the agent does not answer.
+ * sampler_page() - return all data about one page. Call it between sampler_look() and sampler_done(). Return: 0,
+ * -ENOENT (no such pool), -EINVAL (no such page), or the error of the request.
  */
 int sampler_page(struct sampler *sampler, const char *pool, uint32_t page, struct msg_page_entry *entry);
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Write the Grafana dashboard of gpool-exporter's metrics to standard output.
+"""Write the Grafana dashboard for gpool-exporter's metrics to standard output.
 
-In a query METRIC[] is the metric of the selected machines and pools, METRIC{} that of the selected machines;
-rate() and increase() are over the interval of the graph.
+In a query, METRIC[] is the metric of the selected machines and pools, and METRIC{} that of the selected machines;
+rate() and increase() use the interval of the graph.
 """
 
 import json
@@ -47,7 +47,7 @@ STATS = [
      ("yellow", 1)]),
 ]
 
-# For each row of graphs its height, and for each graph its title, unit, description and {legend: query}.
+# For each row of graphs, its height; for each graph, its title, unit, description and {legend: query}.
 ROWS = [
     (9, [
         ("Memory", "bytes", "Pages by state.", {
