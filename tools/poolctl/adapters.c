@@ -1,6 +1,4 @@
-/*
- * adapters.c - LoRA adapters: the named objects that client/lora creates for them.
- */
+/* adapters.c - list LoRA adapters, the named objects that client/lora creates for them. */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/output.h"
 #include "tools/poolctl/view.h"
@@ -11,7 +9,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Return "hot" or "warm", and the adapter's key, from the name; NULL: not an adapter. */
+/* Return "hot" or "warm", and the adapter's key, derived from the name. NULL: not an adapter. */
 static const char *tier_of(const struct object_view *object, const char **key)
 {
 	static const struct {

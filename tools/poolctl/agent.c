@@ -19,7 +19,7 @@ struct log_text {
 	size_t bytes;
 };
 
-/* Keep the library's most important message about a failure, which may be the agent's refusal. */
+/* Keep the library's most important message about a failure, which may be the agent's text. */
 static void log_keep(void *context, int level, const char *text)
 {
 	struct log_text *keep = context;
@@ -29,8 +29,8 @@ static void log_keep(void *context, int level, const char *text)
 }
 
 /*
- * Return true if there is no socket, so that waiting is useless: gpoold creates it once and keeps it while its agent
- * restarts. The library handles the connection itself.
+ * Return true if waiting is useless because there is no socket: gpoold creates it once, and keeps it while its agent
+ * restarts. If there is a socket, the library waits for the agent.
  */
 static bool attach_missing(const struct command *command)
 {
@@ -42,7 +42,7 @@ static bool attach_missing(const struct command *command)
 
 int agent_try(const struct command *command, uint32_t kind, struct gpool **pool, char *text, size_t text_bytes)
 {
-	/* the context must outlive the handle, which continues to log */
+	/* static: it must outlive the handle, which continues to log */
 	static struct log_text keep;
 	static char kept[512];
 	struct gpool_options options = GPOOL_OPTIONS_INIT;
@@ -189,7 +189,7 @@ int agent_clients(const struct command *command, struct gpool *pool, struct clie
 			view->clients = list_grow(view->clients, view->count, &view->capacity, sizeof(*view->clients));
 			view->clients[view->count++] = reply.clients[i];
 		}
-		/* each part must begin after the last one, or the loop would never end */
+		/* each part must begin after the last one; otherwise the loop might not end */
 		if (reply.next && reply.next <= request.first)
 			code = agent_bad_answer(command);
 		request.first = reply.next;

@@ -1,4 +1,4 @@
-/* amounts.c - durations and amounts of pages on the command line. */
+/* amounts.c - parse durations and amounts of pages on the command line. */
 #include "tools/poolctl/poolctl.h"
 
 #include <inttypes.h>

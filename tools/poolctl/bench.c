@@ -1,8 +1,8 @@
 /*
- * bench.c - a quick measurement of the running agent, with a few pages, while others use it.
+ * bench.c - a quick measurement of the running agent, with a few pages, while others use the pool.
  *
- * Each figure is a median, over some tenths of a second. It evicts no pages, and its pages are returned when its
- * sessions end. gpool-bench measures more precisely, with an agent of its own.
+ * Each figure is a median over some tenths of a second. No pages are evicted, and the pages used are returned when the
+ * sessions end. gpool-bench measures more precisely, with its own agent.
  */
 #include "tools/poolctl/agent.h"
 #include "shm/monotonic.h"
@@ -15,16 +15,16 @@
 #include <string.h>
 
 enum {
-	SESSIONS = 15, /* attached one after the other: one sample of attaching and one of a lease each */
-	BATCH = 16,    /* blocks of a page, allocated together */
+	SESSIONS = 15, /* attached one after the other; each is one sample of attaching and of refilling a lease */
+	BATCH = 16,    /* blocks of one page, allocated together */
 	BATCHES = 2001,
 	COPIES = 101,
-	PAGES_SHARE = 8, /* at most this part of the free pages is requested */
+	PAGES_SHARE = 8, /* at most 1/PAGES_SHARE of the free pages is requested */
 };
 
 enum figure { FIGURE_ATTACH, FIGURE_REFILL, FIGURE_ALLOC, FIGURE_PIN, FIGURE_UNPIN, FIGURE_COPY, FIGURES };
 
-/* Return the goal of the figure of the same name in gpool-bench. */
+/* Return the goal of the gpool-bench figure with the same name. */
 static double goal_of(const char *name)
 {
 	static const struct {
@@ -86,11 +86,11 @@ static int block_alloc(struct gpool *pool, uint32_t pages, struct gpool_block *b
 	return gpool_alloc(pool, pages, &options, block);
 }
 
-/* ---- measuring: each function returns 0 or an error of the library ---- */
+/* ---- measurements: each function returns 0 or an error of the library ---- */
 
 /*
- * Allocate one page more than the session has leased and not in blocks: this needs a request to the agent. Skip it if
- * that would be too many.
+ * Allocate one page more than the leased pages that are not in blocks, which needs a request to the agent. Skip this if
+ * it would be too many pages.
  */
 static int measure_refill(struct gpool *pool, uint32_t most, struct samples *samples)
 {
@@ -209,7 +209,7 @@ static int measure(const struct command *command, struct gpool *pool, uint32_t m
 	return error ? error : measure_copies(pool, &samples[FIGURE_COPY]);
 }
 
-/* ---- telling ---- */
+/* ---- output ---- */
 
 static void figures_table(const struct command *command, const char *name, struct samples *samples)
 {
@@ -265,7 +265,7 @@ static void figures_json(const struct command *command, const char *name, struct
 	json_print(command, document, false);
 }
 
-/* Refuse if pages are short for others. *most: pages that may be requested at once. */
+/* Refuse to run if the pool is short of pages. *most: number of pages that may be requested at once. */
 static int room_check(const struct command *command, struct gpool *pool, const char *name, uint32_t *most)
 {
 	static struct msg_status_reply status;

@@ -12,16 +12,16 @@
 AGENT_GETTER(check)
 
 enum {
-	CHECK_TRIES = 4,     /* the first check and three more */
-	CHECK_AGAIN_MS = 20, /* far above the time for which a page is in transit, even without a CPU */
+	CHECK_TRIES = 4,     /* the first check and three retries */
+	CHECK_AGAIN_MS = 20, /* far above the time for which a page is in transit, even if its thread has no CPU */
 };
 
-/* The pools to be checked: by requests to the agent, or from mapped tables. */
+/* The pools to be checked: by requests to the agent, or in mapped tables. */
 struct check_source {
 	struct gpool *pool;
 	struct offline *offline;
 	bool quiescent;
-	uint32_t first, count; /* pools */
+	uint32_t first, count; /* indexes of the pools */
 	struct msg_status_reply status;
 };
 
@@ -51,8 +51,8 @@ static int check_ask(
 
 /*
  * Return true if another check may have a different result. Workers change their tables while these are read. The agent
- * changes its own only between two requests, so its findings about them stay; when they are read without it, they may
- * change, too.
+ * changes its tables only between two requests, so the findings that it reports about them are final. If the tables are
+ * read without the agent, these may change, too.
  */
 static bool check_may_change(const struct command *command, const struct check_view *view)
 {
@@ -125,7 +125,7 @@ static int check_source_open(const struct command *command, struct check_source 
 	return code;
 }
 
-/* Check one pool, several times if that may change the result. */
+/* Check one pool; repeat the check if that may change the result. */
 static int check_pool(
 	const struct command *command, const struct check_source *source, uint32_t index, struct check_view *view)
 {

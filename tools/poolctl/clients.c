@@ -1,6 +1,4 @@
-/*
- * clients.c - the sessions and their pages; selecting one of them.
- */
+/* clients.c - list the sessions and their pages; select a session. */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/offline.h"
 #include "tools/poolctl/output.h"
@@ -118,10 +116,7 @@ static bool client_is(const struct msg_client_entry *client, enum client_by by, 
 	return number_parse(text, 1, UINT32_MAX, &value) && value == (by == BY_SESSION ? client->session : client->pid);
 }
 
-/*
- * Return the number of selected workers, and the last of them; `looker` is set if the name is that of an observer or
- * admin.
- */
+/* Return the number of workers that match, and the last of them. *looker is set if an observer or admin matches. */
 static uint32_t clients_count(const struct clients_view *view, enum client_by by, const char *text,
 	const struct msg_client_entry **last, bool *looker)
 {
@@ -140,7 +135,7 @@ static uint32_t clients_count(const struct clients_view *view, enum client_by by
 	return count;
 }
 
-/* Print "session 3 of pool 'p0', process 4242, and session 5 of ...", within the size of the text. */
+/* Print "session 3 of pool 'p0', process 4242, and session 5 of ...", truncated to the size of the text. */
 static void clients_text(const struct clients_view *view, enum client_by by, const char *text, char *to, size_t size)
 {
 	size_t at = 0;

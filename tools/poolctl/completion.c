@@ -1,4 +1,4 @@
-/* completion.c - the completion scripts of shells, from the tables of main.c. */
+/* completion.c - print completion scripts for shells, from the tables in main.c. */
 #include "tools/poolctl/poolctl.h"
 
 #include <stdio.h>
@@ -70,10 +70,7 @@ static void bash_print(void)
 
 /* ---- zsh ---- */
 
-/*
- * Print the first sentence of a help as an explanation, without the quotes, brackets and colons that _arguments
- * interprets.
- */
+/* Print the first sentence of a help text, without the quotes, brackets and colons that _arguments interprets. */
 static void zsh_text(const char *text)
 {
 	for (; *text && !(text[0] == '.' && (text[1] == ' ' || !text[1])); text++) {
@@ -85,7 +82,7 @@ static void zsh_text(const char *text)
 	}
 }
 
-/* Print ":what:how" for an option's value. */
+/* Print ":NAME:ACTION" for the value of an option. */
 static void zsh_value(const struct option_spec *spec)
 {
 	bool optional = spec->argument && spec->argument[0] == '[';

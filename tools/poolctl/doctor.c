@@ -1,6 +1,4 @@
-/*
- * doctor.c - test this machine and print advice.
- */
+/* doctor.c - check this machine and print advice. */
 #include "tools/poolctl/doctor.h"
 #include "tools/poolctl/output.h"
 #include "tools/poolctl/view.h"
@@ -36,7 +34,7 @@ void doctor_add(struct doctor *doctor, enum doctor_verdict verdict, const char *
 	va_start(arguments, format);
 	vsnprintf(text, sizeof(text), format, arguments);
 	va_end(arguments);
-	/* paths, device names and file contents come from outside */
+	/* sanitize paths, device names and file contents, which are untrusted */
 	msg_text_copy(line->found, sizeof(line->found), text);
 }
 
@@ -78,7 +76,7 @@ static void doctor_table(const struct command *command, const struct doctor *doc
 		table_cell(table, "%s", line->found);
 		if (!line->advice[0])
 			continue;
-		/* on a line of its own: advice is long, and the table stays narrow */
+		/* on a separate line: advice is long, and the table stays narrow */
 		table_cell(table, "%s", "");
 		table_cell(table, "%s", "");
 		table_cell_color(table, COLOR_BOLD, "-> %s", line->advice);

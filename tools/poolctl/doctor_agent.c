@@ -1,6 +1,4 @@
-/*
- * doctor_agent.c - the folder of the sockets, and its gpoold.
- */
+/* doctor_agent.c - checks of the socket folder, and of the gpoold that uses it. */
 #include "tools/poolctl/agent.h"
 #include "shm/monotonic.h"
 #include "tools/poolctl/doctor.h"
@@ -23,7 +21,7 @@ static const char *group_name(gid_t gid)
 	return group ? group->gr_name : "?";
 }
 
-/* Apply the rules of gpoold (it refuses a folder that others may write to), and list the users that can access it. */
+/* Apply gpoold's rules (it rejects a folder that others can write to), and list the users that have access. */
 static void folder_check(struct doctor *doctor, const char *path)
 {
 	static const char thing[] = "folder of sockets";
@@ -57,7 +55,7 @@ static void folder_check(struct doctor *doctor, const char *path)
 	}
 }
 
-/* A malformed header ends a nanomsg process, so only the group may reach these sockets. */
+/* Only the group may reach these sockets, since a malformed header terminates a process that uses nanomsg. */
 static void sockets_check(struct doctor *doctor, const char *directory)
 {
 	static const char *const names[] = {"attach", "nn"};
@@ -113,7 +111,7 @@ static void front_check(struct doctor *doctor, const struct msg_status_reply *st
 	doctor_advise(doctor, "see the log of gpoold for the cause: a process may be sending invalid messages");
 }
 
-/* Check the mover of each pool, and how it accesses the file. */
+/* Check the mover of each pool, and how it accesses the spill file. */
 static void movers_check(struct doctor *doctor, const struct msg_status_reply *status)
 {
 	for (uint32_t i = 0; i < status->pools_count; i++) {

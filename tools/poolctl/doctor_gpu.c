@@ -1,4 +1,4 @@
-/* doctor_gpu.c - the GPU driver and its devices, and the host back end. */
+/* doctor_gpu.c - checks of the GPU driver and its devices, and of the host back end. */
 #include "tools/poolctl/doctor.h"
 #include "tools/poolctl/output.h"
 
@@ -61,7 +61,7 @@ static void driver_check(struct doctor *doctor)
 		device_check(doctor, cuda, i);
 }
 
-/* Create, map, write by a stream, read back, as a worker does. */
+/* Create memory, map it, write to it on a stream and read it back, as a worker does. */
 static int host_try(struct gpu *gpu, const char **step)
 {
 	uint64_t bytes, handle = 0, va = 0;

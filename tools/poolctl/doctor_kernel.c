@@ -1,6 +1,4 @@
-/*
- * doctor_kernel.c - kernel features that gpool needs, tested instead of derived from the version.
- */
+/* doctor_kernel.c - checks of kernel features that gpool needs. They are tried, not derived from the kernel version. */
 #include "tools/poolctl/doctor.h"
 
 #include <errno.h>
@@ -16,7 +14,7 @@
 #include <unistd.h>
 
 #ifndef SO_PEERPIDFD
-#define SO_PEERPIDFD 77 /* Linux 6.5; many C libraries do not define it yet */
+#define SO_PEERPIDFD 77 /* since Linux 6.5; many C libraries do not define it yet */
 #endif
 
 static void version_note(struct doctor *doctor)
@@ -27,7 +25,10 @@ static void version_note(struct doctor *doctor)
 		doctor_add(doctor, DOCTOR_INFO, "kernel", "%s %s, %s", name.sysname, name.release, name.machine);
 }
 
-/* A second writable mapping of a sealed memfd must be refused: workers must not be able to write the pool's table. */
+/*
+ * The kernel must refuse a second writable mapping of a sealed memfd: workers must not be able to write to the pool
+ * segment.
+ */
 static int seals_try(int fd)
 {
 	void *first, *second;
@@ -163,7 +164,7 @@ static void seccomp_check(struct doctor *doctor)
 		"sandbox");
 }
 
-/* Check that the clock needs no system call; gpool reads it before waits and in its measurements. */
+/* Check that the clock needs no system call: gpool reads it before waits and in measurements. */
 static void clock_check(struct doctor *doctor)
 {
 	static const char *const fast[] = {"tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page"};

@@ -1,5 +1,6 @@
 /*
- * doctor_limits.c - descriptors, locked memory, processes, mappings, memory: the limits compared to the needs of gpool.
+ * doctor_limits.c - descriptors, locked memory, processes, mappings, memory: this machine's limits, compared with the
+ * needs of gpool.
  */
 #include "tools/poolctl/doctor.h"
 #include "tools/poolctl/output.h"
@@ -18,10 +19,10 @@
 enum {
 	SESSIONS = 256,          /* the default of limits.sessions */
 	SESSION_DESCRIPTORS = 4, /* connection, pidfd, segment, doorbell */
-	OTHER_DESCRIPTORS = 256, /* sockets, segments, log, and room */
-	PROCESSES = 64,          /* gpoold is a handful, a worker has two threads of nanomsg */
-	EXPORT_SLOTS = 524288,   /* of the GPU driver, for the whole machine */
-	OTHER_MAPPINGS = 2048,   /* a large program has some hundred libraries */
+	OTHER_DESCRIPTORS = 256, /* sockets, segments, log, and a reserve */
+	PROCESSES = 64,          /* gpoold needs a few; a worker has two threads of nanomsg */
+	EXPORT_SLOTS = 524288,   /* limit of the GPU driver for the whole machine */
+	OTHER_MAPPINGS = 2048,   /* a large program has several hundred libraries */
 };
 
 static struct text limit_text(rlim_t limit)
@@ -40,7 +41,7 @@ static struct text bytes_limit_text(rlim_t limit)
 	return limit == RLIM_INFINITY ? limit_text(limit) : bytes_text(limit);
 }
 
-/* Return a limit of the running gpoold, if it can be read; else of this shell. */
+/* Return a limit of the running gpoold, if it can be read, otherwise of this process. */
 static const char *limit_get(const struct doctor *doctor, int resource, struct rlimit *limit)
 {
 	if (doctor->keeper && prlimit(doctor->keeper, (__rlimit_resource_t)resource, NULL, limit) == 0)
@@ -49,7 +50,7 @@ static const char *limit_get(const struct doctor *doctor, int resource, struct r
 	return "here";
 }
 
-/* gpoold raises the soft limit itself, and as root the hard limit, too. */
+/* gpoold raises the soft limit itself; as root, it also raises the hard limit. */
 static void descriptors_check(struct doctor *doctor)
 {
 	uint64_t needed = doctor->handles + SESSIONS * SESSION_DESCRIPTORS + OTHER_DESCRIPTORS;
@@ -130,7 +131,7 @@ static void mappings_check(struct doctor *doctor)
 			needed * 2);
 }
 
-/* Return a line "Name: 1234 kB" of /proc/meminfo, in bytes; 0: missing. */
+/* Return the value of a line "Name: 1234 kB" of /proc/meminfo in bytes; 0: no such line. */
 static uint64_t meminfo(const char *name)
 {
 	FILE *file = fopen("/proc/meminfo", "re");
@@ -157,7 +158,7 @@ static void memory_check(struct doctor *doctor)
 		doctor_advise(doctor, "make the host pools smaller: workers that fill them are killed by the kernel");
 }
 
-/* CUDA's IPC events need it, shared between containers; gpool's own tables are memfds and do not. */
+/* CUDA's IPC events need /dev/shm, shared between containers. gpool's own tables are memfds and do not. */
 static void dev_shm_check(struct doctor *doctor)
 {
 	struct statvfs space;
@@ -174,7 +175,7 @@ static void dev_shm_check(struct doctor *doctor)
 		bytes_text((uint64_t)space.f_bavail * space.f_frsize).text);
 }
 
-/* Return the lowest memory.max of this process's group and its parents; UINT64_MAX: none. */
+/* Return the lowest memory.max of this process's cgroup and its ancestors; UINT64_MAX: none. */
 static uint64_t cgroup_limit(void)
 {
 	char line[512], path[768], text[32];
@@ -188,7 +189,7 @@ static uint64_t cgroup_limit(void)
 	if (file)
 		fclose(file);
 	if (!group) {
-		/* the old hierarchy, as a container sees it */
+		/* cgroup version 1, as a container sees it */
 		if (doctor_read("/sys/fs/cgroup/memory/memory.limit_in_bytes", text, sizeof(text)) &&
 			number_parse(text, 0, UINT64_C(1) << 60, &value))
 			least = value;

@@ -1,6 +1,4 @@
-/*
- * drain.c - take a pool out of service: admit no new workers, and wait until the attached ones have detached.
- */
+/* drain.c - take a pool out of service: admit no further workers, and wait until the attached ones have detached. */
 #include "tools/poolctl/agent.h"
 #include "shm/monotonic.h"
 #include "tools/poolctl/output.h"
@@ -15,8 +13,8 @@ AGENT_DOER(drain)
 AGENT_DOER(evict)
 
 enum {
-	ANSWER_MS = 5000, /* --timeout limits the wait for the workers, not for the agent */
-	LOOK_MS = 1000,   /* events report workers that detach; this covers lost events */
+	ANSWER_MS = 5000, /* --timeout limits the wait for workers, but not for the agent */
+	LOOK_MS = 1000,   /* workers that detach are reported by events; polling covers lost events */
 	KIND_WORKER = 0,  /* client_entry.kind */
 };
 
@@ -49,14 +47,14 @@ static struct text left_text(const struct left *left)
 	return text;
 }
 
-/* Wait until no worker is left. CODE_FAILED if `until_ms` passes before (0: never), which the caller reports. */
+/* Wait until no worker is left. Return CODE_FAILED if `until_ms` (0: never) passes before; the caller reports that. */
 static int drain_wait(
 	const struct command *command, struct gpool *pool, const char *name, uint64_t until_ms, struct left *left)
 {
 	struct left printed = {UINT32_MAX, UINT32_MAX};
 	struct gpool_event event = GPOOL_EVENT_INIT;
 
-	gpool_event_next(pool, 0, &event); /* from now on no event is missed */
+	gpool_event_next(pool, 0, &event); /* from here on, no event is missed */
 	for (;;) {
 		uint64_t now, wait_ms = LOOK_MS;
 		int code = left_ask(command, pool, left);
@@ -142,7 +140,7 @@ int drain_run(const struct command *command)
 	code = agent_open(&asking, GPOOL_OPEN_ADMIN, &pool);
 	if (code)
 		return code;
-	/* agent_clients() lists the pool of --pool, and here there is always one */
+	/* not NULL, so that agent_clients() lists one pool only */
 	asking.pool = command->pool ? command->pool : "";
 	code = drain_ask(&asking, pool, until_ms);
 	gpool_close(pool);

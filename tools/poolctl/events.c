@@ -1,6 +1,4 @@
-/*
- * events.c - print past events, and follow new ones.
- */
+/* events.c - print past events, and follow new ones. */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/flight.h"
 #include "tools/poolctl/output.h"
@@ -13,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LOOK_MS = 250 }; /* longest delay of the handling of a signal */
+enum { LOOK_MS = 250 }; /* maximum delay in handling a signal */
 
 static volatile sig_atomic_t interrupted;
 
@@ -93,8 +91,8 @@ static bool event_wanted(const struct command *command, uint32_t kind, const str
 }
 
 /*
- * Return true if gpoold has ended. Events continue after a restart of agent or front, so a pause is not the end. If its
- * process was not visible from the start (another pid namespace), its end is not detected.
+ * Return true if gpoold has ended. Events continue after a restart of the agent or the front, so a pause is not the
+ * end. The end of gpoold is not detected if its process was not visible at the start (another pid namespace).
  */
 static bool gpoold_ended(const struct command *command)
 {
@@ -103,7 +101,7 @@ static bool gpoold_ended(const struct command *command)
 	return keeper == -ENOENT || keeper == -ESRCH;
 }
 
-/* ---- what is recorded ---- */
+/* ---- recorded events ---- */
 
 static struct gpool_event event_of(const struct offline *offline, const struct flight_row *row)
 {
@@ -121,7 +119,7 @@ static struct gpool_event event_of(const struct offline *offline, const struct f
 	return event;
 }
 
-/* The recorded events, read before new ones are followed, so that none is printed twice. */
+/* The recorded events. They are read before new ones are followed, so that none is printed twice. */
 struct recorded {
 	struct gpool_event *events;
 	uint32_t count;
@@ -170,11 +168,11 @@ static bool recorded_has(const struct recorded *recorded, const struct gpool_eve
 	return false;
 }
 
-/* ---- what happens ---- */
+/* ---- new events ---- */
 
 /*
- * Wait for the next event that the command selects. Return: an exit code; CODE_OK with event->kind 0: a signal, or the
- * output was closed.
+ * Wait for the next event that the command selects. Return: an exit code. CODE_OK with event->kind 0: a signal arrived,
+ * or the output was closed.
  */
 static int event_await(const struct command *command, struct gpool *pool, bool seen, struct gpool_event *event)
 {
@@ -204,7 +202,7 @@ static int events_follow(const struct command *command, struct gpool *pool, uint
 	int code = CODE_OK;
 
 	if (command->values[OPTION_SINCE]) {
-		/* Subscribe first, so that no event is missed between the recorded and the new ones. */
+		/* Subscribe first, so that no event between the recorded and the new ones is missed. */
 		early = gpool_event_next(pool, LOOK_MS, &event) == 0;
 		code = recorded_read(command, &recorded);
 		if (!code)

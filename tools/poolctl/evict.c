@@ -1,6 +1,4 @@
-/*
- * evict.c - evict unpinned blocks now.
- */
+/* evict.c - evict unpinned blocks at once. */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/output.h"
 #include "tools/poolctl/view.h"
@@ -13,7 +11,7 @@
 
 AGENT_DOER(evict)
 
-/* Convert "KV_CACHE,TEMP_BUFFER" to a bit mask; 0: not given. */
+/* Parse a list such as "KV_CACHE,TEMP_BUFFER" to a bit mask; 0: not given. */
 static int usages_parse(const struct command *command, uint32_t *usages)
 {
 	const char *text = command->values[OPTION_USAGE];

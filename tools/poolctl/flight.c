@@ -2,7 +2,7 @@
 
 #include "shm/session_segment.h"
 
-/* Return the time of reading: records of events that happen while the rings are read end later. */
+/* Return the time of reading. Records of events that occur during the reading end later. */
 static uint64_t look_ns(const struct command *command, const struct offline *offline)
 {
 	return command->snapshot ? (offline_time_ms(offline) + 60000) * 1000000 : flight_now() + UINT64_C(1000000000);

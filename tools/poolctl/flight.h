@@ -1,6 +1,6 @@
 /*
- * flight.h - the flight recorder of the pools selected by --pool, for trace and events. Functions that fail print a
- * complaint and return an exit code.
+ * flight.h - the flight recorder of the pools selected by --pool, for the verbs trace and events. Functions that fail
+ * print an error message and return an exit code.
  */
 #ifndef GPOOL_TOOLS_POOLCTL_FLIGHT_H
 #define GPOOL_TOOLS_POOLCTL_FLIGHT_H
@@ -10,12 +10,12 @@
 #include "tools/lib/flight_log.h"
 
 /*
- * flight_gather() - read and sort the records of the rings; `events`: only those of the rings of events. The caller
- * sets the log's session; this function reads --since. Rows have the indexes of their pools in offline.h.
+ * flight_gather() - read and sort the records of the rings; with `events`, only of the rings of events. The caller sets
+ * the session of the log. The function applies --since. The pool number of a row is its index in offline.h.
  */
 int flight_gather(const struct command *command, const struct offline *offline, bool events, struct flight_log *log);
 
-/* events.c: event_kind_name() - return "eviction"; "unknown" for an unknown number. */
+/* events.c: event_kind_name() - return a name such as "eviction", or "unknown" for an unknown number. */
 const char *event_kind_name(uint32_t kind);
 
 #endif

@@ -1,4 +1,4 @@
-/* gather.c - the shared segments: from the keeper, or, without the rights for that, from the agent. */
+/* gather.c - obtain the shared segments: from the keeper, or from the agent if the keeper's are not permitted. */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/pieces.h"
 
@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Create a piece with a copy of one pool's tables, since a session gets a mapping and no descriptor. */
+/* Create a piece with a copy of one pool's tables: a session has a mapping of them, but no descriptor. */
 static int piece_from_session(const struct gpool *pool, struct pieces *pieces)
 {
 	const struct pool_segment *segment = pool_view(pool);
@@ -29,7 +29,7 @@ static int piece_from_session(const struct gpool *pool, struct pieces *pieces)
 			goto fail;
 		at += (size_t)written;
 	}
-	/* So that it can be checked like others. */
+	/* Seal it, so that it passes the checks of other pieces. */
 	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) < 0)
 		goto fail;
 	pieces_add(pieces, PIECE_POOL, segment->header->index % PIECE_POOLS_MAX, 0, fd);
@@ -41,7 +41,7 @@ fail:
 	return CODE_FAILED;
 }
 
-/* Open the pool segments as an observer of each pool, without root. */
+/* Open the pool segments as an observer of each pool, which does not need root. */
 static int pieces_from_agent(const struct command *command, struct pieces *pieces)
 {
 	static struct msg_status_reply status;
@@ -70,8 +70,8 @@ static int pieces_from_agent(const struct command *command, struct pieces *piece
 }
 
 /*
- * Return true if the keeper's descriptors can be read: by root, and by gpoold's own user with core_dumps; for root a
- * failure is reported.
+ * Return true if the keeper's descriptors can be read: by root, and, with core_dumps, by gpoold's own user. For root, a
+ * failure is reported later.
  */
 static bool keeper_readable(const char *directory)
 {
@@ -94,7 +94,7 @@ static bool piece_is_of(const struct piece *piece, const char *name)
 	return is;
 }
 
-/* Select one pool, with its sessions. */
+/* Keep only one pool and its sessions. */
 static int pieces_choose(const struct command *command, struct pieces *pieces)
 {
 	uint32_t pool = PIECE_POOLS_MAX, kept = 0;

@@ -1,4 +1,4 @@
-/* help.c - the verb help and the generated part of the man page, from the tables of main.c. */
+/* help.c - the verb help, and the generated part of the man page, from the tables in main.c. */
 #include "tools/poolctl/output.h"
 
 #include <stdio.h>
@@ -8,11 +8,11 @@ enum { MAN_COLUMNS = 78 };
 
 /* ---- the man page ---- */
 
-/* The man page contains these parts verbatim, which a test compares. */
+/* The man page contains these parts verbatim; a test compares them. */
 #define MAN_BEGIN ".\\\" Begin of what poolctl help --man writes.\n"
 #define MAN_END ".\\\" End of what poolctl help --man writes.\n"
 
-/* Print mdoc text: each sentence on lines of its own, at most MAN_COLUMNS wide. */
+/* Print mdoc text: each sentence begins a new line; lines have at most MAN_COLUMNS columns. */
 static void man_text(const char *text)
 {
 	int at = 0;

@@ -1,6 +1,4 @@
-/*
- * map.c - the kind of a page as a letter, and the kind of several pages in a cell.
- */
+/* map.c - the letter for the kind of a page, and the kind shown for a cell of several pages. */
 #include "tools/poolctl/map.h"
 
 #include "tools/poolctl/view.h"
@@ -24,7 +22,7 @@ static const struct {
 	[MAP_HIDDEN] = {' ', COLOR_NONE, "not asked for"},
 };
 
-/* The first letter of each usage; a capital if the block is pinned. */
+/* The first letter of each usage; upper case if the block is pinned. */
 static const char content_marks[GPOOL_USAGE_COUNT] = {'k', 'l', 't', 'a', 'g'};
 
 char map_mark(uint32_t kind)
@@ -53,7 +51,7 @@ struct text map_name(uint32_t kind)
 	return text;
 }
 
-/* Return the kind of a block. An unknown usage comes from a newer agent. */
+/* Return the kind of a block. A newer agent may report an unknown usage. */
 static uint32_t block_kind(uint32_t usage, bool pinned)
 {
 	return usage < GPOOL_USAGE_COUNT ? MAP_BLOCK + 2 * usage + pinned : MAP_MOVING;
@@ -81,7 +79,7 @@ uint32_t map_kind_of(const struct msg_page_entry *page)
 
 uint32_t map_kind_of_number(uint32_t number)
 {
-	/* as in proto/messages.def */
+	/* in the order of proto/messages.def */
 	static const uint8_t kinds[] = {
 		MAP_FREE, MAP_RESERVED, MAP_IDLE, MAP_QUARANTINED, MAP_MOVING, MAP_RETIRED, MAP_OBJECT, MAP_OBJECT};
 	enum { BLOCKS = 16 };

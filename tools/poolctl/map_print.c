@@ -1,4 +1,4 @@
-/* map_print.c - the page table as a picture that fits the terminal, with its legend. */
+/* map_print.c - print the page table as a map that fits the terminal, with a legend. */
 #include "tools/poolctl/map.h"
 #include "tools/poolctl/view.h"
 
@@ -6,13 +6,13 @@
 #include <stdlib.h>
 
 enum {
-	LINES_MOST = 32, /* fits a screen together with the legend */
-	MARGIN = 10,     /* the number of a line's first page, and blanks */
-	CELLS_STEP = 8,  /* a line has a multiple of these */
+	LINES_MOST = 32, /* fits on a screen together with the legend */
+	MARGIN = 10,     /* the number of the line's first page, and blanks */
+	CELLS_STEP = 8,  /* the number of cells per line is a multiple of this */
 };
 
 struct layout {
-	uint32_t cells; /* in a line */
+	uint32_t cells; /* per line */
 	uint32_t per_cell;
 };
 
@@ -25,7 +25,7 @@ static struct layout layout_make(const struct pages_view *view)
 	return layout;
 }
 
-/* Return the kind of the cell that begins with this page of the view. */
+/* Return the kind of the cell whose first page is this page of the view. */
 static uint32_t cell_kind(const struct pages_view *view, const uint8_t *kinds, const struct layout *layout, uint32_t at)
 {
 	return map_cell(&kinds[at], view->count - at < layout->per_cell ? view->count - at : layout->per_cell);

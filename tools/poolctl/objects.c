@@ -1,6 +1,4 @@
-/*
- * objects.c - list named objects, and delete one.
- */
+/* objects.c - list named objects, and delete an object. */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/offline.h"
 #include "tools/poolctl/output.h"
@@ -128,8 +126,8 @@ static void objects_json(const struct command *command, const struct objects_vie
 }
 
 /*
- * Read each pool's table, which attached processes have mapped. The agent is asked for the list of pools, and for the
- * sessions that have pins.
+ * Read each pool's table, which attached processes have mapped. Only the list of pools and the sessions that hold pins
+ * are requested from the agent.
  */
 static int objects_ask(const struct command *command, struct objects_view *view)
 {

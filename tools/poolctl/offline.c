@@ -1,5 +1,5 @@
 /*
- * offline.c - compute the views of status, pages, pins, clients, objects, roles, transfers, regions and check from
+ * offline.c - compute the replies of status, pages, pins, clients, objects, roles, transfers, regions and check from
  * pieces.
  */
 #include "tools/poolctl/offline.h"
@@ -15,12 +15,12 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { LEAKED_AFTER_MS = 30000 }; /* the default of pins.max_duration; the configured value is not in shared memory */
+enum { LEAKED_AFTER_MS = 30000 }; /* default of pins.max_duration; the configured value is not in shared memory */
 
 struct offline_pool {
 	char name[64]; /* clean text */
 	struct pool_segment pool;
-	uint32_t count; /* sessions */
+	uint32_t count; /* number of sessions */
 	struct pool_check_session *sessions;
 	struct session_segment *segments;                   /* [count], referenced by sessions[] */
 	const struct session_segment *by_id[POOL_SESSIONS]; /* NULL: none */
@@ -184,17 +184,17 @@ void offline_print_source(const struct command *command, const struct offline *o
 			time_text(offline->pieces.time_ms).text);
 }
 
-/* ---- the use of each page ---- */
+/* ---- the state of each page ---- */
 
-/* The page words, copied once so that counts from them are consistent, and the sessions' claims about the pages. */
+/* The page words, copied once so that counts are consistent, and the sessions' claims about their pages. */
 struct look {
 	const struct offline_pool *pool;
 	uint64_t *words;         /* [page_count] */
 	struct page_fact *facts; /* [page_count] */
 	uint32_t state_pages[PAGE_STATES];
 	uint32_t largest_free_run;
-	uint32_t leased[POOL_SESSIONS];       /* by the page words */
-	struct page_uses uses[POOL_SESSIONS]; /* as page_map_count() has them */
+	uint32_t leased[POOL_SESSIONS];       /* number of pages per session, according to the page words */
+	struct page_uses uses[POOL_SESSIONS]; /* as counted by page_map_count() */
 };
 
 static struct look *look_create(const struct offline_pool *pool)
@@ -231,7 +231,7 @@ static void look_destroy(struct look *look)
 	free(look);
 }
 
-/* By the agent's coarse clock, which stops while no agent runs. */
+/* Use the agent's coarse clock, which stops while no agent runs. */
 static void page_entry_fill(const struct look *look, uint32_t page, struct msg_page_entry *entry)
 {
 	const struct page_fact *fact = &look->facts[page];
@@ -242,7 +242,7 @@ static void page_entry_fill(const struct look *look, uint32_t page, struct msg_p
 
 /* ---- the verbs ---- */
 
-/* Return the pool that --pool names, else the first; NULL after a complaint. */
+/* Return the pool that --pool names, or the first one; NULL after an error message. */
 static const struct offline_pool *pool_pick(const struct command *command, const struct offline *offline)
 {
 	if (!command->pool)
@@ -260,15 +260,15 @@ static bool pool_shown(const struct command *command, const struct offline_pool 
 }
 
 /*
- * A session without a table has no page known to be offered or idle; if an agent runs, words may have changed since the
- * tables were read.
+ * Subtract, or return 0. Counts may be inconsistent: a session without a table has no known offered or idle pages, and
+ * a running agent may have changed page words since the tables were read.
  */
 static uint32_t minus(uint32_t from, uint32_t what)
 {
 	return from > what ? from - what : 0;
 }
 
-/* Return the sum over a session's threads of one field of struct thread_stats. */
+/* Return the total of one field of struct thread_stats over a session's threads. */
 static uint64_t stats_sum(const struct session_segment *segment, size_t field)
 {
 	uint64_t sum = 0;
@@ -354,7 +354,9 @@ static void pin_entry(const struct offline_pool *pool, const struct msg_page_ent
 	text_copy(pin->name, sizeof(pin->name), record->name, sizeof(record->name));
 }
 
-/* Only the agent stores which sessions have an object open: pins at its first page count as its pins. */
+/*
+ * Add the pins of an object. Only the agent knows which sessions have it open, so the pins of its first page are used.
+ */
 static void object_pins(
 	const struct command *command, const struct offline_pool *pool, uint32_t number, struct pins_view *view)
 {
@@ -518,7 +520,7 @@ int offline_roles(const struct command *command, const struct offline *offline, 
 
 /* ---- regions ---- */
 
-enum { REGION_LOOKS = 16 }; /* attempts to read it while the worker changes nothing; usually the first succeeds */
+enum { REGION_LOOKS = 16 }; /* attempts to read the regions while the worker changes nothing */
 
 static void region_add(const struct offline_pool *pool, const struct session_segment *segment,
 	const struct region_row *region, bool changing, struct regions_view *view)
@@ -554,7 +556,7 @@ int offline_regions(const struct command *command, const struct offline *offline
 	const struct offline_pool *pool = offline->pools;
 	const struct session_segment *segment;
 
-	/* the client came from offline_clients(), and so did its pool's name */
+	/* always terminates: the client, with its pool's name, is from offline_clients() */
 	while (strcmp(pool->name, view->client.pool))
 		pool++;
 	segment = pool->by_id[view->client.session];
@@ -570,7 +572,7 @@ int offline_regions(const struct command *command, const struct offline *offline
 	return CODE_OK;
 }
 
-/* Return the state of a page without an owner that is being transferred to another trust domain; -1: no such page. */
+/* Return the state of an ownerless page that is being transferred to another trust domain; -1: not such a page. */
 static int transfer_state(uint64_t word)
 {
 	if (page_word_owner(word))

@@ -20,7 +20,7 @@ struct cell {
 struct table {
 	uint32_t columns;
 	bool right[TABLE_COLUMNS_MAX];
-	struct cell *cells; /* the headings are the first row */
+	struct cell *cells; /* the first row has the headings */
 	size_t cell_count, cell_capacity;
 };
 
@@ -56,7 +56,7 @@ uint32_t terminal_columns(void)
 	return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : 80;
 }
 
-/* Characters, not bytes: names may be any UTF-8 text, which the codec has checked. */
+/* Count characters, not bytes: names may be any UTF-8 text; the codec has checked that they are valid. */
 static uint32_t text_width(const char *text)
 {
 	uint32_t width = 0;
@@ -183,7 +183,7 @@ struct text bytes_text(uint64_t bytes)
 		value /= 1024;
 		unit++;
 	}
-	/* one decimal if it is significant */
+	/* print one decimal if it is significant */
 	if (value >= 100 || value == (double)(uint64_t)value)
 		return text_make("%.0f %s", value, units[unit]);
 	return text_make("%.1f %s", value, units[unit]);

@@ -1,6 +1,6 @@
 /*
- * output.h - output as tables or JSON. A table is filled cell by cell and printed at its end, when the width of each
- * column is known.
+ * output.h - output as tables or as JSON. A table is filled cell by cell and printed at the end, when the widths of all
+ * columns are known.
  */
 #ifndef GPOOL_TOOLS_POOLCTL_OUTPUT_H
 #define GPOOL_TOOLS_POOLCTL_OUTPUT_H
@@ -17,12 +17,12 @@ enum color { COLOR_NONE, COLOR_GREEN, COLOR_YELLOW, COLOR_RED, COLOR_DIM, COLOR_
 struct table;
 
 /*
- * table_create() - create a table. `columns`: headings separated by '|', with '>' before one that is aligned to the
+ * table_create() - create a table. columns: headings separated by '|'; '>' before a heading aligns its column to the
  * right: "PAGES|>SIZE".
  */
 struct table *table_create(const char *columns);
 void table_destroy(struct table *table);
-/* table_cell() - add a cell. Rows are filled from left to right; after a full row the next one begins. */
+/* table_cell() - add a cell. Rows are filled from left to right; a full row is followed by a new one. */
 void __attribute__((format(printf, 2, 3))) table_cell(struct table *table, const char *format, ...);
 void __attribute__((format(printf, 3, 4)))
 table_cell_color(struct table *table, enum color color, const char *format, ...);
@@ -31,10 +31,7 @@ void table_print(const struct command *command, const struct table *table);
 
 /* print() - print to standard output, unless --quiet. */
 void __attribute__((format(printf, 2, 3))) print(const struct command *command, const char *format, ...);
-/*
- * color_code() - return the sequence that starts a colour, for COLOR_NONE the one that ends it; "" if the output has no
- * colours.
- */
+/* color_code() - return the escape sequence that starts a colour, or for COLOR_NONE ends it; "" if colours are off. */
 const char *color_code(const struct command *command, enum color color);
 
 /* terminal_columns() - return the width of standard output; 80 if it is not a terminal. */
@@ -54,9 +51,9 @@ struct text time_text(uint64_t time_ms); /* local wall clock, "2026-01-31 12:00:
 
 /* ---- JSON ---- */
 
-/* json_print() - print the document, indented (line: on one line and flushed), and destroy it. */
+/* json_print() - print the document indented, or with `line` on one line and flushed, and free it. */
 void json_print(const struct command *command, cJSON *document, bool line);
-/* print_done() - print the result of a command whose answer is a text, in either form. */
+/* print_done() - print the result of a command whose answer is a text, as text or JSON. */
 void print_done(const struct command *command, const char *verb, const char *text);
 
 #endif

@@ -1,6 +1,4 @@
-/*
- * pages.c - the page table, in runs of equal pages.
- */
+/* pages.c - list the page table, as runs of equal pages. */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/map.h"
 #include "tools/poolctl/offline.h"
@@ -29,8 +27,8 @@ struct run {
 	const struct msg_page_entry *first;
 	uint32_t count;
 	uint32_t blocks;
-	uint32_t pins;    /* of the most pinned block */
-	uint32_t idle_ms; /* of the block used last */
+	uint32_t pins;    /* of the block with the most pins */
+	uint32_t idle_ms; /* of the most recently used block */
 };
 
 static bool in_block(const struct msg_page_entry *page)
@@ -51,7 +49,7 @@ static const char *use_name(const struct msg_page_entry *page)
 	return page->use < sizeof(names) / sizeof(names[0]) ? names[page->use] : "?";
 }
 
-/* Return the status as operators see it: a leased page is PINNED or UNPINNED, others have the agent's name. */
+/* Return the status for output: PINNED or UNPINNED for a page in a block, otherwise the agent's name of the state. */
 static const char *status_name(const struct msg_page_entry *page)
 {
 	if (page->state == PAGE_LEASED)
@@ -105,7 +103,7 @@ static void run_add(struct run *run, const struct msg_page_entry *page)
 		run->idle_ms = page->idle_ms;
 }
 
-/* Return the next run from page *at of the view on; false: none. */
+/* Return the next run of equal pages, from page *at of the view on. Return false if there is none. */
 static bool run_next(
 	const struct pages_view *view, const struct filter *filter, bool each, uint32_t *at, struct run *run)
 {
@@ -232,7 +230,7 @@ static void pages_map(const struct command *command, const struct pages_view *vi
 	free(kinds);
 }
 
-/* Request up to 1,024 pages from view->first + *have on; an answer about other pages is refused. */
+/* Request up to 1,024 pages from view->first + *have on. An answer about other pages is rejected. */
 static int pages_ask_some(const struct command *command, struct gpool *pool, struct pages_view *view, uint32_t *have)
 {
 	static struct msg_pages_reply reply;

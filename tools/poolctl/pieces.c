@@ -1,6 +1,4 @@
-/*
- * pieces.c - find the keeper and the segments behind its descriptors.
- */
+/* pieces.c - find the keeper, and open the segments through its descriptors. */
 #include "tools/poolctl/pieces.h"
 #include "tools/poolctl/view.h"
 
@@ -45,7 +43,9 @@ static int piece_compare(const void *a, const void *b)
 	return 0;
 }
 
-/* A keeper may hold the same segment by two descriptors: for writing, and for other processes. */
+/*
+ * Remove duplicates: a keeper may hold a segment by two descriptors, one to write and one to pass to other processes.
+ */
 void pieces_sort(struct pieces *pieces)
 {
 	uint32_t kept = 0;
@@ -85,7 +85,7 @@ pid_t keeper_pid(const char *directory)
 	return (pid_t)pid;
 }
 
-/* "/memfd:gpool-pool-0 (deleted)" or "/memfd:gpool-session-0-17 (deleted)" */
+/* Parse "/memfd:gpool-pool-0 (deleted)" or "/memfd:gpool-session-0-17 (deleted)". */
 static bool piece_name_parse(const char *name, enum piece_kind *kind, uint32_t *pool, uint32_t *session)
 {
 	static const char pool_prefix[] = "/memfd:gpool-pool-", session_prefix[] = "/memfd:gpool-session-",
@@ -129,7 +129,7 @@ static int piece_open(struct pieces *pieces, int directory, const char *entry)
 	int fd;
 
 	if (length < 0)
-		return 0; /* closed meanwhile */
+		return 0; /* closed in the meantime */
 	name[length] = '\0';
 	if (!piece_name_parse(name, &kind, &pool, &session))
 		return 0;
@@ -140,7 +140,7 @@ static int piece_open(struct pieces *pieces, int directory, const char *entry)
 	return 0;
 }
 
-/* Raise the limit of descriptors: every session needs one here, too. */
+/* Raise the limit of descriptors: this process, too, needs one per session. */
 static void descriptors_raise(void)
 {
 	struct rlimit limit;

@@ -1,9 +1,9 @@
 /*
- * poolctl.h - declarations shared by the verbs of poolctl: the command line as parsed, exit codes, complaints.
+ * poolctl.h - declarations shared by the verbs of poolctl: parsed command line, exit codes, error messages.
  *
- * main.c has the table of verbs, from which parser, --help, man page and completion are built; each verb is a file of
- * its name. output.c prints, agent.c sends requests to the agent, offline.c reads the tables without it. poolctl itself
- * changes no pool: the agent does, on request.
+ * main.c has the table of verbs, from which the parser, --help, the man page and the completion scripts are built. Each
+ * verb is in the file with its name. output.c prints, agent.c sends requests to the agent, offline.c reads the tables
+ * without the agent. poolctl itself never changes a pool; it requests changes from the agent.
  */
 #ifndef GPOOL_TOOLS_POOLCTL_H
 #define GPOOL_TOOLS_POOLCTL_H
@@ -48,17 +48,20 @@ extern const struct program poolctl;
 
 /* amounts.c */
 /*
- * command_since() - return the duration of OPTION_SINCE ("90s", "5m") in nanoseconds; 0: not given. False after a
- * complaint.
+ * command_since() - return the value of --since ("90s", "5m") in nanoseconds; 0: not given. Return false after an error
+ * message.
  */
 bool command_since(const struct command *command, uint64_t *since_ns);
 /*
- * pages_parse() - parse a number of pages: "64", "128MiB", "10%". Sizes are rounded up to whole pages; percent of
- * page_count. False after a complaint that begins with `what`.
+ * pages_parse() - parse a number of pages: "64", "128MiB", "10%". Sizes are rounded up to whole pages; percentages are
+ * of page_count. Return false after an error message, which begins with `what`.
  */
 bool pages_parse(const char *what, const char *text, uint64_t page_bytes, uint32_t page_count, uint32_t *pages);
 
-/* completion.c: completion_print() - print the script for the shell of OPTION_COMPLETION; return an exit code. */
+/*
+ * completion.c: completion_print() - print the completion script for the shell that --completion names. Return an exit
+ * code.
+ */
 int completion_print(const struct command *command);
 
 /* The verbs. */

@@ -1,6 +1,4 @@
-/*
- * regions.c - the regions of a worker's gpool_malloc_async().
- */
+/* regions.c - list the regions of a worker's gpool_malloc_async(). */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/offline.h"
 #include "tools/poolctl/output.h"
@@ -14,9 +12,9 @@
 
 AGENT_GETTER(regions)
 
-enum { REGION_LOOKS = 8 }; /* attempts to read it while the worker changes nothing; each is at least a round trip */
+enum { REGION_LOOKS = 8 }; /* attempts to read the regions while the worker is idle; each is at least a round trip */
 
-/* The sum of all regions of a state, listed or not; those that are listed. */
+/* The totals of all regions with one state, whether listed or not, and of the listed ones. */
 struct sum {
 	uint64_t regions, pages, largest;
 };
@@ -24,10 +22,10 @@ struct sum {
 struct summary {
 	struct sum states[REGION_ROW_STATES];
 	uint32_t overlapping, changing;
-	bool totals_fit; /* or cannot be compared */
+	bool totals_fit; /* true also if the totals cannot be compared */
 };
 
-/* ---- looking ---- */
+/* ---- reading ---- */
 
 static int region_compare(const void *a, const void *b)
 {
@@ -68,7 +66,7 @@ static int regions_ask_once(const struct command *command, struct gpool *pool, s
 		}
 		view->damaged += reply.damaged;
 		view->head = reply;
-		/* each part must begin after the last one, or the loop would never end */
+		/* each part must begin after the last one; otherwise the loop might not end */
 		if (reply.next && reply.next <= request.first)
 			return agent_bad_answer(command);
 		request.first = reply.next;
@@ -102,7 +100,7 @@ static int regions_of_offline(const struct command *command, const struct offlin
 	return code ? code : offline_regions(command, offline, view);
 }
 
-/* ---- what they amount to ---- */
+/* ---- totals ---- */
 
 static uint64_t bytes_of(const struct regions_view *view, uint64_t pages)
 {
@@ -114,7 +112,7 @@ static bool is_last(const struct regions_view *view, const struct msg_region_ent
 	return region->state == REGION_ROW_ALLOCATED && region->id && region->id == view->head.last_id;
 }
 
-/* Return true if a region begins before the end of all regions below it; *end is that end. */
+/* Return true if a region begins before the end of the regions before it; *end is that end. */
 static bool region_overlaps(const struct regions_view *view, const struct msg_region_entry *region, uint64_t *end)
 {
 	bool overlaps = region->address < *end;
@@ -168,7 +166,9 @@ static void summarize(const struct regions_view *view, struct summary *summary)
 	summary->totals_fit = !complete || totals_fit(view, summary->states);
 }
 
-/* Return "[+10][1][-5][*4][#100]", with a blank where addresses are not contiguous. The caller frees it. */
+/*
+ * Return a text such as "[+10][1][-5][*4][#100]", with a blank where addresses are not contiguous. The caller frees it.
+ */
 static char *notation(const struct regions_view *view)
 {
 	static const char *const marks[REGION_ROW_STATES] = {
@@ -194,7 +194,7 @@ static char *notation(const struct regions_view *view)
 	return text;
 }
 
-/* ---- for people ---- */
+/* ---- tables ---- */
 
 static void sum_row(struct table *table, const struct regions_view *view, const char *name, uint64_t regions,
 	uint64_t bytes, const struct sum *sum)
@@ -228,7 +228,7 @@ static void totals_table(const struct command *command, const struct regions_vie
 	table_destroy(table);
 }
 
-/* A region that a stream freed without a fence is available only to that stream for now. */
+/* A region that a stream freed without a fence is available only to that stream so far. */
 static const char *fence_text(const struct msg_region_entry *region)
 {
 	if (region->fence)
@@ -295,7 +295,7 @@ static void regions_table(const struct command *command, const struct regions_vi
 	table_destroy(table);
 }
 
-/* Print what may make the listing incomplete or inconsistent. */
+/* Print anything that makes the list incomplete or inconsistent. */
 static void reserves_print(
 	const struct command *command, const struct regions_view *view, const struct summary *summary)
 {
@@ -348,7 +348,7 @@ static void regions_print(const struct command *command, const struct regions_vi
 	regions_table(command, view);
 }
 
-/* ---- for programs ---- */
+/* ---- JSON ---- */
 
 static void region_json(
 	cJSON *to, const struct regions_view *view, const struct msg_region_entry *region, bool overlaps)

@@ -1,6 +1,4 @@
-/*
- * reload.c - have the agent read its configuration again.
- */
+/* reload.c - let the agent read its configuration again. */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/output.h"
 

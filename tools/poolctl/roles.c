@@ -1,6 +1,4 @@
-/*
- * roles.c - leadership roles: holders, standbys, and removing a role.
- */
+/* roles.c - list leadership roles with their holders and standbys; remove a role. */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/offline.h"
 #include "tools/poolctl/output.h"
@@ -97,7 +95,7 @@ static int roles_ask(const struct command *command, struct roles_view *view)
 			view->roles = list_grow(view->roles, view->count, &view->capacity, sizeof(*view->roles));
 			view->roles[view->count++] = reply.roles[i];
 		}
-		/* each part must begin after the last one, or the loop would never end */
+		/* each part must begin after the last one; otherwise the loop might not end */
 		if (reply.next && reply.next <= request.first)
 			code = agent_bad_answer(command);
 		request.first = reply.next;

@@ -1,10 +1,10 @@
 /*
- * screen.c - the terminal, by ncurses. Signals to end are unblocked only during the wait for keys, so that no drawing
- * is incomplete and no signal is lost.
+ * screen.c - the terminal, through ncurses. Signals that end the program are unblocked only while it waits for keys, so
+ * that no drawing is incomplete and no signal is lost.
  */
 #include "tools/poolctl/screen.h"
 
-/* curses.h defines these names with other values, so it is included after them. */
+/* curses.h defines these names with other values; include it later. */
 enum {
 	PAINT_GREEN = COLOR_GREEN,
 	PAINT_YELLOW = COLOR_YELLOW,
@@ -56,7 +56,7 @@ int screen_open(bool color)
 	if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))
 		return -ENOTTY;
 	setlocale(LC_CTYPE, "");
-	signals_take(); /* before curses checks which signals are free */
+	signals_take(); /* before curses checks which signals have handlers */
 	screen.terminal = newterm(NULL, stdout, stdin);
 	if (!screen.terminal)
 		return -ENOTSUP;
@@ -119,7 +119,7 @@ uint32_t screen_put(uint32_t row, uint32_t column, enum color color, const char 
 	attrset(attributes(color));
 	mvaddnstr((int)row, (int)column, text, (int)(most < columns - column ? most : columns - column));
 	attrset(0);
-	/* text that filled the line has continued in the next one */
+	/* if the text filled the line, the cursor is in the next line */
 	return (uint32_t)getcury(stdscr) == row ? (uint32_t)getcurx(stdscr) : columns;
 }
 
@@ -158,7 +158,7 @@ int screen_key(int timeout_ms)
 		if (got > 0 && !(input.revents & POLLIN))
 			return SCREEN_END;
 		character = getch();
-		/* at its end a terminal is readable, without input */
+		/* a closed terminal is readable, but has no input */
 		if (got > 0 && character == ERR)
 			return SCREEN_END;
 	}

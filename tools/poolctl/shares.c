@@ -9,7 +9,7 @@ static uint32_t minus(uint32_t from, uint32_t what)
 	return from > what ? from - what : 0;
 }
 
-/* Workers continue while the agent counts, so a difference may be below zero: then it is 0. */
+/* Workers continue while the agent counts, so the difference may be negative; 0 is used then. */
 void shares_fill(const struct msg_pool_status *pool, struct share shares[SHARES])
 {
 	static const struct share kinds[SHARES] = {
@@ -39,7 +39,7 @@ void shares_fill(const struct msg_pool_status *pool, struct share shares[SHARES]
 
 const struct share *shares_at(const struct share *shares, uint32_t page_count, uint32_t cell, uint32_t cells)
 {
-	/* the page in the middle of the cell, if all pages were sorted by kind */
+	/* take the page in the middle of the cell, in an array of all pages sorted by kind */
 	uint64_t page = ((uint64_t)cell * 2 + 1) * page_count / (2 * (uint64_t)cells), before = 0;
 	int kind = 0;
 

@@ -1,6 +1,4 @@
-/*
- * shares.h - the pages of a pool by use, as shown by a bar.
- */
+/* shares.h - the pages of a pool by use, as shown in a bar. */
 #ifndef GPOOL_TOOLS_POOLCTL_SHARES_H
 #define GPOOL_TOOLS_POOLCTL_SHARES_H
 
@@ -8,7 +6,7 @@
 
 #include "proto/messages.h"
 
-/* One kind of page, in the order of the bar. */
+/* The number of pages of one kind, in the order of the bar. */
 struct share {
 	char mark;
 	const char *name;
@@ -28,7 +26,7 @@ enum {
 };
 
 void shares_fill(const struct msg_pool_status *pool, struct share shares[SHARES]);
-/* shares_at() - return the share of a cell of a bar of `cells` cells. */
+/* shares_at() - return the share that a cell shows, in a bar of `cells` cells. */
 const struct share *shares_at(const struct share *shares, uint32_t page_count, uint32_t cell, uint32_t cells);
 enum color pressure_color(uint32_t pressure);
 

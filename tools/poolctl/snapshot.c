@@ -1,12 +1,13 @@
 /*
- * snapshot.c - segments in a file.
+ * snapshot.c - write segments to a file, and read them.
  *
  *   file     magic "GPOOLSN1", u32 version 1, u32 number of segments, u64 wall clock in milliseconds since 1970
  *   segment  u32 kind (1 pool, 2 session), u32 pool, u32 session, u32 zero, u64 bytes; then runs
- *   run      u64 offset, u64 length, then the bytes; a run of length 0 ends the segment; what no run covers is zero
+ *   run      u64 offset, u64 length, then the bytes; a run of length 0 ends the segment; bytes outside of all runs are
+ *            zero
  *
- * In the byte order of the machine, like the segments. Runs ascend and do not overlap. A reader copies each segment
- * into a sealed memfd, so that the checks for those of a living agent hold here too.
+ * Numbers have the byte order of the machine, like the segments. Runs are in ascending order and do not overlap. A
+ * reader copies each segment into a sealed memfd, so that the same checks apply as to segments of a running agent.
  */
 #include "tools/poolctl/pieces.h"
 #include "tools/poolctl/replace.h"
@@ -44,7 +45,7 @@ struct snapshot_run {
 	uint64_t offset, length;
 };
 
-/* Write a part of a segment to the file. Data that a worker changes meanwhile may be old or new. */
+/* Write a part of a segment to the file. A worker may change it meanwhile; the old or the new data is written. */
 static int run_write(FILE *file, int fd, uint64_t offset, uint64_t length)
 {
 	static char buffer[COPY_BYTES];
@@ -78,7 +79,7 @@ static int segment_write(FILE *file, const struct piece *piece)
 	segment.bytes = (uint64_t)stat.st_size;
 	if (fwrite(&segment, sizeof(segment), 1, file) != 1)
 		return -EIO;
-	/* the size is sealed; untouched pages are holes */
+	/* the size is sealed; pages that were never written are holes */
 	while ((at = lseek(piece->fd, at, SEEK_DATA)) >= 0 && at < stat.st_size) {
 		hole = lseek(piece->fd, at, SEEK_HOLE);
 		if (hole < 0)

@@ -51,7 +51,7 @@ static void mover_print(const struct command *command, const struct msg_pool_sta
 			age_text(pool->mover_gone_ms).text, pool->mover_why);
 }
 
-/* Print nothing if nothing can be spilled and nothing was. */
+/* Print nothing if the pool cannot spill and never has. */
 static void spill_print(const struct command *command, const struct msg_pool_status *pool)
 {
 	if (!command->offline && pool->spill_memory_limit + pool->spill_file_limit)
@@ -116,7 +116,7 @@ static void status_table(const struct command *command, const struct msg_status_
 		pool_print(command, &reply->pools[i]);
 }
 
-/* Add a ratio from 0 to 1; null if the divisor is 0. */
+/* Add a ratio from 0 to 1, or null if the divisor is 0. */
 static void json_share(cJSON *to, const char *name, uint64_t part, uint64_t whole)
 {
 	if (whole)
@@ -125,7 +125,7 @@ static void json_share(cJSON *to, const char *name, uint64_t part, uint64_t whol
 		json_null(to, name);
 }
 
-/* Values that only the agent has. */
+/* Values that only the agent knows. */
 static const char *const spill_names[] = {"spill_memory_bytes", "spill_memory_limit", "spill_file_bytes",
 	"spill_file_limit", "spill_lost_blocks", "mover_pid", "cleaning_pages", "mover_gone_ms", "mover_why"};
 
@@ -168,7 +168,7 @@ static void pool_json(cJSON *to, const struct msg_pool_status *pool, bool offlin
 	NUMBER(spill_errors);
 	NUMBER(scrubbed_pages);
 	NUMBER(retirements);
-	/* with the names of the metrics, so that they need not be computed again */
+	/* ratios with the names of the metrics, so that callers need not compute them */
 	json_share(to, "pool_utilization", pool->used_pages, pool->page_count);
 	json_share(to, "fragmentation_ratio", pool->largest_free_run, pool->free_pages);
 	json_share(to, "pin_contention", pool->contended_pins, pool->pins);

@@ -1,6 +1,4 @@
-/*
- * tenants.c - the tenants of the pools, their rules and their use.
- */
+/* tenants.c - list the tenants of the pools, their limits and their use. */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/output.h"
 #include "tools/poolctl/view.h"

@@ -1,6 +1,4 @@
-/*
- * top.c - a pool on the whole terminal, refreshed once a second, and its keys.
- */
+/* top.c - show a pool on the whole terminal, refreshed once per second, and handle keys. */
 #include "tools/poolctl/top.h"
 
 #include "shm/monotonic.h"
@@ -16,14 +14,14 @@ AGENT_GETTER(page_kinds)
 AGENT_GETTER(tenants)
 
 enum {
-	ANSWER_MS = 1000, /* so that keys work without an agent, too */
+	ANSWER_MS = 1000, /* short, so that keys work even if no agent answers */
 };
 
 const char *const top_order_names[TOP_ORDERS] = {"leased", "needed", "offered", "name"};
 
 /* The connection to the agent, and the last sample. */
 struct watch {
-	struct command command; /* its pool is the chosen one, NULL: the first */
+	struct command command; /* its pool is the selected one; NULL: the first */
 	char pool_name[64];
 	struct gpool *pool; /* NULL: not attached */
 	struct msg_pool_status before;
@@ -31,7 +29,7 @@ struct watch {
 	struct top top;
 };
 
-/* ---- looking ---- */
+/* ---- sampling ---- */
 
 static enum top_order order_now;
 
@@ -62,7 +60,7 @@ static double rate(uint64_t before, uint64_t now, uint64_t ms)
 	return now > before ? (double)(now - before) * 1000 / (double)ms : 0;
 }
 
-/* Counters start at 0 with each agent, so those of two agents are not compared. */
+/* Compute rates only if both samples are from the same agent: counters start at 0 with each agent. */
 static void rates_fill(struct watch *watch)
 {
 	const struct msg_pool_status *now = &watch->top.status.pools[watch->top.chosen], *before = &watch->before;
@@ -89,7 +87,7 @@ static int kinds_ask(struct watch *watch, const char *pool_name)
 	int code = CODE_OK;
 
 	if (count != top->kind_count) {
-		/* entries that a failed request leaves unchanged are drawn, too */
+		/* zeroed, since entries that a failed request leaves unchanged are drawn, too */
 		free(top->kinds);
 		top->kinds = memory_or_exit(calloc(count, 1));
 		top->kind_count = count;
@@ -138,7 +136,7 @@ static int look_attached(struct watch *watch)
 	return CODE_OK;
 }
 
-/* A failed request is repeated at the next refresh in a new session: gpoold may have been restarted. */
+/* Sample once. After a failure, the next refresh uses a new session, since gpoold may have been restarted. */
 static int look(struct watch *watch)
 {
 	int code = watch->pool ? CODE_OK : agent_open(&watch->command, GPOOL_OPEN_OBSERVER, &watch->pool);
@@ -156,7 +154,7 @@ static int look(struct watch *watch)
 	return code;
 }
 
-/* ---- the keys ---- */
+/* ---- keys ---- */
 
 static void choose(struct watch *watch, uint32_t step)
 {
@@ -173,7 +171,7 @@ static void choose(struct watch *watch, uint32_t step)
 	look(watch);
 }
 
-/* Handle a key. False: the program ends. */
+/* Handle a key. Return false to end the program. */
 static bool key_do(struct watch *watch, int key)
 {
 	struct top *top = &watch->top;

@@ -17,16 +17,16 @@ struct top_rates {
 
 struct top {
 	struct msg_status_reply status;
-	uint32_t chosen; /* index in status.pools */
+	uint32_t chosen; /* index of the selected pool in status.pools */
 	struct msg_tenants_reply tenants;
 	struct clients_view clients; /* sorted */
-	uint8_t *kinds;              /* [kind_count] enum map_kind of its pages */
+	uint8_t *kinds;              /* [kind_count] enum map_kind of the pool's pages */
 	uint32_t kind_count;
 	struct top_rates rates;
 	enum top_order order;
 	uint32_t scrolled; /* number of clients above the first visible one */
 	bool help;
-	char trouble[512]; /* why the data is not current; "": it is */
+	char trouble[512]; /* the reason why the data is not current; "": it is current */
 };
 
 extern const char *const top_order_names[TOP_ORDERS];

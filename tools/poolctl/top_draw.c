@@ -1,6 +1,7 @@
 /*
- * top_draw.c - from top to bottom: the agent, the pools, the selected one in detail, its tenants, its clients, its
- * pages. Lists get a part of the room, and the map the rest. Lines that do not fit are omitted, so every size works.
+ * top_draw.c - draw, from top to bottom, the agent, the pools, the selected pool in detail, its tenants, its clients,
+ * its pages. The lists get a part of the screen and the map gets the rest. Lines that do not fit are omitted, so any
+ * size works.
  */
 #include "tools/poolctl/top.h"
 
@@ -22,7 +23,7 @@ struct drawing {
 	const struct top *top;
 	const struct msg_pool_status *pool;
 	uint32_t rows, columns;
-	uint32_t row; /* the next one */
+	uint32_t row; /* the next row */
 };
 
 static void __attribute__((format(printf, 3, 4))) line(struct drawing *to, enum color color, const char *format, ...)
@@ -40,7 +41,7 @@ struct name {
 	char text[NAME_COLUMNS * 5 + 1];
 };
 
-/* Return a name of any length in NAME_COLUMNS characters, each of up to 4 bytes, padded with blanks. */
+/* Return a name of any length in NAME_COLUMNS characters of up to 4 bytes each, padded with blanks. */
 static struct name name_text(const char *name)
 {
 	struct name text;
@@ -199,7 +200,7 @@ static uint32_t least(uint32_t a, uint32_t b)
 	return a < b ? a : b;
 }
 
-/* Tenants get at most a quarter of the room below the numbers, clients half of the rest. */
+/* The tenants get at most a quarter of the space below the numbers, and the clients half of the rest. */
 static void lists_draw(struct drawing *to)
 {
 	uint32_t end = to->rows - 1, room = end > to->row ? end - to->row : 0;
@@ -253,7 +254,7 @@ void top_draw(const struct top *top)
 		numbers_draw(&to);
 		lists_draw(&to);
 	}
-	/* the last line, over other content on a small screen */
+	/* the last line; on a small screen it overwrites other content */
 	to.row = to.rows - 1;
 	screen_reverse(top->trouble[0]);
 	if (top->trouble[0])

@@ -1,4 +1,4 @@
-/* trace.c - the flight recorder as a Chrome trace. */
+/* trace.c - write the flight recorder's log as a Chrome trace. */
 #include "tools/poolctl/flight.h"
 #include "tools/poolctl/output.h"
 #include "tools/poolctl/replace.h"
@@ -24,7 +24,7 @@ static void pool_name(const void *context, uint32_t pool, char name[CHROME_NAME_
 	snprintf(name, CHROME_NAME_BYTES, "%s", offline_pool_name(source->offline, pool));
 }
 
-/* Return the event of a session's start, "'NAME' attached"; NULL: it is too old. */
+/* Return the event of a session's start, "'NAME' attached"; NULL: it is no longer recorded. */
 static const struct flight_row *attached(const struct flight_log *log, uint32_t pool, uint32_t session)
 {
 	for (uint32_t i = log->count; i-- > 0;) {

@@ -1,5 +1,5 @@
 /*
- * transfers.c - pages being transferred from one trust domain to another, and those that were retired meanwhile.
+ * transfers.c - list pages that are being transferred to another trust domain, and pages that were retired meanwhile.
  */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/offline.h"
@@ -63,7 +63,10 @@ static void transfers_table(const struct command *command, const struct transfer
 	table_destroy(table);
 }
 
-/* No table that others may read has the former owners of the pages and the processes that have them mapped. */
+/*
+ * Add the former owners of the pages and the processes that have them mapped. No table that other processes can read
+ * has them.
+ */
 static void entry_details(cJSON *to, const struct msg_transfer_entry *entry, bool known)
 {
 #define TEXT(field) known ? json_text(to, #field, entry->field) : json_null(to, #field)
@@ -117,7 +120,7 @@ static int transfers_ask(const struct command *command, struct transfers_view *v
 				list_grow(view->transfers, view->count, &view->capacity, sizeof(*view->transfers));
 			view->transfers[view->count++] = reply.transfers[i];
 		}
-		/* each part must begin after the last one, or the loop would never end */
+		/* each part must begin after the last one; otherwise the loop might not end */
 		if (reply.more &&
 			(reply.next_pool < request.first_pool ||
 				(reply.next_pool == request.first_pool && reply.next_page <= request.first_page)))

@@ -1,6 +1,4 @@
-/*
- * upgrade.c - have the agent continue with the newly installed code.
- */
+/* upgrade.c - let the agent continue with the newly installed program. */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/output.h"
 

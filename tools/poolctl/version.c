@@ -1,6 +1,4 @@
-/*
- * version.c - the versions of poolctl, the library and the agent.
- */
+/* version.c - print the versions of poolctl, the library and the agent. */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/output.h"
 

@@ -1,6 +1,6 @@
 /*
- * view.h - a pool's tables in one form, from the agent's replies or from offline.c. All lists are allocated with
- * malloc() and belong to the caller.
+ * view.h - a pool's tables in one form, whether they are from the agent's replies or from offline.c. Lists are
+ * allocated with malloc(3) and belong to the caller.
  */
 #ifndef GPOOL_TOOLS_POOLCTL_VIEW_H
 #define GPOOL_TOOLS_POOLCTL_VIEW_H
@@ -15,7 +15,7 @@
 struct pages_view {
 	char pool[64];
 	uint64_t page_bytes;
-	uint32_t page_count; /* of the pool */
+	uint32_t page_count; /* page count of the pool */
 	uint32_t first, count;
 	struct msg_page_entry *pages; /* [count] */
 };
@@ -37,12 +37,12 @@ struct clients_view {
 	struct msg_client_entry *clients;
 };
 
-/* The regions of one worker, in ascending order of their addresses. */
+/* The regions of one worker, in ascending order of address. */
 struct regions_view {
 	struct msg_client_entry client;
-	struct msg_regions_reply head; /* without the list */
-	bool whole;                    /* nothing changed while they were read: the data is consistent */
-	uint32_t damaged;              /* invalid entries */
+	struct msg_regions_reply head; /* the reply without its list */
+	bool whole;                    /* nothing changed while the regions were read, so they are consistent */
+	uint32_t damaged;              /* number of invalid entries */
 	uint32_t count, capacity;
 	struct msg_region_entry *regions;
 };
@@ -54,7 +54,7 @@ struct object_view {
 	uint32_t number, state, memory_class, pages, allocations, readers, writer, uid, pid;
 	uint32_t pins, flags, cost_us, follows;
 	uint64_t version, layout_hash, metadata_bytes, published_ms;
-	uint64_t used_ms, uses; /* pinnable */
+	uint64_t used_ms, uses; /* of pinnable objects */
 	char name[128], label[64], tenant[64], role[64];
 };
 
@@ -68,7 +68,10 @@ struct roles_view {
 	struct msg_role_entry *roles;
 };
 
-/* A state of an entry in addition to those of the agent: offline it is unknown whether it waits or is being cleared. */
+/*
+ * The states of an entry: the agent's, and one more for offline use, when it is unknown whether the entry waits or is
+ * being cleared.
+ */
 enum { TRANSFER_WAITS, TRANSFER_RETIRED, TRANSFER_CLEARED, TRANSFER_UNDER_WAY };
 
 struct transfers_view {
@@ -79,7 +82,7 @@ struct transfers_view {
 struct check_view {
 	char pool[64];
 	uint32_t pages, sessions, in_transit, found;
-	uint32_t count; /* number of findings in the array, the first ones */
+	uint32_t count; /* number of findings in the array, which has the first ones */
 	struct msg_finding findings[128];
 };
 
@@ -91,29 +94,33 @@ struct pool_segment;
 /* objects_add() - add all versions of objects in a pool's table. */
 void objects_add(struct objects_view *view, const char *pool, const struct pool_segment *segment);
 /*
- * objects_look() - read the objects of all pools, or of that of --pool, by pool, name and version, with their pins
- * (objects.c). Return: an exit code.
+ * objects.c: objects_look() - read the objects of all pools, or of the pool of --pool, sorted by pool, name and
+ * version, with their pins. Return: an exit code.
  */
 int objects_look(const struct command *command, struct objects_view *view);
-/* objects_show() - read the objects, and print them in the requested form (objects.c). Return: an exit code. */
+/*
+ * objects.c: objects_show() - read the objects, and print them with the printer for the requested format. Return: an
+ * exit code.
+ */
 typedef void objects_printer(const struct command *command, const struct objects_view *view);
 int objects_show(const struct command *command, objects_printer *table, objects_printer *json);
 /*
- * objects_pins() - add up pins by object. pins_ask_pool() - request the pins of a pool (pins.c). Return: an exit code.
+ * objects_pins() - add up the pins by object. pins.c: pins_ask_pool() - request the pins of a pool. Return: an exit
+ * code.
  */
 void objects_pins(struct objects_view *view, const struct pins_view *pins);
 struct gpool;
 int pins_ask_pool(const struct command *command, struct gpool *pool, const struct msg_pool_status *status,
 	struct pins_view *view);
 void pins_add(struct pins_view *view, const char *pool, uint64_t page_bytes, const struct msg_pin_entry *pin);
-/* list_grow() - grow a list for one more element of size `item`. */
+/* list_grow() - make room for one more element of size `item` in a list. */
 void *list_grow(void *list, uint32_t count, uint32_t *capacity, size_t item);
 
 /*
- * clients.c: client_pick() - return the worker that `text` denotes: the id of its session, else its process, else its
+ * clients.c: client_pick() - return the worker that `text` denotes: a session id, otherwise a process id, otherwise a
  * name.
  *
- * Return: CODE_OK, or CODE_USAGE after a complaint: none, several, or not a worker.
+ * Return: CODE_OK, or CODE_USAGE after an error message: no worker, several workers, or not a worker.
  */
 int client_pick(const struct command *command, const struct clients_view *view, const char *text,
 	struct msg_client_entry *client);
