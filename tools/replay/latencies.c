@@ -1,7 +1,9 @@
 /* latencies.c - see latencies.h. */
 #include "tools/replay/latencies.h"
 
-/* Values below 32 have a bucket each; above, the leading bit and the five behind it are the bucket. */
+/*
+ * Each value below 32 has its own bucket. For other values, the leading bit and the next five bits select the bucket.
+ */
 static uint32_t bucket_of(uint64_t value)
 {
 	uint32_t shift;
@@ -12,7 +14,7 @@ static uint32_t bucket_of(uint64_t value)
 	return ((shift + 1) << LATENCIES_SUB_BITS) + (uint32_t)(value >> shift) - (1u << LATENCIES_SUB_BITS);
 }
 
-/* The largest value of a bucket. */
+/* Return the largest value of a bucket. */
 static uint64_t bucket_last(uint32_t bucket)
 {
 	uint32_t shift = bucket >> LATENCIES_SUB_BITS;

@@ -1,6 +1,6 @@
 /*
- * latencies.h - a histogram of latencies, with buckets that grow with the latency: its memory does not depend on the
- * number of calls, and a percentile is accurate to 1/32.
+ * latencies.h - a histogram of latencies whose bucket width grows with the latency. Its size does not depend on the
+ * number of calls, and percentiles are accurate to 1/32.
  */
 #ifndef GPOOL_REPLAY_LATENCIES_H
 #define GPOOL_REPLAY_LATENCIES_H
@@ -20,8 +20,8 @@ struct latencies {
 void latencies_add(struct latencies *latencies, uint64_t value);
 void latencies_merge(struct latencies *latencies, const struct latencies *other);
 /*
- * latencies_percentile() - return the value that `share` (0..1) of all latencies do not exceed, rounded up to the end
- * of its bucket; 0: there are none.
+ * latencies_percentile() - return the value that a `share` (0..1) of all latencies does not exceed, rounded up to the
+ * end of its bucket; 0 if there are no latencies.
  */
 uint64_t latencies_percentile(const struct latencies *latencies, double share);
 double latencies_mean(const struct latencies *latencies);

@@ -1,10 +1,10 @@
 /*
  * lora_engine.c - an engine that serves requests with adapters, in simulated time: see lora.h.
  *
- * The engine computes in steps. Before each step the scheduler selects the requests that start. The duration of a step
- * is that of reading the model, the prompts of starting requests, the keys and values of running ones, and each
- * different adapter once. At its end, starting requests have their first token and others one more. Loads proceed
- * meanwhile: one disk and one bus per direction, each a queue, served in order.
+ * The engine computes in steps. Before each step, the scheduler selects the requests that start. A step takes the time
+ * to read the model, the prompts of starting requests, the keys and values of running requests, and each different
+ * adapter once. At its end, starting requests have their first token, and running requests one more. Loads proceed at
+ * the same time: the disk, and the bus in each direction, each serve a queue in order.
  */
 #include "tools/replay/lora.h"
 
@@ -22,9 +22,9 @@ struct job {
 };
 
 struct running {
-	uint32_t number;  /* in the scheduler */
-	uint32_t request; /* in the workload */
-	uint32_t left;    /* tokens to be generated */
+	uint32_t number;  /* of the scheduler */
+	uint32_t request; /* index in the workload */
+	uint32_t left;    /* tokens still to be generated */
 };
 
 struct service {
@@ -32,16 +32,16 @@ struct service {
 	struct lora_result *result;
 	struct lora_scheduler *scheduler;
 	struct residency *residency;
-	uint64_t now_us, busy_us, disk_us, bus_us, save_us; /* ends of the current operations */
+	uint64_t now_us, busy_us, disk_us, bus_us, save_us; /* current time, and ends of the current operations */
 	uint32_t arrived, finished;
-	uint32_t *requests;           /* [count] by number in the scheduler */
-	bool *held;                   /* [adapter_count] pinned for a request, until that runs */
+	uint32_t *requests;           /* [count] by the scheduler's number */
+	bool *held;                   /* [adapter_count] pinned for a request until it runs */
 	uint64_t *first_us, *ends_us; /* [count] */
 	struct job *jobs;             /* [adapter_count * 2] */
 	uint32_t job_count;
 	struct running running[LORA_BATCH_REQUESTS_MAX];
 	uint32_t running_count;
-	uint32_t *batch_of; /* [adapter_count] the step in which it was counted */
+	uint32_t *batch_of; /* [adapter_count] the last step in which the adapter was counted */
 	double adapter_steps;
 };
 
@@ -50,9 +50,9 @@ static uint64_t arrival_us(const struct lora_plan *plan, uint32_t request)
 	return (uint64_t)((double)plan->workload->requests[request].arrival_us / plan->speed);
 }
 
-/* ---- adapters on their ways ---- */
+/* ---- loads and evictions in progress ---- */
 
-/* Begin a job on its channel, which executes one at a time. */
+/* Begin a job on its channel, which executes one job at a time. */
 static void job_begin(struct service *service, const struct residency_decision *decision)
 {
 	const struct lora_costs *costs = &service->plan->costs;
@@ -126,7 +126,7 @@ static int request_arrive(struct service *service)
 	return 0;
 }
 
-/* Process the events until then, in order; `once`: only the first one, whenever it is. */
+/* Process the events up to this time, in order; with `once`, process only the first event, whatever its time. */
 static int time_pass(struct service *service, uint64_t until_us, bool once)
 {
 	int error = 0;
@@ -139,7 +139,7 @@ static int time_pass(struct service *service, uint64_t until_us, bool once)
 		if (next_us > until_us)
 			break;
 		if (next_us == NEVER)
-			return -EDEADLK; /* requests wait, but none is running or arriving */
+			return -EDEADLK; /* requests wait, but none is running or will arrive */
 		service->now_us = next_us > service->now_us ? next_us : service->now_us;
 		if (job_us <= arrives_us)
 			job_end(service, place);
@@ -179,7 +179,7 @@ static void requests_start(struct service *service, const struct lora_schedule *
 	}
 }
 
-/* Unpin kept adapters, since the oldest request needs the memory. */
+/* Unpin the adapters that are kept for later requests, since the oldest request needs the memory. */
 static void kept_let_go(struct service *service)
 {
 	for (uint32_t adapter = 0; adapter < service->plan->workload->adapter_count; adapter++) {
@@ -191,8 +191,9 @@ static void kept_let_go(struct service *service)
 }
 
 /*
- * Request the adapters of waiting requests, and keep them until those run. Without memory, adapters kept for later
- * requests are released; if that is not enough, this request and those after it are handled before the next step again.
+ * Request the adapters of waiting requests, and keep them until those run. If there is no memory, unpin adapters that
+ * are kept for later requests. If that is not sufficient, this request and the ones after it are handled again before
+ * the next step.
  */
 static void adapters_ask(struct service *service, const struct lora_schedule *batch)
 {
@@ -246,7 +247,7 @@ static void request_end(struct service *service, const struct running *running)
 		residency_release(service->residency, adapter, service->now_us);
 }
 
-/* Count one more token for all running requests, the first one for those that have just started. */
+/* Count one more token for all running requests; for those that have just started, the first one. */
 static void tokens_come(struct service *service, uint32_t started)
 {
 	uint32_t left = 0, old = service->running_count - started;
@@ -289,7 +290,7 @@ static int step(struct service *service)
 	return error;
 }
 
-/* ---- what came of it ---- */
+/* ---- results ---- */
 
 static int time_compare(const void *a, const void *b)
 {
@@ -370,7 +371,7 @@ static int result_fill(struct service *service)
 	return lora_least_loads(service->plan, service->ends_us, &result->least_loads);
 }
 
-/* ---- life ---- */
+/* ---- set-up and clean-up ---- */
 
 static void service_fini(struct service *service)
 {

@@ -1,13 +1,17 @@
 /*
  * lora_least.c - a lower bound of loads: see lora.h.
  *
- * Between two requests for one adapter there is a gap if the later one arrived after all earlier ones had to end.
- * Through a gap the adapter either stays, or is loaded again after it; and each is loaded once at first. The loads are
- * therefore the number of different adapters plus the gaps, minus the gaps through which an adapter stays. At each
- * arrival the adapters that stay through a gap fit into memory together; summed over all arrivals: bytes times arrivals
- * in the gap, of all that stay, are at most the memory times all arrivals. The maximum of gaps within that sum is
- * reached with the cheapest ones. It is a bound and not a plan: running requests use no memory in it, and gaps that fit
- * on average need not fit at every time.
+ * Two consecutive requests for an adapter are separated by a gap if the later one arrived after all earlier ones had to
+ * end. In a gap, the adapter either stays resident, or must be loaded again. In addition, each adapter is loaded once
+ * at first. The number of loads is therefore the number of different adapters plus the number of gaps, minus the gaps
+ * in which an adapter stays.
+ *
+ * At each arrival, the adapters that stay in a gap must fit into memory together. Summed over all arrivals, their bytes
+ * times the arrivals in their gaps are at most the memory times the number of arrivals. The cheapest gaps maximize the
+ * number of gaps within that sum.
+ *
+ * The result is a bound, not a plan: it counts no memory for running requests, and gaps that fit on average need not
+ * fit at every time.
  */
 #include "tools/replay/lora.h"
 
@@ -16,7 +20,7 @@
 #include <string.h>
 
 struct last {
-	uint64_t over_us; /* time by which all of its requests end */
+	uint64_t over_us; /* time by which all requests so far have ended */
 	bool seen;
 };
 
@@ -48,7 +52,7 @@ static uint32_t first_after(const struct lora_plan *plan, uint64_t time_us)
 	return low;
 }
 
-/* Find the gaps. costs: receives the cost of each. Return: their number. */
+/* Find the gaps. costs: receives the cost of each. Return: the number of gaps. */
 static uint32_t gaps_find(const struct lora_plan *plan, const uint64_t *ends_us, struct last *lasts, double *costs)
 {
 	uint32_t gaps = 0;
@@ -94,7 +98,7 @@ int lora_least_loads(const struct lora_plan *plan, const uint64_t *ends_us, uint
 	return 0;
 }
 
-/* ---- without foresight ---- */
+/* ---- the optimum without knowledge of the future ---- */
 
 struct popular {
 	uint32_t requests;

@@ -30,7 +30,7 @@ static double max_bypass_s(const struct lora_report *report)
 	return (double)report->plan->options.max_bypass_us / 1e6;
 }
 
-/* ---- for people ---- */
+/* ---- table ---- */
 
 enum { HEAD_COLUMNS = 10, WORD_COLUMNS = 15 };
 
@@ -148,7 +148,7 @@ void lora_report_print(const struct lora_report *report)
 		"longest time from the first to the last start of a later request before an earlier one");
 }
 
-/* ---- for programs ---- */
+/* ---- JSON ---- */
 
 static void result_json(cJSON *object, const struct lora_report *report, const struct lora_result *result)
 {
@@ -223,7 +223,7 @@ void lora_report_json(const struct lora_report *report)
 
 enum { PANEL_HEIGHT = 200 };
 
-/* Distinguishable with any kind of colour vision; the orders of arrival also by their dashes. */
+/* All kinds of colour vision can distinguish them; the strategies in order of arrival also have dashes. */
 static const char style[] = ".fifo{stroke:#5c6068;stroke-dasharray:4 3}.around{stroke:#9a6bb5;stroke-dasharray:4 3}\n"
 			    ".resident{stroke:#e0812e}.prefetch{stroke:#2a6db5}.limit{stroke:#2f8f5b}\n"
 			    "@media(prefers-color-scheme:dark){.fifo{stroke:#a3a7ae}.around{stroke:#b892d0}\n"

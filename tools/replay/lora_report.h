@@ -1,5 +1,5 @@
 /*
- * lora_report.h - the results of requests with adapters: a table, JSON, and a chart of times to the first token as one
+ * lora_report.h - the results of requests with adapters: a table, JSON, and a chart of times to the first token as a
  * self-contained SVG.
  */
 #ifndef GPOOL_REPLAY_LORA_REPORT_H
@@ -11,11 +11,11 @@
 
 enum { LORA_LOADS_MAX = 16 };
 
-/* One rate of arrivals. */
+/* The results for one rate of arrivals. */
 struct lora_load {
-	uint32_t busy_percent;    /* as requested; 0: as in the trace */
+	uint32_t busy_percent;    /* requested load; 0: the rate of the trace */
 	double speed;             /* factor by which requests arrive faster */
-	struct lora_result alone; /* with all adapters resident */
+	struct lora_result alone; /* result with all adapters resident */
 	struct lora_result results[LORA_STRATEGIES];
 };
 

@@ -12,7 +12,7 @@
 
 enum {
 	RANK_BYTES = 5 << 20,  /* of all linear layers of Llama 3 8B in 16 bits: 81,920 numbers in each of 32 layers */
-	MADE_TOKENS_LEAST = 8, /* without a trace, prompts and answers as in S-LoRA */
+	MADE_TOKENS_LEAST = 8, /* without a trace, prompts and answers are as in S-LoRA */
 	MADE_TOKENS_MOST = 512,
 };
 
@@ -27,8 +27,8 @@ static double normal(uint64_t *random)
 }
 
 /*
- * Return a gamma-distributed number with mean 1, by the method of Marsaglia and Tsang; a shape below 1 is derived from
- * one above.
+ * Return a gamma-distributed number with mean 1, by the method of Marsaglia and Tsang. A shape below 1 is derived from
+ * a shape above 1.
  */
 static double gamma_made(uint64_t *random, double shape)
 {
@@ -44,7 +44,7 @@ static double gamma_made(uint64_t *random, double shape)
 
 /* ---- adapters ---- */
 
-/* The popularity of an adapter is independent of its rank and its tenant. */
+/* Assign ranks and tenants; they are independent of an adapter's popularity. */
 static void adapters_make(const struct lora_recipe *recipe, uint64_t *random, struct lora_workload *workload)
 {
 	for (uint32_t i = 0; i < workload->adapter_count; i++) {
@@ -60,7 +60,7 @@ static void adapters_make(const struct lora_recipe *recipe, uint64_t *random, st
 	}
 }
 
-/* Compute the share of requests of the n most popular adapters. */
+/* Compute the cumulative share of requests of the n most popular adapters. */
 static void shares_make(const struct lora_recipe *recipe, double *shares)
 {
 	double sum = 0;
@@ -109,7 +109,7 @@ static void request_make(const struct lora_recipe *recipe, const struct trace *t
 		request->context_tokens = MADE_TOKENS_LEAST + (uint32_t)(random_step(random) % spread);
 		request->generated_tokens = MADE_TOKENS_LEAST + (uint32_t)(random_step(random) % spread);
 	}
-	request->generated_tokens += request->generated_tokens == 0; /* there is a first token */
+	request->generated_tokens += request->generated_tokens == 0; /* every request has a first token */
 	workload->tokens += request->context_tokens + request->generated_tokens;
 }
 
@@ -123,7 +123,7 @@ static void count_used(struct lora_workload *workload, bool *used)
 
 int lora_workload_make(const struct lora_recipe *recipe, const struct trace *trace, struct lora_workload *workload)
 {
-	/* A random sequence of its own, so that the same adapters are used when other parameters change. */
+	/* Use a separate random sequence, so that a change of other parameters does not change the adapters. */
 	uint64_t random = recipe->seed ^ UINT64_C(0x9e3779b97f4a7c15),
 		 popularity = recipe->seed ^ UINT64_C(0xd1b54a32d192ed03);
 	double *shares = calloc(recipe->adapters, sizeof(*shares));

@@ -1,12 +1,16 @@
 /*
- * main.c - gpool-replay, which replays traces of GPU memory on a real agent or in a model; see gpool-replay(1).
+ * main.c - gpool-replay: replay traces of GPU memory on a real agent or in a model; see gpool-replay(1).
  *
- *   main            verbs, the command line       verb_*                   one file for each verb
- *   player          threads, streams, latencies   samples, picture         the use of addresses over time
- *   pool            the agent                     result, latencies        reports of the verb malloc
- *   lora_*          requests with adapters, in simulated time
- *   prefix_play     prefixes in a cache           prefix_optimum           the optimal policy
- *   prefix_report   reports of the verb kv        serve_*                  requests served by engines on an agent
+ *   main                         verbs, the command line
+ *   verb_*                       one file for each verb
+ *   pool                         the agent
+ *   player, latencies            the verb malloc: threads and streams, histograms
+ *   samples, picture             the use of addresses over time
+ *   result                       reports of the verb malloc
+ *   lora_*                       requests with adapters, in simulated time
+ *   prefix_play, prefix_optimum  prefixes in a cache; the optimal policy
+ *   prefix_report                reports of the verb kv
+ *   serve_*                      requests served by engines on an agent
  */
 #include "tools/replay/replay.h"
 
@@ -102,7 +106,7 @@ static const struct option_spec kv_options[] = {
 		"Engines: size of the pool; a token takes 2 KiB. The default is 1GiB."),
 	OPTION(OPTION_PAGE_SIZE, 0, "page-size", "SIZE",
 		"Engines: page size of the pool: 512KiB, 1MiB, 2MiB or 4MiB. The default is 1MiB."),
-	OPTION(OPTION_CORRUPT, 0, "corrupt", "N", NULL), /* lets a test see verification fail */
+	OPTION(OPTION_CORRUPT, 0, "corrupt", "N", NULL), /* lets a test observe a verification failure */
 	OPTION(OPTION_LIMIT, 0, "limit", "N", "Read the first N requests alone."),
 	OPTION(OPTION_CHART, 0, "chart", "FILE",
 		"Draw the hit rates over time, or with --engines the pages in use, as SVG."),

@@ -1,6 +1,4 @@
-/*
- * picture.c - see picture.h. Unused addresses in between are omitted, and marked by a thin line.
- */
+/* picture.c - see picture.h. Unused address ranges between regions are omitted and marked by a thin line. */
 #include "tools/replay/picture.h"
 
 #include "tools/lib/chart.h"
@@ -16,15 +14,15 @@ enum {
 	WIDTH = 1100,
 	MAP_HEIGHT = 380,
 	LINES_HEIGHT = 130,
-	ROWS = MAP_HEIGHT - CHART_TOP - CHART_BOTTOM, /* one per unit of height */
-	BREAK_ROWS = 4,                               /* for omitted addresses */
+	ROWS = MAP_HEIGHT - CHART_TOP - CHART_BOTTOM, /* one row per unit of height */
+	BREAK_ROWS = 4,                               /* height of the mark of omitted addresses */
 	AREAS_MAX = ROWS / BREAK_ROWS / 4,
 	EMPTY = REGION_KINDS,
 };
 
 /*
- * Two hues that are distinguishable with any kind of colour vision; no CSS variables, which some viewers of SVG do not
- * support.
+ * Two hues that all kinds of colour vision can distinguish. CSS variables are avoided, since some SVG viewers do not
+ * support them.
  */
 static const char style[] =
 	".allocated{fill:#2a6db5}.free{fill:#b9d3ec}.pending_unmap{fill:#e0812e}.hole{fill:#e2e2da}\n"
@@ -37,7 +35,7 @@ static const char *const kind_names[REGION_KINDS] = {"allocated", "free", "pendi
 static const char *const kind_texts[REGION_KINDS] = {"allocated", "free, to be given out again",
 	"old place of pages that were remapped", "addresses without memory"};
 
-/* A range of addresses that is drawn, and its first row. */
+/* A drawn range of addresses, and its first row. */
 struct area {
 	uint64_t begin, end;
 	double row;
@@ -59,7 +57,7 @@ struct map {
 	size_t patch_count;
 };
 
-/* ---- addresses that are drawn ---- */
+/* ---- selecting addresses ---- */
 
 static int compare_areas(const void *a, const void *b)
 {
@@ -69,8 +67,8 @@ static int compare_areas(const void *a, const void *b)
 }
 
 /*
- * Collect all regions of all samples, sorted and merged if adjacent. Return: their number, with *areas to be freed, or
- * -ENOMEM.
+ * Collect the regions of all samples, sorted, and merged if adjacent. Return: the number of areas, with *areas to be
+ * freed, or -ENOMEM.
  */
 static int64_t areas_collect(const struct samples *samples, struct area **areas)
 {
@@ -97,7 +95,10 @@ static int64_t areas_collect(const struct samples *samples, struct area **areas)
 	return (int64_t)count;
 }
 
-/* Merge areas with gaps of less than `gap`, which are drawn as empty addresses. Return: the number of areas. */
+/*
+ * Merge areas that are separated by less than `gap`; the gap is then drawn as unused addresses. Return: the number of
+ * areas.
+ */
 static size_t areas_join(struct area *areas, size_t count, uint64_t gap)
 {
 	size_t kept = 0;
@@ -123,7 +124,7 @@ static int map_scale(struct map *map)
 		return (int)collected;
 	for (size_t i = 0; i < count; i++)
 		bytes += areas[i].end - areas[i].begin;
-	/* Only gaps that are large enough are omitted; if there are too many, only the widest ones. */
+	/* Omit only large gaps; if there are too many, only the largest ones. */
 	for (uint64_t gap = bytes / 64 + 1; count > AREAS_MAX || gap == bytes / 64 + 1; gap *= 2)
 		count = areas_join(areas, count, gap);
 	map->area_count = count;
@@ -148,10 +149,10 @@ static double row_of(const struct map *map, uint64_t address)
 	return map->areas[i].row + (double)(address - map->areas[i].begin) / map->row_bytes;
 }
 
-/* ---- what a column shows ---- */
+/* ---- columns ---- */
 
 struct column {
-	float shares[ROWS][REGION_KINDS]; /* of each row */
+	float shares[ROWS][REGION_KINDS]; /* shares of the kinds in each row */
 	uint8_t kinds[ROWS];
 };
 
@@ -167,11 +168,11 @@ static void column_add(struct column *column, double low, double high, enum regi
 	}
 }
 
-/* Assign each row the kind of most of its bytes. */
+/* Assign to each row the kind of most of its bytes. */
 static void column_settle(struct column *column)
 {
 	for (int row = 0; row < ROWS; row++) {
-		float most = 0.02f; /* less than that is the rounding of a neighbour */
+		float most = 0.02f; /* smaller shares are rounding errors of a neighbour */
 
 		column->kinds[row] = EMPTY;
 		for (uint8_t kind = 0; kind < REGION_KINDS; kind++)
@@ -196,8 +197,8 @@ static void column_make(const struct map *map, const struct sample *sample, stru
 }
 
 /*
- * Merge rows of one kind to patches, and extend an equal patch of the previous column. open[row]: the patch that begins
- * there, plus 1.
+ * Merge rows of one kind into patches, and extend equal patches of the previous column. open[row]: the patch that
+ * begins at this row, plus 1.
  */
 static void column_patch(struct map *map, const struct column *column, uint16_t at, uint32_t open[ROWS])
 {
@@ -224,7 +225,7 @@ static int map_make(struct map *map)
 	uint32_t open[ROWS] = {0};
 	int error;
 
-	/* At worst every second row of every column begins another. */
+	/* In the worst case, a patch begins in every second row of every column. */
 	map->patches = malloc(map->samples->count * ROWS * sizeof(*map->patches));
 	error = !column || !map->patches ? -ENOMEM : map_scale(map);
 	for (size_t i = 0; i < map->samples->count && !error; i++) {
@@ -237,7 +238,10 @@ static int map_make(struct map *map)
 
 /* ---- drawing ---- */
 
-/* A sample holds until the next one, the last one to the end. In tenths, as printed, so that neighbours meet. */
+/*
+ * Return a column's position, in tenths as printed, so that neighbours meet. A sample is valid until the next one, and
+ * the last one until the end.
+ */
 static long column_tenths(const struct chart *chart, const struct samples *samples, size_t column)
 {
 	double seconds = column < samples->count ? (double)samples->list[column].time_ns / 1e9 : chart->x_most;
@@ -267,7 +271,7 @@ static void draw_patches(const struct chart *chart, const struct map *map, uint8
 		fprintf(chart->out, "\"><title>%s</title></path>\n", kind_texts[kind]);
 }
 
-/* Return a power of two of which about four make `most`. */
+/* Return a power of two, about a quarter of `most`. */
 static double binary_step(double most)
 {
 	double step = 1;
@@ -323,7 +327,7 @@ static void draw_lines(FILE *out, const struct samples *samples, double seconds,
 		.css_class = "mapped", .title = "memory that the allocator holds", .x = x, .high = mapped};
 
 	for (size_t i = 0; i < samples->count; i++) {
-		/* Steps: a sample holds until the next. */
+		/* Draw steps: a sample is valid until the next one. */
 		x[2 * i] = (double)samples->list[i].time_ns / 1e9;
 		x[2 * i + 1] = i + 1 < samples->count ? (double)samples->list[i + 1].time_ns / 1e9 : seconds;
 		mapped[2 * i] = mapped[2 * i + 1] = (double)samples->list[i].mapped;

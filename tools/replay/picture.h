@@ -1,6 +1,6 @@
 /*
- * picture.h - the use of addresses over time as a self-contained SVG: time to the right, addresses upwards, and below
- * each panel the bytes that were live and mapped. Colours follow the viewer's choice of light or dark.
+ * picture.h - the use of addresses over time as a self-contained SVG. Time is on the x axis, addresses are on the y
+ * axis; below each panel are the live and the mapped bytes. Colours follow the viewer's light or dark mode.
  */
 #ifndef GPOOL_REPLAY_PICTURE_H
 #define GPOOL_REPLAY_PICTURE_H
@@ -20,7 +20,7 @@ struct picture {
 	int count;
 };
 
-/* picture_draw() - draw the struct picture; for chart_file(). Return: 0 or -ENOMEM. */
+/* picture_draw() - draw a struct picture; for chart_file(). Return: 0 or -ENOMEM. */
 int picture_draw(const void *picture, FILE *out);
 
 #endif

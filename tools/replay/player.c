@@ -14,11 +14,11 @@
 
 enum {
 	WAIT_SPINS = 200,
-	PROGRESS_MS = 250, /* on a terminal; elsewhere a line at intervals of: */
+	PROGRESS_MS = 250, /* on a terminal; otherwise one line per: */
 	PROGRESS_PLAIN_MS = 2000,
 };
 
-/* The result of a malloc; other values are its address. */
+/* Results of a malloc that are no addresses. */
 static const uint64_t address_pending = 0, address_failed = 1;
 
 struct player;
@@ -27,14 +27,14 @@ struct play_thread {
 	struct player *player;
 	pthread_t thread;
 	bool started;
-	const uint32_t *events; /* [count] indices, in order */
+	const uint32_t *events; /* [count] indexes, in order */
 	uint32_t count;
 	_Atomic uint32_t done;
-	_Atomic bool waits;  /* for an event of another thread, in `wake` */
+	_Atomic bool waits;  /* the thread waits on `wake` for an event of another thread */
 	pthread_cond_t wake; /* under player->lock */
 	uint64_t no_space, over_quota, no_memory;
 	struct latencies malloc_ns, free_ns;
-	char __attribute__((aligned(64))) apart[64]; /* separates the counters of the next one */
+	char __attribute__((aligned(64))) apart[64]; /* keeps the next element's counters in another cache line */
 };
 
 struct player {
@@ -42,23 +42,23 @@ struct player {
 	struct allocator *allocator;
 	struct play_result *result;
 	uint64_t start_ns;
-	_Atomic uint64_t *addresses; /* [trace->count] of mallocs, by their index */
+	_Atomic uint64_t *addresses; /* [trace->count] addresses of mallocs, by event index */
 	uint32_t streams[MALLOC_TRACE_STREAMS_MAX + 1];
-	uint32_t *order; /* [trace->count] indices, by thread */
+	uint32_t *order; /* [trace->count] indexes, by thread */
 	struct play_thread *threads;
-	_Atomic uint32_t turn; /* in order: the next event */
+	_Atomic uint32_t turn; /* when playing in order: the next event */
 	_Atomic bool stop;
 	_Atomic uint64_t live, peak_live, peak_mapped;
-	uint64_t calls[GPU_CALL_KINDS], calls_total; /* before it began */
+	uint64_t calls[GPU_CALL_KINDS], calls_total; /* of the GPU before the replay */
 	pthread_mutex_t lock;
 	pthread_cond_t ended; /* a thread has ended */
-	uint32_t running;     /* under the lock */
+	uint32_t running;     /* under the lock; number of threads */
 	int error;            /* under the lock */
 };
 
-/* ---- one thread waits for another ---- */
+/* ---- waiting for another thread ---- */
 
-/* Wait until `ready` returns true, which may happen at any time; the thread that causes it calls player_wake(). */
+/* Wait until `ready` returns true. The thread that makes it true calls player_wake() afterwards. */
 static void player_await(
 	struct play_thread *thread, bool (*ready)(const struct player *player, uint32_t event), uint32_t event)
 {
@@ -70,14 +70,15 @@ static void player_await(
 		__builtin_ia32_pause();
 	}
 	pthread_mutex_lock(&player->lock);
-	atomic_store(&thread->waits, true); /* before the second check, so that one of the two sees the other */
+	atomic_store(&thread->waits, true); /* set before the second check, so that at least one of the two threads
+					     * sees the other's store */
 	while (!ready(player, event) && !atomic_load(&player->stop))
 		pthread_cond_wait(&thread->wake, &player->lock);
 	atomic_store(&thread->waits, false);
 	pthread_mutex_unlock(&player->lock);
 }
 
-/* `thread` sees earlier stores, also if it is about to sleep. */
+/* Wake `thread`, which then sees earlier stores, even if it was about to sleep. */
 static void player_wake(struct player *player, uint32_t thread)
 {
 	if (!atomic_load(&player->threads[thread].waits))
@@ -97,7 +98,7 @@ static bool turn_come(const struct player *player, uint32_t event)
 	return atomic_load(&player->turn) == event;
 }
 
-/* End all threads; the first error is reported. */
+/* Stop all threads. Only the first error is reported. */
 static void __attribute__((format(printf, 3, 4))) player_stop(struct player *player, int error, const char *format, ...)
 {
 	va_list arguments;
@@ -126,7 +127,7 @@ static void raise_to(_Atomic uint64_t *peak, uint64_t value)
 		;
 }
 
-/* A lack of memory is a result; other errors end the play. */
+/* Record a failed malloc. Running out of memory is a result of the replay; other errors end it. */
 static bool malloc_failed(struct play_thread *thread, uint32_t index, int error)
 {
 	if (error == -ENOSPC)
@@ -185,13 +186,15 @@ static void play_free(struct play_thread *thread, uint32_t index)
 	begin = monotonic_ns();
 	error = allocator->ops->free(allocator, address, player->streams[event->stream]);
 	latencies_add(&thread->free_ns, monotonic_ns() - begin);
-	atomic_store(&player->addresses[event->twin], address_failed); /* nothing is left of it */
+	atomic_store(&player->addresses[event->twin], address_failed); /* the allocation has been freed */
 	if (error)
 		player_stop(player, error, "event %" PRIu32 ": cannot free %#" PRIx64 ": %s", index + 1, address,
 			gpool_strerror(error));
 }
 
-/* Wait for the time of an event. A signal or an error would end a single wait only at its end, so it is divided. */
+/*
+ * Wait for the time of an event. The wait is divided into short ones, since a signal or an error does not interrupt it.
+ */
 static void play_pace(const struct player *player, uint64_t time_ns)
 {
 	uint64_t due, now;
@@ -247,7 +250,7 @@ static void *thread_main(void *context)
 	return NULL;
 }
 
-/* ---- making ready ---- */
+/* ---- preparation ---- */
 
 static int streams_open(struct player *player)
 {
@@ -270,7 +273,7 @@ static void streams_close(struct player *player)
 			gpool_stream_close(player->plan->pool, player->streams[i]);
 }
 
-/* Distribute the events to the threads, one after the other in `order`. */
+/* Distribute the events to the threads: each gets a contiguous part of `order`. */
 static void events_deal(struct player *player)
 {
 	const struct malloc_trace *trace = player->plan->trace;
@@ -341,7 +344,7 @@ static void progress_show(const struct player *player, bool terminal)
 static void player_watch(struct player *player)
 {
 	bool terminal = isatty(STDERR_FILENO), shown = false;
-	uint64_t shown_ns = 0; /* progress is shown after the first interval */
+	uint64_t shown_ns = 0; /* the first line is printed after an interval */
 	struct timespec until;
 
 	pthread_mutex_lock(&player->lock);
@@ -367,7 +370,7 @@ static void player_watch(struct player *player)
 		fputs("\r\033[K", stderr);
 }
 
-/* ---- the play ---- */
+/* ---- the replay ---- */
 
 static void threads_start(struct player *player)
 {
@@ -426,7 +429,7 @@ static void calls_note(struct player *player, bool end)
 		player->calls_total = gpu_calls_total(gpu);
 }
 
-/* Free allocations that the trace does not free. */
+/* Free the allocations that the trace does not free. */
 static void rest_free(struct player *player)
 {
 	const struct malloc_trace *trace = player->plan->trace;

@@ -23,7 +23,7 @@ int replay_pool_start(struct replay_pool *pool)
 		complain("cannot find gpoold beside this program; set GPOOLD to its path, or give --dir");
 		return error;
 	}
-	/* The simulated device of `host` must have this amount. */
+	/* Set the memory of the simulated device of `host`. */
 	snprintf(memory, sizeof(memory), "%" PRIu64, pool->bytes);
 	setenv("GPOOL_HOST_MEMORY", memory, 0);
 	snprintf(text, sizeof(text), "name=replay,backend=host,size=%" PRIu64 "B,page_size=%" PRIu64 "B,reserved=0",
@@ -34,7 +34,7 @@ int replay_pool_start(struct replay_pool *pool)
 	return error;
 }
 
-/* Attach with short timeouts, so that the end of a started agent, and a signal, are detected at once. */
+/* Attach with short timeouts, so that signals and the end of a started agent are detected quickly. */
 int replay_pool_open(struct replay_pool *pool, struct gpool **handle)
 {
 	struct gpool_options options = GPOOL_OPTIONS_INIT;

@@ -1,5 +1,6 @@
 /*
- * pool.h - the agent on whose pool a trace is replayed: a running one, or one that this program starts, on host memory.
+ * pool.h - the agent on whose pool a trace is replayed: a running agent, or one that this program starts with host
+ * memory.
  */
 #ifndef GPOOL_REPLAY_POOL_H
 #define GPOOL_REPLAY_POOL_H
@@ -8,21 +9,21 @@
 #include "tools/lib/agent_process.h"
 
 struct replay_pool {
-	const char *directory;      /* of a running agent; NULL: start one */
-	const char *name;           /* NULL: its first pool */
-	uint64_t bytes, page_bytes; /* of the pool of a started agent */
-	const char *setting;        /* also: as after --set; NULL: none */
+	const char *directory;      /* sockets of a running agent; NULL: start one */
+	const char *name;           /* name of the pool; NULL: the first one */
+	uint64_t bytes, page_bytes; /* size of the pool and its pages, for a started agent */
+	const char *setting;        /* argument of --set for a started agent; NULL: none */
 	struct agent_process agent;
 };
 
-/* replay_pool_start() - start an agent, if necessary. 0, or an error after a complaint. */
+/* replay_pool_start() - start an agent if necessary. Return: 0, or an error after an error message. */
 int replay_pool_start(struct replay_pool *pool);
 /*
- * replay_pool_open() - open a new session: the allocations and mappings of the previous one are freed. 0, or an error
- * after a complaint.
+ * replay_pool_open() - open a new session. The allocations and mappings of the previous one are freed. Return: 0, or an
+ * error after an error message.
  */
 int replay_pool_open(struct replay_pool *pool, struct gpool **handle);
-/* replay_pool_stop() - stop the started agent; complain about errors at its end. */
+/* replay_pool_stop() - stop the started agent, and print errors of its shutdown. */
 void replay_pool_stop(struct replay_pool *pool);
 
 #endif

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 struct optimum {
-	struct number_heap heap; /* the latest next use on top */
+	struct number_heap heap; /* the top has the latest next use */
 	const uint32_t *next;
 };
 

@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 enum {
-	LOOK_REQUESTS = 256, /* between two checks of the clock and of the signal */
-	PROGRESS_MS = 250,   /* on a terminal; elsewhere a line at intervals of: */
+	LOOK_REQUESTS = 256, /* requests between two checks of the clock and of signals */
+	PROGRESS_MS = 250,   /* on a terminal; otherwise one line per: */
 	PROGRESS_PLAIN_MS = 2000,
 };
 
@@ -19,9 +19,10 @@ struct play {
 	const struct prefix_plan *plan;
 	struct prefix_result *result;
 	struct eviction *eviction;
-	uint32_t *kept;          /* [node_count] of the trace's nodes: the cache's node; EVICTION_NONE: not cached */
-	uint32_t *next;          /* [node_count] the next request that needs it; may be NULL */
-	uint32_t *next_of_block; /* [block_count] the same after each of the requests */
+	uint32_t *kept;          /* [node_count] the cache's node for each node of the trace; EVICTION_NONE: not
+				  * cached */
+	uint32_t *next;          /* [node_count] the next request that needs the node; may be NULL */
+	uint32_t *next_of_block; /* [block_count] the same, after each request */
 	uint64_t begin_ns, shown_ns;
 	bool terminal, shown;
 };
@@ -31,7 +32,7 @@ double prefix_rate(const struct prefix_result *result)
 	return result->blocks ? (double)result->hits / (double)result->blocks : 0;
 }
 
-/* ---- foresight ---- */
+/* ---- next uses ---- */
 
 static int play_foresee(struct play *play)
 {
@@ -54,7 +55,7 @@ static int play_foresee(struct play *play)
 
 /* ---- requests ---- */
 
-/* There is room: the number of nodes is that of a full cache and the blocks of the next request. */
+/* There is always room: the number of nodes is that of a full cache plus the blocks of the longest request. */
 static void block_insert(struct play *play, uint32_t parent, uint32_t block)
 {
 	if (eviction_insert(play->eviction, parent, block, &play->kept[block]))

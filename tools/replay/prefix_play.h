@@ -1,9 +1,9 @@
 /*
- * prefix_play.h - the requests of a trace, served by a cache of prefixes with one policy and one size. Only its
- * directory is simulated: there is no memory.
+ * prefix_play.h - the requests of a trace, served by a cache of prefixes with one policy and one size. Only the cache's
+ * directory is simulated, without memory.
  *
- * A request looks up its blocks in order; they are hits up to the first miss. Then all of them are inserted, and after
- * the request blocks are evicted down to the capacity. There are no pins.
+ * A request looks up its blocks in order; blocks before the first miss are hits. Then all of its blocks are inserted.
+ * After the request, blocks are evicted until the capacity is met. There are no pins.
  */
 #ifndef GPOOL_REPLAY_PREFIX_PLAY_H
 #define GPOOL_REPLAY_PREFIX_PLAY_H
@@ -19,8 +19,8 @@ enum { PREFIX_WINDOWS = 60 /* intervals of the chart */ };
 struct prefix_plan {
 	const struct prefix_trace *trace;
 	const struct eviction_policy *policy;
-	uint32_t capacity; /* blocks, 1..PREFIX_CAPACITY_MAX */
-	bool progress;     /* on standard error */
+	uint32_t capacity; /* in blocks, 1..PREFIX_CAPACITY_MAX */
+	bool progress;     /* print progress on standard error */
 	const volatile sig_atomic_t *interrupted;
 };
 
@@ -29,14 +29,15 @@ struct prefix_plan {
 struct prefix_result {
 	const struct eviction_policy *policy;
 	uint32_t capacity;
-	uint64_t hits, blocks; /* blocks: of all requests */
+	uint64_t hits, blocks; /* blocks: the total of all requests */
 	uint64_t duration_ns;
 	struct eviction_stats stats;
 	uint32_t window_hits[PREFIX_WINDOWS], window_blocks[PREFIX_WINDOWS];
 };
 
 /*
- * prefix_play() - 0, -EINTR, -ENOMEM, -EFBIG (the cache and the longest request together exceed the maximum of nodes).
+ * prefix_play() - play the trace. Return: 0, -EINTR, -ENOMEM, -EFBIG (the cache and the longest request together exceed
+ * the maximum of nodes).
  */
 int prefix_play(const struct prefix_plan *plan, struct prefix_result *result);
 

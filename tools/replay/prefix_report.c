@@ -15,7 +15,7 @@ static const struct prefix_result *result_at(const struct prefix_report *report,
 	return &report->results[size * report->policies + policy];
 }
 
-/* ---- for people ---- */
+/* ---- table ---- */
 
 void prefix_report_print(const struct prefix_report *report)
 {
@@ -37,7 +37,7 @@ void prefix_report_print(const struct prefix_report *report)
 	}
 }
 
-/* ---- for programs ---- */
+/* ---- JSON ---- */
 
 static void result_json(cJSON *object, const struct prefix_result *result)
 {
@@ -70,7 +70,7 @@ void prefix_report_json(const struct prefix_report *report)
 
 enum { PANEL_HEIGHT = 200 };
 
-/* Distinguishable with any kind of colour vision, and the optimum also by its dashes. */
+/* All kinds of colour vision can distinguish them; the optimum also has dashes. */
 static const char style[] =
 	".lru{stroke:#e0812e}.adaptive{stroke:#2a6db5}.optimum{stroke:#5c6068;stroke-dasharray:4 3}\n"
 	"@media(prefers-color-scheme:dark){.lru{stroke:#ec8f43}.adaptive{stroke:#5c9fe6}.optimum{stroke:#a3a7ae}}\n";

@@ -1,6 +1,6 @@
 /*
- * prefix_report.h - the results of prefix traces: a table, JSON, and a chart of hit rates over time as one
- * self-contained SVG.
+ * prefix_report.h - the results of prefix traces: a table, JSON, and a chart of hit rates over time as a self-contained
+ * SVG.
  */
 #ifndef GPOOL_REPLAY_PREFIX_REPORT_H
 #define GPOOL_REPLAY_PREFIX_REPORT_H
@@ -9,7 +9,7 @@
 
 #include <stdio.h>
 
-/* Results are in rows of `policies`, one row for each size. */
+/* Results are in rows, one row of `policies` results for each size. */
 struct prefix_report {
 	const char *trace_name;
 	const struct prefix_trace *trace;
@@ -19,7 +19,7 @@ struct prefix_report {
 
 void prefix_report_print(const struct prefix_report *report);
 void prefix_report_json(const struct prefix_report *report);
-/* prefix_report_draw() - draw the struct prefix_report; for chart_file(). */
+/* prefix_report_draw() - draw a struct prefix_report; for chart_file(). */
 int prefix_report_draw(const void *report, FILE *out);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * replay.h - declarations shared by the verbs of gpool-replay: the command line as parsed, exit codes, complaints.
- * main.c has the table of verbs, from which the parser and --help are built; a verb is a file verb_NAME.c.
+ * replay.h - declarations shared by the verbs of gpool-replay: parsed command line, exit codes, error messages. main.c
+ * has the table of verbs, from which the parser and --help are built. Each verb is in a file verb_NAME.c.
  */
 #ifndef GPOOL_REPLAY_H
 #define GPOOL_REPLAY_H

@@ -14,9 +14,9 @@ static const double shares[] = {0.5, 0.9, 0.99, 0.999};
 static const char *const share_names[] = {"p50", "p90", "p99", "p99.9"};
 enum { SHARES = sizeof(shares) / sizeof(shares[0]), NAME_COLUMNS = 34, VALUE_COLUMNS = 16 };
 
-/* ---- for people ---- */
+/* ---- table ---- */
 
-/* One line of the table: a name, and `value` of each `play` as text. */
+/* Print one line of the table: a name, and for each `play`, `value` as text. */
 #define ROW(name, text_of, value) \
 	do { \
 		char text[TEXT_BYTES]; \
@@ -114,7 +114,7 @@ void result_print(const struct result_frame *frame, const struct result *results
 		printf("\n%s (%s) is not available: it requires a GPU\n", frame->absent->name, frame->absent->text);
 }
 
-/* ---- for programs ---- */
+/* ---- JSON ---- */
 
 static void latency_json(cJSON *object, const struct latencies *times)
 {

@@ -6,13 +6,13 @@
 
 #include "tools/replay/player.h"
 
-/* One allocator's play. */
+/* The replay on one allocator. */
 struct result {
 	const struct allocator_ops *allocator;
 	struct play_result play;
 };
 
-/* The parameters of all plays. */
+/* The parameters of all replays. */
 struct result_frame {
 	const char *trace_name;
 	const struct malloc_trace *trace;
@@ -20,7 +20,8 @@ struct result_frame {
 	bool in_order;
 	double speed;
 	uint64_t fill_bytes;
-	const struct allocator_ops *absent; /* requested implicitly, but not available on this device; NULL: none */
+	const struct allocator_ops *absent; /* an allocator that was requested implicitly but is not available on
+					     * this device; NULL: none */
 };
 
 void result_print(const struct result_frame *frame, const struct result *results, int count);

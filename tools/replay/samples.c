@@ -81,7 +81,7 @@ static void sample_add(struct samples *samples, uint64_t time_ns)
 void samples_take(struct samples *samples, uint64_t time_ns)
 {
 	if (pthread_mutex_trylock(&samples->lock))
-		return; /* another thread is taking it */
+		return; /* another thread is taking the sample */
 	if (samples_due(samples, time_ns) && !samples->error) {
 		sample_add(samples, time_ns);
 		atomic_store_explicit(&samples->next_ns, time_ns - time_ns % samples->step_ns + samples->step_ns,

@@ -1,7 +1,7 @@
 /*
- * samples.h - the regions of an address space in the course of a trace: a list of regions at each of up to SAMPLES_MAX
- * times. Memory is bounded: when the lists have SAMPLES_REGIONS_MAX regions in all, every second list is discarded and
- * the interval doubled.
+ * samples.h - the regions of an address space over time: lists of regions at up to SAMPLES_MAX times of a trace. Memory
+ * is bounded: when the lists have SAMPLES_REGIONS_MAX regions in total, every second list is discarded, and the
+ * interval is doubled.
  */
 #ifndef GPOOL_REPLAY_SAMPLES_H
 #define GPOOL_REPLAY_SAMPLES_H
@@ -23,8 +23,8 @@ struct sample_region {
 };
 
 struct sample {
-	uint64_t time_ns; /* in the trace */
-	size_t first;     /* its regions: [first, first + count) of all */
+	uint64_t time_ns; /* time in the trace */
+	size_t first;     /* its regions: [first, first + count) of the array of all regions */
 	size_t count;
 	uint64_t live, mapped; /* bytes */
 };
@@ -38,10 +38,10 @@ struct samples {
 	size_t count;
 	struct sample_region *regions;
 	size_t region_count, region_capacity;
-	int error; /* the first error; nothing is added after it */
+	int error; /* the first error, after which nothing is added */
 };
 
-/* samples_init() - initialize samples of a trace that lasts span_ns. samples_fini() - free them. */
+/* samples_init() - prepare samples for a trace that lasts span_ns. samples_fini() - free them. */
 void samples_init(struct samples *samples, uint64_t span_ns);
 void samples_fini(struct samples *samples);
 
@@ -51,7 +51,10 @@ static inline int samples_due(const struct samples *samples, uint64_t time_ns)
 	return time_ns >= atomic_load_explicit(&samples->next_ns, memory_order_relaxed);
 }
 
-/* samples_take() - take a sample at this time of the trace. Threads: any; of several at once one takes it. */
+/*
+ * samples_take() - take a sample at this time of the trace. Threads: any; if several call it at once, one takes the
+ * sample.
+ */
 void samples_take(struct samples *samples, uint64_t time_ns);
 
 #endif

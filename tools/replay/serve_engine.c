@@ -1,10 +1,10 @@
 /*
  * serve_engine.c - one engine: a process with its own session and KV cache, which serves its share of the requests in
- * steps, as engines with continuous batching do.
+ * steps, with continuous batching.
  *
- * A step resumes preempted sequences, admits requests in order while there is memory, gives each running sequence with
- * a computed prompt one more token, and computes parts of prompts. If a sequence finds no block, a sequence selected by
- * the cache is preempted.
+ * A step resumes preempted sequences, admits requests in order while there is memory, adds one token to each running
+ * sequence whose prompt is computed, and computes parts of prompts. If no block is available for a sequence, a sequence
+ * that the cache selects is preempted.
  */
 #include "tools/replay/serve_engine.h"
 
@@ -23,10 +23,10 @@
 #include <unistd.h>
 
 enum {
-	BLOCKS_MAX = 1 << 24, /* of a cache */
+	BLOCKS_MAX = 1 << 24, /* maximum of a cache */
 	ATTACH_MS = 30000,
-	WORK_MS = 60000,                        /* longest wait for copies of one step */
-	SEQUENCE_TOKENS_MAX = (1 << 24) - 1024, /* as caches have it, with room for rounding up */
+	WORK_MS = 60000,                        /* longest wait for the copies of a step */
+	SEQUENCE_TOKENS_MAX = (1 << 24) - 1024, /* the maximum of a cache, with room for rounding up */
 };
 
 int engine_fail(struct serve_engine *engine, int error, const char *what, uint32_t request)
@@ -37,14 +37,13 @@ int engine_fail(struct serve_engine *engine, int error, const char *what, uint32
 	return error;
 }
 
-/* Report an error before the first request. */
+/* Report an error that occurs before the first request. */
 static int open_fail(struct serve_engine *engine, int error, const char *what)
 {
 	snprintf(engine->answer.text, SERVE_TEXT_BYTES, "cannot %s: %s", what, gpool_strerror(error));
 	return error;
 }
 
-/* Wait until all queued work has finished, as a real engine's next step would on its stream. */
 int engine_settle(struct serve_engine *engine)
 {
 	struct gpool_fence fence;
@@ -53,7 +52,7 @@ int engine_settle(struct serve_engine *engine)
 	return error ? error : gpool_fence_wait(engine->pool, fence, WORK_MS);
 }
 
-/* ---- computing ---- */
+/* ---- computation ---- */
 
 static int publish(struct serve_engine *engine, struct serve_job *job)
 {
@@ -68,7 +67,10 @@ static int publish(struct serve_engine *engine, struct serve_job *job)
 	if (blocks < 0)
 		return engine_fail(engine, blocks, "publish blocks", job->request);
 	job->published = (uint32_t)blocks;
-	/* Publish the prompt's blocks once all are computed. If the pool has no room for them, they are not shared. */
+	/*
+	 * Publish the blocks of the prompt once all are computed. If the pool has no room for them, they are not
+	 * shared.
+	 */
 	if (job->shared || engine->setup->apart || engine->setup->engines == 1 || job->computed < job->prompt)
 		return 0;
 	job->shared = true;
@@ -89,14 +91,14 @@ static int job_compute(struct serve_engine *engine, struct serve_job *job, uint3
 	return publish(engine, job);
 }
 
-/* Synchronize the device's tables. They need pages, too, for which sequences may have to be preempted. */
+/* Synchronize the device's tables. They need pages, too; sequences may have to be preempted for them. */
 static int sync_tables(struct serve_engine *engine)
 {
 	int error;
 
 	while (is_shortage(error = gpool_kv_sync(engine->kv)) && requests_preempt(engine) == 0)
 		;
-	/* If no sequence is running, there is time for it. */
+	/* If pages are still short, no sequence is running, and the tables can be synchronized later. */
 	if (!error || is_shortage(error))
 		error = engine_settle(engine);
 	return error ? engine_fail(engine, error, "copy tables", engine->next) : 0;
@@ -112,7 +114,7 @@ static int compute_all(struct serve_engine *engine)
 
 		if (job->waits)
 			continue;
-		/* One token is a step of decoding, and does not count against the budget of prompts. */
+		/* A single token is a step of decoding, which does not count against the budget of prompt tokens. */
 		if (tokens > 1) {
 			tokens = tokens < left ? tokens : left;
 			engine->prefilled += tokens;
@@ -192,7 +194,7 @@ static int step(struct serve_engine *engine)
 	return error;
 }
 
-/* ---- life ---- */
+/* ---- set-up and clean-up ---- */
 
 static uint32_t requests_of(const struct serve_engine *engine)
 {
@@ -232,7 +234,9 @@ static struct gpool_kv_options options_of(const struct serve_engine *engine)
 	return options;
 }
 
-/* Allocate the pages of all rows of the device's tables before serving, as engines do, so that later steps need not. */
+/*
+ * Before serving, allocate the pages for all rows of the device's tables, as engines do, so that later steps need none.
+ */
 static int tables_warm(struct serve_engine *engine)
 {
 	struct gpool_kv_request request = GPOOL_KV_REQUEST_INIT;
@@ -245,7 +249,7 @@ static int tables_warm(struct serve_engine *engine)
 		error = gpool_kv_allocate(engine->kv, &request, &sequences[count]);
 		count += !error;
 	}
-	/* A pool with fewer blocks allocates rows for its sequences only. */
+	/* A pool with fewer blocks allocates rows only for the sequences that exist. */
 	if (!error || is_shortage(error))
 		error = gpool_kv_sync(engine->kv);
 	while (count > 0)
@@ -287,7 +291,7 @@ static int engine_open(struct serve_engine *engine, const char *directory)
 	return 0;
 }
 
-/* Executes orders until the run closes the channel. Return: 0, or the error that prevents it. */
+/* Execute orders until the run closes the channel. Return: 0, or the error that prevents it. */
 static int engine_serve(struct serve_engine *engine, int channel)
 {
 	struct serve_order order;
@@ -309,7 +313,7 @@ int serve_engine(const struct serve_setup *setup, uint32_t index, const char *di
 	static struct serve_engine engine;
 	int error;
 
-	/* Signals of a terminal are sent to all processes of the group; the run handles them and ends the engines. */
+	/* A terminal sends signals to all processes of the group. The run handles them and ends the engines. */
 	signal(SIGINT, SIG_IGN);
 	signal(SIGTERM, SIG_IGN);
 	signal(SIGHUP, SIG_IGN);

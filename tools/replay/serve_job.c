@@ -5,11 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { TRACE_BLOCK_TOKENS = 512 /* tokens of a block of the trace's hash_ids */ };
+enum { TRACE_BLOCK_TOKENS = 512 /* tokens per block in the trace's hash_ids */ };
 
 struct mark {
 	uint64_t chain;
-	uint32_t writer, check; /* check: distinguishes memory that was never written */
+	uint32_t writer, check; /* check: distinguishes a mark from memory that was never written */
 };
 
 #define CHAIN_BEGIN UINT64_C(0x67706f6f6c6b7673)
@@ -39,7 +39,7 @@ uint64_t serve_total(const struct prefix_request *request)
 
 /* ---- ids ---- */
 
-/* Return the id of a token: equal for equal blocks of the trace, unique to this request outside of them. */
+/* Return the id of a token: the same in equal blocks of the trace, and otherwise unique to this request. */
 static uint32_t id_of(const struct prefix_trace *trace, uint32_t request, uint32_t token)
 {
 	const struct prefix_request *lengths = &trace->requests[request];
@@ -80,7 +80,7 @@ static uint32_t mark_check(const struct mark *mark)
 	return (uint32_t)mix(mark->chain + mark->writer);
 }
 
-/* Return the marks at both ends of a block of the job. */
+/* Compute the marks at both ends of a block of the job. */
 static int marks_of(
 	const struct serve_job *job, const struct serve_memory *memory, uint32_t block, volatile struct mark *ends[2])
 {

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ratio of hit rates: a run with an idle engine, compared to one engine with the whole pool */
+/* ratio of hit rates: a run with an idle engine, to one engine with the whole pool */
 #define GOAL_RATIO 0.98
 
 static double ratio(uint64_t part, uint64_t whole)
@@ -22,7 +22,7 @@ static double hit_rate(const uint64_t *counts)
 	return ratio(counts[SERVE_hit_blocks], counts[SERVE_hit_blocks] + counts[SERVE_missed_blocks]);
 }
 
-/* Return the share of a run's time in which the last engine had no request, also after its last one. */
+/* Return the share of a run's time in which the last engine had no requests, including the time after its last one. */
 static double idle_share(const struct serve_setup *setup, const struct serve_result *result)
 {
 	const struct serve_engine_result *engine = &result->engines[setup->engines - 1];
@@ -30,7 +30,7 @@ static double idle_share(const struct serve_setup *setup, const struct serve_res
 	return ratio(engine->counts[SERVE_idle_us] + result->duration_us - engine->clock_us, result->duration_us);
 }
 
-/* Return the hit rate of a run relative to one engine with the whole pool; 0: that engine had no hits. */
+/* Return the ratio of a run's hit rate to that of one engine with the whole pool; 0 if that engine had no hits. */
 static double rate_ratio(const struct serve_report *report, int run)
 {
 	double one = hit_rate(report->one_engine[run].counts);
@@ -52,7 +52,7 @@ static uint64_t trace_tokens(const struct prefix_trace *trace, bool answers)
 	return tokens;
 }
 
-/* ---- for people ---- */
+/* ---- table ---- */
 
 static void head_print(const struct serve_report *report)
 {
@@ -93,7 +93,7 @@ static void run_print(const struct serve_setup *setup, const struct serve_result
 		(double)result->duration_us / 1e6);
 }
 
-/* Print one line per run. The goal: the other engines use the memory of an idle engine as their own. */
+/* Print one line per run. The goal is that the other engines use the memory of an idle engine like their own. */
 static void comparison_print(const struct serve_report *report)
 {
 	printf("\nHit rates, with engine %" PRIu32 " idle in every second window of %" PRIu64
@@ -113,7 +113,7 @@ static void comparison_print(const struct serve_report *report)
 	}
 }
 
-/* Print values that are equal in all runs, unless there was an error. */
+/* Print the values that are the same for all runs, if there was no error. */
 static void foot_print(const struct serve_report *report)
 {
 	uint64_t finished = 0, requests = 0, refused = 0, verified = 0, wrong = 0;
@@ -149,7 +149,7 @@ void serve_report_print(const struct serve_report *report)
 	foot_print(report);
 }
 
-/* ---- for programs ---- */
+/* ---- JSON ---- */
 
 static void counts_json(cJSON *object, const uint64_t *counts)
 {
@@ -241,7 +241,7 @@ void serve_report_json(const struct serve_report *report)
 
 enum { PANEL_HEIGHT = 180, COLOURS = 4 };
 
-/* Engines beyond the fourth have the colours of the first ones, and are distinguished by their titles. */
+/* From the fifth on, engines have the same colours as the first four; their titles distinguish them. */
 static const char style[] =
 	".engine0{stroke:#2a6db5}.engine1{stroke:#e0812e}.engine2{stroke:#3f8f5b}.engine3{stroke:#8a5fb0}\n"
 	"@media(prefers-color-scheme:dark){\n"

@@ -1,6 +1,6 @@
 /*
- * serve_report.h - what came of runs with engines: a table for people, JSON for programs, and a chart of pages over
- * time as one SVG that needs nothing else.
+ * serve_report.h - the results of runs with engines: a table, JSON, and a chart of pages over time as a self-contained
+ * SVG.
  */
 #ifndef GPOOL_REPLAY_SERVE_REPORT_H
 #define GPOOL_REPLAY_SERVE_REPORT_H
@@ -15,10 +15,10 @@ struct serve_report {
 	const char *trace_name;
 	const struct serve_setup *setups; /* [count] */
 	const struct serve_result *results;
-	const struct serve_result *one_engine; /* [count] of the same setups with one engine; NULL: not run */
+	const struct serve_result *one_engine; /* [count] results of the same setups with one engine; NULL: not run */
 	int count;
-	/* What a cache of all of the pool and nothing else would find, in the trace's own blocks; blocks 0: the trace
-	 * has none.
+	/*
+	 * The hits of a simulated cache that uses the whole pool, in blocks of the trace; 0 blocks: the trace has none.
 	 */
 	uint32_t model_blocks;
 	double model_rates[SERVE_MODELS];
@@ -26,7 +26,7 @@ struct serve_report {
 
 void serve_report_print(const struct serve_report *report);
 void serve_report_json(const struct serve_report *report);
-/* serve_report_draw() - draw the struct serve_report; for chart_file(). */
+/* serve_report_draw() - draw a struct serve_report; for chart_file(). */
 int serve_report_draw(const void *report, FILE *out);
 
 #endif

@@ -1,6 +1,4 @@
-/*
- * serve_requests.c - see serve_engine.h. Admission, growth and preemption of requests.
- */
+/* serve_requests.c - see serve_engine.h: admission, growth and preemption of requests. */
 #include "tools/replay/serve_engine.h"
 
 #include <stdlib.h>
@@ -35,7 +33,7 @@ static uint64_t bytes_of(const struct serve_engine *engine, const struct serve_j
 	return info.blocks * engine->memory.block_bytes;
 }
 
-/* Preempt a sequence, 0: selected by the cache; to host memory while that has room. */
+/* Preempt a sequence (0: the one that the cache selects). Its content is saved to host memory if there is room. */
 static int stop(struct serve_engine *engine, uint64_t sequence, struct serve_job **stopped)
 {
 	int freed = engine->setup->host_bytes ? gpool_kv_offload(engine->kv, sequence, 0, &sequence) : -EOPNOTSUPP;
@@ -72,7 +70,8 @@ int requests_preempt(struct serve_engine *engine)
 }
 
 /*
- * Make room for one more token, which the next step computes, by preempting others, and finally itself: then it waits.
+ * Make room for one more token, which the next step computes. Preempt other requests if necessary, and finally this
+ * request itself, which then waits.
  */
 static int job_grow(struct serve_engine *engine, struct serve_job *job)
 {
@@ -88,7 +87,7 @@ static int job_grow(struct serve_engine *engine, struct serve_job *job)
 	return error ? engine_fail(engine, error, "append a token", job->request) : 0;
 }
 
-/* Record that its content in host memory was copied to blocks. */
+/* Record that the content in host memory was copied back to blocks. */
 static int job_load(struct serve_engine *engine, struct serve_job *job)
 {
 	uint32_t others;
@@ -99,7 +98,7 @@ static int job_load(struct serve_engine *engine, struct serve_job *job)
 	return error ? engine_fail(engine, error, "load", job->request) : verify(engine, job, &others);
 }
 
-/* Resume a sequence with room for the token for which it was preempted. 1: it runs; 0: it waits. */
+/* Resume a sequence, with room for the token for which it was preempted. Return: 1: it runs; 0: it waits. */
 static int job_resume(struct serve_engine *engine, struct serve_job *job)
 {
 	bool saved = job->saved;
@@ -123,7 +122,7 @@ static int job_resume(struct serve_engine *engine, struct serve_job *job)
 	return error ? engine_fail(engine, error, "append a token", job->request) : 1;
 }
 
-/* Resume preempted sequences. 1: none waits any more; 0: some do. */
+/* Resume preempted sequences. Return: 1 if none is waiting any more, otherwise 0. */
 static int resume_all(struct serve_engine *engine)
 {
 	uint64_t sequence;
@@ -155,7 +154,7 @@ bool has_come(const struct serve_engine *engine, uint32_t request)
 	return request < engine->setup->trace->request_count && arrival_us(engine, request) <= engine->answer.clock_us;
 }
 
-/* Record that all arrived requests wait for memory, since the first of them does. */
+/* Record that all requests that have arrived are waiting for memory, since the first of them is. */
 static void mark_waiting(struct serve_engine *engine)
 {
 	if (engine->waiting < engine->next)
@@ -178,9 +177,9 @@ static uint32_t estimate(const struct serve_engine *engine, const struct serve_j
 }
 
 /*
- * gpool_kv_allocate() reserves the watermark of block numbers, and pages may be used elsewhere: so check it before, as
- * gpool_kv_can_allocate() reports it. Not if several engines use the pool: memory that the others do not use now is
- * available too, and is not reported.
+ * Check the watermark before allocating: gpool_kv_allocate() reserves block numbers for it, but their pages may be used
+ * elsewhere; gpool_kv_can_allocate() considers that. With several engines there is no check, since memory that the
+ * others do not use now is available, too, but not reported.
  */
 static bool leaves_watermark(struct serve_engine *engine, uint32_t tokens, const struct gpool_kv_prefix *prefix)
 {
@@ -204,7 +203,7 @@ static int job_allocate(struct serve_engine *engine, struct serve_job *job, uint
 	request.estimated_tokens = estimate(engine, job);
 	request.owner_id = job->request;
 	prefix.ids = job->ids;
-	prefix.count = job->prompt - 1; /* the last one is computed in any case */
+	prefix.count = job->prompt - 1; /* the last token is computed in any case */
 	if (!leaves_watermark(
 		    engine, request.estimated_tokens > job->prompt ? request.estimated_tokens : job->prompt, &prefix))
 		return -ENOSPC;
@@ -216,7 +215,7 @@ static int job_allocate(struct serve_engine *engine, struct serve_job *job, uint
 	return error;
 }
 
-/* Start a request that has its memory, and the cached part of its prompt. */
+/* Start a request whose memory has been allocated, with the cached part of its prompt. */
 static int job_admitted(struct serve_engine *engine, struct serve_job *job, uint32_t found)
 {
 	uint64_t since = engine->waits_us[job->request];
@@ -248,7 +247,7 @@ static void next_refuse(struct serve_engine *engine)
 	next_take(engine);
 }
 
-/* Admit the next request. 1: it runs, or is refused; 0: it waits. */
+/* Admit the next request. Return: 1 if it runs or is refused, 0 if it waits. */
 static int admit(struct serve_engine *engine)
 {
 	const struct prefix_request *request = request_of(engine, engine->next);
@@ -282,7 +281,7 @@ int requests_admit(struct serve_engine *engine)
 {
 	int goes = resume_all(engine);
 
-	/* Preempted requests come before new ones. */
+	/* Preempted requests are resumed before new ones are admitted. */
 	while (goes > 0 && engine->job_count < SERVE_SEQUENCES && has_come(engine, engine->next))
 		goes = admit(engine);
 	return goes < 0 ? goes : 0;
@@ -295,7 +294,7 @@ static int job_end(struct serve_engine *engine, struct serve_job *job)
 	if (error)
 		return engine_fail(engine, error, "end the sequence", job->request);
 	serve_job_end(job);
-	/* The others keep their order. */
+	/* The other jobs keep their order. */
 	memmove(job, job + 1, (size_t)(engine->jobs + --engine->job_count - job) * sizeof(*job));
 	return 0;
 }
@@ -312,7 +311,7 @@ static int job_finish(struct serve_engine *engine, struct serve_job *job)
 	return job_end(engine, job);
 }
 
-/* ---- all of them ---- */
+/* ---- all requests ---- */
 
 /* Add a token to each sequence with a computed prompt, in order of arrival. */
 int requests_grow(struct serve_engine *engine)
@@ -328,7 +327,6 @@ int requests_grow(struct serve_engine *engine)
 	return error;
 }
 
-/* After a step: handle first and last tokens. */
 int requests_finish(struct serve_engine *engine)
 {
 	int error = 0;

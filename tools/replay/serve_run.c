@@ -1,8 +1,8 @@
 /*
- * serve_run.c - one run: an agent, engines as processes, and their turns.
+ * serve_run.c - one run: an agent, engine processes, and their turns.
  *
- * The engine with the earliest simulated clock executes its step while the others wait, so a run is deterministic. An
- * engine that dies is reported; the others continue.
+ * The engine with the earliest simulated clock executes a step while the others wait, so a run is deterministic. If an
+ * engine dies, that is reported, and the others continue.
  */
 #include "tools/replay/serve.h"
 
@@ -24,10 +24,13 @@
 #include <unistd.h>
 
 enum {
-	ANSWER_MS = 120000, /* of a step, also on a loaded machine */
-	/* consecutive turns of any engine without a computation: the agent can provide no more memory */
+	ANSWER_MS = 120000, /* for a step, also on a loaded machine */
+	/*
+	 * consecutive turns without a computation in any engine, after which the agent is assumed to have no more
+	 * memory
+	 */
 	STUCK_TURNS = 2000,
-	PROGRESS_MS = 250, /* on a terminal; elsewhere a line at intervals of: */
+	PROGRESS_MS = 250, /* on a terminal; otherwise one line per: */
 	PROGRESS_PLAIN_MS = 2000,
 };
 
@@ -39,7 +42,7 @@ const char *const serve_count_names[SERVE_COUNT_END] = {SERVE_COUNTS(SERVE_COUNT
 
 struct part {
 	pid_t pid;
-	int channel; /* -1: it has ended */
+	int channel; /* -1: the engine has ended */
 	struct serve_answer answer;
 };
 
@@ -53,7 +56,7 @@ struct run {
 	bool terminal, shown;
 };
 
-/* ---- what comes of it ---- */
+/* ---- results ---- */
 
 static void curve_add(struct serve_curve *curve, double x, double y)
 {
@@ -70,7 +73,7 @@ static void curve_add(struct serve_curve *curve, double x, double y)
 	curve->y[curve->count++] = y;
 }
 
-/* The previous answer is valid until this one. */
+/* Evaluate an answer. The previous answer is valid until this one. */
 static void answer_take(struct run *run, uint32_t index, const struct serve_answer *answer)
 {
 	struct serve_engine_result *engine = &run->result->engines[index];
@@ -157,7 +160,7 @@ static int engine_start(struct run *run, uint32_t index)
 	return -EAGAIN;
 }
 
-/* Close the channel of an engine and wait for its end. */
+/* Close the channel of an engine, and wait until the engine ends. */
 static void engine_stop(struct part *part, int *status)
 {
 	struct pollfd end = {.fd = part->channel};
@@ -170,7 +173,7 @@ static void engine_stop(struct part *part, int *status)
 	waitpid(part->pid, status, 0);
 }
 
-/* Report an engine that has failed, or died. */
+/* Report that an engine has failed or died. */
 static void engine_failed(struct run *run, uint32_t index, const char *why)
 {
 	struct serve_engine_result *engine = &run->result->engines[index];
@@ -192,7 +195,7 @@ static void engine_failed(struct run *run, uint32_t index, const char *why)
 		(int)part->pid, engine->text, engine->counts[SERVE_finished], engine->counts[SERVE_requests]);
 }
 
-/* Receive an engine's next answer: 0, or -EINTR. An engine without an answer is excluded. */
+/* Receive an engine's next answer. Return: 0 or -EINTR. An engine that does not answer is excluded. */
 static int engine_hear(struct run *run, uint32_t index)
 {
 	struct part *part = &run->parts[index];
@@ -217,7 +220,7 @@ static int engine_hear(struct run *run, uint32_t index)
 
 static int engine_ask(struct run *run, uint32_t index, const struct serve_order *order)
 {
-	/* If the engine has died, the answer shows it. */
+	/* If the engine has died, receiving the answer detects it. */
 	send(run->parts[index].channel, order, sizeof(*order), MSG_NOSIGNAL);
 	return engine_hear(run, index);
 }
@@ -229,7 +232,7 @@ static bool is_serving(const struct part *part)
 	return part->channel >= 0 && part->answer.state != SERVE_DONE;
 }
 
-/* Return the engine with the earliest clock; NULL: all are done. */
+/* Return the engine with the earliest clock; NULL: all have finished. */
 static struct part *turn_next(struct run *run)
 {
 	struct part *next = NULL;
@@ -282,7 +285,7 @@ static void engines_stop(struct run *run)
 			engine_stop(&run->parts[i], &status);
 }
 
-/* Check that the agent serves before the engines start. */
+/* Check that the agent serves before the engines are started. */
 static int pool_begin(struct run *run)
 {
 	struct gpool *handle;
@@ -311,7 +314,7 @@ int serve_run(const struct serve_setup *setup, struct serve_result *result)
 	run->pool = (struct replay_pool){.bytes = setup->pool_bytes, .page_bytes = setup->page_bytes};
 	for (int i = 0; i < SERVE_ENGINES_MAX; i++)
 		run->parts[i].channel = -1;
-	/* The agent's policy orders shared blocks. */
+	/* The order of shared blocks is the agent's policy. */
 	run->pool.setting = setup->adaptive ? "eviction.policy=adaptive" : NULL;
 	run->begin_ns = run->shown_ns = monotonic_ns();
 	error = pool_begin(run);

@@ -1,6 +1,6 @@
 /*
- * verb_kv.c - gpool-replay kv: prefixes of prompts in caches of several sizes, with several policies. verb_kv_engines.c
- * implements --engines.
+ * verb_kv.c - gpool-replay kv: prefixes of prompts in caches of several sizes, with several policies. For --engines see
+ * verb_kv_engines.c.
  */
 #include "tools/lib/chart.h"
 #include "tools/replay/replay.h"
@@ -51,7 +51,7 @@ static bool replay_read(const struct command *command, struct replay *replay)
 		command_number(command, OPTION_LIMIT, 1, UINT32_MAX, 0, &replay->limit);
 }
 
-/* ---- the way through ---- */
+/* ---- the verb ---- */
 
 static int report_write(const struct command *command, const struct replay *replay)
 {
@@ -91,7 +91,7 @@ static int replay_all(const struct command *command, struct replay *replay)
 	return report_write(command, replay);
 }
 
-/* Refuse options of the other form of the verb. */
+/* Reject options that belong to the other form of the verb. */
 static bool is_for(const struct command *command, const int *ids, const char *why)
 {
 	for (; *ids != OPTION_HELP; ids++)

@@ -1,6 +1,5 @@
 /*
- * verb_kv_engines.c - gpool-replay kv --engines: requests served by engines, with a run for each combination of the
- * options.
+ * verb_kv_engines.c - gpool-replay kv --engines: requests served by engines, in one run per combination of the options.
  */
 #include "tools/replay/replay.h"
 
@@ -62,7 +61,7 @@ static bool serving_read(const struct command *command, struct serving *serving)
 	return true;
 }
 
-/* Plan all combinations of the options. */
+/* Make a run for each combination of the options. */
 static bool runs_plan(struct serving *serving)
 {
 	int *count = &serving->report.count;
@@ -89,7 +88,7 @@ static bool runs_plan(struct serving *serving)
 
 /* ---- the trace ---- */
 
-/* Load a CSV, which has only lengths: its requests have no block in common. */
+/* Load a CSV file. It has only lengths, so its requests have no blocks in common. */
 static int lengths_load(const char *path, uint64_t limit, struct prefix_trace *trace, char error[TRACE_ERROR_BYTES])
 {
 	struct trace lengths;
@@ -124,9 +123,9 @@ static bool trace_read(const char *path, struct serving *serving)
 	return false;
 }
 
-/* ---- the way through ---- */
+/* ---- the verb ---- */
 
-/* Play the trace on a cache of the size of the pool, for comparison. */
+/* Play the trace on a simulated cache with the size of the pool, for comparison. */
 static int model_play(struct serving *serving)
 {
 	const struct eviction_policy *policies[SERVE_MODELS] = {

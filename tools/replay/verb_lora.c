@@ -1,6 +1,6 @@
 /*
- * verb_lora.c - gpool-replay lora: requests with LoRA adapters, served with several strategies at several rates of
- * arrival, in simulated time.
+ * verb_lora.c - gpool-replay lora: requests with LoRA adapters, served in simulated time with several strategies and at
+ * several rates of arrival.
  */
 #include "tools/replay/replay.h"
 
@@ -21,7 +21,7 @@
 enum {
 	PROGRESS_MS = 100,
 	PROGRESS_PLAIN_MS = 5000, /* if lines are not rewritten */
-	/* bisections of the rate of arrivals: to a ten thousandth of the initial interval */
+	/* bisections of the rate of arrivals: accurate to 1/10000 of the initial interval */
 	SPEED_STEPS = 14,
 };
 
@@ -66,7 +66,7 @@ struct replay {
 	bool progress, terminal, shown;
 	struct number_list busy, chosen;
 	struct lora_recipe recipe;
-	struct trace trace; /* without requests: none was given */
+	struct trace trace; /* without requests if no trace was given */
 	struct lora_workload workload;
 	struct lora_plan plan;
 	struct lora_load loads[LIST_MAX];
@@ -208,7 +208,7 @@ static bool replay_read(const struct command *command, struct replay *replay)
 	return true;
 }
 
-/* The bytes of `count` adapters of average size. */
+/* Set the limits to the bytes of `count` adapters of average size. */
 static bool limits_read(const struct command *command, struct replay *replay)
 {
 	struct residency_limits *limits = &replay->plan.limits;
@@ -221,7 +221,7 @@ static bool limits_read(const struct command *command, struct replay *replay)
 		return false;
 	limits->hot_bytes = (uint64_t)((double)hot * average);
 	limits->warm_bytes = (uint64_t)((double)warm * average / 2);
-	limits->hot_count = limits->warm_count = UINT32_MAX; /* only bytes are limited */
+	limits->hot_count = limits->warm_count = UINT32_MAX; /* limit only the bytes */
 	limits->load_us = (uint32_t)replay->plan.costs.load_us;
 	limits->warm_bytes_per_us = (uint32_t)(replay->plan.costs.bus * 1e3);
 	limits->cold_bytes_per_us = (uint32_t)(replay->plan.costs.disk * 1e3);
@@ -260,9 +260,9 @@ static int serve(struct replay *replay, const struct lora_strategy *strategy, st
 	return lora_serve(&replay->plan, result);
 }
 
-/* ---- the way through ---- */
+/* ---- the verb ---- */
 
-/* Find the factor of arrivals at which the engine is busy for this share, with all adapters resident. */
+/* Find the factor of arrivals at which the engine is busy for this share of the time, with all adapters resident. */
 static int find_speed(struct replay *replay, double busy, struct lora_result *alone)
 {
 	double low = 1e-3, high = 1e3;

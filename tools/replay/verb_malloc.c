@@ -1,4 +1,6 @@
-/* verb_malloc.c - gpool-replay malloc: a trace of allocations on one allocator or several, one after the other. */
+/*
+ * verb_malloc.c - gpool-replay malloc: replay a trace of allocations on one or several allocators, one after the other.
+ */
 #include "tools/lib/chart.h"
 #include "tools/replay/replay.h"
 
@@ -18,7 +20,7 @@ struct replay {
 	const char *picture; /* NULL: none */
 	const struct allocator_ops *allocators[ALLOCATORS_MAX];
 	int count;
-	bool all; /* those that this device supports */
+	bool all; /* all allocators that this device supports */
 	struct malloc_trace trace;
 	struct replay_pool pool;
 	struct result_frame frame;
@@ -95,9 +97,9 @@ static bool replay_read(const struct command *command, struct replay *replay)
 	return true;
 }
 
-/* ---- the way through ---- */
+/* ---- the verb ---- */
 
-/* Replay on one allocator, in a session of its own. */
+/* Replay on one allocator, in a new session. */
 static int replay_one(struct replay *replay, int i)
 {
 	struct result *result = &replay->results[replay->result_count];

@@ -1,8 +1,8 @@
 /*
  * verb_waste.c - gpool-replay waste: the share of the memory for keys and values that contains no tokens.
  *
- * A request holds memory from its first generated token to its last, one step for each. Held and used memory are summed
- * over all steps of all requests, in tokens; the number of concurrent requests does not affect the share.
+ * A request holds memory from its first generated token to its last, one step per token. Held and used memory are
+ * summed over all steps of all requests, in tokens. The number of concurrent requests does not affect the share.
  */
 #include "tools/replay/replay.h"
 
@@ -17,15 +17,15 @@
 #include <string.h>
 
 struct waste {
-	struct number_list sizes; /* of blocks, tokens */
-	uint64_t reserve;         /* tokens; 0: those of the longest request */
+	struct number_list sizes; /* block sizes in tokens */
+	uint64_t reserve;         /* reserved tokens per request; 0: the size of the longest one */
 	struct trace trace;
 	uint32_t longest;
 	uint64_t context_tokens, generated_tokens;
-	double used;           /* in token steps, as the following */
-	double held[LIST_MAX]; /* in blocks */
-	double held_reserved;  /* with a fixed reservation per request */
-	double held_foreseen;  /* with the final size of each request */
+	double used;           /* in tokens times steps, like the following */
+	double held[LIST_MAX]; /* held in blocks */
+	double held_reserved;  /* held with a fixed reservation per request */
+	double held_foreseen;  /* held with a reservation of each request's final size */
 };
 
 static double share(double used, double held)
@@ -33,7 +33,7 @@ static double share(double used, double held)
 	return held > 0 ? 1 - used / held : 0;
 }
 
-/* Return the tokens for which the block manager allocates memory for `tokens` tokens: whole blocks. */
+/* Return the number of tokens for which the block manager allocates memory: `tokens`, in whole blocks. */
 static uint64_t held_in_blocks(uint32_t block_tokens, uint32_t tokens)
 {
 	return ((uint64_t)tokens + block_tokens - 1) / block_tokens * block_tokens;
