@@ -1,13 +1,15 @@
-# gpool: everything is built below build/<config>/. `make help` lists the targets.
+# gpool: all files are built below build/<config>/. `make help` lists the targets.
 #
-# The rules find sources by folder, so that a new file needs no line here:
-#   shm/ proto/ cuda/ -> the common part, in gpoold and libgpool alike
-#   agent/keeper/ and few  -> gpoold            the rest of agent/ -> gpoold-agent.so, which its children load
-#   client/                -> libgpool, libgpool_torch          tools/NAME/main.c -> a program with its folder; tools/lib/ is what several of them use
-#   tests/*/test_NAME.c    -> one test program each
+# The rules find sources by folder, so a new file needs no line here:
+#   shm/ proto/ cuda/      part of both gpoold and libgpool
+#   agent/keeper/          gpoold, with agent/config/ and some files of agent/base/
+#   agent/                 the other files: gpoold-agent.so, which gpoold's child processes load
+#   client/                libgpool, libgpool_lora, libgpool_torch
+#   tools/NAME/main.c      a program, built from all files of its folder; tools/lib/ is linked to all of them
+#   tests/*/test_NAME.c    one test program each
 
 VERSION := 0.2.0
-# docs/decisions/soname.md: 0.MINOR before version 1.0, the major version from then on.
+# See docs/decisions/soname.md: 0.MINOR before version 1.0, then the major version.
 SOVERSION := $(shell echo '$(VERSION)' | sed -E 's/^(0\.[0-9]+|[0-9]+).*/\1/')
 
 prefix ?= /usr/local
@@ -18,8 +20,8 @@ includedir ?= $(prefix)/include
 mandir ?= $(prefix)/share/man
 sysconfdir ?= /etc
 
-# Configurations: release (default), debug, asan, ubsan, tsan, fuzz. Each has its own folder; programs of the release one are linked
-# from build/ itself, so that build/gpoold is what you just made.
+# Configurations: release (default), debug, asan, ubsan, tsan, fuzz. Each has its own folder. For release, there are
+# links to the programs in build/ itself, such as build/gpoold.
 CONFIG ?= release
 B := build/$(CONFIG)
 
@@ -42,18 +44,19 @@ CFLAGS ?= -O2 -g
 ALL_CFLAGS = -std=c11 -D_GNU_SOURCE -DGPOOL_VERSION='"$(VERSION)"' -fPIC -fvisibility=hidden -pthread $(WARNINGS) -I. $(CFLAGS) $(CONFIG_CFLAGS)
 ALL_LDFLAGS = -pthread $(LDFLAGS) $(CONFIG_CFLAGS)
 
-# The assertions of shm/invariant.h.
+# Enable the assertions of shm/invariant.h.
 ifeq ($(CONFIG),debug)
 CONFIG_CFLAGS := -DGPOOL_DEBUG -O1 -g
 endif
-# Line numbers are enough for reports of sanitizers, and build faster.
+# Sanitizer reports need only line numbers, and -g1 compiles faster.
 ifeq ($(CONFIG),asan)
 CONFIG_CFLAGS := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -O1 -g1
 endif
 ifeq ($(CONFIG),ubsan)
 CONFIG_CFLAGS := -fsanitize=undefined -fno-sanitize-recover=all -O1 -g1
 endif
-# It knows no fences; those that we have stand between atomics, of which it complains anyhow only where one side is none.
+# ThreadSanitizer does not model fences, of which -Wno-tsan warns. gpool's fences order atomic accesses; the sanitizer
+# reports two accesses only if one of them is not atomic.
 ifeq ($(CONFIG),tsan)
 CONFIG_CFLAGS := -fsanitize=thread -Wno-tsan -O1 -g1
 endif
@@ -96,7 +99,7 @@ TOOL_LIBS := -lcjson $(LORA_LIBS) $(CLIENT_LIBS)
 bench_LIBS := -ljemalloc
 exporter_LIBS := -lmicrohttpd
 poolctl_LIBS := -lncursesw -ltinfo
-# The page stands in the program.
+# The program embeds the page.
 $(B)/obj/tools/exporter/page.o: tools/exporter/page.html
 TEST_LIBS := -lcmocka -lcjson $(AGENT_LIBS) $(LORA_LIBS) $(CLIENT_LIBS)
 
@@ -126,14 +129,14 @@ $(B)/gpoold: $(KEEPER_OBJ)
 $(B)/gpoold-agent.so: $(MODULE_OBJ)
 	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) -shared -o $@ $^ $(AGENT_LIBS)
 
-# Where an installed gpoold finds its module. The file changes when the folder does, and only then.
+# The folder in which an installed gpoold finds its module. The file is rewritten only when the folder changes.
 $(B)/module-dir: FORCE
 	@mkdir -p $(@D)
 	$(Q)echo '$(libdir)/gpool' | cmp -s - $@ || echo '$(libdir)/gpool' > $@
 .PHONY: FORCE
 FORCE:
 
-# What contains the version is built again when the version changes.
+# Rebuild everything that contains the version when the version changes.
 $(B)/version: FORCE
 	@mkdir -p $(@D)
 	$(Q)echo '$(VERSION)' | cmp -s - $@ || echo '$(VERSION)' > $@
@@ -144,7 +147,7 @@ $(B)/obj/agent/keeper/loader.o: ALL_CFLAGS += -DGPOOL_MODULE_DIR='"$(libdir)/gpo
 $(B)/libgpool.a: $(CLIENT_OBJ) $(COMMON_OBJ) $(KERNEL_OBJ)
 	$(call say,AR,$@)rm -f $@ && ar rcs $@ $^
 
-# What libgpool_lora calls in libgpool carries the version of both: see client/core/internal.h.
+# libgpool_lora uses internal symbols of libgpool, which carry the version of both; see client/core/internal.h.
 $(B)/libgpool.map: client/libgpool.map $(B)/version
 	@mkdir -p $(@D)
 	$(Q)sed 's/@VERSION@/$(VERSION)/' $< > $@
@@ -156,7 +159,8 @@ $(B)/libgpool.so: $(CLIENT_OBJ) $(COMMON_OBJ) $(KERNEL_OBJ) $(B)/libgpool.map
 $(B)/libgpool_lora.a: $(LORA_OBJ)
 	$(call say,AR,$@)rm -f $@ && ar rcs $@ $^
 
-# It has copies of its own of what it uses in shm/ and cuda/, which are functions without state; --exclude-libs keeps them hidden.
+# libgpool_lora has its own copies of the functions that it uses from shm/ and cuda/. They have no state, and
+# --exclude-libs hides them.
 $(B)/libcommon.a: $(COMMON_OBJ) $(KERNEL_OBJ)
 	$(call say,AR,$@)rm -f $@ && ar rcs $@ $^
 
@@ -165,7 +169,8 @@ $(B)/libgpool_lora.so: $(LORA_OBJ) $(B)/libgpool.so $(B)/libcommon.a client/lora
 		-Wl,--version-script=client/lora/libgpool_lora.map -o $@ $(LORA_OBJ) -L$(B) -lgpool $(B)/libcommon.a $(LORA_LIBS) && \
 		ln -sfn libgpool_lora.so $(B)/libgpool_lora.so.$(SOVERSION)
 
-# A user of libgpool like any other: it sees gpool.h and what that declares, and finds libgpool beside itself.
+# libgpool_torch is an ordinary user of libgpool: it includes only the public headers, and finds libgpool in its own
+# folder.
 $(B)/obj/client/torch/torch.o $(B)/obj/tests/integration/test_torch.o: ALL_CFLAGS += -Iclient
 $(B)/libgpool_torch.so: $(B)/obj/client/torch/torch.o $(B)/libgpool.so
 	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libgpool_torch.so.$(SOVERSION) -Wl,-rpath,'$$ORIGIN' -o $@ $< -L$(B) -lgpool
@@ -191,7 +196,7 @@ $(B)/gpool-lora.pc: Makefile
 		'Description: LoRA adapters in memory of gpool' 'Version: $(VERSION)' 'Requires: gpool = $(VERSION)' \
 		'Libs: -L$${libdir} -lgpool_lora' 'Libs.private: $(LORA_LIBS)' > $@
 
-# GPU kernels as C++ for the CPU: tests/emulated/ gives them what nvcc would.
+# Compile the GPU kernels as C++ for the CPU. tests/emulated/ provides the declarations that nvcc would.
 EMULATED_OBJ := $(patsubst cuda/kernels/%.cu,$(B)/obj/emulated/%.o,$(CUDA_KERNEL_SRC)) $(B)/obj/tests/emulated/emulator.o
 $(B)/obj/emulated/%.o: cuda/kernels/%.cu
 	@mkdir -p $(@D)
@@ -203,7 +208,7 @@ test_metrics_OBJ := $(call obj,tools/exporter/metrics.c tools/exporter/sampler.c
 test_http_OBJ := $(call obj,tools/exporter/http.c tools/exporter/peers.c)
 test_http_LIBS := $(exporter_LIBS)
 
-# Tests: every program may use the code of agent, client and tools/lib, never both mains.
+# Test programs may use the code of agent, client and tools/lib, without the main() of the agent.
 define test_rule
 $(B)/tests/$(2): $(B)/obj/tests/$(1)/$(2).o $$($(2)_OBJ) $(B)/libtools.a $(B)/libgpool_lora.a $(B)/libgpool.a $(AGENT_LIB_OBJ) $(call obj,$(wildcard tests/lib/*.c))
 	@mkdir -p $$(@D)
@@ -217,7 +222,7 @@ $(foreach t,$(STRESS),$(eval $(call test_rule,stress,$(t))))
 $(foreach t,$(GPU_TESTS),$(eval $(call test_rule,gpu,$(t))))
 TEST_PROGRAMS := $(foreach t,$(UNIT) $(ABI) $(INTEGRATION) $(STRESS) $(GPU_TESTS),$(B)/tests/$(t))
 
-# Modules for tests of the keeper; two of them are gpoold's own with another mover.
+# Modules for tests of the keeper; two of them are gpoold's own module with another mover.
 TEST_MODULES := $(patsubst tests/modules/%.c,$(B)/tests/modules/%.so,$(wildcard tests/modules/*.c))
 $(B)/tests/modules/%.so: $(B)/obj/tests/modules/%.o
 	@mkdir -p $(@D)

@@ -1,8 +1,7 @@
 #!/bin/bash
-# analyze.sh - static analysis with what is installed: cppcheck and clang-tidy.
+# analyze.sh - run the static analysis tools that are installed: cppcheck and clang-tidy.
 #
-# usage: analyze.sh COMPILER-FLAG...
-# Exit: 1 when one of them complains.
+# usage: analyze.sh COMPILER-FLAG... Exit status: 1 if one of them reports a finding.
 set -u
 status=0
 mapfile -d '' -t sources < <(find agent client cuda proto shm tools docs -name '*.c' -print0)
@@ -21,13 +20,13 @@ else
 fi
 
 if command -v clang-tidy >/dev/null 2>&1; then
-    # Left out: what wants the functions of Annex K, which no C library here has, and matters of taste.
+    # Disabled: checks that require the functions of Annex K, which C libraries here do not have, and checks of style.
     checks='-*,clang-analyzer-*,-clang-analyzer-security.insecureAPI.*,bugprone-*'
     for check in easily-swappable-parameters narrowing-conversions reserved-identifier assignment-in-if-condition \
         macro-parentheses branch-clone suspicious-include suspicious-string-compare implicit-widening-of-multiplication-result; do
         checks=$checks,-bugprone-$check
     done
-    # The first line of each finding; `clang-tidy` on the one file says how it came to it.
+    # Print only the first line of each finding; `clang-tidy` on that file prints the notes.
     found=$(printf '%s\0' "${sources[@]}" | xargs -0 -P "$(nproc)" -I '{}' clang-tidy --quiet --checks="$checks" '{}' -- "$@" \
         2>/dev/null | grep -E '^/.* (warning|error): ' | sed "s|^$PWD/||" | sort -u)
     [ -z "$found" ] || { printf '%s\n' "$found"; status=1; }

@@ -1,10 +1,11 @@
 #!/bin/bash
-# bundle.sh - programs, libraries and GPU tests in one folder, to carry to a machine that has a GPU but not our libraries.
+# bundle.sh - collect programs, libraries and GPU tests in one folder, for a machine that has a GPU but not our
+# libraries.
 #
 # usage: bundle.sh BUILD-FOLDER BUNDLE-FOLDER [GPU-TEST...]
 #
-# Everything keeps its place below the build folder, so that a test finds the programs where it expects them. The libraries come
-# along, but those of glibc, which belong to the machine. Exit: 1 when the bundle is above 60 MB.
+# Files have the same paths as below the build folder, so that tests find the programs. All libraries are included,
+# except those of glibc, which must match the machine. Exit status: 1 if the bundle exceeds 60 MB.
 set -euo pipefail
 build=$1 bundle=$2
 shift 2
@@ -47,7 +48,7 @@ cp tests/run "$bundle/run-tests"
 cp tests/gpu/lora_bmm.py "$bundle/"
 cat >"$bundle/run" <<'END'
 #!/bin/bash
-# run - the GPU tests of this bundle; arguments are the names of tests, none: all. Output of each is kept in log/.
+# run - run the GPU tests of this bundle. Arguments: names of tests; default: all. Their output is kept in log/.
 cd "$(dirname -- "${BASH_SOURCE[0]}")" || exit 1
 export LD_LIBRARY_PATH=$PWD/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LOGS=${LOGS:-$PWD/log} TIMEOUT=${TIMEOUT:-600}

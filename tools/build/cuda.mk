@@ -1,7 +1,8 @@
 # CUDA: the headers for the driver back end, and the GPU kernels.
 #
-# The back end needs only the toolkit's headers, for types; the driver is loaded at run time. Without them it builds all the same
-# and says at run time that it has no devices. CUDA_INCLUDE names their folder; CUDA_INCLUDE=none builds without (make clean first).
+# The back end needs only the toolkit's headers, which define types; the driver is loaded at run time. Without the
+# headers, a back end without devices is built, which reports the reason at run time. CUDA_INCLUDE is the folder of the
+# headers; CUDA_INCLUDE=none builds without them (after `make clean`).
 CUDA_HOME ?= /usr/local/cuda
 CUDA_INCLUDE ?= $(patsubst %/cuda.h,%,$(firstword $(wildcard $(CUDA_HOME)/include/cuda.h \
 	$(CUDA_HOME)/targets/*/include/cuda.h)))
@@ -12,9 +13,10 @@ else ifneq ($(CUDA_INCLUDE),)
 $(CUDA_BACKEND_OBJ): ALL_CFLAGS += -isystem $(CUDA_INCLUDE)
 endif
 
-# The GPU kernels: nvcc makes a fat binary of each (sm_80, sm_90, and PTX that the driver compiles for anything newer), which images.S
-# embeds, so that nothing links the CUDA runtime. Without nvcc (or with CUDA=0, after make clean) all but the kernels builds, says so
-# once, and the CUDA back end answers a launch with that. The references in C are built everywhere.
+# GPU kernels: nvcc compiles each file to a fat binary with code for sm_80 and sm_90, and PTX that the driver compiles
+# for newer devices. images.S embeds the fat binaries, so nothing links the CUDA runtime. Without nvcc, or with CUDA=0
+# (after `make clean`), the build prints a note and omits the kernels, and the CUDA back end rejects launches with this
+# reason. The C references are always built.
 NVCC ?= $(shell command -v nvcc 2>/dev/null || ls $(CUDA_HOME)/bin/nvcc 2>/dev/null)
 CUDA ?= $(if $(NVCC),1,0)
 NVCCFLAGS ?=
@@ -22,7 +24,7 @@ CUDA_KERNEL_SRC := $(wildcard cuda/kernels/*.cu)
 CUDA_KERNEL_IMAGES := $(patsubst cuda/kernels/%.cu,build/kernels/%.fatbin,$(CUDA_KERNEL_SRC))
 CUDA_KERNEL_OBJ := $(B)/obj/cuda/kernels/images.o
 
-# In no configuration's folder, as they are the same for all and nvcc takes long.
+# In a common folder: the images are the same for all configurations, and nvcc is slow.
 build/kernels/%.fatbin: cuda/kernels/%.cu
 	@mkdir -p $(@D)
 	$(call say,NVCC,$<)$(NVCC) -std=c++17 -I. $(NVCCFLAGS) $(if $(filter 1,$(WERROR)),-Werror all-warnings) -fatbin -MMD -MP -MF $(@:.fatbin=.d) \
@@ -38,5 +40,5 @@ $(CUDA_KERNEL_OBJ): cuda/kernels/images.S
 	@mkdir -p $(@D)
 	$(call say,AS,'$<$(if $(filter 1,$(CUDA)),, (no nvcc: without GPU kernels))')$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 
-# The compiler's usual care is for code size; these are loops over numbers.
+# These are loops over numbers, which -O2 does not fully optimize.
 $(B)/obj/cuda/kernels/lora_host.o $(B)/obj/cuda/kernels/quantise.o: ALL_CFLAGS += -O3

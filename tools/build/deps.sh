@@ -1,11 +1,11 @@
 #!/bin/sh
-# deps.sh - install the Debian packages of tools/build/packages.txt that are missing.
+# deps.sh - install the missing Debian packages of tools/build/packages.txt.
 #
-# usage: deps.sh [--quiet] [GROUP...]      groups: build, test; none: all of them
-#   --quiet  say nothing when nothing is missing
+# usage: deps.sh [--quiet] [GROUP...]      groups: build, test; default: both
+#   --quiet  print nothing if nothing is missing
 #
-# Runs apt-get as root, or by sudo. Where neither is possible it prints the command for an administrator and exits 1. On a system
-# without dpkg it cannot look, says so (with --quiet: says nothing) and lets the build find out.
+# Runs apt-get as root, or through sudo. If neither is possible, prints the command for an administrator and exits with
+# status 1. Without dpkg, packages cannot be checked: prints a note (with --quiet: nothing) and exits with status 0.
 set -u
 
 list=$(dirname -- "$0")/packages.txt
@@ -64,7 +64,7 @@ install()
     $as_root env DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --no-install-recommends $missing
 }
 
-# Is there any package list? In a fresh container there is none.
+# Return true if there are package lists; a fresh container has none.
 have_lists()
 {
     for f in /var/lib/apt/lists/*_Packages*; do

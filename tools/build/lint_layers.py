@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""lint_layers.py - check that files include and call only what their room may use.
+"""lint_layers.py - check that files include and call only files in the rooms that their own room may use.
 
 usage: lint_layers.py [--root FOLDER] [--objects FOLDER] [--list ROOM ROOM]
 
-  --root     the source tree; default: this one
-  --objects  object files of it, which are read with nm; default: ROOT/build/release/obj
+  --root     the source tree; default: the tree of this script
+  --objects  its object files, which are read with nm; default: ROOT/build/release/obj
   --list     print the includes and calls from one room to another
 
-The rules are in tools/build/layers.txt below the root. A file belongs to the room with the longest matching folder
-or file name. A file may include and call its own room and the rooms that its room uses; a room that uses `public`
-may call what client/libgpool.map and client/lora/libgpool_lora.map export. The includes and calls that break a rule
-today are counted for each pair of rooms; a count may only fall, and the file of rules must be updated when it does.
-The same holds for the number of files in the largest cycle of a folder, by calls, and for the number of symbols that
-one room uses of another, where the rules state it.
+The rules are in tools/build/layers.txt below the root. A file belongs to the room with the longest matching folder or
+file name. It may include and call its own room and the rooms that its room uses. A room that uses `public` may call the
+symbols that client/libgpool.map and client/lora/libgpool_lora.map export. For each pair of rooms, the rules have the
+number of known includes and calls that break a rule. A number may only decrease; the rules must then be updated. The
+same applies, where the rules have a number, to the files in the largest cycle of calls in a folder, and to the symbols
+of one room that another room uses.
 
-Exit status: 0, 1 with a line for each finding, 2 when the rules or the objects cannot be read.
+Exit status: 0; 1 with a line for each finding; 2 if the rules or the objects cannot be read.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ Names = dict[tuple[str, str], set[str]]
 
 
 class Rules:
-    """rooms: name -> the rooms it uses, None: all. debts, symbols: (from, to) -> count. cycles: folder -> files."""
+    """rooms: name -> the rooms that it uses, None: all. debts, symbols: (from, to) -> count. cycles: folder ->
+    files."""
 
     def __init__(self, path: Path) -> None:
         self.rooms: dict[str, set[str] | None] = {}
@@ -88,8 +89,8 @@ def includes(root: Path, files: list[str]) -> Edges:
 
 
 def calls(objects: Path, files: list[str], is_public: Callable[[str, str], bool]) -> tuple[Edges, Names]:
-    """By the symbols of the object files of the sources that have one, without the calls of a file for which
-    is_public(file, symbol). The second result: (file, called file) -> symbols.
+    """Return the calls, by the symbols of the existing object files, except those for which is_public(file, symbol) is
+    true. The second result is (file, called file) -> symbols.
     """
     defined: dict[str, list[str]] = defaultdict(list)
     wanted: dict[str, list[str]] = defaultdict(list)
@@ -107,7 +108,8 @@ def calls(objects: Path, files: list[str], is_public: Callable[[str, str], bool]
             defined[words[-1]].append(sources[path])
 
     def definition(file: str, name: str) -> str | None:
-        """Programs of several folders may define the same name: each means its own."""
+        """Return the file that defines a symbol. Programs in several folders may define the same name; each uses its
+        own."""
         found = defined.get(name, [])
         beside = [other for other in found if Path(other).parent == Path(file).parent]
         return (beside or found or [None])[0]
@@ -125,7 +127,8 @@ def calls(objects: Path, files: list[str], is_public: Callable[[str, str], bool]
 
 
 def largest_cycle(edges: Edges, folder: str) -> list[str]:
-    """The largest strongly connected component of the files below a folder (Tarjan, without recursion)."""
+    """Return the largest strongly connected component of the files below a folder (Tarjan's algorithm, without
+    recursion)."""
     nodes = sorted({file for file in edges if file.startswith(folder + "/")})
     number: dict[str, int] = {}
     low: dict[str, int] = {}

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""lint_prose.py - count words that plain technical English does not use, per folder; the counts may only fall.
+"""lint_prose.py - count words that plain technical English does not use, per folder; the counts may only decrease.
 
 usage: lint_prose.py [--list FOLDER]
 
-tools/build/prose.txt has the words, as regular expressions, and the number that each folder still has. Read are
-comments, strings and documents: every line of every tracked text file but those with data."""
+tools/build/prose.txt has the words, as regular expressions, and the remaining number of each folder. All lines of all
+tracked text files are read, except files with data."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """lint_readmes.py - check that each folder with sources or documents has a README.md of at most a page.
 
-usage: lint_readmes.py [FOLDER]     status 1 if one is missing or too long; FOLDER is a git checkout (default: this)
+usage: lint_readmes.py [FOLDER]     status 1 if one is missing or too long; FOLDER is a git checkout (default: this one)
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-FILES, LINES = 4, 60  # a smaller folder is described by the one above it
-# The front door, and the page of the Python package in an index of packages.
+FILES, LINES = 4, 60  # a folder with fewer files is described by the README of its parent
+# The README of the project, and that of the Python package, which a package index shows.
 LONG = {"README.md", "client/python/README.md"}
-# The page of client/python describes them.
+# Described by client/python/README.md.
 DESCRIBED = {"client/python/gpool"}
 
 

@@ -1,6 +1,7 @@
-# Targets for people. `make help` prints the lines with two number signs.
+# Targets for users. `make help` prints the text after two number signs.
 #
-# Tests are built and run by tests/run; the rules of fuzz programs and the variables that people set stand in tools/build/tests.mk.
+# tests/run builds and runs the tests. The rules for fuzz programs, and the variables for tests, are in
+# tools/build/tests.mk.
 
 include tools/build/tests.mk
 
@@ -10,7 +11,7 @@ man_pages = $(wildcard docs/man/*.$(1))
 TOOL_NAMES := $(foreach t,$(TOOLS),$(call tool_name,$(t)))
 
 .PHONY: help
-help: ## this text
+help: ## print this text
 	@echo 'gpool $(VERSION): make [TARGET...] [VARIABLE=VALUE...]'
 	@echo
 	@awk -F ':.*## ' '/^[a-z%-]+[a-z %-]*:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,19 +19,19 @@ help: ## this text
 	@sed -n 's/^# VARIABLE /  /p' $(MAKEFILE_LIST)
 
 # VARIABLE V=1             show commands
-# VARIABLE WERROR=1        warnings are errors; on where CI=true
-# VARIABLE CUDA=0          no GPU kernels, even where nvcc is
-# VARIABLE CONFIG=asan     another build: debug, asan, ubsan, tsan, fuzz
-# VARIABLE TESTS="unit"    groups or names for test
+# VARIABLE WERROR=1        treat warnings as errors; set if CI=true
+# VARIABLE CUDA=0          build without GPU kernels, even if nvcc is installed
+# VARIABLE CONFIG=asan     configuration: release, debug, asan, ubsan, tsan, fuzz
+# VARIABLE TESTS="unit"    groups or names of tests to run
 # VARIABLE SECONDS= SEED=  for stress and fuzz
-# VARIABLE prefix= DESTDIR=  where install puts things; also bindir, sbindir, libdir, includedir, mandir, sysconfdir, pythondir
+# VARIABLE prefix= DESTDIR=  target folders of install; also bindir, sbindir, libdir, includedir, mandir, sysconfdir, pythondir
 
-all: ## everything but tests; programs are in build/
+all: ## build everything except tests; programs are in build/
 
 # ---- packages ----
 
 .PHONY: deps need-deps need-test-deps
-deps: ## install the Debian packages that are missing
+deps: ## install missing Debian packages
 	$(Q)tools/build/deps.sh
 
 need-deps:
@@ -39,19 +40,19 @@ need-deps:
 need-test-deps:
 	$(Q)tools/build/deps.sh --quiet build test
 
-# No object before its headers are there.
+# Check the packages before compiling anything.
 $(COMMON_OBJ) $(AGENT_OBJ) $(CLIENT_OBJ) $(LORA_OBJ): | need-deps
 
 # ---- running what was built ----
 
 .PHONY: demo bench
-demo: all ## show what gpool does, without a GPU
+demo: all ## demonstrate gpool, without a GPU
 	$(Q)$(B)/gpool-demo --report build/demo.html $(DEMO_ARGS)
 
-bench: all ## measure; BENCH_ARGS= is passed on
+bench: all ## run gpool-bench with the arguments BENCH_ARGS=
 	$(Q)$(B)/gpool-bench $(BENCH_ARGS)
 
-# ---- documents made from tables ----
+# ---- generated documents ----
 
 $(B)/confgen: $(B)/obj/docs/man/gen/confgen.o $(filter $(B)/obj/agent/config/%.o,$(AGENT_OBJ))
 	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) -o $@ $^ -lconfig
@@ -59,7 +60,8 @@ $(B)/confgen: $(B)/obj/docs/man/gen/confgen.o $(filter $(B)/obj/agent/config/%.o
 $(B)/protogen: $(B)/obj/proto/gen/protogen.o $(filter $(B)/obj/proto/%.o,$(COMMON_OBJ))
 	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) -o $@ $^
 
-# Puts each part of the first file, from a line "Begin of what ..." to its "End of ...", in the place of that part of the second.
+# Replace each part of the second file, from a line "Begin of what ..." to "End of ...", by the corresponding part of
+# the first.
 define SPLICE
 NR == FNR { if (/^\.\\" Begin of what/) parts++; part[parts] = part[parts] $$0 "\n"; next } \
 /^\.\\" Begin of what/ { printf "%s", part[++placed]; wrong += within; within = 1 } \
@@ -69,7 +71,7 @@ END { exit !parts || placed != parts || wrong || within }
 endef
 
 .PHONY: docs
-docs: $(B)/confgen $(B)/protogen $(B)/poolctl $(B)/gpool-exporter ## make again the generated documents: manuals, docs/internals/messages.md, docs/metrics.md
+docs: $(B)/confgen $(B)/protogen $(B)/poolctl $(B)/gpool-exporter ## regenerate documents: manuals, docs/internals/messages.md, docs/metrics.md
 	$(call say,GEN,agent/config/gpoold.conf)$(B)/confgen --example > $(B)/gpoold.conf && cp $(B)/gpoold.conf agent/config/gpoold.conf
 	$(call say,GEN,docs/man/gpoold.conf.5)$(B)/confgen --man docs/man/gpoold.conf.5.in > $(B)/gpoold.conf.5 && \
 		cp $(B)/gpoold.conf.5 docs/man/
@@ -80,19 +82,19 @@ docs: $(B)/confgen $(B)/protogen $(B)/poolctl $(B)/gpool-exporter ## make again 
 		awk '$(SPLICE)' $(B)/poolctl.parts docs/man/poolctl.1 > $(B)/poolctl.1 && cp $(B)/poolctl.1 docs/man/
 
 .PHONY: benchmarks
-benchmarks: $(B)/gpool-bench ## measure the figures of docs/benchmarks.md and write its tables: some minutes, on an idle machine
+benchmarks: $(B)/gpool-bench ## measure the figures of docs/benchmarks.md and write its tables; takes some minutes on an idle machine
 	$(Q)python3 tools/bench/benchmarks.py $<
 
-# ---- looking at the source ----
+# ---- checking and formatting the source ----
 
 .PHONY: lint analyze format
 lint: all need-test-deps ## check layers, format, words, shell scripts and links between documents
 	$(Q)tools/build/lint
 
-analyze: ## cppcheck and clang-tidy, where they are installed
+analyze: ## run cppcheck and clang-tidy, if installed
 	$(Q)tools/build/analyze.sh $(ALL_CFLAGS)
 
-format: ## clang-format and ruff, in place
+format: ## apply clang-format and ruff
 	$(Q)tools/build/format
 
 # ---- install ----
@@ -109,13 +111,14 @@ SYSUSERS_DIR := $(prefix)/lib/sysusers.d
 TMPFILES_DIR := $(prefix)/lib/tmpfiles.d
 UNITS := $(notdir $(basename $(wildcard tools/packaging/systemd/*.service.in)))
 
-# Where this Python finds packages below prefix.
+# The folder in which this Python finds packages below prefix.
 PYTHON ?= /usr/bin/python3
 pythondir ?= $(shell $(PYTHON) -c 'import site; print(next(p for p in site.getsitepackages() if p.startswith("$(prefix)/lib/")))' 2>/dev/null || \
 	echo $(prefix)/lib/python3/dist-packages)
 
-# What is installed and generated: completions from poolctl's own tables, the dashboard from a table of graphs, the
-# declarations of the Python package from the public headers. The package is used in place, so they are written there.
+# Generated files that are installed: the completions, from poolctl's tables; the dashboard, from a table of graphs; the
+# declarations of the Python package, from the public headers. The last are written into the package, which is used in
+# place.
 PYTHON_ABI := client/python/gpool/_abi.py
 GENERATED := $(addprefix $(B)/,poolctl.bash _poolctl grafana-dashboard.json) $(PYTHON_ABI)
 all: $(GENERATED)
@@ -164,7 +167,7 @@ install: all ## install below prefix and sysconfdir
 	test -e $(DESTDIR)$(sysconfdir)/gpool/gpoold.conf || \
 		$(INSTALL) -m 644 agent/config/gpoold.conf $(DESTDIR)$(sysconfdir)/gpool/
 
-uninstall: ## remove what install puts there, but for the configuration
+uninstall: ## remove installed files, except the configuration
 	rm -f $(DESTDIR)$(sbindir)/gpoold $(DESTDIR)$(libdir)/gpool/gpoold-agent.so $(addprefix $(DESTDIR)$(bindir)/,$(TOOL_NAMES)) \
 		$(addprefix $(DESTDIR)$(libdir)/,$(foreach s,$(SHARED),$(s).so.$(VERSION) $(s).so.$(SOVERSION) $(s).so $(s).a) libgpool_torch.so) \
 		$(addprefix $(DESTDIR)$(libdir)/pkgconfig/,gpool.pc gpool-lora.pc) \
@@ -178,22 +181,22 @@ uninstall: ## remove what install puts there, but for the configuration
 	rmdir $(DESTDIR)$(libdir)/gpool 2>/dev/null || true
 	rmdir $(DESTDIR)$(MONITORING_DIR) $(DESTDIR)$(TRACE_DIR) $(dir $(DESTDIR)$(TRACE_DIR)) 2>/dev/null || true
 
-# ---- packing ----
+# ---- packaging ----
 
 .PHONY: dist deb gpu-bundle clean
-dist: ## the committed source as build/gpool-VERSION.tar.gz
+dist: ## pack the committed source as build/gpool-VERSION.tar.gz
 	@mkdir -p build
 	$(call say,DIST,build/gpool-$(VERSION).tar.gz)git archive --format=tar --prefix=gpool-$(VERSION)/ HEAD | \
 		gzip -9 -n > build/gpool-$(VERSION).tar.gz
 
-deb: ## Debian packages of the committed source, in build/deb/ (debhelper and fakeroot must be there)
+deb: ## build Debian packages of the committed source in build/deb/; needs debhelper and fakeroot
 	rm -rf build/deb && mkdir -p build/deb/gpool-$(VERSION)
 	git archive --format=tar HEAD | tar -x -C build/deb/gpool-$(VERSION)
 	cp -r build/deb/gpool-$(VERSION)/tools/packaging/debian build/deb/gpool-$(VERSION)/
 	cd build/deb/gpool-$(VERSION) && dpkg-buildpackage --no-sign --build=binary
 	@ls build/deb/*.deb
 
-gpu-bundle: all $(addprefix $(B)/tests/,$(GPU_TESTS)) ## a folder to carry to a machine with a GPU; run ./run there
+gpu-bundle: all $(addprefix $(B)/tests/,$(GPU_TESTS)) ## collect the GPU tests in a folder, for a machine with a GPU; run ./run there
 	$(Q)tools/build/bundle.sh $(B) gpu-bundle $(GPU_TESTS)
 
 clean: ## remove build/, gpu-bundle/ and the generated file of the Python package

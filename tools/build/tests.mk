@@ -1,6 +1,6 @@
-# Tests: make builds, tests/run decides what to build and run, counts, and ends with "N passed, N failed, N skipped".
+# Tests. make builds programs; tests/run selects, builds and runs them, and prints "N passed, N failed, N skipped".
 
-# Groups of `make test`. `sharing`, `rights` and `core` are parts of `integration`.
+# Groups for `make test`. `sharing`, `rights` and `core` are subsets of `integration`.
 TESTS ?= meta headers docs unit abi integration gpu-logic python install package browser stress model fuzz asan tsan
 SECONDS ?=
 SEED ?=
@@ -8,46 +8,47 @@ SEED ?=
 run_tests = +$(Q)MAKE='$(MAKE) $(if $(filter true,$(CI)),WERROR=1)' CC='$(CC)' tests/run
 
 .PHONY: check test test-full
-check: need-test-deps ## the developer's loop: unit, abi, headers and the core of integration
+check: need-test-deps ## run the quick tests: unit, abi, headers and the core of integration
 	$(run_tests) headers unit abi core
 
 test: need-test-deps ## build and run the tests
 	$(run_tests) $(TESTS)
 
-test-full: need-test-deps ## the same with every bound and planted bug of the models, every crash point, and ubsan; CI runs it
+test-full: need-test-deps ## also run all bounds and planted bugs of the models, all crash points, and ubsan; CI runs it
 	$(run_tests) --full $(TESTS) ubsan debug
 
-# One test by its name (test_NAME or NAME), or one group: make test-config, make test-unit
-test-%: need-test-deps ## one test or group by its name, such as test-config
+# Run one test by its name (test_NAME or NAME), or one group: make test-config, make test-unit.
+test-%: need-test-deps ## run one test or group by its name, such as test-config
 	$(run_tests) $(if $(wildcard tests/*/test_$*.c),test_$*,$*)
 
 .PHONY: check-gpu check-headers stress fuzz debug asan ubsan tsan
-check-gpu: need-deps ## tests that need a GPU; each says why where it skips
+check-gpu: need-deps ## run the tests that need a GPU; a skipped test prints the reason
 	$(run_tests) gpu
 
-check-headers: ## gpool.h compiles on its own in C and C++
+check-headers: ## check that gpool.h compiles in C and C++
 	$(run_tests) headers
 
-stress: need-test-deps ## torture for SECONDS= (600) with SEED=
+stress: need-test-deps ## run the stress tests for SECONDS= (600) with SEED=
 	+$(Q)MAKE='$(MAKE)' SEED='$(SEED)' STRESS_SECONDS=$(or $(SECONDS),600) tests/run stress
 
-fuzz: need-test-deps ## each fuzz program for SECONDS= (600)
+fuzz: need-test-deps ## run each fuzz program for SECONDS= (600)
 	+$(Q)MAKE='$(MAKE)' FUZZ_SECONDS=$(or $(SECONDS),600) tests/run fuzz
 
-debug: need-test-deps ## build with assertions and run the tests of the modules that have some
+debug: need-test-deps ## build with assertions and run the tests of modules that have them
 	$(run_tests) debug
 
 asan ubsan tsan: need-test-deps ## build with this sanitizer and run its tests
 	$(run_tests) $@
 
-# The compiler takes six times as long to optimise a test as to compile it, and most of their time is spent in what they test.
-# Without optimisation it cannot see what a function reads, and warns of much that is initialised.
-# Those that compute much themselves are optimised.
+# Compiling a test with optimization takes six times as long, and most of the time of a test is spent in the code under
+# test. Tests are therefore compiled without optimization, except those that compute much themselves.
+# -Wno-maybe-uninitialized: without optimization, the compiler cannot see what a function reads, and warns of many
+# initialized variables.
 COMPUTING := $(addprefix $(B)/obj/tests/unit/test_,$(addsuffix .o,adapter_cold adapter_convert adapter_int8 element_rows kernels_emulated lora)) \
 	$(addprefix $(B)/obj/tests/integration/test_,$(addsuffix .o,client_kv_random client_lora client_vpmm_random client_kv_offload_int8))
 $(filter-out $(COMPUTING),$(call obj,$(wildcard tests/unit/*.c tests/integration/*.c tests/abi/*.c))): ALL_CFLAGS += -O0 -Wno-maybe-uninitialized
 
-# Fuzz programs exist in CONFIG=fuzz alone: clang's libFuzzer, over the same code as everything else.
+# Fuzz programs are built only with CONFIG=fuzz. They use clang's libFuzzer, on the same code as the other programs.
 ifeq ($(CONFIG),fuzz)
 define fuzz_rule
 $(B)/$(1): $(B)/obj/tests/fuzz/$(1).o $(AGENT_LIB_OBJ) $(call obj,$(wildcard tests/lib/*.c)) $(B)/libtools.a $(B)/libgpool_lora.a $(B)/libgpool.a
@@ -55,7 +56,7 @@ $(B)/$(1): $(B)/obj/tests/fuzz/$(1).o $(AGENT_LIB_OBJ) $(call obj,$(wildcard tes
 endef
 $(foreach f,$(FUZZ),$(eval $(call fuzz_rule,$(f))))
 
-# The dictionary of the message table, for those that read messages.
+# A dictionary from the message table, for fuzz programs that read messages.
 $(B)/messages.dict: $(B)/protogen
 	$(call say,GEN,$@)$< --dictionary > $@
 
@@ -63,7 +64,8 @@ $(B)/messages.dict: $(B)/protogen
 some-fuzz: $(addprefix $(B)/,$(NAMES)) $(B)/messages.dict
 endif
 
-# The module in which the agent dies at a store of the test's choice (agent/base/crash_point.h), with a mover that follows the orders of the test.
+# A module in which the agent dies at a store that the test selects (agent/base/crash_point.h), with a mover that
+# follows the test's orders.
 CRASH_SRC := $(shell grep -l 'crash_point\|journal.h' agent/*.c agent/*/*.c)
 CRASH_OBJ := $(patsubst %.c,$(B)/obj/crash/%.o,$(CRASH_SRC))
 
@@ -79,8 +81,9 @@ $(B)/tests/crash/gpoold-agent.so: $(CRASH_OBJ) $(B)/obj/tests/modules/unwilling.
 $(B)/tests/test_crash_points $(B)/tests/test_client_lora_crash $(B)/tests/test_objects_crash $(B)/tests/test_roles_crash $(B)/tests/test_trust_crash $(B)/tests/test_mover_gone_crash: | $(B)/tests/crash/gpoold-agent.so
 -include $(CRASH_OBJ:.o=.d)
 
-# Two further builds of gpoold for tests of an upgrade. tests/next: another version with the same layout. tests/other: a ledger with one
-# more field and otherwise the same source and version numbers, so a change is refused even if no number was raised for it.
+# Two further builds of gpoold for tests of upgrades. tests/next has another version and the same layout. tests/other
+# has one more field in the ledger, and otherwise the same source and version numbers: such a change must be detected
+# although no number was raised.
 $(addprefix $(B)/tests/modules/,dying.so recipe.so undescribed.so): $(B)/obj/agent/base/layout.o
 
 NEXT_SRC := agent/base/module.c agent/control/inspect.c
@@ -113,6 +116,6 @@ $(B)/tests/other/gpoold: $(filter $(OTHER_OBJ),$(KEEPER_OBJ:$(B)/obj/%=$(B)/obj/
 $(B)/tests/test_upgrade $(B)/tests/test_keep_over_restart: | $(B)/tests/next/gpoold-agent.so $(B)/tests/other/gpoold-agent.so $(B)/tests/other/gpoold
 -include $(NEXT_OBJ:.o=.d) $(OTHER_OBJ:.o=.d)
 
-# What tests/run asks for: the programs of a group, and what they start.
+# For tests/run: the programs of a group, and everything that they start.
 .PHONY: some-tests
 some-tests: all $(addprefix $(B)/tests/,$(NAMES)) $(TEST_MODULES)

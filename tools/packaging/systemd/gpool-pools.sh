@@ -1,6 +1,6 @@
 #!/bin/sh
-# gpool-pools.sh - a first configuration for this machine, on the standard output: a pool for each NVIDIA GPU that the driver shows; where
-# there is none, one of host memory, so that everything can be tried.
+# gpool-pools.sh - print a first configuration for this machine: one pool for each NVIDIA GPU that the driver lists, or,
+# without a GPU, a pool of host memory for trying gpool.
 set -u
 
 cat <<'END'
