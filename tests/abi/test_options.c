@@ -1,9 +1,8 @@
 /*
  * test_options.c - compatibility with programs that were built against another version of gpool.h.
  *
- * Goal: structs keep the size and the field offsets that they had when they were published. In a shorter struct the
- * missing fields are zero; a longer one is accepted if its unknown part is zero. libgpool.so exports exactly the names
- * that libgpool.map lists.
+ * Goal: structs keep their published sizes and field offsets. In a shorter struct, the missing fields are taken as
+ * zero. A longer struct is accepted if its unknown part is zero. libgpool.so exports exactly the names in libgpool.map.
  */
 #include "client/core/pool.h"
 #include "tests/lib/harness.h"
@@ -20,7 +19,7 @@
 static struct harness harness;
 static struct gpool *pool;
 
-/* ---- sizes and places: numbers of version 0.1, for good ---- */
+/* ---- sizes and offsets: the numbers of version 0.1, which never change ---- */
 
 static void test_layout(void **state)
 {
@@ -168,7 +167,7 @@ static int open_and_close(const struct gpool_options *options)
 	return error;
 }
 
-/* Shorter and longer structs for ranges: the shorter one is mutable, since it has no name. */
+/* Shorter and longer structs for ranges. Without a name, the shorter one makes the range mutable. */
 static void test_range_structs(void **state)
 {
 	struct {
@@ -226,7 +225,7 @@ static void test_elastic_structs(void **state)
 	made.future = 1;
 	assert_int_equal(gpool_sliced_range_create(pool, 2, 3, 1, &made.known, &tensor), -E2BIG);
 	made.known.size = offsetof(struct gpool_sliced_range_options, read_ahead);
-	made.known.read_ahead = 7; /* beyond its size */
+	made.known.read_ahead = 7; /* beyond the size */
 	assert_int_equal(gpool_sliced_range_create(pool, 2, 3, 1, &made.known, &tensor), 0);
 	memset(&info, 0xff, sizeof(info));
 	info.known.size = offsetof(struct gpool_sliced_range_info, address);
@@ -249,7 +248,7 @@ static void test_elastic_structs(void **state)
 	assert_int_equal(gpool_range_destroy(range), 0);
 }
 
-/* Structs of stream-ordered memory. */
+/* Structs for stream-ordered memory. */
 static void test_vm_structs(void **state)
 {
 	struct {
@@ -290,7 +289,7 @@ static void test_vm_structs(void **state)
 }
 
 /*
- * Shorter and longer structs for KV caches: the shorter request has no estimate, the shorter view no arrival, the
+ * Shorter and longer structs for KV caches. The shorter request has no estimate, the shorter view no arrival, and the
  * shorter prefix no adapter.
  */
 static void test_kv_structs(void **state)
@@ -401,7 +400,7 @@ static void test_lora_structs(void **state)
 	assert_int_equal(gpool_lora_batch_destroy(batch), 0);
 	made.future = 1;
 	assert_int_equal(gpool_lora_batch_create(lora, &made.known, &batch), -E2BIG);
-	/* Without the last field but one, the struct has no targets. */
+	/* Without its last two fields, the struct has no targets. */
 	made.known.size = offsetof(struct gpool_lora_batch_options, target_count);
 	assert_int_equal(gpool_lora_batch_create(lora, &made.known, &batch), -EINVAL);
 	made.known.size = offsetof(struct gpool_lora_batch_options, reserved);
@@ -439,7 +438,7 @@ static void test_lora_scheduler_structs(void **state)
 	assert_int_equal(gpool_lora_scheduler_stats(scheduler, &statistics.known), 0);
 	assert_int_equal(statistics.known.batches, 77);
 	assert_int_equal(gpool_lora_scheduler_destroy(scheduler), 0);
-	/* A missing number gets the default, whatever bytes follow the struct. */
+	/* A missing number has its default value, whatever bytes follow the struct. */
 	made.known.size = offsetof(struct gpool_lora_scheduler_options, look_ahead);
 	made.known.look_ahead = 1000;
 	assert_int_equal(gpool_lora_scheduler_create(lora, &made.known, &scheduler), 0);
@@ -482,7 +481,7 @@ static void test_shorter_options(void **state)
 	assert_int_equal(open_and_close(&options), -EINVAL);
 	options.size = 0;
 	assert_int_equal(open_and_close(&options), -EINVAL);
-	/* A struct with the size field only: all defaults. */
+	/* Defaults apply if the struct has only its size field. */
 	setenv("GPOOL_DIR", harness.directory, 1);
 	options.size = 4;
 	options.flags = 0xffffffff;
@@ -746,7 +745,7 @@ static void names_add(struct names *names, const char *name)
 	strcpy(names->name[names->count++], name);
 }
 
-/* The lines "gpool_...;" of the map's only node. */
+/* Collect the lines "gpool_...;" of the map's only node. */
 static void names_of_map(FILE *map, struct names *names)
 {
 	char line[256], name[256];
@@ -756,7 +755,7 @@ static void names_of_map(FILE *map, struct names *names)
 			names_add(names, name);
 }
 
-/* Lines "gpool_alloc@@GPOOL_0.2 T ..." of nm -P. */
+/* Collect the lines "gpool_alloc@@GPOOL_0.2 T ..." of nm -P. */
 static void names_of_library(FILE *nm, const char *version, struct names *names)
 {
 	char line[512], name[256], kind;
@@ -773,8 +772,10 @@ static void names_of_library(FILE *nm, const char *version, struct names *names)
 	}
 }
 
-/* The library of this build is beside the test program; the sources are where it was built. */
-/* The exported names of a library are those of its map; names for libgpool_lora only have another version. */
+/* The library of this build is next to the test program; the sources are at their path of the build. */
+/*
+ * Check that the exported names of a library are those of its map. Names for libgpool_lora only have another version.
+ */
 static void check_exports(const char *library, const char *map_path, const char *version, size_t least)
 {
 	static struct names listed, exported;

@@ -1,4 +1,5 @@
-"""browser - a headless Chromium, steered by its own protocol over two pipes: no package is needed but the browser."""
+"""browser - a headless Chromium, controlled through the DevTools protocol over two pipes. Only the browser must be
+installed."""
 
 import base64
 import fcntl
@@ -11,7 +12,7 @@ import time
 
 
 def find():
-    """The program, or None."""
+    """Return the path of the browser, or None."""
     return (
         os.environ.get("CHROMIUM")
         or shutil.which("chromium")
@@ -21,13 +22,13 @@ def find():
 
 
 class Browser:
-    """One page. Events that came are kept in `events`."""
+    """One page of the browser. Received events are kept in `events`."""
 
     def __init__(self, program):
         self.folder = tempfile.mkdtemp(prefix="gpool-browser-")
         low, its_input = os.pipe()
         its_output, also_low = os.pipe()
-        # The protocol is spoken on descriptors 3 and 4, which neither of these may be before.
+        # Chromium uses descriptors 3 and 4 for the protocol, so neither of these may have these numbers before.
         ours, theirs = (fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10) for fd in (low, also_low))
         os.close(low)
         os.close(also_low)
@@ -93,7 +94,7 @@ class Browser:
         return answer["result"].get("value")
 
     def until(self, expression, seconds=90):
-        """Poll the page until the expression is true; the page sends no event."""
+        """Poll the page until the expression is true, since the page sends no event for it."""
         end = time.monotonic() + seconds
         while not (value := self.value(expression)):
             if time.monotonic() > end:
@@ -124,7 +125,7 @@ class Browser:
             file.write(base64.b64decode(image["data"]))
 
     def complaints(self):
-        """What the console says of errors, and what was asked for elsewhere."""
+        """Return the errors on the console, and the requests to other servers."""
         found = []
         for event in self.events:
             if event.get("method") == "Runtime.exceptionThrown":

@@ -1,9 +1,9 @@
 /*
- * cuda.h - the parts of CUDA that the kernels of cuda/kernels/ need, for a C++ compiler that generates CPU code.
- * Included before the .cu file.
+ * cuda.h - the parts of CUDA that cuda/kernels/ uses, for a C++ compiler that generates CPU code. Included before the
+ * .cu file.
  *
- * Each thread of a block is a fiber (emulator.h), so the cooperation of the lanes of a warp and of the threads of a
- * block is emulated faithfully. Memory ordering between blocks is not, since blocks run one after another.
+ * Each thread of a block is a fiber (emulator.h), so the cooperation of lanes and of threads in a block is emulated
+ * faithfully. Memory ordering between blocks is not emulated, since blocks run one after another.
  */
 #ifndef TESTS_EMULATED_CUDA_H
 #define TESTS_EMULATED_CUDA_H
@@ -37,11 +37,11 @@ extern "C" {
 extern struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
 void emulated_sync_block(void);
 /*
- * Pass each lane's values to all lanes of the warp. which: the operation, so that lanes with different operations are
- * detected.
+ * Pass each lane's values to all lanes of the warp. which: name of the operation, to detect lanes with different
+ * operations.
  */
 const void *emulated_share(const char *which, const void *given, size_t bytes);
-enum { EMULATED_SHARE_BYTES = 32 }; /* for each lane, in the result of emulated_share() */
+enum { EMULATED_SHARE_BYTES = 32 }; /* per lane, in the result of emulated_share() */
 }
 
 static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w)
@@ -87,7 +87,7 @@ static inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selector)
 	return result;
 }
 
-/* A misaligned vector is a fault on a GPU; here it is a trap. */
+/* Trap if the vector is misaligned, which is a fault on a GPU. */
 template <typename T> static inline T __ldg(const T *place)
 {
 	if ((uintptr_t)place % alignof(T))
@@ -131,7 +131,7 @@ static inline int __float_as_int(float value)
 
 #include "cuda/kernels/element.h"
 
-/* The fragments as the PTX ISA defines them: see cuda/kernels/mma.h. */
+/* Fragments as defined in the PTX ISA: see cuda/kernels/mma.h. */
 struct emulated_fragments {
 	uint32_t a[4], b[2];
 };

@@ -1,4 +1,4 @@
-/* emulator.c - run blocks of fibers, and their warp and block operations. */
+/* emulator.c - run blocks as fibers, with the warp and block operations. */
 #include "tests/emulated/emulator.h"
 
 #include "cuda/kernels/block_copy.h"
@@ -13,7 +13,7 @@
 
 enum { WARP = 32, STACK_BYTES = 128 << 10, SHARE_BYTES = 32 };
 
-/* Declared for kernels in cuda.h. */
+/* Declared for the kernels in cuda.h. */
 struct emulated_index {
 	uint32_t x, y, z;
 };
@@ -29,14 +29,14 @@ enum fiber_state { READY, AT_WARP, AT_BLOCK, DONE };
 static struct fiber {
 	ucontext_t context;
 	enum fiber_state state;
-	const char *which; /* the operation that it executes with its warp */
-	uint32_t turn;     /* number of such operations so far */
+	const char *which; /* the warp operation that the thread executes */
+	uint32_t turn;     /* number of warp operations so far */
 	unsigned char *stack;
 } fibers[GPU_BLOCK_MAX];
 
 static ucontext_t scheduler;
 static uint32_t running;
-/* the values of a turn are kept until the turn after the next */
+/* the values of an operation are kept until the one after the next */
 static unsigned char shares[2][GPU_BLOCK_MAX][SHARE_BYTES];
 static uint64_t order_seed;
 
@@ -71,8 +71,8 @@ const void *emulated_share(const char *which, const void *given, size_t bytes)
 }
 
 /*
- * warp_release() - release the lanes when all lanes that have not ended have reached the same operation. Returns false
- * if they have not.
+ * warp_release() - release the lanes if all lanes that have not ended have reached the same operation. Return false if
+ * not.
  */
 static bool warp_release(uint32_t first)
 {
@@ -126,7 +126,7 @@ static void fiber_start(uint32_t index)
 	makecontext(&fiber->context, fiber_main, 0);
 }
 
-/* block_run() - run each thread in turn up to its next wait, until all have ended. */
+/* block_run() - run each thread in turn until its next wait, until all have ended. */
 static void block_run(uint32_t threads)
 {
 	uint32_t done = 0;
@@ -153,7 +153,7 @@ static void block_run(uint32_t threads)
 	}
 }
 
-/* The kernels on the C++ side, one function for each element type. */
+/* The kernels on the C++ side, one function per element type. */
 #define KERNEL(id, name, file, args) \
 	void name(const struct args given); \
 	static void run_##name(const void *given) \
@@ -167,10 +167,7 @@ static void (*const bodies[GPU_KERNEL_KINDS])(const void *) = {
 #include "cuda/kernels/kernels.def"
 };
 
-/*
- * shuffled() - map each number below `count` to a place: a multiplication with a factor that has no divisor in common
- * with `count`.
- */
+/* shuffled() - permute the numbers below `count`, by multiplication with a factor that is coprime to `count`. */
 static uint64_t shuffled(uint64_t i, uint64_t count)
 {
 	uint64_t step = order_seed % count, a = 0, b = 0, t = 0;
@@ -205,7 +202,7 @@ static int emulated_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct
 			(uint32_t)(block / shape->grid[0] % shape->grid[1]),
 			(uint32_t)(block / shape->grid[0] / shape->grid[1]),
 		};
-		memset(block_memory, 0xff, sizeof(block_memory)); /* NaN in each element type */
+		memset(block_memory, 0xff, sizeof(block_memory)); /* NaN in every element type */
 		block_run(shape->block);
 		for (uint32_t at = shape->shared_bytes; at < sizeof(block_memory); at++)
 			if (block_memory[at] != 0xff)

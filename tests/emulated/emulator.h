@@ -4,7 +4,7 @@
  * The .cu files are compiled as C++ with tests/emulated/cuda.h. Each thread of a block is a fiber; blocks run one after
  * another, in an order that emulator_seed() shuffles. The emulator detects wrong results, accesses out of bounds (under
  * ASan, with allocations of the exact size), misaligned vectors, shared memory that was not written or is too small,
- * and threads that do not reach a common barrier. It does not detect races, or hardware that differs from the manual.
+ * and threads that do not reach a common barrier. It detects neither races nor hardware that differs from the manual.
  */
 #ifndef TESTS_EMULATED_EMULATOR_H
 #define TESTS_EMULATED_EMULATOR_H
@@ -12,10 +12,11 @@
 #include "cuda/gpu.h"
 
 /*
- * emulator_ops() - return the host back end with other launches: they wait for the stream and then run the CUDA code.
+ * emulator_ops() - return the host back end with another launch function, which waits for the stream and then runs the
+ * CUDA code.
  */
 const struct gpu_ops *emulator_ops(void);
-/* emulator_seed() - shuffle the order of blocks from now on; 0: by number. */
+/* emulator_seed() - shuffle the order of blocks from now on; 0: by block number. */
 void emulator_seed(uint64_t seed);
 
 #endif

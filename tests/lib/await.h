@@ -1,9 +1,9 @@
 /*
- * await.h - wait for a condition that no event announces, such as a word in shared memory or a line of a log.
+ * await.h - wait for a condition without a notification, such as a word in shared memory or a line in a log.
  *
- * The condition is checked AWAIT_TRIES times: for one minute on an idle machine, and longer on a busy one. A test
- * therefore fails only if the condition does not become true, and not because its process got no CPU time. A call with
- * a timeout that must not expire gets AWAIT_MS.
+ * The condition is checked AWAIT_TRIES times: for one minute on an idle machine, longer on a busy one. A test thus
+ * fails only if the condition does not become true, not because its process got no CPU time. A call with a timeout that
+ * must not expire gets AWAIT_MS.
  */
 #ifndef GPOOL_TESTS_AWAIT_H
 #define GPOOL_TESTS_AWAIT_H

@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 enum {
-	START_TRIES = 300, /* of 200 ms; with a sanitizer on a busy machine a start takes seconds */
+	START_TRIES = 300, /* of 200 ms each; with a sanitizer on a busy machine, a start takes seconds */
 	START_SLICE_MS = 200,
 	STOP_MS = 60000,
 	ANSWER_MS = 60000,
@@ -79,7 +79,10 @@ run_program(const struct harness *harness, const char *const *arguments, pid_t p
 	char path[512];
 	int count = 4, log;
 
-	/* Tests read gpoold's descriptors; except for root, that requires core_dumps. A test may set the key itself. */
+	/*
+	 * Tests read gpoold's descriptors, which requires core_dumps if the user is not root. A test may set the key
+	 * itself.
+	 */
 	if (geteuid() != 0) {
 		all[count++] = "--set";
 		all[count++] = "core_dumps=yes";
@@ -153,7 +156,7 @@ static int folder_leftovers(const char *path)
 	return count;
 }
 
-/* The folder belongs to the test and is small: files, and one level of folders. */
+/* Remove the test's folder, which is small: files, and one level of folders. */
 static void folder_remove(const char *path, int depth)
 {
 	DIR *folder = opendir(path);
@@ -187,7 +190,7 @@ int harness_stop(struct harness *harness)
 	int status = -1, result = 0;
 
 	if (harness->pid <= 0)
-		return -1; /* it was killed before, or never started */
+		return -1; /* it has been killed, or was never started */
 	gpool_close(harness->admin);
 	harness->admin = NULL;
 	kill(harness->pid, SIGTERM);
@@ -260,7 +263,7 @@ struct gpool *harness_open_calm(const struct harness *harness)
 {
 	struct gpool *pool = harness_open(harness);
 
-	/* The pressure level is a word in shared memory without a wakeup, so it is polled. */
+	/* The pressure level is a word in shared memory without a notification, so poll it. */
 	for (int tries = 0; gpool_pressure(pool) != GPOOL_PRESSURE_LOW; tries++) {
 		if (tries == ANSWER_MS) {
 			fprintf(stderr, "the pressure stays above low\n");
@@ -276,7 +279,7 @@ struct gpool *harness_open_calm(const struct harness *harness)
 
 static uint8_t reply_bytes[MSG_BYTES_MAX];
 
-/* Send a request; return the length of the answer in reply_bytes. Without an answer the program ends. */
+/* Send a request. Return the length of the answer in reply_bytes; without an answer, end the program. */
 static size_t ask(struct harness *harness, uint8_t *request, int length)
 {
 	char text[512];

@@ -1,9 +1,9 @@
 /*
- * harness.h - run a real gpoold on the host back end for a test, in its own folder, and send it requests.
+ * harness.h - run a real gpoold on the host back end in its own folder for a test, and send requests to it.
  *
- * The program is $GPOOLD, else gpoold in the folder above the test program's. No function waits for a fixed time: a
- * start waits for the attach socket, a stop for the end of the process. Every wait has a limit, after which the test
- * fails with the agent's log.
+ * The program is $GPOOLD, or else the gpoold in the folder above the test program's. No function waits for a fixed
+ * time: starting waits for the attach socket, stopping for the end of the process. Every wait has a limit, after which
+ * the test fails and prints the agent's log.
  */
 #ifndef GPOOL_TESTS_HARNESS_H
 #define GPOOL_TESTS_HARNESS_H
@@ -23,44 +23,46 @@ struct harness {
 };
 
 /*
- * harness_start() - start gpoold with the options --foreground and --dir and these arguments, which end with NULL.
- * Returns when a worker can attach. If gpoold does not start, prints the log and ends the program.
+ * harness_start() - start gpoold with --foreground, --dir and these arguments, terminated by NULL. Returns when a
+ * worker can attach. If gpoold does not start, prints the log and ends the program.
  */
 void harness_start(struct harness *harness, const char *const *arguments);
 
 /*
- * harness_stop() - send SIGTERM. Return: 0 if gpoold ends with status 0 and an empty runtime directory, else -1 with
- * the cause on stderr. harness_kill() - send SIGKILL to its process group.
+ * harness_stop() - send SIGTERM. Return: 0 if gpoold ends with status 0 and an empty runtime directory, otherwise -1
+ * with the cause on stderr. harness_kill() - send SIGKILL to its process group.
  */
 int harness_stop(struct harness *harness);
 void harness_kill(struct harness *harness);
 
-/* harness_options() - return options to attach to this gpoold. */
+/* harness_options() - return the options for attaching to this gpoold. */
 struct gpool_options harness_options(const struct harness *harness);
 /* harness_open() - attach as a worker; end the program on failure. */
 struct gpool *harness_open(const struct harness *harness);
 
 /*
- * harness_open_calm() - attach and wait until the pool's pressure is low. The agent updates the pressure some time
- * after an earlier test has freed its pages, and under pressure threads keep no pages in their magazines.
+ * harness_open_calm() - attach, and wait until the pool's pressure is low. The agent updates the pressure some time
+ * after an earlier test has freed its pages, and threads keep no pages in their magazines under pressure.
  */
 struct gpool *harness_open_calm(const struct harness *harness);
 
 /*
- * harness_evict() - let the agent evict up to `pages` pages of a session's unpinned blocks; returns the number of
+ * harness_evict() - let the agent evict up to `pages` pages of a session's unpinned blocks. Return: the number of
  * pages.
  */
 uint32_t harness_evict(struct harness *harness, uint32_t session, uint32_t pages);
 
-/* harness_check() - let the agent check the pool's invariants, and print the findings; returns their number. */
+/*
+ * harness_check() - let the agent check the pool's invariants, and print the findings. Return: the number of findings.
+ */
 uint32_t harness_check(struct harness *harness);
 
 /* harness_free_pages() - return the number of free pages of the first pool. */
 uint32_t harness_free_pages(struct harness *harness);
 
 /*
- * harness_detach() - check the pool's invariants, close *pool and set it to NULL. Return 0 if the check had no findings
- * and `pages` pages are free afterwards, else -1.
+ * harness_detach() - check the pool's invariants, close *pool and set it to NULL. Return: 0 if the check has no
+ * findings and `pages` pages are free afterwards, otherwise -1.
  */
 int harness_detach(struct harness *harness, struct gpool **pool, uint32_t pages);
 

@@ -28,11 +28,11 @@ START_TRIES, START_SLICE_MS, STOP_SECONDS = 300, 200, 60
 
 
 class Agent:
-    """A gpoold that is ready after the constructor. stop() ends it and checks that its folder is empty."""
+    """A gpoold, which serves when the constructor returns. stop() ends it and checks that its folder is empty."""
 
     def __init__(self, *arguments: str) -> None:
         self.base = Path(tempfile.mkdtemp(prefix="gpool-test-"))
-        self.base.chmod(0o755)  # the front runs as another user and must be able to pass through
+        self.base.chmod(0o755)  # the front runs as another user and must be able to enter
         self.directory = str(self.base / "run")
         self.log = self.base / "log"
         with self.log.open("wb") as log:
@@ -40,7 +40,7 @@ class Agent:
                 [str(BUILD / "gpoold"), "--foreground", "--dir", self.directory, "--pool", POOL, *arguments],
                 stdout=log,
                 stderr=log,
-                preexec_fn=lambda: PRCTL(PR_SET_PDEATHSIG, signal.SIGKILL),  # the agent dies with the test
+                preexec_fn=lambda: PRCTL(PR_SET_PDEATHSIG, signal.SIGKILL),  # gpoold dies with the test
             )
         for _ in range(START_TRIES):
             try:
@@ -60,7 +60,7 @@ class Agent:
         return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
     def evict(self) -> int:
-        """Evict all blocks that can be evicted; returns the number of pages."""
+        """Evict all evictable blocks. Return the number of pages."""
         command = [str(BUILD / "poolctl"), "--dir", self.directory, "evict", "64"]
         said = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
         found = re.search(r"(\d+) of 64 pages|evicted (\d+)", said)
@@ -77,7 +77,8 @@ class Agent:
 
 
 class AgentTest(unittest.TestCase):
-    """One agent for the tests of a class. After each test the pool's invariants hold, and no page is in use."""
+    """One agent for the tests of a class. After each test, the pool's invariants are checked, and no page may be in
+    use."""
 
     agent: Agent
     arguments: List[str] = []

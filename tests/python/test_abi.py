@@ -1,6 +1,6 @@
 """The declarations of the package, which the build generates from gpool.h, agree with the C compiler and the libraries.
 
-The compiler finds the same sizes, offsets and numbers, and the libraries export every call.
+The compiler reports the same sizes, offsets and numbers, and the libraries export every call.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NUMBERS = {name: value for name, value in vars(_abi).items() if name.startswith(
 
 
 def member(field: str) -> str:
-    """Return the field's name in C: names that are keywords in Python have an underscore appended."""
+    """Return a field's name in C: an underscore is appended in Python if the name is a keyword."""
     return field.rstrip("_") if field.endswith("_") else field
 
 
@@ -98,7 +98,7 @@ class Abi(unittest.TestCase):
 
 class Library(unittest.TestCase):
     def load(self, **environment: str) -> str:
-        """Return the output of a process that loads the package with this library."""
+        """Return the output of a process that loads the package with the library of this environment."""
         package = str(Path(gpool.__file__).parents[1])
         return subprocess.run(
             [sys.executable, "-c", "import gpool; print(gpool.version())"],

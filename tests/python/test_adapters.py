@@ -1,4 +1,4 @@
-"""LoRA adapters out of PEFT's files, and events, with a real agent."""
+"""LoRA adapters from PEFT's files, and events, with a real agent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TILE = 128
 
 
 def tensors(folder: Path) -> Dict[str, Tuple[str, numpy.ndarray]]:  # type: ignore[type-arg]
-    """Of adapter_model.safetensors: type and elements by name."""
+    """Return the type and elements of each tensor in adapter_model.safetensors, by name."""
     data = (folder / "adapter_model.safetensors").read_bytes()
     size = int.from_bytes(data[:8], "little")
     kinds = {"F32": "<f4", "F16": "<f2"}
@@ -38,7 +38,7 @@ def tensors(folder: Path) -> Dict[str, Tuple[str, numpy.ndarray]]:  # type: igno
 
 
 def matrix(where: gpool.Matrix, rank: int, columns: int) -> numpy.ndarray:  # type: ignore[type-arg]
-    """[rank][columns], out of the pool."""
+    """Return a matrix, [rank][columns], read from the pool."""
     tiles = -(-columns // TILE)
     assert tiles <= where.head_tiles, "the fixtures are small"
     data = ctypes.string_at(where.first, tiles * rank * TILE * 2)
@@ -104,10 +104,10 @@ class Adapters(AgentTest):
 
     def test_copies_in_host_memory(self) -> None:
         with self.agent.pool("warm") as warm:
-            adapters = self.pool.adapters(warm=warm, salt=(1, 2))  # what other tests have left is not found
+            adapters = self.pool.adapters(warm=warm, salt=(1, 2))  # the salt hides adapters of other tests
             plain = adapters.register("plain", str(PLAIN))
             plain.acquire().release()
-            while adapters.stats().warm_made == 0:  # a thread of the library's makes it
+            while adapters.stats().warm_made == 0:  # a thread of the library makes it
                 pass
             plain.unload()
             acquired = plain.acquire()
@@ -220,7 +220,7 @@ class Events(AgentTest):
             thread = threading.Thread(target=listen)
             thread.start()
             number = 0
-            while not heard.wait(0.05):  # until the subscription has reached the agent
+            while not heard.wait(0.05):  # until the agent has received the subscription
                 number += 1
                 with self.pool.create_object(f"reported{number}") as draft:
                     draft.alloc(1)

@@ -1,4 +1,4 @@
-"""Blocks, spans, streams and errors, with a real agent; what is in the pages is seen through numpy."""
+"""Blocks, spans, streams and errors, with a real agent; the content of pages is checked with numpy."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Blocks(AgentTest):
             array = numpy.asarray(block.view("uint16"))
             self.assertTrue((array == 0x600D).all())
 
-    # ---- views keep what they show ----
+    # ---- views keep their content ----
 
     def test_a_view_pins(self) -> None:
         block = self.pool.alloc(4)
@@ -118,7 +118,7 @@ class Blocks(AgentTest):
         block.unpin()
         self.assertEqual(self.agent.evict(), 0)
         with self.assertRaises(gpool.Error):
-            block.unpin()  # that of the view is not the program's
+            block.unpin()  # the pin of the view does not belong to the program
         del array
         self.assertEqual(self.agent.evict(), 4)
 
@@ -201,7 +201,7 @@ class Blocks(AgentTest):
             for shape, offset in ((0, 0), ((2, 0), 0), ((0, 3), 8), (None, PAGE)):
                 with self.subTest(shape=shape, offset=offset):
                     view = block.view("float32", shape, offset)
-                    self.assertNotEqual(view.__array_interface__["data"][0], 0)  # of which numpy 1 makes no array
+                    self.assertNotEqual(view.__array_interface__["data"][0], 0)  # numpy 1 does not make an array of it
                     for array in (numpy.asarray(view), numpy.from_dlpack(view)):
                         self.assertEqual((array.shape, array.size, array.dtype), (view.shape, 0, numpy.float32))
                     del view, array
@@ -308,7 +308,7 @@ class Blocks(AgentTest):
         fence = manual.record()
         with self.agent.pool() as other:
             with self.assertRaises(gpool.Error):
-                self.pool.fence_import(fence.export())  # one's own
+                self.pool.fence_import(fence.export())  # exported by this process
             imported = other.fence_import(fence.export())
             self.assertFalse(imported.done)
             fence.signal()

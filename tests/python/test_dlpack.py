@@ -47,7 +47,7 @@ class Taker:
 
 class DLPack(AgentTest):
     def test_layout_is_that_of_dlpack(self) -> None:
-        # sizes of dlpack.h, 64 bits
+        # the size in dlpack.h, on 64-bit systems
         self.assertEqual(ctypes.sizeof(_dlpack._Tensor), 48)
         self.assertEqual(
             (_dlpack._Tensor.shape.offset, _dlpack._Tensor.byte_offset.offset, _dlpack._Tensor.code.offset),
@@ -73,7 +73,8 @@ class DLPack(AgentTest):
         self.assertEqual(self.pool.handle.views, 0)
 
     def test_numpy_and_one_that_is_read_only(self) -> None:
-        """numpy before 2.1 requests no version, and without one no flag can mark a tensor read-only: it is refused."""
+        """numpy before 2.1 requests no version, and the unversioned form cannot mark a tensor read-only: the export is
+        refused."""
         with self.pool.alloc(1) as block:
             if VERSIONED:
                 self.assertFalse(numpy.from_dlpack(block.view(readonly=True)).flags.writeable)
@@ -81,8 +82,8 @@ class DLPack(AgentTest):
                 self.assertRaises(BufferError, numpy.from_dlpack, block.view(readonly=True))
 
     def test_numpy_refuses_what_it_does_not_know(self) -> None:
-        """The capsule is dropped while an exception is raised. The exception is unchanged, and the capsule's pin is
-        ended by the next export.
+        """The capsule is discarded while an exception is raised. The exception is unchanged, and the next export ends
+        the capsule's pin.
         """
         with self.pool.alloc(1) as block:
             with self.assertRaises((RuntimeError, BufferError, TypeError)):
@@ -176,8 +177,8 @@ class DLPack(AgentTest):
             stream.wait(opened)
             stream.fill(block.address, 0x05050505, PAGE)
             view = block.view(stream=stream)
-            # A consumer with the same stream waits in that stream; a consumer that wants no order does not wait. (These
-            # are streams of CUDA: the device is invented.)
+            # A consumer on the same stream waits in that stream; a consumer that requests no order does not wait. The
+            # streams are CUDA's, and the device is a fake.
             view.device = gpool.Device("p0", "cuda", 0, "GPU-x", False)
             takers = [Taker(view, stream=stream.native), Taker(view, stream=-1)]
             view.device = self.pool.device
@@ -206,7 +207,7 @@ class DLPack(AgentTest):
             self.assertEqual(self.agent.evict(), 4)
 
     def test_tensors_that_outlive_the_interpreter(self) -> None:
-        """The deleter is called by the C library at exit, when the interpreter has ended."""
+        """The C library calls the deleter at exit, after the interpreter has ended."""
         program = f"""
 import ctypes, sys
 sys.path[:0] = {sys.path[:3]!r}
@@ -228,7 +229,7 @@ ctypes.CDLL(None).__cxa_atexit(ctypes.c_void_p(deleter), ctypes.c_void_p(address
         self.assertEqual((ended.returncode, ended.stdout), (0, ""))
 
     def test_a_gpu_is_told(self) -> None:
-        """A view's description of GPU memory. The test machine has no GPU, so the device is invented."""
+        """The description of GPU memory by a view. The test machine has no GPU, so the device is a fake."""
         with self.pool.alloc(1) as block, self.pool.stream() as stream:
             view = block.view("float16", (2, 4), stream=stream, readonly=True)
             view.device = gpool.Device("p0", "cuda", 3, "GPU-x", False)

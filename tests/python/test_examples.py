@@ -1,4 +1,4 @@
-"""The examples run, the README shows the first of them to the byte, and all types that it uses exist."""
+"""The examples run, the README shows the first of them verbatim, and all public names exist and are documented."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Examples(AgentTest):
         )
 
     def first(self, pages: int) -> str:
-        """Return what the example prints when that number of its pages was evicted while it waited."""
+        """Return the output of the example if this number of its pages is evicted while it waits."""
         with self.start("python_first.py") as example:
             assert example.stdin and example.stdout
             self.assertIn("Enter", example.stdout.readline())
@@ -99,7 +99,7 @@ class Names(unittest.TestCase):
                 self.check_docstrings(path, child, f"{child.name}.")
 
 
-# The verbs of headlines. Extend the list, but not by prepositions, articles or "whether".
+# Verbs for headlines. Extend the list, but not with prepositions, articles or "whether".
 VERB_PHRASE = (
     r"^(Acquire|Add|Allocate|Attach|Call|Close|Copy|Count|Create|Define|Delete|Describe|Detach|End|Free|Give|Hold|Import|"
     r"Iterate|Keep|List|Load|Locate|Make|Map|Mark|Name|Open|Pin|Present|Publish|Queue|Raise|Read|Register|Release|Remove|"

@@ -1,4 +1,4 @@
-"""Named objects and ranges, with a real agent; between processes what is seen through numpy."""
+"""Named objects and ranges, with a real agent; objects of other processes are checked with numpy."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ with gpool.Pool(directory={self.agent.directory!r}) as pool, pool.open_object("w
         opened.unpin()
         self.assertEqual(self.agent.evict(), 0)
         with self.assertRaises(gpool.Error):
-            opened.unpin()  # that of the view is not the program's
+            opened.unpin()  # the pin of the view does not belong to the program
         del array
         with opened.pin():
             self.assertEqual(self.agent.evict(), 0)
@@ -148,7 +148,7 @@ with gpool.Pool(directory={self.agent.directory!r}) as pool, pool.open_object("w
         )
 
     def test_a_text_with_nul_is_refused(self) -> None:
-        """C would cut it short: deleting "weights\\0harmless" would delete "weights"."""
+        """C would truncate the name: deleting "weights\\0harmless" would delete "weights"."""
         with self.pool.create_object("weights") as draft:
             draft.alloc(1)
             draft["key"] = b"1"

@@ -16,11 +16,11 @@ PLAIN = ROOT / "tests" / "fixtures" / "adapters" / "plain"
 
 
 class Handled(Exception):
-    """What a handler raises."""
+    """The exception that a handler raises."""
 
 
 def while_it_waits(do: Callable[[], object]) -> threading.Thread:
-    """A thread that does this once the main thread waits in the library."""
+    """Return a thread that calls this once the main thread waits in the library."""
     main = threading.main_thread().ident
     assert main is not None
 
@@ -36,7 +36,7 @@ def while_it_waits(do: Callable[[], object]) -> threading.Thread:
 
 class Signals(AgentTest):
     def interrupt(self, call: Callable[[], object]) -> None:
-        """The call, which would never end, ends with Ctrl-C."""
+        """Check that Ctrl-C ends the call, which would never end otherwise."""
         thread = while_it_waits(lambda: os.kill(os.getpid(), signal.SIGINT))
         with self.assertRaises(KeyboardInterrupt):
             call()
@@ -50,17 +50,17 @@ class Signals(AgentTest):
                 self.interrupt(lambda: draft.alloc(1, timeout_ms=-1))
             with self.pool.reserve_range(4) as elastic:
                 self.interrupt(lambda: elastic.commit(0, 2, timeout_ms=-1))
-        self.pool.alloc(64, timeout_ms=-1).free()  # no request of before has taken pages
+        self.pool.alloc(64, timeout_ms=-1).free()  # no earlier request has taken pages
 
     def test_waiting_for_a_role(self) -> None:
         with self.agent.pool() as other, other.acquire_role("writer"):
             self.interrupt(lambda: self.pool.acquire_role("writer"))
             self.assertRaises(gpool.TimedOut, self.pool.acquire_role, "writer", 1)
-        self.pool.acquire_role("writer").release()  # it was no standby any more
+        self.pool.acquire_role("writer").release()  # it is not a standby any more
 
     def test_waiting_for_an_event(self) -> None:
         self.interrupt(self.pool.event)
-        while True:  # what happens before the subscription has arrived is not seen
+        while True:  # events before the agent receives the subscription are not delivered
             self.pool.acquire_role("reported").release()
             try:
                 while self.pool.event(100).kind != gpool.EventKind.ROLE_FREED:
@@ -103,7 +103,7 @@ class Signals(AgentTest):
             def signal_and_reach() -> None:
                 os.kill(os.getpid(), signal.SIGUSR1)
                 while not handled:
-                    pass  # it is handled while the call goes on
+                    pass  # it is handled while the call continues
                 fence.signal()
 
             thread = while_it_waits(signal_and_reach)
