@@ -1,22 +1,23 @@
 /*
  * allocate_free.pml - two threads of one worker allocate, pin and free while the agent evicts, reclaims and grants.
  *
- * Proved: a page is in one block at a time and has one owner, contents never change under a valid pin, of two
- * concurrent frees one succeeds, the agent takes no page that is in use, and at the end each leased page is in exactly
- * one place: a free bit, a block, or a thread's magazine.
+ * Proved: a page is in one block at a time and has one owner. Contents never change under a valid pin. Exactly one of
+ * two concurrent frees succeeds. The agent takes no page that is in use. At the end, each leased page is in exactly one
+ * place: a free bit, a block, or a thread's magazine.
  *
- * A free that finds other pins drops its own. The agent may take such a block once it has no pins; otherwise a thread
- * claims it. With -DPAGES=2 blocks may span two pages, which adds interior pages, without pin or entry.
+ * A free that finds other pins is deferred: it drops its own pin. Once such a block has no pins, the agent may take it,
+ * or a thread claims it. With -DPAGES=2, blocks may span two pages; the second one is an interior page, without pin or
+ * entry.
  *
  * Planted bugs:
- *   BUG_PLAIN_FREE         free claims the entry by a store instead of a compare-and-swap: two frees succeed
- *   BUG_CHECK_BEFORE_CLAIM free reads the pin count first and then clears the tag
+ *   BUG_PLAIN_FREE         free claims the entry with a store instead of a compare-and-swap: two frees succeed
+ *   BUG_CHECK_BEFORE_CLAIM free reads the pin count before it clears the tag
  *   BUG_BIT_IF_LAST        free sets the bits only if its own unpin was the last one: a temporary pin loses pages
  *   BUG_BIT_FIRST          free sets the bits before it clears the tag
  *   BUG_LOOSE_TAG          pin ignores DYING in the tag
  *   BUG_CLAIM_PINNED       a deferred free is completed without a check of the pins
  *   BUG_CLAIM_NO_WORD      a deferred free is completed without a check of the page word
- *   BUG_EARLY_TAG          pin loads the tag before its pin is visible
+ *   BUG_EARLY_TAG          pin loads the tag before the pin is visible
  *   BUG_NO_WORD_CHECK      an allocation from the magazine does not check the page word
  *   BUG_DROP_EVICTING      allocate loses a page whose word is EVICTING
  *   BUG_EVICT_UNTAGGED     the agent evicts a page without a block
@@ -27,7 +28,7 @@
 #ifndef PAGES
 #define PAGES 1
 #endif
-#define TAG(p) (p)        /* the only plain stores are to block entries */
+#define TAG(p) (p)        /* the only plain stores are stores to block entries */
 #define CELLS PAGES
 #include "tso.h"
 
@@ -39,12 +40,12 @@
 #define MAKE(s, w) (((w) & 252) | (s))
 #define NEXT_GEN  4
 
-/* A block entry in one cell: tag, and the page count, which is written before the tag. */
+/* A block entry is one cell here: the tag, and the page count, which is written before the tag. */
 #define CACHED    15
 #define DYING     16
 #define TWO_PAGES 32
 #define ID(e)     ((e) & 15)
-/* page q belongs to the block of entry e at page p */
+/* true if page q belongs to the block of entry e at page p */
 #define HAS(p, e, q) ((q) == (p) || (((e) & TWO_PAGES) && (q) == (p) + 1))
 #define BITS(p, e) ((((e) & TWO_PAGES) -> 3 : 1) << (p))
 
@@ -52,7 +53,7 @@
 #define OPS 3             /* operations of thread 0 */
 #endif
 #ifndef OTHER_OPS
-#define OTHER_OPS OPS     /* of thread 1 */
+#define OTHER_OPS OPS     /* operations of thread 1 */
 #endif
 #define LIMIT(t) ((t) == 0 -> OPS : OTHER_OPS)
 #ifndef AGENT_OPS
@@ -64,15 +65,15 @@ byte bits;
 byte pins[PAGES];
 byte next_id = 1;
 
-/* State of the threads. A magazine holds one page or run, the deferred list one block. */
+/* State of the threads. A magazine holds one page or run; the list of deferred frees holds one block. */
 byte mag_entry[CPUS], mag_page[CPUS], mag_word[CPUS];
 byte dying_entry[CPUS], dying_page[CPUS], dying_word[CPUS];
 
-/* A handle that the threads exchange, and one whose pin was left behind, which either thread may use up. */
+/* A handle that the threads share, and a handle whose pin was left behind, which either thread may use. */
 byte shared_entry, shared_page, shared_word;
 byte left_entry, left_page, left_word;
 
-/* Ghosts: the block that has page p; the number of valid pins of the block at p. */
+/* Ghosts: the block that has page p, and the number of valid pins of the block at p. */
 byte claim[PAGES];
 byte held[PAGES];
 byte finished;
@@ -93,8 +94,8 @@ inline check_claim(p, e, v)
 }
 
 /*
- * Block e at page p belongs to this thread, which has pinned it: write the entry. The caller stores the handle in page,
- * w, entry.
+ * Write the entry of block e at page p, which belongs to this thread and is pinned by it. The caller stores the handle
+ * in page, w, entry.
  */
 inline write_entry()
 {
@@ -138,7 +139,7 @@ take:   /* Take one page or a run of two from the free bits. */
 	fi;
 	LOCKED(t, seen = bits & BITS(page, entry); bits = bits & ~BITS(page, entry));
 	if
-	:: seen != BITS(page, entry) ->  /* only a part of the run: put it back */
+	:: seen != BITS(page, entry) ->  /* only part of the run was free: return it */
 		LOCKED(t, bits = bits | seen);
 		goto over
 	:: else
@@ -156,7 +157,7 @@ wait:
 #endif
 		STATE(word[page]) != EVICTING;
 		goto wait
-	:: else -> assert(false)         /* a free bit on a page of another owner */
+	:: else -> assert(false)         /* a free bit of a page of another owner */
 	fi;
 	write_entry();
 	goto share;
@@ -183,7 +184,7 @@ pop:    /* Allocate from the magazine. */
 	write_entry();
 	goto share;
 
-flush:  /* Return the magazine to the free bits. */
+flush:  /* Return the pages of the magazine to the free bits. */
 	atomic { page = mag_page[t]; entry = mag_entry[t] };
 #ifdef BUG_FLUSH_NO_PIN
 	w = word[page];
@@ -221,7 +222,7 @@ pin:    /* Pin the handle that the other thread, or this one, has shared. */
 	seen = word[page];
 	if
 	:: seen == w
-	:: else -> goto not_pinned       /* evicting: the caller may try again; else stale */
+	:: else -> goto not_pinned       /* if EVICTING, the caller may try again; otherwise stale */
 	fi;
 #ifdef BUG_EARLY_TAG
 	seen = n;
@@ -242,7 +243,7 @@ not_pinned:
 	atomic { DRAINED(t) -> pins[page]-- };
 	goto over;
 
-share:  /* Share the handle: other threads see it only after the entry, so the store buffer is empty. */
+share:  /* Share the handle. Other threads see it only after the entry, so the store buffer must be empty. */
 	atomic { DRAINED(t) -> shared_page = page; shared_word = w; shared_entry = entry };
 use:    /* The contents belong to this thread until the unpin. */
 	check_claim(page, entry, ID(entry));
@@ -284,16 +285,16 @@ free:
 	fi;
 #endif
 	seen = 0;
-	/* This thread has the claim: no further pin can succeed. Earlier pins are in the count. */
+	/* This thread has claimed the block: no further pin can succeed, and earlier pins are in the count. */
 	n = pins[page];
 	if
 	:: n == 1 -> n = 0; goto finish
-	:: else ->                           /* others have it pinned: list it, and drop the pin */
+	:: else ->                           /* others have pinned it: defer the free, and drop the pin */
 		d_step { n = 0; dying_page[t] = page; dying_word[t] = w; dying_entry[t] = entry; held[page]-- };
 		LOCKED(t, pins[page]--);
 		goto over
 	fi;
-free_lost:                               /* -ESTALE: a free that failed has not used up the caller's pin */
+free_lost:                               /* -ESTALE: a failed free does not consume the caller's pin */
 	if
 	:: own -> d_step { held[page]-- }; LOCKED(t, pins[page]--)
 	:: else
@@ -391,7 +392,7 @@ proctype agent()
 #endif
 		fi;
 		if
-		:: STATE(word[page]) == LEASED ->            /* evict the block that starts here */
+		:: STATE(word[page]) == LEASED ->            /* evict the block that begins here */
 			word[page] = MAKE(EVICTING, word[page]);
 #ifdef BUG_TAG_FIRST
 			entry = mem[TAG(page)];
@@ -405,7 +406,7 @@ proctype agent()
 #ifdef BUG_EVICT_UNTAGGED
 				:: entry == 0 && ((bits >> page) & 1) ->
 #else
-				:: entry == 0 ->             /* no block starts here, or a thread holds the page */
+				:: entry == 0 ->             /* no block begins here, or a thread holds the page */
 #endif
 					word[page] = MAKE(LEASED, word[page])
 				:: else ->
@@ -451,7 +452,7 @@ proctype agent()
 }
 #endif
 
-/* The number of places that hold page p. */
+/* The number of places that have page p. */
 #define IN_BIT(p)    ((bits >> (p)) & 1)
 #define IN_ENTRY(p)  (mem[TAG(p)] != 0)
 #if PAGES == 2

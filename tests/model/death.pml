@@ -2,14 +2,14 @@
  * death.pml - a worker dies at any step, or disconnects and keeps running, while the agent grants, reclaims and evicts,
  * and lends freed pages to another worker.
  *
- * Proved: no page is used by two workers, not even by the GPU work of a dead process; and once the agent has handled
- * the death, every page is free or leased to a living worker.
+ * Proved: two workers never use the same page, not even through the GPU work of a dead process. Once the agent has
+ * handled the death, every page is free or leased to a living worker.
  *
  * Planted bugs:
  *   BUG_FREE_ON_CLOSE   the agent frees the pages when the connection closes, not when the pidfd fires
  *   BUG_NO_QUARANTINE   it frees them at the pidfd, while the driver still runs the dead worker's GPU work
  *   BUG_TRUST_SEGMENT   it frees only the pages of the session segment: free bits and block entries
- *   BUG_LATE_ANSWER     it answers a request read before the burial
+ *   BUG_LATE_ANSWER     it answers a request that it read before the burial
  *   BUG_EARLY_UNPIN     it ignores the pins of a closed session during an eviction
  */
 #define CPUS   1
@@ -91,7 +91,7 @@ take:
 		:: seen == 0 -> goto over
 		:: else
 		fi;
-own:    /* The page belongs to this worker: make it a block. */
+own:    /* The page belongs to this worker, which makes it a block. */
 		pins[page]++;
 		w = word[page];
 		if
@@ -103,7 +103,7 @@ own:    /* The page belongs to this worker: make it a block. */
 		store(WORKER, TAG(page), BLOCK);
 		goto use;
 pin:
-		w = word[page];                          /* the handle: no pin without it */
+		w = word[page];                          /* the handle, which a pin requires */
 		if
 		:: STATE(w) == OURS
 		:: else -> goto over
@@ -123,7 +123,7 @@ use:
 		if
 		:: ours[page] = false;
 		   LOCKED(WORKER, pins[page]--)
-		:: gpu != page + 1 ->                    /* free; a block with GPU work pending would wait */
+		:: gpu != page + 1 ->                    /* free; a block with pending GPU work would wait */
 			ours[page] = false;
 			store(WORKER, TAG(page), 0);
 			LOCKED(WORKER, pins[page]--);
@@ -150,7 +150,7 @@ over:
 		atomic { page = 0; w = 0; seen = 0 };
 		goto again;
 leave:
-		skip                                     /* an end without a detach is a death, too */
+		skip                                     /* an exit without a detach is also a death */
 	} unless { kill };
 	atomic {
 		ours[0] = false;
@@ -160,7 +160,8 @@ leave:
 		op = 0; page = 0; w = 0; seen = 0
 	};
 	/*
-	 * The kernel ends the process: its stores become visible, its connection closes, its pidfd fires, in any order.
+	 * The kernel ends the process. Its stores become visible, its connection closes and its pidfd fires, in any
+	 * order.
 	 */
 	DRAINED(WORKER);
 	if
@@ -174,7 +175,7 @@ proctype killer()
 	kill = true
 }
 
-/* The connection may close separately: shut down, or closed by mistake. */
+/* The connection may also end on its own, by a shutdown or a mistaken close. */
 proctype hangup()
 {
 	if
@@ -183,7 +184,7 @@ proctype hangup()
 	fi
 }
 
-/* The GPU finishes, for running processes and, until the driver is done, for dead ones. */
+/* GPU work finishes, for running processes, and for dead ones until the driver has released them. */
 proctype device()
 {
 end:	do
@@ -302,7 +303,7 @@ answer_it:
 	atomic { page = 0; got = false };
 	goto again;
 
-hung_up: /* The session ends; the process may keep running, with its mappings and its pins. */
+hung_up: /* The session ends. The process may keep running, with its mappings and its pins. */
 #ifdef BUG_FREE_ON_CLOSE
 	end_pages(FREE);
 #else
@@ -316,7 +317,7 @@ hung_up: /* The session ends; the process may keep running, with its mappings an
 	:: dead -> break
 	od;
 
-bury:   /* The session segment is dropped, with its pins. */
+bury:   /* Discard the session segment, with its pins. */
 #ifdef BUG_LATE_ANSWER
 	pending = (slot == REQUESTED);
 #endif

@@ -1,20 +1,21 @@
 /*
  * doorbell.pml - two workers write requests and ring; the agent answers and wakes them.
  *
- * The doorbell of the agent is an eventfd in an edge-triggered epoll set. It is never read, and workers ring it only
- * while the agent states that it is about to sleep (-DALWAYS_RING: always). The worker waits on a futex in the request
- * slot.
+ * The doorbell of the agent is an eventfd in an edge-triggered epoll set, and is never read. Workers ring it only while
+ * a word states that the agent is about to sleep; with -DALWAYS_RING, they always do. A worker waits on a futex in its
+ * request slot.
  *
- * Proved: no wake-up is lost. No wait has a timeout, so a lost wake-up leaves a worker waiting forever, which is an
- * invalid end state.
+ * Proved: no wake-up is lost. Since no wait has a timeout, a lost wake-up would leave a worker waiting forever, which
+ * is an invalid end state.
  *
  * Planted bugs:
- *   BUG_CHECK_FIRST     the agent checks for requests before it states that it will sleep, and not again
+ *   BUG_CHECK_FIRST     the agent checks for requests only before it states that it will sleep
  *   BUG_WAKE_FIRST      the agent wakes the worker before it writes the answer
- *   BUG_NO_FENCE        the worker's request is a plain store: it may still be in the buffer when it reads the agent's state
- *   BUG_AGENT_NO_FENCE  the agent states by a plain store that it will sleep
+ *   BUG_NO_FENCE        the worker's request is a plain store, which may still be in the buffer when it reads the
+ *                       agent's state
+ *   BUG_AGENT_NO_FENCE  the agent states that it will sleep with a plain store
  *   BUG_NO_COMPARE      the worker sleeps without comparing the slot
- *   BUG_STALE_COMPARE   the worker compares with a value that it loads again without a check
+ *   BUG_STALE_COMPARE   the worker compares with a value that it has loaded again and not checked
  */
 #define WORKERS 2
 #define AGENT   2         /* CPU numbers: 0 and 1 are the workers */
@@ -37,7 +38,7 @@
 bool sleeping[WORKERS];   /* in the kernel, on the futex */
 bool edge[WORKERS];       /* of the worker's eventfd, in the agent's epoll set */
 
-/* The kernel compares and sleeps in one step for a waker, and drains the store buffer. */
+/* For a waker, the kernel compares and sleeps in one step. The system call drains the store buffer. */
 inline futex_wait(c, expected)
 {
 	d_step {

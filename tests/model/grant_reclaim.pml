@@ -1,18 +1,18 @@
 /*
- * grant_reclaim.pml - the agent grants pages to a worker, on request and without, and reclaims idle ones.
+ * grant_reclaim.pml - the agent grants pages to a worker, with and without a request, and reclaims idle ones.
  *
- * The request slot is one word, state and sequence number: the worker writes REQUESTED, the agent answers by a
- * compare-and-swap to DONE, the worker cancels by a compare-and-swap to CANCELLED. Pages of an answer are passed
- * directly and never appear in the free bits.
+ * The request slot is one word with a state and a sequence number. The worker writes REQUESTED, the agent answers with
+ * a compare-and-swap to DONE, and the worker cancels with a compare-and-swap to CANCELLED. The pages of an answer are
+ * passed directly and never appear in the free bits.
  *
- * Proved: worker and agent never both use a page, each answer belongs to its request, and at the end no page is lost:
+ * Proved: worker and agent never both use a page, and each answer belongs to its request. At the end no page is lost:
  * each leased page is in a free bit, in a block or held by the worker.
  *
  * Planted bugs:
  *   BUG_KEEP_LOST        the agent does not take the pages back if its answer is too late
  *   BUG_BIT_BEFORE_WORD  the grant sets the free bit first
  *   BUG_RECLAIM_BLIND    reclaim frees the page without winning the bit
- *   BUG_NO_SEQUENCE      the slot's word has no sequence number: an old answer is taken for that of a new request
+ *   BUG_NO_SEQUENCE      the slot's word has no sequence number: an old answer is mistaken for that of a new request
  *   BUG_IGNORE_DONE      a worker whose cancel fails ignores the pages
  *   BUG_PLAIN_CANCEL     cancel is a plain store
  *   BUG_READ_TWICE       the agent reads the slot again after it has checked the state
@@ -58,10 +58,10 @@
 #define AGENT_OPS 4
 #endif
 
-byte taken;               /* ghost: the pages that the worker holds, a bit each */
+byte taken;               /* ghost: bit set of the pages that the worker holds */
 byte finished;
 
-inline use(p) /* the worker has page p: it checks the word under a pin, and no other owner may have the page */
+inline use(p) /* the worker has page p: check the word under a pin, and that no other owner has the page */
 {
 	d_step { assert((taken & (1 << (p))) == 0); taken = taken | (1 << (p)) };
 	w = LOAD(WORKER, WORD(p));
@@ -72,7 +72,7 @@ inline use(p) /* the worker has page p: it checks the word under a pin, and no o
 	if
 	:: STATE(w) == LEASED ->
 		assert(STATE(mem[WORD(p)]) != FREE)
-	:: else -> taken = taken & ~(1 << (p))   /* of another owner: drop it, since nothing else is possible */
+	:: else -> taken = taken & ~(1 << (p))   /* it belongs to another owner: drop it, the only option */
 	fi
 }
 
@@ -162,7 +162,7 @@ proctype agent()
 		:: page = 1
 		fi;
 		w = LOAD(AGENT, WORD(page));      /* the only writer */
-		slot = mem[SLOT];                 /* once: the worker may change it at any time */
+		slot = mem[SLOT];                 /* read once: the worker may change it at any time */
 		if
 		/* Answer a request. */
 		:: SLOT_STATE(slot) == REQUESTED ->
@@ -215,7 +215,7 @@ proctype agent()
 			:: else
 #endif
 			fi
-		/* Inspect the page like an eviction, find no block, and restore the word. */
+		/* Inspect the page as an eviction does, find no block, and restore the word. */
 		:: STATE(w) == LEASED ->
 			LOCKED(AGENT, mem[WORD(page)] = MAKE(EVICTING, mem[WORD(page)]));
 			store(AGENT, WORD(page), MAKE(LEASED, w))

@@ -1,25 +1,25 @@
 /*
- * grant_restart.pml - the agent grants pages in a request slot and may be killed between any two stores; its successor
+ * grant_restart.pml - the agent grants pages in a request slot. It may be killed between any two stores; its successor
  * continues.
  *
- * The slot's word is state and serial number; the worker increases the serial with each request. The agent writes to
- * its journal the pages that it is about to lend and the slot's word as it read it, marks the pages LEASED, writes the
- * answer, and commits by one compare-and-swap of the slot to DONE. That answer alone passes all pages to the worker,
- * including those beyond the need. A new agent determines by the slot whether the pages of the journal were granted: if
- * the slot is REQUESTED or CANCELLED with that serial, they were not.
+ * The slot's word has a state and a serial number, which the worker increases with each request. The agent first writes
+ * to its journal the pages that it is about to lend, and the slot's word that it has read. Then it marks the pages
+ * LEASED, writes the answer, and commits with one compare-and-swap of the slot to DONE. Only this answer passes pages
+ * to the worker, including those beyond its need. A new agent checks the slot to determine whether the pages in the
+ * journal were granted. They were not if the slot is REQUESTED or CANCELLED with that serial.
  *
- * Proved: worker and agent never both have a page, no page is lost, each request is answered once, and a request whose
- * worker waits without a limit is eventually answered.
+ * Proved: worker and agent never both have a page, and no page is lost. Each request is answered once, and a request
+ * whose worker waits without a limit is eventually answered.
  *
  * Planted bugs:
- *   BUG_NO_SERIAL      the slot's word has no serial: recovery takes the next request for the one in the journal
+ *   BUG_NO_SERIAL      the slot's word has no serial: recovery mistakes the next request for the one in the journal
  *   BUG_NO_JOURNAL     no journal is written
  *   BUG_JOURNAL_LATE   the journal is written after the page words
  *   BUG_WHAT_FIRST     the journal's `what` is stored before its runs
  *   BUG_REST_FIRST     the journal is cleared before the answer
  *   BUG_EXTRA_BITS     the agent sets the free bits of the pages beyond the need, before the answer
  *   BUG_ALWAYS_BACK    recovery does not check the slot
- *   BUG_NEVER_CANCELLED recovery takes CANCELLED for an answer
+ *   BUG_NEVER_CANCELLED recovery mistakes CANCELLED for an answer
  *   BUG_IDLE_FIRST     a cancelled slot is returned before the pages are
  *   BUG_BACK_REST_FIRST recovery clears the journal before the pages are returned
  *   BUG_NOT_ANEW       a new agent waits for a doorbell instead of checking the slots
@@ -30,8 +30,8 @@
 
 #define WORD(p)  (p)      /* two pages: FREE or LEASED */
 #define SLOT     2        /* state + 4 * serial */
-#define ANSWER   3        /* the pages, a bit each; none: refused */
-#define ANSWERS  4        /* the serial that it answers, for the check only */
+#define ANSWER   3        /* bit set of pages; none: refused */
+#define ANSWERS  4        /* the serial that it answers; only for the check */
 #define PENDING  5
 #define BITS     6
 #define CELLS    7
@@ -63,17 +63,17 @@
 #define KILLS 2
 #endif
 
-byte taken;               /* ghost: the pages that the worker holds, a bit each */
+byte taken;               /* ghost: bit set of the pages that the worker holds */
 bool worker_done;
 byte serial;              /* serial of the last request, for the check */
 
-/* The ledger, which only agents access, one after another. */
+/* The ledger. Only the running agent accesses it. */
 bool j_grant;
 byte j_expected, j_runs;
 
 byte kills = KILLS;
 byte reclaims = RECLAIMS;
-/* One store of the agent, or its death before it. */
+/* One store of the agent, or its death before the store. */
 #define STEP(...) if :: __VA_ARGS__ :: kills > 0 -> kills--; goto dead fi
 
 inline take_answer()
@@ -147,7 +147,7 @@ proctype worker()
 	atomic { DRAINED(WORKER) -> ops = 0; round = 0; worker_done = true }
 }
 
-/* Page p is returned to the pool: no process may use it or be able to take it. */
+/* Return page p to the pool. No process may be using it or be able to take it. */
 inline take_back(p)
 {
 	d_step { DRAINED(AGENT) ->
@@ -198,7 +198,7 @@ proctype agent()
 	bool got;
 
 start:
-	/* The keeper starts the next agent only when the last is dead, and its stores are visible. */
+	/* The keeper starts the next agent only when the last one is dead and its stores are visible. */
 	(DRAINED(AGENT));
 	if
 	:: j_grant ->
@@ -227,7 +227,7 @@ again:
 	atomic { slot = 0; set = 0; got = false };
 	if
 	:: mem[PENDING] != 0 -> STEP(LOCKED(AGENT, mem[PENDING] = 0))
-	/* Reclaim idle pages; reclaim_restart.pml has the deaths during that. */
+	/* Reclaim idle pages. reclaim_restart.pml models deaths during this. */
 	:: mem[BITS] != 0 && reclaims > 0 ->
 		d_step { DRAINED(AGENT) ->
 			reclaims--;
@@ -245,7 +245,7 @@ again:
 		};
 		goto again
 	:: worker_done && mem[PENDING] == 0 -> goto done
-	:: kills > 0 -> kills--; goto dead       /* dies asleep */
+	:: kills > 0 -> kills--; goto dead       /* dies while asleep */
 	fi;
 look:
 	slot = mem[SLOT];
@@ -256,7 +256,7 @@ look:
 	:: SLOT_STATE(slot) == REQUESTED
 	:: else -> goto again
 	fi;
-	/* One page, or both, or none. */
+	/* Grant one page, both, or none. */
 	if
 	:: LOAD(AGENT, WORD(0)) == FREE && LOAD(AGENT, WORD(1)) == FREE -> set = 3
 	:: LOAD(AGENT, WORD(0)) == FREE -> set = 1
@@ -301,7 +301,7 @@ look:
 #endif
 		if
 		:: set != 0 -> take_back_runs()
-		:: else                          /* a refusal wrote no journal: its runs are old */
+		:: else                          /* a refusal writes no journal, whose runs are old */
 		fi
 	fi;
 	STEP(j_grant = false);

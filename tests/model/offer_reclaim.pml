@@ -1,16 +1,15 @@
 /*
- * offer_reclaim.pml - a process offers, reclaims and frees blocks behind fences; the agent takes blocks that are not
- * pinned.
+ * offer_reclaim.pml - a process offers, reclaims and frees blocks behind fences; the agent takes unpinned blocks.
  *
- * Two threads of one process allocate, offer and free blocks of one page behind fences of GPU work, reclaim offered
- * blocks, and claim freed blocks that wait. GPU work ends at any later time, without a call of the process. The agent
- * evicts, takes idle pages, grants pages, and lends them to another session, which overwrites them. With STREAMS=2 both
- * threads launch GPU work: a page may then wait for two streams by a joint fence, and entries of the join table are
- * used again. With -DDEATH the process dies at any step. The agent dies KILLS times.
+ * Two threads of one process allocate, offer and free blocks of one page behind fences of GPU work. They reclaim
+ * offered blocks, and claim freed blocks that wait for a fence. GPU work ends at any later time, without a call by the
+ * process. The agent evicts, takes idle pages, grants pages, and lends them to another session, which overwrites them.
+ * With STREAMS=2, both threads launch GPU work. A page may then wait for two streams with a joint fence, and entries of
+ * the join table are reused. With -DDEATH, the process dies at any step. The agent dies KILLS times.
  *
- * Proved: content that a reclaim reports as kept is the content that was offered, and content reported as lost is lost;
- * GPU work behind a fence never sees its page with another owner; of claim and take exactly one succeeds; at the end
- * each leased page is in one place; a query of a signaled fence reports it as signaled; once the GPU work has ended,
+ * Proved: content that a reclaim reports as kept is the offered content, and content that it reports as lost is lost.
+ * GPU work behind a fence never sees its page with another owner. Exactly one of claim and take succeeds. At the end,
+ * each leased page is in one place. A query of a signaled fence reports it as signaled. Once the GPU work has ended,
  * the agent can take each page that no caller has pinned.
  *
  * Planted bugs:
@@ -24,14 +23,14 @@
  *   BUG_FENCE_FIRST       the agent reads the fence before the pins
  *   BUG_TAKE_NO_FENCE     the agent takes a freed block before its fence is signaled
  *   BUG_SKIP_DYING        the agent takes no freed blocks
- *   BUG_KEEP_PIN          a free that waits keeps its pin
+ *   BUG_KEEP_PIN          a free that waits for a fence keeps its pin
  *   BUG_SAME_TAG          a new block has the tag of an earlier one
  *   BUG_NEW_GENERATION    recovery restores a marked word with a new generation; with KILLS
  * and with STREAMS=2:
- *   BUG_PLAIN_FENCE       the fence is combined by a load and a store instead of a compare-and-swap
+ *   BUG_PLAIN_FENCE       the fence is combined with a load and a store instead of a compare-and-swap
  *   BUG_ONE_FENCE         the fence of the second stream replaces that of the first
- *   BUG_RECYCLE_EARLY     a join entry is used again before its members are signaled
- *   BUG_PUBLISH_LATE      the block entry names the join entry before that is published
+ *   BUG_RECYCLE_EARLY     a join entry is reused before its members are signaled
+ *   BUG_PUBLISH_LATE      the block entry refers to the join entry before that is published
  *   BUG_CHANGED_BUSY      a join entry with another serial counts as unsignaled
  *   BUG_ONE_LOOK          the serial is not read again after the members
  *   BUG_MEMBERS_FIRST     members are stored while the old serial is still valid
@@ -49,7 +48,7 @@
 #define OPS 2             /* operations of thread 0 */
 #endif
 #ifndef OTHER_OPS
-#define OTHER_OPS 2       /* of thread 1 */
+#define OTHER_OPS 2       /* operations of thread 1 */
 #endif
 #ifndef AGENT_OPS
 #define AGENT_OPS 2
@@ -58,14 +57,14 @@
 #define KILLS 0
 #endif
 #ifndef EXACT
-#define EXACT 1           /* 0: a signaled fence may be taken for an unsignaled one */
+#define EXACT 1           /* 0: a query may report a signaled fence as unsignaled */
 #endif
 #define LIMIT(t) ((t) == 0 -> OPS : OTHER_OPS)
 
 /*
- * Stores are visible at once. x86's store buffers (tso.h) would add nothing: in this protocol a locked instruction
- * always separates a thread's plain store from its next load, and stores stay in order. The other cases are in
- * pin_evict.pml and allocate_free.pml.
+ * Stores are visible at once. Modelling x86 store buffers (tso.h) would add nothing: in this protocol, a locked
+ * instruction always separates a thread's plain store from its next load, and stores stay in order. pin_evict.pml and
+ * allocate_free.pml cover the other cases.
  */
 
 /* A page word is state + 4 * generation. */
@@ -77,9 +76,12 @@
 #define MAKE(s, w) (((w) & 252) | (s))
 #define NEXT_GEN  4
 
-#define DYING     16      /* bit of a tag; the bits below are the sequence */
+#define DYING     16      /* bit of a tag; the lower bits are the sequence */
 
-/* A fence: 0 none, stream * 8 + number, or 64 + serial * 2 + join entry. A serial is odd while the entry is written. */
+/*
+ * A fence is 0 (none), stream * 8 + number, or 64 + serial * 2 + join entry. The serial is odd while the entry is being
+ * written.
+ */
 #define PLAIN(s, n)   ((s) * 8 + (n))
 #define JOINT(j, n)   (64 + (n) * 2 + (j))
 #define IS_JOINT(f)   ((f) >= 64)
@@ -102,12 +104,12 @@ join_entry joins[JOINS];
 byte bits;                /* free bits */
 byte pins[PAGES];
 byte reached[2];          /* the timeline */
-byte launched[2];         /* the fences that the process has launched on its streams */
+byte launched[2];         /* the last fences that the process has launched on its streams */
 byte next_id = PAGES + 1;
-bool join_lock;           /* used by the threads of the process */
+bool join_lock;           /* taken by threads of the process */
 byte finished;
 
-/* Memory of the process: the last block made at page p, and a freed block that waits. */
+/* Memory of the process: the last block made at page p, and a freed block that waits for its fence. */
 byte h_word[PAGES], h_tag[PAGES], h_id[PAGES];
 byte dying_word[PAGES], dying_tag[PAGES], dying_id[PAGES];
 
@@ -116,7 +118,8 @@ byte block[PAGES];        /* number of the block that has page p, 0: none */
 byte content[PAGES];      /* number of the block whose bytes are in page p */
 #define OTHERS 15
 byte held[PAGES];         /* valid pins */
-byte gpu_page[2], gpu_id[2]; /* running GPU work uses page gpu_page - 1; beyond the last page: another one */
+byte gpu_page[2], gpu_id[2]; /* running GPU work uses page gpu_page - 1; a number beyond the last page: some other
+			      * page */
 typedef members { byte on[2] }
 members use[USES];        /* members of each use of a join entry */
 #define GPU_ON(p) (gpu_page[0] == (p) + 1 || gpu_page[1] == (p) + 1)
@@ -130,9 +133,9 @@ bool killed;
 #endif
 
 /*
- * LOOK() - query fence f. The result is in r, and in `other` the joint fence's member of the other stream. Both threads
- * and the agent use it. Asserted: a fence reported as signaled is signaled, and one that was signaled before the query
- * is reported as signaled.
+ * LOOK() - query fence f; used by both threads and the agent. The result is in r; `other` is the joint fence's member
+ * of the other stream. Asserted: a fence that is reported as signaled is signaled, and one that was signaled before the
+ * query is reported as signaled.
  */
 #define LOOK(t, f) \
 	truly = TRULY_REACHED(f); \
@@ -169,8 +172,8 @@ bool killed;
 #endif
 
 /*
- * join() - make a joint fence, in f, of a fence of each stream. An entry is unused when all members of its last use are
- * signaled. Only the holder of the lock writes entries, and signaled fences stay signaled, so that test is one step.
+ * join() - make a joint fence in f from a fence of each stream. An entry is unused when all members of its last use are
+ * signaled. This test is one step: only the holder of the lock writes entries, and signaled fences stay signaled.
  */
 #ifdef BUG_RECYCLE_EARLY
 #define UNUSED(j) true
@@ -291,7 +294,7 @@ reclaim: /* Pin an offered block. */
 	fi;
 	d_step { seen = 0; assert(block[page] == id && content[page] == id); held[page]++ };
 
-using:  /* Held: the content stays. GPU work may end after the unpin. */
+using:  /* Held: the content is kept. GPU work may end after the unpin. */
 	if
 	:: t < STREAMS && gpu_page[t] == 0 ->
 		d_step { launched[t]++; f = PLAIN(t, launched[t]); gpu_page[t] = page + 1; gpu_id[t] = id }
@@ -301,7 +304,7 @@ using:  /* Held: the content stays. GPU work may end after the unpin. */
 	if
 	:: freeing = false
 	:: freeing = true
-	:: goto done                                        /* held to the end */
+	:: goto done                                        /* held until the end */
 	fi;
 	if
 	:: freeing ->
@@ -336,7 +339,7 @@ combine:                                                    /* Add this thread's
 		:: IS_JOINT(old)
 		:: else -> other = old
 		fi;
-		n = f;                                      /* n: the own fence, while join() sets f */
+		n = f;                                      /* n: the own fence, since join() sets f */
 #if JOINS == 1
 		if
 		:: IS_JOINT(old) -> TRULY_REACHED(old) || FENCE(page) != old; goto combine
@@ -347,7 +350,7 @@ combine:                                                    /* Add this thread's
 		:: t == 0 -> join(t, n, other)
 		:: else -> join(t, other, n)
 		fi;
-		d_step { m = f; f = n; n = m; m = 0 }       /* f: the own fence; n: joint */
+		d_step { m = f; f = n; n = m; m = 0 }       /* f: the own fence; n: the joint fence */
 	fi;
 #ifdef BUG_PLAIN_FENCE
 	FENCE(page) = n;
@@ -378,7 +381,7 @@ fenced:
 free:   /* The tag is DYING. */
 	n = pins[page];
 	if
-	:: n == 1 ->                                        /* only the own pin; no further pin can succeed */
+	:: n == 1 ->                                        /* only the own pin: no further pin can succeed */
 		old = FENCE(page);
 		LOOK(t, old);
 		if
@@ -387,14 +390,17 @@ free:   /* The tag is DYING. */
 		fi
 	:: else
 	fi;
-	/* Listed before the unpin. An earlier block listed for this page was taken by the agent. */
+	/*
+	 * Store it in the list before the unpin. If the list has an earlier block for this page, the agent has taken
+	 * that block.
+	 */
 	d_step { dying_word[page] = w; dying_tag[page] = tag; dying_id[page] = id; held[page]-- };
 #ifndef BUG_KEEP_PIN
 	d_step { pins[page]-- };
 #endif
 	goto over;
 
-claim:  /* Finish a freed block that waits. */
+claim:  /* Complete a deferred free. */
 	if
 	:: atomic { page = 0; w = dying_word[0]; tag = dying_tag[0]; id = dying_id[0] }
 #if PAGES == 2
@@ -473,7 +479,7 @@ finish:                                                     /* The own pin is th
 	goto over;
 
 #if STREAMS == 2
-elsewhere: skip; /* A joint fence for another page. */
+elsewhere: skip; /* Make a joint fence for another page. */
 	d_step {
 		do
 		:: j < 2 ->
@@ -578,7 +584,7 @@ again:
 	:: last -> goto next_last
 	:: !last && k < AGENT_OPS -> k++
 #ifdef DEATH
-	:: DEAD && !buried && IDLE -> goto burial              /* the pidfd has fired, so no GPU work is left */
+	:: DEAD && !buried && IDLE -> goto burial              /* the pidfd has fired, so no GPU work remains */
 #else
 	:: !last && finished == 2 && IDLE -> goto end_of_all
 #endif
@@ -592,7 +598,8 @@ again:
 	fi;
 	if
 	:: STATE(word[page]) == LEASED -> goto evict
-	:: STATE(word[page]) == LEASED && ((bits >> page) & 1) -> /* take an idle page; for deaths see reclaim_restart.pml */
+	:: STATE(word[page]) == LEASED && ((bits >> page) & 1) -> /* take an idle page; reclaim_restart.pml models
+								   * deaths */
 		d_step {
 			if
 			:: (bits >> page) & 1 ->
@@ -602,7 +609,7 @@ again:
 			:: else
 			fi
 		}
-	:: STATE(word[page]) == FREE ->                      /* lend to another session, which writes */
+	:: STATE(word[page]) == FREE ->                      /* lend to another session, which writes to the page */
 		d_step {
 			assert(block[page] == 0 && !GPU_ON(page));
 			word[page] = MAKE(OTHER, word[page]) + NEXT_GEN;
@@ -613,7 +620,7 @@ again:
 			assert(content[page] == OTHERS && !GPU_ON(page));
 			word[page] = MAKE(FREE, word[page]) + NEXT_GEN
 		}
-	:: STATE(word[page]) == FREE && !DEAD ->             /* grant; for deaths see grant_restart.pml */
+	:: STATE(word[page]) == FREE && !DEAD ->             /* grant; grant_restart.pml models deaths */
 		d_step {
 			assert(((bits >> page) & 1) == 0);
 			word[page] = MAKE(LEASED, word[page]) + NEXT_GEN;
@@ -691,20 +698,20 @@ end_of_all:                                                 /* All other process
 		:: else -> break
 		od;
 		page = 0;
-		bits = 0                                    /* the agent takes idle pages at any time */
+		bits = 0                                    /* the agent may take idle pages at any time */
 	};
 	goto last_look;
 next_last:
 	assert(held[page] > 0 || STATE(word[page]) != LEASED);
 	page++;
-last_look:                                                  /* Take each page that is not held. */
+last_look:                                                  /* Take each page that is not pinned. */
 	if
 	:: page == PAGES -> goto done
 	:: page < PAGES && STATE(word[page]) == LEASED && TAG(page) != 0 -> goto evict
 	:: else -> page++; goto last_look
 	fi;
 
-burial:                                                     /* by page words alone */
+burial:                                                     /* uses only page words */
 	if
 	:: OWNED(0) -> STEP(d_step { assert(!GPU_ON(0)); word[0] = MAKE(FREE, word[0]) + NEXT_GEN; block[0] = 0 })
 	:: else
@@ -740,7 +747,7 @@ init {
 		d_step {
 			p = 0;
 			do
-			:: p < PAGES ->                     /* a block that is offered, without a fence */
+			:: p < PAGES ->                     /* an offered block, without a fence */
 				word[p] = LEASED;
 				TAG(p) = p + 1; block[p] = p + 1; content[p] = p + 1;
 				h_word[p] = LEASED; h_tag[p] = p + 1; h_id[p] = p + 1;

@@ -1,8 +1,8 @@
 /*
  * pin_evict.pml - two workers pin one shared page that the agent evicts.
  *
- * Proved: a worker with a valid pin sees the contents of its handle, and so does GPU work that it launched under the
- * pin and whose fence it stored in the block entry. A worker may die at any step.
+ * A worker may die at any step. Proved: a worker with a valid pin sees the contents of its handle. So does GPU work
+ * that it launched under the pin, if it stored the fence in the block entry.
  *
  * Planted bugs:
  *   BUG_NO_FENCE        the pin is a plain store and waits in the store buffer
@@ -29,7 +29,7 @@
 #define GEN(w)    ((w) >> 2)
 #define MAKE(s, g) ((s) + 4 * (g))
 
-/* The workers are alike and do not interact, so only worker 0 repeats, launches GPU work and dies. */
+/* The workers are alike and do not interact, so only worker 0 repeats operations, launches GPU work and dies. */
 #ifndef ROUNDS
 #define ROUNDS 2
 #endif
@@ -37,7 +37,7 @@
 #define EVICTIONS 2
 #endif
 
-/* Ghosts: the actual state, independent of the words. */
+/* Ghosts: the actual state, independent of the shared words. */
 byte content;             /* generation that the page's bytes belong to */
 bool using[WORKERS];
 byte gpu[WORKERS];        /* number of the GPU work running for worker c, 0: none */
@@ -89,14 +89,15 @@ proctype worker(byte c)
 					using[c] = true;
 					assert(content == GEN(handle));
 					if
-					:: c == 0 && gpu[c] == 0 -> /* launch GPU work, which outlives the pin */
+					:: c == 0 && gpu[c] == 0 -> /* launch GPU work, which may continue after the
+								     * unpin */
 						store(c, FENCE(c), round);
 						d_step { gpu[c] = round; gpu_gen[c] = GEN(handle) }
 					:: true
 					fi;
 					assert(content == GEN(handle));
 					using[c] = false
-				:: else                   /* evicting: try again later; else stale */
+				:: else                   /* if EVICTING, try again later; otherwise stale */
 				fi;
 				unpin(c)
 			:: else
@@ -159,8 +160,8 @@ proctype agent()
 		:: c < WORKERS ->
 			if
 			/*
-			 * The pidfd has fired and the driver has released the process: the session segment is dropped
-			 * with its pins.
+			 * The pidfd has fired and the driver has released the process: discard the session segment with
+			 * its pins.
 			 */
 			:: dead[c] && DRAINED(c) && gpu[c] == 0
 			:: true ->
@@ -181,7 +182,7 @@ proctype agent()
 			d_step {
 				assert(!using[0] && !using[1]);
 				assert(gpu[0] == 0 && gpu[1] == 0);
-				content = GEN(old) + 2   /* the page gets another owner, then other bytes */
+				content = GEN(old) + 2   /* the page gets another owner, which writes other bytes */
 			};
 			store(AGENT, WORD, MAKE(FREE, GEN(old) + 1));
 			store(AGENT, WORD, MAKE(SHARED, GEN(old) + 2))

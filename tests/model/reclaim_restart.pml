@@ -1,15 +1,15 @@
 /*
- * reclaim_restart.pml - the agent takes idle pages out of the free bits and may be killed before it has recorded which
+ * reclaim_restart.pml - the agent takes idle pages out of the free bits. It may be killed before it has recorded which
  * ones it got.
  *
- * A page of the journal's mask whose bit is clear then is in doubt: the agent took it, or a thread of the worker did.
- * The page stays LEASED, with a flag in the ledger, and the next agent decides. Each thread has a counter that is odd
- * while it holds pages: it becomes odd before the thread takes bits or clears a tag on the way to the bits, and even
- * when all pages are in an entry or in the bits. The decision reads all counters, then bits and entries, then all
- * counters again. If all are even and unchanged, no thread held a page in between: a page that is in no place then
+ * After a kill, a page in the journal's mask whose bit is clear is in doubt: either the agent or a thread of the worker
+ * took it. The page stays LEASED, with a flag in the ledger, and the next agent decides. Each thread has a counter that
+ * is odd while it holds pages. The thread makes it odd before it takes bits or clears a tag to set bits, and even when
+ * all pages are in an entry or in the bits. The decision reads all counters, then bits and entries, then all counters
+ * again. If all counters are even and unchanged, no thread held a page in between, and a page that is in no place
  * belongs to the agent.
  *
- * Proved: the agent frees no page that a thread holds, and at the end no page is lost and no flag is left over.
+ * Proved: the agent frees no page that a thread holds. At the end, no page is lost and no flag is set.
  *
  * Planted bugs:
  *   BUG_NO_COUNTERS     the decision checks bits and entries only
@@ -17,9 +17,9 @@
  *   BUG_BEFORE_ONLY     it reads the counters before, and not again
  *   BUG_AFTER_ONLY      it reads the counters afterwards only
  *   BUG_PARITY_ONLY     it checks again that they are even, not that they are unchanged
- *   BUG_ONE_BY_ONE      it checks bits and entries between two reads of each single counter
- *   BUG_LATE_ODD        a thread takes the bits first and then makes its counter odd
- *   BUG_ODD_AFTER_TAG   a thread clears the tag first and then makes its counter odd
+ *   BUG_ONE_BY_ONE      it checks bits and entries between the two reads of each counter separately
+ *   BUG_LATE_ODD        a thread makes its counter odd after it takes the bits
+ *   BUG_ODD_AFTER_TAG   a thread makes its counter odd after it clears the tag
  *   BUG_EARLY_EVEN      a thread makes its counter even before it writes the entry
  *   BUG_NO_HEAD         the decision does not check the runs that begin before the page; with PAGES=2
  *   BUG_JOURNAL_LATE    the bits are taken before the journal is written
@@ -27,7 +27,7 @@
  *   BUG_FLAG_FIRST      the flag is cleared before the page word
  *   BUG_STALE_FLAG      an eviction leaves the flag, and the page is lent again
  */
-#define CPUS  2           /* the two threads; the agent's stores are visible at once, also those of a dead agent */
+#define CPUS  2           /* the two threads; stores of the agent are visible at once, also those of a dead one */
 #ifndef PAGES
 #define PAGES 1
 #endif
@@ -41,7 +41,7 @@
 #define TWO_PAGES 32
 #define SET(p, e) ((((e) & TWO_PAGES) -> 3 : 1) << (p))
 
-/* Operations of thread 0, of thread 1 and of the agent, and deaths of the agent. */
+/* Numbers of operations of thread 0, of thread 1 and of the agent, and of deaths of the agent. */
 #ifdef SMALL
 #define OPS       2
 #define OTHER_OPS 1
@@ -55,8 +55,8 @@
 #endif
 #define LIMIT(t) ((t) == 0 -> OPS : OTHER_OPS)
 
-/* Sets of pages, a bit each. */
-byte leased;              /* the page words: the pages whose word is LEASED; the others are FREE */
+/* Bit sets of pages. */
+byte leased;              /* the page words: pages whose word is LEASED; the others are FREE */
 byte bits;
 byte handed;              /* pages of an answer that no thread has read yet */
 byte next_id = 1;
@@ -67,7 +67,7 @@ bool j_reclaim;
 byte j_mask, doubt;
 
 /* Ghosts. */
-byte owned;               /* the pages that the agent has taken from the bits and not yet made FREE */
+byte owned;               /* pages that the agent has taken from the bits and not yet made FREE */
 
 byte kills = KILLS;
 #define STEP(...) if :: __VA_ARGS__ :: kills > 0 -> kills--; goto dead fi
@@ -118,7 +118,7 @@ take:
 #endif
 	goto even;
 
-accept: /* Pages of an answer were never idle, so they cannot be in doubt: the counter stays even. */
+accept: /* The pages of an answer were never idle and cannot be in doubt, so the counter stays even. */
 	atomic { DRAINED(t) -> page = ((handed & 1) -> 0 : 1); seen = handed & (1 << page); handed = handed & ~seen };
 	if
 	:: seen -> atomic { entry = next_id; next_id++; my_page = page; my_entry = entry };
@@ -127,7 +127,7 @@ accept: /* Pages of an answer were never idle, so they cannot be in doubt: the c
 	fi;
 	goto over;
 
-free:   /* Claim; a failure means that the agent has the block. */
+free:   /* Claim the entry. If that fails, the agent has the block. */
 	atomic { DRAINED(t) ->
 		page = my_page; entry = my_entry; my_page = 0; my_entry = 0;
 		seen = mem[TAG(page)];
@@ -159,7 +159,7 @@ done:
 	atomic { DRAINED(t) -> op = 0; my_page = 0; my_entry = 0; counter = 0; finished++ }
 }
 
-/* Page p is returned to the pool. */
+/* Return page p to the pool. */
 #define MAKE_FREE(p) d_step { \
 	assert(owned & (1 << (p))); \
 	owned = owned & ~(1 << (p)); \
@@ -167,7 +167,7 @@ done:
 
 #define COVERED(p) (mem[TAG(p)] || ((p) == 1 && (mem[TAG(0)] & TWO_PAGES)))
 
-inline look()             /* one load at a time; the order does not matter in a quiet window */
+inline look()             /* one load at a time; the order does not matter while the counters are unchanged */
 {
 	found = (bits >> page) & 1;
 	found = found || mem[TAG(page)];
@@ -186,7 +186,7 @@ proctype agent()
 #endif
 
 start:
-	/* Recovery. The agent does nothing else meanwhile. */
+	/* Recover, before anything else. */
 	if
 	:: j_reclaim ->
 #ifdef BUG_REST_FIRST
@@ -239,7 +239,7 @@ again:
 		od;
 		STEP(j_reclaim = false);
 		goto again
-	/* Evict a block: allocate_free and take_restart have the details. */
+	/* Evict a block; allocate_free and take_restart model the details. */
 	:: k < AGENT_OPS && mem[TAG(0)] && !(mem[TAG(0)] & DYING) -> k++;
 		d_step {
 			if
@@ -255,7 +255,7 @@ again:
 			fi
 		};
 		goto again
-	/* Grant: the page is passed to the worker, without a bit. */
+	/* Grant: pass the page to the worker, without a bit. */
 	:: k < AGENT_OPS && !(leased & 1) -> k++;
 		d_step { leased = leased | 1; handed = handed | 1 };
 		goto again

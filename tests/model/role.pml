@@ -1,33 +1,33 @@
 /*
- * role.pml - two processes (or three) acquire a role, wait for it, time out, and release it; each may die at any step,
- * or disconnect and keep running; the agent may die between any two of its stores, and its successor continues from the
- * two tables.
+ * role.pml - two or three processes acquire a role, wait for it, time out, and release it. Each may die at any step, or
+ * disconnect and keep running. The agent may die between any two of its stores; its successor continues from the two
+ * tables.
  *
- * Proved: no process is in the role while another one in it can still run; each holder has a higher token than all
- * before, and finds itself and its token in the record as long as it holds the role; a process that was refused does
- * not hold the role; and no process waits forever (no wait has a limit except the timeout, so that would be an invalid
- * end state).
+ * Proved: a process acts as the holder only while no other process that does so can still run. Each holder has a higher
+ * token than all before it, and finds itself and its token in the record as long as it holds the role. A refused
+ * process does not hold the role. No process waits forever: waits have no limit except the timeout, so that would be an
+ * invalid end state.
  *
  * Planted bugs:
- *   BUG_FREE_ON_CLOSE    the role passes on when the connection closes
+ *   BUG_FREE_ON_CLOSE    the role is granted to the next process when the connection closes
  *   BUG_HOLDER_FIRST     the holder is stored before the token
- *   BUG_SAME_TOKEN       a grant does not raise the token
- *   BUG_BLIND_WITHDRAW   the agent answers a withdrawal without checking for a grant meanwhile
+ *   BUG_SAME_TOKEN       a grant does not increase the token
+ *   BUG_BLIND_WITHDRAW   the agent answers a withdrawal without checking for a grant in the meantime
  *   BUG_DEAF_WITHDRAW    the standby ignores the answer to its withdrawal
  *   BUG_ROW_KEPT         a grant leaves the new holder among the standbys
  *   BUG_SWEEP_NOT        a new agent does not check whether the holder is a standby
  *   BUG_NO_BURIAL        a new agent does not check whether the holder is alive
- *   BUG_EMPTY_CHAIR      a new agent leaves a role without a holder as it is
+ *   BUG_EMPTY_CHAIR      a new agent does not grant a role that has no holder
  *   BUG_QUEUE_LOST       a new agent forgets the standbys
  *   BUG_NO_WAKE          a new agent does not wake a process that sleeps on the record
- *   BUG_NO_SEQUENCE      an answer is taken for that of the last request
- *   BUG_ASK_ONCE         a request that died with an agent is not sent again
+ *   BUG_NO_SEQUENCE      an answer is mistaken for that of the last request
+ *   BUG_ASK_ONCE         a request that was lost with an agent is not sent again
  */
 #ifndef WORKERS
 #define WORKERS 2
 #endif
 #ifndef DEATHS
-#define DEATHS 1     /* by force; a finished process dies too */
+#define DEATHS 1     /* killed; a finished process dies, too */
 #endif
 #ifndef CLOSES
 #define CLOSES 1
@@ -51,28 +51,28 @@
 #define CLOSED 1
 #define GONE   2
 
-/* State that outlives an agent: the record, the row of the ledger, the sockets, incarnation. */
+/* State that survives an agent: the record, the row of the ledger, the sockets, the incarnation. */
 byte holder;                  /* worker + 1; 0: none */
 byte token;
-byte row[WORKERS];            /* arrival; 0: does not wait */
+byte row[WORKERS];            /* order of arrival; 0: not waiting */
 byte arrivals, waiters;
 byte incarnation;
 chan ask[WORKERS] = [CRASHES + 1] of { byte, byte, byte };      /* verb, token, sequence */
 chan answers[WORKERS] = [2 * CRASHES + 2] of { byte, byte, byte }; /* sequence, standing, token */
 
 bool sleeping[WORKERS];       /* on the futex */
-bool dead[WORKERS];           /* it has ended; its pidfd is readable */
-bool closed[WORKERS];         /* its connection has ended */
+bool dead[WORKERS];           /* ended; the pidfd is readable */
+bool closed[WORKERS];         /* the connection has ended */
 
 /* Ghosts. */
-byte inside;                  /* worker + 1 that is in the role, or died in it */
+byte inside;                  /* worker + 1 that acts as the holder, or died as the holder */
 byte last;                    /* token of the last holder */
 bool kill[WORKERS], crash;
 byte deaths, closes, crashes;
 
 /* ---- workers ---- */
 
-/* Sent again if the agent has changed; answers to other requests are skipped. */
+/* Send a request, and again if the agent has changed. Skip answers to other requests. */
 inline call(verb, t)
 {
 	atomic { sequence++; asked = incarnation; ask[s]!verb, t, sequence };
@@ -142,7 +142,10 @@ enter:
 over:
 		skip
 	} unless { kill[s] };
-	/* Its connection may have closed while it is in the role: it keeps the role, and leaves it at any time. */
+	/*
+	 * The connection may close while the process is the holder. It then keeps the role, and releases it at any
+	 * time.
+	 */
 	atomic {
 		if
 		:: inside == s + 1 && !kill[s] -> inside = 0
@@ -290,7 +293,7 @@ inline close_of(w)
 #endif
 }
 
-/* In one row of the table: the standbys that are still alive. */
+/* Remove a dead standby in one row of the table. */
 inline sweep(w)
 {
 	if
@@ -375,7 +378,7 @@ end:		do
 	goto start
 }
 
-/* ---- what happens to them ---- */
+/* ---- deaths and disconnections ---- */
 
 proctype fate()
 {

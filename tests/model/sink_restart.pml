@@ -1,15 +1,16 @@
 /*
- * sink_restart.pml - a spilled block sinks from a slot of memory to a slot of the file; agent and mover may be killed
+ * sink_restart.pml - a spilled block sinks from a slot in memory to a slot in the file; agent and mover may be killed
  * at any point.
  *
- * Sink: record of the file's slot, SINKING; job. When the job is DONE: job IDLE, the file's slot SAVED, memory's slot
- * free. Restore: the slot with the block ANSWERED, the request answered, the slot free; a slot that is sinking has then
- * lost its origin, and is free when its job is done. Recovery: a slot in state SINKING, or whose block another slot
- * has, becomes free, or is waited for if a job names it. Spill and restore are modelled in spill_restart.pml: here each
- * is one step. Free slots are taken by another owner, which checks them later.
+ * Sink: set the record of the file's slot to SINKING, and submit the job. When the job is DONE, set the job to IDLE,
+ * the file's slot to SAVED, and free the slot in memory. Restore: set the slot with the block to ANSWERED, answer the
+ * request, and free the slot. A sink of this block in progress has then lost its origin; its slot is freed when its job
+ * is done. Recovery: free a slot in state SINKING, or one whose block is also in another slot; if a job uses the slot,
+ * wait for the job first. Spill and restore are one step each here; spill_restart.pml models them. Another owner takes
+ * free slots, and checks them later.
  *
- * Proved: the restored content was spilled last; no job writes another block's slot; after all deaths no slot is left
- * over.
+ * Proved: the restored content is the content that was spilled last. No job writes to the slot of another block. After
+ * all deaths, no slot is lost.
  *
  * Planted bugs:
  *   BUG_SAVED_EARLY     the file's slot is SAVED when the job is submitted
@@ -17,7 +18,7 @@
  *   BUG_NO_CANCEL       a restore ignores a slot that is sinking
  *   BUG_CANCEL_FREES    a restore frees the file's slot although its job runs
  *   BUG_RECOVER_FREES   recovery frees the file's slot although its job runs
- *   BUG_NO_TWINS        recovery keeps both slots for the block if both are SAVED
+ *   BUG_NO_TWINS        recovery keeps both slots of a block if both are SAVED
  */
 #define MEMORY 0
 #define FILE   1
@@ -46,14 +47,14 @@
 byte owner[2], state[2], content[2];
 byte job, job_sum;
 bool job_failed;
-byte value;               /* what the block contains */
+byte value;               /* the content of the block */
 bool home = true;         /* it is in the pool: the request for it was answered */
 byte spills, kills;
 
-/* State of the agent, lost at its death. */
+/* State of the agent, which is lost when it dies. */
 byte where = NONE;        /* slot that holds the block */
-bool below, rises;        /* it is sinking; and it is requested */
-bool taken;               /* the file's slot is taken by the agent, which is about to record that */
+bool below, rises;        /* the block is sinking; it is requested */
+bool taken;               /* the agent has selected the file's slot and is about to record that */
 
 proctype mover()
 {
@@ -62,7 +63,7 @@ proctype mover()
 end:	do
 	:: job == QUEUED -> job = TAKEN
 	:: job == TAKEN ->
-		/* A successor does it again. */
+		/* A successor repeats it. */
 		seen = content[MEMORY];
 		if
 		:: seen == job_sum -> content[FILE] = seen; job_failed = false
@@ -75,7 +76,7 @@ end:	do
 	od
 }
 
-/* Between two stores: the next agent starts with the recorded state. */
+/* Between two stores: the next agent starts from the recorded state. */
 #define MAY_DIE if :: kills < KILLS -> kills++; goto recover :: true fi
 
 proctype agent()
@@ -83,7 +84,7 @@ proctype agent()
 	byte slot;
 
 	do
-	/* Spill, to memory first. */
+	/* Spill, first to memory. */
 	:: atomic {
 			home && spills < SPILLS && where == NONE && (owner[MEMORY] == 0 || owner[FILE] == 0) ->
 			spills++;

@@ -1,22 +1,23 @@
 /*
- * spill_restart.pml - a block's content is saved in a slot of host memory and restored; agent and mover may be killed
- * at any point.
+ * spill_restart.pml - the content of a block is saved to a slot in host memory and restored; agent and mover may be
+ * killed at any point.
  *
- * Spill: EVICTING and the check of the pins; slot record WRITING; word MOVING, same generation; job. When the job is
- * DONE: journal TAKE, tag = 0, slot SAVED, word FREE, REST, job IDLE. Restore, requested in a request slot: journal
- * LEND; word LEASED, the worker's, which does not know of it yet; slot record LOADING; REST; word MOVING; job. When the
- * job is DONE: journal GRANT, word LEASED, answer, compare-and-swap of the request; then slot FREE, or, if the worker
- * has cancelled, word FREE and slot SAVED again; REST, job IDLE. The page and the slot of a job in the ring are not
- * used for anything else until the job is DONE, whatever happens to agent, mover and request.
+ * Order of a spill: word EVICTING, check of the pins; slot record WRITING; word MOVING with the same generation; job.
+ * When the job is DONE: journal TAKE, tag = 0, slot SAVED, word FREE, journal REST, job IDLE. Order of a restore, which
+ * is requested in a request slot: journal LEND; word LEASED to the worker, which does not know of the page yet; slot
+ * record LOADING; journal REST; word MOVING; job. When the job is DONE: journal GRANT, word LEASED, answer,
+ * compare-and-swap of the request; then slot FREE or, if the worker has cancelled, word FREE and slot SAVED again;
+ * journal REST, job IDLE. While a job is in the ring and not DONE, its page and its slot are not used for anything
+ * else, whatever happens to agent, mover and request.
  *
- * The agent takes back a job that no mover executes: when all movers that have passed the gate are dead it closes the
- * gate, which a mover passes before it reads a job; job IDLE; the spill or the restore is undone, and its request
- * answered with an error; then the gate is opened again, also by the next agent.
+ * The agent takes back a job that no mover executes. A mover passes a gate before it reads a job. When all movers that
+ * have passed it are dead, the agent closes the gate, sets the job to IDLE, undoes the spill or the restore, and
+ * answers its request with an error. Then it opens the gate again; if it dies before, the next agent does.
  *
- * Proved: content that is read under a pin is what was written last, and after all deaths the content exists exactly
- * once; a mover writes no slot and no page of another owner. With -DDEATH the worker may die, and all of its pages and
- * slots are freed. With -DGIVE_UP the agent takes a job back, in smaller bounds; with -DNO_MOVER no mover ever exists,
- * and no process waits forever.
+ * Proved: content that is read under a pin is the content that was written last. After all deaths, the content exists
+ * exactly once. A mover writes to no slot and no page of another owner. With -DDEATH, the worker may die, and all of
+ * its pages and slots are freed. With -DGIVE_UP, the agent takes a job back, in smaller bounds. With -DNO_MOVER, no
+ * mover ever exists, and no process waits forever.
  *
  * Planted bugs:
  *   BUG_COPY_LEASED     the word stays LEASED while the mover copies
@@ -25,21 +26,21 @@
  *   BUG_SAVED_LATE      the slot is SAVED after journal and job are cleared
  *   BUG_NO_RECORD       the slot's record is written after the job
  *   BUG_SLOT_FIRST      a restore frees the slot before the journal is written
- *   BUG_UNDO_FREES      an answer that was too late frees the slot nevertheless
+ *   BUG_UNDO_FREES      an answer that is too late still frees the slot
  *   BUG_BACK_RUNNING    recovery undoes a spill and frees its slot while its job is still in the ring
  *   BUG_FREE_LOADING    recovery frees a page that a job still loads into
  *   BUG_CANCEL_EARLY    the end of a request frees the page that a job still loads into
- *   BUG_NO_LOOK         recovery takes the restore for answered without checking the request
- *   BUG_LEND_ENDED      the page is lent, and the journal at REST, before the slot's record states the purpose
+ *   BUG_NO_LOOK         recovery assumes that the restore was answered, without checking the request
+ *   BUG_LEND_ENDED      the page is lent, and the journal is REST, before the slot's record states the purpose
  *   BUG_LEND_KEPT       recovery leaves the page of a cancelled request to the worker
  *   BUG_LOAD_ANYWAY     recovery continues a load whose page it has taken back
  *   BUG_BURY_RUNNING    pages and slots of a dead worker are freed while a job still names them; with DEATH
  *   with GIVE_UP:
  *   BUG_NO_GATE         a mover begins without checking the gate
- *   BUG_LIVING          the agent takes a job back because of the time only
+ *   BUG_LIVING          the agent takes a job back after a time limit, without checking that the movers are dead
  *   BUG_OPEN_FIRST      the gate is open before the job is IDLE
  *   BUG_UNDO_FIRST      the spill or restore is undone before the job is IDLE
- *   BUG_LEFT_SHUT       an agent does not open a gate that its predecessor has closed
+ *   BUG_LEFT_SHUT       an agent does not open a gate that its predecessor closed
  */
 #define FREE     0
 #define LEASED   1
@@ -57,7 +58,7 @@
 #define QUEUED    4
 #define TAKEN     5
 
-/* FREE, or: */
+/* FREE, or one of: */
 #define WRITING 1
 #define SAVED   2
 #define LOADING 3
@@ -93,19 +94,22 @@
 #ifndef MOVER_KILLS
 #define MOVER_KILLS 1
 #endif
-#define OPEN 0            /* in the gate: open, or the number of the last mover that has passed */
+#define OPEN 0            /* value of the gate: open, or the number of the last mover that has passed */
 #define SHUT   255
 
-/* One page, one slot, one job, one request. Stores are visible at once: pin_evict and grant_restart buffer them. */
+/*
+ * One page, one slot, one job, one request. Stores are visible at once: pin_evict and grant_restart model store
+ * buffers.
+ */
 byte word = LEASED;
 byte pins;
-bool tag = true;          /* the worker's block starts here */
-byte request, serial;     /* state, number */
+bool tag = true;          /* the worker's block begins here */
+byte request, serial;     /* state; number */
 bool failed;              /* the answer is an error */
 byte job;
 bool job_load;
 byte gate = OPEN;
-byte ended;               /* the highest number of a dead mover, as the keeper reports it */
+byte ended;               /* highest number of a dead mover, as reported by the keeper */
 #ifdef BUG_LIVING
 #define LIVING false
 #else
@@ -116,7 +120,7 @@ byte ended;               /* the highest number of a dead mover, as the keeper r
 byte slot;
 byte journal, j_serial;
 
-/* Ghosts: the bytes. */
+/* Ghosts: the bytes of the page and the slot, and those written last. */
 byte page_bytes, slot_bytes, latest;
 bool worker_done;
 bool dies, buried;
@@ -216,7 +220,7 @@ end1:	do
 		};
 		if
 		:: d_step { job = DONE; load = false }
-		:: mover_kills > 0 -> goto killed      /* the next mover does it again */
+		:: mover_kills > 0 -> goto killed      /* the next mover executes it again */
 		fi
 #if GIVE_UPS
 	:: mover_kills > 0 -> goto killed
@@ -228,7 +232,7 @@ killed:
 	goto next
 }
 
-/* Lease the page to another worker, and take it back. */
+/* Lease the page to another worker, and reclaim it. */
 inline lend()
 {
 	word = MAKE(OTHER, word) + NEXT_GEN;
@@ -255,7 +259,7 @@ inline finish_take()
 #endif
 }
 
-/* The restore has failed. */
+/* Undo a restore that has failed. */
 inline load_undo()
 {
 	if
@@ -305,7 +309,7 @@ start:
 		STEP(journal = REST)
 	:: else
 	fi;
-	/* A record without a job: the last agent died before the job was queued, or after it was completed. */
+	/* A record without a job: the last agent died before it queued the job, or after the job was completed. */
 	if
 #ifdef BUG_BACK_RUNNING
 	:: slot == WRITING ->
@@ -344,7 +348,7 @@ start:
 again:
 	got = 0;
 	if
-	/* No mover executes it. */
+	/* Take back a job that no mover executes. */
 	:: give_ups > 0 && !LIVING && (job == QUEUED || job == TAKEN) ->
 #ifndef NO_MOVER
 		give_ups--;
@@ -463,13 +467,13 @@ again:
 		STEP(job = IDLE);
 		goto again
 	/*
-	 * The job must be IDLE as well: if a request were returned while its page is still being loaded, the next one
-	 * could be taken for it.
+	 * The job must be IDLE, too. If a request were returned while its page is still being loaded, the next request
+	 * could be mistaken for it.
 	 */
 	:: request == CANCELLED && slot != LOADING -> STEP(request = IDLE); goto again
 	:: lends < LENDS && STATE(word) == FREE -> lends++; lend(); goto again
 #ifdef DEATH
-	/* The burial; it is repeated if the agent dies during it. */
+	/* Bury the worker; if the agent dies meanwhile, the next one repeats it. */
 #ifdef BUG_BURY_RUNNING
 	:: dies && !buried ->
 #else
@@ -485,7 +489,7 @@ again:
 		goto again
 #endif
 	:: worker_done && job == IDLE && request == IDLE && buried == dies -> goto done
-	:: kills > 0 -> kills--          /* dies asleep */
+	:: kills > 0 -> kills--          /* dies while asleep */
 	fi;
 dead:
 	got = 0;

@@ -1,11 +1,11 @@
-/* take_agent.h - the agent of take_restart.pml, which replaces the agent of allocate_free.pml. */
+/* take_agent.h - the agent of take_restart.pml, in place of the agent of allocate_free.pml. */
 #ifndef KILLS
 #define KILLS 2
 #endif
 
 /* The ledger. */
 bool j_take;
-byte j_head, j_runs; /* a page, and a set of pages, a bit each */
+byte j_head, j_runs; /* a page, and a bit set of pages */
 
 byte kills = KILLS;
 #define STEP(...) \
@@ -128,7 +128,7 @@ again:
 			fi;
 	if
 		::STATE(word[page]) == LEASED->goto evict ::STATE(word[page]) ==
-			LEASED->/* reclaim; reclaim_restart.pml has the deaths during that */
+			LEASED->/* reclaim; reclaim_restart.pml models deaths during it */
 			d_step
 		{
 			if

@@ -1,12 +1,12 @@
 /*
- * tso.h - the memory model of x86: shared cells behind one store buffer for each CPU.
+ * tso.h - the memory model of x86: shared cells behind one store buffer per CPU.
  *
  * A plain store waits in its CPU's buffer, in order, until the process drain() moves it to memory, at any later time. A
- * load reads the CPU's own newest buffered store, else memory. A locked instruction (RMW, seq_cst store) is executed
- * when the buffer is empty, and in memory. The stores in a dead process's buffer still become visible.
+ * load reads the CPU's own newest buffered store, or else memory. A locked instruction (RMW, seq_cst store) is executed
+ * on memory, when the buffer is empty. Stores in the buffer of a dead process still become visible.
  *
- * The including file first defines CPUS and CELLS. Buffers hold two stores, which is one more than any protocol here
- * needs. drain() must stay the first proctype, because it takes its CPU number from _pid.
+ * The including file must define CPUS and CELLS before. Buffers hold two stores, one more than any protocol here needs.
+ * drain() must be the first proctype, since it derives its CPU number from _pid.
  */
 typedef store_buffer
 {
@@ -25,7 +25,7 @@ byte mem[CELLS];
 		: ((buffer[cpu].used > 0 && buffer[cpu].addr0 == (a))->buffer[cpu].val0 \
 			: mem[a]))
 
-/* A plain or release store. */
+/* Perform a plain or release store. */
 inline store(cpu, a, v)
 {
 	d_step
@@ -37,7 +37,7 @@ inline store(cpu, a, v)
 	}
 }
 
-/* One locked instruction: the statement happens at once and in memory. */
+/* Execute one locked instruction: the statement takes effect at once, in memory. */
 #define LOCKED(cpu, statement) \
 	d_step \
 	{ \
