@@ -1,9 +1,10 @@
 /*
- * fuzz_adapter.c - arbitrary bytes as an adapter's two files.
+ * fuzz_adapter.c - arbitrary bytes as the two files of an adapter.
  *
- * Method: the first two bytes are the length of adapter_config.json; the rest is a header of tensors. The claimed data
- * has the length that the header needs, or one byte more. Held: a refusal has a reason; in an accepted adapter,
- * matrices lie within the file, have the size of their shapes and do not overlap, and modules are sorted and unique.
+ * Method: the first two bytes are the length of adapter_config.json; the rest is the header of the tensors. The stated
+ * data length is the length that the header requires, or one byte more. Checked: a rejection has a reason. In an
+ * accepted adapter, matrices are within the file, have the size of their shapes and do not overlap; modules are sorted
+ * and unique.
  */
 #include <errno.h>
 #include <stdint.h>
@@ -63,7 +64,7 @@ static void check_tensors(const struct safetensors *file, uint64_t file_bytes)
 	demand(sum == file_bytes - file->data_offset);
 }
 
-/* The largest number in the text: the end of the data, if the header is valid. */
+/* Return the largest number in the text: the end of the data, if the header is valid. */
 static uint64_t end_wanted(const uint8_t *text, size_t size)
 {
 	uint64_t most = 0, number = 0;

@@ -1,10 +1,9 @@
 /*
  * fuzz_adapter_cold.c - arbitrary bytes as a cold file.
  *
- * Method: the input is opened as a file twice: unchanged, and with its checksums corrected, so that the checks after
- * them are reached. Held: a refusal has a reason. All groups and pages of an accepted file can be read into memory of
- * the sizes that the file states. Reading ahead, through the page cache or by direct I/O, yields the same bytes for
- * each group.
+ * Method: the input is opened as a file twice: unchanged, and with corrected checksums, to reach the checks after them.
+ * Checked: a rejection has a reason. All groups and pages of an accepted file can be read into memory of the sizes that
+ * the file states. Reading ahead, through the page cache or with direct I/O, yields the same bytes for each group.
  */
 #include <errno.h>
 #include <stdint.h>
@@ -19,7 +18,7 @@
 
 #include "client/lora/load/cold_reader.h"
 
-static int cached_reads; /* number of reads that the page cache answers; later ones use direct I/O */
+static int cached_reads; /* number of reads from the page cache, after which direct I/O is used */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -38,7 +37,9 @@ ssize_t preadv2(int fd, const struct iovec *to, int count, off_t offset, int fla
 	return syscall(SYS_preadv2, fd, to, (long)count, (long)offset, 0L, (long)flags);
 }
 
-/* Read with one reader for all files, as in a process. Two groups are held at a time, and returned in either order. */
+/*
+ * Read with one reader for all files, as a process does. Two groups are held at a time, and returned in either order.
+ */
 static void read_ahead(const struct cold_file *file, int cached, int which)
 {
 	static struct cold_reader *reader;

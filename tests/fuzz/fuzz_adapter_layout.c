@@ -1,9 +1,9 @@
 /*
- * fuzz_adapter_layout.c - arbitrary bytes as the layout of an adapter, as engines read it with its named object.
+ * fuzz_adapter_layout.c - arbitrary bytes as the layout of an adapter, which engines read with its named object.
  *
- * Method: the input is copied to an allocation of its exact size, so that an overrun is found. It is checked twice:
- * unchanged, and with its counts adjusted to its length, so that the later checks are reached. Held: an accepted layout
- * can be walked tile by tile within its pages, and no two tiles overlap.
+ * Method: the input is copied to an allocation of its exact size, to detect overruns. It is checked twice: unchanged,
+ * and with its counts adjusted to its length, to reach later checks. Checked: the tiles of an accepted layout are all
+ * within its pages, and no two tiles overlap.
  */
 #include <errno.h>
 #include <stdint.h>

@@ -1,9 +1,10 @@
 /*
- * fuzz_attach.c - arbitrary packets, with any number of descriptors, into the receiving end of the attach socket.
+ * fuzz_attach.c - arbitrary packets, with any number of descriptors, to the receiving end of the attach socket.
  *
- * Method: the input is divided into packets, each with a head of two bytes: the number of descriptors sent, and the
- * number that the receiver accepts. Each is sent and received as the agent does it: bytes, envelope, then the message
- * of its type. Held: accepted messages keep the guarantees of attach.h and codec.h, and no descriptor is left open.
+ * Method: the input is divided into packets. The first two bytes of each are the number of descriptors sent and the
+ * number that the receiver accepts. Each packet is sent, and received as in the agent: bytes, envelope, then the
+ * message of its type. Checked: accepted messages satisfy the guarantees of attach.h and codec.h, and no descriptor is
+ * leaked.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -28,7 +29,7 @@ static void demand(int condition)
 		abort();
 }
 
-/* Count the open descriptors among the first thousand. */
+/* Count the open descriptors below 1000. */
 static int count_descriptors(void)
 {
 	static struct pollfd all[1000];
@@ -42,7 +43,7 @@ static int count_descriptors(void)
 	return count;
 }
 
-/* A decoded text ends inside its array, is printable, and is followed by zeros only. */
+/* Demand that a decoded text ends inside its array, is printable, and is followed only by zeros. */
 static void demand_text(const char *text, size_t size)
 {
 	size_t length = strnlen(text, size);
@@ -91,7 +92,7 @@ static void handle_packet(const uint8_t *packet, size_t length)
 	}
 }
 
-/* Send one packet and receive it; returns the number of bytes taken from the input. */
+/* Send and receive one packet. Return the number of input bytes used. */
 static size_t one_packet(int from, int to, const uint8_t *data, size_t size)
 {
 	size_t sent_fds = data[0] % (FDS_MAX + 1);

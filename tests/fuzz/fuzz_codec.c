@@ -1,5 +1,6 @@
 /*
- * fuzz_codec.c - arbitrary bytes into every decoder: refused, or decoded to a message that encodes to the same bytes.
+ * fuzz_codec.c - arbitrary bytes to every decoder. Each input is rejected, or decoded to a message that encodes to the
+ * same bytes.
  *
  * The first byte selects the message; the rest is the packet. The dictionary is `protogen --dictionary`.
  */
@@ -15,7 +16,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static union msg_any message;
 static uint8_t again[MSG_BYTES_MAX];
 
-/* A bug ends the process with a signal, which the fuzzer reports with its input. */
+/* Raise a signal for a bug, which the fuzzer reports with the input. */
 static void demand(int condition)
 {
 	if (!condition)

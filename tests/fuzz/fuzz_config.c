@@ -1,9 +1,9 @@
 /*
  * fuzz_config.c - arbitrary bytes as gpoold.conf.
  *
- * Goal: an error message or a configuration, never a crash, an exit or a leak. An accepted configuration can be
- * printed, and the printed text is accepted again and yields the same configuration. Method: the bytes are passed to
- * config_load_text(), which is config_load() without opening the file.
+ * Goal: each input yields an error message or a configuration, never a crash, an exit or a leak. An accepted
+ * configuration can be printed; the printed text is accepted and yields the same configuration. Method: the bytes are
+ * passed to config_load_text(), which is config_load() without opening the file.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ static void must(int holds, const char *what, const char *detail)
 	abort();
 }
 
-/* Print, read back, compare. One memory file is used for all runs. */
+/* Print, read back and compare. One memory file is used for all runs. */
 static void check_round_trip(const struct config *config)
 {
 	static char text[1 << 18];
@@ -44,7 +44,7 @@ static void check_round_trip(const struct config *config)
 	config_defaults(&again);
 	must(config_load_text("printed", text, (size_t)bytes, &again, &error) == 0, "printed text is refused",
 		error.text);
-	/* A key that was not set is printed as a comment, and gets the same default again. */
+	/* A key that was not set is printed as a comment, and then has the same default. */
 	must(config_finish(&again, &error) == 0, "printed text is not whole", error.text);
 	config_difference(config, &again, applies, sizeof(applies), restart, sizeof(restart));
 	must(!applies[0] && !restart[0], applies, restart);

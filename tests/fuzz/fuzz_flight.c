@@ -1,10 +1,10 @@
 /*
- * fuzz_flight.c - arbitrary bytes as rings of the flight recorder, as poolctl trace and the agent read them.
+ * fuzz_flight.c - arbitrary bytes as rings of the flight recorder, as read by poolctl trace and the agent.
  *
  * Method: the input is read as a session's ring and as the agent's ring of events, unchanged and with serials that
- * match their positions, so that the later checks are reached. Held: each read ends; records of a session are
- * attributed to that session; the trace is JSON in which every element has the required fields; the agent keeps only
- * records of the kinds that sessions may write.
+ * match their positions, to reach later checks. Checked: each read terminates. Records of a session are attributed to
+ * that session. The trace is JSON in which every element has the required fields. The agent keeps only records of the
+ * kinds that sessions may write.
  */
 #include <cjson/cJSON.h>
 #include <stdio.h>

@@ -1,9 +1,9 @@
 /*
- * fuzz_manifest.c - arbitrary bytes as the manifest of an object, as the agent and readers check and read them.
+ * fuzz_manifest.c - arbitrary bytes as the manifest of an object, as checked and read by the agent and by readers.
  *
- * Method: the input is copied to an allocation of its exact size, so that an overrun is found. It is checked twice:
- * unchanged, and with its lengths and hash corrected, so that the later checks are reached. Held: an accepted manifest
- * can be read completely, and describes each page of the pool at most once.
+ * Method: the input is copied to an allocation of its exact size, to detect overruns. It is checked twice: unchanged,
+ * and with corrected lengths and hash, to reach later checks. Checked: an accepted manifest can be read completely, and
+ * describes each page of the pool at most once.
  */
 #include <errno.h>
 #include <stdint.h>
@@ -83,7 +83,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		if (layout.data <= size) {
 			struct manifest_run *runs = (struct manifest_run *)(void *)(bytes + layout.runs);
 
-			/* Set counts that add up, unless the input's own are to be kept. */
+			/* Set consistent counts, unless the input's counts are to be kept. */
 			if (header->layout_hash & 1) {
 				uint32_t *run_counts = (uint32_t *)(void *)(bytes + layout.run_counts);
 				uint32_t *sizes = (uint32_t *)(void *)(bytes + layout.sizes);

@@ -1,8 +1,8 @@
 /*
  * fuzz_prefix_trace.c - arbitrary bytes as a trace of prefixes.
  *
- * Method: the input alone, and after a valid request. Held: a refusal names a line; in an accepted trace, requests are
- * paths in one tree, whose nodes are numbered in order of appearance.
+ * Method: the input is read alone, and after a valid request. Checked: a rejection names a line. In an accepted trace,
+ * requests are paths in one tree, whose nodes are numbered in order of appearance.
  */
 #include <errno.h>
 #include <stdint.h>

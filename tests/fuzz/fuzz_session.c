@@ -1,10 +1,12 @@
 /*
- * Goal: whatever a worker writes into its session segment, the agent's accounting stays correct and other sessions are
- * not affected. Method: a real pool and two real sessions inside this process. The input is a list of writes into the
- * first session's segment (offset and bytes) and of triggers that make the agent read it: doorbell, housekeeping,
- * eviction, requests of tools, results of the mover. This process plays the mover as well, without moving bytes, so
- * that the input determines the result. After each step the pool's words and counts agree, the second session is
- * unchanged, and each slot of spilled pages is either taken or free.
+ * fuzz_session.c - arbitrary writes of a worker into its session segment.
+ *
+ * Goal: whatever a worker writes, the agent's accounting stays correct, and other sessions are not affected. Method: a
+ * real pool and two real sessions in this process. The input is a list of writes to the first session's segment (offset
+ * and bytes) and of triggers that make the agent read it: doorbell, housekeeping, eviction, requests of tools, results
+ * of the mover. This process also acts as the mover, without moving bytes, so that the result depends only on the
+ * input. After each step, the pool's words and counts agree, the second session is unchanged, and each slot of spilled
+ * pages is either taken or free.
  */
 #include "agent/control/control.h"
 #include "agent/control/housekeeping.h"
@@ -44,7 +46,7 @@ static void require(int condition, const char *what)
 	abort();
 }
 
-/* Create a socket whose other end is never read. It becomes full at some time, which the agent must tolerate. */
+/* Create a socket whose other end is never read. When it is full, the agent must tolerate that. */
 static int deaf_socket(void)
 {
 	int pair[2];
@@ -53,7 +55,7 @@ static int deaf_socket(void)
 	return pair[0];
 }
 
-/* Read the keeper's messages without holding descriptors: no process is restarted here. */
+/* Read the keeper's messages and close their descriptors: no process is restarted here. */
 static void keeper_reads(void)
 {
 	struct keep_message message;
@@ -124,7 +126,7 @@ static struct session *attach(const char *name)
 	abort();
 }
 
-/* End up to `count` jobs, the first in the ring, each with a result that may be false. */
+/* Complete up to `count` jobs in the order of the ring, each with a result that may be false. */
 static void mover_ends(uint32_t count, uint8_t how)
 {
 	static const int32_t results[] = {0, 0, 0, -ENOSPC, -EBADMSG, -EIO, -EINVAL, 77};
@@ -135,7 +137,7 @@ static void mover_ends(uint32_t count, uint8_t how)
 			continue;
 		ring->jobs[slot].error = results[how % 8];
 		ring->jobs[slot].checksum = how;
-		/* The mover may write anywhere in the ring. */
+		/* A mover may write anywhere in the ring. */
 		ring->jobs[slot].page ^= how;
 		ring->jobs[slot].to ^= how;
 		ring->jobs[slot].tag ^= how;
@@ -145,7 +147,7 @@ static void mover_ends(uint32_t count, uint8_t how)
 	jobs_resume(pool);
 }
 
-/* Send keeper messages about movers. The patience is 0: jobs are taken back as soon as no mover is reported. */
+/* Send the keeper's messages about movers. The time limit is 0: jobs are taken back as soon as no mover is reported. */
 static void mover_comes_or_goes(uint8_t how)
 {
 	struct keep_message message = {.what = KEEP_MOVER_END, .kind = pool->jobs->ended, .id = how & 2};
@@ -161,7 +163,7 @@ static void mover_comes_or_goes(uint8_t how)
 	jobs_hear(pool, &message);
 }
 
-/* A tier that failed is not used for a while, here until the next input. */
+/* A failed tier is not used for some time; here, until the next input. */
 static void tiers_rested(void)
 {
 	for (int tier = 0; tier < MOVER_TIERS; tier++)
@@ -276,7 +278,7 @@ static void region_lie(struct region_table *table, const uint8_t *data)
 {
 	struct region_entry *entry = &table->entries[data[1] % 64];
 
-	table->used = data[7] * UINT32_C(33); /* up to slightly more than the table holds */
+	table->used = data[7] * UINT32_C(33); /* up to slightly more than the capacity of the table */
 	table->page_bytes = data[0] & 1 ? UINT64_C(2) << 20 : UINT64_C(1) << (data[0] & 31) * 2;
 	table->changes = data[6] & 1;
 	entry->serial = data[6] >> 1;
@@ -285,7 +287,7 @@ static void region_lie(struct region_table *table, const uint8_t *data)
 	entry->address = data[5] == 255 ? UINT64_MAX & ~UINT64_C(4095) : (uint64_t)data[5] << 12;
 }
 
-/* Execute one step of the input; returns the number of bytes used. */
+/* Execute one step of the input. Return the number of bytes used. */
 static size_t step(struct session *hostile, struct session *second, const uint8_t *data, size_t size)
 {
 	uint8_t *base = (uint8_t *)hostile->segment.header;
@@ -394,7 +396,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	finish(hostile);
 	books_hold(second, NULL);
-	/* Pages of running jobs are freed with the mover's result, or after the grace period of its death. */
+	/*
+	 * Pages of running jobs are freed with the mover's result, or after the grace period following the mover's
+	 * death.
+	 */
 	mover_ends(MOVER_JOBS, 0);
 	mover_comes_or_goes(4);
 	mover_comes_or_goes(1);

@@ -1,8 +1,8 @@
 /*
  * fuzz_trace.c - arbitrary bytes as a trace of allocations.
  *
- * Method: the input alone, and after a valid header line, there also as a trace that may be incomplete. Held: a refusal
- * names a line; every event of an accepted trace is consistent; and a trace that is written can be read back unchanged.
+ * Method: the input is read alone, and after a valid header line, there also as an incomplete trace. Checked: a
+ * rejection names a line. Every event of an accepted trace is consistent. A written trace can be read back unchanged.
  */
 #include <errno.h>
 #include <stdint.h>
@@ -57,7 +57,7 @@ static void check_again(const struct malloc_trace *trace)
 	demand(fclose(file) == 0);
 	file = fmemopen(text, length, "r");
 	demand(file && malloc_trace_read(file, "again", false, &again, error) == 0);
-	/* Threads whose events were all dropped leave unused numbers. */
+	/* The numbers of threads whose events were all dropped are unused. */
 	demand(again.count == trace->count && again.peak_bytes == trace->peak_bytes);
 	demand(trace->dropped || !memcmp(again.events, trace->events, trace->count * sizeof(*trace->events)));
 	fclose(file);

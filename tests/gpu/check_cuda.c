@@ -1,13 +1,12 @@
 /*
- * check_cuda.c - check that the back end `cuda`, with its driver, keeps the contract of cuda/gpu.h.
+ * check_cuda.c - check that the back end `cuda`, with its driver, satisfies the contract of cuda/gpu.h.
  *
- * Goal: the rules that tests/unit/test_gpu_host*.c check on `host` also hold on a real GPU, so that results on `host`
- * are valid for it. Only rules that the driver does not enforce (no unmap under running work) are left out. Method: as
- * in those tests. Streams are held back by a timeline wait, so that "not done yet" is certain; other processes are this
- * program executed again. `check_cuda --backend host` runs the same checks on the host back end, which tests the
- * checks.
+ * Goal: the rules that tests/unit/test_gpu_host*.c check on `host` also apply to a real GPU, so that results on `host`
+ * are valid for it. Only rules that the driver does not enforce (no unmap while work is running) are excluded. Method:
+ * as in those tests. A timeline wait holds streams back, so that "not done yet" is certain. Other processes are this
+ * program, executed again. `check_cuda --backend host` runs the same checks on the host back end, to test the checks.
  *
- * Exit: 0 pass, 1 fail, 77 no GPU (the reason is printed).
+ * Exit status: 0: passed; 1: failed; 77: no GPU (the reason is printed).
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -41,10 +40,10 @@ static const char *program;
 struct fixture {
 	struct gpu *gpu;
 	uint64_t size; /* size of a handle: the granularity, about 2 MB */
-	uint64_t va;   /* room for twice the handles; the first HANDLES are mapped with access */
+	uint64_t va;   /* address range for twice the handles; the first HANDLES are mapped with access */
 	uint64_t handles[HANDLES];
 	struct gpu_stream *stream;
-	uint64_t *words; /* registered, in a memfd */
+	uint64_t *words; /* registered memory in a memfd */
 	int words_fd;
 	uint32_t capabilities;
 };
@@ -94,7 +93,7 @@ static int teardown(void **state)
 {
 	struct fixture *f = *state;
 
-	/* Release the streams that a failed test has left waiting. */
+	/* Release streams that a failed test has left waiting. */
 	for (size_t i = 0; i < WORDS_BYTES / sizeof(*f->words); i++)
 		__atomic_store_n(&f->words[i], UINT64_MAX / 2, __ATOMIC_RELEASE);
 	gpu_stream_destroy(f->gpu, f->stream);
@@ -140,7 +139,7 @@ static void needs(struct fixture *f, uint32_t capability)
 	}
 }
 
-/* The first word blocks the stream until open_gate(). */
+/* Block the stream on the first word until open_gate(). */
 static void close_gate(struct fixture *f)
 {
 	needs(f, GPU_CAP_TIMELINE);
@@ -152,7 +151,7 @@ static void open_gate(struct fixture *f)
 	__atomic_store_n(&f->words[0], 1, __ATOMIC_RELEASE);
 }
 
-/* One process */
+/* ---- one process ---- */
 
 static void test_devices_are_found_by_index_and_uuid(void **state)
 {
@@ -304,7 +303,7 @@ static void test_fill_and_copy_move_the_bytes(void **state)
 	assert_true(read_value(f, at(f, 2) - 4) == 0xdeadbeef);
 }
 
-/* The driver's own pool: stream-ordered memory, which the driver keeps after a free. */
+/* The driver's stream-ordered pool, which keeps freed memory. */
 static void test_the_pool_of_the_driver(void **state)
 {
 	struct fixture *f = *state;
@@ -325,7 +324,7 @@ static void test_the_pool_of_the_driver(void **state)
 	assert_int_equal(read_value(f, at(f, 0)), 0xfeedface);
 	assert_int_equal(gpu_pool_info(f->gpu, &held, &used), 0);
 	assert_true(used >= 3 << 20 && held >= used);
-	/* Memory that was freed in a stream is reused by the same stream, and not returned to the device. */
+	/* Memory that was freed on a stream is reused by the same stream and is not returned to the device. */
 	assert_int_equal(gpu_pool_free(f->gpu, va, f->stream), 0);
 	assert_int_equal(gpu_pool_alloc(f->gpu, 3 << 20, f->stream, &again), 0);
 	assert_int_equal(gpu_stream_sync(f->gpu, f->stream), 0);
@@ -425,7 +424,7 @@ static void test_counts_and_faults(void **state)
 	assert_true(gpu_calls(f->gpu, GPU_CALL_CREATE) == before + 2);
 }
 
-/* Two processes. A peer sends a parcel whose rc is 0, or the line of its failed check, and the error text. */
+/* Two processes. A peer sends a parcel with an rc of 0, or with the line of its failed check and the error text. */
 
 #define PEER_CHECK(condition) \
 	do { \
@@ -580,17 +579,17 @@ static void test_an_event_crosses_processes(void **state)
 	close_gate(f);
 	assert_int_equal(gpu_event_record(f->gpu, event, f->stream), 0);
 	assert_int_equal(gpu_event_export(f->gpu, event, parcel.ipc), 0);
-	assert_true(gpu_event_import(f->gpu, parcel.ipc, &own) < 0); /* the process that created it */
+	assert_true(gpu_event_import(f->gpu, parcel.ipc, &own) < 0); /* imported by the process that created it */
 	peer = role_start("event", &socket);
 	assert_int_equal(peer_send(socket, &parcel, sizeof(parcel), -1), 0);
-	receive_report(socket, &parcel); /* the peer has seen the event pending, and waits */
+	receive_report(socket, &parcel); /* the peer has seen that the event is pending, and waits */
 	open_gate(f);
 	receive_report(socket, &parcel);
 	role_ended_well(peer, socket);
 	gpu_event_destroy(f->gpu, event);
 }
 
-/* peer_owner() - create and export memory without a context, and end. */
+/* peer_owner() - create and export memory without a context, and exit. */
 static int peer_owner(struct fixture *f)
 {
 	struct parcel parcel = {0};
@@ -625,7 +624,7 @@ static void test_memory_outlives_its_owner(void **state)
 	gpu_release(f->gpu, handle);
 }
 
-/* peer_device() - check that a device exists, in a peer, since the check would load the driver in this process. */
+/* peer_device() - check that a device exists. This runs in a peer, since the check loads the driver. */
 static int peer_device(struct fixture *f)
 {
 	int rc = gpu_open(ops, 0, 0, &f->gpu);
@@ -634,7 +633,7 @@ static int peer_device(struct fixture *f)
 	return rc < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
-/* device_missing() - return 0 if a device exists, else the exit status, with the reason printed. */
+/* device_missing() - return 0 if a device exists, otherwise print the reason and return the exit status. */
 static int device_missing(void)
 {
 	char *arguments[] = {(char *)program, "--backend", (char *)backend, "--peer", "device", NULL};

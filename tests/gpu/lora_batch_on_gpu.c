@@ -2,16 +2,18 @@
  * lora_batch_on_gpu.c - test and measure batches of adapters through the public calls on a real GPU, with and without a
  * graph.
  *
- * Goal: gpool_lora_batch_set() and _apply() show the behaviour of the integration tests on `host`; a graph that was
- * captured once is correct for every batch that is set later; and the total cost is that of the kernels alone, as
- * lora_on_gpu measures them. Method: a real gpoold, adapters in files, outputs compared with float64, input and output
- * by copies; graphs by calls of the driver, since gpool needs none. A table follows: microseconds of one shrink and
- * expand, by launches and in a graph of all layers, beside the roofline (see lora_on_gpu.c), and of a set with all
- * adapters new and with the same ones. Weights in the table are zeros from sparse files, since times do not depend on
- * them. A few adapters of a low rank fit into the cache of the GPU. Times are printed, not checked. `lora_batch_on_gpu
- * --backend host` applies the batch again where a graph would run, with small sizes, which tests the test.
+ * Goal: gpool_lora_batch_set() and _apply() behave as the integration tests show on `host`. A graph that was captured
+ * once is correct for every batch that is set later. The total cost is that of the kernels alone, as measured by
+ * lora_on_gpu. Method: a real gpoold, adapters in files, outputs compared with float64; inputs and outputs are copied;
+ * graphs are created with driver calls, since gpool needs none.
  *
- * Exit: 0 pass, 1 fail, 77 no GPU or no kernels (the reason is printed).
+ * A table follows: microseconds of one shrink and expand, by launches and in a graph of all layers, compared with the
+ * roofline (see lora_on_gpu.c), and of setting a batch, with all adapters new and with the same adapters. Weights in
+ * the table are zeros from sparse files, since times do not depend on them. A few adapters of low rank fit into the
+ * GPU's cache. Times are printed, but not checked. `lora_batch_on_gpu --backend host` applies the batch again in place
+ * of each graph, with small sizes, to test the test.
+ *
+ * Exit status: 0: passed; 1: failed; 77: no GPU or no kernels (the reason is printed).
  */
 #include "client/core/pool.h"
 #include "cuda/gpu.h"
@@ -30,7 +32,7 @@
 enum { ADAPTERS_MAX = 64, LAYERS_MAX = 128, TOKENS_MAX = 64, MIRROR_BYTES = 8 << 20, WAIT_MS = 60000 };
 
 static const char *backend = "cuda";
-static double bandwidth; /* GB/s; 0: measure */
+static double bandwidth; /* GB/s; 0: measure it */
 static bool small;       /* on the host back end */
 static struct harness harness;
 static struct gpool *pool;
@@ -112,7 +114,7 @@ static void apply(const struct model *model)
 	}
 }
 
-/* The capture has a stream of its own: other threads of this process load adapters meanwhile. */
+/* The capture uses its own stream, since other threads of this process load adapters meanwhile. */
 static void capture(struct model *model)
 {
 	enum { THREAD_LOCAL = 1 };
@@ -198,7 +200,7 @@ static void file_write(const char *path, const void *bytes, size_t length, uint6
 	close(fd);
 }
 
-/* Add an acquired adapter. fill: with random numbers; else zeros, which take no disk space. */
+/* Add an acquired adapter. fill: with random numbers; otherwise with zeros, which need no disk space. */
 static void adapter_add(struct model *model, struct rig *rig, uint32_t rank, bool fill)
 {
 	static struct rig_module modules[LAYERS_MAX];
@@ -234,7 +236,7 @@ static void adapter_add(struct model *model, struct rig *rig, uint32_t rank, boo
 	model->count++;
 }
 
-/* ---- right ---- */
+/* ---- correctness ---- */
 
 static float value_of(uint32_t element, uint16_t bits)
 {
@@ -246,7 +248,7 @@ static uint16_t bits_of(uint32_t element, float value)
 	return element == GPOOL_LORA_F16 ? f16_of_float(value) : bf16_of_float(value);
 }
 
-/* Return the error of one token, summed over all layers, as in y: each layer adds to the same row. */
+/* Return the error of one token, summed over all layers like y: each layer adds to the same row. */
 static double token_error(const struct model *model, const struct rig *rig, const uint16_t *x, const uint16_t *y)
 {
 	static double sums[LAYERS_MAX][128];
@@ -281,7 +283,7 @@ static double token_error(const struct model *model, const struct rig *rig, cons
 	return all > 0 ? sqrt(difference / all) : difference;
 }
 
-/* Run one step: write x, clear y, and run the batch, by launches or by the graph. */
+/* Run one step: write x, clear y, and run the batch, by launches or with the graph. */
 static void step_check(struct model *model, const struct rig *rigs, const int32_t *which, bool by_graph)
 {
 	uint64_t x_bytes = (uint64_t)TOKENS_MAX * model->in * 2, y_bytes = (uint64_t)TOKENS_MAX * model->out * 2;
@@ -342,7 +344,7 @@ static void test_right(void **state)
 	assert_int_equal(harness_check(&harness), 0);
 }
 
-/* ---- how fast ---- */
+/* ---- speed ---- */
 
 static double now_us(void)
 {
@@ -352,7 +354,7 @@ static double now_us(void)
 	return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
 }
 
-/* Return the microseconds of one pair: the minimum of five series. */
+/* Return the microseconds of one pair of shrink and expand: the minimum of five series. */
 static double pair_us(const struct model *model, void (*run)(const struct model *model))
 {
 	int turns = small ? 1 : 20;
@@ -475,7 +477,7 @@ static int detach(void **state)
 	return harness_stop(&harness);
 }
 
-/* usable() - return 0, or 77 with the reason printed. */
+/* usable() - return 0, or print the reason and return 77. */
 static int usable(void)
 {
 	const struct gpu_ops *ops = gpu_backend(backend);

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""lora_bmm.py - measure torch.bmm at the shapes of lora_on_gpu's table, for comparison.
+"""lora_bmm.py - measure torch.bmm with the shapes in lora_on_gpu's table, for comparison.
 
-Each adapter has one token and all ranks are equal, since bmm supports nothing else: x[n, 1, in] @ A[n, in, r] @ B[n, r,
-out], added to y. The weights are in one tensor, which an adapter store with pages does not have; the result is
-therefore a bound in favour of bmm. Copies of the weights are used in turn, enough of them to exceed every cache. With
---graph the launches are captured, which excludes the cost of Python.
+Each adapter has one token, and all ranks are equal, since bmm supports nothing else: x[n, 1, in] @ A[n, in, r] @ B[n,
+r, out], added to y. The weights are in one tensor, unlike in an adapter store with pages; the comparison therefore
+favours bmm. Copies of the weights are used in turn; there are enough of them to exceed every cache. With --graph, the
+launches are captured, which excludes the cost of Python.
 
-Written without access to a GPU; it has not been run. Needs torch with CUDA.
+This program was written without access to a GPU and has not been run. It needs torch with CUDA.
 """
 
 import argparse
@@ -19,7 +19,7 @@ COPIES_MAX = 64
 
 
 def step(x, a, b, y):
-    """Compute one pair of batched products; y is changed in place."""
+    """Compute one pair of batched products, adding to y in place."""
     y += x.bmm(a).bmm(b)
 
 

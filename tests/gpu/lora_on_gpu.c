@@ -1,18 +1,19 @@
 /*
  * lora_on_gpu.c - test and measure the kernels of cuda/kernels/ on a real GPU.
  *
- * Goal: the results of test_lora.c and test_kernels_emulated.c hold on a GPU, and the LoRA kernels approach the memory
- * bandwidth. Method: the cases of lora_cases.h, with memory that is accessed by copies only; quantise, dequantise and
- * block copy against their references. A table follows with microseconds, bytes and the ratio to the roofline, beside
- * one pair of plain products for each adapter (`naive`: not cuBLAS, which would have to be linked) and one for each
- * class of ranks (`grouped`). tests/gpu/lora_bmm.py measures torch.bmm at the same shapes.
+ * Goal: the results of test_lora.c and test_kernels_emulated.c apply to a GPU, and the LoRA kernels approach the memory
+ * bandwidth. Method: the cases of lora_cases.h, with memory that is accessed only by copies; quantise, dequantise and
+ * block copy are compared with their C references. A table follows with microseconds, bytes and the ratio to the
+ * roofline. For comparison, it has one pair of plain products for each adapter (`naive`; not cuBLAS, which would have
+ * to be linked) and one for each class of ranks (`grouped`). tests/gpu/lora_bmm.py measures torch.bmm with the same
+ * shapes.
  *
  * Times are host times of many launches and one sync, over enough copies of the weights to exceed every cache. The
- * roofline is bytes (weights once, x, y read and written) divided by the bandwidth of a copy on the device, measured
- * first, or given by --bandwidth GB/S. Times are printed, not checked. `lora_on_gpu --backend host` runs the references
- * with small sizes, which tests the test, not a GPU.
+ * roofline is the bytes (weights once; x; y read and written) divided by the bandwidth of a copy on the device, which
+ * is measured first or given by --bandwidth GB/S. Times are printed, but not checked. `lora_on_gpu --backend host` runs
+ * the references with small sizes, to test the test.
  *
- * Exit: 0 pass, 1 fail, 77 no GPU or no kernels (the reason is printed).
+ * Exit status: 0: passed; 1: failed; 77: no GPU or no kernels (the reason is printed).
  */
 #include "tests/unit/lora_cases.h"
 
@@ -22,7 +23,7 @@
 #include <time.h>
 
 static const char *backend = "cuda";
-static double bandwidth; /* GB/s; 0: measure */
+static double bandwidth; /* GB/s; 0: measure it */
 static bool small;       /* on the host back end */
 
 static int setup(void **state)
@@ -72,7 +73,10 @@ static void test_lora_plain(void **state)
 	case_plain(*state);
 }
 
-/* Codes, scales and dequantized values are compared bit by bit; sums of errors may differ in the order of terms. */
+/*
+ * Codes, scales and dequantized values are compared bit by bit. Sums of errors may differ, since terms are added in
+ * another order.
+ */
 static void test_quantise(void **state)
 {
 	enum { ROWS = 300, COLUMNS = 1111, COUNT = ROWS * COLUMNS };
@@ -169,14 +173,14 @@ static void test_block_copy(void **state)
 	free(expected);
 }
 
-/* ---- how fast ---- */
+/* ---- speed ---- */
 
 enum { PAGE = 2 << 20, ADAPTERS_MAX = 128, TOKENS_MAX = 4096, COPIES_MAX = 512 };
 
 /* Device memory for weights whose content does not matter. */
 struct weights {
 	uint64_t va, handle, bytes;
-	uint64_t page;   /* the page that is being filled, of bytes / PAGE, in a shuffled order */
+	uint64_t page;   /* the page that is being filled, of bytes / PAGE pages in a shuffled order */
 	uint64_t within; /* used bytes of that page */
 };
 
@@ -195,7 +199,7 @@ static void weights_open(struct weights *weights, struct rig *rig, uint64_t byte
 	assert_int_equal(gpu_create(rig->gpu, bytes, &weights->handle), 0);
 	assert_int_equal(gpu_map(rig->gpu, weights->va, bytes, 0, weights->handle), 0);
 	assert_int_equal(gpu_access(rig->gpu, weights->va, bytes, GPU_ACCESS_READ_WRITE), 0);
-	/* 0.0039 twice, as fp16 */
+	/* two fp16 values of 0.0039 */
 	assert_int_equal(gpu_fill(rig->gpu, weights->va, 0x1c001c00, bytes, rig->stream), 0);
 	assert_int_equal(gpu_stream_sync(rig->gpu, rig->stream), 0);
 }
@@ -207,7 +211,7 @@ static void weights_close(struct weights *weights, struct rig *rig)
 	gpu_release(rig->gpu, weights->handle);
 }
 
-/* page_at() - return the n-th page to fill, which is far from the one before. */
+/* page_at() - return the n-th page to fill; it is far from the previous one. */
 static uint64_t page_at(const struct weights *weights, uint64_t n)
 {
 	uint64_t pages = weights->bytes / PAGE;
@@ -216,8 +220,8 @@ static uint64_t page_at(const struct weights *weights, uint64_t n)
 }
 
 /*
- * matrix_place() - place a matrix as an adapter store does: behind the one before, continued in other pages. `more` has
- * room for its runs.
+ * matrix_place() - place a matrix as an adapter store does: after the previous one, and continued in other pages.
+ * `more` has room for its runs.
  */
 static struct lora_matrix matrix_place(
 	struct weights *weights, uint32_t rank, uint32_t columns, uint64_t *more, uint64_t more_device, uint32_t *runs)
@@ -256,14 +260,14 @@ struct timed {
 	uint32_t copies, pieces;
 };
 
-/* pair_bytes() - return the minimum of bytes that must be moved. */
+/* pair_bytes() - return the minimum number of bytes that must be moved. */
 static double pair_bytes(const struct run_shape *shape)
 {
 	return 2.0 * shape->adapters * shape->rank * (shape->in + shape->out) +
 		2.0 * shape->tokens * (shape->in + 2.0 * shape->out);
 }
 
-/* timed_init() - prepare as many layers of this shape as the weights have room for. */
+/* timed_init() - prepare as many layers of this shape as fit into the weights. */
 static void timed_init(struct timed *timed, struct rig *rig, struct weights *weights, const struct run_shape *shape)
 {
 	enum { RUNS_MAX = 4 };
@@ -329,13 +333,13 @@ static void pair_queue(const struct timed *timed, enum how how, uint32_t turn)
 		assert_int_equal(lora_expand_queue(rig->gpu, args, rig->stream), 0);
 		return;
 	}
-	/* Pieces are sorted by adapter, and all adapters have the same number here. */
+	/* Pieces are sorted by adapter, and here all adapters have the same number of pieces. */
 	plain.piece_count = how == GROUPED ? timed->pieces : timed->pieces / timed->shape.adapters;
 	for (plain.piece_first = 0; plain.piece_first < timed->pieces; plain.piece_first += plain.piece_count)
 		assert_int_equal(lora_plain_queue(rig->gpu, &plain, rig->stream), 0);
 }
 
-/* pair_us() - return the microseconds of one pair: the median of five series. */
+/* pair_us() - return the microseconds of one pair of shrink and expand: the median of five series. */
 static double pair_us(const struct timed *timed, enum how how)
 {
 	enum { TIMES = 5 };
@@ -361,7 +365,7 @@ static double pair_us(const struct timed *timed, enum how how)
 	return us[TIMES / 2];
 }
 
-/* copy_bandwidth() - return the bandwidth of a copy on the device, GB/s, read and written. */
+/* copy_bandwidth() - return the bandwidth of a copy on the device in GB/s; reads and writes are counted. */
 static double copy_bandwidth(struct rig *rig, const struct weights *weights)
 {
 	enum { TURNS = 10 };
@@ -428,7 +432,7 @@ static void test_table(void **state)
 	rig_close(&rig);
 }
 
-/* usable() - return 0, or 77 with the reason printed. */
+/* usable() - return 0, or print the reason and return 77. */
 static int usable(void)
 {
 	const struct gpu_ops *ops = gpu_backend(backend);

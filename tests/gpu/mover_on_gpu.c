@@ -1,22 +1,22 @@
 /*
  * mover_on_gpu.c - test the mover on a real GPU.
  *
- * Goal: the behaviour that tests/unit/test_mover*.c show on `host` also holds on `cuda`. A mover imports and maps
- * handles, each with its own descriptor, that a process without a context has created; it copies to and from
- * page-locked tiers and buffers; and after its death during work, its successor completes the work. Method: three
- * processes, since the driver does not survive fork(): an owner (this program executed again) that creates and exports;
- * this one, which never uses the driver, as keeper and agent; and the movers that it forks. A page's content is loaded
- * from a tier and read back through another slot of a tier. `mover_on_gpu --backend host` runs the same on the host
- * back end, which tests the test.
+ * Goal: the behaviour that tests/unit/test_mover*.c show on `host` is the same on `cuda`. A mover imports and maps
+ * handles, each with its own descriptor, that a process without a context has created. It copies to and from
+ * page-locked tiers and buffers. If it dies during work, its successor completes the work. Method: several processes,
+ * since the driver does not survive fork(): an owner (this program, executed again), which creates and exports; this
+ * process, which never uses the driver, as keeper and agent; and the movers that it forks. The content of a page is
+ * loaded from a tier and read back through another slot of a tier. `mover_on_gpu --backend host` runs the same on the
+ * host back end, to test the test.
  *
- * Exit: 0 pass, 1 fail, 77 no GPU (the reason is printed).
+ * Exit status: 0: passed; 1: failed; 77: no GPU (the reason is printed).
  */
 #include "tests/gpu/peer.h"
 #include "tests/unit/mover_rig.h"
 
 static const char *backend = "cuda";
 
-/* The owner's message about each handle, with its descriptor or the reason for its absence. */
+/* The owner's message about a handle, with its descriptor or the reason why there is none. */
 struct owner_message {
 	int32_t error;
 	uint64_t offset, length;
@@ -127,7 +127,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* Return a page's content on the GPU, copied to a slot of the memory tier. */
+/* Return the content of a page on the GPU, copied to a slot of the memory tier. */
 static const uint8_t *page_seen(struct rig *rig, uint32_t page)
 {
 	memset(rig_slot(rig, MEMORY_SLOTS - 1), 0x5a, PAGE_BYTES);

@@ -1,9 +1,10 @@
 /*
- * peer.h - run a second process for a GPU test: the same program, executed again, which exchanges messages and
- * descriptors with this one.
+ * peer.h - run a second process for a GPU test: this program, executed again, which exchanges messages and descriptors
+ * with this process.
  *
- * The driver does not survive fork(), and a forked child would hold every descriptor of its parent, which determine the
- * lifetime of memory. A peer is therefore executed: it inherits only its socket, as PEER_SOCKET.
+ * The driver does not survive fork(). In addition, a forked child would hold all descriptors of its parent, and
+ * descriptors determine the lifetime of memory. A peer is therefore executed, and inherits only its socket, as
+ * PEER_SOCKET.
  */
 #ifndef GPOOL_TESTS_GPU_PEER_H
 #define GPOOL_TESTS_GPU_PEER_H
@@ -45,8 +46,8 @@ static inline int peer_send(int socket, const void *data, size_t bytes, int fd)
 }
 
 /*
- * peer_receive() - receive one message of exactly `bytes`; *fd becomes -1 or a descriptor of this process. -EPIPE: the
- * peer has ended.
+ * peer_receive() - receive one message of exactly `bytes`; *fd receives a descriptor of this process, or -1. Return:
+ * -EPIPE if the peer has ended.
  */
 static inline int peer_receive(int socket, void *data, size_t bytes, int *fd)
 {
@@ -67,7 +68,7 @@ static inline int peer_receive(int socket, void *data, size_t bytes, int *fd)
 }
 
 /*
- * peer_start() - run this program with `arguments` and its socket as PEER_SOCKET; it dies with this process. Return:
+ * peer_start() - run this program with `arguments`, and its socket in PEER_SOCKET; it dies with this process. Return:
  * its pid or -errno.
  */
 static inline pid_t peer_start(char *const arguments[], int *socket)

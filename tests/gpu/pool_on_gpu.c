@@ -1,14 +1,14 @@
 /*
- * pool_on_gpu.c - test all of gpool on a real GPU: a gpoold that owns its memory, and workers that share it.
+ * pool_on_gpu.c - test all of gpool on a real GPU: gpoold owns the memory, and workers share it.
  *
- * Goal: the behaviour that the integration tests show on `host` also holds on `cuda`. Pages created by a process
- * without a context are mapped by others, block by block and scattered; the GPU reads back the contents that it wrote;
- * fences are signaled when the GPU is done; pages of a killed worker are freed; no memory remains allocated on the
- * device when gpoold ends. Method: a real gpoold, this process as one worker and a child (this program executed again)
- * as another. Data is written by fill and read by copy into registered host memory, so that the CPU accesses no page.
- * `pool_on_gpu --backend host` runs the same on the host back end, which tests the test.
+ * Goal: the behaviour that the integration tests show on `host` is the same on `cuda`. Pages created by a process
+ * without a context are mapped by others, block by block and scattered. The GPU reads back the contents that it wrote.
+ * Fences are signaled when the GPU is done. The pages of a killed worker are freed. When gpoold ends, no memory remains
+ * allocated on the device. Method: a real gpoold, this process as one worker and a child (this program, executed again)
+ * as another. Data is written by fills and read by copies to registered host memory, so the CPU accesses no page.
+ * `pool_on_gpu --backend host` runs the same on the host back end, to test the test.
  *
- * Exit: 0 pass, 1 fail, 77 no GPU (the reason is printed).
+ * Exit status: 0: passed; 1: failed; 77: no GPU (the reason is printed).
  */
 #include "client/core/pool.h"
 #include "cuda/gpu.h"
@@ -35,7 +35,7 @@ static const char *program;
 static struct harness harness;
 static struct gpool *pool;
 static uint32_t stream;
-static uint32_t *mirror; /* registered host memory, one page of the pool */
+static uint32_t *mirror; /* one page of the pool, in registered host memory */
 
 static int attach(void **state)
 {
@@ -96,7 +96,7 @@ static void finish(void)
 	assert_int_equal(gpool_fence_wait(pool, fence, WAIT_MS), 0);
 }
 
-/* Each page gets its own value. */
+/* Fill each page with a different value. */
 static void fill_at(uint64_t address, uint32_t pages, uint32_t seed)
 {
 	for (uint32_t i = 0; i < pages; i++)
@@ -248,7 +248,7 @@ static void test_pages_of_a_killed_worker_are_freed(void **state)
 	assert_int_equal(harness_check(&harness), 0);
 }
 
-/* A range larger than the pool: pages change under fixed addresses, and only when the GPU is done with them. */
+/* A range larger than the pool: pages change under fixed addresses, but only when the GPU is done with them. */
 static void test_an_elastic_range(void **state)
 {
 	struct gpool_range *range;
@@ -269,7 +269,10 @@ static void test_an_elastic_range(void **state)
 	assert_int_equal(gpool_range_commit(range, 0, 8, 0), 0);
 	assert_int_equal(gpu_calls_total(pool->gpu), calls);
 	verify_at(at, 8, 10);
-	/* Decommitted, then taken by another session: committed pages stay, others are mapped at the same addresses. */
+	/*
+	 * Pages are decommitted and taken by another session. Committed pages stay; others are mapped at the same
+	 * addresses.
+	 */
 	assert_int_equal(gpool_range_decommit(range, 0, 8, GPOOL_FENCE_NONE), 0);
 	block = alloc(PAGES - 8);
 	fill(&block, 1000);
@@ -284,7 +287,7 @@ static void test_an_elastic_range(void **state)
 	assert_int_equal(harness_check(&harness), 0);
 }
 
-/* Slices grow together while GPU work uses the others. */
+/* The slices grow together while GPU work uses the others. */
 static void test_an_elastic_tensor(void **state)
 {
 	struct gpool_sliced_range_options options = GPOOL_SLICED_RANGE_OPTIONS_INIT;

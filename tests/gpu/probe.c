@@ -2,12 +2,12 @@
  * probe.c - measure properties of a real GPU and its driver that their documentation leaves open, and print them as a
  * table.
  *
- * Goal: each line that docs/internals/cuda.md marks as open is answered by a measurement on the machine at hand.
- * Method: this process never uses the driver. It starts workers (probe_worker.h), each of which does one call of gpu.h
- * at a time, moves descriptors between them, kills them, and asks an observer without a context for the free memory. At
- * most 4 GB of GPU memory are used at once, no setting is changed, and the workers die with this process.
+ * Goal: answer by a measurement each question that docs/internals/cuda.md marks as open. Method: this process never
+ * uses the driver. It starts workers (probe_worker.h), each of which executes one call of gpu.h at a time, moves
+ * descriptors between them, and kills them. An observer without a context reports the free memory. At most 4 GB of GPU
+ * memory are used at once, no setting is changed, and the workers die with this process.
  *
- * Exit: 0 all questions were asked (whatever the answers), 1 the probe itself failed, 77 no GPU.
+ * Exit status: 0: all questions were asked, whatever the answers; 1: the probe itself failed; 77: no GPU.
  */
 #include "cuda/gpu.h"
 #include "tests/gpu/probe_client.h"
@@ -27,7 +27,7 @@
 
 enum {
 	EXIT_SKIP = 77,
-	COST_ROUNDS = 32, /* of 64 MB: 2 GB, half of the limit above */
+	COST_ROUNDS = 32, /* of 64 MB each: 2 GB, half of the limit above */
 	FREE_TIMEOUT_MS = 30000,
 };
 
@@ -36,7 +36,7 @@ static const uint64_t MB = 1u << 20;
 static struct probe_target target = {.backend = "cuda", .device = "0"};
 static int failures;
 
-/* Output: one line for each question. */
+/* Output: one line per question. */
 
 static void heading(const char *text)
 {
@@ -71,7 +71,7 @@ static void broken(const char *what, int rc, const struct probe_message *m)
 	failures++;
 }
 
-/* worker_open() - open the device in a worker; reports if none exists. */
+/* worker_open() - open the device in a worker, and report if there is none. */
 static int worker_open(struct worker *w, uint32_t flags)
 {
 	struct probe_message m = {.a = flags};
@@ -107,7 +107,7 @@ static void answer_memory(struct worker *observer, const char *question, uint64_
 		answer(question, "cannot be asked here");
 }
 
-/* free_memory_settles() - wait until at least `bytes` are free. Returns the time in milliseconds, or -1. */
+/* free_memory_settles() - wait until at least `bytes` are free. Return: the time in milliseconds, or -1. */
 static double free_memory_settles(struct worker *observer, uint64_t bytes)
 {
 	uint64_t begin = probe_now(), now = begin;
@@ -194,7 +194,7 @@ static void question_lifetime(struct worker *observer)
 		return;
 	}
 	worker_stop(&maker, SIGKILL);
-	/* the context is freed; the 64 MB may remain */
+	/* the context is freed, but the 64 MB may remain */
 	settled = free_memory_settles(observer, empty > 72 * MB ? empty - 72 * MB : 0);
 	answer("maker killed: its context's memory is free, after", "%.1f ms (-1: not seen)", settled);
 	answer_memory(observer, "still used, while a process without CUDA holds the descriptor", empty);
@@ -231,7 +231,7 @@ static double median_us(uint64_t times[COST_ROUNDS], int count)
 }
 
 /*
- * question_costs_of() - print the medians of each call for one size: memory that is created in one process, and
+ * question_costs_of() - print the median duration of each call for one size. Memory is created in one process, and
  * imported and mapped in another.
  */
 static void question_costs_of(struct worker *maker, struct worker *user, uint64_t bytes)
@@ -427,8 +427,8 @@ stop_maker:
 }
 
 /*
- * word_becomes() - watch a shared word from this process, without CUDA. Returns the microseconds until it has the
- * value, or -1.
+ * word_becomes() - watch a shared word in this process, without CUDA. Return: the microseconds until it has the value,
+ * or -1.
  */
 static double word_becomes(const uint64_t *word, uint64_t value)
 {
@@ -484,7 +484,7 @@ static void question_timeline(void)
 	__atomic_store_n(&words[16], 1, __ATOMIC_RELEASE);
 	answer("a store by the CPU releases a stream, after", "%.1f us (-1: never)",
 		rc == 0 ? word_becomes(&words[24], 6) : -1.0);
-	/* whatever the answer was, no stream must wait forever */
+	/* whatever the answer is, no stream may wait forever */
 	__atomic_store_n(&words[0], UINT64_MAX / 2, __ATOMIC_RELEASE);
 	rc = ask4(&second, &m, PROBE_SYNC, 0, 0, 0, 0);
 	answer_rc("the streams end without an error", rc, &m);
@@ -554,7 +554,7 @@ static void question_events(void)
 					  : m.text);
 	}
 stop_user:
-	__atomic_store_n(&words[0], 1, __ATOMIC_RELEASE); /* otherwise the maker could not end */
+	__atomic_store_n(&words[0], 1, __ATOMIC_RELEASE); /* otherwise the maker could not exit */
 	worker_stop(&user, 0);
 stop_maker:
 	worker_stop(&maker, 0);
@@ -594,7 +594,7 @@ static void question_kill(struct worker *observer, bool working)
 		answer("a process using 1 GB", "not to be seen from outside here, so not asked");
 		goto stop;
 	}
-	if (working) { /* send a request for work, without waiting for the answer */
+	if (working) { /* send a request for work, and do not wait for the answer */
 		m.a = pieces[0].va;
 		m.b = pieces[0].bytes;
 		m.call = PROBE_FILL;
@@ -636,7 +636,7 @@ static void usage(void)
 	       "Exit status: 0 all questions were asked, 1 the probe failed, 77 there is no such device.\n");
 }
 
-/* ask_all() - ask all questions. The observer has no context, which would change the numbers. */
+/* ask_all() - ask all questions. The observer has no context, since a context would change the numbers. */
 static int ask_all(void)
 {
 	struct probe_message m = {.a = GPU_OPEN_OWNER};

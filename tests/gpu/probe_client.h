@@ -1,4 +1,4 @@
-/* probe_client.h - the side of probe.c that starts workers, sends them requests, and moves memory between them. */
+/* probe_client.h - the part of probe.c that starts workers, sends requests to them, and moves memory between them. */
 #ifndef GPOOL_TESTS_GPU_PROBE_CLIENT_H
 #define GPOOL_TESTS_GPU_PROBE_CLIENT_H
 
@@ -14,9 +14,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { ANSWER_TIMEOUT_S = 60 }; /* chosen: the lack of an answer within this time is reported as the result */
+enum { ANSWER_TIMEOUT_S = 60 }; /* without an answer within this time, that is reported as the result */
 
-/* The property to probe, and the program that probes it. */
+/* The back end and device to probe, and the program that is executed for it. */
 struct probe_target {
 	const char *program;
 	const char *backend;
@@ -49,7 +49,7 @@ static inline int worker_start(const struct probe_target *target, struct worker 
 	return 0;
 }
 
-/* worker_stop() - end a worker and wait for its end; with `signal` 0 it ends by itself. */
+/* worker_stop() - end a worker with a signal and wait for it; with `signal` 0, it ends by itself. */
 static inline void worker_stop(struct worker *w, int signal)
 {
 	if (w->pid <= 0)
@@ -62,8 +62,8 @@ static inline void worker_stop(struct worker *w, int signal)
 }
 
 /*
- * ask() - let a worker make one call, with a descriptor in each direction. Return: its result, or -EPIPE if the worker
- * died of it.
+ * ask() - let a worker make one call, with a descriptor in each direction. Return: the result of the call, or -EPIPE if
+ * the worker has died of it.
  */
 static inline int ask_with(struct worker *w, struct probe_message *m, enum probe_call call, int in, int *out)
 {
@@ -75,7 +75,7 @@ static inline int ask_with(struct worker *w, struct probe_message *m, enum probe
 	if (rc == 0)
 		rc = peer_receive(w->socket, m, sizeof(*m), &fd);
 	if (rc < 0) {
-		/* A late answer would be taken for the next one. */
+		/* Otherwise a late answer would be mistaken for the next one. */
 		kill(w->pid, SIGKILL);
 		if (rc != -EAGAIN) {
 			snprintf(m->text, sizeof(m->text), "the worker died of it");
@@ -96,7 +96,7 @@ static inline int ask(struct worker *w, struct probe_message *m, enum probe_call
 	return ask_with(w, m, call, -1, NULL);
 }
 
-/* ask4() - the same, with the arguments given in place. */
+/* ask4() - do the same with the arguments as parameters. */
 static inline int ask4(
 	struct worker *w, struct probe_message *m, enum probe_call call, uint64_t a, uint64_t b, uint64_t c, uint64_t d)
 {
@@ -107,12 +107,12 @@ static inline int ask4(
 	return ask(w, m, call);
 }
 
-/* The memory of a worker, and its mapping. */
+/* A worker's memory and its mapping. */
 struct piece {
 	uint64_t handle, va, bytes;
 };
 
-/* piece_map() - reserve, map and give access to p->handle; returns the first failure, with its text in m. */
+/* piece_map() - reserve, map and give access to p->handle. Return: the first failure, with its text in m. */
 static inline int piece_map(struct worker *w, struct piece *p, enum gpu_access access, struct probe_message *m)
 {
 	int rc = ask4(w, m, PROBE_RESERVE, p->bytes, 0, 0, 0);
@@ -135,7 +135,7 @@ static inline int piece_create(struct worker *w, struct piece *p, uint64_t bytes
 	return piece_map(w, p, GPU_ACCESS_READ_WRITE, m);
 }
 
-/* piece_export(), piece_import() - export or import a descriptor with the position `at`. */
+/* piece_export(), piece_import() - export or import a descriptor with the position in `at`. */
 static inline int piece_export(struct worker *w, const struct piece *p, struct gpu_export *at, struct probe_message *m)
 {
 	int rc;

@@ -1,6 +1,6 @@
 /*
- * probe_worker.h - the process that executes the calls of probe.c: one message is one call of gpu.h; the answer has its
- * result and duration.
+ * probe_worker.h - the process that executes the calls of probe.c. Each message is one call of gpu.h; the answer has
+ * the result and the duration.
  *
  * Handles and addresses are sent as plain numbers, which the coordinator returns unchanged. A worker ends when its
  * socket is closed, and all its resources end with it.
@@ -22,7 +22,7 @@
 
 enum {
 	WORDS_BYTES = 65536, /* a multiple of the page size on every machine with a GPU */
-	CLOSE_LIMIT_S = 30,  /* a stream that still waits must not block a worker, and its coordinator, forever */
+	CLOSE_LIMIT_S = 30,  /* a waiting stream must not block a worker, and its coordinator, forever */
 };
 
 enum probe_call {
@@ -56,7 +56,7 @@ struct probe_message {
 	int32_t call;
 	int32_t rc;
 	uint64_t a, b, c, d;
-	uint64_t nanoseconds; /* of the call of gpu.h only */
+	uint64_t nanoseconds; /* duration of only the call of gpu.h */
 	uint8_t ipc[GPU_IPC_BYTES];
 	char text[256]; /* gpu_error_text() of a failure */
 };
@@ -66,7 +66,7 @@ struct probe_worker {
 	int index;
 	struct gpu *gpu;
 	struct gpu_stream *stream;
-	uint64_t *scratch; /* registered; this worker's own */
+	uint64_t *scratch; /* registered; used by this worker only */
 	uint64_t *words;   /* registered; shared with other workers */
 };
 
@@ -155,8 +155,8 @@ static inline int probe_event_import(struct probe_worker *w, struct probe_messag
 }
 
 /*
- * probe_call() - execute the call of a message. The results are written to the message; in: a received descriptor or
- * -1, *out: a descriptor to send or -1.
+ * probe_call() - execute the call of a message and write the results to the message. in: a received descriptor or -1;
+ * *out: a descriptor to send or -1.
  */
 static inline int probe_call(struct probe_worker *w, struct probe_message *m, int in, int *out)
 {

@@ -1,18 +1,20 @@
 /*
- * adapters.c - engines load, use and unload LoRA adapters, while they, the agent and its movers are killed and pages
+ * adapters.c - engines load, use and unload LoRA adapters, while engines, the agent and its movers are killed and pages
  * are evicted.
  *
- * Goal: whichever process dies at whatever instruction, an adapter that an engine has acquired, or released behind a
- * fence that is not signaled, always has the weights of its files; no tenant opens an adapter of another one; no page
- * and no pin is lost. Method: two tenants with three engines each, of two threads each, in a pool that holds a third of
- * their adapters. The adapters are private; some engines keep them on disk, in a folder that they share, some in a warm
- * pool, which is too small as well, some in both. Each weight is read, and compared by a checksum with that of the PEFT
- * files. The steps of an engine are random: acquire with and without waiting, prefetch, release at once and behind
- * fences, unload, register again, allocate and overwrite other pages, open objects of the other tenant. At the end
- * everything is released and evicted, and every page of both pools must be free.
+ * Goal: whichever process dies at any instruction, an adapter has the weights of its files while an engine has acquired
+ * it, or has released it behind a fence that is not signaled. No tenant opens an adapter of another tenant. No page and
+ * no pin is lost.
  *
- * With --broken, engines read adapters that they have released: then wrong weights must be found, or the test could not
- * fail.
+ * Method: two tenants with three engines each, with two threads per engine, in a pool that holds a third of their
+ * adapters. The adapters are private. Some engines keep copies on disk, in a shared folder; some in a warm pool, which
+ * is also too small; some in both. Each weight is read, and compared by a checksum with the PEFT files. The steps of an
+ * engine are random: acquire with and without waiting, prefetch, release at once and behind fences, unload, register
+ * again, allocate and overwrite other pages, open objects of the other tenant. At the end everything is released and
+ * evicted, and every page of both pools must be free.
+ *
+ * With --broken, engines read adapters that they have released. Wrong weights must then be found; otherwise the test
+ * could not fail.
  *
  * usage: adapters [SECONDS [SEED]] [--workers N] [--broken]
  */
@@ -42,7 +44,7 @@ static bool file_write(const char *name, const void *bytes, size_t length, const
 	return file && fclose(file) == 0 && written;
 }
 
-/* Return a checksum of the matrix as the kernels read it: tiles of 128 columns, in bf16. */
+/* Return a checksum of the matrix as kernels read it: tiles of 128 columns, in bf16. */
 static uint64_t digest_of_file(const struct rig *rig, const struct peft_matrix *matrix, bool transposed, uint32_t rank,
 	uint32_t columns, uint64_t digest)
 {
@@ -116,7 +118,7 @@ static void files_remove(void)
 		printf("%s stays\n", stage->counters.folder);
 }
 
-/* ---- eviction, as by poolctl ---- */
+/* ---- eviction by requests, as in poolctl ---- */
 
 /* Evict up to `pages` unpinned pages of a pool. */
 static void evict(struct stress_agent *agent, const char *pool, uint32_t pages)
@@ -165,7 +167,7 @@ static uint32_t objects_left(struct gpool *observer)
 	return count;
 }
 
-/* All engines have ended: all content is unpinned and can be evicted. */
+/* After all engines have ended, all content is unpinned and can be evicted. */
 static bool nothing_is_left(struct stress_agent *agent, struct gpool *observer, const char *pool, uint32_t pages)
 {
 	bool clean;

@@ -1,9 +1,9 @@
 /*
  * adapters_engine.h - the engines of adapters.c, and the memory that they share with the test.
  *
- * An engine is this program again, with two threads on one set of adapters. It knows each adapter's shape, the checksum
- * of its weights, and the results that the documentation permits. Most adapters are registered once for both threads;
- * each thread has one further entry of its own, which it registers again as another adapter.
+ * An engine is this program, executed again, with two threads that use one set of adapters. It knows the shape and the
+ * checksum of each adapter, and the results that the documentation permits. Most adapters are registered once for both
+ * threads. Each thread also has one entry of its own, which it registers again as another adapter.
  */
 #ifndef GPOOL_TESTS_STRESS_ADAPTERS_ENGINE_H
 #define GPOOL_TESTS_STRESS_ADAPTERS_ENGINE_H
@@ -32,7 +32,7 @@ struct counters {
 
 enum {
 	HELD = 2,    /* adapters that a thread has acquired */
-	PENDING = 2, /* released behind a fence that is not signaled */
+	PENDING = 2, /* adapters released behind a fence that is not signaled */
 	PRESS_PAGES = 8,
 };
 
@@ -42,7 +42,7 @@ static const char *const tenant_names[2] = {"red", "blue"};
 
 /* ---- adapters ---- */
 
-/* In the order of peft_read(). The columns are no multiple of a tile, and the ranks fill no page. */
+/* In the order of peft_read(). The columns are not a multiple of a tile, and the ranks do not fill a page. */
 static struct rig_module module_of(uint32_t adapter, uint32_t index)
 {
 	static const uint32_t ranks[] = {8, 16, 24, 32, 64, 128, 100, 8};
@@ -92,7 +92,7 @@ struct thread {
 	struct engine *engine;
 	uint64_t random;
 	uint32_t stream;
-	uint32_t own, own_id; /* the adapter of the thread's own entry, and the entry's number */
+	uint32_t own, own_id; /* adapter of the thread's own entry, and the id of the entry */
 	struct use held[HELD];
 	uint32_t held_count;
 	struct {
@@ -112,7 +112,7 @@ struct engine {
 	struct thread threads[THREADS];
 };
 
-/* A result that the documentation does not permit is a violation. */
+/* Report a result that the documentation does not permit, which is a violation. */
 static void refuse_answer(const struct engine *engine, const char *call, uint32_t adapter, int error)
 {
 	violation("engine %u: %s of adapter %u answers %d: %s", engine->slot, call, adapter, error,
@@ -149,7 +149,7 @@ static struct use any_adapter(struct thread *thread)
 	return use;
 }
 
-/* ---- what it does ---- */
+/* ---- steps ---- */
 
 static void acquire_refused(const struct thread *thread, uint32_t adapter, int timeout_ms, int error)
 {
@@ -165,7 +165,7 @@ static void acquire_refused(const struct thread *thread, uint32_t adapter, int t
 		refuse_answer(thread->engine, "gpool_lora_acquire()", adapter, error);
 }
 
-/* Acquire at once; or layer by layer, and then the adapter is private until it is released. */
+/* Acquire at once, or layer by layer; in the latter case, the adapter is private until it is released. */
 static int acquire_somehow(struct thread *thread, uint32_t id, int timeout_ms)
 {
 	struct gpool_lora *lora = thread->engine->lora;
@@ -211,7 +211,7 @@ static void do_acquire(struct thread *thread)
 	thread->held_count++;
 }
 
-/* Signal the oldest fence; until now the weights had to stay. */
+/* Signal the oldest fence. Until now the weights had to be kept. */
 static void reach_fence(struct thread *thread)
 {
 	struct gpool_fence fence = thread->pending[0].fence;
@@ -324,7 +324,7 @@ static void do_press(struct thread *thread)
 		refuse_answer(thread->engine, "gpool_free()", 0, error);
 }
 
-/* The name of the other tenant's object is visible, but the object cannot be opened. */
+/* Check that the object of the other tenant, whose name is visible, cannot be opened. */
 static void do_steal(struct thread *thread, struct gpool *pool)
 {
 	struct gpool_object_info info = {.size = sizeof(info)};
@@ -348,7 +348,7 @@ static void do_steal(struct thread *thread, struct gpool *pool)
 	}
 }
 
-/* --broken: weights of an adapter that is not acquired may be wrong. */
+/* With --broken: read an adapter that is not acquired, whose weights may be wrong. */
 static void do_peek(struct thread *thread)
 {
 	struct use use = any_adapter(thread);
@@ -385,7 +385,7 @@ static void work(struct thread *thread)
 		do_steal(thread, chance_below(&thread->random, 2) ? thread->engine->pool : thread->engine->warm);
 }
 
-/* ---- its life ---- */
+/* ---- the process ---- */
 
 /* Count the sources of this engine's loads; other engines may have been killed. */
 static void loads_count(const struct engine *engine)
@@ -402,7 +402,7 @@ static void *thread_main(void *argument)
 {
 	struct thread *thread = argument;
 
-	/* With a second thread, the first one's mapping could be removed while it reads. */
+	/* With --broken, only the first thread works: a second one could remove the mapping while it reads. */
 	while (told_to_run() && !(stage->broken && thread != thread->engine->threads))
 		work(thread);
 	while (thread->held_count)
@@ -421,7 +421,7 @@ static int lora_open(struct engine *engine, uint32_t way)
 	options.flags = GPOOL_LORA_PRIVATE;
 	options.element = GPOOL_LORA_BF16;
 	options.load_threads = 2;
-	/* None, one of both, or both. */
+	/* Use neither, one, or both. */
 	if (way & 1)
 		options.cache_dir = kept;
 	if (way & 2)
@@ -451,7 +451,7 @@ static int engine_open(struct engine *engine, const char *directory)
 	return error;
 }
 
-/* Loads and copies end before the pause, so that no page is in an intermediate state. */
+/* End loads and copies before the pause, so that no page is in an intermediate state. */
 static int engine_close(struct engine *engine)
 {
 	int error;

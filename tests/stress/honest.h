@@ -1,8 +1,8 @@
 /*
- * honest.h - well-behaved workers, for tests with a hostile process: they allocate, write, verify under a pin, and
+ * honest.h - well-behaved workers, for tests with a hostile process. They allocate, write, verify under a pin, and
  * free.
  *
- * They share a page with the test: their findings, their progress, and the orders to pause and to leave.
+ * They share a page with the test, which contains their findings, their progress, and the orders to pause and to end.
  */
 #ifndef GPOOL_TESTS_STRESS_HONEST_H
 #define GPOOL_TESTS_STRESS_HONEST_H
@@ -33,7 +33,7 @@ struct honest_stage {
 	char texts[HONEST_TEXTS][256];
 	_Atomic uint64_t allocations, refusals, verified, stale;
 	_Atomic uint64_t rounds[HONEST_MOST]; /* of each worker */
-	_Atomic uint64_t slowest_ns;          /* the longest that a pin and unpin took */
+	_Atomic uint64_t slowest_ns;          /* the longest duration of a pin and unpin */
 	_Atomic uint64_t more[8];             /* counters of the test */
 };
 
@@ -173,7 +173,7 @@ static inline _Noreturn void honest_main(
 	_exit(0);
 }
 
-/* Wait until *word is at least `count`; false: it did not become so in time. */
+/* Wait until *word is at least `count`. Return false if that does not happen in time. */
 static inline bool honest_await(const _Atomic uint32_t *word, uint32_t count)
 {
 	uint32_t seen;
@@ -184,7 +184,7 @@ static inline bool honest_await(const _Atomic uint32_t *word, uint32_t count)
 	return true;
 }
 
-/* Map a stage, which forked children inherit, and which other programs can map by the descriptor. */
+/* Map a stage, which forked children inherit. Other programs can map it with the descriptor. */
 static inline struct honest_stage *honest_stage_map(int fd)
 {
 	void *stage = fd < 0 ? MAP_FAILED
@@ -200,7 +200,7 @@ static inline int honest_stage_create(void)
 	return fd >= 0 && ftruncate(fd, sizeof(struct honest_stage)) == 0 ? fd : -1;
 }
 
-/* Start `count` workers of about `budget` pages each; returns true when all have started. */
+/* Start `count` workers with a budget of about `budget` pages each. Return true when all have started. */
 static inline bool honest_start(
 	struct honest_crew *crew, const char *directory, uint32_t count, uint32_t budget, uint64_t *random)
 {
@@ -224,7 +224,7 @@ static inline bool honest_stand_still(struct honest_crew *crew)
 	return honest_await(&crew->stage->standing, crew->count);
 }
 
-/* Let all workers end; print their findings. Returns true if none were found. */
+/* Let all workers end, and print their findings. Return true if there were none. */
 static inline bool honest_end(struct honest_crew *crew)
 {
 	struct honest_stage *stage = crew->stage;

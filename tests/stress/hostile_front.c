@@ -1,12 +1,12 @@
 /*
  * hostile_front.c - programs send malformed data to the nanomsg sockets, while honest workers run.
  *
- * Goal: at most the front dies, and is restarted; the agent's process does not change, the workers' hot path is not
+ * Goal: at most the front dies, and is restarted. The agent's process does not change, the workers' hot path is not
  * affected, control requests work again afterwards, and no process leaks descriptors. Method: attackers connect to both
  * sockets directly and send data that an honest peer never would: invalid greetings, headers with wrong type bytes,
- * lengths up to 2^64 - 1, partial messages, valid frames with invalid messages, descriptors with any message,
- * connections by the hundred. Honest workers verify their contents meanwhile; then descriptors are counted and the
- * agent is queried.
+ * lengths up to 2^64 - 1, partial messages, valid frames with invalid messages, descriptors with any message, hundreds
+ * of connections. Meanwhile, honest workers verify their contents. Then descriptors are counted and requests are sent
+ * to the agent.
  *
  * usage: hostile_front [SECONDS [SEED]] [--workers N]
  */
@@ -21,10 +21,10 @@
 
 enum {
 	PAGES = 256,
-	HONEST_BUDGET = 40, /* so that the pool stays below any pressure, and no block is evicted */
+	HONEST_BUDGET = 40, /* the pool stays below any pressure, so no block is evicted */
 	ATTACKERS = 2,
-	CROWD = 120,   /* connections at once */
-	ATTACHED = 40, /* descriptors with a message */
+	CROWD = 120,   /* concurrent connections */
+	ATTACHED = 40, /* descriptors sent with a message */
 	FRONT_DESCRIPTORS = 256,
 	FRAME_HEAD = 9,
 };
@@ -38,7 +38,7 @@ struct attacker {
 	int spare; /* a descriptor to send */
 };
 
-/* ---- by hand ---- */
+/* ---- connections without nanomsg ---- */
 
 static int dial(struct attacker *attacker)
 {
@@ -98,7 +98,7 @@ static void linger(int fd)
 		;
 }
 
-/* ---- attacks; each has a connection of its own ---- */
+/* ---- attacks; each uses a new connection ---- */
 
 static void wrong_greeting(struct attacker *attacker, int fd)
 {
@@ -140,7 +140,7 @@ static void half_message(struct attacker *attacker, int fd)
 	put(fd, bytes, 1 + chance_below(&attacker->random, sizeof(bytes) - 1));
 }
 
-/* A frame that nanomsg accepts, with a message that gpool's codec must refuse. */
+/* A frame that nanomsg accepts, with a message that gpool's codec must reject. */
 static void wrong_message(struct attacker *attacker, int fd)
 {
 	uint8_t bytes[FRAME_HEAD + 4 + 512];
@@ -149,7 +149,7 @@ static void wrong_message(struct attacker *attacker, int fd)
 	greet(attacker, fd);
 	random_fill(attacker, bytes, sizeof(bytes));
 	head(bytes, 1, 4 + length);
-	bytes[FRAME_HEAD] |= 0x80; /* a request id ends the stack of them */
+	bytes[FRAME_HEAD] |= 0x80; /* a request id ends the stack of ids */
 	if (chance_below(&attacker->random, 2) && length >= MSG_ENVELOPE_BYTES) {
 		struct msg_status_request request = {0};
 
@@ -243,7 +243,7 @@ static void storm(struct honest_stage *stage, const struct stress_agent *agent, 
 		if (pids[i] == 0)
 			attacker_main(stage, agent->directory, i % 2, seed);
 	}
-	/* This is the length of the test, not a wait for an event. */
+	/* This wait is the length of the test. */
 	poll(NULL, 0, (int)(seconds * 1000));
 	for (int i = 0; i < ATTACKERS; i++)
 		if (pids[i] > 0) {
@@ -256,7 +256,7 @@ static bool no_more_than(const char *who, pid_t pid, int before, int allowed)
 {
 	int now = stress_descriptors(pid);
 
-	/* The descriptors of a connection are closed when its end is noticed. */
+	/* A connection's descriptors are closed when its end has been detected. */
 	for (int tries = 0; now > allowed && tries < 6000; tries++) {
 		poll(NULL, 0, 10);
 		now = stress_descriptors(pid);
@@ -305,7 +305,9 @@ int main(int argc, char **argv)
 		crew.stage->more[MORE_ATTACKS], crew.stage->more[MORE_CONNECTIONS], crew.stage->more[MORE_REFUSED],
 		restarts, crew.stage->allocations, crew.stage->refusals, crew.stage->verified, crew.stage->stale,
 		(double)crew.stage->slowest_ns / 1e6, atomic_load(&crew.stage->wrong));
-	/* All workers fit into the pool, so none is refused and nothing is evicted, whatever the attackers do. */
+	/*
+	 * All workers fit into the pool, so no request may be refused and no block evicted, whatever the attackers do.
+	 */
 	if (crew.stage->refusals || crew.stage->stale || !crew.stage->more[MORE_ATTACKS]) {
 		printf("the workers noticed, or there was nothing to notice\n");
 		clean = false;

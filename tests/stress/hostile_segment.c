@@ -1,12 +1,12 @@
 /*
- * hostile_segment.c - a worker writes arbitrary data into its session segment repeatedly, while honest workers run.
+ * hostile_segment.c - a worker repeatedly writes arbitrary data to its session segment, while honest workers run.
  *
- * Goal: it can neither stop the agent, nor take another worker's page, nor damage the pool; findings concern its own
- * session only; after its death every page is free. Method: the hostile process attaches without the library's checks,
- * and its two threads write at the same time: random bytes over everything, and well-chosen false values, such as
- * cyclic block chains, counts that wrap, free bits on other workers' pages, requests whose fields change while they are
- * read. Both ring the doorbell. At some time the agent ends the session; the process ends too, and the next one starts.
- * Honest workers verify their contents all the time.
+ * Goal: it can neither stop the agent, nor take another worker's page, nor damage the pool. Findings concern its own
+ * session only. After its death every page is free. Method: the hostile process attaches without the library's checks.
+ * Its two threads write at the same time: random bytes everywhere, and false values designed to cause damage, such as
+ * cyclic block chains, counts that wrap, free bits for other workers' pages, and requests whose fields change while
+ * they are read. Both threads ring the doorbell. When the agent ends the session, the process exits, and the next one
+ * starts. Honest workers verify their contents all the time.
  *
  * usage: hostile_segment [SECONDS [SEED]] [--workers N]
  */
@@ -29,7 +29,7 @@ struct hostile {
 	struct session_segment session;
 	uint32_t id;
 	uint64_t random;
-	bool careful; /* writes no value that ends the session at once, so that others are read for longer */
+	bool careful; /* write no value that ends the session at once, so that other values are read for longer */
 };
 
 /* ---- attach without the library ---- */
@@ -70,7 +70,7 @@ static int hostile_attach(struct hostile *hostile, const char *directory)
 
 /* ---- false values ---- */
 
-/* Fields that are not atomic, which other threads write at the same time. */
+/* Write a field that is not atomic and that other threads write at the same time. */
 #define put(field, value) __atomic_store_n((field), (value), __ATOMIC_RELAXED)
 
 static uint32_t any_page(struct hostile *hostile)
@@ -78,7 +78,7 @@ static uint32_t any_page(struct hostile *hostile)
 	return chance_below(&hostile->random, PAGES);
 }
 
-/* Return a number at a boundary, for which a check may be missing. */
+/* Return a number near a limit, for which a check may be missing. */
 static uint32_t wild(struct hostile *hostile)
 {
 	static const uint32_t numbers[] = {0, 1, 2, 63, 64, 65, PAGES - 1, PAGES, PAGES + 1, 4095, 4096, 0x7fffffff,
@@ -93,7 +93,7 @@ static void random_bytes(struct hostile *hostile)
 {
 	uint64_t *words = (uint64_t *)(void *)hostile->session.header;
 	struct session_layout layout = session_layout_of(PAGES);
-	/* The table of regions is last: it is ten times as large as the rest, and read only on requests of tools. */
+	/* The table of regions is last: it is ten times as large as the rest, and read only for requests of tools. */
 	size_t first = hostile->careful ? layout.free_bits : 0,
 	       end = hostile->careful ? layout.requests : layout.regions;
 	bool small = chance_below(&hostile->random, 2);
@@ -138,7 +138,7 @@ static void blocks_everywhere(struct hostile *hostile)
 	}
 }
 
-/* Write a scattered block whose extents form a circle, over its own pages if it has some. */
+/* Write a scattered block whose extents form a cycle, over its own pages if it has any. */
 static void chain_in_a_circle(struct hostile *hostile)
 {
 	uint32_t pages[8], count = 0;
@@ -176,7 +176,7 @@ static void requests_wild(struct hostile *hostile)
 	atomic_store(&hostile->session.header->requests_pending, ~UINT64_C(0));
 }
 
-/* Send requests like a real worker, so that the session has pages. */
+/* Send valid requests, so that the session has pages. */
 static void request_honest(struct hostile *hostile)
 {
 	struct lease_request *request = &hostile->session.requests[0];
@@ -280,7 +280,7 @@ static int hostile_main(char **arguments)
 	while (poll(&connection, 1, 0) == 0)
 		attack(&hostile);
 	atomic_fetch_add(&stage->more[MORE_ENDED], 1);
-	_exit(0); /* the agent has ended the session: the pages are freed with the process */
+	_exit(0); /* the agent has ended the session; the pages are freed when the process ends */
 }
 
 /* ---- the test ---- */
@@ -306,8 +306,8 @@ static bool was_real(struct honest_stage *stage, double seconds)
 }
 
 /*
- * Run one hostile process after the other, killing some of them, until the time is over; the last one is stopped, and
- * stays.
+ * Run one hostile process after the other, and kill some of them, until the time is over. The last one is stopped and
+ * remains.
  */
 static pid_t hostiles_run(
 	struct honest_stage *stage, int stage_fd, const char *directory, double seconds, uint64_t *random)
@@ -355,7 +355,7 @@ int main(int argc, char **argv)
 	if (last > 0)
 		kill(last, SIGSTOP);
 	clean = honest_stand_still(&crew) && clean;
-	/* The hostile session, if it still exists, may have findings; no other may. */
+	/* Findings are permitted only for the hostile session, if it still exists. */
 	clean = stress_agent_check_except(&agent, (uint32_t)atomic_load(&crew.stage->more[MORE_SESSION])) && clean;
 	if (last > 0) {
 		kill(last, SIGKILL);

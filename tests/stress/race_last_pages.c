@@ -1,14 +1,17 @@
 /*
  * race_last_pages.c - six engines compete for the last pages of a small pool.
  *
- * Goal: no page is ever held by two engines, all together never hold more pages than the pool has, every refusal is an
- * out-of-memory error, and no engine crashes. Method: each engine (a process) allocates blocks of one to four pages,
- * pinned, and frees them, always near the end of the pool. It swaps its stamp into a word of each page and must find
- * the word empty; it empties the word before it frees the page. A shared count, increased after an allocation and
- * decreased before a free, must never exceed the pool's size. With --broken an engine occasionally omits a page's
- * stamp, as if it had freed a page that it still uses: that must be detected.
+ * Goal: two engines never hold the same page, all engines together never hold more pages than the pool has, every
+ * refusal is an out-of-memory error, and no engine crashes. Method: each engine (a process) allocates pinned blocks of
+ * one to four pages and frees them, while the pool is always almost full. After an allocation, it swaps its stamp into
+ * a word of each page, and the word must have been empty; before a free, it empties the word. A shared count, increased
+ * after an allocation and decreased before a free, must never exceed the size of the pool.
  *
- * Without arguments it makes a million requests; with SECONDS as many as possible in that time, or --requests.
+ * With --broken, an engine occasionally omits the stamp of a page, as if it had freed a page that it still uses. That
+ * must be detected.
+ *
+ * Without arguments, the test makes a million requests; with SECONDS, as many as possible in that time; with
+ * --requests, that number.
  *
  * usage: race_last_pages [SECONDS [SEED]] [--workers N] [--requests N] [--broken]
  */
@@ -27,13 +30,13 @@
 enum {
 	PAGES = 48,
 	BLOCK_MOST = 4,
-	HELD_MOST = 12, /* pages of an engine: six engines want 1.5 times the pool */
+	HELD_MOST = 12, /* pages per engine; six engines want 1.5 times the pool */
 	ENGINES_MAX = 32,
 	TEXTS = 8,
 };
 
 struct stage {
-	_Atomic uint64_t requests; /* requests still to be made */
+	_Atomic uint64_t requests; /* number of requests still to be made */
 	uint64_t end_ns;           /* 0: run until no requests are left */
 	_Atomic uint32_t held, held_most;
 	_Atomic uint64_t allocations, refusals, late_refusals;
@@ -64,7 +67,7 @@ static void __attribute__((format(printf, 1, 2))) violation(const char *format, 
 	va_end(arguments);
 }
 
-/* Replace the stamp of each page of a block, and check that the old one was `from`. */
+/* Replace the stamp in each page of a block, and check that the old stamp was `from`. */
 static void stamp(const struct engine *engine, const struct gpool_block *block, uint64_t from, uint64_t to)
 {
 	uint64_t address, was;
@@ -95,7 +98,7 @@ static void take(struct engine *engine)
 	struct gpool_block block;
 	int error;
 
-	/* One request in eight waits for a short time; its refusal must be the same error. */
+	/* One request in eight waits for a short time. If it is refused, the error must be the same. */
 	options.timeout_ms = chance_below(&engine->random, 8) ? 0 : 2;
 	error = gpool_alloc(engine->pool, pages, &options, &block);
 	if (error) {
@@ -134,7 +137,7 @@ static void give(struct engine *engine)
 		violation("engine %u: gpool_free() answers %d: %s", engine->number, error, gpool_strerror(error));
 }
 
-/* Take one of the remaining requests; false: none is left. */
+/* Take one of the remaining requests. Return false if there is none. */
 static bool request_left(void)
 {
 	uint64_t left = atomic_load_explicit(&stage->requests, memory_order_relaxed);
@@ -205,7 +208,7 @@ static bool engines_run(const struct stress_agent *agent, const struct stress_ar
 int main(int argc, char **argv)
 {
 	struct stress_arguments arguments = {.count = 1000000, .workers = 6};
-	/* Small batches, so that no engine leases idle pages; no block is evicted since all are pinned. */
+	/* Use small batches, so that no engine leases idle pages. No block is evicted, since all are pinned. */
 	static const char *const settings[] = {
 		"lease.initial_pages=1", "lease.batch_pages=1", "lease.batch_most=4", NULL};
 	struct stress_agent agent;

@@ -2,8 +2,8 @@
  * stress.h - shared by the stress tests: random numbers, clocks, run lengths, contents that identify their owner, and
  * the agent's own check.
  *
- * Every test prints its seed and accepts it as an argument, runs for the given time (GPOOL_TEST_SCALE shortens that for
- * sanitizers), and waits for events with a limit, never for time to pass.
+ * Every test prints its seed and accepts it as an argument. It runs for the given time, which GPOOL_TEST_SCALE shortens
+ * for sanitizers. It waits for events with a limit, and never just for time to pass.
  */
 #ifndef GPOOL_TESTS_STRESS_H
 #define GPOOL_TESTS_STRESS_H
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* ---- chance and time ---- */
+/* ---- random numbers and time ---- */
 
 /* splitmix64: any state is valid, including 0. */
 static inline uint64_t chance(uint64_t *state)
@@ -27,7 +27,7 @@ static inline uint64_t chance(uint64_t *state)
 	return z ^ z >> 31;
 }
 
-/* 0 .. below - 1 */
+/* Return a random number from 0 to below - 1. */
 static inline uint32_t chance_below(uint64_t *state, uint32_t below)
 {
 	return (uint32_t)((chance(state) >> 32) * below >> 32);
@@ -51,24 +51,24 @@ static inline double test_scale(void)
 }
 
 struct stress_arguments {
-	double seconds; /* scaled; 0: until the count is reached */
-	uint64_t count; /* scaled; 0: until the seconds are over */
+	double seconds; /* scaled; 0: run until the count is reached */
+	uint64_t count; /* scaled; 0: run until the time is over */
 	uint64_t seed;
 	uint32_t workers;
-	bool broken; /* run with the planted bug, and succeed if it is detected */
+	bool broken; /* run with the planted bug; the test succeeds if the bug is detected */
 };
 
 #define STRESS_USAGE "usage: %s [SECONDS [SEED]] [--workers N] [--requests N] [--broken]\n"
 
 /*
- * On a busy machine a run is extended up to this multiple of its length, until each event that it is meant to test has
+ * On a busy machine, a run is extended up to this multiple of its length, until each event that it must include has
  * happened.
  */
 enum { STRESS_LONGEST = 12 };
 
 /*
- * stress_arguments_read() - read [SECONDS [SEED]] and options over the defaults in *arguments; prints the seed. Given
- * seconds replace a default count. Return: false on wrong usage.
+ * stress_arguments_read() - read [SECONDS [SEED]] and options into *arguments, which contains the defaults, and print
+ * the seed. Given SECONDS replace a default count. Return: false on wrong usage.
  */
 static inline bool stress_arguments_read(int argc, char **argv, struct stress_arguments *arguments)
 {
@@ -116,8 +116,8 @@ static inline bool stress_arguments_read(int argc, char **argv, struct stress_ar
 /* ---- contents ---- */
 
 /*
- * Words written into each page: enough to detect an overwrite of any 32 KiB, and few enough that the test is not
- * limited by memory bandwidth.
+ * Number of words written to each page: enough to detect an overwrite of any 32 KiB, and few enough that memory
+ * bandwidth does not limit the test.
  */
 enum { CONTENT_WORDS = 16 };
 
@@ -136,7 +136,9 @@ static inline uint64_t content_value(uint64_t key, uint32_t page, uint32_t word)
 	return chance(&state);
 }
 
-/* content_write() - fill a block with values derived from each position and from `key`, which no other block has. */
+/*
+ * content_write() - fill a block with values derived from their positions and from `key`, which is unique to the block.
+ */
 static inline void content_write(uint64_t address, uint64_t page_bytes, uint32_t pages, uint64_t key)
 {
 	for (uint32_t page = 0; page < pages; page++)
@@ -145,7 +147,7 @@ static inline void content_write(uint64_t address, uint64_t page_bytes, uint32_t
 				content_value(key, page, word), memory_order_relaxed);
 }
 
-/* content_check() - return -1 if all content is unchanged, else the first wrong page. */
+/* content_check() - return -1 if all content is unchanged, otherwise the first wrong page. */
 static inline int64_t content_check(uint64_t address, uint64_t page_bytes, uint32_t pages, uint64_t key)
 {
 	for (uint32_t page = 0; page < pages; page++)

@@ -1,5 +1,5 @@
 /*
- * stress_agent.h - run a real gpoold for a stress test, on the host back end, with an observer's session for requests.
+ * stress_agent.h - run a real gpoold for a stress test, on the host back end, with an observer session for requests.
  *
  * Functions that check a condition print the violations and return false.
  */
@@ -32,7 +32,7 @@ struct stress_agent {
 	pid_t keeper, pid, front;
 };
 
-/* Send one request of the observer; the answer is stored in `reply`. */
+/* Send one request in the observer session. The answer is stored in `reply`. */
 static inline bool stress_ask(
 	struct stress_agent *agent, const char *what, uint8_t *request, int length, uint8_t *reply, int *got)
 {
@@ -57,7 +57,7 @@ static inline bool stress_agent_status(struct stress_agent *agent, struct msg_st
 		!msg_decode_status_reply(status, reply, (size_t)length);
 }
 
-/* Check that the agent is the one that was started. The front may have been replaced. */
+/* Check that the agent is the one that was started. The front may have been restarted. */
 static inline bool stress_agent_same(struct stress_agent *agent)
 {
 	static struct msg_status_reply status;
@@ -81,10 +81,10 @@ static inline bool stress_agent_front(struct stress_agent *agent, pid_t *pid, ui
 }
 
 /*
- * stress_agent_start() - start gpoold with one pool of `pages` pages of 512 KiB, none reserved; `settings`: key=value
- * up to NULL, or NULL. The caller may fork workers afterwards, which open their own sessions; since this process has
- * used nanomsg, they can send no control requests unless they execute another program. stress_agent_start_with() - the
- * same with further arguments up to NULL, or NULL.
+ * stress_agent_start() - start gpoold with one pool of `pages` pages of 512 KiB, none reserved. settings: key=value,
+ * terminated by NULL; or NULL. The caller may then fork workers, which open their own sessions. Since this process has
+ * used nanomsg, they can send control requests only after executing another program. stress_agent_start_with() - the
+ * same with further arguments, terminated by NULL; or NULL.
  */
 static inline bool stress_agent_start_with(
 	struct stress_agent *agent, uint32_t pages, const char *const *settings, const char *const *more)
@@ -134,8 +134,8 @@ static inline bool stress_agent_start(struct stress_agent *agent, uint32_t pages
 }
 
 /*
- * Let the agent check the invariants. Findings against session `except` (0: none) do not count. still: no operation is
- * under way, so no page may be in an intermediate state.
+ * Let the agent check the invariants. Findings about session `except` (0: none) are ignored. still: no operation is in
+ * progress, so no page may be in an intermediate state.
  */
 static inline bool stress_agent_check_pool(struct stress_agent *agent, const char *pool, bool still, uint32_t except)
 {
@@ -181,7 +181,7 @@ static inline bool stress_pool_wait_free(const struct pool_header *header)
 {
 	uint32_t free_pages = 0;
 
-	/* An observer is not notified of this, so it polls every millisecond. */
+	/* An observer is not notified of this, so poll every millisecond. */
 	for (int tries = 0; tries < STRESS_PATIENCE_MS; tries++) {
 		free_pages = atomic_load(&header->state_pages[PAGE_FREE]);
 		if (free_pages == header->page_count)
@@ -195,16 +195,16 @@ static inline bool stress_pool_wait_free(const struct pool_header *header)
 	return false;
 }
 
-/* Wait until every page is FREE, as it must be after the end of the last worker. */
+/* Wait until every page is FREE, which must happen after the end of the last worker. */
 static inline bool stress_agent_wait_free(struct stress_agent *agent)
 {
 	return stress_pool_wait_free(agent->header);
 }
 
-/* Print the end of gpoold's log. */
+/* Print the last part of gpoold's log. */
 static inline void stress_log_show(const struct stress_agent *agent)
 {
-	/* less than the part of a failed test's output that is shown, so that the verdict stays visible */
+	/* less than the part of a failed test's output that is shown, so that the verdict remains visible */
 	char text[1500];
 	size_t length;
 	FILE *log = fopen(agent->harness.log, "re");
@@ -220,8 +220,8 @@ static inline void stress_log_show(const struct stress_agent *agent)
 }
 
 /*
- * stress_agent_stop() - stop gpoold; if `clean` is false, print its log. Return: `clean`, and gpoold ended with status
- * 0 and left nothing behind.
+ * stress_agent_stop() - stop gpoold; if `clean` is false, print its log. Return: true if `clean` is true, gpoold ended
+ * with status 0, and it left no files behind.
  */
 static inline bool stress_agent_stop(struct stress_agent *agent, bool clean)
 {
@@ -231,7 +231,7 @@ static inline bool stress_agent_stop(struct stress_agent *agent, bool clean)
 	return harness_stop(&agent->harness) == 0 && clean;
 }
 
-/* Return the number of open descriptors of a process; negative: it has ended. */
+/* Return the number of open descriptors of a process, or a negative number if it has ended. */
 static inline int stress_descriptors(pid_t pid)
 {
 	char path[64];
@@ -270,8 +270,8 @@ static inline uint32_t stress_sessions_held(pid_t pid)
 }
 
 /*
- * stress_keeper_descriptors() - return stress_descriptors() of the keeper once it holds `sessions` sessions: it gets a
- * session's descriptors by a message, some time after the worker. Negative: that did not happen.
+ * stress_keeper_descriptors() - wait until the keeper holds `sessions` sessions, and return its stress_descriptors().
+ * It receives a session's descriptors in a message, some time after the worker does. Negative: that did not happen.
  */
 static inline int stress_keeper_descriptors(const struct stress_agent *agent, uint32_t sessions)
 {

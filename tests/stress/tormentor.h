@@ -1,9 +1,9 @@
 /*
  * tormentor.h - kill and stop worker processes, and gpoold's processes, at any instruction while they work.
  *
- * A stress program that includes it (once, after its own struct counters) executes itself again for each of its
- * workers: NAME --worker SLOT FD DIRECTORY SEED. The stage is shared by all of these processes: orders, counts, the
- * first error.
+ * A stress program includes this file once, after its struct counters. It executes itself again for each of its
+ * workers: NAME --worker SLOT FD DIRECTORY SEED. All of these processes share the stage, which contains orders, counts
+ * and the first error.
  */
 #ifndef GPOOL_TESTS_STRESS_TORMENTOR_H
 #define GPOOL_TESTS_STRESS_TORMENTOR_H
@@ -25,7 +25,7 @@
 #include <unistd.h>
 
 enum {
-	THREADS = 2, /* of a worker */
+	THREADS = 2, /* per worker */
 	WORKERS_MAX = 32,
 	PATIENCE_MS = 60000,
 	TEXTS = 8,
@@ -39,7 +39,8 @@ enum command { RUN, STAND_STILL, LEAVE };
 /* Shared by all processes. */
 struct stage {
 	_Atomic uint32_t command;
-	_Atomic uint32_t standing[WORKERS_MAX]; /* number of paused threads; reset at each start of a worker */
+	_Atomic uint32_t standing[WORKERS_MAX]; /* number of paused threads of each worker; reset when the worker is
+						 * started */
 	_Atomic uint32_t wrong;                 /* number of violations */
 	char texts[TEXTS][256];
 	struct counters counters;
@@ -75,7 +76,7 @@ static bool told_to_run(void)
 	return atomic_load_explicit(&stage->command, memory_order_relaxed) == RUN;
 }
 
-/* Pause the calling thread of a worker with this number of threads. Returns when they may end. */
+/* Pause the calling thread of a worker with `threads` threads. Returns when the pause ends. */
 static void stand(uint32_t slot, uint32_t threads)
 {
 	atomic_fetch_add(&stage->standing[slot], threads);
@@ -84,12 +85,12 @@ static void stand(uint32_t slot, uint32_t threads)
 		futex_wait(&stage->command, STAND_STILL, -1);
 }
 
-/* ---- the tormentor ---- */
+/* ---- killing and stopping ---- */
 
 struct victim {
 	pid_t pid;
 	int pidfd;
-	uint64_t stopped_until; /* 0: it is running */
+	uint64_t stopped_until; /* 0: it is not stopped */
 };
 
 struct tormentor {
@@ -99,15 +100,15 @@ struct tormentor {
 	uint64_t random;
 	struct victim victims[WORKERS_MAX];
 	uint64_t kills, stops;
-	pid_t keeper;       /* 0: gpoold's processes are not killed */
-	uint32_t gpoold_ms; /* mean time between two deaths of gpoold's processes */
+	pid_t keeper;       /* 0: do not kill gpoold's processes */
+	uint32_t gpoold_ms; /* mean time between two kills of gpoold's processes */
 	uint64_t agent_kills, mover_kills, front_kills;
-	/* Returns true if each event that the test is about has happened. */
+	/* Return true if each event that the run must include has happened. */
 	bool (*was_real)(const struct tormentor *tormentor);
 	const struct stress_agent *agent;
 };
 
-/* Create a descriptor that workers inherit, before they are started; -1: failed. */
+/* Create a descriptor that workers inherit, before they are started. Return -1 on failure. */
 static int stage_create(void)
 {
 	int fd = memfd_create("stage", 0);
@@ -125,7 +126,7 @@ static bool worker_start(struct tormentor *tormentor, uint32_t slot)
 	snprintf(seed_text, sizeof(seed_text), "%" PRIu64, chance(&tormentor->random));
 	atomic_store(&stage->standing[slot], 0);
 	victim->stopped_until = 0;
-	/* The worker executes the program again, so that no state of this process is left. */
+	/* The worker executes the program again, so that it has no state of this process. */
 	victim->pid = fork();
 	if (victim->pid == 0) {
 		execl("/proc/self/exe", "worker", "--worker", slot_text, fd_text, tormentor->directory, seed_text,
@@ -149,7 +150,7 @@ static int worker_wait(struct victim *victim)
 	return status;
 }
 
-/* Return a random time with an exponential distribution, as of independent events. */
+/* Return a random time with an exponential distribution, as between independent events. */
 static uint64_t some_time(struct tormentor *tormentor, uint32_t mean_ms)
 {
 	double uniform = ((double)(chance(&tormentor->random) >> 11) + 1) / 9007199254740993.0;
@@ -187,7 +188,7 @@ static bool torment_one(struct tormentor *tormentor)
 	return worker_start(tormentor, slot);
 }
 
-/* Return the keeper's child of this name; 0: none at this time. */
+/* Return the keeper's child with this name; 0: none at present. */
 static pid_t gpoold_child(pid_t keeper, const char *name)
 {
 	char path[64], comm[32];
@@ -212,7 +213,7 @@ static pid_t gpoold_child(pid_t keeper, const char *name)
 	return found;
 }
 
-/* $TORTURE_GPOOLD_MS sets another mean time between two deaths of gpoold's processes. */
+/* Return the mean time between two kills of gpoold's processes: $TORTURE_GPOOLD_MS, or `otherwise`. */
 static uint32_t gpoold_ms(uint32_t otherwise)
 {
 	const char *text = getenv("TORTURE_GPOOLD_MS");
@@ -234,7 +235,7 @@ static void torment_gpoold(struct tormentor *tormentor)
 	tormentor->front_kills += which == 4;
 }
 
-/* Sleep until `until`; returns false if a worker ended unexpectedly. */
+/* Sleep until `until`. Return false if a worker ended unexpectedly. */
 static bool watch(struct tormentor *tormentor, uint64_t until)
 {
 	struct pollfd ended[WORKERS_MAX];
@@ -305,7 +306,7 @@ static void torment(struct tormentor *tormentor)
 	}
 }
 
-/* Let all threads of all workers complete their steps, and pause. */
+/* Let all threads of all workers complete their steps and pause. */
 static void stand_still(struct tormentor *tormentor)
 {
 	atomic_store(&stage->command, STAND_STILL);

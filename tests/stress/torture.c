@@ -1,21 +1,22 @@
 /*
- * torture.c - workers are killed and stopped at any instruction, and agent, movers and front are killed too, while the
+ * torture.c - workers, agent, movers and front are killed at any instruction, and workers are also stopped, while the
  * others continue.
  *
- * Goal: whichever process is killed or stopped, no page is lost, no page has two owners, every content that can be
- * pinned is correct, and no worker gets an error that its call does not document. Method: a pool that is too small for
- * the workers (two threads each), so that the agent evicts blocks and reclaims idle pages all the time. Each block
- * holds words that only it can hold; they are verified under every pin. Threads of a worker pass each other handles, so
- * that both pin, unpin and free the same blocks. Each thread also has an elastic range whose pages it offers and
- * reclaims, and allocations in a stream. One worker is killed every 50 ms on average and a new one is started in its
- * place; others are stopped for a while; about once a second one of gpoold's own processes, except the keeper, is
- * killed. With odd seeds eviction is adaptive. Stale handles are permitted, wrong contents never. At the end the
- * workers pause and the agent's check must have no findings; then they end, half of them by a kill, and every page must
- * be free again.
+ * Goal: whichever process is killed or stopped, no page is lost, no page has two owners, all content that can be pinned
+ * is correct, and no worker gets an error that its call does not document.
  *
- * With --broken workers use contents that they have unpinned: then wrong contents must be found within the default
- * time, or the test could not fail. Without --broken such a run comes first, in a separate process; it ends with the
- * first violation.
+ * Method: the pool is too small for the workers, which have two threads each, so the agent evicts blocks and reclaims
+ * idle pages all the time. Each block holds words that are unique to it, which are verified under every pin. Threads of
+ * a worker exchange handles, so that both pin, unpin and free the same blocks. Each thread also has an elastic range
+ * whose pages it offers and reclaims, and allocations on a stream. A worker is killed every 50 ms on average and
+ * replaced by a new one; others are stopped for some time. About once per second, one of gpoold's own processes except
+ * the keeper is killed. With odd seeds, eviction is adaptive. Stale handles are permitted, wrong contents never. At the
+ * end, the workers pause, and the agent's check must have no findings. Then they end, half of them by a kill, and every
+ * page must be free.
+ *
+ * With --broken, workers use contents that they have unpinned. Wrong contents must then be found within the default
+ * time; otherwise the test could not fail. Without --broken, such a run comes first, in a separate process; it ends
+ * with the first violation.
  *
  * usage: torture [SECONDS [SEED]] [--workers N] [--broken] [--spare-gpoold]
  */
@@ -52,7 +53,7 @@ static void judge(struct tormentor *tormentor, const struct stress_agent *agent)
 		c->offers, c->reclaimed, c->offers_lost, c->mallocs);
 }
 
-/* A run must be long enough to include evictions and kills. */
+/* Return true if the run included evictions, kills and the other events, or was too short for them. */
 static bool was_real(const struct tormentor *tormentor)
 {
 	const struct counters *c = &stage->counters;
@@ -68,7 +69,7 @@ static bool was_real(const struct tormentor *tormentor)
 
 static const char *const adaptive[] = {"eviction.policy=adaptive", NULL};
 
-/* Check that the planted bug was found, and no other. */
+/* Check that the planted bug was found, and no other bug. */
 static bool broken_was_found(void)
 {
 	for (uint32_t i = 0; i < TEXTS && i < atomic_load(&stage->wrong); i++)

@@ -1,7 +1,7 @@
 /*
  * torture_ranges.h - steps of torture.c's workers with elastic ranges and gpool_malloc_async(): commit pages, offer
- * them at once or behind a fence, reclaim them, decommit them; allocate and free in a stream. Each thread has its own
- * range and knows the content of each page. Pages that a reclaim reports as kept must have their content; pages behind
+ * them at once or behind a fence, reclaim them, decommit them; allocate and free on a stream. Each thread has its own
+ * range and knows the content of each page. Pages that a reclaim reports as kept must have their content. Pages behind
  * a fence must have it until the fence is signaled.
  */
 #ifndef GPOOL_TESTS_STRESS_TORTURE_RANGES_H
@@ -15,14 +15,14 @@ enum range_page { PAGE_NONE, PAGE_HELD, PAGE_OFFERED, PAGE_FENCED };
 
 struct ranges_state {
 	struct gpool_range *range;
-	uint32_t stream; /* host-signaled, and used by the range only: its fences are signaled in order */
+	uint32_t stream; /* host-signaled, and used only by the range, so its fences are signaled in order */
 	uint64_t address;
-	uint64_t contents; /* number of contents used so far */
+	uint64_t contents; /* number of contents written so far */
 	uint64_t content[RANGE_PAGES];
 	enum range_page page[RANGE_PAGES];
-	struct gpool_fence fence; /* of the FENCED pages; they are one run */
+	struct gpool_fence fence; /* of the FENCED pages, which are one run */
 	uint32_t fenced_first, fenced_count;
-	bool fenced_offer; /* offered behind it; else decommitted */
+	bool fenced_offer; /* pages are offered behind the fence; otherwise decommitted */
 	uint64_t mallocs[MALLOCS], malloc_content[MALLOCS];
 	uint32_t malloc_pages[MALLOCS];
 };
@@ -43,7 +43,7 @@ static void range_refuse(const struct thread *thread, const char *call, int erro
 	violation("worker %u: %s answers %d: %s", thread->worker->slot, call, error, gpool_strerror(error));
 }
 
-/* End the work by a signal of the host-signaled timeline, which involves no call for the range. */
+/* End the work by signaling the host-signaled timeline, without a call for the range. */
 static void range_fence_reach(struct thread *thread, struct ranges_state *state)
 {
 	for (uint32_t i = 0; i < state->fenced_count; i++) {
@@ -173,7 +173,7 @@ static void do_range(struct thread *thread)
 		range_fence_reach(thread, state);
 		return;
 	}
-	/* Steps with pages that wait for a fence would make the model uncertain. */
+	/* Skip pages that wait for a fence: the result would not be predictable. */
 	if (state->fenced_count && first < state->fenced_first + state->fenced_count &&
 		state->fenced_first < first + count)
 		return;

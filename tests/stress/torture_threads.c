@@ -3,15 +3,17 @@
  * sides.
  *
  * Goal: pin, allocate, free, grant, reclaim, evict and death, as implemented in shm/, never give a page to two owners,
- * never change a content under a pin, and order every access. Method: sessions of two threads each and an agent thread
- * share one mapping of each segment; contents are plain memory, so that a missing order is a data race in the sense of
- * C; ghosts (relaxed, so that they order nothing) record the owner of each page. Sessions die at named points, leaving
- * everything in its state. A device thread of each session acts as its GPU: it reads pages after their blocks were
- * unpinned or freed behind a fence, and then signals the fence.
+ * never change content under a pin, and order all accesses.
  *
- * With --broken one of two bugs is planted: the pin ignores the page word, or an offer drops its pin before it stores
- * the fence. Violations must then be found, or the test could not fail: without arguments a short run with each bug
- * comes first, in a separate process.
+ * Method: sessions of two threads each and an agent thread share one mapping of each segment. Contents are plain
+ * memory, so a missing order is a data race in the sense of C. Ghosts record the owner of each page; they are relaxed
+ * atomics, so that they order nothing. Sessions die at named points and leave everything in its state. A device thread
+ * per session acts as its GPU: it reads pages after their blocks have been unpinned or freed behind a fence, and then
+ * signals the fence.
+ *
+ * With --broken, one of two bugs is planted: the pin ignores the page word, or an offer drops its pin before it stores
+ * the fence. Violations must then be found; otherwise the test could not fail. Without arguments, a short run with each
+ * bug comes first, in a separate process.
  *
  * usage: torture_threads [SECONDS [SEED]] [--broken]
  */
@@ -41,12 +43,12 @@
 enum {
 	PAGES = 256,
 	SESSIONS = 4,
-	THREADS = 2,     /* of each session */
-	BLOCK_MOST = 70, /* pages: more than a word of the bitmap */
-	HANDLES = 24,    /* of each thread */
+	THREADS = 2,     /* per session */
+	BLOCK_MOST = 70, /* pages; more than one word of the bitmap */
+	HANDLES = 24,    /* per thread */
 	MAGAZINE = 4,
-	SHARED = 2, /* handles that the threads of a session pass each other */
-	WORDS = 4,  /* words of content in a page */
+	SHARED = 2, /* handles that the threads of a session exchange */
+	WORDS = 4,  /* words of content per page */
 };
 
 struct handle {
@@ -70,7 +72,7 @@ struct session {
 	uint32_t id;
 	_Atomic bool dying;
 	_Atomic uint64_t sequence;
-	pthread_mutex_t lock; /* for the exchange of handles only; no session dies while it holds it */
+	pthread_mutex_t lock; /* only for the exchange of handles; no session dies while it holds the lock */
 	struct handle shared[SHARED];
 	struct job jobs[THREADS];
 	pthread_t threads[THREADS], device;
@@ -78,13 +80,14 @@ struct session {
 
 struct worker {
 	struct session *session;
-	uint32_t stream; /* index in jobs[]; its slot of the timeline is one more */
+	uint32_t stream; /* index in jobs[]; its slot of the timeline is one higher */
 	uint64_t random;
 	struct handle handles[HANDLES];
 	uint32_t handle_count;
 	struct cached magazine[MAGAZINE];
 	uint32_t magazine_count;
-	struct handle deferred[HANDLES]; /* freed while another thread still pinned them, or behind a fence */
+	struct handle deferred[HANDLES]; /* blocks freed while another thread still had them pinned, or behind a
+					  * fence */
 	uint32_t deferred_count;
 	uint64_t verified, stale, lost_frees, late_frees, offers, claimed;
 };
@@ -93,7 +96,7 @@ static _Atomic uint64_t page_words[PAGES];
 static uint64_t contents[PAGES][WORDS];
 static _Atomic uint64_t claims[PAGES]; /* ghost: tag of the block that owns the page */
 static struct session sessions[SESSIONS];
-static uint32_t owners[PAGES]; /* the agent's own table: session, 0: none */
+static uint32_t owners[PAGES]; /* the agent's own table of owners: session; 0: none */
 static enum { SOUND, BROKEN_PIN, BROKEN_OFFER } broken;
 static const char *const broken_names[] = {
 	[SOUND] = "",
@@ -188,7 +191,7 @@ static int pin(const struct worker *worker, const struct handle *handle)
 	return -ESTALE;
 }
 
-/* Pin a page that this thread has claimed by its bit: only a check of the agent may delay the pin. */
+/* Pin a page that this thread has claimed by its bit. Only a check by the agent may delay the pin. */
 static uint64_t pin_claimed(const struct worker *worker, uint32_t page)
 {
 	const struct session_segment *segment = &worker->session->segment;
@@ -204,7 +207,7 @@ static uint64_t pin_claimed(const struct worker *worker, uint32_t page)
 	}
 }
 
-/* Make a block of claimed pages, the first of which is pinned. */
+/* Make a block of claimed pages; the first page is pinned. */
 static void block_begin(struct worker *worker, uint32_t page, uint32_t count, uint64_t word, struct handle *handle)
 {
 	struct session *session = worker->session;
@@ -235,7 +238,7 @@ static bool allocate_cached(struct worker *worker, struct handle *handle)
 		}
 		pin_drop(segment, top->page);
 		if (page_word_in_motion(word) && page_word_generation(word) == page_word_generation(top->word))
-			return false; /* the agent is checking it: try again later */
+			return false; /* the agent is checking the block: try again later */
 		worker->magazine_count--;
 	}
 	return false;
@@ -271,7 +274,7 @@ static bool allocate(struct worker *worker, uint32_t count, struct handle *handl
 	return true;
 }
 
-/* The thread has the claim and the last pin: no other thread can reach the block. */
+/* End a block. The thread has claimed it and has the last pin, so no other thread can reach it. */
 static void block_end(struct worker *worker, const struct handle *handle)
 {
 	const struct session_segment *segment = &worker->session->segment;
@@ -290,7 +293,7 @@ static void block_end(struct worker *worker, const struct handle *handle)
 	lease_put(segment->free_bits, handle->page, handle->page_count);
 }
 
-/* Launch work on a pinned block. Returns its fence; 0: the stream is busy. */
+/* Launch work on a pinned block. Return its fence; 0: the stream is busy. */
 static uint64_t launch(const struct worker *worker, const struct handle *handle)
 {
 	struct session *session = worker->session;
@@ -304,7 +307,9 @@ static uint64_t launch(const struct worker *worker, const struct handle *handle)
 	return fence_make(worker->stream + 1, number + 1);
 }
 
-/* Add a fence to the entry of a pinned block. Behind another stream's unsignaled fence it has to wait. */
+/*
+ * Add a fence to the entry of a pinned block. If the entry has another stream's unsignaled fence, wait for that first.
+ */
 static void fence_add(struct worker *worker, uint32_t page, uint64_t fence)
 {
 	const struct session_segment *segment = &worker->session->segment;
@@ -328,7 +333,7 @@ static bool entry_fence_signaled(const struct session_segment *segment, uint32_t
 	return fence_signaled(segment, atomic_load_explicit(&segment->blocks[page].fence, memory_order_acquire));
 }
 
-/* Launch work and drop the pin behind it: until its fence is signaled the agent takes no page of the block. */
+/* Launch work and drop the pin behind it. Until its fence is signaled, the agent takes no page of the block. */
 static void offer(struct worker *worker, const struct handle *handle)
 {
 	uint64_t fence = launch(worker, handle);
@@ -347,8 +352,8 @@ static void offer(struct worker *worker, const struct handle *handle)
 }
 
 /*
- * Of two frees one succeeds; this thread has pinned the block. While other threads have it pinned, or work reads it,
- * the free waits without a pin: the agent may take the block then.
+ * Free a block that this thread has pinned. Exactly one of two frees succeeds. While other threads have the block
+ * pinned, or work reads it, the free waits without a pin; the agent may then take the block.
  */
 static void free_pinned(struct worker *worker, const struct handle *handle, uint64_t fence)
 {
@@ -411,7 +416,7 @@ static void finish_deferred(struct worker *worker)
 	}
 }
 
-/* Leave a handle for the other thread, and take the one that it left: both may use the same block from now on. */
+/* Leave a handle for the other thread, and take the one that it has left. From then on, both may use the same block. */
 static struct handle hand_over(struct worker *worker, struct handle ours)
 {
 	struct session *session = worker->session;
@@ -457,7 +462,7 @@ static void drop(struct worker *worker, struct handle handle)
 		sched_yield();
 	if (error)
 		return;
-	/* Give the other thread time to pin it too, and to free it first. */
+	/* Give the other thread time to pin the block, too, and to free it first. */
 	if (chance_below(&worker->random, 4) == 0)
 		sched_yield();
 	free_pinned(worker, &handle, chance_below(&worker->random, 2) ? launch(worker, &handle) : 0);
@@ -497,7 +502,7 @@ static void work(struct worker *worker)
 	}
 	worker->handles[at] = worker->handles[--worker->handle_count];
 	if (what == 14)
-		hand_over(worker, handle); /* so that the other thread may free it too */
+		hand_over(worker, handle); /* so that the other thread may also free it */
 	drop(worker, handle);
 }
 
@@ -513,7 +518,7 @@ static void *worker_main(void *argument)
 	return NULL;
 }
 
-/* The GPU of a session. It ends with the session's process. */
+/* The GPU of a session. It ends when the session's process ends. */
 static void *device_main(void *argument)
 {
 	struct session *session = argument;
@@ -556,7 +561,7 @@ static void session_begin(struct session *session, uint64_t *random)
 	pthread_create(&session->device, NULL, device_main, session);
 }
 
-/* Take the page from its owner, and overwrite it like the next owner. */
+/* Take the page from its owner, and overwrite it, as the next owner would. */
 static void page_take(uint32_t page)
 {
 	uint64_t word = atomic_load_explicit(&page_words[page], memory_order_relaxed);
@@ -638,7 +643,7 @@ static void evict_marked(struct session *session, uint32_t page, uint64_t word)
 	}
 	atomic_store_explicit(&entry->tag, 0, memory_order_release);
 	claim_run(page, count, tag == BLOCK_TAG_CACHED ? 0 : claim_of(tag), 0, "evict");
-	for (uint32_t i = count; i--;) { /* the head, which pins check, last */
+	for (uint32_t i = count; i--;) { /* in reverse: the head, which pins check, is last */
 		if (owners[page + i] == session->id)
 			page_take(page + i);
 		else
@@ -674,7 +679,7 @@ static void evict(uint64_t *random)
 	evict_marked(session, page, word);
 }
 
-/* Check that the events that the run is meant to test have happened. */
+/* Return true if all events that the run must include have happened. */
 static bool was_real(void)
 {
 	return did.evictions && did.reclaims && did.vetoes && did.fenced && did.freed_taken && did.deaths &&
@@ -682,7 +687,7 @@ static bool was_real(void)
 		atomic_load(&all_offers) && atomic_load(&all_claimed);
 }
 
-/* Return true if the run continues; with a planted bug it ends with the first violation. */
+/* Return true if the run is to continue; with a planted bug, it ends with the first violation. */
 static bool goes_on(uint64_t begin, double seconds)
 {
 	uint64_t length = (uint64_t)(seconds * 1e9), age = clock_ns() - begin;
@@ -748,13 +753,13 @@ static void run(const struct stress_arguments *arguments)
 	fflush(stdout);
 }
 
-/* Run with a planted bug, in a separate process; returns true if it is found. */
+/* Run with a planted bug, in a separate process. Return true if the bug is found. */
 static bool broken_is_found(struct stress_arguments arguments, int bug)
 {
 	int status = 0;
 	pid_t pid;
 
-	arguments.seconds = 60; /* it ends with the first violation */
+	arguments.seconds = 60; /* maximum; it ends with the first violation */
 	pid = fork();
 	if (pid == 0) {
 		broken = bug;
@@ -773,7 +778,7 @@ int main(int argc, char **argv)
 
 	if (!stress_arguments_read(argc, argv, &arguments))
 		return 2;
-	/* Under ThreadSanitizer a planted bug would be reported, correctly, and fail the run. */
+	/* Not under ThreadSanitizer, which would report a planted bug, correctly, and fail the run. */
 	if (arguments.broken || !UNDER_TSAN)
 		for (int bug = BROKEN_PIN; bug <= BROKEN_OFFER; bug++)
 			if (!broken_is_found(arguments, bug))

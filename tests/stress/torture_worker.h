@@ -1,8 +1,8 @@
 /*
  * torture_worker.h - the workers of torture.c, and the memory that they share with the test.
  *
- * A worker is this program again, with two threads. Each thread executes random steps: allocate, verify under a pin,
- * free in every possible way, pass a handle to the other thread, defer operations behind a fence. It derives the
+ * A worker is this program, executed again, with two threads. Each thread executes random steps: allocate, verify under
+ * a pin, free in every possible way, pass a handle to the other thread, defer operations behind a fence. It derives the
  * content of a block from the block's tag, and knows the results that the documentation permits.
  */
 #ifndef GPOOL_TESTS_STRESS_TORTURE_WORKER_H
@@ -26,13 +26,13 @@ struct counters {
 
 enum {
 	HANDLES = 48,
-	BUDGET = 96,  /* pages that a thread wants: eight workers want three times the pool */
+	BUDGET = 96,  /* pages that a thread wants; eight workers want three times the pool */
 	PENDING = 6,  /* unsignaled fences of a thread */
-	EXCHANGE = 8, /* handles that the threads of a worker pass each other */
+	EXCHANGE = 8, /* handles that the threads of a worker exchange */
 	PEEKS = 128,  /* contents that a thread with the planted bug relies on */
 };
 
-#define NOT_PINNED "not pinned" /* text of violations that only the planted bug causes */
+#define NOT_PINNED "not pinned" /* in violations that only the planted bug causes */
 
 /* ---- a worker ---- */
 
@@ -51,12 +51,12 @@ struct thread {
 	struct worker *worker;
 	uint64_t random;
 	struct gpool_block handles[HANDLES];
-	uint32_t handle_count, pages; /* estimate of its own pages */
+	uint32_t handle_count, pages; /* estimate of the thread's pages */
 	struct pending pending[PENDING];
 	uint32_t pending_count;
 	uint32_t stream;
 	struct ranges_state *ranges; /* torture_ranges.h */
-	struct peek peeks[PEEKS];    /* a ring */
+	struct peek peeks[PEEKS];    /* a ring buffer */
 	uint32_t peek_next;
 };
 
@@ -75,14 +75,14 @@ static uint64_t content_key(const struct worker *worker, const struct gpool_bloc
 	return worker->key ^ block->tag * UINT64_C(0x9e3779b97f4a7c15);
 }
 
-/* A result that the documentation does not permit is a violation. */
+/* Report a result that the documentation does not permit, which is a violation. */
 static void refuse(const struct thread *thread, const char *call, int error, const struct gpool_block *block)
 {
 	violation("worker %u: %s of block %" PRIx64 " at page %u answers %d: %s", thread->worker->slot, call,
 		block->tag, block->page, error, gpool_strerror(error));
 }
 
-/* The object that the calling thread checks, for fault(). */
+/* The object that the calling thread is checking, for fault(). */
 static _Thread_local struct {
 	const struct gpool_block *block;
 	const struct worker *worker;
@@ -115,7 +115,7 @@ static void contents_verify(
 	COUNT(verified_bytes, (uint64_t)block->page_count * CONTENT_WORDS * 8);
 }
 
-/* Return false also if the other thread freed the pinned block: the content stays, but the handle is stale. */
+/* Return false also if the other thread has freed the pinned block: its content is kept, but the handle is stale. */
 static bool address_of(const struct thread *thread, const struct gpool_block *block, uint64_t *address)
 {
 	int error = gpool_address(thread->worker->pool, block, address);
@@ -137,7 +137,7 @@ static void handle_forget(struct thread *thread, uint32_t at)
 {
 	uint32_t pages = thread->handles[at].page_count;
 
-	/* Handles are exchanged between threads, so this is an estimate, which must not wrap. */
+	/* An estimate, since threads exchange handles; it must not wrap. */
 	thread->pages -= pages < thread->pages ? pages : thread->pages;
 	thread->handles[at] = thread->handles[--thread->handle_count];
 }
@@ -148,7 +148,7 @@ static void handle_add(struct thread *thread, const struct gpool_block *block)
 	thread->pages += block->page_count;
 }
 
-/* Pin; false: the block is stale, or busy for long. gone: it is stale and can be forgotten. */
+/* Pin a block. Return false if it is stale, or busy for a long time. gone: it is stale and can be forgotten. */
 static bool pin(const struct thread *thread, const struct gpool_block *block, bool *gone)
 {
 	int error = gpool_pin(thread->worker->pool, block);
@@ -196,7 +196,7 @@ static struct gpool_alloc_options any_options(struct thread *thread)
 	return options;
 }
 
-/* Allocate and fill a block, which stays pinned; false: no memory was available. */
+/* Allocate and fill a block, which stays pinned. Return false if no memory is available. */
 static bool allocate(struct thread *thread, struct gpool_block *block)
 {
 	struct gpool_alloc_options options = any_options(thread);
@@ -228,16 +228,18 @@ static void do_allocate(struct thread *thread)
 	handle_add(thread, &block);
 }
 
-/* --broken: the content of a block is read long after its unpin. */
+/* With --broken: read the content of a block long after its unpin. */
 static void do_peek(struct thread *thread, uint32_t at)
 {
 	struct gpool_block block = thread->handles[at];
 	uint64_t address;
 	bool gone;
 
-	/* So that the thread allocates more, which evicts this block. */
+	/* Forget the block, so that the thread allocates more, which evicts it. */
 	handle_forget(thread, at);
-	/* The address of a scattered block ends with it; a page of the window can always be read. */
+	/*
+	 * The address of a scattered block is valid only as long as the block; pages of the window can always be read.
+	 */
 	if (block.page_count > 1 || !pin(thread, &block, &gone))
 		return;
 	if (!address_of(thread, &block, &address))
@@ -264,7 +266,9 @@ static void do_verify(struct thread *thread, uint32_t at)
 		if (chance_below(&thread->random, 4) == 0) {
 			int error = gpool_touch(thread->worker->pool, &block);
 
-			/* The other thread may have freed it: the pin keeps the content, not the block. */
+			/*
+			 * The other thread may have freed the block: the pin preserves its content, but not the block.
+			 */
 			if (error && error != -ESTALE)
 				refuse(thread, "gpool_touch()", error, &block);
 		}
@@ -296,7 +300,7 @@ static void do_free(struct thread *thread, uint32_t at)
 	}
 	if (error != -ESTALE)
 		refuse(thread, "gpool_free()", error, &block);
-	/* The other thread freed it first; this thread's pin remains. */
+	/* The other thread freed it first; this thread still has its pin. */
 	COUNT(lost_frees, 1);
 	unpin(thread, &block);
 }
@@ -317,7 +321,7 @@ static void do_drop(struct thread *thread, uint32_t at)
 		refuse(thread, "gpool_discard()", error, &block);
 }
 
-/* Leave a handle for the other thread, with or without keeping it; take the other thread's. */
+/* Leave a handle for the other thread, and keep it or not; take the other thread's handle. */
 static void do_exchange(struct thread *thread, uint32_t at)
 {
 	struct worker *worker = thread->worker;
@@ -334,7 +338,7 @@ static void do_exchange(struct thread *thread, uint32_t at)
 		handle_add(thread, &theirs);
 }
 
-/* Signal the oldest fence; until now the content had to stay, although the block was freed or unpinned behind it. */
+/* Signal the oldest fence. Until now the content had to be kept, although the block was freed or unpinned behind it. */
 static void reach_fence(struct thread *thread)
 {
 	struct pending pending = thread->pending[0];
@@ -382,10 +386,7 @@ static void do_fence(struct thread *thread, uint32_t at)
 	if (error != -ESTALE || !ends)
 		refuse(thread, ends ? "gpool_free_after()" : "gpool_unpin_after()", error, &block);
 	COUNT(lost_frees, 1);
-	/*
-	 * This fence is not waited for. It is behind the earlier ones, which count as signaled when it is: so they are
-	 * signaled first.
-	 */
+	/* This fence is not needed. When it is signaled, all earlier ones count as signaled, so signal those first. */
 	unneeded = pending->fence;
 	while (thread->pending_count)
 		reach_fence(thread);
