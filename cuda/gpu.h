@@ -126,7 +126,7 @@ struct gpu_device_info {
 
 /* An exported handle: `length` bytes at `offset` in a file. On CUDA the offset is 0. */
 struct gpu_export {
-	int fd; /* owned by the caller, who closes it */
+	int fd; /* owned by the caller, which closes it */
 	uint64_t offset;
 	uint64_t length;
 };

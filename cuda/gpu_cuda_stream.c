@@ -325,7 +325,6 @@ void cuda_registrations_fini(struct gpu_cuda *cuda)
 	cuda_context_pop(cuda);
 }
 
-/* word_device() - return the device address of a word in registered memory. */
 static int word_device(struct gpu_cuda *cuda, const uint64_t *word, CUdeviceptr *device)
 {
 	uint64_t va = (uintptr_t)word;

@@ -109,7 +109,6 @@ static void *map_inaccessible(uint64_t va, uint64_t bytes)
 		-1, 0);
 }
 
-/* map_aligned() - map an inaccessible range whose address is a multiple of `align`. */
 static int map_aligned(uint64_t bytes, uint64_t align, uint64_t *va)
 {
 	uint64_t begin, head;
@@ -338,7 +337,6 @@ static int access_protection(enum gpu_access access)
 	return protection[access];
 }
 
-/* access_restore() - restore the recorded protection of granules after a change that failed halfway. */
 static void access_restore(const struct gpu_host *host, uint64_t va, const struct host_granule *granule, uint64_t count)
 {
 	for (uint64_t i = 0; i < count; i++)

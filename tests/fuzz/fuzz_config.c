@@ -16,7 +16,6 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* End the run if the condition does not hold. */
 static void must(int holds, const char *what, const char *detail)
 {
 	if (holds)

@@ -316,7 +316,6 @@ static void test_an_elastic_tensor(void **state)
 	assert_int_equal(harness_check(&harness), 0);
 }
 
-/* gpoold frees all the device memory that it allocated. */
 static void test_nothing_is_left_on_the_device(void **state)
 {
 	const struct gpu_ops *ops = gpu_backend(backend);

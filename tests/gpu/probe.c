@@ -36,8 +36,6 @@ static const uint64_t MB = 1u << 20;
 static struct probe_target target = {.backend = "cuda", .device = "0"};
 static int failures;
 
-/* Output: one line per question. */
-
 static void heading(const char *text)
 {
 	printf("\n%s\n", text);

@@ -63,7 +63,7 @@ static inline void worker_stop(struct worker *w, int signal)
 
 /*
  * ask() - let a worker make one call, with a descriptor in each direction. Return: the result of the call, or -EPIPE if
- * the worker has died of it.
+ * the call killed the worker.
  */
 static inline int ask_with(struct worker *w, struct probe_message *m, enum probe_call call, int in, int *out)
 {
@@ -96,7 +96,7 @@ static inline int ask(struct worker *w, struct probe_message *m, enum probe_call
 	return ask_with(w, m, call, -1, NULL);
 }
 
-/* ask4() - do the same with the arguments as parameters. */
+/* ask4() - call ask() with the fields of the message as parameters. */
 static inline int ask4(
 	struct worker *w, struct probe_message *m, enum probe_call call, uint64_t a, uint64_t b, uint64_t c, uint64_t d)
 {

@@ -25,7 +25,6 @@ byte mem[CELLS];
 		: ((buffer[cpu].used > 0 && buffer[cpu].addr0 == (a))->buffer[cpu].val0 \
 			: mem[a]))
 
-/* Perform a plain or release store. */
 inline store(cpu, a, v)
 {
 	d_step

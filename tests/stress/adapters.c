@@ -120,7 +120,6 @@ static void files_remove(void)
 
 /* ---- eviction by requests, as in poolctl ---- */
 
-/* Evict up to `pages` unpinned pages of a pool. */
 static void evict(struct stress_agent *agent, const char *pool, uint32_t pages)
 {
 	static uint8_t reply[MSG_BYTES_MAX];

@@ -304,7 +304,6 @@ static void do_renew(struct thread *thread)
 	}
 }
 
-/* Allocate pages for other content, and overwrite them. */
 static void do_press(struct thread *thread)
 {
 	struct gpool *pool = thread->engine->pool;

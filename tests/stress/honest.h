@@ -104,7 +104,6 @@ static inline void honest_note_time(struct honest_stage *stage, uint64_t ns)
 		;
 }
 
-/* Pin a block, verify it, and free or unpin it. */
 static inline void honest_verify(struct honest_worker *worker, uint32_t at, bool ends)
 {
 	struct gpool_block block = worker->blocks[at];

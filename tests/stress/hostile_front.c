@@ -290,7 +290,7 @@ int main(int argc, char **argv)
 	front = stress_descriptors(agent.front);
 	storm(crew.stage, &agent, arguments.seconds, &arguments.seed);
 	clean = honest_stand_still(&crew) && clean;
-	/* The agent answers again, through the current front, and is the same process. */
+	/* The agent answers again through the current front; its process has not changed. */
 	clean = stress_agent_same(&agent) && clean;
 	clean = stress_agent_front(&agent, &front_pid, &restarts) && clean;
 	clean = stress_agent_check(&agent, true) && clean;

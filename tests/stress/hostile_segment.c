@@ -129,7 +129,6 @@ static void block_lie(struct hostile *hostile, uint32_t page)
 		&entry->tag, block_tag_make(1 + chance_below(&hostile->random, 3), (uint32_t)chance(&hostile->random)));
 }
 
-/* Write evictable blocks over pages of all sessions. */
 static void blocks_everywhere(struct hostile *hostile)
 {
 	for (uint32_t page = 0; page < PAGES; page++) {

@@ -248,7 +248,6 @@ static inline int stress_descriptors(pid_t pid)
 	return count - 2;
 }
 
-/* Return the number of session segments that a process holds. */
 static inline uint32_t stress_sessions_held(pid_t pid)
 {
 	char path[64], link[64];

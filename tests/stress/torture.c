@@ -78,7 +78,6 @@ static bool broken_was_found(void)
 	return false;
 }
 
-/* Run with the planted bug, for the default time. */
 static bool broken_is_found(void)
 {
 	pid_t pid = fork();

@@ -161,7 +161,6 @@ static void range_malloc(struct thread *thread, struct ranges_state *state)
 	COUNT(mallocs, 1);
 }
 
-/* Execute one step. */
 static void do_range(struct thread *thread)
 {
 	struct ranges_state *state = thread->ranges;

@@ -81,7 +81,6 @@ static int plan(const struct peft *peft, uint32_t page_bytes, struct adapter_lay
 	return error;
 }
 
-/* Compute the checksum of the adapter's pages. */
 static int digest_make(const struct peft *peft, int weights, struct subject *subject)
 {
 	struct adapter_layout layout = {NULL};

@@ -52,7 +52,6 @@ static int free_all(struct gpool *pool, const struct gpool_block *blocks, unsign
  */
 static double first_ns[BATCHES_MAX], second_ns[BATCHES_MAX];
 
-/* Measure allocations and frees in batches of `count` blocks. */
 static int batches(
 	struct gpool *pool, uint32_t pages, unsigned count, unsigned rounds, double *alloc_ns, double *free_ns)
 {

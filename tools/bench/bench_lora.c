@@ -1,6 +1,6 @@
 /*
  * bench_lora.c - the kernels' C references, which the host back end runs in place of a GPU: their cost in replays and
- * tests. It says nothing about a GPU, for which there is tests/gpu/lora_on_gpu.
+ * tests. For GPUs, see tests/gpu/lora_on_gpu.
  */
 #include "tools/bench/bench.h"
 

@@ -374,7 +374,6 @@ struct thread {
 	pthread_t handle;
 };
 
-/* Allocate, let the stream write to the memory, and free it on the stream. */
 static void *thread_main(void *context)
 {
 	struct thread *thread = context;

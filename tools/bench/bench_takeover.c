@@ -138,7 +138,6 @@ static pid_t start(const struct bench *bench, struct scene *scene, int is_holder
 	stand_by(bench, scene->of_standby[1], by_force);
 }
 
-/* Wait until the role has a standby. */
 static int await_standby(const struct bench *bench)
 {
 	const struct pool_segment *view = pool_view(bench->control);

@@ -41,7 +41,6 @@ static const char *machine(void)
 	return text;
 }
 
-/* Print three significant digits. */
 static const char *number(double value, char text[32])
 {
 	int decimals = value < 0.1 ? 4 : value < 10 ? 3 : value < 100 ? 2 : value < 1000 ? 1 : 0;

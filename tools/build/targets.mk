@@ -43,7 +43,7 @@ need-test-deps:
 # Check the packages before compiling anything.
 $(COMMON_OBJ) $(AGENT_OBJ) $(CLIENT_OBJ) $(LORA_OBJ): | need-deps
 
-# ---- running what was built ----
+# ---- running programs ----
 
 .PHONY: demo bench
 demo: all ## demonstrate gpool, without a GPU

@@ -219,7 +219,6 @@ static void engine_ended(struct conductor *conductor, int index, int status)
 	}
 }
 
-/* Handle the end of children. */
 static void reap(struct conductor *conductor)
 {
 	int status;

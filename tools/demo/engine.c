@@ -166,7 +166,6 @@ static void sequence_release(struct engine *engine, struct sequence *sequence, c
 	engine->released = true;
 }
 
-/* Start the head of the queue, which has its pages now. */
 static void engine_admitted(struct engine *engine, struct sequence *sequence)
 {
 	struct board_engine *score = engine->context.score;
@@ -409,7 +408,6 @@ static int engine_rest(struct engine *engine)
 	return error == -ENOSPC || error == -ENOENT ? 0 : error;
 }
 
-/* If this engine is too far ahead of the other one, wait for it. */
 static void engine_wait_for_other(const struct engine *engine)
 {
 	const struct board_engine *other = &engine->board.header->engines[!engine->index];

@@ -89,7 +89,6 @@ static uint64_t percentile_99(uint64_t *values, size_t count)
 	return values[(count * 99 + 99) / 100 - 1];
 }
 
-/* Add up the marks of `count` requests from `first` on. */
 static void score_marks(struct run_score *score, const struct board *board, uint32_t first, uint32_t count)
 {
 	uint64_t *waits = calloc(count ? count : 1, sizeof *waits);

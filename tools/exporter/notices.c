@@ -45,7 +45,6 @@ static bool stopping(struct notices *notices)
 	return stopping;
 }
 
-/* Wait until the next attempt to attach. */
 static void rest(struct notices *notices)
 {
 	struct timespec until;

@@ -55,7 +55,6 @@ void child_prepare(int keep)
 		fcntl(keep, F_SETFD, 0);
 }
 
-/* Become gpoold, in the child of agent_process_start(). */
 static void agent_exec(const struct agent_process *agent, const char *gpoold, const char *const *pools, size_t count,
 	const char *setting, bool detached, pid_t parent)
 {

@@ -168,7 +168,7 @@ bool number_parse(const char *text, uint64_t least, uint64_t most, uint64_t *val
 bool __attribute__((format(printf, 3, 4))) option_refuse(const struct command *command, int id, const char *why, ...);
 /* complain() - print "PROGRAM: ..." to standard error. */
 void __attribute__((format(printf, 1, 2))) complain(const char *format, ...);
-/* complain_usage() - do the same, and refer to --help. Return: CODE_USAGE. */
+/* complain_usage() - print "PROGRAM: ..." with a reference to --help. Return: CODE_USAGE. */
 int __attribute__((format(printf, 2, 3))) complain_usage(const struct verb *verb, const char *format, ...);
 /*
  * complaints_to() - store each error message in `text`, in place of the last, instead of printing it. NULL: print

@@ -130,7 +130,7 @@ static void zipf_step(struct making *making)
 	document_write(making, zipf_any(making));
 }
 
-/* Do the same, but change from time to time which documents are the most popular. */
+/* Request documents as in zipf_step(), but change from time to time which ones are the most popular. */
 static void shift_step(struct making *making)
 {
 	uint32_t documents = zipf_documents(making->recipe), phase = making->request / documents;

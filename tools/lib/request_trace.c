@@ -12,7 +12,6 @@ enum { LINE_BYTES = 256 }; /* three times the longest valid line */
 
 static const char header[] = "TIMESTAMP,ContextTokens,GeneratedTokens";
 
-/* Parse exactly `digits` decimal digits. */
 static bool take_digits(const char **at, int digits, int *value)
 {
 	int sum = 0;

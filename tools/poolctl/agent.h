@@ -18,8 +18,8 @@
 int agent_open(const struct command *command, uint32_t kind, struct gpool **pool);
 
 /*
- * agent_try() - do the same without an error message. text, at least 256 bytes, receives the library's log. Return: 0
- * or the error of gpool_open().
+ * agent_try() - attach like agent_open(), without printing an error. text, at least 256 bytes, receives the library's
+ * log. Return: 0 or the error of gpool_open().
  */
 int agent_try(const struct command *command, uint32_t kind, struct gpool **pool, char *text, size_t text_bytes);
 

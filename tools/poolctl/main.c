@@ -280,7 +280,6 @@ static const struct verb verbs[] = {
 	VERBS_END,
 };
 
-/* Check poolctl's own options, and $NO_COLOR. */
 static int globals_check(struct command *command)
 {
 	const char *snapshot = command->values[OPTION_OFFLINE], *no_color = getenv("NO_COLOR");

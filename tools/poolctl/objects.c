@@ -22,7 +22,6 @@ static int by_name_and_version(const void *left, const void *right)
 	return order ? order : a->version < b->version ? -1 : a->version > b->version;
 }
 
-/* Print the cells of pinnable objects. */
 static void pinnable_cells(struct table *table, const struct object_view *object)
 {
 	if (object->memory_class != OBJECT_PINNABLE) {

@@ -14,7 +14,6 @@ static uint32_t bucket_of(uint64_t value)
 	return ((shift + 1) << LATENCIES_SUB_BITS) + (uint32_t)(value >> shift) - (1u << LATENCIES_SUB_BITS);
 }
 
-/* Return the largest value of a bucket. */
 static uint64_t bucket_last(uint32_t bucket)
 {
 	uint32_t shift = bucket >> LATENCIES_SUB_BITS;

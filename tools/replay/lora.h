@@ -97,8 +97,8 @@ struct lora_plan {
 
 struct lora_result {
 	const struct lora_strategy *strategy;
-	double seconds, busy; /* seconds from the first arrival to the last end; share of it in which the engine
-			       * computes */
+	double seconds, busy; /* seconds from the first arrival to the last end; share of this time in which the
+			       * engine computes */
 	double first_mean, first_p50, first_p99; /* time to the first token, in seconds */
 	double first_p99_worst;                  /* highest value of any tenant */
 	uint64_t steps, tokens;                  /* tokens: generated tokens */

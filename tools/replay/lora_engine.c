@@ -299,7 +299,6 @@ static int time_compare(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Sort the times and return the percentile `share`. */
 static double percentile(uint64_t *times_us, uint32_t count, double share)
 {
 	uint32_t place = (uint32_t)ceil(share * count);

@@ -36,7 +36,6 @@ static uint64_t arrival_us(const struct lora_plan *plan, uint32_t request)
 	return (uint64_t)((double)plan->workload->requests[request].arrival_us / plan->speed);
 }
 
-/* Return the first request that arrived after this time. */
 static uint32_t first_after(const struct lora_plan *plan, uint64_t time_us)
 {
 	uint32_t low = 0, high = plan->workload->count;

@@ -340,7 +340,6 @@ static void progress_show(const struct player *player, bool terminal)
 		text_bytes(bytes, atomic_load_explicit(&player->live, memory_order_relaxed)), terminal ? "" : "\n");
 }
 
-/* Wait until all threads have ended. */
 static void player_watch(struct player *player)
 {
 	bool terminal = isatty(STDERR_FILENO), shown = false;
@@ -429,7 +428,6 @@ static void calls_note(struct player *player, bool end)
 		player->calls_total = gpu_calls_total(gpu);
 }
 
-/* Free the allocations that the trace does not free. */
 static void rest_free(struct player *player)
 {
 	const struct malloc_trace *trace = player->plan->trace;

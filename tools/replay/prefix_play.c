@@ -22,7 +22,7 @@ struct play {
 	uint32_t *kept;          /* [node_count] the cache's node for each node of the trace; EVICTION_NONE: not
 				  * cached */
 	uint32_t *next;          /* [node_count] the next request that needs the node; may be NULL */
-	uint32_t *next_of_block; /* [block_count] the same, after each request */
+	uint32_t *next_of_block; /* [block_count] value of `next` for the block's node after its request */
 	uint64_t begin_ns, shown_ns;
 	bool terminal, shown;
 };

@@ -160,7 +160,6 @@ static int engine_start(struct run *run, uint32_t index)
 	return -EAGAIN;
 }
 
-/* Close the channel of an engine, and wait until the engine ends. */
 static void engine_stop(struct part *part, int *status)
 {
 	struct pollfd end = {.fd = part->channel};
@@ -173,7 +172,6 @@ static void engine_stop(struct part *part, int *status)
 	waitpid(part->pid, status, 0);
 }
 
-/* Report that an engine has failed or died. */
 static void engine_failed(struct run *run, uint32_t index, const char *why)
 {
 	struct serve_engine_result *engine = &run->result->engines[index];

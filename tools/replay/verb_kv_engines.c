@@ -61,7 +61,6 @@ static bool serving_read(const struct command *command, struct serving *serving)
 	return true;
 }
 
-/* Make a run for each combination of the options. */
 static bool runs_plan(struct serving *serving)
 {
 	int *count = &serving->report.count;

@@ -76,7 +76,6 @@ struct replay {
 
 /* ---- options ---- */
 
-/* Parse a decimal number, followed by `end`. */
 static bool decimal(const char *text, char end, double most, double *value)
 {
 	char *rest;

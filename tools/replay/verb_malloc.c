@@ -99,7 +99,6 @@ static bool replay_read(const struct command *command, struct replay *replay)
 
 /* ---- the verb ---- */
 
-/* Replay on one allocator, in a new session. */
 static int replay_one(struct replay *replay, int i)
 {
 	struct result *result = &replay->results[replay->result_count];
