@@ -1,6 +1,5 @@
 /*
- * gpu_cuda_none.c - the CUDA back end of a build without the toolkit's headers: it has no devices, and an error text
- * with the reason.
+ * gpu_cuda_none.c - the CUDA back end of a build without the toolkit's headers: it reports no devices, with the reason.
  */
 #if !__has_include(<cuda.h>) || defined(GPOOL_WITHOUT_CUDA)
 

@@ -26,7 +26,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { EVENT_SLOTS = 128 }; /* maximum of unfinished records of an event; further records return -EBUSY */
+enum { EVENT_SLOTS = 128 }; /* maximum number of unfinished records of an event; more return -EBUSY */
 
 struct event_ring {
 	uint64_t cookie;           /* of an interprocess event; constant */
@@ -98,7 +98,7 @@ void host_event_unref(struct gpu_event *event)
 	free(event);
 }
 
-/* event_new() - create an event without a ring, in no list. */
+/* event_new() - create an event that has no ring and is in no list. */
 static struct gpu_event *event_new(struct gpu_host *host)
 {
 	struct gpu_event *event = calloc(1, sizeof(*event));
@@ -140,7 +140,7 @@ static int ring_map(struct gpu_event *event, int fd)
 	return 0;
 }
 
-/* ring_create_shared() - create the ring of an interprocess event, in a memfd of its own. */
+/* ring_create_shared() - create the ring of an interprocess event, in a separate memfd. */
 static int ring_create_shared(struct gpu_event *event)
 {
 	int rc;

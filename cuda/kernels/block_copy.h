@@ -33,7 +33,7 @@ static_assert(sizeof(struct block_copy_args) == 24 && sizeof(struct block_copy_i
  */
 int block_copy_queue(struct gpu *gpu, const struct block_copy_args *args, struct gpu_stream *stream);
 
-/* block_copy_host() - perform the copies at once, on memory of the process: the C reference. */
+/* block_copy_host() - the C reference: perform the copies synchronously, on memory of the process. */
 void block_copy_host(const struct block_copy_args *args);
 
 #endif

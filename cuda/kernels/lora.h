@@ -50,7 +50,7 @@ enum {
 
 struct lora_matrix {
 	uint64_t first; /* device address of tile 0 */
-	/* device address of uint64_t[]: the positions of further runs; not read without further runs */
+	/* device address of uint64_t[]: the positions of further runs; not read if there are none */
 	uint64_t more;
 	uint32_t head_tiles; /* tiles in the first run */
 	uint32_t run_tiles;  /* tiles in each further run; the last one may have fewer */
@@ -269,7 +269,7 @@ int lora_expand_queue(struct gpu *gpu, const struct lora_args *args, struct gpu_
  */
 int lora_plain_queue(struct gpu *gpu, const struct lora_plain_args *args, struct gpu_stream *stream);
 
-/* The C references: perform the work at once, on memory of the process. */
+/* The C references: perform the work synchronously, on memory of the process. */
 void lora_shrink_host(const struct lora_args *args);
 void lora_expand_host(const struct lora_args *args);
 void lora_plain_shrink_host(const struct lora_plain_args *args);

@@ -74,7 +74,7 @@ ON_BOTH float quantise_value(int8_t code, float scale, uint32_t element)
 int quantise_queue(struct gpu *gpu, const struct quantise_args *args, struct gpu_stream *stream);
 int dequantise_queue(struct gpu *gpu, const struct quantise_args *args, struct gpu_stream *stream);
 
-/* The C references: perform the work at once, on memory of the process. */
+/* The C references: perform the work synchronously, on memory of the process. */
 void quantise_host(const struct quantise_args *args);
 void dequantise_host(const struct quantise_args *args);
 

@@ -339,7 +339,7 @@ combine:                                                    /* Add this thread's
 		:: IS_JOINT(old)
 		:: else -> other = old
 		fi;
-		n = f;                                      /* n: the own fence, since join() sets f */
+		n = f;                                      /* n: this thread's fence, since join() sets f */
 #if JOINS == 1
 		if
 		:: IS_JOINT(old) -> TRULY_REACHED(old) || FENCE(page) != old; goto combine
@@ -350,7 +350,7 @@ combine:                                                    /* Add this thread's
 		:: t == 0 -> join(t, n, other)
 		:: else -> join(t, other, n)
 		fi;
-		d_step { m = f; f = n; n = m; m = 0 }       /* f: the own fence; n: the joint fence */
+		d_step { m = f; f = n; n = m; m = 0 }       /* f: this thread's fence; n: the joint one */
 	fi;
 #ifdef BUG_PLAIN_FENCE
 	FENCE(page) = n;
@@ -381,7 +381,7 @@ fenced:
 free:   /* The tag is DYING. */
 	n = pins[page];
 	if
-	:: n == 1 ->                                        /* only the own pin: no further pin can succeed */
+	:: n == 1 ->                                        /* only this thread's pin: no other can succeed */
 		old = FENCE(page);
 		LOOK(t, old);
 		if
@@ -466,7 +466,7 @@ claim:  /* Complete a deferred free. */
 #ifdef BUG_KEEP_PIN
 	d_step { pins[page]-- };
 #endif
-finish:                                                     /* The own pin is the only one. */
+finish:                                                     /* This thread's pin is the only one. */
 	atomic {
 		assert(held[page] == 0);
 		assert(!GPU_ON(page));

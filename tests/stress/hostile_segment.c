@@ -202,7 +202,7 @@ static void header_wild(struct hostile *hostile)
 	atomic_store(&header->closed, wild(hostile));
 }
 
-/* The agent copies the last records when the session ends. */
+/* Fill the ring of records: the agent copies the last ones when the session ends. */
 static void records_wild(struct hostile *hostile)
 {
 	const struct flight_ring *ring = &hostile->session.flight;
@@ -251,7 +251,7 @@ static void *attack_forever(void *argument)
 	return NULL;
 }
 
-/* hostile_segment --hostile FD DIRECTORY SEED: a separate process with its own threads. */
+/* hostile_segment --hostile FD DIRECTORY SEED: run as the hostile process, with its own threads. */
 static int hostile_main(char **arguments)
 {
 	struct honest_stage *stage = honest_stage_map(atoi(arguments[0]));

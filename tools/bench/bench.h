@@ -73,7 +73,7 @@ uint32_t random_next(uint64_t *state);
 /*
  * daemon_start() - start gpoold with one pool of `pages` pages of 512 KiB, none reserved, and wait until it serves.
  *
- * @settings: `key=value` for --set, ended by NULL; may be NULL
+ * @settings: `key=value` for --set, terminated by NULL; may be NULL
  */
 int daemon_start(struct bench *bench, uint32_t pages, const char *const *settings);
 /* daemon_start_huge() - the same with pages of 2 MiB in huge pages (huge_pages in gpoold.conf). */

@@ -2,7 +2,7 @@
  * main.c - gpool-bench: select figures, and run one process for each group of them.
  *
  * The parent attaches to no agent. It creates the folder, runs the groups one after the other, and collects their
- * samples. When all their processes have ended, it removes the folder, also after an interrupt.
+ * samples. When all their processes have ended, it removes the folder, even after an interrupt.
  */
 #include "tools/bench/bench.h"
 #include "tools/bench/report.h"

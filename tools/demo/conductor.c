@@ -22,7 +22,7 @@ enum {
 	AGENT_TIMEOUT_MS = 30 * 1000,
 	AGENT_POLL_MS = 100,
 	STALL_US = 60 * 1000 * 1000, /* the run is aborted if nothing is written for this time */
-	CRASHES_MAX = 3,             /* maximum of restarts of an engine that ends by itself */
+	CRASHES_MAX = 3,             /* maximum number of restarts of an engine that ends by itself */
 };
 
 struct conductor {

@@ -146,8 +146,8 @@ static void sequence_find_prefix(struct engine *engine, struct sequence *sequenc
 }
 
 /*
- * Release the pages of a sequence: free its own blocks, return a prefix to the cache, and add the own part `keep` to
- * the cache.
+ * Release the pages of a sequence: free its own parts, except `keep` (NULL: none), which is added to the cache, and
+ * return a prefix to the cache.
  */
 static void sequence_release(struct engine *engine, struct sequence *sequence, const struct kv_part *keep)
 {

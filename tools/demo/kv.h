@@ -72,8 +72,8 @@ int kv_check(const struct kv_context *context, const struct kv *kv);
 void kv_touch(const struct kv_context *context, const struct kv *kv);
 
 /*
- * kv_release() - free the own parts except `keep`, and empty the kv. `keep` (NULL: none) and a prefix stay pinned and
- * belong to the caller, which has copied them before.
+ * kv_release() - free the request's own parts except `keep`, and empty the kv. `keep` (NULL: none) and a prefix stay
+ * pinned and belong to the caller, which has copied them before.
  */
 void kv_release(const struct kv_context *context, struct kv *kv, const struct kv_part *keep);
 

@@ -102,7 +102,7 @@ struct run {
 	struct run_agent agent;
 	uint32_t peak_pages, peak_needed_pages; /* maximum over the samples, both engines together */
 	double mean_pages, mean_needed_pages;
-	/* maximum of pages of this engine's half that the other engine leased while this one was idle */
+	/* maximum number of pages of this engine's half that the other engine leased while this one was idle */
 	uint32_t gave_pages[BOARD_ENGINES];
 	struct run_sample *samples; /* [sample_count] */
 	uint32_t sample_count, sample_capacity;

@@ -38,7 +38,7 @@ const char *http_argument(const struct http_request *request, const char *name);
  * The answer of a handler: bytes, or, if `next` is set, a stream of unknown length.
  *
  * next() stores up to `room` bytes in `to`. It returns their number, or -1 at the end. It may wait if it checks
- * http_stopping() at least once per second. end() is called exactly once, also if the peer has closed the connection.
+ * http_stopping() at least once per second. end() is called exactly once, even if the peer has closed the connection.
  */
 struct http_answer {
 	unsigned status;  /* 200 unless the handler sets it */

@@ -85,7 +85,7 @@ const struct page_kinds *sampler_kinds(struct sampler *sampler, const char *pool
  */
 int sampler_page(struct sampler *sampler, const char *pool, uint32_t page, struct msg_page_entry *entry);
 
-/* sampler_pool() - return the sample of the pool of that name; NULL: none. */
+/* sampler_pool() - return the sample of the pool with that name; NULL: none. */
 const struct pool_sample *sampler_pool(const struct sample *sample, const char *name);
 
 #endif

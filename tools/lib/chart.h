@@ -61,7 +61,7 @@ void chart_escape(FILE *out, const char *text);
 
 enum { CHART_PAGE_WIDTH = 1000, CHART_PAGE_HEAD = 74, CHART_PANEL_HEAD = 30, CHART_PANEL_GAP = 8 };
 
-/* chart_file() - write a drawing to a file. Return: 0, or negative errno after a complaint. */
+/* chart_file() - write a drawing to a file. Return: 0, or negative errno after an error message. */
 int chart_file(const char *path, int (*draw)(const void *context, FILE *out), const void *context);
 /*
  * chart_page_begin() - begin the drawing: the style, and a title with the file name in `path` and a text.

@@ -11,7 +11,7 @@ struct malloc_recipe {
 	uint32_t allocations;      /* number of allocations; 0: unlimited */
 	uint64_t through;          /* total bytes of allocations; 0: unlimited */
 	uint64_t least, most;      /* size of each allocation in bytes, inclusive */
-	uint64_t cap;              /* maximum of live bytes; at least `most` */
+	uint64_t cap;              /* maximum number of live bytes; at least `most` */
 	uint32_t chance;           /* percent of steps, 1 to 100, that allocate if the cap permits it */
 	uint32_t threads, streams; /* at least 1 thread; 0 streams: none */
 	uint64_t seed;

@@ -56,7 +56,7 @@ struct malloc_trace {
 	uint32_t threads, streams; /* numbers in use */
 	uint32_t dropped;          /* invalid events, and frees of unknown ids */
 	uint64_t span_ns;          /* time of the last event */
-	uint64_t peak_bytes;       /* maximum of live bytes, with events in trace order */
+	uint64_t peak_bytes;       /* maximum number of live bytes, with events in trace order */
 };
 
 /*

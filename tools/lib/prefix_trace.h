@@ -50,7 +50,7 @@ struct prefix_trace {
  * prefix_trace_read() - read a trace from text. prefix_trace_load() - read it from a file; "-": standard input.
  *
  * @name:  name of the text in error messages
- * @limit: maximum of requests to read; 0: all
+ * @limit: maximum number of requests to read; 0: all
  * @error: [PREFIX_TRACE_ERROR_BYTES] receives the error, with name and line
  *
  * Return: 0, -EINVAL (not a trace), -ENOMEM, or the errno of opening and reading.

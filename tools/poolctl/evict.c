@@ -1,4 +1,4 @@
-/* evict.c - evict unpinned blocks at once. */
+/* evict.c - evict unpinned blocks immediately. */
 #include "tools/poolctl/agent.h"
 #include "tools/poolctl/output.h"
 #include "tools/poolctl/view.h"

@@ -13,7 +13,7 @@
 #include <sys/types.h>
 
 enum piece_kind { PIECE_POOL = 1, PIECE_SESSION = 2 };
-enum { PIECE_POOLS_MAX = 32 }; /* maximum of pools of an agent */
+enum { PIECE_POOLS_MAX = 32 }; /* maximum number of pools of an agent */
 
 struct piece {
 	uint32_t kind; /* enum piece_kind */

@@ -89,7 +89,7 @@ struct lora_plan {
 	struct lora_costs costs;
 	struct residency_limits limits;
 	struct lora_options options;
-	double speed; /* factor by which requests arrive faster */
+	double speed; /* factor by which arrivals are faster */
 	const volatile sig_atomic_t *interrupted;
 	void (*progress)(void *context, uint32_t finished); /* called before each step; NULL: none */
 	void *context;

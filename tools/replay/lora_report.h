@@ -14,7 +14,7 @@ enum { LORA_LOADS_MAX = 16 };
 /* The results for one rate of arrivals. */
 struct lora_load {
 	uint32_t busy_percent;    /* requested load; 0: the rate of the trace */
-	double speed;             /* factor by which requests arrive faster */
+	double speed;             /* factor by which arrivals are faster */
 	struct lora_result alone; /* result with all adapters resident */
 	struct lora_result results[LORA_STRATEGIES];
 };

@@ -37,7 +37,7 @@ struct play_result {
 	uint64_t mallocs, frees;                  /* that succeeded */
 	uint64_t no_space, over_quota, no_memory; /* failed mallocs, by error */
 	uint64_t peak_live;                       /* bytes, as requested */
-	uint64_t peak_mapped;                     /* maximum of bytes that the allocator held */
+	uint64_t peak_mapped;                     /* maximum number of bytes that the allocator held */
 	struct allocator_totals end;              /* after the last event */
 	uint64_t calls[GPU_CALL_KINDS];
 	uint64_t calls_total;

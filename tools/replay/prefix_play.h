@@ -37,7 +37,7 @@ struct prefix_result {
 
 /*
  * prefix_play() - play the trace. Return: 0, -EINTR, -ENOMEM, -EFBIG (the cache and the longest request together exceed
- * the maximum of nodes).
+ * the maximum number of nodes).
  */
 int prefix_play(const struct prefix_plan *plan, struct prefix_result *result);
 

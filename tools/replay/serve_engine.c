@@ -23,10 +23,10 @@
 #include <unistd.h>
 
 enum {
-	BLOCKS_MAX = 1 << 24, /* maximum of a cache */
+	BLOCKS_MAX = 1 << 24, /* the maximum for a cache */
 	ATTACH_MS = 30000,
 	WORK_MS = 60000,                        /* longest wait for the copies of a step */
-	SEQUENCE_TOKENS_MAX = (1 << 24) - 1024, /* the maximum of a cache, with room for rounding up */
+	SEQUENCE_TOKENS_MAX = (1 << 24) - 1024, /* the maximum for a cache, with room for rounding up */
 };
 
 int engine_fail(struct serve_engine *engine, int error, const char *what, uint32_t request)

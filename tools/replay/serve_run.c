@@ -24,7 +24,7 @@
 #include <unistd.h>
 
 enum {
-	ANSWER_MS = 120000, /* for a step, also on a loaded machine */
+	ANSWER_MS = 120000, /* for a step, even on a loaded machine */
 	/*
 	 * consecutive turns without a computation in any engine, after which the agent is assumed to have no more
 	 * memory
