@@ -55,8 +55,8 @@ endif
 ifeq ($(CONFIG),ubsan)
 CONFIG_CFLAGS := -fsanitize=undefined -fno-sanitize-recover=all -O1 -g1
 endif
-# ThreadSanitizer does not model fences, of which -Wno-tsan warns. gpool's fences order atomic accesses; the sanitizer
-# reports two accesses only if one of them is not atomic.
+# ThreadSanitizer does not model fences; -Wno-tsan disables the warning about that. gpool's fences order atomic
+# accesses, and the sanitizer reports two accesses only if one of them is not atomic.
 ifeq ($(CONFIG),tsan)
 CONFIG_CFLAGS := -fsanitize=thread -Wno-tsan -O1 -g1
 endif
