@@ -2,9 +2,10 @@
  * emulator.h - run the CUDA code of cuda/kernels/ on the CPU, so that it can be tested without a GPU.
  *
  * The .cu files are compiled as C++ with tests/emulated/cuda.h. Each thread of a block is a fiber; blocks run one after
- * another, in an order that emulator_seed() shuffles. The emulator detects wrong results, accesses out of bounds (under
- * ASan, with allocations of the exact size), misaligned vectors, shared memory that was not written or is too small,
- * and threads that do not reach a common barrier. It detects neither races nor hardware that differs from the manual.
+ * another, in an order that emulator_seed() shuffles. The emulator detects wrong results, misaligned vectors, shared
+ * memory that was not written or is too small, and threads that do not reach a common barrier. Under ASan, with
+ * allocations of the exact size, it also detects accesses out of bounds. It detects neither races nor hardware that
+ * differs from the manual.
  */
 #ifndef TESTS_EMULATED_EMULATOR_H
 #define TESTS_EMULATED_EMULATOR_H

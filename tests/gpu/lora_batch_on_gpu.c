@@ -7,11 +7,11 @@
  * lora_on_gpu. Method: a real gpoold, adapters in files, outputs compared with float64; inputs and outputs are copied;
  * graphs are created with driver calls, since gpool needs none.
  *
- * A table follows: microseconds of one shrink and expand, by launches and in a graph of all layers, compared with the
- * roofline (see lora_on_gpu.c), and of setting a batch, with all adapters new and with the same adapters. Weights in
- * the table are zeros from sparse files, since times do not depend on them. A few adapters of low rank fit into the
- * GPU's cache. Times are printed, but not checked. `lora_batch_on_gpu --backend host` applies the batch again in place
- * of each graph, with small sizes, to test the test.
+ * A table with microseconds follows. It has the time of one shrink and expand, by launches and in a graph of all
+ * layers, compared with the roofline (see lora_on_gpu.c). It also has the time to set a batch, with all adapters new
+ * and with the same adapters. Weights in the table are zeros from sparse files, since times do not depend on them. A
+ * few adapters of low rank fit into the GPU's cache. Times are printed, but not checked. `lora_batch_on_gpu --backend
+ * host` applies the batch again in place of each graph, with small sizes, to test the test.
  *
  * Exit status: 0: passed; 1: failed; 77: no GPU or no kernels (the reason is printed).
  */

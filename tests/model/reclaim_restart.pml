@@ -4,10 +4,10 @@
  *
  * After a kill, a page in the journal's mask whose bit is clear is in doubt: either the agent or a thread of the worker
  * took it. The page stays LEASED, with a flag in the ledger, and the next agent decides. Each thread has a counter that
- * is odd while it holds pages. The thread makes it odd before it takes bits or clears a tag to set bits, and even when
- * all pages are in an entry or in the bits. The decision reads all counters, then bits and entries, then all counters
- * again. If all counters are even and unchanged, no thread held a page in between, and a page that is in no place
- * belongs to the agent.
+ * is odd while it holds pages. The thread makes the counter odd before it takes bits, and before it clears a tag to set
+ * bits. It makes the counter even when all pages are in an entry or in the bits. The decision reads all counters, then
+ * bits and entries, then all counters again. If all counters are even and unchanged, no thread held a page in between,
+ * and a page that is in no place belongs to the agent.
  *
  * Proved: the agent frees no page that a thread holds. At the end, no page is lost and no flag is set.
  *

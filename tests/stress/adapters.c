@@ -2,8 +2,8 @@
  * adapters.c - engines load, use and unload LoRA adapters, while engines, the agent and its movers are killed and pages
  * are evicted.
  *
- * Goal: whichever process dies at any instruction, an adapter has the weights of its files while an engine has acquired
- * it, or has released it behind a fence that is not signaled. No tenant opens an adapter of another tenant. No page and
+ * Goal: processes may die at any instruction. While an engine has acquired an adapter, or has released it behind an
+ * unsignaled fence, the adapter has the weights of its files. No tenant opens an adapter of another tenant. No page and
  * no pin is lost.
  *
  * Method: two tenants with three engines each, with two threads per engine, in a pool that holds a third of their

@@ -2,8 +2,8 @@
  * torture.c - workers, agent, movers and front are killed at any instruction, and workers are also stopped, while the
  * others continue.
  *
- * Goal: whichever process is killed or stopped, no page is lost, no page has two owners, all content that can be pinned
- * is correct, and no worker gets an error that its call does not document.
+ * Goal: whichever process is killed or stopped, no page is lost and no page has two owners. All content that can be
+ * pinned is correct. No worker gets an error that its call does not document.
  *
  * Method: the pool is too small for the workers, which have two threads each, so the agent evicts blocks and reclaims
  * idle pages all the time. Each block holds words that are unique to it, which are verified under every pin. Threads of

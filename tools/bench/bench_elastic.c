@@ -1,8 +1,8 @@
 /*
- * bench_elastic.c - elastic ranges and sliced ranges. The figures are the cost of committing pages for the first time,
- * of decommitting them, and of committing pages that are still reclaimable, and the caller's cost of growing a sliced
- * range whose blocks have been prepared. On `host`, a mapping is a system call. Its cost on a GPU must be measured on a
- * GPU, so driver calls are figures, too.
+ * bench_elastic.c - elastic ranges and sliced ranges. For ranges, the figures are the costs of committing pages for the
+ * first time, of decommitting pages, and of committing pages that are still reclaimable. For sliced ranges, the figure
+ * is the caller's cost of growing a range whose blocks have been prepared. On `host`, a mapping is a system call. Its
+ * cost on a GPU must be measured on a GPU, so driver calls are figures, too.
  */
 #include "tools/bench/bench.h"
 

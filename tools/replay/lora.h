@@ -116,9 +116,9 @@ struct lora_result {
 int lora_serve(const struct lora_plan *plan, struct lora_result *result);
 
 /*
- * lora_least_loads() - compute a lower bound of the loads. It applies to any scheduler, even one that knows the whole
- * trace and serves requests in any order, if each request ends by the later of ends_us[] and max_bypass_us after its
- * arrival. Return: 0 and *loads, or -ENOMEM.
+ * lora_least_loads() - compute a lower bound of the loads. The bound is valid for any scheduler, even one that knows
+ * the whole trace and serves requests in any order. The condition is that each request ends by the later of ends_us[]
+ * and max_bypass_us after its arrival. Return: 0 and *loads, or -ENOMEM.
  */
 int lora_least_loads(const struct lora_plan *plan, const uint64_t *ends_us, uint64_t *loads);
 
