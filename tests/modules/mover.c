@@ -1,6 +1,6 @@
 /*
- * mover.c - gpoold's own module with a mover that reports its arguments and then waits for its end, to test the
- * keeper's handling of movers.
+ * mover.c - gpoold's own module with a mover that reports its arguments and then waits until it is ended, to test how
+ * the keeper handles movers.
  */
 #include "agent/front/front.h"
 #include "agent/mover/ring.h"

@@ -1,6 +1,6 @@
 /*
- * recipe.c - a module for another struct recipe, which the keeper passes to it: the keeper must not call any of its
- * functions.
+ * recipe.c - a module for another definition of struct recipe, which the keeper passes to it: the keeper must not call
+ * any of its functions.
  */
 #include "tests/modules/module.h"
 
