@@ -164,7 +164,10 @@ bool command_names(const struct command *command, int id, const char *otherwise,
  */
 bool number_parse(const char *text, uint64_t least, uint64_t most, uint64_t *value);
 
-/* option_refuse() - print that the value of an option is invalid because of `why`. Return: false. */
+/*
+ * option_refuse() - print an error message with an option, its value, and `why` it is invalid, such as "is neither
+ * table nor json". Return: false.
+ */
 bool __attribute__((format(printf, 3, 4))) option_refuse(const struct command *command, int id, const char *why, ...);
 /* complain() - print "PROGRAM: ..." to standard error. */
 void __attribute__((format(printf, 1, 2))) complain(const char *format, ...);
