@@ -1,5 +1,5 @@
 /*
- * adapter_layout.c - compute the parts of a layout, and check it.
+ * adapter_layout.c - compute the parts of a layout, and check a layout.
  */
 #include "shm/adapter_layout.h"
 
@@ -92,14 +92,14 @@ static bool modules_hold(const struct adapter_layout *layout)
 	return next == header->modules && pages == header->pages;
 }
 
-/* The rows of the pages that are in use, a bit for each, and the runs that were checked. */
+/* State of a check: a bit for each row of the pages that is in use, and the runs checked so far. */
 struct taken {
 	uint64_t *rows;
-	uint32_t next_run; /* the first run of the next matrix */
+	uint32_t next_run; /* first run of the next matrix */
 	uint32_t last_end; /* end of the used part of the last page */
 };
 
-/* Set the bits from `first` on. False: one of them is set already. */
+/* Set `count` bits from `first` on. Return false if one of them is set already. */
 static bool rows_take(uint64_t *bits, uint64_t first, uint64_t count)
 {
 	while (count) {
@@ -115,7 +115,7 @@ static bool rows_take(uint64_t *bits, uint64_t first, uint64_t count)
 	return true;
 }
 
-/* Check that all tiles of a matrix are within pages below `pages`, and that none overlaps another. */
+/* Check that all tiles of a matrix are in pages below `pages`, and that no tile overlaps another one. */
 static bool matrix_holds(const struct adapter_layout *layout, const struct adapter_matrix *matrix, uint32_t rank,
 	uint32_t columns, uint32_t pages, struct taken *taken)
 {

@@ -1,9 +1,9 @@
 /*
- * doorbell.h - a wake-up in each direction, without a message.
+ * doorbell.h - wake-ups between a worker and the agent, without messages.
  *
- * To the agent: an eventfd in its edge-triggered epoll set, which the agent never reads: a worker could clear
- * O_NONBLOCK on the shared open file description and block a read forever. To the worker: a futex on a word of the
- * session segment (not private, since two processes share it).
+ * A worker wakes the agent with an eventfd in the agent's edge-triggered epoll set. The agent never reads the eventfd:
+ * a worker could clear O_NONBLOCK on the shared open file description and block the read forever. The agent wakes a
+ * worker with a futex on a word of the session segment. The futex is not private, because two processes share it.
  */
 #ifndef GPOOL_SHM_DOORBELL_H
 #define GPOOL_SHM_DOORBELL_H
@@ -11,14 +11,14 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-/* doorbell_create() - create the eventfd. Return: it, or negative errno. */
+/* doorbell_create() - create the eventfd. Return: the descriptor, or a negative errno. */
 int doorbell_create(void);
-/* doorbell_ring() - ring; never blocks. A full counter means that the doorbell was rung already. */
+/* doorbell_ring() - wake the agent; never blocks. If the counter is full, a wake-up is already pending. */
 void doorbell_ring(int doorbell);
 
 /*
- * futex_wait() - sleep while *word == value, at most timeout_ns (negative: no limit); also through a read-only mapping.
- * Return: 0 (woken or the value differs: look again), -ETIMEDOUT.
+ * futex_wait() - sleep while *word == value, for at most timeout_ns (negative: no limit). A read-only mapping suffices.
+ * Return: 0 (woken, or the value differs: check the condition again), -ETIMEDOUT.
  */
 int futex_wait(const _Atomic uint32_t *word, uint32_t value, int64_t timeout_ns);
 /* futex_wake() - wake up to `count` sleepers. */

@@ -1,4 +1,6 @@
-/* flight.c - write a ring of the flight recorder, and read one without trusting its contents. */
+/*
+ * flight.c - write a ring of the flight recorder, and read one without trusting its contents; see flight.h.
+ */
 #include "shm/flight.h"
 
 #include "shm/page_word.h"
@@ -78,7 +80,7 @@ static uint64_t what_of(const struct flight_entry *entry)
 	return entry->kind | (uint64_t)entry->session << 32 | flags << 48;
 }
 
-/* Stored word by word, because readers may read it at the same time. */
+/* Store the text word by word, because readers may read it at the same time. */
 static void text_store(_Atomic uint64_t *to, const char *text)
 {
 	uint64_t words[FLIGHT_TEXT_BYTES / 8] = {0};
@@ -88,7 +90,7 @@ static void text_store(_Atomic uint64_t *to, const char *text)
 		atomic_store_explicit(&to[i], words[i], memory_order_relaxed);
 }
 
-/* Return the record for this number, or NULL; see the header. */
+/* Claim the record for this number; NULL if the entry must be dropped (see flight.h). */
 static struct flight_record *claim(const struct flight_ring *ring, uint64_t number)
 {
 	struct flight_record *record = &ring->records[number & (ring->count - 1)];
@@ -99,7 +101,7 @@ static struct flight_record *claim(const struct flight_ring *ring, uint64_t numb
 	if (!atomic_compare_exchange_strong_explicit(&record->serial, &serial, (number + 1) | FLIGHT_CLAIMED,
 		    memory_order_acquire, memory_order_relaxed))
 		return NULL;
-	/* A reader that sees any of the new contents also sees the claim. */
+	/* A reader that sees any part of the new contents also sees the claim. */
 	atomic_thread_fence(memory_order_release);
 	return record;
 }
@@ -194,7 +196,7 @@ void flight_keep(const struct flight_ring *from, uint16_t session, const struct 
 
 	if (!kept || !to->count)
 		return;
-	/* Bounds the loop by the number of records to keep, whatever the head contains. */
+	/* Bound the loop by the number of records to keep, whatever the head contains. */
 	begun = (uint32_t)(atomic_load_explicit(&from->head->begun, memory_order_relaxed) - kept);
 	for (uint32_t i = 0; i < kept; i++) {
 		if (flight_read(from, (begun + i) & (from->count - 1), now, &entry, NULL) ||

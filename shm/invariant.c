@@ -1,4 +1,6 @@
-/* invariant.c - see invariant.h. Empty except in debug builds. */
+/*
+ * invariant.c - report a failed invariant; empty except in debug builds.
+ */
 #include "shm/invariant.h"
 
 #ifdef GPOOL_DEBUG
@@ -14,7 +16,7 @@ enum { MESSAGE_BYTES = 1024 };
 
 static void message_write(int fd, const char *text)
 {
-	/* The process ends in any case. */
+	/* Ignored: the process ends in any case. */
 	if (write(fd, text, strlen(text)) < 0)
 		return;
 }

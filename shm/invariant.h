@@ -2,9 +2,8 @@
  * invariant.h - assertions of debug builds (CONFIG=debug).
  *
  * GPOOL_INVARIANT(condition, format, ...) - end the process with SIGABRT and a message if the condition is false. The
- * message contains file, line, condition and the formatted values. Other builds check the syntax only: nothing is
- * evaluated, and no code is generated. The condition must have no side effects, and it must not depend on memory that
- * an untrusted process writes.
+ * message contains file, line, condition and the formatted values. Other builds only check the syntax and generate no
+ * code. The condition must not have side effects, nor depend on memory that an untrusted process can write.
  */
 #ifndef GPOOL_SHM_INVARIANT_H
 #define GPOOL_SHM_INVARIANT_H
@@ -16,8 +15,8 @@ enum { INVARIANTS = 0 };
 #endif
 
 /*
- * The message is written to standard error, and to the file that the environment variable GPOOL_INVARIANT_LOG names, so
- * that a test notices the end of a process that the keeper restarts.
+ * The message is written to standard error and to the file named by the environment variable GPOOL_INVARIANT_LOG. The
+ * file lets a test notice the failure of a process that the keeper restarts.
  */
 void invariant_failed(const char *file, int line, const char *condition, const char *format, ...)
 	__attribute__((format(printf, 4, 5), noreturn, cold));

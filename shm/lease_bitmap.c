@@ -14,7 +14,9 @@ bool lease_take(_Atomic uint64_t *bits, uint32_t first, uint32_t count)
 
 		if (got == mask)
 			continue;
-		/* Another thread was faster: return what this call has taken, in this word and in the words before. */
+		/*
+		 * Another thread took a bit of the run: return the bits claimed in this word and in the words before.
+		 */
 		if (got)
 			atomic_fetch_or_explicit(&bits[word], got, memory_order_release);
 		if (word > first / 64)
@@ -33,13 +35,13 @@ void lease_summary_all(_Atomic uint64_t *summary, uint32_t page_count)
 void lease_put_summed(_Atomic uint64_t *bits, _Atomic uint64_t *summary, uint32_t first, uint32_t count)
 {
 	lease_put(bits, first, count);
-	/* Set after the bits: a search that clears it at the same time checks the bits again. */
+	/* Set the summary after the bits: a search that clears a summary bit at the same time checks the word again. */
 	for (uint32_t word = first / 64; word <= (first + count - 1) / 64; word++)
 		if (!(atomic_load_explicit(&summary[word / 64], memory_order_seq_cst) >> (word % 64) & 1))
 			atomic_fetch_or_explicit(&summary[word / 64], UINT64_C(1) << (word % 64), memory_order_seq_cst);
 }
 
-/* Clear the summary bit of a word that was seen empty, unless bits of the word have been set since. */
+/* Clear the summary bit of an empty word, unless bits of the word have been set since. */
 static void summary_clear(_Atomic uint64_t *bits, _Atomic uint64_t *summary, uint32_t word)
 {
 	atomic_fetch_and_explicit(&summary[word / 64], ~(UINT64_C(1) << (word % 64)), memory_order_seq_cst);
@@ -68,7 +70,7 @@ struct run_search {
 	uint32_t best_first, best_length; /* length 0: none yet */
 };
 
-/* Record the end of a maximal run. True: the search may stop. */
+/* Record the end of a maximal run. Return true if the search may stop. */
 static bool run_ended(struct run_search *search, uint32_t first, uint32_t length)
 {
 	if (length < search->count || (search->best_length && length >= search->best_length))
@@ -78,7 +80,7 @@ static bool run_ended(struct run_search *search, uint32_t first, uint32_t length
 	return search->first_fit || length == search->count;
 }
 
-/* Find a run. The bits may change meanwhile: the result is a candidate for lease_take(). */
+/* Find a run. The bits may change meanwhile, so the result is only a candidate for lease_take(). */
 static bool run_find(_Atomic uint64_t *bits, _Atomic uint64_t *summary, uint32_t page_count, struct run_search *search)
 {
 	uint32_t words = (page_count + 63) / 64, first = 0, length = 0;
@@ -91,7 +93,7 @@ static bool run_find(_Atomic uint64_t *bits, _Atomic uint64_t *summary, uint32_t
 		if (summary) {
 			uint32_t next = summary_next(summary, word, words);
 
-			/* Empty words end a run. */
+			/* The skipped words are empty, so they end a run. */
 			if (next > word && length && run_ended(search, first, length))
 				return true;
 			if (next > word)
@@ -147,7 +149,7 @@ bool lease_take_run(_Atomic uint64_t *bits, _Atomic uint64_t *summary, uint32_t 
 			*first = search.best_first;
 			return true;
 		}
-		/* Returned bits may have been seen as empty meanwhile; an extra summary bit does no harm. */
+		/* Another search may have seen the returned bits as clear. An unneeded summary bit is harmless. */
 		for (uint32_t word = search.best_first / 64; summary && word <= (search.best_first + count - 1) / 64;
 			word++)
 			atomic_fetch_or_explicit(&summary[word / 64], UINT64_C(1) << (word % 64), memory_order_seq_cst);

@@ -44,7 +44,7 @@ uint64_t manifest_hash(const void *base, const struct manifest_layout *layout, u
 {
 	uint64_t hash = XXH3_64bits_withSeed((const char *)base + layout->sizes, bytes - layout->sizes, page_bytes);
 
-	return hash ? hash : 1; /* 0 means any layout in a request to open an object */
+	return hash ? hash : 1; /* in a request to open an object, 0 means any layout */
 }
 
 int manifest_key_compare(const char *left, size_t left_bytes, const char *right, size_t right_bytes)
@@ -62,7 +62,7 @@ static bool all_zero(const char *at, uint64_t bytes)
 	return true;
 }
 
-/* Check that runs are within the pool and that no page is in two of them. */
+/* Check that runs are within the pool and do not overlap. */
 static int check_runs(const struct manifest *manifest, const struct manifest_pool *pool)
 {
 	const struct manifest_header *header = manifest->header;
@@ -88,7 +88,7 @@ static int check_runs(const struct manifest *manifest, const struct manifest_poo
 	return error ? error : pages == header->pages ? 0 : -EBADMSG;
 }
 
-/* Check that the runs of each allocation add up to its size, and those of all allocations to the total. */
+/* Check that the runs of each allocation add up to its size, and those of all allocations to the total size. */
 static int check_allocations(const struct manifest *manifest, const struct manifest_pool *pool)
 {
 	const struct manifest_header *header = manifest->header;
@@ -98,7 +98,7 @@ static int check_allocations(const struct manifest *manifest, const struct manif
 		uint32_t runs = manifest->run_counts[i];
 		uint64_t pages = 0;
 
-		/* A handle is mapped as a whole, so parts of different handles cannot be mapped side by side. */
+		/* A driver handle is mapped as a whole, so parts of different handles cannot be mapped side by side. */
 		if (runs < 1 || runs > header->runs - run || (pool->pages_per_handle > 1 && runs > 1))
 			return -EBADMSG;
 		for (uint32_t end = run + runs; run < end; run++)
@@ -185,7 +185,7 @@ int manifest_open(int fd, const struct manifest_pool *pool, struct manifest *man
 	void *base;
 	int seals = fcntl(fd, F_GET_SEALS), error;
 
-	/* Hugetlbfs has other rules for mappings. */
+	/* Hugetlbfs is excluded, because it has other rules for mappings. */
 	if (seals < 0 || (seals & wanted) != wanted || fstatfs(fd, &system) < 0 || system.f_type != TMPFS_MAGIC)
 		return -EPERM;
 	if (fstat(fd, &stat) < 0)
@@ -194,7 +194,10 @@ int manifest_open(int fd, const struct manifest_pool *pool, struct manifest *man
 		return -EFBIG;
 	if (stat.st_size < (off_t)sizeof(struct manifest_header))
 		return -EBADMSG;
-	/* Private: before Linux 6.7 a shared mapping of a write-sealed file is refused, even one that only reads. */
+	/*
+	 * MAP_PRIVATE, because Linux before 6.7 refuses any shared mapping of a write-sealed file, even a read-only
+	 * one.
+	 */
 	base = mmap(NULL, (size_t)stat.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
 	if (base == MAP_FAILED)
 		return -errno;

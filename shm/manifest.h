@@ -1,16 +1,16 @@
 /*
- * manifest.h - the content of a named object: its allocations, their pages, its metadata. Each version has one sealed
- * memfd, which its publisher writes before publication and which never changes afterwards.
+ * manifest.h - the content of a named object: its allocations, their pages, its metadata. Each version has one memfd.
+ * Its publisher writes and seals it before publication; it never changes afterwards.
  *
  *   header | runs struct manifest_run[runs] | run_counts u32[allocations] | sizes u32[allocations] |
  *   entries struct manifest_entry[entries] | data
  *
- * The part from `sizes` on is the layout. It does not depend on pages, so two versions with equal sizes and metadata
- * have equal hashes. A manifest has exactly one encoding: entries ascend by key, keys and values are stored in data
- * without gaps, and unused bytes are zero.
+ * The part from `sizes` on is the layout. It does not depend on the pages used, so two versions with equal sizes and
+ * metadata have the same layout hash. A manifest has exactly one encoding: entries ascend by key, keys and values are
+ * stored in data without gaps, and unused bytes are zero.
  *
- * A reader must treat every field as untrusted until manifest_open() has accepted the manifest; because of the seals it
- * cannot change after that.
+ * A reader must treat every field as untrusted until manifest_open() has accepted the manifest. The seals prevent later
+ * changes.
  */
 #ifndef GPOOL_SHM_MANIFEST_H
 #define GPOOL_SHM_MANIFEST_H
@@ -23,7 +23,7 @@
 
 enum {
 	MANIFEST_VERSION = 1,
-	MANIFEST_BYTES_MAX = 64 << 20, /* 100,000 entries of 600 bytes */
+	MANIFEST_BYTES_MAX = 64 << 20, /* about 100,000 entries of 600 bytes */
 	MANIFEST_KEY_MAX = 1023,
 };
 
@@ -31,7 +31,7 @@ struct manifest_header {
 	uint64_t magic;
 	uint32_t version;
 	uint32_t header_bytes;
-	uint64_t bytes; /* of the whole file */
+	uint64_t bytes; /* size of the whole file */
 	uint64_t page_bytes;
 	uint64_t layout_hash; /* XXH3 64 from sizes to the end, seed page_bytes; never 0 */
 	uint32_t pages, runs, allocations, entries;
@@ -39,14 +39,17 @@ struct manifest_header {
 };
 static_assert(sizeof(struct manifest_header) == 64, "shared layout");
 
-/* Adjacent pages. generation: that of the first page's word at the publication, when its publisher still owned it. */
+/*
+ * Adjacent pages. `generation` is the one in the first page's word at publication, when the publisher still owned the
+ * page.
+ */
 struct manifest_run {
 	uint32_t first, count;
 	uint64_t generation;
 };
 static_assert(sizeof(struct manifest_run) == 16, "shared layout");
 
-/* A key at `offset` of data, followed by a NUL; its value follows at the next multiple of 8. */
+/* A key at `offset` of data, followed by a NUL. Its value starts at the next multiple of 8. */
 struct manifest_entry {
 	uint64_t offset;
 	uint32_t key_bytes; /* without the NUL; contains no NUL */
@@ -59,12 +62,14 @@ struct manifest_layout {
 	uint64_t runs, run_counts, sizes, entries, data;
 };
 struct manifest_layout manifest_layout_of(uint32_t runs, uint32_t allocations, uint32_t entries);
-/* manifest_value_at() - return the offset of a value in data. manifest_next_at() - return that of the next key. */
+/*
+ * manifest_value_at() - return the offset of a value in data. manifest_next_at() - return the offset of the next key.
+ */
 uint64_t manifest_value_at(uint64_t offset, uint32_t key_bytes);
 uint64_t manifest_next_at(uint64_t offset, uint32_t key_bytes, uint32_t value_bytes);
 uint64_t manifest_hash(const void *base, const struct manifest_layout *layout, uint64_t bytes, uint64_t page_bytes);
 
-/* The parts in one process's mapping. */
+/* The addresses of the parts in one process's mapping. */
 struct manifest {
 	const struct manifest_header *header;
 	const struct manifest_run *runs;
@@ -75,7 +80,6 @@ struct manifest {
 	size_t bytes;
 };
 
-/* The pool to which the manifest must belong. */
 struct manifest_pool {
 	uint64_t page_bytes;
 	uint32_t page_count;
@@ -83,8 +87,8 @@ struct manifest_pool {
 };
 
 /*
- * manifest_check() - check that [base, base + bytes) is a manifest for this pool: every count, every run within the
- * pool, no page twice, keys in order, the hash. `base` must be aligned to 8 bytes.
+ * manifest_check() - check that [base, base + bytes) is a valid manifest for this pool: all counts are consistent, runs
+ * are within the pool and do not overlap, keys are sorted, the hash matches. `base` must be aligned to 8 bytes.
  * Return: 0, -EBADMSG, -EPROTO (another version), -ENOMEM.
  */
 int manifest_check(const void *base, size_t bytes, const struct manifest_pool *pool, struct manifest *manifest);
@@ -100,8 +104,8 @@ void manifest_close(struct manifest *manifest);
 /* manifest_find() - return the index of the entry with this key, or -1. Cost: log2(entries) comparisons. */
 int64_t manifest_find(const struct manifest *manifest, const char *key, size_t key_bytes);
 /*
- * manifest_key_compare() - compare keys in the order of entries: as memcmp(), a shorter key before a longer one that
- * begins with it.
+ * manifest_key_compare() - compare keys in the order of entries: as memcmp(); a key is sorted before longer keys that
+ * begin with it.
  */
 int manifest_key_compare(const char *left, size_t left_bytes, const char *right, size_t right_bytes);
 

@@ -12,7 +12,7 @@ static _Atomic uint32_t *place_of(const struct pool_segment *segment, uint32_t d
 	return &segment->names[hash % segment->header->object_count];
 }
 
-/* Return the record's number; readers must treat it as untrusted. */
+/* Return the number of the record at this place. Readers must treat it as untrusted. */
 static uint32_t number_at(const struct pool_segment *segment, const _Atomic uint32_t *place)
 {
 	uint32_t number = atomic_load_explicit(place, memory_order_acquire);

@@ -1,13 +1,14 @@
 /*
- * object_names.h - the versions of named objects that have a name, found by a hash of name and trust domain.
+ * object_names.h - a hash table that finds the versions of a named object by name and trust domain.
  *
- * A name belongs to a trust domain: the same name in another domain is another name. names[] of the pool segment has a
- * place for each hash, with the number of a record or 0; each record has the number of the next record with the same
- * place. Versions are in a chain while they are CURRENT or OLD, the latest one first.
+ * Every trust domain has its own names: the same name in two domains refers to two objects. names[] of the pool segment
+ * contains the first record of each hash chain, or 0, and each record contains the next one. Versions are in a chain
+ * while they are CURRENT or OLD, the latest version first.
  *
- * Writer: the agent alone. Readers: every worker, without a lock. While the agent changes a chain, or after its death,
- * a reader may miss a version or find a record with another name. So a reader checks every record, and a failed lookup
- * means no more than "not now". The agent rebuilds all chains before it relies on them.
+ * Writer: the agent. Readers: every worker, without a lock. While the agent changes a chain, or after it died, a reader
+ * may miss a version or find a record with another name. A reader must therefore check every record, and must not
+ * conclude from a failed lookup that the object does not exist. A restarted agent rebuilds all chains before it relies
+ * on them.
  */
 #ifndef GPOOL_SHM_OBJECT_NAMES_H
 #define GPOOL_SHM_OBJECT_NAMES_H
@@ -16,13 +17,14 @@
 
 #include <stdbool.h>
 
-/* Prefixes of the names of adapters: of objects in the pool, and of copies in the warm pool. */
+/* Prefixes of adapter names: of objects in the pool, and of copies in host memory (the warm pool). */
 #define LORA_PREFIX "lora/"
 #define LORA_WARM_PREFIX "warm/"
 
 /*
- * object_names_first(), object_names_next() - return the records that may have this name in this domain, one after the
- * other; 0: no more. A reader looks at object_count records at most. Cost: a hash, and a cache line for each record.
+ * object_names_first(), object_names_next() - iterate over the records that may have this name in this domain; 0: no
+ * more. A reader must stop after object_count records, because a chain may be circular. Cost: a hash, and one cache
+ * line per record.
  */
 uint32_t object_names_first(const struct pool_segment *segment, uint32_t domain, const char *name);
 uint32_t object_names_next(const struct pool_segment *segment, uint32_t number);
@@ -35,7 +37,7 @@ bool object_names_are(const struct object_record *record, uint32_t domain, const
 
 /*
  * object_names_add() - add a record that is in no chain. object_names_remove() - remove a record from its chain, if it
- * is in one. Agent only.
+ * is in one. Only the agent may call them.
  */
 void object_names_add(const struct pool_segment *segment, uint32_t number);
 void object_names_remove(const struct pool_segment *segment, uint32_t number);

@@ -3,7 +3,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* Describe the block, or cached run, with this tag at its first page. */
+/* Describe the block or cached run with this tag on its first page. */
 static struct page_fact block_fact(const struct pool_check_session *s, uint32_t head, uint64_t tag)
 {
 	bool pinned = atomic_load_explicit(&s->segment->pins[head], memory_order_relaxed) != 0;
@@ -22,10 +22,7 @@ static struct page_fact block_fact(const struct pool_check_session *s, uint32_t 
 	};
 }
 
-/*
- * Copy the owner's claim for a page that the agent may take; not for one whose session disconnected but is still
- * running.
- */
+/* Store a claim about a page. A page whose session disconnected but is still running counts as needed. */
 static void fact_set(struct page_fact *fact, struct page_fact said)
 {
 	said.state = fact->state;
@@ -35,7 +32,7 @@ static void fact_set(struct page_fact *fact, struct page_fact said)
 }
 
 /*
- * Fill in the block that starts at `head`, with its extents. Each page counts once, so that overlapping or circular
+ * Fill in the block that starts at `head`, with its extents. Each page is counted once, so overlapping or circular
  * blocks of a damaged session cost no more than valid ones.
  */
 static void block_fill(
@@ -82,7 +79,10 @@ static void page_fill(const struct pool_check_session *s, uint32_t page, uint32_
 		block_fill(s, page, page_count, tag, facts);
 }
 
-/* Each word is read once, so that a page belongs to one session even if the agent changes it meanwhile. */
+/*
+ * Each page word is read once, so that a page belongs to one session only, even if the agent changes the word
+ * meanwhile.
+ */
 void page_map_fill(const struct pool_segment *pool, const struct pool_check_session *sessions, uint32_t session_count,
 	struct page_fact *facts)
 {

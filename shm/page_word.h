@@ -1,10 +1,10 @@
 /*
  * page_word.h - one 64-bit word of state for each page of a pool.
  *
- *   bits 63..60 state | 59..44 owner (0: none; of a SHARED page the object, else the session) | 43..0 generation
+ *   bits 63..60 state | 59..44 owner (0: none; the object of a SHARED page, otherwise a session) | 43..0 generation
  *
- * Writer: the agent alone. Readers: every worker and poolctl, also when the agent is dead. The generation goes up
- * whenever the agent changes what a page is for; at 10,000 changes of one page a second 44 bits last 55 years.
+ * Writer: the agent. Readers: every worker and poolctl, even when the agent is dead. The agent raises the generation
+ * with each change of the page's purpose. At 10,000 changes per second, 44 bits last 55 years.
  */
 #ifndef GPOOL_SHM_PAGE_WORD_H
 #define GPOOL_SHM_PAGE_WORD_H
@@ -14,14 +14,14 @@
 enum page_state {
 	PAGE_FREE,   /* not leased */
 	PAGE_LEASED, /* leased to its owner */
-	PAGE_SHARED, /* part of a shared object; any permitted session may pin it */
-	/* the agent is checking whether it can be evicted; less than a microsecond, unless the agent is preempted */
+	PAGE_SHARED, /* part of a named object; any permitted session may pin it */
+	/* the agent is checking whether the page can be evicted; lasts less than 1 us, unless the agent is preempted */
 	PAGE_EVICTING,
 	PAGE_MOVING, /* its content is being moved; pins wait */
-	/* its owner disconnected but is still running. Without owner: being transferred to another trust domain */
+	/* the owner disconnected but is still running; without an owner: in transfer to another trust domain */
 	PAGE_QUARANTINED,
-	PAGE_RESERVED, /* free, for critical requests only */
-	/* out of use: a process of another trust domain may have it mapped, or the mover writes to it */
+	PAGE_RESERVED, /* free; for critical requests only */
+	/* out of use: a process of another trust domain may have it mapped, or the mover may be writing to it */
 	PAGE_RETIRED,
 	PAGE_STATES
 };
@@ -46,7 +46,8 @@ static inline uint32_t page_word_owner(uint64_t word)
 }
 
 /*
- * Return the session that the page is or was lent to; 0: none. The result is a valid index, whatever the word contains.
+ * page_word_session() - return the session to which the page is or was lent; 0: none. The result is a valid index for
+ * any word.
  */
 static inline uint32_t page_word_session(uint64_t word)
 {
@@ -60,7 +61,7 @@ static inline uint64_t page_word_generation(uint64_t word)
 	return word & PAGE_GENERATION_MASK;
 }
 
-/* page_word_in_motion() - return true if the page is being evicted or moved: a pin waits instead of failing. */
+/* page_word_in_motion() - return true if the page is being evicted or moved. A pin then waits instead of failing. */
 static inline int page_word_in_motion(uint64_t word)
 {
 	return page_word_state(word) == PAGE_EVICTING || page_word_state(word) == PAGE_MOVING;

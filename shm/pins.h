@@ -1,13 +1,13 @@
 /*
  * pins.h - pinning: the worker's pin count and the agent's page word.
  *
- * The worker raises its own pin, then reads the page word; the agent marks the page word, then reads the pins. Both
- * accesses of both sides are sequentially consistent, so at least one of the two sees the other: with an acquire load
- * here both could miss each other (tests/model/pin_evict.pml shows it). tests/stress/torture_threads --broken plants a
- * pin that does not read the page word, and must find it.
+ * The worker raises its own pin, then reads the page word; the agent marks the page word, then reads the pins. All four
+ * accesses are sequentially consistent, so at least one side sees the store of the other. With an acquire load here,
+ * both could miss each other (shown by tests/model/pin_evict.pml). tests/stress/torture_threads --broken plants a pin
+ * that does not read the page word, and must detect it.
  *
- * Writers: the worker its pins, the agent the page words. A dead worker's pins vanish with its segment. Cost: one
- * atomic add.
+ * The worker writes its pins, and the agent writes the page words. The pins of a dead worker end with its segment.
+ * Cost: one atomic add.
  */
 #ifndef GPOOL_SHM_PINS_H
 #define GPOOL_SHM_PINS_H
@@ -17,8 +17,8 @@
 #include <errno.h>
 
 /*
- * pin_raise() - raise a pin and return the page word. The pin is raised whatever the word contains; the caller drops it
- * with pin_drop().
+ * pin_raise() - add a pin and return the page word. The pin is added for any page word; the caller removes it with
+ * pin_drop().
  */
 static inline uint64_t pin_raise(const struct session_segment *session, const _Atomic uint64_t *pages, uint32_t page)
 {
@@ -27,8 +27,8 @@ static inline uint64_t pin_raise(const struct session_segment *session, const _A
 }
 
 /*
- * pin_drop() - drop a pin and return the previous number of pins. Release: accesses under the pin happen before it
- * ends. 0: the agent had removed the pin (pins.leaked = "unpin"); the count stays 0.
+ * pin_drop() - remove a pin and return the previous count. Memory order: release, so accesses under the pin happen
+ * before it ends. If the agent has removed the pin (pins.leaked = "unpin"), the count is 0 and stays 0.
  */
 static inline uint32_t pin_drop(const struct session_segment *session, uint32_t page)
 {
@@ -45,9 +45,9 @@ static inline uint32_t pin_count(const struct session_segment *session, uint32_t
 }
 
 /*
- * pin_try() - pin the block of a handle, if its first page still has this word and its entry this tag.
+ * pin_try() - pin the block of a handle, provided that its first page still has this word and the block entry this tag.
  *
- * Return: 0, -EAGAIN (in motion: wait and try again), -ESTALE (freed or evicted).
+ * Return: 0, -EAGAIN (being evicted or moved: wait and try again), -ESTALE (freed or evicted).
  */
 static inline int pin_try(const struct session_segment *session, const _Atomic uint64_t *pages, uint32_t page,
 	uint64_t word, uint64_t tag)
@@ -65,10 +65,10 @@ static inline int pin_try(const struct session_segment *session, const _Atomic u
 }
 
 /*
- * object_pin_try() - pin a version of an object of class OBJECT_PINNABLE, whose first page is `page`. The record takes
- * the role of the page word: the agent stores LEAVING, then reads its readers' pins. So if the record is CURRENT and of
- * this version after the pin was raised, the version stays. A version number is used once and stored before its record
- * becomes CURRENT, so a CURRENT record with this version is the one that was opened.
+ * object_pin_try() - pin a version of a named object of class OBJECT_PINNABLE whose first page is `page`. The object's
+ * record takes the role of the page word: the agent stores LEAVING, then reads the pins of the readers. If the record
+ * is CURRENT and has this version after the pin was added, the version stays. A version number is used once and is
+ * stored before its record becomes CURRENT, so a CURRENT record with this number is the version that was opened.
  *
  * Return: 0, -EAGAIN (being checked: wait and try again), -ESTALE (evicted).
  */

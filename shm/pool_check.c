@@ -14,8 +14,8 @@ enum use { USE_NONE, USE_IDLE, USE_CACHED, USE_BLOCK };
 struct look {
 	struct pool_check *check;
 	const struct pool_segment *pool;
-	uint8_t *use;     /* [page_count] of the current session */
-	uint8_t *visited; /* [page_count] extents seen from a head */
+	uint8_t *use;     /* [page_count], claims of the current session */
+	uint8_t *visited; /* [page_count], extents reached from a head */
 };
 
 static void __attribute__((format(printf, 4, 5)))
@@ -47,7 +47,7 @@ static bool owned_by(const struct look *look, uint32_t page, uint32_t session)
 		(state == PAGE_LEASED || state == PAGE_EVICTING || state == PAGE_MOVING || state == PAGE_QUARANTINED);
 }
 
-/* Return true if a lookup of its name finds the object. */
+/* Return true if a lookup by name finds the object. */
 static bool is_found(const struct pool_segment *pool, uint32_t object, uint32_t *steps)
 {
 	char name[POOL_OBJECT_NAME_BYTES + 1] = "";
@@ -57,13 +57,13 @@ static bool is_found(const struct pool_segment *pool, uint32_t object, uint32_t 
 	number = object_names_first(pool, pool->objects[object].domain, name);
 	for (; number && number != object && *steps; --*steps)
 		number = object_names_next(pool, number);
-	/* In a forged segment, all names may be in one chain. */
+	/* In a forged segment, all names may be in one chain: `steps` bounds the search. */
 	return number == object || !*steps;
 }
 
 /*
- * Check that each shared page belongs to an existing version of an object, and that each version has as many pages as
- * its record states.
+ * Check that each SHARED page belongs to an existing object, and that each object has the number of pages in its
+ * record.
  */
 static void check_objects(struct look *look, const uint32_t *shared)
 {
@@ -119,7 +119,7 @@ static void check_words(struct look *look, const bool *attached, uint32_t *share
 	for (int state = 0; state < PAGE_STATES; state++) {
 		uint32_t published = atomic_load_explicit(&header->state_pages[state], memory_order_relaxed);
 
-		/* A page that the agent is checking counts as LEASED until the eviction is decided. */
+		/* Pages that the agent is checking (EVICTING) are counted as LEASED until the eviction is decided. */
 		if (state == PAGE_EVICTING)
 			continue;
 		if (published != look->check->state_pages[state])
@@ -128,7 +128,7 @@ static void check_words(struct look *look, const bool *attached, uint32_t *share
 	}
 }
 
-/* Record a claim. False, with a finding: the session must not claim the page. */
+/* Record a claim. Return false and report a finding if the session must not claim the page. */
 static bool claim(struct look *look, uint32_t session, uint32_t page, enum use use)
 {
 	if (!owned_by(look, page, session)) {
@@ -153,8 +153,8 @@ static bool claim(struct look *look, uint32_t session, uint32_t page, enum use u
 }
 
 /*
- * Claim one run of a block or of the magazine; false if it is invalid. It stops at the first page that the session does
- * not own, so that overlapping runs of a damaged session cost one finding each and no more.
+ * Claim one run of a block or of the magazine; return false if it is invalid. It stops at the first page that the
+ * session does not own, so overlapping runs of a damaged session cost one finding each.
  */
 static bool claim_run(struct look *look, const struct pool_check_session *s, uint32_t first, enum use use)
 {

@@ -1,6 +1,5 @@
 /*
- * pool_check.h - check the invariants of a pool segment and its session segments. Every test and `poolctl check` call
- * it.
+ * pool_check.h - check the invariants of a pool segment and its session segments. Used by tests and `poolctl check`.
  *
  *   1  every page word has a known state; FREE, RESERVED and RETIRED pages have no owner, LEASED ones an attached one
  *   2  the published page counts of the states add up to page_count and agree with the page words
@@ -9,8 +8,8 @@
  *   5  with `quiescent`: every leased page is idle, cached or in a block (none in transit), and every pin is on a
  *      block's head
  *
- * On a running pool a page may be between two places for nanoseconds. Such findings are marked `in_transit`; a caller
- * that needs certainty checks again.
+ * In a running pool, a page may be between two places for some nanoseconds. Such findings are counted in `in_transit`;
+ * a caller that needs certainty checks again.
  */
 #ifndef GPOOL_SHM_POOL_CHECK_H
 #define GPOOL_SHM_POOL_CHECK_H
@@ -23,7 +22,7 @@ struct pool_check_session {
 };
 
 struct pool_finding {
-	uint32_t session; /* the session whose segment is wrong; 0: the pool */
+	uint32_t session; /* the session with the invalid segment; 0: the pool segment is invalid */
 	uint32_t page;
 	char text[160];
 };
@@ -41,8 +40,8 @@ struct pool_check {
 };
 
 /*
- * pool_check() - check the invariants. Return: 0: no findings, 1: findings, -ENOMEM. Cost: one pass over the pages and
- * over each session's bitmap and blocks.
+ * pool_check() - check the invariants. Return: 0 (no findings), 1 (findings), -ENOMEM. Cost: one pass over the pages,
+ * and over the bitmap and blocks of each session.
  */
 int pool_check(const struct pool_segment *pool, const struct pool_check_session *sessions, uint32_t session_count,
 	struct pool_check *check);

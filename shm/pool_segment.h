@@ -1,16 +1,16 @@
 /*
  * pool_segment.h - the shared description of one pool: a memfd that only the agent can write.
  *
- * The keeper creates it, makes the only writable mapping, then seals it (F_SEAL_FUTURE_WRITE). From then on no process,
- * including a restarted agent, can map it for writing, so the agent inherits the mapping by fork. All other processes
- * map it read-only.
+ * The keeper creates it, makes the only writable mapping, then seals it (F_SEAL_FUTURE_WRITE). From then on no process
+ * can map it for writing. The agent, also a restarted one, inherits the mapping by fork. All other processes map it
+ * read-only.
  *
  *   header | page table: u64[page_count] | session directory: struct session_record[4096] | struct
  *   object_record[object_count] | names of objects: u32[object_count] (object_names.h) | struct role_record[64] | rings
  *   "flight" and "events" (flight.h)
  *
- * Fields have fixed widths; there are offsets and no pointers. A change of any struct here raises POOL_LAYOUT_VERSION
- * and is described in agent/base/layout.def.
+ * Fields have fixed widths, and offsets replace pointers. To change a struct in this file, raise POOL_LAYOUT_VERSION
+ * and update agent/base/layout.def.
  */
 #ifndef GPOOL_SHM_POOL_SEGMENT_H
 #define GPOOL_SHM_POOL_SEGMENT_H
@@ -28,10 +28,12 @@
 enum {
 	POOL_LAYOUT_VERSION = 15,
 	POOL_SESSIONS = PAGE_SESSION_MAX + 1, /* session 0 is unused */
-	/* 8 TB in pages of 2 MB: far above any device, and low enough for checks of sizes */
+	/* 8 TB in pages of 2 MB: more than any device has, and few enough for size computations */
 	POOL_PAGES_MAX = 1 << 22,
 	POOL_NAME_BYTES = 64,
-	/* records of named objects; 0 is unused. Numbers from 1 on are the owners of their pages */
+	/*
+	 * number of records of named objects. Record 0 is unused, since record numbers are the owners of SHARED pages
+	 */
 	POOL_OBJECTS_LEAST = 1024,
 	POOL_OBJECTS_MOST = PAGE_OWNER_MAX + 1,
 	POOL_OBJECT_NAME_BYTES = 128,
@@ -47,25 +49,25 @@ enum pool_pressure {
 	POOL_PRESSURES
 };
 
-/* Counters since the creation of the pool; index of pool_header.counters. Append only. */
+/* Counters since the creation of the pool: indexes of pool_header.counters. Add new ones at the end. */
 enum pool_counter {
 	POOL_COUNT_GRANTS,        /* pages leased */
 	POOL_COUNT_REFILLS,       /* requests for pages served */
 	POOL_COUNT_RECLAIMS,      /* idle pages taken back */
-	POOL_COUNT_EVICTIONS,     /* blocks */
-	POOL_COUNT_EVICTED_PAGES, /* pages of them */
-	POOL_COUNT_REFUSALS,      /* requests answered with out-of-memory or quota */
+	POOL_COUNT_EVICTIONS,     /* blocks evicted */
+	POOL_COUNT_EVICTED_PAGES, /* pages of evicted blocks */
+	POOL_COUNT_REFUSALS,      /* requests refused with out-of-memory or quota */
 	POOL_COUNT_DEATHS,        /* sessions that ended without a detach */
 	POOL_COUNT_LEAKED_PINS,   /* pins reported as leaked */
 	POOL_COUNT_ATTACHES,
 	POOL_COUNT_DAMAGE, /* invalid fields found in session segments */
 	POOL_COUNT_AGENT_STARTS,
-	POOL_COUNT_SPILLED_PAGES, /* pages whose content was saved in host memory or in the file */
+	POOL_COUNT_SPILLED_PAGES, /* pages whose content was saved to host memory or to the file */
 	POOL_COUNT_RESTORED_PAGES,
-	/* pages that could not be written (they stayed) or not be read (their content is lost) */
+	/* pages that could not be saved (and stayed in the pool) or restored (their content is lost) */
 	POOL_COUNT_SPILL_ERRORS,
-	POOL_COUNT_SCRUBBED_PAGES, /* cleared between two trust domains */
-	POOL_COUNT_RETIREMENTS,    /* pages set aside because a former holder may still map them */
+	POOL_COUNT_SCRUBBED_PAGES, /* pages cleared between two trust domains */
+	POOL_COUNT_RETIREMENTS,    /* pages retired because a former holder may still have them mapped */
 	POOL_COUNT_PUBLICATIONS,
 	POOL_COUNT_TAKEOVERS, /* roles granted to a standby after a death */
 	POOL_COUNT_MOVER_STARTS,
@@ -73,8 +75,8 @@ enum pool_counter {
 };
 
 /*
- * Per-thread counters, which are summed over all workers. Each is a member of struct thread_stats, struct
- * session_totals and totals_reply.
+ * Per-thread counters that are summed over all workers. Each is a member of struct thread_stats, struct session_totals
+ * and totals_reply.
  */
 #define SESSION_COUNTERS(COUNTER) \
 	COUNTER(allocations) \
@@ -88,7 +90,6 @@ enum pool_counter {
 	COUNTER(magazine_hits) \
 	COUNTER(scattered) COUNTER(adapter_hits) COUNTER(adapter_misses) COUNTER(prefix_hits) COUNTER(prefix_misses)
 
-/* Sums over sessions. */
 struct session_totals {
 #define COUNTER(name) _Atomic uint64_t name;
 	SESSION_COUNTERS(COUNTER)
@@ -100,90 +101,93 @@ static_assert(sizeof(struct session_totals) == 624, "shared layout");
 
 enum session_record_state { SESSION_RECORD_NONE, SESSION_RECORD_LIVE, SESSION_RECORD_CLOSED };
 
-/* The attached sessions, for `poolctl --offline` and for the agent's next incarnation. */
+/* An attached session. Read by `poolctl --offline` and by the next incarnation of the agent. */
 struct session_record {
-	_Atomic uint32_t state; /* enum session_record_state; stored last */
+	_Atomic uint32_t state; /* enum session_record_state; stored last, after all other fields */
 	uint32_t pid;
 	uint32_t uid;
 	uint32_t kind;        /* enum session_kind */
-	uint64_t attached_ms; /* wall clock */
+	uint64_t attached_ms; /* wall clock time */
 	char name[POOL_NAME_BYTES];
 	char tenant[POOL_NAME_BYTES];
-	uint32_t domain; /* trust domain, as in ledger_session; 0: the pool has no separate domains */
+	uint32_t domain; /* trust domain, as in ledger_session; 0: all sessions of the pool have the same one */
 	uint8_t reserved[36];
 };
 static_assert(sizeof(struct session_record) == 192, "shared layout");
 
 enum object_state {
 	OBJECT_NONE,
-	OBJECT_PUBLISHING, /* its pages are being transferred to it; not visible yet */
+	OBJECT_PUBLISHING, /* its pages are being transferred to it; invisible */
 	OBJECT_CURRENT,    /* the current version of its name */
-	OBJECT_OLD,        /* a newer version is current; ends with its last reader */
-	OBJECT_DELETED,    /* its name is deleted; ends with its last reader */
-	/* kept only by pins: current, and the agent is checking whether a session pins it */
+	OBJECT_OLD,        /* replaced by a newer version; ends with its last reader */
+	OBJECT_DELETED,    /* deleted by name; ends with its last reader */
+	/* kept only by pins, and the agent is checking whether a session pins it; otherwise like CURRENT */
 	OBJECT_LEAVING,
 	OBJECT_ENDING, /* its pages are being freed */
 	OBJECT_STATES
 };
 
-/* Determines whether an object's pages may be written or evicted, and so how they are mapped. */
+/* The class of an object determines whether its pages may be written or evicted, and so how readers map them. */
 enum object_class {
-	OBJECT_IMMUTABLE, /* not written after publication */
-	OBJECT_MUTABLE,   /* its one writer continues to write; readers read */
+	OBJECT_IMMUTABLE, /* never written after publication */
+	OBJECT_MUTABLE,   /* one writer continues to write it; readers read it */
 	/*
-	 * as immutable; may be evicted while no session has it open, or, with OBJECT_BY_PINS, while no session pins it
+	 * like immutable; may be evicted while no session has it open (with OBJECT_BY_PINS: while no session pins it)
 	 */
 	OBJECT_EPHEMERAL,
-	OBJECT_PINNABLE, /* as immutable; may be evicted while no session pins it, open or not; shm/pins.h */
+	OBJECT_PINNABLE, /* like immutable; may be evicted while no session pins it, even if open; see shm/pins.h */
 	OBJECT_CLASSES
 };
 
-/* One version of a named object. Its pages are SHARED with its number as the owner. */
+/* One version of a named object. Its pages are SHARED, and their owner is the number of this record. */
 struct object_record {
-	_Atomic uint32_t state; /* enum object_state; stored last */
+	_Atomic uint32_t state; /* enum object_state; stored last, after all other fields */
 	uint32_t class;         /* enum object_class */
-	uint64_t version;       /* from 1 on, never repeated */
+	uint64_t version;       /* from 1; never reused */
 	uint64_t layout_hash;
 	uint32_t pages;
 	uint32_t allocations;
 	uint64_t manifest_bytes;
-	uint64_t published_ms; /* wall clock */
-	uint32_t uid;          /* of its publisher */
+	uint64_t published_ms; /* wall clock time */
+	uint32_t uid;          /* user id of the publisher */
 	uint32_t pid;
-	_Atomic uint32_t writer;  /* session that may write (OBJECT_MUTABLE); 0: none, it may be adopted */
-	_Atomic uint32_t readers; /* sessions that have it open */
+	_Atomic uint32_t writer;  /* session that may write (OBJECT_MUTABLE); 0: none, so another one may adopt it */
+	_Atomic uint32_t readers; /* number of sessions that have it open */
 	char name[POOL_OBJECT_NAME_BYTES];
-	/* the value of "name" in its metadata, for display; empty: none, or OBJECT_PRIVATE */
+	/* value of "name" in the metadata, for display; empty: not set, or OBJECT_PRIVATE */
 	char label[POOL_NAME_BYTES];
 	char tenant[POOL_NAME_BYTES];
-	char role[POOL_NAME_BYTES]; /* the holder of this role may adopt it; empty: no session may */
-	/* version of the ephemeral object without which it is useless, and which is evicted after it; 0: none */
+	char role[POOL_NAME_BYTES]; /* the holder of this role may adopt the object; empty: no session may */
+	/* version of the ephemeral object that this one depends on and that is evicted after it; 0: none */
 	uint64_t follows_version;
-	uint32_t follows;      /* number of that object's record; the record may have another version by now */
-	_Atomic uint32_t next; /* object_names.h */
+	uint32_t follows;      /* record of that object; it may contain another version by now */
+	_Atomic uint32_t next; /* next record in the hash chain, see object_names.h */
 	uint32_t flags;        /* OBJECT_PRIVATE, OBJECT_BY_PINS, OBJECT_DOMAIN_WRITE */
-	uint32_t cost_us;      /* reload cost as stated by its publisher; 0: not stated */
-	uint32_t first_page;   /* its first page, to which its pins belong */
-	uint32_t domain;       /* trust domain of its publisher and of its name, as in ledger_session */
-	/* OBJECT_PINNABLE: uses as of the agent's last check of its pins, some seconds ago */
+	uint32_t cost_us;      /* reload cost stated by the publisher; 0: not stated */
+	uint32_t first_page;   /* the page whose pins are the object's pins */
+	uint32_t domain;       /* trust domain of the publisher and of the name, as in ledger_session */
+	/* OBJECT_PINNABLE: uses at the agent's last check of its pins, some seconds ago */
 	_Atomic uint64_t uses;
-	_Atomic uint64_t used_ms; /* wall clock time of the last use */
-	_Atomic int64_t heat;     /* struct worth, times 2^20: for the agent's successor; 0: not in the order yet */
+	_Atomic uint64_t used_ms; /* time of the last use, wall clock */
+	_Atomic int64_t heat;     /* struct worth.heat x 2^20, for the agent's successor; 0: not in the order yet */
 };
 static_assert(sizeof(struct object_record) == 440, "shared layout");
 
 enum {
 	/* only sessions of the publisher's tenant may open it */
 	OBJECT_PRIVATE = 1,
-	/* in a publish request only: a call of libgpool's own (agent/object/objects_names.c) */
+	/* all tenants of its trust domain may replace and delete it; excludes OBJECT_PRIVATE */
 	OBJECT_DOMAIN_WRITE = 4,
-	/* an ephemeral object that only pins keep, as OBJECT_PINNABLE; it may be evicted while it is open */
+	/* in publish requests only: libgpool publishes on its own behalf (agent/object/objects_names.c) */
 	OBJECT_OF_LIBRARY = 8,
-	/* ^all tenants of its trust domain may replace and delete it; not with OBJECT_PRIVATE */
+	/* ephemeral object that only pins keep, as OBJECT_PINNABLE; may be evicted while it is open */
 	OBJECT_BY_PINS = 2,
 };
 
-/* object_kept_by_pins() - return true if only pins keep it, and not that sessions have it open (pins.h). */
+/*
+ * object_kept_by_pins() - return true if pins prevent the eviction of the object, instead of sessions that have it
+ * open.
+ */
 static inline bool object_kept_by_pins(const struct object_record *record)
 {
 	return record->class == OBJECT_PINNABLE ||
@@ -193,21 +197,21 @@ static inline bool object_kept_by_pins(const struct object_record *record)
 enum role_state { ROLE_NONE, ROLE_NAMED };
 
 /*
- * A role that one session holds at a time. `token` is raised with each holder and fences off earlier ones; it never
- * decreases, even when the record gets another name. A reader that sees the same token before and after reading
- * `holder` (and `name`) has read a consistent pair.
+ * A leadership role, which one session holds at a time. Each grant raises `token`, which fences off earlier holders. It
+ * never decreases, even when the record is reused for another name. A reader that sees the same token before and after
+ * reading `holder` and `name` has read a consistent pair.
  *   grant: token + 1, then holder          release: holder = 0
  */
 struct role_record {
-	_Atomic uint32_t holder; /* session, 0: none. Standbys sleep on it */
+	_Atomic uint32_t holder; /* session; 0: none. Standbys sleep on it */
 	_Atomic uint32_t waiters;
 	_Atomic uint64_t token;
 	char name[POOL_NAME_BYTES];
-	char tenant[POOL_NAME_BYTES]; /* the tenant whose sessions may hold it: that of the first candidate */
+	char tenant[POOL_NAME_BYTES]; /* tenant whose sessions may hold the role: the tenant of the first candidate */
 	_Atomic uint32_t state;       /* enum role_state; stored last, cleared first */
 	uint32_t reserved;
-	_Atomic uint64_t changed_ms; /* wall clock, of the last grant or release */
-	_Atomic uint64_t takeovers;  /* grants to a standby because the holder died */
+	_Atomic uint64_t changed_ms; /* time of the last grant or release, wall clock */
+	_Atomic uint64_t takeovers;  /* grants to a standby because the holder had died */
 	uint64_t more[3];
 };
 static_assert(sizeof(struct role_record) == 192, "shared layout");
@@ -225,9 +229,9 @@ struct pool_header {
 	uint32_t role_record_bytes;
 	uint32_t region_table_bytes;
 	uint32_t flight_record_bytes;
-	/* number of records in the ring of the agent; 0: no rings, and sessions record nothing either */
+	/* size of the agent's ring; 0: the flight recorder is off, in the sessions too */
 	uint32_t flight_records;
-	uint32_t object_count; /* number of records, the first of which is unused */
+	uint32_t object_count; /* number of records; record 0 is unused */
 	uint64_t segment_bytes;
 	uint64_t page_table_offset;
 	uint64_t sessions_offset;
@@ -240,40 +244,40 @@ struct pool_header {
 	uint32_t page_count;
 	uint32_t pages_per_handle;
 	uint32_t reserved_first; /* pages [reserved_first, page_count) are reserved for critical requests */
-	uint32_t index;          /* of the pool within this agent */
+	uint32_t index;          /* index of the pool in the agent */
 	char name[POOL_NAME_BYTES];
 	char backend[16];
 	char device[64];
 
 	/*
-	 * Fields that workers read on every pin or free, and that the agent writes rarely: in a cache line of their
+	 * Fields that workers read on every pin or free, and that the agent rarely writes; in a cache line of their
 	 * own.
 	 */
 	_Alignas(64) _Atomic uint32_t clock_ms; /* coarse: at most 100 ms behind while a session is attached; wraps */
-	/* requests that wait for pages of the pool: a worker that frees pages rings the doorbell */
+	/* waiting requests for pages; while it is not 0, a worker that frees pages rings the doorbell */
 	_Atomic uint32_t waiters;
 	_Atomic uint32_t pressure; /* enum pool_pressure */
 	_Atomic uint32_t pin_timeout_ms;
-	_Atomic uint64_t incarnation; /* number of the agent's start; increases with each */
-	_Atomic uint32_t spill_slots; /* pages of content that may be spilled at a time; 0: none */
+	_Atomic uint64_t incarnation; /* number of the agent's start, raised with each */
+	_Atomic uint32_t spill_slots; /* pages that can be spilled at the same time; 0: none */
 	/*
-	 * Raised when pages that a session may have mapped are needed for another trust domain: they are QUARANTINED or
-	 * RETIRED, without an owner. A session that maps one unmaps it and reports that (handles_released). 0: this
-	 * pool has no separate trust domains.
+	 * Raised when pages that a session may have mapped are needed for another trust domain. Those pages are
+	 * QUARANTINED or RETIRED, without an owner. A session that has one mapped unmaps it and reports that with
+	 * handles_released. 0: the pool does not separate trust domains.
 	 */
 	_Atomic uint32_t release_serial;
-	/* one of this many blocks is recorded, a power of two from FLIGHT_SAMPLING_LEAST on; 0: none */
+	/* one in this number of blocks is recorded: a power of two, at least FLIGHT_SAMPLING_LEAST; 0: none */
 	_Atomic uint32_t flight_sampling;
-	/* 1: out of service, no worker may attach. Stored here to survive the agent */
+	/* 1: the pool is being drained. Stored here to survive the agent */
 	_Atomic uint32_t draining;
 
 	/* Written by the agent at every change, read by tools. */
 	_Alignas(64) _Atomic uint32_t state_pages[PAGE_STATES];
 	_Atomic uint64_t counters[POOL_COUNTERS];
 	_Atomic uint32_t sessions;
-	/* records from here on are NONE: a scan may end here */
+	/* all records from this one on are NONE, so a scan may stop here */
 	_Atomic uint32_t object_end;
-	struct session_totals ended; /* of all ended sessions */
+	struct session_totals ended; /* sums over all ended sessions */
 };
 
 struct pool_segment {
@@ -283,8 +287,8 @@ struct pool_segment {
 	struct object_record *objects;   /* [object_count] */
 	_Atomic uint32_t *names;         /* [object_count] */
 	struct role_record *roles;       /* [POOL_ROLES] */
-	struct flight_ring flight;       /* the agent's records */
-	struct flight_ring events;       /* events, with their texts */
+	struct flight_ring flight;       /* records of the agent */
+	struct flight_ring events;       /* events with their texts */
 	size_t bytes;
 	bool writable;
 };
@@ -298,7 +302,7 @@ struct pool_geometry {
 	uint32_t page_count;
 	uint32_t pages_per_handle;
 	uint32_t reserved_pages;
-	/* maximum of versions of named objects; 0: the number of pages, within 1,023 and 65,535 */
+	/* maximum number of object versions; 0: the number of pages, at least 1,023 and at most 65,535 */
 	uint32_t objects;
 	uint32_t flight_records; /* number of records of the flight recorder, rounded up to a power of two; 0: off */
 };
@@ -307,8 +311,8 @@ struct pool_geometry {
 uint32_t pool_object_count(uint32_t objects, uint32_t page_count);
 
 /*
- * pool_object_end() - return the end of the records to scan: [1, this). The value of a segment of unknown origin is
- * limited to its records.
+ * pool_object_end() - return the end of the records to scan, which start at 1. The result never exceeds the number of
+ * records, even for a segment of unknown origin.
  */
 static inline uint32_t pool_object_end(const struct pool_segment *segment)
 {
@@ -318,16 +322,15 @@ static inline uint32_t pool_object_end(const struct pool_segment *segment)
 }
 
 /*
- * pool_segment_create() - create a new sealed memfd and its only writable mapping; all pages are FREE, the last
- * reserved_pages RESERVED. The caller owns *fd. Return: 0, -EINVAL, -ENOMEM, or the error of memfd_create, ftruncate,
- * mmap or fcntl.
+ * pool_segment_create() - create a sealed memfd and its only writable mapping. All pages are FREE, except the last
+ * reserved_pages, which are RESERVED. The caller owns *fd. Return: 0, -EINVAL, -ENOMEM, or the error of memfd_create,
+ * ftruncate, mmap or fcntl.
  */
 int pool_segment_create(const struct pool_geometry *geometry, struct pool_segment *segment, int *fd);
 
 /*
- * pool_segment_open() - map another process's pool segment read-only, after checking its seals, sizes, magic and
- * version.
- * Return: 0, -EPROTO (another layout), -EPERM (not sealed), -EBADMSG (an invalid field), -ENOMEM.
+ * pool_segment_open() - check the seals, sizes, magic and version of another process's pool segment, and map it
+ * read-only.
  */
 int pool_segment_open(int fd, struct pool_segment *segment);
 void pool_segment_close(struct pool_segment *segment);

@@ -1,7 +1,9 @@
-/* region_table.c - the slow half of the writer, and readers that treat the table as untrusted. */
+/*
+ * region_table.c - functions of the writer that are not inline, and readers that treat the table as untrusted.
+ */
 #include "shm/region_table.h"
 
-/* A change takes some nanoseconds, unless the writer is preempted or dead. */
+/* Attempts to read consistent data. A change takes some nanoseconds, unless the writer is preempted or dead. */
 enum { TRIES = 16 };
 #define PAGE_BYTES_MOST (UINT64_C(1) << 40)
 
@@ -58,9 +60,7 @@ void region_table_clear(struct region_writer *writer, uint16_t *number)
 	*number = REGION_ROW_NEW;
 }
 
-/* Begin a read and return its serial number; check that the number is unchanged at the end. */
-
-/* Begin a read and return its serial number; check that the number is unchanged at the end. */
+/* Begin a read and return the serial number, which the caller compares at the end. */
 static uint32_t look_begin(const _Atomic uint32_t *serial)
 {
 	return atomic_load_explicit(serial, memory_order_acquire);

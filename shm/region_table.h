@@ -1,17 +1,19 @@
 /*
- * region_table.h - the regions of a worker's gpool_malloc_async(), for inspection by other processes: part of the
- * session segment.
+ * region_table.h - the regions of a worker's gpool_malloc_async(), for inspection by other processes. The table is part
+ * of the session segment.
  *
  *   header, totals | struct region_entry[REGION_TABLE_ENTRIES], one for each region, in any order
  *
- * Writer: the worker, under its own lock. Readers: the agent and tools, without a lock, also for a worker that hangs or
- * died in the middle of a change. So there are two kinds of serial numbers, odd while the data they protect is being
- * changed: one in each entry, and `changes` for the whole table. A reader that sees the same even number before and
- * after has read consistent data; otherwise it gives up after a bounded number of tries, reports that and continues.
+ * Writer: the worker, under its own lock. Readers: the agent and tools, without a lock, because the worker may hang or
+ * have died during a change. Each entry has a serial number, and `changes` is the serial number of the whole table. A
+ * serial number is odd while the data that it protects is being changed. A reader that sees the same even number before
+ * and after reading has read consistent data. After a bounded number of attempts it reports that the data is changing,
+ * and continues.
  *
- * A region is a run of VPMM pages in one state; together they cover the reserved addresses, each once. Regions that do
- * not fit into the table are counted in `unlisted`. A reader must treat every field as untrusted: each is read once and
- * checked, and bad entries are reported as such. No decision depends on the contents.
+ * A region is a run of pages of gpool_malloc_async() in the same state. The regions cover the reserved addresses
+ * without overlap. Regions that do not fit into the table are counted in `unlisted`. A reader must treat every field as
+ * untrusted: it reads each field once and checks it, and reports invalid entries as damaged. No decision depends on the
+ * contents.
  */
 #ifndef GPOOL_SHM_REGION_TABLE_H
 #define GPOOL_SHM_REGION_TABLE_H
@@ -23,9 +25,9 @@
 #include <stdint.h>
 
 enum {
-	/* More than a person reads. 512 KiB of addresses, of which only used entries need memory. */
+	/* More regions than a person reads. The table has 512 KiB of addresses, but only used entries take memory. */
 	REGION_TABLE_ENTRIES = 8192,
-	REGION_ROW_NEW = 0xffff,      /* in place of an entry's number: the region has no entry yet */
+	REGION_ROW_NEW = 0xffff,      /* instead of an entry's number: the region has no entry yet */
 	REGION_ROW_UNLISTED = 0xfffe, /* the table was full; the region is counted as unlisted */
 	REGION_TABLE_PAGE_LEAST = 4096,
 };
@@ -34,41 +36,41 @@ static_assert(REGION_TABLE_ENTRIES <= REGION_ROW_UNLISTED, "the numbers of entri
 enum region_row_state {
 	REGION_ROW_NONE,
 	REGION_ROW_ALLOCATED,
-	REGION_ROW_FREE,          /* mapped, and reused by gpool_malloc_async() */
-	REGION_ROW_PENDING_UNMAP, /* still mapped, but its pages have moved to another place */
+	REGION_ROW_FREE,          /* mapped; can be allocated again by gpool_malloc_async() */
+	REGION_ROW_PENDING_UNMAP, /* still mapped, but its pages have also been mapped elsewhere */
 	REGION_ROW_HOLE,          /* nothing is mapped */
 	REGION_ROW_STATES
 };
 
 enum {
-	REGION_ROW_RECLAIMABLE = 1u << 0, /* free, and its pages are idle: the agent may take them at any time */
-	REGION_ROW_CAPTURED = 1u << 1,    /* by gpool_vm_capture(): it keeps its addresses and pages */
-	REGION_ROW_MOVING = 1u << 2,      /* not in the sets while a call uses it */
+	REGION_ROW_RECLAIMABLE = 1u << 0, /* free, with idle pages: the agent may take them at any time */
+	REGION_ROW_CAPTURED = 1u << 1,    /* captured by gpool_vm_capture(): keeps its addresses and pages */
+	REGION_ROW_MOVING = 1u << 2,      /* in use by a call, and so in none of the allocator's sets */
 	REGION_ROW_FLAGS = 7u,
 };
 
 /* One region, as passed by the writer and returned to a reader. */
 struct region_row {
 	uint64_t address; /* a multiple of REGION_TABLE_PAGE_LEAST */
-	uint64_t id;      /* increases with each region */
+	uint64_t id;      /* increases with each new region */
 	uint64_t fence;   /* as in timeline.h; 0: none */
-	uint32_t pages;   /* VPMM pages, at least 1 */
-	uint32_t stream;  /* its slot: the low 8 bits of the stream returned by gpool_stream_open(); 0: none */
+	uint32_t pages;   /* number of pages, at least 1 */
+	uint32_t stream;  /* stream slot: the low 8 bits of the stream returned by gpool_stream_open(); 0: none */
 	enum region_row_state state;
 	uint32_t flags;      /* REGION_ROW_RECLAIMABLE .. */
-	uint32_t changed_ms; /* the pool's clock_ms when it was set; for readers only */
+	uint32_t changed_ms; /* the pool's clock_ms at the last change; for display only */
 };
 
-/* Bytes and numbers of all regions, listed or not, by state. */
+/* Bytes and numbers of all regions by state, unlisted ones included. */
 struct region_totals {
-	uint64_t reserved; /* addresses: mapped and holes */
-	uint64_t mapped;   /* addresses with pages: live, reusable and pending unmaps */
+	uint64_t reserved; /* addresses, mapped or not */
+	uint64_t mapped;   /* addresses with pages: live, reusable and pending unmap */
 	uint64_t live;     /* allocated */
 	uint64_t reusable; /* free, reclaimable or not */
 	uint64_t reclaimable;
 	uint64_t pending_unmap;
 	uint64_t holes;
-	/* of the region that the last gpool_malloc_async() returned; 0: it was freed, or there was none */
+	/* the region that the last gpool_malloc_async() returned; 0: none, or freed */
 	uint64_t last_id;
 	uint64_t live_regions, reusable_regions, pending_unmap_regions, hole_regions;
 };
@@ -89,11 +91,11 @@ static_assert(sizeof(struct region_entry) == 64, "one cache line each");
 
 struct region_table {
 	_Alignas(64) _Atomic uint32_t changes; /* serial of the whole table */
-	/* entries from here on were never used: reading them would allocate memory */
+	/* entries from this one on were never used; reading them would allocate memory */
 	_Atomic uint32_t used;
-	_Atomic uint32_t unlisted; /* regions that have no entry */
+	_Atomic uint32_t unlisted; /* number of regions without an entry */
 	uint32_t reserved;
-	_Atomic uint64_t page_bytes;            /* of a VPMM page; 0: gpool_malloc_async() has not been used */
+	_Atomic uint64_t page_bytes;            /* size of a page; 0: gpool_malloc_async() has not been used */
 	_Atomic uint64_t totals[REGION_TOTALS]; /* struct region_totals */
 	struct region_entry entries[REGION_TABLE_ENTRIES];
 };
@@ -101,13 +103,13 @@ struct region_table {
 /* ---- functions of the worker, called with its lock held ---- */
 
 /*
- * The private state: the free entries. Each region stores its entry's number, initially REGION_ROW_NEW. A region that
- * found the table full gets an entry with a later region_table_set(), if one is free.
+ * The private state of the writer. Each region stores the number of its entry, initially REGION_ROW_NEW. A region for
+ * which the table was full gets an entry at a later region_table_set(), if one is free.
  */
 struct region_writer {
 	struct region_table *table;
-	const _Atomic uint32_t *clock_ms; /* of the pool's header */
-	uint32_t used;                    /* as in the table, from which it is never read */
+	const _Atomic uint32_t *clock_ms; /* clock_ms in the pool's header */
+	uint32_t used;                    /* a copy of the table's field, which is never read back */
 	uint32_t free_count;
 	uint32_t unlisted;
 	uint32_t changes;
@@ -115,18 +117,21 @@ struct region_writer {
 };
 
 /*
- * region_writer_init() - initialize the writer of a new session's table. The struct has 16 KiB, allocated as it is
- * used.
+ * region_writer_init() - initialize the writer of a new session's table. The struct has 16 KiB, which are allocated as
+ * they are used.
  */
 void region_writer_init(struct region_writer *writer, struct region_table *table, const _Atomic uint32_t *clock_ms,
 	uint64_t page_bytes);
 
-/* region_writer_number() - allocate an entry for a region without one. Return: its number, or REGION_ROW_UNLISTED. */
+/*
+ * region_writer_number() - allocate an entry for a region without one. Return: the entry's number, or
+ * REGION_ROW_UNLISTED.
+ */
 uint16_t region_writer_number(struct region_writer *writer, uint16_t number);
 
 /*
- * region_table_begin(), region_table_end() - enclose changes that belong together, best where the lock is taken and
- * released.
+ * region_table_begin(), region_table_end() - enclose changes that readers must see together. Call them where the lock
+ * is taken and released.
  */
 static inline void region_table_begin(struct region_writer *writer)
 {
@@ -157,8 +162,8 @@ static inline void region_serial_end(_Atomic uint32_t *serial, uint32_t odd)
 }
 
 /*
- * region_table_set() - store the state of a region; *number is its entry, REGION_ROW_NEW for a new one. Call it between
- * begin and end. Cost: ten plain stores to one cache line.
+ * region_table_set() - store the state of a region in entry *number, or in a new entry if it is REGION_ROW_NEW. Call it
+ * between begin and end. Cost: ten plain stores to one cache line.
  */
 static inline void region_table_set(struct region_writer *writer, uint16_t *number, const struct region_row *region)
 {
@@ -188,8 +193,8 @@ static inline void region_table_set(struct region_writer *writer, uint16_t *numb
 void region_table_clear(struct region_writer *writer, uint16_t *number);
 
 /*
- * region_table_totals() - store the totals. Call it between begin and end. Cost: a plain store per field, to two cache
- * lines.
+ * region_table_totals() - store the totals. Call it between begin and end. Cost: one plain store per field, in two
+ * cache lines.
  */
 static inline void region_table_totals(struct region_writer *writer, const struct region_totals *totals)
 {
@@ -216,13 +221,13 @@ static inline void region_table_totals(struct region_writer *writer, const struc
 
 /* ---- functions of readers ---- */
 
-/* The header of the table. */
+/* A reader's copy of the table's header. */
 struct region_look {
-	/* odd: the table is being changed; the same even number in two looks: unchanged */
+	/* odd: the table is being changed. The same even number in two copies: unchanged */
 	uint32_t changes;
-	uint32_t used; /* entries to read, at most REGION_TABLE_ENTRIES */
+	uint32_t used; /* number of entries to read, at most REGION_TABLE_ENTRIES */
 	uint32_t unlisted;
-	bool totals_changing; /* the totals were being changed, and may be inconsistent */
+	bool totals_changing; /* the totals were being changed and may be inconsistent */
 	bool damaged;         /* a field is invalid */
 	uint64_t page_bytes;  /* 0: gpool_malloc_async() has not been used */
 	struct region_totals totals;
@@ -231,15 +236,15 @@ struct region_look {
 enum region_read {
 	REGION_READ_NONE, /* unused */
 	REGION_READ_WHOLE,
-	REGION_READ_CHANGING, /* it was being changed: the fields are valid, but may be inconsistent */
+	REGION_READ_CHANGING, /* being changed: the fields are valid, but may be inconsistent */
 	REGION_READ_DAMAGED,  /* a field is invalid */
 };
 
 void region_table_look(const struct region_table *table, struct region_look *look);
 
 /*
- * region_table_stands() - return true if nothing has changed since the look; then all data read meanwhile is
- * consistent.
+ * region_table_stands() - return true if the table has not changed since `look` was read; all data read meanwhile is
+ * then consistent.
  */
 bool region_table_stands(const struct region_table *table, const struct region_look *look);
 

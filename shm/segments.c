@@ -40,7 +40,7 @@ static size_t round_up(size_t bytes, size_t to)
 	return (bytes + to - 1) / to * to;
 }
 
-/* Create a sealable memfd of `bytes` that only its creator's user can reopen through /proc. */
+/* Create a sealable memfd of `bytes`. Only the user of its creator can open it through /proc. */
 static int segment_memfd(const char *name, size_t bytes, int *fd)
 {
 	int error;
@@ -63,7 +63,7 @@ static int segment_map(int fd, size_t bytes, bool writable, void **base)
 	return *base == MAP_FAILED ? -errno : 0;
 }
 
-/* Check that a received descriptor is what it claims: a memfd of this size that cannot shrink. */
+/* Check that a received descriptor is a memfd of this size that cannot shrink. */
 static int segment_verify(int fd, int seals, size_t bytes)
 {
 	struct stat stat;
@@ -266,7 +266,7 @@ struct session_layout session_layout_of(uint32_t page_count)
 	at = round_up(at + page_count * sizeof(uint32_t), 4096);
 	layout.blocks = at;
 	at = round_up(at + page_count * sizeof(struct block_entry), 4096);
-	/* a page of its own: a worker registers it with its GPU driver */
+	/* on pages of its own, because a worker registers them with its GPU driver */
 	layout.timeline = at;
 	at = round_up(at + SESSION_TIMELINES * sizeof(uint64_t), 4096);
 	layout.requests = at;

@@ -1,13 +1,15 @@
-/* timeline.c - joint fences. See timeline.h. */
+/*
+ * timeline.c - joint fences; see timeline.h.
+ */
 #include "shm/timeline.h"
 
 enum {
-	JOIN_LOOKS = 64, /* entries read for one fence; 64 * 7 members are more than the number of streams */
+	JOIN_LOOKS = 64, /* entries read for one fence; 64 * 7 members exceed the number of streams */
 };
 
 /*
- * Read the members of a joint fence that are not 0, if the entry still belongs to this fence; -1: it does not, so the
- * fence is signaled.
+ * Read the nonzero members of a joint fence and return their number; -1 if the entry no longer belongs to this fence,
+ * which is then signaled.
  */
 static int members_read(const struct session_segment *session, uint64_t fence, uint64_t *members)
 {
@@ -54,7 +56,7 @@ uint64_t fence_joint_pending(const struct session_segment *session, uint64_t fen
 	return pending_within(session, fence, &looks);
 }
 
-/* Add a fence to a list, merged with the member of the same stream if there is one. False: no room. */
+/* Add a fence to a list. It is merged with the member of the same stream, if any. Return false if the list is full. */
 static bool list_add(uint64_t *members, int *count, uint64_t fence)
 {
 	for (int i = 0; i < *count; i++) {
@@ -69,7 +71,7 @@ static bool list_add(uint64_t *members, int *count, uint64_t fence)
 	return true;
 }
 
-/* Collect the members of `old` that are not signaled, and `fence`; if these are too many, `old` as it is. */
+/* Collect the unsignaled members of `old`, and `fence`. If they are too many, use `old` itself as one member. */
 static int join_list(const struct session_segment *session, uint64_t old, uint64_t fence, uint64_t *members)
 {
 	uint64_t parts[JOIN_MEMBERS];
@@ -87,7 +89,7 @@ static int join_list(const struct session_segment *session, uint64_t old, uint64
 	return count;
 }
 
-/* Return true if the entry contains this list: the same two streams often free many blocks in succession. */
+/* Return true if the entry contains this list. Often the same two streams free many blocks in succession. */
 static bool is_same(const struct session_segment *session, uint32_t index, const uint64_t *members, int count)
 {
 	const struct fence_join *join = &session->joins[index];
@@ -101,7 +103,7 @@ static bool is_same(const struct session_segment *session, uint32_t index, const
 static uint64_t join_write(struct session_segment *session, uint32_t index, const uint64_t *members, int count)
 {
 	struct fence_join *join = &session->joins[index];
-	/* Make it odd, then even, whatever a damaged segment contains. */
+	/* The serial becomes odd, then even, whatever a damaged segment contains. */
 	uint32_t serial = atomic_load_explicit(&join->serial, memory_order_relaxed) | 1;
 
 	atomic_store_explicit(&join->serial, serial, memory_order_relaxed);

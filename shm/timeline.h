@@ -1,9 +1,10 @@
 /*
  * timeline.h - completion of GPU work as a number in shared memory.
  *
- * Each stream slot of a session holds the last sequence number that its stream has finished, written by the GPU (or by
- * the host back end's stream) after the work. A fence names a slot and a number; it is signaled when the slot holds at
- * least that number. Any process that maps the segment can check it with a plain load and without a GPU context.
+ * Each stream slot of a session contains the sequence number of the last finished work of its stream. The GPU (or the
+ * stream of the back end `host`) writes it after the work. A fence consists of a slot and a number; it is signaled when
+ * the slot contains at least that number. Any process that maps the segment can check a fence with a plain load,
+ * without a GPU context.
  */
 #ifndef GPOOL_SHM_TIMELINE_H
 #define GPOOL_SHM_TIMELINE_H
@@ -40,14 +41,14 @@ static inline uint32_t fence_joint_serial(uint64_t fence)
 }
 
 /*
- * fence_joint_pending() - return a member of a joint fence that is not signaled, a fence of one stream; 0: the joint
- * fence is signaled. The memory is untrusted: the number of entries read is bounded.
+ * fence_joint_pending() - return an unsignaled fence of one stream among the members of a joint fence; 0: the joint
+ * fence is signaled. The memory is untrusted, so the number of entries read is bounded.
  */
 uint64_t fence_joint_pending(const struct session_segment *session, uint64_t fence);
 
 /*
- * fence_signaled() - return whether a fence is signaled, a joint one included. A slot out of range counts as signaled:
- * a worker with invalid fences affects its own blocks only.
+ * fence_signaled() - return whether a fence is signaled; it may be a joint one. A fence with an invalid slot counts as
+ * signaled: a worker with invalid fences affects only its own blocks.
  */
 static inline bool fence_signaled(const struct session_segment *session, uint64_t fence)
 {
@@ -60,9 +61,7 @@ static inline bool fence_signaled(const struct session_segment *session, uint64_
 	return atomic_load_explicit(&session->timeline[slot], memory_order_acquire) >= (fence & FENCE_VALUE_MASK);
 }
 
-/*
- * fence_pending_part() - return a fence of one stream that is part of `fence` and not signaled; 0: `fence` is signaled.
- */
+/* fence_pending_part() - return an unsignaled fence of one stream that is part of `fence`; 0: `fence` is signaled. */
 static inline uint64_t fence_pending_part(const struct session_segment *session, uint64_t fence)
 {
 	if (fence_slot(fence) == FENCE_JOINT)
@@ -71,9 +70,9 @@ static inline uint64_t fence_pending_part(const struct session_segment *session,
 }
 
 /*
- * fence_join() - return one fence that is signaled when both are; `old` may be a joint one. The caller is the session's
- * worker and holds its lock of joint fences. 0: all entries are in use. Cost: 100 ns, and a check of the entries in
- * use.
+ * fence_join() - return a fence that is signaled when both are; `old` may be a joint fence. Return 0 if all entries are
+ * in use. The caller is the session's worker and holds its lock of joint fences. Cost: 100 ns, and a check of the
+ * entries in use.
  */
 uint64_t fence_join(struct session_segment *session, uint64_t old, uint64_t fence, uint32_t *cursor);
 

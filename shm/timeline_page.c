@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The page cannot shrink under its readers, and only its creator, which has mapped it already, can write to it. */
+/* The page cannot shrink under its readers. Only its creator, which has already mapped it, can write to it. */
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL };
 
 static int page_make(int fd, uint32_t session, struct timeline_page **page)

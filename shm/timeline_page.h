@@ -1,12 +1,11 @@
 /*
- * timeline_page.h - the timeline that a session shows to other sessions: a separate page of shared memory.
+ * timeline_page.h - a page of shared memory with the timelines that a session shares with other sessions.
  *
- * The session segment is shared by the session and the agent only. The part of a session's streams that other processes
- * may see is therefore stored separately: one memfd of one page, created, mapped and sealed by its worker, so that no
- * other process can ever write to it. The agent forwards it to sessions of the same trust domain. A worker creates one
- * when it first exports a fence; its streams then write to it, in addition to the session segment, the numbers that
- * others wait for (client/core/export.c). Readers must treat it as untrusted: it may signal a fence too early or too
- * late, which affects only its waiters.
+ * Only the session and the agent share the session segment, so the numbers that other processes may see need a memfd of
+ * their own. The worker creates, maps and seals it when it first exports a fence; no other process can ever write to
+ * it. The agent forwards the memfd to sessions of the same trust domain. The worker's streams write the numbers that
+ * others wait for both to this page and to the session segment (client/core/export.c). Readers must treat the page as
+ * untrusted: it may signal a fence too early or too late, which affects only the waiters.
  */
 #ifndef GPOOL_SHM_TIMELINE_PAGE_H
 #define GPOOL_SHM_TIMELINE_PAGE_H
@@ -22,7 +21,7 @@ struct timeline_page {
 	uint32_t session;
 	uint64_t key; /* random and unique, even if the session's id is assigned again */
 	uint64_t more[5];
-	/* by stream slot, as in the session segment; may lag behind it */
+	/* indexed by stream slot, as in the session segment; may lag behind it */
 	_Atomic uint64_t signaled[SESSION_TIMELINES];
 };
 static_assert(sizeof(struct timeline_page) == 64 + SESSION_TIMELINES * 8, "shared layout");
@@ -35,15 +34,18 @@ static_assert(sizeof(struct timeline_page) <= TIMELINE_PAGE_BYTES, "one page");
 int timeline_page_create(uint32_t session, struct timeline_page **page, int *fd);
 
 /*
- * timeline_page_verify() - check that a received descriptor is a page that no process can write any more: 0, -EPERM
- * (its seals), -EBADMSG (its size).
+ * timeline_page_verify() - check that a received descriptor is a timeline page that no process can map for writing any
+ * more. Return: 0, -EPERM (its seals), -EBADMSG (its size).
  */
 int timeline_page_verify(int fd);
 
-/* timeline_page_open() - map a received page for reading. 0, -EPERM, -EBADMSG, -EPROTO (another layout), -ENOMEM. */
+/*
+ * timeline_page_open() - map a received page for reading. Return: 0, -EPERM, -EBADMSG, -EPROTO (another layout),
+ * -ENOMEM.
+ */
 int timeline_page_open(int fd, const struct timeline_page **page);
 
-/* timeline_page_close() - unmap a page of either kind, or NULL. */
+/* timeline_page_close() - unmap a page that was created or opened; NULL is allowed. */
 void timeline_page_close(const struct timeline_page *page);
 
 #endif
