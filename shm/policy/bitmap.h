@@ -1,9 +1,9 @@
 /*
  * bitmap.h - a set of small numbers with fast access to the lowest member.
  *
- * There is a bit for each number, and above that levels of summaries: a bit for each word below that is not 0. Finding
- * the lowest member, or the next one from a number on, reads one or two words of each of at most four levels. There are
- * no locks: the owner has one.
+ * The lowest level has one bit per number. Each level above has one bit per word of the level below, set if that word
+ * is not 0. A search for the lowest member, or for the next member from a number on, reads one or two words of each of
+ * at most four levels. The caller provides locking.
  */
 #ifndef GPOOL_POLICY_BITMAP_H
 #define GPOOL_POLICY_BITMAP_H
@@ -13,19 +13,19 @@
 
 enum { BITMAP_LEVELS = 4 };
 
-#define BITMAP_BITS_MAX (UINT32_C(1) << 24) /* 64 to the power of the levels */
+#define BITMAP_BITS_MAX (UINT32_C(1) << 24) /* 64 to the power of BITMAP_LEVELS */
 #define BITMAP_NONE UINT32_MAX
 
 struct bitmap {
-	/* the first level has the bits of the numbers; all levels are in one allocation */
+	/* level[0] has the bits of the numbers; all levels share one allocation */
 	uint64_t *level[BITMAP_LEVELS];
 	uint32_t levels;
 	uint32_t count; /* number of members */
 };
 
 /*
- * bitmap_init() - initialize an empty set for numbers below `bits`, 1..BITMAP_BITS_MAX: 0, -ENOMEM. bitmap_fini() -
- * free it; an all-zero struct is permitted.
+ * bitmap_init() - initialize an empty set of numbers below `bits`, 1..BITMAP_BITS_MAX. Return: 0, -ENOMEM.
+ * bitmap_fini() - free it; an all-zero struct is allowed.
  */
 int bitmap_init(struct bitmap *bitmap, uint32_t bits);
 void bitmap_fini(struct bitmap *bitmap);
@@ -40,7 +40,8 @@ void bitmap_add(struct bitmap *bitmap, uint32_t bit);
 void bitmap_remove(struct bitmap *bitmap, uint32_t bit);
 
 /*
- * bitmap_lowest() - return the lowest member. bitmap_next() - return the lowest one from `bit` on. BITMAP_NONE: none.
+ * bitmap_lowest() - return the lowest member. bitmap_next() - return the lowest member that is at least `bit`. Both
+ * return BITMAP_NONE if no such member exists.
  */
 uint32_t bitmap_lowest(const struct bitmap *bitmap);
 uint32_t bitmap_next(const struct bitmap *bitmap, uint32_t bit);

@@ -1,5 +1,5 @@
 /*
- * eviction.c - see eviction.h: the tree and its candidates.
+ * eviction.c - the tree and its candidates; see eviction.h.
  */
 #include "shm/policy/eviction_policy.h"
 
@@ -177,7 +177,7 @@ void eviction_remove(struct eviction *eviction, uint32_t node)
 	eviction->stats.removals++;
 }
 
-/* The node has no children and no pins: make it a candidate unless it is one. */
+/* The node has no children and no pins: make it a candidate, unless it is one already. */
 static void bare(struct eviction *eviction, uint32_t number)
 {
 	struct eviction_node *node = node_of(eviction, number);
@@ -198,7 +198,7 @@ void eviction_forget(struct eviction *eviction, uint32_t number)
 			continue;
 		eviction->nodes[child].parent = node->parent;
 		child_add(eviction, node->parent, child);
-		/* bare() subtracts the last child: until then the parent is not a candidate. */
+		/* bare() subtracts the last child, because the parent must not be a candidate until then. */
 		if (node->children == 1)
 			break;
 		node->children--;

@@ -1,19 +1,19 @@
 /*
- * eviction.h - select the node of a prefix tree to evict when room is needed. It works on numbers only: no pool, no
- * memory of blocks, and no clock but its own, which counts insertions and touches.
+ * eviction.h - select the node of a prefix tree to evict when room is needed. The code works on numbers only. It
+ * accesses neither a pool nor blocks, and its clock counts insertions and touches.
  *
- * A node represents something kept (a block of a prefix). It is a small number that the owner may use as an index. Its
- * key identifies the whole prefix up to it, such as a chained hash. The key serves only to recognize an evicted node,
- * so two nodes with the same key do no harm.
+ * A node represents a kept item, such as a KV block of a prefix. A node is a small number, which the caller may use as
+ * an index. Its key, such as a chained hash, identifies the whole prefix up to the node. The key is used only to
+ * recognize evicted nodes, so two nodes with the same key do no harm.
  *
  * Invariants:
- *   a candidate is a kept node without kept children and without pins; only candidates are victims
- *   kept = pinned + with children (and no pin) + candidates
- *   at most EVICTION_GHOSTS evicted nodes are remembered for each node that may be kept
+ *   a candidate is a kept node without kept children and without pins; only candidates are evicted
+ *   kept = pinned + unpinned with children + candidates
+ *   at most EVICTION_GHOSTS evicted nodes are remembered per node that can be kept
  *
- * Threads: none of its own, and no lock; its owner has one.
- * Memory:  all of it allocated by eviction_create(), touched as it is used: 56 bytes per node with `lru`, about 250
- *          with `adaptive`, and 60 KiB.
+ * Threads: the caller provides locking.
+ * Memory:  allocated by eviction_create() and touched as it is used: 56 bytes per node with `lru`, about 250 bytes per
+ *          node and 60 KiB with `adaptive`.
  */
 #ifndef GPOOL_POLICY_EVICTION_H
 #define GPOOL_POLICY_EVICTION_H
@@ -25,7 +25,7 @@
 #define EVICTION_NODES_MAX (UINT32_C(1) << 24)
 
 enum {
-	/* `adaptive` only: enough to recognize nodes long after a cache of this size has evicted them */
+	/* `adaptive` only: enough to recognize nodes long after their eviction from a cache of this size */
 	EVICTION_GHOSTS = 8,
 };
 
@@ -33,79 +33,81 @@ struct eviction;
 struct eviction_policy;
 
 struct eviction_stats {
-	uint32_t kept, pinned, candidates; /* nodes now; pinned: with a pin, with or without children */
+	uint32_t kept, pinned, candidates; /* current nodes; pinned ones may have children */
 	uint32_t ghosts;                   /* remembered evicted nodes */
 	uint64_t insertions, touches, evictions, removals;
-	uint64_t returns; /* insertions of remembered nodes */
+	uint64_t returns; /* insertions of nodes that were remembered as evicted */
 };
 
 /*
- * eviction_policy_named() - return "lru" or "adaptive"; NULL: unknown. eviction_policies: all of them, ended by NULL.
+ * eviction_policy_named() - return the policy "lru" or "adaptive"; NULL: unknown name. eviction_policies: all policies,
+ * terminated by NULL.
  */
 const struct eviction_policy *eviction_policy_named(const char *name);
 const char *eviction_policy_name(const struct eviction_policy *policy);
 extern const struct eviction_policy *const eviction_policies[];
 
 /*
- * eviction_create() - create a tree without nodes.
+ * eviction_create() - create an empty tree. eviction_destroy() - destroy it; NULL is allowed.
  *
- * @nodes: maximum of nodes, 1..EVICTION_NODES_MAX; node numbers are below it. If there is room for fewer of them, the
- * number
- *         of nodes at an eviction counts as the size of the cache
+ * @nodes: maximum number of nodes, 1..EVICTION_NODES_MAX; node numbers are below it. If the caller has room for fewer
+ *         nodes, `adaptive` takes the number of nodes at an eviction as the size of the cache
  *
- * Return: 0, -EINVAL, -ENOMEM. eviction_destroy() accepts NULL.
+ * Return: 0, -EINVAL, -ENOMEM.
  */
 int eviction_create(const struct eviction_policy *policy, uint32_t nodes, struct eviction **out);
 void eviction_destroy(struct eviction *eviction);
 
 /*
- * eviction_insert() - insert a node below `parent`, or EVICTION_NONE for one at the top. It has no pin.
+ * eviction_insert() - insert an unpinned node below `parent`, or at the top if `parent` is EVICTION_NONE.
  *
- * Return: 0; -ENOSPC: the maximum of nodes exists, so one has to be evicted first.
+ * Return: 0; -ENOSPC: the tree has the maximum number of nodes, so one must be evicted first.
  *
- * Cost: with `lru` logarithmic; with `adaptive` constant on average, including the computation of densities
- * (gpool-bench evict_adaptive beside evict).
+ * Cost: `lru`: logarithmic. `adaptive`: constant on average, including the computation of densities (measured by the
+ * cases evict and evict_adaptive of gpool-bench).
  */
 int eviction_insert(struct eviction *eviction, uint32_t parent, uint64_t key, uint32_t *node);
 
-/* eviction_touch() - record a use of a node. A prefix is touched from its top down. Cost: as insert. */
+/*
+ * eviction_touch() - record a use of a node. Touch the nodes of a prefix from the top down. Cost: as eviction_insert().
+ */
 void eviction_touch(struct eviction *eviction, uint32_t node);
 
-/* eviction_used() - restart the age of a pinned node, which was in use until now. It does not count as a touch. */
+/* eviction_used() - record that a pinned node was in use until now. Its age starts again, without counting a touch. */
 void eviction_used(struct eviction *eviction, uint32_t node);
 
-/* eviction_pin() - keep a node until it is unpinned. Pins nest, up to UINT32_MAX. Pinning a node keeps its parents. */
+/*
+ * eviction_pin() - protect a node from eviction until it is unpinned. Pins nest, up to UINT32_MAX. A pinned node also
+ * protects its parents.
+ */
 void eviction_pin(struct eviction *eviction, uint32_t node);
 void eviction_unpin(struct eviction *eviction, uint32_t node);
 
-/*
- * eviction_victim() - return the candidate to evict next, without changing anything; EVICTION_NONE: all are pinned, or
- * there is none.
- */
+/* eviction_victim() - return the candidate to evict next, without changing the tree; EVICTION_NONE: no candidate. */
 uint32_t eviction_victim(struct eviction *eviction);
 
 /*
- * eviction_worth() - return the worth of a kept node: nodes with less are evicted first. It reflects current knowledge
- * and is comparable among all nodes at this time, for owners that choose among some of them.
+ * eviction_worth() - return the worth of a kept node. Nodes with a lower worth are evicted first. The values of all
+ * nodes are comparable at the same time only; they serve callers that choose among a subset of the nodes.
  */
 float eviction_worth(const struct eviction *eviction, uint32_t node);
 
 /*
- * eviction_evict() - evict a candidate for want of room; it is remembered. eviction_remove() - remove a candidate for
- * another reason (it is no longer valid); it is forgotten. Any candidate may be passed, not only the victim. The number
- * may be reused at once.
+ * eviction_evict() - evict a candidate to make room; the node is remembered. eviction_remove() - remove a candidate
+ * that is no longer valid; the node is not remembered. Both accept any candidate, not only the victim. The number may
+ * be reused at once.
  */
 void eviction_evict(struct eviction *eviction, uint32_t node);
 void eviction_remove(struct eviction *eviction, uint32_t node);
 
 /*
- * eviction_forget() - remove any kept node, pinned or not, without remembering it; its children move to its parent.
- * eviction_clear() - remove all nodes. Cost: proportional to the nodes.
+ * eviction_forget() - remove any kept node, pinned or not, without remembering it; its children become children of its
+ * parent. eviction_clear() - remove all nodes. Cost: proportional to the number of nodes.
  */
 void eviction_forget(struct eviction *eviction, uint32_t node);
 void eviction_clear(struct eviction *eviction);
 
-/* Of a kept node. */
+/* Return a property of a kept node. */
 uint32_t eviction_parent(const struct eviction *eviction, uint32_t node);
 uint32_t eviction_children(const struct eviction *eviction, uint32_t node);
 uint64_t eviction_key(const struct eviction *eviction, uint32_t node);

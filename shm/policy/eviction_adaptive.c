@@ -1,23 +1,26 @@
 /*
- * eviction_adaptive.c - evict the candidate with the fewest expected touches for the space and time that keeping it
- * takes.
+ * eviction_adaptive.c - evict the candidate with the fewest expected touches per unit of time for which it would be
+ * kept.
  *
- * Nodes are sorted into classes and by age. The class reflects what is known about a node: how often it was touched; if
- * never, below which kind of node it was inserted and how far below; whether it ever had a child; whether its chain was
- * left for another one. The age is the clock since the last touch. For each class and age two quantities are counted:
- * the time that nodes spent in it, and the number of touches. Evicted nodes continue to count as ghosts, so that ages
- * which no kept node reaches are learned, too. These counts give the rate of touches by age, and the rates give the
- * density of each class and age: touches per unit of time, if a node is kept for the duration that maximizes it. So a
- * node that is unlikely to be touched soon but likely later is kept through the gap, and when there is no room for all
- * such nodes, a part of them is kept instead of none.
+ * Each node has a class and an age. The class depends on what is known about the node: how often it was touched; if
+ * never, the kind of node below which it was inserted, and how far below; whether it ever had a child; whether its
+ * chain was left for another one. The age is the number of clocks since the last touch.
  *
- * No constant depends on a workload: ages are measured in sizes of the cache, and before anything is learned the rates
- * fall with age, which is LRU. The size of the cache is the number of nodes kept when one has to be evicted, within a
- * factor of four, since the room may not be a fixed number of nodes.
+ * For each class and age, the policy counts the time that nodes spent in it and the number of touches. Evicted nodes
+ * continue to count as ghosts, because otherwise nothing would be learned about ages that no kept node reaches. Time
+ * and touches yield the rate of touches at each age. The rates yield the density of each class and age: the touches per
+ * unit of time of a node that is kept for the most favorable duration. A node that is unlikely to be touched soon but
+ * likely to be touched later is therefore kept through the gap. If not all such nodes fit, some of them are kept rather
+ * than none.
  *
- * Each class and age has a list of candidates. A candidate is listed by the age at which it was added, and is moved
- * when it is next visited, which happens once for each age that it reaches. A bitmap over the lists in the order of
- * density finds the lowest. Each insertion and touch also visits some nodes and ghosts, to count their time.
+ * No constant depends on a workload. The unit of age is the size of the cache. Before anything is learned, the rates
+ * fall with age, which yields LRU. The size of the cache is the number of nodes kept at an eviction, within a factor of
+ * four, because the room need not be a fixed number of nodes.
+ *
+ * Each class and age has a list of candidates. A candidate is in the list of the age at which it was added until a
+ * visit moves it; the first visit after it reaches another age does so. A bitmap of the nonempty lists, in the order of
+ * their density, finds the list with the lowest density. Each insertion and touch also visits some nodes and ghosts to
+ * count their time.
  */
 #include "shm/policy/bitmap.h"
 #include "shm/policy/eviction_policy.h"
@@ -29,55 +32,56 @@
 
 enum {
 	AGES = 24,
-	/* ages begin at 1/64 of the size of the cache, two per power of two, and end at 32 times that size */
+	/* ages begin at 1/64 of the size of the cache, double every two steps, and end at 32 times that size */
 	AGE_STEPS = 64,
 
-	/* Classes. All but the last two exist twice: for nodes that never had a child, and for the others. */
+	/* Classes. All but the last two exist twice: for nodes that never had a child, and for other nodes. */
 	TOUCH_STEPS = 7, /* by number of touches: 1, 2, 3, 4.., 8.., 16.., 32.. */
-	/* never touched, by its parent: the top, a node touched less than 8 times, or more often */
+	/* never touched, by parent: the top, a node touched less than 8 times, a node touched more often */
 	ORIGINS = 3,
 	/*
-	 * and by the number of nodes inserted below that parent before it in one sequence: 0, 1.., 3.., 7.., 15.., 31..
+	 * and by the number of nodes inserted in sequence between that parent and this node: 0, 1.., 3.., 7.., 15..,
+	 * 31..
 	 */
 	PLACE_STEPS = 6,
-	ORIGIN_SHARED = 8, /* number of touches at which a node is probably shared */
+	ORIGIN_SHARED = 8, /* number of touches from which a node is probably shared */
 	CLASS_LEFT = 2 * (TOUCH_STEPS + ORIGINS * PLACE_STEPS),
-	CLASSES = CLASS_LEFT + 2, /* whose chain was left: never touched, or touched */
+	CLASSES = CLASS_LEFT + 2, /* nodes whose chain was left: never touched, or touched */
 	GROUPS = 2 * (ORIGINS + 1) + 1,
 	LISTS = CLASSES * AGES,
 
-	GHOST_WAYS = 8,      /* a key may be in any entry of a bucket of this many, of which the oldest is replaced */
-	CLOCK_FAR = 1 << 30, /* ages are stored in 32 bits, and limited to this */
+	GHOST_WAYS = 8,      /* a key may be in any entry of its bucket of this size; the oldest entry is replaced */
+	CLOCK_FAR = 1 << 30, /* maximum age; ages are stored in 32 bits */
 };
 
 /*
- * No value is tuned for a workload: only a value that is far too large or too small makes a difference. Weights are the
- * number of touches after which observations count as much as the prior assumption: for all classes together, for the
- * difference between one class and similar ones, and for that difference at each age.
+ * None of these values is tuned for a workload; only values that are far too large or too small make a difference. A
+ * weight is the number of touches after which observations count as much as the prior assumption: for all classes
+ * together, for the factor between one class and similar ones, and for the class at each age.
  */
-/* factor applied to all counts at each turn: half is forgotten in 44 sizes of the cache */
+/* factor applied to all counts at each turn: half is forgotten in 44 times the size of the cache */
 static const float memory = 1 - 1 / 256.f;
 static const float pooled_weight = 1, factor_weight = 10, class_weight = 2;
-static const float first_guess = 0.3f; /* the rate at an age, times that age, before anything is learned */
+static const float first_guess = 0.3f; /* rate at an age x that age, before anything is learned */
 
 enum {
-	TURN_SHARE = 4, /* densities are computed again after this part of the size of the cache, in clocks */
+	TURN_SHARE = 4, /* densities are computed again after size of the cache / TURN_SHARE clocks */
 	TURN_LEAST = 256,
-	NODES_SHARE = 8,  /* all nodes are visited once in the size of the cache divided by this */
-	GHOSTS_SHARE = 2, /* and all ghosts */
+	NODES_SHARE = 8,  /* all nodes are visited once in size of the cache / NODES_SHARE clocks */
+	GHOSTS_SHARE = 2, /* all ghosts likewise */
 
 	SIZE_LEAST = 16,
-	/* the size of the cache is set again when it differs from the kept nodes by more than this part */
+	/* the size of the cache is reduced when fewer nodes than size / SIZE_SHARE are kept */
 	SIZE_SHARE = 4,
 };
 
 struct entry {
-	uint32_t seen;       /* clock up to which its time was counted */
-	uint32_t prev, next; /* of its list, a ring; the lists' own entries follow those of the nodes */
+	uint32_t seen;       /* clock up to which the node's time was counted */
+	uint32_t prev, next; /* ring of a list; the heads of the lists follow the entries of the nodes */
 	uint16_t list;
 	uint8_t touches; /* at most 255 */
-	uint8_t origin;  /* the class of its parent, see ORIGINS */
-	uint8_t place;   /* its distance below that parent, at most 255 */
+	uint8_t origin;  /* class of the parent, see ORIGINS */
+	uint8_t place;   /* distance below that parent, at most 255 */
 	bool grew, left, listed;
 };
 
@@ -88,24 +92,24 @@ struct ghost {
 	bool used, grew;
 };
 
-/* As gpool.h states for GPOOL_KV_ADAPTIVE. */
+/* gpool.h documents this size for GPOOL_KV_ADAPTIVE. */
 static_assert(sizeof(struct eviction_node) + sizeof(struct entry) + EVICTION_GHOSTS * sizeof(struct ghost) <= 256,
 	"memory of a node");
 
 struct adaptive {
 	struct entry *entries; /* [node_count + LISTS] */
 	struct ghost *ghosts;  /* [buckets * GHOST_WAYS] */
-	uint32_t size;         /* of the cache, in nodes */
+	uint32_t size;         /* size of the cache, in nodes */
 	uint32_t bucket_mask;
 	uint32_t turn;           /* clocks between two computations of the densities */
-	uint32_t turned;         /* clocks since the last one */
-	uint32_t age_shift;      /* the first age ends at two to the power of this */
-	uint32_t ages[AGES + 1]; /* the beginning of each age */
+	uint32_t turned;         /* clocks since the last computation */
+	uint32_t age_shift;      /* the first age ends at 2 to the power of age_shift */
+	uint32_t ages[AGES + 1]; /* begin of each age */
 	uint32_t node_hand, ghost_hand;
-	float time[CLASSES][AGES], touches[CLASSES][AGES]; /* the counts, less what was forgotten */
+	float time[CLASSES][AGES], touches[CLASSES][AGES]; /* counts, of which old ones are forgotten */
 	float density[LISTS];
-	uint16_t rank[LISTS], by_rank[LISTS]; /* lowest density first */
-	struct bitmap occupied;               /* ranks of lists that are not empty */
+	uint16_t rank[LISTS], by_rank[LISTS]; /* lists in the order of density, lowest first */
+	struct bitmap occupied;               /* ranks of nonempty lists */
 };
 
 /* ---- ages and classes ---- */
@@ -169,7 +173,7 @@ static uint32_t node_clocks(const struct eviction *eviction, uint32_t node)
 
 /* ---- counting ---- */
 
-/* Count that a node of a class grew from one time since its last touch to another. */
+/* Add the time in which a node of this class went from age `from` to age `to`, both in clocks since its last touch. */
 static void time_count(struct adaptive *adaptive, uint32_t kind, uint32_t from, uint32_t to)
 {
 	for (uint32_t age = age_of(adaptive, from); from < to; age++) {
@@ -211,7 +215,7 @@ static float age_width(const struct adaptive *adaptive, uint32_t age)
 			      : (float)adaptive->ages[AGES - 1];
 }
 
-/* Compute the rate of touches by age, over all classes. */
+/* Compute the rate of touches at each age, over all classes. */
 static void rates_pool(const struct adaptive *adaptive, float rates[AGES])
 {
 	for (uint32_t age = 0; age < AGES; age++) {
@@ -227,8 +231,8 @@ static void rates_pool(const struct adaptive *adaptive, float rates[AGES])
 }
 
 /*
- * Return the group of a class. Classes of a group are assumed to be alike until more is known: those of touched nodes,
- * of each origin, of nodes that were left.
+ * Return the group of a class: touched nodes, nodes of each origin, or nodes whose chain was left. Classes of a group
+ * are assumed to be alike until more is known.
  */
 static uint32_t group_of(uint32_t kind)
 {
@@ -238,7 +242,8 @@ static uint32_t group_of(uint32_t kind)
 }
 
 /*
- * Add the touches of a class, and those that its ages let expect, from which follows the factor of a class or a group.
+ * Add the observed touches of a class and the touches expected from its ages. Their ratio is the factor of a class or a
+ * group.
  */
 static float factor_add(const struct adaptive *adaptive, uint32_t kind, const float pooled[AGES], float *expected)
 {
@@ -266,7 +271,7 @@ static void factors_make(const struct adaptive *adaptive, const float pooled[AGE
 	}
 }
 
-/* Compute the rates of one class, which is first assumed to differ by a factor only. */
+/* Compute the rates of one class. The prior assumption is that they differ from the pooled rates by a factor only. */
 static void rates_class(
 	const struct adaptive *adaptive, uint32_t kind, const float pooled[AGES], float factor, float rates[AGES])
 {
@@ -275,7 +280,7 @@ static void rates_class(
 			(adaptive->time[kind][age] + class_weight / (pooled[age] * factor));
 }
 
-/* Compute the density from each age on: the maximum of touches per time, over all durations. */
+/* Compute the density from each age on: the maximum, over all durations, of touches per unit of time. */
 static void densities(struct adaptive *adaptive, uint32_t kind, const float rates[AGES])
 {
 	for (uint32_t first = 0; first < AGES; first++) {
@@ -358,7 +363,10 @@ static void list_add(struct eviction *eviction, uint32_t node)
 	if (list_is_empty(adaptive, first, list))
 		bitmap_add(&adaptive->occupied, adaptive->rank[list]);
 	head = &adaptive->entries[first + list];
-	/* Before the first one if that is more recent: so the rest of a chain is evicted before the next chain. */
+	/*
+	 * Append the node, or insert it before the first one if that was touched later: so the rest of a chain is
+	 * evicted before the next chain.
+	 */
 	if (head->next != first + list && eviction->nodes[node].touched < eviction->nodes[head->next].touched)
 		head = &adaptive->entries[head->next];
 	entry->list = (uint16_t)list;
@@ -381,7 +389,7 @@ static void list_drop(struct eviction *eviction, uint32_t node)
 		bitmap_remove(&adaptive->occupied, adaptive->rank[entry->list]);
 }
 
-/* Move a candidate that has reached another age since it was listed. False: it has not. */
+/* Move a candidate whose age has changed since it was listed. Return false if the age is the same. */
 static bool list_renew(struct eviction *eviction, uint32_t node)
 {
 	const struct adaptive *adaptive = eviction->state;
@@ -442,7 +450,7 @@ static void ghost_add(struct eviction *eviction, uint32_t node)
 	eviction->stats.ghosts++;
 }
 
-/* A ghost was inserted again: had it been kept, it would have been touched now. */
+/* A remembered node was inserted again: count the touch that it would have received, had it been kept. */
 static void ghost_return(struct eviction *eviction, uint32_t node)
 {
 	struct adaptive *adaptive = eviction->state;
@@ -473,7 +481,7 @@ static void nodes_look(struct eviction *eviction, uint32_t count)
 
 		if (eviction->nodes[node].kept)
 			node_count(eviction, node);
-		/* A node that was just inserted or touched is not listed. */
+		/* Nodes that were just inserted or touched are not listed. */
 		if (adaptive->entries[node].listed)
 			list_renew(eviction, node);
 		adaptive->node_hand = adaptive->node_hand + 1 < eviction->entered ? adaptive->node_hand + 1 : 0;
@@ -496,7 +504,7 @@ static void ghosts_look(struct eviction *eviction, uint32_t count)
 	}
 }
 
-/* Return the number of entries to visit in this step, so that `count` are visited in `step_count` steps. */
+/* Return the number of entries to visit in this step in order to visit `count` entries in `step_count` steps. */
 static uint32_t looks(uint32_t count, uint32_t step_count)
 {
 	return step_count ? (count + step_count - 1) / step_count : count;
@@ -520,7 +528,7 @@ static void size_set(struct adaptive *adaptive, uint32_t size)
 {
 	uint32_t buckets = 1;
 
-	/* The largest power of two up to the number of ghosts. */
+	/* The number of buckets is the largest power of two that does not exceed the number of ghosts. */
 	while (buckets * 2 * GHOST_WAYS <= size * (uint32_t)EVICTION_GHOSTS)
 		buckets *= 2;
 	adaptive->size = size;
@@ -531,8 +539,8 @@ static void size_set(struct adaptive *adaptive, uint32_t size)
 }
 
 /*
- * Ages are half as long: a count of one age now belongs to the age two steps later. The distribution within the first
- * ages is unknown.
+ * The size of the cache was halved, so the counts of an age now belong to the age two steps later. The distribution
+ * within the first age is unknown; it is assumed to be even.
  */
 static void counts_halve(float counts[AGES])
 {
@@ -563,13 +571,13 @@ static void counts_rescale(struct adaptive *adaptive, uint32_t shift_before)
 	}
 }
 
-/* Change the size. Ghosts are discarded; what was learned from them is kept. */
+/* Change the size. Ghosts are discarded; the counts are kept. */
 static void rescale(struct eviction *eviction, uint32_t size)
 {
 	struct adaptive *adaptive = eviction->state;
 	uint32_t shift = adaptive->age_shift;
 
-	/* Memory that was never used stays unused. */
+	/* Do not touch memory that was never used. */
 	if (eviction->stats.ghosts)
 		memset(adaptive->ghosts, 0,
 			(size_t)(adaptive->bucket_mask + 1) * GHOST_WAYS * sizeof(*adaptive->ghosts));
@@ -583,7 +591,7 @@ static void rescale(struct eviction *eviction, uint32_t size)
 	adaptive->turned = 0;
 }
 
-/* Check the size, before an eviction for lack of room. */
+/* Update the size before an eviction to make room. */
 static void size_look(struct eviction *eviction)
 {
 	const struct adaptive *adaptive = eviction->state;
@@ -630,7 +638,7 @@ static int adaptive_init(struct eviction *eviction)
 	return 0;
 }
 
-/* Record that a node got a child: its time so far belongs to its previous class. */
+/* The node got a child: count its time so far for its previous class. */
 static void entry_grew(struct eviction *eviction, uint32_t node)
 {
 	struct adaptive *adaptive = eviction->state;
@@ -655,9 +663,9 @@ static void entry_left(struct eviction *eviction, uint32_t node)
 }
 
 /*
- * A second child: a later access took another branch than the earlier ones, and further accesses are expected to follow
- * it. The chain below the first child is marked as left. Each node is marked once until its next touch, so that marking
- * costs no more than touching.
+ * The node got a second child: a later access took another branch, and further accesses are expected to follow it. Mark
+ * the chain below the first child as left. Each node is marked at most once between two touches, so marking costs no
+ * more than touching.
  */
 static void chain_leave(struct eviction *eviction, uint32_t node)
 {
@@ -671,7 +679,10 @@ static void chain_leave(struct eviction *eviction, uint32_t node)
 	}
 }
 
-/* Set the origin and place of a node. Below a node that was never touched it was inserted in one sequence with that. */
+/*
+ * Set the origin and place of a node. A node below one that was never touched belongs to the same sequence of
+ * insertions.
+ */
 static void entry_place(struct adaptive *adaptive, uint32_t node, uint32_t parent)
 {
 	const struct entry *above = parent == EVICTION_NONE ? NULL : &adaptive->entries[parent];

@@ -1,6 +1,6 @@
 /*
- * eviction_policy.h - interface between the tree (eviction.c), which determines the candidates, and the policies, which
- * order them. Internal to these files.
+ * eviction_policy.h - the interface between the tree (eviction.c), which determines the candidates, and the policies,
+ * which order them. For these files only.
  */
 #ifndef GPOOL_POLICY_EVICTION_POLICY_H
 #define GPOOL_POLICY_EVICTION_POLICY_H
@@ -9,47 +9,48 @@
 
 struct eviction_node {
 	uint64_t key;
-	uint64_t touched;   /* clock at its insertion or last touch; unique */
-	uint32_t parent;    /* EVICTION_NONE: at the top. In an unused node: the next unused one */
-	uint32_t children;  /* number of children */
-	uint32_t child_sum; /* XOR of the children's numbers: the child's number, if there is one */
+	uint64_t touched;   /* clock at insertion or at the last touch; unique */
+	uint32_t parent;    /* EVICTION_NONE: at the top. Of an unused node: the next unused node */
+	uint32_t children;
+	uint32_t child_sum; /* XOR of the children's numbers; yields the number of an only child */
 	uint32_t pins;
 	bool kept;
 };
 
 struct eviction {
 	const struct eviction_policy *policy;
-	void *state;                 /* of the policy */
+	void *state;                 /* private state of the policy */
 	struct eviction_node *nodes; /* [node_count] */
 	uint32_t node_count;
-	uint32_t unused;  /* the first unused node among those that were used before; EVICTION_NONE: none */
-	uint32_t entered; /* nodes from here on were never used */
+	uint32_t unused;  /* first unused node below `entered`; EVICTION_NONE: none */
+	uint32_t entered; /* nodes from this one on have never been used */
 	uint64_t clock;
 	struct eviction_stats stats;
 };
 
 /*
- * Calls during the life of a node are in this order: inserted, (offered, withdrawn, touched)..., offered, withdrawn,
+ * The callbacks for a node are called in this order: inserted, (offered, withdrawn, touched)..., offered, withdrawn,
  * left.
  */
 struct eviction_policy {
 	const char *name;
-	int (*init)(struct eviction *eviction);  /* set `state`: 0, -ENOMEM */
-	void (*fini)(struct eviction *eviction); /* accept a NULL state, and an incomplete one */
-	/* The node is in the tree and a child of its parent, but not a candidate yet. May be NULL. */
+	int (*init)(struct eviction *eviction);  /* set `state`; return 0 or -ENOMEM */
+	void (*fini)(struct eviction *eviction); /* accept a NULL or incomplete state */
+	/* The node was added to the tree, below its parent, and is not a candidate yet. May be NULL. */
 	void (*inserted)(struct eviction *eviction, uint32_t node);
 	/*
-	 * The node was touched and is not a candidate at this moment; `before` is the previous `touched`. May be NULL.
+	 * The node was touched and is currently not a candidate; `before` is the previous value of `touched`. May be
+	 * NULL.
 	 */
 	void (*touched)(struct eviction *eviction, uint32_t node, uint64_t before);
-	/* The node was used and has a pin; `touched` is about to change. May be NULL. */
+	/* The pinned node was used; `touched` is about to change. May be NULL. */
 	void (*used)(struct eviction *eviction, uint32_t node);
-	/* The node has become a candidate; it is no longer one. */
+	/* The node has become a candidate (offered), or is no longer one (withdrawn). */
 	void (*offered)(struct eviction *eviction, uint32_t node);
 	void (*withdrawn)(struct eviction *eviction, uint32_t node);
-	uint32_t (*victim)(struct eviction *eviction); /* return the candidate to evict; there is one */
+	uint32_t (*victim)(struct eviction *eviction); /* return the candidate to evict; there is at least one */
 	/*
-	 * The node is about to be removed and is no longer a candidate, but still a child of its parent. May be NULL.
+	 * The node is about to be removed. It is no longer a candidate, but still a child of its parent. May be NULL.
 	 */
 	void (*left)(struct eviction *eviction, uint32_t node, bool evicted);
 	float (*worth)(const struct eviction *eviction, uint32_t node);

@@ -35,7 +35,7 @@ static void set(struct number_heap *heap, uint32_t place, uint32_t number)
 	heap->places[number] = place;
 }
 
-/* Put a number at a free position, or at the one above or below that keeps the order. */
+/* Put a number at a free position, or move it up or down until the order is correct. */
 static void settle(struct number_heap *heap, uint32_t place, uint32_t number)
 {
 	uint64_t key = heap->keys[number];

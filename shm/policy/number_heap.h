@@ -1,6 +1,6 @@
 /*
- * number_heap.h - small numbers ordered by their keys, the lowest key on top: a binary heap that stores the position of
- * each number, so that any of them can be removed. Threads: no locks; its owner has one.
+ * number_heap.h - a binary heap of small numbers, ordered by their keys with the lowest key on top. It stores the
+ * position of each number, so any number can be removed. Threads: the caller provides locking.
  */
 #ifndef GPOOL_POLICY_NUMBER_HEAP_H
 #define GPOOL_POLICY_NUMBER_HEAP_H
@@ -9,14 +9,14 @@
 
 struct number_heap {
 	uint32_t *order;  /* [count] */
-	uint32_t *places; /* [numbers] position in `order`, for members */
-	uint64_t *keys;   /* [numbers] for members */
+	uint32_t *places; /* [numbers] position of each member in `order` */
+	uint64_t *keys;   /* [numbers] key of each member */
 	uint32_t count;
 };
 
 /*
- * number_heap_init() - initialize an empty heap for numbers below `numbers`, at least 1: 0, -ENOMEM. number_heap_fini()
- * - free it; an all-zero struct is permitted.
+ * number_heap_init() - initialize an empty heap of numbers below `numbers`, at least 1. Return: 0, -ENOMEM.
+ * number_heap_fini() - free it; an all-zero struct is allowed.
  */
 int number_heap_init(struct number_heap *heap, uint32_t numbers);
 void number_heap_fini(struct number_heap *heap);
@@ -25,7 +25,7 @@ void number_heap_fini(struct number_heap *heap);
 void number_heap_add(struct number_heap *heap, uint32_t number, uint64_t key);
 void number_heap_remove(struct number_heap *heap, uint32_t number);
 
-/* number_heap_lowest() - return a member with the lowest key. There must be a member. */
+/* number_heap_lowest() - return a member with the lowest key. The heap must not be empty. */
 static inline uint32_t number_heap_lowest(const struct number_heap *heap)
 {
 	return heap->order[0];

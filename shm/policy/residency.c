@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* decisions for one adapter that have not been fetched yet: EVICT, DROP, LOAD or SAVE, COMPRESS */
+/* unfetched decisions per adapter: EVICT, DROP, LOAD or SAVE, COMPRESS */
 enum { RING_SHARE = 4 };
 
 #define ADAPTER_BYTES_MAX (UINT64_C(1) << 40)
@@ -54,7 +54,7 @@ static void offer(struct residency *residency, uint32_t number)
 static void set_hot(struct residency *residency, uint32_t number, enum residency_hot hot)
 {
 	static const uint8_t next[] = {
-		[RESIDENCY_ABSENT] = 0, /* to QUEUED by enqueue(), to RESIDENT by residency_adopt() */
+		[RESIDENCY_ABSENT] = 0, /* QUEUED is set by enqueue(), RESIDENT by residency_adopt() */
 		[RESIDENCY_QUEUED] = 1 << RESIDENCY_LOADING | 1 << RESIDENCY_ABSENT,
 		[RESIDENCY_LOADING] = 1 << RESIDENCY_RESIDENT | 1 << RESIDENCY_ABSENT,
 		[RESIDENCY_RESIDENT] = 1 << RESIDENCY_LEAVING | 1 << RESIDENCY_ABSENT,
@@ -90,7 +90,7 @@ static void drop(struct residency *residency, uint32_t number)
 	decide(residency, number, RESIDENCY_DROP);
 }
 
-/* Drop copies with less worth than this adapter's copy, until there is room for it. */
+/* Drop copies that are worth less than this adapter's copy, until it has room. */
 static bool copy_room(struct residency *residency, uint32_t number, bool hot)
 {
 	const struct residency_limits *limits = &residency->limits;
@@ -127,8 +127,8 @@ static void evict(struct residency *residency, uint32_t number)
 /* ---- loads ---- */
 
 /*
- * Return true if there would be room for the queued adapters and one more after evicting the idle ones: all of them, or
- * those that are not expected to be used.
+ * Return true if the queued adapters and one more would have room after the eviction of all idle adapters, or of those
+ * that are not expected.
  */
 static bool could_have_room(const struct residency *residency, uint64_t bytes, uint32_t count, bool expected_too)
 {
@@ -153,7 +153,7 @@ static bool fits(const struct residency *residency, uint64_t bytes, bool with_le
 		1 <= limits->hot_count - sums->hot + (with_leaving ? sums->leaving : 0);
 }
 
-/* Return true if there is room now. Evict adapters, if the reason permits it. */
+/* Make room by evicting adapters, as far as the reason of the load permits. Return true if there is room now. */
 static bool hot_room(struct residency *residency, const struct adapter *adapter)
 {
 	bool for_use = adapter->reason == FOR_USE;
@@ -162,7 +162,7 @@ static bool hot_room(struct residency *residency, const struct adapter *adapter)
 		return false;
 	while (!fits(residency, adapter->bytes, true)) {
 		if (adapter->reason == FOR_REBALANCING)
-			return false; /* its victims are already chosen */
+			return false; /* its victims have already been selected */
 		evict(residency, number_heap_lowest(&residency->victims));
 	}
 	return fits(residency, adapter->bytes, false);
@@ -180,7 +180,7 @@ static void load(struct residency *residency, uint32_t number)
 	decide(residency, number, warm ? RESIDENCY_LOAD_WARM : RESIDENCY_LOAD_COLD);
 }
 
-/* Remove an adapter from the queue, and from any planned use. */
+/* Remove an adapter from the queue, and cancel what was planned with it. */
 static void unqueue(struct residency *residency, uint32_t number)
 {
 	residency->moving = residency->moving == number ? NO_ADAPTER : residency->moving;
@@ -188,7 +188,7 @@ static void unqueue(struct residency *residency, uint32_t number)
 }
 
 /*
- * Serve the queue after memory was freed. An adapter that is queued for use keeps waiting; others are removed from the
+ * Serve the queue after memory was freed. Adapters that are queued for use keep waiting; others are removed from the
  * queue if no room can be made for them.
  */
 static void serve_queue(struct residency *residency)
@@ -339,7 +339,10 @@ static bool is_settled(const struct residency *residency, const struct adapter *
 	return adapter->settled && now_us - adapter->settled_us < residency->limits.worth.window_us;
 }
 
-/* Select the adapter to evict for this one; NO_ADAPTER: none is needed. False: no victim is worth it. */
+/*
+ * Select the adapter to evict for this one; NO_ADAPTER if no eviction is needed. Return false if no victim is worth
+ * less.
+ */
 static bool rebalance_victim(
 	const struct residency *residency, const struct adapter *adapter, uint64_t now_us, uint32_t *victim)
 {
@@ -349,7 +352,7 @@ static bool rebalance_victim(
 	if (fits(residency, adapter->bytes, true))
 		return true;
 	if (!residency->sums.victims[0])
-		return false; /* expected adapters are behind all others */
+		return false; /* expected adapters are sorted after all others */
 	*victim = number_heap_lowest(&residency->victims);
 	least = &residency->adapters[*victim];
 	return hot_worth(residency, least) + 1 <= hot_worth(residency, adapter) &&
@@ -391,8 +394,8 @@ static void rebalance(struct residency *residency, uint64_t now_us)
 }
 
 /*
- * Compress one adapter at a time, so that loads are hardly affected. If host memory has no room for the copy, it is
- * requested again after another idle time.
+ * Make one copy at a time, to limit the effect on loads. If host memory has no room for the copy, the next attempt
+ * follows after another idle time.
  */
 static void compress(struct residency *residency, uint64_t now_us)
 {
@@ -451,7 +454,7 @@ static void load_done(struct residency *residency, uint32_t number, bool ok, uin
 	struct adapter *adapter = &residency->adapters[number];
 
 	residency->moving = residency->moving == number ? NO_ADAPTER : residency->moving;
-	adapter->idle_us = now_us; /* it is in no heap while it loads */
+	adapter->idle_us = now_us; /* not in any heap while it is being loaded */
 	set_hot(residency, number, ok ? RESIDENCY_RESIDENT : RESIDENCY_ABSENT);
 	if (ok)
 		return;

@@ -1,4 +1,6 @@
-/* residency_inspect.c - report the state of residency.h and check its invariants. */
+/*
+ * residency_inspect.c - report the state and check the invariants; see residency.h.
+ */
 #include "shm/policy/residency_state.h"
 
 #include <string.h>
@@ -118,8 +120,8 @@ static void find(const struct residency *residency, struct found *found)
 }
 
 /*
- * Check that every member is at its recorded position and belongs to the heap, and that none has a lower key than its
- * parent.
+ * Check that every member is at its recorded position and belongs to the heap, and that no member has a lower key than
+ * its parent.
  */
 static bool heap_holds(const struct residency *residency, const struct number_heap *heap,
 	bool (*belongs)(const struct adapter *adapter))
@@ -151,7 +153,7 @@ static bool is_expected(const struct adapter *adapter)
 	return adapter->expected;
 }
 
-/* Return true if the first queued adapter could have been served. */
+/* Return true if the first queued adapter could be served, but is not. */
 static bool queue_sleeps(const struct residency *residency)
 {
 	const struct sums *sums = &residency->sums;

@@ -1,8 +1,9 @@
 /*
- * residency_state.h - the state that residency.c decides on and residency_inspect.c checks. Internal to these files.
+ * residency_state.h - the state that residency.c changes and residency_inspect.c checks. For these files only.
  *
- * The sums that include an adapter and the heaps that contain it follow from its fields alone, by the functions below.
- * So every change is withdraw(), the change, offer(), and nothing has to be kept consistent by hand.
+ * The fields of an adapter alone determine the sums that include it and the heaps that contain it (see the functions
+ * below). To change an adapter, call withdraw(), change the fields, and call offer(); sums and heaps then stay
+ * consistent.
  */
 #ifndef GPOOL_POLICY_RESIDENCY_STATE_H
 #define GPOOL_POLICY_RESIDENCY_STATE_H
@@ -14,7 +15,7 @@
 
 #define NO_ADAPTER UINT32_MAX
 
-/* Reasons of a load, in the order in which loads are executed. */
+/* Reasons for a load, in the order in which loads are executed. */
 enum reason {
 	FOR_USE,
 	FOR_PREFETCH,
@@ -25,16 +26,15 @@ struct adapter {
 	uint64_t bytes, warm_bytes;
 	struct worth worth;
 	uint32_t references, pins;
-	uint64_t idle_us, expected_us, settled_us; /* idle since; expected until; moved at */
-	uint64_t turn;                             /* when QUEUED */
+	uint64_t idle_us, expected_us, settled_us; /* idle since; expected until; last moved at */
+	uint64_t turn;                             /* position in the queue, for QUEUED */
 	uint8_t hot, warm, reason;
 	bool registered, expected, prefetched, copyable, settled;
 };
 
-/* Sums over all adapters. */
 struct sums {
 	uint64_t hot_bytes, leaving_bytes, queued_bytes, warm_bytes;
-	uint64_t victim_bytes[2]; /* [1]: expected ones */
+	uint64_t victim_bytes[2]; /* [0] not expected, [1] expected adapters */
 	uint32_t hot, resident, loading, leaving, queued, copies, warm, active;
 	uint32_t victims[2];
 };
@@ -44,10 +44,10 @@ struct residency {
 	struct adapter *adapters; /* [adapter_count] */
 	uint32_t adapter_count, registered;
 	struct sums sums;
-	struct number_heap victims;  /* by worth, least first */
-	struct number_heap copies;   /* warm ones that may be dropped, by worth */
-	struct number_heap queued;   /* by reason and turn */
-	struct number_heap absent;   /* by worth, most first */
+	struct number_heap victims;  /* by worth, lowest first */
+	struct number_heap copies;   /* warm copies that may be dropped, by worth */
+	struct number_heap queued;   /* by reason, then turn */
+	struct number_heap absent;   /* by worth, highest first */
 	struct number_heap idle;     /* victims without a copy, by idle_us */
 	struct number_heap expected; /* by expected_us */
 	uint64_t turns;
@@ -91,16 +91,15 @@ static inline struct adapter *adapter_at(const struct residency *residency, uint
 		: NULL;
 }
 
-/*
- * sums_add() - add an adapter to the sums; sign -1: subtract it. The arithmetic is unsigned and wraps as intended.
- */
+/* sums_add() - add an adapter to the sums; subtract it if sign is -1. The arithmetic is unsigned and may wrap. */
 void sums_add(struct sums *sums, const struct adapter *adapter, int sign);
 
-/* residency_worth.c */
+/* ---- residency_worth.c ---- */
 /*
- * hot_worth() - return the worth of a byte of GPU memory, in doublings. It is comparable among all adapters and does
- * not change with time. Keys, least first: victims, with expected ones behind all others; absent adapters, the most
- * worth first; warm copies, those of hot adapters before all others.
+ * hot_worth() - return the worth per byte of GPU memory, as a binary logarithm. The values of all adapters are
+ * comparable and do not change with time. The heaps are ordered by these keys, lowest first: victim_key(): worth,
+ * expected adapters after all others; absent_key(): highest worth first; copy_key(): worth, copies of hot adapters
+ * before all others.
  */
 double hot_worth(const struct residency *residency, const struct adapter *adapter);
 uint64_t victim_key(const struct residency *residency, const struct adapter *adapter);

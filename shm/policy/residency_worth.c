@@ -1,4 +1,6 @@
-/* residency_worth.c - compute how much time a resident adapter saves. See residency.h and worth.h. */
+/*
+ * residency_worth.c - compute the time that a resident adapter saves; see residency.h and worth.h.
+ */
 #include "shm/policy/residency_state.h"
 
 static double load_us(const struct residency *residency, const struct adapter *adapter, bool warm)
@@ -11,8 +13,8 @@ static double load_us(const struct residency *residency, const struct adapter *a
 }
 
 /*
- * Return the worth per byte of GPU memory. An adapter without a warm copy gets one before its eviction, which takes as
- * long as a reload from it.
+ * Return the worth per byte of GPU memory. An adapter without a warm copy gets one before its eviction, so its reload
+ * time is that from the copy.
  */
 double hot_worth(const struct residency *residency, const struct adapter *adapter)
 {
@@ -27,7 +29,7 @@ double hot_worth(const struct residency *residency, const struct adapter *adapte
 	return worth_of(&adapter->worth, us, (double)adapter->bytes);
 }
 
-/* Return the worth per byte of its copy in host memory: the time saved compared with the disk. */
+/* Return the worth per byte of the copy in host memory: the time saved compared with a load from disk. */
 static double copy_worth(const struct residency *residency, const struct adapter *adapter)
 {
 	double saved_us = load_us(residency, adapter, false) - load_us(residency, adapter, true);

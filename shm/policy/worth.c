@@ -3,15 +3,15 @@
 #include <string.h>
 
 enum {
-	KEY_SHIFT = 20, /* bits of the fraction in a key */
+	KEY_SHIFT = 20, /* fractional bits of a key */
 	/*
-	 * doublings: the worth of an unused item is lower by this than after its first use; any clear difference would
-	 * do
+	 * binary logarithm: worth of an item after its first use, relative to its worth before; the exact value is not
+	 * critical
 	 */
 	UNUSED_WORTH = 6,
 };
 
-/* ---- logarithms, accurate to 1e-5, so that the agent does not need the mathematical library ---- */
+/* ---- logarithms, accurate to 1e-5; the agent must not depend on the mathematical library ---- */
 
 static double log2_of(double value)
 {
@@ -27,7 +27,7 @@ static double log2_of(double value)
 		2.8853900817779268 * s * (1 + t * (1 / 3.0 + t * (1 / 5.0 + t * (1 / 7.0 + t / 9))));
 }
 
-/* Return two to the power of a value between -1000 and 1000. */
+/* Return 2 to the power of a value between -1000 and 1000. */
 static double exp2_of(double exponent)
 {
 	static const double terms[] = {1, 0.69314718, 0.24022651, 0.05550411, 0.00961813, 0.00133336, 0.00016};
@@ -53,7 +53,6 @@ void worth_begin(const struct worth_terms *terms, struct worth *worth, uint64_t 
 	*worth = (struct worth){.heat = half_lives(terms, now_us) - UNUSED_WORTH, .window_us = now_us};
 }
 
-/* Half of the uses are forgotten in a half-life. */
 double worth_uses(const struct worth_terms *terms, const struct worth *worth, uint64_t now_us)
 {
 	double doublings = worth->heat - half_lives(terms, now_us);
@@ -86,7 +85,7 @@ void worth_count(const struct worth_terms *terms, struct worth *worth, uint32_t 
 	worth->uses += count < UINT32_MAX - worth->uses ? count : UINT32_MAX - worth->uses;
 	recent = worth_recent(terms, worth, now_us);
 	if (recent >= terms->promote_uses) {
-		/* The remembered uses if this rate had always held. */
+		/* The uses that would be remembered if this rate had always held. */
 		double always = recent * (double)terms->half_life_us / (double)terms->window_us / 0.69314718;
 
 		uses = uses > always ? uses : always;
