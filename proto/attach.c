@@ -20,14 +20,14 @@
 #include <time.h>
 #include <unistd.h>
 
-#ifndef SO_PEERPIDFD /* headers older than Linux 6.5 */
+#ifndef SO_PEERPIDFD /* missing in headers before Linux 6.5 */
 #define SO_PEERPIDFD 77
 #endif
 
 enum {
-	BACKLOG = 128, /* workers that may wait during a pass of the agent's loop */
-	RETRY_MS = 50, /* without inotify */
-	/* with inotify, which does not report changes on remote file systems */
+	BACKLOG = 128, /* workers that can wait while the agent is busy */
+	RETRY_MS = 50, /* interval without inotify */
+	/* interval with inotify, which does not report changes on remote file systems */
 	RETRY_WATCHED_MS = 1000,
 };
 
@@ -41,13 +41,13 @@ static int64_t now_ms(void)
 	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* Return the end of a wait of timeout_ms that starts now. */
+/* Return the end of a wait that starts now. */
 static int64_t deadline_of(int timeout_ms)
 {
 	return timeout_ms < 0 ? INT64_MAX : now_ms() + timeout_ms;
 }
 
-/* Return the timeout for poll(): the rest of the wait, at most `most` (-1: no limit). */
+/* Return the timeout for poll(): the time until the deadline, at most `most` (-1: no limit). */
 static int wait_ms(int64_t deadline, int most)
 {
 	int64_t left;
@@ -64,7 +64,7 @@ static int wait_ms(int64_t deadline, int most)
 
 /* ---- packets ---- */
 
-/* The control data of one packet; the union aligns it. */
+/* Control data of one packet; the union aligns it. */
 union fd_control {
 	struct cmsghdr align;
 	char bytes[CMSG_SPACE(ATTACH_FDS_MAX * sizeof(int))];
@@ -102,7 +102,7 @@ int attach_send(int socket, const void *message, size_t length, const int *fds, 
 	return sent < 0 ? gone(errno) : 0;
 }
 
-/* Store the descriptors of a packet in fds[ATTACH_FDS_MAX]. Return: their number. */
+/* Store the descriptors of a packet in fds[ATTACH_FDS_MAX] and return their number. */
 static size_t collect_fds(struct msghdr *header, int *fds)
 {
 	size_t count = 0;
@@ -125,7 +125,7 @@ static void close_all(const int *fds, size_t count)
 		close(fds[i]);
 }
 
-/* Receive a packet without waiting; see attach_receive(). */
+/* Receive a packet without waiting. */
 static int receive_now(int socket, void *buffer, size_t capacity, int *fds, size_t fd_capacity, size_t *fd_count)
 {
 	struct iovec part = {.iov_base = buffer, .iov_len = capacity};
@@ -136,16 +136,16 @@ static int receive_now(int socket, void *buffer, size_t capacity, int *fds, size
 	ssize_t received;
 
 	/*
-	 * Memory for exactly the wanted descriptors: the kernel closes further ones without opening them here, and sets
-	 * MSG_CTRUNC.
+	 * Provide memory for exactly the wanted descriptors: the kernel discards further ones without opening them
+	 * here, and sets MSG_CTRUNC.
 	 */
 	if (fd_capacity > 0) {
 		header.msg_control = control.bytes;
 		header.msg_controllen = CMSG_LEN(fd_capacity * sizeof(int));
 	}
 	/*
-	 * The kernel reports ECONNRESET once, when the peer closed with unread packets in its queue. Packets that the
-	 * peer had sent before are still queued and follow it, and then the end of file. So the call is repeated once.
+	 * The kernel reports ECONNRESET once if the peer closed with unread packets in its queue. Packets that the peer
+	 * had sent before are still queued and follow, and then the end of file. Therefore the call is repeated once.
 	 */
 	for (int resets = 0;;) {
 		received = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
@@ -160,7 +160,7 @@ static int receive_now(int socket, void *buffer, size_t capacity, int *fds, size
 		close_all(found, count);
 		return received == 0 ? -EPIPE : -EMSGSIZE;
 	}
-	/* Fewer than there was room for, and yet truncated: the kernel stopped at the limit of open files. */
+	/* Truncated although there was room for more: the kernel reached the limit of open files. */
 	if ((header.msg_flags & MSG_CTRUNC) && count < fd_capacity) {
 		close_all(found, count);
 		return -EMFILE;
@@ -208,7 +208,7 @@ static int address_of(struct sockaddr_un *address, const char *path, const char 
 	return (size_t)length < sizeof(address->sun_path) ? 0 : -ENAMETOOLONG;
 }
 
-/* Make one attempt; the socket is left blocking. */
+/* Make one attempt and return a blocking socket. */
 static int connect_now(const struct sockaddr_un *address)
 {
 	int result;
@@ -229,7 +229,7 @@ static int connect_now(const struct sockaddr_un *address)
 	return fd;
 }
 
-/* Return true if path may be replaced: it does not exist, or is a socket without a listener. */
+/* Return true if path may be replaced: it does not exist, or it is a socket without a listener. */
 static int path_is_free(const struct sockaddr_un *address)
 {
 	struct stat status;
@@ -266,8 +266,8 @@ int attach_listen(const char *path, mode_t mode)
 		return -errno;
 
 	/*
-	 * Created under another name and renamed when it is complete: a worker that waits for this path never finds a
-	 * socket that refuses it because the mode is not set or listen() has not been called yet.
+	 * Create the socket under another name and rename it when it is complete. A worker that waits for this path
+	 * then never finds a socket whose mode is not set or that does not listen yet.
 	 */
 	if (unlink(draft.sun_path) < 0 && errno != ENOENT) {
 		result = -errno;
@@ -291,7 +291,7 @@ close_socket:
 	return result;
 }
 
-/* Watch the directory of path, or its nearest existing parent, for changes. Return: true if it is watched. */
+/* Watch the directory of path, or its nearest existing parent, for changes. Return false if that fails. */
 static bool watch_nearest(int notify, const char *path)
 {
 	const uint32_t changes = IN_CREATE | IN_MOVED_TO | IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF;
@@ -315,7 +315,7 @@ static bool watch_nearest(int notify, const char *path)
 	}
 }
 
-/* Wait for a change or for the timeout; the caller then tries again in any case. */
+/* Wait for a change, at most timeout_ms. The caller tries again in either case. */
 static void wait_for_change(int notify, int timeout_ms)
 {
 	struct pollfd wait = {.fd = notify, .events = POLLIN};
@@ -341,7 +341,7 @@ int attach_connect(const char *path, int timeout_ms)
 	if (timeout_ms != 0 && (result == -ENOENT || result == -ECONNREFUSED || result == -EAGAIN))
 		notify = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
 	while (timeout_ms != 0 && (result == -ENOENT || result == -ECONNREFUSED || result == -EAGAIN)) {
-		/* Watch first and then try again, so that no listener can appear unnoticed in between. */
+		/* Watch before the attempt, so that a listener that appears in between is noticed. */
 		bool watched = watch_nearest(notify, address.sun_path);
 
 		result = connect_now(&address);
@@ -351,7 +351,10 @@ int attach_connect(const char *path, int timeout_ms)
 			result = -ETIMEDOUT;
 			break;
 		}
-		/* If the socket exists, a listen() or a free place in its queue changes no directory. */
+		/*
+		 * If the socket exists, neither a listen() nor a free place in its queue changes a directory, so
+		 * inotify reports nothing.
+		 */
 		wait_for_change(notify, wait_ms(deadline, watched && result == -ENOENT ? RETRY_WATCHED_MS : RETRY_MS));
 	}
 	if (notify >= 0)
@@ -361,7 +364,7 @@ int attach_connect(const char *path, int timeout_ms)
 
 /* ---- peers ---- */
 
-/* Return true if process pid runs as uid, its effective user, as SO_PEERCRED reports it. */
+/* Return true if the process has the effective user uid, which is the one that SO_PEERCRED reports. */
 static bool process_has_uid(pid_t pid, uid_t uid)
 {
 	char path[32];
@@ -395,7 +398,10 @@ int attach_pidfd_open(int socket, pid_t pid, uid_t uid)
 	if (pidfd < 0)
 		return -errno;
 	same = process_has_uid(pid, uid);
-	/* Last: if the connection is open and the process alive now, both were so when its user was checked. */
+	/*
+	 * This check must be the last one: if the connection is open and the process alive now, both were so when the
+	 * user was checked.
+	 */
 	states[0] = (struct pollfd){.fd = socket, .events = 0}; /* POLLHUP is always reported */
 	states[1] = (struct pollfd){.fd = pidfd, .events = POLLIN};
 	if (!same || poll(states, 2, 0) != 0) {
@@ -412,7 +418,7 @@ static int peer_pidfd(int socket, const struct ucred *credentials)
 
 	if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &size) == 0)
 		return pidfd;
-	if (errno == EINVAL) /* dead and reaped, in the first kernels with SO_PEERPIDFD */
+	if (errno == EINVAL) /* in the first kernels with SO_PEERPIDFD: dead and reaped */
 		return -ESRCH;
 	if (errno != ENOPROTOOPT)
 		return -errno;

@@ -1,7 +1,7 @@
 /*
- * codec.c - the encoders and decoders, three expansions of messages.def: put_NAME writes, check_NAME checks the bytes
- * of a message without storing them, take_NAME copies checked bytes. There are two passes, so that a refused message
- * changes nothing for the caller.
+ * codec.c - the encoders and decoders, three expansions of messages.def. put_NAME writes a message, check_NAME checks
+ * the bytes of a message without storing them, and take_NAME copies checked bytes. Decoding takes two passes, so that a
+ * refused message changes nothing for the caller.
  */
 #include "proto/codec.h"
 
@@ -16,7 +16,7 @@
 	static_assert((size) > 1 && (size) <= UINT16_MAX, #name " has a size that its length cannot hold");
 #include "proto/messages.def"
 
-/* ---- little-endian integers at any address; compilers make one load or store of each loop ---- */
+/* ---- little-endian integers at any address; compilers replace each loop by one load or store ---- */
 
 static void store_le(uint8_t *at, uint64_t value, size_t bytes)
 {
@@ -35,10 +35,10 @@ static uint64_t load_le(const uint8_t *at, size_t bytes)
 
 /* ---- text ---- */
 
-/* Return the length of the clean character at `at`; 0: it is not clean text. `left` is at least 1. */
+/* Return the length of the character at `at` if it is clean text, or 0. `left` must be at least 1. */
 static size_t text_step(const uint8_t *at, size_t left)
 {
-	/* The lowest code point of each length; for two bytes it also excludes C1 controls. */
+	/* The lowest code point of each length. The value for two bytes also excludes C1 controls. */
 	static const uint32_t least[] = {0, 0, 0xa0, 0x800, 0x10000};
 	uint32_t code;
 	size_t length;
@@ -103,13 +103,12 @@ void msg_text_copy(char *to, size_t size, const char *from)
 		at += bytes;
 		left -= bytes;
 	}
-	/* The rest is zeroed, so that a reused struct reveals no old data. */
+	/* Zero the rest, so that a reused struct does not reveal old data. */
 	memset(to + used, 0, size - used);
 }
 
 /* ---- envelope ---- */
 
-/* Offsets in the encoded form. */
 enum {
 	AT_MAGIC = 0,
 	AT_VERSION = 4,
@@ -150,7 +149,7 @@ void msg_envelope_stamp(uint8_t *buffer, uint64_t sequence, const uint8_t *token
 const char *msg_name(unsigned type)
 {
 	/* clang-format off */
-	switch (type) { /* two messages of one type do not compile */
+	switch (type) { /* two messages with the same type do not compile */
 #define MESSAGE(name, type, text) case MSG_TYPE_##name: return #name;
 #include "proto/messages.def"
 	default: return "unknown";
@@ -171,7 +170,7 @@ bool msg_is_control_request(unsigned type)
 
 /* ---- encode ---- */
 
-/* The first error is kept, so that the expansions below need no branch per field. */
+/* The first error is kept, so the expansions below need no branch per field. */
 struct writer {
 	uint8_t *buffer;
 	size_t capacity;
@@ -212,7 +211,7 @@ static void put_text(struct writer *to, const char *text, size_t size)
 	put(to, text, length);
 }
 
-/* Write the number of records of a list; 0 and an error if it is longer than its array. */
+/* Write the number of records of a list. If the list is longer than its array, set an error and return 0. */
 static uint32_t put_count(struct writer *to, uint32_t count, uint32_t most)
 {
 	if (count > most) {
@@ -289,7 +288,7 @@ struct reader {
 	bool bad; /* set by the first error */
 };
 
-/* Return the next count bytes; NULL: there are fewer. */
+/* Return the next count bytes, or NULL if fewer are left. */
 static const uint8_t *take(struct reader *in, size_t count)
 {
 	const uint8_t *at = in->at;
@@ -384,7 +383,7 @@ static void take_text(struct reader *in, char *to)
 		take_##record(in, &to->name[i]);
 #include "proto/messages.def"
 
-/* Return a reader of the body of a message; `bad` if its envelope is not of this type. */
+/* Return a reader of the body of a message. `bad` is set if the envelope is invalid or of another type. */
 static struct reader reader_begin(unsigned type, const uint8_t *buffer, size_t length)
 {
 	struct msg_envelope envelope;

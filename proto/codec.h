@@ -1,12 +1,13 @@
 /*
- * codec.h - messages to bytes and back, expanded from messages.def; and the envelope before every message.
+ * codec.h - encode and decode messages, and the envelope before every message. The functions are expanded from
+ * messages.def.
  *
- * Invariants, held by tests/unit/test_codec.c and tests/fuzz/fuzz_codec.c:
- *   each message has exactly one encoding: what decodes re-encodes to the same bytes
- *   the decoder reads nothing beyond `length` and refuses a byte too many as well as a byte too few
- *   a decoded string is clean text (msg_text_clean) and ends with a NUL; the rest of its array is zero
+ * Invariants, checked by tests/unit/test_codec.c and tests/fuzz/fuzz_codec.c:
+ *   each message has exactly one encoding: a decoded message is encoded to the same bytes
+ *   the decoder reads nothing beyond `length`, and refuses messages with missing or additional bytes
+ *   a decoded string is clean text (msg_text_clean()) and ends with a NUL; the rest of its array is zero
  *   a decoded list has at most as many records as its array
- * Threads: no state. Memory: none is allocated.
+ * Threads: no state. Memory: the functions allocate none.
  */
 #ifndef GPOOL_PROTO_CODEC_H
 #define GPOOL_PROTO_CODEC_H
@@ -20,17 +21,17 @@
 /*
  * msg_encode_NAME() - write one message with its envelope.
  *
- * @sequence: number for the envelope; an answer repeats that of its request
+ * @sequence: number for the envelope; an answer repeats the number of its request
  * @token:    [16] for the envelope; NULL: zeros
  *
- * Return: bytes written, or (the content of buffer is undefined then)
- *   -EMSGSIZE  does not fit into capacity or MSG_BYTES_MAX
- *   -EINVAL    a list longer than its array, or a string without a NUL or with bytes that the decoder would refuse
+ * Return: bytes written, or an error (the content of buffer is then undefined)
+ *   -EMSGSIZE  longer than capacity or MSG_BYTES_MAX
+ *   -EINVAL    a list is longer than its array, or a string has no NUL or bytes that the decoder would refuse
  *
- * msg_decode_NAME() - read one message; a caller that needs the token or the sequence number reads the envelope, too.
+ * msg_decode_NAME() - read one message. To get the token or the sequence number, call msg_envelope_read() as well.
  *
- * Return: 0, or -EBADMSG, and *message is not changed: envelope wrong or of another type, bytes missing or left over, a
- * list too long, a string too long or not clean text.
+ * Return: 0, or -EBADMSG (*message is unchanged): the envelope is invalid or of another type, bytes are missing or left
+ * over, a list is too long, or a string is too long or not clean text.
  */
 #define MESSAGE(name, type, text) \
 	int msg_encode_##name(const struct msg_##name *message, uint64_t sequence, const uint8_t *token, \
@@ -41,36 +42,34 @@
 /*
  * msg_envelope_read() - check and read the first 40 bytes of a message: its type, sequence number and token.
  *
- * Return: 0, or (*envelope is unchanged)
+ * Return: 0, or an error (*envelope is unchanged)
  *
  *   -EBADMSG  shorter than an envelope, longer than MSG_BYTES_MAX, wrong magic, a body length that differs from the
- *             rest of the buffer, or nonzero reserved bytes. The type is not checked: msg_name() returns "unknown"
- *             for others
+ *             rest of the buffer, or nonzero reserved bytes. The type is not checked; msg_name() returns "unknown"
+ *             for an unknown type
  *   -EPROTO   another version of the envelope
  */
 int msg_envelope_read(struct msg_envelope *envelope, const uint8_t *buffer, size_t length);
 
-/*
- * msg_envelope_stamp() - write sequence and token (NULL: zeros) into an encoded message of at least MSG_ENVELOPE_BYTES.
- */
+/* msg_envelope_stamp() - write sequence and token (NULL: zeros) into the envelope of an encoded message. */
 void msg_envelope_stamp(uint8_t *buffer, uint64_t sequence, const uint8_t *token);
 
 /* msg_name() - return the name of a type as in messages.def, or "unknown". */
 const char *msg_name(unsigned type);
 
-/* msg_is_control_request() - return true for a request of the control channel. */
+/* msg_is_control_request() - return true if the type is a request of the control channel. */
 bool msg_is_control_request(unsigned type);
 
 /*
- * msg_text_clean() - return true for valid UTF-8 without control characters (C0, DEL, C1), which can be printed and
+ * msg_text_clean() - return true for valid UTF-8 without control characters (C0, DEL, C1). Such text can be printed and
  * logged.
  */
 bool msg_text_clean(const char *text, size_t length);
 
 /*
- * msg_text_copy() - copy text to to[size], with a NUL: cut between characters if it is too long, with '?' for each byte
- * that is not clean text. Use it for text from outside (a process name, strerror) in a message; otherwise encoding may
- * fail.
+ * msg_text_copy() - copy text to to[size], with a NUL. Text that is too long is cut between two characters, and each
+ * byte that is not clean text becomes '?'. Use it for external text (a process name, strerror()) in a message, which
+ * may otherwise fail to encode.
  */
 void msg_text_copy(char *to, size_t size, const char *from);
 

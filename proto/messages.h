@@ -1,11 +1,12 @@
 /*
  * messages.h - every message as a C struct, expanded from messages.def.
  *
- * For each RECORD and MESSAGE of the table: struct msg_NAME, and MSG_LARGEST_NAME, its largest encoding in bytes; for
- * each MESSAGE also its number MSG_TYPE_NAME. A list `LIST(pages, page_entry, 1024)` is `uint32_t pages_count` and
- * `struct msg_page_entry pages[1024]`. The structs are for memory only; codec.h converts them to and from bytes.
+ * Each RECORD and MESSAGE of the table yields struct msg_NAME and MSG_LARGEST_NAME, the size of its largest encoding in
+ * bytes. Each MESSAGE also yields its number MSG_TYPE_NAME. A list `LIST(pages, page_entry, 1024)` becomes `uint32_t
+ * pages_count` and `struct msg_page_entry pages[1024]`. The structs are for memory only; codec.h converts them to and
+ * from bytes.
  *
- * Some structs have tens of KB (MSG_STRUCT_BYTES_MAX): use static or heap memory for them, never a thread's stack.
+ * Some structs have tens of KB (MSG_STRUCT_BYTES_MAX). Store them in static or heap memory, not on the stack.
  */
 #ifndef GPOOL_PROTO_MESSAGES_H
 #define GPOOL_PROTO_MESSAGES_H
@@ -17,8 +18,8 @@ enum {
 	MSG_ENVELOPE_VERSION = 1,
 	MSG_ENVELOPE_BYTES = 40,
 	MSG_TOKEN_BYTES = 16,
-	MSG_BYTES_MAX = 65536, /* any message with its envelope; codec.c asserts that every message of the table fits */
-	/* longest pause on the channel of events, after which an empty message is sent; it is not an event */
+	MSG_BYTES_MAX = 65536, /* limit of a message with its envelope; codec.c asserts that all messages fit */
+	/* interval after which an empty message is sent on the channel of events if no event was sent */
 	MSG_BEAT_MS = 3000,
 };
 
@@ -27,7 +28,7 @@ struct msg_envelope {
 	uint16_t type;
 	uint64_t sequence; /* chosen by the requester, repeated in the reply */
 	uint8_t token[MSG_TOKEN_BYTES];
-	uint32_t body_bytes; /* after the envelope */
+	uint32_t body_bytes; /* bytes after the envelope */
 };
 
 #define RECORD(name, text) struct msg_##name {
@@ -57,15 +58,15 @@ enum msg_type {
 #include "proto/messages.def"
 };
 
-/* MSG_FIRST_CHANNEL and MSG_LAST_CHANNEL: the types of each channel */
+/* MSG_FIRST_NAME and MSG_LAST_NAME: the range of types of each channel */
 enum {
 #define CHANNEL(name, first, last, text) MSG_FIRST_##name = first, MSG_LAST_##name = last,
 #include "proto/messages.def"
 };
 
 /*
- * MSG_LARGEST_NAME: bytes of the encoding if every string and list is full; of messages with the envelope, of records
- * without
+ * MSG_LARGEST_NAME: size of the encoding with all strings and lists full. Messages include the envelope, records do
+ * not.
  */
 #define RECORD(name, text) enum { MSG_LARGEST_##name = 0
 #define RECORD_END(name) \
@@ -85,7 +86,7 @@ enum {
 #define LIST(name, record, most, text) +4 + (most)*MSG_LARGEST_##record
 #include "proto/messages.def"
 
-/* MSG_LEAST_NAME: the same when every string and list is empty */
+/* MSG_LEAST_NAME: size of the encoding with all strings and lists empty */
 #define RECORD(name, text) enum { MSG_LEAST_##name = 0
 #define RECORD_END(name) \
 	} \
@@ -104,7 +105,7 @@ enum {
 #define LIST(name, record, most, text) +4
 #include "proto/messages.def"
 
-/* A union of all messages, for generic code. */
+/* A union of all messages, for code that handles any of them. */
 union msg_any {
 #define MESSAGE(name, type, text) struct msg_##name name;
 #include "proto/messages.def"

@@ -1,6 +1,6 @@
 /*
- * view.h - fill entries of messages from the tables in shared memory: for the replies of the agent to tools, and for
- * poolctl --offline.
+ * view.h - fill entries of messages from the tables in shared memory. Used by the agent to answer tools, and by poolctl
+ * --offline.
  */
 #ifndef GPOOL_PROTO_VIEW_H
 #define GPOOL_PROTO_VIEW_H
@@ -10,13 +10,18 @@
 #include "shm/region_table.h"
 #include "shm/timeline.h"
 
-/* view_age_ms() - return the time since a reading of the coarse clock; 0 if it was just after `now_ms`. */
+/*
+ * view_age_ms() - return the time from a reading of the coarse clock until `now_ms`; 0 if the reading is slightly
+ * later.
+ */
 static inline uint32_t view_age_ms(uint32_t now_ms, uint32_t then_ms)
 {
 	return now_ms - then_ms > INT32_MAX ? 0 : now_ms - then_ms;
 }
 
-/* view_pool() - fill in the parts of a pool's status that are in its header, and the pages in each state. */
+/*
+ * view_pool() - fill in the parts of a pool's status that its header contains, and the number of pages in each state.
+ */
 static inline void view_pool(
 	const struct pool_header *header, const uint32_t states[PAGE_STATES], struct msg_pool_status *to)
 {
@@ -47,14 +52,14 @@ static inline void view_pool(
 }
 
 /*
- * VIEW_USES() - set the pages of a pool or a client by use. needed_pages is set separately, since a session's table may
+ * VIEW_USES() - set the page counts of a pool or a client. The caller sets needed_pages, because a session's table may
  * be missing.
  */
 #define VIEW_USES(entry, uses) \
 	((entry)->offered_pages = (uses)->offered, (entry)->idle_pages = (uses)->idle, \
 		(entry)->used_pages = (uses)->used, (entry)->pinned_pages = (uses)->pinned)
 
-/* view_page() - fill in a page; `segment` is that of the session that leases it, or NULL. */
+/* view_page() - fill in a page. `segment` is the segment of the session that leases it, or NULL. */
 static inline void view_page(uint32_t page, uint64_t word, const struct page_fact *fact,
 	const struct session_segment *segment, uint32_t now_ms, struct msg_page_entry *to)
 {
@@ -113,7 +118,7 @@ static inline void view_region(const struct session_segment *segment, const stru
 	};
 }
 
-/* view_role() - fill in the numbers of a role; names are set separately, since offline they are untrusted text. */
+/* view_role() - fill in the numbers of a role. The caller sets the names, which are untrusted text with --offline. */
 static inline void view_role(const struct role_record *record, uint64_t now_ms, struct msg_role_entry *to)
 {
 	uint64_t changed_ms = atomic_load_explicit(&record->changed_ms, memory_order_relaxed);

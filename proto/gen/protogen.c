@@ -1,8 +1,8 @@
 /*
  * protogen.c - print messages.def as a document (--markdown: docs/internals/messages.md) or as a libFuzzer dictionary.
  *
- * docs/internals/messages.md is committed; tests/unit/test_protocol_doc.c includes this file and fails when the
- * document is out of date.
+ * docs/internals/messages.md is committed. tests/unit/test_protocol_doc.c includes this file and fails if the document
+ * is out of date.
  */
 #include <inttypes.h>
 #include <stdbool.h>
@@ -13,7 +13,7 @@
 
 /* ---- docs/internals/messages.md ---- */
 
-/* A table begins with the first field, so a message without fields has no table. */
+/* Set by the first field, because a message without fields has no table. */
 static bool in_table;
 
 /* Print the text of a table cell, in which a bar is escaped. */

@@ -9,8 +9,8 @@
 
 struct eviction_node {
 	uint64_t key;
-	uint64_t touched;   /* clock at insertion or at the last touch; unique */
-	uint32_t parent;    /* EVICTION_NONE: at the top. Of an unused node: the next unused node */
+	uint64_t touched; /* clock at insertion or at the last touch; unique */
+	uint32_t parent;  /* EVICTION_NONE: at the top. Of an unused node: the next unused node */
 	uint32_t children;
 	uint32_t child_sum; /* XOR of the children's numbers; yields the number of an only child */
 	uint32_t pins;
