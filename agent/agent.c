@@ -31,10 +31,10 @@
 #include <unistd.h>
 
 enum {
-	CONNECTIONS_MAX = 128,        /* limit of accepted connections without a first message */
-	CONNECTIONS_OF_USER = 32,     /* of one user, so that it cannot lock out others; root may use all */
-	CONNECTION_SILENCE_MS = 5000, /* time after which such a connection is closed */
-	TICK_MS = 100,                /* step of the coarse clock while sessions are attached */
+	CONNECTIONS_MAX = 128,        /* limit of accepted connections that have not sent a message */
+	CONNECTIONS_OF_USER = 32,     /* per user, so that one user cannot lock out others; root is exempt */
+	CONNECTION_SILENCE_MS = 5000, /* such a connection is closed after this time */
+	TICK_MS = 100,                /* period of the coarse clock while sessions are attached */
 	ACCEPT_BATCH = 16,
 };
 
@@ -63,7 +63,7 @@ static void front_ready(struct event_source *source, uint32_t events)
 		if (length == -EAGAIN)
 			return;
 		if (length < 0) {
-			/* The keeper notices the death of the front too, and sends another one. */
+			/* The keeper also notices the death of the front, and sends the channel of a new one. */
 			agent_unwatch(agent, source);
 			close(source->fd);
 			source->fd = -1;
@@ -109,13 +109,13 @@ static void keeper_ready(struct event_source *source, uint32_t events)
 	if (length == -EAGAIN)
 		return;
 	if (length == -EPIPE || length == -ECONNRESET) {
-		agent->stopping = true; /* a request to stop, or the keeper is dead */
+		agent->stopping = true; /* requested by the keeper, or the keeper is dead */
 		return;
 	}
 	if (length < 0) {
 		/*
-		 * The lost message may have contained a front's channel; that front sees its channel close and ends,
-		 * and the keeper sends another one.
+		 * The lost message may have contained the channel of a front. That front sees its channel close and
+		 * exits, and the keeper sends the channel of a new one.
 		 */
 		log_warning("cannot receive a message of the keeper: %s", strerror(-length));
 		return;
@@ -130,7 +130,7 @@ static void keeper_ready(struct event_source *source, uint32_t events)
 		message.pool < agent->pool_count)
 		jobs_hear(agent->pools[message.pool], &message);
 	else if (length == sizeof(message) && message.what == KEEP_LEAVE)
-		_exit(0); /* a successor takes over the state as it is */
+		_exit(0); /* a successor takes over the state unchanged */
 }
 
 static void signals_ready(struct event_source *source, uint32_t events)
@@ -144,8 +144,8 @@ static void signals_ready(struct event_source *source, uint32_t events)
 		if (info.ssi_signo == SIGHUP)
 			control_reload(agent, text, sizeof(text));
 		/*
-		 * A signal to stop, which terminals and service managers send to all processes, is handled by the
-		 * keeper, which then stops the agent.
+		 * Terminals and service managers send stop signals to all processes. The keeper handles them and then
+		 * stops the agent.
 		 */
 	}
 }
@@ -166,14 +166,14 @@ static void timer_ready(struct event_source *source, uint32_t events)
 		housekeeping(agent->pools[i]);
 		attached |= agent->pools[i]->session_count != 0;
 	}
-	/* Without sessions and connections no clock is needed: the agent sleeps. */
+	/* Without sessions and connections, no clock is needed and the agent sleeps. */
 	if (attached || agent->connections || agent->listener_rests)
 		agent_need_tick(agent, TICK_MS);
 }
 
 static void connection_close(struct connection *connection, bool keep_socket)
 {
-	/* A socket that is kept belongs to a session, which watches it already. */
+	/* A kept socket belongs to a session, which already watches it. */
 	if (!keep_socket) {
 		agent_unwatch(connection->agent, &connection->socket);
 		close(connection->socket.fd);
@@ -232,7 +232,7 @@ static void connection_ready(struct event_source *source, uint32_t events)
 	connection_close(connection, !error);
 }
 
-/* Return a new connection. NULL: too many connections, in all or of this user, or out of memory. */
+/* Return a new connection, or NULL: out of memory, or too many connections in total or of this user. */
 static struct connection *connection_new(struct agent *agent, int fd)
 {
 	struct ucred caller = {.uid = (uid_t)-1};
@@ -267,8 +267,8 @@ static void listener_ready(struct event_source *source, uint32_t events)
 
 		if (fd < 0) {
 			/*
-			 * Out of descriptors or memory: the listener would stay ready and keep this loop busy. The next
-			 * tick watches it again.
+			 * Without descriptors or memory, the listener would remain ready and keep this loop busy. The
+			 * next tick watches it again.
 			 */
 			if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
 				log_warning("cannot accept a connection: %s", strerror(errno));
@@ -340,7 +340,7 @@ static void agent_loop(struct agent *agent)
 		}
 		for (uint32_t i = 0; i < agent->pool_count; i++)
 			requests_pass(agent->pools[i]);
-		/* `events` may refer to objects that ended in this pass, so they are freed only here. */
+		/* `events` may refer to objects that ended in this pass, so they must not be freed earlier. */
 		connections_sweep(agent);
 		sessions_free_dead(agent);
 	}
@@ -364,9 +364,7 @@ static void agent_teardown(struct agent *agent)
 	close(agent->listener.fd);
 }
 
-/*
- * Check that the configuration has the pools that the keeper created. Other pools in the file need a restart of gpoold.
- */
+/* Check that the configuration has the pools that the keeper created. Changes of pools require a restart of gpoold. */
 static bool config_fits(const struct config *config, const struct module_start *start)
 {
 	if (config->pool_count != start->pool_count)
@@ -377,7 +375,9 @@ static bool config_fits(const struct config *config, const struct module_start *
 	return true;
 }
 
-/* Load the configuration that the keeper holds: the one that it read, or the one of the previous agent. */
+/*
+ * Load the configuration that the keeper holds: the one that the keeper read, or the current one of the previous agent.
+ */
 static int config_read(struct agent *agent)
 {
 	struct config_error mistake;
@@ -422,7 +422,7 @@ static int pools_open(struct agent *agent)
 }
 
 /*
- * Clean up after a failed first start. A later start leaves everything unchanged: the pool has users, and the next
+ * Clean up after a failed first start. After a restart everything is left unchanged: the pool has users, and the next
  * agent continues.
  */
 static int agent_give_up(struct agent *agent)

@@ -1,9 +1,9 @@
 /*
- * agent.h - the policy process: the only writer of the pool segments; one thread, one event loop, no locks, no CUDA
- * context.
+ * agent.h - the policy process and only writer of the pool segments. It has one thread, one event loop, no locks and no
+ * CUDA context.
  *
- * agent_run() is called in a child that the keeper forked without exec, which therefore inherits the writable mappings
- * of the sealed pool segments. All its input is in struct module_start, so that a restarted agent starts in the same
+ * agent_run() is called in a child of the keeper, which was forked without exec and so inherits the writable mappings
+ * of the sealed pool segments. All input of the child is in struct module_start; a restarted agent starts in the same
  * way.
  */
 #ifndef GPOOL_AGENT_AGENT_H
@@ -33,23 +33,26 @@ struct agent {
 	uint64_t start_ms;
 	int epoll;
 	bool stopping;
-	bool listener_rests; /* accept failed; the next tick watches the listener again */
+	bool listener_rests; /* accept() failed; the next tick watches the listener again */
 	struct event_source listener, keeper, front, signals, timer;
 	uint32_t timer_ms; /* 0: not armed */
 	pid_t front_pid;
 	uint32_t front_restarts;
 	struct pool *pools[CONFIG_POOLS_MAX];
 	uint32_t pool_count;
-	struct connection *connections; /* accepted, first message not received yet */
+	struct connection *connections; /* accepted, and without a first message */
 	uint32_t connection_count;
 	uint64_t refused_ms; /* time of the last refused connection */
-	/* The first token that is still to be announced to the front (session/tokens.h); pool_count: none. */
+	/*
+	 * The first token that has not been announced to the front yet (session/tokens.h). token_pool is pool_count if
+	 * none is left.
+	 */
 	uint32_t token_pool, token_session;
-	struct exchange_later upgrade_asker; /* of the upgrade request that waits for the keeper, at most one */
-	struct session *graveyard;           /* ended within this pass of the loop; freed at its end */
+	struct exchange_later upgrade_asker; /* the upgrade request that waits for the keeper, if any */
+	struct session *graveyard;           /* ended in this pass of the loop, at whose end they are freed */
 };
 
-/* agent_run() - run the agent. Return: the exit status. */
+/* agent_run() - run the agent. Return: its exit status. */
 int agent_run(const struct module_start *start);
 
 #endif

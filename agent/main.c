@@ -1,5 +1,5 @@
 /*
- * main.c - gpoold owns the GPU memory of this machine and lends it in pages. This process becomes the keeper.
+ * main.c - the command line of gpoold. The process becomes the keeper.
  */
 #include "agent/config/config.h"
 #include "agent/keeper/keeper.h"
@@ -51,7 +51,7 @@ static const struct option options[] = {
 	{NULL, 0, NULL, 0},
 };
 
-/* Flush standard output. Return: the exit status; 1 if not all output was written. */
+/* Flush standard output. Return the exit status: 1 if output was lost. */
 static int printed(void)
 {
 	errno = 0;
@@ -69,7 +69,7 @@ static int wrong_use(const char *text)
 
 int main(int argc, char **argv)
 {
-	/* The agent reads them again at a reload. */
+	/* The agent reads the sources again at a reload. */
 	static struct recipe recipe;
 	static struct config config;
 	struct config_error error;

@@ -1,9 +1,10 @@
 /*
- * crash_point.h - places at which a test ends the agent: after each store that another process or the next agent can
+ * crash_point.h - places at which a test can end the agent: after each store that another process or the next agent can
  * see.
  *
- * The call is empty except in the module that tests build with GPOOL_CRASH_POINTS. There $GPOOL_CRASH_FILE names a file
- * with one 64-bit number: each point decrements it while it is above 0, and the agent dies when it becomes 0.
+ * The call is empty except in the module that tests build with GPOOL_CRASH_POINTS. There, $GPOOL_CRASH_FILE names a
+ * file with one 64-bit number. Each crash point decrements the number while it is above 0; when it becomes 0, the agent
+ * ends.
  */
 #ifndef GPOOL_AGENT_CRASH_POINT_H
 #define GPOOL_AGENT_CRASH_POINT_H

@@ -1,6 +1,6 @@
 /*
- * journal.h - the record of the agent's current step, written before its first store and cleared after its last one:
- * see ledger.h. Cost: a few stores to memory that no other process reads.
+ * journal.h - the record of the agent's current step. It is written before the first store of the step and cleared
+ * after the last one; see ledger.h. Cost: a few stores to memory that no other process reads.
  */
 #ifndef GPOOL_AGENT_JOURNAL_H
 #define GPOOL_AGENT_JOURNAL_H
@@ -8,7 +8,10 @@
 #include "agent/base/crash_point.h"
 #include "agent/base/ledger.h"
 
-/* journal_begin() - record a step. The caller has filled the first run_count of ledger->runs and the other fields. */
+/*
+ * journal_begin() - record a step. The caller has already filled the first run_count of ledger->runs and the other
+ * fields.
+ */
 static inline void journal_begin(
 	const struct ledger *ledger, enum ledger_step step, uint32_t session, uint32_t run_count)
 {

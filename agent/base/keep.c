@@ -17,12 +17,18 @@ int agent_tell_keeper(struct agent *agent, const struct keep_message *message, c
 	uint64_t end = clock_ms() + KEEPER_PATIENCE_MS;
 	int error;
 
-	/* The keeper only reads, so a full queue empties soon: at its start the agent sends a descriptor per handle. */
+	/*
+	 * The keeper reads continuously, so a full queue empties soon. It fills at the start, when the agent sends one
+	 * descriptor per handle.
+	 */
 	while ((error = attach_send(agent->keeper.fd, message, sizeof(*message), fds, fd_count)) == -EAGAIN ||
 		error == -ETOOMANYREFS) {
 		struct pollfd look = {agent->keeper.fd, POLLOUT, 0};
 
-		/* The limit of descriptors in flight is not a state of this socket, and poll() does not report it. */
+		/*
+		 * poll() does not report ETOOMANYREFS: the limit of descriptors in flight is not a state of this
+		 * socket.
+		 */
 		poll(&look, error == -EAGAIN ? 1 : 0, error == -EAGAIN ? KEEPER_PATIENCE_MS : 1);
 		if (clock_ms() >= end)
 			break;

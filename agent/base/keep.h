@@ -8,12 +8,12 @@ struct agent;
 struct held;
 struct keep_message;
 
-/* agent_tell_keeper() - send a message with descriptors. 0, or a negative errno, logged. */
+/* agent_tell_keeper() - send a message with descriptors. Return: 0, or a negative errno, which was logged. */
 int agent_tell_keeper(struct agent *agent, const struct keep_message *message, const int *fds, uint32_t fd_count);
 
 /*
- * agent_hold() - have the keeper hold duplicates of item->fds. 0, or a negative errno, logged. agent_drop() - release
- * them.
+ * agent_hold() - let the keeper hold duplicates of item->fds. Return: 0, or a negative errno, which was logged.
+ * agent_drop() - let the keeper close them.
  */
 int agent_hold(struct agent *agent, const struct held *item);
 void agent_drop(struct agent *agent, uint32_t kind, uint32_t pool, uint32_t id);

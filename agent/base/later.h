@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 struct exchange_later {
-	uint64_t id; /* the front's id; 0: no request waits */
+	uint64_t id; /* id assigned by the front; 0: no request waits */
 	uint64_t sequence;
 	uint8_t token[16];
 };

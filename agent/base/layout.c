@@ -28,7 +28,7 @@
 	return fields; \
 	}
 
-/* `this` is the struct's name for FIELD(); its scope is one part. */
+/* `this` is the name of the current struct, for FIELD(). Its scope is one part. */
 #define STRUCT_OPEN(name) \
 	FIELDS_OPEN(name) \
 	typedef struct name this; \
@@ -53,7 +53,7 @@
 #define VALUE(name) {#name, (uint64_t)name, 0},
 #include "agent/base/layout.def"
 
-/* A message is described by its encoding: the kind of each field and its size or limit. */
+/* A message is described by its encoding: the kind of each field with its size or limit. */
 enum encoding {
 	ENCODING_MESSAGE = 1,
 	ENCODING_UNSIGNED,
@@ -152,8 +152,8 @@ static bool field_same(const struct layout_field *left, const struct layout_fiel
 }
 
 /*
- * Return true if two parts of the same name are compatible. Otherwise `*field` is the first incompatible field: of
- * `theirs`, if it has one at that place.
+ * Return true if two parts of the same name are compatible. Otherwise set *field to the first incompatible field: the
+ * one of `theirs`, or the one of `ours` if `theirs` has none at that place.
  */
 static bool part_fits(const struct layout_part *ours, const struct layout_part *theirs, const char **field)
 {

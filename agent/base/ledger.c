@@ -26,7 +26,7 @@ static struct parts parts_of(uint32_t page_count, uint32_t object_count, uint32_
 	parts.pages = round_up(parts.roles + POOL_ROLES * sizeof(struct ledger_role));
 	parts.slots = round_up(parts.pages + page_count * sizeof(struct ledger_page));
 	parts.holders = round_up(parts.slots + slot_count * sizeof(struct ledger_slot));
-	/* As many handles as pages, the maximum: unused memory is never touched. */
+	/* Each row has room for one handle per page, the maximum. Unused memory is never touched. */
 	parts.bytes = round_up(parts.holders + (size_t)POOL_SESSIONS * ((page_count + 63) / 64) * sizeof(uint64_t));
 	return parts;
 }

@@ -20,7 +20,7 @@ void log_setup(const char *process, int level, int journal)
 
 void log_line(enum log_level level, const char *format, ...)
 {
-	static const int priorities[] = {3, 4, 6, 7}; /* of syslog(3) */
+	static const int priorities[] = {3, 4, 6, 7}; /* priorities of syslog(3) */
 	static const char *const names[] = {"error", "warning", "info", "debug"};
 	char line[1200];
 	va_list arguments;
@@ -47,7 +47,7 @@ void log_line(enum log_level level, const char *format, ...)
 	if ((size_t)(head + body) > sizeof(line) - 2)
 		body = (int)sizeof(line) - 2 - head;
 	line[head + body] = '\n';
-	/* One write, so that lines of several processes do not mix. A failed write is ignored. */
+	/* A single write keeps lines of several processes apart. Errors are ignored. */
 	if (write(STDERR_FILENO, line, (size_t)(head + body + 1)) < 0)
 		return;
 }

@@ -1,13 +1,14 @@
 /*
- * log.h - log lines, to stderr or to the journal (which reads the level from a "<6>" prefix). A line is in lower case
- * without a full stop: the failure, the object in quotes, values with units, then the consequence.
+ * log.h - write log lines to stderr or to the journal, which reads the level from a prefix such as "<6>". A line is in
+ * lower case without a full stop and contains the failure, the object in quotes, values with units, and the
+ * consequence.
  */
 #ifndef GPOOL_AGENT_LOG_H
 #define GPOOL_AGENT_LOG_H
 
 enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARNING, LOG_LEVEL_INFO, LOG_LEVEL_DEBUG };
 
-/* log_setup() - set the name at the beginning of each line, `process`: "keeper", "agent", "front". */
+/* log_setup() - set `process`, the name at the beginning of each line: "keeper", "agent", "front". */
 void log_setup(const char *process, int level, int journal);
 
 void log_line(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));

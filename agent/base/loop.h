@@ -1,5 +1,5 @@
 /*
- * loop.h - the descriptors that the event loop waits for, and its timer.
+ * loop.h - the descriptors watched by the event loop, and its timer.
  */
 #ifndef GPOOL_AGENT_LOOP_H
 #define GPOOL_AGENT_LOOP_H
@@ -8,17 +8,20 @@
 
 struct agent;
 
-/* Embedded in the struct that owns the descriptor. */
+/* Embed it in the struct that owns the descriptor. */
 struct event_source {
 	int fd;
 	void (*ready)(struct event_source *source, uint32_t events);
 };
 
-/* agent_watch() - call source->ready() on these events of epoll. 0 or a negative errno. agent_unwatch() - stop that. */
+/*
+ * agent_watch() - have source->ready() called on these epoll events. Return: 0, or a negative errno. agent_unwatch() -
+ * end that.
+ */
 int agent_watch(struct agent *agent, struct event_source *source, uint32_t events);
 void agent_unwatch(struct agent *agent, struct event_source *source);
 
-/* agent_need_tick() - run the periodic work within `ms` milliseconds. */
+/* agent_need_tick() - have the periodic work run within `ms` milliseconds. */
 void agent_need_tick(struct agent *agent, uint32_t ms);
 
 #endif

@@ -13,10 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/*
- * Run the front with the options that the keeper and this module have in common; options unknown to the keeper are
- * zero.
- */
+/* Run the front with the options that both the keeper and this module know; options unknown to the keeper are zero. */
 static int front(const struct module_start *start, const void *given)
 {
 	struct front_options options = {0};

@@ -1,12 +1,12 @@
 /*
  * module.h - the interface between the keeper, which runs as long as gpoold, and the code of agent, front and mover,
- * which each forked child loads from a file. An upgrade therefore loads a new file in a new child. It does not exec,
- * which would lose the writable mappings of the sealed pool segments, and does not replace the keeper, which would lose
- * the descriptors.
+ * which each forked child loads from a file. An upgrade loads a new file in a new child. The child does not call exec,
+ * which would lose the writable mappings of the sealed pool segments. The keeper is not replaced, because the
+ * descriptors that it holds would be lost.
  *
- * The keeper accepts a module of any version whose layouts (layout.h) equal its own: that of the shared memory, with
- * the number POOL_LAYOUT_VERSION, and that of the structs and functions here, with the number MODULE_ABI. Structs that
- * begin with their size may grow at the end. The keeper refuses a module with any other change of a layout.
+ * The keeper accepts a module of any version whose layouts (layout.h) equal its own: the layout of shared memory
+ * (POOL_LAYOUT_VERSION), and that of the structs and functions in this file (MODULE_ABI). Structs that begin with their
+ * size may have more fields at the end. The keeper refuses a module with any other difference.
  */
 #ifndef GPOOL_AGENT_MODULE_H
 #define GPOOL_AGENT_MODULE_H
@@ -24,11 +24,10 @@ enum {
 
 struct recipe;
 
-/* One pool, as the keeper created it. */
 struct module_pool {
 	struct pool_segment segment; /* writable in the agent */
-	int segment_fd;              /* read-only for its receivers */
-	int device;                  /* index within its back end */
+	int segment_fd;              /* a read-only descriptor, sent to other processes */
+	int device;                  /* index of the device in its back end */
 	uint64_t handle_bytes;
 	struct ledger ledger; /* mapped only in the agent */
 	int ledger_fd;
@@ -38,10 +37,10 @@ struct module_pool {
 };
 
 struct module_start {
-	uint32_t size; /* sizeof(struct module_start) of the keeper */
-	/* of this process, without the first start */
+	uint32_t size; /* sizeof(struct module_start) in the keeper */
+	/* restarts of this process */
 	uint32_t restarts;
-	/* the command line, for a reload; the current configuration is held, as KEEP_CONFIG */
+	/* the command line, for a reload. The keeper holds the current configuration as KEEP_CONFIG */
 	const struct recipe *recipe;
 	struct module_pool *pools;
 	uint32_t pool_count;
@@ -49,18 +48,18 @@ struct module_start {
 	const struct held *held; /* the items that the keeper holds */
 	uint64_t incarnation;
 	int listen_fd;
-	int keeper_fd; /* agent: SOCK_SEQPACKET to the keeper */
-	uint32_t pool; /* mover: its pool */
-	int parent;    /* the keeper's pid */
+	int keeper_fd; /* agent: socket to the keeper, SOCK_SEQPACKET */
+	uint32_t pool; /* mover: index of its pool */
+	int parent;    /* pid of the keeper */
 	/*
-	 * 1: pools and held items belong to an earlier run of gpoold. Its sessions must end: their segments and pidfds
-	 * are held, their connections are not (fds of -1), and the pool segment is a copy of the one that they have
-	 * mapped. 0 after the first KEEP_READY.
+	 * 1: pools and held items are those of an earlier run of gpoold. Its sessions must end: the keeper holds their
+	 * segments and pidfds, but not their connections (fds of -1), and their processes have mapped another pool
+	 * segment, of which this one is a copy. 0 after the first KEEP_READY.
 	 */
 	uint32_t adopted;
 };
 
-/* The properties of a device, queried in a child, since the keeper never calls a driver. */
+/* The properties of a device. A child queries them, because the keeper never calls a driver. */
 struct module_device {
 	int32_t error;
 	int32_t index;
@@ -70,16 +69,16 @@ struct module_device {
 };
 
 struct module {
-	uint32_t size; /* sizeof(struct module) of the module */
+	uint32_t size; /* sizeof(struct module) in the module */
 	uint32_t abi;
-	uint32_t layout_version; /* of pool segment, session segment and ledger */
+	uint32_t layout_version; /* layout of pool segment, session segment and ledger */
 	const char *version;
-	/* Each returns its exit status. */
+	/* Each function returns the exit status of the process. */
 	int (*agent)(const struct module_start *start);
 	int (*mover)(const struct module_start *start);
 	int (*front)(const struct module_start *start, const void *options);
 	int (*device)(const char *backend, const char *device, struct module_device *answer);
-	const struct layout *layout; /* that the module was built with */
+	const struct layout *layout; /* layout of the module */
 };
 
 #endif

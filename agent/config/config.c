@@ -1,5 +1,5 @@
 /*
- * config.c - the configuration as a whole: defaults, the command line, checks between keys, comparison at a reload.
+ * config.c - the configuration as a whole: defaults, the command line, checks across keys, comparison at a reload.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -33,7 +33,7 @@ uint32_t config_spill_slots(const struct config_pool *pool, uint32_t *memory_slo
 	uint64_t memory = pool->spill_memory_bytes / pool->page_bytes;
 	uint64_t file = pool->spill_directory[0] ? pool->spill_file_bytes / pool->page_bytes : 0;
 
-	/* The largest sizes that the keys allow, 64 TiB each, are 2^28 of the smallest pages. */
+	/* The largest sizes that the keys allow, 64 TiB each, are 2^28 pages of the smallest size. */
 	*memory_slots = (uint32_t)memory;
 	return (uint32_t)(memory + file);
 }
@@ -63,7 +63,7 @@ int config_set(struct config *config, const char *assignment, struct config_erro
 	return 0;
 }
 
-/* Set one "key=value" of --pool. */
+/* Set one "key=value" of the option --pool. */
 static int pool_assign(struct config_pool *pool, char *assignment, struct config_error *error)
 {
 	char *equals = strchr(assignment, '='), why[400];
@@ -107,9 +107,9 @@ int config_add_pool(struct config *config, const char *text, struct config_error
 	return 0;
 }
 
-/* ---- checks between keys ---- */
+/* ---- checks across keys ---- */
 
-/* "FILE:LINE", "--set", or "the defaults". */
+/* Print the origin of a value: "FILE:LINE", "--set", or "the defaults". */
 static const char *origin_text(const struct config *config, uint32_t origin, char *text, size_t text_bytes)
 {
 	const char *source = config->sources[origin >> 24];
@@ -123,7 +123,7 @@ static const char *origin_text(const struct config *config, uint32_t origin, cha
 	return text;
 }
 
-/* Print the origin of the first of these keys that was set; the list ends with NULL. */
+/* Print the origin of the first key that was set among `paths`, a list that ends with NULL. */
 static const char *keys_origin(const struct config *config, const char *const *paths, char *text, size_t text_bytes)
 {
 	uint32_t origin = 0;
@@ -218,7 +218,7 @@ int config_pool_measure(const struct config *config, const struct config_pool *p
 			where, pool->name, pages, pool->page_bytes, found.handle_bytes, POOL_PAGES_MAX);
 	found.pages = (uint32_t)pages;
 	found.reserved = config_amount_pages(&pool->reserved, pool->page_bytes, found.pages);
-	/* The default of 96 is meant for pools of thousands of pages; a configured number is kept. */
+	/* The default of 96 pages is meant for pools of thousands of pages. A configured number is not reduced. */
 	if (!pool->reserved_given && found.reserved > found.pages / 16)
 		found.reserved = found.pages / 16;
 	if (found.reserved >= found.pages)
@@ -229,7 +229,7 @@ int config_pool_measure(const struct config *config, const struct config_pool *p
 	return 0;
 }
 
-/* Check the properties of a pool that do not depend on its device. */
+/* Compute the properties of a pool that do not depend on its device, and check them. */
 static int pool_measure(
 	const struct config *config, uint32_t index, struct config_measure *measure, struct config_error *error)
 {
@@ -259,7 +259,10 @@ static int pool_check(const struct config *config, uint32_t index, struct config
 	return pool_measure(config, index, &measure, error);
 }
 
-/* Return whether a tenant's minimum is below its limit, as far as that can be decided without the pool. */
+/*
+ * Return true unless a tenant's minimum exceeds its limit. Without the pool's size, only values in the same unit can be
+ * compared.
+ */
 static bool minimum_within_limit(const struct config_tenant *tenant, uint64_t page_bytes, uint32_t pages)
 {
 	if (pages)
@@ -303,7 +306,7 @@ static int minima_check(const struct config *config, uint32_t index, struct conf
 	return 0;
 }
 
-/* Find the first id that two lists have in common; false: there is none. */
+/* Return true if two lists have an id in common, and store the first one in *id. */
 static bool names_overlap(const struct config_names *a, const struct config_names *b, uint32_t *id)
 {
 	for (uint32_t i = 0; i < a->count; i++)
@@ -354,7 +357,7 @@ static void default_tenant_add(struct config *config)
 	config_table_defaults(&config_tenant_keys, tenant);
 }
 
-/* Set the default for this pool, in pages, which tools and a reload compare. */
+/* Store the pool's default of reserved pages as a number of pages, because tools and reloads compare it. */
 static int reserved_lower(struct config *config, uint32_t index, struct config_error *error)
 {
 	struct config_pool *pool = &config->pools[index];
@@ -408,11 +411,11 @@ uint32_t config_domains(const struct config *config)
 /* ---- comparison at a reload ---- */
 
 struct differences {
-	char *texts[2]; /* by enum config_reload */
+	char *texts[2]; /* indexed by enum config_reload */
 	size_t bytes[2];
 };
 
-/* Append ", path", or dots if it does not fit. */
+/* Append ", path", or "..." if it does not fit. */
 static void difference_add(struct differences *out, enum config_reload reload, const char *path)
 {
 	char *text = out->texts[reload];
@@ -457,7 +460,10 @@ static const struct config_tenant *tenant_find(const struct config *config, cons
 	return NULL;
 }
 
-/* List the elements of `a` that `b` lacks. With `compare`, compare those in both, so each pair is compared once. */
+/*
+ * List the elements of `a` that `b` lacks. With `compare`, also list the differences of elements in both; the caller
+ * sets it for one of the two directions.
+ */
 static void pools_difference(const struct config *a, const struct config *b, bool compare, struct differences *out)
 {
 	char path[CONFIG_NAME_BYTES + 16];

@@ -1,9 +1,9 @@
 /*
- * config.h - the configuration of gpoold: a libconfig file, checked strictly.
+ * config.h - the configuration of gpoold: libconfig files, checked strictly.
  *
- * config_load() either fills a complete struct config or reports the error with file and line. Defaults, ranges, units
- * and texts are listed in one table (config_keys.def), from which the parser, `gpoold --print-config`, the example file
- * and gpoold.conf(5) are generated.
+ * config_load() either fills a complete struct config or reports an error with file and line. Defaults, ranges, units
+ * and texts are defined in config_keys.def, from which the parser, `gpoold --print-config`, the example file and
+ * gpoold.conf(5) are generated.
  */
 #ifndef GPOOL_AGENT_CONFIG_H
 #define GPOOL_AGENT_CONFIG_H
@@ -18,9 +18,9 @@ enum {
 	CONFIG_TENANTS_MAX = 64,
 	CONFIG_NAMES_MAX = 64, /* users or groups in one list */
 	CONFIG_NAME_BYTES = 64,
-	CONFIG_PATH_BYTES = 96, /* leaves room for a socket's name within sun_path's 108 bytes */
+	CONFIG_PATH_BYTES = 96, /* leaves room for a socket's name in the 108 bytes of sun_path */
 	CONFIG_KEYS_MAX = 64,
-	CONFIG_SOURCES_MAX = 64, /* files, and the command line */
+	CONFIG_SOURCES_MAX = 64, /* files and the command line */
 };
 
 enum config_leak_action { CONFIG_LEAK_REPORT, CONFIG_LEAK_UNPIN, CONFIG_LEAK_DISCONNECT };
@@ -29,8 +29,8 @@ enum config_release { CONFIG_RELEASE_UNMAP, CONFIG_RELEASE_DEATH };
 enum config_log_target { CONFIG_LOG_STDERR, CONFIG_LOG_JOURNAL };
 
 /*
- * An origin records the place of a value, so that errors of checks between keys contain file and line, too: line |
- * source << 24, where the source is an index into struct config's sources[]; 0: the default.
+ * An origin is the place where a value was set, for the errors of checks across keys: line | source << 24. The source
+ * is an index of config.sources[]. An origin of 0 means the default.
  */
 
 /* An amount of pool memory with its unit: "2GiB", "4096 pages", "90%". */
@@ -46,20 +46,23 @@ struct config_pool {
 	char device[64]; /* index or UUID */
 	struct config_amount size;
 	uint64_t page_bytes;           /* 512 KiB, 1, 2 or 4 MiB */
-	uint64_t handle_bytes;         /* 0: the larger of page and granularity */
+	uint64_t handle_bytes;         /* 0: the larger of page size and granularity */
 	int huge_pages;                /* 0 no, 1 yes; see huge_pages.h */
-	struct config_amount reserved; /* pages for critical work; see config_finish() */
-	bool reserved_given;           /* configured: not adjusted */
+	struct config_amount reserved; /* pages for critical requests; see config_finish() */
+	bool reserved_given;           /* set in the configuration, so not reduced */
 	uint64_t spill_memory_bytes;
 	char spill_directory[CONFIG_PATH_BYTES]; /* empty: no file */
 	uint64_t spill_file_bytes;
 	uint32_t objects;          /* versions of named objects; 0: the number of pages */
 	uint32_t flight_records;   /* records of the flight recorder; 0: off */
-	uint32_t pinnable_objects; /* maximum of pinnable objects; 0: limited by memory */
+	uint32_t pinnable_objects; /* maximum; 0: limited by memory only */
 	uint32_t origin;
 };
 
-/* User and group ids with a right, resolved at load; an unknown name is an error. Root has all rights. */
+/*
+ * User and group ids that have a right. Names are resolved when the configuration is loaded; an unknown name is an
+ * error. Root has all rights.
+ */
 struct config_names {
 	uint32_t count;
 	uint32_t ids[CONFIG_NAMES_MAX];
@@ -68,20 +71,20 @@ struct config_names {
 struct config_tenant {
 	char name[CONFIG_NAME_BYTES];
 	struct config_names users, groups;
-	struct config_amount minimum;   /* guaranteed; the sum must fit each pool */
+	struct config_amount minimum;   /* guaranteed; the minima together must fit each pool */
 	struct config_amount limit;     /* maximum that it may lease */
 	uint32_t weight;                /* 1..1000 */
-	uint32_t priority;              /* 0..100, higher first */
-	enum config_unused unused;      /* use of the part of the minimum that it does not lease */
+	uint32_t priority;              /* 0..100; higher is evicted later */
+	enum config_unused unused;      /* use of the unleased part of the minimum */
 	char domain[CONFIG_NAME_BYTES]; /* trust domain */
 	uint32_t origin;
 };
 
 struct config {
 	char runtime_dir[CONFIG_PATH_BYTES];
-	char group[CONFIG_NAME_BYTES]; /* owns the sockets; empty: the agent's own group */
+	char group[CONFIG_NAME_BYTES]; /* group that owns the sockets; empty: the agent's own group */
 	gid_t group_id;
-	char front_user[CONFIG_NAME_BYTES]; /* the front runs as this user when gpoold is root */
+	char front_user[CONFIG_NAME_BYTES]; /* user of the front if gpoold runs as root */
 	uid_t front_uid;
 	gid_t front_gid;
 	int keep_over_restart; /* 0 no, 1 yes */
@@ -91,7 +94,7 @@ struct config {
 
 	uint32_t pool_count;
 	struct config_pool pools[CONFIG_POOLS_MAX];
-	uint32_t tenant_count; /* at least 1: "default" is made when none is configured */
+	uint32_t tenant_count; /* at least 1: "default" is added if none is configured */
 	struct config_tenant tenants[CONFIG_TENANTS_MAX];
 
 	struct {
@@ -102,26 +105,26 @@ struct config {
 	} access;
 
 	struct {
-		uint32_t sessions;                     /* per pool */
-		uint32_t kept_sessions;                /* of them, for admins and observers; see session_limits.h */
-		uint32_t tenant_percent, user_percent; /* of the rest: guaranteed to tenants; maximum of one user */
+		uint32_t sessions;                     /* maximum per pool */
+		uint32_t kept_sessions;                /* of these, for admins and observers; see session_limits.h */
+		uint32_t tenant_percent, user_percent; /* of the rest: guaranteed to tenants, maximum of one user */
 		uint32_t message_bytes;
-		uint32_t requests_per_second; /* per token */
+		uint32_t requests_per_second; /* limit per token */
 	} limits;
 
 	struct {
 		uint32_t initial_pages; /* leased at attach */
-		uint32_t batch_pages;   /* minimum leased per refill */
-		uint32_t batch_most;    /* maximum to which a batch grows under demand */
+		uint32_t batch_pages;   /* minimum leased at a refill */
+		uint32_t batch_most;    /* limit up to which the batch size grows under demand */
 		uint32_t idle_ms;       /* time without a refill after which idle pages are returned */
-		uint32_t keep_pages;    /* number of idle pages that are kept */
+		uint32_t keep_pages;    /* idle pages that are not returned */
 	} lease;
 
 	struct {
 		char policy[32];
 		uint32_t start_percent, stop_percent;
-		double recency, size, priority; /* weights, sum 1 */
-		double hysteresis;              /* additional share evicted for a request */
+		double recency, size, priority; /* weights; their sum is 1 */
+		double hysteresis;              /* additional share evicted per request */
 	} eviction;
 
 	struct {
@@ -140,28 +143,28 @@ struct config {
 	} trust;
 
 	struct {
-		uint32_t patience_ms; /* time that jobs wait for a missing mover */
+		uint32_t patience_ms; /* longest wait of jobs for a missing mover */
 	} mover;
 
 	struct {
-		uint32_t sampling; /* one block in this number; 0: none */
+		uint32_t sampling; /* one in this number of blocks is recorded; 0: none */
 	} flight;
 
-	/* The origin of the configuration. */
+	/* The sources of the configuration. */
 	uint32_t source_count;
 	char sources[CONFIG_SOURCES_MAX][CONFIG_PATH_BYTES]; /* [0] is unused */
-	uint32_t origins[CONFIG_KEYS_MAX];                   /* by index of the key in config_keys.def */
+	uint32_t origins[CONFIG_KEYS_MAX];                   /* indexed like config_keys.def */
 };
 
-/* The first error: "FILE:LINE: what, the limit and the remedy". */
+/* The first error: "FILE:LINE: problem, limit, remedy". */
 struct config_error {
 	char text[512];
 };
 
 /*
- * config_load() - read `path` and then path with ".d" appended: every *.conf in it, in order of name; a later value
- * replaces an earlier one, and lists of pools and tenants are joined.
- * Return: 0, or negative errno with error->text set: -ENOENT, -EACCES, -EINVAL.
+ * config_load() - read `path`, then each *.conf in the directory `path`.d, in the order of their names. A later value
+ * replaces an earlier one; lists of pools and tenants are joined.
+ * Return: 0, or a negative errno with error->text set: -ENOENT, -EACCES, -EINVAL.
  */
 int config_load(const char *path, struct config *config, struct config_error *error);
 
@@ -169,22 +172,23 @@ int config_load(const char *path, struct config *config, struct config_error *er
 void config_defaults(struct config *config);
 
 /*
- * config_set() - set one `key=value` of the command line (`--set eviction.start=85`), with the same checks; the error
- * text names "--set".
+ * config_set() - set one `key=value` of the command line (`--set eviction.start=85`). The checks are the same as in a
+ * file; errors name "--set" as the source.
  */
 int config_set(struct config *config, const char *assignment, struct config_error *error);
 
-/* config_add_pool() - add a pool of the command line: "name=gpu0,backend=host,size=2GiB,page_size=2MiB". */
+/* config_add_pool() - add a pool of the command line, such as "name=gpu0,backend=host,size=2GiB,page_size=2MiB". */
 int config_add_pool(struct config *config, const char *text, struct config_error *error);
 
 /*
- * config_finish() - check the configuration as a whole: at least one pool, unique names, percentages in order, minima
- * that fit. Also add the tenant "default" if there is none, and limit a pool's default of reserved pages to a sixteenth
- * of a pool whose size is in bytes or pages (the keeper does this for a size in percent, since it has the device).
+ * config_finish() - check the configuration as a whole: at least one pool, unique names, ordered percentages, minima
+ * that fit. It also adds the tenant "default" if no tenant is configured. If a pool's size is in bytes or pages, its
+ * default of reserved pages is limited to a sixteenth of the pool. (For a size in percent, the keeper does this, since
+ * it knows the device.)
  */
 int config_finish(struct config *config, struct config_error *error);
 
-/* Properties of a device; 0: unknown, if a configuration is checked without its device. */
+/* Properties of a device; 0: unknown, when a configuration is checked without the device. */
 struct config_device {
 	uint64_t granularity;
 	uint64_t memory_bytes;
@@ -192,20 +196,20 @@ struct config_device {
 
 struct config_measure {
 	uint64_t handle_bytes;
-	uint32_t pages; /* 0: unknown: the size is in percent of the device's memory */
+	uint32_t pages; /* 0: unknown, since the size is in percent of the device's memory */
 	uint32_t reserved;
 };
 
 /*
- * config_pool_measure() - compute the size of a pool and its division, or report the error. --check-config, a reload
- * and the start use this check; only the start has the device.
+ * config_pool_measure() - compute the size and division of a pool, or report an error. --check-config, reload and start
+ * use this check; only the start knows the device.
  */
 int config_pool_measure(const struct config *config, const struct config_pool *pool, const struct config_device *device,
 	struct config_measure *measure, struct config_error *error);
 
 /*
- * config_amount_pages() - return the number of whole pages of an amount in a pool of page_count pages of page_bytes
- * (percent: of page_count). The result may exceed page_count.
+ * config_amount_pages() - return the whole pages of an amount in a pool of page_count pages of page_bytes. A percentage
+ * refers to page_count. The result may exceed page_count.
  */
 uint32_t config_amount_pages(const struct config_amount *amount, uint64_t page_bytes, uint32_t page_count);
 
@@ -213,14 +217,14 @@ uint32_t config_amount_pages(const struct config_amount *amount, uint64_t page_b
 uint32_t config_domains(const struct config *config);
 
 /*
- * config_spill_slots() - return the maximum of pages of spilled content of a pool, in both tiers; *memory_slots: in the
- * first one.
+ * config_spill_slots() - return the maximum number of spilled pages of a pool, in both tiers; *memory_slots receives
+ * the number in host memory.
  */
 uint32_t config_spill_slots(const struct config_pool *pool, uint32_t *memory_slots);
 
 /*
- * config_difference() - list the changes of a reload: the names of changed keys that apply at once, and of those that
- * need a restart, separated by commas.
+ * config_difference() - list the changed keys of a reload, separated by commas: in `applies` those that take effect at
+ * once, in `restart` those that need a restart.
  */
 void config_difference(const struct config *now, const struct config *next, char *applies, size_t applies_bytes,
 	char *restart, size_t restart_bytes);
@@ -228,14 +232,14 @@ void config_difference(const struct config *now, const struct config *next, char
 /*
  * config_print() - print the configuration as text.
  *
- *   CONFIG_PRINT_EXAMPLE  every key with its meaning, range and default; a default follows a '#' without a blank, so
- *                         the file is valid with and without these '#'
+ *   CONFIG_PRINT_EXAMPLE  every key with its meaning, range and default. A default follows '#' without a blank, so the
+ *                         file is valid with and without these '#'
  *   CONFIG_PRINT_MAN      the keys as mdoc(7) for gpoold.conf(5)
- *   CONFIG_PRINT_CURRENT  a file that results in *config again
+ *   CONFIG_PRINT_CURRENT  a file that yields *config when it is loaded
  *
  * The first two do not read *config, which may be NULL.
  *
- * Return: 0, or negative errno of the failed write.
+ * Return: 0, or the negative errno of a failed write.
  */
 enum config_print_form { CONFIG_PRINT_EXAMPLE, CONFIG_PRINT_MAN, CONFIG_PRINT_CURRENT };
 int config_print(const struct config *config, enum config_print_form form, int fd);

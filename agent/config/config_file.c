@@ -1,10 +1,14 @@
 /*
- * config_file.c - reading files into struct config.
+ * config_file.c - read files into struct config.
  *
- * libconfig parses the text, which is checked first, since libconfig (1.5) ends the process on an @include that it
- * cannot read, returns 0 for a whole number that does not fit into 32 bits, cuts a string at \x00, accepts a comment
- * without an end, and refuses a comment on a last line without a line feed. After that the tree is walked, so that an
- * unknown key is an error and not a value that silently keeps its default.
+ * libconfig parses the text, but some of its defects (version 1.5) require checks of the text before:
+ *   an @include that cannot be read ends the process
+ *   an integer that does not fit into 32 bits is read as 0
+ *   a string is cut at \x00
+ *   a comment without an end is accepted
+ *   a comment on a last line without a line feed is refused
+ *
+ * After parsing, every setting in the tree is checked, so that an unknown key is an error instead of being ignored.
  */
 #include <ctype.h>
 #include <dirent.h>
@@ -20,14 +24,14 @@
 #include "agent/config/config_value.h"
 
 enum {
-	/* chosen: the maximum of tenants and names needs a tenth of it */
+	/* ten times the size of a file with the maximum of tenants and names */
 	FILE_BYTES_MAX = 1 << 20,
-	CONF_D_FILES_MAX = CONFIG_SOURCES_MAX - 2, /* beside [0] and the file itself */
-	NESTING_MAX = 16,                          /* chosen: the keys need 4 */
-	CONF_D_NAME_BYTES = 256,                   /* as NAME_MAX */
+	CONF_D_FILES_MAX = CONFIG_SOURCES_MAX - 2, /* without sources[0] and the main file */
+	NESTING_MAX = 16,                          /* the keys need 4 */
+	CONF_D_NAME_BYTES = 256,                   /* NAME_MAX + 1 */
 };
 
-/* A file that is being read into *config. */
+/* The file that is being read into *config. */
 struct reading {
 	const char *name;
 	int source;
@@ -46,7 +50,9 @@ static unsigned line_of(const char *text, const char *place)
 	return line;
 }
 
-/* Return whether libconfig reads this number correctly: whole numbers by atoi() and atoll(), floats by atof(). */
+/*
+ * Return true if libconfig reads this number correctly: it uses atoi() and atoll() for integers, and atof() for floats.
+ */
 static bool number_fits(const char *token, size_t length)
 {
 	char number[48];
@@ -61,12 +67,12 @@ static bool number_fits(const char *token, size_t length)
 	value = strtoll(number, &end, strncasecmp(number, "0x", 2) ? 10 : 16);
 	if (*end == 'L')
 		return errno == 0;
-	if (*end) /* a float; or refused by libconfig */
+	if (*end) /* a float, or a number that libconfig refuses */
 		return true;
 	return errno == 0 && value >= INT_MIN && value <= INT_MAX;
 }
 
-/* Skip a string. NULL: it has no closing quotation mark, or a \x00 at *zero. */
+/* Skip a string. Return NULL if it has no closing quotation mark or contains a \x00, whose place is stored in *zero. */
 static const char *string_skip(const char *c, const char **zero)
 {
 	for (c++; *c && *c != '"'; c++) {
@@ -81,9 +87,7 @@ static const char *string_skip(const char *c, const char **zero)
 	return *c ? c + 1 : NULL;
 }
 
-/*
- * libconfig processes @include at the start of any line, also inside comments and strings, so it is refused there, too.
- */
+/* Find an @include. libconfig processes it at the start of any line, even inside comments and strings. */
 static const char *include_find(const char *text)
 {
 	for (const char *at = strstr(text, "@include"); at; at = strstr(at + 1, "@include")) {
@@ -110,13 +114,13 @@ static int word_check(const struct reading *in, const char *text, const char *c,
 }
 
 /*
- * The position between brackets. libconfig leaks the memory of an unexpected string, so strings are accepted only where
- * they are expected: after an equals sign, after a string, and as an element of a list.
+ * The position between brackets. libconfig leaks the memory of a string at an unexpected place. Strings are therefore
+ * accepted only after an equals sign, after a string, and as elements of a list.
  */
 struct nesting {
-	char open[NESTING_MAX]; /* the enclosing brackets */
+	char open[NESTING_MAX]; /* enclosing brackets */
 	size_t depth;
-	char previous; /* the last significant character */
+	char previous; /* last significant character */
 };
 
 static bool string_expected(const struct nesting *n)
@@ -126,7 +130,7 @@ static bool string_expected(const struct nesting *n)
 	return n->previous && (strchr("=:\"", n->previous) || (in_list && strchr("[(,", n->previous)));
 }
 
-/* Enter a bracket. False: the brackets are nested more deeply than any configuration needs. */
+/* Enter or leave a bracket. Return false if the brackets are nested too deeply. */
 static bool nesting_follow(struct nesting *n, char c)
 {
 	if (isspace((unsigned char)c))
@@ -142,7 +146,7 @@ static bool nesting_follow(struct nesting *n, char c)
 	return true;
 }
 
-/* Check one string, comment, word or sign. Return: the text after it, or NULL with the error set. */
+/* Check one string, comment, word or sign. Return the text after it, or NULL with the error set. */
 static const char *lexeme_check(const struct reading *in, const char *text, const char *c, struct nesting *n)
 {
 	const size_t word = strspn(c, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_+-.*");
@@ -196,7 +200,10 @@ static int text_check(const struct reading *in, const char *text)
 
 /* ---- the tree ---- */
 
-/* Return the number of edits (insert, delete, replace, swap) between two short words; 99 if one is long. */
+/*
+ * Return the number of edits (insertions, deletions, replacements, swaps) between two short words; 99 if one is too
+ * long.
+ */
 static unsigned word_distance(const char *a, const char *b)
 {
 	enum { MOST = 32 };
@@ -207,7 +214,7 @@ static unsigned word_distance(const char *a, const char *b)
 		return 99;
 	for (size_t i = 0; i <= rows_count; i++) {
 		for (size_t j = 0; j <= columns; j++) {
-			/* Exact for the first row and column, an upper bound elsewhere. */
+			/* Exact for the first row and column; an upper bound elsewhere. */
 			unsigned best = (unsigned)(i + j);
 
 			if (i && j) {
@@ -224,7 +231,10 @@ static unsigned word_distance(const char *a, const char *b)
 	return rows[rows_count][columns];
 }
 
-/* The part of a key's path that follows prefix, up to the next dot; false when the path is elsewhere. */
+/*
+ * Store the component of `path` after `prefix`, up to the next dot. Return false if `path` does not begin with
+ * `prefix`.
+ */
 static bool child_of(const char *path, const char *prefix, char *child, size_t child_bytes)
 {
 	size_t length = strlen(prefix);
@@ -357,8 +367,8 @@ static bool group_known(const struct config_table *table, const char *path)
 static int read_list(const struct reading *in, const config_setting_t *setting);
 
 /*
- * Read the members of one group: values of the table, groups of its keys, and at the top pools and tenants. `label` is
- * the prefix of the paths of a pool or tenant in an error.
+ * Read the members of one group: values, groups, and at the top level the lists of pools and tenants. `label` is the
+ * prefix of paths in error messages about a pool or tenant.
  */
 static int read_group(const struct reading *in, const config_setting_t *group, const struct config_table *table,
 	const char *prefix, void *base, const char *label)
@@ -426,7 +436,7 @@ static int read_tenant(const struct reading *in, const config_setting_t *setting
 	return rc;
 }
 
-/* Read pools or tenants: a list of groups with a name each. */
+/* Read the list of pools or tenants; each element is a group with a name. */
 static int read_list(const struct reading *in, const config_setting_t *setting)
 {
 	const char *what = config_setting_name(setting);
@@ -491,7 +501,7 @@ int config_load_text(
 
 /* ---- the files ---- */
 
-/* Check that it is a regular file, not writable by all users, and not larger than a configuration can be. */
+/* Check that a file is regular, not writable by all users, and no larger than any valid configuration. */
 static int file_check(const char *path, int fd, off_t *size, struct config_error *error)
 {
 	struct stat status;
@@ -521,7 +531,7 @@ static int text_read(const char *path, int fd, char *text, size_t room, size_t *
 	} while (got > 0 || (got < 0 && errno == EINTR));
 	if (got < 0)
 		return config_fail(error, -errno, "cannot read configuration '%s': %s", path, strerror(errno));
-	*bytes = used; /* a file that grows meanwhile is cut, and refused like any incomplete file */
+	*bytes = used; /* a file that grows meanwhile is cut, and refused as incomplete */
 	return 0;
 }
 
@@ -546,7 +556,7 @@ static int load_fd(const char *path, int fd, struct config *config, struct confi
 
 static int load_file(int dir_fd, const char *name, const char *path, struct config *config, struct config_error *error)
 {
-	int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK); /* a FIFO must not block */
+	int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK); /* do not block on a FIFO */
 	int rc;
 
 	if (fd < 0)
@@ -568,7 +578,7 @@ static bool is_conf_name(const char *name)
 	return name[0] != '.' && length > 5 && !strcmp(name + length - 5, ".conf");
 }
 
-/* List the names of a folder's *.conf in order; names[] has room for the maximum. */
+/* List the names of the *.conf files in a directory in order. names[] has room for CONF_D_FILES_MAX. */
 static int conf_d_names(
 	const char *folder, DIR *dir, char (*names)[CONF_D_NAME_BYTES], size_t *count, struct config_error *error)
 {
@@ -617,7 +627,7 @@ static int load_all(const char *path, struct config *config, struct config_error
 	if (rc)
 		return rc;
 	if (snprintf(folder, sizeof(folder), "%s.d", path) >= (int)sizeof(folder))
-		return 0; /* a name of this length cannot exist */
+		return 0; /* too long for a file name, so it cannot exist */
 	dir = opendir(folder);
 	if (!dir && errno == ENOENT)
 		return 0;

@@ -1,7 +1,7 @@
 /*
- * config_print.c - the configuration as text: the example, the rows of gpoold.conf(5), the current values.
+ * config_print.c - print the configuration: the example, the rows of gpoold.conf(5), the current values.
  *
- * The tables are walked in the order of config_keys.def; the forms differ in the text of a key.
+ * Keys are printed in the order of config_keys.def.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -13,9 +13,9 @@
 struct printing {
 	FILE *out;
 	enum config_print_form form;
-	const struct config *config; /* used only by the form CURRENT; may be NULL otherwise */
+	const struct config *config; /* only for CONFIG_PRINT_CURRENT; otherwise it may be NULL */
 	int depth;
-	bool separate; /* not the first of its group: the example prints an empty line before it */
+	bool separate; /* not the first key of its group: the example prints an empty line before it */
 };
 
 static void indent(const struct printing *p)
@@ -31,7 +31,10 @@ static void separate(struct printing *p)
 	p->separate = true;
 }
 
-/* Return the length of text that fits into width columns, up to the end or a blank; a longer word is not broken. */
+/*
+ * Return the length of the longest part of text that ends before a blank and fits into width columns. A longer word is
+ * not broken.
+ */
 static size_t line_length(const char *text, size_t width)
 {
 	size_t length = strlen(text);
@@ -43,7 +46,7 @@ static size_t line_length(const char *text, size_t width)
 	return length ? length : strcspn(text, " ");
 }
 
-/* Print help as comment lines. */
+/* Print a help text as comment lines. */
 static void print_comment(const struct printing *p, const char *text)
 {
 	while (*text) {
@@ -56,7 +59,7 @@ static void print_comment(const struct printing *p, const char *text)
 	}
 }
 
-/* Print help as mdoc: each sentence begins a line, and no line is longer than 80 columns. */
+/* Print a help text as mdoc: each sentence begins a line, and lines are wrapped at 80 columns. */
 static void print_sentences(FILE *out, const char *text)
 {
 	while (*text) {
@@ -71,7 +74,7 @@ static void print_sentences(FILE *out, const char *text)
 	}
 }
 
-/* Print a value in the syntax of libconfig: quoted, bare, or a list from names separated by commas. */
+/* Print a value in the syntax of libconfig: quoted, unquoted, or as a list made from names separated by commas. */
 static void print_value(FILE *out, const struct config_key *key, const char *text)
 {
 	if (config_value_quoted(key->kind)) {
@@ -95,7 +98,7 @@ static const char *reload_text(const struct config_key *key)
 	return key->reload == CONFIG_RELOAD_APPLIES ? "applies at a reload" : "needs a restart";
 }
 
-/* Print "A whole number from 1 to 4000; needs a restart." */
+/* Print the range of a key, such as "A whole number from 1 to 4000; needs a restart." */
 static void range_text(const struct config_key *key, char *text, size_t text_bytes)
 {
 	char expected[200];
@@ -121,7 +124,7 @@ static void print_key_man(const struct printing *p, const struct config_key *key
 	print_sentences(p->out, range);
 }
 
-/* Print a key with its value; `hidden`: after a '#', since it is the default. */
+/* Print a key with its value. If `hidden`, print it after a '#', since it is the default. */
 static void print_key_file(
 	struct printing *p, const struct config_key *key, const char *name, const char *text, bool hidden)
 {
@@ -171,7 +174,7 @@ static void group_close(struct printing *p)
 	p->separate = true;
 }
 
-/* Return the part of a path before its last dot, "" at the top; the groups are in the order of the keys. */
+/* Store the part of a path before its last dot; "" at the top level. */
 static void group_of(const char *path, char *group, size_t group_bytes)
 {
 	const char *dot = strrchr(path, '.');
@@ -187,8 +190,8 @@ static bool group_within(const char *group, const char *outer)
 }
 
 /*
- * Print the ends and starts of groups between the group `from`, which has room for 64 bytes, and `to`. Copy `to` into
- * `from`.
+ * Print the ends and starts of groups between the groups `from` and `to`, then copy `to` into `from`, which has room
+ * for 64 bytes.
  */
 static void group_change(struct printing *p, char *from, const char *to)
 {
@@ -204,7 +207,7 @@ static void group_change(struct printing *p, char *from, const char *to)
 		length = strlen(from);
 		length += from[0] != '\0';
 		length += strcspn(to + length, ".");
-		memcpy(from, to, length); /* at most as long as `to`, which fits */
+		memcpy(from, to, length); /* not longer than `to`, which fits */
 		from[length] = '\0';
 		group_open(p, from, strrchr(from, '.') ? strrchr(from, '.') + 1 : from);
 	}
@@ -251,7 +254,7 @@ static void print_element(struct printing *p, const struct config_table *table, 
 	fputs(last ? "    }\n" : "    },\n", p->out);
 }
 
-/* Print a list of the example with one element: a pool with its name, or a tenant that is commented out. */
+/* Print a list of the example with one element: a pool, or a tenant that is commented out. */
 static void print_list_example(struct printing *p, const char *name, const struct config_table *table, bool stands)
 {
 	fprintf(p->out, "%s = (\n    %s{\n", name, stands ? "" : "#");

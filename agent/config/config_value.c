@@ -1,8 +1,8 @@
 /*
- * config_value.c - the table of keys, and converting single values between text and field.
+ * config_value.c - the table of keys, and conversions of single values between text and field.
  *
- * Numbers are checked before strtoull(), which also accepts signs, blanks and hexadecimal digits; in a configuration
- * these are typing errors. A field changes only if the whole text is valid.
+ * Numbers are checked before strtoull() is called, because it also accepts signs, blanks and hexadecimal digits, which
+ * are errors in a configuration. A field is changed only if the whole text is valid.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -104,7 +104,7 @@ int config_source_add(struct config *config, const char *name)
 
 /* ---- words and numbers ---- */
 
-/* Read decimal digits at *text, and advance it. Return: 0, or -EINVAL: no digits or too many. */
+/* Read decimal digits at *text and advance it. Return 0, or -EINVAL if there are none or too many. */
 static int digits_parse(const char **text, uint64_t *number)
 {
 	uint64_t sum = 0;
@@ -119,7 +119,7 @@ static int digits_parse(const char **text, uint64_t *number)
 	return 0;
 }
 
-/* Read digits, any blanks, and the rest as the unit. */
+/* Read digits and any blanks; *unit receives the rest. */
 static int number_unit_parse(const char *text, uint64_t *number, const char **unit)
 {
 	if (digits_parse(&text, number))
@@ -132,7 +132,7 @@ static const struct size_unit {
 	const char *name;
 	uint64_t bytes;
 } size_units[] = {
-	/* binary units first, in descending order, for size_format() */
+	/* binary units first, in descending order, as size_format() requires */
 	{"TiB", 1ull << 40},
 	{"GiB", 1ull << 30},
 	{"MiB", 1ull << 20},
@@ -144,7 +144,7 @@ static const struct size_unit {
 	{"TB", 1000000000000},
 };
 
-/* Read the bytes of a size such as "16GiB". With `binary`, KB, MB and GB are powers of 1024, too. */
+/* Read a size such as "16GiB" as bytes. With `binary`, KB, MB and GB are also powers of 1024. */
 static int size_parse(const char *text, bool binary, uint64_t *bytes)
 {
 	uint64_t number;
@@ -219,7 +219,7 @@ static int amount_parse(const char *text, uint64_t min, struct config_amount *am
 		if (given.value > POOL_PAGES_MAX)
 			return -ERANGE;
 	} else if (!unit[0] && given.value == 0) {
-		given.unit = CONFIG_AMOUNT_PAGES; /* zero is the same in every unit */
+		given.unit = CONFIG_AMOUNT_PAGES; /* so that zero is the same in every unit */
 	} else if (size_parse(text, false, &given.value)) {
 		return -EINVAL;
 	}
@@ -238,7 +238,7 @@ static void amount_format(const struct config_amount *amount, char *text, size_t
 			amount->unit == CONFIG_AMOUNT_PERCENT ? "%" PRIu64 "%%" : "%" PRIu64 " pages", amount->value);
 }
 
-/* Return the n-th of words separated by bars, or NULL. */
+/* Return the n-th of the words separated by bars, or NULL. */
 static const char *word_at(const char *words, size_t n, size_t *length)
 {
 	for (; n > 0; n--) {
@@ -282,7 +282,7 @@ static bool text_allowed(const struct config_key *key, const char *text)
 	return text[0] != '\0';
 }
 
-/* Fill a char[] completely, so that its bytes can be compared. */
+/* Fill all bytes of a char[], so that two of them can be compared as bytes. */
 static void text_store(char *field, size_t bytes, const char *text)
 {
 	memset(field, 0, bytes);
@@ -295,7 +295,7 @@ static int id_parse(const char *text, uint32_t *id)
 {
 	uint64_t number;
 
-	/* -1 means "no change" to chown(2) and setuid(2) */
+	/* UINT32_MAX is excluded: as -1 it means "no change" to chown(2) and setuid(2) */
 	if (digits_parse(&text, &number) || *text || number >= UINT32_MAX)
 		return -EINVAL;
 	*id = (uint32_t)number;
@@ -304,7 +304,7 @@ static int id_parse(const char *text, uint32_t *id)
 
 static int lookup_failed(const char *what, const char *text, int code, char *why, size_t why_bytes)
 {
-	/* all listed in getpwnam(3) */
+	/* errors that mean "not found", as listed in getpwnam(3) */
 	if (code == 0 || code == ENOENT || code == ESRCH || code == EBADF || code == EPERM)
 		snprintf(why, why_bytes, "there is no %s '%.64s'", what, text);
 	else
@@ -323,7 +323,7 @@ static int user_resolve(const char *text, uid_t *uid, gid_t *gid, char *why, siz
 	if (!entry && !numeric)
 		return lookup_failed("user", text, errno, why, why_bytes);
 	*uid = entry ? entry->pw_uid : id;
-	/* A number without an account, as in a container, has the group with the same number. */
+	/* An id without an account, as in a container, has the group with the same number. */
 	*gid = entry ? entry->pw_gid : id;
 	return 0;
 }
@@ -389,7 +389,7 @@ static int names_parse(
 	return 0;
 }
 
-/* Resolve the two keys whose text is an account; the ids are stored in the same struct config. */
+/* Resolve one of the two keys whose value is an account. The ids are stored in the same struct config. */
 static int account_parse(
 	const struct config_key *key, const char *text, struct config *config, char *why, size_t why_bytes)
 {
@@ -401,7 +401,7 @@ static int account_parse(
 	return 0;
 }
 
-/* ---- by kind ---- */
+/* ---- conversions by kind ---- */
 
 bool config_value_is_list(enum config_kind kind)
 {
@@ -474,7 +474,7 @@ void config_value_expected(const struct config_key *key, char *text, size_t text
 	}
 }
 
-/* Kinds that are stored as a number. */
+/* Parse a value of a kind that is stored as a number. */
 static int number_parse(const struct config_key *key, const char *text, void *field)
 {
 	uint64_t number = 0;
@@ -506,7 +506,7 @@ static int float_parse(const struct config_key *key, const char *text, double *f
 	char *end;
 	double number;
 
-	/* strtod() also accepts blanks, "nan", "0x1p3". */
+	/* Excluded: strtod() also accepts blanks, "nan" and "0x1p3". */
 	if (strspn(text, "0123456789.eE+-") != strlen(text) || !*text)
 		return -EINVAL;
 	number = strtod(text, &end);
@@ -606,7 +606,7 @@ void config_value_format(const struct config_key *key, const void *base, char *t
 	case CONFIG_KIND_FLOAT: {
 		int precision = 1;
 
-		do /* the shortest text that results in the same number */
+		do /* find the shortest text that yields the same number */
 			snprintf(text, text_bytes, "%.*g", precision, *(const double *)field);
 		while (strtod(text, NULL) != *(const double *)field && precision++ < 17);
 		break;
@@ -628,7 +628,10 @@ void config_value_format(const struct config_key *key, const void *base, char *t
 	}
 }
 
-/* Set the defaults. Those of the two accounts depend on the accounts of the machine; the others are always valid. */
+/*
+ * Set the default of a key. The defaults of the two accounts depend on the accounts of the machine; the others are
+ * always valid.
+ */
 static void default_set(const struct config_key *key, void *base)
 {
 	struct config *config = base;
@@ -640,10 +643,10 @@ static void default_set(const struct config_key *key, void *base)
 		config_value_parse(key, "", base, why, sizeof(why));
 	} else if (key->kind == CONFIG_KIND_USER) {
 		text_store(config->front_user, sizeof(config->front_user), key->text);
-		/* the kernel's overflow user, /proc/sys/kernel/overflowuid */
+		/* the overflow user of the kernel, /proc/sys/kernel/overflowuid */
 		config->front_uid = config->front_gid = 65534;
 	} else {
-		abort(); /* an invalid default in config_keys.def */
+		abort(); /* invalid default in config_keys.def */
 	}
 }
 

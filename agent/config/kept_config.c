@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { TEXT_MAX = 1 << 20 }; /* far above the longest possible configuration */
+enum { TEXT_MAX = 1 << 20 }; /* far above the longest possible text */
 
 int kept_config_write(const struct config *config)
 {

@@ -30,8 +30,9 @@ int recipe_load(const struct recipe *recipe, struct config *config, struct confi
 }
 
 /*
- * Tenants are booked by their position in the list: new ones may follow, and all values except names and trust domains
- * may change. With a single domain the owners of pages are not recorded, so a second domain needs a restart.
+ * Tenants are identified by their position in the list. New ones may be added at the end, and all values except names
+ * and trust domains may change. The first additional domain needs a restart, because owners of pages are not recorded
+ * while all tenants are in one domain.
  */
 bool recipe_tenants_follow(const struct config *now, const struct config *next)
 {

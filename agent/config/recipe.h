@@ -1,5 +1,5 @@
 /*
- * recipe.h - the sources of the configuration: a file and the values of the command line. Stored for a reload.
+ * recipe.h - the sources of the configuration (a file and values of the command line), stored for a reload.
  */
 #ifndef GPOOL_AGENT_RECIPE_H
 #define GPOOL_AGENT_RECIPE_H
@@ -19,16 +19,19 @@ struct recipe {
 	uint32_t set_count;
 };
 
-/* recipe_load() - load the configuration; a value of the command line replaces that of the file. As config_load(). */
+/*
+ * recipe_load() - load the configuration. Values of the command line replace those of the file. Return: as
+ * config_load().
+ */
 int recipe_load(const struct recipe *recipe, struct config *config, struct config_error *error);
 
 /*
- * recipe_tenants_follow() - return whether the tenants of `next` begin with those of `now`, which is required for a
- * change while sessions exist.
+ * recipe_tenants_follow() - return true if the tenants of `next` begin with those of `now`. A reload requires this
+ * while sessions exist.
  */
 bool recipe_tenants_follow(const struct config *now, const struct config *next);
 
-/* recipe_apply() - copy the values that can change without a restart from `next`; the rest of `now` stays. */
+/* recipe_apply() - copy those values of `next` that can change without a restart; the other values of `now` stay. */
 void recipe_apply(struct config *now, const struct config *next);
 
 #endif
