@@ -20,12 +20,12 @@ int front_send(struct agent *agent, uint64_t id, const uint8_t *message, uint32_
 	if (agent->front.fd < 0 || sendmsg(agent->front.fd, &packet, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
 		return 0;
 	if (errno == EPIPE || errno == ECONNRESET)
-		return 0; /* it has ended; the next one gets all tokens */
+		return 0; /* the front has ended; its successor receives all tokens */
 	log_debug("cannot send a packet of %u bytes to the front: %s", length, strerror(errno));
 	return -EAGAIN;
 }
 
-/* Record an event. Events of all pools are in the ring of the first one. */
+/* Record an event. Events that concern all pools are recorded in the ring of the first pool. */
 static void record(const struct agent *agent, const struct pool *pool, const struct msg_event *event, uint64_t now_ns)
 {
 	const struct pool *where = pool ? pool : agent->pools[0];

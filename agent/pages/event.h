@@ -1,6 +1,6 @@
 /*
- * event.h - events, which the agent publishes through the front. The agent never waits for subscribers; without one,
- * events are lost.
+ * event.h - publish events through the front. The agent never waits for subscribers. While it has no front, events are
+ * lost.
  */
 #ifndef GPOOL_AGENT_EVENT_H
 #define GPOOL_AGENT_EVENT_H
@@ -10,7 +10,7 @@
 struct agent;
 struct pool;
 
-/* As in proto/messages.def (event.kind) and enum gpool_event_kind. */
+/* The values of proto/messages.def (event.kind) and enum gpool_event_kind. */
 enum event_kind {
 	EVENT_PRESSURE = 1,
 	EVENT_EVICTION,
@@ -29,24 +29,25 @@ enum event_kind {
 	EVENT_ROLE_GRANTED,
 	EVENT_ROLE_FREED,
 	EVENT_TAKEOVER,
-	EVENT_RETIRED = 18, /* pages are out of use: a process of another trust domain may still map them */
+	EVENT_RETIRED = 18, /* pages are out of use: a process of another trust domain may still have them mapped */
 	EVENT_SPILL_ERROR = 20,
-	EVENT_MOVER, /* a pool is without a mover, or has one again */
-	EVENT_DRAIN, /* a pool is out of service, or in service again */
+	EVENT_MOVER, /* a pool has no mover, or has one again */
+	EVENT_DRAIN, /* a pool is being drained, or is in service again */
 };
 
-/* event_publish() - publish an event. `pool` NULL: all pools; session 0: no particular session. */
+/* event_publish() - publish an event. `pool` NULL: all pools. `session` 0: no particular session. */
 void event_publish(struct agent *agent, enum event_kind kind, const struct pool *pool, uint32_t session, uint64_t value,
 	const char *format, ...) __attribute__((format(printf, 6, 7)));
 
 /*
- * event_token() - report to the front that a token is valid, or no longer. 0, or -EAGAIN: the front's socket is full.
+ * event_token() - report to the front that a token is or is no longer valid. Return: 0, or -EAGAIN: the front's socket
+ * is full.
  */
 int event_token(struct agent *agent, const uint8_t token[16], int valid);
 
 /*
- * front_send() - send a packet to the front; `id` 0 for events and tokens. -EAGAIN: the front's socket is full, and the
- * packet is dropped.
+ * front_send() - send a packet to the front. `id` is 0 for events and tokens. Return: 0, or -EAGAIN: the front's socket
+ * is full, and the packet was dropped.
  */
 int front_send(struct agent *agent, uint64_t id, const uint8_t *message, uint32_t length);
 

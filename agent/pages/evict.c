@@ -1,4 +1,6 @@
-/* evict.c - the policy of a pool, and evict_pages(): take content in the order of the last scan. */
+/*
+ * evict.c - the policy of a pool, and eviction of content in the order of the last scan.
+ */
 #include "agent/pages/evict_scan.h"
 
 #include "agent/base/log.h"
@@ -9,7 +11,7 @@
 #include <string.h>
 
 enum {
-	/* time after which the order of a queue is too old */
+	/* maximum age of the order of a queue */
 	EVICT_QUEUE_NS = 20000000,
 };
 
@@ -45,7 +47,7 @@ void evict_fini(struct pool *pool)
 		pool->evict.policy->destroy(pool->evict.policy_state);
 }
 
-/* Change the policy. The new one starts with the current content, without history. */
+/* Change the policy. The new policy starts with the current content and without history. */
 static int policy_change(struct pool *pool, const struct evict_policy *policy)
 {
 	const struct evict_policy *before = pool->evict.policy;
@@ -84,7 +86,7 @@ void evict_queue_drop(struct pool *pool)
 	pool->evict.queue_count = pool->evict.queue_head = pool->evict.queue_objects = 0;
 }
 
-/* Return true if the queue of an earlier scan can be used: it was made for all requests, and its order is recent. */
+/* Return true if the queue of an earlier scan can be used: it is general, and its order is recent. */
 static bool queue_usable(const struct evict_state *evict, const struct evict_request *request, uint64_t now)
 {
 	return evict->queue_general && (evict->queue_head < evict->queue_count || evict->queue_objects) &&
@@ -96,15 +98,15 @@ static bool general(const struct evict_request *request)
 	return !request->only && !request->within && !request->cached_only && !request->usages;
 }
 
-/* Return the time of the last scan for this tenant that found nothing. */
+/* Return the place of the time of the last scan for this tenant that found nothing. */
 static uint64_t *barren_of(struct pool *pool, const struct evict_request *request)
 {
 	return request->for_tenant ? &request->for_tenant->barren_ns : &pool->evict.barren_ns;
 }
 
 /*
- * Return true if the next candidate belongs to the session that evicts its own content last (own_last), and was not
- * pinned since the scan.
+ * Return true if the next candidate belongs to the session own_last and has not been pinned since the scan. Eviction
+ * then ends.
  */
 static bool own_is_next(const struct evict_request *request, const struct evict_candidate *candidate)
 {
@@ -113,7 +115,8 @@ static bool own_is_next(const struct evict_request *request, const struct evict_
 }
 
 /*
- * Return true if the remaining candidates have at least `need` pages, taken in order and no tenant below its minimum.
+ * Return true if the remaining candidates, taken in order and without violating a tenant's minimum, have at least
+ * `need` pages.
  */
 static bool queue_suffices(const struct pool *pool, const struct evict_request *request, uint32_t need)
 {
@@ -146,8 +149,8 @@ bool evict_possible(struct pool *pool, const struct evict_request *request)
 }
 
 /*
- * Return the next block that this request may evict, or at which it ends (own_is_next()), skipping others. NULL: end of
- * the queue.
+ * Return the next block that this request may evict, or the block at which it ends (own_is_next()). Others are skipped.
+ * NULL: end of the queue.
  */
 static const struct evict_candidate *next_block(struct pool *pool, const struct evict_request *request)
 {
@@ -166,8 +169,8 @@ static const struct evict_candidate *next_block(struct pool *pool, const struct 
 }
 
 /*
- * Evict the next block or the next object, in order. Return: its pages, 0: it was pinned or changed. *none: there is
- * neither, or the next one has more than `most` pages. *empty counts pages without content.
+ * Evict the next block or object in order. Return the number of its pages; 0: it was pinned or has changed. *none is
+ * set if nothing is left, or if the next one has more than `most` pages. Pages without content are added to *empty.
  */
 static uint32_t take_next(
 	struct pool *pool, const struct evict_request *request, uint32_t most, uint32_t *empty, bool *none)
@@ -189,16 +192,16 @@ static uint32_t take_next(
 	return taken;
 }
 
-/* Return the number of additional pages for hysteresis; `empty` of the taken pages had no content. */
+/* Return the number of additional pages for hysteresis. `empty` of the taken pages had no content. */
 static uint32_t surplus(const struct evict_request *request, uint32_t empty)
 {
 	return empty < request->pages ? (uint32_t)((request->pages - empty) * request->hysteresis) : 0;
 }
 
 /*
- * Return true if the next scan must wait: after a scan that found too little, for the duration of that scan. If
- * everything is pinned, requests therefore cost the agent at most half of its time. (A scan takes microseconds per
- * thousand pages.)
+ * Return true if the next scan must wait. After a scan that found too little, the agent waits for as long as that scan
+ * took. If everything is pinned, requests therefore cost the agent at most half of its time. (A scan takes microseconds
+ * per thousand pages.)
  */
 static bool scan_waits(struct pool *pool, const struct evict_request *request, uint64_t now)
 {
@@ -207,7 +210,7 @@ static bool scan_waits(struct pool *pool, const struct evict_request *request, u
 	return general(request) && barren_ns >= pool->evict.released_ns && now - barren_ns < pool->evict.scan_ns;
 }
 
-/* Scan for a request. One queue serves all tenants; each candidate is checked again when it is taken. */
+/* Scan for a request. One queue serves all tenants, because each candidate is checked again when it is taken. */
 static void scan_for(struct pool *pool, const struct evict_request *request)
 {
 	static const struct evict_request everybody = {.by_operator = true};
@@ -222,7 +225,7 @@ uint32_t evict_pages(struct pool *pool, const struct evict_request *request)
 	struct evict_state *evict = &pool->evict;
 	uint64_t begin = clock_ns();
 	uint32_t taken = 0, empty = 0;
-	/* Check once whether an earlier queue suffices: it may be long, and contain little for this request. */
+	/* Check once whether an earlier queue suffices: it may be long and contain little for this request. */
 	bool reuse = queue_usable(evict, request, begin) &&
 		(!request->whole || queue_suffices(pool, request, request->pages));
 	bool fresh = false, none = !reuse;

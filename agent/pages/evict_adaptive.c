@@ -1,15 +1,15 @@
 /*
- * evict_adaptive.c - the policy `adaptive`: score = expected uses, by shm/policy/eviction.h, times the reload cost per
- * byte. Its nodes are blocks and objects, all without a parent, so that the uses of both are measured by one clock.
- * (Ephemeral objects, which depend on each other, additionally have a tree of their own, which orders them.)
+ * evict_adaptive.c - the policy `adaptive`: score = expected uses (shm/policy/eviction.h) x reload cost per byte.
+ * Blocks and objects are nodes without a parent, so that one clock measures the uses of both. (Ephemeral objects depend
+ * on each other; their order is kept in a separate tree.)
  *
- * The policy sees content only when the agent scans: content that is new in a scan was allocated, and a changed time
- * stamp is one use, for any number of uses. Content that disappears without an eviction is forgotten. Evicted content
- * is recognized by its key when it is loaded again.
+ * The policy learns of content only when the agent scans. Content that is new in a scan was allocated. A changed time
+ * stamp counts as one use, whatever the number of uses. Content that disappeared without an eviction is forgotten.
+ * Evicted content is recognized by its key when it is loaded again.
  *
- * Keys and time stamps are reported by workers and not trusted. A session has at most one use per scan for each of its
- * own blocks, which affects only blocks with as many uses; and there are EVICTION_GHOSTS ghosts per page, of which the
- * oldest are replaced.
+ * Keys and time stamps are reported by workers and are not trusted. A session can claim at most one use per scan for
+ * each of its own blocks, which affects only blocks with as many uses. The number of ghosts is limited to
+ * EVICTION_GHOSTS per page; the oldest are replaced.
  */
 #include "agent/config/config.h"
 #include "agent/pages/evict.h"
@@ -20,22 +20,22 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-/* The block or object that starts at a page, as of the last scan. */
+/* The block or object that started at a page in the last scan. */
 struct known {
-	uint64_t sequence; /* of its tag */
+	uint64_t sequence; /* sequence of the tag */
 	uint64_t key;
 	uint32_t session, touched;
-	uint32_t node; /* node plus 1; 0: nothing starts here */
+	uint32_t node; /* node plus 1; 0: nothing starts at this page */
 	uint32_t scan;
 };
 
 struct adaptive {
 	struct eviction *eviction;
 	struct known *known;         /* [page_count] */
-	struct evict_sight *changed; /* [page_count] scratch: new ones, and used ones */
+	struct evict_sight *changed; /* [page_count] scratch: new and used content */
 	uint32_t page_count;
 	uint32_t scan;
-	double priority; /* weight of the usage and priority */
+	double priority; /* weight of usage and priority */
 };
 
 static void adaptive_destroy(void *state)
@@ -75,7 +75,7 @@ static void adaptive_configure(void *state, const struct config *config)
 	adaptive->priority = config->eviction.priority;
 }
 
-/* Return true if it is the same content; its attributes may have changed. */
+/* Return true if the content is the same; its attributes may have changed. */
 static bool is_same(const struct known *known, uint64_t tag, uint32_t session)
 {
 	return known->sequence == tag >> BLOCK_SEQUENCE_SHIFT && known->session == session;
@@ -87,7 +87,7 @@ static void forget(struct adaptive *adaptive, struct known *known)
 	known->node = 0;
 }
 
-/* Longest idle first, as if each use had been reported when it happened. */
+/* Sort by idle time, longest first: uses are then recorded in the order in which they happened. */
 static int by_idle(const void *left, const void *right)
 {
 	const struct evict_sight *a = left, *b = right;
@@ -107,7 +107,7 @@ static void used(struct adaptive *adaptive, const struct evict_sight *sight)
 		eviction_touch(adaptive->eviction, known->node - 1);
 		return;
 	}
-	/* The number of nodes equals that of pages, so this cannot fail. */
+	/* This cannot fail, because the tree has one node per page. */
 	eviction_insert(adaptive->eviction, EVICTION_NONE, sight->key, &node);
 	known->node = node + 1;
 	known->sequence = sight->tag >> BLOCK_SEQUENCE_SHIFT;
@@ -124,7 +124,7 @@ static void adaptive_see(void *state, const struct evict_sight *sights, uint32_t
 	for (uint32_t i = 0; i < count; i++) {
 		struct known *known = &adaptive->known[sights[i].page];
 
-		/* Another key means other content: a chunk of a KV cache keeps its block. */
+		/* Another key means other content: a KV cache reuses the block of a chunk. */
 		if (known->node && (!is_same(known, sights[i].tag, sights[i].session) || known->key != sights[i].key))
 			forget(adaptive, known);
 		known->scan = adaptive->scan;
@@ -145,7 +145,9 @@ static void adaptive_score(void *state, struct evict_candidate *candidates, uint
 
 	for (uint32_t i = 0; i < count; i++) {
 		const struct known *known = &adaptive->known[candidates[i].page];
-		/* Content that was allocated after the scan visited its page has the least worth for now. */
+		/*
+		 * Content that was allocated after the scan visited its page has the lowest worth until the next scan.
+		 */
 		float uses = known->node ? eviction_worth(adaptive->eviction, known->node - 1) : 0;
 
 		candidates[i].score =

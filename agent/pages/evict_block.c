@@ -1,4 +1,6 @@
-/* evict_block.c - see evict_block.h. */
+/*
+ * evict_block.c - take one block; see evict_block.h.
+ */
 #include "agent/pages/evict_block.h"
 
 #include "agent/base/journal.h"
@@ -10,11 +12,6 @@
 
 #include <errno.h>
 
-/*
- * Return the number of pages of a block, extents included, as read from the untrusted segment; 0: it is not a valid
- * block. `budget`, the number of pages that may still be visited, bounds the cost of a session with overlapping blocks.
- * run_count not NULL: store the extents in pool->runs, and no page in two of them.
- */
 uint32_t evict_block_walk(struct pool *pool, const struct session *session, uint32_t head, uint64_t tag,
 	uint32_t *budget, uint32_t *run_count)
 {
@@ -56,7 +53,7 @@ uint32_t evict_block_walk(struct pool *pool, const struct session *session, uint
 	}
 }
 
-/* Free the extents in pool->runs: bits, tags, words. */
+/* Free the extents in pool->runs: clear bits and tags, then change the page words. */
 static uint32_t runs_take(struct pool *pool, struct session *session, uint32_t run_count)
 {
 	uint32_t total = 0;
@@ -65,7 +62,7 @@ static uint32_t runs_take(struct pool *pool, struct session *session, uint32_t r
 		const struct page_run *run = &pool->runs[i];
 		uint32_t end = run->first + run->count;
 
-		/* Free bits that the worker wrongly set for these pages must not outlive the lease. */
+		/* Clear free bits that the worker has wrongly set for these pages; they must not outlive the lease. */
 		for (uint32_t word = run->first / 64; word <= (end - 1) / 64; word++)
 			lease_take_word(session->segment.free_bits, word, lease_mask(word, run->first, run->count));
 		atomic_store_explicit(&session->segment.blocks[run->first].tag, 0, memory_order_release);
@@ -76,7 +73,7 @@ static uint32_t runs_take(struct pool *pool, struct session *session, uint32_t r
 	return total;
 }
 
-/* Free a block, in a step that the next agent can complete. */
+/* Free a block as a step that the next agent can complete. */
 static uint32_t block_take(struct pool *pool, struct session *session, uint32_t run_count)
 {
 	uint32_t total;
@@ -108,10 +105,7 @@ static void wake_pins(const struct pool *pool, const struct session *session, ui
 		futex_wake((_Atomic uint32_t *)&pool->segment.pages[page] + 1, INT32_MAX);
 }
 
-/*
- * Evict a block by the protocol: mark the word, then read the pins. Return: the number of pages freed or being spilled;
- * 0: busy or changed, and nothing was done.
- */
+/* Mark the word before reading the pins (shm/pins.h). If the result is 0, nothing was changed. */
 uint32_t evict_block(struct pool *pool, const struct evict_candidate *candidate)
 {
 	struct session *session = pool->sessions[candidate->session];
@@ -125,7 +119,7 @@ uint32_t evict_block(struct pool *pool, const struct evict_candidate *candidate)
 	mark(pool, page, word);
 	crash_point();
 	/*
-	 * Pins, fence, then the tag: if the tag were read earlier, a free that completes meanwhile would leave free
+	 * Read the tag after pins and fence. If it were read earlier, a free that completes meanwhile would leave free
 	 * bits set on pages without an owner.
 	 */
 	if (evict_block_idle(session, page)) {

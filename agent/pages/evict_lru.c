@@ -1,9 +1,9 @@
 /*
- * evict_lru.c - the policy `lru_size_aware`: score = 0.6 recency + 0.2 size + 0.2 content priority, lowest first
- * (weights configurable), for blocks and objects.
+ * evict_lru.c - the policy `lru_size_aware` for blocks and objects: score = 0.6 recency + 0.2 size + 0.2 content,
+ * lowest first. The weights are configurable.
  *
  *   recency:  1 if just used, decreasing to 0 for the longest idle time among the candidates
- *   size:     1 for one page, decreasing to 0 for the largest candidate, whose eviction frees the most pages
+ *   size:     1 for one page, decreasing to 0 for the largest candidate, since its eviction frees the most pages
  *   content:  evict_usage_value()
  */
 #include "agent/config/config.h"

@@ -1,11 +1,13 @@
-/* evict_order.c - the value of content and the order of candidates, which all policies share. */
+/*
+ * evict_order.c - the value of content, and the order of candidates with equal scores. Shared by all policies.
+ */
 #include "agent/pages/evict.h"
 
 enum { LORA_COLD_MS = 60000 };
 
 double evict_usage_value(const struct evict_candidate *candidate)
 {
-	/* by enum gpool_usage: KV_CACHE, LORA_WEIGHT, TEMP_BUFFER, ACTIVATION, GRADIENT */
+	/* indexed by enum gpool_usage: KV_CACHE, LORA_WEIGHT, TEMP_BUFFER, ACTIVATION, GRADIENT */
 	static const double values[] = {5, 4, 0, 1, 2};
 	double value = candidate->usage < sizeof(values) / sizeof(*values) ? values[candidate->usage] : 0;
 

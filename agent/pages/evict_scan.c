@@ -1,4 +1,6 @@
-/* evict_scan.c - see evict_scan.h. */
+/*
+ * evict_scan.c - list the candidates for eviction; see evict_scan.h.
+ */
 #include "agent/pages/evict_scan.h"
 
 #include "agent/pages/evict_block.h"
@@ -10,7 +12,10 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-/* Return the borrowed pages per unit of weight, by which tenants are compared. */
+/*
+ * Return the borrowed pages per unit of weight. Between tenants of the same priority, the one with the higher value may
+ * lose pages to the other.
+ */
 static uint64_t borrowed_share(const struct tenant *tenant)
 {
 	uint64_t borrowed = tenant->leased > tenant->minimum ? tenant->leased - tenant->minimum : 0;
@@ -51,7 +56,7 @@ static int by_score(const void *left, const void *right)
 	return evict_order(left, right);
 }
 
-/* Move cached runs to the front, and return their number. They have no content, so policies do not see them. */
+/* Move cached runs to the front and return their number. Policies do not score them, since they have no content. */
 static uint32_t cached_first(struct evict_candidate *queue, uint32_t count)
 {
 	uint32_t cached = 0;
@@ -66,15 +71,18 @@ static uint32_t cached_first(struct evict_candidate *queue, uint32_t count)
 	return cached;
 }
 
-/* Return the idle time in milliseconds. The clock is coarse and the time stamp is not trusted: a negative time is 0. */
+/*
+ * Return the idle time in milliseconds. The clock is coarse and the time stamp is not trusted, so a negative time
+ * counts as 0.
+ */
 static uint32_t idle_of(uint32_t now, uint32_t touched)
 {
 	return now - touched > INT32_MAX ? 0 : now - touched;
 }
 
 /*
- * Return a key for the content of a block: its owner id and usage, or, without an owner id, its tag, which it keeps
- * when it is spilled. The key includes the tenant, since tenants use the same ids for different content.
+ * Return a key for the content of a block: its owner id and usage or, without an owner id, its tag, which stays the
+ * same when the block is spilled. The key includes the tenant, because tenants use the same ids for different content.
  */
 static uint64_t block_key(const struct session *session, const struct block_entry *entry, uint64_t tag)
 {
@@ -105,7 +113,9 @@ static struct evict_sight sight_of(const struct session *session, uint32_t page,
 	};
 }
 
-/* Return the CPU time of this thread, so that the measured cost of a scan excludes preemption. */
+/*
+ * Return the CPU time of this thread, so that the measured cost of a scan excludes the time in which it was preempted.
+ */
 static uint64_t cpu_ns(void)
 {
 	struct timespec now;
@@ -159,7 +169,7 @@ void evict_scan(struct pool *pool, const struct evict_request *request)
 			.cached = evict_tag_is_free(tag),
 		};
 	}
-	/* Objects after the blocks, for their scores. Each has a page of its own, so the array is large enough. */
+	/* Append the objects to score them. Each object has its own pages, so the array is large enough. */
 	objects = pool->evict.source->candidates(pool, request, evict->queue + count, now);
 	if (evict->policy->see) {
 		seen += pool->evict.source->see(pool, evict->sights + seen, now);

@@ -1,4 +1,6 @@
-/* evict_window.c - make adjacent pages free: evict_window() of evict.h. */
+/*
+ * evict_window.c - make adjacent pages free; see evict_window() in evict.h.
+ */
 #include "agent/pages/evict_scan.h"
 
 #include "agent/pages/evict_block.h"
@@ -7,8 +9,8 @@
 #include <stdlib.h>
 
 /*
- * Other values: the cost of evicting the page's content. Any content costs at least WINDOW_LEAST, so that among places
- * with cheap content the one with the fewest such pages is chosen.
+ * Other values are the cost of evicting a page's content. Any content costs at least WINDOW_LEAST, so that among places
+ * with cheap content, the one with the fewest pages with content is chosen.
  */
 enum { WINDOW_LEAST = 16, WINDOW_MOST = 256, WINDOW_BLOCKED = UINT16_MAX };
 
@@ -29,7 +31,7 @@ static uint16_t window_cost(float score, float highest)
 	return (uint16_t)(WINDOW_LEAST + (WINDOW_MOST - WINDOW_LEAST) * (share < 0 ? 0 : share > 1 ? 1 : share));
 }
 
-/* Compute the cost of each page below the reserved ones. */
+/* Compute the cost of each unreserved page. */
 static void window_costs(struct pool *pool, const struct evict_request *request, uint16_t *costs)
 {
 	float highest = highest_score(pool);
@@ -55,7 +57,7 @@ static void window_costs(struct pool *pool, const struct evict_request *request,
 	for (uint32_t i = 0; i < pool->evict.queue_count; i++) {
 		const struct evict_candidate *candidate = &pool->evict.queue[i];
 
-		/* Extents of a scattered block are in other places: it is not evicted for a window. */
+		/* A scattered block is not evicted for a window, because its other extents are elsewhere. */
 		for (uint32_t page = candidate->page;
 			!(candidate->tag & BLOCK_SCATTERED) && page < candidate->page + candidate->pages; page++)
 			costs[page] = candidate->cached ? 0 : window_cost(candidate->score, highest);

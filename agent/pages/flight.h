@@ -1,5 +1,5 @@
 /*
- * flight.h - records of the agent in the flight recorder (shm/flight.h), in addition to the events of event_publish().
+ * flight.h - records of the agent in the flight recorder (shm/flight.h), in addition to those of event_publish().
  */
 #ifndef GPOOL_AGENT_FLIGHT_H
 #define GPOOL_AGENT_FLIGHT_H
@@ -8,10 +8,10 @@
 
 struct pool;
 
-/* flight_stamp() - set the time of an entry that ends now. begun_ns: clock_ns() at its start; 0: an instant. */
+/* flight_stamp() - set the time of an entry that ends now. begun_ns: clock_ns() at its start; 0: instantaneous. */
 void flight_stamp(struct flight_entry *entry, uint64_t begun_ns);
 
-/* flight_note() - write a record, with the time of flight_stamp() or else the current time. */
+/* flight_note() - write a record, with the time set by flight_stamp() or otherwise the current time. */
 void flight_note(const struct pool *pool, const struct flight_entry *entry, uint64_t begun_ns);
 
 #endif

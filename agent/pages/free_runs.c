@@ -7,14 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Class of a length: 1..64 exact, then eight steps per power of two. Grows with the length. */
+/* Return the class of a length, which increases with the length: 1..64 exactly, then eight classes per power of two. */
 static uint32_t class_of(uint32_t length)
 {
 	uint32_t octave, step;
 
 	if (length <= FREE_RUNS_EXACT)
 		return length - 1;
-	octave = 31 - (uint32_t)__builtin_clz(length); /* >= 6 */
+	octave = 31 - (uint32_t)__builtin_clz(length); /* at least 6 */
 	step = (length >> (octave - 3)) & 7;
 	return FREE_RUNS_EXACT + (octave - 6) * 8 + step;
 }
@@ -45,14 +45,14 @@ void free_runs_fini(struct free_runs *runs)
 	memset(runs, 0, sizeof(*runs));
 }
 
-/* Below, `at` is relative to runs->low. */
+/* In the following functions, `at` is relative to runs->low. */
 
 static bool is_start(const struct free_runs *runs, uint32_t at)
 {
 	return runs->starts[at / 64] >> (at % 64) & 1;
 }
 
-/* The lists around a run lead to it. */
+/* Return true if the neighbours in the list, or its head, point to the run. */
 static bool is_linked(const struct free_runs *runs, uint32_t at)
 {
 	uint32_t class = class_of(runs->length[at]), next = runs->next[at], previous = runs->previous[at];
@@ -61,7 +61,10 @@ static bool is_linked(const struct free_runs *runs, uint32_t at)
 		(!next || runs->previous[next - 1] == at + 1) && runs->filled[class / 64] >> (class % 64) & 1;
 }
 
-/* A run in the index: its length is written at both ends, it is in the list of its class, and no run touches it. */
+/*
+ * Check the invariants of a run: both ends contain its length, it is in the list of its class, and no other run is
+ * adjacent.
+ */
 static void run_check(const struct free_runs *runs, uint32_t at)
 {
 	uint32_t length = runs->length[at], end = at + length;
@@ -79,7 +82,7 @@ static void run_check(const struct free_runs *runs, uint32_t at)
 		runs->total, runs->pages);
 }
 
-/* The last run that begins at page `at` or before it, as page + 1; 0: none. */
+/* Return the last run that begins at page `at` or before it, as page + 1; 0: none. */
 static uint32_t run_before(const struct free_runs *runs, uint32_t at)
 {
 	uint32_t word = at / 64;
@@ -90,7 +93,7 @@ static uint32_t run_before(const struct free_runs *runs, uint32_t at)
 	return starts ? word * 64 + 64 - (uint32_t)__builtin_clzll(starts) : 0;
 }
 
-/* Return whether one of these pages is in a run. */
+/* Return true if one of these pages is in a run. */
 static bool overlaps(const struct free_runs *runs, uint32_t at, uint32_t count)
 {
 	uint32_t run = run_before(runs, at + count - 1);
@@ -166,7 +169,7 @@ static uint32_t run_take(struct free_runs *runs, uint32_t at, uint32_t count)
 	return runs->low + at;
 }
 
-/* Return the lowest non-empty class >= class, or FREE_RUNS_CLASSES. */
+/* Return the lowest nonempty class >= class, or FREE_RUNS_CLASSES. */
 static uint32_t class_from(const struct free_runs *runs, uint32_t class)
 {
 	for (uint32_t word = class / 64; word < FREE_RUNS_CLASSES / 64; word++) {
@@ -180,7 +183,7 @@ static uint32_t class_from(const struct free_runs *runs, uint32_t class)
 	return FREE_RUNS_CLASSES;
 }
 
-/* Return the shortest run of a class with at least `count` pages, as page + 1. */
+/* Return the shortest run of a class that has at least `count` pages, as page + 1; 0: none. */
 static uint32_t class_best(const struct free_runs *runs, uint32_t class, uint32_t count)
 {
 	uint32_t best = 0, best_length = UINT32_MAX;

@@ -10,18 +10,18 @@
 #include <sys/mman.h>
 
 #ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25 /* Linux 6.1 */
+#define MADV_COLLAPSE 25 /* since Linux 6.1 */
 #endif
 
 #define MIB (UINT64_C(1) << 20)
 
 enum {
-	AT_ONCE_MIB = 256, /* a call has a fixed cost of some milliseconds */
-	TRIES = 3,         /* pages that are being accessed elsewhere are skipped by the kernel */
+	AT_ONCE_MIB = 256, /* memory per call, which has a fixed cost of some milliseconds */
+	TRIES = 3,         /* the kernel skips pages that are being accessed elsewhere */
 	PROGRESS_MIB = 4096,
 };
 
-/* Return the size of a huge page; 0: the kernel has none. */
+/* Return the size of a huge page; 0: the kernel does not support huge pages. */
 static uint64_t huge_page_bytes(void)
 {
 	FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", "re");
@@ -50,7 +50,7 @@ static uint64_t machine_available(void)
 	return kib * 1024;
 }
 
-/* Read a number from a file of this process's control group; UINT64_MAX: none. */
+/* Read a number from a file of this process's control group; UINT64_MAX: no number. */
 static uint64_t group_number(const char *group, const char *name)
 {
 	uint64_t number = UINT64_MAX;
@@ -68,8 +68,8 @@ static uint64_t group_number(const char *group, const char *name)
 }
 
 /*
- * Return the memory left in this process's control group (version 2), as of a container or a service: a process that
- * exceeds it is killed.
+ * Return the memory that is left in this process's control group (version 2), such as that of a container or a service.
+ * A process that exceeds it is killed.
  */
 static uint64_t group_available(void)
 {
@@ -100,8 +100,8 @@ static uint64_t memory_available(void)
 }
 
 /*
- * Make the memory huge in one call, or, if that fails, page by page, so that one page that fails does not affect the
- * others. Return: the number of bytes that are huge.
+ * Convert the memory to huge pages in one call or, if that fails, page by page, so that one failed page does not affect
+ * the others. Return the number of bytes in huge pages.
  */
 static uint64_t collapse(char *memory, uint64_t bytes, uint64_t page_bytes)
 {
@@ -118,7 +118,7 @@ static uint64_t collapse(char *memory, uint64_t bytes, uint64_t page_bytes)
 
 static int part_make(int fd, uint64_t offset, uint64_t bytes, uint64_t page_bytes, uint64_t *huge_bytes)
 {
-	/* Additional addresses: the mapping must be aligned to huge pages, as the file is. */
+	/* Reserve additional addresses, because the mapping must be aligned to huge pages, as the file is. */
 	char *room = mmap(NULL, bytes + page_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0),
 	     *memory;
 	int error = 0;

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 
 enum {
-	REFILL_SOON_MS = 50,   /* refills at shorter intervals double the batch */
-	REFILL_CALM_MS = 1000, /* after a longer interval the batch is reset */
+	REFILL_SOON_MS = 50,   /* a shorter interval between refills doubles the batch */
+	REFILL_CALM_MS = 1000, /* a longer interval resets the batch */
 };
 
 uint32_t lease_idle(const struct session *session)
@@ -29,7 +29,7 @@ static void account(struct session *session, int64_t pages)
 	session->tenant->leased = (uint32_t)(session->tenant->leased + pages);
 }
 
-/* Return the pages of `mask` that are leased to the session by the page words: the segment is not trusted. */
+/* Return the pages of `mask` that are leased to the session by their page words, since its segment is not trusted. */
 static uint64_t owned_mask(const struct pool *pool, const struct session *session, uint32_t word, uint64_t mask)
 {
 	uint64_t owned = 0;
@@ -48,7 +48,7 @@ static uint64_t owned_mask(const struct pool *pool, const struct session *sessio
 }
 
 /*
- * Take back the idle pages of `mask` in one word, and return their number. All of them must have been seen idle: if the
+ * Take back the idle pages of `mask` in one word and return their number. All of them must have been seen idle: if the
  * agent dies here, cleared bits become doubtful pages, which must not include a page in transit to the worker.
  */
 static uint32_t reclaim_word(struct session *session, uint32_t word, uint64_t mask)
@@ -73,7 +73,7 @@ static uint32_t reclaim_word(struct session *session, uint32_t word, uint64_t ma
 	return taken;
 }
 
-/* One record for all words, since the pages need not be adjacent. */
+/* Write one record for all words, since the pages need not be adjacent. */
 static void note_return(const struct session *session, uint32_t pages)
 {
 	if (pages)
@@ -88,7 +88,7 @@ uint32_t lease_reclaim(struct session *session, uint32_t most)
 
 	if (session->state != SESSION_LIVE)
 		return 0;
-	/* From the top, so that the remaining pages are adjacent at the bottom. */
+	/* Start at the top, so that the remaining pages are adjacent at the bottom. */
 	for (uint32_t word = (session->segment.page_count + 63) / 64; word-- > 0 && taken < most;) {
 		uint64_t seen = atomic_load_explicit(&session->segment.free_bits[word], memory_order_relaxed);
 
@@ -133,8 +133,8 @@ uint32_t lease_reclaim_range(struct session *session, uint32_t first, uint32_t c
 }
 
 /*
- * Return the number of idle pages that are useful to `taker`: of a tenant that keeps its minimum only those above it,
- * since the rest would be kept.
+ * Return the number of idle pages of `tenant` that are useful to `taker`. If `tenant` keeps the unused part of its
+ * minimum, only pages above the minimum count.
  */
 static uint32_t spare_of(const struct tenant *tenant, const struct tenant *taker)
 {
@@ -143,16 +143,16 @@ static uint32_t spare_of(const struct tenant *tenant, const struct tenant *taker
 	return tenant->leased > tenant->minimum ? tenant->leased - tenant->minimum : 0;
 }
 
-/* Idle pages of tenants above their minimum are taken first. */
+/* Return true if the session is served in this turn: tenants above their minimum come first. */
 static bool in_turn(const struct session *session, int turn)
 {
 	return (session->tenant->leased > session->tenant->minimum) == (turn == 0);
 }
 
-/* The sessions whose idle pages may be taken: all, those of one tenant, or of one trust domain. */
+/* The sessions whose idle pages may be taken: all, or those of one tenant or trust domain. */
 struct whose {
-	const struct tenant *tenant; /* NULL: all */
-	uint32_t domain;             /* 0: all */
+	const struct tenant *tenant; /* NULL: any */
+	uint32_t domain;             /* 0: any */
 };
 
 static bool is_whose(const struct session *session, const struct whose *whose)
@@ -183,7 +183,7 @@ static uint32_t reclaim_from(struct pool *pool, const struct whose *whose, const
 	return taken;
 }
 
-/* Return the number of free pages that are kept for other tenants: the unused part of minima that are not lent. */
+/* Return the number of free pages that are kept for other tenants: the unused parts of minima that are not lent. */
 static uint32_t kept_from(const struct pool *pool, const struct tenant *tenant)
 {
 	uint32_t kept = 0;
@@ -197,13 +197,13 @@ static uint32_t kept_from(const struct pool *pool, const struct tenant *tenant)
 	return kept;
 }
 
-/* Return the number of free pages, of any trust domain. */
+/* Return the number of free pages in all trust domains. */
 static uint32_t free_pages(const struct pool *pool, uint32_t flags)
 {
 	return pool->free.total + (flags & LEASE_CRITICAL ? pool->reserved.total : 0);
 }
 
-/* Return the index that serves this session: the free pages that its trust domain may lease. */
+/* Return the index with the free pages that may be leased to this session's trust domain. */
 static struct free_runs *free_of(const struct session *session, bool reserved)
 {
 	struct pool *pool = session->pool;
@@ -214,7 +214,7 @@ static struct free_runs *free_of(const struct session *session, bool reserved)
 	return view ? &view->normal : &pool->free;
 }
 
-/* Return the number of those pages. */
+/* Return the number of pages in that index. */
 static uint32_t own_pages(const struct session *session, uint32_t flags)
 {
 	return free_of(session, false)->total + (flags & LEASE_CRITICAL ? free_of(session, true)->total : 0);
@@ -231,8 +231,8 @@ static uint32_t available(const struct session *session, uint32_t flags)
 }
 
 /*
- * Return the number of pages that must become free before `need` can be leased: including those that are kept for other
- * tenants, excluding free pages that cannot be transferred from another trust domain.
+ * Return the number of pages that must become free before `need` pages can be leased. Pages kept for other tenants are
+ * needed in addition, and free pages of another trust domain do not count if they cannot be transferred.
  */
 static uint32_t lacking(const struct session *session, uint32_t need, uint32_t flags)
 {
@@ -255,7 +255,7 @@ static uint32_t tenant_room(const struct session *session)
 {
 	const struct tenant *tenant = session->tenant;
 
-	/* A limit equal to the pool is no limit: the pool itself is exhausted first. */
+	/* A limit of at least the pool's size is no limit, because the pool is exhausted first. */
 	if (tenant->limit >= session->pool->page_count)
 		return UINT32_MAX;
 	return tenant->limit > tenant->leased ? tenant->limit - tenant->leased : 0;
@@ -275,19 +275,19 @@ static uint32_t room(const struct session *session)
 	return tenant < own ? tenant : own;
 }
 
-/* Return the number of pages still to be freed, if `leaving` of them are already being freed. */
+/* Return the number of pages still to be freed if `leaving` pages are already being freed. */
 static uint32_t beyond(uint32_t pages, uint32_t leaving)
 {
 	return pages > leaving ? pages - leaving : 0;
 }
 
-/* Return the number of pages that are being spilled or cleared and not claimed by a waiting request. */
+/* Return the number of pages being spilled or cleared that no waiting request has claimed. */
 static uint32_t leaving(const struct pool *pool)
 {
 	return beyond(pool->saving_pages + trust_coming(pool), pool->claimed_pages);
 }
 
-/* Take back all idle pages of the session, in magazines and bitmap, so that they can be leased in one run. */
+/* Take back all idle pages of the session, including those in magazines, so that they can be leased in one run. */
 static void consolidate(struct session *session)
 {
 	struct evict_request cached = {.only = session, .cached_only = true, .pages = UINT32_MAX};
@@ -296,15 +296,15 @@ static void consolidate(struct session *session)
 	evict_pages(session->pool, &cached);
 }
 
-/* Return the session whose content a request with these flags does not evict. */
+/* Return the session that evicts its own content itself, or NULL. */
 static const struct session *own_last(const struct session *session, uint32_t flags)
 {
 	return flags & LEASE_OWN_LAST ? session : NULL;
 }
 
 /*
- * Return true if the pool could provide `need` pages by taking all that may be taken. Checked before blocks are evicted
- * because of a limit.
+ * Return true if the pool could provide `need` pages by taking everything that may be taken. This is checked before
+ * blocks are evicted because of a limit.
  */
 static bool could_free(struct session *session, uint32_t need, uint32_t flags)
 {
@@ -315,14 +315,16 @@ static bool could_free(struct session *session, uint32_t need, uint32_t flags)
 	return !request.pages || evict_possible(session->pool, &request);
 }
 
-/* Bring the session below its limits by taking unused pages of it or its tenant. 0, -EDQUOT or -ENOSPC. */
+/*
+ * Bring the session below its limits by taking unused pages of the session or its tenant. Return 0, -EDQUOT or -ENOSPC.
+ */
 static int make_room(struct session *session, uint32_t need, uint32_t flags)
 {
 	struct pool *pool = session->pool;
 
 	if (need <= room(session))
 		return 0;
-	/* Only as many as needed: other idle pages may be mapped where they will be used again. */
+	/* Take only as many as needed: other idle pages may be mapped where they will be used again. */
 	lease_reclaim(session, need - room(session));
 	if (need <= room(session))
 		return 0;
@@ -354,7 +356,7 @@ static int make_room(struct session *session, uint32_t need, uint32_t flags)
 	return need <= room(session) ? 0 : -EDQUOT;
 }
 
-/* Begin the transfer of free pages of other trust domains; take retired pages of the session's own domain at once. */
+/* Begin the transfer of free pages of other trust domains, and take back retired pages of the session's own domain. */
 static void make_ours(struct session *session, uint32_t need, uint32_t flags)
 {
 	struct pool *pool = session->pool;
@@ -369,12 +371,12 @@ static void make_ours(struct session *session, uint32_t need, uint32_t flags)
 		trust_cancel(pool, session->domain, need - own);
 	own = own_pages(session, flags);
 	wish.pages = beyond(need > own ? need - own : 0, leaving(pool));
-	/* Begin no transfer that does not suffice: sessions would be asked in vain, and pages perhaps retired. */
+	/* Do not begin an insufficient transfer: sessions would be asked in vain, and pages could be retired. */
 	if (wish.pages && trust_reach(pool, &wish) >= wish.pages)
 		trust_begin(pool, &wish);
 }
 
-/* Provide enough free pages. */
+/* Make `need` pages available; return false if that is not possible now. */
 static bool make_free(struct session *session, uint32_t need, uint32_t flags)
 {
 	struct pool *pool = session->pool;
@@ -393,20 +395,20 @@ static bool make_free(struct session *session, uint32_t need, uint32_t flags)
 			.whole = true,
 			.cached_only = flags & LEASE_NO_EVICT,
 			/*
-			 * The next requests will need pages too: evicting some more now is cheaper than a scan for each
-			 * request.
+			 * The next requests will also need pages, and evicting some more now is cheaper than a scan for
+			 * each request.
 			 */
 			.hysteresis = flags & LEASE_NO_EVICT ? 0 : pool->agent->config.eviction.hysteresis,
 		};
 
 		evict_pages(pool, &request);
 	}
-	/* Pages taken from another trust domain are free, but have to be transferred. */
+	/* Pages taken from another trust domain are free, but must be transferred. */
 	make_ours(session, need, flags);
 	return need <= available(session, flags);
 }
 
-/* Return the longest run that this session can lease now. */
+/* Return the length of the longest run that can be leased to this session now. */
 static uint32_t longest_run(const struct session *session, uint32_t flags)
 {
 	uint32_t longest = free_runs_longest(free_of(session, false)), normal = available(session, 0);
@@ -417,7 +419,7 @@ static uint32_t longest_run(const struct session *session, uint32_t flags)
 	return longest > reserved ? longest : reserved;
 }
 
-/* Make one run of `need` pages if that loses no content; with LEASE_CONTIGUOUS by eviction, too. */
+/* Form one run of `need` pages without loss of content or, with LEASE_CONTIGUOUS, also by eviction. */
 static bool make_run(struct session *session, uint32_t need, uint32_t flags)
 {
 	struct pool *pool = session->pool;
@@ -433,20 +435,18 @@ static bool make_run(struct session *session, uint32_t need, uint32_t flags)
 	consolidate(session);
 	if (longest_run(session, flags) >= need || !(flags & LEASE_CONTIGUOUS))
 		return longest_run(session, flags) >= need;
-	/* While blocks of a chosen place are being spilled or cleared, do not choose another one. */
+	/* While content of a chosen place is being spilled or cleared, do not choose another place. */
 	if (pool->saving_pages || trust_coming(pool) || !evict_window(pool, &request, need, &first))
 		return false;
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++)
 		if (pool->sessions[id] && pool->sessions[id]->kind == SESSION_WORKER)
 			lease_reclaim_range(pool->sessions[id], first, need);
 	trust_begin_range(pool, session->domain, first, need);
-	/*
-	 * A pin or an allocation may have been faster: then this attempt fails, and the next one chooses another place.
-	 */
+	/* If a pin or an allocation was faster, this attempt fails, and the next one chooses another place. */
 	return longest_run(session, flags) >= need;
 }
 
-/* Take a run of this length from the index; false: none. */
+/* Take a run of `count` pages from the index; return false if it has none. */
 static bool take_run(struct session *session, bool reserved, uint32_t count, bool first_fit, uint32_t *first)
 {
 	if (!free_runs_take(free_of(session, reserved), count, first_fit, first))
@@ -456,7 +456,7 @@ static bool take_run(struct session *session, bool reserved, uint32_t count, boo
 	return true;
 }
 
-/* Take the longest run, or `most` pages of it; return its length. */
+/* Take the longest run, or the first `most` pages of it, and return the number of pages. */
 static uint32_t take_longest(struct session *session, bool reserved, uint32_t most, uint32_t *first)
 {
 	uint32_t length = free_runs_take_longest(free_of(session, reserved), most, first);
@@ -467,16 +467,15 @@ static uint32_t take_longest(struct session *session, bool reserved, uint32_t mo
 }
 
 /*
- * Take `need` pages from the index, in one run or several; there are enough. Additional pages only if they are adjacent
- * or in one run.
+ * Take `need` pages from the index, in one or several runs; the caller has checked that they are available. Additional
+ * pages are taken only if they are adjacent or in one run.
  */
 static void take(struct session *session, const struct lease_want *want, uint32_t extra, struct lease_grant *grant)
 {
 	struct pool *pool = session->pool;
 	bool first_fit = want->flags & LEASE_FIRST_FIT, critical = want->flags & LEASE_CRITICAL;
 	/*
-	 * The pages kept for others' minima are not for this session; a critical request uses the reserved pages
-	 * instead.
+	 * Pages kept for the minima of other tenants are not available; a critical request uses reserved pages instead.
 	 */
 	uint32_t need = want->need, normal = available(session, 0), first, got;
 
@@ -505,7 +504,7 @@ static void take(struct session *session, const struct lease_want *want, uint32_
 		grant->extra_count = take_longest(session, false, extra, &grant->extra_first);
 }
 
-/* Lease the pages: page words first, then the runs on which the worker may act after the answer. */
+/* Lease the pages: set the page words first, then the runs, which the worker uses after the answer. */
 static void lend(struct session *session, const struct lease_want *want, const struct lease_grant *grant)
 {
 	struct pool *pool = session->pool;
@@ -543,7 +542,9 @@ void lease_grant_undo(struct session *session, const struct lease_grant *grant)
 	}
 }
 
-/* Return the number of additional pages: the session's batch, fewer if the pool has few free pages or many sessions. */
+/*
+ * Return the number of additional pages: the session's batch, or fewer if the pool has few free pages or many sessions.
+ */
 static uint32_t welcome_extra(struct session *session, uint32_t need, uint32_t extra)
 {
 	struct pool *pool = session->pool;
@@ -570,7 +571,7 @@ static uint32_t welcome_extra(struct session *session, uint32_t need, uint32_t e
 	return extra < most ? extra : most;
 }
 
-/* Return true if the pages are free and can be leased without taking any from a session. */
+/* Return true if `need` pages can be leased without taking any from a session. */
 static bool is_there(const struct session *session, uint32_t need, uint32_t flags)
 {
 	return need <= room(session) && need <= available(session, flags) &&
@@ -589,7 +590,7 @@ int lease_grant(struct session *session, const struct lease_want *want, struct l
 	error = make_room(session, want->need, want->flags);
 	if (error)
 		return error;
-	/* A contiguous request gets its run first: pages freed elsewhere would be of no use to it. */
+	/* Form the run of a contiguous request first: pages freed elsewhere would not help. */
 	if (want->need > 1 && want->flags & LEASE_CONTIGUOUS && !make_run(session, want->need, want->flags))
 		return -ENOSPC;
 	if (!make_free(session, want->need, want->flags))
@@ -639,7 +640,7 @@ void lease_shrink_idle(struct session *session, uint64_t now_ms)
 	idle = lease_idle(session);
 	if (idle <= config->lease.keep_pages)
 		return;
-	/* Half of them each time, so that a worker that becomes active again finds some. */
+	/* Take back half of them each time, so that a worker that becomes active again still has some. */
 	lease_reclaim(session, (idle - config->lease.keep_pages + 1) / 2);
 	session->batch = config->lease.batch_pages;
 	session->last_refill_ms = now_ms;

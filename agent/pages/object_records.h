@@ -1,5 +1,5 @@
 /*
- * object_records.h - read the records of named objects in the pool segment, and their readers in the ledger.
+ * object_records.h - read the records of named objects in the pool segment, and their readers in the ledger. Only
  * agent/object changes them.
  */
 #ifndef GPOOL_AGENT_OBJECT_RECORDS_H
@@ -17,19 +17,19 @@ static inline enum object_state object_state(const struct pool *pool, uint32_t n
 	return (enum object_state)atomic_load_explicit(&object_record(pool, number)->state, memory_order_acquire);
 }
 
-/* CURRENT, OLD, DELETED or LEAVING: it has pages, and may be open. */
+/* object_stands() - return true if the object has pages and may be open: CURRENT, OLD, DELETED or LEAVING. */
 static inline bool object_stands(const struct pool *pool, uint32_t number)
 {
 	return object_state(pool, number) >= OBJECT_CURRENT && object_state(pool, number) <= OBJECT_LEAVING;
 }
 
-/* object_end_of() - Return a number that is above every record that is not NONE. */
+/* object_end_of() - return the end of the records to scan: all records from this number on are NONE. */
 static inline uint32_t object_end_of(const struct pool *pool)
 {
 	return pool_object_end(&pool->segment);
 }
 
-/* object_has_reader() - Return whether a session has the object open. */
+/* object_has_reader() - return true if a session has the object open. */
 static inline bool object_has_reader(const struct pool *pool, uint32_t number, uint32_t session)
 {
 	return atomic_load_explicit(&pool->ledger.objects[number].readers[session / 64], memory_order_relaxed) >>
@@ -37,7 +37,7 @@ static inline bool object_has_reader(const struct pool *pool, uint32_t number, u
 		1;
 }
 
-/* object_may_map() - Return whether a page with this word belongs to an object that the session has open. */
+/* object_may_map() - return true if a page with this word belongs to an object that the session has open. */
 static inline bool object_may_map(const struct pool *pool, uint32_t session, uint64_t word)
 {
 	uint32_t number = page_word_owner(word);

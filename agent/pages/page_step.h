@@ -1,15 +1,15 @@
 /*
- * page_step.h - the steps of a page word, and the states between which each step leads.
+ * page_step.h - the steps of a page word, with the states that each step leads from and to.
  *
  * The agent is the only writer of page words, and each of its stores is one of these steps. page_steps[] is the
- * complete list of allowed transitions; debug builds check it at each store (pool_word_set() in pool.h).
+ * complete list of permitted transitions; debug builds check each store (pool_word_set() in pool.h).
  *
- * An agent that dies between two stores leaves words in any of these states, and its successor takes the same steps:
- *   UNMARK, UNMOVE   end a look or a move that was not decided (agent/control/recover.c, agent/spill/spill_recover.c)
+ * An agent that dies between two stores may leave any of these states. Its successor uses the same steps:
+ *   UNMARK, UNMOVE   end a check or a move that was not decided (agent/control/recover.c, agent/spill/spill_recover.c)
  *   SHARE, UNSHARE   complete or undo a publication, page by page (agent/object/objects_recover.c)
- *   QUARANTINE       also for a page that is quarantined: the pages of a closed session are quarantined again
- *   PUT_ASIDE        also for a page that was put aside in the other state
- * No step leads from a state to itself except QUARANTINE. A page that is free is never taken back.
+ *   QUARANTINE       quarantine the pages of a closed session again, even quarantined ones
+ *   PUT_ASIDE        change a page that was put aside to the other of its two states
+ * Only QUARANTINE may lead from a state to the same state. TAKE_BACK does not apply to a free page.
  */
 #ifndef GPOOL_AGENT_PAGE_STEP_H
 #define GPOOL_AGENT_PAGE_STEP_H
@@ -19,33 +19,33 @@
 #include <stdbool.h>
 
 enum page_step {
-	STEP_LEND,       /* lend a free page to a session */
-	STEP_MARK,       /* look whether a page may be taken */
-	STEP_UNMARK,     /* end the look: the page stays */
+	STEP_LEND,       /* lease a free page to a session */
+	STEP_MARK,       /* begin to check whether a page may be taken */
+	STEP_UNMARK,     /* end the check: the page stays */
 	STEP_MOVE,       /* begin to save or restore the content */
-	STEP_UNMOVE,     /* end it: the page is the session's */
+	STEP_UNMOVE,     /* end the move: the page belongs to the session again */
 	STEP_SHARE,      /* publish the page as part of an object */
-	STEP_UNSHARE,    /* undo a publication */
-	STEP_QUARANTINE, /* the session has disconnected, its process is running */
-	STEP_SET_ASIDE,  /* the session has ended, and the mover may still write to the page */
+	STEP_UNSHARE,    /* undo the publication */
+	STEP_QUARANTINE, /* the session has disconnected, but its process is still running */
+	STEP_SET_ASIDE,  /* the session has ended, but the mover may still write to the page */
 	STEP_PUT_ASIDE,  /* transfer a free page to another trust domain */
 	STEP_TAKE_BACK,  /* the page becomes free */
 	PAGE_STEPS
 };
 
-/* Whose the page is after a step. */
+/* The owner of the page after a step. */
 enum page_step_owner {
 	STEP_OWNER_NONE,
 	STEP_OWNER_SAME,
-	STEP_OWNER_SESSION, /* given by the caller */
-	STEP_OWNER_OBJECT,  /* given by the caller */
+	STEP_OWNER_SESSION, /* passed by the caller */
+	STEP_OWNER_OBJECT,  /* passed by the caller */
 };
 
 struct page_step_rule {
 	const char *name;
-	uint32_t from, to; /* a bit for each state */
+	uint32_t from, to; /* bit sets of states */
 	enum page_step_owner owner;
-	bool same_generation; /* else the next one */
+	bool same_generation; /* otherwise the generation is raised by 1 */
 };
 
 #define IN(state) (1u << PAGE_##state)
@@ -71,7 +71,7 @@ static const struct page_step_rule page_steps[PAGE_STEPS] = {
 
 #undef IN
 
-/* Whether a state requires an owner, forbids one, or allows both. */
+/* Return true if the owner is valid for the state of the word. */
 static inline bool page_word_owner_fits(uint64_t word)
 {
 	uint32_t owner = page_word_owner(word);
@@ -89,7 +89,7 @@ static inline bool page_word_owner_fits(uint64_t word)
 	}
 }
 
-/* page_step_allowed() - return whether the step may change a word from `from` to `to`. */
+/* page_step_allowed() - return true if the step may change a word from `from` to `to`. */
 static inline bool page_step_allowed(enum page_step step, uint64_t from, uint64_t to)
 {
 	const struct page_step_rule *rule = &page_steps[step];
@@ -99,7 +99,7 @@ static inline bool page_step_allowed(enum page_step step, uint64_t from, uint64_
 		return false;
 	if (!(rule->from >> page_word_state(from) & 1) || !(rule->to >> page_word_state(to) & 1))
 		return false;
-	/* Only a page without an owner is put aside; a quarantined page of a session is taken back. */
+	/* Only a page without an owner is put aside; a quarantined page with an owner is taken back instead. */
 	if (!page_word_owner_fits(from) || (step == STEP_PUT_ASIDE && page_word_owner(from)))
 		return false;
 	return page_word_owner_fits(to) && page_word_generation(to) == (generation & PAGE_GENERATION_MASK) &&

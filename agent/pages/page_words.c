@@ -1,4 +1,6 @@
-/* page_words.c - the stores to page words, and the counts and indexes that follow from them; see pool.h. */
+/*
+ * page_words.c - store page words, and update the counts and indexes that depend on them; see pool.h.
+ */
 #include "agent/pages/pool.h"
 
 #include "agent/base/crash_point.h"
@@ -12,7 +14,7 @@ static void words_count(struct pool *pool, enum page_state state, int64_t more)
 		memory_order_relaxed);
 }
 
-/* EVICTING is not published as a count: such a page counts as LEASED until the eviction is decided. */
+/* Return the state under which a page is counted: EVICTING counts as LEASED until the eviction is decided. */
 static enum page_state counted_state(uint64_t word)
 {
 	return page_word_state(word) == PAGE_EVICTING ? PAGE_LEASED : page_word_state(word);
@@ -63,13 +65,13 @@ void pool_unshare(struct pool *pool, uint32_t first, uint32_t count, uint32_t ow
 	pool->leased += count;
 }
 
-/* Return true for a leased or quarantined page, but not for a page of an object, whose owner is the object's number. */
+/* Return true for a leased or quarantined page. The owner of a SHARED page is an object's number. */
 static bool is_lent(uint64_t word)
 {
 	return page_word_owner(word) && page_word_state(word) != PAGE_SHARED;
 }
 
-/* Set the page words; the caller adds the run to the index. */
+/* Set the page words. The caller adds the run to the index. */
 static void words_free(struct pool *pool, uint32_t first, uint32_t count, enum page_state to)
 {
 	uint32_t by_state[PAGE_STATES] = {0}, lent = 0;
@@ -124,7 +126,10 @@ void pool_take_back_word(struct pool *pool, uint32_t word, uint64_t mask)
 	}
 }
 
-/* Return true if the page is a session's: the owner of a shared page is an object, which may have the same number. */
+/*
+ * Return true if the page is owned by this session. The owner of a SHARED page is an object, which may have the same
+ * number.
+ */
 static bool is_of_session(uint64_t word, uint32_t session)
 {
 	return page_word_owner(word) == session && page_word_state(word) != PAGE_SHARED;
@@ -207,8 +212,8 @@ uint32_t pool_take_back_of(struct pool *pool, uint32_t owner)
 }
 
 /*
- * Compute counts and index from the page words: all are free at first, and after a restart they have their previous
- * state.
+ * Compute counts and indexes from the page words: all pages are free in a new pool, and have their previous state after
+ * a restart.
  */
 void pool_count_words(struct pool *pool)
 {

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Return true if a second export is at the expected offset of the same file. */
+/* Return true if the second export is in the same file, at the expected offset. */
 static bool same_arena(const struct gpu_export *first, const struct gpu_export *other, uint64_t distance)
 {
 	struct stat a, b;
@@ -102,7 +102,7 @@ int physical_create(struct physical *physical, const struct physical_plan *plan)
 	}
 	error = export_all(physical);
 	if (!error && plan->separate && physical->arena)
-		physical->arena = false; /* of a single handle */
+		physical->arena = false; /* a single handle has its own file */
 	if (error) {
 		log_error(
 			"cannot export the memory of pool '%s': %s; raise RLIMIT_NOFILE or choose a larger handle_size",
@@ -119,7 +119,7 @@ destroy:
 	return error;
 }
 
-/* Return true if one export is for all handles: then its file is as long as all of them. */
+/* Return true if one export is for all handles: its file is then as long as all of them together. */
 static bool is_arena(const struct physical *physical, const struct held *first)
 {
 	uint64_t end = first->value + physical->handle_count * physical->handle_bytes;
@@ -129,8 +129,8 @@ static bool is_arena(const struct physical *physical, const struct held *first)
 }
 
 /*
- * Log a warning for a memfd of an older gpoold, which cannot be sealed any more (F_SEAL_SEAL). It is used in any case,
- * since its content is worth more than the limit. A driver's export is not a memfd and has no seals.
+ * Warn about a memfd of an older gpoold, which cannot be sealed any more (F_SEAL_SEAL). It is used nevertheless,
+ * because its content matters more than the protection. An export of a driver is not a memfd and has no seals.
  */
 static void warn_of_unsealed(const struct physical *physical, const char *pool)
 {
@@ -164,7 +164,7 @@ static int adopt_all(struct physical *physical, uint32_t pool_index, const struc
 	return physical->arena && physical->exported != 1 ? -EBADMSG : 0;
 }
 
-/* Create the handles that are missing in exports[], where their length is 0. */
+/* Create the handles that are missing in exports[]; their length is 0 there. */
 static int adopt_complete(struct physical *physical, const struct physical_plan *plan)
 {
 	uint32_t missing = physical->handle_count - physical->exported;
@@ -206,7 +206,7 @@ int physical_adopt(struct physical *physical, const struct physical_plan *plan, 
 	}
 	log_error("cannot take over the memory of pool '%s': %s%s", plan->pool, strerror(-error),
 		error == -EACCES ? "; it was made for one trust domain, and processes may have all of it mapped" : "");
-	/* The held descriptors remain, for another attempt. */
+	/* The keeper still holds the descriptors, for another attempt. */
 	physical->exported = 0;
 	physical_destroy(physical);
 	return error;

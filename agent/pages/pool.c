@@ -32,8 +32,8 @@ uint32_t pool_idle(const struct pool *pool)
 	uint32_t idle = 0;
 
 	/*
-	 * With thousands of sessions, each has few pages: reading each page once is cheaper than each word of each
-	 * session.
+	 * Thousands of sessions have few pages each, so reading each page once is cheaper than reading each word of
+	 * each session.
 	 */
 	if ((uint64_t)pool->session_count * ((pool->page_count + 63) / 64) > pool->page_count)
 		return pool_idle_owned(pool);
@@ -50,8 +50,8 @@ uint32_t pool_idle(const struct pool *pool)
 }
 
 /*
- * Return a session's offered pages, as its worker counts them, but at most its leased pages: the agent may have taken
- * some.
+ * Return a session's offered pages, as counted by its worker. The number is limited to its leased pages, because the
+ * agent may have taken some.
  */
 static uint32_t session_offered(const struct session *session)
 {
@@ -61,8 +61,8 @@ static uint32_t session_offered(const struct session *session)
 }
 
 /*
- * Return the number of pages that the agent may take without affecting their owners' work: offered or released ones of
- * ranges, and prefixes that no sequence uses.
+ * Return the number of pages that the agent may take without disturbing their owners' work: offered or released pages
+ * of ranges, and prefixes that no sequence uses.
  */
 static uint32_t pool_offered(const struct pool *pool)
 {
@@ -85,7 +85,7 @@ uint32_t pool_utilization(const struct pool *pool)
 	uint32_t normal = pool->segment.header->reserved_first, away = normal - pool->free.total;
 	uint64_t idle = (uint64_t)pool_idle(pool) + pool_offered(pool);
 
-	/* Both are reported by workers, so they are limited before use. */
+	/* Both numbers are reported by workers, so they are limited before use. */
 	if (!normal)
 		return 100;
 	return (uint32_t)((idle < away ? away - idle : 0) * 100 / normal);
@@ -118,7 +118,7 @@ struct tenant *pool_tenant(struct pool *pool, const char *name)
 	return NULL;
 }
 
-/* Restore the limits that poolctl has set: they hold until the next reload, also over a restart of the agent. */
+/* Restore the limits that poolctl has set. They apply until the next reload, even after a restart of the agent. */
 static void limits_restore(struct pool *pool)
 {
 	for (uint32_t i = 0; i < pool->tenant_count && i < LEDGER_TENANTS; i++) {
@@ -144,7 +144,7 @@ void pool_configure(struct pool *pool)
 {
 	const struct config *config = &pool->agent->config;
 
-	/* While the agent runs, tenants are only added at the end, so the indexes do not change. */
+	/* While the agent runs, tenants are only added at the end, so indexes do not change. */
 	pool->tenant_count = config->tenant_count;
 	for (uint32_t i = 0; i < pool->tenant_count; i++) {
 		struct tenant *tenant = &pool->tenants[i];

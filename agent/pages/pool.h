@@ -1,5 +1,6 @@
 /*
- * pool.h - the pages of one GPU: their owners, the free ones, utilization. The only writer of the page words.
+ * pool.h - the pages of one GPU: owners, free pages, utilization. The functions here are the only writers of the page
+ * words.
  */
 #ifndef GPOOL_AGENT_POOL_H
 #define GPOOL_AGENT_POOL_H
@@ -18,16 +19,16 @@ enum { REFILL_SAMPLES = 4096 };
 
 /* A tenant in one pool. */
 struct tenant {
-	const struct config_tenant *config; /* in agent->config */
-	uint32_t minimum, limit;            /* pages; the limit may have been changed by poolctl */
+	const struct config_tenant *config; /* points into agent->config */
+	uint32_t minimum, limit;            /* pages; the limit may be the one set by poolctl */
 	uint32_t leased;
-	uint32_t domain; /* trust domain, 0: the pool has a single domain */
+	uint32_t domain; /* trust domain; 0: the pool has only one */
 	uint32_t saving; /* leased pages that are being spilled */
-	/* pages of its evictable objects: ephemeral ones that are not open, pinnable ones without pins */
+	/* pages of evictable objects: ephemeral ones that are not open, pinnable ones without pins */
 	uint32_t idle_pages;
 	uint32_t sessions;
 	uint64_t refusals, evicted_pages;
-	uint64_t barren_ns; /* time of the last scan for it that found nothing to evict; see evict.c */
+	uint64_t barren_ns; /* time of the last scan for this tenant that found nothing to evict; see evict.c */
 };
 
 struct jobs;
@@ -41,59 +42,59 @@ TAILQ_HEAD(waiter_list, waiter);
 struct pool {
 	struct agent *agent;
 	uint32_t index;
-	const struct config_pool *config; /* in agent->config */
+	const struct config_pool *config; /* points into agent->config */
 	struct pool_segment segment;
-	int segment_fd; /* read-only duplicate for workers */
+	int segment_fd; /* read-only duplicate, sent to workers */
 	uint32_t page_count;
 	struct physical physical;
 	struct free_runs free;     /* pages [0, reserved_first) */
-	struct free_runs reserved; /* the other pages, for critical requests */
-	struct trust *trust;       /* the free pages of each trust domain; NULL: a single domain */
+	struct free_runs reserved; /* other free pages, for critical requests */
+	struct trust *trust;       /* free pages of each trust domain; NULL: the pool has only one domain */
 	struct session *sessions[POOL_SESSIONS];
 	uint32_t session_count;
-	const struct session_part *const *session_parts; /* of other rooms; ends with NULL */
+	const struct session_part *const *session_parts; /* functions of other rooms; ends with NULL */
 	uint32_t timeline_count;                         /* sessions with a timeline page */
-	uint32_t session_next; /* start of the search for a free id, so that ids are not reused at once */
+	uint32_t session_next; /* start of the search for a free id, so that ids are not reused immediately */
 	struct tenant tenants[CONFIG_TENANTS_MAX];
 	uint32_t tenant_count;
 	struct waiter_list waiters;
-	bool pages_freed;       /* since the waiting requests were last served */
-	uint32_t waiter_count;  /* all waiting requests */
-	uint32_t short_waiters; /* those that wait for pages of the pool, and not at a limit */
+	bool pages_freed;       /* pages were freed since waiting requests were last served */
+	uint32_t waiter_count;  /* number of waiting requests */
+	uint32_t short_waiters; /* waiting requests for pages of the pool, without those at a limit of their own */
 	uint32_t leased;
-	uint32_t saving_pages;  /* pages of blocks that are being saved (agent/spill): they will be free */
-	uint32_t claimed_pages; /* of those and of pages being cleared, the number claimed by waiting requests */
+	uint32_t saving_pages;  /* pages of blocks that are being saved (agent/spill) and then become free */
+	uint32_t claimed_pages; /* pages being saved or cleared that waiting requests have claimed */
 	struct ledger ledger;
-	struct page_run *runs; /* the ledger's: [page_count], of the current step */
+	struct page_run *runs; /* [page_count] runs of the current step; in the ledger */
 	struct evict_state evict;
 	struct objects *objects;
-	uint32_t object_count; /* records of objects that are not NONE */
+	uint32_t object_count; /* number of records that are not NONE */
 	struct jobs *jobs;
 	struct spill *spill;
 	const struct content_saver *saver;
-	uint64_t refill_ns[REFILL_SAMPLES]; /* ring of the latest values */
+	uint64_t refill_ns[REFILL_SAMPLES]; /* ring of the latest refill times */
 	uint64_t refill_count;
 	uint64_t leak_scan_ms;
-	uint32_t leaks_told;        /* in the current pass */
+	uint32_t leaks_told;        /* leaked pins reported in the current pass */
 	uint64_t tick_ms, awake_ms; /* time of the last housekeeping; time since which it has run regularly */
 	uint64_t shortage_took_ns;
 	uint64_t shortage_ns; /* time at which the figures for refusals were computed */
 	uint32_t shortage_pinned, shortage_holder, shortage_holder_pages;
 	uint32_t shortage_object, shortage_object_holder, shortage_object_pins;
 	uint32_t evicted_unannounced, reclaimed_unannounced; /* pages since the last event */
-	/* no watermark eviction before this time */
+	/* time before which watermarks cause no eviction */
 	uint64_t evict_rest_ms;
-	/* started at the upper watermark, has not reached the lower one */
+	/* eviction began at the upper watermark and has not reached the lower one */
 	bool evicting;
 };
 
-/* pool_mark_freed() - have the loop serve the waiting requests at the end of this pass. */
+/* pool_mark_freed() - have the waiting requests served at the end of this pass of the loop. */
 static inline void pool_mark_freed(struct pool *pool)
 {
 	pool->pages_freed = true;
 }
 
-/* pool_count_words() - fill the counts and the indexes of free pages from the page words. */
+/* pool_count_words() - compute the counts and the indexes of free pages from the page words. */
 void pool_count_words(struct pool *pool);
 
 static inline uint64_t pool_word(const struct pool *pool, uint32_t page)
@@ -101,7 +102,10 @@ static inline uint64_t pool_word(const struct pool *pool, uint32_t page)
 	return atomic_load_explicit(&pool->segment.pages[page], memory_order_relaxed);
 }
 
-/* pool_word_set() - store a page word. All changes of page words are made by this function, as steps of page_step.h. */
+/*
+ * pool_word_set() - store a page word. Every change of a page word must be made by this function, as a step of
+ * page_step.h.
+ */
 static inline void pool_word_set(const struct pool *pool, uint32_t page, enum page_step step, uint64_t word)
 {
 	GPOOL_INVARIANT(page < pool->page_count && page_step_allowed(step, pool_word(pool, page), word),
@@ -112,46 +116,46 @@ static inline void pool_word_set(const struct pool *pool, uint32_t page, enum pa
 }
 
 /*
- * pool_lend() - lease [first, first + count), already out of the index, to `owner`. This sets the page words; the
- * caller then sets the free bits.
+ * pool_lend() - lease [first, first + count), which the caller has removed from the index, to `owner`. Only the page
+ * words are set; the caller then sets the free bits.
  */
 void pool_lend(struct pool *pool, uint32_t first, uint32_t count, uint32_t owner);
 
-/* pool_share() - give leased pages to a named object, with a new generation. */
+/* pool_share() - make leased pages part of a named object, with a new generation. */
 void pool_share(struct pool *pool, uint32_t first, uint32_t count, uint32_t object);
 
-/* pool_unshare() - return them to their owner, if a publication is rolled back. */
+/* pool_unshare() - return the pages to their owner when a publication is rolled back. */
 void pool_unshare(struct pool *pool, uint32_t first, uint32_t count, uint32_t owner);
 
-/* pool_take_back() - free pages in any state (FREE or RESERVED), with a new generation, and add them to the index. */
+/*
+ * pool_take_back() - make pages FREE or RESERVED from any other state, with a new generation, and add them to the
+ * index.
+ */
 void pool_take_back(struct pool *pool, uint32_t first, uint32_t count);
 
-/* pool_take_back_word() - the same for the pages of `mask` in the 64-page word `word`, in runs. */
+/* pool_take_back_word() - call pool_take_back() for the runs of `mask` in the 64-page word `word`. */
 void pool_take_back_word(struct pool *pool, uint32_t word, uint64_t mask);
 
 /*
- * pool_move() - change a leased page to MOVING and back, with the same owner and generation: it is not taken, and pins
- * wait.
+ * pool_move() - change a leased page to MOVING or back, with the same owner and generation. A MOVING page is not taken,
+ * and pins wait.
  */
 void pool_move(struct pool *pool, uint32_t page, enum page_state state);
 
-/*
- * pool_set_aside() - retire a page of an ended session, with a new generation, while the mover may still write to it.
- */
+/* pool_set_aside() - retire a page of an ended session to which the mover may still write, with a new generation. */
 void pool_set_aside(struct pool *pool, uint32_t page);
 
 /*
- * pool_put_aside() - make a page that is free, or was put aside, QUARANTINED or RETIRED without an owner and in no
- * index.
+ * pool_put_aside() - make a page that is free, or was put aside, QUARANTINED or RETIRED. It then has no owner and is in
+ * no index.
  */
 void pool_put_aside(struct pool *pool, uint32_t page, enum page_state state);
 
 /*
- * pool_quarantine_of() - quarantine all pages leased to a session whose connection was closed while its process is
- * running.
+ * pool_quarantine_of() - quarantine all pages leased to a session that disconnected while its process is still running.
  */
 void pool_quarantine_of(struct pool *pool, uint32_t owner);
-/* pool_take_back_of() - take back all pages leased to a session. Return: their number. */
+/* pool_take_back_of() - take back all pages leased to a session. Return: the number of pages. */
 uint32_t pool_take_back_of(struct pool *pool, uint32_t owner);
 
 static inline void pool_count(struct pool *pool, enum pool_counter counter, uint64_t more)
@@ -162,37 +166,38 @@ static inline void pool_count(struct pool *pool, enum pool_counter counter, uint
 }
 
 /*
- * pool_idle() - return the number of idle pages of all sessions, by their free bits; an estimate, since workers change
- * them.
+ * pool_idle() - return the number of idle pages of all sessions by their free bits. This is an estimate, since workers
+ * change the bits.
  */
 uint32_t pool_idle(const struct pool *pool);
 /*
- * pool_idle_owned() - return the number of those that are leased to the session that marks them: decisions must not
- * rely on the untrusted bits alone. Cost: a pass over the pages.
+ * pool_idle_owned() - return the number of idle pages that are really leased to the session that marks them. Use it for
+ * decisions, since free bits are untrusted. Cost: a pass over the pages.
  */
 uint32_t pool_idle_owned(const struct pool *pool);
 /* pool_utilization() - return the percentage of the unreserved pages that are neither free nor idle. */
 uint32_t pool_utilization(const struct pool *pool);
 void pool_update_pressure(struct pool *pool);
-/* pool_configure() - apply the changes of a reload: tenants' minima and limits, policy, timeouts. */
+/* pool_configure() - apply the changes of a reload: minima and limits of tenants, policy, timeouts. */
 void pool_configure(struct pool *pool);
 
 /*
- * pool_limits_note() - record a limit that poolctl has set, for the next agent. pool_limits_forget() - delete these
- * records, at a reload.
+ * pool_limits_note() - record a limit set by poolctl for the next agent. pool_limits_forget() - delete these records,
+ * at a reload.
  */
 void pool_limits_note(struct pool *pool, const struct tenant *tenant);
 void pool_limits_forget(struct pool *pool);
 
 /*
- * pools_minima_fit() - check that the minima of a configuration fit the running pools: a size in percent is known only
- * there, and a changed size needs a restart while minima apply at once. 0, or -ERANGE with the reason in text.
+ * pools_minima_fit() - check that the minima of a new configuration fit the running pools. This check needs the pools:
+ * a size in percent is known only there, and a new size requires a restart, while new minima apply at once. Return: 0,
+ * or -ERANGE with the reason in text.
  */
 int pools_minima_fit(const struct agent *agent, const struct config *next, char *text, size_t text_bytes);
 
 /*
- * pool_check_sessions() - return all live sessions in the form of pool_check() and page_map_fill(). The caller frees
- * them. Return: their number, or -ENOMEM.
+ * pool_check_sessions() - list all sessions in the form required by pool_check() and page_map_fill(). The caller frees
+ * the list. Return: the number of sessions, or -ENOMEM.
  */
 int pool_check_sessions(const struct pool *pool, struct pool_check_session **sessions);
 

@@ -1,5 +1,6 @@
 /*
- * requests.c - see requests.h. A slot is untrusted input: read once, checked, answered once.
+ * requests.c - serve request slots; see requests.h. A slot is untrusted input: it is read once, checked, and answered
+ * once.
  */
 #include "agent/pages/requests.h"
 
@@ -15,11 +16,11 @@
 #include <stdlib.h>
 
 enum {
-	/* interval at which waiting requests are tried again; a worker that frees pages rings earlier */
+	/* interval at which waiting requests are tried; a worker that frees pages rings earlier */
 	WAITER_TICK_MS = 5,
-	/* A request that may lack pages only because they are being spilled or cleared is kept for this time. */
+	/* A request that may fail only because pages are still being spilled or cleared waits for this time. */
 	LEAVING_PATIENCE_MS = 1500,
-	/* maximum age of the figures of a refusal, in addition to the time of computing them */
+	/* maximum age of the figures in a refusal, plus the time to compute them */
 	SHORTAGE_NS = 1000000,
 	AT_LIMIT_TICK_MS = 50, /* interval of attempts for requests at a limit of their own */
 };
@@ -28,24 +29,24 @@ struct waiter {
 	TAILQ_ENTRY(waiter) link;
 	struct session *session;
 	uint32_t slot;
-	uint32_t word; /* the slot's state, which is unique to this request */
+	uint32_t word; /* state of the slot, which is unique to this request */
 	struct lease_want want;
 	bool restores; /* LEASE_RESTORE: the pages are for the spilled block `tag` */
 	uint64_t tag;
-	bool claims;   /* claims pages that are being spilled or cleared */
-	bool at_limit; /* waits for a limit of its tenant or session, not for the pool */
+	bool claims;   /* has claimed pages that are being spilled or cleared */
+	bool at_limit; /* waits because of its tenant's or session's limit, not for pages of the pool */
 	uint64_t deadline_ms;
 	uint64_t started_ns;
 };
 
-/* Return the number of pages of the pinned block at `head`, as its session reports it, within limits. */
+/* Return the number of pages of the pinned block at `head`, as reported by its session, but at most its budget. */
 static uint32_t pinned_pages(const struct pool *pool, const struct session *session, uint32_t head, uint32_t *budget)
 {
 	const struct block_entry *blocks = session->segment.blocks;
 	uint64_t tag = atomic_load_explicit(&blocks[head].tag, memory_order_acquire);
 	uint32_t total = 0, extent = head;
 
-	/* One budget for all blocks of the session suffices, since valid blocks do not overlap. */
+	/* One budget is enough for all blocks of a session, because valid blocks do not overlap. */
 	for (;;) {
 		uint32_t count = atomic_load_explicit(&blocks[extent].page_count, memory_order_relaxed), next;
 
@@ -64,7 +65,7 @@ static uint32_t pinned_pages(const struct pool *pool, const struct session *sess
 struct shortage {
 	struct pool *pool;
 	uint32_t pinned_by[POOL_SESSIONS], budget[POOL_SESSIONS];
-	uint32_t last; /* the last object that was reported */
+	uint32_t last; /* object that was reported last */
 };
 
 static void blocks_pinned(struct shortage *shortage)
@@ -85,7 +86,7 @@ static void blocks_pinned(struct shortage *shortage)
 	}
 }
 
-/* Count the pages of a pinned object once for the pool, and for each session that pins it. */
+/* Count the pages of a pinned object once for the pool, and once for each session that pins it. */
 static void object_is_pinned(void *context, uint32_t number, struct session *session, uint32_t pins)
 {
 	struct shortage *shortage = context;
@@ -105,10 +106,7 @@ static void object_is_pinned(void *context, uint32_t number, struct session *ses
 	pool->shortage_object_pins = pins;
 }
 
-/*
- * Compute the figures, by one pass over the pin words of each session's pages, and over the readers of pinnable
- * objects.
- */
+/* Compute the figures by one pass over the pins of all leased pages and over the readers of pinnable objects. */
 static void shortage_look(struct pool *pool)
 {
 	static struct shortage shortage;
@@ -127,19 +125,19 @@ static void shortage_look(struct pool *pool)
 	pool->shortage_holder_pages = shortage.pinned_by[holder];
 }
 
-/* Fill in the session with the most pinned pages, for a refusal. */
+/* Fill in the figures of a refusal, such as the session with the most pinned pages. */
 static void shortage(const struct session *asker, struct lease_request *slot)
 {
 	struct pool *pool = asker->pool;
 	uint64_t now = clock_ns();
 
-	/* Many refusals must not cause as many scans, so the figures may have this age. */
+	/* Use figures of this age, so that many refusals do not cause as many passes. */
 	if (now - pool->shortage_ns > pool->shortage_took_ns + SHORTAGE_NS) {
 		shortage_look(pool);
 		pool->shortage_ns = clock_ns();
 		pool->shortage_took_ns = pool->shortage_ns - now;
 	}
-	/* With several trust domains: the pages that this one may lease. */
+	/* With several trust domains, count only the pages that may be leased to this one. */
 	slot->free_pages = pool->trust ? pool->trust->views[asker->domain].normal.total : pool->free.total;
 	slot->pinned_pages = pool->shortage_pinned;
 	slot->holder = pool->shortage_holder;
@@ -188,7 +186,9 @@ static void refuse(struct session *session, const struct waiter *waiter, int err
 		requests_give_back(session, waiter->slot);
 }
 
-/* At most once per second, so that a worker cannot flood the subscribers. */
+/*
+ * Publish an event about a limit, at most once per second and session, so that a worker cannot flood the subscribers.
+ */
 static void announce_limit(struct session *session, uint32_t need)
 {
 	uint64_t now = clock_ms();
@@ -200,9 +200,7 @@ static void announce_limit(struct session *session, uint32_t need)
 		"'%s' asked for %u pages beyond its limit", session->name, need);
 }
 
-/*
- * Return true if the refusal may be caused only by pages that are still being freed. The request is then tried again.
- */
+/* Return true if the request may fail only because pages are still being freed. It is then tried again. */
 static bool leaving(const struct session *session, const struct waiter *waiter, int error)
 {
 	const struct pool *pool = session->pool;
@@ -213,7 +211,7 @@ static bool leaving(const struct session *session, const struct waiter *waiter, 
 		(trust_coming(pool) && error == -ENOSPC);
 }
 
-/* Grant a request. Pages claimed by other requests are not available to it. */
+/* Grant a request. Pages that other requests have claimed are not available to it. */
 static int grant(struct session *session, struct waiter *waiter, struct lease_grant *granted)
 {
 	struct pool *pool = session->pool;
@@ -232,14 +230,17 @@ static int grant(struct session *session, struct waiter *waiter, struct lease_gr
 	return error;
 }
 
-/* The grant comes to nothing. */
+/* Undo a grant. */
 static void grant_undo(struct session *session, const struct lease_grant *granted)
 {
 	lease_grant_undo(session, granted);
 	journal_end(&session->pool->ledger);
 }
 
-/* The pages are the worker's when the spilled block is in them: the saver answers then. */
+/*
+ * Restore a spilled block into the granted pages. They belong to the worker when they have the content: the saver then
+ * answers.
+ */
 static void restore(struct session *session, const struct waiter *waiter, const struct lease_grant *granted,
 	const struct flight_entry *note)
 {
@@ -253,7 +254,7 @@ static void restore(struct session *session, const struct waiter *waiter, const 
 	}
 }
 
-/* Try to serve a request. True: it is finished, with pages or without, or the saver finishes it. */
+/* Try to serve a request. Return true if it is finished, with or without pages, or if the saver will finish it. */
 static bool serve(struct session *session, struct waiter *waiter, bool last_try)
 {
 	struct lease_request *slot = &session->segment.requests[waiter->slot];
@@ -261,7 +262,7 @@ static bool serve(struct session *session, struct waiter *waiter, bool last_try)
 	struct lease_grant granted;
 	int error = 0;
 
-	/* Before each try: no pages are taken from others for a block that cannot be restored. */
+	/* Check before each attempt, so that no pages are taken from others for a block that cannot be restored. */
 	if (waiter->restores)
 		error = session->pool->saver->restorable(session, waiter->tag, waiter->want.need);
 	if (error) {
@@ -290,7 +291,7 @@ static bool serve(struct session *session, struct waiter *waiter, bool last_try)
 	}
 	note.page = session->pool->runs[0].first;
 	note.pages = waiter->want.need + granted.extra_count;
-	/* The worker continues as soon as it is answered, so take the time before that. */
+	/* Take the time before the answer, because the worker continues as soon as it is answered. */
 	flight_stamp(&note, waiter->started_ns);
 	note_refill(session, waiter->started_ns);
 	if (waiter->restores) {
@@ -313,8 +314,8 @@ static bool serve(struct session *session, struct waiter *waiter, bool last_try)
 }
 
 /*
- * Publish the number of requests that wait for pages of the pool, for which workers ring when they free pages. Requests
- * at a limit of their own are tried by the clock.
+ * Publish the number of requests that wait for pages of the pool: workers that free pages ring the doorbell for them.
+ * Requests at a limit of their own are tried periodically instead.
  */
 static void waiters_publish(struct pool *pool)
 {
@@ -337,7 +338,7 @@ static void waiter_remove(struct pool *pool, struct waiter *waiter)
 	free(waiter);
 }
 
-/* Insert a request, by its tenant's priority, then by arrival. */
+/* Insert a request by its tenant's priority, then by arrival. */
 static void waiter_insert(struct pool *pool, struct waiter *waiter)
 {
 	uint32_t priority = waiter->session->tenant->config->priority;
@@ -355,7 +356,7 @@ static void waiter_insert(struct pool *pool, struct waiter *waiter)
 
 /*
  * Return true if a request should be tried now. A request at a limit of its own depends on pages that its own tenant
- * frees: a ring of another tenant does not matter, and the clock tries one request per session at intervals, since each
+ * frees, so a ring of another tenant is ignored. The clock tries one such request per session at intervals, since each
  * attempt may cost a scan.
  */
 static bool worth_a_try(const struct waiter *waiter, const struct session *ringer, uint64_t now)
@@ -420,7 +421,7 @@ static bool is_waiting(const struct session *session, uint32_t slot)
 	return false;
 }
 
-/* Serve a request. Return: 0, or -EPROTO: the slot contains a value that no library writes. */
+/* Serve a request. Return 0, or -EPROTO if the slot is malformed. */
 static int request_serve(struct session *session, uint32_t slot_index)
 {
 	struct lease_request *slot = &session->segment.requests[slot_index];
@@ -429,14 +430,14 @@ static int request_serve(struct session *session, uint32_t slot_index)
 	uint32_t kind, timeout_ms;
 
 	asked.word = atomic_load_explicit(&slot->state, memory_order_acquire);
-	/* The mover is executing it: the slot waits. */
+	/* The mover is executing it. */
 	if (session->spill_requests >> slot_index & 1)
 		return 0;
 	if (lease_state_of(asked.word) == LEASE_CANCELLED && !is_waiting(session, slot_index))
 		requests_give_back(session, slot_index);
 	if (lease_state_of(asked.word) != LEASE_REQUESTED || is_waiting(session, slot_index))
 		return 0;
-	/* Each field is read once; the worker may change it meanwhile. */
+	/* Read each field once, since the worker may change it meanwhile. */
 	kind = *(volatile uint32_t *)&slot->kind;
 	asked.want.need = *(volatile uint32_t *)&slot->need;
 	asked.want.extra = *(volatile uint32_t *)&slot->extra;

@@ -52,7 +52,7 @@ static bool name_in_use(const struct pool *pool, uint32_t domain)
 	return false;
 }
 
-/* Return an index for a new name; if all are used, that of a domain without members and pages. 0: none. */
+/* Return an index for a new name: an unused one, or otherwise that of a domain without members and pages. 0: none. */
 static uint32_t name_place(const struct pool *pool)
 {
 	uint32_t count = domain_count(&pool->ledger);
@@ -138,9 +138,8 @@ uint32_t trust_domain(struct pool *pool, const char *name)
 /* ---- open and close ---- */
 
 /*
- * Assign memory that was never leased to the domain of fresh memory, unless the back end guarantees that it is zeroed.
- * An agent that died before it served may have created the memory, so this depends on whether pages were leased, and
- * not on which agent created them.
+ * Assign memory that was never leased to LEDGER_DOMAIN_FRESH, unless the back end guarantees zeroed memory. Whether
+ * pages were leased is decisive, not which agent created the memory: an agent may have died before it served.
  */
 static void fresh_note(struct pool *pool, const struct module_pool *start)
 {
@@ -164,7 +163,7 @@ int trust_open(struct pool *pool, const struct module_pool *start, const struct 
 	if (!trust_wanted(pool, &pool->ledger))
 		return 0;
 	if (atomic_load_explicit(&pool->ledger.header->started, memory_order_acquire) && !domain_count(&pool->ledger)) {
-		/* The domains of its pages and the processes that have them mapped were not recorded. */
+		/* The kept pool had a single domain, so it is not recorded which processes have its pages mapped. */
 		log_error("pool '%s': its memory is kept from a run with one trust domain; stop gpoold without "
 			  "keep_over_restart, or leave the tenants in one domain",
 			header->name);
@@ -187,11 +186,11 @@ int trust_open(struct pool *pool, const struct module_pool *start, const struct 
 		goto close;
 	if (!atomic_load_explicit(&pool->ledger.header->started, memory_order_acquire))
 		fresh_note(pool, start);
-	/* Create the views of the existing domains; free pages are added when they are added to the index. */
+	/* Create the views of the existing domains. Free pages are added when they are added to the index. */
 	for (uint32_t domain = 1; domain <= domain_count(&pool->ledger); domain++)
 		if (view_make(pool, domain, false))
 			goto close;
-	/* Not 0, by which processes know that the pool has several domains. */
+	/* Processes detect by a nonzero serial that the pool separates domains. */
 	if (!atomic_load_explicit(&header->release_serial, memory_order_relaxed))
 		trust_call(pool);
 	return 0;
@@ -250,7 +249,7 @@ bool trust_handle_free(const struct pool *pool, uint32_t handle)
 
 typedef void runs_change(struct free_runs *runs, uint32_t first, uint32_t count);
 
-/* Apply a change to both kinds of pages, normal and reserved. */
+/* Apply a change to both indexes, normal and reserved pages. */
 static void view_change(
 	const struct pool *pool, struct trust_view *view, uint32_t first, uint32_t count, runs_change *change)
 {
@@ -265,7 +264,10 @@ static void view_change(
 		change(&view->reserved, first + normal, count - normal);
 }
 
-/* Change [first, first + count), all of one domain, in the views of the domains that may lease it, without `except`. */
+/*
+ * Apply a change of [first, first + count), all of one domain, to the views of all domains that may lease these pages,
+ * except the view of `except`.
+ */
 static void views_change(
 	struct pool *pool, uint32_t domain, uint32_t except, uint32_t first, uint32_t count, runs_change *change)
 {
@@ -274,7 +276,7 @@ static void views_change(
 			view_change(pool, &pool->trust->views[i], first, count, change);
 }
 
-/* Return the number of pages from `first` on, at most `count`, that are of the same domain. */
+/* Return the number of pages from `first` on, at most `count`, that belong to the same domain. */
 static uint32_t alike(const struct pool *pool, uint32_t first, uint32_t count)
 {
 	uint32_t domain = trust_of_page(pool, first), length = 1;
@@ -307,7 +309,7 @@ void trust_withdraw(struct pool *pool, uint32_t first, uint32_t count)
 }
 
 /*
- * Assign the cleared handles [first, end) to the domain. Their pages are in its view already, except those that were
+ * Assign the cleared handles [first, end) to the domain. Their pages are already in its view, except those that were
  * just taken.
  */
 static void claim(struct pool *pool, uint32_t domain, uint32_t first, uint32_t end)
@@ -379,7 +381,7 @@ static void let_go_word(struct session *session, uint32_t word, uint64_t mask)
 	}
 }
 
-/* Return true if the page is leased to the session and not idle, or belongs to an object that it has open. */
+/* Return true if the page is leased to the session and not idle, or belongs to an object that the session has open. */
 static bool page_in_use(const struct session *session, uint32_t page)
 {
 	uint64_t word = pool_word(session->pool, page);
@@ -391,7 +393,7 @@ static bool page_in_use(const struct session *session, uint32_t page)
 			1);
 }
 
-/* Return the handles of a word with such a page: the session has them, whatever it reports. */
+/* Return the handles of a word with a page in use. The session has these handles, whatever it reports. */
 static uint64_t in_use(const struct session *session, uint32_t word)
 {
 	const struct pool *pool = session->pool;
@@ -474,7 +476,7 @@ void trust_stuck_update(struct pool *pool)
 	for (uint32_t id = 1; id < POOL_SESSIONS; id++) {
 		const struct session *session = pool->sessions[id];
 
-		/* A session that has closed its connection sends no more reports. */
+		/* A disconnected session sends no reports. */
 		if (!session || session->kind != SESSION_WORKER || (!session->silent && session->state == SESSION_LIVE))
 			continue;
 		for (uint32_t word = 0; word < trust->words; word++)

@@ -1,26 +1,26 @@
 /*
- * trust.h - trust domains: a page that moves from the tenants of one domain to those of another is cleared first, and
- * not before all processes of the former domain have unmapped it.
+ * trust.h - trust domains. A page that moves between tenants of different domains is cleared, after all processes of
+ * the former domain have unmapped it.
  *
- * The unit is a handle, since a process maps whole handles: all its pages belong to one domain, that of the bytes in
- * them. Handles that were never used, or were cleared, belong to no domain (0) and may be leased to any. Memory from a
- * driver whose content is undefined belongs at first to a domain without members (LEDGER_DOMAIN_FRESH), so that it is
- * cleared before its first lease. The transfer of a handle:
+ * Domains are assigned to driver handles, because a process maps whole handles. All pages of a handle belong to the
+ * domain of its content. A handle that was cleared or never used belongs to no domain (0) and may be leased to any.
+ * Memory from a driver has undefined content; it first belongs to a domain without members (LEDGER_DOMAIN_FRESH), so
+ * that it is cleared before its first lease. The transfer of a handle:
  *
- *   free, of domain A --wanted by B--> WAITS for sessions of A that may have it --none has--> SCRUBS --done--> free, of
- *   no domain
+ *   free, of domain A --wanted by B--> WAITS for sessions of A that may have it --none left--> SCRUBS --done-->
+ *   free, of no domain
  *
- * Meanwhile the pages are QUARANTINED without an owner. Sessions detect that by a number in the pool's header
- * (release_serial) and by the page words; they unmap the pages and report it, or die. A session that has done neither
- * after RELEASE_PATIENCE_MS is silent: the pages that wait for it are RETIRED, out of use and listed under its name,
- * and no more of its pages are wanted until it reports again. The pages return when it reports or dies; its own domain
- * may use them again at once, uncleared.
+ * Meanwhile the pages are QUARANTINED without an owner. Sessions detect this by release_serial in the pool's header and
+ * by the page words; they unmap the pages and report that to the agent. A session that has not reported after
+ * RELEASE_PATIENCE_MS is silent. The pages that wait for it are RETIRED and listed under its name, and no more of its
+ * pages are wanted until it reports. The pages return when it reports or dies. Its own domain may use them again
+ * immediately, without clearing.
  *
- * The handles that a session may have are a row of bits in the ledger, set before a descriptor is sent. A pool with a
- * single domain has none of this: pool->trust is NULL, no bit is set, no job is submitted.
+ * A row of bits in the ledger records the handles that a session may have. A bit is set before the descriptor is sent.
+ * In a pool with a single domain, pool->trust is NULL, no bits are set, and no jobs are submitted.
  *
- * This file has domains, holders, and the index of free pages of each domain. The transfers of handles are in
- * agent/trust, which registers struct trust_transfers.
+ * This file contains domains, holders, and the index of free pages of each domain. agent/trust transfers handles; it
+ * registers struct trust_transfers.
  */
 #ifndef GPOOL_AGENT_TRUST_H
 #define GPOOL_AGENT_TRUST_H
@@ -35,7 +35,7 @@ struct module_pool;
 struct pool;
 struct session;
 
-/* The free pages that may be leased to one domain: its own, and those of no domain. */
+/* The free pages that may be leased to one domain: those of the domain and those of no domain. */
 struct trust_view {
 	bool made;
 	struct free_runs normal, reserved;
@@ -43,7 +43,7 @@ struct trust_view {
 
 struct trust_wish;
 
-/* The transfers of handles between domains, described at the functions trust_reach() to trust_coming(). */
+/* The transfers of handles between domains. trust_reach() to trust_coming() describe the functions. */
 struct trust_transfers {
 	uint32_t (*reach)(const struct pool *pool, const struct trust_wish *wish);
 	uint32_t (*begin)(struct pool *pool, const struct trust_wish *wish);
@@ -51,31 +51,37 @@ struct trust_transfers {
 	bool (*reachable)(const struct pool *pool, uint32_t domain, uint32_t page);
 	uint32_t (*cancel)(struct pool *pool, uint32_t domain, uint32_t pages);
 	uint32_t (*coming)(const struct pool *pool);
-	/* Continue the transfer of a handle that no session may have any more. */
+	/* Continue the transfer of a handle that no session has any more. */
 	void (*unheld)(struct pool *pool, uint32_t handle);
 };
 
 struct trust {
 	const struct trust_transfers *transfers;
-	uint32_t handle_count, per_handle, words;    /* words: number of 64-bit words with a bit for each handle */
-	struct trust_view views[LEDGER_DOMAINS + 1]; /* by domain; [0] is unused */
-	uint16_t *holders;                           /* [handle_count] number of sessions that may have it */
-	uint32_t *since_ms;                          /* [handle_count] start of its transfer */
-	uint64_t *moving;                            /* handles being transferred */
-	uint64_t *stuck;                             /* handles that a silent session may have */
+	uint32_t handle_count, per_handle, words;    /* words: number of 64-bit words with one bit per handle */
+	struct trust_view views[LEDGER_DOMAINS + 1]; /* indexed by domain; [0] is unused */
+	uint16_t *holders;                           /* [handle_count] number of sessions that may have the handle */
+	uint32_t *since_ms;                          /* [handle_count] start of the transfer */
+	uint64_t *moving;                            /* bitmap of handles being transferred */
+	uint64_t *stuck;                             /* bitmap of handles that a silent session may have */
 	uint8_t *scrubs;                             /* [page_count] enum trust_scrub */
-	uint32_t cleaning;                           /* pages being transferred that are not RETIRED */
+	uint32_t cleaning;                           /* pages being transferred, without RETIRED ones */
 	uint32_t retired;
-	uint32_t in_ring;  /* scrubs in the mover's ring */
-	uint32_t hand;     /* start of the search for the next handle */
-	uint64_t rest_ms;  /* no scrub is submitted before this time, after a failure */
-	uint64_t ahead_ms; /* no pages are transferred in advance before this time */
-	bool told;         /* the failure of scrubs was logged */
+	uint32_t in_ring;  /* scrub jobs in the mover's ring */
+	uint32_t hand;     /* handle at which the next search starts */
+	uint64_t rest_ms;  /* after a failure: time before which no scrub is submitted */
+	uint64_t ahead_ms; /* time before which no pages are transferred in advance */
+	bool told;         /* a failure of scrubs was logged */
 };
 
-/* trust_wanted() - return true if this pool has several domains. A pool that once had several stays that way. */
+/*
+ * trust_wanted() - return true if this pool separates trust domains. A pool that has once separated them continues to
+ * do so.
+ */
 bool trust_wanted(const struct pool *pool, const struct ledger *ledger);
-/* trust_open() - create pool->trust, if it is wanted; `transfers` transfers its handles. 0, -ENOMEM, -EACCES. */
+/*
+ * trust_open() - create pool->trust if it is wanted. `transfers` will transfer the handles. Return: 0, -ENOMEM,
+ * -EACCES.
+ */
 int trust_open(struct pool *pool, const struct module_pool *start, const struct trust_transfers *transfers);
 void trust_close(struct pool *pool);
 /* trust_domain() - return the number of a domain; 0: the pool has a single domain, or no room for another name. */
@@ -83,63 +89,64 @@ uint32_t trust_domain(struct pool *pool, const char *name);
 const char *trust_domain_name(const struct pool *pool, uint32_t domain);
 
 /*
- * trust_put() - add pages that have become free, and are already in the pool's own index, to the views.
- * trust_withdraw() - remove pages from all views.
+ * trust_put() - add free pages to the views. They are already in the pool's own index. trust_withdraw() - remove pages
+ * from all views.
  */
 void trust_put(struct pool *pool, uint32_t first, uint32_t count);
 void trust_withdraw(struct pool *pool, uint32_t first, uint32_t count);
 /*
- * trust_taken() - remove a run that was taken from a domain's view, and is about to be leased to it, from the index and
- * the other views.
+ * trust_taken() - remove a run that is about to be leased to `domain` from the index and the views of other domains. It
+ * was already taken from the view of `domain`.
  */
 void trust_taken(struct pool *pool, uint32_t domain, uint32_t first, uint32_t count);
 
-/* trust_of_page() - return the domain of the bytes in a page: a domain, LEDGER_DOMAIN_FRESH, or 0. */
+/* trust_of_page() - return the domain of the content of a page: a domain, LEDGER_DOMAIN_FRESH, or 0. */
 uint32_t trust_of_page(const struct pool *pool, uint32_t page);
 
 /* trust_hand_out() - record that a descriptor of the handle is about to be sent to the session. */
 void trust_hand_out(struct session *session, uint32_t handle);
 /*
- * trust_let_go() - handle the session's report that it has unmapped [first, first + count). The configuration
+ * trust_let_go() - process the session's report that it has unmapped [first, first + count). The configuration
  * determines whether the report is trusted.
  */
 void trust_let_go(struct session *session, uint32_t first, uint32_t count);
 /*
- * trust_session_begin() - clear the row of an id that is about to be used. trust_session_end() - clear it when the
- * process has died or detached.
+ * trust_session_begin() - clear the row of an id before it is used. trust_session_end() - clear it after the process
+ * has died or detached.
  */
 void trust_session_begin(struct pool *pool, uint32_t id);
 void trust_session_end(struct session *session);
 /*
- * trust_holds() - return true if a session that is about to detach may still have pages, and its own report does not
- * count.
+ * trust_holds() - return true if a session that is about to detach may still have pages, and its own report is not
+ * trusted.
  */
 bool trust_holds(const struct session *session);
 
-/* The pages that a domain needs in addition to those that it may lease now. */
+/* The pages that a domain needs beyond those that can be leased to it now. */
 struct trust_wish {
 	uint32_t domain;
 	uint32_t pages;
-	bool reserved; /* including pages for critical work */
-	bool ahead;    /* in advance: only pages that no session may have mapped */
+	bool reserved; /* includes reserved pages */
+	bool ahead;    /* transfer in advance: only pages that no session may have mapped */
 };
 
 /*
- * trust_reach() - count the pages of other domains that could be transferred. trust_begin() - begin their transfer;
- * return their number.
+ * trust_reach() - return the number of pages of other domains that can be transferred. trust_begin() - begin their
+ * transfer, and return the number of pages.
  */
 uint32_t trust_reach(const struct pool *pool, const struct trust_wish *wish);
 uint32_t trust_begin(struct pool *pool, const struct trust_wish *wish);
 /*
  * trust_begin_range() - begin the transfer of the pages in [first, first + count). trust_reachable() - return true if a
- * free page can be transferred to the domain, or belongs to it already.
+ * free page belongs to the domain or can be transferred to it.
  */
 void trust_begin_range(struct pool *pool, uint32_t domain, uint32_t first, uint32_t count);
 bool trust_reachable(const struct pool *pool, uint32_t domain, uint32_t page);
-/* trust_cancel() - return retired pages of the domain itself to it, uncleared; return their number. */
+/* trust_cancel() - return retired pages of the domain itself to it without clearing. Return: the number of pages. */
 uint32_t trust_cancel(struct pool *pool, uint32_t domain, uint32_t pages);
 /*
- * trust_useful() - return true if pages of a session would help this domain: not if it is silent and of another domain.
+ * trust_useful() - return true if pages taken from a session would help this domain: false for a silent session of
+ * another domain.
  */
 bool trust_useful(const struct pool *pool, uint32_t domain, const struct session *session);
 
@@ -148,12 +155,12 @@ static inline uint32_t trust_cleaning(const struct trust *trust)
 	return trust ? trust->cleaning : 0;
 }
 
-/* trust_coming() - return the number of pages being cleared that are worth waiting for: 0 if no mover clears. */
+/* trust_coming() - return the number of pages being cleared that are worth waiting for; 0 if no mover is running. */
 uint32_t trust_coming(const struct pool *pool);
 
 /* ---- for agent/trust ---- */
 
-/* trust_note() - return the ledger's record of a handle. */
+/* trust_note() - return the record of a handle in the ledger. */
 struct ledger_page *trust_note(const struct pool *pool, uint32_t handle);
 
 static inline bool trust_bit(const uint64_t *bits, uint32_t index)
@@ -161,12 +168,15 @@ static inline bool trust_bit(const uint64_t *bits, uint32_t index)
 	return bits[index / 64] >> (index % 64) & 1;
 }
 
-/* trust_call() - ask sessions to unmap wanted pages, by one number for all: each session checks the page words. */
+/*
+ * trust_call() - ask sessions to unmap wanted pages, by raising release_serial. Each session then checks the page
+ * words.
+ */
 void trust_call(struct pool *pool);
 bool trust_is_held(const struct pool *pool, uint32_t session, uint32_t handle);
 /* trust_handle_free() - return true if all pages of a handle are free. */
 bool trust_handle_free(const struct pool *pool, uint32_t handle);
-/* trust_stuck_update() - update `stuck` when sessions become silent or report again. */
+/* trust_stuck_update() - update `stuck`. Call it after sessions have become silent or have reported again. */
 void trust_stuck_update(struct pool *pool);
 
 #endif
