@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 
-/* NULL: a tag that no room of this pool has given, which only a defective mover or ring contains. */
+/* Return the room that submitted a job, or NULL: only a defective mover or ring yields such a tag. */
 static const struct job_user *user_of(const struct pool *pool, const struct mover_order *order)
 {
 	uint64_t owner = order->tag >> JOB_OWNER_SHIFT;
@@ -44,8 +44,8 @@ uint32_t jobs_mover(const struct jobs *jobs)
 }
 
 /*
- * Record why there is no mover: how it ended, from the keeper, and perhaps the cause, from the mover itself. The latter
- * is untrusted text, whose length is limited.
+ * Record why the pool has no mover: the end of the process, reported by the keeper, and the cause that the mover may
+ * have reported itself. The latter is untrusted text, and its length is limited.
  */
 static void why_note(struct jobs *jobs, const struct keep_message *message)
 {
@@ -78,7 +78,7 @@ static void back_tell(struct pool *pool)
 	event_publish(pool->agent, EVENT_MOVER, pool, 0, 1, "a mover serves again");
 }
 
-/* Return the time during which a dead mover's GPU may still write; 0: none. */
+/* Return the remaining time in which a dead mover's GPU may still write; 0: none. */
 static uint64_t grace_left(const struct pool *pool)
 {
 	uint64_t grace = pool->agent->config.trust.death_grace_ms, since = clock_ms() - pool->jobs->died_ms;
@@ -87,8 +87,8 @@ static uint64_t grace_left(const struct pool *pool)
 }
 
 /*
- * Take back jobs while no mover is alive and none may enter: jobs that no mover has begun at once, others when the GPU
- * of the last mover has certainly finished.
+ * Take back jobs while no mover is alive and none may enter. Jobs that no mover has begun are taken back at once,
+ * others when the GPU of the last mover has certainly finished.
  */
 static void jobs_take_back(struct pool *pool)
 {
@@ -122,23 +122,23 @@ static void jobs_give_up(struct pool *pool)
 	struct jobs *jobs = pool->jobs;
 
 	if (!jobs->shut) {
-		/* A mover has entered at the last moment. */
+		/* A mover has just entered. */
 		if (!mover_shut(&jobs->queue, jobs->ended))
 			return;
 		jobs->shut = true;
 		jobs->gone = true;
-		/* Blocks that would have to be spilled can no longer be evicted. */
+		/* Blocks that must be spilled can no longer be evicted. */
 		evict_queue_drop(pool);
 		gone_tell(pool);
-		/* The last results of the dead mover. */
+		/* Read the last results of the dead mover. */
 		mover_collect(&jobs->queue, job_done, pool);
 	}
 	jobs_take_back(pool);
 }
 
 /*
- * Update the time since which no progress is made. The first job in flight is the first one that a mover begins, so if
- * movers die without failing at a job, it is a different one after each of them.
+ * Update the time since which no progress has been made. A mover begins the oldest job in flight first. If movers die
+ * for a reason other than a job, the oldest job changes from one to the next.
  */
 static void since_note(struct jobs *jobs, bool serves)
 {
@@ -153,7 +153,7 @@ static void since_note(struct jobs *jobs, bool serves)
 	jobs->oldest = oldest;
 }
 
-/* Check whether a mover serves, and for how long none did. True: the caller must call go_on() of all rooms. */
+/* Check whether a mover serves, and since when none has. Return true if the caller must call go_on() of all rooms. */
 static bool mover_look(struct pool *pool)
 {
 	struct jobs *jobs = pool->jobs;
@@ -165,7 +165,7 @@ static bool mover_look(struct pool *pool)
 		return false;
 	end = jobs->since_ms + pool->agent->config.mover.patience_ms;
 	if (serves) {
-		/* A mover that has not finished the jobs over which its predecessor died may be about to die, too. */
+		/* A mover that has not finished the jobs over which its predecessor died may die, too. */
 		if (jobs->oldest <= jobs->before)
 			return false;
 		if (jobs->gone)
@@ -175,7 +175,7 @@ static bool mover_look(struct pool *pool)
 		jobs->why[0] = '\0';
 		return true;
 	}
-	/* Before the report of the keeper, a mover of older code may be alive that does not use the gate. */
+	/* Before the keeper's report, a mover with older code, which does not use the gate, may be alive. */
 	if (!jobs->told)
 		return false;
 	if (now < end && !jobs->shut) {
@@ -188,7 +188,7 @@ static bool mover_look(struct pool *pool)
 	return true;
 }
 
-/* Call the rooms: slots of the ring and perhaps pages are free, or no mover is expected. */
+/* Call go_on() of all rooms: slots of the ring and perhaps pages are free, or no mover is expected. */
 static void jobs_go_on(struct pool *pool)
 {
 	for (int owner = 0; owner < JOB_OWNERS; owner++)
@@ -203,8 +203,8 @@ void jobs_hear(struct pool *pool, const struct keep_message *message)
 	if (!jobs_possible(jobs))
 		return;
 	/*
-	 * Numbers only increase. For movers of the time of an earlier agent it is unknown whether they had begun a job,
-	 * so assume it.
+	 * Numbers only increase. It is unknown whether movers of an earlier agent's time had begun a job, so assume
+	 * that they had.
 	 */
 	if (message->kind > jobs->ended) {
 		if (!jobs->told || mover_serves(&jobs->queue, jobs->ended))
@@ -240,7 +240,10 @@ void jobs_resume(struct pool *pool)
 {
 	if (!jobs_possible(pool->jobs))
 		return;
-	/* If an agent died with the gate shut: the jobs that it took back without ending them were taken up again. */
+	/*
+	 * If the previous agent died with the gate shut, the jobs that it had taken back without ending them were taken
+	 * over again.
+	 */
 	mover_let_in(&pool->jobs->queue);
 	done_ready(&pool->jobs->done, EPOLLIN);
 }

@@ -1,12 +1,14 @@
 /*
- * jobs.h - the jobs of a pool for its mover: their results, and their end if no mover executes them.
+ * jobs.h - the jobs of a pool for its mover, their results, and their end if the pool has no mover.
  *
- * One ring serves all rooms that move, clear or save pages. The upper byte of a job's tag identifies the room, the rest
- * is private to the room. Jobs wait for a mover, since a new one usually serves within milliseconds. If none has served
- * for mover.patience, or movers die over the same jobs for that time, the pool is without a mover (`gone`): saves and
- * loads fail, and none is begun, until a mover serves again. Pages to be cleared keep waiting, since they must not be
- * leased uncleared. docs/internals/agent.md, "No mover", explains why this is safe, and the state that an agent leaves
- * that dies in it.
+ * All rooms that move, clear or save pages share one ring. The upper byte of a job's tag identifies the room; the rest
+ * is private to the room.
+ *
+ * Jobs wait for a mover, because a new mover usually serves within milliseconds. A pool is without a mover (`gone`) if
+ * none has served for mover.patience, or if movers have died over the same jobs for that time. Saves and loads then
+ * fail, and no new ones are begun until a mover serves. Pages to be cleared keep waiting, since they must not be leased
+ * uncleared. docs/internals/agent.md, "No mover", explains why this is safe, and the state that an agent leaves when it
+ * dies meanwhile.
  */
 #ifndef GPOOL_AGENT_JOBS_H
 #define GPOOL_AGENT_JOBS_H
@@ -19,22 +21,22 @@
 
 struct pool;
 
-/* Numbers are never changed: jobs in the ring survive the agent. */
+/* The numbers must not change: jobs in the ring survive the agent. */
 enum job_owner { JOB_OF_SPILL = 1, JOB_OF_TRUST, JOB_OWNERS };
 enum { JOB_OWNER_SHIFT = 56 };
 
-/* The result of a job that was taken back: no mover has executed it, and none will. */
+/* The result of a job that was taken back: no mover has executed it or will do so. */
 enum { JOB_GIVEN_UP = -EOWNERDEAD };
 
-/* A room that submits jobs. pool_create() registers them, in the order in which go_on() is called. */
+/* A room that submits jobs. pool_create() registers the rooms in the order in which their go_on() is called. */
 struct job_user {
-	/* Handle the result of one of its jobs. */
+	/* Process the result of one of the room's jobs. */
 	void (*done)(struct pool *pool, const struct mover_result *result);
-	/* Complete finished work, and submit jobs that had to wait for a slot of the ring. */
+	/* Complete finished work, and submit jobs that waited for a slot of the ring. */
 	void (*go_on)(struct pool *pool);
 	/*
-	 * No mover serves: called after done() with JOB_GIVEN_UP for each of its jobs that could be taken back. NULL:
-	 * its jobs wait for the next mover.
+	 * The pool is without a mover. Called after done() with JOB_GIVEN_UP for each job that could be taken back.
+	 * NULL: the jobs of this room wait for the next mover.
 	 */
 	void (*give_up)(struct pool *pool);
 };
@@ -46,16 +48,16 @@ struct jobs {
 	struct event_source done;
 
 	/* The state of the movers. */
-	bool told;      /* the keeper has reported the movers: before that, it is unknown which are alive */
-	uint32_t ended; /* number of this pool's movers that have died */
+	bool told;      /* the keeper has reported the movers; before that, it is unknown which are alive */
+	uint32_t ended; /* number of movers of this pool that have died */
 	/* time of the report about the last mover that may have begun a job; 0: none */
 	uint64_t died_ms;
-	/* time since which no mover serves, or earlier jobs are not finished; 0: all is well */
+	/* time since which no mover has served, or earlier jobs have not finished; 0: neither */
 	uint64_t since_ms;
-	uint64_t before; /* number of the last job before that time */
-	uint64_t oldest; /* number of the first job in flight */
-	bool shut;       /* no mover may enter: jobs are being taken back */
-	bool gone;       /* longer than mover.patience */
+	uint64_t before; /* number of the last job submitted before since_ms */
+	uint64_t oldest; /* number of the oldest job in flight */
+	bool shut;       /* the gate is shut, because jobs are being taken back */
+	bool gone;       /* without a mover for longer than mover.patience */
 	char why[KEEP_TEXT_BYTES];
 };
 
@@ -65,24 +67,24 @@ static inline uint64_t job_tag(enum job_owner owner, uint64_t own)
 }
 
 /*
- * jobs_open() - allocate pool->jobs, which stays NULL for a pool without a mover, and take over the jobs that an
- * earlier agent has left in the ring. Return: 0, -ENOMEM, or the error of epoll.
+ * jobs_open() - allocate pool->jobs and take over the jobs that an earlier agent has left in the ring. If the pool has
+ * no ring, pool->jobs stays NULL. Return: 0, -ENOMEM, or the error of epoll.
  */
 int jobs_open(struct pool *pool, const struct module_pool *start);
-/* jobs_register() - set the functions of a room, before jobs_resume(), which calls them. */
+/* jobs_register() - set the functions of a room. Call it before jobs_resume(), which calls them. */
 void jobs_register(struct pool *pool, enum job_owner owner, const struct job_user *user);
-/* jobs_resume() - after a restart, handle unread results, and have rooms submit their jobs. */
+/* jobs_resume() - after a restart, process unread results and let rooms submit their jobs. */
 void jobs_resume(struct pool *pool);
 void jobs_close(struct pool *pool);
 
-/* jobs_hear() - handle KEEP_MOVER or KEEP_MOVER_END. */
+/* jobs_hear() - process KEEP_MOVER or KEEP_MOVER_END. */
 void jobs_hear(struct pool *pool, const struct keep_message *message);
-/* jobs_tick() - check the movers periodically. */
+/* jobs_tick() - check the movers; called periodically. */
 void jobs_tick(struct pool *pool);
 
 /*
- * jobs_possible() - return true if the pool has a ring. jobs_served() - return true if also a mover serves it, or is
- * expected.
+ * jobs_possible() - return true if the pool has a ring. jobs_served() - return true if, in addition, a mover serves it
+ * or is expected.
  */
 static inline bool jobs_possible(const struct jobs *jobs)
 {
@@ -94,7 +96,7 @@ static inline bool jobs_served(const struct jobs *jobs)
 	return jobs_possible(jobs) && !jobs->gone;
 }
 
-/* jobs_mover() - return the pid of the mover that serves; 0: none, or it has not shown yet that it can. */
+/* jobs_mover() - return the pid of the mover that serves; 0: none, or it has not entered yet. */
 uint32_t jobs_mover(const struct jobs *jobs);
 
 #endif

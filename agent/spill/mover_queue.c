@@ -11,7 +11,7 @@ static void bell_ring(int bell)
 {
 	uint64_t one = 1;
 
-	/* -EAGAIN: the counter is full, so the bell is already rung. */
+	/* EAGAIN: the counter is full, so the bell has already rung. */
 	while (write(bell, &one, sizeof(one)) < 0 && errno == EINTR)
 		;
 }
@@ -30,7 +30,7 @@ void mover_queue_init(struct mover_queue *queue, struct mover_ring *ring, int wo
 	queue->ring = ring;
 	queue->work_bell = work_bell;
 	queue->done_bell = done_bell;
-	/* The agent waits only in epoll. */
+	/* The agent waits in epoll only. */
 	fcntl(work_bell, F_SETFL, fcntl(work_bell, F_GETFL) | O_NONBLOCK);
 	fcntl(done_bell, F_SETFL, fcntl(done_bell, F_GETFL) | O_NONBLOCK);
 }
@@ -63,7 +63,7 @@ int mover_submit(struct mover_queue *queue, const struct mover_order *order)
 	return 0;
 }
 
-/* Map an error that no mover returns to -EIO. */
+/* Replace an error that no mover returns by -EIO. */
 static int error_known(int32_t error)
 {
 	return error == 0 || error == -EBADMSG || error == -ENOSPC || error == -EINVAL ? error : -EIO;
@@ -74,7 +74,7 @@ uint32_t mover_collect(
 {
 	uint32_t count = 0;
 
-	bell_drain(queue->done_bell); /* before reading the ring: a later result rings again */
+	bell_drain(queue->done_bell); /* drain before reading the ring: a later result rings again */
 	for (uint32_t slot = 0; slot < MOVER_JOBS; slot++) {
 		struct mover_job *job = &queue->ring->jobs[slot];
 		struct mover_result result;
@@ -158,7 +158,7 @@ bool mover_shut(struct mover_queue *queue, uint32_t ended)
 	return shut;
 }
 
-/* The mover stores TAKEN before it begins, and it is dead: all its stores are visible. */
+/* A mover stores TAKEN before it begins a job. It is dead now, so all its stores are visible. */
 bool mover_begun(const struct mover_queue *queue, uint32_t slot)
 {
 	return atomic_load_explicit(&queue->ring->jobs[slot].state, memory_order_acquire) != MOVER_QUEUED;
@@ -176,7 +176,7 @@ void mover_let_in(struct mover_queue *queue)
 {
 	uint32_t gate = MOVER_SHUT;
 
-	/* The bell wakes movers that wait at the gate. */
+	/* Ring the bell to wake movers that wait at the gate. */
 	if (atomic_compare_exchange_strong_explicit(
 		    &queue->ring->gate, &gate, MOVER_NOBODY, memory_order_acq_rel, memory_order_relaxed))
 		bell_ring(queue->work_bell);

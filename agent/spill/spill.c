@@ -12,11 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { REST_MS = 1000 }; /* delay after a failure, for the tier and for the block */
+enum { REST_MS = 1000 }; /* delay after a failure, of the tier and of the block */
 
 /* ---- jobs ---- */
 
-/* Return true if the results of its jobs are still needed. */
+/* Return true if the results of the block's jobs are still needed. */
 static bool wanted(const struct spill_block *block)
 {
 	return !block->error && (block->phase == SPILL_SINKING ? block->rises != NULL : block->session != NULL);
@@ -82,8 +82,8 @@ static void tier_rests(struct pool *pool, enum mover_tier id, int error)
 }
 
 /*
- * Submit a failed load once more: the saved content may be valid, and the error the mover's, such as a lost context or
- * lack of memory. Its successor may be able to read it.
+ * Submit a failed load a second time. The saved content may be valid, and the error may be due to the mover, such as a
+ * lost context or lack of memory; its successor may be able to read the content.
  */
 static bool load_again(struct pool *pool, struct spill_place *place, uint32_t number, int error)
 {
@@ -108,7 +108,8 @@ static void spill_job_done(struct pool *pool, const struct mover_result *result)
 	uint32_t to;
 
 	/*
-	 * The tag is the agent's, but after a restart it comes from a ring that the mover can write, so it is checked.
+	 * The agent chose the tag, but after a restart the tag comes from a ring that the mover can write, so it is
+	 * checked.
 	 */
 	if (number >= pool->ledger.header->slot_count || !spill->places[number].begun || spill->places[number].done)
 		return;
@@ -122,7 +123,7 @@ static void spill_job_done(struct pool *pool, const struct mover_result *result)
 	if (result->error == JOB_GIVEN_UP)
 		return;
 	if (result->error) {
-		/* Damage is reported when the content is requested. */
+		/* The damage is reported when the content is requested. */
 		if (place->block->phase == SPILL_SINKING && result->error == -EBADMSG)
 			return;
 		pool_count(pool, POOL_COUNT_SPILL_ERRORS, 1);
@@ -164,7 +165,7 @@ static int spill_begin(
 		return -EIO;
 	if (block && block->phase != SPILL_SAVED)
 		return -EBUSY;
-	/* The block is in the pool, so an earlier saved content of it is obsolete. */
+	/* The block is in the pool, so previously saved content of it is obsolete. */
 	if (block)
 		spill_block_drop(pool, block);
 	if (!spill_sources_read(session, head, tag, pages))
@@ -187,7 +188,7 @@ static int spill_begin(
 	return 0;
 }
 
-/* Return whether the entry is unchanged. A worker that frees without a pin, or is hostile, has changed it. */
+/* Return true if the entry is unchanged. A worker that frees without a pin, or is hostile, may have changed it. */
 static bool entry_stands(const struct pool *pool, const struct spill_block *block)
 {
 	const struct block_entry *entry = &block->session->segment.blocks[spill_slot(pool, block, 0)->page];
@@ -214,7 +215,7 @@ static void save_undo(struct pool *pool, struct spill_block *block, int error)
 	uint32_t head = spill_slot(pool, block, 0)->page, rest = (uint32_t)clock_ms() + REST_MS;
 
 	if (block->session) {
-		/* The block itself has not failed if no mover served. */
+		/* If no mover served, the failure is not due to the block. */
 		if (error != JOB_GIVEN_UP)
 			pool->spill->rest_ms[head] = rest ? rest : 1;
 		spill_pages_give_back(pool, block);
@@ -254,7 +255,7 @@ static void save_end(struct pool *pool, struct spill_block *block)
 
 /* ---- loading ---- */
 
-/* Record the request in the ledger, so that the next agent can find out whether it was answered. */
+/* Record the request in the ledger, so that the next agent can determine whether it was answered. */
 static void request_note(const struct pool *pool, const struct spill_block *block, uint32_t slot, uint32_t word)
 {
 	spill_slot(pool, block, 0)->request = slot;
@@ -262,8 +263,8 @@ static void request_note(const struct pool *pool, const struct spill_block *bloc
 }
 
 /*
- * Begin to load a block into the pages in spill->sources, which are LEASED. `lent`: the journal contains the grant of
- * these pages and ends when a slot in state SLOT_LOADING names them, so the next agent finds them in one of the two.
+ * Begin to load a block into the LEASED pages in spill->sources. `lent`: the journal contains the grant of these pages,
+ * and ends after a slot with state SLOT_LOADING names them. The next agent therefore finds the pages in one of the two.
  */
 static void load_begin(struct pool *pool, struct spill_block *block, uint32_t slot, uint32_t word, bool lent)
 {
@@ -297,7 +298,10 @@ static void load_bury(struct pool *pool, struct spill_block *block)
 	spill_block_drop(pool, block);
 }
 
-/* The worker's request is answered with an error. `kept`: it may be restored later. */
+/*
+ * Log that the content could not be read; the worker's request is answered with an error. `kept`: it may be restored
+ * later.
+ */
 static void unreadable_tell(struct pool *pool, const struct spill_block *block, bool kept)
 {
 	const struct session *session = block->session;
@@ -321,8 +325,8 @@ static void load_came_to_nothing(struct pool *pool, struct spill_block *block)
 }
 
 /*
- * Content whose checksum differs is deleted after its worker has received that answer; what a process needs to wake is
- * kept. Other content is kept, too, and the next agent serves the request again if this one dies here.
+ * Fail a load. Content whose checksum differs is deleted after its worker has received that answer, unless a process
+ * needs it to wake. Other content is kept. If this agent dies here, the next one serves the request again.
  */
 static void load_fail(struct pool *pool, struct spill_block *block)
 {
@@ -346,7 +350,7 @@ static void load_fail(struct pool *pool, struct spill_block *block)
 		spill_block_drop(pool, block);
 }
 
-/* Answer the request of a load whose content is complete. If the session has withdrawn it, the block stays saved. */
+/* Answer the request of a load whose content is complete. If the session has cancelled it, the block stays saved. */
 static void load_succeed(struct pool *pool, struct spill_block *block)
 {
 	struct session *session = block->session;
@@ -404,7 +408,7 @@ static int block_restorable(const struct pool *pool, const struct spill_block *b
 	return jobs_served(pool->jobs) ? 0 : -EIO;
 }
 
-/* Return whether a request to restore can be served: 0, or the error. A pool without a ring has no spilled blocks. */
+/* Return 0 if a request to restore can be served, or the error. A pool without a ring has no spilled blocks. */
 static int spill_restorable(const struct session *session, uint64_t tag, uint32_t pages)
 {
 	return block_restorable(session->pool, spill_block_find(session->pool, session->id, tag), pages);
@@ -417,8 +421,8 @@ static int spill_restore(
 	struct spill_block *block = spill_block_find(pool, session->id, tag);
 	uint32_t count = 0;
 	/*
-	 * The search is repeated, because granting the pages may have evicted a block of this session with the same
-	 * tag, which replaces the saved one.
+	 * Search again: granting the pages may have evicted a block of this session with the same tag, which then
+	 * replaced the saved one.
 	 */
 	int error = block_restorable(pool, block, want->need);
 
@@ -432,7 +436,7 @@ static int spill_restore(
 	return 0;
 }
 
-/* 0: answered later. */
+/* Begin to serve LEASE_RESTORE_INTO. Return 0 if the answer follows later. */
 static int into_ask(struct session *session, uint32_t slot, const struct lease_request *ask, struct spill_block *block)
 {
 	struct pool *pool = session->pool;
@@ -485,7 +489,7 @@ static int spill_ask(struct session *session, uint32_t slot, const struct lease_
 	if (ask->first_page >= session->pool->page_count)
 		return -EINVAL;
 	error = evict_to_spill(session, ask->first_page, ask->tag, &(struct spill_asker){(int32_t)slot, ask->state});
-	/* A repetition after a restart, or of a completed request: it is already saved. */
+	/* The block is already saved: the request was repeated after a restart, or had been completed. */
 	if (error != -ESTALE || !block)
 		return error;
 	answer_now(session, slot, ask, 0);
@@ -565,15 +569,13 @@ static void spill_session_ends(struct session *session)
 			spill_block_drop(pool, block);
 			continue;
 		}
-		/*
-		 * The slots stay until their last job has finished, and so do pages to which the mover may be writing.
-		 */
+		/* Slots, and pages to which the mover may be writing, stay until their last job has finished. */
 		if (block->phase == SPILL_SAVING)
 			spill_saving_count(pool, block, -(int64_t)block->pages);
 		else
 			pages_set_aside(pool, block);
 		/*
-		 * The owner is cleared last, since the next agent uses it to find the pages that remain to be set
+		 * Clear the session in the first slot last: the next agent finds by it the pages that remain to be set
 		 * aside.
 		 */
 		for (uint32_t i = block->pages; i-- > 0;) {
@@ -594,7 +596,7 @@ static void spill_give_up(struct pool *pool)
 		block->error = block->error ? block->error : JOB_GIVEN_UP;
 }
 
-/* Return true if a page is being saved or loaded. */
+/* Return true if any page is being saved or loaded. */
 static bool pages_move(const struct spill *spill)
 {
 	const struct spill_block *block;
@@ -612,7 +614,7 @@ static void spill_go_on(struct pool *pool)
 	blocks_end(pool);
 	spill_sink_some(pool);
 	submit(pool);
-	/* Requests that claimed those pages are refused now. */
+	/* Requests that have claimed these pages are now refused. */
 	if (!pages_move(spill))
 		pool_mark_freed(pool);
 }

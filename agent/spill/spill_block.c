@@ -110,7 +110,7 @@ void spill_saving_count(struct pool *pool, const struct spill_block *block, int6
 	block->session->tenant->saving = (uint32_t)(block->session->tenant->saving + pages);
 }
 
-/* Record the start of its jobs. Loads come before others, since requests wait for them. */
+/* Loads are inserted before other blocks, since requests wait for them. */
 void spill_block_begin(struct pool *pool, struct spill_block *block, enum spill_phase phase)
 {
 	spill_block_stay(pool, block);
@@ -174,7 +174,10 @@ void spill_block_answered(struct spill_block *block)
 
 /* ---- page words ---- */
 
-/* Return true if the page is still as recorded in the slot: the session's, of that generation, in this state. */
+/*
+ * Return true if the page is still as recorded in the slot: leased to the session, with the same generation, in this
+ * state.
+ */
 static bool page_is(const struct pool *pool, const struct spill_block *block, uint32_t index, enum page_state state)
 {
 	const struct ledger_slot *slot = spill_slot(pool, block, index);
@@ -240,7 +243,7 @@ void spill_pages_take(struct pool *pool, struct spill_block *block)
 
 		if (!page_is(pool, block, i, PAGE_MOVING))
 			continue;
-		/* Free bits that the worker wrongly set for these pages must not outlive the lease. */
+		/* Clear free bits that the worker has wrongly set for these pages; they must not outlive the lease. */
 		lease_take_word(session->segment.free_bits, page / 64, UINT64_C(1) << (page % 64));
 		if (atomic_load_explicit(tag, memory_order_acquire) >> BLOCK_SEQUENCE_SHIFT ==
 			block->tag >> BLOCK_SEQUENCE_SHIFT)

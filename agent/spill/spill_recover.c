@@ -1,10 +1,10 @@
 /*
- * spill_recover.c - recover spilled blocks, and those being saved or loaded, after the death of an agent.
+ * spill_recover.c - recover blocks that were spilled, or were being saved or loaded, after the death of an agent.
  *
- * Three things have survived: the slots, with a state for each block; the page words; the jobs in the mover's ring. A
- * job is found by its slot's number. If it is not in the ring, it was never submitted or has finished: it is submitted
- * (again), which is harmless, since the content of MOVING pages does not change. docs/internals/agent.md, "Spill", has
- * the table.
+ * The slots (with the state of each block), the page words, and the jobs in the mover's ring have survived. The tag of
+ * a job contains the number of its slot. If the ring has no job for a slot, the job was never submitted or has
+ * finished. It is then submitted again, which is harmless, since the content of MOVING pages does not change. The table
+ * in docs/internals/agent.md, "Spill", lists all cases.
  */
 #include "agent/spill/spill_sink.h"
 
@@ -24,14 +24,17 @@ static void forget(struct pool *pool, const uint32_t *chain, uint32_t pages)
 
 /* ---- blocks of live sessions ---- */
 
-/* busy: a job of it is in the ring, so neither slots nor pages may be used before it has finished. */
+/*
+ * Recover a block that was being saved. busy: the ring has a job for it, so its slots and pages must not be used before
+ * the job has finished.
+ */
 static void saving_recover(struct pool *pool, struct spill_block *block, bool busy)
 {
 	const struct ledger_slot *head = spill_slot(pool, block, 0);
 
 	/*
-	 * The head becomes MOVING first, and LEASED first when it is undone: if it is not MOVING, nothing has begun or
-	 * all is undone.
+	 * The head becomes MOVING first, and LEASED first when a save is undone. If it is not MOVING, nothing had begun
+	 * or everything was undone.
 	 */
 	if (pool_word(pool, head->page) == page_word_make(PAGE_MOVING, block->owner, head->generation) &&
 		spill_pages_hold(pool, block)) {
@@ -49,7 +52,7 @@ static void saving_recover(struct pool *pool, struct spill_block *block, bool bu
 	spill_block_free(pool, block);
 }
 
-/* Keep a block out of the pool. The target pages are free, or belong to the worker. */
+/* Keep a block outside of the pool. The target pages are free, or belong to the worker. */
 static void stays_out(struct pool *pool, struct spill_block *block)
 {
 	spill_state(pool, block, SLOT_SAVED);
@@ -71,7 +74,10 @@ static enum asked request_of(const struct pool *pool, const struct spill_block *
 	return word == lease_state_to(head->request_word, LEASE_CANCELLED) ? ASKED_NO_MORE : ASKED_AND_ANSWERED;
 }
 
-/* Until the agent has answered a request, or has given a cancelled one back, its slot is as the worker wrote it. */
+/*
+ * Return true if the target pages belong to the agent. Until a request is answered, or a cancelled one is given back,
+ * its slot is as the worker wrote it.
+ */
 static bool is_lent(const struct pool *pool, const struct spill_block *block)
 {
 	uint32_t request = spill_slot(pool, block, 0)->request % SESSION_REQUESTS;
@@ -87,7 +93,7 @@ static void loading_recover(struct pool *pool, struct spill_block *block, bool b
 	block->lent = is_lent(pool, block);
 	block->session->spilled_pages += block->pages;
 	if (!hold && busy) {
-		/* Its pages are quarantined: the load fails when it has finished. */
+		/* The pages are quarantined, so the load fails when it has finished. */
 		spill_pages_forget(pool, block);
 		spill_block_begin(pool, block, SPILL_LOADING);
 		block->error = -ECANCELED;
@@ -98,7 +104,7 @@ static void loading_recover(struct pool *pool, struct spill_block *block, bool b
 		stays_out(pool, block);
 		return;
 	}
-	/* Also if the worker has cancelled the request: the mover may be writing to the pages. */
+	/* This also applies if the worker has cancelled the request: the mover may be writing to the pages. */
 	block->request = (int32_t)(head->request % SESSION_REQUESTS);
 	block->request_word = head->request_word;
 	spill_state(pool, block, SLOT_LOADING);
@@ -125,7 +131,7 @@ static void answered_recover(struct pool *pool, struct spill_block *block, bool 
 	}
 }
 
-/* Delete a block if the worker has received that answer. */
+/* Delete a block if the worker has received the answer that it was discarded. */
 static void discarded_recover(struct pool *pool, struct spill_block *block)
 {
 	if (request_of(pool, block) == ASKED_AND_ANSWERED) {
@@ -148,7 +154,7 @@ static void saved_recover(struct pool *pool, struct spill_block *block)
 
 /* ---- blocks of ended sessions ---- */
 
-/* Free a block, but keep the slots and pages of its jobs until they have finished. */
+/* Free a block of an ended session. Slots and pages of its jobs are kept until the jobs have finished. */
 static void orphan_recover(struct pool *pool, struct spill_block *block, enum ledger_slot_state state)
 {
 	if (state != SLOT_LOADING && state != SLOT_SAVING) {
@@ -156,7 +162,7 @@ static void orphan_recover(struct pool *pool, struct spill_block *block, enum le
 		free(block);
 		return;
 	}
-	/* The session's number may be assigned to another one soon. */
+	/* The id of the session may soon be assigned to another one. */
 	for (uint32_t i = block->pages; i-- > 0;)
 		pool->ledger.slots[block->chain[i]].session = 0;
 	crash_point();
@@ -165,7 +171,7 @@ static void orphan_recover(struct pool *pool, struct spill_block *block, enum le
 
 /* ---- all blocks ---- */
 
-/* Find the slots of jobs in the ring. */
+/* Determine the slots with a job in the ring. */
 static void ring_look(const struct pool *pool, uint8_t *named)
 {
 	for (uint32_t i = 0; i < MOVER_JOBS && jobs_possible(pool->jobs); i++) {
@@ -183,7 +189,10 @@ static void chain_recover(struct pool *pool, const uint32_t *chain, bool busy)
 	uint64_t tag = atomic_load_explicit(&head->tag, memory_order_relaxed);
 	enum ledger_slot_state state = (enum ledger_slot_state)atomic_load_explicit(&head->state, memory_order_acquire);
 	struct session *session = head->session < POOL_SESSIONS ? pool->sessions[head->session] : NULL;
-	/* Memory before the file: if both have it, the agent was about to free the memory, and may do so later. */
+	/*
+	 * If both memory and file contain the block, the agent was about to free the memory slots; they are used, and
+	 * sink again later.
+	 */
 	bool sinking = state == SLOT_SINKING || (session && spill_block_find(pool, session->id, tag));
 	struct spill_block *block = spill_block_new(pool, sinking ? NULL : session, head->session, tag, head->pages);
 
@@ -215,7 +224,7 @@ static enum spill_phase phase_of(const struct mover_order *order)
 	return order->kind == MOVER_SPILL ? SPILL_SAVING : order->kind == MOVER_SINK ? SPILL_SINKING : SPILL_LOADING;
 }
 
-/* Take over the jobs that the last agent submitted and whose results were not read. */
+/* Take over the jobs that the previous agent submitted and whose results were not read. */
 static void ring_recover(struct pool *pool)
 {
 	for (uint32_t i = 0; i < MOVER_JOBS && jobs_possible(pool->jobs); i++) {
@@ -234,7 +243,7 @@ static void ring_recover(struct pool *pool)
 	}
 }
 
-/* Restore MOVING pages that no block uses: the agent died before it recorded the block, or after its end. */
+/* Restore MOVING pages that no block uses: the agent died before it recorded the block, or after the block ended. */
 static void words_recover(struct pool *pool)
 {
 	const struct spill_block *block;
@@ -251,7 +260,7 @@ static void words_recover(struct pool *pool)
 	free(moving);
 }
 
-/* Free slots that belong to no complete chain, which was being created or freed. */
+/* Free slots that belong to no complete chain: their chain was being created or freed. */
 static void leftovers_recover(struct pool *pool, const uint8_t *whole)
 {
 	for (uint32_t slot = 0; slot < pool->ledger.header->slot_count; slot++)
@@ -259,7 +268,10 @@ static void leftovers_recover(struct pool *pool, const uint8_t *whole)
 			forget(pool, &slot, 1);
 }
 
-/* Continue the end of sessions: pages to which the mover may be writing must not be freed with their other pages. */
+/*
+ * Continue the end of sessions: pages to which the mover may be writing must not be freed with the session's other
+ * pages.
+ */
 void spill_recover_ends(struct pool *pool)
 {
 	uint32_t slot_count = pool->ledger.header->slot_count, *chain = calloc(pool->page_count, sizeof(*chain));
@@ -311,7 +323,7 @@ void spill_recover(struct pool *pool)
 	ring_recover(pool);
 	words_recover(pool);
 	slots_soil(&pool->spill->slots);
-	/* Blocks that were sinking continue. */
+	/* Continue to sink blocks. */
 	agent_need_tick(pool->agent, SPILL_TIDY_TICK_MS);
 free_memory:
 	free(named);

@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
-enum { SINK_SHARE = 8 }; /* an eighth of the memory is kept free for the next spills */
+enum { SINK_SHARE = 8 }; /* one eighth of the memory tier is kept free for the next spills */
 
 static bool memory_is_short(const struct spill_slots *slots)
 {
@@ -48,7 +48,7 @@ static void sink_undo(struct pool *pool, struct spill_block *below)
 	agent_need_tick(pool->agent, SPILL_TIDY_TICK_MS);
 }
 
-/* Make the chain in the file the block's, by one store. */
+/* Make the chain in the file the chain of the block, with a single store. */
 static void sink_commit(struct pool *pool, struct spill_block *below, struct spill_block *above)
 {
 	spill_state(pool, below, SLOT_SAVED);
@@ -71,8 +71,8 @@ void spill_sink_end(struct pool *pool, struct spill_block *below)
 		return;
 	}
 	/*
-	 * A damaged block stays in memory, until it is requested and the damage reported; a block that could not be
-	 * written is tried last.
+	 * A damaged block stays in memory until it is requested and the damage reported. A block that could not be
+	 * written becomes the last candidate.
 	 */
 	if (above && below->error == -EBADMSG)
 		spill_block_stay(pool, above);
@@ -88,7 +88,7 @@ void spill_sink_recover(struct pool *pool, struct spill_block *below, bool busy)
 		spill_block_free(pool, below);
 		return;
 	}
-	/* The session's number may be assigned to another one soon. */
+	/* The id of the session may soon be assigned to another one. */
 	for (uint32_t i = below->pages; i-- > 0;)
 		spill_slot(pool, below, i)->session = 0;
 	crash_point();

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TIDY_SLOTS = 16 }; /* at a time: a hole of 2 MiB takes about 100 us in a tmpfs */
+enum { TIDY_SLOTS = 16 }; /* per call: punching a hole of 2 MiB takes about 100 us in a tmpfs */
 
 static struct ledger_slot *slot_at(const struct ledger *ledger, uint32_t slot)
 {
@@ -73,7 +73,7 @@ int slots_open(struct spill_slots *slots, const struct ledger *ledger, uint64_t 
 			return -ENOMEM;
 		}
 		tier->free_count = tier->dirty = 0;
-		/* The lowest on top. */
+		/* Push in reverse order, so that the lowest slot is on top. */
 		for (uint32_t slot = tier->first + tier->count; slot-- > tier->first;)
 			if (!slot_tag(ledger, slot))
 				tier->free[tier->free_count++] = slot;
@@ -106,7 +106,7 @@ uint32_t slots_room(const struct spill_slots *slots, uint64_t now_ms)
 	return room;
 }
 
-/* Take a free slot of a tier; the caller has checked that there is one. */
+/* Take a free slot of a tier. The caller has checked that the tier has one. */
 static uint32_t tier_pop(struct spill_slots *slots, struct spill_tier *tier)
 {
 	uint32_t slot = tier->free[--tier->free_count];
@@ -126,13 +126,13 @@ static uint32_t slot_pop(struct spill_slots *slots, uint64_t now_ms)
 		slots, tier_open(memory, now_ms) && memory->free_count ? memory : &slots->tiers[MOVER_TIER_FILE]);
 }
 
-/* The origin of a slot's content. */
+/* The page, or the checksum of the chain, from which a slot is filled. */
 struct origin {
 	struct spill_source source;
 	uint64_t checksum;
 };
 
-/* The tag is stored last. */
+/* Fill a slot. The tag is stored last. */
 static void slot_write(const struct spill_slots *slots, const struct spill_name *name, const uint32_t *chain,
 	uint32_t index, uint32_t pages, const struct origin *origin, enum ledger_slot_state state)
 {
@@ -159,7 +159,7 @@ int slots_take(struct spill_slots *slots, const struct spill_name *name, const s
 		return -ENOSPC;
 	for (uint32_t i = 0; i < pages; i++)
 		chain[i] = slot_pop(slots, now_ms);
-	/* From the end, the head last: before that, there is no chain. */
+	/* Start at the end: until the head is stored, the slots are not a chain. */
 	for (uint32_t i = pages; i-- > 0;)
 		slot_write(slots, name, chain, i, pages, &(struct origin){.source = sources[i]}, SLOT_SAVING);
 	return 0;
@@ -220,7 +220,7 @@ bool slots_tidy(struct spill_slots *slots)
 	for (int i = 0; i < MOVER_TIERS; i++) {
 		struct spill_tier *tier = &slots->tiers[i];
 
-		/* From the bottom of the stack, since the slots on top will be used next. */
+		/* Start at the bottom of the stack, since the slots on top will be reused next. */
 		for (uint32_t at = 0; tier->dirty && left && at < tier->free_count; at++) {
 			uint32_t slot = tier->free[at];
 
@@ -229,7 +229,7 @@ bool slots_tidy(struct spill_slots *slots)
 			slots->dirty[slot] = 0;
 			tier->dirty--;
 			left--;
-			/* On a file system without holes the space stays allocated for the next page of that slot. */
+			/* On a file system without holes, the space stays allocated for the next page in that slot. */
 			fallocate(tier->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
 				(off_t)((slot - tier->first) * slots->page_bytes), (off_t)slots->page_bytes);
 		}

@@ -1,5 +1,5 @@
 /*
- * spill_tier.c - creation of the memory and the file behind the slots, and of the state of spill.c.
+ * spill_tier.c - create the memory and the file of the slots, and the state of spill.c.
  */
 #include "agent/spill/spill.h"
 
@@ -41,7 +41,7 @@ static int file_make(const char *directory, uint64_t bytes)
 	return error;
 }
 
-/* Return the descriptor of a tier from the keeper, or -1. */
+/* Return the descriptor of a tier that the keeper holds, or -1. */
 static int tier_held(const struct pool *pool, const struct module_start *start, uint32_t id)
 {
 	for (uint32_t i = 0; i < start->held_count; i++) {
@@ -83,7 +83,10 @@ static int tier_open(struct pool *pool, const struct module_start *start, enum m
 				.value = tier->count});
 	}
 	tier->fd = fd;
-	/* A GPU has the memory locked and would write to pages that no longer belong to it (mover/ring.h). */
+	/*
+	 * No holes in memory that a GPU has locked: the GPU would write to pages that no longer belong to the file
+	 * (mover/ring.h).
+	 */
 	tier->punch = id == MOVER_TIER_FILE || !strcmp(pool->segment.header->backend, "host");
 	return 0;
 }
@@ -124,7 +127,7 @@ void spill_close(struct pool *pool)
 
 	if (!spill)
 		return;
-	/* All sessions have ended: the mover still works on these. */
+	/* The blocks of ended sessions for which the mover still has jobs. */
 	while ((block = TAILQ_FIRST(&spill->working))) {
 		TAILQ_REMOVE(&spill->working, block, working);
 		free(block);

@@ -1,5 +1,5 @@
 /*
- * trust_look.c - trust domains for tools: pending transfers, and a check of the invariants of agent/pages/trust.h.
+ * trust_look.c - report pending transfers to tools, and check the invariants of agent/pages/trust.h.
  */
 #include "agent/trust/trust_transfer.h"
 

@@ -1,10 +1,15 @@
 /*
  * trust_transfer.c - the transfer of a handle from one trust domain to another.
  *
- * Stores, in this order, each of which may be the agent's last: transfer WAITS; words QUARANTINED (or RETIRED, after a
- * long wait); transfer SCRUBS, when no row of holders has it; domain 0, when the mover has cleared all its pages; words
- * FREE; transfer NONE. A successor finds a transfer that is not NONE: with domain 0 it frees the remaining pages,
- * otherwise it continues, and clears all pages again whose jobs are not in the ring.
+ * The agent may die after any of these stores, which are made in this order:
+ *   transfer = WAITS
+ *   page words = QUARANTINED (or RETIRED after a long wait)
+ *   transfer = SCRUBS, when no row of holders contains the handle
+ *   domain = 0, when the mover has cleared all pages
+ *   page words = FREE
+ *   transfer = NONE
+ * If the transfer is not NONE, the next agent continues it. With domain 0 it frees the remaining pages; otherwise it
+ * also clears again all pages whose jobs are not in the ring.
  */
 #include "agent/trust/trust_transfer.h"
 
@@ -18,14 +23,14 @@
 #include <string.h>
 
 enum {
-	/* time after which a process that has not released its pages is silent; requests wait somewhat longer */
+	/* time after which a session that has not released its pages is silent; requests wait somewhat longer */
 	RELEASE_PATIENCE_MS = 1000,
 	WAIT_TICK_MS = 20,
-	RING_SHARE = MOVER_JOBS / 2, /* limit of scrubs in the ring, which other jobs need too */
+	RING_SHARE = MOVER_JOBS / 2, /* limit of scrubs in the ring, which other jobs also need */
 	SCRUB_REST_MS = 1000,
-	AHEAD_PAGES = 16, /* pages of each domain that are transferred in advance at a time */
+	AHEAD_PAGES = 16, /* pages per domain that are transferred in advance at a time */
 	AHEAD_MS = 200,
-	AHEAD_REST_MS = 2000, /* pause when no pages could be transferred */
+	AHEAD_REST_MS = 2000, /* pause after no pages could be transferred */
 };
 
 static enum ledger_transfer transfer_of(const struct pool *pool, uint32_t handle)
@@ -150,8 +155,8 @@ static void job_done(struct pool *pool, const struct mover_result *result)
 	uint32_t handle;
 
 	/*
-	 * After a restart the orders come from the ring, which the mover can write: a result is accepted only for a
-	 * page with a pending scrub.
+	 * After a restart, orders come from the ring, which the mover can write. A result is accepted only for a page
+	 * with a pending scrub.
 	 */
 	if (!trust || page >= pool->page_count || result->order.kind != MOVER_SCRUB || result->order.page != page ||
 		trust->scrubs[page] != SCRUB_BEGUN)
@@ -177,7 +182,7 @@ static void go_on(struct pool *pool)
 		scrubs_submit(pool);
 }
 
-/* Without give_up(): pages that have not been cleared wait for the next mover. */
+/* No give_up(): pages that have not been cleared wait for the next mover. */
 const struct job_user trust_job_user = {.done = job_done, .go_on = go_on};
 
 /* ---- start of a transfer ---- */
@@ -188,7 +193,7 @@ static void holders_call(struct pool *pool)
 	agent_need_tick(pool->agent, WAIT_TICK_MS);
 }
 
-/* Begin the transfer of a handle. True: sessions must be asked to unmap it. */
+/* Begin the transfer of a handle. Return true if sessions must be asked to unmap it. */
 static bool transfer_begin(struct pool *pool, uint32_t handle)
 {
 	struct trust *trust = pool->trust;
@@ -226,7 +231,7 @@ static bool reachable(const struct pool *pool, uint32_t domain, uint32_t page)
 		(jobs_served(pool->jobs) && can_move(pool, page / pool->trust->per_handle, domain));
 }
 
-/* Return the number of the handle's pages that the wish needs. */
+/* Return the number of pages of the handle that the wish needs. */
 static uint32_t gain(const struct pool *pool, const struct trust_wish *wish, uint32_t handle)
 {
 	uint32_t per_handle = pool->trust->per_handle, first = handle * per_handle,
@@ -249,7 +254,7 @@ static uint32_t reach(const struct pool *pool, const struct trust_wish *wish)
 	return pages;
 }
 
-/* Handles that no session may have mapped are taken first. */
+/* Take handles that no session may have mapped first. */
 static uint32_t wish_begin(struct pool *pool, const struct trust_wish *wish)
 {
 	struct trust *trust = pool->trust;
@@ -338,7 +343,7 @@ static void holders_are_silent(struct pool *pool, uint32_t handle)
 	}
 }
 
-/* Retire pages whose former holders have not released them in time. */
+/* Retire pages that former holders have not released in time. */
 static void retire(struct pool *pool)
 {
 	struct trust *trust = pool->trust;
@@ -417,7 +422,7 @@ static void holders_count(struct pool *pool)
 			trust->holders[handle] += trust_is_held(pool, id, handle);
 }
 
-/* Remove a page of a handle in a transfer from the index, to which it was added because its word is FREE. */
+/* Remove a page of a handle in transfer from the index. It was added because its word is FREE. */
 static void take_out(struct pool *pool, uint32_t page)
 {
 	enum page_state state = page_word_state(pool_word(pool, page));
@@ -451,7 +456,7 @@ static void transfer_recover(struct pool *pool, uint32_t handle)
 		holders_are_silent(pool, handle);
 }
 
-/* Take over the scrubs that the last agent submitted and whose results are not read. */
+/* Take over the scrubs that the previous agent submitted and whose results were not read. */
 static void ring_recover(struct pool *pool)
 {
 	for (uint32_t i = 0; i < MOVER_JOBS && jobs_possible(pool->jobs); i++) {
@@ -482,7 +487,7 @@ void trust_recover(struct pool *pool)
 	for (uint32_t handle = 0; handle < trust->handle_count; handle++)
 		if (trust_bit(trust->moving, handle) && !trust->holders[handle])
 			unheld(pool, handle);
-	/* The call of the last agent may be lost: repeat it. */
+	/* Repeat the call of the previous agent, which may have been lost. */
 	if (trust->cleaning || trust->retired)
 		holders_call(pool);
 }
