@@ -20,7 +20,7 @@ pid_t child_fork(const struct child_shed *shed, const char *name)
 	prctl(PR_SET_NAME, name);
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() != parent)
-		_exit(1); /* the parent died before prctl() */
+		_exit(1); /* the keeper died before prctl() */
 	close(shed->signals);
 	close(shed->lock_fd);
 	sigprocmask(SIG_SETMASK, &shed->mask, NULL);

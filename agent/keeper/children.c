@@ -1,5 +1,5 @@
 /*
- * children.c - start and reap agent, front and movers.
+ * children.c - start and reap the agent, the front and the movers.
  */
 #include "agent/front/front.h"
 #include "agent/keeper/pools.h"
@@ -27,7 +27,7 @@ static void close_if_open(int *fd)
 	*fd = -1;
 }
 
-/* Load the module that this child runs, and close the descriptors that serve only to load it. */
+/* Load the module that this child runs, and close the descriptors that were needed to load it. */
 static const struct module *child_module(struct keeper *keeper, const char *name)
 {
 	const struct module *module;
@@ -45,7 +45,7 @@ static const struct module *child_module(struct keeper *keeper, const char *name
 
 /* ---- the front ---- */
 
-/* Each session may have one connection for control requests and one for events. */
+/* Return the maximum number of connections: one for control requests and one for events per session, and 64 others. */
 static uint32_t front_connections(const struct config *config)
 {
 	uint32_t wanted = 2 * config->limits.sessions * config->pool_count + 64;
@@ -72,10 +72,10 @@ static _Noreturn void front_child(struct keeper *keeper, int socket)
 		.seccomp = true,
 	};
 
-	/* Only the agent may write the pool segments: the front must not even have them mapped. */
+	/* Only the agent may write to the pool segments, so the front must not have them mapped. */
 	for (uint32_t i = 0; i < keeper->start.pool_count; i++)
 		pool_unmake(&keeper->start.pools[i]);
-	/* The module is loaded before the child gives up its rights. */
+	/* Load the module before the child gives up its rights. */
 	module = child_module(keeper, "front");
 	if (!module || dup2(socket, 3) < 0 || close_range(4, ~0U, 0) < 0)
 		_exit(1);
@@ -104,7 +104,7 @@ static int front_start(struct keeper *keeper)
 	message.id = (uint32_t)pid;
 	error = attach_send(keeper->channel, &message, sizeof(message), &pair[0], 1);
 	close(pair[0]);
-	/* A front that is unknown to the agent sees its channel close, and ends. */
+	/* The new front sees its channel close, and ends. */
 	if (error)
 		log_warning("cannot report the new front to the agent: %s", strerror(-error));
 	return 0;
@@ -121,7 +121,7 @@ static void front_died(struct keeper *keeper, int status)
 {
 	uint32_t pause;
 
-	/* If the agent is dying too, its death is reported next: the front was only faster. */
+	/* The agent is also dying, and its death will be reported next. */
 	if (agent_hung_up(keeper)) {
 		child_replaced(&keeper->front);
 		keeper->front.due_ms = 0;
@@ -133,8 +133,8 @@ static void front_died(struct keeper *keeper, int status)
 }
 
 /*
- * Retire the front of a dead agent. It ends after it has forwarded the agent's last messages, so it has some time. Its
- * successor waits until then: if both created the sockets, the sockets of the wrong one could remain.
+ * Retire the front of a dead agent. It is given some time, because it ends after it has forwarded the agent's last
+ * messages. Its successor starts afterwards: if both created the sockets, those of the old front could remain.
  */
 static void front_retire(struct keeper *keeper)
 {
@@ -156,7 +156,10 @@ static void old_front_hurry(struct keeper *keeper)
 
 /* ---- movers ---- */
 
-/* Keep the held items that a mover needs: memory and tiers of its pool, and the configuration. */
+/*
+ * Keep only the held items that a mover needs: memory and tiers of its pool, and the configuration. Return their
+ * number.
+ */
 static uint32_t mover_sort_held(struct keeper *keeper, uint32_t pool)
 {
 	uint32_t kept = 0;
@@ -207,7 +210,7 @@ static void mover_tell(struct keeper *keeper, uint32_t pool)
 }
 
 /*
- * Report the end of a mover to the agent, which then stops waiting for it. A report that is lost is repeated after the
+ * Report the end of a mover to the agent, which then stops waiting for the mover. A lost report is repeated after the
  * next attempt to start a mover.
  */
 static void mover_tell_end(struct keeper *keeper, uint32_t pool)
@@ -327,7 +330,9 @@ int agent_start(struct keeper *keeper)
 	return 0;
 }
 
-/* Return to the previous module if the agent of an upgrade does not start. */
+/*
+ * Return to the previous module if the agent of an upgrade does not start. Return false if there is no previous module.
+ */
 static bool upgrade_undo(struct keeper *keeper)
 {
 	if (keeper->before.fd < 0)
@@ -345,7 +350,7 @@ static void agent_died(struct keeper *keeper, int status)
 	uint32_t pause;
 
 	channel_drain(keeper);
-	served = keeper->ready; /* the drained messages may have included READY */
+	served = keeper->ready; /* the drained messages may have included KEEP_READY */
 	keeper->ready = keeper->leaving = false;
 	probe_cancel(&keeper->probe);
 	front_retire(keeper);
@@ -380,7 +385,7 @@ static bool ended(pid_t pid, int *status)
 	return pid > 0 && child_wait(pid, status, WNOHANG) == pid;
 }
 
-/* Reap the children by their pids: a probe is reaped by probe_finish(). */
+/* Reap each child by its pid: probes are reaped by probe_finish() instead. */
 void children_reap(struct keeper *keeper)
 {
 	int status;
@@ -389,7 +394,7 @@ void children_reap(struct keeper *keeper)
 		agent_died(keeper, status);
 	if (ended(keeper->front.pid, &status))
 		front_died(keeper, status);
-	/* After the agent, whose death may have just retired this front. */
+	/* Reap it after the agent, whose death may just have retired this front. */
 	if (ended(keeper->old_front, &status))
 		keeper->old_front = 0;
 	for (uint32_t i = 0; i < keeper->start.pool_count; i++)
@@ -398,12 +403,12 @@ void children_reap(struct keeper *keeper)
 	movers_settle(keeper);
 }
 
-/* Plan another attempt if the child could not be started for lack of processes or descriptors. */
+/* Plan another attempt if a child could not be started for lack of processes or descriptors. */
 static void started_or_later(struct child *child, const char *name, int error)
 {
 	if (!error)
 		return;
-	/* Log each cause once: there are ten attempts per second. */
+	/* Log each cause once, because ten attempts are made per second. */
 	if (child->end != error)
 		log_warning("cannot start %s: %s; trying again every %d ms", name, strerror(-error), CHILD_PAUSE_MS);
 	child_failed(child, error);
@@ -461,7 +466,7 @@ int children_wait_ms(const struct keeper *keeper)
 	return ms;
 }
 
-/* Wait for the death of a child, reading the agent's messages meanwhile. Kill it after STOP_PATIENCE_MS. */
+/* Wait for the death of a child, and meanwhile process the agent's messages. Kill the child after STOP_PATIENCE_MS. */
 static void child_await(struct keeper *keeper, pid_t *pid, const char *name)
 {
 	uint64_t end = keeper_ms() + STOP_PATIENCE_MS;
@@ -500,8 +505,8 @@ static void child_stop(struct keeper *keeper, pid_t *pid, const char *name)
 }
 
 /*
- * Stop the agent by closing the keeper's side of the channel, not by a signal: a terminal or a service manager sends
- * signals to all processes at once, and one of two pending signals is lost, so the agent could not identify the sender.
+ * Stop the agent by shutting down the channel, not by a signal. Terminals and service managers send stop signals to all
+ * processes, and identical pending signals are merged, so the agent could not identify the sender.
  */
 static void agent_stop(struct keeper *keeper, bool leave)
 {
@@ -523,7 +528,7 @@ void children_stop(struct keeper *keeper, bool leave)
 	keeper->stopping = true;
 	probe_cancel(&keeper->probe);
 	/*
-	 * The agent first, so that no new request is accepted. The front ends when the agent's side of its channel
+	 * Stop the agent first, so that no new request is accepted. The front ends when the agent's end of its channel
 	 * closes.
 	 */
 	agent_stop(keeper, leave);

@@ -18,13 +18,13 @@ static int make(const char *path, mode_t mode, uid_t uid, gid_t gid, bool *creat
 	*created = mkdir(path, mode) == 0;
 	if (!*created && errno != EEXIST)
 		return -errno;
-	/* The umask must not restrict the mode. An existing directory keeps the mode that its owner chose. */
+	/* Set the mode regardless of the umask. An existing directory keeps the mode that its owner chose. */
 	if (*created && ((geteuid() == 0 && chown(path, uid, gid) < 0) || chmod(path, mode) < 0))
 		return -errno;
 	return 0;
 }
 
-/* Check that other users cannot write to the directory, since they could replace it. */
+/* Check that the directory belongs to this user or root and is not writable by all users. */
 static int trusted(const char *path)
 {
 	struct stat stat;
@@ -50,7 +50,10 @@ static int lock_busy(struct directory *directory)
 	return -EBUSY;
 }
 
-/* Lock the pid file once. -ESTALE: the locked file no longer has this name, since its owner removed it meanwhile. */
+/*
+ * Try to lock the pid file. Return -ESTALE if the locked file no longer has this name, because its owner has removed it
+ * meanwhile.
+ */
 static int lock_once(struct directory *directory)
 {
 	struct stat mine, named;
@@ -89,13 +92,13 @@ static int lock(struct directory *directory)
 }
 
 /*
- * In a child, with the rights of the front: return the length of the first part of path that it cannot pass, at most
- * 255, the greatest exit status; 0 if it can pass all.
+ * In a child with the rights of the front: return the length of the shortest prefix of path that is not accessible, or
+ * 0 if all of it is. The length is limited to 255, the maximum of an exit status.
  */
 static int find_barrier(char *path, uid_t uid, gid_t gid)
 {
 	if (setgroups(0, NULL) < 0 || setgid(gid) < 0 || setuid(uid) < 0)
-		return 0; /* the front reports this itself */
+		return 0; /* the front will report the error itself */
 	for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
 		*slash = '\0';
 		if (access(path, X_OK) < 0)
@@ -108,10 +111,10 @@ static int find_barrier(char *path, uid_t uid, gid_t gid)
 }
 
 /*
- * Check that the front, which runs as another user, can create its sockets. Otherwise every start of the front would
- * fail, and requests would never be answered.
+ * Check that the front, which runs as another user, can create its sockets. Otherwise each start of the front would
+ * fail, and no request would be answered.
  *
- * Return: 0, -EACCES, logged.
+ * Return: 0, or -EACCES, which was logged.
  */
 static int front_can_listen(const struct directory *directory)
 {
@@ -153,8 +156,8 @@ int directory_open(struct directory *directory, const struct config *config)
 	snprintf(directory->control_url, sizeof(directory->control_url), "ipc://%s/control", directory->front);
 	snprintf(directory->events_url, sizeof(directory->events_url), "ipc://%s/events", directory->front);
 	/*
-	 * Other users, such as the front's, may pass through but not list the directory. The sockets in it have their
-	 * own modes.
+	 * Other users, such as the front's, can pass through the directory but not list it. The sockets in it have
+	 * their own modes.
 	 */
 	error = make(config->runtime_dir, 0751, geteuid(), gid, &directory->created);
 	if (!error)
@@ -172,7 +175,7 @@ int directory_open(struct directory *directory, const struct config *config)
 		log_error("cannot lock '%s': %s", directory->pid_file, strerror(-error));
 		return error;
 	}
-	/* setgid: files of the front get the pool's group, of which the front is not a member */
+	/* setgid: files of the front get the pool's group, although the front is not a member of it */
 	error = make(directory->front, 02750, config->front_uid, gid, &front_created);
 	if (error) {
 		log_error("cannot create '%s': %s", directory->front, strerror(-error));
@@ -202,7 +205,7 @@ void directory_close(struct directory *directory)
 	}
 	if (directory->lock_fd >= 0)
 		close(directory->lock_fd);
-	/* Fails if the directory is not empty: another process uses it. */
+	/* This fails if the directory is not empty, because another process uses it. */
 	if (directory->created)
 		rmdir(directory->config->runtime_dir);
 }

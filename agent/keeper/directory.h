@@ -1,5 +1,5 @@
 /*
- * directory.h - the runtime directory: a lock, so that only one gpoold uses it, and the paths of the sockets.
+ * directory.h - the runtime directory: a lock that admits a single gpoold, and the paths of the sockets.
  */
 #ifndef GPOOL_AGENT_KEEPER_DIRECTORY_H
 #define GPOOL_AGENT_KEEPER_DIRECTORY_H
@@ -8,18 +8,21 @@
 
 struct directory {
 	const struct config *config;
-	bool created;   /* by this process, which removes it at its end */
-	bool locked;    /* by this process; otherwise no file in it belongs to this process */
+	bool created;   /* this process created it, and removes it at its end */
+	bool locked;    /* this process holds the lock; otherwise no file in the directory belongs to it */
 	bool listening; /* the sockets belong to this process */
 	int lock_fd;
 	char attach[128];
-	char front[128]; /* directory of the nanomsg sockets; it belongs to the front */
+	char front[128]; /* directory of the nanomsg sockets, owned by the front */
 	char control_url[160];
 	char events_url[160];
 	char pid_file[128];
 };
 
-/* directory_open() - create and lock the directory. -EBUSY: another gpoold uses it (logged with its pid). */
+/*
+ * directory_open() - create and lock the directory. Return: 0; -EBUSY: another gpoold uses it (its pid was logged); or
+ * another negative errno.
+ */
 int directory_open(struct directory *directory, const struct config *config);
 /* directory_close() - remove the files that this process created, and the directory if this process created it. */
 void directory_close(struct directory *directory);

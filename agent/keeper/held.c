@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 /*
- * The largest id of each kind. The agent is trusted, but a number in its message must not set the size of an
- * allocation.
+ * Return the limit of ids of this kind. The agent is trusted, but a number in its message must not determine the size
+ * of an allocation.
  */
 static uint32_t ids_of(uint32_t kind)
 {

@@ -1,6 +1,6 @@
 /*
- * held.h - the descriptors that survive the agent, indexed by kind, pool and id: a pool may have 40,960 handles, and
- * four descriptors for each of 4,000 sessions. The list is dense, and the next agent inherits it.
+ * held.h - the descriptors that survive the agent, indexed by kind, pool and id. A pool may have 40,960 handles, and
+ * 4,000 sessions with four descriptors each. The list has no gaps; the next agent inherits it.
  */
 #ifndef GPOOL_AGENT_KEEPER_HELD_H
 #define GPOOL_AGENT_KEEPER_HELD_H
@@ -11,7 +11,7 @@
 enum { HELD_KINDS = KEEP_TIMELINE + 1 };
 
 struct held_index {
-	uint32_t *places; /* by id: index in the list plus 1; 0: not held */
+	uint32_t *places; /* indexed by id: position in the list plus 1; 0: not held */
 	uint32_t count;
 };
 
@@ -22,15 +22,15 @@ struct held_table {
 };
 
 /*
- * held_add() - hold an item, in place of an item of the same kind, pool and id.
+ * held_add() - hold an item, replacing an item with the same kind, pool and id.
  *
- * Return: 0, and the table owns the descriptors (-1: none at that place); -EINVAL (unknown kind or pool, id out of
- * range) or -ENOMEM, and the caller still owns them.
+ * Return: 0: the table now owns the descriptors (-1: no descriptor at that place). -EINVAL (unknown kind or pool, id
+ * out of range) or -ENOMEM: the caller still owns them.
  */
 int held_add(struct held_table *table, const struct held *item);
-/* held_drop() - close and remove an item. Do nothing if it is not held. */
+/* held_drop() - close and remove an item. Does nothing if the item is not held. */
 void held_drop(struct held_table *table, uint32_t kind, uint32_t pool, uint32_t id);
-/* held_find() - return an item, valid until the next change, or NULL if it is not held. */
+/* held_find() - return an item, or NULL if it is not held. The pointer is valid until the next change. */
 const struct held *held_find(const struct held_table *table, uint32_t kind, uint32_t pool, uint32_t id);
 /* held_count() - return the number of items of this kind in this pool. */
 uint32_t held_count(const struct held_table *table, uint32_t kind, uint32_t pool);

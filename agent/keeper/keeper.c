@@ -22,7 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { BARRIER_MS = 5000 }; /* how long to wait for the service manager to receive the descriptors */
+enum { BARRIER_MS = 5000 }; /* longest wait until the service manager has received the descriptors */
 
 static uint64_t wall_us(void)
 {
@@ -65,8 +65,8 @@ static int kept_look(const struct keeper *keeper, struct store *store)
 	}
 	for (int i = 0; i < count; i++) {
 		/*
-		 * If there are several, use the first with content: a run that ended before it could remove its store
-		 * leaves an empty one.
+		 * Use the first store with content: a run that could not remove its store at its end leaves an empty
+		 * one.
 		 */
 		if (error || store->socket >= 0)
 			close(fds[i]);
@@ -119,7 +119,7 @@ static int pools_start(struct keeper *keeper, struct store *store)
 }
 
 /*
- * Take the items out of the store, as the last step of a start: from then on the keeper holds them, and no longer the
+ * Take the items out of the store as the last step of the start. From then on the keeper holds them instead of the
  * service manager.
  */
 static int kept_take(struct keeper *keeper, struct store *store)
@@ -146,7 +146,7 @@ static int kept_take(struct keeper *keeper, struct store *store)
 }
 
 /*
- * Hold the configuration for the agent, which must use the same one as the keeper even if the files change. A reload
+ * Hold the configuration for the agent, which must use the same one as the keeper even if the files change. Each reload
  * replaces it.
  */
 static int config_hold(struct keeper *keeper)
@@ -201,7 +201,7 @@ static bool stop_requested(void)
 }
 
 /*
- * Listen at `path`. Wait while the address is in use: the agent of a dead keeper may still be ending, with its socket
+ * Listen at `path`. Wait while the address is in use: the agent of a dead keeper may still be ending with its socket
  * open.
  */
 static int listen_await(const char *path)
@@ -239,7 +239,7 @@ static int listen_start(struct keeper *keeper)
 	return 0;
 }
 
-/* Number of descriptors of a pool's memory: one if all of it is one file, else one per handle. */
+/* Return the number of descriptors for a pool's memory: one if all memory is in one file, otherwise one per handle. */
 static uint64_t descriptors_of_memory(const struct keeper *keeper, uint32_t index)
 {
 	const struct config_pool *config = &keeper->config->pools[index];
@@ -250,7 +250,9 @@ static uint64_t descriptors_of_memory(const struct keeper *keeper, uint32_t inde
 	return header->page_count / header->pages_per_handle;
 }
 
-/* Refuse a descriptor limit that admits no session. descriptors.c uses the same count to refuse sessions. */
+/*
+ * Refuse a descriptor limit that does not admit a single session. descriptors.c uses the same count to refuse sessions.
+ */
 static int descriptors_check(const struct keeper *keeper)
 {
 	uint64_t needed =
@@ -277,8 +279,8 @@ static int keeper_setup(struct keeper *keeper, const char *module)
 	keeper->start.pools = keeper->pools;
 	keeper->start.parent = getpid();
 	/*
-	 * Workers distinguish runs of the pool by this number, so it differs at each start: microseconds, then
-	 * restarts.
+	 * Workers distinguish the runs of a pool by the incarnation, so it differs at each start: time in microseconds,
+	 * then the number of restarts.
 	 */
 	keeper->start.incarnation = wall_us() << 10;
 	error = signals_setup(keeper);
@@ -303,7 +305,7 @@ static int keeper_setup(struct keeper *keeper, const char *module)
 	return error ? error : agent_start(keeper);
 }
 
-/* Raise the limit of descriptors: each page of a CUDA pool needs one, each session four. */
+/* Raise the limit of descriptors: a CUDA pool may need one per page, and each session needs four. */
 static void raise_descriptor_limit(void)
 {
 	struct rlimit limit;
@@ -338,14 +340,14 @@ static void signals_read(struct keeper *keeper)
 		else if (info.ssi_signo != SIGHUP)
 			keeper->stopping = true;
 	}
-	/* After all signals: if one of them requests a stop, no child is restarted. */
+	/* Reap children after all signals were read: if one of them requests a stop, no child is restarted. */
 	if (reap)
 		children_reap(keeper);
 }
 
 /*
- * Report to the service manager that this loop runs, which is the only reason to restart all of gpoold. The keeper
- * itself supervises the children.
+ * Report to the service manager that this loop runs. Only its failure is a reason to restart all of gpoold, because the
+ * keeper itself supervises the children.
  */
 static int watchdog_wait_ms(struct keeper *keeper, int wait_ms)
 {
@@ -376,8 +378,8 @@ static void keeper_loop(struct keeper *keeper)
 			break;
 		if (look[1].revents && channel_read(keeper) == -EPIPE) {
 			/*
-			 * The agent is ending, and SIGCHLD will follow. If it does not end, it is of no use without a
-			 * channel and is killed at the deadline.
+			 * The agent is ending, and SIGCHLD will follow. If it does not end, it is killed at the
+			 * deadline, since it is of no use without a channel.
 			 */
 			close(keeper->channel);
 			keeper->channel = -1;
@@ -394,7 +396,7 @@ static void keeper_loop(struct keeper *keeper)
 
 /* ---- end ---- */
 
-/* Give all descriptors to the service manager, for the next run. Without this, the end of gpoold frees the memory. */
+/* Give all descriptors to the service manager for the next run. Otherwise the end of gpoold frees the memory. */
 static void keep_for_next_run(const struct keeper *keeper)
 {
 	char text[400];
@@ -404,7 +406,7 @@ static void keep_for_next_run(const struct keeper *keeper)
 		log_error("memory is not kept over the restart: %s", text);
 		return;
 	}
-	/* FDPOLL=0: the socket's other end is closed, and the manager would otherwise drop the socket because of it. */
+	/* FDPOLL=0: the other end of the socket is closed, for which the manager would otherwise discard the socket. */
 	error = notify_send("FDSTORE=1\nFDPOLL=0\nFDNAME=" STORE_NAME, socket);
 	if (!error)
 		error = notify_barrier(BARRIER_MS);
@@ -420,7 +422,7 @@ static void keep_for_next_run(const struct keeper *keeper)
 
 static void keeper_stop(struct keeper *keeper)
 {
-	/* Memory that was taken over but never served is stored again. */
+	/* Also store memory that was taken over but never served. */
 	bool keep =
 		keeper->config->keep_over_restart && notify_there() && (keeper->ever_ready || keeper->start.adopted);
 
@@ -437,7 +439,8 @@ static void keeper_stop(struct keeper *keeper)
 
 /*
  * Prevent other processes of the same user from opening /proc/PID/mem and the descriptors in /proc/PID/fd. All children
- * inherit this. It would not restrict root's other processes, and poolctl dump would lack a right in containers.
+ * inherit this setting. It is not made for root: it would not restrict other processes of root, and poolctl dump would
+ * lack a right in containers.
  */
 static int memory_hide(const struct config *config)
 {

@@ -1,8 +1,8 @@
 /*
- * keeper.h - the first process of gpoold. It creates and seals the segments, holds every descriptor that must survive
- * the agent, starts the other processes without exec, restarts them, and stops them in order. It is single-threaded,
- * makes no policy decisions and never calls a GPU driver, so that fork stays safe. The code of the other processes is
- * not linked into this program: a child loads it (loader.h).
+ * keeper.h - the first process of gpoold. It creates and seals the segments, and holds every descriptor that must
+ * survive the agent. It starts the other processes without exec, restarts them, and stops them in order. The keeper is
+ * single-threaded, makes no policy decisions and never calls a GPU driver, so that fork() stays safe. The code of the
+ * other processes is not linked into this program; each child loads it (loader.h).
  */
 #ifndef GPOOL_AGENT_KEEPER_KEEPER_H
 #define GPOOL_AGENT_KEEPER_KEEPER_H
@@ -11,7 +11,7 @@
 #include "agent/config/recipe.h"
 
 /*
- * keeper_run() - serve until SIGTERM or SIGINT. `module` is the file with the code of the other processes; NULL: the
+ * keeper_run() - serve until SIGTERM or SIGINT. `module`: the file with the code of the other processes; NULL: the
  * installed one.
  *
  * Return: the exit status: 0 after a requested stop, 1 if the start failed.

@@ -14,13 +14,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#ifndef GPOOL_MODULE_DIR /* the Makefile knows better; who only reads the source does not */
+#ifndef GPOOL_MODULE_DIR /* set by the Makefile; this is for tools that only read the source */
 #define GPOOL_MODULE_DIR "/usr/local/lib/gpool"
 #endif
 #define MODULE_FILE "gpoold-agent.so"
 #define WAY_OUT "stop gpoold and start the one that came with the file"
-enum { PATH_SHOWN = 64 };  /* bytes of a path in a verdict, whose text is limited to KEEP_TEXT_BYTES */
-enum { PROBE_MS = 10000 }; /* loading takes milliseconds; the keeper must not wait for start-up code that hangs */
+enum { PATH_SHOWN = 64 };  /* maximum length of a path in a verdict, whose text is limited to KEEP_TEXT_BYTES */
+enum { PROBE_MS = 10000 }; /* loading takes milliseconds, but its start-up code may hang */
 
 void loader_find(const char *given, char path[PATH_MAX])
 {
@@ -49,20 +49,26 @@ void loader_close(struct loader *loader)
 	loader->fd = -1;
 }
 
-/* Load the module in a child. NULL: *why is the reason. */
+/* Load the module in a child. Return NULL after an error, with the reason in *why. */
 static const struct module *load(const struct loader *loader, const char **why)
 {
 	char name[64];
 	void *library;
 
 	*why = NULL;
-	/* Not /proc/self: a debugger opens this name, too, and its own descriptor may be a pipe, which blocks it. */
+	/*
+	 * The name is not in /proc/self, because a debugger opens it too: its own descriptor with this number may be a
+	 * pipe, which would block.
+	 */
 	snprintf(name, sizeof(name), "/proc/%d/fd/%d", (int)getpid(), loader->fd);
 	library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
 	if (!library) {
 		const char *text = dlerror();
 
-		/* Omit the file name from "/proc/17/fd/5: invalid ELF header": messages print the path. */
+		/*
+		 * Skip the file name in a text such as "/proc/17/fd/5: invalid ELF header", because messages print the
+		 * path.
+		 */
 		*why = text && !strncmp(text, name, strlen(name)) && text[strlen(name)] == ':' ? text + strlen(name) + 2
 											       : text;
 		return NULL;
@@ -80,7 +86,7 @@ const struct module *loader_load(const struct loader *loader)
 	return module;
 }
 
-/* Compare the module's layout with the layout of this program. */
+/* Compare the layout of the module with the layout of this program. */
 static void facts_of_layout(const struct module *module, struct loader_facts *facts)
 {
 	const struct layout *layout =
@@ -118,7 +124,7 @@ static void facts_collect(const struct loader *loader, struct loader_facts *fact
 		snprintf(facts->text, sizeof(facts->text), "a function is missing in its table");
 		return;
 	}
-	/* Only a table of this interface version has a known form. */
+	/* The form of the table is known only for this interface version. */
 	if (module->abi == MODULE_ABI)
 		facts_of_layout(module, facts);
 }
@@ -167,7 +173,7 @@ close_file:
 	return error;
 }
 
-/* Return the end of a long path, so that a message of bounded size has room for its reason. */
+/* Return the end of a long path, so that a message of limited size has room for the reason. */
 static const char *path_end(const char *path, char text[PATH_SHOWN])
 {
 	size_t length = strlen(path);
@@ -178,7 +184,7 @@ static const char *path_end(const char *path, char text[PATH_SHOWN])
 	return text;
 }
 
-/* Refuse a module whose shared layout differs, in version or in checksum. */
+/* Refuse a module with another shared layout, in version or checksum. */
 static int refuse_layout(const struct loader_facts *facts, const char *path, char *text, size_t text_bytes)
 {
 	char theirs[LAYOUT_TEXT_BYTES], ours[LAYOUT_TEXT_BYTES];
@@ -195,7 +201,7 @@ static int refuse_interface(const struct loader_facts *facts, const char *path, 
 {
 	char theirs[LAYOUT_TEXT_BYTES], ours[LAYOUT_TEXT_BYTES];
 
-	/* Layout rules in which one side may have additional fields have no checksum. */
+	/* Rules by which one side may have additional fields have no checksum. */
 	if (facts->differs != LAYOUT_INTERFACE)
 		snprintf(text, text_bytes, "'%s' changes %s, which running processes use; " WAY_OUT, path,
 			facts->difference);
@@ -231,7 +237,7 @@ static int verdict(const struct loader *loader, char *text, size_t text_bytes)
 	return 0;
 }
 
-/* Reap the child and return its wait status. `kill_it`: kill it first. */
+/* Reap the child and return its wait status. `kill_it`: kill the child first. */
 static int probe_reap(struct probe *probe, bool kill_it)
 {
 	int status = 0;

@@ -1,5 +1,5 @@
 /*
- * messages.c - the keeper's side of the channel to the agent: held items, readiness, upgrades.
+ * messages.c - the keeper's end of the channel to the agent: held items, readiness, upgrades.
  */
 #include "agent/keeper/notify.h"
 #include "agent/keeper/state.h"

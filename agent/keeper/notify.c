@@ -17,7 +17,7 @@
 enum {
 	SEND_SECONDS = 5,
 	FIRST = 3,   /* SD_LISTEN_FDS_START */
-	MOST = 1024, /* descriptors that a manager may pass, far above the number that it stores for one service */
+	MOST = 1024, /* far above the number of descriptors that a manager stores for one service */
 };
 
 bool notify_there(void)
@@ -74,7 +74,7 @@ int notify_send(const char *text, int fd)
 	socket_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	if (socket_fd < 0)
 		return -errno;
-	/* A manager that hangs must not block this process. */
+	/* Do not block on a manager that hangs. */
 	setsockopt(socket_fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
 	do
 		sent = sendmsg(socket_fd, &message, MSG_NOSIGNAL);
@@ -93,7 +93,7 @@ int notify_barrier(int timeout_ms)
 		return -errno;
 	error = notify_send("BARRIER=1", ends[1]);
 	close(ends[1]);
-	/* The manager closes this end when it has received the message, and it receives messages in order. */
+	/* The manager receives messages in order, and closes this end after it has received this one. */
 	look = (struct pollfd){ends[0], 0, 0};
 	if (!error && poll(&look, 1, timeout_ms) != 1)
 		error = -ETIMEDOUT;

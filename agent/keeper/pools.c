@@ -17,8 +17,8 @@
 /* ---- the device is queried in a child, since the keeper never calls a driver ---- */
 
 /*
- * Wait for the child's result or a stop signal, which remains pending: a driver may hang. Return: 0, -EINTR on a stop
- * signal, or another error.
+ * Wait for the result of the child or a stop signal, since a driver may hang. The signal remains pending. Return 0,
+ * -EINTR after a stop signal, or another error.
  */
 static int answer_await(int answer, int signals)
 {
@@ -32,7 +32,7 @@ static int answer_await(int answer, int signals)
 			return 0;
 		if (sigpending(&pending) == 0 && (sigismember(&pending, SIGTERM) || sigismember(&pending, SIGINT)))
 			return -EINTR;
-		/* Another signal is pending: SIGCHLD of the child, which has also closed its pipe. */
+		/* The pending signal is SIGCHLD of the child, which has also closed its pipe. */
 		poll(look, 1, 10);
 	}
 }
@@ -184,7 +184,7 @@ int pool_make(const struct config_pool *config, const struct pool_geometry *geom
 	return error;
 }
 
-/* Copy the fields that the agent writes; the fields that the keeper writes were compared and are equal. */
+/* Copy the fields that the agent writes. The fields that the keeper writes were compared and are equal. */
 static void segment_copy(const struct pool_segment *from, struct pool_segment *to)
 {
 	const size_t written = offsetof(struct pool_header, clock_ms);
@@ -194,7 +194,7 @@ static void segment_copy(const struct pool_segment *from, struct pool_segment *t
 		atomic_store_explicit(&to->pages[page], atomic_load_explicit(&from->pages[page], memory_order_relaxed),
 			memory_order_relaxed);
 	memcpy(to->sessions, from->sessions, POOL_SESSIONS * sizeof(*to->sessions));
-	/* Names of objects are not copied: the agent inserts them again. */
+	/* The hash table of object names is not copied: the agent rebuilds it. */
 	memcpy(to->objects, from->objects, pool_object_end(from) * sizeof(*to->objects));
 	memcpy(to->roles, from->roles, POOL_ROLES * sizeof(*to->roles));
 	flight_copy(&from->flight, &to->flight);

@@ -16,16 +16,16 @@
 
 #define STORE_MAGIC UINT64_C(0x3165726f74736731) /* "1gstore1" */
 enum {
-	STORE_BATCH = 250,      /* descriptors in a packet; the kernel takes 253 */
+	STORE_BATCH = 250,      /* descriptors per packet; the kernel accepts 253 */
 	ITEMS_MAX = 1 << 24,    /* far above the possible number of descriptors */
-	DESCRIPTORS_SPARE = 64, /* descriptors that gpoold needs at its start, beside those of the store */
-	/* requested buffer size of the socket; 32 pools of 40,960 handles use a fifth of it */
+	DESCRIPTORS_SPARE = 64, /* descriptors that gpoold needs at its start, without those of the store */
+	/* requested buffer size of the socket; 32 pools of 40,960 handles need a fifth of it */
 	ROOM = 64 << 20,
 };
 
 /* ---- writing ---- */
 
-/* Return true if the descriptor at `place` is stored. Connections and doorbells of sessions end with gpoold. */
+/* Return true if the descriptor at `place` is stored. Connections and doorbells end with gpoold, so they are not. */
 static bool kept(const struct held *item, uint32_t place)
 {
 	return place < item->fd_count && item->fds[place] >= 0 &&
@@ -204,7 +204,7 @@ static int items_open(struct store *store)
 	return 0;
 }
 
-/* Check that the numbers of descriptors add up, and that each item is in range. */
+/* Check that the numbers of descriptors add up and that each item is within its limits. */
 static int items_check(const struct store *store)
 {
 	uint32_t count = 0;
@@ -232,7 +232,7 @@ static int pools_look(struct store *store, const int *fds)
 	return error;
 }
 
-/* Check a head of `length` bytes. A head of another version may be shorter; its missing fields are zero. */
+/* Check a head of `length` bytes. A head of another version may be shorter; its missing fields are then zero. */
 static int head_check(const struct store_head *head, size_t length, size_t fd_count)
 {
 	if (length < offsetof(struct store_head, incarnation) || head->magic != STORE_MAGIC ||
@@ -329,7 +329,7 @@ bool store_fits(
 	return true;
 }
 
-/* Returns descriptors one by one; packets are read as they are needed. */
+/* Reads descriptors one by one; packets are received as they are needed. */
 struct fd_reader {
 	int socket;
 	int fds[STORE_BATCH];
@@ -371,7 +371,7 @@ static int item_take(struct fd_reader *reader, const struct store_item *item, st
 			into.fds[place] = fd;
 		into.fd_count = place + 1;
 	}
-	/* A session has the usual number of descriptors, with -1 for its doorbell. */
+	/* A session has the usual number of descriptors; those that were not stored are -1. */
 	if (item->kind == KEEP_SESSION)
 		into.fd_count = KEEP_FDS_MAX;
 	if (!error)
@@ -395,7 +395,7 @@ int store_take(struct store *store, struct held_table *held, char *text, size_t 
 			store->head.fd_count, most);
 		return -EMFILE;
 	}
-	/* Read the first packet again, and remove it. */
+	/* Receive the first packet again to remove it. */
 	length = attach_receive(store->socket, &head, sizeof(head), fds, sizeof(fds) / sizeof(*fds), &fd_count, 0);
 	for (size_t i = 0; i < fd_count; i++)
 		close(fds[i]);
