@@ -1,8 +1,8 @@
 /*
- * front.c - check requests from nanomsg, forward them to the agent, and return its answers and events.
+ * front.c - check requests from nanomsg, forward them to the agent, and send the agent's answers and events.
  *
- * One loop serves two descriptors; nanomsg has a thread of its own for its sockets. Each input is read once and checked
- * before use. All sizes are fixed, except the table of tokens, which only the agent fills.
+ * One loop serves two descriptors; nanomsg has its own thread for its sockets. Each input is read once and checked
+ * before it is used. All sizes are fixed, except that of the table of tokens, which only the agent fills.
  */
 #include "agent/front/front.h"
 
@@ -29,27 +29,27 @@
 #include "shm/monotonic.h"
 
 enum {
-	BATCH = 64, /* requests read before the agent is served */
-	/* standard descriptors, the agent's, and those of nanomsg: 11 in all when this was written */
+	BATCH = 64, /* requests that are read before the agent is served */
+	/* standard descriptors, those of nanomsg, and the one to the agent: 11 in total at the time of writing */
 	DESCRIPTORS_OWN = 64,
 	DESCRIPTORS_CHECK_MS = 500, /* interval at which descriptors are counted */
-	/* consecutive counts: twice the time that nanomsg waits for the greeting of a connection, 1 s */
+	/* consecutive counts; together twice the time (1 s) that nanomsg waits for the greeting of a connection */
 	LEAKED_CHECKS = 4,
-	ROUTE_BYTES_MAX = 128, /* nanomsg's return route: 48 bytes for a direct peer, 4 for each hop */
-	/* room in NN_RCVMAXSIZE for the header that REQ puts before a message: 4 bytes without hops */
+	ROUTE_BYTES_MAX = 128, /* return route of nanomsg: 48 bytes for a direct peer, 4 per hop */
+	/* part of NN_RCVMAXSIZE for the header that REQ puts before a message: 4 bytes without hops */
 	SP_HEADER_BYTES = 64,
-	TOKEN_BUCKETS = 4096,  /* a power of two, for thousands of sessions */
-	FLIGHT_MS_MAX = 60000, /* a request that the agent has not answered by then is dropped */
-	/* time for the agent to announce all tokens; afterwards requests with known tokens are served */
+	TOKEN_BUCKETS = 4096,  /* a power of two; sufficient for thousands of sessions */
+	FLIGHT_MS_MAX = 60000, /* a request is dropped if the agent has not answered it after this time */
+	/* time for the agent to announce all tokens; after it, requests with known tokens are served in any case */
 	GRACE_MS = 1000,
 	SOCKETS = 2, /* control and events */
-	/* consecutive counts in which connections wait and none is accepted: nanomsg needs less than 1 ms */
+	/* consecutive counts in which connections waited and none was accepted; nanomsg needs less than 1 ms */
 	DEAF_CHECKS = 3,
 };
 #define NS_PER_S UINT64_C(1000000000)
 #define NS_PER_MS UINT64_C(1000000)
 
-/* The return route of an answer: nanomsg's control data of the request, unchanged. */
+/* The return route of an answer: the unchanged control data that nanomsg returned with the request. */
 struct route {
 	size_t bytes;
 	union {
@@ -59,13 +59,13 @@ struct route {
 };
 
 struct flight {
-	uint64_t id; /* serial << 8 | index of this flight; 0: free */
+	uint64_t id; /* serial << 8 | index of this flight; 0: unused */
 	uint64_t since_ns;
 	struct route route;
 };
 static_assert(FRONT_FLIGHTS_MAX <= 256, "the low byte of an id is the index of its flight");
 
-/* A rate limit: elapsed time is credit, at most one second of it, and each request costs its share of a second. */
+/* A rate limit. Elapsed time is added as credit, up to one second, and each request costs its share of a second. */
 struct allowance {
 	uint64_t credit_ns;
 	uint64_t since_ns;
@@ -86,15 +86,15 @@ struct front {
 	int control_fd; /* readable when control has a request */
 	uint64_t started_ns;
 	bool told;                  /* the agent has announced all tokens */
-	struct pollfd *descriptors; /* [descriptors_max] for count_descriptors() */
+	struct pollfd *descriptors; /* [descriptors_max], for count_descriptors() */
 	uint32_t descriptors_max;   /* RLIMIT_NOFILE */
-	int descriptors_base;       /* number open without connections */
+	int descriptors_base;       /* number of open descriptors without connections */
 	uint64_t descriptors_checked_ns;
-	uint64_t beat_ns;  /* time of the last empty message to subscribers */
+	uint64_t beat_ns;  /* time of the last empty message */
 	int leaked_checks; /* consecutive counts with leaked descriptors */
 	int listeners[SOCKETS];
 	int listener_count;
-	uint64_t accepted; /* connections accepted up to the last count */
+	uint64_t accepted; /* connections accepted until the last count */
 	int deaf_checks;   /* consecutive counts in which connections waited and none was accepted */
 	uint64_t next_serial;
 	struct allowance strangers; /* shared by all requests with unknown tokens */
@@ -103,7 +103,7 @@ struct front {
 	uint8_t packet[FRONT_ID_BYTES + MSG_BYTES_MAX];
 };
 
-/* Log a line with write(): streams of stdio call fstat(), which the seccomp filter refuses. */
+/* Write a log line with write(): stdio calls fstat() on a stream, which the seccomp filter refuses. */
 __attribute__((format(printf, 1, 2))) static void say(const char *format, ...)
 {
 	char line[512] = "gpoold front: ";
@@ -120,7 +120,7 @@ __attribute__((format(printf, 1, 2))) static void say(const char *format, ...)
 	used = strlen(line);
 	line[used] = '\n';
 	written = write(STDERR_FILENO, line, used + 1);
-	(void)written; /* no other place to report an error of the log */
+	(void)written; /* an error of the log itself cannot be reported */
 }
 
 /* ---- tokens and rates ---- */
@@ -130,7 +130,7 @@ static struct allowance full_allowance(void)
 	return (struct allowance){.credit_ns = NS_PER_S, .since_ns = monotonic_ns()};
 }
 
-/* Take one request out of an allowance of `rate` per second; false: over the limit. */
+/* Take one request from an allowance of `rate` per second. Return false if the limit is exceeded. */
 static bool allowance_take(struct allowance *allowance, uint32_t rate)
 {
 	uint64_t now = monotonic_ns();
@@ -139,7 +139,7 @@ static bool allowance_take(struct allowance *allowance, uint32_t rate)
 	if (rate == 0)
 		return true;
 	cost = NS_PER_S / rate;
-	/* Both terms are below a century, so the sum does not wrap. */
+	/* Both terms are less than a century, so the sum does not wrap. */
 	allowance->credit_ns += now - allowance->since_ns;
 	if (allowance->credit_ns > NS_PER_S)
 		allowance->credit_ns = NS_PER_S;
@@ -150,13 +150,16 @@ static bool allowance_take(struct allowance *allowance, uint32_t rate)
 	return true;
 }
 
-/* Return a token's bucket. Tokens are random and only the agent adds them, so their first bytes serve as a hash. */
+/*
+ * Return the bucket of a token. The first bytes serve as the hash, because tokens are random and only the agent adds
+ * them.
+ */
 static struct token **token_bucket(struct front *front, const uint8_t *bytes)
 {
 	return &front->tokens[(bytes[0] | (unsigned)bytes[1] << 8) & (TOKEN_BUCKETS - 1)];
 }
 
-/* Compare in constant time. */
+/* Compare two tokens in constant time. */
 static bool token_equal(const uint8_t *one, const uint8_t *other)
 {
 	uint8_t difference = 0;
@@ -233,8 +236,7 @@ static struct flight *flight_find(struct front *front, uint64_t id)
 /* ---- answers ---- */
 
 /*
- * Send an answer. nanomsg drops it if the peer has closed its connection or does not read; the client then repeats the
- * request.
+ * Send an answer. nanomsg drops it if the peer has disconnected or does not read; the client then repeats the request.
  */
 static void answer(struct front *front, struct route *route, void *message, size_t length)
 {
@@ -269,7 +271,7 @@ static void handle_notice(struct front *front, uint8_t *message, size_t length)
 	if (msg_envelope_read(&envelope, message, length) < 0) {
 		say("dropped %zu bytes from the agent that are not a message", length);
 	} else if (envelope.type == MSG_TYPE_event) {
-		/* PUB drops messages for which a slow subscriber has no room. */
+		/* PUB drops messages to a slow subscriber whose queue is full. */
 		if (nn_send(front->events, message, length, NN_DONTWAIT) < 0)
 			say("cannot publish an event of %zu bytes: %s; dropping it", length, nn_strerror(nn_errno()));
 	} else if (msg_decode_front_token(&notice, message, length) == 0) {
@@ -285,12 +287,15 @@ static void handle_notice(struct front *front, uint8_t *message, size_t length)
 }
 
 /*
- * Handle all messages of the agent, which is trusted not to send endlessly. Return: -EPIPE: the agent closed its end.
+ * Process all messages of the agent, which is trusted to stop at some time. Return -EPIPE if the agent closed its end.
  */
 static int serve_agent(struct front *front)
 {
 	for (;;) {
-		/* With MSG_TRUNC, recv() returns the length of the packet, so a packet that is too long is detected. */
+		/*
+		 * With MSG_TRUNC, recv() returns the full length of the packet, so packets that are too long are
+		 * detected.
+		 */
 		ssize_t received =
 			recv(front->agent_socket, front->packet, sizeof(front->packet), MSG_DONTWAIT | MSG_TRUNC);
 		uint8_t *message = front->packet + FRONT_ID_BYTES;
@@ -325,7 +330,10 @@ static int serve_agent(struct front *front)
 
 /* ---- requests ---- */
 
-/* Send a request to the agent, as one packet. -EAGAIN: the socket is full; -EPIPE: the agent closed its end. */
+/*
+ * Send a request to the agent as one packet. Return -EAGAIN if the socket is full, or -EPIPE if the agent closed its
+ * end.
+ */
 static int forward(struct front *front, uint64_t id, const void *message, size_t length)
 {
 	uint8_t head[FRONT_ID_BYTES];
@@ -345,8 +353,8 @@ static int forward(struct front *front, uint64_t id, const void *message, size_t
 }
 
 /*
- * Refuse a request with an unknown token. A front that does not have all tokens yet does not answer, and the client
- * asks again: otherwise a live session could receive -EACCES.
+ * Refuse a request with an unknown token. If the front does not have all tokens yet, it does not answer and the client
+ * repeats the request; otherwise a live session could receive -EACCES.
  */
 static void refuse_stranger(struct front *front, struct route *route, uint64_t sequence)
 {
@@ -357,7 +365,7 @@ static void refuse_stranger(struct front *front, struct route *route, uint64_t s
 			"the token belongs to no session; attach first, a session that ended must attach again");
 }
 
-/* Check one request, then forward or refuse it. Return: -EPIPE: the agent closed its end. */
+/* Check one request, then forward or refuse it. Return -EPIPE if the agent closed its end. */
 static int handle_request(struct front *front, struct route *route, const void *message, size_t length)
 {
 	struct msg_envelope envelope;
@@ -371,8 +379,8 @@ static int handle_request(struct front *front, struct route *route, const void *
 	token = token_find(front, envelope.token);
 	if (!token) {
 		/*
-		 * The agent announces a token before the client receives it, so the announcement of a valid token is
-		 * already in the agent's socket.
+		 * The agent announces a token before the client receives it, so the announcement of a valid token must
+		 * already be in the agent's socket.
 		 */
 		result = serve_agent(front);
 		if (result < 0)
@@ -415,7 +423,7 @@ static int handle_request(struct front *front, struct route *route, const void *
 	return result;
 }
 
-/* Handle at most BATCH requests. Return: -EPIPE: the agent closed its end. */
+/* Process at most BATCH requests. Return -EPIPE if the agent closed its end. */
 static int serve_clients(struct front *front)
 {
 	for (int i = 0; i < BATCH; i++) {
@@ -429,11 +437,11 @@ static int serve_clients(struct front *front)
 		int length;
 		int result = 0;
 
-		/* nanomsg does not write a route that does not fit: then it stays zero. */
+		/* nanomsg does not store a route that does not fit, so initialize it with zeros. */
 		memset(&route, 0, sizeof(route));
 		length = nn_recvmsg(front->control, &header, NN_DONTWAIT);
 		if (length < 0)
-			/* none left, or one without a route; poll() reports the requests after that one */
+			/* no request is left, or this one has no route; poll() then reports further requests */
 			return 0;
 		route.bytes = route.align.cmsg_len;
 		if (route.bytes > 0 && route.bytes <= sizeof(route.data))
@@ -448,7 +456,8 @@ static int serve_clients(struct front *front)
 /* ---- descriptors ---- */
 
 /*
- * Count the open descriptors: one poll() of all numbers reports those that are not open. /proc is not accessible here.
+ * Count the open descriptors with one poll() of all numbers, which reports those that are not open. /proc is not
+ * accessible in this process.
  */
 static int count_descriptors(const struct front *front)
 {
@@ -466,9 +475,9 @@ static int count_descriptors(const struct front *front)
 }
 
 /*
- * Return true if nanomsg accepts no connections any more. Its worker thread reports no error when it lacks a resource:
- * the sockets exist, but connections are never accepted. Call after count_descriptors(): connections have been waiting
- * for several counts, and none was accepted.
+ * Return true if nanomsg has stopped accepting connections. Its worker thread reports no error when it lacks a
+ * resource; the sockets exist, but connections are not accepted. This is detected if connections have waited for
+ * several counts and none was accepted. Call it after count_descriptors().
  */
 static bool is_deaf(struct front *front)
 {
@@ -484,11 +493,12 @@ static bool is_deaf(struct front *front)
 }
 
 /*
- * Check the number of open descriptors: nanomsg keeps descriptors that a peer attaches to its messages, and at the
- * limit it retries accept() without a pause. Honest peers can exceed the number of connections briefly, since a
- * connection is counted only after its greeting.
+ * Check the number of open descriptors. nanomsg keeps descriptors that a peer attaches to its messages, and at the
+ * descriptor limit it retries accept() without a pause. The number may exceed the counted connections for a short time
+ * without an attack, because nanomsg counts a connection only after its greeting.
  *
- * Return: -EMFILE if, for several counts, more descriptors were open than the connections explain, or all of them.
+ * Return: 0; -EMFILE if, in several consecutive counts, all descriptors were open or more than the connections explain;
+ * -EAGAIN if nanomsg accepts no connections.
  */
 static int check_descriptors(struct front *front)
 {
@@ -513,7 +523,7 @@ static int check_descriptors(struct front *front)
 }
 
 /*
- * Publish an empty message, which proves to subscribers that they are connected. PUB drops it for subscribers that do
+ * Publish an empty message, by which subscribers detect that they are connected. PUB drops it for subscribers that do
  * not read.
  */
 static void beat(struct front *front, uint64_t now)
@@ -527,7 +537,7 @@ static void beat(struct front *front, uint64_t now)
 
 /* ---- start ---- */
 
-/* Remove the socket that an earlier front left at this URL. */
+/* Remove the socket file that an earlier front left at this URL. */
 static int unlink_stale(const char *url)
 {
 	const char *scheme = "ipc://";
@@ -546,9 +556,9 @@ static int unlink_stale(const char *url)
 }
 
 /*
- * Open a nanomsg socket that listens at url. On failure nothing is closed: the process ends.
+ * Open a nanomsg socket that listens at url. Nothing is closed after an error, because the process then ends.
  *
- * Return: its number, or a negative errno.
+ * Return the number of the socket, or a negative errno.
  */
 static int open_socket(int domain, int protocol, const char *url, int receive_bytes_max)
 {
@@ -578,7 +588,7 @@ static int open_sockets(struct front *front, const struct front_options *options
 		say("cannot listen at '%s': %s", options->control_url, nn_strerror(-front->control));
 		return front->control;
 	}
-	/* Subscribers send nothing to a publisher. */
+	/* Subscribers send nothing to the publisher, so accept a header only. */
 	front->events = open_socket(AF_SP, NN_PUB, options->events_url, SP_HEADER_BYTES);
 	if (front->events < 0) {
 		say("cannot listen at '%s': %s", options->events_url, nn_strerror(-front->events));
@@ -589,7 +599,7 @@ static int open_sockets(struct front *front, const struct front_options *options
 	return 0;
 }
 
-/* Find the listening descriptors: nanomsg does not report its own. */
+/* Find the listening descriptors of nanomsg, which does not report them. */
 static void find_listeners(struct front *front)
 {
 	for (int fd = STDERR_FILENO + 1; fd < (int)front->descriptors_max; fd++) {
@@ -602,13 +612,13 @@ static void find_listeners(struct front *front)
 	}
 }
 
-/* Reset the signal handlers and the signal mask of the keeper: this process has no handlers. */
+/* Reset the signal handlers and the signal mask that were inherited from the keeper. */
 static void reset_signals(void)
 {
 	sigset_t none;
 
 	for (int number = 1; number < NSIG; number++)
-		signal(number, number == SIGPIPE ? SIG_IGN : SIG_DFL); /* fails for signals that have no handler */
+		signal(number, number == SIGPIPE ? SIG_IGN : SIG_DFL); /* fails for signals that cannot be handled */
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 }
@@ -619,7 +629,7 @@ static int start(struct front *front, const struct front_options *options)
 	int result;
 
 	reset_signals();
-	/* Low, so that attached descriptors cannot accumulate; never above the process's hard limit. */
+	/* A low limit, so that attached descriptors cannot accumulate; at most the hard limit of the process. */
 	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
 		return -errno;
 	if (front->descriptors_max > limit.rlim_max)
@@ -651,13 +661,13 @@ static int start(struct front *front, const struct front_options *options)
 	return front->descriptors_base < 0 ? front->descriptors_base : 0;
 }
 
-/* Serve until an error: -EPIPE (the agent closed its end) or -EMFILE. */
+/* Serve until an error occurs: -EPIPE (the agent closed its end) or -EMFILE. */
 static int serve(struct front *front)
 {
 	for (;;) {
 		/*
-		 * Requests wait until all tokens are known: a client that repeats its request after the restart of a
-		 * front then gets an immediate answer.
+		 * Requests wait until all tokens are known. A client that repeats its request after a restart of the
+		 * front then gets an answer immediately.
 		 */
 		bool known = front->told || monotonic_ns() - front->started_ns >= GRACE_MS * NS_PER_MS;
 		struct pollfd polls[2] = {{.fd = front->agent_socket, .events = POLLIN},
@@ -705,6 +715,6 @@ int front_run(const struct front_options *options)
 	result = start(front, options);
 	if (result == 0)
 		result = serve(front);
-	/* Nothing is closed: nanomsg's thread runs until the process ends. */
+	/* Nothing is closed, because nanomsg's thread runs until the process ends. */
 	return result == -EPIPE ? 0 : result;
 }

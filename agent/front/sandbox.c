@@ -1,5 +1,5 @@
 /*
- * sandbox.c - privileges and the seccomp filter of the front process.
+ * sandbox.c - drop the privileges of the front process, and load its seccomp filter.
  */
 #include "agent/front/sandbox.h"
 
@@ -44,7 +44,7 @@ int sandbox_drop(uid_t uid, gid_t gid, pid_t parent)
 {
 	int result;
 
-	/* A process without the right to change groups has only the groups of its user, and needs no change of them. */
+	/* A process without the right to change groups only has the groups of its user, so they need not be dropped. */
 	if (setgroups(0, NULL) < 0 && (errno != EPERM || uid != (uid_t)-1 || gid != (gid_t)-1))
 		return -errno;
 	if (gid != (gid_t)-1 && setresgid(gid, gid, gid) < 0)
@@ -57,12 +57,12 @@ int sandbox_drop(uid_t uid, gid_t gid, pid_t parent)
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
 		return -errno;
 	/*
-	 * Prevent other processes of the new user from reading this process's memory. A change of user does the same,
-	 * unless fs.suid_dumpable differs.
+	 * Prevent other processes of the new user from reading the memory of this process. A change of user has the
+	 * same effect, unless fs.suid_dumpable is set.
 	 */
 	if (uid != (uid_t)-1 && prctl(PR_SET_DUMPABLE, 0) < 0)
 		return -errno;
-	/* Set this after the change of user, which clears it; then check whether the parent died before. */
+	/* Set this after the change of user, which clears it. Then check whether the parent has died in between. */
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0)
 		return -errno;
 	if (parent != 0 && getppid() != parent)
@@ -73,12 +73,12 @@ int sandbox_drop(uid_t uid, gid_t gid, pid_t parent)
 /* ---- system calls ---- */
 
 /*
- * Calls that strace showed in a front that served, lost and accepted connections; calls that malloc, abort and nanomsg
- * need in rare cases; and the newer forms of poll() and epoll_wait(), for machines that have only those. None of them
- * opens a file, creates a socket, a process or a thread, or names another process.
+ * The calls that strace showed in a front that served, lost and accepted connections; calls that malloc, abort and
+ * nanomsg need in rare cases; and newer forms of poll() and epoll_wait(), for machines that have only those. None of
+ * them opens a file, creates a socket, a process or a thread, or refers to another process.
  */
 static const int plain_calls[] = {
-	/* the two loops: the front's, and nanomsg's worker thread */
+	/* the loops of the front and of nanomsg's worker thread */
 	SCMP_SYS(poll),
 	SCMP_SYS(ppoll),
 	SCMP_SYS(epoll_wait),
@@ -97,7 +97,7 @@ static const int plain_calls[] = {
 	SCMP_SYS(write),
 	SCMP_SYS(writev),
 	SCMP_SYS(close),
-	/* the start of nanomsg's thread, which may run after the filter is loaded */
+	/* the start of nanomsg's thread, which may run after the filter was loaded */
 	SCMP_SYS(set_robust_list),
 	SCMP_SYS(rseq),
 	/* memory */
@@ -106,12 +106,12 @@ static const int plain_calls[] = {
 	SCMP_SYS(mremap),
 	SCMP_SYS(madvise),
 	SCMP_SYS(getrandom),
-	/* time; clocks need a system call only without a vDSO */
+	/* time; reading a clock needs a system call only without a vDSO */
 	SCMP_SYS(clock_gettime),
 	SCMP_SYS(gettimeofday),
 	SCMP_SYS(nanosleep),
 	SCMP_SYS(clock_nanosleep),
-	/* the end */
+	/* the end of the process */
 	SCMP_SYS(exit),
 	SCMP_SYS(exit_group),
 	SCMP_SYS(rt_sigprocmask),
@@ -119,7 +119,7 @@ static const int plain_calls[] = {
 	SCMP_SYS(getpid),
 	SCMP_SYS(gettid),
 #if SANITIZED
-	/* the run-time libraries of the sanitizers: shadow memory, thread ends, and reports with symbols */
+	/* the run-time libraries of the sanitizers: shadow memory, ends of threads, reports with symbols */
 	SCMP_SYS(sigaltstack),
 	SCMP_SYS(rt_sigaction),
 	SCMP_SYS(sched_yield),
@@ -139,8 +139,9 @@ static const int plain_calls[] = {
 
 #if !SANITIZED
 /*
- * Refused with an error instead of death: when nanomsg aborts, it prints its assertion and a backtrace, for which the C
- * library tries to load libgcc and calls fstat() on stderr. It continues without them, and the log has the assertion.
+ * Calls that fail with an error instead of killing the process. When nanomsg aborts, it prints its assertion and a
+ * backtrace, for which the C library tries to load libgcc and calls fstat() on stderr. It continues without them, and
+ * the assertion is logged.
  */
 static const int denied_calls[] = {SCMP_SYS(openat), SCMP_SYS(newfstatat), SCMP_SYS(fstat)};
 #endif
@@ -160,14 +161,14 @@ static int add_rules(scmp_filter_ctx filter)
 	for (size_t i = 0; i < sizeof(fcntl_commands) / sizeof(fcntl_commands[0]) && result == 0; i++)
 		result = seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(fcntl), 1,
 			SCMP_A1(SCMP_CMP_EQ, (scmp_datum_t)fcntl_commands[i], 0));
-	/* Memory that is not executable. */
+	/* Permit mmap() of memory that is not executable. */
 	if (result == 0)
 		result = seccomp_rule_add(
 			filter, SCMP_ACT_ALLOW, SCMP_SYS(mmap), 1, SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0));
 	if (result == 0)
 		result = seccomp_rule_add(
 			filter, SCMP_ACT_ALLOW, SCMP_SYS(mprotect), 1, SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0));
-	/* An abort ends this process with SIGABRT, which is more informative than SIGSYS. */
+	/* Permit abort() to end this process with SIGABRT, which is more informative than SIGSYS. */
 	if (result == 0)
 		result = seccomp_rule_add(
 			filter, SCMP_ACT_ALLOW, SCMP_SYS(tgkill), 1, SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)getpid(), 0));
@@ -181,7 +182,7 @@ int sandbox_filter(void)
 
 	if (!filter)
 		return -ENOMEM;
-	/* nanomsg has started its thread: apply the filter to all threads or to none. */
+	/* nanomsg has started its thread, so apply the filter to all threads or to none. */
 	result = seccomp_attr_set(filter, SCMP_FLTATR_CTL_TSYNC, 1);
 	if (result == 0)
 		result = add_rules(filter);

@@ -1,5 +1,5 @@
 /*
- * sandbox.h - remove what the front process does not need: user, groups, capabilities, and system calls.
+ * sandbox.h - remove the privileges and system calls that the front process does not need.
  */
 #ifndef GPOOL_AGENT_FRONT_SANDBOX_H
 #define GPOOL_AGENT_FRONT_SANDBOX_H
@@ -7,8 +7,9 @@
 #include <sys/types.h>
 
 /*
- * sandbox_drop() - change to uid and gid ((uid_t)-1, (gid_t)-1: do not change) permanently, without other groups or
- * capabilities, and die with the parent. Call it before the process has a second thread or has read any input.
+ * sandbox_drop() - change permanently to uid and gid ((uid_t)-1, (gid_t)-1: do not change), drop all other groups and
+ * all capabilities, and request SIGKILL when the parent dies. Call it before the process has a second thread or has
+ * read any input.
  *
  * @parent: the expected parent; 0: do not check
  *
@@ -17,7 +18,8 @@
 int sandbox_drop(uid_t uid, gid_t gid, pid_t parent);
 
 /*
- * sandbox_filter() - kill the process on any system call that a running front does not need, in all its threads.
+ * sandbox_filter() - have the process killed when any of its threads makes a system call that a running front does not
+ * need.
  *
  * Return: 0, or a negative errno from libseccomp.
  */

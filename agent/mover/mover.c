@@ -1,12 +1,12 @@
 /*
- * mover.c - the main part of a mover: its inherited descriptors, its resources, and the distribution of jobs.
+ * mover.c - the main part of a mover: inherited descriptors, resources, and the distribution of jobs to lanes.
  *
- * The first thread waits in poll() for the bell, for signals and for a lane that lost its GPU context. When the bell
- * rings, it moves new jobs from the ring into `pending`, in order of their numbers. The lanes, threads with a GPU
- * stream each, take the first job there that does not conflict with an earlier one, and store the result in the ring.
- * Copies, checksums and disk transfers therefore run concurrently, and only the thread that needs one waits for it.
+ * The first thread waits in poll() for the bell, for signals, and for a lane that has lost its GPU context. When the
+ * bell rings, it adds new jobs from the ring to `pending` in the order of their numbers. The lanes are threads, each
+ * with a GPU stream. A lane takes the first pending job that does not conflict with an earlier one, executes it, and
+ * stores the result in the ring. Copies, checksums and disk transfers of different lanes therefore run concurrently.
  *
- * Crash rule: only the ring and the bytes survive the process; ring.h explains why that is sufficient.
+ * Only the ring and the page contents survive the process; ring.h explains why that is sufficient.
  */
 #include "agent/mover/mover.h"
 
@@ -29,9 +29,9 @@
 #include <unistd.h>
 
 /*
- * One lane copies, one computes a checksum, one waits for the disk, and a fourth keeps all three busy. With pages of 2
- * MiB the file then has 16 requests, enough for an NVMe device, and the buffers need 8 MiB, the usual limit of locked
- * memory.
+ * One lane copies, one computes a checksum, one waits for the disk, and the fourth keeps these three busy. With pages
+ * of 2 MiB, the file then has 16 requests, which is enough for an NVMe device, and the buffers need 8 MiB, the usual
+ * limit of locked memory.
  */
 enum { LANES = 4 };
 
@@ -53,11 +53,11 @@ struct worker {
 
 struct mover {
 	struct mover_ring *ring;
-	uint32_t number; /* number among this pool's movers, from 1 */
+	uint32_t number; /* number among the movers of this pool, from 1 */
 	int work_bell, done_bell;
 	int signals;    /* signalfd */
-	int help;       /* eventfd: a lane's GPU context is lost */
-	uint32_t lanes; /* of LANES, the number that could be created */
+	int help;       /* eventfd: a lane has lost its GPU context */
+	uint32_t lanes; /* number of lanes that could be created, at most LANES */
 	char pool[POOL_NAME_BYTES];
 	struct gpu *gpu;
 	struct mover_window window;
@@ -67,8 +67,8 @@ struct mover {
 	pthread_mutex_t lock;
 	pthread_cond_t more;
 	bool stop;
-	bool known[MOVER_JOBS];             /* slots that are in `pending` */
-	struct pending pending[MOVER_JOBS]; /* ordered by number */
+	bool known[MOVER_JOBS];             /* slots in `pending` */
+	struct pending pending[MOVER_JOBS]; /* sorted by number */
 	uint32_t pending_count;
 	struct worker workers[LANES];
 };
@@ -77,14 +77,12 @@ static void bell_ring(int bell)
 {
 	uint64_t one = 1;
 
-	/* -EAGAIN: the counter is full, so the bell is already rung. */
+	/* EAGAIN: the counter is full, so the bell has already rung. */
 	while (write(bell, &one, sizeof(one)) < 0 && errno == EINTR)
 		;
 }
 
-/*
- * Log the reason, and store it in the ring, where the agent finds it for tools that ask about a pool without a mover.
- */
+/* Log the reason and store it in the ring. The agent reports it to tools that ask about a pool without a mover. */
 static void say_why(struct mover *mover, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void say_why(struct mover *mover, const char *format, ...)
 {
@@ -96,7 +94,7 @@ static void say_why(struct mover *mover, const char *format, ...)
 	log_error("pool '%s': %s; its mover ends", mover->pool, mover->ring->why);
 }
 
-/* ---- jobs; callers hold the lock ---- */
+/* ---- jobs; the caller holds the lock ---- */
 
 static void pending_add(struct mover *mover, uint32_t slot)
 {
@@ -129,7 +127,9 @@ static void pending_remove(struct mover *mover, uint32_t slot)
 	mover->known[slot] = false;
 }
 
-/* Take new jobs into `pending`. Only at its start does a mover find unknown slots that are TAKEN: its predecessor's. */
+/*
+ * Add new jobs to `pending`. Unknown TAKEN slots exist only at the start of a mover; they are those of its predecessor.
+ */
 static void ring_scan(struct mover *mover)
 {
 	uint32_t lanes = LANES;
@@ -173,7 +173,7 @@ static bool in_the_way(const struct mover_task *a, const struct mover_task *b)
 	}
 }
 
-/* Return the first job that is not running and conflicts with no earlier job. */
+/* Return the first job that is not running and does not conflict with an earlier job. */
 static struct pending *pending_take(struct mover *mover)
 {
 	for (uint32_t i = 0; i < mover->pending_count; i++) {
@@ -188,7 +188,7 @@ static struct pending *pending_take(struct mover *mover)
 	return NULL;
 }
 
-/* Publish the result of a job whose bytes are in place. */
+/* Publish the result of a job whose page contents are complete. */
 static void job_finish(struct mover *mover, uint32_t slot, const struct mover_task *task, int error)
 {
 	struct mover_job *job = &mover->ring->jobs[slot];
@@ -202,7 +202,7 @@ static void job_finish(struct mover *mover, uint32_t slot, const struct mover_ta
 	pending_remove(mover, slot);
 	atomic_store_explicit(&job->state, MOVER_DONE, memory_order_release);
 	bell_ring(mover->done_bell);
-	/* Another job may have waited for this page. */
+	/* Another job may have waited for this page or slot. */
 	if (mover->pending_count)
 		pthread_cond_broadcast(&mover->more);
 }
@@ -231,8 +231,8 @@ static void *worker_main(void *argument)
 		error = mover_lane_do(&worker->lane, &task);
 		pthread_mutex_lock(&mover->lock);
 		/*
-		 * The job gets its error even if the context is lost: this job may be the cause, and would be repeated
-		 * forever.
+		 * Report the error of the job even if the context is lost: the job may be the cause, and would
+		 * otherwise be repeated forever.
 		 */
 		job_finish(mover, slot, &task, error);
 		if (worker->lane.lost) {
@@ -259,7 +259,7 @@ static int compare_fds(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Close all descriptors but the standard ones, the bells, and the held items of this pool. */
+/* Close all descriptors except the standard ones, the bells, and the held items of this pool. */
 static int descriptors_drop(const struct module_start *start)
 {
 	const struct module_pool *pool = &start->pools[start->pool];
@@ -285,7 +285,7 @@ static int descriptors_drop(const struct module_start *start)
 	return 0;
 }
 
-/* Unmap the agent's tables, which no other process may write. */
+/* Unmap the agent's tables, to which no other process may write. */
 static void mappings_drop(const struct module_start *start)
 {
 	for (uint32_t i = 0; i < start->pool_count; i++) {
@@ -296,7 +296,7 @@ static void mappings_drop(const struct module_start *start)
 	}
 }
 
-/* Configure the log. An error in a configuration that is being edited must not prevent the start of a mover. */
+/* Configure the log. An error in a configuration that is being edited must not prevent a mover from starting. */
 static void log_configure(const struct recipe *recipe)
 {
 	struct config *config = calloc(1, sizeof(*config));
@@ -321,7 +321,7 @@ static const struct held *tier_find(const struct module_start *start, enum mover
 	return NULL;
 }
 
-/* Open the tiers. Jobs of a tier that cannot be opened are refused; other jobs are executed. */
+/* Open the tiers. If a tier cannot be opened, only its jobs are refused. */
 static void tiers_open(struct mover *mover, const struct module_start *start)
 {
 	const struct held *memory = tier_find(start, MOVER_TIER_MEMORY), *file = tier_find(start, MOVER_TIER_FILE);
@@ -334,7 +334,7 @@ static void tiers_open(struct mover *mover, const struct module_start *start)
 		log_error("pool '%s': cannot use its file tier: %s; its jobs fail", mover->pool, strerror(-error));
 }
 
-/* Use io_uring in all lanes or in none, so that one value describes the access to the file. */
+/* Use io_uring in all lanes or in none, so that a single value describes the access to the file. */
 static void uring_open(struct mover *mover)
 {
 	const char *refuse = getenv("GPOOL_NO_URING");
@@ -354,7 +354,7 @@ static void uring_open(struct mover *mover)
 	atomic_store_explicit(&mover->ring->uring, way, memory_order_relaxed);
 }
 
-/* Handle a failure to create lane number `count`: continue with fewer lanes, but at least one. */
+/* Decide after lane number `count` could not be created: continue with fewer lanes if there is at least one. */
 static int lanes_are(struct mover *mover, uint32_t count, int error, const char *what, const char *why)
 {
 	if (!count) {
@@ -383,13 +383,13 @@ static int lanes_open(struct mover *mover)
 	return 0;
 }
 
-/* Receive SIGTERM by a descriptor in the first thread's poll(). */
+/* Have SIGTERM reported by a descriptor, for poll() in the first thread. */
 static int signals_open(struct mover *mover)
 {
 	sigset_t mask;
 
-	signal(SIGXFSZ, SIG_IGN); /* exceeding a file size limit is an error of write() */
-	signal(SIGINT, SIG_IGN);  /* from a terminal: the keeper receives it too, and stops the mover */
+	signal(SIGXFSZ, SIG_IGN); /* writing beyond a file size limit then fails with an error */
+	signal(SIGINT, SIG_IGN);  /* of a terminal; the keeper also receives it, and stops the mover */
 	signal(SIGHUP, SIG_IGN);
 	sigemptyset(&mask);
 	sigaddset(&mask, SIGTERM);
@@ -417,7 +417,7 @@ static int mover_open(struct mover *mover, const struct module_start *start)
 	pthread_cond_init(&mover->more, NULL);
 	error = descriptors_drop(start);
 	if (!error)
-		/* before the driver starts threads, which would receive the signals otherwise */
+		/* before the driver starts threads, which would otherwise receive the signals */
 		error = signals_open(mover);
 	if (error) {
 		say_why(mover, "cannot set up signals and descriptors: %s", strerror(-error));
@@ -452,7 +452,7 @@ static int workers_start(struct mover *mover)
 	return 0;
 }
 
-/* Finish the running jobs; the others stay in the ring. */
+/* Finish the running jobs. The others stay in the ring. */
 static void workers_stop(struct mover *mover)
 {
 	pthread_mutex_lock(&mover->lock);
@@ -464,7 +464,7 @@ static void workers_stop(struct mover *mover)
 			pthread_join(mover->workers[i].thread, NULL);
 }
 
-/* Reset the bell. The caller must look at the ring afterwards. 0 or negative errno. */
+/* Reset the bell. The caller must read the ring afterwards. Return 0 or a negative errno. */
 static int bell_drain(int bell)
 {
 	uint64_t rung;
@@ -472,7 +472,7 @@ static int bell_drain(int bell)
 	return read(bell, &rung, sizeof(rung)) < 0 && errno != EAGAIN && errno != EINTR ? -errno : 0;
 }
 
-/* Enter the gate: 1: entered; 0: SIGTERM. While the gate is shut, only the agent may handle jobs. */
+/* Enter the gate. Return 1 after entering, 0 after SIGTERM. While the gate is shut, only the agent may process jobs. */
 static int gate_pass(struct mover *mover)
 {
 	struct pollfd look[] = {{mover->work_bell, POLLIN, 0}, {mover->signals, POLLIN, 0}};
@@ -506,7 +506,7 @@ static int mover_serve(struct mover *mover)
 	if (error != 1)
 		return error;
 	log_info("pool '%s': its mover serves", mover->pool);
-	bell_ring(mover->done_bell); /* reports this mover; and a predecessor may have died before it rang */
+	bell_ring(mover->done_bell); /* reports this mover; also, its predecessor may have died before it rang */
 	for (;;) {
 		pthread_mutex_lock(&mover->lock);
 		ring_scan(mover);
@@ -519,7 +519,7 @@ static int mover_serve(struct mover *mover)
 			say_why(mover, "the GPU context is lost");
 			return -ENODEV;
 		}
-		/* Before reading the ring: a job that comes later rings again. */
+		/* Reset the bell before reading the ring: a later job rings it again. */
 		error = look[0].revents ? bell_drain(mover->work_bell) : 0;
 		if (error)
 			return error;

@@ -12,14 +12,14 @@
 #include <unistd.h>
 
 enum {
-	DIRECT_ALIGNMENT = 4096, /* accepted by every device */
-	/* a few requests per page keep a disk with concurrent requests busy */
+	DIRECT_ALIGNMENT = 4096, /* sufficient for every device */
+	/* several requests per page keep a disk busy that executes requests concurrently */
 	PART_BYTES_LEAST = 512 << 10,
 };
 
 /* ---- the file ---- */
 
-/* Reopen the file: flags and lock of the inherited open file description are shared with other processes. */
+/* Reopen the file, because flags and lock of the inherited open file description are shared with other processes. */
 static int file_reopen(int fd, int flags)
 {
 	char path[32];
@@ -76,7 +76,7 @@ static int file_error(struct mover_file *file, int error, bool write)
 	return -EIO;
 }
 
-/* Transfer the whole range in this thread. */
+/* Transfer a range in this thread. */
 static int range_transfer(struct mover_file *file, bool write, uint8_t *buffer, uint64_t bytes, uint64_t offset)
 {
 	int fd = file->fd;
@@ -143,8 +143,8 @@ int mover_transfer_uring(struct mover_transfer *transfer)
 		return -ENOSYS;
 	}
 	/*
-	 * Each saves work per request. Both are optional: registration fails if the limit of locked memory is too low
-	 * (-ENOMEM).
+	 * Both are optional and save work per request. Registration fails with -ENOMEM if the limit of locked memory is
+	 * too low.
 	 */
 	transfer->fixed_buffer = io_uring_register_buffers(&transfer->ring, &buffer, 1) == 0;
 	transfer->fixed_file = io_uring_register_files(&transfer->ring, &transfer->file->fd, 1) == 0;
@@ -187,8 +187,8 @@ static void part_prepare(struct mover_transfer *transfer, struct io_uring_sqe *s
 }
 
 /*
- * Wait for the parts that io_uring has. The kernel still uses the buffer, so if the wait itself fails, the mover must
- * end; its successor repeats the job.
+ * Wait for the parts that were submitted to io_uring. If the wait itself fails, the mover must end, because the kernel
+ * still uses the buffer; the next mover repeats the job.
  */
 static void uring_wait(struct mover_transfer *transfer)
 {
@@ -228,7 +228,7 @@ static void uring_begin(struct mover_transfer *transfer)
 	transfer->waiting = submitted;
 	if (submitted == transfer->part_count)
 		return;
-	/* Requests left in the queue would be submitted with the next page: do not use this ring again. */
+	/* Stop using this ring, because requests left in its queue would be submitted with the next page. */
 	log_warning("cannot submit to io_uring: %s; using a thread from now on", strerror(-result));
 	uring_wait(transfer);
 	mover_transfer_fini(transfer);
@@ -253,7 +253,7 @@ int mover_transfer_end(struct mover_transfer *transfer)
 
 	if (transfer->uring)
 		uring_wait(transfer);
-	/* Transfer parts that were short, failed or never submitted with plain calls, or return their error. */
+	/* Use plain calls for parts that were short, failed or were never submitted, or return their error. */
 	for (uint32_t part = 0; part < transfer->part_count && !error; part++) {
 		uint32_t bytes = part_bytes(transfer, part);
 		uint32_t done = transfer->done[part] > 0 ? (uint32_t)transfer->done[part] : 0;

@@ -19,7 +19,10 @@ int mover_lane_open(struct mover_lane *lane, struct gpu *gpu, struct mover_windo
 	lane->window = window;
 	lane->memory = memory;
 	lane->file = file;
-	/* Ordinary memory that is locked afterwards, not memory of the driver: io_uring has to lock it too. */
+	/*
+	 * Use ordinary memory that is locked afterwards, not memory of the driver, because io_uring must also be able
+	 * to lock it.
+	 */
 	buffer = mmap(NULL, window->page_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (buffer == MAP_FAILED)
 		return -ENOMEM;
@@ -56,8 +59,8 @@ static uint64_t address_of(const void *memory)
 }
 
 /*
- * Log a GPU error and check the stream. A stream works again after it has reported an error, unless the whole context
- * is lost: then it reports the same error forever.
+ * Log a GPU error and check the stream. A stream is usable after it has reported an error, unless the context is lost:
+ * then it always reports the same error.
  */
 static int gpu_failed(struct mover_lane *lane, const char *what)
 {
@@ -105,7 +108,7 @@ static int spill_to_memory(struct mover_lane *lane, struct mover_task *task, uin
 	return 0;
 }
 
-/* Compare the checksum where the GPU will read the bytes, before it reads them. */
+/* Check the checksum in the memory from which the GPU will read, before it reads. */
 static int load_from_memory(
 	struct mover_lane *lane, const struct mover_task *task, uint64_t page, const uint8_t *slot, bool locked)
 {
@@ -126,7 +129,7 @@ static int spill_to_file(struct mover_lane *lane, struct mover_task *task, uint6
 		error = mover_transfer_begin(&lane->transfer, task->to, true);
 	if (error)
 		return error;
-	task->checksum = page_sum(lane, lane->buffer); /* while the disk writes */
+	task->checksum = page_sum(lane, lane->buffer); /* computed while the disk writes */
 	return mover_transfer_end(&lane->transfer);
 }
 
@@ -141,7 +144,7 @@ static int load_from_file(struct mover_lane *lane, const struct mover_task *task
 	return error ? error : lane_copy(lane, page, address_of(lane->buffer));
 }
 
-/* Copy a page from memory to the file, and compare its checksum on the way. */
+/* Copy a page from memory to the file, and compare its checksum. */
 static int sink(struct mover_lane *lane, const struct mover_task *task)
 {
 	uint8_t *slot;

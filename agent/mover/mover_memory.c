@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-/* Locking a piece takes about 10 ms, once; a single page in use locks at most this amount. */
+/* Locking a piece takes about 10 ms, once. A single used page locks at most this amount. */
 enum { PIECE_BYTES = 64 << 20 };
 
 enum piece_state { PIECE_UNTOUCHED, PIECE_LOCKED, PIECE_REFUSED };

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Take the handles that the keeper holds for this pool. If all are behind one descriptor, that is the first one. */
+/* Take the handles that the keeper holds for this pool. If all share one descriptor, it is that of the first one. */
 static int handles_fill(struct mover_window *window, const struct module_start *start)
 {
 	uint32_t found = 0;
@@ -77,7 +77,7 @@ void mover_window_close(struct mover_window *window)
 	memset(window, 0, sizeof(*window));
 }
 
-/* Import and map a handle, and release it: the mapping keeps the memory. The caller holds the lock. */
+/* Import and map a handle, then release the import; the mapping keeps the memory. The caller holds the lock. */
 static int handle_map(struct mover_window *window, uint32_t index)
 {
 	struct mover_handle *handle = &window->handles[index];
@@ -103,7 +103,7 @@ static int handle_map(struct mover_window *window, uint32_t index)
 		goto complain;
 	handle->mapped = true;
 	if (!window->arena) {
-		close(handle->fd); /* no longer needed; a descriptor that all handles share is */
+		close(handle->fd); /* the mapping keeps the memory; a shared descriptor is still needed */
 		handle->fd = -1;
 	}
 	return 0;
