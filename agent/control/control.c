@@ -1,5 +1,5 @@
 /*
- * control.c - see control.h: the requests that change state, the rights that they need, and repetitions.
+ * control.c - requests that change state, the rights that they need, and repeated requests; see control.h.
  */
 #include "agent/control/control.h"
 
@@ -132,8 +132,8 @@ static uint32_t workers_of(const struct pool *pool)
 }
 
 /*
- * Take a pool out of service, or put it back. This is one store in the pool's header, so an agent that dies here leaves
- * a valid state to its successor.
+ * Drain a pool, or put it back in service. This is a single store in the pool's header, so an agent that dies here
+ * leaves a valid state.
  */
 static int answer_drain(struct exchange *x)
 {
@@ -162,7 +162,7 @@ static int answer_drain(struct exchange *x)
 		x, workers_of(pool), request.on ? "the pool is out of service" : "the pool is in service again");
 }
 
-/* Give the current configuration to the keeper, for the next agent. */
+/* Send the current configuration to the keeper, for the next agent. */
 static void config_keep(struct agent *agent)
 {
 	int fd = kept_config_write(&agent->config);
@@ -235,8 +235,8 @@ static int answer_reload(struct exchange *x)
 
 struct verb {
 	uint16_t type;
-	enum session_kind kind; /* required session kind */
-	bool changes;           /* its answer is stored, so that a repetition returns it and is not executed */
+	enum session_kind kind; /* required by the request */
+	bool changes;           /* the answer is stored and returned to a repetition, which is not executed */
 	int (*answer)(struct exchange *x);
 };
 
@@ -271,8 +271,8 @@ static const struct verb *verb_of(unsigned type)
 }
 
 /*
- * Return the stored answer to this sequence number; 0: none. It is stored in the requester's own segment, so a
- * requester that modifies it affects only itself.
+ * Return the length of the stored answer to this sequence number; 0: none. The answer is stored in the requester's own
+ * segment, so a requester that modifies it affects only itself.
  */
 static int answer_repeated(struct exchange *x)
 {
@@ -290,7 +290,7 @@ static int answer_repeated(struct exchange *x)
 	return 0;
 }
 
-/* Record the request in progress, so that the next agent can report how far an agent that dies in it has come. */
+/* Record the request in progress, so that the next agent can report its progress if this one dies. */
 static void verb_begin(const struct exchange *x, unsigned type)
 {
 	struct ledger_verb *verb = &x->session->pool->ledger.header->verb;
@@ -316,7 +316,7 @@ void control_recover(struct pool *pool)
 	struct exchange x = {.agent = pool->agent, .reply = reply, .sequence = verb->sequence};
 
 	x.session = id < POOL_SESSIONS ? pool->sessions[id] : NULL;
-	/* Other requests are idempotent: the requester repeats them, and they are executed. */
+	/* Only evict requests are not idempotent; other requests are executed again when they are repeated. */
 	if (x.session && x.session->segment.header && verb->type == MSG_TYPE_evict_request && !answer_repeated(&x)) {
 		uint64_t pages = atomic_load_explicit(&verb->progress, memory_order_relaxed);
 		char text[128];
@@ -336,7 +336,7 @@ static int answer(struct exchange *x, unsigned type)
 
 	if (!verb)
 		return exchange_fail(x, -EOPNOTSUPP, "request %u is unknown to this agent", type);
-	/* Workers may send the requests of observers; requests that change state need an admin. */
+	/* Workers may send the requests of observers. Requests that change state need an admin. */
 	if (verb->kind == SESSION_ADMIN && x->session->kind != SESSION_ADMIN)
 		return exchange_fail(
 			x, -EPERM, "%s needs an admin session; see access.admins in gpoold.conf", msg_name(type));

@@ -8,16 +8,18 @@
 
 #include <stddef.h>
 
-/* control_packet() - answer one packet from the front: its id, and a request that passed the front's checks. */
+/*
+ * control_packet() - answer one packet from the front: the front's id, then a request that passed the front's checks.
+ */
 void control_packet(struct agent *agent, const uint8_t *packet, size_t length);
 
 /*
- * control_reload() - read the configuration again. 0, or negative errno and nothing has changed; `text` describes the
- * result.
+ * control_reload() - read the configuration again. Return: 0, or a negative errno with nothing changed; `text`
+ * describes the result.
  */
 int control_reload(struct agent *agent, char *text, size_t text_bytes);
 
-/* control_recover() - store the answer to a request during which an agent died, for its repetition. */
+/* control_recover() - store the answer to a request during which an agent died, for a repetition of the request. */
 void control_recover(struct pool *pool);
 
 #endif

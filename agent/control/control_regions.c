@@ -1,6 +1,6 @@
 /*
- * control_regions.c - requests of tools for a worker's regions. They are stored in that worker's segment, whose content
- * is not trusted.
+ * control_regions.c - requests of tools about a worker's regions, which are stored in the untrusted segment of that
+ * worker.
  */
 #include "agent/control/exchange.h"
 
@@ -10,9 +10,9 @@
 #include <errno.h>
 #include <string.h>
 
-enum { TRIES = 4 }; /* to read a part while the worker does not change it; 10 us each */
+enum { TRIES = 4 }; /* attempts to read a part while the worker does not change it; 10 us each */
 
-/* Fill in the entries from `first` on. True: the worker changed none of them meanwhile. */
+/* Fill in the entries from `first` on. Return true if the worker changed none of them meanwhile. */
 static bool part_fill(const struct session *session, uint32_t first, struct msg_regions_reply *reply)
 {
 	const struct region_table *table = session->segment.regions;

@@ -1,5 +1,5 @@
 /*
- * control_roles.c - requests of tools for leadership roles: the list, and the removal of an unused role by an admin.
+ * control_roles.c - requests of tools about leadership roles: list the roles, and remove an unused role for an admin.
  */
 #include "agent/control/exchange.h"
 #include "agent/base/log.h"
@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* shift of the pool's index in a position over all tables of roles; the low bits are the index in the pool's table */
+/* a position in the list contains the pool's index above this bit, and the index in the pool's table below it */
 enum { POOL_SHIFT = 12 };
 
 static void role_entry_fill(const struct pool *pool, const struct role_record *record, struct msg_role_entry *entry)

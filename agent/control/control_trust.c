@@ -1,5 +1,5 @@
 /*
- * control_trust.c - requests of tools for pages that are moved from one trust domain to another.
+ * control_trust.c - requests of tools about pages in transfer between trust domains.
  */
 #include "agent/control/exchange.h"
 #include "agent/session/session.h"

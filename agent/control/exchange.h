@@ -1,6 +1,6 @@
 /*
- * exchange.h - one request of a tool, and the functions by which its handler in control*.c, inspect*.c or upgrade.c
- * answers.
+ * exchange.h - one request of a tool, and the functions with which its handler in control*.c, inspect*.c or upgrade.c
+ * answers it.
  */
 #ifndef GPOOL_AGENT_EXCHANGE_H
 #define GPOOL_AGENT_EXCHANGE_H
@@ -15,36 +15,36 @@ struct exchange {
 	struct session *session;
 	const uint8_t *request;
 	size_t request_bytes;
-	uint64_t id; /* the front's id, for the answer */
+	uint64_t id; /* assigned by the front, for the answer */
 	uint64_t sequence;
 	uint8_t *reply; /* [MSG_BYTES_MAX] */
 	int reply_bytes;
 };
 
 /*
- * Handlers return the length of the reply, or negative errno; 0: the answer follows later, by exchange_answer_later().
- * exchange_fail() - write an error as the reply.
+ * Handlers return the length of the reply, or a negative errno. If they return 0, exchange_answer_later() sends the
+ * answer. exchange_fail() - write an error as the reply.
  */
 int exchange_fail(struct exchange *x, int error, const char *format, ...) __attribute__((format(printf, 3, 4)));
-/* exchange_done() - write a reply to a request that took effect. */
+/* exchange_done() - write the reply to a successful request. */
 int exchange_done(struct exchange *x, uint64_t value, const char *text);
 int exchange_malformed(struct exchange *x);
 /*
- * exchange_pool() - return the pool of this name, the first one if the name is empty. NULL: no such pool, and
- * exchange_no_pool() writes that error.
+ * exchange_pool() - return the pool with this name, or the first pool if the name is empty. Return: NULL if no such
+ * pool exists; exchange_no_pool() writes that error.
  */
 struct pool *exchange_pool(struct exchange *x, const char *name);
 int exchange_no_pool(struct exchange *x, const char *name);
 
 /* exchange_keep() - store the answer in the session's segment, for a repetition of the request. */
 void exchange_keep(struct exchange *x);
-/* exchange_answer_later() - send the answer of a handler that returned 0; error 0: success. */
+/* exchange_answer_later() - send the answer of a handler that returned 0. error 0: success. */
 void exchange_answer_later(struct agent *agent, const struct exchange_later *later, int error, const char *text);
 
 #define DECODE(x, name, into) msg_decode_##name(into, (x)->request, (x)->request_bytes)
 #define ENCODE(x, name, message) msg_encode_##name(message, (x)->sequence, NULL, (x)->reply, MSG_BYTES_MAX)
 
-/* Read-only requests: inspect.c ... */
+/* Read-only requests: inspect.c */
 int answer_version(struct exchange *x);
 int answer_status(struct exchange *x);
 int answer_clients(struct exchange *x);
@@ -53,7 +53,7 @@ int answer_shortage(struct exchange *x);
 int answer_totals(struct exchange *x);
 int answer_check(struct exchange *x);
 
-/* ... and inspect_pages.c */
+/* inspect_pages.c */
 int answer_pages(struct exchange *x);
 int answer_page_kinds(struct exchange *x);
 int answer_pins(struct exchange *x);

@@ -18,15 +18,15 @@
 
 enum {
 	WATERMARK_REST_MS = 1000,
-	/* leaked pins that one pass reports individually */
+	/* maximum number of leaked pins that one pass reports individually */
 	LEAKS_TOLD = 16,
-	/* time without a tick after which the agent must have been stopped, or no session was attached */
+	/* after this time without a tick, the agent was stopped or no session was attached */
 	ASLEEP_MS = 500,
 };
 
 /*
- * Evict from the start watermark down to the stop watermark, and rest until the start watermark is reached again.
- * Offered pages are not part of the utilization and are not evicted here: they are kept until a request needs them.
+ * Evict from the start watermark down to the stop watermark, then pause until the start watermark is reached again.
+ * Offered pages do not count as utilization and are not evicted here; they are kept until a request needs them.
  */
 static void watermark_eviction(struct pool *pool, uint64_t now)
 {
@@ -45,12 +45,12 @@ static void watermark_eviction(struct pool *pool, uint64_t now)
 	if (pool->saving_pages >= request.pages && pool->saving_pages)
 		return;
 	request.pages -= pool->saving_pages;
-	/* In a small pool the difference may be less than a page: stop. */
+	/* In a small pool, the difference may be less than a page: stop. */
 	if (!request.pages)
 		pool->evicting = false;
-	/* If everything else is pinned, rest: otherwise every tick would scan the pool. */
+	/* If everything else is pinned, pause; otherwise every tick would scan the pool. */
 	if (request.pages) {
-		/* Take the idle pages of tenants above their minimum first, instead of content within the minimum. */
+		/* Take the idle pages of tenants above their minimum first, rather than content within the minimum. */
 		lease_reclaim_guaranteed(pool);
 		taken = evict_pages(pool, &request);
 	}
@@ -58,7 +58,7 @@ static void watermark_eviction(struct pool *pool, uint64_t now)
 		pool->evict_rest_ms = now + WATERMARK_REST_MS;
 }
 
-/* Take back reserved pages that critical work has freed, immediately: other requests may not use them. */
+/* Take back idle reserved pages immediately, because non-critical requests may not use them. */
 static void reserved_return(struct session *session)
 {
 	struct pool *pool = session->pool;
@@ -68,12 +68,13 @@ static void reserved_return(struct session *session)
 		lease_reclaim_range(session, first, pool->page_count - first);
 }
 
-/* Stages of a suspected leak. The first scan only records it, since the pin may be in progress. */
+/* Stages of a suspected leak. The first scan only records the pin, which may be in progress. */
 enum leak { LEAK_NONE, LEAK_SEEN, LEAK_REPORTED };
 
 /*
- * Remove a leaked pin. Exceptions: a prepared block, which its worker commits or rolls back; a block being freed, which
- * keeps the pin of that free, whose thread is about to write the entry; a block that was pinned since the scan.
+ * Remove a leaked pin, with three exceptions: a prepared block, which its worker commits or rolls back; a block that is
+ * being freed, because the freeing thread has a pin and is about to write the entry; a block that was pinned again
+ * since the scan.
  */
 static void leak_unpin(struct session *session, uint32_t page, uint32_t pins)
 {
@@ -81,7 +82,7 @@ static void leak_unpin(struct session *session, uint32_t page, uint32_t pins)
 
 	if (!block_tag_is_block(tag) || tag & (BLOCK_PREPARED | BLOCK_EXTENT))
 		return;
-	/* The tag is read first: if the block was freed and a new one allocated since, its touch is recent. */
+	/* The tag was read first: if the block has since been freed and a new one allocated, the touch is recent. */
 	if ((uint32_t)clock_ms() - atomic_load_explicit(&session->segment.touch[page], memory_order_acquire) <=
 		session->pool->agent->config.pins.max_duration_ms)
 		return;
@@ -89,7 +90,7 @@ static void leak_unpin(struct session *session, uint32_t page, uint32_t pins)
 		memory_order_seq_cst, memory_order_relaxed);
 }
 
-/* Remove a leaked pin of an object. A page of the session's own blocks is left alone. */
+/* Remove a leaked pin of an object. Pins on pages of the session's own blocks are not changed. */
 static void leak_unpin_object(struct session *session, uint32_t page, uint32_t pins)
 {
 	if (atomic_load_explicit(&session->segment.blocks[page].tag, memory_order_acquire) == 0)
@@ -97,7 +98,7 @@ static void leak_unpin_object(struct session *session, uint32_t page, uint32_t p
 			&session->segment.pins[page], &pins, 0, memory_order_seq_cst, memory_order_relaxed);
 }
 
-/* Print the name of an object, or the page of a block. */
+/* Print the name of an object or the page of a block. */
 static void leak_name(const struct pool *pool, uint32_t page, uint32_t object, char *text, size_t bytes)
 {
 	if (object)
@@ -106,7 +107,7 @@ static void leak_name(const struct pool *pool, uint32_t page, uint32_t object, c
 		snprintf(text, bytes, "page %u", page);
 }
 
-/* Handle a pin that was neither released nor refreshed for too long: report it, and apply the configured action. */
+/* Report a pin that was neither released nor refreshed for too long, and apply the configured action. */
 static void leak_found(struct session *session, uint32_t page, uint32_t object, uint32_t pins, uint32_t age_ms)
 {
 	struct pool *pool = session->pool;
@@ -118,8 +119,8 @@ static void leak_found(struct session *session, uint32_t page, uint32_t object, 
 		session->leaks[page] = LEAK_REPORTED;
 		pool_count(pool, POOL_COUNT_LEAKED_PINS, 1);
 		/*
-		 * A worker can leak as many pins as it has pages, so only the first ones of a pass are logged; poolctl
-		 * pins lists all.
+		 * A worker can leak as many pins as it has pages, so only the first ones of a pass are logged. poolctl
+		 * pins lists all of them.
 		 */
 		if (pool->leaks_told++ < LEAKS_TOLD) {
 			log_warning("pool '%s': %s is pinned by session %u ('%s', pid %d) for %u ms without a refresh",
@@ -148,7 +149,7 @@ static void leak_look(struct session *session, uint32_t page, uint32_t object, u
 		age = now_ms - atomic_load_explicit(&session->segment.touch[page], memory_order_relaxed);
 		if (age > INT32_MAX)
 			age = 0;
-		/* The clock of touches stops while the agent sleeps: do not count that time. */
+		/* Do not count the time in which the agent slept: the clock of touches stops meanwhile. */
 		if (age > awake)
 			age = awake;
 	}
@@ -168,8 +169,8 @@ static void leak_look(struct session *session, uint32_t page, uint32_t object, u
 }
 
 /*
- * Check a pinned object. Only pinnable ones: a chunk of a KV cache is pinned as long as a sequence uses it, like the
- * pages of a range.
+ * Check a pinned object. Only pinnable objects are checked: a chunk of a KV cache stays pinned while a sequence uses
+ * it, like the pages of a range.
  */
 static void leak_look_at_object(void *context, uint32_t number, struct session *session, uint32_t pins)
 {
@@ -178,7 +179,7 @@ static void leak_look_at_object(void *context, uint32_t number, struct session *
 		leak_look(session, object_page(session->pool, number), number, *(const uint32_t *)context);
 }
 
-/* Check all pages of the pool, each in its owner's segment, so that pin words of unused pages are not touched. */
+/* Check all pages of the pool, each in the segment of its owner only, so that pins of unused pages are not touched. */
 static void leak_scan(struct pool *pool, uint32_t now_ms)
 {
 	pool->leaks_told = 0;

@@ -1,7 +1,6 @@
 /*
- * housekeeping.h - the agent's periodic work: the coarse clock, waiters, watermarks, pressure, idle leases, leaked
- * pins, closed connections. The clock runs while a session is attached, and for one more tick after the last one has
- * detached.
+ * housekeeping.h - periodic work of the agent: the coarse clock, waiting requests, watermarks, pressure, idle leases,
+ * leaked pins, disconnected sessions. The clock runs while a session is attached, and for one more tick.
  */
 #ifndef GPOOL_AGENT_HOUSEKEEPING_H
 #define GPOOL_AGENT_HOUSEKEEPING_H

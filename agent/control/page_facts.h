@@ -1,5 +1,5 @@
 /*
- * page_facts.h - the use of a pool's pages as recorded by the sessions, for requests that inspect them.
+ * page_facts.h - the use of a pool's pages according to the sessions, for requests that inspect them.
  */
 #ifndef GPOOL_AGENT_PAGE_FACTS_H
 #define GPOOL_AGENT_PAGE_FACTS_H
@@ -8,20 +8,20 @@
 #include "shm/page_map.h"
 
 /*
- * facts_of() - return an array with one entry for each page of the pool, from one scan of all sessions. The caller
- * frees it. NULL: out of memory.
+ * facts_of() - return an array with one entry per page of the pool, from one scan of all sessions. The caller frees it.
+ * NULL: out of memory.
  */
 struct page_fact *facts_of(const struct pool *pool);
 /*
- * uses_of() - count the pages of each session, by its id, as page_map_count() does. The array is valid until the next
- * call.
+ * uses_of() - count the pages of each session, indexed by session id, as page_map_count() does. The array is valid
+ * until the next call.
  */
 const struct page_uses *uses_of(const struct pool *pool, const struct page_fact *facts);
-/* session_of_fact() - return the session that has the page; NULL: it has ended. */
+/* session_of_fact() - return the session that leases the page; NULL: it has ended. */
 const struct session *session_of_fact(const struct pool *pool, const struct page_fact *fact);
-/* pins_of_fact() - return the pins of the block that contains the page; 0: the page is in no block. */
+/* pins_of_fact() - return the pins of the block that contains the page; 0: no block. */
 uint32_t pins_of_fact(const struct pool *pool, const struct page_fact *fact);
-/* idle_ms_of() - return the time since the last use of the block that begins at this page, in milliseconds. */
+/* idle_ms_of() - return the time in milliseconds since the last use of the block that begins at this page. */
 uint32_t idle_ms_of(const struct session *session, uint32_t page);
 
 #endif

@@ -21,8 +21,8 @@ static bool memory_is_held(const struct pool *pool)
 }
 
 /*
- * Have the keeper hold all handles. A successor must have every handle that a process may have mapped, so if one of
- * them cannot be held, the start fails.
+ * Have the keeper hold all handles. If one of them cannot be held, the start fails, because a successor must have every
+ * handle that a process may have mapped.
  */
 static int memory_hold(struct pool *pool)
 {
@@ -60,7 +60,7 @@ static int memory_start(struct pool *pool, const struct module_pool *start, uint
 	if (memory_is_held(pool)) {
 		error = physical_adopt(
 			&pool->physical, &plan, pool->index, pool->agent->start->held, pool->agent->start->held_count);
-		/* If no handle was created here, the keeper holds all of them. */
+		/* If no handle was created, the keeper already holds all of them. */
 		return error || !pool->physical.created ? error : memory_hold(pool);
 	}
 	error = physical_create(&pool->physical, &plan);
@@ -121,7 +121,7 @@ int pool_create(struct agent *agent, uint32_t index, const struct module_pool *s
 	flight_recover(&pool->segment.events);
 	atomic_store_explicit(&pool->segment.header->incarnation, agent->incarnation, memory_order_relaxed);
 	pool_configure(pool);
-	/* Draining ends with a run of gpoold: a new run puts the pool in service. */
+	/* A pool is drained for one run of gpoold only: a new run puts it back in service. */
 	if (agent->start->adopted)
 		atomic_store_explicit(&pool->segment.header->draining, 0, memory_order_relaxed);
 	if (atomic_load_explicit(&pool->ledger.header->started, memory_order_acquire))

@@ -1,5 +1,5 @@
 /*
- * pool_start.h - create and destroy a pool: calls each room's functions in order.
+ * pool_start.h - create and destroy a pool, by calling the functions of each room in order.
  */
 #ifndef GPOOL_AGENT_POOL_START_H
 #define GPOOL_AGENT_POOL_START_H
@@ -9,8 +9,8 @@
 struct module_pool;
 
 /*
- * pool_create() - take over the segment, create or adopt the physical pages, recover. On failure, which is logged,
- * *pool is NULL.
+ * pool_create() - take over the segment, create or adopt the physical pages, and recover the pool. After an error,
+ * which was logged, *pool is NULL.
  */
 int pool_create(struct agent *agent, uint32_t index, const struct module_pool *start, struct pool **pool);
 void pool_destroy(struct pool *pool);

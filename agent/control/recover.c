@@ -1,5 +1,6 @@
 /*
- * recover.c - see recover.h; docs/internals/agent.md has the table of incomplete steps and their results.
+ * recover.c - recover a pool; see recover.h. The table in docs/internals/agent.md lists the incomplete steps and their
+ * results.
  */
 #include "agent/control/recover.h"
 
@@ -25,7 +26,8 @@
 /* ---- sessions ---- */
 
 /*
- * Return the items that the keeper holds, by session: [POOL_SESSIONS], an entry of NULL: nothing. NULL: out of memory.
+ * Return the items that the keeper holds, indexed by session: [POOL_SESSIONS], NULL: no item. Return NULL if out of
+ * memory.
  */
 static const struct held **held_sessions(const struct pool *pool)
 {
@@ -39,7 +41,7 @@ static const struct held **held_sessions(const struct pool *pool)
 	return by_id;
 }
 
-/* Free what remains of a session that was never announced, or that was ending. */
+/* Free the remains of a session that was never announced, or that was ending. */
 static void session_bury(struct pool *pool, uint32_t id, const struct held *held)
 {
 	pool_take_back_of(pool, id);
@@ -48,7 +50,7 @@ static void session_bury(struct pool *pool, uint32_t id, const struct held *held
 	atomic_store_explicit(&pool->ledger.sessions[id].state, LEDGER_SESSION_NONE, memory_order_release);
 	crash_point();
 	agent_drop(pool->agent, KEEP_SESSION, pool->index, id);
-	/* These are duplicates of the keeper's descriptors: the worker's connection closes with the last one. */
+	/* These are duplicates of the keeper's descriptors. The worker's connection closes with the last duplicate. */
 	if (held)
 		held_close(held);
 }
@@ -65,7 +67,7 @@ static int sessions_restore(struct pool *pool)
 	for (uint32_t id = 1; id < POOL_SESSIONS && !error; id++) {
 		uint32_t state = atomic_load_explicit(&pool->ledger.sessions[id].state, memory_order_acquire);
 
-		/* NONE, but held: the last agent died before it reported the end of the session to the keeper. */
+		/* NONE, but held: the previous agent died before it reported the end of the session to the keeper. */
 		if (state == LEDGER_SESSION_ADMITTING || state == LEDGER_SESSION_ENDING ||
 			(state == LEDGER_SESSION_NONE && held[id]))
 			session_bury(pool, id, held[id]);
@@ -87,7 +89,7 @@ static bool owned(const struct pool *pool, uint32_t page, uint32_t session)
 		(page_word_state(word) == PAGE_LEASED || page_word_state(word) == PAGE_EVICTING);
 }
 
-/* Free the pages of a run of the journal that the session still owns. */
+/* Free those pages of a run of the journal that the session still owns. */
 static void runs_take_back(struct pool *pool, struct session *session, const struct page_run *run)
 {
 	for (uint32_t page = run->first; page < run->first + run->count; page++) {
@@ -99,7 +101,7 @@ static void runs_take_back(struct pool *pool, struct session *session, const str
 	}
 }
 
-/* Undo a grant that was not answered: the answer to its request commits it. */
+/* Undo a grant that was not answered. An answer would have committed it. */
 static void grant_undo(struct pool *pool, struct session *session, const struct ledger_journal *journal)
 {
 	uint32_t word;
@@ -131,9 +133,7 @@ static void take_finish(struct pool *pool, struct session *session, const struct
 	}
 }
 
-/*
- * Mark pages as doubtful: the bits that were cleared are known, but not whether the worker or the agent cleared them.
- */
+/* Mark pages as doubtful: it is known which bits were cleared, but not whether the worker or the agent cleared them. */
 static void reclaim_doubt(struct pool *pool, const struct session *session, const struct ledger_journal *journal)
 {
 	uint64_t bits;
@@ -170,7 +170,7 @@ static void journal_settle(struct pool *pool)
 	journal_end(&pool->ledger);
 }
 
-/* End undecided checks: restore EVICTING pages to LEASED. Pins that wait for them try again. */
+/* End undecided checks by changing EVICTING pages to LEASED. Pins that wait for them try again. */
 static void looks_end(struct pool *pool)
 {
 	for (uint32_t page = 0; page < pool->page_count; page++) {
@@ -201,7 +201,7 @@ static uint32_t doubts_count(struct pool *pool, const struct session *session)
 	return count;
 }
 
-/* Return the sum, over all threads, of the transits of pages that have ended, or begun. */
+/* Return the sum, over all threads, of the transits that have begun or ended. */
 static uint64_t transits(const struct session *session, bool begun)
 {
 	const struct thread_stats *threads = session->segment.stats->threads;
@@ -225,7 +225,7 @@ void recover_doubts(struct session *session)
 	if (!facts)
 		return;
 	/*
-	 * A page of the worker appears in a free bit or a block entry, unless it is in transit in a thread. `ended` is
+	 * A page of the worker appears in a free bit or a block entry, unless a thread has it in transit. `ended` is
 	 * read before the scan and `begun` after it: if they are equal, no page was in transit during the scan.
 	 */
 	ended = transits(session, false);
@@ -292,6 +292,9 @@ void recover_resume(struct pool *pool)
 		session_resume(pool->sessions[id]);
 	}
 	jobs_resume(pool);
-	/* Also without a session: the pressure in the header may be caused by sessions that ended as the agent died. */
+	/*
+	 * Required even without sessions: the pressure in the header may be due to sessions that ended when the agent
+	 * died.
+	 */
 	agent_need_tick(pool->agent, 1);
 }

@@ -7,16 +7,16 @@
 #include "agent/pages/pool.h"
 
 /*
- * recover_pool() - restore sessions, accounts and incomplete steps from page words, session segments and ledger. Call
- * it after the index of free pages and the published counts are built. No request is served before recover_resume(). 0,
- * or -ENOMEM.
+ * recover_pool() - restore sessions, accounts and incomplete steps from page words, session segments and ledger. The
+ * index of free pages and the published counts must be built before. No request is served before recover_resume().
+ * Return: 0, or -ENOMEM.
  */
 int recover_pool(struct pool *pool);
 void recover_resume(struct pool *pool);
 
 /*
- * recover_doubts() - decide about pages for which it is unknown whether the session or a dead agent took them. If
- * threads of the worker have pages in transit during the check, those pages remain undecided until the next tick.
+ * recover_doubts() - determine whether a session or a dead agent took the doubtful pages. If threads of the worker have
+ * pages in transit during the check, the decision is left to the next tick.
  */
 void recover_doubts(struct session *session);
 

@@ -68,7 +68,7 @@ struct manifest_pool object_geometry(const struct pool *pool)
 static const char *const state_names[OBJECT_STATES] = {
 	"NONE", "PUBLISHING", "CURRENT", "OLD", "DELETED", "LEAVING", "ENDING"};
 
-/* The permitted next states, as bits. */
+/* The permitted next states, as bit sets. */
 static const uint8_t states_next[OBJECT_STATES] = {
 	[OBJECT_NONE] = 1 << OBJECT_PUBLISHING,
 	[OBJECT_PUBLISHING] = 1 << OBJECT_CURRENT | 1 << OBJECT_NONE,
@@ -79,7 +79,9 @@ static const uint8_t states_next[OBJECT_STATES] = {
 	[OBJECT_ENDING] = 1 << OBJECT_NONE,
 };
 
-/* Set the end of the used records: before the first use of a record, and after the last one becomes unused. */
+/*
+ * Set the end of the used records. Call it before a record is first used, and after the last record has become unused.
+ */
 static void end_set(struct pool *pool, uint32_t end)
 {
 	atomic_store_explicit(&pool->segment.header->object_end, end, memory_order_release);
@@ -138,7 +140,7 @@ uint32_t object_current(const struct pool *pool, uint32_t domain, const char *na
 	uint32_t found = 0;
 
 	for (uint32_t i = object_names_first(segment, domain, name); i; i = object_names_next(segment, i))
-		/* Two are CURRENT only if an agent died during a publication. */
+		/* Two versions are CURRENT only if an agent died during a publication. */
 		if (object_state(pool, i) == OBJECT_CURRENT && object_names_are(object_record(pool, i), domain, name) &&
 			(!found || object_record(pool, i)->version > object_record(pool, found)->version))
 			found = i;
@@ -212,7 +214,7 @@ void object_forget(struct pool *pool, uint32_t number)
 	*object = (struct object){0};
 }
 
-/* Close an object that only pins keep for all sessions that have it open. */
+/* Remove all readers of an object that only pins keep. */
 static void readers_clear(struct pool *pool, uint32_t number)
 {
 	if (!atomic_load_explicit(&object_record(pool, number)->readers, memory_order_relaxed))
@@ -250,7 +252,7 @@ void object_end(struct pool *pool, uint32_t number)
 }
 
 /*
- * Return true if an object has readers, or, if only pins keep it, pins. A session that pins it later finds that the
+ * Return true if an object has readers or, if only pins keep it, pins. A session that pins it later detects that the
  * record has another version.
  */
 static bool is_used(const struct pool *pool, uint32_t number)
@@ -302,8 +304,8 @@ static _Atomic uint64_t *readers_word(const struct pool *pool, uint32_t number, 
 }
 
 /*
- * Update the number of readers in the record, for inspection. The bits of the ledger are authoritative, and the number
- * is computed again after a restart.
+ * Store the number of readers in the record, for inspection. The bits in the ledger are authoritative; the number is
+ * computed from them after a restart.
  */
 static void readers_publish(struct pool *pool, uint32_t number)
 {
@@ -349,7 +351,7 @@ void objects_session_end(struct session *session)
 {
 	struct pool *pool = session->pool;
 
-	/* The newest objects first: a process closes objects in the reverse order of their dependences. */
+	/* Close the newest objects first, because newer objects depend on older ones. */
 	for (uint32_t i = object_end_of(pool); session->objects_open && i-- > 1;)
 		if (object_stands(pool, i) && object_has_reader(pool, i, session->id))
 			object_reader_drop(pool, i, session->id);

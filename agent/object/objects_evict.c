@@ -1,6 +1,6 @@
 /*
- * objects_evict.c - objects as a source of eviction: which objects a request may evict, their score compared to blocks,
- * and their eviction. objects_order.c has the order within a kind.
+ * objects_evict.c - objects as a source of eviction: the objects that a request may evict, their scores compared to
+ * those of blocks, and their eviction. objects_order.c contains the order within each kind.
  */
 #include "agent/object/objects.h"
 
@@ -13,7 +13,10 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-/* Return an object's usage, by the library's names. The publisher of any other object can create it again. */
+/*
+ * Return the usage of an object, by the prefix of its name. Objects of unknown usage can be created again by their
+ * publishers.
+ */
 static uint8_t usage_of(const char *name)
 {
 	static const struct {
@@ -27,7 +30,7 @@ static uint8_t usage_of(const char *name)
 	return EVICT_ACTIVATION;
 }
 
-/* Return the time since its last use, as reported by workers; a time in the future counts as now. */
+/* Return the time since the last use, as reported by workers. A time in the future counts as now. */
 static uint32_t idle_ms(const struct pool *pool, uint32_t number, uint32_t now_ms)
 {
 	uint32_t idle = now_ms - pool->objects->of[number].touched_ms;
@@ -53,15 +56,14 @@ static struct evict_candidate candidate_of(const struct pool *pool, uint32_t num
 	};
 }
 
-/* Return true unless the request is for blocks of one kind or of one session. */
+/* Return false if the request is only for blocks of some usages or of one session. */
 static bool asks_for_objects(const struct evict_request *request)
 {
 	return !request->only && !request->usages && !request->cached_only;
 }
 
 /*
- * Return true if the request and the tenant rules permit the eviction, including what its tenant has lost to this
- * request.
+ * Return true if request and tenant rules permit the eviction, given what the tenant has already lost to this request.
  */
 static bool may_have(const struct pool *pool, uint32_t number, const struct evict_request *request)
 {
@@ -79,7 +81,7 @@ static bool may_have(const struct pool *pool, uint32_t number, const struct evic
 		evict_tenant_may_lose(object->tenant, request->for_tenant, object_record(pool, number)->pages);
 }
 
-/* Return the number of pages that a tenant may still lose after `lost`. */
+/* Return the number of pages that a tenant may still lose after `lost` pages. */
 static uint32_t evictable_of(const struct tenant *victim, const struct evict_request *request, uint32_t lost)
 {
 	uint32_t above = victim->leased - victim->saving, keeps = victim->minimum + lost;
@@ -124,7 +126,7 @@ static bool is_in_order(const struct pool *pool, uint32_t number)
 	return pool->objects->of[number].in_order;
 }
 
-/* Evict an object. Return: the number of freed pages. 0: a session has just pinned it. */
+/* Evict an object and return the number of freed pages. 0: a session has just pinned it. */
 static uint32_t evict_one_object(struct pool *pool, uint32_t number)
 {
 	const struct object_record *record = object_record(pool, number);
@@ -177,7 +179,10 @@ static uint32_t next_ephemeral(struct pool *pool, const struct evict_request *re
 	return number;
 }
 
-/* A use that was not recorded yet may make another object the least worth, and a pin may keep this one. */
+/*
+ * Check the pins of each candidate: an unrecorded use may make another object the next one, and a pin may protect this
+ * one.
+ */
 static uint32_t next_pinnable(struct pool *pool, const struct evict_request *request)
 {
 	uint32_t number;
@@ -194,8 +199,7 @@ static uint32_t next_pinnable(struct pool *pool, const struct evict_request *req
 }
 
 /*
- * Return the candidate for an object. An object that the last scan has not seen, or that was used since, is evicted
- * last.
+ * Return the candidate of an object. An object that the last scan did not see, or that was used since, is evicted last.
  */
 static const struct evict_candidate *scored_now(struct pool *pool, uint32_t number)
 {

@@ -1,11 +1,11 @@
 /*
- * objects_names.c - the names under which a session may publish objects.
+ * objects_names.c - determine the names under which a session may publish objects.
  */
 #include "agent/object/objects.h"
 
 #include <string.h>
 
-/* Prefixes of libgpool's own objects, which its other calls rely on. */
+/* Prefixes of libgpool's own objects, on which other functions of libgpool rely. */
 static const char *const prefixes[] = {"lora/", "warm/", "kv-prefix/", "kv/"};
 
 static const char *reserved_rest(const char *name)
@@ -17,9 +17,9 @@ static const char *reserved_rest(const char *name)
 }
 
 /*
- * The agent cannot verify that a request comes from libgpool: the flag only prevents programs from using such a name by
- * mistake. It verifies the tenant that a private name ends with (client/lora/format/adapter.c), so that no other tenant
- * can publish under that name first.
+ * The agent cannot verify that libgpool made a request. The flag only prevents programs from using such a name by
+ * mistake. The agent verifies the tenant at the end of a private name (client/lora/format/adapter.c), so that no other
+ * tenant can publish under that name first.
  */
 const char *object_name_refusal(const struct session *session, const char *name, bool of_library)
 {

@@ -1,15 +1,16 @@
 /*
  * objects_order.c - the eviction order of objects, and the number of evictable pages.
  *
- * Ephemeral objects are ordered by shm/policy/eviction.h, as nodes below the object that each follows. An object that a
- * session has open has a pin there. Its age starts when it is closed; opening it in another session is a touch. An
- * evicted object is recognized by its name. Pinnable objects, which follow none, are ordered by their worth, least
- * first. The scores of the first object of each kind determine the next one (objects_evict.c).
+ * Ephemeral objects are ordered by shm/policy/eviction.h. Each is a node below the object that it follows. An open
+ * object has a pin there, and its age starts when it is closed. Opening it in another session is a touch. An evicted
+ * object is recognized by its name. Pinnable objects follow no other object; they are ordered by worth, lowest first.
+ * The scores of the first objects of both kinds determine which one is evicted (objects_evict.c).
  *
- * Invariants: an object is in the order if and only if it is CURRENT (or LEAVING) and ephemeral or pinnable. It is open
- * if and only if it has a reader, or, if only pins keep it, a session pinned it at the last check. It stays while it is
- * open, or while an object that follows it stays; stay_below counts the latter. idle_pages of the tenants, and of
- * objects without a tenant, are those of objects in the order that do not stay.
+ * Invariants:
+ *   an object is in the order if and only if it is CURRENT or LEAVING, and ephemeral or pinnable
+ *   it is open if and only if it has a reader or, if only pins keep it, a session pinned it at the last check
+ *   it stays while it is open, or while an object that follows it stays; stay_below counts the latter
+ *   idle_pages (of each tenant, and of objects without a tenant) are the pages of objects in the order that do not stay
  */
 #include "agent/object/objects.h"
 
@@ -27,13 +28,13 @@
 
 struct objects_order {
 	struct eviction *ephemeral;
-	struct number_heap pinnable; /* those that are not open, by worth */
-	uint32_t pinnables;          /* number in the order, open or not */
-	uint32_t *numbers;           /* [count] by node */
+	struct number_heap pinnable; /* objects that are not open, by worth */
+	uint32_t pinnables;          /* objects in the order, open or not */
+	uint32_t *numbers;           /* [count] objects by node */
 	uint32_t *aside;             /* [aside_count] skipped objects */
 	uint32_t aside_count;
-	uint32_t idle_pages;    /* of objects without a tenant; struct tenant has the others */
-	uint32_t offered_pages; /* of all objects: those of OBJECT_BY_PINS among them */
+	uint32_t idle_pages;    /* of objects without a tenant; struct tenant has those of the tenant */
+	uint32_t offered_pages; /* idle pages of all objects with OBJECT_BY_PINS */
 };
 
 static struct object *object_of(const struct pool *pool, uint32_t number)
@@ -59,7 +60,7 @@ uint32_t object_followed(const struct pool *pool, uint32_t number)
 	return node == EVICTION_NONE ? 0 : order->numbers[node];
 }
 
-/* Account for one more object in the order that does not stay, or one fewer. */
+/* Add or subtract the pages of an object in the order that no longer stays, or that now stays. */
 static void idle_add(struct pool *pool, uint32_t number, bool more)
 {
 	const struct object_record *record = object_record(pool, number);
@@ -79,7 +80,7 @@ static uint32_t parent_of(const struct pool *pool, const struct object_record *r
 {
 	uint32_t number = record->follows < pool->objects->count ? record->follows : 0;
 
-	/* An object is newer than the one that it follows, so there is no cycle. */
+	/* An object is newer than the one that it follows, so cycles are impossible. */
 	if (!number || !object_of(pool, number)->node ||
 		object_record(pool, number)->version != record->follows_version ||
 		record->follows_version >= record->version)
@@ -92,7 +93,7 @@ static bool stays(const struct object *object)
 	return object->open || object->stay_below;
 }
 
-/* Change the number of followers that stay by `more`, and that of its own parents as long as their state changes. */
+/* Change the number of followers that stay by `more`. Continue with the followed objects while their state changes. */
 static void stay_add(struct pool *pool, uint32_t number, int more)
 {
 	for (; number && more; number = object_followed(pool, number)) {
@@ -118,7 +119,7 @@ static void enter(struct pool *pool, uint32_t number)
 		order->pinnables++;
 		number_heap_add(&order->pinnable, number, object_worth_key(pool, number));
 	} else {
-		/* The number of nodes equals that of objects, so this cannot fail. */
+		/* This cannot fail, because the tree has one node per object. */
 		eviction_insert(order->ephemeral, parent_of(pool, record),
 			XXH3_64bits(record->name, strlen(record->name)), &node);
 		order->numbers[node] = number;
@@ -132,7 +133,7 @@ static void enter(struct pool *pool, uint32_t number)
 	pool->evict.released_ns = clock_ns();
 }
 
-/* Remove an object. Its followers now follow its parent. */
+/* Remove an object from the order. Its followers then follow its parent. */
 static void leave(struct pool *pool, uint32_t number, bool evicted)
 {
 	struct objects_order *order = pool->objects->order;
@@ -158,7 +159,7 @@ static void leave(struct pool *pool, uint32_t number, bool evicted)
 	object->in_order = false;
 }
 
-/* Insert it among the evictable objects, or remove it from them. */
+/* Add the object to the evictable objects or remove it from them, depending on `open`. */
 static void place(struct pool *pool, uint32_t number)
 {
 	struct objects_order *order = pool->objects->order;
@@ -208,7 +209,7 @@ void object_order_look(struct pool *pool, uint32_t number)
 		leave(pool, number, false);
 	if (!belongs || object_kept_by_pins(record))
 		return;
-	/* Its last use is the time at which it was closed. */
+	/* The last use is the time at which the object was closed. */
 	if (object_of(pool, number)->open)
 		object_of(pool, number)->touched_ms = (uint32_t)clock_ms();
 	object_order_open(pool, number, atomic_load_explicit(&record->readers, memory_order_relaxed));
@@ -221,7 +222,7 @@ void object_order_touch(struct pool *pool, uint32_t number)
 }
 
 /*
- * Update an ephemeral object that only pins keep: it is open while it is pinned, and a pin since the last check is a
+ * Update an ephemeral object that only pins keep. It is open while it is pinned, and a pin since the last check is a
  * use.
  */
 static void ephemeral_used(struct pool *pool, uint32_t number, const struct object_pins *pins)
@@ -325,7 +326,7 @@ uint32_t object_order_offered_pages(const struct pool *pool)
 
 /* ---- check ---- */
 
-/* Count its followers that stay, from the records. */
+/* Return the number of followers that stay, by the records. */
 static uint32_t stay_below(const struct pool *pool, uint32_t number)
 {
 	uint32_t count = 0;
@@ -337,7 +338,7 @@ static uint32_t stay_below(const struct pool *pool, uint32_t number)
 }
 
 /*
- * Find a session that pins an object without having it open. Such a pin protects nothing: the session does not know yet
+ * Find a session that pins an object without having it open. Such a pin has no effect: the session has not yet detected
  * that the object was evicted.
  */
 static bool pinned_by_stranger(const struct pool *pool, uint32_t number, uint32_t *session)
@@ -449,7 +450,7 @@ int objects_order_begin(struct pool *pool)
 	pool->objects->order = order;
 	for (uint32_t i = 0; i < CONFIG_TENANTS_MAX; i++)
 		pool->tenants[i].idle_pages = 0;
-	/* At the start of an agent no object is known yet: objects_recover() calls this function again. */
+	/* At the start of an agent, objects are not known yet; objects_recover() calls this function again. */
 	count = pool->object_count ? objects_sort(pool, is_there) : 0;
 	for (uint32_t i = 0; i < count; i++) {
 		object_of(pool, pool->objects->sorted[i])->node = 0;

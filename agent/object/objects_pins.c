@@ -1,10 +1,10 @@
 /*
- * objects_pins.c - objects that only pins keep: their pins and last use, and the check before their eviction.
+ * objects_pins.c - objects that only pins keep: pins, last use, and the check before eviction.
  *
- * A reader's pin is in its own segment, at the object's first page, as for its own blocks; its fence is in the block
- * entry there, and its count of pins in place of the owner id. Pins of sessions that do not have the object open do not
- * count. The protocol is that of shm/pins.h, with the record's state in place of the page word: LEAVING is stored
- * first, then the pins are read.
+ * A reader's pin is stored in its own segment at the object's first page, as for its own blocks. Its fence is stored in
+ * the block entry of that page, and its pin count in the entry's owner id. Pins of sessions that do not have the object
+ * open are ignored. The protocol is that of shm/pins.h, with the state of the record instead of the page word: LEAVING
+ * is stored first, then the pins are read.
  */
 #include "agent/object/objects.h"
 
@@ -12,7 +12,7 @@
 #include "shm/pins.h"
 #include "shm/timeline.h"
 
-enum { LOOK_MS = 4000 }; /* short enough to attribute uses correctly within a window of 60 s */
+enum { LOOK_MS = 4000 }; /* short enough to attribute uses to the right window of 60 s */
 
 static bool pinned_by(const struct session *session, uint32_t page)
 {
@@ -21,7 +21,7 @@ static bool pinned_by(const struct session *session, uint32_t page)
 			atomic_load_explicit(&session->segment.blocks[page].fence, memory_order_acquire));
 }
 
-/* Return the later time; an impossible one counts as now. */
+/* Return the later time. A time in the future counts as now. */
 static uint32_t later(uint32_t a, uint32_t b, uint32_t now)
 {
 	return now - a <= now - b || now - a > INT32_MAX ? a : b;
@@ -96,7 +96,7 @@ bool object_pinned(const struct pool *pool, uint32_t number)
 	return pins.holders;
 }
 
-/* Wake threads that wait for the state. Waiting threads also check it every millisecond. */
+/* Wake the threads that wait for the state of a record. They also check it every millisecond. */
 static void wake(struct pool *pool, uint32_t number)
 {
 	futex_wake(&object_record(pool, number)->state, INT32_MAX);

@@ -1,6 +1,6 @@
 /*
- * objects_recover.c - recovery of objects after an agent's death. Record, page words and the manifest that the keeper
- * holds determine the result of each incomplete step; docs/internals/agent.md has the table.
+ * objects_recover.c - recover objects after an agent's death. The result of each incomplete step depends on the record,
+ * the page words, and the manifest that the keeper holds; see the table in docs/internals/agent.md.
  */
 #include "agent/object/objects.h"
 
@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Return a session, also a closed one: its process is alive and may have mapped pages. */
+/* Return a session, even a closed one: its process is still running and may have mapped pages. */
 static struct session *session_there(const struct pool *pool, uint32_t id)
 {
 	return id && id < POOL_SESSIONS ? pool->sessions[id] : NULL;
@@ -98,7 +98,7 @@ static void finish(struct pool *pool, uint32_t number)
 	object_set_state(pool, number, OBJECT_CURRENT);
 }
 
-/* Undo a publication that no session has seen: its pages return to their owners. */
+/* Undo a publication that no session has seen. The pages return to their owners. */
 static void roll_back(struct pool *pool, uint32_t number)
 {
 	struct session *writer =
@@ -118,7 +118,7 @@ static void roll_back(struct pool *pool, uint32_t number)
 	object_set_state(pool, number, OBJECT_NONE);
 }
 
-/* End an object by its page words: its manifest may be lost. */
+/* End an object by its page words, because its manifest may be lost. */
 static void end_by_words(struct pool *pool, uint32_t number)
 {
 	if (object_state(pool, number) != OBJECT_ENDING)
@@ -171,16 +171,16 @@ static void recover_one(struct pool *pool, uint32_t number)
 		return;
 	}
 	readers_recover(pool, number);
-	/* Its pins were being checked, and no page had been freed. */
+	/* The pins were being checked, and no page had been freed. */
 	if (object_state(pool, number) == OBJECT_LEAVING)
 		object_set_state(pool, number, OBJECT_CURRENT);
-	/* Without a manifest no session can open it; sessions that have it open continue. */
+	/* Without a manifest, no session can open the object. Sessions that have it open continue to use it. */
 	if (object_state(pool, number) == OBJECT_CURRENT && pool->objects->of[number].fd <= 0)
 		object_set_state(pool, number, OBJECT_DELETED);
 	pool->objects->of[number].tenant = pool_tenant(pool, record->tenant);
 }
 
-/* Rebuild the index of records. */
+/* Rebuild the hash chains and the bitmaps of records. */
 static void index_recover(struct pool *pool)
 {
 	uint32_t end = object_end_of(pool);
@@ -209,7 +209,10 @@ void objects_recover(struct pool *pool)
 	_Atomic uint64_t *published = &pool->segment.header->counters[POOL_COUNT_PUBLICATIONS];
 	uint32_t end = object_end_of(pool);
 
-	/* Version numbers increase, also if an agent died between a publication and its count. */
+	/*
+	 * Version numbers must increase even if an agent died between a publication and the update of the published
+	 * counter.
+	 */
 	pool->objects->version = atomic_load_explicit(published, memory_order_relaxed);
 	index_recover(pool);
 	atomic_store_explicit(published, pool->objects->version, memory_order_relaxed);
@@ -223,7 +226,7 @@ void objects_recover(struct pool *pool)
 
 		if (state == OBJECT_NONE)
 			continue;
-		/* If two versions are CURRENT, the newer one was just published. */
+		/* If two versions are CURRENT, the newer one had just been published. */
 		if (state == OBJECT_CURRENT && object_current(pool, record->domain, record->name) != i) {
 			object_set_state(pool, i, OBJECT_OLD);
 			state = OBJECT_OLD;
@@ -233,7 +236,7 @@ void objects_recover(struct pool *pool)
 		else if (pool->objects->of[i].tenant)
 			pool->objects->of[i].tenant->leased += record->pages;
 	}
-	/* Before this point, an object may have come before the one that it follows. */
+	/* Until here, an object may have been restored before the one that it follows. */
 	if (objects_order_begin(pool))
 		log_error("pool '%s': out of memory for the order of its ephemeral objects; existing ones cannot be "
 			  "evicted",

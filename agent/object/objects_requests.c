@@ -1,6 +1,6 @@
 /*
- * objects_requests.c - requests of sessions about objects. All fields are untrusted; asked.h explains how each request
- * is executed once.
+ * objects_requests.c - serve requests of sessions about objects. All fields are untrusted. asked.h explains how each
+ * request is executed exactly once.
  */
 #include "agent/object/objects.h"
 
@@ -21,10 +21,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* limit of one pool: manifests are host memory that is not accounted to a tenant */
+/* limit per pool: manifests are host memory, which is not accounted to tenants */
 #define MANIFESTS_BYTES_MAX (UINT64_C(1) << 30)
 
-#define COST_US_MOST 60000000 /* so that a false cost keeps an object longer, but not forever */
+#define COST_US_MOST 60000000 /* a false cost keeps an object longer, but not forever */
 
 enum { OPEN_ADOPT = 1 };
 enum { VERB_CLOSE = 1, VERB_DELETE = 2 };
@@ -33,11 +33,10 @@ static_assert((int)MSG_LARGEST_object_publish_reply <= (int)LEDGER_ANSWER_BYTES,
 static_assert((int)MSG_LARGEST_object_open_reply <= (int)LEDGER_ANSWER_BYTES, "answers are kept");
 static_assert((int)MSG_LARGEST_object_change_reply <= (int)LEDGER_ANSWER_BYTES, "answers are kept");
 
-/* A request in progress. */
 struct question {
 	struct session *session;
 	uint64_t sequence;
-	uint8_t kept[LEDGER_ANSWER_BYTES]; /* the stored answer, if this is a repetition */
+	uint8_t kept[LEDGER_ANSWER_BYTES]; /* the stored answer, if the request is a repetition */
 	int kept_bytes;
 };
 
@@ -49,7 +48,7 @@ struct question {
 		msg_text_copy((reply)->text, sizeof((reply)->text), text_); \
 	} while (0)
 
-/* Encode and store an answer; the caller then executes it and calls asked_send(). */
+/* Encode and store an answer. The caller then executes the answer and calls asked_send(). */
 #define KEEP(q, name, reply, bytes, length) \
 	do { \
 		length = msg_encode_##name(reply, (q)->sequence, NULL, bytes, sizeof(bytes)); \
@@ -57,7 +56,9 @@ struct question {
 			asked_keep((q)->session, (q)->sequence, bytes, length); \
 	} while (0)
 
-/* Return true if the session holds this role with this token. For a role that was never taken, no token is valid. */
+/*
+ * Return true if the session holds this role with this token. No token is valid for a role that has never been granted.
+ */
 static bool role_held(const struct session *session, const char *role, uint64_t token)
 {
 	for (uint32_t i = 0; i < POOL_ROLES; i++) {
@@ -73,8 +74,8 @@ static bool role_held(const struct session *session, const char *role, uint64_t 
 /* ---- publish ---- */
 
 /*
- * Return true if this is a repetition and its object still exists. The sender is a reader of it until it receives its
- * answer, so the record cannot belong to another object.
+ * Return true if the request is a repetition, and its object still exists or it was refused. The sender is a reader of
+ * the object until it receives the answer, so the record cannot belong to another object.
  */
 static bool publish_repeated(const struct question *q)
 {
@@ -95,8 +96,8 @@ static bool flags_ok(uint32_t flags)
 }
 
 /*
- * Return true if the session may replace or delete a version of its trust domain: docs/rights.md. The writer of a
- * mutable object holds its role, which only the owner's tenant can hold (agent/session/roles.c).
+ * Return true if the session may replace or delete a version in its trust domain (docs/rights.md). The writer of a
+ * mutable object holds the object's role, which only the owner's tenant can hold (agent/session/roles.c).
  */
 static bool may_change(const struct session *session, const struct object_record *record)
 {
@@ -108,7 +109,7 @@ static bool may_change(const struct session *session, const struct object_record
 }
 
 /*
- * Return true if all pages are leased to the sender, in no use that the agent knows of, and unchanged since the
+ * Return true if all pages are leased to the sender, in no other use known to the agent, and unchanged since the
  * manifest was written.
  */
 static bool runs_owned(const struct session *session, const struct manifest *manifest)
@@ -161,7 +162,7 @@ static void publish_check(const struct session *session, const struct msg_object
 			descriptors_most());
 }
 
-/* Following an object may keep it from being evicted, so it is permitted only if the session has the object open. */
+/* A follower can prevent the eviction of the followed object, so the session must have that object open. */
 static bool follows_ok(const struct session *session, const struct msg_object_publish_request *request)
 {
 	const struct pool *pool = session->pool;
@@ -173,8 +174,8 @@ static bool follows_ok(const struct session *session, const struct msg_object_pu
 }
 
 /*
- * Copy the object's label into its record, where tools can read it without opening the object. Private objects of other
- * tenants have none.
+ * Copy the label of an object into its record, where tools read it without opening the object. A private object has
+ * none.
  */
 static void label_fill(struct object_record *record, const struct manifest *manifest)
 {
@@ -189,7 +190,7 @@ static void label_fill(struct object_record *record, const struct manifest *mani
 		record->label[i] = (unsigned char)value[i] < ' ' || (unsigned char)value[i] > '~' ? '?' : value[i];
 }
 
-/* Fill in everything but the state: a record that is NONE is not read. */
+/* Fill in all fields except the state. A record in state NONE is not read. */
 static void record_fill(struct session *session, uint32_t number, const struct msg_object_publish_request *request,
 	const struct manifest *manifest, uint64_t version)
 {
@@ -218,14 +219,16 @@ static void record_fill(struct session *session, uint32_t number, const struct m
 	atomic_store_explicit(&record->heat, 0, memory_order_relaxed);
 	record->follows = follows_ok(session, request) ? request->follows : 0;
 	record->follows_version = record->follows ? request->follows_version : 0;
-	/* The owner of the pages until they belong to the object, for objects_recover(). */
+	/* The owner of the pages until they belong to the object; for objects_recover(). */
 	atomic_store_explicit(&record->writer, session->id, memory_order_relaxed);
 	for (uint32_t word = 0; word < POOL_SESSIONS / 64; word++)
 		atomic_store_explicit(&pool->ledger.objects[number].readers[word], 0, memory_order_relaxed);
 	object_reader_add(pool, number, session->id);
 }
 
-/* Give the sender's pages to the object. Pages that the sender wrongly marked as idle cannot be leased any more. */
+/*
+ * Give the sender's pages to the object. If the sender has wrongly marked some as idle, they can no longer be leased.
+ */
 static void runs_share(struct session *session, const struct manifest *manifest, uint32_t number)
 {
 	for (uint32_t i = 0; i < manifest->header->runs; i++) {
@@ -238,7 +241,7 @@ static void runs_share(struct session *session, const struct manifest *manifest,
 	}
 }
 
-/* Publish an object. 0, or an error before any change. */
+/* Publish an object. Return 0, or an error with nothing changed. */
 static int publish(struct question *q, const struct msg_object_publish_request *request,
 	struct msg_object_publish_reply *reply, const struct manifest *manifest, int fd)
 {
@@ -246,7 +249,7 @@ static int publish(struct question *q, const struct msg_object_publish_request *
 	uint8_t bytes[MSG_LARGEST_object_publish_reply];
 	int length, error;
 
-	/* If the keeper did not hold it, the next agent could not open it. */
+	/* The keeper must hold the manifest, because otherwise the next agent could not open it. */
 	error = agent_hold(pool->agent,
 		&(struct held){
 			.kind = KEEP_OBJECT, .pool = pool->index, .id = reply->object, .fd_count = 1, .fds = {fd}});
@@ -261,8 +264,8 @@ static int publish(struct question *q, const struct msg_object_publish_request *
 	record_fill(q->session, reply->object, request, manifest, reply->version);
 	pool->objects->of[reply->object].tenant = q->session->tenant;
 	/*
-	 * Before it is PUBLISHING: from then on a successor completes the publication, and the sender must find its
-	 * answer.
+	 * Store the answer before PUBLISHING: from then on a successor completes the publication, and the sender must
+	 * find its answer.
 	 */
 	KEEP(q, object_publish_reply, reply, bytes, length);
 	object_set_state(pool, reply->object, OBJECT_PUBLISHING);
@@ -293,7 +296,7 @@ static const char *manifest_error(int error)
 				    : strerror(-error);
 }
 
-/* Return NULL, or what is malformed. */
+/* Return NULL, or the description of a malformed field. */
 static const char *answer_publish(struct question *q, const struct msg_object_publish_request *request, int fd)
 {
 	struct msg_object_publish_reply reply = {.error = 0};
@@ -376,7 +379,9 @@ static void open_check(const struct session *session, const struct msg_object_op
 		return;
 	}
 	record = object_record(pool, reply->object);
-	/* It was found under a name of the session's own trust domain, and all its pages are of that domain. */
+	/*
+	 * The object was found under a name of the session's own trust domain, so all its pages belong to that domain.
+	 */
 	if (record->flags & OBJECT_PRIVATE && strcmp(record->tenant, session->tenant->config->name) != 0)
 		REFUSE(reply, -EACCES, "'%s' is private to tenant '%s'", request->name, record->tenant);
 	else if (request->layout_hash && request->layout_hash != record->layout_hash)
@@ -390,7 +395,7 @@ static void open_check(const struct session *session, const struct msg_object_op
 			atomic_load_explicit(&record->writer, memory_order_relaxed) == session->id);
 }
 
-/* Execute the answer to an open, also repeatedly. False: it can no longer be executed. */
+/* Execute the answer to an open request; this may be repeated. Return false if it can no longer be executed. */
 static bool open_carry_out(struct session *session, const struct msg_object_open_reply *reply)
 {
 	struct pool *pool = session->pool;
@@ -440,7 +445,7 @@ static void answer_open(struct question *q, const struct msg_object_open_request
 
 /* ---- close and delete ---- */
 
-/* Return the object that a name denotes for this session; 0: none, or, for an admin, more than one. */
+/* Return the object to which a name refers for this session. 0: none, or several for an admin. */
 static uint32_t delete_find(const struct session *session, const struct msg_object_change_request *request,
 	struct msg_object_change_reply *reply)
 {
@@ -488,7 +493,7 @@ static void change_check(const struct session *session, const struct msg_object_
 			request->name, object_record(pool, reply->object)->tenant);
 }
 
-/* Execute the answer. Repeating it has no effect. */
+/* Execute the answer. A repetition has no effect. */
 static void change_carry_out(struct session *session, uint32_t verb, const struct msg_object_change_reply *reply)
 {
 	struct pool *pool = session->pool;
@@ -540,7 +545,7 @@ static const char *serve(
 
 	q.kept_bytes = asked_find(session, q.sequence, q.kept);
 	if (q.kept_bytes < 0)
-		goto close_fd; /* an old request: its sender has sent a later one */
+		goto close_fd; /* an old request: the sender has since sent another one */
 	if (envelope->type == MSG_TYPE_object_publish_request && session->kind == SESSION_WORKER &&
 		!msg_decode_object_publish_request(&request.publish, packet, length)) {
 		return answer_publish(&q, &request.publish, fd);

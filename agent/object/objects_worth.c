@@ -1,13 +1,14 @@
 /*
- * objects_worth.c - the worth of a pinnable object, by shm/policy/worth.h: the uses learned from its readers' pins, the
- * reload cost stated by its publisher, and its size. The learned uses are also stored in its record, for a successor.
+ * objects_worth.c - the worth of a pinnable object (shm/policy/worth.h), which depends on the uses counted by its
+ * readers' pins, the reload cost stated by its publisher, and its size. The counted uses are also stored in the record,
+ * for the next agent.
  */
 #include "agent/object/objects.h"
 
 enum {
 	USES_MOST = 1 << 20, /* limit of uses per check, since a session's count is not trusted */
 	HEAT_SHIFT = 20,
-	/* If the publisher states no cost: reading a file from a current disk. */
+	/* Reload cost if the publisher states none: time to read a file from a current disk. */
 	LOAD_US = 200,
 	LOAD_BYTES_PER_US = 3000,
 };
@@ -33,7 +34,7 @@ void object_worth_begin(struct pool *pool, uint32_t number)
 	int64_t heat = atomic_load_explicit(&object_record(pool, number)->heat, memory_order_relaxed);
 	struct object_pins pins;
 
-	/* A change of the policy of ephemeral objects does not affect it. */
+	/* The object was already in the order: the policy of ephemeral objects was changed. */
 	if (object->worth.window_us)
 		return;
 	object_pins_look(pool, number, &pins);
@@ -71,7 +72,7 @@ void object_worth_reader(struct pool *pool, uint32_t number, const struct sessio
 
 	if (!pool->objects->of[number].in_order || object_record(pool, number)->class != OBJECT_PINNABLE)
 		return;
-	/* Count its uses up to now. */
+	/* Count the session's uses until now. */
 	if (!comes)
 		object_order_look_at_pins(pool, number);
 	uses = object_uses_of(pool, number, session);

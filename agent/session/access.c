@@ -1,4 +1,6 @@
-/* access.c - what kind of session a peer may have, and in which tenant: section `access` of gpoold.conf. */
+/*
+ * access.c - determine the session kinds and tenants that a peer may have, by the section `access` of gpoold.conf.
+ */
 #include "agent/session/session_internal.h"
 
 #include <errno.h>
@@ -67,7 +69,6 @@ static bool may_join(const struct config_tenant *tenant, const struct attach_pee
 	return named(&tenant->users, peer->uid) || member(&tenant->groups, peer);
 }
 
-/* Return the requested tenant, or the first one that names this peer, or the first one that is open to all. */
 struct tenant *access_tenant(
 	struct pool *pool, const char *name, uint32_t kind, const struct attach_peer *peer, int *error)
 {
@@ -85,7 +86,10 @@ struct tenant *access_tenant(
 			if (to_all == (open == 1) && may_join(config, peer))
 				return &pool->tenants[i];
 		}
-	/* A session that leases no pages needs no tenant, and the operator must be able to attach in any case. */
+	/*
+	 * A session that leases no pages needs no tenant, and root and the agent's own user must always be able to
+	 * attach.
+	 */
 	if (kind != SESSION_WORKER || is_operator(peer))
 		return &pool->tenants[0];
 	*error = -EACCES;

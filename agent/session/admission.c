@@ -48,7 +48,7 @@ static int refuse(int socket, int error, const char *format, ...)
 	return error;
 }
 
-/* Use the ids in turn, so that an owner in a page word does not soon denote another session. */
+/* Use the ids in turn, so that an owner in a page word does not soon refer to another session. */
 static uint32_t id_find(struct pool *pool)
 {
 	for (uint32_t i = 0; i < PAGE_SESSION_MAX; i++) {
@@ -88,7 +88,7 @@ int session_send_admission(struct session *session)
 }
 
 /*
- * Write the state that the next agent cannot find elsewhere. If that or the keeper's hold fails, the session is
+ * Store the state that the next agent cannot get elsewhere. If this or the message to the keeper fails, the session is
  * refused.
  */
 static int ledger_write(const struct session *session)
@@ -117,7 +117,9 @@ static int ledger_write(const struct session *session)
 			.fds = {session->segment_fd, session->socket.fd, session->pidfd.fd, session->doorbell.fd}});
 }
 
-/* Create descriptors and segment, and register them. On failure the caller frees the session. */
+/*
+ * Create the descriptors and the segment of a session, and register them. After an error, the caller frees the session.
+ */
 static int session_equip(struct session *session, struct agent *agent)
 {
 	struct pool *pool = session->pool;
@@ -133,7 +135,7 @@ static int session_equip(struct session *session, struct agent *agent)
 	return session->doorbell.fd < 0 ? session->doorbell.fd : session_watch(session);
 }
 
-/* Return the quota in pages, 0: none. It is rounded to at least one page, and limited to the size of the pool. */
+/* Return the quota in pages; 0: none. A quota is at least one page and at most the size of the pool. */
 static uint32_t quota_pages(const struct pool *pool, uint64_t bytes)
 {
 	uint64_t pages = bytes / pool->segment.header->page_bytes;
@@ -144,7 +146,8 @@ static uint32_t quota_pages(const struct pool *pool, uint64_t bytes)
 }
 
 /*
- * Send the reply to an attach. If the process has closed its connection or cannot receive descriptors, end the session.
+ * Send the reply to an attach request. End the session if the process has closed its connection or cannot receive
+ * descriptors.
  */
 static bool session_answer(struct session *session)
 {
@@ -154,7 +157,7 @@ static bool session_answer(struct session *session)
 		session_ledger_state(session, LEDGER_SESSION_LIVE);
 		return true;
 	}
-	/* It has no pages, so nothing waits for its death. */
+	/* The session has no pages, so it can end before its process. */
 	log_warning("cannot answer '%s' (pid %d): %s; its session ends", session->name, session->pid, strerror(-error));
 	session_end(session, SESSION_END_DETACH);
 	return false;
@@ -258,7 +261,7 @@ int session_admit(
 			"are left; raise LimitNOFILE= of its unit",
 			DESCRIPTORS_OF_SESSION, descriptors_most());
 	error = session_start(agent, pool, socket, peer, request, tenant);
-	/* Any system error here is a lack of resources for the requester, and not its mistake. */
+	/* Any system error here is caused by a lack of resources, not by the requester. */
 	if (error)
 		return refuse(socket, error == -EMFILE || error == -ENFILE ? -EMFILE : -ENOMEM,
 			"the agent cannot create a session: %s", strerror(-error));

@@ -30,7 +30,7 @@ int asked_keep(struct session *session, uint64_t sequence, const uint8_t *bytes,
 
 	if (length < 1 || length > LEDGER_ANSWER_BYTES)
 		return -EMSGSIZE;
-	/* Nothing is executed before the number is stored: an agent that dies here has answered nothing. */
+	/* Nothing is executed before the number is stored, so an agent that dies here has not executed the request. */
 	atomic_store_explicit(&kept->answered, 0, memory_order_release);
 	crash_point();
 	memcpy(kept->answer, bytes, (size_t)length);

@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 /*
- * Return true if the session may get a descriptor of this handle. Access cannot be revoked, since an import persists,
- * so only for pages that are leased to the session, or that belong to an object that it reads.
+ * Return true if the session may receive a descriptor of this handle. Access cannot be revoked, since an import
+ * persists. It is therefore limited to pages that are leased to the session or belong to an object that it has open.
  */
 static bool handle_allowed(const struct session *session, uint32_t handle)
 {
@@ -70,7 +70,7 @@ static void send_handles(struct session *session, uint64_t sequence, uint32_t fi
 		error = attach_send(session->socket.fd, buffer, (size_t)length, fds, fd_count);
 	if (length > 0 && !error)
 		return;
-	/* Most likely too many descriptors in flight: report it, so that the worker does not wait. */
+	/* Probably too many descriptors are in flight. Report the error, so that the worker does not wait. */
 	memset(&reply, 0, sizeof(reply));
 	reply.error = error ? error : length;
 	length = msg_encode_handles_reply(&reply, sequence, NULL, buffer, sizeof(buffer));
@@ -111,7 +111,7 @@ static void released(struct session *session, const uint8_t *packet, size_t leng
 		session_damage(session, "an invalid release of handles");
 		return;
 	}
-	/* In order, so that checking a message costs at most one pass over the pages. */
+	/* Runs must be sorted, so that checking a message costs at most one pass over the pages. */
 	for (uint32_t i = 1; i < message.runs_count; i++)
 		if (message.runs[i].first < (uint64_t)message.runs[i - 1].first + message.runs[i - 1].count) {
 			session_damage(session, "a release of handles out of order");
@@ -121,7 +121,7 @@ static void released(struct session *session, const uint8_t *packet, size_t leng
 		trust_let_go(session, message.runs[i].first, message.runs[i].count);
 }
 
-/* NULL: agent/session serves the message itself, or it is unknown. */
+/* Return the room that serves a message; NULL: agent/session serves it, or the type is unknown. */
 static const struct session_part *part_that_serves(const struct pool *pool, uint32_t type)
 {
 	for (const struct session_part *const *part = pool->session_parts; *part; part++)
@@ -150,7 +150,7 @@ void session_socket_ready(struct event_source *source, uint32_t events)
 	(void)events;
 	if (session->state != SESSION_LIVE)
 		return;
-	/* A lack of descriptors is not an error of the worker: it repeats its request. */
+	/* A lack of descriptors is not an error of the worker, which repeats its request. */
 	length = attach_receive(source->fd, buffer, sizeof(buffer), &fd, 1, &fd_count, 0);
 	if (length == -EAGAIN || length == -EMFILE)
 		return;
@@ -196,7 +196,7 @@ void session_socket_ready(struct event_source *source, uint32_t events)
 			return;
 		}
 		/*
-		 * End the session before the answer, since an agent may die between the two. The socket remains open
+		 * End the session before the answer, because the agent may die between the two. The socket stays open
 		 * until the end of this pass.
 		 */
 		session_end(session, SESSION_END_DETACH);

@@ -68,7 +68,7 @@ static void standby_leave(struct pool *pool, uint32_t index, uint32_t session)
 	waiters_add(record_of(pool, index), -1);
 }
 
-/* Return the standby that arrived first among the live ones; NULL: none. */
+/* Return the live standby that arrived first, or NULL. */
 static struct session *standby_first(const struct pool *pool, uint32_t index)
 {
 	const struct ledger_role *row = &pool->ledger.roles[index];
@@ -100,7 +100,7 @@ static void grant(struct pool *pool, uint32_t index, struct session *session)
 {
 	struct role_record *record = record_of(pool, index);
 
-	/* seq_cst: readers compare the token together with other words (such as page words), and grants are rare. */
+	/* seq_cst, because readers compare the token with other words, such as page words. Grants are rare. */
 	atomic_store_explicit(&record->token, token_of(record) + 1, memory_order_seq_cst);
 	crash_point();
 	changed(record);
@@ -121,7 +121,7 @@ static void tell(const struct pool *pool, enum event_kind kind, const struct ses
 		event_publish(pool->agent, kind, pool, 0, token_of(record), "role '%s' %s", record->name, what);
 }
 
-/* Grant a role without a holder to the next standby, if there is one. */
+/* Grant a role without a holder to the next standby, if any. */
 static void pass_on(struct pool *pool, uint32_t index, bool died)
 {
 	struct role_record *record = record_of(pool, index);
@@ -164,7 +164,10 @@ int role_find(const struct pool *pool, const char *name)
 	return -ENOENT;
 }
 
-/* A name that is used again, perhaps in another record, must continue above its earlier tokens. */
+/*
+ * Return a token above those of all roles: a name that is used again, perhaps in another record, must continue above
+ * its earlier tokens.
+ */
 static uint64_t token_above_all(const struct pool *pool)
 {
 	uint64_t most = 0;
@@ -182,7 +185,7 @@ static int role_name(struct pool *pool, const char *name, const char *tenant)
 
 		if (named(record))
 			continue;
-		/* Raised here too, so that two names in one record never have the same token. */
+		/* Raise the token here too, so that two names of one record never have the same token. */
 		atomic_store_explicit(&record->token, token_above_all(pool), memory_order_seq_cst);
 		atomic_store_explicit(&record->holder, 0, memory_order_relaxed);
 		atomic_store_explicit(&record->waiters, 0, memory_order_relaxed);
@@ -341,7 +344,7 @@ void roles_session_end(struct session *session, bool died)
 			vacate(pool, index, died);
 }
 
-/* Clear the standbys of a role that cannot hold it any more. */
+/* Clear the standbys of a role that can no longer hold it. */
 static void row_recover(struct pool *pool, uint32_t index)
 {
 	struct role_record *record = record_of(pool, index);
@@ -377,7 +380,7 @@ void roles_recover(struct pool *pool)
 			vacate(pool, index, true);
 		else if (!holder && standby_first(pool, index))
 			pass_on(pool, index, false);
-		/* The last agent may have died between a grant and its wake-up. */
+		/* The previous agent may have died between a grant and its wake-up. */
 		futex_wake(&record->holder, INT_MAX);
 	}
 }

@@ -24,9 +24,9 @@
 #include <unistd.h>
 
 enum {
-	/* an exiting process closes its files just before its pidfd fires: delay before marking the pages */
+	/* delay before pages are marked: an exiting process closes its files just before its pidfd fires */
 	CLOSING_GRACE_MS = 2,
-	DAMAGE_MAX = 16, /* invalid fields after which the session is ended */
+	DAMAGE_MAX = 16, /* number of invalid fields after which the session is ended */
 };
 
 void session_record_write(struct session *session, enum session_record_state state)
@@ -76,9 +76,9 @@ static bool process_ended(const struct session *session)
 }
 
 /*
- * Handle the death of a session's process. The driver releases its memory before the pidfd fires; if the configuration
- * does not rely on that, the pages are quarantined for a while. Meanwhile the session is like one with a closed
- * connection, also for a successor of the agent, which restarts the time.
+ * Process the death of a session's process. Drivers release memory before the pidfd fires. If the configuration does
+ * not rely on that (trust.death_grace), the pages are quarantined for some time, and the session is treated like a
+ * disconnected one. A new agent starts this time again.
  */
 static void process_died(struct session *session)
 {
@@ -98,7 +98,7 @@ static void process_died(struct session *session)
 	agent_need_tick(pool->agent, grace_ms);
 }
 
-/* Handle a closed connection. The pages depend on whether the process has ended too. */
+/* Process a closed connection. The pages are freed if the process has ended, too; otherwise they are quarantined. */
 void session_connection_closed(struct session *session)
 {
 	agent_unwatch(session->pool->agent, &session->socket);
@@ -197,7 +197,7 @@ void session_add_totals(const struct session *session, struct session_totals *to
 	session_totals_add(totals, session->segment.stats, (clock_ms() - session->attached_ms + 1) * UINT64_C(1000000));
 }
 
-/* Copy the session's flight records while its segment is mapped. */
+/* Copy the session's flight records while its segment is still mapped. */
 static void flight_session_ends(const struct session *session)
 {
 	flight_keep(&session->segment.flight, (uint16_t)session->id, &session->pool->segment.flight);
@@ -242,7 +242,7 @@ void session_end(struct session *session, enum session_end how)
 	session_record_write(session, SESSION_RECORD_NONE);
 	atomic_store_explicit(&pool->segment.header->sessions, pool->session_count, memory_order_relaxed);
 	session_unwatch(session);
-	/* If the agent dies between these two, the session is ended again and counted twice. */
+	/* If the agent dies between the next two calls, the session is ended and counted again. */
 	session_add_totals(session, &pool->segment.header->ended);
 	session_ledger_state(session, LEDGER_SESSION_NONE);
 	agent_drop(pool->agent, KEEP_SESSION, pool->index, session->id);
@@ -276,7 +276,7 @@ void session_disconnect(struct session *session, int error, const char *why)
 	atomic_store_explicit(&session->segment.header->closed, 1, memory_order_release);
 	for (uint32_t i = 0; i < SESSION_REQUESTS; i++)
 		futex_wake(&session->segment.requests[i].state, 1);
-	/* This closes the connection for the worker; the descriptor itself is closed with the session. */
+	/* Close the connection for the worker. The descriptor itself is closed with the session. */
 	shutdown(session->socket.fd, SHUT_RDWR);
 	session_connection_closed(session);
 }

@@ -1,6 +1,6 @@
 /*
- * session_internal.h - functions of a session that only the files of agent/session call: session.c (its life),
- * access.c, admission.c, messages.c and session_restore.c.
+ * session_internal.h - functions that only the files of agent/session call: session.c, access.c, admission.c,
+ * messages.c and session_restore.c.
  */
 #ifndef GPOOL_AGENT_SESSION_INTERNAL_H
 #define GPOOL_AGENT_SESSION_INTERNAL_H
@@ -13,19 +13,22 @@
 
 /* ---- session.c ---- */
 
-/* session_new() - allocate a session, which is in no table and has no descriptor. NULL: no memory. */
+/* session_new() - allocate a session. It is in no table and has no descriptors. Return: NULL if out of memory. */
 struct session *session_new(struct pool *pool, uint32_t id);
-/* session_free() - close its descriptors and free it. */
+/* session_free() - close the descriptors of a session and free it. */
 void session_free(struct session *session);
-/* session_enter() - enter it into the pool. */
+/* session_enter() - add a session to the pool. */
 void session_enter(struct session *session);
-/* session_watch() - have the event loop watch its descriptors. Return 0, or the error of epoll. */
+/* session_watch() - have the event loop watch the descriptors of a session. Return: 0, or the error of epoll. */
 int session_watch(struct session *session);
-/* session_unwatch() - end that. */
+/* session_unwatch() - end session_watch(). */
 void session_unwatch(struct session *session);
-/* session_connection_closed() - its connection has ended; its pages are returned or wait for its process. */
+/*
+ * session_connection_closed() - process the end of a connection. The pages are returned, or wait for the end of the
+ * process.
+ */
 void session_connection_closed(struct session *session);
-/* session_requests_damage() - note the damage of malformed lease requests. */
+/* session_requests_damage() - count malformed lease requests as damage. */
 void session_requests_damage(struct session *session, uint32_t malformed);
 
 static inline struct ledger_session *session_ledger(const struct session *session)
@@ -33,30 +36,33 @@ static inline struct ledger_session *session_ledger(const struct session *sessio
 	return &session->pool->ledger.sessions[session->id];
 }
 
-/* session_ledger_state() - set its state for the next agent. */
+/* session_ledger_state() - store the state of a session for the next agent. */
 void session_ledger_state(const struct session *session, enum ledger_session_state state);
-/* session_record_write() - set its state in the pool segment, and, if it is live, its whole record. */
+/* session_record_write() - store the state of a session in the pool segment; if it is live, store its whole record. */
 void session_record_write(struct session *session, enum session_record_state state);
 
 /* ---- access.c ---- */
 
-/* access_may_be() - Return whether the configuration permits a peer to attach with this kind of session. */
+/* access_may_be() - return true if the configuration permits a peer to attach with this session kind. */
 bool access_may_be(const struct config *config, uint32_t kind, const struct attach_peer *peer);
 /*
- * access_tenant() - Return the tenant of that name; for "", the first that names this peer, or that is open to all.
- * NULL: *error is the reason.
+ * access_tenant() - return the tenant with this name. For "", return the first tenant that names this peer, otherwise
+ * the first one that is open to all. Return: NULL with the reason in *error if there is none.
  */
 struct tenant *access_tenant(
 	struct pool *pool, const char *name, uint32_t kind, const struct attach_peer *peer, int *error);
 
 /* ---- admission.c ---- */
 
-/* session_send_admission() - answer its attach request, with the descriptors. Return 0, or the error of the socket. */
+/*
+ * session_send_admission() - answer an attach request, with the descriptors of the session. Return: 0, or the error of
+ * the socket.
+ */
 int session_send_admission(struct session *session);
 
 /* ---- messages.c ---- */
 
-/* session_socket_ready() - receive and serve one message. */
+/* session_socket_ready() - receive one message and serve it. */
 void session_socket_ready(struct event_source *source, uint32_t events);
 
 #endif

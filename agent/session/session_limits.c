@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <stdio.h>
 
-/* The number of ordinary sessions that are attached. */
+/* The numbers of attached ordinary sessions. */
 struct attached {
 	uint32_t ordinary, of_user, of_tenant[CONFIG_TENANTS_MAX];
 };
@@ -52,7 +52,7 @@ static int check_ordinary(const struct pool *pool, const struct tenant *tenant, 
 	const uint32_t shared = sessions - kept,
 		       guaranteed = shared * config->limits.tenant_percent / 100 / pool->tenant_count;
 	const uint32_t user_most = (shared * config->limits.user_percent + 99) / 100;
-	/* of this session kind: observers may use the first half of the kept sessions */
+	/* not available to this session kind: observers may use half of the kept sessions */
 	const uint32_t not_for_it = kind == SESSION_WORKER ? kept : (kept + 1) / 2, most = sessions - not_for_it;
 	struct attached attached = {0};
 	uint32_t of_tenant;

@@ -1,17 +1,17 @@
 /*
- * session_limits.h - the number of sessions of limits.sessions that one tenant, one user and one session kind may have.
+ * session_limits.h - the share of limits.sessions that a tenant, a user and a session kind may have.
  *
- * Sessions of admins, and observers of root and of gpoold's own user, are limited only by limits.sessions. All others
- * are *ordinary*:
+ * Admin sessions, and observer sessions of root and of gpoold's own user, are limited by limits.sessions only. All
+ * other sessions are *ordinary*:
  *
- *   - the last limits.kept_sessions, but at most an eighth, are not for workers, and the last half of these not for
- *     observers either;
- *   - of the rest each tenant is guaranteed an equal part of limits.tenant_sessions percent; the others are first come,
- *     first served;
- *   - one user has at most limits.user_sessions percent of the rest. Root and gpoold's own user are exempt.
+ *   - limits.kept_sessions sessions, at most an eighth of all, are not available to workers. Half of these are not
+ *     available to observers either;
+ *   - of the rest, limits.tenant_sessions percent are guaranteed to the tenants in equal parts; the others are assigned
+ *     in the order of arrival;
+ *   - one user may have at most limits.user_sessions percent of the rest. Root and gpoold's own user are exempt.
  *
- * No counters are stored: the numbers follow from kind and user of each session, so the limits hold over a restart of
- * the agent and a reload.
+ * The numbers are counted from the kind and user of each session and not stored. Therefore the limits also apply after
+ * a restart of the agent and after a reload.
  */
 #ifndef GPOOL_AGENT_SESSION_LIMITS_H
 #define GPOOL_AGENT_SESSION_LIMITS_H
@@ -19,8 +19,8 @@
 #include "agent/session/session.h"
 
 /*
- * session_limits_check() - check whether one more session may attach. 0, or -EUSERS with the reason in `text`, which
- * names the limit.
+ * session_limits_check() - check whether one more session may attach. Return: 0, or -EUSERS with the reason in `text`,
+ * including the limit.
  *
  * Cost: a pass over the sessions of the pool.
  */
@@ -28,8 +28,8 @@ int session_limits_check(const struct pool *pool, const struct tenant *tenant, e
 	char *text, size_t text_bytes);
 
 /*
- * descriptors_left() - return true if `wanted` more descriptors can be opened, in addition to those that gpoold needs
- * to accept, to refuse and to restart.
+ * descriptors_left() - return true if `wanted` more descriptors can be opened, beyond those that gpoold needs to accept
+ * and refuse connections and to restart.
  */
 bool descriptors_left(const struct agent *agent, uint32_t wanted);
 

@@ -12,7 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Take the descriptors that the keeper holds. If there are none (the keeper was out of memory), open a pidfd. */
+/* Take the descriptors that the keeper holds. If it holds none, because it was out of memory, open a pidfd. */
 static void restore_descriptors(struct session *session, const struct held *held)
 {
 	if (held && held->fd_count == 4) {
@@ -26,9 +26,9 @@ static void restore_descriptors(struct session *session, const struct held *held
 }
 
 /*
- * End a session of an earlier run of gpoold. It has mapped the previous pool segment, which no process writes any more.
- * It learns from its segment that its session is closed. Its pages are quarantined until its death, since it may still
- * use them.
+ * End a session of an earlier run of gpoold. It has mapped the previous pool segment, which no process writes any more,
+ * and finds in its own segment that the session is closed. Its pages are quarantined until its process ends, because it
+ * may still use them.
  */
 static void session_leave_behind(struct session *session)
 {
@@ -39,7 +39,7 @@ static void session_leave_behind(struct session *session)
 	session_ledger_state(session, LEDGER_SESSION_CLOSED);
 }
 
-/* Replace a lost segment by a blank one, so that other functions need not check for a missing segment. */
+/* Replace a lost segment by an empty one, so that other functions need not handle a missing segment. */
 static int segment_replace(struct session *session)
 {
 	if (session->segment_fd >= 0)
@@ -84,12 +84,12 @@ int session_restore(struct pool *pool, uint32_t id, const struct held *held, uin
 	}
 	session->tenant->leased += leased;
 	session_enter(session);
-	/* Sessions are restored in order of their ids: continue after the last one. */
+	/* Sessions are restored in the order of their ids, so this continues after the last one. */
 	pool->session_next = id % PAGE_SESSION_MAX + 1;
 	if (!error && session->pidfd.fd >= 0)
 		error = session_watch(session);
 	if (error && session->pidfd.fd >= 0) {
-		/* Without its segment nothing can be sent to it: treat it as one with a closed connection. */
+		/* Nothing can be sent to a session without its segment, so treat it as disconnected. */
 		log_warning("session %u of pool '%s' ('%s', pid %d) cannot continue: %s; its pages are quarantined", id,
 			pool->config->name, session->name, session->pid, strerror(-error));
 		agent_unwatch(pool->agent, &session->socket);
@@ -97,7 +97,7 @@ int session_restore(struct pool *pool, uint32_t id, const struct held *held, uin
 		session->state = SESSION_CLOSED;
 	} else if (session->pidfd.fd < 0) {
 		session->state = SESSION_CLOSED;
-		return 0; /* session_resume() finds that it has died */
+		return 0; /* session_resume() detects that it has died */
 	}
 	if (pool->agent->start->adopted)
 		session_leave_behind(session);
@@ -122,8 +122,8 @@ void session_resume(struct session *session)
 		return;
 	}
 	/*
-	 * The reply may have been sent already: the worker ignores a second one. If it cannot be sent, the worker may
-	 * already use its pages.
+	 * The reply may already have been sent; the worker ignores a second one. If sending fails, the pages must be
+	 * quarantined, because the worker may already use them.
 	 */
 	if (record->state == LEDGER_SESSION_SENDING && session_send_admission(session)) {
 		session_connection_closed(session);

@@ -30,7 +30,7 @@ static bool same_file(int one, int other)
 }
 
 /*
- * Return: 0, the descriptor is kept, or is of the page that is kept already, as in a repeated request; -EBADMSG, it is
+ * Return 0 if the descriptor was kept, or refers to the page that is already kept (a repeated request); -EBADMSG: it is
  * not a sealed page; -EEXIST, -EMFILE, -ENOMEM.
  */
 static int share(struct session *session, int fd)
@@ -44,7 +44,7 @@ static int share(struct session *session, int fd)
 		return same_file(session->timeline_fd, fd) ? 0 : -EEXIST;
 	if (!descriptors_left(pool->agent, 1))
 		return -EMFILE;
-	/* If the keeper did not hold it, the next agent could not send it. */
+	/* The keeper must hold the page, because otherwise the next agent could not send it. */
 	if (agent_hold(pool->agent,
 		    &(struct held){
 			    .kind = KEEP_TIMELINE, .pool = pool->index, .id = session->id, .fd_count = 1, .fds = {fd}}))
@@ -127,7 +127,7 @@ void timelines_recover(struct pool *pool)
 			pool->timeline_count++;
 			continue;
 		}
-		/* The last agent died before it reported the end of the session to the keeper. */
+		/* The previous agent died before it reported the end of the session to the keeper. */
 		agent_drop(pool->agent, KEEP_TIMELINE, pool->index, held->id);
 		held_close(held);
 	}

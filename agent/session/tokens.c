@@ -43,7 +43,7 @@ void token_announce(struct agent *agent, const struct session *session)
 {
 	if (event_token(agent, session->token, 1) != -EAGAIN)
 		return;
-	/* All of them again: announcing a token twice does no harm. */
+	/* Announce all tokens again, since announcing a token twice is harmless. */
 	agent->token_pool = 0;
 	agent->token_session = 1;
 	front_watch(agent, EPOLLIN | EPOLLOUT);
