@@ -52,7 +52,6 @@ struct agent {
 	struct session *graveyard;           /* ended in this pass of the loop, at whose end they are freed */
 };
 
-/* agent_run() - run the agent. Return: its exit status. */
 int agent_run(const struct module_start *start);
 
 #endif

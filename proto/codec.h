@@ -57,7 +57,6 @@ void msg_envelope_stamp(uint8_t *buffer, uint64_t sequence, const uint8_t *token
 /* msg_name() - return the name of a type as in messages.def, or "unknown". */
 const char *msg_name(unsigned type);
 
-/* msg_is_control_request() - return true if the type is a request of the control channel. */
 bool msg_is_control_request(unsigned type);
 
 /*

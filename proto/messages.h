@@ -52,7 +52,6 @@ struct msg_envelope {
 #define NOTHING() uint8_t nothing;
 #include "proto/messages.def"
 
-/* MSG_TYPE_NAME */
 enum msg_type {
 #define MESSAGE(name, type, text) MSG_TYPE_##name = type,
 #include "proto/messages.def"

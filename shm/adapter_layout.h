@@ -116,7 +116,6 @@ int adapter_layout_check(const void *base, size_t bytes, struct adapter_layout *
 
 /* ---- one matrix ---- */
 
-/* adapter_tiles() - return the number of tiles of a matrix with this number of columns. */
 static inline uint32_t adapter_tiles(uint32_t columns)
 {
 	return (columns + ADAPTER_TILE_COLUMNS - 1) / ADAPTER_TILE_COLUMNS;

@@ -57,7 +57,6 @@ struct manifest_entry {
 };
 static_assert(sizeof(struct manifest_entry) == 16, "shared layout");
 
-/* Offsets of the parts. */
 struct manifest_layout {
 	uint64_t runs, run_counts, sizes, entries, data;
 };
@@ -69,7 +68,6 @@ uint64_t manifest_value_at(uint64_t offset, uint32_t key_bytes);
 uint64_t manifest_next_at(uint64_t offset, uint32_t key_bytes, uint32_t value_bytes);
 uint64_t manifest_hash(const void *base, const struct manifest_layout *layout, uint64_t bytes, uint64_t page_bytes);
 
-/* The addresses of the parts in one process's mapping. */
 struct manifest {
 	const struct manifest_header *header;
 	const struct manifest_run *runs;

@@ -263,7 +263,6 @@ struct session_layout {
 	size_t free_bits, pins, touch, blocks, timeline, requests, stats, answers, regions, joins, flight, bytes;
 };
 
-/* Addresses of the parts in one process's mapping. */
 struct session_segment {
 	struct session_header *header;
 	_Atomic uint64_t *free_bits;    /* [(page_count + 63) / 64] */

@@ -215,7 +215,6 @@ struct ledger {
  */
 int ledger_create(uint32_t page_count, uint32_t object_count, uint32_t memory_slots, uint32_t slot_count,
 	struct ledger *ledger, int *fd);
-/* ledger_holders() - return the row of a session in holders. */
 static inline _Atomic uint64_t *ledger_holders(const struct ledger *ledger, uint32_t session)
 {
 	return ledger->holders + (size_t)session * ledger->holder_words;

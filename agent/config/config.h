@@ -150,7 +150,6 @@ struct config {
 		uint32_t sampling; /* one in this number of blocks is recorded; 0: none */
 	} flight;
 
-	/* The sources of the configuration. */
 	uint32_t source_count;
 	char sources[CONFIG_SOURCES_MAX][CONFIG_PATH_BYTES]; /* [0] is unused */
 	uint32_t origins[CONFIG_KEYS_MAX];                   /* indexed like config_keys.def */
@@ -213,7 +212,6 @@ int config_pool_measure(const struct config *config, const struct config_pool *p
  */
 uint32_t config_amount_pages(const struct config_amount *amount, uint64_t page_bytes, uint32_t page_count);
 
-/* config_domains() - return the number of trust domains of the tenants. */
 uint32_t config_domains(const struct config *config);
 
 /*

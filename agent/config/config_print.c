@@ -46,7 +46,6 @@ static size_t line_length(const char *text, size_t width)
 	return length ? length : strcspn(text, " ");
 }
 
-/* Print a help text as comment lines. */
 static void print_comment(const struct printing *p, const char *text)
 {
 	while (*text) {
@@ -235,7 +234,6 @@ static void print_globals(struct printing *p, size_t first, size_t end)
 	group_change(p, group, "");
 }
 
-/* Print one pool or tenant of the current configuration. */
 static void print_element(struct printing *p, const struct config_table *table, const void *base,
 	const struct config_pool *pool, bool last)
 {

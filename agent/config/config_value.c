@@ -474,7 +474,6 @@ void config_value_expected(const struct config_key *key, char *text, size_t text
 	}
 }
 
-/* Parse a value of a kind that is stored as a number. */
 static int number_parse(const struct config_key *key, const char *text, void *field)
 {
 	uint64_t number = 0;

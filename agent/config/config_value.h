@@ -89,7 +89,6 @@ void config_value_format(const struct config_key *key, const void *base, char *t
 
 enum { CONFIG_VALUE_BYTES = CONFIG_NAMES_MAX * 12 + 1 }; /* room for a list of the maximum number of ids */
 
-/* config_table_defaults() - set all fields of a table to their defaults. */
 void config_table_defaults(const struct config_table *table, void *base);
 
 /* config_source_add() - add a file, or "--set", unless it was added before. Return: its number, from 1, or -ENOSPC. */

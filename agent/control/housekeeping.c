@@ -98,7 +98,6 @@ static void leak_unpin_object(struct session *session, uint32_t page, uint32_t p
 			&session->segment.pins[page], &pins, 0, memory_order_seq_cst, memory_order_relaxed);
 }
 
-/* Print the name of an object or the page of a block. */
 static void leak_name(const struct pool *pool, uint32_t page, uint32_t object, char *text, size_t bytes)
 {
 	if (object)

@@ -402,7 +402,6 @@ static void note_fault(void *context, uint32_t session, uint32_t page, const cha
 	reply->found++;
 }
 
-/* Compare the agent's accounts with the page words. */
 static void check_books(const struct pool *pool, struct msg_check_reply *reply)
 {
 	uint32_t free_pages = 0, leased = 0, *by_owner = calloc(POOL_SESSIONS, sizeof(*by_owner));

@@ -1,5 +1,5 @@
 /*
- * pool_start.h - create and destroy a pool, by calling the functions of each room in order.
+ * pool_start.h - create and destroy a pool, by calling the functions of each part of the agent in order.
  */
 #ifndef GPOOL_AGENT_POOL_START_H
 #define GPOOL_AGENT_POOL_START_H

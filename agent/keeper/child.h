@@ -43,7 +43,6 @@ struct child {
 	int end;    /* its wait(2) status; a negative errno if the next one could not be started */
 };
 
-/* child_born() - record that the child is now running. */
 void child_born(struct child *child, pid_t pid);
 
 /*
@@ -66,7 +65,6 @@ void child_replaced(struct child *child);
  */
 void child_failed(struct child *child, int error);
 
-/* child_due() - return true if the planned start is due. */
 bool child_due(const struct child *child);
 
 /* child_wait_ms() - return the smaller one of `ms` (-1: infinite) and the time until the planned start. */

@@ -86,7 +86,6 @@ const struct module *loader_load(const struct loader *loader)
 	return module;
 }
 
-/* Compare the layout of the module with the layout of this program. */
 static void facts_of_layout(const struct module *module, struct loader_facts *facts)
 {
 	const struct layout *layout =

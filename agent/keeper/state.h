@@ -49,7 +49,6 @@ struct keeper {
 int agent_start(struct keeper *keeper);
 /* children_reap() - reap the children that have ended, and plan their restarts. */
 void children_reap(struct keeper *keeper);
-/* children_start_due() - start the children whose planned start is due. */
 void children_start_due(struct keeper *keeper);
 int children_wait_ms(const struct keeper *keeper);
 /* movers_begin() - start the movers when the agent serves. Movers with older code are asked to end. */

@@ -76,7 +76,6 @@ bool store_fits(
  */
 int store_take(struct store *store, struct held_table *held, char *text, size_t text_bytes);
 
-/* store_close() - close everything that the store still owns. */
 void store_close(struct store *store);
 
 #endif

@@ -76,7 +76,6 @@ static int file_error(struct mover_file *file, int error, bool write)
 	return -EIO;
 }
 
-/* Transfer a range in this thread. */
 static int range_transfer(struct mover_file *file, bool write, uint8_t *buffer, uint64_t bytes, uint64_t offset)
 {
 	int fd = file->fd;

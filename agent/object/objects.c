@@ -214,7 +214,6 @@ void object_forget(struct pool *pool, uint32_t number)
 	*object = (struct object){0};
 }
 
-/* Remove all readers of an object that only pins keep. */
 static void readers_clear(struct pool *pool, uint32_t number)
 {
 	if (!atomic_load_explicit(&object_record(pool, number)->readers, memory_order_relaxed))

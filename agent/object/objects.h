@@ -68,7 +68,6 @@ extern const struct session_part objects_session_part;
  * above the limit; called periodically.
  */
 void objects_tick(struct pool *pool);
-/* objects_session_end() - close all objects of an ended session. */
 void objects_session_end(struct session *session);
 /*
  * object_holders() - call `found` for each session that pins a pinnable object, or has left an unsignaled fence there

@@ -130,7 +130,6 @@ static void end_by_words(struct pool *pool, uint32_t number)
 	object_set_state(pool, number, OBJECT_NONE);
 }
 
-/* Remove dead sessions from the readers. */
 static void readers_recover(struct pool *pool, uint32_t number)
 {
 	struct object_record *record = object_record(pool, number);

@@ -93,7 +93,6 @@ static uint32_t run_before(const struct free_runs *runs, uint32_t at)
 	return starts ? word * 64 + 64 - (uint32_t)__builtin_clzll(starts) : 0;
 }
 
-/* Return true if one of these pages is in a run. */
 static bool overlaps(const struct free_runs *runs, uint32_t at, uint32_t count)
 {
 	uint32_t run = run_before(runs, at + count - 1);
@@ -158,7 +157,6 @@ void free_runs_put(struct free_runs *runs, uint32_t first, uint32_t count)
 	run_link(runs, at, count);
 }
 
-/* Take the first `count` pages of the run at `at`. */
 static uint32_t run_take(struct free_runs *runs, uint32_t at, uint32_t count)
 {
 	uint32_t length = runs->length[at];

@@ -29,7 +29,6 @@ static inline uint32_t object_end_of(const struct pool *pool)
 	return pool_object_end(&pool->segment);
 }
 
-/* object_has_reader() - return true if a session has the object open. */
 static inline bool object_has_reader(const struct pool *pool, uint32_t number, uint32_t session)
 {
 	return atomic_load_explicit(&pool->ledger.objects[number].readers[session / 64], memory_order_relaxed) >>

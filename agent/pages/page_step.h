@@ -33,7 +33,6 @@ enum page_step {
 	PAGE_STEPS
 };
 
-/* The owner of the page after a step. */
 enum page_step_owner {
 	STEP_OWNER_NONE,
 	STEP_OWNER_SAME,
@@ -89,7 +88,6 @@ static inline bool page_word_owner_fits(uint64_t word)
 	}
 }
 
-/* page_step_allowed() - return true if the step may change a word from `from` to `to`. */
 static inline bool page_step_allowed(enum page_step step, uint64_t from, uint64_t to)
 {
 	const struct page_step_rule *rule = &page_steps[step];

@@ -17,7 +17,6 @@
 
 enum { REFILL_SAMPLES = 4096 };
 
-/* A tenant in one pool. */
 struct tenant {
 	const struct config_tenant *config; /* points into agent->config */
 	uint32_t minimum, limit;            /* pages; the limit may be the one set by poolctl */
@@ -52,7 +51,7 @@ struct pool {
 	struct trust *trust;       /* free pages of each trust domain; NULL: the pool has only one domain */
 	struct session *sessions[POOL_SESSIONS];
 	uint32_t session_count;
-	const struct session_part *const *session_parts; /* functions of other rooms; ends with NULL */
+	const struct session_part *const *session_parts; /* functions of other parts; ends with NULL */
 	uint32_t timeline_count;                         /* sessions with a timeline page */
 	uint32_t session_next; /* start of the search for a free id, so that ids are not reused immediately */
 	struct tenant tenants[CONFIG_TENANTS_MAX];

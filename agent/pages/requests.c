@@ -230,7 +230,6 @@ static int grant(struct session *session, struct waiter *waiter, struct lease_gr
 	return error;
 }
 
-/* Undo a grant. */
 static void grant_undo(struct session *session, const struct lease_grant *granted)
 {
 	lease_grant_undo(session, granted);

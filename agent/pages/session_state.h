@@ -1,6 +1,6 @@
 /*
- * session_state.h - the state of a session, shared by all rooms. For the functions that begin and end a session see
- * agent/session/session.h.
+ * session_state.h - the state of a session, shared by all parts of the agent. For the functions that begin and end a
+ * session see agent/session/session.h.
  */
 #ifndef GPOOL_AGENT_SESSION_STATE_H
 #define GPOOL_AGENT_SESSION_STATE_H
@@ -59,8 +59,8 @@ struct session {
 };
 
 /*
- * The functions of another room for a session. pool_create() registers the parts of all rooms in pool->session_parts,
- * in the order in which they are called. Each function may be NULL.
+ * The functions of another part of the agent for a session. pool_create() registers them in pool->session_parts, in the
+ * order in which they are called. Each function may be NULL.
  */
 struct session_part {
 	/* Return true if request() serves messages of this type from the attach socket. */

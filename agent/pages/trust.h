@@ -160,7 +160,6 @@ uint32_t trust_coming(const struct pool *pool);
 
 /* ---- for agent/trust ---- */
 
-/* trust_note() - return the record of a handle in the ledger. */
 struct ledger_page *trust_note(const struct pool *pool, uint32_t handle);
 
 static inline bool trust_bit(const uint64_t *bits, uint32_t index)
@@ -174,7 +173,6 @@ static inline bool trust_bit(const uint64_t *bits, uint32_t index)
  */
 void trust_call(struct pool *pool);
 bool trust_is_held(const struct pool *pool, uint32_t session, uint32_t handle);
-/* trust_handle_free() - return true if all pages of a handle are free. */
 bool trust_handle_free(const struct pool *pool, uint32_t handle);
 /* trust_stuck_update() - update `stuck`. Call it after sessions have become silent or have reported again. */
 void trust_stuck_update(struct pool *pool);

@@ -121,7 +121,7 @@ static void released(struct session *session, const uint8_t *packet, size_t leng
 		trust_let_go(session, message.runs[i].first, message.runs[i].count);
 }
 
-/* Return the room that serves a message; NULL: agent/session serves it, or the type is unknown. */
+/* Return the part of the agent that serves a message; NULL: agent/session serves it, or the type is unknown. */
 static const struct session_part *part_that_serves(const struct pool *pool, uint32_t type)
 {
 	for (const struct session_part *const *part = pool->session_parts; *part; part++)

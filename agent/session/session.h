@@ -38,7 +38,6 @@ void session_damage(struct session *session, const char *what);
 /* session_tick() - check a disconnected session whose process is still running. */
 void session_tick(struct session *session);
 
-/* session_add_totals() - add the counters of a session to `totals`. */
 void session_add_totals(const struct session *session, struct session_totals *totals);
 
 struct session *session_by_token(struct agent *agent, const uint8_t token[16]);

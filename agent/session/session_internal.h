@@ -15,20 +15,16 @@
 
 /* session_new() - allocate a session. It is in no table and has no descriptors. Return: NULL if out of memory. */
 struct session *session_new(struct pool *pool, uint32_t id);
-/* session_free() - close the descriptors of a session and free it. */
 void session_free(struct session *session);
-/* session_enter() - add a session to the pool. */
 void session_enter(struct session *session);
 /* session_watch() - have the event loop watch the descriptors of a session. Return: 0, or the error of epoll. */
 int session_watch(struct session *session);
-/* session_unwatch() - end session_watch(). */
 void session_unwatch(struct session *session);
 /*
  * session_connection_closed() - process the end of a connection. The pages are returned, or wait for the end of the
  * process.
  */
 void session_connection_closed(struct session *session);
-/* session_requests_damage() - count malformed lease requests as damage. */
 void session_requests_damage(struct session *session, uint32_t malformed);
 
 static inline struct ledger_session *session_ledger(const struct session *session)

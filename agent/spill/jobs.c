@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 
-/* Return the room that submitted a job, or NULL: only a defective mover or ring yields such a tag. */
+/* Return the part that submitted a job, or NULL: only a defective mover or ring yields such a tag. */
 static const struct job_user *user_of(const struct pool *pool, const struct mover_order *order)
 {
 	uint64_t owner = order->tag >> JOB_OWNER_SHIFT;
@@ -153,7 +153,7 @@ static void since_note(struct jobs *jobs, bool serves)
 	jobs->oldest = oldest;
 }
 
-/* Check whether a mover serves, and since when none has. Return true if the caller must call go_on() of all rooms. */
+/* Check whether a mover serves, and since when none has. Return true if the caller must call go_on() of all parts. */
 static bool mover_look(struct pool *pool)
 {
 	struct jobs *jobs = pool->jobs;
@@ -188,7 +188,7 @@ static bool mover_look(struct pool *pool)
 	return true;
 }
 
-/* Call go_on() of all rooms: slots of the ring and perhaps pages are free, or no mover is expected. */
+/* Call go_on() of all parts: slots of the ring and perhaps pages are free, or no mover is expected. */
 static void jobs_go_on(struct pool *pool)
 {
 	for (int owner = 0; owner < JOB_OWNERS; owner++)

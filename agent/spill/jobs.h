@@ -1,8 +1,8 @@
 /*
  * jobs.h - the jobs of a pool for its mover, their results, and their end if the pool has no mover.
  *
- * All rooms that move, clear or save pages share one ring. The upper byte of a job's tag identifies the room; the rest
- * is private to the room.
+ * All parts of the agent that move, clear or save pages share one ring. The upper byte of a job's tag identifies the
+ * part; the rest of the tag is private to it.
  *
  * Jobs wait for a mover, because a new mover usually serves within milliseconds. A pool is without a mover (`gone`) if
  * none has served for mover.patience, or if movers have died over the same jobs for that time. Saves and loads then
@@ -28,15 +28,18 @@ enum { JOB_OWNER_SHIFT = 56 };
 /* The result of a job that was taken back: no mover has executed it or will do so. */
 enum { JOB_GIVEN_UP = -EOWNERDEAD };
 
-/* A room that submits jobs. pool_create() registers the rooms in the order in which their go_on() is called. */
+/*
+ * A part of the agent that submits jobs. pool_create() registers the parts in the order in which their go_on() is
+ * called.
+ */
 struct job_user {
-	/* Process the result of one of the room's jobs. */
+	/* Process the result of one of the part's jobs. */
 	void (*done)(struct pool *pool, const struct mover_result *result);
 	/* Complete finished work, and submit jobs that waited for a slot of the ring. */
 	void (*go_on)(struct pool *pool);
 	/*
 	 * The pool is without a mover. Called after done() with JOB_GIVEN_UP for each job that could be taken back.
-	 * NULL: the jobs of this room wait for the next mover.
+	 * NULL: the jobs of this part wait for the next mover.
 	 */
 	void (*give_up)(struct pool *pool);
 };
@@ -71,9 +74,9 @@ static inline uint64_t job_tag(enum job_owner owner, uint64_t own)
  * no ring, pool->jobs stays NULL. Return: 0, -ENOMEM, or the error of epoll.
  */
 int jobs_open(struct pool *pool, const struct module_pool *start);
-/* jobs_register() - set the functions of a room. Call it before jobs_resume(), which calls them. */
+/* jobs_register() - set the functions of a part. Call it before jobs_resume(), which calls them. */
 void jobs_register(struct pool *pool, enum job_owner owner, const struct job_user *user);
-/* jobs_resume() - after a restart, process unread results and let rooms submit their jobs. */
+/* jobs_resume() - after a restart, process unread results and let all parts submit their jobs. */
 void jobs_resume(struct pool *pool);
 void jobs_close(struct pool *pool);
 

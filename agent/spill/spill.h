@@ -21,7 +21,6 @@ struct lease_request;
 struct pool;
 struct session;
 
-/* The request of a session for a spill. */
 struct spill_asker {
 	int32_t slot;
 	uint32_t word; /* state of the slot when it was read */
@@ -125,7 +124,6 @@ extern const struct job_user spill_job_user;
 
 void spill_tick(struct pool *pool);
 
-/* spill_used() - return the number of bytes stored in a tier. */
 uint64_t spill_used(const struct pool *pool, enum mover_tier tier);
 
 #endif

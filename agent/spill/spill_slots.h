@@ -35,7 +35,6 @@ struct spill_name {
 	uint32_t session;
 };
 
-/* A page to be saved. */
 struct spill_source {
 	uint32_t page;
 	uint64_t generation;
@@ -75,7 +74,6 @@ bool slots_chain(const struct ledger *ledger, uint32_t head, uint32_t *chain);
 /* slots_tier() - return the tier of a slot; *place receives its index there. */
 enum mover_tier slots_tier(const struct spill_slots *slots, uint32_t slot, uint32_t *place);
 
-/* slots_used() - return the number of used slots of a tier. */
 static inline uint32_t slots_used(const struct spill_slots *slots, enum mover_tier tier)
 {
 	return slots->tiers[tier].count - slots->tiers[tier].free_count;

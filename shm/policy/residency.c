@@ -248,7 +248,6 @@ static bool can_come(const struct residency *residency, const struct adapter *ad
 		residency, residency->sums.queued_bytes + adapter->bytes, residency->sums.queued + 1, expected_too);
 }
 
-/* Add a reference or a pin. */
 static int hold(struct residency *residency, uint32_t number, uint32_t *holds, bool accessed, uint64_t now_us)
 {
 	struct adapter *adapter = &residency->adapters[number];
