@@ -57,8 +57,8 @@ int attach_receive(
 /*
  * attach_listen() - create a listening socket at path. It appears there when it is ready, and replaces a stale socket.
  *
- * The socket is non-blocking and close-on-exec, and has this mode regardless of the umask. Other users must not be able
- * to write to the directory.
+ * The socket is non-blocking and close-on-exec. Its mode is `mode`, regardless of the umask. Other users must not be
+ * able to write to the directory.
  *
  * Return: the socket, or -EADDRINUSE (another process listens at path), -ENOTSOCK (path exists and is not a socket),
  * -ENAMETOOLONG (more than 106 bytes), or an error of socket(2), bind(2), chmod(2) or rename(2).

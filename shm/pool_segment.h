@@ -2,7 +2,7 @@
  * pool_segment.h - the shared description of one pool: a memfd that only the agent can write.
  *
  * The keeper creates it, makes the only writable mapping, then seals it (F_SEAL_FUTURE_WRITE). From then on no process
- * can map it for writing. The agent, also a restarted one, inherits the mapping by fork. All other processes map it
+ * can map it for writing. Every agent, even after a restart, inherits the mapping by fork. All other processes map it
  * read-only.
  *
  *   header | page table: u64[page_count] | session directory: struct session_record[4096] | struct

@@ -101,19 +101,19 @@ enum lease_request_kind {
 	LEASE_TAKE = 1,
 	/*
 	 * Request pages as LEASE_TAKE does, for the spilled block `tag` of the requester, which has `need` pages. The
-	 * answer follows when they have its content. Until then they belong to the agent, so the request may be
-	 * cancelled at any time; the agent takes the pages back after the mover has stopped writing to them. Refused
-	 * before pages are leased: -ESTALE (not spilled), -EBUSY (being moved, possibly for a cancelled request),
-	 * -EINVAL (the block has another number of pages), -EIO (the pool has no mover; the content is kept). Refused
-	 * later: -EIO (read error; the content is kept), -EBADMSG (wrong checksum; the content is lost).
+	 * request is answered when the pages contain the block's content. Until then, the pages belong to the agent, so
+	 * the request may be cancelled at any time; the agent takes the pages back after the mover has stopped writing
+	 * to them. Refused before pages are leased: -ESTALE (not spilled), -EBUSY (being moved, possibly for a
+	 * cancelled request), -EINVAL (the block has another number of pages), -EIO (the pool has no mover; the content
+	 * is kept). Refused later: -EIO (read error; the content is kept), -EBADMSG (wrong checksum; the content is
+	 * lost).
 	 */
 	LEASE_RESTORE,
 	/*
 	 * Requests about the spilled block `tag`. They have no time-out and are not cancelled.
 	 *   QUERY         whether LEASE_RESTORE would be refused: 0, -ESTALE, -EBUSY, -EINVAL, -EIO
 	 *   RESTORE_INTO  as LEASE_RESTORE, into the pinned and prepared block of `need` pages at first_page; the
-	 *                 content is
-	 *                 kept after any failure
+	 *                 content is kept after any failure
 	 *   DISCARD       delete the content. -ESTALE: not spilled. -EBUSY: being moved
 	 *   SPILL         spill the block at first_page. -EBUSY: pinned, or its fence is not signaled. -ENOSPC: no room
 	 */

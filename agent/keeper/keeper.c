@@ -439,8 +439,8 @@ static void keeper_stop(struct keeper *keeper)
 
 /*
  * Prevent other processes of the same user from opening /proc/PID/mem and the descriptors in /proc/PID/fd. All children
- * inherit this setting. It is not made for root: it would not restrict other processes of root, and poolctl dump would
- * lack a right in containers.
+ * inherit this setting. The setting is not applied if gpoold runs as root: it would not restrict other processes of
+ * root, and poolctl dump would lack a right in containers.
  */
 static int memory_hide(const struct config *config)
 {

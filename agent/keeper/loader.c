@@ -57,8 +57,8 @@ static const struct module *load(const struct loader *loader, const char **why)
 
 	*why = NULL;
 	/*
-	 * The name is not in /proc/self, because a debugger opens it too: its own descriptor with this number may be a
-	 * pipe, which would block.
+	 * Use the pid rather than /proc/self: a debugger opens the same name, and its own descriptor with this number
+	 * may be a pipe on which open() blocks.
 	 */
 	snprintf(name, sizeof(name), "/proc/%d/fd/%d", (int)getpid(), loader->fd);
 	library = dlopen(name, RTLD_NOW | RTLD_LOCAL);

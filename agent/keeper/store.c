@@ -329,7 +329,7 @@ bool store_fits(
 	return true;
 }
 
-/* Reads descriptors one by one; packets are received as they are needed. */
+/* State of reading descriptors one by one. Packets are received as they are needed. */
 struct fd_reader {
 	int socket;
 	int fds[STORE_BATCH];

@@ -326,7 +326,7 @@ uint32_t object_order_offered_pages(const struct pool *pool)
 
 /* ---- check ---- */
 
-/* Return the number of followers that stay, by the records. */
+/* Compute the number of followers that stay from the records. */
 static uint32_t stay_below(const struct pool *pool, uint32_t number)
 {
 	uint32_t count = 0;

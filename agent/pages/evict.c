@@ -98,7 +98,7 @@ static bool general(const struct evict_request *request)
 	return !request->only && !request->within && !request->cached_only && !request->usages;
 }
 
-/* Return the place of the time of the last scan for this tenant that found nothing. */
+/* Return the variable with the time of the last scan for this tenant that found nothing. */
 static uint64_t *barren_of(struct pool *pool, const struct evict_request *request)
 {
 	return request->for_tenant ? &request->for_tenant->barren_ns : &pool->evict.barren_ns;

@@ -237,8 +237,8 @@ static void grant_undo(struct session *session, const struct lease_grant *grante
 }
 
 /*
- * Restore a spilled block into the granted pages. They belong to the worker when they have the content: the saver then
- * answers.
+ * Restore a spilled block into the granted pages. The pages belong to the agent until they have the content; then the
+ * saver answers the request.
  */
 static void restore(struct session *session, const struct waiter *waiter, const struct lease_grant *granted,
 	const struct flight_entry *note)

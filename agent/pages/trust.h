@@ -43,7 +43,7 @@ struct trust_view {
 
 struct trust_wish;
 
-/* The transfers of handles between domains. trust_reach() to trust_coming() describe the functions. */
+/* The functions that transfer handles between domains. See trust_reach() to trust_coming(). */
 struct trust_transfers {
 	uint32_t (*reach)(const struct pool *pool, const struct trust_wish *wish);
 	uint32_t (*begin)(struct pool *pool, const struct trust_wish *wish);

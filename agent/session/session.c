@@ -78,7 +78,7 @@ static bool process_ended(const struct session *session)
 /*
  * Process the death of a session's process. Drivers release memory before the pidfd fires. If the configuration does
  * not rely on that (trust.death_grace), the pages are quarantined for some time, and the session is treated like a
- * disconnected one. A new agent starts this time again.
+ * disconnected one. After a restart of the agent, this time starts again.
  */
 static void process_died(struct session *session)
 {

@@ -137,8 +137,8 @@ static void jobs_give_up(struct pool *pool)
 }
 
 /*
- * Update the time since which no progress has been made. A mover begins the oldest job in flight first. If movers die
- * for a reason other than a job, the oldest job changes from one to the next.
+ * Update the time since which no progress has been made. A mover begins the oldest job in flight first. If successive
+ * movers die for a reason other than a job, the oldest job is a different one each time, which counts as progress.
  */
 static void since_note(struct jobs *jobs, bool serves)
 {
@@ -241,8 +241,8 @@ void jobs_resume(struct pool *pool)
 	if (!jobs_possible(pool->jobs))
 		return;
 	/*
-	 * If the previous agent died with the gate shut, the jobs that it had taken back without ending them were taken
-	 * over again.
+	 * Open the gate if the previous agent died with the gate shut. The jobs that it had taken back without ending
+	 * them were taken over again.
 	 */
 	mover_let_in(&pool->jobs->queue);
 	done_ready(&pool->jobs->done, EPOLLIN);

@@ -117,8 +117,8 @@ extern const struct content_saver spill_saver;
 extern const struct session_part spill_session_part;
 
 /*
- * The jobs of saves and loads. go_on() also has waiting requests for pages served. give_up() ends blocks that are being
- * saved or loaded in the state that they have reached.
+ * The jobs of saves and loads. go_on() also causes waiting requests for pages to be served. give_up() ends blocks that
+ * are being saved or loaded, in the state that they have reached.
  */
 extern const struct job_user spill_job_user;
 

@@ -87,8 +87,8 @@ void eviction_unpin(struct eviction *eviction, uint32_t node);
 uint32_t eviction_victim(struct eviction *eviction);
 
 /*
- * eviction_worth() - return the worth of a kept node. Nodes with a lower worth are evicted first. The values of all
- * nodes are comparable at the same time only; they serve callers that choose among a subset of the nodes.
+ * eviction_worth() - return the worth of a kept node. Nodes with a lower worth are evicted first. Values are comparable
+ * if they were obtained at the same time. They serve callers that choose among a subset of the nodes.
  */
 float eviction_worth(const struct eviction *eviction, uint32_t node);
 

@@ -17,10 +17,9 @@
  * fall with age, which yields LRU. The size of the cache is the number of nodes kept at an eviction, within a factor of
  * four, because the capacity need not be a fixed number of nodes.
  *
- * Each class and age has a list of candidates. A candidate is in the list of the age at which it was added until a
- * visit moves it; the first visit after it reaches another age does so. A bitmap of the nonempty lists, in the order of
- * their density, finds the list with the lowest density. Each insertion and touch also visits some nodes and ghosts to
- * count their time.
+ * Each class and age has a list of candidates. A candidate stays in the list of the age at which it was added until the
+ * first visit after it has reached another age. A bitmap of the nonempty lists, in the order of density, serves to find
+ * the list with the lowest density. Each insertion and touch also visits some nodes and ghosts to count their time.
  */
 #include "shm/policy/bitmap.h"
 #include "shm/policy/eviction_policy.h"
@@ -364,7 +363,7 @@ static void list_add(struct eviction *eviction, uint32_t node)
 		bitmap_add(&adaptive->occupied, adaptive->rank[list]);
 	head = &adaptive->entries[first + list];
 	/*
-	 * Append the node, or insert it before the first one if that was touched later: so the rest of a chain is
+	 * Append the node, or insert it before the first one if that was touched later, so that the rest of a chain is
 	 * evicted before the next chain.
 	 */
 	if (head->next != first + list && eviction->nodes[node].touched < eviction->nodes[head->next].touched)
