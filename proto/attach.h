@@ -1,5 +1,6 @@
 /*
- * attach.h - the attach socket (AF_UNIX, SOCK_SEQPACKET). Sessions begin here, and only here can descriptors be passed.
+ * attach.h - the attach socket (AF_UNIX, SOCK_SEQPACKET): the only way to attach to the agent, and the only channel for
+ * descriptors.
  *
  * This file handles packets of bytes, descriptors and the identity of the peer; the codec interprets the bytes. All
  * input is untrusted. A packet is refused as a whole if part of it or of its descriptors is missing. Every descriptor
@@ -110,8 +111,8 @@ int attach_peer(int socket, struct attach_peer *peer);
  *
  * The pid may have been reused since connect(2). The function therefore opens the pidfd first, then checks that its
  * process runs as uid and that the connection is still open. A process closes its descriptors before its pid is free,
- * so an open connection shows that the pid was not reused. One race remains: the peer died, another process holds its
- * end open (a forked child, or a receiver of the descriptor), and a new process of the same user got the pid. In this
+ * so an open connection shows that the pid was not reused. One race remains: the peer died, another process (a forked
+ * child, or a receiver of the descriptor) holds its end open, and a new process of the same user got the pid. In this
  * case the session watches the wrong process: pages of that user are freed later than necessary, but other users are
  * not affected.
  *

@@ -1,7 +1,7 @@
 /*
  * flight.h - the flight recorder: rings of fixed-size records of past events, in shared memory, for later analysis.
  *
- * There are three kinds of rings:
+ * The flight recorder has three kinds of rings:
  *   each worker's session segment    what the worker did and waited for; any of its threads writes
  *   the pool segment, "flight"       what the agent did with pages, and the last records of ended sessions
  *   the pool segment, "events"       the agent's published events, with their text; rare, so it covers a long time

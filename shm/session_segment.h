@@ -142,9 +142,9 @@ enum {
 /*
  * A request for pages. The worker fills it, sets state to REQUESTED, sets its bit in requests_pending and rings the
  * doorbell. Exactly one side ends the request: the agent by REQUESTED -> DONE, or the worker, at its deadline, by
- * REQUESTED -> CANCELLED. If the worker was first, it sets the pending bit and rings again, the agent takes the pages
- * back, and the slot belongs to the agent until it stores IDLE. Meanwhile the worker uses another slot, so the answer
- * to an old request cannot meet a new one.
+ * REQUESTED -> CANCELLED. If the worker was first, it sets the pending bit and rings again, and the agent takes the
+ * pages back. The slot then belongs to the agent until it stores IDLE. Meanwhile the worker uses another slot, so the
+ * answer to an old request cannot meet a new one.
  *
  * The worker raises the serial number with each request. From this number, an agent that finds an incomplete step of
  * its predecessor determines whether that request was answered. The change to DONE hands over all pages of a grant at
@@ -209,8 +209,8 @@ struct thread_stats {
 	_Atomic uint64_t scattered;
 	/*
 	 * Number of transits that the thread began and ended. During a transit, its pages are neither in free bits nor
-	 * in entries. While both numbers are equal, the thread has no pages in transit, so an agent that does not know
-	 * what its predecessor took can find all pages of the worker.
+	 * in entries. While both numbers are equal, the thread has no pages in transit. An agent that does not know
+	 * which pages its predecessor took can then find all pages of the worker.
 	 */
 	_Atomic uint64_t transits_begun, transits_ended;
 	/* gpool_lora_acquire() found the adapter resident, or cold; loads in progress are not counted */

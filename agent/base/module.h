@@ -1,8 +1,8 @@
 /*
- * module.h - the interface between the keeper, which runs as long as gpoold, and the code of agent, front and mover,
- * which each forked child loads from a file. An upgrade loads a new file in a new child. The child does not call exec,
- * which would lose the writable mappings of the sealed pool segments. The keeper is not replaced, because the
- * descriptors that it holds would be lost.
+ * module.h - the interface between the keeper, which runs as long as gpoold, and the module. Each forked child loads
+ * the code of agent, front and mover from the module's file. An upgrade loads a new file in a new child. The child does
+ * not call exec, which would lose the writable mappings of the sealed pool segments. The keeper is not replaced,
+ * because the descriptors that it holds would be lost.
  *
  * The keeper accepts a module of any version whose layouts (layout.h) equal its own: the layout of shared memory
  * (POOL_LAYOUT_VERSION), and that of the structs and functions in this file (MODULE_ABI). Structs that begin with their
@@ -53,8 +53,8 @@ struct module_start {
 	int parent;    /* pid of the keeper */
 	/*
 	 * 1: pools and held items are those of an earlier run of gpoold. Its sessions must end: the keeper holds their
-	 * segments and pidfds, but not their connections (fds of -1), and their processes have mapped another pool
-	 * segment, of which this one is a copy. 0 after the first KEEP_READY.
+	 * segments and pidfds, but not their connections (fds of -1). Their processes have mapped another pool segment,
+	 * of which this one is a copy. 0 after the first KEEP_READY.
 	 */
 	uint32_t adopted;
 };

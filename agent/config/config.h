@@ -182,8 +182,8 @@ int config_add_pool(struct config *config, const char *text, struct config_error
 /*
  * config_finish() - check the configuration as a whole: at least one pool, unique names, ordered percentages, minima
  * that fit. It also adds the tenant "default" if no tenant is configured. If a pool's size is in bytes or pages, its
- * default of reserved pages is limited to a sixteenth of the pool. (For a size in percent, the keeper does this, since
- * it knows the device.)
+ * default of reserved pages is limited to a sixteenth of the pool. For a size in percent, the keeper does this, since
+ * it knows the device.
  */
 int config_finish(struct config *config, struct config_error *error);
 

@@ -40,7 +40,7 @@ enum {
 	FRONT_FLIGHTS_MAX = 256,        /* requests that the agent has not answered yet */
 	FRONT_CONNECTIONS_MAX = 512,    /* default for both sockets together */
 	FRONT_CONNECTIONS_MOST = 65536, /* maximum of connections_max; the kernel's limits are usually lower */
-	FRONT_LEAKED_MAX = 64,          /* number of unexplained descriptors at which the front ends */
+	FRONT_LEAKED_MAX = 64,          /* the front ends when more descriptors than this are unexplained */
 };
 
 enum { FRONT_TOKENS_TOLD = 2 }; /* front_token.valid: all tokens were announced */
@@ -71,7 +71,7 @@ struct front_options {
  * Return: one of the following; the caller must then call _exit():
  *
  *   0           the agent closed its end
- *   -EMFILE     descriptors were leaked, or there are too many connections; restart the front
+ *   -EMFILE     descriptors were leaked, or too many connections are open; restart the front
  *   -EAGAIN     nanomsg accepts no connections; restart the front
  *   -EINVAL     an option is out of range
  *   -ENAMETOOLONG, -EADDRINUSE, -EACCES and others: a socket could not be bound

@@ -331,7 +331,8 @@ int agent_start(struct keeper *keeper)
 }
 
 /*
- * Return to the previous module if the agent of an upgrade does not start. Return false if there is no previous module.
+ * Return to the previous module if the agent of an upgrade does not start. Return false if no previous module is
+ * loaded.
  */
 static bool upgrade_undo(struct keeper *keeper)
 {

@@ -379,7 +379,7 @@ static void keeper_loop(struct keeper *keeper)
 		if (look[1].revents && channel_read(keeper) == -EPIPE) {
 			/*
 			 * The agent is ending, and SIGCHLD will follow. If it does not end, it is killed at the
-			 * deadline, since it is of no use without a channel.
+			 * deadline, since it cannot work without a channel.
 			 */
 			close(keeper->channel);
 			keeper->channel = -1;

@@ -1,6 +1,6 @@
 /*
- * pools.h - create the resources of a pool (segment, ledger, mover ring) from the configuration and the properties of
- * the device, or from memory that was kept by an earlier run (store.h).
+ * pools.h - create the resources of a pool: segment, ledger, mover ring. They are created from the configuration and
+ * the properties of the device, or from memory that an earlier run has kept (store.h).
  */
 #ifndef GPOOL_AGENT_KEEPER_POOLS_H
 #define GPOOL_AGENT_KEEPER_POOLS_H

@@ -30,8 +30,8 @@
 
 /*
  * One lane copies, one computes a checksum, one waits for the disk, and the fourth keeps these three busy. With pages
- * of 2 MiB, the file then has 16 requests, which is enough for an NVMe device, and the buffers need 8 MiB, the usual
- * limit of locked memory.
+ * of 2 MiB, the file then has 16 requests, which is enough for an NVMe device. The buffers need 8 MiB, the usual limit
+ * of locked memory.
  */
 enum { LANES = 4 };
 

@@ -1,7 +1,7 @@
 /*
- * objects.h - named objects: versions that outlive their writer. The states of objects are stored in the records of the
- * pool segment, their pages in the page words (SHARED, with the record's number as the owner), and their readers in the
- * ledger. The data in this file can be rebuilt from these.
+ * objects.h - named objects: versions that outlive their writer. The pool segment contains a record with the state of
+ * each object. The page words identify its pages: they are SHARED, with the record's number as the owner. The ledger
+ * contains its readers. The data in this file can be rebuilt from these.
  *
  *   NONE -> PUBLISHING -> CURRENT -> OLD     -> ENDING -> NONE      a newer version became current,
  *                                                                   then the last reader closed this one

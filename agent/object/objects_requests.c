@@ -1,6 +1,6 @@
 /*
  * objects_requests.c - serve requests of sessions about objects. All fields are untrusted. asked.h explains how each
- * request is executed exactly once.
+ * request takes effect exactly once.
  */
 #include "agent/object/objects.h"
 

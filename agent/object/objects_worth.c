@@ -1,7 +1,7 @@
 /*
- * objects_worth.c - the worth of a pinnable object (shm/policy/worth.h), which depends on the uses counted by its
- * readers' pins, the reload cost stated by its publisher, and its size. The counted uses are also stored in the record,
- * for the next agent.
+ * objects_worth.c - the worth of a pinnable object (shm/policy/worth.h). It depends on the uses counted by the readers'
+ * pins, the reload cost stated by the publisher, and the size. The counted uses are also stored in the record, for the
+ * next agent.
  */
 #include "agent/object/objects.h"
 

@@ -1,6 +1,6 @@
 /*
- * huge_pages.h - memory of the back end `host` in huge pages, each of which is mapped by one entry of the second-level
- * page table (2 MiB on most machines).
+ * huge_pages.h - memory of the back end `host` in huge pages. A huge page is mapped by a single entry of the
+ * second-level page table and has 2 MiB on most machines.
  *
  * Published pages are write-protected, which changes one page table entry per page. With small pages, this can take
  * longer than copying the data. Huge pages must be allocated at the start, but then cause no page fault at the first

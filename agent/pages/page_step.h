@@ -8,7 +8,7 @@
  *   UNMARK, UNMOVE   end a check or a move that was not decided (agent/control/recover.c, agent/spill/spill_recover.c)
  *   SHARE, UNSHARE   complete or undo a publication, page by page (agent/object/objects_recover.c)
  *   QUARANTINE       quarantine the pages of a closed session again, even quarantined ones
- *   PUT_ASIDE        change a page that was put aside to the other of its two states
+ *   PUT_ASIDE        change a page that was put aside from QUARANTINED to RETIRED, or back
  * Only QUARANTINE may lead from a state to the same state. TAKE_BACK does not apply to a free page.
  */
 #ifndef GPOOL_AGENT_PAGE_STEP_H

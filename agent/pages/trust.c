@@ -265,8 +265,8 @@ static void view_change(
 }
 
 /*
- * Apply a change of [first, first + count), all of one domain, to the views of all domains that may lease these pages,
- * except the view of `except`.
+ * Apply a change of [first, first + count), all of one domain, to the views of all domains that may lease these pages.
+ * The view of `except` is not changed.
  */
 static void views_change(
 	struct pool *pool, uint32_t domain, uint32_t except, uint32_t first, uint32_t count, runs_change *change)

@@ -2,8 +2,8 @@
  * roles.h - leadership roles: names that one session holds at a time. One of several engines holds the role and works;
  * when its process dies, another engine takes over.
  *
- * The state of a role is stored in its record in the pool segment, which every process can read, and in its row of the
- * ledger, which contains the standbys. No other copy exists, so a new agent can continue. The rules:
+ * The state of a role is stored in its record in the pool segment, which every process can read. Its row in the ledger
+ * contains the standbys. No other copy exists, so a new agent can continue. The rules:
  *
  *   one holder      a role is freed by a release, and by the end of the holder's session: a detach, or the death of the
  *                   process. A process that has only closed its connection, or is stopped, may still write, so it keeps

@@ -42,7 +42,7 @@ void session_add_totals(const struct session *session, struct session_totals *to
 
 struct session *session_by_token(struct agent *agent, const uint8_t token[16]);
 const char *session_kind_name(uint32_t role);
-/* session_is_operator() - return true for root and the agent's own user, who have all rights. */
+/* session_is_operator() - return true for root and for the agent's own user, which have all rights. */
 bool session_is_operator(uid_t uid);
 
 /*

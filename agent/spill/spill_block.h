@@ -59,8 +59,8 @@ void spill_state(const struct pool *pool, const struct spill_block *block, enum 
 bool spill_sources_read(struct session *session, uint32_t head, uint64_t tag, uint32_t pages);
 void spill_pages_move(struct pool *pool, const struct spill_block *block);
 /*
- * spill_pages_hold() - make MOVING the pages that still are as recorded in the slots. Return: false unless all of them
- * are.
+ * spill_pages_hold() - change to MOVING the pages that are still as recorded in the slots. Return: false unless all of
+ * them are.
  */
 bool spill_pages_hold(struct pool *pool, const struct spill_block *block);
 /* spill_pages_give_back() - change the pages of a block from MOVING to LEASED. */

@@ -15,7 +15,7 @@
  *
  * No constant depends on a workload. The unit of age is the size of the cache. Before anything is learned, the rates
  * fall with age, which yields LRU. The size of the cache is the number of nodes kept at an eviction, within a factor of
- * four, because the capacity need not be a fixed number of nodes.
+ * four. The factor is needed because the capacity may not be a fixed number of nodes.
  *
  * Each class and age has a list of candidates. A candidate stays in the list of the age at which it was added until the
  * first visit after it has reached another age. A bitmap of the nonempty lists, in the order of density, serves to find

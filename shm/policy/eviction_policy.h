@@ -48,7 +48,7 @@ struct eviction_policy {
 	/* The node has become a candidate (offered), or is no longer one (withdrawn). */
 	void (*offered)(struct eviction *eviction, uint32_t node);
 	void (*withdrawn)(struct eviction *eviction, uint32_t node);
-	uint32_t (*victim)(struct eviction *eviction); /* return the candidate to evict; there is at least one */
+	uint32_t (*victim)(struct eviction *eviction); /* return the candidate to evict; at least one exists */
 	/*
 	 * The node is about to be removed. It is no longer a candidate, but still a child of its parent. May be NULL.
 	 */

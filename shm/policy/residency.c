@@ -153,7 +153,7 @@ static bool fits(const struct residency *residency, uint64_t bytes, bool with_le
 		1 <= limits->hot_count - sums->hot + (with_leaving ? sums->leaving : 0);
 }
 
-/* Make room by evicting adapters, as far as the reason of the load permits. Return true if there is room now. */
+/* Make room by evicting adapters, as far as the reason of the load permits. Return true if the adapter has room now. */
 static bool hot_room(struct residency *residency, const struct adapter *adapter)
 {
 	bool for_use = adapter->reason == FOR_USE;
@@ -180,7 +180,7 @@ static void load(struct residency *residency, uint32_t number)
 	decide(residency, number, warm ? RESIDENCY_LOAD_WARM : RESIDENCY_LOAD_COLD);
 }
 
-/* Remove an adapter from the queue, and cancel what was planned with it. */
+/* Remove an adapter from the queue. If rebalancing was to load it, that move ends. */
 static void unqueue(struct residency *residency, uint32_t number)
 {
 	residency->moving = residency->moving == number ? NO_ADAPTER : residency->moving;

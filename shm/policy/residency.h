@@ -22,8 +22,8 @@
  *
  * Rebalancing (residency_tick()) loads adapters that are worth more than resident ones. It moves one adapter at a time
  * and begins at most one move in rebalance_us. The loaded adapter is worth at least twice as much per byte as any
- * evicted one, and a moved adapter is not moved again in the same direction for window_us. With constant counts, a
- * place is therefore refilled at most log2(best / worst) times.
+ * evicted one. A moved adapter is not moved again in the same direction for window_us. With constant counts, a place is
+ * therefore refilled at most log2(best / worst) times.
  *
  * Invariants, checked by residency_check():
  *   hot bytes and adapters = loading + resident + leaving, within both limits
