@@ -9,7 +9,8 @@
 #include "shm/pool_check.h"
 
 /*
- * CACHED: in a thread's magazine, or in a freed, unpinned block whose fence is not signaled. The page has no content.
+ * CACHED: in a thread's magazine, or in a freed, unpinned block, which may still wait for its fence. The page has no
+ * content.
  */
 enum page_use { PAGE_USE_NONE, PAGE_USE_IDLE, PAGE_USE_CACHED, PAGE_USE_HEAD, PAGE_USE_INSIDE };
 

@@ -282,7 +282,10 @@ struct session_segment {
 
 struct session_layout session_layout_of(uint32_t page_count);
 
-/* session_segment_create() - create and map a sealed memfd; the caller owns *fd. Tools use pool_index and session. */
+/*
+ * session_segment_create() - create and map a sealed memfd; the caller owns *fd. pool_index and session are part of the
+ * memfd's name, for tools.
+ */
 int session_segment_create(uint32_t page_count, uint32_t pool_index, uint32_t session, uint64_t incarnation,
 	struct session_segment *segment, int *fd);
 

@@ -14,8 +14,8 @@
 #include <xxhash.h>
 
 /*
- * Return the usage of an object, by the prefix of its name. Objects of unknown usage can be created again by their
- * publishers.
+ * Return the usage of an object, by the prefix of its name. Without a known prefix, it counts as an activation: its
+ * publisher can create it again.
  */
 static uint8_t usage_of(const char *name)
 {

@@ -356,7 +356,10 @@ static int make_room(struct session *session, uint32_t need, uint32_t flags)
 	return need <= room(session) ? 0 : -EDQUOT;
 }
 
-/* Begin the transfer of free pages of other trust domains, and take back retired pages of the session's own domain. */
+/*
+ * Provide pages of the session's trust domain: take idle pages of the domain's sessions, take back its retired pages,
+ * then begin the transfer of free pages of other domains.
+ */
 static void make_ours(struct session *session, uint32_t need, uint32_t flags)
 {
 	struct pool *pool = session->pool;
@@ -543,7 +546,8 @@ void lease_grant_undo(struct session *session, const struct lease_grant *grant)
 }
 
 /*
- * Return the number of additional pages: the session's batch, or fewer if the pool has few free pages or many sessions.
+ * Adapt the session's batch to its refills, and return the number of additional pages: those of the batch, or fewer if
+ * the pool has few free pages or many sessions.
  */
 static uint32_t welcome_extra(struct session *session, uint32_t need, uint32_t extra)
 {
