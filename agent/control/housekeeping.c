@@ -72,9 +72,9 @@ static void reserved_return(struct session *session)
 enum leak { LEAK_NONE, LEAK_SEEN, LEAK_REPORTED };
 
 /*
- * Remove a leaked pin, with three exceptions: a prepared block, which its worker commits or rolls back; a block that is
- * being freed, because the freeing thread has a pin and is about to write the entry; a block that was pinned again
- * since the scan.
+ * Remove a leaked pin, with three exceptions. A prepared block is left to its worker, which commits it or rolls it
+ * back. A block that is being freed keeps the pin of the freeing thread, which is about to write the entry. A block
+ * that was pinned again since the scan keeps its pins.
  */
 static void leak_unpin(struct session *session, uint32_t page, uint32_t pins)
 {

@@ -472,7 +472,10 @@ static int bell_drain(int bell)
 	return read(bell, &rung, sizeof(rung)) < 0 && errno != EAGAIN && errno != EINTR ? -errno : 0;
 }
 
-/* Enter the gate. Return 1 after entering, 0 after SIGTERM. While the gate is shut, only the agent may process jobs. */
+/*
+ * Enter the gate. Return 1 after entering, 0 after SIGTERM, or a negative errno. While the gate is shut, only the agent
+ * may handle jobs.
+ */
 static int gate_pass(struct mover *mover)
 {
 	struct pollfd look[] = {{mover->work_bell, POLLIN, 0}, {mover->signals, POLLIN, 0}};

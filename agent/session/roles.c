@@ -344,7 +344,7 @@ void roles_session_end(struct session *session, bool died)
 			vacate(pool, index, died);
 }
 
-/* Clear the standbys of a role that can no longer hold it. */
+/* Remove standbys that can no longer hold the role, and count the others. */
 static void row_recover(struct pool *pool, uint32_t index)
 {
 	struct role_record *record = record_of(pool, index);
