@@ -28,7 +28,7 @@
 enum {
 	POOL_LAYOUT_VERSION = 15,
 	POOL_SESSIONS = PAGE_SESSION_MAX + 1, /* session 0 is unused */
-	/* 8 TB in pages of 2 MB: more than any device has, and few enough for size computations */
+	/* 8 TB in pages of 2 MB: far above any device, but low enough to detect invalid sizes */
 	POOL_PAGES_MAX = 1 << 22,
 	POOL_NAME_BYTES = 64,
 	/*
@@ -117,7 +117,7 @@ static_assert(sizeof(struct session_record) == 192, "shared layout");
 
 enum object_state {
 	OBJECT_NONE,
-	OBJECT_PUBLISHING, /* its pages are being transferred to it; invisible */
+	OBJECT_PUBLISHING, /* its pages are becoming SHARED; not visible yet */
 	OBJECT_CURRENT,    /* the current version of its name */
 	OBJECT_OLD,        /* replaced by a newer version; ends with its last reader */
 	OBJECT_DELETED,    /* deleted by name; ends with its last reader */

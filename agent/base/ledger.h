@@ -185,7 +185,10 @@ struct ledger_header {
 	struct ledger_journal journal;
 	struct ledger_verb verb;
 	struct ledger_tenant tenants[LEDGER_TENANTS];
-	/* Trust domains by name, because their order in the configuration may change. Indexes are never reused. */
+	/*
+	 * Trust domains by name, because their order in the configuration may change. When all indexes are used, that
+	 * of a domain without members and pages is assigned again.
+	 */
 	_Atomic uint32_t domain_count;
 	uint32_t reserved;
 	char domains[LEDGER_DOMAINS][POOL_NAME_BYTES];

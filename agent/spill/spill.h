@@ -21,6 +21,7 @@ struct lease_request;
 struct pool;
 struct session;
 
+/* The request of a session to spill a block, answered when the block is saved or the save has failed. */
 struct spill_asker {
 	int32_t slot;
 	uint32_t word; /* state of the slot when it was read */
