@@ -51,14 +51,14 @@ enum pool_pressure {
 
 /* Counters since the creation of the pool: indexes of pool_header.counters. Add new ones at the end. */
 enum pool_counter {
-	POOL_COUNT_GRANTS,        /* pages leased */
-	POOL_COUNT_REFILLS,       /* requests for pages served */
-	POOL_COUNT_RECLAIMS,      /* idle pages taken back */
-	POOL_COUNT_EVICTIONS,     /* blocks evicted */
-	POOL_COUNT_EVICTED_PAGES, /* pages of evicted blocks */
-	POOL_COUNT_REFUSALS,      /* requests refused with out-of-memory or quota */
-	POOL_COUNT_DEATHS,        /* sessions that ended without a detach */
-	POOL_COUNT_LEAKED_PINS,   /* pins reported as leaked */
+	POOL_COUNT_GRANTS,    /* pages leased */
+	POOL_COUNT_REFILLS,   /* requests for pages served */
+	POOL_COUNT_RECLAIMS,  /* idle pages taken back */
+	POOL_COUNT_EVICTIONS, /* blocks evicted */
+	POOL_COUNT_EVICTED_PAGES,
+	POOL_COUNT_REFUSALS, /* requests refused with out-of-memory or quota */
+	POOL_COUNT_DEATHS,   /* sessions that ended without a detach */
+	POOL_COUNT_LEAKED_PINS,
 	POOL_COUNT_ATTACHES,
 	POOL_COUNT_DAMAGE, /* invalid fields found in session segments */
 	POOL_COUNT_AGENT_STARTS,

@@ -57,9 +57,9 @@ enum {
 	BLOCK_PREPARED = 0x80, /* two-phase allocation: allocated, not yet committed */
 	/* freed: no new pins. Once unpinned and its fence is signaled, it has no content and the agent may take it */
 	BLOCK_DYING = 0x100,
-	BLOCK_SCATTERED = 0x200, /* the head of a scattered block */
-	BLOCK_SPILL = 0x400,     /* the content is saved to host memory or a file on eviction */
-	BLOCK_RANGE = 0x800,     /* part of a range: pinned while the range is awake, never reported as a leaked pin */
+	BLOCK_SCATTERED = 0x200,
+	BLOCK_SPILL = 0x400, /* the content is saved to host memory or a file on eviction */
+	BLOCK_RANGE = 0x800, /* part of a range: pinned while the range is awake, never reported as a leaked pin */
 	BLOCK_ATTRIBUTES = 0xffff,
 	BLOCK_SEQUENCE_SHIFT = 16,
 };

@@ -155,8 +155,8 @@ struct ledger_slot {
 	uint32_t pages;         /* number of pages of the block */
 	_Atomic uint32_t state; /* enum ledger_slot_state, in the slot of the first page */
 	uint32_t page;
-	uint64_t generation;   /* generation of `page` while it is LEASED or MOVING */
-	uint64_t owner_id;     /* owner id of the block */
+	uint64_t generation; /* generation of `page` while it is LEASED or MOVING */
+	uint64_t owner_id;
 	uint32_t request;      /* from SLOT_LOADING on: the request slot */
 	uint32_t request_word; /* and its state, which is unique to the request */
 };

@@ -49,11 +49,10 @@ struct config_table {
 	size_t count;
 };
 
-extern const struct config_table config_keys;        /* fields of struct config */
-extern const struct config_table config_pool_keys;   /* fields of struct config_pool */
-extern const struct config_table config_tenant_keys; /* fields of struct config_tenant */
+extern const struct config_table config_keys;
+extern const struct config_table config_pool_keys;
+extern const struct config_table config_tenant_keys;
 
-/* config_key_find() - return the key with this path, or NULL. */
 const struct config_key *config_key_find(const struct config_table *table, const char *path);
 
 /* config_group_help() - return the help text of a group such as "lease" or "access.workers", or "". */

@@ -44,9 +44,9 @@ struct session {
 	uint32_t batch;          /* pages per refill; grows with demand */
 	uint64_t last_refill_ms;
 	uint64_t refills, refusals, evicted_pages, reclaimed_pages, damage;
-	uint32_t objects_open; /* number of named objects that are open */
-	uint64_t walk_scan;    /* number of the scan to which walk_budget belongs */
-	uint32_t walk_budget;  /* pages of its blocks that this scan may still visit; valid blocks do not overlap */
+	uint32_t objects_open;
+	uint64_t walk_scan;   /* number of the scan to which walk_budget belongs */
+	uint32_t walk_budget; /* pages of its blocks that this scan may still visit; valid blocks do not overlap */
 	LIST_HEAD(, spill_block) spilled; /* includes blocks being spilled or restored */
 	uint32_t spilled_pages;           /* pages of these blocks that are outside of the pool */
 	uint32_t saving;                  /* leased pages that are being spilled */
