@@ -8,10 +8,10 @@
  *
  * For each class and age, the policy counts the time that nodes spent in it and the number of touches. Evicted nodes
  * continue to count as ghosts, because otherwise nothing would be learned about ages that no kept node reaches. Time
- * and touches yield the rate of touches at each age. The rates yield the density of each class and age: the touches per
- * unit of time of a node that is kept for the best duration. A node that is unlikely to be touched soon but
- * likely to be touched later is therefore kept through the gap. If not all such nodes fit, some of them are kept rather
- * than none.
+ * and touches yield the rate of touches at each age. The rates yield the density of each class and age: the number of
+ * touches per unit of time for which a node is kept, maximized over all durations. A node that is unlikely to be
+ * touched soon but likely to be touched later is therefore kept through the gap. If not all such nodes fit, some of
+ * them are kept rather than none.
  *
  * No constant depends on a workload. The unit of age is the size of the cache. Before anything is learned, the rates
  * fall with age, which yields LRU. The size of the cache is the number of nodes kept at an eviction, within a factor of
