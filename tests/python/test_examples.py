@@ -75,7 +75,7 @@ class Names(unittest.TestCase):
         )
 
     def test_docstrings(self) -> None:
-        """Each public class and function has a headline, that of a function is a verb phrase, and a function that raises
+        """Each public class and function has a headline; that of a function is a verb phrase. A function that raises
         names its errors."""
         for path in sorted(Path(gpool.__file__).parent.glob("*.py")):
             if path.name != "_abi.py":
@@ -101,9 +101,10 @@ class Names(unittest.TestCase):
 
 # Verbs for headlines. Extend the list, but not with prepositions, articles or "whether".
 VERB_PHRASE = (
-    r"^(Acquire|Add|Allocate|Attach|Call|Close|Copy|Count|Create|Define|Delete|Describe|Detach|End|Free|Give|Hold|Import|"
-    r"Iterate|Keep|List|Load|Locate|Make|Map|Mark|Name|Open|Pin|Present|Publish|Queue|Raise|Read|Register|Release|Remove|"
-    r"Replace|Report|Reserve|Return|Set|Signal|Start|Sum|Unmap|Unpin|Unregister|Wait|Wrap)\b"
+    r"^(Acquire|Add|Allocate|Attach|Call|Close|Copy|Count|Create|Decommit|Define|Delete|Describe|Detach|End|"
+    r"Free|Give|Hold|Import|Iterate|Keep|List|Load|Locate|Make|Map|Mark|Name|Open|Permit|Pin|Present|Publish|"
+    r"Queue|Raise|Read|Register|Release|Remove|Replace|Report|Reserve|Return|Set|Signal|Start|Sum|Unmap|Unpin|"
+    r"Unregister|Wait|Wrap)\b"
 )
 
 
