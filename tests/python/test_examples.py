@@ -101,10 +101,10 @@ class Names(unittest.TestCase):
 
 # Verbs for headlines. Extend the list, but not with prepositions, articles or "whether".
 VERB_PHRASE = (
-    r"^(Acquire|Add|Allocate|Attach|Call|Close|Copy|Count|Create|Decommit|Define|Delete|Describe|Detach|End|"
-    r"Free|Give|Hold|Import|Iterate|Keep|List|Load|Locate|Make|Map|Mark|Name|Open|Permit|Pin|Present|Publish|"
-    r"Queue|Raise|Read|Register|Release|Remove|Replace|Report|Reserve|Return|Set|Signal|Start|Sum|Unmap|Unpin|"
-    r"Unregister|Wait|Wrap)\b"
+    r"^(Acquire|Add|Allocate|Attach|Call|Cancel|Close|Commit|Copy|Count|Create|Decommit|Define|Delete|Describe|"
+    r"Destroy|Detach|End|Free|Give|Hold|Import|Iterate|Keep|List|Load|Locate|Make|Map|Mark|Name|Open|Permit|"
+    r"Pin|Present|Publish|Queue|Raise|Read|Register|Release|Remove|Replace|Report|Reserve|Return|Set|Signal|"
+    r"Start|Sum|Unmap|Unpin|Unregister|Wait|Wrap)\b"
 )
 
 
