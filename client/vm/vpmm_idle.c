@@ -72,6 +72,7 @@ void vpmm_pressed(struct vpmm *vpmm)
 	vpmm_fences_record(vpmm, VM_SLOTS);
 	region_sweep(&vpmm->set);
 	vpmm_park(vpmm, 0);
+	vpmm->parks++;
 }
 
 int64_t gpool_trim_to(struct gpool *pool, uint64_t keep_bytes)
@@ -91,6 +92,7 @@ int64_t gpool_trim_to(struct gpool *pool, uint64_t keep_bytes)
 	vpmm_fences_record(vpmm, VM_SLOTS);
 	region_sweep(&vpmm->set);
 	pages = vpmm_park(vpmm, keep_bytes / vpmm->page_bytes + (keep_bytes % vpmm->page_bytes != 0));
+	vpmm->parks++;
 	vpmm_unlock(vpmm);
 	return (int64_t)(pages * vpmm->page_bytes);
 }
@@ -262,6 +264,7 @@ bool vpmm_let_go(struct vm_space *space)
 		free(lost);
 	}
 	vpmm_offer(vpmm);
+	vpmm->parks++;
 	vpmm_unlock(vpmm);
 	return all;
 }
@@ -288,6 +291,7 @@ static void settle(struct vpmm *vpmm)
 	vpmm_fences_record(vpmm, VM_SLOTS);
 	vpmm_pending_unmaps_end(&call);
 	vpmm_park(vpmm, 0);
+	vpmm->parks++;
 }
 
 /* Offer free regions soon after the last call, and at intervals during calls. Lock held; released temporarily. */
