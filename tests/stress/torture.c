@@ -51,6 +51,8 @@ static void judge(struct tormentor *tormentor, const struct stress_agent *agent)
 	printf("%" PRIu64 " offers of pages, %" PRIu64 " reclaimed with their content, %" PRIu64 " lost; %" PRIu64
 	       " calls of gpool_malloc_async() and gpool_free_async()\n",
 		c->offers, c->reclaimed, c->offers_lost, c->mallocs);
+	printf("%" PRIu64 " pages published in ranges, %" PRIu64 " mapped by other threads, %" PRIu64 " lost\n",
+		c->published, c->mapped, c->unmapped_lost);
 }
 
 /* Return true if the run included evictions, kills and the other events, or was too short for them. */
@@ -62,7 +64,7 @@ static bool was_real(const struct tormentor *tormentor)
 		(tormentor->kills &&
 			(!tormentor->keeper || tormentor->arguments.seconds < 10 || tormentor->agent_kills) &&
 			tormentor->stops && c->verified && c->stale && c->fences && c->lost_frees && c->prepared &&
-			c->spans && c->reclaimed && c->offers_lost && c->mallocs &&
+			c->spans && c->reclaimed && c->offers_lost && c->mallocs && c->published && c->mapped &&
 			atomic_load(&tormentor->agent->header->counters[POOL_COUNT_EVICTIONS]) &&
 			atomic_load(&tormentor->agent->header->counters[POOL_COUNT_RECLAIMS]));
 }
@@ -125,7 +127,7 @@ int main(int argc, char **argv)
 	stand_still(&tormentor);
 	clean = stress_agent_check(&agent, true);
 	leave(&tormentor);
-	clean = stress_agent_wait_free(&agent) && clean;
+	clean = objects_delete(&agent) && stress_agent_wait_free(&agent) && clean;
 	clean = stress_agent_check(&agent, true) && clean;
 	judge(&tormentor, &agent);
 	clean = clean && !atomic_load(&stage->wrong);

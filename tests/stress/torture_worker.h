@@ -19,7 +19,7 @@
 
 struct counters {
 	_Atomic uint64_t allocations, pages, refusals, verified, verified_bytes, stale, late, frees, lost_frees, fences,
-		prepared, spans, scopes, offers, offers_lost, reclaimed, mallocs;
+		prepared, spans, scopes, offers, offers_lost, reclaimed, mallocs, published, mapped, unmapped_lost;
 };
 
 #include "tests/stress/tormentor.h"
