@@ -54,7 +54,8 @@ class Blocks(AgentTest):
                 self.pool.alloc(5)
             self.assertEqual(caught.exception.oom_info.holders, ())
             block.unpin()
-            shortage = self.pool.oom_info()
+            # The list is empty if the agent of a busy machine does not answer in time.
+            shortage = next(info for info in (self.pool.oom_info() for _ in range(100)) if info.holders)
             self.assertEqual(shortage[:5], caught.exception.oom_info[:5])
             holder = shortage.holders[0]
             self.assertEqual((holder.session, holder.usage), (self.pool.session, gpool.Usage.LORA_WEIGHT))

@@ -759,7 +759,7 @@ static bool broken_is_found(struct stress_arguments arguments, int bug)
 	int status = 0;
 	pid_t pid;
 
-	arguments.seconds = 60; /* maximum; it ends with the first violation */
+	arguments.seconds = 300; /* maximum; it ends with the first violation */
 	pid = fork();
 	if (pid == 0) {
 		broken = bug;
