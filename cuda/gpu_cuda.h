@@ -81,9 +81,9 @@ struct cuda_driver {
 };
 
 /*
- * A handle of this back end, and the driver's handle behind it. An export needs the size, which the driver does not
- * report. Handles are (generation << 32 | slot + 1), so that stale ones are rejected; the driver reuses the values of
- * released handles.
+ * A handle of this back end, and the driver's handle that it represents. An export needs the size, which the driver
+ * does not report. Handles are (generation << 32 | slot + 1), so that stale ones are rejected; the driver reuses the
+ * values of released handles.
  */
 struct cuda_memory {
 	CUmemGenericAllocationHandle handle;

@@ -1,5 +1,5 @@
 /*
- * gpu_host_memory.c - physical memory of the host back end: slices of memfds behind handles.
+ * gpu_host_memory.c - physical memory of the host back end: slices of memfds, identified by handles.
  *
  * Each device that creates memory has one memfd, its arena; each new handle is a slice at the arena's end. Offsets are
  * never reused: the file is sparse, so unused offsets cost nothing, and the kernel merges adjacent new slices at
@@ -381,7 +381,7 @@ static int own_copy(int fd)
 }
 
 /*
- * file_import() - return the file behind a descriptor, with a reference. It is a known file with the same inode, or a
+ * file_import() - return the file of a descriptor, with a reference. It is a known file with the same inode, or a
  * new one with a duplicate of the descriptor.
  */
 static int file_import(struct gpu_host *host, int fd, struct host_file **imported, uint64_t *size_bytes)

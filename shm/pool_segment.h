@@ -253,7 +253,7 @@ struct pool_header {
 	 * Fields that workers read on every pin or free, and that the agent rarely writes; in a cache line of their
 	 * own.
 	 */
-	_Alignas(64) _Atomic uint32_t clock_ms; /* coarse: at most 100 ms behind while a session is attached; wraps */
+	_Alignas(64) _Atomic uint32_t clock_ms; /* coarse: at most 100 ms late while a session is attached; wraps */
 	/* waiting requests for pages; while it is not 0, a worker that frees pages rings the doorbell */
 	_Atomic uint32_t waiters;
 	_Atomic uint32_t pressure; /* enum pool_pressure */

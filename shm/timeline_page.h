@@ -21,7 +21,7 @@ struct timeline_page {
 	uint32_t session;
 	uint64_t key; /* random and unique, even if the session's id is assigned again */
 	uint64_t more[5];
-	/* indexed by stream slot, as in the session segment; may lag behind it */
+	/* indexed by stream slot, as in the session segment, or an older value */
 	_Atomic uint64_t signaled[SESSION_TIMELINES];
 };
 static_assert(sizeof(struct timeline_page) == 64 + SESSION_TIMELINES * 8, "shared layout");

@@ -106,8 +106,8 @@ static void own_unpin(struct gpool *pool, struct deferred *entry)
 }
 
 /*
- * End a block that is in no list, if possible. The pins are read before the fence, because a thread that unpins behind
- * a fence stores the fence first.
+ * End a block that is in no list, if possible. The pins are read before the fence, because a thread that unpins with a
+ * fence stores the fence first.
  */
 static bool free_look(struct gpool *pool, struct deferred *entry)
 {

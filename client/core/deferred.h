@@ -1,8 +1,9 @@
 /*
- * deferred.h - freed blocks and unpins that are deferred behind fences or other pins. Internal to libgpool.
+ * deferred.h - freed blocks and unpins that are deferred until fences are signaled or other pins end. Internal to
+ * libgpool.
  *
  * A freed block waits in one of two kinds of lists:
- *   behind a fence   One list for each stream slot, ordered by fence value, so only the heads are checked. The block
+ *   with a fence     One list for each stream slot, ordered by fence value, so only the heads are checked. The block
  *                    has no pin. The agent may take it once the fence is signaled; otherwise the library ends it in its
  *                    next call.
  *   for other pins   The block keeps one pin of its own until all other threads have unpinned it. Each unpin of a dying
@@ -46,7 +47,7 @@ void deferred_close(struct gpool *pool);
  */
 void deferred_free(struct gpool *pool, const struct gpool_block *block, uint64_t fence, deferred_finish finish);
 
-/* deferred_unpin() - defer one unpin of a block behind a fence. Return: 0, -ENOMEM. */
+/* deferred_unpin() - defer one unpin of a block until a fence is signaled. Return: 0, -ENOMEM. */
 int deferred_unpin(struct gpool *pool, const struct gpool_block *block, uint64_t fence);
 
 /* deferred_unpinned() - end a dying block if it has no other pin; called after a thread has unpinned it. */

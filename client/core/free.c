@@ -106,7 +106,7 @@ static inline __attribute__((always_inline)) int free_in(
 		stat_add(cache, &cache->stats->frees);
 	if (unlikely(flight_may_tell(tag)))
 		flight_tell_block(pool, FLIGHT_FREE, block, 0);
-	/* The entry's fence covers other streams behind whose work the block was unpinned earlier. */
+	/* The entry's fence covers other streams after whose work the block was unpinned earlier. */
 	left = atomic_load_explicit(&entry->fence, memory_order_relaxed);
 	if (unlikely(pins > 1 || tag & (BLOCK_SCATTERED | BLOCK_SPILL) ||
 		    (fence && !fence_signaled(&pool->session, fence)) ||

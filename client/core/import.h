@@ -11,9 +11,9 @@
  * without a timeout.
  *
  * If a GPU waited for the other process's word directly, the death of that process would block the GPU, and all work
- * queued behind, forever. The thread detects such a death through the agent (the record of the session) or the driver
- * (an event), and ends the waits. The fence then reports -ESRCH until it is closed, so that incomplete data is not
- * taken for complete.
+ * that is queued after the wait, forever. The thread detects such a death through the agent (the record of the session)
+ * or the driver (an event), and ends the waits. The fence then reports -ESRCH until it is closed, so that incomplete
+ * data is not taken for complete.
  */
 #ifndef GPOOL_CLIENT_IMPORT_H
 #define GPOOL_CLIENT_IMPORT_H

@@ -254,7 +254,7 @@ int gpool_address(struct gpool *pool, const struct gpool_block *block, uint64_t 
 	return 0;
 }
 
-/* ---- behind fences ---- */
+/* ---- deferred by fences ---- */
 
 int gpool_unpin_after(struct gpool *pool, const struct gpool_block *block, struct gpool_fence fence)
 {

@@ -53,7 +53,8 @@ int spill_drop(struct gpool *pool, const struct gpool_block *block) COLD;
 void spill_forget(struct gpool *pool, uint64_t tag) COLD;
 
 /*
- * spill_now() - spill an unpinned block. Return: 0, -ESTALE, -EBUSY (pinned, or behind a fence), -ENOSPC, -EIO, -EPIPE.
+ * spill_now() - spill an unpinned block. Return: 0, -ESTALE, -EBUSY (pinned, or waiting for a fence), -ENOSPC, -EIO,
+ * -EPIPE.
  */
 int spill_now(struct gpool *pool, const struct gpool_block *block);
 

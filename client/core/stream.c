@@ -475,7 +475,10 @@ int gpool_fence_done(struct gpool *pool, struct gpool_fence fence)
 	state = fence_state(pool, fence);
 	if (state <= 0)
 		return state;
-	/* A thread that queries a fence is likely to be idle afterwards, so complete the frees behind the fence now. */
+	/*
+	 * A thread that queries a fence is likely to be idle afterwards, so complete the frees that wait for the fence
+	 * now.
+	 */
 	pool_sweep(pool);
 	return 1;
 }

@@ -61,7 +61,7 @@ int stream_lora(struct gpool *pool, uint32_t stream, const struct lora_args *arg
  * this session has recorded it), or the error of the back end.
  *   stream_share()  when the fence is signaled, its number or a higher one of the same stream is stored in the
  *                   published page
- *   stream_event()  record the event behind the work that is queued on its stream now; -EINVAL also for a host-signaled
+ *   stream_event()  record the event after the work that is queued on its stream now; -EINVAL also for a host-signaled
  *                   stream
  */
 int stream_share(struct gpool *pool, struct gpool_fence fence);
@@ -107,7 +107,7 @@ uint64_t fence_joined(struct gpool *pool, uint64_t old, uint64_t fence);
 
 /* fence_check() - check that a stream has recorded the fence. Return: 0, -EINVAL. */
 int fence_check(struct gpool *pool, struct gpool_fence fence) GPOOL_INTERNAL(fence_check);
-/* fence_pending() - return true if the fence is not signaled yet; the caller then defers an operation behind it. */
+/* fence_pending() - return true if the fence is not signaled yet; the caller then defers its operation until it is. */
 bool fence_pending(struct gpool *pool, struct gpool_fence fence);
 
 #endif

@@ -59,7 +59,7 @@ struct gpool_alloc_options {
 	uint64_t owner_id;
 	int32_t timeout_ms; /* longest wait for pages, also at a limit; 0: none, -1: no limit (at most 49 days) */
 	/*
-	 * stream of the block's first use; the allocation may then reuse blocks that were freed behind work of this
+	 * stream of the block's first use; the allocation may then reuse blocks that were freed after work of this
 	 * stream before that work is done. 0: any
 	 */
 	uint32_t stream;
@@ -255,7 +255,7 @@ GPOOL_ASSERT_SIZE(gpool_oom_object, 208);
  */
 GPOOL_API int gpool_oom_object(struct gpool *pool, struct gpool_oom_object *object);
 
-/* ---- frees and unpins behind fences ---- */
+/* ---- frees and unpins with fences ---- */
 
 /*
  * gpool_free_after() - free a pinned block when a fence is signaled. The call does not wait.
@@ -266,7 +266,7 @@ GPOOL_API int gpool_oom_object(struct gpool *pool, struct gpool_oom_object *obje
  * or is stopped. Allocations with the fence's stream in their options may reuse the pages earlier, in the order of the
  * stream.
  *
- * @fence: recorded behind the last GPU work that uses the block (gpool_fence_record()), or imported. With
+ * @fence: recorded after the last GPU work that uses the block (gpool_fence_record()), or imported. With
  *         GPOOL_FENCE_NONE, or a signaled fence, the call is the same as gpool_free(). If the process of an imported
  *         fence dies, this call treats the fence as signaled
  *

@@ -23,7 +23,7 @@ extern "C" {
  *
  * The cache's stream must order all GPU work that uses the cache: queue the work on this stream, or make the stream
  * wait for it (gpool_stream_wait()). A freed block may be allocated to another sequence at once, copies are queued on
- * the stream, and memory is returned behind the work that is queued there.
+ * the stream, and memory is returned after the work that is queued there.
  *
  * A sequence is identified by a number, which is valid in this cache only. Any thread may make calls. The calls that
  * append tokens to a sequence determine their order, so if several threads append to one sequence, the slots of a
@@ -532,7 +532,7 @@ GPOOL_API int gpool_kv_validate(
  * first, or with GPOOL_KV_ADAPTIVE least likely to be reused first; later blocks of a prefix are evicted before earlier
  * blocks.
  *
- * Chunks without a block in use are offered, as by gpool_range_offer(), behind the work that is queued at that time.
+ * Chunks without a block in use are offered, as by gpool_range_offer(), after the work that is queued at that time.
  * When memory is needed elsewhere, the agent takes such chunks in the order of eviction, without a call of this
  * process. The cached blocks of a taken chunk, and all blocks that follow them in a prefix, are then no longer found. A
  * sequence that begins with cached blocks keeps them until it ends. Counters are exact at the time of the call that
@@ -623,7 +623,7 @@ GPOOL_API int gpool_kv_prefix_publish(struct gpool_kv *kv, uint64_t sequence, co
  * their own memory is freed.
  *
  * Blocks of the pool are not cached. When no sequence uses them, the agent may evict them, together with the cached
- * blocks that follow, behind the work that is queued at that time. If no cached block follows, a later call that frees
+ * blocks that follow, after the work that is queued at that time. If no cached block follows, a later call that frees
  * or allocates unmaps them; they can be found in the pool again until they are evicted.
  *
  * Return: the number of the sequence's first blocks that belong to the pool, or
@@ -647,7 +647,7 @@ GPOOL_API int gpool_kv_prefix_share(struct gpool_kv *kv, uint64_t sequence, int 
  *
  * @blocks: maximum number of blocks to free; UINT32_MAX: all
  *
- * As after gpool_kv_free(), the memory of chunks that become empty is available to other sessions behind the work that
+ * As after gpool_kv_free(), the memory of chunks that become empty is available to other sessions after the work that
  * is queued at that time. Other sessions can take the memory of cached blocks without this call.
  *
  * Return: the number of freed blocks, -EOPNOTSUPP (no GPOOL_KV_PREFIXES), -ECHILD.

@@ -98,7 +98,7 @@ GPOOL_API int gpool_lora_create(struct gpool *pool, const struct gpool_lora_opti
 /*
  * gpool_lora_destroy() - cancel loads and copies in progress, and destroy a set of adapters. NULL is permitted.
  *
- * Return: 0, -EBUSY (an adapter is acquired, or was released behind a fence that is not signaled; a batch or a
+ * Return: 0, -EBUSY (an adapter is acquired, or was released with a fence that is not signaled; a batch or a
  * scheduler exists), -ECHILD. Threads: no other thread may be in a call for the set.
  */
 GPOOL_API int gpool_lora_destroy(struct gpool_lora *lora);
@@ -173,7 +173,7 @@ GPOOL_API int gpool_lora_acquire(struct gpool_lora *lora, uint32_t id, int timeo
  *		error = gpool_lora_wait_layer(lora, id, layer, -1);
  *		...                                 queue the work of this layer, with gpool_lora_weights() of it
  *	}
- *	gpool_lora_release(lora, id, fence);        behind all of that work, even after an error
+ *	gpool_lora_release(lora, id, fence);        fence: recorded after all of that work, even after an error
  *
  * gpool_lora_release() ends this acquisition like any other, even before all layers are ready. The adapter is shared
  * with other engines when all acquisitions that began during the load have been released and their fences are signaled.
@@ -395,14 +395,14 @@ GPOOL_API int gpool_lora_batch_create(
 GPOOL_API int gpool_lora_batch_destroy(struct gpool_lora_batch *batch);
 
 /*
- * gpool_lora_batch_set() - set the adapter of each token of the next step, behind the work that is queued on the
- * batch's stream.
+ * gpool_lora_batch_set() - set the adapter of each token of the next step, after the work that is queued on the batch's
+ * stream.
  *
  * @adapters: [tokens] numbers of acquired adapters, in any order, or GPOOL_LORA_NONE
  * @tokens:   number of tokens, up to tokens_max; 0 releases the adapters of the batch
  * @why:      [GPOOL_LORA_REASON_BYTES] receives one line with the reason of a refusal; may be NULL
  *
- * The batch itself acquires its adapters until the next set, which releases them behind the work that is queued on the
+ * The batch itself acquires its adapters until the next set, which releases them after the work that is queued on the
  * stream at that time. The caller may therefore release them directly after this call. Every module of an adapter must
  * have a layer and target of the same shape in the batch, since leaving a module out would change the adapter. After a
  * failure other than -EIO, the previous set remains in effect.

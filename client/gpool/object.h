@@ -320,7 +320,7 @@ struct gpool_loan {
 	struct gpool *pool;
 	struct gpool_object *object; /* of class GPOOL_OBJECT_PINNABLE, pinned once for the loan; or NULL */
 	struct gpool_block block;    /* pinned once for the loan; page_count 0: none */
-	uint32_t stream;             /* gpool_loan_end() ends the pin behind the work queued on it; 0: at once */
+	uint32_t stream;             /* gpool_loan_end() ends the pin after the work queued on it; 0: at once */
 	uint32_t ended;              /* initially 0; set to 1 by the last store of gpool_loan_end() */
 	uint32_t reserved;           /* 0 */
 	/*

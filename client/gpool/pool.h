@@ -183,7 +183,7 @@ struct gpool_stats {
 	uint32_t size;            /* sizeof(struct gpool_stats), set by the caller */
 	uint32_t leased_pages;    /* current lease of this session */
 	uint32_t idle_pages;      /* leased pages without content */
-	uint32_t deferred_blocks; /* freed behind a fence that is not signaled yet */
+	uint32_t deferred_blocks; /* freed with a fence that is not signaled yet */
 	uint64_t allocations, frees, pins, unpins;
 	uint64_t stale_pins;        /* pins of blocks that were freed or evicted */
 	uint64_t contended_pins;    /* pins of a page that was being moved or evicted */

@@ -33,7 +33,7 @@ enum {
 /*
  * gpool_stream_open() - open a stream whose progress the agent and other processes can read.
  *
- * @native: a CUstream of this process, created in the primary context of the pool's device. Fences are recorded behind
+ * @native: a CUstream of this process, created in the primary context of the pool's device. Fences are recorded after
  *          its work. The program owns it and must not destroy it before gpool_stream_close(). NULL: the library creates
  *          a CUstream. Must be NULL with GPOOL_STREAM_HOST_SIGNALED
  * @flags:  GPOOL_STREAM_*
@@ -82,7 +82,7 @@ GPOOL_API int gpool_fill(struct gpool *pool, uint32_t stream, uint64_t to, uint3
 /* ---- fences ---- */
 
 /*
- * gpool_fence_record() - record a fence behind all work that is queued on a stream.
+ * gpool_fence_record() - record a fence after all work that is queued on a stream.
  *
  * Return: 0, -EINVAL (not open), -EIO (the GPU driver failed), -ENOMEM, -ECHILD. Cost: one driver call.
  */
@@ -167,7 +167,7 @@ enum {
  *
  * @flags: 0: a timeline where possible, otherwise an event; or GPOOL_FENCE_EXPORT_EVENT
  *
- * An event is recorded behind all work that is queued on the stream at the export. It is reused after 256 further
+ * An event is recorded after all work that is queued on the stream at the export. It is reused after 256 further
  * exports; an importer of an older handle then also waits for the newer work.
  *
  * Return: 0, or

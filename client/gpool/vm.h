@@ -175,7 +175,7 @@ GPOOL_API int gpool_range_commit(struct gpool_range *range, uint32_t first, uint
 /*
  * gpool_range_decommit() - decommit the committed pages of [first, first + count). Their content is lost.
  *
- * @fence: recorded behind the last GPU work on the pages (gpool_fence_record()); GPOOL_FENCE_NONE: that work is done
+ * @fence: recorded after the last GPU work on the pages (gpool_fence_record()); GPOOL_FENCE_NONE: that work is done
  *
  * The call does not wait. The memory remains mapped at least until the fence is signaled, so queued work never uses
  * unmapped addresses. A page that is committed again at once has the same memory; the program must order its own work
@@ -203,7 +203,7 @@ GPOOL_API int gpool_range_capture(struct gpool_range *range, uint32_t first, uin
  * gpool_range_offer() - permit the agent to take committed pages [first, first + count) of an elastic range. They keep
  * their content until they are taken.
  *
- * @fence: recorded behind the last GPU work on the pages (gpool_fence_record()); GPOOL_FENCE_NONE: that work is done
+ * @fence: recorded after the last GPU work on the pages (gpool_fence_record()); GPOOL_FENCE_NONE: that work is done
  *
  * The pages remain committed and mapped. The agent takes offered pages in the order of eviction, as it evicts unpinned
  * blocks. It may take a page at any time after the page's fence is signaled, without a call of this process. Call
@@ -263,7 +263,7 @@ struct gpool_range_page {
 GPOOL_ASSERT_SIZE(gpool_range_page, 32);
 
 /*
- * gpool_range_resolve() - describe the memory behind a page of an elastic range.
+ * gpool_range_resolve() - describe the memory of a page of an elastic range.
  *
  * Return: 0, -EINVAL (index, size, not an elastic range), -EHOSTDOWN (asleep), -ECHILD.
  */
@@ -277,7 +277,7 @@ GPOOL_API int gpool_range_resolve(struct gpool_range *range, uint32_t index, str
  * cache shares a computed prefix this way.
  *
  * Such an object is immutable. The agent may evict it while no session has it pinned, mapped or not. The program
- * therefore pins it (gpool_object_pin()) before it reads the pages, and unpins it behind its GPU work
+ * therefore pins it (gpool_object_pin()) before it reads the pages, and unpins it after its GPU work
  * (gpool_object_unpin_after()). -ESTALE from the pin reports that the object was evicted.
  *
  * Pages of objects are not committed: commit returns -EBUSY there, decommit ignores them, and the session cannot sleep
@@ -583,7 +583,7 @@ GPOOL_API int gpool_vm_configure(struct gpool *pool, const struct gpool_vm_optio
 GPOOL_API int gpool_malloc_async(struct gpool *pool, uint64_t bytes, uint32_t stream, uint64_t *address);
 
 /*
- * gpool_free_async() - free an allocation behind all work that is queued on a stream.
+ * gpool_free_async() - free an allocation after all work that is queued on a stream.
  *
  * @address: from gpool_malloc_async()
  * @stream:  0, or a closed stream: all work that uses the memory is done

@@ -5,8 +5,8 @@
  * One chunk is emptied at a time, and completely, because a chunk with a single block keeps all its pages. The copies
  * are queued on the cache's stream. Work that was queued earlier therefore reads the old entries of the tables, with
  * the blocks at their old places; work that is queued later reads the new ones. As usual, the pages of an empty chunk
- * are returned behind a fence. The cache's options limit the rate (budget.h), since the copies take bandwidth from the
- * engine's work.
+ * are returned once a fence is signaled. The cache's options limit the rate (budget.h), since the copies take bandwidth
+ * from the engine's work.
  */
 #include "client/kv/kv.h"
 

@@ -37,7 +37,7 @@ int64_t extent_copy(struct gpool_kv *kv, const struct kv_sequence *sequence, str
 	const struct kv_extent *extent, bool out);
 
 /*
- * offload_behind() - return a fence behind all queued copies. If none can be recorded, wait for all queued work
+ * offload_behind() - return a fence recorded after all queued copies. If none can be recorded, wait for all queued work
  * instead.
  */
 struct gpool_fence offload_behind(struct gpool_kv *kv);

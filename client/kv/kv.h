@@ -60,7 +60,7 @@ RB_HEAD(kv_order, kv_sequence); /* lowest priority first; within a priority, lat
 struct kv_stage {
 	int32_t *entries;         /* [KV_STAGE_ENTRIES] registered */
 	struct gpool_fence fence; /* signaled when the copies from the stage are done */
-	bool open;                /* no fence could be recorded behind the copies */
+	bool open;                /* no fence could be recorded after the copies */
 };
 
 struct gpool_kv {
@@ -204,7 +204,7 @@ int memory_get(struct gpool_kv *kv, uint32_t blocks);
 bool memory_get_chunk(struct gpool_kv *kv);
 /*
  * memory_park() - free the memory of chunks without blocks in use or cached, and offer the chunks that have only cached
- * blocks (offer.h). Both take effect behind the work that is queued on the stream. Steps that are not possible now are
+ * blocks (offer.h). Both take effect after the work that is queued on the stream. Steps that are not possible now are
  * repeated by the next call.
  */
 void memory_park(struct gpool_kv *kv);

@@ -1,8 +1,8 @@
 /*
  * memory.c - the memory of a cache's blocks: chunks of one elastic range.
  *
- * The number of handles in a chunk is chosen so that little memory is unused behind its blocks. The pages of a chunk
- * are committed when its first block is taken into use, and decommitted, behind a fence, when its last block is free.
+ * The number of handles in a chunk is chosen so that little memory is unused after its blocks. The pages of a chunk
+ * are committed when its first block is taken into use, and decommitted, with a fence, when its last block is free.
  * They are then reclaimable. If they have not been taken when the chunk is needed again, they are adopted without a
  * driver call. Chunks that have only cached blocks are offered (offer.h).
  */

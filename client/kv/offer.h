@@ -2,8 +2,8 @@
  * offer.h - offer chunks that no sequence uses: the cache keeps their content until the agent takes them. Internal to
  * libgpool. The callers hold the cache's lock.
  *
- * A chunk is offered, behind a fence on the cache's stream, when none of its blocks is in use and at least one is
- * cached. It is reclaimed before a sequence gets one of its blocks. A chunk is lost when the agent has taken one of its
+ * A chunk is offered, with a fence on the cache's stream, when none of its blocks is in use and at least one is cached.
+ * It is reclaimed before a sequence gets one of its blocks. A chunk is lost when the agent has taken one of its
  * handles. Its blocks, and all blocks in other chunks that follow one of them, are then removed from the cache.
  */
 #ifndef GPOOL_CLIENT_KV_OFFER_H
@@ -18,7 +18,7 @@
 int offer_open(struct gpool_kv *kv);
 void offer_close(struct gpool_kv *kv);
 
-/* offer_chunks() - offer all chunks that can be offered now, behind the fence. */
+/* offer_chunks() - offer all chunks that can be offered now, with the fence. */
 void offer_chunks(struct gpool_kv *kv, struct gpool_fence fence);
 
 /*

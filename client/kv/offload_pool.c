@@ -17,7 +17,7 @@ static struct kv_extent piece_extent(struct gpool_kv *kv, const struct kv_piece 
 
 /* ---- save ---- */
 
-/* Free the pinned pieces behind the fence, which follows the copies to them. */
+/* Free the pinned pieces with the fence, which was recorded after the copies to them. */
 static void pieces_undo(struct gpool_kv *kv, const struct kv_saved *saved, struct gpool_fence fence)
 {
 	for (uint32_t i = 0; i < saved->count; i++)

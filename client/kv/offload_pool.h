@@ -29,7 +29,7 @@ int pieces_save(struct gpool_kv *kv, const struct kv_sequence *sequence, struct 
 int pieces_load(struct gpool_kv *kv, const struct kv_sequence *sequence);
 /* pieces_fetch() - see gpool_kv_prefetch(). */
 int pieces_fetch(struct gpool_kv *kv, const struct kv_sequence *sequence);
-/* pieces_forget() - free the pieces, behind the queued work. Waits for restores in progress. */
+/* pieces_forget() - free the pieces after the queued work. Waits for restores in progress. */
 void pieces_forget(struct gpool_kv *kv, struct kv_saved *saved);
 
 #endif

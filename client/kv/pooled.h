@@ -1,6 +1,6 @@
 /*
- * pooled.h - chunks of a cache that are shared with other processes, as named objects. They are mapped read-only behind
- * the cache's own chunks. Internal to libgpool. The callers hold the cache's lock.
+ * pooled.h - chunks of a cache that are shared with other processes, as named objects. They are mapped read-only, at
+ * addresses above those of the cache's own chunks. Internal to libgpool. The callers hold the cache's lock.
  *
  * A chunk can be published in the pool if all its blocks follow each other in one chain. Its pages become an ephemeral
  * object, whose name is the key of the chunk's first block, and whose metadata are the keys of all its blocks. The

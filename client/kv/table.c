@@ -2,9 +2,9 @@
  * table.c - the device's copy of the tables.
  *
  * For each row, the entries from the first changed one to the last are copied into a stage, which is host memory that
- * streams may read. From there it is copied to the device, behind all queued work. The host can therefore change its
+ * streams may read. From there it is copied to the device, after all queued work. The host can therefore change its
  * table immediately, while each kernel sees the table as it was when the kernel was queued. A stage is reused when the
- * fence behind its copies is signaled. Pages for the device's rows are committed when they are needed.
+ * fence recorded after its copies is signaled. Pages for the device's rows are committed when they are needed.
  */
 #include "client/kv/kv.h"
 

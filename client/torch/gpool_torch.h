@@ -37,7 +37,7 @@ extern "C" {
 GPOOL_API void *gpool_torch_malloc(ssize_t size, int device, void *stream);
 
 /*
- * gpool_torch_free() - free an address that gpool_torch_malloc() returned, behind the work that is queued on this
+ * gpool_torch_free() - free an address that gpool_torch_malloc() returned, after the work that is queued on this
  * stream. Does nothing if the address is NULL.
  */
 GPOOL_API void gpool_torch_free(void *address, ssize_t size, int device, void *stream);

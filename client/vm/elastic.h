@@ -8,7 +8,7 @@
  *
  *   HOLE          nothing is mapped
  *   RECLAIMABLE   mapped, and not in use. Its handle is idle, or the agent has taken it
- *   RELEASED      mapped, and not in use: decommitted behind a fence, or read ahead. Its handle is released, or the
+ *   RELEASED      mapped, and not in use: decommitted with a fence, or read ahead. Its handle is released, or the
  *                 agent has taken it
  *   OFFERED       mapped and committed; its handle is offered, or the agent has taken it
  *   HELD          its handle is held. Mapped, unless the range sleeps
@@ -154,9 +154,9 @@ int64_t elastic_commit(struct elastic *elastic, const struct elastic_pages *page
 int elastic_decommit(struct elastic *elastic, const struct elastic_pages *pages, uint64_t fence);
 
 /*
- * elastic_offer() - offer whole handles behind the fence. All their pages must be committed, and none captured.
- * owner_id names their content (0: the range's owner id). Handles that are already offered also get the fence. Calls
- * neither driver nor agent.
+ * elastic_offer() - offer whole handles; the offer takes effect once the fence is signaled. All their pages must be
+ * committed, and none captured. owner_id names their content (0: the range's owner id). Handles that are already
+ * offered also get the fence. Calls neither driver nor agent.
  * Return: 0, -EINVAL (a page is not committed, is captured, or is part of a handle that the call does not cover),
  * -ENOMEM (no joint fence is free), -EBUSY (the range sleeps). On an error none of the pages is offered.
  *

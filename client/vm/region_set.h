@@ -224,7 +224,7 @@ struct vm_region *region_put(struct region_set *set, struct vm_region *region);
 struct vm_region *region_put_free(struct region_set *set, struct vm_region *region, uint32_t slot, uint64_t fence);
 
 /*
- * region_put_released() - free a moving allocation in a slot, behind a fence or 0. guard: the slot of the allocation's
+ * region_put_released() - free a moving allocation in a slot, with a fence or 0. guard: the slot of the allocation's
  * guard still belongs to the same stream.
  */
 struct vm_region *region_put_released(

@@ -309,7 +309,7 @@ put:
 
 /*
  * Make the harvested regions pending unmaps. The guard of the new place is the unfinished work of its own stream and
- * the work for which it waits. A fence behind this work is recorded when it is needed.
+ * the work for which it waits. A fence after this work is recorded when it is needed.
  */
 static void harvest_bury(struct vpmm *vpmm, const struct vpmm_call *call, struct making *making)
 {

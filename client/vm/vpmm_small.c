@@ -480,7 +480,7 @@ out:
 
 /* ---- free ---- */
 
-/* Free a buffer on the library's own stream: behind the progress of a host-signaled timeline, or immediately. */
+/* Free a buffer on the library's own stream: after the progress of a host-signaled timeline, or immediately. */
 static int driver_free_here(struct vpmm *vpmm, uint64_t address, uint32_t stream)
 {
 	struct vpmm_small *small = vpmm->small;

@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 /*
- * engine_main() - serve engine `index` of the board behind descriptor `fd` until all its requests are finished. Return:
+ * engine_main() - serve engine `index` of the board of descriptor `fd` until all its requests are finished. Return:
  * the exit status.
  */
 int engine_main(int fd, uint32_t index);

@@ -80,7 +80,7 @@ static bool checksum_holds(struct cold_header *header)
 	return found == checksum;
 }
 
-/* Check that the groups contain each page exactly once, and cover the file behind the head. */
+/* Check that the groups contain each page exactly once, and cover the file after the head. */
 static bool groups_hold(const struct cold_file *file)
 {
 	const struct cold_header *header = file->header;

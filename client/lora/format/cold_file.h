@@ -9,9 +9,9 @@
  * are stored unchanged (plain) or in int8 (int8_form.h). The last page has the length that the layout states. A group
  * may be compressed with zstd.
  *
- * All data has checksums, XXH3 64: the head contains one of itself, one of each group with the zeros behind it, and one
- * of the expanded image of each page. The checksums detect damage and incomplete files, but not forged ones. Every
- * field is therefore checked as well, so that a forged file can result only in wrong weights.
+ * All data has checksums (XXH3 64). The head contains a checksum of itself, one for each group with the zeros after it,
+ * and one for the expanded image of each page. The checksums detect damage and incomplete files, but not forged ones.
+ * Every field is therefore checked as well, so that a forged file can result only in wrong weights.
  */
 #ifndef GPOOL_CLIENT_LORA_COLD_FILE_H
 #define GPOOL_CLIENT_LORA_COLD_FILE_H
@@ -55,8 +55,8 @@ struct cold_header {
 static_assert(sizeof(struct cold_header) == 96, "a format of files");
 
 struct cold_group {
-	uint64_t offset;   /* in the file: behind the head or the previous group */
-	uint64_t bytes;    /* as stored, without the zeros behind them */
+	uint64_t offset;   /* in the file: after the head or the previous group */
+	uint64_t bytes;    /* as stored, without the zeros after them */
 	uint64_t checksum; /* of the stored bytes and the zeros up to the next multiple of COLD_ALIGN */
 	uint32_t first_page, pages;
 	uint32_t codec; /* enum cold_codec */

@@ -119,7 +119,7 @@ struct writer {
 	struct cold_header *head; /* the complete head */
 	struct cold_group *groups;
 	uint64_t *checksums;
-	uint8_t *image, *pages, *packed; /* a page; a group with the zeros behind it; a compressed group */
+	uint8_t *image, *pages, *packed; /* a page; a group with the zeros after it; a compressed group */
 	uint64_t pages_room, packed_room;
 };
 

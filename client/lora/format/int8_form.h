@@ -1,7 +1,7 @@
 /*
  * int8_form.h - rows of pages in int8, which need half the space, and the loss of accuracy of an adapter in int8.
  *
- * The form of n rows of a page is as follows. A row has 256 bytes, of tiles or of the zeros between and behind them.
+ * The form of n rows of a page is as follows. A row has 256 bytes, of tiles or of the zeros between and after them.
  *
  *   codes int8[n][128] | scales bf16[n]
  *

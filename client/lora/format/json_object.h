@@ -46,7 +46,7 @@ const struct json_value *json_find(const struct json_object *object, const char 
 
 /*
  * json_next() - Return the next value of the same depth, or NULL after the last. The first value of depth 1 is
- * object->values. The first value of depth 2 is behind its parent; see json_child().
+ * object->values. The first value of depth 2 follows its parent; see json_child().
  */
 const struct json_value *json_next(const struct json_object *object, const struct json_value *value);
 /* json_child() - Return the first member of a value of depth 1 that is an object, or NULL. */

@@ -123,7 +123,7 @@ static int64_t page_take(struct plan *plan, const struct item *item, uint32_t ti
 }
 
 /*
- * Return the gap for a part of the matrix, or NULL. All runs behind the first one must have the same length, except the
+ * Return the gap for a part of the matrix, or NULL. All runs after the first one must have the same length, except the
  * last. If the first run is in a gap, there may therefore be at most two more, of any length: in the open page and in
  * the next page, without complete pages between them.
  */

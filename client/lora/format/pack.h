@@ -31,7 +31,7 @@ struct pack_use {
 	uint64_t weights; /* elements of matrices */
 	uint64_t columns; /* zeros in the last tiles of matrices whose columns are not a multiple of 128 */
 	uint64_t ends;    /* ends of pages, except the last, that are too short for the next tile */
-	uint64_t last;    /* the rest of the last page, behind its last tile */
+	uint64_t last;    /* the rest of the last page, after its last tile */
 };
 struct pack_use pack_use_of(const struct adapter_layout *layout);
 

@@ -119,7 +119,7 @@ static int pattern_compile(const char *key, struct peft_pattern *pattern, struct
 	if (strlen(key) > PEFT_PATTERN_BYTES_MAX)
 		return refuse(reason, "adapter_config.json: the expression '%s' has more than %d bytes", name,
 			PEFT_PATTERN_BYTES_MAX);
-	/* PEFT matches the complete path, or a part of it behind a dot. */
+	/* PEFT matches the complete path, or the part of it after a dot. */
 	snprintf(text, sizeof(text), "(.*\\.)?(%s)$", key);
 	pattern->code = pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED,
 		PCRE2_ANCHORED | PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C, &error, &at, NULL);

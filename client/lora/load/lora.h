@@ -48,7 +48,7 @@ struct lora_runs {
 	struct gpool_block block;
 };
 
-/* GPU work that may still use the addresses of an adapter that was released behind a fence. */
+/* GPU work that may still use the addresses of an adapter that was released with a fence. */
 struct lora_use {
 	struct lora_use *next;
 	struct gpool_fence fence;

@@ -237,7 +237,7 @@ int gpool_lora_batch_create(
 
 /* ---- release adapters of earlier batches ---- */
 
-/* Release the adapters of earlier batches behind the queued work. If a release fails, the next call repeats it. */
+/* Release the adapters of earlier batches after the queued work. If a release fails, the next call repeats it. */
 static void leavers_release(struct gpool_lora_batch *batch, struct gpool_fence fence)
 {
 	uint32_t kept = 0;

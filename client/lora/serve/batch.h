@@ -76,7 +76,7 @@ struct gpool_lora_batch {
 	 */
 	int32_t *slot_of;
 	uint32_t id_count, joiner_count;
-	uint32_t *leaving; /* [2 * adapters_max] adapters of earlier batches, to release behind the next fence */
+	uint32_t *leaving; /* [2 * adapters_max] adapters of earlier batches, to release with the next fence */
 	uint32_t leaving_count;
 	uint64_t step;
 	bool torn; /* the device memory may contain parts of two batches */

@@ -373,7 +373,7 @@ int gpool_lora_scheduler_add(
 	return result < 0 ? result : 0;
 }
 
-/* End a request; under the lock. If its adapter cannot be released behind the fence, nothing changes. */
+/* End a request; under the lock. If its adapter cannot be released with the fence, nothing changes. */
 static int request_end(struct gpool_lora_scheduler *scheduler, uint32_t id, bool running, struct gpool_fence fence)
 {
 	struct client *client = id == LORA_NO_ADAPTER ? NULL : &scheduler->clients[id];

@@ -9,7 +9,7 @@
  * The queue is in order of arrival. The requests that would start in this order if every adapter were resident are due.
  * A request that is due, but whose adapter is not resident, is blocked, and is counted once as a cold start.
  *
- *   LORA_IN_ORDER        requests start in order of arrival: a blocked request blocks all requests behind it
+ *   LORA_IN_ORDER        requests start in order of arrival: a blocked request blocks all later requests
  *   LORA_AROUND          other requests that are due start before a blocked one
  *   LORA_RESIDENT_FIRST  requests whose adapter is resident start first, in order of arrival; then those whose adapter
  *                        is being loaded; then the rest. If there are too many adapters, those with the most waiting
@@ -52,7 +52,7 @@ struct lora_options {
 	uint32_t batch_requests; /* 1..LORA_BATCH_REQUESTS_MAX */
 	uint32_t batch_adapters; /* 0: no limit */
 	uint32_t batch_tokens;
-	/* number of requests, behind those that are due, whose adapters are prefetched; 0..LORA_LOOK_AHEAD_MAX */
+	/* number of requests, after those that are due, whose adapters are prefetched; 0..LORA_LOOK_AHEAD_MAX */
 	uint32_t look_ahead;
 	uint64_t max_bypass_us;
 };

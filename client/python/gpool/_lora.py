@@ -210,8 +210,8 @@ class Adapter:
     def acquire_async(self, timeout_ms: int = -1) -> Acquired:
         """Acquire the adapter without waiting for its weights, only for its pages; see Acquired.wait_layer().
 
-        Release it with a fence behind all queued work, even if the load has failed. From then on other engines can use
-        the adapter.
+        Release it with a fence recorded after all queued work, even if the load has failed. From then on other engines
+        can use the adapter.
         Raises as acquire().
         Cost: as acquire(), without the load.
         """

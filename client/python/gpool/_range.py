@@ -196,7 +196,7 @@ class Range:
     def decommit(self, first: int, count: int, after: Optional[Fence] = None) -> None:
         """Decommit pages [first, first + count) of an elastic range. Their content is lost.
 
-        after: fence behind the last work that uses the pages.
+        after: fence recorded after the last work that uses the pages.
         Raises Busy: a view of the range exists; Asleep; Error with EINVAL.
         Cost: no request to the agent and no driver call.
         """

@@ -133,7 +133,7 @@ class Stream:
             check(library().gpool_fill(pool, self.number, address, value, nbytes), f"fill {nbytes} bytes")
 
     def record(self) -> Fence:
-        """Return a fence behind all work that is queued on the stream.
+        """Return a fence recorded after all work that is queued on the stream.
 
         Raises Error with EIO (driver).
         Cost: a driver call.

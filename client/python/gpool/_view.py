@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def loan(pool: Any, object_: Any, block: _abi.gpool_block, stream: int) -> _abi.gpool_loan:
-    """Return a loan. At its end, the pin ends behind the work that is then queued on `stream`; 0: at once."""
+    """Return a loan. At its end, the pin ends after the work that is then queued on `stream`; 0: at once."""
     return _abi.gpool_loan(pool, object_, block, stream, 0, 0, ctypes.sizeof(_abi.gpool_loan))
 
 
@@ -36,7 +36,7 @@ class Source(Protocol):
         """Return the handle that the view holds."""
 
     def lend(self, stream: int) -> _abi.gpool_loan:
-        """Pin the memory and return the loan. At its end, the pin ends behind the work that is then queued on `stream`
+        """Pin the memory and return the loan. At its end, the pin ends after the work that is then queued on `stream`
         (0: at once). Raises Stale.
         """
 
@@ -56,7 +56,7 @@ class View:
     only.
 
     Order of GPU work: with `stream`, readers of the view first wait for the work that is queued on the stream at that
-    time, and when the view ends, the memory is unpinned behind the work that is queued then. Without `stream` the
+    time, and when the view ends, the memory is unpinned after the work that is queued then. Without `stream` the
     program must ensure both.
 
     Threads: any.
