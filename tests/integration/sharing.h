@@ -57,7 +57,7 @@ struct owner {
 	struct gpool *pool, *second;
 	int channel;
 	struct gate gates[GATES_MAX];
-	struct gpool_fence fence, fences[GATES_MAX]; /* recorded behind the work */
+	struct gpool_fence fence, fences[GATES_MAX]; /* recorded after the work */
 	uint32_t pages; /* number of pages to release; kinds with a fixed size set it in prepare() */
 	struct gpool_block blocks[4 * UNITS];
 	struct gpool_range *range;
@@ -157,7 +157,7 @@ static inline struct gpool_fence fence_of(struct gpool *pool, uint32_t queue)
 	return fence;
 }
 
-/* Start the GPU work: the streams wait, and owner->fences are recorded behind the work. */
+/* Start the GPU work: the streams wait, and owner->fences are recorded after the work. */
 static inline void gates_close(struct owner *owner)
 {
 	for (uint32_t i = 0; i < GATES_MAX; i++) {
@@ -198,7 +198,7 @@ static inline struct report owner_report(struct owner *owner)
 
 	for (int i = 0; i < GATES_MAX; i++) {
 		report.gate_fences[i] = owner->gates[i].fence.value;
-		/* The fences of the report are also behind all work that the library has queued. */
+		/* The fences of the report are also recorded after all work that the library has queued. */
 		report.work_fences[i] = fence_of(owner->pool, owner->gates[i].stream).value;
 	}
 	return report;

@@ -274,7 +274,7 @@ static void decommit_behind_fences(const char *const *arguments)
 	assert_int_equal(count, PAGES - 32);
 	assert_int_equal(wrong(range, 0, 32, 1), 0);
 	/*
-	 * Some pages are committed and decommitted again behind the work of another stream: they wait for both fences.
+	 * Some pages are committed, and decommitted again after the work of another stream: they wait for both fences.
 	 */
 	assert_int_equal(commit(range, 0, 8), 0);
 	assert_int_equal(gpool_fence_record(pool, second, &later), 0);

@@ -6,7 +6,7 @@
  * events and mappings are freed. A session of another trust domain cannot import a fence.
  *
  * Method: a real gpoold, and exporters that are separate processes: this program, executing orders from a socket. Their
- * host-signaled timelines are gates: work behind a gate runs only after the test has opened it.
+ * host-signaled timelines are gates: work queued after a gate runs only after the test has opened it.
  */
 #include "tests/integration/life.h"
 
@@ -31,7 +31,9 @@ enum { MANY = 1000, FILL_WORD = 0x5ca1ab1e, OBJECT_PAGES = 2, WAY_TIMELINE = 0, 
 
 enum order {
 	ORDER_GATE, /* export a fence of the host-signaled timeline */
-	/* let the GPU stream wait for the last gate and fill the object "kv"; export a fence behind that work */
+	/*
+	 * let the GPU stream wait for the last gate and fill the object "kv"; export a fence recorded after that work
+	 */
 	ORDER_WORK,
 	ORDER_OPEN,    /* signal the last gate, and all gates before it */
 	ORDER_STREAMS, /* close and reopen both streams */

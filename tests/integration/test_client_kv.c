@@ -3,7 +3,7 @@
  *
  * Goal: the shape determines blocks and chunks. The lowest blocks are used first. Forks share blocks and copy them on
  * write. Admission keeps the watermark and reports what is missing. Preempted sequences are restored unchanged. Memory
- * is committed and decommitted by chunks, behind its fence. Invalid arguments are refused, and a failed driver call
+ * is committed and decommitted by chunks, with its fence. Invalid arguments are refused, and a failed driver call
  * changes nothing.
  *
  * Method: each test starts a gpoold. Each token has distinct content; driver calls are counted and made to fail. For

@@ -136,7 +136,7 @@ static void test_evicted_at_once(void **state)
 /* ---- chunks that engines share ---- */
 
 /*
- * Start an engine that has published a text of three shared chunks and two unshared blocks behind them, and has freed
+ * Start an engine that has published a text of three shared chunks followed by two unshared blocks, and has freed
  * its sequence.
  */
 static struct engine *idle_sharer(uint32_t text)

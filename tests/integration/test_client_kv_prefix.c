@@ -223,7 +223,7 @@ static void test_first_writer_wins(void **state)
 	assert_int_equal(statistics().cached_blocks, 3);
 }
 
-/* A publication continues behind the blocks that were published last. The same holds for a fork. */
+/* A publication continues after the blocks that were published last. The same holds for a fork. */
 static void test_growing(void **state)
 {
 	const uint32_t *ids = text(1);

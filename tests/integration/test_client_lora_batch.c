@@ -159,7 +159,7 @@ static void test_a_batch_keeps_its_adapters(void **state)
 	assert_int_equal(gpool_lora_destroy(engine.lora), -EBUSY);
 }
 
-/* An adapter is not evicted under queued work. It was released behind that work and has no users, but stays mapped. */
+/* An adapter is not evicted under queued work. It was released after that work and has no users, but stays mapped. */
 static void test_queued_work_keeps_it(void **state)
 {
 	static const uint32_t ranks[] = {16};

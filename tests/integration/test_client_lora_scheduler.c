@@ -131,7 +131,7 @@ static void test_resident_first(void **state)
 	assert_int_equal(statistics().started, 4);
 }
 
-/* The scheduler looks ahead only behind the requests that are due. */
+/* The scheduler looks ahead only after the requests that are due. */
 static void test_looks_ahead(void **state)
 {
 	struct gpool_lora_scheduler_options options = GPOOL_LORA_SCHEDULER_OPTIONS_INIT;

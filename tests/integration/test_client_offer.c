@@ -129,7 +129,7 @@ static void test_behind_fences(void **state)
 	assert_int_equal(gpool_range_offer(range, 16, 32, two), 0);
 	assert_int_equal(squat(other, blocks, 1), 0);
 	assert_int_equal(gpool_fence_signal(pool, two), 0);
-	/* Pages 32 to 47 are behind the second stream only. */
+	/* Pages 32 to 47 wait for the second stream only. */
 	assert_int_equal(squat(other, blocks, PAGES), 16);
 	assert_int_equal(gpool_range_reclaim(range, 0, PAGES, kept), 16);
 	for (uint32_t page = 0; page < PAGES; page++)

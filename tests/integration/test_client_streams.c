@@ -1,5 +1,6 @@
 /*
- * test_client_streams.c - streams and fences with a real agent, and operations that are deferred behind fences.
+ * test_client_streams.c - streams and fences with a real agent, and operations that are deferred until fences are
+ * signaled.
  *
  * Host-signaled timelines represent unfinished GPU work. The test signals their fences itself, so it knows which work
  * is not done yet. Streams of the back end show that queued work, fences and waits keep their order.
@@ -238,7 +239,7 @@ static void test_free_after_waits_for_its_fence(void **state)
 	more = alloc(PAGES);
 }
 
-/* A waiting allocation gets pages that are freed behind a fence during its wait. */
+/* A waiting allocation gets pages that are freed with a fence during its wait. */
 static void test_waiting_allocation_gets_deferred_pages(void **state)
 {
 	struct gpool_alloc_options options = GPOOL_ALLOC_OPTIONS_INIT;
@@ -355,8 +356,8 @@ static void test_unpin_after_in_two_streams(void **state)
 }
 
 /*
- * A loan ends behind the work queued on its stream. If the stream is closed or there is none, the loan ends at once.
- * This holds for pins of objects and of blocks.
+ * A loan ends after the work that is queued on its stream. If the stream is closed or there is none, the loan ends at
+ * once. This holds for pins of objects and of blocks.
  */
 static void test_loans(void **state)
 {
@@ -496,7 +497,8 @@ static void test_back_end_fails(void **state)
 }
 
 /*
- * The wait completes frees behind the fence, because a thread that has waited for a fence is probably idle afterwards.
+ * The wait completes the frees that wait for the fence, because a thread that has waited for a fence is probably idle
+ * afterwards.
  */
 static void test_a_wait_completes_frees_behind_the_fence(void **state)
 {
@@ -516,7 +518,7 @@ static void test_a_wait_completes_frees_behind_the_fence(void **state)
 }
 
 /*
- * On a stream of the program, fences are recorded behind the work that the program queued. gpool_stream_close() does
+ * On a stream of the program, fences are recorded after the work that the program queued. gpool_stream_close() does
  * not close the program's stream.
  */
 static void test_streams_of_the_program(void **state)

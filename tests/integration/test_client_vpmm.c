@@ -3,7 +3,7 @@
  *
  * The test compares the regions with the output of gpool_vm_dump(), and checks all invariants with vpmm_check() at each
  * step. Host-signaled timelines represent unfinished GPU work. Memory freed in such a timeline cannot be reused by
- * other streams until the test signals its fence; work that a back end stream queued behind a wait for it runs only
+ * other streams until the test signals its fence; work that a back end stream queued after a wait for it runs only
  * then.
  */
 #include "tests/integration/vpmm.h"
@@ -203,7 +203,7 @@ static void test_wrong_addresses(void **state)
 	assert_int_equal(gpool_free(pool, &block), 0);
 }
 
-/* Let the stream wait for a gate that the test opens, so that work queued behind it is not executed before. */
+/* Let the stream wait for a gate that the test opens, so that work queued after it is not executed before. */
 static struct gpool_fence gate_before(uint32_t stream, uint32_t manual)
 {
 	struct gpool_fence gate = record(manual);

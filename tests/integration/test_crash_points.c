@@ -285,7 +285,7 @@ static void test_operators_eviction(void **state)
 	play(&(struct scenario){may_go, operator_evicts});
 }
 
-/* ---- blocks freed behind fences, and offered pages ---- */
+/* ---- blocks freed with fences, and offered pages ---- */
 
 enum { OFFERED = 12 };
 
@@ -300,7 +300,7 @@ static uint64_t *offered_words(uint32_t page)
 }
 
 /*
- * Let the first worker have the whole pool: a scattered block and others, freed behind signaled fences of two streams,
+ * Let the first worker have the whole pool: a scattered block and others, freed with signaled fences of two streams,
  * and offered pages.
  */
 static void may_be_had(void)

@@ -2,7 +2,7 @@
  * test_eviction.c - eviction: between tenants, its order, and its exemptions.
  *
  * Goal: the watermarks start and stop eviction. The order depends on usage, recency, size and priority. Blocks that are
- * pinned or behind a fence stay, and a scattered block is evicted as a whole. Between tenants, minima, priorities and
+ * pinned or wait for a fence stay, and a scattered block is evicted as a whole. Between tenants, minima, priorities and
  * weights decide. A refused request evicts nothing. The pressure is reported in the pool's header and by events.
  *
  * Method: each test starts a gpoold with a pool of 64 pages. Watermarks are disabled where they are not the subject.
@@ -440,7 +440,7 @@ static void test_a_fence_protects(void **state)
 	assert_int_equal(gpool_fence_record(pool, stream, &fence), 0);
 	for (uint32_t i = 0; i < 4; i++)
 		assert_int_equal(gpool_unpin_after(pool, &blocks[i], fence), 0);
-	/* Neither a request nor the operator can evict a block behind a fence. */
+	/* Neither a request nor the operator can evict a block that waits for a fence. */
 	assert_int_equal(try_alloc(other, 1, 0, &more), -ENOSPC);
 	assert_int_equal(evict(1, gpool_session(pool), 0), 0);
 	assert_int_equal(evict(1, 0, 0), 0);

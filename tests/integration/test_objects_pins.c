@@ -483,7 +483,7 @@ static void test_a_leaked_pin(void **state)
 	assert_int_equal(gpool_object_close(object), 0);
 }
 
-/* ---- behind fences ---- */
+/* ---- unpins with fences ---- */
 
 static struct gpool_fence recorded(uint32_t stream)
 {

@@ -288,7 +288,7 @@ static void test_queued_work(void **state)
 	assert_int_equal(gpool_fence_record(other, stream, &fence), 0);
 	assert_int_equal(gpool_object_unpin_after(mapped, fence), 0);
 	assert_int_equal(gpool_object_unpin(object), 0);
-	/* The pin ends behind the work, so the object cannot be evicted before. */
+	/* The pin ends after the work, so the object cannot be evicted before. */
 	assert_int_equal(squat(pool, blocks, PAGES), PAGES - 4);
 	assert_int_equal(wrong(theirs, 0, 4, 1), 0);
 	leave(pool, blocks, PAGES - 4);

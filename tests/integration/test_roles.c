@@ -201,7 +201,7 @@ static void actor_end(struct actor *actor)
 	close(actor->channel);
 }
 
-/* Wait until the process is in the agent's queue, behind the earlier standbys. */
+/* Wait until the process is in the agent's queue, after the earlier standbys. */
 static void stand_by(const struct actor *actor, int timeout_ms)
 {
 	uint32_t before = waiters();

@@ -2,7 +2,7 @@
  * test_sharing_adapters.c - the sharing matrix (sharing.h) for LoRA adapters, and for their copies in a pool of host
  * memory.
  *
- * Goal: adapters that no engine has acquired are evicted from the pool, behind the work that uses them, and so are
+ * Goal: adapters that no engine has acquired are evicted from the pool, after the work that uses them, and so are
  * their copies from the host pool. Weights that are found again have the same bits. Method: see sharing.h; the test
  * writes four adapters to files.
  */

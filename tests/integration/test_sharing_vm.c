@@ -44,7 +44,7 @@ static void malloc_small(struct owner *owner)
 }
 
 /*
- * A thread of the library releases free regions some milliseconds after the last call, behind their fences. A process
+ * A thread of the library releases free regions some milliseconds after the last call, each with its fence. A process
  * that is stopped before that keeps them (docs/sharing.md, limits).
  */
 static void release_await(struct owner *owner)

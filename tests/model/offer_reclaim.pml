@@ -1,14 +1,14 @@
 /*
- * offer_reclaim.pml - a process offers, reclaims and frees blocks behind fences; the agent takes unpinned blocks.
+ * offer_reclaim.pml - a process offers, reclaims and frees blocks with fences; the agent takes unpinned blocks.
  *
- * Two threads of one process allocate, offer and free blocks of one page behind fences of GPU work. They reclaim
+ * Two threads of one process allocate, offer and free blocks of one page with fences of GPU work. They reclaim
  * offered blocks, and claim freed blocks that wait for a fence. GPU work ends at any later time, without a call by the
  * process. The agent evicts, takes idle pages, grants pages, and lends them to another session, which overwrites them.
  * With STREAMS=2, both threads launch GPU work. A page may then wait for two streams with a joint fence, and entries of
  * the join table are reused. With -DDEATH, the process dies at any step. The agent dies KILLS times.
  *
  * Proved: content that a reclaim reports as kept is the offered content, and content that it reports as lost is lost.
- * GPU work behind a fence never sees its page with another owner. Exactly one of claim and take succeeds. At the end,
+ * GPU work before a fence never sees its page with another owner. Exactly one of claim and take succeeds. At the end,
  * each leased page is in one place. A query of a signaled fence reports it as signaled. Once the GPU work has ended,
  * the agent can take each page that no caller has pinned.
  *
@@ -311,7 +311,7 @@ using:  /* Held: the content is kept. GPU work may end after the unpin. */
 		d_step { r = (TAG(page) == tag); if :: r -> TAG(page) = tag | DYING :: else fi };
 		if
 		:: r
-		:: else -> freeing = false                  /* another thread has freed it: unpin behind the fence */
+		:: else -> freeing = false                  /* another thread has freed it: unpin with the fence */
 		fi
 	:: else
 	fi;

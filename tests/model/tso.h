@@ -1,5 +1,5 @@
 /*
- * tso.h - the memory model of x86: shared cells behind one store buffer per CPU.
+ * tso.h - the memory model of x86: shared cells, which each CPU writes through one store buffer.
  *
  * A plain store waits in its CPU's buffer, in order, until the process drain() moves it to memory, at any later time. A
  * load reads the CPU's own newest buffered store, or else memory. A locked instruction (RMW, seq_cst store) is executed

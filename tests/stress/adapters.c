@@ -2,14 +2,14 @@
  * adapters.c - engines load, use and unload LoRA adapters, while engines, the agent and its movers are killed and pages
  * are evicted.
  *
- * Goal: processes may die at any instruction. While an engine has acquired an adapter, or has released it behind an
+ * Goal: processes may die at any instruction. While an engine has acquired an adapter, or has released it with an
  * unsignaled fence, the adapter has the weights of its files. No tenant opens an adapter of another tenant. No page and
  * no pin is lost.
  *
  * Method: two tenants with three engines each, with two threads per engine, in a pool that holds a third of their
  * adapters. The adapters are private. Some engines keep copies on disk, in a shared folder; some in a warm pool, which
  * is also too small; some in both. Each weight is read, and compared by a checksum with the PEFT files. The steps of an
- * engine are random: acquire with and without waiting, prefetch, release at once and behind fences, unload, register
+ * engine are random: acquire with and without waiting, prefetch, release at once and with fences, unload, register
  * again, allocate and overwrite other pages, open objects of the other tenant. At the end everything is released and
  * evicted, and every page of both pools must be free.
  *

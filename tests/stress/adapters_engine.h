@@ -32,7 +32,7 @@ struct counters {
 
 enum {
 	HELD = 2,    /* adapters that a thread has acquired */
-	PENDING = 2, /* adapters released behind a fence that is not signaled */
+	PENDING = 2, /* adapters released with a fence that is not signaled */
 	PRESS_PAGES = 8,
 };
 

@@ -1,8 +1,8 @@
 /*
  * torture_ranges.h - steps of torture.c's workers with elastic ranges and gpool_malloc_async(): commit pages, offer
- * them at once or behind a fence, reclaim them, decommit them; allocate and free on a stream. Each thread has its own
- * range and knows the content of each page. Pages that a reclaim reports as kept must have their content. Pages behind
- * a fence must have it until the fence is signaled. Single pages are also published under names that all workers share,
+ * them at once or with a fence, reclaim them, decommit them; allocate and free on a stream. Each thread has its own
+ * range and knows the content of each page. Pages that a reclaim reports as kept must have their content. Pages that
+ * wait for a fence must have it until the fence is signaled. Single pages are also published under names that all workers share,
  * mapped, pinned, unmapped and deleted. A page that a thread has pinned must have the content of its name.
  */
 #ifndef GPOOL_TESTS_STRESS_TORTURE_RANGES_H
@@ -28,7 +28,7 @@ struct ranges_state {
 	bool pinned[RANGE_PAGES];
 	struct gpool_fence fence; /* of the FENCED pages, which are one run */
 	uint32_t fenced_first, fenced_count;
-	bool fenced_offer; /* pages are offered behind the fence; otherwise decommitted */
+	bool fenced_offer; /* pages are offered with the fence; otherwise decommitted */
 	uint64_t mallocs[MALLOCS], malloc_content[MALLOCS];
 	uint32_t malloc_pages[MALLOCS];
 };

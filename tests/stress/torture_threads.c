@@ -8,7 +8,7 @@
  * Method: sessions of two threads each and an agent thread share one mapping of each segment. Contents are plain
  * memory, so a missing order is a data race in the sense of C. Ghosts record the owner of each page; they are relaxed
  * atomics, so that they order nothing. Sessions die at named points and leave everything in its state. A device thread
- * per session acts as its GPU: it reads pages after their blocks have been unpinned or freed behind a fence, and then
+ * per session acts as its GPU: it reads pages after their blocks have been unpinned or freed with a fence, and then
  * signals the fence.
  *
  * With --broken, one of two bugs is planted: the pin ignores the page word, or an offer drops its pin before it stores
@@ -86,7 +86,7 @@ struct worker {
 	uint32_t handle_count;
 	struct cached magazine[MAGAZINE];
 	uint32_t magazine_count;
-	struct handle deferred[HANDLES]; /* blocks freed while another thread still had them pinned, or behind a
+	struct handle deferred[HANDLES]; /* blocks freed while another thread still had them pinned, or with a
 					  * fence */
 	uint32_t deferred_count;
 	uint64_t verified, stale, lost_frees, late_frees, offers, claimed;
@@ -333,7 +333,7 @@ static bool entry_fence_signaled(const struct session_segment *segment, uint32_t
 	return fence_signaled(segment, atomic_load_explicit(&segment->blocks[page].fence, memory_order_acquire));
 }
 
-/* Launch work and drop the pin behind it. Until its fence is signaled, the agent takes no page of the block. */
+/* Launch work and drop the pin after it. Until its fence is signaled, the agent takes no page of the block. */
 static void offer(struct worker *worker, const struct handle *handle)
 {
 	uint64_t fence = launch(worker, handle);

@@ -2,8 +2,8 @@
  * torture_worker.h - the workers of torture.c, and the memory that they share with the test.
  *
  * A worker is this program, executed again, with two threads. Each thread executes random steps: allocate, verify under
- * a pin, free in every possible way, pass a handle to the other thread, defer operations behind a fence. It derives the
- * content of a block from the block's tag, and knows the results that the documentation permits.
+ * a pin, free in every possible way, pass a handle to the other thread, defer operations until a fence is signaled. It
+ * derives the content of a block from the block's tag, and knows the results that the documentation permits.
  */
 #ifndef GPOOL_TESTS_STRESS_TORTURE_WORKER_H
 #define GPOOL_TESTS_STRESS_TORTURE_WORKER_H
@@ -338,7 +338,7 @@ static void do_exchange(struct thread *thread, uint32_t at)
 		handle_add(thread, &theirs);
 }
 
-/* Signal the oldest fence. Until now the content had to be kept, although the block was freed or unpinned behind it. */
+/* Signal the oldest fence. Until now the content had to be kept, although the block was freed or unpinned with it. */
 static void reach_fence(struct thread *thread)
 {
 	struct pending pending = thread->pending[0];

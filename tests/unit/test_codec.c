@@ -107,7 +107,7 @@ static uint32_t fill_count(uint32_t most, enum filling filling)
 		compare_##record(&one->name[i], &other->name[i]);
 #include "proto/messages.def"
 
-/* ---- every message behind one interface ---- */
+/* ---- one interface for all messages ---- */
 
 struct list_facts {
 	uint32_t most;

@@ -142,7 +142,7 @@ static void test_claimed_place_is_left_alone(void **state)
 	free(ring.head);
 }
 
-/* A writer that is a whole lap behind does not overwrite a newer record with an older one. */
+/* A writer that is late by a whole lap does not overwrite a newer record with an older one. */
 static void test_later_record_stays(void **state)
 {
 	struct flight_ring ring = make(PLACES, false);

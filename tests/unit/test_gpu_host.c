@@ -125,7 +125,7 @@ static bool can_write(uint64_t va)
 	return can;
 }
 
-/* Return the memory of the file behind an exported handle, in 512-byte blocks. */
+/* Return the memory of the file of an exported handle, in 512-byte blocks. */
 static int64_t file_blocks(int fd)
 {
 	struct stat status;

@@ -60,7 +60,7 @@ static uint64_t fence(uint32_t slot, uint64_t value)
 	return fence_make(slot, value);
 }
 
-/* Take `count` pages from the hole. They become free in a slot behind a fence. */
+/* Take `count` pages from the hole. They become free in a slot, with a fence. */
 static struct vm_region *add(uint32_t count, uint32_t slot, uint64_t behind)
 {
 	struct vm_region *region = region_carve(&set, region_best_hole(&set, count), count);
