@@ -185,8 +185,8 @@ enum {
 };
 
 /*
- * object_kept_by_pins() - return true if pins prevent the eviction of the object, instead of sessions that have it
- * open.
+ * object_kept_by_pins() - return true if only pins prevent the eviction of the object; otherwise sessions that have it
+ * open prevent it.
  */
 static inline bool object_kept_by_pins(const struct object_record *record)
 {
@@ -197,9 +197,9 @@ static inline bool object_kept_by_pins(const struct object_record *record)
 enum role_state { ROLE_NONE, ROLE_NAMED };
 
 /*
- * A leadership role, which one session holds at a time. Each grant raises `token`, which fences off earlier holders. It
- * never decreases, even when the record is reused for another name. A reader that sees the same token before and after
- * reading `holder` and `name` has read a consistent pair.
+ * A leadership role, which one session holds at a time. Each grant raises `token`, by which receivers reject requests
+ * of earlier holders. The token never decreases, even when the record is reused for another name. A reader that sees
+ * the same token before and after reading `holder` and `name` has read a consistent pair.
  *   grant: token + 1, then holder          release: holder = 0
  */
 struct role_record {
@@ -262,8 +262,8 @@ struct pool_header {
 	_Atomic uint32_t spill_slots; /* pages that can be spilled at the same time; 0: none */
 	/*
 	 * Raised when pages that a session may have mapped are needed for another trust domain. Those pages are
-	 * QUARANTINED or RETIRED, without an owner. A session that has one mapped unmaps it and reports that with
-	 * handles_released. 0: the pool does not separate trust domains.
+	 * QUARANTINED or RETIRED, without an owner. A session that has such a page mapped unmaps it and reports this
+	 * with handles_released. 0: the pool does not separate trust domains.
 	 */
 	_Atomic uint32_t release_serial;
 	/* one in this number of blocks is recorded: a power of two, at least FLIGHT_SAMPLING_LEAST; 0: none */

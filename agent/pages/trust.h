@@ -4,14 +4,14 @@
  *
  * Domains are assigned to driver handles, because a process maps whole handles. All pages of a handle belong to the
  * domain of its content. A handle that was cleared or never used belongs to no domain (0) and may be leased to any.
- * Memory from a driver has undefined content; it first belongs to a domain without members (LEDGER_DOMAIN_FRESH), so
- * that it is cleared before its first lease. The transfer of a handle:
+ * Memory from a driver has undefined content; it first belongs to a domain without members (LEDGER_DOMAIN_FRESH), and
+ * is therefore cleared before its first lease. The transfer of a handle:
  *
  *   free, of domain A --wanted by B--> WAITS for sessions of A that may have it --none left--> SCRUBS --done-->
  *   free, of no domain
  *
  * Meanwhile the pages are QUARANTINED without an owner. Sessions detect this by release_serial in the pool's header and
- * by the page words; they unmap the pages and report that to the agent. A session that has not reported after
+ * by the page words. They unmap the pages and report the unmap to the agent. A session that has not reported after
  * RELEASE_PATIENCE_MS is silent. The pages that wait for it are RETIRED and listed under its name, and no more of its
  * pages are wanted until it reports. The pages return when it reports or dies. Its own domain may use them again
  * immediately, without clearing.
@@ -74,8 +74,8 @@ struct trust {
 };
 
 /*
- * trust_wanted() - return true if this pool separates trust domains. A pool that has once separated them continues to
- * do so.
+ * trust_wanted() - return true if this pool separates trust domains. A pool that has separated them once continues to
+ * separate them.
  */
 bool trust_wanted(const struct pool *pool, const struct ledger *ledger);
 /*

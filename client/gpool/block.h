@@ -9,9 +9,9 @@ extern "C" {
 #endif
 
 /*
- * The purpose of a block. The agent selects blocks to evict by usage, time of the last use and size. By usage, the
- * order is TEMP_BUFFER, ACTIVATION, GRADIENT, LORA_WEIGHT, KV_CACHE. Each comment states how long such a block is
- * usually pinned.
+ * The purpose of a block. The agent selects blocks to evict by usage, time of the last use and size. The order of the
+ * usages is TEMP_BUFFER (evicted first), ACTIVATION, GRADIENT, LORA_WEIGHT, KV_CACHE. Each comment below states how
+ * long such a block is usually pinned.
  */
 enum gpool_usage {
 	GPOOL_USAGE_KV_CACHE = 0,    /* until its request ends */
@@ -23,8 +23,8 @@ enum gpool_usage {
 };
 
 /*
- * Handle of a block of pages; a value that may be copied freely. It identifies the content, not the pages: after a free
- * or an eviction the handle is stale, and calls with it return -ESTALE, even if the pages are in use again.
+ * Handle of a block of pages; a value that may be copied freely. It identifies the content, not the pages. After a free
+ * or an eviction the handle is stale: calls with it return -ESTALE, even if the pages are in use again.
  */
 struct gpool_block {
 	uint64_t generation; /* of the first page */
@@ -79,10 +79,10 @@ GPOOL_ASSERT_SIZE(gpool_alloc_options, 32);
  * @options:    NULL: the defaults
  * @block:      receives the handle
  *
- * Pages are taken from the thread's magazine, then from the lease of the process, then from the agent. The agent leases
- * free pages, idle pages of other sessions, and pages of unpinned blocks that it evicts. An allocation does not fail
- * while enough pages are free: if they are not adjacent, the block is scattered, and its address range is still
- * contiguous.
+ * Pages are taken first from the thread's magazine, then from the lease of the session. If the lease is used up, the
+ * agent leases further pages: free pages, idle pages of other sessions, and pages of unpinned blocks that it evicts. An
+ * allocation does not fail while enough pages are free: if they are not adjacent, the block is scattered, and its
+ * address range is still contiguous.
  *
  * Return: 0, or
  *   -EINVAL      page_count is 0 or above the pool's, an unknown flag, usage, priority or stream
@@ -129,9 +129,9 @@ GPOOL_API int gpool_discard(struct gpool *pool, const struct gpool_block *block)
 /*
  * gpool_pin() - pin a block: keep its content at its address until gpool_unpin(). Pins are counted.
  *
- * A spilled block (GPOOL_ALLOC_SPILL) is first restored into other pages. The call waits for the restore, and other
- * blocks may be evicted for it. The handle remains valid; the address changes. pins.timeout does not limit this wait,
- * but if no mover serves the pool, the wait ends after mover.patience (5 s by default).
+ * A spilled block (GPOOL_ALLOC_SPILL) is first restored into other pages. The call waits for the restore, and the agent
+ * may evict other blocks to get these pages. The handle remains valid; the address changes. pins.timeout does not limit
+ * this wait. If no mover serves the pool, the wait ends after mover.patience (5 s by default).
  *
  * Return: 0, or
  *   -ESTALE     the block was freed or evicted
@@ -147,8 +147,8 @@ GPOOL_API int gpool_discard(struct gpool *pool, const struct gpool_block *block)
  *   -EINTR      gpool_wait_check() ended the wait; the block is kept
  *   -EPIPE      the agent is not running; the block is kept
  *
- * Cost: one atomic operation and two loads [pin]; no system call unless the block is being moved. The old handle of a
- * restored block adds a lock and a table lookup until gpool_refresh().
+ * Cost: one atomic operation and two loads [pin]; no system call unless the block is being moved. For a restored block,
+ * each pin with the old handle adds a lock and a table lookup, until gpool_refresh().
  */
 GPOOL_API int gpool_pin(struct gpool *pool, const struct gpool_block *block);
 
@@ -190,9 +190,9 @@ GPOOL_API int gpool_address(struct gpool *pool, const struct gpool_block *block,
  * gpool_release_unused() - unmap pages that this process no longer uses and for which tenants of another trust domain
  * wait (gpoold.conf(5), tenants.domain).
  *
- * Calls that allocate, wait, or free while other sessions wait do the same, and gpool_sleep() unmaps all unused pages.
- * A process that makes none of these calls for more than a second should call this function periodically; otherwise
- * such pages are retired and listed with the name of the process.
+ * Calls that allocate or wait, and calls that free while other sessions wait, also do this. gpool_sleep() unmaps all
+ * unused pages. A process that makes none of these calls for more than a second should call this function periodically.
+ * Otherwise such pages are retired, and listed under the name of the process.
  *
  * Return: the number of driver handles that were released, or -ECHILD. Cost: one load if no session waits for a page.
  */
@@ -213,7 +213,7 @@ GPOOL_ASSERT_SIZE(gpool_holder, 84);
 
 enum { GPOOL_HOLDERS_MAX = 4 };
 
-/* The fields before holder_count describe the time of the refusal, the others the time of the call. */
+/* The fields before holder_count describe the state at the refusal, and the others the state at the call. */
 struct gpool_oom_info {
 	uint32_t size;         /* sizeof(struct gpool_oom_info), set by the caller */
 	uint32_t needed;       /* pages that the allocation needed; 0: no allocation was refused */
@@ -261,10 +261,10 @@ GPOOL_API int gpool_oom_object(struct gpool *pool, struct gpool_oom_object *obje
  * gpool_free_after() - free a pinned block when a fence is signaled. The call does not wait.
  *
  * From this call on the handle is stale and no new pin succeeds. The pages can be reused when `fence` and all fences of
- * earlier gpool_unpin_after() calls are signaled and all other pins have ended. A later call of this process that
- * allocates, frees or waits then collects them, or the agent does when it needs pages, even while this process sleeps
- * or is stopped. Allocations with the fence's stream in their options may reuse the pages earlier, in the order of the
- * stream.
+ * earlier gpool_unpin_after() calls are signaled and all other pins have ended. Then a call of this process that
+ * allocates, frees or waits collects the pages. The agent also collects them when it needs pages, even while this
+ * process sleeps or is stopped. Allocations with the fence's stream in their options may reuse the pages earlier, in
+ * the order of the stream.
  *
  * @fence: recorded after the last GPU work that uses the block (gpool_fence_record()), or imported. With
  *         GPOOL_FENCE_NONE, or a signaled fence, the call is the same as gpool_free(). If the process of an imported
@@ -296,9 +296,9 @@ GPOOL_API int gpool_free_after(struct gpool *pool, const struct gpool_block *blo
  * Return: 0, or an error that keeps the pin:
  *   -EINVAL  the block has no pin; not a handle that gpool_alloc() returned; not a fence of this session
  *   -ESTALE  the block was freed or evicted
- *   -ENOMEM  no host memory to record the pin. A record is needed only if the session's table of the sets of unfinished
- *            streams for which blocks wait is full. The pin then remains until a later call of this process after the
- *            fence
+ *   -ENOMEM  no host memory to record the deferred unpin. Such a record is needed only if the session's table of stream
+ *            sets for which blocks wait is full. With a record, the pin ends in a call of this process after the fence
+ *            is signaled
  *   -ECHILD  after fork()
  *
  * Threads: any. Cost: as gpool_unpin(), plus a few atomic operations, and a lock within the process if the block also

@@ -61,8 +61,8 @@ GPOOL_ASSERT_SIZE(gpool_event, 288);
  * @timeout_ms: longest wait, milliseconds; 0: do not wait, -1: no limit
  * @event:      receives the event; the caller sets its size
  *
- * The first call subscribes to the events that follow. Events are lost if the caller does not read them fast enough;
- * read the state after an event instead of deriving it from events.
+ * The first call subscribes to later events. Events are lost if the caller does not read them fast enough. Therefore
+ * read the state after each event instead of deriving the state from events.
  *
  * Return: 0, or
  *   -ETIMEDOUT  no event in time

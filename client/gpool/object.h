@@ -14,9 +14,9 @@ struct gpool_object; /* a named object that is being built, or an open version *
 
 /*
  * A named object consists of allocations and metadata. It is published under a name in one step. Every session of the
- * same trust domain can open it; other domains may use the same name for their own objects (docs/rights.md). An object
- * outlives its writer. Each publication creates a new version; a session that has an older version open keeps that
- * version, unchanged, until it closes it.
+ * same trust domain can open the object; other domains may use the same name for their own objects (docs/rights.md). An
+ * object outlives its writer. Each publication creates a new version. A session that has an older version open keeps
+ * this version, unchanged, until it closes the object.
  *
  * The class is chosen when the object is created and determines the access to its pages:
  */
@@ -126,7 +126,7 @@ GPOOL_API int gpool_object_publish(struct gpool_object *object, uint64_t *versio
 GPOOL_API void gpool_object_abort(struct gpool_object *object);
 
 enum {
-	/* become the writer of a mutable object whose writer has ended; requires the object's role */
+	/* become the writer of a mutable object whose former writer has ended; requires the object's role */
 	GPOOL_OBJECT_ADOPT = 1u << 0,
 };
 
@@ -160,8 +160,8 @@ GPOOL_ASSERT_SIZE(gpool_object_open_options, 40);
  *   -EBUSY   ADOPT, but another process is the writer
  *   -EACCES  the object is private to another tenant
  *   -EPERM   ADOPT with another role than the object's; the session is an observer or admin
- *   -EMFILE  no more file descriptors. The session may count as a reader until it opens and closes the object again, or
- *            ends
+ *   -EMFILE  no more file descriptors. The session may still count as a reader, until it opens and closes the object
+ *            again, or ends
  *   -ENOMEM, -EPIPE, -E2BIG, -ECHILD
  *
  * Cost: one request to the agent, for any number of allocations, and one mapping for each page.
@@ -291,9 +291,9 @@ GPOOL_API int gpool_object_info(struct gpool_object *object, struct gpool_object
 GPOOL_API int gpool_object_next(struct gpool *pool, uint32_t *cursor, struct gpool_object_info *info);
 
 /*
- * gpool_object_find() - count the names, from the first on, that name an object which this session may open.
+ * gpool_object_find() - count the names at the beginning of a list that refer to objects which this session may open.
  *
- * @names: [count] each as in gpool_object_create(); for example the parts of a prefix in their order
+ * @names: [count] each as in gpool_object_create(); for example the names of the parts of a prefix, in order
  *
  * The objects are not opened, and may be evicted or deleted at any time.
  *
@@ -306,8 +306,9 @@ GPOOL_API int gpool_object_find(struct gpool *pool, const char *const *names, ui
 /* ---- loans ---- */
 
 /*
- * A loan is a pin that foreign code ends by calling a function with one address. Tensor exchange with DLPack passes
- * such a deleter function and the address of a tensor descriptor. The loan is stored directly before this descriptor.
+ * A loan is a pin that code outside this library ends by calling a function with one address. In DLPack, an exchanged
+ * tensor has such a function, its deleter, which is called with the address of the tensor's descriptor. The loan is
+ * stored directly before this descriptor.
  *
  *	struct { struct gpool_loan loan; struct DLManagedTensorVersioned tensor; } *lent = ...;
  *	lent->loan = (struct gpool_loan){ pool, NULL, block, 0, 0, 0, sizeof(lent->loan) };    pinned once for it
@@ -335,7 +336,7 @@ GPOOL_ASSERT_SIZE(gpool_loan, 56);
  *
  * @behind: address directly after the loan
  *
- * If no fence can be recorded for lack of memory, the call waits for the stream.
+ * If there is no memory to record a fence, the call waits for the stream.
  *
  * Threads: any. Cost: as gpool_unpin(); with a stream, plus one driver call.
  */

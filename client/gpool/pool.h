@@ -36,17 +36,16 @@ GPOOL_API const char *gpool_version(void);
 GPOOL_API const char *gpool_strerror(int error);
 
 /*
- * gpool_last_error() - describe the calling thread's last failure that returned a code: the rejected value and its
- * limit, or the cause.
+ * gpool_last_error() - describe the last failed call of this thread: the rejected value and its limit, or the cause.
  *
  * @error: the code that the call returned, of either sign
  *
- * Call it directly after the failed call. A text is returned once. If no text is stored, or the stored text belongs to
- * another code, the result is that of gpool_strerror().
+ * Call it directly after the failed call. Each text is returned only once. If no text is stored, or the stored text
+ * belongs to another code, the result is the text of gpool_strerror().
  *
  * Return: a text, never NULL, never translated; valid until this thread's next call that fails.
  * Threads: any; each thread has its own texts.
- * Cost: a read of thread-local memory. Calls record texts only when they fail.
+ * Cost: a read of thread-local memory. Calls store texts only when they fail.
  */
 GPOOL_API const char *gpool_last_error(int error);
 
@@ -57,13 +56,14 @@ GPOOL_API const char *gpool_last_error(int error);
  *            that is available. NULL: no check
  * @argument: passed to check
  *
- * This is for programs that handle signals outside the signal handler, such as interpreters; a signal alone does not
- * end a wait. These calls run the check while they wait: gpool_open(), calls that wait for pages, gpool_role_acquire(),
- * gpool_event_next(), gpool_fence_wait(), gpool_lora_acquire(), gpool_lora_acquire_async() and gpool_lora_wait_layer().
- * -EINTR leaves the same state as -ETIMEDOUT.
+ * A signal alone does not end a wait. Programs that handle signals outside the signal handler, such as interpreters,
+ * can set a check instead. These calls run the check while they wait: gpool_open(), calls that wait for pages,
+ * gpool_role_acquire(), gpool_event_next(), gpool_fence_wait(), gpool_lora_acquire(), gpool_lora_acquire_async() and
+ * gpool_lora_wait_layer().
+ * A call that returns -EINTR leaves the same state as one that returns -ETIMEDOUT.
  *
- * The check runs within the waiting call and must not call into the same pool. While a check is set, the load of an
- * adapter is started by a loader thread and not by this one.
+ * The check runs within the waiting call and must not make calls for the same pool. While a check is set, a loader
+ * thread starts the loads of adapters instead of this thread.
  *
  * Threads: any; each thread has its own check. Cost: without a check, one load each time a call sleeps.
  */

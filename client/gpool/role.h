@@ -15,8 +15,9 @@ extern "C" {
  * stopped, or has lost its connection, keeps the role until its process has ended. Therefore no code of a dead holder
  * is running on this machine or its GPUs when the role is granted to a standby.
  *
- * Requests that the old holder has sent elsewhere, to a server or a file, may still take effect later. Send the token
- * with each request, and let the receiver reject tokens that are lower than the highest it has received.
+ * Requests that the old holder has sent elsewhere, to a server or a file, may still take effect later. Therefore send
+ * the token with each request. The receiver must reject tokens that are lower than the highest token that it has
+ * received.
  */
 struct gpool_role {
 	uint32_t size;    /* sizeof(struct gpool_role), set by the caller; GPOOL_ROLE_INIT sets it */
@@ -71,7 +72,7 @@ GPOOL_API int gpool_role_check(const struct gpool *pool, const struct gpool_role
 /*
  * gpool_role_release() - release a role. When the call returns, the first session in the queue holds it.
  *
- * gpool_close() also releases all roles. The caller must wait for GPU work that the role protects before the call.
+ * gpool_close() also releases all roles. Before the call, the caller must wait for the GPU work that the role protects.
  *
  * Return: 0, -ESTALE (not held under this token), -EINVAL (size), -EPIPE (no answer within 10 s; the role is released
  * when the agent is running again), -EPROTO, -ECHILD.

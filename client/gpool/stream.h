@@ -62,7 +62,7 @@ GPOOL_API void gpool_stream_close(struct gpool *pool, uint32_t stream);
 /*
  * gpool_copy() - queue a copy of device memory on a stream.
  *
- * @to, @from: device addresses. Their blocks must stay pinned, or protected by a fence, until the work is done
+ * @to, @from: device addresses. Their blocks must be pinned, or protected by a fence, until the work is done
  * @bytes:     length of the copy
  *
  * Return: 0, -EINVAL (not open, or host-signaled), -EFAULT (not mapped), -EIO (the GPU driver failed), -ENOMEM,
@@ -188,12 +188,13 @@ GPOOL_API int gpool_fence_export(
 /*
  * gpool_fence_import() - import a fence of another process, until gpool_fence_close().
  *
- * @handle: may come from an untrusted peer: a malformed handle is rejected, a forged one affects only its waiters
+ * @handle: may be received from an untrusted peer. A malformed handle is rejected; a forged one affects only its
+ *          waiters
  * @fence:  receives the fence
  *
- * While an imported timeline fence is open and not signaled, a thread of the library polls it with exponential backoff
- * (20 us to 1 ms, an eighth of the time waited). The interval bounds the latency added to streams that wait for the
- * fence.
+ * While an imported timeline fence is open and not signaled, a thread of the library polls it. The interval is an
+ * eighth of the time that the thread has already waited, but at least 20 us and at most 1 ms. It bounds the latency
+ * added to streams that wait for the fence.
  *
  * Return: 0, or
  *   -EINVAL      a malformed handle; a fence of this session; an event of this process
@@ -207,7 +208,7 @@ GPOOL_API int gpool_fence_export(
  *   -EMFILE, -ENOMEM, -EPROTO, -ECHILD
  *
  * Cost: for a timeline, a lock, and one request to the agent for the first fence of each process. For an event, one
- * driver call, and a second one the first time.
+ * driver call, and for the first import of an event a second one.
  */
 GPOOL_API int gpool_fence_import(
 	struct gpool *pool, const struct gpool_fence_handle *handle, struct gpool_fence *fence);

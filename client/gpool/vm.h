@@ -19,16 +19,16 @@ extern "C" {
  *   GPOOL_OBJECT_IMMUTABLE  the first gpool_sleep() publishes it as a named object, after which it is read-only;
  *                           gpool_wake() opens that version
  *   GPOOL_OBJECT_MUTABLE    it is spilled (gpoold.conf(5), spill_memory) and restored
- *   GPOOL_OBJECT_EPHEMERAL  it is dropped, and undefined after gpool_wake()
+ *   GPOOL_OBJECT_EPHEMERAL  it is discarded, and undefined after gpool_wake()
  *
- * Blocks, scopes and spans are not ranges: pinned content stays in the pool while the process sleeps.
+ * Sleep does not affect blocks, scopes and spans: their pinned content stays in the pool while the process sleeps.
  */
 struct gpool_range;
 
 enum {
 	/*
-	 * gpool_range_reserve(): a page that is committed has its own content of before, or zeros. Without this flag it
-	 * may have the content of another program of the same trust domain.
+	 * gpool_range_reserve(): when a page is committed, it contains its own earlier content, or zeros. Without this
+	 * flag it may contain data of another program of the same trust domain.
 	 */
 	GPOOL_RANGE_ZERO = 1u << 0,
 };
@@ -137,8 +137,9 @@ GPOOL_API int gpool_range_info(struct gpool_range *range, struct gpool_range_inf
  * @options:    class (mutable or ephemeral), usage, owner_id and flags; timeout_ms is 0. NULL: mutable, KV_CACHE
  *
  * Pages are committed and decommitted individually while the addresses remain the same, so a tensor keeps its base
- * address while its memory grows and shrinks. gpool_sleep() spills or drops the committed pages, depending on the
- * class, and gpool_wake() commits them again; in between, calls of this section return -EHOSTDOWN.
+ * address while its memory grows and shrinks. gpool_sleep() spills or discards the content of committed pages,
+ * depending on the class, and gpool_wake() commits these pages again. In between, the calls of this section return
+ * -EHOSTDOWN.
  *
  * Return: 0, -EINVAL (page_count, options), -EHOSTDOWN (the session is asleep), -ENOMEM (no address space), -EPERM (an
  * observer or admin), -E2BIG, -ECHILD.
@@ -178,8 +179,8 @@ GPOOL_API int gpool_range_commit(struct gpool_range *range, uint32_t first, uint
  * @fence: recorded after the last GPU work on the pages (gpool_fence_record()); GPOOL_FENCE_NONE: that work is done
  *
  * The call does not wait. The memory remains mapped at least until the fence is signaled, so queued work never uses
- * unmapped addresses. A page that is committed again at once has the same memory; the program must order its own work
- * on it.
+ * unmapped addresses. If a page is committed again at once, it has the same memory; the program must order its own work
+ * on this memory.
  *
  * Return: 0, -EINVAL (as gpool_range_commit(); a fence that no stream has recorded), -EHOSTDOWN (asleep), -ENOMEM
  * (no effect), -ECHILD. Cost: no driver call [range_decommit].
@@ -211,7 +212,7 @@ GPOOL_API int gpool_range_capture(struct gpool_range *range, uint32_t first, uin
  * then waits for all of their fences.
  *
  * gpool_range_commit() also ends an offer. It replaces pages that the agent has taken, but does not report their loss;
- * call gpool_range_reclaim() first if the content matters. gpool_sleep() drops the content of offered pages.
+ * call gpool_range_reclaim() first if the content matters. gpool_sleep() discards the content of offered pages.
  *
  * Return: 0, or
  *   -EINVAL     not an elastic range; pages outside the range; a page that is captured or not committed; pages that are
@@ -272,21 +273,21 @@ GPOOL_API int gpool_range_resolve(struct gpool_range *range, uint32_t index, str
 /* ---- named objects in elastic ranges ---- */
 
 /*
- * Pages of an elastic range can be published as a named object where they are, and other processes can map that object
- * at pages of their own ranges. A tensor over the range then contains the object's content, and no byte is copied. A
- * cache shares a computed prefix this way.
+ * Pages of an elastic range can be published as a named object at their addresses. Other processes can map this object
+ * into elastic ranges of their own. A tensor over such a range then contains the object's content without a copy. For
+ * example, a cache shares a computed prefix in this way.
  *
- * Such an object is immutable. The agent may evict it while no session has it pinned, mapped or not. The program
- * therefore pins it (gpool_object_pin()) before it reads the pages, and unpins it after its GPU work
- * (gpool_object_unpin_after()). -ESTALE from the pin reports that the object was evicted.
+ * Such an object is immutable. The agent may evict it while no session has it pinned, even if sessions have it mapped.
+ * Therefore pin the object (gpool_object_pin()) before the pages are read, and unpin it after the GPU work
+ * (gpool_object_unpin_after()). If the object was evicted, the pin returns -ESTALE.
  *
- * Pages of objects are not committed: commit returns -EBUSY there, decommit ignores them, and the session cannot sleep
- * while it maps them.
+ * Pages of objects are not committed. gpool_range_commit() returns -EBUSY for them, and gpool_range_decommit() ignores
+ * them. The session cannot sleep while it maps such pages.
  */
 struct gpool_range_publish_options {
 	uint32_t size;  /* sizeof(struct gpool_range_publish_options); GPOOL_RANGE_PUBLISH_OPTIONS_INIT sets it */
 	uint32_t flags; /* GPOOL_OBJECT_PRIVATE; an unknown bit is -EINVAL */
-	/* open object that is to be evicted after this one, such as the part of a prefix before it; NULL: none */
+	/* open object that is evicted after this one, such as the preceding part of a prefix; NULL: none */
 	struct gpool_object *follows;
 	const char *key;   /* key of its metadata, 1 to 1,023 bytes; NULL: no metadata */
 	const void *value; /* value of that key */
@@ -309,7 +310,7 @@ GPOOL_ASSERT_SIZE(gpool_range_publish_options, 40);
  * The pages belong to the object from then on and are read-only in all processes. They stay at their addresses. All
  * work that writes them must have finished.
  *
- * Return: 0, or, and then the pages are as before:
+ * Return: 0, or an error that leaves the pages unchanged:
  *   -EINVAL     not an elastic range, pages outside of it; a page is not committed, offered, captured, or part of a
  *               handle that the call does not cover; name or options
  *   -ESTALE     an object of this name exists
@@ -330,7 +331,7 @@ GPOOL_API int gpool_range_publish(struct gpool_range *range, uint32_t first, uin
  * @object:  receives the open object, pinned once if it can be pinned (gpool_range_publish(), GPOOL_OBJECT_PINNABLE);
  *           gpool_range_unmap() ends its mapping and closes it
  *
- * Return: 0, or, and then nothing is mapped:
+ * Return: 0, or an error without effect:
  *   -EINVAL      not an elastic range; the object does not fit between `first` and the end of the range; `first` is not
  *                the first page of a handle; the object is mutable; options
  *   -EBUSY       a page there is committed, or queued GPU work uses the memory that was decommitted there
@@ -345,8 +346,8 @@ GPOOL_API int gpool_range_map(struct gpool_range *range, uint32_t first, const c
 	const struct gpool_object_open_options *options, struct gpool_object **object);
 
 /*
- * gpool_range_unmap() - end the mapping of an object in an elastic range, and close the object. The pages have no
- * memory then, and may be committed. End the pins of the object before.
+ * gpool_range_unmap() - end the mapping of an object in an elastic range, and close the object. Its pages of the range
+ * are then without memory, and may be committed. End all pins of the object before the call.
  *
  * Return: 0, -EINVAL (it is not mapped in this range), -EBUSY (queued GPU work uses the pages: they stay mapped),
  * -EHOSTDOWN (asleep), -ECHILD.
