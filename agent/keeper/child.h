@@ -1,6 +1,6 @@
 /*
- * child.h - a process that the keeper restarts when it ends: immediately, or after a delay if it has died young several
- * times in succession.
+ * child.h - a process that the keeper restarts when it ends: immediately, or after a delay if it died shortly after its
+ * start several times in succession.
  */
 #ifndef GPOOL_AGENT_KEEPER_CHILD_H
 #define GPOOL_AGENT_KEEPER_CHILD_H
@@ -46,8 +46,8 @@ struct child {
 void child_born(struct child *child, pid_t pid);
 
 /*
- * child_died() - record that the child was reaped, and plan its next start. `young`: count a quick death at any age, as
- * for an agent that never served.
+ * child_died() - record that the child was reaped, and plan its next start. `young`: count it as a quick death at any
+ * age, as for an agent that never served.
  *
  * Return: the delay of the next start, in milliseconds.
  */

@@ -21,8 +21,9 @@
  * agent that shut the gate, or its successor, opens it.
  *
  * The page and slots of a job must not be changed by others from QUEUED until the result is read: a page that is
- * spilled twice must have the same content both times. While a mover runs, the memory tier must not be punched or
- * truncated: the GPU would write to locked pages that no longer belong to the file.
+ * spilled twice must have the same content both times. While a mover runs, no hole may be punched in the file of the
+ * memory tier, and the file must not be truncated. Otherwise the GPU would write to locked pages that no longer belong
+ * to the file.
  *
  * The agent writes all fields of an IDLE slot; the mover writes state and results of other slots. Neither side trusts
  * an index that the other has written: the agent remembers the purpose of each slot (mover_queue.h), and the mover

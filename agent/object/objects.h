@@ -64,8 +64,8 @@ void objects_destroy(struct pool *pool);
 /* The requests about objects on the attach socket, and the end of a session that has objects open. */
 extern const struct session_part objects_session_part;
 /*
- * objects_tick() - end versions that are not current and that no pin keeps any longer, record uses, and evict objects
- * above the limit; called periodically.
+ * objects_tick() - end versions that are neither current nor pinned, record uses, and evict objects above the limit;
+ * called periodically.
  */
 void objects_tick(struct pool *pool);
 void objects_session_end(struct session *session);
@@ -103,8 +103,8 @@ int objects_order_begin(struct pool *pool);
 
 /*
  * objects_recover() - restore the objects after an agent's death: map the manifests of start->held, complete or roll
- * back incomplete steps, close what dead sessions had open, and account for the pages. Sessions must already be
- * restored, and accounts and index must agree with the page words.
+ * back incomplete steps, close what dead sessions had open, and account for the pages. Call it after the sessions are
+ * restored, when accounts and index agree with the page words.
  */
 void objects_recover(struct pool *pool);
 
@@ -119,8 +119,8 @@ static inline bool object_has_name(enum object_state state)
 void object_set_state(struct pool *pool, uint32_t number, enum object_state state);
 struct manifest_pool object_geometry(const struct pool *pool);
 /*
- * object_name_refusal() - return the reason why this session must not publish under a name, whether it exists or not;
- * NULL: it may (objects_names.c).
+ * object_name_refusal() - return the reason why this session must not publish under a name, whether the name exists or
+ * not; NULL: the session may publish (objects_names.c).
  */
 const char *object_name_refusal(const struct session *session, const char *name, bool of_library);
 /*
@@ -144,7 +144,8 @@ int object_take(struct pool *pool, uint32_t number, int fd, const struct manifes
 void object_commit(struct pool *pool, uint32_t number);
 void object_reader_add(struct pool *pool, uint32_t number, uint32_t session);
 /*
- * object_reader_drop() - remove a reader. If it was the writer, it no longer is. The object ends if it is then unused.
+ * object_reader_drop() - remove a reader. If the reader was the writer, the object then has no writer. The object ends
+ * if it is then unused.
  */
 void object_reader_drop(struct pool *pool, uint32_t number, uint32_t session);
 void object_delete(struct pool *pool, uint32_t number);

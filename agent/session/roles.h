@@ -1,6 +1,6 @@
 /*
- * roles.h - leadership roles: names that one session holds at a time. One of several engines holds the role and works;
- * when its process dies, another engine takes over.
+ * roles.h - leadership roles: names that one session holds at a time. For example, one of several engines holds a role
+ * and serves; when its process dies, another engine takes over.
  *
  * The state of a role is stored in its record in the pool segment, which every process can read. Its row in the ledger
  * contains the standbys. No other copy exists, so a new agent can continue. The rules:

@@ -18,16 +18,16 @@ extern "C" {
  *
  * Kernels need only these numbers and the tables. A chunk is the unit in which the cache commits and decommits memory:
  * one driver handle with several blocks, or several handles with one block. A chunk has memory while at least one of
- * its blocks is in use; afterwards any session may reclaim the memory. Blocks are allocated in ascending order, first
- * from chunks with memory, then from others.
+ * its blocks is in use. Afterwards any session may get the memory. Blocks are allocated in ascending order, first from
+ * chunks with memory, then from others.
  *
  * The cache's stream must order all GPU work that uses the cache: queue the work on this stream, or make the stream
  * wait for it (gpool_stream_wait()). A freed block may be allocated to another sequence at once, copies are queued on
  * the stream, and memory is returned after the work that is queued there.
  *
- * A sequence is identified by a number, which is valid in this cache only. Any thread may make calls. The calls that
- * append tokens to a sequence determine their order, so if several threads append to one sequence, the slots of a
- * thread need not be adjacent.
+ * A sequence is identified by a number, which is valid in this cache only. Any thread may make calls. Tokens of a
+ * sequence are in the order of the calls that append them. If several threads append to one sequence, the slots of one
+ * thread therefore need not be adjacent.
  */
 struct gpool_kv;
 
@@ -43,7 +43,9 @@ struct gpool_kv_shape {
 GPOOL_ASSERT_SIZE(gpool_kv_shape, 20);
 
 enum {
-	/* gpool_sleep() spills the content of sequences and gpool_wake() restores it; without the flag it is dropped */
+	/*
+	 * gpool_sleep() spills the content of sequences and gpool_wake() restores it; without the flag it is discarded
+	 */
 	GPOOL_KV_KEEP = 1u << 0,
 	/* blocks can be published and found by their tokens: gpool_kv_prefix_publish() */
 	GPOOL_KV_PREFIXES = 1u << 1,
@@ -169,7 +171,7 @@ GPOOL_ASSERT_SIZE(gpool_kv_batch, 16);
 	}
 
 /*
- * gpool_kv_can_batch() - count the requests, from the first one on, that can be admitted together.
+ * gpool_kv_can_batch() - count the requests at the beginning of a list that can be admitted together.
  *
  * @tokens: [count] tokens of each request, in the order of admission
  * @limits: NULL: none
@@ -185,7 +187,8 @@ GPOOL_API int gpool_kv_can_batch(struct gpool_kv *kv, const uint32_t *tokens, ui
 	const struct gpool_kv_batch *limits, struct gpool_kv_need *need);
 
 /*
- * gpool_kv_oom_info() - return the numbers of this cache's last call that failed with -ENOSPC, -EDQUOT or -EFBIG.
+ * gpool_kv_oom_info() - return the numbers of blocks for this cache's last call that failed with -ENOSPC, -EDQUOT or
+ * -EFBIG.
  *
  * Return: 0, -EINVAL (size), -ECHILD.
  */
@@ -202,7 +205,9 @@ struct gpool_kv_request {
 	uint32_t size;   /* sizeof(struct gpool_kv_request); GPOOL_KV_REQUEST_INIT sets it */
 	uint32_t flags;  /* GPOOL_KV_CONTINUES; an unknown bit is -EINVAL */
 	uint32_t tokens; /* initial tokens, usually those of the prompt */
-	/* expected number of tokens at the end; their blocks are allocated at once. 0: allocate blocks as it grows */
+	/*
+	 * expected final number of tokens; their blocks are allocated at once. 0: allocate blocks as the sequence grows
+	 */
 	uint32_t estimated_tokens;
 	uint32_t priority; /* sequences of lower priority are preempted first */
 	uint32_t reserved; /* 0 */
@@ -232,7 +237,7 @@ GPOOL_ASSERT_SIZE(gpool_kv_request, 32);
  *   -EPIPE, -E2BIG, -ECHILD
  *
  * Cost: one lock, and a few stores for each block whose chunk has memory [kv_alloc_128k: 8,192 blocks]; for other
- * blocks that of gpool_range_commit(), once for each run of chunks [kv_alloc_128k_cold].
+ * blocks the cost of gpool_range_commit(), once for each run of chunks [kv_alloc_128k_cold].
  */
 GPOOL_API int gpool_kv_allocate(struct gpool_kv *kv, const struct gpool_kv_request *request, uint64_t *sequence);
 
@@ -242,7 +247,7 @@ GPOOL_API int gpool_kv_allocate(struct gpool_kv *kv, const struct gpool_kv_reque
  * @slot: receives the slot of the first token: block * block_tokens + position in the block. The other tokens have the
  *        next slots up to the end of the block, and then the slots of the table's next blocks. May be NULL
  *
- * If other sequences share a last block that is not full, it is copied first, on the cache's stream.
+ * If the last block is not full and is shared with other sequences, it is copied first, on the cache's stream.
  *
  * Return: 0, or an error without effect:
  *   -EINVAL  tokens is 0, not a sequence number, or the cache's stream is closed
@@ -263,8 +268,8 @@ GPOOL_API int gpool_kv_append(struct gpool_kv *kv, uint64_t sequence, uint32_t t
  *
  * @child: receives its number
  *
- * If the last block is not full, the first of both sequences to append copies it. Blocks that were allocated in advance
- * remain with the original sequence. Priority, arrival and owner_id are copied.
+ * If the last block is not full, it is copied when one of the two sequences first appends a token. Blocks that were
+ * allocated in advance remain with the original sequence. Priority, arrival and owner_id are copied.
  *
  * Return: 0, -EINVAL (not a sequence number), -ESTALE (ended), -EAGAIN (preempted), -EUSERS (max_sequences), -ECHILD.
  * Cost: a few instructions for each block [kv_fork: 125 blocks].
@@ -303,7 +308,7 @@ GPOOL_API int gpool_kv_preempt(struct gpool_kv *kv, uint64_t sequence, uint64_t 
 GPOOL_API int gpool_kv_waiting(struct gpool_kv *kv, uint64_t *sequence);
 
 /*
- * gpool_kv_resume() - allocate as many blocks for a preempted sequence as it had. None of them are shared.
+ * gpool_kv_resume() - allocate the number of blocks that a preempted sequence had. None of them is shared.
  *
  * Their content is undefined, unless gpool_kv_offload() preempted the sequence. The blocks of the watermark remain
  * free, unless no other sequence is running.
@@ -342,16 +347,16 @@ enum {
  * @sequence: as in gpool_kv_preempt()
  * @flags:    0: copy to the cache's own host memory (gpool_kv_host_reserve()); both directions run at the speed of a
  *            copy. GPOOL_KV_OFFLOAD_POOL: copy to unpinned blocks of the pool of up to 8 pages each, allocated with
- *            GPOOL_ALLOC_SPILL and the sequence's owner_id. These blocks use free pages or replace unpinned content,
- *            and can be evicted themselves within the agent's limits (spill_memory, spill_file). The mover saves
- *            evicted content and restores it when the sequence is resumed or prefetched
+ *            GPOOL_ALLOC_SPILL and the sequence's owner_id. These blocks use free pages or replace unpinned content.
+ *            The agent can also evict these blocks, within its limits (spill_memory, spill_file). The mover saves
+ *            evicted content, and restores it when the sequence is resumed or prefetched
  * @victim:   as in gpool_kv_preempt()
  *
  * gpool_kv_resume() copies the content back, so that it need not be recomputed; gpool_kv_free() discards it.
  *
  * With GPOOL_KV_OFFLOAD_INT8, each vector of head_size consecutive elements in a block is stored as int8 codes
- * -127..127 and one bf16 scale, which adds 2 / head_size to the size of the codes. If head_size is the innermost
- * dimension, these are the vectors of each token and head, of K and of V. Conversions run on the stream.
+ * -127..127 and one bf16 scale, which increases the size by a factor of 1 + 2 / head_size. If head_size is the
+ * innermost dimension, these vectors are those of each token and head, in K and in V. Conversions run on the stream.
  *
  * Elements of 4 bytes are fp32, those of 2 bytes fp16, or bf16 with GPOOL_KV_BF16; those of 1 byte are stored
  * unchanged. A restored element differs from the original by at most 1 / 252 of the largest magnitude in its vector,
@@ -362,16 +367,16 @@ enum {
  *   -EOPNOTSUPP  no gpool_kv_host_reserve(); GPOOL_KV_OFFLOAD_POOL: a pool without spill_memory and spill_file;
  *                GPOOL_KV_OFFLOAD_INT8: elements of 8 bytes, blocks below 50 bytes, or a back end without kernels
  *                (built without nvcc)
- *   -ENOSPC      too few free blocks of host memory; with GPOOL_KV_OFFLOAD_POOL, no pages for the copy, which exists
- *                beside the original for a short time. The cache's host memory may then still have room
+ *   -ENOSPC      too few free blocks of host memory; with GPOOL_KV_OFFLOAD_POOL, no pages for the copy, which exists in
+ *                addition to the original for a short time. In this case the cache's host memory may still have room
  *   -EDQUOT, -EPIPE  as gpool_alloc()
  *   -EHOSTDOWN   the session is asleep
  *   -EINVAL      an unknown flag; the cache's stream is closed
  *   -ENOMEM, -EIO
  *
  * Cost: a copy for each run of adjacent blocks; no wait, unless pages must be evicted. If content was evicted and not
- * prefetched, gpool_kv_resume() waits for the mover. During this wait, calls of other threads for this cache wait as
- * well, except gpool_kv_append() to blocks that the sequence has. gpool_kv_free() waits for content that is being
+ * prefetched, gpool_kv_resume() waits for the mover. During this wait, calls of other threads for this cache also wait,
+ * except gpool_kv_append() to blocks that the sequence already has. gpool_kv_free() waits for content that is being
  * moved. With int8, gpool_kv_resume() waits until the stream has reached the conversion.
  */
 GPOOL_API int gpool_kv_offload(struct gpool_kv *kv, uint64_t sequence, uint32_t flags, uint64_t *victim);
@@ -380,9 +385,9 @@ GPOOL_API int gpool_kv_offload(struct gpool_kv *kv, uint64_t sequence, uint32_t 
  * gpool_kv_prefetch() - begin restoring evicted content of a preempted sequence (GPOOL_KV_OFFLOAD_POOL), so that
  * gpool_kv_resume() need not wait.
  *
- * Call it repeatedly until it returns 0: each call collects restored pages and requests the next ones. It uses free
- * pages only, evicts no content, and leaves the pages free that the sequence's blocks need. Restored content may be
- * evicted again, like all unpinned content.
+ * Call it repeatedly until it returns 0: each call collects restored pages and requests the next ones. It uses only
+ * free pages, evicts no content, and does not use the free pages that the sequence's blocks need. Restored content may
+ * be evicted again, like all unpinned content.
  *
  * Return: the number of pages that are not yet in the pool; 0: gpool_kv_resume() will not wait, also if no content is
  * kept or all of it is in the cache's host memory; or
@@ -398,8 +403,8 @@ GPOOL_API int gpool_kv_offload(struct gpool_kv *kv, uint64_t sequence, uint32_t 
 GPOOL_API int gpool_kv_prefetch(struct gpool_kv *kv, uint64_t sequence);
 
 /*
- * The loss of a sequence's content in int8 form, where x' is the restored value of an element x. It covers all elements
- * of the blocks with tokens, including those after the last token.
+ * The loss of a sequence's content in int8 form, where x' is the restored value of an element x. The loss is computed
+ * over all elements of the blocks that contain tokens, including the elements after the last token.
  */
 struct gpool_kv_quant_error {
 	uint32_t size; /* sizeof(struct gpool_kv_quant_error), set by the caller */
@@ -457,8 +462,9 @@ GPOOL_API int gpool_kv_table(struct gpool_kv *kv, uint64_t sequence, const int32
  * gpool_kv_sync() - copy the changes of all tables to the device, on the cache's stream.
  *
  * Work that is queued on the stream after this call reads the current tables; earlier work reads the previous ones.
- * struct gpool_kv_sequence_info has the row of a sequence in the device tables. If gpool_sleep() drops the content (no
- * GPOOL_KV_KEEP), it also drops these tables. They contain a sequence again after it was preempted and resumed.
+ * struct gpool_kv_sequence_info contains the row of a sequence in the device tables. If gpool_sleep() discards the
+ * content (no GPOOL_KV_KEEP), it also discards these tables. A sequence is in the tables again after it was preempted
+ * and resumed.
  *
  * Return: 0, or an error after which the next call copies the rest:
  *   -ENOSPC, -EDQUOT, -ENOMEM, -EHOSTDOWN, -EBUSY, -EPIPE  no pages for the tables, as gpool_range_commit()
@@ -528,20 +534,20 @@ GPOOL_API int gpool_kv_validate(
  * its end, by the cache's model and shape, and by adapter and salt.
  *
  * A published block without a sequence is cached and counts as free. It remains until its memory is needed, until
- * gpool_kv_prefix_evict(), or until gpool_sleep() drops the content. Cached blocks are evicted least recently used
- * first, or with GPOOL_KV_ADAPTIVE least likely to be reused first; later blocks of a prefix are evicted before earlier
- * blocks.
+ * gpool_kv_prefix_evict(), or until gpool_sleep() discards the content. The least recently used cached blocks are
+ * evicted first or, with GPOOL_KV_ADAPTIVE, those that are least likely to be reused. Later blocks of a prefix are
+ * evicted before earlier blocks.
  *
  * Chunks without a block in use are offered, as by gpool_range_offer(), after the work that is queued at that time.
  * When memory is needed elsewhere, the agent takes such chunks in the order of eviction, without a call of this
  * process. The cached blocks of a taken chunk, and all blocks that follow them in a prefix, are then no longer found. A
  * sequence that begins with cached blocks keeps them until it ends. Counters are exact at the time of the call that
- * returns them. gpool_sleep() drops offered chunks, even with GPOOL_KV_KEEP.
+ * returns them. gpool_sleep() discards the content of offered chunks, even with GPOOL_KV_KEEP.
  */
 struct gpool_kv_prefix {
 	uint32_t size;       /* sizeof(struct gpool_kv_prefix); GPOOL_KV_PREFIX_INIT sets it */
 	uint32_t flags;      /* 0; an unknown bit is -EINVAL */
-	const uint32_t *ids; /* [count] token IDs, from the first token of a sequence on */
+	const uint32_t *ids; /* [count] IDs of the first tokens of a sequence */
 	uint32_t count;
 	uint32_t reserved;   /* 0 */
 	uint64_t adapter_id; /* adapter that computes the blocks; 0: none */
@@ -558,7 +564,7 @@ GPOOL_ASSERT_SIZE(gpool_kv_prefix, 48);
 
 struct gpool_kv_prefix_found {
 	uint32_t size;          /* sizeof(struct gpool_kv_prefix_found), set by the caller */
-	uint32_t blocks;        /* consecutive blocks from the first one on */
+	uint32_t blocks;        /* consecutive blocks, starting with the first */
 	uint32_t tokens;        /* tokens in these blocks */
 	uint32_t cached_blocks; /* cached blocks among these, which a new sequence takes from the free blocks */
 };
@@ -590,11 +596,11 @@ GPOOL_API int gpool_kv_prefix_allocate(struct gpool_kv *kv, const struct gpool_k
  * gpool_kv_prefix_publish() - publish a sequence's full blocks among these tokens.
  *
  * The keys and values of the blocks must be written, or the work that writes them must be queued on the cache's stream,
- * or the stream must wait for it. Published blocks must not be written. If a block with the same content is already
- * published, the sequence and its forks switch to that block and release their own (gpool_kv_table(), gpool_kv_sync()).
- * IDs of published blocks are not read again, so publishing a growing sequence costs only the new part. For a sequence
- * of a group, only the part in the first cache can be published, since the IDs must begin with the sequence's first
- * token.
+ * or this stream must wait for that work. Published blocks must not be written. If a block with the same content is
+ * already published, the sequence and its forks switch to that block and release their own (gpool_kv_table(),
+ * gpool_kv_sync()). IDs of published blocks are not read again, so publishing a growing sequence costs only the new
+ * part. Of a sequence of a group, only the part in the first cache can be published, since the IDs must begin with the
+ * sequence's first token.
  *
  * Return: the number of the sequence's first blocks that are published, or
  *   -EINVAL      size, flag, count without ids; more IDs than the sequence has tokens; a block that was published with
@@ -612,19 +618,19 @@ GPOOL_API int gpool_kv_prefix_publish(struct gpool_kv *kv, uint64_t sequence, co
  *
  * @timeout_ms: longest wait for the work on the cache's stream, milliseconds; 0: do not wait, -1: no limit
  *
- * Processes of the same trust domain, with caches of the same model and shape, can then map the same memory read-only
- * with gpool_kv_prefix_allocate(). Only whole chunks are shared, if they contain only full blocks of this sequence in
- * order; a cache with pool_blocks therefore allocates the blocks of new sequences in whole chunks.
+ * Processes of the same trust domain that have caches of the same model and shape can then map the same memory
+ * read-only with gpool_kv_prefix_allocate(). A chunk is shared only if it contains nothing but full blocks of this
+ * sequence, in order. A cache with pool_blocks therefore allocates the blocks of new sequences in whole chunks.
  *
- * Each shared chunk becomes an ephemeral named object (kv-prefix/KEY). It outlives this process, is charged to the
- * tenant that shared it, and is evicted as a whole when its memory is needed and no sequence of any process uses it.
- * Its blocks keep their memory, but get other numbers in all sequences of this cache that use them (gpool_kv_table(),
- * gpool_kv_sync()). If another process has already shared the same content, the sequences switch to its blocks and
- * their own memory is freed.
+ * Each shared chunk becomes an ephemeral named object (kv-prefix/KEY). The object outlives this process and is charged
+ * to the tenant that shared it. It is evicted as a whole when its memory is needed and no sequence of any process uses
+ * it. Its blocks keep their memory, but get other numbers in all sequences of this cache that use them
+ * (gpool_kv_table(), gpool_kv_sync()). If another process has already shared the same content, the sequences switch to
+ * its blocks and their own memory is freed.
  *
  * Blocks of the pool are not cached. When no sequence uses them, the agent may evict them, together with the cached
  * blocks that follow, after the work that is queued at that time. If no cached block follows, a later call that frees
- * or allocates unmaps them; they can be found in the pool again until they are evicted.
+ * or allocates unmaps them. Until they are evicted, they can be found in the pool again.
  *
  * Return: the number of the sequence's first blocks that belong to the pool, or
  *   -EOPNOTSUPP  a cache without pool_blocks
@@ -717,13 +723,14 @@ GPOOL_API int gpool_kv_stats(struct gpool_kv *kv, struct gpool_kv_stats *stats);
 
 /*
  * A group distributes sequences over several caches, usually one per GPU, so that a sequence can be longer than one
- * cache permits (KV parallelism). The first range_tokens tokens are stored in the first cache, the next in the second,
- * and the last cache stores all remaining tokens. A call for a group takes effect in all of its caches or in none.
+ * cache permits (KV parallelism). The first cache stores the first range_tokens tokens, the second cache the next
+ * range_tokens tokens, and so on. The last cache stores all remaining tokens. A call for a group takes effect in all of
+ * its caches or in none.
  *
- * The number of a group's sequence is that of its part in the first cache. gpool_kv_group_span() returns the numbers of
- * the other parts, for access to their tables. The caches may have other sequences. Only the group's calls may change
- * the parts of its sequences, and gpool_kv_group_preempt() replaces gpool_kv_preempt() for the first cache. Destroy a
- * group before its caches. Any thread may make calls.
+ * A sequence of a group has the number of its part in the first cache. gpool_kv_group_span() returns the numbers of the
+ * other parts, for access to their tables. The caches may also have sequences that are not of the group. Only the
+ * group's calls may change the parts of its sequences, and gpool_kv_group_preempt() replaces gpool_kv_preempt() for the
+ * first cache. Destroy a group before its caches. Any thread may make calls.
  */
 struct gpool_kv_group;
 
@@ -766,7 +773,8 @@ GPOOL_API int gpool_kv_group_allocate(
 	struct gpool_kv_group *group, const struct gpool_kv_request *request, uint64_t *sequence);
 
 /*
- * gpool_kv_group_append() - append tokens to a sequence. Tokens that belong to a further cache begin a part there.
+ * gpool_kv_group_append() - append tokens to a sequence. Tokens that exceed the range of a cache begin a part in the
+ * next cache.
  *
  * @member, @slot: receive the cache and the slot of the first token; may be NULL
  *

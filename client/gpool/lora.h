@@ -18,9 +18,9 @@ extern "C" {
 /*
  * LoRA adapters in PEFT's file format are packed into pages that all engines of a trust domain share. The first engine
  * that needs an adapter loads it and publishes it as an object of class GPOOL_OBJECT_PINNABLE; the others map it. An
- * adapter stays in the pool while an engine has acquired it, and afterwards until its pages are needed. Acquiring a
- * resident adapter costs a lookup and a pin. Ranks are not padded to a common rank; the rest of an adapter's last page
- * is unused.
+ * adapter stays in the pool while an engine has acquired it. Afterwards it stays until its pages are needed. Acquiring
+ * a resident adapter costs a lookup and a pin. Ranks are not padded to a common rank; the rest of an adapter's last
+ * page is unused.
  *
  * This process reads and completely validates adapter files with its own permissions. The agent does not access them.
  */
@@ -34,11 +34,11 @@ enum gpool_lora_element {
 
 enum {
 	/*
-	 * Store adapters as int8 in cache_dir and warm, at least one of which is required, if this changes their
-	 * outputs by at most 1.5 % (one scale for 128 columns). This halves the disk space, the host memory and the
-	 * time to read. The first load of an adapter measures the loss; from this load on the pool has the restored
-	 * int8 weights, so that the weights from every source are bit-identical. Without the flag, and for adapters
-	 * with a larger loss, weights are bit-identical to those of the files.
+	 * Store adapters as int8 in cache_dir and warm, if this changes their outputs by at most 1.5 % (one scale for
+	 * 128 columns). At least one of cache_dir and warm is required. This halves the disk space, the host memory and
+	 * the time to read. The first load of an adapter measures the loss. From this load on, the pool contains the
+	 * restored int8 weights, so that the weights from every source are bit-identical. Without the flag, and for
+	 * adapters with a larger loss, weights are bit-identical to those of the files.
 	 */
 	GPOOL_LORA_INT8 = 1u << 0,
 	/* Share adapters among the engines of one tenant only, instead of those of a trust domain. */
@@ -328,12 +328,12 @@ GPOOL_API int gpool_lora_stats(struct gpool_lora *lora, struct gpool_lora_stats 
  *	gpool_lora_batch_apply(batch, layer, target, x, ..., stream);    after each projection: two kernels in total
  *
  * All addresses remain the same, so the kernels may be captured into a graph. Launched after a set, the graph adds the
- * outputs for the tokens of that set, or nothing if the set has no tokens. The result of a token is bit-identical
- * whatever other tokens the batch has.
+ * outputs for the tokens of that set, or nothing if the set has no tokens. The result for a token is bit-identical for
+ * all combinations with other tokens.
  *
- * Threads: one at a time for each batch. Streams: options.stream orders the work. To apply the batch, or launch graphs,
- * on another stream, make the other stream wait for options.stream after the set, and options.stream wait for the other
- * stream before the next set.
+ * Threads: one at a time for each batch. Streams: options.stream orders the work. If the batch is applied, or graphs
+ * are launched, on another stream, this stream must wait for options.stream after the set, and options.stream must wait
+ * for this stream before the next set.
  */
 struct gpool_lora_batch;
 
@@ -404,8 +404,8 @@ GPOOL_API int gpool_lora_batch_destroy(struct gpool_lora_batch *batch);
  *
  * The batch itself acquires its adapters until the next set, which releases them after the work that is queued on the
  * stream at that time. The caller may therefore release them directly after this call. Every module of an adapter must
- * have a layer and target of the same shape in the batch, since leaving a module out would change the adapter. After a
- * failure other than -EIO, the previous set remains in effect.
+ * have a layer and target of the same shape in the batch, because an adapter without one of its modules would compute
+ * other outputs. After a failure other than -EIO, the previous set remains in effect.
  *
  * Return: 0, or
  *   -EINVAL  more tokens, adapters or ranks than the batch permits; an adapter that is not acquired, has modules of

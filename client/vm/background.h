@@ -1,5 +1,5 @@
 /*
- * background.h - a background thread for each pool handle, for work for which callers must not wait. Internal to
+ * background.h - a background thread for each pool handle. It does work for which callers must not wait. Internal to
  * libgpool.
  *
  * The thread starts with the first task and ends in gpool_close(). It receives no signals and does not exist after
@@ -29,8 +29,8 @@ int background_add(struct gpool *pool, struct background_task *task);
 void background_remove(struct gpool *pool, struct background_task *task);
 
 /*
- * background_wake() - run the task soon, or once more if it is running. May be called with any lock held that no task
- * acquires.
+ * background_wake() - run the task soon, or once more if it is running. The caller may hold locks, except those that a
+ * task acquires.
  */
 void background_wake(struct gpool *pool, struct background_task *task);
 

@@ -118,8 +118,8 @@ uint32_t elastic_used(const struct elastic *elastic, uint32_t *slot);
 /* elastic_set() - change a slot's state. The caller holds the lock. */
 void elastic_set(struct elastic *elastic, uint32_t slot, enum elastic_state state);
 /*
- * elastic_drop() - make a slot without uses reclaimable or released. Its state is HELD or TAKEN. The caller holds the
- * lock.
+ * elastic_drop() - make a slot that has no uses reclaimable or released. Its state is HELD or TAKEN. The caller holds
+ * the lock.
  */
 void elastic_drop(struct elastic *elastic, uint32_t slot);
 /*
@@ -138,8 +138,8 @@ bool elastic_hold_offered(struct elastic *elastic, uint32_t slot);
 struct vm_take_options elastic_options(const struct elastic *elastic);
 
 /*
- * elastic_commit() - commit those of the pages that are not committed; all or none. Handles that the agent has not
- * taken cost no call. The others need one request to the agent, one mapping per handle and one access call per run.
+ * elastic_commit() - commit those of the pages that are not committed, all or none. Handles that the agent has not
+ * taken need no call. The others need one request to the agent, one mapping per handle and one access call per run.
  * ahead: only provide the handles, for a later call; nothing is evicted for them.
  * Return: the number of provided handles, or -EBUSY (another thread is providing one of them, or queued GPU work uses
  * an address whose handle was taken), or as vm_take() and vm_map().
@@ -172,10 +172,10 @@ int elastic_reclaim(struct elastic *elastic, const struct elastic_pages *pages, 
 bool elastic_is_here(struct elastic *elastic, const struct elastic_pages *pages);
 
 /*
- * elastic_give() - make slots reclaimable whose handles were passed to another owner without becoming idle. The handles
- * were completely committed and not otherwise in use. elastic_can_give() - check the handles before, and describe them
- * as elastic_blocks() does. Return: 0, -EBUSY (captured, or offered). Call both between ranges_enter() and
- * ranges_leave().
+ * elastic_give() - make slots reclaimable after their handles have been passed to another owner without becoming idle.
+ * The handles were completely committed and not otherwise in use. elastic_can_give() - check the handles before, and
+ * describe them as elastic_blocks() does. Return: 0, -EBUSY (captured, or offered). Call both between ranges_enter()
+ * and ranges_leave().
  */
 int elastic_can_give(
 	struct elastic *elastic, const struct elastic_pages *pages, struct gpool_block *blocks, uint32_t *first_pages);

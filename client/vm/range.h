@@ -1,6 +1,6 @@
 /*
- * range.h - ranges: addresses that stay while their pages change. docs/internals/vm.md states the rules. Internal to
- * libgpool.
+ * range.h - ranges: addresses that stay the same while their pages change. docs/internals/vm.md states the rules.
+ * Internal to libgpool.
  */
 #ifndef GPOOL_CLIENT_VM_RANGE_H
 #define GPOOL_CLIENT_VM_RANGE_H
@@ -100,7 +100,7 @@ int64_t range_handles(const struct gpool_range *range);
 
 /*
  * range_stand() - convert the range's pages, which are in transit, to its block. Return: 0, -EPIPE (they belong to
- * another session). range_fall() - the reverse; the pin is dropped too.
+ * another session). range_fall() - convert the block to pages in transit, and end its pin.
  */
 int range_stand(struct gpool_range *range);
 void range_fall(struct gpool_range *range);

@@ -9,15 +9,15 @@
  *   pending unmap  the old addresses of pages that were also mapped elsewhere; still mapped, because queued work may
  *                  use them
  * The regions therefore always partition the space. A region is `moving` while one thread works on it without the lock.
- * A moving region has its kind, and its place among its neighbours, but it is in no tree or list.
+ * A moving region keeps its kind and its place among its neighbours, but is in no tree or list.
  *
  * A free region is available to its own stream immediately. For other streams its readiness is one of
  *   UNFENCED  freed without a fence, because only one stream was in use: a fence must be recorded first
  *   PENDING   its fence is not signaled
  *   READY     its fence is signaled, or the region has no stream
  * When a stream reuses a region immediately, the GPU may still be executing earlier work on it. The allocation
- * therefore keeps the readiness and the fence of the region as its guard. What happens at its free depends on the
- * stream of the free:
+ * therefore keeps the readiness and the fence of the region as its guard. When the allocation is freed, its state
+ * depends on the stream of the free:
  *   the same stream   the region is like any other
  *   no stream         it belongs to the guard's stream until the guard ends
  *   another stream    it is `guarded`: available to no stream until the guard ends, and then to that other stream

@@ -1,6 +1,6 @@
 /*
- * space.h - a space: a reserved range of addresses, with handles mapped slot by slot. It contains no policy. Internal
- * to libgpool.
+ * space.h - a space: a reserved range of addresses, with handles mapped slot by slot. This file contains no policy.
+ * Internal to libgpool.
  *
  * A slot holds one handle (handle.h). The owner of the space tracks which mapped handles are held and which are
  * reclaimable, that is, idle and still mapped. The handle of a reclaimable slot may be given to another process at any

@@ -11,7 +11,7 @@
  *   vpmm_record.c   record calls in a file
  *   vpmm_options.c  options and environment
  *
- * The lock protects the sets. While it is held, no function may acquire another lock, wait, or call the driver, the
+ * The lock protects the sets. A function that holds it must not acquire another lock, wait, or call the driver, the
  * agent or a callback. A step that needs such a call takes its regions out of the sets, so that they move, and releases
  * the lock. Afterwards it acquires the lock again and inserts the result, or restores the previous state.
  *
@@ -76,7 +76,7 @@ struct vpmm {
 	/* State of the background task, protected by the lock. */
 	struct background_task task;
 	bool touched;        /* a call was made since the last run */
-	atomic_bool asleep;  /* it does not run before it is woken; read without the lock by frees of small buffers */
+	atomic_bool asleep;  /* the task runs only after a wake; frees of small buffers read this without the lock */
 	bool calm;           /* it runs rarely, because no call was made */
 	uint32_t wait_ms;    /* time until the next run */
 	uint32_t busy_ticks; /* runs that found new calls, since free regions were last offered */
@@ -110,7 +110,8 @@ int vpmm_options_read(struct vpmm *vpmm);
 
 /*
  * vpmm_slot() - get the slot of an open stream, or VM_NONE for no stream. Return: 0, -EINVAL. A stream that the
- * allocator knows may be being closed; stream_closed(), which follows, then handles its regions. Lock held.
+ * allocator knows may be in the process of being closed; the subsequent stream_closed() then handles its regions. Lock
+ * held.
  */
 int vpmm_slot_enter(struct vpmm *vpmm, uint32_t stream, uint32_t *slot) COLD;
 
