@@ -38,8 +38,8 @@ enum {
 	ADAPTER_PAGE_BYTES_MAX = 4 << 20, /* page sizes must also be powers of two */
 };
 /*
- * Limit of the size of all pages. Rank 128 in all linear layers of a model with 400 billion parameters needs half of
- * it.
+ * Limit of the size of all pages. An adapter of rank 128 in all linear layers of a model with 400 billion parameters
+ * needs half of this limit.
  */
 #define ADAPTER_BYTES_MAX (UINT64_C(16) << 30)
 
@@ -128,7 +128,7 @@ static inline uint32_t adapter_tile_bytes(uint32_t rank)
 
 /*
  * adapter_matrix_runs() - return the number of runs of a matrix with this number of tiles. head_tiles must be at least
- * 1, and run_tiles too if the matrix has more tiles than head_tiles.
+ * 1. If the matrix has more tiles than head_tiles, run_tiles must also be at least 1.
  */
 static inline uint32_t adapter_matrix_runs(const struct adapter_matrix *matrix, uint32_t tiles)
 {

@@ -16,7 +16,7 @@ enum page_use { PAGE_USE_NONE, PAGE_USE_IDLE, PAGE_USE_CACHED, PAGE_USE_HEAD, PA
 
 /*
  * A session's claim about a page that it leases. Each leased page has exactly one of the three values. An unsignaled
- * fence makes no difference.
+ * fence does not change this value.
  *
  *   NEEDED   pinned, prepared or held by a thread, or its session disconnected but is still running: the agent does
  *            not take the page
@@ -49,8 +49,8 @@ struct page_uses {
 };
 
 /*
- * page_map_fill() - fill in facts[page_count]. Claims to pages that belong to another session by their page word are
- * ignored; such facts stay unchanged. Cost: one pass over the pages, independent of the number of sessions.
+ * page_map_fill() - fill in facts[page_count]. Claims to pages whose page words name another session are ignored; the
+ * facts of such pages stay unchanged. Cost: one pass over the pages, independent of the number of sessions.
  */
 void page_map_fill(const struct pool_segment *pool, const struct pool_check_session *sessions, uint32_t session_count,
 	struct page_fact *facts);

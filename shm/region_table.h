@@ -25,7 +25,7 @@
 #include <stdint.h>
 
 enum {
-	/* More regions than a person reads. The table has 512 KiB of addresses, but only used entries take memory. */
+	/* More entries than a person reads. The table has 512 KiB of addresses, but only used entries need memory. */
 	REGION_TABLE_ENTRIES = 8192,
 	REGION_ROW_NEW = 0xffff,      /* instead of an entry's number: the region has no entry yet */
 	REGION_ROW_UNLISTED = 0xfffe, /* the table was full; the region is counted as unlisted */
@@ -103,8 +103,8 @@ struct region_table {
 /* ---- functions of the worker, called with its lock held ---- */
 
 /*
- * The private state of the writer. Each region stores the number of its entry, initially REGION_ROW_NEW. A region for
- * which the table was full gets an entry at a later region_table_set(), if one is free.
+ * The private state of the writer. Each region stores the number of its entry, initially REGION_ROW_NEW. If the table
+ * was full, a region gets an entry at a later region_table_set(), if an entry is then free.
  */
 struct region_writer {
 	struct region_table *table;
@@ -117,8 +117,8 @@ struct region_writer {
 };
 
 /*
- * region_writer_init() - initialize the writer of a new session's table. The struct has 16 KiB, which are allocated as
- * they are used.
+ * region_writer_init() - initialize the writer of a new session's table. The struct has 16 KiB; the kernel allocates
+ * its pages at their first use.
  */
 void region_writer_init(struct region_writer *writer, struct region_table *table, const _Atomic uint32_t *clock_ms,
 	uint64_t page_bytes);

@@ -144,10 +144,10 @@ enum {
  * doorbell. Exactly one side ends the request: the agent by REQUESTED -> DONE, or the worker, at its deadline, by
  * REQUESTED -> CANCELLED. If the worker was first, it sets the pending bit and rings again, and the agent takes the
  * pages back. The slot then belongs to the agent until it stores IDLE. Meanwhile the worker uses another slot, so the
- * answer to an old request cannot meet a new one.
+ * answer to an old request cannot be taken for the answer to a new one.
  *
- * The worker raises the serial number with each request. From this number, an agent that finds an incomplete step of
- * its predecessor determines whether that request was answered. The change to DONE hands over all pages of a grant at
+ * The worker raises the serial number with each request. An agent that finds an incomplete step of its predecessor uses
+ * this number to determine whether that request was answered. The change to DONE transfers all pages of a grant at
  * once.
  *
  * The free bits of granted pages stay clear, so that no other thread can take them. The first run of the `need` pages
@@ -180,7 +180,7 @@ struct lease_request {
 		uint32_t extra_first;
 		uint32_t object_holder; /* see object_pins */
 	};
-	uint64_t tag; /* of a block; not for LEASE_TAKE. Never changed by the agent: its successor may read it again */
+	uint64_t tag; /* of a block; not for LEASE_TAKE. The agent never changes it: its successor may read it again */
 };
 static_assert(sizeof(struct lease_request) == 64, "one cache line each");
 

@@ -1,9 +1,9 @@
 /*
  * timeline_page.h - a page of shared memory with the timelines that a session shares with other sessions.
  *
- * Only the session and the agent share the session segment, so the numbers that other processes may see need a memfd of
- * their own. The worker creates, maps and seals it when it first exports a fence; no other process can ever write to
- * it. The agent forwards the memfd to sessions of the same trust domain. The worker's streams write the numbers that
+ * Only the session and the agent share the session segment, so the numbers that other processes may read need a
+ * separate memfd. The worker creates, maps and seals it when it first exports a fence; no other process can ever write
+ * to it. The agent forwards the memfd to sessions of the same trust domain. The worker's streams write the numbers that
  * others wait for both to this page and to the session segment (client/core/export.c). Readers must treat the page as
  * untrusted: it may signal a fence too early or too late, which affects only the waiters.
  */

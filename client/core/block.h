@@ -26,8 +26,8 @@ static inline struct block_entry *block_entry(const struct gpool *pool, uint32_t
 }
 
 /*
- * Return true if two page words are equal, ignoring the change that an inspection by the agent causes. During it, the
- * state of a pinned page is EVICTING instead of LEASED.
+ * Return true if two page words are equal, ignoring the change that an inspection by the agent causes. During an
+ * inspection, the state of a pinned page is EVICTING instead of LEASED.
  */
 static inline bool block_word_same(uint64_t now, uint64_t word)
 {

@@ -1,11 +1,11 @@
 /*
  * export.h - export fences of this process, so that other processes can wait for them. Internal to libgpool.
  *
- * By timeline: the first export creates a page of shared memory that only this process can write. The agent gets a
- * descriptor of the page, for other sessions of the trust domain. After that, the streams of exported fences also write
- * their progress to this page.
+ * Export by timeline: the first such export creates a page of shared memory that only this process can write. The agent
+ * gets a descriptor of the page, for other sessions of the trust domain. After that, the streams of exported fences
+ * also write their progress to this page.
  *
- * By event: each exported fence uses a driver event from a ring. An event is reused when its work is done and
+ * Export by event: each exported fence uses a driver event from a ring. An event is reused when its work is done and
  * EXPORT_EVENTS - 1 other fences have been exported after it.
  */
 #ifndef GPOOL_CLIENT_EXPORT_H

@@ -2,9 +2,9 @@
  * flight.h - the records that a worker writes to its ring of the flight recorder (shm/flight.h). Internal to libgpool.
  *
  * Slow paths record the cause of their wait. Allocations and frees are recorded for at most one block in 256. The
- * sequence in the tag selects the block, so both its allocation and its free are recorded. This costs little. The
- * allocation of such a block is timed out of line in any case, and a free tests bits of the tag that it already has in
- * a register.
+ * sequence in the tag selects the block, so both its allocation and its free are recorded. The cost is low: the
+ * allocation of such a block is measured in any case, out of line, and a free tests bits of the tag that it already has
+ * in a register.
  */
 #ifndef GPOOL_CLIENT_FLIGHT_H
 #define GPOOL_CLIENT_FLIGHT_H

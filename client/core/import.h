@@ -6,9 +6,9 @@
  * which only this process and its streams write. Users are GPU streams, blocks that wait to be freed, and the agent
  * when it evicts such a block.
  *
- * A query updates the word. A separate thread updates it for all other users. While a fence is open, this thread polls.
- * The interval is an eighth of the time since the last progress, at least 20 us and at most 1 ms. Otherwise it sleeps
- * without a timeout.
+ * A query updates the word. For all other users, a separate thread updates it. While an unsignaled fence is open, this
+ * thread polls; the interval is an eighth of the time since the last progress, at least 20 us and at most 1 ms.
+ * Otherwise the thread sleeps without a timeout.
  *
  * If a GPU waited for the other process's word directly, the death of that process would block the GPU, and all work
  * that is queued after the wait, forever. The thread detects such a death through the agent (the record of the session)

@@ -59,8 +59,8 @@ extern _Thread_local struct thread_slot thread_slots[POOLS_MAX] GPOOL_INTERNAL(t
 	__attribute__((tls_model("initial-exec")));
 
 /*
- * thread_cache_create() - create the calling thread's cache for this pool. Return NULL if memory is short; only the
- * allocations of this thread then fail.
+ * thread_cache_create() - create the calling thread's cache for this pool. Return NULL if there is no memory; then only
+ * allocations of this thread fail.
  */
 struct thread_cache *thread_cache_create(struct gpool *pool) GPOOL_INTERNAL(thread_cache_create) COLD;
 
@@ -85,7 +85,7 @@ void thread_cache_flush(struct thread_cache *cache);
 
 /*
  * Claim a run of the calling thread's cache. Return: 0 (claimed and pinned), -EAGAIN (in motion), -ESTALE (the agent
- * has taken it; the caller drops it).
+ * has taken it; the caller removes it from the cache).
  */
 static inline int cached_run_claim(const struct gpool *pool, const struct cached_run *run)
 {

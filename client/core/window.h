@@ -54,8 +54,8 @@ bool window_wanted(const struct gpool *pool, uint32_t page);
 int window_let_go(struct gpool *pool) COLD;
 
 /*
- * window_let_go_unused() - unmap all unused handles, even if they are not needed elsewhere, if the pool has several
- * trust domains. Called before a long pause of this process.
+ * window_let_go_unused() - if the pool has several trust domains, unmap all unused handles, even those that are not
+ * needed elsewhere. Called before a long pause of this process.
  */
 void window_let_go_unused(struct gpool *pool);
 
