@@ -7,7 +7,7 @@
  * that of a module (loader.c), and the checksum of its shared parts with that of kept memory (store.c).
  *
  * Changing the offset, size, name or order of fields changes the checksum; changing the code that uses them does not.
- * The table describes neither the meaning of fields nor the order of the arrays in a segment. After changing those,
+ * The table describes neither the meaning of fields nor the order of the arrays in a segment. After a change of these,
  * raise POOL_LAYOUT_VERSION or MODULE_ABI.
  *
  * The keeper and modules of any version exchange the structs in this file, so these structs must never change.

@@ -29,8 +29,8 @@ enum config_release { CONFIG_RELEASE_UNMAP, CONFIG_RELEASE_DEATH };
 enum config_log_target { CONFIG_LOG_STDERR, CONFIG_LOG_JOURNAL };
 
 /*
- * The place where a value was set, encoded as line | source << 24. With it, errors that a check across keys finds name
- * file and line. The source is an index of config.sources[]; 0 is the default.
+ * The place where a value was set, encoded as line | source << 24. It allows checks of several keys to report file and
+ * line. The source is an index of config.sources[]; 0 is the default.
  */
 
 /* An amount of pool memory with its unit: "2GiB", "4096 pages", "90%". */

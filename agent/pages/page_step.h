@@ -1,5 +1,5 @@
 /*
- * page_step.h - the steps of a page word, with the states that each step leads from and to.
+ * page_step.h - the steps of a page word, with the states before and after each step.
  *
  * The agent is the only writer of page words, and each of its stores is one of these steps. page_steps[] is the
  * complete list of permitted transitions; debug builds check each store (pool_word_set() in pool.h).
