@@ -2,8 +2,9 @@
  * torture_ranges.h - steps of torture.c's workers with elastic ranges and gpool_malloc_async(): commit pages, offer
  * them at once or with a fence, reclaim them, decommit them; allocate and free on a stream. Each thread has its own
  * range and knows the content of each page. Pages that a reclaim reports as kept must have their content. Pages that
- * wait for a fence must have it until the fence is signaled. Single pages are also published under names that all workers share,
- * mapped, pinned, unmapped and deleted. A page that a thread has pinned must have the content of its name.
+ * wait for a fence must have it until the fence is signaled. Single pages are also published under names that all
+ * workers share, mapped, pinned, unmapped and deleted. A page that a thread has pinned must have the content of its
+ * name.
  */
 #ifndef GPOOL_TESTS_STRESS_TORTURE_RANGES_H
 #define GPOOL_TESTS_STRESS_TORTURE_RANGES_H
