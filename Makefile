@@ -175,6 +175,19 @@ $(B)/obj/client/torch/torch.o $(B)/obj/tests/integration/test_torch.o: ALL_CFLAG
 $(B)/libgpool_torch.so: $(B)/obj/client/torch/torch.o $(B)/libgpool.so
 	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libgpool_torch.so.$(SOVERSION) -Wl,-rpath,'$$ORIGIN' -o $@ $< -L$(B) -lgpool
 
+# The native module of the Python package, in the stable ABI of CPython 3.9: one file for all versions from then on. It is not linked
+# with libgpool, which the package loads. The package is used in place, so a copy is put there.
+PYTHON ?= /usr/bin/python3
+PYTHON_NATIVE := client/python/gpool/_native.abi3.so
+NATIVE_OBJ := $(call obj,$(wildcard client/python/native/*.c))
+# Their declarations are other people's: -isystem keeps the warnings to ours.
+$(NATIVE_OBJ): ALL_CFLAGS += -isystem $(shell $(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))') \
+	-DPy_LIMITED_API=0x03090000 -Iclient
+$(B)/_native.abi3.so: $(NATIVE_OBJ)
+	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) -shared -o $@ $^
+$(PYTHON_NATIVE): $(B)/_native.abi3.so
+	$(Q)cp $< $@~ && mv $@~ $@
+
 $(B)/libtools.a: $(call obj,$(wildcard tools/lib/*.c))
 	$(call say,AR,$@)rm -f $@ && ar rcs $@ $^
 

@@ -397,7 +397,7 @@ class Blocks(AgentTest):
         fence = manual.record()
         waits = threading.Thread(target=fence.wait)
         waits.start()
-        while self.pool.handle._calls == 0:
+        while self.pool.handle.calls == 0:
             pass
         self.assertRaises(gpool.Busy, self.pool.close)
         fence.signal()

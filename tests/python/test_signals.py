@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 import signal
-import sys
 import threading
 import unittest
 from typing import Callable, List
 
 from harness import ROOT, AgentTest, gpool
+
+from gpool import _native
 
 PLAIN = ROOT / "tests" / "fixtures" / "adapters" / "plain"
 
@@ -21,11 +22,9 @@ class Handled(Exception):
 
 def while_it_waits(do: Callable[[], object]) -> threading.Thread:
     """Return a thread that calls this once the main thread waits in the library."""
-    main = threading.main_thread().ident
-    assert main is not None
 
     def look() -> None:
-        while sys._current_frames()[main].f_code.co_name != "waiting":
+        while not _native.waits():
             pass
         do()
 

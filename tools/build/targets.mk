@@ -41,7 +41,7 @@ need-test-deps:
 	$(Q)tools/build/deps.sh --quiet build test
 
 # Check the packages before compiling anything.
-$(COMMON_OBJ) $(AGENT_OBJ) $(CLIENT_OBJ) $(LORA_OBJ): | need-deps
+$(COMMON_OBJ) $(AGENT_OBJ) $(CLIENT_OBJ) $(LORA_OBJ) $(NATIVE_OBJ): | need-deps
 
 # ---- running programs ----
 
@@ -112,7 +112,6 @@ TMPFILES_DIR := $(prefix)/lib/tmpfiles.d
 UNITS := $(notdir $(basename $(wildcard tools/packaging/systemd/*.service.in)))
 
 # The folder in which this Python finds packages below prefix.
-PYTHON ?= /usr/bin/python3
 pythondir ?= $(shell $(PYTHON) -c 'import site; print(next(p for p in site.getsitepackages() if p.startswith("$(prefix)/lib/")))' 2>/dev/null || \
 	echo $(prefix)/lib/python3/dist-packages)
 
@@ -121,6 +120,12 @@ pythondir ?= $(shell $(PYTHON) -c 'import site; print(next(p for p in site.getsi
 # place.
 PYTHON_ABI := client/python/gpool/_abi.py
 GENERATED := $(addprefix $(B)/,poolctl.bash _poolctl grafana-dashboard.json) $(PYTHON_ABI)
+# The package in the source tree has the module of the release build.
+ifeq ($(CONFIG),release)
+GENERATED += $(PYTHON_NATIVE)
+else ifneq ($(filter debug debian,$(CONFIG)),)
+GENERATED += $(B)/_native.abi3.so
+endif
 all: $(GENERATED)
 
 $(B)/poolctl.bash $(B)/_poolctl: $(B)/poolctl
@@ -163,7 +168,8 @@ install: all ## install below prefix and sysconfdir
 	$(INSTALL) -d $(DESTDIR)$(MONITORING_DIR)
 	$(INSTALL) -m 644 $(MONITORING) $(DESTDIR)$(MONITORING_DIR)/
 	$(INSTALL) -d $(DESTDIR)$(pythondir)/gpool
-	$(INSTALL) -m 644 $(sort $(wildcard client/python/gpool/*.py) $(PYTHON_ABI)) client/python/gpool/py.typed $(DESTDIR)$(pythondir)/gpool/
+	$(INSTALL) -m 644 $(sort $(wildcard client/python/gpool/*.py) $(PYTHON_ABI)) $(wildcard client/python/gpool/*.pyi) \
+		client/python/gpool/py.typed $(B)/_native.abi3.so $(DESTDIR)$(pythondir)/gpool/
 	test -e $(DESTDIR)$(sysconfdir)/gpool/gpoold.conf || \
 		$(INSTALL) -m 644 agent/config/gpoold.conf $(DESTDIR)$(sysconfdir)/gpool/
 
@@ -199,5 +205,5 @@ deb: ## build Debian packages of the committed source in build/deb/; needs debhe
 gpu-bundle: all $(addprefix $(B)/tests/,$(GPU_TESTS)) ## collect the GPU tests in a folder, for a machine with a GPU; run ./run there
 	$(Q)tools/build/bundle.sh $(B) gpu-bundle $(GPU_TESTS)
 
-clean: ## remove build/, gpu-bundle/ and the generated file of the Python package
-	rm -rf build gpu-bundle $(PYTHON_ABI)
+clean: ## remove build/, gpu-bundle/ and the generated files of the Python package
+	rm -rf build gpu-bundle $(PYTHON_ABI) $(PYTHON_NATIVE)

@@ -3,9 +3,9 @@
     with gpool.Pool() as pool, pool.alloc(4) as block:
         weights = torch.from_dlpack(block.view("float16", (1024, 1024)))
 
-client/python/README.md describes the rules. The package uses ctypes and needs only libgpool_lora.so, which loads
-libgpool.so. It loads the file that $GPOOL_LIBRARY names, the library with which the package was installed, or that of
-the source tree that contains the package.
+client/python/README.md describes the rules. The package needs libgpool_lora.so, which loads libgpool.so. It loads the
+file that $GPOOL_LIBRARY names, the library of the source tree that contains the package, the library in the package
+itself (a wheel has one), or the library with which the package was installed.
 """
 
 from ._block import Block, Pin, Span

@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 import ctypes
-import errno
-import threading
 import warnings
 from typing import TYPE_CHECKING, Any, Optional, Sequence, Tuple, Union
 
-from . import _abi
-from ._errors import Error, Stale, check
+from . import _abi, _native
+from ._errors import check
 from ._handle import Handle
 from ._library import library
 from ._view import View, loan
 
 if TYPE_CHECKING:
     from ._pool import Pool
-    from ._stream import Fence, Stream
+    from ._stream import Stream
 
 
-class Pin:
+class Pin(_native.Pin):
     """The result of Block.pin(): unpins the block at the end of a `with` statement."""
 
-    def __init__(self, block: Block) -> None:
-        self.block = block
-
-    def __enter__(self) -> Block:
-        return self.block
-
-    def __exit__(self, *_: object) -> None:
-        self.block.unpin()
+    __slots__ = ()
 
 
-class Block:
+class Block(_native.Block):
     """A block of pages from Pool.alloc(), pinned once, until free() or the end of a `with` statement.
 
         with pool.alloc(4) as block:            # freed at the end
@@ -45,49 +36,21 @@ class Block:
     Threads: any.
     """
 
-    def __init__(self, pool: Pool, block: _abi.gpool_block) -> None:
-        self._pool = pool
-        self._block = block
-        self._lock = threading.Lock()
-        self._pins = 1  # of the program; views have their own pins, which an excess unpin() cannot end
-        self._freed = False
+    __slots__ = ("__weakref__",)
 
     def __repr__(self) -> str:
         return (
-            f"<gpool.Block {self.page_count} pages from page {self._block.page}, "
-            f"{self._pins} pins{', freed' * self._freed}>"
+            f"<gpool.Block {self.page_count} pages from page {self.page}, {self._pins} pins{', freed' * self._freed}>"
         )
 
-    def __del__(self) -> None:
-        if self._pins and not self._freed and not self._pool.closed:
-            warnings.warn(
-                f"{self!r} is dropped and stays pinned: free() or unpin() it",
-                ResourceWarning,
-                stacklevel=2,
-                source=self,
-            )
-
-    def __enter__(self) -> Block:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if not self._freed and not self._pool.closed:
-            try:
-                self.free()
-            except Stale:
-                pass  # it was evicted
-
-    # ---- properties ----
-
-    @property
-    def page_count(self) -> int:
-        """Return the number of pages."""
-        return int(self._block.page_count)
-
-    @property
-    def page(self) -> int:
-        """Return the number of the first page in the pool."""
-        return int(self._block.page)
+    def _dropped(self) -> None:
+        """Warn that the last reference of a pinned block has ended."""
+        warnings.warn(
+            f"{self!r} is dropped and stays pinned: free() or unpin() it",
+            ResourceWarning,
+            stacklevel=2,
+            source=self,
+        )
 
     @property
     def nbytes(self) -> int:
@@ -95,92 +58,8 @@ class Block:
         return self.page_count * self._pool.page_bytes
 
     @property
-    def address(self) -> int:
-        """Return the device address of `nbytes` contiguous bytes, valid while the block is pinned.
-
-        Raises Stale.
-        Cost: a few loads.
-        """
-        address = ctypes.c_uint64()
-        with self._pool.handle as pool:
-            check(library().gpool_address(pool, self._block, ctypes.byref(address)), "read a block's address")
-        return address.value
-
-    # ---- pins ----
-
-    def pin(self) -> Pin:
-        """Pin the block: keep its content at its address until unpin() or the end of `with block.pin():`. Pins nest.
-
-        Raises Stale: freed or evicted; TimedOut: the block was being moved for longer than pins.timeout; and for
-        spilled blocks NoRoom: no pages for the restored content; AgentGone; Error with EIO (the content cannot be
-        read), ENOMEM.
-        Cost: mostly that of the interpreter; a system call if the block is being moved; the restore of a spilled block.
-        """
-        with self._pool.handle as pool:
-            check(library().gpool_pin(pool, self._block), "pin a block")
-        with self._lock:
-            self._pins += 1
-        return Pin(self)
-
-    def unpin(self, after: Optional[Fence] = None) -> None:
-        """End one pin of the program, from the allocation or from pin().
-
-        after: end it when this fence is signaled, without waiting.
-        Raises Error with EINVAL: the program has no pin (pins of views end with the views).
-        Cost: mostly that of the interpreter.
-        """
-        self._end_pin("unpin a block")
-        with self._pool.handle as pool:
-            if after is None:
-                result = library().gpool_unpin(pool, self._block)
-            else:
-                result = library().gpool_unpin_after(pool, self._block, after.fence)
-        self._ended_pin(result, "unpin a block")
-
-    def free(self, after: Optional[Fence] = None) -> None:
-        """Free the block, whether it is pinned or not.
-
-        after: free it when this fence is signaled, without waiting. If views or other threads have pins, the pages are
-        freed with the last pin.
-        Raises Stale: already freed or evicted.
-        Cost: mostly that of the interpreter.
-        """
-        if self._pins == 0 and after is None:
-            with self._pool.handle as pool:
-                check(library().gpool_discard(pool, self._block), "free a block")
-            self._freed = True
-            return
-        if self._pins == 0:
-            self.pin()
-        self._end_pin("free a block")
-        with self._pool.handle as pool:
-            if after is None:
-                result = library().gpool_free(pool, self._block)
-            else:
-                result = library().gpool_free_after(pool, self._block, after.fence)
-        self._ended_pin(result, "free a block")
-        self._freed = True
-
-    def touch(self) -> None:
-        """Mark the block as used, so that a long pin does not count as leaked and other blocks are evicted first.
-
-        Raises Stale; TimedOut.
-        Cost: that of a pin and an unpin.
-        """
-        with self._pool.handle as pool:
-            check(library().gpool_touch(pool, self._block), "touch a block")
-
-    def _end_pin(self, what: str) -> None:
-        with self._lock:
-            if self._pins == 0:
-                raise Error(errno.EINVAL, f"cannot {what}: the program has not pinned it")
-            self._pins -= 1
-
-    def _ended_pin(self, result: int, what: str) -> None:
-        if result < 0 and result != -errno.ESTALE:
-            with self._lock:
-                self._pins += 1
-        check(result, what)
+    def _block(self) -> _abi.gpool_block:
+        return _abi.gpool_block.from_buffer_copy(self._value)
 
     # ---- views ----
 

@@ -115,6 +115,7 @@ _BY_CODE: Dict[int, Type[Error]] = {
     errno.ESHUTDOWN: OutOfService,
     errno.EPIPE: AgentGone,
     errno.ECHILD: Forked,
+    errno.EBADF: Closed,
 }
 
 

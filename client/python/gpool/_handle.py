@@ -1,69 +1,42 @@
-"""Handles: pointers of the C library, with a count of their users."""
+"""Pointers of the library, and their users."""
 
 from __future__ import annotations
 
 import errno
-import os
 import threading
-from typing import TYPE_CHECKING, Callable, List, Optional, Tuple
+from typing import TYPE_CHECKING, Callable, List, NoReturn, Optional, Tuple
 
+from . import _native
 from ._errors import Busy, Closed, Forked, check
 
 if TYPE_CHECKING:
     from ._dlpack import Loan
 
 
-class Handle:
-    """A pointer of the C library, until it is closed.
+class Handle(_native.Guard):
+    """Keep a pointer of the library until it is closed.
 
-    An object of the library must not end while a call or a view uses it. Calls therefore enter their handle (`with
-    handle as pointer`), views hold it, and close() raises Busy while either exists. Calls and views also enter or hold
-    the handle's parent.
-
-    The lock is reentrant because Python may end a view at any line. Under the lock, the end of a view only changes
-    counters.
+    The library must not end what another thread uses in a call or what a view shows. Calls therefore enter their handle
+    (`with handle as pointer`), views hold it, and close() refuses while there are any. Both also enter and hold the
+    handle's parent. The counts are in C, in _native.Guard, where no other thread runs between a check and its change.
     """
 
+    parent: Optional[Handle]
+
     def __init__(self, pointer: int, what: str, parent: Optional[Handle] = None) -> None:
-        self.what = what
-        self.parent = parent
-        self._loans: List[Tuple[Loan, Handle]] = []  # of this handle and its descendants; only in the topmost handle
-        self._pointer: Optional[int] = pointer
-        self._process = os.getpid()
-        self._lock = threading.RLock()
-        self._calls = 0
-        self._views = 0
-
-    # ---- calls ----
-
-    def __enter__(self) -> int:
-        self._count(1, 0)
-        pointer = self._pointer
-        assert pointer is not None
-        return pointer
-
-    def __exit__(self, *_: object) -> None:
-        self._count(-1, 0)
+        self._loans: List[Tuple[Loan, Handle]] = []  # of this and of all below it, in the topmost alone
+        self._lock = threading.RLock()  # of the loans; reentrant because Python may end a view at any line
 
     # ---- views ----
-
-    def hold(self) -> None:
-        """Count a view. Raises Closed; Forked."""
-        self._count(0, 1)
-
-    def release(self) -> None:
-        """End the count of a view."""
-        if not self.forked:
-            self._count(0, -1)
 
     @property
     def views(self) -> int:
         """Return the number of views that exist, including tensors of DLPack."""
         self._settle()
-        return self._views
+        return self.held
 
     def lend(self, loan: Loan) -> None:
-        """Count a loan as a view until it is settled, and forget settled loans."""
+        """Count a loan as a view until it is settled, and forget settled ones."""
         top = self._top()
         top._settle()
         self.hold()
@@ -84,38 +57,28 @@ class Handle:
 
     # ---- end ----
 
-    @property
-    def forked(self) -> bool:
-        """Return whether this process is a fork of the process that created the handle."""
-        return os.getpid() != self._process
-
-    @property
-    def closed(self) -> bool:
-        """Return whether the handle or its parent was closed."""
-        return self._pointer is None or (self.parent is not None and self.parent.closed)
-
     def close(self, end: Callable[[int], Optional[int]], verb: str = "close") -> None:
-        """Call end(pointer) once, which returns None or a code of the library. After an error the handle is unchanged.
+        """Call end(pointer) once, which returns nothing or a code of the library; after an error the handle is
+        unchanged.
 
         Does nothing if the handle is closed. Raises Busy; Error.
         """
         if self.forked or self.closed:
             return
         self.refuse_views(verb)
-        with self._lock:
-            if self._calls or self._views:
-                raise Busy(errno.EBUSY, f"cannot {verb} {self.what}: another thread is in a call with it")
-            pointer, self._pointer = self._pointer, None
+        pointer = self.take()
         if pointer is None:
+            raise Busy(errno.EBUSY, f"cannot {verb} {self.what}: another thread is in a call with it")
+        if pointer == 0:
             return
         try:
             check(end(pointer) or 0, f"{verb} {self.what}")
         except BaseException:
-            self._pointer = pointer
+            self.restore(pointer)
             raise
 
     def refuse_views(self, verb: str) -> None:
-        """Raise Busy if views exist. Raises Busy."""
+        """Raise Busy if there are views. Raises Busy."""
         views = self.views
         if views:
             raise Busy(
@@ -124,17 +87,8 @@ class Handle:
                 "drop the arrays and tensors first",
             )
 
-    def _count(self, calls: int, views: int) -> None:
-        if self.forked:
-            raise Forked(errno.ECHILD, f"cannot use {self.what} after fork(): it is the parent's; open one of your own")
-        if self.parent is not None:
-            self.parent._count(calls, views)
-        with self._lock:
-            good = self._pointer is not None or calls + views < 0
-            if good:
-                self._calls += calls
-                self._views += views
-        if not good:
-            if self.parent is not None:
-                self.parent._count(-calls, -views)
-            raise Closed(errno.EBADF, f"cannot use {self.what}: it is closed")
+    def _refuse(self, code: int) -> NoReturn:
+        """Say why a call or a view cannot begin."""
+        if code == errno.ECHILD:
+            raise Forked(code, f"cannot use {self.what} after fork(): it is the parent's; open one of your own")
+        raise Closed(code, f"cannot use {self.what}: it is closed")

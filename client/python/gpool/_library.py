@@ -10,6 +10,11 @@ from typing import Any, Iterator
 
 from . import _abi
 
+try:
+    from . import _native
+except ImportError as missing:
+    raise ImportError(f"{missing}; build gpool._native with make, or install gpool's wheel or package") from missing
+
 # Depends on libgpool, whose functions are found through it. docs/decisions/soname.md explains the number.
 _SONAME = f"libgpool_lora.so.{_abi.GPOOL_VERSION_MAJOR}.{_abi.GPOOL_VERSION_MINOR}"
 
@@ -66,4 +71,5 @@ def library() -> Any:
     mine = f"{_abi.GPOOL_VERSION_MAJOR}.{_abi.GPOOL_VERSION_MINOR}."
     if not version.startswith(mine):
         raise ImportError(f"libgpool is version {version}, this package is for {mine}x: '{loaded._name}'")
+    _native.bind({name: ctypes.cast(getattr(loaded, name), ctypes.c_void_p).value or 0 for name in _abi.CALLS})
     return loaded

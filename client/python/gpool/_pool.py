@@ -9,15 +9,15 @@ import sys
 import weakref
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from . import _abi
-from ._block import Block, Span
+from . import _abi, _native
+from ._block import Block, Pin, Span
 from ._errors import Error, Holder, NoRoom, OomInfo, check, error
 from ._event import Event, event_of
 from ._handle import Handle
 from ._library import library
 from ._lora import Adapters, Element
 from ._object import Object, ObjectClass, ObjectInfo, info_of
-from ._options import Usage, alloc_options
+from ._options import Usage
 from ._range import Range
 from ._role import Role, acquire
 from ._stream import Fence, Stream
@@ -74,7 +74,7 @@ class Stats(NamedTuple):
     """histogram of all refills"""
 
 
-class Pool:
+class Pool(_native.Pool):
     """An attached pool, until close() or the end of a `with` statement.
 
         with gpool.Pool() as pool:
@@ -148,7 +148,6 @@ class Pool:
         # The library may call the log until the pool is closed, even from threads that outlive all Python objects.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._log))
         self.handle = Handle(pointer.value, "the pool")
-        """for other functions of the C library: `with pool.handle as pointer`"""
         self.page_bytes = int(library().gpool_page_bytes(pointer))
         self.page_count = int(library().gpool_page_count(pointer))
         """of the whole pool"""
@@ -205,51 +204,6 @@ class Pool:
         ctypes.pythonapi.Py_DecRef(ctypes.py_object(self._log))
 
     # ---- blocks ----
-
-    def alloc(
-        self,
-        page_count: int,
-        usage: Usage = Usage.KV_CACHE,
-        *,
-        priority: int = 0,
-        owner_id: int = 0,
-        timeout_ms: int = 0,
-        stream: Optional[Stream] = None,
-        first_fit: bool = False,
-        critical: bool = False,
-        contiguous: bool = False,
-        evict: bool = True,
-        spill: bool = False,
-    ) -> Block:
-        """Allocate a block of `page_count` pages, pinned once.
-
-        usage: purpose of the block, which affects the order of eviction. priority: 0 to 3; blocks with a higher
-        priority are evicted later. owner_id: number that tools display and by which evicted content is recognized.
-        timeout_ms: longest wait for pages in milliseconds; 0: do not wait, -1: no limit. stream: stream that uses the
-        block first. first_fit: take the lowest free pages. critical: use reserved pages if necessary. contiguous: take
-        adjacent pages of the pool; otherwise only the addresses are contiguous. evict: permit the eviction of other
-        blocks. spill: save the content when the block is evicted; pin() restores it.
-
-        Raises NoRoom: not enough pages, see its `oom_info`; Asleep; AgentGone; Error with EINVAL, EPERM (critical
-        without permission, observer, admin), ENOMEM.
-        Cost: mostly that of the interpreter; a request to the agent if the session's lease is used up.
-        """
-        flags = (
-            (_abi.GPOOL_ALLOC_FIRST_FIT if first_fit else 0)
-            | (_abi.GPOOL_ALLOC_CRITICAL if critical else 0)
-            | (_abi.GPOOL_ALLOC_CONTIGUOUS if contiguous else 0)
-            | (0 if evict else _abi.GPOOL_ALLOC_NO_EVICT)
-            | (_abi.GPOOL_ALLOC_SPILL if spill else 0)
-        )
-        options = alloc_options(flags, usage, priority, owner_id, timeout_ms, stream)
-        block = _abi.gpool_block()
-        with self.handle as pool:
-            undo = lambda: library().gpool_free(pool, block)  # noqa: E731
-            result = waiting(
-                timeout_ms, library().gpool_alloc, pool, page_count, options, ctypes.byref(block), undo=undo
-            )
-            self.check_room(pool, result, f"allocate {page_count} pages")
-        return Block(self, block)
 
     def alloc_span(self, nbytes: int, usage: Usage = Usage.KV_CACHE) -> Span:
         """Allocate 1 byte to half a page. Spans of one size class and usage share pages.
@@ -655,6 +609,7 @@ class Pool:
         return Stats(**values)
 
 
+_native.setup(error, (Block, Pin, Fence))
 _LOG: Any = dict(_abi.gpool_options._fields_)["log"]
 
 

@@ -8,18 +8,17 @@ import errno
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Sequence, Tuple, Union
 
-from . import _abi
+from . import _abi, _native
 from ._errors import Asleep, Error, check
 from ._handle import Handle
 from ._library import library
 from ._object import Object, ObjectClass
 from ._text import c_text
 from ._view import View, loan
-from ._wait import waiting
 
 if TYPE_CHECKING:
     from ._pool import Pool
-    from ._stream import Fence, Stream
+    from ._stream import Stream
 
 
 class PageState(enum.IntEnum):
@@ -56,7 +55,7 @@ class RangeInfo(NamedTuple):
     """of the committed pages; includes pages that the agent has taken meanwhile"""
 
 
-class Range:
+class Range(_native.Range):
     """A range of contiguous addresses, until close(). Pool.create_range(), Pool.open_range() and, for elastic ranges,
     Pool.reserve_range() create it.
 
@@ -177,58 +176,6 @@ class Range:
     def where(self) -> Tuple[int, int]:
         """Return address and size in bytes, for views."""
         return self.address, self.nbytes
-
-    # ---- elastic ranges ----
-
-    def commit(self, first: int, count: int, timeout_ms: int = 0) -> None:
-        """Commit pages [first, first + count) of an elastic range, all or none. Committed pages keep their content.
-
-        timeout_ms: longest wait for pages in milliseconds; 0: do not wait, -1: no limit.
-        Raises NoRoom; Asleep; Busy: another thread is committing these pages; Error with EINVAL: not an elastic range,
-        or beyond its end.
-        Cost: no driver call for reclaimable pages; otherwise a request to the agent, a map call for each handle, an
-        access call.
-        """
-        with self.handle as pointer, self._pool.handle as pool:
-            result = waiting(timeout_ms, library().gpool_range_commit, pointer, first, count, timeout_ms)
-            self._pool.check_room(pool, result, f"commit {count} pages")
-
-    def decommit(self, first: int, count: int, after: Optional[Fence] = None) -> None:
-        """Decommit pages [first, first + count) of an elastic range. Their content is lost.
-
-        after: fence recorded after the last work that uses the pages.
-        Raises Busy: a view of the range exists; Asleep; Error with EINVAL.
-        Cost: no request to the agent and no driver call.
-        """
-        self.handle.refuse_views("decommit pages of")
-        with self.handle as pointer:
-            fence = after.fence if after is not None else _abi.gpool_fence(0)
-            check(library().gpool_range_decommit(pointer, first, count, fence), f"decommit {count} pages")
-
-    def offer(self, first: int, count: int, after: Optional[Fence] = None) -> None:
-        """Permit the agent to take the committed pages [first, first + count) when it needs them; until then they keep
-        their content.
-
-        after: the fence of the last work that uses them. Call reclaim() before anything uses the pages again.
-        Raises Busy: a view of the range exists; Asleep; Error with EINVAL: a page is not committed, or captured.
-        Cost: no call of agent or driver.
-        """
-        self.handle.refuse_views("offer pages of")
-        with self.handle as pointer:
-            fence = after.fence if after is not None else _abi.gpool_fence(0)
-            check(library().gpool_range_offer(pointer, first, count, fence), f"offer {count} pages")
-
-    def reclaim(self, first: int, count: int) -> bytes:
-        """End the offer of the pages [first, first + count); return a byte for each: 1: committed, with its content; 0:
-        not committed.
-
-        Raises Asleep; Error with EINVAL.
-        Cost: no call of agent or driver.
-        """
-        kept = (ctypes.c_uint8 * count)()
-        with self.handle as pointer:
-            check(library().gpool_range_reclaim(pointer, first, count, kept), f"reclaim {count} pages")
-        return bytes(kept)
 
     # ---- named objects ----
 

@@ -1,0 +1,282 @@
+/* module.c - the module gpool._native: addresses of the library, classes and errors of the package, arguments. */
+#include "native.h"
+
+#include <stdarg.h>
+
+struct native_calls lib;
+PyTypeObject *classes[CLASS_COUNT];
+
+static PyObject *error_of; /* the package's function error(code, what, why) */
+
+/* ---- errors ---- */
+
+static void raise_exception(PyObject *exception)
+{
+	if (exception)
+		PyErr_SetObject((PyObject *)Py_TYPE(exception), exception);
+	Py_XDECREF(exception);
+}
+
+PyObject *raise_code(int code, const char *what, ...)
+{
+	PyObject *text;
+	va_list list;
+
+	va_start(list, what);
+	text = PyUnicode_FromFormatV(what, list);
+	va_end(list);
+	if (text)
+		raise_exception(PyObject_CallFunction(error_of, "iO", code, text));
+	Py_XDECREF(text);
+	return NULL;
+}
+
+PyObject *raise_because(int code, const char *what, const char *why)
+{
+	raise_exception(PyObject_CallFunction(error_of, "iss", code, what, why));
+	return NULL;
+}
+
+PyObject *raise_room(PyObject *pool, struct guard *guard, int code, const char *what, ...)
+{
+	PyObject *text, *result;
+	va_list list;
+
+	va_start(list, what);
+	text = PyUnicode_FromFormatV(what, list);
+	va_end(list);
+	if (!text)
+		return NULL;
+	result = PyObject_CallMethod(pool, "check_room", "NiO", PyLong_FromVoidPtr(guard->pointer), code, text);
+	Py_DECREF(text);
+	if (result) /* it raises for each negative code */
+		PyErr_SetString(PyExc_SystemError, "check_room() has not raised an exception");
+	Py_XDECREF(result);
+	return NULL;
+}
+
+/* ---- arguments ---- */
+
+static int refuse_number(PyObject *value, const char *name, const char *limits)
+{
+	PyErr_Format(PyExc_OverflowError, "%s is %S; it is from %s", name, value, limits);
+	return -1;
+}
+
+/* A number of 64 bits with a sign; *over: it does not fit. */
+static long long to_long(PyObject *value, const char *name, int *over)
+{
+	PyObject *index = value;
+	long long number;
+
+	if (!PyLong_Check(value)) {
+		index = PyNumber_Index(value);
+		if (!index) {
+			PyErr_Format(PyExc_TypeError, "%s is %R, which is not an integer", name, value);
+			return -1;
+		}
+	}
+	number = PyLong_AsLongLongAndOverflow(index, over);
+	if (index != value)
+		Py_DECREF(index);
+	return number;
+}
+
+int to_u32(PyObject *value, const char *name, uint32_t *result)
+{
+	int over = 0;
+	long long number = to_long(value, name, &over);
+
+	if (number == -1 && PyErr_Occurred())
+		return -1;
+	if (over || number < 0 || number > UINT32_MAX)
+		return refuse_number(value, name, "0 to 4294967295");
+	*result = (uint32_t)number;
+	return 0;
+}
+
+int to_int(PyObject *value, const char *name, int *result)
+{
+	int over = 0;
+	long long number = to_long(value, name, &over);
+
+	if (number == -1 && PyErr_Occurred())
+		return -1;
+	if (over || number < INT32_MIN || number > INT32_MAX)
+		return refuse_number(value, name, "-2147483648 to 2147483647");
+	*result = (int)number;
+	return 0;
+}
+
+int to_u64(PyObject *value, const char *name, uint64_t *result)
+{
+	PyObject *index = PyNumber_Index(value);
+	unsigned long long number;
+
+	if (!index)
+		return -1;
+	number = PyLong_AsUnsignedLongLong(index);
+	Py_DECREF(index);
+	if (number == (unsigned long long)-1 && PyErr_Occurred()) {
+		PyErr_Clear();
+		return refuse_number(value, name, "0 to 18446744073709551615");
+	}
+	*result = number;
+	return 0;
+}
+
+/* Compares without a call of Python code, which could change the dictionary. */
+static Py_ssize_t name_index(PyObject *key, const char *const *names, Py_ssize_t most)
+{
+	for (Py_ssize_t i = 0; i < most; i++)
+		if (PyUnicode_Check(key) && !PyUnicode_CompareWithASCIIString(key, names[i]))
+			return i;
+	return -1;
+}
+
+int arguments(const char *call, PyObject *args, PyObject *kwargs, const char *const *names, Py_ssize_t least,
+	Py_ssize_t positional, Py_ssize_t most, PyObject **values)
+{
+	Py_ssize_t count = PyTuple_Size(args), at = 0;
+	PyObject *key, *value;
+
+	if (count > positional) {
+		PyErr_Format(PyExc_TypeError, "%s() takes at most %zd arguments without a name, not %zd", call,
+			positional, count);
+		return -1;
+	}
+	for (Py_ssize_t i = 0; i < count; i++)
+		values[i] = PyTuple_GetItem(args, i);
+	while (kwargs && PyDict_Next(kwargs, &at, &key, &value)) {
+		Py_ssize_t index = name_index(key, names, most);
+
+		if (index < 0 || values[index]) {
+			PyErr_Format(PyExc_TypeError, index < 0 ? "%s() has no argument %R" : "%s() got %R twice", call,
+				key);
+			return -1;
+		}
+		values[index] = value;
+	}
+	for (Py_ssize_t i = 0; i < least; i++)
+		if (!values[i]) {
+			PyErr_Format(PyExc_TypeError, "%s() lacks the argument '%s'", call, names[i]);
+			return -1;
+		}
+	return 0;
+}
+
+/* ---- types ---- */
+
+PyTypeObject *type_add(PyObject *module, PyType_Spec *spec)
+{
+	PyObject *type = PyType_FromSpec(spec);
+	const char *name = strrchr(spec->name, '.') + 1;
+
+	if (!type)
+		return NULL;
+	Py_INCREF(type); /* the reference of the caller's, which it keeps for good */
+	if (PyModule_AddObject(module, name, type)) {
+		Py_DECREF(type);
+		Py_DECREF(type);
+		return NULL;
+	}
+	return (PyTypeObject *)type;
+}
+
+void type_free(PyObject *self)
+{
+	PyTypeObject *type = Py_TYPE(self);
+
+	PyObject_GC_Del(self);
+	Py_DECREF(type);
+}
+
+/* ---- the module ---- */
+
+PyDoc_STRVAR(bind_doc, "bind($module, addresses, /)\n--\n\nSet the addresses of the library's functions, by name.");
+
+static PyObject *native_bind(PyObject *module, PyObject *addresses)
+{
+	struct native_calls found;
+
+	(void)module;
+	if (!PyDict_Check(addresses)) {
+		PyErr_SetString(PyExc_TypeError, "addresses are a dict");
+		return NULL;
+	}
+#define BIND(name) \
+	do { \
+		PyObject *address = PyDict_GetItemString(addresses, #name); \
+		found.name = address ? (__typeof__(found.name))PyLong_AsVoidPtr(address) : NULL; \
+		if (!found.name) { \
+			if (!PyErr_Occurred()) \
+				PyErr_SetString(PyExc_KeyError, #name); \
+			return NULL; \
+		} \
+	} while (0);
+	NATIVE_CALLS(BIND)
+#undef BIND
+	lib = found;
+	Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(setup_doc,
+	"setup($module, error, classes, /)\n--\n\n"
+	"Set the function that makes an exception of a code and a verb phrase, and the classes Block, Pin and Fence.");
+
+static PyObject *native_setup(PyObject *module, PyObject *args)
+{
+	PyObject *error, *made[CLASS_COUNT];
+
+	(void)module;
+	if (!PyArg_ParseTuple(args, "O(OOO)", &error, &made[CLASS_BLOCK], &made[CLASS_PIN], &made[CLASS_FENCE]))
+		return NULL;
+	for (int i = 0; i < CLASS_COUNT; i++) {
+		static const char *const bases[CLASS_COUNT] = {"Block", "Pin", "Fence"};
+		PyObject *base = PyObject_GetAttrString(module, bases[i]);
+		bool derived = base && PyType_Check(made[i]) &&
+			PyType_IsSubtype((PyTypeObject *)made[i], (PyTypeObject *)base);
+
+		Py_XDECREF(base);
+		if (!derived) {
+			PyErr_Format(PyExc_TypeError, "%R is not derived from gpool._native.%s", made[i], bases[i]);
+			return NULL;
+		}
+	}
+	for (int i = 0; i < CLASS_COUNT; i++) {
+		Py_INCREF(made[i]);
+		classes[i] = (PyTypeObject *)made[i];
+	}
+	Py_INCREF(error);
+	error_of = error;
+	Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+	{"bind", native_bind, METH_O, bind_doc},
+	{"setup", native_setup, METH_VARARGS, setup_doc},
+	{NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+	PyModuleDef_HEAD_INIT,
+	.m_name = "gpool._native",
+	.m_doc = "The calls of an engine's step path, and what guards pointers of the library. For the package only.",
+	.m_size = -1,
+	.m_methods = methods,
+};
+
+PyMODINIT_FUNC PyInit__native(void);
+
+PyMODINIT_FUNC PyInit__native(void)
+{
+	PyObject *module = PyModule_Create(&definition);
+
+	if (!module)
+		return NULL;
+	if (guard_add(module) || wait_add(module) || fence_add(module) || block_add(module) || range_add(module)) {
+		Py_DECREF(module);
+		return NULL;
+	}
+	return module;
+}

@@ -1,0 +1,120 @@
+/* native.h - what the parts of the module gpool._native share. */
+#ifndef GPOOL_PYTHON_NATIVE_H
+#define GPOOL_PYTHON_NATIVE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "gpool.h"
+
+/*
+ * The functions of libgpool that the module calls. They are not linked: the package loads the library by ctypes and
+ * passes their addresses to bind(), so that a process has one library, wherever it was found.
+ */
+#define NATIVE_CALLS(call) \
+	call(gpool_wait_check) call(gpool_alloc) call(gpool_free) call(gpool_free_after) call(gpool_discard) \
+		call(gpool_pin) call(gpool_unpin) call(gpool_unpin_after) call(gpool_touch) call(gpool_address) \
+			call(gpool_range_commit) call(gpool_range_decommit) call(gpool_range_offer) \
+				call(gpool_range_reclaim) call(gpool_fence_record) call(gpool_fence_done) \
+					call(gpool_fence_wait) call(gpool_fence_signal)
+
+struct native_calls {
+#define NATIVE_MEMBER(name) __typeof__(&name) name;
+	NATIVE_CALLS(NATIVE_MEMBER)
+#undef NATIVE_MEMBER
+};
+
+extern struct native_calls lib;
+
+/* Classes of the package that are made here, each derived from one of this module's: setup() sets them. */
+enum native_class { CLASS_BLOCK, CLASS_PIN, CLASS_FENCE, CLASS_COUNT };
+extern PyTypeObject *classes[CLASS_COUNT];
+
+/* ---- guards ---- */
+
+/*
+ * Keeps a pointer of the library from being closed while it is in use. All fields are read and written under the
+ * interpreter's lock, without a call of Python code between a check and the change that depends on it.
+ */
+struct guard {
+	PyObject_HEAD struct guard *parent; /* NULL: none */
+	PyObject *what;                     /* words for messages */
+	void *pointer;                      /* NULL: closed */
+	unsigned int forks; /* native_forks when it was made; another number: this is the child of a fork */
+	Py_ssize_t calls;   /* in progress, also of guards below */
+	Py_ssize_t views;   /* likewise */
+};
+
+extern unsigned int native_forks; /* of this process's ancestors since the module was loaded */
+
+/* Count a call of a guard and its parents. Return the pointer, or NULL with Closed or Forked set. */
+void *guard_enter(struct guard *guard);
+void guard_leave(struct guard *guard);
+bool guard_closed(const struct guard *guard);
+bool guard_forked(const struct guard *guard);
+/* Return 0, or -1 with Busy set if a view of the memory exists; verb: what cannot be done because of it. */
+int guard_refuse_views(struct guard *guard, const char *verb);
+/* Store a guard in a field from an attribute's setter. Return 0, or -1 with an exception. */
+int guard_set(struct guard **field, PyObject *value);
+/* Return a new reference to the guard, or NULL with AttributeError. */
+PyObject *guard_get(struct guard *guard, const char *name);
+/* Return the guard, or NULL with AttributeError, for a method of an object whose constructor has not set it. */
+struct guard *guard_of(struct guard *guard);
+
+/* ---- errors and arguments ---- */
+
+/* Set the exception for a code of the library, in the thread of the failed call and right after it. Return NULL. */
+PyObject *raise_code(int code, const char *what, ...) __attribute__((format(printf, 2, 3)));
+/* Likewise for a code and a reason of this module's own. */
+PyObject *raise_because(int code, const char *what, const char *why);
+/* Likewise for a call that allocates pages. guard: that of the pool, entered; pool: the Python object. */
+PyObject *raise_room(PyObject *pool, struct guard *guard, int code, const char *what, ...)
+	__attribute__((format(printf, 4, 5)));
+
+/* Convert an argument. Return 0, or -1 with TypeError or OverflowError, which names the argument. */
+int to_u32(PyObject *value, const char *name, uint32_t *result);
+int to_u64(PyObject *value, const char *name, uint64_t *result);
+int to_int(PyObject *value, const char *name, int *result);
+/* The value of a fence of the pool with this guard, or of no fence for None; else TypeError or Error. */
+int to_fence(PyObject *value, const struct guard *pool, struct gpool_fence *result);
+/* The number of an open stream of the pool with this guard, or 0 for None; else TypeError, Closed or Error. */
+int to_stream(PyObject *value, const struct guard *pool, uint32_t *result);
+
+/*
+ * Collect at most `most` arguments by position or by name into `values`, which the caller has set to NULL. Arguments
+ * from `positional` on must be named. Return 0, or -1 with TypeError.
+ */
+int arguments(const char *call, PyObject *args, PyObject *kwargs, const char *const *names, Py_ssize_t least,
+	Py_ssize_t positional, Py_ssize_t most, PyObject **values);
+
+/* ---- waiting ---- */
+
+/* A call that waits: signal handlers run meanwhile if it is made by the main thread. */
+struct wait {
+	struct wait *outer;
+	bool set;
+	unsigned int forks;
+	PyObject *type, *value, *trace; /* the exception of a handler, which has ended the wait */
+};
+
+void wait_begin(struct wait *wait, int timeout_ms);
+/* Return 0, or -1: a handler has raised an exception, which wait_raise() sets. */
+int wait_end(struct wait *wait);
+void wait_raise(struct wait *wait);
+
+/* ---- types ---- */
+
+int guard_add(PyObject *module);
+int wait_add(PyObject *module);
+int block_add(PyObject *module);
+int range_add(PyObject *module);
+int fence_add(PyObject *module);
+
+/* Make a type from its specification, and add it to the module. Return it, or NULL with an exception. */
+PyTypeObject *type_add(PyObject *module, PyType_Spec *spec);
+/* The end of tp_dealloc of a type of this module. */
+void type_free(PyObject *self);
+
+#endif

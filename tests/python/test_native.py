@@ -1,0 +1,273 @@
+"""The native module: its arguments and types, its counts under threads, and its references."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import os
+import subprocess
+import sys
+import threading
+import unittest
+import warnings
+from typing import Any, Callable, List
+
+from harness import AgentTest, gpool
+
+from gpool import _native
+
+
+def references(*objects: object) -> List[int]:
+    return [sys.getrefcount(each) for each in objects]
+
+
+class Arguments(AgentTest):
+    def test_names_and_positions(self) -> None:
+        alloc: Any = self.pool.alloc
+        for call, text in (
+            (lambda: alloc(), "alloc() lacks the argument 'page_count'"),
+            (lambda: alloc(1, 2, 3), "alloc() takes at most 2 arguments without a name, not 3"),
+            (lambda: alloc(1, page_count=1), "alloc() got 'page_count' twice"),
+            (lambda: alloc(1, pages=1), "alloc() has no argument 'pages'"),
+            (lambda: alloc("1"), "page_count is '1', which is not an integer"),
+            (lambda: alloc(1.0), "page_count is 1.0, which is not an integer"),
+            (lambda: alloc(1, stream=1), "stream is 1, which is not a Stream"),
+        ):
+            with self.subTest(text), self.assertRaises(TypeError) as caught:
+                call()
+            self.assertEqual(str(caught.exception), text)
+
+    def test_numbers_that_c_cannot_hold(self) -> None:
+        alloc: Any = self.pool.alloc
+        for call, text in (
+            (lambda: alloc(-1), "page_count is -1; it is from 0 to 4294967295"),
+            (lambda: alloc(2**32 + 1), "page_count is 4294967297; it is from 0 to 4294967295"),
+            (lambda: alloc(1 << 70), "it is from 0 to 4294967295"),
+            (lambda: alloc(1, owner_id=1 << 64), "owner_id is 18446744073709551616"),
+            (lambda: alloc(1, timeout_ms=1 << 31), "timeout_ms is 2147483648; it is from -2147483648 to 2147483647"),
+        ):
+            with self.subTest(text), self.assertRaises(OverflowError) as caught:
+                call()
+            self.assertIn(text, str(caught.exception))
+        with self.pool.reserve_range(2) as elastic:
+            self.assertRaises(OverflowError, elastic.commit, 0, -1)
+            self.assertRaises(OverflowError, elastic.reclaim, 1 << 32, 1)
+
+    def test_numbers_that_are_none_of_python(self) -> None:
+        class Two:
+            def __index__(self) -> int:
+                return 2
+
+        pages: Any = Two()
+        with self.pool.alloc(pages) as block:
+            self.assertEqual(block.page_count, 2)
+
+    def test_flags(self) -> None:
+        flags = ("first_fit", "critical", "contiguous", "spill")
+        for chosen in range(1 << len(flags)):
+            options: Any = {name: bool(chosen >> bit & 1) for bit, name in enumerate(flags)}
+            with self.subTest(options):
+                self.pool.alloc(2, **options).free()
+        with self.pool.alloc(60) as block:
+            block.unpin()
+            with self.assertRaises(gpool.NoRoom):
+                self.pool.alloc(40, evict=False)
+            block.pin()
+
+    def test_only_the_package_makes_blocks(self) -> None:
+        block: Any = gpool.Block
+        self.assertRaisesRegex(TypeError, r"a block is made by Pool.alloc\(\)", block)
+        self.assertRaises(TypeError, object.__new__, block)
+        self.assertRaises(TypeError, gpool.Pin)
+        with self.pool.alloc(1) as made:
+            self.assertRaises(TypeError, copy.copy, made)
+
+    def test_what_is_not_initialized_is_refused(self) -> None:
+        for kind, call in (
+            (_native.Range, lambda made: made.commit(0, 1)),
+            (_native.Range, lambda made: made.reclaim(0, 1)),
+            (_native.Pool, lambda made: made.alloc(1)),
+        ):
+            with self.subTest(kind):
+                self.assertRaises(AttributeError, call, kind())
+        pool: Any = _native.Pool()
+        with self.assertRaises(TypeError):
+            pool.handle = 1
+        self.assertRaises(TypeError, _native.Stream, 1, 1)
+        self.assertRaises(TypeError, _native.Fence, self.pool, 1)
+        self.assertRaises(ValueError, _native.Guard, 0, "nothing")
+        self.assertRaises(TypeError, _native.Guard, 1, "an orphan", self.pool)
+        setup: Any = _native.setup
+        self.assertRaises(TypeError, setup, None, (int, gpool.Pin, gpool.Fence))
+        self.assertRaises(KeyError, _native.bind, {})
+        self.pool.alloc(1).free()  # what was bound before still is
+
+
+class Counts(AgentTest):
+    def test_calls_and_references_are_balanced(self) -> None:
+        """Each call ends its count and its references, whether it succeeds or fails."""
+        pool, handle = self.pool, self.pool.handle
+        other = self.agent.pool()
+        abroad = other.stream(host_signaled=True)
+        foreign = abroad.record()
+        elastic = pool.reserve_range(4)
+        stream = pool.stream(host_signaled=True)
+        signaled = stream.record()
+        signaled.signal()
+        fence = stream.record()
+
+        def refused(call: Callable[[], object], *kinds: Any) -> None:
+            with self.assertRaises(kinds or gpool.Error):
+                call()
+
+        def turn() -> None:
+            with pool.alloc(2, timeout_ms=1) as block, block.pin() as same:
+                self.assertIs(same, block)
+                block.touch()
+                self.assertGreater(block.address, 0)
+                refused(lambda: block.unpin(after=foreign))
+                block.pin().block.unpin(after=signaled)
+            refused(block.free, gpool.Stale)
+            refused(lambda: pool.alloc(65, timeout_ms=0))
+            refused(lambda: pool.alloc(1, priority=9))
+            refused(lambda: pool.alloc(1, stream=abroad))
+            refused(lambda: elastic.decommit(0, 1, after=foreign))
+            elastic.commit(0, 2, timeout_ms=1)
+            elastic.offer(0, 1)
+            self.assertEqual(elastic.reclaim(0, 3), b"\1\1\0")
+            elastic.decommit(0, 2, after=signaled)
+            for call in (
+                lambda: elastic.commit(4, 1),
+                lambda: elastic.decommit(4, 1),
+                lambda: elastic.offer(0, 1),
+                lambda: elastic.reclaim(4, 1),
+            ):
+                refused(call)
+            self.assertFalse(fence.done)
+            refused(lambda: fence.wait(0), gpool.TimedOut)
+            signaled.wait()
+            del call
+
+        turn()
+        gc.collect()
+        things = (pool, handle, elastic, elastic.handle, stream, fence, signaled)
+        before = references(*things)
+        for _ in range(50):
+            turn()
+        gc.collect()
+        self.assertEqual(references(*things), before)
+        self.assertEqual((handle.calls, handle.held, elastic.handle.calls), (0, 0, 0))
+        fence.signal()
+        elastic.close()
+        other.close()
+
+    def test_blocks_in_a_cycle_are_found(self) -> None:
+        pool: Any = self.agent.pool()
+        pool.kept = [pool.alloc(3), pool.stream(host_signaled=True).record(), pool.reserve_range(2)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            del pool
+            gc.collect()
+        self.pool.alloc(64, timeout_ms=60000).free()
+
+    def test_a_pool_closes_between_calls_of_threads_and_never_under_one(self) -> None:
+        """Threads call until they find the pool closed, while another thread closes it as soon as it can."""
+        for _ in range(10):
+            pool = self.agent.pool()
+            elastic = pool.reserve_range(4)
+            failed: List[BaseException] = []
+            threads = [threading.Thread(target=self.work, args=(pool, elastic, number, failed)) for number in range(3)]
+            for thread in threads:
+                thread.start()
+            while not pool.closed:
+                try:
+                    pool.close()
+                except gpool.Busy:
+                    pass
+            self.assertRaises(gpool.Closed, pool.alloc, 1)
+            self.assertRaises(gpool.Closed, elastic.commit, 0, 1)
+            for thread in threads:
+                thread.join()
+            self.assertEqual(failed, [])
+            self.assertEqual(pool.handle.calls, 0)
+
+    @staticmethod
+    def work(pool: gpool.Pool, elastic: gpool.Range, number: int, failed: List[BaseException]) -> None:
+        try:
+            stream = pool.stream(host_signaled=True)
+            for _ in range(30):
+                pool.alloc(1, timeout_ms=60000).free()
+                elastic.commit(number, 1, timeout_ms=60000)
+                elastic.decommit(number, 1)
+                fence = stream.record()
+                fence.signal()
+                fence.wait()
+        except gpool.Closed:
+            pass
+        except BaseException as error:
+            failed.append(error)
+
+    def test_an_error_of_a_warning_does_not_end_the_program(self) -> None:
+        program = (
+            "import sys, warnings, gpool\n"
+            "warnings.simplefilter('error')\n"
+            f"with gpool.Pool(directory={self.agent.directory!r}) as pool:\n"
+            "    pool.alloc(1)\n"
+            "    pool.alloc(1).free()\n"
+            "print('ended')\n"
+        )
+        ran = subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.assertEqual((ran.returncode, ran.stdout), (0, "ended\n"), ran.stderr)
+        self.assertIn("is dropped and stays pinned", ran.stderr)
+
+
+class Forks(AgentTest):
+    def test_every_object_of_the_parent_is_refused(self) -> None:
+        block = self.pool.alloc(1)
+        elastic = self.pool.reserve_range(2)
+        stream = self.pool.stream(host_signaled=True)
+        fence = stream.record()
+        calls = (
+            lambda: self.pool.alloc(1),
+            block.pin,
+            block.unpin,
+            block.free,
+            lambda: block.address,
+            lambda: elastic.commit(0, 1),
+            lambda: elastic.reclaim(0, 1),
+            stream.record,
+            fence.wait,
+            fence.signal,
+            lambda: fence.done,
+            self.pool.handle.__enter__,
+            self.pool.handle.hold,
+        )
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                for call in calls:
+                    self.assertRaises(gpool.Forked, call)
+                with self.agent.pool() as mine:
+                    mine.alloc(1, timeout_ms=60000).free()
+                grandchild = os.fork()
+                if grandchild == 0:
+                    self.assertRaises(gpool.Forked, mine.alloc, 1)
+                    os._exit(0)
+                status = os.waitpid(grandchild, 0)[1]
+            finally:
+                os._exit(status)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        fence.signal()
+        block.free()
+        elastic.close()
+
+
+if __name__ == "__main__":
+    unittest.main()
