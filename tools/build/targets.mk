@@ -189,7 +189,7 @@ uninstall: ## remove installed files, except the configuration
 
 # ---- packaging ----
 
-.PHONY: dist deb gpu-bundle clean
+.PHONY: dist deb wheel gpu-bundle clean
 dist: ## pack the committed source as build/gpool-VERSION.tar.gz
 	@mkdir -p build
 	$(call say,DIST,build/gpool-$(VERSION).tar.gz)git archive --format=tar --prefix=gpool-$(VERSION)/ HEAD | \
@@ -202,8 +202,13 @@ deb: ## build Debian packages of the committed source in build/deb/; needs debhe
 	cd build/deb/gpool-$(VERSION) && dpkg-buildpackage --no-sign --build=binary
 	@ls build/deb/*.deb
 
+# $(PYTHON_ABI) is among the sources of the package.
+wheel: $(LIBRARIES) $(B)/_native.abi3.so $(PYTHON_ABI) ## build the Python package with its libraries: dist/gpool-VERSION-cp39-abi3-*.whl
+	$(Q)rm -f dist/gpool-$(VERSION)-*.whl
+	$(call say,WHEEL,dist)tools/build/wheel $(B) dist && ls dist/gpool-$(VERSION)-*.whl
+
 gpu-bundle: all $(addprefix $(B)/tests/,$(GPU_TESTS)) ## collect the GPU tests in a folder, for a machine with a GPU; run ./run there
 	$(Q)tools/build/bundle.sh $(B) gpu-bundle $(GPU_TESTS)
 
-clean: ## remove build/, gpu-bundle/ and the generated files of the Python package
-	rm -rf build gpu-bundle $(PYTHON_ABI) $(PYTHON_NATIVE)
+clean: ## remove build/, dist/, gpu-bundle/ and the generated files of the Python package
+	rm -rf build dist gpu-bundle $(PYTHON_ABI) $(PYTHON_NATIVE)

@@ -21,7 +21,8 @@ _SONAME = f"libgpool_lora.so.{_abi.GPOOL_VERSION_MAJOR}.{_abi.GPOOL_VERSION_MINO
 
 def _places() -> Iterator[str]:
     """Yield $GPOOL_LIBRARY only, if it is set. Otherwise: the build of the source tree that contains this file; the
-    library folder in which the package is installed; the search path of the dynamic linker.
+    libraries of a wheel, in the package; the library folder in which the package is installed; the search path of the
+    dynamic linker.
     """
     named = os.environ.get("GPOOL_LIBRARY")
     if named:
@@ -31,6 +32,8 @@ def _places() -> Iterator[str]:
     for root in here.parents[3:4]:
         if (root / "client" / "gpool.h").exists():
             yield str(root / "build" / "libgpool_lora.so")
+    if (here.parent / "lib").is_dir():
+        yield str(here.parent / "lib" / _SONAME)
     for folder in here.parents[2:5]:
         if folder.name.startswith("lib"):
             yield str(folder / _SONAME)

@@ -1,0 +1,16 @@
+"""Build the wheel of what tools/build/wheel has put together; `make wheel` runs it."""
+
+from __future__ import annotations
+
+from setuptools import Distribution, setup
+
+
+class Binary(Distribution):
+    """A package with libraries, which are built before."""
+
+    def has_ext_modules(self) -> bool:
+        return True
+
+
+# The module and the libraries are for CPython 3.9 and all that follow.
+setup(distclass=Binary, options={"bdist_wheel": {"py_limited_api": "cp39"}})
