@@ -45,12 +45,20 @@ $(COMMON_OBJ) $(AGENT_OBJ) $(CLIENT_OBJ) $(LORA_OBJ) $(NATIVE_OBJ): | need-deps
 
 # ---- running programs ----
 
-.PHONY: demo bench
+.PHONY: demo bench bench-python
 demo: all ## demonstrate gpool, without a GPU
 	$(Q)$(B)/gpool-demo --report build/demo.html $(DEMO_ARGS)
 
 bench: all ## run gpool-bench with the arguments BENCH_ARGS=
 	$(Q)$(B)/gpool-bench $(BENCH_ARGS)
+
+$(B)/obj/tests/python/steps.o: ALL_CFLAGS += -Iclient
+$(B)/tests/steps.so: $(B)/obj/tests/python/steps.o $(B)/libgpool.so
+	@mkdir -p $(@D)
+	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) -shared -o $@ $< -L$(B) -lgpool
+
+bench-python: all $(B)/tests/steps.so ## measure the calls of an engine's step in Python beside C
+	$(Q)$(PYTHON) tests/python/steps.py $(abspath $(B)/tests/steps.so)
 
 # ---- generated documents ----
 

@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""steps.py - print what the calls of a step path cost in Python and in C, medians of one run; `make bench-python`.
+
+usage: steps.py LIBRARY [ROUNDS]      LIBRARY: steps.c, compiled; ROUNDS: default 1000
+
+A round makes 16 calls of each step in C and then the same in Python, with the same pool, range and stream, on the host
+back end. The figures of Python include the step of the loop.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import statistics
+import sys
+import time
+from typing import Any, Callable, List
+
+from harness import Agent, gpool
+
+CALLS = range(16)
+STEPS = "alloc pin unpin free commit offer reclaim decommit record signal done wait".split()
+MOST_NS = 300  # that a call may cost on top of C's
+
+
+def python_round(pool: gpool.Pool, elastic: gpool.Range, stream: gpool.Stream, say: Callable[[float], None]) -> None:
+    """Report the nanoseconds of a call of each step."""
+    now = time.perf_counter_ns
+    start = now()
+    blocks = [pool.alloc(1) for _ in CALLS]
+    say(now() - start)
+    block = blocks[0]
+    start = now()
+    for _ in CALLS:
+        block.pin()
+    say(now() - start)
+    start = now()
+    for _ in CALLS:
+        block.unpin()
+    say(now() - start)
+    start = now()
+    for each in blocks:
+        each.free()
+    say(now() - start)
+    start = now()
+    for page in CALLS:
+        elastic.commit(page, 1)
+    say(now() - start)
+    start = now()
+    for page in CALLS:
+        elastic.offer(page, 1)
+    say(now() - start)
+    start = now()
+    for page in CALLS:
+        elastic.reclaim(page, 1)
+    say(now() - start)
+    start = now()
+    for page in CALLS:
+        elastic.decommit(page, 1)
+    say(now() - start)
+    start = now()
+    fences = [stream.record() for _ in CALLS]
+    say(now() - start)
+    start = now()
+    for fence in fences:
+        fence.signal()
+    say(now() - start)
+    start = now()
+    for fence in fences:
+        fence.done  # noqa: B018
+    say(now() - start)
+    start = now()
+    for fence in fences:
+        fence.wait()
+    say(now() - start)
+
+
+def main() -> int:
+    if len(sys.argv) not in (2, 3):
+        print(__doc__, end="", file=sys.stderr)
+        return 2
+    rounds = int(sys.argv[2]) if len(sys.argv) == 3 else 1000
+    agent = Agent()
+    c: List[List[float]] = []
+    python: List[List[float]] = []
+    with agent.pool() as pool, pool.reserve_range(len(CALLS)) as elastic, pool.stream(host_signaled=True) as stream:
+        steps: Any = ctypes.CDLL(sys.argv[1]).steps
+        steps.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32, ctypes.POINTER(ctypes.c_double)]
+        for _ in range(rounds):
+            filled = (ctypes.c_double * len(STEPS))()
+            with pool.handle as pointer, elastic.handle as range_pointer:
+                if steps(pointer, range_pointer, stream.number, filled):
+                    raise AssertionError("a call in C has failed")
+            c.append(list(filled))
+            taken: List[float] = []
+            python_round(pool, elastic, stream, taken.append)
+            python.append([ns / len(CALLS) for ns in taken])
+    agent.stop()
+    print(f"{'call':10} {'C':>8} {'Python':>8} {'on top':>8}   ns, medians of {rounds} rounds")
+    most = 0.0
+    for name, *columns in zip(STEPS, zip(*c), zip(*python)):
+        low, high = (statistics.median(column) for column in columns)
+        most = max(most, high - low)
+        print(f"{name:10} {low:8.0f} {high:8.0f} {high - low:8.0f}")
+    print(f"the most on top of C: {most:.0f} ns; the goal: at most {MOST_NS}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
