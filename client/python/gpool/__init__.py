@@ -21,10 +21,25 @@ from ._errors import (
     NotFound,
     OomInfo,
     OutOfService,
+    Preempted,
     Stale,
     TimedOut,
 )
 from ._event import Event, EventKind
+from ._kv import (
+    KvAdmission,
+    KvCache,
+    KvLayout,
+    KvNeed,
+    KvOffloadInfo,
+    KvPrefix,
+    KvPrefixFound,
+    KvQuantError,
+    KvSequenceInfo,
+    KvState,
+    KvStats,
+)
+from ._kv_group import KvGroup, KvSpan
 from ._library import library
 from ._lora import Acquired, Adapter, AdapterInfo, Adapters, AdapterState, AdapterStats, Element, Matrix, Weights
 from ._object import Object, ObjectClass, ObjectInfo, ObjectPin, ObjectState
@@ -32,6 +47,8 @@ from ._options import Usage
 from ._pool import Device, Pool, Pressure, Stats
 from ._range import PageState, Range, RangeInfo
 from ._role import Role
+from ._scope import Scope
+from ._sliced import SlicedRange, SlicedRangeInfo
 from ._stream import Fence, Stream
 from ._view import View
 
@@ -56,6 +73,19 @@ __all__ = [
     "Fence",
     "Forked",
     "Holder",
+    "KvAdmission",
+    "KvCache",
+    "KvGroup",
+    "KvLayout",
+    "KvNeed",
+    "KvOffloadInfo",
+    "KvPrefix",
+    "KvPrefixFound",
+    "KvQuantError",
+    "KvSequenceInfo",
+    "KvSpan",
+    "KvState",
+    "KvStats",
     "Matrix",
     "NoRoom",
     "NotFound",
@@ -69,10 +99,14 @@ __all__ = [
     "Weights",
     "Pin",
     "Pool",
+    "Preempted",
     "Pressure",
     "Range",
     "RangeInfo",
     "Role",
+    "Scope",
+    "SlicedRange",
+    "SlicedRangeInfo",
     "OomInfo",
     "Span",
     "Stale",

@@ -87,6 +87,10 @@ class OutOfService(Busy):
     """The pool is out of service, by `poolctl drain` (ESHUTDOWN). Attach to another pool, or later."""
 
 
+class Preempted(Error):
+    """Report a call for a sequence of a KV cache that is preempted (EAGAIN). Call KvCache.resume() first."""
+
+
 class AgentGone(Error):
     """The agent is not running, or has ended this session (EPIPE).
 

@@ -7,19 +7,23 @@ import enum
 import errno
 import sys
 import weakref
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _abi, _native
 from ._block import Block, Pin, Span
+from ._dtype import dtype_of
 from ._errors import Error, Holder, NoRoom, OomInfo, check, error
 from ._event import Event, event_of
 from ._handle import Handle
+from ._kv import KvCache
 from ._library import library
 from ._lora import Adapters, Element
 from ._object import Object, ObjectClass, ObjectInfo, info_of
 from ._options import Usage
 from ._range import Range
 from ._role import Role, acquire
+from ._scope import Scope
+from ._sliced import SlicedRange
 from ._stream import Fence, Stream
 from ._text import c_optional, c_text
 from ._wait import waiting
@@ -154,7 +158,7 @@ class Pool(_native.Pool):
         self.session = int(library().gpool_session(pointer))
         """number of this session"""
         self.device = _device(pointer)
-        self._ranges: weakref.WeakSet[Range] = weakref.WeakSet()
+        self._ranges: weakref.WeakSet[Union[Range, SlicedRange, KvCache]] = weakref.WeakSet()  # what sleeps
         self._adapters: weakref.WeakSet[Adapters] = weakref.WeakSet()
 
     def __repr__(self) -> str:
@@ -195,6 +199,9 @@ class Pool(_native.Pool):
         """
         if not self.closed:
             self.handle.refuse_views("close")
+            for made in list(self._ranges):
+                for group in list(made.groups) if isinstance(made, KvCache) else ():
+                    group.close()
             for adapters in list(self._adapters):
                 adapters.close()
             self.handle.close(self._detach)
@@ -217,6 +224,10 @@ class Pool(_native.Pool):
                 pool, library().gpool_span_alloc(pool, nbytes, usage, ctypes.byref(span)), f"allocate {nbytes} bytes"
             )
         return Span(self, span)
+
+    def scope(self, usage: Usage = Usage.KV_CACHE, *, free: bool = False) -> Scope:
+        """Begin a scope, whose blocks are unpinned together at its end. free: free them instead. Cost: none."""
+        return Scope(self, usage, free)
 
     def check_room(self, pool: int, result: int, what: str) -> None:
         """Raise the exception for a negative `result`; NoRoom has its `oom_info`. Must run in the thread of the failed
@@ -447,6 +458,94 @@ class Pool(_native.Pool):
         assert pointer.value
         return self._ranges_add(Range(self, pointer.value, elastic))
 
+    def create_sliced_range(
+        self,
+        slices: int,
+        blocks: int,
+        block_pages: int = 1,
+        memory_class: ObjectClass = ObjectClass.MUTABLE,
+        usage: Usage = Usage.KV_CACHE,
+        *,
+        owner_id: int = 0,
+        read_ahead: int = 0,
+    ) -> SlicedRange:
+        """Create an elastic range of `slices` slices of `blocks` blocks of `block_pages` pages, without pages, whose
+        slices SlicedRange.grow() and SlicedRange.shrink() change together.
+
+        read_ahead: blocks beyond those with memory that a thread of the library maps in advance; 0: none. Other
+        sessions may take their pages.
+        Raises Asleep; Error with EINVAL, ENOMEM.
+        Cost: no request to the agent.
+        """
+        made = SlicedRange(self, slices, blocks, block_pages, memory_class, usage, owner_id, read_ahead)
+        self._ranges.add(made)
+        return made
+
+    def create_kv_cache(
+        self,
+        layers: int,
+        kv_heads: int,
+        head_size: int,
+        stream: Stream,
+        dtype: Any = "float16",
+        *,
+        block_tokens: int = 16,
+        max_blocks: int = 0,
+        max_sequences: int = 0,
+        max_sequence_tokens: int = 0,
+        watermark_blocks: Optional[int] = None,
+        owner_id: int = 0,
+        keep: bool = False,
+        prefixes: bool = False,
+        adaptive: bool = False,
+        model: bytes = b"",
+        cached_blocks: int = 0,
+        pool_blocks: int = 0,
+        compact_bytes_per_s: int = 0,
+    ) -> KvCache:
+        """Create a paged KV cache: addresses, without pages.
+
+        A block has keys and values of block_tokens tokens, 2 * layers * kv_heads * head_size elements of `dtype` for
+        each token. stream: in whose order all work with the cache is. block_tokens: a power of two up to 1,024.
+        max_blocks: up to 2^24; 0: as many as the pool can hold. max_sequences: at a time, with preempted ones; 0: 256.
+        max_sequence_tokens: 0: 131,072. watermark_blocks: blocks that admission leaves free; None: 1 % of max_blocks.
+        owner_id: number that tools show. keep: Pool.sleep() spills the content instead of dropping it. prefixes: blocks
+        can be published and found again by their tokens. With prefixes: adaptive: evict by what was learned of past
+        requests. model: at most 32 bytes, the hash of everything that affects the content. cached_blocks: most blocks
+        that stay without a sequence; 0: no limit. pool_blocks: addresses for blocks that other processes share; 0:
+        prefix_share() is disabled. compact_bytes_per_s: average limit of KvCache.compact(); 0: no limit.
+
+        Raises Asleep; ValueError: model is too long; Closed: the stream is closed; Error with EINVAL: a number out of
+        range, a stream that is host-signaled; ENOMEM, EPERM, EIO; TypeError: unknown dtype.
+        Cost: no request to the agent.
+        """
+        element = dtype_of(dtype)
+        if len(model) > 32:
+            raise ValueError(f"model has {len(model)} bytes; at most 32")
+        # In C 0 is the default, and another number means none.
+        watermark = 0 if watermark_blocks is None else watermark_blocks or _abi.GPOOL_KV_NO_WATERMARK
+        options = _abi.gpool_kv_options(
+            size=ctypes.sizeof(_abi.gpool_kv_options),
+            flags=(_abi.GPOOL_KV_KEEP if keep else 0)
+            | (_abi.GPOOL_KV_PREFIXES if prefixes else 0)
+            | (_abi.GPOOL_KV_ADAPTIVE if adaptive else 0)
+            | (_abi.GPOOL_KV_BF16 if element.name == "bfloat16" else 0),
+            shape=(layers, kv_heads, head_size, element.itemsize, block_tokens),
+            stream=stream.number,
+            max_blocks=max_blocks,
+            max_sequences=max_sequences,
+            max_sequence_tokens=max_sequence_tokens,
+            watermark_blocks=watermark,
+            owner_id=owner_id,
+            model=tuple(model),
+            cached_blocks=cached_blocks,
+            pool_blocks=pool_blocks,
+            compact_bytes_per_s=compact_bytes_per_s,
+        )
+        made = KvCache(self, options, dtype)
+        self._ranges.add(made)
+        return made
+
     def _ranges_add(self, made: Range) -> Range:
         self._ranges.add(made)
         return made
@@ -610,13 +709,13 @@ class Pool(_native.Pool):
 
 
 _native.setup(error, (Block, Pin, Fence))
-_LOG: Any = dict(_abi.gpool_options._fields_)["log"]
+_LOG: Any = {field[0]: field[1] for field in _abi.gpool_options._fields_}["log"]
 
 
 def _oom_info(pool: int, with_holders: bool) -> OomInfo:
     """Return the description of the last refusal. Without holders the struct is shorter and no request is sent."""
-    figures: int = _abi.gpool_oom_info.holder_count.offset
-    filled = _abi.gpool_oom_info(size=ctypes.sizeof(_abi.gpool_oom_info) if with_holders else figures)
+    first: Any = _abi.gpool_oom_info.holder_count
+    filled = _abi.gpool_oom_info(size=ctypes.sizeof(_abi.gpool_oom_info) if with_holders else first.offset)
     check(library().gpool_oom_info(pool, ctypes.byref(filled)), "read the reason of the refusal")
     holders = tuple(
         Holder(

@@ -13,7 +13,7 @@ from ._handle import Handle
 from ._library import library
 
 if TYPE_CHECKING:
-    from ._pool import Device
+    from ._pool import Device, Pool
     from ._stream import Stream
 
 
@@ -42,6 +42,26 @@ class Source(Protocol):
 
     def where(self) -> Tuple[int, int]:
         """Return address and size in bytes of the memory."""
+
+
+class Addresses:
+    """Present addresses whose pages are not pinned: calls that remove them refuse while a view holds the handle, or the
+    program must not access them.
+    """
+
+    def __init__(self, pool: Pool, handle: Handle, address: int, nbytes: int) -> None:
+        self._pool = pool  # is not collected while there are views
+        self._where = address, nbytes
+        self.handle = handle
+
+    def lend(self, stream: int) -> _abi.gpool_loan:
+        """Return a loan without a pin. Raises Closed."""
+        with self.handle, self._pool.handle as pool:
+            return loan(pool, None, _abi.gpool_block(), stream)
+
+    def where(self) -> Tuple[int, int]:
+        """Return address and size in bytes."""
+        return self._where
 
 
 class View:

@@ -1,0 +1,654 @@
+"""Paged KV caches: keys and values of tokens in blocks, and for each sequence a table of its blocks."""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import enum
+import errno
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any, Iterable, List, NamedTuple, NoReturn, Optional, Sequence, Tuple, Union
+
+from . import _abi
+from ._dtype import dtype_of
+from ._errors import Busy, Error, Preempted, check, error
+from ._handle import Handle
+from ._library import library
+from ._view import Addresses, View
+from ._wait import waiting
+
+if TYPE_CHECKING:
+    from ._kv_group import KvGroup
+    from ._pool import Pool
+    from ._stream import Stream
+
+
+class KvAdmission(enum.IntEnum):
+    """List whether a sequence can be admitted."""
+
+    OK = _abi.GPOOL_KV_OK
+    LATER = _abi.GPOOL_KV_LATER
+    """not enough blocks now, or only by evicting unpinned content, which KvCache.allocate() may do"""
+    NEVER = _abi.GPOOL_KV_NEVER
+    """more than a sequence may have, or than the cache or the pool has"""
+
+
+class KvState(enum.IntEnum):
+    """List the states of a sequence."""
+
+    RUNNING = _abi.GPOOL_KV_RUNNING
+    PREEMPTED = _abi.GPOOL_KV_PREEMPTED
+
+
+class KvLayout(NamedTuple):
+    """Describe where blocks are: block i is at address + i // chunk_blocks * chunk_bytes + i % chunk_blocks *
+    block_bytes.
+    """
+
+    block_tokens: int
+    block_bytes: int
+    chunk_bytes: int
+    chunk_blocks: int
+    max_blocks: int
+    address: int
+    """of block 0"""
+    table_address: int
+    """of the device's tables: int32 [max_sequences][table_columns]; KvCache.sync()"""
+    table_columns: int
+    max_sequences: int
+    pool_blocks: int
+    """blocks of the pool, read only, numbered from max_blocks on"""
+
+
+class KvNeed(NamedTuple):
+    """Count the blocks that a request needs, and those that are available."""
+
+    needed_blocks: int
+    available_blocks: int
+    """free and cached blocks with memory in this cache or free in the pool: no content would be evicted"""
+    free_blocks: int
+    """all blocks that are not in use, with or without memory; includes cached ones"""
+    watermark_blocks: int
+    """of those, blocks that admission leaves free"""
+
+
+class KvSequenceInfo(NamedTuple):
+    """Describe a sequence."""
+
+    state: KvState
+    tokens: int
+    blocks: int
+    """that it has; preempted: that it had, and gets when it is resumed"""
+    shared_blocks: int
+    """of those, blocks that other sequences share"""
+    room: int
+    """tokens that fit without a further block or copy"""
+    row: int
+    """in the device's tables"""
+    priority: int
+    arrival: int
+    """a lower number arrived earlier"""
+    owner_id: int
+
+
+class KvPrefixFound(NamedTuple):
+    """Describe the longest published prefix of some tokens."""
+
+    blocks: int
+    """from the first on, without a gap"""
+    tokens: int
+    cached_blocks: int
+    """of those, blocks without a sequence: using them leaves fewer free ones"""
+
+
+class KvQuantError(NamedTuple):
+    """Describe the loss of a sequence's content by int8, over all elements x of its blocks, which became x'."""
+
+    max_error: float
+    """max |x - x'|; infinity: there is no int8 form"""
+    relative_error: float
+    """sqrt(sum (x - x')^2 / sum x^2)"""
+
+
+class KvOffloadInfo(NamedTuple):
+    """Describe the content that is kept of preempted sequences."""
+
+    host_blocks: int
+    """blocks of host memory of the cache itself; 0: it has none"""
+    host_free_blocks: int
+    sequences: int
+    """whose content is kept now"""
+    host_bytes: int
+    content_bytes: int
+    """of their content, as it was in their blocks"""
+    pool_pages: int
+    """of the blocks that keep it: in the pool, in the agent's host memory, or in its file"""
+    saves: int
+    loads: int
+
+
+class KvStats(NamedTuple):
+    """Count the blocks and sequences of a cache, and what it has done."""
+
+    used_blocks: int
+    free_blocks: int
+    """used and free blocks are max_blocks; cached ones are free"""
+    available_blocks: int
+    watermark_blocks: int
+    reclaimable_blocks: int
+    """that preempt() of its next victim would free"""
+    step_blocks: int
+    """that one more token of every running sequence needs"""
+    shared_blocks: int
+    """used by more than one sequence"""
+    running: int
+    preempted: int
+    committed_chunks: int
+    """with memory"""
+    cached_blocks: int
+    """published, without a sequence"""
+    committed_bytes: int
+    allocations: int
+    forks: int
+    frees: int
+    preemptions: int
+    resumes: int
+    refusals: int
+    """for lack of blocks, sequences or pages"""
+    block_copies: int
+    table_bytes: int
+    """copied to the device"""
+    prefix_hits: int
+    prefix_misses: int
+    prefix_published: int
+    prefix_switched: int
+    """blocks that were replaced at their publication by others with the same content"""
+    prefix_evicted: int
+    pool_shared: int
+    """blocks that prefix_share() gave to the pool"""
+    pool_found: int
+    """blocks found in the pool"""
+    pool_blocks: int
+    """blocks of the pool that are mapped here"""
+    offered_chunks: int
+    prefix_lost: int
+    """cached blocks that were lost because the agent took them, or one before them"""
+
+
+class KvPrefix(NamedTuple):
+    """Name tokens from a sequence's first one on, by their IDs. Blocks are found only with the same adapter and salt; a
+    secret salt separates tenants.
+    """
+
+    ids: Iterable[int]
+    adapter_id: int = 0
+    """adapter that computes them; 0: none"""
+    salt: Tuple[int, int] = (0, 0)
+
+
+class KvCache:
+    """Store the keys and values of tokens in blocks of one size, from Pool.create_kv_cache() to close().
+
+        with pool.stream() as stream, pool.create_kv_cache(32, 8, 128, stream) as cache:
+            sequence = cache.allocate(len(prompt))
+            slot = cache.append(sequence)
+
+    The cache has one range of addresses, in which block i always has the same address (KvLayout). Memory comes from the
+    pool with the first block in use of a chunk, and is reclaimable by any session after the last one.
+
+    A sequence is a number, valid in this cache only. All GPU work with a cache is in the order of its stream, or the
+    program makes that stream wait for it: a freed block may be allocated to another sequence at once.
+
+    Calls for a sequence raise Stale: it has ended; Error with EINVAL: not a sequence of this cache. Allocating calls
+    raise NoRoom, and oom_info() has the numbers; Asleep; AgentGone; Error with ENOMEM.
+
+    Threads: any.
+    """
+
+    def __init__(self, pool: Pool, options: _abi.gpool_kv_options, dtype: Any) -> None:
+        """Create a cache; for this package only: see Pool.create_kv_cache()."""
+        self._pool = pool
+        self.element = dtype_of(dtype)
+        pointer = ctypes.c_void_p()
+        with pool.handle as attached:
+            check(library().gpool_kv_create(attached, options, ctypes.byref(pointer)), "create a KV cache")
+        assert pointer.value
+        self.addresses = Handle(pointer.value, "a KV cache", pool.handle)  # held by views, which permit sleep
+        self.handle = Handle(pointer.value, "a KV cache", pool.handle)
+        self.groups: weakref.WeakSet[KvGroup] = weakref.WeakSet()
+        """those that this cache belongs to, or belonged to"""
+        self.layout: KvLayout = self._read(_abi.gpool_kv_layout, library().gpool_kv_layout, KvLayout)
+
+    def __repr__(self) -> str:
+        return (
+            f"<gpool.KvCache {self.layout.max_blocks} blocks of {self.layout.block_tokens} tokens"
+            f"{', closed' * self.handle.closed}>"
+        )
+
+    def __enter__(self) -> KvCache:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            self.close()
+        except Error:
+            if kind is None:  # else views live in the frames of an exception, which says more
+                raise
+
+    def __del__(self) -> None:
+        if hasattr(self, "handle") and not sys.is_finalizing():
+            try:
+                self.close()
+            except Error:
+                pass  # a tensor of another library's lives on; it ends with the pool
+
+    def close(self) -> None:
+        """Wait for the work on the pool's streams and end the cache and its sequences; a second call does nothing.
+
+        Raises Busy: a view or a group of it exists, or GPU work that was queued elsewhere uses it.
+        """
+        if not self._pool.closed:
+            if any(not group.handle.closed for group in self.groups):
+                raise Busy(errno.EBUSY, "cannot close a KV cache: it belongs to a group; close the group first")
+            self.addresses.refuse_views("close")
+            with self._pool.handle:
+                self.handle.close(library().gpool_kv_destroy)
+
+    # ---- memory ----
+
+    def address(self, block: int) -> int:
+        """Return the address of a block, in use or not. Raises Error with EINVAL: no such block. Cost: a few loads."""
+        address = ctypes.c_uint64()
+        self._call(library().gpool_kv_address, block, ctypes.byref(address), what=f"find block {block}")
+        return address.value
+
+    def view(
+        self,
+        dtype: Any = None,
+        shape: Union[int, Sequence[int], None] = None,
+        offset: int = 0,
+        readonly: bool = False,
+        stream: Optional[Stream] = None,
+    ) -> View:
+        """Return all addresses of the cache as an array; arguments as in Block.view(), dtype None: the cache's.
+
+        Blocks of sequences have memory, others may have none; those of the pool are read only. The program must access
+        blocks of its sequences alone: an access without memory ends the process, or fails the GPU work. While a view
+        exists, the cache cannot be closed, but Pool.sleep() is permitted.
+        Raises ValueError; TypeError.
+        """
+        layout = self.layout
+        room = -(-(layout.max_blocks + layout.pool_blocks) // layout.chunk_blocks) * layout.chunk_bytes
+        memory = Addresses(self._pool, self.addresses, layout.address, room)
+        kind = self.element.name if dtype is None else dtype
+        return View(memory, self._pool.device, kind, shape, offset, readonly, stream)
+
+    # ---- admission ----
+
+    def can_allocate(self, tokens: int) -> Tuple[KvAdmission, KvNeed]:
+        """Return whether a sequence of `tokens` tokens can be admitted, and the numbers. Limits of tenants and quotas
+        are not considered.
+
+        Cost: no system call.
+        """
+        need = _abi.gpool_kv_need(size=ctypes.sizeof(_abi.gpool_kv_need))
+        result = self._call(library().gpool_kv_can_allocate, tokens, ctypes.byref(need), what="check an admission")
+        return KvAdmission(result), need_of(need)
+
+    def can_batch(self, tokens: Sequence[int], max_sequences: int = 0, max_tokens: int = 0) -> Tuple[int, KvNeed]:
+        """Return how many requests of these numbers of tokens, from the first one on, can be admitted together, and the
+        numbers of those.
+
+        max_sequences: running ones and those that are admitted; 0: as many as the cache has room for. max_tokens: of
+        all that are admitted; 0: no limit.
+        Cost: no system call.
+        """
+        limits = _abi.gpool_kv_batch(ctypes.sizeof(_abi.gpool_kv_batch), max_sequences, max_tokens)
+        need = _abi.gpool_kv_need(size=ctypes.sizeof(_abi.gpool_kv_need))
+        numbers = ids_of(tokens)
+        result = self._call(
+            library().gpool_kv_can_batch,
+            numbers,
+            len(numbers),
+            ctypes.byref(limits),
+            ctypes.byref(need),
+            what=f"check the admission of {len(numbers)} requests",
+        )
+        return result, need_of(need)
+
+    def oom_info(self) -> KvNeed:
+        """Return the numbers of the last call that raised NoRoom, or Error with EFBIG. Cost: a few loads."""
+        need = _abi.gpool_kv_need(size=ctypes.sizeof(_abi.gpool_kv_need))
+        self._call(library().gpool_kv_oom_info, ctypes.byref(need), what="read the reason of the refusal")
+        return need_of(need)
+
+    # ---- sequences ----
+
+    def allocate(
+        self,
+        tokens: int,
+        *,
+        estimated_tokens: int = 0,
+        priority: int = 0,
+        owner_id: int = 0,
+        continues: bool = False,
+    ) -> int:
+        """Create a sequence with blocks for `tokens` tokens and return its number.
+
+        estimated_tokens: expected tokens at its end: their blocks are allocated at once; 0: as it grows. priority:
+        sequences of lower priority are preempted first. owner_id: any number, which sequence_info() returns. continues:
+        the request continues running work, so that it may use the watermark's blocks.
+        Raises NoRoom, also if the cache has no room for a sequence; Error with EFBIG: more than can ever be admitted,
+        EUSERS.
+        Cost: one lock where chunks have memory; otherwise a request to the agent and mappings.
+        """
+        request = request_of(tokens, estimated_tokens, priority, owner_id, continues)
+        sequence = ctypes.c_uint64()
+        self._call(
+            library().gpool_kv_allocate,
+            ctypes.byref(request),
+            ctypes.byref(sequence),
+            what=f"allocate a sequence of {tokens} tokens",
+        )
+        return sequence.value
+
+    def append(self, sequence: int, tokens: int = 1) -> int:
+        """Append tokens to a sequence, all or none, and return the slot of the first: block * block_tokens + position
+        in the block. The others follow up to the end of the block, and then as the table says.
+
+        Raises Preempted; NoRoom; Error with EFBIG: more than max_sequence_tokens.
+        Cost: a compare-and-swap where its blocks have room; otherwise as allocate().
+        """
+        slot = ctypes.c_uint64()
+        self._call(
+            library().gpool_kv_append,
+            sequence,
+            tokens,
+            ctypes.byref(slot),
+            what=f"append {tokens} tokens to a sequence",
+        )
+        return slot.value
+
+    def fork(self, sequence: int) -> int:
+        """Return a new sequence that shares the blocks of another one; each copies a last block that is not full when
+        it appends.
+
+        Raises Preempted; Error with EUSERS: max_sequences.
+        """
+        child = ctypes.c_uint64()
+        self._call(library().gpool_kv_fork, sequence, ctypes.byref(child), what="fork a sequence")
+        return child.value
+
+    def free(self, sequence: int) -> None:
+        """End a sequence, running or preempted. Blocks that no other sequence shares are free at once, or cached."""
+        self._call(library().gpool_kv_free, sequence, what="free a sequence")
+
+    def preempt(self, sequence: int = 0) -> Tuple[int, int]:
+        """Preempt a running sequence; return the number of blocks that are now free or cached, and the sequence.
+
+        sequence: 0: the running one of the lowest priority, of those the last to arrive.
+        Raises NotFound: none runs; Preempted: it is already.
+        """
+        victim = ctypes.c_uint64()
+        blocks = self._call(library().gpool_kv_preempt, sequence, ctypes.byref(victim), what="preempt a sequence")
+        return blocks, victim.value
+
+    def waiting(self) -> Optional[int]:
+        """Return the preempted sequence to resume first: of the highest priority, of those the first to arrive; None:
+        none is preempted.
+        """
+        sequence = ctypes.c_uint64()
+        with self.handle as pointer:
+            result = library().gpool_kv_waiting(pointer, ctypes.byref(sequence))
+            if result == -errno.ENOENT:
+                return None
+            check(result, "find a preempted sequence")
+        return sequence.value
+
+    def resume(self, sequence: int) -> None:
+        """Give a preempted sequence as many blocks as it had, with its content if offload() preempted it.
+
+        Raises NoRoom; Error with EALREADY (it runs), EIO (its content cannot be restored now; it is kept), ENODATA (its
+        content is lost).
+        """
+        self._call(library().gpool_kv_resume, sequence, what="resume a sequence")
+
+    def sequence_info(self, sequence: int) -> KvSequenceInfo:
+        """Return the description of a sequence."""
+        info: KvSequenceInfo = self._read(
+            _abi.gpool_kv_sequence_info, library().gpool_kv_sequence_info, KvSequenceInfo, sequence
+        )
+        return info._replace(state=KvState(info.state))
+
+    # ---- offloading ----
+
+    def host_reserve(self, nbytes: int) -> None:
+        """Allocate and page-lock host memory for the content of preempted sequences, once for a cache.
+
+        Raises Error with EINVAL, EALREADY (the cache has host memory), ENOMEM, EIO.
+        """
+        self._call(library().gpool_kv_host_reserve, nbytes, what=f"reserve {nbytes} bytes of host memory")
+
+    def offload(self, sequence: int = 0, *, to_pool: bool = False, int8: bool = False) -> Tuple[int, int]:
+        """Preempt a sequence and copy the content of its blocks elsewhere, on the cache's stream; result as preempt().
+
+        to_pool: to spillable blocks of the pool instead of the cache's host memory. int8: as int8, in about half the
+        size of float16; quant_error() reports the loss.
+        Raises as preempt(); NoRoom; Error with EOPNOTSUPP (no host memory, no spill tier, no kernels for int8).
+        """
+        victim = ctypes.c_uint64()
+        flags = (_abi.GPOOL_KV_OFFLOAD_POOL if to_pool else 0) | (_abi.GPOOL_KV_OFFLOAD_INT8 if int8 else 0)
+        blocks = self._call(
+            library().gpool_kv_offload, sequence, flags, ctypes.byref(victim), what="offload a sequence"
+        )
+        return blocks, victim.value
+
+    def prefetch(self, sequence: int) -> int:
+        """Begin to restore evicted content of a sequence that was offloaded to the pool; return the number of pages
+        that are not in the pool yet. Call it until it returns 0; then resume() does not wait.
+
+        Raises NoRoom: no free pages for any of the rest; Error with EALREADY, EIO, ENODATA.
+        """
+        return self._call(library().gpool_kv_prefetch, sequence, what="prefetch a sequence")
+
+    def quant_error(self, sequence: int) -> KvQuantError:
+        """Return the loss of a sequence's last offload(int8=True).
+
+        Raises TimedOut: the stream has not reached the conversion; Error with ENODATA: it was not offloaded as int8.
+        """
+        filled = _abi.gpool_kv_quant_error(size=ctypes.sizeof(_abi.gpool_kv_quant_error))
+        with self.handle as pointer:
+            check(library().gpool_kv_quant_error(pointer, sequence, ctypes.byref(filled)), "read the loss by int8")
+        return KvQuantError(filled.max_error, filled.relative_error)
+
+    def offload_info(self) -> KvOffloadInfo:
+        """Return the description of the content that is kept of preempted sequences. Cost: a look at each."""
+        info: KvOffloadInfo = self._read(_abi.gpool_kv_offload_info, library().gpool_kv_offload_info, KvOffloadInfo)
+        return info
+
+    # ---- tables and blocks ----
+
+    def table(self, sequence: int) -> List[int]:
+        """Return the blocks of a sequence, in order; empty: it is preempted, or has no token.
+
+        No other thread may change the sequence meanwhile.
+        """
+        blocks, count = ctypes.POINTER(ctypes.c_int32)(), ctypes.c_uint32()
+        with self.handle as pointer:
+            self._check(
+                library().gpool_kv_table(pointer, sequence, ctypes.byref(blocks), ctypes.byref(count)),
+                "read the table of a sequence",
+            )
+            return blocks[: count.value]
+
+    def sync(self) -> None:
+        """Copy the changes of all tables to the device, on the cache's stream.
+
+        Raises NoRoom: pages for the tables.
+        Cost: a copy for each sequence that changed.
+        """
+        self._call(library().gpool_kv_sync, what="copy the tables")
+
+    def copy_blocks(self, pairs: Sequence[Tuple[int, int]]) -> None:
+        """Queue copies of blocks (from, to) in the given order, on the cache's stream.
+
+        Raises Error with EINVAL: a block that is not in use, or one to write that is shared or published.
+        """
+        listed = (_abi.gpool_kv_pair * len(pairs))(*[_abi.gpool_kv_pair(*pair) for pair in pairs])
+        self._call(library().gpool_kv_copy_blocks, listed, len(pairs), what=f"copy {len(pairs)} blocks")
+
+    def compact(self, blocks: int) -> int:
+        """Move at most `blocks` blocks out of chunks that are nearly empty, so that their memory is returned; return
+        the number of blocks that were moved.
+
+        Tables change, and copies are queued on the cache's stream: call it between two steps.
+        Raises Asleep; Error with EIO, ENOMEM.
+        """
+        return self._call(library().gpool_kv_compact, blocks, what=f"compact {blocks} blocks")
+
+    def stats(self) -> KvStats:
+        """Return the counters of the cache. Cost: a look at each sequence."""
+        stats: KvStats = self._read(_abi.gpool_kv_stats, library().gpool_kv_stats, KvStats)
+        return stats
+
+    # ---- prefixes ----
+
+    def prefix_find(self, prefix: KvPrefix) -> KvPrefixFound:
+        """Find the longest published prefix of token IDs, in full blocks. Nothing is reserved.
+
+        Raises Error with EOPNOTSUPP: the cache was created without prefixes.
+        Cost: one lock, a hash over each block's IDs.
+        """
+        named, kept = prefix_of(prefix)
+        found = _abi.gpool_kv_prefix_found(size=ctypes.sizeof(_abi.gpool_kv_prefix_found))
+        self._call(library().gpool_kv_prefix_find, ctypes.byref(named), ctypes.byref(found), what="find a prefix")
+        del kept
+        return KvPrefixFound(found.blocks, found.tokens, found.cached_blocks)
+
+    def prefix_allocate(
+        self,
+        tokens: int,
+        prefix: KvPrefix,
+        *,
+        estimated_tokens: int = 0,
+        priority: int = 0,
+        owner_id: int = 0,
+        continues: bool = False,
+    ) -> Tuple[int, int]:
+        """Create a sequence, as allocate(), that begins with the published blocks of its first tokens; return its
+        number and the number of tokens that need not be computed.
+
+        Pass one ID less if the last token is to be computed in any case, so that its block is not shared.
+        Raises as allocate() and prefix_find().
+        """
+        request = request_of(tokens, estimated_tokens, priority, owner_id, continues)
+        named, kept = prefix_of(prefix)
+        sequence, found = ctypes.c_uint64(), ctypes.c_uint32()
+        self._call(
+            library().gpool_kv_prefix_allocate,
+            ctypes.byref(request),
+            ctypes.byref(named),
+            ctypes.byref(sequence),
+            ctypes.byref(found),
+            what=f"allocate a sequence of {tokens} tokens",
+        )
+        del kept
+        return sequence.value, found.value
+
+    def prefix_publish(self, sequence: int, prefix: KvPrefix) -> int:
+        """Publish a sequence's full blocks among these tokens; return how many of its first blocks are published.
+
+        The work that writes them must be queued on the cache's stream; from now on they must not be written.
+        Raises Preempted; Error with EINVAL: more IDs than the sequence has tokens, or other ones than before.
+        Cost: one lock, and for each new block a hash over its IDs.
+        """
+        named, kept = prefix_of(prefix)
+        result = self._call(
+            library().gpool_kv_prefix_publish, sequence, ctypes.byref(named), what="publish the blocks of a sequence"
+        )
+        del kept
+        return result
+
+    def prefix_share(self, sequence: int, timeout_ms: int = -1) -> int:
+        """Share a sequence's published blocks with other processes, without a copy; return how many of its first blocks
+        are the pool's. The table changes.
+
+        timeout_ms: longest wait for the work on the cache's stream in milliseconds; 0: do not wait, -1: no limit.
+        Raises TimedOut; Preempted; NoRoom; Busy: queued GPU work could write to the blocks; Asleep; Stale; Error with
+        EOPNOTSUPP: a cache without pool_blocks.
+        Cost: a wait for the stream; one request to the agent for each chunk, and its mappings.
+        """
+        with self.handle as pointer:
+            return self._check(
+                waiting(timeout_ms, library().gpool_kv_prefix_share, pointer, sequence, timeout_ms),
+                "share the blocks of a sequence",
+            )
+
+    def prefix_evict(self, blocks: Optional[int] = None) -> int:
+        """Free cached blocks, in the order of eviction, and return their number. blocks: most to free; None: all.
+
+        Raises Error with EOPNOTSUPP.
+        """
+        most = 2**32 - 1 if blocks is None else blocks
+        return self._call(library().gpool_kv_prefix_evict, most, what="evict cached blocks")
+
+    # ---- calls ----
+
+    def _call(self, call: Any, *arguments: Any, what: str) -> int:
+        with self.handle as pointer:
+            return self._check(call(pointer, *arguments), what)
+
+    def _check(self, result: int, what: str) -> int:
+        return result if result >= 0 else refuse(result, what)
+
+    def _read(self, struct: Any, call: Any, kind: Any, *arguments: Any) -> Any:
+        """Fill a struct that has its size first, and return those of its fields that the tuple `kind` has."""
+        filled = struct(size=ctypes.sizeof(struct))
+        self._call(call, *arguments, ctypes.byref(filled), what="read the state of a KV cache")
+        return kind(*(getattr(filled, name) for name in kind._fields))
+
+
+def refuse(result: int, what: str) -> NoReturn:
+    """Raise the exception for a code of a call with a sequence, where EAGAIN means that it is preempted."""
+    raised = error(result, what)
+    if raised.errno == errno.EAGAIN:
+        raise Preempted(errno.EAGAIN, f"cannot {what}: it is preempted; resume it first")
+    raise raised
+
+
+def need_of(filled: _abi.gpool_kv_need) -> KvNeed:
+    """Return the numbers of a struct of the C library."""
+    return KvNeed(filled.needed_blocks, filled.available_blocks, filled.free_blocks, filled.watermark_blocks)
+
+
+def request_of(
+    tokens: int, estimated_tokens: int, priority: int, owner_id: int, continues: bool
+) -> _abi.gpool_kv_request:
+    """Return a request as a struct of the C library."""
+    return _abi.gpool_kv_request(
+        size=ctypes.sizeof(_abi.gpool_kv_request),
+        flags=_abi.GPOOL_KV_CONTINUES if continues else 0,
+        tokens=tokens,
+        estimated_tokens=estimated_tokens,
+        priority=priority,
+        owner_id=owner_id,
+    )
+
+
+def ids_of(numbers: Iterable[int]) -> Any:
+    """Return numbers as an array of uint32 of C. Raises OverflowError; TypeError."""
+    listed = array.array("I", numbers)
+    return (ctypes.c_uint32 * len(listed)).from_buffer(listed)
+
+
+def prefix_of(prefix: KvPrefix) -> Tuple[_abi.gpool_kv_prefix, Any]:
+    """Return a prefix as a struct of the C library, and the array to which it points."""
+    ids = ids_of(prefix.ids)
+    return _abi.gpool_kv_prefix(
+        size=ctypes.sizeof(_abi.gpool_kv_prefix),
+        ids=ctypes.cast(ids, ctypes.POINTER(ctypes.c_uint32)),
+        count=len(ids),
+        adapter_id=prefix.adapter_id,
+        salt=prefix.salt,
+    ), ids

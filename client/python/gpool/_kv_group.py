@@ -1,0 +1,197 @@
+"""Groups of KV caches: sequences that are longer than one cache can hold."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Any, NamedTuple, Sequence, Tuple
+
+from . import _abi
+from ._errors import Error, check
+from ._handle import Handle
+from ._kv import KvAdmission, KvCache, KvNeed, need_of, refuse, request_of
+from ._library import library
+
+
+class KvSpan(NamedTuple):
+    """Describe the part of a group's sequence in one cache."""
+
+    first_token: int
+    """of the sequence, that is the first one here"""
+    tokens: int
+    blocks: int
+    sequence: int
+    """number in this cache; 0: no part yet"""
+
+
+class KvGroup:
+    """Combine 1 to 16 caches, usually each on its own GPU, until close() or the end of a `with` statement: the first
+    `range_tokens` tokens of a sequence are in the first cache, the next in the second, and all remaining ones in the
+    last.
+
+    A call for a group takes effect in all of its caches or in none. A sequence has the number of its part in the first
+    cache; span() returns those of the others. Parts are changed by the group's calls alone. The caches cannot be closed
+    before the group; closing their pool ends it.
+
+    Calls raise as those of KvCache.
+    Threads: any.
+    """
+
+    def __init__(self, caches: Sequence[KvCache], range_tokens: int) -> None:
+        """Create a group. range_tokens: tokens in each cache but the last.
+
+        Raises Error with EINVAL: the number of caches, one of them twice, or range_tokens; ENOMEM.
+        """
+        self.caches: Tuple[KvCache, ...] = tuple(caches)
+        self._entered = 0
+        pointer = ctypes.c_void_p()
+        try:
+            for cache in self.caches:
+                cache.handle.__enter__()
+                self._entered += 1
+            pointers = (ctypes.c_void_p * len(self.caches))(*(_pointer(cache) for cache in self.caches))
+            check(
+                library().gpool_kv_group_create(pointers, len(self.caches), range_tokens, ctypes.byref(pointer)),
+                f"make a group of {len(self.caches)} KV caches",
+            )
+        except BaseException:
+            self._leave()
+            raise
+        assert pointer.value
+        self.handle = Handle(pointer.value, "a KV group", self.caches[0].handle)
+        for cache in self.caches:
+            cache.groups.add(self)
+
+    def __enter__(self) -> KvGroup:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            self.close()
+        except Error:
+            if kind is None:
+                raise
+
+    def __del__(self) -> None:
+        if hasattr(self, "handle") and not sys.is_finalizing():
+            try:
+                self.close()
+            except Error:
+                pass  # another thread is in a call; the group ends with the pool
+
+    def close(self) -> None:
+        """End the group and its sequences; a second call does nothing. Raises Busy: another thread is in a call."""
+        if self._entered and not self.handle.forked and not self.handle.closed:
+            self.handle.close(library().gpool_kv_group_destroy)
+            self._leave()
+
+    def _leave(self) -> None:
+        while self._entered:
+            self._entered -= 1
+            self.caches[self._entered].handle.__exit__()
+
+    # ---- sequences ----
+
+    def can_allocate(self, tokens: int) -> Tuple[KvAdmission, int, KvNeed]:
+        """Return whether a sequence can be admitted in all caches, the index of the cache with the worst result, and
+        its numbers.
+        """
+        member, need = ctypes.c_uint32(), _abi.gpool_kv_need(size=ctypes.sizeof(_abi.gpool_kv_need))
+        result = self._call(
+            library().gpool_kv_group_can_allocate,
+            tokens,
+            ctypes.byref(member),
+            ctypes.byref(need),
+            what="check an admission",
+        )
+        return KvAdmission(result), member.value, need_of(need)
+
+    def oom_info(self) -> Tuple[int, KvNeed]:
+        """Return the index of the cache for which the last call failed, and its numbers."""
+        member, need = ctypes.c_uint32(), _abi.gpool_kv_need(size=ctypes.sizeof(_abi.gpool_kv_need))
+        self._call(
+            library().gpool_kv_group_oom_info,
+            ctypes.byref(member),
+            ctypes.byref(need),
+            what="read the reason of the refusal",
+        )
+        return member.value, need_of(need)
+
+    def allocate(
+        self,
+        tokens: int,
+        *,
+        estimated_tokens: int = 0,
+        priority: int = 0,
+        owner_id: int = 0,
+        continues: bool = False,
+    ) -> int:
+        """Create a sequence and return its number; arguments and errors as in KvCache.allocate()."""
+        request = request_of(tokens, estimated_tokens, priority, owner_id, continues)
+        sequence = ctypes.c_uint64()
+        self._call(
+            library().gpool_kv_group_allocate,
+            ctypes.byref(request),
+            ctypes.byref(sequence),
+            what=f"allocate a sequence of {tokens} tokens",
+        )
+        return sequence.value
+
+    def append(self, sequence: int, tokens: int = 1) -> Tuple[int, int]:
+        """Append tokens to a sequence; return the index of the cache and the slot of the first token. Raises as
+        KvCache.append(), and as allocate() for a part that begins.
+        """
+        member, slot = ctypes.c_uint32(), ctypes.c_uint64()
+        self._call(
+            library().gpool_kv_group_append,
+            sequence,
+            tokens,
+            ctypes.byref(member),
+            ctypes.byref(slot),
+            what=f"append {tokens} tokens to a sequence",
+        )
+        return member.value, slot.value
+
+    def fork(self, sequence: int) -> int:
+        """Return a new sequence that shares all blocks of another one. Raises as KvCache.fork()."""
+        child = ctypes.c_uint64()
+        self._call(library().gpool_kv_group_fork, sequence, ctypes.byref(child), what="fork a sequence")
+        return child.value
+
+    def free(self, sequence: int) -> None:
+        """End a sequence in all caches."""
+        self._call(library().gpool_kv_group_free, sequence, what="free a sequence")
+
+    def preempt(self, sequence: int = 0) -> Tuple[int, int]:
+        """Preempt a sequence in all caches; return the number of blocks that are free now, and the sequence.
+
+        sequence: 0: the choice of the first cache, which may be a sequence outside of the group.
+        Raises as KvCache.preempt().
+        """
+        victim = ctypes.c_uint64()
+        blocks = self._call(library().gpool_kv_group_preempt, sequence, ctypes.byref(victim), what="preempt a sequence")
+        return blocks, victim.value
+
+    def resume(self, sequence: int) -> None:
+        """Resume a sequence in all caches or in none; KvCache.waiting() of the first one returns the one to resume
+        first. Raises as KvCache.resume().
+        """
+        self._call(library().gpool_kv_group_resume, sequence, what="resume a sequence")
+
+    def span(self, sequence: int, member: int) -> KvSpan:
+        """Return the part of a sequence in the cache with index `member`. Raises Error with EINVAL: no such cache."""
+        filled = _abi.gpool_kv_span(size=ctypes.sizeof(_abi.gpool_kv_span))
+        self._call(
+            library().gpool_kv_group_span, sequence, member, ctypes.byref(filled), what="read the part of a sequence"
+        )
+        return KvSpan(filled.first_token, filled.tokens, filled.blocks, filled.sequence)
+
+    def _call(self, call: Any, *arguments: Any, what: str) -> int:
+        with self.handle as pointer:
+            result = int(call(pointer, *arguments))
+            return result if result >= 0 else refuse(result, what)
+
+
+def _pointer(cache: KvCache) -> int:
+    with cache.handle as pointer:
+        return pointer

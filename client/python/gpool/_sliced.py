@@ -1,0 +1,189 @@
+"""Sliced ranges: equal slices of addresses, whose blocks get memory together."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Sequence, Union
+
+from . import _abi
+from ._errors import Error, check
+from ._handle import Handle
+from ._library import library
+from ._object import ObjectClass
+from ._options import Usage
+from ._view import Addresses, View
+from ._wait import waiting
+
+if TYPE_CHECKING:
+    from ._pool import Pool
+    from ._stream import Fence, Stream
+
+
+class SlicedRangeInfo(NamedTuple):
+    """Describe a sliced range and count its blocks."""
+
+    slices: int
+    blocks: int
+    """of each slice, with memory or without"""
+    block_pages: int
+    committed: int
+    """blocks of each slice that have memory"""
+    ready: int
+    """committed blocks and those mapped in advance, as far as is known"""
+    address: int
+    slice_bytes: int
+    """from one slice to the next"""
+    block_bytes: int
+
+
+class SlicedRange:
+    """Hold an elastic range of equal slices, for example one for each layer and for K and V, from
+    Pool.create_sliced_range() to close().
+
+    Block i of all slices has memory or none, so that one call grows or shrinks all slices. Block i of slice s is at
+    address + s * slice_bytes + i * block_bytes.
+
+    Threads: any; one call at a time grows or shrinks a range.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        slices: int,
+        blocks: int,
+        block_pages: int,
+        memory_class: ObjectClass,
+        usage: Usage,
+        owner_id: int,
+        read_ahead: int,
+    ) -> None:
+        """Create a sliced range; for this package only: see Pool.create_sliced_range()."""
+        self._pool = pool
+        options = _abi.gpool_sliced_range_options(
+            size=ctypes.sizeof(_abi.gpool_sliced_range_options),
+            memory_class=memory_class,
+            usage=usage,
+            owner_id=owner_id,
+            read_ahead=read_ahead,
+        )
+        pointer = ctypes.c_void_p()
+        with pool.handle as attached:
+            check(
+                library().gpool_sliced_range_create(
+                    attached, slices, blocks, block_pages, options, ctypes.byref(pointer)
+                ),
+                f"make a range of {slices} slices of {blocks} blocks of {block_pages} pages",
+            )
+        assert pointer.value
+        self.addresses = Handle(pointer.value, "a sliced range", pool.handle)  # held by sparse views
+        self.handle = Handle(pointer.value, "a sliced range", pool.handle)
+        info = self.info()
+        self.slices, self.blocks = info.slices, info.blocks
+        self.address, self.slice_bytes, self.block_bytes = info.address, info.slice_bytes, info.block_bytes
+
+    def __repr__(self) -> str:
+        return (
+            f"<gpool.SlicedRange {self.slices} slices of {self.blocks} blocks at {self.address:#x}"
+            f"{', closed' * self.handle.closed}>"
+        )
+
+    def __enter__(self) -> SlicedRange:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            self.close()
+        except Error:
+            if kind is None:  # else views live in the frames of an exception, which says more
+                raise
+
+    def __del__(self) -> None:
+        if hasattr(self, "handle") and not sys.is_finalizing():
+            try:
+                self.close()
+            except Error:
+                pass  # a tensor of another library's lives on; it ends with the pool
+
+    def close(self) -> None:
+        """End the range; a second call does nothing.
+
+        Waits for the work on the pool's streams.
+        Raises Busy: a view of it exists, or GPU work that was queued elsewhere still uses it.
+        """
+        if not self._pool.closed:
+            self.addresses.refuse_views("close")
+            with self._pool.handle:
+                self.handle.close(library().gpool_sliced_range_destroy)
+
+    def info(self) -> SlicedRangeInfo:
+        """Return what the range is and how many blocks it has. Raises Closed; Forked. Cost: one lock."""
+        filled = _abi.gpool_sliced_range_info(size=ctypes.sizeof(_abi.gpool_sliced_range_info))
+        with self.handle as pointer:
+            check(library().gpool_sliced_range_info(pointer, ctypes.byref(filled)), "read the state of a sliced range")
+        return SlicedRangeInfo(*(getattr(filled, name) for name in SlicedRangeInfo._fields))
+
+    def grow(self, blocks: int, timeout_ms: int = 0) -> None:
+        """Give the first `blocks` blocks of all slices memory, or none more than before; blocks that have some keep
+        their content.
+
+        timeout_ms: longest wait for pages in milliseconds; 0: do not wait, -1: no limit.
+        Raises NoRoom; Asleep; Busy; Error with EINVAL: the slices have fewer blocks.
+        Cost: no driver call for blocks that were mapped in advance; for others one request to the agent, a mapping for
+        each handle and an access call for each slice.
+        """
+        with self.handle as pointer, self._pool.handle as pool:
+            result = waiting(timeout_ms, library().gpool_sliced_range_grow, pointer, blocks, timeout_ms)
+            self._pool.check_room(pool, result, f"grow a sliced range to {blocks} blocks")
+
+    def shrink(self, blocks: int, after: Optional[Fence] = None) -> None:
+        """Remove the memory of all but the first `blocks` blocks of all slices; their content is lost.
+
+        after: the fence of the last work that uses them.
+        Raises Busy: a view exists that is not sparse; Asleep; Error with EINVAL.
+        Cost: no call of agent or driver.
+        """
+        self.handle.refuse_views("shrink")
+        fence = after.fence if after is not None else _abi.gpool_fence(0)
+        with self.handle as pointer:
+            check(
+                library().gpool_sliced_range_shrink(pointer, blocks, fence), f"shrink a sliced range to {blocks} blocks"
+            )
+
+    def view(
+        self,
+        index: Optional[int] = None,
+        dtype: Any = "uint8",
+        shape: Union[int, Sequence[int], None] = None,
+        offset: int = 0,
+        readonly: bool = False,
+        stream: Optional[Stream] = None,
+        *,
+        sparse: bool = False,
+    ) -> View:
+        """Return slice `index`, or with None and sparse=True the whole range, as an array; other arguments as in
+        Block.view().
+
+        sparse: permit blocks without memory in the view, and permit shrink() and Pool.sleep() while it exists. The
+        program must not access blocks without memory: that ends the process, or fails the GPU work.
+        Raises Error with EFAULT: a block of the view has no memory; IndexError; ValueError; TypeError.
+        """
+        if index is None and not sparse:
+            raise ValueError(
+                "no view of all slices without sparse=True: there may be addresses without memory in between"
+            )
+        if index is not None and not 0 <= index < self.slices:
+            raise IndexError(f"slice {index} of a range with {self.slices}")
+        start = 0 if index is None else index * self.slice_bytes
+        room = self.slices * self.slice_bytes if index is None else self.blocks * self.block_bytes
+        memory = Addresses(self._pool, self.addresses if sparse else self.handle, self.address + start, room)
+        made = View(memory, self._pool.device, dtype, shape, offset, readonly, stream)
+        if not sparse and made.nbytes:
+            blocks, committed = (offset + made.nbytes - 1) // self.block_bytes + 1, self.info().committed
+            if blocks > committed:
+                raise Error(
+                    errno.EFAULT,
+                    f"cannot show {blocks} blocks of a sliced range: {committed} have memory; grow() it first",
+                )
+        return made
