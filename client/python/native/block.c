@@ -100,8 +100,8 @@ static int alloc(struct pool *pool, struct block *block, uint32_t pages, const s
 	if (!pointer)
 		return -1;
 	wait_begin(&wait, options->timeout_ms);
-	Py_BEGIN_ALLOW_THREADS result = lib.gpool_alloc(pointer, pages, options, &block->block);
-	Py_END_ALLOW_THREADS raised = wait_end(&wait);
+	UNLOCKED(result = lib.gpool_alloc(pointer, pages, options, &block->block));
+	raised = wait_end(&wait);
 	if (raised) {
 		if (result >= 0)
 			lib.gpool_free(pointer, &block->block);
@@ -208,9 +208,11 @@ static int pin(struct block *block)
 
 	if (!pointer)
 		return -1;
-	Py_BEGIN_ALLOW_THREADS result = lib.gpool_pin(pointer, &block->block);
-	Py_END_ALLOW_THREADS if (result < 0) raise_code(result, "pin a block");
-	else block->pins++;
+	UNLOCKED(result = lib.gpool_pin(pointer, &block->block));
+	if (result < 0)
+		raise_code(result, "pin a block");
+	else
+		block->pins++;
 	guard_leave(block->handle);
 	return result < 0 ? -1 : 0;
 }
@@ -235,11 +237,16 @@ static int end_pin(struct block *block, PyObject *after, const char *what, bool 
 	if (!pointer)
 		return -1;
 	block->pins--; /* before another thread runs, which may end one as well */
-	Py_BEGIN_ALLOW_THREADS if (freeing) result = fence.value ? lib.gpool_free_after(pointer, &block->block, fence)
-								 : lib.gpool_free(pointer, &block->block);
-	else result = fence.value ? lib.gpool_unpin_after(pointer, &block->block, fence)
-				  : lib.gpool_unpin(pointer, &block->block);
-	Py_END_ALLOW_THREADS if (result < 0 && result != -ESTALE) block->pins++;
+	if (freeing && fence.value)
+		UNLOCKED(result = lib.gpool_free_after(pointer, &block->block, fence));
+	else if (freeing)
+		UNLOCKED(result = lib.gpool_free(pointer, &block->block));
+	else if (fence.value)
+		UNLOCKED(result = lib.gpool_unpin_after(pointer, &block->block, fence));
+	else
+		UNLOCKED(result = lib.gpool_unpin(pointer, &block->block));
+	if (result < 0 && result != -ESTALE)
+		block->pins++;
 	if (result < 0)
 		raise_code(result, "%s", what);
 	guard_leave(block->handle);
@@ -253,8 +260,9 @@ static int discard(struct block *block)
 
 	if (!pointer)
 		return -1;
-	Py_BEGIN_ALLOW_THREADS result = lib.gpool_discard(pointer, &block->block);
-	Py_END_ALLOW_THREADS if (result < 0) raise_code(result, "free a block");
+	UNLOCKED(result = lib.gpool_discard(pointer, &block->block));
+	if (result < 0)
+		raise_code(result, "free a block");
 	guard_leave(block->handle);
 	return result < 0 ? -1 : 0;
 }
@@ -352,8 +360,9 @@ static PyObject *block_touch(PyObject *self, PyObject *none)
 	(void)none;
 	if (!pointer)
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS result = lib.gpool_touch(pointer, &block->block);
-	Py_END_ALLOW_THREADS if (result < 0) raise_code(result, "touch a block");
+	UNLOCKED(result = lib.gpool_touch(pointer, &block->block));
+	if (result < 0)
+		raise_code(result, "touch a block");
 	guard_leave(block->handle);
 	if (result < 0)
 		return NULL;
@@ -407,8 +416,9 @@ static PyObject *block_get_address(PyObject *self, void *closure)
 	(void)closure;
 	if (!pointer)
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS result = lib.gpool_address(pointer, &block->block, &address);
-	Py_END_ALLOW_THREADS if (result < 0) raise_code(result, "read a block's address");
+	UNLOCKED(result = lib.gpool_address(pointer, &block->block, &address));
+	if (result < 0)
+		raise_code(result, "read a block's address");
 	guard_leave(block->handle);
 	return result < 0 ? NULL : PyLong_FromUnsignedLongLong(address);
 }

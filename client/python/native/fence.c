@@ -100,8 +100,9 @@ static PyObject *stream_record(PyObject *self, PyObject *none)
 	}
 	Py_INCREF(stream->handle);
 	made->handle = stream->handle;
-	Py_BEGIN_ALLOW_THREADS result = lib.gpool_fence_record(pointer, stream->number, &made->fence);
-	Py_END_ALLOW_THREADS if (result < 0) raise_code(result, "record a fence");
+	UNLOCKED(result = lib.gpool_fence_record(pointer, stream->number, &made->fence));
+	if (result < 0)
+		raise_code(result, "record a fence");
 	guard_leave(stream->handle);
 	if (result < 0) {
 		Py_DECREF(made);
@@ -213,8 +214,9 @@ static PyObject *fence_get_done(PyObject *self, void *closure)
 	(void)closure;
 	if (!pointer)
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS result = lib.gpool_fence_done(pointer, fence->fence);
-	Py_END_ALLOW_THREADS if (result < 0) raise_code(result, "check a fence");
+	UNLOCKED(result = lib.gpool_fence_done(pointer, fence->fence));
+	if (result < 0)
+		raise_code(result, "check a fence");
 	guard_leave(fence->handle);
 	return result < 0 ? NULL : PyBool_FromLong(result);
 }
@@ -240,8 +242,8 @@ static PyObject *fence_wait(PyObject *self, PyObject *args, PyObject *kwargs)
 		(value && to_int(value, "timeout_ms", &timeout_ms)) || !(pointer = guard_enter(fence->handle)))
 		return NULL;
 	wait_begin(&wait, timeout_ms);
-	Py_BEGIN_ALLOW_THREADS result = lib.gpool_fence_wait(pointer, fence->fence, timeout_ms);
-	Py_END_ALLOW_THREADS raised = wait_end(&wait);
+	UNLOCKED(result = lib.gpool_fence_wait(pointer, fence->fence, timeout_ms));
+	raised = wait_end(&wait);
 	if (raised)
 		wait_raise(&wait);
 	else if (result < 0)
@@ -267,8 +269,9 @@ static PyObject *fence_signal(PyObject *self, PyObject *none)
 	(void)none;
 	if (!pointer)
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS result = lib.gpool_fence_signal(pointer, fence->fence);
-	Py_END_ALLOW_THREADS if (result < 0) raise_code(result, "signal a fence");
+	UNLOCKED(result = lib.gpool_fence_signal(pointer, fence->fence));
+	if (result < 0)
+		raise_code(result, "signal a fence");
 	guard_leave(fence->handle);
 	if (result < 0)
 		return NULL;

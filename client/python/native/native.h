@@ -28,6 +28,14 @@ struct native_calls {
 
 extern struct native_calls lib;
 
+/* Execute a statement without the interpreter's lock. */
+#define UNLOCKED(statement) \
+	do { \
+		PyThreadState *unlocked_state = PyEval_SaveThread(); \
+		statement; \
+		PyEval_RestoreThread(unlocked_state); \
+	} while (0)
+
 /* Classes of the package that are made here, each derived from one of this module's: setup() sets them. */
 enum native_class { CLASS_BLOCK, CLASS_PIN, CLASS_FENCE, CLASS_COUNT };
 extern PyTypeObject *classes[CLASS_COUNT];

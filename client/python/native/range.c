@@ -50,8 +50,8 @@ static PyObject *range_commit(PyObject *self, PyObject *args, PyObject *kwargs)
 	if (!guard || (last && to_int(last, "timeout_ms", &timeout_ms)) || !(pointer = guard_enter(guard)))
 		return NULL;
 	wait_begin(&wait, timeout_ms);
-	Py_BEGIN_ALLOW_THREADS result = lib.gpool_range_commit(pointer, first, count, timeout_ms);
-	Py_END_ALLOW_THREADS raised = wait_end(&wait);
+	UNLOCKED(result = lib.gpool_range_commit(pointer, first, count, timeout_ms));
+	raised = wait_end(&wait);
 	if (raised)
 		wait_raise(&wait);
 	else if (result < 0)
@@ -77,8 +77,9 @@ static PyObject *remove_pages(PyObject *self, PyObject *args, PyObject *kwargs, 
 	if (!guard || (last && to_fence(last, guard->parent, &fence)) || guard_refuse_views(guard, refused) ||
 		!(pointer = guard_enter(guard)))
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS result = call(pointer, first, count, fence);
-	Py_END_ALLOW_THREADS if (result < 0) raise_code(result, "%s %lu pages", name, (unsigned long)count);
+	UNLOCKED(result = call(pointer, first, count, fence));
+	if (result < 0)
+		raise_code(result, "%s %lu pages", name, (unsigned long)count);
 	guard_leave(guard);
 	if (result < 0)
 		return NULL;
@@ -138,8 +139,9 @@ static PyObject *range_reclaim(PyObject *self, PyObject *args, PyObject *kwargs)
 		return NULL;
 	}
 	bytes = (uint8_t *)PyBytes_AsString(kept);
-	Py_BEGIN_ALLOW_THREADS result = lib.gpool_range_reclaim(pointer, first, count, bytes);
-	Py_END_ALLOW_THREADS if (result < 0) raise_code(result, "reclaim %lu pages", (unsigned long)count);
+	UNLOCKED(result = lib.gpool_range_reclaim(pointer, first, count, bytes));
+	if (result < 0)
+		raise_code(result, "reclaim %lu pages", (unsigned long)count);
 	guard_leave(guard);
 	if (result < 0) {
 		Py_DECREF(kept);
