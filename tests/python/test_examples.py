@@ -81,6 +81,21 @@ class Names(unittest.TestCase):
             if path.name != "_abi.py":
                 self.check_docstrings(path.name, ast.parse(path.read_text()), "")
 
+    def test_docstrings_in_c(self) -> None:
+        """Likewise each method that a class inherits from the module in C, which also names its arguments."""
+        checked = 0
+        for kind in (gpool.Pool, gpool.Block, gpool.Range, gpool.Stream, gpool.Fence):
+            native = kind.__mro__[1]
+            for name, member in vars(native).items():
+                if name[0] == "_" or not callable(member) or name == "take":
+                    continue
+                with self.subTest(f"{kind.__name__}.{name}"):
+                    self.assertRegex(member.__doc__.split("\n\n")[0], VERB_PHRASE)
+                    self.assertRegex(member.__doc__, r"\bRaises? ")
+                    self.assertRegex(member.__text_signature__, r"^\(\$self, /")
+                    checked += 1
+        self.assertEqual(checked, 12)
+
     def check_docstrings(self, path: str, node: ast.AST, prefix: str) -> None:
         for child in ast.iter_child_nodes(node):
             if not isinstance(child, (ast.ClassDef, ast.FunctionDef)) or child.name[0] == "_":
@@ -101,10 +116,10 @@ class Names(unittest.TestCase):
 
 # Verbs for headlines. Extend the list, but not with prepositions, articles or "whether".
 VERB_PHRASE = (
-    r"^(Acquire|Add|Allocate|Attach|Call|Cancel|Close|Commit|Copy|Count|Create|Decommit|Define|Delete|Describe|"
-    r"Destroy|Detach|End|Free|Give|Hold|Import|Iterate|Keep|List|Load|Locate|Make|Map|Mark|Name|Open|Permit|"
-    r"Pin|Present|Publish|Queue|Raise|Read|Register|Release|Remove|Replace|Report|Reserve|Return|Set|Signal|"
-    r"Start|Sum|Unmap|Unpin|Unregister|Wait|Wrap)\b"
+    r"^(Acquire|Add|Allocate|Append|Attach|Begin|Call|Cancel|Close|Combine|Commit|Copy|Count|Create|Decommit|"
+    r"Define|Delete|Describe|Destroy|Detach|End|Find|Free|Give|Hold|Import|Iterate|Keep|List|Load|Locate|Make|"
+    r"Map|Mark|Move|Name|Open|Permit|Pin|Preempt|Present|Publish|Queue|Raise|Read|Register|Release|Remove|"
+    r"Replace|Report|Reserve|Resume|Return|Set|Share|Signal|Start|Store|Sum|Unmap|Unpin|Unregister|Wait|Wrap)\b"
 )
 
 

@@ -397,6 +397,8 @@ class KvCache:
     def waiting(self) -> Optional[int]:
         """Return the preempted sequence to resume first: of the highest priority, of those the first to arrive; None:
         none is preempted.
+
+        Raises Closed; Forked.
         """
         sequence = ctypes.c_uint64()
         with self.handle as pointer:
