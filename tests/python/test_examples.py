@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import os
 import subprocess
 import sys
@@ -92,7 +93,7 @@ class Names(unittest.TestCase):
                 with self.subTest(f"{kind.__name__}.{name}"):
                     self.assertRegex(member.__doc__.split("\n\n")[0], VERB_PHRASE)
                     self.assertRegex(member.__doc__, r"\bRaises? ")
-                    self.assertRegex(member.__text_signature__, r"^\(\$self, /")
+                    self.assertEqual(next(iter(inspect.signature(member).parameters)), "self")
                     checked += 1
         self.assertEqual(checked, 12)
 

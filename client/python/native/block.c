@@ -74,10 +74,11 @@ static int to_options(PyObject **values, const struct guard *pool, struct gpool_
 }
 
 PyDoc_STRVAR(alloc_doc,
-	"alloc($self, /, page_count, usage=Usage.KV_CACHE, *, priority=0, owner_id=0, timeout_ms=0, stream=None,\n"
+	"alloc($self, /, page_count, usage=0, *, priority=0, owner_id=0, timeout_ms=0, stream=None,\n"
 	"      first_fit=False, critical=False, contiguous=False, evict=True, spill=False)\n--\n\n"
 	"Allocate a block of `page_count` pages, pinned once.\n\n"
-	"usage: purpose of the block, which affects the order of eviction. priority: 0 to 3; blocks with a higher one "
+	"usage: purpose of the block, a Usage, which affects the order of eviction. priority: 0 to 3; blocks with a "
+	"higher one "
 	"are\n"
 	"evicted later. owner_id: number that tools show and by which evicted content is recognized. timeout_ms: "
 	"longest\n"
