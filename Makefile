@@ -215,7 +215,7 @@ $(B)/obj/emulated/%.o: cuda/kernels/%.cu
 	@mkdir -p $(@D)
 	$(call say,CXX,$<)$(CXX) -x c++ -std=c++17 -include tests/emulated/cuda.h -fno-exceptions -fno-rtti -fno-strict-aliasing \
 		$(filter-out -std=c11 -Wstrict-prototypes -Wmissing-prototypes,$(ALL_CFLAGS)) -Wno-unknown-pragmas -MMD -MP -c -o $@ $<
-test_kernels_emulated_OBJ := $(EMULATED_OBJ)
+test_kernels_emulated_OBJ := $(EMULATED_OBJ) $(B)/obj/tests/emulated/emulator_ops.o
 
 test_metrics_OBJ := $(call obj,tools/exporter/metrics.c tools/exporter/sampler.c)
 test_http_OBJ := $(call obj,tools/exporter/http.c tools/exporter/peers.c)

@@ -180,14 +180,10 @@ static uint64_t shuffled(uint64_t i, uint64_t count)
 	}
 }
 
-static int emulated_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args,
-	struct gpu_stream *stream)
+void emulator_run(enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args)
 {
 	uint64_t count = (uint64_t)shape->grid[0] * shape->grid[1] * shape->grid[2];
-	int rc = gpu_host_ops.stream_sync(gpu, stream);
 
-	if (rc < 0)
-		return rc;
 	if (shape->block % WARP)
 		give_up("the block is no number of warps");
 	kernel_body = bodies[kernel];
@@ -208,16 +204,6 @@ static int emulated_launch(struct gpu *gpu, enum gpu_kernel kernel, const struct
 			if (block_memory[at] != 0xff)
 				give_up("shared memory beyond what was asked for was written");
 	}
-	return 0;
-}
-
-const struct gpu_ops *emulator_ops(void)
-{
-	static struct gpu_ops ops;
-
-	ops = gpu_host_ops;
-	ops.launch = emulated_launch;
-	return &ops;
 }
 
 void emulator_seed(uint64_t seed)

@@ -17,6 +17,8 @@
  * CUDA code.
  */
 const struct gpu_ops *emulator_ops(void);
+/* emulator_run() - run a kernel now. One at a time: its state is global. */
+void emulator_run(enum gpu_kernel kernel, const struct gpu_shape *shape, const void *args);
 /* emulator_seed() - shuffle the order of blocks from now on; 0: by block number. */
 void emulator_seed(uint64_t seed);
 
