@@ -1,0 +1,378 @@
+/* driver.c - start, settings, the frame of every entry point, injected errors, costs, names of errors. */
+#include "tests/driver/driver.h"
+
+#include <dlfcn.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+struct settings settings = {
+	.devices = 1,
+	.memory_bytes = 8ull << 30,
+	.granularity = 2 << 20,
+	.context_bytes = 256 << 20,
+	.peers = true,
+	.timeline = true,
+	.ipc_event = true,
+	.pools = true,
+	.rdma = true,
+	.host_alias = true,
+};
+
+struct driver driver = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+/* Calls by name, in the order of their first use. */
+static struct {
+	char name[COST_MAX];
+	uint64_t count, modelled_us;
+	uint64_t fail_at; /* the call that fails; 0: none */
+	CUresult fail_with;
+} calls[256];
+static unsigned call_kinds;
+
+/*
+ * The costs that have been published, in microseconds: measurements on an A100 of a page of 2 MiB (kvcached). Other
+ * calls cost nothing here.
+ */
+static const struct {
+	const char *name;
+	unsigned us;
+} costs[] = {{"cuMemCreate", 193}, {"cuMemMap", 2}, {"cuMemSetAccess", 36}, {"cuMemUnmap", 26}};
+
+/* call_find() - return the index of a name; an entry point's version, as in cuMemAlloc_v2, is no part of it. */
+static unsigned call_find(const char *name)
+{
+	size_t length = strlen(name);
+	unsigned i;
+
+	if (length > 3 && name[length - 3] == '_' && name[length - 2] == 'v')
+		length -= 3;
+	for (i = 0; i < call_kinds; i++)
+		if (strlen(calls[i].name) == length && strncmp(calls[i].name, name, length) == 0)
+			return i;
+	if (call_kinds == sizeof(calls) / sizeof(*calls) || length >= COST_MAX)
+		driver_undefined("too many names of calls: %s", name);
+	memcpy(calls[i].name, name, length);
+	return call_kinds++;
+}
+
+uint64_t call_count(const char *name)
+{
+	return calls[call_find(name)].count;
+}
+
+void driver_undefined(const char *format, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, format);
+	fputs("driver double: ", stderr);
+	vfprintf(stderr, format, arguments);
+	fputc('\n', stderr);
+	va_end(arguments);
+	abort();
+}
+
+void driver_fault(CUresult error, const char *format, ...)
+{
+	va_list arguments;
+
+	if (driver.fault)
+		return;
+	driver.fault = error;
+	if (getenv("GPU_DOUBLE_VERBOSE")) {
+		va_start(arguments, format);
+		fputs("driver double: fault: ", stderr);
+		vfprintf(stderr, format, arguments);
+		fputc('\n', stderr);
+		va_end(arguments);
+	}
+	pthread_cond_broadcast(&driver.changed);
+}
+
+void driver_poll(unsigned *round)
+{
+	struct timespec wait = {.tv_nsec = *round < 50 ? 20000 : 500000};
+
+	++*round;
+	pthread_mutex_unlock(&driver.lock);
+	nanosleep(&wait, NULL);
+	pthread_mutex_lock(&driver.lock);
+}
+
+static uint64_t setting_bytes(const char *value)
+{
+	char *end;
+	uint64_t bytes = strtoull(value, &end, 0);
+
+	if (strcmp(end, "k") == 0)
+		bytes <<= 10;
+	else if (strcmp(end, "m") == 0)
+		bytes <<= 20;
+	else if (strcmp(end, "g") == 0)
+		bytes <<= 30;
+	else if (*end)
+		driver_undefined("'%s' is no number in GPU_DOUBLE", value);
+	return bytes;
+}
+
+/* setting_fail() - "CALL:N" or "CALL:N:ERROR": the n-th call fails, by default for lack of memory. */
+static void setting_fail(const char *value)
+{
+	char name[COST_MAX];
+	unsigned error = CUDA_ERROR_OUT_OF_MEMORY;
+	unsigned long long at;
+
+	if (sscanf(value, "%63[^:]:%llu:%u", name, &at, &error) < 2)
+		driver_undefined("fail=%s in GPU_DOUBLE is not CALL:NUMBER", value);
+	calls[call_find(name)].fail_at = at;
+	calls[call_find(name)].fail_with = (CUresult)error;
+}
+
+static void setting_apply(const char *key, const char *value)
+{
+	const struct {
+		const char *key;
+		bool *flag;
+	} flags[] = {{"peers", &settings.peers}, {"timeline", &settings.timeline}, {"ipc_event", &settings.ipc_event},
+		{"pools", &settings.pools}, {"rdma", &settings.rdma}, {"host_alias", &settings.host_alias},
+		{"unmap_waits", &settings.unmap_waits}, {"delay", &settings.delay}};
+
+	for (unsigned i = 0; i < sizeof(flags) / sizeof(*flags); i++)
+		if (strcmp(key, flags[i].key) == 0) {
+			*flags[i].flag = strcmp(value, "0") != 0;
+			return;
+		}
+	if (strcmp(key, "devices") == 0)
+		settings.devices = (unsigned)setting_bytes(value);
+	else if (strcmp(key, "memory") == 0)
+		settings.memory_bytes = setting_bytes(value);
+	else if (strcmp(key, "granularity") == 0)
+		settings.granularity = setting_bytes(value);
+	else if (strcmp(key, "context") == 0)
+		settings.context_bytes = setting_bytes(value);
+	else if (strcmp(key, "partial") == 0)
+		settings.partial = strcmp(value, "exact") == 0 ? PARTIAL_EXACT
+			: strcmp(value, "rounded") == 0        ? PARTIAL_ROUNDED
+							       : PARTIAL_REFUSED;
+	else if (strcmp(key, "fail") == 0)
+		setting_fail(value);
+	else if (strcmp(key, "counts") == 0)
+		snprintf(settings.counts, sizeof(settings.counts), "%s", value);
+	else
+		driver_undefined("there is no setting '%s' in GPU_DOUBLE", key);
+}
+
+static void settings_read(void)
+{
+	static bool done;
+	const char *given = getenv("GPU_DOUBLE");
+	char *text, *word, *rest = NULL, *value;
+
+	if (done || !given)
+		return;
+	done = true;
+	text = strdup(given);
+	if (!text)
+		driver_undefined("no memory for the settings");
+	for (word = strtok_r(text, " ,", &rest); word; word = strtok_r(NULL, " ,", &rest)) {
+		value = strchr(word, '=');
+		if (!value)
+			driver_undefined("'%s' in GPU_DOUBLE is not KEY=VALUE", word);
+		*value++ = '\0';
+		setting_apply(word, value);
+	}
+	free(text);
+	if (settings.devices > DEVICES_MAX)
+		driver_undefined("there can be %d devices, not %u", DEVICES_MAX, settings.devices);
+	if (settings.granularity < 4096 || settings.granularity & (settings.granularity - 1))
+		driver_undefined("the granularity must be a power of two of at least 4096");
+}
+
+__attribute__((destructor)) static void counts_write(void)
+{
+	FILE *file;
+
+	if (!settings.counts[0] || driver.pid != getpid())
+		return;
+	file = fopen(settings.counts, "a");
+	if (!file)
+		return;
+	for (unsigned i = 0; i < call_kinds; i++)
+		if (calls[i].count)
+			fprintf(file, "%s %llu %llu\n", calls[i].name, (unsigned long long)calls[i].count,
+				(unsigned long long)calls[i].modelled_us);
+	fclose(file);
+}
+
+static unsigned cost_us(const char *name)
+{
+	for (unsigned i = 0; i < sizeof(costs) / sizeof(*costs); i++)
+		if (strcmp(costs[i].name, name) == 0)
+			return costs[i].us;
+	return 0;
+}
+
+CUresult call_enter(const char *name, unsigned needs)
+{
+	struct timespec wait;
+	CUresult result = CUDA_SUCCESS;
+	unsigned call, us;
+
+	pthread_mutex_lock(&driver.lock);
+	call = call_find(name);
+	calls[call].count++;
+	us = cost_us(calls[call].name);
+	calls[call].modelled_us += us;
+	/* The lock is held meanwhile: the driver's own calls exclude each other as well. */
+	if (settings.delay && us) {
+		wait = (struct timespec){.tv_nsec = us * 1000};
+		nanosleep(&wait, NULL);
+	}
+	/* "Initialization", cuInit: any other function returns CUDA_ERROR_NOT_INITIALIZED before it. A child of fork()
+	 * has not called it, and cannot: the driver's threads and descriptors are its parent's. */
+	if (!(needs & CALL_BEFORE_INIT) && driver.pid != getpid())
+		result = CUDA_ERROR_NOT_INITIALIZED;
+	else if (calls[call].fail_at && calls[call].count == calls[call].fail_at)
+		result = calls[call].fail_with;
+	/* "Data types used by CUDA driver", CUDA_ERROR_ILLEGAL_ADDRESS: any further work of the process returns the
+	 * same error, until the process ends. */
+	else if (driver.fault && !(needs & (CALL_AFTER_FAULT | CALL_BEFORE_INIT)))
+		result = driver.fault;
+	else if (needs & CALL_CONTEXT && !context_current())
+		result = CUDA_ERROR_INVALID_CONTEXT;
+	else if (needs & CALL_UNSAFE)
+		result = capture_forbids(true);
+	if (result != CUDA_SUCCESS)
+		pthread_mutex_unlock(&driver.lock);
+	return result;
+}
+
+CUresult call_leave(CUresult result)
+{
+	pthread_mutex_unlock(&driver.lock);
+	return result;
+}
+
+/* "Initialization", cuInit: Flags must be 0. */
+CUresult cuInit(unsigned flags)
+{
+	CUresult result = call_enter(__func__, CALL_BEFORE_INIT);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (flags)
+		return call_leave(CUDA_ERROR_INVALID_VALUE);
+	if (driver.pid == getpid())
+		return call_leave(CUDA_SUCCESS);
+	if (driver.pid)
+		return call_leave(CUDA_ERROR_NOT_INITIALIZED); /* after fork() */
+	settings_read();
+	call_find("cuInit");
+	if (!settings.devices)
+		return call_leave(CUDA_ERROR_NO_DEVICE);
+	result = machine_open();
+	if (result == CUDA_SUCCESS)
+		driver.pid = getpid();
+	return call_leave(result);
+}
+
+/* gpuDoubleMemory() - for the double's NVML: a device's memory, without cuInit(). Return: 0, or -1: no such device. */
+__attribute__((visibility("default"))) int gpuDoubleMemory(int device, uint64_t *free_bytes, uint64_t *total);
+
+int gpuDoubleMemory(int device, uint64_t *free_bytes, uint64_t *total)
+{
+	int rc = -1;
+
+	pthread_mutex_lock(&driver.lock);
+	settings_read();
+	if (device >= 0 && (unsigned)device < settings.devices && machine_open() == CUDA_SUCCESS) {
+		*free_bytes = machine_free_bytes(device);
+		*total = settings.memory_bytes;
+		rc = 0;
+	}
+	pthread_mutex_unlock(&driver.lock);
+	return rc;
+}
+
+CUresult cuDriverGetVersion(int *version)
+{
+	if (!version)
+		return CUDA_ERROR_INVALID_VALUE;
+	*version = CUDA_VERSION;
+	return CUDA_SUCCESS;
+}
+
+#define ERRORS(X) \
+	X(SUCCESS) \
+	X(ERROR_INVALID_VALUE) \
+	X(ERROR_OUT_OF_MEMORY) \
+	X(ERROR_NOT_INITIALIZED) \
+	X(ERROR_DEINITIALIZED) X(ERROR_NO_DEVICE) X(ERROR_INVALID_DEVICE) X(ERROR_INVALID_IMAGE) X( \
+		ERROR_INVALID_CONTEXT) X(ERROR_MAP_FAILED) X(ERROR_ECC_UNCORRECTABLE) X(ERROR_NO_BINARY_FOR_GPU) \
+		X(ERROR_PEER_ACCESS_UNSUPPORTED) X(ERROR_OPERATING_SYSTEM) X(ERROR_INVALID_HANDLE) X( \
+			ERROR_ILLEGAL_STATE) X(ERROR_NOT_FOUND) X(ERROR_NOT_READY) X(ERROR_ILLEGAL_ADDRESS) \
+			X(ERROR_LAUNCH_OUT_OF_RESOURCES) X(ERROR_PEER_ACCESS_ALREADY_ENABLED) X( \
+				ERROR_PEER_ACCESS_NOT_ENABLED) X(ERROR_PRIMARY_CONTEXT_ACTIVE) \
+				X(ERROR_CONTEXT_IS_DESTROYED) X(ERROR_HOST_MEMORY_ALREADY_REGISTERED) X( \
+					ERROR_HOST_MEMORY_NOT_REGISTERED) X(ERROR_MISALIGNED_ADDRESS) \
+					X(ERROR_LAUNCH_FAILED) X(ERROR_NOT_PERMITTED) X(ERROR_NOT_SUPPORTED) X( \
+						ERROR_MPS_CLIENT_TERMINATED) X(ERROR_STREAM_CAPTURE_UNSUPPORTED) \
+						X(ERROR_STREAM_CAPTURE_INVALIDATED) X(ERROR_STREAM_CAPTURE_MERGE) \
+							X(ERROR_STREAM_CAPTURE_UNMATCHED) \
+								X(ERROR_STREAM_CAPTURE_UNJOINED) X( \
+									ERROR_STREAM_CAPTURE_ISOLATION) \
+									X(ERROR_STREAM_CAPTURE_IMPLICIT) X( \
+										ERROR_CAPTURED_EVENT) \
+										X(ERROR_STREAM_CAPTURE_WRONG_THREAD) \
+											X(ERROR_EXTERNAL_DEVICE) \
+												X(ERROR_UNKNOWN)
+
+/* "Error Handling", cuGetErrorName: *pStr is NULL and the result CUDA_ERROR_INVALID_VALUE for an unknown error. */
+CUresult cuGetErrorName(CUresult error, const char **name)
+{
+	if (!name)
+		return CUDA_ERROR_INVALID_VALUE;
+	switch (error) {
+#define NAME(suffix) \
+	case CUDA_##suffix: *name = "CUDA_" #suffix; return CUDA_SUCCESS;
+		ERRORS(NAME)
+#undef NAME
+	default: *name = NULL; return CUDA_ERROR_INVALID_VALUE;
+	}
+}
+
+CUresult cuGetErrorString(CUresult error, const char **text)
+{
+	return cuGetErrorName(error, text); /* the wording is the driver's own; no test may depend on it */
+}
+
+/*
+ * "Driver Entry Point Access", cuGetProcAddress: the newest version of a function that the caller's CUDA version knows.
+ * There is one version of each here, that of the headers.
+ */
+CUresult cuGetProcAddress(
+	const char *symbol, void **function, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status)
+{
+	static const char *const suffixes[] = {"", "_v2", "_v3"};
+	static void *self;
+	char name[128];
+
+	if (!self)
+		self = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+	(void)version;
+	(void)flags;
+	if (!symbol || !function)
+		return CUDA_ERROR_INVALID_VALUE;
+	*function = NULL;
+	for (unsigned i = 0; i < 3 && !*function; i++) {
+		snprintf(name, sizeof(name), "%s%s", symbol, suffixes[i]);
+		*function = dlsym(self, name);
+	}
+	if (status)
+		*status = *function ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+	return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
