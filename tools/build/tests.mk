@@ -48,6 +48,21 @@ COMPUTING := $(addprefix $(B)/obj/tests/unit/test_,$(addsuffix .o,adapter_cold a
 	$(addprefix $(B)/obj/tests/integration/test_,$(addsuffix .o,client_kv_random client_lora client_vpmm_random client_kv_offload_int8))
 $(filter-out $(COMPUTING),$(call obj,$(wildcard tests/unit/*.c tests/integration/*.c tests/abi/*.c))): ALL_CFLAGS += -O0 -Wno-maybe-uninitialized
 
+# The double of NVIDIA's driver: with $(B)/tests/driver in LD_LIBRARY_PATH, programs use it as they use the driver.
+DRIVER_TESTS := $(notdir $(basename $(wildcard tests/driver/test_*.c)))
+DRIVER_OBJ := $(call obj,$(filter-out tests/driver/test_%,$(wildcard tests/driver/*.c)))
+$(call obj,$(wildcard tests/driver/*.c tests/driver/*/*.c)): ALL_CFLAGS += -isystem $(CUDA_INCLUDE)
+$(B)/tests/driver/libcuda.so.1: $(DRIVER_OBJ) $(EMULATED_OBJ)
+	@mkdir -p $(@D)
+	$(call say,LD,$@)$(CXX) $(ALL_LDFLAGS) -shared -Wl,-z,defs -Wl,-soname,libcuda.so.1 -o $@ $^ -ldl
+$(B)/tests/driver/libnvidia-ml.so.1: $(B)/obj/tests/driver/nvml/nvml.o
+	@mkdir -p $(@D)
+	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libnvidia-ml.so.1 -o $@ $^ -ldl
+$(addprefix $(B)/tests/,$(DRIVER_TESTS)): $(B)/tests/%: $(B)/obj/tests/driver/%.o $(B)/tests/driver/libcuda.so.1
+	$(call say,LD,$@)$(CC) $(ALL_LDFLAGS) -Wl,-rpath,'$$ORIGIN/driver' -o $@ $^ -lcmocka
+.PHONY: driver-double
+driver-double: $(B)/tests/driver/libcuda.so.1 $(B)/tests/driver/libnvidia-ml.so.1
+
 # Fuzz programs are built only with CONFIG=fuzz. They use clang's libFuzzer, on the same code as the other programs.
 ifeq ($(CONFIG),fuzz)
 define fuzz_rule

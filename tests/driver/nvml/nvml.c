@@ -1,0 +1,73 @@
+/*
+ * nvml.c - the double's libnvidia-ml.so.1: what gpool asks the management library. The header is a package of its own,
+ * so its types are declared here, as in cuda/gpu_cuda_nvml.c. Source: "NVML API Reference", "Device Queries".
+ */
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { NVML_SUCCESS = 0, NVML_UNINITIALIZED = 1, NVML_INVALID_ARGUMENT = 2, NVML_NOT_FOUND = 6, NVML_LIBRARY = 12 };
+
+struct nvml_memory {
+	unsigned long long total, free, used;
+};
+
+#define ENTRY __attribute__((visibility("default")))
+ENTRY int nvmlInit_v2(void);
+ENTRY int nvmlShutdown(void);
+ENTRY int nvmlDeviceGetHandleByUUID(const char *uuid, void **device);
+ENTRY int nvmlDeviceGetMemoryInfo(void *device, struct nvml_memory *memory);
+ENTRY const char *nvmlErrorString(int result);
+
+static int (*memory_of)(int device, uint64_t *free_bytes, uint64_t *total);
+
+int nvmlInit_v2(void)
+{
+	void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+
+	if (driver)
+		*(void **)&memory_of = dlsym(driver, "gpuDoubleMemory");
+	return memory_of ? NVML_SUCCESS : NVML_LIBRARY;
+}
+
+int nvmlShutdown(void)
+{
+	return memory_of ? NVML_SUCCESS : NVML_UNINITIALIZED;
+}
+
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **device)
+{
+	uint64_t free_bytes, total;
+	char name[64];
+
+	if (!memory_of)
+		return NVML_UNINITIALIZED;
+	if (!uuid || !device)
+		return NVML_INVALID_ARGUMENT;
+	for (int i = 0; memory_of(i, &free_bytes, &total) == 0; i++) {
+		snprintf(name, sizeof(name), "GPU-d0d0d0d0-d0d0-d0d0-d0d0-d0d0d0d0d0%02x", (unsigned)i);
+		if (strcmp(name, uuid) == 0) {
+			*device = (void *)(uintptr_t)(i + 1);
+			return NVML_SUCCESS;
+		}
+	}
+	return NVML_NOT_FOUND;
+}
+
+int nvmlDeviceGetMemoryInfo(void *device, struct nvml_memory *memory)
+{
+	uint64_t free_bytes, total;
+
+	if (!memory_of)
+		return NVML_UNINITIALIZED;
+	if (!device || !memory || memory_of((int)(uintptr_t)device - 1, &free_bytes, &total) != 0)
+		return NVML_INVALID_ARGUMENT;
+	*memory = (struct nvml_memory){total, free_bytes, total - free_bytes};
+	return NVML_SUCCESS;
+}
+
+const char *nvmlErrorString(int result)
+{
+	return result == NVML_SUCCESS ? "Success" : result == NVML_NOT_FOUND ? "Not Found" : "Error";
+}
