@@ -62,7 +62,7 @@ struct context {
 	bool active;
 	unsigned flags;
 	struct stream *legacy;
-	int memory_fd; /* stands for context_bytes */
+	int memory_fd; /* a file of context_bytes */
 	char memory_name[64];
 };
 
@@ -134,7 +134,7 @@ struct memory;
  */
 void *memory_translate(int device, CUdeviceptr at, uint64_t *bytes, bool write, struct memory **held);
 void memory_unhold(struct memory *memory);
-/* memory_is_device() - return true if the address lies in a range that the driver reserved. */
+/* memory_is_device() - return true if the address is in a range that the driver reserved. */
 bool memory_is_device(CUdeviceptr at);
 /* memory_is_registered() - return true if all of it is registered host memory, at its address in the process. */
 bool memory_is_registered(const void *at, uint64_t bytes);

@@ -130,7 +130,7 @@ uint64_t machine_free_bytes(int device)
 	return used < settings.memory_bytes ? settings.memory_bytes - used : 0;
 }
 
-/* process_start() - return when a process began, which tells it from a later one of that number; 0: gone. */
+/* process_start() - return when a process began, to distinguish it from a later one of that number; 0: gone. */
 static uint64_t process_start(pid_t pid)
 {
 	char path[32], text[1024], *at;
