@@ -1,0 +1,374 @@
+/*
+ * test_driver_rules.c - the double of the driver refuses what breaks a rule, and does what NVIDIA documents.
+ *
+ * Method: this program uses the driver API directly, with the double as its libcuda.so.1. Each case breaks the rules of
+ * one call, one after the other, and then observes them. A fault is sticky for a process, so its case is the last.
+ */
+#include <cuda.h>
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define OK(call) assert_int_equal(call, CUDA_SUCCESS)
+#define REFUSED(error, call) assert_int_equal(call, CUDA_ERROR_##error)
+
+static const size_t PAGE = 2 << 20;
+static CUcontext context;
+
+static CUmemAllocationProp properties(int device)
+{
+	CUmemAllocationProp made = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
+
+	made.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+	made.location.id = device;
+	return made;
+}
+
+static CUmemAccessDesc access_of(int device, CUmemAccess_flags flags)
+{
+	CUmemAccessDesc made = {.flags = flags};
+
+	made.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+	made.location.id = device;
+	return made;
+}
+
+static CUmemGenericAllocationHandle create(size_t bytes)
+{
+	CUmemAllocationProp wanted = properties(0);
+	CUmemGenericAllocationHandle handle;
+
+	OK(cuMemCreate(&handle, bytes, &wanted, 0));
+	return handle;
+}
+
+/* mapped() - a page with access. Its handle is released: the mapping keeps the memory. */
+static CUdeviceptr mapped(void)
+{
+	CUmemAccessDesc access = access_of(0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+	CUmemGenericAllocationHandle handle = create(PAGE);
+	CUdeviceptr at;
+
+	OK(cuMemAddressReserve(&at, PAGE, 0, 0, 0));
+	OK(cuMemMap(at, PAGE, 0, handle, 0));
+	OK(cuMemSetAccess(at, PAGE, &access, 1));
+	OK(cuMemRelease(handle));
+	return at;
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	OK(cuInit(0));
+	OK(cuDevicePrimaryCtxRetain(&context, 0));
+	OK(cuCtxSetCurrent(context));
+	return 0;
+}
+
+/* in_child() - run a case in a forked child. Return its exit status, or -1 if a signal killed it. */
+static int in_child(void (*run)(void))
+{
+	pid_t child = fork();
+	int status;
+
+	assert_true(child >= 0);
+	if (child == 0) {
+		run();
+		_exit(0);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void test_memory_is_created_in_whole_granules(void **state)
+{
+	CUmemAllocationProp wanted = properties(0), elsewhere = properties(2), untyped = properties(0);
+	CUmemGenericAllocationHandle handle;
+
+	(void)state;
+	untyped.type = CU_MEM_ALLOCATION_TYPE_INVALID;
+	REFUSED(INVALID_VALUE, cuMemCreate(&handle, 0, &wanted, 0));
+	REFUSED(INVALID_VALUE, cuMemCreate(&handle, PAGE + 4096, &wanted, 0));
+	REFUSED(INVALID_VALUE, cuMemCreate(&handle, PAGE, &wanted, 1));
+	REFUSED(INVALID_VALUE, cuMemCreate(&handle, PAGE, &elsewhere, 0));
+	REFUSED(INVALID_VALUE, cuMemCreate(&handle, PAGE, &untyped, 0));
+	REFUSED(OUT_OF_MEMORY, cuMemCreate(&handle, 16ull << 30, &wanted, 0));
+	OK(cuMemCreate(&handle, PAGE, &wanted, 0));
+	OK(cuMemRelease(handle));
+	REFUSED(INVALID_VALUE, cuMemRelease(handle));
+}
+
+static void test_memory_is_mapped_whole_and_once(void **state)
+{
+	CUmemGenericAllocationHandle handle = create(2 * PAGE), other = create(PAGE);
+	CUdeviceptr at;
+
+	(void)state;
+	REFUSED(INVALID_VALUE, cuMemAddressReserve(&at, 4 * PAGE, 3, 0, 0));
+	REFUSED(INVALID_VALUE, cuMemAddressReserve(&at, 4 * PAGE + 1, 0, 0, 0));
+	OK(cuMemAddressReserve(&at, 4 * PAGE, 0, 0, 0));
+	REFUSED(INVALID_VALUE, cuMemMap(at, PAGE, 0, handle, 0));    /* a part */
+	REFUSED(INVALID_VALUE, cuMemMap(at, PAGE, PAGE, handle, 0)); /* an offset */
+	REFUSED(INVALID_VALUE, cuMemMap(at + 4096, 2 * PAGE, 0, handle, 0));
+	REFUSED(INVALID_VALUE, cuMemMap(at + 3 * PAGE, 2 * PAGE, 0, handle, 0)); /* beyond the reservation */
+	REFUSED(INVALID_VALUE, cuMemMap(at, 2 * PAGE, 0, handle, 1));
+	REFUSED(INVALID_VALUE, cuMemMap(PAGE, 2 * PAGE, 0, handle, 0));
+	OK(cuMemMap(at, 2 * PAGE, 0, handle, 0));
+	REFUSED(INVALID_VALUE, cuMemMap(at + PAGE, PAGE, 0, other, 0)); /* mapped already */
+	REFUSED(INVALID_VALUE, cuMemUnmap(at, PAGE));                   /* a part */
+	REFUSED(INVALID_VALUE, cuMemUnmap(at, 3 * PAGE));               /* a hole */
+	REFUSED(INVALID_VALUE, cuMemAddressFree(at, 4 * PAGE));         /* still mapped */
+	OK(cuMemMap(at + 2 * PAGE, PAGE, 0, other, 0));
+	OK(cuMemUnmap(at, 3 * PAGE)); /* several mappings */
+	REFUSED(INVALID_VALUE, cuMemAddressFree(at, PAGE));
+	REFUSED(INVALID_VALUE, cuMemAddressFree(at + PAGE, 4 * PAGE));
+	OK(cuMemAddressFree(at, 4 * PAGE));
+	OK(cuMemRelease(handle));
+	OK(cuMemRelease(other));
+}
+
+static void test_access_is_set_on_whole_allocations(void **state)
+{
+	CUmemAccessDesc access = access_of(0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE), nowhere = access_of(2, access.flags);
+	CUmemGenericAllocationHandle handle = create(2 * PAGE);
+	unsigned long long flags;
+	CUdeviceptr at;
+
+	(void)state;
+	OK(cuMemAddressReserve(&at, 4 * PAGE, 0, 0, 0));
+	REFUSED(INVALID_VALUE, cuMemSetAccess(at, 2 * PAGE, &access, 1)); /* not mapped */
+	OK(cuMemMap(at, 2 * PAGE, 0, handle, 0));
+	OK(cuMemGetAccess(&flags, &access.location, at));
+	assert_int_equal(flags, CU_MEM_ACCESS_FLAGS_PROT_NONE);
+	REFUSED(INVALID_VALUE, cuMemSetAccess(at, PAGE, &access, 1));
+	REFUSED(INVALID_VALUE, cuMemSetAccess(at + PAGE, PAGE, &access, 1));
+	REFUSED(INVALID_VALUE, cuMemSetAccess(at, 3 * PAGE, &access, 1)); /* a hole */
+	REFUSED(INVALID_VALUE, cuMemSetAccess(at, 2 * PAGE, &nowhere, 1));
+	REFUSED(INVALID_VALUE, cuMemSetAccess(at, 2 * PAGE, &access, 0));
+	OK(cuMemSetAccess(at, 2 * PAGE, &access, 1));
+	OK(cuMemGetAccess(&flags, &access.location, at + PAGE));
+	assert_int_equal(flags, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+	OK(cuMemUnmap(at, 2 * PAGE));
+	OK(cuMemAddressFree(at, 4 * PAGE));
+	OK(cuMemRelease(handle));
+}
+
+static void test_a_descriptor_is_no_file_and_keeps_the_memory(void **state)
+{
+	CUmemGenericAllocationHandle handle = create(PAGE), imported;
+	size_t before, after, total;
+	struct stat status;
+	int fd, pair[2];
+
+	(void)state;
+	assert_int_equal(pipe(pair), 0);
+	REFUSED(INVALID_VALUE, cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_FABRIC, 0));
+	REFUSED(INVALID_VALUE, cuMemImportFromShareableHandle(&imported, (void *)(intptr_t)pair[0], 1));
+	OK(cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	assert_int_equal(fstat(fd, &status), 0);
+	assert_false(S_ISREG(status.st_mode));
+	OK(cuMemGetInfo(&before, &total));
+	OK(cuMemRelease(handle));
+	OK(cuMemGetInfo(&after, &total));
+	assert_int_equal(before, after);
+	OK(cuMemImportFromShareableHandle(&imported, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	close(fd);
+	OK(cuMemRelease(imported));
+	OK(cuMemGetInfo(&after, &total));
+	assert_int_equal(after, before + PAGE);
+	close(pair[0]);
+	close(pair[1]);
+}
+
+static CUdeviceptr touched;
+
+static void touch(void)
+{
+	signal(SIGSEGV, SIG_DFL); /* instead of cmocka's */
+	*(volatile char *)(uintptr_t)touched = 1;
+}
+
+static void test_the_cpu_cannot_access_device_memory(void **state)
+{
+	(void)state;
+	touched = mapped();
+	assert_int_equal(in_child(touch), -1);
+	OK(cuMemUnmap(touched, PAGE));
+	OK(cuMemAddressFree(touched, PAGE));
+}
+
+static void use_after_fork(void)
+{
+	int count;
+
+	_exit(cuDeviceGetCount(&count) == CUDA_ERROR_NOT_INITIALIZED ? 7 : 1);
+}
+
+static void test_no_call_after_fork(void **state)
+{
+	(void)state;
+	assert_int_equal(in_child(use_after_fork), 7);
+}
+
+static void test_events_keep_their_rules(void **state)
+{
+	CUipcEventHandle ipc;
+	CUevent event, shared;
+	CUstream stream;
+
+	(void)state;
+	REFUSED(INVALID_VALUE, cuEventCreate(&event, CU_EVENT_INTERPROCESS)); /* with timing */
+	REFUSED(INVALID_VALUE, cuEventCreate(&event, 64));
+	OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+	OK(cuEventQuery(event)); /* never recorded */
+	REFUSED(INVALID_HANDLE, cuIpcGetEventHandle(&ipc, event));
+	OK(cuEventCreate(&shared, CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS));
+	OK(cuIpcGetEventHandle(&ipc, shared));
+	assert_int_not_equal(cuIpcOpenEventHandle(&shared, ipc), CUDA_SUCCESS); /* in its own process */
+	OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+	OK(cuEventRecord(event, stream));
+	OK(cuEventSynchronize(event));
+	OK(cuStreamDestroy(stream));
+	REFUSED(INVALID_HANDLE, cuEventRecord(event, stream));
+	OK(cuEventDestroy(event));
+	REFUSED(INVALID_HANDLE, cuEventQuery(event));
+}
+
+/* A replay repeats a captured write with its old number. */
+static void test_a_replay_writes_the_old_number(void **state)
+{
+	CUdeviceptr at = mapped();
+	uint64_t value = 0;
+	CUgraphExec exec;
+	CUstream stream;
+	CUgraph graph, none;
+
+	(void)state;
+	OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+	OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+	REFUSED(ILLEGAL_STATE, cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+	OK(cuStreamWriteValue64(stream, at, 5, 0));
+	OK(cuStreamEndCapture(stream, &graph));
+	REFUSED(ILLEGAL_STATE, cuStreamEndCapture(stream, &none));
+	OK(cuStreamWriteValue64(stream, at, 9, 0));
+	OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+	OK(cuGraphDestroy(graph));
+	OK(cuStreamSynchronize(stream));
+	OK(cuMemcpyDtoH(&value, at, sizeof(value)));
+	assert_int_equal(value, 9);
+	OK(cuGraphLaunch(exec, stream));
+	OK(cuStreamSynchronize(stream));
+	OK(cuMemcpyDtoH(&value, at, sizeof(value)));
+	assert_int_equal(value, 5);
+	OK(cuGraphExecDestroy(exec));
+	OK(cuStreamDestroy(stream));
+	OK(cuMemUnmap(at, PAGE));
+	OK(cuMemAddressFree(at, PAGE));
+}
+
+static void test_a_capture_refuses_what_would_wait(void **state)
+{
+	CUstreamCaptureStatus status;
+	CUstream stream, other;
+	CUdeviceptr at, page = mapped();
+	CUevent event;
+	CUgraph graph;
+
+	(void)state;
+	OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+	OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+	OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+	REFUSED(STREAM_CAPTURE_UNSUPPORTED, cuStreamBeginCapture(NULL, CU_STREAM_CAPTURE_MODE_GLOBAL));
+	OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+	REFUSED(STREAM_CAPTURE_UNSUPPORTED, cuStreamSynchronize(stream));
+	OK(cuStreamIsCapturing(stream, &status));
+	assert_int_equal(status, CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+	REFUSED(STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(stream, &graph));
+	OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+	REFUSED(STREAM_CAPTURE_UNSUPPORTED, cuMemAlloc(&at, PAGE)); /* potentially unsafe */
+	REFUSED(STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(stream, &graph));
+	OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+	OK(cuEventRecord(event, stream));
+	REFUSED(CAPTURED_EVENT, cuEventQuery(event));
+	OK(cuStreamWaitEvent(other, event, 0)); /* joins the capture */
+	OK(cuStreamIsCapturing(other, &status));
+	assert_int_equal(status, CU_STREAM_CAPTURE_STATUS_ACTIVE);
+	OK(cuMemsetD32Async(page, 0, 4, other));
+	REFUSED(STREAM_CAPTURE_UNJOINED, cuStreamEndCapture(stream, &graph));
+	OK(cuStreamIsCapturing(other, &status));
+	assert_int_equal(status, CU_STREAM_CAPTURE_STATUS_NONE);
+	OK(cuMemUnmap(page, PAGE));
+	OK(cuMemAddressFree(page, PAGE));
+	OK(cuStreamDestroy(other));
+	OK(cuStreamDestroy(stream));
+}
+
+/* After a fault, queued writes never run. Last, since the fault stays. */
+static void test_a_fault_is_sticky_and_drops_work(void **state)
+{
+	CUdeviceptr at = mapped(), hole;
+	CUstream stream, other;
+	uint64_t value = 0;
+	uint64_t *word = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CUdeviceptr device;
+
+	(void)state;
+	OK(cuMemHostRegister(word, 4096, CU_MEMHOSTREGISTER_DEVICEMAP));
+	REFUSED(HOST_MEMORY_ALREADY_REGISTERED, cuMemHostRegister(word, 4096, CU_MEMHOSTREGISTER_DEVICEMAP));
+	REFUSED(HOST_MEMORY_NOT_REGISTERED, cuMemHostUnregister(word + 1));
+	OK(cuMemHostGetDevicePointer(&device, word, 0));
+	OK(cuMemAddressReserve(&hole, PAGE, 0, 0, 0));
+	OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+	OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+	REFUSED(INVALID_VALUE, cuStreamWriteValue64(stream, device + 4, 1, 0));
+	OK(cuStreamWriteValue64(stream, device, 1, 0));
+	OK(cuStreamSynchronize(stream));
+	assert_int_equal(*word, 1);
+	OK(cuStreamWaitValue64(other, device, 2, CU_STREAM_WAIT_VALUE_GEQ));
+	OK(cuMemsetD32Async(hole, 0, 4, stream));
+	cuStreamWriteValue64(stream, device, 2, 0);
+	REFUSED(ILLEGAL_ADDRESS, cuStreamSynchronize(stream));
+	REFUSED(ILLEGAL_ADDRESS, cuStreamSynchronize(other));
+	REFUSED(ILLEGAL_ADDRESS, cuMemcpyDtoH(&value, at, sizeof(value)));
+	REFUSED(ILLEGAL_ADDRESS, cuStreamQuery(stream));
+	assert_int_equal(*word, 1); /* for ever */
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_memory_is_created_in_whole_granules),
+		cmocka_unit_test(test_memory_is_mapped_whole_and_once),
+		cmocka_unit_test(test_access_is_set_on_whole_allocations),
+		cmocka_unit_test(test_a_descriptor_is_no_file_and_keeps_the_memory),
+		cmocka_unit_test(test_the_cpu_cannot_access_device_memory),
+		cmocka_unit_test(test_no_call_after_fork),
+		cmocka_unit_test(test_events_keep_their_rules),
+		cmocka_unit_test(test_a_replay_writes_the_old_number),
+		cmocka_unit_test(test_a_capture_refuses_what_would_wait),
+		cmocka_unit_test(test_a_fault_is_sticky_and_drops_work),
+	};
+	char folder[] = "/dev/shm/gpu-double-test-XXXXXX", command[64];
+	int failed;
+
+	if (!mkdtemp(folder))
+		return 1;
+	setenv("GPU_DOUBLE_DIR", folder, 1);
+	failed = cmocka_run_group_tests(tests, setup, NULL);
+	snprintf(command, sizeof(command), "rm -rf %s", folder);
+	return system(command) || failed;
+}
