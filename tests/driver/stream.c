@@ -124,8 +124,11 @@ static bool fill_run(int device, const struct operation *operation)
 		if (!at)
 			return false;
 		pthread_mutex_unlock(&driver.lock);
-		for (uint64_t i = 0; i < left; i += operation->element)
-			memcpy(at + i, &operation->value, operation->element);
+		if (operation->element == 1 || operation->value == 0)
+			memset(at, (int)operation->value, left);
+		else
+			for (uint64_t i = 0; i < left / 4; i++)
+				((uint32_t *)(void *)at)[i] = (uint32_t)operation->value;
 		pthread_mutex_lock(&driver.lock);
 		memory_unhold(held);
 		to += left;
