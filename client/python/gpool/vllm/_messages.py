@@ -1,0 +1,83 @@
+"""What the scheduler's connector and those of the workers send each other, in the metadata of each step.
+
+The scheduler sends operations on chunks. All workers execute them in the same order, each on its own range, and answer
+each one. An operation has succeeded if it did in all workers.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Dict, List, NamedTuple, Set, Tuple
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata, KVConnectorWorkerMetadata
+
+
+class Action(enum.IntEnum):
+    """List the operations. Those up to MAP are executed before the forward pass, the others after it."""
+
+    COMMIT = 0
+    """give the chunk memory, filled with zeros"""
+    LEAVE = 1
+    """end the chunk's memory: decommit it, or unmap its object"""
+    OFFER = 2
+    """permit the agent to take the chunk's memory: offer its pages, or unpin its object"""
+    RECLAIM = 3
+    """end the offer; fails if the content was lost"""
+    MAP = 4
+    """map an object at the chunk"""
+    PUBLISH = 5
+    """publish the chunk where it is"""
+    COPY = 6
+    """give the chunk memory, copy blocks into it, and publish it"""
+
+
+AFTER_FORWARD = frozenset((Action.PUBLISH, Action.COPY))
+
+
+class Op(NamedTuple):
+    """Describe an operation on a chunk."""
+
+    number: int
+    action: Action
+    chunk: int
+    name: str = ""
+    """of the object, without its namespace"""
+    follows: int = -1
+    """chunk with the object before it in the prefix; -1: none is known"""
+    blocks: Tuple[int, ...] = ()
+    """the sources of a copy"""
+
+
+@dataclass
+class Orders(KVConnectorMetadata):
+    """The operations of a step."""
+
+    ops: List[Op] = field(default_factory=list)
+    patience_ms: int = 0
+    """longest wait of a commit for pages; 0 where a forward pass waits for it"""
+
+
+class Answer(NamedTuple):
+    """Count the workers that have executed an operation."""
+
+    succeeded: int
+    failed: int
+
+
+@dataclass
+class Answers(KVConnectorWorkerMetadata):
+    """The answers to operations, by their numbers."""
+
+    answers: Dict[int, Answer] = field(default_factory=dict)
+    lost: Set[int] = field(default_factory=set)
+    """chunks whose content was lost although they were in use; they have new memory"""
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> Answers:
+        """Return the sum of the answers of this worker and another."""
+        assert isinstance(other, Answers)
+        sums = dict(self.answers)
+        for number, answer in other.answers.items():
+            had = sums.get(number, Answer(0, 0))
+            sums[number] = Answer(had.succeeded + answer.succeeded, had.failed + answer.failed)
+        return Answers(sums, self.lost | other.lost)

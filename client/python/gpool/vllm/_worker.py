@@ -1,0 +1,317 @@
+"""The worker's side: the range with the KV cache, and the operations on its chunks.
+
+A chunk has committed pages, or an object whose pages are mapped there (`_objects`), or nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any, Callable, Dict, List, Optional, Set
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from .._errors import Error, NoRoom, Stale
+from .._object import Object, ObjectClass
+from .._options import Usage
+from .._pool import Pool
+from .._range import Range
+from .._stream import Fence
+from ._geometry import Geometry
+from ._identity import Namespace
+from ._messages import AFTER_FORWARD, Action, Answer, Answers, Op, Orders
+from ._metrics import Counters
+
+logger = logging.getLogger("vllm.gpool")
+
+REPLACE_MS = 30000
+"""longest wait for pages in place of lost ones, which a request still uses"""
+REFRESH_SECONDS = 5.0
+"""time between two refreshes of pins; less than half of the least sensible pins.max_duration"""
+METADATA_KEY = "gpool.vllm"
+KEPT_BY_PINS = (ObjectClass.EPHEMERAL, ObjectClass.PINNABLE)
+
+
+class Worker:
+    """Own the range of a worker, and execute operations on it. Threads: one."""
+
+    def __init__(self, pool: Pool, namespace: Namespace, geometry: Geometry, rank: int, private: bool) -> None:
+        self.pool = pool
+        self.geometry = geometry
+        self._namespace = namespace
+        self._rank = rank
+        self._private = private
+        self._objects: Dict[int, Object] = {}
+        self._pinned: Set[int] = set()
+        self._refreshed = time.monotonic()
+        self._later: List[Op] = []
+        self._answers = Answers()
+        self._invalid: Set[int] = set()
+        self._tainted = False  # this step's forward pass reads lost content
+        self.counters = Counters()
+        self.range: Optional[Range] = None
+        self.buffer: Optional[torch.Tensor] = None
+
+    # ---- the buffer ----
+
+    def allocation(self) -> TorchFunctionMode:
+        """Return a context in which vLLM's allocation of its KV cache buffer is answered with the range."""
+        return _Allocation(self.geometry.buffer_bytes, self._allocate)
+
+    def _allocate(self) -> torch.Tensor:
+        """Return the buffer: a tensor over the whole range, in which only the first chunk has memory."""
+        self.range = self.pool.reserve_range(self.geometry.pages, ObjectClass.EPHEMERAL, Usage.KV_CACHE)
+        view = self.range.view("int8", self.geometry.buffer_bytes, sparse=True)
+        self.buffer = torch.from_dlpack(view)
+        if not self._commit(0, 0):
+            raise NoRoom(
+                28, f"cannot start: pool '{self.pool.device.pool}' has no room for {self.geometry.chunk_pages} pages"
+            )
+        return self.buffer
+
+    def check_buffer(self, kv_caches: Dict[str, torch.Tensor]) -> None:
+        """Raises RuntimeError: vLLM has allocated its KV cache in another way, or with another layout."""
+        if self.buffer is None or self.range is None:
+            raise RuntimeError(
+                "GpoolConnector: vLLM has not allocated its KV cache as one buffer of int8 through torch.zeros(); "
+                "this model or device is not supported"
+            )
+        begin, end = self.range.address, self.range.address + self.geometry.buffer_bytes
+        for name, cache in kv_caches.items():
+            if not begin <= cache.data_ptr() < end:
+                raise RuntimeError(f"GpoolConnector: the KV cache of layer {name} is not in the range of gpool")
+            if cache.dim() > 1 and cache.stride(0) * cache.element_size() != self.geometry.block_bytes:
+                raise RuntimeError(
+                    f"GpoolConnector: blocks of layer {name} are {cache.stride(0) * cache.element_size()} bytes "
+                    f"apart and not {self.geometry.block_bytes}; the layout is not BLHNC"
+                )
+
+    # ---- a step ----
+
+    def before_forward(self, orders: Orders) -> None:
+        """Execute the operations that the forward pass needs, and keep the others for after_forward()."""
+        self._refresh_pins()
+        for op in orders.ops:
+            if op.action in AFTER_FORWARD:
+                self._later.append(op)
+            else:
+                self._execute(op, orders.patience_ms)
+
+    def after_forward(self) -> None:
+        """Execute the operations that read what the forward pass has written."""
+        later, self._later = self._later, []
+        if later and self.pool.device.backend == "cuda":
+            torch.cuda.current_stream().synchronize()
+        for op in later:
+            if self._tainted:
+                self._answers.answers[op.number] = Answer(0, 1)
+            else:
+                self._execute(op, 0)
+        self._tainted = False
+
+    def take_answers(self) -> Optional[Answers]:
+        """Return the answers since the last call; None: there are none."""
+        answers, self._answers = self._answers, Answers()
+        return answers if answers.answers or answers.lost else None
+
+    def take_invalid_blocks(self) -> Set[int]:
+        """Return the blocks in use whose content was lost since the last call."""
+        invalid, self._invalid = self._invalid, set()
+        return invalid
+
+    def _execute(self, op: Op, patience_ms: int) -> None:
+        try:
+            done = self._try(op, patience_ms)
+        except (NoRoom, Stale):
+            done = False
+        except Error as error:
+            logger.warning("gpool: %s of chunk %d has failed: %s", op.action.name, op.chunk, error)
+            done = False
+        self.counters.count(op.action.name.lower(), done)
+        self._answers.answers[op.number] = Answer(int(done), int(not done))
+
+    def _try(self, op: Op, patience_ms: int) -> bool:
+        """Return whether an operation has succeeded. Raises Error."""
+        if op.action == Action.COMMIT:
+            return self._commit(op.chunk, patience_ms)
+        if op.action == Action.LEAVE:
+            return self._leave(op.chunk)
+        if op.action == Action.OFFER:
+            return self._offer(op.chunk)
+        if op.action == Action.RECLAIM:
+            return self._reclaim(op.chunk)
+        if op.action == Action.MAP:
+            return self._map(op)
+        if op.action == Action.COPY:
+            return self._copy(op)
+        return self._publish(op)
+
+    # ---- memory ----
+
+    @property
+    def _range(self) -> Range:
+        assert self.range is not None
+        return self.range
+
+    def _first(self, chunk: int) -> int:
+        return chunk * self.geometry.chunk_pages
+
+    def _bytes(self, chunk: int) -> torch.Tensor:
+        assert self.buffer is not None
+        return self.buffer[chunk * self.geometry.chunk_bytes : (chunk + 1) * self.geometry.chunk_bytes]
+
+    def _fence(self) -> Optional[Fence]:
+        """Return a fence behind the work that is queued now; None: there is none on this device."""
+        if self.pool.device.backend != "cuda":
+            return None
+        native = torch.cuda.current_stream().cuda_stream
+        if getattr(self, "_native", None) != native:
+            self._native, self._stream = native, self.pool.stream(native)
+        return self._stream.record()
+
+    def _commit(self, chunk: int, patience_ms: int) -> bool:
+        """Give a chunk memory, filled with zeros: what was in it may be a NaN, which attention would spread."""
+        self._range.commit(self._first(chunk), self.geometry.chunk_pages, patience_ms)
+        self._bytes(chunk).zero_()
+        return True
+
+    def _leave(self, chunk: int) -> bool:
+        if chunk in self._objects:
+            self._close(chunk)
+        self._range.decommit(self._first(chunk), self.geometry.chunk_pages, self._fence())
+        return True
+
+    def _offer(self, chunk: int) -> bool:
+        if chunk not in self._objects:
+            self._range.offer(self._first(chunk), self.geometry.chunk_pages, self._fence())
+        elif chunk in self._pinned:
+            self._pinned.discard(chunk)
+            self._objects[chunk].unpin(self._fence())
+        return True
+
+    def _reclaim(self, chunk: int) -> bool:
+        if chunk in self._objects:
+            if chunk not in self._pinned:
+                self._objects[chunk].pin()
+                self._pinned.add(chunk)
+            return True
+        return all(self._range.reclaim(self._first(chunk), self.geometry.chunk_pages))
+
+    # ---- objects ----
+
+    def _name(self, name: str) -> str:
+        return self._namespace.name(self._rank, name)
+
+    def _keep(self, chunk: int, made: Object) -> None:
+        self._objects[chunk] = made
+        self._pinned.add(chunk)
+
+    def _close(self, chunk: int) -> None:
+        self._pinned.discard(chunk)
+        self._objects.pop(chunk).close()
+
+    def _publish(self, op: Op) -> bool:
+        self._keep(
+            op.chunk,
+            self._range.publish(
+                self._first(op.chunk),
+                self.geometry.chunk_pages,
+                self._name(op.name),
+                key=METADATA_KEY,
+                value=self._namespace.digest,
+                private=self._private,
+                follows=self._objects.get(op.follows),
+            ),
+        )
+        return True
+
+    def _copy(self, op: Op) -> bool:
+        assert self.buffer is not None
+        self._range.commit(self._first(op.chunk), self.geometry.chunk_pages)
+        size, to = self.geometry.block_bytes, self._bytes(op.chunk)
+        for place, block in enumerate(op.blocks):
+            to[place * size : (place + 1) * size].copy_(self.buffer[block * size : (block + 1) * size])
+        if self.pool.device.backend == "cuda":
+            torch.cuda.current_stream().synchronize()
+        try:
+            return self._publish(op)
+        except Error:
+            self._leave(op.chunk)
+            raise
+
+    def _map(self, op: Op) -> bool:
+        mapped = self._range.map(self._first(op.chunk), self._name(op.name))
+        try:
+            info = mapped.info()
+            fits = info.pages == self.geometry.chunk_pages and info.memory_class in KEPT_BY_PINS
+            fits = fits and METADATA_KEY in mapped and mapped[METADATA_KEY] == self._namespace.digest
+            if not fits:
+                logger.warning("gpool: object '%s' of process %d is not a prefix of this model", info.name, info.pid)
+            else:
+                with mapped.pin():
+                    pass  # as all that are published by a range can be
+        except Error:
+            mapped.close()
+            raise
+        if not fits:
+            mapped.close()
+            return False
+        self._keep(op.chunk, mapped)
+        return True
+
+    # ---- pins ----
+
+    def _refresh_pins(self) -> None:
+        """Pin and unpin each pinned object, so that its pin does not count as leaked; find objects that were lost.
+
+        An object is lost if this process was stopped for longer than pins.max_duration.
+        """
+        if time.monotonic() - self._refreshed < REFRESH_SECONDS:
+            return
+        self._refreshed = time.monotonic()
+        for chunk in list(self._pinned):
+            try:
+                with self._objects[chunk].pin():
+                    pass
+            except Stale:
+                self._replace(chunk)
+
+    def _replace(self, chunk: int) -> None:
+        """Give a chunk whose object was lost other memory, in which vLLM computes its blocks again."""
+        logger.warning("gpool: chunk %d was evicted while a request used it; its blocks are computed again", chunk)
+        self._close(chunk)
+        self._commit(chunk, REPLACE_MS)
+        blocks = self.geometry.chunk_blocks
+        self._invalid.update(range(chunk * blocks, (chunk + 1) * blocks))
+        self._answers.lost.add(chunk)
+        self._tainted = True
+
+    def close(self) -> None:
+        """Detach from the pool if nothing uses its memory any more; otherwise the end of the process does."""
+        self.buffer = None
+        try:
+            self.pool.close()
+        except Error:
+            pass  # tensors of vLLM's exist
+
+
+class _Allocation(TorchFunctionMode):
+    """Answer one call of torch.zeros(size, dtype=torch.int8) with the range; other calls are not changed."""
+
+    def __init__(self, size: int, allocate: Callable[[], torch.Tensor]) -> None:
+        super().__init__()
+        self._size = size
+        self._allocate: Optional[Callable[[], torch.Tensor]] = allocate
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if (
+            func is torch.zeros
+            and self._allocate is not None
+            and kwargs.get("dtype") is torch.int8
+            and args == (self._size,)
+        ):
+            allocate, self._allocate = self._allocate, None
+            return allocate()
+        return func(*args, **kwargs)
