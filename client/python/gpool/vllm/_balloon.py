@@ -1,0 +1,406 @@
+"""The scheduler's side: which chunks of the KV cache have memory.
+
+vLLM's block pool has all blocks of the cache. The balloon takes those out of it that have no memory, or must not be
+written, by a reference of its own on each block of a chunk. A chunk is in one of these states:
+
+  OUT         no memory
+  COMMITTING  workers are giving it memory
+  LIVE        its blocks belong to vLLM; the only state without references of the balloon
+  HELD        it has cached blocks, which vLLM finds; requests may use them
+  OFFERED     as HELD, and the agent may take its memory; no request uses it
+  RECLAIMING  workers are ending the offer
+  MAPPING     workers are mapping an object there
+  PUBLISHING  workers are publishing it, while requests use it
+  COPYING     workers are copying blocks of requests into it, and publish it
+  LEAVING     workers are ending its memory
+
+HELD and OFFERED chunks may be `shared`: their content is an object of the pool, and read-only. An operation is sent in
+the metadata of the next step, and the state changes when all workers have answered it.
+"""
+
+from __future__ import annotations
+
+import enum
+import heapq
+from typing import TYPE_CHECKING, Callable, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
+
+from ._geometry import Geometry
+from ._messages import Action, Answer, Answers, Op
+from ._metrics import Counters
+
+if TYPE_CHECKING:
+    from vllm.v1.core.block_pool import BlockPool
+    from vllm.v1.core.kv_cache_utils import KVCacheBlock
+
+
+class State(enum.IntEnum):
+    """List the states of a chunk."""
+
+    OUT = 0
+    COMMITTING = 1
+    LIVE = 2
+    HELD = 3
+    OFFERED = 4
+    RECLAIMING = 5
+    MAPPING = 6
+    PUBLISHING = 7
+    COPYING = 8
+    LEAVING = 9
+
+
+CLAIM_STEPS = 2
+"""steps for which a chunk is not offered after a waiting request has asked for it"""
+
+
+class Chunk:
+    """Record the state of a chunk."""
+
+    __slots__ = ("state", "shared", "used", "claimed")
+
+    def __init__(self) -> None:
+        self.state = State.OUT
+        self.shared = False
+        self.used = 0  # step of its last use
+        self.claimed = -CLAIM_STEPS  # step in which a waiting request asked for it
+
+
+class _Sent(NamedTuple):
+    """Describe an operation that was sent, with its answers so far and what to call after the last one."""
+
+    op: Op
+    answer: Answer
+    then: Optional[Callable[[bool], None]]
+
+
+class Balloon:
+    """Grow and shrink the memory of a block pool by chunks. Threads: one, the scheduler's."""
+
+    def __init__(self, pool: BlockPool, geometry: Geometry, workers: int) -> None:
+        self.pool = pool
+        self.geometry = geometry
+        self.counters = Counters()
+        self.step = 0
+        self.refusals = 0  # of commits, since the last one that succeeded
+        self._workers = workers
+        self._chunks = [Chunk() for _ in range(geometry.chunks)]
+        self._in: Dict[State, Set[int]] = {state: set() for state in State}
+        self._out: List[int] = []  # a heap: the lowest chunk is committed first
+        self._queue: List[Op] = []
+        self._sent: Dict[int, _Sent] = {}
+        self._number = 0
+        self._chunks[0].state = State.LIVE  # it has vLLM's null block, and is committed by the worker's start
+        self._in[State.LIVE].add(0)
+        for chunk in range(1, geometry.chunks):
+            self._hold(chunk)
+            self._in[State.OUT].add(chunk)
+            self._out.append(chunk)
+        pool.touch(pool.blocks[geometry.chunks * geometry.chunk_blocks :])  # behind the last chunk: never used
+
+    # ---- chunks ----
+
+    def chunk_of(self, block: int) -> int:
+        """Return the chunk of a block."""
+        return block // self.geometry.chunk_blocks
+
+    def blocks(self, chunk: int) -> List[KVCacheBlock]:
+        """Return the blocks of a chunk, in order."""
+        size = self.geometry.chunk_blocks
+        return self.pool.blocks[chunk * size : (chunk + 1) * size]
+
+    def state(self, chunk: int) -> State:
+        """Return the state of a chunk."""
+        return self._chunks[chunk].state
+
+    def count(self, state: State) -> int:
+        """Return the number of chunks in a state."""
+        return len(self._in[state])
+
+    def is_shared(self, chunk: int) -> bool:
+        """Return whether the content of a chunk is an object."""
+        return self._chunks[chunk].shared
+
+    @property
+    def busy(self) -> bool:
+        """Return whether operations have not been answered yet."""
+        return bool(self._queue or self._sent)
+
+    def _set(self, chunk: int, state: State) -> None:
+        record = self._chunks[chunk]
+        self._in[record.state].discard(chunk)
+        record.state = state
+        self._in[state].add(chunk)
+        if state == State.OUT:
+            record.shared = False
+            heapq.heappush(self._out, chunk)
+
+    def _hold(self, chunk: int) -> None:
+        self.pool.touch(self.blocks(chunk))
+
+    def _release(self, chunk: int) -> None:
+        """Give the blocks to vLLM; those that are not cached are the next ones that it uses, in their order."""
+        self._set(chunk, State.LIVE)
+        self.pool.free_blocks(self.blocks(chunk))
+
+    def _forget(self, chunk: int) -> None:
+        """Take the blocks out of vLLM's prefix cache."""
+        self.pool.evict_blocks({block.block_id for block in self.blocks(chunk)})
+
+    def _references(self, chunk: int) -> bool:
+        """Return whether requests use a chunk that the balloon holds."""
+        return any(block.ref_cnt > 1 for block in self.blocks(chunk))
+
+    def _is_free(self, chunk: int) -> bool:
+        """Return whether no request uses a LIVE chunk."""
+        return all(block.ref_cnt == 0 for block in self.blocks(chunk))
+
+    def _send(self, action: Action, chunk: int, state: State, **fields: object) -> Op:
+        then = fields.pop("then", None)
+        self._number += 1
+        op = Op(self._number, action, chunk, **fields)  # type: ignore[arg-type]
+        self._queue.append(op)
+        self._sent[op.number] = _Sent(op, Answer(0, 0), then)  # type: ignore[arg-type]
+        self._set(chunk, state)
+        return op
+
+    # ---- steps ----
+
+    def take_ops(self) -> List[Op]:
+        """Return the operations for the next step."""
+        ops, self._queue = self._queue, []
+        return ops
+
+    def hear(self, answers: Answers) -> bool:
+        """Change states by the answers of the workers; return whether chunks may have become free to give back."""
+        news = bool(answers.lost)
+        for number, answer in answers.answers.items():
+            sent = self._sent.get(number)
+            if sent is None:
+                continue
+            total = Answer(sent.answer.succeeded + answer.succeeded, sent.answer.failed + answer.failed)
+            if total.succeeded + total.failed < self._workers:
+                self._sent[number] = sent._replace(answer=total)
+                continue
+            del self._sent[number]
+            self._answered(sent.op, total)
+            news |= sent.op.action not in (Action.OFFER, Action.LEAVE)
+            if sent.then is not None:
+                sent.then(total.failed == 0)
+        for chunk in answers.lost:
+            self._lost_in_use(chunk)
+        return news
+
+    def _answered(self, op: Op, answer: Answer) -> None:
+        chunk, done = op.chunk, answer.failed == 0
+        if op.action == Action.COMMIT:
+            self.refusals = 0 if done else self.refusals + 1
+            if done:
+                self._release(chunk)
+            else:
+                self._undo(chunk, answer)
+        elif op.action == Action.LEAVE:
+            self._set(chunk, State.OUT)
+        elif op.action == Action.RECLAIM:
+            if not done:
+                self.counters.count("lost_chunks")
+                self._forget(chunk)
+                self._send(Action.LEAVE, chunk, State.LEAVING)
+            else:
+                self._set(chunk, State.HELD)
+        elif op.action in (Action.MAP, Action.COPY):
+            if done:
+                self._shared(chunk)
+            else:
+                self._undo(chunk, answer)
+        elif op.action == Action.PUBLISH:
+            if answer.succeeded:  # workers that failed keep their pages, which are offered and reclaimed instead
+                self._shared(chunk)
+            else:
+                self._release(chunk)
+
+    def _shared(self, chunk: int) -> None:
+        self._set(chunk, State.HELD)
+        self._chunks[chunk].shared = True
+        self._chunks[chunk].used = self.step
+
+    def _undo(self, chunk: int, answer: Answer) -> None:
+        """Return a chunk to OUT in the workers that succeeded where others failed."""
+        if answer.succeeded:
+            self._send(Action.LEAVE, chunk, State.LEAVING)
+        else:
+            self._set(chunk, State.OUT)
+
+    def _lost_in_use(self, chunk: int) -> None:
+        """The workers have given a HELD chunk new memory, in which requests compute its blocks again."""
+        record = self._chunks[chunk]
+        self.counters.count("lost_in_use")
+        self._forget(chunk)
+        if record.state == State.HELD:
+            record.shared = False
+            self._release(chunk)
+
+    # ---- growing ----
+
+    @property
+    def can_grow(self) -> bool:
+        """Return whether more blocks can become free without a preemption, as far as is known."""
+        return bool(self._in[State.COMMITTING]) or (bool(self._in[State.OUT]) and not self.refusals)
+
+    def grow(self, blocks: int) -> None:
+        """Give vLLM chunks until it has `blocks` free blocks, as far as they exist."""
+        size = self.geometry.chunk_blocks
+        free = self.pool.get_num_free_blocks() + size * self.count(State.COMMITTING)
+        while free < blocks:
+            held = self._oldest(State.HELD, shared=False) if self.refusals or not self._in[State.OUT] else None
+            if held is not None:  # the pool has no room: use the oldest cached blocks
+                self._forget(held)
+                self._release(held)
+            elif self._in[State.OUT] and not (self.refusals and self._in[State.COMMITTING]):
+                self._send(Action.COMMIT, self._take_out(), State.COMMITTING)
+            else:
+                if not self._in[State.OUT]:
+                    self._make_out()
+                return
+            free += size
+
+    def _take_out(self) -> int:
+        """Return the lowest chunk that is OUT; its state changes next. There must be one."""
+        while True:
+            chunk = heapq.heappop(self._out)
+            if self._chunks[chunk].state == State.OUT:
+                return chunk
+
+    def _make_out(self) -> None:
+        """Begin to free addresses, since no chunk is OUT: end one that no request uses."""
+        if self._in[State.LEAVING]:
+            return
+        for state, shared in ((State.OFFERED, True), (State.HELD, True), (State.OFFERED, False)):
+            chunk = self._oldest(state, shared)
+            if chunk is not None:
+                self.end(chunk)
+                return
+
+    def end(self, chunk: int) -> None:
+        """End a HELD or OFFERED chunk that no request uses."""
+        self._forget(chunk)
+        self._send(Action.LEAVE, chunk, State.LEAVING)
+
+    def reserve(self) -> Optional[int]:
+        """Return a chunk that is OUT, for map() or copy(); None: there is none now."""
+        if not self._in[State.OUT]:
+            self._make_out()
+            return None
+        return self._take_out()
+
+    def _oldest(self, state: State, shared: bool) -> Optional[int]:
+        """Return the chunk whose last use is the longest ago, of those that no request uses or claims."""
+        best: Optional[int] = None
+        for chunk in self._in[state]:
+            record = self._chunks[chunk]
+            if (
+                record.shared == shared
+                and (best is None or record.used < self._chunks[best].used)
+                and not self._in_use(chunk)
+            ):
+                best = chunk
+        return best
+
+    def _in_use(self, chunk: int) -> bool:
+        return self._chunks[chunk].claimed > self.step - CLAIM_STEPS or self._references(chunk)
+
+    # ---- giving back ----
+
+    def settle(self, spare: int) -> None:
+        """Look at the chunks that no request uses any more: keep those with cached blocks out of vLLM's free blocks,
+        and end the others as long as `spare` blocks remain free.
+        """
+        for chunk in sorted(self._in[State.LIVE], reverse=True):
+            if chunk == 0 or not self._is_free(chunk):
+                continue
+            if any(block.block_hash is not None for block in self.blocks(chunk)):
+                self._hold(chunk)
+                self._set(chunk, State.HELD)
+                self._chunks[chunk].used = self.step
+            elif self.pool.get_num_free_blocks() - self.geometry.chunk_blocks >= spare:
+                self._hold(chunk)
+                self._send(Action.LEAVE, chunk, State.LEAVING)
+
+    def offer(self) -> None:
+        """Offer all chunks that have cached blocks which no request uses, the oldest first."""
+        chunks = [chunk for chunk in self._in[State.HELD] if not self._in_use(chunk)]
+        for chunk in sorted(chunks, key=lambda chunk: self._chunks[chunk].used):
+            self._send(Action.OFFER, chunk, State.OFFERED)
+
+    def unclaim(self) -> None:
+        """End all claims of waiting requests."""
+        for record in self._chunks:
+            record.claimed = self.step - CLAIM_STEPS
+
+    def reset(self) -> None:
+        """Take all content that no request uses out of the cache, and end its memory."""
+        for chunk in list(self._in[State.HELD] | self._in[State.OFFERED]):
+            if not self._references(chunk):
+                self.end(chunk)
+
+    # ---- using cached blocks ----
+
+    def claim(self, chunks: Iterable[int]) -> bool:
+        """Claim chunks with cached blocks that a request is about to use; return whether all can be used now. If not,
+        workers are made to reclaim them.
+        """
+        ready = True
+        for chunk in chunks:
+            record = self._chunks[chunk]
+            record.used = record.claimed = self.step
+            if record.state == State.OFFERED:
+                self._send(Action.RECLAIM, chunk, State.RECLAIMING)
+            ready &= record.state in (State.LIVE, State.HELD, State.PUBLISHING)
+        return ready
+
+    def claim_all(self) -> bool:
+        """As claim(), of all chunks that are offered."""
+        return self.claim(list(self._in[State.OFFERED] | self._in[State.RECLAIMING]))
+
+    # ---- objects ----
+
+    def map(self, chunk: int, name: str, then: Callable[[bool], None]) -> None:
+        """Map an object at a chunk from reserve()."""
+        self._chunks[chunk].claimed = self._chunks[chunk].used = self.step
+        self._send(Action.MAP, chunk, State.MAPPING, name=name, then=then)
+
+    def publish(self, chunk: int, name: str, follows: int, then: Callable[[bool], None]) -> None:
+        """Publish a LIVE chunk; it is held from now on."""
+        self._hold(chunk)
+        self._send(Action.PUBLISH, chunk, State.PUBLISHING, name=name, follows=follows, then=then)
+
+    def copy(self, chunk: int, blocks: Tuple[int, ...], name: str, follows: int, then: Callable[[bool], None]) -> None:
+        """Copy blocks into a chunk from reserve(), and publish it."""
+        self._send(Action.COPY, chunk, State.COPYING, name=name, follows=follows, blocks=blocks, then=then)
+
+    # ---- order of blocks ----
+
+    def arrange(self, place: int, count: int) -> None:
+        """Order vLLM's free blocks such that a request which takes `count` of them, the first one for block `place` of
+        its prompt, fills chunks from their beginnings wherever it can. Such chunks are published without a copy.
+        """
+        size = self.geometry.chunk_blocks
+        if size == 1:
+            return
+        whole = [chunk for chunk in self._in[State.LIVE] if chunk and self._is_free(chunk)]
+        whole = [chunk for chunk in whole if all(block.block_hash is None for block in self.blocks(chunk))]
+        odd = -place % size
+        scrap: List[KVCacheBlock] = []
+        if odd and count - odd >= size:
+            for chunk in sorted(self._in[State.LIVE].difference(whole)):
+                scrap += [b for b in self.blocks(chunk) if b.ref_cnt == 0 and b.block_hash is None and not b.is_null]
+            scrap = scrap[:odd]
+            if len(scrap) < odd and whole:
+                scrap = self.blocks(whole.pop())[:odd]
+        wanted = sorted(whole)[: max(count - odd, 0) // size]
+        for chunk in reversed(wanted):
+            self._first(self.blocks(chunk))
+        self._first(scrap)
+
+    def _first(self, blocks: List[KVCacheBlock]) -> None:
+        """Make free blocks that are not cached the next ones that vLLM uses."""
+        self.pool.touch(blocks)
+        self.pool.free_blocks(blocks)
