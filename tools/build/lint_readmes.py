@@ -15,8 +15,8 @@ from pathlib import Path
 FILES, LINES = 4, 60  # a folder with fewer files is described by the README of its parent
 # The README of the project, and that of the Python package, which a package index shows.
 LONG = {"README.md", "client/python/README.md"}
-# Described by client/python/README.md.
-DESCRIBED = {"client/python/gpool"}
+# Folders that client/python/README.md describes.
+DESCRIBED = {"client/python/gpool", "client/python/gpool/vllm"}
 
 
 def main() -> int:

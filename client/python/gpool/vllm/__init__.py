@@ -1,0 +1,30 @@
+"""vLLM on gpool: KV cache memory that engines share, through vLLM's connector interface.
+
+    vllm serve MODEL --prefix-caching-hash-algo sha256_cbor --kv-transfer-config \\
+        '{"kv_connector": "GpoolConnector", "kv_connector_module_path": "gpool.vllm", "kv_role": "kv_both"}'
+
+Works with one minor version of vLLM (gpool.vllm._version). docs/vllm.md describes the use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ._plugin import register
+
+if TYPE_CHECKING:
+    from ._connector import GpoolConnector
+
+__all__ = ["GpoolConnector", "register"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the connector at its first use, after the check of vLLM's version. Raises ImportError: another version."""
+    if name != "GpoolConnector":
+        raise AttributeError(f"module 'gpool.vllm' has no attribute '{name}'")
+    from ._version import check_version
+
+    check_version()
+    from ._connector import GpoolConnector
+
+    return GpoolConnector

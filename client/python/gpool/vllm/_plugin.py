@@ -1,0 +1,50 @@
+"""The entry point of the group vllm.general_plugins, which vLLM calls in each of its processes."""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple, Tuple
+
+from ._version import mismatch
+
+logger = logging.getLogger("vllm.gpool")
+
+
+class Override(NamedTuple):
+    """Describe an attribute of vLLM that register() sets."""
+
+    attribute: str
+    reason: str
+
+
+OVERRIDES: Tuple[Override, ...] = (
+    Override(
+        "vllm.v1.attention.backends.cpu_attn.CPUAttentionBackend.supported_kv_cache_layouts",
+        "The connector needs all layers of a block side by side (BLHNC). The CPU kernels take any stride between "
+        "blocks, but the backend declares only LBHNC. Set on the CPU platform only; LBHNC remains the first choice.",
+    ),
+)
+"""all attributes of vLLM that this package replaces; nothing else of vLLM is changed"""
+
+
+def register() -> None:
+    """Set the attributes of OVERRIDES. With another minor version of vLLM, log why nothing is set.
+
+    May be called several times.
+    """
+    why = mismatch()
+    if why:
+        logger.warning("%s. Its connector will be refused.", why)
+        return
+    from vllm.platforms import current_platform
+
+    if current_platform.is_cpu():
+        _declare_cpu_layouts()
+
+
+def _declare_cpu_layouts() -> None:
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+    from vllm.v1.kv_cache_layout import KVCacheLayout
+
+    layouts = (KVCacheLayout.LBHNC, KVCacheLayout.BLHNC)
+    CPUAttentionBackend.supported_kv_cache_layouts = classmethod(lambda cls: layouts)

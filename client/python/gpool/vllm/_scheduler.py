@@ -1,0 +1,247 @@
+"""The scheduler's side: decides in each step what memory the KV cache gets and gives back."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from typing import TYPE_CHECKING, Dict, List, Optional, Set
+
+from .._object import ObjectClass
+from .._pool import Pool, Pressure
+from ._balloon import Balloon
+from ._geometry import Geometry, geometry_of
+from ._identity import namespace_of
+from ._messages import Answers, Orders
+from ._settings import Settings, attach, pool_name
+from ._sharing import Sharing
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.request import Request
+
+logger = logging.getLogger("vllm.gpool")
+
+PATIENCE_MS = 20
+"""longest wait of workers for pages in a step without a forward pass"""
+LOOK_STEPS = 16
+"""steps after which unused chunks are looked for although no request has ended"""
+STUCK_REFUSALS = 3
+"""refusals in a row after which an engine that runs nothing gives back what its waiting requests have claimed"""
+YIELD_SECONDS = (0.005, 0.05)
+"""bounds of the random time for which it then takes nothing, so that one of several such engines goes on"""
+
+
+class Scheduler:
+    """Decide about the memory of an engine's KV cache. Threads: one."""
+
+    def __init__(self, config: VllmConfig, kv: KVCacheConfig, settings: Settings, name: str) -> None:
+        """Attach to the pools. Raises gpool.Error; ValueError: the KV cache does not fit to the pool."""
+        self._config = config
+        self._kv = kv
+        self._settings = settings
+        self._workers = config.parallel_config.world_size
+        self._pools = self._attach(name)
+        self.geometry = self._geometry()
+        self._requests: Dict[str, Request] = {}
+        self._admitted: Set[str] = set()
+        self._need = 0  # blocks that the first waiting request needs
+        self._short = 0  # blocks by which running requests were short
+        self._dirty = True
+        self._settled = False
+        self._yield_until = 0.0
+        self._sharing: Optional[Sharing] = None
+
+    def _attach(self, name: str) -> List[Pool]:
+        """Return a session for each rank; ranks in one pool have the same."""
+        sessions: Dict[Optional[str], Pool] = {}
+        for rank in range(self._workers):
+            pool = pool_name(self._settings, rank)
+            if pool not in sessions:
+                sessions[pool] = attach(self._settings, rank, f"{name}-scheduler")
+        return [sessions[pool_name(self._settings, rank)] for rank in range(self._workers)]
+
+    def _geometry(self) -> Geometry:
+        pool = self._pools[0]
+        with pool.reserve_range(1, ObjectClass.EPHEMERAL) as probe:
+            geometry = geometry_of(self._kv, pool.page_bytes, probe.info().handle_pages)
+        tokens = self._config.model_config.max_model_len
+        blocks = -(-tokens // self._config.cache_config.block_size) + 1
+        pages = -(-blocks // geometry.chunk_blocks) * geometry.chunk_pages
+        if pages > pool.page_count:
+            raise ValueError(
+                f"GpoolConnector: a request of --max-model-len {tokens} needs {pages} pages, and pool "
+                f"'{pool.device.pool}' has {pool.page_count}; lower --max-model-len, or use a larger pool"
+            )
+        return geometry
+
+    def bind(self, manager: KVCacheManager) -> None:
+        """Take the blocks of vLLM's block pool, of which only the first chunk has memory."""
+        self._manager = manager
+        self.balloon = Balloon(manager.block_pool, self.geometry, self._workers)
+        self._block_tokens = self._config.cache_config.block_size
+        self._groups = len(self._kv.kv_cache_groups)
+        self._simple = self._groups == 1 and manager.block_pool.hash_block_size == self._block_tokens
+        why = self._why_not_share()
+        if why and self._settings.share:
+            logger.warning("gpool: prefixes are not shared with other engines: %s", why)
+        elif self._settings.share:
+            from vllm.v1.core.kv_cache_utils import get_none_hash_seed
+
+            namespace = namespace_of(self._config, self._kv, self.geometry, get_none_hash_seed())
+            self._sharing = Sharing(self.balloon, self._pools, namespace, self._block_tokens, self._settings.private)
+
+    def _why_not_share(self) -> str:
+        cache = self._config.cache_config
+        if not cache.enable_prefix_caching:
+            return "prefix caching is off (--enable-prefix-caching)"
+        if cache.prefix_caching_hash_algo != "sha256_cbor":
+            return (
+                f"--prefix-caching-hash-algo is {cache.prefix_caching_hash_algo}; processes agree on names only with "
+                "sha256_cbor"
+            )
+        if not self._simple:
+            return f"the model has {self._groups} groups of layers with different KV caches"
+        return ""
+
+    # ---- requests ----
+
+    def on_new_request(self, request: Request) -> None:
+        """Note a request, and begin to reclaim the chunks that it will find."""
+        self._requests[request.request_id] = request
+        self._settled = False
+        if not self._simple:
+            self.balloon.claim_all()
+
+    def matched(self, request: Request, computed: int) -> Optional[int]:
+        """Return 0 if a request can use the `computed` tokens that vLLM has found, or None: not yet.
+
+        The blocks of other engines are entered into vLLM's own cache, so that no token is ever external.
+        """
+        if time.monotonic() < self._yield_until:
+            return None
+        if not self._claim(request, computed):
+            return None
+        if self._sharing is not None and not request.skip_reading_prefix_cache:
+            if self._sharing.fetch(request, computed):
+                return None
+        missing = (-(-request.num_tokens // self._block_tokens) - computed // self._block_tokens + 1) * self._groups
+        self._need = max(self._need, missing)
+        if self.balloon.pool.get_num_free_blocks() < missing and self.balloon.can_grow:
+            self.balloon.grow(missing)
+            return None
+        if self._sharing is not None:
+            self.balloon.arrange(computed // self._block_tokens, missing - 1)
+        return 0
+
+    def _claim(self, request: Request, computed: int) -> bool:
+        if not self._simple:
+            return self.balloon.claim_all()
+        chunks: List[int] = []
+        for place in range(computed // self._block_tokens):
+            found = self.balloon.pool.get_cached_block(request.block_hashes[place], [0])
+            if found:
+                chunk = self.balloon.chunk_of(found[0].block_id)
+                if not chunks or chunks[-1] != chunk:
+                    chunks.append(chunk)
+        return self.balloon.claim(chunks)
+
+    def admitted(self, request: Request) -> None:
+        """Note that a request has its blocks."""
+        self._admitted.add(request.request_id)
+
+    def finished(self, request: Request) -> None:
+        """Note that a request ends; its blocks are freed after this call."""
+        self._requests.pop(request.request_id, None)
+        self._admitted.discard(request.request_id)
+        self._dirty = True
+        if self._sharing is not None:
+            self._sharing.forget(request.request_id)
+
+    # ---- steps ----
+
+    def build(self, output: SchedulerOutput) -> Orders:
+        """Return the operations of the step."""
+        balloon = self.balloon
+        if self._sharing is not None:
+            self._publish(output, self._sharing)
+        spare = self._spare(output) if self._requests else 0
+        look = self._dirty or balloon.step % LOOK_STEPS == 0
+        if not self._requests:
+            balloon.settle(0)
+            balloon.offer()
+            self._settled = True
+        else:
+            self._unstick(output)
+            if look or balloon.refusals:
+                balloon.settle(spare)
+            if (look or balloon.refusals) and (balloon.refusals or self._pressed()):
+                balloon.offer()
+            if time.monotonic() >= self._yield_until:
+                balloon.grow(spare)
+        self._dirty = False
+        self._need = self._short = 0
+        balloon.step += 1
+        return Orders(balloon.take_ops(), 0 if output.total_num_scheduled_tokens else PATIENCE_MS)
+
+    def _pressed(self) -> bool:
+        return any(pool.pressure != Pressure.LOW for pool in set(self._pools))
+
+    def _spare(self, output: SchedulerOutput) -> int:
+        """Return the number of free blocks that the next step may need."""
+        from vllm.v1.request import RequestStatus
+
+        blocks = tokens = 0
+        for request_id in list(self._admitted):
+            request = self._requests[request_id]
+            if request.status != RequestStatus.RUNNING:
+                self._admitted.discard(request_id)
+                self._dirty = True
+                continue
+            scheduled = output.num_scheduled_tokens.get(request_id, 0)
+            tokens += max(0, request.num_tokens - request.num_computed_tokens - scheduled)
+            blocks += 2
+        tokens = min(tokens, self._config.scheduler_config.max_num_batched_tokens)
+        return (blocks + -(-tokens // self._block_tokens)) * self._groups + self._need + self._short
+
+    def _publish(self, output: SchedulerOutput, sharing: Sharing) -> None:
+        for request_id, tokens in output.num_scheduled_tokens.items():
+            request = self._requests.get(request_id)
+            if request is not None and sharing.publish(request, request.num_computed_tokens + tokens):
+                ids = self._manager.get_block_ids(request_id)[0]
+                sharing.publish(request, request.num_computed_tokens + tokens, ids)
+
+    def _unstick(self, output: SchedulerOutput) -> None:
+        """If the pool has no room and nothing runs, give back what waiting requests have claimed."""
+        if not output.total_num_scheduled_tokens and not self._admitted and self.balloon.refusals >= STUCK_REFUSALS:
+            self.balloon.refusals = 1
+            self.balloon.unclaim()
+            self._yield_until = time.monotonic() + random.uniform(*YIELD_SECONDS)
+            self._dirty = True
+
+    def hear(self, answers: Answers) -> None:
+        """Take the answers of the workers to a step's operations."""
+        if self.balloon.hear(answers):
+            self._settled = False
+
+    def waits_for_memory(self) -> bool:
+        """Return whether running requests get blocks without a preemption; called when they are short of them."""
+        self._short += self.geometry.chunk_blocks
+        return self.balloon.can_grow
+
+    def has_work(self) -> bool:
+        """Return whether an engine without requests has memory to give back."""
+        return not self._requests and (self.balloon.busy or not self._settled)
+
+    def reset(self) -> None:
+        """Drop all cached content that no request uses."""
+        self.balloon.reset()
+        self._settled = False
+
+    def close(self) -> None:
+        """Detach from the pools."""
+        for pool in set(self._pools):
+            pool.close()

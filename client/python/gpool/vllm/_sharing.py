@@ -1,0 +1,183 @@
+"""Sharing prefixes between engines: which chunks are published, and which objects of others are mapped.
+
+An object has the KV content of one chunk: consecutive blocks of one prefix. Its name is the hash of its last block,
+which covers the whole prefix.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Dict, List, Optional, Sequence, Set
+
+from .._pool import Pool
+from ._balloon import Balloon, State
+from ._identity import Namespace
+
+if TYPE_CHECKING:
+    from vllm.v1.request import Request
+
+COPIES_MOST = 8
+"""copies in a step, which delay it"""
+MAPS_MOST = 64
+"""objects that are mapped in a step"""
+RETRY_SECONDS = 1.0
+"""time for which an object is not tried again that could not be mapped"""
+
+
+def can_share(request: Request) -> bool:
+    """Return whether vLLM's block hashes describe the content of a request's blocks in all engines.
+
+    They have the name of a LoRA adapter and the identifiers of images, which another engine may use for others.
+    """
+    return request.lora_request is None and not request.mm_features and request.prompt_embeds is None
+
+
+class Sharing:
+    """Publish the chunks of requests, and map published ones. Threads: one, the scheduler's."""
+
+    def __init__(
+        self, balloon: Balloon, pools: Sequence[Pool], namespace: Namespace, block_tokens: int, private: bool
+    ) -> None:
+        """pools: this process's sessions, one for each rank."""
+        self._balloon = balloon
+        self._pools = pools
+        self._namespace = namespace
+        self._block_tokens = block_tokens
+        self._blocks = balloon.geometry.chunk_blocks
+        self.chunk_tokens = self._blocks * block_tokens
+        self._coming: Set[str] = set()  # names that are being mapped or published
+        self._failed: Dict[str, float] = {}
+        self._published: Dict[str, int] = {}  # request: number of its chunks that were looked at
+        self._last: Dict[str, int] = {}  # request: chunk with the last object of its prefix
+
+    def forget(self, request_id: str) -> None:
+        """End what is known about a request."""
+        self._published.pop(request_id, None)
+        self._last.pop(request_id, None)
+
+    def _name(self, request: Request, place: int) -> str:
+        return request.block_hashes[(place + 1) * self._blocks - 1].hex()
+
+    def _find(self, names: List[str]) -> int:
+        """Return how many of the names, from the first on, all ranks have."""
+        ranks = range(len(self._pools))
+        if all(pool is self._pools[0] for pool in self._pools):
+            every = [self._namespace.name(rank, name) for name in names for rank in ranks]
+            return self._pools[0].find_objects(every) // len(self._pools)
+        found = len(names)
+        for rank in ranks:
+            found = self._pools[rank].find_objects([self._namespace.name(rank, name) for name in names[:found]])
+        return found
+
+    # ---- mapping ----
+
+    def fetch(self, request: Request, computed: int) -> bool:
+        """Map the published chunks that continue a request's local prefix of `computed` tokens; return whether the
+        request has to wait for them.
+        """
+        if not can_share(request):
+            return False
+        first = computed // self.chunk_tokens
+        last = min((request.num_tokens - 1) // self.chunk_tokens, len(request.block_hashes) // self._blocks)
+        names = [self._name(request, place) for place in range(first, min(last, first + MAPS_MOST))]
+        if not names:
+            return False
+        if names[0] in self._coming:
+            return True
+        started = False
+        for place, name in enumerate(names[: self._find(names)], first):
+            if name in self._coming or time.monotonic() - self._failed.get(name, -RETRY_SECONDS) < RETRY_SECONDS:
+                break
+            chunk = self._balloon.reserve()
+            if chunk is None:
+                break
+            self._map(request, place, name, chunk)
+            started = True
+        return started
+
+    def _map(self, request: Request, place: int, name: str, chunk: int) -> None:
+        def then(done: bool) -> None:
+            self._coming.discard(name)
+            if done:
+                self._balloon.counters.count("mapped_chunks")
+                self._enter(request, place, chunk)
+            else:
+                if len(self._failed) > 10000:
+                    self._failed.clear()
+                self._failed[name] = time.monotonic()
+
+        self._coming.add(name)
+        self._balloon.map(chunk, name, then)
+
+    def _enter(self, request: Request, place: int, chunk: int) -> None:
+        """Enter the blocks of a chunk into vLLM's prefix cache, as blocks of a request's prefix."""
+        first = place * self._blocks
+        self._balloon.pool.cache_full_blocks(
+            request,
+            [self._balloon.pool.null_block] * first + self._balloon.blocks(chunk),
+            first,
+            first + self._blocks,
+            self._block_tokens,
+            0,
+        )
+
+    # ---- publishing ----
+
+    def publish(self, request: Request, done: int, block_ids: Optional[List[int]] = None) -> bool:
+        """Publish the chunks of a request that the next step completes, which is then computed up to token `done`.
+
+        block_ids: those of the request. Return whether they are needed.
+        """
+        first = self._published.get(request.request_id, 0)
+        last = min(done // self.chunk_tokens, len(request.block_hashes) // self._blocks)
+        if first >= last or not can_share(request):
+            return False
+        if block_ids is None:
+            return True
+        copies = COPIES_MOST
+        for place in range(first, last):
+            blocks = block_ids[place * self._blocks : (place + 1) * self._blocks]
+            copies -= self._publish(request, place, blocks, copies)
+        self._published[request.request_id] = last
+        return False
+
+    def _publish(self, request: Request, place: int, blocks: List[int], copies: int) -> int:
+        """Publish one chunk of a request; return the number of copies that this takes."""
+        balloon, name, last = self._balloon, self._name(request, place), request.request_id
+        chunk = balloon.chunk_of(blocks[0])
+        follows = self._last.get(last, -1)
+        whole = blocks == list(range(chunk * self._blocks, (chunk + 1) * self._blocks))
+        if whole and balloon.is_shared(chunk):
+            self._last[last] = chunk
+        elif name in self._coming or self._find([name]):
+            pass  # another request or engine publishes or has published it
+        elif whole and chunk and balloon.state(chunk) == State.LIVE:
+            self._coming.add(name)
+            self._last[last] = chunk
+            balloon.publish(chunk, name, follows, lambda done: self._told(name, done, "published_chunks"))
+        elif copies and not balloon.refusals:
+            to = balloon.reserve()
+            if to is not None:
+                self._copy(request, place, to, tuple(blocks), follows)
+                return 1
+        return 0
+
+    def _told(self, name: str, done: bool, counter: str) -> None:
+        self._coming.discard(name)
+        self._balloon.counters.count(counter, done)
+
+    def _copy(self, request: Request, place: int, chunk: int, blocks: "tuple[int, ...]", follows: int) -> None:
+        name = self._name(request, place)
+
+        def then(done: bool) -> None:
+            self._told(name, done, "copied_chunks")
+            if not done:
+                return
+            self._enter(request, place, chunk)
+            pairs = zip(blocks, self._balloon.blocks(chunk))
+            same = {old for old, new in pairs if self._balloon.pool.blocks[old].block_hash == new.block_hash}
+            self._balloon.pool.evict_blocks(same)  # the copies are found from now on
+
+        self._coming.add(name)
+        self._last[request.request_id] = chunk
+        self._balloon.copy(chunk, blocks, name, follows, then)
