@@ -30,14 +30,14 @@ START_TRIES, START_SLICE_MS, STOP_SECONDS = 300, 200, 60
 class Agent:
     """A gpoold, which serves when the constructor returns. stop() ends it and checks that its folder is empty."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, pool: str = POOL) -> None:
         self.base = Path(tempfile.mkdtemp(prefix="gpool-test-"))
         self.base.chmod(0o755)  # the front runs as another user and must be able to enter
         self.directory = str(self.base / "run")
         self.log = self.base / "log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [str(BUILD / "gpoold"), "--foreground", "--dir", self.directory, "--pool", POOL, *arguments],
+                [str(BUILD / "gpoold"), "--foreground", "--dir", self.directory, "--pool", pool, *arguments],
                 stdout=log,
                 stderr=log,
                 preexec_fn=lambda: PRCTL(PR_SET_PDEATHSIG, signal.SIGKILL),  # gpoold dies with the test

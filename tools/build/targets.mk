@@ -60,6 +60,13 @@ $(B)/tests/steps.so: $(B)/obj/tests/python/steps.o $(B)/libgpool.so
 bench-python: all $(B)/tests/steps.so ## measure the calls of an engine's step in Python beside C
 	$(Q)$(PYTHON) tests/python/steps.py $(abspath $(B)/tests/steps.so)
 
+# ---- engines ----
+
+.PHONY: test-engines
+test-engines: all ## test vLLM on gpool, in a virtual environment below build/; ENGINES= names tests
+	$(Q)tools/build/engines.sh $(abspath build/engines)
+	$(Q)build/engines/bin/python tests/engines/run $(ENGINES)
+
 # ---- generated documents ----
 
 $(B)/confgen: $(B)/obj/docs/man/gen/confgen.o $(filter $(B)/obj/agent/config/%.o,$(AGENT_OBJ))

@@ -70,12 +70,12 @@ class GpoolConnector(KVConnectorBase_V1, SupportsHMA):
     def _make_worker(self, config: VllmConfig, kv: KVCacheConfig, name: str) -> Worker:
         from vllm.v1.core.kv_cache_utils import get_none_hash_seed
 
-        rank = config.parallel_config.rank
-        pool = attach(self._settings, rank, name if config.parallel_config.world_size == 1 else f"{name}-{rank}")
+        rank, ranks = config.parallel_config.rank, config.parallel_config.world_size
+        pool = attach(self._settings, rank, name if ranks == 1 else f"{name}-{rank}")
         with pool.reserve_range(1) as probe:
             geometry = geometry_of(kv, pool.page_bytes, probe.info().handle_pages)
         namespace = namespace_of(config, kv, geometry, get_none_hash_seed())
-        return Worker(pool, namespace, geometry, rank, self._settings.private)
+        return Worker(pool, namespace, geometry, rank, ranks, self._settings.private)
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: VllmConfig) -> Optional[str]:

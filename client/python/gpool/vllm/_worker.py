@@ -27,24 +27,26 @@ logger = logging.getLogger("vllm.gpool")
 
 REPLACE_MS = 30000
 """longest wait for pages in place of lost ones, which a request still uses"""
-REFRESH_SECONDS = 5.0
-"""time between two refreshes of pins; less than half of the least sensible pins.max_duration"""
+CHECK_SECONDS = 5.0
+"""time between two checks of pinned objects"""
 METADATA_KEY = "gpool.vllm"
-KEPT_BY_PINS = (ObjectClass.EPHEMERAL, ObjectClass.PINNABLE)
 
 
 class Worker:
     """Own the range of a worker, and execute operations on it. Threads: one."""
 
-    def __init__(self, pool: Pool, namespace: Namespace, geometry: Geometry, rank: int, private: bool) -> None:
+    def __init__(
+        self, pool: Pool, namespace: Namespace, geometry: Geometry, rank: int, ranks: int, private: bool
+    ) -> None:
         self.pool = pool
         self.geometry = geometry
         self._namespace = namespace
         self._rank = rank
+        self._ranks = ranks
         self._private = private
         self._objects: Dict[int, Object] = {}
         self._pinned: Set[int] = set()
-        self._refreshed = time.monotonic()
+        self._checked = time.monotonic()
         self._later: List[Op] = []
         self._answers = Answers()
         self._invalid: Set[int] = set()
@@ -91,7 +93,7 @@ class Worker:
 
     def before_forward(self, orders: Orders) -> None:
         """Execute the operations that the forward pass needs, and keep the others for after_forward()."""
-        self._refresh_pins()
+        self._check_pins()
         for op in orders.ops:
             if op.action in AFTER_FORWARD:
                 self._later.append(op)
@@ -113,7 +115,7 @@ class Worker:
     def take_answers(self) -> Optional[Answers]:
         """Return the answers since the last call; None: there are none."""
         answers, self._answers = self._answers, Answers()
-        return answers if answers.answers or answers.lost else None
+        return answers if answers != Answers() else None
 
     def take_invalid_blocks(self) -> Set[int]:
         """Return the blocks in use whose content was lost since the last call."""
@@ -244,7 +246,7 @@ class Worker:
         mapped = self._range.map(self._first(op.chunk), self._name(op.name))
         try:
             info = mapped.info()
-            fits = info.pages == self.geometry.chunk_pages and info.memory_class in KEPT_BY_PINS
+            fits = info.pages == self.geometry.chunk_pages and info.memory_class == ObjectClass.EPHEMERAL
             fits = fits and METADATA_KEY in mapped and mapped[METADATA_KEY] == self._namespace.digest
             if not fits:
                 logger.warning("gpool: object '%s' of process %d is not a prefix of this model", info.name, info.pid)
@@ -262,29 +264,45 @@ class Worker:
 
     # ---- pins ----
 
-    def _refresh_pins(self) -> None:
-        """Pin and unpin each pinned object, so that its pin does not count as leaked; find objects that were lost.
+    def _check_pins(self) -> None:
+        """Find objects that were evicted although they are pinned.
 
-        An object is lost if this process was stopped for longer than pins.max_duration.
+        The agent evicts none; the check limits what an error of another process can do.
         """
-        if time.monotonic() - self._refreshed < REFRESH_SECONDS:
+        if time.monotonic() - self._checked < CHECK_SECONDS:
             return
-        self._refreshed = time.monotonic()
-        for chunk in list(self._pinned):
-            try:
-                with self._objects[chunk].pin():
-                    pass
-            except Stale:
-                self._replace(chunk)
+        self._checked = time.monotonic()
+        lost = {chunk for chunk in self._pinned if not self._is_kept(chunk)}
+        if lost:
+            self._replace(lost)
 
-    def _replace(self, chunk: int) -> None:
-        """Give a chunk whose object was lost other memory, in which vLLM computes its blocks again."""
-        logger.warning("gpool: chunk %d was evicted while a request used it; its blocks are computed again", chunk)
-        self._close(chunk)
-        self._commit(chunk, REPLACE_MS)
+    def _is_kept(self, chunk: int) -> bool:
+        try:
+            with self._objects[chunk].pin():
+                return True
+        except Stale:
+            return False
+
+    def _replace(self, lost: Set[int]) -> None:
+        """Give chunks whose objects were lost other memory, in which vLLM computes their blocks again.
+
+        It also writes the blocks behind them, which may belong to other objects: all become private copies.
+
+        Raises RuntimeError: other workers may still have the objects, read-only.
+        """
+        if self._ranks > 1:
+            raise RuntimeError(f"gpool: {len(lost)} objects were evicted although they are pinned; restart the engine")
+        logger.warning("gpool: %d chunks were evicted while requests used them; they are computed again", len(lost))
         blocks = self.geometry.chunk_blocks
-        self._invalid.update(range(chunk * blocks, (chunk + 1) * blocks))
-        self._answers.lost.add(chunk)
+        for chunk in list(self._pinned):
+            content = None if chunk in lost else self._bytes(chunk).clone()
+            self._close(chunk)
+            self._commit(chunk, REPLACE_MS)
+            if content is None:
+                self._invalid.update(range(chunk * blocks, (chunk + 1) * blocks))
+                self._answers.lost.add(chunk)
+            else:
+                self._bytes(chunk).copy_(content)
         self._tainted = True
 
     def close(self) -> None:

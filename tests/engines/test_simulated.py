@@ -1,0 +1,301 @@
+"""The connector with vLLM's scheduler and a computed function in place of a model: simulated.py."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+import unittest
+from pathlib import Path
+from typing import Any, List, Tuple
+from unittest import mock
+
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "python")]
+
+from simulated import BLOCK_TOKENS, Engine, config_of  # noqa: E402
+
+from harness import Agent, gpool  # noqa: E402
+
+from gpool.vllm import _version, _worker  # noqa: E402
+from gpool.vllm._balloon import State  # noqa: E402
+from gpool.vllm._settings import pool_name, settings_of  # noqa: E402
+
+PAGES, CHUNK_TOKENS = 64, 4 * BLOCK_TOKENS
+SEEDS = int(os.environ.get("SEED", "1"))
+
+
+def tokens(seed: int, count: int) -> List[int]:
+    chosen = random.Random(seed)
+    return [chosen.randrange(509) for _ in range(count)]
+
+
+class Simulated(unittest.TestCase):
+    arguments: List[str] = []
+
+    def setUp(self) -> None:
+        self.agent = Agent(*self.arguments)
+        self.addCleanup(self.agent.stop)
+        self.engines: List[Engine] = []
+        self.addCleanup(lambda: [engine.close() for engine in self.engines])
+
+    def engine(self, **options: Any) -> Engine:
+        self.engines.append(Engine(self.agent.directory, **options))
+        return self.engines[-1]
+
+    def used(self) -> int:
+        """Return the number of pages that hold content which cannot be taken: not free, idle, or evictable."""
+        with self.agent.pool() as pool:
+            blocks: List[Any] = []
+            try:
+                while True:
+                    blocks.append(pool.alloc(1))
+            except gpool.NoRoom:
+                return PAGES - len(blocks)
+
+    def balanced(self, engine: Engine) -> None:
+        """The states of the chunks and the references of vLLM's blocks agree, in an idle engine."""
+        balloon = engine.balloon
+        for chunk in range(1, balloon.geometry.chunks):
+            counts = {block.ref_cnt for block in balloon.blocks(chunk)}
+            self.assertEqual(counts, {0} if balloon.state(chunk) == State.LIVE else {1}, (chunk, engine.describe()))
+        self.assertFalse(balloon.busy)
+        self.assertEqual(sum(map(balloon.count, State)), balloon.geometry.chunks)
+
+
+class OneEngine(Simulated):
+    def test_it_grows_shrinks_and_holds_nothing_when_idle(self) -> None:
+        engine = self.engine()
+        self.assertEqual(self.used(), 1)
+        common = tokens(0, 200)
+        for turn in range(3):
+            for number in range(20):
+                engine.add(f"{turn}.{number}", common[: number * 10] + tokens(number, 50 + number), 30)
+            engine.step()
+            engine.step()
+            engine.step()
+            self.assertGreater(engine.workers[0]._of_worker.range.info().committed_pages, 8)
+            engine.run()
+            engine.check()
+            self.balanced(engine)
+            self.assertEqual(self.used(), 1)
+        self.assertGreater(sum(engine.cached.values()), 2000)
+        self.assertGreater(engine.balloon.counters.counts["lost_chunks"], 0)  # what used() has evicted
+
+    def test_cached_pages_that_are_kept_are_used_again(self) -> None:
+        engine = self.engine(extra={"share": False})
+        engine.add("a", tokens(1, 400), 5)
+        engine.run()
+        self.assertEqual(engine.balloon.count(State.OFFERED), 6)
+        engine.add("b", tokens(1, 400), 5)
+        engine.run()
+        engine.check()
+        self.assertEqual(engine.cached["b"], 384)
+        self.assertEqual(self.used(), 1)  # takes them
+        engine.add("c", tokens(1, 400), 5)
+        engine.run()
+        engine.check()
+        self.assertEqual(engine.cached["c"], 0)
+        self.balanced(engine)
+
+    def test_new_pages_are_zeroed(self) -> None:
+        with self.agent.pool() as pool, pool.alloc(PAGES - 2) as block:
+            block.view().write(b"\xff" * ((PAGES - 2) * pool.page_bytes))  # NaN in each type
+        engine = self.engine()
+        engine.add("a", tokens(1, 100), 50)
+        for _ in range(40):
+            engine.step()
+            worker = engine.workers[0]._of_worker
+            for page in range(worker.geometry.pages):
+                if worker.range.page_state(page) == gpool.PageState.COMMITTED:
+                    self.assertFalse((worker._bytes(page).view(dtype=_worker.torch.int64) == -1).any())
+        engine.run()
+        engine.check()
+
+    def test_a_request_that_does_not_fit_is_refused_at_the_start(self) -> None:
+        with self.assertRaisesRegex(ValueError, "--max-model-len 16384 needs 257 pages, and pool 'p0' has 64"):
+            self.engine(blocks=2048, max_model_len=16384)
+
+    def test_reset(self) -> None:
+        engine = self.engine()
+        engine.add("a", tokens(1, 300), 5)
+        engine.run()
+        self.assertTrue(engine.connector.reset_cache())
+        engine.run()
+        engine.add("b", tokens(1, 300), 5)
+        engine.run()
+        engine.check()
+        # The objects are still published, and are mapped again.
+        self.assertEqual(engine.cached["b"], 300 // CHUNK_TOKENS * CHUNK_TOKENS)
+        self.balanced(engine)
+
+
+class Sharing(Simulated):
+    def test_a_prefix_outlives_its_engine_and_is_not_copied(self) -> None:
+        prompt = tokens(1, 450)
+        first = self.engine()
+        first.add("a", prompt, 5)
+        first.run()
+        self.assertEqual(first.balloon.counters.counts, {"published_chunks": 7})
+        with self.agent.pool() as pool:
+            self.assertEqual(sum(info.pages for info in pool.objects()), 7)
+        second = self.engine(blocks=512)
+        second.add("b", prompt, 20)
+        second.run()
+        second.check()
+        self.assertEqual(second.cached["b"], 7 * CHUNK_TOKENS)
+        self.assertEqual(second.balloon.counters.counts["mapped_chunks"], 7)
+        with self.agent.pool() as pool:
+            self.assertEqual(sum(info.pages for info in pool.objects()), 7)
+        first.close()
+        self.engines.remove(first)
+        third = self.engine()
+        third.add("c", prompt[:300] + tokens(2, 100), 20)
+        third.run()
+        third.check()
+        self.assertEqual(third.cached["c"], 4 * CHUNK_TOKENS)
+        self.balanced(third)
+
+    def test_engines_of_other_models_find_nothing(self) -> None:
+        first = self.engine()
+        first.add("a", tokens(1, 300), 5)
+        first.run()
+        for other in ({"dtype": "bfloat16"}, {"seed": 1, "load_format": "dummy"}, {"max_model_len": 496}):
+            second = self.engine(**other)
+            second.add("b", tokens(1, 300), 5)
+            second.run()
+            second.check()
+            self.assertEqual(second.cached["b"], 0)
+
+    def test_a_false_object_under_a_right_name_is_refused(self) -> None:
+        first = self.engine()
+        first.add("a", tokens(1, 200), 5)
+        first.run()
+        with self.agent.pool() as pool:
+            names = [info.name for info in pool.objects()]
+            for name in names:
+                pool.delete_object(name)
+            first.close()
+            self.engines.remove(first)
+            for name in names:
+                with pool.create_object(
+                    name, gpool.ObjectClass.MUTABLE if name == names[0] else gpool.ObjectClass.PINNABLE
+                ) as made:
+                    made.alloc(1)
+                    made.publish()
+        second = self.engine()
+        second.add("b", tokens(1, 200), 5)
+        second.run()
+        second.check()
+        self.assertEqual(second.cached["b"], 0)
+
+    def test_blocks_that_are_lost_in_use_are_computed_again(self) -> None:
+        first = self.engine()
+        first.add("a", tokens(1, 300), 5)
+        first.run()
+        second = self.engine()
+        second.add("b", tokens(1, 300), 40)
+        while "b" not in second.cached:
+            second.step()
+        self.assertEqual(second.cached["b"], 4 * CHUNK_TOKENS)
+        worker = second.workers[0]._of_worker
+        lost = worker._objects[sorted(worker._pinned)[1]]
+        with mock.patch.object(_worker, "CHECK_SECONDS", 0.0), mock.patch.object(lost, "pin") as pin:
+            pin.side_effect = gpool.Stale(116, "planted")
+            second.step()
+        self.assertEqual(second.balloon.counters.counts["lost_in_use"], 1)
+        self.assertEqual(lost.handle.closed, True)
+        second.run()
+        second.check()
+        self.balanced(second)
+
+    def test_engines_compete_for_a_small_pool(self) -> None:
+        for workers in (1, 2):
+            for seed in range(SEEDS * 10, SEEDS * 10 + 3):
+                with self.subTest(workers=workers, seed=seed):
+                    self.compete(workers, seed)
+
+    def compete(self, workers: int, seed: int) -> List[Engine]:
+        chosen = random.Random(seed)
+        common = [tokens(100 * seed + place, chosen.randrange(50, 420)) for place in range(4)]
+        engines = [self.engine(workers=workers) for _ in range(2)]
+        work: List[List[Tuple[List[int], int]]] = [[], []]
+        for mine in work:
+            for number in range(40):
+                prefix = chosen.choice(common)
+                prompt = prefix[: chosen.randrange(len(prefix))] + tokens(number, chosen.randrange(1, 100))
+                mine.append((prompt[:430], chosen.randrange(1, 60)))
+        number = 0
+        until = time.monotonic() + 120
+        while any(work) or any(engine.scheduler.has_requests() for engine in engines):
+            self.assertLess(time.monotonic(), until, [engine.describe() for engine in engines])
+            for engine, mine in zip(engines, work):
+                if mine and chosen.random() < 0.3:
+                    number += 1
+                    engine.add(str(number), *mine.pop())
+                for _ in range(chosen.randrange(4)):
+                    engine.step()
+        for engine in engines:
+            engine.check()
+            self.balanced(engine)
+        self.agent.poolctl("check")
+        for engine in engines:
+            engine.close()
+            self.engines.remove(engine)
+        return engines
+
+    def test_the_simulation_finds_errors(self) -> None:
+        def without_pins(worker: Any, chunk: int) -> bool:
+            return True
+
+        def shifted(worker: Any, op: Any) -> bool:
+            return original(worker, op._replace(chunk=op.chunk, blocks=op.blocks[1:] + op.blocks[:1]))
+
+        original = _worker.Worker._copy
+        for name, planted in (("_reclaim", without_pins), ("_copy", shifted)):
+            with self.subTest(name), mock.patch.object(_worker.Worker, name, planted):
+                with self.assertRaises((AssertionError, gpool.Error)):
+                    for seed in range(5):
+                        self.compete(1, seed)
+            while self.engines:
+                self.engines.pop().close()
+
+
+class Refusals(unittest.TestCase):
+    def test_another_version_of_vllm(self) -> None:
+        import vllm
+
+        with mock.patch.object(vllm, "__version__", "0.33.1"):
+            with self.assertRaisesRegex(ImportError, r"works with vLLM 0\.32, and this is vLLM 0\.33\.1"):
+                _version.check_version()
+        for version in ("0.32.0+cpu", "0.32.5", "0.32"):
+            with mock.patch.object(vllm, "__version__", version):
+                _version.check_version()
+        for version in ("0.320.0", "1.32", "dev"):
+            with mock.patch.object(vllm, "__version__", version):
+                self.assertRaises(ImportError, _version.check_version)
+
+    def test_settings(self) -> None:
+        self.assertEqual(settings_of({"pool": ["a", "b"], "share": False}).pool, ["a", "b"])
+        self.assertEqual(pool_name(settings_of({"pool": ["a", "b"]}), 1), "b")
+        for extra, text in (
+            ({"pools": "a"}, "unknown key 'pools'; GpoolConnector has .*tenant"),
+            ({"share": 1}, "'share' is 1, which has the wrong type"),
+            ({"attach_timeout_ms": True}, "wrong type"),
+            ({"pool": [1]}, "must contain names"),
+        ):
+            with self.assertRaisesRegex(ValueError, text):
+                settings_of(extra)  # type: ignore[arg-type]
+        with self.assertRaisesRegex(ValueError, "lists 1 pools, and rank 1 needs one"):
+            pool_name(settings_of({"pool": ["a"]}), 1)
+
+    def test_no_agent(self) -> None:
+        with self.assertRaises(gpool.NotFound):
+            Engine("/nonexistent", extra={"attach_timeout_ms": 10})
+
+    def test_configuration(self) -> None:
+        self.assertEqual(config_of("/x", {}).kv_transfer_config.kv_role, "kv_both")
+
+
+if __name__ == "__main__":
+    unittest.main()
