@@ -3,7 +3,7 @@
     vllm serve MODEL --prefix-caching-hash-algo sha256_cbor --kv-transfer-config \\
         '{"kv_connector": "GpoolConnector", "kv_connector_module_path": "gpool.vllm", "kv_role": "kv_both"}'
 
-Works with one minor version of vLLM (gpool.vllm._version). docs/vllm.md describes the use.
+Works with one minor version of vLLM (gpool.vllm._version). client/python/README.md describes the parts.
 """
 
 from __future__ import annotations

@@ -193,6 +193,8 @@ class Balloon:
         chunk, done = op.chunk, answer.failed == 0
         if op.action == Action.COMMIT:
             self.refusals = 0 if done else self.refusals + 1
+            if not done:
+                self.counters.count("refused_commits")
             if done:
                 self._release(chunk)
             else:

@@ -17,6 +17,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from ._geometry import geometry_of
 from ._identity import namespace_of
 from ._messages import Answers, Orders
+from ._metrics import PromMetrics, Stats
 from ._plugin import register
 from ._scheduler import Scheduler
 from ._settings import Settings, attach, settings_of
@@ -189,6 +190,22 @@ class GpoolConnector(KVConnectorBase_V1, SupportsHMA):
     def has_pending_push_work(self) -> bool:
         """Return whether an idle engine needs a step to give memory back."""
         return self._of_scheduler.has_work()
+
+    def get_kv_connector_stats(self) -> Optional[Stats]:
+        """Return what was counted since the last call; only in the scheduler."""
+        return self._scheduler.stats() if self._scheduler is not None else None
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: Optional[Dict[str, Any]] = None) -> Stats:
+        """Return statistics with the counts that get_kv_connector_stats() has sent."""
+        return Stats(dict(data or {}))
+
+    @classmethod
+    def build_prom_metrics(
+        cls, vllm_config: VllmConfig, metric_types: Any, labelnames: List[str], per_engine_labelvalues: Any
+    ) -> PromMetrics:
+        """Register the Prometheus metrics vllm:gpool_*."""
+        return PromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     def reset_cache(self) -> Optional[bool]:
         """Drop cached blocks that no request uses."""

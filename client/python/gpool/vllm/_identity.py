@@ -46,7 +46,7 @@ def namespace_of(config: VllmConfig, kv: KVCacheConfig, geometry: Geometry, seed
             "format": FORMAT,
             "vllm": vllm.__version__,
             "torch": torch.__version__,
-            "model": _weights_of(str(model.model), model.revision),
+            "model": weights_of(str(model.model), model.revision),
             "commit": str(getattr(model.hf_config, "_commit_hash", None)),
             "config": model.hf_config.to_dict(),
             "dtype": str(model.dtype),
@@ -68,7 +68,7 @@ def namespace_of(config: VllmConfig, kv: KVCacheConfig, geometry: Geometry, seed
     )
 
 
-def _weights_of(model: str, revision: Any) -> List[Any]:
+def weights_of(model: str, revision: Any) -> List[Any]:
     """Identify a model's weights: of a folder by names, sizes, times and beginnings of its files; else by its name."""
     folder = Path(model)
     if not folder.is_dir():

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Dict, List, Optional, Set
 
 from .._object import ObjectClass
 from .._pool import Pool, Pressure
-from ._balloon import Balloon
+from ._balloon import Balloon, State
 from ._geometry import Geometry, geometry_of
 from ._identity import namespace_of
 from ._messages import Answers, Orders
+from ._metrics import Stats, stats_of
 from ._settings import Settings, attach, pool_name
 from ._sharing import Sharing
 
@@ -33,6 +34,8 @@ STUCK_REFUSALS = 3
 """refusals in a row after which an engine that runs nothing gives back what its waiting requests have claimed"""
 YIELD_SECONDS = (0.005, 0.05)
 """bounds of the random time for which it then takes nothing, so that one of several such engines goes on"""
+SHOWN = (State.LIVE, State.HELD, State.OFFERED, State.OUT)
+"""states whose chunks metrics count"""
 
 
 class Scheduler:
@@ -235,6 +238,12 @@ class Scheduler:
     def has_work(self) -> bool:
         """Return whether an engine without requests has memory to give back."""
         return not self._requests and (self.balloon.busy or not self._settled)
+
+    def stats(self) -> Optional[Stats]:
+        """Return what was counted since the last call; None: nothing."""
+        balloon = self.balloon
+        gauges = {f"{state.name.lower()}_chunks": balloon.count(state) for state in SHOWN}
+        return stats_of(balloon.counters.news(), gauges)
 
     def reset(self) -> None:
         """Drop all cached content that no request uses."""
