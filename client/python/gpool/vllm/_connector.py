@@ -14,7 +14,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 
-from ._geometry import geometry_of
+from ._geometry import LAYOUT, geometry_of
 from ._identity import namespace_of
 from ._messages import Answers, Orders
 from ._metrics import PromMetrics, Stats
@@ -82,7 +82,7 @@ class GpoolConnector(KVConnectorBase_V1, SupportsHMA):
     def get_required_kvcache_layout(cls, vllm_config: VllmConfig) -> Optional[str]:
         """Return the layout in which all layers of a block are side by side."""
         register()
-        return "BLHNC"
+        return LAYOUT
 
     @property
     def requires_kv_delivery(self) -> bool:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
+LAYOUT = "BLHNC"
+"""all layers of a block are side by side"""
 CHUNK_BYTES_MOST = 256 << 20
 """a chunk that is larger would make sharing and growing too coarse"""
 
@@ -51,10 +53,11 @@ def geometry_of(config: KVCacheConfig, page_bytes: int, handle_pages: int) -> Ge
             f"{sorted(strides)} bytes; it supports one buffer with blocks of one size"
         )
     block, size = strides.pop(), sizes.pop()
-    if block * config.num_blocks > size:
+    if config.kv_cache_layout != LAYOUT or block * config.num_blocks != size:
         raise ValueError(
-            f"GpoolConnector: {config.num_blocks} blocks of {block} bytes exceed the buffer of {size} bytes; "
-            "the layout is not BLHNC"
+            f"GpoolConnector: the KV cache has the layout {config.kv_cache_layout}, with {config.num_blocks} blocks "
+            f"every {block} bytes in {size} bytes; it needs {LAYOUT}, which the attention backend may lack. On a CPU "
+            "the plugin 'gpool' of the group vllm.general_plugins must be loaded: see $VLLM_PLUGINS"
         )
     unit = page_bytes * handle_pages
     chunk = math.lcm(block, unit)
