@@ -19,6 +19,11 @@ class Override(NamedTuple):
 
 OVERRIDES: Tuple[Override, ...] = (
     Override(
+        "model.modules(): _cpu_skip_gemm_dispatch, cpu_linear",
+        "Attributes of a model's layers, not of vLLM's classes, on the CPU platform and with --load-format gpool only: "
+        "vLLM otherwise makes a private packed copy of each weight.",
+    ),
+    Override(
         "vllm.v1.attention.backends.cpu_attn.CPUAttentionBackend.supported_kv_cache_layouts",
         "The connector needs all layers of a block side by side (BLHNC). The CPU kernels take any stride between "
         "blocks, but the backend declares only LBHNC. Set on the CPU platform only; LBHNC remains the first choice.",
@@ -28,7 +33,7 @@ OVERRIDES: Tuple[Override, ...] = (
 
 
 def register() -> None:
-    """Set the attributes of OVERRIDES. With another minor version of vLLM, log why nothing is set.
+    """Set the attributes of OVERRIDES and register the model loader. With another minor version of vLLM, log why not.
 
     May be called several times.
     """
@@ -40,6 +45,7 @@ def register() -> None:
 
     if current_platform.is_cpu():
         _declare_cpu_layouts()
+    _register_loader()
 
 
 def _declare_cpu_layouts() -> None:
@@ -48,3 +54,12 @@ def _declare_cpu_layouts() -> None:
 
     layouts = (KVCacheLayout.LBHNC, KVCacheLayout.BLHNC)
     CPUAttentionBackend.supported_kv_cache_layouts = classmethod(lambda cls: layouts)
+
+
+def _register_loader() -> None:
+    from vllm.model_executor import model_loader
+
+    if "gpool" not in model_loader._LOAD_FORMAT_TO_MODEL_LOADER:
+        from ._weights import GpoolModelLoader
+
+        model_loader.register_model_loader("gpool")(GpoolModelLoader)

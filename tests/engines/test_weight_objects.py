@@ -1,0 +1,78 @@
+"""Weights in objects: a module of PyTorch and not a model of vLLM."""
+
+from __future__ import annotations
+
+import json
+import unittest
+
+import torch
+from torch import nn
+
+from harness import AgentTest, gpool
+
+from gpool.vllm import _weights
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(300, 200)
+        self.second = nn.Linear(300, 200, bias=False)
+        self.second.weight = self.first.weight
+        self.small = nn.Parameter(torch.randn(7, 5).to(torch.bfloat16), requires_grad=False)
+        self.empty = nn.Parameter(torch.empty(0), requires_grad=False)
+        self.register_buffer("table", torch.arange(1000).reshape(10, 100).t(), persistent=False)
+
+
+class WeightObjects(AgentTest):
+    def test_a_model_is_published_and_mapped(self) -> None:
+        torch.manual_seed(1)
+        model = Model()
+        expected = {name: tensor.clone() for name, _, tensor in _weights._tensors(model)}
+        made = _weights._publish(self.pool, "weights", model, False)
+        self.assertEqual(made.info().pages, 1)  # the tensor with two names is there once
+        self.assertRaises(gpool.Stale, _weights._publish, self.pool, "weights", model, False)
+        _weights._use(model, made)
+        with torch.device("meta"):
+            other = Model()
+        self.assertIn("table", _weights._meta_tensors(other))
+        opened = self.pool.open_object("weights")
+        _weights._assign(other, opened, _weights._entries(opened))
+        self.assertEqual(_weights._meta_tensors(other), [])
+        begin, size = opened.address()
+        for name, _, tensor in _weights._tensors(other):
+            self.assertTrue(torch.equal(tensor, expected[name]), name)
+            self.assertEqual(tensor.dtype, expected[name].dtype)
+            self.assertTrue(not tensor.numel() or begin <= tensor.data_ptr() < begin + size, name)
+        self.assertEqual(other.first.weight.data_ptr(), other.second.weight.data_ptr())
+        self.assertTrue(torch.equal(model.first(torch.ones(300)), other.first(torch.ones(300))))
+        self.assertRaises(gpool.Busy, opened.close)
+        del model, other, tensor
+        self.pool.delete_object("weights")
+        made.close()
+        opened.close()
+
+    def test_false_descriptions_are_refused(self) -> None:
+        good = {"name": "first.weight", "is_parameter": True, "dtype": "float32", "shape": [2, 2], "offset": 0}
+        for number, change in enumerate(
+            (
+                {"offset": 1 << 40},
+                {"offset": -4},
+                {"shape": [1 << 20, 1 << 20]},
+                {"shape": [-1]},
+                {"shape": ["x"]},
+                {"dtype": "load"},
+                {"dtype": "float31"},
+                {"more": 1},
+            )
+        ):
+            with self.subTest(change), self.pool.create_object(f"false{number}") as draft:
+                draft.alloc(1)
+                draft[_weights.KEY] = json.dumps([{**good, **change}]).encode()
+                draft.publish()
+                self.assertRaises((ValueError, TypeError), _weights._entries, draft)
+            self.pool.delete_object(f"false{number}")
+
+
+if __name__ == "__main__":
+    unittest.main()
