@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """make_model.py - write a small Llama model with random weights (seeded), whose answers do not repeat at once.
 
-usage: make_model.py FOLDER [SEED]
+usage: make_model.py [--large] FOLDER      --large: of 100 MB and more, with 8 times the dimensions below
 """
 
 from __future__ import annotations
@@ -36,40 +36,43 @@ CONFIG = {
 }
 
 
-def weights(seed: int) -> Dict[str, torch.Tensor]:
+def weights(seed: int, scale: int) -> Dict[str, torch.Tensor]:
     """Return the weights. The attention is strong enough that each token of the prompt affects the answer."""
     generator = torch.Generator().manual_seed(seed)
+    hidden, heads, inner = HIDDEN * scale, HEADS * scale, INNER * scale
 
     def normal(rows: int, columns: int, deviation: float) -> torch.Tensor:
-        return torch.randn(rows, columns, generator=generator) * deviation
+        return torch.randn(rows, columns, generator=generator) * deviation / scale**0.5
 
     made = {
-        "model.embed_tokens.weight": normal(VOCABULARY, HIDDEN, 1.0),
-        "lm_head.weight": normal(VOCABULARY, HIDDEN, 0.1),
-        "model.norm.weight": torch.ones(HIDDEN),
+        "model.embed_tokens.weight": normal(VOCABULARY, hidden, scale**0.5),
+        "lm_head.weight": normal(VOCABULARY, hidden, 0.1),
+        "model.norm.weight": torch.ones(hidden),
     }
     for layer in range(LAYERS):
         prefix = f"model.layers.{layer}."
         for name, rows, columns, deviation in (
-            ("self_attn.q_proj", HEADS * HEAD, HIDDEN, 0.18),
-            ("self_attn.k_proj", KV_HEADS * HEAD, HIDDEN, 0.18),
-            ("self_attn.v_proj", KV_HEADS * HEAD, HIDDEN, 0.25),
-            ("self_attn.o_proj", HIDDEN, HEADS * HEAD, 0.25),
-            ("mlp.gate_proj", INNER, HIDDEN, 0.1),
-            ("mlp.up_proj", INNER, HIDDEN, 0.1),
-            ("mlp.down_proj", HIDDEN, INNER, 0.1),
+            ("self_attn.q_proj", heads * HEAD, hidden, 0.18),
+            ("self_attn.k_proj", KV_HEADS * HEAD, hidden, 0.18),
+            ("self_attn.v_proj", KV_HEADS * HEAD, hidden, 0.25),
+            ("self_attn.o_proj", hidden, heads * HEAD, 0.25),
+            ("mlp.gate_proj", inner, hidden, 0.1),
+            ("mlp.up_proj", inner, hidden, 0.1),
+            ("mlp.down_proj", hidden, inner, 0.1),
         ):
             made[f"{prefix}{name}.weight"] = normal(rows, columns, deviation)
         for name in ("input_layernorm", "post_attention_layernorm"):
-            made[f"{prefix}{name}.weight"] = torch.ones(HIDDEN)
+            made[f"{prefix}{name}.weight"] = torch.ones(hidden)
     return made
 
 
 def main() -> None:
-    folder = Path(sys.argv[1])
+    folder, scale = Path(sys.argv[-1]), 8 if sys.argv[1] == "--large" else 1
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(CONFIG, indent=1))
-    save_file(weights(int(sys.argv[2]) if len(sys.argv) > 2 else 1), folder / "model.safetensors", {"format": "pt"})
+    config = {**CONFIG, "hidden_size": HIDDEN * scale, "intermediate_size": INNER * scale}
+    config["num_attention_heads"] = HEADS * scale
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+    save_file(weights(1, scale), folder / "model.safetensors", {"format": "pt"})
 
 
 if __name__ == "__main__":

@@ -1,0 +1,240 @@
+"""Start engines of vLLM for tests, stock or on gpool, each with a time limit."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Optional
+
+from harness import BUILD, Agent
+
+from gpool import NoRoom
+
+HERE = Path(__file__).resolve().parent
+SECONDS = int(os.environ.get("ENGINE_SECONDS", "300"))
+"""longest time for a start, and for an answer"""
+DUMP_SECONDS = 3
+ENVIRONMENT = {
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_CI_ENV": "1",
+}
+OPTIONS: Dict[str, Any] = {
+    "skip_tokenizer_init": True,
+    "dtype": "float32",
+    "enforce_eager": True,
+    "max_model_len": 1024,
+    "max_num_seqs": 8,
+    "block_size": 32,
+    "kv_cache_memory_bytes": 64 << 20,
+    "enable_prefix_caching": True,
+    "prefix_caching_hash_algo": "sha256_cbor",
+    "seed": 0,
+}
+BLOCK_BYTES = 64 << 10
+"""of the model of make_model.py, in float32 with blocks of 32 tokens: 8 in a page of 512 KiB"""
+
+
+class Answer(NamedTuple):
+    """What an engine has generated."""
+
+    tokens: List[int]
+    cached: int
+
+
+def tokens(seed: int, count: int) -> List[int]:
+    """Return random tokens (seeded)."""
+    chosen = random.Random(seed)
+    return [chosen.randrange(3, 512) for _ in range(count)]
+
+
+def model(folder: Path, *arguments: str) -> Path:
+    """Write the model, if that was not done before."""
+    if not (folder / "model.safetensors").is_file():
+        command = [sys.executable, str(HERE / "make_model.py"), *arguments, str(folder)]
+        subprocess.run(command, check=True, timeout=SECONDS)
+    return folder
+
+
+class Engine:
+    """An engine in processes of its own, which are one process group."""
+
+    def __init__(self, path: Path, directory: Optional[str], extra: Optional[Dict[str, Any]] = None, **more: Any):
+        """directory: of the agent; None: stock vLLM. extra: kv_connector_extra_config. more: arguments of vllm.LLM."""
+        options = {**OPTIONS, "model": str(path), **more}
+        if directory is not None:
+            options["kv_transfer_config"] = {
+                "kv_connector": "GpoolConnector",
+                "kv_connector_module_path": "gpool.vllm",
+                "kv_role": "kv_both",
+                "kv_load_failure_policy": "recompute",
+                "kv_connector_extra_config": {"directory": directory, **(extra or {})},
+            }
+        self.log = Path(tempfile.mkstemp(prefix="gpool-engine-")[1])
+        environment = {**os.environ, "GPOOL_LIBRARY": str(BUILD / "libgpool_lora.so")}
+        environment.update(ENVIRONMENT)
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, str(HERE / "serve.py"), json.dumps(options)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+            )
+        self._read = b""
+
+    def ready(self) -> "Engine":
+        """Wait until the engine has started."""
+        self._answer()
+        return self
+
+    def ask(self, prompts: List[List[int]], count: int) -> None:
+        """Send prompts, which answers() returns."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"prompts": prompts, "tokens": count}).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def answers(self) -> List[Answer]:
+        """Wait for the answers to ask()."""
+        return [Answer(*answer) for answer in self._answer()["answers"]]
+
+    def readable(self) -> bool:
+        """Return whether an answer has arrived, or arrives within a hundredth of a second."""
+        return bool(select.select([self.process.stdout], [], [], 0.01)[0])
+
+    def generate(self, prompts: List[List[int]], count: int) -> List[Answer]:
+        """Return the answers to prompts, `count` tokens each."""
+        self.ask(prompts, count)
+        return self.answers()
+
+    def one_by_one(self, prompts: List[List[int]], count: int) -> List[Answer]:
+        """As generate(), each after the one before."""
+        return [self.generate([prompt], count)[0] for prompt in prompts]
+
+    def _answer(self) -> Dict[str, Any]:
+        assert self.process.stdout is not None
+        until = time.monotonic() + SECONDS
+        while b"\n" not in self._read:
+            left = until - time.monotonic()
+            if left <= 0 or not select.select([self.process.stdout], [], [], left)[0]:
+                raise AssertionError(f"no answer within {SECONDS} s; stacks of all threads:\n{self.stacks()}")
+            data = os.read(self.process.stdout.fileno(), 1 << 20)
+            if not data:
+                raise AssertionError(f"the engine has ended: {self.text()[-6000:]}")
+            self._read += data
+        line, _, self._read = self._read.partition(b"\n")
+        return dict(json.loads(line))
+
+    def pids(self) -> List[int]:
+        """Return the processes of the engine."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    if os.getsid(int(entry.name)) == self.process.pid:
+                        found.append(int(entry.name))
+                except OSError:
+                    pass
+        return found
+
+    def stacks(self) -> str:
+        """Make all processes print the stacks of all threads, and return the log."""
+        for pid in self.pids():
+            try:
+                os.kill(pid, signal.SIGUSR1)
+            except OSError:
+                pass
+        time.sleep(DUMP_SECONDS)  # a process that hangs reports no end of its dump
+        return self.text()[-30000:]
+
+    def text(self) -> str:
+        """Return what the engine has logged."""
+        return self.log.read_text(errors="replace")
+
+    def signal(self, number: int) -> None:
+        """Send a signal to all processes of the engine."""
+        for pid in self.pids():
+            try:
+                os.kill(pid, number)
+            except OSError:
+                pass
+
+    def kill(self) -> None:
+        """Kill all processes of the engine at once."""
+        self.signal(signal.SIGKILL)
+        self.process.wait(60)
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            try:
+                pipe.close()
+            except OSError:
+                pass
+
+    def stop(self) -> None:
+        """Kill the engine and delete its log; a second call does nothing."""
+        self.kill()
+        self.log.unlink(missing_ok=True)
+
+
+class EngineTest(unittest.TestCase):
+    """An agent for each test, and engines that end with it."""
+
+    pool = "name=p0,backend=host,size=64MiB,page_size=512KB,reserved=0"
+    pages = 128
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.model = model(BUILD / "engines-model")
+
+    def setUp(self) -> None:
+        self.agent = Agent(pool=self.pool)
+        self.addCleanup(self.agent.stop)
+        self.addCleanup(self.agent.poolctl, "check")
+
+    def start(self, gpool: bool = True, **options: Any) -> Engine:
+        """Begin to start an engine."""
+        options.setdefault("path", self.model)
+        engine = Engine(directory=self.agent.directory if gpool else None, **options)
+        self.addCleanup(engine.stop)
+        return engine
+
+    def stock(self, prompts: List[List[int]], count: int, **options: Any) -> List[List[int]]:
+        """Return the tokens of stock vLLM."""
+        engine = self.start(gpool=False, **options).ready()
+        found = [answer.tokens for answer in engine.generate(prompts, count)]
+        engine.stop()
+        return found
+
+    def same(self, answers: List[Answer], expected: List[List[int]]) -> None:
+        """Compare answers token by token."""
+        self.assertEqual(len(answers), len(expected))
+        for place, (answer, tokens_) in enumerate(zip(answers, expected)):
+            self.assertEqual(answer.tokens, tokens_, f"answer {place}, with {answer.cached} cached tokens")
+
+    def status(self) -> Dict[str, Any]:
+        """Return the state of the pool."""
+        return dict(json.loads(self.agent.poolctl("--output", "json", "status"))["pools"][0])
+
+    def pool_pages(self, limit: int) -> int:
+        """Allocate at most `limit` pages as another process would, free them, and return their number."""
+        with self.agent.pool() as pool:
+            blocks: List[Any] = []
+            try:
+                while len(blocks) < limit:
+                    blocks.append(pool.alloc(1))
+            except NoRoom:
+                pass
+            return len(blocks)

@@ -1,0 +1,42 @@
+"""serve.py - an engine for tests: reads a line of JSON from standard input, writes one to standard output.
+
+usage: serve.py OPTIONS      a JSON object with arguments of vllm.LLM
+
+The first line that it writes is {"ready": ...}. Then, for {"prompts": [[token, ...], ...], "tokens": N}, it answers
+{"answers": [[[token, ...], cached tokens], ...], "seconds": S}.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any, Dict
+
+
+def main() -> None:
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is not an answer
+    options: Dict[str, Any] = json.loads(sys.argv[1])
+    from vllm import LLM, SamplingParams
+    from vllm.config import KVTransferConfig
+
+    transfer = options.pop("kv_transfer_config", None)
+    if transfer:
+        options["kv_transfer_config"] = KVTransferConfig(**transfer)
+    begin = time.monotonic()
+    engine = LLM(**options)
+    print(json.dumps({"ready": time.monotonic() - begin}), file=out, flush=True)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        parameters = SamplingParams(temperature=0, max_tokens=asked["tokens"], ignore_eos=True, detokenize=False)
+        begin = time.monotonic()
+        prompts = [{"prompt_token_ids": prompt} for prompt in asked["prompts"]]
+        answers = engine.generate(prompts, parameters, use_tqdm=False)
+        made = [[list(answer.outputs[0].token_ids), answer.num_cached_tokens] for answer in answers]
+        print(json.dumps({"answers": made, "seconds": time.monotonic() - begin}), file=out, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""An engine that is idle or stopped gives its memory to others, and goes on."""
+
+from __future__ import annotations
+
+import signal
+import time
+import unittest
+
+from engines import EngineTest, tokens
+
+
+class Idle(EngineTest):
+    def test_others_get_the_memory_of_an_idle_or_stopped_engine(self) -> None:
+        prompts = [tokens(number, 700) for number in range(8)]
+        expected = self.stock(prompts, 20)
+        for share in (False, True):
+            for stopped in (False, True):
+                with self.subTest(share=share, stopped=stopped):
+                    engine = self.start(extra={"share": share}).ready()
+                    self.same(engine.generate(prompts, 20), expected)
+                    until = time.monotonic() + 10
+                    while self.status()["pinned_pages"] > 1:
+                        self.assertLess(time.monotonic(), until)
+                    if stopped:
+                        engine.signal(signal.SIGSTOP)
+                    # A part of the memory: what is left is used from the cache.
+                    with self.agent.pool() as pool:
+                        begin = time.monotonic()
+                        with pool.alloc(90, timeout_ms=50):
+                            taken = time.monotonic() - begin
+                    self.assertLess(taken, 0.05)
+                    engine.signal(signal.SIGCONT)
+                    found = engine.one_by_one(prompts, 20)
+                    self.same(found, expected)
+                    cached = sum(answer.cached for answer in found)
+                    self.assertGreater(cached, 600)
+                    self.assertLess(cached, 8 * 600)
+                    # All of it.
+                    if stopped:
+                        while self.status()["pinned_pages"] > 1:
+                            self.assertLess(time.monotonic(), until + 100)
+                        engine.signal(signal.SIGSTOP)
+                    self.assertEqual(self.pool_pages(self.pages), self.pages - 1)
+                    engine.signal(signal.SIGCONT)
+                    found = engine.generate(prompts[:2], 20)
+                    self.same(found, expected[:2])
+                    self.assertEqual([answer.cached for answer in found], [0, 0])
+                    engine.stop()
+
+
+if __name__ == "__main__":
+    unittest.main()
