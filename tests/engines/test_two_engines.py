@@ -11,7 +11,7 @@ COUNT = 200
 
 
 class TwoEngines(EngineTest):
-    pages = 40
+    pages = 26
     pool = f"name=p0,backend=host,size={pages * 512}KiB,page_size=512KB,reserved=0"
 
     def test_refusals_become_waiting(self) -> None:
