@@ -122,8 +122,8 @@ class GpoolModelLoader(BaseModelLoader):  # type: ignore[misc]
             left = _meta_tensors(model)
             if left:
                 raise ValueError(f"it lacks {', '.join(left[:3])}")
-        except (Error, RuntimeError, ValueError, KeyError, TypeError) as error:
-            logger.warning("gpool: the weights in object '%s' cannot be used: %s", opened.name, error)
+        except Exception as error:  # whatever a model's classes raise: the files are there
+            logger.warning("gpool: the weights in object '%s' cannot be used: %r", opened.name, error, exc_info=True)
             return None
         model._gpool_weights = opened
         return model.eval()
