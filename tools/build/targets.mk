@@ -185,6 +185,8 @@ install: all ## install below prefix and sysconfdir
 	$(INSTALL) -d $(DESTDIR)$(pythondir)/gpool
 	$(INSTALL) -m 644 $(sort $(wildcard client/python/gpool/*.py) $(PYTHON_ABI)) $(wildcard client/python/gpool/*.pyi) \
 		client/python/gpool/py.typed $(B)/_native.abi3.so $(DESTDIR)$(pythondir)/gpool/
+	$(INSTALL) -d $(DESTDIR)$(pythondir)/gpool/vllm
+	$(INSTALL) -m 644 $(wildcard client/python/gpool/vllm/*.py) $(DESTDIR)$(pythondir)/gpool/vllm/
 	test -e $(DESTDIR)$(sysconfdir)/gpool/gpoold.conf || \
 		$(INSTALL) -m 644 agent/config/gpoold.conf $(DESTDIR)$(sysconfdir)/gpool/
 
