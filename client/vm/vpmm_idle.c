@@ -291,7 +291,6 @@ static void settle(struct vpmm *vpmm)
 	vpmm_fences_record(vpmm, VM_SLOTS);
 	vpmm_pending_unmaps_end(&call);
 	vpmm_park(vpmm, 0);
-	vpmm->parks++;
 }
 
 /* Offer free regions soon after the last call, and at intervals during calls. Lock held; released temporarily. */
@@ -343,6 +342,8 @@ static void idle_look(struct background_task *task)
 	vpmm->wait_ms = !vpmm->calm ? OFFER_MS : vpmm->wait_ms < TICK_MS / 2 ? vpmm->wait_ms * 2 : TICK_MS;
 	task->period_ms = atomic_load_explicit(&vpmm->asleep, memory_order_relaxed) ? 0 : vpmm->wait_ms;
 	vpmm->touched = false;
+	/* Parking, offering and returning small allocations all take regions out of the sets for a while. */
+	vpmm->parks++;
 	vpmm_unlock(vpmm);
 }
 
