@@ -600,7 +600,7 @@ static bool cached_check(const struct gpool_kv *kv)
 	return right && count == cached && cached == kv->blocks.cached_blocks;
 }
 
-/* Check that each block with a key follows the block at the index before, in all sequences. */
+/* Check, in every running sequence, that the parent of each block with a key is the block at the preceding index. */
 static bool chains_check(struct gpool_kv *kv)
 {
 	struct kv_sequence *sequence;

@@ -583,8 +583,8 @@ static void test_wrong(void **state)
 	request.flags = 1u << 31;
 	assert_int_equal(gpool_kv_prefix_allocate(kv, &request, &good, &second, NULL), -EINVAL);
 	/*
-	 * Pass more ids than tokens, ids that differ from those published by the sequence or its fork, and a different
-	 * salt.
+	 * Each of these is refused: more ids than the sequence has tokens; for a fork, ids that differ from those that
+	 * its parent published; a different salt.
 	 */
 	prefix = prefix_of(ids, 2 * T + 1);
 	assert_int_equal(gpool_kv_prefix_publish(kv, sequence, &prefix), -EINVAL);

@@ -124,7 +124,10 @@ static uint32_t zipf_any(struct making *making)
 	return low;
 }
 
-/* Request documents with 10 times the blocks of the cache; the n-th has 1/n as many requests as the first. */
+/*
+ * Request a document from a set that has 10 times as many blocks as the cache. The n-th document is requested 1/n times
+ * as often as the first.
+ */
 static void zipf_step(struct making *making)
 {
 	document_write(making, zipf_any(making));

@@ -9,7 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ratio of hit rates: a run with an idle engine, to one engine with the whole pool */
+/*
+ * goal for the hit rate of a run in which one engine is idle part of the time, divided by the hit rate of one engine
+ * with the whole pool
+ */
 #define GOAL_RATIO 0.98
 
 static double ratio(uint64_t part, uint64_t whole)
