@@ -125,8 +125,8 @@ static uint32_t zipf_any(struct making *making)
 }
 
 /*
- * Request a document from a set that has 10 times as many blocks as the cache. The n-th document is requested 1/n times
- * as often as the first.
+ * Request a document from a set that has 10 times as many blocks as the cache. The frequency of the n-th document is
+ * 1/n of that of the first.
  */
 static void zipf_step(struct making *making)
 {
