@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import sys
 import threading
-from typing import TYPE_CHECKING, Callable, List, NoReturn, Optional, Tuple
+from typing import TYPE_CHECKING, Callable, List, NoReturn, Optional, Tuple, TypeVar
 
 from . import _native
-from ._errors import Busy, Closed, Forked, check
+from ._errors import Busy, Closed, Error, Forked, check
 
 if TYPE_CHECKING:
     from ._dlpack import Loan
@@ -92,3 +93,33 @@ class Handle(_native.Guard):
         if code == errno.ECHILD:
             raise Forked(code, f"cannot use {self.what} after fork(): it is the parent's; open one of your own")
         raise Closed(code, f"cannot use {self.what}: it is closed")
+
+
+SomeClosing = TypeVar("SomeClosing", bound="Closing")
+
+
+class Closing:
+    """An object with a `handle` that close() ends: at the end of a `with` statement, or with its last reference."""
+
+    def __enter__(self: SomeClosing) -> SomeClosing:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            self.close()
+        except Error:
+            # The frames of a propagating exception may hold views. That exception is more informative than Busy, and
+            # the object is closed with its last reference.
+            if kind is None:
+                raise
+
+    def __del__(self) -> None:
+        if hasattr(self, "handle") and not sys.is_finalizing():
+            try:
+                self.close()
+            except Error:
+                pass  # a tensor, an acquired adapter or a call still uses it; it ends with the pool or the process
+
+    def close(self) -> None:
+        """Close the object. Each class says what that means. A second call does nothing. Raises Error."""
+        raise NotImplementedError

@@ -6,14 +6,13 @@ import array
 import ctypes
 import enum
 import errno
-import sys
 import weakref
 from typing import TYPE_CHECKING, Any, Iterable, List, NamedTuple, NoReturn, Optional, Sequence, Tuple, Union
 
 from . import _abi
 from ._dtype import dtype_of
-from ._errors import Busy, Error, Preempted, check, error
-from ._handle import Handle
+from ._errors import Busy, Preempted, check, error
+from ._handle import Closing, Handle
 from ._library import library
 from ._view import Addresses, View
 from ._wait import waiting
@@ -187,7 +186,7 @@ class KvPrefix(NamedTuple):
     salt: Tuple[int, int] = (0, 0)
 
 
-class KvCache:
+class KvCache(Closing):
     """Store the keys and values of tokens in blocks of one size, from Pool.create_kv_cache() to close().
 
         with pool.stream() as stream, pool.create_kv_cache(32, 8, 128, stream) as cache:
@@ -225,23 +224,6 @@ class KvCache:
             f"<gpool.KvCache {self.layout.max_blocks} blocks of {self.layout.block_tokens} tokens"
             f"{', closed' * self.handle.closed}>"
         )
-
-    def __enter__(self) -> KvCache:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        try:
-            self.close()
-        except Error:
-            if kind is None:  # else views live in the frames of an exception, which says more
-                raise
-
-    def __del__(self) -> None:
-        if hasattr(self, "handle") and not sys.is_finalizing():
-            try:
-                self.close()
-            except Error:
-                pass  # a tensor of another library's lives on; it ends with the pool
 
     def close(self) -> None:
         """Wait for the work on the pool's streams and end the cache and its sequences; a second call does nothing.

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 from typing import Any, NamedTuple, Sequence, Tuple
 
 from . import _abi
-from ._errors import Error, check
-from ._handle import Handle
+from ._errors import check
+from ._handle import Closing, Handle
 from ._kv import KvAdmission, KvCache, KvNeed, need_of, refuse, request_of
 from ._library import library
 
@@ -24,7 +23,7 @@ class KvSpan(NamedTuple):
     """number in this cache; 0: no part yet"""
 
 
-class KvGroup:
+class KvGroup(Closing):
     """Combine 1 to 16 caches, usually each on its own GPU, until close() or the end of a `with` statement: the first
     `range_tokens` tokens of a sequence are in the first cache, the next in the second, and all remaining ones in the
     last.
@@ -61,23 +60,6 @@ class KvGroup:
         self.handle = Handle(pointer.value, "a KV group", self.caches[0].handle)
         for cache in self.caches:
             cache.groups.add(self)
-
-    def __enter__(self) -> KvGroup:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        try:
-            self.close()
-        except Error:
-            if kind is None:
-                raise
-
-    def __del__(self) -> None:
-        if hasattr(self, "handle") and not sys.is_finalizing():
-            try:
-                self.close()
-            except Error:
-                pass  # another thread is in a call; the group ends with the pool
 
     def close(self) -> None:
         """End the group and its sequences; a second call does nothing. Raises Busy: another thread is in a call."""

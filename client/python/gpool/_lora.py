@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import enum
-import sys
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Tuple
 
 from . import _abi
-from ._errors import Error, check, error
-from ._handle import Handle
+from ._errors import check, error
+from ._handle import Closing, Handle
 from ._library import library
 from ._text import c_optional, c_text
 from ._wait import waiting
@@ -270,7 +269,7 @@ class Adapter:
             check(getattr(library(), f"gpool_lora_{verb}")(pointer, self.id), f"{verb} adapter '{self.name}'")
 
 
-class Adapters:
+class Adapters(Closing):
     """The adapters of a process in one pool, from Pool.adapters() until close(), the end of a `with` statement, or the
     close of the pool.
 
@@ -307,23 +306,6 @@ class Adapters:
             check(library().gpool_lora_create(attached, options, ctypes.byref(pointer)), "open adapters")
         assert pointer.value
         self.handle = Handle(pointer.value, "adapters", pool.handle)
-
-    def __enter__(self) -> Adapters:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        try:
-            self.close()
-        except Error:
-            if kind is None:
-                raise
-
-    def __del__(self) -> None:
-        if hasattr(self, "handle") and not sys.is_finalizing():
-            try:
-                self.close()
-            except Error:
-                pass  # an adapter is acquired; Pool.close() reports it
 
     def close(self) -> None:
         """Cancel loads in progress and destroy the set; a second call does nothing. Raises Busy: an adapter is

@@ -5,13 +5,12 @@ from __future__ import annotations
 import ctypes
 import enum
 import errno
-import sys
 import threading
 from typing import TYPE_CHECKING, Any, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _abi
 from ._errors import Error, Stale, check
-from ._handle import Handle
+from ._handle import Closing, Handle
 from ._library import library
 from ._options import Usage, alloc_options
 from ._text import c_text
@@ -94,7 +93,7 @@ class ObjectPin:
         self.object.unpin()
 
 
-class Object:
+class Object(Closing):
     """A named object: a draft (Pool.create_object()) or an open version (Pool.open_object()).
 
         with pool.create_object("weights") as draft:
@@ -138,23 +137,6 @@ class Object:
             f"<gpool.Object '{self.name}', {self._memory_class.name.lower()}{', not published' * self._draft}"
             f"{', closed' * self.handle.closed}>"
         )
-
-    def __enter__(self) -> Object:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        try:
-            self.close()
-        except Error:
-            if kind is None:  # otherwise the frames of a more informative exception may hold views
-                raise
-
-    def __del__(self) -> None:
-        if hasattr(self, "handle") and not sys.is_finalizing():
-            try:
-                self.close()
-            except Error:
-                pass  # another library still has a tensor; the object ends with the pool
 
     def close(self) -> None:
         """Close the object and release its addresses. A draft is discarded. A second call does nothing.

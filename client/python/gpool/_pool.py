@@ -5,16 +5,15 @@ from __future__ import annotations
 import ctypes
 import enum
 import errno
-import sys
 import weakref
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _abi, _native
 from ._block import Block, Pin, Span
 from ._dtype import dtype_of
-from ._errors import Error, Holder, NoRoom, OomInfo, check, error
+from ._errors import Holder, NoRoom, OomInfo, check, error
 from ._event import Event, event_of
-from ._handle import Handle
+from ._handle import Closing, Handle
 from ._kv import KvCache
 from ._library import library
 from ._lora import Adapters, Element
@@ -78,7 +77,7 @@ class Stats(NamedTuple):
     """histogram of all refills"""
 
 
-class Pool(_native.Pool):
+class Pool(_native.Pool, Closing):
     """An attached pool, until close() or the end of a `with` statement.
 
         with gpool.Pool() as pool:
@@ -166,25 +165,6 @@ class Pool(_native.Pool):
             f"<gpool.Pool '{self.device.pool}' on {self.device.backend}, {self.page_count} pages of "
             f"{self.page_bytes} bytes{', closed' * self.closed}>"
         )
-
-    def __enter__(self) -> Pool:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        try:
-            self.close()
-        except Error:
-            # The frames of a propagating exception may hold views. That exception is more informative than Busy, and
-            # the last view closes the pool.
-            if kind is None:
-                raise
-
-    def __del__(self) -> None:
-        if hasattr(self, "handle") and not sys.is_finalizing():
-            try:
-                self.close()
-            except Error:
-                pass  # another library still has a tensor, so the pool remains until the process ends
 
     @property
     def closed(self) -> bool:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import ctypes
 import enum
 import errno
-import sys
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _abi, _native
 from ._errors import Asleep, Error, check
-from ._handle import Handle
+from ._handle import Closing, Handle
 from ._library import library
 from ._object import Object, ObjectClass
 from ._text import c_text
@@ -55,7 +54,7 @@ class RangeInfo(NamedTuple):
     """of the committed pages; includes pages that the agent has taken meanwhile"""
 
 
-class Range(_native.Range):
+class Range(_native.Range, Closing):
     """A range of contiguous addresses, until close(). Pool.create_range(), Pool.open_range() and, for elastic ranges,
     Pool.reserve_range() create it.
 
@@ -79,23 +78,6 @@ class Range(_native.Range):
             f"<gpool.Range {self.page_count} pages at {self.address:#x}{', elastic' * self._elastic}"
             f"{', closed' * self.handle.closed}>"
         )
-
-    def __enter__(self) -> Range:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        try:
-            self.close()
-        except Error:
-            if kind is None:  # otherwise the frames of a more informative exception may hold views
-                raise
-
-    def __del__(self) -> None:
-        if hasattr(self, "handle") and not sys.is_finalizing():
-            try:
-                self.close()
-            except Error:
-                pass  # another library still has a tensor; the range ends with the pool
 
     def close(self) -> None:
         """Destroy the range, awake or asleep. A published object remains. A second call does nothing.

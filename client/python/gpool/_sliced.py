@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import sys
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Sequence, Union
 
 from . import _abi
 from ._errors import Error, check
-from ._handle import Handle
+from ._handle import Closing, Handle
 from ._library import library
 from ._object import ObjectClass
 from ._options import Usage
@@ -38,7 +37,7 @@ class SlicedRangeInfo(NamedTuple):
     block_bytes: int
 
 
-class SlicedRange:
+class SlicedRange(Closing):
     """Hold an elastic range of equal slices, for example one for each layer and for K and V, from
     Pool.create_sliced_range() to close().
 
@@ -88,23 +87,6 @@ class SlicedRange:
             f"<gpool.SlicedRange {self.slices} slices of {self.blocks} blocks at {self.address:#x}"
             f"{', closed' * self.handle.closed}>"
         )
-
-    def __enter__(self) -> SlicedRange:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        try:
-            self.close()
-        except Error:
-            if kind is None:  # else views live in the frames of an exception, which says more
-                raise
-
-    def __del__(self) -> None:
-        if hasattr(self, "handle") and not sys.is_finalizing():
-            try:
-                self.close()
-            except Error:
-                pass  # a tensor of another library's lives on; it ends with the pool
 
     def close(self) -> None:
         """End the range; a second call does nothing.
